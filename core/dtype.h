@@ -1,0 +1,87 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <string_view>
+
+namespace gradual {
+
+// The storage formats of a tensor. f16 is IEEE binary16; f8e4m3fn and f8e5m2 are the OCP 8-bit formats.
+enum class DType : std::uint8_t { f64, f32, f16, bf16, f8e4m3fn, f8e5m2, i64, i32, u8, bool_ };
+
+inline constexpr int kDTypeCount = 10;
+
+// Bytes one element takes.
+constexpr std::size_t size_of(DType dtype) {
+  switch (dtype) {
+    case DType::f64:
+    case DType::i64: return 8;
+    case DType::f32:
+    case DType::i32: return 4;
+    case DType::f16:
+    case DType::bf16: return 2;
+    case DType::f8e4m3fn:
+    case DType::f8e5m2:
+    case DType::u8:
+    case DType::bool_: return 1;
+  }
+  return 0;
+}
+
+constexpr bool is_floating(DType dtype) { return dtype <= DType::f8e5m2; }
+
+// i64, i32 and u8; bool is neither floating nor integral.
+constexpr bool is_integral(DType dtype) { return dtype >= DType::i64 && dtype <= DType::u8; }
+
+constexpr bool is_f8(DType dtype) { return dtype == DType::f8e4m3fn || dtype == DType::f8e5m2; }
+
+// The name users read and write: "f64", "f32", "f16", "bf16", "f8e4m3fn", "f8e5m2", "i64", "i32", "u8", "bool".
+constexpr std::string_view name(DType dtype) {
+  switch (dtype) {
+    case DType::f64: return "f64";
+    case DType::f32: return "f32";
+    case DType::f16: return "f16";
+    case DType::bf16: return "bf16";
+    case DType::f8e4m3fn: return "f8e4m3fn";
+    case DType::f8e5m2: return "f8e5m2";
+    case DType::i64: return "i64";
+    case DType::i32: return "i32";
+    case DType::u8: return "u8";
+    case DType::bool_: return "bool";
+  }
+  return "?";
+}
+
+// The inverse of name(). Throws Error, listing the names, for any other text.
+DType dtype_from_name(std::string_view text);
+
+// The dtype of an operation on two tensors: bool < u8 < i32 < i64 < any float, the wider float wins, and f16 with
+// bf16 gives f32 because neither holds the other. f8 never promotes: throws Error unless both are equal.
+DType promote(DType a, DType b);
+
+// What a floating format can hold. `max` is the largest finite value and `epsilon` the distance from 1 to the next
+// value, 2^-mantissa_bits.
+struct FloatInfo {
+  double max;
+  double min_normal;
+  double min_subnormal;
+  double epsilon;
+  int exponent_bits;
+  int mantissa_bits;
+  int bias;
+  bool has_inf;
+};
+
+// Throws Error for a dtype that is not floating.
+FloatInfo float_info(DType dtype);
+
+// The dtype whose elements are stored as the C++ type T. The types of float_types.h name theirs themselves.
+template <class T> inline constexpr DType dtype_of = T::kDType;
+template <> inline constexpr DType dtype_of<double> = DType::f64;
+template <> inline constexpr DType dtype_of<float> = DType::f32;
+template <> inline constexpr DType dtype_of<std::int64_t> = DType::i64;
+template <> inline constexpr DType dtype_of<std::int32_t> = DType::i32;
+template <> inline constexpr DType dtype_of<std::uint8_t> = DType::u8;
+template <> inline constexpr DType dtype_of<bool> = DType::bool_;
+
+}  // namespace gradual

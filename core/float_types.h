@@ -1,0 +1,170 @@
+#pragma once
+
+#include <bit>
+#include <cstdint>
+
+#include "dtype.h"
+
+// The narrow floating formats as plain bit patterns, and their conversions one value at a time. Arrays go through
+// convert.h, whose vector code gives the same bits.
+//
+// To a narrow format: round to nearest, ties to even, once. What rounds beyond the largest value becomes Inf, or NaN in
+// f8e4m3fn, which has no Inf. A NaN stays a NaN of the same sign, is made quiet, and keeps the upper bits of its
+// payload that fit; the standard NaN thus becomes 7e00, 7fc0, 7f and 7e in f16, bf16, f8e4m3fn and f8e5m2.
+// From a narrow format: exact. A signalling NaN of f16 or f8e5m2 becomes quiet, as the F16C instructions make it; bf16
+// is the upper half of a float and comes back bit for bit.
+namespace gradual {
+
+namespace detail {
+
+constexpr std::uint32_t kFloatInfBits = 0x7f800000;
+constexpr std::uint32_t kFloatQuietBit = 0x00400000;
+
+// A narrow format's layout: exponent and mantissa widths, and whether the highest exponent means Inf and NaN.
+template <int kExponent, int kMantissa, bool kInfinite> struct Layout {
+  static constexpr bool kHasInf = kInfinite;
+  static constexpr int kShift = 23 - kMantissa;  // mantissa bits a float has more
+  static constexpr int kBias = (1 << (kExponent - 1)) - 1;
+  static constexpr bool kFloatRange = kExponent == 8;  // bf16 has a float's exponents, subnormals included
+  static constexpr std::uint32_t kSignBit = 1u << (kExponent + kMantissa);
+  static constexpr std::uint32_t kMantissaMask = (1u << kMantissa) - 1;
+  static constexpr std::uint32_t kRebias = static_cast<std::uint32_t>(127 - kBias) << kMantissa;
+  // The code that an overflow gives: Inf, or the only NaN.
+  static constexpr std::uint32_t kOverflowCode =
+      kHasInf ? ((1u << kExponent) - 1) << kMantissa : kSignBit - 1;
+  static constexpr std::uint32_t kQuietBit = 1u << (kMantissa - 1);
+  // Smallest normal value, as a float's bits.
+  static constexpr std::uint32_t kMinNormal = static_cast<std::uint32_t>(128 - kBias) << 23;
+  // Added to a float below kMinNormal, 2^23 subnormal quanta push all bits below one quantum out of the sum's
+  // mantissa: the hardware's addition rounds to nearest even, and the sum's lowest bits are the code.
+  static constexpr std::uint32_t kAligner = static_cast<std::uint32_t>(127 + 1 - kBias - kMantissa + 23)
+                                            << 23;
+  static constexpr std::uint32_t kQuantum =
+      static_cast<std::uint32_t>(kFloatRange ? 0 : 128 - kBias - kMantissa) << 23;
+};
+
+// Branch-free, so that a loop over it vectorises.
+template <class L> constexpr std::uint32_t encode(float value) {
+  const auto bits = std::bit_cast<std::uint32_t>(value);
+  const std::uint32_t magnitude = bits & 0x7fffffff;
+  const std::uint32_t odd = (magnitude >> L::kShift) & 1;
+  std::uint32_t code = ((magnitude + ((1u << (L::kShift - 1)) - 1) + odd) >> L::kShift) - L::kRebias;
+  if constexpr (!L::kFloatRange) {
+    const float sum = std::bit_cast<float>(magnitude) + std::bit_cast<float>(L::kAligner);
+    const std::uint32_t subnormal = std::bit_cast<std::uint32_t>(sum) - L::kAligner;
+    code = magnitude < L::kMinNormal ? subnormal : code;
+  }
+  code = code < L::kOverflowCode ? code : L::kOverflowCode;
+  if constexpr (L::kHasInf) {
+    const std::uint32_t nan = L::kOverflowCode | L::kQuietBit | ((magnitude >> L::kShift) & L::kMantissaMask);
+    code = magnitude > kFloatInfBits ? nan : code;
+  }
+  return code | ((bits >> 31) * L::kSignBit);
+}
+
+template <class L> constexpr float decode(std::uint32_t code) {
+  if constexpr (L::kFloatRange) return std::bit_cast<float>(code << L::kShift);
+  const std::uint32_t magnitude = code & (L::kSignBit - 1);
+  std::uint32_t bits = (magnitude + L::kRebias) << L::kShift;
+  const float subnormal =
+      static_cast<float>(static_cast<std::int32_t>(magnitude)) * std::bit_cast<float>(L::kQuantum);
+  bits = magnitude <= L::kMantissaMask ? std::bit_cast<std::uint32_t>(subnormal) : bits;
+  if constexpr (L::kHasInf) {
+    const std::uint32_t payload = (magnitude & L::kMantissaMask) << L::kShift;
+    const std::uint32_t special = kFloatInfBits | payload | (payload != 0 ? kFloatQuietBit : 0);
+    bits = magnitude >= L::kOverflowCode ? special : bits;
+  } else {
+    bits = magnitude == L::kOverflowCode ? kFloatInfBits | kFloatQuietBit : bits;
+  }
+  return std::bit_cast<float>(bits | ((code & L::kSignBit) != 0 ? 0x80000000 : 0));
+}
+
+// A double rounded to odd: truncated to a float, with the last bit set where anything was lost. Rounding the result to
+// a format at least two bits narrower gives what rounding the double itself would give (Boldo and Melquiond, "When
+// double rounding is odd", 2005); plain nearest-even twice would not.
+constexpr float round_to_odd(double value) {
+  const auto bits = std::bit_cast<std::uint64_t>(value);
+  const std::uint64_t magnitude = bits & 0x7fffffffffffffff;
+  const auto exponent = static_cast<int>(magnitude >> 52);
+  std::uint32_t result = 0;
+  if (exponent == 0x7ff) {
+    const auto payload = static_cast<std::uint32_t>(magnitude >> 29) & 0x007fffff;
+    result = kFloatInfBits | payload | (magnitude << 12 != 0 ? kFloatQuietBit : 0);
+  } else if (exponent > 1023 + 127) {
+    result = kFloatInfBits - 1;
+  } else if (exponent >= 1023 - 126) {
+    const bool lost = (magnitude & 0x1fffffff) != 0;
+    result =
+        static_cast<std::uint32_t>((magnitude >> 29) - (std::uint64_t{1023 - 127} << 23)) | (lost ? 1 : 0);
+  } else {
+    const std::uint64_t significand = (magnitude & 0x000fffffffffffff) | (exponent > 0 ? 1ull << 52 : 0);
+    const int shift = 29 + (1023 - 126) - exponent;
+    const std::uint64_t kept = shift < 64 ? significand >> shift : 0;
+    const bool lost = shift < 64 ? kept << shift != significand : significand != 0;
+    result = static_cast<std::uint32_t>(kept) | (lost ? 1 : 0);
+  }
+  return std::bit_cast<float>(result | (static_cast<std::uint32_t>(bits >> 32) & 0x80000000));
+}
+
+using HalfLayout = Layout<5, 10, true>;
+using BFloat16Layout = Layout<8, 7, true>;
+using Float8E4M3FNLayout = Layout<4, 3, false>;
+using Float8E5M2Layout = Layout<5, 2, true>;
+
+}  // namespace detail
+
+// IEEE binary16: largest value 65504, smallest 2^-24.
+struct Half {
+  static constexpr DType kDType = DType::f16;
+  std::uint16_t bits;
+
+  Half() = default;
+  explicit constexpr Half(float value)
+      : bits(static_cast<std::uint16_t>(detail::encode<detail::HalfLayout>(value))) {}
+  explicit constexpr operator float() const { return detail::decode<detail::HalfLayout>(bits); }
+  static constexpr Half from_double(double value) { return Half(detail::round_to_odd(value)); }
+  static constexpr Half from_bits(std::uint16_t bits) { return std::bit_cast<Half>(bits); }
+};
+
+// The upper half of a float: largest value 0x1.fep127, smallest 2^-133.
+struct BFloat16 {
+  static constexpr DType kDType = DType::bf16;
+  std::uint16_t bits;
+
+  BFloat16() = default;
+  explicit constexpr BFloat16(float value)
+      : bits(static_cast<std::uint16_t>(detail::encode<detail::BFloat16Layout>(value))) {}
+  explicit constexpr operator float() const { return detail::decode<detail::BFloat16Layout>(bits); }
+  static constexpr BFloat16 from_double(double value) { return BFloat16(detail::round_to_odd(value)); }
+  static constexpr BFloat16 from_bits(std::uint16_t bits) { return std::bit_cast<BFloat16>(bits); }
+};
+
+// OCP E4M3: largest value 448, smallest 2^-9, no Inf, NaN only as 7f and ff.
+struct Float8E4M3FN {
+  static constexpr DType kDType = DType::f8e4m3fn;
+  std::uint8_t bits;
+
+  Float8E4M3FN() = default;
+  explicit constexpr Float8E4M3FN(float value)
+      : bits(static_cast<std::uint8_t>(detail::encode<detail::Float8E4M3FNLayout>(value))) {}
+  explicit constexpr operator float() const { return detail::decode<detail::Float8E4M3FNLayout>(bits); }
+  static constexpr Float8E4M3FN from_double(double value) {
+    return Float8E4M3FN(detail::round_to_odd(value));
+  }
+  static constexpr Float8E4M3FN from_bits(std::uint8_t bits) { return std::bit_cast<Float8E4M3FN>(bits); }
+};
+
+// OCP E5M2: largest value 57344, smallest 2^-16, with Inf.
+struct Float8E5M2 {
+  static constexpr DType kDType = DType::f8e5m2;
+  std::uint8_t bits;
+
+  Float8E5M2() = default;
+  explicit constexpr Float8E5M2(float value)
+      : bits(static_cast<std::uint8_t>(detail::encode<detail::Float8E5M2Layout>(value))) {}
+  explicit constexpr operator float() const { return detail::decode<detail::Float8E5M2Layout>(bits); }
+  static constexpr Float8E5M2 from_double(double value) { return Float8E5M2(detail::round_to_odd(value)); }
+  static constexpr Float8E5M2 from_bits(std::uint8_t bits) { return std::bit_cast<Float8E5M2>(bits); }
+};
+
+}  // namespace gradual
