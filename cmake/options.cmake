@@ -1,0 +1,51 @@
+# Options, compiler flags and the function that applies them to our own targets.
+
+option(GRADUAL_NATIVE "Tune for the machine that builds (-march=native); a package wants this off" ${PROJECT_IS_TOP_LEVEL})
+option(GRADUAL_BUILD_TESTS "Build the tests" ${PROJECT_IS_TOP_LEVEL})
+option(GRADUAL_BUILD_EXAMPLES "Build the examples" ${PROJECT_IS_TOP_LEVEL})
+option(GRADUAL_BUILD_LAB "Build the program gradual-lab" ${PROJECT_IS_TOP_LEVEL})
+option(GRADUAL_BUILD_BENCH "Build the benchmarks (needs Google Benchmark)" OFF)
+option(GRADUAL_CCACHE "Compile through ccache when it is found" ${PROJECT_IS_TOP_LEVEL})
+set(GRADUAL_OPENMP AUTO CACHE STRING "Threads through OpenMP: AUTO (when found), ON (required), OFF")
+set(GRADUAL_SANITIZE "" CACHE STRING "Sanitizers, comma-separated: \"address,undefined\" or \"thread\"")
+set_property(CACHE GRADUAL_OPENMP PROPERTY STRINGS AUTO ON OFF)
+
+if(PROJECT_IS_TOP_LEVEL AND NOT CMAKE_BUILD_TYPE AND NOT CMAKE_CONFIGURATION_TYPES)
+  set(CMAKE_BUILD_TYPE Release CACHE STRING "Build type" FORCE)
+endif()
+
+# ccache: paths relative to the top and no hash of the working directory, so that several checkouts share hits.
+# (Debug information then may name another checkout's folder. It is the source's text that matters.)
+if(GRADUAL_CCACHE AND NOT CMAKE_CXX_COMPILER_LAUNCHER)
+  find_program(GRADUAL_CCACHE_PROGRAM ccache)
+  mark_as_advanced(GRADUAL_CCACHE_PROGRAM)
+  if(GRADUAL_CCACHE_PROGRAM)
+    set(CMAKE_CXX_COMPILER_LAUNCHER ${CMAKE_COMMAND} -E env CCACHE_NOHASHDIR=1
+        CCACHE_BASEDIR=${PROJECT_SOURCE_DIR} ${GRADUAL_CCACHE_PROGRAM})
+  endif()
+endif()
+
+# Sanitizers cover everything in the build, fetched dependencies included.
+if(GRADUAL_SANITIZE)
+  add_compile_options(-fsanitize=${GRADUAL_SANITIZE} -fno-omit-frame-pointer -g)
+  add_link_options(-fsanitize=${GRADUAL_SANITIZE})
+  if(GRADUAL_SANITIZE MATCHES "undefined")
+    add_compile_options(-fno-sanitize-recover=undefined)
+  endif()
+endif()
+
+# -ffp-contract=off: a product and a sum round twice unless std::fma is written; one can see what every bit did.
+# -fno-math-errno and -fno-trapping-math change no result, they only let loops vectorise. Never -ffast-math.
+# -march=native is the same for all targets here: inline code of one program must not be compiled in two ways.
+function(gradual_options target)
+  target_compile_features(${target} PUBLIC cxx_std_20)
+  set_target_properties(${target} PROPERTIES CXX_EXTENSIONS OFF)
+  target_compile_options(${target} PRIVATE
+    -ffp-contract=off -fno-math-errno -fno-trapping-math
+    -Wall -Wextra -Wpedantic -Wshadow
+    $<$<BOOL:${GRADUAL_NATIVE}>:-march=native>
+    $<$<NOT:$<BOOL:${GRADUAL_HAVE_OPENMP}>>:-Wno-unknown-pragmas>
+    # g++ 12 reports false positives inside Eigen and libstdc++ once it has inlined them
+    $<$<CXX_COMPILER_ID:GNU>:-Wno-maybe-uninitialized>)
+  target_compile_definitions(${target} PRIVATE EIGEN_DONT_PARALLELIZE EIGEN_MPL2_ONLY)
+endfunction()
