@@ -60,8 +60,8 @@ FloatInfo float_info(DType dtype) {
     case DType::f8e5m2: exponent_bits = 5, mantissa_bits = 2; break;
     default: fail("float_info: " + std::string(name(dtype)) + " is not a floating dtype");
   }
-  // IEEE formats keep the highest exponent for Inf and NaN. e4m3fn spends it on numbers, and only its last code, all
-  // ones, is NaN: the largest number has that exponent and the mantissa 110.
+  // IEEE formats keep the highest exponent for Inf and NaN. e4m3fn spends it on numbers, and only its last
+  // code, all ones, is NaN: the largest number has that exponent and the mantissa 110.
   const bool has_inf = dtype != DType::f8e4m3fn;
   const int bias = (1 << (exponent_bits - 1)) - 1;
   const double epsilon = std::ldexp(1.0, -mantissa_bits);

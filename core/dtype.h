@@ -35,7 +35,8 @@ constexpr bool is_integral(DType dtype) { return dtype >= DType::i64 && dtype <=
 
 constexpr bool is_f8(DType dtype) { return dtype == DType::f8e4m3fn || dtype == DType::f8e5m2; }
 
-// The name users read and write: "f64", "f32", "f16", "bf16", "f8e4m3fn", "f8e5m2", "i64", "i32", "u8", "bool".
+// The name users read and write: "f64", "f32", "f16", "bf16", "f8e4m3fn", "f8e5m2", "i64", "i32", "u8",
+// "bool".
 constexpr std::string_view name(DType dtype) {
   switch (dtype) {
     case DType::f64: return "f64";
@@ -55,12 +56,12 @@ constexpr std::string_view name(DType dtype) {
 // The inverse of name(). Throws Error, listing the names, for any other text.
 DType dtype_from_name(std::string_view text);
 
-// The dtype of an operation on two tensors: bool < u8 < i32 < i64 < any float, the wider float wins, and f16 with
-// bf16 gives f32 because neither holds the other. f8 never promotes: throws Error unless both are equal.
+// The dtype of an operation on two tensors: bool < u8 < i32 < i64 < any float, the wider float wins, and f16
+// with bf16 gives f32 because neither holds the other. f8 never promotes: throws Error unless both are equal.
 DType promote(DType a, DType b);
 
-// What a floating format can hold. `max` is the largest finite value and `epsilon` the distance from 1 to the next
-// value, 2^-mantissa_bits.
+// What a floating format can hold. `max` is the largest finite value and `epsilon` the distance from 1 to the
+// next value, 2^-mantissa_bits.
 struct FloatInfo {
   double max;
   double min_normal;

@@ -5,14 +5,14 @@
 
 #include "dtype.h"
 
-// The narrow floating formats as plain bit patterns, and their conversions one value at a time. Arrays go through
-// convert.h, whose vector code gives the same bits.
+// The narrow floating formats as plain bit patterns, and their conversions one value at a time. Arrays go
+// through convert.h, whose vector code gives the same bits.
 //
-// To a narrow format: round to nearest, ties to even, once. What rounds beyond the largest value becomes Inf, or NaN in
-// f8e4m3fn, which has no Inf. A NaN stays a NaN of the same sign, is made quiet, and keeps the upper bits of its
-// payload that fit; the standard NaN thus becomes 7e00, 7fc0, 7f and 7e in f16, bf16, f8e4m3fn and f8e5m2.
-// From a narrow format: exact. A signalling NaN of f16 or f8e5m2 becomes quiet, as the F16C instructions make it; bf16
-// is the upper half of a float and comes back bit for bit.
+// To a narrow format: round to nearest, ties to even, once. What rounds beyond the largest value becomes Inf,
+// or NaN in f8e4m3fn, which has no Inf. A NaN stays a NaN of the same sign, is made quiet, and keeps the
+// upper bits of its payload that fit; the standard NaN thus becomes 7e00, 7fc0, 7f and 7e in f16, bf16,
+// f8e4m3fn and f8e5m2. From a narrow format: exact. A signalling NaN of f16 or f8e5m2 becomes quiet, as the
+// F16C instructions make it; bf16 is the upper half of a float and comes back bit for bit.
 namespace gradual {
 
 namespace detail {
@@ -79,9 +79,9 @@ template <class L> constexpr float decode(std::uint32_t code) {
   return std::bit_cast<float>(bits | ((code & L::kSignBit) != 0 ? 0x80000000 : 0));
 }
 
-// A double rounded to odd: truncated to a float, with the last bit set where anything was lost. Rounding the result to
-// a format at least two bits narrower gives what rounding the double itself would give (Boldo and Melquiond, "When
-// double rounding is odd", 2005); plain nearest-even twice would not.
+// A double rounded to odd: truncated to a float, with the last bit set where anything was lost. Rounding the
+// result to a format at least two bits narrower gives what rounding the double itself would give (Boldo and
+// Melquiond, "When double rounding is odd", 2005); plain nearest-even twice would not.
 constexpr float round_to_odd(double value) {
   const auto bits = std::bit_cast<std::uint64_t>(value);
   const std::uint64_t magnitude = bits & 0x7fffffffffffffff;

@@ -1,0 +1,69 @@
+#pragma once
+
+#include <cstdint>
+
+#include "dtype.h"
+
+// Conversions of arrays between dtypes: the one place where elements are rounded when they are stored.
+//
+// Rounding follows float_types.h: to nearest, ties to even, once from the source's own value (doubles and
+// 64-bit integers do not pass through a rounded float), overflow to Inf or, in f8e4m3fn, to NaN. To an
+// integer: towards zero, values out of range saturate and NaN gives 0. To bool: x != 0, so NaN is true. A
+// bool is read as byte != 0. Widening is exact.
+//
+// The vector code is chosen at run time by the processor and gives the same bits as the portable code.
+// Everything runs on the calling thread; arrays may be split freely, for elements do not depend on each
+// other.
+namespace gradual {
+
+// What a narrowing store did to its elements. The source decides the category and every element is in at most
+// one besides `elements`; the rest became normal values.
+struct CastCounts {
+  std::uint64_t elements = 0;
+  std::uint64_t zeros = 0;      // zero before, of either sign
+  std::uint64_t underflow = 0;  // not zero before, zero after
+  std::uint64_t subnormal = 0;  // not zero before, a subnormal value after
+  std::uint64_t overflow = 0;   // finite before; Inf, NaN or a saturated integer after
+  std::uint64_t nan = 0;        // NaN before (and after, where the dtype is floating)
+  std::uint64_t inf = 0;        // infinite before
+
+  CastCounts& operator+=(const CastCounts& other);
+};
+
+// Read n elements of dtype src, `stride` elements apart (0 repeats one element, negative walks backwards),
+// into a contiguous buffer.
+void load_to_float(DType src, const void* p, std::int64_t stride, float* out, std::int64_t n);
+void load_to_double(DType src, const void* p, std::int64_t stride, double* out, std::int64_t n);
+void load_to_i64(DType src, const void* p, std::int64_t stride, std::int64_t* out, std::int64_t n);
+
+// Round a contiguous buffer to dtype dst and write it, `stride` elements apart. Counts are added to *counts.
+void store_from_float(DType dst, const float* in, void* p, std::int64_t stride, std::int64_t n,
+                      CastCounts* counts = nullptr);
+void store_from_double(DType dst, const double* in, void* p, std::int64_t stride, std::int64_t n,
+                       CastCounts* counts = nullptr);
+void store_from_i64(DType dst, const std::int64_t* in, void* p, std::int64_t stride, std::int64_t n,
+                    CastCounts* counts = nullptr);
+
+// Contiguous n elements from any dtype to any other; equal dtypes copy the bits. The arrays must not overlap.
+void convert(DType src, const void* in, DType dst, void* out, std::int64_t n, CastCounts* counts = nullptr);
+
+// Round to f16, bf16 or f8e5m2 stochastically: to one of the two neighbours, with a probability proportional
+// to the distance from the other, so that the expectation is the value itself. A value that the dtype holds
+// never moves. 32 random bits are used for each element: exact wherever the discarded part has no bit below
+// 2^-32 of the spacing (always in bf16; in f16 down to 2^-33, where the error of the probability is below
+// 2^-32). Between the largest value and the next power of two the upper neighbour is Inf. Element i takes
+// word `first_element + i` of the Philox stream, so that the result does not depend on how an array is split.
+// Throws Error for another dtype.
+void store_stochastic(DType dst, const float* in, void* p, std::int64_t n, std::uint64_t seed,
+                      std::uint64_t stream, std::uint64_t first_element, CastCounts* counts = nullptr);
+
+// Which code converts. All give the same bits; the choice exists for tests and measurements.
+enum class ConversionPath : std::uint8_t { portable, avx2, avx512 };
+
+// The fastest path that this processor has.
+ConversionPath best_conversion_path();
+
+// Use `path`, or the fastest that the processor has where it lacks that one; returns what was in use before.
+ConversionPath set_conversion_path(ConversionPath path);
+
+}  // namespace gradual
