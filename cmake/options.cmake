@@ -16,10 +16,12 @@ endif()
 
 # ccache: paths relative to the top and no hash of the working directory, so that several checkouts share hits.
 # (Debug information then may name another checkout's folder. It is the source's text that matters.)
+set(GRADUAL_FOUND_CCACHE OFF)
 if(GRADUAL_CCACHE AND NOT CMAKE_CXX_COMPILER_LAUNCHER)
   find_program(GRADUAL_CCACHE_PROGRAM ccache)
   mark_as_advanced(GRADUAL_CCACHE_PROGRAM)
   if(GRADUAL_CCACHE_PROGRAM)
+    set(GRADUAL_FOUND_CCACHE ON)
     set(CMAKE_CXX_COMPILER_LAUNCHER ${CMAKE_COMMAND} -E env CCACHE_NOHASHDIR=1
         CCACHE_BASEDIR=${PROJECT_SOURCE_DIR} ${GRADUAL_CCACHE_PROGRAM})
   endif()
@@ -27,7 +29,7 @@ endif()
 
 # Sanitizers cover everything in the build, fetched dependencies included.
 if(GRADUAL_SANITIZE)
-  add_compile_options(-fsanitize=${GRADUAL_SANITIZE} -fno-omit-frame-pointer -g)
+  add_compile_options(-fsanitize=${GRADUAL_SANITIZE} -fno-omit-frame-pointer -g1)
   add_link_options(-fsanitize=${GRADUAL_SANITIZE})
   if(GRADUAL_SANITIZE MATCHES "undefined")
     add_compile_options(-fno-sanitize-recover=undefined)

@@ -1,0 +1,37 @@
+# Builds and runs the consumer project, in one of two ways:
+#   cmake -DMODE=installed    ...  installs the build tree GRADUAL_BUILD into WORK/prefix and uses find_package
+#   cmake -DMODE=subdirectory ...  builds the library anew from GRADUAL_SOURCE, by add_subdirectory
+# and with -DWORK= -DCXX= -DGENERATOR= -DBUILD_TYPE= -DNATIVE= -P run.cmake
+
+function(run)
+  execute_process(COMMAND ${ARGN} RESULT_VARIABLE status)
+  if(NOT status EQUAL 0)
+    list(JOIN ARGN " " line)
+    message(FATAL_ERROR "status ${status} from: ${line}")
+  endif()
+endfunction()
+
+set(arguments -S ${CMAKE_CURRENT_LIST_DIR} -B ${WORK} -G ${GENERATOR} -DCMAKE_CXX_COMPILER=${CXX}
+              -DCMAKE_BUILD_TYPE=${BUILD_TYPE})
+if(MODE STREQUAL "installed")
+  file(REMOVE_RECURSE ${WORK})
+  run(${CMAKE_COMMAND} --install ${GRADUAL_BUILD} --prefix ${WORK}/prefix --component gradual)
+  foreach(file include/gradual/gradual.h include/gradual/core/tensor.h include/gradual/core/ops.def
+          include/gradual/version.h share/doc/gradual/LICENSE)
+    if(NOT EXISTS ${WORK}/prefix/${file})
+      message(FATAL_ERROR "the install lacks ${file}")
+    endif()
+  endforeach()
+  foreach(folder core/cpu lab/main)
+    if(EXISTS ${WORK}/prefix/include/gradual/${folder})
+      message(FATAL_ERROR "the install holds ${folder}, which is not public")
+    endif()
+  endforeach()
+  list(APPEND arguments -DCMAKE_PREFIX_PATH=${WORK}/prefix)
+else()
+  # the flags of the build tree that the tests came from, so that a compiler cache has most of it
+  list(APPEND arguments -DGRADUAL_SOURCE=${GRADUAL_SOURCE} -DGRADUAL_NATIVE=${NATIVE} -DGRADUAL_CCACHE=ON)
+endif()
+run(${CMAKE_COMMAND} ${arguments})
+run(${CMAKE_COMMAND} --build ${WORK} --parallel 2)
+run(${WORK}/consumer)
