@@ -17,8 +17,8 @@ namespace gradual {
 
 namespace detail {
 
-constexpr std::uint32_t kFloatInfBits = 0x7f800000;
-constexpr std::uint32_t kFloatQuietBit = 0x00400000;
+constexpr std::int32_t kFloatInfBits = 0x7f800000;
+constexpr std::int32_t kFloatQuietBit = 0x00400000;
 
 // A narrow format's layout: exponent and mantissa widths, and whether the highest exponent means Inf and NaN.
 template <int kExponent, int kMantissa, bool kInfinite> struct Layout {
@@ -26,57 +26,57 @@ template <int kExponent, int kMantissa, bool kInfinite> struct Layout {
   static constexpr int kShift = 23 - kMantissa;  // mantissa bits a float has more
   static constexpr int kBias = (1 << (kExponent - 1)) - 1;
   static constexpr bool kFloatRange = kExponent == 8;  // bf16 has a float's exponents, subnormals included
-  static constexpr std::uint32_t kSignBit = 1u << (kExponent + kMantissa);
-  static constexpr std::uint32_t kMantissaMask = (1u << kMantissa) - 1;
-  static constexpr std::uint32_t kRebias = static_cast<std::uint32_t>(127 - kBias) << kMantissa;
+  static constexpr int kSignShift = kExponent + kMantissa;
+  static constexpr std::uint32_t kSignBit = 1u << kSignShift;
+  static constexpr std::int32_t kMantissaMask = (1 << kMantissa) - 1;
+  static constexpr std::int32_t kQuietBit = 1 << (kMantissa - 1);
+  static constexpr std::int32_t kRebias = (127 - kBias) << kMantissa;
   // The code that an overflow gives: Inf, or the only NaN.
-  static constexpr std::uint32_t kOverflowCode =
-      kHasInf ? ((1u << kExponent) - 1) << kMantissa : kSignBit - 1;
-  static constexpr std::uint32_t kQuietBit = 1u << (kMantissa - 1);
-  // Smallest normal value, as a float's bits.
-  static constexpr std::uint32_t kMinNormal = static_cast<std::uint32_t>(128 - kBias) << 23;
-  // Added to a float below kMinNormal, 2^23 subnormal quanta push all bits below one quantum out of the sum's
-  // mantissa: the hardware's addition rounds to nearest even, and the sum's lowest bits are the code.
-  static constexpr std::uint32_t kAligner = static_cast<std::uint32_t>(127 + 1 - kBias - kMantissa + 23)
-                                            << 23;
-  static constexpr std::uint32_t kQuantum =
-      static_cast<std::uint32_t>(kFloatRange ? 0 : 128 - kBias - kMantissa) << 23;
+  static constexpr std::int32_t kOverflowCode =
+      kHasInf ? ((1 << kExponent) - 1) << kMantissa : (1 << kSignShift) - 1;
+  // As a float's bits: the smallest normal value, the smallest subnormal one, and 2^23 of the latter. Added to
+  // a value below kMinNormal, these push all bits below one quantum out of the sum's mantissa: the addition
+  // itself rounds to nearest even, and the sum's lowest bits are the code.
+  static constexpr std::int32_t kMinNormal = (128 - kBias) << 23;
+  static constexpr std::int32_t kQuantum = kFloatRange ? 0 : (128 - kBias - kMantissa) << 23;
+  static constexpr std::int32_t kAligner = kQuantum + (23 << 23);
 };
 
-// Branch-free, so that a loop over it vectorises.
+// condition ? a : b by bits. A conditional expression would let the compiler move the float arithmetic of one
+// side into a branch, and the loop around it would not vectorise.
+constexpr std::int32_t select(bool condition, std::int32_t a, std::int32_t b) {
+  return b ^ ((a ^ b) & -static_cast<std::int32_t>(condition));
+}
+
+// encode and decode compare magnitudes as signed integers, which every vector instruction set can.
 template <class L> constexpr std::uint32_t encode(float value) {
   const auto bits = std::bit_cast<std::uint32_t>(value);
-  const std::uint32_t magnitude = bits & 0x7fffffff;
-  const std::uint32_t odd = (magnitude >> L::kShift) & 1;
-  std::uint32_t code = ((magnitude + ((1u << (L::kShift - 1)) - 1) + odd) >> L::kShift) - L::kRebias;
+  const auto magnitude = static_cast<std::int32_t>(bits & 0x7fffffff);
+  const std::uint32_t odd = (bits >> L::kShift) & 1;
+  const std::uint32_t rounded = (bits & 0x7fffffff) + ((1u << (L::kShift - 1)) - 1) + odd;
+  std::int32_t code = static_cast<std::int32_t>(rounded >> L::kShift) - L::kRebias;
   if constexpr (!L::kFloatRange) {
     const float sum = std::bit_cast<float>(magnitude) + std::bit_cast<float>(L::kAligner);
-    const std::uint32_t subnormal = std::bit_cast<std::uint32_t>(sum) - L::kAligner;
-    code = magnitude < L::kMinNormal ? subnormal : code;
+    const std::int32_t subnormal = std::bit_cast<std::int32_t>(sum) - L::kAligner;
+    code = select(magnitude < L::kMinNormal, subnormal, code);
   }
   code = code < L::kOverflowCode ? code : L::kOverflowCode;
-  if constexpr (L::kHasInf) {
-    const std::uint32_t nan = L::kOverflowCode | L::kQuietBit | ((magnitude >> L::kShift) & L::kMantissaMask);
-    code = magnitude > kFloatInfBits ? nan : code;
-  }
-  return code | ((bits >> 31) * L::kSignBit);
+  const std::int32_t payload = L::kHasInf ? L::kQuietBit | ((magnitude >> L::kShift) & L::kMantissaMask) : 0;
+  code = select(magnitude > kFloatInfBits, L::kOverflowCode | payload, code);
+  return static_cast<std::uint32_t>(code) | ((bits >> 31) * L::kSignBit);
 }
 
 template <class L> constexpr float decode(std::uint32_t code) {
   if constexpr (L::kFloatRange) return std::bit_cast<float>(code << L::kShift);
-  const std::uint32_t magnitude = code & (L::kSignBit - 1);
-  std::uint32_t bits = (magnitude + L::kRebias) << L::kShift;
-  const float subnormal =
-      static_cast<float>(static_cast<std::int32_t>(magnitude)) * std::bit_cast<float>(L::kQuantum);
-  bits = magnitude <= L::kMantissaMask ? std::bit_cast<std::uint32_t>(subnormal) : bits;
-  if constexpr (L::kHasInf) {
-    const std::uint32_t payload = (magnitude & L::kMantissaMask) << L::kShift;
-    const std::uint32_t special = kFloatInfBits | payload | (payload != 0 ? kFloatQuietBit : 0);
-    bits = magnitude >= L::kOverflowCode ? special : bits;
-  } else {
-    bits = magnitude == L::kOverflowCode ? kFloatInfBits | kFloatQuietBit : bits;
-  }
-  return std::bit_cast<float>(bits | ((code & L::kSignBit) != 0 ? 0x80000000 : 0));
+  const auto magnitude = static_cast<std::int32_t>(code & (L::kSignBit - 1));
+  const float subnormal = static_cast<float>(magnitude) * std::bit_cast<float>(L::kQuantum);
+  std::int32_t bits = (magnitude + L::kRebias) << L::kShift;
+  bits = select(magnitude <= L::kMantissaMask, std::bit_cast<std::int32_t>(subnormal), bits);
+  const std::int32_t payload = L::kHasInf ? (magnitude & L::kMantissaMask) << L::kShift : kFloatQuietBit;
+  const std::int32_t quiet = select(payload != 0, kFloatQuietBit, 0);
+  bits = select(magnitude >= L::kOverflowCode, kFloatInfBits | payload | quiet, bits);
+  const std::uint32_t sign = (code & L::kSignBit) << (31 - L::kSignShift);
+  return std::bit_cast<float>(static_cast<std::uint32_t>(bits) | sign);
 }
 
 // A double rounded to odd: truncated to a float, with the last bit set where anything was lost. Rounding the

@@ -1,0 +1,389 @@
+#include "convert.h"
+
+#include <algorithm>
+#include <array>
+#include <atomic>
+#include <bit>
+#include <cmath>
+#include <concepts>
+#include <cstddef>
+#include <cstring>
+#include <limits>
+#include <string>
+#include <type_traits>
+
+#include "convert_kernels.h"
+#include "error.h"
+#include "float_types.h"
+#include "philox.h"
+
+namespace gradual {
+
+namespace {
+
+// A bool as it is stored: any byte but 0 is true, which reading a C++ bool would leave undefined.
+struct BoolByte {
+  std::uint8_t byte;
+};
+
+template <class T>
+concept Narrow = std::same_as<T, Half> || std::same_as<T, BFloat16> || std::same_as<T, Float8E4M3FN> ||
+    std::same_as<T, Float8E5M2>;
+
+template <class F> void visit_dtype(DType dtype, F&& visit) {
+  switch (dtype) {
+    case DType::f64: return visit.template operator()<double>();
+    case DType::f32: return visit.template operator()<float>();
+    case DType::f16: return visit.template operator()<Half>();
+    case DType::bf16: return visit.template operator()<BFloat16>();
+    case DType::f8e4m3fn: return visit.template operator()<Float8E4M3FN>();
+    case DType::f8e5m2: return visit.template operator()<Float8E5M2>();
+    case DType::i64: return visit.template operator()<std::int64_t>();
+    case DType::i32: return visit.template operator()<std::int32_t>();
+    case DType::u8: return visit.template operator()<std::uint8_t>();
+    case DType::bool_: return visit.template operator()<BoolByte>();
+  }
+}
+
+std::atomic<const detail::ConvertKernels*>& current_kernels() {
+  static std::atomic<const detail::ConvertKernels*> kernels = [] {
+    if (const auto* avx512 = detail::avx512_kernels()) return avx512;
+    if (const auto* avx2 = detail::avx2_kernels()) return avx2;
+    return &detail::kPortableKernels;
+  }();
+  return kernels;
+}
+
+const detail::ConvertKernels& kernels() { return *current_kernels().load(std::memory_order_relaxed); }
+
+// An integer as a float rounded to odd (see detail::round_to_odd).
+float round_to_odd(std::int64_t value) {
+  const std::uint64_t magnitude =
+      value < 0 ? 0 - static_cast<std::uint64_t>(value) : static_cast<std::uint64_t>(value);
+  const int shift = std::max(0, static_cast<int>(std::bit_width(magnitude)) - 24);
+  const std::uint64_t kept = magnitude >> shift;
+  const std::uint64_t odd = kept | ((kept << shift) != magnitude ? 1 : 0);
+  const float rounded = static_cast<float>(odd << shift);  // 24 bits: exact
+  return value < 0 ? -rounded : rounded;
+}
+
+// The first value beyond To's largest: a power of two, exact in every floating type.
+template <std::integral To, std::floating_point From>
+constexpr From kEnd = static_cast<From>(std::numeric_limits<To>::max() / 2 + 1) * 2;
+
+template <std::integral To, class From> To saturate(From value) {
+  using Range = std::numeric_limits<To>;
+  if constexpr (std::floating_point<From>) {
+    if (value != value) return 0;
+    if (value >= kEnd<To, From>) return Range::max();
+    return value <= static_cast<From>(Range::min()) ? Range::min() : static_cast<To>(value);
+  } else if constexpr (sizeof(To) < sizeof(From)) {
+    return static_cast<To>(std::clamp<From>(value, Range::min(), Range::max()));
+  } else {
+    return value;
+  }
+}
+
+// One element, between a storage type and the buffers' types (float, double, i64).
+template <class To, class From> To cast_element(From value) {
+  if constexpr (std::same_as<To, From>) {
+    return value;
+  } else if constexpr (Narrow<From>) {
+    return cast_element<To>(static_cast<float>(value));
+  } else if constexpr (std::same_as<From, BoolByte>) {
+    return static_cast<To>(value.byte != 0);
+  } else if constexpr (std::same_as<To, BoolByte>) {
+    return {static_cast<std::uint8_t>(value != 0)};
+  } else if constexpr (Narrow<To>) {
+    if constexpr (std::same_as<From, double>) return To::from_double(value);
+    else if constexpr (std::same_as<From, std::int64_t>) return To(round_to_odd(value));
+    else return To(value);
+  } else if constexpr (std::integral<To>) {
+    return saturate<To>(value);
+  } else {
+    return static_cast<To>(value);
+  }
+}
+
+template <class To, class From>
+void cast_array(const From* __restrict in, To* __restrict out, std::int64_t n) {
+  for (std::int64_t i = 0; i < n; ++i) out[i] = cast_element<To>(in[i]);
+}
+
+// Elements in a buffer on the stack: small enough for the first-level cache.
+constexpr std::int64_t kBlock = 1024;
+
+// Calls body(first, count) for every block of n elements.
+template <class F> void for_blocks(std::int64_t n, F&& body) {
+  for (std::int64_t first = 0; first < n; first += kBlock) body(first, std::min(kBlock, n - first));
+}
+
+template <class To> void load_contiguous(DType src, const void* p, To* out, std::int64_t n) {
+  if constexpr (std::same_as<To, float>) {
+    if (detail::is_narrow(src)) return kernels().decode[detail::narrow_index(src)](p, out, n);
+  }
+  visit_dtype(src, [&]<class From> { cast_array(static_cast<const From*>(p), out, n); });
+}
+
+template <class To> void load(DType src, const void* p, std::int64_t stride, To* out, std::int64_t n) {
+  if (n <= 0) return;
+  if (stride == 1) return load_contiguous(src, p, out, n);
+  if (stride == 0) {
+    load_contiguous(src, p, out, 1);
+    std::fill_n(out + 1, n - 1, *out);
+    return;
+  }
+  visit_dtype(src, [&]<class From> {
+    From gathered[kBlock];
+    for_blocks(n, [&](std::int64_t first, std::int64_t count) {
+      const From* from = static_cast<const From*>(p) + first * stride;
+      for (std::int64_t i = 0; i < count; ++i) gathered[i] = from[i * stride];
+      load_contiguous(src, gathered, out + first, count);
+    });
+  });
+}
+
+// The categories of CastCounts as ranges of the source's magnitude, seen as an integer so that loops
+// vectorise.
+template <class Bits> struct Limits {
+  Bits underflow_max;  // rounds to zero up to here (the tie is even)
+  Bits normal_min;     // rounds to a normal value from here (the tie is even)
+  Bits overflow_min;
+};
+
+template <class From> auto cast_limits(DType dst) {
+  using Bits = std::conditional_t<std::same_as<From, float>, std::uint32_t, std::uint64_t>;
+  const FloatInfo info = float_info(dst);
+  const auto bits = [](double value) { return std::bit_cast<Bits>(static_cast<From>(value)); };
+  // Half a unit in the last place of the largest value; that value is even only where there is no Inf, and
+  // then the tie stays.
+  const double half_ulp = std::ldexp(info.epsilon, std::ilogb(info.max) - 1);
+  const Bits overflow = bits(info.max + half_ulp) + (info.has_inf ? 0 : 1);
+  return Limits<Bits>{bits(info.min_subnormal / 2), bits(info.min_normal - info.min_subnormal / 2), overflow};
+}
+
+template <class From, class Bits>
+void count_floating(const Limits<Bits>& limits, const From* in, std::int64_t n, CastCounts& counts) {
+  constexpr Bits kInf = std::bit_cast<Bits>(std::numeric_limits<From>::infinity());
+  Bits zeros = 0, underflow = 0, subnormal = 0, overflow = 0, nan = 0, inf = 0;
+  for (std::int64_t i = 0; i < n; ++i) {
+    const Bits magnitude = std::bit_cast<Bits>(in[i]) & (std::numeric_limits<Bits>::max() / 2);
+    const Bits not_zero = magnitude != 0;
+    const Bits lost = magnitude <= limits.underflow_max;
+    const Bits below_normal = magnitude < limits.normal_min;
+    const Bits too_large = magnitude >= limits.overflow_min;
+    const Bits finite = magnitude < kInf;
+    zeros += 1 - not_zero;
+    underflow += not_zero & lost;
+    subnormal += below_normal & (1 - lost) & not_zero;
+    overflow += too_large & finite;
+    nan += magnitude > kInf;
+    inf += magnitude == kInf;
+  }
+  counts += {static_cast<std::uint64_t>(n), zeros, underflow, subnormal, overflow, nan, inf};
+}
+
+// To an integer or to bool (whose only categories are zeros, nan and inf).
+template <class To, class From> void count_integer(const From* in, std::int64_t n, CastCounts& counts) {
+  counts.elements += static_cast<std::uint64_t>(n);
+  for (std::int64_t i = 0; i < n; ++i) {
+    const From value = in[i];
+    counts.zeros += value == 0;
+    if constexpr (std::floating_point<From>) {
+      counts.nan += std::isnan(value);
+      counts.inf += std::isinf(value);
+      if (!std::isfinite(value)) continue;
+      if constexpr (std::integral<To>) {
+        const From truncated = std::trunc(value);
+        counts.underflow += truncated == 0 && value != 0;
+        counts.overflow +=
+            truncated >= kEnd<To, From> || truncated < static_cast<From>(std::numeric_limits<To>::min());
+      }
+    } else if constexpr (std::integral<To>) {
+      counts.overflow += static_cast<From>(saturate<To>(value)) != value;
+    }
+  }
+}
+
+// At most kBlock elements.
+template <class From> void count_cast(DType dst, const From* in, std::int64_t n, CastCounts& counts) {
+  if (is_floating(dst)) {
+    if constexpr (std::integral<From>) {
+      double values[kBlock];  // rounded, but no limit lies where that matters
+      cast_array(in, values, n);
+      count_floating(cast_limits<double>(dst), values, n, counts);
+    } else {
+      count_floating(cast_limits<From>(dst), in, n, counts);
+    }
+  } else {
+    visit_dtype(dst, [&]<class To> {
+      if constexpr (std::integral<To> || std::same_as<To, BoolByte>) count_integer<To>(in, n, counts);
+    });
+  }
+}
+
+template <class From> void store_contiguous(DType dst, const From* in, void* p, std::int64_t n) {
+  if constexpr (std::same_as<From, float>) {
+    if (detail::is_narrow(dst)) return kernels().encode[detail::narrow_index(dst)](in, p, n);
+  }
+  visit_dtype(dst, [&]<class To> { cast_array(in, static_cast<To*>(p), n); });
+}
+
+template <class From>
+void store(DType dst, const From* in, void* p, std::int64_t stride, std::int64_t n, CastCounts* counts) {
+  if (stride == 1 && counts == nullptr) return store_contiguous(dst, in, p, n);
+  visit_dtype(dst, [&]<class To> {
+    To rounded[kBlock];
+    for_blocks(n, [&](std::int64_t first, std::int64_t count) {
+      To* to = static_cast<To*>(p) + first * stride;
+      store_contiguous(dst, in + first, stride == 1 ? to : rounded, count);
+      for (std::int64_t i = 0; stride != 1 && i < count; ++i) to[i * stride] = rounded[i];
+      if (counts != nullptr) count_cast(dst, in + first, count, *counts);
+    });
+  });
+}
+
+// Through a buffer of the type From that holds every value of src.
+template <class From>
+void convert_through(DType src, const void* in, DType dst, void* out, std::int64_t n, CastCounts* counts) {
+  if (src == dtype_of<From>) return store(dst, static_cast<const From*>(in), out, 1, n, counts);
+  From buffer[kBlock];
+  for_blocks(n, [&](std::int64_t first, std::int64_t count) {
+    const auto* from = static_cast<const std::byte*>(in) + first * static_cast<std::int64_t>(size_of(src));
+    auto* to = static_cast<std::byte*>(out) + first * static_cast<std::int64_t>(size_of(dst));
+    load_contiguous(src, from, buffer, count);
+    if (src == dst) std::memcpy(to, from, static_cast<std::size_t>(count) * size_of(src));
+    else store_contiguous(dst, buffer, to, count);
+    if (counts != nullptr) count_cast(dst, buffer, count, *counts);
+  });
+}
+
+// `word` is added to the discarded part, both seen as fractions of the spacing in 32 bits: the carry rounds
+// up with just the probability wanted. Not for NaN and Inf.
+template <class L> std::uint32_t encode_stochastic(std::uint32_t bits, std::uint32_t word) {
+  constexpr int kMinExponent = 128 - L::kBias;  // of the smallest normal value, biased as a float's
+  const std::uint32_t magnitude = bits & 0x7fffffff;
+  const int exponent = std::max(1, static_cast<int>(magnitude >> 23));
+  const std::uint64_t significand = (magnitude & 0x007fffff) | (magnitude >> 23 != 0 ? 0x00800000 : 0);
+  const int shift = L::kShift + std::max(0, kMinExponent - exponent);
+  const std::uint64_t fixed = shift < 64 ? (significand << 32) >> shift : 0;
+  const auto quanta = static_cast<std::uint32_t>((fixed + word) >> 32);
+  const auto binade = static_cast<std::uint32_t>(std::max(0, exponent - kMinExponent));
+  const std::uint32_t code = (binade << (23 - L::kShift)) + quanta;
+  return std::min(code, static_cast<std::uint32_t>(L::kOverflowCode)) | (bits >> 31) * L::kSignBit;
+}
+
+template <class L, class T>
+void round_stochastic(const float* in, const std::uint32_t* words, T* out, std::int64_t n) {
+  for (std::int64_t i = 0; i < n; ++i) {
+    const auto bits = std::bit_cast<std::uint32_t>(in[i]);
+    const bool finite = (bits & 0x7fffffff) < 0x7f800000;
+    const std::uint32_t code = finite ? encode_stochastic<L>(bits, words[i]) : detail::encode<L>(in[i]);
+    out[i].bits = static_cast<decltype(T::bits)>(code);
+  }
+}
+
+// By the results: what a source becomes is not known beforehand.
+template <class L, class T>
+void count_stochastic(const float* in, const T* out, std::int64_t n, CastCounts& counts) {
+  counts.elements += static_cast<std::uint64_t>(n);
+  for (std::int64_t i = 0; i < n; ++i) {
+    const auto magnitude = static_cast<std::int32_t>(out[i].bits & (L::kSignBit - 1));
+    counts.zeros += in[i] == 0;
+    counts.underflow += in[i] != 0 && magnitude == 0;
+    counts.subnormal += magnitude != 0 && magnitude <= L::kMantissaMask;
+    counts.overflow += std::isfinite(in[i]) && magnitude >= L::kOverflowCode;
+    counts.nan += std::isnan(in[i]);
+    counts.inf += std::isinf(in[i]);
+  }
+}
+
+}  // namespace
+
+CastCounts& CastCounts::operator+=(const CastCounts& other) {
+  elements += other.elements;
+  zeros += other.zeros;
+  underflow += other.underflow;
+  subnormal += other.subnormal;
+  overflow += other.overflow;
+  nan += other.nan;
+  inf += other.inf;
+  return *this;
+}
+
+void load_to_float(DType src, const void* p, std::int64_t stride, float* out, std::int64_t n) {
+  load(src, p, stride, out, n);
+}
+
+void load_to_double(DType src, const void* p, std::int64_t stride, double* out, std::int64_t n) {
+  load(src, p, stride, out, n);
+}
+
+void load_to_i64(DType src, const void* p, std::int64_t stride, std::int64_t* out, std::int64_t n) {
+  load(src, p, stride, out, n);
+}
+
+void store_from_float(DType dst, const float* in, void* p, std::int64_t stride, std::int64_t n,
+                      CastCounts* counts) {
+  store(dst, in, p, stride, n, counts);
+}
+
+void store_from_double(DType dst, const double* in, void* p, std::int64_t stride, std::int64_t n,
+                       CastCounts* counts) {
+  store(dst, in, p, stride, n, counts);
+}
+
+void store_from_i64(DType dst, const std::int64_t* in, void* p, std::int64_t stride, std::int64_t n,
+                    CastCounts* counts) {
+  store(dst, in, p, stride, n, counts);
+}
+
+void convert(DType src, const void* in, DType dst, void* out, std::int64_t n, CastCounts* counts) {
+  if (n <= 0) return;
+  if (src == dst && counts == nullptr) {
+    std::memcpy(out, in, static_cast<std::size_t>(n) * size_of(src));
+  } else if (dst == DType::f32 && counts == nullptr) {
+    load_contiguous(src, in, static_cast<float*>(out), n);
+  } else if (src == DType::f64) {
+    convert_through<double>(src, in, dst, out, n, counts);
+  } else if (is_floating(src)) {
+    convert_through<float>(src, in, dst, out, n, counts);
+  } else {
+    convert_through<std::int64_t>(src, in, dst, out, n, counts);
+  }
+}
+
+void store_stochastic(DType dst, const float* in, void* p, std::int64_t n, std::uint64_t seed,
+                      std::uint64_t stream, std::uint64_t first_element, CastCounts* counts) {
+  if (dst != DType::f16 && dst != DType::bf16 && dst != DType::f8e5m2) {
+    fail("store_stochastic: rounds to f16, bf16 or f8e5m2, not to " + std::string(name(dst)));
+  }
+  const auto round_all = [&]<class L, class T>(L, T* out) {
+    std::uint32_t words[kBlock];
+    for_blocks(n, [&](std::int64_t first, std::int64_t count) {
+      philox_fill(seed, stream, first_element + static_cast<std::uint64_t>(first), words, count);
+      round_stochastic<L>(in + first, words, out + first, count);
+      if (counts != nullptr) count_stochastic<L>(in + first, out + first, count, *counts);
+    });
+  };
+  if (dst == DType::f16) round_all(detail::HalfLayout{}, static_cast<Half*>(p));
+  else if (dst == DType::bf16) round_all(detail::BFloat16Layout{}, static_cast<BFloat16*>(p));
+  else round_all(detail::Float8E5M2Layout{}, static_cast<Float8E5M2*>(p));
+}
+
+ConversionPath best_conversion_path() {
+  if (detail::avx512_kernels() != nullptr) return ConversionPath::avx512;
+  return detail::avx2_kernels() != nullptr ? ConversionPath::avx2 : ConversionPath::portable;
+}
+
+ConversionPath set_conversion_path(ConversionPath path) {
+  const std::array<const detail::ConvertKernels*, 3> available = {
+      &detail::kPortableKernels, detail::avx2_kernels(), detail::avx512_kernels()};
+  const auto index =
+      std::min(static_cast<std::size_t>(path), static_cast<std::size_t>(best_conversion_path()));
+  const auto* before = current_kernels().exchange(available[index]);
+  if (before == &detail::kPortableKernels) return ConversionPath::portable;
+  return before == available[1] ? ConversionPath::avx2 : ConversionPath::avx512;
+}
+
+}  // namespace gradual
