@@ -1,0 +1,130 @@
+// The attributes of op calls: one small trivially copyable struct a kind of row, carried by value.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <limits>
+#include <type_traits>
+
+#include "device.h"
+#include "dtype.h"
+#include "error.h"
+#include "generator.h"
+#include "shape.h"
+
+namespace gradual {
+
+// Holds one attrs struct of up to kCapacity bytes and knows which.
+class Attrs {
+ public:
+  static constexpr std::size_t kCapacity = 160;
+  Attrs() = default;
+  template <class T>
+    requires(!std::is_same_v<T, Attrs>)
+  Attrs(const T& value) : tag_(&tag<T>), size_(sizeof(T)) {  // NOLINT(google-explicit-constructor)
+    static_assert(std::is_trivially_copyable_v<T> && sizeof(T) <= kCapacity && alignof(T) <= 8);
+    std::memcpy(bytes_, &value, sizeof(T));
+  }
+  Attrs(const Attrs& o) : tag_(o.tag_), size_(o.size_) { std::memcpy(bytes_, o.bytes_, size_); }
+  Attrs& operator=(const Attrs& o) {
+    tag_ = o.tag_, size_ = o.size_;
+    std::memmove(bytes_, o.bytes_, size_);
+    return *this;
+  }
+  template <class T>
+  const T& get() const {
+    if (tag_ != &tag<T>) fail("internal: an op was given the attributes of another");
+    return *reinterpret_cast<const T*>(bytes_);
+  }
+  template <class T>
+  bool is() const {
+    return tag_ == &tag<T>;
+  }
+
+ private:
+  template <class T>
+  static constexpr char tag = 0;
+  const char* tag_ = nullptr;
+  std::uint32_t size_ = 0;
+  alignas(8) std::byte bytes_[kCapacity];
+};
+
+// A binary op whose left or right operand is a number: that input's slot is undefined and the value stands here.
+struct ScalarAttrs {
+  double value = 0;  // clamp's low, leaky_relu's slope, pow's exponent, add_'s alpha, fill_'s value
+  double high = std::numeric_limits<double>::infinity();  // clamp's high
+};
+struct GeluAttrs {
+  bool tanh = false;
+};
+struct CastAttrs {
+  DType dtype = DType::f32;
+};
+struct DeviceAttrs {
+  Device device;
+};
+// dims is a bit mask (bit i: dim i is reduced).
+struct ReduceAttrs {
+  std::uint32_t dims = 0;
+  bool keepdim = false;
+  double value = 0;  // var: the correction; norm: p
+};
+struct DimAttrs {
+  int dim = 0;
+  bool keepdim = false;
+};
+struct ShapeAttrs {
+  Shape shape;  // sizes for view and expand, dims for permute
+};
+struct SliceAttrs {
+  int dim = 0;
+  std::int64_t start = 0, stop = 0, step = 1;  // resolved: 0 <= start <= stop <= size
+  std::int64_t size = 0;                       // of the dim that was sliced (for slice_backward)
+};
+struct PadAttrs {
+  Shape before, after;  // one entry a dim, all >= 0
+  double value = 0;
+};
+struct TrilAttrs {
+  std::int64_t diagonal = 0;
+};
+struct OneHotAttrs {
+  std::int64_t classes = 0;
+};
+struct IndexAttrs {
+  int dim = 0;
+  std::int64_t size = 0;  // index_add: size of the result along dim
+};
+struct ConvAttrs {
+  std::int64_t stride[2] = {1, 1}, padding[2] = {0, 0}, dilation[2] = {1, 1};
+  std::int64_t groups = 1;
+  std::int64_t size[2] = {0, 0};  // conv2d_backward_*: height and width of the input or the kernel wanted
+};
+struct PoolAttrs {
+  std::int64_t kernel[2] = {1, 1}, stride[2] = {1, 1}, padding[2] = {0, 0};
+  std::int64_t size[2] = {0, 0};  // *_backward: height and width of the input; adaptive: of the output
+};
+struct NormAttrs {
+  double eps = 1e-5;
+  int dims = 1;           // layer_norm, rms_norm: how many trailing dims are normalised
+  bool training = true;   // batch_norm: statistics of the batch, or the running ones
+};
+struct CrossEntropyAttrs {
+  std::int64_t ignore_index = -100;
+  double label_smoothing = 0;
+  int reduction = 1;  // Reduction as int
+};
+struct ReductionAttrs {
+  int reduction = 1;
+};
+struct DropoutAttrs {
+  double p = 0.5;
+  RandomKey key;
+};
+struct AttentionAttrs {
+  bool causal = false;
+  double scale = 0;  // 0: 1/sqrt(head size)
+};
+
+}  // namespace gradual

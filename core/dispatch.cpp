@@ -1,0 +1,195 @@
+#include "dispatch.h"
+
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "counts.h"
+#include "ops.h"
+
+namespace gradual {
+
+CastCounts*& cast_counts() {
+  thread_local CastCounts* current = nullptr;
+  return current;
+}
+
+Columns& columns() {
+  static Columns all;
+  return all;
+}
+
+void ensure_registered() {
+  static const bool done = (register_columns(), true);
+  static_cast<void>(done);
+}
+
+// autograd/autograd.cpp: the interceptor every thread starts with.
+Interceptor* default_autograd();
+
+Chain& chain() {
+  thread_local Chain current{nullptr, default_autograd(), nullptr};
+  return current;
+}
+
+ThreadState snapshot() { return {chain(), context(), default_generator().state()}; }
+
+ThreadStateScope::ThreadStateScope(const ThreadState& state)
+    : chain_(chain()), context_(context()), generator_scope_(generator_) {
+  generator_.set_state(state.generator);
+  chain() = state.chain;
+  context() = state.context;
+}
+ThreadStateScope::~ThreadStateScope() {
+  chain() = chain_;
+  context() = context_;
+}
+
+namespace {
+
+[[noreturn]] void fail_dtype(const OpCall& call, const std::string& why) { fail(describe(call) + ": " + why); }
+
+// The dtype all inputs should have, or no change.
+bool common_dtype(const OpCall& call, DTypeRule rule, DType& common) {
+  const int first = call.op == OpId::where ? 1 : 0;
+  bool any = false;
+  bool differ = false;
+  for (int i = first; i < call.inputs.size(); ++i) {
+    if (!call[i].defined()) continue;
+    const DType d = call[i].dtype();
+    if (is_f8(d) && !(info(call.op).kind == OpKind::Contraction || rule == DTypeRule::Same || call.op == OpId::cat))
+      fail_dtype(call, "f8 tensors allow cast, copies, views and contractions only; cast to a wider float first");
+    if (!any) {
+      common = d;
+      any = true;
+    } else if (d != common) {
+      differ = true;
+      common = promote(common, d);
+    }
+  }
+  if (!any) return false;
+  if (rule == DTypeRule::Float && !is_floating(common)) {
+    common = DType::f32;
+    return true;
+  }
+  if (rule == DTypeRule::FloatOnly && !is_floating(common))
+    fail_dtype(call, "takes floating tensors; cast with to(DType::f32)");
+  if (rule == DTypeRule::Number && common == DType::bool_)
+    fail_dtype(call, "takes numbers, not bool; cast with to(DType::i64) or to(DType::f32)");
+  return differ;
+}
+
+Outputs run_typed(const OpCall& call) {
+  const OpInfo& row = info(call.op);
+  if (row.kind == OpKind::Composite) return columns().composite[static_cast<int>(call.op)](call);
+  OutSpec specs[kMaxOutputs];
+  columns().infer[static_cast<int>(call.op)](call, specs);
+  OpCall typed = call;
+  typed.specs = specs;
+  Chain& c = chain();
+  if (Interceptor* autograd = c.autograd) {
+    const StageScope mask(c.autograd, nullptr);
+    return autograd->call(typed);
+  }
+  return next_below_autograd(typed);
+}
+
+void check_devices(const OpCall& call) {
+  const Tensor* first = nullptr;
+  for (int i = 0; i < call.inputs.size(); ++i) {
+    const Tensor& t = call[i];
+    if (!t.defined()) continue;
+    if (!first) {
+      first = &t;
+    } else if (t.device() != first->device() && call.op != OpId::copy_) {
+      fail(describe(call) + ": inputs on " + to_string(first->device()) + " and " + to_string(t.device()) +
+           "; move them to one device with to(Device)");
+    }
+  }
+}
+
+}  // namespace
+
+Outputs next_below_amp(const OpCall& call) {
+  const DTypeRule rule = info(call.op).dtype_rule;
+  DType common{};
+  if (rule == DTypeRule::Explicit || rule == DTypeRule::Same || rule == DTypeRule::Logical ||
+      !common_dtype(call, rule, common))
+    return run_typed(call);
+  const std::size_t first = call.op == OpId::where ? 1 : 0;
+  std::vector<const Tensor*> refs(call.inputs.data(), call.inputs.data() + call.inputs.size());
+  std::vector<Tensor> casts;
+  casts.reserve(refs.size());  // refs point into it
+  {
+    const CauseScope cause(intern("promotion in " + std::string(name(call.op))));
+    for (std::size_t i = first; i < refs.size(); ++i) {
+      if (!refs[i]->defined() || refs[i]->dtype() == common) continue;
+      casts.push_back(cast(*refs[i], common, call.where));
+      refs[i] = &casts.back();
+    }
+  }
+  OpCall promoted = call;
+  promoted.inputs = TensorRefs(refs.data(), call.inputs.size());
+  return run_typed(promoted);
+}
+
+Outputs next_below_autograd(const OpCall& call) {
+  check_devices(call);
+  Chain& c = chain();
+  Interceptor* observe = c.observe;
+  if (!observe) return next_below_observe(call);
+  if (info(call.op).kind == OpKind::Custom) return observe->call(call);  // the ops inside are observed too
+  const StageScope mask(c.observe, nullptr);
+  return observe->call(call);
+}
+
+Outputs next_below_observe(const OpCall& call) {
+  const OpInfo& row = info(call.op);
+  Outputs out;
+  if (row.kind == OpKind::View) {
+    out[0] = as_strided(call[0], call.specs[0].sizes, call.specs[0].strides, call.specs[0].offset);
+    return out;
+  }
+  Device device;
+  for (int i = 0; i < call.inputs.size(); ++i) {
+    if (!call[i].defined()) continue;
+    device = call[i].device();
+    break;
+  }
+  const KernelFn kernel = (device.is_cuda() ? columns().cuda : columns().cpu)[static_cast<int>(call.op)];
+  if (!kernel) fail("no " + to_string(device) + " kernel for " + std::string(row.name));
+  if (row.kind == OpKind::InPlace) {
+    out[0] = call[0];
+  } else if (row.kind != OpKind::Custom) {
+    if (call.op == OpId::to_device) device = call.get<DeviceAttrs>().device;
+    for (int i = 0; i < row.outputs; ++i) {
+      const OutSpec& s = call.specs[i];
+      out[i] = empty(s.sizes, {.dtype = s.dtype, .device = device});
+      if (s.has_strides) {
+        TensorImpl* t = out[i].unsafe_impl();
+        t->strides = s.strides;
+        t->contiguous = is_contiguous(s.sizes, s.strides);
+      }
+    }
+  }
+  kernel(call, out);
+  if (row.kind == OpKind::InPlace) out[0].unsafe_impl()->storage->version.fetch_add(1, std::memory_order_relaxed);
+  return out;
+}
+
+Outputs dispatch(OpId op, TensorRefs inputs, const Attrs& attrs, SourceLocation where) {
+  ensure_registered();
+  const OpCall call{op, inputs, &attrs, where};
+  Chain& c = chain();
+  if (Interceptor* amp = c.amp) {
+    const StageScope mask(c.amp, nullptr);
+    return amp->call(call);
+  }
+  return next_below_amp(call);
+}
+
+Tensor dispatch1(OpId op, std::initializer_list<const Tensor*> inputs, const Attrs& attrs, SourceLocation where) {
+  return std::move(dispatch(op, TensorRefs(inputs.begin(), static_cast<int>(inputs.size())), attrs, where)[0]);
+}
+
+}  // namespace gradual

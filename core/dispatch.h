@@ -1,0 +1,89 @@
+// The dispatch chain: Amp -> Autograd -> Observe -> Backend. Each stage is an interceptor or null (skipped); a
+// stage goes on *below itself* with the matching next_*(), and calls it makes there are masked from itself.
+// Between Amp and Autograd stand dtype promotion (recorded casts), shape inference and checks.
+#pragma once
+
+#include "op.h"
+
+namespace gradual {
+
+class Interceptor {
+ public:
+  virtual ~Interceptor() = default;
+  virtual Outputs call(const OpCall& call) = 0;
+};
+
+// One per thread. A new thread starts with amp and observe null and autograd on.
+struct Chain {
+  Interceptor* amp;
+  Interceptor* autograd;
+  Interceptor* observe;
+};
+Chain& chain();
+
+// Sets one stage of this thread's chain and restores it, on exceptions too.
+class StageScope {
+ public:
+  StageScope(Interceptor*& stage, Interceptor* value) : stage_(stage), saved_(stage) { stage = value; }
+  ~StageScope() { stage_ = saved_; }
+  StageScope(const StageScope&) = delete;
+  StageScope& operator=(const StageScope&) = delete;
+
+ private:
+  Interceptor*& stage_;
+  Interceptor* saved_;
+};
+
+// The state a worker thread or a later backward needs to go on as here.
+struct ThreadState {
+  Chain chain;
+  Context context;
+  RandomKey generator;
+};
+ThreadState snapshot();
+// Installs a snapshot while it lives (generator: a copy that starts from the snapshot's state).
+class ThreadStateScope {
+ public:
+  explicit ThreadStateScope(const ThreadState& state);
+  ~ThreadStateScope();
+  ThreadStateScope(const ThreadStateScope&) = delete;
+  ThreadStateScope& operator=(const ThreadStateScope&) = delete;
+
+ private:
+  Chain chain_;
+  Context context_;
+  Generator generator_;
+  GeneratorScope generator_scope_;
+};
+
+// Runs a call through the whole chain. `attrs` must outlive the call.
+Outputs dispatch(OpId op, TensorRefs inputs, const Attrs& attrs, SourceLocation where);
+// The first output of a call with the given inputs: what nearly every op function is.
+Tensor dispatch1(OpId op, std::initializer_list<const Tensor*> inputs, const Attrs& attrs, SourceLocation where);
+
+// For the interceptors: on below amp (promotion, inference, autograd), below autograd (observe) and to the backend.
+Outputs next_below_amp(const OpCall& call);
+Outputs next_below_autograd(const OpCall& call);
+Outputs next_below_observe(const OpCall& call);
+
+// Columns owned by core. Null: a hole (a test lists the reasons for each).
+using InferFn = void (*)(const OpCall& call, OutSpec* specs);
+using KernelFn = void (*)(const OpCall& call, Outputs& out);        // outputs are allocated already
+using CompositeFn = Outputs (*)(const OpCall& call);                // runs above autograd
+struct Columns {
+  InferFn infer[kOpCount] = {};
+  KernelFn cpu[kOpCount] = {};
+  KernelFn cuda[kOpCount] = {};
+  CompositeFn composite[kOpCount] = {};
+};
+Columns& columns();
+
+// Defined once, at the top of the tree (columns.cpp): lists every column's registration. Runs at first dispatch.
+void register_columns();
+void ensure_registered();
+
+// core's own registrations (called by register_columns).
+void register_inference();
+void register_composites();
+
+}  // namespace gradual

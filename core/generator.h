@@ -1,0 +1,47 @@
+// Random numbers: one counter-based generator (Philox4x32-10), keyed by seed, stream and element, so that the
+// same call gives the same numbers on any device, for any launch shape or thread count, and after a resume.
+#pragma once
+
+#include <cstdint>
+
+namespace gradual {
+
+// Names one call's worth of random numbers: element i of the call is philox(seed, stream, i).
+struct RandomKey {
+  std::uint64_t seed = 0;
+  std::uint64_t stream = 0;
+};
+
+// A seed and the number of the next stream; its state is these two numbers.
+class Generator {
+ public:
+  explicit Generator(std::uint64_t seed = 0) : seed_(seed) {}
+  RandomKey next() { return {seed_, stream_++}; }  // a fresh stream
+  void manual_seed(std::uint64_t seed) { seed_ = seed, stream_ = 0; }
+  std::uint64_t seed() const { return seed_; }
+  std::uint64_t stream() const { return stream_; }
+  void set_state(RandomKey state) { seed_ = state.seed, stream_ = state.stream; }
+  RandomKey state() const { return {seed_, stream_}; }
+
+ private:
+  std::uint64_t seed_;
+  std::uint64_t stream_ = 0;
+};
+
+// This thread's default generator (seed 0 until manual_seed is called, or the one a GeneratorScope put in place).
+Generator& default_generator();
+void manual_seed(std::uint64_t seed);
+
+// Makes `generator` this thread's default while the scope lives; the generator must outlive it.
+class GeneratorScope {
+ public:
+  explicit GeneratorScope(Generator& generator);
+  ~GeneratorScope();
+  GeneratorScope(const GeneratorScope&) = delete;
+  GeneratorScope& operator=(const GeneratorScope&) = delete;
+
+ private:
+  Generator* saved_;
+};
+
+}  // namespace gradual

@@ -1,0 +1,89 @@
+// The caching, counted allocator. Every tensor's bytes are counted by category at all times, so memory is
+// measured, never claimed.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <string>
+
+#include "device.h"
+
+namespace gradual {
+
+// What bytes are for. A storage starts in the category of the innermost CategoryScope (workspace outside of
+// any) and moves when it becomes a parameter, is saved for backward, ...
+enum class Category : std::uint8_t { parameters, masters, casts, gradients, optimizer, activations, workspace };
+inline constexpr int kCategories = 7;
+const char* name(Category category);
+
+struct MemoryStats {
+  struct Entry {
+    std::int64_t current = 0;
+    std::int64_t peak = 0;  // since the last reset_peak_memory()
+  };
+  std::array<Entry, kCategories> by_category;  // each peak is its own
+  Entry total;                                 // the peak of the sum, not the sum of peaks
+  const Entry& operator[](Category c) const { return by_category[static_cast<std::size_t>(c)]; }
+};
+MemoryStats memory_stats(Device device = Device::cpu());
+void reset_peak_memory(Device device = Device::cpu());
+// A small table of the above, for people.
+std::string memory_summary(Device device = Device::cpu());
+
+// New storages of this thread start in `category` while the scope lives.
+class CategoryScope {
+ public:
+  explicit CategoryScope(Category category);
+  ~CategoryScope();
+  CategoryScope(const CategoryScope&) = delete;
+  CategoryScope& operator=(const CategoryScope&) = delete;
+
+ private:
+  Category saved_;
+};
+Category current_category();
+
+// A request that would take the bytes in use past the limit throws. Default: the machine's physical memory.
+void set_memory_limit(std::int64_t bytes);
+// Gives cached blocks back to the system.
+void empty_cache();
+
+namespace memory {
+// 64-byte aligned blocks, cached by size class. Sizes are in bytes; free takes the size that was asked for.
+void* allocate(std::size_t bytes);
+void free(void* block, std::size_t bytes) noexcept;
+void count(Category category, std::int64_t bytes) noexcept;  // negative to give back
+void move(Category from, Category to, std::int64_t bytes) noexcept;
+
+// Small fixed-size objects (tensor handles, nodes): thread-cached, uncounted.
+void* allocate_object(std::size_t bytes);
+void free_object(void* object, std::size_t bytes) noexcept;
+}  // namespace memory
+
+// A base that gives a class pooled new and delete.
+template <class T>
+struct Pooled {
+  static void* operator new(std::size_t bytes) { return memory::allocate_object(bytes); }
+  static void operator delete(void* p, std::size_t bytes) noexcept { memory::free_object(p, bytes); }
+};
+
+// Uninitialised, 64-byte aligned scratch for kernels, counted as workspace.
+class Scratch {
+ public:
+  explicit Scratch(std::size_t bytes);
+  ~Scratch();
+  Scratch(const Scratch&) = delete;
+  Scratch& operator=(const Scratch&) = delete;
+  void* data() const { return data_; }
+  template <class T>
+  T* as() const {
+    return static_cast<T*>(data_);
+  }
+
+ private:
+  void* data_;
+  std::size_t bytes_;
+};
+
+}  // namespace gradual

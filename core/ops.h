@@ -1,0 +1,208 @@
+// Every op as a free function. Shapes are stated as [..]; errors name the op, shapes and dtypes. The last argument
+// records where the call stands in the user's source; never pass it by hand except to forward a caller's.
+#pragma once
+
+#include <utility>
+#include <vector>
+
+#include "op.h"
+#include "tensor.h"
+
+namespace gradual {
+
+using Loc = SourceLocation;
+
+// A tensor or a number, with the place of the operator: what operators take.
+class Operand {
+ public:
+  Operand(const Tensor& t, Loc loc = Loc::current()) : tensor(&t), where(loc) {}  // NOLINT(google-explicit-constructor)
+  template <class T>
+    requires std::is_arithmetic_v<T>
+  Operand(T v, Loc loc = Loc::current())  // NOLINT(google-explicit-constructor)
+      : tensor(&none()), value(static_cast<double>(v)), where(loc) {}
+
+  const Tensor* tensor;
+  double value = 0;
+  Loc where;
+
+ private:
+  static const Tensor& none();
+};
+
+// Elementwise, any shape. Floats compute in f32 (f64 in f64) and round once; integers give f32 where a float must
+// come out.
+Tensor neg(const Tensor& x, Loc loc = Loc::current());
+Tensor abs(const Tensor& x, Loc loc = Loc::current());
+Tensor sign(const Tensor& x, Loc loc = Loc::current());
+Tensor exp(const Tensor& x, Loc loc = Loc::current());
+Tensor log(const Tensor& x, Loc loc = Loc::current());
+Tensor log1p(const Tensor& x, Loc loc = Loc::current());
+Tensor sqrt(const Tensor& x, Loc loc = Loc::current());
+Tensor rsqrt(const Tensor& x, Loc loc = Loc::current());
+Tensor reciprocal(const Tensor& x, Loc loc = Loc::current());
+Tensor square(const Tensor& x, Loc loc = Loc::current());
+Tensor sin(const Tensor& x, Loc loc = Loc::current());
+Tensor cos(const Tensor& x, Loc loc = Loc::current());
+Tensor tanh(const Tensor& x, Loc loc = Loc::current());
+Tensor sigmoid(const Tensor& x, Loc loc = Loc::current());
+Tensor erf(const Tensor& x, Loc loc = Loc::current());
+Tensor relu(const Tensor& x, Loc loc = Loc::current());
+Tensor leaky_relu(const Tensor& x, double slope = 0.01, Loc loc = Loc::current());
+enum class Gelu { exact, tanh };
+Tensor gelu(const Tensor& x, Gelu form = Gelu::exact, Loc loc = Loc::current());
+Tensor silu(const Tensor& x, Loc loc = Loc::current());
+Tensor softplus(const Tensor& x, Loc loc = Loc::current());
+Tensor clamp(const Tensor& x, double low, double high, Loc loc = Loc::current());
+Tensor cast(const Tensor& x, DType dtype, Loc loc = Loc::current());  // nearest-even, IEEE overflow; x itself if it has it
+Tensor to_device(const Tensor& x, Device device, Loc loc = Loc::current());
+Tensor clone(const Tensor& x, Loc loc = Loc::current());
+Tensor logical_not(const Tensor& x, Loc loc = Loc::current());
+
+// Elementwise, two operands that broadcast; either may be a number, which never promotes the tensor.
+Tensor add(const Operand& a, const Operand& b);
+Tensor sub(const Operand& a, const Operand& b);
+Tensor mul(const Operand& a, const Operand& b);
+Tensor div(const Operand& a, const Operand& b);
+Tensor pow(const Operand& a, const Operand& b);
+Tensor maximum(const Operand& a, const Operand& b);
+Tensor minimum(const Operand& a, const Operand& b);
+Tensor eq(const Operand& a, const Operand& b);  // bool
+Tensor ne(const Operand& a, const Operand& b);
+Tensor lt(const Operand& a, const Operand& b);
+Tensor le(const Operand& a, const Operand& b);
+Tensor gt(const Operand& a, const Operand& b);
+Tensor ge(const Operand& a, const Operand& b);
+Tensor logical_and(const Operand& a, const Operand& b);
+Tensor logical_or(const Operand& a, const Operand& b);
+Tensor logical_xor(const Operand& a, const Operand& b);
+Tensor where(const Tensor& condition, const Operand& a, const Operand& b);  // condition: bool
+
+inline Tensor operator+(const Operand& a, const Operand& b) { return add(a, b); }
+inline Tensor operator-(const Operand& a, const Operand& b) { return sub(a, b); }
+inline Tensor operator*(const Operand& a, const Operand& b) { return mul(a, b); }
+inline Tensor operator/(const Operand& a, const Operand& b) { return div(a, b); }
+Tensor operator-(const Operand& a);
+inline Tensor operator==(const Operand& a, const Operand& b) { return eq(a, b); }
+inline Tensor operator!=(const Operand& a, const Operand& b) { return ne(a, b); }
+inline Tensor operator<(const Operand& a, const Operand& b) { return lt(a, b); }
+inline Tensor operator<=(const Operand& a, const Operand& b) { return le(a, b); }
+inline Tensor operator>(const Operand& a, const Operand& b) { return gt(a, b); }
+inline Tensor operator>=(const Operand& a, const Operand& b) { return ge(a, b); }
+
+// Reductions over `dims` (none: all). Accumulation in f32 (f64 for f64, i64 for integers), blocked in a fixed way.
+Tensor sum(const Tensor& x, const Shape& dims = {}, bool keepdim = false, Loc loc = Loc::current());
+Tensor mean(const Tensor& x, const Shape& dims = {}, bool keepdim = false, Loc loc = Loc::current());
+Tensor var(const Tensor& x, const Shape& dims = {}, bool keepdim = false, double correction = 1,
+           Loc loc = Loc::current());
+Tensor max(const Tensor& x, const Shape& dims = {}, bool keepdim = false, Loc loc = Loc::current());
+Tensor min(const Tensor& x, const Shape& dims = {}, bool keepdim = false, Loc loc = Loc::current());
+Tensor argmax(const Tensor& x, int dim, bool keepdim = false, Loc loc = Loc::current());  // i64; the first of equals
+Tensor argmin(const Tensor& x, int dim, bool keepdim = false, Loc loc = Loc::current());
+Tensor logsumexp(const Tensor& x, const Shape& dims, bool keepdim = false, Loc loc = Loc::current());
+Tensor norm(const Tensor& x, double p = 2, const Shape& dims = {}, bool keepdim = false, Loc loc = Loc::current());
+
+// Contractions: exact products, f32 accumulation (f64 for f64), one rounding at the end.
+Tensor matmul(const Tensor& a, const Tensor& b, Loc loc = Loc::current());  // [.., m, k] x [.., k, n], batch dims broadcast
+Tensor linear(const Tensor& x, const Tensor& weight, const Tensor& bias = {}, Loc loc = Loc::current());
+struct Conv2dOptions {
+  std::int64_t stride = 1, padding = 0, dilation = 1, groups = 1;
+};
+Tensor conv2d(const Tensor& x, const Tensor& weight, const Tensor& bias = {}, Conv2dOptions options = {},
+              Loc loc = Loc::current());
+Tensor conv2d(const Tensor& x, const Tensor& weight, const Tensor& bias, const ConvAttrs& attrs,
+              Loc loc = Loc::current());
+Tensor conv2d_backward_input(const Tensor& dy, const Tensor& weight, const ConvAttrs& attrs, Loc loc = Loc::current());
+Tensor conv2d_backward_weight(const Tensor& dy, const Tensor& x, const ConvAttrs& attrs, Loc loc = Loc::current());
+// q, k, v [.., L, E]; mask: bool (true: may attend) or floating (added), broadcast to [.., L, S]. Softmax in f32.
+Tensor scaled_dot_product_attention(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& mask = {},
+                                    AttentionAttrs attrs = {}, Loc loc = Loc::current());
+
+// Pooling over [N, C, H, W].
+struct Pool2dOptions {
+  std::int64_t kernel = 2, stride = 0, padding = 0;  // stride 0: the kernel's size
+};
+Tensor max_pool2d(const Tensor& x, Pool2dOptions options = {}, Loc loc = Loc::current());
+std::pair<Tensor, Tensor> max_pool2d_with_indices(const Tensor& x, const PoolAttrs& attrs, Loc loc = Loc::current());
+Tensor max_pool2d_backward(const Tensor& dy, const Tensor& indices, const PoolAttrs& attrs, Loc loc = Loc::current());
+Tensor max_pool2d_gather(const Tensor& x, const Tensor& indices, Loc loc = Loc::current());
+Tensor avg_pool2d(const Tensor& x, Pool2dOptions options = {}, Loc loc = Loc::current());
+Tensor avg_pool2d(const Tensor& x, const PoolAttrs& attrs, Loc loc = Loc::current());  // padding counts as zeros
+Tensor avg_pool2d_backward(const Tensor& dy, const PoolAttrs& attrs, Loc loc = Loc::current());
+Tensor adaptive_avg_pool2d(const Tensor& x, std::int64_t height, std::int64_t width, Loc loc = Loc::current());
+Tensor adaptive_avg_pool2d_backward(const Tensor& dy, const PoolAttrs& attrs, Loc loc = Loc::current());
+
+// Normalisation. All outputs of a row are returned where the name says so.
+// batch_norm is pure: x [N, C, ..]; weight, bias, mean, var [C] (weight, bias may be undefined; mean, var are used when
+// not training). Returns y and the mean and 1/sqrt(var + eps) that were used (f32; f64 for f64).
+struct BatchNormResult {
+  Tensor y, mean, invstd;
+};
+BatchNormResult batch_norm(const Tensor& x, const Tensor& weight, const Tensor& bias, const Tensor& mean,
+                           const Tensor& var, bool training, double eps = 1e-5, Loc loc = Loc::current());
+Tensor layer_norm(const Tensor& x, int dims, const Tensor& weight = {}, const Tensor& bias = {}, double eps = 1e-5,
+                  Loc loc = Loc::current());  // over the last `dims` dims
+Tensor rms_norm(const Tensor& x, int dims, const Tensor& weight = {}, double eps = 1e-6, Loc loc = Loc::current());
+Outputs batch_norm_backward(const Tensor& dy, const Tensor& x, const Tensor& weight, const Tensor& mean,
+                            const Tensor& invstd, const NormAttrs& attrs, Loc loc = Loc::current());
+Outputs layer_norm_backward(const Tensor& dy, const Tensor& x, const Tensor& weight, const Tensor& mean,
+                            const Tensor& invstd, const NormAttrs& attrs, Loc loc = Loc::current());
+Outputs rms_norm_backward(const Tensor& dy, const Tensor& x, const Tensor& weight, const Tensor& invrms,
+                          const NormAttrs& attrs, Loc loc = Loc::current());
+Tensor softmax(const Tensor& x, int dim, Loc loc = Loc::current());
+Tensor softmax_backward(const Tensor& dy, const Tensor& y, int dim, Loc loc = Loc::current());
+Tensor log_softmax(const Tensor& x, int dim, Loc loc = Loc::current());
+Tensor log_softmax_backward(const Tensor& dy, const Tensor& y, int dim, Loc loc = Loc::current());
+
+// Losses.
+enum class Reduction { none, mean, sum };
+struct CrossEntropyOptions {
+  Reduction reduction = Reduction::mean;
+  double label_smoothing = 0;        // in [0, 1]
+  std::int64_t ignore_index = -100;  // rows of this class count nothing, in the mean's denominator either
+};
+Tensor cross_entropy(const Tensor& logits, const Tensor& classes, CrossEntropyOptions options = {},
+                     Loc loc = Loc::current());  // [N, C] (or [N, C, d..]) and i64 [N] (or [N, d..])
+Tensor cross_entropy_backward(const Tensor& dy, const Tensor& log_probabilities, const Tensor& classes,
+                              const CrossEntropyAttrs& attrs, Loc loc = Loc::current());
+Tensor mse_loss(const Tensor& x, const Tensor& y, Reduction reduction = Reduction::mean, Loc loc = Loc::current());
+Tensor l1_loss(const Tensor& x, const Tensor& y, Reduction reduction = Reduction::mean, Loc loc = Loc::current());
+Tensor bce_loss(const Tensor& probabilities, const Tensor& y, Reduction reduction = Reduction::mean,
+                Loc loc = Loc::current());
+Tensor bce_with_logits_loss(const Tensor& logits, const Tensor& y, Reduction reduction = Reduction::mean,
+                            Loc loc = Loc::current());
+
+// Random and lookup. dropout draws one stream of the generator; its backward redraws the same numbers.
+Tensor dropout(const Tensor& x, double p, Generator& g = default_generator(), Loc loc = Loc::current());
+Tensor embedding(const Tensor& weight, const Tensor& indices, Loc loc = Loc::current());  // [V, E], i64 [..] -> [.., E]
+
+// Views: no number moves.
+Tensor view(const Tensor& x, const Shape& sizes, Loc loc = Loc::current());     // Error where a copy would be needed
+Tensor reshape(const Tensor& x, const Shape& sizes, Loc loc = Loc::current());  // copies only where it must
+Tensor permute(const Tensor& x, const Shape& dims, Loc loc = Loc::current());
+Tensor transpose(const Tensor& x, int a, int b, Loc loc = Loc::current());
+Tensor expand(const Tensor& x, const Shape& sizes, Loc loc = Loc::current());  // -1 keeps a size
+Tensor squeeze(const Tensor& x, int dim, Loc loc = Loc::current());            // drops a dim of size 1, else no change
+Tensor unsqueeze(const Tensor& x, int dim, Loc loc = Loc::current());
+Tensor flatten(const Tensor& x, int start = 0, int end = -1, Loc loc = Loc::current());
+Tensor slice(const Tensor& x, int dim, Slice range, Loc loc = Loc::current());
+Tensor narrow(const Tensor& x, int dim, std::int64_t start, std::int64_t length, Loc loc = Loc::current());
+Tensor select(const Tensor& x, int dim, std::int64_t index, Loc loc = Loc::current());
+std::vector<Tensor> split(const Tensor& x, std::int64_t size, int dim = 0, Loc loc = Loc::current());
+
+// Movement.
+Tensor contiguous(const Tensor& x, Loc loc = Loc::current());  // x itself where it is already
+Tensor slice_backward(const Tensor& dy, const SliceAttrs& attrs, Loc loc = Loc::current());
+Tensor cat(const std::vector<Tensor>& tensors, int dim = 0, Loc loc = Loc::current());
+Tensor stack(const std::vector<Tensor>& tensors, int dim = 0, Loc loc = Loc::current());
+Tensor gather(const Tensor& x, int dim, const Tensor& index, Loc loc = Loc::current());
+Tensor scatter_add(const Tensor& x, int dim, const Tensor& index, const Tensor& src, Loc loc = Loc::current());
+Tensor index_select(const Tensor& x, int dim, const Tensor& index, Loc loc = Loc::current());
+Tensor index_add(const Tensor& src, int dim, const Tensor& index, std::int64_t size, Loc loc = Loc::current());
+Tensor pad(const Tensor& x, const Shape& before, const Shape& after, double value = 0, Loc loc = Loc::current());
+Tensor tril(const Tensor& x, std::int64_t diagonal = 0, Loc loc = Loc::current());
+Tensor one_hot(const Tensor& classes, std::int64_t count, Loc loc = Loc::current());  // i64 [..] -> i64 [.., count]
+
+// Sums `x` down to `sizes`, undoing a broadcast.
+Tensor sum_to(const Tensor& x, const Shape& sizes, Loc loc = Loc::current());
+
+}  // namespace gradual

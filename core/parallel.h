@@ -1,0 +1,42 @@
+// Threads: a loop over [0, n) cut into chunks by `grain` alone, never by the number of threads, so that results are
+// the same bits for any number of threads. Compiled into kernels only; not a public header.
+#pragma once
+
+#include <cstdint>
+#include <exception>
+
+#include "threads.h"
+
+namespace gradual {
+
+// f(begin, end) for consecutive chunks of at most `grain`; chunks may run at the same time. The first exception is
+// rethrown on the calling thread.
+template <class F>
+void parallel_for(std::int64_t n, std::int64_t grain, const F& f) {
+  const std::int64_t chunks = (n + grain - 1) / grain;
+  if (chunks <= 1) {
+    if (n > 0) f(std::int64_t{0}, n);
+    return;
+  }
+  const auto chunk = [&](std::int64_t c) { f(c * grain, c * grain + grain < n ? c * grain + grain : n); };
+#ifdef _OPENMP
+  const int threads = num_threads();
+  if (threads > 1) {
+    std::exception_ptr error;
+#pragma omp parallel for schedule(dynamic) num_threads(threads)
+    for (std::int64_t c = 0; c < chunks; ++c) {
+      try {
+        chunk(c);
+      } catch (...) {
+#pragma omp critical(gradual_parallel_for)
+        if (!error) error = std::current_exception();
+      }
+    }
+    if (error) std::rethrow_exception(error);
+    return;
+  }
+#endif
+  for (std::int64_t c = 0; c < chunks; ++c) chunk(c);
+}
+
+}  // namespace gradual

@@ -1,0 +1,143 @@
+#include "shape.h"
+
+#include "error.h"
+
+namespace gradual {
+
+Shape::Shape(std::initializer_list<std::int64_t> dims) {
+  for (std::int64_t d : dims) push_back(d);
+}
+Shape::Shape(const std::vector<std::int64_t>& dims) {
+  for (std::int64_t d : dims) push_back(d);
+}
+Shape Shape::filled(int n, std::int64_t value) {
+  Shape s;
+  for (int i = 0; i < n; ++i) s.push_back(value);
+  return s;
+}
+void Shape::push_back(std::int64_t value) {
+  if (n_ == kMaxDims) fail("a tensor has at most " + std::to_string(kMaxDims) + " dimensions");
+  d_[n_++] = value;
+}
+void Shape::insert(int at, std::int64_t value) {
+  push_back(value);
+  for (int i = n_ - 1; i > at; --i) d_[i] = d_[i - 1];
+  d_[at] = value;
+}
+void Shape::erase(int at) {
+  for (int i = at; i + 1 < n_; ++i) d_[i] = d_[i + 1];
+  --n_;
+}
+
+std::int64_t numel(const Shape& sizes) {
+  std::int64_t n = 1;
+  for (std::int64_t d : sizes) {
+    if (d < 0) fail("a size cannot be negative: " + to_string(sizes));
+    if (__builtin_mul_overflow(n, d, &n)) fail("too many elements: " + to_string(sizes));
+  }
+  return n;
+}
+
+Shape contiguous_strides(const Shape& sizes) {
+  Shape strides = sizes;
+  std::int64_t step = 1;
+  for (int i = sizes.size() - 1; i >= 0; --i) {
+    strides[i] = step;
+    step *= sizes[i] > 0 ? sizes[i] : 1;
+  }
+  return strides;
+}
+
+bool is_contiguous(const Shape& sizes, const Shape& strides) {
+  std::int64_t step = 1;
+  for (int i = sizes.size() - 1; i >= 0; --i) {
+    if (sizes[i] == 0) return true;
+    if (sizes[i] != 1 && strides[i] != step) return false;
+    step *= sizes[i];
+  }
+  return true;
+}
+
+int wrap_dim(std::int64_t dim, int ndim, const char* op) {
+  const int n = ndim == 0 ? 1 : ndim;
+  if (dim < -n || dim >= n) {
+    fail(std::string(op) + ": dim " + std::to_string(dim) + " is out of range for a " + std::to_string(ndim) +
+         "-d tensor; allowed are " + std::to_string(-n) + " to " + std::to_string(n - 1));
+  }
+  return static_cast<int>(dim < 0 ? dim + n : dim);
+}
+
+Shape broadcast_shapes(const Shape& a, const Shape& b, const char* op) {
+  if (a == b) return a;
+  const int n = a.size() > b.size() ? a.size() : b.size();
+  Shape out = Shape::filled(n, 1);
+  for (int i = 1; i <= n; ++i) {
+    const std::int64_t x = i <= a.size() ? a[a.size() - i] : 1;
+    const std::int64_t y = i <= b.size() ? b[b.size() - i] : 1;
+    if (x != y && x != 1 && y != 1) {
+      fail(std::string(op) + ": " + to_string(a) + " and " + to_string(b) +
+           " do not broadcast: sizes " + std::to_string(x) + " and " + std::to_string(y) + " at dim " +
+           std::to_string(n - i) + " differ and neither is 1");
+    }
+    out[n - i] = x == 1 ? y : x;
+  }
+  return out;
+}
+
+bool view_strides(const Shape& sizes, const Shape& strides, const Shape& new_sizes, Shape& new_strides) {
+  new_strides = contiguous_strides(new_sizes);
+  if (is_contiguous(sizes, strides)) return true;
+  // Walk both shapes from the back; each run of old dims that is contiguous in itself must cover whole new dims.
+  int view_dim = new_sizes.size() - 1;
+  std::int64_t base = strides.empty() ? 1 : strides.back();
+  std::int64_t run = 1;
+  std::int64_t view_run = 1;
+  for (int d = sizes.size() - 1; d >= 0; --d) {
+    run *= sizes[d];
+    const bool ends = d == 0 || (sizes[d - 1] != 1 && strides[d - 1] != run * base);
+    if (!ends) continue;
+    while (view_dim >= 0 && (view_run < run || new_sizes[view_dim] == 1)) {
+      new_strides[view_dim] = view_run * base;
+      view_run *= new_sizes[view_dim];
+      --view_dim;
+    }
+    if (view_run != run) return false;
+    if (d > 0) {
+      base = strides[d - 1];
+      run = view_run = 1;
+    }
+  }
+  return view_dim == -1;
+}
+
+Shape infer_size(const Shape& new_sizes, std::int64_t numel_in, const char* op) {
+  Shape out = new_sizes;
+  int unknown = -1;
+  std::int64_t known = 1;
+  for (int i = 0; i < out.size(); ++i) {
+    if (out[i] == -1) {
+      if (unknown >= 0) fail(std::string(op) + ": only one size can be -1, given " + to_string(new_sizes));
+      unknown = i;
+    } else if (out[i] < 0) {
+      fail(std::string(op) + ": a size cannot be negative: " + to_string(new_sizes));
+    } else {
+      known *= out[i];
+    }
+  }
+  if (unknown >= 0) {
+    if (known == 0 || numel_in % known != 0)
+      fail(std::string(op) + ": " + std::to_string(numel_in) + " elements do not fit " + to_string(new_sizes));
+    out[unknown] = numel_in / known;
+  } else if (known != numel_in) {
+    fail(std::string(op) + ": " + std::to_string(numel_in) + " elements do not fit " + to_string(new_sizes));
+  }
+  return out;
+}
+
+std::string to_string(const Shape& shape) {
+  std::string s = "[";
+  for (int i = 0; i < shape.size(); ++i) s += (i ? ", " : "") + std::to_string(shape[i]);
+  return s + "]";
+}
+
+}  // namespace gradual

@@ -1,0 +1,63 @@
+// Sizes, strides and dimension lists: up to eight int64 values without heap allocation.
+#pragma once
+
+#include <cstdint>
+#include <initializer_list>
+#include <string>
+#include <vector>
+
+namespace gradual {
+
+inline constexpr int kMaxDims = 8;
+
+class Shape {
+ public:
+  constexpr Shape() = default;
+  Shape(std::initializer_list<std::int64_t> dims);       // NOLINT(google-explicit-constructor)
+  Shape(const std::vector<std::int64_t>& dims);          // NOLINT(google-explicit-constructor)
+  static Shape filled(int n, std::int64_t value);
+
+  constexpr int size() const { return n_; }
+  constexpr bool empty() const { return n_ == 0; }
+  constexpr std::int64_t operator[](int i) const { return d_[i]; }
+  constexpr std::int64_t& operator[](int i) { return d_[i]; }
+  constexpr const std::int64_t* begin() const { return d_; }
+  constexpr const std::int64_t* end() const { return d_ + n_; }
+  constexpr std::int64_t* begin() { return d_; }
+  constexpr std::int64_t* end() { return d_ + n_; }
+  std::int64_t back() const { return d_[n_ - 1]; }
+
+  void push_back(std::int64_t value);  // Error past kMaxDims
+  void insert(int at, std::int64_t value);
+  void erase(int at);
+
+  friend constexpr bool operator==(const Shape& a, const Shape& b) {
+    if (a.n_ != b.n_) return false;
+    for (int i = 0; i < a.n_; ++i)
+      if (a.d_[i] != b.d_[i]) return false;
+    return true;
+  }
+
+ private:
+  std::int64_t d_[kMaxDims] = {};
+  int n_ = 0;
+};
+
+// Product of the sizes; Error where it does not fit in int64 or a size is negative.
+std::int64_t numel(const Shape& sizes);
+// Row-major strides, in elements.
+Shape contiguous_strides(const Shape& sizes);
+bool is_contiguous(const Shape& sizes, const Shape& strides);
+// Wraps a negative dim; Error naming `op` where it is out of range. A 0-d tensor counts as having one dim.
+int wrap_dim(std::int64_t dim, int ndim, const char* op);
+// The common shape of two operands by NumPy's rules; Error naming `op` and both shapes where there is none.
+Shape broadcast_shapes(const Shape& a, const Shape& b, const char* op);
+// Strides that let a tensor of the given sizes and strides be seen with new sizes without a copy; false where
+// that cannot be. One size may be -1 (already resolved by infer_size).
+bool view_strides(const Shape& sizes, const Shape& strides, const Shape& new_sizes, Shape& new_strides);
+// Replaces one -1 by the size that keeps numel; Error where none fits.
+Shape infer_size(const Shape& new_sizes, std::int64_t numel, const char* op);
+// "[2, 3]"
+std::string to_string(const Shape& shape);
+
+}  // namespace gradual

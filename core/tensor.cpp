@@ -1,0 +1,282 @@
+#include "tensor.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <string>
+
+#include "convert.h"
+#include "ops.h"
+
+namespace gradual {
+
+void TensorImpl::destroy(TensorImpl* t) {
+  if (t->grad_meta && t->storage) t->storage->differentiable.fetch_sub(1, std::memory_order_relaxed);
+  delete t;
+}
+
+void Tensor::fail_undefined() { fail("an undefined tensor was used; it has no dtype, shape or numbers"); }
+void Tensor::fail_dtype(DType asked) const {
+  fail("data: the tensor is " + std::string(name(dtype())) + ", asked for " + std::string(name(asked)));
+}
+
+std::int64_t Tensor::size(std::int64_t dim) const {
+  if (ndim() == 0) fail("size: a 0-d tensor has no dim " + std::to_string(dim));
+  return sizes()[wrap_dim(dim, ndim(), "size")];
+}
+
+namespace {
+
+void need_one_element(const Tensor& t) {
+  if (t.numel() != 1)
+    fail("item: needs exactly one element, the tensor has shape " + to_string(t.sizes()));
+}
+
+Tensor finish(const Tensor& t, const TensorOptions& o) {
+  return o.requires_grad ? Tensor(t).set_requires_grad() : t;
+}
+
+void check_filled(std::size_t given, const Shape& sizes) {
+  if (static_cast<std::int64_t>(given) != numel(sizes))
+    fail("from_data: " + std::to_string(given) + " values do not fill " + to_string(sizes));
+}
+
+}  // namespace
+
+double Tensor::item() const {
+  need_one_element(*this);
+  double v = 0;
+  load_to_double(dtype(), to(Device::cpu()).raw(), 1, &v, 1);
+  return v;
+}
+template <>
+double Tensor::item<double>() const {
+  return item();
+}
+template <>
+float Tensor::item<float>() const {
+  return static_cast<float>(item());
+}
+template <>
+std::int64_t Tensor::item<std::int64_t>() const {
+  need_one_element(*this);
+  std::int64_t v = 0;
+  load_to_i64(dtype(), to(Device::cpu()).raw(), 1, &v, 1);
+  return v;
+}
+template <>
+bool Tensor::item<bool>() const {
+  return item() != 0;
+}
+
+template <>
+std::vector<double> Tensor::to_vector() const {
+  const Tensor c = detach().to(Device::cpu()).contiguous();
+  std::vector<double> v(static_cast<std::size_t>(numel()));
+  load_to_double(dtype(), c.raw(), 1, v.data(), numel());
+  return v;
+}
+template <>
+std::vector<float> Tensor::to_vector() const {
+  const Tensor c = detach().to(Device::cpu()).contiguous();
+  std::vector<float> v(static_cast<std::size_t>(numel()));
+  load_to_float(dtype(), c.raw(), 1, v.data(), numel());
+  return v;
+}
+template <>
+std::vector<std::int64_t> Tensor::to_vector() const {
+  const Tensor c = detach().to(Device::cpu()).contiguous();
+  std::vector<std::int64_t> v(static_cast<std::size_t>(numel()));
+  load_to_i64(dtype(), c.raw(), 1, v.data(), numel());
+  return v;
+}
+
+void Tensor::swap_data(const Tensor& source) const {
+  TensorImpl& t = impl();
+  const TensorImpl& s = source.impl();
+  if (t.grad_meta) {
+    t.storage->differentiable.fetch_sub(1);
+    s.storage->differentiable.fetch_add(1);
+  }
+  t.dtype = s.dtype;
+  t.contiguous = s.contiguous;
+  t.numel = s.numel;
+  t.offset = s.offset;
+  t.storage = s.storage;
+  t.sizes = s.sizes;
+  t.strides = s.strides;
+}
+
+Tensor Tensor::to(DType d, SourceLocation l) const { return cast(*this, d, l); }
+Tensor Tensor::to(Device d, SourceLocation l) const { return to_device(*this, d, l); }
+Tensor Tensor::clone(SourceLocation l) const { return gradual::clone(*this, l); }
+Tensor Tensor::contiguous(SourceLocation l) const { return gradual::contiguous(*this, l); }
+Tensor Tensor::reshape(const Shape& s, SourceLocation l) const { return gradual::reshape(*this, s, l); }
+Tensor Tensor::view(const Shape& s, SourceLocation l) const { return gradual::view(*this, s, l); }
+Tensor Tensor::flatten(int a, int b, SourceLocation l) const { return gradual::flatten(*this, a, b, l); }
+Tensor Tensor::permute(const Shape& d, SourceLocation l) const { return gradual::permute(*this, d, l); }
+Tensor Tensor::transpose(int a, int b, SourceLocation l) const { return gradual::transpose(*this, a, b, l); }
+Tensor Tensor::t(SourceLocation l) const {
+  if (ndim() < 2) fail("t: needs at least two dims, the tensor has shape " + to_string(sizes()));
+  return gradual::transpose(*this, -2, -1, l);
+}
+Tensor Tensor::expand(const Shape& s, SourceLocation l) const { return gradual::expand(*this, s, l); }
+Tensor Tensor::squeeze(int d, SourceLocation l) const { return gradual::squeeze(*this, d, l); }
+Tensor Tensor::unsqueeze(int d, SourceLocation l) const { return gradual::unsqueeze(*this, d, l); }
+Tensor Tensor::select(int d, std::int64_t i, SourceLocation l) const { return gradual::select(*this, d, i, l); }
+Tensor Tensor::narrow(int d, std::int64_t s, std::int64_t n, SourceLocation l) const {
+  return gradual::narrow(*this, d, s, n, l);
+}
+Tensor Tensor::index(std::initializer_list<Index> indices, SourceLocation l) const {
+  if (static_cast<int>(indices.size()) > ndim())
+    fail("index: " + std::to_string(indices.size()) + " indices for a tensor of shape " + to_string(sizes()));
+  Tensor t = *this;
+  int dim = 0;
+  for (const Index& i : indices) {
+    if (i.integer) {
+      t = gradual::select(t, dim, *i.integer, l);
+    } else {
+      t = gradual::slice(t, dim++, i.slice, l);
+    }
+  }
+  return t;
+}
+Tensor Tensor::sum(const Shape& d, bool k, SourceLocation l) const { return gradual::sum(*this, d, k, l); }
+Tensor Tensor::mean(const Shape& d, bool k, SourceLocation l) const { return gradual::mean(*this, d, k, l); }
+Tensor Tensor::max(const Shape& d, bool k, SourceLocation l) const { return gradual::max(*this, d, k, l); }
+Tensor Tensor::min(const Shape& d, bool k, SourceLocation l) const { return gradual::min(*this, d, k, l); }
+Tensor Tensor::argmax(int d, bool k, SourceLocation l) const { return gradual::argmax(*this, d, k, l); }
+Tensor Tensor::abs(SourceLocation l) const { return gradual::abs(*this, l); }
+Tensor Tensor::exp(SourceLocation l) const { return gradual::exp(*this, l); }
+Tensor Tensor::log(SourceLocation l) const { return gradual::log(*this, l); }
+Tensor Tensor::sqrt(SourceLocation l) const { return gradual::sqrt(*this, l); }
+Tensor Tensor::square(SourceLocation l) const { return gradual::square(*this, l); }
+Tensor Tensor::tanh(SourceLocation l) const { return gradual::tanh(*this, l); }
+Tensor Tensor::sigmoid(SourceLocation l) const { return gradual::sigmoid(*this, l); }
+Tensor Tensor::relu(SourceLocation l) const { return gradual::relu(*this, l); }
+Tensor Tensor::pow(double e, SourceLocation l) const { return gradual::pow({*this, l}, e); }
+Tensor Tensor::matmul(const Tensor& o, SourceLocation l) const { return gradual::matmul(*this, o, l); }
+
+Tensor empty(const Shape& sizes, TensorOptions o) {
+  auto impl = Ref<TensorImpl>::adopt(new TensorImpl);
+  impl->dtype = o.dtype;
+  impl->numel = numel(sizes);
+  impl->sizes = sizes;
+  impl->strides = contiguous_strides(sizes);
+  std::size_t bytes = 0;
+  if (__builtin_mul_overflow(static_cast<std::size_t>(impl->numel), size_of(o.dtype), &bytes) ||
+      bytes > static_cast<std::size_t>(INT64_MAX))
+    fail("too many bytes: " + to_string(sizes) + " " + std::string(name(o.dtype)));
+  impl->storage = Storage::allocate(bytes, o.device);
+  return finish(Tensor(std::move(impl)), o);
+}
+
+Tensor full(const Shape& sizes, double value, TensorOptions o) {
+  const Tensor t = empty(sizes, {.dtype = o.dtype, .device = o.device});
+  if (!o.device.is_cpu()) return finish(t.fill_(value), o);
+  if (t.numel() > 0) {
+    auto* p = static_cast<char*>(t.raw());
+    const std::size_t width = size_of(o.dtype);
+    store_from_double(o.dtype, &value, p, 1, 1);
+    for (std::size_t done = width; done < t.nbytes(); done *= 2)
+      std::memcpy(p + done, p, std::min(done, t.nbytes() - done));
+  }
+  return finish(t, o);
+}
+Tensor zeros(const Shape& sizes, TensorOptions o) { return full(sizes, 0, o); }
+Tensor ones(const Shape& sizes, TensorOptions o) { return full(sizes, 1, o); }
+Tensor scalar(double value, TensorOptions o) { return full({}, value, o); }
+
+Tensor from_data(const std::vector<double>& values, const Shape& sizes, TensorOptions o) {
+  check_filled(values.size(), sizes);
+  const Tensor t = empty(sizes, {.dtype = o.dtype});
+  store_from_double(o.dtype, values.data(), t.raw(), 1, t.numel());
+  return finish(t.to(o.device), o);
+}
+Tensor from_data(const std::vector<float>& values, const Shape& sizes, TensorOptions o) {
+  check_filled(values.size(), sizes);
+  const Tensor t = empty(sizes, {.dtype = o.dtype});
+  store_from_float(o.dtype, values.data(), t.raw(), 1, t.numel());
+  return finish(t.to(o.device), o);
+}
+Tensor from_data(const std::vector<std::int64_t>& values, const Shape& sizes, TensorOptions o) {
+  check_filled(values.size(), sizes);
+  const Tensor t = empty(sizes, {.dtype = o.dtype});
+  store_from_i64(o.dtype, values.data(), t.raw(), 1, t.numel());
+  return finish(t.to(o.device), o);
+}
+
+Tensor arange(double start, double stop, double step, TensorOptions o) {
+  if (step == 0 || !std::isfinite(start) || !std::isfinite(stop) || !std::isfinite(step))
+    fail("arange: start, stop and step must be finite and step not 0");
+  const double count = std::ceil((stop - start) / step);
+  if (count > 9e15) fail("arange: too many elements");
+  std::vector<double> v(static_cast<std::size_t>(std::max(0.0, count)));
+  for (std::size_t i = 0; i < v.size(); ++i) v[i] = start + static_cast<double>(i) * step;
+  const auto n = static_cast<std::int64_t>(v.size());
+  return from_data(v, {n}, o);
+}
+Tensor linspace(double start, double stop, std::int64_t count, TensorOptions o) {
+  if (count < 0) fail("linspace: count " + std::to_string(count) + " is not allowed; it must be at least 0");
+  std::vector<double> v(static_cast<std::size_t>(count));
+  const double step = count > 1 ? (stop - start) / static_cast<double>(count - 1) : 0;
+  for (std::int64_t i = 0; i < count; ++i)  // from both ends, so that both are exact
+    v[static_cast<std::size_t>(i)] = i < count / 2 || count == 1 ? start + static_cast<double>(i) * step
+                                                                 : stop - static_cast<double>(count - 1 - i) * step;
+  return from_data(v, {count}, o);
+}
+Tensor eye(std::int64_t n, TensorOptions o) {
+  const Tensor t = zeros({n, n}, {.dtype = o.dtype, .device = o.device});
+  as_strided(t, {n}, {n + 1}, 0).fill_(1);
+  return finish(t, o);
+}
+
+Tensor empty_like(const Tensor& t) {
+  if (t.is_contiguous()) return empty(t.sizes(), {.dtype = t.dtype(), .device = t.device()});
+  // The same order of strides, without gaps.
+  Shape order;
+  for (int i = 0; i < t.ndim(); ++i) order.push_back(i);
+  std::stable_sort(order.begin(), order.end(), [&](std::int64_t a, std::int64_t b) {
+    return t.strides()[static_cast<int>(a)] > t.strides()[static_cast<int>(b)];
+  });
+  Shape sizes = t.sizes();
+  for (int i = 0; i < t.ndim(); ++i) sizes[i] = t.sizes()[static_cast<int>(order[i])];
+  const Tensor dense = empty(sizes, {.dtype = t.dtype(), .device = t.device()});
+  Shape strides = sizes;
+  for (int i = 0; i < t.ndim(); ++i) strides[static_cast<int>(order[i])] = dense.strides()[i];
+  return as_strided(dense, t.sizes(), strides, 0);
+}
+Tensor zeros_like(const Tensor& t) { return zeros(t.sizes(), {.dtype = t.dtype(), .device = t.device()}); }
+Tensor ones_like(const Tensor& t) { return ones(t.sizes(), {.dtype = t.dtype(), .device = t.device()}); }
+
+Tensor from_blob(void* data, const Shape& sizes, DType dtype, std::function<void()> deleter) {
+  auto impl = Ref<TensorImpl>::adopt(new TensorImpl);
+  impl->dtype = dtype;
+  impl->numel = numel(sizes);
+  impl->sizes = sizes;
+  impl->strides = contiguous_strides(sizes);
+  impl->storage =
+      Storage::wrap(data, static_cast<std::size_t>(impl->numel) * size_of(dtype), std::move(deleter));
+  return Tensor(std::move(impl));
+}
+
+Tensor as_strided(const Tensor& t, const Shape& sizes, const Shape& strides, std::int64_t offset) {
+  auto impl = Ref<TensorImpl>::adopt(new TensorImpl);
+  impl->dtype = t.dtype();
+  impl->numel = numel(sizes);
+  impl->sizes = sizes;
+  impl->strides = strides;
+  impl->offset = offset;
+  impl->contiguous = is_contiguous(sizes, strides);
+  impl->storage = t.unsafe_impl()->storage;
+  std::int64_t low = offset;
+  std::int64_t high = offset;
+  for (int i = 0; i < sizes.size(); ++i) (strides[i] < 0 ? low : high) += (sizes[i] - 1) * strides[i];
+  if (impl->numel > 0 &&
+      (low < 0 || static_cast<std::size_t>(high + 1) * size_of(t.dtype()) > impl->storage->bytes))
+    fail("as_strided: sizes " + to_string(sizes) + ", strides " + to_string(strides) + " and offset " +
+         std::to_string(offset) + " leave a storage of " + std::to_string(impl->storage->bytes) + " bytes");
+  return Tensor(std::move(impl));
+}
+
+}  // namespace gradual
