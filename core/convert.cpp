@@ -69,7 +69,7 @@ float round_to_odd(std::int64_t value) {
 
 // The first value beyond To's largest: a power of two, exact in every floating type.
 template <std::integral To, std::floating_point From>
-constexpr From kEnd = static_cast<From>(std::numeric_limits<To>::max() / 2 + 1) * 2;
+constexpr From kEnd = static_cast<From>(std::uint64_t{1} << std::numeric_limits<To>::digits);
 
 template <std::integral To, class From> To saturate(From value) {
   using Range = std::numeric_limits<To>;

@@ -31,9 +31,9 @@ constinit const ConvertKernels kPortableKernels = {
 
 #if defined(__x86_64__)
 
-// Instructions are enabled per function, so that one portable binary holds all paths and no build flag matters.
-// f16 has instructions of its own; for the other formats the compiler vectorises the portable code anew.
-// vcvtneps2bf16 is not used: it treats subnormal numbers as zero.
+// Instructions are enabled per function, so that one portable binary holds all paths and no build flag
+// matters. f16 has instructions of its own; for the other formats the compiler vectorises the portable code
+// anew. vcvtneps2bf16 is not used: it treats subnormal numbers as zero.
 namespace {
 
 constexpr int kNearestEven = _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC;

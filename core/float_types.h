@@ -34,9 +34,9 @@ template <int kExponent, int kMantissa, bool kInfinite> struct Layout {
   // The code that an overflow gives: Inf, or the only NaN.
   static constexpr std::int32_t kOverflowCode =
       kHasInf ? ((1 << kExponent) - 1) << kMantissa : (1 << kSignShift) - 1;
-  // As a float's bits: the smallest normal value, the smallest subnormal one, and 2^23 of the latter. Added to
-  // a value below kMinNormal, these push all bits below one quantum out of the sum's mantissa: the addition
-  // itself rounds to nearest even, and the sum's lowest bits are the code.
+  // As a float's bits: the smallest normal value, the smallest subnormal one, and 2^23 of the latter. Added
+  // to a value below kMinNormal, these push all bits below one quantum out of the sum's mantissa: the
+  // addition itself rounds to nearest even, and the sum's lowest bits are the code.
   static constexpr std::int32_t kMinNormal = (128 - kBias) << 23;
   static constexpr std::int32_t kQuantum = kFloatRange ? 0 : (128 - kBias - kMantissa) << 23;
   static constexpr std::int32_t kAligner = kQuantum + (23 << 23);

@@ -360,7 +360,7 @@ class Staircase {
 TEST_CASE("all 2^32 floats into each format") {
   const char* exhaustive = std::getenv("GRADUAL_EXHAUSTIVE");
   if (exhaustive == nullptr || std::string(exhaustive) != "1") {
-    MESSAGE("skipped: takes some minutes; set GRADUAL_EXHAUSTIVE=1 to run it");
+    MESSAGE("skipped: takes about a minute; set GRADUAL_EXHAUSTIVE=1 to run it");
     return;
   }
   constexpr std::uint32_t kChunk = 1 << 20;

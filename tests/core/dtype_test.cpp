@@ -3,6 +3,7 @@
 #include <gradual/core/error.h>
 #include <gradual/core/float_types.h>
 
+#include <algorithm>
 #include <limits>
 #include <string>
 #include <vector>
@@ -12,8 +13,8 @@ using namespace gradual;
 namespace {
 
 std::vector<DType> all_dtypes() {
-  std::vector<DType> all;
-  for (int i = 0; i < kDTypeCount; ++i) all.push_back(static_cast<DType>(i));
+  std::vector<DType> all(kDTypeCount);
+  for (int i = 0; i < kDTypeCount; ++i) all[static_cast<std::size_t>(i)] = static_cast<DType>(i);
   return all;
 }
 

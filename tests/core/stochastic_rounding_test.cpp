@@ -72,6 +72,16 @@ TEST_CASE("stochastic rounding goes up where the random word exceeds the distanc
     }
     CHECK(failures == 0);
   }
+  // Far below the smallest value, where the discarded part is longer than the random word.
+  const auto rounded = round(DType::f16, std::vector<float>(1 << 20, 0x1p-42f));
+  int ups = 0, failures = 0;
+  for (std::size_t i = 0; i < rounded.size(); ++i) {
+    const bool up = philox_word(kSeed, kStream, i) >= 0xffffc000u;
+    failures += rounded[i] != (up ? 1 : 0);
+    ups += up ? 1 : 0;
+  }
+  CHECK(failures == 0);
+  CHECK(ups > 0);
 }
 
 TEST_CASE("stochastic rounding is unbiased") {
