@@ -24,9 +24,6 @@ void ensure_registered() {
   static_cast<void>(done);
 }
 
-// autograd/autograd.cpp: the interceptor every thread starts with.
-Interceptor* default_autograd();
-
 Chain& chain() {
   thread_local Chain current{nullptr, default_autograd(), nullptr};
   return current;
@@ -179,7 +176,8 @@ Outputs next_below_observe(const OpCall& call) {
 
 Outputs dispatch(OpId op, TensorRefs inputs, const Attrs& attrs, SourceLocation where) {
   ensure_registered();
-  const OpCall call{op, inputs, &attrs, where};
+  const SourceLocation* line = context().line;
+  const OpCall call{op, inputs, &attrs, line ? *line : where};
   Chain& c = chain();
   if (Interceptor* amp = c.amp) {
     const StageScope mask(c.amp, nullptr);

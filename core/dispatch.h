@@ -21,6 +21,9 @@ struct Chain {
 };
 Chain& chain();
 
+// The recording interceptor (autograd/autograd.cpp): what every thread starts with.
+Interceptor* default_autograd();
+
 // Sets one stage of this thread's chain and restores it, on exceptions too.
 class StageScope {
  public:

@@ -92,6 +92,8 @@ struct Context {
   const char* module = "";  // path of the module whose forward runs (or ran, in backward): "layers.0.attn"
   const char* cause = "";   // why an op the user did not write is there: "amp: matmul is lower", "promotion in add"
   Phase phase = Phase::forward;
+  // Replaces each call's own place: the user's line inside a layer, the forward's in backward. Null: no change.
+  const SourceLocation* line = nullptr;
 };
 Context& context();
 // A copy of `text` that lives as long as the process; equal texts give equal pointers.

@@ -1,0 +1,51 @@
+// The engine's public face. Tensor::backward is the common way in.
+#pragma once
+
+#include <memory>
+#include <vector>
+
+#include "../core/tensor.h"
+#include "grad_mode.h"
+
+namespace gradual {
+
+struct Node;
+
+namespace autograd {
+
+struct GradOptions {
+  bool retain_graph = false;  // keep what the nodes saved, for another backward
+  bool create_graph = false;  // record the backward itself (implies retain_graph)
+  bool allow_unused = false;  // an input the outputs do not depend on gets an undefined gradient, not an Error
+};
+
+// The gradients of `outputs` (weighted with `grad_outputs`, by default 1 for one-element outputs) with respect to
+// `inputs`, leaves or not. No leaf's grad() is touched.
+std::vector<Tensor> grad(const std::vector<Tensor>& outputs, const std::vector<Tensor>& inputs,
+                         const std::vector<Tensor>& grad_outputs = {}, GradOptions options = {});
+// Accumulates into the leaves' grad().
+void backward(const std::vector<Tensor>& outputs, const std::vector<Tensor>& grad_outputs = {},
+              GradOptions options = {});
+
+// A gradient that a node handed on: what observers of gradients see.
+struct GradientEvent {
+  const Node& node;    // the node whose rule made it, or the leaf's own
+  int input;           // which input of that node it belongs to; -1: gathered by a leaf
+  const Tensor& grad;  // before hooks
+};
+// Observers are told of every gradient of this thread's backward while their scope lives.
+class GradientObserver {
+ public:
+  GradientObserver();
+  virtual ~GradientObserver();
+  GradientObserver(const GradientObserver&) = delete;
+  GradientObserver& operator=(const GradientObserver&) = delete;
+  virtual void gradient(const GradientEvent& event) = 0;
+
+ private:
+  GradientObserver* next_;
+  friend void notify(const GradientEvent& event);
+};
+
+}  // namespace autograd
+}  // namespace gradual

@@ -1,0 +1,58 @@
+// User-defined differentiable functions: derive, save what backward needs, and call apply().
+#pragma once
+
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "../core/dispatch.h"
+
+namespace gradual {
+
+// One object is one call. forward runs with recording off; backward gets the gradients of the outputs (undefined
+// where none arrived) and returns one for each input (undefined where there is none). Backward runs under forward's
+// amp state, generator and module; written with public ops it can be differentiated again.
+class Function {
+ public:
+  virtual ~Function();
+  virtual std::vector<Tensor> forward(const std::vector<Tensor>& inputs) = 0;  // one to three outputs
+  virtual std::vector<Tensor> backward(const std::vector<Tensor>& grads) = 0;
+  virtual std::string name() const { return "custom"; }
+  // Where set, forward and backward run with autocast off, and floating inputs are cast to this dtype under autocast.
+  virtual std::optional<DType> amp_dtype() const { return std::nullopt; }
+
+  const ThreadState& state() const { return state_; }  // the thread's state when apply() was called
+
+ protected:
+  // Keeps tensors for backward; saved() fails where one was changed in place since.
+  void save_for_backward(std::vector<Tensor> tensors);
+  const std::vector<Tensor>& saved() const;
+  bool needs_input_grad(int i) const { return needs_ & (1u << i); }
+
+ private:
+  friend std::vector<Tensor> apply(const std::shared_ptr<Function>&, const std::vector<Tensor>&, SourceLocation);
+  friend struct FunctionAccess;
+  void release();
+
+  ThreadState state_{};
+  std::uint32_t needs_ = 0;
+  bool released_ = false;
+  std::vector<Tensor> saved_;
+  std::vector<std::uint32_t> versions_;
+};
+
+std::vector<Tensor> apply(const std::shared_ptr<Function>& function, const std::vector<Tensor>& inputs,
+                          SourceLocation loc = SourceLocation::current());
+
+// The attributes of a custom call.
+struct CustomAttrs {
+  Function* function = nullptr;
+};
+
+// For the tape: the function of the call that is on its way down; frees what a function saved.
+std::shared_ptr<Function> function_of(const OpCall& call);
+void release_function(Function& function);
+void register_custom();
+
+}  // namespace gradual

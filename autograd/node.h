@@ -1,0 +1,77 @@
+// One entry of the tape: an op that ran, where its gradients go, and what it keeps for backward.
+#pragma once
+
+#include <memory>
+#include <vector>
+
+#include "../core/op.h"
+
+namespace gradual {
+
+struct Node;
+class Function;
+
+// Where a gradient flows: into output `output` of `node`. Null: nobody needs it.
+struct Edge {
+  Ref<Node> node;
+  std::uint32_t output = 0;
+};
+
+using Hook = std::function<Tensor(const Tensor&)>;
+
+struct Node : Pooled<Node> {
+  // What the node knows of one input of its op.
+  struct Input {
+    Edge edge;
+    Shape sizes;
+    DType dtype = DType::f32;
+    Tensor saved;               // where a rule asked for it
+    std::uint32_t version = 0;  // of the saved tensor's storage, when it was saved
+  };
+  struct HookEntry {
+    std::uint32_t output;
+    std::uint64_t id;
+    Hook hook;
+  };
+
+  explicit Node(OpId op, int input_count);
+  ~Node();
+  Node(const Node&) = delete;
+  Node& operator=(const Node&) = delete;
+  // Destruction is iterative: a tape of a million nodes needs no deep stack.
+  static void destroy(Node* node);
+
+  Input& input(int i) { return inputs_[i]; }
+  const Input& input(int i) const { return inputs_[i]; }
+  void save_input(int i, const Tensor& t);
+  void save_output(int i, const Tensor& t);  // kept detached
+  void release_saved();                      // after backward, unless the graph is retained
+  std::int64_t saved_bytes() const;
+
+  std::atomic<std::uint32_t> refs{1};
+  OpId op;
+  int input_count;
+  bool released = false;
+  std::uint64_t sequence;  // grows in the order of recording; backward takes nodes in falling order
+  SourceLocation where = SourceLocation::current();
+  const char* module = "";
+  const char* cause = "";
+  Attrs attrs;
+  TensorImpl* leaf = nullptr;  // a leaf's node: the tensor that gathers the gradient (null once it is gone)
+  bool is_leaf = false;
+  Tensor saved_outputs[kMaxOutputs];
+  std::uint32_t output_versions[kMaxOutputs] = {};
+  Shape output_sizes;  // of output 0
+  DType output_dtype = DType::f32;
+  std::shared_ptr<Function> function;              // custom
+  std::unique_ptr<std::vector<HookEntry>> hooks;   // called with the gradient of an output
+
+ private:
+  Input* inputs_;
+  alignas(Input) std::byte inline_inputs_[2 * sizeof(Input)];
+};
+
+// "op at file:line in module"
+std::string describe(const Node& node);
+
+}  // namespace gradual

@@ -1,0 +1,66 @@
+// Backward rules: one entry an op in a table, written with the public ops, so that gradients of gradients come free.
+#pragma once
+
+#include "node.h"
+
+namespace gradual {
+
+// What a rule sees while it runs.
+class RuleContext {
+ public:
+  RuleContext(Node& node, const Tensor* grads, Tensor* results, bool create_graph)
+      : node_(node), grads_(grads), results_(results), create_graph_(create_graph) {}
+
+  const Tensor& grad(int output = 0) const { return grads_[output]; }  // undefined where none arrived
+  bool needs(int input) const { return static_cast<bool>(node_.input(input).edge.node); }
+  int inputs() const { return node_.input_count; }
+  Tensor input(int i) const;   // saved; Error where it was changed since or freed
+  Tensor output(int i) const;  // saved; on the tape again where a graph of the backward is wanted
+  bool has_input(int i) const { return node_.input(i).saved.defined(); }
+  const Shape& sizes(int i) const { return node_.input(i).sizes; }
+  DType dtype(int i) const { return node_.input(i).dtype; }
+  bool create_graph() const { return create_graph_; }
+  Node& node() const { return node_; }
+  template <class T>
+  const T& get() const {
+    return node_.attrs.get<T>();
+  }
+  double scalar() const { return get<ScalarAttrs>().value; }
+  // The gradient of input i. The engine sums it down to the input's shape where the op broadcast it.
+  void set(int i, Tensor g) const { results_[i] = std::move(g); }
+
+ private:
+  void check(const Tensor& t, std::uint32_t version) const;
+
+  Node& node_;
+  const Tensor* grads_;
+  Tensor* results_;
+  bool create_graph_;
+};
+
+using RuleFn = void (*)(const RuleContext&);
+
+// Bits of Rule::saves.
+constexpr std::uint16_t in(int i) { return static_cast<std::uint16_t>(1 << i); }
+constexpr std::uint16_t out(int i) { return static_cast<std::uint16_t>(256 << i); }
+
+struct Rule {
+  RuleFn backward = nullptr;
+  std::uint16_t saves[5] = {};         // what the gradient of input i needs: only that is kept
+  const char* reason = nullptr;        // why there is no backward: "integer result", "in place, outside the graph"
+  std::uint8_t differentiable = 1;     // outputs (bits) that carry gradients
+};
+
+// The column, by OpId. A row with neither backward nor reason is a hole.
+Rule* rules();
+void set_rule(OpId op, RuleFn backward, std::initializer_list<std::uint16_t> saves = {});
+void set_no_rule(OpId op, const char* reason);
+
+void register_rules();  // calls the following
+void register_elementwise_rules();
+void register_reduction_rules();
+void register_contraction_rules();
+void register_normalization_rules();
+void register_movement_rules();
+
+}  // namespace gradual
