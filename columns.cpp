@@ -1,0 +1,24 @@
+// Every column's registration, by hand: registrars that run before main vanish from static libraries.
+#include "core/cpu/kernels.h"
+#include "core/dispatch.h"
+
+namespace gradual {
+
+void register_columns() {
+  register_inference();
+  register_composites();
+
+  cpu::register_elementwise();
+  cpu::register_reductions();
+  cpu::register_movement();
+  cpu::register_inplace();
+  cpu::register_random();
+  cpu::register_contractions();
+  cpu::register_pooling();
+  cpu::register_normalization();
+  cpu::register_losses();
+
+  // The layers above core: backward rules and cast policy.
+}
+
+}  // namespace gradual
