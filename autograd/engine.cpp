@@ -64,7 +64,7 @@ class NodeScope {
     c.module = node.module;
     c.cause = node.cause;
     c.phase = Phase::backward;
-    c.line = &node.where;
+    c.line = node.where;
   }
   ~NodeScope() { context() = saved_; }
   NodeScope(const NodeScope&) = delete;

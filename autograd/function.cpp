@@ -44,7 +44,7 @@ void run_backward(const RuleContext& c) {
   Function& f = *c.node().function;
   const ThreadStateScope state(f.state());
   context().phase = Phase::backward;
-  context().line = &c.node().where;
+  context().line = c.node().where;
   if (f.amp_dtype()) chain().amp = nullptr;
   chain().autograd = c.create_graph() ? default_autograd() : nullptr;
   std::vector<Tensor> grads;

@@ -124,7 +124,9 @@ struct DropoutAttrs {
 };
 struct AttentionAttrs {
   bool causal = false;
-  double scale = 0;  // 0: 1/sqrt(head size)
+  double scale = 0;    // 0: 1/sqrt(head size)
+  double dropout = 0;  // of the probabilities, drawn with `key`
+  RandomKey key = {};
 };
 
 }  // namespace gradual

@@ -70,7 +70,10 @@ Outputs attention(const OpCall& c) {
     scores = mask.dtype() == DType::bool_ ? where(mask, {scores, c.where}, -INFINITY)
                                           : add({scores, c.where}, cast(mask, scores.dtype(), c.where));
   }
-  return {{matmul(cast(softmax(scores, -1, c.where), dtype, c.where), v, c.where)}};
+  Tensor probabilities = cast(softmax(scores, -1, c.where), dtype, c.where);
+  if (a.dropout > 0)
+    probabilities = dispatch1(OpId::dropout, {&probabilities}, DropoutAttrs{a.dropout, a.key}, c.where);
+  return {{matmul(probabilities, v, c.where)}};
 }
 
 Outputs embed(const OpCall& c) {

@@ -176,8 +176,8 @@ Outputs next_below_observe(const OpCall& call) {
 
 Outputs dispatch(OpId op, TensorRefs inputs, const Attrs& attrs, SourceLocation where) {
   ensure_registered();
-  const SourceLocation* line = context().line;
-  const OpCall call{op, inputs, &attrs, line ? *line : where};
+  const SourceLocation line = context().line;
+  const OpCall call{op, inputs, &attrs, line.line() ? line : where};
   Chain& c = chain();
   if (Interceptor* amp = c.amp) {
     const StageScope mask(c.amp, nullptr);

@@ -92,8 +92,8 @@ struct Context {
   const char* module = "";  // path of the module whose forward runs (or ran, in backward): "layers.0.attn"
   const char* cause = "";   // why an op the user did not write is there: "amp: matmul is lower", "promotion in add"
   Phase phase = Phase::forward;
-  // Replaces each call's own place: the user's line inside a layer, the forward's in backward. Null: no change.
-  const SourceLocation* line = nullptr;
+  // Replaces each call's own place: the user's line inside a layer, the forward's in backward. Line 0: no change.
+  SourceLocation line = {};
 };
 Context& context();
 // A copy of `text` that lives as long as the process; equal texts give equal pointers.
@@ -119,16 +119,24 @@ class PhaseScope {
  private:
   Phase saved_;
 };
-// Enters module `path` (Module::operator() does).
+// Enters module `path` (Module::operator() does). `line` becomes the place of its ops; without one they have their own.
 class ModuleScope {
  public:
-  explicit ModuleScope(const char* path) : saved_(context().module) { context().module = path; }
-  ~ModuleScope() { context().module = saved_; }
+  explicit ModuleScope(const char* path, SourceLocation line = {})
+      : saved_(context().module), saved_line_(context().line) {
+    context().module = path;
+    context().line = line;
+  }
+  ~ModuleScope() {
+    context().module = saved_;
+    context().line = saved_line_;
+  }
   ModuleScope(const ModuleScope&) = delete;
   ModuleScope& operator=(const ModuleScope&) = delete;
 
  private:
   const char* saved_;
+  SourceLocation saved_line_;
 };
 
 // "matmul: [32, 784] f32 x [512, 784] f32": the start of error messages.
