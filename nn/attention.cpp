@@ -1,0 +1,114 @@
+#include "attention.h"
+
+#include <cmath>
+
+#include "../core/ops.h"
+#include "init.h"
+
+namespace gradual::nn {
+namespace {
+
+std::int64_t checked_heads(std::int64_t embed_dim, std::int64_t heads) {
+  if (heads < 1 || embed_dim < 1 || embed_dim % heads)
+    fail("MultiheadAttention: " + std::to_string(heads) + " heads do not divide an embedding of " +
+         std::to_string(embed_dim));
+  return heads;
+}
+
+}  // namespace
+
+MultiheadAttention::MultiheadAttention(std::int64_t embed_dim, std::int64_t heads,
+                                       MultiheadAttentionOptions o)
+    : in_proj_weight(
+          register_parameter("in_proj_weight", empty({3 * embed_dim, embed_dim}, {.dtype = o.dtype}))),
+      in_proj_bias(
+          register_parameter("in_proj_bias", o.bias ? zeros({3 * embed_dim}, {.dtype = o.dtype}) : Tensor())),
+      out_proj(register_module("out_proj", Linear(embed_dim, embed_dim, {.bias = o.bias, .dtype = o.dtype}))),
+      embed_dim_(embed_dim),
+      heads_(checked_heads(embed_dim, heads)),
+      options_(o) {
+  if (!(o.dropout >= 0 && o.dropout <= 1))
+    fail("MultiheadAttention: dropout is " + std::to_string(o.dropout) + "; allowed are 0 to 1");
+  init::xavier_uniform_(in_proj_weight);
+  if (o.bias) init::constant_(out_proj.bias, 0);
+}
+
+Tensor MultiheadAttention::forward(const Tensor& x) {
+  return forward(x, x, x, {.mask = {}, .causal = options_.causal});
+}
+
+Tensor MultiheadAttention::operator()(const Tensor& query, const Tensor& key, const Tensor& value,
+                                      const AttentionCall& how, SourceLocation loc) {
+  const ModuleCall call(*this, loc);
+  return call.leave(query, forward(query, key, value, how));
+}
+
+Tensor MultiheadAttention::forward(const Tensor& query, const Tensor& key, const Tensor& value,
+                                   const AttentionCall& how) {
+  for (const Tensor* t : {&query, &key, &value})
+    if (t->ndim() < 2 || t->size(-1) != embed_dim_)
+      fail("MultiheadAttention: input " + to_string(t->sizes()) + "; [.., length, " +
+           std::to_string(embed_dim_) + "] is right");
+  // One product for what shares its input.
+  std::vector<Tensor> qkv;
+  const auto append = [&](const Tensor& x, int begin, int end) {
+    for (const Tensor& t : project(x, begin, end)) qkv.push_back(t);
+  };
+  if (query.is_same(key) && key.is_same(value)) {
+    append(query, 0, 3);
+  } else {
+    append(query, 0, 1);
+    append(key, 1, key.is_same(value) ? 3 : 2);
+    if (qkv.size() < 3) append(value, 2, 3);
+  }
+  const Tensor mask = how.mask.defined() && how.mask.ndim() == 3 ? unsqueeze(how.mask, 1) : how.mask;
+  AttentionAttrs attrs{.causal = how.causal};
+  if (training() && options_.dropout > 0)
+    attrs.dropout = options_.dropout, attrs.key = default_generator().next();
+  const Tensor heads = scaled_dot_product_attention(qkv[0], qkv[1], qkv[2], mask, attrs);
+  return out_proj(flatten(transpose(heads, -3, -2), -2, -1));
+}
+
+std::vector<Tensor> MultiheadAttention::project(const Tensor& x, int begin, int end) const {
+  const int parts = end - begin;
+  const auto rows = [&](const Tensor& packed) {
+    if (!packed.defined() || parts == 3) return packed;
+    return narrow(packed, 0, begin * embed_dim_, parts * embed_dim_);
+  };
+  const Tensor all = linear(x, rows(in_proj_weight), rows(in_proj_bias));
+  Shape sizes = x.sizes();
+  sizes[x.ndim() - 1] = heads_;
+  sizes.push_back(embed_dim_ / heads_);
+  std::vector<Tensor> heads;
+  for (int i = 0; i < parts; ++i)
+    heads.push_back(transpose(reshape(narrow(all, -1, i * embed_dim_, embed_dim_), sizes), -3, -2));
+  return heads;
+}
+
+TransformerBlock::TransformerBlock(std::int64_t embed_dim, std::int64_t heads, TransformerBlockOptions o)
+    : self_attn(register_module(
+          "self_attn",
+          MultiheadAttention(embed_dim, heads, {.dropout = o.dropout, .bias = o.bias, .dtype = o.dtype}))),
+      linear1(register_module("linear1", Linear(embed_dim, o.feedforward ? o.feedforward : 4 * embed_dim,
+                                                {.bias = o.bias, .dtype = o.dtype}))),
+      linear2(register_module("linear2", Linear(o.feedforward ? o.feedforward : 4 * embed_dim, embed_dim,
+                                                {.bias = o.bias, .dtype = o.dtype}))),
+      norm1(register_module("norm1", LayerNorm(embed_dim, {.dtype = o.dtype}))),
+      norm2(register_module("norm2", LayerNorm(embed_dim, {.dtype = o.dtype}))),
+      dropout(register_module("dropout", Dropout(o.dropout))),
+      dropout1(register_module("dropout1", Dropout(o.dropout))),
+      dropout2(register_module("dropout2", Dropout(o.dropout))),
+      causal_(o.causal) {}
+
+Tensor TransformerBlock::operator()(const Tensor& x, const Tensor& mask, SourceLocation loc) {
+  const ModuleCall call(*this, loc);
+  return call.leave(x, forward(x, mask));
+}
+
+Tensor TransformerBlock::forward(const Tensor& x, const Tensor& mask) {
+  const Tensor normed = norm1(x);
+  const Tensor y = x + dropout1(self_attn(normed, normed, normed, {.mask = mask, .causal = causal_}));
+  return y + dropout2(linear2(dropout(gelu(linear1(norm2(y))))));
+}
+
+}  // namespace gradual::nn

@@ -1,0 +1,81 @@
+// MultiheadAttention, and the transformer block built on it. Parameters are named as PyTorch names them.
+#pragma once
+
+#include "dropout.h"
+#include "linear.h"
+#include "norm.h"
+
+namespace gradual::nn {
+
+struct MultiheadAttentionOptions {
+  double dropout = 0;   // of the attention's probabilities
+  bool causal = false;  // for the call with one tensor; others say it in AttentionCall
+  bool bias = true;
+  DType dtype = DType::f32;
+};
+
+// What one call attends to. mask, broadcast to [N, heads, L, S] ([N, L, S] stands for all heads): bool, true where a
+// query may attend, or floating, added to the scores. causal: query i sees keys 0 to i.
+struct AttentionCall {
+  Tensor mask;
+  bool causal = false;
+};
+
+// Vaswani et al. 2017; batch first. query [.., L, E], key and value [.., S, E] -> [.., L, E].
+// Parameters in_proj_weight [3E, E] (Xavier uniform; q, k, v in this order), in_proj_bias [3E] (0), out_proj.weight
+// [E, E] (as Linear), out_proj.bias [E] (0).
+class MultiheadAttention : public Layer {
+ public:
+  MultiheadAttention(std::int64_t embed_dim, std::int64_t heads, MultiheadAttentionOptions options = {});
+
+  Tensor forward(const Tensor& x) override;  // self-attention, causal as the options say
+  Tensor forward(const Tensor& query, const Tensor& key, const Tensor& value, const AttentionCall& how = {});
+  using Module::operator();
+  Tensor operator()(const Tensor& query, const Tensor& key, const Tensor& value,
+                    const AttentionCall& how = {}, SourceLocation loc = SourceLocation::current());
+
+  Tensor& in_proj_weight;
+  Tensor& in_proj_bias;
+  Linear& out_proj;
+
+ private:
+  // The rows of the packed projection that belong to parts begin to end of q, k, v: x [.., L, E] -> one
+  // [.., heads, L, E/heads] each.
+  std::vector<Tensor> project(const Tensor& x, int begin, int end) const;
+
+  std::int64_t embed_dim_, heads_;
+  MultiheadAttentionOptions options_;
+};
+
+struct TransformerBlockOptions {
+  std::int64_t feedforward = 0;  // width of the hidden layer; 0: four times the embedding
+  double dropout = 0;            // of the attention's probabilities, the hidden layer and both branches
+  bool causal = false;
+  bool bias = true;  // of the linear layers
+  DType dtype = DType::f32;
+};
+
+// Pre-norm (Xiong et al. 2020): x += attention(norm1(x)); x += linear2(gelu(linear1(norm2(x)))). x [.., L, E].
+// The names and the function are those of PyTorch's TransformerEncoderLayer with norm_first, gelu and batch_first.
+class TransformerBlock : public Layer {
+ public:
+  TransformerBlock(std::int64_t embed_dim, std::int64_t heads, TransformerBlockOptions options = {});
+  Tensor forward(const Tensor& x) override { return forward(x, Tensor()); }
+  Tensor forward(const Tensor& x, const Tensor& mask);  // the mask of AttentionCall
+  using Module::operator();
+  Tensor operator()(const Tensor& x, const Tensor& mask, SourceLocation loc = SourceLocation::current());
+
+  MultiheadAttention& self_attn;
+  Linear& linear1;
+  Linear& linear2;
+  LayerNorm& norm1;
+  LayerNorm& norm2;
+  Dropout& dropout;
+  Dropout& dropout1;
+  Dropout& dropout2;
+
+ private:
+  bool causal_;
+};
+
+}  // namespace gradual::nn

@@ -1,0 +1,31 @@
+#include "conv.h"
+
+#include "../core/ops.h"
+#include "init.h"
+
+namespace gradual::nn {
+namespace {
+
+Shape weight_sizes(std::int64_t in, std::int64_t out, Size2 kernel, std::int64_t groups) {
+  if (groups < 1 || in % groups || out % groups)
+    fail("Conv2d: " + std::to_string(groups) + " groups do not divide " + std::to_string(in) + " input and " +
+         std::to_string(out) + " output channels");
+  return {out, in / groups, kernel.height, kernel.width};
+}
+
+}  // namespace
+
+Conv2d::Conv2d(std::int64_t in, std::int64_t out, Size2 kernel, Conv2dLayerOptions o)
+    : weight(
+          register_parameter("weight", empty(weight_sizes(in, out, kernel, o.groups), {.dtype = o.dtype}))),
+      bias(register_parameter("bias", o.bias ? empty({out}, {.dtype = o.dtype}) : Tensor())),
+      attrs_{.stride = {o.stride.height, o.stride.width},
+             .padding = {o.padding.height, o.padding.width},
+             .dilation = {o.dilation.height, o.dilation.width},
+             .groups = o.groups} {
+  init::default_weight_and_bias_(weight, bias);
+}
+
+Tensor Conv2d::forward(const Tensor& x) { return conv2d(x, weight, bias, attrs_); }
+
+}  // namespace gradual::nn

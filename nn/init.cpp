@@ -1,0 +1,87 @@
+#include "init.h"
+
+#include <cmath>
+
+#include "../autograd/grad_mode.h"
+
+namespace gradual::nn::init {
+namespace {
+
+double kaiming_std(const Tensor& weight, const Kaiming& o) {
+  const Fans f = fans(weight);
+  return gain(o.nonlinearity, o.slope) / std::sqrt(static_cast<double>(o.fan == Fan::in ? f.in : f.out));
+}
+
+double xavier_std(const Tensor& weight, double gain) {
+  const Fans f = fans(weight);
+  return gain * std::sqrt(2.0 / static_cast<double>(f.in + f.out));
+}
+
+// A uniform distribution on [-b, b] has the standard deviation b / sqrt(3).
+void uniform_with_std_(const Tensor& t, double std, Generator& g) {
+  const double bound = std::sqrt(3.0) * std;
+  uniform_(t, -bound, bound, g);
+}
+
+}  // namespace
+
+void constant_(const Tensor& t, double value) {
+  const NoGrad no_grad;
+  t.fill_(value);
+}
+
+void uniform_(const Tensor& t, double low, double high, Generator& g) {
+  const NoGrad no_grad;
+  if (t.numel()) t.uniform_(low, high, g);
+}
+
+void normal_(const Tensor& t, double mean, double std, Generator& g) {
+  const NoGrad no_grad;
+  if (t.numel()) t.normal_(mean, std, g);
+}
+
+Fans fans(const Tensor& weight) {
+  if (weight.ndim() < 2)
+    fail("init: fan in and fan out need a weight of at least two dims [out, in, ..], given " +
+         to_string(weight.sizes()) + "; use uniform_, normal_ or constant_ for a bias");
+  std::int64_t kernel = 1;
+  for (int i = 2; i < weight.ndim(); ++i) kernel *= weight.size(i);
+  return {weight.size(1) * kernel, weight.size(0) * kernel};
+}
+
+double gain(Nonlinearity f, double slope) {
+  switch (f) {
+    case Nonlinearity::linear:
+    case Nonlinearity::sigmoid: return 1;
+    case Nonlinearity::tanh: return 5.0 / 3;
+    case Nonlinearity::relu: return std::sqrt(2.0);
+    case Nonlinearity::leaky_relu: return std::sqrt(2 / (1 + slope * slope));
+    case Nonlinearity::selu: return 0.75;
+  }
+  return 1;
+}
+
+void xavier_uniform_(const Tensor& weight, double gain, Generator& g) {
+  uniform_with_std_(weight, xavier_std(weight, gain), g);
+}
+
+void xavier_normal_(const Tensor& weight, double gain, Generator& g) {
+  normal_(weight, 0, xavier_std(weight, gain), g);
+}
+
+void kaiming_uniform_(const Tensor& weight, Kaiming options, Generator& g) {
+  uniform_with_std_(weight, kaiming_std(weight, options), g);
+}
+
+void kaiming_normal_(const Tensor& weight, Kaiming options, Generator& g) {
+  normal_(weight, 0, kaiming_std(weight, options), g);
+}
+
+void default_weight_and_bias_(const Tensor& weight, const Tensor& bias, Generator& g) {
+  const std::int64_t fan_in = fans(weight).in;
+  const double bound = fan_in > 0 ? 1 / std::sqrt(static_cast<double>(fan_in)) : 0;
+  uniform_(weight, -bound, bound, g);
+  if (bias.defined()) uniform_(bias, -bound, bound, g);
+}
+
+}  // namespace gradual::nn::init

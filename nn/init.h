@@ -1,0 +1,43 @@
+// Initialisation of parameters, in place and outside the graph. Defaults are PyTorch's.
+#pragma once
+
+#include <cstdint>
+
+#include "../core/tensor.h"
+
+namespace gradual::nn::init {
+
+void constant_(const Tensor& t, double value);
+void uniform_(const Tensor& t, double low = 0, double high = 1, Generator& g = default_generator());
+void normal_(const Tensor& t, double mean = 0, double std = 1, Generator& g = default_generator());
+
+// What a weight [out, in, ..] (the dims from the third on are the kernel) adds up for each output, and the reverse.
+// Error below two dims.
+struct Fans {
+  std::int64_t in, out;
+};
+Fans fans(const Tensor& weight);
+
+enum class Nonlinearity { linear, sigmoid, tanh, relu, leaky_relu, selu };
+// The factor that keeps the variance through the nonlinearity; `slope` is leaky_relu's.
+double gain(Nonlinearity f, double slope = 0.01);
+
+// Glorot and Bengio 2010: variance gain^2 * 2 / (fan in + fan out).
+void xavier_uniform_(const Tensor& weight, double gain = 1, Generator& g = default_generator());
+void xavier_normal_(const Tensor& weight, double gain = 1, Generator& g = default_generator());
+
+// He et al. 2015: variance gain^2 / fan.
+enum class Fan { in, out };
+struct Kaiming {
+  double slope = 0;  // of the leaky_relu that follows
+  Fan fan = Fan::in;
+  Nonlinearity nonlinearity = Nonlinearity::leaky_relu;
+};
+void kaiming_uniform_(const Tensor& weight, Kaiming options = {}, Generator& g = default_generator());
+void kaiming_normal_(const Tensor& weight, Kaiming options = {}, Generator& g = default_generator());
+
+// What Linear and Conv2d start from: kaiming_uniform_ with slope sqrt(5), which is U(-b, b) with b = 1/sqrt(fan in),
+// and the same for the bias (which may be undefined).
+void default_weight_and_bias_(const Tensor& weight, const Tensor& bias, Generator& g = default_generator());
+
+}  // namespace gradual::nn::init

@@ -1,0 +1,84 @@
+#include "norm.h"
+
+#include <cmath>
+
+#include "../autograd/grad_mode.h"
+#include "../core/ops.h"
+
+namespace gradual::nn {
+namespace {
+
+Tensor one_or_none(bool wanted, const Shape& sizes, DType dtype) {
+  return wanted ? ones(sizes, {.dtype = dtype}) : Tensor();
+}
+Tensor zero_or_none(bool wanted, const Shape& sizes, DType dtype) {
+  return wanted ? zeros(sizes, {.dtype = dtype}) : Tensor();
+}
+
+void check_trailing(const char* kind, const Tensor& x, const Shape& normalized) {
+  const int skip = x.ndim() - normalized.size();
+  bool fits = skip >= 0;
+  for (int i = 0; fits && i < normalized.size(); ++i) fits = x.sizes()[skip + i] == normalized[i];
+  if (!fits)
+    fail(std::string(kind) + ": input " + to_string(x.sizes()) + " does not end in the normalised shape " +
+         to_string(normalized));
+}
+
+}  // namespace
+
+BatchNorm::BatchNorm(std::int64_t channels, int min_dims, int max_dims, const BatchNormOptions& o)
+    : weight(register_parameter("weight", one_or_none(o.affine, {channels}, o.dtype))),
+      bias(register_parameter("bias", zero_or_none(o.affine, {channels}, o.dtype))),
+      running_mean(
+          register_buffer("running_mean", zero_or_none(o.track_running_stats, {channels}, DType::f32))),
+      running_var(register_buffer("running_var", one_or_none(o.track_running_stats, {channels}, DType::f32))),
+      num_batches_tracked(
+          register_buffer("num_batches_tracked", zero_or_none(o.track_running_stats, {}, DType::i64))),
+      options_(o),
+      min_dims_(min_dims),
+      max_dims_(max_dims) {}
+
+Tensor BatchNorm::forward(const Tensor& x) {
+  if (x.ndim() < min_dims_ || x.ndim() > max_dims_)
+    fail(kind() + ": input " + to_string(x.sizes()) +
+         (min_dims_ == 4 ? "; [N, C, H, W] is right" : "; [N, C] or [N, C, L] is right"));
+  const bool use_batch = training() || !options_.track_running_stats;
+  const BatchNormResult r = batch_norm(x, weight, bias, running_mean, running_var, use_batch, options_.eps);
+  if (training() && options_.track_running_stats && x.numel() > 0) update(x, r.mean, r.invstd);
+  return r.y;
+}
+
+void BatchNorm::update(const Tensor& x, const Tensor& mean, const Tensor& invstd) {
+  const NoGrad no_grad;
+  const CauseScope cause("running statistics");
+  const double n = static_cast<double>(x.numel() / x.size(1));
+  // invstd is 1 / sqrt(var + eps); rounding may take a zero variance below zero.
+  const Tensor biased = clamp(reciprocal(square(invstd)) - options_.eps, 0, INFINITY);
+  const double m = options_.momentum;
+  running_mean.mul_(1 - m).add_(mean.to(running_mean.dtype()), m);
+  running_var.mul_(1 - m).add_(biased.to(running_var.dtype()), m * n / (n - 1));
+  num_batches_tracked.add_(1);
+}
+
+LayerNorm::LayerNorm(const Shape& normalized, LayerNormOptions o)
+    : weight(register_parameter("weight", one_or_none(o.affine, normalized, o.dtype))),
+      bias(register_parameter("bias", zero_or_none(o.affine && o.bias, normalized, o.dtype))),
+      normalized_(normalized),
+      eps_(o.eps) {}
+
+Tensor LayerNorm::forward(const Tensor& x) {
+  check_trailing("LayerNorm", x, normalized_);
+  return layer_norm(x, normalized_.size(), weight, bias, eps_);
+}
+
+RMSNorm::RMSNorm(const Shape& normalized, RMSNormOptions o)
+    : weight(register_parameter("weight", one_or_none(o.affine, normalized, o.dtype))),
+      normalized_(normalized),
+      eps_(o.eps) {}
+
+Tensor RMSNorm::forward(const Tensor& x) {
+  check_trailing("RMSNorm", x, normalized_);
+  return rms_norm(x, normalized_.size(), weight, eps_);
+}
+
+}  // namespace gradual::nn

@@ -1,0 +1,96 @@
+// Normalisation layers. Under half models amp keeps them in f32; it knows them by their base, Norm.
+#pragma once
+
+#include "module.h"
+
+namespace gradual::nn {
+
+class Norm : public Layer {};
+
+struct BatchNormOptions {
+  double eps = 1e-5;
+  double momentum = 0.1;            // of the new value in the running statistics
+  bool affine = true;               // weight and bias
+  bool track_running_stats = true;  // without: statistics of the batch in eval too
+  DType dtype = DType::f32;         // of weight and bias; the running statistics start in f32
+};
+
+// Over every dim but the second, channels (Ioffe and Szegedy 2015). In training it normalises with the batch's
+// statistics and moves the running ones, running = (1 - momentum) running + momentum batch, with the unbiased
+// variance; not in a recomputation. In eval it normalises with the running ones.
+// Parameters "weight" (1) and "bias" (0), buffers "running_mean" (0), "running_var" (1), "num_batches_tracked" (i64).
+class BatchNorm : public Norm {
+ public:
+  Tensor forward(const Tensor& x) override;
+
+  Tensor& weight;
+  Tensor& bias;
+  Tensor& running_mean;
+  Tensor& running_var;
+  Tensor& num_batches_tracked;
+
+ protected:
+  BatchNorm(std::int64_t channels, int min_dims, int max_dims, const BatchNormOptions& options);
+
+ private:
+  void update(const Tensor& x, const Tensor& mean, const Tensor& invstd);
+
+  BatchNormOptions options_;
+  int min_dims_, max_dims_;
+};
+
+class BatchNorm1d : public BatchNorm {  // x [N, C] or [N, C, L]
+ public:
+  explicit BatchNorm1d(std::int64_t channels, BatchNormOptions options = {})
+      : BatchNorm(channels, 2, 3, options) {}
+};
+
+class BatchNorm2d : public BatchNorm {  // x [N, C, H, W]
+ public:
+  explicit BatchNorm2d(std::int64_t channels, BatchNormOptions options = {})
+      : BatchNorm(channels, 4, 4, options) {}
+};
+
+struct LayerNormOptions {
+  double eps = 1e-5;
+  bool affine = true;  // weight (1) and bias (0), of the normalised shape
+  bool bias = true;    // with affine
+  DType dtype = DType::f32;
+};
+
+// Over the trailing dims, which must have the sizes `normalized` (Ba et al. 2016).
+class LayerNorm : public Norm {
+ public:
+  explicit LayerNorm(const Shape& normalized, LayerNormOptions options = {});
+  explicit LayerNorm(std::int64_t size, LayerNormOptions options = {}) : LayerNorm(Shape{size}, options) {}
+  Tensor forward(const Tensor& x) override;
+
+  Tensor& weight;
+  Tensor& bias;
+
+ private:
+  Shape normalized_;
+  double eps_;
+};
+
+struct RMSNormOptions {
+  double eps = 1e-6;
+  bool affine = true;
+  DType dtype = DType::f32;
+};
+
+// x / sqrt(mean(x^2) + eps) * weight over the trailing dims (Zhang and Sennrich 2019).
+class RMSNorm : public Norm {
+ public:
+  explicit RMSNorm(const Shape& normalized, RMSNormOptions options = {});
+  explicit RMSNorm(std::int64_t size, RMSNormOptions options = {}) : RMSNorm(Shape{size}, options) {}
+  Tensor forward(const Tensor& x) override;
+
+  Tensor& weight;
+
+ private:
+  Shape normalized_;
+  double eps_;
+};
+
+}  // namespace gradual::nn

@@ -1,0 +1,30 @@
+// Sequential: modules one after the other, named "0", "1", ..
+#pragma once
+
+#include "module.h"
+
+namespace gradual::nn {
+
+//   nn::Sequential model(nn::Linear(64, 128), nn::ReLU(), nn::Linear(128, 10));
+// Takes modules over, or shared pointers to them.
+class Sequential : public Layer {
+ public:
+  Sequential() = default;
+  // One argument is a module to hold too, but never a Sequential: that would be a move.
+  template <class First, class... Rest>
+    requires(!std::is_same_v<std::remove_cvref_t<First>, Sequential> || sizeof...(Rest) > 0)
+  explicit Sequential(First&& first, Rest&&... rest) {
+    push_back(std::forward<First>(first));
+    (push_back(std::forward<Rest>(rest)), ...);
+  }
+  // A reference to the module, or the pointer that was given.
+  template <class M> decltype(auto) push_back(M&& module) {
+    return register_module(std::to_string(size()), std::forward<M>(module));
+  }
+  std::size_t size() const { return children().size(); }
+  Module& operator[](std::size_t i);
+  Tensor forward(const Tensor& x) override;
+  using Module::operator();
+};
+
+}  // namespace gradual::nn
