@@ -11,9 +11,11 @@ Tensor unary(OpId op, const Tensor& x, Loc loc, const Attrs& attrs = {}) { retur
 
 Tensor binary(OpId op, const Operand& a, const Operand& b) {
   if (a.tensor->defined() && b.tensor->defined()) return dispatch1(op, {a.tensor, b.tensor}, Attrs{}, a.where);
-  if (!a.tensor->defined() && !b.tensor->defined())
-    fail(std::string(name(op)) + ": an operand is an undefined tensor");
-  const bool left = !a.tensor->defined();
+  for (const Operand* operand : {&a, &b})
+    if (!operand->is_number() && !operand->tensor->defined())
+      fail(std::string(name(op)) + ": an operand is an undefined tensor");
+  if (a.is_number() && b.is_number()) fail(std::string(name(op)) + ": needs a tensor, given two numbers");
+  const bool left = a.is_number();
   return dispatch1(op, {a.tensor, b.tensor}, ScalarAttrs{left ? a.value : b.value}, left ? b.where : a.where);
 }
 
@@ -131,7 +133,9 @@ const Tensor& Tensor::fill_(double value, SourceLocation loc) const {
 }
 
 Tensor where(const Tensor& condition, const Operand& a, const Operand& b) {
-  if (!a.tensor->defined() && !b.tensor->defined()) {
+  if (!condition.defined() || (!a.is_number() && !a.tensor->defined()) || (!b.is_number() && !b.tensor->defined()))
+    fail("where: an operand is an undefined tensor");
+  if (a.is_number() && b.is_number()) {
     // Two numbers: the first becomes an f32 0-d tensor, the second stays a scalar.
     const Tensor left = scalar(a.value, {.device = condition.device()});
     return dispatch1(OpId::where, {&condition, &left, &kNone}, ScalarAttrs{b.value}, a.where);
@@ -173,9 +177,11 @@ Tensor conv2d(const Tensor& x, const Tensor& weight, const Tensor& bias, Conv2dO
                 ConvAttrs{{o.stride, o.stride}, {o.padding, o.padding}, {o.dilation, o.dilation}, o.groups, {0, 0}},
                 loc);
 }
-Tensor conv2d(const Tensor& x, const Tensor& weight, const Tensor& bias, const ConvAttrs& attrs, Loc loc) {
+template <std::same_as<ConvAttrs> A>
+Tensor conv2d(const Tensor& x, const Tensor& weight, const Tensor& bias, const A& attrs, Loc loc) {
   return dispatch1(OpId::conv2d, {&x, &weight, &bias}, attrs, loc);
 }
+template Tensor conv2d(const Tensor&, const Tensor&, const Tensor&, const ConvAttrs&, Loc);
 Tensor conv2d_backward_input(const Tensor& dy, const Tensor& weight, const ConvAttrs& attrs, Loc loc) {
   return dispatch1(OpId::conv2d_backward_input, {&dy, &weight}, attrs, loc);
 }
@@ -202,9 +208,11 @@ Tensor max_pool2d_gather(const Tensor& x, const Tensor& indices, Loc loc) {
   return dispatch1(OpId::max_pool2d_gather, {&x, &indices}, {}, loc);
 }
 Tensor avg_pool2d(const Tensor& x, Pool2dOptions options, Loc loc) { return avg_pool2d(x, pool_attrs(options), loc); }
-Tensor avg_pool2d(const Tensor& x, const PoolAttrs& attrs, Loc loc) {
+template <std::same_as<PoolAttrs> A>
+Tensor avg_pool2d(const Tensor& x, const A& attrs, Loc loc) {
   return dispatch1(OpId::avg_pool2d, {&x}, attrs, loc);
 }
+template Tensor avg_pool2d(const Tensor&, const PoolAttrs&, Loc);
 Tensor avg_pool2d_backward(const Tensor& dy, const PoolAttrs& attrs, Loc loc) {
   return dispatch1(OpId::avg_pool2d_backward, {&dy}, attrs, loc);
 }

@@ -2,6 +2,7 @@
 // records where the call stands in the user's source; never pass it by hand except to forward a caller's.
 #pragma once
 
+#include <concepts>
 #include <utility>
 #include <vector>
 
@@ -20,6 +21,8 @@ class Operand {
     requires std::is_arithmetic_v<T>
   Operand(T v, Loc loc = Loc::current())  // NOLINT(google-explicit-constructor)
       : tensor(&none()), value(static_cast<double>(v)), where(loc) {}
+
+  bool is_number() const { return tensor == &none(); }
 
   const Tensor* tensor;
   double value = 0;
@@ -109,8 +112,9 @@ struct Conv2dOptions {
 };
 Tensor conv2d(const Tensor& x, const Tensor& weight, const Tensor& bias = {}, Conv2dOptions options = {},
               Loc loc = Loc::current());
-Tensor conv2d(const Tensor& x, const Tensor& weight, const Tensor& bias, const ConvAttrs& attrs,
-              Loc loc = Loc::current());
+// The overloads on attributes are templates so that a braced list always means the options.
+template <std::same_as<ConvAttrs> A>
+Tensor conv2d(const Tensor& x, const Tensor& weight, const Tensor& bias, const A& attrs, Loc loc = Loc::current());
 Tensor conv2d_backward_input(const Tensor& dy, const Tensor& weight, const ConvAttrs& attrs, Loc loc = Loc::current());
 Tensor conv2d_backward_weight(const Tensor& dy, const Tensor& x, const ConvAttrs& attrs, Loc loc = Loc::current());
 // q, k, v [.., L, E]; mask: bool (true: may attend) or floating (added), broadcast to [.., L, S]. Softmax in f32.
@@ -126,7 +130,8 @@ std::pair<Tensor, Tensor> max_pool2d_with_indices(const Tensor& x, const PoolAtt
 Tensor max_pool2d_backward(const Tensor& dy, const Tensor& indices, const PoolAttrs& attrs, Loc loc = Loc::current());
 Tensor max_pool2d_gather(const Tensor& x, const Tensor& indices, Loc loc = Loc::current());
 Tensor avg_pool2d(const Tensor& x, Pool2dOptions options = {}, Loc loc = Loc::current());
-Tensor avg_pool2d(const Tensor& x, const PoolAttrs& attrs, Loc loc = Loc::current());  // padding counts as zeros
+template <std::same_as<PoolAttrs> A>
+Tensor avg_pool2d(const Tensor& x, const A& attrs, Loc loc = Loc::current());  // padding counts as zeros
 Tensor avg_pool2d_backward(const Tensor& dy, const PoolAttrs& attrs, Loc loc = Loc::current());
 Tensor adaptive_avg_pool2d(const Tensor& x, std::int64_t height, std::int64_t width, Loc loc = Loc::current());
 Tensor adaptive_avg_pool2d_backward(const Tensor& dy, const PoolAttrs& attrs, Loc loc = Loc::current());
