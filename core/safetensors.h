@@ -1,0 +1,31 @@
+// The safetensors format (huggingface.co/docs/safetensors): 8 bytes of header length, little-endian; a JSON header
+// that gives each tensor's dtype, shape and place, and texts under "__metadata__"; then the numbers, row-major.
+// PyTorch's and NumPy's packages read what is written here, and the other way about.
+#pragma once
+
+#include <map>
+#include <string>
+#include <string_view>
+
+#include "state_dict.h"
+
+namespace gradual {
+
+struct Safetensors {
+  StateDict tensors;  // in the header's order, on the CPU
+  std::map<std::string, std::string> metadata;
+};
+
+// All ten dtypes; tensors that share storage are written one by one. The write is atomic (atomic_file.h). Error for
+// an entry that is no tensor (a checkpoint keeps those too) and for a name or text that is not UTF-8.
+void save_safetensors(const std::string& path, const StateDict& tensors,
+                      const std::map<std::string, std::string>& metadata = {});
+
+// The whole file is checked before any of it is used: the header's size (at most 100 MB) and form, every dtype, shape
+// and place, that no tensors overlap and that no bytes are left over. An Error names the file, the tensor, what was
+// found and what is allowed.
+Safetensors load_safetensors(const std::string& path);
+// The same from memory; `name` stands for the file in messages.
+Safetensors parse_safetensors(std::string_view bytes, const std::string& name);
+
+}  // namespace gradual
