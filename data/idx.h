@@ -1,0 +1,23 @@
+// IDX files, in which MNIST comes (yann.lecun.com/exdb/mnist): two zero bytes, the element's type, the number of
+// dimensions, each size as a big-endian 32-bit integer, then the elements, row-major.
+#pragma once
+
+#include <string>
+#include <string_view>
+
+#include "dataset.h"
+
+namespace gradual::data {
+
+// u8, plain or gzipped. An Error names the file, what was found and what is allowed: another element type than
+// unsigned bytes, more than eight dimensions, sizes that do not agree with the file's length.
+Tensor read_idx(const std::string& path);
+// The same from memory; `name` stands for the file in messages.
+Tensor parse_idx(std::string_view bytes, const std::string& name);
+
+// "train-images-idx3-ubyte", "train-labels-idx1-ubyte", "t10k-..." in `folder`, each plain or with ".gz". Inputs are
+// f32 [N, 1, 28, 28], (pixel / 255 - 0.1307) / 0.3081 (the mean and deviation of MNIST's 60,000 training images);
+// targets i64 [N], 0 to 9. Folders with other images (Fashion-MNIST, other sizes) work too.
+Split mnist(const std::string& folder);
+
+}  // namespace gradual::data

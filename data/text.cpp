@@ -1,0 +1,76 @@
+#include "text.h"
+
+#include "gzip.h"
+
+namespace gradual::data {
+
+Vocabulary::Vocabulary(std::string_view corpus) {
+  if (corpus.empty()) fail("vocabulary: the text is empty");
+  std::array<bool, 256> seen{};
+  for (const char c : corpus) seen[static_cast<unsigned char>(c)] = true;
+  for (std::size_t code = 0; code < seen.size(); ++code) {
+    numbers_[code] = seen[code] ? static_cast<std::int16_t>(characters_.size()) : std::int16_t{-1};
+    if (seen[code]) characters_.push_back(static_cast<char>(code));
+  }
+}
+
+Tensor Vocabulary::encode(std::string_view text) const {
+  const Tensor tokens = empty({static_cast<std::int64_t>(text.size())}, {.dtype = DType::i64});
+  auto* out = tokens.data<std::int64_t>();
+  for (std::size_t i = 0; i < text.size(); ++i) {
+    const auto code = static_cast<unsigned char>(text[i]);
+    out[i] = numbers_[code];
+    if (out[i] < 0)
+      fail("vocabulary: character " + std::to_string(i) + " of the text has code " + std::to_string(code) +
+           ", which is not among the " + std::to_string(size()) + " of the vocabulary");
+  }
+  return tokens;
+}
+
+std::string Vocabulary::decode(const Tensor& tokens) const {
+  if (tokens.dtype() != DType::i64)
+    fail("vocabulary: tokens are i64, not " + std::string(name(tokens.dtype())));
+  std::string text;
+  for (const std::int64_t token : tokens.to_vector<std::int64_t>()) {
+    if (token < 0 || token >= size())
+      fail("vocabulary: token " + std::to_string(token) + " is outside of [0, " + std::to_string(size()) +
+           ")");
+    text.push_back(characters_[static_cast<std::size_t>(token)]);
+  }
+  return text;
+}
+
+Dataset windows(const Tensor& tokens, std::int64_t context, std::int64_t stride) {
+  if (context < 1 || stride < 1)
+    fail("windows: context " + std::to_string(context) + " and stride " + std::to_string(stride) +
+         " must be at least 1");
+  if (tokens.ndim() != 1 || tokens.numel() <= context || !tokens.is_contiguous())
+    fail("windows: tokens " + to_string(tokens.sizes()) + " must be one row of more than " +
+         std::to_string(context));
+  const Shape sizes{(tokens.numel() - context - 1) / stride + 1, context};
+  const Shape strides{stride, 1};
+  return {.inputs = as_strided(tokens, sizes, strides, tokens.offset()),
+          .targets = as_strided(tokens, sizes, strides, tokens.offset() + 1)};
+}
+
+TextDataset make_text_dataset(std::string_view text, TextOptions o) {
+  if (!(o.test_fraction > 0 && o.test_fraction < 1))
+    fail("text: test_fraction " + std::to_string(o.test_fraction) + " must lie between 0 and 1");
+  Vocabulary vocabulary(text);
+  const auto cut = static_cast<std::size_t>(static_cast<double>(text.size()) * (1 - o.test_fraction));
+  const auto part = [&](std::string_view piece) {
+    Dataset d = windows(vocabulary.encode(piece), o.context, o.stride == 0 ? o.context : o.stride);
+    d.classes = vocabulary.size();
+    d.name = "text";
+    return d;
+  };
+  Dataset train = part(text.substr(0, cut));
+  Dataset test = part(text.substr(cut));
+  return {std::move(vocabulary), std::move(train), std::move(test)};
+}
+
+TextDataset read_text(const std::string& path, TextOptions options) {
+  return make_text_dataset(read_maybe_gzip(path), options);
+}
+
+}  // namespace gradual::data

@@ -1,0 +1,52 @@
+// Character text: each model step sees a window of characters and learns to predict the one after each.
+#pragma once
+
+#include <array>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "dataset.h"
+
+namespace gradual::data {
+
+// Numbers for the characters of a text, in the order of their codes. A character is a byte: any text works, and a
+// letter outside of ASCII is several characters.
+class Vocabulary {
+ public:
+  explicit Vocabulary(
+      std::string_view corpus);  // the characters that occur in it; Error where there are none
+
+  std::int64_t size() const { return static_cast<std::int64_t>(characters_.size()); }
+  const std::string& characters() const { return characters_; }
+  // i64 [text.size()]. Error naming the first character that is not in the vocabulary and its place.
+  Tensor encode(std::string_view text) const;
+  // The inverse, for i64 of any shape, row-major. Error for a number outside of [0, size()).
+  std::string decode(const Tensor& tokens) const;
+
+ private:
+  std::string characters_;
+  std::array<std::int16_t, 256> numbers_;  // -1: not there
+};
+
+struct TextOptions {
+  std::int64_t context = 64;   // characters in a window
+  std::int64_t stride = 0;     // from the start of a window to the next; 0: context, so that none overlap
+  double test_fraction = 0.1;  // of the text's end
+};
+
+// The vocabulary is that of the whole text; the test windows come from its end and share no character with training.
+struct TextDataset {
+  Vocabulary vocabulary;
+  Dataset train;
+  Dataset test;
+};
+
+// Inputs and targets are i64 [N, context] views of one token array: window i starts at i * stride, targets are one
+// character further on. Error where there is not one window.
+Dataset windows(const Tensor& tokens, std::int64_t context, std::int64_t stride);
+
+TextDataset make_text_dataset(std::string_view text, TextOptions options = {});
+TextDataset read_text(const std::string& path, TextOptions options = {});  // a plain or gzipped file
+
+}  // namespace gradual::data
