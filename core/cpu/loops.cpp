@@ -12,16 +12,6 @@ namespace {
 
 constexpr std::int64_t kShortRow = 128;  // rows below this are put together into blocks
 
-// Calls f with the unsigned type of an element's width: moving elements needs no more.
-template <class F> void visit_width(std::size_t width, const F& f) {
-  switch (width) {
-    case 1: return f(std::uint8_t{});
-    case 2: return f(std::uint16_t{});
-    case 4: return f(std::uint32_t{});
-    default: return f(std::uint64_t{});
-  }
-}
-
 void wrap_integers(DType d, const std::int64_t* in, std::int64_t* out, std::int64_t n) {
   if (d == DType::u8) {
     for (std::int64_t i = 0; i < n; ++i) out[i] = static_cast<std::uint8_t>(in[i]);
@@ -43,11 +33,10 @@ void finish_view(const Loop& loop, View& v) {
 
 }  // namespace
 
-std::int64_t offset_of(const Loop& loop, const View& view, std::int64_t position) {
-  if (view.linear) return position;
+std::int64_t offset_of(const Loop& loop, const std::int64_t* strides, std::int64_t position) {
   std::int64_t offset = 0;
   for (int d = loop.ndim - 1; d >= 0; --d) {
-    offset += position % loop.sizes[d] * view.strides[d];
+    offset += position % loop.sizes[d] * strides[d];
     position /= loop.sizes[d];
   }
   return offset;
@@ -58,7 +47,8 @@ char* together(const Loop& loop, const View& view, std::int64_t position, std::i
     const int last = loop.ndim - 1;
     if (view.strides[last] != 1 || position % loop.sizes[last] + n > loop.sizes[last]) return nullptr;
   }
-  return view.data + offset_of(loop, view, position) * static_cast<std::int64_t>(size_of(view.dtype));
+  return view.data + (view.linear ? position : offset_of(loop, view.strides, position)) *
+                         static_cast<std::int64_t>(size_of(view.dtype));
 }
 
 std::int64_t Loop::block(std::int64_t position, std::int64_t end) const {

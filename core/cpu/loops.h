@@ -48,6 +48,16 @@ inline void store(DType d, const std::int64_t* in, void* p, std::int64_t stride,
   store_from_i64(d, in, p, stride, n, counts);
 }
 
+// Calls f with the unsigned type of an element's width: moving elements needs no more.
+template <class F> void visit_width(std::size_t width, const F& f) {
+  switch (width) {
+    case 1: return f(std::uint8_t{});
+    case 2: return f(std::uint16_t{});
+    case 4: return f(std::uint32_t{});
+    default: return f(std::uint64_t{});
+  }
+}
+
 // One operand as a loop sees it. Strides are in elements, 0 where it is broadcast.
 struct View {
   char* data = nullptr;
@@ -77,19 +87,41 @@ void simplify(Loop& loop, bool order);
 Loop make_loop(const Tensor& out, const Tensor* const* inputs, int n);
 
 // Where element `position` of the loop lies, in elements from view.data.
-std::int64_t offset_of(const Loop& loop, const View& view, std::int64_t position);
-// Walks the rows of [position, position + n): f(offset of the piece, its length, elements done).
+std::int64_t offset_of(const Loop& loop, const std::int64_t* strides, std::int64_t position);
+// Walks the rows of [position, position + n): f(each operand's offset of the piece, its length).
+template <class F> void for_rows(const Loop& loop, std::int64_t position, std::int64_t n, const F& f) {
+  const int last = loop.ndim - 1;
+  std::int64_t index[kMaxDims];
+  std::int64_t offsets[kMaxOperands];
+  for (int i = 0; i < loop.operands; ++i) offsets[i] = offset_of(loop, loop.view[i].strides, position);
+  for (int d = last; d >= 0; --d) {
+    index[d] = position % loop.sizes[d];
+    position /= loop.sizes[d];
+  }
+  while (n > 0) {
+    const std::int64_t length = std::min(loop.sizes[last] - index[last], n);
+    f(static_cast<const std::int64_t*>(offsets), length);
+    n -= length;
+    index[last] += length;
+    for (int i = 0; i < loop.operands; ++i) offsets[i] += length * loop.view[i].strides[last];
+    for (int d = last; d > 0 && index[d] == loop.sizes[d]; --d) {
+      for (int i = 0; i < loop.operands; ++i)
+        offsets[i] += loop.view[i].strides[d - 1] - loop.sizes[d] * loop.view[i].strides[d];
+      index[d] = 0;
+      ++index[d - 1];
+    }
+  }
+}
+// The same for one operand: f(offset of the piece, its length, elements done).
 template <class F>
 void for_pieces(const Loop& loop, const std::int64_t* strides, std::int64_t position, std::int64_t n,
                 const F& f) {
   const int last = loop.ndim - 1;
   std::int64_t index[kMaxDims];
-  std::int64_t offset = 0;
-  std::int64_t rest = position;
+  std::int64_t offset = offset_of(loop, strides, position);
   for (int d = last; d >= 0; --d) {
-    index[d] = rest % loop.sizes[d];
-    rest /= loop.sizes[d];
-    offset += index[d] * strides[d];
+    index[d] = position % loop.sizes[d];
+    position /= loop.sizes[d];
   }
   for (std::int64_t done = 0; done < n;) {
     const std::int64_t length = std::min(loop.sizes[last] - index[last], n - done);

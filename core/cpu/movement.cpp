@@ -34,6 +34,57 @@ void copy_block(const Loop& loop, std::int64_t at, std::int64_t n, CastCounts* c
 
 void cast(const OpCall& c, Outputs& out) { copy_elements(out[0], c[0]); }
 
+void fill(const Tensor& t, double value) { copy_elements(t, full({}, value, {.dtype = t.dtype()})); }
+
+// `length` entries of `t` along `dim` from `start`, every step-th.
+Tensor part(const Tensor& t, int dim, std::int64_t start, std::int64_t length, std::int64_t step = 1) {
+  Shape sizes = t.sizes();
+  Shape strides = t.strides();
+  sizes[dim] = length;
+  strides[dim] *= step;
+  return as_strided(t, sizes, strides, t.offset() + start * t.strides()[dim]);
+}
+
+void cat(const OpCall& c, Outputs& out) {
+  const int dim = c.get<DimAttrs>().dim;
+  std::int64_t start = 0;
+  for (int i = 0; i < c.inputs.size(); ++i) {
+    const std::int64_t n = c[i].sizes()[dim];
+    copy_elements(part(out[0], dim, start, n), c[i]);
+    start += n;
+  }
+}
+
+void slice_backward(const OpCall& c, Outputs& out) {
+  const auto& a = c.get<SliceAttrs>();
+  fill(out[0], 0);
+  copy_elements(part(out[0], a.dim, a.start, c[0].sizes()[a.dim], a.step), c[0]);
+}
+
+void pad(const OpCall& c, Outputs& out) {
+  const auto& a = c.get<PadAttrs>();
+  fill(out[0], a.value);
+  Tensor inside = out[0];
+  for (int d = 0; d < inside.ndim(); ++d) inside = part(inside, d, a.before[d], c[0].sizes()[d]);
+  copy_elements(inside, c[0]);
+}
+
+// Entries right of the diagonal become zero, the others stay.
+void tril(const OpCall& c, Outputs& out) {
+  copy_elements(out[0], c[0]);
+  const std::int64_t rows = out[0].size(-2);
+  const std::int64_t columns = out[0].size(-1);
+  if (out[0].numel() == 0) return;
+  const std::size_t width = size_of(out[0].dtype());
+  auto* data = static_cast<char*>(out[0].raw());
+  for (std::int64_t r = 0; r < out[0].numel() / columns; ++r) {
+    const std::int64_t kept =
+        std::clamp<std::int64_t>(r % rows + c.get<TrilAttrs>().diagonal + 1, 0, columns);
+    std::memset(data + static_cast<std::size_t>(r * columns + kept) * width, 0,
+                static_cast<std::size_t>(columns - kept) * width);
+  }
+}
+
 }  // namespace
 
 void copy_elements(const Tensor& out, const Tensor& x) {
@@ -61,6 +112,11 @@ void register_movement() {
   set(OpId::cast, cast);
   set(OpId::clone, cast);
   set(OpId::to_device, cast);
+  set(OpId::cat, cat);
+  set(OpId::slice_backward, slice_backward);
+  set(OpId::pad, pad);
+  set(OpId::tril, tril);
+  register_indexing();
 }
 
 }  // namespace gradual::cpu

@@ -121,7 +121,8 @@ void reduce_rows(const Plan& p, const Reducer<C>& r, const C* params, C* partial
                  for (std::int64_t task = begin; task < end; ++task) {
                    const std::int64_t o = task / segments;
                    const std::int64_t first = task % segments * kSegment;
-                   row.view[0].data = p.kept.view[0].data + offset_of(p.kept, p.kept.view[0], o) * width;
+                   row.view[0].data =
+                       p.kept.view[0].data + offset_of(p.kept, p.kept.view[0].strides, o) * width;
                    partials[task] = reduce_row(row, r, params ? params[o] : C{}, first,
                                                std::min(p.count(), first + kSegment));
                  }
@@ -168,7 +169,8 @@ void reduce_columns(const Plan& p, const Reducer<C>& r, const C* params, C* part
                    const std::int64_t first = task % segments * kRowSegment;
                    const std::int64_t column = task / segments % tiles * kTile;
                    const std::int64_t o = task / segments / tiles * m + column;
-                   reduce_tile(p, r, p.kept.view[0].data + offset_of(p.kept, p.kept.view[0], o) * bytes,
+                   reduce_tile(p, r,
+                               p.kept.view[0].data + offset_of(p.kept, p.kept.view[0].strides, o) * bytes,
                                params ? params + o : nullptr, std::min(kTile, m - column), first,
                                std::min(p.count(), first + kRowSegment),
                                partials + o * segments + task % segments, segments);
@@ -396,7 +398,7 @@ template <class C, class Better> void arg_extreme(const Plan& p, std::int64_t* o
     alignas(64) std::uint64_t scratch[kBlock];
     Loop row = p.reduced;
     for (std::int64_t o = begin; o < end; ++o) {
-      row.view[0].data = p.kept.view[0].data + offset_of(p.kept, p.kept.view[0], o) * width;
+      row.view[0].data = p.kept.view[0].data + offset_of(p.kept, p.kept.view[0].strides, o) * width;
       std::int64_t best = 0;
       C value{};
       for (std::int64_t at = 0, n = 0; at < p.count(); at += n) {
