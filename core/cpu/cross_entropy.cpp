@@ -27,8 +27,7 @@ std::int64_t check_classes(const OpCall& call, const Tensor& classes, std::int64
 }
 
 // -sum(t * log p) for the target t that has 1 - s on the class and s/C more on each.
-template <class T>
-T row_loss(const T* logp, std::int64_t label, double smoothing, std::int64_t n) {
+template <class T> T row_loss(const T* logp, std::int64_t label, double smoothing, std::int64_t n) {
   T loss = -logp[label];
   if (smoothing > 0) {
     const T all = -blocked_sum<T>(n, [&](std::int64_t i) { return logp[i]; });
@@ -37,8 +36,7 @@ T row_loss(const T* logp, std::int64_t label, double smoothing, std::int64_t n) 
   return loss;
 }
 
-template <class T>
-void cross_entropy_of(const OpCall& call, Outputs& out) {
+template <class T> void cross_entropy_of(const OpCall& call, Outputs& out) {
   const auto& a = call.get<CrossEntropyAttrs>();
   const Rows rows = rows_of_last(call[0].sizes(), 1);
   const std::int64_t counted = check_classes(call, call[1], rows.length, a.ignore_index);
@@ -60,13 +58,13 @@ void cross_entropy_of(const OpCall& call, Outputs& out) {
   if (a.reduction == static_cast<int>(Reduction::none))
     return store(out[0].dtype(), losses, out[0].raw(), 1, rows.count, counts);
   T loss = blocked_sum<T>(rows.count, [&](std::int64_t i) { return losses[i]; });
-  if (a.reduction == static_cast<int>(Reduction::mean)) loss /= static_cast<T>(counted);  // 0/0: NaN, as it should
+  if (a.reduction == static_cast<int>(Reduction::mean))
+    loss /= static_cast<T>(counted);  // 0/0: NaN, as it should
   store(out[0].dtype(), &loss, out[0].raw(), 1, 1, counts);
 }
 
 // dx = dy * (softmax - target).
-template <class T>
-void cross_entropy_backward_of(const OpCall& call, Outputs& out) {
+template <class T> void cross_entropy_backward_of(const OpCall& call, Outputs& out) {
   const auto& a = call.get<CrossEntropyAttrs>();
   const Tensor& dy = call[0];
   const Rows rows = rows_of_last(call[1].sizes(), 1);
@@ -77,7 +75,8 @@ void cross_entropy_backward_of(const OpCall& call, Outputs& out) {
   const Loaded<T> grads(dy, Loaded<T>::As::rows);
   const RowReader<T> read(call[1], rows);
   const RowWriter<T> write(out[0], rows);
-  const T off = static_cast<T>(a.label_smoothing / static_cast<double>(std::max<std::int64_t>(1, rows.length)));
+  const T off =
+      static_cast<T>(a.label_smoothing / static_cast<double>(std::max<std::int64_t>(1, rows.length)));
   const T on = static_cast<T>(1 - a.label_smoothing);
   for_rows<T>(rows, 2, out[0].dtype(), [&](std::int64_t row, T* buffer, CastCounts* counts) {
     const T* logp = read(row, buffer);

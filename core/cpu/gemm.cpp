@@ -21,7 +21,8 @@ void column_tile(const Gemm<T>& g, std::int64_t k0, std::int64_t depth, std::int
   t.a_stride = g.a.col_stride;
   t.b = g.b.data + k0 * g.b.row_stride + j * g.b.col_stride;
   t.b_stride = g.b.row_stride;
-  if (g.m > kTileRows || g.b.col_stride != 1 || cols < kTileCols<T>) {  // else b is read once only, and as it lies
+  if (g.m > kTileRows || g.b.col_stride != 1 ||
+      cols < kTileCols<T>) {  // else b is read once only, and as it lies
     pack_columns({t.b, g.b.row_stride, g.b.col_stride}, depth, cols, packed);
     t.b = packed;
     t.b_stride = kTileCols<T>;
@@ -40,8 +41,7 @@ void column_tile(const Gemm<T>& g, std::int64_t k0, std::int64_t depth, std::int
 
 }  // namespace
 
-template <class T>
-void gemm_serial(const Gemm<T>& g) {
+template <class T> void gemm_serial(const Gemm<T>& g) {
   alignas(64) T packed[kTileDepth * kTileCols<T>];
   const std::int64_t depth = even_part(g.k, kTileDepth);
   std::int64_t k0 = 0;
@@ -53,8 +53,7 @@ void gemm_serial(const Gemm<T>& g) {
   } while (k0 < g.k);
 }
 
-template <class T>
-void gemm(const Gemm<T>& g) {
+template <class T> void gemm(const Gemm<T>& g) {
   if (g.m <= 0 || g.n <= 0) return;
   const std::int64_t rows = even_part(g.m, kPanelRows);
   const std::int64_t cols = even_part(g.n, kPanelCols) + kTileCols<T> - 1;

@@ -6,7 +6,8 @@
 #include "gemm.h"
 
 #ifdef __GNUC__
-#pragma GCC diagnostic ignored "-Wignored-attributes"  // alignment of vector types given to templates: not lost
+#pragma GCC diagnostic ignored \
+    "-Wignored-attributes"  // alignment of vector types given to templates: not lost
 #endif
 
 namespace gradual::cpu {
@@ -17,10 +18,8 @@ using Eigen::internal::pmadd;
 using Eigen::internal::pset1;
 using Eigen::internal::pstoreu;
 
-template <class T>
-using Packet = typename Eigen::internal::packet_traits<T>::type;
-template <class T>
-inline constexpr int kLanes = Eigen::internal::packet_traits<T>::size;
+template <class T> using Packet = typename Eigen::internal::packet_traits<T>::type;
+template <class T> inline constexpr int kLanes = Eigen::internal::packet_traits<T>::size;
 // Accumulators, two vectors of b and one of a stay in registers.
 inline constexpr int kRegisterRows = EIGEN_ARCH_DEFAULT_NUMBER_OF_REGISTERS >= 32 ? kTileRows : 4;
 
@@ -35,8 +34,7 @@ struct Indexed {
 
 // R rows, V vectors of columns; rows from r0 and columns from c0 of the tile. Loops of fixed length unroll, so that
 // the accumulators stay in registers.
-template <class T, int R, int V, class Index>
-void block(const Tile<T>& t, const Index& at, int r0, int c0) {
+template <class T, int R, int V, class Index> void block(const Tile<T>& t, const Index& at, int r0, int c0) {
   using P = Packet<T>;
   constexpr int kWidth = V * kLanes<T>;
   const int cols = std::min(kWidth, t.cols - c0);
@@ -96,8 +94,7 @@ void rows_of(const Tile<T>& t, const Index& at, int r0, int rows, int c0) {
   }
 }
 
-template <class T, class Index>
-void all_of(const Tile<T>& t, const Index& at) {
+template <class T, class Index> void all_of(const Tile<T>& t, const Index& at) {
   for (int c0 = 0; c0 < t.cols; c0 += 2 * kLanes<T>) {
     for (int r0 = 0; r0 < t.rows; r0 += kRegisterRows) {
       const int rows = std::min(kRegisterRows, t.rows - r0);
@@ -108,8 +105,7 @@ void all_of(const Tile<T>& t, const Index& at) {
 }
 
 // b with unit row stride (a transposed operand): square blocks, transposed in registers; zeros past cols.
-template <class T>
-void pack_transposed(const T* b, std::int64_t stride, std::int64_t k, int cols, T* out) {
+template <class T> void pack_transposed(const T* b, std::int64_t stride, std::int64_t k, int cols, T* out) {
   constexpr int L = kLanes<T>;
   constexpr int kCols = kTileCols<T>;
   for (int j = 0; j < kCols; j += L) {
@@ -130,14 +126,12 @@ void pack_transposed(const T* b, std::int64_t stride, std::int64_t k, int cols, 
 
 }  // namespace
 
-template <class T>
-void gemm_tile(const Tile<T>& tile) {
+template <class T> void gemm_tile(const Tile<T>& tile) {
   if (tile.index) all_of(tile, Indexed{tile.index});
   else all_of(tile, Strided{tile.a_stride});
 }
 
-template <class T>
-void pack_columns(const MatrixRef<T>& b, std::int64_t k, int cols, T* out) {
+template <class T> void pack_columns(const MatrixRef<T>& b, std::int64_t k, int cols, T* out) {
   constexpr int kCols = kTileCols<T>;
   if (b.row_stride == 1 && b.col_stride != 1) return pack_transposed(b.data, b.col_stride, k, cols, out);
   for (std::int64_t i = 0; i < k; ++i, out += kCols) {

@@ -33,8 +33,7 @@ bool gapless(const Tensor& t, const Shape& sizes) {
 }
 
 // Row-major copy, a row of the last dim at a time.
-template <class T>
-void load_rows(const Tensor& t, const Shape& sizes, T* out) {
+template <class T> void load_rows(const Tensor& t, const Shape& sizes, T* out) {
   const int last = sizes.size() - 1;
   const std::int64_t length = sizes[last];
   const auto* base = static_cast<const char*>(t.raw());
@@ -55,7 +54,9 @@ void load_rows(const Tensor& t, const Shape& sizes, T* out) {
 
 }  // namespace
 
-bool rounds_to_tf32(DType dtype) { return dtype == DType::f32 && matmul_precision() == MatmulPrecision::tf32; }
+bool rounds_to_tf32(DType dtype) {
+  return dtype == DType::f32 && matmul_precision() == MatmulPrecision::tf32;
+}
 
 void round_tf32(float* values, std::int64_t n) {
   for (std::int64_t i = 0; i < n; ++i) {
@@ -65,8 +66,7 @@ void round_tf32(float* values, std::int64_t n) {
   }
 }
 
-template <class T>
-Loaded<T>::Loaded(const Tensor& t, As as) : strides_(t.strides()) {
+template <class T> Loaded<T>::Loaded(const Tensor& t, As as) : strides_(t.strides()) {
   const bool tf32 = as == As::operand && rounds_to_tf32(t.dtype());
   data_ = static_cast<const T*>(t.raw());
   const bool as_it_lies = as == As::operand || t.is_contiguous();
@@ -78,7 +78,8 @@ Loaded<T>::Loaded(const Tensor& t, As as) : strides_(t.strides()) {
   if (as_it_lies && gapless(t, sizes)) {
     const auto* from = static_cast<const char*>(t.raw());
     parallel_for(n, kGrain, [&](std::int64_t begin, std::int64_t end) {
-      load(t.dtype(), from + begin * static_cast<std::int64_t>(size_of(t.dtype())), 1, to + begin, end - begin);
+      load(t.dtype(), from + begin * static_cast<std::int64_t>(size_of(t.dtype())), 1, to + begin,
+           end - begin);
     });
   } else {
     load_rows(t, sizes, to);
@@ -88,19 +89,18 @@ Loaded<T>::Loaded(const Tensor& t, As as) : strides_(t.strides()) {
   }
   if constexpr (std::is_same_v<T, float>) {
     if (tf32)
-      parallel_for(n, kGrain, [&](std::int64_t begin, std::int64_t end) { round_tf32(to + begin, end - begin); });
+      parallel_for(n, kGrain,
+                   [&](std::int64_t begin, std::int64_t end) { round_tf32(to + begin, end - begin); });
   }
 }
 
-template <class T>
-Result<T>::Result(Tensor& out) : out_(out) {
+template <class T> Result<T>::Result(Tensor& out) : out_(out) {
   data_ = out.dtype() == dtype_of<T>
               ? out.data<T>()
               : scratch_.emplace(static_cast<std::size_t>(out.numel()) * sizeof(T)).template as<T>();
 }
 
-template <class T>
-void Result<T>::store() const {
+template <class T> void Result<T>::store() const {
   if (!scratch_) return;
   const DType dtype = out_.dtype();
   CastCounts* counts = counts_for(dtype_of<T>, dtype);

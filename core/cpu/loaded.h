@@ -13,8 +13,7 @@ namespace gradual::cpu {
 // A tensor's numbers as T. In place where they are T already, else converted once into scratch, which keeps the order
 // in memory where the tensor has no gaps. An operand's f32 numbers are rounded to TF32 where that mode is on; a rows
 // tensor always is row-major.
-template <class T>
-class Loaded {
+template <class T> class Loaded {
  public:
   enum class As { operand, rows };
   explicit Loaded(const Tensor& t, As as = As::operand);
@@ -29,8 +28,7 @@ class Loaded {
 
 // Where a kernel leaves T for a dense output in the order of its memory: the output itself, or scratch that store()
 // rounds into it, once.
-template <class T>
-class Result {
+template <class T> class Result {
  public:
   explicit Result(Tensor& out);
   T* data() const { return data_; }

@@ -60,14 +60,14 @@ void run_batches(const Gemm<T>& g, const Shape& batch, const Shape& a_strides, c
   if (work >= 4 * kWorthThreads || count == 1) {
     for (std::int64_t i = 0; i < count; ++i) gemm(one(i));
   } else {
-    parallel_for(count, std::max<std::int64_t>(1, kWorthThreads / work), [&](std::int64_t begin, std::int64_t end) {
-      for (std::int64_t i = begin; i < end; ++i) gemm_serial(one(i));
-    });
+    parallel_for(count, std::max<std::int64_t>(1, kWorthThreads / work),
+                 [&](std::int64_t begin, std::int64_t end) {
+                   for (std::int64_t i = begin; i < end; ++i) gemm_serial(one(i));
+                 });
   }
 }
 
-template <class T>
-void matmul_of(const Tensor& ta, const Tensor& tb, Tensor& out) {
+template <class T> void matmul_of(const Tensor& ta, const Tensor& tb, Tensor& out) {
   const Loaded<T> a(ta);
   const Loaded<T> b(tb);
   const Result<T> c(out);
@@ -100,8 +100,7 @@ void matmul(const OpCall& call, Outputs& out) {
 }
 
 // The rows of x [.., in] as one matrix: in place where its strides allow, else through one copy.
-template <class T>
-void linear_of(const OpCall& call, Tensor& out) {
+template <class T> void linear_of(const OpCall& call, Tensor& out) {
   const Tensor& tx = call[0];
   const Tensor& bias = call[2];
   const Loaded<T> x(tx);

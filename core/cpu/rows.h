@@ -33,10 +33,10 @@ inline Rows rows_of_last(const Shape& sizes, int dims) {
 }
 
 // Reads rows: as they lie where they are T and side by side, else through the caller's buffer.
-template <class T>
-class RowReader {
+template <class T> class RowReader {
  public:
-  RowReader(const Tensor& t, const Rows& rows) : rows_(rows), dtype_(t.dtype()), data_(static_cast<char*>(t.raw())) {
+  RowReader(const Tensor& t, const Rows& rows)
+      : rows_(rows), dtype_(t.dtype()), data_(static_cast<char*>(t.raw())) {
     if (t.is_contiguous()) return;
     copy_.emplace(t, Loaded<T>::As::rows);
     dtype_ = dtype_of<T>;
@@ -57,10 +57,10 @@ class RowReader {
 };
 
 // Writes rows of a row-major output: target() is where to compute one, store() rounds it into place.
-template <class T>
-class RowWriter {
+template <class T> class RowWriter {
  public:
-  RowWriter(Tensor& t, const Rows& rows) : rows_(rows), dtype_(t.dtype()), data_(static_cast<char*>(t.raw())) {}
+  RowWriter(Tensor& t, const Rows& rows)
+      : rows_(rows), dtype_(t.dtype()), data_(static_cast<char*>(t.raw())) {}
   T* target(std::int64_t row, T* buffer) const {
     return dtype_ == dtype_of<T> && rows_.inner == 1 ? reinterpret_cast<T*>(at(row)) : buffer;
   }
@@ -70,15 +70,16 @@ class RowWriter {
   }
 
  private:
-  char* at(std::int64_t row) const { return data_ + rows_.offset(row) * static_cast<std::int64_t>(size_of(dtype_)); }
+  char* at(std::int64_t row) const {
+    return data_ + rows_.offset(row) * static_cast<std::int64_t>(size_of(dtype_));
+  }
   Rows rows_;
   DType dtype_;
   char* data_;
 };
 
 // f(row, buffers, counts) for every row, in parallel; `buffers` are `n` rows of scratch, one after the other.
-template <class T, class F>
-void for_rows(const Rows& rows, int n, DType to, const F& f) {
+template <class T, class F> void for_rows(const Rows& rows, int n, DType to, const F& f) {
   if (rows.count == 0) return;
   CastCounts* const total = counts_for(dtype_of<T>, to);
   const std::int64_t grain = std::max<std::int64_t>(1, kGrain / std::max<std::int64_t>(1, rows.length));
@@ -92,8 +93,7 @@ void for_rows(const Rows& rows, int n, DType to, const F& f) {
 
 // The sum of f(0) .. f(n-1): 16 partial sums, added up pairwise. The order depends on n alone, and the error grows with
 // n / 16.
-template <class T, class F>
-T blocked_sum(std::int64_t n, const F& f) {
+template <class T, class F> T blocked_sum(std::int64_t n, const F& f) {
   constexpr int kParts = 16;
   T part[kParts] = {};
   std::int64_t i = 0;

@@ -4,8 +4,7 @@ namespace gradual::cpu {
 namespace {
 
 // f(in0, in1, out, scratch, n) for each row along the call's dim; in1 is null where there is one input.
-template <class F>
-void along(const OpCall& call, Outputs& out, const F& f) {
+template <class F> void along(const OpCall& call, Outputs& out, const F& f) {
   const Rows rows = rows_along(call[0].sizes(), call.get<DimAttrs>().dim);
   if (out[0].numel() == 0) return;
   visit_floating(out[0].dtype(), [&](auto zero) {
@@ -44,7 +43,8 @@ void softmax_backward(const OpCall& call, Outputs& out) {
 }
 
 void log_softmax(const OpCall& call, Outputs& out) {
-  along(call, out, []<class T>(const T* x, const T*, T* y, T* exps, std::int64_t n) { log_softmax_row(x, y, exps, n); });
+  along(call, out,
+        []<class T>(const T* x, const T*, T* y, T* exps, std::int64_t n) { log_softmax_row(x, y, exps, n); });
 }
 
 void log_softmax_backward(const OpCall& call, Outputs& out) {

@@ -10,8 +10,7 @@
 
 namespace gradual::cpu {
 
-template <class T>
-T row_max(const T* x, std::int64_t n) {
+template <class T> T row_max(const T* x, std::int64_t n) {
   T largest = -std::numeric_limits<T>::infinity();
   for (std::int64_t i = 0; i < n; ++i) largest = x[i] > largest ? x[i] : largest;
   return largest;
@@ -19,8 +18,7 @@ T row_max(const T* x, std::int64_t n) {
 
 // out = x - max - log(sum(exp(x - max))). A row that is -Inf all over gives NaN, as the quotient 0/0 would.
 // exps is n elements of scratch.
-template <class T>
-void log_softmax_row(const T* x, T* out, T* exps, std::int64_t n) {
+template <class T> void log_softmax_row(const T* x, T* out, T* exps, std::int64_t n) {
   const T largest = row_max(x, n);
   for (std::int64_t i = 0; i < n; ++i) exps[i] = math::exp(x[i] - largest);
   const T log_sum = math::log(blocked_sum<T>(n, [&](std::int64_t i) { return exps[i]; }));

@@ -1,0 +1,125 @@
+// cross_entropy and its backward row against f64 loops; PyTorch's conventions for ignored rows.
+#include <doctest/doctest.h>
+#include <gradual/core/ops.h>
+#include <gradual/core/threads.h>
+
+#include <cmath>
+#include <vector>
+
+using namespace gradual;
+
+namespace {
+
+constexpr std::int64_t kRows = 7;
+constexpr std::int64_t kClasses = 5;
+
+Tensor logits(DType dtype) {
+  Generator g(1);
+  return (randn({kRows, kClasses}, {.dtype = DType::f64}, g) * 2.0).to(dtype);
+}
+Tensor classes() { return from_data(std::vector<std::int64_t>{0, 4, -100, 2, 2, 1, -100}, {kRows}); }
+
+struct Expected {
+  std::vector<double> losses, gradient;  // of the sum
+  double counted = 0;
+};
+Expected expected(const Tensor& x, const Tensor& y, double smoothing, std::int64_t ignore) {
+  const std::vector<double> v = x.to_vector<double>();
+  const std::vector<std::int64_t> labels = y.to_vector<std::int64_t>();
+  const auto c = static_cast<std::size_t>(x.size(1));
+  Expected e;
+  for (std::size_t r = 0; r < labels.size(); ++r) {
+    double sum = 0;
+    for (std::size_t i = 0; i < c; ++i) sum += std::exp(v[r * c + i]);
+    double loss = 0;
+    const bool counts = labels[r] != ignore;
+    for (std::size_t i = 0; i < c; ++i) {
+      const double own = static_cast<std::int64_t>(i) == labels[r] ? 1 - smoothing : 0;
+      const double target = counts ? own + smoothing / static_cast<double>(c) : 0;
+      loss -= target * (v[r * c + i] - std::log(sum));
+      e.gradient.push_back(counts ? std::exp(v[r * c + i]) / sum - target : 0);
+    }
+    e.losses.push_back(loss);
+    e.counted += counts;
+  }
+  return e;
+}
+
+}  // namespace
+
+TEST_CASE("cross_entropy: every reduction, smoothing and ignored rows") {
+  for (DType dtype : {DType::f64, DType::f32, DType::f16, DType::bf16}) {
+    const double tolerance = dtype == DType::f64   ? 1e-14
+                             : dtype == DType::f32 ? 2e-6
+                             : dtype == DType::f16 ? 4e-3
+                                                   : 3e-2;
+    const Tensor x = logits(dtype);
+    for (double smoothing : {0.0, 0.1, 1.0}) {
+      for (std::int64_t ignore : {-100, 2}) {
+        const Tensor y = where(eq(classes(), -100), ignore, classes());
+        const Expected e = expected(x, y, smoothing, ignore);
+        double sum = 0;
+        for (double l : e.losses) sum += l;
+        const auto loss = [&](Reduction r) {
+          return cross_entropy(x, y, {.reduction = r, .label_smoothing = smoothing, .ignore_index = ignore});
+        };
+        CHECK(std::abs(loss(Reduction::sum).item() - sum) <= tolerance * sum);
+        CHECK(std::abs(loss(Reduction::mean).item() - sum / e.counted) <= tolerance * sum / e.counted);
+        const std::vector<double> each = loss(Reduction::none).to_vector<double>();
+        REQUIRE(each.size() == kRows);
+        for (std::size_t i = 0; i < each.size(); ++i) CHECK(std::abs(each[i] - e.losses[i]) <= tolerance * 4);
+
+        const Tensor logp = log_softmax(x, 1);
+        const CrossEntropyAttrs attrs{.ignore_index = ignore,
+                                      .label_smoothing = smoothing,
+                                      .reduction = static_cast<int>(Reduction::mean)};
+        const std::vector<double> dx =
+            cross_entropy_backward(full({}, 2, {.dtype = dtype}), logp, y, attrs).to_vector<double>();
+        for (std::size_t i = 0; i < dx.size(); ++i)
+          REQUIRE(std::abs(dx[i] - 2 * e.gradient[i] / e.counted) <= 2 * tolerance);
+      }
+    }
+  }
+}
+
+TEST_CASE("cross_entropy: the gradient of each row where nothing is reduced") {
+  const Tensor x = logits(DType::f64);
+  const Tensor dy = arange(1, kRows + 1).to(DType::f64);
+  const Expected e = expected(x, classes(), 0, -100);
+  const CrossEntropyAttrs attrs{.reduction = static_cast<int>(Reduction::none)};
+  const std::vector<double> dx =
+      cross_entropy_backward(dy, log_softmax(x, 1), classes(), attrs).to_vector<double>();
+  for (std::size_t i = 0; i < dx.size(); ++i)
+    CHECK(dx[i] == doctest::Approx(e.gradient[i] * static_cast<double>(i / kClasses + 1)).epsilon(1e-12));
+}
+
+TEST_CASE("cross_entropy: rows that all are ignored leave NaN as a mean and 0 as a sum") {
+  const Tensor y = full({kRows}, -100, {.dtype = DType::i64});
+  CHECK(std::isnan(cross_entropy(logits(DType::f32), y).item()));
+  CHECK(cross_entropy(logits(DType::f32), y, {.reduction = Reduction::sum}).item() == 0);
+  CHECK(std::isnan(cross_entropy(zeros({0, 3}), zeros({0}, {.dtype = DType::i64})).item()));
+}
+
+TEST_CASE("cross_entropy: a class out of range names row, class and range") {
+  const Tensor y = from_data(std::vector<std::int64_t>{0, 4, 5, 2, 2, 1, 0}, {kRows});
+  CHECK_THROWS_WITH_AS(cross_entropy(logits(DType::f32), y),
+                       doctest::Contains("class 5 in row 2; classes must be 0 to 4"), Error);
+  const Tensor negative = from_data(std::vector<std::int64_t>{0, -1, 0, 0, 0, 0, 0}, {kRows});
+  CHECK_THROWS_WITH_AS(cross_entropy(logits(DType::f32), negative), doctest::Contains("class -1 in row 1"),
+                       Error);
+}
+
+TEST_CASE("cross_entropy: strided logits and classes, any number of threads") {
+  Generator g(2);
+  const Tensor x = randn({4000, 20}, {}, g);
+  const Tensor y = randint(0, 20, {4000}, {.dtype = DType::i64}, g);
+  const Tensor twice = zeros({8000}, {.dtype = DType::i64});
+  slice(twice, 0, {.start = {}, .stop = {}, .step = 2}).copy_(y);
+  const int saved = num_threads();
+  set_num_threads(1);
+  const double one = cross_entropy(x, y).item();
+  set_num_threads(6);
+  CHECK(cross_entropy(x, y).item() == one);
+  set_num_threads(saved);
+  CHECK(cross_entropy(clone(x.t()).t(), slice(twice, 0, {.start = {}, .stop = {}, .step = 2})).item() == one);
+}
