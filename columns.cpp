@@ -1,5 +1,4 @@
 // Every column's registration, by hand: registrars that run before main vanish from static libraries.
-#include "autograd/rule.h"
 #include "core/cpu/kernels.h"
 #include "core/dispatch.h"
 
@@ -20,7 +19,6 @@ void register_columns() {
   cpu::register_losses();
 
   // The layers above core: backward rules and cast policy.
-  register_rules();
 }
 
 }  // namespace gradual

@@ -31,4 +31,3 @@
 #include "nn/norm.h"
 #include "nn/pooling.h"
 #include "nn/sequential.h"
-#include "nn/summary.h"

@@ -34,8 +34,7 @@ ThreadState snapshot() { return {chain(), context(), default_generator().state()
 ThreadStateScope::ThreadStateScope(const ThreadState& state)
     : chain_(chain()), context_(context()), generator_scope_(generator_) {
   generator_.set_state(state.generator);
-  chain().amp = state.chain.amp;
-  chain().autograd = state.chain.autograd;
+  chain() = state.chain;
   context() = state.context;
 }
 ThreadStateScope::~ThreadStateScope() {

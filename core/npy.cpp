@@ -197,8 +197,9 @@ void save_npy(const std::string& path, const Tensor& tensor) {
          "; f32 holds all its values: save_npy(path, t.to(DType::f32)), or write safetensors");
   std::string header = "{'descr': '" + std::string(size_of(kind->dtype) == 1 ? "|" : "<") +
                        std::string(kind->code) + "', 'fortran_order': False, 'shape': (";
-  for (const std::int64_t d : tensor.sizes()) header += std::to_string(d) + ",";
-  header += "), }";
+  const Shape& sizes = tensor.sizes();
+  for (int i = 0; i < sizes.size(); ++i) header += (i > 0 ? ", " : "") + std::to_string(sizes[i]);
+  header += sizes.size() == 1 ? ",), }" : "), }";
   header.append(63 - (10 + header.size()) % 64, ' ');  // the data then starts at a multiple of 64
   header += '\n';
 

@@ -31,10 +31,11 @@ double parse_number(std::string_view field, const Place& place) {
   if (digits.starts_with('+') && !digits.starts_with("+-")) digits.remove_prefix(1);
   double value = 0;
   const auto [end, error] = std::from_chars(digits.data(), digits.data() + digits.size(), value);
-  const std::string shown = "\"" + std::string(field.substr(0, 40)) + "\"";
-  if (error == std::errc::result_out_of_range) place.refuse(shown + " is out of f64's range");
-  if (error != std::errc() || end != digits.data() + digits.size()) place.refuse(shown + " is not a number");
-  return value;
+  if (error == std::errc() && end == digits.data() + digits.size()) return value;
+  std::string message = "\"";
+  message.append(field.substr(0, 40));
+  message += error == std::errc::result_out_of_range ? "\" is out of f64's range" : "\" is not a number";
+  place.refuse(message);
 }
 
 // Calls each(field, place) for the line's fields; returns how many there were.

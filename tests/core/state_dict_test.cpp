@@ -7,18 +7,10 @@
 #include <string>
 #include <vector>
 
+#include "support/files.h"
+
 using namespace gradual;
-
-namespace {
-
-template <class F> std::string message_of(F f) {
-  try {
-    f();
-  } catch (const Error& e) { return e.what(); }
-  return "nothing was thrown";
-}
-
-}  // namespace
+using test::message_of;
 
 TEST_CASE("a state dict keeps values, their kinds and their order") {
   StateDict state;

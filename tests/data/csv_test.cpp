@@ -1,0 +1,54 @@
+#include <doctest/doctest.h>
+#include <gradual/data/csv.h>
+
+#include <string>
+#include <vector>
+
+#include "support/files.h"
+
+using namespace gradual;
+using namespace gradual::data;
+using test::message_of;
+
+TEST_CASE("csv: numbers, blanks, line ends and a header") {
+  const Csv plain = parse_csv("1,2.5, -3e2\r\n+4,\t.5 ,6\n\n", "x");
+  CHECK(plain.values.sizes() == Shape{2, 3});
+  CHECK(plain.values.dtype() == DType::f64);
+  CHECK(plain.values.to_vector<double>() == std::vector<double>{1, 2.5, -300, 4, 0.5, 6});
+  CHECK(plain.header.empty());
+  const Csv named = parse_csv("a; b\n1;2", "x", {.separator = ';', .header = true});
+  CHECK(named.header == std::vector<std::string>{"a", "b"});
+  CHECK(named.values.to_vector<double>() == std::vector<double>{1, 2});
+  CHECK(parse_csv("a,b\n", "x", {.header = true}).values.sizes() == Shape{0, 2});
+}
+
+TEST_CASE("csv: an error names the line and the column") {
+  struct Row {
+    std::string text, message;
+    CsvOptions options = {};
+  };
+  const Row rows[] = {
+      {"", "csv \"t.csv\": it is empty"},
+      {"\n\n", "csv \"t.csv\": it is empty"},
+      {"1,2\n3\n", "csv \"t.csv\", line 2, column 1: the last of this line; each line has 2 columns"},
+      {"1,2\n3,4,5\n", "csv \"t.csv\", line 2, column 3: one too many; each line has 2 columns"},
+      {"1,2\n3,four\n", "csv \"t.csv\", line 2, column 2: \"four\" is not a number"},
+      {"1,,3\n", "csv \"t.csv\", line 1, column 2: empty, a number is needed"},
+      {"1,2,\n", "csv \"t.csv\", line 1, column 3: empty, a number is needed"},
+      {"1,2x\n", "csv \"t.csv\", line 1, column 2: \"2x\" is not a number"},
+      {"1,+-2\n", "csv \"t.csv\", line 1, column 2: \"+-2\" is not a number"},
+      {"1,1e999\n", "csv \"t.csv\", line 1, column 2: \"1e999\" is out of f64's range"},
+      {"1\n\n2\n", "csv \"t.csv\", line 2, column 1: a blank line before the end"},
+      {"1,2,3\n", "csv \"t.csv\", line 1, column 3: one too many; each line has 2 columns", {.columns = 2}},
+      {"1\n",
+       "csv \"t.csv\", line 1, column 1: the last of this line; each line has 2 columns",
+       {.columns = 2}},
+      {"a,b\n1,2,3\n",
+       "csv \"t.csv\", line 2, column 3: one too many; each line has 2 columns",
+       {.header = true}},
+  };
+  for (const Row& row : rows) {
+    CAPTURE(row.text);
+    CHECK(message_of([&] { parse_csv(row.text, "t.csv", row.options); }) == row.message);
+  }
+}

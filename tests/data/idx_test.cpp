@@ -1,0 +1,139 @@
+#include <doctest/doctest.h>
+#include <gradual/core/atomic_file.h>
+#include <gradual/data/gzip.h>
+#include <gradual/data/idx.h>
+#include <zlib.h>
+
+#include <cmath>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "support/files.h"
+
+using namespace gradual;
+using namespace gradual::data;
+using test::message_of;
+
+namespace {
+
+std::string idx(std::vector<std::uint32_t> sizes, const std::string& bytes) {
+  std::string out("\0\0\x08", 3);
+  out += static_cast<char>(sizes.size());
+  for (const std::uint32_t s : sizes)
+    for (int shift = 24; shift >= 0; shift -= 8) out += static_cast<char>(s >> shift);
+  return out + bytes;
+}
+
+std::string packed(const std::string& bytes) {
+  z_stream z{};
+  REQUIRE(deflateInit2(&z, 9, Z_DEFLATED, 15 + 16, 8, Z_DEFAULT_STRATEGY) == Z_OK);
+  std::string out(deflateBound(&z, static_cast<uLong>(bytes.size())) + 32, '\0');
+  z.next_in = reinterpret_cast<Bytef*>(const_cast<char*>(bytes.data()));
+  z.avail_in = static_cast<uInt>(bytes.size());
+  z.next_out = reinterpret_cast<Bytef*>(out.data());
+  z.avail_out = static_cast<uInt>(out.size());
+  REQUIRE(deflate(&z, Z_FINISH) == Z_STREAM_END);
+  out.resize(z.total_out);
+  deflateEnd(&z);
+  return out;
+}
+
+}  // namespace
+
+TEST_CASE("idx: plain and gzipped bytes of any shape") {
+  const std::string bytes = idx({2, 1, 3}, std::string("\x00\x01\x02\xfd\xfe\xff", 6));
+  for (const std::string& file : {bytes, packed(bytes)}) {
+    const Tensor t = parse_idx(file, "x");
+    CHECK(t.dtype() == DType::u8);
+    CHECK(t.sizes() == Shape{2, 1, 3});
+    CHECK(t.to_vector<std::int64_t>() == std::vector<std::int64_t>{0, 1, 2, 253, 254, 255});
+  }
+  CHECK(parse_idx(idx({0, 28, 28}, ""), "x").sizes() == Shape{0, 28, 28});
+}
+
+TEST_CASE("idx: a malformed file gives an error that names what is wrong") {
+  const std::string good = idx({2, 2}, "abcd");
+  std::string floats = good;
+  floats[2] = 0x0d;
+  std::string damaged = packed(good);
+  damaged[damaged.size() - 6] = static_cast<char>(damaged[damaged.size() - 6] ^ 1);  // in the checksum
+  const std::string big = packed(std::string(100000, 'x'));
+  struct Row {
+    std::string bytes, message;
+  };
+  const Row rows[] = {
+      {"", "idx \"bad\": truncated: 0 bytes"},
+      {std::string("\0\0\x08", 3), "idx \"bad\": truncated: 3 bytes"},
+      {"P5 2 2 255", "idx \"bad\": does not start with two zero bytes; it is no IDX file"},
+      {floats, "idx \"bad\": element type 13; only 8, unsigned bytes, is read"},
+      {idx({}, "a"), "idx \"bad\": 0 dimensions; 1 to 8 are allowed"},
+      {idx({1, 1, 1, 1, 1, 1, 1, 1, 1}, "a"), "idx \"bad\": 9 dimensions; 1 to 8 are allowed"},
+      {good.substr(0, 9), "idx \"bad\": truncated within its sizes: 9 bytes"},
+      {good.substr(0, 15), "idx \"bad\": sizes [2, 2] take 4 bytes, the file has 3: truncated"},
+      {good + "e", "idx \"bad\": sizes [2, 2] take 4 bytes, the file has 5"},
+      {idx({0xffffffff, 0xffffffff, 0xffffffff}, ""), "idx \"bad\": its sizes have too many elements"},
+      {idx({0xffffffff, 0x10000}, ""), "the file has 0: truncated"},
+      {packed(good).substr(0, 20), "gzip \"bad\": truncated"},
+      {damaged, "gzip \"bad\": damaged: incorrect data check"},
+      {packed(good) + "tail", "gzip \"bad\": damaged: incorrect header check"},
+      {"\x1f\x8b\x07" + std::string(7, '\0'), "gzip \"bad\": damaged: unknown compression method"},
+      {big.substr(0, big.size() / 2), "gzip \"bad\": truncated"},
+  };
+  for (const Row& row : rows) {
+    const std::string message = message_of([&] { parse_idx(row.bytes, "bad"); });
+    CAPTURE(message);
+    CAPTURE(row.message);
+    CHECK(test::contains(message, row.message));
+  }
+}
+
+TEST_CASE("gzip: several members are one stream, and there is a limit") {
+  CHECK(gunzip(packed("one ") + packed("") + packed("two"), "x") == "one two");
+  CHECK(gunzip(packed(std::string(200000, 'x')), "x") == std::string(200000, 'x'));
+  CHECK(message_of([] { gunzip(packed(std::string(200000, 'x')), "x", 100000); }) ==
+        "gzip \"x\": unpacks to more than the 100000 bytes allowed");
+  CHECK(test::contains(message_of([] { gunzip("plain", "x"); }), "it is no gzip file"));
+}
+
+TEST_CASE("mnist: four files, plain or packed, become two normalised datasets") {
+  const test::TemporaryFolder folder;
+  std::string pixels(2 * 28 * 28, '\0');
+  pixels[1] = '\xff';
+  write_file_atomically(folder / "train-images-idx3-ubyte", idx({2, 28, 28}, pixels));
+  write_file_atomically(folder / "train-labels-idx1-ubyte.gz", packed(idx({2}, "\x09\x03")));
+  CHECK(test::contains(message_of([&] { mnist(folder.path()); }), "t10k-images-idx3-ubyte.gz\" is there"));
+  write_file_atomically(folder / "t10k-images-idx3-ubyte.gz",
+                        packed(idx({1, 28, 28}, std::string(784, '\x80'))));
+  write_file_atomically(folder / "t10k-labels-idx1-ubyte", idx({1}, "\x01"));
+  const Split data = mnist(folder.path());
+  CHECK(data.train.inputs.sizes() == Shape{2, 1, 28, 28});
+  CHECK(data.train.inputs.dtype() == DType::f32);
+  CHECK(data.train.inputs.data<float>()[0] == static_cast<float>(-0.1307 / 0.3081));
+  CHECK(data.train.inputs.data<float>()[1] == static_cast<float>((1 - 0.1307) / 0.3081));
+  CHECK(data.train.targets.to_vector<std::int64_t>() == std::vector<std::int64_t>{9, 3});
+  CHECK(data.train.classes == 10);
+  CHECK(data.test.size() == 1);
+
+  write_file_atomically(folder / "t10k-labels-idx1-ubyte", idx({2}, "ab"));
+  CHECK(test::contains(message_of([&] { mnist(folder.path()); }), "is [2] for images [1, 28, 28]"));
+  write_file_atomically(folder / "t10k-labels-idx1-ubyte", idx({1}, "\x0a"));
+  CHECK(test::contains(message_of([&] { mnist(folder.path()); }), "label 0 is 10"));
+}
+
+TEST_CASE("mnist: the real images have the mean and deviation that they are normalised with") {
+  const std::string folder = test::shared_data("mnist9k");
+  if (folder.empty()) {
+    MESSAGE("skipped: ../shared/data/mnist9k is not there");
+    return;
+  }
+  const Split data = mnist(folder);
+  CHECK(data.train.size() == 8000);
+  CHECK(data.test.size() == 1000);
+  double sum = 0;
+  double squares = 0;
+  for (const float x : data.train.inputs.to_vector<float>()) sum += x, squares += static_cast<double>(x) * x;
+  const auto n = static_cast<double>(data.train.inputs.numel());
+  CHECK(std::abs(sum / n) < 0.02);
+  CHECK(std::abs(std::sqrt(squares / n) - 1) < 0.02);
+}
