@@ -352,7 +352,7 @@ void logsumexp(const OpCall& c, Outputs& out) {
     reduce<C>(p, reducer<C, Plain, functors::Maximum>(), nullptr, shift.data());
     shift.map([](C m, std::int64_t) { return std::isfinite(m) ? m : C{0}; });
     reduce<C>(p, reducer<C, ShiftedExp, functors::Add>(), shift.data(), v.data());
-    v.map([&](C s, std::int64_t i) { return std::log(s) + shift.data()[i]; });
+    v.map([&](C s, std::int64_t i) { return math::log(s) + shift.data()[i]; });
     v.write(out[0]);
   });
 }
