@@ -1,4 +1,5 @@
 // Every column's registration, by hand: registrars that run before main vanish from static libraries.
+#include "autograd/rule.h"
 #include "core/cpu/kernels.h"
 #include "core/dispatch.h"
 
@@ -19,6 +20,7 @@ void register_columns() {
   cpu::register_losses();
 
   // The layers above core: backward rules and cast policy.
+  register_rules();
 }
 
 }  // namespace gradual

@@ -31,3 +31,4 @@
 #include "nn/norm.h"
 #include "nn/pooling.h"
 #include "nn/sequential.h"
+#include "nn/summary.h"

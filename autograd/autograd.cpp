@@ -24,6 +24,8 @@ GradMeta& ensure_grad_meta(const Tensor& t) {
 
 void set_history(const Tensor& t, const Ref<Node>& node, std::uint32_t output) {
   GradMeta& m = ensure_grad_meta(t);
+  // A leaf that stopped requiring grad and now becomes a result: older nodes must not gather here.
+  if (m.edge.node && m.edge.node->is_leaf) m.edge.node->leaf = nullptr;
   m.edge = {node, output};
   m.requires_grad = true;
 }
@@ -68,27 +70,47 @@ void finish_node(Node& node, const Tensor& first) {
   node.output_dtype = first.dtype();
 }
 
-Outputs call_in_place(const OpCall& call, const Rule& rule, std::uint32_t needs) {
+// A copy of `t` that stands for it on the tape: what a rule needs of a tensor that is about to be overwritten.
+Tensor copy_before_write(const Tensor& t, const OpCall& call) {
+  Tensor copy;
+  {
+    const NoGrad off;
+    const CauseScope cause(intern("kept for the backward of " + std::string(name(call.op))));
+    copy = clone(t, call.where);
+  }
+  if (const GradMeta* m = grad_meta(t); m && m->requires_grad) set_history(copy, m->edge.node, m->edge.output);
+  return copy;
+}
+
+void check_in_place(const OpCall& call, const Rule& rule) {
   const Tensor& x = call[0];
   const GradMeta* m = grad_meta(x);
+  const Storage& storage = *x.unsafe_impl()->storage;
   const auto refuse = [&](const std::string& why) {
-    const std::string op(name(call.op).substr(0, name(call.op).size() - 1));
+    std::string op(name(call.op));
+    if (op.ends_with('_')) op.pop_back();
     fail(describe(call) + ": " + why + "; use the functional form x = " + op + "(x, ..), or write under NoGrad");
   };
   if (m && m->requires_grad && m->edge.node->is_leaf) refuse("a leaf that requires grad cannot be written in place");
-  if (x.unsafe_impl()->storage->differentiable.load() > (m ? 1 : 0))
+  if (storage.differentiable.load() > (m ? 1 : 0))
     refuse("the tensor shares storage with another differentiable tensor");
+  if (!(m && m->requires_grad) && storage.refs.load() > 1)
+    refuse("the tensor shares storage with another one, which would not carry the gradient");
   if (!x.is_floating()) refuse("only floating tensors carry gradients");
   if (!rule.backward) refuse(rule.reason ? rule.reason : "this op has no gradient");
+}
+
+Outputs call_in_place(const OpCall& call, const Rule& rule, std::uint32_t needs) {
+  check_in_place(call, rule);
+  const Tensor& x = call[0];
   const Ref<Node> node = make_node(call);
-  // What the rule saves of x is its value before the write.
-  for (int i = 1; i < call.inputs.size(); ++i) {
-    if (!(needs & (1u << i)) || !(rule.saves[i] & in(0))) continue;
-    const NoGrad off;
-    node->save_input(0, clone(x, call.where));
-  }
+  std::uint16_t saves = 0;
   for (int i = 0; i < call.inputs.size(); ++i)
-    if ((needs & (1u << i)) && (rule.saves[i] & in(1))) node->save_input(1, call[1]);
+    if (needs & (1u << i)) saves |= rule.saves[i];
+  for (int i = 0; i < call.inputs.size(); ++i) {
+    if (!(saves & in(i)) || !call[i].defined()) continue;
+    node->save_input(i, call[i].shares_storage(x) ? copy_before_write(call[i], call) : call[i]);
+  }
   Outputs out = next_below_autograd(call);
   finish_node(*node, x);
   set_history(x, node, 0);
@@ -198,8 +220,9 @@ void Tensor::zero_grad() const {
 Tensor Tensor::detach() const { return detached(*this); }
 
 void Tensor::backward(const Tensor& gradient, bool retain_graph, bool create_graph) const {
-  autograd::backward({*this}, gradient.defined() ? std::vector<Tensor>{gradient} : std::vector<Tensor>{},
-                     {.retain_graph = retain_graph, .create_graph = create_graph});
+  autograd::Engine engine({this, 1}, {&gradient, gradient.defined() ? std::size_t{1} : 0},
+                          {.retain_graph = retain_graph, .create_graph = create_graph});
+  engine.run();
 }
 
 std::uint64_t Tensor::register_hook(Hook hook) const {

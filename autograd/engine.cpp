@@ -1,6 +1,7 @@
 #include "engine.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "../core/ops.h"
 #include "function.h"
@@ -29,7 +30,7 @@ Tensor RuleContext::input(int i) const {
 
 Tensor RuleContext::output(int i) const {
   check(node_.saved_outputs[i], node_.output_versions[i]);
-  if (!create_graph_) return node_.saved_outputs[i];
+  if (!create_graph_ || !node_.saved_outputs[i].is_floating()) return node_.saved_outputs[i];
   Tensor t = detached(node_.saved_outputs[i]);
   set_history(t, Ref<Node>::share(&node_), static_cast<std::uint32_t>(i));
   return t;
@@ -56,67 +57,93 @@ std::size_t hash(const Node* node) {
   return static_cast<std::size_t>((reinterpret_cast<std::uintptr_t>(node) >> 6) * 0x9E3779B97F4A7C15u >> 20);
 }
 
-// In backward an op's line and module are those of the forward op.
-class NodeScope {
+thread_local Engine* current_engine = nullptr;
+
+// What every step runs under: below amp, recording only where a graph of the backward is wanted, and with the line and
+// the module of the forward op.
+class StepScope {
  public:
-  explicit NodeScope(const Node& node) : saved_(context()) {
+  StepScope(Engine* engine, const Node& node, bool create_graph)
+      : engine_(current_engine), chain_(chain()), context_(context()) {
+    current_engine = engine;
+    Chain& ch = chain();
+    ch.amp = nullptr;
+    ch.autograd = create_graph ? default_autograd() : nullptr;
     Context& c = context();
     c.module = node.module;
     c.cause = node.cause;
     c.phase = Phase::backward;
     c.line = node.where;
+    c.backward_of = node.is_leaf ? "" : name(node.op).data();
   }
-  ~NodeScope() { context() = saved_; }
-  NodeScope(const NodeScope&) = delete;
-  NodeScope& operator=(const NodeScope&) = delete;
+  ~StepScope() {
+    current_engine = engine_;
+    chain().amp = chain_.amp;
+    chain().autograd = chain_.autograd;
+    context() = context_;
+  }
+  StepScope(const StepScope&) = delete;
+  StepScope& operator=(const StepScope&) = delete;
 
  private:
-  Context saved_;
+  Engine* engine_;
+  Chain chain_;
+  Context context_;
 };
 
-// The engine's vectors, kept between runs so that a small backward touches no heap. A nested run finds them taken.
-struct Buffers {
-  std::vector<std::uint32_t> free, heap, table;
-};
-thread_local Buffers spare;
+bool owned(const Tensor& t) {  // nobody else can see the numbers
+  return t.unsafe_impl()->refs.load(std::memory_order_relaxed) == 1 &&
+         t.unsafe_impl()->storage->refs.load(std::memory_order_relaxed) == 1;
+}
 
 }  // namespace
 
-Engine::Engine(const std::vector<Tensor>& outputs, const std::vector<Tensor>& grad_outputs, GradOptions options)
-    : options_(options) {
+Engine::Buffers& Engine::spare() {
+  thread_local Buffers buffers;
+  return buffers;
+}
+
+Engine* Engine::current() { return current_engine; }
+
+Engine::Engine(std::span<const Tensor> outputs, std::span<const Tensor> grad_outputs, GradOptions options,
+               Segment segment)
+    : options_(options), segment_(segment), b_(std::exchange(spare(), {})) {
   options_.retain_graph = options.retain_graph || options.create_graph;
-  free_.swap(spare.free);
-  heap_.swap(spare.heap);
-  table_.swap(spare.table);
-  free_.clear();
-  heap_.clear();
-  if (table_.size() < 64) table_.resize(64);
-  std::fill(table_.begin(), table_.end(), 0);
+  if (b_.table.empty()) b_.table.resize(64);
   if (!grad_outputs.empty() && grad_outputs.size() != outputs.size())
     fail("backward: " + std::to_string(outputs.size()) + " outputs and " + std::to_string(grad_outputs.size()) +
          " gradients");
-  for (std::size_t i = 0; i < outputs.size(); ++i) {
-    const Tensor& y = outputs[i];
-    if (!y.requires_grad())
-      fail("backward: the output " + to_string(y.sizes()) + " does not depend on any tensor that requires grad");
-    Tensor g = grad_outputs.empty() ? Tensor() : grad_outputs[i];
-    if (!g.defined()) {
-      if (y.numel() != 1)
-        fail("backward: an output of shape " + to_string(y.sizes()) +
-             " needs a gradient of that shape; only one-element outputs start from 1");
-      g = ones_like(y);
-    } else if (g.sizes() != y.sizes() || g.dtype() != y.dtype()) {
-      fail("backward: a gradient " + to_string(g.sizes()) + " " + std::string(name(g.dtype())) + " for an output " +
-           to_string(y.sizes()) + " " + std::string(name(y.dtype())));
-    }
-    deliver(grad_meta(y)->edge, std::move(g));
+  Chain& c = chain();
+  const StageScope no_amp(c.amp, nullptr);
+  const StageScope recording(c.autograd, options_.create_graph ? default_autograd() : nullptr);
+  for (std::size_t i = 0; i < outputs.size(); ++i)
+    seed(outputs[i], grad_outputs.empty() ? Tensor() : grad_outputs[i]);
+}
+
+void Engine::seed(const Tensor& y, Tensor g) {
+  if (!y.requires_grad())
+    fail("backward: the output " + to_string(y.sizes()) + " does not depend on any tensor that requires grad");
+  if (!g.defined()) {
+    if (y.numel() != 1)
+      fail("backward: an output of shape " + to_string(y.sizes()) +
+           " needs a gradient of that shape; only one-element outputs start from 1");
+    g = ones_like(y);
+  } else if (g.sizes() != y.sizes() || g.dtype() != y.dtype()) {
+    fail("backward: a gradient " + to_string(g.sizes()) + " " + std::string(name(g.dtype())) + " for an output " +
+         to_string(y.sizes()) + " " + std::string(name(y.dtype())));
   }
+  deliver(grad_meta(y)->edge, std::move(g));
 }
 
 Engine::~Engine() {
-  free_.swap(spare.free);
-  heap_.swap(spare.heap);
-  table_.swap(spare.table);
+  if (!b_.heap.empty()) {  // stopped early: what is pending goes
+    b_.heap.clear();
+    b_.free.clear();
+    b_.slots.clear();
+    std::fill(b_.table.begin(), b_.table.end(), 0);
+  }
+  constexpr std::size_t kKeep = 1 << 16;
+  if (b_.table.size() <= kKeep) spare() = std::move(b_);
 }
 
 void Engine::capture(const std::vector<Tensor>& inputs) {
@@ -129,47 +156,70 @@ void Engine::capture(const std::vector<Tensor>& inputs) {
   captured_.resize(inputs.size());
 }
 
-bool Engine::done() const { return heap_.empty() || slots_[heap_.front()].node->sequence < stop_below_; }
+bool Engine::done() const { return b_.heap.empty() || b_.slots[b_.heap.front()].node->sequence < stop_below_; }
 
 Engine::Pending& Engine::pending(const Ref<Node>& node) {
-  std::size_t mask = table_.size() - 1;
+  const std::size_t mask = b_.table.size() - 1;
   std::size_t at = hash(node.get()) & mask;
-  while (table_[at]) {
-    if (slots_[table_[at] - 1].node == node) return slots_[table_[at] - 1];
+  while (const std::uint32_t entry = b_.table[at]) {
+    if (b_.slots[entry - 1].node == node) return b_.slots[entry - 1];
     at = (at + 1) & mask;
   }
-  std::uint32_t slot = 0;
-  if (free_.empty()) {
-    slot = static_cast<std::uint32_t>(slots_.size());
-    slots_.emplace_back();
-  } else {
-    slot = free_.back();
-    free_.pop_back();
+  if (b_.free.empty()) {
+    b_.free.push_back(static_cast<std::uint32_t>(b_.slots.size()));
+    b_.slots.emplace_back();
   }
-  slots_[slot].node = node;
-  table_[at] = slot + 1;
-  heap_.push_back(slot);
-  std::push_heap(heap_.begin(), heap_.end(), [this](std::uint32_t a, std::uint32_t b) {
-    return slots_[a].node->sequence < slots_[b].node->sequence;
+  const std::uint32_t slot = b_.free.back();
+  b_.free.pop_back();
+  b_.slots[slot].node = node;
+  b_.table[at] = slot + 1;
+  b_.heap.push_back(slot);
+  std::push_heap(b_.heap.begin(), b_.heap.end(), [this](std::uint32_t x, std::uint32_t y) {
+    return b_.slots[x].node->sequence < b_.slots[y].node->sequence;
   });
-  if (heap_.size() * 2 > table_.size()) {  // grow: the table holds exactly what the heap holds
-    table_.assign(table_.size() * 4, 0);
-    mask = table_.size() - 1;
-    for (std::uint32_t s : heap_) {
-      at = hash(slots_[s].node.get()) & mask;
-      while (table_[at]) at = (at + 1) & mask;
-      table_[at] = s + 1;
+  if (b_.heap.size() * 2 > b_.table.size()) grow_table();
+  return b_.slots[slot];
+}
+
+void Engine::grow_table() {
+  b_.table.assign(b_.table.size() * 4, 0);
+  const std::size_t mask = b_.table.size() - 1;
+  for (std::uint32_t slot : b_.heap) {
+    std::size_t at = hash(b_.slots[slot].node.get()) & mask;
+    while (b_.table[at]) at = (at + 1) & mask;
+    b_.table[at] = slot + 1;
+  }
+}
+
+// The pending node with the largest sequence number, out of the heap and the table.
+Engine::Pending Engine::take() {
+  std::pop_heap(b_.heap.begin(), b_.heap.end(), [this](std::uint32_t x, std::uint32_t y) {
+    return b_.slots[x].node->sequence < b_.slots[y].node->sequence;
+  });
+  const std::uint32_t slot = b_.heap.back();
+  b_.heap.pop_back();
+  const std::size_t mask = b_.table.size() - 1;
+  std::size_t at = hash(b_.slots[slot].node.get()) & mask;
+  while (b_.table[at] != slot + 1) at = (at + 1) & mask;
+  // Close the gap that linear probing leaves.
+  for (std::size_t next = (at + 1) & mask; b_.table[next]; next = (next + 1) & mask) {
+    const std::size_t home = hash(b_.slots[b_.table[next] - 1].node.get()) & mask;
+    if (((next - home) & mask) >= ((next - at) & mask)) {
+      b_.table[at] = b_.table[next];
+      at = next;
     }
   }
-  return slots_[slot];
+  b_.table[at] = 0;
+  b_.free.push_back(slot);
+  return std::exchange(b_.slots[slot], {});
 }
 
 void Engine::deliver(const Edge& edge, Tensor grad) {
+  if (edge.node->sequence < segment_.since) return segment_.outer->deliver(edge, std::move(grad));
   Tensor& sum = pending(edge.node).grads[edge.output];
   if (!sum.defined()) {
     sum = std::move(grad);
-  } else if (!options_.create_graph && sum.unsafe_impl()->refs.load() == 1 &&
-             sum.unsafe_impl()->storage->refs.load() == 1 && sum.is_contiguous()) {
+  } else if (!options_.create_graph && owned(sum) && sum.is_contiguous()) {
     sum.add_(grad);
   } else {
     sum = add(sum, grad);
@@ -203,9 +253,7 @@ void Engine::gather(Node& node, Tensor grad) const {
   if (!node.leaf || !wanted_.empty()) return;
   Tensor& sum = static_cast<GradMeta*>(node.leaf->grad_meta.get())->grad;
   if (!sum.defined()) {
-    const bool own = options_.create_graph ||
-                     (grad.unsafe_impl()->refs.load() == 1 && grad.unsafe_impl()->storage->refs.load() == 1);
-    sum = own && (grad.is_contiguous() || options_.create_graph) ? std::move(grad) : clone(grad);
+    sum = options_.create_graph || (owned(grad) && grad.is_contiguous()) ? std::move(grad) : clone(grad);
     sum.set_category(Category::gradients);
   } else if (options_.create_graph) {
     sum = add(sum, grad);
@@ -243,44 +291,22 @@ void Engine::run_rule(Node& node, const Tensor* grads, Step* report) {
 
 void Engine::step(Step* report) {
   ensure_registered();
-  std::pop_heap(heap_.begin(), heap_.end(), [this](std::uint32_t a, std::uint32_t b) {
-    return slots_[a].node->sequence < slots_[b].node->sequence;
-  });
-  const std::uint32_t slot = heap_.back();
-  heap_.pop_back();
-  const Ref<Node> node = std::move(slots_[slot].node);
-  Tensor grads[kMaxOutputs];
-  for (int i = 0; i < kMaxOutputs; ++i) grads[i] = std::move(slots_[slot].grads[i]);
-  // Out of the table: close the gap that linear probing leaves.
-  const std::size_t mask = table_.size() - 1;
-  std::size_t at = hash(node.get()) & mask;
-  while (table_[at] != slot + 1) at = (at + 1) & mask;
-  for (std::size_t next = (at + 1) & mask; table_[next]; next = (next + 1) & mask) {
-    const std::size_t home = hash(slots_[table_[next] - 1].node.get()) & mask;
-    if (((next - home) & mask) >= ((next - at) & mask)) {
-      table_[at] = table_[next];
-      at = next;
-    }
-  }
-  table_[at] = 0;
-  free_.push_back(slot);
-
-  Chain& c = chain();
-  const StageScope no_amp(c.amp, nullptr);
-  const StageScope recording(c.autograd, options_.create_graph ? default_autograd() : nullptr);
-  const NodeScope scope(*node);
-  if (node->is_leaf && observers) notify({*node, -1, grads[0]});
-  run_hooks(*node, grads);
+  Pending taken = take();
+  Node& node = *taken.node;
+  Tensor* grads = taken.grads;
+  const StepScope scope(this, node, options_.create_graph);
+  if (node.is_leaf && observers) notify({node, -1, grads[0]});
+  run_hooks(node, grads);
   if (report) {
-    report->node = node;
+    report->node = taken.node;
     report->grads_out.assign(grads, grads + kMaxOutputs);
     report->grads_in.clear();
   }
-  const bool go_on = capture_gradients(*node, grads);
-  if (node->is_leaf) {
-    gather(*node, std::move(grads[0]));
+  const bool go_on = capture_gradients(node, grads);
+  if (node.is_leaf) {
+    gather(node, std::move(grads[0]));
   } else if (go_on) {
-    run_rule(*node, grads, report);
+    run_rule(node, grads, report);
   }
 }
 

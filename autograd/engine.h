@@ -2,12 +2,22 @@
 #pragma once
 
 #include <memory>
+#include <span>
 #include <vector>
 
 #include "autograd.h"
 #include "grad_meta.h"
 
 namespace gradual::autograd {
+
+class Engine;
+
+// A part of another backward (activation checkpointing): gradients of nodes recorded before `since` are not followed
+// here but handed to `outer`, in whose step this engine runs.
+struct Segment {
+  Engine* outer = nullptr;
+  std::uint64_t since = 0;
+};
 
 class Engine {
  public:
@@ -18,7 +28,9 @@ class Engine {
     std::vector<Tensor> grads_in;   // handed on, by input
   };
 
-  Engine(const std::vector<Tensor>& outputs, const std::vector<Tensor>& grad_outputs, GradOptions options);
+  // `grad_outputs`: none, or one for each output (undefined: 1).
+  Engine(std::span<const Tensor> outputs, std::span<const Tensor> grad_outputs, GradOptions options,
+         Segment segment = {});
   ~Engine();
   Engine(const Engine&) = delete;
   Engine& operator=(const Engine&) = delete;
@@ -26,6 +38,9 @@ class Engine {
   // Gradients are captured for these instead of gathered in leaves.
   void capture(const std::vector<Tensor>& inputs);
   const std::vector<Tensor>& captured() const { return captured_; }
+
+  // The engine whose step runs on this thread, or null.
+  static Engine* current();
 
   bool done() const;
   // Runs the node on top of the heap; `report`, where given, is filled.
@@ -37,8 +52,19 @@ class Engine {
     Ref<Node> node;
     Tensor grads[kMaxOutputs];
   };
+  // Kept between the runs of a thread so that a small backward touches no heap. A nested run finds them taken.
+  struct Buffers {
+    std::vector<Pending> slots;        // free ones have no node
+    std::vector<std::uint32_t> free;   // numbers of free slots
+    std::vector<std::uint32_t> heap;   // numbers of slots, by falling sequence
+    std::vector<std::uint32_t> table;  // open addressing: node -> slot + 1; holds exactly what the heap holds
+  };
+  static Buffers& spare();
 
+  void seed(const Tensor& output, Tensor grad);
   Pending& pending(const Ref<Node>& node);
+  Pending take();
+  void grow_table();
   void deliver(const Edge& edge, Tensor grad);
   void run_hooks(Node& node, Tensor* grads);
   bool capture_gradients(Node& node, const Tensor* grads);
@@ -46,13 +72,11 @@ class Engine {
   void run_rule(Node& node, const Tensor* grads, Step* report);
 
   GradOptions options_;
-  std::vector<Pending> slots_;         // free ones have no node
-  std::vector<std::uint32_t> free_;
-  std::vector<std::uint32_t> heap_;    // slot numbers, by falling sequence
-  std::vector<std::uint32_t> table_;   // open addressing: node -> slot + 1
+  Segment segment_;
+  Buffers b_;
   std::vector<Edge> wanted_;
   std::vector<Tensor> captured_;
-  std::uint64_t stop_below_ = 0;       // no wanted node has a smaller sequence
+  std::uint64_t stop_below_ = 0;  // no wanted node has a smaller sequence
 };
 
 }  // namespace gradual::autograd

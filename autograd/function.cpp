@@ -1,13 +1,50 @@
 #include "function.h"
 
+#include <utility>
+
 #include "autograd.h"
+#include "grad_meta.h"
 #include "rule.h"
 
 namespace gradual {
 
 struct FunctionAccess {
   static void set_needs(Function& f, int i) { f.needs_ |= 1u << i; }
+  static int& outputs(Function& f) { return f.outputs_; }
   static void release(Function& f) { f.release(); }
+  static const std::vector<Tensor>& saved(const Function& f) { return f.saved_; }
+  // Output `i` was saved: the function keeps a handle without history, which would make a cycle.
+  static bool note_saved_output(Function& f, int i, const Tensor& result) {
+    bool any = false;
+    for (std::size_t k = 0; k < f.saved_.size(); ++k) {
+      if (!f.saved_[k].defined() || !f.saved_[k].is_same(result)) continue;
+      f.output_of_[k] = i;
+      any = true;
+    }
+    return any;
+  }
+  // While it lives, saved outputs are on the tape again: for gradients of gradients.
+  class OutputsOnTape {
+   public:
+    OutputsOnTape(Function& f, Node& node, bool wanted) : f_(f) {
+      if (!wanted) return;
+      kept_ = f.saved_;
+      for (std::size_t k = 0; k < kept_.size(); ++k) {
+        if (f.output_of_[k] < 0) continue;
+        f.saved_[k] = detached(kept_[k]);
+        set_history(f.saved_[k], Ref<Node>::share(&node), static_cast<std::uint32_t>(f.output_of_[k]));
+      }
+    }
+    ~OutputsOnTape() {
+      if (!kept_.empty()) f_.saved_.swap(kept_);
+    }
+    OutputsOnTape(const OutputsOnTape&) = delete;
+    OutputsOnTape& operator=(const OutputsOnTape&) = delete;
+
+   private:
+    Function& f_;
+    std::vector<Tensor> kept_;
+  };
 };
 
 namespace {
@@ -33,10 +70,15 @@ void run_forward(const OpCall& call, Outputs& out) {
   if (results.empty() || results.size() > kMaxOutputs)
     fail(f.name() + ": forward returned " + std::to_string(results.size()) + " tensors; allowed are 1 to " +
          std::to_string(kMaxOutputs));
+  FunctionAccess::outputs(f) = static_cast<int>(results.size());
   for (std::size_t i = 0; i < results.size(); ++i) {
-    bool is_input = false;  // an input handed through gets a handle of its own, or its history would be overwritten
-    for (const Tensor& x : inputs) is_input = is_input || (x.defined() && x.is_same(results[i]));
-    out[static_cast<int>(i)] = is_input || results[i].requires_grad() ? results[i].detach() : results[i];
+    // An input handed through, a tensor returned twice or saved gets a handle of its own: its history is its own.
+    const Tensor& y = results[i];
+    if (!y.defined()) fail(f.name() + ": forward returned an undefined tensor");
+    bool taken = FunctionAccess::note_saved_output(f, static_cast<int>(i), y) || y.requires_grad();
+    for (const Tensor& x : inputs) taken = taken || (x.defined() && x.is_same(y));
+    for (std::size_t k = 0; k < i; ++k) taken = taken || results[k].is_same(y);
+    out[static_cast<int>(i)] = taken ? y.detach() : y;
   }
 }
 
@@ -45,10 +87,12 @@ void run_backward(const RuleContext& c) {
   const ThreadStateScope state(f.state());
   context().phase = Phase::backward;
   context().line = c.node().where;
+  context().backward_of = intern(f.name());
   if (f.amp_dtype()) chain().amp = nullptr;
   chain().autograd = c.create_graph() ? default_autograd() : nullptr;
   std::vector<Tensor> grads;
-  for (int i = 0; i < kMaxOutputs; ++i) grads.push_back(c.grad(i));
+  for (int i = 0; i < FunctionAccess::outputs(f); ++i) grads.push_back(c.grad(i));
+  const FunctionAccess::OutputsOnTape outputs(f, c.node(), c.create_graph());
   std::vector<Tensor> results = f.backward(grads);
   if (static_cast<int>(results.size()) != c.inputs())
     fail(f.name() + ": backward returned " + std::to_string(results.size()) + " gradients for " +
@@ -67,10 +111,14 @@ void run_backward(const RuleContext& c) {
 Function::~Function() { release(); }
 
 std::shared_ptr<Function> function_of(const OpCall&) { return *calling; }
+const std::vector<Tensor>& saved_by(const Function& f) { return FunctionAccess::saved(f); }
 void release_function(Function& f) { FunctionAccess::release(f); }
 
 void Function::save_for_backward(std::vector<Tensor> tensors) {
+  release();
+  released_ = false;
   saved_ = std::move(tensors);
+  output_of_.assign(saved_.size(), -1);
   versions_.clear();
   for (const Tensor& t : saved_) {
     versions_.push_back(t.defined() ? t.version() : 0);
@@ -82,7 +130,10 @@ const std::vector<Tensor>& Function::saved() const {
   if (released_) fail(name() + ": what it saved is freed already; pass retain_graph to the first backward");
   for (std::size_t i = 0; i < saved_.size(); ++i)
     if (saved_[i].defined() && saved_[i].version() != versions_[i])
-      fail(name() + ": a saved tensor " + to_string(saved_[i].sizes()) + " was changed in place since");
+      fail(name() + ": a saved tensor " + to_string(saved_[i].sizes()) + " " +
+           std::string(gradual::name(saved_[i].dtype())) + " was changed in place since (version " +
+           std::to_string(saved_[i].version()) + ", saved at version " + std::to_string(versions_[i]) +
+           "); clone() it first or write the functional form");
   return saved_;
 }
 
@@ -95,6 +146,8 @@ void Function::release() {
 
 std::vector<Tensor> apply(const std::shared_ptr<Function>& function, const std::vector<Tensor>& inputs,
                           SourceLocation loc) {
+  if (std::exchange(function->applied_, true))
+    fail(function->name() + ": the object was applied before; make a new one for each call");
   function->state_ = snapshot();
   std::vector<const Tensor*> refs;
   refs.reserve(inputs.size());

@@ -10,7 +10,7 @@
 
 namespace gradual {
 
-// One object is one call. forward runs with recording off; backward gets the gradients of the outputs (undefined
+// One object is one call: apply() takes it once. forward runs with recording off; backward gets the gradients of the outputs (undefined
 // where none arrived) and returns one for each input (undefined where there is none). Backward runs under forward's
 // amp state, generator and module; written with public ops it can be differentiated again.
 class Function {
@@ -37,9 +37,12 @@ class Function {
 
   ThreadState state_{};
   std::uint32_t needs_ = 0;
+  int outputs_ = 0;
+  bool applied_ = false;
   bool released_ = false;
   std::vector<Tensor> saved_;
   std::vector<std::uint32_t> versions_;
+  std::vector<int> output_of_;  // which output a saved tensor is, or -1
 };
 
 std::vector<Tensor> apply(const std::shared_ptr<Function>& function, const std::vector<Tensor>& inputs,
@@ -50,8 +53,9 @@ struct CustomAttrs {
   Function* function = nullptr;
 };
 
-// For the tape: the function of the call that is on its way down; frees what a function saved.
+// For the tape: the function of the call that is on its way down; what it saved; frees that.
 std::shared_ptr<Function> function_of(const OpCall& call);
+const std::vector<Tensor>& saved_by(const Function& function);
 void release_function(Function& function);
 void register_custom();
 

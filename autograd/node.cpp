@@ -7,13 +7,13 @@
 namespace gradual {
 namespace {
 
-std::atomic<std::uint64_t> next_sequence{1};
+std::atomic<std::uint64_t> sequences{1};
 constexpr int kInline = 2;
 
 }  // namespace
 
 Node::Node(OpId o, int n)
-    : op(o), input_count(n), sequence(next_sequence.fetch_add(1, std::memory_order_relaxed)) {
+    : op(o), input_count(n), sequence(sequences.fetch_add(1, std::memory_order_relaxed)) {
   void* raw = n <= kInline ? static_cast<void*>(inline_inputs_)
                            : memory::allocate_object(sizeof(Input) * static_cast<std::size_t>(n));
   inputs_ = static_cast<Input*>(raw);
@@ -27,20 +27,19 @@ Node::~Node() {
 }
 
 void Node::destroy(Node* node) {
-  // Dropping a node drops its edges and saved tensors, which may drop further nodes: those wait in this list.
-  thread_local std::vector<Node*>* waiting = nullptr;
-  if (waiting) {
-    waiting->push_back(node);
-    return;
-  }
-  std::vector<Node*> list{node};
-  waiting = &list;
-  while (!list.empty()) {
-    Node* next = list.back();
-    list.pop_back();
+  // Dropping a node drops its edges and saved tensors, which may drop further nodes: those wait in a list.
+  thread_local Node* waiting = nullptr;
+  thread_local bool running = false;
+  node->next_waiting_ = waiting;
+  waiting = node;
+  if (running) return;
+  running = true;
+  while (waiting) {
+    Node* next = waiting;
+    waiting = next->next_waiting_;
     delete next;
   }
-  waiting = nullptr;
+  running = false;
 }
 
 void Node::save_input(int i, const Tensor& t) {
@@ -73,23 +72,34 @@ void Node::release_saved() {
   }
 }
 
-std::int64_t Node::saved_bytes() const {
-  std::int64_t bytes = 0;
+std::vector<Tensor> Node::saved_tensors() const {
+  std::vector<Tensor> tensors;
   for (int i = 0; i < input_count; ++i)
-    if (inputs_[i].saved.defined()) bytes += static_cast<std::int64_t>(inputs_[i].saved.nbytes());
+    if (inputs_[i].saved.defined()) tensors.push_back(inputs_[i].saved);
   for (const Tensor& t : saved_outputs)
-    if (t.defined()) bytes += static_cast<std::int64_t>(t.nbytes());
-  return bytes;
+    if (t.defined()) tensors.push_back(t);
+  if (function) {
+    for (const Tensor& t : saved_by(*function))
+      if (t.defined()) tensors.push_back(t);
+  }
+  return tensors;
+}
+
+std::uint64_t next_sequence() { return sequences.load(std::memory_order_relaxed); }
+
+std::string name(const Node& node) {
+  if (node.is_leaf) return "leaf";
+  return node.function ? node.function->name() : std::string(name(node.op));
+}
+
+std::string place(const SourceLocation& where) {
+  const std::string path = where.file_name();
+  return path.substr(path.rfind('/') + 1) + ":" + std::to_string(where.line());
 }
 
 std::string describe(const Node& node) {
   if (node.is_leaf) return "leaf";
-  std::string path = node.where.file_name();
-  path = path.substr(path.rfind('/') + 1);
-  std::string text(node.function ? node.function->name() : std::string(name(node.op)));
-  text += " at " + path + ":" + std::to_string(node.where.line());
-  if (*node.module) text += std::string(" in ") + node.module;
-  return text;
+  return name(node) + " at " + place(node.where) + (*node.module ? std::string(" in ") + node.module : "");
 }
 
 }  // namespace gradual

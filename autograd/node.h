@@ -46,14 +46,14 @@ struct Node : Pooled<Node> {
   void save_input(int i, const Tensor& t);
   void save_output(int i, const Tensor& t);  // kept detached
   void release_saved();                      // after backward, unless the graph is retained
-  std::int64_t saved_bytes() const;
+  std::vector<Tensor> saved_tensors() const;  // what a user's function saved included
 
   std::atomic<std::uint32_t> refs{1};
   OpId op;
   int input_count;
   bool released = false;
   std::uint64_t sequence;  // grows in the order of recording; backward takes nodes in falling order
-  SourceLocation where = SourceLocation::current();
+  SourceLocation where;  // none in a leaf
   const char* module = "";
   const char* cause = "";
   Attrs attrs;
@@ -67,11 +67,18 @@ struct Node : Pooled<Node> {
   std::unique_ptr<std::vector<HookEntry>> hooks;   // called with the gradient of an output
 
  private:
+  Node* next_waiting_ = nullptr;  // while destroyed: the next one that waits
   Input* inputs_;
   alignas(Input) std::byte inline_inputs_[2 * sizeof(Input)];
 };
 
+// The op's name; a user function's own.
+std::string name(const Node& node);
 // "op at file:line in module"
 std::string describe(const Node& node);
+// "main.cpp:42"
+std::string place(const SourceLocation& where);
+// Nodes recorded from now on, on any thread, have at least this sequence number.
+std::uint64_t next_sequence();
 
 }  // namespace gradual

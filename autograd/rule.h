@@ -16,7 +16,10 @@ class RuleContext {
   int inputs() const { return node_.input_count; }
   Tensor input(int i) const;   // saved; Error where it was changed since or freed
   Tensor output(int i) const;  // saved; on the tape again where a graph of the backward is wanted
-  bool has_input(int i) const { return node_.input(i).saved.defined(); }
+  bool has_input(int i) const {
+    if (node_.released) check({}, 0);  // freed, not absent
+    return node_.input(i).saved.defined();
+  }
   const Shape& sizes(int i) const { return node_.input(i).sizes; }
   DType dtype(int i) const { return node_.input(i).dtype; }
   bool create_graph() const { return create_graph_; }

@@ -81,7 +81,7 @@ void where_rule(const C& c) {
 
 void neg_rule(const C& c) { c.set(0, -c.grad()); }
 void abs_rule(const C& c) { c.set(0, c.grad() * sign(c.input(0))); }
-void zero_rule(const C& c) { c.set(0, c.grad() * 0); }
+void zero_rule(const C& c) { c.set(0, zeros_like(c.grad())); }  // not grad * 0: an Inf would give NaN
 void exp_rule(const C& c) { c.set(0, c.grad() * c.output(0)); }
 void log_rule(const C& c) { c.set(0, c.grad() / c.input(0)); }
 void log1p_rule(const C& c) { c.set(0, c.grad() / (c.input(0) + 1)); }
@@ -151,7 +151,7 @@ void mul_in_place_rule(const C& c) {
   if (c.needs(1)) c.set(1, cast(c.grad() * c.input(0), c.dtype(1)));
 }
 void copy_in_place_rule(const C& c) {
-  if (c.needs(0)) c.set(0, c.grad() * 0);
+  if (c.needs(0)) c.set(0, zeros_like(c.grad()));
   if (c.needs(1)) c.set(1, cast(c.grad(), c.dtype(1)));
 }
 

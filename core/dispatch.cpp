@@ -34,7 +34,8 @@ ThreadState snapshot() { return {chain(), context(), default_generator().state()
 ThreadStateScope::ThreadStateScope(const ThreadState& state)
     : chain_(chain()), context_(context()), generator_scope_(generator_) {
   generator_.set_state(state.generator);
-  chain() = state.chain;
+  chain().amp = state.chain.amp;
+  chain().autograd = state.chain.autograd;
   context() = state.context;
 }
 ThreadStateScope::~ThreadStateScope() {

@@ -37,7 +37,8 @@ class StageScope {
   Interceptor* saved_;
 };
 
-// The state a worker thread or a later backward needs to go on as here.
+// The state a worker thread or a later backward needs to go on as here. Installing it leaves observe alone: observers
+// belong to the thread and the time in which they were set.
 struct ThreadState {
   Chain chain;
   Context context;

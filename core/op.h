@@ -94,6 +94,8 @@ struct Context {
   Phase phase = Phase::forward;
   // Replaces each call's own place: the user's line inside a layer, the forward's in backward. Line 0: no change.
   SourceLocation line = {};
+  // In backward: the name of the op whose gradient is being computed ("matmul"); interned as well.
+  const char* backward_of = "";
 };
 Context& context();
 // A copy of `text` that lives as long as the process; equal texts give equal pointers.

@@ -8,7 +8,7 @@ namespace gradual::nn {
 
 template <auto op> class Activation : public Layer {
  public:
-  Tensor forward(const Tensor& x) override { return op(x); }
+  Tensor forward(const Tensor& x) override { return op(x, Loc::current()); }
 };
 
 class ReLU : public Activation<relu> {};

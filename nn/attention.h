@@ -17,7 +17,7 @@ struct MultiheadAttentionOptions {
 // What one call attends to. mask, broadcast to [N, heads, L, S] ([N, L, S] stands for all heads): bool, true where a
 // query may attend, or floating, added to the scores. causal: query i sees keys 0 to i.
 struct AttentionCall {
-  Tensor mask;
+  Tensor mask = {};
   bool causal = false;
 };
 
@@ -51,7 +51,7 @@ struct TransformerBlockOptions {
   std::int64_t feedforward = 0;  // width of the hidden layer; 0: four times the embedding
   double dropout = 0;            // of the attention's probabilities, the hidden layer and both branches
   bool causal = false;
-  bool bias = true;  // of the linear layers
+  bool bias = true;  // of linear layers and norms
   DType dtype = DType::f32;
 };
 

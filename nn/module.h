@@ -88,6 +88,7 @@ class Module {
   void train(bool on = true);
   void eval() { train(false); }
   bool training() const { return training_; }
+  void set_training(bool on) { training_ = on; }  // this module alone
 
   // Converts floating parameters, their gradients and floating buffers; with `which`, those of the modules for which
   // it is true. Handles stay the same tensors, so optimizers and other owners see the change. Buffers of integers

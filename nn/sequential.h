@@ -5,7 +5,7 @@
 
 namespace gradual::nn {
 
-//   nn::Sequential model(nn::Linear(64, 128), nn::ReLU(), nn::Linear(128, 10));
+//   nn::Sequential model{nn::Linear(64, 128), nn::ReLU(), nn::Linear(128, 10)};
 // Takes modules over, or shared pointers to them.
 class Sequential : public Layer {
  public:
