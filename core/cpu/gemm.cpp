@@ -1,16 +1,12 @@
 #include "gemm.h"
 
 #include <algorithm>
-#include <type_traits>
-
-#include "../parallel.h"
 
 namespace gradual::cpu {
 namespace {
 
 inline constexpr std::int64_t kPanelRows = 128;
 inline constexpr std::int64_t kPanelCols = 256;
-inline constexpr std::int64_t kWorthThreads = 1 << 19;  // multiplications below which one thread is faster
 
 // Columns [j, j + cols) of all rows, for the steps [k0, k0 + depth).
 template <class T>
@@ -60,7 +56,7 @@ template <class T> void gemm(const Gemm<T>& g) {
   const std::int64_t tiles_wide = cols / kTileCols<T> * kTileCols<T>;
   const std::int64_t across = (g.n + tiles_wide - 1) / tiles_wide;
   const std::int64_t panels = (g.m + rows - 1) / rows * across;
-  const auto panel = [&](std::int64_t p) {
+  for_tasks(panels, g.m * g.n * g.k, [&](std::int64_t p) {
     const std::int64_t i = p / across * rows;
     const std::int64_t j = p % across * tiles_wide;
     Gemm<T> part = g;
@@ -71,12 +67,7 @@ template <class T> void gemm(const Gemm<T>& g) {
     part.c += i * g.ldc + j;
     if (g.initial) part.initial += i * g.initial_stride + j;
     gemm_serial(part);
-  };
-  if (g.m * g.n * g.k < kWorthThreads) {
-    for (std::int64_t p = 0; p < panels; ++p) panel(p);
-  } else {
-    parallel_for(panels, 1, [&](std::int64_t begin, std::int64_t) { panel(begin); });
-  }
+  });
 }
 
 template void gemm(const Gemm<float>&);

@@ -8,6 +8,8 @@
 
 #include <cstdint>
 
+#include "../parallel.h"
+
 namespace gradual::cpu {
 
 // A matrix anywhere in memory: element (i, j) is data[i * row_stride + j * col_stride].
@@ -55,6 +57,15 @@ template <class T> void gemm_tile(const Tile<T>& tile);
 
 // Rows [0, k) and columns [0, cols) of b into out [k, kTileCols], zeros in the columns past cols.
 template <class T> void pack_columns(const MatrixRef<T>& b, std::int64_t k, int cols, T* out);
+
+// f(0) .. f(count - 1) on threads, where there are enough multiplications altogether to be worth it.
+inline constexpr std::int64_t kWorthThreads = 1 << 19;
+template <class F> void for_tasks(std::int64_t count, std::int64_t multiplications, const F& f) {
+  if (count <= 0) return;
+  parallel_for(count, multiplications < kWorthThreads ? count : 1, [&](std::int64_t begin, std::int64_t end) {
+    for (std::int64_t i = begin; i < end; ++i) f(i);
+  });
+}
 
 // Cuts n into equal parts of at most `most`: the size of each (the last may be smaller).
 inline std::int64_t even_part(std::int64_t n, std::int64_t most) {

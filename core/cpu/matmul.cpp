@@ -3,6 +3,7 @@
 
 #include "../dispatch.h"
 #include "../parallel.h"
+#include "conv.h"
 #include "gemm.h"
 #include "kernels.h"
 #include "loaded.h"
@@ -10,8 +11,6 @@
 
 namespace gradual::cpu {
 namespace {
-
-inline constexpr std::int64_t kWorthThreads = 1 << 19;  // multiplications that one thread takes at least
 
 // The batch dims of an operand seen with the output's batch sizes: its stride along each, 0 where it is repeated.
 Shape batch_strides(const Tensor& t, const Shape& strides, const Shape& batch) {
@@ -146,6 +145,9 @@ void register_contractions() {
   KernelFn* cpu = columns().cpu;
   cpu[static_cast<int>(OpId::matmul)] = matmul;
   cpu[static_cast<int>(OpId::linear)] = linear;
+  cpu[static_cast<int>(OpId::conv2d)] = conv2d;
+  cpu[static_cast<int>(OpId::conv2d_backward_input)] = conv2d_backward_input;
+  cpu[static_cast<int>(OpId::conv2d_backward_weight)] = conv2d_backward_weight;
 }
 
 }  // namespace gradual::cpu
