@@ -53,34 +53,26 @@ void Module::check_name(const std::string& name, const char* what) const {
   if (name.empty()) fail(start + "the name is empty");
   if (name.find('.') != std::string::npos)
     fail(start + "a name has no dots; they separate the parts of a path");
-  const auto has = [&](const auto& entries) {
-    for (const auto& e : entries)
-      if (e->name == name) return true;
-    return false;
-  };
-  bool taken = has(parameters_) || has(buffers_);
+  bool taken = false;
+  for (const auto& slot : slots_) taken = taken || slot->name == name;
   for (const Child& child : children_) taken = taken || child.name == name;
   if (taken) fail(start + "the module has something of that name already");
 }
 
-Tensor& Module::add_slot(Slots& slots, const std::string& name, const Tensor& value) {
-  slots.push_back(std::make_unique<Slot>(Slot{name, value}));
-  return slots.back()->value;
-}
-
 Tensor& Module::register_parameter(const std::string& name, const Tensor& value, bool requires_grad) {
   check_name(name, "parameter");
-  Tensor& slot = add_slot(parameters_, name, value);
-  if (slot.defined()) {
-    slot.set_category(Category::parameters);
-    if (requires_grad && !slot.requires_grad()) slot.set_requires_grad();
-  }
+  slots_.push_back(std::make_unique<Slot>(Slot{name, value, Kind::parameter}));
+  Tensor& slot = slots_.back()->value;
+  if (!slot.defined()) return slot;
+  slot.set_category(Category::parameters);
+  if (requires_grad && !slot.requires_grad()) slot.set_requires_grad();
   return slot;
 }
 
 Tensor& Module::register_buffer(const std::string& name, const Tensor& value) {
   check_name(name, "buffer");
-  return add_slot(buffers_, name, value);
+  slots_.push_back(std::make_unique<Slot>(Slot{name, value, Kind::buffer}));
+  return slots_.back()->value;
 }
 
 void Module::add_child(const std::string& name, const std::shared_ptr<Module>& module) {
@@ -90,44 +82,27 @@ void Module::add_child(const std::string& name, const std::shared_ptr<Module>& m
     if (below.second == this)
       fail(kind() + ": cannot register module '" + name + "': it would contain itself");
   children_.push_back({name, module});
-  module->set_path(joined(path_, name));
-}
-
-void Module::set_path(const std::string& path) {
-  walk(*this, [&](const std::string& below, Module& m) { m.path_ = intern(joined(path, below)); });
+  for (const auto& [below, m] : module->named_modules())
+    m->path_ = intern(joined(joined(path_, name), below));
 }
 
 // --- listing ---
 
-std::vector<std::pair<std::string, Tensor>> Module::list(Slots Module::*slots, bool recurse) const {
+std::vector<std::pair<std::string, Tensor>> Module::list(Kind kind, bool recurse) const {
   std::vector<std::pair<std::string, Tensor>> all;
   std::unordered_set<const TensorImpl*> seen;
   walk(*this, [&](const std::string& path, const Module& m) {
     if (!recurse && &m != this) return;
-    for (const auto& slot : m.*slots)
-      if (slot->value.defined() && seen.insert(slot->value.unsafe_impl()).second)
+    for (const auto& slot : m.slots_)
+      if (slot->kind == kind && slot->value.defined() && seen.insert(slot->value.unsafe_impl()).second)
         all.emplace_back(joined(path, slot->name), slot->value);
   });
   return all;
 }
 
-std::vector<std::pair<std::string, Tensor>> Module::named_parameters(bool recurse) const {
-  return list(&Module::parameters_, recurse);
-}
-
-std::vector<std::pair<std::string, Tensor>> Module::named_buffers(bool recurse) const {
-  return list(&Module::buffers_, recurse);
-}
-
 std::vector<std::pair<std::string, Module*>> Module::named_modules() {
   std::vector<std::pair<std::string, Module*>> all;
   walk(*this, [&](const std::string& path, Module& m) { all.emplace_back(path, &m); });
-  return all;
-}
-
-std::vector<std::pair<std::string, Module*>> Module::named_children() {
-  std::vector<std::pair<std::string, Module*>> all;
-  for (const Child& child : children_) all.emplace_back(child.name, child.module.get());
   return all;
 }
 
@@ -157,19 +132,17 @@ void Module::train(bool on) {
 template <class F> void Module::convert(const F& converted, const std::function<bool(const Module&)>& which) {
   const NoGrad no_grad;
   const CauseScope cause("Module::to");
-  const auto change = [&](const Tensor& t, Category category) {
-    const Tensor to = converted(t);
-    if (to.is_same(t)) return;
-    to.set_category(category);
-    t.swap_data(to);
-    if (const Tensor grad = t.grad(); grad.defined()) t.set_grad(converted(grad));
-  };
   walk(*this, [&](const std::string&, Module& m) {
     if (which && !which(m)) return;
-    for (const auto& slot : m.parameters_)
-      if (slot->value.defined()) change(slot->value, Category::parameters);
-    for (const auto& slot : m.buffers_)
-      if (slot->value.defined()) change(slot->value, Category::workspace);
+    for (const auto& slot : m.slots_) {
+      const Tensor& t = slot->value;
+      if (!t.defined()) continue;
+      const Tensor to = converted(t);
+      if (to.is_same(t)) continue;
+      if (slot->kind == Kind::parameter) to.set_category(Category::parameters);
+      t.swap_data(to);
+      if (const Tensor grad = t.grad(); grad.defined()) t.set_grad(converted(grad));
+    }
   });
 }
 
@@ -193,15 +166,7 @@ void Module::set_requires_grad(bool value) {
 }
 
 void Module::apply(const std::function<void(Module&)>& fn) {
-  std::vector<Module*> order;
-  std::unordered_set<const Module*> seen;
-  const auto step = [&](auto& self, Module& module) -> void {
-    if (!seen.insert(&module).second) return;
-    for (const Child& child : module.children_) self(self, *child.module);
-    order.push_back(&module);
-  };
-  step(step, *this);
-  for (Module* m : order) fn(*m);
+  for (const auto& named : named_modules()) fn(*named.second);
 }
 
 // --- state ---
@@ -210,9 +175,8 @@ StateDict Module::state_dict() const {
   StateDict state;
   // Not walk(): a module registered twice has two names.
   const auto step = [&](auto& self, const std::string& path, const Module& module) -> void {
-    for (const Slots* slots : {&module.parameters_, &module.buffers_})
-      for (const auto& slot : *slots)
-        if (slot->value.defined()) state.set(joined(path, slot->name), slot->value.detach());
+    for (const auto& slot : module.slots_)
+      if (slot->value.defined()) state.set(joined(path, slot->name), slot->value.detach());
     for (const Child& child : module.children_) self(self, joined(path, child.name), *child.module);
   };
   step(step, "", *this);

@@ -74,10 +74,13 @@ class Module {
 
   // Dotted paths, in the order of registration, a module's own before its children's. What is shared is listed
   // once, under its first name. recurse = false: the module's own alone.
-  std::vector<std::pair<std::string, Tensor>> named_parameters(bool recurse = true) const;
-  std::vector<std::pair<std::string, Tensor>> named_buffers(bool recurse = true) const;
-  std::vector<std::pair<std::string, Module*>> named_modules();   // the module itself first, under ""
-  std::vector<std::pair<std::string, Module*>> named_children();  // one level
+  std::vector<std::pair<std::string, Tensor>> named_parameters(bool recurse = true) const {
+    return list(Kind::parameter, recurse);
+  }
+  std::vector<std::pair<std::string, Tensor>> named_buffers(bool recurse = true) const {
+    return list(Kind::buffer, recurse);
+  }
+  std::vector<std::pair<std::string, Module*>> named_modules();  // the module itself first, under ""
   std::vector<Tensor> parameters() const;
 
   // The class's name without its namespaces: "Linear".
@@ -98,14 +101,14 @@ class Module {
   void zero_grad();
   void set_requires_grad(bool value);
 
-  // The stored tensors themselves (detached, sharing storage), parameters before buffers in each module; clone() what
-  // must outlive the next step. Shared tensors appear under each of their names.
+  // The stored tensors themselves (detached, sharing storage); clone() what must outlive the next step. What is shared
+  // appears under each of its names.
   StateDict state_dict() const;
   // Copies values in, converted to the dtypes stored here. Error, with nothing written, listing every missing,
   // unexpected and mis-shaped key; strict = false lets missing and unexpected keys pass and returns them.
   LoadResult load_state_dict(const StateDict& state, bool strict = true);
 
-  void apply(const std::function<void(Module&)>& fn);  // children first, then the module
+  void apply(const std::function<void(Module&)>& fn);  // to each module once, as named_modules lists them
 
   std::uint64_t register_forward_hook(ForwardHook hook);  // an id for remove_forward_hook
   void remove_forward_hook(std::uint64_t id);
@@ -122,21 +125,20 @@ class Module {
  private:
   friend class Layer;
   friend class ModuleCall;
+  enum class Kind : std::uint8_t { parameter, buffer };
   struct Slot {
     std::string name;
     Tensor value;
+    Kind kind;
   };
-  using Slots = std::vector<std::unique_ptr<Slot>>;
   // visit(path of the module, module), each module once.
   template <class M, class F> static void walk(M& root, const F& visit);
-  std::vector<std::pair<std::string, Tensor>> list(Slots Module::*slots, bool recurse) const;
-  static Tensor& add_slot(Slots& slots, const std::string& name, const Tensor& value);
+  std::vector<std::pair<std::string, Tensor>> list(Kind kind, bool recurse) const;
   void check_name(const std::string& name, const char* what) const;
   void add_child(const std::string& name, const std::shared_ptr<Module>& module);
-  void set_path(const std::string& path);
   template <class F> void convert(const F& converted, const std::function<bool(const Module&)>& which);
 
-  Slots parameters_, buffers_;
+  std::vector<std::unique_ptr<Slot>> slots_;
   std::vector<Child> children_;
   std::vector<std::pair<std::uint64_t, ForwardHook>> forward_hooks_;
   std::shared_ptr<ModuleHook> hook_;
