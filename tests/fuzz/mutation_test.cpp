@@ -1,0 +1,144 @@
+// What the fuzzers do, for everybody and always the same: thousands of damaged copies of good files. The sanitizer
+// builds run it too.
+#include <doctest/doctest.h>
+#include <gradual/core/input_file.h>
+#include <gradual/core/philox.h>
+
+#include <algorithm>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "fuzz/targets.h"
+#include "support/files.h"
+#include "support/golden_values.h"
+
+using namespace gradual;
+
+namespace {
+
+constexpr int kMutations = 3000;
+
+class Dice {
+ public:
+  explicit Dice(std::uint64_t seed) : seed_(seed) {}
+  std::size_t below(std::size_t n) { return n == 0 ? 0 : philox_word(seed_, 0, count_++) % n; }
+
+ private:
+  std::uint64_t seed_;
+  std::uint64_t count_ = 0;
+};
+
+// Numbers that readers trip over.
+const std::vector<std::string> kTokens = {"0",
+                                          "-1",
+                                          "1e400",
+                                          "18446744073709551615",
+                                          "9223372036854775808",
+                                          "4294967296",
+                                          "2147483648",
+                                          "nan",
+                                          "null",
+                                          "{",
+                                          "[",
+                                          "}",
+                                          "]",
+                                          "\"",
+                                          "'",
+                                          ",",
+                                          "(",
+                                          ")",
+                                          ":",
+                                          "\n",
+                                          "\r\n",
+                                          std::string(4, '\xff'),
+                                          std::string(4, '\0'),
+                                          std::string("\x7f\xff\xff\xff", 4),
+                                          "__metadata__",
+                                          "[0,0]",
+                                          "\"F64\"",
+                                          "True",
+                                          "\x1f\x8b\x08"};
+
+std::string mutated(std::string bytes, const std::string& other, Dice& dice) {
+  for (std::size_t rounds = 1 + dice.below(4); rounds > 0; --rounds) {
+    const std::size_t at = dice.below(bytes.size());
+    switch (dice.below(7)) {
+      case 0:
+        if (!bytes.empty()) bytes[at] = static_cast<char>(bytes[at] ^ (1 << dice.below(8)));
+        break;
+      case 1:
+        if (!bytes.empty()) bytes[at] = static_cast<char>(dice.below(256));
+        break;
+      case 2: bytes.resize(at); break;
+      case 3: bytes.insert(at, kTokens[dice.below(kTokens.size())]); break;
+      case 4: bytes.erase(at, 1 + dice.below(8)); break;
+      case 5: bytes.insert(at, bytes.substr(dice.below(bytes.size()), dice.below(32))); break;
+      default: {
+        const std::string& token = kTokens[dice.below(kTokens.size())];
+        bytes.replace(at, std::min(token.size(), bytes.size() - at), token);
+      }
+    }
+    if (dice.below(50) == 0) bytes = bytes.substr(0, bytes.size() / 2) + other.substr(other.size() / 2);
+  }
+  return bytes;
+}
+
+// Nothing but Error may come out; returns how many of the damaged files were read all the same.
+int survive(bool (*reader)(std::string_view), const std::vector<std::string>& seeds) {
+  Dice dice(2024);
+  int accepted = 0;
+  for (const std::string& seed : seeds) CHECK(reader(seed));
+  for (int i = 0; i < kMutations; ++i) {
+    const std::string& seed = seeds[dice.below(seeds.size())];
+    // A copy on the heap of exactly this size: one byte past it is an error that the sanitizer sees.
+    const std::string input = mutated(seed, seeds[dice.below(seeds.size())], dice);
+    const std::vector<char> exact(input.begin(), input.end());
+    accepted += reader({exact.data(), exact.size()}) ? 1 : 0;
+  }
+  return accepted;
+}
+
+std::string checkpoint() {
+  const test::TemporaryFolder folder;
+  StateDict values;
+  values.set("step", 3);
+  values.set("lr", 0.1);
+  save_checkpoint(folder / "a", {{"model", test::golden_values()}, {"optimizer", values}});
+  return read_file(folder / "a");
+}
+
+}  // namespace
+
+TEST_CASE("damaged safetensors files and checkpoints") {
+  const int accepted = survive(fuzz::safetensors, {read_file(test::golden("all.safetensors")), checkpoint()});
+  CHECK(accepted >
+        0);  // mutations that only touch numbers: else we would be testing nothing but the first check
+  CHECK(accepted < kMutations);
+}
+
+TEST_CASE("damaged npy files") {
+  std::vector<std::string> seeds;
+  for (const char* name : {"f32.npy", "bool.npy", "fortran.npy", "version2.npy", "empty.npy"})
+    seeds.push_back(read_file(test::golden(name)));
+  const int accepted = survive(fuzz::npy, seeds);
+  CHECK(accepted > 0);
+  CHECK(accepted < kMutations);
+}
+
+TEST_CASE("damaged idx files") {
+  const std::string plain = std::string("\0\0\x08\x02\0\0\0\x02\0\0\0\x03", 12) + "abcdef";
+  const std::string packed(  // the same, by gzip -9n
+      "\x1f\x8b\x08\x00\x00\x00\x00\x00\x02\x03\x63\x60\xe0\x60\x62\x60\x60\x00"
+      "\x61\xe6\xc4\xa4\xe4\x94\xd4\x34\x00\x83\xda\x46\x2f\x12\x00\x00\x00",
+      35);
+  const int accepted = survive(fuzz::idx, {plain, packed});
+  CHECK(accepted > 0);
+  CHECK(accepted < kMutations);
+}
+
+TEST_CASE("damaged csv files") {
+  const int accepted = survive(fuzz::csv, {"1,2,3\n4,5,6\n", "a,b\r\n-1.5e3,+2\r\n\r\n", "0.1\n"});
+  CHECK(accepted > 0);
+  CHECK(accepted < kMutations);
+}
