@@ -32,6 +32,48 @@ void copy_block(const Loop& loop, std::int64_t at, std::int64_t n, CastCounts* c
   if (!target) scatter_raw(loop, out, at, n, to);
 }
 
+// The dim along which neighbours of `in` lie side by side while the innermost dim jumps, as in a transpose; else -1.
+int crossing_dim(const Loop& loop) {
+  const int last = loop.ndim - 1;
+  if (loop.view[0].strides[last] != 1 || loop.view[1].strides[last] < 16 || loop.sizes[last] < 16) return -1;
+  for (int d = 0; d < last; ++d)
+    if (loop.view[1].strides[d] == 1 && loop.sizes[d] >= 16) return d;
+  return -1;
+}
+
+// A transposed copy in tiles, so that whole cache lines are used of either side. `cross` becomes the last dim but one.
+void copy_crossing(Loop loop, int cross) {
+  constexpr std::int64_t kTile = 16;
+  const int last = loop.ndim - 1;
+  for (int d = cross; d < last - 1; ++d) {
+    std::swap(loop.sizes[d], loop.sizes[d + 1]);
+    for (int i = 0; i < loop.operands; ++i) std::swap(loop.view[i].strides[d], loop.view[i].strides[d + 1]);
+  }
+  const std::int64_t rows = loop.sizes[last - 1];
+  const std::int64_t columns = loop.sizes[last];
+  const std::int64_t row_step = loop.view[0].strides[last - 1];
+  const std::int64_t column_step = loop.view[1].strides[last];
+  const std::int64_t row_tiles = (rows + kTile - 1) / kTile;
+  visit_width(size_of(loop.view[0].dtype), [&]<class W>(W) {
+    parallel_for(
+        loop.numel / columns / rows * row_tiles, std::max<std::int64_t>(1, kGrain / (kTile * columns)),
+        [&](std::int64_t begin, std::int64_t end) {
+          for (std::int64_t task = begin; task < end; ++task) {
+            const std::int64_t first = task % row_tiles * kTile;
+            const std::int64_t position = (task / row_tiles * rows + first) * columns;
+            W* to = reinterpret_cast<W*>(loop.view[0].data) + offset_of(loop, loop.view[0].strides, position);
+            const W* from = reinterpret_cast<const W*>(loop.view[1].data) +
+                            offset_of(loop, loop.view[1].strides, position);
+            const std::int64_t height = std::min(kTile, rows - first);
+            for (std::int64_t j = 0; j < columns; j += kTile)
+              for (std::int64_t r = 0; r < height; ++r)
+                for (std::int64_t k = j; k < std::min(columns, j + kTile); ++k)
+                  to[r * row_step + k] = from[r + k * column_step];
+          }
+        });
+  });
+}
+
 void cast(const OpCall& c, Outputs& out) { copy_elements(out[0], c[0]); }
 
 void fill(const Tensor& t, double value) { copy_elements(t, full({}, value, {.dtype = t.dtype()})); }
@@ -96,6 +138,8 @@ void copy_elements(const Tensor& out, const Tensor& x) {
     convert(x.dtype(), loop.view[1].data, out.dtype(), loop.view[0].data, loop.numel, counts);
     return;
   }
+  if (const int cross = crossing_dim(loop); cross >= 0 && x.dtype() == out.dtype())
+    return copy_crossing(loop, cross);
   parallel_for(loop.numel, kGrain, [&](std::int64_t begin, std::int64_t end) {
     CastCounts chunk;
     for (std::int64_t at = begin; at < end;) {

@@ -11,11 +11,10 @@
 namespace gradual::cpu {
 namespace {
 
-// Element i stays where uniform01(word i) >= p, and is scaled by 1 / (1 - p) so that the mean stays too.
+// Element i stays where uniform01(word i) >= p, in whole multiples of 2^-24, and is scaled by 1 / (1 - p) so that the
+// mean stays too.
 template <class C> void drop(const Loop& loop, const DropoutAttrs& a, CastCounts* counts) {
-  auto p = static_cast<float>(a.p);
-  if (p < a.p)
-    p = std::nextafter(p, 2.0f);  // for a float, to be at least p is to be at least the next float above
+  const auto threshold = static_cast<std::uint32_t>(std::ceil(a.p * 0x1p24));
   const C scale = a.p < 1 ? static_cast<C>(1 / (1 - a.p)) : C{0};
   parallel_for(loop.numel, kGrain, [&](std::int64_t begin, std::int64_t end) {
     alignas(64) C in[kBlock];
@@ -27,7 +26,11 @@ template <class C> void drop(const Loop& loop, const DropoutAttrs& a, CastCounts
       n = loop.block(at, end);
       const C* x = fetch(loop, loop.view[1], at, n, in, scratch);
       philox_fill(a.key.seed, a.key.stream, static_cast<std::uint64_t>(at), words, n);
-      for (std::int64_t i = 0; i < n; ++i) out[i] = uniform01(words[i]) >= p ? x[i] * scale : C{0};
+#pragma omp simd
+      for (std::int64_t i = 0; i < n; ++i) {
+        const C scaled = x[i] * scale;
+        out[i] = words[i] >> 8 >= threshold ? scaled : C{0};
+      }
       put(loop, loop.view[0], at, n, out, scratch, counts ? &chunk : nullptr);
     }
     if (counts) merge_counts(counts, chunk);

@@ -115,14 +115,29 @@ template <class C>
 void reduce_rows(const Plan& p, const Reducer<C>& r, const C* params, C* partials, std::int64_t segments) {
   const std::int64_t each = std::min(p.count(), kSegment);
   const auto width = static_cast<std::int64_t>(size_of(p.dtype));
-  parallel_for(p.outputs() * segments, std::max<std::int64_t>(1, kGrain / std::max<std::int64_t>(1, each)),
+  char* data = p.kept.view[0].data;
+  const std::int64_t step = p.kept.view[0].strides[p.kept.ndim - 1];
+  if (segments == 1) {
+    parallel_for(p.outputs(), std::max<std::int64_t>(1, kGrain / each),
+                 [&](std::int64_t begin, std::int64_t end) {
+                   Loop row = p.reduced;
+                   for_pieces(p.kept, p.kept.view[0].strides, begin, end - begin,
+                              [&](std::int64_t offset, std::int64_t length, std::int64_t done) {
+                                for (std::int64_t i = 0, o = begin + done; i < length; ++i, ++o) {
+                                  row.view[0].data = data + (offset + i * step) * width;
+                                  partials[o] = reduce_row(row, r, params ? params[o] : C{}, 0, p.count());
+                                }
+                              });
+                 });
+    return;
+  }
+  parallel_for(p.outputs() * segments, std::max<std::int64_t>(1, kGrain / each),
                [&](std::int64_t begin, std::int64_t end) {
                  Loop row = p.reduced;
                  for (std::int64_t task = begin; task < end; ++task) {
                    const std::int64_t o = task / segments;
                    const std::int64_t first = task % segments * kSegment;
-                   row.view[0].data =
-                       p.kept.view[0].data + offset_of(p.kept, p.kept.view[0].strides, o) * width;
+                   row.view[0].data = data + offset_of(p.kept, p.kept.view[0].strides, o) * width;
                    partials[task] = reduce_row(row, r, params ? params[o] : C{}, first,
                                                std::min(p.count(), first + kSegment));
                  }
@@ -233,6 +248,11 @@ template <class C, class Map, class Combine> C fold_run(const C* x, std::int64_t
   constexpr std::int64_t kLanes = 128 / sizeof(C);
   const Map map{};
   const Combine combine{};
+  if (n < kLanes / 2) {
+    C total = identity;
+    for (std::int64_t i = 0; i < n; ++i) total = combine(total, map(x[i], param));
+    return total;
+  }
   C lanes[kLanes];
   std::fill_n(lanes, kLanes, identity);
   std::int64_t i = 0;
