@@ -29,10 +29,13 @@ Chain& chain() {
   return current;
 }
 
-ThreadState snapshot() { return {chain(), context(), default_generator().state()}; }
+ThreadState snapshot() {
+  const Chain& c = chain();
+  return {c, context(), default_generator().state(), c.amp ? c.amp->share() : nullptr};
+}
 
 ThreadStateScope::ThreadStateScope(const ThreadState& state)
-    : chain_(chain()), context_(context()), generator_scope_(generator_) {
+    : chain_(chain()), context_(context()), generator_scope_(generator_), amp_(state.amp) {
   generator_.set_state(state.generator);
   chain().amp = state.chain.amp;
   chain().autograd = state.chain.autograd;

@@ -3,6 +3,8 @@
 // Between Amp and Autograd stand dtype promotion (recorded casts), shape inference and checks.
 #pragma once
 
+#include <memory>
+
 #include "op.h"
 
 namespace gradual {
@@ -11,6 +13,8 @@ class Interceptor {
  public:
   virtual ~Interceptor() = default;
   virtual Outputs call(const OpCall& call) = 0;
+  // Ownership, from a stage that may be asked for again after its scope has ended (a backward, another thread).
+  virtual std::shared_ptr<Interceptor> share() { return {}; }
 };
 
 // One per thread. A new thread starts with amp and observe null and autograd on.
@@ -43,6 +47,7 @@ struct ThreadState {
   Chain chain;
   Context context;
   RandomKey generator;
+  std::shared_ptr<Interceptor> amp = {};  // keeps chain.amp alive
 };
 ThreadState snapshot();
 // Installs a snapshot while it lives (generator: a copy that starts from the snapshot's state).
@@ -58,6 +63,7 @@ class ThreadStateScope {
   Context context_;
   Generator generator_;
   GeneratorScope generator_scope_;
+  std::shared_ptr<Interceptor> amp_;
 };
 
 // Runs a call through the whole chain. `attrs` must outlive the call.

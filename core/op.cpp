@@ -1,10 +1,11 @@
 #include "op.h"
 
-#include <algorithm>
 #include <mutex>
 #include <string>
 #include <unordered_set>
 #include <vector>
+
+#include "nearest.h"
 
 namespace gradual {
 namespace {
@@ -14,21 +15,6 @@ constexpr OpInfo kInfos[kOpCount] = {
 #include "ops.def"
 #undef GRADUAL_OP
 };
-
-std::size_t edit_distance(std::string_view a, std::string_view b) {
-  std::vector<std::size_t> row(b.size() + 1);
-  for (std::size_t j = 0; j <= b.size(); ++j) row[j] = j;
-  for (std::size_t i = 1; i <= a.size(); ++i) {
-    std::size_t diagonal = row[0];
-    row[0] = i;
-    for (std::size_t j = 1; j <= b.size(); ++j) {
-      const std::size_t up = row[j];
-      row[j] = std::min({row[j] + 1, row[j - 1] + 1, diagonal + (a[i - 1] == b[j - 1] ? 0 : 1)});
-      diagonal = up;
-    }
-  }
-  return row[b.size()];
-}
 
 }  // namespace
 
@@ -43,14 +29,11 @@ std::string_view name(OpKind kind) {
 }
 
 OpId op_from_name(std::string_view text) {
-  int nearest = 0;
-  std::size_t best = ~std::size_t{0};
-  for (int i = 0; i < kOpCount; ++i) {
+  for (int i = 0; i < kOpCount; ++i)
     if (kInfos[i].name == text) return static_cast<OpId>(i);
-    const std::size_t d = edit_distance(kInfos[i].name, text);
-    if (d < best) best = d, nearest = i;
-  }
-  fail("no op '" + std::string(text) + "'; did you mean '" + std::string(kInfos[nearest].name) + "'?");
+  std::vector<std::string> names;
+  for (const OpInfo& row : kInfos) names.emplace_back(row.name);
+  fail("no op '" + std::string(text) + "'; did you mean '" + nearest(text, names) + "'?");
 }
 
 std::string_view name(Phase phase) {

@@ -1,40 +1,20 @@
 #include "state_dict.h"
 
-#include <algorithm>
 #include <cstdio>
-#include <limits>
-#include <numeric>
 #include <optional>
 #include <utility>
+
+#include "nearest.h"
 
 namespace gradual {
 namespace {
 
-// Levenshtein's edit distance.
-std::size_t distance(std::string_view a, std::string_view b) {
-  std::vector<std::size_t> row(b.size() + 1);
-  std::iota(row.begin(), row.end(), std::size_t{0});
-  for (std::size_t i = 1; i <= a.size(); ++i) {
-    std::size_t diagonal = row[0];
-    row[0] = i;
-    for (std::size_t j = 1; j <= b.size(); ++j) {
-      const std::size_t substituted = diagonal + (a[i - 1] == b[j - 1] ? 0 : 1);
-      diagonal = row[j];
-      row[j] = std::min({substituted, row[j] + 1, row[j - 1] + 1});
-    }
-  }
-  return row.back();
-}
-
 [[noreturn]] void fail_missing(const std::string& name, const std::vector<StateDict::Entry>& entries) {
   std::string message = "state_dict: no entry \"" + name + "\"";
   if (entries.empty()) fail(message + "; the state dict is empty");
-  const std::string* nearest = nullptr;
-  std::size_t best = std::numeric_limits<std::size_t>::max();
-  for (const auto& e : entries) {
-    if (const std::size_t d = distance(name, e.name); d < best) best = d, nearest = &e.name;
-  }
-  fail(message + " among " + std::to_string(entries.size()) + "; the nearest is \"" + *nearest + "\"");
+  std::vector<std::string> names;
+  for (const auto& e : entries) names.push_back(e.name);
+  fail(message + " among " + std::to_string(entries.size()) + "; the nearest is \"" + nearest(name, names) + "\"");
 }
 
 [[noreturn]] void fail_kind(const std::string& name, const StateValue& found, const char* asked) {

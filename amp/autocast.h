@@ -1,0 +1,58 @@
+// Automatic mixed precision as a scope:
+//
+//   amp::Autocast scope({.dtype = DType::f16});
+//   Tensor loss = cross_entropy(model(x), y);      // contractions in f16, the loss in f32, all of it on the tape
+//
+// Regions nest, are disabled inside one another, are restored on exceptions and belong to their thread; a snapshot
+// (core/dispatch.h) hands them to another. Backward runs in forward's dtypes whether or not a region is open around it.
+#pragma once
+
+#include <memory>
+#include <optional>
+#include <utility>
+
+#include "policy.h"
+
+namespace gradual::amp {
+
+struct AutocastOptions {
+  std::optional<DType> dtype = {};  // f16 or bf16; by default f16 on CUDA and bf16 on the CPU
+  Device device = Device::cpu();    // only tensors on devices of this type are cast
+  bool enabled = true;              // false: ops run as they would outside of any region
+  PolicyTable table = {};
+  bool cache = true;  // a weight used twice is cast once (leaves that require grad; Category::casts)
+};
+
+class Autocast {
+ public:
+  // Error for a dtype other than f16 and bf16.
+  explicit Autocast(const AutocastOptions& options = {});
+  ~Autocast();
+  Autocast(const Autocast&) = delete;
+  Autocast& operator=(const Autocast&) = delete;
+
+ private:
+  class Region;
+  friend const AutocastOptions* current_autocast();
+  friend std::optional<DType> autocast_dtype(Device device);
+  std::shared_ptr<Region> region_;
+  StageScope stage_;
+};
+
+// The options of this thread's innermost region, enabled or not (its dtype is set); null outside of any. It lives as
+// long as the region does.
+const AutocastOptions* current_autocast();
+bool is_autocast_enabled(Device device = Device::cpu());
+// The dtype of the region that casts tensors of this device; nothing where autocast is off.
+std::optional<DType> autocast_dtype(Device device = Device::cpu());
+
+// A callable that runs `function` under autocast: auto forward = amp::autocast({.dtype = DType::bf16}, model_forward);
+template <class F>
+auto autocast(AutocastOptions options, F function) {
+  return [options = std::move(options), function = std::move(function)](auto&&... arguments) mutable -> decltype(auto) {
+    const Autocast scope(options);
+    return function(std::forward<decltype(arguments)>(arguments)...);
+  };
+}
+
+}  // namespace gradual::amp

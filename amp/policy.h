@@ -1,0 +1,86 @@
+// The cast policy: what autocast does with each op. One table for CPU and CUDA, a value that users print, edit and ask:
+//
+//   amp::PolicyTable table;                                  // the default
+//   table.set("softmax", amp::CastPolicy::lower());          // copies share what neither changed
+//   std::cout << to_string(table) << table.why("matmul", {DType::f32, DType::f32}, DType::bf16);
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "../core/dispatch.h"
+
+namespace gradual::amp {
+
+enum class PolicyKind : std::uint8_t {
+  pass,     // runs in its inputs' dtypes
+  lower,    // floating inputs are cast to the region's dtype
+  fp32,     // half inputs are cast to f32
+  promote,  // floating inputs are cast to the widest among them
+  cast,     // floating inputs are cast to the entry's own dtype
+  banned,   // an Error that names the cure
+  rewrite   // another function runs in its place
+};
+
+// Computes an op in its own way. Called below amp with recording off: for the op itself and, in its backward, for each
+// contraction that its gradient is made of (amp/rewrite.h). Returns the op's output, in any floating dtype.
+using Rewrite = std::function<Outputs(const OpCall& call)>;
+
+struct CastPolicy {
+  PolicyKind kind = PolicyKind::pass;
+  DType dtype = DType::f32;                 // cast: to what
+  std::string text;                         // banned: why, and what to do instead; rewrite: its name
+  std::shared_ptr<const Rewrite> function;  // rewrite
+
+  static CastPolicy pass() { return {}; }
+  static CastPolicy lower() { return of(PolicyKind::lower); }
+  static CastPolicy fp32() { return of(PolicyKind::fp32); }
+  static CastPolicy promote() { return of(PolicyKind::promote); }
+  static CastPolicy cast(DType dtype);  // f32, f16 or bf16
+  static CastPolicy banned(const std::string& message);
+  static CastPolicy rewrite(const std::string& name, Rewrite function);
+  // What can be said in a file: "pass", "lower", "fp32", "promote", "banned", or the dtype of a cast ("f16").
+  static CastPolicy from_name(std::string_view name);
+
+ private:
+  static CastPolicy of(PolicyKind kind) {
+    CastPolicy p;
+    p.kind = kind;
+    return p;
+  }
+};
+// The inverse of from_name; "rewrite NAME" for a rewrite.
+std::string to_string(const CastPolicy& policy);
+
+// An entry for every op. Copies share their entries until one is edited, so a table of one's own at a call is cheap.
+class PolicyTable {
+ public:
+  PolicyTable();  // the default table
+
+  const CastPolicy& operator[](OpId op) const { return (*entries_)[static_cast<std::size_t>(op)]; }
+  // In-place ops, casts, copies between devices and user functions take `pass` only: an explicit dtype wins, and what
+  // is written in place keeps its dtype. A rewrite needs an op of one output whose gradient is made of its inputs.
+  // Error otherwise, and for a name that is no op's (it names the nearest).
+  PolicyTable& set(OpId op, CastPolicy policy);
+  PolicyTable& set(std::string_view op, CastPolicy policy) { return set(op_from_name(op), std::move(policy)); }
+
+  // One sentence: what autocast to `lower` does with the op on inputs of these dtypes, and why.
+  std::string why(OpId op, const std::vector<DType>& inputs, DType lower = DType::f16) const;
+  std::string why(std::string_view op, const std::vector<DType>& inputs, DType lower = DType::f16) const {
+    return why(op_from_name(op), inputs, lower);
+  }
+
+ private:
+  std::shared_ptr<const std::vector<CastPolicy>> entries_;
+};
+
+// A line for each policy, with the ops that have it.
+std::string to_string(const PolicyTable& table);
+
+// Whether autocast casts tensors of this dtype: neither f64 nor f8, nor integers.
+constexpr bool castable(DType d) { return d == DType::f32 || d == DType::f16 || d == DType::bf16; }
+
+}  // namespace gradual::amp

@@ -1,0 +1,46 @@
+#include "nearest.h"
+
+#include <algorithm>
+#include <numeric>
+
+namespace gradual {
+namespace {
+
+// Levenshtein's edit distance.
+std::size_t distance(std::string_view a, std::string_view b) {
+  std::vector<std::size_t> row(b.size() + 1);
+  std::iota(row.begin(), row.end(), std::size_t{0});
+  for (std::size_t i = 1; i <= a.size(); ++i) {
+    std::size_t diagonal = row[0];
+    row[0] = i;
+    for (std::size_t j = 1; j <= b.size(); ++j) {
+      const std::size_t substituted = diagonal + (a[i - 1] == b[j - 1] ? 0 : 1);
+      diagonal = row[j];
+      row[j] = std::min({substituted, row[j] + 1, row[j - 1] + 1});
+    }
+  }
+  return row.back();
+}
+
+}  // namespace
+
+std::string nearest(std::string_view text, const std::vector<std::string>& names) {
+  const auto found = std::min_element(names.begin(), names.end(), [&](const auto& a, const auto& b) {
+    return distance(text, a) < distance(text, b);
+  });
+  return found == names.end() ? std::string() : *found;
+}
+
+std::string did_you_mean(std::string_view text, const std::vector<std::string>& names) {
+  const std::string found = nearest(text, names);
+  if (found.empty() || 2 * distance(text, found) > std::max(text.size(), found.size())) return {};
+  return "; did you mean '" + found + "'?";
+}
+
+std::string join(const std::vector<std::string>& names) {
+  std::string text;
+  for (const std::string& n : names) text += (text.empty() ? "" : ", ") + n;
+  return text;
+}
+
+}  // namespace gradual

@@ -1,0 +1,17 @@
+// For messages about names that are not known.
+#pragma once
+
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace gradual {
+
+// The name with the smallest edit distance to `text` (the first of equals); empty where there are no names.
+std::string nearest(std::string_view text, const std::vector<std::string>& names);
+// "; did you mean 'NEAREST'?", or nothing where no name is near (more than half of its letters differ).
+std::string did_you_mean(std::string_view text, const std::vector<std::string>& names);
+// "a, b, c".
+std::string join(const std::vector<std::string>& names);
+
+}  // namespace gradual
