@@ -115,7 +115,8 @@ int castable_inputs(const OpCall& call) {
 
 class Autocast::Region final : public Interceptor, public std::enable_shared_from_this<Region> {
  public:
-  Region(const AutocastOptions& o, Interceptor* around) : options(o), outer(around ? around->share() : nullptr) {
+  Region(const AutocastOptions& o, Interceptor* around)
+      : options(o), outer(around ? around->share() : nullptr) {
     if (!options.dtype) options.dtype = options.device.is_cuda() ? DType::f16 : DType::bf16;
     if (*options.dtype != DType::f16 && *options.dtype != DType::bf16)
       fail("Autocast: casts to f16 or bf16, not to " + std::string(name(*options.dtype)) +
@@ -167,7 +168,8 @@ Outputs Autocast::Region::call(const OpCall& call) {
     case PolicyKind::lower:
       if (f64)
         fail(describe(call) + ": under autocast to " + std::string(name(*options.dtype)) +
-             " an f64 tensor keeps its dtype and cannot meet the others; cast it with to(DType::f32), or all to f64");
+             " an f64 tensor keeps its dtype and cannot meet the others; cast it with to(DType::f32), or all "
+             "to f64");
       dtype = *options.dtype;
       break;
     case PolicyKind::fp32: dtype = DType::f32; break;

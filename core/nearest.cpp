@@ -39,7 +39,10 @@ std::string did_you_mean(std::string_view text, const std::vector<std::string>& 
 
 std::string join(const std::vector<std::string>& names) {
   std::string text;
-  for (const std::string& n : names) text += (text.empty() ? "" : ", ") + n;
+  for (const std::string& n : names) {
+    if (!text.empty()) text += ", ";
+    text += n;
+  }
   return text;
 }
 

@@ -1,0 +1,215 @@
+#include "../../amp/policy.h"
+
+#include <doctest/doctest.h>
+
+#include <map>
+
+#include "../../core/ops.h"
+
+using namespace gradual;
+using amp::CastPolicy;
+using amp::PolicyTable;
+
+namespace {
+
+std::string message_of(const std::function<void()>& f) {
+  try {
+    f();
+  } catch (const Error& e) { return e.what(); }
+  return "no error";
+}
+
+// The default table by hand; what is not here passes.
+const std::map<std::string, std::string> kListed{{"matmul", "lower"},
+                                                 {"linear", "lower"},
+                                                 {"conv2d", "lower"},
+                                                 {"scaled_dot_product_attention", "lower"},
+                                                 {"exp", "fp32"},
+                                                 {"log", "fp32"},
+                                                 {"log1p", "fp32"},
+                                                 {"rsqrt", "fp32"},
+                                                 {"reciprocal", "fp32"},
+                                                 {"pow", "fp32"},
+                                                 {"softplus", "fp32"},
+                                                 {"sum", "fp32"},
+                                                 {"logsumexp", "fp32"},
+                                                 {"norm", "fp32"},
+                                                 {"softmax", "fp32"},
+                                                 {"log_softmax", "fp32"},
+                                                 {"layer_norm", "fp32"},
+                                                 {"rms_norm", "fp32"},
+                                                 {"cross_entropy", "fp32"},
+                                                 {"mse_loss", "fp32"},
+                                                 {"l1_loss", "fp32"},
+                                                 {"bce_with_logits_loss", "fp32"},
+                                                 {"add", "promote"},
+                                                 {"sub", "promote"},
+                                                 {"mul", "promote"},
+                                                 {"div", "promote"},
+                                                 {"maximum", "promote"},
+                                                 {"minimum", "promote"},
+                                                 {"eq", "promote"},
+                                                 {"ne", "promote"},
+                                                 {"lt", "promote"},
+                                                 {"le", "promote"},
+                                                 {"gt", "promote"},
+                                                 {"ge", "promote"},
+                                                 {"where", "promote"},
+                                                 {"cat", "promote"},
+                                                 {"scatter_add", "promote"},
+                                                 {"bce_loss", "banned"}};
+
+const std::vector<std::string> kPass{"neg",
+                                     "abs",
+                                     "sign",
+                                     "sqrt",
+                                     "square",
+                                     "sin",
+                                     "cos",
+                                     "tanh",
+                                     "sigmoid",
+                                     "erf",
+                                     "relu",
+                                     "leaky_relu",
+                                     "gelu",
+                                     "silu",
+                                     "clamp",
+                                     "logical_not",
+                                     "cast",
+                                     "to_device",
+                                     "clone",
+                                     "logical_and",
+                                     "logical_or",
+                                     "logical_xor",
+                                     "mean",
+                                     "var",
+                                     "max",
+                                     "min",
+                                     "argmax",
+                                     "argmin",
+                                     "conv2d_backward_input",
+                                     "conv2d_backward_weight",
+                                     "max_pool2d",
+                                     "max_pool2d_backward",
+                                     "max_pool2d_gather",
+                                     "avg_pool2d",
+                                     "avg_pool2d_backward",
+                                     "adaptive_avg_pool2d",
+                                     "adaptive_avg_pool2d_backward",
+                                     "batch_norm",
+                                     "batch_norm_backward",
+                                     "layer_norm_backward",
+                                     "rms_norm_backward",
+                                     "softmax_backward",
+                                     "log_softmax_backward",
+                                     "cross_entropy_backward",
+                                     "dropout",
+                                     "embedding",
+                                     "view",
+                                     "permute",
+                                     "expand",
+                                     "slice",
+                                     "slice_backward",
+                                     "gather",
+                                     "index_select",
+                                     "index_add",
+                                     "pad",
+                                     "tril",
+                                     "one_hot",
+                                     "add_",
+                                     "mul_",
+                                     "copy_",
+                                     "fill_",
+                                     "unscale_",
+                                     "sgd_step_",
+                                     "adam_step_",
+                                     "custom"};
+
+}  // namespace
+
+TEST_CASE("every op's default policy is the one listed here") {
+  const PolicyTable table;
+  for (int i = 0; i < kOpCount; ++i) {
+    const auto op = static_cast<OpId>(i);
+    const std::string title(name(op));
+    CAPTURE(title);
+    const auto found = kListed.find(title);
+    const bool passes = std::find(kPass.begin(), kPass.end(), title) != kPass.end();
+    REQUIRE((found != kListed.end()) != passes);  // a new op needs a decision here
+    CHECK(to_string(table[op]) == (passes ? "pass" : found->second));
+  }
+  CHECK(kListed.size() + kPass.size() == kOpCount);
+}
+
+TEST_CASE("a table is a value: editing a copy leaves the original and the default alone") {
+  PolicyTable mine;
+  PolicyTable copy = mine;
+  copy.set("softmax", CastPolicy::lower()).set(OpId::add, CastPolicy::cast(DType::bf16));
+  CHECK(to_string(copy[OpId::softmax]) == "lower");
+  CHECK(to_string(copy[OpId::add]) == "bf16");
+  CHECK(to_string(mine[OpId::softmax]) == "fp32");
+  CHECK(to_string(PolicyTable()[OpId::softmax]) == "fp32");
+}
+
+TEST_CASE("a table prints a line for each policy") {
+  PolicyTable table;
+  table.set("erf", CastPolicy::cast(DType::bf16));
+  const std::string text = to_string(table);
+  CHECK(text.starts_with("lower: matmul linear conv2d scaled_dot_product_attention\nfp32: exp log log1p "));
+  CHECK(text.find("\nbanned: bce_loss\nbf16: erf\npass: neg ") != std::string::npos);
+}
+
+TEST_CASE("why says in one sentence what happens and the reason") {
+  PolicyTable table;
+  CHECK(table.why(OpId::matmul, {DType::f32, DType::f32}) ==
+        "matmul is in the lower list: runs in f16, exact products with f32 accumulation");
+  CHECK(table.why("matmul", {DType::f32, DType::f32}, DType::bf16) ==
+        "matmul is in the lower list: runs in bf16, exact products with f32 accumulation");
+  CHECK(table.why("matmul", {DType::f64, DType::f16}) ==
+        "matmul is in the lower list: f64 is not autocast and cannot meet f16, so this call is an Error");
+  CHECK(table.why("matmul", {DType::f64, DType::f64}) ==
+        "matmul runs as it is on f64, f64: autocast casts only f32, f16 and bf16; f64 and f8 tensors keep "
+        "their dtype");
+  CHECK(table.why("softmax", {DType::f16}) ==
+        "softmax is in the fp32 list: runs in f32, since its sums and quotients need the range and precision "
+        "of f32");
+  CHECK(table.why("add", {DType::f16, DType::f32}) ==
+        "add is in the promote list: runs in f32, the widest of its inputs f16, f32");
+  CHECK(table.why("add", {DType::f16, DType::bf16}) ==
+        "add is in the promote list: runs in f32, the widest of its inputs f16, bf16");
+  CHECK(table.why("relu", {DType::f16}) == "relu is in no list: runs in its inputs' dtypes, f16");
+  CHECK(table.why("add_", {DType::f16, DType::f32}) ==
+        "add_ is never autocast: an explicit dtype wins, and a tensor written in place keeps its own");
+  CHECK(table.why("bce_loss", {DType::f32, DType::f32})
+            .starts_with("bce_loss is banned under autocast: it takes "));
+  CHECK(table.why("bce_loss", {DType::f32}).find("use bce_with_logits_loss on the logits") !=
+        std::string::npos);
+}
+
+TEST_CASE("what cannot be set is an Error that says what can") {
+  PolicyTable table;
+  CHECK(message_of([&] { table.set("sofmax", CastPolicy::pass()); }) ==
+        "no op 'sofmax'; did you mean 'softmax'?");
+  CHECK(message_of([&] { table.set("add_", CastPolicy::lower()); }) ==
+        "policy table: add_ takes no policy but pass: what is written in place keeps its dtype; use the "
+        "functional form");
+  CHECK(message_of([&] { table.set("cast", CastPolicy::fp32()); }) ==
+        "policy table: cast takes no policy but pass: what the program asks for is not changed");
+  CHECK(message_of([&] { table.set("custom", CastPolicy::fp32()); }) ==
+        "policy table: custom takes no policy but pass: a user function declares its amp_dtype()");
+  const auto nothing = CastPolicy::rewrite("nothing", [](const OpCall&) { return Outputs{}; });
+  CHECK(message_of([&] {
+          table.set("softmax", nothing);
+        }).starts_with("policy table: softmax cannot be rewritten; a rewrite needs an op of one output"));
+  CHECK(message_of([&] { table.set("max_pool2d", nothing); }).find("cannot be rewritten") !=
+        std::string::npos);
+  CHECK(message_of([] { CastPolicy::cast(DType::f8e4m3fn); }) ==
+        "cast policy: casts to f32, f16 or bf16, not to f8e4m3fn; a rewrite computes in other formats");
+  CHECK(message_of([] { CastPolicy::rewrite("empty", {}); }) ==
+        "cast policy: the rewrite 'empty' has no function");
+  CHECK(message_of([] { CastPolicy::from_name("lowr"); }) ==
+        "no cast policy 'lowr'; allowed are pass, lower, fp32, promote, banned, f32, f16, bf16; did you mean "
+        "'lower'?");
+  for (const char* text : {"pass", "lower", "fp32", "promote", "banned", "f32", "f16", "bf16"})
+    CHECK(to_string(CastPolicy::from_name(text)) == text);
+}
