@@ -1,6 +1,9 @@
 // Everything a user of the library needs. Programs that compile many files include single headers instead.
 #pragma once
 
+#include "amp/autocast.h"
+#include "amp/policy.h"
+#include "amp/rewrite.h"
 #include "autograd/autograd.h"
 #include "autograd/function.h"
 #include "autograd/grad_mode.h"

@@ -129,7 +129,7 @@ TEST_CASE("a rewrite is told each operand's role") {
   std::vector<std::string> seen;
   const amp::Rewrite rewrite = [&](const OpCall& call) {
     std::string text(name(call.op));
-    for (int i = 0; i < 2; ++i) text += " " + std::string(name(amp::operand_role(i)));
+    for (int i = 0; i < 2; ++i) text.append(" ").append(name(amp::operand_role(i)));
     seen.push_back(text);
     return rounded_contraction(call);
   };
@@ -164,7 +164,7 @@ TEST_CASE("a saved operand that was edited is an error, and so is a result of an
     const Tensor y = sum(matmul(x, w));
     w.add_(1);
     CHECK_THROWS_WITH_AS(y.backward(),
-                         doctest::Contains("matmul rewritten by e4m3: a saved tensor [4, 4] was changed"),
+                         doctest::Contains("matmul rewritten by e4m3: a saved tensor [4, 4] f32 was changed"),
                          Error);
     CHECK_THROWS_WITH_AS(matmul(x, random({3, 4}, 3)), doctest::Contains("inner dimensions 4 and 3 differ"),
                          Error);
