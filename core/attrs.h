@@ -122,6 +122,30 @@ struct DropoutAttrs {
   double p = 0.5;
   RandomKey key;
 };
+// unscale_: see optim/optimizer.h for the inputs of these rows.
+struct UnscaleAttrs {
+  double inverse_scale = 1;
+  std::int64_t slot = 1;  // where in `found` the gradient is counted; slot 0 sums all
+};
+// How a fused update multiplies its gradient, rounds and stores.
+struct UpdateAttrs {
+  double inverse_scale = 1;  // times the gradient, before all else
+  bool pure = false;         // every operation rounds to the parameter's dtype, as composed ops would
+  bool stochastic = false;   // the parameter is rounded stochastically, with the numbers of `key`
+  RandomKey key = {};
+};
+struct SgdAttrs {
+  double lr = 0, weight_decay = 0, momentum = 0, dampening = 0;
+  bool nesterov = false;
+  UpdateAttrs update;
+};
+struct AdamAttrs {
+  double lr = 0, beta1 = 0, beta2 = 0, eps = 0, weight_decay = 0;
+  double correction1 = 1;       // 1 - beta1^t
+  double correction2_root = 1;  // sqrt(1 - beta2^t)
+  bool decoupled = false;       // weight decay as in AdamW
+  UpdateAttrs update;
+};
 struct AttentionAttrs {
   bool causal = false;
   double scale = 0;    // 0: 1/sqrt(head size)

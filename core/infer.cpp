@@ -496,13 +496,37 @@ void infer_in_place(const OpCall& c, OutSpec* out) {
   const Tensor& x = need(c, 0, "a tensor");
   for (int i = 0; i < x.ndim(); ++i)
     if (x.strides()[i] == 0 && x.sizes()[i] > 1) bad(c, "an expanded tensor cannot be written; clone() it first");
-  if (c.inputs.size() > 1 && c[1].defined() && info(c.op).inputs == 2 && c.op != OpId::unscale_ &&
+  if (c.inputs.size() > 1 && c[1].defined() && info(c.op).inputs == 2 &&
       broadcast_shapes(x.sizes(), c[1].sizes(), name(c.op).data()) != x.sizes())
     bad(c, "the operand is larger than the tensor written");
   if ((c.op == OpId::add_ || c.op == OpId::mul_) && (is_f8(x.dtype()) || x.dtype() == DType::bool_))
     bad(c, "takes f64, f32, f16, bf16 and integers");
   out->dtype = x.dtype();
   out->sizes = x.sizes();
+}
+
+// The tensors of a fused update are walked as one: the same shape, row-major.
+void infer_update(const OpCall& c, OutSpec* out) {
+  infer_in_place(c, out);
+  need(c, 1, "a gradient");
+  for (int i = 0; i < c.inputs.size(); ++i) {
+    if (!c[i].defined()) continue;
+    need_float(c, i);
+    if (c[i].sizes() != c[0].sizes() || !c[i].is_contiguous())
+      bad(c, "input " + std::to_string(i) + " must be contiguous and of the parameter's shape");
+  }
+}
+
+void infer_unscale(const OpCall& c, OutSpec* out) {
+  infer_in_place(c, out);
+  need(c, 1, "a gradient");
+  need_float(c, 1);
+  const std::int64_t slot = c.get<UnscaleAttrs>().slot;
+  if (c[0].dtype() != DType::i64 || c[0].ndim() != 1 || slot < 1 || slot >= c[0].numel())
+    bad(c, "found must be i64 [n] with a place for slot " + std::to_string(slot));
+  if (!c[1].is_contiguous() || (c[2].defined() && (!c[2].is_contiguous() || c[2].sizes() != c[1].sizes())))
+    bad(c, "the gradients must be contiguous and of one shape");
+  if (c[2].defined()) need_float(c, 2);
 }
 
 void infer_custom(const OpCall&, OutSpec*) {}
@@ -555,6 +579,8 @@ void register_inference() {
   set(infer_pad, {OpId::pad});
   set(infer_tril, {OpId::tril});
   set(infer_one_hot, {OpId::one_hot});
+  set(infer_update, {OpId::sgd_step_, OpId::adam_step_});
+  set(infer_unscale, {OpId::unscale_});
   set(infer_custom, {OpId::custom});
 }
 

@@ -1,0 +1,167 @@
+// Optimizer: parameter groups, FP32 masters and the other ways to update f16 and bf16 parameters, and the state that
+// sgd.h and adam.h use. A step computes in f32 (f64 for f64 parameters) and rounds once when it stores.
+#pragma once
+
+#include <cstdint>
+#include <limits>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "../core/attrs.h"
+#include "../core/state_dict.h"
+#include "../core/tensor.h"
+
+namespace gradual::optim {
+
+// How a parameter of f16 or bf16 is updated; f32 and f64 parameters are exact already and take no notice.
+enum class LowPrecisionUpdate : std::uint8_t {
+  none,     // computed in f32 from the parameter itself, rounded to nearest: updates below half an ulp vanish
+  masters,  // an FP32 copy takes the update and is rounded into the parameter (Micikevicius et al. 2018)
+  kahan,  // what rounding took off is kept in a second tensor of the parameter's dtype (Zamirai et al. 2020)
+  stochastic  // rounded up or down by chance, so that small updates arrive on average
+};
+std::string_view name(LowPrecisionUpdate update);
+
+struct UpdateOptions {
+  LowPrecisionUpdate update = LowPrecisionUpdate::none;
+  bool flat_masters = false;  // masters (and their gradients) of a group lie in one buffer; the same bits
+  std::optional<DType> state_dtype;  // of momentum and moments; f32 if unset. f64 parameters have f64 always
+  // Every operation of the update rounds to the parameter's dtype, as ops composed in that dtype would, and the state
+  // has that dtype (unless state_dtype says otherwise): shows what goes wrong. With LowPrecisionUpdate::none only.
+  bool pure_arithmetic = false;
+  std::uint64_t seed = 0;  // of stochastic rounding: keyed by seed, step, parameter and element
+};
+
+// "Unset": the optimizer's own value is taken when the group is added.
+inline constexpr double kInherit = std::numeric_limits<double>::quiet_NaN();
+
+// Parameters with their own rates. An optimizer reads the fields that its formula has and ignores the others.
+struct ParamGroup {
+  std::vector<Tensor> params = {};      // floating leaves; parameters without a gradient are passed over
+  std::vector<std::string> names = {};  // none, or one for each parameter: for messages and exports
+  double lr = kInherit;
+  double weight_decay = kInherit;
+  double momentum = kInherit, dampening = kInherit;
+  double beta1 = kInherit, beta2 = kInherit, eps = kInherit;
+  bool frozen = false;  // not stepped, not unscaled, not clipped
+};
+// A group of what Module::named_parameters returns.
+ParamGroup named_group(const std::vector<std::pair<std::string, Tensor>>& named);
+
+// What an optimizer keeps for one parameter.
+struct ParamState {
+  std::int64_t steps = 0;
+  Tensor master;        // f32, of the parameter's shape; undefined where there is none
+  Tensor compensation;  // LowPrecisionUpdate::kahan
+  Tensor moments[2];
+  // f32: what unscale_ or clipping made of the gradient of a f16 or bf16 parameter, and of which gradient.
+  Tensor wide_gradient;
+  enum class Wide : std::uint8_t { stale, copied, unscaled } wide = Wide::stale;
+  std::uint64_t gradient_id = 0;
+  std::uint32_t gradient_version = 0;
+  // The parameter's storage and version after our last write: any other was written by somebody else.
+  std::uint64_t written_id = 0;
+  std::uint32_t written_version = 0;
+
+  void mark_wide(Wide kind, const Tensor& gradient);
+  void mark_written(const Tensor& param);
+  // Whether wide_gradient stands for `gradient`. One that clipping filled follows every change of it; one that was
+  // unscaled is what the step takes, whatever becomes of the scaled one.
+  bool wide_stands(const Tensor& gradient) const;
+};
+
+class Optimizer {
+ public:
+  virtual ~Optimizer() = default;
+  Optimizer(const Optimizer&) = delete;
+  Optimizer& operator=(const Optimizer&) = delete;
+
+  // One update of all parameters that have a gradient, outside the graph.
+  void step(SourceLocation loc = SourceLocation::current()) { step_scaled(1, loc); }
+  void zero_grad();  // drops the gradients, those of frozen groups too
+  // Error: a parameter that is not floating, is no leaf, or is in a group already; a rate out of range.
+  void add_param_group(ParamGroup group);
+  // Rates may be changed at any time; params may not (add_param_group).
+  std::vector<ParamGroup>& param_groups() { return groups_; }
+  const std::vector<ParamGroup>& param_groups() const { return groups_; }
+  const UpdateOptions& update_options() const { return options_; }
+
+  // Masters (LowPrecisionUpdate::masters). A parameter that is f32 when it is added has its values copied at once, so
+  // that a model may be cast to half afterwards and the masters keep what the cast loses; the copies of parameters
+  // that are still f32 at the first step are dropped. Where a parameter was changed by anyone else, its new values go
+  // into the master, element by element: an element that still is its master's rounding keeps the master's bits.
+  Tensor master(const Tensor& param);                          // the parameter itself where it has none
+  void set_master(const Tensor& param, const Tensor& values);  // the parameter is written too
+  StateDict master_state_dict();  // every parameter's values in FP32 (f64 as they are), by name
+
+  // Rates, step counts, masters, compensations and moments; handles of the live tensors, clone() what must outlive
+  // the next step. load checks everything before it changes anything.
+  StateDict state_dict();
+  void load_state_dict(const StateDict& state);
+
+  // For GradScaler and clipping.
+  std::string param_name(std::size_t index) const;  // "fc1.weight", or "parameter 3" without names
+  std::size_t param_count() const;                  // of all groups; indices run through the groups in order
+  void step_scaled(double inverse_scale,
+                   SourceLocation loc = SourceLocation::current());  // gradients times it
+  // Counts the non-finite elements of gradient i, times inverse_scale, into found[1 + i] and the sum into found[0]
+  // (i64 [1 + param_count()]). write: replaces gradients by the products; those of f16 and bf16 parameters with an
+  // f32 path (masters, kahan, stochastic) go into FP32 gradients instead, which clipping and step() then take, and
+  // .grad stays as it is. Returns the number of gradients. Error for f16 gradients without such a path.
+  int unscale(const Tensor& found, double inverse_scale, bool write);
+  // The gradients that the next step takes, FP32 ones made where needed; frozen groups are left out.
+  std::vector<Tensor> step_gradients();
+  void forget_unscaled();  // the FP32 gradients are stale
+
+ protected:
+  Optimizer(std::vector<ParamGroup> groups, const ParamGroup& defaults, const UpdateOptions& options);
+
+  virtual std::string_view kind() const = 0;
+  // The names of the moments that a group needs, at most two; they are zeros at first.
+  virtual std::span<const std::string_view> moments(const ParamGroup& group) const = 0;
+  // The update of one parameter: writes param and the state's master, compensation and moments. All are contiguous;
+  // state.steps is the number of steps taken before.
+  virtual void update(const ParamGroup& group, const ParamState& state, const Tensor& param,
+                      const Tensor& gradient, const UpdateAttrs& how, SourceLocation loc) = 0;
+
+ private:
+  struct GroupState {
+    std::vector<ParamState> params;
+    std::size_t first = 0;      // index of its first parameter
+    Tensor masters, gradients;  // flat_masters: the buffers behind the masters and their gradients
+  };
+  struct Place {
+    std::size_t group, i;
+  };
+  const Tensor& param(Place at) const { return groups_[at.group].params[at.i]; }
+  ParamState& state(Place at) { return states_[at.group].params[at.i]; }
+  Place find(const Tensor& param) const;
+  static bool is_low(const Tensor& t) { return t.dtype() == DType::f16 || t.dtype() == DType::bf16; }
+  std::size_t index(Place at) const { return states_[at.group].first + at.i; }
+  const std::vector<Place>& places() const;  // of every parameter; Error where a group's params were edited
+  Tensor live_gradient(Place at) const;      // undefined in a frozen group
+  void check_group(const ParamGroup& group) const;
+
+  void take_masters(std::size_t group);
+  void settle_masters();
+  void ensure_master(Place at);
+  void assign_master(Place at, const Tensor& values);
+  void flatten_masters(std::size_t group);
+  bool needs_wide(const Tensor& param, const Tensor& gradient) const;
+  Tensor& wide_gradient(Place at);
+  void prepare_state(Place at);
+  void step_param(Place at, const Tensor& gradient, double inverse_scale, SourceLocation loc);
+  void load_param(const StateDict& from, Place at, bool check_only);
+
+  ParamGroup defaults_;
+  UpdateOptions options_;
+  std::vector<ParamGroup> groups_;
+  std::vector<GroupState> states_;
+  std::vector<Place> places_;
+};
+
+}  // namespace gradual::optim

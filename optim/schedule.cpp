@@ -1,0 +1,90 @@
+#include "schedule.h"
+
+#include <algorithm>
+#include <cmath>
+#include <numbers>
+
+namespace gradual::optim {
+namespace {
+
+void need_steps(const char* what, std::int64_t steps) {
+  if (steps < 1) fail(std::string(what) + ": needs at least one step, given " + std::to_string(steps));
+}
+
+}  // namespace
+
+Schedule constant(double factor) {
+  return [factor](std::int64_t) { return factor; };
+}
+
+Schedule step_decay(std::int64_t every, double gamma) {
+  need_steps("step_decay", every);
+  return [=](std::int64_t step) { return std::pow(gamma, static_cast<double>(step / every)); };
+}
+
+Schedule multi_step(std::vector<std::int64_t> milestones, double gamma) {
+  std::sort(milestones.begin(), milestones.end());
+  return [milestones = std::move(milestones), gamma](std::int64_t step) {
+    const auto reached = std::upper_bound(milestones.begin(), milestones.end(), step) - milestones.begin();
+    return std::pow(gamma, static_cast<double>(reached));
+  };
+}
+
+Schedule cosine(std::int64_t steps, double min_factor) {
+  need_steps("cosine", steps);
+  return [=](std::int64_t step) {
+    const double part = static_cast<double>(std::min(step, steps)) / static_cast<double>(steps);
+    return min_factor + (1 - min_factor) * (1 + std::cos(std::numbers::pi * part)) / 2;
+  };
+}
+
+Schedule linear_warmup(std::int64_t steps, double start_factor) {
+  need_steps("linear_warmup", steps);
+  return [=](std::int64_t step) {
+    const double part = static_cast<double>(std::min(step, steps)) / static_cast<double>(steps);
+    return start_factor + (1 - start_factor) * part;
+  };
+}
+
+Schedule chain(Schedule first, std::int64_t steps, Schedule second) {
+  return [first = std::move(first), steps, second = std::move(second)](std::int64_t step) {
+    return step < steps ? first(step) : second(step - steps);
+  };
+}
+
+Scheduler::Scheduler(Optimizer& optimizer, Schedule schedule)
+    : optimizer_(&optimizer), schedule_(std::move(schedule)) {
+  apply();
+}
+
+void Scheduler::step() {
+  ++steps_;
+  apply();
+}
+
+void Scheduler::apply() {
+  auto& groups = optimizer_->param_groups();
+  while (initial_.size() < groups.size()) initial_.push_back(groups[initial_.size()].lr);
+  for (std::size_t g = 0; g < groups.size(); ++g) groups[g].lr = initial_[g] * factor();
+}
+
+StateDict Scheduler::state_dict() const {
+  StateDict out;
+  out.set("steps", steps_);
+  out.set("groups", initial_.size());
+  for (std::size_t g = 0; g < initial_.size(); ++g) out.set("initial_lr." + std::to_string(g), initial_[g]);
+  return out;
+}
+
+void Scheduler::load_state_dict(const StateDict& state) {
+  std::vector<double> initial(state.natural("groups"));
+  if (initial.size() > optimizer_->param_groups().size())
+    fail("load_state_dict: the schedule has " + std::to_string(initial.size()) + " groups, the optimizer " +
+         std::to_string(optimizer_->param_groups().size()));
+  for (std::size_t g = 0; g < initial.size(); ++g) initial[g] = state.real("initial_lr." + std::to_string(g));
+  steps_ = state.integer("steps");
+  initial_ = std::move(initial);
+  apply();
+}
+
+}  // namespace gradual::optim

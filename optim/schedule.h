@@ -1,0 +1,48 @@
+// Learning-rate schedules: plain functions from the number of steps taken to a factor, and what applies them.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <vector>
+
+#include "optimizer.h"
+
+namespace gradual::optim {
+
+// What the initial rates are multiplied by after `step` steps.
+using Schedule = std::function<double(std::int64_t step)>;
+
+Schedule constant(double factor = 1);
+Schedule step_decay(std::int64_t every, double gamma = 0.1);  // gamma^(step / every)
+// gamma^(how many milestones have been reached).
+Schedule multi_step(std::vector<std::int64_t> milestones, double gamma = 0.1);
+// From 1 to min_factor along half a cosine in `steps` steps, then min_factor (Loshchilov and Hutter 2017).
+Schedule cosine(std::int64_t steps, double min_factor = 0);
+// From start_factor to 1 in `steps` equal steps, then 1.
+Schedule linear_warmup(std::int64_t steps, double start_factor = 0);
+// `first` for `steps` steps, then `second` from its own beginning: chain(linear_warmup(100), 100, cosine(900)).
+Schedule chain(Schedule first, std::int64_t steps, Schedule second);
+
+// Sets the rate of every group to its initial one times the schedule's factor: at once, and after each step(). A group
+// added later starts from the rate that it has when it is first seen. The optimizer must outlive it.
+class Scheduler {
+ public:
+  Scheduler(Optimizer& optimizer, Schedule schedule);
+  void step();  // after the optimizer's
+  std::int64_t steps() const { return steps_; }
+  double factor() const { return schedule_(steps_); }
+
+  // The step count and the initial rates; the schedule itself is code. load sets the optimizer's rates.
+  StateDict state_dict() const;
+  void load_state_dict(const StateDict& state);
+
+ private:
+  void apply();
+
+  Optimizer* optimizer_;
+  Schedule schedule_;
+  std::int64_t steps_ = 0;
+  std::vector<double> initial_;
+};
+
+}  // namespace gradual::optim
