@@ -18,6 +18,7 @@ void register_columns() {
   cpu::register_pooling();
   cpu::register_normalization();
   cpu::register_losses();
+  cpu::register_optimizer();
 
   // The layers above core: backward rules and cast policy.
   register_rules();

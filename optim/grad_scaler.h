@@ -95,7 +95,9 @@ class GradScaler {
   void check(PerOptimizer& o, Optimizer& optimizer, bool write) const;
   void need_scale(const char* what) const;
   void set_scale(double value);
-  double inverse() const { return static_cast<float>(1 / static_cast<double>(scale_)); }  // as kernels take it
+  double inverse() const {
+    return static_cast<float>(1 / static_cast<double>(scale_));
+  }  // as kernels take it
 
   GradScalerOptions options_;
   float scale_;

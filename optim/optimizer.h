@@ -29,7 +29,8 @@ std::string_view name(LowPrecisionUpdate update);
 struct UpdateOptions {
   LowPrecisionUpdate update = LowPrecisionUpdate::none;
   bool flat_masters = false;  // masters (and their gradients) of a group lie in one buffer; the same bits
-  std::optional<DType> state_dtype;  // of momentum and moments; f32 if unset. f64 parameters have f64 always
+  std::optional<DType> state_dtype =
+      {};  // of momentum and moments; f32 if unset. f64 parameters have f64 always
   // Every operation of the update rounds to the parameter's dtype, as ops composed in that dtype would, and the state
   // has that dtype (unless state_dtype says otherwise): shows what goes wrong. With LowPrecisionUpdate::none only.
   bool pure_arithmetic = false;

@@ -12,5 +12,6 @@ void register_contractions();
 void register_pooling();
 void register_normalization();
 void register_losses();
+void register_optimizer();
 
 }  // namespace gradual::cpu

@@ -9,11 +9,9 @@
 #include "../dispatch.h"
 #include "../float_types.h"
 #include "../parallel.h"
+#include "kernels.h"
 
 namespace gradual::cpu {
-
-void register_optimizer();
-
 namespace {
 
 constexpr std::int64_t kBlock = 1024;         // elements in a buffer on the stack

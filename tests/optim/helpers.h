@@ -1,0 +1,112 @@
+// Parameters, gradients and the update formulas written out in double, for the tests of optim/.
+#pragma once
+
+#include <cmath>
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "gradual/autograd/grad_mode.h"
+#include "gradual/core/ops.h"
+#include "gradual/core/tensor.h"
+#include "gradual/optim/adam.h"
+#include "gradual/optim/sgd.h"
+
+namespace gradual::test {
+
+using Values = std::vector<double>;
+
+inline Tensor leaf(const Values& values, DType dtype = DType::f32) {
+  return from_data(values, {static_cast<std::int64_t>(values.size())},
+                   {.dtype = dtype, .requires_grad = true});
+}
+
+// n numbers in [-1, 1) that every run gets alike.
+inline Values numbers(std::size_t n, std::uint64_t seed, double scale = 1) {
+  Generator g(seed);
+  Values out;
+  for (double v : rand({static_cast<std::int64_t>(n)}, {.dtype = DType::f64}, g).to_vector<double>())
+    out.push_back((2 * v - 1) * scale);
+  return out;
+}
+
+// The values as `dtype` holds them.
+inline Values rounded(const Values& values, DType dtype) {
+  return from_data(values, {static_cast<std::int64_t>(values.size())}, {.dtype = dtype}).to_vector<double>();
+}
+
+inline void set_gradient(const Tensor& p, const Values& values, DType dtype) {
+  p.set_grad(from_data(values, p.sizes(), {.dtype = dtype}));
+}
+inline void set_gradient(const Tensor& p, const Values& values) { set_gradient(p, values, p.dtype()); }
+
+inline double max_difference(const Values& a, const Values& b) {
+  double worst = a.size() == b.size() ? 0 : INFINITY;
+  for (std::size_t i = 0; i < a.size() && i < b.size(); ++i)
+    worst = std::isnan(a[i] - b[i]) ? INFINITY : std::max(worst, std::abs(a[i] - b[i]));
+  return worst;
+}
+
+inline bool same_bits(const Tensor& a, const Tensor& b) {
+  const Tensor x = a.detach().contiguous(), y = b.detach().contiguous();
+  return x.dtype() == y.dtype() && x.sizes() == y.sizes() &&
+         std::equal(static_cast<char*>(x.raw()), static_cast<char*>(x.raw()) + x.nbytes(),
+                    static_cast<char*>(y.raw()));
+}
+
+inline std::string error_of(const std::function<void()>& f) {
+  try {
+    f();
+  } catch (const Error& e) { return e.what(); }
+  return "no error";
+}
+
+// One parameter's update by SGD, Adam or AdamW, in double.
+struct ReferenceSGD {
+  double lr, momentum = 0, dampening = 0, decay = 0;
+  bool nesterov = false;
+  Values m = {};
+  int t = 0;
+
+  void step(Values& w, const Values& g) {
+    m.resize(w.size());
+    ++t;
+    for (std::size_t i = 0; i < w.size(); ++i) {
+      double d = g[i] + decay * w[i];
+      if (momentum != 0) {
+        m[i] = t == 1 ? d : momentum * m[i] + (1 - dampening) * d;
+        d = nesterov ? d + momentum * m[i] : m[i];
+      }
+      w[i] -= lr * d;
+    }
+  }
+};
+
+struct ReferenceAdam {
+  double lr, beta1 = 0.9, beta2 = 0.999, eps = 1e-8, decay = 0;
+  bool decoupled = false;
+  Values m = {}, v = {};
+  int t = 0;
+
+  void step(Values& w, const Values& g) {
+    m.resize(w.size());
+    v.resize(w.size());
+    ++t;
+    for (std::size_t i = 0; i < w.size(); ++i) {
+      double d = g[i];
+      if (decoupled) {
+        w[i] -= lr * decay * w[i];
+      } else {
+        d += decay * w[i];
+      }
+      m[i] = beta1 * m[i] + (1 - beta1) * d;
+      v[i] = beta2 * v[i] + (1 - beta2) * d * d;
+      const double m_hat = m[i] / (1 - std::pow(beta1, t));
+      const double v_hat = v[i] / (1 - std::pow(beta2, t));
+      w[i] -= lr * m_hat / (std::sqrt(v_hat) + eps);
+    }
+  }
+};
+
+}  // namespace gradual::test

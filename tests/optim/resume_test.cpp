@@ -1,0 +1,179 @@
+// State dicts: a resumed run gives the bits of one that was never stopped.
+#include <doctest/doctest.h>
+
+#include "gradual/optim/clip.h"
+#include "gradual/optim/grad_scaler.h"
+#include "gradual/optim/schedule.h"
+#include "helpers.h"
+
+using namespace gradual;
+using namespace gradual::optim;
+using namespace gradual::test;
+
+namespace {
+
+struct Run {
+  Tensor p, q;
+  std::unique_ptr<Optimizer> optimizer;
+  std::unique_ptr<Scheduler> scheduler;
+
+  Run(const std::string& kind, const UpdateOptions& precision, DType dtype) {
+    p = leaf(numbers(700, 1));
+    q = leaf(numbers(33, 2));
+    std::vector<ParamGroup> groups = {{.params = {p}, .lr = 0.01}, {.params = {q}}};
+    if (kind == "sgd") {
+      optimizer = std::make_unique<SGD>(
+          groups, SGDOptions{.lr = 0.05, .momentum = 0.9, .dampening = 0.1, .precision = precision});
+    } else if (kind == "adam") {
+      optimizer = std::make_unique<Adam>(
+          groups, AdamOptions{.lr = 0.02, .weight_decay = 0.1, .precision = precision});
+    } else {
+      optimizer = std::make_unique<AdamW>(groups, AdamWOptions{.lr = 0.02, .precision = precision});
+    }
+    scheduler = std::make_unique<Scheduler>(*optimizer, chain(linear_warmup(3), 3, cosine(10)));
+    const NoGrad no_grad;
+    p.swap_data(p.detach().to(dtype));
+  }
+
+  void steps(std::uint64_t from, std::uint64_t to) const {
+    for (std::uint64_t i = from; i < to; ++i) {
+      set_gradient(p, numbers(700, 100 + i));
+      set_gradient(q, numbers(33, 200 + i));
+      optimizer->step();
+      scheduler->step();
+    }
+  }
+};
+
+StateDict copied(const StateDict& state) {
+  StateDict out;
+  for (const auto& [name, value] : state) {
+    if (const Tensor* t = std::get_if<Tensor>(&value)) {
+      out.set(name, t->clone());
+    } else {
+      out.set(name, value);
+    }
+  }
+  return out;
+}
+
+}  // namespace
+
+TEST_CASE("a resumed optimizer repeats to the bit") {
+  const UpdateOptions precisions[] = {{},
+                                      {.update = LowPrecisionUpdate::masters},
+                                      {.update = LowPrecisionUpdate::masters, .flat_masters = true},
+                                      {.update = LowPrecisionUpdate::kahan},
+                                      {.update = LowPrecisionUpdate::stochastic, .seed = 77},
+                                      {.state_dtype = DType::bf16},
+                                      {.pure_arithmetic = true}};
+  for (const std::string kind : {"sgd", "adam", "adamw"}) {
+    for (const UpdateOptions& precision : precisions) {
+      for (bool optimizer_first : {false, true}) {
+        CAPTURE(kind);
+        CAPTURE(name(precision.update));
+        CAPTURE(optimizer_first);
+        const Run straight(kind, precision, DType::bf16);
+        straight.steps(0, 5);
+        const StateDict saved = copied(straight.optimizer->state_dict());
+        const StateDict schedule = straight.scheduler->state_dict();
+        const Tensor p = straight.p.detach().clone(), q = straight.q.detach().clone();
+        straight.steps(5, 10);
+
+        UpdateOptions other = precision;
+        other.seed = 5;  // the state's is taken
+        const Run resumed(kind, other, DType::bf16);
+        const auto load_model = [&] {
+          const NoGrad no_grad;
+          resumed.p.copy_(p);
+          resumed.q.copy_(q);
+        };
+        if (!optimizer_first) load_model();
+        resumed.optimizer->load_state_dict(saved);
+        resumed.scheduler->load_state_dict(schedule);
+        if (optimizer_first)
+          load_model();  // finds its own rounding in the parameters: the masters keep their bits
+        resumed.steps(5, 10);
+        CHECK(same_bits(resumed.p, straight.p));
+        CHECK(same_bits(resumed.q, straight.q));
+        CHECK(same_bits(resumed.optimizer->master(resumed.p), straight.optimizer->master(straight.p)));
+        CHECK(resumed.optimizer->param_groups()[0].lr == straight.optimizer->param_groups()[0].lr);
+      }
+    }
+  }
+}
+
+TEST_CASE("an optimizer's state that does not fit changes nothing") {
+  const Tensor p = leaf({1, 2}), q = leaf({1, 2, 3});
+  SGD sgd({p}, {.momentum = 0.9});
+  Adam adam({p});
+  SGD wider({q}, {.lr = 7, .momentum = 0.9});
+  SGD two(std::vector<ParamGroup>{{.params = {p}}, {.params = {q}}});
+  SGD pair({p, q}, {.momentum = 0.9});
+  set_gradient(p, {1, 1});
+  set_gradient(q, {1, 1, 1});
+  wider.step();
+  CHECK(error_of([&] { sgd.load_state_dict(adam.state_dict()); }) ==
+        "load_state_dict: the state of 'adam' does not fit 'sgd'");
+  CHECK(error_of([&] { sgd.load_state_dict(two.state_dict()); }) ==
+        "load_state_dict: the state has 2 groups, the optimizer 1");
+  CHECK(error_of([&] { sgd.load_state_dict(pair.state_dict()); }) ==
+        "load_state_dict: group 0 of the state has 2 parameters, the optimizer's has 1");
+  CHECK(error_of([&] { sgd.load_state_dict(wider.state_dict()); }) ==
+        "load_state_dict: momentum of parameter 0 is [3], the parameter is [2]");
+  CHECK(sgd.param_groups()[0].lr == 1e-3);
+  CHECK(!sgd.state_dict().contains("params.0.momentum"));
+}
+
+TEST_CASE("a loaded state is a copy") {
+  const Tensor p = leaf({1, 2}), q = leaf({1, 2});
+  SGD a({p}, {.lr = 1, .momentum = 0.9}), b({q}, {.lr = 1, .momentum = 0.9});
+  set_gradient(p, {1, 1});
+  set_gradient(q, {1, 1});
+  a.step();
+  b.load_state_dict(a.state_dict());
+  a.step();
+  CHECK(b.state_dict().tensor("params.0.momentum").to_vector<double>() == Values{1, 1});
+}
+
+TEST_CASE("schedules") {
+  const Schedule halves = step_decay(3, 0.5);
+  CHECK(halves(0) == 1);
+  CHECK(halves(2) == 1);
+  CHECK(halves(3) == 0.5);
+  CHECK(halves(6) == 0.25);
+  const Schedule marks = multi_step({10, 4}, 0.1);
+  CHECK(marks(3) == 1);
+  CHECK(marks(4) == doctest::Approx(0.1));
+  CHECK(marks(9) == doctest::Approx(0.1));
+  CHECK(marks(10) == doctest::Approx(0.01));
+  const Schedule wave = cosine(10, 0.2);
+  CHECK(wave(0) == doctest::Approx(1));
+  CHECK(wave(5) == doctest::Approx(0.6));
+  CHECK(wave(10) == doctest::Approx(0.2));
+  CHECK(wave(99) == doctest::Approx(0.2));
+  const Schedule both = chain(linear_warmup(4, 0.2), 4, wave);
+  CHECK(both(0) == doctest::Approx(0.2));
+  CHECK(both(2) == doctest::Approx(0.6));
+  CHECK(both(4) == doctest::Approx(1));
+  CHECK(both(9) == doctest::Approx(0.6));
+  CHECK(linear_warmup(4)(7) == 1);
+  CHECK_THROWS_AS(cosine(0), Error);
+
+  const Tensor p = leaf({1}), q = leaf({1}), r = leaf({1});
+  SGD sgd(std::vector<ParamGroup>{{.params = {p}, .lr = 1}, {.params = {q}, .lr = 4}});
+  Scheduler scheduler(sgd, both);
+  CHECK(sgd.param_groups()[1].lr == doctest::Approx(0.8));
+  scheduler.step();
+  scheduler.step();
+  CHECK(sgd.param_groups()[0].lr == doctest::Approx(0.6));
+  sgd.add_param_group({.params = {r}, .lr = 10});
+  scheduler.step();
+  CHECK(scheduler.steps() == 3);
+  CHECK(sgd.param_groups()[1].lr == doctest::Approx(3.2));
+  CHECK(sgd.param_groups()[2].lr == doctest::Approx(8));
+  SGD other({p});
+  Scheduler small(other, both);
+  CHECK(error_of([&] { small.load_state_dict(scheduler.state_dict()); }) ==
+        "load_state_dict: the schedule has 3 groups, the optimizer 1");
+}
