@@ -92,11 +92,6 @@ std::string name(const Node& node) {
   return node.function ? node.function->name() : std::string(name(node.op));
 }
 
-std::string place(const SourceLocation& where) {
-  const std::string path = where.file_name();
-  return path.substr(path.rfind('/') + 1) + ":" + std::to_string(where.line());
-}
-
 std::string describe(const Node& node) {
   if (node.is_leaf) return "leaf";
   return name(node) + " at " + place(node.where) + (*node.module ? std::string(" in ") + node.module : "");

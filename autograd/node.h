@@ -76,8 +76,6 @@ struct Node : Pooled<Node> {
 std::string name(const Node& node);
 // "op at file:line in module"
 std::string describe(const Node& node);
-// "main.cpp:42"
-std::string place(const SourceLocation& where);
 // Nodes recorded from now on, on any thread, have at least this sequence number.
 std::uint64_t next_sequence();
 

@@ -53,6 +53,11 @@ const char* intern(std::string_view text) {
   return texts->emplace(text).first->c_str();
 }
 
+std::string place(const SourceLocation& where) {
+  const std::string path = where.file_name();
+  return where.line() ? path.substr(path.rfind('/') + 1) + ":" + std::to_string(where.line()) : std::string();
+}
+
 std::string describe(const OpCall& call) {
   std::string text(name(call.op));
   text += ":";

@@ -141,6 +141,8 @@ class ModuleScope {
   SourceLocation saved_line_;
 };
 
+// "main.cpp:42"; "" where there is no line.
+std::string place(const SourceLocation& where);
 // "matmul: [32, 784] f32 x [512, 784] f32": the start of error messages.
 std::string describe(const OpCall& call);
 

@@ -1,0 +1,27 @@
+// Activation checkpointing: memory for time (Chen et al. 2016).
+#pragma once
+
+#include <functional>
+#include <vector>
+
+#include "../core/tensor.h"
+
+namespace gradual {
+
+using Segment = std::function<std::vector<Tensor>(const std::vector<Tensor>&)>;
+
+// fn(inputs), of one to three outputs, without keeping what its ops save for backward: backward runs fn once more,
+// with the same random numbers, autocast state and module, and differentiates that. The gradients are those without
+// checkpointing, to the bit, of `inputs` as of every tensor that fn captured (parameters); second derivatives too.
+// fn must compute the same thing again: it must not read what has changed in between, and should write nothing.
+std::vector<Tensor> checkpoint(Segment fn, const std::vector<Tensor>& inputs,
+                               SourceLocation loc = SourceLocation::current());
+// The same for one tensor.
+Tensor checkpoint(std::function<Tensor(const Tensor&)> fn, const Tensor& input,
+                  SourceLocation loc = SourceLocation::current());
+
+// Whether this thread is running such a segment again: what keeps a state of its own (batch norm's running
+// statistics, amax histories) must not advance it now.
+bool recomputing();
+
+}  // namespace gradual

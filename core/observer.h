@@ -1,0 +1,38 @@
+// The Observe stage: everything that looks at numbers. It sits innermost, so it sees true dtypes, the casts that amp
+// and promotion inserted, and the kernels of backward and of the optimizer. It costs nothing where none is installed.
+#pragma once
+
+#include "convert.h"
+#include "dispatch.h"
+
+namespace gradual {
+
+struct CallRecord {
+  double seconds = 0;  // of the call itself: the ops that a user's function ran inside are not in it
+  CastCounts counts;   // what its narrowing stores did; zero unless an installed observer wants_counts()
+  Context context;     // where the call came from
+};
+
+// Told of every op of this thread, composite rows by their parts. Ops that an observer runs are not observed. An
+// exception from an observer leaves through the op.
+class Observer {
+ public:
+  virtual ~Observer() = default;
+  virtual bool wants_counts() const { return false; }
+  virtual void before(const OpCall&) {}
+  virtual void after(const OpCall&, const Outputs&, const CallRecord&) {}
+};
+
+// Installs an observer on this thread while the scope lives. Scopes nest: all installed observers are told.
+class ObserverScope {
+ public:
+  explicit ObserverScope(Observer& observer);
+  ~ObserverScope();
+  ObserverScope(const ObserverScope&) = delete;
+  ObserverScope& operator=(const ObserverScope&) = delete;
+
+ private:
+  Observer* observer_;
+};
+
+}  // namespace gradual

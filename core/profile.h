@@ -1,0 +1,39 @@
+// Sums what ops cost, by op and by module.
+#pragma once
+
+#include <map>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "cost.h"
+#include "observer.h"
+
+namespace gradual {
+
+class Profile : public Observer {
+ public:
+  struct Entry {
+    std::string name;     // the op's or the module's path
+    std::string phase;    // of ops: "forward", "backward" or "optimizer"
+    std::int64_t calls = 0;
+    double seconds = 0;   // a user's function without the ops it ran
+    double flops = 0;     // estimates, see cost.h
+    double bytes = 0;
+  };
+
+  void after(const OpCall& call, const Outputs& out, const CallRecord& record) override;
+
+  std::vector<Entry> by_op() const;      // an entry an op and phase; the slowest first
+  std::vector<Entry> by_module() const;  // all phases together; the slowest first; "" is outside of any
+  Entry total() const;
+  void clear();
+  // Both, with each entry's share of the time, GFLOP/s and GB/s, for people.
+  std::string table() const;
+
+ private:
+  std::map<std::pair<OpId, Phase>, Entry> ops_;
+  std::map<std::string, Entry> modules_;
+};
+
+}  // namespace gradual
