@@ -58,6 +58,7 @@ Ref<Node> make_node(const OpCall& call) {
     const Tensor& t = call[i];
     if (!t.defined()) continue;
     Node::Input& slot = node->input(i);
+    slot.present = true;
     slot.sizes = t.sizes();
     slot.dtype = t.dtype();
     if (const GradMeta* m = grad_meta(t); m && m->requires_grad) slot.edge = m->edge;

@@ -1,0 +1,119 @@
+#include "anomaly.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstdio>
+
+#include "../core/convert.h"
+#include "../core/ops.h"
+#include "grad_mode.h"
+
+namespace gradual {
+namespace {
+
+void look(ValueRange& r, const double* values, std::int64_t start, std::int64_t n) {
+  for (std::int64_t i = 0; i < n; ++i) {
+    const double v = values[i];
+    if (std::isfinite(v)) {
+      if (r.min > r.max) r.min = r.max = v;
+      r.min = std::min(r.min, v);
+      r.max = std::max(r.max, v);
+      continue;
+    }
+    (std::isnan(v) ? r.nan : v > 0 ? r.positive_inf : r.negative_inf) += 1;
+    if (r.first < 0) r.first = start + i;
+  }
+}
+
+std::string index_of(std::int64_t element, const Shape& sizes) {
+  Shape index = sizes;
+  for (int i = sizes.size() - 1; i >= 0; --i) {
+    index[i] = element % sizes[i];
+    element /= sizes[i];
+  }
+  return to_string(index);
+}
+
+std::string describe(const ValueRange& r) {
+  char text[96] = "";
+  const std::int64_t finite = numel(r.sizes) - r.non_finite();
+  if (finite > 0) std::snprintf(text, sizeof text, ", %g to %g", r.min, r.max);
+  std::string all = to_string(r.sizes) + " " + std::string(name(r.dtype)) + text;
+  const auto add = [&](std::int64_t n, const char* what) {
+    if (n) all += ", " + std::to_string(n) + " " + what;
+  };
+  add(r.nan, "NaN");
+  add(r.positive_inf, "Inf");
+  add(r.negative_inf, "-Inf");
+  return all;
+}
+
+// A number among the operands that is -Inf (where, masked fills).
+bool masks(const OpCall& call) {
+  return call.attrs->is<ScalarAttrs>() && call.get<ScalarAttrs>().value == -INFINITY;
+}
+
+}  // namespace
+
+ValueRange value_range(const Tensor& t) {
+  const NoGrad off;
+  const Tensor c = contiguous(to_device(t.detach(), Device::cpu()));
+  ValueRange r{.sizes = t.sizes(), .dtype = t.dtype(), .min = 1, .max = 0};  // min > max: nothing finite yet
+  double values[1024];
+  const auto* p = static_cast<const char*>(c.raw());
+  for (std::int64_t i = 0; i < c.numel(); i += 1024) {
+    const std::int64_t n = std::min<std::int64_t>(1024, c.numel() - i);
+    load_to_double(c.dtype(), p + static_cast<std::size_t>(i) * size_of(c.dtype()), 1, values, n);
+    look(r, values, i, n);
+  }
+  if (r.min > r.max) r.min = r.max = 0;
+  return r;
+}
+
+std::string Anomaly::to_string() const {
+  std::string text = phase == Phase::backward && !backward_of.empty()
+                         ? "the backward of " + backward_of + (backward_of == op ? "" : ", in " + op + ",")
+                         : op;
+  text += " (" + std::string(name(phase)) + ")";
+  if (const std::string at = place(where); !at.empty()) text += " at " + at;
+  if (!module.empty()) text += " in module " + module;
+  if (!cause.empty()) text += " [" + cause + "]";
+  text += " gave the first non-finite value, at " + index_of(result.first, result.sizes);
+  if (output > 0) text += " of output " + std::to_string(output);
+  text += "\n  result:  " + describe(result);
+  for (const Input& x : inputs) {
+    text += "\n  input " + std::to_string(x.index) + ": " + describe(x.range);
+    if (x.range.non_finite() > 0) text += " (not finite before)";
+  }
+  return text;
+}
+
+void AnomalyMode::after(const OpCall& call, const Outputs& out, const CallRecord& record) {
+  if (first_ || info(call.op).kind == OpKind::View) return;
+  for (int i = 0; i < kMaxOutputs; ++i) {
+    if (!out[i].defined() || !out[i].is_floating()) continue;
+    const ValueRange r = value_range(out[i]);
+    if (r.non_finite() == 0) continue;
+    Anomaly a;
+    bool masked = masks(call);
+    for (int k = 0; k < call.inputs.size(); ++k) {
+      if (!call[k].defined() || !call[k].is_floating()) continue;
+      a.inputs.push_back({k, value_range(call[k])});
+      masked = masked || (a.inputs.back().range.negative_inf > 0 && info(call.op).kind != OpKind::InPlace);
+    }
+    if (masked && r.nan + r.positive_inf == 0) continue;
+    a.op = name(call.op);
+    a.backward_of = record.context.backward_of;
+    a.phase = record.context.phase;
+    a.module = record.context.module;
+    a.cause = record.context.cause;
+    a.where = call.where;
+    a.output = i;
+    a.result = r;
+    first_ = std::move(a);
+    if (on_finding_ == OnFinding::raise) fail("anomaly: " + first_->to_string());
+    return;
+  }
+}
+
+}  // namespace gradual
