@@ -2,7 +2,10 @@
 #pragma once
 
 #include "amp/autocast.h"
+#include "amp/convert.h"
+#include "amp/override.h"
 #include "amp/policy.h"
+#include "amp/recipe.h"
 #include "amp/rewrite.h"
 #include "autograd/anomaly.h"
 #include "autograd/autograd.h"

@@ -2,7 +2,6 @@
 
 #include <doctest/doctest.h>
 
-#include <cstring>
 #include <thread>
 
 #include "../../autograd/function.h"
@@ -10,33 +9,11 @@
 #include "../../core/memory.h"
 #include "../../core/ops.h"
 #include "recorder.h"
+#include "support.h"
 
 using namespace gradual;
 using amp::Autocast;
 using amp::CastPolicy;
-
-namespace {
-
-Tensor random(const Shape& sizes, std::uint64_t seed, DType dtype = DType::f32) {
-  Generator g(seed);
-  return randn(sizes, {}, g).to(dtype);
-}
-
-bool same_bits(const Tensor& a, const Tensor& b) {
-  if (a.dtype() != b.dtype() || a.sizes() != b.sizes()) return false;
-  const Tensor x = a.contiguous();
-  const Tensor y = b.contiguous();
-  return std::memcmp(x.raw(), y.raw(), x.nbytes()) == 0;
-}
-
-std::string message_of(const std::function<void()>& f) {
-  try {
-    f();
-  } catch (const Error& e) { return e.what(); }
-  return "no error";
-}
-
-}  // namespace
 
 TEST_CASE("regions nest, are disabled inside one another and restored, on exceptions too") {
   CHECK(amp::current_autocast() == nullptr);

@@ -5,19 +5,13 @@
 #include <map>
 
 #include "../../core/ops.h"
+#include "support.h"
 
 using namespace gradual;
 using amp::CastPolicy;
 using amp::PolicyTable;
 
 namespace {
-
-std::string message_of(const std::function<void()>& f) {
-  try {
-    f();
-  } catch (const Error& e) { return e.what(); }
-  return "no error";
-}
 
 // The default table by hand; what is not here passes.
 const std::map<std::string, std::string> kListed{{"matmul", "lower"},

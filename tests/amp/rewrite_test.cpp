@@ -2,30 +2,17 @@
 
 #include <doctest/doctest.h>
 
-#include <cstring>
-
 #include "../../amp/autocast.h"
 #include "../../autograd/autograd.h"
 #include "../../core/ops.h"
 #include "recorder.h"
+#include "support.h"
 
 using namespace gradual;
 using amp::Autocast;
 using amp::CastPolicy;
 
 namespace {
-
-Tensor random(const Shape& sizes, std::uint64_t seed) {
-  Generator g(seed);
-  return randn(sizes, {}, g);
-}
-
-bool same_bits(const Tensor& a, const Tensor& b) {
-  if (a.dtype() != b.dtype() || a.sizes() != b.sizes()) return false;
-  const Tensor x = a.contiguous();
-  const Tensor y = b.contiguous();
-  return std::memcmp(x.raw(), y.raw(), x.nbytes()) == 0;
-}
 
 // To f8e4m3fn and back: the operand as an 8-bit contraction would see it.
 Tensor q(const Tensor& t) { return t.to(DType::f8e4m3fn).to(DType::f32); }

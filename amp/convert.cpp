@@ -1,0 +1,52 @@
+#include "convert.h"
+
+#include <unordered_map>
+
+#include "../autograd/grad_mode.h"
+#include "../core/ops.h"
+#include "../nn/norm.h"
+
+namespace gradual::amp {
+namespace {
+
+void check_half(DType dtype, const char* function) {
+  if (dtype != DType::f16 && dtype != DType::bf16)
+    fail(std::string(function) + ": converts to f16 or bf16, not to " + std::string(name(dtype)) +
+         "; use Module::to for other dtypes");
+}
+
+}  // namespace
+
+void to_half(nn::Module& model, DType dtype) {
+  check_half(dtype, "to_half");
+  model.to(dtype, [](const nn::Module& m) { return dynamic_cast<const nn::Norm*>(&m) == nullptr; });
+}
+
+void to_pure(nn::Module& model, DType dtype) {
+  check_half(dtype, "to_pure");
+  model.to(dtype);
+}
+
+StateDict master_state_dict(const nn::Module& model, optim::Optimizer& optimizer) {
+  const NoGrad off;
+  std::unordered_map<std::uint64_t, Tensor> masters;  // by the parameter's storage
+  for (const optim::ParamGroup& group : optimizer.param_groups())
+    for (const Tensor& p : group.params) {
+      const Tensor master = optimizer.master(p);
+      if (!master.is_same(p)) masters[p.unsafe_impl()->storage->id] = master;
+    }
+  StateDict wide;
+  for (const auto& [name, value] : model.state_dict()) {
+    const Tensor& stored = std::get<Tensor>(value);
+    const auto found = masters.find(stored.unsafe_impl()->storage->id);
+    const bool half = stored.dtype() == DType::f16 || stored.dtype() == DType::bf16;
+    if (found != masters.end() && found->second.sizes() == stored.sizes()) {
+      wide.set(name, found->second);
+    } else {
+      wide.set(name, half ? cast(stored, DType::f32) : stored);
+    }
+  }
+  return wide;
+}
+
+}  // namespace gradual::amp

@@ -1,0 +1,258 @@
+#include "recipe.h"
+
+#include <cmath>
+#include <cstdlib>
+#include <mutex>
+
+#include "../autograd/grad_mode.h"
+#include "../core/nearest.h"
+#include "../optim/clip.h"
+#include "convert.h"
+
+namespace gradual::amp {
+namespace {
+
+using optim::LowPrecisionUpdate;
+
+std::vector<Recipe> built_in() {
+  const optim::GradScalerOptions dynamic;
+  return {
+      {.name = "fp32", .description = "everything in f32"},
+      {.name = "tf32", .description = "f32, contractions round their operands to 10 bits", .tf32 = true},
+      {.name = "fp16-pure",
+       .description = "everything in f16, norms and loss too; no masters, no loss scaling",
+       .mode = Mode::pure,
+       .dtype = DType::f16},
+      {.name = "bf16-pure",
+       .description = "everything in bf16, norms and loss too; no masters",
+       .mode = Mode::pure,
+       .dtype = DType::bf16},
+      {.name = "fp16-master",
+       .description = "f16 model with norms and loss in f32, FP32 masters, dynamic loss scale",
+       .mode = Mode::half,
+       .dtype = DType::f16,
+       .masters = Masters::per_tensor,
+       .scaling = dynamic},
+      {.name = "bf16-master",
+       .description = "bf16 model with norms and loss in f32, FP32 masters",
+       .mode = Mode::half,
+       .dtype = DType::bf16,
+       .masters = Masters::per_tensor},
+      {.name = "amp-fp16",
+       .description = "f32 parameters, ops cast to f16 by the policy table, dynamic loss scale",
+       .mode = Mode::autocast,
+       .dtype = DType::f16,
+       .scaling = dynamic},
+      {.name = "amp-bf16",
+       .description = "f32 parameters, ops cast to bf16 by the policy table",
+       .mode = Mode::autocast,
+       .dtype = DType::bf16},
+  };
+}
+
+struct Registry {
+  std::mutex mutex;
+  std::vector<Recipe> recipes = built_in();
+};
+Registry& registry() {
+  static Registry all;
+  return all;
+}
+
+constexpr std::pair<const char*, const char*> kAliases[] = {
+    {"O0", "fp32"}, {"O1", "amp-fp16"}, {"O2", "fp16-master"}, {"O3", "fp16-pure"}};
+constexpr std::string_view kStatic = "fp16-static:";
+
+// fp16-master with the static scale after the colon.
+Recipe static_recipe(const std::string& name) {
+  const std::string text = name.substr(kStatic.size());
+  char* end = nullptr;
+  const double scale = std::strtod(text.c_str(), &end);
+  if (text.empty() || *end || !std::isfinite(scale) || !(scale > 0))
+    fail("recipe '" + name + "': after fp16-static: stands a positive number, as in fp16-static:128");
+  Recipe r = recipe("fp16-master");
+  r.name = name;
+  r.description = "f16 model with norms and loss in f32, FP32 masters, static loss scale " + text;
+  r.scaling = optim::GradScalerOptions{.init_scale = scale, .dynamic = false};
+  return r;
+}
+
+void set_all(PolicyTable& table, std::initializer_list<OpId> ops, const CastPolicy& policy) {
+  for (OpId op : ops) table.set(op, policy);
+}
+
+// Modes half and pure: a model whose parameters say what it computes in. Only its edges need casts.
+PolicyTable plain_table(Mode mode) {
+  using enum OpId;
+  PolicyTable table;
+  for (int i = 0; i < kOpCount; ++i) table.set(static_cast<OpId>(i), CastPolicy::pass());
+  if (mode == Mode::full) return table;
+  set_all(table, {matmul, linear, conv2d, scaled_dot_product_attention}, CastPolicy::lower());
+  set_all(table, {cross_entropy, mse_loss, l1_loss, bce_loss, bce_with_logits_loss},
+          mode == Mode::half ? CastPolicy::fp32() : CastPolicy::lower());
+  return table;
+}
+
+optim::UpdateOptions update_options(const Recipe& r, std::uint64_t seed) {
+  return {.update = r.masters == Masters::none ? r.update : LowPrecisionUpdate::masters,
+          .flat_masters = r.masters == Masters::flat,
+          .state_dtype = r.optimizer_state == DType::f32 ? std::nullopt : std::optional(r.optimizer_state),
+          .seed = seed};
+}
+
+bool is_half(DType d) { return d == DType::f16 || d == DType::bf16; }
+
+}  // namespace
+
+void check(const Recipe& r) {
+  const auto bad = [&](const std::string& why) { fail("recipe '" + r.name + "': " + why); };
+  if (r.name.empty()) bad("it needs a name");
+  if (r.mode == Mode::full && r.dtype != DType::f32)
+    bad("mode full computes in f32, not " + std::string(name(r.dtype)) +
+        "; autocast, half and pure take f16 and bf16");
+  if (r.mode != Mode::full && !is_half(r.dtype))
+    bad("modes autocast, half and pure take the dtype f16 or bf16, not " + std::string(name(r.dtype)));
+  const bool low = r.mode == Mode::half || r.mode == Mode::pure;
+  if (r.update == LowPrecisionUpdate::masters)
+    bad("update is none, kahan or stochastic; masters have their own field");
+  if (!low && (r.masters != Masters::none || r.update != LowPrecisionUpdate::none))
+    bad("masters, kahan and stochastic updates are for half parameters (modes half and pure); this mode "
+        "keeps f32 ones");
+  if (r.masters != Masters::none && r.update != LowPrecisionUpdate::none)
+    bad("masters and a " + std::string(optim::name(r.update)) + " update exclude each other");
+  if (r.optimizer_state != DType::f32 && !is_half(r.optimizer_state))
+    bad("optimizer_state is f32, f16 or bf16, not " + std::string(name(r.optimizer_state)));
+  if (r.scaling) {
+    if (!r.scaling->enabled) bad("a scaling that is not enabled is left out");
+    static_cast<void>(optim::GradScaler(*r.scaling));  // its own checks
+  }
+  static_cast<void>(policy_table(r));  // the edits' own checks
+  for (const auto& [op, policy] : r.policy)
+    if (r.mode == Mode::full && policy.kind == PolicyKind::lower)
+      bad("mode full has no lower dtype for " + std::string(name(op)) + "; name one: f16 or bf16");
+}
+
+PolicyTable policy_table(const Recipe& r) {
+  PolicyTable table = r.mode == Mode::autocast ? PolicyTable() : plain_table(r.mode);
+  for (const auto& [op, policy] : r.policy) table.set(op, policy);
+  return table;
+}
+
+Recipe recipe(const std::string& name) {
+  if (name.starts_with(kStatic)) return static_recipe(name);
+  std::string wanted = name;
+  for (const auto& [alias, target] : kAliases)
+    if (name == alias) wanted = target;
+  std::vector<std::string> names;
+  {
+    Registry& all = registry();
+    const std::lock_guard lock(all.mutex);
+    for (const Recipe& r : all.recipes) {
+      if (r.name == wanted) return r;
+      names.push_back(r.name);
+    }
+  }
+  names.insert(names.end(), {"fp16-static:SCALE", "O0", "O1", "O2", "O3"});
+  fail("no recipe '" + name + "'; there are " + join(names) + did_you_mean(name, names));
+}
+
+std::vector<std::string> recipe_names() {
+  std::vector<std::string> names;
+  Registry& all = registry();
+  const std::lock_guard lock(all.mutex);
+  for (const Recipe& r : all.recipes) names.push_back(r.name);
+  return names;
+}
+
+void register_recipe(const Recipe& r) {
+  check(r);
+  bool taken = r.name.starts_with(kStatic);
+  for (const auto& alias : kAliases) taken = taken || r.name == alias.first;
+  Registry& all = registry();
+  const std::lock_guard lock(all.mutex);
+  for (const Recipe& other : all.recipes) taken = taken || r.name == other.name;
+  if (taken) fail("register_recipe: the name '" + r.name + "' stands for another recipe already");
+  all.recipes.push_back(r);
+}
+
+RecipeScope::RecipeScope(const Recipe& r, Device device)
+    : precision_(r.tf32 ? MatmulPrecision::tf32 : MatmulPrecision::f32) {
+  if (r.mode == Mode::full && r.policy.empty()) return;
+  const bool low = r.mode != Mode::full;
+  autocast_.emplace(AutocastOptions{
+      .dtype = low ? std::optional(r.dtype) : std::nullopt, .device = device, .table = policy_table(r)});
+}
+
+RecipeRun::RecipeRun(const Recipe& recipe, nn::Module& model, const MakeOptimizer& make,
+                     const RunOptions& options)
+    : recipe_(recipe), model_(model), options_(options) {
+  check(recipe_);
+  const auto parameters = model.named_parameters();
+  if (parameters.empty()) fail("RecipeRun: the model " + model.kind() + " has no parameters to train");
+  device_ = parameters.front().second.device();
+  // The optimizer first: it takes its masters from the FP32 values.
+  optimizer_ = make({optim::named_group(parameters)}, update_options(recipe_, options.seed));
+  if (!optimizer_) fail("RecipeRun: the function that makes the optimizer returned none");
+  if (recipe_.mode == Mode::half) to_half(model_, recipe_.dtype);
+  if (recipe_.mode == Mode::pure) to_pure(model_, recipe_.dtype);
+  if (recipe_.scaling) scaler_.emplace(*recipe_.scaling);
+}
+
+Tensor RecipeRun::forward(const std::function<Tensor()>& loss) const {
+  const RecipeScope under = scope();
+  return loss();
+}
+
+Tensor RecipeRun::evaluate(const std::function<Tensor()>& output) const {
+  const NoGrad off;
+  return forward(output);
+}
+
+void RecipeRun::backward(const Tensor& loss) {
+  const MatmulPrecisionScope precision(recipe_.tf32 ? MatmulPrecision::tf32 : MatmulPrecision::f32);
+  (scaler_ ? scaler_->scale(loss) : loss).backward();
+}
+
+optim::StepResult RecipeRun::update() {
+  if (options_.clip_norm > 0) {
+    if (scaler_) scaler_->unscale_(*optimizer_);
+    optim::clip_grad_norm(*optimizer_, options_.clip_norm);
+  }
+  optim::StepResult result;
+  if (scaler_) {
+    result = scaler_->step(*optimizer_);
+    scaler_->update();
+  } else {
+    optimizer_->step();
+  }
+  optimizer_->zero_grad();
+  return result;
+}
+
+RunStep RecipeRun::step(const std::function<Tensor()>& loss) {
+  const Tensor value = forward(loss);
+  backward(value);
+  return {value.detach(), update()};
+}
+
+StateDict RecipeRun::state_dict() {
+  StateDict state;
+  state.set("recipe", recipe_.name);
+  state.add("model", model_.state_dict());
+  state.add("optimizer", optimizer_->state_dict());
+  if (scaler_) state.add("scaler", scaler_->state_dict());
+  return state;
+}
+
+void RecipeRun::load_state_dict(const StateDict& state) {
+  const std::string& from = state.text("recipe");
+  if (from != recipe_.name)
+    fail("RecipeRun: the state is of a run of '" + from + "'; this run's recipe is '" + recipe_.name + "'");
+  model_.load_state_dict(state.sub("model"));
+  optimizer_->load_state_dict(state.sub("optimizer"));  // after the model: its masters stand
+  if (scaler_) scaler_->load_state_dict(state.sub("scaler"));
+}
+
+StateDict RecipeRun::master_state_dict() { return amp::master_state_dict(model_, *optimizer_); }
+
+}  // namespace gradual::amp

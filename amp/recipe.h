@@ -1,0 +1,142 @@
+// A recipe is a whole choice of precision under a name: what computes in which dtype, who keeps masters, how the loss
+// is scaled. Recipes are values; one of your own takes a few lines:
+//
+//   amp::Recipe mine = amp::recipe("fp16-master");
+//   mine.name = "fp16-kahan";
+//   mine.masters = amp::Masters::none;
+//   mine.update = optim::LowPrecisionUpdate::kahan;
+//   amp::register_recipe(mine);                               // now known to the lab and to recipe()
+//
+// and a RecipeRun trains a model by one:
+//
+//   amp::RecipeRun run(amp::recipe("amp-fp16"), model, [](auto groups, const auto& precision) {
+//     return std::make_unique<optim::AdamW>(std::move(groups), optim::AdamWOptions{.lr = 1e-3, .precision = precision});
+//   });
+//   for (auto& [x, y] : loader) run.step([&] { return cross_entropy(model(x), y); });
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "../core/compute_mode.h"
+#include "../nn/module.h"
+#include "../optim/grad_scaler.h"
+#include "autocast.h"
+
+namespace gradual::amp {
+
+enum class Mode : std::uint8_t {
+  full,      // the model as it is, in f32
+  autocast,  // f32 parameters, ops cast by the policy table
+  half,      // parameters in half, norm layers and losses in f32
+  pure       // everything in half
+};
+enum class Masters : std::uint8_t { none, per_tensor, flat };
+
+struct Recipe {
+  std::string name;
+  std::string description = {};
+  Mode mode = Mode::full;
+  DType dtype = DType::f32;  // f32 in mode full, f16 or bf16 in the others
+  bool tf32 = false;         // contractions of f32 operands round them to 10 bits
+  Masters masters = Masters::none;
+  optim::LowPrecisionUpdate update =
+      optim::LowPrecisionUpdate::none;                   // none, kahan or stochastic: without masters
+  DType optimizer_state = DType::f32;                    // of momentum and moments
+  std::optional<optim::GradScalerOptions> scaling = {};  // .dynamic tells static from dynamic
+  std::vector<std::pair<OpId, CastPolicy>> policy = {};  // edits of the mode's table
+};
+
+// Error naming the field where the choices contradict each other.
+void check(const Recipe& recipe);
+
+// By name: those of recipe_names(), an alias O0 to O3 (Apex's levels: fp32, amp-fp16, fp16-master, fp16-pure), or
+// "fp16-static:SCALE". Error listing the names and the nearest.
+Recipe recipe(const std::string& name);
+// The library's, in order, then the registered ones.
+std::vector<std::string> recipe_names();
+// Error for an invalid recipe, and for a name that stands for another already.
+void register_recipe(const Recipe& recipe);
+
+// JSON (amp/recipe_json.cpp): an object of the fields above by their names. A file may name a recipe it starts from
+// ("base": "amp-fp16"). Error naming the key and what is allowed where a key, type or value is unknown; on writing, for
+// a rewrite, which is code.
+std::string to_json(const Recipe& recipe);
+std::string to_json(const std::vector<Recipe>& recipes);
+Recipe recipe_from_json(const std::string& text);
+std::vector<Recipe> recipes_from_json(const std::string& text);  // one recipe or a list
+std::vector<Recipe> load_recipes(const std::string& path);
+void save_recipes(const std::string& path, const std::vector<Recipe>& recipes);
+
+// What the recipe's ops run under, for as long as it lives. In modes half and pure too a table casts: contractions to
+// the model's dtype, so inputs need no cast by hand, and losses to f32 (half) or to the model's dtype (pure).
+class RecipeScope {
+ public:
+  explicit RecipeScope(const Recipe& recipe, Device device = Device::cpu());
+
+ private:
+  MatmulPrecisionScope precision_;
+  std::optional<Autocast> autocast_;
+};
+// The table of a recipe: its mode's with its edits.
+PolicyTable policy_table(const Recipe& recipe);
+
+// Makes the optimizer for a model's parameters (one group, with names), told how low-precision ones are updated.
+using MakeOptimizer = std::function<std::unique_ptr<optim::Optimizer>(std::vector<optim::ParamGroup> groups,
+                                                                      const optim::UpdateOptions& precision)>;
+
+struct RunOptions {
+  double clip_norm = 0;    // gradients are clipped to this norm; 0: not
+  std::uint64_t seed = 0;  // of stochastic rounding
+};
+
+struct RunStep {
+  Tensor loss;               // detached, unscaled: item() when you want it
+  optim::StepResult result;  // lazy as well; applied where nothing scales
+};
+
+// Trains `model`, which it converts, by a recipe. Model and run must not be moved while it lives.
+class RecipeRun {
+ public:
+  RecipeRun(const Recipe& recipe, nn::Module& model, const MakeOptimizer& make,
+            const RunOptions& options = {});
+  RecipeRun(const RecipeRun&) = delete;
+  RecipeRun& operator=(const RecipeRun&) = delete;
+
+  // One training step: forward under the recipe, backward of the scaled loss, clipping, update, gradients dropped.
+  RunStep step(const std::function<Tensor()>& loss);
+  // The same in parts: several forward-backward pairs accumulate before one update.
+  Tensor forward(
+      const std::function<Tensor()>& loss) const;  // what `loss` returns, computed under the recipe
+  void backward(const Tensor& loss);               // scales it
+  optim::StepResult update();
+  // Without recording: for evaluation. Put the model into eval mode yourself.
+  Tensor evaluate(const std::function<Tensor()>& output) const;
+  RecipeScope scope() const { return RecipeScope(recipe_, device_); }
+
+  const Recipe& recipe() const { return recipe_; }
+  nn::Module& model() { return model_; }
+  optim::Optimizer& optimizer() { return *optimizer_; }
+  bool scales() const { return scaler_.has_value(); }
+  double loss_scale() const { return scaler_ ? scaler_->scale() : 1; }
+  optim::GradScaler* scaler() { return scaler_ ? &*scaler_ : nullptr; }
+
+  // Model, optimizer with masters, scaler. Resumes to the bit in a run of the same recipe.
+  StateDict state_dict();
+  void load_state_dict(const StateDict& state);
+  StateDict master_state_dict();  // the model in FP32
+
+ private:
+  Recipe recipe_;
+  nn::Module& model_;
+  RunOptions options_;
+  Device device_;
+  std::unique_ptr<optim::Optimizer> optimizer_;
+  std::optional<optim::GradScaler> scaler_;
+};
+
+}  // namespace gradual::amp
