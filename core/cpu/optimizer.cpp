@@ -7,7 +7,6 @@
 #include "../convert.h"
 #include "../counts.h"
 #include "../dispatch.h"
-#include "../float_types.h"
 #include "../parallel.h"
 #include "kernels.h"
 
@@ -121,83 +120,138 @@ template <class C, class F> void run(const OpCall& c, const UpdateAttrs& how, co
     if (c[i].defined()) c[i].unsafe_impl()->storage->version.fetch_add(1, std::memory_order_relaxed);
 }
 
-// Rounds the result of an operation: not at all, or to a narrow dtype.
-struct Exact {
-  template <class C> C operator()(C x) const { return x; }
-};
-template <class T> struct To {
-  float operator()(float x) const { return static_cast<float>(T(x)); }
-};
-
-// Calls f(C{}, round) with the compute type and the rounding that the parameter's dtype asks for.
-template <class F> void with_arithmetic(const OpCall& c, bool pure, const F& f) {
-  const DType dtype = c[kParam].dtype();
-  if (dtype == DType::f64) return f(double{}, Exact{});
-  if (pure && dtype == DType::f16) return f(float{}, To<Half>{});
-  if (pure && dtype == DType::bf16) return f(float{}, To<BFloat16>{});
-  f(float{}, Exact{});
-}
-
 // Stochastic gradient descent with momentum, dampening, Nesterov's look-ahead (Sutskever et al. 2013) and L2 decay.
-template <class C, class R>
-void sgd(const SgdAttrs& a, R r, C* __restrict w, const C* __restrict g, C* __restrict m, std::int64_t n) {
+template <class C>
+void sgd(const SgdAttrs& a, C* __restrict w, const C* __restrict g, C* __restrict m, std::int64_t n) {
   const auto lr = static_cast<C>(a.lr), decay = static_cast<C>(a.weight_decay),
              mu = static_cast<C>(a.momentum);
   const auto fresh = static_cast<C>(1 - a.dampening), scale = static_cast<C>(a.update.inverse_scale);
   const bool nesterov = a.nesterov;
   if (!m) {
     for (std::int64_t i = 0; i < n; ++i) {
-      C d = r(g[i] * scale);
-      if (decay != 0) d = r(d + decay * w[i]);
-      w[i] = r(w[i] - lr * d);
+      C d = g[i] * scale;
+      if (decay != 0) d += decay * w[i];
+      w[i] -= lr * d;
     }
     return;
   }
   for (std::int64_t i = 0; i < n; ++i) {
-    C d = r(g[i] * scale);
-    if (decay != 0) d = r(d + decay * w[i]);
-    m[i] = r(r(mu * m[i]) + fresh * d);
-    d = nesterov ? r(d + mu * m[i]) : m[i];
-    w[i] = r(w[i] - lr * d);
+    C d = g[i] * scale;
+    if (decay != 0) d += decay * w[i];
+    m[i] = mu * m[i] + fresh * d;
+    d = nesterov ? d + mu * m[i] : m[i];
+    w[i] -= lr * d;
   }
 }
 
+// The numbers of an Adam step, rounded to the compute type.
+template <class C> struct AdamNumbers {
+  explicit AdamNumbers(const AdamAttrs& a)
+      : scale(static_cast<C>(a.update.inverse_scale)),
+        decay(static_cast<C>(a.weight_decay)),
+        keep(static_cast<C>(1 - a.lr * a.weight_decay)),
+        eps(static_cast<C>(a.eps)),
+        new1(static_cast<C>(1 - a.beta1)),
+        old2(static_cast<C>(a.beta2)),
+        new2(static_cast<C>(1 - a.beta2)),
+        step(static_cast<C>(a.lr / a.correction1)),
+        root2(static_cast<C>(a.correction2_root)),
+        coupled(!a.decoupled && a.weight_decay != 0),
+        decoupled(a.decoupled && a.weight_decay != 0) {}
+  C scale, decay, keep, eps, new1, old2, new2, step, root2;
+  bool coupled, decoupled;
+};
+
 // Adam (Kingma and Ba 2015); decoupled: AdamW (Loshchilov and Hutter 2019).
-template <class C, class R>
-void adam(const AdamAttrs& a, R r, C* __restrict w, const C* __restrict g, C* __restrict m, C* __restrict v,
+template <class C>
+void adam(const AdamAttrs& a, C* __restrict w, const C* __restrict g, C* __restrict m, C* __restrict v,
           std::int64_t n) {
-  const auto scale = static_cast<C>(a.update.inverse_scale), decay = static_cast<C>(a.weight_decay);
-  const auto keep = static_cast<C>(1 - a.lr * a.weight_decay), eps = static_cast<C>(a.eps);
-  const auto new1 = static_cast<C>(1 - a.beta1), old2 = static_cast<C>(a.beta2),
-             new2 = static_cast<C>(1 - a.beta2);
-  const auto step = static_cast<C>(a.lr / a.correction1), root2 = static_cast<C>(a.correction2_root);
-  const bool coupled = !a.decoupled && a.weight_decay != 0;
-  const bool decoupled = a.decoupled && a.weight_decay != 0;
+  const AdamNumbers<C> k(a);
   for (std::int64_t i = 0; i < n; ++i) {
-    C d = r(g[i] * scale);
-    if (coupled) d = r(d + decay * w[i]);
+    C d = g[i] * k.scale;
+    if (k.coupled) d += k.decay * w[i];
     C x = w[i];
-    if (decoupled) x = r(x * keep);
-    m[i] = r(m[i] + new1 * (d - m[i]));
-    v[i] = r(r(old2 * v[i]) + new2 * d * d);
-    const C denominator = r(r(r(std::sqrt(v[i])) / root2) + eps);
-    w[i] = r(x - step * m[i] / denominator);
+    if (k.decoupled) x *= k.keep;
+    m[i] += k.new1 * (d - m[i]);
+    v[i] = k.old2 * v[i] + k.new2 * d * d;
+    w[i] = x - k.step * m[i] / (std::sqrt(v[i]) / k.root2 + k.eps);
   }
+}
+
+// The same in the parameter's own dtype: each line is an op whose result is rounded, as if the update were composed.
+class Rounded {
+ public:
+  explicit Rounded(DType dtype) : dtype_(dtype) {}
+  template <class F> void operator()(float* x, std::int64_t n, const F& f) {
+    for (std::int64_t i = 0; i < n; ++i) x[i] = f(i);
+    store_from_float(dtype_, x, narrow_, 1, n);
+    load_to_float(dtype_, narrow_, 1, x, n);
+  }
+
+ private:
+  DType dtype_;
+  std::uint16_t narrow_[kBlock];
+};
+
+void sgd_pure(const SgdAttrs& a, DType dtype, float* w, const float* g, float* m, std::int64_t n) {
+  const auto lr = static_cast<float>(a.lr), decay = static_cast<float>(a.weight_decay);
+  const auto mu = static_cast<float>(a.momentum), fresh = static_cast<float>(1 - a.dampening);
+  const auto scale = static_cast<float>(a.update.inverse_scale);
+  Rounded op(dtype);
+  float d[kBlock];
+  op(d, n, [&](std::int64_t i) { return g[i] * scale; });
+  if (decay != 0) op(d, n, [&](std::int64_t i) { return d[i] + decay * w[i]; });
+  if (m) {
+    op(m, n, [&](std::int64_t i) { return mu * m[i]; });
+    op(m, n, [&](std::int64_t i) { return m[i] + fresh * d[i]; });
+    op(d, n, [&](std::int64_t i) { return a.nesterov ? d[i] + mu * m[i] : m[i]; });
+  }
+  op(w, n, [&](std::int64_t i) { return w[i] - lr * d[i]; });
+}
+
+void adam_pure(const AdamAttrs& a, DType dtype, float* w, const float* g, float* m, float* v,
+               std::int64_t n) {
+  const AdamNumbers<float> k(a);
+  Rounded op(dtype);
+  float d[kBlock];
+  op(d, n, [&](std::int64_t i) { return g[i] * k.scale; });
+  if (k.coupled) op(d, n, [&](std::int64_t i) { return d[i] + k.decay * w[i]; });
+  if (k.decoupled) op(w, n, [&](std::int64_t i) { return w[i] * k.keep; });
+  op(m, n, [&](std::int64_t i) { return m[i] + k.new1 * (d[i] - m[i]); });
+  op(v, n, [&](std::int64_t i) { return k.old2 * v[i]; });
+  op(v, n, [&](std::int64_t i) { return v[i] + k.new2 * d[i] * d[i]; });
+  op(d, n, [&](std::int64_t i) { return std::sqrt(v[i]); });
+  op(d, n, [&](std::int64_t i) { return d[i] / k.root2; });
+  op(d, n, [&](std::int64_t i) { return d[i] + k.eps; });
+  op(w, n, [&](std::int64_t i) { return w[i] - k.step * m[i] / d[i]; });
 }
 
 void sgd_step(const OpCall& c, Outputs&) {
   const auto& a = c.get<SgdAttrs>();
-  with_arithmetic(c, a.update.pure, [&]<class C, class R>(C, R r) {
-    run<C>(c, a.update, [&](C* w, const C* g, C* m, C*, std::int64_t n) { sgd<C>(a, r, w, g, m, n); });
-  });
+  const DType dtype = c[kParam].dtype();
+  if (dtype == DType::f64) {
+    run<double>(c, a.update,
+                [&](double* w, const double* g, double* m, double*, std::int64_t n) { sgd(a, w, g, m, n); });
+  } else {
+    run<float>(c, a.update, [&](float* w, const float* g, float* m, float*, std::int64_t n) {
+      a.update.pure ? sgd_pure(a, dtype, w, g, m, n) : sgd(a, w, g, m, n);
+    });
+  }
 }
 
 void adam_step(const OpCall& c, Outputs&) {
   const auto& a = c.get<AdamAttrs>();
+  const DType dtype = c[kParam].dtype();
   if (!c[kMoment].defined() || !c[kMoment + 1].defined()) fail(describe(c) + ": needs two moments");
-  with_arithmetic(c, a.update.pure, [&]<class C, class R>(C, R r) {
-    run<C>(c, a.update, [&](C* w, const C* g, C* m, C* v, std::int64_t n) { adam<C>(a, r, w, g, m, v, n); });
-  });
+  if (dtype == DType::f64) {
+    run<double>(c, a.update, [&](double* w, const double* g, double* m, double* v, std::int64_t n) {
+      adam(a, w, g, m, v, n);
+    });
+  } else {
+    run<float>(c, a.update, [&](float* w, const float* g, float* m, float* v, std::int64_t n) {
+      a.update.pure ? adam_pure(a, dtype, w, g, m, v, n) : adam(a, w, g, m, v, n);
+    });
+  }
 }
 
 // The magnitude from which a value is not finite any more once it stands in `dtype`.

@@ -1,6 +1,5 @@
 // Pooling over [N, C, H, W]: a plane at a time, each read into (and written from) the compute type once.
 #include <algorithm>
-#include <cmath>
 #include <limits>
 #include <string>
 #include <vector>
@@ -93,24 +92,82 @@ Spans spans_of(const OpCall& call, std::int64_t height, std::int64_t width, std:
   return {window_spans(a, 0, height, out_height), window_spans(a, 1, width, out_width)};
 }
 
-// The first of the largest; a NaN is larger than any number.
+// Rows are worked on in whole vectors: up to this many elements past the end of a row are written.
+inline constexpr std::int64_t kVector = 16;
+inline std::int64_t whole_vectors(std::int64_t n) { return (n + kVector - 1) / kVector * kVector; }
+
+// best = the larger of it and of x, in n / kVector vectors; a NaN is larger than any number, the first of equals
+// stays. `taken` notes which tap of the window that was. Without branches.
 template <class T>
-void max_plane(const T* x, std::int64_t width, const Spans& spans, T* y, std::int64_t* index) {
-  for (const Span& r : spans.rows) {
-    for (const Span& c : spans.cols) {
-      T best = -std::numeric_limits<T>::infinity();
-      std::int64_t at = r.begin * width + c.begin;
-      for (std::int64_t i = r.begin; i < r.end; ++i)
-        for (std::int64_t j = c.begin; j < c.end; ++j) {
-          const T v = x[i * width + j];
-          if (v > best || (std::isnan(v) && !std::isnan(best))) {
-            best = v;
-            at = i * width + j;
-          }
-        }
-      *y++ = best;
-      *index++ = at;
+void take_larger(const T* x, std::int64_t n, std::int32_t tap, T* best, std::int32_t* taken) {
+  for (std::int64_t o = 0; o < n; o += kVector)
+#pragma omp simd
+    for (std::int64_t i = o; i < o + kVector; ++i) {
+      const T v = x[i];
+      const bool larger = !(v <= best[i]) & (best[i] == best[i]);
+      best[i] = larger ? v : best[i];
+      taken[i] = larger ? tap : taken[i];
     }
+}
+
+// One row of inputs, padded with -Inf, and split by column modulo the stride: part p, element t is padded column
+// t * stride + p. So every tap reads neighbours, whatever the stride.
+template <class T> class PhasedRow {
+ public:
+  PhasedRow(std::int64_t stride, std::int64_t length)
+      : stride_(stride),
+        length_(whole_vectors(length)),
+        scratch_(static_cast<std::size_t>(2 * stride * length_) * sizeof(T)),
+        row_(scratch_.template as<T>()),
+        parts_(stride == 1 ? row_ : row_ + stride * length_) {}
+  const T* part(std::int64_t p) const { return parts_ + p * length_; }
+  void load(const T* x, std::int64_t n, std::int64_t pad) {
+    const std::int64_t used = std::clamp<std::int64_t>(stride_ * length_ - pad, 0, n);
+    std::fill(row_, row_ + pad, -std::numeric_limits<T>::infinity());
+    std::copy(x, x + used, row_ + pad);
+    std::fill(row_ + pad + used, row_ + stride_ * length_, -std::numeric_limits<T>::infinity());
+    if (stride_ == 2) {
+      T* even = parts_;
+      T* odd = parts_ + length_;
+#pragma omp simd
+      for (std::int64_t t = 0; t < length_; ++t) even[t] = row_[2 * t], odd[t] = row_[2 * t + 1];
+    } else if (stride_ > 2) {
+      for (std::int64_t p = 0; p < stride_; ++p)
+        for (std::int64_t t = 0; t < length_; ++t) parts_[p * length_ + t] = row_[t * stride_ + p];
+    }
+  }
+
+ private:
+  std::int64_t stride_, length_;
+  Scratch scratch_;
+  T* row_;
+  T* parts_;
+};
+
+template <class T>
+void max_plane(const T* x, const Planes& in, const Planes& out, const PoolAttrs& a,
+               const std::int64_t* offsets, T* y, std::int64_t* index) {
+  const std::int64_t n = whole_vectors(out.width);
+  const std::int64_t stride = a.stride[1];
+  const std::int64_t pad = a.padding[1];
+  const std::int64_t kw = a.kernel[1];
+  const Scratch scratch(static_cast<std::size_t>(n) * sizeof(std::int32_t));
+  auto* taken = scratch.as<std::int32_t>();
+  PhasedRow<T> phases(stride, n + kw / stride);
+  for (std::int64_t row = 0; row < out.height; ++row, y += out.width, index += out.width) {
+    const std::int64_t top = row * a.stride[0] - a.padding[0];
+    const std::int64_t first = std::max<std::int64_t>(0, -top);
+    std::fill(y, y + n, -std::numeric_limits<T>::infinity());
+    std::fill(taken, taken + n, static_cast<std::int32_t>(first * kw));
+    for (std::int64_t o = 0; o < out.width && o * stride < pad; ++o)
+      taken[o] += static_cast<std::int32_t>(pad - o * stride);
+    for (std::int64_t i = first; i < std::min(a.kernel[0], in.height - top); ++i) {
+      phases.load(x + (top + i) * in.width, in.width, pad);
+      for (std::int64_t j = 0; j < kw; ++j)
+        take_larger(phases.part(j % stride) + j / stride, n, static_cast<std::int32_t>(i * kw + j), y, taken);
+    }
+    const std::int64_t corner = top * in.width - pad;
+    for (std::int64_t o = 0; o < out.width; ++o) index[o] = corner + o * stride + offsets[taken[o]];
   }
 }
 
@@ -118,16 +175,20 @@ void max_pool2d(const OpCall& call, Outputs& out) {
   const Planes in(call[0]);
   const Planes values(out[0]);
   const Planes indices(out[1]);
-  const Spans spans = spans_of(call, in.height, in.width, values.height, values.width);
+  const auto& a = call.get<PoolAttrs>();
+  std::vector<std::int64_t> offsets;  // of the taps, in a plane
+  for (std::int64_t tap = 0; tap < a.kernel[0] * a.kernel[1]; ++tap)
+    offsets.push_back(tap / a.kernel[1] * in.width + tap % a.kernel[1]);
   visit_floating(in.dtype, [&](auto zero) {
     using T = decltype(zero);
-    for_planes<T>(values, in.size() + values.size(), [&](std::int64_t p, T* buffer, CastCounts* counts) {
-      T* y = buffer + in.size();
-      std::vector<std::int64_t> index(static_cast<std::size_t>(values.size()));
-      max_plane(in.read(p, buffer), in.width, spans, y, index.data());
-      values.write(p, y, counts);
-      indices.write(p, index.data(), nullptr);
-    });
+    for_planes<T>(values, in.size() + values.size() + kVector,
+                  [&](std::int64_t p, T* buffer, CastCounts* counts) {
+                    T* y = buffer + in.size();
+                    std::vector<std::int64_t> index(static_cast<std::size_t>(values.size()));
+                    max_plane(in.read(p, buffer), in, values, a, offsets.data(), y, index.data());
+                    values.write(p, y, counts);
+                    indices.write(p, index.data(), nullptr);
+                  });
   });
 }
 

@@ -2,6 +2,7 @@
 #include <doctest/doctest.h>
 
 #include "gradual/core/convert.h"
+#include "gradual/core/float_types.h"
 #include "gradual/optim/clip.h"
 #include "helpers.h"
 
@@ -284,6 +285,49 @@ TEST_CASE("pure arithmetic is the update composed of ops in the parameter's dtyp
       CHECK(same_bits(p, w));
     }
     CHECK(sgd.state_dict().tensor("params.0.momentum").dtype() == dtype);
+  }
+}
+
+TEST_CASE("pure Adam rounds after every operation") {
+  for (bool decoupled : {false, true}) {
+    const DType dtype = DType::f16;
+    const Values start = rounded(numbers(kSize, 1), dtype);
+    const Tensor p = leaf(start, dtype);
+    const UpdateOptions pure{.pure_arithmetic = true};
+    std::unique_ptr<Optimizer> optimizer;
+    if (decoupled) {
+      optimizer = std::make_unique<AdamW>(
+          std::vector<Tensor>{p},
+          AdamWOptions{.lr = 0.01, .eps = 1e-4, .weight_decay = 0.1, .precision = pure});
+    } else {
+      optimizer = std::make_unique<Adam>(
+          std::vector<Tensor>{p},
+          AdamOptions{.lr = 0.01, .eps = 1e-4, .weight_decay = 0.1, .precision = pure});
+    }
+    const auto r = [](float x) { return static_cast<float>(Half(x)); };
+    std::vector<float> w(start.begin(), start.end()), m(kSize), v(kSize);
+    for (int t = 1; t <= 4; ++t) {
+      const Values g = rounded(numbers(kSize, 30 + static_cast<std::uint64_t>(t)), dtype);
+      set_gradient(p, g);
+      optimizer->step();
+      const auto new1 = static_cast<float>(1 - 0.9), old2 = static_cast<float>(0.999);
+      const auto new2 = static_cast<float>(1 - 0.999), keep = static_cast<float>(1 - 0.01 * 0.1);
+      const auto rate = static_cast<float>(0.01 / (1 - std::pow(0.9, t)));
+      const auto root = static_cast<float>(std::sqrt(1 - std::pow(0.999, t)));
+      for (std::size_t i = 0; i < kSize; ++i) {
+        auto d = static_cast<float>(g[i]);
+        if (decoupled) {
+          w[i] = r(w[i] * keep);
+        } else {
+          d = r(d + 0.1f * w[i]);
+        }
+        m[i] = r(m[i] + new1 * (d - m[i]));
+        v[i] = r(r(old2 * v[i]) + new2 * d * d);
+        const float below = r(r(r(std::sqrt(v[i])) / root) + static_cast<float>(1e-4));
+        w[i] = r(w[i] - rate * m[i] / below);
+      }
+      CHECK(p.to_vector<double>() == Values(w.begin(), w.end()));
+    }
   }
 }
 
