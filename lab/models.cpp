@@ -1,0 +1,89 @@
+#include "models.h"
+
+#include "../core/ops.h"
+#include "../nn/activation.h"
+#include "../nn/attention.h"
+#include "../nn/conv.h"
+#include "../nn/embedding.h"
+#include "../nn/linear.h"
+#include "../nn/norm.h"
+#include "../nn/pooling.h"
+#include "../nn/sequential.h"
+
+namespace gradual::lab {
+namespace {
+
+struct Gpt : nn::Module {
+  explicit Gpt(const GptOptions& o)
+      : options(o),
+        tokens(register_module("tokens", nn::Embedding(o.vocabulary, o.width))),
+        positions(register_module("positions", nn::Embedding(o.context, o.width))),
+        blocks(register_module("blocks", nn::Sequential())),
+        norm(register_module("norm", nn::LayerNorm(o.width))),
+        head(register_module("head", nn::Linear(o.width, o.vocabulary, {.bias = false}))) {
+    for (std::int64_t i = 0; i < o.layers; ++i)
+      blocks.push_back(nn::TransformerBlock(o.width, o.heads, {.causal = true}));
+    // Small embeddings, as GPT-2 draws them: a residual stream that starts at 1 trains slowly.
+    const auto scale_down = [](const Tensor& t) { t.detach().mul_(0.02); };
+    scale_down(tokens.weight);
+    scale_down(positions.weight);
+  }
+  Tensor forward(const Tensor& x) override {
+    const std::int64_t length = x.size(1);
+    if (length > options.context)
+      fail("gpt: a sequence of " + std::to_string(length) + " tokens, the context is " +
+           std::to_string(options.context));
+    const Tensor at = arange(0, static_cast<double>(length), 1, {.dtype = DType::i64, .device = x.device()});
+    return head(norm(blocks(tokens(x) + positions(at))));
+  }
+
+  GptOptions options;
+  nn::Embedding& tokens;
+  nn::Embedding& positions;
+  nn::Sequential& blocks;
+  nn::LayerNorm& norm;
+  nn::Linear& head;
+};
+
+std::string sizes_of(const data::Dataset& d) { return to_string(d.inputs.sizes()); }
+
+}  // namespace
+
+std::shared_ptr<nn::Module> make_mlp(std::int64_t inputs, std::int64_t classes) {
+  return std::make_shared<nn::Sequential>(nn::Flatten(), nn::Linear(inputs, 128), nn::ReLU(), nn::Linear(128, 128),
+                                          nn::ReLU(), nn::Linear(128, classes));
+}
+
+std::shared_ptr<nn::Module> make_cnn(std::int64_t channels, std::int64_t height, std::int64_t width,
+                                     std::int64_t classes) {
+  return std::make_shared<nn::Sequential>(
+      nn::Conv2d(channels, 32, 3, {.padding = 1}), nn::BatchNorm2d(32), nn::ReLU(), nn::MaxPool2d(2),
+      nn::Conv2d(32, 64, 3, {.padding = 1}), nn::BatchNorm2d(64), nn::ReLU(), nn::MaxPool2d(2), nn::Flatten(),
+      nn::Linear(64 * (height / 4) * (width / 4), classes));
+}
+
+std::shared_ptr<nn::Module> make_gpt(const GptOptions& options) { return std::make_shared<Gpt>(options); }
+
+std::vector<std::string> model_names() { return {"mlp", "cnn", "gpt"}; }
+
+MakeModel model_for(const std::string& name, const data::Dataset& d) {
+  const bool tokens = d.inputs.dtype() == DType::i64;
+  if (name == "gpt") {
+    if (!tokens) fail("model gpt reads tokens, the data are " + sizes_of(d) + " numbers; use --data text:FILE or addition");
+    const GptOptions o{.vocabulary = d.classes, .context = d.inputs.size(1)};
+    return [o] { return make_gpt(o); };
+  }
+  if (tokens && (name == "mlp" || name == "cnn"))
+    fail("model " + name + " reads images, the data are tokens; use --model gpt");
+  if (name == "mlp") {
+    const std::int64_t inputs = d.inputs.numel() / d.size();
+    return [inputs, classes = d.classes] { return make_mlp(inputs, classes); };
+  }
+  if (name == "cnn") {
+    if (d.inputs.ndim() != 4) fail("model cnn reads images [N, C, H, W], the data are " + sizes_of(d));
+    return [s = d.inputs.sizes(), classes = d.classes] { return make_cnn(s[1], s[2], s[3], classes); };
+  }
+  fail("no model '" + name + "'; allowed are mlp, cnn and gpt");
+}
+
+}  // namespace gradual::lab

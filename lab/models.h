@@ -1,0 +1,34 @@
+// The lab's own models. A model is a Module that maps a batch of inputs to logits.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "../data/dataset.h"
+#include "../nn/module.h"
+
+namespace gradual::lab {
+
+// Builds a model with fresh parameters, drawn from the default generator.
+using MakeModel = std::function<std::shared_ptr<nn::Module>()>;
+
+struct GptOptions {
+  std::int64_t vocabulary = 0, context = 0;
+  std::int64_t width = 64, heads = 4, layers = 2;
+};
+
+// 64-128-128-10 with ReLU (first and last width by the data).
+std::shared_ptr<nn::Module> make_mlp(std::int64_t inputs, std::int64_t classes);
+// Two stages of 3x3 convolution (padding 1; 32, then 64 channels), batch norm, ReLU, 2x2 max pool; then linear.
+std::shared_ptr<nn::Module> make_cnn(std::int64_t channels, std::int64_t height, std::int64_t width, std::int64_t classes);
+// Token and position embeddings, pre-norm causal transformer blocks, a norm and a linear head: [B, T] i64 to logits
+// [B, T, vocabulary] (Radford et al. 2019).
+std::shared_ptr<nn::Module> make_gpt(const GptOptions& options);
+
+std::vector<std::string> model_names();  // mlp, cnn, gpt
+// The model of that name for this data; Error naming what is allowed, also where data and model do not fit.
+MakeModel model_for(const std::string& name, const data::Dataset& data);
+
+}  // namespace gradual::lab

@@ -1,0 +1,244 @@
+"use strict";
+// Draws the report from the JSON in #data. No library, no network.
+const data = JSON.parse(document.getElementById("data").textContent);
+const recipes = [...new Set(data.runs.map(r => r.recipe))];
+const color = name => `var(--c${recipes.indexOf(name) % 10})`;
+const hidden = new Set();
+const shown = () => recipes.filter(r => !hidden.has(r));
+const runsOf = name => data.runs.filter(r => r.recipe === name);
+const finite = x => typeof x === "number" && isFinite(x);
+const mean = xs => { const f = xs.filter(finite); return f.length ? f.reduce((a, b) => a + b, 0) / f.length : NaN; };
+const bytes = b => b >= 2 ** 20 ? (b / 2 ** 20).toFixed(1) + " MiB" : (b / 1024).toFixed(0) + " KiB";
+const num = (x, d) => finite(x) ? x.toFixed(d) : "–";
+const categories = ["parameters", "masters", "casts", "gradients", "optimizer", "activations", "workspace"];
+
+function el(tag, attributes = {}, ...children) {
+  const svg = ["svg", "g", "path", "line", "rect", "text", "circle", "title"].includes(tag);
+  const e = svg ? document.createElementNS("http://www.w3.org/2000/svg", tag) : document.createElement(tag);
+  for (const [k, v] of Object.entries(attributes)) e.setAttribute(k, v);
+  for (const c of children) e.append(c);
+  return e;
+}
+
+const tip = el("div", { id: "tip" });
+document.body.append(tip);
+function hover(e, text) {
+  e.addEventListener("pointermove", p => {
+    tip.textContent = text;
+    tip.style.display = "block";
+    tip.style.left = Math.min(p.clientX + 12, innerWidth - tip.offsetWidth - 8) + "px";
+    tip.style.top = p.clientY + 14 + "px";
+  });
+  e.addEventListener("pointerleave", () => { tip.style.display = "none"; });
+  return e;
+}
+
+// An SVG as wide as its place, so that text keeps its size on a phone.
+function canvas(id, height, margin) {
+  const place = typeof id === "string" ? document.getElementById(id) : id;
+  const old = place.querySelector("svg");
+  if (old) old.remove();
+  const width = Math.max(260, place.clientWidth - 18);
+  const svg = el("svg", { viewBox: `0 0 ${width} ${height}`, role: "img" });
+  place.append(svg);
+  return { svg, width, height, left: margin.left, right: width - margin.right, top: margin.top, bottom: height - margin.bottom };
+}
+const linear = (a, b, p, q) => x => p + (x - a) / (b - a || 1) * (q - p);
+
+function yAxis(c, ticks, y, format) {
+  for (const t of ticks) {
+    c.svg.append(el("line", { class: "axis", x1: c.left, x2: c.right, y1: y(t), y2: y(t) }));
+    c.svg.append(el("text", { x: c.left - 6, y: y(t) + 4, "text-anchor": "end" }, format(t)));
+  }
+}
+function xAxis(c, max, x, label) {
+  const step = 10 ** Math.floor(Math.log10(max / 2 || 1));
+  const every = [1, 2, 5, 10].map(k => k * step).find(s => max / s <= (c.width < 500 ? 5 : 9)) || max;
+  for (let t = 0; t <= max; t += every) c.svg.append(el("text", { x: x(t), y: c.bottom + 16, "text-anchor": "middle" }, String(t)));
+  c.svg.append(el("text", { x: c.right, y: c.bottom + 32, "text-anchor": "end" }, label));
+}
+const line = (points, stroke) => el("path", { d: points.map((p, i) => (i ? "L" : "M") + p[0].toFixed(1) + " " + p[1].toFixed(1)).join(""), fill: "none", stroke, "stroke-width": 2, "stroke-linejoin": "round" });
+
+function summary() {
+  const head = ["recipe", "test accuracy", "test loss", "train loss", "ms/step", "peak memory", "final scale", "skipped", "underflow", "overflow", "status"];
+  const table = document.getElementById("summary");
+  table.replaceChildren(el("tr", {}, ...head.map(h => el("th", {}, h))));
+  for (const name of recipes) {
+    const rs = runsOf(name);
+    const status = [...new Set(rs.map(r => r.status))].join(", ");
+    const scale = mean(rs.map(r => r.final_scale));
+    const cells = [name, num(100 * mean(rs.map(r => r.test_accuracy)), 2) + " %", num(mean(rs.map(r => r.test_loss)), 4), num(mean(rs.map(r => r.train_loss)), 4),
+      num(mean(rs.map(r => r.ms_per_step)), 2), bytes(mean(rs.map(r => r.peak_bytes.total))), finite(scale) ? (scale >= 1024 ? "2^" + Math.log2(scale).toFixed(1) : String(+scale.toPrecision(4))) : "–",
+      num(mean(rs.map(r => r.skipped_steps)), 1), num(mean(rs.map(r => r.underflow_percent)), 3) + " %", num(mean(rs.map(r => r.overflow_percent)), 4) + " %", status];
+    table.append(el("tr", {}, ...cells.map((c, i) => el("td", i === 10 && status !== "ok" ? { class: "bad" } : {}, c))));
+  }
+}
+
+// Mean over seeds step by step, then a running mean.
+function lossCurve(name) {
+  const rs = runsOf(name).filter(r => r.curve.step.length);
+  if (!rs.length) return [];
+  const n = Math.max(...rs.map(r => r.curve.step.length));
+  const width = Math.max(1, Math.round(n / 60));
+  const points = [];
+  let window = [];
+  for (let i = 0; i < n; i++) {
+    const here = rs.map(r => r.curve.loss[i]).filter(x => x !== undefined);
+    if (!here.every(finite)) break;  // diverged: the curve ends here
+    window.push(mean(here));
+    if (window.length > width) window.shift();
+    const longest = rs.find(r => r.curve.step.length === n);
+    points.push([longest.curve.step[i], mean(window)]);
+  }
+  return points;
+}
+
+function loss() {
+  const curves = shown().map(r => [r, lossCurve(r)]).filter(([, p]) => p.length);
+  const c = canvas("loss", 340, { left: 52, right: 12, top: 10, bottom: 40 });
+  if (!curves.length) return;
+  const all = curves.flatMap(([, p]) => p.map(q => q[1])).filter(v => v > 0);
+  const low = Math.floor(Math.log10(Math.min(...all)) * 2) / 2, high = Math.ceil(Math.log10(Math.max(...all)) * 2) / 2;
+  const maxStep = Math.max(...curves.flatMap(([, p]) => p.map(q => q[0])));
+  const x = linear(0, maxStep, c.left, c.right), y = v => linear(low, high, c.bottom, c.top)(Math.log10(Math.max(v, 1e-12)));
+  const ticks = [];
+  for (let e = Math.ceil(low); e <= high; e++) ticks.push(10 ** e);
+  if (ticks.length < 3) for (let e = Math.floor(low); e <= high; e++) for (const k of [2, 5]) { const t = k * 10 ** e; if (Math.log10(t) >= low && Math.log10(t) <= high) ticks.push(t); }
+  yAxis(c, ticks, y, v => String(+v.toPrecision(2)));
+  xAxis(c, maxStep, x, "step");
+  for (const [name, p] of curves) {
+    c.svg.append(hover(line(p.map(([s, v]) => [x(s), y(v)]), color(name)), name));
+    const end = p[p.length - 1];
+    if (runsOf(name).some(r => r.status === "diverged")) c.svg.append(el("text", { x: x(end[0]), y: y(end[1]) + 5, "text-anchor": "middle", style: `fill:${color(name)};font-size:18px` }, "×"));
+  }
+}
+
+function accuracy() {
+  const names = shown();
+  const c = canvas("accuracy", 30 * names.length + 48, { left: Math.min(150, 12 + 8 * Math.max(...recipes.map(r => r.length))), right: 64, top: 6, bottom: 34 });
+  const good = data.runs.filter(r => finite(r.test_accuracy) && r.status === "ok").map(r => 100 * r.test_accuracy);
+  const low = Math.max(0, Math.floor((good.length ? Math.min(...good) : 0) - 1)), high = 100;
+  const x = linear(low, high, c.left, c.right);
+  for (let i = 0; i <= 4; i++) {
+    const t = low + (high - low) * i / 4;
+    c.svg.append(el("line", { class: "axis", x1: x(t), x2: x(t), y1: c.top, y2: c.bottom }));
+    c.svg.append(el("text", { x: x(t), y: c.bottom + 16, "text-anchor": "middle" }, +t.toFixed(2) + " %"));
+  }
+  names.forEach((name, i) => {
+    const yy = c.top + 30 * i + 16;
+    const values = runsOf(name).map(r => 100 * r.test_accuracy).filter(finite);
+    c.svg.append(el("text", { class: "strong", x: c.left - 8, y: yy + 4, "text-anchor": "end" }, name));
+    const m = mean(values);
+    const at = v => Math.max(c.left, x(v));
+    if (finite(m)) c.svg.append(el("line", { x1: at(m), x2: at(m), y1: yy - 10, y2: yy + 10, stroke: color(name), "stroke-width": 3 }));
+    for (const v of values) c.svg.append(hover(el("circle", { cx: at(v), cy: yy, r: 5, fill: color(name), "fill-opacity": .7 }), `${name}: ${v.toFixed(2)} %`));
+    c.svg.append(el("text", { class: "strong", x: c.right + 8, y: yy + 4 }, finite(m) ? (m < low ? "‹ " : "") + m.toFixed(2) : "–"));
+  });
+}
+
+function scale() {
+  const runs = shown().map(n => runsOf(n)[0]).filter(r => r.curve.scale.some(s => s !== 1));
+  document.getElementById("scale-section").style.display = data.runs.some(r => r.curve.scale.some(s => s !== 1)) ? "" : "none";
+  const c = canvas("scale", 260, { left: 52, right: 12, top: 14, bottom: 40 });
+  if (!runs.length) return;
+  const all = runs.flatMap(r => r.curve.scale).filter(s => s > 0);
+  const low = Math.log2(Math.min(...all)) - 1, high = Math.log2(Math.max(...all)) + 1;
+  const maxStep = Math.max(...runs.flatMap(r => r.curve.step));
+  const x = linear(0, maxStep, c.left, c.right), y = s => linear(low, high, c.bottom, c.top)(Math.log2(s));
+  const ticks = [];
+  for (let e = Math.ceil(low); e <= high; e += Math.max(1, Math.round((high - low) / 6))) ticks.push(2 ** e);
+  yAxis(c, ticks, y, s => "2^" + Math.log2(s));
+  xAxis(c, maxStep, x, "step");
+  for (const r of runs) {
+    const points = [];
+    r.curve.scale.forEach((s, i) => {
+      if (i && s !== r.curve.scale[i - 1]) points.push([x(r.curve.step[i]), y(r.curve.scale[i - 1])]);
+      points.push([x(r.curve.step[i]), y(s)]);
+    });
+    c.svg.append(hover(line(points, color(r.recipe)), r.recipe));
+    r.curve.skipped.forEach((k, i) => { if (k) c.svg.append(hover(el("text", { x: x(r.curve.step[i]), y: y(r.curve.scale[i]) - 6, "text-anchor": "middle", style: `fill:${color(r.recipe)}` }, "×"), `${r.recipe}: step ${r.curve.step[i]} skipped`)); });
+  }
+}
+
+function histograms() {
+  const place = document.getElementById("histograms");
+  place.replaceChildren();
+  for (const name of shown()) {
+    const rs = runsOf(name).filter(r => r.histogram);
+    if (!rs.length) continue;
+    const h = rs[0].histogram;
+    const counts = h.counts.map((_, i) => rs.reduce((a, r) => a + r.histogram.counts[i], 0));
+    const f = h.format;
+    const panel = el("div", { class: "panel" }, el("h3", {}, name),
+      el("p", {}, `${h.as_if ? "as if stored in " : ""}${f.name}: ${num(mean(rs.map(r => r.underflow_percent)), 3)} % underflow, ${num(mean(rs.map(r => r.overflow_percent)), 4)} % overflow`));
+    place.append(panel);
+    const total = counts.reduce((a, b) => a + b, 0);
+    const first = Math.min(...counts.map((v, i) => v ? i + h.first_exponent : 99), -30), last = Math.max(...counts.map((v, i) => v ? i + h.first_exponent : -99), 17);
+    const lo = Math.max(first, -60), hi = Math.min(last, 40) + 1;
+    const c = canvas(panel, 170, { left: 8, right: 8, top: 8, bottom: 22 });
+    const x = linear(lo, hi, c.left, c.right), top = Math.max(1, ...counts), y = v => linear(0, Math.sqrt(top), c.bottom, c.top + 14)(Math.sqrt(v));
+    const shade = (a, b, fill) => { if (b > a) c.svg.append(el("rect", { x: x(a), y: c.top, width: x(b) - x(a), height: c.bottom - c.top, fill })); };
+    const zeroBelow = Math.max(lo, Math.min(hi, f.min_subnormal_exponent)), normal = Math.max(lo, Math.min(hi, f.min_normal_exponent)), above = Math.min(hi, Math.max(lo, f.max_exponent + 1));
+    shade(lo, zeroBelow, "var(--lost)");
+    shade(zeroBelow, normal, "var(--sub)");
+    shade(above, hi, "var(--lost)");
+    counts.forEach((v, i) => {
+      const e = i + h.first_exponent;
+      if (!v || e < lo || e >= hi) return;
+      c.svg.append(hover(el("rect", { x: x(e) + .5, y: y(v), width: Math.max(1, x(e + 1) - x(e) - 1), height: c.bottom - y(v), fill: e < zeroBelow ? "var(--bad)" : e < normal ? "var(--bar2)" : "var(--bar)" }),
+        `2^${e} to 2^${e + 1}: ${(100 * v / total).toPrecision(3)} %`));
+    });
+    if (zeroBelow > lo + 3) c.svg.append(el("text", { x: (x(lo) + x(zeroBelow)) / 2, y: c.top + 11, "text-anchor": "middle" }, "to zero"));
+    if (normal > zeroBelow + 4) c.svg.append(el("text", { x: (x(zeroBelow) + x(normal)) / 2, y: c.top + 11, "text-anchor": "middle" }, "subnormal"));
+    if (hi > above + 1) c.svg.append(el("text", { x: x(hi) - 2, y: c.top + 11, "text-anchor": "end" }, "∞"));
+    for (let e = Math.ceil(lo / 8) * 8; e < hi; e += 8) c.svg.append(el("text", { x: x(e), y: c.bottom + 15, "text-anchor": "middle" }, "2^" + e));
+  }
+}
+
+function memory() {
+  const names = shown();
+  const c = canvas("memory", 34 * names.length + 40, { left: Math.min(150, 12 + 8 * Math.max(...recipes.map(r => r.length))), right: 84, top: 4, bottom: 30 });
+  const used = categories.filter(k => data.runs.some(r => r.peak_bytes[k] > 0));
+  const sum = r => categories.reduce((a, k) => a + (r.peak_bytes[k] || 0), 0);
+  const max = Math.max(...data.runs.map(sum), 1);
+  const x = linear(0, max, c.left, c.right);
+  names.forEach((name, i) => {
+    const r = runsOf(name)[0], y = c.top + 34 * i + 6;
+    c.svg.append(el("text", { class: "strong", x: c.left - 8, y: y + 15, "text-anchor": "end" }, name));
+    let at = 0;
+    for (const k of used) {
+      const b = r.peak_bytes[k] || 0;
+      if (b) c.svg.append(hover(el("rect", { x: x(at), y, width: Math.max(.5, x(at + b) - x(at)), height: 22, fill: `var(--c${categories.indexOf(k)})` }), `${name}, ${k}: ${bytes(b)}`));
+      at += b;
+    }
+    c.svg.append(hover(el("line", { x1: x(r.peak_bytes.total), x2: x(r.peak_bytes.total), y1: y - 4, y2: y + 26, stroke: "var(--fg)", "stroke-width": 2 }), `${name}, peak of the sum: ${bytes(r.peak_bytes.total)}`));
+    c.svg.append(el("text", { class: "strong", x: c.right + 6, y: y + 15 }, bytes(r.peak_bytes.total)));
+  });
+  for (let i = 0; i <= 3; i++) c.svg.append(el("text", { x: x(max * i / 3), y: c.bottom + 18, "text-anchor": "middle" }, bytes(max * i / 3)));
+  document.getElementById("memory-legend").replaceChildren(...used.map(k => el("span", {}, el("i", { style: `background:var(--c${categories.indexOf(k)})` }), k)));
+}
+
+function draw() { loss(); accuracy(); scale(); histograms(); memory(); }
+
+function start() {
+  const first = data.runs[0] || {};
+  const seeds = new Set(data.runs.map(r => r.seed)).size;
+  document.getElementById("subtitle").textContent =
+    `${first.model} on ${first.data}, ${recipes.length} recipe${recipes.length > 1 ? "s" : ""}, ${seeds} seed${seeds > 1 ? "s" : ""}, ${first.epochs} epochs. ` +
+    "The same network, data and order of batches in every run; only the number formats differ.";
+  document.getElementById("footer").textContent = `Gradual ${data.version}. ` + Object.entries(data.machine).map(([k, v]) => `${k}: ${v}`).join(", ");
+  document.getElementById("legend").replaceChildren(...recipes.map(name => {
+    const b = el("button", { type: "button", "aria-pressed": "true" }, el("i", { style: `background:${color(name)}` }), name);
+    b.addEventListener("click", () => {
+      hidden.has(name) ? hidden.delete(name) : hidden.add(name);
+      b.setAttribute("aria-pressed", String(!hidden.has(name)));
+      draw();
+    });
+    return b;
+  }));
+  summary();
+  draw();
+}
+let timer;
+addEventListener("resize", () => { clearTimeout(timer); timer = setTimeout(draw, 120); });
+start();

@@ -1,0 +1,253 @@
+#include "result.h"
+
+#include <fmt/format.h>
+#include <sys/utsname.h>
+
+#include <cmath>
+#include <fstream>
+#include <limits>
+#include <nlohmann/json.hpp>
+
+#include "../core/error.h"
+#include "../core/threads.h"
+#include "gradual/version.h"
+
+namespace gradual::embedded {
+extern const unsigned char report_html_in[];
+extern const unsigned long report_html_in_size;
+extern const unsigned char report_css[];
+extern const unsigned long report_css_size;
+extern const unsigned char report_js[];
+extern const unsigned long report_js_size;
+}  // namespace gradual::embedded
+
+namespace gradual::lab {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+// JSON has no NaN and no Inf: null stands for both.
+Json number(double v) { return std::isfinite(v) ? Json(v) : Json(nullptr); }
+Json numbers(const std::vector<double>& values) {
+  Json list = Json::array();
+  for (double v : values) list.push_back(number(v));
+  return list;
+}
+double real(const Json& j) { return j.is_null() ? std::numeric_limits<double>::quiet_NaN() : j.get<double>(); }
+
+Json peak_bytes(const Result& r) {
+  Json j = Json::object();
+  for (int i = 0; i < kCategories; ++i)
+    j[name(static_cast<Category>(i))] = r.peak_bytes[static_cast<std::size_t>(i)];
+  j["total"] = r.peak_total;
+  return j;
+}
+
+Json curve_json(const Curve& c) {
+  return {{"step", c.step},
+          {"loss", numbers(c.loss)},
+          {"scale", numbers(c.scale)},
+          {"skipped", c.skipped},
+          {"underflow_percent", numbers(c.underflow_percent)}};
+}
+
+Json histogram_json(const ExponentHistogram& h) {
+  return {{"first_exponent", h.first_exponent},
+          {"counts", h.counts},
+          {"as_if", h.as_if},
+          {"format",
+           {{"name", h.format},
+            {"min_subnormal_exponent", h.min_subnormal_exponent},
+            {"min_normal_exponent", h.min_normal_exponent},
+            {"max_exponent", h.max_exponent}}}};
+}
+
+Json result_json(const Result& r, bool with_curves) {
+  Json j = {{"recipe", r.recipe},
+            {"model", r.model},
+            {"data", r.data},
+            {"seed", r.seed},
+            {"epochs", r.epochs},
+            {"steps", r.steps},
+            {"skipped_steps", r.skipped_steps},
+            {"final_scale", number(r.final_scale)},
+            {"train_loss", number(r.train_loss)},
+            {"test_loss", number(r.test_loss)},
+            {"test_accuracy", number(r.test_accuracy)},
+            {"ms_per_step", number(r.ms_per_step)},
+            {"peak_bytes", peak_bytes(r)},
+            {"underflow_percent", number(r.underflow_percent)},
+            {"overflow_percent", number(r.overflow_percent)},
+            {"status", r.status}};
+  if (with_curves) {
+    j["curve"] = curve_json(r.curve);
+    j["histogram"] = r.histogram.counts.empty() ? Json(nullptr) : histogram_json(r.histogram);
+  }
+  return j;
+}
+
+Result result_from(const Json& j) {
+  Result r;
+  r.recipe = j.at("recipe");
+  r.model = j.at("model");
+  r.data = j.at("data");
+  r.seed = j.at("seed");
+  r.epochs = j.at("epochs");
+  r.steps = j.at("steps");
+  r.skipped_steps = j.at("skipped_steps");
+  r.final_scale = real(j.at("final_scale"));
+  r.train_loss = real(j.at("train_loss"));
+  r.test_loss = real(j.at("test_loss"));
+  r.test_accuracy = real(j.at("test_accuracy"));
+  r.ms_per_step = real(j.at("ms_per_step"));
+  for (int i = 0; i < kCategories; ++i)
+    r.peak_bytes[static_cast<std::size_t>(i)] = j.at("peak_bytes").at(name(static_cast<Category>(i)));
+  r.peak_total = j.at("peak_bytes").at("total");
+  r.underflow_percent = real(j.at("underflow_percent"));
+  r.overflow_percent = real(j.at("overflow_percent"));
+  r.status = j.at("status");
+  const Json& c = j.at("curve");
+  r.curve.step = c.at("step").get<std::vector<std::int64_t>>();
+  for (const Json& v : c.at("loss")) r.curve.loss.push_back(real(v));
+  for (const Json& v : c.at("scale")) r.curve.scale.push_back(real(v));
+  r.curve.skipped = c.at("skipped").get<std::vector<bool>>();
+  for (const Json& v : c.at("underflow_percent")) r.curve.underflow_percent.push_back(real(v));
+  if (const Json& h = j.at("histogram"); !h.is_null()) {
+    r.histogram.first_exponent = h.at("first_exponent");
+    r.histogram.counts = h.at("counts").get<std::vector<std::int64_t>>();
+    r.histogram.as_if = h.at("as_if");
+    r.histogram.format = h.at("format").at("name");
+    r.histogram.min_subnormal_exponent = h.at("format").at("min_subnormal_exponent");
+    r.histogram.min_normal_exponent = h.at("format").at("min_normal_exponent");
+    r.histogram.max_exponent = h.at("format").at("max_exponent");
+  }
+  return r;
+}
+
+std::string cpu_name() {
+  std::ifstream file("/proc/cpuinfo");
+  std::string line;
+  while (std::getline(file, line))
+    if (line.starts_with("model name")) return line.substr(line.find(':') + 2);
+  return "unknown";
+}
+
+Json machine() {
+  utsname u{};
+  uname(&u);
+  return {{"cpu", cpu_name()},
+          {"threads", num_threads()},
+          {"system", std::string(u.sysname) + " " + u.machine},
+          {"compiler",
+#ifdef __clang__
+           "clang " __clang_version__
+#else
+           "g++ " __VERSION__
+#endif
+          }};
+}
+
+Json document(const std::vector<Result>& results, bool with_curves) {
+  Json runs = Json::array();
+  for (const Result& r : results) runs.push_back(result_json(r, with_curves));
+  return {{"runs", runs}, {"machine", machine()}, {"version", GRADUAL_VERSION}};
+}
+
+void replace(std::string& text, const std::string& mark, const std::string& by) {
+  text.replace(text.find(mark), mark.size(), by);
+}
+
+// Means over the seeds of one recipe.
+struct Row {
+  std::string recipe;
+  int runs = 0;
+  double accuracy = 0, loss = 0, train_loss = 0, ms = 0, scale = 0, skipped = 0, underflow = 0, overflow = 0;
+  double bytes = 0;
+  std::string status = "ok";
+};
+
+std::string scale_text(double scale) {
+  if (scale == 1) return "-";
+  const double log = std::log2(scale);
+  return log == std::floor(log) ? fmt::format("2^{:.0f}", log) : fmt::format("{:.4g}", scale);
+}
+
+std::string megabytes(double bytes) {
+  return bytes >= 1 << 20 ? fmt::format("{:.1f} MiB", bytes / (1 << 20)) : fmt::format("{:.0f} KiB", bytes / 1024);
+}
+
+}  // namespace
+
+std::string results_json(const std::vector<Result>& results, bool with_curves) {
+  return document(results, with_curves).dump(with_curves ? -1 : 2) + "\n";
+}
+
+std::vector<Result> results_from_json(const std::string& text, const std::string& file) {
+  try {
+    std::vector<Result> results;
+    for (const Json& run : Json::parse(text).at("runs")) results.push_back(result_from(run));
+    return results;
+  } catch (const nlohmann::json::exception& e) {
+    fail(file + " is no file of the lab's: " + e.what());
+  }
+}
+
+std::string curves_csv(const std::vector<Result>& results) {
+  std::string text = "recipe,seed,step,loss,scale,skipped,underflow_percent\n";
+  for (const Result& r : results) {
+    for (std::size_t i = 0; i < r.curve.step.size(); ++i) {
+      const double underflow = r.curve.underflow_percent[i];
+      text += fmt::format("{},{},{},{},{},{},{}\n", r.recipe, r.seed, r.curve.step[i], r.curve.loss[i],
+                          r.curve.scale[i], r.curve.skipped[i] ? 1 : 0,
+                          std::isnan(underflow) ? std::string() : fmt::format("{}", underflow));
+    }
+  }
+  return text;
+}
+
+std::string report_html(const std::vector<Result>& results) {
+  const auto text_of = [](const unsigned char* bytes, unsigned long size) {
+    return std::string(reinterpret_cast<const char*>(bytes), size);
+  };
+  std::string html = text_of(embedded::report_html_in, embedded::report_html_in_size);
+  replace(html, "@CSS@", text_of(embedded::report_css, embedded::report_css_size));
+  replace(html, "@JS@", text_of(embedded::report_js, embedded::report_js_size));
+  std::string data = document(results, true).dump();
+  for (std::size_t at = 0; (at = data.find("</", at)) != std::string::npos; at += 3) data.replace(at, 2, "<\\/");
+  replace(html, "@DATA@", data);
+  return html;
+}
+
+std::string table(const std::vector<Result>& results) {
+  std::vector<Row> rows;
+  for (const Result& r : results) {
+    if (rows.empty() || rows.back().recipe != r.recipe) rows.push_back({.recipe = r.recipe});
+    Row& row = rows.back();
+    ++row.runs;
+    row.accuracy += r.test_accuracy;
+    row.loss += r.test_loss;
+    row.train_loss += r.train_loss;
+    row.ms += r.ms_per_step;
+    row.scale = r.final_scale;
+    row.skipped += static_cast<double>(r.skipped_steps);
+    row.underflow += r.underflow_percent;
+    row.overflow += r.overflow_percent;
+    row.bytes += static_cast<double>(r.peak_total);
+    if (r.status != "ok") row.status = r.status;
+  }
+  std::size_t width = 12;
+  for (const Row& row : rows) width = std::max(width, row.recipe.size());
+  std::string text = fmt::format("{:<{}} {:>9} {:>10} {:>10} {:>8} {:>10} {:>7} {:>8} {:>10} {:>9}  {}\n", "recipe", width,
+                                 "accuracy", "test loss", "train loss", "ms/step", "peak", "scale", "skipped",
+                                 "underflow", "overflow", "status");
+  for (const Row& row : rows) {
+    const double n = row.runs;
+    text += fmt::format("{:<{}} {:>8.2f}% {:>10.4f} {:>10.4f} {:>8.2f} {:>10} {:>7} {:>8.1f} {:>9.3f}% {:>8.3f}%  {}\n",
+                        row.recipe, width, 100 * row.accuracy / n, row.loss / n, row.train_loss / n, row.ms / n,
+                        megabytes(row.bytes / n), scale_text(row.scale), row.skipped / n, row.underflow / n,
+                        row.overflow / n, row.status);
+  }
+  return text;
+}
+
+}  // namespace gradual::lab

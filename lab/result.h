@@ -1,0 +1,60 @@
+// What a run of the lab leaves behind, and the files it becomes.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "../core/memory.h"
+
+namespace gradual::lab {
+
+// One entry a step, for the curves.
+struct Curve {
+  std::vector<std::int64_t> step;
+  std::vector<double> loss;
+  std::vector<double> scale;              // 1 without a scaler
+  std::vector<bool> skipped;
+  std::vector<double> underflow_percent;  // NaN where the step was not sampled
+};
+
+// Counts of gradient elements by binary exponent (frexp's less one: 1.0 is in bin 0), and the format they meet.
+struct ExponentHistogram {
+  int first_exponent = 0;
+  std::vector<std::int64_t> counts;
+  std::string format;  // "f16"
+  bool as_if = false;  // the gradients were f32, counted as if cast to `format`
+  int min_subnormal_exponent = 0, min_normal_exponent = 0, max_exponent = 0;
+};
+
+struct Result {
+  std::string recipe, model, data;
+  std::int64_t seed = 0;
+  std::int64_t epochs = 0;  // completed
+  std::int64_t steps = 0, skipped_steps = 0;
+  double final_scale = 1;
+  double train_loss = 0;  // mean of the last epoch
+  double test_loss = 0;
+  double test_accuracy = 0;  // 0 to 1
+  double ms_per_step = 0;    // median over the steps that were not sampled
+  std::array<std::int64_t, kCategories> peak_bytes{};
+  std::int64_t peak_total = 0;
+  double underflow_percent = 0, overflow_percent = 0;
+  std::string status;  // "ok", "diverged", "interrupted" or "failed: why"
+  Curve curve;
+  ExponentHistogram histogram;
+};
+
+// {"runs": [..], "machine": {..}, "version": ".."}; with_curves adds each run's curve and histogram.
+std::string results_json(const std::vector<Result>& results, bool with_curves);
+// The reverse of results_json(.., true); Error naming `file` and what is wrong.
+std::vector<Result> results_from_json(const std::string& text, const std::string& file);
+// recipe, seed, step, loss, scale, skipped, underflow_percent
+std::string curves_csv(const std::vector<Result>& results);
+// One self-contained page.
+std::string report_html(const std::vector<Result>& results);
+// The table printed at the end: one line a recipe, means over seeds.
+std::string table(const std::vector<Result>& results);
+
+}  // namespace gradual::lab
