@@ -20,7 +20,6 @@ void register_columns() {
   cpu::register_losses();
   cpu::register_optimizer();
 
-  // The layers above core: backward rules and cast policy.
   register_rules();
 }
 
