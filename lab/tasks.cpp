@@ -1,0 +1,37 @@
+#include "tasks.h"
+
+#include "../core/ops.h"
+#include "../data/addition.h"
+#include "../data/digits.h"
+#include "../data/idx.h"
+#include "../data/text.h"
+
+namespace gradual::lab {
+namespace {
+
+// [.., C] with [..] as rows.
+std::pair<Tensor, Tensor> rows(const Tensor& logits, const Tensor& targets) {
+  if (logits.ndim() == 2) return {logits, targets};
+  return {reshape(logits, {-1, logits.sizes().back()}), reshape(targets, {-1})};
+}
+
+}  // namespace
+
+Tensor classification_loss(const Tensor& logits, const Tensor& targets) {
+  const auto [x, y] = rows(logits, targets);
+  return cross_entropy(x, y);
+}
+
+void add_score(Score& score, const Tensor& logits, const Tensor& targets) {
+  const auto [x, y] = rows(logits.dtype() == DType::f64 ? logits : logits.to(DType::f32), targets);
+  const std::vector<std::int64_t> guess = argmax(x, 1).to_vector<std::int64_t>();
+  const std::vector<std::int64_t> truth = y.to_vector<std::int64_t>();
+  score.loss += cross_entropy(x, y, {.reduction = Reduction::sum}).item();
+  for (std::size_t i = 0; i < truth.size(); ++i) {
+    if (truth[i] == -100) continue;
+    ++score.counted;
+    score.correct += guess[i] == truth[i];
+  }
+}
+
+}  // namespace gradual::lab

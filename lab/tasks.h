@@ -1,0 +1,37 @@
+// The data a lab run trains on, and how its outputs are judged.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <string>
+
+#include "../core/tensor.h"
+#include "../data/dataset.h"
+
+namespace gradual::lab {
+
+// A name for tables and the way to a seeded split.
+struct LabData {
+  std::string name;
+  std::function<data::Split(std::uint64_t seed)> load;
+
+  LabData(std::string name, std::function<data::Split(std::uint64_t seed)> load)
+      : name(std::move(name)), load(std::move(load)) {}
+  LabData(const data::Split& split)  // NOLINT(google-explicit-constructor): the same split for every seed
+      : name(split.train.name), load([split](std::uint64_t) { return split; }) {}
+};
+
+// "digits", "mnist:DIR", "text:FILE" or "addition"; Error naming these otherwise.
+LabData data_for(const std::string& spec);
+
+// Cross entropy of logits [N, C] with classes [N], or [B, T, C] with [B, T]; class -100 counts nothing.
+Tensor classification_loss(const Tensor& logits, const Tensor& targets);
+
+struct Score {
+  double loss = 0;  // sum over the counted targets
+  std::int64_t correct = 0, counted = 0;
+};
+// Adds one batch's; logits of any float.
+void add_score(Score& score, const Tensor& logits, const Tensor& targets);
+
+}  // namespace gradual::lab
