@@ -17,6 +17,25 @@ std::pair<Tensor, Tensor> rows(const Tensor& logits, const Tensor& targets) {
 
 }  // namespace
 
+LabData data_for(const std::string& spec) {
+  const std::size_t colon = spec.find(':');
+  const std::string kind = spec.substr(0, colon);
+  const std::string path = colon == std::string::npos ? "" : spec.substr(colon + 1);
+  if (kind == "digits" && path.empty()) {
+    return {kind, [all = data::digits()](std::uint64_t seed) { return data::split(all, 1437, seed); }};
+  }
+  if (kind == "mnist" && !path.empty()) return {kind, [both = data::mnist(path)](std::uint64_t) { return both; }};
+  if (kind == "text" && !path.empty()) {
+    const data::TextDataset text = data::read_text(path);
+    return {kind, [split = data::Split{text.train, text.test}](std::uint64_t) { return split; }};
+  }
+  if (kind == "addition" && path.empty()) {
+    const data::Dataset all = data::addition().problems;
+    return {kind, [all](std::uint64_t seed) { return data::split(all, all.size() * 9 / 10, seed); }};
+  }
+  fail("no data '" + spec + "'; allowed are digits, mnist:DIR, text:FILE and addition");
+}
+
 Tensor classification_loss(const Tensor& logits, const Tensor& targets) {
   const auto [x, y] = rows(logits, targets);
   return cross_entropy(x, y);
