@@ -17,16 +17,22 @@ GradMeta& ensure_grad_meta(const Tensor& t) {
   TensorImpl* impl = t.unsafe_impl();
   if (!impl->grad_meta) {
     impl->grad_meta = std::make_unique<GradMeta>();
-    impl->storage->differentiable.fetch_add(1, std::memory_order_relaxed);
+    std::atomic<std::int32_t>& count = impl->storage->differentiable;
+    if (impl->storage->refs.load(std::memory_order_relaxed) == 1) {
+      count.store(1, std::memory_order_relaxed);  // fresh: nobody else sees it
+    } else {
+      count.fetch_add(1, std::memory_order_relaxed);
+    }
   }
   return static_cast<GradMeta&>(*impl->grad_meta);
 }
 
-void set_history(const Tensor& t, const Ref<Node>& node, std::uint32_t output) {
+void set_history(const Tensor& t, Ref<Node> node, std::uint32_t output) {
   GradMeta& m = ensure_grad_meta(t);
   // A leaf that stopped requiring grad and now becomes a result: older nodes must not gather here.
   if (m.edge.node && m.edge.node->is_leaf) m.edge.node->leaf = nullptr;
-  m.edge = {node, output};
+  m.edge.node = std::move(node);
+  m.edge.output = output;
   m.requires_grad = true;
 }
 
@@ -131,17 +137,19 @@ class Autograd final : public Interceptor {
       fail(std::string(name(call.op)) + ": no backward rule; run it under NoGrad or on detach()ed inputs");
     Outputs out = next_below_autograd(call);
     if (!rule.backward) return out;
-    bool any = false;
-    for (int i = 0; i < kMaxOutputs; ++i)
-      any = any || ((rule.differentiable >> i & 1) && out[i].defined() && out[i].is_floating());
-    if (!any) return out;
-    const Ref<Node> node = make_node(call);
+    const auto carries = [&](int i) {
+      return (rule.differentiable >> i & 1) && out[i].defined() && out[i].is_floating();
+    };
+    int last = kMaxOutputs - 1;
+    while (last >= 0 && !carries(last)) --last;
+    if (last < 0) return out;
+    Ref<Node> node = make_node(call);
     finish_node(*node, out[0]);
     if (call.op == OpId::custom) node->function = function_of(call);
     record_saves(*node, call, out, rule, needs);
-    for (int i = 0; i < kMaxOutputs; ++i)
-      if ((rule.differentiable >> i & 1) && out[i].defined() && out[i].is_floating())
-        set_history(out[i], node, static_cast<std::uint32_t>(i));
+    for (int i = 0; i < last; ++i)
+      if (carries(i)) set_history(out[i], node, static_cast<std::uint32_t>(i));
+    set_history(out[last], std::move(node), static_cast<std::uint32_t>(last));
     return out;
   }
 };

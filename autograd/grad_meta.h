@@ -22,7 +22,7 @@ inline bool needs_grad(const Tensor& t) {
   return m && m->requires_grad;
 }
 // Makes `t` output `output` of `node`.
-void set_history(const Tensor& t, const Ref<Node>& node, std::uint32_t output);
+void set_history(const Tensor& t, Ref<Node> node, std::uint32_t output);
 // The same numbers without history.
 Tensor detached(const Tensor& t);
 

@@ -48,6 +48,6 @@ function(gradual_options target)
     $<$<BOOL:${GRADUAL_NATIVE}>:-march=native>
     $<$<NOT:$<BOOL:${GRADUAL_HAVE_OPENMP}>>:-Wno-unknown-pragmas>
     # g++ 12 reports false positives inside Eigen and libstdc++ once it has inlined them
-    $<$<CXX_COMPILER_ID:GNU>:-Wno-maybe-uninitialized>)
+    $<$<CXX_COMPILER_ID:GNU>:-Wno-maybe-uninitialized> $<$<CXX_COMPILER_ID:GNU>:-Wno-restrict>)
   target_compile_definitions(${target} PRIVATE EIGEN_DONT_PARALLELIZE EIGEN_MPL2_ONLY)
 endfunction()

@@ -38,9 +38,12 @@ DType statistics_dtype(DType x) { return x == DType::f64 ? DType::f64 : DType::f
 // The strides of a dense (gapless) tensor in its own dim order; false where it has gaps or overlaps.
 bool dense(const Tensor& t) {
   if (t.is_contiguous()) return true;
-  int order[kMaxDims];
-  for (int i = 0; i < t.ndim(); ++i) order[i] = i;
-  std::sort(order, order + t.ndim(), [&](int a, int b) { return t.strides()[a] < t.strides()[b]; });
+  int order[kMaxDims] = {};
+  for (int i = 0; i < t.ndim(); ++i) {
+    int at = i;
+    for (; at > 0 && t.strides()[order[at - 1]] > t.strides()[i]; --at) order[at] = order[at - 1];
+    order[at] = i;
+  }
   std::int64_t step = 1;
   for (int k = 0; k < t.ndim(); ++k) {
     if (t.sizes()[order[k]] == 1) continue;

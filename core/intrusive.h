@@ -30,7 +30,10 @@ class Ref {
     return *this;
   }
   ~Ref() {
-    if (p_ && p_->refs.fetch_sub(1, std::memory_order_acq_rel) == 1) T::destroy(p_);
+    if (!p_) return;
+    // The last owner needs no locked instruction: nobody else is there to change the count.
+    if (p_->refs.load(std::memory_order_acquire) == 1 || p_->refs.fetch_sub(1, std::memory_order_acq_rel) == 1)
+      T::destroy(p_);
   }
   T* get() const { return p_; }
   T* operator->() const { return p_; }

@@ -32,17 +32,42 @@ constexpr bool kCache = true;
 struct Account {
   std::atomic<std::int64_t> current{0};
   std::atomic<std::int64_t> peak{0};
-  void add(std::int64_t bytes) {
-    const std::int64_t now = current.fetch_add(bytes, std::memory_order_relaxed) + bytes;
+  // Adds a thread's changes, which in between were up to `high` more than before.
+  void add(std::int64_t bytes, std::int64_t high) {
+    const std::int64_t before = current.fetch_add(bytes, std::memory_order_relaxed);
     std::int64_t seen = peak.load(std::memory_order_relaxed);
-    while (now > seen && !peak.compare_exchange_weak(seen, now, std::memory_order_relaxed)) {
+    while (before + high > seen && !peak.compare_exchange_weak(seen, before + high, std::memory_order_relaxed)) {
     }
   }
   void reset() { peak.store(current.load()); }
 };
-Account accounts[kCategories];
-Account total;
+constexpr int kTotal = kCategories;
+Account accounts[kCategories + 1];  // the last one is the total
 std::atomic<std::int64_t> limit{0};
+
+// Each thread gathers small changes before it touches the accounts: a locked instruction costs as much as a small op.
+// With one thread figures stay exact, peaks too; each further thread may hold back up to kHeldBack bytes.
+constexpr std::int64_t kHeldBack = 64 << 10;
+struct HeldBack {
+  std::int64_t delta = 0;
+  std::int64_t high = 0;  // the largest delta since the last flush
+};
+thread_local HeldBack held[kCategories + 1];
+
+void flush(int account) {
+  HeldBack& h = held[account];
+  accounts[account].add(h.delta, h.high);
+  h = {};
+}
+void flush_accounts() {
+  for (int i = 0; i <= kCategories; ++i) flush(i);
+}
+inline void change(int account, std::int64_t bytes) {
+  HeldBack& h = held[account];
+  h.delta += bytes;
+  if (h.delta > h.high) h.high = h.delta;
+  if (h.delta > kHeldBack || h.delta < -kHeldBack) flush(account);
+}
 
 thread_local Category category_now = Category::workspace;
 
@@ -104,6 +129,7 @@ struct ThreadCacheOwner {
     thread_cache = nullptr;
     thread_ended = true;
     cache.flush();
+    flush_accounts();
   }
 };
 ThreadCache* make_thread_cache() {
@@ -136,7 +162,7 @@ std::string human(std::int64_t bytes) {
 
 [[noreturn]] void fail_allocation(std::size_t bytes) {
   fail("out of memory: asked for " + human(static_cast<std::int64_t>(bytes)) + " (" + std::to_string(bytes) +
-       " bytes); in use " + human(total.current.load()) + " of " + human(memory_limit()) + " allowed\n" +
+       " bytes); in use " + human(accounts[kTotal].current.load()) + " of " + human(memory_limit()) + " allowed\n" +
        memory_summary());
 }
 
@@ -151,16 +177,17 @@ const char* name(Category category) {
 MemoryStats memory_stats(Device device) {
   MemoryStats s;
   if (!device.is_cpu()) return s;
+  flush_accounts();
   for (int i = 0; i < kCategories; ++i)
     s.by_category[static_cast<std::size_t>(i)] = {accounts[i].current.load(), accounts[i].peak.load()};
-  s.total = {total.current.load(), total.peak.load()};
+  s.total = {accounts[kTotal].current.load(), accounts[kTotal].peak.load()};
   return s;
 }
 
 void reset_peak_memory(Device device) {
   if (!device.is_cpu()) return;
+  flush_accounts();
   for (Account& a : accounts) a.reset();
-  total.reset();
 }
 
 std::string memory_summary(Device device) {
@@ -207,7 +234,7 @@ void* allocate(std::size_t bytes) {
     }
   }
   if (static_cast<std::int64_t>(bytes) < 0 ||
-      static_cast<std::int64_t>(bytes) > memory_limit() - total.current.load(std::memory_order_relaxed))
+      static_cast<std::int64_t>(bytes) > memory_limit() - accounts[kTotal].current.load(std::memory_order_relaxed))
     fail_allocation(bytes);
   if (c >= kSmallClasses && kCache) {
     GlobalCache& global = global_cache();
@@ -249,13 +276,15 @@ void free(void* block, std::size_t bytes) noexcept {
 }
 
 void count(Category category, std::int64_t bytes) noexcept {
-  accounts[static_cast<int>(category)].add(bytes);
-  total.add(bytes);
+  change(static_cast<int>(category), bytes);
+  change(kTotal, bytes);
+  if (thread_ended) flush_accounts();
 }
 
 void move(Category from, Category to, std::int64_t bytes) noexcept {
-  accounts[static_cast<int>(from)].add(-bytes);
-  accounts[static_cast<int>(to)].add(bytes);
+  change(static_cast<int>(from), -bytes);
+  change(static_cast<int>(to), bytes);
+  if (thread_ended) flush_accounts();
 }
 
 void* allocate_object(std::size_t bytes) {

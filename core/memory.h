@@ -26,6 +26,7 @@ struct MemoryStats {
   Entry total;                                 // the peak of the sum, not the sum of peaks
   const Entry& operator[](Category c) const { return by_category[static_cast<std::size_t>(c)]; }
 };
+// Exact, peaks too, while one thread allocates; every further one may hold back changes of up to 64 KiB a category.
 MemoryStats memory_stats(Device device = Device::cpu());
 void reset_peak_memory(Device device = Device::cpu());
 // A small table of the above, for people.

@@ -10,6 +10,8 @@
 namespace gradual {
 namespace {
 
+__extension__ using Wide = unsigned __int128;  // for the upper half of a 64 x 64 bit product
+
 thread_local Generator* current = nullptr;
 
 Generator& thread_generator() {
@@ -87,7 +89,7 @@ Tensor randint(std::int64_t low, std::int64_t high, const Shape& sizes, TensorOp
   for (std::size_t i = 0; i < values.size(); ++i) {
     const std::uint64_t bits =
         std::uint64_t{philox_word(key.seed, key.stream, 2 * i)} << 32 | philox_word(key.seed, key.stream, 2 * i + 1);
-    values[i] = low + static_cast<std::int64_t>(static_cast<unsigned __int128>(bits) * range >> 64);
+    values[i] = low + static_cast<std::int64_t>(static_cast<Wide>(bits) * range >> 64);
   }
   store_from_i64(o.dtype, values.data(), t.raw(), 1, t.numel());
   return t;
@@ -102,7 +104,7 @@ Tensor randperm(std::int64_t n, Generator& g) {
     const std::uint64_t bits = philox_word(key.seed, key.stream, static_cast<std::uint64_t>(2 * i)) |
                                std::uint64_t{philox_word(key.seed, key.stream, static_cast<std::uint64_t>(2 * i + 1))}
                                    << 32;
-    std::swap(p[i], p[static_cast<unsigned __int128>(bits) * static_cast<std::uint64_t>(i + 1) >> 64]);
+    std::swap(p[i], p[static_cast<Wide>(bits) * static_cast<std::uint64_t>(i + 1) >> 64]);
   }
   return t;
 }

@@ -12,7 +12,7 @@ inline constexpr int kMaxDims = 8;
 
 class Shape {
  public:
-  constexpr Shape() = default;
+  Shape() {}  // NOLINT(modernize-use-equals-default): leaves the unused entries alone, shapes are made often
   Shape(std::initializer_list<std::int64_t> dims);       // NOLINT(google-explicit-constructor)
   Shape(const std::vector<std::int64_t>& dims);          // NOLINT(google-explicit-constructor)
   static Shape filled(int n, std::int64_t value);
@@ -39,7 +39,7 @@ class Shape {
   }
 
  private:
-  std::int64_t d_[kMaxDims] = {};
+  std::int64_t d_[kMaxDims];
   int n_ = 0;
 };
 

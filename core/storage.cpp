@@ -8,8 +8,20 @@
 namespace gradual {
 
 namespace {
-std::atomic<std::uint64_t> next_id{1};
+
+// Ids are handed to threads a thousand at a time.
+std::uint64_t next_id() {
+  static std::atomic<std::uint64_t> next_block{1};
+  thread_local std::uint64_t next = 0;
+  thread_local std::uint64_t end = 0;
+  if (next == end) {
+    next = next_block.fetch_add(1024, std::memory_order_relaxed);
+    end = next + 1024;
+  }
+  return next++;
 }
+
+}  // namespace
 
 std::string to_string(Device device) {
   return device.is_cpu() ? "cpu" : "cuda:" + std::to_string(device.index);
@@ -31,7 +43,7 @@ Ref<Storage> Storage::allocate(std::size_t bytes, Device device) {
   s->bytes = bytes;
   s->device = device;
   s->category = current_category();
-  s->id = next_id.fetch_add(1, std::memory_order_relaxed);
+  s->id = next_id();
   memory::count(s->category, static_cast<std::int64_t>(bytes));
   return Ref<Storage>::adopt(s.release());
 }
@@ -40,7 +52,7 @@ Ref<Storage> Storage::wrap(void* data, std::size_t bytes, std::function<void()> 
   std::unique_ptr<Storage> s(new Storage);
   s->data = data;
   s->bytes = bytes;
-  s->id = next_id.fetch_add(1, std::memory_order_relaxed);
+  s->id = next_id();
   s->deleter = std::make_unique<std::function<void()>>(std::move(deleter));
   return Ref<Storage>::adopt(s.release());
 }

@@ -11,7 +11,8 @@
 namespace gradual {
 
 void TensorImpl::destroy(TensorImpl* t) {
-  if (t->grad_meta && t->storage) t->storage->differentiable.fetch_sub(1, std::memory_order_relaxed);
+  if (t->grad_meta && t->storage && t->storage->refs.load(std::memory_order_relaxed) > 1)
+    t->storage->differentiable.fetch_sub(1, std::memory_order_relaxed);
   delete t;
 }
 
@@ -32,8 +33,9 @@ void need_one_element(const Tensor& t) {
     fail("item: needs exactly one element, the tensor has shape " + to_string(t.sizes()));
 }
 
-Tensor finish(const Tensor& t, const TensorOptions& o) {
-  return o.requires_grad ? Tensor(t).set_requires_grad() : t;
+Tensor finish(Tensor t, const TensorOptions& o) {
+  if (o.requires_grad) t.set_requires_grad();
+  return t;
 }
 
 void check_filled(std::size_t given, const Shape& sizes) {

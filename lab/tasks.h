@@ -15,8 +15,8 @@ struct LabData {
   std::string name;
   std::function<data::Split(std::uint64_t seed)> load;
 
-  LabData(std::string name, std::function<data::Split(std::uint64_t seed)> load)
-      : name(std::move(name)), load(std::move(load)) {}
+  LabData(std::string named, std::function<data::Split(std::uint64_t seed)> loader)
+      : name(std::move(named)), load(std::move(loader)) {}
   LabData(const data::Split& split)  // NOLINT(google-explicit-constructor): the same split for every seed
       : name(split.train.name), load([split](std::uint64_t) { return split; }) {}
 };
