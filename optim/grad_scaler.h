@@ -11,7 +11,6 @@
 
 #include <cstdint>
 #include <limits>
-#include <memory>
 #include <optional>
 #include <string>
 #include <utility>
@@ -33,17 +32,18 @@ struct GradScalerOptions {
   bool enabled = true;  // false: everything is the identity
 };
 
-// What became of a step. Asking costs something only where it is asked.
+// What became of a step. Nothing is read back before somebody asks.
 class StepResult {
  public:
   StepResult() = default;
   StepResult(const Optimizer& optimizer, Tensor found) : optimizer_(&optimizer), found_(std::move(found)) {}
   bool applied() const { return nonfinite() == 0; }
   bool skipped() const { return !applied(); }
-  std::int64_t nonfinite() const;  // elements of all gradients that were Inf or NaN
-  std::optional<std::size_t> index()
-      const;                  // of the first parameter with such an element, in the optimizer's order
-  std::string param() const;  // its name; "" where the step was applied. The optimizer must live still
+  std::int64_t nonfinite() const;  // how many elements of all gradients were Inf or NaN
+  // The first parameter with such an element, in the optimizer's order: its index; its name ("" where the step was
+  // applied), for which the optimizer must still live.
+  std::optional<std::size_t> index() const;
+  std::string param() const;
 
  private:
   const Optimizer* optimizer_ = nullptr;
@@ -95,9 +95,7 @@ class GradScaler {
   void check(PerOptimizer& o, Optimizer& optimizer, bool write) const;
   void need_scale(const char* what) const;
   void set_scale(double value);
-  double inverse() const {
-    return static_cast<float>(1 / static_cast<double>(scale_));
-  }  // as kernels take it
+  double inverse() const { return static_cast<float>(1 / static_cast<double>(scale_)); }
 
   GradScalerOptions options_;
   float scale_;

@@ -1,6 +1,5 @@
 #include "optimizer.h"
 
-#include <algorithm>
 #include <cmath>
 
 #include "../autograd/grad_mode.h"
@@ -27,8 +26,6 @@ constexpr Rate kRates[] = {{"lr", &ParamGroup::lr, kInf},
 
 // Keeps the streams of stochastic rounding apart from those of a Generator with the same seed.
 constexpr std::uint64_t kRoundingKey = 0x6772616475616c21;
-
-std::string group_name(std::size_t g) { return "groups." + std::to_string(g); }
 
 }  // namespace
 
@@ -59,7 +56,7 @@ Optimizer::Optimizer(std::vector<ParamGroup> groups, const ParamGroup& defaults,
   for (ParamGroup& group : groups) add_param_group(std::move(group));
 }
 
-void Optimizer::check_group(const ParamGroup& group) const {
+void Optimizer::check_rates(const ParamGroup& group) const {
   if (!group.names.empty() && group.names.size() != group.params.size())
     fail("optimizer: a group has " + std::to_string(group.params.size()) + " parameters and " +
          std::to_string(group.names.size()) + " names");
@@ -69,123 +66,114 @@ void Optimizer::check_group(const ParamGroup& group) const {
       fail("optimizer: " + std::string(rate.name) + " " + std::to_string(value) +
            " is out of range; it must be " + (rate.below == 1 ? "in [0, 1)" : "at least 0 and finite"));
   }
-  for (std::size_t i = 0; i < group.params.size(); ++i) {
-    const Tensor& p = group.params[i];
-    const std::string what = "optimizer: parameter " + std::to_string(i) + " of the group ";
-    if (!p.defined() || !p.is_floating() || is_f8(p.dtype()))
-      fail(what + "must be f64, f32, f16 or bf16, given " +
-           (p.defined() ? std::string(name(p.dtype())) : "none"));
-    if (!p.is_leaf()) fail(what + "is the result of an op; only leaves can be optimized");
-    const auto same = [&](const Tensor& other) { return other.is_same(p); };
-    bool known =
-        std::any_of(group.params.begin(), group.params.begin() + static_cast<std::ptrdiff_t>(i), same);
-    for (const ParamGroup& other : groups_)
-      known = known || std::any_of(other.params.begin(), other.params.end(), same);
-    if (known) fail(what + "is in a group already; a parameter belongs to one");
-  }
+}
+
+void Optimizer::check_param(const Tensor& p, const std::vector<ParamState>& others) const {
+  const auto bad = [&](const std::string& why) {
+    fail("optimizer: a parameter" + (p.defined() ? " " + to_string(p.sizes()) : std::string()) + " " + why);
+  };
+  if (!p.defined() || !p.is_floating() || is_f8(p.dtype()))
+    bad("must be f64, f32, f16 or bf16, given " + (p.defined() ? std::string(name(p.dtype())) : "none"));
+  if (!p.is_leaf()) bad("is the result of an op; only leaves can be optimized");
+  for (const auto* list : {&states_, &others})
+    for (const ParamState& other : *list)
+      if (other.param.is_same(p)) bad("is in a group already; a parameter belongs to one");
 }
 
 void Optimizer::add_param_group(ParamGroup group) {
   for (const Rate& rate : kRates)
     if (std::isnan(group.*rate.value)) group.*rate.value = defaults_.*rate.value;
-  check_group(group);
-  GroupState added;
-  added.first = param_count();
-  added.params.resize(group.params.size());
-  for (std::size_t i = 0; i < group.params.size(); ++i) places_.push_back({groups_.size(), i});
+  check_rates(group);
+  const NoGrad no_grad;
+  std::vector<ParamState> added;
+  for (const Tensor& p : group.params) {
+    check_param(p, added);
+    ParamState& s = added.emplace_back();
+    s.param = p;
+    s.group = groups_.size();
+    s.index = states_.size() + added.size() - 1;
+    if (keeps_masters() && p.dtype() != DType::f64) ensure_master(s);
+  }
   groups_.push_back(std::move(group));
-  states_.push_back(std::move(added));
-  take_masters(groups_.size() - 1);
-}
-
-std::size_t Optimizer::param_count() const {
-  return states_.empty() ? 0 : states_.back().first + states_.back().params.size();
+  flat_.emplace_back();
+  states_.insert(states_.end(), added.begin(), added.end());
+  flatten_masters(groups_.size() - 1);
 }
 
 std::string Optimizer::param_name(std::size_t index) const {
-  for (std::size_t g = 0; g < groups_.size(); ++g) {
-    const std::size_t i = index - states_[g].first;
-    if (i < groups_[g].names.size()) return groups_[g].names[i];
-    if (i < groups_[g].params.size()) break;
-  }
-  return "parameter " + std::to_string(index);
+  const ParamGroup& group = groups_[states_[index].group];
+  std::size_t first = index;
+  while (first > 0 && states_[first - 1].group == states_[index].group) --first;
+  return group.names.empty() ? "parameter " + std::to_string(index) : group.names[index - first];
 }
 
-const std::vector<Optimizer::Place>& Optimizer::places() const {
-  for (std::size_t g = 0; g < groups_.size(); ++g)
-    if (groups_[g].params.size() != states_[g].params.size())
-      fail("optimizer: group " + std::to_string(g) + " had " + std::to_string(states_[g].params.size()) +
-           " parameters when it was added and has " + std::to_string(groups_[g].params.size()) +
-           "; add parameters with add_param_group");
-  return places_;
+std::vector<ParamState>& Optimizer::states() {
+  std::size_t count = 0;
+  for (const ParamGroup& group : groups_) count += group.params.size();
+  if (count != states_.size())
+    fail("optimizer: " + std::to_string(states_.size()) + " parameters were added, the groups now have " +
+         std::to_string(count) + "; add parameters with add_param_group");
+  return states_;
 }
 
-Tensor Optimizer::live_gradient(Place at) const {
-  return groups_[at.group].frozen ? Tensor() : param(at).grad();
-}
-
-Optimizer::Place Optimizer::find(const Tensor& wanted) const {
-  for (std::size_t g = 0; g < groups_.size(); ++g)
-    for (std::size_t i = 0; i < groups_[g].params.size(); ++i)
-      if (groups_[g].params[i].is_same(wanted)) return {g, i};
-  fail("optimizer: the tensor " + (wanted.defined() ? to_string(wanted.sizes()) : "(undefined)") +
+ParamState& Optimizer::find(const Tensor& param) {
+  for (ParamState& s : states_)
+    if (s.param.is_same(param)) return s;
+  fail("optimizer: the tensor " + (param.defined() ? to_string(param.sizes()) : "(undefined)") +
        " is none of its parameters");
 }
 
+Tensor Optimizer::live_gradient(const ParamState& s) const {
+  return groups_[s.group].frozen ? Tensor() : s.param.grad();
+}
+
 void Optimizer::zero_grad() {
-  for (const Place at : places()) param(at).zero_grad();
+  for (const ParamState& s : states()) s.param.zero_grad();
   forget_unscaled();
 }
 
 void Optimizer::forget_unscaled() {
-  for (const Place at : places()) state(at).wide = ParamState::Wide::stale;
+  for (ParamState& s : states_) s.wide = ParamState::Wide::stale;
 }
 
-void Optimizer::prepare_state(Place at) {
-  const Tensor& p = param(at);
-  ParamState& s = state(at);
+void Optimizer::prepare_state(ParamState& s) {
+  const Tensor& p = s.param;
   const CategoryScope category(Category::optimizer);
-  if (options_.update == LowPrecisionUpdate::kahan && is_low(p) && !s.compensation.defined())
+  if (!s.is_low()) s.compensation = Tensor();
+  if (s.is_low() && options_.update == LowPrecisionUpdate::kahan && !s.compensation.defined())
     s.compensation = zeros(p.sizes(), {.dtype = p.dtype(), .device = p.device()});
-  if (!is_low(p)) s.compensation = Tensor();
   DType dtype = options_.state_dtype.value_or(options_.pure_arithmetic ? p.dtype() : DType::f32);
   if (p.dtype() == DType::f64) dtype = DType::f64;
-  const std::size_t n = moments(groups_[at.group]).size();
-  for (std::size_t k = 0; k < n; ++k) {
-    Tensor& m = s.moments[k];
-    if (!m.defined()) m = zeros(p.sizes(), {.dtype = dtype, .device = p.device()});
-  }
+  const std::size_t n = moments(groups_[s.group]).size();
+  for (std::size_t k = 0; k < n; ++k)
+    if (!s.moments[k].defined()) s.moments[k] = zeros(p.sizes(), {.dtype = dtype, .device = p.device()});
 }
 
-void Optimizer::step_param(Place at, const Tensor& gradient, double inverse_scale, SourceLocation loc) {
-  const Tensor& p = param(at);
-  ParamState& s = state(at);
-  prepare_state(at);
+void Optimizer::step_param(ParamState& s, const Tensor& gradient, double inverse_scale, SourceLocation loc) {
+  prepare_state(s);
   UpdateAttrs how{.inverse_scale = inverse_scale};
-  if (is_low(p)) {
+  if (s.is_low()) {
     how.pure = options_.pure_arithmetic;
     how.stochastic = options_.update == LowPrecisionUpdate::stochastic;
-    how.key = {options_.seed ^ kRoundingKey, (static_cast<std::uint64_t>(s.steps) << 24) + index(at)};
+    how.key = {options_.seed ^ kRoundingKey, (static_cast<std::uint64_t>(s.steps) << 24) + s.index};
   }
   const Tensor& source = s.wide_stands(gradient) ? s.wide_gradient : gradient;
-  const Tensor written = contiguous(p, loc);
-  update(groups_[at.group], s, written, contiguous(source, loc), how, loc);
-  if (!written.is_same(p)) p.copy_(written, loc);
+  const Tensor written = contiguous(s.param, loc);
+  update(groups_[s.group], s, written, contiguous(source, loc), how, loc);
+  if (!written.is_same(s.param)) s.param.copy_(written, loc);
   ++s.steps;
   s.wide = ParamState::Wide::stale;
-  s.mark_written(p);
+  s.mark_written();
 }
 
 void Optimizer::step_scaled(double inverse_scale, SourceLocation loc) {
   const NoGrad no_grad;
   const PhaseScope phase(Phase::optimizer);
   settle_masters();
-  for (const Place at : places())
-    if (const Tensor gradient = live_gradient(at); gradient.defined())
-      step_param(at, gradient, inverse_scale, loc);
+  for (ParamState& s : states())
+    if (const Tensor gradient = live_gradient(s); gradient.defined())
+      step_param(s, gradient, inverse_scale, loc);
 }
-
-// State dicts.
 
 StateDict Optimizer::state_dict() {
   StateDict out;
@@ -193,50 +181,53 @@ StateDict Optimizer::state_dict() {
   out.set("seed", options_.seed);
   out.set("groups", groups_.size());
   for (std::size_t g = 0; g < groups_.size(); ++g) {
-    out.set(group_name(g) + ".params", groups_[g].params.size());
-    out.set(group_name(g) + ".frozen", groups_[g].frozen);
+    const std::string prefix = "groups." + std::to_string(g) + ".";
+    out.set(prefix + "params", groups_[g].params.size());
+    out.set(prefix + "frozen", groups_[g].frozen);
     for (const Rate& rate : kRates)
-      if (const double value = groups_[g].*rate.value; !std::isnan(value))
-        out.set(group_name(g) + "." + rate.name, value);
+      if (const double value = groups_[g].*rate.value; !std::isnan(value)) out.set(prefix + rate.name, value);
   }
-  for (const Place at : places()) {
-    const ParamState& s = state(at);
-    const std::string prefix = "params." + std::to_string(index(at)) + ".";
+  for (const ParamState& s : states()) {
+    const std::string prefix = "params." + std::to_string(s.index) + ".";
+    const auto set = [&](std::string_view key, const Tensor& t) {
+      if (t.defined()) out.set(prefix + std::string(key), t);
+    };
     out.set(prefix + "steps", s.steps);
-    if (s.master.defined() && is_low(param(at))) out.set(prefix + "master", s.master);
-    if (s.compensation.defined()) out.set(prefix + "compensation", s.compensation);
-    const auto names = moments(groups_[at.group]);
-    for (std::size_t k = 0; k < names.size(); ++k)
-      if (s.moments[k].defined()) out.set(prefix + std::string(names[k]), s.moments[k]);
+    set("master", s.is_low() ? s.master : Tensor());
+    set("compensation", s.compensation);
+    const auto names = moments(groups_[s.group]);
+    for (std::size_t k = 0; k < names.size(); ++k) set(names[k], s.moments[k]);
   }
   return out;
 }
 
-// Takes one parameter's state, or only checks that it fits.
-void Optimizer::load_param(const StateDict& from, Place at, bool check_only) {
-  const Tensor& p = param(at);
-  ParamState& s = state(at);
-  const auto load = [&](const std::string& key, Category category, const auto& take) {
-    if (!from.contains(key)) return check_only ? void() : take(Tensor());
-    const Tensor t = from.tensor(key);
-    if (t.sizes() != p.sizes())
-      fail("load_state_dict: " + key + " of " + param_name(index(at)) + " is " + to_string(t.sizes()) +
-           ", the parameter is " + to_string(p.sizes()));
-    if (check_only) return;
+void Optimizer::load_group(ParamGroup& group, const StateDict& from) const {
+  if (from.natural("params") != group.params.size())
+    fail("load_state_dict: a group of the state has " + std::to_string(from.natural("params")) +
+         " parameters, the optimizer's has " + std::to_string(group.params.size()));
+  group.frozen = from.integer("frozen") != 0;
+  for (const Rate& rate : kRates)
+    if (from.contains(rate.name)) group.*rate.value = from.real(rate.name);
+  check_rates(group);
+}
+
+void Optimizer::load_param(ParamState& s, const StateDict& from) const {
+  const auto copy_of = [&](std::string_view key, Category category) {
+    if (!from.contains(key)) return Tensor();
+    const Tensor t = from.tensor(std::string(key));
+    if (t.sizes() != s.param.sizes())
+      fail("load_state_dict: " + std::string(key) + " of " + param_name(s.index) + " is " +
+           to_string(t.sizes()) + ", the parameter is " + to_string(s.param.sizes()));
     const CategoryScope scope(category);
-    take(t.clone());
+    return t.clone();
   };
-  const std::int64_t steps = from.integer("steps");
-  if (!check_only) s.steps = steps;
-  load("master", Category::workspace, [&](const Tensor& t) {
-    if (t.defined() && options_.update == LowPrecisionUpdate::masters) assign_master(at, t);
-  });
-  load("compensation", Category::optimizer, [&](const Tensor& t) { s.compensation = t; });
-  const auto names = moments(groups_[at.group]);
-  for (std::size_t k = 0; k < names.size(); ++k)
-    load(std::string(names[k]), Category::optimizer, [&](const Tensor& t) { s.moments[k] = t; });
-  if (!check_only)
-    s.written_id = 0;  // the next step compares the master with whatever the parameter is by then
+  s.steps = from.integer("steps");
+  if (keeps_masters() && from.contains("master")) s.master = copy_of("master", Category::masters);
+  s.compensation = copy_of("compensation", Category::optimizer);
+  const auto names = moments(groups_[s.group]);
+  for (std::size_t k = 0; k < names.size(); ++k) s.moments[k] = copy_of(names[k], Category::optimizer);
+  s.wide = ParamState::Wide::stale;
+  s.written_id = 0;  // the next step compares the master with whatever the parameter is by then
 }
 
 void Optimizer::load_state_dict(const StateDict& from) {
@@ -247,24 +238,16 @@ void Optimizer::load_state_dict(const StateDict& from) {
   if (from.natural("groups") != groups_.size())
     fail("load_state_dict: the state has " + std::to_string(from.natural("groups")) +
          " groups, the optimizer " + std::to_string(groups_.size()));
-  std::vector<ParamGroup> loaded = groups_;
-  for (std::size_t g = 0; g < groups_.size(); ++g) {
-    const StateDict group = from.sub(group_name(g));
-    if (group.natural("params") != groups_[g].params.size())
-      fail("load_state_dict: group " + std::to_string(g) + " of the state has " +
-           std::to_string(group.natural("params")) + " parameters, the optimizer's has " +
-           std::to_string(groups_[g].params.size()));
-    loaded[g].frozen = group.integer("frozen") != 0;
-    for (const Rate& rate : kRates)
-      if (group.contains(rate.name)) loaded[g].*rate.value = group.real(rate.name);
-  }
   const std::uint64_t seed = from.natural("seed");
-  const auto part = [&](Place at) { return from.sub("params." + std::to_string(index(at))); };
-  for (const Place at : places()) load_param(part(at), at, true);
-  groups_ = std::move(loaded);
+  std::vector<ParamGroup> groups = groups_;
+  for (std::size_t g = 0; g < groups.size(); ++g)
+    load_group(groups[g], from.sub("groups." + std::to_string(g)));
+  std::vector<ParamState> loaded = states();
+  for (ParamState& s : loaded) load_param(s, from.sub("params." + std::to_string(s.index)));
   options_.seed = seed;
-  for (const Place at : places()) load_param(part(at), at, false);
-  forget_unscaled();
+  groups_ = std::move(groups);
+  states_ = std::move(loaded);
+  for (std::size_t g = 0; g < groups_.size(); ++g) flatten_masters(g);
 }
 
 }  // namespace gradual::optim

@@ -29,10 +29,10 @@ std::string_view name(LowPrecisionUpdate update);
 struct UpdateOptions {
   LowPrecisionUpdate update = LowPrecisionUpdate::none;
   bool flat_masters = false;  // masters (and their gradients) of a group lie in one buffer; the same bits
-  std::optional<DType> state_dtype =
-      {};  // of momentum and moments; f32 if unset. f64 parameters have f64 always
+  // Of momentum and moments: f32 if unset. f64 parameters have f64 always.
+  std::optional<DType> state_dtype = {};
   // Every operation of the update rounds to the parameter's dtype, as ops composed in that dtype would, and the state
-  // has that dtype (unless state_dtype says otherwise): shows what goes wrong. With LowPrecisionUpdate::none only.
+  // has that dtype if state_dtype is unset: shows what goes wrong. With LowPrecisionUpdate::none only.
   bool pure_arithmetic = false;
   std::uint64_t seed = 0;  // of stochastic rounding: keyed by seed, step, parameter and element
 };
@@ -53,11 +53,13 @@ struct ParamGroup {
 // A group of what Module::named_parameters returns.
 ParamGroup named_group(const std::vector<std::pair<std::string, Tensor>>& named);
 
-// What an optimizer keeps for one parameter.
+// One parameter and what its optimizer keeps for it.
 struct ParamState {
-  std::int64_t steps = 0;
-  Tensor master;        // f32, of the parameter's shape; undefined where there is none
-  Tensor compensation;  // LowPrecisionUpdate::kahan
+  Tensor param;
+  std::size_t group = 0, index = 0;  // the index runs through all groups
+  std::int64_t steps = 0;            // taken so far
+  Tensor master;                     // f32; undefined where there is none
+  Tensor compensation;               // LowPrecisionUpdate::kahan
   Tensor moments[2];
   // f32: what unscale_ or clipping made of the gradient of a f16 or bf16 parameter, and of which gradient.
   Tensor wide_gradient;
@@ -68,8 +70,9 @@ struct ParamState {
   std::uint64_t written_id = 0;
   std::uint32_t written_version = 0;
 
+  bool is_low() const { return param.dtype() == DType::f16 || param.dtype() == DType::bf16; }
+  void mark_written();
   void mark_wide(Wide kind, const Tensor& gradient);
-  void mark_written(const Tensor& param);
   // Whether wide_gradient stands for `gradient`. One that clipping filled follows every change of it; one that was
   // unscaled is what the step takes, whatever becomes of the scaled one.
   bool wide_stands(const Tensor& gradient) const;
@@ -106,7 +109,9 @@ class Optimizer {
 
   // For GradScaler and clipping.
   std::string param_name(std::size_t index) const;  // "fc1.weight", or "parameter 3" without names
-  std::size_t param_count() const;                  // of all groups; indices run through the groups in order
+  std::size_t param_count() const {
+    return states_.size();
+  }  // of all groups; indices run through the groups in order
   void step_scaled(double inverse_scale,
                    SourceLocation loc = SourceLocation::current());  // gradients times it
   // Counts the non-finite elements of gradient i, times inverse_scale, into found[1 + i] and the sum into found[0]
@@ -124,45 +129,37 @@ class Optimizer {
   virtual std::string_view kind() const = 0;
   // The names of the moments that a group needs, at most two; they are zeros at first.
   virtual std::span<const std::string_view> moments(const ParamGroup& group) const = 0;
-  // The update of one parameter: writes param and the state's master, compensation and moments. All are contiguous;
-  // state.steps is the number of steps taken before.
+  // The update of one parameter: writes param (the state's, or a contiguous copy) and the state's master, compensation
+  // and moments.
   virtual void update(const ParamGroup& group, const ParamState& state, const Tensor& param,
                       const Tensor& gradient, const UpdateAttrs& how, SourceLocation loc) = 0;
 
  private:
-  struct GroupState {
-    std::vector<ParamState> params;
-    std::size_t first = 0;      // index of its first parameter
-    Tensor masters, gradients;  // flat_masters: the buffers behind the masters and their gradients
+  struct Flat {
+    Tensor masters, gradients;  // the buffers behind a group's masters and their gradients
   };
-  struct Place {
-    std::size_t group, i;
-  };
-  const Tensor& param(Place at) const { return groups_[at.group].params[at.i]; }
-  ParamState& state(Place at) { return states_[at.group].params[at.i]; }
-  Place find(const Tensor& param) const;
-  static bool is_low(const Tensor& t) { return t.dtype() == DType::f16 || t.dtype() == DType::bf16; }
-  std::size_t index(Place at) const { return states_[at.group].first + at.i; }
-  const std::vector<Place>& places() const;  // of every parameter; Error where a group's params were edited
-  Tensor live_gradient(Place at) const;      // undefined in a frozen group
-  void check_group(const ParamGroup& group) const;
+  std::vector<ParamState>& states();  // Error where a group's params were edited
+  ParamState& find(const Tensor& param);
+  Tensor live_gradient(const ParamState& s) const;  // undefined in a frozen group
+  void check_rates(const ParamGroup& group) const;
+  void check_param(const Tensor& param, const std::vector<ParamState>& others) const;
+  void prepare_state(ParamState& s);
+  void step_param(ParamState& s, const Tensor& gradient, double inverse_scale, SourceLocation loc);
+  void load_group(ParamGroup& group, const StateDict& from) const;
+  void load_param(ParamState& s, const StateDict& from) const;
 
-  void take_masters(std::size_t group);
+  bool keeps_masters() const { return options_.update == LowPrecisionUpdate::masters; }
+  void ensure_master(ParamState& s);
   void settle_masters();
-  void ensure_master(Place at);
-  void assign_master(Place at, const Tensor& values);
   void flatten_masters(std::size_t group);
-  bool needs_wide(const Tensor& param, const Tensor& gradient) const;
-  Tensor& wide_gradient(Place at);
-  void prepare_state(Place at);
-  void step_param(Place at, const Tensor& gradient, double inverse_scale, SourceLocation loc);
-  void load_param(const StateDict& from, Place at, bool check_only);
+  bool needs_wide(const ParamState& s, const Tensor& gradient) const;
+  Tensor& wide_gradient(ParamState& s);
 
   ParamGroup defaults_;
   UpdateOptions options_;
   std::vector<ParamGroup> groups_;
-  std::vector<GroupState> states_;
-  std::vector<Place> places_;
+  std::vector<Flat> flat_;  // one a group
+  std::vector<ParamState> states_;
 };
 
 }  // namespace gradual::optim

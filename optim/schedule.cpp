@@ -13,10 +13,6 @@ void need_steps(const char* what, std::int64_t steps) {
 
 }  // namespace
 
-Schedule constant(double factor) {
-  return [factor](std::int64_t) { return factor; };
-}
-
 Schedule step_decay(std::int64_t every, double gamma) {
   need_steps("step_decay", every);
   return [=](std::int64_t step) { return std::pow(gamma, static_cast<double>(step / every)); };

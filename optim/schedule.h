@@ -12,7 +12,6 @@ namespace gradual::optim {
 // What the initial rates are multiplied by after `step` steps.
 using Schedule = std::function<double(std::int64_t step)>;
 
-Schedule constant(double factor = 1);
 Schedule step_decay(std::int64_t every, double gamma = 0.1);  // gamma^(step / every)
 // gamma^(how many milestones have been reached).
 Schedule multi_step(std::vector<std::int64_t> milestones, double gamma = 0.1);

@@ -312,6 +312,17 @@ TEST_CASE("f16 gradients need an FP32 path, bf16 ones do not") {
   CHECK(b.to_vector<double>() == Values{0, -1});
 }
 
+TEST_CASE("an optimizer that cannot unscale one gradient leaves all of them") {
+  const Tensor a = leaf({1}), b = leaf({1}, DType::f16);
+  SGD sgd({a, b});
+  GradScaler scaler({.init_scale = 4});
+  scaler.scale(scalar(1));
+  set_gradient(a, {4});
+  set_gradient(b, {4});
+  CHECK_THROWS_AS(scaler.unscale_(sgd), Error);
+  CHECK(a.grad().item() == 4);
+}
+
 TEST_CASE("FP32 gradients keep what unscaling in f16 would lose, and clipping works on them") {
   const Tensor p = leaf({0, 0}, DType::f16);
   SGD sgd({p}, {.lr = 1, .precision = {.update = LowPrecisionUpdate::masters}});
