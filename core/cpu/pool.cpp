@@ -97,16 +97,16 @@ inline constexpr std::int64_t kVector = 16;
 inline std::int64_t whole_vectors(std::int64_t n) { return (n + kVector - 1) / kVector * kVector; }
 
 // best = the larger of it and of x, in n / kVector vectors; a NaN is larger than any number, the first of equals
-// stays. `taken` notes which tap of the window that was. Without branches.
+// stays. `taken` notes where it came from. Without branches.
 template <class T>
-void take_larger(const T* x, std::int64_t n, std::int32_t tap, T* best, std::int32_t* taken) {
+void take_larger(const T* x, std::int64_t n, std::int32_t where, T* best, std::int32_t* taken) {
   for (std::int64_t o = 0; o < n; o += kVector)
 #pragma omp simd
     for (std::int64_t i = o; i < o + kVector; ++i) {
       const T v = x[i];
       const bool larger = !(v <= best[i]) & (best[i] == best[i]);
       best[i] = larger ? v : best[i];
-      taken[i] = larger ? tap : taken[i];
+      taken[i] = larger ? where : taken[i];
     }
 }
 
@@ -114,87 +114,99 @@ void take_larger(const T* x, std::int64_t n, std::int32_t tap, T* best, std::int
 // t * stride + p. So every tap reads neighbours, whatever the stride.
 template <class T> class PhasedRow {
  public:
-  PhasedRow(std::int64_t stride, std::int64_t length)
-      : stride_(stride),
-        length_(whole_vectors(length)),
-        scratch_(static_cast<std::size_t>(2 * stride * length_) * sizeof(T)),
-        row_(scratch_.template as<T>()),
-        parts_(stride == 1 ? row_ : row_ + stride * length_) {}
+  PhasedRow(std::int64_t stride, std::int64_t length, T* memory)
+      : stride_(stride), length_(length), copy_(memory), split_(memory + stride * length), parts_(split_) {}
+  static std::int64_t elements(std::int64_t stride, std::int64_t length) { return 2 * stride * length; }
   const T* part(std::int64_t p) const { return parts_ + p * length_; }
-  void load(const T* x, std::int64_t n, std::int64_t pad) {
-    const std::int64_t used = std::clamp<std::int64_t>(stride_ * length_ - pad, 0, n);
-    std::fill(row_, row_ + pad, -std::numeric_limits<T>::infinity());
-    std::copy(x, x + used, row_ + pad);
-    std::fill(row_ + pad + used, row_ + stride_ * length_, -std::numeric_limits<T>::infinity());
-    if (stride_ == 2) {
-      T* even = parts_;
-      T* odd = parts_ + length_;
+  // n elements at x; up to `room` elements may be read there, and stand past the last window.
+  void load(const T* x, std::int64_t n, std::int64_t room, std::int64_t pad) {
+    const std::int64_t all = stride_ * length_;
+    const T* row = x;
+    if (pad > 0 || room < all) {
+      const std::int64_t used = std::clamp<std::int64_t>(all - pad, 0, n);
+      std::fill(copy_, copy_ + pad, -std::numeric_limits<T>::infinity());
+      std::copy(x, x + used, copy_ + pad);
+      std::fill(copy_ + pad + used, copy_ + all, -std::numeric_limits<T>::infinity());
+      row = copy_;
+    }
+    if (stride_ == 1) {
+      parts_ = row;
+    } else if (stride_ == 2) {
+      T* even = split_;
+      T* odd = split_ + length_;
 #pragma omp simd
-      for (std::int64_t t = 0; t < length_; ++t) even[t] = row_[2 * t], odd[t] = row_[2 * t + 1];
-    } else if (stride_ > 2) {
+      for (std::int64_t t = 0; t < length_; ++t) even[t] = row[2 * t], odd[t] = row[2 * t + 1];
+    } else {
       for (std::int64_t p = 0; p < stride_; ++p)
-        for (std::int64_t t = 0; t < length_; ++t) parts_[p * length_ + t] = row_[t * stride_ + p];
+        for (std::int64_t t = 0; t < length_; ++t) split_[p * length_ + t] = row[t * stride_ + p];
     }
   }
 
  private:
   std::int64_t stride_, length_;
-  Scratch scratch_;
-  T* row_;
-  T* parts_;
+  T* copy_;
+  T* split_;
+  const T* parts_;
 };
 
-template <class T>
-void max_plane(const T* x, const Planes& in, const Planes& out, const PoolAttrs& a,
-               const std::int64_t* offsets, T* y, std::int64_t* index) {
-  const std::int64_t n = whole_vectors(out.width);
-  const std::int64_t stride = a.stride[1];
-  const std::int64_t pad = a.padding[1];
-  const std::int64_t kw = a.kernel[1];
-  const Scratch scratch(static_cast<std::size_t>(n) * sizeof(std::int32_t));
-  auto* taken = scratch.as<std::int32_t>();
-  PhasedRow<T> phases(stride, n + kw / stride);
-  for (std::int64_t row = 0; row < out.height; ++row, y += out.width, index += out.width) {
-    const std::int64_t top = row * a.stride[0] - a.padding[0];
-    const std::int64_t first = std::max<std::int64_t>(0, -top);
-    std::fill(y, y + n, -std::numeric_limits<T>::infinity());
-    std::fill(taken, taken + n, static_cast<std::int32_t>(first * kw));
-    for (std::int64_t o = 0; o < out.width && o * stride < pad; ++o)
-      taken[o] += static_cast<std::int32_t>(pad - o * stride);
-    for (std::int64_t i = first; i < std::min(a.kernel[0], in.height - top); ++i) {
-      phases.load(x + (top + i) * in.width, in.width, pad);
-      for (std::int64_t j = 0; j < kw; ++j)
-        take_larger(phases.part(j % stride) + j / stride, n, static_cast<std::int32_t>(i * kw + j), y, taken);
+// A plane's maxima and where in the plane they lie. run() wants memory() elements of scratch.
+struct MaxPlane {
+  const Planes& in;
+  const Planes& out;
+  const PoolAttrs& a;
+  std::int64_t n = whole_vectors(out.width);
+  std::int64_t length = whole_vectors(n + (a.kernel[1] - 1) / a.stride[1]);
+
+  std::int64_t memory() const { return n + PhasedRow<float>::elements(a.stride[1], length); }
+
+  template <class T> void run(const T* x, T* y, std::int64_t* index, T* memory) const {
+    const std::int64_t stride = a.stride[1];
+    const std::int64_t pad = a.padding[1];
+    auto* taken = reinterpret_cast<std::int32_t*>(memory);  // offsets from the window's corner
+    PhasedRow<T> phases(stride, length, memory + n);
+    for (std::int64_t row = 0; row < out.height; ++row, y += out.width, index += out.width) {
+      const std::int64_t top = row * a.stride[0] - a.padding[0];
+      const std::int64_t first = std::max<std::int64_t>(0, -top);
+      std::fill(y, y + n, -std::numeric_limits<T>::infinity());
+      std::fill(taken, taken + n, static_cast<std::int32_t>(first * in.width));
+      for (std::int64_t o = 0; o < out.width && o * stride < pad; ++o)
+        taken[o] += static_cast<std::int32_t>(pad - o * stride);
+      for (std::int64_t i = first; i < std::min(a.kernel[0], in.height - top); ++i) {
+        const std::int64_t from = (top + i) * in.width;
+        phases.load(x + from, in.width, in.size() - from, pad);
+        for (std::int64_t j = 0; j < a.kernel[1]; ++j)
+          take_larger(phases.part(j % stride) + j / stride, n, static_cast<std::int32_t>(i * in.width + j), y,
+                      taken);
+      }
+      const std::int64_t corner = top * in.width - pad;
+      for (std::int64_t o = 0; o < out.width; ++o) index[o] = corner + o * stride + taken[o];
     }
-    const std::int64_t corner = top * in.width - pad;
-    for (std::int64_t o = 0; o < out.width; ++o) index[o] = corner + o * stride + offsets[taken[o]];
   }
-}
+};
 
 void max_pool2d(const OpCall& call, Outputs& out) {
   const Planes in(call[0]);
   const Planes values(out[0]);
   const Planes indices(out[1]);
-  const auto& a = call.get<PoolAttrs>();
-  std::vector<std::int64_t> offsets;  // of the taps, in a plane
-  for (std::int64_t tap = 0; tap < a.kernel[0] * a.kernel[1]; ++tap)
-    offsets.push_back(tap / a.kernel[1] * in.width + tap % a.kernel[1]);
+  const MaxPlane plane{in, values, call.get<PoolAttrs>()};
   visit_floating(in.dtype, [&](auto zero) {
     using T = decltype(zero);
-    for_planes<T>(values, in.size() + values.size() + kVector,
-                  [&](std::int64_t p, T* buffer, CastCounts* counts) {
-                    T* y = buffer + in.size();
-                    std::vector<std::int64_t> index(static_cast<std::size_t>(values.size()));
-                    max_plane(in.read(p, buffer), in, values, a, offsets.data(), y, index.data());
-                    values.write(p, y, counts);
-                    indices.write(p, index.data(), nullptr);
-                  });
+    const std::int64_t y_size = values.size() + kVector;
+    for_planes<T>(
+        values, in.size() + y_size + plane.memory(), [&](std::int64_t p, T* buffer, CastCounts* counts) {
+          T* y = buffer + in.size();
+          std::vector<std::int64_t> copy(static_cast<std::size_t>(indices.dense() ? 0 : values.size()));
+          auto* index = indices.dense() ? reinterpret_cast<std::int64_t*>(indices.row(p, 0)) : copy.data();
+          plane.run(in.read(p, buffer), y, index, y + y_size);
+          values.write(p, y, counts);
+          if (!indices.dense()) indices.write(p, index, nullptr);
+        });
   });
 }
 
 void check_indices(const OpCall& call, const std::int64_t* index, std::int64_t n, std::int64_t plane) {
   for (std::int64_t i = 0; i < n; ++i)
-    if (index[i] < 0 || index[i] >= plane)
+    if (static_cast<std::uint64_t>(index[i]) >= static_cast<std::uint64_t>(plane))
       fail(describe(call) + ": index " + std::to_string(index[i]) + " lies outside a plane of " +
            std::to_string(plane) + " elements; pass the indices of max_pool2d and the sizes of its input");
 }
