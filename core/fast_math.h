@@ -79,14 +79,16 @@ GRADUAL_HD inline float log(float x) {
   const bool tiny = x < 0x1p-126f;
   const float y = detail::log_of_normal(tiny ? x * 0x1p23f : x, tiny ? -23.0f : 0.0f);
   const float special = x == 0.0f ? -detail::kInf : (x < 0.0f ? std::numeric_limits<float>::quiet_NaN() : x);
-  return (x > 0.0f) & (x < detail::kInf) ? y : special;
+  const bool inside = (x > 0.0f) & (x < detail::kInf);  // no branch: the loop stays vector code
+  return inside ? y : special;
 }
 
 GRADUAL_HD inline float log1p(float x) {
   const float u = 1.0f + x;
   const float lost = x < 1.0f ? x - (u - 1.0f) : 1.0f - (u - x);
   const float y = log(u) + lost / u;
-  return u == 0.0f ? -detail::kInf : ((x == 0.0f) | (x == detail::kInf) ? x : y);
+  const bool itself = (x == 0.0f) | (x == detail::kInf);
+  return u == 0.0f ? -detail::kInf : (itself ? x : y);
 }
 
 GRADUAL_HD inline float tanh(float x) {

@@ -19,6 +19,7 @@ Tensor readable(const Tensor& x, const Tensor& source) {
   const bool same = source.sizes() == x.sizes() && source.strides() == x.strides() &&
                     source.offset() == x.offset() && source.dtype() == x.dtype();
   if (!source.shares_storage(x) || same) return source;
+  const CategoryScope scope(Category::workspace);
   const Tensor copy = empty(source.sizes(), {.dtype = source.dtype()});
   copy_elements(copy, source);
   return copy;

@@ -3,7 +3,7 @@
 // Higham 1993), and threads take whole segments. So the bits do not depend on the number of threads.
 #include <cmath>
 #include <limits>
-#include <string>
+#include <optional>
 
 #include "../counts.h"
 #include "../dispatch.h"
@@ -299,21 +299,25 @@ template <class C, template <class> class Map, template <class> class Combine> R
 // A number for each output in the compute type, to be worked on and rounded once into the output.
 template <class C> class Values {
  public:
-  explicit Values(const Plan& p)
-      : n_(p.outputs()), heap_(n_ > kSmall ? static_cast<std::size_t>(n_) * sizeof(C) : 0) {}
-  C* data() { return n_ > kSmall ? heap_.template as<C>() : small_; }
+  explicit Values(const Plan& p) : n_(p.outputs()), data_(small_) {
+    if (n_ <= kSmall) return;
+    heap_.emplace(static_cast<std::size_t>(n_) * sizeof(C));
+    data_ = heap_->template as<C>();
+  }
+  C* data() { return data_; }
   template <class F> void map(const F& f) {
-    for (std::int64_t i = 0; i < n_; ++i) data()[i] = f(data()[i], i);
+    for (std::int64_t i = 0; i < n_; ++i) data_[i] = f(data_[i], i);
   }
   void write(const Tensor& out) {
     CastCounts* const counts = is_floating(out.dtype()) ? counts_for(dtype_of<C>, out.dtype()) : nullptr;
-    store(out.dtype(), data(), out.raw(), 1, n_, counts);
+    store(out.dtype(), data_, out.raw(), 1, n_, counts);
   }
 
  private:
   static constexpr std::int64_t kSmall = 64;
   std::int64_t n_;
-  Scratch heap_;
+  C* data_;
+  std::optional<Scratch> heap_;
   C small_[kSmall];
 };
 

@@ -117,7 +117,9 @@ TEST_CASE("reductions match sums in double over every geometry") {
   for (DType d : {DType::f64, DType::f32, DType::f16, DType::bf16}) {
     const double eps = float_info(d).epsilon;                // of the rounding at the end
     const double acc = d == DType::f64 ? 0x1p-52 : 0x1p-23;  // of the accumulator
-    for (const auto& [x, dims] : cases(d)) {
+    for (const auto& one : cases(d)) {
+      const Tensor& x = one.first;
+      const Shape& dims = one.second;
       CAPTURE(name(d));
       CAPTURE(to_string(x.sizes()));
       CAPTURE(to_string(x.strides()));
@@ -189,7 +191,7 @@ TEST_CASE("integers sum in 64 bits, bools count") {
   CHECK(u.sum().dtype() == DType::i64);
   CHECK(u.sum().item() == 255000);
   CHECK((arange(0, 10) > 3).sum().item() == 6);
-  CHECK(full({2, 3}, INT64_MAX, {.dtype = DType::i64}).max().item<std::int64_t>() == INT64_MAX);
+  CHECK(full({2, 3}, 0x1p63, {.dtype = DType::i64}).max().item<std::int64_t>() == INT64_MAX);
   CHECK(values(arange(0, 12).reshape({3, 4}).sum({0})) == std::vector<double>{12, 15, 18, 21});
   CHECK(u.max().dtype() == DType::u8);
 }
