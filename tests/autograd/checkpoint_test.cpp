@@ -1,0 +1,198 @@
+#include "helpers.h"
+
+#include <cstring>
+
+using namespace gradual;
+using namespace gradual::testing;
+
+namespace {
+
+bool same_bits(const Tensor& a, const Tensor& b) {
+  return a.dtype() == b.dtype() && a.sizes() == b.sizes() && a.is_contiguous() && b.is_contiguous() &&
+         std::memcmp(a.raw(), b.raw(), a.nbytes()) == 0;
+}
+
+// Two layers with dropout, a residual and captured weights; every value and gradient that comes out.
+std::vector<Tensor> run(bool checkpointed, bool residual) {
+  manual_seed(11);
+  const Tensor x = rand({16, 32}).set_requires_grad();
+  const Tensor w1 = randn({32, 32}).set_requires_grad();
+  const Tensor w2 = randn({32, 32}).set_requires_grad();
+  const auto block = [&](const Tensor& h) {
+    const Tensor a = dropout(tanh(matmul(h, w1)), 0.5);
+    return dropout(matmul(a, w2), 0.25) * h + h;  // h three times
+  };
+  Tensor y = x * 2;
+  for (int i = 0; i < 3; ++i) {
+    const Tensor out = checkpointed ? checkpoint(block, y) : block(y);
+    y = residual ? y + out : out;
+  }
+  const Tensor loss = square(y).mean();
+  loss.backward();
+  return {loss.detach(), x.grad(), w1.grad(), w2.grad(), rand({4})};
+}
+
+}  // namespace
+
+TEST_CASE("checkpoint: the same bits as without, dropout included") {
+  for (const bool residual : {false, true}) {
+    const auto plain = run(false, residual);
+    const auto saved = run(true, residual);
+    for (std::size_t i = 0; i < plain.size(); ++i) {
+      CAPTURE(i);
+      CHECK(same_bits(plain[i], saved[i]));
+    }
+  }
+}
+
+TEST_CASE("checkpoint: keeps less for backward") {
+  const auto saved_after_forward = [](bool checkpointed) {
+    const Tensor x = leaf(Values(4096, 0.1));
+    const auto block = [](const Tensor& h) { return exp(sin(tanh(exp(sin(h))))); };
+    const std::int64_t before = memory_stats()[Category::activations].current;
+    Tensor y = x;
+    for (int i = 0; i < 4; ++i) y = checkpointed ? checkpoint(block, y) : block(y);
+    const std::int64_t kept = memory_stats()[Category::activations].current - before;
+    y.sum().backward();
+    CHECK(memory_stats()[Category::activations].current == before);
+    return kept;
+  };
+  const std::int64_t plain = saved_after_forward(false);
+  const std::int64_t saved = saved_after_forward(true);
+  CHECK(plain == 13 * 4096 * 8);  // the input, then exp, tanh and exp of each block
+  CHECK(saved == 4 * 4096 * 8);  // the input of each block
+}
+
+TEST_CASE("checkpoint: parameters get gradients where no input requires grad") {
+  const Tensor table = leaf({1, 2, 3, 4, 5, 6}, {3, 2});
+  const Tensor tokens = from_data(std::vector<std::int64_t>{2, 0, 2}, {3});
+  const auto look = [&](const Tensor& i) { return square(embedding(table, i)); };
+  const Tensor y = checkpoint(look, tokens);
+  CHECK(y.requires_grad());
+  y.sum().backward();
+  CHECK(values(table.grad()) == Values{2, 4, 0, 0, 20, 24});
+}
+
+TEST_CASE("checkpoint: grad() reaches what the segment captured, and nothing else is touched") {
+  const Tensor x = leaf({2});
+  const Tensor w = leaf({3});
+  const Tensor other = leaf({5});
+  const Tensor y = checkpoint([&](const Tensor& h) { return h * w * other; }, x);
+  const auto g = autograd::grad({y.sum()}, {w, x});
+  CHECK(values(g[0]) == Values{10});
+  CHECK(values(g[1]) == Values{15});
+  CHECK(!w.grad().defined());
+  CHECK(!other.grad().defined());
+}
+
+TEST_CASE("checkpoint: a captured tensor that is no leaf") {
+  const Tensor x = leaf({2});
+  const Tensor a = x * x;  // used inside and outside
+  int calls = 0;
+  a.register_hook([&](const Tensor&) {
+    ++calls;
+    return Tensor();
+  });
+  const Tensor y = checkpoint([&](const Tensor& h) { return h * a; }, x);
+  (y + a).sum().backward();  // x^3 + x^2
+  CHECK(values(x.grad()) == Values{12 + 4});
+  CHECK(calls == 1);
+}
+
+TEST_CASE("checkpoint: segments inside segments, several inputs and outputs, retain_graph") {
+  const Tensor x = leaf({2});
+  const Tensor w = leaf({3});
+  int forwards = 0;
+  const auto inner = [&](const Tensor& h) {
+    ++forwards;
+    return h * h * w;
+  };
+  const auto outer = [&](const std::vector<Tensor>& in) {
+    return std::vector<Tensor>{checkpoint(inner, in[0]) + in[1], in[1]};
+  };
+  const auto y = checkpoint(outer, std::vector<Tensor>{x, w});
+  const Tensor loss = (y[0] * y[1]).sum();  // (x^2 w + w) w
+  CHECK(loss.item() == (4 * 3 + 3) * 3);
+  CHECK(forwards == 1);
+  loss.backward({}, true);
+  CHECK(values(x.grad()) == Values{2 * 2 * 3 * 3});
+  CHECK(values(w.grad()) == Values{2 * 4 * 3 + 2 * 3});
+  CHECK(forwards == 3);  // once in the outer recomputation, once in its own
+  loss.backward();
+  CHECK(values(x.grad()) == Values{2 * 36});
+  check_message(message_of([&] { loss.backward(); }), {"freed", "retain_graph"});
+}
+
+TEST_CASE("checkpoint: second derivatives") {
+  const Tensor x = leaf({2});
+  const Tensor w = leaf({3});
+  const auto y = checkpoint([&](const Tensor& h) { return h * h * h * w; }, x);
+  const Tensor g = autograd::grad({y.sum()}, {x}, {}, {.create_graph = true})[0];  // 3 x^2 w
+  CHECK(values(g) == Values{36});
+  const auto gg = autograd::grad({g.sum()}, {x, w});
+  CHECK(values(gg[0]) == Values{36});  // 6 x w
+  CHECK(values(gg[1]) == Values{12});  // 3 x^2
+}
+
+TEST_CASE("checkpoint: forward's state comes back, the thread's own stays") {
+  const Tensor x = leaf({2});
+  std::vector<std::string> modules;
+  std::vector<bool> again, recording;
+  const auto f = [&](const Tensor& h) {
+    modules.emplace_back(context().module);
+    again.push_back(recomputing());
+    recording.push_back(grad_enabled());
+    return h * h;
+  };
+  Tensor y;
+  {
+    const ModuleScope scope("block.0");
+    y = checkpoint(f, x);
+  }
+  y.sum().backward();
+  CHECK(modules == std::vector<std::string>{"block.0", "block.0"});
+  CHECK(again == std::vector<bool>{false, true});
+  CHECK(recording == std::vector<bool>{false, true});
+  CHECK(!recomputing());
+  CHECK(std::string(context().module).empty());
+}
+
+TEST_CASE("checkpoint: batch norm's running statistics advance once") {
+  const auto statistics = [](bool checkpointed) {
+    manual_seed(3);
+    nn::BatchNorm1d norm(4);
+    const Tensor x = randn({8, 4}).set_requires_grad();
+    const auto f = [&](const Tensor& h) { return norm(h); };
+    (checkpointed ? checkpoint(f, x) : f(x)).sum().backward();
+    CHECK(norm.num_batches_tracked.item() == 1);
+    return std::pair(values(norm.running_mean), values(norm.running_var));
+  };
+  CHECK(statistics(false) == statistics(true));
+}
+
+TEST_CASE("checkpoint: an exception in the recomputation leaves the thread clean") {
+  const Tensor x = leaf({2});
+  int calls = 0;
+  const auto f = [&](const Tensor& h) -> Tensor {
+    if (++calls == 2) fail("the second time");
+    return h * h;
+  };
+  const Tensor y = checkpoint(f, x).sum();
+  CHECK_THROWS_WITH(y.backward(), "the second time");
+  CHECK(!recomputing());
+  CHECK(grad_enabled());
+  CHECK(autograd::Engine::current() == nullptr);
+  CHECK(!x.grad().defined());
+  (x * 3).sum().backward();
+  CHECK(values(x.grad()) == Values{3});
+}
+
+TEST_CASE("checkpoint: an edited input is an error; without recording it just runs") {
+  const Tensor x = leaf({2});
+  const Tensor h = x * 2;
+  const Tensor y = checkpoint([](const Tensor& t) { return t * t; }, h).sum();
+  h.add_(1);
+  check_message(message_of([&] { y.backward(); }), {"checkpoint", "changed in place"});
+  const NoGrad off;
+  CHECK(!checkpoint([](const Tensor& t) { return t * t; }, x).requires_grad());
+}

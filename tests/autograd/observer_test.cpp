@@ -1,0 +1,241 @@
+#include "helpers.h"
+
+using namespace gradual;
+using namespace gradual::testing;
+
+namespace {
+
+struct Recorder : Observer {
+  bool counts = false;
+  std::vector<std::string> ops;
+  std::vector<Phase> phases;
+  CastCounts total;
+  double seconds = 0;
+  int open = 0;
+  bool wants_counts() const override { return counts; }
+  void before(const OpCall&) override { ++open; }
+  void after(const OpCall& call, const Outputs& out, const CallRecord& record) override {
+    --open;
+    ops.emplace_back(name(call.op));
+    phases.push_back(record.context.phase);
+    total += record.counts;
+    seconds += record.seconds;
+    if (out[0].defined() && out[0].numel() > 0 && out[0].is_floating()) (out[0] * 2).sum();  // masked
+  }
+};
+
+struct Square : Function {
+  std::vector<Tensor> forward(const std::vector<Tensor>& in) override {
+    save_for_backward({in[0]});
+    return {in[0] * in[0]};
+  }
+  std::vector<Tensor> backward(const std::vector<Tensor>& g) override { return {g[0] * saved()[0] * 2}; }
+};
+
+using Names = std::vector<std::string>;
+
+}  // namespace
+
+TEST_CASE("observer: none installed, nothing observed; scopes nest and go on exceptions") {
+  Recorder outer;
+  Recorder inner;
+  CHECK(chain().observe == nullptr);
+  const Tensor x = data({1, 2});
+  const Tensor before = x + 1;
+  {
+    const ObserverScope a(outer);
+    const Tensor y = x + 1;
+    {
+      const ObserverScope b(inner);
+      const Tensor z = x * 2;
+    }
+    const Tensor w = x - 1;
+    CHECK_THROWS_AS(
+        [&] {
+          const ObserverScope b(inner);
+          fail("out");
+        }(),
+        Error);
+    const Tensor v = exp(x);
+  }
+  const Tensor after = x + 1;
+  CHECK(chain().observe == nullptr);
+  CHECK(outer.ops == Names{"add", "mul", "sub", "exp"});
+  CHECK(inner.ops == Names{"mul"});
+  CHECK(outer.open == 0);
+}
+
+TEST_CASE("observer: backward kernels, casts and the parts of composite ops") {
+  Recorder seen;
+  const Tensor x = leaf({1, 2}, {2}, DType::f16);
+  const Tensor w = leaf({3, 4}, {2}, DType::f32);
+  const ObserverScope scope(seen);
+  const Tensor loss = mse_loss(x, w);
+  CHECK(seen.ops == Names{"cast", "sub", "square", "mean"});
+  CHECK(seen.phases == std::vector<Phase>(4, Phase::forward));
+  seen.ops.clear();
+  seen.phases.clear();
+  loss.backward();
+  REQUIRE(!seen.ops.empty());
+  for (const Phase p : seen.phases) CHECK(p == Phase::backward);
+  CHECK(seen.ops.back() == "cast");  // x's gradient goes back to f16
+}
+
+TEST_CASE("observer: counts what rounding did, only where asked") {
+  const Tensor x = from_data(Values{1, 1e-9, 1e6, 0}, {4});
+  Recorder plain;
+  Recorder counting;
+  counting.counts = true;
+  CastCounts around;
+  {
+    const CountScope counts(&around);
+    const ObserverScope a(plain);
+    const Tensor h = x.to(DType::f16);
+    CHECK(plain.total.elements == 0);
+    CHECK(around.underflow == 1);
+    const ObserverScope b(counting);
+    const Tensor g = x.to(DType::f16);
+  }
+  CHECK(counting.total.elements == 4);
+  CHECK(counting.total.underflow == 1);
+  CHECK(counting.total.overflow == 1);
+  CHECK(counting.total.zeros == 1);
+  CHECK(around.underflow == 2);  // a scope around the observers loses nothing
+}
+
+TEST_CASE("observer: a user function and the ops inside it; time is each one's own") {
+  Recorder seen;
+  seen.counts = true;
+  const Tensor x = leaf(Values(1 << 16, 1.0));
+  const ObserverScope scope(seen);
+  const Tensor y = apply(std::make_shared<Square>(), {x})[0];
+  CHECK(seen.ops == Names{"mul", "custom"});
+  seen.ops.clear();
+  y.backward(ones_like(y));
+  CHECK(seen.ops == Names{"mul", "mul"});
+  CHECK(seen.open == 0);
+}
+
+TEST_CASE("observer: an exception from one leaves through the op") {
+  struct Thrower : Observer {
+    void after(const OpCall&, const Outputs&, const CallRecord&) override { fail("seen enough"); }
+  } thrower;
+  const Tensor x = leaf({1});
+  {
+    const ObserverScope scope(thrower);
+    CHECK_THROWS_WITH(x * 2, "seen enough");
+  }
+  CHECK(chain().observe == nullptr);
+  CHECK(grad_enabled());
+  CHECK(values(x * 2) == Values{2});
+}
+
+TEST_CASE("observer: a snapshot from another time brings no observers back") {
+  const Tensor x = leaf({2});
+  Tensor y;
+  {
+    Recorder gone;
+    const ObserverScope scope(gone);
+    y = apply(std::make_shared<Square>(), {x})[0];
+  }
+  Recorder now;
+  const ObserverScope scope(now);
+  y.sum().backward();
+  CHECK(std::count(now.ops.begin(), now.ops.end(), "mul") == 2);
+}
+
+TEST_CASE("tracer: phase, op, shapes, dtypes, module, line, cause and time") {
+  std::vector<std::string> lines;
+  Tracer tracer([&](const std::string& line) { lines.push_back(line); }, true);
+  const Tensor x = leaf({1, 1e-9, 3, 4}, {2, 2}, DType::f32);
+  const Tensor w = leaf({1, 2, 3, 4}, {2, 2}, DType::f32);
+  const ObserverScope scope(tracer);
+  Tensor y;
+  {
+    const ModuleScope module("head");
+    const amp::Autocast autocast({.dtype = DType::f16});
+    y = matmul(x, w);
+  }
+  const Tensor z = y * 2;
+  REQUIRE(lines.size() == 4);
+  check_message(lines[0], {"forward", "cast", "[2, 2] f32 -> [2, 2] f16", "head", "observer_test.cpp:", "# amp",
+                           "1 underflow", " us"});
+  check_message(lines[2], {"matmul", "[2, 2] f16 x [2, 2] f16 -> [2, 2] f16", "head"});
+  CHECK(!contains(lines[2], "#"));
+  check_message(lines[3], {"mul", "[2, 2] f16 x 2 -> [2, 2] f16", " - "});
+  lines.clear();
+  z.sum().backward();
+  bool found = false;
+  for (const std::string& line : lines) {
+    check_message(line, {"backward"});
+    found = found || contains(line, "(of cast)") || contains(line, "matmul ");
+  }
+  CHECK(found);
+}
+
+TEST_CASE("profile: sums calls, bytes and FLOPs by op and by module") {
+  Profile profile;
+  const Tensor x = ones({4, 8});
+  const Tensor w = ones({8, 16});
+  {
+    const ObserverScope scope(profile);
+    const ModuleScope module("fc");
+    for (int i = 0; i < 3; ++i) matmul(x, w);
+    const ModuleScope other("act");
+    relu(x);
+  }
+  const auto ops = profile.by_op();
+  REQUIRE(ops.size() == 2);
+  const auto& mm = ops[0].name == "matmul" ? ops[0] : ops[1];
+  CHECK(mm.calls == 3);
+  CHECK(mm.phase == "forward");
+  CHECK(mm.flops == 3 * 2.0 * 4 * 16 * 8);
+  CHECK(mm.bytes == 3 * 4.0 * (4 * 8 + 8 * 16 + 4 * 16));
+  CHECK(mm.seconds > 0);
+  const auto modules = profile.by_module();
+  REQUIRE(modules.size() == 2);
+  CHECK((modules[0].name == "fc" || modules[1].name == "fc"));
+  const auto total = profile.total();
+  CHECK(total.calls == 4);
+  CHECK(total.seconds == doctest::Approx(ops[0].seconds + ops[1].seconds));
+  CHECK(ops[0].seconds >= ops[1].seconds);
+  const std::string table = profile.table();
+  check_message(table, {"matmul", "relu", "fc", "act", "total", "GFLOP/s", "%"});
+  profile.clear();
+  CHECK(profile.total().calls == 0);
+}
+
+TEST_CASE("cost: of the common ops") {
+  const auto flops = [](const auto& f) {
+    Profile profile;
+    const ObserverScope scope(profile);
+    f();
+    return profile.total().flops;
+  };
+  const Tensor x = ones({2, 4, 8, 8});
+  const Tensor w = ones({6, 4, 3, 3});
+  CHECK(flops([&] { conv2d(x, w, {}, {.padding = 1}); }) == 2.0 * (2 * 6 * 8 * 8) * (4 * 9));
+  CHECK(flops([&] { conv2d(x, ones({4, 2, 3, 3}), ones({4}), {.padding = 1, .groups = 2}); }) ==
+        2.0 * (2 * 4 * 64) * (2 * 9) + 2 * 4 * 64);
+  CHECK(flops([&] { x + 1; }) == 512);
+  CHECK(flops([&] { x.sum(); }) == 512);
+  CHECK(flops([&] { linear(ones({3, 4}), ones({5, 4}), ones({5})); }) == 2.0 * 15 * 4 + 15);
+  CHECK(flops([&] { x.transpose(0, 1); }) == 0);
+  CHECK(flops([&] { x.clone(); }) == 0);
+}
+
+TEST_CASE("cost: a convolution's backward costs twice its forward") {
+  Profile profile;
+  const Tensor x = ones({2, 4, 8, 8}).set_requires_grad();
+  const Tensor w = ones({6, 4, 3, 3}).set_requires_grad();
+  const ObserverScope scope(profile);
+  conv2d(x, w, {}, {.padding = 1}).sum().backward();
+  double forward = 0;
+  double backward = 0;
+  for (const auto& e : profile.by_op()) {
+    if (e.name == "conv2d") forward += e.flops;
+    if (e.name.starts_with("conv2d_backward")) backward += e.flops;
+  }
+  CHECK(forward > 0);
+  CHECK(backward == 2 * forward);
+}
