@@ -22,19 +22,19 @@ ValueRange value_range(const Tensor& t);  // floating tensors
 
 struct Anomaly {
   std::string op;
-  std::string backward_of;           // in backward: the op whose gradient was being computed
+  std::string backward_of;  // in backward: the op whose gradient was being computed
   Phase phase = Phase::forward;
   std::string module;
-  std::string cause;                 // where the user did not write the op
-  SourceLocation where;              // the line that made the op; in backward the line of the forward op
-  int output = 0;                    // which output
+  std::string cause;     // where the user did not write the op
+  SourceLocation where;  // the line that made the op; in backward the line of the forward op
+  int output = 0;        // which output
   ValueRange result;
   struct Input {
     int index;  // among the op's inputs
     ValueRange range;
   };
-  std::vector<Input> inputs;         // the floating ones; in place: input 0 as it is after the write
-  std::string to_string() const;     // a paragraph for people
+  std::vector<Input> inputs;      // the floating ones; in place: input 0 as it is after the write
+  std::string to_string() const;  // a paragraph for people
 };
 
 // Looks at every floating result of this thread while it lives, forward and backward, and stops at the first op that
@@ -42,7 +42,10 @@ struct Anomaly {
 // is how masks are written. Costs a pass over every result.
 class AnomalyMode : private Observer {
  public:
-  enum class OnFinding { raise, record };  // throw Error from the op, or go on: a pure f16 recipe overflows by design
+  enum class OnFinding {
+    raise,
+    record
+  };  // throw Error from the op, or go on: a pure f16 recipe overflows by design
   explicit AnomalyMode(OnFinding on_finding = OnFinding::raise) : on_finding_(on_finding), scope_(*this) {}
 
   const std::optional<Anomaly>& first() const { return first_; }

@@ -100,8 +100,8 @@ void run_backward(const RuleContext& c) {
   for (int i = 0; i < c.inputs(); ++i) {
     const Tensor& g = results[static_cast<std::size_t>(i)];
     if (g.defined() && c.needs(i) && g.sizes() != c.sizes(i))
-      fail(f.name() + ": backward gave input " + std::to_string(i) + " a gradient of shape " + to_string(g.sizes()) +
-           "; the input is " + to_string(c.sizes(i)));
+      fail(f.name() + ": backward gave input " + std::to_string(i) + " a gradient of shape " +
+           to_string(g.sizes()) + "; the input is " + to_string(c.sizes(i)));
     c.set(i, g);
   }
 }

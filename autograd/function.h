@@ -31,7 +31,8 @@ class Function {
   bool needs_input_grad(int i) const { return needs_ & (1u << i); }
 
  private:
-  friend std::vector<Tensor> apply(const std::shared_ptr<Function>&, const std::vector<Tensor>&, SourceLocation);
+  friend std::vector<Tensor> apply(const std::shared_ptr<Function>&, const std::vector<Tensor>&,
+                                   SourceLocation);
   friend struct FunctionAccess;
   void release();
 

@@ -23,7 +23,8 @@ Node::Node(OpId o, int n)
 Node::~Node() {
   release_saved();
   for (int i = 0; i < input_count; ++i) inputs_[i].~Input();
-  if (input_count > kInline) memory::free_object(inputs_, sizeof(Input) * static_cast<std::size_t>(input_count));
+  if (input_count > kInline)
+    memory::free_object(inputs_, sizeof(Input) * static_cast<std::size_t>(input_count));
 }
 
 void Node::destroy(Node* node) {

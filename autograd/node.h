@@ -45,8 +45,8 @@ struct Node : Pooled<Node> {
   Input& input(int i) { return inputs_[i]; }
   const Input& input(int i) const { return inputs_[i]; }
   void save_input(int i, const Tensor& t);
-  void save_output(int i, const Tensor& t);  // kept detached
-  void release_saved();                      // after backward, unless the graph is retained
+  void save_output(int i, const Tensor& t);   // kept detached
+  void release_saved();                       // after backward, unless the graph is retained
   std::vector<Tensor> saved_tensors() const;  // what a user's function saved included
 
   std::atomic<std::uint32_t> refs{1};
@@ -54,7 +54,7 @@ struct Node : Pooled<Node> {
   int input_count;
   bool released = false;
   std::uint64_t sequence;  // grows in the order of recording; backward takes nodes in falling order
-  SourceLocation where;  // none in a leaf
+  SourceLocation where;    // none in a leaf
   const char* module = "";
   const char* cause = "";
   Attrs attrs;
@@ -64,8 +64,8 @@ struct Node : Pooled<Node> {
   std::uint32_t output_versions[kMaxOutputs] = {};
   Shape output_sizes;  // of output 0
   DType output_dtype = DType::f32;
-  std::shared_ptr<Function> function;              // custom
-  std::unique_ptr<std::vector<HookEntry>> hooks;   // called with the gradient of an output
+  std::shared_ptr<Function> function;             // custom
+  std::unique_ptr<std::vector<HookEntry>> hooks;  // called with the gradient of an output
 
  private:
   Node* next_waiting_ = nullptr;  // while destroyed: the next one that waits

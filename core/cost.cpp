@@ -44,15 +44,15 @@ double in_place(const OpCall& c) {
 
 double flops(const OpCall& c, const Tensor& y) {
   switch (info(c.op).kind) {
-    case OpKind::Elementwise:
-      return c.op == OpId::cast || c.op == OpId::where ? 0 : count(y);
+    case OpKind::Elementwise: return c.op == OpId::cast || c.op == OpId::where ? 0 : count(y);
     case OpKind::Transcendental:
     case OpKind::Comparison: return count(y);
     case OpKind::Reduction: return count(c[0]) * (c.op == OpId::var || c.op == OpId::norm ? 3 : 1);
     case OpKind::Contraction: return contraction(c, y);
     case OpKind::Pooling: return pooling(c, y);
-    case OpKind::Normalization: return count(c[0]) * (c.inputs.size() > 3 ? 8 : 5);  // about: passes over the data
-    case OpKind::Loss: return count(c[0]) * 5;
+    case OpKind::Normalization:
+      return count(c[0]) * (c.inputs.size() > 3 ? 8 : 5);  // about: passes over the data
+    case OpKind::Loss: return 5 * (count(c[0]) > count(y) ? count(c[0]) : count(y));
     case OpKind::Random: return count(y);
     case OpKind::InPlace: return in_place(c);
     case OpKind::Movement:

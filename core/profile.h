@@ -14,11 +14,11 @@ namespace gradual {
 class Profile : public Observer {
  public:
   struct Entry {
-    std::string name;     // the op's or the module's path
-    std::string phase;    // of ops: "forward", "backward" or "optimizer"
+    std::string name;   // the op's or the module's path
+    std::string phase;  // of ops: "forward", "backward" or "optimizer"
     std::int64_t calls = 0;
-    double seconds = 0;   // a user's function without the ops it ran
-    double flops = 0;     // estimates, see cost.h
+    double seconds = 0;  // a user's function without the ops it ran
+    double flops = 0;    // estimates, see cost.h
     double bytes = 0;
   };
 

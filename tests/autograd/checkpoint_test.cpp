@@ -60,7 +60,7 @@ TEST_CASE("checkpoint: keeps less for backward") {
   const std::int64_t plain = saved_after_forward(false);
   const std::int64_t saved = saved_after_forward(true);
   CHECK(plain == 13 * 4096 * 8);  // the input, then exp, tanh and exp of each block
-  CHECK(saved == 4 * 4096 * 8);  // the input of each block
+  CHECK(saved == 4 * 4096 * 8);   // the input of each block
 }
 
 TEST_CASE("checkpoint: parameters get gradients where no input requires grad") {

@@ -84,9 +84,9 @@ TEST_CASE("engine: broadcast gradients are summed back") {
 TEST_CASE("engine: diamonds, and a weight used twice") {
   const Tensor x = leaf({3});
   const Tensor a = x * 2;
-  const Tensor b = a * a;     // 4 x^2
-  const Tensor c = a + b;     // 2 x + 4 x^2
-  (b * c).sum().backward();   // 8 x^3 + 16 x^4
+  const Tensor b = a * a;    // 4 x^2
+  const Tensor c = a + b;    // 2 x + 4 x^2
+  (b * c).sum().backward();  // 8 x^3 + 16 x^4
   CHECK(values(x.grad()) == Values{24 * 9 + 64 * 27});
 
   const Tensor w = leaf({1, 2, 3, 4}, {2, 2});
@@ -212,7 +212,8 @@ TEST_CASE("hooks: errors") {
   const Tensor x = leaf({1, 2});
   x.register_hook([](const Tensor&) { return data({1, 2, 3}); });
   check_message(message_of([&] { (x * 2).sum().backward(); }), {"hook", "shape"});
-  check_message(message_of([&] { data({1}).register_hook([](const Tensor& g) { return g; }); }), {"require grad"});
+  check_message(message_of([&] { data({1}).register_hook([](const Tensor& g) { return g; }); }),
+                {"require grad"});
 }
 
 TEST_CASE("grad(): for leaves and others, without touching grad") {

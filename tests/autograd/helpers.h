@@ -21,16 +21,15 @@ inline Tensor data(const Values& values) {
 inline Values values(const Tensor& t) { return t.to_vector<double>(); }
 
 // The message of the Error that f throws; "" where it throws none.
-template <class F>
-std::string message_of(const F& f) {
+template <class F> std::string message_of(const F& f) {
   try {
     f();
-  } catch (const Error& e) {
-    return e.what();
-  }
+  } catch (const Error& e) { return e.what(); }
   return "";
 }
-inline bool contains(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
+inline bool contains(const std::string& text, const std::string& part) {
+  return text.find(part) != std::string::npos;
+}
 
 // CHECKs that the message holds every part; prints it otherwise.
 inline void check_message(const std::string& message, const std::vector<std::string>& parts) {

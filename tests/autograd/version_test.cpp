@@ -106,7 +106,7 @@ TEST_CASE("in place: second derivatives see the value before the write") {
   const Tensor x = leaf({3});
   const Tensor w = leaf({5});
   const Tensor y = x * 2;
-  y.mul_(w);  // y = 2 x w
+  y.mul_(w);                                                                        // y = 2 x w
   const Tensor dw = autograd::grad({y.sum()}, {w}, {}, {.create_graph = true})[0];  // 2 x
   CHECK(values(dw) == Values{6});
   const Tensor dwdx = autograd::grad({dw.sum()}, {x})[0];
@@ -127,9 +127,11 @@ TEST_CASE("in place: refused, naming the functional form") {
   check_message(message_of([&] { x.narrow(0, 0, 1).add_(1); }), {"shares storage"});
   CHECK(values(y) == Values{2, 4});
 
-  const Tensor buffer = zeros({2}, {.dtype = DType::f64});  // a view would take the gradient, the buffer would not
-  check_message(message_of([&] { buffer.narrow(0, 0, 1).copy_(y.detach().narrow(0, 0, 1) * w.narrow(0, 0, 1)); }),
-                {"shares storage"});
+  const Tensor buffer =
+      zeros({2}, {.dtype = DType::f64});  // a view would take the gradient, the buffer would not
+  check_message(
+      message_of([&] { buffer.narrow(0, 0, 1).copy_(y.detach().narrow(0, 0, 1) * w.narrow(0, 0, 1)); }),
+      {"shares storage"});
   const Tensor numbers = arange(0, 2);
   check_message(message_of([&] { numbers.copy_(w); }), {"floating"});
 }
