@@ -5,6 +5,7 @@
 #include "amp/convert.h"
 #include "amp/override.h"
 #include "amp/policy.h"
+#include "amp/precision_observer.h"
 #include "amp/recipe.h"
 #include "amp/rewrite.h"
 #include "autograd/anomaly.h"
