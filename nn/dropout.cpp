@@ -1,5 +1,6 @@
 #include "dropout.h"
 
+#include "../autograd/checkpoint.h"
 #include "../core/ops.h"
 
 namespace gradual::nn {
@@ -10,6 +11,10 @@ Dropout::Dropout(double p, Generator* generator) : p_(p), generator_(generator) 
 
 Tensor Dropout::forward(const Tensor& x) {
   if (!training() || p_ == 0) return x;
+  if (generator_ && recomputing())
+    fail(
+        "Dropout: a recomputation cannot replay a generator of the layer's own; use the default one in a "
+        "checkpoint");
   return dropout(x, p_, generator_ ? *generator_ : default_generator());
 }
 

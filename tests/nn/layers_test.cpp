@@ -141,6 +141,35 @@ TEST_CASE("gradients flow through a BatchNorm in training") {
   CHECK(values(bn.bias.grad()) == std::vector<double>{6, 6});
 }
 
+TEST_CASE("a checkpointed segment moves running statistics once and drops the same elements again") {
+  const auto make = [] {
+    manual_seed(1);
+    return nn::Sequential{nn::Linear(3, 4), nn::BatchNorm1d(4), nn::Dropout(0.5), nn::Linear(4, 2)};
+  };
+  nn::Sequential plain = make(), kept = make();
+  Tensor x = noise({6, 3});
+  x.set_requires_grad();
+  manual_seed(2);
+  sum(square(plain(x))).backward();
+  const Tensor expected = x.grad();
+  x.zero_grad();
+  manual_seed(2);
+  sum(square(checkpoint([&](const Tensor& t) { return kept(t); }, x))).backward();
+  CHECK(same_bits(x.grad(), expected));
+  const std::vector<Tensor> a = plain.parameters(), b = kept.parameters();
+  for (std::size_t i = 0; i < a.size(); ++i) CHECK(same_bits(a[i].grad(), b[i].grad()));
+  const StateDict before = plain.state_dict(), after = kept.state_dict();
+  CHECK(after.tensor("1.num_batches_tracked").item() == 1);
+  CHECK(same_bits(after.tensor("1.running_mean"), before.tensor("1.running_mean")));
+  CHECK(same_bits(after.tensor("1.running_var"), before.tensor("1.running_var")));
+
+  // A generator that the segment cannot replay is an error, not another mask.
+  Generator own(3);
+  nn::Dropout dropout(0.5, &own);
+  const Tensor y = checkpoint([&](const Tensor& t) { return dropout(t); }, x);
+  CHECK(contains(message_of([&] { sum(y).backward(); }), "cannot replay a generator"));
+}
+
 TEST_CASE("LayerNorm and RMSNorm against their formulas") {
   const Tensor x = noise({4, 2, 6});
   nn::LayerNorm ln({2, 6});
