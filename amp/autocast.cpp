@@ -86,6 +86,7 @@ Tensor record_cast(const Tensor& leaf, const Tensor& buffer, SourceLocation wher
   node->module = c.module;
   node->cause = c.cause;
   node->attrs = CastAttrs{buffer.dtype()};
+  node->input(0).present = true;
   node->input(0).sizes = leaf.sizes();
   node->input(0).dtype = leaf.dtype();
   node->input(0).edge = grad_meta(leaf)->edge;

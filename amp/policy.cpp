@@ -26,7 +26,7 @@ constexpr const char* kBceBan =
     "false}) around "
     "it and cast its input to f32";
 
-std::shared_ptr<const std::vector<CastPolicy>> default_entries() {
+std::shared_ptr<std::vector<CastPolicy>> default_entries() {
   static const auto entries = [] {
     auto all = std::make_shared<std::vector<CastPolicy>>(kOpCount);
     const auto set = [&](auto& ops, const CastPolicy& policy) {
@@ -36,7 +36,7 @@ std::shared_ptr<const std::vector<CastPolicy>> default_entries() {
     set(kFp32, CastPolicy::fp32());
     set(kPromote, CastPolicy::promote());
     (*all)[static_cast<std::size_t>(bce_loss)] = CastPolicy::banned(kBceBan);
-    return std::shared_ptr<const std::vector<CastPolicy>>(std::move(all));
+    return all;
   }();
   return entries;
 }
@@ -137,9 +137,8 @@ PolicyTable& PolicyTable::set(OpId op, CastPolicy policy) {
     fail("policy table: " + title +
          " cannot be rewritten; a rewrite needs an op of one output with a gradient that "
          "is made of its inputs alone, such as matmul, linear or conv2d");
-  auto edited = std::make_shared<std::vector<CastPolicy>>(*entries_);
-  (*edited)[static_cast<std::size_t>(op)] = std::move(policy);
-  entries_ = std::move(edited);
+  if (entries_.use_count() > 1) entries_ = std::make_shared<std::vector<CastPolicy>>(*entries_);
+  (*entries_)[static_cast<std::size_t>(op)] = std::move(policy);
   return *this;
 }
 

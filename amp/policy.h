@@ -76,7 +76,7 @@ class PolicyTable {
   }
 
  private:
-  std::shared_ptr<const std::vector<CastPolicy>> entries_;
+  std::shared_ptr<std::vector<CastPolicy>> entries_;  // written only where no other table shares it
 };
 
 // A line for each policy, with the ops that have it.

@@ -81,16 +81,23 @@ void set_all(PolicyTable& table, std::initializer_list<OpId> ops, const CastPoli
   for (OpId op : ops) table.set(op, policy);
 }
 
-// Modes half and pure: a model whose parameters say what it computes in. Only its edges need casts.
-PolicyTable plain_table(Mode mode) {
+// A mode's own table. In full, half and pure the parameters say what is computed in; only a model's edges need casts.
+PolicyTable make_table(Mode mode) {
   using enum OpId;
   PolicyTable table;
+  if (mode == Mode::autocast) return table;
   for (int i = 0; i < kOpCount; ++i) table.set(static_cast<OpId>(i), CastPolicy::pass());
   if (mode == Mode::full) return table;
   set_all(table, {matmul, linear, conv2d, scaled_dot_product_attention}, CastPolicy::lower());
   set_all(table, {cross_entropy, mse_loss, l1_loss, bce_loss, bce_with_logits_loss},
           mode == Mode::half ? CastPolicy::fp32() : CastPolicy::lower());
   return table;
+}
+
+const PolicyTable& table_of(Mode mode) {
+  static const PolicyTable tables[] = {make_table(Mode::full), make_table(Mode::autocast),
+                                       make_table(Mode::half), make_table(Mode::pure)};
+  return tables[static_cast<int>(mode)];
 }
 
 optim::UpdateOptions update_options(const Recipe& r, std::uint64_t seed) {
@@ -133,7 +140,7 @@ void check(const Recipe& r) {
 }
 
 PolicyTable policy_table(const Recipe& r) {
-  PolicyTable table = r.mode == Mode::autocast ? PolicyTable() : plain_table(r.mode);
+  PolicyTable table = table_of(r.mode);
   for (const auto& [op, policy] : r.policy) table.set(op, policy);
   return table;
 }

@@ -48,7 +48,12 @@ class Rewritten final : public Function {
   Attrs attrs_;
   SourceLocation where_;
   std::vector<Role> roles_;
-  std::vector<std::pair<Shape, DType>> inputs_;
+  struct Input {
+    bool present;
+    Shape sizes;
+    DType dtype;
+  };
+  std::vector<Input> inputs_;
 };
 
 thread_local const Rewritten* Rewritten::running = nullptr;
@@ -82,7 +87,7 @@ std::vector<Tensor> Rewritten::forward(const std::vector<Tensor>& inputs) {
   std::vector<const Tensor*> refs;
   for (const Tensor& t : inputs) {
     refs.push_back(&t);
-    inputs_.emplace_back(t.defined() ? t.sizes() : Shape(), t.defined() ? t.dtype() : DType::f32);
+    inputs_.push_back(t.defined() ? Input{true, t.sizes(), t.dtype()} : Input{false, {}, DType::f32});
   }
   const OpCall call{op_, TensorRefs(refs.data(), static_cast<int>(refs.size())), &attrs_, where_};
   OutSpec spec[kMaxOutputs];
@@ -119,8 +124,9 @@ std::vector<Tensor> Rewritten::backward(const std::vector<Tensor>& grads) {
   if (grads[0].defined()) roles.emplace_back(storage_id(grads[0]), Role::error);
   for (int i = 0; i < n; ++i) {
     const auto k = static_cast<std::size_t>(i);
-    node.input(i).sizes = inputs_[k].first;
-    node.input(i).dtype = inputs_[k].second;
+    node.input(i).present = inputs_[k].present;
+    node.input(i).sizes = inputs_[k].sizes;
+    node.input(i).dtype = inputs_[k].dtype;
     if (needs_input_grad(i)) node.input(i).edge = {somewhere, 0};
     node.save_input(i, kept[k]);
     if (kept[k].defined()) roles.emplace_back(storage_id(kept[k]), roles_[k]);
@@ -132,7 +138,7 @@ std::vector<Tensor> Rewritten::backward(const std::vector<Tensor>& grads) {
   std::vector<Tensor> results(inputs_.size());
   rules()[static_cast<int>(op_)].backward(RuleContext(node, grads.data(), results.data(), grad_enabled()));
   for (std::size_t i = 0; i < results.size(); ++i)
-    if (results[i].defined()) results[i] = cast(sum_to(results[i], inputs_[i].first), inputs_[i].second);
+    if (results[i].defined()) results[i] = cast(sum_to(results[i], inputs_[i].sizes), inputs_[i].dtype);
   return results;
 }
 

@@ -4,6 +4,7 @@
 
 #include <thread>
 
+#include "../../autograd/checkpoint.h"
 #include "../../autograd/function.h"
 #include "../../autograd/grad_mode.h"
 #include "../../core/memory.h"
@@ -452,4 +453,30 @@ TEST_CASE("a user function that declares none runs under forward's region, backw
   y.backward(ones({3, 3}, {.dtype = DType::f16}));  // the region's scope is gone: its snapshot serves
   CHECK(f->enabled_backward);
   CHECK(f->backward_dtype == DType::f16);
+}
+
+TEST_CASE("a checkpointed segment recomputes in forward's dtypes, though the region has ended") {
+  Tensor w = random({4, 4}, 1).set_requires_grad();
+  Tensor x = random({2, 4}, 2).set_requires_grad();
+  std::vector<DType> dtypes;
+  const auto segment = [&](const Tensor& t) {
+    const Tensor y = linear(t, w);
+    dtypes.push_back(y.dtype());
+    return softmax(y, 1);
+  };
+  const auto gradients = [&](bool checkpointed) {
+    x.zero_grad();
+    w.zero_grad();
+    Tensor loss;
+    {
+      const Autocast scope({.dtype = DType::f16});
+      loss = sum(square(checkpointed ? checkpoint(segment, x) : segment(x)));
+    }
+    const Autocast around({.dtype = DType::bf16});
+    loss.backward();
+    return cat({x.grad(), w.grad()});
+  };
+  const Tensor expected = gradients(false);
+  CHECK(same_bits(gradients(true), expected));
+  CHECK(dtypes == std::vector<DType>{DType::f16, DType::f16, DType::f16});  // plain, forward, recomputation
 }
