@@ -45,7 +45,7 @@ Tensor BatchNorm::forward(const Tensor& x) {
          (min_dims_ == 4 ? "; [N, C, H, W] is right" : "; [N, C] or [N, C, L] is right"));
   const bool use_batch = training() || !options_.track_running_stats;
   const BatchNormResult r = batch_norm(x, weight, bias, running_mean, running_var, use_batch, options_.eps);
-  if (training() && !recomputing() && options_.track_running_stats && x.numel() > 0 && !recomputing())
+  if (training() && options_.track_running_stats && x.numel() > 0 && !recomputing())
     update(x, r.mean, r.invstd);
   return r.y;
 }
