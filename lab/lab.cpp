@@ -1,0 +1,119 @@
+#include "lab.h"
+
+#include <filesystem>
+#include <fstream>
+#include <sstream>
+
+#include "../core/atomic_file.h"
+#include "run.h"
+
+namespace gradual::lab {
+namespace {
+
+namespace fs = std::filesystem;
+
+void check(const std::vector<amp::Recipe>& recipes, const Options& o) {
+  const auto at_least = [](const char* what, double v, double least) {
+    if (!(v >= least)) fail(std::string("lab: ") + what + " is " + std::to_string(v) + "; it must be at least " +
+                            std::to_string(static_cast<int>(least)));
+  };
+  if (recipes.empty()) fail("lab: no recipe was given");
+  for (std::size_t i = 0; i < recipes.size(); ++i)
+    for (std::size_t j = 0; j < i; ++j)
+      if (recipes[i].name == recipes[j].name) fail("lab: the recipe " + recipes[i].name + " is listed twice");
+  at_least("epochs", o.epochs, 1);
+  at_least("batch", static_cast<double>(o.batch), 1);
+  at_least("seeds", o.seeds, 1);
+  at_least("sample_every", o.sample_every, 1);
+  if (!(o.lr >= 0)) fail("lab: lr is " + std::to_string(o.lr) + "; it must be positive, or 0 for the usual one");
+  if (o.optimizer != "adamw" && o.optimizer != "adam" && o.optimizer != "sgd")
+    fail("lab: no optimizer '" + o.optimizer + "'; allowed are adamw, adam and sgd");
+}
+
+// A recipe's name as part of a file name: "fp16-static:1024" has a character that some systems refuse.
+std::string file_name(const std::string& recipe, std::uint64_t seed) {
+  std::string text = recipe + "-seed" + std::to_string(seed);
+  for (char& c : text)
+    if (!std::isalnum(static_cast<unsigned char>(c)) && c != '-' && c != '.') c = '_';
+  return text + ".safetensors";
+}
+
+class Folder {
+ public:
+  explicit Folder(std::string path) : path_(std::move(path)) {
+    if (path_.empty()) return;
+    std::error_code error;
+    fs::create_directories(path_ + "/checkpoints", error);
+    if (error) fail("cannot make the folder " + path_ + "/checkpoints: " + error.message());
+  }
+  std::string checkpoint(const std::string& recipe, std::uint64_t seed) const {
+    return path_.empty() ? "" : path_ + "/checkpoints/" + file_name(recipe, seed);
+  }
+  void write(const std::vector<Result>& results) const {
+    if (path_.empty()) return;
+    write_file_atomically(path_ + "/results.json", results_json(results, false));
+    write_file_atomically(path_ + "/curves.csv", curves_csv(results));
+    write_file_atomically(path_ + "/report.html", report_html(results));
+    write_file_atomically(finished_path(), results_json(results, true));
+  }
+  std::vector<Result> finished() const {
+    std::ifstream file(finished_path());
+    if (!file) return {};
+    std::ostringstream text;
+    text << file.rdbuf();
+    return results_from_json(text.str(), finished_path());
+  }
+
+ private:
+  std::string finished_path() const { return path_ + "/checkpoints/finished.json"; }
+  std::string path_;
+};
+
+const Result* find(const std::vector<Result>& results, const std::string& recipe, std::uint64_t seed,
+                   const Options& o, const LabData& data) {
+  for (const Result& r : results) {
+    if (r.recipe == recipe && r.seed == static_cast<std::int64_t>(seed) && r.model == o.model_name &&
+        r.data == data.name && (r.status != "interrupted") && (r.epochs == o.epochs || r.status == "diverged"))
+      return &r;
+  }
+  return nullptr;
+}
+
+}  // namespace
+
+std::vector<Result> compare(const MakeModel& make_model, const LabData& data, const std::vector<amp::Recipe>& recipes,
+                            const std::string& out, const Options& options) {
+  check(recipes, options);
+  for (const amp::Recipe& r : recipes) amp::check(r);
+  const Folder folder(out);
+  const std::vector<Result> before = options.resume && !out.empty() ? folder.finished() : std::vector<Result>{};
+  for (const std::string& path : {options.trace, options.profile})
+    if (!path.empty() && path != "-") write_file_atomically(path, "");
+  std::vector<Result> results;
+  int number = 0;
+  for (const amp::Recipe& recipe : recipes) {
+    for (int seed = 0; seed < options.seeds; ++seed, ++number) {
+      const auto s = static_cast<std::uint64_t>(seed);
+      if (const Result* done = find(before, recipe.name, s, options, data)) {
+        results.push_back(*done);
+        continue;
+      }
+      if (options.stop && options.stop()) continue;
+      Run run(make_model, data, recipe, s, options);
+      const std::string checkpoint = folder.checkpoint(recipe.name, s);
+      if (options.resume && !checkpoint.empty() && fs::exists(checkpoint)) run.load(checkpoint);
+      Progress progress{.recipe = recipe,
+                        .run = number,
+                        .runs = static_cast<int>(recipes.size()) * options.seeds,
+                        .seed = s};
+      const bool finished = run.train(checkpoint, progress);
+      results.push_back(run.result());
+      if (finished && !checkpoint.empty()) fs::remove(checkpoint);
+      folder.write(results);
+    }
+  }
+  folder.write(results);
+  return results;
+}
+
+}  // namespace gradual::lab

@@ -1,0 +1,136 @@
+// gradual-lab: trains one network under many precision recipes and shows what each did to the numbers.
+#include <fmt/format.h>
+#include <gradual/amp/recipe.h>
+#include <gradual/core/error.h>
+#include <gradual/core/threads.h>
+#include <gradual/lab/lab.h>
+
+#include <CLI/CLI.hpp>
+#include <csignal>
+#include <cstdio>
+#include <string>
+#include <vector>
+
+#include "progress.h"
+
+namespace {
+
+using namespace gradual;
+
+volatile std::sig_atomic_t interrupted = 0;
+void on_interrupt(int) {
+  if (interrupted) std::_Exit(130);  // the second time: at once
+  interrupted = 1;
+}
+
+std::vector<std::string> split_names(const std::string& text) {
+  std::vector<std::string> names;
+  std::string name;
+  for (char c : text + ",") {
+    if (c != ',') {
+      name += c;
+    } else if (!name.empty()) {
+      names.push_back(std::move(name));
+      name.clear();
+    }
+  }
+  return names;
+}
+
+std::vector<amp::Recipe> recipes_for(const std::string& text) {
+  std::vector<amp::Recipe> recipes;
+  for (const std::string& name : text == "all" ? amp::recipe_names() : split_names(text)) {
+    if (name.ends_with(".json")) {
+      for (amp::Recipe& r : amp::read_recipes(name)) recipes.push_back(std::move(r));
+    } else {
+      recipes.push_back(amp::recipe(name));
+    }
+  }
+  if (recipes.empty()) fail("--recipes names none; see --list-recipes");
+  return recipes;
+}
+
+void list_recipes() {
+  for (const std::string& name : amp::recipe_names())
+    fmt::print("{:<14} {}\n", name, amp::recipe(name).description);
+  fmt::print("fp16-static:S  fp16-master with the static loss scale S, for example fp16-static:1024\n"
+             "O0, O1, O2, O3 Apex's names for fp32, amp-fp16, fp16-master and fp16-pure\n"
+             "FILE.json      recipes of your own\n");
+}
+
+int run(int argc, char** argv) {
+  lab::Options options;
+  std::string model;
+  std::string data = "digits";
+  std::string recipes = "all";
+  std::string out = "gradual-lab-out";
+  std::string device = "cpu";
+  int threads = 0;
+  bool quiet = false;
+  bool list = false;
+
+  CLI::App app("Trains the same network on the same data under many precision recipes, and reports what each did to "
+               "the numbers: accuracy, loss scale, memory, and which gradients were lost.\n",
+               "gradual-lab");
+  app.add_option("--model", model, "mlp, cnn or gpt (default: cnn for images, gpt for text)");
+  app.add_option("--data", data, "digits, mnist:DIR, text:FILE or addition")->capture_default_str();
+  app.add_option("--recipes", recipes, "names with commas, a FILE.json, or all (see --list-recipes)")
+      ->capture_default_str();
+  app.add_flag("--list-recipes", list, "explain the recipes and stop");
+  app.add_option("--epochs", options.epochs, "passes over the training data")->capture_default_str();
+  app.add_option("--batch", options.batch, "samples a step")->capture_default_str();
+  app.add_option("--lr", options.lr, "learning rate (default: 2e-3 for adamw and adam, 0.05 for sgd)");
+  app.add_option("--optimizer", options.optimizer, "adamw, adam or sgd")->capture_default_str();
+  app.add_option("--seeds", options.seeds, "runs seeds 0 to N-1")->capture_default_str();
+  app.add_option("--threads", threads, "threads (default: all cores)");
+  app.add_option("--device", device, "cpu or cuda")->capture_default_str();
+  app.add_option("--out", out, "folder for results.json, curves.csv and report.html")->capture_default_str();
+  app.add_flag("--resume", options.resume, "go on where an interrupted run into the same folder stopped");
+  app.add_flag("--quiet", quiet, "no progress, only the table");
+  app.add_option("--trace", options.trace, "write every op of one step of each recipe to FILE (none: to stdout)")
+      ->expected(0, 1);
+  app.add_option("--profile", options.profile, "write a profile of each run to FILE (none: to stdout)")
+      ->expected(0, 1);
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::ParseError& e) {
+    return app.exit(e) == 0 ? 0 : 2;
+  }
+  if (app.count("--trace") && options.trace.empty()) options.trace = "-";
+  if (app.count("--profile") && options.profile.empty()) options.profile = "-";
+  if (list) {
+    list_recipes();
+    return 0;
+  }
+  if (app.count("--threads")) set_num_threads(threads);
+  options.device = device_from_name(device);
+  const std::vector<amp::Recipe> chosen = recipes_for(recipes);
+  const lab::LabData task = lab::data_for(data);
+  const data::Split sample = task.load(0);
+  if (model.empty()) model = sample.train.inputs.dtype() == DType::i64 ? "gpt" : "cnn";
+  options.model_name = model;
+  const lab::MakeModel make = lab::model_for(model, sample.train);
+
+  std::signal(SIGINT, on_interrupt);
+  options.stop = [] { return interrupted != 0; };
+  options.progress = lab::ProgressBar(quiet);
+  if (!quiet)
+    fmt::print(stderr, "{} on {}: {} recipe(s), {} seed(s), {} epochs of {} samples\n", model, task.name,
+               chosen.size(), options.seeds, options.epochs, sample.train.size());
+  const std::vector<lab::Result> results = lab::compare(make, task, chosen, out, options);
+  fmt::print("\n{}\nreport: {}/report.html (beside it results.json and curves.csv)\n", lab::table(results), out);
+  if (interrupted) fmt::print("interrupted: the same command with --resume goes on\n");
+  return interrupted ? 130 : 0;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  try {
+    return run(argc, argv);
+  } catch (const std::exception& e) {
+    std::fflush(stdout);
+    fmt::print(stderr, "\ngradual-lab: {}\n", e.what());
+    return 2;
+  }
+}

@@ -1,0 +1,25 @@
+// The progress bar of the terminal program.
+#pragma once
+
+#include <gradual/lab/lab.h>
+
+#include <chrono>
+#include <string>
+
+namespace gradual::lab {
+
+// One line a run on stderr, redrawn in place on a terminal; elsewhere a line when a run ends.
+class ProgressBar {
+ public:
+  explicit ProgressBar(bool quiet);
+  void operator()(const Progress& p);
+
+ private:
+  std::string line(const Progress& p) const;
+
+  bool quiet_, terminal_;
+  std::chrono::steady_clock::time_point run_started_{}, drawn_{};
+  int run_ = -1;
+};
+
+}  // namespace gradual::lab

@@ -1,0 +1,247 @@
+#include "run.h"
+
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+#include <cstdio>
+#include <limits>
+
+#include "../core/checkpoint.h"
+#include "../core/profile.h"
+#include "../core/tracer.h"
+#include "../optim/adam.h"
+#include "../optim/sgd.h"
+
+namespace gradual::lab {
+namespace {
+
+// So many non-finite losses in a row and a run counts as diverged: a skipped step or two recover, NaN parameters do not.
+constexpr int kDiverged = 16;
+constexpr std::int64_t kEvaluationBatch = 256;
+
+std::unique_ptr<optim::Optimizer> make_optimizer(const Options& o, std::vector<optim::ParamGroup> groups,
+                                                 const optim::UpdateOptions& precision) {
+  if (o.optimizer == "sgd")
+    return std::make_unique<optim::SGD>(
+        std::move(groups), optim::SGDOptions{.lr = o.lr ? o.lr : 0.05, .momentum = 0.9, .precision = precision});
+  const double lr = o.lr ? o.lr : 2e-3;
+  if (o.optimizer == "adam")
+    return std::make_unique<optim::Adam>(std::move(groups), optim::AdamOptions{.lr = lr, .precision = precision});
+  return std::make_unique<optim::AdamW>(std::move(groups), optim::AdamWOptions{.lr = lr, .precision = precision});
+}
+
+// Writes to a file, or to stdout for "-"; appended, so that all runs of a comparison go into one.
+class Sink {
+ public:
+  explicit Sink(const std::string& path) : file_(path == "-" ? stdout : std::fopen(path.c_str(), "a")) {
+    if (!file_) fail("cannot write '" + path + "'");
+  }
+  ~Sink() {
+    if (file_ != stdout) std::fclose(file_);
+  }
+  Sink(const Sink&) = delete;
+  Sink& operator=(const Sink&) = delete;
+  void line(const std::string& text) const { std::fprintf(file_, "%s\n", text.c_str()); }
+
+ private:
+  std::FILE* file_;
+};
+
+double median(std::vector<double> values) {
+  if (values.empty()) return 0;
+  const auto middle = values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2);
+  std::nth_element(values.begin(), middle, values.end());
+  return *middle;
+}
+
+}  // namespace
+
+Run::Run(const MakeModel& make_model, const LabData& data, const amp::Recipe& recipe, std::uint64_t seed,
+         const Options& options)
+    : recipe_(recipe), options_(options), seed_(seed), generator_(seed), data_(data.load(seed)), stats_(recipe) {
+  memory_before_ = memory_stats(options.device).total.current;
+  reset_peak_memory(options.device);
+  const GeneratorScope scope(generator_);
+  model_ = make_model();
+  model_->to(options.device);
+  run_.emplace(
+      recipe, *model_,
+      [&](auto groups, const auto& precision) { return make_optimizer(options, std::move(groups), precision); },
+      amp::RunOptions{.seed = seed});
+  loader_.emplace(data_.train, data::DataLoaderOptions{.batch = options.batch, .shuffle = true, .seed = seed});
+  schedule_.emplace(run_->optimizer(), optim::cosine(loader_->size() * options.epochs));
+  result_.recipe = recipe.name;
+  result_.model = options.model_name;
+  result_.data = data.name;
+  result_.seed = static_cast<std::int64_t>(seed);
+  result_.status = "ok";
+}
+
+void Run::train_step(const data::Batch& batch) {
+  using Clock = std::chrono::steady_clock;
+  const bool sampled = steps_ % options_.sample_every == 0;
+  const Tensor x = batch.inputs.to(options_.device);
+  const Tensor y = batch.targets.to(options_.device);
+  const auto step = [&] { return run_->step([&] { return classification_loss((*model_)(x), y); }); };
+  const double scale = run_->loss_scale();
+  const auto start = Clock::now();
+  std::optional<amp::RunStep> outcome;
+  double underflow = std::numeric_limits<double>::quiet_NaN();
+  if (traced_step()) {
+    const Sink sink(options_.trace);
+    sink.line("# " + recipe_.name + ", seed " + std::to_string(seed_) + ": one training step");
+    Tracer tracer([&](const std::string& line) { sink.line(line); }, true);
+    const ObserverScope scope(tracer);
+    outcome = step();
+  } else if (sampled) {
+    stats_.begin_step();
+    const amp::GradientStatsScope scope(stats_);
+    outcome = step();
+    underflow = stats_.step_underflow_percent();
+  } else {
+    outcome = step();
+  }
+  const double loss = outcome->loss.item();
+  const bool skipped = outcome->result.skipped();
+  if (!sampled && !traced_step()) seconds_.push_back(std::chrono::duration<double>(Clock::now() - start).count());
+  schedule_->step();
+
+  bad_losses_ = std::isfinite(loss) ? 0 : bad_losses_ + 1;
+  epoch_loss_ += loss;
+  ++epoch_steps_;
+  result_.skipped_steps += skipped;
+  Curve& c = result_.curve;
+  c.step.push_back(steps_++);
+  c.loss.push_back(loss);
+  c.scale.push_back(scale);
+  c.skipped.push_back(skipped);
+  c.underflow_percent.push_back(underflow);
+}
+
+void Run::end_epoch(Progress& progress) {
+  result_.train_loss = epoch_loss_ / static_cast<double>(std::max<std::int64_t>(1, epoch_steps_));
+  epoch_loss_ = 0;
+  epoch_steps_ = 0;
+  ++result_.epochs;
+  take_memory();
+  model_->eval();
+  Score score;
+  data::DataLoader test(data_.test, {.batch = kEvaluationBatch, .prefetch = 0});
+  data::Batch batch;
+  while (test.next(batch)) {
+    const Tensor x = batch.inputs.to(options_.device);
+    add_score(score, run_->evaluate([&] { return (*model_)(x); }), batch.targets.to(options_.device));
+  }
+  model_->train();
+  const auto counted = static_cast<double>(std::max<std::int64_t>(1, score.counted));
+  result_.test_loss = score.loss / counted;
+  result_.test_accuracy = static_cast<double>(score.correct) / counted;
+  progress.accuracy = result_.test_accuracy;
+}
+
+// The peaks of training alone: evaluation and checkpoints come after.
+void Run::take_memory() {
+  const MemoryStats m = memory_stats(options_.device);
+  for (std::size_t i = 0; i < result_.peak_bytes.size(); ++i)
+    result_.peak_bytes[i] = std::max(result_.peak_bytes[i], m.by_category[i].peak);
+  auto& workspace = result_.peak_bytes[static_cast<std::size_t>(Category::workspace)];
+  workspace = std::max<std::int64_t>(0, m[Category::workspace].peak - memory_before_);
+  result_.peak_total = std::max(result_.peak_total, m.total.peak - memory_before_);
+}
+
+void Run::show(Progress& p, bool finished) const {
+  if (!options_.progress) return;
+  p.step = steps_;
+  p.epoch = result_.epochs;
+  p.loss = result_.curve.loss.empty() ? 0 : result_.curve.loss.back();
+  p.scale = run_->loss_scale();
+  p.skipped = result_.skipped_steps;
+  p.finished = finished;
+  options_.progress(p);
+}
+
+bool Run::train(const std::string& checkpoint, Progress progress) {
+  const GeneratorScope scope(generator_);
+  Profile profile;
+  std::optional<ObserverScope> profiling;
+  if (!options_.profile.empty()) profiling.emplace(profile);
+  progress.steps = loader_->size() * options_.epochs;
+  if (result_.epochs > 0) progress.accuracy = result_.test_accuracy;
+  bool stopped = false;
+  while (result_.epochs < options_.epochs && !stopped && bad_losses_ < kDiverged) {
+    data::Batch batch;
+    while (bad_losses_ < kDiverged && loader_->next(batch)) {
+      train_step(batch);
+      show(progress, false);
+      if ((stopped = options_.stop && options_.stop())) break;
+    }
+    if (!stopped) end_epoch(progress);
+    if (!checkpoint.empty()) save(checkpoint);
+  }
+  profiling.reset();
+  if (!options_.profile.empty()) {
+    const Sink sink(options_.profile);
+    sink.line("# " + recipe_.name + ", seed " + std::to_string(seed_));
+    sink.line(profile.table());
+  }
+  stopped = stopped && result_.epochs < options_.epochs;
+  if (bad_losses_ >= kDiverged || !std::isfinite(result_.test_loss)) result_.status = "diverged";
+  else result_.status = stopped ? "interrupted" : "ok";
+  take_memory();
+  show(progress, true);
+  return !stopped;
+}
+
+Result Run::result() {
+  result_.steps = steps_;
+  result_.final_scale = run_->loss_scale();
+  result_.ms_per_step = 1e3 * median(seconds_);
+  result_.underflow_percent = stats_.underflow_percent();
+  result_.overflow_percent = stats_.overflow_percent();
+  const FloatInfo f = float_info(stats_.format());
+  ExponentHistogram& h = result_.histogram;
+  h.first_exponent = stats_.first_exponent();
+  h.counts = stats_.exponents();
+  h.format = name(stats_.format());
+  h.as_if = stats_.as_if();
+  h.min_subnormal_exponent = std::ilogb(f.min_subnormal);
+  h.min_normal_exponent = std::ilogb(f.min_normal);
+  h.max_exponent = std::ilogb(f.max);
+  return result_;
+}
+
+void Run::save(const std::string& path) {
+  StateDict lab;
+  lab.set("result", results_json({result()}, true));
+  lab.set("steps", steps_);
+  lab.set("epoch_loss", epoch_loss_);
+  lab.set("epoch_steps", epoch_steps_);
+  lab.set("bad_losses", std::int64_t{bad_losses_});
+  lab.set("epochs", std::int64_t{options_.epochs});
+  lab.add("stats", stats_.state_dict());
+  save_checkpoint(path, {{"run", run_->state_dict()},
+                         {"schedule", schedule_->state_dict()},
+                         {"loader", loader_->state_dict()},
+                         {"generator", state_dict(generator_)},
+                         {"lab", lab}});
+}
+
+void Run::load(const std::string& path) {
+  const Checkpoint c = load_checkpoint(path);
+  const StateDict& lab = c.part("lab");
+  if (lab.integer("epochs") != options_.epochs)
+    fail(path + ": was written by a run of " + std::to_string(lab.integer("epochs")) + " epochs, this one has " +
+         std::to_string(options_.epochs) + "; the learning rates would differ");
+  run_->load_state_dict(c.part("run"));
+  schedule_->load_state_dict(c.part("schedule"));
+  loader_->load_state_dict(c.part("loader"));
+  load_state_dict(generator_, c.part("generator"));
+  stats_.load_state_dict(lab.sub("stats"));
+  result_ = results_from_json(lab.text("result"), path).at(0);
+  steps_ = lab.integer("steps");
+  epoch_loss_ = lab.real("epoch_loss");
+  epoch_steps_ = lab.integer("epoch_steps");
+  bad_losses_ = static_cast<int>(lab.integer("bad_losses"));
+}
+
+}  // namespace gradual::lab

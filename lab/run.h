@@ -1,0 +1,55 @@
+// One run of the lab: one recipe, one seed. Internal to compare().
+#pragma once
+
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "../amp/precision_observer.h"
+#include "../amp/recipe.h"
+#include "../core/generator.h"
+#include "../data/data_loader.h"
+#include "../optim/schedule.h"
+#include "lab.h"
+
+namespace gradual::lab {
+
+class Run {
+ public:
+  Run(const MakeModel& make_model, const LabData& data, const amp::Recipe& recipe, std::uint64_t seed,
+      const Options& options);
+
+  // Trains to the end, or until options.stop says so (false then). `checkpoint`, where not empty, is written after
+  // every epoch and on a stop. `progress` is told after every step.
+  bool train(const std::string& checkpoint, Progress progress);
+  Result result();
+
+  void save(const std::string& path);
+  void load(const std::string& path);
+
+ private:
+  void train_step(const data::Batch& batch);
+  void end_epoch(Progress& progress);
+  void show(Progress& progress, bool finished) const;
+  bool traced_step() const { return !options_.trace.empty() && steps_ == 1; }
+  void take_memory();
+
+  const amp::Recipe& recipe_;
+  const Options& options_;
+  std::uint64_t seed_;
+  Result result_;
+  Generator generator_;
+  std::int64_t memory_before_ = 0;  // what the data and earlier runs hold
+  data::Split data_;
+  std::shared_ptr<nn::Module> model_;
+  std::optional<amp::RecipeRun> run_;
+  std::optional<optim::Scheduler> schedule_;
+  std::optional<data::DataLoader> loader_;
+  amp::GradientStats stats_;
+  std::vector<double> seconds_;  // of the steps that were not sampled
+  double epoch_loss_ = 0;        // sum over this epoch's steps
+  std::int64_t epoch_steps_ = 0, steps_ = 0;
+  int bad_losses_ = 0;  // non-finite ones in a row
+};
+
+}  // namespace gradual::lab
