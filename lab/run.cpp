@@ -47,6 +47,28 @@ class Sink {
   std::FILE* file_;
 };
 
+// The counts as they are, in the order of their declaration, then zeros and the exponents.
+StateDict tally_state(const amp::GradientTally& t) {
+  const CastCounts& c = t.counts;
+  std::vector<std::int64_t> values;
+  for (std::uint64_t v : {c.elements, c.zeros, c.underflow, c.subnormal, c.overflow, c.nan, c.inf, t.zeros})
+    values.push_back(static_cast<std::int64_t>(v));
+  for (std::uint64_t v : t.exponents) values.push_back(static_cast<std::int64_t>(v));
+  StateDict state;
+  state.set("counts", from_data(values, {static_cast<std::int64_t>(values.size())}));
+  return state;
+}
+amp::GradientTally tally_from(const StateDict& state) {
+  const std::vector<std::int64_t> values = state.tensor("counts").to_vector<std::int64_t>();
+  amp::GradientTally t;
+  if (values.size() != 8 + t.exponents.size()) fail("a checkpoint's gradient counts have the wrong length");
+  const auto at = [&](std::size_t i) { return static_cast<std::uint64_t>(values[i]); };
+  t.counts = {at(0), at(1), at(2), at(3), at(4), at(5), at(6)};
+  t.zeros = at(7);
+  for (std::size_t i = 0; i < t.exponents.size(); ++i) t.exponents[i] = at(8 + i);
+  return t;
+}
+
 double median(std::vector<double> values) {
   if (values.empty()) return 0;
   const auto middle = values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2);
@@ -58,7 +80,8 @@ double median(std::vector<double> values) {
 
 Run::Run(const MakeModel& make_model, const LabData& data, const amp::Recipe& recipe, std::uint64_t seed,
          const Options& options)
-    : recipe_(recipe), options_(options), seed_(seed), generator_(seed), data_(data.load(seed)), stats_(recipe) {
+    : recipe_(recipe), options_(options), seed_(seed), generator_(seed), data_(data.load(seed)),
+      stats_(amp::gradient_stats_options(recipe)) {
   memory_before_ = memory_stats(options.device).total.current;
   reset_peak_memory(options.device);
   const GeneratorScope scope(generator_);
@@ -94,10 +117,12 @@ void Run::train_step(const data::Batch& batch) {
     const ObserverScope scope(tracer);
     outcome = step();
   } else if (sampled) {
-    stats_.begin_step();
-    const amp::GradientStatsScope scope(stats_);
-    outcome = step();
-    underflow = stats_.step_underflow_percent();
+    {
+      const auto watch = stats_.watch(steps_);
+      outcome = step();
+    }
+    tally_ += stats_.last();
+    underflow = stats_.last().underflow_percent();
   } else {
     outcome = step();
   }
@@ -196,14 +221,16 @@ Result Run::result() {
   result_.steps = steps_;
   result_.final_scale = run_->loss_scale();
   result_.ms_per_step = 1e3 * median(seconds_);
-  result_.underflow_percent = stats_.underflow_percent();
-  result_.overflow_percent = stats_.overflow_percent();
-  const FloatInfo f = float_info(stats_.format());
+  result_.underflow_percent = tally_.underflow_percent();
+  result_.overflow_percent = tally_.overflow_percent();
+  const std::optional<DType> as_if = amp::gradient_stats_options(recipe_).as_if;
+  const DType format = as_if.value_or(recipe_.dtype);
+  const FloatInfo f = float_info(format);
   ExponentHistogram& h = result_.histogram;
-  h.first_exponent = stats_.first_exponent();
-  h.counts = stats_.exponents();
-  h.format = name(stats_.format());
-  h.as_if = stats_.as_if();
+  h.first_exponent = -127;
+  h.counts.assign(tally_.exponents.begin(), tally_.exponents.end());
+  h.format = name(format);
+  h.as_if = as_if.has_value();
   h.min_subnormal_exponent = std::ilogb(f.min_subnormal);
   h.min_normal_exponent = std::ilogb(f.min_normal);
   h.max_exponent = std::ilogb(f.max);
@@ -218,7 +245,7 @@ void Run::save(const std::string& path) {
   lab.set("epoch_steps", epoch_steps_);
   lab.set("bad_losses", std::int64_t{bad_losses_});
   lab.set("epochs", std::int64_t{options_.epochs});
-  lab.add("stats", stats_.state_dict());
+  lab.add("tally", tally_state(tally_));
   save_checkpoint(path, {{"run", run_->state_dict()},
                          {"schedule", schedule_->state_dict()},
                          {"loader", loader_->state_dict()},
@@ -236,7 +263,7 @@ void Run::load(const std::string& path) {
   schedule_->load_state_dict(c.part("schedule"));
   loader_->load_state_dict(c.part("loader"));
   load_state_dict(generator_, c.part("generator"));
-  stats_.load_state_dict(lab.sub("stats"));
+  tally_ = tally_from(lab.sub("tally"));
   result_ = results_from_json(lab.text("result"), path).at(0);
   steps_ = lab.integer("steps");
   epoch_loss_ = lab.real("epoch_loss");

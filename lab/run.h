@@ -46,6 +46,7 @@ class Run {
   std::optional<optim::Scheduler> schedule_;
   std::optional<data::DataLoader> loader_;
   amp::GradientStats stats_;
+  amp::GradientTally tally_;     // of the sampled steps
   std::vector<double> seconds_;  // of the steps that were not sampled
   double epoch_loss_ = 0;        // sum over this epoch's steps
   std::int64_t epoch_steps_ = 0, steps_ = 0;

@@ -41,7 +41,7 @@ std::vector<amp::Recipe> recipes_for(const std::string& text) {
   std::vector<amp::Recipe> recipes;
   for (const std::string& name : text == "all" ? amp::recipe_names() : split_names(text)) {
     if (name.ends_with(".json")) {
-      for (amp::Recipe& r : amp::read_recipes(name)) recipes.push_back(std::move(r));
+      for (amp::Recipe& r : amp::load_recipes(name)) recipes.push_back(std::move(r));
     } else {
       recipes.push_back(amp::recipe(name));
     }
