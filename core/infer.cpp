@@ -15,11 +15,15 @@ const Tensor& need(const OpCall& c, int i, const char* what) {
   return c[i];
 }
 void need_dims(const OpCall& c, int i, int n) {
-  if (c[i].ndim() != n)
+  if (need(c, i, "a tensor").ndim() != n)
     bad(c, "input " + std::to_string(i) + " must be " + std::to_string(n) + "-d, given " + to_string(c[i].sizes()));
 }
 void need_float(const OpCall& c, int i) {
   if (!c[i].is_floating() || is_f8(c[i].dtype())) bad(c, "takes f64, f32, f16 or bf16; cast with to(DType::f32)");
+}
+void refuse_f8(const OpCall& c, const Tensor& t) {
+  if (is_f8(t.dtype()))
+    bad(c, "f8 tensors allow cast, copies, views and contractions only; cast to a wider float first");
 }
 void need_index(const OpCall& c, int i) {
   if (c[i].dtype() != DType::i64) bad(c, "the index must be i64, given " + std::string(name(c[i].dtype())));
@@ -81,6 +85,7 @@ void broadcast(const OpCall& c, OutSpec* out) {
     const Tensor& t = c[i];
     if (!t.defined()) continue;
     if (!(c.op == OpId::where && i == 0)) out->dtype = t.dtype();
+    if (row.dtype_rule == DTypeRule::Logical) refuse_f8(c, t);
     out->sizes = first ? t.sizes() : broadcast_shapes(out->sizes, t.sizes(), row.name.data());
     strided = strided || !t.is_contiguous();
     first = false;
@@ -124,7 +129,7 @@ void infer_reduce(const OpCall& c, OutSpec* out) {
   out->sizes = reduced(x.sizes(), a.dims, a.keepdim);
   out->dtype = x.dtype();
   if (c.op == OpId::sum && !x.is_floating()) out->dtype = DType::i64;
-  if (c.op == OpId::sum && is_f8(x.dtype())) bad(c, "f8 tensors do not sum; cast to a wider float first");
+  if (c.op == OpId::sum) refuse_f8(c, x);
   if ((c.op == OpId::max || c.op == OpId::min) && x.numel() == 0 && numel(out->sizes) > 0)
     bad(c, "an empty range has no " + std::string(name(c.op)));
 }
@@ -199,6 +204,17 @@ void set_channels_last(OutSpec* out) {
   out->has_strides = true;
 }
 
+// Height and width of a convolution's result.
+Shape conv_size(const OpCall& c, const ConvAttrs& a, const std::int64_t* image, const std::int64_t* kernel) {
+  Shape out;
+  for (int i = 0; i < 2; ++i) {
+    const std::int64_t room = image[i] + 2 * a.padding[i] - a.dilation[i] * (kernel[i] - 1) - 1;
+    if (room < 0) bad(c, "the kernel is larger than the padded input");
+    out.push_back(room / a.stride[i] + 1);
+  }
+  return out;
+}
+
 void infer_conv2d(const OpCall& c, OutSpec* out) {
   const Tensor& x = need(c, 0, "an input");
   const Tensor& w = need(c, 1, "a weight");
@@ -212,13 +228,8 @@ void infer_conv2d(const OpCall& c, OutSpec* out) {
     bad(c, std::to_string(channels) + " input channels, weight for " + std::to_string(w.sizes()[1]) + " x " +
                std::to_string(a.groups) + " groups, " + std::to_string(outputs) + " outputs do not fit");
   need_same_sizes(c, 2, {outputs}, "bias");
-  out->sizes = {x.sizes()[0], outputs, 0, 0};
-  for (int i = 0; i < 2; ++i) {
-    const std::int64_t span = a.dilation[i] * (w.sizes()[2 + i] - 1) + 1;
-    const std::int64_t room = x.sizes()[2 + i] + 2 * a.padding[i] - span;
-    if (room < 0) bad(c, "the kernel is larger than the padded input");
-    out->sizes[2 + i] = room / a.stride[i] + 1;
-  }
+  const Shape size = conv_size(c, a, x.sizes().begin() + 2, w.sizes().begin() + 2);
+  out->sizes = {x.sizes()[0], outputs, size[0], size[1]};
   out->dtype = contraction_dtype(x.dtype());
   if (channels_last(x)) set_channels_last(out);
 }
@@ -227,7 +238,12 @@ void infer_conv2d_backward_input(const OpCall& c, OutSpec* out) {
   const auto& a = c.get<ConvAttrs>();
   need_dims(c, 0, 4);
   need_dims(c, 1, 4);
-  out->sizes = {c[0].sizes()[0], c[1].sizes()[1] * a.groups, a.size[0], a.size[1]};
+  check_conv_attrs(c, a);
+  const Shape& w = c[1].sizes();
+  const Shape size = conv_size(c, a, a.size, w.begin() + 2);
+  need_same_sizes(c, 0, {c[0].sizes()[0], w[0], size[0], size[1]}, "the gradient");
+  if (w[0] % a.groups != 0) bad(c, "groups must divide the outputs");
+  out->sizes = {c[0].sizes()[0], w[1] * a.groups, a.size[0], a.size[1]};
   out->dtype = contraction_dtype(c[0].dtype());
   if (channels_last(c[0])) set_channels_last(out);
 }
@@ -236,7 +252,12 @@ void infer_conv2d_backward_weight(const OpCall& c, OutSpec* out) {
   const auto& a = c.get<ConvAttrs>();
   need_dims(c, 0, 4);
   need_dims(c, 1, 4);
-  out->sizes = {c[0].sizes()[1], c[1].sizes()[1] / a.groups, a.size[0], a.size[1]};
+  check_conv_attrs(c, a);
+  const Shape& x = c[1].sizes();
+  const Shape size = conv_size(c, a, x.begin() + 2, a.size);
+  need_same_sizes(c, 0, {x[0], c[0].sizes()[1], size[0], size[1]}, "the gradient");
+  if (x[1] % a.groups != 0 || c[0].sizes()[1] % a.groups != 0) bad(c, "groups must divide the channels");
+  out->sizes = {c[0].sizes()[1], x[1] / a.groups, a.size[0], a.size[1]};
   out->dtype = contraction_dtype(c[0].dtype());
 }
 
@@ -277,7 +298,18 @@ void infer_adaptive_pool(const OpCall& c, OutSpec* out) {
 
 void infer_pool_backward(const OpCall& c, OutSpec* out) {
   need_dims(c, 0, 4);
+  need_float(c, 0);
   const auto& a = c.get<PoolAttrs>();
+  if (c.op == OpId::max_pool2d_backward) {
+    need(c, 1, "indices");
+    need_index(c, 1);
+    need_same_sizes(c, 1, c[0].sizes(), "indices");
+  } else if (c.op == OpId::avg_pool2d_backward) {
+    check_pool(c, a);
+    for (int i = 0; i < 2; ++i)
+      if (c[0].sizes()[2 + i] != (a.size[i] + 2 * a.padding[i] - a.kernel[i]) / a.stride[i] + 1)
+        bad(c, "the gradient is not of the shape that pooling gives");
+  }
   out->sizes = {c[0].sizes()[0], c[0].sizes()[1], a.size[0], a.size[1]};
   out->dtype = c[0].dtype();
   if (channels_last(c[0])) set_channels_last(out);
@@ -285,7 +317,12 @@ void infer_pool_backward(const OpCall& c, OutSpec* out) {
 
 void infer_pool_gather(const OpCall& c, OutSpec* out) {
   need_dims(c, 0, 4);
+  need_float(c, 0);
   out->sizes = need(c, 1, "indices").sizes();
+  need_index(c, 1);
+  need_dims(c, 1, 4);
+  if (out->sizes[0] != c[0].sizes()[0] || out->sizes[1] != c[0].sizes()[1])
+    bad(c, "x and indices must have the same planes");
   out->dtype = c[0].dtype();
 }
 
@@ -308,6 +345,11 @@ void infer_batch_norm(const OpCall& c, OutSpec* out) {
 
 void infer_batch_norm_backward(const OpCall& c, OutSpec* out) {
   const Tensor& x = need(c, 1, "an input");
+  need_float(c, 1);
+  if (x.ndim() < 2) bad(c, "the input must be [N, C, ..]");
+  need(c, 0, "a gradient"), need(c, 3, "the mean"), need(c, 4, "the inverse deviation");
+  need_same_sizes(c, 0, x.sizes(), "the gradient");
+  for (int i = 2; i < 5; ++i) need_same_sizes(c, i, {x.sizes()[1]}, "weight, mean and inverse deviation");
   out[0].dtype = x.dtype();
   out[0].sizes = x.sizes();
   if (!x.is_contiguous() && dense(x)) out[0].strides = x.strides(), out[0].has_strides = true;
@@ -340,6 +382,18 @@ void infer_layer_norm(const OpCall& c, OutSpec* out) {
 
 void infer_layer_norm_backward(const OpCall& c, OutSpec* out) {
   const Tensor& x = need(c, 1, "an input");
+  need_float(c, 1);
+  const int dims = c.get<NormAttrs>().dims;
+  if (dims < 1 || dims > x.ndim()) bad(c, "cannot have normalised " + std::to_string(dims) + " trailing dims");
+  need(c, 0, "a gradient");
+  need_same_sizes(c, 0, x.sizes(), "the gradient");
+  need_same_sizes(c, 2, trailing(x.sizes(), dims), "weight");
+  Shape rows = x.sizes();
+  for (int i = 0; i < dims; ++i) rows.erase(rows.size() - 1);
+  for (int i = 3; i < c.inputs.size(); ++i) {
+    need(c, i, "the statistics");
+    need_same_sizes(c, i, rows, "statistics");
+  }
   out[0].dtype = x.dtype();
   out[0].sizes = x.sizes();
   out[1].dtype = out[2].dtype = c[2].defined() ? c[2].dtype() : statistics_dtype(x.dtype());
@@ -349,6 +403,7 @@ void infer_layer_norm_backward(const OpCall& c, OutSpec* out) {
 void infer_along(const OpCall& c, OutSpec* out) {
   need(c, 0, "a tensor");
   need_float(c, 0);
+  if (c.inputs.size() > 1) need_same_sizes(c, 1, need(c, 0, "a gradient").sizes(), "the output");
   infer_clone(c, out);
 }
 
@@ -367,6 +422,15 @@ void infer_cross_entropy(const OpCall& c, OutSpec* out) {
 }
 
 void infer_cross_entropy_backward(const OpCall& c, OutSpec* out) {
+  need_dims(c, 1, 2);
+  need_float(c, 1);
+  need_dims(c, 2, 1);
+  need_index(c, 2);
+  const Shape rows{c[1].sizes()[0]};
+  need_same_sizes(c, 2, rows, "classes");
+  need(c, 0, "a gradient");
+  const bool each = c.get<CrossEntropyAttrs>().reduction == static_cast<int>(Reduction::none);
+  need_same_sizes(c, 0, each ? rows : Shape{}, "the gradient");
   out->dtype = c[1].dtype();
   out->sizes = c[1].sizes();
 }
@@ -415,6 +479,7 @@ void infer_slice(const OpCall& c, OutSpec* out) {
 }
 
 void infer_slice_backward(const OpCall& c, OutSpec* out) {
+  need(c, 0, "a gradient");
   const auto& a = c.get<SliceAttrs>();
   out->dtype = c[0].dtype();
   out->sizes = c[0].sizes();
@@ -446,6 +511,7 @@ void infer_gather(const OpCall& c, OutSpec* out) {
     if (d != dim && index.sizes()[d] > x.sizes()[d]) bad(c, "the index is larger than x at dim " + std::to_string(d));
   if (c.op == OpId::scatter_add) {
     const Tensor& src = need(c, 2, "a source");
+    refuse_f8(c, x);
     if (src.dtype() != x.dtype()) bad(c, "x and src must have one dtype");
     if (src.ndim() != x.ndim()) bad(c, "src and x must have the same number of dims");
     for (int d = 0; d < x.ndim(); ++d)
@@ -466,6 +532,7 @@ void infer_index_select(const OpCall& c, OutSpec* out) {
   const auto& a = c.get<IndexAttrs>();
   out->dtype = x.dtype();
   out->sizes = x.sizes();
+  if (c.op == OpId::index_add) refuse_f8(c, x);
   if (c.op == OpId::index_add && index.numel() != x.sizes()[a.dim])
     bad(c, "the index must have one entry for each of " + std::to_string(x.sizes()[a.dim]));
   out->sizes[a.dim] = c.op == OpId::index_add ? a.size : index.numel();

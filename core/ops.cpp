@@ -19,6 +19,11 @@ Tensor binary(OpId op, const Operand& a, const Operand& b) {
   return dispatch1(op, {a.tensor, b.tensor}, ScalarAttrs{left ? a.value : b.value}, left ? b.where : a.where);
 }
 
+// In-place ops take an undefined operand for a number: a user's must not get that far.
+void need_operand(OpId op, const Tensor& t) {
+  if (!t.defined()) fail(std::string(name(op)) + ": the operand is an undefined tensor");
+}
+
 std::uint32_t dim_mask(const Tensor& x, const Shape& dims, OpId op) {
   if (dims.empty()) return (1u << x.ndim()) - 1;
   std::uint32_t mask = 0;
@@ -108,6 +113,7 @@ Tensor logical_xor(const Operand& a, const Operand& b) { return binary(OpId::log
 Tensor operator-(const Operand& a) { return neg(*a.tensor, a.where); }
 
 const Tensor& Tensor::add_(const Tensor& other, double alpha, SourceLocation loc) const {
+  need_operand(OpId::add_, other);
   dispatch1(OpId::add_, {this, &other}, ScalarAttrs{alpha}, loc);
   return *this;
 }
@@ -116,6 +122,7 @@ const Tensor& Tensor::add_(double value, SourceLocation loc) const {
   return *this;
 }
 const Tensor& Tensor::mul_(const Tensor& other, SourceLocation loc) const {
+  need_operand(OpId::mul_, other);
   dispatch1(OpId::mul_, {this, &other}, {}, loc);
   return *this;
 }
@@ -124,6 +131,7 @@ const Tensor& Tensor::mul_(double value, SourceLocation loc) const {
   return *this;
 }
 const Tensor& Tensor::copy_(const Tensor& source, SourceLocation loc) const {
+  need_operand(OpId::copy_, source);
   dispatch1(OpId::copy_, {this, &source}, {}, loc);
   return *this;
 }
