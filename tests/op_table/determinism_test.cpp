@@ -1,0 +1,49 @@
+// The same bits twice, and for any number of threads.
+#include <doctest/doctest.h>
+
+#include <gradual/core/threads.h>
+#include "op_table.h"
+
+namespace gradual::test {
+namespace {
+
+class ThreadScope {
+ public:
+  explicit ThreadScope(int n) : saved_(num_threads()) { set_num_threads(n); }
+  ~ThreadScope() { set_num_threads(saved_); }
+  ThreadScope(const ThreadScope&) = delete;
+  ThreadScope& operator=(const ThreadScope&) = delete;
+
+ private:
+  int saved_;
+};
+
+std::vector<std::vector<std::byte>> bits(const Sample& sample, int threads) {
+  const ThreadScope scope(threads);
+  std::vector<std::vector<std::byte>> out;
+  for (const Tensor& t : sample.call(fresh(sample.inputs)))
+    out.push_back(t.defined() ? bytes_of(t) : std::vector<std::byte>{});
+  return out;
+}
+
+TEST_CASE("the same bits twice, and with one, two and three threads") {
+  for (const Row* row : rows_under_test()) {
+    for (DType dtype : row->dtypes) {
+      // A dtype of each path: one that computes in itself, one that is widened and narrowed, integers, f8.
+      if (dtype != DType::f32 && dtype != DType::bf16 && dtype != DType::i64 && dtype != DType::f8e4m3fn)
+        continue;
+      for (const Sample& sample : samples_of(*row, dtype)) {
+        const auto one = bits(sample, 1);
+        const std::string where = describe(*row, sample, sample.inputs, "contiguous");
+        if (bits(sample, 1) != one) expect_none("a second call gave other bits", where);
+        for (int threads : {2, 3})
+          if (sample.large && bits(sample, threads) != one)
+            expect_none(std::to_string(threads) + " threads gave other bits", where);
+      }
+    }
+  }
+  CHECK(num_threads() >= 1);
+}
+
+}  // namespace
+}  // namespace gradual::test

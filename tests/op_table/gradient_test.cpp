@@ -1,0 +1,139 @@
+// Every differentiable row against central differences, once and twice.
+#include <doctest/doctest.h>
+#include <gradual/autograd/autograd.h>
+#include <gradual/autograd/gradcheck.h>
+#include <gradual/autograd/rule.h>
+
+#include <algorithm>
+
+#include "op_table.h"
+
+namespace gradual::test {
+namespace {
+
+bool constant(const Row& row, std::size_t input) {
+  return std::find(row.constant_inputs.begin(), row.constant_inputs.end(), static_cast<int>(input)) !=
+         row.constant_inputs.end();
+}
+
+// The sample as a function of f64 leaves: in-place rows write a copy, and only the differentiable outputs count.
+autograd::CheckedFunction function_of(const Row& row, const Sample& sample) {
+  return [&row, call = sample.call](const Tensors& inputs) {
+    Tensors given = inputs;
+    if (info(row.op).kind == OpKind::InPlace) given[0] = clone(given[0]);
+    Tensors out = call(given);
+    out.resize(std::min(out.size(), static_cast<std::size_t>(row.differentiable_outputs)));
+    return out;
+  };
+}
+
+Tensors leaves_of(const Row& row, const Sample& sample) {
+  Tensors inputs = fresh(sample.inputs);
+  for (std::size_t i = 0; i < inputs.size(); ++i)
+    if (inputs[i].defined() && inputs[i].dtype() == DType::f64 && !constant(row, i))
+      inputs[i].set_requires_grad();
+  return inputs;
+}
+
+template <class Check> int check_rows(bool twice, Check check) {
+  int checks = 0;
+  for (const Row* row : rows_under_test()) {
+    if (!row->samples || !row->no_gradient.empty() || (twice && !row->no_double_gradient.empty())) continue;
+    int of_row = 0;
+    for (const Sample& sample : samples_of(*row, DType::f64)) {
+      if (sample.large || !sample.gradient) continue;
+      const std::string where = describe(*row, sample, sample.inputs, twice ? "gradgradcheck" : "gradcheck");
+      try {
+        const Tensors inputs = leaves_of(*row, sample);
+        const Tensors outputs = function_of(*row, sample)(inputs);
+        if (std::none_of(outputs.begin(), outputs.end(), [](const Tensor& t) { return t.requires_grad(); })) {
+          // a cast to integers, say
+          if (std::any_of(outputs.begin(), outputs.end(), [](const Tensor& t) { return t.is_floating(); }))
+            expect_none("no floating output requires a gradient", where);
+          continue;
+        }
+        expect_none(check(function_of(*row, sample), inputs), where);
+      } catch (const std::exception& e) { expect_none(std::string("threw: ") + e.what(), where); }
+      ++of_row;
+    }
+    CHECK_MESSAGE(of_row > 0, name(row->op) << " has no sample with a gradient");
+    checks += of_row;
+  }
+  return checks;
+}
+
+// Outputs of f32 and below (cast, copy_) carry their rounding into the differences.
+autograd::GradcheckOptions options_for(const autograd::CheckedFunction& f, const Tensors& inputs) {
+  for (const Tensor& t : f(inputs))
+    if (t.defined() && t.is_floating() && t.dtype() != DType::f64) return {.eps = 1, .atol = 1e-9, .rtol = 0};
+  return {};
+}
+
+TEST_CASE("gradcheck of every differentiable row") {
+  const int checks = check_rows(false, [](const autograd::CheckedFunction& f, const Tensors& inputs) {
+    return autograd::gradcheck(f, inputs, options_for(f, inputs)).message;
+  });
+  MESSAGE(checks << " samples");
+  CHECK(checks > 0);
+}
+
+TEST_CASE("gradgradcheck of every row that is differentiable twice") {
+  const int checks =
+      check_rows(true, [](const autograd::CheckedFunction& f, const Tensors& inputs) -> std::string {
+        for (const Tensor& t : f(inputs))
+          if (t.defined() && t.is_floating() && t.dtype() != DType::f64) return "";  // linear, and not in f64
+        return autograd::gradgradcheck(f, inputs).message;
+      });
+  MESSAGE(checks << " samples");
+  CHECK(checks > 0);
+}
+
+TEST_CASE("rows without a gradient give results that require none, and have a reason in the rules too") {
+  for (const Row* row : rows_under_test()) {
+    if (row->no_gradient.empty() || !row->samples) continue;
+    CAPTURE(name(row->op));
+    CHECK(rules()[static_cast<int>(row->op)].reason != nullptr);
+    if (std::find(row->dtypes.begin(), row->dtypes.end(), DType::f64) == row->dtypes.end()) continue;
+    const Sample sample = samples_of(*row, DType::f64)[0];
+    for (const Tensor& t : sample.call(leaves_of(*row, sample))) CHECK_FALSE(t.requires_grad());
+  }
+}
+
+TEST_CASE("every row with a backward rule is checked") {
+  ensure_registered();
+  for (const Row* row : rows_under_test()) {
+    if (!rules()[static_cast<int>(row->op)].backward || !row->samples) continue;
+    CAPTURE(name(row->op));
+    CHECK(row->no_gradient.empty());
+  }
+}
+
+// gradcheck itself must fail where a gradient is wrong.
+TEST_CASE("gradcheck finds wrong gradients") {
+  const Tensor x =
+      from_data(std::vector<double>{0.5, -1, 2}, {3}, {.dtype = DType::f64, .requires_grad = true});
+  // x * detach(x) has the value of x^2 and half of its gradient.
+  const auto half =
+      autograd::gradcheck([](const Tensors& in) -> Tensors { return {in[0] * in[0].detach()}; }, {x});
+  CHECK_FALSE(half.ok);
+  CHECK(half.message.find("input 0, element 0 of [3], output 0: analytic 0.5, numeric 1") !=
+        std::string::npos);
+  const auto cut =
+      autograd::gradcheck([](const Tensors& in) -> Tensors { return {square(in[0].detach())}; }, {x});
+  CHECK_FALSE(cut.ok);
+  CHECK(cut.message.find("no path") != std::string::npos);
+  CHECK(autograd::gradcheck([](const Tensors& in) -> Tensors { return {square(in[0])}; }, {x}).ok);
+  // A first derivative that is right, of which the second is not.
+  const auto second = [](const Tensors& in) -> Tensors {
+    const Tensor at = in[0].detach();
+    return {in[0] * square(at) * 3 - 2 * pow(at, 3)};
+  };
+  CHECK(autograd::gradcheck([](const Tensors& in) -> Tensors { return {pow(in[0], 3)}; }, {x}).ok);
+  CHECK(autograd::gradgradcheck([](const Tensors& in) -> Tensors { return {pow(in[0], 3)}; }, {x}).ok);
+  CHECK_FALSE(autograd::gradgradcheck(second, {x}).ok);
+  CHECK_THROWS_AS(autograd::gradcheck(second, {ones({2})}), Error);
+  CHECK_THROWS_AS(autograd::gradcheck(second, {ones({2}, {.requires_grad = true})}), Error);
+}
+
+}  // namespace
+}  // namespace gradual::test

@@ -1,0 +1,581 @@
+// Batch, layer and RMS norm, softmax and log_softmax, and their fused backwards, from the formulas of the papers
+// (Ioffe and Szegedy 2015, Ba et al. 2016, Zhang and Sennrich 2019).
+#include "samples.h"
+
+namespace gradual::test {
+namespace {
+
+constexpr double kEps = 1e-3;
+
+// x as [outer, C, inner] for batch norm, or [rows, D] for layer and RMS norm: the elements that share statistics.
+struct Groups {
+  std::int64_t count = 0;                               // statistics
+  std::function<std::int64_t(std::int64_t)> statistic;  // of element i
+  std::function<std::int64_t(std::int64_t)> parameter;  // weight and bias of element i
+  double size = 0;                                      // elements that share a statistic
+};
+
+Groups channel_groups(const Shape& x) {
+  std::int64_t inner = 1;
+  for (int i = 2; i < x.size(); ++i) inner *= x[i];
+  const std::int64_t channels = x[1];
+  const auto channel = [=](std::int64_t i) { return i / inner % channels; };
+  return {channels, channel, channel, static_cast<double>(x[0] * inner)};
+}
+Groups row_groups(const Shape& x, int dims) {
+  std::int64_t d = 1;
+  std::int64_t rows = 1;
+  for (int i = 0; i < x.size(); ++i) (i < x.size() - dims ? rows : d) *= x[i];
+  return {rows, [=](std::int64_t i) { return i / std::max<std::int64_t>(1, d); },
+          [=](std::int64_t i) { return i % d; }, static_cast<double>(d)};
+}
+Shape leading(const Shape& x, int dims) {
+  Shape s;
+  for (int i = 0; i < x.size() - dims; ++i) s.push_back(x[i]);
+  return s;
+}
+Shape trailing(const Shape& x, int dims) {
+  Shape s;
+  for (int i = x.size() - dims; i < x.size(); ++i) s.push_back(x[i]);
+  return s;
+}
+
+// The mean of f(i) over each group, and of |f(i)|.
+template <class F> Array group_means(const Array& x, const Groups& g, const Shape& sizes, F f) {
+  Array m = make_array(sizes, statistics_of(x.dtype));
+  m.magnitude.resize(m.v.size());
+  m.length = g.size + 2;
+  for (std::int64_t i = 0; i < x.numel(); ++i) {
+    m[g.statistic(i)] += f(i) / g.size;
+    m.mag(g.statistic(i)) += std::fabs(f(i)) / g.size;
+  }
+  return m;
+}
+
+double parameter(const Arrays& in, std::size_t at, const Groups& g, std::int64_t i, double absent) {
+  return in.size() > at && in[at].defined ? in[at][g.parameter(i)] : absent;
+}
+
+// y, mean and 1/sqrt(var + eps); given statistics (mean, var) are used instead of x's own. Without a center: RMS norm.
+Arrays norm_reference(const Arrays& in, const Groups& g, const Shape& stats, bool center, bool has_bias,
+                      const Array* mean_given = nullptr, const Array* var_given = nullptr) {
+  const Array& x = in[0];
+  Array m = group_means(x, g, stats, [&](std::int64_t i) { return x[i]; });
+  Array v = group_means(x, g, stats, [&](std::int64_t i) {
+    const double c = center ? x[i] - m[g.statistic(i)] : x[i];
+    return c * c;
+  });
+  const Array size = m;  // of the terms of the mean
+  if (mean_given) m.v = mean_given->v, v.v = var_given->v;
+  Array y = make_array(x.sizes, x.dtype);
+  y.magnitude.resize(y.v.size());
+  y.length = g.size + 4;
+  for (std::int64_t i = 0; i < x.numel(); ++i) {
+    const std::int64_t s = g.statistic(i);
+    const double r = 1 / std::sqrt(v[s] + kEps);
+    const double w = parameter(in, 1, g, i, 1);
+    const double b = has_bias ? parameter(in, 2, g, i, 0) : 0;
+    const double shift = center ? m[s] : 0;
+    y[i] = (x[i] - shift) * r * w + b;
+    y.mag(i) =
+        (std::fabs(x[i]) + (center ? size.magnitude[static_cast<std::size_t>(s)] + std::fabs(m[s]) : 0)) * r *
+            std::fabs(w) +
+        std::fabs(b);
+  }
+  Array r = v;
+  for (std::int64_t s = 0; s < v.numel(); ++s) {
+    r[s] = 1 / std::sqrt(v[s] + kEps);
+    // Errors of the mean enter the variance through 2 |x - m| dm, and 1/sqrt halves relative errors.
+    r.mag(s) = r[s] * (1 + size.magnitude[static_cast<std::size_t>(s)] / std::sqrt(v[s] + kEps));
+  }
+  if (!center) return {y, r};
+  return {y, m, r};
+}
+
+// dx = r w-scaled (dy - mean(dy) - xhat mean(dy xhat)), dw = sum(dy xhat), db = sum(dy).
+Arrays norm_backward_reference(const Array& dy, const Array& x, const Array& w, const Array* mean,
+                               const Array& r, const Groups& g, const Shape& parameters,
+                               bool fixed_statistics) {
+  const Arrays weight{{}, w};
+  const auto xhat = [&](std::int64_t i) {
+    return (x[i] - (mean ? (*mean)[g.statistic(i)] : 0)) * r[g.statistic(i)];
+  };
+  const auto rough = [&](std::int64_t i) {
+    return (std::fabs(x[i]) + (mean ? std::fabs((*mean)[g.statistic(i)]) : 0)) * r[g.statistic(i)];
+  };
+  const auto dxhat = [&](std::int64_t i) { return dy[i] * parameter(weight, 1, g, i, 1); };
+  Groups flat = g;
+  const Array a = group_means(x, flat, r.sizes, [&](std::int64_t i) { return dxhat(i); });
+  const Array b = group_means(x, flat, r.sizes, [&](std::int64_t i) { return dxhat(i) * xhat(i); });
+  const Array b_size =
+      group_means(x, flat, r.sizes, [&](std::int64_t i) { return std::fabs(dxhat(i)) * rough(i); });
+  Array dx = make_array(x.sizes, x.dtype);
+  dx.magnitude.resize(dx.v.size());
+  dx.length = g.size + 8;
+  const DType parameter_dtype = w.defined ? w.dtype : statistics_of(x.dtype);
+  Array dw = make_array(parameters, parameter_dtype);
+  dw.magnitude.resize(dw.v.size());
+  dw.length =
+      static_cast<double>(x.numel()) / static_cast<double>(std::max<std::int64_t>(1, numel(parameters))) + 4;
+  Array db = dw;
+  for (std::int64_t i = 0; i < x.numel(); ++i) {
+    const std::int64_t s = g.statistic(i);
+    const auto at = static_cast<std::size_t>(s);
+    if (fixed_statistics) {
+      dx[i] = r[s] * dxhat(i);
+    } else {
+      dx[i] = r[s] * (dxhat(i) - (mean ? a[s] : 0) - xhat(i) * b[s]);
+    }
+    dx.mag(i) = r[s] * (std::fabs(dxhat(i)) + (mean ? a.magnitude[at] : 0) + rough(i) * b_size[s]);
+    dw[g.parameter(i)] += dy[i] * xhat(i);
+    dw.mag(g.parameter(i)) += std::fabs(dy[i]) * rough(i);
+    db[g.parameter(i)] += dy[i];
+    db.mag(g.parameter(i)) += std::fabs(dy[i]);
+  }
+  if (!mean) return {dx, dw};
+  return {dx, dw, db};
+}
+
+const std::vector<std::pair<Shape, bool>>& batch_shapes() {
+  static const std::vector<std::pair<Shape, bool>> all{{{5, 3}, false},
+                                                       {{2, 3, 4}, false},
+                                                       {{3, 2, 3, 4}, false},
+                                                       {{0, 3, 2, 2}, false},
+                                                       {{7, 13, 21, 19}, true}};
+  return all;
+}
+
+// Parameters of halves come as f32 and as halves.
+std::vector<DType> parameter_dtypes(DType x) {
+  if (x == DType::f16 || x == DType::bf16) return {DType::f32, x};
+  return {x};
+}
+
+std::vector<Sample> batch_norm_samples(Draw& d) {
+  std::vector<Sample> all;
+  for (const bool training : {true, false})
+    for (const bool affine : {true, false})
+      for (const DType p : parameter_dtypes(d.dtype))
+        for (const auto& [x, large] : batch_shapes()) {
+          if (x[0] == 0 && training) continue;  // no statistics of nothing
+          Draw parameters = d.with(p);
+          Draw running = d.with(statistics_of(d.dtype));
+          const Shape c{x[1]};
+          Tensors in{d.uniform(x, -1, 3), affine ? parameters.uniform(c, 0.5, 2) : Tensor(),
+                     affine ? parameters.uniform(c, -1, 1) : Tensor()};
+          if (!training) {
+            in.push_back(running.uniform(c, -1, 1));
+            in.push_back(running.uniform(c, 0.5, 2));
+          }
+          all.push_back({std::string(training ? "training" : "eval") + (affine ? " affine " : " ") +
+                             std::string(name(p)),
+                         in,
+                         [training](const Tensors& t) -> Tensors {
+                           const BatchNormResult r = batch_norm(t[0], t[1], t[2], training ? Tensor() : t[3],
+                                                                training ? Tensor() : t[4], training, kEps);
+                           return {r.y, r.mean, r.invstd};
+                         },
+                         [training](const Arrays& a) -> Arrays {
+                           const Groups g = channel_groups(a[0].sizes);
+                           return norm_reference(a, g, {a[0].sizes[1]}, true, true,
+                                                 training ? nullptr : &a[3], training ? nullptr : &a[4]);
+                         },
+                         large});
+        }
+  return all;
+}
+
+std::vector<Sample> batch_norm_backward_samples(Draw& d) {
+  std::vector<Sample> all;
+  for (const bool training : {true, false})
+    for (const bool affine : {true, false})
+      for (const auto& [x, large] : batch_shapes()) {
+        Draw statistics = d.with(statistics_of(d.dtype));
+        const Shape c{x[1]};
+        const NormAttrs attrs{.eps = kEps, .training = training};
+        all.push_back(
+            {std::string(training ? "training" : "eval") + (affine ? " affine" : ""),
+             {d.uniform(x, -1, 1), d.uniform(x, -1, 3), affine ? statistics.uniform(c, 0.5, 2) : Tensor(),
+              statistics.uniform(c, 0.5, 1.5), statistics.uniform(c, 0.5, 1.5)},
+             [attrs](const Tensors& t) -> Tensors {
+               const Outputs o = batch_norm_backward(t[0], t[1], t[2], t[3], t[4], attrs);
+               return {o[0], o[1], o[2]};
+             },
+             [training](const Arrays& a) -> Arrays {
+               return norm_backward_reference(a[0], a[1], a[2], &a[3], a[4], channel_groups(a[1].sizes),
+                                              {a[1].sizes[1]}, !training);
+             },
+             large});
+      }
+  return all;
+}
+
+struct RowShape {
+  Shape x;
+  int dims;
+  bool large = false;
+};
+const std::vector<RowShape>& row_shapes() {
+  static const std::vector<RowShape> all{{{4, 7}, 1},    {{2, 3, 4}, 1}, {{2, 3, 4}, 2},       {{9}, 1},
+                                         {{3, 2, 4}, 3}, {{0, 5}, 1},    {{301, 257}, 1, true}};
+  return all;
+}
+
+std::vector<Sample> layer_norm_samples(Draw& d) {
+  std::vector<Sample> all;
+  for (const bool affine : {true, false})
+    for (const DType p : parameter_dtypes(d.dtype))
+      for (const RowShape& s : row_shapes()) {
+        Draw parameters = d.with(p);
+        const Shape n = trailing(s.x, s.dims);
+        const int dims = s.dims;
+        all.push_back(
+            {std::string(affine ? "affine " : "plain ") + std::string(name(p)),
+             {d.uniform(s.x, -1, 3), affine ? parameters.uniform(n, 0.5, 2) : Tensor(),
+              affine ? parameters.uniform(n, -1, 1) : Tensor()},
+             [dims](const Tensors& t) -> Tensors {
+               const Tensor* in[] = {&t[0], &t[1], &t[2]};
+               const Outputs o = dispatch(OpId::layer_norm, TensorRefs(in, 3),
+                                          NormAttrs{.eps = kEps, .dims = dims}, SourceLocation::current());
+               return {o[0], o[1], o[2]};
+             },
+             [dims](const Arrays& a) -> Arrays {
+               return norm_reference(a, row_groups(a[0].sizes, dims), leading(a[0].sizes, dims), true, true);
+             },
+             s.large});
+      }
+  return all;
+}
+
+std::vector<Sample> rms_norm_samples(Draw& d) {
+  std::vector<Sample> all;
+  for (const bool affine : {true, false})
+    for (const DType p : parameter_dtypes(d.dtype))
+      for (const RowShape& s : row_shapes()) {
+        Draw parameters = d.with(p);
+        const int dims = s.dims;
+        all.push_back(
+            {std::string(affine ? "affine " : "plain ") + std::string(name(p)),
+             {d.uniform(s.x, -1, 3), affine ? parameters.uniform(trailing(s.x, dims), 0.5, 2) : Tensor()},
+             [dims](const Tensors& t) -> Tensors {
+               const Tensor* in[] = {&t[0], &t[1]};
+               const Outputs o = dispatch(OpId::rms_norm, TensorRefs(in, 2),
+                                          NormAttrs{.eps = kEps, .dims = dims}, SourceLocation::current());
+               return {o[0], o[1]};
+             },
+             [dims](const Arrays& a) -> Arrays {
+               return norm_reference(a, row_groups(a[0].sizes, dims), leading(a[0].sizes, dims), false,
+                                     false);
+             },
+             s.large});
+      }
+  return all;
+}
+
+std::vector<Sample> row_backward_samples(Draw& d, bool center) {
+  std::vector<Sample> all;
+  for (const bool affine : {true, false})
+    for (const RowShape& s : row_shapes()) {
+      Draw statistics = d.with(statistics_of(d.dtype));
+      const NormAttrs attrs{.eps = kEps, .dims = s.dims};
+      const int dims = s.dims;
+      const Shape stats = leading(s.x, dims);
+      Tensors in{d.uniform(s.x, -1, 1), d.uniform(s.x, -1, 3),
+                 affine ? statistics.uniform(trailing(s.x, dims), 0.5, 2) : Tensor()};
+      if (center) in.push_back(statistics.uniform(stats, 0.5, 1.5));
+      in.push_back(statistics.uniform(stats, 0.5, 1.5));
+      all.push_back({affine ? "affine" : "plain", in,
+                     [attrs, center](const Tensors& t) -> Tensors {
+                       if (center) {
+                         const Outputs o = layer_norm_backward(t[0], t[1], t[2], t[3], t[4], attrs);
+                         return {o[0], o[1], o[2]};
+                       }
+                       const Outputs o = rms_norm_backward(t[0], t[1], t[2], t[3], attrs);
+                       return {o[0], o[1]};
+                     },
+                     [dims, center](const Arrays& a) -> Arrays {
+                       return norm_backward_reference(a[0], a[1], a[2], center ? &a[3] : nullptr,
+                                                      a[center ? 4 : 3], row_groups(a[1].sizes, dims),
+                                                      trailing(a[1].sizes, dims), false);
+                     },
+                     s.large});
+    }
+  return all;
+}
+
+// Applies f(values, sizes) to each line of x (and of a second array) along dim; f gives values and magnitudes.
+using Line = std::vector<double>;
+template <class F> Array along(const Array& x, const Array* second, int dim, F f) {
+  Array y = make_array(x.sizes, x.dtype);
+  y.magnitude.resize(y.v.size());
+  if (x.sizes.empty()) {
+    const auto [value, size] = f(Line{x[0]}, Line{second ? (*second)[0] : 0});
+    y[0] = value[0], y.mag(0) = size[0];
+    return y;
+  }
+  if (dim < 0) dim += x.sizes.size();
+  std::int64_t inner = 1;
+  for (int i = dim + 1; i < x.sizes.size(); ++i) inner *= x.sizes[i];
+  const std::int64_t n = x.sizes[dim];
+  y.length = static_cast<double>(n) + 6;
+  for (std::int64_t i = 0; i < x.numel(); ++i) {
+    if (i / inner % n != 0) continue;
+    Line a;
+    Line b;
+    for (std::int64_t k = 0; k < n; ++k) {
+      a.push_back(x[i + k * inner]);
+      b.push_back(second ? (*second)[i + k * inner] : 0);
+    }
+    const auto [value, size] = f(a, b);
+    for (std::int64_t k = 0; k < n; ++k) {
+      y[i + k * inner] = value[static_cast<std::size_t>(k)];
+      y.mag(i + k * inner) = size[static_cast<std::size_t>(k)];
+    }
+  }
+  return y;
+}
+using Lines = std::pair<Line, Line>;
+
+Lines softmax_line(const Line& x, const Line&) {
+  const double top = *std::max_element(x.begin(), x.end());
+  double total = 0;
+  for (double v : x) total += std::exp(v - top);
+  Lines out;
+  for (double v : x) {
+    const double y = std::exp(v - top) / total;
+    out.first.push_back(y);
+    out.second.push_back(std::isinf(v) ? 0 : y * (1 + std::fabs(v - top)));
+  }
+  return out;
+}
+Lines log_softmax_line(const Line& x, const Line&) {
+  const double top = *std::max_element(x.begin(), x.end());
+  double total = 0;
+  double spread = 0;
+  for (double v : x) total += std::exp(v - top);
+  for (double v : x) spread += std::exp(v - top) * std::fabs(v - top) / total;
+  Lines out;
+  for (double v : x) {
+    out.first.push_back(v - top - std::log(total));
+    out.second.push_back(std::fabs(v) + std::fabs(top) + std::log(total) + spread + 1);
+  }
+  return out;
+}
+// dx = y (dy - sum(dy y))
+Lines softmax_backward_line(const Line& dy, const Line& y) {
+  Sum s;
+  for (std::size_t i = 0; i < y.size(); ++i) s.add(dy[i] * y[i]);
+  Lines out;
+  for (std::size_t i = 0; i < y.size(); ++i) {
+    out.first.push_back(y[i] * (dy[i] - s.value));
+    out.second.push_back(std::fabs(y[i]) * (std::fabs(dy[i]) + s.size));
+  }
+  return out;
+}
+// dx = dy - exp(y) sum(dy)
+Lines log_softmax_backward_line(const Line& dy, const Line& y) {
+  Sum s;
+  for (double v : dy) s.add(v);
+  Lines out;
+  for (std::size_t i = 0; i < y.size(); ++i) {
+    out.first.push_back(dy[i] - std::exp(y[i]) * s.value);
+    out.second.push_back(std::fabs(dy[i]) + std::exp(y[i]) * (1 + std::fabs(y[i])) * s.size);
+  }
+  return out;
+}
+
+using LineFn = Lines (*)(const Line&, const Line&);
+
+std::vector<Sample> line_samples(Draw& d, Tensor (*op)(const Tensor&, int, Loc), LineFn f) {
+  std::vector<Sample> all;
+  const auto add = [&](const Tensor& x, int dim, bool large = false, bool gradient = true) {
+    all.push_back({"dim " + std::to_string(dim),
+                   {x},
+                   one([op, dim](const Tensor& t) { return op(t, dim, Loc::current()); }),
+                   [f, dim](const Arrays& in) -> Arrays { return {along(in[0], nullptr, dim, f)}; },
+                   large,
+                   gradient});
+  };
+  add(d.uniform({4, 7}, -4, 4), 1);
+  add(d.uniform({4, 7}, -4, 4), 0);
+  add(d.uniform({2, 3, 5}, -4, 4), -2);
+  add(d.uniform({11}, -4, 4), 0);
+  add(d.uniform({}, -4, 4), 0);
+  add(d.uniform({0, 5}, -4, 4), 1);
+  add(d.uniform({5, 0}, -4, 4), 1);
+  add(d.values({1000, 1001, -1000, 3}, {1, 4}), 1, false, false);
+  add(d.values({-INFINITY, 1, 2, -INFINITY}, {1, 4}), 1, false, false);
+  add(d.uniform({301, 257}, -4, 4), 1, true);
+  add(d.uniform({257, 301}, -4, 4), 0, true);
+  return all;
+}
+
+std::vector<Sample> line_backward_samples(Draw& d, Tensor (*op)(const Tensor&, const Tensor&, int, Loc),
+                                          LineFn f, LineFn forward) {
+  std::vector<Sample> all;
+  const auto add = [&](const Shape& sizes, int dim, bool large = false) {
+    const Array y = along(to_array(d.uniform(sizes, -2, 2)), nullptr, dim, forward);
+    all.push_back(
+        {"dim " + std::to_string(dim),
+         {d.uniform(sizes, -2, 2), d.values(y.v, sizes)},
+         two([op, dim](const Tensor& dy, const Tensor& t) { return op(dy, t, dim, Loc::current()); }),
+         [f, dim](const Arrays& in) -> Arrays { return {along(in[0], &in[1], dim, f)}; },
+         large});
+  };
+  add({4, 7}, 1);
+  add({4, 7}, 0);
+  add({2, 3, 5}, 1);
+  add({11}, 0);
+  add({}, 0);
+  add({0, 5}, 1);
+  add({301, 257}, 1, true);
+  add({257, 301}, 0, true);
+  return all;
+}
+
+}  // namespace
+
+std::vector<Row> normalization_rows() {
+  const auto f = [](const Shape& s) { return ones(s); };
+  const std::string statistics = "needs dims to normalise";
+  std::vector<Row> rows;
+  rows.push_back(
+      {.op = OpId::batch_norm,
+       .policy = "pass",
+       .dtypes = kFloats,
+       .samples = batch_norm_samples,
+       .ulps = 4,
+       .differentiable_outputs = 1,
+       .constant_inputs = {3, 4},
+       .bad = {{"1-d", [=] { batch_norm(f({3}), {}, {}, {}, {}, true); }, "the input must be [N, C, ..]"},
+               {"weight",
+                [=] {
+                  batch_norm(f({4, 3}), f({4}), {}, {}, {}, true);
+                },
+                "must be [3], given [4]"},
+               {"dtype",
+                [=] {
+                  batch_norm(f({4, 3}), f({3}).to(DType::f16), {}, {}, {}, true);
+                },
+                "parameters must be f32"},
+               {"one value",
+                [=] {
+                  batch_norm(f({1, 3}), {}, {}, {}, {}, true);
+                },
+                "more than one value"},
+               {"running",
+                [=] {
+                  batch_norm(f({4, 3}), {}, {}, {}, {}, false);
+                },
+                "running mean and var"}},
+       .no_scalar = statistics});
+  rows.push_back({.op = OpId::batch_norm_backward,
+                  .policy = "pass",
+                  .dtypes = kFloats,
+                  .samples = batch_norm_backward_samples,
+                  .ulps = 4,
+                  .bad = {{"undefined",
+                           [=] {
+                             batch_norm_backward(f({4, 3}), Tensor(), {}, f({3}), f({3}), {});
+                           },
+                           "needs an input"}},
+                  .no_scalar = statistics});
+  rows.push_back({.op = OpId::layer_norm,
+                  .policy = "fp32",
+                  .dtypes = kFloats,
+                  .samples = layer_norm_samples,
+                  .ulps = 4,
+                  .differentiable_outputs = 1,
+                  .bad = {{"dims",
+                           [=] {
+                             layer_norm(f({4, 3}), 3);
+                           },
+                           "cannot normalise 3 trailing dims of [4, 3]"},
+                          {"weight",
+                           [=] {
+                             layer_norm(f({4, 3}), 1, f({4}));
+                           },
+                           "weight and bias must be [3], given [4]"},
+                          {"integers",
+                           [=] {
+                             layer_norm(ones({4, 3}, {.dtype = DType::i64}), 1);
+                           },
+                           "takes f64, f32"}},
+                  .no_scalar = statistics});
+  rows.push_back({.op = OpId::layer_norm_backward,
+                  .policy = "pass",
+                  .dtypes = kFloats,
+                  .samples = [](Draw& d) { return row_backward_samples(d, true); },
+                  .ulps = 4,
+                  .bad = {{"undefined",
+                           [=] {
+                             layer_norm_backward(f({4, 3}), Tensor(), {}, f({4}), f({4}), {});
+                           },
+                           "needs an input"}}});
+  rows.push_back({.op = OpId::rms_norm,
+                  .policy = "fp32",
+                  .dtypes = kFloats,
+                  .samples = rms_norm_samples,
+                  .ulps = 4,
+                  .differentiable_outputs = 1,
+                  .bad = {{"dims",
+                           [=] {
+                             rms_norm(f({4, 3}), 0);
+                           },
+                           "cannot normalise 0 trailing dims"},
+                          {"weight",
+                           [=] {
+                             rms_norm(f({4, 3}), 1, f({4}));
+                           },
+                           "must be [3], given [4]"}},
+                  .no_scalar = statistics});
+  rows.push_back({.op = OpId::rms_norm_backward,
+                  .policy = "pass",
+                  .dtypes = kFloats,
+                  .samples = [](Draw& d) { return row_backward_samples(d, false); },
+                  .ulps = 4,
+                  .bad = {{"undefined",
+                           [=] {
+                             rms_norm_backward(f({4, 3}), Tensor(), {}, f({4}), {});
+                           },
+                           "needs an input"}}});
+  const auto line = [&](OpId op, Tensor (*call)(const Tensor&, int, Loc), LineFn fn) {
+    rows.push_back({.op = op,
+                    .policy = "fp32",
+                    .dtypes = kFloats,
+                    .samples = [=](Draw& d) { return line_samples(d, call, fn); },
+                    .ulps = 8,
+                    .bad = {{"dim",
+                             [=] {
+                               call(ones({2, 3}), 2, Loc::current());
+                             },
+                             "dim 2 is out of range"},
+                            {"integers", [=] { call(ones({2}, {.dtype = DType::i64}), 0, Loc::current()); },
+                             "takes floating tensors"}}});
+  };
+  const auto backward = [&](OpId op, Tensor (*call)(const Tensor&, const Tensor&, int, Loc), LineFn fn,
+                            LineFn forward) {
+    rows.push_back(
+        {.op = op,
+         .policy = "pass",
+         .dtypes = kFloats,
+         .samples = [=](Draw& d) { return line_backward_samples(d, call, fn, forward); },
+         .ulps = 8,
+         .bad = {{"undefined", [=] { call(Tensor(), ones({2}), 0, Loc::current()); }, "needs a tensor"},
+                 {"shapes",
+                  [=] {
+                    call(ones({2, 3}), ones({2, 4}), 0, Loc::current());
+                  },
+                  std::string(name(op))}}});
+  };
+  line(OpId::softmax, softmax, softmax_line);
+  backward(OpId::softmax_backward, softmax_backward, softmax_backward_line, softmax_line);
+  line(OpId::log_softmax, log_softmax, log_softmax_line);
+  backward(OpId::log_softmax_backward, log_softmax_backward, log_softmax_backward_line, log_softmax_line);
+  for (Row& row : rows)
+    if (name(row.op).ends_with("_backward"))
+      row.no_gradient = "a fused backward: under create_graph the composed form runs in its place";
+  return rows;
+}
+
+}  // namespace gradual::test

@@ -1,0 +1,164 @@
+// Every row against its float64 reference, for every dtype and layout; what a call may and may not touch.
+#include <doctest/doctest.h>
+
+#include <algorithm>
+#include <cmath>
+
+#include <gradual/core/memory.h>
+#include "op_table.h"
+
+namespace gradual::test {
+namespace {
+
+bool in_place(const Row& row) { return info(row.op).kind == OpKind::InPlace; }
+
+// The values an output holds are not all one number: a kernel that writes nothing or a constant would be seen.
+bool varied(const Tensor& t) {
+  const Array a = to_array(t);
+  return std::any_of(a.v.begin(), a.v.end(), [&](double v) { return v != a.v[0]; });
+}
+
+Tensors storages_seen(const Tensors& inputs) {
+  Tensors defined;
+  for (const Tensor& t : inputs)
+    if (t.defined()) defined.push_back(t);
+  return defined;
+}
+
+// Bytes of a written tensor's storage that do not belong to its view.
+std::vector<std::byte> outside(const Tensor& t) {
+  std::vector<std::byte> all = storage_of(t);
+  const std::size_t width = size_of(t.dtype());
+  for (std::int64_t i = 0; i < t.numel(); ++i) {
+    const std::vector<std::int64_t> index = unflatten(t.sizes(), i);
+    std::int64_t at = t.offset();
+    for (int d = 0; d < t.ndim(); ++d) at += index[static_cast<std::size_t>(d)] * t.strides()[d];
+    std::fill_n(all.begin() + at * static_cast<std::int64_t>(width), width, std::byte{0});
+  }
+  return all;
+}
+
+// Runs a sample in a layout; what is wrong, or "".
+std::string run(const Row& row, const Sample& sample, const Tensors& inputs, std::vector<bool>* seen_varied) {
+  Arrays given;
+  for (const Tensor& t : inputs) given.push_back(to_array(t));
+  const Arrays want = sample.reference(given);
+  const Tensors defined = storages_seen(inputs);
+  std::vector<std::vector<std::byte>> before;
+  std::vector<std::uint32_t> versions;
+  for (const Tensor& t : defined) {
+    before.push_back(storage_of(t));
+    versions.push_back(t.version());
+  }
+  const std::vector<std::byte> frame = in_place(row) ? outside(inputs[0]) : std::vector<std::byte>{};
+  const Tensors outputs = sample.call(inputs);
+  std::string problem = compare(row, outputs, want);
+  for (std::size_t i = 0; i < defined.size() && problem.empty(); ++i) {
+    const bool written = in_place(row) && i == 0;
+    if (written) {
+      if (defined[i].version() == versions[i]) problem = "the version of the written input did not rise";
+    } else if (storage_of(defined[i]) != before[i]) {
+      problem = "input " + std::to_string(i) + " was written";
+    } else if (defined[i].version() != versions[i]) {
+      problem = "the version of input " + std::to_string(i) + " rose";
+    }
+  }
+  if (problem.empty() && in_place(row) && outside(inputs[0]) != frame)
+    problem = "written outside of the view";
+  if (seen_varied) {
+    seen_varied->resize(std::max(seen_varied->size(), outputs.size()));
+    for (std::size_t k = 0; k < outputs.size(); ++k)
+      if (outputs[k].defined() && varied(outputs[k])) (*seen_varied)[k] = true;
+  }
+  return problem;
+}
+
+TEST_CASE("values agree with the float64 references in every layout") {
+  std::int64_t calls = 0;
+  for (const Row* row : rows_under_test()) {
+    for (DType dtype : row->dtypes) {
+      std::vector<bool> seen_varied;
+      for (const Sample& sample : samples_of(*row, dtype)) {
+        if (sample.large) continue;
+        for (int l = 0; l < static_cast<int>(Layout::count_); ++l) {
+          const auto layout = static_cast<Layout>(l);
+          const auto inputs = lay_out(sample.inputs, layout, in_place(*row));
+          if (!inputs) continue;
+          const std::string where =
+              describe(*row, sample, *inputs, std::string(name(dtype)) + " " + name(layout));
+          try {
+            expect_none(run(*row, sample, *inputs, &seen_varied), where);
+          } catch (const std::exception& e) { expect_none(std::string("threw: ") + e.what(), where); }
+          ++calls;
+        }
+      }
+      // fill_ gives one number, and a cast to bool of ones may.
+      for (std::size_t k = 0; k < seen_varied.size(); ++k)
+        if (row->op != OpId::fill_)
+          CHECK_MESSAGE(seen_varied[k], name(row->op) << " " << name(dtype) << ": output " << k
+                                                      << " is the same everywhere in every sample");
+    }
+  }
+  CHECK(calls > 0);
+  MESSAGE(calls << " calls");
+}
+
+TEST_CASE("large inputs agree with the float64 references") {
+  for (const Row* row : rows_under_test()) {
+    for (DType dtype : row->dtypes) {
+      // The reference takes the time: f32 computes in itself, bf16 is widened and narrowed; else the first dtype.
+      if (dtype != DType::f32 && dtype != DType::bf16 && row->dtypes.size() > 1) continue;
+      for (const Sample& sample : samples_of(*row, dtype)) {
+        if (!sample.large) continue;
+        const Tensors inputs = fresh(sample.inputs);
+        expect_none(run(*row, sample, inputs, nullptr), describe(*row, sample, inputs, "large"));
+      }
+    }
+  }
+}
+
+TEST_CASE("no op keeps memory") {
+  for (const Row* row : rows_under_test()) {
+    if (!row->samples) continue;
+    CAPTURE(name(row->op));
+    const std::vector<Sample> samples = samples_of(*row, row->dtypes[0]);
+    const std::int64_t before = memory_stats().total.current;
+    for (const Sample& sample : samples)
+      if (!sample.large) sample.call(fresh(sample.inputs));
+    CHECK(memory_stats().total.current == before);
+  }
+}
+
+// The harness must fail where a kernel is wrong: by two ulps of the format, in dtype, in shape, in a gap of its input.
+TEST_CASE("the comparison finds wrong outputs") {
+  const Row& row = row_of(OpId::add);
+  for (DType dtype : kFloats) {
+    Sample sample = samples_of(row, dtype)[0];
+    const Tensors inputs = fresh(sample.inputs);
+    CHECK(run(row, sample, inputs, nullptr).empty());
+    const Call right = sample.call;
+    const auto found = [&](const std::function<Tensor(const Tensor&)>& change) {
+      sample.call = [&](const Tensors& in) -> Tensors { return {change(right(in)[0])}; };
+      return run(row, sample, fresh(inputs), nullptr);
+    };
+    CHECK(found([&](const Tensor& y) {
+            Array a = to_array(y);
+            a[7] += std::ldexp(float_info(dtype).epsilon, std::ilogb(a[7]) + 1);  // two ulps
+            return from_data(a.v, y.sizes(), {.dtype = dtype});
+          }).find("element [0, 1, 2] is") != std::string::npos);
+    CHECK(found([](const Tensor& y) { return y.reshape({-1}); }).find("expected [3, 4, 5]") !=
+          std::string::npos);
+    CHECK(found([](const Tensor& y) { return y.to(DType::i64); }).find("i64, expected") != std::string::npos);
+    sample.call = [&](const Tensors& in) -> Tensors {
+      const Tensors y = right(in);
+      in[0].fill_(0);
+      return y;
+    };
+    CHECK(run(row, sample, fresh(inputs), nullptr) == "input 0 was written");
+  }
+  CHECK_FALSE(varied(ones({3})));
+  CHECK(varied(from_data(std::vector<double>{1, 1, 2}, {3})));
+}
+
+}  // namespace
+}  // namespace gradual::test
