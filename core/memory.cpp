@@ -133,9 +133,9 @@ struct ThreadCacheOwner {
   }
 };
 ThreadCache* make_thread_cache() {
-  if (thread_ended || !kCache) return nullptr;
-  thread_local ThreadCacheOwner owner;
-  return thread_cache = &owner.cache;
+  if (thread_ended) return nullptr;
+  thread_local ThreadCacheOwner owner;  // without a cache too: the thread's accounts are handed over when it ends
+  return kCache ? thread_cache = &owner.cache : nullptr;
 }
 inline ThreadCache* cache_of_thread() { return thread_cache ? thread_cache : make_thread_cache(); }
 
