@@ -18,7 +18,8 @@ MatmulPrecision& matmul_precision() {
 namespace cpu {
 namespace {
 
-// Sizes with broadcast dims counted once, and whether the elements then fill their span without gaps.
+// Sizes with broadcast dims counted once, and whether the elements then span no more memory than they need: the span
+// is converted as it lies and the strides stay.
 Shape distinct_sizes(const Tensor& t) {
   Shape sizes = t.sizes();
   for (int d = 0; d < sizes.size(); ++d)
@@ -28,7 +29,6 @@ Shape distinct_sizes(const Tensor& t) {
 bool gapless(const Tensor& t, const Shape& sizes) {
   std::int64_t last = 0;
   for (int d = 0; d < sizes.size(); ++d) last += (sizes[d] - 1) * t.strides()[d];
-  // Views never overlap themselves but by strides of 0, so a span of numel elements holds each of them once.
   return last + 1 == numel(sizes);
 }
 
