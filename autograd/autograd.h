@@ -15,7 +15,9 @@ namespace autograd {
 
 struct GradOptions {
   bool retain_graph = false;  // keep what the nodes saved, for another backward
-  bool create_graph = false;  // record the backward itself (implies retain_graph)
+  // Record the backward itself (implies retain_graph). A leaf's grad() then keeps its graph, and that the leaf: drop it
+  // with zero_grad(), or use autograd::grad.
+  bool create_graph = false;
   bool allow_unused = false;  // an input the outputs do not depend on gets an undefined gradient, not an Error
 };
 

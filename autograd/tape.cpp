@@ -24,9 +24,9 @@ std::string inputs_of(const Node& n) {
   for (int i = 0; i < n.input_count; ++i) {
     const Node::Input& x = n.input(i);
     if (!x.present) continue;
-    text += text.empty() ? "" : ", ";
-    text += x.edge.node ? "#" + std::to_string(x.edge.node->sequence) + " " : "- ";
-    text += kind_of(x.sizes, x.dtype);
+    if (!text.empty()) text += ", ";
+    text += x.edge.node ? '#' + std::to_string(x.edge.node->sequence) : std::string(1, '-');
+    text += ' ' + kind_of(x.sizes, x.dtype);
   }
   return text;
 }

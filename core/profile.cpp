@@ -72,9 +72,11 @@ std::string Profile::table() const {
   const Entry all = total();
   std::string text = header("op");
   for (const Entry& e : by_op()) text += row(e, all.seconds);
-  text += "\n" + header("module");
+  text += '\n';
+  text += header("module");
   for (const Entry& e : by_module()) text += row(e, all.seconds);
-  return text + "\n" + row(all, all.seconds);
+  text += '\n';
+  return text + row(all, all.seconds);
 }
 
 }  // namespace gradual

@@ -13,7 +13,7 @@ bool same_bits(const Tensor& a, const Tensor& b) {
 }
 
 // Two layers with dropout, a residual and captured weights; every value and gradient that comes out.
-std::vector<Tensor> run(bool checkpointed, bool residual) {
+std::vector<Tensor> run(bool checkpointed, bool residual, bool autocast) {
   manual_seed(11);
   const Tensor x = rand({16, 32}).set_requires_grad();
   const Tensor w1 = randn({32, 32}).set_requires_grad();
@@ -22,22 +22,28 @@ std::vector<Tensor> run(bool checkpointed, bool residual) {
     const Tensor a = dropout(tanh(matmul(h, w1)), 0.5);
     return dropout(matmul(a, w2), 0.25) * h + h;  // h three times
   };
-  Tensor y = x * 2;
-  for (int i = 0; i < 3; ++i) {
-    const Tensor out = checkpointed ? checkpoint(block, y) : block(y);
-    y = residual ? y + out : out;
+  Tensor loss;
+  {
+    const amp::Autocast scope({.dtype = DType::bf16, .enabled = autocast});
+    Tensor y = x * 2;
+    for (int i = 0; i < 3; ++i) {
+      const Tensor out = checkpointed ? checkpoint(block, y) : block(y);
+      y = residual ? y + out : out;
+    }
+    loss = square(y).mean();
   }
-  const Tensor loss = square(y).mean();
   loss.backward();
   return {loss.detach(), x.grad(), w1.grad(), w2.grad(), rand({4})};
 }
 
 }  // namespace
 
-TEST_CASE("checkpoint: the same bits as without, dropout included") {
-  for (const bool residual : {false, true}) {
-    const auto plain = run(false, residual);
-    const auto saved = run(true, residual);
+TEST_CASE("checkpoint: the same bits as without; dropout, residuals, autocast that has ended by then") {
+  for (const int variant : {0, 1, 2, 3}) {
+    const auto plain = run(false, variant & 1, variant & 2);
+    const auto saved = run(true, variant & 1, variant & 2);
+    CAPTURE(variant);
+    CHECK(plain[2].defined());
     for (std::size_t i = 0; i < plain.size(); ++i) {
       CAPTURE(i);
       CHECK(same_bits(plain[i], saved[i]));
