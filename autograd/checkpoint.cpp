@@ -28,6 +28,7 @@ class Checkpoint final : public Function {
 
   std::vector<Tensor> forward(const std::vector<Tensor>& inputs) override {
     save_for_backward(inputs);
+    const DrawScope draws(draws_, DrawScope::Mode::record);
     return fn_({inputs.begin() + 1, inputs.end()});
   }
 
@@ -55,7 +56,8 @@ class Checkpoint final : public Function {
   }
 
  private:
-  std::vector<Tensor> recompute(const std::vector<Tensor>& inputs) const {
+  std::vector<Tensor> recompute(const std::vector<Tensor>& inputs) {
+    const DrawScope draws(draws_, DrawScope::Mode::replay);
     const Recomputation running;
     const EnableGrad recording;
     context().line = state().context.line;
@@ -65,6 +67,7 @@ class Checkpoint final : public Function {
   }
 
   SegmentFn fn_;
+  std::vector<RandomKey> draws_;
 };
 
 }  // namespace

@@ -13,8 +13,7 @@ using SegmentFn = std::function<std::vector<Tensor>(const std::vector<Tensor>&)>
 // fn(inputs), of one to three outputs, without keeping what its ops save for backward: backward runs fn once more,
 // with the same random numbers, autocast state and module, and differentiates that. The gradients are those without
 // checkpointing, to the bit, of `inputs` as of every tensor that fn captured (parameters); second derivatives too.
-// fn must compute the same thing again: it must not read what has changed in between, draws random numbers from the
-// default generator alone, and should write nothing.
+// fn must compute the same thing again: it must not read what has changed in between, and should write nothing.
 std::vector<Tensor> checkpoint(SegmentFn fn, const std::vector<Tensor>& inputs,
                                SourceLocation loc = SourceLocation::current());
 // The same for one tensor.

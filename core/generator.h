@@ -2,7 +2,9 @@
 // same call gives the same numbers on any device, for any launch shape or thread count, and after a resume.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
+#include <vector>
 
 namespace gradual {
 
@@ -16,7 +18,7 @@ struct RandomKey {
 class Generator {
  public:
   explicit Generator(std::uint64_t seed = 0) : seed_(seed) {}
-  RandomKey next() { return {seed_, stream_++}; }  // a fresh stream
+  RandomKey next();  // a fresh stream
   void manual_seed(std::uint64_t seed) { seed_ = seed, stream_ = 0; }
   std::uint64_t seed() const { return seed_; }
   std::uint64_t stream() const { return stream_; }
@@ -42,6 +44,24 @@ class GeneratorScope {
 
  private:
   Generator* saved_;
+};
+
+// While it lives, what next() gives on this thread, whatever the generator, is written to `log`, or comes from there
+// in the same order and no generator moves: for computing something again (activation checkpointing). Scopes nest.
+class DrawScope {
+ public:
+  enum class Mode { record, replay };
+  DrawScope(std::vector<RandomKey>& log, Mode mode);
+  ~DrawScope();
+  DrawScope(const DrawScope&) = delete;
+  DrawScope& operator=(const DrawScope&) = delete;
+
+ private:
+  friend class Generator;
+  std::vector<RandomKey>& log_;
+  Mode mode_;
+  std::size_t used_ = 0;
+  DrawScope* outer_;
 };
 
 }  // namespace gradual

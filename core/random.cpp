@@ -1,4 +1,5 @@
 // Random numbers as tensors. Element i of a call is word i of its Philox stream (normals: words 2i, 2i+1).
+#include <string>
 #include <vector>
 
 #include "convert.h"
@@ -14,14 +15,15 @@ __extension__ using Wide = unsigned __int128;  // for the upper half of a 64 x 6
 
 thread_local Generator* current = nullptr;
 
+thread_local DrawScope* draws = nullptr;
+
 Generator& thread_generator() {
   thread_local Generator generator;
   return generator;
 }
 
 // Writes f(words of the chunk) into contiguous `t`, in chunks that do not depend on the number of threads.
-template <class F>
-void fill_random(const Tensor& t, int words_each, RandomKey key, F value) {
+template <class F> void fill_random(const Tensor& t, int words_each, RandomKey key, F value) {
   constexpr std::int64_t kChunk = 4096;
   auto* out = static_cast<char*>(t.raw());
   const std::size_t width = size_of(t.dtype());
@@ -29,7 +31,8 @@ void fill_random(const Tensor& t, int words_each, RandomKey key, F value) {
   parallel_for(t.numel(), kChunk, [&](std::int64_t begin, std::int64_t end) {
     const std::int64_t n = end - begin;
     std::vector<std::uint32_t> words(static_cast<std::size_t>(n * words_each));
-    philox_fill(key.seed, key.stream, static_cast<std::uint64_t>(begin * words_each), words.data(), n * words_each);
+    philox_fill(key.seed, key.stream, static_cast<std::uint64_t>(begin * words_each), words.data(),
+                n * words_each);
     std::vector<double> values(static_cast<std::size_t>(n));
     for (std::int64_t i = 0; i < n; ++i)
       values[static_cast<std::size_t>(i)] = value(&words[static_cast<std::size_t>(i * words_each)]);
@@ -37,8 +40,7 @@ void fill_random(const Tensor& t, int words_each, RandomKey key, F value) {
   });
 }
 
-template <class F>
-const Tensor& fill_any(const Tensor& t, int words_each, RandomKey key, F value) {
+template <class F> const Tensor& fill_any(const Tensor& t, int words_each, RandomKey key, F value) {
   if (t.is_contiguous()) {
     fill_random(t, words_each, key, value);
   } else {
@@ -54,18 +56,37 @@ double uniform(const std::uint32_t* w) { return static_cast<double>(uniform01(w[
 
 }  // namespace
 
+DrawScope::DrawScope(std::vector<RandomKey>& log, Mode mode) : log_(log), mode_(mode), outer_(draws) {
+  draws = this;
+}
+DrawScope::~DrawScope() { draws = outer_; }
+
+RandomKey Generator::next() {
+  // Out to the first scope that replays; those that record inside of it write down what it gives.
+  DrawScope* source = draws;
+  while (source && source->mode_ == DrawScope::Mode::record) source = source->outer_;
+  if (source && source->used_ == source->log_.size())
+    fail("random numbers: a computation that runs again draws more than it did the first time (" +
+         std::to_string(source->used_) + " draws)");
+  const RandomKey key = source ? source->log_[source->used_++] : RandomKey{seed_, stream_++};
+  for (DrawScope* s = draws; s != source; s = s->outer_) s->log_.push_back(key);
+  return key;
+}
+
 Generator& default_generator() { return current ? *current : thread_generator(); }
 void manual_seed(std::uint64_t seed) { default_generator().manual_seed(seed); }
 GeneratorScope::GeneratorScope(Generator& generator) : saved_(current) { current = &generator; }
 GeneratorScope::~GeneratorScope() { current = saved_; }
 
 const Tensor& Tensor::uniform_(double low, double high, Generator& g) const {
-  return fill_any(*this, 1, g.next(), [=](const std::uint32_t* w) { return low + (high - low) * uniform(w); });
+  return fill_any(*this, 1, g.next(),
+                  [=](const std::uint32_t* w) { return low + (high - low) * uniform(w); });
 }
 
 const Tensor& Tensor::normal_(double mean, double std, Generator& g) const {
-  return fill_any(*this, 2, g.next(),
-                  [=](const std::uint32_t* w) { return mean + std * static_cast<double>(box_muller(w[0], w[1])[0]); });
+  return fill_any(*this, 2, g.next(), [=](const std::uint32_t* w) {
+    return mean + std * static_cast<double>(box_muller(w[0], w[1])[0]);
+  });
 }
 
 Tensor rand(const Shape& sizes, TensorOptions o, Generator& g) {
@@ -87,8 +108,8 @@ Tensor randint(std::int64_t low, std::int64_t high, const Shape& sizes, TensorOp
   // The upper 64 bits of word pair * range: a bias below range / 2^64.
   std::vector<std::int64_t> values(static_cast<std::size_t>(t.numel()));
   for (std::size_t i = 0; i < values.size(); ++i) {
-    const std::uint64_t bits =
-        std::uint64_t{philox_word(key.seed, key.stream, 2 * i)} << 32 | philox_word(key.seed, key.stream, 2 * i + 1);
+    const std::uint64_t bits = std::uint64_t{philox_word(key.seed, key.stream, 2 * i)} << 32 |
+                               philox_word(key.seed, key.stream, 2 * i + 1);
     values[i] = low + static_cast<std::int64_t>(static_cast<Wide>(bits) * range >> 64);
   }
   store_from_i64(o.dtype, values.data(), t.raw(), 1, t.numel());
@@ -101,9 +122,9 @@ Tensor randperm(std::int64_t n, Generator& g) {
   Tensor t = arange(0, static_cast<double>(n));
   auto* p = t.data<std::int64_t>();
   for (std::int64_t i = n - 1; i > 0; --i) {  // Fisher and Yates
-    const std::uint64_t bits = philox_word(key.seed, key.stream, static_cast<std::uint64_t>(2 * i)) |
-                               std::uint64_t{philox_word(key.seed, key.stream, static_cast<std::uint64_t>(2 * i + 1))}
-                                   << 32;
+    const std::uint64_t bits =
+        philox_word(key.seed, key.stream, static_cast<std::uint64_t>(2 * i)) |
+        std::uint64_t{philox_word(key.seed, key.stream, static_cast<std::uint64_t>(2 * i + 1))} << 32;
     std::swap(p[i], p[static_cast<Wide>(bits) * static_cast<std::uint64_t>(i + 1) >> 64]);
   }
   return t;

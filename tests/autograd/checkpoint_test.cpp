@@ -1,6 +1,7 @@
 #include "helpers.h"
 
 #include <cstring>
+#include <tuple>
 
 using namespace gradual;
 using namespace gradual::testing;
@@ -201,4 +202,30 @@ TEST_CASE("checkpoint: an edited input is an error; without recording it just ru
   check_message(message_of([&] { y.backward(); }), {"checkpoint", "changed in place"});
   const NoGrad off;
   CHECK(!checkpoint([](const Tensor& t) { return t * t; }, x).requires_grad());
+}
+
+TEST_CASE("checkpoint: random numbers of a generator of one's own, and segments inside segments") {
+  const auto gradients = [](bool checkpointed) {
+    manual_seed(5);
+    Generator own(9);
+    const Tensor x = leaf(Values(64, 1));
+    const auto inner = [&](const Tensor& h) { return dropout(h * h, 0.5, own) + dropout(h, 0.5); };
+    const auto outer = [&](const Tensor& h) {
+      const Tensor a = dropout(h, 0.25, own);
+      const Tensor b = checkpointed ? checkpoint(inner, a) : inner(a);
+      return dropout(b * b, 0.5, own);
+    };
+    const Tensor y = checkpointed ? checkpoint(outer, x) : outer(x);
+    y.sum().backward();
+    return std::tuple(values(y), values(x.grad()), own.stream(), default_generator().stream());
+  };
+  CHECK(gradients(false) == gradients(true));
+}
+
+TEST_CASE("checkpoint: a segment that draws more when it runs again is an error") {
+  const Tensor x = leaf({1, 2});
+  int calls = 0;
+  const auto f = [&](const Tensor& h) { return ++calls == 1 ? h * 2 : dropout(h, 0.5); };
+  const Tensor y = checkpoint(f, x).sum();
+  check_message(message_of([&] { y.backward(); }), {"draws more"});
 }
