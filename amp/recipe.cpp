@@ -20,13 +20,15 @@ std::vector<Recipe> built_in() {
       {.name = "fp32", .description = "everything in f32"},
       {.name = "tf32", .description = "f32, contractions round their operands to 10 bits", .tf32 = true},
       {.name = "fp16-pure",
-       .description = "everything in f16, norms and loss too; no masters, no loss scaling",
+       .description = "everything in f16: norms, loss and optimizer too; no masters, no loss scaling",
        .mode = Mode::pure,
-       .dtype = DType::f16},
+       .dtype = DType::f16,
+       .optimizer_state = DType::f16},
       {.name = "bf16-pure",
-       .description = "everything in bf16, norms and loss too; no masters",
+       .description = "everything in bf16: norms, loss and optimizer too; no masters",
        .mode = Mode::pure,
-       .dtype = DType::bf16},
+       .dtype = DType::bf16,
+       .optimizer_state = DType::bf16},
       {.name = "fp16-master",
        .description = "f16 model with norms and loss in f32, FP32 masters, dynamic loss scale",
        .mode = Mode::half,
@@ -100,14 +102,16 @@ const PolicyTable& table_of(Mode mode) {
   return tables[static_cast<int>(mode)];
 }
 
+bool is_half(DType d) { return d == DType::f16 || d == DType::bf16; }
+
 optim::UpdateOptions update_options(const Recipe& r, std::uint64_t seed) {
   return {.update = r.masters == Masters::none ? r.update : LowPrecisionUpdate::masters,
           .flat_masters = r.masters == Masters::flat,
           .state_dtype = r.optimizer_state == DType::f32 ? std::nullopt : std::optional(r.optimizer_state),
+          .pure_arithmetic = is_half(r.optimizer_state) && r.masters == Masters::none &&
+                             r.update == LowPrecisionUpdate::none,
           .seed = seed};
 }
-
-bool is_half(DType d) { return d == DType::f16 || d == DType::bf16; }
 
 }  // namespace
 
