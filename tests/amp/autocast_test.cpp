@@ -275,7 +275,7 @@ TEST_CASE("a forward without grad and then one with it in one region: the gradie
   CHECK(same_bits(w.grad(), expected * 2));
 }
 
-TEST_CASE("f64 and integers pass untouched; f64 beside a half is an error in a contraction") {
+TEST_CASE("f64 and integers pass untouched, f64 beside a half is an error in a contraction") {
   const Tensor f = random({3, 3}, 1), d = f.to(DType::f64), h = f.to(DType::f16);
   const Tensor i = ones({3, 3}, {.dtype = DType::i64});
   const Autocast scope({.dtype = DType::f16});
@@ -295,7 +295,7 @@ TEST_CASE("f64 and integers pass untouched; f64 beside a half is an error in a c
   CHECK(matmul(f8, f8).dtype() == DType::f32);  // f8 passes too: its contractions give f32
 }
 
-TEST_CASE("a new thread has no region; a snapshot hands one over, and outlives its scope") {
+TEST_CASE("a new thread has no region, a snapshot hands one over, and outlives its scope") {
   const Tensor a = random({3, 3}, 1);
   ThreadState state;
   {

@@ -58,7 +58,7 @@ TEST_CASE("a gradient that vanishes and one that overflows, by role") {
   CHECK(stats.watched() == 2);
 }
 
-TEST_CASE("in bf16 neither happens; f32 gradients count only as if they were cast") {
+TEST_CASE("in bf16 neither happens, f32 gradients count only as if they were cast") {
   GradientStats stats;
   const auto count = [&](GradientStats& s, DType dtype) {
     const auto watch = s.watch(0);

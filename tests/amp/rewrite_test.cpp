@@ -59,7 +59,7 @@ TEST_CASE("a rewritten matmul computes with rounded operands, forward and backwa
   CHECK(same_bits(w.grad(), matmul(q(x.detach()).t(), q(dy))));
 }
 
-TEST_CASE("linear with bias and conv2d likewise; the bias gradient is the plain sum") {
+TEST_CASE("linear with bias and conv2d likewise, the bias gradient is the plain sum") {
   Tensor x = random({2, 4, 7}, 1).set_requires_grad();
   Tensor w = random({3, 7}, 2).set_requires_grad();
   Tensor b = random({3}, 3).set_requires_grad();

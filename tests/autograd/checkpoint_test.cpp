@@ -194,7 +194,7 @@ TEST_CASE("checkpoint: an exception in the recomputation leaves the thread clean
   CHECK(values(x.grad()) == Values{3});
 }
 
-TEST_CASE("checkpoint: an edited input is an error; without recording it just runs") {
+TEST_CASE("checkpoint: an edited input is an error, without recording it just runs") {
   const Tensor x = leaf({2});
   const Tensor h = x * 2;
   const Tensor y = checkpoint([](const Tensor& t) { return t * t; }, h).sum();

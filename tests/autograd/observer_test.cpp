@@ -38,7 +38,7 @@ using Names = std::vector<std::string>;
 
 }  // namespace
 
-TEST_CASE("observer: none installed, nothing observed; scopes nest and go on exceptions") {
+TEST_CASE("observer: none installed, nothing observed, scopes nest and go on exceptions") {
   Recorder outer;
   Recorder inner;
   CHECK(chain().observe == nullptr);
@@ -105,7 +105,7 @@ TEST_CASE("observer: counts what rounding did, only where asked") {
   CHECK(around.underflow == 2);  // a scope around the observers loses nothing
 }
 
-TEST_CASE("observer: a user function and the ops inside it; time is each one's own") {
+TEST_CASE("observer: a user function and the ops inside it, time is each one's own") {
   Recorder seen;
   seen.counts = true;
   const Tensor x = leaf(Values(1 << 16, 1.0));

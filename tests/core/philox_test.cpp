@@ -44,7 +44,7 @@ TEST_CASE("philox fills a range as it gives single words") {
   CHECK(philox_word(0, 1, 0) != philox_word(0, 0, 4));
 }
 
-TEST_CASE("uniform numbers lie on the grid of 24 bits in [0, 1)") {
+TEST_CASE("uniform numbers lie on the grid of 24 bits in (0, 1)") {
   CHECK(uniform01(0) == 0.0f);
   CHECK(uniform01(0xff) == 0.0f);
   CHECK(uniform01(0x100) == 0x1p-24f);

@@ -121,7 +121,7 @@ TEST_CASE("max_pool2d_backward and _gather refuse indices that no pooling gave")
   CHECK_THROWS_WITH_AS(max_pool2d_gather(ones({1, 1, 2, 2}), index), doctest::Contains("index 4"), Error);
 }
 
-TEST_CASE("avg_pool2d counts padding as zeros; its gradient is the transpose") {
+TEST_CASE("avg_pool2d counts padding as zeros, its gradient is the transpose") {
   for (const Case& c : kCases) {
     CAPTURE(to_string(c.sizes));
     const Tensor x = numbers(c.sizes, DType::f64);
@@ -149,7 +149,7 @@ TEST_CASE("avg_pool2d counts padding as zeros; its gradient is the transpose") {
   }
 }
 
-TEST_CASE("adaptive_avg_pool2d covers floor to ceil; its gradient is the transpose") {
+TEST_CASE("adaptive_avg_pool2d covers floor to ceil, its gradient is the transpose") {
   // 5 inputs to 3 outputs: [0, 2), [1, 4), [3, 5).
   const Tensor row = from_data(std::vector<double>{1, 2, 4, 8, 16}, {1, 1, 1, 5}, {.dtype = DType::f64});
   const std::vector<double> y = adaptive_avg_pool2d(row, 1, 3).to_vector<double>();

@@ -305,7 +305,7 @@ TEST_CASE("forward hooks see input and output until they are removed") {
   CHECK(calls == Names{"first [2, 3] [2, 4]"});
 }
 
-TEST_CASE("a module's hook surrounds its calls; what throws leaves all scopes as they were") {
+TEST_CASE("a module's hook surrounds its calls, what throws leaves all scopes as they were") {
   struct Log : nn::ModuleHook {
     explicit Log(Names* to) : log(to) {}
     Names* log;

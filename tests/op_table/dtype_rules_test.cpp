@@ -105,7 +105,7 @@ TEST_CASE("numbers never promote a tensor") {
   CHECK((half + 0.0001).to_vector<double>() == std::vector<double>{3, 3});
 }
 
-TEST_CASE("bool and integers with floats promote to the float; f8 with another dtype is refused") {
+TEST_CASE("bool and integers with floats promote to the float, f8 with another dtype is refused") {
   const Tensor i = full({2}, 3, {.dtype = DType::i64});
   const Tensor b = full({2}, 1, {.dtype = DType::bool_});
   for (DType dtype : kFloats) {
