@@ -95,9 +95,8 @@ std::int64_t Tape::saved_bytes() const {
   return bytes_of(all);
 }
 
-void Tape::set_name(const Tensor& t, std::string text) {
-  if (const GradMeta* m = grad_meta(t); m && m->edge.node)
-    names_.emplace_back(m->edge.node.get(), std::move(text));
+void Tape::set_name(const Tensor& t, const std::string& text) {
+  if (const GradMeta* m = grad_meta(t); m && m->edge.node) names_.emplace_back(m->edge.node.get(), text);
 }
 
 std::string Tape::name_of(const Node& node) const {

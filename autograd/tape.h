@@ -19,7 +19,7 @@ class Tape {
   // Bytes kept for backward, each storage once; parameters and other leaves' own numbers among them.
   std::int64_t saved_bytes() const;
   // Shows this name for a leaf or for the op that made the tensor.
-  void set_name(const Tensor& t, std::string name);
+  void set_name(const Tensor& t, const std::string& name);
   std::string name_of(const Node& node) const;  // as set; else the op's name, or "leaf"
 
   // A row a node: sequence, op, where its inputs come from, shapes and dtypes, module, line, bytes saved, and why the
