@@ -35,18 +35,19 @@ struct Options {
   std::string optimizer = "adamw";  // adamw, adam or sgd
   int seeds = 1;                    // seeds 0 to seeds-1
   Device device = Device::cpu();
-  int sample_every = 8;             // gradients are looked at on every n-th step
-  bool resume = false;              // go on where an earlier run into the same `out` stopped
-  std::string trace;                // a file (or "-") for one traced step of each recipe
-  std::string profile;              // a file (or "-") for a profile of each run
-  std::function<void(const Progress&)> progress;
-  std::function<bool()> stop;       // asked before every step: true ends the comparison early, keeping what there is
+  int sample_every = 8;      // gradients are looked at on every n-th step
+  bool resume = false;       // go on where an earlier run into the same `out` stopped
+  std::string trace = {};    // a file (or "-") for one traced step of each recipe
+  std::string profile = {};  // a file (or "-") for a profile of each run
+  std::function<void(const Progress&)> progress = {};
+  std::function<bool()> stop = {};  // asked before every step: true ends the comparison early, keeping what there is
 };
 
 // Trains make_model() under each recipe and seed. Where `out` is not empty, results.json, curves.csv, report.html and
 // checkpoints go there (written whole, after every run). A recipe that diverges is a result. Error for options that
 // are out of range, before anything runs.
-std::vector<Result> compare(const MakeModel& make_model, const LabData& data, const std::vector<amp::Recipe>& recipes,
-                            const std::string& out = "", const Options& options = {});
+std::vector<Result> compare(const MakeModel& make_model, const LabData& data,
+                            const std::vector<amp::Recipe>& recipes, const std::string& out = "",
+                            const Options& options = {});
 
 }  // namespace gradual::lab
