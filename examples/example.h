@@ -1,0 +1,77 @@
+// What the examples share: a command line of "--name value" pairs and flags, and claims that are checked.
+#pragma once
+
+#include <cstdio>
+#include <cstdlib>
+#include <exception>
+#include <stdexcept>
+#include <string>
+#include <vector>
+
+namespace example {
+
+// Arguments are read where they are needed; what nobody asked for is an error in done().
+class Arguments {
+ public:
+  Arguments(int argc, char** argv) : words_(argv + 1, argv + argc), used_(words_.size(), false) {}
+
+  bool flag(const std::string& name) { return find(name) < words_.size(); }
+  std::string text(const std::string& name, const std::string& otherwise) {
+    const std::size_t i = find(name);
+    if (i >= words_.size()) return otherwise;
+    if (i + 1 >= words_.size()) throw std::runtime_error(name + " wants a value");
+    used_[i + 1] = true;
+    return words_[i + 1];
+  }
+  long number(const std::string& name, long otherwise) {  // at least 1
+    const std::string word = text(name, std::to_string(otherwise));
+    char* end = nullptr;
+    const long value = std::strtol(word.c_str(), &end, 10);
+    if (*end != '\0' || value < 1)
+      throw std::runtime_error(name + " wants a whole number from 1 on, not '" + word + "'");
+    return value;
+  }
+  void done() const {
+    for (std::size_t i = 0; i < words_.size(); ++i)
+      if (!used_[i])
+        throw std::runtime_error("'" + words_[i] +
+                                 "' is not an argument; the file's first lines say which are");
+  }
+
+ private:
+  std::size_t find(const std::string& name) {
+    for (std::size_t i = 0; i < words_.size(); ++i) {
+      if (words_[i] != name || used_[i]) continue;
+      used_[i] = true;
+      return i;
+    }
+    return words_.size();
+  }
+  std::vector<std::string> words_;
+  std::vector<bool> used_;
+};
+
+inline int& broken_claims() {
+  static int count = 0;
+  return count;
+}
+// An example says nothing that it has not checked: a claim that does not hold makes the program end with status 1.
+inline void claim(bool holds, const char* what) {
+  std::printf("  [%s] %s\n", holds ? "holds" : "DOES NOT HOLD", what);
+  if (!holds) ++broken_claims();
+}
+
+// main's body: runs the example and turns errors and broken claims into the program's status.
+inline int run(int argc, char** argv, void (*body)(Arguments&)) {
+  std::setvbuf(stdout, nullptr, _IOLBF, BUFSIZ);  // a progress line shows at once, in a pipe too
+  try {
+    Arguments arguments(argc, argv);
+    body(arguments);
+  } catch (const std::exception& e) {
+    std::fprintf(stderr, "%s\n", e.what());
+    return 2;
+  }
+  return broken_claims() == 0 ? 0 : 1;
+}
+
+}  // namespace example

@@ -1,0 +1,191 @@
+// Mixed precision by hand, and the same by amp.
+//
+// A two-layer MLP (inputs -> hidden -> 10, ReLU, SGD) is trained three times from the same weights on the same batches:
+//   fp32      as usual;
+//   by hand   FP32 masters, FP16 copies of them, a scaled loss: every cast is written out, with plain tensor ops;
+//   amp       the same in five lines, by the recipe fp16-static:128.
+// You learn what the recipe does at each step of the loop, that nothing else is in it (the losses agree to the bit), and
+// where the memory goes: all bytes are counted by the allocator while the steps run.
+//
+//   mixed_precision_from_scratch                                   # embedded digits, 64 -> 1024 -> 10, seconds
+//   mixed_precision_from_scratch --full --data mnist:DIR           # 784 -> 8192 -> 10 with batches of 8192, minutes
+//   options: --data digits|mnist:DIR  --hidden N  --batch N  --steps N
+//
+// After Micikevicius et al. 2018, "Mixed Precision Training". Fast FP16 wants hardware for it: on a CPU without FP16
+// arithmetic the memory shrinks and the time may not.
+#include <gradual/data/data_loader.h>
+#include <gradual/data/digits.h>
+#include <gradual/data/idx.h>
+#include <gradual/gradual.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+
+#include "example.h"
+
+using namespace gradual;
+
+namespace {
+
+constexpr double kLr = 0.01;
+constexpr double kScale = 128;
+
+using Step = std::function<Tensor(const data::Batch&)>;  // one training step; returns the loss
+
+std::shared_ptr<nn::Sequential> make_model(std::int64_t inputs, std::int64_t hidden) {
+  manual_seed(0);
+  return std::make_shared<nn::Sequential>(nn::Linear(inputs, hidden), nn::ReLU(), nn::Linear(hidden, 10));
+}
+
+// The model once more as a plain function of its four parameters, in whatever dtype these are.
+Tensor forward(const std::vector<Tensor>& w, const Tensor& x) {
+  return linear(relu(linear(x, w[0], w[1])), w[2], w[3]);
+}
+
+Step fp32_by_hand(const std::shared_ptr<nn::Sequential>& model) {
+  return [weights = model->parameters()](const data::Batch& b) {
+    const Tensor loss = cross_entropy(forward(weights, b.inputs), b.targets);
+    loss.backward();
+    const NoGrad no_grad;
+    for (const Tensor& w : weights) {
+      w.add_(w.grad(), -kLr);
+      w.zero_grad();
+    }
+    return loss.detach();
+  };
+}
+
+Step mixed_by_hand(const std::shared_ptr<nn::Sequential>& model) {
+  std::vector<Tensor> masters;  // FP32: what training really updates
+  for (const Tensor& p : model->parameters()) {
+    masters.push_back(p.detach().clone());
+    masters.back().set_category(Category::masters);  // only for the memory table below
+  }
+  return [masters](const data::Batch& b) {
+    // 1. Round the masters to FP16: the model that computes.
+    std::vector<Tensor> half;
+    for (const Tensor& m : masters) {
+      half.push_back(m.to(DType::f16));
+      half.back().set_category(Category::parameters);
+      half.back().set_requires_grad();
+    }
+    // 2. Forward in FP16; the loss in FP32, where exp and log have room.
+    const Tensor loss = cross_entropy(forward(half, b.inputs.to(DType::f16)).to(DType::f32), b.targets);
+    // 3. Backward of the scaled loss lifts FP16 gradients away from zero.
+    (loss * kScale).backward();
+    // 4. A gradient that overflowed spoils the step: leave it out.
+    const NoGrad no_grad;
+    for (const Tensor& h : half)
+      if (!std::isfinite(h.grad().to(DType::f32).abs().sum().item())) return loss.detach();
+    // 5. Unscale in FP32 (in FP16 the small ones would vanish after all) and update the masters.
+    for (std::size_t i = 0; i < masters.size(); ++i)
+      masters[i].add_(half[i].grad().to(DType::f32) * (1 / kScale), -kLr);
+    return loss.detach();
+  };
+}
+
+Step with_amp(const std::shared_ptr<nn::Sequential>& model) {
+  auto run = std::make_shared<amp::RecipeRun>(
+      amp::recipe("fp16-static:128"), *model, [](auto groups, auto& precision) {
+        return std::make_unique<optim::SGD>(std::move(groups),
+                                            optim::SGDOptions{.lr = kLr, .precision = precision});
+      });
+  return [model, run](const data::Batch& b) {
+    return run->step([&] { return cross_entropy((*model)(b.inputs), b.targets); }).loss;
+  };
+}
+
+struct Report {
+  const char* name;
+  std::vector<double> losses = {};
+  double ms = 0;  // median of a step
+  MemoryStats memory = {};
+  std::int64_t before = 0;  // bytes that the data hold
+  double mb(Category c) const { return static_cast<double>(memory[c].peak) / 1e6; }
+  double total() const { return static_cast<double>(memory.total.peak - before) / 1e6; }
+};
+
+Report train(const char* name, Step (*make)(const std::shared_ptr<nn::Sequential>&),
+             const std::vector<data::Batch>& batches, std::int64_t hidden) {
+  using Clock = std::chrono::steady_clock;
+  Report report{.name = name, .before = memory_stats().total.current};
+  const Step step = make(make_model(batches[0].inputs.size(1), hidden));
+  reset_peak_memory();
+  std::vector<double> times;
+  for (const data::Batch& batch : batches) {
+    const Clock::time_point start = Clock::now();
+    report.losses.push_back(step(batch).item());
+    times.push_back(std::chrono::duration<double, std::milli>(Clock::now() - start).count());
+  }
+  report.memory = memory_stats();
+  std::nth_element(times.begin(), times.begin() + static_cast<long>(times.size() / 2), times.end());
+  report.ms = times[times.size() / 2];
+  return report;
+}
+
+std::vector<data::Batch> load(const std::string& spec, std::int64_t batch, std::int64_t steps) {
+  if (spec != "digits" && spec.rfind("mnist:", 0) != 0)
+    throw std::runtime_error("--data is digits or mnist:DIR, not '" + spec + "'");
+  const data::Dataset train =
+      spec == "digits" ? data::split(data::digits(), 1437).train : data::mnist(spec.substr(6)).train;
+  batch = std::min(batch, train.size());
+  data::DataLoader loader(train, {.batch = batch, .shuffle = true, .drop_last = true});
+  std::vector<data::Batch> batches;
+  for (data::Batch b; static_cast<std::int64_t>(batches.size()) < steps;)
+    if (loader.next(b)) batches.push_back({flatten(b.inputs, 1), b.targets});
+  return batches;
+}
+
+void print(const std::vector<Report>& runs) {
+  std::printf("\nloss by step\n%8s%14s%14s%14s\n", "", runs[0].name, runs[1].name, runs[2].name);
+  for (std::size_t i = 0; i < runs[0].losses.size(); ++i)
+    std::printf("%8zu%14.6f%14.6f%14.6f\n", i + 1, runs[0].losses[i], runs[1].losses[i], runs[2].losses[i]);
+  std::printf("\npeak memory, MB, as the allocator counted it\n");
+  for (const Category c : {Category::parameters, Category::masters, Category::activations,
+                           Category::gradients, Category::optimizer, Category::workspace})
+    std::printf("%-12s%10.2f%14.2f%14.2f\n", name(c), runs[0].mb(c), runs[1].mb(c), runs[2].mb(c));
+  std::printf("(workspace: batches, errors on their way back, temporaries)\n");
+  std::printf("%-12s%10.2f%14.2f%14.2f   (of the sum; parts peak at different times)\n", "total",
+              runs[0].total(), runs[1].total(), runs[2].total());
+  std::printf("%-12s%10s%13.2fx%13.2fx\n", "saving", "", runs[0].total() / runs[1].total(),
+              runs[0].total() / runs[2].total());
+  std::printf("\n%-12s%10.2f%14.2f%14.2f\n", "ms per step", runs[0].ms, runs[1].ms, runs[2].ms);
+  std::printf("%-12s%10s%13.2fx%13.2fx\n\n", "speed-up", "", runs[0].ms / runs[1].ms,
+              runs[0].ms / runs[2].ms);
+}
+
+void body(example::Arguments& arguments) {
+  const bool full = arguments.flag("--full");
+  const std::string spec = arguments.text("--data", "digits");
+  const std::int64_t hidden = arguments.number("--hidden", full ? 8192 : 1024);
+  const std::int64_t batch = arguments.number("--batch", full ? 8192 : 200);
+  const std::int64_t steps = arguments.number("--steps", 7);
+  arguments.done();
+
+  const std::vector<data::Batch> batches = load(spec, batch, steps);
+  std::printf("%lld -> %lld -> 10, batches of %lld, SGD %g, static loss scale %g, %lld steps\n",
+              static_cast<long long>(batches[0].inputs.size(1)), static_cast<long long>(hidden),
+              static_cast<long long>(batches[0].size()), kLr, kScale, static_cast<long long>(steps));
+  const std::vector<Report> runs{train("fp32", fp32_by_hand, batches, hidden),
+                                 train("by hand", mixed_by_hand, batches, hidden),
+                                 train("amp", with_amp, batches, hidden)};
+  print(runs);
+
+  double against_amp = 0, against_fp32 = 0;
+  for (std::size_t i = 0; i < batches.size(); ++i) {
+    against_amp = std::max(against_amp, std::fabs(runs[1].losses[i] - runs[2].losses[i]));
+    against_fp32 = std::max(against_fp32, std::fabs(runs[1].losses[i] - runs[0].losses[i]));
+  }
+  std::printf("largest difference in loss: by hand and amp %g, by hand and fp32 %g\n", against_amp,
+              against_fp32);
+  example::claim(against_amp == 0, "amp does what was written by hand, to the bit");
+  example::claim(against_fp32 < 5e-3, "mixed precision follows fp32 (within 0.005)");
+  if (steps > 1) example::claim(runs[1].losses.back() < runs[1].losses.front(), "the loss falls");
+  const double ratio = runs[0].mb(Category::activations) / runs[1].mb(Category::activations);
+  example::claim(ratio > 1.8 && ratio < 2.1, "activations take half the memory");
+}
+
+}  // namespace
+
+int main(int argc, char** argv) { return example::run(argc, argv, body); }
