@@ -5,6 +5,7 @@
 #include <gradual/autograd/rule.h>
 
 #include <algorithm>
+#include <cmath>
 
 #include "op_table.h"
 
@@ -85,6 +86,115 @@ TEST_CASE("gradgradcheck of every row that is differentiable twice") {
         return autograd::gradgradcheck(f, inputs).message;
       });
   MESSAGE(checks << " samples");
+  CHECK(checks > 0);
+}
+
+// The gradients of the sum of the floating outputs, each weighted with its own numbers in its own dtype.
+Tensors gradients_of(const Row& row, const Sample& sample, const Tensors& inputs) {
+  Tensors leaves;
+  for (const Tensor& t : inputs)
+    if (t.defined() && t.requires_grad()) leaves.push_back(t);
+  Tensors ends;
+  Tensors weights;
+  for (const Tensor& t : function_of(row, sample)(inputs)) {
+    if (!t.requires_grad()) continue;
+    ends.push_back(t);
+    Draw draw(t.dtype(), 3);
+    weights.push_back(draw.uniform(t.sizes(), 0.5, 1.5));
+  }
+  if (ends.empty()) return Tensors(leaves.size());
+  return autograd::grad(ends, leaves, weights, {.allow_unused = true});
+}
+
+// The largest difference of two gradients, and the largest entry.
+std::pair<double, double> distance(const Tensors& a, const Tensors& b) {
+  double far = 0;
+  double size = 0;
+  for (std::size_t k = 0; k < a.size(); ++k) {
+    if (!a[k].defined() || !b[k].defined()) {
+      if (a[k].defined() != b[k].defined()) far = INFINITY;
+      continue;
+    }
+    const Array x = to_array(a[k]);
+    const Array y = to_array(b[k]);
+    for (std::int64_t i = 0; i < x.numel(); ++i) {
+      if (!(std::fabs(x[i] - y[i]) <= far)) far = std::fabs(x[i] - y[i]);
+      size = std::max(size, std::fabs(y[i]));
+    }
+  }
+  return {far, size};
+}
+
+TEST_CASE("gradients do not depend on the inputs' layout") {
+  int checks = 0;
+  for (const Row* row : rows_under_test()) {
+    if (!row->samples || !row->no_gradient.empty()) continue;
+    for (const Sample& sample : samples_of(*row, DType::f64)) {
+      if (sample.large || !sample.gradient) continue;
+      const Tensors want = gradients_of(*row, sample, leaves_of(*row, sample));
+      for (int l = 1; l < static_cast<int>(Layout::expanded); ++l) {
+        const auto layout = static_cast<Layout>(l);
+        auto inputs = lay_out(sample.inputs, layout, info(row->op).kind == OpKind::InPlace);
+        if (!inputs) continue;
+        for (std::size_t i = 0; i < inputs->size(); ++i)
+          if (sample.inputs[i].defined() && sample.inputs[i].dtype() == DType::f64 && !constant(*row, i))
+            (*inputs)[i].set_requires_grad();
+        const auto [far, size] = distance(gradients_of(*row, sample, *inputs), want);
+        if (!(far <= 1e-12 * size))
+          expect_none("gradients differ by " + std::to_string(far),
+                      describe(*row, sample, *inputs, name(layout)));
+        ++checks;
+      }
+    }
+  }
+  CHECK(checks > 0);
+}
+
+// Each backward in the dtypes forward ran in: dtype and shape are the input's, and the numbers those of f64 but for the
+// rounding of the steps of the rule and its sums.
+TEST_CASE("backward runs in every float dtype") {
+  int checks = 0;
+  for (const Row* row : rows_under_test()) {
+    if (!row->samples || !row->no_gradient.empty()) continue;
+    for (DType dtype : {DType::f32, DType::f16, DType::bf16}) {
+      if (std::find(row->dtypes.begin(), row->dtypes.end(), dtype) == row->dtypes.end()) continue;
+      for (const Sample& sample : samples_of(*row, dtype)) {
+        if (sample.large || !sample.gradient) continue;
+        Tensors inputs = fresh(sample.inputs);
+        Tensors wide;
+        double epsilon = float_info(dtype).epsilon;  // the coarsest of the inputs'
+        double terms = 64;                           // the steps of a rule, each of which rounds
+        for (std::size_t i = 0; i < inputs.size(); ++i) {
+          const bool leaf = inputs[i].defined() && inputs[i].is_floating() && !is_f8(inputs[i].dtype()) &&
+                            !constant(*row, i);
+          wide.push_back(converted(inputs[i], DType::f64));
+          if (leaf) {
+            epsilon = std::max(epsilon, float_info(inputs[i].dtype()).epsilon);
+            inputs[i].set_requires_grad();
+            wide.back().set_requires_grad();
+          }
+          if (inputs[i].defined()) terms += static_cast<double>(inputs[i].numel());
+        }
+        const std::string where = describe(*row, sample, inputs, "backward");
+        try {
+          const Tensors got = gradients_of(*row, sample, inputs);
+          std::size_t k = 0;
+          for (const Tensor& t : inputs) {
+            if (!t.defined() || !t.requires_grad()) continue;
+            const Tensor& g = got[k++];
+            if (g.defined() && (g.dtype() != t.dtype() || g.sizes() != t.sizes()))
+              expect_none("gradient is " + to_string(g.sizes()) + " " + std::string(name(g.dtype())), where);
+          }
+          const auto [far, size] = distance(got, gradients_of(*row, sample, wide));
+          if (!(far <= terms * epsilon * std::max(1.0, size)))
+            expect_none(
+                "differs from the gradient in f64 by " + std::to_string(far) + " of " + std::to_string(size),
+                where);
+        } catch (const std::exception& e) { expect_none(std::string("threw: ") + e.what(), where); }
+        ++checks;
+      }
+    }
+  }
   CHECK(checks > 0);
 }
 

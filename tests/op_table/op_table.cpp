@@ -116,6 +116,8 @@ std::vector<int> order_for(Layout layout, int ndim) {
   for (int i = 0; i < ndim; ++i) order[static_cast<std::size_t>(i)] = i;
   if (layout == Layout::reversed) {
     std::reverse(order.begin(), order.end());
+  } else if (layout == Layout::channels_last) {
+    order = {0, 2, 3, 1};
   } else {
     std::swap(order[order.size() - 1], order[order.size() - 2]);
   }
@@ -132,6 +134,9 @@ std::optional<Tensor> one_laid_out(const Tensor& t, Layout layout, bool may_expa
       return permuted_storage(t, order_for(layout, n));
     case Layout::reversed:
       if (n < 3) return {};
+      return permuted_storage(t, order_for(layout, n));
+    case Layout::channels_last:
+      if (n != 4) return {};
       return permuted_storage(t, order_for(layout, n));
     case Layout::strided:
       if (n < 1) return {};
@@ -231,8 +236,8 @@ std::vector<Sample> samples_of(const Row& row, DType dtype) {
 }
 
 const char* name(Layout layout) {
-  static constexpr const char* kNames[] = {"contiguous", "offset",  "transposed", "first transposed",
-                                           "reversed",   "strided", "expanded"};
+  static constexpr const char* kNames[] = {"contiguous", "offset",        "transposed", "first transposed",
+                                           "reversed",   "channels-last", "strided",    "expanded"};
   return kNames[static_cast<int>(layout)];
 }
 

@@ -119,7 +119,17 @@ std::vector<Row> loss_rows();
 std::vector<Row> movement_rows();
 std::vector<Row> in_place_rows();
 
-enum class Layout { contiguous, offset, transposed, first_transposed, reversed, strided, expanded, count_ };
+enum class Layout {
+  contiguous,
+  offset,
+  transposed,
+  first_transposed,
+  reversed,
+  channels_last,
+  strided,
+  expanded,
+  count_
+};
 const char* name(Layout layout);
 // The inputs in another layout, in storage whose gaps hold NaN, -1 or true; nothing where the layout changes no
 // input. An expanded input repeats its first entry along dim 0, so values change: build the reference afterwards.

@@ -82,8 +82,8 @@ std::string far(const Tensor& got, const Json& golden) {
   const Array b = to_array(want);
   for (std::int64_t i = 0; i < a.numel(); ++i)
     if (!(std::fabs(a[i] - b[i]) <= 1e-10 * (1 + std::fabs(b[i]))))
-      return "element " + std::to_string(i) + " is " + std::to_string(a[i]) + ", PyTorch's " +
-             std::to_string(b[i]);
+      return "element " + std::to_string(i) + " differs from PyTorch's " + std::to_string(b[i]) + " by " +
+             Json(a[i] - b[i]).dump();
   return "";
 }
 

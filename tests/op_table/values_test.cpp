@@ -103,6 +103,37 @@ TEST_CASE("values agree with the float64 references in every layout") {
   MESSAGE(calls << " calls");
 }
 
+TEST_CASE("elementwise ops, convolution and pooling keep the order of their input's strides") {
+  for (const Row* row : rows_under_test()) {
+    const OpKind kind = info(row->op).kind;
+    const bool elementwise =
+        kind == OpKind::Elementwise || kind == OpKind::Transcendental || row->op == OpId::cast;
+    const bool image = row->op == OpId::conv2d || row->op == OpId::max_pool2d ||
+                       row->op == OpId::avg_pool2d || row->op == OpId::batch_norm;
+    if (!elementwise && !image) continue;
+    int checked = 0;
+    for (const Sample& sample : samples_of(*row, DType::f32)) {
+      if (sample.large || sample.inputs[0].numel() < 2) continue;
+      for (Layout layout : {Layout::channels_last, Layout::transposed, Layout::reversed}) {
+        const auto inputs = lay_out(sample.inputs, layout, false);
+        if (!inputs || (image && layout != Layout::channels_last)) continue;
+        const Tensor y = sample.call(*inputs)[0];
+        if (elementwise && y.sizes() != (*inputs)[0].sizes()) continue;  // broadcast
+        CAPTURE(describe(*row, sample, *inputs, name(layout)));
+        CAPTURE(to_string(y.strides()));
+        ++checked;
+        if (elementwise) {
+          CHECK(y.strides() == (*inputs)[0].strides());
+        } else {
+          const Shape& s = y.sizes();
+          CHECK(y.strides() == Shape{s[1] * s[2] * s[3], 1, s[3] * s[1], s[1]});
+        }
+      }
+    }
+    CHECK_MESSAGE(checked > 0, name(row->op));
+  }
+}
+
 TEST_CASE("large inputs agree with the float64 references") {
   for (const Row* row : rows_under_test()) {
     for (DType dtype : row->dtypes) {
