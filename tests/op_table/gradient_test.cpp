@@ -199,6 +199,7 @@ TEST_CASE("backward runs in every float dtype") {
 }
 
 TEST_CASE("rows without a gradient give results that require none, and have a reason in the rules too") {
+  ensure_registered();
   for (const Row* row : rows_under_test()) {
     if (row->no_gradient.empty() || !row->samples) continue;
     CAPTURE(name(row->op));
