@@ -3,14 +3,15 @@
 #include <zlib.h>
 
 #include <algorithm>
+#include <array>
 #include <bit>
 #include <charconv>
 #include <cmath>
-#include <map>
 #include <set>
 
 #include <nlohmann/json.hpp>
 
+#include "input_file.h"
 #include "safetensors.h"
 
 // In the file's metadata: "gradual.checkpoint" the version, "gradual.values" a JSON list that has for each part
@@ -25,52 +26,31 @@ constexpr const char* kVersionKey = "gradual.checkpoint";
 constexpr const char* kValuesKey = "gradual.values";
 constexpr const char* kCrcKey = "gradual.crc32";
 
-[[noreturn]] void refuse(const std::string& file, const std::string& what) {
-  fail("checkpoint \"" + file + "\": " + what);
-}
-
-template <class T> T parse_number(std::string_view text, int base = 10) {
+template <class T> T parse_number(std::string_view text) {
   T value{};
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value, base);
-  if (error != std::errc() || end != text.data() + text.size())
-    fail("\"" + std::string(text) + "\" is no number");
-  return value;
-}
-
-std::string hexadecimal(std::uint64_t value) {
-  char buffer[16];
-  return {buffer, std::to_chars(buffer, buffer + sizeof buffer, value, 16).ptr};
-}
-
-// The shortest decimal that gives the same double back; the bits of Inf and NaN.
-std::string write_double(double value) {
-  if (!std::isfinite(value)) return "0x" + hexadecimal(std::bit_cast<std::uint64_t>(value));
-  char buffer[32];
-  return {buffer, std::to_chars(buffer, buffer + sizeof buffer, value).ptr};
-}
-
-double read_double(std::string_view text) {
-  if (text.starts_with("0x")) return std::bit_cast<double>(parse_number<std::uint64_t>(text.substr(2), 16));
-  double value = 0;
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
   if (error != std::errc() || end != text.data() + text.size())
     fail("\"" + std::string(text) + "\" is no number");
   return value;
 }
 
-struct WriteValue {
-  std::pair<const char*, std::string> operator()(const Tensor&) const { return {"tensor", ""}; }
-  std::pair<const char*, std::string> operator()(std::int64_t v) const { return {"i64", std::to_string(v)}; }
-  std::pair<const char*, std::string> operator()(std::uint64_t v) const { return {"u64", std::to_string(v)}; }
-  std::pair<const char*, std::string> operator()(double v) const { return {"f64", write_double(v)}; }
-  std::pair<const char*, std::string> operator()(const std::string& v) const { return {"text", v}; }
-};
+// [kind, text]; a double as the shortest decimal that gives it back, or its bits where it is Inf or NaN.
+std::pair<const char*, std::string> write_value(const StateValue& value) {
+  if (std::holds_alternative<Tensor>(value)) return {"tensor", ""};
+  if (const auto* i = std::get_if<std::int64_t>(&value)) return {"i64", std::to_string(*i)};
+  if (const auto* u = std::get_if<std::uint64_t>(&value)) return {"u64", std::to_string(*u)};
+  if (const auto* s = std::get_if<std::string>(&value)) return {"text", *s};
+  const double d = std::get<double>(value);
+  if (!std::isfinite(d)) return {"f64 bits", std::to_string(std::bit_cast<std::uint64_t>(d))};
+  char buffer[32];
+  return {"f64", {buffer, std::to_chars(buffer, buffer + sizeof buffer, d).ptr}};
+}
 
-StateValue read_value(const std::string& kind, const std::string& text, const Tensor& tensor) {
-  if (kind == "tensor") return tensor;
+StateValue read_value(const std::string& kind, const std::string& text) {
   if (kind == "i64") return parse_number<std::int64_t>(text);
   if (kind == "u64") return parse_number<std::uint64_t>(text);
-  if (kind == "f64") return read_double(text);
+  if (kind == "f64") return parse_number<double>(text);
+  if (kind == "f64 bits") return std::bit_cast<double>(parse_number<std::uint64_t>(text));
   if (kind == "text") return text;
   fail("unknown kind \"" + kind + "\"");
 }
@@ -84,65 +64,37 @@ std::string checksum(const std::string& values, const StateDict& tensors) {
     crc = crc32_z(crc, reinterpret_cast<const Bytef*>(about.data()), about.size());
     if (t.numel() > 0) crc = crc32_z(crc, static_cast<const Bytef*>(t.raw()), t.nbytes());
   }
-  return hexadecimal(crc);
+  return std::to_string(crc);
 }
 
-void check_part_names(const std::string& path, const CheckpointParts& parts) {
-  std::set<std::string> seen;
-  for (const auto& [name, state] : parts) {
-    if (name.empty() || name.find('.') != std::string::npos)
-      fail("save_checkpoint: \"" + path + "\": a part is called \"" + name +
-           "\"; it needs a name without '.'");
-    if (!seen.insert(name).second)
-      fail("save_checkpoint: \"" + path + "\": two parts are called \"" + name + "\"");
-  }
-}
-
-const std::string& metadata(const Safetensors& file, const char* key, const std::string& path) {
+const std::string& metadata(const Safetensors& file, const char* key) {
   const auto found = file.metadata.find(key);
   if (found == file.metadata.end())
-    refuse(path, "no \"" + std::string(key) +
-                     "\" in its metadata; it is a safetensors file but no training checkpoint");
+    fail("no \"" + std::string(key) +
+         "\" in its metadata; it is a safetensors file but no training checkpoint");
   return found->second;
 }
 
-CheckpointParts read_parts(const std::string& values, const StateDict& tensors) {
-  CheckpointParts parts;
-  std::size_t used = 0;
-  for (const Json& part : Json::parse(values)) {
-    const auto& name = part.at(0).get_ref<const std::string&>();
-    StateDict state;
-    for (const Json& entry : part.at(1)) {
-      const auto& key = entry.at(0).get_ref<const std::string&>();
-      const auto& kind = entry.at(1).get_ref<const std::string&>();
-      const Tensor tensor = kind == "tensor" ? tensors.tensor(name + "." + key) : Tensor();
-      state.set(key, read_value(kind, entry.at(2).get_ref<const std::string&>(), tensor));
-      used += kind == "tensor" ? 1 : 0;
-    }
-    parts.emplace_back(name, std::move(state));
-  }
-  if (used != tensors.size()) fail("it has " + std::to_string(tensors.size() - used) + " tensors of no part");
-  return parts;
-}
-
-Checkpoint read(const Safetensors& file, const std::string& path) {
-  const std::string& version = metadata(file, kVersionKey, path);
-  int number = 0;
-  try {
-    number = parse_number<int>(version);
-  } catch (const Error&) { refuse(path, "its format version \"" + version + "\" is no number"); }
-  if (number < 1 || number > kCheckpointVersion)
-    refuse(path, "its format version is " + version + ", this library reads versions 1 to " +
-                     std::to_string(kCheckpointVersion) + (number > 1 ? "; a newer one wrote it" : ""));
-  const std::string& values = metadata(file, kValuesKey, path);
-  const std::string& expected = metadata(file, kCrcKey, path);
+Checkpoint read(const Safetensors& file) {
+  const int version = parse_number<int>(metadata(file, kVersionKey));
+  if (version < 1 || version > kCheckpointVersion)
+    fail("its format version is " + std::to_string(version) + ", this library reads versions 1 to " +
+         std::to_string(kCheckpointVersion) + (version > 1 ? "; a newer one wrote it" : ""));
+  const std::string& values = metadata(file, kValuesKey);
+  const std::string& expected = metadata(file, kCrcKey);
   if (const std::string found = checksum(values, file.tensors); found != expected)
-    refuse(path, "damaged: its checksum is " + found + ", it was written with " + expected);
+    fail("damaged: its checksum is " + found + ", it was written with " + expected);
+  Checkpoint out;
   try {
-    return {read_parts(values, file.tensors)};
-  } catch (const Json::exception& e) {
-    refuse(path, std::string("its values are malformed: ") + e.what());
-  } catch (const Error& e) { refuse(path, std::string("its values are malformed: ") + e.what()); }
+    for (const Json& part : Json::parse(values)) {
+      auto& [name, state] = out.parts.emplace_back(part.at(0).get<std::string>(), StateDict());
+      for (const Json& entry : part.at(1)) {
+        const auto [key, kind, text] = entry.get<std::array<std::string, 3>>();
+        state.set(key, kind == "tensor" ? file.tensors.tensor(name + "." + key) : read_value(kind, text));
+      }
+    }
+  } catch (const Json::exception& e) { fail(std::string("its values are malformed: ") + e.what()); }
+  return out;
 }
 
 }  // namespace
@@ -161,35 +113,38 @@ const StateDict& Checkpoint::part(std::string_view name) const {
 }
 
 void save_checkpoint(const std::string& path, const CheckpointParts& parts) {
-  check_part_names(path, parts);
-  StateDict tensors;
-  Json values = Json::array();
-  for (const auto& [name, state] : parts) {
-    Json entries = Json::array();
-    for (const auto& [key, value] : state) {
-      const auto [kind, text] = std::visit(WriteValue{}, value);
-      entries.push_back({key, kind, text});
-      if (const auto* t = std::get_if<Tensor>(&value))
-        tensors.set(name + "." + key, t->detach().to(Device::cpu()).contiguous());
+  in_context("save_checkpoint: \"" + path + "\"", [&] {
+    StateDict tensors;
+    Json values = Json::array();
+    std::set<std::string> seen;
+    for (const auto& [name, state] : parts) {
+      if (name.empty() || name.find('.') != std::string::npos || !seen.insert(name).second)
+        fail("a part is called \"" + name + "\"; each needs a name of its own without '.'");
+      Json entries = Json::array();
+      for (const auto& [key, value] : state) {
+        const auto [kind, text] = write_value(value);
+        entries.push_back(Json::array({key, kind, text}));
+        if (const auto* t = std::get_if<Tensor>(&value))
+          tensors.set(name + "." + key, t->detach().to(Device::cpu()).contiguous());
+      }
+      values.push_back(Json::array({name, std::move(entries)}));
     }
-    values.push_back({name, std::move(entries)});
-  }
-  std::string text;
-  try {
-    text = values.dump();
-  } catch (const Json::exception&) {
-    fail("save_checkpoint: \"" + path + "\": a name or text is not valid UTF-8");
-  }
-  save_safetensors(path, tensors,
-                   {{kVersionKey, std::to_string(kCheckpointVersion)},
-                    {kValuesKey, text},
-                    {kCrcKey, checksum(text, tensors)}});
+    std::string text;
+    try {
+      text = values.dump();
+    } catch (const Json::exception& e) {
+      fail(std::string("a name or text is not valid UTF-8: ") + e.what());
+    }
+    const std::string crc = checksum(text, tensors);
+    save_safetensors(path, tensors,
+                     {{kVersionKey, std::to_string(kCheckpointVersion)}, {kValuesKey, text}, {kCrcKey, crc}});
+  });
 }
 
-Checkpoint load_checkpoint(const std::string& path) { return read(load_safetensors(path), path); }
+Checkpoint load_checkpoint(const std::string& path) { return parse_checkpoint(read_file(path), path); }
 
 Checkpoint parse_checkpoint(std::string_view bytes, const std::string& name) {
-  return read(parse_safetensors(bytes, name), name);
+  return in_context("checkpoint \"" + name + "\"", [&] { return read(parse_safetensors(bytes, name)); });
 }
 
 }  // namespace gradual

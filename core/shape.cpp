@@ -30,12 +30,14 @@ void Shape::erase(int at) {
 }
 
 std::int64_t numel(const Shape& sizes) {
-  std::int64_t n = 1;
+  std::int64_t n = 1;  // of the sizes that are not 0: strides are such products, and must fit too
+  bool none = false;
   for (std::int64_t d : sizes) {
     if (d < 0) fail("a size cannot be negative: " + to_string(sizes));
-    if (__builtin_mul_overflow(n, d, &n)) fail("too many elements: " + to_string(sizes));
+    if (__builtin_mul_overflow(n, d == 0 ? 1 : d, &n)) fail("too many elements: " + to_string(sizes));
+    none = none || d == 0;
   }
-  return n;
+  return none ? 0 : n;
 }
 
 Shape contiguous_strides(const Shape& sizes) {

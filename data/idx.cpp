@@ -4,7 +4,7 @@
 
 #include <cstring>
 
-#include "../core/convert.h"
+#include "../core/input_file.h"
 #include "gzip.h"
 
 namespace gradual::data {
@@ -14,6 +14,27 @@ std::uint32_t big_endian(std::string_view bytes) {
   std::uint32_t value = 0;
   for (const char c : bytes.substr(0, 4)) value = value << 8 | static_cast<unsigned char>(c);
   return value;
+}
+
+Tensor parse(std::string_view bytes) {
+  if (bytes.size() < 4) fail("truncated: " + std::to_string(bytes.size()) + " bytes");
+  if (bytes[0] != 0 || bytes[1] != 0) fail("does not start with two zero bytes; it is no IDX file");
+  const int type = static_cast<unsigned char>(bytes[2]);
+  if (type != 8) fail("element type " + std::to_string(type) + "; only 8, unsigned bytes, is read");
+  const int dims = static_cast<unsigned char>(bytes[3]);
+  if (dims < 1 || dims > kMaxDims)
+    fail(std::to_string(dims) + " dimensions; 1 to " + std::to_string(kMaxDims) + " are allowed");
+  bytes.remove_prefix(4);
+  if (bytes.size() < 4 * static_cast<std::size_t>(dims)) fail("truncated within its sizes");
+
+  Shape sizes;
+  for (int d = 0; d < dims; ++d, bytes.remove_prefix(4)) sizes.push_back(big_endian(bytes));
+  if (static_cast<std::uint64_t>(numel(sizes)) != bytes.size())
+    fail("sizes " + to_string(sizes) + " take " + std::to_string(numel(sizes)) + " bytes, the file has " +
+         std::to_string(bytes.size()));
+  const Tensor t = empty(sizes, {.dtype = DType::u8});
+  if (!bytes.empty()) std::memcpy(t.raw(), bytes.data(), bytes.size());
+  return t;
 }
 
 bool exists(const std::string& path) {
@@ -62,39 +83,11 @@ Dataset read_pair(const std::string& folder, const std::string& part) {
 }  // namespace
 
 Tensor parse_idx(std::string_view given, const std::string& name) {
-  const auto refuse = [&](const std::string& what) { fail("idx \"" + name + "\": " + what); };
-  std::string unpacked;
-  if (is_gzip(given)) unpacked = gunzip(given, name);
-  const std::string_view bytes = unpacked.empty() ? given : unpacked;
-
-  if (bytes.size() < 4) refuse("truncated: " + std::to_string(bytes.size()) + " bytes");
-  if (bytes[0] != 0 || bytes[1] != 0) refuse("does not start with two zero bytes; it is no IDX file");
-  const int type = static_cast<unsigned char>(bytes[2]);
-  if (type != 8) refuse("element type " + std::to_string(type) + "; only 8, unsigned bytes, is read");
-  const int dims = static_cast<unsigned char>(bytes[3]);
-  if (dims < 1 || dims > kMaxDims)
-    refuse(std::to_string(dims) + " dimensions; 1 to " + std::to_string(kMaxDims) + " are allowed");
-  const std::size_t start = 4 + 4 * static_cast<std::size_t>(dims);
-  if (bytes.size() < start) refuse("truncated within its sizes: " + std::to_string(bytes.size()) + " bytes");
-
-  Shape sizes;
-  std::int64_t product = 1;  // of the sizes that are not 0: strides are such products
-  for (int d = 0; d < dims; ++d) {
-    sizes.push_back(big_endian(bytes.substr(4 + 4 * static_cast<std::size_t>(d))));
-    if (sizes.back() != 0 && __builtin_mul_overflow(product, sizes.back(), &product))
-      refuse("its sizes have too many elements");
-  }
-  const std::string_view data = bytes.substr(start);
-  if (static_cast<std::uint64_t>(numel(sizes)) != data.size())
-    refuse("sizes " + to_string(sizes) + " take " + std::to_string(numel(sizes)) + " bytes, the file has " +
-           std::to_string(data.size()) +
-           (static_cast<std::uint64_t>(numel(sizes)) > data.size() ? ": truncated" : ""));
-  const Tensor t = empty(sizes, {.dtype = DType::u8});
-  if (!data.empty()) std::memcpy(t.raw(), data.data(), data.size());
-  return t;
+  const std::string unpacked = is_gzip(given) ? gunzip(given, name) : std::string();
+  return in_context("idx \"" + name + "\"", [&] { return parse(is_gzip(given) ? unpacked : given); });
 }
 
-Tensor read_idx(const std::string& path) { return parse_idx(read_maybe_gzip(path), path); }
+Tensor read_idx(const std::string& path) { return parse_idx(read_file(path), path); }
 
 Split mnist(const std::string& folder) {
   return {.train = read_pair(folder, "train"), .test = read_pair(folder, "t10k")};
