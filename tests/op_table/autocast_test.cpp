@@ -1,4 +1,5 @@
-// What autocast makes of every row: the dtype that comes out, and the bits of the same call with the casts by hand.
+// What autocast makes of every row: the dtype that comes out, and the bits of the same call with the casts by
+// hand.
 #include <doctest/doctest.h>
 #include <gradual/amp/autocast.h>
 

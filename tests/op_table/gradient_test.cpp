@@ -17,7 +17,8 @@ bool constant(const Row& row, std::size_t input) {
          row.constant_inputs.end();
 }
 
-// The sample as a function of f64 leaves: in-place rows write a copy, and only the differentiable outputs count.
+// The sample as a function of f64 leaves: in-place rows write a copy, and only the differentiable outputs
+// count.
 autograd::CheckedFunction function_of(const Row& row, const Sample& sample) {
   return [&row, call = sample.call](const Tensors& inputs) {
     Tensors given = inputs;
@@ -150,8 +151,8 @@ TEST_CASE("gradients do not depend on the inputs' layout") {
   CHECK(checks > 0);
 }
 
-// Each backward in the dtypes forward ran in: dtype and shape are the input's, and the numbers those of f64 but for the
-// rounding of the steps of the rule and its sums.
+// Each backward in the dtypes forward ran in: dtype and shape are the input's, and the numbers those of f64
+// but for the rounding of the steps of the rule and its sums.
 TEST_CASE("backward runs in every float dtype") {
   int checks = 0;
   for (const Row* row : rows_under_test()) {

@@ -72,7 +72,8 @@ Tensor placed(const Tensor& t, const Shape& strides, std::int64_t offset, std::i
   const Tensor view = as_strided(storage, t.sizes(), strides, offset);
   std::vector<std::byte> from = bytes_of(t);
   const std::size_t width = size_of(t.dtype());
-  // An expanded dim is written again and again with what the row-major last entry says; callers made them equal.
+  // An expanded dim is written again and again with what the row-major last entry says; callers made them
+  // equal.
   for_each_element(view, [&](std::byte* p, std::int64_t i) {
     std::memcpy(p, from.data() + static_cast<std::size_t>(i) * width, width);
   });

@@ -81,8 +81,9 @@ struct BadInput {
   std::string message;  // what the error must contain
 };
 
-// The error an output may have, from the output format's epsilon and that of the format computed in (f64 for f64, f32
-// for all others), where `size` is the greater of |y| and the sum of its terms' magnitudes and `length` their number:
+// The error an output may have, from the output format's epsilon and that of the format computed in (f64 for
+// f64, f32 for all others), where `size` is the greater of |y| and the sum of its terms' magnitudes and
+// `length` their number:
 //   one half ulp of y for the rounding on store, (roundings - 0.5) eps(out) size for roundings before it,
 //   (ulps + length) eps(compute) size for the arithmetic.
 // Integers and bools must be exact, and so must floats where roundings is 0.
@@ -131,8 +132,9 @@ enum class Layout {
   count_
 };
 const char* name(Layout layout);
-// The inputs in another layout, in storage whose gaps hold NaN, -1 or true; nothing where the layout changes no
-// input. An expanded input repeats its first entry along dim 0, so values change: build the reference afterwards.
+// The inputs in another layout, in storage whose gaps hold NaN, -1 or true; nothing where the layout changes
+// no input. An expanded input repeats its first entry along dim 0, so values change: build the reference
+// afterwards.
 std::optional<Tensors> lay_out(const Tensors& inputs, Layout layout, bool first_is_written);
 
 // The bytes of a tensor's elements in row-major order, and of its whole storage.

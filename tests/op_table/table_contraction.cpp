@@ -265,8 +265,8 @@ std::vector<Sample> conv_backward_samples(Draw& d, bool to_input) {
   return all;
 }
 
-// softmax(q k^T scale + mask) v. Every intermediate of a half run is rounded to half but the softmax: the error of a
-// score s (product, scaled q, sum) shows as a relative error of its weight.
+// softmax(q k^T scale + mask) v. Every intermediate of a half run is rounded to half but the softmax: the
+// error of a score s (product, scaled q, sum) shows as a relative error of its weight.
 Array attention_reference(const Arrays& in, bool causal, double scale) {
   const Array &q = in[0], &k = in[1], &v = in[2];
   const int last = q.sizes.size() - 1;

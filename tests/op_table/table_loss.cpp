@@ -104,7 +104,8 @@ struct Entropy {
   Array loss, log_probabilities;
 };
 
-// -sum over classes of target log p, the target being one-hot mixed with the uniform distribution (Szegedy et al. 2016).
+// -sum over classes of target log p, the target being one-hot mixed with the uniform distribution (Szegedy et
+// al. 2016).
 Entropy entropy(const Array& x, const Array& classes, const CrossEntropyAttrs& a) {
   const std::int64_t n = x.sizes[0];
   const std::int64_t c = x.sizes[1];
@@ -311,7 +312,8 @@ std::vector<Row> loss_rows() {
                           {"undefined", [=] { cross_entropy_backward(f({}), Tensor(), classes({2}, 0), {}); },
                            "cross_entropy_backward"}},
                   .no_gradient = "a fused backward: under create_graph the composed form runs in its place"});
-  // roundings: sub doubled by the square, square, mean; sub, mean; logs, products, 1 - y, sum, mean; the same with logits
+  // roundings: sub doubled by the square, square, mean; sub, mean; logs, products, 1 - y, sum, mean; the same
+  // with logits
   rows.push_back(loss({OpId::mse_loss, "fp32", mse_loss, mse_term, -2, 2, -2, 2, 2, 4}));
   rows.push_back(loss({OpId::l1_loss, "fp32", l1_loss, l1_term, -2, 2, -2, 2, 1, 4}));
   rows.push_back(loss({OpId::bce_loss, "banned", bce_loss, bce_term, 0.1, 0.9, 0.1, 0.9, 3, 8}));

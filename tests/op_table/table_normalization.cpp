@@ -1,5 +1,5 @@
-// Batch, layer and RMS norm, softmax and log_softmax, and their fused backwards, from the formulas of the papers
-// (Ioffe and Szegedy 2015, Ba et al. 2016, Zhang and Sennrich 2019).
+// Batch, layer and RMS norm, softmax and log_softmax, and their fused backwards, from the formulas of the
+// papers (Ioffe and Szegedy 2015, Ba et al. 2016, Zhang and Sennrich 2019).
 #include "samples.h"
 
 namespace gradual::test {
@@ -7,7 +7,8 @@ namespace {
 
 constexpr double kEps = 1e-3;
 
-// x as [outer, C, inner] for batch norm, or [rows, D] for layer and RMS norm: the elements that share statistics.
+// x as [outer, C, inner] for batch norm, or [rows, D] for layer and RMS norm: the elements that share
+// statistics.
 struct Groups {
   std::int64_t count = 0;                               // statistics
   std::function<std::int64_t(std::int64_t)> statistic;  // of element i
@@ -56,7 +57,8 @@ double parameter(const Arrays& in, std::size_t at, const Groups& g, std::int64_t
   return in.size() > at && in[at].defined ? in[at][g.parameter(i)] : absent;
 }
 
-// y, mean and 1/sqrt(var + eps); given statistics (mean, var) are used instead of x's own. Without a center: RMS norm.
+// y, mean and 1/sqrt(var + eps); given statistics (mean, var) are used instead of x's own. Without a center:
+// RMS norm.
 Arrays norm_reference(const Arrays& in, const Groups& g, const Shape& stats, bool center, bool has_bias,
                       const Array* mean_given = nullptr, const Array* var_given = nullptr) {
   const Array& x = in[0];
@@ -303,7 +305,8 @@ std::vector<Sample> row_backward_samples(Draw& d, bool center) {
   return all;
 }
 
-// Applies f(values, sizes) to each line of x (and of a second array) along dim; f gives values and magnitudes.
+// Applies f(values, sizes) to each line of x (and of a second array) along dim; f gives values and
+// magnitudes.
 using Line = std::vector<double>;
 template <class F> Array along(const Array& x, const Array* second, int dim, F f) {
   Array y = make_array(x.sizes, x.dtype);

@@ -67,7 +67,8 @@ std::vector<PoolShape> adaptive_shapes() {
           {"same", {2, 2, 3, 4}, {.size = {3, 4}}},   {"large", {8, 16, 31, 33}, {.size = {7, 5}}, true}};
 }
 
-// The extreme of each window and where in its plane it lies; the first of equals in row-major order, NaN wins.
+// The extreme of each window and where in its plane it lies; the first of equals in row-major order, NaN
+// wins.
 Arrays max_reference(const Array& x, const PoolAttrs& a) {
   const Shape sizes = pooled(x.sizes, a, false);
   Array y = make_array(sizes, x.dtype);

@@ -108,7 +108,8 @@ std::vector<Sample> cast_samples(Draw& d) {
   std::vector<Sample> all;
   for (DType to : kAll) {
     if (to == d.dtype) continue;
-    // The values are whole numbers of few bits, so that every dtype holds them; conversions have tests of their own.
+    // The values are whole numbers of few bits, so that every dtype holds them; conversions have tests of
+    // their own.
     const Reference ref = [to](const Arrays& in) -> Arrays {
       Array y = in[0];
       y.dtype = to;

@@ -12,7 +12,8 @@ namespace {
 
 bool in_place(const Row& row) { return info(row.op).kind == OpKind::InPlace; }
 
-// The values an output holds are not all one number: a kernel that writes nothing or a constant would be seen.
+// The values an output holds are not all one number: a kernel that writes nothing or a constant would be
+// seen.
 bool varied(const Tensor& t) {
   const Array a = to_array(t);
   return std::any_of(a.v.begin(), a.v.end(), [&](double v) { return v != a.v[0]; });
@@ -137,7 +138,8 @@ TEST_CASE("elementwise ops, convolution and pooling keep the order of their inpu
 TEST_CASE("large inputs agree with the float64 references") {
   for (const Row* row : rows_under_test()) {
     for (DType dtype : row->dtypes) {
-      // The reference takes the time: f32 computes in itself, bf16 is widened and narrowed; else the first dtype.
+      // The reference takes the time: f32 computes in itself, bf16 is widened and narrowed; else the first
+      // dtype.
       if (dtype != DType::f32 && dtype != DType::bf16 && row->dtypes.size() > 1) continue;
       for (const Sample& sample : samples_of(*row, dtype)) {
         if (!sample.large) continue;
@@ -160,7 +162,8 @@ TEST_CASE("no op keeps memory") {
   }
 }
 
-// The harness must fail where a kernel is wrong: by two ulps of the format, in dtype, in shape, in a gap of its input.
+// The harness must fail where a kernel is wrong: by two ulps of the format, in dtype, in shape, in a gap of
+// its input.
 TEST_CASE("the comparison finds wrong outputs") {
   const Row& row = row_of(OpId::add);
   for (DType dtype : kFloats) {
