@@ -47,6 +47,9 @@ function(gradual_options target)
     -Wall -Wextra -Wpedantic -Wshadow
     $<$<BOOL:${GRADUAL_NATIVE}>:-march=native>
     $<$<NOT:$<BOOL:${GRADUAL_HAVE_OPENMP}>>:-Wno-unknown-pragmas>
+    # g++ 12 miscompiles constant vectors that straight-line code is merged into: with AVX-512VL, stores of the doubles
+    # 1, 1, 0, 0 became a broadcast of 1 (seen with 12.2 at -O2 and -O3). Loops are vectorised all the same.
+    $<$<AND:$<CXX_COMPILER_ID:GNU>,$<VERSION_LESS:$<CXX_COMPILER_VERSION>,13>>:-fno-tree-slp-vectorize>
     # g++ 12 reports false positives inside Eigen and libstdc++ once it has inlined them
     $<$<CXX_COMPILER_ID:GNU>:-Wno-maybe-uninitialized> $<$<CXX_COMPILER_ID:GNU>:-Wno-restrict>)
   target_compile_definitions(${target} PRIVATE EIGEN_DONT_PARALLELIZE EIGEN_MPL2_ONLY)
