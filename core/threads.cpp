@@ -23,7 +23,7 @@ int num_threads() {
 #ifdef _OPENMP
   if (omp_in_parallel()) return 1;  // no threads of threads
   const int n = wanted.load(std::memory_order_relaxed);
-  return n ? n : omp_get_num_procs();
+  return n ? n : omp_get_max_threads();
 #else
   return 1;
 #endif
