@@ -7,8 +7,8 @@ namespace gradual {
 
 struct GradMeta : GradMetaBase, Pooled<GradMeta> {
   ~GradMeta() override;
-  Tensor grad;               // leaves only
-  Edge edge;                 // where this tensor's gradient flows; a leaf's own node gathers it
+  Tensor grad;  // leaves only
+  Edge edge;    // where this tensor's gradient flows; a leaf's own node gathers it
   bool requires_grad = false;
 };
 

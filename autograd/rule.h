@@ -24,10 +24,7 @@ class RuleContext {
   DType dtype(int i) const { return node_.input(i).dtype; }
   bool create_graph() const { return create_graph_; }
   Node& node() const { return node_; }
-  template <class T>
-  const T& get() const {
-    return node_.attrs.get<T>();
-  }
+  template <class T> const T& get() const { return node_.attrs.get<T>(); }
   double scalar() const { return get<ScalarAttrs>().value; }
   // The gradient of input i. The engine sums it down to the input's shape where the op broadcast it.
   void set(int i, Tensor g) const { results_[i] = std::move(g); }
@@ -49,9 +46,9 @@ constexpr std::uint16_t out(int i) { return static_cast<std::uint16_t>(256 << i)
 
 struct Rule {
   RuleFn backward = nullptr;
-  std::uint16_t saves[5] = {};         // what the gradient of input i needs: only that is kept
-  const char* reason = nullptr;        // why there is no backward: "integer result", "in place, outside the graph"
-  std::uint8_t differentiable = 1;     // outputs (bits) that carry gradients
+  std::uint16_t saves[5] = {};   // what the gradient of input i needs: only that is kept
+  const char* reason = nullptr;  // why there is no backward: "integer result", "in place, outside the graph"
+  std::uint8_t differentiable = 1;  // outputs (bits) that carry gradients
 };
 
 // The column, by OpId. A row with neither backward nor reason is a hole.

@@ -8,7 +8,9 @@ namespace {
 using C = RuleContext;
 
 // f8 operands give f32 results; their gradients go back through a cast.
-Tensor as_input(const C& c, int i, const Tensor& g) { return g.dtype() == c.dtype(i) ? g : cast(g, c.dtype(i)); }
+Tensor as_input(const C& c, int i, const Tensor& g) {
+  return g.dtype() == c.dtype(i) ? g : cast(g, c.dtype(i));
+}
 
 // y = a b: da = dy b^T, db = a^T dy. A 1-d operand is a row on the left and a column on the right.
 void matmul_rule(const C& c) {
@@ -91,7 +93,9 @@ void avg_pool_backward_rule(const C& c) { c.set(0, avg_pool2d(c.grad(), c.get<Po
 void adaptive_pool_rule(const C& c) {
   c.set(0, adaptive_avg_pool2d_backward(c.grad(), with_size(PoolAttrs{}, c.sizes(0))));
 }
-void adaptive_pool_backward_rule(const C& c) { c.set(0, adaptive_avg_pool2d(c.grad(), c.sizes(0)[2], c.sizes(0)[3])); }
+void adaptive_pool_backward_rule(const C& c) {
+  c.set(0, adaptive_avg_pool2d(c.grad(), c.sizes(0)[2], c.sizes(0)[3]));
+}
 
 }  // namespace
 

@@ -12,7 +12,9 @@ namespace {
 using C = RuleContext;
 
 // The operand on side i of a binary op: the saved tensor or the scalar.
-Operand operand(const C& c, const Tensor& saved) { return saved.defined() ? Operand(saved) : Operand(c.scalar()); }
+Operand operand(const C& c, const Tensor& saved) {
+  return saved.defined() ? Operand(saved) : Operand(c.scalar());
+}
 Tensor saved_or_none(const C& c, int i) { return c.has_input(i) ? c.input(i) : Tensor(); }
 Tensor mask_of(const Tensor& condition, const Tensor& g) { return cast(condition, g.dtype()); }
 
@@ -62,8 +64,7 @@ void pow_rule(const C& c) {
   }
 }
 // Equal operands share the gradient, as in PyTorch.
-template <bool kMax>
-void extreme_rule(const C& c) {
+template <bool kMax> void extreme_rule(const C& c) {
   const Tensor a = saved_or_none(c, 0);
   const Tensor b = saved_or_none(c, 1);
   const Operand x = operand(c, a);
@@ -133,7 +134,9 @@ void clamp_rule(const C& c) {
 void cast_rule(const C& c) { c.set(0, cast(c.grad(), c.dtype(0))); }
 void clone_rule(const C& c) { c.set(0, c.grad()); }
 void to_device_rule(const C& c) { c.set(0, to_device(c.grad(), c.grad().device())); }
-void dropout_rule(const C& c) { c.set(0, dispatch1(OpId::dropout, {&c.grad()}, c.node().attrs, Loc::current())); }
+void dropout_rule(const C& c) {
+  c.set(0, dispatch1(OpId::dropout, {&c.grad()}, c.node().attrs, Loc::current()));
+}
 
 // In place. add_: x += alpha y.
 void add_in_place_rule(const C& c) {
@@ -199,9 +202,10 @@ void register_elementwise_rules() {
   set_rule(OpId::mul_, mul_in_place_rule, {in(1), in(0)});
   set_rule(OpId::copy_, copy_in_place_rule);
   set_rule(OpId::fill_, zero_rule);
-  for (OpId op : {OpId::unscale_, OpId::sgd_step_, OpId::adam_step_}) set_no_rule(op, "an update outside the graph");
-  for (OpId op : {OpId::eq, OpId::ne, OpId::lt, OpId::le, OpId::gt, OpId::ge, OpId::logical_and, OpId::logical_or,
-                  OpId::logical_xor, OpId::logical_not})
+  for (OpId op : {OpId::unscale_, OpId::sgd_step_, OpId::adam_step_})
+    set_no_rule(op, "an update outside the graph");
+  for (OpId op : {OpId::eq, OpId::ne, OpId::lt, OpId::le, OpId::gt, OpId::ge, OpId::logical_and,
+                  OpId::logical_or, OpId::logical_xor, OpId::logical_not})
     set_no_rule(op, "a bool result");
 }
 

@@ -25,7 +25,8 @@ DType wide(DType d) { return d == DType::f64 ? DType::f64 : DType::f32; }
 
 // With xh the normalised input and g = dy w: dx = invstd (g - mean(g) - xh mean(g xh)), means over `dims`
 // (Ioffe and Szegedy 2015; Ba et al. 2016). Without statistics in the graph (batch norm in eval): dx = invstd g.
-Tensor normalized_dx(const Tensor& g, const Tensor& xh, const Tensor& invstd, const Shape& dims, bool statistics) {
+Tensor normalized_dx(const Tensor& g, const Tensor& xh, const Tensor& invstd, const Shape& dims,
+                     bool statistics) {
   if (!statistics) return g * invstd;
   return invstd * (g - mean(g, dims, true) - xh * mean(g * xh, dims, true));
 }

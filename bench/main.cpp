@@ -39,8 +39,10 @@ class MedianReporter : public benchmark::BenchmarkReporter {
 };
 
 [[noreturn]] void usage(const std::string& problem) {
-  fmt::print(stderr, "gradual-bench: {}\nusage: gradual-bench [--filter REGEX] [--json FILE] [--threads N] "
-                     "[--repetitions N]\n", problem);
+  fmt::print(stderr,
+             "gradual-bench: {}\nusage: gradual-bench [--filter REGEX] [--json FILE] [--threads N] "
+             "[--repetitions N]\n",
+             problem);
   std::exit(2);
 }
 
@@ -49,8 +51,7 @@ int number(const std::string& flag, const std::string& text) {
     std::size_t used = 0;
     const int n = std::stoi(text, &used);
     if (used == text.size() && n >= 1) return n;
-  } catch (const std::exception&) {
-  }
+  } catch (const std::exception&) {}
   usage(flag + " takes a whole number of at least 1, given '" + text + "'");
 }
 
@@ -80,9 +81,9 @@ int main(int argc, char** argv) {
   }
   gradual::set_num_threads(threads);
 
-  const std::vector<std::string> flags = {"gradual-bench", "--benchmark_filter=" + filter,
-                                          fmt::format("--benchmark_repetitions={}", repetitions),
-                                          "--benchmark_min_time=0.1", "--benchmark_enable_random_interleaving=true"};
+  const std::vector<std::string> flags = {
+      "gradual-bench", "--benchmark_filter=" + filter, fmt::format("--benchmark_repetitions={}", repetitions),
+      "--benchmark_min_time=0.1", "--benchmark_enable_random_interleaving=true"};
   std::vector<char*> raw;
   for (const std::string& f : flags) raw.push_back(const_cast<char*>(f.c_str()));
   int count = static_cast<int>(raw.size());

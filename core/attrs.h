@@ -32,19 +32,14 @@ class Attrs {
     std::memmove(bytes_, o.bytes_, size_);
     return *this;
   }
-  template <class T>
-  const T& get() const {
+  template <class T> const T& get() const {
     if (tag_ != &tag<T>) fail("internal: an op was given the attributes of another");
     return *reinterpret_cast<const T*>(bytes_);
   }
-  template <class T>
-  bool is() const {
-    return tag_ == &tag<T>;
-  }
+  template <class T> bool is() const { return tag_ == &tag<T>; }
 
  private:
-  template <class T>
-  static constexpr char tag = 0;
+  template <class T> static constexpr char tag = 0;
   const char* tag_ = nullptr;
   std::uint32_t size_ = 0;
   alignas(8) std::byte bytes_[kCapacity];
@@ -107,8 +102,8 @@ struct PoolAttrs {
 };
 struct NormAttrs {
   double eps = 1e-5;
-  int dims = 1;           // layer_norm, rms_norm: how many trailing dims are normalised
-  bool training = true;   // batch_norm: statistics of the batch, or the running ones
+  int dims = 1;          // layer_norm, rms_norm: how many trailing dims are normalised
+  bool training = true;  // batch_norm: statistics of the batch, or the running ones
 };
 struct CrossEntropyAttrs {
   std::int64_t ignore_index = -100;

@@ -28,7 +28,7 @@ struct BoolByte {
 
 template <class T>
 concept Narrow = std::same_as<T, Half> || std::same_as<T, BFloat16> || std::same_as<T, Float8E4M3FN> ||
-    std::same_as<T, Float8E5M2>;
+                 std::same_as<T, Float8E5M2>;
 
 template <class F> void visit_dtype(DType dtype, F&& visit) {
   switch (dtype) {

@@ -48,7 +48,9 @@ ThreadStateScope::~ThreadStateScope() {
 
 namespace {
 
-[[noreturn]] void fail_dtype(const OpCall& call, const std::string& why) { fail(describe(call) + ": " + why); }
+[[noreturn]] void fail_dtype(const OpCall& call, const std::string& why) {
+  fail(describe(call) + ": " + why);
+}
 
 // The dtype all inputs should have, or no change.
 bool common_dtype(const OpCall& call, DTypeRule rule, DType& common) {
@@ -58,8 +60,10 @@ bool common_dtype(const OpCall& call, DTypeRule rule, DType& common) {
   for (int i = first; i < call.inputs.size(); ++i) {
     if (!call[i].defined()) continue;
     const DType d = call[i].dtype();
-    if (is_f8(d) && !(info(call.op).kind == OpKind::Contraction || rule == DTypeRule::Same || call.op == OpId::cat))
-      fail_dtype(call, "f8 tensors allow cast, copies, views and contractions only; cast to a wider float first");
+    if (is_f8(d) &&
+        !(info(call.op).kind == OpKind::Contraction || rule == DTypeRule::Same || call.op == OpId::cat))
+      fail_dtype(call,
+                 "f8 tensors allow cast, copies, views and contractions only; cast to a wider float first");
     if (!any) {
       common = d;
       any = true;
@@ -174,7 +178,8 @@ Outputs next_below_observe(const OpCall& call) {
     }
   }
   kernel(call, out);
-  if (row.kind == OpKind::InPlace) out[0].unsafe_impl()->storage->version.fetch_add(1, std::memory_order_relaxed);
+  if (row.kind == OpKind::InPlace)
+    out[0].unsafe_impl()->storage->version.fetch_add(1, std::memory_order_relaxed);
   return out;
 }
 
@@ -190,8 +195,10 @@ Outputs dispatch(OpId op, TensorRefs inputs, const Attrs& attrs, SourceLocation 
   return next_below_amp(call);
 }
 
-Tensor dispatch1(OpId op, std::initializer_list<const Tensor*> inputs, const Attrs& attrs, SourceLocation where) {
-  return std::move(dispatch(op, TensorRefs(inputs.begin(), static_cast<int>(inputs.size())), attrs, where)[0]);
+Tensor dispatch1(OpId op, std::initializer_list<const Tensor*> inputs, const Attrs& attrs,
+                 SourceLocation where) {
+  return std::move(
+      dispatch(op, TensorRefs(inputs.begin(), static_cast<int>(inputs.size())), attrs, where)[0]);
 }
 
 }  // namespace gradual

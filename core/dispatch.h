@@ -69,7 +69,8 @@ class ThreadStateScope {
 // Runs a call through the whole chain. `attrs` must outlive the call.
 Outputs dispatch(OpId op, TensorRefs inputs, const Attrs& attrs, SourceLocation where);
 // The first output of a call with the given inputs: what nearly every op function is.
-Tensor dispatch1(OpId op, std::initializer_list<const Tensor*> inputs, const Attrs& attrs, SourceLocation where);
+Tensor dispatch1(OpId op, std::initializer_list<const Tensor*> inputs, const Attrs& attrs,
+                 SourceLocation where);
 
 // For the interceptors: on below amp (promotion, inference, autograd), below autograd (observe) and to the backend.
 Outputs next_below_amp(const OpCall& call);
@@ -78,8 +79,8 @@ Outputs next_below_observe(const OpCall& call);
 
 // Columns owned by core. Null: a hole (a test lists the reasons for each).
 using InferFn = void (*)(const OpCall& call, OutSpec* specs);
-using KernelFn = void (*)(const OpCall& call, Outputs& out);        // outputs are allocated already
-using CompositeFn = Outputs (*)(const OpCall& call);                // runs above autograd
+using KernelFn = void (*)(const OpCall& call, Outputs& out);  // outputs are allocated already
+using CompositeFn = Outputs (*)(const OpCall& call);          // runs above autograd
 struct Columns {
   InferFn infer[kOpCount] = {};
   KernelFn cpu[kOpCount] = {};

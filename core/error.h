@@ -15,13 +15,10 @@ class Error : public std::runtime_error {
 [[noreturn]] inline void fail(const std::string& message) { throw Error(message); }
 
 // f(), whose errors are told with `context` in front of them: the file that was being read, for example.
-template <class F>
-auto in_context(const std::string& context, F f) {
+template <class F> auto in_context(const std::string& context, F f) {
   try {
     return f();
-  } catch (const Error& e) {
-    fail(context + ": " + e.what());
-  }
+  } catch (const Error& e) { fail(context + ": " + e.what()); }
 }
 
 }  // namespace gradual

@@ -8,8 +8,7 @@
 
 namespace gradual {
 
-template <class T>
-class Ref {
+template <class T> class Ref {
  public:
   constexpr Ref() = default;
   static Ref adopt(T* fresh) {  // takes over a count that is already one
@@ -32,7 +31,8 @@ class Ref {
   ~Ref() {
     if (!p_) return;
     // The last owner needs no locked instruction: nobody else is there to change the count.
-    if (p_->refs.load(std::memory_order_acquire) == 1 || p_->refs.fetch_sub(1, std::memory_order_acq_rel) == 1)
+    if (p_->refs.load(std::memory_order_acquire) == 1 ||
+        p_->refs.fetch_sub(1, std::memory_order_acq_rel) == 1)
       T::destroy(p_);
   }
   T* get() const { return p_; }

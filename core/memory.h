@@ -13,7 +13,15 @@ namespace gradual {
 
 // What bytes are for. A storage starts in the category of the innermost CategoryScope (workspace outside of
 // any) and moves when it becomes a parameter, is saved for backward, ...
-enum class Category : std::uint8_t { parameters, masters, casts, gradients, optimizer, activations, workspace };
+enum class Category : std::uint8_t {
+  parameters,
+  masters,
+  casts,
+  gradients,
+  optimizer,
+  activations,
+  workspace
+};
 inline constexpr int kCategories = 7;
 const char* name(Category category);
 
@@ -63,8 +71,7 @@ void free_object(void* object, std::size_t bytes) noexcept;
 }  // namespace memory
 
 // A base that gives a class pooled new and delete.
-template <class T>
-struct Pooled {
+template <class T> struct Pooled {
   static void* operator new(std::size_t bytes) { return memory::allocate_object(bytes); }
   static void operator delete(void* p, std::size_t bytes) noexcept { memory::free_object(p, bytes); }
 };
@@ -77,10 +84,7 @@ class Scratch {
   Scratch(const Scratch&) = delete;
   Scratch& operator=(const Scratch&) = delete;
   void* data() const { return data_; }
-  template <class T>
-  T* as() const {
-    return static_cast<T*>(data_);
-  }
+  template <class T> T* as() const { return static_cast<T*>(data_); }
 
  private:
   void* data_;

@@ -21,10 +21,9 @@ constexpr OpInfo kInfos[kOpCount] = {
 const OpInfo& info(OpId op) { return kInfos[static_cast<int>(op)]; }
 
 std::string_view name(OpKind kind) {
-  static constexpr std::string_view kNames[] = {"elementwise", "transcendental", "comparison", "reduction",
-                                                "contraction", "pooling",        "normalization", "loss",
-                                                "view",        "movement",       "random",     "in-place",
-                                                "composite",   "custom"};
+  static constexpr std::string_view kNames[] = {
+      "elementwise", "transcendental", "comparison", "reduction", "contraction", "pooling",   "normalization",
+      "loss",        "view",           "movement",   "random",    "in-place",    "composite", "custom"};
   return kNames[static_cast<int>(kind)];
 }
 

@@ -20,8 +20,20 @@ enum class OpId : std::uint16_t {
 inline constexpr int kOpCount = static_cast<int>(OpId::count_);
 
 enum class OpKind : std::uint8_t {
-  Elementwise, Transcendental, Comparison, Reduction, Contraction, Pooling, Normalization, Loss, View, Movement,
-  Random, InPlace, Composite, Custom
+  Elementwise,
+  Transcendental,
+  Comparison,
+  Reduction,
+  Contraction,
+  Pooling,
+  Normalization,
+  Loss,
+  View,
+  Movement,
+  Random,
+  InPlace,
+  Composite,
+  Custom
 };
 enum class DTypeRule : std::uint8_t { Same, Float, FloatOnly, Number, Promote, Compare, Logical, Explicit };
 
@@ -64,7 +76,7 @@ struct Outputs {
 struct OutSpec {
   DType dtype = DType::f32;
   Shape sizes;
-  Shape strides;            // empty with empty sizes, or row-major unless set (has_strides)
+  Shape strides;  // empty with empty sizes, or row-major unless set (has_strides)
   bool has_strides = false;
   std::int64_t offset = 0;  // views only
 };
@@ -77,10 +89,7 @@ struct OpCall {
   const OutSpec* specs = nullptr;  // set below amp
 
   const Tensor& operator[](int i) const { return inputs[i]; }
-  template <class T>
-  const T& get() const {
-    return attrs->get<T>();
-  }
+  template <class T> const T& get() const { return attrs->get<T>(); }
 };
 
 // Where in a training step a call stands.
@@ -90,7 +99,8 @@ std::string_view name(Phase phase);
 // What surrounds the calls of this thread. module and cause are interned: they outlive every call (intern()).
 struct Context {
   const char* module = "";  // path of the module whose forward runs (or ran, in backward): "layers.0.attn"
-  const char* cause = "";   // why an op the user did not write is there: "amp: matmul is lower", "promotion in add"
+  const char* cause =
+      "";  // why an op the user did not write is there: "amp: matmul is lower", "promotion in add"
   Phase phase = Phase::forward;
   // Replaces each call's own place: the user's line inside a layer, the forward's in backward. Line 0: no change.
   SourceLocation line = {};

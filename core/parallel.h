@@ -11,8 +11,7 @@ namespace gradual {
 
 // f(begin, end) for consecutive chunks of at most `grain`; chunks may run at the same time. The first exception is
 // rethrown on the calling thread.
-template <class F>
-void parallel_for(std::int64_t n, std::int64_t grain, const F& f) {
+template <class F> void parallel_for(std::int64_t n, std::int64_t grain, const F& f) {
   const std::int64_t chunks = (n + grain - 1) / grain;
   if (chunks <= 1) {
     if (n > 0) f(std::int64_t{0}, n);

@@ -77,9 +77,9 @@ Shape broadcast_shapes(const Shape& a, const Shape& b, const char* op) {
     const std::int64_t x = i <= a.size() ? a[a.size() - i] : 1;
     const std::int64_t y = i <= b.size() ? b[b.size() - i] : 1;
     if (x != y && x != 1 && y != 1) {
-      fail(std::string(op) + ": " + to_string(a) + " and " + to_string(b) +
-           " do not broadcast: sizes " + std::to_string(x) + " and " + std::to_string(y) + " at dim " +
-           std::to_string(n - i) + " differ and neither is 1");
+      fail(std::string(op) + ": " + to_string(a) + " and " + to_string(b) + " do not broadcast: sizes " +
+           std::to_string(x) + " and " + std::to_string(y) + " at dim " + std::to_string(n - i) +
+           " differ and neither is 1");
     }
     out[n - i] = x == 1 ? y : x;
   }
@@ -128,7 +128,8 @@ Shape infer_size(const Shape& new_sizes, std::int64_t numel_in, const char* op) 
   }
   if (unknown >= 0) {
     if (known == 0 || numel_in % known != 0)
-      fail(std::string(op) + ": " + std::to_string(numel_in) + " elements do not fit " + to_string(new_sizes));
+      fail(std::string(op) + ": " + std::to_string(numel_in) + " elements do not fit " +
+           to_string(new_sizes));
     out[unknown] = numel_in / known;
   } else if (known != numel_in) {
     fail(std::string(op) + ": " + std::to_string(numel_in) + " elements do not fit " + to_string(new_sizes));

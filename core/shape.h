@@ -13,8 +13,8 @@ inline constexpr int kMaxDims = 8;
 class Shape {
  public:
   Shape() {}  // NOLINT(modernize-use-equals-default): leaves the unused entries alone, shapes are made often
-  Shape(std::initializer_list<std::int64_t> dims);       // NOLINT(google-explicit-constructor)
-  Shape(const std::vector<std::int64_t>& dims);          // NOLINT(google-explicit-constructor)
+  Shape(std::initializer_list<std::int64_t> dims);  // NOLINT(google-explicit-constructor)
+  Shape(const std::vector<std::int64_t>& dims);     // NOLINT(google-explicit-constructor)
   static Shape filled(int n, std::int64_t value);
 
   constexpr int size() const { return n_; }

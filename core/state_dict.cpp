@@ -14,7 +14,8 @@ namespace {
   if (entries.empty()) fail(message + "; the state dict is empty");
   std::vector<std::string> names;
   for (const auto& e : entries) names.push_back(e.name);
-  fail(message + " among " + std::to_string(entries.size()) + "; the nearest is \"" + nearest(name, names) + "\"");
+  fail(message + " among " + std::to_string(entries.size()) + "; the nearest is \"" + nearest(name, names) +
+       "\"");
 }
 
 [[noreturn]] void fail_kind(const std::string& name, const StateValue& found, const char* asked) {

@@ -61,9 +61,10 @@ void Storage::destroy(Storage* s) {
   if (s->deleter) {
     if (*s->deleter) (*s->deleter)();
   } else {
-    const Category counted = s->saved.load(std::memory_order_relaxed) > 0 && s->category == Category::workspace
-                                 ? Category::activations
-                                 : s->category;
+    const Category counted =
+        s->saved.load(std::memory_order_relaxed) > 0 && s->category == Category::workspace
+            ? Category::activations
+            : s->category;
     memory::count(counted, -static_cast<std::int64_t>(s->bytes));
     memory::free(s->data, s->bytes);
   }

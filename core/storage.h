@@ -22,7 +22,7 @@ struct Storage : Pooled<Storage> {
   Device device;
   void* data = nullptr;
   std::size_t bytes = 0;
-  std::uint64_t id = 0;  // never used twice in a process
+  std::uint64_t id = 0;                            // never used twice in a process
   std::unique_ptr<std::function<void()>> deleter;  // from_blob: memory of somebody else, not counted
 
   static Ref<Storage> allocate(std::size_t bytes, Device device);

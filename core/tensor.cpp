@@ -29,8 +29,7 @@ std::int64_t Tensor::size(std::int64_t dim) const {
 namespace {
 
 void need_one_element(const Tensor& t) {
-  if (t.numel() != 1)
-    fail("item: needs exactly one element, the tensor has shape " + to_string(t.sizes()));
+  if (t.numel() != 1) fail("item: needs exactly one element, the tensor has shape " + to_string(t.sizes()));
 }
 
 Tensor finish(Tensor t, const TensorOptions& o) {
@@ -51,42 +50,29 @@ double Tensor::item() const {
   load_to_double(dtype(), to(Device::cpu()).raw(), 1, &v, 1);
   return v;
 }
-template <>
-double Tensor::item<double>() const {
-  return item();
-}
-template <>
-float Tensor::item<float>() const {
-  return static_cast<float>(item());
-}
-template <>
-std::int64_t Tensor::item<std::int64_t>() const {
+template <> double Tensor::item<double>() const { return item(); }
+template <> float Tensor::item<float>() const { return static_cast<float>(item()); }
+template <> std::int64_t Tensor::item<std::int64_t>() const {
   need_one_element(*this);
   std::int64_t v = 0;
   load_to_i64(dtype(), to(Device::cpu()).raw(), 1, &v, 1);
   return v;
 }
-template <>
-bool Tensor::item<bool>() const {
-  return item() != 0;
-}
+template <> bool Tensor::item<bool>() const { return item() != 0; }
 
-template <>
-std::vector<double> Tensor::to_vector() const {
+template <> std::vector<double> Tensor::to_vector() const {
   const Tensor c = detach().to(Device::cpu()).contiguous();
   std::vector<double> v(static_cast<std::size_t>(numel()));
   load_to_double(dtype(), c.raw(), 1, v.data(), numel());
   return v;
 }
-template <>
-std::vector<float> Tensor::to_vector() const {
+template <> std::vector<float> Tensor::to_vector() const {
   const Tensor c = detach().to(Device::cpu()).contiguous();
   std::vector<float> v(static_cast<std::size_t>(numel()));
   load_to_float(dtype(), c.raw(), 1, v.data(), numel());
   return v;
 }
-template <>
-std::vector<std::int64_t> Tensor::to_vector() const {
+template <> std::vector<std::int64_t> Tensor::to_vector() const {
   const Tensor c = detach().to(Device::cpu()).contiguous();
   std::vector<std::int64_t> v(static_cast<std::size_t>(numel()));
   load_to_i64(dtype(), c.raw(), 1, v.data(), numel());
@@ -125,7 +111,9 @@ Tensor Tensor::t(SourceLocation l) const {
 Tensor Tensor::expand(const Shape& s, SourceLocation l) const { return gradual::expand(*this, s, l); }
 Tensor Tensor::squeeze(int d, SourceLocation l) const { return gradual::squeeze(*this, d, l); }
 Tensor Tensor::unsqueeze(int d, SourceLocation l) const { return gradual::unsqueeze(*this, d, l); }
-Tensor Tensor::select(int d, std::int64_t i, SourceLocation l) const { return gradual::select(*this, d, i, l); }
+Tensor Tensor::select(int d, std::int64_t i, SourceLocation l) const {
+  return gradual::select(*this, d, i, l);
+}
 Tensor Tensor::narrow(int d, std::int64_t s, std::int64_t n, SourceLocation l) const {
   return gradual::narrow(*this, d, s, n, l);
 }
@@ -223,8 +211,9 @@ Tensor linspace(double start, double stop, std::int64_t count, TensorOptions o) 
   std::vector<double> v(static_cast<std::size_t>(count));
   const double step = count > 1 ? (stop - start) / static_cast<double>(count - 1) : 0;
   for (std::int64_t i = 0; i < count; ++i)  // from both ends, so that both are exact
-    v[static_cast<std::size_t>(i)] = i < count / 2 || count == 1 ? start + static_cast<double>(i) * step
-                                                                 : stop - static_cast<double>(count - 1 - i) * step;
+    v[static_cast<std::size_t>(i)] = i < count / 2 || count == 1
+                                         ? start + static_cast<double>(i) * step
+                                         : stop - static_cast<double>(count - 1 - i) * step;
   return from_data(v, {count}, o);
 }
 Tensor eye(std::int64_t n, TensorOptions o) {

@@ -85,16 +85,15 @@ class Tensor {
 
   // The numbers. data<T>() checks that T is the dtype; raw() is the address of element [0, ..., 0].
   void* raw() const {
-    return static_cast<char*>(impl_->storage->data) + static_cast<std::size_t>(impl_->offset) * size_of(impl_->dtype);
+    return static_cast<char*>(impl_->storage->data) +
+           static_cast<std::size_t>(impl_->offset) * size_of(impl_->dtype);
   }
-  template <class T>
-  T* data() const {
+  template <class T> T* data() const {
     if (dtype_of<T> != dtype()) fail_dtype(dtype_of<T>);
     return static_cast<T*>(raw());
   }
   double item() const;  // the value of a one-element tensor (integers beyond 2^53: use item<int64_t>)
-  template <class T>
-  T item() const;
+  template <class T> T item() const;
   template <class T>
   std::vector<T> to_vector() const;  // row-major, converted to T (T: double, float, int64_t)
 
@@ -136,10 +135,14 @@ class Tensor {
   Tensor operator[](std::int64_t i) const { return select(0, i); }
 
   // Reductions. No dims means all of them.
-  Tensor sum(const Shape& dims = {}, bool keepdim = false, SourceLocation loc = SourceLocation::current()) const;
-  Tensor mean(const Shape& dims = {}, bool keepdim = false, SourceLocation loc = SourceLocation::current()) const;
-  Tensor max(const Shape& dims = {}, bool keepdim = false, SourceLocation loc = SourceLocation::current()) const;
-  Tensor min(const Shape& dims = {}, bool keepdim = false, SourceLocation loc = SourceLocation::current()) const;
+  Tensor sum(const Shape& dims = {}, bool keepdim = false,
+             SourceLocation loc = SourceLocation::current()) const;
+  Tensor mean(const Shape& dims = {}, bool keepdim = false,
+              SourceLocation loc = SourceLocation::current()) const;
+  Tensor max(const Shape& dims = {}, bool keepdim = false,
+             SourceLocation loc = SourceLocation::current()) const;
+  Tensor min(const Shape& dims = {}, bool keepdim = false,
+             SourceLocation loc = SourceLocation::current()) const;
   Tensor argmax(int dim, bool keepdim = false, SourceLocation loc = SourceLocation::current()) const;
 
   // Elementwise.
@@ -155,7 +158,8 @@ class Tensor {
   Tensor matmul(const Tensor& other, SourceLocation loc = SourceLocation::current()) const;
 
   // In place. With gradients on: a non-leaf that shares storage with no other differentiable tensor only.
-  const Tensor& add_(const Tensor& other, double alpha = 1, SourceLocation loc = SourceLocation::current()) const;
+  const Tensor& add_(const Tensor& other, double alpha = 1,
+                     SourceLocation loc = SourceLocation::current()) const;
   const Tensor& add_(double value, SourceLocation loc = SourceLocation::current()) const;
   const Tensor& mul_(const Tensor& other, SourceLocation loc = SourceLocation::current()) const;
   const Tensor& mul_(double value, SourceLocation loc = SourceLocation::current()) const;
@@ -201,7 +205,7 @@ Tensor randn(const Shape& sizes, TensorOptions options = {}, Generator& g = defa
 Tensor randint(std::int64_t low, std::int64_t high, const Shape& sizes,
                TensorOptions options = {.dtype = DType::i64}, Generator& g = default_generator());
 Tensor randperm(std::int64_t n, Generator& g = default_generator());  // i64
-Tensor empty_like(const Tensor& t);  // same dtype, device and stride order
+Tensor empty_like(const Tensor& t);                                   // same dtype, device and stride order
 Tensor zeros_like(const Tensor& t);
 Tensor ones_like(const Tensor& t);
 // Copies `values` (row-major) and rounds them to options.dtype.

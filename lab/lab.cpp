@@ -14,8 +14,9 @@ namespace fs = std::filesystem;
 
 void check(const std::vector<amp::Recipe>& recipes, const Options& o) {
   const auto at_least = [](const char* what, double v, double least) {
-    if (!(v >= least)) fail(std::string("lab: ") + what + " is " + std::to_string(v) + "; it must be at least " +
-                            std::to_string(static_cast<int>(least)));
+    if (!(v >= least))
+      fail(std::string("lab: ") + what + " is " + std::to_string(v) + "; it must be at least " +
+           std::to_string(static_cast<int>(least)));
   };
   if (recipes.empty()) fail("lab: no recipe was given");
   for (std::size_t i = 0; i < recipes.size(); ++i)
@@ -25,7 +26,8 @@ void check(const std::vector<amp::Recipe>& recipes, const Options& o) {
   at_least("batch", static_cast<double>(o.batch), 1);
   at_least("seeds", o.seeds, 1);
   at_least("sample_every", o.sample_every, 1);
-  if (!(o.lr >= 0)) fail("lab: lr is " + std::to_string(o.lr) + "; it must be positive, or 0 for the usual one");
+  if (!(o.lr >= 0))
+    fail("lab: lr is " + std::to_string(o.lr) + "; it must be positive, or 0 for the usual one");
   if (o.optimizer != "adamw" && o.optimizer != "adam" && o.optimizer != "sgd")
     fail("lab: no optimizer '" + o.optimizer + "'; allowed are adamw, adam and sgd");
 }
@@ -73,7 +75,8 @@ const Result* find(const std::vector<Result>& results, const std::string& recipe
                    const Options& o, const LabData& data) {
   for (const Result& r : results) {
     if (r.recipe == recipe && r.seed == static_cast<std::int64_t>(seed) && r.model == o.model_name &&
-        r.data == data.name && (r.status != "interrupted") && (r.epochs == o.epochs || r.status == "diverged"))
+        r.data == data.name && (r.status != "interrupted") &&
+        (r.epochs == o.epochs || r.status == "diverged"))
       return &r;
   }
   return nullptr;
@@ -81,12 +84,14 @@ const Result* find(const std::vector<Result>& results, const std::string& recipe
 
 }  // namespace
 
-std::vector<Result> compare(const MakeModel& make_model, const LabData& data, const std::vector<amp::Recipe>& recipes,
-                            const std::string& out, const Options& options) {
+std::vector<Result> compare(const MakeModel& make_model, const LabData& data,
+                            const std::vector<amp::Recipe>& recipes, const std::string& out,
+                            const Options& options) {
   check(recipes, options);
   for (const amp::Recipe& r : recipes) amp::check(r);
   const Folder folder(out);
-  const std::vector<Result> before = options.resume && !out.empty() ? folder.finished() : std::vector<Result>{};
+  const std::vector<Result> before =
+      options.resume && !out.empty() ? folder.finished() : std::vector<Result>{};
   for (const std::string& path : {options.trace, options.profile})
     if (!path.empty() && path != "-") write_file_atomically(path, "");
   std::vector<Result> results;

@@ -40,7 +40,8 @@ struct Options {
   std::string trace = {};    // a file (or "-") for one traced step of each recipe
   std::string profile = {};  // a file (or "-") for a profile of each run
   std::function<void(const Progress&)> progress = {};
-  std::function<bool()> stop = {};  // asked before every step: true ends the comparison early, keeping what there is
+  std::function<bool()> stop =
+      {};  // asked before every step: true ends the comparison early, keeping what there is
 };
 
 // Trains make_model() under each recipe and seed. Where `out` is not empty, results.json, curves.csv, report.html and

@@ -22,7 +22,8 @@ struct GptOptions {
 // 64-128-128-10 with ReLU (first and last width by the data).
 std::shared_ptr<nn::Module> make_mlp(std::int64_t inputs, std::int64_t classes);
 // Two stages of 3x3 convolution (padding 1; 32, then 64 channels), batch norm, ReLU, 2x2 max pool; then linear.
-std::shared_ptr<nn::Module> make_cnn(std::int64_t channels, std::int64_t height, std::int64_t width, std::int64_t classes);
+std::shared_ptr<nn::Module> make_cnn(std::int64_t channels, std::int64_t height, std::int64_t width,
+                                     std::int64_t classes);
 // Token and position embeddings, pre-norm causal transformer blocks, a norm and a linear head: [B, T] i64 to logits
 // [B, T, vocabulary] (Radford et al. 2019).
 std::shared_ptr<nn::Module> make_gpt(const GptOptions& options);

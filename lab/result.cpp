@@ -33,7 +33,9 @@ Json numbers(const std::vector<double>& values) {
   for (double v : values) list.push_back(number(v));
   return list;
 }
-double real(const Json& j) { return j.is_null() ? std::numeric_limits<double>::quiet_NaN() : j.get<double>(); }
+double real(const Json& j) {
+  return j.is_null() ? std::numeric_limits<double>::quiet_NaN() : j.get<double>();
+}
 
 Json peak_bytes(const Result& r) {
   Json j = Json::object();
@@ -173,7 +175,8 @@ std::string scale_text(double scale) {
 }
 
 std::string megabytes(double bytes) {
-  return bytes >= 1 << 20 ? fmt::format("{:.1f} MiB", bytes / (1 << 20)) : fmt::format("{:.0f} KiB", bytes / 1024);
+  return bytes >= 1 << 20 ? fmt::format("{:.1f} MiB", bytes / (1 << 20))
+                          : fmt::format("{:.0f} KiB", bytes / 1024);
 }
 
 }  // namespace
@@ -187,9 +190,7 @@ std::vector<Result> results_from_json(const std::string& text, const std::string
     std::vector<Result> results;
     for (const Json& run : Json::parse(text).at("runs")) results.push_back(result_from(run));
     return results;
-  } catch (const nlohmann::json::exception& e) {
-    fail(file + " is no file of the lab's: " + e.what());
-  }
+  } catch (const nlohmann::json::exception& e) { fail(file + " is no file of the lab's: " + e.what()); }
 }
 
 std::string curves_csv(const std::vector<Result>& results) {
@@ -213,7 +214,8 @@ std::string report_html(const std::vector<Result>& results) {
   replace(html, "@CSS@", text_of(embedded::report_css, embedded::report_css_size));
   replace(html, "@JS@", text_of(embedded::report_js, embedded::report_js_size));
   std::string data = document(results, true).dump();
-  for (std::size_t at = 0; (at = data.find("</", at)) != std::string::npos; at += 3) data.replace(at, 2, "<\\/");
+  for (std::size_t at = 0; (at = data.find("</", at)) != std::string::npos; at += 3)
+    data.replace(at, 2, "<\\/");
   replace(html, "@DATA@", data);
   return html;
 }
@@ -237,15 +239,16 @@ std::string table(const std::vector<Result>& results) {
   }
   std::size_t width = 12;
   for (const Row& row : rows) width = std::max(width, row.recipe.size());
-  std::string text = fmt::format("{:<{}} {:>9} {:>10} {:>10} {:>8} {:>10} {:>7} {:>8} {:>10} {:>9}  {}\n", "recipe", width,
-                                 "accuracy", "test loss", "train loss", "ms/step", "peak", "scale", "skipped",
-                                 "underflow", "overflow", "status");
+  std::string text = fmt::format("{:<{}} {:>9} {:>10} {:>10} {:>8} {:>10} {:>7} {:>8} {:>10} {:>9}  {}\n",
+                                 "recipe", width, "accuracy", "test loss", "train loss", "ms/step", "peak",
+                                 "scale", "skipped", "underflow", "overflow", "status");
   for (const Row& row : rows) {
     const double n = row.runs;
-    text += fmt::format("{:<{}} {:>8.2f}% {:>10.4f} {:>10.4f} {:>8.2f} {:>10} {:>7} {:>8.1f} {:>9.3f}% {:>8.3f}%  {}\n",
-                        row.recipe, width, 100 * row.accuracy / n, row.loss / n, row.train_loss / n, row.ms / n,
-                        megabytes(row.bytes / n), scale_text(row.scale), row.skipped / n, row.underflow / n,
-                        row.overflow / n, row.status);
+    text += fmt::format(
+        "{:<{}} {:>8.2f}% {:>10.4f} {:>10.4f} {:>8.2f} {:>10} {:>7} {:>8.1f} {:>9.3f}% {:>8.3f}%  {}\n",
+        row.recipe, width, 100 * row.accuracy / n, row.loss / n, row.train_loss / n, row.ms / n,
+        megabytes(row.bytes / n), scale_text(row.scale), row.skipped / n, row.underflow / n, row.overflow / n,
+        row.status);
   }
   return text;
 }

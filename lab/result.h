@@ -14,7 +14,7 @@ namespace gradual::lab {
 struct Curve {
   std::vector<std::int64_t> step;
   std::vector<double> loss;
-  std::vector<double> scale;              // 1 without a scaler
+  std::vector<double> scale;  // 1 without a scaler
   std::vector<bool> skipped;
   std::vector<double> underflow_percent;  // NaN where the step was not sampled
 };
