@@ -85,6 +85,7 @@ int main(int argc, char** argv) {
       "gradual-bench", "--benchmark_filter=" + filter, fmt::format("--benchmark_repetitions={}", repetitions),
       "--benchmark_min_time=0.1", "--benchmark_enable_random_interleaving=true"};
   std::vector<char*> raw;
+  raw.reserve(flags.size());
   for (const std::string& f : flags) raw.push_back(const_cast<char*>(f.c_str()));
   int count = static_cast<int>(raw.size());
   benchmark::Initialize(&count, raw.data());

@@ -28,8 +28,9 @@ class Attrs {
   }
   Attrs(const Attrs& o) : tag_(o.tag_), size_(o.size_) { std::memcpy(bytes_, o.bytes_, size_); }
   Attrs& operator=(const Attrs& o) {
+    if (this == &o) return *this;
     tag_ = o.tag_, size_ = o.size_;
-    std::memmove(bytes_, o.bytes_, size_);
+    std::memcpy(bytes_, o.bytes_, size_);
     return *this;
   }
   template <class T> const T& get() const {

@@ -23,5 +23,7 @@ struct Device {
 std::string to_string(Device device);
 // Parses "cpu", "cuda" or "cuda:N"; anything else is an Error naming what is allowed.
 Device device_from_name(const std::string& name);
+// Throws; defined in cuda/.
+[[noreturn]] void fail_no_cuda(Device device);
 
 }  // namespace gradual

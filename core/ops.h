@@ -16,8 +16,8 @@ using Loc = SourceLocation;
 // A tensor or a number, with the place of the operator: what operators take.
 class Operand {
  public:
-  Operand(const Tensor& t, Loc loc = Loc::current())
-      : tensor(&t), where(loc) {}  // NOLINT(google-explicit-constructor)
+  // NOLINTNEXTLINE(google-explicit-constructor)
+  Operand(const Tensor& t, Loc loc = Loc::current()) : tensor(&t), where(loc) {}
   template <class T>
     requires std::is_arithmetic_v<T>
   Operand(T v, Loc loc = Loc::current())  // NOLINT(google-explicit-constructor)

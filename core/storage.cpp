@@ -36,8 +36,7 @@ Device device_from_name(const std::string& name) {
 }
 
 Ref<Storage> Storage::allocate(std::size_t bytes, Device device) {
-  if (!device.is_cpu())
-    fail("no CUDA in this build: tensors live on cpu only (asked for " + to_string(device) + ")");
+  if (!device.is_cpu()) fail_no_cuda(device);
   std::unique_ptr<Storage> s(new Storage);
   s->data = memory::allocate(bytes);
   s->bytes = bytes;

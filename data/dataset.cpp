@@ -24,7 +24,7 @@ void copy_strided(const char* from, const Shape& sizes, const Shape& strides, in
 Tensor take_rows(const Tensor& t, const std::vector<std::int64_t>& indices) {
   Shape sizes = t.sizes();
   sizes[0] = static_cast<std::int64_t>(indices.size());
-  const Tensor out = empty(sizes, {.dtype = t.dtype()});
+  Tensor out = empty(sizes, {.dtype = t.dtype()});
   if (out.numel() == 0) return out;
   const std::size_t width = size_of(t.dtype());
   const std::size_t row = out.nbytes() / indices.size();

@@ -68,7 +68,7 @@ function summary() {
     const status = [...new Set(rs.map(r => r.status))].join(", ");
     const scale = mean(rs.map(r => r.final_scale));
     const cells = [name, num(100 * mean(rs.map(r => r.test_accuracy)), 2) + " %", num(mean(rs.map(r => r.test_loss)), 4), num(mean(rs.map(r => r.train_loss)), 4),
-      num(mean(rs.map(r => r.ms_per_step)), 2), bytes(mean(rs.map(r => r.peak_bytes.total))), finite(scale) ? (scale >= 1024 ? "2^" + Math.log2(scale).toFixed(1) : String(+scale.toPrecision(4))) : "–",
+      num(mean(rs.map(r => r.ms_per_step)), 2), bytes(mean(rs.map(r => r.peak_bytes.total))), finite(scale) && scale !== 1 ? (scale >= 1024 ? "2^" + +Math.log2(scale).toFixed(1) : String(+scale.toPrecision(4))) : "–",
       num(mean(rs.map(r => r.skipped_steps)), 1), num(mean(rs.map(r => r.underflow_percent)), 3) + " %", num(mean(rs.map(r => r.overflow_percent)), 4) + " %", status];
     table.append(el("tr", {}, ...cells.map((c, i) => el("td", i === 10 && status !== "ok" ? { class: "bad" } : {}, c))));
   }
@@ -173,7 +173,7 @@ function histograms() {
       el("p", {}, `${h.as_if ? "as if stored in " : ""}${f.name}: ${num(mean(rs.map(r => r.underflow_percent)), 3)} % underflow, ${num(mean(rs.map(r => r.overflow_percent)), 4)} % overflow`));
     place.append(panel);
     const total = counts.reduce((a, b) => a + b, 0);
-    const first = Math.min(...counts.map((v, i) => v ? i + h.first_exponent : 99), -30), last = Math.max(...counts.map((v, i) => v ? i + h.first_exponent : -99), 17);
+    const first = Math.min(...counts.map((v, i) => v ? i + h.first_exponent : 99), f.min_subnormal_exponent < -60 ? -40 : -34), last = Math.max(...counts.map((v, i) => v ? i + h.first_exponent : -99), 17);
     const lo = Math.max(first, -60), hi = Math.min(last, 40) + 1;
     const c = canvas(panel, 170, { left: 8, right: 8, top: 8, bottom: 22 });
     const x = linear(lo, hi, c.left, c.right), top = Math.max(1, ...counts), y = v => linear(0, Math.sqrt(top), c.bottom, c.top + 14)(Math.sqrt(v));
@@ -188,10 +188,11 @@ function histograms() {
       c.svg.append(hover(el("rect", { x: x(e) + .5, y: y(v), width: Math.max(1, x(e + 1) - x(e) - 1), height: c.bottom - y(v), fill: e < zeroBelow ? "var(--bad)" : e < normal ? "var(--bar2)" : "var(--bar)" }),
         `2^${e} to 2^${e + 1}: ${(100 * v / total).toPrecision(3)} %`));
     });
-    if (zeroBelow > lo + 3) c.svg.append(el("text", { x: (x(lo) + x(zeroBelow)) / 2, y: c.top + 11, "text-anchor": "middle" }, "to zero"));
-    if (normal > zeroBelow + 4) c.svg.append(el("text", { x: (x(zeroBelow) + x(normal)) / 2, y: c.top + 11, "text-anchor": "middle" }, "subnormal"));
+    const label = (a, b, text) => { if (x(b) - x(a) > 7 * text.length) c.svg.append(el("text", { x: (x(a) + x(b)) / 2, y: c.top + 11, "text-anchor": "middle" }, text)); };
+    label(lo, zeroBelow, "to zero");
+    label(zeroBelow, normal, "subnormal");
     if (hi > above + 1) c.svg.append(el("text", { x: x(hi) - 2, y: c.top + 11, "text-anchor": "end" }, "∞"));
-    for (let e = Math.ceil(lo / 8) * 8; e < hi; e += 8) c.svg.append(el("text", { x: x(e), y: c.bottom + 15, "text-anchor": "middle" }, "2^" + e));
+    for (let e = Math.ceil(lo / 16) * 16; e < hi; e += 16) c.svg.append(el("text", { x: x(e), y: c.bottom + 15, "text-anchor": "middle" }, "2^" + e));
   }
 }
 

@@ -209,7 +209,8 @@ bool Run::train(const std::string& checkpoint, Progress progress) {
     while (bad_losses_ < kDiverged && loader_->next(batch)) {
       train_step(batch);
       show(progress, false);
-      if ((stopped = options_.stop && options_.stop())) break;
+      stopped = options_.stop && options_.stop();
+      if (stopped) break;
     }
     if (!stopped) end_epoch(progress);
     if (!checkpoint.empty()) save(checkpoint);
@@ -239,7 +240,7 @@ Result Run::result() {
   const FloatInfo f = float_info(format);
   ExponentHistogram& h = result_.histogram;
   h.first_exponent = -127;
-  h.counts.assign(tally_.exponents.begin(), tally_.exponents.end());
+  h.counts.assign(tally_.exponents.begin(), tally_.exponents.end() - 1);  // the last one is Inf and NaN
   h.format = name(format);
   h.as_if = as_if.has_value();
   h.min_subnormal_exponent = std::ilogb(f.min_subnormal);

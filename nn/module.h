@@ -63,7 +63,7 @@ class Module {
   template <class M>
     requires std::is_base_of_v<Module, M>
   M& register_module(const std::string& name, M&& module) {
-    return *register_module(name, std::make_shared<M>(std::move(module)));
+    return *register_module(name, std::make_shared<M>(std::forward<M>(module)));
   }
   template <class M>
     requires std::is_base_of_v<Module, M>
