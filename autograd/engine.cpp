@@ -223,6 +223,8 @@ void Engine::deliver(const Edge& edge, Tensor grad) {
   Tensor& sum = pending(edge.node).grads[edge.output];
   if (!sum.defined()) {
     sum = std::move(grad);
+  } else if (is_f8(sum.dtype())) {  // f8 tensors do not add
+    sum = cast(add(cast(sum, DType::f32), cast(grad, DType::f32)), sum.dtype());
   } else if (!options_.create_graph && owned(sum) && sum.is_contiguous()) {
     sum.add_(grad);
   } else {

@@ -9,7 +9,8 @@
 namespace gradual {
 
 struct FunctionAccess {
-  static void set_needs(Function& f, int i) { f.needs_ |= 1u << i; }
+  // As the tape marks them: inputs past the 31st share a bit.
+  static void set_needs(Function& f, int i) { f.needs_ |= 1u << (i < 31 ? i : 31); }
   static int& outputs(Function& f) { return f.outputs_; }
   static void release(Function& f) { f.release(); }
   static const std::vector<Tensor>& saved(const Function& f) { return f.saved_; }

@@ -28,7 +28,7 @@ class Function {
   // Keeps tensors for backward; saved() fails where one was changed in place since.
   void save_for_backward(std::vector<Tensor> tensors);
   const std::vector<Tensor>& saved() const;
-  bool needs_input_grad(int i) const { return needs_ & (1u << i); }
+  bool needs_input_grad(int i) const { return needs_ & (1u << (i < 31 ? i : 31)); }
 
  private:
   friend std::vector<Tensor> apply(const std::shared_ptr<Function>&, const std::vector<Tensor>&,

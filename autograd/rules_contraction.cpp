@@ -12,6 +12,16 @@ Tensor as_input(const C& c, int i, const Tensor& g) {
   return g.dtype() == c.dtype(i) ? g : cast(g, c.dtype(i));
 }
 
+// A saved operand as the gradient meets it: f8 ones are widened, since f8 and f32 do not mix.
+Tensor operand(const C& c, int i) {
+  const Tensor t = c.input(i);
+  return is_f8(t.dtype()) ? cast(t, c.grad().dtype()) : t;
+}
+// [.., n] as rows [-1, n], where sizes may be 0.
+Tensor rows_of(const Tensor& t) {
+  return t.ndim() == 2 ? t : t.ndim() == 1 ? unsqueeze(t, 0) : flatten(t, 0, -2);
+}
+
 // y = a b: da = dy b^T, db = a^T dy. A 1-d operand is a row on the left and a column on the right.
 void matmul_rule(const C& c) {
   const bool row = c.sizes(0).size() == 1;
@@ -20,14 +30,14 @@ void matmul_rule(const C& c) {
   if (row) g = unsqueeze(g, column ? -1 : -2);
   if (column) g = unsqueeze(g, -1);
   if (c.needs(0)) {
-    Tensor b = c.input(1);
+    Tensor b = operand(c, 1);
     if (column) b = unsqueeze(b, -1);
     Tensor da = matmul(g, transpose(b, -2, -1));
     if (row) da = squeeze(da, -2);
     c.set(0, as_input(c, 0, sum_to(da, c.sizes(0))));
   }
   if (c.needs(1)) {
-    Tensor a = c.input(0);
+    Tensor a = operand(c, 0);
     if (row) a = unsqueeze(a, 0);
     Tensor db = matmul(transpose(a, -2, -1), g);
     if (column) db = squeeze(db, -1);
@@ -38,13 +48,9 @@ void matmul_rule(const C& c) {
 // y = x W^T + b: dx = dy W, dW = dy^T x, db = the sum of dy's rows.
 void linear_rule(const C& c) {
   const Tensor& g = c.grad();
-  if (c.needs(0)) c.set(0, as_input(c, 0, matmul(g, c.input(1))));
-  const Tensor rows = g.ndim() == 2 ? g : reshape(g, {-1, g.sizes().back()});
-  if (c.needs(1)) {
-    const Tensor x = c.input(0);
-    const Tensor flat = x.ndim() == 2 ? x : reshape(x, {-1, x.sizes().back()});
-    c.set(1, as_input(c, 1, matmul(transpose(rows, 0, 1), flat)));
-  }
+  if (c.needs(0)) c.set(0, as_input(c, 0, matmul(g, operand(c, 1))));
+  const Tensor rows = rows_of(g);
+  if (c.needs(1)) { c.set(1, as_input(c, 1, matmul(transpose(rows, 0, 1), rows_of(operand(c, 0))))); }
   if (c.needs(2)) c.set(2, as_input(c, 2, sum(rows, {0})));
 }
 
@@ -57,9 +63,9 @@ ConvAttrs with_size(ConvAttrs a, const Shape& s) {
 void conv2d_rule(const C& c) {
   const auto& a = c.get<ConvAttrs>();
   if (c.needs(0))
-    c.set(0, as_input(c, 0, conv2d_backward_input(c.grad(), c.input(1), with_size(a, c.sizes(0)))));
+    c.set(0, as_input(c, 0, conv2d_backward_input(c.grad(), operand(c, 1), with_size(a, c.sizes(0)))));
   if (c.needs(1))
-    c.set(1, as_input(c, 1, conv2d_backward_weight(c.grad(), c.input(0), with_size(a, c.sizes(1)))));
+    c.set(1, as_input(c, 1, conv2d_backward_weight(c.grad(), operand(c, 0), with_size(a, c.sizes(1)))));
   if (c.needs(2)) c.set(2, as_input(c, 2, sum(c.grad(), {0, 2, 3})));
 }
 // dx(dy, w) is linear in both: in dy it is the adjoint of conv2d, in w that of conv2d_backward_weight.

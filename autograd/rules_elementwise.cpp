@@ -59,7 +59,8 @@ void pow_rule(const C& c) {
       const Tensor flat = logical_and(a == 0, b >= 0);
       c.set(1, c.grad() * where(flat, 0, c.output(0) * log(where(flat, 1, a))));
     } else {
-      c.set(1, c.grad() * (c.output(0) * std::log(c.scalar())));
+      const Tensor slope = c.output(0) * std::log(c.scalar());
+      c.set(1, c.grad() * (c.scalar() == 0 ? where(b >= 0, 0, slope) : slope));
     }
   }
 }

@@ -1,5 +1,7 @@
 #include "ops.h"
 
+#include <algorithm>
+
 #include "dispatch.h"
 
 namespace gradual {
@@ -289,7 +291,7 @@ Tensor cross_entropy(const Tensor& logits, const Tensor& classes, CrossEntropyOp
   order.push_back(0);
   for (int i = 2; i < logits.ndim(); ++i) order.push_back(i);
   order.push_back(1);
-  const Tensor rows = reshape(permute(logits, order, loc), {-1, logits.size(1)}, loc);
+  const Tensor rows = flatten(permute(logits, order, loc), 0, -2, loc);
   const Tensor flat = reshape(classes, {-1}, loc);
   const Tensor result = dispatch1(OpId::cross_entropy, {&rows, &flat}, attrs, loc);
   return o.reduction == Reduction::none ? reshape(result, classes.sizes(), loc) : result;
@@ -403,6 +405,7 @@ Tensor slice(const Tensor& x, int dim, Slice r, Loc loc) {
   const std::int64_t start = clamp_index(r.start.value_or(0));
   std::int64_t stop = clamp_index(r.stop.value_or(n));
   if (stop < start) stop = start;
+  r.step = std::min(r.step, std::max<std::int64_t>(1, stop - start));  // no larger one reaches further
   if (start == 0 && stop == n && r.step == 1) return x;
   return unary(OpId::slice, x, loc, SliceAttrs{d, start, stop, r.step, n});
 }

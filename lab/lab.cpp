@@ -1,5 +1,6 @@
 #include "lab.h"
 
+#include <algorithm>
 #include <filesystem>
 #include <fstream>
 #include <sstream>
@@ -13,17 +14,17 @@ namespace {
 namespace fs = std::filesystem;
 
 void check(const std::vector<amp::Recipe>& recipes, const Options& o) {
-  const auto at_least = [](const char* what, double v, double least) {
+  const auto at_least = [](const char* what, std::int64_t v, std::int64_t least) {
     if (!(v >= least))
       fail(std::string("lab: ") + what + " is " + std::to_string(v) + "; it must be at least " +
-           std::to_string(static_cast<int>(least)));
+           std::to_string(least));
   };
   if (recipes.empty()) fail("lab: no recipe was given");
   for (std::size_t i = 0; i < recipes.size(); ++i)
     for (std::size_t j = 0; j < i; ++j)
       if (recipes[i].name == recipes[j].name) fail("lab: the recipe " + recipes[i].name + " is listed twice");
   at_least("epochs", o.epochs, 1);
-  at_least("batch", static_cast<double>(o.batch), 1);
+  at_least("batch", o.batch, 1);
   at_least("seeds", o.seeds, 1);
   at_least("sample_every", o.sample_every, 1);
   if (!(o.lr >= 0))
@@ -40,6 +41,10 @@ std::string file_name(const std::string& recipe, std::uint64_t seed) {
   return text + ".safetensors";
 }
 
+bool same_run(const Result& a, const Result& b) {
+  return a.recipe == b.recipe && a.seed == b.seed && a.model == b.model && a.data == b.data;
+}
+
 class Folder {
  public:
   explicit Folder(std::string path) : path_(std::move(path)) {
@@ -51,12 +56,17 @@ class Folder {
   std::string checkpoint(const std::string& recipe, std::uint64_t seed) const {
     return path_.empty() ? "" : path_ + "/checkpoints/" + file_name(recipe, seed);
   }
-  void write(const std::vector<Result>& results) const {
+  // `before`: finished runs of earlier calls, which stay known to --resume though this call does not list them.
+  void write(const std::vector<Result>& results, const std::vector<Result>& before) const {
     if (path_.empty()) return;
     write_file_atomically(path_ + "/results.json", results_json(results, false));
     write_file_atomically(path_ + "/curves.csv", curves_csv(results));
     write_file_atomically(path_ + "/report.html", report_html(results));
-    write_file_atomically(finished_path(), results_json(results, true));
+    std::vector<Result> known = results;
+    for (const Result& b : before)
+      if (std::none_of(results.begin(), results.end(), [&](const Result& r) { return same_run(r, b); }))
+        known.push_back(b);
+    write_file_atomically(finished_path(), results_json(known, true));
   }
   std::vector<Result> finished() const {
     std::ifstream file(finished_path());
@@ -71,12 +81,12 @@ class Folder {
   std::string path_;
 };
 
-const Result* find(const std::vector<Result>& results, const std::string& recipe, std::uint64_t seed,
+// A finished run of the same settings.
+const Result* find(const std::vector<Result>& results, const amp::Recipe& recipe, std::uint64_t seed,
                    const Options& o, const LabData& data) {
   for (const Result& r : results) {
-    if (r.recipe == recipe && r.seed == static_cast<std::int64_t>(seed) && r.model == o.model_name &&
-        r.data == data.name && (r.status != "interrupted") &&
-        (r.epochs == o.epochs || r.status == "diverged"))
+    if (r.recipe == recipe.name && r.seed == static_cast<std::int64_t>(seed) && r.model == o.model_name &&
+        r.data == data.name && r.status != "interrupted" && r.settings == settings(recipe, o))
       return &r;
   }
   return nullptr;
@@ -99,7 +109,7 @@ std::vector<Result> compare(const MakeModel& make_model, const LabData& data,
   for (const amp::Recipe& recipe : recipes) {
     for (int seed = 0; seed < options.seeds; ++seed, ++number) {
       const auto s = static_cast<std::uint64_t>(seed);
-      if (const Result* done = find(before, recipe.name, s, options, data)) {
+      if (const Result* done = find(before, recipe, s, options, data)) {
         results.push_back(*done);
         continue;
       }
@@ -113,11 +123,11 @@ std::vector<Result> compare(const MakeModel& make_model, const LabData& data,
                         .seed = s};
       const bool finished = run.train(checkpoint, progress);
       results.push_back(run.result());
+      folder.write(results, before);
       if (finished && !checkpoint.empty()) fs::remove(checkpoint);
-      folder.write(results);
     }
   }
-  folder.write(results);
+  folder.write(results, before);
   return results;
 }
 

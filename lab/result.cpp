@@ -82,6 +82,7 @@ Json result_json(const Result& r, bool with_curves) {
             {"overflow_percent", number(r.overflow_percent)},
             {"status", r.status}};
   if (with_curves) {
+    j["settings"] = r.settings;
     j["curve"] = curve_json(r.curve);
     j["histogram"] = r.histogram.counts.empty() ? Json(nullptr) : histogram_json(r.histogram);
   }
@@ -108,6 +109,7 @@ Result result_from(const Json& j) {
   r.underflow_percent = real(j.at("underflow_percent"));
   r.overflow_percent = real(j.at("overflow_percent"));
   r.status = j.at("status");
+  r.settings = j.at("settings");
   const Json& c = j.at("curve");
   r.curve.step = c.at("step").get<std::vector<std::int64_t>>();
   for (const Json& v : c.at("loss")) r.curve.loss.push_back(real(v));
@@ -159,13 +161,22 @@ void replace(std::string& text, const std::string& mark, const std::string& by) 
   text.replace(text.find(mark), mark.size(), by);
 }
 
-// Means over the seeds of one recipe.
+// The mean over runs of the values that are finite; NaN where none is.
+struct Mean {
+  double sum = 0;
+  int count = 0;
+  void add(double v) {
+    if (std::isfinite(v)) sum += v, ++count;
+  }
+  double value() const { return count ? sum / count : std::numeric_limits<double>::quiet_NaN(); }
+};
+
 struct Row {
   std::string recipe;
-  int runs = 0;
-  double accuracy = 0, loss = 0, train_loss = 0, ms = 0, scale = 0, skipped = 0, underflow = 0, overflow = 0;
-  double bytes = 0;
-  std::string status = "ok";
+  int runs = 0, bad = 0;
+  Mean accuracy = {}, loss = {}, train_loss = {}, ms = {}, scale = {}, skipped = {}, underflow = {};
+  Mean overflow = {}, bytes = {};
+  std::string status = {};  // the last one that is not ok
 };
 
 std::string scale_text(double scale) {
@@ -188,7 +199,8 @@ std::string results_json(const std::vector<Result>& results, bool with_curves) {
 std::vector<Result> results_from_json(const std::string& text, const std::string& file) {
   try {
     std::vector<Result> results;
-    for (const Json& run : Json::parse(text).at("runs")) results.push_back(result_from(run));
+    const Json all = Json::parse(text);
+    for (const Json& run : all.at("runs")) results.push_back(result_from(run));
     return results;
   } catch (const nlohmann::json::exception& e) { fail(file + " is no file of the lab's: " + e.what()); }
 }
@@ -226,16 +238,19 @@ std::string table(const std::vector<Result>& results) {
     if (rows.empty() || rows.back().recipe != r.recipe) rows.push_back({.recipe = r.recipe});
     Row& row = rows.back();
     ++row.runs;
-    row.accuracy += r.test_accuracy;
-    row.loss += r.test_loss;
-    row.train_loss += r.train_loss;
-    row.ms += r.ms_per_step;
-    row.scale = r.final_scale;
-    row.skipped += static_cast<double>(r.skipped_steps);
-    row.underflow += r.underflow_percent;
-    row.overflow += r.overflow_percent;
-    row.bytes += static_cast<double>(r.peak_total);
-    if (r.status != "ok") row.status = r.status;
+    row.accuracy.add(r.test_accuracy);
+    row.loss.add(r.test_loss);
+    row.train_loss.add(r.train_loss);
+    row.ms.add(r.ms_per_step);
+    row.scale.add(r.final_scale);
+    row.skipped.add(static_cast<double>(r.skipped_steps));
+    row.underflow.add(r.underflow_percent);
+    row.overflow.add(r.overflow_percent);
+    row.bytes.add(static_cast<double>(r.peak_total));
+    if (r.status != "ok") {
+      ++row.bad;
+      row.status = r.status;
+    }
   }
   std::size_t width = 12;
   for (const Row& row : rows) width = std::max(width, row.recipe.size());
@@ -243,12 +258,15 @@ std::string table(const std::vector<Result>& results) {
                                  "recipe", width, "accuracy", "test loss", "train loss", "ms/step", "peak",
                                  "scale", "skipped", "underflow", "overflow", "status");
   for (const Row& row : rows) {
-    const double n = row.runs;
+    const std::string status = row.bad == 0 ? "ok"
+                               : row.bad == row.runs
+                                   ? row.status
+                                   : fmt::format("{} of {} {}", row.bad, row.runs, row.status);
     text += fmt::format(
         "{:<{}} {:>8.2f}% {:>10.4f} {:>10.4f} {:>8.2f} {:>10} {:>7} {:>8.1f} {:>9.3f}% {:>8.3f}%  {}\n",
-        row.recipe, width, 100 * row.accuracy / n, row.loss / n, row.train_loss / n, row.ms / n,
-        megabytes(row.bytes / n), scale_text(row.scale), row.skipped / n, row.underflow / n, row.overflow / n,
-        row.status);
+        row.recipe, width, 100 * row.accuracy.value(), row.loss.value(), row.train_loss.value(),
+        row.ms.value(), megabytes(row.bytes.value()), scale_text(row.scale.value()), row.skipped.value(),
+        row.underflow.value(), row.overflow.value(), status);
   }
   return text;
 }

@@ -41,7 +41,8 @@ struct Result {
   std::array<std::int64_t, kCategories> peak_bytes{};
   std::int64_t peak_total = 0;
   double underflow_percent = 0, overflow_percent = 0;
-  std::string status;  // "ok", "diverged", "interrupted" or "failed: why"
+  std::string settings;  // what --resume compares
+  std::string status;    // "ok", "diverged", "interrupted" or "failed: why"
   Curve curve;
   ExponentHistogram histogram;
 };

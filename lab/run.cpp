@@ -81,6 +81,11 @@ double median(std::vector<double> values) {
 
 }  // namespace
 
+std::string settings(const amp::Recipe& recipe, const Options& o) {
+  return "epochs " + std::to_string(o.epochs) + ", batch " + std::to_string(o.batch) + ", optimizer " +
+         o.optimizer + ", lr " + std::to_string(o.lr) + ", recipe " + amp::to_json(recipe);
+}
+
 Run::Run(const MakeModel& make_model, const LabData& data, const amp::Recipe& recipe, std::uint64_t seed,
          const Options& options)
     : recipe_(recipe),
@@ -89,8 +94,7 @@ Run::Run(const MakeModel& make_model, const LabData& data, const amp::Recipe& re
       generator_(seed),
       data_(data.load(seed)),
       stats_(amp::gradient_stats_options(recipe)) {
-  memory_before_ = memory_stats(options.device).total.current;
-  reset_peak_memory(options.device);
+  memory_before_ = memory_stats(options.device);
   const GeneratorScope scope(generator_);
   model_ = make_model();
   model_->to(options.device);
@@ -107,6 +111,7 @@ Run::Run(const MakeModel& make_model, const LabData& data, const amp::Recipe& re
   result_.model = options.model_name;
   result_.data = data.name;
   result_.seed = static_cast<std::int64_t>(seed);
+  result_.settings = settings(recipe, options);
   result_.status = "ok";
 }
 
@@ -159,7 +164,6 @@ void Run::end_epoch(Progress& progress) {
   epoch_loss_ = 0;
   epoch_steps_ = 0;
   ++result_.epochs;
-  take_memory();
   model_->eval();
   Score score;
   data::DataLoader test(data_.test, {.batch = kEvaluationBatch, .prefetch = 0});
@@ -175,14 +179,13 @@ void Run::end_epoch(Progress& progress) {
   progress.accuracy = result_.test_accuracy;
 }
 
-// The peaks of training alone: evaluation and checkpoints come after.
+// The peaks of training alone: building the model, evaluation and checkpoints are not in them.
 void Run::take_memory() {
   const MemoryStats m = memory_stats(options_.device);
   for (std::size_t i = 0; i < result_.peak_bytes.size(); ++i)
-    result_.peak_bytes[i] = std::max(result_.peak_bytes[i], m.by_category[i].peak);
-  auto& workspace = result_.peak_bytes[static_cast<std::size_t>(Category::workspace)];
-  workspace = std::max<std::int64_t>(0, m[Category::workspace].peak - memory_before_);
-  result_.peak_total = std::max(result_.peak_total, m.total.peak - memory_before_);
+    result_.peak_bytes[i] =
+        std::max(result_.peak_bytes[i], m.by_category[i].peak - memory_before_.by_category[i].current);
+  result_.peak_total = std::max(result_.peak_total, m.total.peak - memory_before_.total.current);
 }
 
 void Run::show(Progress& p, bool finished) const {
@@ -204,6 +207,7 @@ bool Run::train(const std::string& checkpoint, Progress progress) {
   progress.steps = loader_->size() * options_.epochs;
   if (result_.epochs > 0) progress.accuracy = result_.test_accuracy;
   bool stopped = false;
+  reset_peak_memory(options_.device);
   while (result_.epochs < options_.epochs && !stopped && bad_losses_ < kDiverged) {
     data::Batch batch;
     while (bad_losses_ < kDiverged && loader_->next(batch)) {
@@ -212,8 +216,10 @@ bool Run::train(const std::string& checkpoint, Progress progress) {
       stopped = options_.stop && options_.stop();
       if (stopped) break;
     }
+    take_memory();
     if (!stopped) end_epoch(progress);
     if (!checkpoint.empty()) save(checkpoint);
+    reset_peak_memory(options_.device);
   }
   profiling.reset();
   if (!options_.profile.empty()) {
@@ -224,7 +230,6 @@ bool Run::train(const std::string& checkpoint, Progress progress) {
   stopped = stopped && result_.epochs < options_.epochs;
   if (bad_losses_ >= kDiverged || !std::isfinite(result_.test_loss)) result_.status = "diverged";
   else result_.status = stopped ? "interrupted" : "ok";
-  take_memory();
   show(progress, true);
   return !stopped;
 }
@@ -256,7 +261,6 @@ void Run::save(const std::string& path) {
   lab.set("epoch_loss", epoch_loss_);
   lab.set("epoch_steps", epoch_steps_);
   lab.set("bad_losses", std::int64_t{bad_losses_});
-  lab.set("epochs", std::int64_t{options_.epochs});
   lab.add("tally", tally_state(tally_));
   save_checkpoint(path, {{"run", run_->state_dict()},
                          {"schedule", schedule_->state_dict()},
@@ -268,15 +272,16 @@ void Run::save(const std::string& path) {
 void Run::load(const std::string& path) {
   const Checkpoint c = load_checkpoint(path);
   const StateDict& lab = c.part("lab");
-  if (lab.integer("epochs") != options_.epochs)
-    fail(path + ": was written by a run of " + std::to_string(lab.integer("epochs")) +
-         " epochs, this one has " + std::to_string(options_.epochs) + "; the learning rates would differ");
+  Result saved = results_from_json(lab.text("result"), path).at(0);
+  if (saved.settings != result_.settings)
+    fail(path + ": was written by a run with other settings (" + saved.settings + "), this one has " +
+         result_.settings + "; use the old ones, another --out, or no --resume");
   run_->load_state_dict(c.part("run"));
   schedule_->load_state_dict(c.part("schedule"));
   loader_->load_state_dict(c.part("loader"));
   load_state_dict(generator_, c.part("generator"));
   tally_ = tally_from(lab.sub("tally"));
-  result_ = results_from_json(lab.text("result"), path).at(0);
+  result_ = std::move(saved);
   steps_ = lab.integer("steps");
   epoch_loss_ = lab.real("epoch_loss");
   epoch_steps_ = lab.integer("epoch_steps");

@@ -14,6 +14,9 @@
 
 namespace gradual::lab {
 
+// What a run depends on besides model, data and seed: a resumed one must agree in it.
+std::string settings(const amp::Recipe& recipe, const Options& options);
+
 class Run {
  public:
   Run(const MakeModel& make_model, const LabData& data, const amp::Recipe& recipe, std::uint64_t seed,
@@ -39,7 +42,7 @@ class Run {
   std::uint64_t seed_;
   Result result_;
   Generator generator_;
-  std::int64_t memory_before_ = 0;  // what the data and earlier runs hold
+  MemoryStats memory_before_;  // what the data and the caller hold
   data::Split data_;
   std::shared_ptr<nn::Module> model_;
   std::optional<amp::RecipeRun> run_;

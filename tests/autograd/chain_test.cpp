@@ -40,7 +40,7 @@ TEST_CASE("chain: a million nodes forward, backward and gone, in a small stack")
     Tensor y = x;
     for (int i = 0; i < kNodes; ++i) y = y + 1;
     listed = Tape::of(y).nodes().size();
-    y.backward(data({1, 3}));
+    y.backward(numbers({1, 3}));
     gradient = values(x.grad())[1];
   });
   CHECK(listed == kNodes + 1);
@@ -126,7 +126,7 @@ TEST_CASE("saved: rises with the forward, falls with the backward") {
 
 TEST_CASE("saved: only what a needed gradient needs") {
   const Tensor x = leaf(Values(512, 2));
-  const Tensor constant = data(Values(512, 3));
+  const Tensor constant = numbers(Values(512, 3));
   const auto saved_by = [](const Tensor& y) {
     std::int64_t bytes = 0;
     for (const Tensor& t : Tape::of(y).nodes().back()->saved_tensors())

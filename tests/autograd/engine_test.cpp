@@ -25,7 +25,7 @@ TEST_CASE("engine: gradients accumulate in leaves over several backwards") {
 TEST_CASE("engine: two leaves never share one gradient tensor") {
   const Tensor a = leaf({1, 2});
   const Tensor b = leaf({3, 4});
-  const Tensor seed = data({1, 1});
+  const Tensor seed = numbers({1, 1});
   (a + b).backward(seed);
   CHECK(!a.grad().shares_storage(b.grad()));
   CHECK(!a.grad().shares_storage(seed));
@@ -54,7 +54,7 @@ TEST_CASE("engine: a second backward needs retain_graph") {
   }
   SUBCASE("an optional input is freed, not absent") {
     const Tensor w = leaf({1, 1});
-    const Tensor z = (data({2, 3}) * w).sum();
+    const Tensor z = (numbers({2, 3}) * w).sum();
     z.backward();
     check_message(message_of([&] { z.backward(); }), {"retain_graph"});
   }
@@ -109,11 +109,11 @@ TEST_CASE("engine: backward needs a scalar or a gradient of the right shape and 
   const Tensor x = leaf({1, 2, 3});
   const Tensor y = x * 2;
   check_message(message_of([&] { y.backward(); }), {"[3]", "gradient"});
-  check_message(message_of([&] { y.backward(data({1, 1})); }), {"[2]", "[3]"});
+  check_message(message_of([&] { y.backward(numbers({1, 1})); }), {"[2]", "[3]"});
   check_message(message_of([&] { y.backward(ones({3})); }), {"f32", "f64"});
-  check_message(message_of([&] { data({1}).backward(); }), {"does not depend"});
+  check_message(message_of([&] { numbers({1}).backward(); }), {"does not depend"});
   CHECK(!x.grad().defined());
-  y.backward(data({1, 10, 100}));
+  y.backward(numbers({1, 10, 100}));
   CHECK(values(x.grad()) == Values{2, 20, 200});
   leaf({1}, {1}).backward();  // a leaf is its own output
 }
@@ -185,13 +185,13 @@ TEST_CASE("hooks: see, replace and leave") {
     return g * 10;
   });
   const std::uint64_t on_x = x.register_hook([](const Tensor& g) { return g + 1; });
-  (y * data({1, 2})).sum().backward({}, true);
+  (y * numbers({1, 2})).sum().backward({}, true);
   CHECK(seen == Values{1, 2});
   CHECK(values(x.grad()) == Values{31, 61});
   y.remove_hook(on_y);
   x.remove_hook(on_x);
   x.zero_grad();
-  (y * data({1, 2})).sum().backward();
+  (y * numbers({1, 2})).sum().backward();
   CHECK(values(x.grad()) == Values{3, 6});
 }
 
@@ -210,9 +210,9 @@ TEST_CASE("hooks: run once, on the whole gradient") {
 
 TEST_CASE("hooks: errors") {
   const Tensor x = leaf({1, 2});
-  x.register_hook([](const Tensor&) { return data({1, 2, 3}); });
+  x.register_hook([](const Tensor&) { return numbers({1, 2, 3}); });
   check_message(message_of([&] { (x * 2).sum().backward(); }), {"hook", "shape"});
-  check_message(message_of([&] { data({1}).register_hook([](const Tensor& g) { return g; }); }),
+  check_message(message_of([&] { numbers({1}).register_hook([](const Tensor& g) { return g; }); }),
                 {"require grad"});
 }
 
@@ -224,9 +224,9 @@ TEST_CASE("grad(): for leaves and others, without touching grad") {
   CHECK(values(g[0]) == Values{2, 8});
   CHECK(values(g[1]) == Values{4, 32});
   CHECK(!x.grad().defined());
-  const auto seeded = autograd::grad({y}, {x}, {data({1, 10})}, {.retain_graph = true});
+  const auto seeded = autograd::grad({y}, {x}, {numbers({1, 10})}, {.retain_graph = true});
   CHECK(values(seeded[0]) == Values{2, 40});
-  const auto several = autograd::grad({z, y}, {x}, {Tensor(), data({1, 1})});
+  const auto several = autograd::grad({z, y}, {x}, {Tensor(), numbers({1, 1})});
   CHECK(values(several[0]) == Values{4 + 2, 32 + 4});
 }
 
@@ -251,7 +251,7 @@ TEST_CASE("grad(): inputs that were not used") {
   const auto g = autograd::grad({y()}, {x, other}, {}, {.allow_unused = true});
   CHECK(values(g[0]) == Values{2});
   CHECK(!g[1].defined());
-  check_message(message_of([&] { autograd::grad({y()}, {data({1})}); }), {"does not require grad"});
+  check_message(message_of([&] { autograd::grad({y()}, {numbers({1})}); }), {"does not require grad"});
 }
 
 TEST_CASE("create_graph: second and third derivatives with known values") {
@@ -354,11 +354,11 @@ TEST_CASE("engine: gradients keep the dtype of what they belong to") {
 
 TEST_CASE("engine: an overflowed gradient stays out of what relu and copies cut off") {
   const Tensor x = leaf({-1, 1}, {2});
-  relu(x).backward(data({INFINITY, 1}));
+  relu(x).backward(numbers({INFINITY, 1}));
   CHECK(values(x.grad()) == Values{0, 1});
   const Tensor z = leaf({1, 2});
   const Tensor y = z * 1;
   y.fill_(3);
-  y.backward(data({INFINITY, NAN}));
+  y.backward(numbers({INFINITY, NAN}));
   CHECK(values(z.grad()) == Values{0, 0});
 }

@@ -103,7 +103,7 @@ TEST_CASE("function: an edited saved tensor is an error") {
 
 TEST_CASE("function: several inputs and outputs, absent gradients, needs_input_grad") {
   const Tensor a = leaf({2});
-  const Tensor b = data({3});
+  const Tensor b = numbers({3});
   auto f = std::make_shared<Any>();
   f->f = [&](const std::vector<Tensor>& in) {
     CHECK(f->needs_input_grad(0));
@@ -138,7 +138,7 @@ TEST_CASE("function: errors name the function") {
   const auto one = [](In in) { return std::vector<Tensor>{in[0] * 2}; };
   check_message(
       message_of([&] {
-        apply(with(one, [](In) { return std::vector<Tensor>{data({1, 2, 3})}; }), {x})[0].sum().backward();
+        apply(with(one, [](In) { return std::vector<Tensor>{numbers({1, 2, 3})}; }), {x})[0].sum().backward();
       }),
       {"any", "input 0", "[3]", "[2]"});
   check_message(message_of([&] {
@@ -205,7 +205,7 @@ TEST_CASE("function: one inside another, and without gradients") {
   y.sum().backward();
   CHECK(values(x.grad()) == Values{12});
   CHECK(alive == 0);
-  CHECK(!cube(data({3})).requires_grad());
+  CHECK(!cube(numbers({3})).requires_grad());
   {
     const NoGrad off;
     CHECK(!cube(x).requires_grad());

@@ -15,7 +15,7 @@ inline Tensor leaf(const Values& values, const Shape& sizes, DType dtype = DType
   return from_data(values, sizes, {.dtype = dtype, .requires_grad = true});
 }
 inline Tensor leaf(const Values& values) { return leaf(values, {static_cast<std::int64_t>(values.size())}); }
-inline Tensor data(const Values& values) {
+inline Tensor numbers(const Values& values) {
   return from_data(values, {static_cast<std::int64_t>(values.size())}, {.dtype = DType::f64});
 }
 inline Values values(const Tensor& t) { return t.to_vector<double>(); }

@@ -42,7 +42,7 @@ TEST_CASE("observer: none installed, nothing observed, scopes nest and go on exc
   Recorder outer;
   Recorder inner;
   CHECK(chain().observe == nullptr);
-  const Tensor x = data({1, 2});
+  const Tensor x = numbers({1, 2});
   const Tensor before = x + 1;
   {
     const ObserverScope a(outer);

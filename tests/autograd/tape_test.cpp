@@ -33,7 +33,7 @@ TEST_CASE("tape: lists each node once, oldest first") {
   CHECK(names == std::vector<std::string>{"leaf", "mul", "mul", "add", "sum"});
   for (std::size_t i = 1; i < tape.nodes().size(); ++i)
     CHECK(tape.nodes()[i - 1]->sequence < tape.nodes()[i]->sequence);
-  check_message(message_of([] { Tape::of(data({1})); }), {"Tape::of", "does not require grad"});
+  check_message(message_of([] { Tape::of(numbers({1})); }), {"Tape::of", "does not require grad"});
   CHECK(Tape::of(x).nodes().size() == 1);
 }
 

@@ -52,7 +52,7 @@ TEST_CASE("in place: gradients of add_, mul_, copy_ and fill_") {
     const Tensor y = x * 2;
     y.add_(w, 5).add_(1);
     CHECK(values(y) == Values{18, 25});
-    (y * data({1, 10})).sum().backward();
+    (y * numbers({1, 10})).sum().backward();
     CHECK(values(x.grad()) == Values{2, 20});
     CHECK(values(w.grad()) == Values{5, 50});
   }
@@ -145,7 +145,7 @@ TEST_CASE("in place: free under no_grad and on tensors without gradients") {
   }
   CHECK(values(x) == Values{9, 3});
   CHECK(x.is_leaf());
-  const Tensor plain = data({1, 2});
+  const Tensor plain = numbers({1, 2});
   plain.narrow(0, 1, 1).add_(5);
   CHECK(values(plain) == Values{1, 7});
   CHECK(plain.version() == 1);

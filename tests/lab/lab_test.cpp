@@ -1,0 +1,165 @@
+// The lab: its results and files, resuming, and what it says of bad input.
+#include <doctest/doctest.h>
+#include <gradual/gradual.h>
+#include <gradual/lab/lab.h>
+
+#include <cmath>
+#include <filesystem>
+#include <fstream>
+#include <nlohmann/json.hpp>
+#include <sstream>
+
+using namespace gradual;
+namespace fs = std::filesystem;
+
+namespace {
+
+struct Folder {
+  explicit Folder(const std::string& name) : path(fs::temp_directory_path() / ("gradual-lab-test-" + name)) {
+    fs::remove_all(path);
+  }
+  ~Folder() { fs::remove_all(path); }
+  std::string read(const std::string& file) const {
+    std::ifstream in(path / file);
+    std::ostringstream text;
+    text << in.rdbuf();
+    return text.str();
+  }
+  fs::path path;
+};
+
+data::Split small_digits() {
+  const data::Dataset all = data::digits();
+  data::Dataset few = all;
+  few.inputs = all.inputs.narrow(0, 0, 200);
+  few.targets = all.targets.narrow(0, 0, 200);
+  return data::split(few, 160, 0);
+}
+std::shared_ptr<nn::Module> mlp() { return lab::make_mlp(64, 10); }
+
+std::vector<amp::Recipe> recipes(const std::vector<std::string>& names) {
+  std::vector<amp::Recipe> list;
+  for (const std::string& n : names) list.push_back(amp::recipe(n));
+  return list;
+}
+std::string message(const std::function<void()>& f) {
+  try {
+    f();
+  } catch (const Error& e) { return e.what(); }
+  return "";
+}
+
+}  // namespace
+
+TEST_CASE("compare trains under each recipe and seed, and writes its files") {
+  const Folder folder("files");
+  lab::Options o{.model_name = "mlp", .epochs = 3, .batch = 32, .seeds = 2};
+  const auto results =
+      lab::compare(mlp, small_digits(), recipes({"fp32", "amp-fp16"}), folder.path.string(), o);
+  REQUIRE(results.size() == 4);
+  CHECK(results[1].recipe == "fp32");
+  CHECK(results[1].seed == 1);
+  for (const lab::Result& r : results) {
+    CAPTURE(r.recipe);
+    CHECK(r.status == "ok");
+    CHECK(r.steps == 15);
+    CHECK(r.epochs == 3);
+    CHECK(r.curve.loss.size() == 15);
+    CHECK(r.train_loss < r.curve.loss[0]);
+    CHECK(r.test_accuracy > 0.3);  // chance is 0.1
+    CHECK(r.peak_total > r.peak_bytes[static_cast<std::size_t>(Category::parameters)]);
+    // 64 * 128 + 128 * 128 + 128 * 10 weights and their biases, 4 bytes each.
+    CHECK(r.peak_bytes[static_cast<std::size_t>(Category::parameters)] ==
+          4 * (64 * 128 + 128 * 128 + 1280 + 266));
+    CHECK(std::isnan(r.curve.underflow_percent[1]));
+    CHECK_FALSE(std::isnan(r.curve.underflow_percent[8]));
+  }
+  const auto json = nlohmann::json::parse(folder.read("results.json"));
+  REQUIRE(json["runs"].size() == 4);
+  for (const char* key : {"recipe", "model", "data", "seed", "epochs", "steps", "skipped_steps",
+                          "final_scale", "train_loss", "test_loss", "test_accuracy", "ms_per_step",
+                          "peak_bytes", "underflow_percent", "overflow_percent", "status"})
+    CHECK_MESSAGE(json["runs"][0].contains(key), key);
+  for (const char* key : {"parameters", "masters", "gradients", "optimizer", "activations", "total"})
+    CHECK_MESSAGE(json["runs"][0]["peak_bytes"].contains(key), key);
+  CHECK(json.contains("machine"));
+  CHECK(json.contains("version"));
+  const std::string csv = folder.read("curves.csv");
+  CHECK(csv.starts_with("recipe,seed,step,loss,scale,skipped,underflow_percent\n"));
+  CHECK(std::count(csv.begin(), csv.end(), '\n') == 1 + 4 * 15);
+  const std::string html = folder.read("report.html");
+  CHECK(html.find("@DATA@") == std::string::npos);
+  CHECK(html.find("amp-fp16") != std::string::npos);
+  CHECK(html.find("http://") == html.find("http://www.w3.org/2000/svg"));  // opens offline
+}
+
+TEST_CASE("a stopped comparison resumes to the bits of one that was never stopped") {
+  const Folder whole("whole");
+  const Folder parts("parts");
+  lab::Options o{.epochs = 3, .batch = 32};
+  const auto list = recipes({"fp32", "fp16-master"});
+  const auto expected = lab::compare(mlp, small_digits(), list, whole.path.string(), o);
+  int asked = 0;
+  o.stop = [&] { return ++asked == 23; };  // in the middle of the second run
+  auto stopped = lab::compare(mlp, small_digits(), list, parts.path.string(), o);
+  REQUIRE(stopped.size() == 2);
+  CHECK(stopped[0].status == "ok");
+  CHECK(stopped[1].status == "interrupted");
+  CHECK(stopped[1].steps < 15);
+  o.stop = {};
+  o.resume = true;
+  lab::Options other = o;
+  other.lr = 0.5;
+  CHECK(message([&] {
+          lab::compare(mlp, small_digits(), recipes({"fp16-master"}), parts.path.string(), other);
+        }).find("other settings") != std::string::npos);
+  const auto resumed = lab::compare(mlp, small_digits(), list, parts.path.string(), o);
+  REQUIRE(resumed.size() == 2);
+  for (std::size_t i = 0; i < 2; ++i) {
+    CHECK(resumed[i].status == "ok");
+    CHECK(resumed[i].curve.loss == expected[i].curve.loss);
+    CHECK(resumed[i].test_loss == expected[i].test_loss);
+    CHECK(resumed[i].underflow_percent == expected[i].underflow_percent);
+    CHECK(resumed[i].histogram.counts == expected[i].histogram.counts);
+  }
+}
+
+TEST_CASE("a recipe that diverges is a result") {
+  lab::Options o{.epochs = 20, .batch = 32};
+  const auto results = lab::compare(mlp, small_digits(), recipes({"fp16-pure"}), "", o);
+  REQUIRE(results.size() == 1);
+  CHECK(results[0].status == "diverged");
+  CHECK(results[0].steps < 100);
+  CHECK(lab::table(results).find("diverged") != std::string::npos);
+}
+
+TEST_CASE("results survive JSON, NaN included") {
+  lab::Result r{.recipe = "a", .model = "m", .data = "d"};
+  r.status = "diverged";
+  r.test_loss = NAN;
+  r.curve = {{0, 1}, {1.5, NAN}, {1, 1}, {false, true}, {NAN, 2}};
+  const auto back = lab::results_from_json(lab::results_json({r}, true), "file");
+  REQUIRE(back.size() == 1);
+  CHECK(std::isnan(back[0].test_loss));
+  CHECK(back[0].curve.loss[0] == 1.5);
+  CHECK(std::isnan(back[0].curve.loss[1]));
+  CHECK(back[0].curve.skipped[1]);
+  CHECK(
+      message([] { lab::results_from_json("{}", "x.json"); }).starts_with("x.json is no file of the lab's"));
+}
+
+TEST_CASE("bad options, data and models are named") {
+  const auto run = [](lab::Options o, const std::vector<std::string>& names) {
+    return message([&] { lab::compare(mlp, small_digits(), recipes(names), "", o); });
+  };
+  CHECK(run({.epochs = 0}, {"fp32"}).starts_with("lab: epochs is 0"));
+  CHECK(run({.optimizer = "adagrad"}, {"fp32"}) ==
+        "lab: no optimizer 'adagrad'; allowed are adamw, adam and sgd");
+  CHECK(run({}, {}) == "lab: no recipe was given");
+  CHECK(run({}, {"fp32", "fp32"}) == "lab: the recipe fp32 is listed twice");
+  CHECK(message([] { lab::data_for("cifar"); }) ==
+        "no data 'cifar'; allowed are digits, mnist:DIR, text:FILE and addition");
+  CHECK(message([] { lab::model_for("vgg", small_digits().train); }) ==
+        "no model 'vgg'; allowed are mlp, cnn and gpt");
+  CHECK(message([] { lab::model_for("gpt", small_digits().train); }).starts_with("model gpt reads tokens"));
+}
