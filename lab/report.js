@@ -60,17 +60,17 @@ function xAxis(c, max, x, label) {
 const line = (points, stroke) => el("path", { d: points.map((p, i) => (i ? "L" : "M") + p[0].toFixed(1) + " " + p[1].toFixed(1)).join(""), fill: "none", stroke, "stroke-width": 2, "stroke-linejoin": "round" });
 
 function summary() {
-  const head = ["recipe", "test accuracy", "test loss", "train loss", "ms/step", "peak memory", "final scale", "skipped", "underflow", "overflow", "status"];
+  const head = ["recipe", "status", "test accuracy", "test loss", "train loss", "ms/step", "peak memory", "final scale", "skipped", "underflow", "overflow"];
   const table = document.getElementById("summary");
   table.replaceChildren(el("tr", {}, ...head.map(h => el("th", {}, h))));
   for (const name of recipes) {
     const rs = runsOf(name);
     const status = [...new Set(rs.map(r => r.status))].join(", ");
     const scale = mean(rs.map(r => r.final_scale));
-    const cells = [name, num(100 * mean(rs.map(r => r.test_accuracy)), 2) + " %", num(mean(rs.map(r => r.test_loss)), 4), num(mean(rs.map(r => r.train_loss)), 4),
+    const cells = [name, status, num(100 * mean(rs.map(r => r.test_accuracy)), 2) + " %", num(mean(rs.map(r => r.test_loss)), 4), num(mean(rs.map(r => r.train_loss)), 4),
       num(mean(rs.map(r => r.ms_per_step)), 2), bytes(mean(rs.map(r => r.peak_bytes.total))), finite(scale) && scale !== 1 ? (scale >= 1024 ? "2^" + +Math.log2(scale).toFixed(1) : String(+scale.toPrecision(4))) : "–",
-      num(mean(rs.map(r => r.skipped_steps)), 1), num(mean(rs.map(r => r.underflow_percent)), 3) + " %", num(mean(rs.map(r => r.overflow_percent)), 4) + " %", status];
-    table.append(el("tr", {}, ...cells.map((c, i) => el("td", i === 10 && status !== "ok" ? { class: "bad" } : {}, c))));
+      num(mean(rs.map(r => r.skipped_steps)), 1), num(mean(rs.map(r => r.underflow_percent)), 3) + " %", num(mean(rs.map(r => r.overflow_percent)), 4) + " %"];
+    table.append(el("tr", {}, ...cells.map((c, i) => el("td", i === 1 && status !== "ok" ? { class: "bad" } : {}, c))));
   }
 }
 
