@@ -45,7 +45,8 @@ TEST_CASE("to_half leaves norm layers in f32, and they take half inputs") {
   CHECK(net.fc1.weight.is_same(weight));  // the handle that an optimizer holds
   CHECK(weight.requires_grad());
   for (const auto& [name, t] : net.named_parameters()) {
-    CAPTURE(name);
+    const auto& name_shown = name;
+    CAPTURE(name_shown);
     CHECK(t.dtype() == (name.starts_with("fc") ? DType::f16 : DType::f32));
   }
   CHECK(net.bn.running_mean.dtype() == DType::f32);
@@ -76,7 +77,8 @@ TEST_CASE("master_state_dict is the model in FP32 as the masters have it") {
   CHECK(same_bits(wide.tensor("fc1.weight"), before));
   CHECK(wide.size() == net.state_dict().size());
   for (const auto& [name, value] : wide) {
-    CAPTURE(name);
+    const auto& name_shown = name;
+    CAPTURE(name_shown);
     CHECK(std::get<Tensor>(value).dtype() == (name == "bn.num_batches_tracked" ? DType::i64 : DType::f32));
   }
   optim::SGD plain(net.parameters());

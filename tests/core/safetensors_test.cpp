@@ -26,7 +26,8 @@ std::string file_of(const std::string& header, std::size_t data_bytes, char fill
 void check_equal(const StateDict& found, const StateDict& expected) {
   CHECK(found.size() == expected.size());
   for (const auto& [name, value] : expected) {
-    CAPTURE(name);
+    const auto& name_shown = name;
+    CAPTURE(name_shown);
     REQUIRE(found.contains(name));
     CHECK(test::same_bits(found.tensor(name), std::get<Tensor>(value)));
   }

@@ -127,9 +127,9 @@ TEST_CASE("train and eval reach every module") {
   Net net;
   CHECK(net.first.bn.training());
   net.eval();
-  for (const auto& [path, module] : net.named_modules()) CHECK_MESSAGE(!module->training(), path);
+  for (const auto& m : net.named_modules()) CHECK_MESSAGE(!m.second->training(), m.first);
   net.train();
-  for (const auto& [path, module] : net.named_modules()) CHECK_MESSAGE(module->training(), path);
+  for (const auto& m : net.named_modules()) CHECK_MESSAGE(m.second->training(), m.first);
 }
 
 TEST_CASE("to(f16) keeps identity, converts gradients, and trains on") {
@@ -211,8 +211,8 @@ TEST_CASE("a state dict goes round, by value and converted") {
   CHECK(b.head.weight.is_same(kept));
   CHECK(b.head.weight.requires_grad());
   CHECK_FALSE(b.head.weight.shares_storage(a.head.weight));
-  for (const auto& [name, value] : b.state_dict())
-    CHECK_MESSAGE(same_bits(std::get<Tensor>(value), state.tensor(name)), name);
+  for (const auto& entry : b.state_dict())
+    CHECK_MESSAGE(same_bits(std::get<Tensor>(entry.value), state.tensor(entry.name)), entry.name);
   CHECK(b.first.bn.num_batches_tracked.item() == 1);
 
   Net half;

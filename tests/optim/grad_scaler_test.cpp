@@ -399,7 +399,8 @@ TEST_CASE("a skipped step touches nothing: no weights, moments, step counts, mas
       const StateDict after = adam.state_dict();
       CHECK(after.size() == before.size());
       for (const auto& [name, value] : after) {
-        CAPTURE(name);
+        const auto& name_shown = name;
+        CAPTURE(name_shown);
         if (const Tensor* t = std::get_if<Tensor>(&value)) CHECK(same_bits(*t, before.tensor(name)));
         if (const auto* n = std::get_if<std::int64_t>(&value)) CHECK(*n == before.integer(name));
       }
