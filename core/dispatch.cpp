@@ -113,6 +113,17 @@ void check_devices(const OpCall& call) {
   }
 }
 
+// "promotion in add", made once for each op.
+const char* promotion_cause(OpId op) {
+  static const std::vector<const char*> causes = [] {
+    std::vector<const char*> all;
+    for (int i = 0; i < kOpCount; ++i)
+      all.push_back(intern("promotion in " + std::string(name(static_cast<OpId>(i)))));
+    return all;
+  }();
+  return causes[static_cast<std::size_t>(op)];
+}
+
 }  // namespace
 
 Outputs next_below_amp(const OpCall& call) {
@@ -126,7 +137,7 @@ Outputs next_below_amp(const OpCall& call) {
   std::vector<Tensor> casts;
   casts.reserve(refs.size());  // refs point into it
   {
-    const CauseScope cause(intern("promotion in " + std::string(name(call.op))));
+    const CauseScope cause(promotion_cause(call.op));
     for (std::size_t i = first; i < refs.size(); ++i) {
       if (!refs[i]->defined() || refs[i]->dtype() == common) continue;
       casts.push_back(cast(*refs[i], common, call.where));

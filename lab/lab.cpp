@@ -2,10 +2,9 @@
 
 #include <algorithm>
 #include <filesystem>
-#include <fstream>
-#include <sstream>
 
 #include "../core/atomic_file.h"
+#include "../core/input_file.h"
 #include "run.h"
 
 namespace gradual::lab {
@@ -69,11 +68,8 @@ class Folder {
     write_file_atomically(finished_path(), results_json(known, true));
   }
   std::vector<Result> finished() const {
-    std::ifstream file(finished_path());
-    if (!file) return {};
-    std::ostringstream text;
-    text << file.rdbuf();
-    return results_from_json(text.str(), finished_path());
+    if (!fs::exists(finished_path())) return {};
+    return results_from_json(read_file(finished_path()), finished_path());
   }
 
  private:

@@ -3,6 +3,7 @@
 
 #include <array>
 #include <cstdint>
+#include <limits>
 #include <string>
 #include <vector>
 
@@ -34,17 +35,18 @@ struct Result {
   std::int64_t epochs = 0;  // completed
   std::int64_t steps = 0, skipped_steps = 0;
   double final_scale = 1;
-  double train_loss = 0;  // mean of the last epoch
-  double test_loss = 0;
-  double test_accuracy = 0;  // 0 to 1
-  double ms_per_step = 0;    // median over the steps that were not sampled
+  // NaN (null in JSON) before the end of the first epoch.
+  double train_loss = std::numeric_limits<double>::quiet_NaN();  // mean of the last epoch
+  double test_loss = std::numeric_limits<double>::quiet_NaN();
+  double test_accuracy = std::numeric_limits<double>::quiet_NaN();  // 0 to 1
+  double ms_per_step = 0;  // median over the steps that were not sampled
   std::array<std::int64_t, kCategories> peak_bytes{};
   std::int64_t peak_total = 0;
   double underflow_percent = 0, overflow_percent = 0;
-  std::string settings;  // what --resume compares
-  std::string status;    // "ok", "diverged", "interrupted" or "failed: why"
-  Curve curve;
-  ExponentHistogram histogram;
+  std::string settings = {};  // what --resume compares
+  std::string status = {};    // "ok", "diverged", "interrupted" or "failed: why"
+  Curve curve = {};
+  ExponentHistogram histogram = {};
 };
 
 // {"runs": [..], "machine": {..}, "version": ".."}; with_curves adds each run's curve and histogram.

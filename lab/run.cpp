@@ -1,5 +1,7 @@
 #include "run.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <chrono>
 #include <cmath>
@@ -82,8 +84,8 @@ double median(std::vector<double> values) {
 }  // namespace
 
 std::string settings(const amp::Recipe& recipe, const Options& o) {
-  return "epochs " + std::to_string(o.epochs) + ", batch " + std::to_string(o.batch) + ", optimizer " +
-         o.optimizer + ", lr " + std::to_string(o.lr) + ", recipe " + amp::to_json(recipe);
+  return fmt::format("epochs {}, batch {}, optimizer {}, lr {}, recipe {}", o.epochs, o.batch, o.optimizer,
+                     o.lr, amp::to_json(recipe));
 }
 
 Run::Run(const MakeModel& make_model, const LabData& data, const amp::Recipe& recipe, std::uint64_t seed,
@@ -228,7 +230,8 @@ bool Run::train(const std::string& checkpoint, Progress progress) {
     sink.line(profile.table());
   }
   stopped = stopped && result_.epochs < options_.epochs;
-  if (bad_losses_ >= kDiverged || !std::isfinite(result_.test_loss)) result_.status = "diverged";
+  if (bad_losses_ >= kDiverged || (result_.epochs > 0 && !std::isfinite(result_.test_loss)))
+    result_.status = "diverged";
   else result_.status = stopped ? "interrupted" : "ok";
   show(progress, true);
   return !stopped;

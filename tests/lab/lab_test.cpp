@@ -124,6 +124,18 @@ TEST_CASE("a stopped comparison resumes to the bits of one that was never stoppe
   }
 }
 
+TEST_CASE("a run stopped before its first epoch ends has no accuracy yet, and is not taken for diverged") {
+  lab::Options o{.epochs = 2, .batch = 32};
+  int asked = 0;
+  o.stop = [&] { return ++asked == 3; };
+  const auto results = lab::compare(mlp, small_digits(), recipes({"fp32"}), "", o);
+  REQUIRE(results.size() == 1);
+  CHECK(results[0].status == "interrupted");
+  CHECK(std::isnan(results[0].test_accuracy));
+  CHECK(std::isnan(results[0].train_loss));
+  CHECK(nlohmann::json::parse(lab::results_json(results, false))["runs"][0]["test_accuracy"].is_null());
+}
+
 TEST_CASE("a recipe that diverges is a result") {
   lab::Options o{.epochs = 20, .batch = 32};
   const auto results = lab::compare(mlp, small_digits(), recipes({"fp16-pure"}), "", o);
