@@ -116,8 +116,7 @@ int castable_inputs(const OpCall& call) {
 
 class Autocast::Region final : public Interceptor, public std::enable_shared_from_this<Region> {
  public:
-  Region(const AutocastOptions& o, Interceptor* around)
-      : options(o), outer(around ? around->share() : nullptr) {
+  Region(const AutocastOptions& o, Interceptor* around) : options(o), outer(around ? around->share() : nullptr) {
     if (!options.dtype) options.dtype = options.device.is_cuda() ? DType::f16 : DType::bf16;
     if (*options.dtype != DType::f16 && *options.dtype != DType::bf16)
       fail("Autocast: casts to f16 or bf16, not to " + std::string(name(*options.dtype)) +
@@ -148,8 +147,7 @@ Outputs Autocast::Region::call(const OpCall& call) {
   }
   if (!options.enabled) return next_below_amp(call);
   const CastPolicy& policy = options.table[call.op];
-  if (policy.kind == PolicyKind::pass)
-    return call.op == OpId::custom ? call_custom(call) : next_below_amp(call);
+  if (policy.kind == PolicyKind::pass) return call.op == OpId::custom ? call_custom(call) : next_below_amp(call);
 
   bool any = false, f64 = false;
   DType widest = DType::f32;

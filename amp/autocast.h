@@ -49,8 +49,7 @@ std::optional<DType> autocast_dtype(Device device = Device::cpu());
 // A callable that runs `function` under autocast: auto forward = amp::autocast({.dtype = DType::bf16}, model_forward);
 template <class F> class Autocasted {
  public:
-  Autocasted(AutocastOptions options, F function)
-      : options_(std::move(options)), function_(std::move(function)) {}
+  Autocasted(AutocastOptions options, F function) : options_(std::move(options)), function_(std::move(function)) {}
   template <class... A> decltype(auto) operator()(A&&... arguments) {
     const Autocast scope(options_);
     return function_(std::forward<A>(arguments)...);

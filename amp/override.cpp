@@ -29,8 +29,8 @@ class OverrideHook final : public nn::ModuleHook {
 
 void set_override(nn::Module& module, const Override& what) {
   if (what.dtype && *what.dtype != DType::f16 && *what.dtype != DType::bf16)
-    fail("set_override on " + module.kind() + ": the dtype is f16 or bf16, not " +
-         std::string(name(*what.dtype)) + "; {.enabled = false} computes in f32");
+    fail("set_override on " + module.kind() + ": the dtype is f16 or bf16, not " + std::string(name(*what.dtype)) +
+         "; {.enabled = false} computes in f32");
   module.set_hook(std::make_shared<OverrideHook>(what));
 }
 

@@ -17,8 +17,7 @@ constexpr OpId kLower[] = {matmul, linear, conv2d, scaled_dot_product_attention}
 constexpr OpId kFp32[] = {exp,        log,      log1p,         rsqrt,    reciprocal, pow,
                           softplus,   sum,      logsumexp,     norm,     softmax,    log_softmax,
                           layer_norm, rms_norm, cross_entropy, mse_loss, l1_loss,    bce_with_logits_loss};
-constexpr OpId kPromote[] = {add, sub, mul, div, maximum, minimum, eq,         ne,
-                             lt,  le,  gt,  ge,  where,   cat,     scatter_add};
+constexpr OpId kPromote[] = {add, sub, mul, div, maximum, minimum, eq, ne, lt, le, gt, ge, where, cat, scatter_add};
 
 constexpr const char* kBceBan =
     "banned under autocast: it takes probabilities, and a half format rounds those near 0 and 1 to 0 and "
@@ -60,8 +59,7 @@ std::string_view fp32_reason(OpId op) {
   if (op == cross_entropy || info(op).kind == OpKind::Composite)
     return "a loss is a mean of small terms, which half formats drop";
   switch (info(op).kind) {
-    case OpKind::Transcendental:
-      return "its result can leave a half format's range or lose its small differences";
+    case OpKind::Transcendental: return "its result can leave a half format's range or lose its small differences";
     case OpKind::Reduction: return "its sum can overflow a half format and drops small terms";
     case OpKind::Normalization: return "its sums and quotients need the range and precision of f32";
     default: return "the table says so";
@@ -100,23 +98,19 @@ CastPolicy CastPolicy::rewrite(const std::string& name, Rewrite function) {
 }
 
 CastPolicy CastPolicy::from_name(std::string_view name) {
-  static const std::vector<std::string> kNames{"pass",   "lower", "fp32", "promote",
-                                               "banned", "f32",   "f16",  "bf16"};
+  static const std::vector<std::string> kNames{"pass", "lower", "fp32", "promote", "banned", "f32", "f16", "bf16"};
   if (name == "pass") return pass();
   if (name == "lower") return lower();
   if (name == "fp32") return fp32();
   if (name == "promote") return promote();
   if (name == "banned")
-    return banned(
-        "banned under autocast by the policy table; edit the table, or disable autocast around the call");
+    return banned("banned under autocast by the policy table; edit the table, or disable autocast around the call");
   if (name == "f32" || name == "f16" || name == "bf16") return cast(dtype_from_name(name));
-  fail("no cast policy '" + std::string(name) + "'; allowed are " + join(kNames) +
-       did_you_mean(name, kNames));
+  fail("no cast policy '" + std::string(name) + "'; allowed are " + join(kNames) + did_you_mean(name, kNames));
 }
 
 std::string to_string(const CastPolicy& policy) {
-  static constexpr std::string_view kNames[] = {"pass", "lower",  "fp32",   "promote",
-                                                "cast", "banned", "rewrite"};
+  static constexpr std::string_view kNames[] = {"pass", "lower", "fp32", "promote", "cast", "banned", "rewrite"};
   if (policy.kind == PolicyKind::cast) return std::string(gradual::name(policy.dtype));
   const std::string kind(kNames[static_cast<int>(policy.kind)]);
   return policy.kind == PolicyKind::rewrite ? kind + " " + policy.text : kind;
@@ -129,8 +123,7 @@ PolicyTable& PolicyTable::set(OpId op, CastPolicy policy) {
   const std::string title(gradual::name(op));
   if (fixed(op) && policy.kind != PolicyKind::pass)
     fail("policy table: " + title + " takes no policy but pass: " +
-         (info(op).kind == OpKind::InPlace
-              ? "what is written in place keeps its dtype; use the functional form"
+         (info(op).kind == OpKind::InPlace  ? "what is written in place keeps its dtype; use the functional form"
           : info(op).kind == OpKind::Custom ? "a user function declares its amp_dtype()"
                                             : "what the program asks for is not changed"));
   if (policy.kind == PolicyKind::rewrite && !rewritable(op))
@@ -158,8 +151,7 @@ std::string PolicyTable::why(OpId op, const std::vector<DType>& inputs, DType lo
   const std::string listed = title + " is in the " + to_string(policy) + " list: ";
   if (fixed(op))
     return title + " is never autocast: an explicit dtype wins, and a tensor written in place keeps its own";
-  if (policy.kind == PolicyKind::rewrite)
-    return title + " is rewritten: " + policy.text + " runs in its place";
+  if (policy.kind == PolicyKind::rewrite) return title + " is rewritten: " + policy.text + " runs in its place";
   if (!any)
     return title + " runs as it is on " + list(inputs) + ": autocast casts only f32, f16 and bf16" +
            (f64 || narrow ? "; f64 and f8 tensors keep their dtype" : "");
@@ -168,13 +160,10 @@ std::string PolicyTable::why(OpId op, const std::vector<DType>& inputs, DType lo
       if (f64) return listed + "f64 is not autocast and cannot meet " + low + ", so this call is an Error";
       return listed + "runs in " + low +
              (info(op).kind == OpKind::Contraction ? ", exact products with f32 accumulation" : "") +
-             (op == scaled_dot_product_attention
-                  ? ", exact products with f32 accumulation, its softmax in f32"
-                  : "");
+             (op == scaled_dot_product_attention ? ", exact products with f32 accumulation, its softmax in f32" : "");
     case PolicyKind::fp32: return listed + "runs in f32, since " + std::string(fp32_reason(op));
     case PolicyKind::promote:
-      return listed + "runs in " + std::string(gradual::name(widest)) + ", the widest of its inputs " +
-             list(inputs);
+      return listed + "runs in " + std::string(gradual::name(widest)) + ", the widest of its inputs " + list(inputs);
     case PolicyKind::cast: return title + " is cast by its own entry: runs in " + to_string(policy);
     case PolicyKind::banned: return title + " is " + policy.text;
     default: break;

@@ -65,9 +65,7 @@ class PolicyTable {
   // is written in place keeps its dtype. A rewrite needs an op of one output whose gradient is made of its inputs.
   // Error otherwise, and for a name that is no op's (it names the nearest).
   PolicyTable& set(OpId op, CastPolicy policy);
-  PolicyTable& set(std::string_view op, CastPolicy policy) {
-    return set(op_from_name(op), std::move(policy));
-  }
+  PolicyTable& set(std::string_view op, CastPolicy policy) { return set(op_from_name(op), std::move(policy)); }
 
   // One sentence: what autocast to `lower` does with the op on inputs of these dtypes, and why.
   std::string why(OpId op, const std::vector<DType>& inputs, DType lower = DType::f16) const;

@@ -90,8 +90,7 @@ void GradientStats::Watch::after(const OpCall& call, const Outputs& out, const C
   std::shared_ptr<CastCounts> store;
   if (record.counts.elements) {
     store = std::make_shared<CastCounts>(record.counts);
-  } else if (call.inputs.size() > 0 &&
-             call[0].defined()) {  // numbers that moved: the rounding before them stands
+  } else if (call.inputs.size() > 0 && call[0].defined()) {  // numbers that moved: the rounding before them stands
     const auto moved = stores_.find(storage_id(call[0]));
     if (moved != stores_.end()) store = moved->second;
   }

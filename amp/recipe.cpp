@@ -97,8 +97,8 @@ PolicyTable make_table(Mode mode) {
 }
 
 const PolicyTable& table_of(Mode mode) {
-  static const PolicyTable tables[] = {make_table(Mode::full), make_table(Mode::autocast),
-                                       make_table(Mode::half), make_table(Mode::pure)};
+  static const PolicyTable tables[] = {make_table(Mode::full), make_table(Mode::autocast), make_table(Mode::half),
+                                       make_table(Mode::pure)};
   return tables[static_cast<int>(mode)];
 }
 
@@ -108,8 +108,8 @@ optim::UpdateOptions update_options(const Recipe& r, std::uint64_t seed) {
   return {.update = r.masters == Masters::none ? r.update : LowPrecisionUpdate::masters,
           .flat_masters = r.masters == Masters::flat,
           .state_dtype = r.optimizer_state == DType::f32 ? std::nullopt : std::optional(r.optimizer_state),
-          .pure_arithmetic = is_half(r.optimizer_state) && r.masters == Masters::none &&
-                             r.update == LowPrecisionUpdate::none,
+          .pure_arithmetic =
+              is_half(r.optimizer_state) && r.masters == Masters::none && r.update == LowPrecisionUpdate::none,
           .seed = seed};
 }
 
@@ -119,13 +119,11 @@ void check(const Recipe& r) {
   const auto bad = [&](const std::string& why) { fail("recipe '" + r.name + "': " + why); };
   if (r.name.empty()) bad("it needs a name");
   if (r.mode == Mode::full && r.dtype != DType::f32)
-    bad("mode full computes in f32, not " + std::string(name(r.dtype)) +
-        "; autocast, half and pure take f16 and bf16");
+    bad("mode full computes in f32, not " + std::string(name(r.dtype)) + "; autocast, half and pure take f16 and bf16");
   if (r.mode != Mode::full && !is_half(r.dtype))
     bad("modes autocast, half and pure take the dtype f16 or bf16, not " + std::string(name(r.dtype)));
   const bool low = r.mode == Mode::half || r.mode == Mode::pure;
-  if (r.update == LowPrecisionUpdate::masters)
-    bad("update is none, kahan or stochastic; masters have their own field");
+  if (r.update == LowPrecisionUpdate::masters) bad("update is none, kahan or stochastic; masters have their own field");
   if (!low && (r.masters != Masters::none || r.update != LowPrecisionUpdate::none))
     bad("masters, kahan and stochastic updates are for half parameters (modes half and pure); this mode "
         "keeps f32 ones");
@@ -194,8 +192,7 @@ RecipeScope::RecipeScope(const Recipe& r, Device device)
       .dtype = low ? std::optional(r.dtype) : std::nullopt, .device = device, .table = policy_table(r)});
 }
 
-RecipeRun::RecipeRun(const Recipe& recipe, nn::Module& model, const MakeOptimizer& make,
-                     const RunOptions& options)
+RecipeRun::RecipeRun(const Recipe& recipe, nn::Module& model, const MakeOptimizer& make, const RunOptions& options)
     : recipe_(recipe), model_(model), options_(options) {
   check(recipe_);
   const auto parameters = model.named_parameters();

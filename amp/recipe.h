@@ -44,11 +44,10 @@ struct Recipe {
   DType dtype = DType::f32;  // f32 in mode full, f16 or bf16 in the others
   bool tf32 = false;         // contractions of f32 operands round them to 10 bits
   Masters masters = Masters::none;
-  optim::LowPrecisionUpdate update =
-      optim::LowPrecisionUpdate::none;                   // none, kahan or stochastic: without masters
-  DType optimizer_state = DType::f32;                    // of momentum and moments
-  std::optional<optim::GradScalerOptions> scaling = {};  // .dynamic tells static from dynamic
-  std::vector<std::pair<OpId, CastPolicy>> policy = {};  // edits of the mode's table
+  optim::LowPrecisionUpdate update = optim::LowPrecisionUpdate::none;  // none, kahan or stochastic: without masters
+  DType optimizer_state = DType::f32;                                  // of momentum and moments
+  std::optional<optim::GradScalerOptions> scaling = {};                // .dynamic tells static from dynamic
+  std::vector<std::pair<OpId, CastPolicy>> policy = {};                // edits of the mode's table
 };
 
 // Error naming the field where the choices contradict each other.
@@ -102,17 +101,15 @@ struct RunStep {
 // Trains `model`, which it converts, by a recipe. Model and run must not be moved while it lives.
 class RecipeRun {
  public:
-  RecipeRun(const Recipe& recipe, nn::Module& model, const MakeOptimizer& make,
-            const RunOptions& options = {});
+  RecipeRun(const Recipe& recipe, nn::Module& model, const MakeOptimizer& make, const RunOptions& options = {});
   RecipeRun(const RecipeRun&) = delete;
   RecipeRun& operator=(const RecipeRun&) = delete;
 
   // One training step: forward under the recipe, backward of the scaled loss, clipping, update, gradients dropped.
   RunStep step(const std::function<Tensor()>& loss);
   // The same in parts: several forward-backward pairs accumulate before one update.
-  Tensor forward(
-      const std::function<Tensor()>& loss) const;  // what `loss` returns, computed under the recipe
-  void backward(const Tensor& loss);               // scales it
+  Tensor forward(const std::function<Tensor()>& loss) const;  // what `loss` returns, computed under the recipe
+  void backward(const Tensor& loss);                          // scales it
   optim::StepResult update();
   // Without recording: for evaluation. Put the model into eval mode yourself.
   Tensor evaluate(const std::function<Tensor()>& output) const;

@@ -18,13 +18,11 @@ const std::vector<std::string> kModes{"full", "autocast", "half", "pure"};
 const std::vector<std::string> kMasters{"none", "per-tensor", "flat"};
 const std::vector<std::string> kUpdates{"none", "kahan", "stochastic"};
 const std::vector<std::string> kDTypes{"f32", "f16", "bf16"};
-const std::vector<std::string> kKeys{
-    "name",   "description",     "base",    "mode",  "dtype", "tf32", "masters",
-    "update", "optimizer_state", "scaling", "policy"};
+const std::vector<std::string> kKeys{"name",   "description",     "base",    "mode",  "dtype", "tf32", "masters",
+                                     "update", "optimizer_state", "scaling", "policy"};
 // Of a scaling: those of a static one come first.
-const std::vector<std::string> kScalingKeys{"kind",           "init_scale",      "growth_factor",
-                                            "backoff_factor", "growth_interval", "hysteresis",
-                                            "min_scale",      "max_scale"};
+const std::vector<std::string> kScalingKeys{
+    "kind", "init_scale", "growth_factor", "backoff_factor", "growth_interval", "hysteresis", "min_scale", "max_scale"};
 
 constexpr optim::LowPrecisionUpdate kUpdateValues[] = {
     optim::LowPrecisionUpdate::none, optim::LowPrecisionUpdate::kahan, optim::LowPrecisionUpdate::stochastic};
@@ -69,13 +67,11 @@ struct Reader {
     if (!has(key)) return;
     const Json& v = object.at(key);
     const double real = v.is_number_integer() ? v.get<double>() : 0;
-    if (!(real >= 1 && real <= static_cast<double>(std::numeric_limits<int>::max())))
-      bad(key, "a positive integer");
+    if (!(real >= 1 && real <= static_cast<double>(std::numeric_limits<int>::max()))) bad(key, "a positive integer");
     value = v.get<Int>();
   }
   // The index among `names`, or `otherwise` where the key is absent.
-  std::size_t choice(const std::string& key, const std::vector<std::string>& names,
-                     std::size_t otherwise) const {
+  std::size_t choice(const std::string& key, const std::vector<std::string>& names, std::size_t otherwise) const {
     if (!has(key)) return otherwise;
     std::string text;
     if (object.at(key).is_string()) text = object.at(key).get<std::string>();
@@ -94,8 +90,7 @@ std::optional<GradScalerOptions> scaling_from(const Reader& parent) {
   if (value == "none") return {};
   if (value == "dynamic") return GradScalerOptions{};
   if (!value.is_object())
-    parent.bad("scaling",
-               "\"none\", \"dynamic\" or an object such as {\"kind\": \"static\", \"init_scale\": 128}");
+    parent.bad("scaling", "\"none\", \"dynamic\" or an object such as {\"kind\": \"static\", \"init_scale\": 128}");
   const Reader r{value, parent.where + ", scaling"};
   GradScalerOptions o;
   if (!r.has("kind")) fail(r.where + ": \"kind\" is missing; allowed is one of static, dynamic");
@@ -141,8 +136,7 @@ Recipe recipe_from(const Json& value, std::size_t index) {
       r.bad("policy", "an object from ops to policies, such as {\"softmax\": \"lower\"}");
     for (const auto& [op, policy] : value["policy"].items()) {
       try {
-        if (!policy.is_string())
-          fail("\"" + op + "\" is " + shown(policy) + "; allowed is a text such as \"lower\"");
+        if (!policy.is_string()) fail("\"" + op + "\" is " + shown(policy) + "; allowed is a text such as \"lower\"");
         out.policy.emplace_back(op_from_name(op), CastPolicy::from_name(policy.get<std::string>()));
       } catch (const Error& e) { fail(r.where + ", policy: " + e.what()); }
     }
@@ -221,16 +215,14 @@ std::vector<Recipe> recipes_from_json(const std::string& text) {
   for (std::size_t i = 0; i < value.size(); ++i) {
     recipes.push_back(recipe_from(value[i], i));
     for (std::size_t k = 0; k < i; ++k)
-      if (recipes[k].name == recipes[i].name)
-        fail("recipes: two recipes have the name '" + recipes[i].name + "'");
+      if (recipes[k].name == recipes[i].name) fail("recipes: two recipes have the name '" + recipes[i].name + "'");
   }
   return recipes;
 }
 
 Recipe recipe_from_json(const std::string& text) {
   std::vector<Recipe> recipes = recipes_from_json(text);
-  if (recipes.size() != 1)
-    fail("recipe_from_json: one recipe is expected, given " + std::to_string(recipes.size()));
+  if (recipes.size() != 1) fail("recipe_from_json: one recipe is expected, given " + std::to_string(recipes.size()));
   return recipes.front();
 }
 

@@ -19,11 +19,7 @@ thread_local const Roles* backward_roles = nullptr;
 class Rewritten final : public Function {
  public:
   Rewritten(const CastPolicy& policy, const OpCall& call)
-      : function_(policy.function),
-        name_(policy.text),
-        op_(call.op),
-        attrs_(*call.attrs),
-        where_(call.where) {
+      : function_(policy.function), name_(policy.text), op_(call.op), attrs_(*call.attrs), where_(call.where) {
     for (int i = 0; i < call.inputs.size(); ++i) roles_.push_back(role_of(call[i], i));
   }
 
@@ -100,8 +96,7 @@ std::vector<Tensor> Rewritten::forward(const std::vector<Tensor>& inputs) {
   }
   if (!out[0].defined() || !out[0].is_floating() || out[0].sizes() != spec[0].sizes)
     fail(name() + ": must give a floating tensor of shape " + to_string(spec[0].sizes) + ", gave " +
-         (out[0].defined() ? to_string(out[0].sizes()) + " " + std::string(gradual::name(out[0].dtype()))
-                           : "none"));
+         (out[0].defined() ? to_string(out[0].sizes()) + " " + std::string(gradual::name(out[0].dtype())) : "none"));
   std::uint16_t saves = 0;
   for (std::size_t i = 0; i < inputs.size() && i < 5; ++i)
     if (needs_input_grad(static_cast<int>(i))) saves |= rules()[static_cast<int>(op_)].saves[i];

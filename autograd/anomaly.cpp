@@ -49,9 +49,7 @@ std::string describe(const ValueRange& r) {
 }
 
 // A number among the operands that is -Inf (where, masked fills).
-bool masks(const OpCall& call) {
-  return call.attrs->is<ScalarAttrs>() && call.get<ScalarAttrs>().value == -INFINITY;
-}
+bool masks(const OpCall& call) { return call.attrs->is<ScalarAttrs>() && call.get<ScalarAttrs>().value == -INFINITY; }
 
 }  // namespace
 

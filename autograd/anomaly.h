@@ -42,10 +42,7 @@ struct Anomaly {
 // is how masks are written. Costs a pass over every result.
 class AnomalyMode : private Observer {
  public:
-  enum class OnFinding {
-    raise,
-    record
-  };  // throw Error from the op, or go on: a pure f16 recipe overflows by design
+  enum class OnFinding { raise, record };  // throw Error from the op, or go on: a pure f16 recipe overflows by design
   explicit AnomalyMode(OnFinding on_finding = OnFinding::raise) : on_finding_(on_finding), scope_(*this) {}
 
   const std::optional<Anomaly>& first() const { return first_; }

@@ -85,8 +85,7 @@ Tensor copy_before_write(const Tensor& t, const OpCall& call) {
     const CauseScope cause(intern("kept for the backward of " + std::string(name(call.op))));
     copy = clone(t, call.where);
   }
-  if (const GradMeta* m = grad_meta(t); m && m->requires_grad)
-    set_history(copy, m->edge.node, m->edge.output);
+  if (const GradMeta* m = grad_meta(t); m && m->requires_grad) set_history(copy, m->edge.node, m->edge.output);
   return copy;
 }
 
@@ -97,11 +96,9 @@ void check_in_place(const OpCall& call, const Rule& rule) {
   const auto refuse = [&](const std::string& why) {
     std::string op(name(call.op));
     if (op.ends_with('_')) op.pop_back();
-    fail(describe(call) + ": " + why + "; use the functional form x = " + op +
-         "(x, ..), or write under NoGrad");
+    fail(describe(call) + ": " + why + "; use the functional form x = " + op + "(x, ..), or write under NoGrad");
   };
-  if (m && m->requires_grad && m->edge.node->is_leaf)
-    refuse("a leaf that requires grad cannot be written in place");
+  if (m && m->requires_grad && m->edge.node->is_leaf) refuse("a leaf that requires grad cannot be written in place");
   if (storage.differentiable.load() > (m ? 1 : 0))
     refuse("the tensor shares storage with another differentiable tensor");
   if (!(m && m->requires_grad) && storage.refs.load() > 1)
@@ -202,8 +199,7 @@ Tensor& Tensor::set_requires_grad(bool value) {
   GradMeta& m = ensure_grad_meta(*this);
   if (m.requires_grad == value) return *this;
   if (!value && !m.edge.node->is_leaf)
-    fail("set_requires_grad(false): the tensor is the result of " + describe(*m.edge.node) +
-         "; use detach()");
+    fail("set_requires_grad(false): the tensor is the result of " + describe(*m.edge.node) + "; use detach()");
   if (value && !m.edge.node) {
     auto node = Ref<Node>::adopt(new Node(OpId::custom, 0));
     node->is_leaf = true;

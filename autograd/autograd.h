@@ -18,8 +18,7 @@ struct GradOptions {
   // Record the backward itself (implies retain_graph). A leaf's grad() then keeps its graph, and that the leaf: drop it
   // with zero_grad(), or use autograd::grad.
   bool create_graph = false;
-  bool allow_unused =
-      false;  // an input the outputs do not depend on gets an undefined gradient, not an Error
+  bool allow_unused = false;  // an input the outputs do not depend on gets an undefined gradient, not an Error
 };
 
 // The gradients of `outputs` (weighted with `grad_outputs`, by default 1 for one-element outputs) with respect to

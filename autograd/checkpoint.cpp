@@ -82,9 +82,7 @@ std::vector<Tensor> checkpoint(SegmentFn fn, const std::vector<Tensor>& inputs, 
 }
 
 Tensor checkpoint(std::function<Tensor(const Tensor&)> fn, const Tensor& input, SourceLocation loc) {
-  SegmentFn one = [fn = std::move(fn)](const std::vector<Tensor>& x) {
-    return std::vector<Tensor>{fn(x[0])};
-  };
+  SegmentFn one = [fn = std::move(fn)](const std::vector<Tensor>& x) { return std::vector<Tensor>{fn(x[0])}; };
   return checkpoint(std::move(one), std::vector<Tensor>{input}, loc)[0];
 }
 

@@ -17,9 +17,8 @@ void RuleContext::check(const Tensor& t, std::uint32_t version) const {
   }
   if (t.version() != version) {
     fail("backward of " + describe(node_) + ": a saved tensor " + to_string(t.sizes()) + " " +
-         std::string(name(t.dtype())) + " was changed in place since (version " +
-         std::to_string(t.version()) + ", saved at version " + std::to_string(version) +
-         "); clone() it first or write the functional form");
+         std::string(name(t.dtype())) + " was changed in place since (version " + std::to_string(t.version()) +
+         ", saved at version " + std::to_string(version) + "); clone() it first or write the functional form");
   }
 }
 
@@ -112,27 +111,25 @@ Engine::Engine(std::span<const Tensor> outputs, std::span<const Tensor> grad_out
   options_.retain_graph = options.retain_graph || options.create_graph;
   if (b_.table.empty()) b_.table.resize(64);
   if (!grad_outputs.empty() && grad_outputs.size() != outputs.size())
-    fail("backward: " + std::to_string(outputs.size()) + " outputs and " +
-         std::to_string(grad_outputs.size()) + " gradients");
+    fail("backward: " + std::to_string(outputs.size()) + " outputs and " + std::to_string(grad_outputs.size()) +
+         " gradients");
   Chain& c = chain();
   const StageScope no_amp(c.amp, nullptr);
   const StageScope recording(c.autograd, options_.create_graph ? default_autograd() : nullptr);
-  for (std::size_t i = 0; i < outputs.size(); ++i)
-    seed(outputs[i], grad_outputs.empty() ? Tensor() : grad_outputs[i]);
+  for (std::size_t i = 0; i < outputs.size(); ++i) seed(outputs[i], grad_outputs.empty() ? Tensor() : grad_outputs[i]);
 }
 
 void Engine::seed(const Tensor& y, Tensor g) {
   if (!y.requires_grad())
-    fail("backward: the output " + to_string(y.sizes()) +
-         " does not depend on any tensor that requires grad");
+    fail("backward: the output " + to_string(y.sizes()) + " does not depend on any tensor that requires grad");
   if (!g.defined()) {
     if (y.numel() != 1)
       fail("backward: an output of shape " + to_string(y.sizes()) +
            " needs a gradient of that shape; only one-element outputs start from 1");
     g = ones_like(y);
   } else if (g.sizes() != y.sizes() || g.dtype() != y.dtype()) {
-    fail("backward: a gradient " + to_string(g.sizes()) + " " + std::string(name(g.dtype())) +
-         " for an output " + to_string(y.sizes()) + " " + std::string(name(y.dtype())));
+    fail("backward: a gradient " + to_string(g.sizes()) + " " + std::string(name(g.dtype())) + " for an output " +
+         to_string(y.sizes()) + " " + std::string(name(y.dtype())));
   }
   deliver(grad_meta(y)->edge, std::move(g));
 }
@@ -158,9 +155,7 @@ void Engine::capture(const std::vector<Tensor>& inputs) {
   captured_.resize(inputs.size());
 }
 
-bool Engine::done() const {
-  return b_.heap.empty() || b_.slots[b_.heap.front()].node->sequence < stop_below_;
-}
+bool Engine::done() const { return b_.heap.empty() || b_.slots[b_.heap.front()].node->sequence < stop_below_; }
 
 Engine::Pending& Engine::pending(const Ref<Node>& node) {
   const std::size_t mask = b_.table.size() - 1;
@@ -332,8 +327,7 @@ std::vector<Tensor> grad(const std::vector<Tensor>& outputs, const std::vector<T
   return engine.captured();
 }
 
-void backward(const std::vector<Tensor>& outputs, const std::vector<Tensor>& grad_outputs,
-              GradOptions options) {
+void backward(const std::vector<Tensor>& outputs, const std::vector<Tensor>& grad_outputs, GradOptions options) {
   Engine engine(outputs, grad_outputs, options);
   engine.run();
 }

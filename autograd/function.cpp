@@ -101,8 +101,8 @@ void run_backward(const RuleContext& c) {
   for (int i = 0; i < c.inputs(); ++i) {
     const Tensor& g = results[static_cast<std::size_t>(i)];
     if (g.defined() && c.needs(i) && g.sizes() != c.sizes(i))
-      fail(f.name() + ": backward gave input " + std::to_string(i) + " a gradient of shape " +
-           to_string(g.sizes()) + "; the input is " + to_string(c.sizes(i)));
+      fail(f.name() + ": backward gave input " + std::to_string(i) + " a gradient of shape " + to_string(g.sizes()) +
+           "; the input is " + to_string(c.sizes(i)));
     c.set(i, g);
   }
 }
@@ -158,8 +158,8 @@ std::vector<Tensor> apply(const std::shared_ptr<Function>& function, const std::
     const std::shared_ptr<Function>* outer;
     ~Restore() { calling = outer; }
   } const restore{outer};
-  const Outputs out = dispatch(OpId::custom, TensorRefs(refs.data(), static_cast<int>(refs.size())),
-                               CustomAttrs{function.get()}, loc);
+  const Outputs out =
+      dispatch(OpId::custom, TensorRefs(refs.data(), static_cast<int>(refs.size())), CustomAttrs{function.get()}, loc);
   std::vector<Tensor> results;
   for (const Tensor& t : out.values)
     if (t.defined()) results.push_back(t);

@@ -31,8 +31,7 @@ class Function {
   bool needs_input_grad(int i) const { return needs_ & (1u << (i < 31 ? i : 31)); }
 
  private:
-  friend std::vector<Tensor> apply(const std::shared_ptr<Function>&, const std::vector<Tensor>&,
-                                   SourceLocation);
+  friend std::vector<Tensor> apply(const std::shared_ptr<Function>&, const std::vector<Tensor>&, SourceLocation);
   friend struct FunctionAccess;
   void release();
 

@@ -121,10 +121,9 @@ std::string compare(const Checked& c, const Tensor& gradient, const Tensor& inpu
     for (std::size_t k = 0; k < probe.size(); ++k)
       if (probe[k] != 0) want += probe[k] * c.differences[e][k];
     if (std::fabs(got[e] - want) <= o.atol + o.rtol * std::fabs(want)) continue;  // NaN fails
-    return "input " + std::to_string(c.input) + ", element " + std::to_string(e) + " of " +
-           to_string(input.sizes()) + ", output " + std::to_string(number_of_probe) + ": analytic " +
-           number(got[e]) + ", numeric " + number(want) +
-           (gradient.defined() ? "" : " (the tape has no path to this input)");
+    return "input " + std::to_string(c.input) + ", element " + std::to_string(e) + " of " + to_string(input.sizes()) +
+           ", output " + std::to_string(number_of_probe) + ": analytic " + number(got[e]) + ", numeric " +
+           number(want) + (gradient.defined() ? "" : " (the tape has no path to this input)");
   }
   return "";
 }
@@ -139,8 +138,7 @@ GradcheckResult checked(const CheckedFunction& f, const Tensors& given, const Gr
     return {false, "a second call gives other outputs"};
   std::vector<Checked> columns;
   for (std::size_t i = 0; i < inputs.size(); ++i)
-    if (inputs[i].defined() && inputs[i].requires_grad())
-      columns.push_back(differentiate(f, inputs, i, o.eps));
+    if (inputs[i].defined() && inputs[i].requires_grad()) columns.push_back(differentiate(f, inputs, i, o.eps));
   const std::vector<Values> all = probes(values.size());
   for (std::size_t p = 0; p < all.size(); ++p) {
     const Tensors gradients = analytic(outputs, inputs, all[p]);
@@ -158,22 +156,20 @@ void check_inputs(const char* name, const Tensors& inputs) {
     if (!inputs[i].defined() || !inputs[i].requires_grad()) continue;
     any = true;
     if (inputs[i].dtype() != DType::f64)
-      fail(std::string(name) + ": input " + std::to_string(i) + " is " +
-           std::string(gradual::name(inputs[i].dtype())) + "; differences need f64");
+      fail(std::string(name) + ": input " + std::to_string(i) + " is " + std::string(gradual::name(inputs[i].dtype())) +
+           "; differences need f64");
   }
   if (!any) fail(std::string(name) + ": no input requires a gradient");
 }
 
 }  // namespace
 
-GradcheckResult gradcheck(const CheckedFunction& f, const std::vector<Tensor>& inputs,
-                          GradcheckOptions options) {
+GradcheckResult gradcheck(const CheckedFunction& f, const std::vector<Tensor>& inputs, GradcheckOptions options) {
   check_inputs("gradcheck", inputs);
   return checked(f, inputs, options);
 }
 
-GradcheckResult gradgradcheck(const CheckedFunction& f, const std::vector<Tensor>& inputs,
-                              GradcheckOptions options) {
+GradcheckResult gradgradcheck(const CheckedFunction& f, const std::vector<Tensor>& inputs, GradcheckOptions options) {
   check_inputs("gradgradcheck", inputs);
   // The gradients that arrive are inputs too: random, for a rule may be right for ones alone.
   Generator g(0x7f4a7c15);

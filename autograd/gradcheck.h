@@ -25,8 +25,7 @@ using CheckedFunction = std::function<std::vector<Tensor>(const std::vector<Tens
 // requires a gradient: all of the Jacobian where the outputs are few, else its product with random vectors.
 // `f` must be smooth around the inputs and give the same outputs each time. Error where an input that
 // requires a gradient is not f64, or none does.
-GradcheckResult gradcheck(const CheckedFunction& f, const std::vector<Tensor>& inputs,
-                          GradcheckOptions options = {});
+GradcheckResult gradcheck(const CheckedFunction& f, const std::vector<Tensor>& inputs, GradcheckOptions options = {});
 // The same of the gradient function itself, built with create_graph: second derivatives, with respect to the
 // inputs and to the gradients that arrive.
 GradcheckResult gradgradcheck(const CheckedFunction& f, const std::vector<Tensor>& inputs,

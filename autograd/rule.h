@@ -46,8 +46,8 @@ constexpr std::uint16_t out(int i) { return static_cast<std::uint16_t>(256 << i)
 
 struct Rule {
   RuleFn backward = nullptr;
-  std::uint16_t saves[5] = {};   // what the gradient of input i needs: only that is kept
-  const char* reason = nullptr;  // why there is no backward: "integer result", "in place, outside the graph"
+  std::uint16_t saves[5] = {};      // what the gradient of input i needs: only that is kept
+  const char* reason = nullptr;     // why there is no backward: "integer result", "in place, outside the graph"
   std::uint8_t differentiable = 1;  // outputs (bits) that carry gradients
 };
 

@@ -8,9 +8,7 @@ namespace {
 using C = RuleContext;
 
 // f8 operands give f32 results; their gradients go back through a cast.
-Tensor as_input(const C& c, int i, const Tensor& g) {
-  return g.dtype() == c.dtype(i) ? g : cast(g, c.dtype(i));
-}
+Tensor as_input(const C& c, int i, const Tensor& g) { return g.dtype() == c.dtype(i) ? g : cast(g, c.dtype(i)); }
 
 // A saved operand as the gradient meets it: f8 ones are widened, since f8 and f32 do not mix.
 Tensor operand(const C& c, int i) {
@@ -18,9 +16,7 @@ Tensor operand(const C& c, int i) {
   return is_f8(t.dtype()) ? cast(t, c.grad().dtype()) : t;
 }
 // [.., n] as rows [-1, n], where sizes may be 0.
-Tensor rows_of(const Tensor& t) {
-  return t.ndim() == 2 ? t : t.ndim() == 1 ? unsqueeze(t, 0) : flatten(t, 0, -2);
-}
+Tensor rows_of(const Tensor& t) { return t.ndim() == 2 ? t : t.ndim() == 1 ? unsqueeze(t, 0) : flatten(t, 0, -2); }
 
 // y = a b: da = dy b^T, db = a^T dy. A 1-d operand is a row on the left and a column on the right.
 void matmul_rule(const C& c) {
@@ -62,10 +58,8 @@ ConvAttrs with_size(ConvAttrs a, const Shape& s) {
 
 void conv2d_rule(const C& c) {
   const auto& a = c.get<ConvAttrs>();
-  if (c.needs(0))
-    c.set(0, as_input(c, 0, conv2d_backward_input(c.grad(), operand(c, 1), with_size(a, c.sizes(0)))));
-  if (c.needs(1))
-    c.set(1, as_input(c, 1, conv2d_backward_weight(c.grad(), operand(c, 0), with_size(a, c.sizes(1)))));
+  if (c.needs(0)) c.set(0, as_input(c, 0, conv2d_backward_input(c.grad(), operand(c, 1), with_size(a, c.sizes(0)))));
+  if (c.needs(1)) c.set(1, as_input(c, 1, conv2d_backward_weight(c.grad(), operand(c, 0), with_size(a, c.sizes(1)))));
   if (c.needs(2)) c.set(2, as_input(c, 2, sum(c.grad(), {0, 2, 3})));
 }
 // dx(dy, w) is linear in both: in dy it is the adjoint of conv2d, in w that of conv2d_backward_weight.
@@ -92,16 +86,12 @@ void max_pool_backward_rule(const C& c) { c.set(0, max_pool2d_gather(c.grad(), c
 void max_pool_gather_rule(const C& c) {
   c.set(0, max_pool2d_backward(c.grad(), c.input(1), with_size(PoolAttrs{}, c.sizes(0))));
 }
-void avg_pool_rule(const C& c) {
-  c.set(0, avg_pool2d_backward(c.grad(), with_size(c.get<PoolAttrs>(), c.sizes(0))));
-}
+void avg_pool_rule(const C& c) { c.set(0, avg_pool2d_backward(c.grad(), with_size(c.get<PoolAttrs>(), c.sizes(0)))); }
 void avg_pool_backward_rule(const C& c) { c.set(0, avg_pool2d(c.grad(), c.get<PoolAttrs>())); }
 void adaptive_pool_rule(const C& c) {
   c.set(0, adaptive_avg_pool2d_backward(c.grad(), with_size(PoolAttrs{}, c.sizes(0))));
 }
-void adaptive_pool_backward_rule(const C& c) {
-  c.set(0, adaptive_avg_pool2d(c.grad(), c.sizes(0)[2], c.sizes(0)[3]));
-}
+void adaptive_pool_backward_rule(const C& c) { c.set(0, adaptive_avg_pool2d(c.grad(), c.sizes(0)[2], c.sizes(0)[3])); }
 
 }  // namespace
 

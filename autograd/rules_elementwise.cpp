@@ -12,9 +12,7 @@ namespace {
 using C = RuleContext;
 
 // The operand on side i of a binary op: the saved tensor or the scalar.
-Operand operand(const C& c, const Tensor& saved) {
-  return saved.defined() ? Operand(saved) : Operand(c.scalar());
-}
+Operand operand(const C& c, const Tensor& saved) { return saved.defined() ? Operand(saved) : Operand(c.scalar()); }
 Tensor saved_or_none(const C& c, int i) { return c.has_input(i) ? c.input(i) : Tensor(); }
 Tensor mask_of(const Tensor& condition, const Tensor& g) { return cast(condition, g.dtype()); }
 
@@ -101,9 +99,7 @@ void sigmoid_rule(const C& c) {
   const Tensor y = c.output(0);
   c.set(0, c.grad() * (y * (1 - y)));
 }
-void erf_rule(const C& c) {
-  c.set(0, c.grad() * (exp(-square(c.input(0))) * (2 * std::numbers::inv_sqrtpi)));
-}
+void erf_rule(const C& c) { c.set(0, c.grad() * (exp(-square(c.input(0))) * (2 * std::numbers::inv_sqrtpi))); }
 // Multiplying by a 0/1 mask would turn an overflowed gradient into NaN where the mask is 0; selecting does not.
 void relu_rule(const C& c) { c.set(0, where(c.output(0) > 0, c.grad(), 0)); }
 void leaky_relu_rule(const C& c) { c.set(0, where(c.input(0) > 0, c.grad(), c.grad() * c.scalar())); }
@@ -135,9 +131,7 @@ void clamp_rule(const C& c) {
 void cast_rule(const C& c) { c.set(0, cast(c.grad(), c.dtype(0))); }
 void clone_rule(const C& c) { c.set(0, c.grad()); }
 void to_device_rule(const C& c) { c.set(0, to_device(c.grad(), c.grad().device())); }
-void dropout_rule(const C& c) {
-  c.set(0, dispatch1(OpId::dropout, {&c.grad()}, c.node().attrs, Loc::current()));
-}
+void dropout_rule(const C& c) { c.set(0, dispatch1(OpId::dropout, {&c.grad()}, c.node().attrs, Loc::current())); }
 
 // In place. add_: x += alpha y.
 void add_in_place_rule(const C& c) {
@@ -203,10 +197,9 @@ void register_elementwise_rules() {
   set_rule(OpId::mul_, mul_in_place_rule, {in(1), in(0)});
   set_rule(OpId::copy_, copy_in_place_rule);
   set_rule(OpId::fill_, zero_rule);
-  for (OpId op : {OpId::unscale_, OpId::sgd_step_, OpId::adam_step_})
-    set_no_rule(op, "an update outside the graph");
-  for (OpId op : {OpId::eq, OpId::ne, OpId::lt, OpId::le, OpId::gt, OpId::ge, OpId::logical_and,
-                  OpId::logical_or, OpId::logical_xor, OpId::logical_not})
+  for (OpId op : {OpId::unscale_, OpId::sgd_step_, OpId::adam_step_}) set_no_rule(op, "an update outside the graph");
+  for (OpId op : {OpId::eq, OpId::ne, OpId::lt, OpId::le, OpId::gt, OpId::ge, OpId::logical_and, OpId::logical_or,
+                  OpId::logical_xor, OpId::logical_not})
     set_no_rule(op, "a bool result");
 }
 

@@ -25,8 +25,7 @@ DType wide(DType d) { return d == DType::f64 ? DType::f64 : DType::f32; }
 
 // With xh the normalised input and g = dy w: dx = invstd (g - mean(g) - xh mean(g xh)), means over `dims`
 // (Ioffe and Szegedy 2015; Ba et al. 2016). Without statistics in the graph (batch norm in eval): dx = invstd g.
-Tensor normalized_dx(const Tensor& g, const Tensor& xh, const Tensor& invstd, const Shape& dims,
-                     bool statistics) {
+Tensor normalized_dx(const Tensor& g, const Tensor& xh, const Tensor& invstd, const Shape& dims, bool statistics) {
   if (!statistics) return g * invstd;
   return invstd * (g - mean(g, dims, true) - xh * mean(g * xh, dims, true));
 }
@@ -88,8 +87,8 @@ void trailing_norm_rule(const C& c, bool centre) {
   const Normalized n = normalize(c.grad(), x, dims, a.eps, centre, weight);
   const Tensor g = n.weight.defined() ? n.dy * n.weight : n.dy;
   if (c.needs(0)) {
-    const Tensor dx = centre ? normalized_dx(g, n.xh, n.invstd, dims, true)
-                             : n.invstd * (g - n.xh * mean(g * n.xh, dims, true));
+    const Tensor dx =
+        centre ? normalized_dx(g, n.xh, n.invstd, dims, true) : n.invstd * (g - n.xh * mean(g * n.xh, dims, true));
     c.set(0, cast(dx, c.dtype(0)));
   }
   const auto over_lead = [&](const Tensor& t) { return lead.empty() ? t : sum(t, lead); };
@@ -144,8 +143,8 @@ void register_normalization_rules() {
   set_rule(OpId::softmax, softmax_rule, {out(0)});
   set_rule(OpId::log_softmax, log_softmax_rule, {out(0)});
   set_rule(OpId::cross_entropy, cross_entropy_rule, {static_cast<std::uint16_t>(in(0) | in(1) | out(1))});
-  for (OpId op : {OpId::batch_norm_backward, OpId::layer_norm_backward, OpId::rms_norm_backward,
-                  OpId::softmax_backward, OpId::log_softmax_backward, OpId::cross_entropy_backward})
+  for (OpId op : {OpId::batch_norm_backward, OpId::layer_norm_backward, OpId::rms_norm_backward, OpId::softmax_backward,
+                  OpId::log_softmax_backward, OpId::cross_entropy_backward})
     set_no_rule(op, "fused backward: under create_graph the composed form runs in its place");
   for (OpId op : {OpId::mse_loss, OpId::l1_loss, OpId::bce_loss, OpId::bce_with_logits_loss})
     set_no_rule(op, "composite: its parts have rules");

@@ -7,9 +7,7 @@
 namespace gradual {
 namespace {
 
-std::string kind_of(const Shape& sizes, DType dtype) {
-  return to_string(sizes) + " " + std::string(name(dtype));
-}
+std::string kind_of(const Shape& sizes, DType dtype) { return to_string(sizes) + " " + std::string(name(dtype)); }
 std::string kind_of(const Tensor& t) { return kind_of(t.sizes(), t.dtype()); }
 
 std::string result_kind(const Node& n) {
@@ -69,8 +67,7 @@ std::string escaped(const std::string& text) {
 
 Tape Tape::of(const Tensor& result) {
   if (!result.requires_grad())
-    fail("Tape::of: the tensor " + gradual::to_string(result.sizes()) +
-         " does not require grad, nothing is recorded");
+    fail("Tape::of: the tensor " + gradual::to_string(result.sizes()) + " does not require grad, nothing is recorded");
   Tape tape;
   std::unordered_set<const Node*> seen;
   std::vector<Ref<Node>> open{grad_meta(result)->edge.node};
@@ -106,17 +103,15 @@ std::string Tape::name_of(const Node& node) const {
 }
 
 std::string Tape::to_string() const {
-  std::vector<std::vector<std::string>> rows{
-      {"#", "op", "inputs", "result", "module", "line", "saved", "inserted by"}};
+  std::vector<std::vector<std::string>> rows{{"#", "op", "inputs", "result", "module", "line", "saved", "inserted by"}};
   for (const Ref<Node>& n : nodes_) {
     const std::int64_t bytes = bytes_of(n->saved_tensors());
     const std::string given = name_of(*n);
-    rows.push_back({std::to_string(n->sequence), given == name(*n) ? given : name(*n) + " " + given,
-                    inputs_of(*n), result_kind(*n), n->module, place(n->where),
-                    bytes ? std::to_string(bytes) : "", n->cause});
+    rows.push_back({std::to_string(n->sequence), given == name(*n) ? given : name(*n) + " " + given, inputs_of(*n),
+                    result_kind(*n), n->module, place(n->where), bytes ? std::to_string(bytes) : "", n->cause});
   }
-  return aligned(rows) + "total: " + std::to_string(nodes_.size()) + " nodes, " +
-         std::to_string(saved_bytes()) + " bytes saved for backward (each storage counted once)\n";
+  return aligned(rows) + "total: " + std::to_string(nodes_.size()) + " nodes, " + std::to_string(saved_bytes()) +
+         " bytes saved for backward (each storage counted once)\n";
 }
 
 std::string Tape::to_dot() const {
@@ -130,8 +125,8 @@ std::string Tape::to_dot() const {
     if (n->is_leaf) continue;
     const std::string op = "o" + id;
     const std::string more = *n->cause ? "\\n" + escaped(n->cause) : "";
-    text += "  " + op + " [shape=ellipse, label=\"" + escaped(name(*n)) + more + "\"];\n  " + op + " -> " +
-            value + ";\n";
+    text +=
+        "  " + op + " [shape=ellipse, label=\"" + escaped(name(*n)) + more + "\"];\n  " + op + " -> " + value + ";\n";
     for (int i = 0; i < n->input_count; ++i)
       if (const Ref<Node>& from = n->input(i).edge.node)
         text += "  v" + std::to_string(from->sequence) + " -> " + op + ";\n";

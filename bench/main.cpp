@@ -81,9 +81,9 @@ int main(int argc, char** argv) {
   }
   gradual::set_num_threads(threads);
 
-  const std::vector<std::string> flags = {
-      "gradual-bench", "--benchmark_filter=" + filter, fmt::format("--benchmark_repetitions={}", repetitions),
-      "--benchmark_min_time=0.1", "--benchmark_enable_random_interleaving=true"};
+  const std::vector<std::string> flags = {"gradual-bench", "--benchmark_filter=" + filter,
+                                          fmt::format("--benchmark_repetitions={}", repetitions),
+                                          "--benchmark_min_time=0.1", "--benchmark_enable_random_interleaving=true"};
   std::vector<char*> raw;
   raw.reserve(flags.size());
   for (const std::string& f : flags) raw.push_back(const_cast<char*>(f.c_str()));

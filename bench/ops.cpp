@@ -9,8 +9,8 @@ namespace {
 using namespace gradual;
 
 void rate(benchmark::State& state, double per_iteration, const char* unit) {
-  state.counters[unit] = benchmark::Counter(per_iteration * static_cast<double>(state.iterations()),
-                                            benchmark::Counter::kIsRate);
+  state.counters[unit] =
+      benchmark::Counter(per_iteration * static_cast<double>(state.iterations()), benchmark::Counter::kIsRate);
 }
 
 // An 8-element multiply that records a node, and the destruction of both.

@@ -13,8 +13,7 @@ namespace {
 using namespace gradual;
 
 template <class Optimizer>
-void train(benchmark::State& state, nn::Module& model, Optimizer& optimizer, const Tensor& x,
-           std::int64_t classes) {
+void train(benchmark::State& state, nn::Module& model, Optimizer& optimizer, const Tensor& x, std::int64_t classes) {
   const Tensor y = randint(0, classes, {x.size(0)});
   for (auto _ : state) {
     cross_entropy(model(x), y).backward();

@@ -43,8 +43,7 @@ AtomicFile::AtomicFile(const std::string& path) : path_(path), target_(follow_li
   struct stat status {};
   const bool exists = stat(target_.c_str(), &status) == 0;
   if (exists && !S_ISREG(status.st_mode))
-    fail("cannot write \"" + path_ + "\": it is " +
-         (S_ISDIR(status.st_mode) ? "a folder" : "no regular file"));
+    fail("cannot write \"" + path_ + "\": it is " + (S_ISDIR(status.st_mode) ? "a folder" : "no regular file"));
   // The name may be left over from a killed process that had our number.
   for (int attempt = 0; attempt < 100 && descriptor_ < 0; ++attempt) {
     temporary_ = temporary_name(target_);

@@ -29,8 +29,7 @@ constexpr const char* kCrcKey = "gradual.crc32";
 template <class T> T parse_number(std::string_view text) {
   T value{};
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
-  if (error != std::errc() || end != text.data() + text.size())
-    fail("\"" + std::string(text) + "\" is no number");
+  if (error != std::errc() || end != text.data() + text.size()) fail("\"" + std::string(text) + "\" is no number");
   return value;
 }
 
@@ -70,8 +69,7 @@ std::string checksum(const std::string& values, const StateDict& tensors) {
 const std::string& metadata(const Safetensors& file, const char* key) {
   const auto found = file.metadata.find(key);
   if (found == file.metadata.end())
-    fail("no \"" + std::string(key) +
-         "\" in its metadata; it is a safetensors file but no training checkpoint");
+    fail("no \"" + std::string(key) + "\" in its metadata; it is a safetensors file but no training checkpoint");
   return found->second;
 }
 
@@ -132,9 +130,7 @@ void save_checkpoint(const std::string& path, const CheckpointParts& parts) {
     std::string text;
     try {
       text = values.dump();
-    } catch (const Json::exception& e) {
-      fail(std::string("a name or text is not valid UTF-8: ") + e.what());
-    }
+    } catch (const Json::exception& e) { fail(std::string("a name or text is not valid UTF-8: ") + e.what()); }
     const std::string crc = checksum(text, tensors);
     save_safetensors(path, tensors,
                      {{kVersionKey, std::to_string(kCheckpointVersion)}, {kValuesKey, text}, {kCrcKey, crc}});

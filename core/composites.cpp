@@ -38,8 +38,7 @@ Outputs bce(const OpCall& c) {
   const double inf = INFINITY;
   const Tensor log_p = clamp(log(p, c.where), -100, inf, c.where);
   const Tensor log_q = clamp(log1p(neg(p, c.where), c.where), -100, inf, c.where);
-  const Tensor likelihood =
-      add({mul({y, c.where}, log_p), c.where}, mul({sub({1, c.where}, y), c.where}, log_q));
+  const Tensor likelihood = add({mul({y, c.where}, log_p), c.where}, mul({sub({1, c.where}, y), c.where}, log_q));
   return {{reduce_loss(neg(likelihood, c.where), c)}};
 }
 
@@ -64,8 +63,7 @@ Outputs attention(const OpCall& c) {
   const DType dtype = scores.dtype();
   if (dtype != DType::f64) scores = cast(scores, DType::f32, c.where);
   if (a.causal) {
-    const Tensor allowed =
-        tril(ones({q.size(-2), k.size(-2)}, {.dtype = DType::bool_, .device = q.device()}));
+    const Tensor allowed = tril(ones({q.size(-2), k.size(-2)}, {.dtype = DType::bool_, .device = q.device()}));
     scores = where(allowed, {scores, c.where}, -INFINITY);
   }
   if (mask.defined()) {

@@ -27,8 +27,8 @@ struct BoolByte {
 };
 
 template <class T>
-concept Narrow = std::same_as<T, Half> || std::same_as<T, BFloat16> || std::same_as<T, Float8E4M3FN> ||
-                 std::same_as<T, Float8E5M2>;
+concept Narrow =
+    std::same_as<T, Half> || std::same_as<T, BFloat16> || std::same_as<T, Float8E4M3FN> || std::same_as<T, Float8E5M2>;
 
 template <class F> void visit_dtype(DType dtype, F&& visit) {
   switch (dtype) {
@@ -58,8 +58,7 @@ const detail::ConvertKernels& kernels() { return *current_kernels().load(std::me
 
 // An integer as a float rounded to odd (see detail::round_to_odd).
 float round_to_odd(std::int64_t value) {
-  const std::uint64_t magnitude =
-      value < 0 ? 0 - static_cast<std::uint64_t>(value) : static_cast<std::uint64_t>(value);
+  const std::uint64_t magnitude = value < 0 ? 0 - static_cast<std::uint64_t>(value) : static_cast<std::uint64_t>(value);
   const int shift = std::max(0, static_cast<int>(std::bit_width(magnitude)) - 24);
   const std::uint64_t kept = magnitude >> shift;
   const std::uint64_t odd = kept | ((kept << shift) != magnitude ? 1 : 0);
@@ -105,8 +104,7 @@ template <class To, class From> To cast_element(From value) {
   }
 }
 
-template <class To, class From>
-void cast_array(const From* __restrict in, To* __restrict out, std::int64_t n) {
+template <class To, class From> void cast_array(const From* __restrict in, To* __restrict out, std::int64_t n) {
   for (std::int64_t i = 0; i < n; ++i) out[i] = cast_element<To>(in[i]);
 }
 
@@ -196,8 +194,7 @@ template <class To, class From> void count_integer(const From* in, std::int64_t 
       if constexpr (std::integral<To>) {
         const From truncated = std::trunc(value);
         counts.underflow += truncated == 0 && value != 0;
-        counts.overflow +=
-            truncated >= kEnd<To, From> || truncated < static_cast<From>(std::numeric_limits<To>::min());
+        counts.overflow += truncated >= kEnd<To, From> || truncated < static_cast<From>(std::numeric_limits<To>::min());
       }
     } else if constexpr (std::integral<To>) {
       counts.overflow += static_cast<From>(saturate<To>(value)) != value;
@@ -273,8 +270,7 @@ template <class L> std::uint32_t encode_stochastic(std::uint32_t bits, std::uint
   return std::min(code, static_cast<std::uint32_t>(L::kOverflowCode)) | (bits >> 31) * L::kSignBit;
 }
 
-template <class L, class T>
-void round_stochastic(const float* in, const std::uint32_t* words, T* out, std::int64_t n) {
+template <class L, class T> void round_stochastic(const float* in, const std::uint32_t* words, T* out, std::int64_t n) {
   for (std::int64_t i = 0; i < n; ++i) {
     const auto bits = std::bit_cast<std::uint32_t>(in[i]);
     const bool finite = (bits & 0x7fffffff) < 0x7f800000;
@@ -284,8 +280,7 @@ void round_stochastic(const float* in, const std::uint32_t* words, T* out, std::
 }
 
 // By the results: what a source becomes is not known beforehand.
-template <class L, class T>
-void count_stochastic(const float* in, const T* out, std::int64_t n, CastCounts& counts) {
+template <class L, class T> void count_stochastic(const float* in, const T* out, std::int64_t n, CastCounts& counts) {
   counts.elements += static_cast<std::uint64_t>(n);
   for (std::int64_t i = 0; i < n; ++i) {
     const auto magnitude = static_cast<std::int32_t>(out[i].bits & (L::kSignBit - 1));
@@ -323,13 +318,11 @@ void load_to_i64(DType src, const void* p, std::int64_t stride, std::int64_t* ou
   load(src, p, stride, out, n);
 }
 
-void store_from_float(DType dst, const float* in, void* p, std::int64_t stride, std::int64_t n,
-                      CastCounts* counts) {
+void store_from_float(DType dst, const float* in, void* p, std::int64_t stride, std::int64_t n, CastCounts* counts) {
   store(dst, in, p, stride, n, counts);
 }
 
-void store_from_double(DType dst, const double* in, void* p, std::int64_t stride, std::int64_t n,
-                       CastCounts* counts) {
+void store_from_double(DType dst, const double* in, void* p, std::int64_t stride, std::int64_t n, CastCounts* counts) {
   store(dst, in, p, stride, n, counts);
 }
 
@@ -353,8 +346,8 @@ void convert(DType src, const void* in, DType dst, void* out, std::int64_t n, Ca
   }
 }
 
-void store_stochastic(DType dst, const float* in, void* p, std::int64_t n, std::uint64_t seed,
-                      std::uint64_t stream, std::uint64_t first_element, CastCounts* counts) {
+void store_stochastic(DType dst, const float* in, void* p, std::int64_t n, std::uint64_t seed, std::uint64_t stream,
+                      std::uint64_t first_element, CastCounts* counts) {
   if (dst != DType::f16 && dst != DType::bf16 && dst != DType::f8e5m2) {
     fail("store_stochastic: rounds to f16, bf16 or f8e5m2, not to " + std::string(name(dst)));
   }
@@ -377,10 +370,9 @@ ConversionPath best_conversion_path() {
 }
 
 ConversionPath set_conversion_path(ConversionPath path) {
-  const std::array<const detail::ConvertKernels*, 3> available = {
-      &detail::kPortableKernels, detail::avx2_kernels(), detail::avx512_kernels()};
-  const auto index =
-      std::min(static_cast<std::size_t>(path), static_cast<std::size_t>(best_conversion_path()));
+  const std::array<const detail::ConvertKernels*, 3> available = {&detail::kPortableKernels, detail::avx2_kernels(),
+                                                                  detail::avx512_kernels()};
+  const auto index = std::min(static_cast<std::size_t>(path), static_cast<std::size_t>(best_conversion_path()));
   const auto* before = current_kernels().exchange(available[index]);
   if (before == &detail::kPortableKernels) return ConversionPath::portable;
   return before == available[1] ? ConversionPath::avx2 : ConversionPath::avx512;

@@ -54,8 +54,8 @@ void convert(DType src, const void* in, DType dst, void* out, std::int64_t n, Ca
 // 2^-32). Between the largest value and the next power of two the upper neighbour is Inf. Element i takes
 // word `first_element + i` of the Philox stream, so that the result does not depend on how an array is split.
 // Throws Error for another dtype.
-void store_stochastic(DType dst, const float* in, void* p, std::int64_t n, std::uint64_t seed,
-                      std::uint64_t stream, std::uint64_t first_element, CastCounts* counts = nullptr);
+void store_stochastic(DType dst, const float* in, void* p, std::int64_t n, std::uint64_t seed, std::uint64_t stream,
+                      std::uint64_t first_element, CastCounts* counts = nullptr);
 
 // Which code converts. All give the same bits; the choice exists for tests and measurements.
 enum class ConversionPath : std::uint8_t { portable, avx2, avx512 };

@@ -24,10 +24,8 @@ template <class T> void decode_portable(const void* in, float* __restrict out, s
 }  // namespace
 
 constinit const ConvertKernels kPortableKernels = {
-    {encode_portable<Half>, encode_portable<BFloat16>, encode_portable<Float8E4M3FN>,
-     encode_portable<Float8E5M2>},
-    {decode_portable<Half>, decode_portable<BFloat16>, decode_portable<Float8E4M3FN>,
-     decode_portable<Float8E5M2>}};
+    {encode_portable<Half>, encode_portable<BFloat16>, encode_portable<Float8E4M3FN>, encode_portable<Float8E5M2>},
+    {decode_portable<Half>, decode_portable<BFloat16>, decode_portable<Float8E4M3FN>, decode_portable<Float8E5M2>}};
 
 #if defined(__x86_64__)
 
@@ -50,8 +48,7 @@ template <class T>
   for (std::int64_t i = 0; i < n; ++i) out[i] = static_cast<float>(codes[i]);
 }
 
-template <>
-[[gnu::target("avx2,f16c")]] void encode_avx2<Half>(const float* __restrict in, void* out, std::int64_t n) {
+template <> [[gnu::target("avx2,f16c")]] void encode_avx2<Half>(const float* __restrict in, void* out, std::int64_t n) {
   auto* codes = static_cast<Half*>(out);
   std::int64_t i = 0;
   for (; i + 8 <= n; i += 8) {
@@ -61,8 +58,7 @@ template <>
   for (; i < n; ++i) codes[i] = Half(in[i]);
 }
 
-template <>
-[[gnu::target("avx2,f16c")]] void decode_avx2<Half>(const void* in, float* __restrict out, std::int64_t n) {
+template <> [[gnu::target("avx2,f16c")]] void decode_avx2<Half>(const void* in, float* __restrict out, std::int64_t n) {
   const auto* codes = static_cast<const Half*>(in);
   std::int64_t i = 0;
   for (; i + 8 <= n; i += 8) {
@@ -73,15 +69,13 @@ template <>
 }
 
 template <class T>
-[[gnu::target("avx512f,avx512bw,avx512vl")]] void encode_avx512(const float* __restrict in, void* out,
-                                                                std::int64_t n) {
+[[gnu::target("avx512f,avx512bw,avx512vl")]] void encode_avx512(const float* __restrict in, void* out, std::int64_t n) {
   auto* __restrict codes = static_cast<T*>(out);
   for (std::int64_t i = 0; i < n; ++i) codes[i] = T(in[i]);
 }
 
 template <class T>
-[[gnu::target("avx512f,avx512bw,avx512vl")]] void decode_avx512(const void* in, float* __restrict out,
-                                                                std::int64_t n) {
+[[gnu::target("avx512f,avx512bw,avx512vl")]] void decode_avx512(const void* in, float* __restrict out, std::int64_t n) {
   const auto* __restrict codes = static_cast<const T*>(in);
   for (std::int64_t i = 0; i < n; ++i) out[i] = static_cast<float>(codes[i]);
 }
@@ -108,8 +102,8 @@ const ConvertKernels* avx2_kernels() {
 }
 
 const ConvertKernels* avx512_kernels() {
-  static const bool supported = __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
-                                __builtin_cpu_supports("avx512vl");
+  static const bool supported =
+      __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512vl");
   return supported ? &kAvx512Kernels : nullptr;
 }
 

@@ -50,8 +50,7 @@ double flops(const OpCall& c, const Tensor& y) {
     case OpKind::Reduction: return count(c[0]) * (c.op == OpId::var || c.op == OpId::norm ? 3 : 1);
     case OpKind::Contraction: return contraction(c, y);
     case OpKind::Pooling: return pooling(c, y);
-    case OpKind::Normalization:
-      return count(c[0]) * (c.inputs.size() > 3 ? 8 : 5);  // about: passes over the data
+    case OpKind::Normalization: return count(c[0]) * (c.inputs.size() > 3 ? 8 : 5);  // about: passes over the data
     case OpKind::Loss: return 5 * (count(c[0]) > count(y) ? count(c[0]) : count(y));
     case OpKind::Random: return count(y);
     case OpKind::InPlace: return in_place(c);

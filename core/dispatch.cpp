@@ -48,9 +48,7 @@ ThreadStateScope::~ThreadStateScope() {
 
 namespace {
 
-[[noreturn]] void fail_dtype(const OpCall& call, const std::string& why) {
-  fail(describe(call) + ": " + why);
-}
+[[noreturn]] void fail_dtype(const OpCall& call, const std::string& why) { fail(describe(call) + ": " + why); }
 
 // The dtype all inputs should have, or no change.
 bool common_dtype(const OpCall& call, DTypeRule rule, DType& common) {
@@ -60,10 +58,8 @@ bool common_dtype(const OpCall& call, DTypeRule rule, DType& common) {
   for (int i = first; i < call.inputs.size(); ++i) {
     if (!call[i].defined()) continue;
     const DType d = call[i].dtype();
-    if (is_f8(d) &&
-        !(info(call.op).kind == OpKind::Contraction || rule == DTypeRule::Same || call.op == OpId::cat))
-      fail_dtype(call,
-                 "f8 tensors allow cast, copies, views and contractions only; cast to a wider float first");
+    if (is_f8(d) && !(info(call.op).kind == OpKind::Contraction || rule == DTypeRule::Same || call.op == OpId::cat))
+      fail_dtype(call, "f8 tensors allow cast, copies, views and contractions only; cast to a wider float first");
     if (!any) {
       common = d;
       any = true;
@@ -117,8 +113,7 @@ void check_devices(const OpCall& call) {
 const char* promotion_cause(OpId op) {
   static const std::vector<const char*> causes = [] {
     std::vector<const char*> all;
-    for (int i = 0; i < kOpCount; ++i)
-      all.push_back(intern("promotion in " + std::string(name(static_cast<OpId>(i)))));
+    for (int i = 0; i < kOpCount; ++i) all.push_back(intern("promotion in " + std::string(name(static_cast<OpId>(i)))));
     return all;
   }();
   return causes[static_cast<std::size_t>(op)];
@@ -189,8 +184,7 @@ Outputs next_below_observe(const OpCall& call) {
     }
   }
   kernel(call, out);
-  if (row.kind == OpKind::InPlace)
-    out[0].unsafe_impl()->storage->version.fetch_add(1, std::memory_order_relaxed);
+  if (row.kind == OpKind::InPlace) out[0].unsafe_impl()->storage->version.fetch_add(1, std::memory_order_relaxed);
   return out;
 }
 
@@ -206,10 +200,8 @@ Outputs dispatch(OpId op, TensorRefs inputs, const Attrs& attrs, SourceLocation 
   return next_below_amp(call);
 }
 
-Tensor dispatch1(OpId op, std::initializer_list<const Tensor*> inputs, const Attrs& attrs,
-                 SourceLocation where) {
-  return std::move(
-      dispatch(op, TensorRefs(inputs.begin(), static_cast<int>(inputs.size())), attrs, where)[0]);
+Tensor dispatch1(OpId op, std::initializer_list<const Tensor*> inputs, const Attrs& attrs, SourceLocation where) {
+  return std::move(dispatch(op, TensorRefs(inputs.begin(), static_cast<int>(inputs.size())), attrs, where)[0]);
 }
 
 }  // namespace gradual

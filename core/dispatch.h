@@ -69,8 +69,7 @@ class ThreadStateScope {
 // Runs a call through the whole chain. `attrs` must outlive the call.
 Outputs dispatch(OpId op, TensorRefs inputs, const Attrs& attrs, SourceLocation where);
 // The first output of a call with the given inputs: what nearly every op function is.
-Tensor dispatch1(OpId op, std::initializer_list<const Tensor*> inputs, const Attrs& attrs,
-                 SourceLocation where);
+Tensor dispatch1(OpId op, std::initializer_list<const Tensor*> inputs, const Attrs& attrs, SourceLocation where);
 
 // For the interceptors: on below amp (promotion, inference, autograd), below autograd (observe) and to the backend.
 Outputs next_below_amp(const OpCall& call);

@@ -45,8 +45,7 @@ GRADUAL_HD inline float exp(float x) {
   const float n = t - kRound;
   const float r = (c - n * kLn2High) - n * kLn2Low;
   const float y = 1.0f + (r + r * r * polynomial(kExp, r));
-  const auto power =
-      static_cast<std::int32_t>(std::bit_cast<std::uint32_t>(t) - std::bit_cast<std::uint32_t>(kRound));
+  const auto power = static_cast<std::int32_t>(std::bit_cast<std::uint32_t>(t) - std::bit_cast<std::uint32_t>(kRound));
   const auto half = static_cast<std::uint32_t>(power >> 1);
   return y * two_to(half) * two_to(static_cast<std::uint32_t>(power) - half);
 }
@@ -56,9 +55,8 @@ namespace detail {
 // log(x) = k log(2) + log(1 + f) with 1 + f in [sqrt(1/2), sqrt(2)), for x positive, normal and finite; `k` is added to
 // the exponent.
 GRADUAL_HD inline float log_of_normal(float x, float k) {
-  constexpr float kLog[] = {0x1.1d8ea6p-4f,  -0x1.d635bcp-4f, 0x1.dea282p-4f,
-                            -0x1.fcf4c6p-4f, 0x1.23d21ap-3f,  -0x1.555b4ap-3f,
-                            0x1.999d5ap-3f,  -0x1.fffffcp-3f, 0x1.555554p-2f};
+  constexpr float kLog[] = {0x1.1d8ea6p-4f,  -0x1.d635bcp-4f, 0x1.dea282p-4f,  -0x1.fcf4c6p-4f, 0x1.23d21ap-3f,
+                            -0x1.555b4ap-3f, 0x1.999d5ap-3f,  -0x1.fffffcp-3f, 0x1.555554p-2f};
   constexpr std::uint32_t kRootHalf = 0x3f3504f3;
   const std::uint32_t bits = std::bit_cast<std::uint32_t>(x) - kRootHalf;
   const float f = std::bit_cast<float>((bits & 0x007fffffu) + kRootHalf) - 1.0f;
@@ -149,8 +147,7 @@ GRADUAL_HD inline double log1p(double x) { return std::log1p(x); }
 GRADUAL_HD inline double tanh(double x) { return std::tanh(x); }
 GRADUAL_HD inline double erf(double x) { return std::erf(x); }
 GRADUAL_HD inline double gelu(double x) {
-  return x == -std::numeric_limits<double>::infinity() ? -0.0
-                                                       : x * (0.5 * std::erfc(x * -0.70710678118654752440));
+  return x == -std::numeric_limits<double>::infinity() ? -0.0 : x * (0.5 * std::erfc(x * -0.70710678118654752440));
 }
 
 // x / (1 + exp(-u)) without overflow; its limit 0 where x = u = -Inf.

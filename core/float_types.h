@@ -32,8 +32,7 @@ template <int kExponent, int kMantissa, bool kInfinite> struct Layout {
   static constexpr std::int32_t kQuietBit = 1 << (kMantissa - 1);
   static constexpr std::int32_t kRebias = (127 - kBias) << kMantissa;
   // The code that an overflow gives: Inf, or the only NaN.
-  static constexpr std::int32_t kOverflowCode =
-      kHasInf ? ((1 << kExponent) - 1) << kMantissa : (1 << kSignShift) - 1;
+  static constexpr std::int32_t kOverflowCode = kHasInf ? ((1 << kExponent) - 1) << kMantissa : (1 << kSignShift) - 1;
   // As a float's bits: the smallest normal value, the smallest subnormal one, and 2^23 of the latter. Added
   // to a value below kMinNormal, these push all bits below one quantum out of the sum's mantissa: the
   // addition itself rounds to nearest even, and the sum's lowest bits are the code.
@@ -94,8 +93,7 @@ constexpr float round_to_odd(double value) {
     result = kFloatInfBits - 1;
   } else if (exponent >= 1023 - 126) {
     const bool lost = (magnitude & 0x1fffffff) != 0;
-    result =
-        static_cast<std::uint32_t>((magnitude >> 29) - (std::uint64_t{1023 - 127} << 23)) | (lost ? 1 : 0);
+    result = static_cast<std::uint32_t>((magnitude >> 29) - (std::uint64_t{1023 - 127} << 23)) | (lost ? 1 : 0);
   } else {
     const std::uint64_t significand = (magnitude & 0x000fffffffffffff) | (exponent > 0 ? 1ull << 52 : 0);
     const int shift = 29 + (1023 - 126) - exponent;
@@ -119,8 +117,7 @@ struct Half {
   std::uint16_t bits;
 
   Half() = default;
-  explicit constexpr Half(float value)
-      : bits(static_cast<std::uint16_t>(detail::encode<detail::HalfLayout>(value))) {}
+  explicit constexpr Half(float value) : bits(static_cast<std::uint16_t>(detail::encode<detail::HalfLayout>(value))) {}
   explicit constexpr operator float() const { return detail::decode<detail::HalfLayout>(bits); }
   static constexpr Half from_double(double value) { return Half(detail::round_to_odd(value)); }
   static constexpr Half from_bits(std::uint16_t bits) { return std::bit_cast<Half>(bits); }
@@ -148,9 +145,7 @@ struct Float8E4M3FN {
   explicit constexpr Float8E4M3FN(float value)
       : bits(static_cast<std::uint8_t>(detail::encode<detail::Float8E4M3FNLayout>(value))) {}
   explicit constexpr operator float() const { return detail::decode<detail::Float8E4M3FNLayout>(bits); }
-  static constexpr Float8E4M3FN from_double(double value) {
-    return Float8E4M3FN(detail::round_to_odd(value));
-  }
+  static constexpr Float8E4M3FN from_double(double value) { return Float8E4M3FN(detail::round_to_odd(value)); }
   static constexpr Float8E4M3FN from_bits(std::uint8_t bits) { return std::bit_cast<Float8E4M3FN>(bits); }
 };
 

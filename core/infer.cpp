@@ -16,12 +16,10 @@ const Tensor& need(const OpCall& c, int i, const char* what) {
 }
 void need_dims(const OpCall& c, int i, int n) {
   if (need(c, i, "a tensor").ndim() != n)
-    bad(c, "input " + std::to_string(i) + " must be " + std::to_string(n) + "-d, given " +
-               to_string(c[i].sizes()));
+    bad(c, "input " + std::to_string(i) + " must be " + std::to_string(n) + "-d, given " + to_string(c[i].sizes()));
 }
 void need_float(const OpCall& c, int i) {
-  if (!c[i].is_floating() || is_f8(c[i].dtype()))
-    bad(c, "takes f64, f32, f16 or bf16; cast with to(DType::f32)");
+  if (!c[i].is_floating() || is_f8(c[i].dtype())) bad(c, "takes f64, f32, f16 or bf16; cast with to(DType::f32)");
 }
 void refuse_f8(const OpCall& c, const Tensor& t) {
   if (is_f8(t.dtype()))
@@ -36,8 +34,7 @@ void need_same_sizes(const OpCall& c, int i, const Shape& sizes, const char* wha
 }
 void need_norm_parameter(const OpCall& c, int i, DType x) {
   if (c[i].defined() && c[i].dtype() != DType::f32 && c[i].dtype() != x)
-    bad(c,
-        "parameters must be f32 or " + std::string(name(x)) + ", given " + std::string(name(c[i].dtype())));
+    bad(c, "parameters must be f32 or " + std::string(name(x)) + ", given " + std::string(name(c[i].dtype())));
 }
 // The strides of a dense (gapless) tensor in its own dim order; false where it has gaps or overlaps.
 bool dense(const Tensor& t) {
@@ -220,16 +217,14 @@ void infer_gather(const OpCall& c, OutSpec* out) {
   const int dim = c.get<IndexAttrs>().dim;
   if (x.ndim() != index.ndim()) bad(c, "x and index must have the same number of dims");
   for (int d = 0; d < x.ndim(); ++d)
-    if (d != dim && index.sizes()[d] > x.sizes()[d])
-      bad(c, "the index is larger than x at dim " + std::to_string(d));
+    if (d != dim && index.sizes()[d] > x.sizes()[d]) bad(c, "the index is larger than x at dim " + std::to_string(d));
   if (c.op == OpId::scatter_add) {
     const Tensor& src = need(c, 2, "a source");
     refuse_f8(c, x);
     if (src.dtype() != x.dtype()) bad(c, "x and src must have one dtype");
     if (src.ndim() != x.ndim()) bad(c, "src and x must have the same number of dims");
     for (int d = 0; d < x.ndim(); ++d)
-      if (index.sizes()[d] > src.sizes()[d])
-        bad(c, "the index is larger than src at dim " + std::to_string(d));
+      if (index.sizes()[d] > src.sizes()[d]) bad(c, "the index is larger than src at dim " + std::to_string(d));
     out->sizes = x.sizes();
   } else {
     out->sizes = index.sizes();
@@ -279,8 +274,7 @@ void infer_one_hot(const OpCall& c, OutSpec* out) {
 void infer_in_place(const OpCall& c, OutSpec* out) {
   const Tensor& x = need(c, 0, "a tensor");
   for (int i = 0; i < x.ndim(); ++i)
-    if (x.strides()[i] == 0 && x.sizes()[i] > 1)
-      bad(c, "an expanded tensor cannot be written; clone() it first");
+    if (x.strides()[i] == 0 && x.sizes()[i] > 1) bad(c, "an expanded tensor cannot be written; clone() it first");
   if (c.inputs.size() > 1 && c[1].defined() && info(c.op).inputs == 2 &&
       broadcast_shapes(x.sizes(), c[1].sizes(), name(c.op).data()) != x.sizes())
     bad(c, "the operand is larger than the tensor written");
@@ -325,10 +319,8 @@ void register_inference() {
   };
   for (int i = 0; i < kOpCount; ++i) {
     const OpInfo& row = info(static_cast<OpId>(i));
-    if ((row.kind == OpKind::Elementwise || row.kind == OpKind::Transcendental) && row.inputs == 1)
-      infer[i] = same;
-    if ((row.kind == OpKind::Elementwise || row.kind == OpKind::Transcendental) && row.inputs > 1)
-      infer[i] = broadcast;
+    if ((row.kind == OpKind::Elementwise || row.kind == OpKind::Transcendental) && row.inputs == 1) infer[i] = same;
+    if ((row.kind == OpKind::Elementwise || row.kind == OpKind::Transcendental) && row.inputs > 1) infer[i] = broadcast;
     if (row.kind == OpKind::Comparison) infer[i] = broadcast;
     if (row.kind == OpKind::InPlace) infer[i] = infer_in_place;
   }

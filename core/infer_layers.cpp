@@ -199,8 +199,7 @@ void infer_batch_norm(const OpCall& c, OutSpec* out) {
   for (int i = 1; i < 5; ++i) need_same_sizes(c, i, channels, "weight, bias, mean and var");
   need_norm_parameter(c, 1, x.dtype());
   need_norm_parameter(c, 2, x.dtype());
-  if (!a.training && !(c[3].defined() && c[4].defined()))
-    bad(c, "needs running mean and var when not training");
+  if (!a.training && !(c[3].defined() && c[4].defined())) bad(c, "needs running mean and var when not training");
   if (a.training && x.numel() > 0 && x.numel() / std::max<std::int64_t>(1, channels[0]) < 2)
     bad(c, "training needs more than one value per channel");
   same(c, out);
@@ -249,8 +248,7 @@ void infer_layer_norm_backward(const OpCall& c, OutSpec* out) {
   const Tensor& x = need(c, 1, "an input");
   need_float(c, 1);
   const int dims = c.get<NormAttrs>().dims;
-  if (dims < 1 || dims > x.ndim())
-    bad(c, "cannot have normalised " + std::to_string(dims) + " trailing dims");
+  if (dims < 1 || dims > x.ndim()) bad(c, "cannot have normalised " + std::to_string(dims) + " trailing dims");
   need(c, 0, "a gradient");
   need_same_sizes(c, 0, x.sizes(), "the gradient");
   need_same_sizes(c, 2, trailing(x.sizes(), dims), "weight");
@@ -314,8 +312,7 @@ void register_layers() {
   set(infer_conv2d_backward_weight, {OpId::conv2d_backward_weight});
   set(infer_pool, {OpId::max_pool2d, OpId::avg_pool2d});
   set(infer_adaptive_pool, {OpId::adaptive_avg_pool2d});
-  set(infer_pool_backward,
-      {OpId::max_pool2d_backward, OpId::avg_pool2d_backward, OpId::adaptive_avg_pool2d_backward});
+  set(infer_pool_backward, {OpId::max_pool2d_backward, OpId::avg_pool2d_backward, OpId::adaptive_avg_pool2d_backward});
   set(infer_pool_gather, {OpId::max_pool2d_gather});
   set(infer_batch_norm, {OpId::batch_norm});
   set(infer_batch_norm_backward, {OpId::batch_norm_backward});

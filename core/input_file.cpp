@@ -19,8 +19,7 @@ std::string read_file(const std::string& path) {
   const std::unique_ptr<std::FILE, int (*)(std::FILE*)> file(std::fopen(path.c_str(), "rb"), &std::fclose);
   if (!file) refuse(std::strerror(errno));
   std::string bytes(static_cast<std::size_t>(status.st_size), '\0');
-  if (std::fread(bytes.data(), 1, bytes.size(), file.get()) != bytes.size())
-    refuse("it changed while it was read");
+  if (std::fread(bytes.data(), 1, bytes.size(), file.get()) != bytes.size()) refuse("it changed while it was read");
   return bytes;
 }
 

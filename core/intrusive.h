@@ -31,8 +31,7 @@ template <class T> class Ref {
   ~Ref() {
     if (!p_) return;
     // The last owner needs no locked instruction: nobody else is there to change the count.
-    if (p_->refs.load(std::memory_order_acquire) == 1 ||
-        p_->refs.fetch_sub(1, std::memory_order_acq_rel) == 1)
+    if (p_->refs.load(std::memory_order_acquire) == 1 || p_->refs.fetch_sub(1, std::memory_order_acq_rel) == 1)
       T::destroy(p_);
   }
   T* get() const { return p_; }

@@ -36,8 +36,7 @@ struct Account {
   void add(std::int64_t bytes, std::int64_t high) {
     const std::int64_t before = current.fetch_add(bytes, std::memory_order_relaxed);
     std::int64_t seen = peak.load(std::memory_order_relaxed);
-    while (before + high > seen &&
-           !peak.compare_exchange_weak(seen, before + high, std::memory_order_relaxed)) {}
+    while (before + high > seen && !peak.compare_exchange_weak(seen, before + high, std::memory_order_relaxed)) {}
   }
   void reset() { peak.store(current.load()); }
 };
@@ -134,8 +133,7 @@ struct ThreadCacheOwner {
 };
 ThreadCache* make_thread_cache() {
   if (thread_ended) return nullptr;
-  thread_local ThreadCacheOwner
-      owner;  // without a cache too: the thread's accounts are handed over when it ends
+  thread_local ThreadCacheOwner owner;  // without a cache too: the thread's accounts are handed over when it ends
   return kCache ? thread_cache = &owner.cache : nullptr;
 }
 inline ThreadCache* cache_of_thread() { return thread_cache ? thread_cache : make_thread_cache(); }
@@ -163,8 +161,8 @@ std::string human(std::int64_t bytes) {
 
 [[noreturn]] void fail_allocation(std::size_t bytes) {
   fail("out of memory: asked for " + human(static_cast<std::int64_t>(bytes)) + " (" + std::to_string(bytes) +
-       " bytes); in use " + human(accounts[kTotal].current.load()) + " of " + human(memory_limit()) +
-       " allowed\n" + memory_summary());
+       " bytes); in use " + human(accounts[kTotal].current.load()) + " of " + human(memory_limit()) + " allowed\n" +
+       memory_summary());
 }
 
 }  // namespace
@@ -197,9 +195,8 @@ std::string memory_summary(Device device) {
   char line[96];
   for (int i = 0; i <= kCategories; ++i) {
     const auto& e = i < kCategories ? s.by_category[static_cast<std::size_t>(i)] : s.total;
-    std::snprintf(line, sizeof line, "  %-12s %14s %12s\n",
-                  i < kCategories ? name(static_cast<Category>(i)) : "total", human(e.current).c_str(),
-                  human(e.peak).c_str());
+    std::snprintf(line, sizeof line, "  %-12s %14s %12s\n", i < kCategories ? name(static_cast<Category>(i)) : "total",
+                  human(e.current).c_str(), human(e.peak).c_str());
     text += line;
   }
   return text;
@@ -236,8 +233,7 @@ void* allocate(std::size_t bytes) {
     }
   }
   if (static_cast<std::int64_t>(bytes) < 0 ||
-      static_cast<std::int64_t>(bytes) >
-          memory_limit() - accounts[kTotal].current.load(std::memory_order_relaxed))
+      static_cast<std::int64_t>(bytes) > memory_limit() - accounts[kTotal].current.load(std::memory_order_relaxed))
     fail_allocation(bytes);
   if (c >= kSmallClasses && kCache) {
     GlobalCache& global = global_cache();

@@ -13,15 +13,7 @@ namespace gradual {
 
 // What bytes are for. A storage starts in the category of the innermost CategoryScope (workspace outside of
 // any) and moves when it becomes a parameter, is saved for backward, ...
-enum class Category : std::uint8_t {
-  parameters,
-  masters,
-  casts,
-  gradients,
-  optimizer,
-  activations,
-  workspace
-};
+enum class Category : std::uint8_t { parameters, masters, casts, gradients, optimizer, activations, workspace };
 inline constexpr int kCategories = 7;
 const char* name(Category category);
 

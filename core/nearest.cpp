@@ -25,9 +25,8 @@ std::size_t distance(std::string_view a, std::string_view b) {
 }  // namespace
 
 std::string nearest(std::string_view text, const std::vector<std::string>& names) {
-  const auto found = std::min_element(names.begin(), names.end(), [&](const auto& a, const auto& b) {
-    return distance(text, a) < distance(text, b);
-  });
+  const auto found = std::min_element(
+      names.begin(), names.end(), [&](const auto& a, const auto& b) { return distance(text, a) < distance(text, b); });
   return found == names.end() ? std::string() : *found;
 }
 

@@ -19,17 +19,15 @@ struct Kind {
   DType dtype;
   std::string_view descr;
 };
-constexpr Kind kKinds[] = {{DType::f64, "<f8"},  {DType::f32, "<f4"}, {DType::f16, "<f2"},
-                           {DType::i64, "<i8"},  {DType::i32, "<i4"}, {DType::u8, "|u1"},
-                           {DType::bool_, "|b1"}};
+constexpr Kind kKinds[] = {{DType::f64, "<f8"}, {DType::f32, "<f4"}, {DType::f16, "<f2"},  {DType::i64, "<i8"},
+                           {DType::i32, "<i4"}, {DType::u8, "|u1"},  {DType::bool_, "|b1"}};
 
 DType parse_descr(std::string_view descr) {
   for (const Kind& k : kKinds)
     if (k.descr == descr) return k.dtype;
   const std::string found = "dtype '" + std::string(descr) + "'";
   if (descr.starts_with('>'))
-    fail(found + " is big-endian; write it as little-endian: a.astype('<" + std::string(descr.substr(1)) +
-         "')");
+    fail(found + " is big-endian; write it as little-endian: a.astype('<" + std::string(descr.substr(1)) + "')");
   if (descr.ends_with("V2") || descr.ends_with("V1"))
     fail(found +
          " is raw bytes, as ml_dtypes writes bfloat16 and 8-bit floats without saying which; "
@@ -131,8 +129,8 @@ std::string_view split_header(std::string_view& bytes) {
   std::memcpy(&length, bytes.data() + 8, width);
   bytes.remove_prefix(8 + width);
   if (length > bytes.size())
-    fail("truncated: a header of " + std::to_string(length) + " bytes, but only " +
-         std::to_string(bytes.size()) + " follow");
+    fail("truncated: a header of " + std::to_string(length) + " bytes, but only " + std::to_string(bytes.size()) +
+         " follow");
   const std::string_view header = bytes.substr(0, length);
   bytes.remove_prefix(length);
   return header;
@@ -143,8 +141,8 @@ Tensor parse(std::string_view bytes) {
   const DType dtype = parse_descr(h.descr);
   const std::size_t width = size_of(dtype);
   if (bytes.size() % width != 0 || bytes.size() / width != static_cast<std::uint64_t>(numel(h.sizes)))
-    fail(std::string(name(dtype)) + " " + to_string(h.sizes) + " does not take the " +
-         std::to_string(bytes.size()) + " bytes that follow the header");
+    fail(std::string(name(dtype)) + " " + to_string(h.sizes) + " does not take the " + std::to_string(bytes.size()) +
+         " bytes that follow the header");
   if (dtype == DType::bool_ && std::any_of(bytes.begin(), bytes.end(), [](unsigned char c) { return c > 1; }))
     fail("a bool byte is neither 0 nor 1");
 
@@ -167,8 +165,8 @@ Tensor parse_npy(std::string_view bytes, const std::string& name) {
 Tensor load_npy(const std::string& path) { return parse_npy(read_file(path), path); }
 
 void save_npy(const std::string& path, const Tensor& tensor) {
-  const auto* kind = std::find_if(std::begin(kKinds), std::end(kKinds),
-                                  [&](const Kind& k) { return k.dtype == tensor.dtype(); });
+  const auto* kind =
+      std::find_if(std::begin(kKinds), std::end(kKinds), [&](const Kind& k) { return k.dtype == tensor.dtype(); });
   if (kind == std::end(kKinds))
     fail("save_npy: NumPy has no " + std::string(name(tensor.dtype())) +
          "; f32 holds all its values: save_npy(path, t.to(DType::f32)), or write safetensors");

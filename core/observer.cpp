@@ -12,9 +12,7 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-double seconds_since(Clock::time_point start) {
-  return std::chrono::duration<double>(Clock::now() - start).count();
-}
+double seconds_since(Clock::time_point start) { return std::chrono::duration<double>(Clock::now() - start).count(); }
 
 struct Installed {
   std::vector<Observer*> observers;
@@ -48,8 +46,8 @@ class Observe final : public Interceptor {
     record.context = context();
     // What a user's function runs is observed and counted call by call.
     const bool custom = info(call.op).kind == OpKind::Custom;
-    const bool counting = !custom && std::any_of(observers.begin(), observers.end(),
-                                                 [](Observer* o) { return o->wants_counts(); });
+    const bool counting =
+        !custom && std::any_of(observers.begin(), observers.end(), [](Observer* o) { return o->wants_counts(); });
     const Inside inside(all.inside);
     tell(observers, [&](Observer& o) { o.before(call); });
     Outputs out;

@@ -99,8 +99,7 @@ std::string_view name(Phase phase);
 // What surrounds the calls of this thread. module and cause are interned: they outlive every call (intern()).
 struct Context {
   const char* module = "";  // path of the module whose forward runs (or ran, in backward): "layers.0.attn"
-  const char* cause =
-      "";  // why an op the user did not write is there: "amp: matmul is lower", "promotion in add"
+  const char* cause = "";   // why an op the user did not write is there: "amp: matmul is lower", "promotion in add"
   Phase phase = Phase::forward;
   // Replaces each call's own place: the user's line inside a layer, the forward's in backward. Line 0: no change.
   SourceLocation line = {};

@@ -9,13 +9,10 @@ namespace {
 
 const Tensor kNone;
 
-Tensor unary(OpId op, const Tensor& x, Loc loc, const Attrs& attrs = {}) {
-  return dispatch1(op, {&x}, attrs, loc);
-}
+Tensor unary(OpId op, const Tensor& x, Loc loc, const Attrs& attrs = {}) { return dispatch1(op, {&x}, attrs, loc); }
 
 Tensor binary(OpId op, const Operand& a, const Operand& b) {
-  if (a.tensor->defined() && b.tensor->defined())
-    return dispatch1(op, {a.tensor, b.tensor}, Attrs{}, a.where);
+  if (a.tensor->defined() && b.tensor->defined()) return dispatch1(op, {a.tensor, b.tensor}, Attrs{}, a.where);
   for (const Operand* operand : {&a, &b})
     if (!operand->is_number() && !operand->tensor->defined())
       fail(std::string(name(op)) + ": an operand is an undefined tensor");
@@ -80,9 +77,7 @@ Tensor relu(const Tensor& x, Loc loc) { return unary(OpId::relu, x, loc); }
 Tensor leaky_relu(const Tensor& x, double slope, Loc loc) {
   return unary(OpId::leaky_relu, x, loc, ScalarAttrs{slope});
 }
-Tensor gelu(const Tensor& x, Gelu form, Loc loc) {
-  return unary(OpId::gelu, x, loc, GeluAttrs{form == Gelu::tanh});
-}
+Tensor gelu(const Tensor& x, Gelu form, Loc loc) { return unary(OpId::gelu, x, loc, GeluAttrs{form == Gelu::tanh}); }
 Tensor silu(const Tensor& x, Loc loc) { return unary(OpId::silu, x, loc); }
 Tensor softplus(const Tensor& x, Loc loc) { return unary(OpId::softplus, x, loc); }
 Tensor clamp(const Tensor& x, double low, double high, Loc loc) {
@@ -146,8 +141,7 @@ const Tensor& Tensor::fill_(double value, SourceLocation loc) const {
 }
 
 Tensor where(const Tensor& condition, const Operand& a, const Operand& b) {
-  if (!condition.defined() || (!a.is_number() && !a.tensor->defined()) ||
-      (!b.is_number() && !b.tensor->defined()))
+  if (!condition.defined() || (!a.is_number() && !a.tensor->defined()) || (!b.is_number() && !b.tensor->defined()))
     fail("where: an operand is an undefined tensor");
   if (a.is_number() && b.is_number()) {
     // Two numbers: the first becomes an f32 0-d tensor, the second stays a scalar.
@@ -155,8 +149,7 @@ Tensor where(const Tensor& condition, const Operand& a, const Operand& b) {
     return dispatch1(OpId::where, {&condition, &left, &kNone}, ScalarAttrs{b.value}, a.where);
   }
   const bool left = !a.tensor->defined();
-  return dispatch1(OpId::where, {&condition, a.tensor, b.tensor}, ScalarAttrs{left ? a.value : b.value},
-                   a.where);
+  return dispatch1(OpId::where, {&condition, a.tensor, b.tensor}, ScalarAttrs{left ? a.value : b.value}, a.where);
 }
 
 Tensor sum(const Tensor& x, const Shape& dims, bool keepdim, Loc loc) {
@@ -174,12 +167,8 @@ Tensor max(const Tensor& x, const Shape& dims, bool keepdim, Loc loc) {
 Tensor min(const Tensor& x, const Shape& dims, bool keepdim, Loc loc) {
   return reduce(OpId::min, x, dims, keepdim, loc);
 }
-Tensor argmax(const Tensor& x, int dim, bool keepdim, Loc loc) {
-  return along(OpId::argmax, x, dim, keepdim, loc);
-}
-Tensor argmin(const Tensor& x, int dim, bool keepdim, Loc loc) {
-  return along(OpId::argmin, x, dim, keepdim, loc);
-}
+Tensor argmax(const Tensor& x, int dim, bool keepdim, Loc loc) { return along(OpId::argmax, x, dim, keepdim, loc); }
+Tensor argmin(const Tensor& x, int dim, bool keepdim, Loc loc) { return along(OpId::argmin, x, dim, keepdim, loc); }
 Tensor logsumexp(const Tensor& x, const Shape& dims, bool keepdim, Loc loc) {
   return reduce(OpId::logsumexp, x, dims, keepdim, loc);
 }
@@ -187,17 +176,14 @@ Tensor norm(const Tensor& x, double p, const Shape& dims, bool keepdim, Loc loc)
   return reduce(OpId::norm, x, dims, keepdim, loc, p);
 }
 
-Tensor matmul(const Tensor& a, const Tensor& b, Loc loc) {
-  return dispatch1(OpId::matmul, {&a, &b}, {}, loc);
-}
+Tensor matmul(const Tensor& a, const Tensor& b, Loc loc) { return dispatch1(OpId::matmul, {&a, &b}, {}, loc); }
 Tensor linear(const Tensor& x, const Tensor& weight, const Tensor& bias, Loc loc) {
   return dispatch1(OpId::linear, {&x, &weight, &bias}, {}, loc);
 }
 Tensor conv2d(const Tensor& x, const Tensor& weight, const Tensor& bias, Conv2dOptions o, Loc loc) {
-  return conv2d(
-      x, weight, bias,
-      ConvAttrs{{o.stride, o.stride}, {o.padding, o.padding}, {o.dilation, o.dilation}, o.groups, {0, 0}},
-      loc);
+  return conv2d(x, weight, bias,
+                ConvAttrs{{o.stride, o.stride}, {o.padding, o.padding}, {o.dilation, o.dilation}, o.groups, {0, 0}},
+                loc);
 }
 template <std::same_as<ConvAttrs> A>
 Tensor conv2d(const Tensor& x, const Tensor& weight, const Tensor& bias, const A& attrs, Loc loc) {
@@ -229,9 +215,7 @@ Tensor max_pool2d_backward(const Tensor& dy, const Tensor& indices, const PoolAt
 Tensor max_pool2d_gather(const Tensor& x, const Tensor& indices, Loc loc) {
   return dispatch1(OpId::max_pool2d_gather, {&x, &indices}, {}, loc);
 }
-Tensor avg_pool2d(const Tensor& x, Pool2dOptions options, Loc loc) {
-  return avg_pool2d(x, pool_attrs(options), loc);
-}
+Tensor avg_pool2d(const Tensor& x, Pool2dOptions options, Loc loc) { return avg_pool2d(x, pool_attrs(options), loc); }
 template <std::same_as<PoolAttrs> A> Tensor avg_pool2d(const Tensor& x, const A& attrs, Loc loc) {
   return dispatch1(OpId::avg_pool2d, {&x}, attrs, loc);
 }
@@ -249,8 +233,7 @@ Tensor adaptive_avg_pool2d_backward(const Tensor& dy, const PoolAttrs& attrs, Lo
 BatchNormResult batch_norm(const Tensor& x, const Tensor& weight, const Tensor& bias, const Tensor& mean,
                            const Tensor& var, bool training, double eps, Loc loc) {
   const Tensor* in[] = {&x, &weight, &bias, &mean, &var};
-  Outputs out =
-      dispatch(OpId::batch_norm, TensorRefs(in, 5), NormAttrs{.eps = eps, .training = training}, loc);
+  Outputs out = dispatch(OpId::batch_norm, TensorRefs(in, 5), NormAttrs{.eps = eps, .training = training}, loc);
   return {out[0], out[1], out[2]};
 }
 Tensor layer_norm(const Tensor& x, int dims, const Tensor& weight, const Tensor& bias, double eps, Loc loc) {
@@ -300,15 +283,9 @@ Tensor cross_entropy_backward(const Tensor& dy, const Tensor& log_probabilities,
                               const CrossEntropyAttrs& attrs, Loc loc) {
   return dispatch1(OpId::cross_entropy_backward, {&dy, &log_probabilities, &classes}, attrs, loc);
 }
-Tensor mse_loss(const Tensor& x, const Tensor& y, Reduction r, Loc loc) {
-  return loss(OpId::mse_loss, x, y, r, loc);
-}
-Tensor l1_loss(const Tensor& x, const Tensor& y, Reduction r, Loc loc) {
-  return loss(OpId::l1_loss, x, y, r, loc);
-}
-Tensor bce_loss(const Tensor& p, const Tensor& y, Reduction r, Loc loc) {
-  return loss(OpId::bce_loss, p, y, r, loc);
-}
+Tensor mse_loss(const Tensor& x, const Tensor& y, Reduction r, Loc loc) { return loss(OpId::mse_loss, x, y, r, loc); }
+Tensor l1_loss(const Tensor& x, const Tensor& y, Reduction r, Loc loc) { return loss(OpId::l1_loss, x, y, r, loc); }
+Tensor bce_loss(const Tensor& p, const Tensor& y, Reduction r, Loc loc) { return loss(OpId::bce_loss, p, y, r, loc); }
 Tensor bce_with_logits_loss(const Tensor& x, const Tensor& y, Reduction r, Loc loc) {
   return loss(OpId::bce_with_logits_loss, x, y, r, loc);
 }
@@ -328,8 +305,7 @@ Tensor reshape(const Tensor& x, const Shape& sizes, Loc loc) {
   const Shape resolved = infer_size(sizes, x.numel(), "reshape");
   if (resolved == x.sizes()) return x;
   Shape strides;
-  if (view_strides(x.sizes(), x.strides(), resolved, strides))
-    return unary(OpId::view, x, loc, ShapeAttrs{resolved});
+  if (view_strides(x.sizes(), x.strides(), resolved, strides)) return unary(OpId::view, x, loc, ShapeAttrs{resolved});
   return unary(OpId::view, clone(x, loc), loc, ShapeAttrs{resolved});
 }
 Tensor permute(const Tensor& x, const Shape& dims, Loc loc) {
@@ -431,8 +407,7 @@ std::vector<Tensor> split(const Tensor& x, std::int64_t size, int dim, Loc loc) 
   if (size < 1) fail("split: size " + std::to_string(size) + " is not allowed; it must be at least 1");
   std::vector<Tensor> parts;
   const std::int64_t n = x.size(dim);
-  for (std::int64_t i = 0; i < n; i += size)
-    parts.push_back(slice(x, dim, {i, i + size < n ? i + size : n}, loc));
+  for (std::int64_t i = 0; i < n; i += size) parts.push_back(slice(x, dim, {i, i + size < n ? i + size : n}, loc));
   return parts;
 }
 
@@ -446,16 +421,14 @@ Tensor cat(const std::vector<Tensor>& tensors, int dim, Loc loc) {
   refs.reserve(tensors.size());
   for (const Tensor& t : tensors) refs.push_back(&t);
   const DimAttrs attrs{wrap_dim(dim, tensors[0].ndim(), "cat")};
-  return std::move(
-      dispatch(OpId::cat, TensorRefs(refs.data(), static_cast<int>(refs.size())), attrs, loc)[0]);
+  return std::move(dispatch(OpId::cat, TensorRefs(refs.data(), static_cast<int>(refs.size())), attrs, loc)[0]);
 }
 Tensor stack(const std::vector<Tensor>& tensors, int dim, Loc loc) {
   std::vector<Tensor> rows;
   rows.reserve(tensors.size());
   for (const Tensor& t : tensors) {
     if (t.sizes() != tensors[0].sizes())
-      fail("stack: all shapes must be equal, given " + to_string(tensors[0].sizes()) + " and " +
-           to_string(t.sizes()));
+      fail("stack: all shapes must be equal, given " + to_string(tensors[0].sizes()) + " and " + to_string(t.sizes()));
     rows.push_back(unsqueeze(t, dim, loc));
   }
   if (rows.empty()) fail("stack: needs at least one tensor");
@@ -465,26 +438,21 @@ Tensor gather(const Tensor& x, int dim, const Tensor& index, Loc loc) {
   return dispatch1(OpId::gather, {&x, &index}, IndexAttrs{wrap_dim(dim, x.ndim(), "gather")}, loc);
 }
 Tensor scatter_add(const Tensor& x, int dim, const Tensor& index, const Tensor& src, Loc loc) {
-  return dispatch1(OpId::scatter_add, {&x, &index, &src}, IndexAttrs{wrap_dim(dim, x.ndim(), "scatter_add")},
-                   loc);
+  return dispatch1(OpId::scatter_add, {&x, &index, &src}, IndexAttrs{wrap_dim(dim, x.ndim(), "scatter_add")}, loc);
 }
 Tensor index_select(const Tensor& x, int dim, const Tensor& index, Loc loc) {
-  return dispatch1(OpId::index_select, {&x, &index}, IndexAttrs{wrap_dim(dim, x.ndim(), "index_select")},
-                   loc);
+  return dispatch1(OpId::index_select, {&x, &index}, IndexAttrs{wrap_dim(dim, x.ndim(), "index_select")}, loc);
 }
 Tensor index_add(const Tensor& src, int dim, const Tensor& index, std::int64_t size, Loc loc) {
-  return dispatch1(OpId::index_add, {&src, &index}, IndexAttrs{wrap_dim(dim, src.ndim(), "index_add"), size},
-                   loc);
+  return dispatch1(OpId::index_add, {&src, &index}, IndexAttrs{wrap_dim(dim, src.ndim(), "index_add"), size}, loc);
 }
 Tensor pad(const Tensor& x, const Shape& before, const Shape& after, double value, Loc loc) {
   if (before.size() != x.ndim() || after.size() != x.ndim())
-    fail("pad: before " + to_string(before) + " and after " + to_string(after) +
-         " need one entry for each dim of " + to_string(x.sizes()));
+    fail("pad: before " + to_string(before) + " and after " + to_string(after) + " need one entry for each dim of " +
+         to_string(x.sizes()));
   return unary(OpId::pad, x, loc, PadAttrs{before, after, value});
 }
-Tensor tril(const Tensor& x, std::int64_t diagonal, Loc loc) {
-  return unary(OpId::tril, x, loc, TrilAttrs{diagonal});
-}
+Tensor tril(const Tensor& x, std::int64_t diagonal, Loc loc) { return unary(OpId::tril, x, loc, TrilAttrs{diagonal}); }
 Tensor one_hot(const Tensor& classes, std::int64_t count, Loc loc) {
   return unary(OpId::one_hot, classes, loc, OneHotAttrs{count});
 }

@@ -105,8 +105,7 @@ Tensor argmax(const Tensor& x, int dim, bool keepdim = false,
               Loc loc = Loc::current());  // i64; the first of equals
 Tensor argmin(const Tensor& x, int dim, bool keepdim = false, Loc loc = Loc::current());
 Tensor logsumexp(const Tensor& x, const Shape& dims, bool keepdim = false, Loc loc = Loc::current());
-Tensor norm(const Tensor& x, double p = 2, const Shape& dims = {}, bool keepdim = false,
-            Loc loc = Loc::current());
+Tensor norm(const Tensor& x, double p = 2, const Shape& dims = {}, bool keepdim = false, Loc loc = Loc::current());
 
 // Contractions: exact products, f32 accumulation (f64 for f64), one rounding at the end.
 Tensor matmul(const Tensor& a, const Tensor& b,
@@ -119,33 +118,26 @@ Tensor conv2d(const Tensor& x, const Tensor& weight, const Tensor& bias = {}, Co
               Loc loc = Loc::current());
 // The overloads on attributes are templates so that a braced list always means the options.
 template <std::same_as<ConvAttrs> A>
-Tensor conv2d(const Tensor& x, const Tensor& weight, const Tensor& bias, const A& attrs,
-              Loc loc = Loc::current());
-Tensor conv2d_backward_input(const Tensor& dy, const Tensor& weight, const ConvAttrs& attrs,
-                             Loc loc = Loc::current());
-Tensor conv2d_backward_weight(const Tensor& dy, const Tensor& x, const ConvAttrs& attrs,
-                              Loc loc = Loc::current());
+Tensor conv2d(const Tensor& x, const Tensor& weight, const Tensor& bias, const A& attrs, Loc loc = Loc::current());
+Tensor conv2d_backward_input(const Tensor& dy, const Tensor& weight, const ConvAttrs& attrs, Loc loc = Loc::current());
+Tensor conv2d_backward_weight(const Tensor& dy, const Tensor& x, const ConvAttrs& attrs, Loc loc = Loc::current());
 // q, k, v [.., L, E]; mask: bool (true: may attend) or floating (added), broadcast to [.., L, S]. Softmax in f32.
-Tensor scaled_dot_product_attention(const Tensor& q, const Tensor& k, const Tensor& v,
-                                    const Tensor& mask = {}, AttentionAttrs attrs = {},
-                                    Loc loc = Loc::current());
+Tensor scaled_dot_product_attention(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& mask = {},
+                                    AttentionAttrs attrs = {}, Loc loc = Loc::current());
 
 // Pooling over [N, C, H, W].
 struct Pool2dOptions {
   std::int64_t kernel = 2, stride = 0, padding = 0;  // stride 0: the kernel's size
 };
 Tensor max_pool2d(const Tensor& x, Pool2dOptions options = {}, Loc loc = Loc::current());
-std::pair<Tensor, Tensor> max_pool2d_with_indices(const Tensor& x, const PoolAttrs& attrs,
-                                                  Loc loc = Loc::current());
-Tensor max_pool2d_backward(const Tensor& dy, const Tensor& indices, const PoolAttrs& attrs,
-                           Loc loc = Loc::current());
+std::pair<Tensor, Tensor> max_pool2d_with_indices(const Tensor& x, const PoolAttrs& attrs, Loc loc = Loc::current());
+Tensor max_pool2d_backward(const Tensor& dy, const Tensor& indices, const PoolAttrs& attrs, Loc loc = Loc::current());
 Tensor max_pool2d_gather(const Tensor& x, const Tensor& indices, Loc loc = Loc::current());
 Tensor avg_pool2d(const Tensor& x, Pool2dOptions options = {}, Loc loc = Loc::current());
 template <std::same_as<PoolAttrs> A>
 Tensor avg_pool2d(const Tensor& x, const A& attrs, Loc loc = Loc::current());  // padding counts as zeros
 Tensor avg_pool2d_backward(const Tensor& dy, const PoolAttrs& attrs, Loc loc = Loc::current());
-Tensor adaptive_avg_pool2d(const Tensor& x, std::int64_t height, std::int64_t width,
-                           Loc loc = Loc::current());
+Tensor adaptive_avg_pool2d(const Tensor& x, std::int64_t height, std::int64_t width, Loc loc = Loc::current());
 Tensor adaptive_avg_pool2d_backward(const Tensor& dy, const PoolAttrs& attrs, Loc loc = Loc::current());
 
 // Normalisation. All outputs of a row are returned where the name says so.
@@ -156,11 +148,9 @@ struct BatchNormResult {
 };
 BatchNormResult batch_norm(const Tensor& x, const Tensor& weight, const Tensor& bias, const Tensor& mean,
                            const Tensor& var, bool training, double eps = 1e-5, Loc loc = Loc::current());
-Tensor layer_norm(const Tensor& x, int dims, const Tensor& weight = {}, const Tensor& bias = {},
-                  double eps = 1e-5,
+Tensor layer_norm(const Tensor& x, int dims, const Tensor& weight = {}, const Tensor& bias = {}, double eps = 1e-5,
                   Loc loc = Loc::current());  // over the last `dims` dims
-Tensor rms_norm(const Tensor& x, int dims, const Tensor& weight = {}, double eps = 1e-6,
-                Loc loc = Loc::current());
+Tensor rms_norm(const Tensor& x, int dims, const Tensor& weight = {}, double eps = 1e-6, Loc loc = Loc::current());
 Outputs batch_norm_backward(const Tensor& dy, const Tensor& x, const Tensor& weight, const Tensor& mean,
                             const Tensor& invstd, const NormAttrs& attrs, Loc loc = Loc::current());
 Outputs layer_norm_backward(const Tensor& dy, const Tensor& x, const Tensor& weight, const Tensor& mean,
@@ -183,10 +173,8 @@ Tensor cross_entropy(const Tensor& logits, const Tensor& classes, CrossEntropyOp
                      Loc loc = Loc::current());  // [N, C] (or [N, C, d..]) and i64 [N] (or [N, d..])
 Tensor cross_entropy_backward(const Tensor& dy, const Tensor& log_probabilities, const Tensor& classes,
                               const CrossEntropyAttrs& attrs, Loc loc = Loc::current());
-Tensor mse_loss(const Tensor& x, const Tensor& y, Reduction reduction = Reduction::mean,
-                Loc loc = Loc::current());
-Tensor l1_loss(const Tensor& x, const Tensor& y, Reduction reduction = Reduction::mean,
-               Loc loc = Loc::current());
+Tensor mse_loss(const Tensor& x, const Tensor& y, Reduction reduction = Reduction::mean, Loc loc = Loc::current());
+Tensor l1_loss(const Tensor& x, const Tensor& y, Reduction reduction = Reduction::mean, Loc loc = Loc::current());
 Tensor bce_loss(const Tensor& probabilities, const Tensor& y, Reduction reduction = Reduction::mean,
                 Loc loc = Loc::current());
 Tensor bce_with_logits_loss(const Tensor& logits, const Tensor& y, Reduction reduction = Reduction::mean,
@@ -199,12 +187,12 @@ Tensor embedding(const Tensor& weight, const Tensor& indices,
 
 // Views: no number moves.
 Tensor view(const Tensor& x, const Shape& sizes,
-            Loc loc = Loc::current());  // Error where a copy would be needed
+            Loc loc = Loc::current());                                          // Error where a copy would be needed
 Tensor reshape(const Tensor& x, const Shape& sizes, Loc loc = Loc::current());  // copies only where it must
 Tensor permute(const Tensor& x, const Shape& dims, Loc loc = Loc::current());
 Tensor transpose(const Tensor& x, int a, int b, Loc loc = Loc::current());
 Tensor expand(const Tensor& x, const Shape& sizes, Loc loc = Loc::current());  // -1 keeps a size
-Tensor squeeze(const Tensor& x, int dim, Loc loc = Loc::current());  // drops a dim of size 1, else no change
+Tensor squeeze(const Tensor& x, int dim, Loc loc = Loc::current());            // drops a dim of size 1, else no change
 Tensor unsqueeze(const Tensor& x, int dim, Loc loc = Loc::current());
 Tensor flatten(const Tensor& x, int start = 0, int end = -1, Loc loc = Loc::current());
 Tensor slice(const Tensor& x, int dim, Slice range, Loc loc = Loc::current());
@@ -218,13 +206,10 @@ Tensor slice_backward(const Tensor& dy, const SliceAttrs& attrs, Loc loc = Loc::
 Tensor cat(const std::vector<Tensor>& tensors, int dim = 0, Loc loc = Loc::current());
 Tensor stack(const std::vector<Tensor>& tensors, int dim = 0, Loc loc = Loc::current());
 Tensor gather(const Tensor& x, int dim, const Tensor& index, Loc loc = Loc::current());
-Tensor scatter_add(const Tensor& x, int dim, const Tensor& index, const Tensor& src,
-                   Loc loc = Loc::current());
+Tensor scatter_add(const Tensor& x, int dim, const Tensor& index, const Tensor& src, Loc loc = Loc::current());
 Tensor index_select(const Tensor& x, int dim, const Tensor& index, Loc loc = Loc::current());
-Tensor index_add(const Tensor& src, int dim, const Tensor& index, std::int64_t size,
-                 Loc loc = Loc::current());
-Tensor pad(const Tensor& x, const Shape& before, const Shape& after, double value = 0,
-           Loc loc = Loc::current());
+Tensor index_add(const Tensor& src, int dim, const Tensor& index, std::int64_t size, Loc loc = Loc::current());
+Tensor pad(const Tensor& x, const Shape& before, const Shape& after, double value = 0, Loc loc = Loc::current());
 Tensor tril(const Tensor& x, std::int64_t diagonal = 0, Loc loc = Loc::current());
 Tensor one_hot(const Tensor& classes, std::int64_t count,
                Loc loc = Loc::current());  // i64 [..] -> i64 [.., count]

@@ -14,10 +14,8 @@ constexpr std::array<std::uint32_t, 4> philox4x32_10(std::array<std::uint32_t, 4
   for (int round = 0; round < 10; ++round) {
     const std::uint64_t product0 = std::uint64_t{0xd2511f53} * counter[0];
     const std::uint64_t product1 = std::uint64_t{0xcd9e8d57} * counter[2];
-    counter = {static_cast<std::uint32_t>(product1 >> 32) ^ counter[1] ^ key[0],
-               static_cast<std::uint32_t>(product1),
-               static_cast<std::uint32_t>(product0 >> 32) ^ counter[3] ^ key[1],
-               static_cast<std::uint32_t>(product0)};
+    counter = {static_cast<std::uint32_t>(product1 >> 32) ^ counter[1] ^ key[0], static_cast<std::uint32_t>(product1),
+               static_cast<std::uint32_t>(product0 >> 32) ^ counter[3] ^ key[1], static_cast<std::uint32_t>(product0)};
     key[0] += 0x9e3779b9;  // the golden ratio
     key[1] += 0xbb67ae85;  // sqrt(3) - 1
   }
@@ -26,8 +24,7 @@ constexpr std::array<std::uint32_t, 4> philox4x32_10(std::array<std::uint32_t, 4
 
 // Block `index` of a stream: the seed is the key, the index the counter's lower and the stream its upper
 // half, as in cuRAND.
-constexpr std::array<std::uint32_t, 4> philox_block(std::uint64_t seed, std::uint64_t stream,
-                                                    std::uint64_t index) {
+constexpr std::array<std::uint32_t, 4> philox_block(std::uint64_t seed, std::uint64_t stream, std::uint64_t index) {
   return philox4x32_10({static_cast<std::uint32_t>(index), static_cast<std::uint32_t>(index >> 32),
                         static_cast<std::uint32_t>(stream), static_cast<std::uint32_t>(stream >> 32)},
                        {static_cast<std::uint32_t>(seed), static_cast<std::uint32_t>(seed >> 32)});

@@ -39,9 +39,7 @@ struct Reader {
   }
 
  private:
-  const char* at(std::int64_t offset) const {
-    return data + offset * static_cast<std::int64_t>(size_of(dtype));
-  }
+  const char* at(std::int64_t offset) const { return data + offset * static_cast<std::int64_t>(size_of(dtype)); }
 };
 
 enum class Style { integer, boolean, whole, fixed, scientific };
@@ -78,8 +76,7 @@ template <class F, class G> void for_shown(std::int64_t n, bool summarize, const
   for (std::int64_t i = n - kEdge; i < n; ++i) f(i);
 }
 
-void collect(const Tensor& t, bool summarize, int dim, std::int64_t offset,
-             std::vector<std::int64_t>& shown) {
+void collect(const Tensor& t, bool summarize, int dim, std::int64_t offset, std::vector<std::int64_t>& shown) {
   if (dim == t.ndim()) {
     shown.push_back(offset);
     return;
@@ -169,8 +166,7 @@ std::string to_string(const Tensor& tensor) {
   if (!tensor.device().is_cpu()) suffix += ", device=" + to_string(tensor.device());
   if (tensor.requires_grad()) suffix += ", requires_grad=True";
   const std::size_t line = text.size() - (text.rfind('\n') == std::string::npos ? 0 : text.rfind('\n') + 1);
-  return text + (line + 2 + suffix.size() + 1 > kLineWidth ? ",\n" + std::string(kIndent, ' ') : ", ") +
-         suffix + ")";
+  return text + (line + 2 + suffix.size() + 1 > kLineWidth ? ",\n" + std::string(kIndent, ' ') : ", ") + suffix + ")";
 }
 
 }  // namespace gradual

@@ -16,8 +16,7 @@ void add(Profile::Entry& to, std::int64_t calls, double seconds, const Cost& c) 
 template <class Map> std::vector<Profile::Entry> sorted(const Map& map) {
   std::vector<Profile::Entry> entries;
   for (const auto& [key, entry] : map) entries.push_back(entry);
-  std::stable_sort(entries.begin(), entries.end(),
-                   [](const auto& a, const auto& b) { return a.seconds > b.seconds; });
+  std::stable_sort(entries.begin(), entries.end(), [](const auto& a, const auto& b) { return a.seconds > b.seconds; });
   return entries;
 }
 
@@ -25,16 +24,16 @@ std::string row(const Profile::Entry& e, double total) {
   char text[256];
   const double rate = e.seconds > 0 ? 1e-9 / e.seconds : 0;
   std::snprintf(text, sizeof text, "%-28s %-9s %9lld %11.3f %6.1f %10.4g %9.2f %9.2f\n",
-                e.name.empty() ? "(no module)" : e.name.c_str(), e.phase.c_str(),
-                static_cast<long long>(e.calls), e.seconds * 1e3, total > 0 ? 100 * e.seconds / total : 0,
-                e.flops * 1e-9, e.flops * rate, e.bytes * rate);
+                e.name.empty() ? "(no module)" : e.name.c_str(), e.phase.c_str(), static_cast<long long>(e.calls),
+                e.seconds * 1e3, total > 0 ? 100 * e.seconds / total : 0, e.flops * 1e-9, e.flops * rate,
+                e.bytes * rate);
   return text;
 }
 
 std::string header(const char* what) {
   char text[256];
-  std::snprintf(text, sizeof text, "%-28s %-9s %9s %11s %6s %10s %9s %9s\n", what, "phase", "calls", "ms",
-                "%", "GFLOP", "GFLOP/s", "GB/s");
+  std::snprintf(text, sizeof text, "%-28s %-9s %9s %11s %6s %10s %9s %9s\n", what, "phase", "calls", "ms", "%", "GFLOP",
+                "GFLOP/s", "GB/s");
   return text;
 }
 

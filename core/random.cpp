@@ -31,8 +31,7 @@ template <class F> void fill_random(const Tensor& t, int words_each, RandomKey k
   parallel_for(t.numel(), kChunk, [&](std::int64_t begin, std::int64_t end) {
     const std::int64_t n = end - begin;
     std::vector<std::uint32_t> words(static_cast<std::size_t>(n * words_each));
-    philox_fill(key.seed, key.stream, static_cast<std::uint64_t>(begin * words_each), words.data(),
-                n * words_each);
+    philox_fill(key.seed, key.stream, static_cast<std::uint64_t>(begin * words_each), words.data(), n * words_each);
     std::vector<double> values(static_cast<std::size_t>(n));
     for (std::int64_t i = 0; i < n; ++i)
       values[static_cast<std::size_t>(i)] = value(&words[static_cast<std::size_t>(i * words_each)]);
@@ -56,9 +55,7 @@ double uniform(const std::uint32_t* w) { return static_cast<double>(uniform01(w[
 
 }  // namespace
 
-DrawScope::DrawScope(std::vector<RandomKey>& log, Mode mode) : log_(log), mode_(mode), outer_(draws) {
-  draws = this;
-}
+DrawScope::DrawScope(std::vector<RandomKey>& log, Mode mode) : log_(log), mode_(mode), outer_(draws) { draws = this; }
 DrawScope::~DrawScope() { draws = outer_; }
 
 RandomKey Generator::next() {
@@ -79,14 +76,12 @@ GeneratorScope::GeneratorScope(Generator& generator) : saved_(current) { current
 GeneratorScope::~GeneratorScope() { current = saved_; }
 
 const Tensor& Tensor::uniform_(double low, double high, Generator& g) const {
-  return fill_any(*this, 1, g.next(),
-                  [=](const std::uint32_t* w) { return low + (high - low) * uniform(w); });
+  return fill_any(*this, 1, g.next(), [=](const std::uint32_t* w) { return low + (high - low) * uniform(w); });
 }
 
 const Tensor& Tensor::normal_(double mean, double std, Generator& g) const {
-  return fill_any(*this, 2, g.next(), [=](const std::uint32_t* w) {
-    return mean + std * static_cast<double>(box_muller(w[0], w[1])[0]);
-  });
+  return fill_any(*this, 2, g.next(),
+                  [=](const std::uint32_t* w) { return mean + std * static_cast<double>(box_muller(w[0], w[1])[0]); });
 }
 
 Tensor rand(const Shape& sizes, TensorOptions o, Generator& g) {
@@ -100,16 +95,15 @@ Tensor randn(const Shape& sizes, TensorOptions o, Generator& g) {
 }
 
 Tensor randint(std::int64_t low, std::int64_t high, const Shape& sizes, TensorOptions o, Generator& g) {
-  if (high <= low)
-    fail("randint: low " + std::to_string(low) + " must lie below high " + std::to_string(high));
+  if (high <= low) fail("randint: low " + std::to_string(low) + " must lie below high " + std::to_string(high));
   const auto range = static_cast<std::uint64_t>(high - low);
   const RandomKey key = g.next();
   const Tensor t = empty(sizes, {.dtype = o.dtype, .device = o.device});
   // The upper 64 bits of word pair * range: a bias below range / 2^64.
   std::vector<std::int64_t> values(static_cast<std::size_t>(t.numel()));
   for (std::size_t i = 0; i < values.size(); ++i) {
-    const std::uint64_t bits = std::uint64_t{philox_word(key.seed, key.stream, 2 * i)} << 32 |
-                               philox_word(key.seed, key.stream, 2 * i + 1);
+    const std::uint64_t bits =
+        std::uint64_t{philox_word(key.seed, key.stream, 2 * i)} << 32 | philox_word(key.seed, key.stream, 2 * i + 1);
     values[i] = low + static_cast<std::int64_t>(static_cast<Wide>(bits) * range >> 64);
   }
   store_from_i64(o.dtype, values.data(), t.raw(), 1, t.numel());
@@ -122,9 +116,9 @@ Tensor randperm(std::int64_t n, Generator& g) {
   Tensor t = arange(0, static_cast<double>(n));
   auto* p = t.data<std::int64_t>();
   for (std::int64_t i = n - 1; i > 0; --i) {  // Fisher and Yates
-    const std::uint64_t bits =
-        philox_word(key.seed, key.stream, static_cast<std::uint64_t>(2 * i)) |
-        std::uint64_t{philox_word(key.seed, key.stream, static_cast<std::uint64_t>(2 * i + 1))} << 32;
+    const std::uint64_t bits = philox_word(key.seed, key.stream, static_cast<std::uint64_t>(2 * i)) |
+                               std::uint64_t{philox_word(key.seed, key.stream, static_cast<std::uint64_t>(2 * i + 1))}
+                                   << 32;
     std::swap(p[i], p[static_cast<Wide>(bits) * static_cast<std::uint64_t>(i + 1) >> 64]);
   }
   return t;

@@ -55,8 +55,7 @@ Json parse_json(std::string_view text, std::vector<std::string>& order) {
 }
 
 std::string_view split_header(std::string_view bytes) {
-  if (bytes.size() < 8)
-    fail("has " + std::to_string(bytes.size()) + " bytes, less than its header's length takes");
+  if (bytes.size() < 8) fail("has " + std::to_string(bytes.size()) + " bytes, less than its header's length takes");
   std::uint64_t length = 0;
   std::memcpy(&length, bytes.data(), sizeof length);
   const std::string about = "a header of " + std::to_string(length) + " bytes, ";
@@ -117,9 +116,8 @@ Entry parse_entry(const std::string& name, const Json& json, std::string_view da
 
 // Every byte of the data belongs to exactly one tensor.
 void check_places(std::vector<Entry> entries, std::uint64_t data_size) {
-  std::sort(entries.begin(), entries.end(), [](const Entry& a, const Entry& b) {
-    return std::pair(a.begin, a.end) < std::pair(b.begin, b.end);
-  });
+  std::sort(entries.begin(), entries.end(),
+            [](const Entry& a, const Entry& b) { return std::pair(a.begin, a.end) < std::pair(b.begin, b.end); });
   std::uint64_t at = 0;
   for (const Entry& e : entries) {
     if (e.begin != at)
@@ -128,8 +126,7 @@ void check_places(std::vector<Entry> entries, std::uint64_t data_size) {
                          : ", but bytes from " + std::to_string(at) + " on belong to none"));
     at = e.end;
   }
-  if (at != data_size)
-    fail(std::to_string(data_size - at) + " bytes are left over after the last tensor's data");
+  if (at != data_size) fail(std::to_string(data_size - at) + " bytes are left over after the last tensor's data");
 }
 
 std::map<std::string, std::string> parse_metadata(const Json& json) {
@@ -150,8 +147,7 @@ Safetensors parse(std::string_view bytes) {
     if (name == kMetadata) {
       out.metadata = parse_metadata(json[name]);
     } else {
-      entries.push_back(
-          in_context("tensor \"" + name + "\"", [&] { return parse_entry(name, json[name], data); }));
+      entries.push_back(in_context("tensor \"" + name + "\"", [&] { return parse_entry(name, json[name], data); }));
     }
   }
   check_places(entries, data.size());
@@ -185,9 +181,7 @@ std::string make_header(std::vector<Entry>& entries, const std::map<std::string,
   std::string text;
   try {
     text = json.dump();
-  } catch (const OrderedJson::exception& e) {
-    fail(std::string("a name or text is not valid UTF-8: ") + e.what());
-  }
+  } catch (const OrderedJson::exception& e) { fail(std::string("a name or text is not valid UTF-8: ") + e.what()); }
   text.append((8 - text.size() % 8) % 8, ' ');
   if (text.size() > kMaxHeader) fail("its header would have " + std::to_string(text.size()) + " bytes");
   return text;
@@ -202,8 +196,7 @@ void save_safetensors(const std::string& path, const StateDict& tensors,
     for (const auto& [name, value] : tensors) {
       const auto* t = std::get_if<Tensor>(&value);
       if (!t)
-        fail("\"" + name + "\" is " + describe(value) +
-             ", the format has tensors only; save_checkpoint has both");
+        fail("\"" + name + "\" is " + describe(value) + ", the format has tensors only; save_checkpoint has both");
       if (name == kMetadata) fail("a tensor cannot be called __metadata__, the format uses that name");
       entries.push_back({.name = name, .tensor = t->detach().to(Device::cpu()).contiguous()});
     }

@@ -128,8 +128,7 @@ Shape infer_size(const Shape& new_sizes, std::int64_t numel_in, const char* op) 
   }
   if (unknown >= 0) {
     if (known == 0 || numel_in % known != 0)
-      fail(std::string(op) + ": " + std::to_string(numel_in) + " elements do not fit " +
-           to_string(new_sizes));
+      fail(std::string(op) + ": " + std::to_string(numel_in) + " elements do not fit " + to_string(new_sizes));
     out[unknown] = numel_in / known;
   } else if (known != numel_in) {
     fail(std::string(op) + ": " + std::to_string(numel_in) + " elements do not fit " + to_string(new_sizes));

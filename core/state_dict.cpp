@@ -14,8 +14,7 @@ namespace {
   if (entries.empty()) fail(message + "; the state dict is empty");
   std::vector<std::string> names;
   for (const auto& e : entries) names.push_back(e.name);
-  fail(message + " among " + std::to_string(entries.size()) + "; the nearest is \"" + nearest(name, names) +
-       "\"");
+  fail(message + " among " + std::to_string(entries.size()) + "; the nearest is \"" + nearest(name, names) + "\"");
 }
 
 [[noreturn]] void fail_kind(const std::string& name, const StateValue& found, const char* asked) {
@@ -97,8 +96,7 @@ StateDict StateDict::sub(const std::string& prefix) const {
   const std::string start = prefix + ".";
   StateDict out;
   for (const Entry& e : entries_) {
-    if (e.name.size() > start.size() && e.name.starts_with(start))
-      out.put(e.name.substr(start.size()), e.value);
+    if (e.name.size() > start.size() && e.name.starts_with(start)) out.put(e.name.substr(start.size()), e.value);
   }
   return out;
 }

@@ -23,9 +23,7 @@ std::uint64_t next_id() {
 
 }  // namespace
 
-std::string to_string(Device device) {
-  return device.is_cpu() ? "cpu" : "cuda:" + std::to_string(device.index);
-}
+std::string to_string(Device device) { return device.is_cpu() ? "cpu" : "cuda:" + std::to_string(device.index); }
 
 Device device_from_name(const std::string& name) {
   if (name == "cpu") return Device::cpu();
@@ -60,10 +58,9 @@ void Storage::destroy(Storage* s) {
   if (s->deleter) {
     if (*s->deleter) (*s->deleter)();
   } else {
-    const Category counted =
-        s->saved.load(std::memory_order_relaxed) > 0 && s->category == Category::workspace
-            ? Category::activations
-            : s->category;
+    const Category counted = s->saved.load(std::memory_order_relaxed) > 0 && s->category == Category::workspace
+                                 ? Category::activations
+                                 : s->category;
     memory::count(counted, -static_cast<std::int64_t>(s->bytes));
     memory::free(s->data, s->bytes);
   }

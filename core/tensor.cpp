@@ -111,9 +111,7 @@ Tensor Tensor::t(SourceLocation l) const {
 Tensor Tensor::expand(const Shape& s, SourceLocation l) const { return gradual::expand(*this, s, l); }
 Tensor Tensor::squeeze(int d, SourceLocation l) const { return gradual::squeeze(*this, d, l); }
 Tensor Tensor::unsqueeze(int d, SourceLocation l) const { return gradual::unsqueeze(*this, d, l); }
-Tensor Tensor::select(int d, std::int64_t i, SourceLocation l) const {
-  return gradual::select(*this, d, i, l);
-}
+Tensor Tensor::select(int d, std::int64_t i, SourceLocation l) const { return gradual::select(*this, d, i, l); }
 Tensor Tensor::narrow(int d, std::int64_t s, std::int64_t n, SourceLocation l) const {
   return gradual::narrow(*this, d, s, n, l);
 }
@@ -211,9 +209,8 @@ Tensor linspace(double start, double stop, std::int64_t count, TensorOptions o) 
   std::vector<double> v(static_cast<std::size_t>(count));
   const double step = count > 1 ? (stop - start) / static_cast<double>(count - 1) : 0;
   for (std::int64_t i = 0; i < count; ++i)  // from both ends, so that both are exact
-    v[static_cast<std::size_t>(i)] = i < count / 2 || count == 1
-                                         ? start + static_cast<double>(i) * step
-                                         : stop - static_cast<double>(count - 1 - i) * step;
+    v[static_cast<std::size_t>(i)] = i < count / 2 || count == 1 ? start + static_cast<double>(i) * step
+                                                                 : stop - static_cast<double>(count - 1 - i) * step;
   return from_data(v, {count}, o);
 }
 Tensor eye(std::int64_t n, TensorOptions o) {
@@ -246,8 +243,7 @@ Tensor from_blob(void* data, const Shape& sizes, DType dtype, std::function<void
   impl->numel = numel(sizes);
   impl->sizes = sizes;
   impl->strides = contiguous_strides(sizes);
-  impl->storage =
-      Storage::wrap(data, static_cast<std::size_t>(impl->numel) * size_of(dtype), std::move(deleter));
+  impl->storage = Storage::wrap(data, static_cast<std::size_t>(impl->numel) * size_of(dtype), std::move(deleter));
   return Tensor(std::move(impl));
 }
 
@@ -263,8 +259,7 @@ Tensor as_strided(const Tensor& t, const Shape& sizes, const Shape& strides, std
   std::int64_t low = offset;
   std::int64_t high = offset;
   for (int i = 0; i < sizes.size(); ++i) (strides[i] < 0 ? low : high) += (sizes[i] - 1) * strides[i];
-  if (impl->numel > 0 &&
-      (low < 0 || static_cast<std::size_t>(high + 1) * size_of(t.dtype()) > impl->storage->bytes))
+  if (impl->numel > 0 && (low < 0 || static_cast<std::size_t>(high + 1) * size_of(t.dtype()) > impl->storage->bytes))
     fail("as_strided: sizes " + to_string(sizes) + ", strides " + to_string(strides) + " and offset " +
          std::to_string(offset) + " leave a storage of " + std::to_string(impl->storage->bytes) + " bytes");
   return Tensor(std::move(impl));

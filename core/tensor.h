@@ -85,8 +85,7 @@ class Tensor {
 
   // The numbers. data<T>() checks that T is the dtype; raw() is the address of element [0, ..., 0].
   void* raw() const {
-    return static_cast<char*>(impl_->storage->data) +
-           static_cast<std::size_t>(impl_->offset) * size_of(impl_->dtype);
+    return static_cast<char*>(impl_->storage->data) + static_cast<std::size_t>(impl_->offset) * size_of(impl_->dtype);
   }
   template <class T> T* data() const {
     if (dtype_of<T> != dtype()) fail_dtype(dtype_of<T>);
@@ -94,8 +93,7 @@ class Tensor {
   }
   double item() const;  // the value of a one-element tensor (integers beyond 2^53: use item<int64_t>)
   template <class T> T item() const;
-  template <class T>
-  std::vector<T> to_vector() const;  // row-major, converted to T (T: double, float, int64_t)
+  template <class T> std::vector<T> to_vector() const;  // row-major, converted to T (T: double, float, int64_t)
 
   // Gradients (defined in autograd/).
   bool requires_grad() const;
@@ -129,20 +127,15 @@ class Tensor {
   Tensor squeeze(int dim, SourceLocation loc = SourceLocation::current()) const;
   Tensor unsqueeze(int dim, SourceLocation loc = SourceLocation::current()) const;
   Tensor select(int dim, std::int64_t index, SourceLocation loc = SourceLocation::current()) const;
-  Tensor narrow(int dim, std::int64_t start, std::int64_t length,
-                SourceLocation loc = SourceLocation::current()) const;
+  Tensor narrow(int dim, std::int64_t start, std::int64_t length, SourceLocation loc = SourceLocation::current()) const;
   Tensor index(std::initializer_list<Index> indices, SourceLocation loc = SourceLocation::current()) const;
   Tensor operator[](std::int64_t i) const { return select(0, i); }
 
   // Reductions. No dims means all of them.
-  Tensor sum(const Shape& dims = {}, bool keepdim = false,
-             SourceLocation loc = SourceLocation::current()) const;
-  Tensor mean(const Shape& dims = {}, bool keepdim = false,
-              SourceLocation loc = SourceLocation::current()) const;
-  Tensor max(const Shape& dims = {}, bool keepdim = false,
-             SourceLocation loc = SourceLocation::current()) const;
-  Tensor min(const Shape& dims = {}, bool keepdim = false,
-             SourceLocation loc = SourceLocation::current()) const;
+  Tensor sum(const Shape& dims = {}, bool keepdim = false, SourceLocation loc = SourceLocation::current()) const;
+  Tensor mean(const Shape& dims = {}, bool keepdim = false, SourceLocation loc = SourceLocation::current()) const;
+  Tensor max(const Shape& dims = {}, bool keepdim = false, SourceLocation loc = SourceLocation::current()) const;
+  Tensor min(const Shape& dims = {}, bool keepdim = false, SourceLocation loc = SourceLocation::current()) const;
   Tensor argmax(int dim, bool keepdim = false, SourceLocation loc = SourceLocation::current()) const;
 
   // Elementwise.
@@ -158,8 +151,7 @@ class Tensor {
   Tensor matmul(const Tensor& other, SourceLocation loc = SourceLocation::current()) const;
 
   // In place. With gradients on: a non-leaf that shares storage with no other differentiable tensor only.
-  const Tensor& add_(const Tensor& other, double alpha = 1,
-                     SourceLocation loc = SourceLocation::current()) const;
+  const Tensor& add_(const Tensor& other, double alpha = 1, SourceLocation loc = SourceLocation::current()) const;
   const Tensor& add_(double value, SourceLocation loc = SourceLocation::current()) const;
   const Tensor& mul_(const Tensor& other, SourceLocation loc = SourceLocation::current()) const;
   const Tensor& mul_(double value, SourceLocation loc = SourceLocation::current()) const;
@@ -202,8 +194,8 @@ Tensor linspace(double start, double stop, std::int64_t count, TensorOptions opt
 Tensor eye(std::int64_t n, TensorOptions options = {});
 Tensor rand(const Shape& sizes, TensorOptions options = {}, Generator& g = default_generator());   // [0, 1)
 Tensor randn(const Shape& sizes, TensorOptions options = {}, Generator& g = default_generator());  // N(0, 1)
-Tensor randint(std::int64_t low, std::int64_t high, const Shape& sizes,
-               TensorOptions options = {.dtype = DType::i64}, Generator& g = default_generator());
+Tensor randint(std::int64_t low, std::int64_t high, const Shape& sizes, TensorOptions options = {.dtype = DType::i64},
+               Generator& g = default_generator());
 Tensor randperm(std::int64_t n, Generator& g = default_generator());  // i64
 Tensor empty_like(const Tensor& t);                                   // same dtype, device and stride order
 Tensor zeros_like(const Tensor& t);

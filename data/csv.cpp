@@ -14,8 +14,7 @@ struct Place {
   std::int64_t column = 1;
 
   [[noreturn]] void refuse(const std::string& what) const {
-    fail("csv \"" + file + "\", line " + std::to_string(line) + ", column " + std::to_string(column) + ": " +
-         what);
+    fail("csv \"" + file + "\", line " + std::to_string(line) + ", column " + std::to_string(column) + ": " + what);
   }
 };
 
@@ -90,8 +89,6 @@ Csv parse_csv(std::string_view text, const std::string& name, CsvOptions options
   return out;
 }
 
-Csv read_csv(const std::string& path, CsvOptions options) {
-  return parse_csv(read_maybe_gzip(path), path, options);
-}
+Csv read_csv(const std::string& path, CsvOptions options) { return parse_csv(read_maybe_gzip(path), path, options); }
 
 }  // namespace gradual::data

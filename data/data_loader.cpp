@@ -121,10 +121,8 @@ class Prefetcher {
 
 void check(std::int64_t samples, const DataLoaderOptions& o) {
   if (samples < 0) fail("DataLoader: " + std::to_string(samples) + " samples");
-  if (o.batch < 1)
-    fail("DataLoader: batch " + std::to_string(o.batch) + " is not allowed; it must be at least 1");
-  if (o.prefetch < 0)
-    fail("DataLoader: prefetch " + std::to_string(o.prefetch) + " is not allowed; 0 turns it off");
+  if (o.batch < 1) fail("DataLoader: batch " + std::to_string(o.batch) + " is not allowed; it must be at least 1");
+  if (o.prefetch < 0) fail("DataLoader: prefetch " + std::to_string(o.prefetch) + " is not allowed; 0 turns it off");
 }
 
 }  // namespace
@@ -137,8 +135,7 @@ struct DataLoader::Impl {
   Step at;
   std::unique_ptr<Prefetcher> ahead;  // null until a batch is asked for, and after an exception or a jump
 
-  Impl(std::int64_t n, Fetch f, const DataLoaderOptions& o)
-      : samples(n), options(o), fetch(f), maker(n, f, o) {}
+  Impl(std::int64_t n, Fetch f, const DataLoaderOptions& o) : samples(n), options(o), fetch(f), maker(n, f, o) {}
 
   void jump(Step to) {
     ahead.reset();
@@ -154,8 +151,8 @@ DataLoader::DataLoader(std::int64_t samples, Fetch fetch, DataLoaderOptions opti
 
 DataLoader::DataLoader(Dataset dataset, DataLoaderOptions options)
     : DataLoader(
-          dataset.size(),
-          [dataset](const std::vector<std::int64_t>& indices) { return take(dataset, indices); }, options) {}
+          dataset.size(), [dataset](const std::vector<std::int64_t>& indices) { return take(dataset, indices); },
+          options) {}
 
 DataLoader::~DataLoader() = default;
 DataLoader::DataLoader(DataLoader&&) noexcept = default;

@@ -6,8 +6,7 @@ namespace gradual::data {
 namespace {
 
 // The numbers of sample i, written row-major; strides of any kind.
-void copy_strided(const char* from, const Shape& sizes, const Shape& strides, int dim, std::size_t width,
-                  char*& to) {
+void copy_strided(const char* from, const Shape& sizes, const Shape& strides, int dim, std::size_t width, char*& to) {
   const bool is_run = dim == sizes.size() - 1 && strides[dim] == 1;
   if (dim == sizes.size() || is_run) {
     const std::size_t bytes = (is_run ? static_cast<std::size_t>(sizes[dim]) : 1) * width;
@@ -16,8 +15,7 @@ void copy_strided(const char* from, const Shape& sizes, const Shape& strides, in
     return;
   }
   for (std::int64_t i = 0; i < sizes[dim]; ++i)
-    copy_strided(from + i * strides[dim] * static_cast<std::int64_t>(width), sizes, strides, dim + 1, width,
-                 to);
+    copy_strided(from + i * strides[dim] * static_cast<std::int64_t>(width), sizes, strides, dim + 1, width, to);
 }
 
 // Not index_select: this also runs on the loader's thread and is no part of what an observer watches.
@@ -70,8 +68,7 @@ Split split(const Dataset& dataset, std::int64_t train_count, std::uint64_t seed
   const std::vector<std::int64_t> order = randperm(n, generator).to_vector<std::int64_t>();
   const auto part = [&](std::int64_t begin, std::int64_t end) {
     const Batch b = take(dataset, {order.begin() + begin, order.begin() + end});
-    return Dataset{
-        .inputs = b.inputs, .targets = b.targets, .classes = dataset.classes, .name = dataset.name};
+    return Dataset{.inputs = b.inputs, .targets = b.targets, .classes = dataset.classes, .name = dataset.name};
   };
   return {.train = part(0, train_count), .test = part(train_count, n)};
 }

@@ -11,11 +11,10 @@
 namespace gradual::data {
 
 struct Dataset {
-  Tensor inputs{};   // [N, ...]
-  Tensor targets{};  // [N, ...]; class numbers are i64
-  std::int64_t classes =
-      0;               // how many classes (or characters) targets tell apart; 0: they are no class numbers
-  std::string name{};  // for tables and reports
+  Tensor inputs{};           // [N, ...]
+  Tensor targets{};          // [N, ...]; class numbers are i64
+  std::int64_t classes = 0;  // how many classes (or characters) targets tell apart; 0: they are no class numbers
+  std::string name{};        // for tables and reports
 
   std::int64_t size() const;  // N; Error where the two tensors disagree about it
 };

@@ -12,10 +12,8 @@ namespace gradual::data {
 
 Dataset digits() {
   constexpr std::int64_t kPixels = 64;
-  const std::string_view packed(reinterpret_cast<const char*>(embedded::digits_csv_gz),
-                                embedded::digits_csv_gz_size);
-  const Tensor table =
-      parse_csv(gunzip(packed, "digits.csv.gz"), "digits.csv", {.columns = kPixels + 1}).values;
+  const std::string_view packed(reinterpret_cast<const char*>(embedded::digits_csv_gz), embedded::digits_csv_gz_size);
+  const Tensor table = parse_csv(gunzip(packed, "digits.csv.gz"), "digits.csv", {.columns = kPixels + 1}).values;
   const std::int64_t n = table.size(0);
   Dataset out{.inputs = empty({n, 1, 8, 8}), .targets = empty({n}, {.dtype = DType::i64})};
   out.classes = 10;

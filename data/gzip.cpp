@@ -14,8 +14,7 @@ namespace {
 struct Inflater {
   z_stream stream{};
   explicit Inflater(const std::string& name) {
-    if (inflateInit2(&stream, 15 + 16) != Z_OK)
-      fail("gzip \"" + name + "\": zlib could not start");  // +16: gzip
+    if (inflateInit2(&stream, 15 + 16) != Z_OK) fail("gzip \"" + name + "\": zlib could not start");  // +16: gzip
   }
   ~Inflater() { inflateEnd(&stream); }
   Inflater(const Inflater&) = delete;
@@ -45,8 +44,7 @@ std::string gunzip(std::string_view bytes, const std::string& name, std::uint64_
     z.avail_out = static_cast<uInt>(chunk.size());
     const int status = inflate(&z, Z_NO_FLUSH);
     out.append(chunk.data(), chunk.size() - z.avail_out);
-    if (out.size() > max_bytes)
-      refuse("unpacks to more than the " + std::to_string(max_bytes) + " bytes allowed");
+    if (out.size() > max_bytes) refuse("unpacks to more than the " + std::to_string(max_bytes) + " bytes allowed");
     const bool at_end = z.avail_in == 0 && at == bytes.size();
     if (status == Z_STREAM_END) {
       if (at_end) return out;

@@ -58,12 +58,10 @@ Dataset read_pair(const std::string& folder, const std::string& part) {
   if (images.ndim() != 3)
     fail("mnist: \"" + images_path + "\" is " + to_string(images.sizes()) + ", not [N, rows, columns]");
   if (labels.ndim() != 1 || labels.size(0) != images.size(0))
-    fail("mnist: \"" + labels_path + "\" is " + to_string(labels.sizes()) + " for images " +
-         to_string(images.sizes()));
+    fail("mnist: \"" + labels_path + "\" is " + to_string(labels.sizes()) + " for images " + to_string(images.sizes()));
 
   const Shape& s = images.sizes();
-  Dataset out{.inputs = empty({s[0], 1, s[1], s[2]}),
-              .targets = empty(labels.sizes(), {.dtype = DType::i64})};
+  Dataset out{.inputs = empty({s[0], 1, s[1], s[2]}), .targets = empty(labels.sizes(), {.dtype = DType::i64})};
   out.classes = 10;
   out.name = "mnist";
   const auto* pixels = images.data<std::uint8_t>();
@@ -73,8 +71,7 @@ Dataset read_pair(const std::string& folder, const std::string& part) {
   for (std::int64_t i = 0; i < images.numel(); ++i) x[i] = table[pixels[i]];
   const auto* y = labels.data<std::uint8_t>();
   for (std::int64_t i = 0; i < labels.numel(); ++i) {
-    if (y[i] > 9)
-      fail("mnist: \"" + labels_path + "\": label " + std::to_string(i) + " is " + std::to_string(y[i]));
+    if (y[i] > 9) fail("mnist: \"" + labels_path + "\": label " + std::to_string(i) + " is " + std::to_string(y[i]));
     out.targets.data<std::int64_t>()[i] = y[i];
   }
   return out;

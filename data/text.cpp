@@ -28,13 +28,11 @@ Tensor Vocabulary::encode(std::string_view text) const {
 }
 
 std::string Vocabulary::decode(const Tensor& tokens) const {
-  if (tokens.dtype() != DType::i64)
-    fail("vocabulary: tokens are i64, not " + std::string(name(tokens.dtype())));
+  if (tokens.dtype() != DType::i64) fail("vocabulary: tokens are i64, not " + std::string(name(tokens.dtype())));
   std::string text;
   for (const std::int64_t token : tokens.to_vector<std::int64_t>()) {
     if (token < 0 || token >= size())
-      fail("vocabulary: token " + std::to_string(token) + " is outside of [0, " + std::to_string(size()) +
-           ")");
+      fail("vocabulary: token " + std::to_string(token) + " is outside of [0, " + std::to_string(size()) + ")");
     text.push_back(characters_[static_cast<std::size_t>(token)]);
   }
   return text;
@@ -45,8 +43,7 @@ Dataset windows(const Tensor& tokens, std::int64_t context, std::int64_t stride)
     fail("windows: context " + std::to_string(context) + " and stride " + std::to_string(stride) +
          " must be at least 1");
   if (tokens.ndim() != 1 || tokens.numel() <= context || !tokens.is_contiguous())
-    fail("windows: tokens " + to_string(tokens.sizes()) + " must be one row of more than " +
-         std::to_string(context));
+    fail("windows: tokens " + to_string(tokens.sizes()) + " must be one row of more than " + std::to_string(context));
   const Shape sizes{(tokens.numel() - context - 1) / stride + 1, context};
   const Shape strides{stride, 1};
   return {.inputs = as_strided(tokens, sizes, strides, tokens.offset()),

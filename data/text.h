@@ -14,8 +14,7 @@ namespace gradual::data {
 // letter outside of ASCII is several characters.
 class Vocabulary {
  public:
-  explicit Vocabulary(
-      std::string_view corpus);  // the characters that occur in it; Error where there are none
+  explicit Vocabulary(std::string_view corpus);  // the characters that occur in it; Error where there are none
 
   std::int64_t size() const { return static_cast<std::int64_t>(characters_.size()); }
   const std::string& characters() const { return characters_; }

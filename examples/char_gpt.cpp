@@ -28,8 +28,7 @@ struct Gpt : nn::Module {
         positions(register_module("positions", nn::Embedding(context, width))),
         norm(register_module("norm", nn::LayerNorm(width))),
         head(register_module("head", nn::Linear(width, vocabulary, {.bias = false}))) {
-    for (std::int64_t i = 0; i < layers; ++i)
-      blocks.push_back(nn::TransformerBlock(width, 4, {.causal = true}));
+    for (std::int64_t i = 0; i < layers; ++i) blocks.push_back(nn::TransformerBlock(width, 4, {.causal = true}));
     nn::init::normal_(tokens.weight, 0, 0.02);
     nn::init::normal_(positions.weight, 0, 0.02);
   }
@@ -75,8 +74,8 @@ struct Task {
 void train(amp::RecipeRun& run, Gpt& model, const Task& task, std::int64_t batch, std::int64_t steps) {
   data::DataLoader loader(task.train,
                           {.batch = std::min(batch, task.train.size()), .shuffle = true, .drop_last = true});
-  optim::Scheduler schedule(run.optimizer(), optim::chain(optim::linear_warmup(steps / 20 + 1),
-                                                          steps / 20 + 1, optim::cosine(steps, 0.05)));
+  optim::Scheduler schedule(
+      run.optimizer(), optim::chain(optim::linear_warmup(steps / 20 + 1), steps / 20 + 1, optim::cosine(steps, 0.05)));
   double first = 0, last = 0, sum = 0;
   std::int64_t counted = 0, skipped = 0;
   const std::int64_t every = std::max<std::int64_t>(1, steps / 20);
@@ -91,8 +90,8 @@ void train(amp::RecipeRun& run, Gpt& model, const Task& task, std::int64_t batch
     if (step % every != 0 && step != steps) continue;
     last = sum / static_cast<double>(counted);
     if (first == 0) first = last;
-    std::printf("step %5lld  loss %.4f  scale %g  skipped %lld\n", static_cast<long long>(step), last,
-                run.loss_scale(), static_cast<long long>(skipped));
+    std::printf("step %5lld  loss %.4f  scale %g  skipped %lld\n", static_cast<long long>(step), last, run.loss_scale(),
+                static_cast<long long>(skipped));
     sum = 0, counted = 0;
   }
   std::printf("\n");
@@ -146,14 +145,13 @@ void body(example::Arguments& arguments) {
   Gpt model(task.vocabulary.size(), task.context, width, layers);
   amp::RecipeRun run(amp::recipe(recipe), model,
                      [](auto groups, auto& precision) {
-                       return std::make_unique<optim::AdamW>(
-                           std::move(groups), optim::AdamWOptions{.lr = 3e-3, .precision = precision});
+                       return std::make_unique<optim::AdamW>(std::move(groups),
+                                                             optim::AdamWOptions{.lr = 3e-3, .precision = precision});
                      },
                      {.clip_norm = 1});
   std::printf("%s under %s, %lld steps of %lld sequences of %lld characters\n\n",
-              file.empty() ? "two-digit addition" : file.c_str(), recipe.c_str(),
-              static_cast<long long>(steps), static_cast<long long>(batch),
-              static_cast<long long>(task.context));
+              file.empty() ? "two-digit addition" : file.c_str(), recipe.c_str(), static_cast<long long>(steps),
+              static_cast<long long>(batch), static_cast<long long>(task.context));
   train(run, model, task, batch, steps);
 
   model.eval();

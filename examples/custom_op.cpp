@@ -31,9 +31,7 @@ class LogCosh : public Function {
   }
 
   // Gets dL/dy, returns dL/dd. Written with public ops, so it can be differentiated again.
-  std::vector<Tensor> backward(const std::vector<Tensor>& grads) override {
-    return {grads[0] * tanh(saved()[0])};
-  }
+  std::vector<Tensor> backward(const std::vector<Tensor>& grads) override { return {grads[0] * tanh(saved()[0])}; }
 
   // Without this, forward would run its ops under the region that is open, on whatever dtype arrives.
   std::optional<DType> amp_dtype() const override { return DType::f32; }
@@ -52,9 +50,7 @@ Tensor composed(const Tensor& d) { return log((exp(d) + exp(-d)) * 0.5); }
 // The same with a wrong backward: what gradcheck is for.
 class Wrong : public LogCosh {
  public:
-  std::vector<Tensor> backward(const std::vector<Tensor>& grads) override {
-    return {grads[0] * sin(saved()[0])};
-  }
+  std::vector<Tensor> backward(const std::vector<Tensor>& grads) override { return {grads[0] * sin(saved()[0])}; }
 };
 
 void values() {
@@ -67,8 +63,7 @@ void values() {
     std::printf("%10g%18.7g%18.7g\n", at, a[i], b[i]);
     worst = std::fmax(worst, std::fabs(b[i] - right) / (1 + right));
   }
-  example::claim(std::isinf(a[4]) && worst < 1e-6,
-                 "composed it overflows at 100; the Function is right everywhere");
+  example::claim(std::isinf(a[4]) && worst < 1e-6, "composed it overflows at 100; the Function is right everywhere");
 }
 
 void gradients() {
@@ -78,8 +73,7 @@ void gradients() {
   d.set_requires_grad();
   const auto good = [](const std::vector<Tensor>& in) { return std::vector<Tensor>{log_cosh(in[0])}; };
   const auto bad = [](const std::vector<Tensor>& in) { return apply(std::make_shared<Wrong>(), {in[0]}); };
-  const autograd::GradcheckResult first = autograd::gradcheck(good, {d}),
-                                  second = autograd::gradgradcheck(good, {d});
+  const autograd::GradcheckResult first = autograd::gradcheck(good, {d}), second = autograd::gradgradcheck(good, {d});
   const autograd::GradcheckResult wrong = autograd::gradcheck(bad, {d});
   example::claim(first.ok, "gradcheck passes");
   example::claim(second.ok, "gradgradcheck passes: backward can be differentiated");
@@ -97,17 +91,16 @@ void under_autocast() {
   const Tensor d = linear(x, weight);  // 40: its cosh is 1.2e17
   const Tensor loss = apply(op, {d})[0].mean();
   loss.backward();
-  std::printf("  d is %s, log_cosh was given %s, the loss is %s: %.6g\n",
-              std::string(name(d.dtype())).c_str(), std::string(name(op->seen())).c_str(),
-              std::string(name(loss.dtype())).c_str(), loss.item());
+  std::printf("  d is %s, log_cosh was given %s, the loss is %s: %.6g\n", std::string(name(d.dtype())).c_str(),
+              std::string(name(op->seen())).c_str(), std::string(name(loss.dtype())).c_str(), loss.item());
   std::printf("  gradient of the f32 weight: %s\n", to_string(weight.grad()).c_str());
   const amp::Autocast off({.enabled = false});
   const double half = composed(d.detach()).mean().item();
   std::printf("  composed in f16 it would be: %g\n", half);
   example::claim(d.dtype() == DType::f16 && op->seen() == DType::f32 && loss.dtype() == DType::f32,
                  "its f16 input was cast to f32, as amp_dtype() asks");
-  example::claim(std::fabs(loss.item() - (40 - std::log(2.0))) < 1e-4 &&
-                     weight.grad().dtype() == DType::f32 && weight.grad().sum().item() == 4,
+  example::claim(std::fabs(loss.item() - (40 - std::log(2.0))) < 1e-4 && weight.grad().dtype() == DType::f32 &&
+                     weight.grad().sum().item() == 4,
                  "value and gradient are right");
   example::claim(std::isinf(half), "composed in f16 it overflows");
 }
@@ -116,8 +109,7 @@ void under_autocast() {
 void fit() {
   std::printf("\n4. In training: points on y = 2 x + 1, one in ten of them 20 too high\n");
   const Tensor x = linspace(-1, 1, 100).reshape({100, 1});
-  const Tensor tenth =
-      (arange(0, 100).reshape({10, 10}) == arange(0, 100, 10).reshape({10, 1})).to(DType::f32);
+  const Tensor tenth = (arange(0, 100).reshape({10, 10}) == arange(0, 100, 10).reshape({10, 1})).to(DType::f32);
   const Tensor y = 2 * x + 1 + 20 * tenth.reshape({100, 1});
   double offsets[2] = {};
   for (const bool robust : {false, true}) {
@@ -131,8 +123,7 @@ void fit() {
       sgd.zero_grad();
     }
     offsets[robust] = std::fabs(model.bias.item() - 1);
-    std::printf("  %-9s y = %.3f x + %.3f\n", robust ? "log_cosh" : "mse", model.weight.item(),
-                model.bias.item());
+    std::printf("  %-9s y = %.3f x + %.3f\n", robust ? "log_cosh" : "mse", model.weight.item(), model.bias.item());
   }
   example::claim(offsets[1] < 0.2 && offsets[0] > 1, "log_cosh finds the line; mse does not");
 }

@@ -34,8 +34,7 @@ class Arguments {
   void done() const {
     for (std::size_t i = 0; i < words_.size(); ++i)
       if (!used_[i])
-        throw std::runtime_error("'" + words_[i] +
-                                 "' is not an argument; the file's first lines say which are");
+        throw std::runtime_error("'" + words_[i] + "' is not an argument; the file's first lines say which are");
   }
 
  private:

@@ -86,11 +86,9 @@ Step mixed_by_hand(const std::shared_ptr<nn::Sequential>& model) {
 }
 
 Step with_amp(const std::shared_ptr<nn::Sequential>& model) {
-  auto run = std::make_shared<amp::RecipeRun>(
-      amp::recipe("fp16-static:128"), *model, [](auto groups, auto& precision) {
-        return std::make_unique<optim::SGD>(std::move(groups),
-                                            optim::SGDOptions{.lr = kLr, .precision = precision});
-      });
+  auto run = std::make_shared<amp::RecipeRun>(amp::recipe("fp16-static:128"), *model, [](auto groups, auto& precision) {
+    return std::make_unique<optim::SGD>(std::move(groups), optim::SGDOptions{.lr = kLr, .precision = precision});
+  });
   return [model, run](const data::Batch& b) {
     return run->step([&] { return cross_entropy((*model)(b.inputs), b.targets); }).loss;
   };
@@ -141,20 +139,18 @@ void print(const std::vector<Report>& runs) {
   for (std::size_t i = 0; i < runs[0].losses.size(); ++i)
     std::printf("%8zu%14.6f%14.6f%14.6f\n", i + 1, runs[0].losses[i], runs[1].losses[i], runs[2].losses[i]);
   std::printf("\npeak memory, MB, as the allocator counted it\n");
-  for (const Category c : {Category::parameters, Category::masters, Category::activations,
-                           Category::gradients, Category::optimizer, Category::workspace})
+  for (const Category c : {Category::parameters, Category::masters, Category::activations, Category::gradients,
+                           Category::optimizer, Category::workspace})
     std::printf("%-12s%10.2f%14.2f%14.2f\n", name(c), runs[0].mb(c), runs[1].mb(c), runs[2].mb(c));
   std::printf(
       "(workspace: errors on their way back, temporaries, and FP16 operands that a CPU contraction "
       "widens)\n");
-  std::printf("%-12s%10.2f%14.2f%14.2f   (of the sum; parts peak at different times)\n", "total",
-              runs[0].total(), runs[1].total(), runs[2].total());
+  std::printf("%-12s%10.2f%14.2f%14.2f   (of the sum; parts peak at different times)\n", "total", runs[0].total(),
+              runs[1].total(), runs[2].total());
   std::printf("%-12s%10s%13.2fx%13.2fx\n", "saving", "", runs[0].total() / runs[1].total(),
               runs[0].total() / runs[2].total());
-  std::printf("\n%-12s%10.2f%14.2f%14.2f   (of the fastest)\n", "ms per step", runs[0].ms, runs[1].ms,
-              runs[2].ms);
-  std::printf("%-12s%10s%13.2fx%13.2fx\n\n", "speed-up", "", runs[0].ms / runs[1].ms,
-              runs[0].ms / runs[2].ms);
+  std::printf("\n%-12s%10.2f%14.2f%14.2f   (of the fastest)\n", "ms per step", runs[0].ms, runs[1].ms, runs[2].ms);
+  std::printf("%-12s%10s%13.2fx%13.2fx\n\n", "speed-up", "", runs[0].ms / runs[1].ms, runs[0].ms / runs[2].ms);
 }
 
 void body(example::Arguments& arguments) {
@@ -181,8 +177,7 @@ void body(example::Arguments& arguments) {
     against_amp = std::max(against_amp, std::fabs(runs[1].losses[i] - runs[2].losses[i]));
     against_fp32 = std::max(against_fp32, std::fabs(runs[1].losses[i] - runs[0].losses[i]));
   }
-  std::printf("largest difference in loss: by hand and amp %g, by hand and fp32 %g\n", against_amp,
-              against_fp32);
+  std::printf("largest difference in loss: by hand and amp %g, by hand and fp32 %g\n", against_amp, against_fp32);
   example::claim(against_amp == 0, "amp does what was written by hand, to the bit");
   example::claim(against_fp32 < 5e-3, "mixed precision follows fp32 (within 0.005)");
   if (steps > 1) example::claim(runs[1].losses.back() < runs[1].losses.front(), "the loss falls");

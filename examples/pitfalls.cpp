@@ -48,14 +48,12 @@ double weight_after(optim::LowPrecisionUpdate update) {
 void vanishing_update() {
   title(2, "A weight that training cannot move: 1000 updates of -0.0001 on an f16 weight of 1 (right: 0.9)");
   using optim::LowPrecisionUpdate;
-  const double none = weight_after(LowPrecisionUpdate::none),
-               master = weight_after(LowPrecisionUpdate::masters);
+  const double none = weight_after(LowPrecisionUpdate::none), master = weight_after(LowPrecisionUpdate::masters);
   row("no master: every update is rounded away", none);
   row("FP32 master: adds them up, the weight is its rounding", master);
   row("Kahan: a second f16 keeps what rounding took", weight_after(LowPrecisionUpdate::kahan));
   row("stochastic rounding: right on average", weight_after(LowPrecisionUpdate::stochastic));
-  example::claim(none == 1 && std::fabs(master - 0.9) < 1e-3,
-                 "without a master nothing arrives; with one all of it");
+  example::claim(none == 1 && std::fabs(master - 0.9) < 1e-3, "without a master nothing arrives; with one all of it");
 }
 
 // d/dw of 1e-8 * w at an f16 weight, by a loss times `scale`; the gradient unscaled in f32.
@@ -102,17 +100,14 @@ double mean_in_eval(void (*convert)(nn::Module&, DType), double* running_mean) {
 }
 
 void batch_norm_in_half() {
-  title(5,
-        "Batch norm in f16: data with mean 300, deviation 1; 200 steps of running += 0.1 * (mean - running)");
+  title(5, "Batch norm in f16: data with mean 300, deviation 1; 200 steps of running += 0.1 * (mean - running)");
   double half_mean = 0, single_mean = 0;
-  const double half = mean_in_eval(amp::to_pure, &half_mean),
-               single = mean_in_eval(amp::to_half, &single_mean);
+  const double half = mean_in_eval(amp::to_pure, &half_mean), single = mean_in_eval(amp::to_half, &single_mean);
   row("to_pure: running mean in f16 stops where a step rounds away", half_mean);
   row("  so eval mode is off; mean of its output (right: 0)", half);
   row("to_half: norms keep f32; running mean", single_mean);
   row("  mean of its output in eval mode", single);
-  example::claim(std::fabs(half) > 0.5 && std::fabs(single) < 0.05,
-                 "f16 statistics get stuck; f32 ones do not");
+  example::claim(std::fabs(half) > 0.5 && std::fabs(single) < 0.05, "f16 statistics get stuck; f32 ones do not");
 }
 
 // One step of Adam (lr 0.01) on an f16 weight of 1 with a gradient of 1e-4: right is 1 - lr = 0.99.
@@ -126,15 +121,13 @@ double adam_step(double eps, bool all_in_f16) {
 }
 
 void adam_eps() {
-  title(6,
-        "Adam computed in f16: g^2 = 1e-8 and eps = 1e-8 are both below 2^-24, and it divides by their sum");
+  title(6, "Adam computed in f16: g^2 = 1e-8 and eps = 1e-8 are both below 2^-24, and it divides by their sum");
   const double tiny = adam_step(1e-8, true), large = adam_step(1e-3, true), single = adam_step(1e-8, false);
   row("f16: eps 1e-8 as it is stored", full({1}, 1e-8, kF16).item());
   row("f16, eps 1e-8: the weight after one step", tiny);
   row("f16, eps 1e-3: finite, but eps now is larger than the gradient", large);
   row("f32 arithmetic on the f16 weight (the default), eps 1e-8", single);
-  example::claim(!std::isfinite(tiny) && std::isfinite(large),
-                 "eps 1e-8 destroys the weight in f16; 1e-3 does not");
+  example::claim(!std::isfinite(tiny) && std::isfinite(large), "eps 1e-8 destroys the weight in f16; 1e-3 does not");
   example::claim(std::fabs(single - 0.99) < 5e-4, "the cure that keeps Adam itself is to compute it in f32");
 }
 
@@ -165,15 +158,14 @@ void sum_of_ones() {
   const double fused = sum(ones({4096}, kF16)).item();
   row("f16 accumulator, one after the other: 2048 + 1 rounds to 2048", accumulator.item());
   row("the op sum: f32 accumulator, rounded to f16 once", fused);
-  row("matmul of f16 vectors accumulates in f32 as well",
-      matmul(ones({1, 4096}, kF16), ones({4096, 1}, kF16)).item());
+  row("matmul of f16 vectors accumulates in f32 as well", matmul(ones({1, 4096}, kF16), ones({4096, 1}, kF16)).item());
   example::claim(accumulator.item() == 2048 && fused == 4096, "the f16 accumulator stops half-way");
 }
 
 void body(example::Arguments& arguments) {
   arguments.done();
-  for (void (*pitfall)() : {rounding, vanishing_update, underflow, overflow, batch_norm_in_half, adam_eps,
-                            softmax_in_half, sum_of_ones})
+  for (void (*pitfall)() :
+       {rounding, vanishing_update, underflow, overflow, batch_norm_in_half, adam_eps, softmax_in_half, sum_of_ones})
     pitfall();
 }
 

@@ -15,8 +15,7 @@ namespace fs = std::filesystem;
 void check(const std::vector<amp::Recipe>& recipes, const Options& o) {
   const auto at_least = [](const char* what, std::int64_t v, std::int64_t least) {
     if (!(v >= least))
-      fail(std::string("lab: ") + what + " is " + std::to_string(v) + "; it must be at least " +
-           std::to_string(least));
+      fail(std::string("lab: ") + what + " is " + std::to_string(v) + "; it must be at least " + std::to_string(least));
   };
   if (recipes.empty()) fail("lab: no recipe was given");
   for (std::size_t i = 0; i < recipes.size(); ++i)
@@ -26,8 +25,7 @@ void check(const std::vector<amp::Recipe>& recipes, const Options& o) {
   at_least("batch", o.batch, 1);
   at_least("seeds", o.seeds, 1);
   at_least("sample_every", o.sample_every, 1);
-  if (!(o.lr >= 0))
-    fail("lab: lr is " + std::to_string(o.lr) + "; it must be positive, or 0 for the usual one");
+  if (!(o.lr >= 0)) fail("lab: lr is " + std::to_string(o.lr) + "; it must be positive, or 0 for the usual one");
   if (o.optimizer != "adamw" && o.optimizer != "adam" && o.optimizer != "sgd")
     fail("lab: no optimizer '" + o.optimizer + "'; allowed are adamw, adam and sgd");
 }
@@ -78,8 +76,8 @@ class Folder {
 };
 
 // A finished run of the same settings.
-const Result* find(const std::vector<Result>& results, const amp::Recipe& recipe, std::uint64_t seed,
-                   const Options& o, const LabData& data) {
+const Result* find(const std::vector<Result>& results, const amp::Recipe& recipe, std::uint64_t seed, const Options& o,
+                   const LabData& data) {
   for (const Result& r : results) {
     if (r.recipe == recipe.name && r.seed == static_cast<std::int64_t>(seed) && r.model == o.model_name &&
         r.data == data.name && r.status != "interrupted" && r.settings == settings(recipe, o))
@@ -90,14 +88,12 @@ const Result* find(const std::vector<Result>& results, const amp::Recipe& recipe
 
 }  // namespace
 
-std::vector<Result> compare(const MakeModel& make_model, const LabData& data,
-                            const std::vector<amp::Recipe>& recipes, const std::string& out,
-                            const Options& options) {
+std::vector<Result> compare(const MakeModel& make_model, const LabData& data, const std::vector<amp::Recipe>& recipes,
+                            const std::string& out, const Options& options) {
   check(recipes, options);
   for (const amp::Recipe& r : recipes) amp::check(r);
   const Folder folder(out);
-  const std::vector<Result> before =
-      options.resume && !out.empty() ? folder.finished() : std::vector<Result>{};
+  const std::vector<Result> before = options.resume && !out.empty() ? folder.finished() : std::vector<Result>{};
   for (const std::string& path : {options.trace, options.profile})
     if (!path.empty() && path != "-") write_file_atomically(path, "");
   std::vector<Result> results;
@@ -113,10 +109,8 @@ std::vector<Result> compare(const MakeModel& make_model, const LabData& data,
       Run run(make_model, data, recipe, s, options);
       const std::string checkpoint = folder.checkpoint(recipe.name, s);
       if (options.resume && !checkpoint.empty() && fs::exists(checkpoint)) run.load(checkpoint);
-      Progress progress{.recipe = recipe,
-                        .run = number,
-                        .runs = static_cast<int>(recipes.size()) * options.seeds,
-                        .seed = s};
+      Progress progress{
+          .recipe = recipe, .run = number, .runs = static_cast<int>(recipes.size()) * options.seeds, .seed = s};
       const bool finished = run.train(checkpoint, progress);
       results.push_back(run.result());
       folder.write(results, before);

@@ -31,7 +31,7 @@ struct Options {
   std::string model_name = "model";
   int epochs = 10;
   std::int64_t batch = 64;
-  double lr = 0;  // 0: the optimizer's usual one (adamw, adam 2e-3; sgd 0.05 with momentum 0.9)
+  double lr = 0;                    // 0: the optimizer's usual one (adamw, adam 2e-3; sgd 0.05 with momentum 0.9)
   std::string optimizer = "adamw";  // adamw, adam or sgd
   int seeds = 1;                    // seeds 0 to seeds-1
   Device device = Device::cpu();
@@ -40,15 +40,13 @@ struct Options {
   std::string trace = {};    // a file (or "-") for one traced step of each recipe
   std::string profile = {};  // a file (or "-") for a profile of each run
   std::function<void(const Progress&)> progress = {};
-  std::function<bool()> stop =
-      {};  // asked before every step: true ends the comparison early, keeping what there is
+  std::function<bool()> stop = {};  // asked before every step: true ends the comparison early, keeping what there is
 };
 
 // Trains make_model() under each recipe and seed. Where `out` is not empty, results.json, curves.csv, report.html and
 // checkpoints go there (written whole, after every run). A recipe that diverges is a result. Error for options that
 // are out of range, before anything runs.
-std::vector<Result> compare(const MakeModel& make_model, const LabData& data,
-                            const std::vector<amp::Recipe>& recipes, const std::string& out = "",
-                            const Options& options = {});
+std::vector<Result> compare(const MakeModel& make_model, const LabData& data, const std::vector<amp::Recipe>& recipes,
+                            const std::string& out = "", const Options& options = {});
 
 }  // namespace gradual::lab

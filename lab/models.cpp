@@ -50,15 +50,15 @@ std::string sizes_of(const data::Dataset& d) { return to_string(d.inputs.sizes()
 }  // namespace
 
 std::shared_ptr<nn::Module> make_mlp(std::int64_t inputs, std::int64_t classes) {
-  return std::make_shared<nn::Sequential>(nn::Flatten(), nn::Linear(inputs, 128), nn::ReLU(),
-                                          nn::Linear(128, 128), nn::ReLU(), nn::Linear(128, classes));
+  return std::make_shared<nn::Sequential>(nn::Flatten(), nn::Linear(inputs, 128), nn::ReLU(), nn::Linear(128, 128),
+                                          nn::ReLU(), nn::Linear(128, classes));
 }
 
 std::shared_ptr<nn::Module> make_cnn(std::int64_t channels, std::int64_t height, std::int64_t width,
                                      std::int64_t classes) {
-  return std::make_shared<nn::Sequential>(nn::Conv2d(channels, 32, 3, {.padding = 1}), nn::BatchNorm2d(32),
-                                          nn::ReLU(), nn::MaxPool2d(2), nn::Conv2d(32, 64, 3, {.padding = 1}),
-                                          nn::BatchNorm2d(64), nn::ReLU(), nn::MaxPool2d(2), nn::Flatten(),
+  return std::make_shared<nn::Sequential>(nn::Conv2d(channels, 32, 3, {.padding = 1}), nn::BatchNorm2d(32), nn::ReLU(),
+                                          nn::MaxPool2d(2), nn::Conv2d(32, 64, 3, {.padding = 1}), nn::BatchNorm2d(64),
+                                          nn::ReLU(), nn::MaxPool2d(2), nn::Flatten(),
                                           nn::Linear(64 * (height / 4) * (width / 4), classes));
 }
 
@@ -70,8 +70,7 @@ MakeModel model_for(const std::string& name, const data::Dataset& d) {
   const bool tokens = d.inputs.dtype() == DType::i64;
   if (name == "gpt") {
     if (!tokens)
-      fail("model gpt reads tokens, the data are " + sizes_of(d) +
-           " numbers; use --data text:FILE or addition");
+      fail("model gpt reads tokens, the data are " + sizes_of(d) + " numbers; use --data text:FILE or addition");
     const GptOptions o{.vocabulary = d.classes, .context = d.inputs.size(1)};
     return [o] { return make_gpt(o); };
   }

@@ -33,14 +33,11 @@ Json numbers(const std::vector<double>& values) {
   for (double v : values) list.push_back(number(v));
   return list;
 }
-double real(const Json& j) {
-  return j.is_null() ? std::numeric_limits<double>::quiet_NaN() : j.get<double>();
-}
+double real(const Json& j) { return j.is_null() ? std::numeric_limits<double>::quiet_NaN() : j.get<double>(); }
 
 Json peak_bytes(const Result& r) {
   Json j = Json::object();
-  for (int i = 0; i < kCategories; ++i)
-    j[name(static_cast<Category>(i))] = r.peak_bytes[static_cast<std::size_t>(i)];
+  for (int i = 0; i < kCategories; ++i) j[name(static_cast<Category>(i))] = r.peak_bytes[static_cast<std::size_t>(i)];
   j["total"] = r.peak_total;
   return j;
 }
@@ -186,8 +183,7 @@ std::string scale_text(double scale) {
 }
 
 std::string megabytes(double bytes) {
-  return bytes >= 1 << 20 ? fmt::format("{:.1f} MiB", bytes / (1 << 20))
-                          : fmt::format("{:.0f} KiB", bytes / 1024);
+  return bytes >= 1 << 20 ? fmt::format("{:.1f} MiB", bytes / (1 << 20)) : fmt::format("{:.0f} KiB", bytes / 1024);
 }
 
 }  // namespace
@@ -210,9 +206,9 @@ std::string curves_csv(const std::vector<Result>& results) {
   for (const Result& r : results) {
     for (std::size_t i = 0; i < r.curve.step.size(); ++i) {
       const double underflow = r.curve.underflow_percent[i];
-      text += fmt::format("{},{},{},{},{},{},{}\n", r.recipe, r.seed, r.curve.step[i], r.curve.loss[i],
-                          r.curve.scale[i], r.curve.skipped[i] ? 1 : 0,
-                          std::isnan(underflow) ? std::string() : fmt::format("{}", underflow));
+      text +=
+          fmt::format("{},{},{},{},{},{},{}\n", r.recipe, r.seed, r.curve.step[i], r.curve.loss[i], r.curve.scale[i],
+                      r.curve.skipped[i] ? 1 : 0, std::isnan(underflow) ? std::string() : fmt::format("{}", underflow));
     }
   }
   return text;
@@ -226,8 +222,7 @@ std::string report_html(const std::vector<Result>& results) {
   replace(html, "@CSS@", text_of(embedded::report_css, embedded::report_css_size));
   replace(html, "@JS@", text_of(embedded::report_js, embedded::report_js_size));
   std::string data = document(results, true).dump();
-  for (std::size_t at = 0; (at = data.find("</", at)) != std::string::npos; at += 3)
-    data.replace(at, 2, "<\\/");
+  for (std::size_t at = 0; (at = data.find("</", at)) != std::string::npos; at += 3) data.replace(at, 2, "<\\/");
   replace(html, "@DATA@", data);
   return html;
 }
@@ -254,19 +249,17 @@ std::string table(const std::vector<Result>& results) {
   }
   std::size_t width = 12;
   for (const Row& row : rows) width = std::max(width, row.recipe.size());
-  std::string text = fmt::format("{:<{}} {:>9} {:>10} {:>10} {:>8} {:>10} {:>7} {:>8} {:>10} {:>9}  {}\n",
-                                 "recipe", width, "accuracy", "test loss", "train loss", "ms/step", "peak",
-                                 "scale", "skipped", "underflow", "overflow", "status");
+  std::string text =
+      fmt::format("{:<{}} {:>9} {:>10} {:>10} {:>8} {:>10} {:>7} {:>8} {:>10} {:>9}  {}\n", "recipe", width, "accuracy",
+                  "test loss", "train loss", "ms/step", "peak", "scale", "skipped", "underflow", "overflow", "status");
   for (const Row& row : rows) {
-    const std::string status = row.bad == 0 ? "ok"
-                               : row.bad == row.runs
-                                   ? row.status
-                                   : fmt::format("{} of {} {}", row.bad, row.runs, row.status);
-    text += fmt::format(
-        "{:<{}} {:>8.2f}% {:>10.4f} {:>10.4f} {:>8.2f} {:>10} {:>7} {:>8.1f} {:>9.3f}% {:>8.3f}%  {}\n",
-        row.recipe, width, 100 * row.accuracy.value(), row.loss.value(), row.train_loss.value(),
-        row.ms.value(), megabytes(row.bytes.value()), scale_text(row.scale.value()), row.skipped.value(),
-        row.underflow.value(), row.overflow.value(), status);
+    const std::string status = row.bad == 0          ? "ok"
+                               : row.bad == row.runs ? row.status
+                                                     : fmt::format("{} of {} {}", row.bad, row.runs, row.status);
+    text += fmt::format("{:<{}} {:>8.2f}% {:>10.4f} {:>10.4f} {:>8.2f} {:>10} {:>7} {:>8.1f} {:>9.3f}% {:>8.3f}%  {}\n",
+                        row.recipe, width, 100 * row.accuracy.value(), row.loss.value(), row.train_loss.value(),
+                        row.ms.value(), megabytes(row.bytes.value()), scale_text(row.scale.value()),
+                        row.skipped.value(), row.underflow.value(), row.overflow.value(), status);
   }
   return text;
 }

@@ -39,7 +39,7 @@ struct Result {
   double train_loss = std::numeric_limits<double>::quiet_NaN();  // mean of the last epoch
   double test_loss = std::numeric_limits<double>::quiet_NaN();
   double test_accuracy = std::numeric_limits<double>::quiet_NaN();  // 0 to 1
-  double ms_per_step = 0;  // median over the steps that were not sampled
+  double ms_per_step = 0;                                           // median over the steps that were not sampled
   std::array<std::int64_t, kCategories> peak_bytes{};
   std::int64_t peak_total = 0;
   double underflow_percent = 0, overflow_percent = 0;

@@ -25,14 +25,11 @@ std::unique_ptr<optim::Optimizer> make_optimizer(const Options& o, std::vector<o
                                                  const optim::UpdateOptions& precision) {
   if (o.optimizer == "sgd")
     return std::make_unique<optim::SGD>(
-        std::move(groups),
-        optim::SGDOptions{.lr = o.lr ? o.lr : 0.05, .momentum = 0.9, .precision = precision});
+        std::move(groups), optim::SGDOptions{.lr = o.lr ? o.lr : 0.05, .momentum = 0.9, .precision = precision});
   const double lr = o.lr ? o.lr : 2e-3;
   if (o.optimizer == "adam")
-    return std::make_unique<optim::Adam>(std::move(groups),
-                                         optim::AdamOptions{.lr = lr, .precision = precision});
-  return std::make_unique<optim::AdamW>(std::move(groups),
-                                        optim::AdamWOptions{.lr = lr, .precision = precision});
+    return std::make_unique<optim::Adam>(std::move(groups), optim::AdamOptions{.lr = lr, .precision = precision});
+  return std::make_unique<optim::AdamW>(std::move(groups), optim::AdamWOptions{.lr = lr, .precision = precision});
 }
 
 // Writes to a file, or to stdout for "-"; appended, so that all runs of a comparison go into one.
@@ -84,8 +81,8 @@ double median(std::vector<double> values) {
 }  // namespace
 
 std::string settings(const amp::Recipe& recipe, const Options& o) {
-  return fmt::format("epochs {}, batch {}, optimizer {}, lr {}, recipe {}", o.epochs, o.batch, o.optimizer,
-                     o.lr, amp::to_json(recipe));
+  return fmt::format("epochs {}, batch {}, optimizer {}, lr {}, recipe {}", o.epochs, o.batch, o.optimizer, o.lr,
+                     amp::to_json(recipe));
 }
 
 Run::Run(const MakeModel& make_model, const LabData& data, const amp::Recipe& recipe, std::uint64_t seed,
@@ -102,12 +99,9 @@ Run::Run(const MakeModel& make_model, const LabData& data, const amp::Recipe& re
   model_->to(options.device);
   run_.emplace(
       recipe, *model_,
-      [&](auto groups, const auto& precision) {
-        return make_optimizer(options, std::move(groups), precision);
-      },
+      [&](auto groups, const auto& precision) { return make_optimizer(options, std::move(groups), precision); },
       amp::RunOptions{.seed = seed});
-  loader_.emplace(data_.train,
-                  data::DataLoaderOptions{.batch = options.batch, .shuffle = true, .seed = seed});
+  loader_.emplace(data_.train, data::DataLoaderOptions{.batch = options.batch, .shuffle = true, .seed = seed});
   schedule_.emplace(run_->optimizer(), optim::cosine(loader_->size() * options.epochs));
   result_.recipe = recipe.name;
   result_.model = options.model_name;
@@ -145,8 +139,7 @@ void Run::train_step(const data::Batch& batch) {
   }
   const double loss = outcome->loss.item();
   const bool skipped = outcome->result.skipped();
-  if (!sampled && !traced_step())
-    seconds_.push_back(std::chrono::duration<double>(Clock::now() - start).count());
+  if (!sampled && !traced_step()) seconds_.push_back(std::chrono::duration<double>(Clock::now() - start).count());
   schedule_->step();
 
   bad_losses_ = std::isfinite(loss) ? 0 : bad_losses_ + 1;

@@ -24,8 +24,7 @@ LabData data_for(const std::string& spec) {
   if (kind == "digits" && path.empty()) {
     return {kind, [all = data::digits()](std::uint64_t seed) { return data::split(all, 1437, seed); }};
   }
-  if (kind == "mnist" && !path.empty())
-    return {kind, [both = data::mnist(path)](std::uint64_t) { return both; }};
+  if (kind == "mnist" && !path.empty()) return {kind, [both = data::mnist(path)](std::uint64_t) { return both; }};
   if (kind == "text" && !path.empty()) {
     const data::TextDataset text = data::read_text(path);
     return {kind, [split = data::Split{text.train, text.test}](std::uint64_t) { return split; }};

@@ -17,12 +17,9 @@ std::int64_t checked_heads(std::int64_t embed_dim, std::int64_t heads) {
 
 }  // namespace
 
-MultiheadAttention::MultiheadAttention(std::int64_t embed_dim, std::int64_t heads,
-                                       MultiheadAttentionOptions o)
-    : in_proj_weight(
-          register_parameter("in_proj_weight", empty({3 * embed_dim, embed_dim}, {.dtype = o.dtype}))),
-      in_proj_bias(
-          register_parameter("in_proj_bias", o.bias ? zeros({3 * embed_dim}, {.dtype = o.dtype}) : Tensor())),
+MultiheadAttention::MultiheadAttention(std::int64_t embed_dim, std::int64_t heads, MultiheadAttentionOptions o)
+    : in_proj_weight(register_parameter("in_proj_weight", empty({3 * embed_dim, embed_dim}, {.dtype = o.dtype}))),
+      in_proj_bias(register_parameter("in_proj_bias", o.bias ? zeros({3 * embed_dim}, {.dtype = o.dtype}) : Tensor())),
       out_proj(register_module("out_proj", Linear(embed_dim, embed_dim, {.bias = o.bias, .dtype = o.dtype}))),
       embed_dim_(embed_dim),
       heads_(checked_heads(embed_dim, heads)),
@@ -47,8 +44,8 @@ Tensor MultiheadAttention::forward(const Tensor& query, const Tensor& key, const
                                    const AttentionCall& how) {
   for (const Tensor* t : {&query, &key, &value})
     if (t->ndim() < 2 || t->size(-1) != embed_dim_)
-      fail("MultiheadAttention: input " + to_string(t->sizes()) + "; [.., length, " +
-           std::to_string(embed_dim_) + "] is right");
+      fail("MultiheadAttention: input " + to_string(t->sizes()) + "; [.., length, " + std::to_string(embed_dim_) +
+           "] is right");
   // One product for what shares its input.
   std::vector<Tensor> qkv;
   const auto append = [&](const Tensor& x, int begin, int end) {
@@ -63,8 +60,7 @@ Tensor MultiheadAttention::forward(const Tensor& query, const Tensor& key, const
   }
   const Tensor mask = how.mask.defined() && how.mask.ndim() == 3 ? unsqueeze(how.mask, 1) : how.mask;
   AttentionAttrs attrs{.causal = how.causal};
-  if (training() && options_.dropout > 0)
-    attrs.dropout = options_.dropout, attrs.key = default_generator().next();
+  if (training() && options_.dropout > 0) attrs.dropout = options_.dropout, attrs.key = default_generator().next();
   const Tensor heads = scaled_dot_product_attention(qkv[0], qkv[1], qkv[2], mask, attrs);
   return out_proj(flatten(transpose(heads, -3, -2), -2, -1));
 }
@@ -87,8 +83,7 @@ std::vector<Tensor> MultiheadAttention::project(const Tensor& x, int begin, int 
 
 TransformerBlock::TransformerBlock(std::int64_t embed_dim, std::int64_t heads, TransformerBlockOptions o)
     : self_attn(register_module(
-          "self_attn",
-          MultiheadAttention(embed_dim, heads, {.dropout = o.dropout, .bias = o.bias, .dtype = o.dtype}))),
+          "self_attn", MultiheadAttention(embed_dim, heads, {.dropout = o.dropout, .bias = o.bias, .dtype = o.dtype}))),
       linear1(register_module("linear1", Linear(embed_dim, o.feedforward ? o.feedforward : 4 * embed_dim,
                                                 {.bias = o.bias, .dtype = o.dtype}))),
       linear2(register_module("linear2", Linear(o.feedforward ? o.feedforward : 4 * embed_dim, embed_dim,

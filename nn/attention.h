@@ -31,8 +31,8 @@ class MultiheadAttention : public Layer {
   Tensor forward(const Tensor& x) override;  // self-attention, causal as the options say
   Tensor forward(const Tensor& query, const Tensor& key, const Tensor& value, const AttentionCall& how = {});
   using Module::operator();
-  Tensor operator()(const Tensor& query, const Tensor& key, const Tensor& value,
-                    const AttentionCall& how = {}, SourceLocation loc = SourceLocation::current());
+  Tensor operator()(const Tensor& query, const Tensor& key, const Tensor& value, const AttentionCall& how = {},
+                    SourceLocation loc = SourceLocation::current());
 
   Tensor& in_proj_weight;
   Tensor& in_proj_bias;

@@ -16,8 +16,7 @@ Shape weight_sizes(std::int64_t in, std::int64_t out, Size2 kernel, std::int64_t
 }  // namespace
 
 Conv2d::Conv2d(std::int64_t in, std::int64_t out, Size2 kernel, Conv2dLayerOptions o)
-    : weight(
-          register_parameter("weight", empty(weight_sizes(in, out, kernel, o.groups), {.dtype = o.dtype}))),
+    : weight(register_parameter("weight", empty(weight_sizes(in, out, kernel, o.groups), {.dtype = o.dtype}))),
       bias(register_parameter("bias", o.bias ? empty({out}, {.dtype = o.dtype}) : Tensor())),
       attrs_{.stride = {o.stride.height, o.stride.width},
              .padding = {o.padding.height, o.padding.width},

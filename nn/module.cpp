@@ -51,8 +51,7 @@ Tensor Module::operator()(const Tensor& x, SourceLocation loc) {
 void Module::check_name(const std::string& name, const char* what) const {
   const std::string start = kind() + ": cannot register " + what + " '" + name + "': ";
   if (name.empty()) fail(start + "the name is empty");
-  if (name.find('.') != std::string::npos)
-    fail(start + "a name has no dots; they separate the parts of a path");
+  if (name.find('.') != std::string::npos) fail(start + "a name has no dots; they separate the parts of a path");
   bool taken = false;
   for (const auto& slot : slots_) taken = taken || slot->name == name;
   for (const Child& child : children_) taken = taken || child.name == name;
@@ -79,11 +78,9 @@ void Module::add_child(const std::string& name, const std::shared_ptr<Module>& m
   check_name(name, "module");
   if (!module) fail(kind() + ": cannot register module '" + name + "': the pointer is null");
   for (const auto& below : module->named_modules())
-    if (below.second == this)
-      fail(kind() + ": cannot register module '" + name + "': it would contain itself");
+    if (below.second == this) fail(kind() + ": cannot register module '" + name + "': it would contain itself");
   children_.push_back({name, module});
-  for (const auto& [below, m] : module->named_modules())
-    m->path_ = intern(joined(joined(path_, name), below));
+  for (const auto& [below, m] : module->named_modules()) m->path_ = intern(joined(joined(path_, name), below));
 }
 
 // --- listing ---
@@ -148,8 +145,7 @@ template <class F> void Module::convert(const F& converted, const std::function<
 
 void Module::to(DType dtype, const std::function<bool(const Module&)>& which) {
   if (!is_floating(dtype))
-    fail(kind() + ": cannot convert parameters to " + std::string(name(dtype)) +
-         "; a floating dtype is right");
+    fail(kind() + ": cannot convert parameters to " + std::string(name(dtype)) + "; a floating dtype is right");
   convert([&](const Tensor& t) { return t.is_floating() ? t.to(dtype) : t; }, which);
 }
 
@@ -205,8 +201,7 @@ LoadResult Module::load_state_dict(const StateDict& state, bool strict) {
   for (const auto& entry : state)
     if (!own.contains(entry.name)) result.unexpected.push_back(entry.name);
   std::string problems = listed("mis-shaped", wrong);
-  if (strict)
-    problems = listed("missing", result.missing) + listed("unexpected", result.unexpected) + problems;
+  if (strict) problems = listed("missing", result.missing) + listed("unexpected", result.unexpected) + problems;
   if (!problems.empty()) fail("load_state_dict of " + kind() + ": the keys do not fit:" + problems);
   const NoGrad no_grad;
   for (const auto& [target, source] : copies) target.copy_(source.detach());

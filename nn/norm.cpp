@@ -30,11 +30,9 @@ void check_trailing(const char* kind, const Tensor& x, const Shape& normalized) 
 BatchNorm::BatchNorm(std::int64_t channels, int min_dims, int max_dims, const BatchNormOptions& o)
     : weight(register_parameter("weight", one_or_none(o.affine, {channels}, o.dtype))),
       bias(register_parameter("bias", zero_or_none(o.affine, {channels}, o.dtype))),
-      running_mean(
-          register_buffer("running_mean", zero_or_none(o.track_running_stats, {channels}, DType::f32))),
+      running_mean(register_buffer("running_mean", zero_or_none(o.track_running_stats, {channels}, DType::f32))),
       running_var(register_buffer("running_var", one_or_none(o.track_running_stats, {channels}, DType::f32))),
-      num_batches_tracked(
-          register_buffer("num_batches_tracked", zero_or_none(o.track_running_stats, {}, DType::i64))),
+      num_batches_tracked(register_buffer("num_batches_tracked", zero_or_none(o.track_running_stats, {}, DType::i64))),
       options_(o),
       min_dims_(min_dims),
       max_dims_(max_dims) {}
@@ -45,8 +43,7 @@ Tensor BatchNorm::forward(const Tensor& x) {
          (min_dims_ == 4 ? "; [N, C, H, W] is right" : "; [N, C] or [N, C, L] is right"));
   const bool use_batch = training() || !options_.track_running_stats;
   const BatchNormResult r = batch_norm(x, weight, bias, running_mean, running_var, use_batch, options_.eps);
-  if (training() && options_.track_running_stats && x.numel() > 0 && !recomputing())
-    update(x, r.mean, r.invstd);
+  if (training() && options_.track_running_stats && x.numel() > 0 && !recomputing()) update(x, r.mean, r.invstd);
   return r.y;
 }
 

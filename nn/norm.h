@@ -41,14 +41,12 @@ class BatchNorm : public Norm {
 
 class BatchNorm1d : public BatchNorm {  // x [N, C] or [N, C, L]
  public:
-  explicit BatchNorm1d(std::int64_t channels, BatchNormOptions options = {})
-      : BatchNorm(channels, 2, 3, options) {}
+  explicit BatchNorm1d(std::int64_t channels, BatchNormOptions options = {}) : BatchNorm(channels, 2, 3, options) {}
 };
 
 class BatchNorm2d : public BatchNorm {  // x [N, C, H, W]
  public:
-  explicit BatchNorm2d(std::int64_t channels, BatchNormOptions options = {})
-      : BatchNorm(channels, 4, 4, options) {}
+  explicit BatchNorm2d(std::int64_t channels, BatchNormOptions options = {}) : BatchNorm(channels, 4, 4, options) {}
 };
 
 struct LayerNormOptions {

@@ -3,8 +3,7 @@
 namespace gradual::nn {
 
 Module& Sequential::operator[](std::size_t i) {
-  if (i >= size())
-    fail("Sequential: no module " + std::to_string(i) + "; there are " + std::to_string(size()));
+  if (i >= size()) fail("Sequential: no module " + std::to_string(i) + "; there are " + std::to_string(size()));
   return *children()[i].module;
 }
 

@@ -101,8 +101,7 @@ std::string summary(Module& model, const Shape& input, DType dtype) {
     }
     const std::size_t depth =
         path.empty() ? 0 : 1 + static_cast<std::size_t>(std::count(path.begin(), path.end(), '.'));
-    const std::string name =
-        path.empty() ? module->kind() : path.substr(path.rfind('.') + 1) + ": " + module->kind();
+    const std::string name = path.empty() ? module->kind() : path.substr(path.rfind('.') + 1) + ": " + module->kind();
     const auto shape = shapes.find(module);
     rows.push_back({std::string(2 * depth, ' ') + name, shape == shapes.end() ? "-" : shape->second,
                     own ? grouped(own) : "-", bytes ? grouped(bytes) : "-"});

@@ -25,8 +25,8 @@ double norm_of(const Tensor& gradient, double p) {
 
 double clip_norm(const std::vector<Tensor>& gradients, double max_norm, const ClipOptions& options) {
   if (!(max_norm >= 0) || !(options.p > 0))
-    fail("clip_grad_norm: max_norm must be at least 0 and p above 0, given " + std::to_string(max_norm) +
-         " and " + std::to_string(options.p));
+    fail("clip_grad_norm: max_norm must be at least 0 and p above 0, given " + std::to_string(max_norm) + " and " +
+         std::to_string(options.p));
   const NoGrad no_grad;
   const PhaseScope phase(Phase::optimizer);
   double total = 0;
@@ -68,8 +68,6 @@ double clip_grad_norm(const std::vector<Tensor>& params, double max_norm, ClipOp
   return clip_norm(gradients_of(params), max_norm, options);
 }
 void clip_grad_value(Optimizer& optimizer, double limit) { clip_value(optimizer.step_gradients(), limit); }
-void clip_grad_value(const std::vector<Tensor>& params, double limit) {
-  clip_value(gradients_of(params), limit);
-}
+void clip_grad_value(const std::vector<Tensor>& params, double limit) { clip_value(gradients_of(params), limit); }
 
 }  // namespace gradual::optim

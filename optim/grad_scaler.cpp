@@ -32,8 +32,7 @@ GradScaler::GradScaler(GradScalerOptions o)
   need(o.backoff_factor > 0 && o.backoff_factor < 1, "backoff_factor must be between 0 and 1");
   need(o.growth_interval >= 1, "growth_interval must be at least 1");
   need(o.hysteresis >= 1, "hysteresis must be at least 1");
-  need(o.min_scale >= 0x1p-126 && o.min_scale <= o.max_scale &&
-           o.max_scale <= std::numeric_limits<float>::max(),
+  need(o.min_scale >= 0x1p-126 && o.min_scale <= o.max_scale && o.max_scale <= std::numeric_limits<float>::max(),
        "min_scale must be at least 2^-126, so that its inverse is finite, and max_scale finite and not below "
        "it");
   need(o.init_scale >= o.min_scale && o.init_scale <= o.max_scale,
@@ -56,8 +55,7 @@ GradScaler::PerOptimizer& GradScaler::of(const Optimizer& optimizer) {
 
 void GradScaler::need_scale(const char* what) const {
   if (!used_)
-    fail(std::string("GradScaler: ") + what +
-         ": no scale yet: scale(loss) was not used earlier in the iteration");
+    fail(std::string("GradScaler: ") + what + ": no scale yet: scale(loss) was not used earlier in the iteration");
 }
 
 Tensor GradScaler::scale(const Tensor& loss, SourceLocation loc) {
@@ -154,8 +152,7 @@ StateDict GradScaler::state_dict() const {
 
 void GradScaler::load_state_dict(const StateDict& state) {
   if (!options_.enabled) return;
-  if (state.empty())
-    fail("GradScaler: load_state_dict: the source state is empty; it was saved by a disabled scaler");
+  if (state.empty()) fail("GradScaler: load_state_dict: the source state is empty; it was saved by a disabled scaler");
   GradScalerOptions o = options_;
   o.init_scale = state.real("scale");
   o.growth_factor = state.real("growth_factor");

@@ -70,7 +70,7 @@ class GradScaler {
 
   bool enabled() const { return options_.enabled; }
   double scale() const { return options_.enabled ? static_cast<double>(scale_) : 1; }  // the present one
-  std::int64_t growth_tracker() const { return growth_tracker_; }  // clean iterations in a row
+  std::int64_t growth_tracker() const { return growth_tracker_; }                      // clean iterations in a row
   const GradScalerOptions& options() const { return options_; }
 
   // Each value the scale had, with the number of update()s before it.

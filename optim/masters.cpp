@@ -128,10 +128,8 @@ Tensor& Optimizer::wide_gradient(ParamState& s) {
   const CategoryScope category(Category::gradients);
   if (!flat.masters.defined())
     return s.wide_gradient = empty(s.param.sizes(), {.dtype = DType::f32, .device = s.param.device()});
-  if (!flat.gradients.defined())
-    flat.gradients = empty_like(flat.masters);  // and they lie as their masters do
-  return s.wide_gradient =
-             as_strided(flat.gradients, s.master.sizes(), s.master.strides(), s.master.offset());
+  if (!flat.gradients.defined()) flat.gradients = empty_like(flat.masters);  // and they lie as their masters do
+  return s.wide_gradient = as_strided(flat.gradients, s.master.sizes(), s.master.strides(), s.master.offset());
 }
 
 int Optimizer::unscale(const Tensor& found, double inverse_scale, bool write) {

@@ -51,8 +51,7 @@ Optimizer::Optimizer(std::vector<ParamGroup> groups, const ParamGroup& defaults,
         "not " +
         std::string(name(options.update)));
   if (options.state_dtype && (!is_floating(*options.state_dtype) || is_f8(*options.state_dtype)))
-    fail("optimizer: state_dtype may be f64, f32, f16 or bf16, not " +
-         std::string(name(*options.state_dtype)));
+    fail("optimizer: state_dtype may be f64, f32, f16 or bf16, not " + std::string(name(*options.state_dtype)));
   for (ParamGroup& group : groups) add_param_group(std::move(group));
 }
 
@@ -63,8 +62,8 @@ void Optimizer::check_rates(const ParamGroup& group) const {
   for (const Rate& rate : kRates) {
     const double value = group.*rate.value;
     if (value < 0 || value >= rate.below)
-      fail("optimizer: " + std::string(rate.name) + " " + std::to_string(value) +
-           " is out of range; it must be " + (rate.below == 1 ? "in [0, 1)" : "at least 0 and finite"));
+      fail("optimizer: " + std::string(rate.name) + " " + std::to_string(value) + " is out of range; it must be " +
+           (rate.below == 1 ? "in [0, 1)" : "at least 0 and finite"));
   }
 }
 
@@ -171,8 +170,7 @@ void Optimizer::step_scaled(double inverse_scale, SourceLocation loc) {
   const PhaseScope phase(Phase::optimizer);
   settle_masters();
   for (ParamState& s : states())
-    if (const Tensor gradient = live_gradient(s); gradient.defined())
-      step_param(s, gradient, inverse_scale, loc);
+    if (const Tensor gradient = live_gradient(s); gradient.defined()) step_param(s, gradient, inverse_scale, loc);
 }
 
 StateDict Optimizer::state_dict() {
@@ -216,8 +214,8 @@ void Optimizer::load_param(ParamState& s, const StateDict& from) const {
     if (!from.contains(key)) return Tensor();
     const Tensor t = from.tensor(std::string(key));
     if (t.sizes() != s.param.sizes())
-      fail("load_state_dict: " + std::string(key) + " of " + param_name(s.index) + " is " +
-           to_string(t.sizes()) + ", the parameter is " + to_string(s.param.sizes()));
+      fail("load_state_dict: " + std::string(key) + " of " + param_name(s.index) + " is " + to_string(t.sizes()) +
+           ", the parameter is " + to_string(s.param.sizes()));
     const CategoryScope scope(category);
     return t.clone();
   };
@@ -233,15 +231,13 @@ void Optimizer::load_param(ParamState& s, const StateDict& from) const {
 void Optimizer::load_state_dict(const StateDict& from) {
   const NoGrad no_grad;
   if (from.text("kind") != kind())
-    fail("load_state_dict: the state of '" + from.text("kind") + "' does not fit '" + std::string(kind()) +
-         "'");
+    fail("load_state_dict: the state of '" + from.text("kind") + "' does not fit '" + std::string(kind()) + "'");
   if (from.natural("groups") != groups_.size())
-    fail("load_state_dict: the state has " + std::to_string(from.natural("groups")) +
-         " groups, the optimizer " + std::to_string(groups_.size()));
+    fail("load_state_dict: the state has " + std::to_string(from.natural("groups")) + " groups, the optimizer " +
+         std::to_string(groups_.size()));
   const std::uint64_t seed = from.natural("seed");
   std::vector<ParamGroup> groups = groups_;
-  for (std::size_t g = 0; g < groups.size(); ++g)
-    load_group(groups[g], from.sub("groups." + std::to_string(g)));
+  for (std::size_t g = 0; g < groups.size(); ++g) load_group(groups[g], from.sub("groups." + std::to_string(g)));
   std::vector<ParamState> loaded = states();
   for (ParamState& s : loaded) load_param(s, from.sub("params." + std::to_string(s.index)));
   options_.seed = seed;

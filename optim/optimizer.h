@@ -19,9 +19,9 @@ namespace gradual::optim {
 
 // How a parameter of f16 or bf16 is updated; f32 and f64 parameters are exact already and take no notice.
 enum class LowPrecisionUpdate : std::uint8_t {
-  none,     // computed in f32 from the parameter itself, rounded to nearest: updates below half an ulp vanish
-  masters,  // an FP32 copy takes the update and is rounded into the parameter (Micikevicius et al. 2018)
-  kahan,  // what rounding took off is kept in a second tensor of the parameter's dtype (Zamirai et al. 2020)
+  none,       // computed in f32 from the parameter itself, rounded to nearest: updates below half an ulp vanish
+  masters,    // an FP32 copy takes the update and is rounded into the parameter (Micikevicius et al. 2018)
+  kahan,      // what rounding took off is kept in a second tensor of the parameter's dtype (Zamirai et al. 2020)
   stochastic  // rounded up or down by chance, so that small updates arrive on average
 };
 std::string_view name(LowPrecisionUpdate update);
@@ -108,10 +108,8 @@ class Optimizer {
   void load_state_dict(const StateDict& state);
 
   // For GradScaler and clipping.
-  std::string param_name(std::size_t index) const;  // "fc1.weight", or "parameter 3" without names
-  std::size_t param_count() const {
-    return states_.size();
-  }  // of all groups; indices run through the groups in order
+  std::string param_name(std::size_t index) const;            // "fc1.weight", or "parameter 3" without names
+  std::size_t param_count() const { return states_.size(); }  // of all groups; indices run through the groups in order
   void step_scaled(double inverse_scale,
                    SourceLocation loc = SourceLocation::current());  // gradients times it
   // Counts the non-finite elements of gradient i, times inverse_scale, into found[1 + i] and the sum into found[0]
@@ -131,8 +129,8 @@ class Optimizer {
   virtual std::span<const std::string_view> moments(const ParamGroup& group) const = 0;
   // The update of one parameter: writes param (the state's, or a contiguous copy) and the state's master, compensation
   // and moments.
-  virtual void update(const ParamGroup& group, const ParamState& state, const Tensor& param,
-                      const Tensor& gradient, const UpdateAttrs& how, SourceLocation loc) = 0;
+  virtual void update(const ParamGroup& group, const ParamState& state, const Tensor& param, const Tensor& gradient,
+                      const UpdateAttrs& how, SourceLocation loc) = 0;
 
  private:
   struct Flat {

@@ -48,8 +48,7 @@ Schedule chain(Schedule first, std::int64_t steps, Schedule second) {
   };
 }
 
-Scheduler::Scheduler(Optimizer& optimizer, Schedule schedule)
-    : optimizer_(&optimizer), schedule_(std::move(schedule)) {
+Scheduler::Scheduler(Optimizer& optimizer, Schedule schedule) : optimizer_(&optimizer), schedule_(std::move(schedule)) {
   apply();
 }
 

@@ -8,10 +8,9 @@ SGD::SGD(std::vector<Tensor> params, const SGDOptions& options)
     : SGD(std::vector<ParamGroup>{{.params = std::move(params)}}, options) {}
 
 SGD::SGD(std::vector<ParamGroup> groups, const SGDOptions& o)
-    : Optimizer(
-          std::move(groups),
-          {.lr = o.lr, .weight_decay = o.weight_decay, .momentum = o.momentum, .dampening = o.dampening},
-          o.precision),
+    : Optimizer(std::move(groups),
+                {.lr = o.lr, .weight_decay = o.weight_decay, .momentum = o.momentum, .dampening = o.dampening},
+                o.precision),
       nesterov_(o.nesterov) {
   if (o.nesterov && (o.momentum <= 0 || o.dampening != 0))
     fail("SGD: nesterov needs a momentum above 0 and a dampening of 0");
@@ -22,8 +21,8 @@ std::span<const std::string_view> SGD::moments(const ParamGroup& group) const {
   return {kNames, group.momentum == 0 ? std::size_t{0} : 1};
 }
 
-void SGD::update(const ParamGroup& group, const ParamState& state, const Tensor& param,
-                 const Tensor& gradient, const UpdateAttrs& how, SourceLocation loc) {
+void SGD::update(const ParamGroup& group, const ParamState& state, const Tensor& param, const Tensor& gradient,
+                 const UpdateAttrs& how, SourceLocation loc) {
   // The first momentum is the gradient itself: the buffer holds zeros and nothing is dampened.
   const double dampening = state.steps == 0 ? 0 : group.dampening;
   const Attrs attrs = SgdAttrs{.lr = group.lr,

@@ -43,9 +43,7 @@ struct Layout {
   bool fits(const Tensor& t) const { return columns ? is_columns(t) : t.is_contiguous(); }
   Tensor arrange(const Tensor& t) const { return fits(t) ? t : columns ? to_columns(t) : contiguous(t); }
   // The memory of a tensor that fits, as rows.
-  Tensor flat(const Tensor& t) const {
-    return as_strided(t, {rows.count, rows.length}, {rows.length, 1}, t.offset());
-  }
+  Tensor flat(const Tensor& t) const { return as_strided(t, {rows.count, rows.length}, {rows.length, 1}, t.offset()); }
 };
 
 // sums[c] = sum of f(x, dy, c) over a channel; dy is 0 where there is none. The order depends on the shape alone.
@@ -99,8 +97,7 @@ void map_channels(const Layout& l, const RowReader<T>& x, const RowReader<T>* dy
     const T* dys = dy ? (*dy)(row, buffer + n) : xs;
     T* to = write.target(row, buffer + 2 * n);
     if (l.columns) {
-      for (std::int64_t c = 0; c < n; ++c)
-        to[c] = f(xs[c], dys[c], coefficients[static_cast<std::size_t>(c)]);
+      for (std::int64_t c = 0; c < n; ++c) to[c] = f(xs[c], dys[c], coefficients[static_cast<std::size_t>(c)]);
     } else {
       const Coefficients k = coefficients[static_cast<std::size_t>(row % l.channels)];
       for (std::int64_t i = 0; i < n; ++i) to[i] = f(xs[i], dys[i], k);
@@ -126,8 +123,7 @@ template <class T> void forward(const OpCall& call, const Tensor& x, Tensor& y, 
   if (a.training) {
     channel_sums<T>(l, read, nullptr, mean, [](T v, T, std::int64_t) { return v; });
     for (std::int64_t c = 0; c < l.channels; ++c) mean[c] /= count;
-    channel_sums<T>(l, read, nullptr, invstd,
-                    [mean](T v, T, std::int64_t c) { return (v - mean[c]) * (v - mean[c]); });
+    channel_sums<T>(l, read, nullptr, invstd, [mean](T v, T, std::int64_t c) { return (v - mean[c]) * (v - mean[c]); });
     for (std::int64_t c = 0; c < l.channels; ++c) invstd[c] /= count;
   } else {
     const Parameter<T> given_mean(call[3]);
@@ -145,8 +141,7 @@ template <class T> void forward(const OpCall& call, const Tensor& x, Tensor& y, 
 
 // With M values a channel: dx = weight * invstd * (dy - sum(dy) / M - (x - mean) * invstd^2 * sum(dy (x - mean)) / M);
 // not training, mean and invstd are constants and the first term stands alone.
-template <class T>
-void backward(const OpCall& call, const Tensor& dy, const Tensor& x, Tensor& dx, Outputs& out) {
+template <class T> void backward(const OpCall& call, const Tensor& dy, const Tensor& x, Tensor& dx, Outputs& out) {
   const bool training = call.get<NormAttrs>().training;
   const Layout l(x);
   const Tensor flat_x = l.flat(x);
@@ -159,20 +154,18 @@ void backward(const OpCall& call, const Tensor& dy, const Tensor& x, Tensor& dx,
   std::vector<T> db(static_cast<std::size_t>(l.channels));
   std::vector<T> dw(static_cast<std::size_t>(l.channels));
   channel_sums<T>(l, read_dy, nullptr, db.data(), [](T g, T, std::int64_t) { return g; });
-  channel_sums<T>(l, read_x, &read_dy, dw.data(),
-                  [&](T v, T g, std::int64_t c) { return g * (v - mean[c]); });
+  channel_sums<T>(l, read_x, &read_dy, dw.data(), [&](T v, T g, std::int64_t c) { return g * (v - mean[c]); });
   std::vector<Scale<T>> scales;
   const auto count = static_cast<T>(l.per_channel);
   for (std::int64_t c = 0; c < l.channels; ++c) {
     T& sum = dw[static_cast<std::size_t>(c)];
-    scales.push_back({mean[c], weight ? invstd[c] * weight[c] : invstd[c],
-                      db[static_cast<std::size_t>(c)] / count, invstd[c] * invstd[c] * (sum / count)});
+    scales.push_back({mean[c], weight ? invstd[c] * weight[c] : invstd[c], db[static_cast<std::size_t>(c)] / count,
+                      invstd[c] * invstd[c] * (sum / count)});
     sum *= invstd[c];
   }
   if (training) {
-    map_channels<T>(l, read_x, &read_dy, dx, scales, [](T v, T g, const Scale<T>& k) {
-      return (g - k.shift - (v - k.mean) * k.slope) * k.scale;
-    });
+    map_channels<T>(l, read_x, &read_dy, dx, scales,
+                    [](T v, T g, const Scale<T>& k) { return (g - k.shift - (v - k.mean) * k.slope) * k.scale; });
   } else {
     map_channels<T>(l, read_dy, nullptr, dx, scales, [](T g, T, const Scale<T>& k) { return g * k.scale; });
   }

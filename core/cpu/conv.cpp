@@ -49,8 +49,8 @@ Axis adjoint_axis(std::int64_t kernel, std::int64_t inputs, std::int64_t stride,
 
 namespace {
 
-inline constexpr std::int64_t kPixels = 1024;  // of the output that one thread takes at a time, about
-inline constexpr std::int64_t kPartials = 16;  // sums over parts of the batch, at most
+inline constexpr std::int64_t kPixels = 1024;              // of the output that one thread takes at a time, about
+inline constexpr std::int64_t kPartials = 16;              // sums over parts of the batch, at most
 inline constexpr std::int64_t kPartialElements = 1 << 24;  // and all of them together
 
 // out[n, g * outputs + m, ..] = bias + sum over (c, tap) of weights[g * outputs + m][c, tap] * x[n, g * inputs + c, ..]
@@ -62,19 +62,16 @@ template <class T> struct Correlation {
   const T* bias;     // or null
   T* out;
   Shape out_strides;
-  std::int64_t depth() const {
-    return inputs * static_cast<std::int64_t>(rows.taps.size() * cols.taps.size());
-  }
+  std::int64_t depth() const { return inputs * static_cast<std::int64_t>(rows.taps.size() * cols.taps.size()); }
 };
 
 // Offsets of (channel, tap) in a window of the given size.
-std::vector<std::int32_t> tap_offsets(const Axis& rows, const Axis& cols, std::int64_t channels,
-                                      std::int64_t height, std::int64_t width) {
+std::vector<std::int32_t> tap_offsets(const Axis& rows, const Axis& cols, std::int64_t channels, std::int64_t height,
+                                      std::int64_t width) {
   std::vector<std::int32_t> offsets;
   for (std::int64_t c = 0; c < channels; ++c)
     for (std::int64_t y : rows.taps)
-      for (std::int64_t x : cols.taps)
-        offsets.push_back(static_cast<std::int32_t>((c * height + y) * width + x));
+      for (std::int64_t x : cols.taps) offsets.push_back(static_cast<std::int32_t>((c * height + y) * width + x));
   return offsets;
 }
 
@@ -231,15 +228,14 @@ template <class T> void correlate(const Correlation<T>& p) {
   for_tasks(parts * bands * p.groups, n * pixels * p.groups * p.outputs * p.depth(), [&](std::int64_t i) {
     const std::int64_t image = i / p.groups / bands * images;
     const std::int64_t row = i / p.groups % bands * rows;
-    Band<T>(p, image, std::min(images, n - image), i % p.groups, row, std::min(rows, p.rows.count - row))
-        .run();
+    Band<T>(p, image, std::min(images, n - image), i % p.groups, row, std::min(rows, p.rows.count - row)).run();
   });
 }
 
 // The weights of the given taps as [channels out, channels in * taps], by group; `swap` turns the two around.
 template <class T>
-void arrange_weights(const Tensor& weight, const Loaded<T>& w, std::int64_t groups, bool swap,
-                     const Axis& rows, const Axis& cols, T* out) {
+void arrange_weights(const Tensor& weight, const Loaded<T>& w, std::int64_t groups, bool swap, const Axis& rows,
+                     const Axis& cols, T* out) {
   const std::int64_t first = weight.size(0) / groups;
   const std::int64_t second = weight.size(1);
   const Shape& s = w.strides();
@@ -280,8 +276,8 @@ template <class T> void backward_input_of(const OpCall& call, Tensor& out) {
     const Axis cols =
         adjoint_axis(weight.size(3), out.size(3), a.stride[1], a.padding[1], a.dilation[1], i % a.stride[1]);
     arrange_weights(weight, w, a.groups, true, rows, cols, arranged.as<T>());
-    correlate<T>({call[0], rows, cols, a.groups, weight.size(0) / a.groups, weight.size(1), arranged.as<T>(),
-                  nullptr, dx.data(), out.strides()});
+    correlate<T>({call[0], rows, cols, a.groups, weight.size(0) / a.groups, weight.size(1), arranged.as<T>(), nullptr,
+                  dx.data(), out.strides()});
   }
   dx.store();
 }
@@ -293,9 +289,7 @@ template <class T> struct WeightGradient {
   Axis rows, cols;
   std::int64_t groups, inputs, outputs;
 
-  std::int64_t depth() const {
-    return inputs * static_cast<std::int64_t>(rows.taps.size() * cols.taps.size());
-  }
+  std::int64_t depth() const { return inputs * static_cast<std::int64_t>(rows.taps.size() * cols.taps.size()); }
 
   void add_images(std::int64_t image, std::int64_t end, std::int64_t group, T* sum) const {
     const std::int64_t height = rows.padded(rows.count);

@@ -58,8 +58,7 @@ template <class T> void cross_entropy_of(const OpCall& call, Outputs& out) {
   if (a.reduction == static_cast<int>(Reduction::none))
     return store(out[0].dtype(), losses, out[0].raw(), 1, rows.count, counts);
   T loss = blocked_sum<T>(rows.count, [&](std::int64_t i) { return losses[i]; });
-  if (a.reduction == static_cast<int>(Reduction::mean))
-    loss /= static_cast<T>(counted);  // 0/0: NaN, as it should
+  if (a.reduction == static_cast<int>(Reduction::mean)) loss /= static_cast<T>(counted);  // 0/0: NaN, as it should
   store(out[0].dtype(), &loss, out[0].raw(), 1, 1, counts);
 }
 
@@ -75,8 +74,7 @@ template <class T> void cross_entropy_backward_of(const OpCall& call, Outputs& o
   const Loaded<T> grads(dy, Loaded<T>::As::rows);
   const RowReader<T> read(call[1], rows);
   const RowWriter<T> write(out[0], rows);
-  const T off =
-      static_cast<T>(a.label_smoothing / static_cast<double>(std::max<std::int64_t>(1, rows.length)));
+  const T off = static_cast<T>(a.label_smoothing / static_cast<double>(std::max<std::int64_t>(1, rows.length)));
   const T on = static_cast<T>(1 - a.label_smoothing);
   for_rows<T>(rows, 2, out[0].dtype(), [&](std::int64_t row, T* buffer, CastCounts* counts) {
     const T* logp = read(row, buffer);

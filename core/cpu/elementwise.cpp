@@ -72,8 +72,7 @@ template <template <class> class F, int N> void logical(const OpCall& c, Outputs
 }
 
 void where(const OpCall& c, Outputs& out) {
-  visit_compute(operand_dtype(c, 1),
-                [&]<class C>(C) { run<C, 3>(c, out, functors::Where<C>{}, scalar_of<C>(c, 3)); });
+  visit_compute(operand_dtype(c, 1), [&]<class C>(C) { run<C, 3>(c, out, functors::Where<C>{}, scalar_of<C>(c, 3)); });
 }
 
 }  // namespace

@@ -17,8 +17,7 @@ void column_tile(const Gemm<T>& g, std::int64_t k0, std::int64_t depth, std::int
   t.a_stride = g.a.col_stride;
   t.b = g.b.data + k0 * g.b.row_stride + j * g.b.col_stride;
   t.b_stride = g.b.row_stride;
-  if (g.m > kTileRows || g.b.col_stride != 1 ||
-      cols < kTileCols<T>) {  // else b is read once only, and as it lies
+  if (g.m > kTileRows || g.b.col_stride != 1 || cols < kTileCols<T>) {  // else b is read once only, and as it lies
     pack_columns({t.b, g.b.row_stride, g.b.col_stride}, depth, cols, packed);
     t.b = packed;
     t.b_stride = kTileCols<T>;

@@ -6,8 +6,7 @@
 #include "gemm.h"
 
 #ifdef __GNUC__
-#pragma GCC diagnostic ignored \
-    "-Wignored-attributes"  // alignment of vector types given to templates: not lost
+#pragma GCC diagnostic ignored "-Wignored-attributes"  // alignment of vector types given to templates: not lost
 #endif
 
 namespace gradual::cpu {
@@ -75,8 +74,7 @@ template <class T, int R, int V, class Index> void block(const Tile<T>& t, const
   }
 }
 
-template <class T, int V, class Index>
-void rows_of(const Tile<T>& t, const Index& at, int r0, int rows, int c0) {
+template <class T, int V, class Index> void rows_of(const Tile<T>& t, const Index& at, int r0, int rows, int c0) {
   switch (rows) {
     case 1: return block<T, 1, V>(t, at, r0, c0);
     case 2: return block<T, 2, V>(t, at, r0, c0);

@@ -37,8 +37,7 @@ void check_indices(const OpCall& c, const Tensor& index, std::int64_t size) {
 
 // A loop over `sizes` of a target and a source, one of them found by the index: view[0] is what is looked up along
 // `dim` (its stride there is 0: the index says where), view[1] the index, view[2] the other.
-Loop index_loop(const Tensor& looked_up, const Tensor& index, const Tensor& other, const Shape& sizes,
-                int dim) {
+Loop index_loop(const Tensor& looked_up, const Tensor& index, const Tensor& other, const Shape& sizes, int dim) {
   Loop loop;
   loop.operands = 3;
   loop.ndim = sizes.size();
@@ -75,8 +74,7 @@ void look_up(const Tensor& out, const Tensor& x, int dim, const Tensor& index) {
     const auto* at = reinterpret_cast<const std::int64_t*>(loop.view[1].data);
     auto* to = reinterpret_cast<W*>(loop.view[2].data);
     const int last = loop.ndim - 1;
-    const std::int64_t step[3] = {loop.view[0].strides[last], loop.view[1].strides[last],
-                                  loop.view[2].strides[last]};
+    const std::int64_t step[3] = {loop.view[0].strides[last], loop.view[1].strides[last], loop.view[2].strides[last]};
     parallel_for(loop.numel, kGrain, [&](std::int64_t begin, std::int64_t end) {
       for_rows(loop, begin, end - begin, [&](const std::int64_t* o, std::int64_t n) {
         const W* source = from + o[0];
@@ -85,8 +83,7 @@ void look_up(const Tensor& out, const Tensor& x, int dim, const Tensor& index) {
         if (step[1] == 0 && step[0] == 1 && step[2] == 1) {
           std::copy_n(source + *i * jump, n, target);
         } else {
-          for (std::int64_t k = 0; k < n; ++k)
-            target[k * step[2]] = source[k * step[0] + i[k * step[1]] * jump];
+          for (std::int64_t k = 0; k < n; ++k) target[k * step[2]] = source[k * step[0] + i[k * step[1]] * jump];
         }
       });
     });
@@ -98,8 +95,7 @@ template <class C> void add_rows(const Loop& loop, std::int64_t jump) {
   const auto* at = reinterpret_cast<const std::int64_t*>(loop.view[1].data);
   const auto* from = reinterpret_cast<const C*>(loop.view[2].data);
   const int last = loop.ndim - 1;
-  const std::int64_t step[3] = {loop.view[0].strides[last], loop.view[1].strides[last],
-                                loop.view[2].strides[last]};
+  const std::int64_t step[3] = {loop.view[0].strides[last], loop.view[1].strides[last], loop.view[2].strides[last]};
   for_rows(loop, 0, loop.numel, [&](const std::int64_t* o, std::int64_t n) {
     C* target = to + o[0];
     const C* source = from + o[2];
@@ -115,8 +111,7 @@ template <class C> void add_rows(const Loop& loop, std::int64_t jump) {
 }
 
 // acc[position with the index's value at dim] += src[position] for positions in `sizes`; acc and src are of type C.
-template <class C>
-void add_at(const Tensor& acc, int dim, const Tensor& index, const Tensor& src, const Shape& sizes) {
+template <class C> void add_at(const Tensor& acc, int dim, const Tensor& index, const Tensor& src, const Shape& sizes) {
   if (numel(sizes) == 0) return;
   const Loop loop = index_loop(acc, index, src, sizes, dim);
   const std::int64_t jump = acc.ndim() > 0 ? acc.strides()[dim] : 0;
@@ -140,8 +135,7 @@ void add_at(const Tensor& acc, int dim, const Tensor& index, const Tensor& src, 
 }
 
 // Sums in the compute type and rounds once: out = (x or zeros) with src added at the index.
-void sum_at(const Tensor& out, const Tensor& x, int dim, const Tensor& index, const Tensor& src,
-            const Shape& sizes) {
+void sum_at(const Tensor& out, const Tensor& x, int dim, const Tensor& index, const Tensor& src, const Shape& sizes) {
   const CategoryScope scope(Category::workspace);
   visit_compute(out.dtype(), [&]<class C>(C) {
     const bool same = out.dtype() == dtype_of<C>;

@@ -16,8 +16,8 @@ namespace {
 // The operand to read while x is written: a copy where both lie on one storage in different geometry, for then a write
 // could change what is yet to be read.
 Tensor readable(const Tensor& x, const Tensor& source) {
-  const bool same = source.sizes() == x.sizes() && source.strides() == x.strides() &&
-                    source.offset() == x.offset() && source.dtype() == x.dtype();
+  const bool same = source.sizes() == x.sizes() && source.strides() == x.strides() && source.offset() == x.offset() &&
+                    source.dtype() == x.dtype();
   if (!source.shares_storage(x) || same) return source;
   const CategoryScope scope(Category::workspace);
   const Tensor copy = empty(source.sizes(), {.dtype = source.dtype()});

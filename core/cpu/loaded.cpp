@@ -54,9 +54,7 @@ template <class T> void load_rows(const Tensor& t, const Shape& sizes, T* out) {
 
 }  // namespace
 
-bool rounds_to_tf32(DType dtype) {
-  return dtype == DType::f32 && matmul_precision() == MatmulPrecision::tf32;
-}
+bool rounds_to_tf32(DType dtype) { return dtype == DType::f32 && matmul_precision() == MatmulPrecision::tf32; }
 
 void round_tf32(float* values, std::int64_t n) {
   for (std::int64_t i = 0; i < n; ++i) {
@@ -78,8 +76,7 @@ template <class T> Loaded<T>::Loaded(const Tensor& t, As as) : strides_(t.stride
   if (as_it_lies && gapless(t, sizes)) {
     const auto* from = static_cast<const char*>(t.raw());
     parallel_for(n, kGrain, [&](std::int64_t begin, std::int64_t end) {
-      load(t.dtype(), from + begin * static_cast<std::int64_t>(size_of(t.dtype())), 1, to + begin,
-           end - begin);
+      load(t.dtype(), from + begin * static_cast<std::int64_t>(size_of(t.dtype())), 1, to + begin, end - begin);
     });
   } else {
     load_rows(t, sizes, to);
@@ -89,8 +86,7 @@ template <class T> Loaded<T>::Loaded(const Tensor& t, As as) : strides_(t.stride
   }
   if constexpr (std::is_same_v<T, float>) {
     if (tf32)
-      parallel_for(n, kGrain,
-                   [&](std::int64_t begin, std::int64_t end) { round_tf32(to + begin, end - begin); });
+      parallel_for(n, kGrain, [&](std::int64_t begin, std::int64_t end) { round_tf32(to + begin, end - begin); });
   }
 }
 

@@ -140,34 +140,31 @@ Loop make_loop(const Tensor& out, const Tensor* const* inputs, int n) {
 void gather_raw(const Loop& loop, const View& view, std::int64_t position, std::int64_t n, void* out) {
   visit_width(size_of(view.dtype), [&]<class W>(W) {
     const std::int64_t step = view.strides[loop.ndim - 1];
-    for_pieces(loop, view.strides, position, n,
-               [&](std::int64_t offset, std::int64_t length, std::int64_t done) {
-                 const W* from = reinterpret_cast<const W*>(view.data) + offset;
-                 W* to = static_cast<W*>(out) + done;
-                 if (step == 1) {
-                   for (std::int64_t i = 0; i < length; ++i) to[i] = from[i];
-                 } else {
-                   for (std::int64_t i = 0; i < length; ++i) to[i] = from[i * step];
-                 }
-               });
+    for_pieces(loop, view.strides, position, n, [&](std::int64_t offset, std::int64_t length, std::int64_t done) {
+      const W* from = reinterpret_cast<const W*>(view.data) + offset;
+      W* to = static_cast<W*>(out) + done;
+      if (step == 1) {
+        for (std::int64_t i = 0; i < length; ++i) to[i] = from[i];
+      } else {
+        for (std::int64_t i = 0; i < length; ++i) to[i] = from[i * step];
+      }
+    });
   });
 }
 
 void scatter_raw(const Loop& loop, const View& view, std::int64_t position, std::int64_t n, const void* in) {
   visit_width(size_of(view.dtype), [&]<class W>(W) {
     const std::int64_t step = view.strides[loop.ndim - 1];
-    for_pieces(loop, view.strides, position, n,
-               [&](std::int64_t offset, std::int64_t length, std::int64_t done) {
-                 const W* from = static_cast<const W*>(in) + done;
-                 W* to = reinterpret_cast<W*>(view.data) + offset;
-                 for (std::int64_t i = 0; i < length; ++i) to[i * step] = from[i];
-               });
+    for_pieces(loop, view.strides, position, n, [&](std::int64_t offset, std::int64_t length, std::int64_t done) {
+      const W* from = static_cast<const W*>(in) + done;
+      W* to = reinterpret_cast<W*>(view.data) + offset;
+      for (std::int64_t i = 0; i < length; ++i) to[i * step] = from[i];
+    });
   });
 }
 
 template <class C>
-const C* fetch(const Loop& loop, const View& view, std::int64_t position, std::int64_t n, C* buffer,
-               void* scratch) {
+const C* fetch(const Loop& loop, const View& view, std::int64_t position, std::int64_t n, C* buffer, void* scratch) {
   const bool same = view.dtype == dtype_of<C>;
   const char* p = together(loop, view, position, n);
   if (p && same) return reinterpret_cast<const C*>(p);
@@ -177,8 +174,8 @@ const C* fetch(const Loop& loop, const View& view, std::int64_t position, std::i
 }
 
 template <class C>
-void put(const Loop& loop, const View& view, std::int64_t position, std::int64_t n, const C* values,
-         void* scratch, CastCounts* counts) {
+void put(const Loop& loop, const View& view, std::int64_t position, std::int64_t n, const C* values, void* scratch,
+         CastCounts* counts) {
   char* p = together(loop, view, position, n);
   std::int64_t wrapped[kBlock];
   if constexpr (std::is_same_v<C, std::int64_t>) {
@@ -211,8 +208,8 @@ CastCounts* counts_for(DType from, DType to) {
 namespace {
 
 template <class C>
-void run_chunk(const Loop& loop, C scalar, BlockFn<C> fn, const void* functor, std::int64_t begin,
-               std::int64_t end, CastCounts* counts) {
+void run_chunk(const Loop& loop, C scalar, BlockFn<C> fn, const void* functor, std::int64_t begin, std::int64_t end,
+               CastCounts* counts) {
   alignas(64) C buffers[kMaxOperands][kBlock];
   alignas(64) std::uint64_t scratch[kBlock];
   const C* in[kMaxOperands];
@@ -240,8 +237,7 @@ void run_chunk(const Loop& loop, C scalar, BlockFn<C> fn, const void* functor, s
 }  // namespace
 
 template <class C>
-void run_elementwise(Tensor& out, const Tensor* const* inputs, int n, C scalar, BlockFn<C> fn,
-                     const void* functor) {
+void run_elementwise(Tensor& out, const Tensor* const* inputs, int n, C scalar, BlockFn<C> fn, const void* functor) {
   const std::int64_t numel = out.numel();
   if (numel == 0) return;
   bool direct = out.is_contiguous() && out.dtype() == dtype_of<C>;
@@ -272,15 +268,12 @@ void run_elementwise(Tensor& out, const Tensor* const* inputs, int n, C scalar, 
 
 template const float* fetch(const Loop&, const View&, std::int64_t, std::int64_t, float*, void*);
 template const double* fetch(const Loop&, const View&, std::int64_t, std::int64_t, double*, void*);
-template const std::int64_t* fetch(const Loop&, const View&, std::int64_t, std::int64_t, std::int64_t*,
-                                   void*);
+template const std::int64_t* fetch(const Loop&, const View&, std::int64_t, std::int64_t, std::int64_t*, void*);
 template void put(const Loop&, const View&, std::int64_t, std::int64_t, const float*, void*, CastCounts*);
 template void put(const Loop&, const View&, std::int64_t, std::int64_t, const double*, void*, CastCounts*);
-template void put(const Loop&, const View&, std::int64_t, std::int64_t, const std::int64_t*, void*,
-                  CastCounts*);
+template void put(const Loop&, const View&, std::int64_t, std::int64_t, const std::int64_t*, void*, CastCounts*);
 template void run_elementwise(Tensor&, const Tensor* const*, int, float, BlockFn<float>, const void*);
 template void run_elementwise(Tensor&, const Tensor* const*, int, double, BlockFn<double>, const void*);
-template void run_elementwise(Tensor&, const Tensor* const*, int, std::int64_t, BlockFn<std::int64_t>,
-                              const void*);
+template void run_elementwise(Tensor&, const Tensor* const*, int, std::int64_t, BlockFn<std::int64_t>, const void*);
 
 }  // namespace gradual::cpu

@@ -13,9 +13,8 @@
 namespace gradual::cpu {
 
 inline constexpr int kMaxOperands = 4;
-inline constexpr std::int64_t kBlock = 1024;  // elements that pass through one buffer
-inline constexpr std::int64_t kGrain =
-    32768;  // elements that one thread takes at a time; fixed, so bits are too
+inline constexpr std::int64_t kBlock = 1024;   // elements that pass through one buffer
+inline constexpr std::int64_t kGrain = 32768;  // elements that one thread takes at a time; fixed, so bits are too
 
 // Calls f with a value of the type that elements of dtype d are computed in: double, float or int64.
 template <class F> decltype(auto) visit_compute(DType d, const F& f) {
@@ -35,16 +34,13 @@ inline void load(DType d, const void* p, std::int64_t stride, double* out, std::
 inline void load(DType d, const void* p, std::int64_t stride, std::int64_t* out, std::int64_t n) {
   load_to_i64(d, p, stride, out, n);
 }
-inline void store(DType d, const float* in, void* p, std::int64_t stride, std::int64_t n,
-                  CastCounts* counts) {
+inline void store(DType d, const float* in, void* p, std::int64_t stride, std::int64_t n, CastCounts* counts) {
   store_from_float(d, in, p, stride, n, counts);
 }
-inline void store(DType d, const double* in, void* p, std::int64_t stride, std::int64_t n,
-                  CastCounts* counts) {
+inline void store(DType d, const double* in, void* p, std::int64_t stride, std::int64_t n, CastCounts* counts) {
   store_from_double(d, in, p, stride, n, counts);
 }
-inline void store(DType d, const std::int64_t* in, void* p, std::int64_t stride, std::int64_t n,
-                  CastCounts* counts) {
+inline void store(DType d, const std::int64_t* in, void* p, std::int64_t stride, std::int64_t n, CastCounts* counts) {
   store_from_i64(d, in, p, stride, n, counts);
 }
 
@@ -114,8 +110,7 @@ template <class F> void for_rows(const Loop& loop, std::int64_t position, std::i
 }
 // The same for one operand: f(offset of the piece, its length, elements done).
 template <class F>
-void for_pieces(const Loop& loop, const std::int64_t* strides, std::int64_t position, std::int64_t n,
-                const F& f) {
+void for_pieces(const Loop& loop, const std::int64_t* strides, std::int64_t position, std::int64_t n, const F& f) {
   const int last = loop.ndim - 1;
   std::int64_t index[kMaxDims];
   std::int64_t offset = offset_of(loop, strides, position);
@@ -140,12 +135,11 @@ void for_pieces(const Loop& loop, const std::int64_t* strides, std::int64_t posi
 // Elements [position, position + n) of an operand: in place where they lie together in type C, or in `buffer` (n
 // elements). `scratch` holds n elements of any dtype.
 template <class C>
-const C* fetch(const Loop& loop, const View& view, std::int64_t position, std::int64_t n, C* buffer,
-               void* scratch);
+const C* fetch(const Loop& loop, const View& view, std::int64_t position, std::int64_t n, C* buffer, void* scratch);
 // Rounds n elements to an operand. Integers wrap where the dtype is too small, as they do in C.
 template <class C>
-void put(const Loop& loop, const View& view, std::int64_t position, std::int64_t n, const C* values,
-         void* scratch, CastCounts* counts);
+void put(const Loop& loop, const View& view, std::int64_t position, std::int64_t n, const C* values, void* scratch,
+         CastCounts* counts);
 // Where elements [position, position + n) lie side by side, their address; else null.
 char* together(const Loop& loop, const View& view, std::int64_t position, std::int64_t n);
 // Moves elements as they are between an operand and contiguous memory.
@@ -162,12 +156,10 @@ template <class C> using BlockFn = void (*)(const void* functor, C* out, const C
 
 // Runs fn over out and the inputs. An undefined input is the number `scalar`.
 template <class C>
-void run_elementwise(Tensor& out, const Tensor* const* inputs, int n, C scalar, BlockFn<C> fn,
-                     const void* functor);
+void run_elementwise(Tensor& out, const Tensor* const* inputs, int n, C scalar, BlockFn<C> fn, const void* functor);
 
 // The inner loop of a functor of N arguments.
-template <class C, int N, class F>
-void block_of(const void* functor, C* out, const C* const* in, std::int64_t n) {
+template <class C, int N, class F> void block_of(const void* functor, C* out, const C* const* in, std::int64_t n) {
   const F f = *static_cast<const F*>(functor);
   const C* a = in[0];
   if constexpr (N == 1) {

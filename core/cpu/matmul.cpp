@@ -59,10 +59,9 @@ void run_batches(const Gemm<T>& g, const Shape& batch, const Shape& a_strides, c
   if (work >= 4 * kWorthThreads || count == 1) {
     for (std::int64_t i = 0; i < count; ++i) gemm(one(i));
   } else {
-    parallel_for(count, std::max<std::int64_t>(1, kWorthThreads / work),
-                 [&](std::int64_t begin, std::int64_t end) {
-                   for (std::int64_t i = begin; i < end; ++i) gemm_serial(one(i));
-                 });
+    parallel_for(count, std::max<std::int64_t>(1, kWorthThreads / work), [&](std::int64_t begin, std::int64_t end) {
+      for (std::int64_t i = begin; i < end; ++i) gemm_serial(one(i));
+    });
   }
 }
 

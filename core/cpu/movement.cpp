@@ -55,22 +55,21 @@ void copy_crossing(Loop loop, int cross) {
   const std::int64_t column_step = loop.view[1].strides[last];
   const std::int64_t row_tiles = (rows + kTile - 1) / kTile;
   visit_width(size_of(loop.view[0].dtype), [&]<class W>(W) {
-    parallel_for(
-        loop.numel / columns / rows * row_tiles, std::max<std::int64_t>(1, kGrain / (kTile * columns)),
-        [&](std::int64_t begin, std::int64_t end) {
-          for (std::int64_t task = begin; task < end; ++task) {
-            const std::int64_t first = task % row_tiles * kTile;
-            const std::int64_t position = (task / row_tiles * rows + first) * columns;
-            W* to = reinterpret_cast<W*>(loop.view[0].data) + offset_of(loop, loop.view[0].strides, position);
-            const W* from = reinterpret_cast<const W*>(loop.view[1].data) +
-                            offset_of(loop, loop.view[1].strides, position);
-            const std::int64_t height = std::min(kTile, rows - first);
-            for (std::int64_t j = 0; j < columns; j += kTile)
-              for (std::int64_t r = 0; r < height; ++r)
-                for (std::int64_t k = j; k < std::min(columns, j + kTile); ++k)
-                  to[r * row_step + k] = from[r + k * column_step];
-          }
-        });
+    parallel_for(loop.numel / columns / rows * row_tiles, std::max<std::int64_t>(1, kGrain / (kTile * columns)),
+                 [&](std::int64_t begin, std::int64_t end) {
+                   for (std::int64_t task = begin; task < end; ++task) {
+                     const std::int64_t first = task % row_tiles * kTile;
+                     const std::int64_t position = (task / row_tiles * rows + first) * columns;
+                     W* to = reinterpret_cast<W*>(loop.view[0].data) + offset_of(loop, loop.view[0].strides, position);
+                     const W* from = reinterpret_cast<const W*>(loop.view[1].data) +
+                                     offset_of(loop, loop.view[1].strides, position);
+                     const std::int64_t height = std::min(kTile, rows - first);
+                     for (std::int64_t j = 0; j < columns; j += kTile)
+                       for (std::int64_t r = 0; r < height; ++r)
+                         for (std::int64_t k = j; k < std::min(columns, j + kTile); ++k)
+                           to[r * row_step + k] = from[r + k * column_step];
+                   }
+                 });
   });
 }
 
@@ -120,8 +119,7 @@ void tril(const OpCall& c, Outputs& out) {
   const std::size_t width = size_of(out[0].dtype());
   auto* data = static_cast<char*>(out[0].raw());
   for (std::int64_t r = 0; r < out[0].numel() / columns; ++r) {
-    const std::int64_t kept =
-        std::clamp<std::int64_t>(r % rows + c.get<TrilAttrs>().diagonal + 1, 0, columns);
+    const std::int64_t kept = std::clamp<std::int64_t>(r % rows + c.get<TrilAttrs>().diagonal + 1, 0, columns);
     std::memset(data + static_cast<std::size_t>(r * columns + kept) * width, 0,
                 static_cast<std::size_t>(columns - kept) * width);
   }
@@ -138,8 +136,7 @@ void copy_elements(const Tensor& out, const Tensor& x) {
     convert(x.dtype(), loop.view[1].data, out.dtype(), loop.view[0].data, loop.numel, counts);
     return;
   }
-  if (const int cross = crossing_dim(loop); cross >= 0 && x.dtype() == out.dtype())
-    return copy_crossing(loop, cross);
+  if (const int cross = crossing_dim(loop); cross >= 0 && x.dtype() == out.dtype()) return copy_crossing(loop, cross);
   parallel_for(loop.numel, kGrain, [&](std::int64_t begin, std::int64_t end) {
     CastCounts chunk;
     for (std::int64_t at = begin; at < end;) {

@@ -56,8 +56,7 @@ template <class T, bool kCenter> void normalize_rows_backward(const OpCall& call
   const Parameter<T> weight(call[2]);
   const Parameter<T> means(kCenter ? call[3] : Tensor());
   const Parameter<T> scales(call[kCenter ? 4 : 3]);
-  const std::int64_t grain =
-      std::max({std::int64_t{1}, kGrain / std::max<std::int64_t>(1, n), (rows.count + 63) / 64});
+  const std::int64_t grain = std::max({std::int64_t{1}, kGrain / std::max<std::int64_t>(1, n), (rows.count + 63) / 64});
   const std::int64_t parts = (rows.count + grain - 1) / grain;
   const Scratch sums(static_cast<std::size_t>(std::max<std::int64_t>(1, parts) * 2 * n) * sizeof(T) + 1);
   std::fill(sums.as<T>(), sums.as<T>() + 2 * n, T{0});
@@ -101,8 +100,7 @@ template <bool kCenter> void normalize(const OpCall& call, Outputs& out) {
   visit_floating(out[0].dtype(), [&](auto zero) { normalize_rows<decltype(zero), kCenter>(call, out); });
 }
 template <bool kCenter> void normalize_backward(const OpCall& call, Outputs& out) {
-  visit_floating(out[0].dtype(),
-                 [&](auto zero) { normalize_rows_backward<decltype(zero), kCenter>(call, out); });
+  visit_floating(out[0].dtype(), [&](auto zero) { normalize_rows_backward<decltype(zero), kCenter>(call, out); });
 }
 
 }  // namespace

@@ -123,8 +123,7 @@ template <class C, class F> void run(const OpCall& c, const UpdateAttrs& how, co
 // Stochastic gradient descent with momentum, dampening, Nesterov's look-ahead (Sutskever et al. 2013) and L2 decay.
 template <class C>
 void sgd(const SgdAttrs& a, C* __restrict w, const C* __restrict g, C* __restrict m, std::int64_t n) {
-  const auto lr = static_cast<C>(a.lr), decay = static_cast<C>(a.weight_decay),
-             mu = static_cast<C>(a.momentum);
+  const auto lr = static_cast<C>(a.lr), decay = static_cast<C>(a.weight_decay), mu = static_cast<C>(a.momentum);
   const auto fresh = static_cast<C>(1 - a.dampening), scale = static_cast<C>(a.update.inverse_scale);
   const bool nesterov = a.nesterov;
   if (!m) {
@@ -209,8 +208,7 @@ void sgd_pure(const SgdAttrs& a, DType dtype, float* w, const float* g, float* m
   op(w, n, [&](std::int64_t i) { return w[i] - lr * d[i]; });
 }
 
-void adam_pure(const AdamAttrs& a, DType dtype, float* w, const float* g, float* m, float* v,
-               std::int64_t n) {
+void adam_pure(const AdamAttrs& a, DType dtype, float* w, const float* g, float* m, float* v, std::int64_t n) {
   const AdamNumbers<float> k(a);
   Rounded op(dtype);
   float d[kBlock];
@@ -244,9 +242,8 @@ void adam_step(const OpCall& c, Outputs&) {
   const DType dtype = c[kParam].dtype();
   if (!c[kMoment].defined() || !c[kMoment + 1].defined()) fail(describe(c) + ": needs two moments");
   if (dtype == DType::f64) {
-    run<double>(c, a.update, [&](double* w, const double* g, double* m, double* v, std::int64_t n) {
-      adam(a, w, g, m, v, n);
-    });
+    run<double>(c, a.update,
+                [&](double* w, const double* g, double* m, double* v, std::int64_t n) { adam(a, w, g, m, v, n); });
   } else {
     run<float>(c, a.update, [&](float* w, const float* g, float* m, float* v, std::int64_t n) {
       a.update.pure ? adam_pure(a, dtype, w, g, m, v, n) : adam(a, w, g, m, v, n);
@@ -289,8 +286,7 @@ template <class C> std::int64_t unscale_as(const OpCall& c, C inverse) {
 void unscale(const OpCall& c, Outputs&) {
   const auto& a = c.get<UnscaleAttrs>();
   const auto inverse = static_cast<float>(a.inverse_scale);  // rounded once, for every dtype alike
-  const std::int64_t bad =
-      c[1].dtype() == DType::f64 ? unscale_as<double>(c, inverse) : unscale_as<float>(c, inverse);
+  const std::int64_t bad = c[1].dtype() == DType::f64 ? unscale_as<double>(c, inverse) : unscale_as<float>(c, inverse);
   auto* found = c[0].data<std::int64_t>();
   found[0] += bad;
   found[a.slot] += bad;

@@ -35,8 +35,7 @@ struct Planes {
     if (dense() && dtype == dtype_of<T>) return reinterpret_cast<const T*>(row(plane, 0));
     if (dense()) load(dtype, row(plane, 0), 1, buffer, size());
     else
-      for (std::int64_t y = 0; y < height; ++y)
-        load(dtype, row(plane, y), strides[3], buffer + y * width, width);
+      for (std::int64_t y = 0; y < height; ++y) load(dtype, row(plane, y), strides[3], buffer + y * width, width);
     return buffer;
   }
   template <class T> void write(std::int64_t plane, const T* values, CastCounts* counts) const {
@@ -66,8 +65,7 @@ std::vector<Span> window_spans(const PoolAttrs& a, int axis, std::int64_t inputs
   std::vector<Span> spans;
   for (std::int64_t o = 0; o < outputs; ++o) {
     const std::int64_t begin = o * a.stride[axis] - a.padding[axis];
-    spans.push_back(
-        {std::max<std::int64_t>(0, begin), std::min(inputs, begin + a.kernel[axis]), a.kernel[axis]});
+    spans.push_back({std::max<std::int64_t>(0, begin), std::min(inputs, begin + a.kernel[axis]), a.kernel[axis]});
   }
   return spans;
 }
@@ -98,8 +96,7 @@ inline std::int64_t whole_vectors(std::int64_t n) { return (n + kVector - 1) / k
 
 // best = the larger of it and of x, in n / kVector vectors; a NaN is larger than any number, the first of equals
 // stays. `taken` notes where it came from. Without branches.
-template <class T>
-void take_larger(const T* x, std::int64_t n, std::int32_t where, T* best, std::int32_t* taken) {
+template <class T> void take_larger(const T* x, std::int64_t n, std::int32_t where, T* best, std::int32_t* taken) {
   for (std::int64_t o = 0; o < n; o += kVector)
 #pragma omp simd
     for (std::int64_t i = o; i < o + kVector; ++i) {
@@ -175,8 +172,7 @@ struct MaxPlane {
         const std::int64_t from = (top + i) * in.width;
         phases.load(x + from, in.width, in.size() - from, pad);
         for (std::int64_t j = 0; j < a.kernel[1]; ++j)
-          take_larger(phases.part(j % stride) + j / stride, n, static_cast<std::int32_t>(i * in.width + j), y,
-                      taken);
+          take_larger(phases.part(j % stride) + j / stride, n, static_cast<std::int32_t>(i * in.width + j), y, taken);
       }
       const std::int64_t corner = top * in.width - pad;
       for (std::int64_t o = 0; o < out.width; ++o) index[o] = corner + o * stride + taken[o];
@@ -192,15 +188,14 @@ void max_pool2d(const OpCall& call, Outputs& out) {
   visit_floating(in.dtype, [&](auto zero) {
     using T = decltype(zero);
     const std::int64_t y_size = values.size() + kVector;
-    for_planes<T>(
-        values, in.size() + y_size + plane.memory(), [&](std::int64_t p, T* buffer, CastCounts* counts) {
-          T* y = buffer + in.size();
-          std::vector<std::int64_t> copy(static_cast<std::size_t>(indices.dense() ? 0 : values.size()));
-          auto* index = indices.dense() ? reinterpret_cast<std::int64_t*>(indices.row(p, 0)) : copy.data();
-          plane.run(in.read(p, buffer), y, index, y + y_size);
-          values.write(p, y, counts);
-          if (!indices.dense()) indices.write(p, index, nullptr);
-        });
+    for_planes<T>(values, in.size() + y_size + plane.memory(), [&](std::int64_t p, T* buffer, CastCounts* counts) {
+      T* y = buffer + in.size();
+      std::vector<std::int64_t> copy(static_cast<std::size_t>(indices.dense() ? 0 : values.size()));
+      auto* index = indices.dense() ? reinterpret_cast<std::int64_t*>(indices.row(p, 0)) : copy.data();
+      plane.run(in.read(p, buffer), y, index, y + y_size);
+      values.write(p, y, counts);
+      if (!indices.dense()) indices.write(p, index, nullptr);
+    });
   });
 }
 

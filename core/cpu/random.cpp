@@ -47,9 +47,8 @@ void dropout(const OpCall& c, Outputs& out) {
   loop.view[0] = make_view(out[0], x.sizes());
   loop.view[1] = make_view(x, x.sizes());
   simplify(loop, false);
-  visit_floating(x.dtype(), [&]<class C>(C) {
-    drop<C>(loop, c.get<DropoutAttrs>(), counts_for(dtype_of<C>, x.dtype()));
-  });
+  visit_floating(x.dtype(),
+                 [&]<class C>(C) { drop<C>(loop, c.get<DropoutAttrs>(), counts_for(dtype_of<C>, x.dtype())); });
 }
 
 }  // namespace

@@ -94,8 +94,7 @@ template <class C, std::int64_t kWidth, int kLevels> class Pairwise {
 };
 
 // One output's elements [begin, end).
-template <class C>
-C reduce_row(const Loop& row, const Reducer<C>& r, C param, std::int64_t begin, std::int64_t end) {
+template <class C> C reduce_row(const Loop& row, const Reducer<C>& r, C param, std::int64_t begin, std::int64_t end) {
   alignas(64) C buffer[kBlock];
   alignas(64) std::uint64_t scratch[kBlock];
   std::int64_t n = row.block(begin, end);
@@ -118,30 +117,28 @@ void reduce_rows(const Plan& p, const Reducer<C>& r, const C* params, C* partial
   char* data = p.kept.view[0].data;
   const std::int64_t step = p.kept.view[0].strides[p.kept.ndim - 1];
   if (segments == 1) {
-    parallel_for(p.outputs(), std::max<std::int64_t>(1, kGrain / each),
-                 [&](std::int64_t begin, std::int64_t end) {
-                   Loop row = p.reduced;
-                   for_pieces(p.kept, p.kept.view[0].strides, begin, end - begin,
-                              [&](std::int64_t offset, std::int64_t length, std::int64_t done) {
-                                for (std::int64_t i = 0, o = begin + done; i < length; ++i, ++o) {
-                                  row.view[0].data = data + (offset + i * step) * width;
-                                  partials[o] = reduce_row(row, r, params ? params[o] : C{}, 0, p.count());
-                                }
-                              });
+    parallel_for(p.outputs(), std::max<std::int64_t>(1, kGrain / each), [&](std::int64_t begin, std::int64_t end) {
+      Loop row = p.reduced;
+      for_pieces(p.kept, p.kept.view[0].strides, begin, end - begin,
+                 [&](std::int64_t offset, std::int64_t length, std::int64_t done) {
+                   for (std::int64_t i = 0, o = begin + done; i < length; ++i, ++o) {
+                     row.view[0].data = data + (offset + i * step) * width;
+                     partials[o] = reduce_row(row, r, params ? params[o] : C{}, 0, p.count());
+                   }
                  });
+    });
     return;
   }
-  parallel_for(p.outputs() * segments, std::max<std::int64_t>(1, kGrain / each),
-               [&](std::int64_t begin, std::int64_t end) {
-                 Loop row = p.reduced;
-                 for (std::int64_t task = begin; task < end; ++task) {
-                   const std::int64_t o = task / segments;
-                   const std::int64_t first = task % segments * kSegment;
-                   row.view[0].data = data + offset_of(p.kept, p.kept.view[0].strides, o) * width;
-                   partials[task] = reduce_row(row, r, params ? params[o] : C{}, first,
-                                               std::min(p.count(), first + kSegment));
-                 }
-               });
+  parallel_for(
+      p.outputs() * segments, std::max<std::int64_t>(1, kGrain / each), [&](std::int64_t begin, std::int64_t end) {
+        Loop row = p.reduced;
+        for (std::int64_t task = begin; task < end; ++task) {
+          const std::int64_t o = task / segments;
+          const std::int64_t first = task % segments * kSegment;
+          row.view[0].data = data + offset_of(p.kept, p.kept.view[0].strides, o) * width;
+          partials[task] = reduce_row(row, r, params ? params[o] : C{}, first, std::min(p.count(), first + kSegment));
+        }
+      });
 }
 
 // `width` columns at `data`, rows [begin, end).
@@ -184,11 +181,10 @@ void reduce_columns(const Plan& p, const Reducer<C>& r, const C* params, C* part
                    const std::int64_t first = task % segments * kRowSegment;
                    const std::int64_t column = task / segments % tiles * kTile;
                    const std::int64_t o = task / segments / tiles * m + column;
-                   reduce_tile(p, r,
-                               p.kept.view[0].data + offset_of(p.kept, p.kept.view[0].strides, o) * bytes,
+                   reduce_tile(p, r, p.kept.view[0].data + offset_of(p.kept, p.kept.view[0].strides, o) * bytes,
                                params ? params + o : nullptr, std::min(kTile, m - column), first,
-                               std::min(p.count(), first + kRowSegment),
-                               partials + o * segments + task % segments, segments);
+                               std::min(p.count(), first + kRowSegment), partials + o * segments + task % segments,
+                               segments);
                  }
                });
 }
@@ -277,9 +273,7 @@ template <class C, class Combine> constexpr C identity_of() {
 template <class C, template <class> class Map, template <class> class Combine> Reducer<C> reducer() {
   constexpr C kIdentity = identity_of<C, Combine<C>>();
   return {kIdentity,
-          [](const C* x, std::int64_t n, C param) {
-            return fold_run<C, Map<C>, Combine<C>>(x, n, param, kIdentity);
-          },
+          [](const C* x, std::int64_t n, C param) { return fold_run<C, Map<C>, Combine<C>>(x, n, param, kIdentity); },
           [](C* acc, const C* x, const C* params, std::int64_t n) {
             const Map<C> map{};
             const Combine<C> combine{};

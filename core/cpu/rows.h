@@ -35,8 +35,7 @@ inline Rows rows_of_last(const Shape& sizes, int dims) {
 // Reads rows: as they lie where they are T and side by side, else through the caller's buffer.
 template <class T> class RowReader {
  public:
-  RowReader(const Tensor& t, const Rows& rows)
-      : rows_(rows), dtype_(t.dtype()), data_(static_cast<char*>(t.raw())) {
+  RowReader(const Tensor& t, const Rows& rows) : rows_(rows), dtype_(t.dtype()), data_(static_cast<char*>(t.raw())) {
     if (t.is_contiguous()) return;
     copy_.emplace(t, Loaded<T>::As::rows);
     dtype_ = dtype_of<T>;
@@ -59,8 +58,7 @@ template <class T> class RowReader {
 // Writes rows of a row-major output: target() is where to compute one, store() rounds it into place.
 template <class T> class RowWriter {
  public:
-  RowWriter(Tensor& t, const Rows& rows)
-      : rows_(rows), dtype_(t.dtype()), data_(static_cast<char*>(t.raw())) {}
+  RowWriter(Tensor& t, const Rows& rows) : rows_(rows), dtype_(t.dtype()), data_(static_cast<char*>(t.raw())) {}
   T* target(std::int64_t row, T* buffer) const {
     return dtype_ == dtype_of<T> && rows_.inner == 1 ? reinterpret_cast<T*>(at(row)) : buffer;
   }
@@ -70,9 +68,7 @@ template <class T> class RowWriter {
   }
 
  private:
-  char* at(std::int64_t row) const {
-    return data_ + rows_.offset(row) * static_cast<std::int64_t>(size_of(dtype_));
-  }
+  char* at(std::int64_t row) const { return data_ + rows_.offset(row) * static_cast<std::int64_t>(size_of(dtype_)); }
   Rows rows_;
   DType dtype_;
   char* data_;

@@ -51,8 +51,7 @@ std::vector<amp::Recipe> recipes_for(const std::string& text) {
 }
 
 void list_recipes() {
-  for (const std::string& name : amp::recipe_names())
-    fmt::print("{:<14} {}\n", name, amp::recipe(name).description);
+  for (const std::string& name : amp::recipe_names()) fmt::print("{:<14} {}\n", name, amp::recipe(name).description);
   fmt::print(
       "fp16-static:S  fp16-master with the static loss scale S, for example fp16-static:1024\n"
       "O0, O1, O2, O3 Apex's names for fp32, amp-fp16, fp16-master and fp16-pure\n"
@@ -89,11 +88,9 @@ int run(int argc, char** argv) {
   app.add_option("--out", out, "folder for results.json, curves.csv and report.html")->capture_default_str();
   app.add_flag("--resume", options.resume, "go on where an interrupted run into the same folder stopped");
   app.add_flag("--quiet", quiet, "no progress, only the table");
-  app.add_option("--trace", options.trace,
-                 "write every op of one step of each recipe to FILE (none: to stdout)")
+  app.add_option("--trace", options.trace, "write every op of one step of each recipe to FILE (none: to stdout)")
       ->expected(0, 1);
-  app.add_option("--profile", options.profile, "write a profile of each run to FILE (none: to stdout)")
-      ->expected(0, 1);
+  app.add_option("--profile", options.profile, "write a profile of each run to FILE (none: to stdout)")->expected(0, 1);
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& e) { return app.exit(e) == 0 ? 0 : 2; }
@@ -116,11 +113,10 @@ int run(int argc, char** argv) {
   options.stop = [] { return interrupted != 0; };
   options.progress = lab::ProgressBar(quiet);
   if (!quiet)
-    fmt::print(stderr, "{} on {}: {} recipe(s), {} seed(s), {} epochs of {} samples\n", model, task.name,
-               chosen.size(), options.seeds, options.epochs, sample.train.size());
+    fmt::print(stderr, "{} on {}: {} recipe(s), {} seed(s), {} epochs of {} samples\n", model, task.name, chosen.size(),
+               options.seeds, options.epochs, sample.train.size());
   const std::vector<lab::Result> results = lab::compare(make, task, chosen, out, options);
-  fmt::print("\n{}\nreport: {}/report.html (beside it results.json and curves.csv)\n", lab::table(results),
-             out);
+  fmt::print("\n{}\nreport: {}/report.html (beside it results.json and curves.csv)\n", lab::table(results), out);
   if (interrupted) fmt::print("interrupted: the same command with --resume goes on\n");
   return interrupted ? 130 : 0;
 }

@@ -80,8 +80,7 @@ TEST_CASE("autocast() makes any callable run under it") {
 
 TEST_CASE("each lower op on f32 inputs equals the manual cast bit for bit") {
   const Tensor x = random({2, 6, 8}, 1), w = random({5, 8}, 2), bias = random({5}, 3);
-  const Tensor image = random({2, 3, 6, 6}, 4), kernel = random({4, 3, 3, 3}, 5),
-               kernel_bias = random({4}, 6);
+  const Tensor image = random({2, 3, 6, 6}, 4), kernel = random({4, 3, 3, 3}, 5), kernel_bias = random({4}, 6);
   const Tensor mask = random({6, 6}, 7) * 100;
   using Fn = std::function<Tensor(const std::function<Tensor(const Tensor&)>&)>;
   const std::vector<Fn> ops{
@@ -175,8 +174,7 @@ TEST_CASE("unlisted ops, in-place ops and explicit casts keep their dtypes") {
   const Autocast scope({.dtype = DType::bf16});
   CHECK(relu(h).dtype() == DType::f16);
   CHECK(mean(h).dtype() == DType::f16);
-  CHECK(batch_norm(h, stat, stat, stat, stat, true).y.dtype() ==
-        DType::f16);  // f32 parameters beside a half input
+  CHECK(batch_norm(h, stat, stat, stat, stat, true).y.dtype() == DType::f16);  // f32 parameters beside a half input
   const Tensor x = h.clone();
   x.add_(f);
   CHECK(x.dtype() == DType::f16);
@@ -352,12 +350,11 @@ TEST_CASE("a banned op names its cure, and runs where autocast is off") {
   const Tensor p = sigmoid(random({4}, 1)), y = ones({4});
   {
     const Autocast scope;
-    CHECK(
-        message_of([&] { bce_loss(p, y); }) ==
-        "bce_loss: [4] f32 x [4] f32: banned under autocast: it takes probabilities, and a half format "
-        "rounds those "
-        "near 0 and 1 to 0 and 1, where its logarithm fails; use bce_with_logits_loss on the logits, or open "
-        "Autocast({.enabled = false}) around it and cast its input to f32");
+    CHECK(message_of([&] { bce_loss(p, y); }) ==
+          "bce_loss: [4] f32 x [4] f32: banned under autocast: it takes probabilities, and a half format "
+          "rounds those "
+          "near 0 and 1 to 0 and 1, where its logarithm fails; use bce_with_logits_loss on the logits, or open "
+          "Autocast({.enabled = false}) around it and cast its input to f32");
     const Autocast off({.enabled = false});
     CHECK(bce_loss(p, y).dtype() == DType::f32);
   }
@@ -370,9 +367,7 @@ TEST_CASE("a banned op names its cure, and runs where autocast is off") {
 TEST_CASE("an edited table rules its region alone") {
   const Tensor x = random({4, 4}, 1);
   amp::PolicyTable table;
-  table.set("matmul", CastPolicy::fp32())
-      .set("softmax", CastPolicy::lower())
-      .set("erf", CastPolicy::cast(DType::bf16));
+  table.set("matmul", CastPolicy::fp32()).set("softmax", CastPolicy::lower()).set("erf", CastPolicy::cast(DType::bf16));
   const Autocast outer({.dtype = DType::f16});
   {
     const Autocast scope({.dtype = DType::f16, .table = table});

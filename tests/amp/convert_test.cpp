@@ -82,8 +82,7 @@ TEST_CASE("master_state_dict is the model in FP32 as the masters have it") {
     CHECK(std::get<Tensor>(value).dtype() == (name == "bn.num_batches_tracked" ? DType::i64 : DType::f32));
   }
   optim::SGD plain(net.parameters());
-  CHECK(same_bits(amp::master_state_dict(net, plain).tensor("fc1.weight"),
-                  before.to(DType::bf16).to(DType::f32)));
+  CHECK(same_bits(amp::master_state_dict(net, plain).tensor("fc1.weight"), before.to(DType::bf16).to(DType::f32)));
 }
 
 TEST_CASE("an override rules its module's calls inside a region, and none outside") {

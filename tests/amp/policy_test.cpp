@@ -174,16 +174,13 @@ TEST_CASE("why says in one sentence what happens and the reason") {
   CHECK(table.why("relu", {DType::f16}) == "relu is in no list: runs in its inputs' dtypes, f16");
   CHECK(table.why("add_", {DType::f16, DType::f32}) ==
         "add_ is never autocast: an explicit dtype wins, and a tensor written in place keeps its own");
-  CHECK(table.why("bce_loss", {DType::f32, DType::f32})
-            .starts_with("bce_loss is banned under autocast: it takes "));
-  CHECK(table.why("bce_loss", {DType::f32}).find("use bce_with_logits_loss on the logits") !=
-        std::string::npos);
+  CHECK(table.why("bce_loss", {DType::f32, DType::f32}).starts_with("bce_loss is banned under autocast: it takes "));
+  CHECK(table.why("bce_loss", {DType::f32}).find("use bce_with_logits_loss on the logits") != std::string::npos);
 }
 
 TEST_CASE("what cannot be set is an Error that says what can") {
   PolicyTable table;
-  CHECK(message_of([&] { table.set("sofmax", CastPolicy::pass()); }) ==
-        "no op 'sofmax'; did you mean 'softmax'?");
+  CHECK(message_of([&] { table.set("sofmax", CastPolicy::pass()); }) == "no op 'sofmax'; did you mean 'softmax'?");
   CHECK(message_of([&] { table.set("add_", CastPolicy::lower()); }) ==
         "policy table: add_ takes no policy but pass: what is written in place keeps its dtype; use the "
         "functional form");
@@ -195,12 +192,10 @@ TEST_CASE("what cannot be set is an Error that says what can") {
   CHECK(message_of([&] {
           table.set("softmax", nothing);
         }).starts_with("policy table: softmax cannot be rewritten; a rewrite needs an op of one output"));
-  CHECK(message_of([&] { table.set("max_pool2d", nothing); }).find("cannot be rewritten") !=
-        std::string::npos);
+  CHECK(message_of([&] { table.set("max_pool2d", nothing); }).find("cannot be rewritten") != std::string::npos);
   CHECK(message_of([] { CastPolicy::cast(DType::f8e4m3fn); }) ==
         "cast policy: casts to f32, f16 or bf16, not to f8e4m3fn; a rewrite computes in other formats");
-  CHECK(message_of([] { CastPolicy::rewrite("empty", {}); }) ==
-        "cast policy: the rewrite 'empty' has no function");
+  CHECK(message_of([] { CastPolicy::rewrite("empty", {}); }) == "cast policy: the rewrite 'empty' has no function");
   CHECK(message_of([] { CastPolicy::from_name("lowr"); }) ==
         "no cast policy 'lowr'; allowed are pass, lower, fp32, promote, banned, f32, f16, bf16; did you mean "
         "'lower'?");

@@ -124,8 +124,7 @@ TEST_CASE("loss scaling brings the vanished gradients back") {
     manual_seed(1);
     nn::Sequential net(nn::Linear(16, 32), nn::ReLU(), nn::Linear(32, 4));
     amp::RecipeRun run(amp::recipe(name), net, [](auto groups, const auto& precision) {
-      return std::make_unique<optim::SGD>(std::move(groups),
-                                          optim::SGDOptions{.lr = 0, .precision = precision});
+      return std::make_unique<optim::SGD>(std::move(groups), optim::SGDOptions{.lr = 0, .precision = precision});
     });
     GradientStats stats(amp::gradient_stats_options(run.recipe()));
     const Tensor x = random({32, 16}, 5) * 1e-2;
@@ -159,6 +158,5 @@ TEST_CASE("only every k-th step is watched, and nothing stays installed") {
   CHECK(stats.watched() == 3);
   CHECK(stats.total().counts.elements == 3 * 16);
   CHECK(message_of([] { GradientStats({.every = 0}); }) == "GradientStats: every is at least 1, not 0");
-  CHECK(message_of([] { GradientStats({.as_if = DType::f32}); }) ==
-        "GradientStats: as_if is f16 or bf16, not f32");
+  CHECK(message_of([] { GradientStats({.as_if = DType::f32}); }) == "GradientStats: as_if is f16 or bf16, not f32");
 }

@@ -19,8 +19,7 @@ TEST_CASE("recipes go to JSON and back unchanged") {
   edited.name = "edited \"quoted\"";
   edited.scaling->init_scale = 0x1p-3;
   edited.scaling->hysteresis = 3;
-  edited.policy = {{OpId::softmax, amp::CastPolicy::lower()},
-                   {OpId::exp, amp::CastPolicy::cast(DType::bf16)}};
+  edited.policy = {{OpId::softmax, amp::CastPolicy::lower()}, {OpId::exp, amp::CastPolicy::cast(DType::bf16)}};
   all.push_back(edited);
   Recipe stochastic = amp::recipe("bf16-pure");
   stochastic.name = "stochastic";
@@ -50,8 +49,7 @@ TEST_CASE("recipes go to JSON and back unchanged") {
   amp::save_recipes(path, all);
   CHECK(amp::to_json(amp::load_recipes(path)) == text);
   write_file_atomically(path, "{\"name\": 3}");
-  CHECK(message_of([&] { amp::load_recipes(path); }) ==
-        path + ": recipe number 1: \"name\" is 3; allowed is a text");
+  CHECK(message_of([&] { amp::load_recipes(path); }) == path + ": recipe number 1: \"name\" is 3; allowed is a text");
   std::remove(path.c_str());
   CHECK(message_of([&] { amp::load_recipes(path); }).find(path) != std::string::npos);
 }
@@ -94,10 +92,8 @@ TEST_CASE("malformed recipes are errors that name the key and what is allowed") 
       {R"({"name": "a", "mode": "fulll"})",
        "recipe 'a': \"mode\" is \"fulll\"; allowed is one of full, autocast, half, pure; did you mean "
        "'full'?"},
-      {R"({"name": "a", "mode": 2})",
-       "recipe 'a': \"mode\" is 2; allowed is one of full, autocast, half, pure"},
-      {R"({"name": "a", "dtype": "f64"})",
-       "recipe 'a': \"dtype\" is \"f64\"; allowed is one of f32, f16, bf16"},
+      {R"({"name": "a", "mode": 2})", "recipe 'a': \"mode\" is 2; allowed is one of full, autocast, half, pure"},
+      {R"({"name": "a", "dtype": "f64"})", "recipe 'a': \"dtype\" is \"f64\"; allowed is one of f32, f16, bf16"},
       {R"({"name": "a", "tf32": 1})", "recipe 'a': \"tf32\" is 1; allowed is true or false"},
       {R"({"name": "a", "masters": true})",
        "recipe 'a': \"masters\" is true; allowed is one of none, per-tensor, flat"},
@@ -120,10 +116,8 @@ TEST_CASE("malformed recipes are errors that name the key and what is allowed") 
        "recipe 'a', scaling: \"growth_interval\" is 0; allowed is a positive integer"},
       {R"({"name": "a", "scaling": {"kind": "dynamic", "growth_interval": 18446744073709551615}})",
        "recipe 'a', scaling: \"growth_interval\" is 18446744073709551615; allowed is a positive integer"},
-      {R"({"name": "a", "policy": []})",
-       "recipe 'a': \"policy\" is []; allowed is an object from ops to policies"},
-      {R"({"name": "a", "policy": {"sofmax": "fp32"}})",
-       "recipe 'a', policy: no op 'sofmax'; did you mean 'softmax'?"},
+      {R"({"name": "a", "policy": []})", "recipe 'a': \"policy\" is []; allowed is an object from ops to policies"},
+      {R"({"name": "a", "policy": {"sofmax": "fp32"}})", "recipe 'a', policy: no op 'sofmax'; did you mean 'softmax'?"},
       {R"({"name": "a", "policy": {"softmax": "low"}})",
        "recipe 'a', policy: no cast policy 'low'; allowed are pass, "},
       {R"({"name": "a", "policy": {"softmax": 16}})",

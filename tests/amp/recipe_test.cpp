@@ -31,8 +31,7 @@ Net make_net() {
 }
 
 const amp::MakeOptimizer kAdamW = [](auto groups, const optim::UpdateOptions& precision) {
-  return std::make_unique<optim::AdamW>(std::move(groups),
-                                        optim::AdamWOptions{.lr = 1e-2, .precision = precision});
+  return std::make_unique<optim::AdamW>(std::move(groups), optim::AdamWOptions{.lr = 1e-2, .precision = precision});
 };
 
 struct Batch {
@@ -59,14 +58,10 @@ TEST_CASE("what each recipe keeps in which dtype, and that it trains") {
   };
   using enum DType;
   const Row rows[] = {
-      {"fp32", f32, f32, f32, f32, false, false},
-      {"tf32", f32, f32, f32, f32, false, false},
-      {"fp16-pure", f16, f16, f16, f16, false, false},
-      {"bf16-pure", bf16, bf16, bf16, bf16, false, false},
-      {"fp16-master", f16, f32, f32, f16, true, true},
-      {"bf16-master", bf16, f32, f32, bf16, true, false},
-      {"amp-fp16", f32, f32, f32, f32, false, true},
-      {"amp-bf16", f32, f32, f32, f32, false, false},
+      {"fp32", f32, f32, f32, f32, false, false},          {"tf32", f32, f32, f32, f32, false, false},
+      {"fp16-pure", f16, f16, f16, f16, false, false},     {"bf16-pure", bf16, bf16, bf16, bf16, false, false},
+      {"fp16-master", f16, f32, f32, f16, true, true},     {"bf16-master", bf16, f32, f32, bf16, true, false},
+      {"amp-fp16", f32, f32, f32, f32, false, true},       {"amp-bf16", f32, f32, f32, f32, false, false},
       {"fp16-static:128", f16, f32, f32, f16, true, true},
   };
   const Batch b;
@@ -159,8 +154,8 @@ TEST_CASE("flat masters give the same bits, clipping and accumulation work on un
     RecipeRun run(r, net, kAdamW, {.clip_norm = 0.05});
     for (int i = 0; i < 3; ++i) {
       for (int part = 0; part < 2; ++part)
-        run.backward(run.forward(
-            [&] { return cross_entropy(net(b.x.narrow(0, 6 * part, 6)), b.y.narrow(0, 6 * part, 6)); }));
+        run.backward(
+            run.forward([&] { return cross_entropy(net(b.x.narrow(0, 6 * part, 6)), b.y.narrow(0, 6 * part, 6)); }));
       CHECK(run.update().applied());
     }
     weights.push_back(net.fc1.weight);
@@ -193,8 +188,7 @@ TEST_CASE("a run resumes to the bit") {
     train(begun, 3);
     StateDict saved;
     for (const auto& [key, value] : begun.state_dict())
-      saved.set(key,
-                std::holds_alternative<Tensor>(value) ? StateValue(std::get<Tensor>(value).clone()) : value);
+      saved.set(key, std::holds_alternative<Tensor>(value) ? StateValue(std::get<Tensor>(value).clone()) : value);
     train(begun, 2);  // goes on; the saved state must not
 
     Net second;
@@ -202,8 +196,8 @@ TEST_CASE("a run resumes to the bit") {
     resumed.load_state_dict(saved);
     train(resumed, 3);
     CHECK(same_bits(second.fc1.weight, whole.fc1.weight));
-    CHECK(same_bits(resumed.master_state_dict().tensor("fc2.weight"),
-                    straight.master_state_dict().tensor("fc2.weight")));
+    CHECK(
+        same_bits(resumed.master_state_dict().tensor("fc2.weight"), straight.master_state_dict().tensor("fc2.weight")));
     Net other;
     RecipeRun wrong(amp::recipe("fp32"), other, kAdamW);
     CHECK(message_of([&] { wrong.load_state_dict(saved); }) ==
@@ -221,8 +215,8 @@ TEST_CASE("masters with Adam take 16 bytes a parameter, as the allocator counts 
     const char* recipe;
     std::int64_t bytes;  // a parameter: weight, gradient, master, two moments
   };
-  for (const Row& row : {Row{"fp32", 4 + 4 + 0 + 8}, Row{"fp16-master", 2 + 2 + 4 + 8},
-                         Row{"amp-fp16", 4 + 4 + 0 + 8}, Row{"bf16-pure", 2 + 2 + 0 + 4}}) {
+  for (const Row& row : {Row{"fp32", 4 + 4 + 0 + 8}, Row{"fp16-master", 2 + 2 + 4 + 8}, Row{"amp-fp16", 4 + 4 + 0 + 8},
+                         Row{"bf16-pure", 2 + 2 + 0 + 4}}) {
     CAPTURE(row.recipe);
     const std::int64_t before = bytes();
     nn::Linear layer(256, 256, {.bias = false});
@@ -275,15 +269,13 @@ TEST_CASE("a recipe of one's own: rewritten contractions in an f32 model") {
   CHECK(forward == 12 * 2);
   CHECK(backward == 12 * 3);  // the first layer's input needs no gradient
   CHECK(losses.back() < 0.7 * losses.front());
-  CHECK(
-      message_of([&] { to_json(mine); }) ==
-      "recipe 'e4m3 operands': linear is rewritten by 'e4m3', which is code and cannot be written to a file");
+  CHECK(message_of([&] { to_json(mine); }) ==
+        "recipe 'e4m3 operands': linear is rewritten by 'e4m3', which is code and cannot be written to a file");
 }
 
 TEST_CASE("names, aliases and the registry") {
-  CHECK(amp::recipe_names() == std::vector<std::string>{"fp32", "tf32", "fp16-pure", "bf16-pure",
-                                                        "fp16-master", "bf16-master", "amp-fp16",
-                                                        "amp-bf16"});
+  CHECK(amp::recipe_names() == std::vector<std::string>{"fp32", "tf32", "fp16-pure", "bf16-pure", "fp16-master",
+                                                        "bf16-master", "amp-fp16", "amp-bf16"});
   CHECK(amp::recipe("O0").name == "fp32");
   CHECK(amp::recipe("O1").name == "amp-fp16");
   CHECK(amp::recipe("O2").name == "fp16-master");
@@ -291,15 +283,12 @@ TEST_CASE("names, aliases and the registry") {
   const Recipe fixed = amp::recipe("fp16-static:1024");
   CHECK(fixed.scaling->init_scale == 1024);
   CHECK_FALSE(fixed.scaling->dynamic);
-  for (const char* bad :
-       {"fp16-static:", "fp16-static:0", "fp16-static:-3", "fp16-static:12x", "fp16-static:inf"})
+  for (const char* bad : {"fp16-static:", "fp16-static:0", "fp16-static:-3", "fp16-static:12x", "fp16-static:inf"})
     CHECK(message_of([&] { amp::recipe(bad); }) ==
-          "recipe '" + std::string(bad) +
-              "': after fp16-static: stands a positive number, as in fp16-static:128");
-  CHECK(
-      message_of([] { amp::recipe("amp-fp61"); }) ==
-      "no recipe 'amp-fp61'; there are fp32, tf32, fp16-pure, bf16-pure, fp16-master, bf16-master, amp-fp16, "
-      "amp-bf16, fp16-static:SCALE, O0, O1, O2, O3; did you mean 'amp-fp16'?");
+          "recipe '" + std::string(bad) + "': after fp16-static: stands a positive number, as in fp16-static:128");
+  CHECK(message_of([] { amp::recipe("amp-fp61"); }) ==
+        "no recipe 'amp-fp61'; there are fp32, tf32, fp16-pure, bf16-pure, fp16-master, bf16-master, amp-fp16, "
+        "amp-bf16, fp16-static:SCALE, O0, O1, O2, O3; did you mean 'amp-fp16'?");
   Recipe mine = amp::recipe("fp16-master");
   CHECK(message_of([&] { amp::register_recipe(mine); }) ==
         "register_recipe: the name 'fp16-master' stands for another recipe already");

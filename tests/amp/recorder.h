@@ -33,8 +33,7 @@ class Recorder final : public Interceptor {
   // Casts that amp inserted.
   int amp_casts() const {
     int n = 0;
-    for (const Seen& s : seen)
-      n += s.op == OpId::cast && s.phase == Phase::forward && s.cause.starts_with("amp: ");
+    for (const Seen& s : seen) n += s.op == OpId::cast && s.phase == Phase::forward && s.cause.starts_with("amp: ");
     return n;
   }
 

@@ -32,8 +32,8 @@ TEST_CASE("anomaly: forward, the op, its line, module, ranges and first index") 
   CHECK(a.inputs[0].range.min == -12);
   CHECK(a.inputs[0].range.max == 8);
   CHECK(a.inputs[0].range.non_finite() == 0);
-  check_message(a.to_string(), {"log (forward)", "anomaly_test.cpp:" + std::to_string(line), "layers.1",
-                                "[0, 2]", "[2, 3] f32", "-12 to 8", "2 NaN", "1 -Inf"});
+  check_message(a.to_string(), {"log (forward)", "anomaly_test.cpp:" + std::to_string(line), "layers.1", "[0, 2]",
+                                "[2, 3] f32", "-12 to 8", "2 NaN", "1 -Inf"});
 }
 
 TEST_CASE("anomaly: backward names the op whose gradient it was, at the forward's line") {

@@ -129,8 +129,7 @@ TEST_CASE("saved: only what a needed gradient needs") {
   const Tensor constant = numbers(Values(512, 3));
   const auto saved_by = [](const Tensor& y) {
     std::int64_t bytes = 0;
-    for (const Tensor& t : Tape::of(y).nodes().back()->saved_tensors())
-      bytes += static_cast<std::int64_t>(t.nbytes());
+    for (const Tensor& t : Tape::of(y).nodes().back()->saved_tensors()) bytes += static_cast<std::int64_t>(t.nbytes());
     return bytes;
   };
   const Tensor by_constant = x * constant;

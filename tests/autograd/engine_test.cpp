@@ -212,8 +212,7 @@ TEST_CASE("hooks: errors") {
   const Tensor x = leaf({1, 2});
   x.register_hook([](const Tensor&) { return numbers({1, 2, 3}); });
   check_message(message_of([&] { (x * 2).sum().backward(); }), {"hook", "shape"});
-  check_message(message_of([&] { numbers({1}).register_hook([](const Tensor& g) { return g; }); }),
-                {"require grad"});
+  check_message(message_of([&] { numbers({1}).register_hook([](const Tensor& g) { return g; }); }), {"require grad"});
 }
 
 TEST_CASE("grad(): for leaves and others, without touching grad") {

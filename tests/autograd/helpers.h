@@ -27,9 +27,7 @@ template <class F> std::string message_of(const F& f) {
   } catch (const Error& e) { return e.what(); }
   return "";
 }
-inline bool contains(const std::string& text, const std::string& part) {
-  return text.find(part) != std::string::npos;
-}
+inline bool contains(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
 
 // CHECKs that the message holds every part; prints it otherwise.
 inline void check_message(const std::string& message, const std::vector<std::string>& parts) {

@@ -160,8 +160,8 @@ TEST_CASE("tracer: phase, op, shapes, dtypes, module, line, cause and time") {
   }
   const Tensor z = y * 2;
   REQUIRE(lines.size() == 4);
-  check_message(lines[0], {"forward", "cast", "[2, 2] f32 -> [2, 2] f16", "head",
-                           "observer_test.cpp:", "# amp", "1 underflow", " us"});
+  check_message(lines[0], {"forward", "cast", "[2, 2] f32 -> [2, 2] f16", "head", "observer_test.cpp:", "# amp",
+                           "1 underflow", " us"});
   check_message(lines[2], {"matmul", "[2, 2] f16 x [2, 2] f16 -> [2, 2] f16", "head"});
   CHECK(!contains(lines[2], "#"));
   check_message(lines[3], {"mul", "[2, 2] f16 x 2 -> [2, 2] f16", " - "});

@@ -43,8 +43,8 @@ TEST_CASE("tape: the table says op, shapes, dtypes, module, line, bytes and tota
   tape.set_name(net.w, "fc.weight");
   const std::string text = tape.to_string();
   const std::string id = std::to_string(tape.nodes()[0]->sequence);
-  check_message(text, {"inserted by", "leaf fc.weight", "matmul", "#" + id + " [2, 2] f32",
-                       "tape_test.cpp:", "fc", "5 nodes"});
+  check_message(
+      text, {"inserted by", "leaf fc.weight", "matmul", "#" + id + " [2, 2] f32", "tape_test.cpp:", "fc", "5 nodes"});
   CHECK(tape.saved_bytes() == 3 * 16);  // x, w and tanh's output
   check_message(text, {"48 bytes saved"});
   CHECK(count(text, "\n") == 1 + 5 + 1);
@@ -118,8 +118,7 @@ TEST_CASE("tape: Graphviz") {
   CHECK(count(dot, "shape=ellipse") == 3);
   CHECK(count(dot, "->") == 3 + 4);  // an op to its value, a value to the op that used it
   const std::string id = std::to_string(tape.nodes()[2]->sequence);
-  check_message(dot,
-                {"v" + std::to_string(tape.nodes()[0]->sequence) + " -> o" + id, "o" + id + " -> v" + id});
+  check_message(dot, {"v" + std::to_string(tape.nodes()[0]->sequence) + " -> o" + id, "o" + id + " -> v" + id});
 }
 
 TEST_CASE("tape: a value used twice by one op") {

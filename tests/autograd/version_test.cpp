@@ -127,11 +127,9 @@ TEST_CASE("in place: refused, naming the functional form") {
   check_message(message_of([&] { x.narrow(0, 0, 1).add_(1); }), {"shares storage"});
   CHECK(values(y) == Values{2, 4});
 
-  const Tensor buffer =
-      zeros({2}, {.dtype = DType::f64});  // a view would take the gradient, the buffer would not
-  check_message(
-      message_of([&] { buffer.narrow(0, 0, 1).copy_(y.detach().narrow(0, 0, 1) * w.narrow(0, 0, 1)); }),
-      {"shares storage"});
+  const Tensor buffer = zeros({2}, {.dtype = DType::f64});  // a view would take the gradient, the buffer would not
+  check_message(message_of([&] { buffer.narrow(0, 0, 1).copy_(y.detach().narrow(0, 0, 1) * w.narrow(0, 0, 1)); }),
+                {"shares storage"});
   const Tensor numbers = arange(0, 2);
   check_message(message_of([&] { numbers.copy_(w); }), {"floating"});
 }

@@ -13,7 +13,6 @@ int main() {
 
   // Every output is 1, so dL/dw = sum over 4 rows of 2 * 1 * 1 / 12.
   const double gradient = w.grad().select(0, 0).select(0, 0).item();
-  std::printf("gradual %s: loss %g\n%s\n", GRADUAL_VERSION, loss.item(),
-              gradual::to_string(w.grad()).c_str());
+  std::printf("gradual %s: loss %g\n%s\n", GRADUAL_VERSION, loss.item(), gradual::to_string(w.grad()).c_str());
   return std::abs(loss.item() - 1.0) < 1e-6 && std::abs(gradient - 8.0 / 12.0) < 1e-6 ? 0 : 1;
 }

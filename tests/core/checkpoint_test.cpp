@@ -39,8 +39,7 @@ bool same(const StateDict& a, const StateDict& b) {
     if (const auto* t = std::get_if<Tensor>(&value)) {
       if (!test::same_bits(*t, std::get<Tensor>(at->value))) return false;
     } else if (const auto* d = std::get_if<double>(&value)) {
-      if (std::bit_cast<std::uint64_t>(*d) != std::bit_cast<std::uint64_t>(std::get<double>(at->value)))
-        return false;
+      if (std::bit_cast<std::uint64_t>(*d) != std::bit_cast<std::uint64_t>(std::get<double>(at->value))) return false;
     } else if (describe(value) != describe(at->value)) {
       return false;
     }

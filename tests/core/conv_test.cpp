@@ -117,8 +117,8 @@ void check_near(const Tensor& got, const Sums& want, std::int64_t n) {
   const std::vector<double> values = got.to_vector<double>();
   REQUIRE(values.size() == want.value.size());
   for (std::size_t i = 0; i < values.size(); ++i)
-    REQUIRE(std::abs(values[i] - want.value[i]) <= static_cast<double>(n + 1) * step * want.size[i] +
-                                                       last * 1.01 * std::abs(want.value[i]) + 1e-300);
+    REQUIRE(std::abs(values[i] - want.value[i]) <=
+            static_cast<double>(n + 1) * step * want.size[i] + last * 1.01 * std::abs(want.value[i]) + 1e-300);
 }
 
 bool same_bits(const Tensor& a, const Tensor& b) {
@@ -160,8 +160,8 @@ TEST_CASE("conv2d and its two gradients") {
 TEST_CASE("convolutions round narrow inputs once, after f32 sums") {
   for (std::size_t i : {std::size_t{0}, std::size_t{2}, std::size_t{8}}) {
     const Problem half = make(kCases[i], DType::f16);
-    const Problem wide{half.x.to(DType::f32), half.w.to(DType::f32), half.bias.to(DType::f32),
-                       half.dy.to(DType::f32), half.attrs};
+    const Problem wide{half.x.to(DType::f32), half.w.to(DType::f32), half.bias.to(DType::f32), half.dy.to(DType::f32),
+                       half.attrs};
     const Results got = run(half);
     const Results want = run(wide);
     CHECK(same_bits(got.y, want.y.to(DType::f16)));
@@ -183,8 +183,7 @@ TEST_CASE("convolutions give the same bits in any layout, and channels-last stay
       CHECK(same_bits(got.dx, want.dx));
       CHECK(same_bits(got.dw, want.dw));
       const auto twice = [](const Tensor& t) { return stack({t, t}, 4).select(4, 1); };  // gaps everywhere
-      const Results gaps =
-          run({twice(p.x), twice(p.w), stack({p.bias, p.bias}, 1).select(1, 0), twice(p.dy), p.attrs});
+      const Results gaps = run({twice(p.x), twice(p.w), stack({p.bias, p.bias}, 1).select(1, 0), twice(p.dy), p.attrs});
       CHECK(same_bits(gaps.y, want.y));
       CHECK(same_bits(gaps.dx, want.dx));
       CHECK(same_bits(gaps.dw, want.dw));
@@ -239,10 +238,8 @@ TEST_CASE("convolutions without bias, without images, in f8 and in TF32") {
 }
 
 TEST_CASE("conv2d says what does not fit") {
-  CHECK_THROWS_WITH_AS(conv2d(zeros({1, 3, 8, 8}), zeros({4, 2, 3, 3})),
-                       doctest::Contains("3 input channels"), Error);
-  CHECK_THROWS_WITH_AS(conv2d(zeros({1, 3, 2, 2}), zeros({4, 3, 3, 3})),
-                       doctest::Contains("larger than the padded"), Error);
-  CHECK_THROWS_WITH_AS(conv2d(zeros({3, 8, 8}), zeros({4, 3, 3, 3})), doctest::Contains("must be 4-d"),
+  CHECK_THROWS_WITH_AS(conv2d(zeros({1, 3, 8, 8}), zeros({4, 2, 3, 3})), doctest::Contains("3 input channels"), Error);
+  CHECK_THROWS_WITH_AS(conv2d(zeros({1, 3, 2, 2}), zeros({4, 3, 3, 3})), doctest::Contains("larger than the padded"),
                        Error);
+  CHECK_THROWS_WITH_AS(conv2d(zeros({3, 8, 8}), zeros({4, 3, 3, 3})), doctest::Contains("must be 4-d"), Error);
 }

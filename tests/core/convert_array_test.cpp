@@ -169,9 +169,8 @@ TEST_CASE("f16 and bf16 into each other round once by way of float") {
 
 TEST_CASE("floats become integers towards zero, saturate, and NaN gives 0") {
   const std::vector<double> values = {
-      0.0,   -0.0,         0.9,          -0.9,          1.5,           -1.5,   254.9,  255.0,
-      256.0, -1.0,         3e9,          -3e9,          1e30,          -1e30,  kInf,   -kInf,
-      kNaN,  2147483647.0, 2147483648.0, -2147483648.0, -2147483649.0, 0x1p63, -0x1p63};
+      0.0,  -0.0,  0.9,  -0.9,  1.5,  -1.5,         254.9,        255.0,         256.0,         -1.0,   3e9,    -3e9,
+      1e30, -1e30, kInf, -kInf, kNaN, 2147483647.0, 2147483648.0, -2147483648.0, -2147483649.0, 0x1p63, -0x1p63};
   constexpr std::int64_t kMax64 = std::numeric_limits<std::int64_t>::max();
   constexpr std::int64_t kMin64 = std::numeric_limits<std::int64_t>::min();
   constexpr std::int32_t kMax32 = std::numeric_limits<std::int32_t>::max();
@@ -181,12 +180,11 @@ TEST_CASE("floats become integers towards zero, saturate, and NaN gives 0") {
   const std::vector<std::int32_t> ints = {0,   0,      0,      0,      1,      -1,     254,    255,
                                           256, -1,     kMax32, kMin32, kMax32, kMin32, kMax32, kMin32,
                                           0,   kMax32, kMax32, kMin32, kMin32, kMax32, kMin32};
-  const std::vector<std::int64_t> longs = {
-      0,   0,          0,          0,           1,           -1,     254,    255,
-      256, -1,         3000000000, -3000000000, kMax64,      kMin64, kMax64, kMin64,
-      0,   2147483647, 2147483648, -2147483648, -2147483649, kMax64, kMin64};
-  const std::vector<std::uint8_t> bools = {0, 0, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1,
-                                           1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1};
+  const std::vector<std::int64_t> longs = {0,          0,           0,           0,      1,          -1,
+                                           254,        255,         256,         -1,     3000000000, -3000000000,
+                                           kMax64,     kMin64,      kMax64,      kMin64, 0,          2147483647,
+                                           2147483648, -2147483648, -2147483649, kMax64, kMin64};
+  const std::vector<std::uint8_t> bools = {0, 0, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1};
   const auto n = static_cast<std::int64_t>(values.size());
   std::vector<std::uint8_t> out8(values.size());
   std::vector<std::int32_t> out32(values.size());
@@ -212,8 +210,7 @@ TEST_CASE("floats become integers towards zero, saturate, and NaN gives 0") {
   // Integers into narrower ones saturate as well.
   const std::vector<std::int64_t> wide = {-1, 0, 255, 256, kMax64, kMin64};
   store_from_i64(u8, wide.data(), out8.data(), 1, 6);
-  CHECK(std::vector<std::uint8_t>(out8.begin(), out8.begin() + 6) ==
-        std::vector<std::uint8_t>{0, 0, 255, 255, 255, 0});
+  CHECK(std::vector<std::uint8_t>(out8.begin(), out8.begin() + 6) == std::vector<std::uint8_t>{0, 0, 255, 255, 255, 0});
   store_from_i64(i32, wide.data(), out32.data(), 1, 6);
   CHECK(std::vector<std::int32_t>(out32.begin(), out32.begin() + 6) ==
         std::vector<std::int32_t>{-1, 0, 255, 256, kMax32, kMin32});
@@ -253,8 +250,7 @@ TEST_CASE("counts of a narrowing store") {
   CHECK(as_array(count(f64, f16, values)) == Seven{14, 2, 2, 2, 2, 1, 2});
   // From float the same, with the float's own neighbours.
   std::vector<double> floats(values.size());
-  std::transform(values.begin(), values.end(), floats.begin(),
-                 [](double x) { return static_cast<float>(x); });
+  std::transform(values.begin(), values.end(), floats.begin(), [](double x) { return static_cast<float>(x); });
   floats[4] = std::nextafter(static_cast<float>(half_of_smallest), 1.0f);
   floats[5] = std::nextafter(static_cast<float>(just_below_normal), 0.0f);
   floats[8] = std::nextafter(65520.0f, 0.0f);
@@ -275,8 +271,7 @@ TEST_CASE("counts of a narrowing store") {
   CHECK(as_array(count(i64, f16, {0, 1, 65519, 65520, -70000})) == Seven{5, 1, 0, 0, 2, 0, 0});
   CHECK(as_array(count(i32, bf16, {0, 2147483647.0})) == Seven{2, 1, 0, 0, 0, 0, 0});
   // To integers and bool.
-  CHECK(as_array(count(f32, u8, {0, -0.0, 0.5, -0.5, 255.5, 256, -1, kNaN, kInf})) ==
-        Seven{9, 2, 2, 0, 2, 1, 1});
+  CHECK(as_array(count(f32, u8, {0, -0.0, 0.5, -0.5, 255.5, 256, -1, kNaN, kInf})) == Seven{9, 2, 2, 0, 2, 1, 1});
   CHECK(as_array(count(f64, i64, {0x1p63, -0x1p63, -0x1.8p63})) == Seven{3, 0, 0, 0, 2, 0, 0});
   CHECK(as_array(count(i64, u8, {255, 256, -1, 0})) == Seven{4, 1, 0, 0, 2, 0, 0});
   CHECK(as_array(count(f32, bool_, {0, 0.25, kNaN, kInf})) == Seven{4, 1, 0, 0, 0, 1, 1});

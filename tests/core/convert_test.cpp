@@ -22,9 +22,7 @@ namespace {
 
 float from_bits(std::uint32_t bits) { return std::bit_cast<float>(bits); }
 
-std::uint32_t encode_one(DType dtype, double value) {
-  return reference::encode(dtype, std::vector<double>{value})[0];
-}
+std::uint32_t encode_one(DType dtype, double value) { return reference::encode(dtype, std::vector<double>{value})[0]; }
 
 // The scalar types of float_types.h.
 std::uint32_t encode_scalar(DType dtype, float value) {
@@ -68,8 +66,7 @@ TEST_CASE("every 8- and 16-bit pattern widens exactly and comes back") {
           const std::uint32_t quiet = format(dtype).has_inf ? format(dtype).nan_code() : 0;
           failures += !(std::isnan(value) && back[code] == (code | quiet));
         } else {
-          failures +=
-              !(value == expected && std::signbit(value) == std::signbit(expected) && back[code] == code);
+          failures += !(value == expected && std::signbit(value) == std::signbit(expected) && back[code] == code);
         }
       }
       CHECK(failures == 0);
@@ -174,8 +171,7 @@ TEST_CASE("around every value and every midpoint between neighbours") {
     const auto add = [&](double x) {
       for (const double signed_x : {x, -x}) {
         const auto narrow = static_cast<float>(signed_x);
-        for (const float end : {0.0f, INFINITY})
-          floats.push_back(std::nextafter(narrow, std::copysign(end, narrow)));
+        for (const float end : {0.0f, INFINITY}) floats.push_back(std::nextafter(narrow, std::copysign(end, narrow)));
         for (const double end : {0.0, HUGE_VAL})
           doubles.push_back(std::nextafter(signed_x, std::copysign(end, signed_x)));
         floats.push_back(narrow);
@@ -333,8 +329,7 @@ TEST_CASE("ml_dtypes and NumPy give the same codes") {
   }
   CHECK(floats.size() > 3000);
   reference::for_each_path([&](ConversionPath) {
-    for (std::size_t i = 0; i < kNarrow.size(); ++i)
-      CHECK(reference::encode(kNarrow[i], floats) == expected[i]);
+    for (std::size_t i = 0; i < kNarrow.size(); ++i) CHECK(reference::encode(kNarrow[i], floats) == expected[i]);
   });
 }
 

@@ -70,9 +70,8 @@ TEST_CASE("cross_entropy: every reduction, smoothing and ignored rows") {
         for (std::size_t i = 0; i < each.size(); ++i) CHECK(std::abs(each[i] - e.losses[i]) <= tolerance * 4);
 
         const Tensor logp = log_softmax(x, 1);
-        const CrossEntropyAttrs attrs{.ignore_index = ignore,
-                                      .label_smoothing = smoothing,
-                                      .reduction = static_cast<int>(Reduction::mean)};
+        const CrossEntropyAttrs attrs{
+            .ignore_index = ignore, .label_smoothing = smoothing, .reduction = static_cast<int>(Reduction::mean)};
         const std::vector<double> dx =
             cross_entropy_backward(full({}, 2, {.dtype = dtype}), logp, y, attrs).to_vector<double>();
         for (std::size_t i = 0; i < dx.size(); ++i)
@@ -87,8 +86,7 @@ TEST_CASE("cross_entropy: the gradient of each row where nothing is reduced") {
   const Tensor dy = arange(1, kRows + 1).to(DType::f64);
   const Expected e = expected(x, classes(), 0, -100);
   const CrossEntropyAttrs attrs{.reduction = static_cast<int>(Reduction::none)};
-  const std::vector<double> dx =
-      cross_entropy_backward(dy, log_softmax(x, 1), classes(), attrs).to_vector<double>();
+  const std::vector<double> dx = cross_entropy_backward(dy, log_softmax(x, 1), classes(), attrs).to_vector<double>();
   for (std::size_t i = 0; i < dx.size(); ++i)
     CHECK(dx[i] == doctest::Approx(e.gradient[i] * static_cast<double>(i / kClasses + 1)).epsilon(1e-12));
 }
@@ -105,8 +103,7 @@ TEST_CASE("cross_entropy: a class out of range names row, class and range") {
   CHECK_THROWS_WITH_AS(cross_entropy(logits(DType::f32), y),
                        doctest::Contains("class 5 in row 2; classes must be 0 to 4"), Error);
   const Tensor negative = from_data(std::vector<std::int64_t>{0, -1, 0, 0, 0, 0, 0}, {kRows});
-  CHECK_THROWS_WITH_AS(cross_entropy(logits(DType::f32), negative), doctest::Contains("class -1 in row 1"),
-                       Error);
+  CHECK_THROWS_WITH_AS(cross_entropy(logits(DType::f32), negative), doctest::Contains("class -1 in row 1"), Error);
 }
 
 TEST_CASE("cross_entropy: strided logits and classes, any number of threads") {

@@ -81,8 +81,7 @@ TEST_CASE("promotion") {
   using enum DType;
   const std::vector<DType> ladder = {bool_, u8, i32, i64, f16, f32, f64};
   for (std::size_t i = 0; i < ladder.size(); ++i) {
-    for (std::size_t j = 0; j < ladder.size(); ++j)
-      CHECK(promote(ladder[i], ladder[j]) == ladder[std::max(i, j)]);
+    for (std::size_t j = 0; j < ladder.size(); ++j) CHECK(promote(ladder[i], ladder[j]) == ladder[std::max(i, j)]);
   }
   CHECK(promote(bf16, i64) == bf16);
   CHECK(promote(bf16, f32) == f32);
@@ -109,13 +108,12 @@ TEST_CASE("what the floating formats hold") {
   };
   using F32 = std::numeric_limits<float>;
   using F64 = std::numeric_limits<double>;
-  const Row rows[] = {
-      {DType::f64, F64::max(), F64::min(), F64::denorm_min(), F64::epsilon(), 11, 52, 1023, true},
-      {DType::f32, F32::max(), F32::min(), F32::denorm_min(), F32::epsilon(), 8, 23, 127, true},
-      {DType::f16, 65504, 0x1p-14, 0x1p-24, 0x1p-10, 5, 10, 15, true},
-      {DType::bf16, 0x1.FEp127, 0x1p-126, 0x1p-133, 0x1p-7, 8, 7, 127, true},
-      {DType::f8e4m3fn, 448, 0x1p-6, 0x1p-9, 0x1p-3, 4, 3, 7, false},
-      {DType::f8e5m2, 57344, 0x1p-14, 0x1p-16, 0x1p-2, 5, 2, 15, true}};
+  const Row rows[] = {{DType::f64, F64::max(), F64::min(), F64::denorm_min(), F64::epsilon(), 11, 52, 1023, true},
+                      {DType::f32, F32::max(), F32::min(), F32::denorm_min(), F32::epsilon(), 8, 23, 127, true},
+                      {DType::f16, 65504, 0x1p-14, 0x1p-24, 0x1p-10, 5, 10, 15, true},
+                      {DType::bf16, 0x1.FEp127, 0x1p-126, 0x1p-133, 0x1p-7, 8, 7, 127, true},
+                      {DType::f8e4m3fn, 448, 0x1p-6, 0x1p-9, 0x1p-3, 4, 3, 7, false},
+                      {DType::f8e5m2, 57344, 0x1p-14, 0x1p-16, 0x1p-2, 5, 2, 15, true}};
   for (const Row& row : rows) {
     const FloatInfo info = float_info(row.dtype);
     CAPTURE(std::string(name(row.dtype)));

@@ -44,13 +44,12 @@ const Function kFunctions[] = {
     {"cos", [](const Tensor& x) { return cos(x); }, [](double x) { return std::cos(x); }, 1, 1},
     {"tanh", [](const Tensor& x) { return tanh(x); }, [](double x) { return std::tanh(x); }, 1.5, 1},
     {"erf", [](const Tensor& x) { return erf(x); }, [](double x) { return std::erf(x); }, 1.5, 1},
-    {"sigmoid", [](const Tensor& x) { return sigmoid(x); }, [](double x) { return 1 / (1 + std::exp(-x)); },
-     2.5, 2},
+    {"sigmoid", [](const Tensor& x) { return sigmoid(x); }, [](double x) { return 1 / (1 + std::exp(-x)); }, 2.5, 2},
     {"softplus", [](const Tensor& x) { return softplus(x); },
      [](double x) { return std::fmax(x, 0) + std::log1p(std::exp(-std::fabs(x))); }, 2.2, 2},
     // In the far left tail a factor is subnormal before the result is.
-    {"silu", [](const Tensor& x) { return silu(x); },
-     [](double x) { return x == -kInf ? 0 : x / (1 + std::exp(-x)); }, 3, 60},
+    {"silu", [](const Tensor& x) { return silu(x); }, [](double x) { return x == -kInf ? 0 : x / (1 + std::exp(-x)); },
+     3, 60},
     {"gelu", [](const Tensor& x) { return gelu(x); },
      [](double x) { return x == -kInf ? 0 : x * normal_distribution(x); }, 9, 9},
 };
@@ -115,8 +114,7 @@ TEST_CASE("functions at the edges of their domains") {
       CHECK(std::isnan(gelu(one(NAN, d), form).item()));
     }
     CHECK(gelu(one(1.5, d), Gelu::tanh).item() ==
-          doctest::Approx(0.75 * (1 + std::tanh(std::sqrt(2 / M_PI) * (1.5 + 0.044715 * 3.375))))
-              .epsilon(1e-6));
+          doctest::Approx(0.75 * (1 + std::tanh(std::sqrt(2 / M_PI) * (1.5 + 0.044715 * 3.375)))).epsilon(1e-6));
     CHECK(std::isnan(relu(one(NAN, d)).item()));
     CHECK(std::isnan(clamp(one(NAN, d), 0, 1).item()));
     CHECK(clamp(one(5, d), 3, 1).item() == 1);  // high wins
@@ -325,8 +323,7 @@ TEST_CASE("in-place rows write through strides") {
   view.fill_(1).add_(arange(0, 9, 1, {.dtype = DType::f32}).reshape({3, 3})).mul_(2);
   CHECK(base.version() == version + 3);
   for (int i = 0; i < 4; ++i)
-    for (int j = 0; j < 6; ++j)
-      CHECK(at(base, i * 6 + j) == (j % 2 == 1 && i < 3 ? 2 * (j / 2 * 3 + i + 1) : 0));
+    for (int j = 0; j < 6; ++j) CHECK(at(base, i * 6 + j) == (j % 2 == 1 && i < 3 ? 2 * (j / 2 * 3 + i + 1) : 0));
   const Tensor x = ones({2, 3});
   x.add_(arange(0, 3, 1, {.dtype = DType::f32}), -0.5);
   CHECK(values(x) == std::vector<double>{1, 0.5, 0, 1, 0.5, 0});

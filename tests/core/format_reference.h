@@ -24,9 +24,8 @@ struct Format {
   int exponent_bits;
   int mantissa_bits;
   bool has_inf;
-  std::vector<double> values;  // finite, not negative; the index is the code
-  std::vector<double>
-      midpoints;  // [i] between values[i] and the next, which after the last would be finite too
+  std::vector<double> values;     // finite, not negative; the index is the code
+  std::vector<double> midpoints;  // [i] between values[i] and the next, which after the last would be finite too
 
   explicit Format(DType which) : dtype(which) {
     switch (which) {
@@ -37,8 +36,7 @@ struct Format {
     }
     const std::uint32_t count = has_inf ? inf_code() : sign_bit() - 1;
     for (std::uint32_t code = 0; code < count; ++code) values.push_back(magnitude(code));
-    for (std::uint32_t code = 0; code < count; ++code)
-      midpoints.push_back((magnitude(code) + magnitude(code + 1)) / 2);
+    for (std::uint32_t code = 0; code < count; ++code) midpoints.push_back((magnitude(code) + magnitude(code + 1)) / 2);
   }
 
   std::uint32_t sign_bit() const { return 1u << (exponent_bits + mantissa_bits); }
@@ -81,8 +79,8 @@ struct Format {
 };
 
 inline const Format& format(DType dtype) {
-  static const std::array<Format, 4> formats = {Format(DType::f16), Format(DType::bf16),
-                                                Format(DType::f8e4m3fn), Format(DType::f8e5m2)};
+  static const std::array<Format, 4> formats = {Format(DType::f16), Format(DType::bf16), Format(DType::f8e4m3fn),
+                                                Format(DType::f8e5m2)};
   return formats[static_cast<std::size_t>(dtype) - static_cast<std::size_t>(DType::f16)];
 }
 
@@ -111,8 +109,7 @@ inline std::vector<std::uint32_t> encode(DType dtype, const std::vector<double>&
 inline std::vector<float> decode(DType dtype, const std::vector<std::uint32_t>& codes) {
   std::vector<std::uint16_t> words(codes.begin(), codes.end());
   std::vector<std::uint8_t> bytes(codes.size());
-  std::transform(codes.begin(), codes.end(), bytes.begin(),
-                 [](auto code) { return static_cast<std::uint8_t>(code); });
+  std::transform(codes.begin(), codes.end(), bytes.begin(), [](auto code) { return static_cast<std::uint8_t>(code); });
   std::vector<float> out(codes.size());
   const void* in = gradual::size_of(dtype) == 1 ? static_cast<const void*>(bytes.data()) : words.data();
   gradual::convert(dtype, in, DType::f32, out.data(), static_cast<std::int64_t>(codes.size()));

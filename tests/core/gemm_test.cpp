@@ -31,8 +31,8 @@ template <class T> T chain_step(T a, T b, T acc) {
 
 // Row-major [m, k] x [k, n], from `start` (one row, or empty for zeros).
 template <class T>
-std::vector<T> chain(const std::vector<T>& a, const std::vector<T>& b, std::int64_t m, std::int64_t k,
-                     std::int64_t n, const std::vector<T>& start = {}) {
+std::vector<T> chain(const std::vector<T>& a, const std::vector<T>& b, std::int64_t m, std::int64_t k, std::int64_t n,
+                     const std::vector<T>& start = {}) {
   std::vector<T> c(static_cast<std::size_t>(m * n));
   for (std::int64_t i = 0; i < m; ++i)
     for (std::int64_t j = 0; j < n; ++j) {
@@ -74,9 +74,8 @@ Tensor gapped(const Tensor& t) {
 }  // namespace
 
 TEST_CASE("matmul is one chain of fused multiply-adds in rising k, whatever the strides") {
-  const Shape cases[] = {{1, 1, 1},      {1, 7, 5},     {3, 300, 1},    {8, 8, 8},
-                         {9, 17, 33},    {32, 64, 128}, {32, 128, 10},  {31, 257, 65},
-                         {130, 513, 70}, {5, 2, 300},   {200, 100, 300}};
+  const Shape cases[] = {{1, 1, 1},     {1, 7, 5},     {3, 300, 1},    {8, 8, 8},   {9, 17, 33},    {32, 64, 128},
+                         {32, 128, 10}, {31, 257, 65}, {130, 513, 70}, {5, 2, 300}, {200, 100, 300}};
   for (const Shape& s : cases) {
     CAPTURE(to_string(s));
     const Tensor a = random({s[0], s[1]}, DType::f32, 1);
@@ -109,13 +108,11 @@ TEST_CASE("narrow inputs: exact products, f32 accumulation, one rounding") {
     CHECK(same_bits(c, wide.to(dtype)));
     // A product of two 11-bit significands is exact in f32, so only the chain and the last rounding are off.
     const std::vector<double> exact = matmul(a.to(DType::f64), b.to(DType::f64)).to_vector<double>();
-    const std::vector<double> sums =
-        matmul(a.to(DType::f64).abs(), b.to(DType::f64).abs()).to_vector<double>();
+    const std::vector<double> sums = matmul(a.to(DType::f64).abs(), b.to(DType::f64).abs()).to_vector<double>();
     const std::vector<double> got = c.to_vector<double>();
     const double eps = dtype == DType::f16 ? std::ldexp(1, -11) : std::ldexp(1, -8);
     for (std::size_t i = 0; i < got.size(); ++i)
-      REQUIRE(std::abs(got[i] - exact[i]) <=
-              70 * std::ldexp(1, -24) * sums[i] + eps * std::abs(exact[i]) * 1.001);
+      REQUIRE(std::abs(got[i] - exact[i]) <= 70 * std::ldexp(1, -24) * sums[i] + eps * std::abs(exact[i]) * 1.001);
   }
 }
 
@@ -165,8 +162,7 @@ TEST_CASE("empty products") {
   CHECK(matmul(zeros({2, 0, 3}), zeros({3, 4})).sizes() == Shape{2, 0, 4});
   CHECK(matmul(zeros({0}), zeros({0})).item() == 0);
   const Tensor bias = from_data(std::vector<double>{1, 2}, {2});
-  CHECK(linear(zeros({3, 0}), zeros({2, 0}), bias).to_vector<double>() ==
-        std::vector<double>{1, 2, 1, 2, 1, 2});
+  CHECK(linear(zeros({3, 0}), zeros({2, 0}), bias).to_vector<double>() == std::vector<double>{1, 2, 1, 2, 1, 2});
 }
 
 TEST_CASE("linear starts the chain from its bias and rounds once") {
@@ -177,8 +173,8 @@ TEST_CASE("linear starts the chain from its bias and rounds once") {
         chain(x.to_vector<float>(), w.t().to_vector<float>(), 30, 50, 20, bias.to_vector<float>()));
   CHECK(linear(x, w).to_vector<float>() == matmul(x, w.t()).to_vector<float>());
   const Tensor half = linear(x.to(DType::f16), w.to(DType::f16), bias.to(DType::f16));
-  const Tensor wide = linear(x.to(DType::f16).to(DType::f32), w.to(DType::f16).to(DType::f32),
-                             bias.to(DType::f16).to(DType::f32));
+  const Tensor wide =
+      linear(x.to(DType::f16).to(DType::f32), w.to(DType::f16).to(DType::f32), bias.to(DType::f16).to(DType::f32));
   CHECK(same_bits(half, wide.to(DType::f16)));
   // Any lead dims, and rows that no single stride describes.
   const Tensor x3 = random({4, 5, 50}, DType::f32, 15);
@@ -259,11 +255,10 @@ TEST_CASE("what the last rounding loses is counted, on any number of threads") {
 
 TEST_CASE("matmul and linear say what does not fit") {
   CHECK_THROWS_WITH_AS(matmul(zeros({32, 784}), zeros({512, 784})),
-                       doctest::Contains("inner dimensions 784 and 512 differ; did you mean transpose"),
-                       Error);
+                       doctest::Contains("inner dimensions 784 and 512 differ; did you mean transpose"), Error);
   CHECK_THROWS_WITH_AS(matmul(scalar(1), zeros({2, 2})), doctest::Contains("0-d"), Error);
-  CHECK_THROWS_WITH_AS(linear(zeros({2, 3}), zeros({4, 5})),
-                       doctest::Contains("must be the weight's second, 5"), Error);
+  CHECK_THROWS_WITH_AS(linear(zeros({2, 3}), zeros({4, 5})), doctest::Contains("must be the weight's second, 5"),
+                       Error);
   CHECK_THROWS_WITH_AS(matmul(zeros({2, 2}, {.dtype = DType::i64}), zeros({2, 2}, {.dtype = DType::i64})),
                        doctest::Contains("floating"), Error);
 }

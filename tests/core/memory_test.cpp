@@ -150,8 +150,8 @@ TEST_CASE("memory of somebody else is not counted, and given back once") {
 
 TEST_CASE("an impossible request says what was asked for and what is in use") {
   const std::int64_t before = total();
-  CHECK_THROWS_WITH_AS(empty({std::int64_t{1} << 50}),
-                       doctest::Contains("asked for 4.00 PiB (4503599627370496 bytes)"), Error);
+  CHECK_THROWS_WITH_AS(empty({std::int64_t{1} << 50}), doctest::Contains("asked for 4.00 PiB (4503599627370496 bytes)"),
+                       Error);
   CHECK_THROWS_WITH_AS(empty({std::int64_t{1} << 50}), doctest::Contains("in use"), Error);
   CHECK_THROWS_AS(empty({std::int64_t{1} << 40, std::int64_t{1} << 40}), Error);  // numel beyond 64 bits
   CHECK_THROWS_AS(empty({std::int64_t{1} << 62}), Error);                         // bytes beyond 64 bits

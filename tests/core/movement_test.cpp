@@ -150,12 +150,10 @@ TEST_CASE("index_select and index_add") {
   CHECK(index_select(x, 0, indices({}, {0})).sizes() == Shape{0, 4});
   CHECK(values(index_add(x, 0, indices({1, 1, 0}, {3}), 3)) ==
         std::vector<double>{8, 9, 10, 11, 4, 6, 8, 10, 0, 0, 0, 0});
-  CHECK(values(index_add(x.t(), 1, indices({0, 0, 1}, {3}), 2)) ==
-        std::vector<double>{4, 8, 6, 9, 8, 10, 10, 11});
+  CHECK(values(index_add(x.t(), 1, indices({0, 0, 1}, {3}), 2)) == std::vector<double>{4, 8, 6, 9, 8, 10, 10, 11});
   CHECK(values(index_add(arange(0, 3), 0, indices({0, 1, 0}, {3}), 2)) == std::vector<double>{2, 1});
   // 4096 ones into one f16 number: summed in f32, rounded once.
-  const Tensor h =
-      index_add(ones({4096, 2}, {.dtype = DType::f16}), 0, zeros({4096}, {.dtype = DType::i64}), 1);
+  const Tensor h = index_add(ones({4096, 2}, {.dtype = DType::f16}), 0, zeros({4096}, {.dtype = DType::i64}), 1);
   CHECK(values(h) == std::vector<double>{4096, 4096});
 }
 
@@ -176,15 +174,11 @@ TEST_CASE("indexed additions keep their bits for any number of threads") {
 
 TEST_CASE("an index out of range is named with its place") {
   const Tensor x = zeros({3, 4});
-  CHECK_THROWS_WITH_AS(
-      gather(x, 1, indices({0, 1, 4, 2}, {2, 2})),
-      "gather: [3, 4] f32 x [2, 2] i64: index 4 at [1, 0] is out of range; allowed are 0 to 3", Error);
-  CHECK_THROWS_WITH_AS(index_select(x, 0, indices({0, -1}, {2})), doctest::Contains("index -1 at [1]"),
-                       Error);
-  CHECK_THROWS_WITH_AS(index_add(x, 0, indices({0, 5, 1}, {3}), 5), doctest::Contains("allowed are 0 to 4"),
-                       Error);
-  CHECK_THROWS_WITH_AS(scatter_add(x, 0, indices({3}, {1, 1}), x), doctest::Contains("index 3 at [0, 0]"),
-                       Error);
+  CHECK_THROWS_WITH_AS(gather(x, 1, indices({0, 1, 4, 2}, {2, 2})),
+                       "gather: [3, 4] f32 x [2, 2] i64: index 4 at [1, 0] is out of range; allowed are 0 to 3", Error);
+  CHECK_THROWS_WITH_AS(index_select(x, 0, indices({0, -1}, {2})), doctest::Contains("index -1 at [1]"), Error);
+  CHECK_THROWS_WITH_AS(index_add(x, 0, indices({0, 5, 1}, {3}), 5), doctest::Contains("allowed are 0 to 4"), Error);
+  CHECK_THROWS_WITH_AS(scatter_add(x, 0, indices({3}, {1, 1}), x), doctest::Contains("index 3 at [0, 0]"), Error);
   CHECK_THROWS_WITH_AS(one_hot(indices({0, 3}, {2}), 3), doctest::Contains("index 3 at [1]"), Error);
   CHECK_THROWS_WITH_AS(gather(x, 0, x), doctest::Contains("must be i64"), Error);
 }

@@ -32,16 +32,15 @@ void check_near(const Tensor& got, const Tensor& want, double size, double steps
   const std::vector<double> a = got.to_vector<double>(), b = want.to_vector<double>();
   REQUIRE(a.size() == b.size());
   for (std::size_t i = 0; i < a.size(); ++i)
-    REQUIRE(std::abs(a[i] - b[i]) <=
-            steps * inner * size + 1.01 * last * std::abs(b[i]) + (last > 0 ? 1e-7 : 0));
+    REQUIRE(std::abs(a[i] - b[i]) <= steps * inner * size + 1.01 * last * std::abs(b[i]) + (last > 0 ? 1e-7 : 0));
 }
 
 // In f64, from the definition, over dims with keepdim.
 struct Reference {
   Tensor y, mean, invstd, dx, dw, db;
 };
-Reference reference(const Tensor& x, const Tensor& dy, const Tensor& weight, const Tensor& bias,
-                    const Shape& over, const Shape& others, const Shape& parameter, double eps, bool centre) {
+Reference reference(const Tensor& x, const Tensor& dy, const Tensor& weight, const Tensor& bias, const Shape& over,
+                    const Shape& others, const Shape& parameter, double eps, bool centre) {
   Reference r;
   r.mean = centre ? mean(x, over, true) : zeros({}, {.dtype = DType::f64});
   r.invstd = rsqrt(mean(square(x - r.mean), over, true) + eps);
@@ -75,8 +74,7 @@ TEST_CASE("batch_norm in training: every dtype, layout and absence of parameters
         const Tensor dy = random(s, dtype, 2);
         const Tensor w = affine ? random(channels, p, 3) : Tensor();
         const Tensor b = affine ? random(channels, p, 4) : Tensor();
-        const Reference want =
-            reference(wide(x), wide(dy), wide(w), wide(b), over, over, parameter, 1e-5, true);
+        const Reference want = reference(wide(x), wide(dy), wide(w), wide(b), over, over, parameter, 1e-5, true);
         const auto [y, mean, invstd] = batch_norm(x, w, b, {}, {}, true);
         CHECK(y.dtype() == dtype);
         CHECK(mean.dtype() == p);
@@ -152,8 +150,7 @@ TEST_CASE("layer_norm and rms_norm over one and two dims") {
         const Tensor b = random(normalized, parameters, 4);
         NormAttrs attrs;
         attrs.dims = dims;
-        const Reference ln =
-            reference(wide(x), wide(dy), wide(w), wide(b), over, others, normalized, 1e-5, true);
+        const Reference ln = reference(wide(x), wide(dy), wide(w), wide(b), over, others, normalized, 1e-5, true);
         check_near(layer_norm(x, dims, w, b), ln.y, 16);
         const Tensor mean = reshape(ln.mean, lead).to(p);
         const Tensor invstd = reshape(ln.invstd, lead).to(p);
@@ -162,11 +159,10 @@ TEST_CASE("layer_norm and rms_norm over one and two dims") {
         check_near(r[0], ln.dx, 16);
         check_near(r[1], ln.dw, 256);
         check_near(r[2], ln.db, 256);
-        check_near(layer_norm(x, dims),
-                   reference(wide(x), wide(dy), {}, {}, over, others, normalized, 1e-5, true).y, 16);
+        check_near(layer_norm(x, dims), reference(wide(x), wide(dy), {}, {}, over, others, normalized, 1e-5, true).y,
+                   16);
 
-        const Reference rms =
-            reference(wide(x), wide(dy), wide(w), {}, over, others, normalized, 1e-6, false);
+        const Reference rms = reference(wide(x), wide(dy), wide(w), {}, over, others, normalized, 1e-6, false);
         check_near(rms_norm(x, dims, w), rms.y, 16);
         const Outputs q = rms_norm_backward(dy, x, w, reshape(rms.invstd, lead).to(p), attrs);
         check_near(q[0], rms.dx, 16);
@@ -183,8 +179,7 @@ TEST_CASE("layer_norm and rms_norm over one and two dims") {
 TEST_CASE("norms of nothing") {
   CHECK(layer_norm(zeros({0, 4}), 1, ones({4})).sizes() == Shape{0, 4});
   NormAttrs attrs;
-  const Outputs r =
-      layer_norm_backward(zeros({0, 4}), zeros({0, 4}), ones({4}), zeros({0}), zeros({0}), attrs);
+  const Outputs r = layer_norm_backward(zeros({0, 4}), zeros({0, 4}), ones({4}), zeros({0}), zeros({0}), attrs);
   CHECK(r[1].to_vector<double>() == std::vector<double>(4, 0));
   const Outputs b =
       batch_norm_backward(zeros({0, 2, 3, 3}), zeros({0, 2, 3, 3}), ones({2}), zeros({2}), ones({2}), attrs);
@@ -218,12 +213,10 @@ TEST_CASE("norms give the same bits on any number of threads") {
 }
 
 TEST_CASE("norms say what does not fit") {
-  CHECK_THROWS_WITH_AS(batch_norm(zeros({2, 3}), ones({4}), {}, {}, {}, true),
-                       doctest::Contains("must be [3]"), Error);
-  CHECK_THROWS_WITH_AS(batch_norm(zeros({2, 3}), {}, {}, {}, {}, false), doctest::Contains("running mean"),
+  CHECK_THROWS_WITH_AS(batch_norm(zeros({2, 3}), ones({4}), {}, {}, {}, true), doctest::Contains("must be [3]"), Error);
+  CHECK_THROWS_WITH_AS(batch_norm(zeros({2, 3}), {}, {}, {}, {}, false), doctest::Contains("running mean"), Error);
+  CHECK_THROWS_WITH_AS(batch_norm(zeros({1, 3}), {}, {}, {}, {}, true), doctest::Contains("more than one value"),
                        Error);
-  CHECK_THROWS_WITH_AS(batch_norm(zeros({1, 3}), {}, {}, {}, {}, true),
-                       doctest::Contains("more than one value"), Error);
   CHECK_THROWS_WITH_AS(layer_norm(zeros({2, 3}), 3), doctest::Contains("3 trailing dims"), Error);
   CHECK_THROWS_WITH_AS(layer_norm(zeros({2, 3}), 1, ones({3}, {.dtype = DType::f16})),
                        doctest::Contains("parameters must be f32"), Error);

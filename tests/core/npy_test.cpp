@@ -51,8 +51,7 @@ TEST_CASE("npy: version 2 and Fortran order") {
 }
 
 TEST_CASE("npy: the header may be written in other ways that Python reads") {
-  const Tensor t =
-      parse_npy(file_of(R"({"shape":(2,1,),"fortran_order":False,"descr":"|u1"})", 2, 9, 2), "x");
+  const Tensor t = parse_npy(file_of(R"({"shape":(2,1,),"fortran_order":False,"descr":"|u1"})", 2, 9, 2), "x");
   CHECK(t.sizes() == Shape{2, 1});
   CHECK(t.to_vector<std::int64_t>() == std::vector<std::int64_t>{9, 9});
 }
@@ -64,8 +63,7 @@ TEST_CASE("npy: what NumPy has not or what differs between machines is refused")
   CHECK(test::contains(message_of([] { load_npy(test::golden("big_endian.npy")); }),
                        "dtype '>f4' is big-endian; write it as little-endian: a.astype('<f4')"));
   CHECK(test::contains(message_of([] { load_npy(test::golden("bf16.npy")); }), "dtype '<V2' is raw bytes"));
-  CHECK(test::contains(message_of([] { load_npy(test::golden("structured.npy")); }),
-                       "structured arrays are not read"));
+  CHECK(test::contains(message_of([] { load_npy(test::golden("structured.npy")); }), "structured arrays are not read"));
 }
 
 TEST_CASE("npy: a malformed file gives an error that names what is wrong") {
@@ -92,8 +90,7 @@ TEST_CASE("npy: a malformed file gives an error that names what is wrong") {
       {file_of("{'descr': '<f4", 0), "a string does not end"},
       {file_of("{'descr' '<f4'}", 0), "expected :"},
       {file_of("{'descr': '<f4'}", 0), "it needs each of the keys descr, fortran_order and shape once"},
-      {file_of("{'descr': '<f4', 'descr': '<f4'}", 0),
-       "it needs each of the keys descr, fortran_order and shape once"},
+      {file_of("{'descr': '<f4', 'descr': '<f4'}", 0), "it needs each of the keys descr, fortran_order and shape once"},
       {file_of("{'colour': '<f4'}", 0), "unknown key 'colour'"},
       {file_of(good + "x", 8), "something follows the dictionary"},
       {file_of(header("'<f4'", "Maybe", "(2,)"), 8), "expected False"},

@@ -15,8 +15,7 @@ TEST_CASE("philox gives the published vectors") {
   constexpr std::uint32_t kOnes = 0xffffffff;
   CHECK(philox4x32_10({kOnes, kOnes, kOnes, kOnes}, {kOnes, kOnes}) ==
         Counter{0x408f276d, 0x41c83b0e, 0xa20bc7c6, 0x6d5451fd});
-  constexpr Counter kPi =
-      philox4x32_10({0x243f6a88, 0x85a308d3, 0x13198a2e, 0x03707344}, {0xa4093822, 0x299f31d0});
+  constexpr Counter kPi = philox4x32_10({0x243f6a88, 0x85a308d3, 0x13198a2e, 0x03707344}, {0xa4093822, 0x299f31d0});
   CHECK(kPi == Counter{0xd16cfe09, 0x94fdcceb, 0x5001e420, 0x24126ea1});
   CHECK(philox_block(0x299f31d0a4093822, 0x0370734413198a2e, 0x85a308d3243f6a88) == kPi);
 }
@@ -33,8 +32,8 @@ TEST_CASE("philox fills a range as it gives single words") {
       philox_fill(kSeed, kStream, first, words.data(), n);
       bool same = true;
       for (std::int64_t i = 0; i < n; ++i) {
-        same = same && words[static_cast<std::size_t>(i)] ==
-                           philox_word(kSeed, kStream, first + static_cast<std::uint64_t>(i));
+        same = same &&
+               words[static_cast<std::size_t>(i)] == philox_word(kSeed, kStream, first + static_cast<std::uint64_t>(i));
       }
       CHECK(same);
       CHECK(words.back() == 0xabababab);

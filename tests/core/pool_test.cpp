@@ -154,8 +154,7 @@ TEST_CASE("adaptive_avg_pool2d covers floor to ceil, its gradient is the transpo
   const Tensor row = from_data(std::vector<double>{1, 2, 4, 8, 16}, {1, 1, 1, 5}, {.dtype = DType::f64});
   const std::vector<double> y = adaptive_avg_pool2d(row, 1, 3).to_vector<double>();
   CHECK(y == std::vector<double>{1.5, 14.0 / 3, 12});
-  CHECK(adaptive_avg_pool2d(row, 2, 5).to_vector<double>() ==
-        std::vector<double>{1, 2, 4, 8, 16, 1, 2, 4, 8, 16});
+  CHECK(adaptive_avg_pool2d(row, 2, 5).to_vector<double>() == std::vector<double>{1, 2, 4, 8, 16, 1, 2, 4, 8, 16});
   PoolAttrs a;
   a.size[0] = 1, a.size[1] = 5;
   const Tensor dy = from_data(std::vector<double>{2, 3, 4}, {1, 1, 1, 3}, {.dtype = DType::f64});
@@ -180,10 +179,7 @@ TEST_CASE("pooling gives the same bits on any number of threads") {
 }
 
 TEST_CASE("pooling says what does not fit") {
-  CHECK_THROWS_WITH_AS(max_pool2d(zeros({1, 1, 1, 1})), doctest::Contains("larger than the padded input"),
-                       Error);
-  CHECK_THROWS_WITH_AS(avg_pool2d(zeros({1, 1, 4, 4}), {.kernel = 2, .padding = 2}),
-                       doctest::Contains("half"), Error);
-  CHECK_THROWS_WITH_AS(adaptive_avg_pool2d(zeros({1, 1, 4, 4}), 0, 1), doctest::Contains("at least 1 x 1"),
-                       Error);
+  CHECK_THROWS_WITH_AS(max_pool2d(zeros({1, 1, 1, 1})), doctest::Contains("larger than the padded input"), Error);
+  CHECK_THROWS_WITH_AS(avg_pool2d(zeros({1, 1, 4, 4}), {.kernel = 2, .padding = 2}), doctest::Contains("half"), Error);
+  CHECK_THROWS_WITH_AS(adaptive_avg_pool2d(zeros({1, 1, 4, 4}), 0, 1), doctest::Contains("at least 1 x 1"), Error);
 }

@@ -61,8 +61,7 @@ TEST_CASE("long rows wrap, large tensors are summarised") {
         "tensor([ 0,  1,  2,  3,  4,  5,  6,  7,  8,  9, 10, 11, 12, 13, 14, 15, 16, 17,\n"
         "        18, 19, 20, 21, 22, 23, 24, 25, 26, 27, 28, 29], shape=[30], dtype=i64)");
   CHECK(to_string(arange(0, 1000)).find("...") == std::string::npos);
-  CHECK(to_string(arange(0, 1001)) ==
-        "tensor([   0,    1,    2,  ...,  998,  999, 1000], shape=[1001], dtype=i64)");
+  CHECK(to_string(arange(0, 1001)) == "tensor([   0,    1,    2,  ...,  998,  999, 1000], shape=[1001], dtype=i64)");
   CHECK(to_string(arange(0, 10000).reshape({100, 100})) ==
         "tensor([[   0,    1,    2,  ...,   97,   98,   99],\n"
         "        [ 100,  101,  102,  ...,  197,  198,  199],\n"

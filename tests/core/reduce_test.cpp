@@ -76,31 +76,30 @@ Summary summarize(const std::vector<double>& v) {
 std::vector<std::pair<Tensor, Shape>> cases(DType d) {
   Generator g(5);
   const auto make = [&](const Shape& s) { return randn(s, {}, g).to(d); };
-  std::vector<std::pair<Tensor, Shape>> all = {
-      {make({}), {}},
-      {make({1}), {0}},
-      {make({5}), {}},
-      {make({40}), {0}},
-      {make({3000}), {0}},
-      {make({6, 7}), {0}},
-      {make({6, 7}), {1}},
-      {make({6, 7}), {}},
-      {make({7, 6}).t(), {0}},
-      {make({7, 6}).t(), {1}},
-      {make({70, 33}), {0}},
-      {make({33, 70}), {1}},
-      {make({3, 4, 5, 6}), {1, 3}},
-      {make({3, 4, 5, 6}), {0, 2}},
-      {make({2, 20, 8, 9}), {0, 2, 3}},
-      {make({2, 8, 9, 20}).permute({0, 3, 1, 2}), {0, 2, 3}},
-      {make({2, 8, 9, 20}).permute({0, 3, 1, 2}), {2, 3}},
-      {make({20, 60}).index({Slice{0, {}, 3}, Slice{0, {}, 2}}), {0}},
-      {make({20, 60}).index({Slice{0, {}, 3}, Slice{0, {}, 2}}), {1}},
-      {make({1, 50}).expand({30, 50}), {0}},
-      {make({50, 1}).expand({50, 30}), {1}},
-      {make({300, 700}), {0}},
-      {make({4, 130, 300}), {1}},
-      {make({3, 1100}), {-1}}};
+  std::vector<std::pair<Tensor, Shape>> all = {{make({}), {}},
+                                               {make({1}), {0}},
+                                               {make({5}), {}},
+                                               {make({40}), {0}},
+                                               {make({3000}), {0}},
+                                               {make({6, 7}), {0}},
+                                               {make({6, 7}), {1}},
+                                               {make({6, 7}), {}},
+                                               {make({7, 6}).t(), {0}},
+                                               {make({7, 6}).t(), {1}},
+                                               {make({70, 33}), {0}},
+                                               {make({33, 70}), {1}},
+                                               {make({3, 4, 5, 6}), {1, 3}},
+                                               {make({3, 4, 5, 6}), {0, 2}},
+                                               {make({2, 20, 8, 9}), {0, 2, 3}},
+                                               {make({2, 8, 9, 20}).permute({0, 3, 1, 2}), {0, 2, 3}},
+                                               {make({2, 8, 9, 20}).permute({0, 3, 1, 2}), {2, 3}},
+                                               {make({20, 60}).index({Slice{0, {}, 3}, Slice{0, {}, 2}}), {0}},
+                                               {make({20, 60}).index({Slice{0, {}, 3}, Slice{0, {}, 2}}), {1}},
+                                               {make({1, 50}).expand({30, 50}), {0}},
+                                               {make({50, 1}).expand({50, 30}), {1}},
+                                               {make({300, 700}), {0}},
+                                               {make({4, 130, 300}), {1}},
+                                               {make({3, 1100}), {-1}}};
   return all;
 }
 
@@ -125,10 +124,9 @@ TEST_CASE("reductions match sums in double over every geometry") {
       CAPTURE(to_string(x.strides()));
       CAPTURE(to_string(dims));
       const auto all = groups(x, dims);
-      const Tensor s = sum(x, dims), m = mean(x, dims), v = var(x, dims), hi = max(x, dims),
-                   lo = min(x, dims), l = logsumexp(x, dims.empty() && x.ndim() == 0 ? Shape{} : dims),
-                   n1 = norm(x, 1, dims), n2 = norm(x, 2, dims), n3 = norm(x, 3, dims), n0 = norm(x, 0, dims),
-                   ni = norm(x, kInf, dims);
+      const Tensor s = sum(x, dims), m = mean(x, dims), v = var(x, dims), hi = max(x, dims), lo = min(x, dims),
+                   l = logsumexp(x, dims.empty() && x.ndim() == 0 ? Shape{} : dims), n1 = norm(x, 1, dims),
+                   n2 = norm(x, 2, dims), n3 = norm(x, 3, dims), n0 = norm(x, 0, dims), ni = norm(x, kInf, dims);
       REQUIRE(s.numel() == static_cast<std::int64_t>(all.size()));
       REQUIRE(s.dtype() == d);
       for (std::int64_t i = 0; i < s.numel(); ++i) {
@@ -139,8 +137,7 @@ TEST_CASE("reductions match sums in double over every geometry") {
         const double slack = acc * length * want.magnitude;
         near(s, i, want.sum, eps * std::fabs(want.sum) + slack);
         near(m, i, want.mean, eps * std::fabs(want.mean) + slack / n);
-        near(v, i, want.var,
-             (eps + 2 * acc * length) * want.var + 4 * std::pow(slack / n + acc * want.largest, 2));
+        near(v, i, want.var, (eps + 2 * acc * length) * want.var + 4 * std::pow(slack / n + acc * want.largest, 2));
         near(hi, i, want.max, 0);
         near(lo, i, want.min, 0);
         near(l, i, want.logsumexp, (eps + 4 * acc) * (std::fabs(want.logsumexp) + 1) + acc * length);

@@ -143,16 +143,12 @@ TEST_CASE("safetensors: a malformed file gives an error that names what is wrong
       {file_of(entry(R"("dtype":7,"shape":[2],"data_offsets":[0,8])"), 8), "dtype 7 is unknown"},
       {file_of(entry(R"("dtype":"F32","shape":2,"data_offsets":[0,8])"), 8),
        "tensor \"a\": shape 2 is no list of sizes"},
-      {file_of(entry(R"("dtype":"F32","shape":[-2],"data_offsets":[0,8])"), 8),
-       "shape [-2] is no list of sizes"},
-      {file_of(entry(R"("dtype":"F32","shape":[2.0],"data_offsets":[0,8])"), 8),
-       "shape [2.0] is no list of sizes"},
-      {file_of(entry(R"("dtype":"F32","shape":[9223372036854775808],"data_offsets":[0,8])"), 8),
-       "is no list of sizes"},
+      {file_of(entry(R"("dtype":"F32","shape":[-2],"data_offsets":[0,8])"), 8), "shape [-2] is no list of sizes"},
+      {file_of(entry(R"("dtype":"F32","shape":[2.0],"data_offsets":[0,8])"), 8), "shape [2.0] is no list of sizes"},
+      {file_of(entry(R"("dtype":"F32","shape":[9223372036854775808],"data_offsets":[0,8])"), 8), "is no list of sizes"},
       {file_of(entry(R"("dtype":"F32","shape":[1,1,1,1,1,1,1,1,2],"data_offsets":[0,8])"), 8),
        "tensor \"a\": a tensor has at most 8 dimensions"},
-      {file_of(entry(R"("dtype":"F32","shape":[4294967296,4294967296],"data_offsets":[0,8])"), 8),
-       "too many elements"},
+      {file_of(entry(R"("dtype":"F32","shape":[4294967296,4294967296],"data_offsets":[0,8])"), 8), "too many elements"},
       {file_of(entry(R"("dtype":"F32","shape":[0,4294967296,4294967296],"data_offsets":[0,0])"), 0),
        "too many elements"},
       {file_of(entry(R"("dtype":"F64","shape":[4611686018427387904],"data_offsets":[0,0])"), 0),
@@ -161,12 +157,9 @@ TEST_CASE("safetensors: a malformed file gives an error that names what is wrong
        "tensor \"a\": F32 [3] does not take the 8 bytes of data_offsets [0,8]"},
       {file_of(entry(R"("dtype":"F32","shape":[2],"data_offsets":[8,0])"), 8),
        "data_offsets [8,0] do not lie in order"},
-      {file_of(entry(R"("dtype":"F32","shape":[2],"data_offsets":[0,8,9])"), 8),
-       "are not two unsigned integers"},
-      {file_of(entry(R"("dtype":"F32","shape":[2],"data_offsets":[-1,7])"), 8),
-       "are not two unsigned integers"},
-      {file_of(entry(R"("dtype":"F32","shape":[2],"data_offsets":[0,1e400])"), 8),
-       "the header is not valid JSON"},
+      {file_of(entry(R"("dtype":"F32","shape":[2],"data_offsets":[0,8,9])"), 8), "are not two unsigned integers"},
+      {file_of(entry(R"("dtype":"F32","shape":[2],"data_offsets":[-1,7])"), 8), "are not two unsigned integers"},
+      {file_of(entry(R"("dtype":"F32","shape":[2],"data_offsets":[0,1e400])"), 8), "the header is not valid JSON"},
       {file_of(two("[0,4]", "[2,6]"), 6), "tensor \"b\": its data starts at byte 2, within another tensor's"},
       {file_of(two("[0,4]", "[0,4]"), 4), "tensor \"b\": its data starts at byte 0, within another tensor's"},
       {file_of(two("[0,4]", "[5,9]"), 9),
@@ -197,12 +190,10 @@ TEST_CASE("safetensors: what cannot be written is refused and leaves the old fil
             "\": \"step\" is the integer 3, the format has tensors only; save_checkpoint has both");
   StateDict reserved;
   reserved.set("__metadata__", test::doubles({1}, {1}, DType::f32));
-  CHECK(
-      test::contains(message_of([&] { save_safetensors(path, reserved); }), "cannot be called __metadata__"));
+  CHECK(test::contains(message_of([&] { save_safetensors(path, reserved); }), "cannot be called __metadata__"));
   StateDict not_text;
   not_text.set("\xff", test::doubles({1}, {1}, DType::f32));
-  CHECK(test::contains(message_of([&] { save_safetensors(path, not_text); }),
-                       "a name or text is not valid UTF-8"));
+  CHECK(test::contains(message_of([&] { save_safetensors(path, not_text); }), "a name or text is not valid UTF-8"));
   CHECK(read_file(path) == "old");
   CHECK(folder.names().size() == 1);
   CHECK(test::contains(message_of([&] { load_safetensors(folder / "b"); }), "No such file"));

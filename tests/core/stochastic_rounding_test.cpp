@@ -22,8 +22,8 @@ constexpr DType kStochastic[] = {DType::f16, DType::bf16, DType::f8e5m2};
 std::vector<std::uint32_t> round(DType dtype, const std::vector<float>& values, std::uint64_t first = 0,
                                  CastCounts* counts = nullptr) {
   std::vector<std::uint16_t> out(values.size() + 1);
-  store_stochastic(dtype, values.data(), out.data(), static_cast<std::int64_t>(values.size()), kSeed, kStream,
-                   first, counts);
+  store_stochastic(dtype, values.data(), out.data(), static_cast<std::int64_t>(values.size()), kSeed, kStream, first,
+                   counts);
   return reference::codes_of(dtype, out.data(), values.size());
 }
 
@@ -52,8 +52,7 @@ TEST_CASE("stochastic rounding goes up where the random word exceeds the distanc
     std::vector<float> floats(kCount);
     for (std::size_t i = 0; i < kCount; ++i) {
       // Between two neighbours, subnormal ones in every fourth case.
-      const std::size_t range =
-          i % 4 == 0 ? std::size_t{1} << format(dtype).mantissa_bits : values.size() - 1;
+      const std::size_t range = i % 4 == 0 ? std::size_t{1} << format(dtype).mantissa_bits : values.size() - 1;
       const std::size_t code = words[i] % range;
       const double fraction = (words[i] >> 12) * 0x1p-20;
       floats[i] = static_cast<float>(values[code] + fraction * (values[code + 1] - values[code]));
@@ -122,8 +121,7 @@ TEST_CASE("stochastic rounding of an element depends on its place, not on the ar
   const auto whole = round(DType::bf16, values, 5);
   for (const std::size_t cut : {1, 7, 1024, 2999}) {
     auto left = round(DType::bf16, {values.begin(), values.begin() + static_cast<std::ptrdiff_t>(cut)}, 5);
-    const auto right =
-        round(DType::bf16, {values.begin() + static_cast<std::ptrdiff_t>(cut), values.end()}, 5 + cut);
+    const auto right = round(DType::bf16, {values.begin() + static_cast<std::ptrdiff_t>(cut), values.end()}, 5 + cut);
     left.insert(left.end(), right.begin(), right.end());
     CHECK(left == whole);
   }
@@ -133,8 +131,7 @@ TEST_CASE("stochastic rounding of an element depends on its place, not on the ar
 TEST_CASE("stochastic rounding at the ends of the range, and its counts") {
   const float nan = std::nanf("");
   CastCounts counts;
-  const auto codes =
-      round(DType::f16, {0.0f, -0.0f, 1e-30f, 65536.0f, -1e30f, nan, INFINITY, 0x1p-20f}, 0, &counts);
+  const auto codes = round(DType::f16, {0.0f, -0.0f, 1e-30f, 65536.0f, -1e30f, nan, INFINITY, 0x1p-20f}, 0, &counts);
   CHECK(codes == std::vector<std::uint32_t>{0, 0x8000, 0, 0x7c00, 0xfc00, 0x7e00, 0x7c00, 0x0010});
   CHECK(counts.elements == 8);
   CHECK(counts.zeros == 2);

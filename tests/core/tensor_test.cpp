@@ -25,8 +25,8 @@ TEST_CASE("creation") {
   CHECK(zeros({2, 3}).is_contiguous());
   CHECK(from_data(std::vector<float>{1, 2}, {2, 1}, {.dtype = DType::f16}).dtype() == DType::f16);
   CHECK(full({5}, 1e6, {.dtype = DType::f16})[4].item() == INFINITY);
-  CHECK_THROWS_WITH_AS(from_data(std::vector<double>{1, 2, 3}, {2, 2}),
-                       "from_data: 3 values do not fill [2, 2]", Error);
+  CHECK_THROWS_WITH_AS(from_data(std::vector<double>{1, 2, 3}, {2, 2}), "from_data: 3 values do not fill [2, 2]",
+                       Error);
   CHECK_THROWS_AS(zeros({2, -1}), Error);
   CHECK_THROWS_AS(arange(0, 1, 0), Error);
   CHECK_THROWS_AS(zeros({1, 1, 1, 1, 1, 1, 1, 1, 1}), Error);

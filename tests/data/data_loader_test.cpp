@@ -193,8 +193,7 @@ TEST_CASE("what is wrong with a loader's options or state is said") {
   CHECK(test::contains(message_of([] { DataLoader(4, nullptr); }), "is empty"));
   DataLoader a(numbers(10), {.batch = 2});
   DataLoader b(numbers(10), {.batch = 5});
-  CHECK(message_of([&] { b.load_state_dict(a.state_dict()); }) ==
-        "DataLoader: the state has batch 2, this loader 5");
+  CHECK(message_of([&] { b.load_state_dict(a.state_dict()); }) == "DataLoader: the state has batch 2, this loader 5");
   StateDict state = a.state_dict();
   state.set("position", 6);
   CHECK(message_of([&] { a.load_state_dict(state); }) ==

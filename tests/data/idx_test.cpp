@@ -104,8 +104,7 @@ TEST_CASE("mnist: four files, plain or packed, become two normalised datasets") 
   write_file_atomically(folder / "train-images-idx3-ubyte", idx({2, 28, 28}, pixels));
   write_file_atomically(folder / "train-labels-idx1-ubyte.gz", packed(idx({2}, "\x09\x03")));
   CHECK(test::contains(message_of([&] { mnist(folder.path()); }), "t10k-images-idx3-ubyte.gz\" is there"));
-  write_file_atomically(folder / "t10k-images-idx3-ubyte.gz",
-                        packed(idx({1, 28, 28}, std::string(784, '\x80'))));
+  write_file_atomically(folder / "t10k-images-idx3-ubyte.gz", packed(idx({1, 28, 28}, std::string(784, '\x80'))));
   write_file_atomically(folder / "t10k-labels-idx1-ubyte", idx({1}, "\x01"));
   const Split data = mnist(folder.path());
   CHECK(data.train.inputs.sizes() == Shape{2, 1, 28, 28});

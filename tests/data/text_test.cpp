@@ -37,8 +37,7 @@ TEST_CASE("windows are views of one text, targets one character further on") {
   CHECK(last.targets.to_vector<std::int64_t>() == std::vector<std::int64_t>{6, 7, 8, 9});
   CHECK(windows(tokens, 4, 4).size() == 2);
   CHECK(windows(tokens, 9, 4).size() == 1);
-  CHECK(message_of([&] { windows(tokens, 10, 1); }) ==
-        "windows: tokens [10] must be one row of more than 10");
+  CHECK(message_of([&] { windows(tokens, 10, 1); }) == "windows: tokens [10] must be one row of more than 10");
   CHECK(test::contains(message_of([&] { windows(tokens, 0, 1); }), "must be at least 1"));
 }
 
@@ -50,10 +49,9 @@ TEST_CASE("a text's end is for testing") {
   CHECK(d.train.size() == 22);
   CHECK(d.test.size() == 2);
   for (const std::int64_t token : d.test.inputs.to_vector<std::int64_t>()) CHECK(token == 1);
-  CHECK(test::contains(message_of([&] { make_text_dataset(text, {.context = 20}); }),
-                       "must be one row of more than 20"));
   CHECK(
-      test::contains(message_of([&] { make_text_dataset(text, {.test_fraction = 1}); }), "between 0 and 1"));
+      test::contains(message_of([&] { make_text_dataset(text, {.context = 20}); }), "must be one row of more than 20"));
+  CHECK(test::contains(message_of([&] { make_text_dataset(text, {.test_fraction = 1}); }), "between 0 and 1"));
 }
 
 TEST_CASE("a real text") {
@@ -64,8 +62,7 @@ TEST_CASE("a real text") {
   }
   const TextDataset d = read_text(path, {.context = 128, .stride = 1});
   CHECK(d.vocabulary.size() == 65);
-  CHECK(d.vocabulary.decode(take(d.train, {0}).inputs)
-            .starts_with("First Citizen:\nBefore we proceed any further"));
+  CHECK(d.vocabulary.decode(take(d.train, {0}).inputs).starts_with("First Citizen:\nBefore we proceed any further"));
 }
 
 TEST_CASE("addition: problems, answers and what counts") {

@@ -112,8 +112,7 @@ std::string checkpoint() {
 
 TEST_CASE("damaged safetensors files and checkpoints") {
   const int accepted = survive(fuzz::safetensors, {read_file(test::golden("all.safetensors")), checkpoint()});
-  CHECK(accepted >
-        0);  // mutations that only touch numbers: else we would be testing nothing but the first check
+  CHECK(accepted > 0);  // mutations that only touch numbers: else we would be testing nothing but the first check
   CHECK(accepted < kMutations);
 }
 

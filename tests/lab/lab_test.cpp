@@ -54,8 +54,7 @@ std::string message(const std::function<void()>& f) {
 TEST_CASE("compare trains under each recipe and seed, and writes its files") {
   const Folder folder("files");
   lab::Options o{.model_name = "mlp", .epochs = 3, .batch = 32, .seeds = 2};
-  const auto results =
-      lab::compare(mlp, small_digits(), recipes({"fp32", "amp-fp16"}), folder.path.string(), o);
+  const auto results = lab::compare(mlp, small_digits(), recipes({"fp32", "amp-fp16"}), folder.path.string(), o);
   REQUIRE(results.size() == 4);
   CHECK(results[1].recipe == "fp32");
   CHECK(results[1].seed == 1);
@@ -69,16 +68,15 @@ TEST_CASE("compare trains under each recipe and seed, and writes its files") {
     CHECK(r.test_accuracy > 0.3);  // chance is 0.1
     CHECK(r.peak_total > r.peak_bytes[static_cast<std::size_t>(Category::parameters)]);
     // 64 * 128 + 128 * 128 + 128 * 10 weights and their biases, 4 bytes each.
-    CHECK(r.peak_bytes[static_cast<std::size_t>(Category::parameters)] ==
-          4 * (64 * 128 + 128 * 128 + 1280 + 266));
+    CHECK(r.peak_bytes[static_cast<std::size_t>(Category::parameters)] == 4 * (64 * 128 + 128 * 128 + 1280 + 266));
     CHECK(std::isnan(r.curve.underflow_percent[1]));
     CHECK_FALSE(std::isnan(r.curve.underflow_percent[8]));
   }
   const auto json = nlohmann::json::parse(folder.read("results.json"));
   REQUIRE(json["runs"].size() == 4);
-  for (const char* key : {"recipe", "model", "data", "seed", "epochs", "steps", "skipped_steps",
-                          "final_scale", "train_loss", "test_loss", "test_accuracy", "ms_per_step",
-                          "peak_bytes", "underflow_percent", "overflow_percent", "status"})
+  for (const char* key :
+       {"recipe", "model", "data", "seed", "epochs", "steps", "skipped_steps", "final_scale", "train_loss", "test_loss",
+        "test_accuracy", "ms_per_step", "peak_bytes", "underflow_percent", "overflow_percent", "status"})
     CHECK_MESSAGE(json["runs"][0].contains(key), key);
   for (const char* key : {"parameters", "masters", "gradients", "optimizer", "activations", "total"})
     CHECK_MESSAGE(json["runs"][0]["peak_bytes"].contains(key), key);
@@ -156,8 +154,7 @@ TEST_CASE("results survive JSON, NaN included") {
   CHECK(back[0].curve.loss[0] == 1.5);
   CHECK(std::isnan(back[0].curve.loss[1]));
   CHECK(back[0].curve.skipped[1]);
-  CHECK(
-      message([] { lab::results_from_json("{}", "x.json"); }).starts_with("x.json is no file of the lab's"));
+  CHECK(message([] { lab::results_from_json("{}", "x.json"); }).starts_with("x.json is no file of the lab's"));
 }
 
 TEST_CASE("bad options, data and models are named") {
@@ -165,13 +162,11 @@ TEST_CASE("bad options, data and models are named") {
     return message([&] { lab::compare(mlp, small_digits(), recipes(names), "", o); });
   };
   CHECK(run({.epochs = 0}, {"fp32"}).starts_with("lab: epochs is 0"));
-  CHECK(run({.optimizer = "adagrad"}, {"fp32"}) ==
-        "lab: no optimizer 'adagrad'; allowed are adamw, adam and sgd");
+  CHECK(run({.optimizer = "adagrad"}, {"fp32"}) == "lab: no optimizer 'adagrad'; allowed are adamw, adam and sgd");
   CHECK(run({}, {}) == "lab: no recipe was given");
   CHECK(run({}, {"fp32", "fp32"}) == "lab: the recipe fp32 is listed twice");
   CHECK(message([] { lab::data_for("cifar"); }) ==
         "no data 'cifar'; allowed are digits, mnist:DIR, text:FILE and addition");
-  CHECK(message([] { lab::model_for("vgg", small_digits().train); }) ==
-        "no model 'vgg'; allowed are mlp, cnn and gpt");
+  CHECK(message([] { lab::model_for("vgg", small_digits().train); }) == "no model 'vgg'; allowed are mlp, cnn and gpt");
   CHECK(message([] { lab::model_for("gpt", small_digits().train); }).starts_with("model gpt reads tokens"));
 }

@@ -47,8 +47,7 @@ TEST_CASE("MultiheadAttention has PyTorch's parameters and initialisation") {
   nn::MultiheadAttention m(8, 2);
   std::vector<std::string> names;
   for (const auto& [name, value] : m.state_dict()) names.push_back(name);
-  CHECK(names ==
-        std::vector<std::string>{"in_proj_weight", "in_proj_bias", "out_proj.weight", "out_proj.bias"});
+  CHECK(names == std::vector<std::string>{"in_proj_weight", "in_proj_bias", "out_proj.weight", "out_proj.bias"});
   CHECK(m.in_proj_weight.sizes() == Shape{24, 8});
   for (double v : values(m.in_proj_bias)) CHECK(v == 0);
   for (double v : values(m.out_proj.bias)) CHECK(v == 0);
@@ -58,8 +57,7 @@ TEST_CASE("MultiheadAttention has PyTorch's parameters and initialisation") {
   CHECK(largest <= bound);
   CHECK(largest > 0.9 * bound);
   CHECK(nn::MultiheadAttention(8, 2, {.bias = false}).parameters().size() == 2);
-  CHECK(
-      contains(message_of([] { nn::MultiheadAttention(8, 3); }), "3 heads do not divide an embedding of 8"));
+  CHECK(contains(message_of([] { nn::MultiheadAttention(8, 3); }), "3 heads do not divide an embedding of 8"));
   CHECK(contains(message_of([&] { m(ones({2, 3, 4})); }), "[.., length, 8] is right"));
 }
 
@@ -82,8 +80,7 @@ TEST_CASE("causal attention and masks against the reference") {
   causal.load_state_dict(plain.state_dict());
   const Tensor x = noise({2, 5, kEmbed}, 1, DType::f64);
   const Tensor out = causal(x);
-  for (int i = 0; i < 2; ++i)
-    CHECK(distance(out[i], reference(plain, x[i], x[i], x[i], causal_bias(5))) < 1e-14);
+  for (int i = 0; i < 2; ++i) CHECK(distance(out[i], reference(plain, x[i], x[i], x[i], causal_bias(5))) < 1e-14);
 
   // What comes later changes nothing before it.
   const Tensor later = cat({x.narrow(1, 0, 3), noise({2, 2, kEmbed}, 8, DType::f64)}, 1);
@@ -133,9 +130,9 @@ TEST_CASE("TransformerBlock is its parts, with the names of PyTorch's encoder la
   std::vector<std::string> names;
   for (const auto& named : block.named_parameters()) names.push_back(named.first);
   CHECK(names == std::vector<std::string>{"self_attn.in_proj_weight", "self_attn.in_proj_bias",
-                                          "self_attn.out_proj.weight", "self_attn.out_proj.bias",
-                                          "linear1.weight", "linear1.bias", "linear2.weight", "linear2.bias",
-                                          "norm1.weight", "norm1.bias", "norm2.weight", "norm2.bias"});
+                                          "self_attn.out_proj.weight", "self_attn.out_proj.bias", "linear1.weight",
+                                          "linear1.bias", "linear2.weight", "linear2.bias", "norm1.weight",
+                                          "norm1.bias", "norm2.weight", "norm2.bias"});
   CHECK(block.linear1.weight.sizes() == Shape{32, 8});
   const Tensor x = noise({2, 5, 8});
   const Tensor n = block.norm1(x);
@@ -146,8 +143,7 @@ TEST_CASE("TransformerBlock is its parts, with the names of PyTorch's encoder la
   // Attending to itself alone, a position does not see its neighbours.
   const Tensor self = eye(5, {.dtype = DType::bool_});
   const Tensor other = cat({x.narrow(1, 0, 1), noise({2, 4, 8}, 9)}, 1);
-  CHECK(same_bits(block(x, self).narrow(1, 0, 1).contiguous(),
-                  block(other, self).narrow(1, 0, 1).contiguous()));
+  CHECK(same_bits(block(x, self).narrow(1, 0, 1).contiguous(), block(other, self).narrow(1, 0, 1).contiguous()));
 
   nn::TransformerBlock thin(8, 2, {.feedforward = 5, .dropout = 0.3, .bias = false});
   CHECK(thin.linear1.weight.sizes() == Shape{5, 8});

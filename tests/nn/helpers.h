@@ -19,9 +19,7 @@ inline std::string message_of(auto&& call) {
   return "no error";
 }
 
-inline bool contains(const std::string& text, const std::string& part) {
-  return text.find(part) != std::string::npos;
-}
+inline bool contains(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
 
 inline std::vector<double> values(const Tensor& t) { return t.to_vector<double>(); }
 

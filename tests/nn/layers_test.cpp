@@ -20,8 +20,7 @@ Statistics statistics(const Tensor& x) {
     double sum = 0, squares = 0;
     const auto each = [&](auto&& f) {
       for (std::int64_t b = 0; b < x.size(0); ++b)
-        for (std::int64_t i = 0; i < inner; ++i)
-          f(v[static_cast<std::size_t>((b * channels + c) * inner + i)]);
+        for (std::int64_t i = 0; i < inner; ++i) f(v[static_cast<std::size_t>((b * channels + c) * inner + i)]);
     };
     each([&](double a) { sum += a; });
     const double mean = sum / n;
@@ -95,8 +94,7 @@ TEST_CASE("BatchNorm normalises, and moves its running statistics by the formula
     const Tensor x = noise(sizes, 9);
     Shape channel = Shape::filled(sizes.size(), 1);
     channel[1] = 3;
-    const Tensor expected =
-        (x - bn->running_mean.reshape(channel)) / sqrt(bn->running_var.reshape(channel) + 1e-5);
+    const Tensor expected = (x - bn->running_mean.reshape(channel)) / sqrt(bn->running_var.reshape(channel) + 1e-5);
     const StateDict before = bn->state_dict();
     const Tensor kept = before.tensor("running_var").clone();
     CHECK(distance((*bn)(x), expected) < 1e-6);

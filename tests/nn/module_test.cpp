@@ -49,9 +49,8 @@ struct Recorder : Interceptor {
 
 TEST_CASE("names are dotted paths in the order of registration") {
   Net net;
-  CHECK(names(net.named_parameters()) == Names{"first.scale", "first.fc.weight", "first.fc.bias",
-                                               "first.bn.weight", "first.bn.bias", "head.weight",
-                                               "head.bias"});
+  CHECK(names(net.named_parameters()) == Names{"first.scale", "first.fc.weight", "first.fc.bias", "first.bn.weight",
+                                               "first.bn.bias", "head.weight", "head.bias"});
   CHECK(names(net.named_buffers()) ==
         Names{"first.bn.running_mean", "first.bn.running_var", "first.bn.num_batches_tracked"});
   CHECK(names(net.named_modules()) == Names{"", "first", "first.fc", "first.bn", "head"});
@@ -69,8 +68,7 @@ TEST_CASE("what cannot be registered says why") {
   nn::Module m;
   m.register_parameter("w", ones({1}));
   const auto shared = std::make_shared<nn::ReLU>();
-  CHECK(
-      contains(message_of([&] { m.register_buffer("w", ones({1})); }), "has something of that name already"));
+  CHECK(contains(message_of([&] { m.register_buffer("w", ones({1})); }), "has something of that name already"));
   CHECK(contains(message_of([&] { m.register_parameter("a.b", ones({1})); }), "no dots"));
   CHECK(contains(message_of([&] { m.register_parameter("", ones({1})); }), "the name is empty"));
   CHECK(contains(message_of([&] { m.register_module("r", std::shared_ptr<nn::ReLU>()); }), "null"));

@@ -5,9 +5,8 @@ using namespace nn_test;
 
 TEST_CASE("summary lists shapes, parameters and bytes") {
   struct Net : nn::Module {
-    nn::Sequential& body =
-        register_module("body", nn::Sequential(nn::Conv2d(1, 8, 3, {.padding = 1}), nn::BatchNorm2d(8),
-                                               nn::ReLU(), nn::MaxPool2d(2)));
+    nn::Sequential& body = register_module(
+        "body", nn::Sequential(nn::Conv2d(1, 8, 3, {.padding = 1}), nn::BatchNorm2d(8), nn::ReLU(), nn::MaxPool2d(2)));
     nn::Flatten& flat = register_module("flat", nn::Flatten());
     nn::Linear& head = register_module("head", nn::Linear(128, 1000));
     nn::Linear& unused = register_module("unused", nn::Linear(2, 2, {.bias = false}));

@@ -62,13 +62,12 @@ template <class F> void for_each_sample(const char* policy, F f) {
   if (!std::getenv("GRADUAL_TEST_OP")) CHECK(rows > 0);
 }
 
-void expect_same(const Result& got, const Result& want, const Row& row, const Sample& sample,
-                 const Tensors& inputs, const std::string& what) {
+void expect_same(const Result& got, const Result& want, const Row& row, const Sample& sample, const Tensors& inputs,
+                 const std::string& what) {
   if (got == want) return;
   const bool dtypes = got.dtypes == want.dtypes;
   expect_none(dtypes ? "other bits than with the casts by hand"
-                     : "gives " + std::string(name(got.dtypes[0])) + ", expected " +
-                           std::string(name(want.dtypes[0])),
+                     : "gives " + std::string(name(got.dtypes[0])) + ", expected " + std::string(name(want.dtypes[0])),
               describe(row, sample, inputs, what));
 }
 
@@ -92,11 +91,10 @@ TEST_CASE("ops in the lower list run in the region's dtype, as if cast by hand")
     for_each_sample("lower", [half](const Row& row, const Sample& sample) {
       const Result got = under(half, sample, sample.inputs);
       for (DType d : got.dtypes) CHECK(d == half);
-      expect_same(got, result_of(sample, lowered(row, sample.inputs, half)), row, sample, sample.inputs,
-                  "lower");
+      expect_same(got, result_of(sample, lowered(row, sample.inputs, half)), row, sample, sample.inputs, "lower");
       const Tensors other = mixed(sample.inputs, DType::bf16, DType::f16);
-      expect_same(under(half, sample, other), result_of(sample, lowered(row, other, half)), row, sample,
-                  other, "lower");
+      expect_same(under(half, sample, other), result_of(sample, lowered(row, other, half)), row, sample, other,
+                  "lower");
     });
 }
 
@@ -120,8 +118,8 @@ TEST_CASE("ops in the promote list run in the widest dtype, in both orders") {
       DType widest = first;
       for (const Tensor& t : inputs)
         if (t.is_floating()) widest = promote(widest, t.dtype());
-      expect_same(under(DType::f16, sample, inputs), result_of(sample, all(inputs, widest)), row, sample,
-                  inputs, "promote");
+      expect_same(under(DType::f16, sample, inputs), result_of(sample, all(inputs, widest)), row, sample, inputs,
+                  "promote");
     }
   });
 }
@@ -130,8 +128,7 @@ TEST_CASE("all other ops run in their inputs' dtypes") {
   for_each_sample("pass", [](const Row& row, const Sample& sample) {
     for (DType dtype : {DType::f32, DType::f16, DType::bf16}) {
       if (row.op == OpId::copy_ || row.op == OpId::cast) continue;  // their samples fix a dtype of their own
-      if (sample.label.find("f16") != std::string::npos || sample.label.find("f32") != std::string::npos)
-        continue;
+      if (sample.label.find("f16") != std::string::npos || sample.label.find("f32") != std::string::npos) continue;
       const Tensors inputs = all(sample.inputs, dtype);
       expect_same(under(DType::f16, sample, inputs), result_of(sample, inputs), row, sample, inputs, "pass");
     }
@@ -141,8 +138,8 @@ TEST_CASE("all other ops run in their inputs' dtypes") {
 TEST_CASE("banned ops throw, and the message names the cure") {
   for_each_sample("banned", [](const Row& row, const Sample& sample) {
     CAPTURE(name(row.op));
-    CHECK_THROWS_WITH_AS(under(DType::f16, sample, sample.inputs),
-                         doctest::Contains("use bce_with_logits_loss"), Error);
+    CHECK_THROWS_WITH_AS(under(DType::f16, sample, sample.inputs), doctest::Contains("use bce_with_logits_loss"),
+                         Error);
     CHECK(result_of(sample, sample.inputs).dtypes.size() == 1);
   });
 }
@@ -155,8 +152,8 @@ TEST_CASE("f64 and integers pass untouched") {
       for (const Sample& sample : samples_of(*row, dtype))
         if (!sample.large && sample.label.find("from ") == std::string::npos &&
             sample.label.find("to ") == std::string::npos)
-          expect_same(under(DType::f16, sample, sample.inputs), result_of(sample, sample.inputs), *row,
-                      sample, sample.inputs, "untouched");
+          expect_same(under(DType::f16, sample, sample.inputs), result_of(sample, sample.inputs), *row, sample,
+                      sample.inputs, "untouched");
     }
   }
 }

@@ -61,8 +61,8 @@ TEST_CASE("f8 tensors allow cast, copies, views and contractions only, and the m
       const std::string where = describe(*row, sample, inputs, "f8");
       const std::string got = message_of([&] { sample.call(inputs); });
       expect_message(got, "", where);
-      const bool says = got.find("f8 tensors") != std::string::npos ||
-                        got.find("takes") != std::string::npos || got.find("f32") != std::string::npos;
+      const bool says = got.find("f8 tensors") != std::string::npos || got.find("takes") != std::string::npos ||
+                        got.find("f32") != std::string::npos;
       if (!says) expect_none("message does not say what would be right: " + got, where);
     }
   }

@@ -42,8 +42,7 @@ TEST_CASE("every op has exactly one row, in every column or with a reason") {
     CHECK((columns().composite[i] != nullptr) == composite);
     if (!composite) CHECK((columns().cpu[i] != nullptr) == row.no_kernel.empty());
     const Rule& rule = rules()[i];
-    CHECK_MESSAGE((rule.backward != nullptr) != (rule.reason != nullptr),
-                  "a backward rule or a reason, not both");
+    CHECK_MESSAGE((rule.backward != nullptr) != (rule.reason != nullptr), "a backward rule or a reason, not both");
     CHECK(static_cast<bool>(row.samples) == row.no_samples.empty());
     CHECK(row.dtypes.empty() != static_cast<bool>(row.samples));
   }
@@ -53,12 +52,8 @@ TEST_CASE("every row has samples of every kind that its op allows") {
   for (const Row* row : rows_under_test()) {
     if (!row->samples) continue;
     CAPTURE(name(row->op));
-    const auto empty = [](const Sample& s) {
-      return any_input(s, [](const Tensor& t) { return t.numel() == 0; });
-    };
-    const auto scalar = [](const Sample& s) {
-      return any_input(s, [](const Tensor& t) { return t.ndim() == 0; });
-    };
+    const auto empty = [](const Sample& s) { return any_input(s, [](const Tensor& t) { return t.numel() == 0; }); };
+    const auto scalar = [](const Sample& s) { return any_input(s, [](const Tensor& t) { return t.ndim() == 0; }); };
     const auto large = [](const Sample& s) {
       return s.large && any_input(s, [](const Tensor& t) { return t.numel() > 2000; });
     };

@@ -30,8 +30,7 @@ TEST_CASE("the same bits twice, and with one, two and three threads") {
   for (const Row* row : rows_under_test()) {
     for (DType dtype : row->dtypes) {
       // A dtype of each path: one that computes in itself, one that is widened and narrowed, integers, f8.
-      if (dtype != DType::f32 && dtype != DType::bf16 && dtype != DType::i64 && dtype != DType::f8e4m3fn)
-        continue;
+      if (dtype != DType::f32 && dtype != DType::bf16 && dtype != DType::i64 && dtype != DType::f8e4m3fn) continue;
       for (const Sample& sample : samples_of(*row, dtype)) {
         const auto one = bits(sample, 1);
         const std::string where = describe(*row, sample, sample.inputs, "contiguous");

@@ -58,8 +58,7 @@ TEST_CASE("f16 with bf16 gives f32, a narrow float with f32 gives f32, f32 with 
                                                 {DType::f32, DType::f64, DType::f64}};
   for (const Row* row : rows_under_test()) {
     const DTypeRule rule = info(row->op).dtype_rule;
-    if (!row->samples ||
-        (rule != DTypeRule::Promote && rule != DTypeRule::Compare && rule != DTypeRule::FloatOnly))
+    if (!row->samples || (rule != DTypeRule::Promote && rule != DTypeRule::Compare && rule != DTypeRule::FloatOnly))
       continue;
     const std::vector<Sample> samples = samples_of(*row, DType::f32);
     const Sample* sample = plain_sample(samples, 2);

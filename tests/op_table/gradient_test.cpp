@@ -32,8 +32,7 @@ autograd::CheckedFunction function_of(const Row& row, const Sample& sample) {
 Tensors leaves_of(const Row& row, const Sample& sample) {
   Tensors inputs = fresh(sample.inputs);
   for (std::size_t i = 0; i < inputs.size(); ++i)
-    if (inputs[i].defined() && inputs[i].dtype() == DType::f64 && !constant(row, i))
-      inputs[i].set_requires_grad();
+    if (inputs[i].defined() && inputs[i].dtype() == DType::f64 && !constant(row, i)) inputs[i].set_requires_grad();
   return inputs;
 }
 
@@ -80,12 +79,11 @@ TEST_CASE("gradcheck of every differentiable row") {
 }
 
 TEST_CASE("gradgradcheck of every row that is differentiable twice") {
-  const int checks =
-      check_rows(true, [](const autograd::CheckedFunction& f, const Tensors& inputs) -> std::string {
-        for (const Tensor& t : f(inputs))
-          if (t.defined() && t.is_floating() && t.dtype() != DType::f64) return "";  // linear, and not in f64
-        return autograd::gradgradcheck(f, inputs).message;
-      });
+  const int checks = check_rows(true, [](const autograd::CheckedFunction& f, const Tensors& inputs) -> std::string {
+    for (const Tensor& t : f(inputs))
+      if (t.defined() && t.is_floating() && t.dtype() != DType::f64) return "";  // linear, and not in f64
+    return autograd::gradgradcheck(f, inputs).message;
+  });
   MESSAGE(checks << " samples");
   CHECK(checks > 0);
 }
@@ -142,8 +140,7 @@ TEST_CASE("gradients do not depend on the inputs' layout") {
             (*inputs)[i].set_requires_grad();
         const auto [far, size] = distance(gradients_of(*row, sample, *inputs), want);
         if (!(far <= 1e-12 * size))
-          expect_none("gradients differ by " + std::to_string(far),
-                      describe(*row, sample, *inputs, name(layout)));
+          expect_none("gradients differ by " + std::to_string(far), describe(*row, sample, *inputs, name(layout)));
         ++checks;
       }
     }
@@ -166,8 +163,8 @@ TEST_CASE("backward runs in every float dtype") {
         double epsilon = float_info(dtype).epsilon;  // the coarsest of the inputs'
         double terms = 64;                           // the steps of a rule, each of which rounds
         for (std::size_t i = 0; i < inputs.size(); ++i) {
-          const bool leaf = inputs[i].defined() && inputs[i].is_floating() && !is_f8(inputs[i].dtype()) &&
-                            !constant(*row, i);
+          const bool leaf =
+              inputs[i].defined() && inputs[i].is_floating() && !is_f8(inputs[i].dtype()) && !constant(*row, i);
           wide.push_back(converted(inputs[i], DType::f64));
           if (leaf) {
             epsilon = std::max(epsilon, float_info(inputs[i].dtype()).epsilon);
@@ -188,9 +185,8 @@ TEST_CASE("backward runs in every float dtype") {
           }
           const auto [far, size] = distance(got, gradients_of(*row, sample, wide));
           if (!(far <= terms * epsilon * std::max(1.0, size)))
-            expect_none(
-                "differs from the gradient in f64 by " + std::to_string(far) + " of " + std::to_string(size),
-                where);
+            expect_none("differs from the gradient in f64 by " + std::to_string(far) + " of " + std::to_string(size),
+                        where);
         } catch (const std::exception& e) { expect_none(std::string("threw: ") + e.what(), where); }
         ++checks;
       }
@@ -222,16 +218,12 @@ TEST_CASE("every row with a backward rule is checked") {
 
 // gradcheck itself must fail where a gradient is wrong.
 TEST_CASE("gradcheck finds wrong gradients") {
-  const Tensor x =
-      from_data(std::vector<double>{0.5, -1, 2}, {3}, {.dtype = DType::f64, .requires_grad = true});
+  const Tensor x = from_data(std::vector<double>{0.5, -1, 2}, {3}, {.dtype = DType::f64, .requires_grad = true});
   // x * detach(x) has the value of x^2 and half of its gradient.
-  const auto half =
-      autograd::gradcheck([](const Tensors& in) -> Tensors { return {in[0] * in[0].detach()}; }, {x});
+  const auto half = autograd::gradcheck([](const Tensors& in) -> Tensors { return {in[0] * in[0].detach()}; }, {x});
   CHECK_FALSE(half.ok);
-  CHECK(half.message.find("input 0, element 0 of [3], output 0: analytic 0.5, numeric 1") !=
-        std::string::npos);
-  const auto cut =
-      autograd::gradcheck([](const Tensors& in) -> Tensors { return {square(in[0].detach())}; }, {x});
+  CHECK(half.message.find("input 0, element 0 of [3], output 0: analytic 0.5, numeric 1") != std::string::npos);
+  const auto cut = autograd::gradcheck([](const Tensors& in) -> Tensors { return {square(in[0].detach())}; }, {x});
   CHECK_FALSE(cut.ok);
   CHECK(cut.message.find("no path") != std::string::npos);
   CHECK(autograd::gradcheck([](const Tensors& in) -> Tensors { return {square(in[0])}; }, {x}).ok);

@@ -169,8 +169,8 @@ Tensor Draw::away(const Shape& sizes, double low, double high, const std::vector
       double v = low + (high - low) * next();
       if (is_integral(dtype)) v = std::floor(low + (high - low + 1) * next());
       if (dtype == DType::u8) v = std::fabs(v);
-      const bool near = is_floating(dtype) && std::any_of(kinks.begin(), kinks.end(),
-                                                          [v](double k) { return std::fabs(v - k) < 0.1; });
+      const bool near = is_floating(dtype) &&
+                        std::any_of(kinks.begin(), kinks.end(), [v](double k) { return std::fabs(v - k) < 0.1; });
       if (!near) return v;
     }
   });
@@ -190,8 +190,7 @@ Tensor Draw::distinct(const Shape& sizes) {
 }
 
 Tensor Draw::index(const Shape& sizes, std::int64_t count) {
-  return filled(sizes, DType::i64,
-                [&](std::int64_t) { return std::floor(next() * static_cast<double>(count)); });
+  return filled(sizes, DType::i64, [&](std::int64_t) { return std::floor(next() * static_cast<double>(count)); });
 }
 
 Tensor Draw::mask(const Shape& sizes) {
@@ -205,8 +204,8 @@ Tensor Draw::values(const std::vector<double>& v, const Shape& sizes) {
 const std::vector<Row>& op_table() {
   static const std::vector<Row> table = [] {
     std::vector<Row> all;
-    for (auto part : {unary_rows, binary_rows, reduction_rows, contraction_rows, pooling_rows,
-                      normalization_rows, loss_rows, movement_rows, in_place_rows}) {
+    for (auto part : {unary_rows, binary_rows, reduction_rows, contraction_rows, pooling_rows, normalization_rows,
+                      loss_rows, movement_rows, in_place_rows}) {
       std::vector<Row> rows = part();
       std::move(rows.begin(), rows.end(), std::back_inserter(all));
     }
@@ -339,16 +338,16 @@ std::string compare(const Row& row, const Tensors& outputs, const Arrays& refere
     }
     if (!y.defined()) continue;
     if (y.dtype() != want.dtype || y.sizes() != want.sizes) {
-      why << to_string(y.sizes()) << ' ' << gradual::name(y.dtype()) << ", expected " << to_string(want.sizes)
-          << ' ' << gradual::name(want.dtype);
+      why << to_string(y.sizes()) << ' ' << gradual::name(y.dtype()) << ", expected " << to_string(want.sizes) << ' '
+          << gradual::name(want.dtype);
       return why.str();
     }
     const Array got = to_array(y);
     for (std::int64_t i = 0; i < got.numel(); ++i) {
       const double tol = tolerance(row, want, i, y.dtype());
       if (agrees(got[i], want[i], tol)) continue;
-      why << "element " << to_string(Shape(unflatten(y.sizes(), i))) << " is " << got[i] << ", expected "
-          << want[i] << " within " << tol;
+      why << "element " << to_string(Shape(unflatten(y.sizes(), i))) << " is " << got[i] << ", expected " << want[i]
+          << " within " << tol;
       return why.str();
     }
     why.str("");
@@ -359,8 +358,8 @@ std::string compare(const Row& row, const Tensors& outputs, const Arrays& refere
 std::string describe(const Row& row, const Sample& sample, const Tensors& inputs, const std::string& layout) {
   std::string text = std::string(gradual::name(row.op)) + " '" + sample.label + "' " + layout + ":";
   for (const Tensor& t : inputs) {
-    text += t.defined() ? " " + to_string(t.sizes()) + " " + std::string(gradual::name(t.dtype())) +
-                              " strides " + to_string(t.strides()) + ";"
+    text += t.defined() ? " " + to_string(t.sizes()) + " " + std::string(gradual::name(t.dtype())) + " strides " +
+                              to_string(t.strides()) + ";"
                         : " none;";
   }
   return text + " (alone: GRADUAL_TEST_OP=" + std::string(gradual::name(row.op)) + " test_op_table)";

@@ -70,8 +70,7 @@ struct Sample {
   Tensors inputs;  // contiguous; the harness lays them out otherwise
   Call call;
   Reference reference;
-  bool large =
-      false;  // crosses the grain of parallel loops: run with threads, not with layouts and gradcheck
+  bool large = false;    // crosses the grain of parallel loops: run with threads, not with layouts and gradcheck
   bool gradient = true;  // false where a kink or a special value is under test
 };
 
@@ -98,8 +97,8 @@ struct Row {
   std::vector<int> constant_inputs{};        // inputs no gradient flows into
   std::vector<BadInput> bad{};
   // Reasons for holes; empty means there is none.
-  std::string no_samples{}, no_kernel{}, no_gradient{}, no_double_gradient{}, no_empty{}, no_scalar{},
-      no_large{}, no_bad{};
+  std::string no_samples{}, no_kernel{}, no_gradient{}, no_double_gradient{}, no_empty{}, no_scalar{}, no_large{},
+      no_bad{};
 };
 
 const std::vector<Row>& op_table();

@@ -41,11 +41,8 @@ const std::map<std::string, Golden>& calls() {
          return batch_norm(t[0], t[1], t[2], t[3].detach(), t[4].detach(), a.at("training"), a.at("eps")).y;
        }},
       {"layer_norm",
-       [](const Json& a, const Tensors& t) {
-         return layer_norm(t[0], a.at("dims"), t[1], t[2], a.at("eps"));
-       }},
-      {"rms_norm",
-       [](const Json& a, const Tensors& t) { return rms_norm(t[0], a.at("dims"), t[1], a.at("eps")); }},
+       [](const Json& a, const Tensors& t) { return layer_norm(t[0], a.at("dims"), t[1], t[2], a.at("eps")); }},
+      {"rms_norm", [](const Json& a, const Tensors& t) { return rms_norm(t[0], a.at("dims"), t[1], a.at("eps")); }},
       {"cross_entropy",
        [](const Json& a, const Tensors& t) {
          return cross_entropy(t[0], t[1], {reduction(a), a.at("label_smoothing"), a.at("ignore_index")});
@@ -56,12 +53,9 @@ const std::map<std::string, Golden>& calls() {
                                              {.causal = a.at("causal"), .scale = a.at("scale")});
        }},
       {"embedding", [](const Json&, const Tensors& t) { return embedding(t[0], t[1]); }},
-      {"gelu",
-       [](const Json& a, const Tensors& t) { return gelu(t[0], a.at("tanh") ? Gelu::tanh : Gelu::exact); }},
+      {"gelu", [](const Json& a, const Tensors& t) { return gelu(t[0], a.at("tanh") ? Gelu::tanh : Gelu::exact); }},
       {"adaptive_avg_pool2d",
-       [](const Json& a, const Tensors& t) {
-         return adaptive_avg_pool2d(t[0], a.at("size")[0], a.at("size")[1]);
-       }},
+       [](const Json& a, const Tensors& t) { return adaptive_avg_pool2d(t[0], a.at("size")[0], a.at("size")[1]); }},
       {"max_pool2d", [](const Json& a, const Tensors& t) { return max_pool2d(t[0], pool(a)); }},
       {"avg_pool2d", [](const Json& a, const Tensors& t) { return avg_pool2d(t[0], pool(a)); }},
       {"softplus", [](const Json&, const Tensors& t) { return softplus(t[0]); }},
@@ -100,8 +94,7 @@ TEST_CASE("values and gradients agree with PyTorch's") {
     Tensors leaves;
     for (const Json& j : c.at("inputs")) {
       inputs.push_back(from_json(j));
-      if (inputs.back().defined() && inputs.back().is_floating())
-        leaves.push_back(inputs.back().set_requires_grad());
+      if (inputs.back().defined() && inputs.back().is_floating()) leaves.push_back(inputs.back().set_requires_grad());
     }
     const Tensor y = calls().at(op)(c.at("attrs"), inputs);
     expect_none(far(y, c.at("output")), where);

@@ -46,8 +46,7 @@ std::function<std::vector<Sample>(Draw&)> binary_samples(Binary b) {
     const auto add = [&](const char* label, const Shape& x, const Shape& y, bool large = false) {
       Tensor first = d.away(x, b.low, b.high, {});
       Tensor second = d.away(y, b.low2, b.high2, b.kinks);
-      if (b.apart &&
-          d.dtype != DType::bool_) {  // shifted, by a different half for each, so that none are equal
+      if (b.apart && d.dtype != DType::bool_) {  // shifted, by a different half for each, so that none are equal
         first = d.distinct(x);
         Array other = to_array(d.distinct(y));
         for (double& v : other.v) v += is_floating(d.dtype) ? 0.125 : 0;
@@ -71,12 +70,11 @@ std::function<std::vector<Sample>(Draw&)> binary_samples(Binary b) {
       const double low = left ? b.low2 : b.low;
       const double high = left ? b.high2 : b.high;
       for (const Shape& sizes : {Shape{3, 5}, Shape{}, Shape{260, 411}}) {
-        all.push_back(
-            {left ? "scalar left" : "scalar right",
-             {d.away(sizes, low, high, {0, b.scalar})},
-             one([b, left](const Tensor& x) { return left ? b.op(b.scalar, x) : b.op(x, b.scalar); }),
-             with_scalar(b, left),
-             sizes == Shape{260, 411}});
+        all.push_back({left ? "scalar left" : "scalar right",
+                       {d.away(sizes, low, high, {0, b.scalar})},
+                       one([b, left](const Tensor& x) { return left ? b.op(b.scalar, x) : b.op(x, b.scalar); }),
+                       with_scalar(b, left),
+                       sizes == Shape{260, 411}});
       }
     }
     all.push_back({"itself",
@@ -138,8 +136,7 @@ Array select(const Array& condition, const Array& a, const Array& b, const Shape
 
 std::vector<Sample> where_samples(Draw& d) {
   std::vector<Sample> all;
-  const auto add = [&](const char* label, const Shape& c, const Shape& a, const Shape& b,
-                       bool large = false) {
+  const auto add = [&](const char* label, const Shape& c, const Shape& a, const Shape& b, bool large = false) {
     all.push_back({label,
                    {d.mask(c), d.uniform(a, -3, 3), d.uniform(b, -3, 3)},
                    [](const Tensors& in) -> Tensors { return {where(in[0], in[1], in[2])}; },
@@ -158,15 +155,14 @@ std::vector<Sample> where_samples(Draw& d) {
   add("large", {301, 400}, {301, 400}, {400}, true);
   if (d.dtype == DType::bool_) return all;
   for (const bool left : {false, true}) {
-    all.push_back(
-        {left ? "scalar left" : "scalar right",
-         {d.mask({3, 4}), d.uniform({4}, -3, 3)},
-         two([left](const Tensor& c, const Tensor& x) { return left ? where(c, 2, x) : where(c, x, 2); }),
-         [left](const Arrays& in) -> Arrays {
-           Array two = make_array({1}, in[1].dtype);
-           two[0] = 2;
-           return {left ? select(in[0], two, in[1], {3, 4}) : select(in[0], in[1], two, {3, 4})};
-         }});
+    all.push_back({left ? "scalar left" : "scalar right",
+                   {d.mask({3, 4}), d.uniform({4}, -3, 3)},
+                   two([left](const Tensor& c, const Tensor& x) { return left ? where(c, 2, x) : where(c, x, 2); }),
+                   [left](const Arrays& in) -> Arrays {
+                     Array two = make_array({1}, in[1].dtype);
+                     two[0] = 2;
+                     return {left ? select(in[0], two, in[1], {3, 4}) : select(in[0], in[1], two, {3, 4})};
+                   }});
   }
   return all;
 }
@@ -188,46 +184,35 @@ std::vector<Row> binary_rows() {
   rows.back().bad = broadcast_errors("sub", sub);
   rows.push_back(number(OpId::mul, kNumbers, 0.5, {mul, [](double a, double b) { return a * b; }}));
   rows.back().bad = broadcast_errors("mul", mul);
-  rows.push_back(
-      number(OpId::div, kFloats, 0.5, {div, [](double a, double b) { return a / b; }, -3, 3, -3, 3, {0}}));
+  rows.push_back(number(OpId::div, kFloats, 0.5, {div, [](double a, double b) { return a / b; }, -3, 3, -3, 3, {0}}));
   rows.back().ulps = 1;
   rows.back().bad = broadcast_errors("div", div);
-  rows.back().bad.push_back({"integers",
-                             [] { div(ones({2}, {.dtype = DType::i64}), ones({2}, {.dtype = DType::i64})); },
-                             "divides floats"});
+  rows.back().bad.push_back(
+      {"integers", [] { div(ones({2}, {.dtype = DType::i64}), ones({2}, {.dtype = DType::i64})); }, "divides floats"});
   // exp(b log a) multiplies the error of the logarithm by |b log a|, at most 3 log 3 here.
-  rows.push_back(
-      {.op = OpId::pow,
-       .policy = "fp32",
-       .dtypes = kFloats,
-       .samples = binary_samples({pow, [](double a, double b) { return std::pow(a, b); }, 0.3, 3, -3, 3}),
-       .ulps = 8,
-       .bad = broadcast_errors("pow", pow)});
+  rows.push_back({.op = OpId::pow,
+                  .policy = "fp32",
+                  .dtypes = kFloats,
+                  .samples = binary_samples({pow, [](double a, double b) { return std::pow(a, b); }, 0.3, 3, -3, 3}),
+                  .ulps = 8,
+                  .bad = broadcast_errors("pow", pow)});
   rows.push_back(number(OpId::maximum, kNumbers, 0, {.op = maximum, .reference = nan_max, .apart = true}));
   rows.back().bad = broadcast_errors("maximum", maximum);
   rows.push_back(number(OpId::minimum, kNumbers, 0, {.op = minimum, .reference = nan_min, .apart = true}));
   rows.back().bad = broadcast_errors("minimum", minimum);
 
-  rows.push_back(
-      comparison(OpId::eq, "promote", {.op = eq, .reference = GRADUAL_BOOL(a == b), .out = to_bool}));
-  rows.push_back(
-      comparison(OpId::ne, "promote", {.op = ne, .reference = GRADUAL_BOOL(a != b), .out = to_bool}));
-  rows.push_back(
-      comparison(OpId::lt, "promote", {.op = lt, .reference = GRADUAL_BOOL(a < b), .out = to_bool}));
-  rows.push_back(
-      comparison(OpId::le, "promote", {.op = le, .reference = GRADUAL_BOOL(a <= b), .out = to_bool}));
-  rows.push_back(
-      comparison(OpId::gt, "promote", {.op = gt, .reference = GRADUAL_BOOL(a > b), .out = to_bool}));
-  rows.push_back(
-      comparison(OpId::ge, "promote", {.op = ge, .reference = GRADUAL_BOOL(a >= b), .out = to_bool}));
-  rows.push_back(
-      comparison(OpId::logical_and, "pass",
-                 {.op = logical_and, .reference = GRADUAL_BOOL(a != 0 && b != 0), .out = to_bool}));
+  rows.push_back(comparison(OpId::eq, "promote", {.op = eq, .reference = GRADUAL_BOOL(a == b), .out = to_bool}));
+  rows.push_back(comparison(OpId::ne, "promote", {.op = ne, .reference = GRADUAL_BOOL(a != b), .out = to_bool}));
+  rows.push_back(comparison(OpId::lt, "promote", {.op = lt, .reference = GRADUAL_BOOL(a < b), .out = to_bool}));
+  rows.push_back(comparison(OpId::le, "promote", {.op = le, .reference = GRADUAL_BOOL(a <= b), .out = to_bool}));
+  rows.push_back(comparison(OpId::gt, "promote", {.op = gt, .reference = GRADUAL_BOOL(a > b), .out = to_bool}));
+  rows.push_back(comparison(OpId::ge, "promote", {.op = ge, .reference = GRADUAL_BOOL(a >= b), .out = to_bool}));
+  rows.push_back(comparison(OpId::logical_and, "pass",
+                            {.op = logical_and, .reference = GRADUAL_BOOL(a != 0 && b != 0), .out = to_bool}));
   rows.push_back(comparison(OpId::logical_or, "pass",
                             {.op = logical_or, .reference = GRADUAL_BOOL(a != 0 || b != 0), .out = to_bool}));
-  rows.push_back(
-      comparison(OpId::logical_xor, "pass",
-                 {.op = logical_xor, .reference = GRADUAL_BOOL((a != 0) != (b != 0)), .out = to_bool}));
+  rows.push_back(comparison(OpId::logical_xor, "pass",
+                            {.op = logical_xor, .reference = GRADUAL_BOOL((a != 0) != (b != 0)), .out = to_bool}));
   for (Row& row : rows)
     if (row.bad.empty())
       row.bad = {{"shapes",
@@ -238,14 +223,13 @@ std::vector<Row> binary_rows() {
                   },
                   std::string(name(row.op)) + ": [3, 4]"}};
 
-  rows.push_back(
-      {.op = OpId::where,
-       .policy = "promote",
-       .dtypes = kAllButF8,
-       .samples = where_samples,
-       .roundings = 0,
-       .bad = {{"condition", [] { where(ones({2}), 1, ones({2})); }, "condition must be bool"},
-               {"shapes", [] { where(ones({2}, {.dtype = DType::bool_}), ones({3}), 1); }, "where: [2]"}}});
+  rows.push_back({.op = OpId::where,
+                  .policy = "promote",
+                  .dtypes = kAllButF8,
+                  .samples = where_samples,
+                  .roundings = 0,
+                  .bad = {{"condition", [] { where(ones({2}), 1, ones({2})); }, "condition must be bool"},
+                          {"shapes", [] { where(ones({2}, {.dtype = DType::bool_}), ones({3}), 1); }, "where: [2]"}}});
   return rows;
 }
 

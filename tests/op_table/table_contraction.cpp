@@ -21,18 +21,17 @@ Array matmul_reference(const Array& a0, const Array& b0) {
   Shape sizes = broadcast_shapes(ab, bb, "reference");
   sizes.push_back(a.sizes[a.sizes.size() - 2]);
   sizes.push_back(b.sizes.back());
-  Array y =
-      tabulate_sums(sizes, contracted(a.dtype), static_cast<double>(k), [&](const Index& i) -> ValueAndSize {
-        Index ia = i;
-        Index ib = i;
-        Sum s;
-        for (std::int64_t l = 0; l < k; ++l) {
-          ia.back() = l;
-          ib[ib.size() - 2] = l;
-          s.add(at_broadcast(a, ia) * at_broadcast(b, ib));
-        }
-        return s;
-      });
+  Array y = tabulate_sums(sizes, contracted(a.dtype), static_cast<double>(k), [&](const Index& i) -> ValueAndSize {
+    Index ia = i;
+    Index ib = i;
+    Sum s;
+    for (std::int64_t l = 0; l < k; ++l) {
+      ia.back() = l;
+      ib[ib.size() - 2] = l;
+      s.add(at_broadcast(a, ia) * at_broadcast(b, ib));
+    }
+    return s;
+  });
   if (b0.sizes.size() == 1) y.sizes.erase(y.sizes.size() - 1);
   if (a0.sizes.size() == 1) y.sizes.erase(y.sizes.size() - (b0.sizes.size() == 1 ? 1 : 2));
   return y;
@@ -126,10 +125,9 @@ std::vector<Sample> linear_samples(Draw& d) {
   const auto add = [&](const char* label, const Shape& x, std::int64_t out, bool bias, bool large = false) {
     Tensors in{d.uniform(x, -1, 1), d.uniform({out, x.back()}, -1, 1)};
     if (bias) in.push_back(d.uniform({out}, -1, 1));
-    all.push_back(
-        {label, in,
-         [](const Tensors& t) -> Tensors { return {linear(t[0], t[1], t.size() > 2 ? t[2] : Tensor())}; },
-         [](const Arrays& a) -> Arrays { return {linear_reference(a)}; }, large});
+    all.push_back({label, in,
+                   [](const Tensors& t) -> Tensors { return {linear(t[0], t[1], t.size() > 2 ? t[2] : Tensor())}; },
+                   [](const Arrays& a) -> Arrays { return {linear_reference(a)}; }, large});
   };
   add("2-d", {5, 7}, 3, true);
   add("no bias", {5, 7}, 3, false);
@@ -162,12 +160,7 @@ const std::vector<ConvShape>& conv_shapes() {
       {"whole image", {2, 3, 3, 4}, {5, 3, 3, 4}, {}},
       {"empty batch", {0, 2, 4, 4}, {3, 2, 3, 3}, {}},
       {"large", {5, 8, 19, 23}, {16, 8, 3, 3}, {.padding = {1, 1}}, true, true},
-      {"large groups",
-       {4, 8, 18, 17},
-       {8, 2, 3, 3},
-       {.stride = {2, 1}, .padding = {1, 1}, .groups = 4},
-       true,
-       true},
+      {"large groups", {4, 8, 18, 17}, {8, 2, 3, 3}, {.stride = {2, 1}, .padding = {1, 1}, .groups = 4}, true, true},
   };
   return all;
 }
@@ -218,22 +211,21 @@ std::vector<Sample> conv_samples(Draw& d) {
     const ConvAttrs a = s.attrs;
     Tensors in{d.uniform(s.x, -1, 1), d.uniform(s.weight, -1, 1)};
     if (s.bias) in.push_back(d.uniform({s.weight[0]}, -1, 1));
-    all.push_back(
-        {s.label, in,
-         [a](const Tensors& t) -> Tensors { return {conv2d(t[0], t[1], t.size() > 2 ? t[2] : Tensor(), a)}; },
-         [a](const Arrays& t) -> Arrays {
-           const Shape sizes = conv_output(t[0].sizes, t[1].sizes, a);
-           Array y = sum_of_products(sizes, contracted(t[0].dtype),
-                                     static_cast<double>(t[1].numel() / t[1].sizes[0] + 1));
-           if (t.size() > 2)
-             for (std::int64_t i = 0; i < y.numel(); ++i)
-               add_product(y, i, t[2][i / (sizes[2] * sizes[3]) % sizes[1]], 1);
-           for_each_product(t[0].sizes, t[1].sizes, a, [&](std::int64_t x, std::int64_t w, std::int64_t o) {
-             add_product(y, o, t[0][x], t[1][w]);
-           });
-           return {y};
-         },
-         s.large});
+    all.push_back({s.label, in,
+                   [a](const Tensors& t) -> Tensors { return {conv2d(t[0], t[1], t.size() > 2 ? t[2] : Tensor(), a)}; },
+                   [a](const Arrays& t) -> Arrays {
+                     const Shape sizes = conv_output(t[0].sizes, t[1].sizes, a);
+                     Array y = sum_of_products(sizes, contracted(t[0].dtype),
+                                               static_cast<double>(t[1].numel() / t[1].sizes[0] + 1));
+                     if (t.size() > 2)
+                       for (std::int64_t i = 0; i < y.numel(); ++i)
+                         add_product(y, i, t[2][i / (sizes[2] * sizes[3]) % sizes[1]], 1);
+                     for_each_product(t[0].sizes, t[1].sizes, a, [&](std::int64_t x, std::int64_t w, std::int64_t o) {
+                       add_product(y, o, t[0][x], t[1][w]);
+                     });
+                     return {y};
+                   },
+                   s.large});
   }
   return all;
 }
@@ -246,21 +238,20 @@ std::vector<Sample> conv_backward_samples(Draw& d, bool to_input) {
     const Shape y = conv_output(s.x, s.weight, a);
     const Shape xs = s.x;
     const Shape ws = s.weight;
-    all.push_back(
-        {s.label,
-         {d.uniform(y, -1, 1), d.uniform(to_input ? ws : xs, -1, 1)},
-         two([a, to_input](const Tensor& dy, const Tensor& other) {
-           return to_input ? conv2d_backward_input(dy, other, a) : conv2d_backward_weight(dy, other, a);
-         }),
-         [a, xs, ws, y, to_input](const Arrays& t) -> Arrays {
-           const double length = static_cast<double>(to_input ? ws[0] * ws[2] * ws[3] : y[0] * y[2] * y[3]);
-           Array g = sum_of_products(to_input ? xs : ws, contracted(t[0].dtype), length);
-           for_each_product(xs, ws, a, [&](std::int64_t x, std::int64_t w, std::int64_t o) {
-             add_product(g, to_input ? x : w, t[0][o], t[1][to_input ? w : x]);
-           });
-           return {g};
-         },
-         s.large});
+    all.push_back({s.label,
+                   {d.uniform(y, -1, 1), d.uniform(to_input ? ws : xs, -1, 1)},
+                   two([a, to_input](const Tensor& dy, const Tensor& other) {
+                     return to_input ? conv2d_backward_input(dy, other, a) : conv2d_backward_weight(dy, other, a);
+                   }),
+                   [a, xs, ws, y, to_input](const Arrays& t) -> Arrays {
+                     const double length = static_cast<double>(to_input ? ws[0] * ws[2] * ws[3] : y[0] * y[2] * y[3]);
+                     Array g = sum_of_products(to_input ? xs : ws, contracted(t[0].dtype), length);
+                     for_each_product(xs, ws, a, [&](std::int64_t x, std::int64_t w, std::int64_t o) {
+                       add_product(g, to_input ? x : w, t[0][o], t[1][to_input ? w : x]);
+                     });
+                     return {g};
+                   },
+                   s.large});
   }
   return all;
 }
@@ -321,13 +312,12 @@ std::vector<Sample> attention_samples(Draw& d) {
                        AttentionAttrs attrs = {}, bool large = false) {
     Tensors in{d.uniform(q, -2, 2), d.uniform(k, -2, 2), d.uniform(v, -2, 2)};
     if (mask.defined()) in.push_back(mask);
-    all.push_back(
-        {label, in,
-         [attrs](const Tensors& t) -> Tensors {
-           return {scaled_dot_product_attention(t[0], t[1], t[2], t.size() > 3 ? t[3] : Tensor(), attrs)};
-         },
-         [attrs](const Arrays& a) -> Arrays { return {attention_reference(a, attrs.causal, attrs.scale)}; },
-         large});
+    all.push_back({label, in,
+                   [attrs](const Tensors& t) -> Tensors {
+                     return {scaled_dot_product_attention(t[0], t[1], t[2], t.size() > 3 ? t[3] : Tensor(), attrs)};
+                   },
+                   [attrs](const Arrays& a) -> Arrays { return {attention_reference(a, attrs.causal, attrs.scale)}; },
+                   large});
   };
   add("plain", {3, 4}, {5, 4}, {5, 3}, {});
   add("batch and heads", {2, 2, 4, 3}, {2, 2, 4, 3}, {2, 2, 4, 3}, {});
@@ -349,33 +339,32 @@ std::vector<Row> contraction_rows() {
   const auto f = [](const Shape& s) { return ones(s); };
   const std::string no_scalar = "needs at least one dim";
   std::vector<Row> rows;
-  rows.push_back(
-      {.op = OpId::matmul,
-       .policy = "lower",
-       .dtypes = kContracted,
-       .samples = matmul_samples,
-       .bad = {{"inner",
-                [=] {
-                  matmul(f({32, 784}), f({512, 784}));
-                },
-                "matmul: [32, 784] f32 x [512, 784] f32: inner dimensions 784 and 512 differ; did you mean"},
-               {"0-d", [=] { matmul(f({}), f({3})); }, "a 0-d tensor has no matrix product"},
-               {"batch",
-                [=] {
-                  matmul(f({2, 3, 4}), f({3, 4, 5}));
-                },
-                "do not broadcast"},
-               {"integers",
-                [=] {
-                  matmul(ones({2, 2}, {.dtype = DType::i64}), f({2, 2}).to(DType::i64));
-                },
-                "takes floating tensors"},
-               {"undefined",
-                [=] {
-                  matmul(f({2, 2}), Tensor());
-                },
-                "two tensors"}},
-       .no_scalar = no_scalar});
+  rows.push_back({.op = OpId::matmul,
+                  .policy = "lower",
+                  .dtypes = kContracted,
+                  .samples = matmul_samples,
+                  .bad = {{"inner",
+                           [=] {
+                             matmul(f({32, 784}), f({512, 784}));
+                           },
+                           "matmul: [32, 784] f32 x [512, 784] f32: inner dimensions 784 and 512 differ; did you mean"},
+                          {"0-d", [=] { matmul(f({}), f({3})); }, "a 0-d tensor has no matrix product"},
+                          {"batch",
+                           [=] {
+                             matmul(f({2, 3, 4}), f({3, 4, 5}));
+                           },
+                           "do not broadcast"},
+                          {"integers",
+                           [=] {
+                             matmul(ones({2, 2}, {.dtype = DType::i64}), f({2, 2}).to(DType::i64));
+                           },
+                           "takes floating tensors"},
+                          {"undefined",
+                           [=] {
+                             matmul(f({2, 2}), Tensor());
+                           },
+                           "two tensors"}},
+                  .no_scalar = no_scalar});
   rows.push_back({.op = OpId::linear,
                   .policy = "lower",
                   .dtypes = kContracted,
@@ -437,9 +426,8 @@ std::vector<Row> contraction_rows() {
                            "bias must be [2]"}},
                   .no_scalar = "[N, C, H, W]"});
   for (const bool to_input : {true, false}) {
-    const auto call = to_input
-                          ? [](const Tensor& a, const Tensor& b) { return conv2d_backward_input(a, b, {}); }
-                          : [](const Tensor& a, const Tensor& b) { return conv2d_backward_weight(a, b, {}); };
+    const auto call = to_input ? [](const Tensor& a, const Tensor& b) { return conv2d_backward_input(a, b, {}); }
+                               : [](const Tensor& a, const Tensor& b) { return conv2d_backward_weight(a, b, {}); };
     rows.push_back({.op = to_input ? OpId::conv2d_backward_input : OpId::conv2d_backward_weight,
                     .policy = "pass",
                     .dtypes = kContracted,

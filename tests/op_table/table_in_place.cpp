@@ -35,10 +35,8 @@ std::vector<Sample> written(Draw& d, Apply apply, double (*reference)(double, do
     Draw whole = d.with(DType::u8);
     const Array v = to_array(whole.uniform({3, 4}, d.dtype == DType::bool_ || from == DType::bool_ ? 0 : 1,
                                            d.dtype == DType::bool_ || from == DType::bool_ ? 1 : 7));
-    all.push_back({"from " + std::string(name(from)),
-                   {d.uniform({3, 4}, -2, 3), d.with(from).values(v.v, {3, 4})},
-                   call,
-                   ref});
+    all.push_back(
+        {"from " + std::string(name(from)), {d.uniform({3, 4}, -2, 3), d.with(from).values(v.v, {3, 4})}, call, ref});
   }
   return all;
 }
@@ -73,8 +71,7 @@ std::vector<BadInput> written_errors(Apply apply) {
            },
            "the operand is larger than the tensor written"},
           {"shapes", [apply] { apply(ones({3}), ones({2})); }, "do not broadcast"},
-          {"expanded", [apply] { apply(expand(ones({1}), {3}), ones({3})); },
-           "an expanded tensor cannot be written"},
+          {"expanded", [apply] { apply(expand(ones({1}), {3}), ones({3})); }, "an expanded tensor cannot be written"},
           {"undefined", [apply] { apply(ones({3}), Tensor()); }, "undefined"}};
 }
 
@@ -90,9 +87,8 @@ std::vector<Row> in_place_rows() {
                       [add](Draw& d) {
                         std::vector<Sample> all = written(
                             d, add, [](double x, double y) { return x + y; }, false);
-                        all = joined(
-                            all, with_number(
-                                     d, [](const Tensor& x) { x.add_(2); }, [](double x) { return x + 2; }));
+                        all = joined(all, with_number(
+                                              d, [](const Tensor& x) { x.add_(2); }, [](double x) { return x + 2; }));
                         if (!is_floating(d.dtype)) return all;
                         return joined(all, written(
                                                d, [](const Tensor& x, const Tensor& y) { x.add_(y, 0.5); },
@@ -106,11 +102,10 @@ std::vector<Row> in_place_rows() {
                   .dtypes = kNumbers,
                   .samples =
                       [mul](Draw& d) {
-                        return joined(
-                            written(
-                                d, mul, [](double x, double y) { return x * y; }, false),
-                            with_number(
-                                d, [](const Tensor& x) { x.mul_(3); }, [](double x) { return x * 3; }));
+                        return joined(written(
+                                          d, mul, [](double x, double y) { return x * y; }, false),
+                                      with_number(
+                                          d, [](const Tensor& x) { x.mul_(3); }, [](double x) { return x * 3; }));
                       },
                   .bad = written_errors(mul)});
   const Apply copy = [](const Tensor& x, const Tensor& y) { x.copy_(y); };
@@ -124,18 +119,17 @@ std::vector<Row> in_place_rows() {
                       },
                   .roundings = 0,
                   .bad = written_errors(copy)});
-  rows.push_back(
-      {.op = OpId::fill_,
-       .policy = "pass",
-       .dtypes = kAll,
-       .samples =
-           [](Draw& d) {
-             return with_number(
-                 d, [](const Tensor& x) { x.fill_(1); }, [](double) { return 1.0; });
-           },
-       .roundings = 0,
-       .bad = {{"expanded", [] { expand(ones({1}), {3}).fill_(1); }, "an expanded tensor cannot be written"},
-               {"undefined", [] { Tensor().fill_(1); }, "needs a tensor"}}});
+  rows.push_back({.op = OpId::fill_,
+                  .policy = "pass",
+                  .dtypes = kAll,
+                  .samples =
+                      [](Draw& d) {
+                        return with_number(
+                            d, [](const Tensor& x) { x.fill_(1); }, [](double) { return 1.0; });
+                      },
+                  .roundings = 0,
+                  .bad = {{"expanded", [] { expand(ones({1}), {3}).fill_(1); }, "an expanded tensor cannot be written"},
+                          {"undefined", [] { Tensor().fill_(1); }, "needs a tensor"}}});
   // The optimizers own what these rows take; their tests hold the fused updates against scalar loops.
   for (OpId op : {OpId::unscale_, OpId::sgd_step_, OpId::adam_step_})
     rows.push_back({.op = op,

@@ -5,9 +5,7 @@
 namespace gradual::test {
 namespace {
 
-const char* text(Reduction r) {
-  return r == Reduction::none ? "none" : r == Reduction::mean ? "mean" : "sum";
-}
+const char* text(Reduction r) { return r == Reduction::none ? "none" : r == Reduction::mean ? "mean" : "sum"; }
 
 // Terms to a loss.
 Array reduced(Array terms, Reduction r) {
@@ -49,19 +47,18 @@ std::vector<Sample> loss_samples(Draw& d, const Loss& l) {
         if (l.op == OpId::l1_loss && std::fabs(x[i] - y[i]) < 0.1) x[i] += 0.5;
       // a sum of that many terms leaves the range of f16
       if (sizes == Shape{301, 257} && r == Reduction::sum && d.dtype == DType::f16) continue;
-      all.push_back({text(r),
-                     {d.values(x.v, sizes), d.values(y.v, sizes)},
-                     two([call = l.call, r](const Tensor& a, const Tensor& b) {
-                       return call(a, b, r, Loc::current());
-                     }),
-                     [term = l.term, r](const Arrays& in) -> Arrays {
-                       Array terms = make_array(in[0].sizes, in[0].dtype);
-                       terms.magnitude.resize(terms.v.size());
-                       for (std::int64_t i = 0; i < terms.numel(); ++i)
-                         std::tie(terms[i], terms.mag(i)) = term(in[0][i], in[1][i]);
-                       return {reduced(terms, r)};
-                     },
-                     sizes == Shape{301, 257}});
+      all.push_back(
+          {text(r),
+           {d.values(x.v, sizes), d.values(y.v, sizes)},
+           two([call = l.call, r](const Tensor& a, const Tensor& b) { return call(a, b, r, Loc::current()); }),
+           [term = l.term, r](const Arrays& in) -> Arrays {
+             Array terms = make_array(in[0].sizes, in[0].dtype);
+             terms.magnitude.resize(terms.v.size());
+             for (std::int64_t i = 0; i < terms.numel(); ++i)
+               std::tie(terms[i], terms.mag(i)) = term(in[0][i], in[1][i]);
+             return {reduced(terms, r)};
+           },
+           sizes == Shape{301, 257}});
     }
   }
   return all;
@@ -151,8 +148,8 @@ const std::vector<CrossEntropyAttrs>& entropy_attrs() {
   return all;
 }
 std::string label(const CrossEntropyAttrs& a) {
-  return "ignore " + std::to_string(a.ignore_index) + " smoothing " + std::to_string(a.label_smoothing) +
-         " " + text(static_cast<Reduction>(a.reduction));
+  return "ignore " + std::to_string(a.ignore_index) + " smoothing " + std::to_string(a.label_smoothing) + " " +
+         text(static_cast<Reduction>(a.reduction));
 }
 
 std::vector<Sample> cross_entropy_samples(Draw& d) {
@@ -189,29 +186,28 @@ std::vector<Sample> cross_entropy_backward_samples(Draw& d) {
       const Tensor classes = d.index({x[0]}, x[1]);
       const Array logits = to_array(d.uniform(x, -4, 4));
       const Array log_p = entropy(logits, to_array(classes), a).log_probabilities;
-      all.push_back(
-          {label(a),
-           {d.uniform(a.reduction == 0 ? Shape{x[0]} : Shape{}, 0.5, 2), d.values(log_p.v, x), classes},
-           [a](const Tensors& t) -> Tensors { return {cross_entropy_backward(t[0], t[1], t[2], a)}; },
-           [a](const Arrays& in) -> Arrays {
-             const Array& y = in[1];
-             const std::int64_t c = y.sizes[1];
-             double counted = 0;
-             for (double k : in[2].v) counted += k != static_cast<double>(a.ignore_index) ? 1 : 0;
-             Array dx = make_array(y.sizes, y.dtype);
-             dx.magnitude.resize(dx.v.size());
-             for (std::int64_t i = 0; i < dx.numel(); ++i) {
-               if (in[2][i / c] == static_cast<double>(a.ignore_index)) continue;
-               const double dy = in[0][a.reduction == 0 ? i / c : 0] / (a.reduction == 1 ? counted : 1);
-               const double hit = static_cast<double>(i % c) == in[2][i / c] ? 1 - a.label_smoothing : 0;
-               const double target = hit + a.label_smoothing / static_cast<double>(c);
-               const double p = std::exp(y[i]);
-               dx[i] = dy * (p - target);
-               dx.mag(i) = std::fabs(dy) * (p * (1 + std::fabs(y[i])) + target);
-             }
-             return {dx};
-           },
-           x[0] == 801});
+      all.push_back({label(a),
+                     {d.uniform(a.reduction == 0 ? Shape{x[0]} : Shape{}, 0.5, 2), d.values(log_p.v, x), classes},
+                     [a](const Tensors& t) -> Tensors { return {cross_entropy_backward(t[0], t[1], t[2], a)}; },
+                     [a](const Arrays& in) -> Arrays {
+                       const Array& y = in[1];
+                       const std::int64_t c = y.sizes[1];
+                       double counted = 0;
+                       for (double k : in[2].v) counted += k != static_cast<double>(a.ignore_index) ? 1 : 0;
+                       Array dx = make_array(y.sizes, y.dtype);
+                       dx.magnitude.resize(dx.v.size());
+                       for (std::int64_t i = 0; i < dx.numel(); ++i) {
+                         if (in[2][i / c] == static_cast<double>(a.ignore_index)) continue;
+                         const double dy = in[0][a.reduction == 0 ? i / c : 0] / (a.reduction == 1 ? counted : 1);
+                         const double hit = static_cast<double>(i % c) == in[2][i / c] ? 1 - a.label_smoothing : 0;
+                         const double target = hit + a.label_smoothing / static_cast<double>(c);
+                         const double p = std::exp(y[i]);
+                         dx[i] = dy * (p - target);
+                         dx.mag(i) = std::fabs(dy) * (p * (1 + std::fabs(y[i])) + target);
+                       }
+                       return {dx};
+                     },
+                     x[0] == 801});
     }
   return all;
 }
@@ -220,22 +216,21 @@ std::vector<Sample> dropout_samples(Draw& d) {
   std::vector<Sample> all;
   for (const double p : {0.5, 0.1, 0.0, 1.0})
     for (const Shape& sizes : {Shape{4, 9}, Shape{2, 3, 4, 5}, Shape{}, Shape{0, 3}, Shape{301, 257}}) {
-      all.push_back(
-          {"p " + std::to_string(p),
-           {d.uniform(sizes, 0.5, 3)},
-           one([p](const Tensor& x) {
-             Generator g(7);
-             return dropout(x, p, g);
-           }),
-           [p](const Arrays& in) -> Arrays {  // element i stays where word i of the stream says at least p
-             Array y = in[0];
-             for (std::int64_t i = 0; i < y.numel(); ++i) {
-               const std::uint32_t word = philox_word(7, 0, static_cast<std::uint64_t>(i));
-               y[i] = static_cast<double>(uniform01(word)) >= p ? y[i] / (1 - p) : 0;
-             }
-             return {y};
-           },
-           sizes == Shape{301, 257}});
+      all.push_back({"p " + std::to_string(p),
+                     {d.uniform(sizes, 0.5, 3)},
+                     one([p](const Tensor& x) {
+                       Generator g(7);
+                       return dropout(x, p, g);
+                     }),
+                     [p](const Arrays& in) -> Arrays {  // element i stays where word i of the stream says at least p
+                       Array y = in[0];
+                       for (std::int64_t i = 0; i < y.numel(); ++i) {
+                         const std::uint32_t word = philox_word(7, 0, static_cast<std::uint64_t>(i));
+                         y[i] = static_cast<double>(uniform01(word)) >= p ? y[i] / (1 - p) : 0;
+                       }
+                       return {y};
+                     },
+                     sizes == Shape{301, 257}});
     }
   return all;
 }
@@ -317,8 +312,8 @@ std::vector<Row> loss_rows() {
   rows.push_back(loss({OpId::mse_loss, "fp32", mse_loss, mse_term, -2, 2, -2, 2, 2, 4}));
   rows.push_back(loss({OpId::l1_loss, "fp32", l1_loss, l1_term, -2, 2, -2, 2, 1, 4}));
   rows.push_back(loss({OpId::bce_loss, "banned", bce_loss, bce_term, 0.1, 0.9, 0.1, 0.9, 3, 8}));
-  rows.push_back(loss(
-      {OpId::bce_with_logits_loss, "fp32", bce_with_logits_loss, bce_logits_term, -4, 4, 0.1, 0.9, 2.5, 8}));
+  rows.push_back(
+      loss({OpId::bce_with_logits_loss, "fp32", bce_with_logits_loss, bce_logits_term, -4, 4, 0.1, 0.9, 2.5, 8}));
   rows.push_back({.op = OpId::dropout,
                   .policy = "pass",
                   .dtypes = kFloats,
@@ -326,28 +321,27 @@ std::vector<Row> loss_rows() {
                   .ulps = 2,
                   .bad = {{"p", [=] { dropout(f({2}), 1.5); }, "dropout: p is 1.5"},
                           {"NaN", [=] { dropout(f({2}), NAN); }, "dropout: p is"}}});
-  rows.push_back(
-      {.op = OpId::embedding,
-       .policy = "pass",
-       .dtypes = kAll,
-       .samples = embedding_samples,
-       .roundings = 0,
-       .bad = {{"weight", [=] { embedding(f({3}), classes({2}, 0)); }, "weight must be [entries, size]"},
-               {"index",
-                [=] {
-                  embedding(f({3, 2}), classes({2}, 3));
-                },
-                "3"},
-               {"negative index",
-                [=] {
-                  embedding(f({3, 2}), classes({2}, -1));
-                },
-                "-1"},
-               {"index dtype",
-                [=] {
-                  embedding(f({3, 2}), f({2}));
-                },
-                "index must be i64"}}});
+  rows.push_back({.op = OpId::embedding,
+                  .policy = "pass",
+                  .dtypes = kAll,
+                  .samples = embedding_samples,
+                  .roundings = 0,
+                  .bad = {{"weight", [=] { embedding(f({3}), classes({2}, 0)); }, "weight must be [entries, size]"},
+                          {"index",
+                           [=] {
+                             embedding(f({3, 2}), classes({2}, 3));
+                           },
+                           "3"},
+                          {"negative index",
+                           [=] {
+                             embedding(f({3, 2}), classes({2}, -1));
+                           },
+                           "-1"},
+                          {"index dtype",
+                           [=] {
+                             embedding(f({3, 2}), f({2}));
+                           },
+                           "index must be i64"}}});
   return rows;
 }
 

@@ -57,9 +57,8 @@ std::vector<Sample> permute_samples(Draw& d) {
       source.push_back(dim < 0 ? dim + 3 : dim);
       to.push_back(from[static_cast<int>(source.back())]);
     }
-    add(all, to_string(dims), {d.uniform(from, -9, 9)},
-        one([dims](const Tensor& x) { return permute(x, dims); }), always(to),
-        [source](const Arrays& in, const Index& at) {
+    add(all, to_string(dims), {d.uniform(from, -9, 9)}, one([dims](const Tensor& x) { return permute(x, dims); }),
+        always(to), [source](const Arrays& in, const Index& at) {
           Index own(3);
           for (std::size_t i = 0; i < 3; ++i) own[static_cast<std::size_t>(source[i])] = at[i];
           return pick(in[0], own);
@@ -115,9 +114,7 @@ std::vector<Sample> slice_samples(Draw& d) {
     return x[1].index({Slice{0, 2}, Slice{0, {}, 2}});
   });
   all.back().reference = [](const Arrays& in) -> Arrays {
-    return {tabulate({2, 3}, in[0].dtype, [&](const Index& at) {
-      return pick(in[0], {1, at[0], 2 * at[1]});
-    })};
+    return {tabulate({2, 3}, in[0].dtype, [&](const Index& at) { return pick(in[0], {1, at[0], 2 * at[1]}); })};
   };
   all.push_back({"split",
                  {d.uniform({5, 2}, -9, 9)},
@@ -137,8 +134,8 @@ std::vector<Sample> slice_backward_samples(Draw& d) {
   std::vector<Sample> all;
   const auto put = [&](const Shape& dy, const SliceAttrs& a, const Shape& to, bool large = false) {
     add(
-        all, to_string(dy), {d.uniform(dy, -9, 9)},
-        one([a](const Tensor& t) { return slice_backward(t, a); }), always(to),
+        all, to_string(dy), {d.uniform(dy, -9, 9)}, one([a](const Tensor& t) { return slice_backward(t, a); }),
+        always(to),
         [a](const Arrays& in, const Index& at) {
           Index own = at;
           const std::int64_t i = at[static_cast<std::size_t>(a.dim)] - a.start;
@@ -200,9 +197,8 @@ struct Lookup {
   bool large = false;
 };
 std::vector<Lookup> lookups() {
-  return {
-      {{4, 3}, {2, 3}, 0}, {{4, 3}, {4, 5}, 1}, {{2, 3, 4}, {2, 2, 4}, -2},       {{5}, {9}, 0}, {{}, {}, 0},
-      {{0, 3}, {0, 3}, 1}, {{3, 4}, {2, 2}, 1}, {{301, 211}, {301, 223}, 1, true}};
+  return {{{4, 3}, {2, 3}, 0}, {{4, 3}, {4, 5}, 1}, {{2, 3, 4}, {2, 2, 4}, -2}, {{5}, {9}, 0},
+          {{}, {}, 0},         {{0, 3}, {0, 3}, 1}, {{3, 4}, {2, 2}, 1},        {{301, 211}, {301, 223}, 1, true}};
 }
 int wrapped(const Lookup& l) { return l.dim < 0 ? l.dim + l.x.size() : l.dim; }
 std::int64_t extent(const Lookup& l) { return l.x.empty() ? 1 : l.x[wrapped(l)]; }
@@ -211,8 +207,7 @@ std::vector<Sample> gather_samples(Draw& d) {
   std::vector<Sample> all;
   for (const Lookup& l : lookups()) {
     add(
-        all, to_string(l.index) + " of " + to_string(l.x),
-        {d.uniform(l.x, -9, 9), d.index(l.index, extent(l))},
+        all, to_string(l.index) + " of " + to_string(l.x), {d.uniform(l.x, -9, 9), d.index(l.index, extent(l))},
         two([dim = l.dim](const Tensor& x, const Tensor& i) { return gather(x, dim, i); }), always(l.index),
         [dim = wrapped(l)](const Arrays& in, const Index& at) {
           Index own = at;
@@ -242,21 +237,20 @@ struct Scatter {
 std::vector<Sample> scatter_add_samples(Draw& d) {
   std::vector<Sample> all;
   for (const Lookup& l : lookups()) {
-    all.push_back(
-        {to_string(l.index) + " into " + to_string(l.x),
-         {d.uniform(l.x, -2, 2), d.index(l.index, extent(l)), d.uniform(l.index, -2, 2)},
-         [dim = l.dim](const Tensors& t) -> Tensors { return {scatter_add(t[0], dim, t[1], t[2])}; },
-         [dim = wrapped(l)](const Arrays& in) -> Arrays {
-           Scatter s(in[0]);
-           for (std::int64_t i = 0; i < in[1].numel(); ++i) {
-             Index at = unflatten(in[1].sizes, i);
-             const double v = pick(in[2], at);
-             if (!at.empty()) at[static_cast<std::size_t>(dim)] = static_cast<std::int64_t>(in[1][i]);
-             s.add(flat_index(in[0].sizes, at), v);
-           }
-           return {s.y};
-         },
-         l.large});
+    all.push_back({to_string(l.index) + " into " + to_string(l.x),
+                   {d.uniform(l.x, -2, 2), d.index(l.index, extent(l)), d.uniform(l.index, -2, 2)},
+                   [dim = l.dim](const Tensors& t) -> Tensors { return {scatter_add(t[0], dim, t[1], t[2])}; },
+                   [dim = wrapped(l)](const Arrays& in) -> Arrays {
+                     Scatter s(in[0]);
+                     for (std::int64_t i = 0; i < in[1].numel(); ++i) {
+                       Index at = unflatten(in[1].sizes, i);
+                       const double v = pick(in[2], at);
+                       if (!at.empty()) at[static_cast<std::size_t>(dim)] = static_cast<std::int64_t>(in[1][i]);
+                       s.add(flat_index(in[0].sizes, at), v);
+                     }
+                     return {s.y};
+                   },
+                   l.large});
   }
   return all;
 }
@@ -284,14 +278,11 @@ std::vector<Sample> index_select_samples(Draw& d) {
     Shape to = l.x;
     to[dim] = l.entries;
     add(
-        all, to_string(l.x) + " dim " + std::to_string(l.dim),
-        {d.uniform(l.x, -9, 9), d.index({l.entries}, l.x[dim])},
-        two([wanted = l.dim](const Tensor& x, const Tensor& i) { return index_select(x, wanted, i); }),
-        always(to),
+        all, to_string(l.x) + " dim " + std::to_string(l.dim), {d.uniform(l.x, -9, 9), d.index({l.entries}, l.x[dim])},
+        two([wanted = l.dim](const Tensor& x, const Tensor& i) { return index_select(x, wanted, i); }), always(to),
         [dim](const Arrays& in, const Index& at) {
           Index own = at;
-          own[static_cast<std::size_t>(dim)] =
-              static_cast<std::int64_t>(in[1][at[static_cast<std::size_t>(dim)]]);
+          own[static_cast<std::size_t>(dim)] = static_cast<std::int64_t>(in[1][at[static_cast<std::size_t>(dim)]]);
           return pick(in[0], own);
         },
         l.large);
@@ -304,24 +295,23 @@ std::vector<Sample> index_add_samples(Draw& d) {
   for (const RowLookup& l : row_lookups()) {
     const int dim = l.dim < 0 ? l.dim + l.x.size() : l.dim;
     const std::int64_t size = std::max<std::int64_t>(1, l.entries);
-    all.push_back({to_string(l.x) + " dim " + std::to_string(l.dim),
-                   {d.uniform(l.x, -2, 2), d.index({l.x[dim]}, size)},
-                   two([wanted = l.dim, size](const Tensor& x, const Tensor& i) {
-                     return index_add(x, wanted, i, size);
-                   }),
-                   [dim, size](const Arrays& in) -> Arrays {
-                     Shape to = in[0].sizes;
-                     to[dim] = size;
-                     Scatter s(make_array(to, in[0].dtype));
-                     for (std::int64_t i = 0; i < in[0].numel(); ++i) {
-                       Index at = unflatten(in[0].sizes, i);
-                       auto& row = at[static_cast<std::size_t>(dim)];
-                       row = static_cast<std::int64_t>(in[1][row]);
-                       s.add(flat_index(to, at), in[0][i]);
-                     }
-                     return {s.y};
-                   },
-                   l.large});
+    all.push_back(
+        {to_string(l.x) + " dim " + std::to_string(l.dim),
+         {d.uniform(l.x, -2, 2), d.index({l.x[dim]}, size)},
+         two([wanted = l.dim, size](const Tensor& x, const Tensor& i) { return index_add(x, wanted, i, size); }),
+         [dim, size](const Arrays& in) -> Arrays {
+           Shape to = in[0].sizes;
+           to[dim] = size;
+           Scatter s(make_array(to, in[0].dtype));
+           for (std::int64_t i = 0; i < in[0].numel(); ++i) {
+             Index at = unflatten(in[0].sizes, i);
+             auto& row = at[static_cast<std::size_t>(dim)];
+             row = static_cast<std::int64_t>(in[1][row]);
+             s.add(flat_index(to, at), in[0][i]);
+           }
+           return {s.y};
+         },
+         l.large});
   }
   all.push_back({"empty",
                  {d.uniform({0, 3}, -2, 2), d.index({0}, 1)},
@@ -334,8 +324,7 @@ std::vector<Sample> index_add_samples(Draw& d) {
 
 std::vector<Sample> pad_samples(Draw& d) {
   std::vector<Sample> all;
-  const auto frame = [&](const Shape& from, const Shape& before, const Shape& after, double value,
-                         bool large = false) {
+  const auto frame = [&](const Shape& from, const Shape& before, const Shape& after, double value, bool large = false) {
     Shape to = from;
     for (int i = 0; i < to.size(); ++i) to[i] += before[i] + after[i];
     add(
@@ -385,9 +374,8 @@ std::vector<Sample> one_hot_samples(Draw& d) {
     add(
         all, to_string(s), {d.index(s, 7)}, one([](const Tensor& x) { return one_hot(x, 7); }), always(to),
         [](const Arrays& in, const Index& at) {
-          return in[0][flat_index(in[0].sizes, {at.begin(), at.end() - 1})] == static_cast<double>(at.back())
-                     ? 1.0
-                     : 0.0;
+          return in[0][flat_index(in[0].sizes, {at.begin(), at.end() - 1})] == static_cast<double>(at.back()) ? 1.0
+                                                                                                              : 0.0;
         },
         s == Shape{301, 30});
   }
@@ -465,35 +453,33 @@ std::vector<Row> movement_rows() {
                            "expand: [3, 2]"}},
                   .no_kernel = "a view",
                   .no_large = moves_nothing});
-  rows.push_back(
-      {.op = OpId::slice,
-       .policy = "pass",
-       .dtypes = kAll,
-       .samples = slice_samples,
-       .bad = {{"step",
-                [=] {
-                  slice(f({3}), 0, {0, 3, 0});
-                },
-                "step 0 is not allowed"},
-               {"dim",
-                [=] {
-                  slice(f({3}), 1, {0, 3});
-                },
-                "dim 1 is out of range"},
-               {"0-d", [=] { slice(f({}), 0, {}); }, "a 0-d tensor has no dim to slice"},
-               {"narrow", [=] { narrow(f({3}), 0, 2, 2); }, "narrow: start 2 and length 2 leave dim 0"},
-               {"select", [=] { select(f({3}), 0, 3); }, "index 3 is out of range"},
-               {"split", [=] { split(f({3}), 0); }, "split: size 0"}},
-       .no_kernel = "a view",
-       .no_scalar = "has no dim to slice",
-       .no_large = moves_nothing});
-  rows.push_back(
-      {.op = OpId::slice_backward,
-       .policy = "pass",
-       .dtypes = kAll,
-       .samples = slice_backward_samples,
-       .bad = {{"undefined", [=] { slice_backward(Tensor(), SliceAttrs{.size = 2}); }, "slice_backward"}},
-       .no_scalar = "has no dim to slice"});
+  rows.push_back({.op = OpId::slice,
+                  .policy = "pass",
+                  .dtypes = kAll,
+                  .samples = slice_samples,
+                  .bad = {{"step",
+                           [=] {
+                             slice(f({3}), 0, {0, 3, 0});
+                           },
+                           "step 0 is not allowed"},
+                          {"dim",
+                           [=] {
+                             slice(f({3}), 1, {0, 3});
+                           },
+                           "dim 1 is out of range"},
+                          {"0-d", [=] { slice(f({}), 0, {}); }, "a 0-d tensor has no dim to slice"},
+                          {"narrow", [=] { narrow(f({3}), 0, 2, 2); }, "narrow: start 2 and length 2 leave dim 0"},
+                          {"select", [=] { select(f({3}), 0, 3); }, "index 3 is out of range"},
+                          {"split", [=] { split(f({3}), 0); }, "split: size 0"}},
+                  .no_kernel = "a view",
+                  .no_scalar = "has no dim to slice",
+                  .no_large = moves_nothing});
+  rows.push_back({.op = OpId::slice_backward,
+                  .policy = "pass",
+                  .dtypes = kAll,
+                  .samples = slice_backward_samples,
+                  .bad = {{"undefined", [=] { slice_backward(Tensor(), SliceAttrs{.size = 2}); }, "slice_backward"}},
+                  .no_scalar = "has no dim to slice"});
   rows.push_back({.op = OpId::cat,
                   .policy = "promote",
                   .dtypes = kAll,
@@ -584,17 +570,16 @@ std::vector<Row> movement_rows() {
                            },
                            "one entry for each of 2"}},
                   .no_scalar = "has no dim to index"});
-  rows.push_back(
-      {.op = OpId::pad,
-       .policy = "pass",
-       .dtypes = kAll,
-       .samples = pad_samples,
-       .bad = {{"entries",
-                [=] {
-                  pad(f({2, 3}), {1}, {1});
-                },
-                "one entry for each dim of [2, 3]"},
-               {"negative", [=] { pad(f({2}), {-1}, {0}); }, "must not be negative; use narrow"}}});
+  rows.push_back({.op = OpId::pad,
+                  .policy = "pass",
+                  .dtypes = kAll,
+                  .samples = pad_samples,
+                  .bad = {{"entries",
+                           [=] {
+                             pad(f({2, 3}), {1}, {1});
+                           },
+                           "one entry for each dim of [2, 3]"},
+                          {"negative", [=] { pad(f({2}), {-1}, {0}); }, "must not be negative; use narrow"}}});
   rows.push_back({.op = OpId::tril,
                   .policy = "pass",
                   .dtypes = kAll,

@@ -27,8 +27,8 @@ Groups row_groups(const Shape& x, int dims) {
   std::int64_t d = 1;
   std::int64_t rows = 1;
   for (int i = 0; i < x.size(); ++i) (i < x.size() - dims ? rows : d) *= x[i];
-  return {rows, [=](std::int64_t i) { return i / std::max<std::int64_t>(1, d); },
-          [=](std::int64_t i) { return i % d; }, static_cast<double>(d)};
+  return {rows, [=](std::int64_t i) { return i / std::max<std::int64_t>(1, d); }, [=](std::int64_t i) { return i % d; },
+          static_cast<double>(d)};
 }
 Shape leading(const Shape& x, int dims) {
   Shape s;
@@ -79,10 +79,9 @@ Arrays norm_reference(const Arrays& in, const Groups& g, const Shape& stats, boo
     const double b = has_bias ? parameter(in, 2, g, i, 0) : 0;
     const double shift = center ? m[s] : 0;
     y[i] = (x[i] - shift) * r * w + b;
-    y.mag(i) =
-        (std::fabs(x[i]) + (center ? size.magnitude[static_cast<std::size_t>(s)] + std::fabs(m[s]) : 0)) * r *
-            std::fabs(w) +
-        std::fabs(b);
+    y.mag(i) = (std::fabs(x[i]) + (center ? size.magnitude[static_cast<std::size_t>(s)] + std::fabs(m[s]) : 0)) * r *
+                   std::fabs(w) +
+               std::fabs(b);
   }
   Array r = v;
   for (std::int64_t s = 0; s < v.numel(); ++s) {
@@ -95,13 +94,10 @@ Arrays norm_reference(const Arrays& in, const Groups& g, const Shape& stats, boo
 }
 
 // dx = r w-scaled (dy - mean(dy) - xhat mean(dy xhat)), dw = sum(dy xhat), db = sum(dy).
-Arrays norm_backward_reference(const Array& dy, const Array& x, const Array& w, const Array* mean,
-                               const Array& r, const Groups& g, const Shape& parameters,
-                               bool fixed_statistics) {
+Arrays norm_backward_reference(const Array& dy, const Array& x, const Array& w, const Array* mean, const Array& r,
+                               const Groups& g, const Shape& parameters, bool fixed_statistics) {
   const Arrays weight{{}, w};
-  const auto xhat = [&](std::int64_t i) {
-    return (x[i] - (mean ? (*mean)[g.statistic(i)] : 0)) * r[g.statistic(i)];
-  };
+  const auto xhat = [&](std::int64_t i) { return (x[i] - (mean ? (*mean)[g.statistic(i)] : 0)) * r[g.statistic(i)]; };
   const auto rough = [&](std::int64_t i) {
     return (std::fabs(x[i]) + (mean ? std::fabs((*mean)[g.statistic(i)]) : 0)) * r[g.statistic(i)];
   };
@@ -109,16 +105,14 @@ Arrays norm_backward_reference(const Array& dy, const Array& x, const Array& w, 
   Groups flat = g;
   const Array a = group_means(x, flat, r.sizes, [&](std::int64_t i) { return dxhat(i); });
   const Array b = group_means(x, flat, r.sizes, [&](std::int64_t i) { return dxhat(i) * xhat(i); });
-  const Array b_size =
-      group_means(x, flat, r.sizes, [&](std::int64_t i) { return std::fabs(dxhat(i)) * rough(i); });
+  const Array b_size = group_means(x, flat, r.sizes, [&](std::int64_t i) { return std::fabs(dxhat(i)) * rough(i); });
   Array dx = make_array(x.sizes, x.dtype);
   dx.magnitude.resize(dx.v.size());
   dx.length = g.size + 8;
   const DType parameter_dtype = w.defined ? w.dtype : statistics_of(x.dtype);
   Array dw = make_array(parameters, parameter_dtype);
   dw.magnitude.resize(dw.v.size());
-  dw.length =
-      static_cast<double>(x.numel()) / static_cast<double>(std::max<std::int64_t>(1, numel(parameters))) + 4;
+  dw.length = static_cast<double>(x.numel()) / static_cast<double>(std::max<std::int64_t>(1, numel(parameters))) + 4;
   Array db = dw;
   for (std::int64_t i = 0; i < x.numel(); ++i) {
     const std::int64_t s = g.statistic(i);
@@ -139,11 +133,8 @@ Arrays norm_backward_reference(const Array& dy, const Array& x, const Array& w, 
 }
 
 const std::vector<std::pair<Shape, bool>>& batch_shapes() {
-  static const std::vector<std::pair<Shape, bool>> all{{{5, 3}, false},
-                                                       {{2, 3, 4}, false},
-                                                       {{3, 2, 3, 4}, false},
-                                                       {{0, 3, 2, 2}, false},
-                                                       {{7, 13, 21, 19}, true}};
+  static const std::vector<std::pair<Shape, bool>> all{
+      {{5, 3}, false}, {{2, 3, 4}, false}, {{3, 2, 3, 4}, false}, {{0, 3, 2, 2}, false}, {{7, 13, 21, 19}, true}};
   return all;
 }
 
@@ -169,20 +160,19 @@ std::vector<Sample> batch_norm_samples(Draw& d) {
             in.push_back(running.uniform(c, -1, 1));
             in.push_back(running.uniform(c, 0.5, 2));
           }
-          all.push_back({std::string(training ? "training" : "eval") + (affine ? " affine " : " ") +
-                             std::string(name(p)),
-                         in,
-                         [training](const Tensors& t) -> Tensors {
-                           const BatchNormResult r = batch_norm(t[0], t[1], t[2], training ? Tensor() : t[3],
-                                                                training ? Tensor() : t[4], training, kEps);
-                           return {r.y, r.mean, r.invstd};
-                         },
-                         [training](const Arrays& a) -> Arrays {
-                           const Groups g = channel_groups(a[0].sizes);
-                           return norm_reference(a, g, {a[0].sizes[1]}, true, true,
-                                                 training ? nullptr : &a[3], training ? nullptr : &a[4]);
-                         },
-                         large});
+          all.push_back(
+              {std::string(training ? "training" : "eval") + (affine ? " affine " : " ") + std::string(name(p)), in,
+               [training](const Tensors& t) -> Tensors {
+                 const BatchNormResult r = batch_norm(t[0], t[1], t[2], training ? Tensor() : t[3],
+                                                      training ? Tensor() : t[4], training, kEps);
+                 return {r.y, r.mean, r.invstd};
+               },
+               [training](const Arrays& a) -> Arrays {
+                 const Groups g = channel_groups(a[0].sizes);
+                 return norm_reference(a, g, {a[0].sizes[1]}, true, true, training ? nullptr : &a[3],
+                                       training ? nullptr : &a[4]);
+               },
+               large});
         }
   return all;
 }
@@ -195,19 +185,18 @@ std::vector<Sample> batch_norm_backward_samples(Draw& d) {
         Draw statistics = d.with(statistics_of(d.dtype));
         const Shape c{x[1]};
         const NormAttrs attrs{.eps = kEps, .training = training};
-        all.push_back(
-            {std::string(training ? "training" : "eval") + (affine ? " affine" : ""),
-             {d.uniform(x, -1, 1), d.uniform(x, -1, 3), affine ? statistics.uniform(c, 0.5, 2) : Tensor(),
-              statistics.uniform(c, 0.5, 1.5), statistics.uniform(c, 0.5, 1.5)},
-             [attrs](const Tensors& t) -> Tensors {
-               const Outputs o = batch_norm_backward(t[0], t[1], t[2], t[3], t[4], attrs);
-               return {o[0], o[1], o[2]};
-             },
-             [training](const Arrays& a) -> Arrays {
-               return norm_backward_reference(a[0], a[1], a[2], &a[3], a[4], channel_groups(a[1].sizes),
-                                              {a[1].sizes[1]}, !training);
-             },
-             large});
+        all.push_back({std::string(training ? "training" : "eval") + (affine ? " affine" : ""),
+                       {d.uniform(x, -1, 1), d.uniform(x, -1, 3), affine ? statistics.uniform(c, 0.5, 2) : Tensor(),
+                        statistics.uniform(c, 0.5, 1.5), statistics.uniform(c, 0.5, 1.5)},
+                       [attrs](const Tensors& t) -> Tensors {
+                         const Outputs o = batch_norm_backward(t[0], t[1], t[2], t[3], t[4], attrs);
+                         return {o[0], o[1], o[2]};
+                       },
+                       [training](const Arrays& a) -> Arrays {
+                         return norm_backward_reference(a[0], a[1], a[2], &a[3], a[4], channel_groups(a[1].sizes),
+                                                        {a[1].sizes[1]}, !training);
+                       },
+                       large});
       }
   return all;
 }
@@ -231,20 +220,19 @@ std::vector<Sample> layer_norm_samples(Draw& d) {
         Draw parameters = d.with(p);
         const Shape n = trailing(s.x, s.dims);
         const int dims = s.dims;
-        all.push_back(
-            {std::string(affine ? "affine " : "plain ") + std::string(name(p)),
-             {d.uniform(s.x, -1, 3), affine ? parameters.uniform(n, 0.5, 2) : Tensor(),
-              affine ? parameters.uniform(n, -1, 1) : Tensor()},
-             [dims](const Tensors& t) -> Tensors {
-               const Tensor* in[] = {&t[0], &t[1], &t[2]};
-               const Outputs o = dispatch(OpId::layer_norm, TensorRefs(in, 3),
-                                          NormAttrs{.eps = kEps, .dims = dims}, SourceLocation::current());
-               return {o[0], o[1], o[2]};
-             },
-             [dims](const Arrays& a) -> Arrays {
-               return norm_reference(a, row_groups(a[0].sizes, dims), leading(a[0].sizes, dims), true, true);
-             },
-             s.large});
+        all.push_back({std::string(affine ? "affine " : "plain ") + std::string(name(p)),
+                       {d.uniform(s.x, -1, 3), affine ? parameters.uniform(n, 0.5, 2) : Tensor(),
+                        affine ? parameters.uniform(n, -1, 1) : Tensor()},
+                       [dims](const Tensors& t) -> Tensors {
+                         const Tensor* in[] = {&t[0], &t[1], &t[2]};
+                         const Outputs o = dispatch(OpId::layer_norm, TensorRefs(in, 3),
+                                                    NormAttrs{.eps = kEps, .dims = dims}, SourceLocation::current());
+                         return {o[0], o[1], o[2]};
+                       },
+                       [dims](const Arrays& a) -> Arrays {
+                         return norm_reference(a, row_groups(a[0].sizes, dims), leading(a[0].sizes, dims), true, true);
+                       },
+                       s.large});
       }
   return all;
 }
@@ -256,20 +244,19 @@ std::vector<Sample> rms_norm_samples(Draw& d) {
       for (const RowShape& s : row_shapes()) {
         Draw parameters = d.with(p);
         const int dims = s.dims;
-        all.push_back(
-            {std::string(affine ? "affine " : "plain ") + std::string(name(p)),
-             {d.uniform(s.x, -1, 3), affine ? parameters.uniform(trailing(s.x, dims), 0.5, 2) : Tensor()},
-             [dims](const Tensors& t) -> Tensors {
-               const Tensor* in[] = {&t[0], &t[1]};
-               const Outputs o = dispatch(OpId::rms_norm, TensorRefs(in, 2),
-                                          NormAttrs{.eps = kEps, .dims = dims}, SourceLocation::current());
-               return {o[0], o[1]};
-             },
-             [dims](const Arrays& a) -> Arrays {
-               return norm_reference(a, row_groups(a[0].sizes, dims), leading(a[0].sizes, dims), false,
-                                     false);
-             },
-             s.large});
+        all.push_back({std::string(affine ? "affine " : "plain ") + std::string(name(p)),
+                       {d.uniform(s.x, -1, 3), affine ? parameters.uniform(trailing(s.x, dims), 0.5, 2) : Tensor()},
+                       [dims](const Tensors& t) -> Tensors {
+                         const Tensor* in[] = {&t[0], &t[1]};
+                         const Outputs o = dispatch(OpId::rms_norm, TensorRefs(in, 2),
+                                                    NormAttrs{.eps = kEps, .dims = dims}, SourceLocation::current());
+                         return {o[0], o[1]};
+                       },
+                       [dims](const Arrays& a) -> Arrays {
+                         return norm_reference(a, row_groups(a[0].sizes, dims), leading(a[0].sizes, dims), false,
+                                               false);
+                       },
+                       s.large});
       }
   return all;
 }
@@ -296,9 +283,8 @@ std::vector<Sample> row_backward_samples(Draw& d, bool center) {
                        return {o[0], o[1]};
                      },
                      [dims, center](const Arrays& a) -> Arrays {
-                       return norm_backward_reference(a[0], a[1], a[2], center ? &a[3] : nullptr,
-                                                      a[center ? 4 : 3], row_groups(a[1].sizes, dims),
-                                                      trailing(a[1].sizes, dims), false);
+                       return norm_backward_reference(a[0], a[1], a[2], center ? &a[3] : nullptr, a[center ? 4 : 3],
+                                                      row_groups(a[1].sizes, dims), trailing(a[1].sizes, dims), false);
                      },
                      s.large});
     }
@@ -413,17 +399,16 @@ std::vector<Sample> line_samples(Draw& d, Tensor (*op)(const Tensor&, int, Loc),
   return all;
 }
 
-std::vector<Sample> line_backward_samples(Draw& d, Tensor (*op)(const Tensor&, const Tensor&, int, Loc),
-                                          LineFn f, LineFn forward) {
+std::vector<Sample> line_backward_samples(Draw& d, Tensor (*op)(const Tensor&, const Tensor&, int, Loc), LineFn f,
+                                          LineFn forward) {
   std::vector<Sample> all;
   const auto add = [&](const Shape& sizes, int dim, bool large = false) {
     const Array y = along(to_array(d.uniform(sizes, -2, 2)), nullptr, dim, forward);
-    all.push_back(
-        {"dim " + std::to_string(dim),
-         {d.uniform(sizes, -2, 2), d.values(y.v, sizes)},
-         two([op, dim](const Tensor& dy, const Tensor& t) { return op(dy, t, dim, Loc::current()); }),
-         [f, dim](const Arrays& in) -> Arrays { return {along(in[0], &in[1], dim, f)}; },
-         large});
+    all.push_back({"dim " + std::to_string(dim),
+                   {d.uniform(sizes, -2, 2), d.values(y.v, sizes)},
+                   two([op, dim](const Tensor& dy, const Tensor& t) { return op(dy, t, dim, Loc::current()); }),
+                   [f, dim](const Arrays& in) -> Arrays { return {along(in[0], &in[1], dim, f)}; },
+                   large});
   };
   add({4, 7}, 1);
   add({4, 7}, 0);
@@ -442,36 +427,35 @@ std::vector<Row> normalization_rows() {
   const auto f = [](const Shape& s) { return ones(s); };
   const std::string statistics = "needs dims to normalise";
   std::vector<Row> rows;
-  rows.push_back(
-      {.op = OpId::batch_norm,
-       .policy = "pass",
-       .dtypes = kFloats,
-       .samples = batch_norm_samples,
-       .ulps = 4,
-       .differentiable_outputs = 1,
-       .constant_inputs = {3, 4},
-       .bad = {{"1-d", [=] { batch_norm(f({3}), {}, {}, {}, {}, true); }, "the input must be [N, C, ..]"},
-               {"weight",
-                [=] {
-                  batch_norm(f({4, 3}), f({4}), {}, {}, {}, true);
-                },
-                "must be [3], given [4]"},
-               {"dtype",
-                [=] {
-                  batch_norm(f({4, 3}), f({3}).to(DType::f16), {}, {}, {}, true);
-                },
-                "parameters must be f32"},
-               {"one value",
-                [=] {
-                  batch_norm(f({1, 3}), {}, {}, {}, {}, true);
-                },
-                "more than one value"},
-               {"running",
-                [=] {
-                  batch_norm(f({4, 3}), {}, {}, {}, {}, false);
-                },
-                "running mean and var"}},
-       .no_scalar = statistics});
+  rows.push_back({.op = OpId::batch_norm,
+                  .policy = "pass",
+                  .dtypes = kFloats,
+                  .samples = batch_norm_samples,
+                  .ulps = 4,
+                  .differentiable_outputs = 1,
+                  .constant_inputs = {3, 4},
+                  .bad = {{"1-d", [=] { batch_norm(f({3}), {}, {}, {}, {}, true); }, "the input must be [N, C, ..]"},
+                          {"weight",
+                           [=] {
+                             batch_norm(f({4, 3}), f({4}), {}, {}, {}, true);
+                           },
+                           "must be [3], given [4]"},
+                          {"dtype",
+                           [=] {
+                             batch_norm(f({4, 3}), f({3}).to(DType::f16), {}, {}, {}, true);
+                           },
+                           "parameters must be f32"},
+                          {"one value",
+                           [=] {
+                             batch_norm(f({1, 3}), {}, {}, {}, {}, true);
+                           },
+                           "more than one value"},
+                          {"running",
+                           [=] {
+                             batch_norm(f({4, 3}), {}, {}, {}, {}, false);
+                           },
+                           "running mean and var"}},
+                  .no_scalar = statistics});
   rows.push_back({.op = OpId::batch_norm_backward,
                   .policy = "pass",
                   .dtypes = kFloats,
@@ -558,18 +542,17 @@ std::vector<Row> normalization_rows() {
   };
   const auto backward = [&](OpId op, Tensor (*call)(const Tensor&, const Tensor&, int, Loc), LineFn fn,
                             LineFn forward) {
-    rows.push_back(
-        {.op = op,
-         .policy = "pass",
-         .dtypes = kFloats,
-         .samples = [=](Draw& d) { return line_backward_samples(d, call, fn, forward); },
-         .ulps = 8,
-         .bad = {{"undefined", [=] { call(Tensor(), ones({2}), 0, Loc::current()); }, "needs a tensor"},
-                 {"shapes",
-                  [=] {
-                    call(ones({2, 3}), ones({2, 4}), 0, Loc::current());
-                  },
-                  std::string(name(op))}}});
+    rows.push_back({.op = op,
+                    .policy = "pass",
+                    .dtypes = kFloats,
+                    .samples = [=](Draw& d) { return line_backward_samples(d, call, fn, forward); },
+                    .ulps = 8,
+                    .bad = {{"undefined", [=] { call(Tensor(), ones({2}), 0, Loc::current()); }, "needs a tensor"},
+                            {"shapes",
+                             [=] {
+                               call(ones({2, 3}), ones({2, 4}), 0, Loc::current());
+                             },
+                             std::string(name(op))}}});
   };
   line(OpId::softmax, softmax, softmax_line);
   backward(OpId::softmax_backward, softmax_backward, softmax_backward_line, softmax_line);

@@ -95,8 +95,7 @@ std::vector<Sample> max_pool_samples(Draw& d) {
     const Reference ref = [a](const Arrays& in) { return max_reference(in[0], a); };
     all.push_back({s.label, {s.large ? d.uniform(s.x, -3, 3) : d.distinct(s.x)}, call, ref, s.large});
     if (s.x[0] > 0 && !s.large) {
-      all.push_back(
-          {std::string(s.label) + " equals", {d.with(DType::u8).mask(s.x)}, call, ref, false, false});
+      all.push_back({std::string(s.label) + " equals", {d.with(DType::u8).mask(s.x)}, call, ref, false, false});
       Array coarse = to_array(all.back().inputs[0]);
       coarse[0] = s.x[2] == 4 ? NAN : -1;
       all.back().inputs[0] = d.values(coarse.v, s.x);
@@ -167,8 +166,7 @@ std::vector<Sample> average_samples(Draw& d, bool adaptive, bool backward) {
     const WindowFn window = adaptive ? adaptive_window(x, a) : window_of(x, a);
     if (backward) a.size[0] = x[2], a.size[1] = x[3];
     const Call call = one([=](const Tensor& t) {
-      if (adaptive)
-        return backward ? adaptive_avg_pool2d_backward(t, a) : adaptive_avg_pool2d(t, a.size[0], a.size[1]);
+      if (adaptive) return backward ? adaptive_avg_pool2d_backward(t, a) : adaptive_avg_pool2d(t, a.size[0], a.size[1]);
       return backward ? avg_pool2d_backward(t, a) : avg_pool2d(t, a);
     });
     all.push_back({s.label,
@@ -280,8 +278,7 @@ std::vector<Row> pooling_rows() {
         row.bad = {{"3-d",
                     [=] {
                       const Tensor dy = ones({1, 2, 2});
-                      adaptive ? adaptive_avg_pool2d_backward(dy, two_by_two)
-                               : avg_pool2d_backward(dy, two_by_two);
+                      adaptive ? adaptive_avg_pool2d_backward(dy, two_by_two) : avg_pool2d_backward(dy, two_by_two);
                     },
                     "input 0 must be 4-d"}};
       } else if (adaptive) {

@@ -28,8 +28,7 @@ Array reduce_reference(const Array& x, const std::vector<int>& dims, bool keepdi
   }
   Array y = make_array(result, out);
   y.magnitude.resize(y.v.size());
-  for (std::int64_t i = 0; i < y.numel(); ++i)
-    std::tie(y[i], y.mag(i)) = f(ranges[static_cast<std::size_t>(i)]);
+  for (std::int64_t i = 0; i < y.numel(); ++i) std::tie(y[i], y.mag(i)) = f(ranges[static_cast<std::size_t>(i)]);
   if (long_sum && !ranges.empty()) y.length = static_cast<double>(ranges[0].size());
   return y;
 }
@@ -149,12 +148,11 @@ std::vector<Sample> var_samples(Draw& d) {
   std::vector<Sample> all;
   for (const double correction : {1.0, 0.0}) {
     std::vector<Sample> some;
-    reduction_samples(d,
-                      {[correction](const Tensor& x, const Shape& dims, bool keep) {
-                         return var(x, dims, keep, correction);
-                       },
-                       [correction](const Values& v) { return var_of(v, correction); }},
-                      "correction " + std::to_string(static_cast<int>(correction)), some);
+    reduction_samples(
+        d,
+        {[correction](const Tensor& x, const Shape& dims, bool keep) { return var(x, dims, keep, correction); },
+         [correction](const Values& v) { return var_of(v, correction); }},
+        "correction " + std::to_string(static_cast<int>(correction)), some);
     for (Sample& s : some) {
       // One value has a variance of 0/0 with the correction, and no gradient.
       s.gradient = s.inputs[0].ndim() > 0 || correction == 0;
@@ -171,13 +169,12 @@ std::vector<Sample> norm_samples(Draw& d) {
                       {[p](const Tensor& x, const Shape& dims, bool keep) { return norm(x, p, dims, keep); },
                        [p](const Values& v) { return norm_of(v, p); }},
                       "p " + std::to_string(p), all);
-  reduction_samples(
-      d,
-      {.op = [](const Tensor& x, const Shape& dims, bool keep) { return norm(x, INFINITY, dims, keep); },
-       .f = [](const Values& v) { return norm_of(v, INFINITY); },
-       .distinct = true,
-       .positive = true},
-      "p inf", all);
+  reduction_samples(d,
+                    {.op = [](const Tensor& x, const Shape& dims, bool keep) { return norm(x, INFINITY, dims, keep); },
+                     .f = [](const Values& v) { return norm_of(v, INFINITY); },
+                     .distinct = true,
+                     .positive = true},
+                    "p inf", all);
   return all;
 }
 
@@ -185,14 +182,13 @@ std::vector<Sample> extreme_samples(Draw& d, const ReduceOp& op, const RangeFn& 
   std::vector<Sample> all;
   reduction_samples(d, {.op = op, .f = f, .long_sum = false, .distinct = true, .empty = false}, "", all);
   if (is_floating(d.dtype)) {
-    all.push_back({"special",
-                   {d.values({1, NAN, 3, -INFINITY, 2, INFINITY}, {2, 3})},
-                   one([op](const Tensor& x) { return op(x, {1}, false); }),
-                   [f](const Arrays& in) -> Arrays {
-                     return {reduce_reference(in[0], {1}, false, in[0].dtype, false, f)};
-                   },
-                   false,
-                   false});
+    all.push_back(
+        {"special",
+         {d.values({1, NAN, 3, -INFINITY, 2, INFINITY}, {2, 3})},
+         one([op](const Tensor& x) { return op(x, {1}, false); }),
+         [f](const Arrays& in) -> Arrays { return {reduce_reference(in[0], {1}, false, in[0].dtype, false, f)}; },
+         false,
+         false});
   }
   return all;
 }
@@ -212,14 +208,13 @@ RangeFn argument(bool largest) {
 std::vector<Sample> argument_samples(Draw& d, bool largest) {
   std::vector<Sample> all;
   const auto add = [&](const std::string& label, const Tensor& x, int dim, bool keepdim, bool large = false) {
-    all.push_back(
-        {label,
-         {x},
-         one([=](const Tensor& t) { return largest ? argmax(t, dim, keepdim) : argmin(t, dim, keepdim); }),
-         [=](const Arrays& in) -> Arrays {
-           return {reduce_reference(in[0], {dim}, keepdim, DType::i64, false, argument(largest))};
-         },
-         large});
+    all.push_back({label,
+                   {x},
+                   one([=](const Tensor& t) { return largest ? argmax(t, dim, keepdim) : argmin(t, dim, keepdim); }),
+                   [=](const Arrays& in) -> Arrays {
+                     return {reduce_reference(in[0], {dim}, keepdim, DType::i64, false, argument(largest))};
+                   },
+                   large});
   };
   add("last", d.distinct({4, 7}), -1, false);
   add("first", d.distinct({4, 3, 5}), 0, true);
@@ -252,8 +247,7 @@ std::vector<BadInput> dim_errors(const char* op, const ReduceOp& f) {
            start + "-1 is listed twice"}};
 }
 
-Row reduction(OpId op, const char* policy, const std::vector<DType>& dtypes, double ulps,
-              const Reduction& r) {
+Row reduction(OpId op, const char* policy, const std::vector<DType>& dtypes, double ulps, const Reduction& r) {
   return {.op = op,
           .policy = policy,
           .dtypes = dtypes,
@@ -272,12 +266,8 @@ std::vector<Row> reduction_rows() {
   const ReduceOp var_op = [](const Tensor& x, const Shape& dims, bool keep) { return var(x, dims, keep); };
   const ReduceOp max_op = [](const Tensor& x, const Shape& dims, bool keep) { return max(x, dims, keep); };
   const ReduceOp min_op = [](const Tensor& x, const Shape& dims, bool keep) { return min(x, dims, keep); };
-  const ReduceOp lse_op = [](const Tensor& x, const Shape& dims, bool keep) {
-    return logsumexp(x, dims, keep);
-  };
-  const ReduceOp norm_op = [](const Tensor& x, const Shape& dims, bool keep) {
-    return norm(x, 2, dims, keep);
-  };
+  const ReduceOp lse_op = [](const Tensor& x, const Shape& dims, bool keep) { return logsumexp(x, dims, keep); };
+  const ReduceOp norm_op = [](const Tensor& x, const Shape& dims, bool keep) { return norm(x, 2, dims, keep); };
   const RangeFn max_fn = [](const Values& v) { return ValueAndSize{max_of(v), 0}; };
   const RangeFn min_fn = [](const Values& v) {
     Values negated = v;
@@ -306,9 +296,7 @@ std::vector<Row> reduction_rows() {
   rows.back().samples = norm_samples;
   for (const bool largest : {true, false}) {
     const OpId op = largest ? OpId::argmax : OpId::argmin;
-    const auto call = [largest](const Tensor& x, int dim) {
-      return largest ? argmax(x, dim) : argmin(x, dim);
-    };
+    const auto call = [largest](const Tensor& x, int dim) { return largest ? argmax(x, dim) : argmin(x, dim); };
     rows.push_back({.op = op,
                     .policy = "pass",
                     .dtypes = kNumbers,

@@ -41,12 +41,8 @@ std::function<std::vector<Sample>(Draw&)> unary_samples(Unary u) {
     add("empty", {0, 3});
     add("large", {130, 1031}, true);
     if (u.special && is_floating(d.dtype) && !is_f8(d.dtype))
-      all.push_back({"special",
-                     {d.values({0, -0.0, kInf, -kInf, NAN, 3e-5, -3e-5}, {7})},
-                     u.call,
-                     map(u),
-                     false,
-                     false});
+      all.push_back(
+          {"special", {d.values({0, -0.0, kInf, -kInf, NAN, 3e-5, -3e-5}, {7})}, u.call, map(u), false, false});
     return all;
   };
 }
@@ -77,8 +73,8 @@ std::vector<Sample> gelu_samples(Draw& d) {
   // 1 + erf(x) cancels for negative x, so the error is relative to x; the tanh form cancels alike.
   std::vector<Sample> all =
       unary_samples({one([](const Tensor& x) { return gelu(x); }), gelu_exact, -3, 3, {}, gelu_size})(d);
-  for (Sample& s : unary_samples(
-           {one([](const Tensor& x) { return gelu(x, Gelu::tanh); }), gelu_tanh, -3, 3, {}, gelu_size})(d)) {
+  for (Sample& s :
+       unary_samples({one([](const Tensor& x) { return gelu(x, Gelu::tanh); }), gelu_tanh, -3, 3, {}, gelu_size})(d)) {
     s.label = "tanh " + s.label;
     all.push_back(s);
   }
@@ -150,17 +146,11 @@ std::vector<Row> unary_rows() {
                         nullptr,
                         unchanged,
                         false}));
-  rows.push_back(
-      exact(OpId::relu, kNumbers,
-            {GRADUAL_UNARY(relu), [](double x) { return x < 0 ? 0 : x; }, -3, 3, {0}, nullptr, unchanged}));
-  rows.push_back(exact(OpId::logical_not, kAllButF8,
-                       {GRADUAL_UNARY(logical_not),
-                        [](double x) { return static_cast<double>(x == 0); },
-                        -1,
-                        1,
-                        {},
-                        nullptr,
-                        to_bool}));
+  rows.push_back(exact(OpId::relu, kNumbers,
+                       {GRADUAL_UNARY(relu), [](double x) { return x < 0 ? 0 : x; }, -3, 3, {0}, nullptr, unchanged}));
+  rows.push_back(exact(
+      OpId::logical_not, kAllButF8,
+      {GRADUAL_UNARY(logical_not), [](double x) { return static_cast<double>(x == 0); }, -1, 1, {}, nullptr, to_bool}));
   rows.back().no_gradient = "the output is bool";
   rows.push_back(exact(OpId::clone, kAll, {GRADUAL_UNARY(clone), same, -3, 3, {}, nullptr, unchanged}));
 
@@ -168,10 +158,10 @@ std::vector<Row> unary_rows() {
   rows.push_back(rounded(OpId::log, "fp32", 4, {GRADUAL_UNARY(log), std::log, 0.2, 5}));
   rows.push_back(rounded(OpId::log1p, "fp32", 4, {GRADUAL_UNARY(log1p), std::log1p, -0.8, 4}));
   rows.push_back(rounded(OpId::sqrt, "pass", 1, {GRADUAL_UNARY(sqrt), std::sqrt, 0.2, 5}));
-  rows.push_back(rounded(OpId::rsqrt, "fp32", 2,
-                         {GRADUAL_UNARY(rsqrt), [](double x) { return 1 / std::sqrt(x); }, 0.2, 5}));
-  rows.push_back(rounded(OpId::reciprocal, "fp32", 1,
-                         {GRADUAL_UNARY(reciprocal), [](double x) { return 1 / x; }, -3, 3, {0}}));
+  rows.push_back(
+      rounded(OpId::rsqrt, "fp32", 2, {GRADUAL_UNARY(rsqrt), [](double x) { return 1 / std::sqrt(x); }, 0.2, 5}));
+  rows.push_back(
+      rounded(OpId::reciprocal, "fp32", 1, {GRADUAL_UNARY(reciprocal), [](double x) { return 1 / x; }, -3, 3, {0}}));
   rows.push_back(rounded(OpId::sin, "pass", 4, {GRADUAL_UNARY(sin), std::sin, -6, 6}));
   rows.push_back(rounded(OpId::cos, "pass", 4, {GRADUAL_UNARY(cos), std::cos, -6, 6}));
   rows.push_back(rounded(OpId::tanh, "pass", 4, {GRADUAL_UNARY(tanh), std::tanh}));
@@ -186,13 +176,11 @@ std::vector<Row> unary_rows() {
   rows.push_back(rounded(OpId::gelu, "pass", 6, {}));
   rows.back().samples = gelu_samples;
   rows.push_back(rounded(OpId::silu, "pass", 6, {GRADUAL_UNARY(silu), silu_of, -6, 6}));
-  rows.push_back(
-      rounded(OpId::softplus, "fp32", 6,
-              {GRADUAL_UNARY(softplus), [](double x) { return std::log1p(std::exp(x)); }, -30, 30}));
+  rows.push_back(rounded(OpId::softplus, "fp32", 6,
+                         {GRADUAL_UNARY(softplus), [](double x) { return std::log1p(std::exp(x)); }, -30, 30}));
 
-  rows.push_back(
-      exact(OpId::square, kNumbers,
-            {GRADUAL_UNARY(square), [](double x) { return x * x; }, -3, 3, {}, nullptr, unchanged}));
+  rows.push_back(exact(OpId::square, kNumbers,
+                       {GRADUAL_UNARY(square), [](double x) { return x * x; }, -3, 3, {}, nullptr, unchanged}));
   rows.back().roundings = 0.5;
   rows.push_back(exact(OpId::clamp, kNumbers, {}));
   rows.back().samples = clamp_samples;

@@ -64,8 +64,7 @@ std::string run(const Row& row, const Sample& sample, const Tensors& inputs, std
       problem = "the version of input " + std::to_string(i) + " rose";
     }
   }
-  if (problem.empty() && in_place(row) && outside(inputs[0]) != frame)
-    problem = "written outside of the view";
+  if (problem.empty() && in_place(row) && outside(inputs[0]) != frame) problem = "written outside of the view";
   if (seen_varied) {
     seen_varied->resize(std::max(seen_varied->size(), outputs.size()));
     for (std::size_t k = 0; k < outputs.size(); ++k)
@@ -85,8 +84,7 @@ TEST_CASE("values agree with the float64 references in every layout") {
           const auto layout = static_cast<Layout>(l);
           const auto inputs = lay_out(sample.inputs, layout, in_place(*row));
           if (!inputs) continue;
-          const std::string where =
-              describe(*row, sample, *inputs, std::string(name(dtype)) + " " + name(layout));
+          const std::string where = describe(*row, sample, *inputs, std::string(name(dtype)) + " " + name(layout));
           try {
             expect_none(run(*row, sample, *inputs, &seen_varied), where);
           } catch (const std::exception& e) { expect_none(std::string("threw: ") + e.what(), where); }
@@ -107,10 +105,9 @@ TEST_CASE("values agree with the float64 references in every layout") {
 TEST_CASE("elementwise ops, convolution and pooling keep the order of their input's strides") {
   for (const Row* row : rows_under_test()) {
     const OpKind kind = info(row->op).kind;
-    const bool elementwise =
-        kind == OpKind::Elementwise || kind == OpKind::Transcendental || row->op == OpId::cast;
-    const bool image = row->op == OpId::conv2d || row->op == OpId::max_pool2d ||
-                       row->op == OpId::avg_pool2d || row->op == OpId::batch_norm;
+    const bool elementwise = kind == OpKind::Elementwise || kind == OpKind::Transcendental || row->op == OpId::cast;
+    const bool image = row->op == OpId::conv2d || row->op == OpId::max_pool2d || row->op == OpId::avg_pool2d ||
+                       row->op == OpId::batch_norm;
     if (!elementwise && !image) continue;
     int checked = 0;
     for (const Sample& sample : samples_of(*row, DType::f32)) {
@@ -180,8 +177,7 @@ TEST_CASE("the comparison finds wrong outputs") {
             a[7] += std::ldexp(float_info(dtype).epsilon, std::ilogb(a[7]) + 1);  // two ulps
             return from_data(a.v, y.sizes(), {.dtype = dtype});
           }).find("element [0, 1, 2] is") != std::string::npos);
-    CHECK(found([](const Tensor& y) { return y.reshape({-1}); }).find("expected [3, 4, 5]") !=
-          std::string::npos);
+    CHECK(found([](const Tensor& y) { return y.reshape({-1}); }).find("expected [3, 4, 5]") != std::string::npos);
     CHECK(found([](const Tensor& y) { return y.to(DType::i64); }).find("i64, expected") != std::string::npos);
     sample.call = [&](const Tensors& in) -> Tensors {
       const Tensors y = right(in);

@@ -67,13 +67,11 @@ TEST_CASE("Adam and AdamW follow their formulas") {
         const Tensor p = leaf(numbers(kSize, 2), dtype);
         std::unique_ptr<Optimizer> adam;
         if (decoupled) {
-          adam = std::make_unique<AdamW>(
-              std::vector<Tensor>{p},
-              AdamWOptions{.lr = 0.02, .beta1 = 0.8, .beta2 = 0.95, .weight_decay = decay});
+          adam = std::make_unique<AdamW>(std::vector<Tensor>{p},
+                                         AdamWOptions{.lr = 0.02, .beta1 = 0.8, .beta2 = 0.95, .weight_decay = decay});
         } else {
-          adam = std::make_unique<Adam>(
-              std::vector<Tensor>{p},
-              AdamOptions{.lr = 0.02, .beta1 = 0.8, .beta2 = 0.95, .weight_decay = decay});
+          adam = std::make_unique<Adam>(std::vector<Tensor>{p},
+                                        AdamOptions{.lr = 0.02, .beta1 = 0.8, .beta2 = 0.95, .weight_decay = decay});
         }
         // With these betas |m_hat| / sqrt(v_hat) stays below 3; m cancels where gradients do, so its error counts
         // against their size and not its own.
@@ -261,15 +259,13 @@ TEST_CASE("errors of groups and rates") {
           sgd.add_param_group({.params = {p}});
         }).find("is in a group already") != std::string::npos);
   CHECK(error_of([&] { SGD({p}, {.lr = -1}); }).find("lr -1.000000 is out of range") != std::string::npos);
-  CHECK(error_of([&] {
-          Adam({p}, {.beta2 = 1});
-        }).find("beta2 1.000000 is out of range; it must be in [0, 1)") != std::string::npos);
+  CHECK(error_of([&] { Adam({p}, {.beta2 = 1}); }).find("beta2 1.000000 is out of range; it must be in [0, 1)") !=
+        std::string::npos);
   CHECK(error_of([&] { SGD({p}, {.momentum = 0.9, .dampening = 0.1, .nesterov = true}); }).find("nesterov") !=
         std::string::npos);
   CHECK(error_of([&] { SGD({p * 2}); }).find("is the result of an op") != std::string::npos);
-  CHECK(error_of([&] {
-          SGD({zeros({2}, {.dtype = DType::i64})});
-        }).find("must be f64, f32, f16 or bf16, given i64") != std::string::npos);
+  CHECK(error_of([&] { SGD({zeros({2}, {.dtype = DType::i64})}); }).find("must be f64, f32, f16 or bf16, given i64") !=
+        std::string::npos);
   CHECK(error_of([&] { SGD({Tensor()}); }).find("given none") != std::string::npos);
   CHECK(error_of([&] {
           SGD(std::vector<ParamGroup>{{.params = {p}, .names = {"a", "b"}}});

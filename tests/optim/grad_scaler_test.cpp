@@ -12,9 +12,7 @@ using namespace gradual::test;
 
 namespace {
 
-bool contains(const std::string& text, const std::string& part) {
-  return text.find(part) != std::string::npos;
-}
+bool contains(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
 
 // One iteration with gradients set by hand.
 StepResult iterate(GradScaler& scaler, Optimizer& optimizer, const Tensor& p, const Values& gradient) {
@@ -103,9 +101,8 @@ TEST_CASE("mixed f32, sliced, f16 and f64 gradients, an Inf in each in turn") {
       CAPTURE(bad);
       const Tensor params[] = {leaf({0, 0, 0}), leaf({0, 0, 0}), leaf({0, 0, 0}, DType::f16),
                                leaf({0, 0, 0}, DType::f16), leaf({0, 0, 0}, DType::f64)};
-      std::vector<ParamGroup> groups = {
-          {.params = {params[0], params[1]}, .names = {"a", "b"}},
-          {.params = {params[2], params[3], params[4]}, .names = {"c", "d", "e"}}};
+      std::vector<ParamGroup> groups = {{.params = {params[0], params[1]}, .names = {"a", "b"}},
+                                        {.params = {params[2], params[3], params[4]}, .names = {"c", "d", "e"}}};
       SGD sgd(groups, {.lr = 1, .precision = {.update = LowPrecisionUpdate::masters}});
       GradScaler scaler({.init_scale = 4});
       scaler.scale(scalar(1));
@@ -149,8 +146,7 @@ struct Training {
   Tensor loss(const Tensor& x, const Tensor& y) const { return mse_loss(linear(linear(x, w1), w2), y); }
 };
 
-Tensor penalised(const Training& t, const Tensor& loss, double scale,
-                 const std::function<Tensor(Tensor)>& apply) {
+Tensor penalised(const Training& t, const Tensor& loss, double scale, const std::function<Tensor(Tensor)>& apply) {
   auto grads = autograd::grad({apply(loss)}, {t.w1, t.w2}, {}, {.create_graph = true});
   Tensor norm = scalar(0);
   for (const Tensor& g : grads) norm = norm + square(g * (1 / scale)).sum();
@@ -197,8 +193,7 @@ TEST_CASE("training with a scaler equals training without, the overflowing batch
     // All scales are powers of two: nothing rounds differently, but for the penalty's product with 1 / scale.
     CHECK(max_difference(scaled.w1.to_vector<double>(), control.w1.to_vector<double>()) <= 1e-6);
     CHECK(max_difference(scaled.w2.to_vector<double>(), control.w2.to_vector<double>()) <= 1e-6);
-    CHECK(max_difference(scaled.w1.to_vector<double>(), Training().w1.to_vector<double>()) >
-          1e-2);  // it trained
+    CHECK(max_difference(scaled.w1.to_vector<double>(), Training().w1.to_vector<double>()) > 1e-2);  // it trained
   }
 }
 
@@ -247,8 +242,8 @@ TEST_CASE("every wrong order of calls has its error") {
   SGD sgd({p});
   GradScaler fresh;
   set_gradient(p, {1});
-  for (const std::string& e : {error_of([&] { fresh.unscale_(sgd); }), error_of([&] { fresh.step(sgd); }),
-                               error_of([&] { fresh.update(); })})
+  for (const std::string& e :
+       {error_of([&] { fresh.unscale_(sgd); }), error_of([&] { fresh.step(sgd); }), error_of([&] { fresh.update(); })})
     CHECK(contains(e, "no scale yet: scale(loss) was not used earlier in the iteration"));
 
   GradScaler scaler;
@@ -258,8 +253,7 @@ TEST_CASE("every wrong order of calls has its error") {
                  "unscale_() has already been called on this optimizer since the last update()"));
   scaler.step(sgd);
   CHECK(contains(error_of([&] { scaler.unscale_(sgd); }), "unscale_() is being called after step()"));
-  CHECK(contains(error_of([&] { scaler.step(sgd); }),
-                 "step() has already been called since the last update()"));
+  CHECK(contains(error_of([&] { scaler.step(sgd); }), "step() has already been called since the last update()"));
   scaler.update();
   CHECK(contains(error_of([&] { scaler.update(); }), "no inf checks were recorded prior to update"));
   sgd.zero_grad();
@@ -368,8 +362,7 @@ TEST_CASE("a skipped step touches nothing: no weights, moments, step counts, mas
   for (DType dtype : {DType::f32, DType::f16}) {
     for (bool unscale : {false, true}) {
       const Tensor p = leaf({1, 2}, dtype), q = leaf({3, 4}, dtype);
-      AdamW adam({p, q},
-                 {.lr = 0.1, .weight_decay = 0.5, .precision = {.update = LowPrecisionUpdate::masters}});
+      AdamW adam({p, q}, {.lr = 0.1, .weight_decay = 0.5, .precision = {.update = LowPrecisionUpdate::masters}});
       GradScaler scaler({.init_scale = 2});
       scaler.scale(scalar(1));
       set_gradient(p, {1, 1});

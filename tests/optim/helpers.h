@@ -18,8 +18,7 @@ namespace gradual::test {
 using Values = std::vector<double>;
 
 inline Tensor leaf(const Values& values, DType dtype = DType::f32) {
-  return from_data(values, {static_cast<std::int64_t>(values.size())},
-                   {.dtype = dtype, .requires_grad = true});
+  return from_data(values, {static_cast<std::int64_t>(values.size())}, {.dtype = dtype, .requires_grad = true});
 }
 
 // n numbers in [-1, 1) that every run gets alike.
@@ -51,8 +50,7 @@ inline double max_difference(const Values& a, const Values& b) {
 inline bool same_bits(const Tensor& a, const Tensor& b) {
   const Tensor x = a.detach().contiguous(), y = b.detach().contiguous();
   return x.dtype() == y.dtype() && x.sizes() == y.sizes() &&
-         std::equal(static_cast<char*>(x.raw()), static_cast<char*>(x.raw()) + x.nbytes(),
-                    static_cast<char*>(y.raw()));
+         std::equal(static_cast<char*>(x.raw()), static_cast<char*>(x.raw()) + x.nbytes(), static_cast<char*>(y.raw()));
 }
 
 inline std::string error_of(const std::function<void()>& f) {

@@ -14,8 +14,7 @@ namespace {
 
 constexpr std::size_t kSize = 1500;
 
-std::unique_ptr<Optimizer> make(bool adam, const std::vector<Tensor>& params,
-                                const UpdateOptions& precision) {
+std::unique_ptr<Optimizer> make(bool adam, const std::vector<Tensor>& params, const UpdateOptions& precision) {
   if (adam) return std::make_unique<AdamW>(params, AdamWOptions{.lr = 3e-3, .precision = precision});
   return std::make_unique<SGD>(params, SGDOptions{.lr = 3e-3, .momentum = 0.9, .precision = precision});
 }
@@ -170,8 +169,8 @@ TEST_CASE("small updates vanish without masters, and each cure saves them") {
   // 1 + 2^-13 is a quarter of an ulp above 1 in f16; 1000 of them are 0.122.
   const int steps = 1000;
   const double lr = 0x1p-13;
-  for (LowPrecisionUpdate update : {LowPrecisionUpdate::none, LowPrecisionUpdate::masters,
-                                    LowPrecisionUpdate::kahan, LowPrecisionUpdate::stochastic}) {
+  for (LowPrecisionUpdate update : {LowPrecisionUpdate::none, LowPrecisionUpdate::masters, LowPrecisionUpdate::kahan,
+                                    LowPrecisionUpdate::stochastic}) {
     CAPTURE(name(update));
     for (DType dtype : {DType::f16, DType::bf16}) {
       CAPTURE(name(dtype));
@@ -193,8 +192,7 @@ TEST_CASE("small updates vanish without masters, and each cure saves them") {
           const double probability = lr / ulp;
           const double sigma = ulp * std::sqrt(steps * probability * (1 - probability) / 1024);
           CHECK(std::abs(mean_of(p) - wanted) < 5 * sigma);
-          CHECK(p.to_vector<double>() !=
-                Values(1024, p.to_vector<double>()[0]));  // by chance, element by element
+          CHECK(p.to_vector<double>() != Values(1024, p.to_vector<double>()[0]));  // by chance, element by element
           break;
         }
       }
@@ -297,12 +295,10 @@ TEST_CASE("pure Adam rounds after every operation") {
     std::unique_ptr<Optimizer> optimizer;
     if (decoupled) {
       optimizer = std::make_unique<AdamW>(
-          std::vector<Tensor>{p},
-          AdamWOptions{.lr = 0.01, .eps = 1e-4, .weight_decay = 0.1, .precision = pure});
+          std::vector<Tensor>{p}, AdamWOptions{.lr = 0.01, .eps = 1e-4, .weight_decay = 0.1, .precision = pure});
     } else {
-      optimizer = std::make_unique<Adam>(
-          std::vector<Tensor>{p},
-          AdamOptions{.lr = 0.01, .eps = 1e-4, .weight_decay = 0.1, .precision = pure});
+      optimizer = std::make_unique<Adam>(std::vector<Tensor>{p},
+                                         AdamOptions{.lr = 0.01, .eps = 1e-4, .weight_decay = 0.1, .precision = pure});
     }
     const auto r = [](float x) { return static_cast<float>(Half(x)); };
     std::vector<float> w(start.begin(), start.end()), m(kSize), v(kSize);

@@ -25,8 +25,7 @@ struct Run {
       optimizer = std::make_unique<SGD>(
           groups, SGDOptions{.lr = 0.05, .momentum = 0.9, .dampening = 0.1, .precision = precision});
     } else if (kind == "adam") {
-      optimizer = std::make_unique<Adam>(
-          groups, AdamOptions{.lr = 0.02, .weight_decay = 0.1, .precision = precision});
+      optimizer = std::make_unique<Adam>(groups, AdamOptions{.lr = 0.02, .weight_decay = 0.1, .precision = precision});
     } else {
       optimizer = std::make_unique<AdamW>(groups, AdamWOptions{.lr = 0.02, .precision = precision});
     }
@@ -91,8 +90,7 @@ TEST_CASE("a resumed optimizer repeats to the bit") {
         if (!optimizer_first) load_model();
         resumed.optimizer->load_state_dict(saved);
         resumed.scheduler->load_state_dict(schedule);
-        if (optimizer_first)
-          load_model();  // finds its own rounding in the parameters: the masters keep their bits
+        if (optimizer_first) load_model();  // finds its own rounding in the parameters: the masters keep their bits
         resumed.steps(5, 10);
         CHECK(same_bits(resumed.p, straight.p));
         CHECK(same_bits(resumed.q, straight.q));

@@ -31,8 +31,7 @@ class TemporaryFolder {
   const std::string& path() const { return path_; }
   std::vector<std::string> names() const {
     std::vector<std::string> out;
-    for (const auto& entry : std::filesystem::directory_iterator(path_))
-      out.push_back(entry.path().filename());
+    for (const auto& entry : std::filesystem::directory_iterator(path_)) out.push_back(entry.path().filename());
     return out;
   }
 
@@ -52,9 +51,7 @@ template <class F> std::string message_of(F f) {
   return "nothing was thrown";
 }
 
-inline bool contains(const std::string& text, const std::string& part) {
-  return text.find(part) != std::string::npos;
-}
+inline bool contains(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
 
 // Data that is not part of the project; empty where it is not there.
 inline std::string shared_data(const std::string& name) {

@@ -10,8 +10,7 @@
 
 namespace test {
 
-inline gradual::Tensor doubles(const std::vector<double>& values, const gradual::Shape& sizes,
-                               gradual::DType dtype) {
+inline gradual::Tensor doubles(const std::vector<double>& values, const gradual::Shape& sizes, gradual::DType dtype) {
   return gradual::from_data(values, sizes, {.dtype = dtype});
 }
 
@@ -42,8 +41,7 @@ inline gradual::StateDict golden_values() {
 
 // The same dtype, shape and bits. Both row-major.
 inline bool same_bits(const gradual::Tensor& a, const gradual::Tensor& b) {
-  if (a.dtype() != b.dtype() || a.sizes() != b.sizes() || !a.is_contiguous() || !b.is_contiguous())
-    return false;
+  if (a.dtype() != b.dtype() || a.sizes() != b.sizes() || !a.is_contiguous() || !b.is_contiguous()) return false;
   const auto* p = static_cast<const unsigned char*>(a.raw());
   const auto* q = static_cast<const unsigned char*>(b.raw());
   for (std::size_t i = 0; i < a.nbytes(); ++i)

@@ -55,8 +55,7 @@ inline std::vector<Tensor> layouts(DType dtype) {
   const auto make = [&](const Shape& s) {
     const Tensor t = randint(0, 100, s, {.dtype = DType::i64}, g);
     std::vector<double> v;
-    for (std::int64_t i = 0; i < t.numel(); ++i)
-      v.push_back(at(t, i) * 0.0625 - (dtype == DType::u8 ? 0 : 3));
+    for (std::int64_t i = 0; i < t.numel(); ++i) v.push_back(at(t, i) * 0.0625 - (dtype == DType::u8 ? 0 : 3));
     return from_data(v, s, {.dtype = dtype});
   };
   return {make({}),
