@@ -1,6 +1,10 @@
 // The Autograd stage: runs what lies below and records a node where a gradient will be wanted.
 #include "autograd.h"
 
+#include <fmt/format.h>
+
+#include <algorithm>
+
 #include "../core/ops.h"
 #include "engine.h"
 #include "function.h"
@@ -17,12 +21,7 @@ GradMeta& ensure_grad_meta(const Tensor& t) {
   TensorImpl* impl = t.unsafe_impl();
   if (!impl->grad_meta) {
     impl->grad_meta = std::make_unique<GradMeta>();
-    std::atomic<std::int32_t>& count = impl->storage->differentiable;
-    if (impl->storage->refs.load(std::memory_order_relaxed) == 1) {
-      count.store(1, std::memory_order_relaxed);  // fresh: nobody else sees it
-    } else {
-      count.fetch_add(1, std::memory_order_relaxed);
-    }
+    impl->storage->differentiable.fetch_add(1, std::memory_order_relaxed);
   }
   return static_cast<GradMeta&>(*impl->grad_meta);
 }
@@ -42,15 +41,68 @@ namespace {
 
 Rule table[kOpCount];
 
-void record_saves(Node& node, const OpCall& call, const Outputs& out, const Rule& rule, std::uint32_t needs) {
-  std::uint16_t saves = 0;
-  for (int i = 0; i < call.inputs.size(); ++i)
-    if (needs & (1u << (i < 31 ? i : 31))) saves |= rule.saves[i < 5 ? i : 4];
-  for (int i = 0; i < 8 && i < call.inputs.size(); ++i)
-    if (saves & in(i)) node.save_input(i, call[i]);
-  for (int i = 0; i < kMaxOutputs; ++i)
-    if (saves & gradual::out(i)) node.save_output(i, out[i]);
+// A copy of `t` that stands for it on the tape: what a rule needs of a tensor that is about to be overwritten.
+Tensor copy_before_write(const Tensor& t, const OpCall& call) {
+  Tensor copy;
+  {
+    const NoGrad off;
+    const CauseScope cause(intern(fmt::format("kept for the backward of {}", name(call.op))));
+    copy = clone(t, call.where);
+  }
+  if (const GradMeta* m = grad_meta(t); m && m->requires_grad) set_history(copy, m->edge.node, m->edge.output);
+  return copy;
 }
+
+void check_in_place(const OpCall& call, const Rule& rule) {
+  const Tensor& x = call[0];
+  const GradMeta* m = grad_meta(x);
+  const Storage& storage = *x.unsafe_impl()->storage;
+  const auto refuse = [&](const char* why) {
+    std::string_view op = name(call.op);
+    if (op.ends_with('_')) op.remove_suffix(1);
+    fail(fmt::format("{}: {}; use the functional form x = {}(x, ..), or write under NoGrad", describe(call), why, op));
+  };
+  if (x.requires_grad() && x.is_leaf()) refuse("a leaf that requires grad cannot be written in place");
+  if (storage.differentiable.load() > (m ? 1 : 0))
+    refuse("the tensor shares storage with another differentiable tensor");
+  if (!x.requires_grad() && storage.refs.load() > 1)
+    refuse("the tensor shares storage with another one, which would not carry the gradient");
+  if (!x.is_floating()) refuse("only floating tensors carry gradients");
+  if (!rule.backward) refuse(rule.reason ? rule.reason : "this op has no gradient");
+}
+
+class Autograd final : public Interceptor {
+ public:
+  Outputs call(const OpCall& call) override {
+    std::uint32_t needs = 0;
+    for (int i = 0; i < call.inputs.size(); ++i)
+      if (needs_grad(call[i])) needs |= input_bit(i);
+    if (!needs) return next_below_autograd(call);
+    const Rule& rule = table[static_cast<int>(call.op)];
+    const bool in_place = info(call.op).kind == OpKind::InPlace;
+    if (in_place) check_in_place(call, rule);
+    if (!rule.backward && !rule.reason)
+      fail(fmt::format("{}: no backward rule; run it under NoGrad or on detach()ed inputs", name(call.op)));
+    if (!rule.backward) return next_below_autograd(call);
+    const Ref<Node> node = make_node(call);
+    const std::uint16_t saves = saves_of(rule, needs);
+    for (int i = 0; i < 8 && i < call.inputs.size(); ++i)
+      if ((saves & in(i)) && call[i].defined())
+        node->save_input(i, in_place && call[i].shares_storage(call[0]) ? copy_before_write(call[i], call) : call[i]);
+    if (call.op == OpId::custom) node->function = call.get<CustomAttrs>().function->shared_from_this();
+    Outputs out = next_below_autograd(call);
+    node->output_sizes = out[0].sizes();
+    node->output_dtype = out[0].dtype();
+    for (int i = 0; i < kMaxOutputs; ++i) {
+      if (saves & gradual::out(i)) node->save_output(i, out[i]);
+      if ((rule.differentiable >> i & 1) && out[i].defined() && out[i].is_floating())
+        set_history(out[i], node, static_cast<std::uint32_t>(i));
+    }
+    return out;
+  }
+};
+
+}  // namespace
 
 Ref<Node> make_node(const OpCall& call) {
   const int n = call.inputs.size();
@@ -72,89 +124,12 @@ Ref<Node> make_node(const OpCall& call) {
   return node;
 }
 
-void finish_node(Node& node, const Tensor& first) {
-  node.output_sizes = first.sizes();
-  node.output_dtype = first.dtype();
-}
-
-// A copy of `t` that stands for it on the tape: what a rule needs of a tensor that is about to be overwritten.
-Tensor copy_before_write(const Tensor& t, const OpCall& call) {
-  Tensor copy;
-  {
-    const NoGrad off;
-    const CauseScope cause(intern("kept for the backward of " + std::string(name(call.op))));
-    copy = clone(t, call.where);
-  }
-  if (const GradMeta* m = grad_meta(t); m && m->requires_grad) set_history(copy, m->edge.node, m->edge.output);
-  return copy;
-}
-
-void check_in_place(const OpCall& call, const Rule& rule) {
-  const Tensor& x = call[0];
-  const GradMeta* m = grad_meta(x);
-  const Storage& storage = *x.unsafe_impl()->storage;
-  const auto refuse = [&](const std::string& why) {
-    std::string op(name(call.op));
-    if (op.ends_with('_')) op.pop_back();
-    fail(describe(call) + ": " + why + "; use the functional form x = " + op + "(x, ..), or write under NoGrad");
-  };
-  if (m && m->requires_grad && m->edge.node->is_leaf) refuse("a leaf that requires grad cannot be written in place");
-  if (storage.differentiable.load() > (m ? 1 : 0))
-    refuse("the tensor shares storage with another differentiable tensor");
-  if (!(m && m->requires_grad) && storage.refs.load() > 1)
-    refuse("the tensor shares storage with another one, which would not carry the gradient");
-  if (!x.is_floating()) refuse("only floating tensors carry gradients");
-  if (!rule.backward) refuse(rule.reason ? rule.reason : "this op has no gradient");
-}
-
-Outputs call_in_place(const OpCall& call, const Rule& rule, std::uint32_t needs) {
-  check_in_place(call, rule);
-  const Tensor& x = call[0];
-  const Ref<Node> node = make_node(call);
+std::uint16_t saves_of(const Rule& rule, std::uint32_t needs) {
   std::uint16_t saves = 0;
-  for (int i = 0; i < call.inputs.size(); ++i)
-    if (needs & (1u << i)) saves |= rule.saves[i];
-  for (int i = 0; i < call.inputs.size(); ++i) {
-    if (!(saves & in(i)) || !call[i].defined()) continue;
-    node->save_input(i, call[i].shares_storage(x) ? copy_before_write(call[i], call) : call[i]);
-  }
-  Outputs out = next_below_autograd(call);
-  finish_node(*node, x);
-  set_history(x, node, 0);
-  return out;
+  for (int i = 0; i < 5; ++i)
+    if (needs & input_bit(i)) saves |= rule.saves[i];
+  return saves;
 }
-
-class Autograd final : public Interceptor {
- public:
-  Outputs call(const OpCall& call) override {
-    std::uint32_t needs = 0;
-    for (int i = 0; i < call.inputs.size(); ++i)
-      if (needs_grad(call[i])) needs |= 1u << (i < 31 ? i : 31);
-    if (!needs) return next_below_autograd(call);
-    const Rule& rule = table[static_cast<int>(call.op)];
-    if (info(call.op).kind == OpKind::InPlace) return call_in_place(call, rule, needs);
-    if (!rule.backward && !rule.reason)
-      fail(std::string(name(call.op)) + ": no backward rule; run it under NoGrad or on detach()ed inputs");
-    Outputs out = next_below_autograd(call);
-    if (!rule.backward) return out;
-    const auto carries = [&](int i) {
-      return (rule.differentiable >> i & 1) && out[i].defined() && out[i].is_floating();
-    };
-    int last = kMaxOutputs - 1;
-    while (last >= 0 && !carries(last)) --last;
-    if (last < 0) return out;
-    Ref<Node> node = make_node(call);
-    finish_node(*node, out[0]);
-    if (call.op == OpId::custom) node->function = function_of(call);
-    record_saves(*node, call, out, rule, needs);
-    for (int i = 0; i < last; ++i)
-      if (carries(i)) set_history(out[i], node, static_cast<std::uint32_t>(i));
-    set_history(out[last], std::move(node), static_cast<std::uint32_t>(last));
-    return out;
-  }
-};
-
-}  // namespace
 
 Interceptor* default_autograd() {
   static Autograd autograd;
@@ -168,8 +143,7 @@ Rule* rules() { return table; }
 void set_rule(OpId op, RuleFn backward, std::initializer_list<std::uint16_t> saves) {
   Rule& r = table[static_cast<int>(op)];
   r.backward = backward;
-  int i = 0;
-  for (std::uint16_t s : saves) r.saves[i++] = s;
+  std::ranges::copy(saves, r.saves);
 }
 void set_no_rule(OpId op, const char* reason) { table[static_cast<int>(op)].reason = reason; }
 
@@ -194,8 +168,8 @@ bool Tensor::is_leaf() const {
 Tensor& Tensor::set_requires_grad(bool value) {
   if (!value && !grad_meta(*this)) return *this;
   if (value && (!is_floating() || is_f8(dtype())))
-    fail("set_requires_grad: only f64, f32, f16 and bf16 tensors carry gradients, this one is " +
-         std::string(name(dtype())));
+    fail(fmt::format("set_requires_grad: only f64, f32, f16 and bf16 tensors carry gradients, this one is {}",
+                     name(dtype())));
   GradMeta& m = ensure_grad_meta(*this);
   if (m.requires_grad == value) return *this;
   if (!value && !m.edge.node->is_leaf)
@@ -217,8 +191,8 @@ Tensor Tensor::grad() const {
 
 void Tensor::set_grad(const Tensor& grad) const {
   if (grad.defined() && grad.sizes() != sizes())
-    fail("set_grad: a gradient of shape " + gradual::to_string(grad.sizes()) + " for a tensor of shape " +
-         gradual::to_string(sizes()));
+    fail(fmt::format("set_grad: a gradient of shape {} for a tensor of shape {}", gradual::to_string(grad.sizes()),
+                     gradual::to_string(sizes())));
   ensure_grad_meta(*this).grad = grad;
 }
 
@@ -229,9 +203,7 @@ void Tensor::zero_grad() const {
 Tensor Tensor::detach() const { return detached(*this); }
 
 void Tensor::backward(const Tensor& gradient, bool retain_graph, bool create_graph) const {
-  autograd::Engine engine({this, 1}, {&gradient, gradient.defined() ? std::size_t{1} : 0},
-                          {.retain_graph = retain_graph, .create_graph = create_graph});
-  engine.run();
+  autograd::Engine({this, 1}, {&gradient, 1}, {.retain_graph = retain_graph, .create_graph = create_graph}).run();
 }
 
 std::uint64_t Tensor::register_hook(Hook hook) const {

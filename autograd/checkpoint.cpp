@@ -3,6 +3,7 @@
 #include <memory>
 #include <utility>
 
+#include "../core/assigned.h"
 #include "../core/ops.h"
 #include "engine.h"
 #include "function.h"
@@ -10,14 +11,7 @@
 namespace gradual {
 namespace {
 
-thread_local int depth = 0;
-
-struct Recomputation {
-  Recomputation() { ++depth; }
-  ~Recomputation() { --depth; }
-  Recomputation(const Recomputation&) = delete;
-  Recomputation& operator=(const Recomputation&) = delete;
-};
+thread_local bool running = false;
 
 // Input 0 is a tensor that requires grad and gets none: with it the call is recorded, and the parameters that fn
 // captured get their gradients, even where no input requires grad (token indices).
@@ -58,7 +52,7 @@ class Checkpoint final : public Function {
  private:
   std::vector<Tensor> recompute(const std::vector<Tensor>& inputs) {
     const DrawScope draws(draws_, DrawScope::Mode::replay);
-    const Recomputation running;
+    const Assigned again(running, true);
     const EnableGrad recording;
     context().line = state().context.line;
     context().backward_of = "";
@@ -72,7 +66,7 @@ class Checkpoint final : public Function {
 
 }  // namespace
 
-bool recomputing() { return depth > 0; }
+bool recomputing() { return running; }
 
 std::vector<Tensor> checkpoint(SegmentFn fn, const std::vector<Tensor>& inputs, SourceLocation loc) {
   if (!grad_enabled()) return fn(inputs);

@@ -1,25 +1,22 @@
 #include "engine.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <utility>
 
+#include "../core/assigned.h"
 #include "../core/ops.h"
-#include "function.h"
 #include "rule.h"
 
 namespace gradual {
 
 void RuleContext::check(const Tensor& t, std::uint32_t version) const {
-  if (!t.defined()) {
+  if (!t.defined())
     fail("backward of " + describe(node_) +
          (node_.released ? ": what it saved is freed already; pass retain_graph to the first backward"
                          : ": internal: the rule asks for a tensor it did not save"));
-  }
-  if (t.version() != version) {
-    fail("backward of " + describe(node_) + ": a saved tensor " + to_string(t.sizes()) + " " +
-         std::string(name(t.dtype())) + " was changed in place since (version " + std::to_string(t.version()) +
-         ", saved at version " + std::to_string(version) + "); clone() it first or write the functional form");
-  }
+  if (t.version() != version) fail_changed("backward of " + describe(node_), t, version);
 }
 
 Tensor RuleContext::input(int i) const {
@@ -53,43 +50,7 @@ void notify(const GradientEvent& event) {
 
 namespace {
 
-std::size_t hash(const Node* node) {
-  return static_cast<std::size_t>((reinterpret_cast<std::uintptr_t>(node) >> 6) * 0x9E3779B97F4A7C15u >> 20);
-}
-
 thread_local Engine* current_engine = nullptr;
-
-// What every step runs under: below amp, recording only where a graph of the backward is wanted, and with the line and
-// the module of the forward op.
-class StepScope {
- public:
-  StepScope(Engine* engine, const Node& node, bool create_graph)
-      : engine_(current_engine), chain_(chain()), context_(context()) {
-    current_engine = engine;
-    Chain& ch = chain();
-    ch.amp = nullptr;
-    ch.autograd = create_graph ? default_autograd() : nullptr;
-    Context& c = context();
-    c.module = node.module;
-    c.cause = node.cause;
-    c.phase = Phase::backward;
-    c.line = node.where;
-    c.backward_of = node.is_leaf ? "" : name(node.op).data();
-  }
-  ~StepScope() {
-    current_engine = engine_;
-    chain().amp = chain_.amp;
-    chain().autograd = chain_.autograd;
-    context() = context_;
-  }
-  StepScope(const StepScope&) = delete;
-  StepScope& operator=(const StepScope&) = delete;
-
- private:
-  Engine* engine_;
-  Chain chain_;
-  Context context_;
-};
 
 bool owned(const Tensor& t) {  // nobody else can see the numbers
   return t.unsafe_impl()->refs.load(std::memory_order_relaxed) == 1 &&
@@ -98,51 +59,33 @@ bool owned(const Tensor& t) {  // nobody else can see the numbers
 
 }  // namespace
 
-Engine::Buffers& Engine::spare() {
-  thread_local Buffers buffers;
-  return buffers;
-}
-
 Engine* Engine::current() { return current_engine; }
 
 Engine::Engine(std::span<const Tensor> outputs, std::span<const Tensor> grad_outputs, GradOptions options,
                Segment segment)
-    : options_(options), segment_(segment), b_(std::exchange(spare(), {})) {
+    : options_(options), segment_(segment) {
   options_.retain_graph = options.retain_graph || options.create_graph;
-  if (b_.table.empty()) b_.table.resize(64);
   if (!grad_outputs.empty() && grad_outputs.size() != outputs.size())
-    fail("backward: " + std::to_string(outputs.size()) + " outputs and " + std::to_string(grad_outputs.size()) +
-         " gradients");
-  Chain& c = chain();
-  const StageScope no_amp(c.amp, nullptr);
-  const StageScope recording(c.autograd, options_.create_graph ? default_autograd() : nullptr);
+    fail(fmt::format("backward: {} outputs and {} gradients", outputs.size(), grad_outputs.size()));
+  const StageScope no_amp(chain().amp, nullptr);
+  const StageScope recording(chain().autograd, options_.create_graph ? default_autograd() : nullptr);
   for (std::size_t i = 0; i < outputs.size(); ++i) seed(outputs[i], grad_outputs.empty() ? Tensor() : grad_outputs[i]);
 }
 
 void Engine::seed(const Tensor& y, Tensor g) {
   if (!y.requires_grad())
-    fail("backward: the output " + to_string(y.sizes()) + " does not depend on any tensor that requires grad");
+    fail(fmt::format("backward: the output {} does not depend on any tensor that requires grad", to_string(y.sizes())));
   if (!g.defined()) {
     if (y.numel() != 1)
-      fail("backward: an output of shape " + to_string(y.sizes()) +
-           " needs a gradient of that shape; only one-element outputs start from 1");
+      fail(
+          fmt::format("backward: an output of shape {} needs a gradient of that shape; only one-element outputs start "
+                      "from 1",
+                      to_string(y.sizes())));
     g = ones_like(y);
   } else if (g.sizes() != y.sizes() || g.dtype() != y.dtype()) {
-    fail("backward: a gradient " + to_string(g.sizes()) + " " + std::string(name(g.dtype())) + " for an output " +
-         to_string(y.sizes()) + " " + std::string(name(y.dtype())));
+    fail(fmt::format("backward: a gradient {} for an output {}", kind_of(g), kind_of(y)));
   }
   deliver(grad_meta(y)->edge, std::move(g));
-}
-
-Engine::~Engine() {
-  if (!b_.heap.empty()) {  // stopped early: what is pending goes
-    b_.heap.clear();
-    b_.free.clear();
-    b_.slots.clear();
-    std::fill(b_.table.begin(), b_.table.end(), 0);
-  }
-  constexpr std::size_t kKeep = 1 << 16;
-  if (b_.table.size() <= kKeep) spare() = std::move(b_);
 }
 
 void Engine::capture(const std::vector<Tensor>& inputs) {
@@ -155,67 +98,13 @@ void Engine::capture(const std::vector<Tensor>& inputs) {
   captured_.resize(inputs.size());
 }
 
-bool Engine::done() const { return b_.heap.empty() || b_.slots[b_.heap.front()].node->sequence < stop_below_; }
-
-Engine::Pending& Engine::pending(const Ref<Node>& node) {
-  const std::size_t mask = b_.table.size() - 1;
-  std::size_t at = hash(node.get()) & mask;
-  while (const std::uint32_t entry = b_.table[at]) {
-    if (b_.slots[entry - 1].node == node) return b_.slots[entry - 1];
-    at = (at + 1) & mask;
-  }
-  if (b_.free.empty()) {
-    b_.free.push_back(static_cast<std::uint32_t>(b_.slots.size()));
-    b_.slots.emplace_back();
-  }
-  const std::uint32_t slot = b_.free.back();
-  b_.free.pop_back();
-  b_.slots[slot].node = node;
-  b_.table[at] = slot + 1;
-  b_.heap.push_back(slot);
-  std::push_heap(b_.heap.begin(), b_.heap.end(), [this](std::uint32_t x, std::uint32_t y) {
-    return b_.slots[x].node->sequence < b_.slots[y].node->sequence;
-  });
-  if (b_.heap.size() * 2 > b_.table.size()) grow_table();
-  return b_.slots[slot];
-}
-
-void Engine::grow_table() {
-  b_.table.assign(b_.table.size() * 4, 0);
-  const std::size_t mask = b_.table.size() - 1;
-  for (std::uint32_t slot : b_.heap) {
-    std::size_t at = hash(b_.slots[slot].node.get()) & mask;
-    while (b_.table[at]) at = (at + 1) & mask;
-    b_.table[at] = slot + 1;
-  }
-}
-
-// The pending node with the largest sequence number, out of the heap and the table.
-Engine::Pending Engine::take() {
-  std::pop_heap(b_.heap.begin(), b_.heap.end(), [this](std::uint32_t x, std::uint32_t y) {
-    return b_.slots[x].node->sequence < b_.slots[y].node->sequence;
-  });
-  const std::uint32_t slot = b_.heap.back();
-  b_.heap.pop_back();
-  const std::size_t mask = b_.table.size() - 1;
-  std::size_t at = hash(b_.slots[slot].node.get()) & mask;
-  while (b_.table[at] != slot + 1) at = (at + 1) & mask;
-  // Close the gap that linear probing leaves.
-  for (std::size_t next = (at + 1) & mask; b_.table[next]; next = (next + 1) & mask) {
-    const std::size_t home = hash(b_.slots[b_.table[next] - 1].node.get()) & mask;
-    if (((next - home) & mask) >= ((next - at) & mask)) {
-      b_.table[at] = b_.table[next];
-      at = next;
-    }
-  }
-  b_.table[at] = 0;
-  b_.free.push_back(slot);
-  return std::exchange(b_.slots[slot], {});
-}
+bool Engine::done() const { return pending_.empty() || pending_.begin()->first < stop_below_; }
 
 void Engine::deliver(const Edge& edge, Tensor grad) {
   if (edge.node->sequence < segment_.since) return segment_.outer->deliver(edge, std::move(grad));
-  Tensor& sum = pending(edge.node).grads[edge.output];
+  Pending& waiting = pending_[edge.node->sequence];
+  waiting.node = edge.node;
+  Tensor& sum = waiting.grads[edge.output];
   if (!sum.defined()) {
     sum = std::move(grad);
   } else if (is_f8(sum.dtype())) {  // f8 tensors do not add
@@ -227,7 +116,9 @@ void Engine::deliver(const Edge& edge, Tensor grad) {
   }
 }
 
-void Engine::run_hooks(Node& node, Tensor* grads) {
+namespace {
+
+void run_hooks(Node& node, Tensor* grads) {
   if (!node.hooks) return;
   const std::vector<Node::HookEntry> hooks = *node.hooks;  // a hook may remove itself
   for (const Node::HookEntry& h : hooks) {
@@ -240,6 +131,8 @@ void Engine::run_hooks(Node& node, Tensor* grads) {
     g = std::move(replaced);
   }
 }
+
+}  // namespace
 
 bool Engine::capture_gradients(Node& node, const Tensor* grads) {
   bool inner = false;
@@ -275,8 +168,8 @@ void Engine::run_rule(Node& node, const Tensor* grads, Step* report) {
     Tensor g = std::move(results[i]);
     if (g.sizes() != slot.sizes) g = sum_to(g, slot.sizes);
     if (g.dtype() != slot.dtype)
-      fail("backward of " + describe(node) + ": a gradient " + std::string(name(g.dtype())) + " for input " +
-           std::to_string(i) + ", which is " + std::string(name(slot.dtype)));
+      fail(fmt::format("backward of {}: a gradient {} for input {}, which is {}", describe(node), name(g.dtype()), i,
+                       name(slot.dtype)));
     if (observers) notify({node, i, g});
     if (report) {
       report->grads_in.resize(static_cast<std::size_t>(node.input_count));
@@ -284,22 +177,27 @@ void Engine::run_rule(Node& node, const Tensor* grads, Step* report) {
     }
     deliver(slot.edge, std::move(g));
   }
-  if (!options_.retain_graph) {
-    node.release_saved();
-    if (node.function) release_function(*node.function);
-  }
+  if (!options_.retain_graph) node.release_saved();
 }
 
 void Engine::step(Step* report) {
   ensure_registered();
-  Pending taken = take();
-  Node& node = *taken.node;
-  Tensor* grads = taken.grads;
-  const StepScope scope(this, node, options_.create_graph);
+  const auto taken = pending_.extract(pending_.begin());
+  Node& node = *taken.mapped().node;
+  Tensor* grads = taken.mapped().grads;
+  // Below amp, recording only where a graph of the backward is wanted, with the line and module of the forward op.
+  const Assigned engine(current_engine, this);
+  const StageScope no_amp(chain().amp, nullptr);
+  const StageScope recording(chain().autograd, options_.create_graph ? default_autograd() : nullptr);
+  const Assigned around(context(), Context{.module = node.module,
+                                           .cause = node.cause,
+                                           .phase = Phase::backward,
+                                           .line = node.where,
+                                           .backward_of = node.is_leaf ? "" : name(node.op).data()});
   if (node.is_leaf && observers) notify({node, -1, grads[0]});
   run_hooks(node, grads);
   if (report) {
-    report->node = taken.node;
+    report->node = taken.mapped().node;
     report->grads_out.assign(grads, grads + kMaxOutputs);
     report->grads_in.clear();
   }
@@ -322,8 +220,8 @@ std::vector<Tensor> grad(const std::vector<Tensor>& outputs, const std::vector<T
   engine.run();
   for (std::size_t i = 0; i < inputs.size(); ++i)
     if (!engine.captured()[i].defined() && !options.allow_unused)
-      fail("grad: input " + std::to_string(i) + " " + to_string(inputs[i].sizes()) +
-           " was not used for the outputs; pass allow_unused for an undefined gradient");
+      fail(fmt::format("grad: input {} {} was not used for the outputs; pass allow_unused for an undefined gradient", i,
+                       to_string(inputs[i].sizes())));
   return engine.captured();
 }
 

@@ -1,6 +1,8 @@
-// Backward: nodes in falling sequence order from a heap, the tape read backwards. No recursion.
+// Backward: nodes in falling sequence order, the tape read backwards. No recursion.
 #pragma once
 
+#include <functional>
+#include <map>
 #include <memory>
 #include <span>
 #include <vector>
@@ -31,7 +33,6 @@ class Engine {
   // `grad_outputs`: none, or one for each output (undefined: 1).
   Engine(std::span<const Tensor> outputs, std::span<const Tensor> grad_outputs, GradOptions options,
          Segment segment = {});
-  ~Engine();
   Engine(const Engine&) = delete;
   Engine& operator=(const Engine&) = delete;
 
@@ -43,7 +44,7 @@ class Engine {
   static Engine* current();
 
   bool done() const;
-  // Runs the node on top of the heap; `report`, where given, is filled.
+  // Runs the newest node that waits; `report`, where given, is filled.
   void step(Step* report = nullptr);
   void run();
 
@@ -52,28 +53,16 @@ class Engine {
     Ref<Node> node;
     Tensor grads[kMaxOutputs];
   };
-  // Kept between the runs of a thread so that a small backward touches no heap. A nested run finds them taken.
-  struct Buffers {
-    std::vector<Pending> slots;        // free ones have no node
-    std::vector<std::uint32_t> free;   // numbers of free slots
-    std::vector<std::uint32_t> heap;   // numbers of slots, by falling sequence
-    std::vector<std::uint32_t> table;  // open addressing: node -> slot + 1; holds exactly what the heap holds
-  };
-  static Buffers& spare();
 
   void seed(const Tensor& output, Tensor grad);
-  Pending& pending(const Ref<Node>& node);
-  Pending take();
-  void grow_table();
   void deliver(const Edge& edge, Tensor grad);
-  void run_hooks(Node& node, Tensor* grads);
   bool capture_gradients(Node& node, const Tensor* grads);
   void gather(Node& node, Tensor grad) const;
   void run_rule(Node& node, const Tensor* grads, Step* report);
 
   GradOptions options_;
   Segment segment_;
-  Buffers b_;
+  std::map<std::uint64_t, Pending, std::greater<>> pending_;  // by sequence
   std::vector<Edge> wanted_;
   std::vector<Tensor> captured_;
   std::uint64_t stop_below_ = 0;  // no wanted node has a smaller sequence

@@ -7,13 +7,14 @@
 #include <vector>
 
 #include "../core/dispatch.h"
+#include "node.h"
 
 namespace gradual {
 
-// One object is one call: apply() takes it once. forward runs with recording off; backward gets the gradients of the outputs (undefined
-// where none arrived) and returns one for each input (undefined where there is none). Backward runs under forward's
-// amp state, generator and module; written with public ops it can be differentiated again.
-class Function {
+// One object is one call: apply() takes it once. forward runs with recording off; backward gets the gradients of the
+// outputs (undefined where none arrived) and returns one for each input (undefined where there is none). Backward runs
+// under forward's amp state, generator and module; written with public ops it can be differentiated again.
+class Function : public std::enable_shared_from_this<Function> {
  public:
   virtual ~Function();
   virtual std::vector<Tensor> forward(const std::vector<Tensor>& inputs) = 0;  // one to three outputs
@@ -28,11 +29,12 @@ class Function {
   // Keeps tensors for backward; saved() fails where one was changed in place since.
   void save_for_backward(std::vector<Tensor> tensors);
   const std::vector<Tensor>& saved() const;
-  bool needs_input_grad(int i) const { return needs_ & (1u << (i < 31 ? i : 31)); }
+  bool needs_input_grad(int i) const { return needs_ & input_bit(i); }
 
  private:
   friend std::vector<Tensor> apply(const std::shared_ptr<Function>&, const std::vector<Tensor>&, SourceLocation);
-  friend struct FunctionAccess;
+  friend struct FunctionColumns;
+  friend struct Node;
   void release();
 
   ThreadState state_{};
@@ -53,10 +55,6 @@ struct CustomAttrs {
   Function* function = nullptr;
 };
 
-// For the tape: the function of the call that is on its way down; what it saved; frees that.
-std::shared_ptr<Function> function_of(const OpCall& call);
-const std::vector<Tensor>& saved_by(const Function& function);
-void release_function(Function& function);
 void register_custom();
 
 }  // namespace gradual

@@ -1,8 +1,12 @@
 #include "node.h"
 
+#include <fmt/format.h>
+
+#include <algorithm>
 #include <new>
 
 #include "function.h"
+#include "grad_meta.h"
 
 namespace gradual {
 namespace {
@@ -20,6 +24,7 @@ Node::Node(OpId o, int n) : op(o), input_count(n), sequence(sequences.fetch_add(
 }
 
 Node::~Node() {
+  function.reset();  // whoever else holds it keeps what it saved
   release_saved();
   for (int i = 0; i < input_count; ++i) inputs_[i].~Input();
   if (input_count > kInline) memory::free_object(inputs_, sizeof(Input) * static_cast<std::size_t>(input_count));
@@ -41,6 +46,13 @@ void Node::destroy(Node* node) {
   running = false;
 }
 
+template <class F> void Node::each_saved(F f) const {
+  for (int i = 0; i < input_count; ++i)
+    if (inputs_[i].saved.defined()) f(inputs_[i].saved);
+  for (const Tensor& t : saved_outputs)
+    if (t.defined()) f(const_cast<Tensor&>(t));
+}
+
 void Node::save_input(int i, const Tensor& t) {
   Input& slot = inputs_[i];
   if (slot.saved.defined() || !t.defined()) return;
@@ -50,37 +62,24 @@ void Node::save_input(int i, const Tensor& t) {
 }
 
 void Node::save_output(int i, const Tensor& t) {
-  if (saved_outputs[i].defined()) return;
-  saved_outputs[i] = as_strided(t, t.sizes(), t.strides(), t.offset());
+  saved_outputs[i] = detached(t);
   output_versions[i] = t.version();
   t.unsafe_impl()->storage->add_saved();
 }
 
 void Node::release_saved() {
-  for (int i = 0; i < input_count; ++i) {
-    if (!inputs_[i].saved.defined()) continue;
-    inputs_[i].saved.unsafe_impl()->storage->remove_saved();
-    inputs_[i].saved = Tensor();
-    released = true;
-  }
-  for (Tensor& t : saved_outputs) {
-    if (!t.defined()) continue;
+  each_saved([&](Tensor& t) {
     t.unsafe_impl()->storage->remove_saved();
     t = Tensor();
     released = true;
-  }
+  });
+  if (function) function->release();
 }
 
 std::vector<Tensor> Node::saved_tensors() const {
   std::vector<Tensor> tensors;
-  for (int i = 0; i < input_count; ++i)
-    if (inputs_[i].saved.defined()) tensors.push_back(inputs_[i].saved);
-  for (const Tensor& t : saved_outputs)
-    if (t.defined()) tensors.push_back(t);
-  if (function) {
-    for (const Tensor& t : saved_by(*function))
-      if (t.defined()) tensors.push_back(t);
-  }
+  if (function) std::ranges::copy_if(function->saved_, std::back_inserter(tensors), &Tensor::defined);
+  each_saved([&](const Tensor& t) { tensors.push_back(t); });
   return tensors;
 }
 
@@ -94,6 +93,15 @@ std::string name(const Node& node) {
 std::string describe(const Node& node) {
   if (node.is_leaf) return "leaf";
   return name(node) + " at " + place(node.where) + (*node.module ? std::string(" in ") + node.module : "");
+}
+
+std::string kind_of(const Shape& sizes, DType dtype) { return fmt::format("{} {}", to_string(sizes), name(dtype)); }
+
+void fail_changed(const std::string& who, const Tensor& t, std::uint32_t version) {
+  fail(fmt::format(
+      "{}: a saved tensor {} was changed in place since (version {}, saved at version {}); clone() it first "
+      "or write the functional form",
+      who, kind_of(t), t.version(), version));
 }
 
 }  // namespace gradual

@@ -45,9 +45,10 @@ struct Node : Pooled<Node> {
   Input& input(int i) { return inputs_[i]; }
   const Input& input(int i) const { return inputs_[i]; }
   void save_input(int i, const Tensor& t);
-  void save_output(int i, const Tensor& t);   // kept detached
-  void release_saved();                       // after backward, unless the graph is retained
-  std::vector<Tensor> saved_tensors() const;  // what a user's function saved included
+  void save_output(int i, const Tensor& t);  // kept detached
+  // After backward, unless the graph is retained. What a user's function saved included, as in saved_tensors().
+  void release_saved();
+  std::vector<Tensor> saved_tensors() const;
 
   std::atomic<std::uint32_t> refs{1};
   OpId op;
@@ -68,6 +69,7 @@ struct Node : Pooled<Node> {
   std::unique_ptr<std::vector<HookEntry>> hooks;  // called with the gradient of an output
 
  private:
+  template <class F> void each_saved(F f) const;
   Node* next_waiting_ = nullptr;  // while destroyed: the next one that waits
   Input* inputs_;
   alignas(Input) std::byte inline_inputs_[2 * sizeof(Input)];
@@ -77,6 +79,13 @@ struct Node : Pooled<Node> {
 std::string name(const Node& node);
 // "op at file:line in module"
 std::string describe(const Node& node);
+// "[2, 3] f32"
+std::string kind_of(const Shape& sizes, DType dtype);
+inline std::string kind_of(const Tensor& t) { return kind_of(t.sizes(), t.dtype()); }
+// The bit of input `i` in a mask: inputs past the 31st share one.
+constexpr std::uint32_t input_bit(int i) { return 1u << (i < 31 ? i : 31); }
+// The error of a saved tensor that was written since.
+[[noreturn]] void fail_changed(const std::string& who, const Tensor& saved, std::uint32_t version);
 // Nodes recorded from now on, on any thread, have at least this sequence number.
 std::uint64_t next_sequence();
 

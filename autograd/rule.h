@@ -55,6 +55,10 @@ struct Rule {
 Rule* rules();
 void set_rule(OpId op, RuleFn backward, std::initializer_list<std::uint16_t> saves = {});
 void set_no_rule(OpId op, const char* reason);
+// What a call keeps whose inputs `needs` (input_bit) want gradients: bits as in Rule::saves.
+std::uint16_t saves_of(const Rule& rule, std::uint32_t needs);
+// The tape's entry of a call, with its edges, and without what its rule saves.
+Ref<Node> make_node(const OpCall& call);
 
 void register_rules();  // calls the following
 void register_elementwise_rules();

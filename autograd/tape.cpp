@@ -7,9 +7,6 @@
 namespace gradual {
 namespace {
 
-std::string kind_of(const Shape& sizes, DType dtype) { return to_string(sizes) + " " + std::string(name(dtype)); }
-std::string kind_of(const Tensor& t) { return kind_of(t.sizes(), t.dtype()); }
-
 std::string result_kind(const Node& n) {
   if (!n.is_leaf) return kind_of(n.output_sizes, n.output_dtype);
   if (!n.leaf) return "gone";
@@ -135,7 +132,7 @@ std::string Tape::to_dot() const {
 }
 
 Tape::Stepper::Stepper(const Tensor& result, const Tensor& gradient, autograd::GradOptions options)
-    : engine_({&result, 1}, {&gradient, gradient.defined() ? std::size_t{1} : 0}, options) {}
+    : engine_({&result, 1}, {&gradient, 1}, options) {}
 
 const Tape::Stepper::Step& Tape::Stepper::next() {
   if (done()) fail("Tape::Stepper: the backward is done; ask done() first");
