@@ -12,8 +12,6 @@ void register_columns() {
   cpu::register_elementwise();
   cpu::register_reductions();
   cpu::register_movement();
-  cpu::register_inplace();
-  cpu::register_random();
   cpu::register_contractions();
   cpu::register_pooling();
   cpu::register_normalization();

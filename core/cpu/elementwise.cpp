@@ -1,24 +1,107 @@
-// Elementwise and comparison kernels: functors.h on the loops of loops.h.
+// Elementwise kernels: the functions of functors.h on the loops of loops.h; in-place arithmetic and dropout, too.
 #include <cmath>
+#include <limits>
 #include <string>
+#include <utility>
 
-#include "../dispatch.h"
 #include "../functors.h"
+#include "../ops.h"
+#include "../philox.h"
 #include "kernels.h"
 #include "loops.h"
 
 namespace gradual::cpu {
 namespace {
 
-template <class C, int N, class F> void run(const OpCall& c, Outputs& out, const F& f, C scalar) {
-  run_elementwise<C>(out[0], c.inputs.data(), N, scalar, block_of<C, N, F>, &f);
+// --- the loop -------------------------------------------------------------------------------------------------------
+
+// out[i] = f(in[0][i], in[1][i], ..) for n elements. out may be one of the inputs.
+template <class C> using BlockFn = void (*)(const void* functor, C* out, const C* const* in, std::int64_t n);
+
+template <class C, int N, class F> void block_of(const void* functor, C* out, const C* const* in, std::int64_t n) {
+  const F f = *static_cast<const F*>(functor);
+  [&]<std::size_t... K>(std::index_sequence<K...>) {
+    const C* const x[] = {in[K]...};
+#pragma omp simd
+    for (std::int64_t i = 0; i < n; ++i) out[i] = f(x[K][i]...);
+  }(std::make_index_sequence<N>{});
 }
 
-// The number in place of an undefined operand. Integers take integers only: a fraction would be cut in silence.
-template <class C> C scalar_of(const OpCall& c, int inputs) {
-  bool absent = false;
-  for (int i = 0; i < inputs; ++i) absent = absent || !c[i].defined();
-  if (!absent) return C{};
+// Rounds n elements to the loop's first operand. Integers wrap where the dtype is too small, as they do in C.
+template <class C> void put(const Loop& loop, std::int64_t position, std::int64_t n, C* values, CastCounts* counts) {
+  alignas(64) std::uint64_t scratch[kBlock];
+  const DType dtype = loop.view[0].dtype;
+  if constexpr (std::is_same_v<C, std::int64_t>) {
+    for (std::int64_t i = 0; i < n && dtype == DType::u8; ++i) values[i] = static_cast<std::uint8_t>(values[i]);
+    for (std::int64_t i = 0; i < n && dtype == DType::i32; ++i) values[i] = static_cast<std::int32_t>(values[i]);
+  }
+  char* p = together(loop, 0, position, n);
+  store(dtype, values, p ? static_cast<void*>(p) : scratch, 1, n, counts);
+  if (!p) scatter_raw(loop, 0, position, n, scratch);
+}
+
+template <class C>
+void run_chunk(const Loop& loop, C scalar, BlockFn<C> fn, const void* functor, std::int64_t begin, std::int64_t end,
+               CastCounts* counts) {
+  alignas(64) C buffers[kMaxOperands][kBlock];
+  const C* in[kMaxOperands];
+  for (int i = 1; i < loop.operands; ++i) {
+    const View& v = loop.view[i];
+    if (!v.constant) continue;
+    C value = scalar;
+    if (v.data) load(v.dtype, v.data, 1, &value, 1);
+    std::fill_n(buffers[i], std::min(kBlock, end - begin), value);
+    in[i - 1] = buffers[i];
+  }
+  const bool same = loop.view[0].dtype == dtype_of<C>;
+  for (std::int64_t at = begin, n = 0; at < end; at += n) {
+    n = loop.block(at, end);
+    for (int i = 1; i < loop.operands; ++i)
+      if (!loop.view[i].constant) in[i - 1] = fetch(loop, i, at, n, buffers[i]);
+    C* direct = same ? reinterpret_cast<C*>(together(loop, 0, at, n)) : nullptr;
+    fn(functor, direct ? direct : buffers[0], in, n);
+    if (!direct) put(loop, at, n, buffers[0], counts);
+  }
+}
+
+// Runs fn over out and up to three inputs. An undefined input is the number `scalar`.
+template <class C>
+void run_blocks(Tensor& out, const Tensor* const* inputs, int n, C scalar, BlockFn<C> fn, const void* functor) {
+  const std::int64_t numel = out.numel();
+  bool direct = out.is_contiguous() && out.dtype() == dtype_of<C>;
+  const C* in[kMaxOperands];
+  for (int i = 0; i < n && direct; ++i) {
+    const Tensor& t = *inputs[i];
+    direct = t.defined() && t.is_contiguous() && t.dtype() == dtype_of<C> && t.numel() == numel;
+    if (direct) in[i] = static_cast<const C*>(t.raw());
+  }
+  if (direct) {
+    auto* const to = static_cast<C*>(out.raw());
+    return parallel_for(numel, kGrain, [&](std::int64_t begin, std::int64_t end) {
+      const C* part[kMaxOperands];
+      for (int i = 0; i < n; ++i) part[i] = in[i] + begin;
+      fn(functor, to + begin, part, end - begin);
+    });
+  }
+  if (numel == 0) return;
+  const Tensor* operands[kMaxOperands] = {&out};
+  std::copy_n(inputs, n, operands + 1);
+  const Loop loop = make_loop(out.sizes(), {operands, static_cast<std::size_t>(n) + 1}, out.is_contiguous());
+  const DType from = is_floating(out.dtype()) ? dtype_of<C> : out.dtype();  // what integers lose is not counted
+  parallel_counted(numel, kGrain, from, out.dtype(), [&](std::int64_t begin, std::int64_t end, CastCounts* counts) {
+    run_chunk(loop, scalar, fn, functor, begin, end, counts);
+  });
+}
+
+template <class C, int N, class F>
+void run(Tensor& out, const Tensor* const* inputs, const F& f, std::type_identity_t<C> scalar = {}) {
+  run_blocks<C>(out, inputs, N, scalar, block_of<C, N, F>, &f);
+}
+
+// --- kernels --------------------------------------------------------------------------------------------------------
+
+// The number in the attributes. Integers take integers only: a fraction would be cut in silence.
+template <class C> C number(const OpCall& c) {
   const double value = c.get<ScalarAttrs>().value;
   if constexpr (std::is_same_v<C, std::int64_t>) {
     if (value != std::trunc(value) || std::fabs(value) >= 0x1p63)
@@ -27,98 +110,194 @@ template <class C> C scalar_of(const OpCall& c, int inputs) {
   }
   return static_cast<C>(value);
 }
-
-template <class F> F make(const OpCall& c) {
-  if constexpr (std::is_constructible_v<F, const ScalarAttrs&>) return F(c.get<ScalarAttrs>());
-  else return F{};
+// That in place of an undefined operand.
+template <class C, int N> C scalar_of(const OpCall& c) {
+  bool absent = false;
+  for (int i = 0; i < N; ++i) absent = absent || !c[i].defined();
+  return absent ? number<C>(c) : C{};
 }
 
-template <template <class> class F> void unary_number(const OpCall& c, Outputs& out) {
-  visit_compute(c[0].dtype(), [&]<class C>(C) { run<C, 1>(c, out, make<F<C>>(c), C{}); });
-}
-template <template <class> class F> void unary_float(const OpCall& c, Outputs& out) {
-  visit_floating(c[0].dtype(), [&]<class C>(C) { run<C, 1>(c, out, make<F<C>>(c), C{}); });
-}
-void gelu(const OpCall& c, Outputs& out) {
-  c.get<GeluAttrs>().tanh ? unary_float<functors::GeluTanh>(c, out) : unary_float<functors::Gelu>(c, out);
+// The first defined operand says what the numbers are: promotion has made all alike, but not the condition of where.
+template <int N> DType operand_dtype(const OpCall& c) {
+  constexpr int kFirst = N == 3 ? 1 : 0;
+  return c[kFirst].defined() ? c[kFirst].dtype() : c[kFirst + 1].dtype();
 }
 
-// The first defined tensor among the operands says what the numbers are: promotion has made all alike.
-DType operand_dtype(const OpCall& c, int first = 0) {
-  return c[first].defined() ? c[first].dtype() : c[first + 1].dtype();
+// A kernel of N operands that computes f in the numbers' own compute type, or in a floating one.
+template <int N, class F> KernelFn numbers(F) {
+  return [](const OpCall& c, Outputs& out) {
+    visit_compute(operand_dtype<N>(c),
+                  [&]<class C>(C) { run<C, N>(out[0], c.inputs.data(), F{}, scalar_of<C, N>(c)); });
+  };
 }
-
-template <template <class> class F> void binary_number(const OpCall& c, Outputs& out) {
-  visit_compute(operand_dtype(c), [&]<class C>(C) { run<C, 2>(c, out, F<C>{}, scalar_of<C>(c, 2)); });
+template <int N, class F> KernelFn floats(F) {
+  return [](const OpCall& c, Outputs& out) {
+    visit_floating(operand_dtype<N>(c),
+                   [&]<class C>(C) { run<C, N>(out[0], c.inputs.data(), F{}, scalar_of<C, N>(c)); });
+  };
 }
-template <template <class> class F> void binary_float(const OpCall& c, Outputs& out) {
-  visit_floating(operand_dtype(c), [&]<class C>(C) { run<C, 2>(c, out, F<C>{}, scalar_of<C>(c, 2)); });
-}
-
 // Integers against a fraction compare as doubles.
-template <template <class> class F> void comparison(const OpCall& c, Outputs& out) {
-  const bool scalar = !c[0].defined() || !c[1].defined();
-  const double value = scalar ? c.get<ScalarAttrs>().value : 0;
-  if (scalar && !is_floating(operand_dtype(c)) && !(value == std::trunc(value) && std::fabs(value) < 0x1p63))
-    return run<double, 2>(c, out, F<double>{}, value);
-  binary_number<F>(c, out);
+template <class F> KernelFn comparison(F) {
+  return [](const OpCall& c, Outputs& out) {
+    const auto truth = [](auto x, auto y) { return static_cast<decltype(x)>(F{}(x, y)); };
+    const bool scalar = !c[0].defined() || !c[1].defined();
+    const double value = scalar ? c.get<ScalarAttrs>().value : 0;
+    if (scalar && !is_floating(operand_dtype<2>(c)) && !(value == std::trunc(value) && std::fabs(value) < 0x1p63))
+      return run<double, 2>(out[0], c.inputs.data(), truth, value);
+    numbers<2>(truth)(c, out);
+  };
 }
-
 // Operands of any dtypes, each by itself true where not zero. Doubles hold that for every dtype but i64, whose values
 // round, yet never to zero.
-template <template <class> class F, int N> void logical(const OpCall& c, Outputs& out) {
-  if constexpr (N == 1) run<double, 1>(c, out, F<double>{}, 0.0);
-  else run<double, 2>(c, out, F<double>{}, scalar_of<double>(c, 2));
+template <int N, class F> KernelFn logical(F) {
+  return [](const OpCall& c, Outputs& out) {
+    const auto truth = [](auto... x) { return static_cast<double>(F{}(x != 0 ...)); };
+    run<double, N>(out[0], c.inputs.data(), truth, scalar_of<double, N>(c));
+  };
 }
 
-void where(const OpCall& c, Outputs& out) {
-  visit_compute(operand_dtype(c, 1), [&]<class C>(C) { run<C, 3>(c, out, functors::Where<C>{}, scalar_of<C>(c, 3)); });
+void leaky_relu(const OpCall& c, Outputs& out) {
+  visit_floating(c[0].dtype(), [&]<class C>(C) {
+    const auto slope = number<C>(c);
+    run<C, 1>(out[0], c.inputs.data(), [slope](C x) { return functors::leaky_relu(x, slope); });
+  });
+}
+
+// A bound of clamp; integers x with a <= x are those with ceil(a) <= x.
+template <class C> C bound(double rounded, double exact) {
+  if constexpr (std::is_floating_point_v<C>) return static_cast<C>(exact);
+  else if (rounded >= 0x1p63) return std::numeric_limits<C>::max();
+  else if (rounded < -0x1p63) return std::numeric_limits<C>::min();
+  else return static_cast<C>(rounded);
+}
+void clamp(const OpCall& c, Outputs& out) {
+  const auto& a = c.get<ScalarAttrs>();
+  visit_compute(c[0].dtype(), [&]<class C>(C) {
+    const C low = bound<C>(std::ceil(a.value), a.value), high = bound<C>(std::floor(a.high), a.high);
+    run<C, 1>(out[0], c.inputs.data(), [low, high](C x) { return functors::clamp(x, low, high); });
+  });
+}
+
+void gelu(const OpCall& c, Outputs& out) {
+  const KernelFn exact = floats<1>([](auto x) { return math::gelu(x); });
+  const KernelFn approximate = floats<1>([](auto x) { return functors::gelu_tanh(x); });
+  (c.get<GeluAttrs>().tanh ? approximate : exact)(c, out);
+}
+
+// The mask is a function of the key and the element's row-major index, so backward, a recomputation and another device
+// draw the same one. Element i stays where uniform01(word i) >= p, in whole multiples of 2^-24, and is scaled by
+// 1 / (1 - p) so that the mean stays too.
+void dropout(const OpCall& c, Outputs& out) {
+  const auto& a = c.get<DropoutAttrs>();
+  const Tensor& x = c[0];
+  const Tensor* operands[] = {&out[0], &x};
+  const Loop loop = make_loop(x.sizes(), operands, true);
+  const auto threshold = static_cast<std::uint32_t>(std::ceil(a.p * 0x1p24));
+  visit_floating(x.dtype(), [&]<class C>(C) {
+    const C scale = a.p < 1 ? static_cast<C>(1 / (1 - a.p)) : C{0};
+    const auto chunk = [&](std::int64_t begin, std::int64_t end, CastCounts* counts) {
+      alignas(64) C in[kBlock];
+      alignas(64) C kept[kBlock];
+      std::uint32_t words[kBlock];
+      for (std::int64_t at = begin, n = 0; at < end; at += n) {
+        n = loop.block(at, end);
+        const C* from = fetch(loop, 1, at, n, in);
+        philox_fill(a.key.seed, a.key.stream, static_cast<std::uint64_t>(at), words, n);
+#pragma omp simd
+        for (std::int64_t i = 0; i < n; ++i) {
+          const C scaled = from[i] * scale;
+          kept[i] = words[i] >> 8 >= threshold ? scaled : C{0};
+        }
+        put(loop, at, n, kept, counts);
+      }
+    };
+    parallel_counted(loop.numel, kGrain, dtype_of<C>, x.dtype(), chunk);
+  });
+}
+
+// --- in place: input 0 is written through its strides ---------------------------------------------------------------
+
+template <class C, class F> void update(const OpCall& c, const F& f, C scalar) {
+  Tensor x = c[0];
+  const Tensor y = c[1].defined() ? readable(x, c[1]) : c[1];
+  const Tensor* inputs[] = {&x, &y};
+  run<C, 2>(x, inputs, f, scalar);
+}
+
+// x's dtype says how to compute; a wider operand must not be cut before it is added.
+DType compute_dtype(const OpCall& c) {
+  const DType x = c[0].dtype();
+  if (!c[1].defined() || c[1].dtype() == x) return x;
+  const DType both = promote(x, c[1].dtype());
+  if (is_floating(both) && !is_floating(x))
+    fail(describe(c) + ": a floating operand does not go into integers; cast it with to()");
+  return both;
+}
+
+// x + alpha y, rounded twice: the product is a number of the compute type. Without y, x + alpha.
+void add_in_place(const OpCall& c, Outputs&) {
+  visit_compute(compute_dtype(c), [&]<class C>(C) {
+    const C alpha = number<C>(c);
+    if (!c[1].defined())
+      return update<C>(
+          c, [](C x, C y) { return functors::add(x, y); }, alpha);
+    update<C>(
+        c, [alpha](C x, C y) { return functors::add(x, functors::mul(alpha, y)); }, alpha);
+  });
+}
+
+void mul_in_place(const OpCall& c, Outputs&) {
+  visit_compute(compute_dtype(c), [&]<class C>(C) {
+    update<C>(
+        c, [](C x, C y) { return functors::mul(x, y); }, c[1].defined() ? C{} : number<C>(c));
+  });
 }
 
 }  // namespace
 
 void register_elementwise() {
-  using namespace functors;
-  const auto set = [](OpId op, KernelFn fn) { columns().cpu[static_cast<int>(op)] = fn; };
-  set(OpId::neg, unary_number<Neg>);
-  set(OpId::abs, unary_number<Abs>);
-  set(OpId::sign, unary_number<Sign>);
-  set(OpId::square, unary_number<Square>);
-  set(OpId::relu, unary_number<Relu>);
-  set(OpId::clamp, unary_number<Clamp>);
-  set(OpId::leaky_relu, unary_float<LeakyRelu>);
-  set(OpId::exp, unary_float<Exp>);
-  set(OpId::log, unary_float<Log>);
-  set(OpId::log1p, unary_float<Log1p>);
-  set(OpId::sqrt, unary_float<Sqrt>);
-  set(OpId::rsqrt, unary_float<Rsqrt>);
-  set(OpId::reciprocal, unary_float<Reciprocal>);
-  set(OpId::sin, unary_float<Sin>);
-  set(OpId::cos, unary_float<Cos>);
-  set(OpId::tanh, unary_float<Tanh>);
-  set(OpId::sigmoid, unary_float<Sigmoid>);
-  set(OpId::erf, unary_float<Erf>);
-  set(OpId::gelu, gelu);
-  set(OpId::silu, unary_float<Silu>);
-  set(OpId::softplus, unary_float<Softplus>);
-  set(OpId::logical_not, logical<LogicalNot, 1>);
-  set(OpId::add, binary_number<Add>);
-  set(OpId::sub, binary_number<Sub>);
-  set(OpId::mul, binary_number<Mul>);
-  set(OpId::div, binary_float<Div>);
-  set(OpId::pow, binary_float<Pow>);
-  set(OpId::maximum, binary_number<Maximum>);
-  set(OpId::minimum, binary_number<Minimum>);
-  set(OpId::eq, comparison<Eq>);
-  set(OpId::ne, comparison<Ne>);
-  set(OpId::lt, comparison<Lt>);
-  set(OpId::le, comparison<Le>);
-  set(OpId::gt, comparison<Gt>);
-  set(OpId::ge, comparison<Ge>);
-  set(OpId::logical_and, logical<LogicalAnd, 2>);
-  set(OpId::logical_or, logical<LogicalOr, 2>);
-  set(OpId::logical_xor, logical<LogicalXor, 2>);
-  set(OpId::where, where);
+  set_kernel(OpId::neg, numbers<1>([](auto x) { return functors::neg(x); }));
+  set_kernel(OpId::abs, numbers<1>([](auto x) { return functors::abs(x); }));
+  set_kernel(OpId::sign, numbers<1>([](auto x) { return functors::sign(x); }));
+  set_kernel(OpId::square, numbers<1>([](auto x) { return functors::mul(x, x); }));
+  set_kernel(OpId::relu, numbers<1>([](auto x) { return functors::relu(x); }));
+  set_kernel(OpId::clamp, clamp);
+  set_kernel(OpId::leaky_relu, leaky_relu);
+  set_kernel(OpId::exp, floats<1>([](auto x) { return math::exp(x); }));
+  set_kernel(OpId::log, floats<1>([](auto x) { return math::log(x); }));
+  set_kernel(OpId::log1p, floats<1>([](auto x) { return math::log1p(x); }));
+  set_kernel(OpId::sqrt, floats<1>([](auto x) { return std::sqrt(x); }));
+  set_kernel(OpId::rsqrt, floats<1>([](auto x) { return 1 / std::sqrt(x); }));
+  set_kernel(OpId::reciprocal, floats<1>([](auto x) { return 1 / x; }));
+  set_kernel(OpId::sin, floats<1>([](auto x) { return std::sin(x); }));
+  set_kernel(OpId::cos, floats<1>([](auto x) { return std::cos(x); }));
+  set_kernel(OpId::tanh, floats<1>([](auto x) { return math::tanh(x); }));
+  set_kernel(OpId::sigmoid, floats<1>([](auto x) { return math::sigmoid(x); }));
+  set_kernel(OpId::erf, floats<1>([](auto x) { return math::erf(x); }));
+  set_kernel(OpId::gelu, gelu);
+  set_kernel(OpId::silu, floats<1>([](auto x) { return math::times_sigmoid(x, x); }));
+  set_kernel(OpId::softplus, floats<1>([](auto x) { return math::softplus(x); }));
+  set_kernel(OpId::logical_not, logical<1>([](bool x) { return !x; }));
+  set_kernel(OpId::add, numbers<2>([](auto x, auto y) { return functors::add(x, y); }));
+  set_kernel(OpId::sub, numbers<2>([](auto x, auto y) { return functors::sub(x, y); }));
+  set_kernel(OpId::mul, numbers<2>([](auto x, auto y) { return functors::mul(x, y); }));
+  set_kernel(OpId::div, floats<2>([](auto x, auto y) { return x / y; }));
+  set_kernel(OpId::pow, floats<2>([](auto x, auto y) { return functors::pow(x, y); }));
+  set_kernel(OpId::maximum, numbers<2>([](auto x, auto y) { return functors::maximum(x, y); }));
+  set_kernel(OpId::minimum, numbers<2>([](auto x, auto y) { return functors::minimum(x, y); }));
+  set_kernel(OpId::eq, comparison([](auto x, auto y) { return x == y; }));
+  set_kernel(OpId::ne, comparison([](auto x, auto y) { return x != y; }));
+  set_kernel(OpId::lt, comparison([](auto x, auto y) { return x < y; }));
+  set_kernel(OpId::le, comparison([](auto x, auto y) { return x <= y; }));
+  set_kernel(OpId::gt, comparison([](auto x, auto y) { return x > y; }));
+  set_kernel(OpId::ge, comparison([](auto x, auto y) { return x >= y; }));
+  set_kernel(OpId::logical_and, logical<2>([](bool x, bool y) { return x && y; }));
+  set_kernel(OpId::logical_or, logical<2>([](bool x, bool y) { return x || y; }));
+  set_kernel(OpId::logical_xor, logical<2>([](bool x, bool y) { return x != y; }));
+  set_kernel(OpId::where, numbers<3>([](auto condition, auto x, auto y) { return condition != 0 ? x : y; }));
+  set_kernel(OpId::add_, add_in_place);
+  set_kernel(OpId::mul_, mul_in_place);
+  set_kernel(OpId::dropout, dropout);
 }
 
 }  // namespace gradual::cpu

@@ -1,13 +1,15 @@
 // The CPU kernels, by the file that fills the slots. Called once by register_columns().
 #pragma once
 
+#include "../dispatch.h"
+
 namespace gradual::cpu {
+
+inline void set_kernel(OpId op, KernelFn fn) { columns().cpu[static_cast<int>(op)] = fn; }
 
 void register_elementwise();
 void register_reductions();
 void register_movement();
-void register_inplace();
-void register_random();
 void register_contractions();
 void register_pooling();
 void register_normalization();

@@ -4,8 +4,6 @@
 #include <bit>
 
 #include "../compute_mode.h"
-#include "../counts.h"
-#include "../parallel.h"
 #include "loops.h"
 
 namespace gradual {
@@ -32,26 +30,6 @@ bool gapless(const Tensor& t, const Shape& sizes) {
   return last + 1 == numel(sizes);
 }
 
-// Row-major copy, a row of the last dim at a time.
-template <class T> void load_rows(const Tensor& t, const Shape& sizes, T* out) {
-  const int last = sizes.size() - 1;
-  const std::int64_t length = sizes[last];
-  const auto* base = static_cast<const char*>(t.raw());
-  const auto item = static_cast<std::int64_t>(size_of(t.dtype()));
-  parallel_for(numel(sizes) / length, std::max<std::int64_t>(1, kGrain / length),
-               [&](std::int64_t begin, std::int64_t end) {
-                 for (std::int64_t row = begin; row < end; ++row) {
-                   std::int64_t offset = 0;
-                   std::int64_t rest = row;
-                   for (int d = last - 1; d >= 0; --d) {
-                     offset += rest % sizes[d] * t.strides()[d];
-                     rest /= sizes[d];
-                   }
-                   load(t.dtype(), base + offset * item, t.strides()[last], out + row * length, length);
-                 }
-               });
-}
-
 }  // namespace
 
 bool rounds_to_tf32(DType dtype) { return dtype == DType::f32 && matmul_precision() == MatmulPrecision::tf32; }
@@ -64,30 +42,21 @@ void round_tf32(float* values, std::int64_t n) {
   }
 }
 
-template <class T> Loaded<T>::Loaded(const Tensor& t, As as) : strides_(t.strides()) {
+template <class T> Loaded<T>::Loaded(const Tensor& t, As as) : tensor_(t), strides_(t.strides()) {
   const bool tf32 = as == As::operand && rounds_to_tf32(t.dtype());
-  data_ = static_cast<const T*>(t.raw());
   const bool as_it_lies = as == As::operand || t.is_contiguous();
   if ((t.dtype() == dtype_of<T> && !tf32 && as_it_lies) || t.numel() == 0) return;
   const Shape sizes = as_it_lies ? distinct_sizes(t) : t.sizes();
-  const std::int64_t n = numel(sizes);
-  T* to = scratch_.emplace(static_cast<std::size_t>(n) * sizeof(T)).template as<T>();
-  data_ = to;
   if (as_it_lies && gapless(t, sizes)) {
-    const auto* from = static_cast<const char*>(t.raw());
-    parallel_for(n, kGrain, [&](std::int64_t begin, std::int64_t end) {
-      load(t.dtype(), from + begin * static_cast<std::int64_t>(size_of(t.dtype())), 1, to + begin, end - begin);
-    });
+    tensor_ = copied(as_strided(t, {numel(sizes)}, {1}, t.offset()), dtype_of<T>);
   } else {
-    load_rows(t, sizes, to);
-    strides_ = contiguous_strides(sizes);
+    tensor_ = copied(as_strided(t, sizes, t.strides(), t.offset()), dtype_of<T>);
+    strides_ = tensor_.strides();
     for (int d = 0; d < sizes.size(); ++d)
       if (as_it_lies && t.strides()[d] == 0) strides_[d] = 0;
   }
-  if constexpr (std::is_same_v<T, float>) {
-    if (tf32)
-      parallel_for(n, kGrain, [&](std::int64_t begin, std::int64_t end) { round_tf32(to + begin, end - begin); });
-  }
+  if constexpr (std::is_same_v<T, float>)
+    if (tf32) round_tf32(tensor_.template data<float>(), tensor_.numel());
 }
 
 template <class T> Result<T>::Result(Tensor& out) : out_(out) {
@@ -99,12 +68,9 @@ template <class T> Result<T>::Result(Tensor& out) : out_(out) {
 template <class T> void Result<T>::store() const {
   if (!scratch_) return;
   const DType dtype = out_.dtype();
-  CastCounts* counts = counts_for(dtype_of<T>, dtype);
-  parallel_for(out_.numel(), kGrain, [&](std::int64_t begin, std::int64_t end) {
-    CastCounts mine;
+  parallel_counted(out_.numel(), kGrain, dtype_of<T>, dtype, [&](auto begin, auto end, CastCounts* counts) {
     auto* to = static_cast<char*>(out_.raw()) + begin * static_cast<std::int64_t>(size_of(dtype));
-    cpu::store(dtype, data_ + begin, to, 1, end - begin, counts ? &mine : nullptr);
-    if (counts) merge_counts(counts, mine);
+    cpu::store(dtype, data_ + begin, to, 1, end - begin, counts);
   });
 }
 
@@ -112,6 +78,7 @@ template class Loaded<float>;
 template class Loaded<double>;
 template class Result<float>;
 template class Result<double>;
+template class Result<std::int64_t>;
 
 }  // namespace cpu
 }  // namespace gradual

@@ -10,19 +10,18 @@
 
 namespace gradual::cpu {
 
-// A tensor's numbers as T. In place where they are T already, else converted once into scratch, which keeps the order
+// A tensor's numbers as T. In place where they are T already, else converted once into workspace memory, which keeps the order
 // in memory where the tensor has no gaps. An operand's f32 numbers are rounded to TF32 where that mode is on; a rows
 // tensor always is row-major.
 template <class T> class Loaded {
  public:
   enum class As { operand, rows };
   explicit Loaded(const Tensor& t, As as = As::operand);
-  const T* data() const { return data_; }
+  const T* data() const { return static_cast<const T*>(tensor_.raw()); }
   const Shape& strides() const { return strides_; }  // elements; broadcast dims stay 0
 
  private:
-  std::optional<Scratch> scratch_;
-  const T* data_;
+  Tensor tensor_;
   Shape strides_;
 };
 

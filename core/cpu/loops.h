@@ -5,9 +5,11 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <span>
 #include <type_traits>
 
 #include "../convert.h"
+#include "../parallel.h"
 #include "../tensor.h"
 
 namespace gradual::cpu {
@@ -25,23 +27,16 @@ template <class F> decltype(auto) visit_floating(DType d, const F& f) {
   return d == DType::f64 ? f(double{}) : f(float{});
 }
 
-inline void load(DType d, const void* p, std::int64_t stride, float* out, std::int64_t n) {
-  load_to_float(d, p, stride, out, n);
+// n elements of dtype d, `stride` apart, read as C or rounded from it.
+template <class C> void load(DType d, const void* p, std::int64_t stride, C* out, std::int64_t n) {
+  if constexpr (std::is_same_v<C, float>) load_to_float(d, p, stride, out, n);
+  else if constexpr (std::is_same_v<C, double>) load_to_double(d, p, stride, out, n);
+  else load_to_i64(d, p, stride, out, n);
 }
-inline void load(DType d, const void* p, std::int64_t stride, double* out, std::int64_t n) {
-  load_to_double(d, p, stride, out, n);
-}
-inline void load(DType d, const void* p, std::int64_t stride, std::int64_t* out, std::int64_t n) {
-  load_to_i64(d, p, stride, out, n);
-}
-inline void store(DType d, const float* in, void* p, std::int64_t stride, std::int64_t n, CastCounts* counts) {
-  store_from_float(d, in, p, stride, n, counts);
-}
-inline void store(DType d, const double* in, void* p, std::int64_t stride, std::int64_t n, CastCounts* counts) {
-  store_from_double(d, in, p, stride, n, counts);
-}
-inline void store(DType d, const std::int64_t* in, void* p, std::int64_t stride, std::int64_t n, CastCounts* counts) {
-  store_from_i64(d, in, p, stride, n, counts);
+template <class C> void store(DType d, const C* in, void* p, std::int64_t stride, std::int64_t n, CastCounts* counts) {
+  if constexpr (std::is_same_v<C, float>) store_from_float(d, in, p, stride, n, counts);
+  else if constexpr (std::is_same_v<C, double>) store_from_double(d, in, p, stride, n, counts);
+  else store_from_i64(d, in, p, stride, n, counts);
 }
 
 // Calls f with the unsigned type of an element's width: moving elements needs no more.
@@ -75,21 +70,27 @@ struct Loop {
   std::int64_t block(std::int64_t position, std::int64_t end) const;
 };
 
-// Describes one operand before dims are merged: `tensor` broadcast to `sizes`.
-View make_view(const Tensor& tensor, const Shape& sizes);
-// Drops and merges dims; where `order` is set, sorts them by the strides of the first operand.
+// Drops dims of size 1 and merges neighbours; where `order` is set, sorts dims by the strides of the first operand.
 void simplify(Loop& loop, bool order);
-// A loop over `sizes` with views[0] written. Operands that all are dense and of one shape make one dim.
-Loop make_loop(const Tensor& out, const Tensor* const* inputs, int n);
+// A loop over `sizes`, to which the operands are broadcast; an undefined one has no data and lies still. In row-major
+// order, or in that of the first operand's memory.
+Loop make_loop(const Shape& sizes, std::span<const Tensor* const> operands, bool row_major);
 
-// Where element `position` of the loop lies, in elements from view.data.
-std::int64_t offset_of(const Loop& loop, const std::int64_t* strides, std::int64_t position);
-// Walks the rows of [position, position + n): f(each operand's offset of the piece, its length).
+// Where element `position` of the loop lies, in elements from the operand's data.
+std::int64_t offset_of(const Loop& loop, int operand, std::int64_t position);
+// Where elements [position, position + n) lie side by side, their address; else null.
+char* together(const Loop& loop, int operand, std::int64_t position, std::int64_t n);
+// Moves elements as they are between an operand and contiguous memory.
+void gather_raw(const Loop& loop, int operand, std::int64_t position, std::int64_t n, void* out);
+void scatter_raw(const Loop& loop, int operand, std::int64_t position, std::int64_t n, const void* in);
+
+// Walks n elements from `position`, a piece of the innermost dim at a time: f(each operand's offset of the piece, its
+// length).
 template <class F> void for_rows(const Loop& loop, std::int64_t position, std::int64_t n, const F& f) {
   const int last = loop.ndim - 1;
   std::int64_t index[kMaxDims];
   std::int64_t offsets[kMaxOperands];
-  for (int i = 0; i < loop.operands; ++i) offsets[i] = offset_of(loop, loop.view[i].strides, position);
+  for (int i = 0; i < loop.operands; ++i) offsets[i] = offset_of(loop, i, position);
   for (int d = last; d >= 0; --d) {
     index[d] = position % loop.sizes[d];
     position /= loop.sizes[d];
@@ -108,73 +109,43 @@ template <class F> void for_rows(const Loop& loop, std::int64_t position, std::i
     }
   }
 }
-// The same for one operand: f(offset of the piece, its length, elements done).
-template <class F>
-void for_pieces(const Loop& loop, const std::int64_t* strides, std::int64_t position, std::int64_t n, const F& f) {
-  const int last = loop.ndim - 1;
-  std::int64_t index[kMaxDims];
-  std::int64_t offset = offset_of(loop, strides, position);
-  for (int d = last; d >= 0; --d) {
-    index[d] = position % loop.sizes[d];
-    position /= loop.sizes[d];
+
+// Elements [position, position + n) of an operand, n <= kBlock: in place where they lie together in type C, or in
+// `buffer`.
+template <class C> const C* fetch(const Loop& loop, int operand, std::int64_t position, std::int64_t n, C* buffer) {
+  alignas(64) std::uint64_t scratch[kBlock];
+  const DType dtype = loop.view[operand].dtype;
+  const char* p = together(loop, operand, position, n);
+  if (dtype == dtype_of<C>) {
+    if (p) return reinterpret_cast<const C*>(p);
+    gather_raw(loop, operand, position, n, buffer);
+  } else {
+    if (!p) gather_raw(loop, operand, position, n, scratch);
+    load(dtype, p ? static_cast<const void*>(p) : scratch, 1, buffer, n);
   }
-  for (std::int64_t done = 0; done < n;) {
-    const std::int64_t length = std::min(loop.sizes[last] - index[last], n - done);
-    f(offset, length, done);
-    done += length;
-    offset += length * strides[last];
-    index[last] += length;
-    for (int d = last; d > 0 && index[d] == loop.sizes[d]; --d) {
-      offset += strides[d - 1] - loop.sizes[d] * strides[d];
-      index[d] = 0;
-      ++index[d - 1];
-    }
-  }
+  return buffer;
 }
 
-// Elements [position, position + n) of an operand: in place where they lie together in type C, or in `buffer` (n
-// elements). `scratch` holds n elements of any dtype.
-template <class C>
-const C* fetch(const Loop& loop, const View& view, std::int64_t position, std::int64_t n, C* buffer, void* scratch);
-// Rounds n elements to an operand. Integers wrap where the dtype is too small, as they do in C.
-template <class C>
-void put(const Loop& loop, const View& view, std::int64_t position, std::int64_t n, const C* values, void* scratch,
-         CastCounts* counts);
-// Where elements [position, position + n) lie side by side, their address; else null.
-char* together(const Loop& loop, const View& view, std::int64_t position, std::int64_t n);
-// Moves elements as they are between an operand and contiguous memory.
-void gather_raw(const Loop& loop, const View& view, std::int64_t position, std::int64_t n, void* out);
-void scatter_raw(const Loop& loop, const View& view, std::int64_t position, std::int64_t n, const void* in);
+// out[..] = x[..] broadcast to out's sizes and converted to its dtype; any strides. The two must not overlap.
+void copy_elements(const Tensor& out, const Tensor& x);
+// x's numbers in a tensor of their own, in workspace memory.
+Tensor copied(const Tensor& x, DType dtype);
+// What to read of `source` while x is written: a copy where both lie on one storage in different geometry, for then a
+// write could change what is yet to be read.
+Tensor readable(const Tensor& x, const Tensor& source);
 
 // Adds a chunk's counts to those of the calling thread's scope; any thread may call it.
 void merge_counts(CastCounts* into, const CastCounts& chunk);
 // The current scope's counts for a store of type `from` into `to`, or null where nothing can be lost.
 CastCounts* counts_for(DType from, DType to);
-
-// out[i] = f(in[0][i], in[1][i], ..) for n elements. out may be one of the inputs.
-template <class C> using BlockFn = void (*)(const void* functor, C* out, const C* const* in, std::int64_t n);
-
-// Runs fn over out and the inputs. An undefined input is the number `scalar`.
-template <class C>
-void run_elementwise(Tensor& out, const Tensor* const* inputs, int n, C scalar, BlockFn<C> fn, const void* functor);
-
-// The inner loop of a functor of N arguments.
-template <class C, int N, class F> void block_of(const void* functor, C* out, const C* const* in, std::int64_t n) {
-  const F f = *static_cast<const F*>(functor);
-  const C* a = in[0];
-  if constexpr (N == 1) {
-#pragma omp simd
-    for (std::int64_t i = 0; i < n; ++i) out[i] = f(a[i]);
-  } else if constexpr (N == 2) {
-    const C* b = in[1];
-#pragma omp simd
-    for (std::int64_t i = 0; i < n; ++i) out[i] = f(a[i], b[i]);
-  } else {
-    const C* b = in[1];
-    const C* c = in[2];
-#pragma omp simd
-    for (std::int64_t i = 0; i < n; ++i) out[i] = f(a[i], b[i], c[i]);
-  }
+// parallel_for whose chunks store `from` into `to`: f(begin, end, the chunk's counts or null).
+template <class F> void parallel_counted(std::int64_t n, std::int64_t grain, DType from, DType to, const F& f) {
+  CastCounts* const total = counts_for(from, to);
+  parallel_for(n, grain, [&](std::int64_t begin, std::int64_t end) {
+    CastCounts chunk;
+    f(begin, end, total ? &chunk : nullptr);
+    if (total) merge_counts(total, chunk);
+  });
 }
 
 }  // namespace gradual::cpu

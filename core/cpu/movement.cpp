@@ -1,81 +1,42 @@
-// Kernels that move numbers: casts, copies, joining, indexing.
+// Kernels that move numbers: casts, copies, joining, indexing. Additions to one element happen in row-major order of
+// the index, whatever the number of threads.
 #include <algorithm>
 #include <cstring>
 #include <string>
 
 #include "../counts.h"
-#include "../dispatch.h"
-#include "../parallel.h"
+#include "../memory.h"
 #include "kernels.h"
 #include "loops.h"
-#include "moves.h"
 
 namespace gradual::cpu {
 namespace {
 
+// --- copies ---------------------------------------------------------------------------------------------------------
+
 // One block from any dtype to any other, with the bits kept where the dtypes are equal.
 void copy_block(const Loop& loop, std::int64_t at, std::int64_t n, CastCounts* counts) {
-  const View& out = loop.view[0];
-  const View& in = loop.view[1];
   alignas(64) std::uint64_t from[kBlock];
   alignas(64) std::uint64_t to[kBlock];
-  char* source = together(loop, in, at, n);
-  char* target = together(loop, out, at, n);
+  const DType out = loop.view[0].dtype;
+  const DType in = loop.view[1].dtype;
+  void* target = together(loop, 0, at, n);
+  void* source = together(loop, 1, at, n);
   if (!source) {
-    const bool straight = target && in.dtype == out.dtype;
-    source = straight ? target : reinterpret_cast<char*>(from);
-    gather_raw(loop, in, at, n, source);
-    if (straight) return;
+    source = target && in == out ? target : from;
+    gather_raw(loop, 1, at, n, source);
   }
-  if (in.dtype == out.dtype && !target) return scatter_raw(loop, out, at, n, source);
-  convert(in.dtype, source, out.dtype, target ? target : reinterpret_cast<char*>(to), n, counts);
-  if (!target) scatter_raw(loop, out, at, n, to);
-}
-
-// The dim along which neighbours of `in` lie side by side while the innermost dim jumps, as in a transpose; else -1.
-int crossing_dim(const Loop& loop) {
-  const int last = loop.ndim - 1;
-  if (loop.view[0].strides[last] != 1 || loop.view[1].strides[last] < 16 || loop.sizes[last] < 16) return -1;
-  for (int d = 0; d < last; ++d)
-    if (loop.view[1].strides[d] == 1 && loop.sizes[d] >= 16) return d;
-  return -1;
-}
-
-// A transposed copy in tiles, so that whole cache lines are used of either side. `cross` becomes the last dim but one.
-void copy_crossing(Loop loop, int cross) {
-  constexpr std::int64_t kTile = 16;
-  const int last = loop.ndim - 1;
-  for (int d = cross; d < last - 1; ++d) {
-    std::swap(loop.sizes[d], loop.sizes[d + 1]);
-    for (int i = 0; i < loop.operands; ++i) std::swap(loop.view[i].strides[d], loop.view[i].strides[d + 1]);
-  }
-  const std::int64_t rows = loop.sizes[last - 1];
-  const std::int64_t columns = loop.sizes[last];
-  const std::int64_t row_step = loop.view[0].strides[last - 1];
-  const std::int64_t column_step = loop.view[1].strides[last];
-  const std::int64_t row_tiles = (rows + kTile - 1) / kTile;
-  visit_width(size_of(loop.view[0].dtype), [&]<class W>(W) {
-    parallel_for(loop.numel / columns / rows * row_tiles, std::max<std::int64_t>(1, kGrain / (kTile * columns)),
-                 [&](std::int64_t begin, std::int64_t end) {
-                   for (std::int64_t task = begin; task < end; ++task) {
-                     const std::int64_t first = task % row_tiles * kTile;
-                     const std::int64_t position = (task / row_tiles * rows + first) * columns;
-                     W* to = reinterpret_cast<W*>(loop.view[0].data) + offset_of(loop, loop.view[0].strides, position);
-                     const W* from = reinterpret_cast<const W*>(loop.view[1].data) +
-                                     offset_of(loop, loop.view[1].strides, position);
-                     const std::int64_t height = std::min(kTile, rows - first);
-                     for (std::int64_t j = 0; j < columns; j += kTile)
-                       for (std::int64_t r = 0; r < height; ++r)
-                         for (std::int64_t k = j; k < std::min(columns, j + kTile); ++k)
-                           to[r * row_step + k] = from[r + k * column_step];
-                   }
-                 });
-  });
+  if (in != out || (target && source != target)) convert(in, source, out, target ? target : to, n, counts);
+  if (!target) scatter_raw(loop, 0, at, n, in == out ? source : to);
 }
 
 void cast(const OpCall& c, Outputs& out) { copy_elements(out[0], c[0]); }
 
+void copy_in_place(const OpCall& c, Outputs&) { copy_elements(c[0], readable(c[0], c[1])); }
+
 void fill(const Tensor& t, double value) { copy_elements(t, full({}, value, {.dtype = t.dtype()})); }
+
+void fill_in_place(const OpCall& c, Outputs&) { fill(c[0], c.get<ScalarAttrs>().value); }
 
 // `length` entries of `t` along `dim` from `start`, every step-th.
 Tensor part(const Tensor& t, int dim, std::int64_t start, std::int64_t length, std::int64_t step = 1) {
@@ -125,39 +86,158 @@ void tril(const OpCall& c, Outputs& out) {
   }
 }
 
+// --- indexing -------------------------------------------------------------------------------------------------------
+
+// The index tensor, row-major, after a check that all its values lie in [0, size): before anything is written.
+Tensor checked_index(const OpCall& c, const Tensor& given, std::int64_t size) {
+  const Tensor index = given.is_contiguous() ? given : copied(given, DType::i64);
+  const auto* values = index.data<std::int64_t>();
+  const auto* const end = values + index.numel();
+  const auto* const bad = std::find_if(values, end, [&](std::int64_t v) { return v < 0 || v >= size; });
+  if (bad == end) return index;
+  Shape position = index.sizes();
+  std::int64_t rest = bad - values;
+  for (int d = index.ndim() - 1; d >= 0; --d) {
+    position[d] = rest % index.sizes()[d];
+    rest /= index.sizes()[d];
+  }
+  fail(describe(c) + ": index " + std::to_string(*bad) + " at " + to_string(position) +
+       " is out of range; allowed are 0 to " + std::to_string(size - 1));
+}
+
+// The same, a 1-d index along `dim` of `like`: it repeats along the others.
+Tensor checked_index_along(const OpCall& c, const Tensor& given, std::int64_t size, const Tensor& like, int dim) {
+  const Tensor index = checked_index(c, given, size);
+  Shape strides = Shape::filled(like.ndim(), 0);
+  strides[dim] = 1;
+  return as_strided(index, like.sizes(), strides, index.offset());
+}
+
+// f(x at the position with the index's value at dim, y at the position) for all positions of y, whose dtypes are W wide,
+// in parallel where `grain` lets it.
+template <class W, class F>
+void for_indexed(const Tensor& x, int dim, const Tensor& index, const Tensor& y, const Shape& sizes, std::int64_t grain,
+                 const F& f) {
+  Shape strides = x.strides();
+  const std::int64_t jump = strides.empty() ? 0 : std::exchange(strides[dim], 0);
+  const Tensor first = as_strided(x, sizes, strides, x.offset());
+  const Tensor* operands[] = {&first, &index, &y};
+  const Loop loop = make_loop(sizes, operands, true);
+  auto* const found = reinterpret_cast<W*>(loop.view[0].data);
+  const auto* const at = reinterpret_cast<const std::int64_t*>(loop.view[1].data);
+  auto* const other = reinterpret_cast<W*>(loop.view[2].data);
+  const int last = loop.ndim - 1;
+  const std::int64_t step[] = {loop.view[0].strides[last], loop.view[1].strides[last], loop.view[2].strides[last]};
+  parallel_for(loop.numel, grain, [&](std::int64_t begin, std::int64_t end) {
+    for_rows(loop, begin, end - begin, [&](const std::int64_t* o, std::int64_t n) {
+      if (step[1] == 0 && step[0] == 1 && step[2] == 1) {
+        W* a = found + o[0] + at[o[1]] * jump;
+        W* b = other + o[2];
+#pragma omp simd
+        for (std::int64_t k = 0; k < n; ++k) f(a[k], b[k]);
+      } else {
+        for (std::int64_t k = 0; k < n; ++k)
+          f(found[o[0] + k * step[0] + at[o[1] + k * step[1]] * jump], other[o[2] + k * step[2]]);
+      }
+    });
+  });
+}
+
+// out[position] = x[position with the index's value at dim].
+void look_up(const Tensor& out, const Tensor& x, int dim, const Tensor& index) {
+  if (out.numel() == 0) return;
+  visit_width(size_of(x.dtype()), [&]<class W>(W) {
+    for_indexed<W>(x, dim, index, out, out.sizes(), kGrain, [](const W& from, W& to) { to = from; });
+  });
+}
+
+// out = (x or zeros) with src added at the index, for positions in `sizes`. Sums in the compute type, one after the
+// other, and rounds once.
+void sum_at(const Tensor& out, const Tensor& x, int dim, const Tensor& index, const Tensor& src, const Shape& sizes) {
+  visit_compute(out.dtype(), [&]<class C>(C) {
+    const bool same = out.dtype() == dtype_of<C>;
+    const CategoryScope scope(Category::workspace);
+    const Tensor sums = same ? out : empty(out.sizes(), {.dtype = dtype_of<C>});
+    copy_elements(sums, x.defined() ? x : full({}, 0, {.dtype = dtype_of<C>}));
+    const Tensor wide = same ? src : copied(src, dtype_of<C>);
+    if (const std::int64_t n = numel(sizes); n > 0)
+      for_indexed<C>(sums, dim, index, wide, sizes, n, [](C& sum, const C& value) { sum += value; });
+    if (!same) copy_elements(out, sums);
+  });
+}
+
+void gather(const OpCall& c, Outputs& out) {
+  const int dim = c.get<IndexAttrs>().dim;
+  look_up(out[0], c[0], dim, checked_index(c, c[1], c[0].ndim() > 0 ? c[0].sizes()[dim] : 1));
+}
+
+void index_select(const OpCall& c, Outputs& out) {
+  const int dim = c.get<IndexAttrs>().dim;
+  look_up(out[0], c[0], dim, checked_index_along(c, c[1], c[0].sizes()[dim], out[0], dim));
+}
+
+void scatter_add(const OpCall& c, Outputs& out) {
+  const int dim = c.get<IndexAttrs>().dim;
+  const Tensor index = checked_index(c, c[1], c[0].ndim() > 0 ? c[0].sizes()[dim] : 1);
+  sum_at(out[0], c[0], dim, index, c[2], index.sizes());
+}
+
+void index_add(const OpCall& c, Outputs& out) {
+  const auto& a = c.get<IndexAttrs>();
+  sum_at(out[0], {}, a.dim, checked_index_along(c, c[1], a.size, c[0], a.dim), c[0], c[0].sizes());
+}
+
+void one_hot(const OpCall& c, Outputs& out) {
+  const std::int64_t classes = c.get<OneHotAttrs>().classes;
+  const Tensor index = checked_index(c, c[0], classes);
+  auto* to = out[0].data<std::int64_t>();
+  std::fill_n(to, out[0].numel(), 0);
+  for (std::int64_t i = 0; i < index.numel(); ++i) to[i * classes + index.data<std::int64_t>()[i]] = 1;
+}
+
 }  // namespace
 
 void copy_elements(const Tensor& out, const Tensor& x) {
   if (out.numel() == 0) return;
-  const Tensor* inputs[] = {&x};
-  const Loop loop = make_loop(out, inputs, 1);
-  CastCounts* const counts = counts_for(x.dtype(), out.dtype());
-  if (loop.view[0].linear && loop.view[1].linear && loop.numel <= kGrain) {
-    convert(x.dtype(), loop.view[1].data, out.dtype(), loop.view[0].data, loop.numel, counts);
-    return;
-  }
-  if (const int cross = crossing_dim(loop); cross >= 0 && x.dtype() == out.dtype()) return copy_crossing(loop, cross);
-  parallel_for(loop.numel, kGrain, [&](std::int64_t begin, std::int64_t end) {
-    CastCounts chunk;
-    for (std::int64_t at = begin; at < end;) {
-      const std::int64_t n = loop.block(at, end);
-      copy_block(loop, at, n, counts ? &chunk : nullptr);
-      at += n;
-    }
-    if (counts) merge_counts(counts, chunk);
-  });
+  if (out.numel() <= kGrain && out.is_contiguous() && x.is_contiguous() && x.numel() == out.numel())
+    return convert(x.dtype(), x.raw(), out.dtype(), out.raw(), x.numel(), counts_for(x.dtype(), out.dtype()));
+  const Tensor* operands[] = {&out, &x};
+  const Loop loop = make_loop(out.sizes(), operands, out.is_contiguous());
+  parallel_counted(loop.numel, kGrain, x.dtype(), out.dtype(),
+                   [&](std::int64_t begin, std::int64_t end, CastCounts* counts) {
+                     for (std::int64_t at = begin, n = 0; at < end; at += n)
+                       copy_block(loop, at, n = loop.block(at, end), counts);
+                   });
+}
+
+Tensor copied(const Tensor& x, DType dtype) {
+  const CategoryScope scope(Category::workspace);
+  Tensor out = empty(x.sizes(), {.dtype = dtype});
+  copy_elements(out, x);
+  return out;
+}
+
+Tensor readable(const Tensor& x, const Tensor& source) {
+  const bool same = source.sizes() == x.sizes() && source.strides() == x.strides() && source.offset() == x.offset() &&
+                    source.dtype() == x.dtype();
+  return !source.shares_storage(x) || same ? source : copied(source, source.dtype());
 }
 
 void register_movement() {
-  const auto set = [](OpId op, KernelFn fn) { columns().cpu[static_cast<int>(op)] = fn; };
-  set(OpId::cast, cast);
-  set(OpId::clone, cast);
-  set(OpId::to_device, cast);
-  set(OpId::cat, cat);
-  set(OpId::slice_backward, slice_backward);
-  set(OpId::pad, pad);
-  set(OpId::tril, tril);
-  register_indexing();
+  set_kernel(OpId::cast, cast);
+  set_kernel(OpId::clone, cast);
+  set_kernel(OpId::to_device, cast);
+  set_kernel(OpId::copy_, copy_in_place);
+  set_kernel(OpId::fill_, fill_in_place);
+  set_kernel(OpId::cat, cat);
+  set_kernel(OpId::slice_backward, slice_backward);
+  set_kernel(OpId::pad, pad);
+  set_kernel(OpId::tril, tril);
+  set_kernel(OpId::gather, gather);
+  set_kernel(OpId::index_select, index_select);
+  set_kernel(OpId::scatter_add, scatter_add);
+  set_kernel(OpId::index_add, index_add);
+  set_kernel(OpId::one_hot, one_hot);
 }
 
 }  // namespace gradual::cpu
