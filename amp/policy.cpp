@@ -49,9 +49,8 @@ bool fixed(OpId op) {
 bool rewritable(OpId op) {
   ensure_registered();
   const Rule& rule = rules()[static_cast<int>(op)];
-  std::uint16_t saves = 0;
-  for (std::uint16_t s : rule.saves) saves |= s;
-  return rule.backward && info(op).outputs == 1 && saves < gradual::out(0) && info(op).kind != OpKind::View;
+  return rule.backward && info(op).outputs == 1 && saves_of(rule, ~0u) < gradual::out(0) &&
+         info(op).kind != OpKind::View;
 }
 
 // Why an op stands in the fp32 list.

@@ -1,10 +1,13 @@
 #include "rewrite.h"
 
+#include <fmt/format.h>
+
 #include <utility>
 
 #include "../autograd/function.h"
 #include "../autograd/grad_mode.h"
 #include "../autograd/rule.h"
+#include "../core/assigned.h"
 #include "../core/ops.h"
 
 namespace gradual::amp {
@@ -18,14 +21,15 @@ thread_local const Roles* backward_roles = nullptr;
 
 class Rewritten final : public Function {
  public:
-  Rewritten(const CastPolicy& policy, const OpCall& call)
-      : function_(policy.function), name_(policy.text), op_(call.op), attrs_(*call.attrs), where_(call.where) {
+  Rewritten(const CastPolicy& policy, const OpCall& call) : policy_(policy), node_(make_node(call)) {
     for (int i = 0; i < call.inputs.size(); ++i) roles_.push_back(role_of(call[i], i));
   }
 
   std::vector<Tensor> forward(const std::vector<Tensor>& inputs) override;
   std::vector<Tensor> backward(const std::vector<Tensor>& grads) override;
-  std::string name() const override { return std::string(gradual::name(op_)) + " rewritten by " + name_; }
+  std::string name() const override {
+    return fmt::format("{} rewritten by {}", gradual::name(node_->op), policy_.text);
+  }
 
   Role role(int input) const { return roles_.at(static_cast<std::size_t>(input)); }
   static thread_local const Rewritten* running;
@@ -38,34 +42,12 @@ class Rewritten final : public Function {
     return Role::error;  // made from the gradient by the rule
   }
 
-  std::shared_ptr<const Rewrite> function_;
-  std::string name_;
-  OpId op_;
-  Attrs attrs_;
-  SourceLocation where_;
+  CastPolicy policy_;
+  Ref<Node> node_;  // of the op itself, as the tape would have it: what its rule runs on
   std::vector<Role> roles_;
-  struct Input {
-    bool present;
-    Shape sizes;
-    DType dtype;
-  };
-  std::vector<Input> inputs_;
 };
 
 thread_local const Rewritten* Rewritten::running = nullptr;
-
-// Sets a variable for as long as it lives.
-template <class T> class Assigned {
- public:
-  Assigned(T& variable, T value) : variable_(variable), saved_(std::exchange(variable, value)) {}
-  ~Assigned() { variable_ = saved_; }
-  Assigned(const Assigned&) = delete;
-  Assigned& operator=(const Assigned&) = delete;
-
- private:
-  T& variable_;
-  T saved_;
-};
 
 // Above a rule that runs: its contractions are rewritten too.
 class Contractions final : public Interceptor {
@@ -81,59 +63,48 @@ class Contractions final : public Interceptor {
 
 std::vector<Tensor> Rewritten::forward(const std::vector<Tensor>& inputs) {
   std::vector<const Tensor*> refs;
-  for (const Tensor& t : inputs) {
-    refs.push_back(&t);
-    inputs_.push_back(t.defined() ? Input{true, t.sizes(), t.dtype()} : Input{false, {}, DType::f32});
-  }
-  const OpCall call{op_, TensorRefs(refs.data(), static_cast<int>(refs.size())), &attrs_, where_};
+  for (const Tensor& t : inputs) refs.push_back(&t);
+  const OpCall call{node_->op, TensorRefs(refs.data(), node_->input_count), &node_->attrs, node_->where};
   OutSpec spec[kMaxOutputs];
-  columns().infer[static_cast<int>(op_)](call, spec);  // its checks, and the shape that must come out
+  columns().infer[static_cast<int>(call.op)](call, spec);  // its checks, and the shape that must come out
   Outputs out;
   {
-    const Assigned scope(running, static_cast<const Rewritten*>(this));
-    const Assigned outside(backward_roles, static_cast<const Roles*>(nullptr));
-    out = (*function_)(call);
+    const Assigned scope(running, this);
+    const Assigned outside(backward_roles, nullptr);
+    out = (*policy_.function)(call);
   }
   if (!out[0].defined() || !out[0].is_floating() || out[0].sizes() != spec[0].sizes)
-    fail(name() + ": must give a floating tensor of shape " + to_string(spec[0].sizes) + ", gave " +
-         (out[0].defined() ? to_string(out[0].sizes()) + " " + std::string(gradual::name(out[0].dtype())) : "none"));
-  std::uint16_t saves = 0;
-  for (std::size_t i = 0; i < inputs.size() && i < 5; ++i)
-    if (needs_input_grad(static_cast<int>(i))) saves |= rules()[static_cast<int>(op_)].saves[i];
+    fail(fmt::format("{}: must give a floating tensor of shape {}, gave {}", name(), to_string(spec[0].sizes),
+                     out[0].defined() ? kind_of(out[0]) : "none"));
+  std::uint32_t needs = 0;
+  for (int i = 0; i < node_->input_count; ++i)
+    if (needs_input_grad(i)) needs |= input_bit(i);
+  const int saves = saves_of(rules()[static_cast<int>(call.op)], needs);
   std::vector<Tensor> kept(inputs.size());
-  for (std::size_t i = 0; i < inputs.size(); ++i)
-    if (i < 8 && (saves & in(static_cast<int>(i)))) kept[i] = inputs[i];
+  for (int i = 0; i < node_->input_count && i < 8; ++i)
+    if (saves & in(i)) kept[static_cast<std::size_t>(i)] = call[i];
   save_for_backward(std::move(kept));
   return {out[0]};
 }
 
-// The op's own rule on a node made for the occasion, under an interceptor that rewrites its contractions.
+// The op's own rule, under an interceptor that rewrites its contractions.
 std::vector<Tensor> Rewritten::backward(const std::vector<Tensor>& grads) {
   const std::vector<Tensor>& kept = saved();
-  const int n = static_cast<int>(inputs_.size());
-  const auto somewhere = Ref<Node>::adopt(new Node(OpId::custom, 0));
-  Node node(op_, n);
-  node.attrs = attrs_;
-  node.where = where_;
   Roles roles;
   if (grads[0].defined()) roles.emplace_back(storage_id(grads[0]), Role::error);
-  for (int i = 0; i < n; ++i) {
-    const auto k = static_cast<std::size_t>(i);
-    node.input(i).present = inputs_[k].present;
-    node.input(i).sizes = inputs_[k].sizes;
-    node.input(i).dtype = inputs_[k].dtype;
-    if (needs_input_grad(i)) node.input(i).edge = {somewhere, 0};
-    node.save_input(i, kept[k]);
-    if (kept[k].defined()) roles.emplace_back(storage_id(kept[k]), roles_[k]);
+  for (std::size_t i = 0; i < kept.size(); ++i) {
+    node_->save_input(static_cast<int>(i), kept[i]);
+    if (kept[i].defined()) roles.emplace_back(storage_id(kept[i]), roles_[i]);
   }
-  CastPolicy policy = CastPolicy::rewrite(name_, *function_);
-  Contractions rewriting(policy);
+  Contractions rewriting(policy_);
   const StageScope amp(chain().amp, &rewriting);
-  const Assigned scope(backward_roles, static_cast<const Roles*>(&roles));
-  std::vector<Tensor> results(inputs_.size());
-  rules()[static_cast<int>(op_)].backward(RuleContext(node, grads.data(), results.data(), grad_enabled()));
-  for (std::size_t i = 0; i < results.size(); ++i)
-    if (results[i].defined()) results[i] = cast(sum_to(results[i], inputs_[i].sizes), inputs_[i].dtype);
+  const Assigned scope(backward_roles, &roles);
+  std::vector<Tensor> results(kept.size());
+  rules()[static_cast<int>(node_->op)].backward(RuleContext(*node_, grads.data(), results.data(), grad_enabled()));
+  node_->release_saved();
+  for (int i = 0; i < node_->input_count; ++i)
+    if (Tensor& g = results[static_cast<std::size_t>(i)]; g.defined())
+      g = cast(sum_to(g, node_->input(i).sizes), node_->input(i).dtype);
   return results;
 }
 

@@ -85,7 +85,7 @@ class Autograd final : public Interceptor {
       fail(fmt::format("{}: no backward rule; run it under NoGrad or on detach()ed inputs", name(call.op)));
     if (!rule.backward) return next_below_autograd(call);
     const Ref<Node> node = make_node(call);
-    const std::uint16_t saves = saves_of(rule, needs);
+    const int saves = saves_of(rule, needs);
     for (int i = 0; i < 8 && i < call.inputs.size(); ++i)
       if ((saves & in(i)) && call[i].defined())
         node->save_input(i, in_place && call[i].shares_storage(call[0]) ? copy_before_write(call[i], call) : call[i]);
@@ -124,8 +124,8 @@ Ref<Node> make_node(const OpCall& call) {
   return node;
 }
 
-std::uint16_t saves_of(const Rule& rule, std::uint32_t needs) {
-  std::uint16_t saves = 0;
+int saves_of(const Rule& rule, std::uint32_t needs) {
+  int saves = 0;
   for (int i = 0; i < 5; ++i)
     if (needs & input_bit(i)) saves |= rule.saves[i];
   return saves;
@@ -140,19 +140,20 @@ bool grad_enabled() { return chain().autograd != nullptr; }
 EnableGrad::EnableGrad() : StageScope(chain().autograd, default_autograd()) {}
 
 Rule* rules() { return table; }
-void set_rule(OpId op, RuleFn backward, std::initializer_list<std::uint16_t> saves) {
+void set_rule(OpId op, std::initializer_list<int> saves, RuleFn backward) {
   Rule& r = table[static_cast<int>(op)];
   r.backward = backward;
   std::ranges::copy(saves, r.saves);
 }
-void set_no_rule(OpId op, const char* reason) { table[static_cast<int>(op)].reason = reason; }
+void set_no_rule(std::initializer_list<OpId> ops, const char* reason) {
+  for (OpId op : ops) table[static_cast<int>(op)].reason = reason;
+}
 
 void register_rules() {
   register_elementwise_rules();
-  register_reduction_rules();
+  register_shape_rules();
   register_contraction_rules();
   register_normalization_rules();
-  register_movement_rules();
   register_custom();
 }
 

@@ -167,9 +167,7 @@ void Engine::run_rule(Node& node, const Tensor* grads, Step* report) {
     if (!slot.edge.node || !results[i].defined()) continue;
     Tensor g = std::move(results[i]);
     if (g.sizes() != slot.sizes) g = sum_to(g, slot.sizes);
-    if (g.dtype() != slot.dtype)
-      fail(fmt::format("backward of {}: a gradient {} for input {}, which is {}", describe(node), name(g.dtype()), i,
-                       name(slot.dtype)));
+    if (g.dtype() != slot.dtype) g = cast(g, slot.dtype);
     if (observers) notify({node, i, g});
     if (report) {
       report->grads_in.resize(static_cast<std::size_t>(node.input_count));

@@ -63,9 +63,9 @@ struct FunctionColumns {
       fail(fmt::format("{}: backward returned {} gradients for {} inputs", f.name(), results.size(), c.inputs()));
     for (int i = 0; i < c.inputs(); ++i) {
       Tensor& g = results[static_cast<std::size_t>(i)];
-      if (g.defined() && c.needs(i) && g.sizes() != c.sizes(i))
-        fail(fmt::format("{}: backward gave input {} a gradient of shape {}; the input is {}", f.name(), i,
-                         to_string(g.sizes()), to_string(c.sizes(i))));
+      if (g.defined() && c.needs(i) && (g.sizes() != c.sizes(i) || g.dtype() != c.dtype(i)))
+        fail(fmt::format("{}: backward gave input {} a gradient {}; the input is {}", f.name(), i, kind_of(g),
+                         kind_of(c.sizes(i), c.dtype(i))));
       c.set(i, std::move(g));
     }
   }
@@ -114,7 +114,7 @@ std::vector<Tensor> apply(const std::shared_ptr<Function>& function, const std::
 void register_custom() {
   columns().cpu[static_cast<int>(OpId::custom)] = FunctionColumns::forward;
   columns().cuda[static_cast<int>(OpId::custom)] = FunctionColumns::forward;
-  set_rule(OpId::custom, FunctionColumns::backward);
+  set_rule(OpId::custom, {}, FunctionColumns::backward);
   rules()[static_cast<int>(OpId::custom)].differentiable = 7;
 }
 

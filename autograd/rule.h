@@ -12,22 +12,23 @@ class RuleContext {
       : node_(node), grads_(grads), results_(results), create_graph_(create_graph) {}
 
   const Tensor& grad(int output = 0) const { return grads_[output]; }  // undefined where none arrived
-  bool needs(int input) const { return static_cast<bool>(node_.input(input).edge.node); }
+  bool needs(int i) const { return i < node_.input_count && node_.input(i).edge.node; }
   int inputs() const { return node_.input_count; }
   Tensor input(int i) const;   // saved; Error where it was changed since or freed
   Tensor output(int i) const;  // saved; on the tape again where a graph of the backward is wanted
-  bool has_input(int i) const {
-    if (node_.released) check({}, 0);  // freed, not absent
-    return node_.input(i).saved.defined();
-  }
+  // The same; undefined where the op had no such input, or a number.
+  Tensor optional_input(int i) const { return node_.input(i).present ? input(i) : Tensor(); }
   const Shape& sizes(int i) const { return node_.input(i).sizes; }
   DType dtype(int i) const { return node_.input(i).dtype; }
   bool create_graph() const { return create_graph_; }
   Node& node() const { return node_; }
   template <class T> const T& get() const { return node_.attrs.get<T>(); }
   double scalar() const { return get<ScalarAttrs>().value; }
-  // The gradient of input i. The engine sums it down to the input's shape where the op broadcast it.
-  void set(int i, Tensor g) const { results_[i] = std::move(g); }
+  // The gradient of input i, where one is needed. The engine sums it down to the input's shape where the op broadcast
+  // it, and casts it to the input's dtype where the op took mixed ones.
+  void set(int i, Tensor g) const {
+    if (needs(i)) results_[i] = std::move(g);
+  }
 
  private:
   void check(const Tensor& t, std::uint32_t version) const;
@@ -41,30 +42,29 @@ class RuleContext {
 using RuleFn = void (*)(const RuleContext&);
 
 // Bits of Rule::saves.
-constexpr std::uint16_t in(int i) { return static_cast<std::uint16_t>(1 << i); }
-constexpr std::uint16_t out(int i) { return static_cast<std::uint16_t>(256 << i); }
+constexpr int in(int i) { return 1 << i; }
+constexpr int out(int i) { return 256 << i; }
 
 struct Rule {
   RuleFn backward = nullptr;
-  std::uint16_t saves[5] = {};      // what the gradient of input i needs: only that is kept
+  int saves[5] = {};                // what the gradient of input i needs: only that is kept
   const char* reason = nullptr;     // why there is no backward: "integer result", "in place, outside the graph"
   std::uint8_t differentiable = 1;  // outputs (bits) that carry gradients
 };
 
 // The column, by OpId. A row with neither backward nor reason is a hole.
 Rule* rules();
-void set_rule(OpId op, RuleFn backward, std::initializer_list<std::uint16_t> saves = {});
-void set_no_rule(OpId op, const char* reason);
+void set_rule(OpId op, std::initializer_list<int> saves, RuleFn backward);
+void set_no_rule(std::initializer_list<OpId> ops, const char* reason);
 // What a call keeps whose inputs `needs` (input_bit) want gradients: bits as in Rule::saves.
-std::uint16_t saves_of(const Rule& rule, std::uint32_t needs);
+int saves_of(const Rule& rule, std::uint32_t needs);
 // The tape's entry of a call, with its edges, and without what its rule saves.
 Ref<Node> make_node(const OpCall& call);
 
 void register_rules();  // calls the following
 void register_elementwise_rules();
-void register_reduction_rules();
+void register_shape_rules();
 void register_contraction_rules();
 void register_normalization_rules();
-void register_movement_rules();
 
 }  // namespace gradual

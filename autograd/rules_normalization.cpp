@@ -9,107 +9,83 @@ namespace {
 
 using C = RuleContext;
 
-// The shape that lets a [C] tensor meet [N, C, ..].
-Shape channel_shape(const Shape& sizes) {
-  Shape s = Shape::filled(sizes.size(), 1);
-  s[1] = sizes[1];
-  return s;
-}
-Shape all_but_channel(const Shape& sizes) {
-  Shape dims{0};
-  for (int i = 2; i < sizes.size(); ++i) dims.push_back(i);
-  return dims;
-}
-Tensor optional_input(const C& c, int i) { return c.has_input(i) ? c.input(i) : Tensor(); }
-DType wide(DType d) { return d == DType::f64 ? DType::f64 : DType::f32; }
-
-// With xh the normalised input and g = dy w: dx = invstd (g - mean(g) - xh mean(g xh)), means over `dims`
-// (Ioffe and Szegedy 2015; Ba et al. 2016). Without statistics in the graph (batch norm in eval): dx = invstd g.
-Tensor normalized_dx(const Tensor& g, const Tensor& xh, const Tensor& invstd, const Shape& dims, bool statistics) {
-  if (!statistics) return g * invstd;
-  return invstd * (g - mean(g, dims, true) - xh * mean(g * xh, dims, true));
-}
-
-// What the composed forms need, in the wide dtype and on the tape again.
-struct Normalized {
-  Tensor dy, xh, invstd, weight;
+// What tells the norms apart: means over `dims`, a weight (and bias) that meets x in the shape `weight`.
+struct Norm {
+  Shape dims = {}, others = {};  // means are taken over dims, the weight's gradient is summed over others
+  Shape weight = {};
+  bool centre = true;      // rms_norm does not subtract the mean
+  bool statistics = true;  // depend on x: not so in batch norm in eval
 };
 
-Normalized normalize(const Tensor& dy, const Tensor& x, const Shape& dims, double eps, bool centre,
-                     const Tensor& weight) {
-  const DType d = wide(x.dtype());
-  const Tensor xw = cast(x, d);
-  const Tensor centred = centre ? xw - mean(xw, dims, true) : xw;
-  const Tensor invstd = rsqrt(mean(square(centred), dims, true) + eps);
-  return {cast(dy, d), centred * invstd, invstd, weight.defined() ? cast(weight, d) : Tensor()};
+// With xh the normalised input and g = dy w: dx = invstd (g - mean(g) - xh mean(g xh)) (Ioffe and Szegedy 2015; Ba et
+// al. 2016), without statistics in the graph invstd g; dw = sum(dy xh), db = sum(dy). In f32, or f64 for f64.
+void composed(const C& c, const Norm& n) {
+  const DType wide = c.dtype(0) == DType::f64 ? DType::f64 : DType::f32;
+  const Tensor x = cast(c.input(0), wide);
+  const Tensor dy = cast(c.grad(), wide);
+  const Tensor weight = c.optional_input(1);
+  const auto mean_of = [&](const Tensor& t) { return mean(t, n.dims, true); };
+  Tensor xh = n.centre && n.statistics ? x - mean_of(x) : x;
+  Tensor invstd;
+  if (n.statistics) {
+    invstd = rsqrt(mean_of(square(xh)) + c.get<NormAttrs>().eps);
+  } else {
+    invstd = reshape(detached(c.node().saved_outputs[2]), n.weight);
+    xh = x - reshape(detached(c.node().saved_outputs[1]), n.weight);
+  }
+  xh = xh * invstd;
+  if (c.needs(0)) {
+    Tensor g = weight.defined() ? dy * reshape(cast(weight, wide), n.weight) : dy;
+    if (n.statistics) g = (n.centre ? g - mean_of(g) : g) - xh * mean_of(g * xh);
+    c.set(0, g * invstd);
+  }
+  const auto over_others = [&](const Tensor& t) { return n.others.empty() ? t : sum(t, n.others); };
+  if (c.needs(1)) c.set(1, over_others(dy * xh));
+  if (c.needs(2)) c.set(2, over_others(dy));
+}
+
+void set_all(const C& c, const Outputs& gradients) {
+  for (int i = 0; i < c.inputs() && i < 3; ++i) c.set(i, gradients[i]);
 }
 
 void batch_norm_rule(const C& c) {
-  const Tensor x = c.input(0);
-  const Tensor weight = optional_input(c, 1);
   const auto& a = c.get<NormAttrs>();
-  if (!c.create_graph()) {
-    const Outputs r = batch_norm_backward(c.grad(), x, weight, c.output(1), c.output(2), a);
-    if (c.needs(0)) c.set(0, r[0]);
-    if (c.needs(1)) c.set(1, r[1]);
-    if (c.needs(2)) c.set(2, cast(r[2], c.dtype(2)));
-    return;
-  }
-  const Shape dims = all_but_channel(x.sizes());
-  const Shape channel = channel_shape(x.sizes());
-  Normalized n = normalize(c.grad(), x, dims, a.eps, true, weight);
-  if (!a.training) {
-    n.invstd = reshape(detached(c.node().saved_outputs[2]), channel);
-    n.xh = (cast(x, n.dy.dtype()) - reshape(detached(c.node().saved_outputs[1]), channel)) * n.invstd;
-  }
-  const Tensor g = n.weight.defined() ? n.dy * reshape(n.weight, channel) : n.dy;
-  if (c.needs(0)) c.set(0, cast(normalized_dx(g, n.xh, n.invstd, dims, a.training), c.dtype(0)));
-  if (c.needs(1)) c.set(1, cast(sum(n.dy * n.xh, dims), c.dtype(1)));
-  if (c.needs(2)) c.set(2, cast(sum(n.dy, dims), c.dtype(2)));
+  if (!c.create_graph())
+    return set_all(c, batch_norm_backward(c.grad(), c.input(0), c.optional_input(1), c.output(1), c.output(2), a));
+  Norm n{.dims = {0}, .weight = Shape::filled(c.sizes(0).size(), 1), .statistics = a.training};
+  for (int i = 2; i < c.sizes(0).size(); ++i) n.dims.push_back(i);
+  n.others = n.dims;
+  n.weight[1] = c.sizes(0)[1];
+  composed(c, n);
 }
 
-void trailing_norm_rule(const C& c, bool centre) {
-  const Tensor x = c.input(0);
-  const Tensor weight = optional_input(c, 1);
+template <bool kCentre> void trailing_norm_rule(const C& c) {
   const auto& a = c.get<NormAttrs>();
-  const bool bias = c.inputs() > 2 && c.needs(2);
   if (!c.create_graph()) {
-    const Outputs r = centre ? layer_norm_backward(c.grad(), x, weight, c.output(1), c.output(2), a)
-                             : rms_norm_backward(c.grad(), x, weight, c.output(1), a);
-    if (c.needs(0)) c.set(0, r[0]);
-    if (c.needs(1)) c.set(1, r[1]);
-    if (bias) c.set(2, cast(r[2], c.dtype(2)));
-    return;
+    const Tensor x = c.input(0);
+    const Tensor weight = c.optional_input(1);
+    if constexpr (kCentre) return set_all(c, layer_norm_backward(c.grad(), x, weight, c.output(1), c.output(2), a));
+    return set_all(c, rms_norm_backward(c.grad(), x, weight, c.output(1), a));
   }
-  Shape dims;
-  Shape lead;
-  for (int i = 0; i < x.ndim(); ++i) (i < x.ndim() - a.dims ? lead : dims).push_back(i);
-  const Normalized n = normalize(c.grad(), x, dims, a.eps, centre, weight);
-  const Tensor g = n.weight.defined() ? n.dy * n.weight : n.dy;
-  if (c.needs(0)) {
-    const Tensor dx =
-        centre ? normalized_dx(g, n.xh, n.invstd, dims, true) : n.invstd * (g - n.xh * mean(g * n.xh, dims, true));
-    c.set(0, cast(dx, c.dtype(0)));
+  Norm n{.centre = kCentre};
+  for (int i = 0; i < c.sizes(0).size(); ++i) {
+    const bool trailing = i >= c.sizes(0).size() - a.dims;
+    (trailing ? n.dims : n.others).push_back(i);
+    if (trailing) n.weight.push_back(c.sizes(0)[i]);
   }
-  const auto over_lead = [&](const Tensor& t) { return lead.empty() ? t : sum(t, lead); };
-  if (c.needs(1)) c.set(1, cast(over_lead(n.dy * n.xh), c.dtype(1)));
-  if (bias) c.set(2, cast(over_lead(n.dy), c.dtype(2)));
+  composed(c, n);
 }
-void layer_norm_rule(const C& c) { trailing_norm_rule(c, true); }
-void rms_norm_rule(const C& c) { trailing_norm_rule(c, false); }
 
 void softmax_rule(const C& c) {
   const int dim = c.get<DimAttrs>().dim;
   const Tensor y = c.output(0);
   if (!c.create_graph()) return c.set(0, softmax_backward(c.grad(), y, dim));
-  if (y.ndim() == 0) return c.set(0, c.grad() * (y - y));
   c.set(0, y * (c.grad() - sum(c.grad() * y, {dim}, true)));
 }
 void log_softmax_rule(const C& c) {
   const int dim = c.get<DimAttrs>().dim;
   const Tensor y = c.output(0);
   if (!c.create_graph()) return c.set(0, log_softmax_backward(c.grad(), y, dim));
-  if (y.ndim() == 0) return c.set(0, c.grad() * (y - y));
   c.set(0, c.grad() - exp(y) * sum(c.grad(), {dim}, true));
 }
 
@@ -120,34 +96,30 @@ void cross_entropy_rule(const C& c) {
   if (!c.create_graph()) return c.set(0, cross_entropy_backward(c.grad(), c.output(1), classes, a));
   const Tensor log_p = log_softmax(c.input(0), 1);
   const std::int64_t count = c.sizes(0)[1];
-  const DType d = log_p.dtype();
   const Tensor used = classes != a.ignore_index;
-  const Tensor hot = cast(one_hot(where(used, classes, 0), count), d);
-  const double smooth = a.label_smoothing;
-  const Tensor target = hot * (1 - smooth) + smooth / static_cast<double>(count);
-  Tensor per_row = c.grad();
-  if (a.reduction == static_cast<int>(Reduction::mean)) per_row = per_row / cast(sum(used), d);
-  const Tensor weight = cast(used, d) * per_row;
-  c.set(0, (exp(log_p) - target) * unsqueeze(weight, 1));
+  const Tensor hot = cast(one_hot(where(used, classes, 0), count), log_p.dtype());
+  const Tensor target = hot * (1 - a.label_smoothing) + a.label_smoothing / static_cast<double>(count);
+  const bool mean = a.reduction == static_cast<int>(Reduction::mean);
+  const Tensor per_row = mean ? c.grad() / cast(sum(used), log_p.dtype()) : c.grad();
+  c.set(0, (exp(log_p) - target) * unsqueeze(cast(used, log_p.dtype()) * per_row, 1));
 }
 
 }  // namespace
 
 void register_normalization_rules() {
-  const auto x_and = [](std::uint16_t more) { return static_cast<std::uint16_t>(in(0) | more); };
-  const std::uint16_t bn = x_and(static_cast<std::uint16_t>(in(1) | out(1) | out(2)));
-  set_rule(OpId::batch_norm, batch_norm_rule, {bn, bn, bn});
-  set_rule(OpId::layer_norm, layer_norm_rule, {bn, bn, bn});
-  const std::uint16_t rms = x_and(static_cast<std::uint16_t>(in(1) | out(1)));
-  set_rule(OpId::rms_norm, rms_norm_rule, {rms, rms});
-  set_rule(OpId::softmax, softmax_rule, {out(0)});
-  set_rule(OpId::log_softmax, log_softmax_rule, {out(0)});
-  set_rule(OpId::cross_entropy, cross_entropy_rule, {static_cast<std::uint16_t>(in(0) | in(1) | out(1))});
-  for (OpId op : {OpId::batch_norm_backward, OpId::layer_norm_backward, OpId::rms_norm_backward, OpId::softmax_backward,
-                  OpId::log_softmax_backward, OpId::cross_entropy_backward})
-    set_no_rule(op, "fused backward: under create_graph the composed form runs in its place");
-  for (OpId op : {OpId::mse_loss, OpId::l1_loss, OpId::bce_loss, OpId::bce_with_logits_loss})
-    set_no_rule(op, "composite: its parts have rules");
+  constexpr int kNorm = in(0) | in(1) | out(1) | out(2);
+  constexpr int kRms = in(0) | in(1) | out(1);
+  set_rule(OpId::batch_norm, {kNorm, kNorm, kNorm}, batch_norm_rule);
+  set_rule(OpId::layer_norm, {kNorm, kNorm, kNorm}, trailing_norm_rule<true>);
+  set_rule(OpId::rms_norm, {kRms, kRms}, trailing_norm_rule<false>);
+  set_rule(OpId::softmax, {out(0)}, softmax_rule);
+  set_rule(OpId::log_softmax, {out(0)}, log_softmax_rule);
+  set_rule(OpId::cross_entropy, {in(0) | in(1) | out(1)}, cross_entropy_rule);
+  set_no_rule({OpId::batch_norm_backward, OpId::layer_norm_backward, OpId::rms_norm_backward, OpId::softmax_backward,
+               OpId::log_softmax_backward, OpId::cross_entropy_backward},
+              "fused backward: under create_graph the composed form runs in its place");
+  set_no_rule({OpId::mse_loss, OpId::l1_loss, OpId::bce_loss, OpId::bce_with_logits_loss},
+              "composite: its parts have rules");
 }
 
 }  // namespace gradual

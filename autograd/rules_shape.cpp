@@ -1,0 +1,133 @@
+// Backward rules of what changes shapes: reductions, views and movement.
+#include <cmath>
+
+#include "../core/ops.h"
+#include "rule.h"
+
+namespace gradual {
+namespace {
+
+using C = RuleContext;
+
+// `t`, a reduced tensor, with the dims it lost back as size 1.
+Tensor keep_dims(const C& c, const Tensor& t) {
+  const auto& a = c.get<ReduceAttrs>();
+  if (a.keepdim) return t;
+  Shape sizes = c.sizes(0);
+  for (int i = 0; i < sizes.size(); ++i)
+    if (a.dims >> i & 1) sizes[i] = 1;
+  return reshape(t, sizes);
+}
+Tensor spread(const C& c, const Tensor& t) { return expand(keep_dims(c, t), c.sizes(0)); }
+
+// Empty for a 0-d input alone, where it means all dims to every reduction.
+Shape reduced_dims(const C& c) {
+  Shape dims;
+  for (int i = 0; i < c.sizes(0).size(); ++i)
+    if (c.get<ReduceAttrs>().dims >> i & 1) dims.push_back(i);
+  return dims;
+}
+double reduced_count(const C& c) {
+  double n = 1;
+  for (std::int64_t dim : reduced_dims(c)) n *= static_cast<double>(c.sizes(0)[static_cast<int>(dim)]);
+  return n;
+}
+// 1 / their number at the elements that `hit` marks, else 0: equal extremes share the gradient, as in PyTorch's amax.
+Tensor share(const C& c, const Tensor& hit) {
+  const Tensor marks = cast(hit, c.grad().dtype());
+  return marks / sum(marks, reduced_dims(c), true);
+}
+void extreme(const C& c) { c.set(0, keep_dims(c, c.grad()) * share(c, c.input(0) == keep_dims(c, c.output(0)))); }
+
+// d |x|_p = sign(x) (|x| / norm)^(p-1), 0 where the norm is 0.
+Tensor norm_slope(const C& c, const Tensor& x, double p) {
+  if (p == 0) return x * 0;
+  if (p == 1) return sign(x);
+  const Tensor n = keep_dims(c, c.output(0));
+  if (std::isinf(p)) return sign(x) * share(c, abs(x) == n);
+  const Tensor safe = where(n == 0, 1, n);
+  return p == 2 ? x / safe : sign(x) * pow(abs(x) / safe, p - 1);
+}
+
+void register_reductions() {
+  set_rule(OpId::sum, {}, [](const C& c) { c.set(0, spread(c, c.grad())); });
+  set_rule(OpId::mean, {}, [](const C& c) { c.set(0, spread(c, c.grad() / reduced_count(c))); });
+  set_rule(OpId::var, {in(0)}, [](const C& c) {  // 2 (x - mean) / (n - correction)
+    const Tensor centred = c.input(0) - mean(c.input(0), reduced_dims(c), true);
+    c.set(0, keep_dims(c, c.grad()) * (centred * (2 / (reduced_count(c) - c.get<ReduceAttrs>().value))));
+  });
+  set_rule(OpId::max, {in(0) | out(0)}, extreme);
+  set_rule(OpId::min, {in(0) | out(0)}, extreme);
+  set_rule(OpId::logsumexp, {in(0) | out(0)},
+           [](const C& c) { c.set(0, keep_dims(c, c.grad()) * exp(c.input(0) - keep_dims(c, c.output(0)))); });
+  set_rule(OpId::norm, {in(0) | out(0)}, [](const C& c) {
+    c.set(0, keep_dims(c, c.grad()) * norm_slope(c, c.input(0), c.get<ReduceAttrs>().value));
+  });
+}
+
+void permute_rule(const C& c) {
+  const Shape& dims = c.get<ShapeAttrs>().shape;
+  Shape inverse = dims;
+  for (int i = 0; i < dims.size(); ++i) inverse[static_cast<int>(dims[i])] = i;
+  c.set(0, permute(c.grad(), inverse));
+}
+void cat_rule(const C& c) {
+  const int dim = c.get<DimAttrs>().dim;
+  std::int64_t start = 0;
+  for (int i = 0; i < c.inputs(); ++i) {
+    const std::int64_t n = c.sizes(i)[dim];
+    if (c.needs(i)) c.set(i, narrow(c.grad(), dim, start, n));
+    start += n;
+  }
+}
+void scatter_add_rule(const C& c) {
+  c.set(0, c.grad());
+  if (!c.needs(2)) return;
+  // src may be larger than the index: what no index names gets no gradient.
+  const Tensor g = gather(c.grad(), c.get<IndexAttrs>().dim, c.input(1));
+  Shape before = Shape::filled(g.ndim(), 0);
+  Shape after = before;
+  for (int i = 0; i < g.ndim(); ++i) after[i] = c.sizes(2)[i] - g.sizes()[i];
+  c.set(2, g.sizes() == c.sizes(2) ? g : pad(g, before, after));
+}
+void pad_rule(const C& c) {
+  Tensor g = c.grad();
+  for (int i = 0; i < g.ndim(); ++i) g = narrow(g, i, c.get<PadAttrs>().before[i], c.sizes(0)[i]);
+  c.set(0, g);
+}
+
+void register_movement() {
+  set_rule(OpId::view, {}, [](const C& c) { c.set(0, reshape(c.grad(), c.sizes(0))); });
+  set_rule(OpId::permute, {}, permute_rule);
+  set_rule(OpId::expand, {}, [](const C& c) { c.set(0, c.grad()); });
+  set_rule(OpId::slice, {}, [](const C& c) { c.set(0, slice_backward(c.grad(), c.get<SliceAttrs>())); });
+  set_rule(OpId::slice_backward, {}, [](const C& c) {
+    const auto& a = c.get<SliceAttrs>();
+    c.set(0, slice(c.grad(), a.dim, {a.start, a.stop, a.step}));
+  });
+  set_rule(OpId::cat, {}, cat_rule);
+  set_rule(OpId::gather, {in(1)}, [](const C& c) {
+    const Tensor zero = zeros(c.sizes(0), {.dtype = c.dtype(0), .device = c.grad().device()});
+    c.set(0, scatter_add(zero, c.get<IndexAttrs>().dim, c.input(1), c.grad()));
+  });
+  set_rule(OpId::scatter_add, {0, 0, in(1)}, scatter_add_rule);
+  set_rule(OpId::index_select, {in(1)}, [](const C& c) {
+    const int dim = c.get<IndexAttrs>().dim;
+    c.set(0, index_add(c.grad(), dim, c.input(1), c.sizes(0)[dim]));
+  });
+  set_rule(OpId::index_add, {in(1)},
+           [](const C& c) { c.set(0, index_select(c.grad(), c.get<IndexAttrs>().dim, c.input(1))); });
+  set_rule(OpId::pad, {}, pad_rule);
+  set_rule(OpId::tril, {}, [](const C& c) { c.set(0, tril(c.grad(), c.get<TrilAttrs>().diagonal)); });
+}
+
+}  // namespace
+
+void register_shape_rules() {
+  register_reductions();
+  register_movement();
+  set_no_rule({OpId::argmax, OpId::argmin, OpId::one_hot}, "an integer result");
+  set_no_rule({OpId::embedding}, "composite: its parts have rules");
+}
+
+}  // namespace gradual
