@@ -1,29 +1,24 @@
 #include "memory.h"
 
+#include <fmt/format.h>
 #include <unistd.h>
 
 #include <atomic>
-#include <cstdio>
 #include <cstdlib>
-#include <cstring>
 #include <mutex>
-#include <new>
+#include <string_view>
 #include <vector>
 
 #include "error.h"
 
-#if defined(__SANITIZE_ADDRESS__)
-#define GRADUAL_NO_CACHE 1
-#elif defined(__has_feature)
-#if __has_feature(address_sanitizer)
-#define GRADUAL_NO_CACHE 1
-#endif
+#ifndef __has_feature  // g++
+#define __has_feature(x) 0
 #endif
 
 namespace gradual {
 namespace {
 
-#ifdef GRADUAL_NO_CACHE
+#if defined(__SANITIZE_ADDRESS__) || __has_feature(address_sanitizer)
 constexpr bool kCache = false;  // so that the sanitizer sees every use after free
 #else
 constexpr bool kCache = true;
@@ -38,11 +33,10 @@ struct Account {
     std::int64_t seen = peak.load(std::memory_order_relaxed);
     while (before + high > seen && !peak.compare_exchange_weak(seen, before + high, std::memory_order_relaxed)) {}
   }
-  void reset() { peak.store(current.load()); }
 };
 constexpr int kTotal = kCategories;
-Account accounts[kCategories + 1];  // the last one is the total
-std::atomic<std::int64_t> limit{0};
+Account accounts[kCategories + 1];   // the last one is the total
+std::atomic<std::int64_t> limit{0};  // 0: the machine's memory
 
 // Each thread gathers small changes before it touches the accounts: a locked instruction costs as much as a small op.
 // With one thread figures stay exact, peaks too; each further thread may hold back up to kHeldBack bytes.
@@ -85,91 +79,85 @@ std::size_t class_bytes(int c) {
   return (raw + 63) & ~std::size_t{63};
 }
 
-struct FreeBlock {
-  FreeBlock* next;
-};
-
-constexpr int kSmallClasses = 40;                           // up to 64 KiB: cached per thread
-constexpr std::size_t kThreadBytes = std::size_t{4} << 20;  // a thread keeps at most this much
-constexpr int kObjectClasses = 12;                          // objects of up to 12 * 64 bytes
-
-struct GlobalCache {
-  std::mutex mutex;
+// Free blocks by size class.
+struct Cache {
   std::vector<void*> blocks[kClasses];
-};
-GlobalCache& global_cache() {
-  static auto* cache = new GlobalCache;  // never destroyed: tensors may outlive static objects
-  return *cache;
-}
-
-struct ThreadCache {
-  FreeBlock* blocks[kSmallClasses] = {};
-  FreeBlock* objects[kObjectClasses] = {};
   std::size_t bytes = 0;
-  void flush() {
-    for (auto* list : {blocks, objects}) {
-      const int n = list == blocks ? kSmallClasses : kObjectClasses;
-      for (int i = 0; i < n; ++i) {
-        while (FreeBlock* b = list[i]) {
-          list[i] = b->next;
-          std::free(b);
-        }
-      }
+
+  void* take(int c) {
+    if (blocks[c].empty()) return nullptr;
+    void* block = blocks[c].back();
+    blocks[c].pop_back();
+    bytes -= class_bytes(c);
+    return block;
+  }
+  void put(int c, void* block) {
+    blocks[c].push_back(block);
+    bytes += class_bytes(c);
+  }
+  void clear() {
+    for (auto& list : blocks) {
+      for (void* block : list) std::free(block);
+      list.clear();
     }
     bytes = 0;
   }
 };
-// A plain pointer needs no guard on the hot path; the owner object frees it when the thread ends.
-thread_local ThreadCache* thread_cache = nullptr;
-thread_local bool thread_ended = false;
-struct ThreadCacheOwner {
-  ThreadCache cache;
-  ~ThreadCacheOwner() {
-    thread_cache = nullptr;
-    thread_ended = true;
-    cache.flush();
-    flush_accounts();
-  }
-};
-ThreadCache* make_thread_cache() {
-  if (thread_ended) return nullptr;
-  thread_local ThreadCacheOwner owner;  // without a cache too: the thread's accounts are handed over when it ends
-  return kCache ? thread_cache = &owner.cache : nullptr;
-}
-inline ThreadCache* cache_of_thread() { return thread_cache ? thread_cache : make_thread_cache(); }
 
-void* system_allocate(std::size_t bytes) { return std::aligned_alloc(64, (bytes + 63) & ~std::size_t{63}); }
+struct SharedCache : Cache {
+  std::mutex mutex;
+};
+SharedCache& shared_cache() {
+  static auto* cache = new SharedCache;  // never destroyed: tensors may outlive static objects
+  return *cache;
+}
+
+constexpr int kSmallClasses = 40;                                        // up to 64 KiB: cached per thread
+constexpr std::size_t kThreadBytes = kCache ? std::size_t{4} << 20 : 0;  // a thread keeps at most this much
+
+// A plain pointer needs no guard on the hot path; the owner behind it gives all back when the thread ends.
+thread_local Cache* thread_cache = nullptr;
+thread_local bool thread_ended = false;
+Cache* make_thread_cache() {
+  struct Owner {
+    Cache cache;
+    ~Owner() {
+      thread_cache = nullptr;
+      thread_ended = true;
+      cache.clear();
+      flush_accounts();
+    }
+  };
+  if (thread_ended) return nullptr;
+  thread_local Owner owner;
+  return thread_cache = &owner.cache;
+}
+inline Cache* cache_of_thread() { return thread_cache ? thread_cache : make_thread_cache(); }
 
 std::int64_t memory_limit() {
-  std::int64_t l = limit.load(std::memory_order_relaxed);
-  if (l == 0) {
-    l = static_cast<std::int64_t>(sysconf(_SC_PHYS_PAGES)) * sysconf(_SC_PAGE_SIZE);
-    limit.store(l);
-  }
-  return l;
+  static const std::int64_t physical = std::int64_t{sysconf(_SC_PHYS_PAGES)} * sysconf(_SC_PAGE_SIZE);
+  const std::int64_t set = limit.load(std::memory_order_relaxed);
+  return set ? set : physical;
 }
 
-std::string human(std::int64_t bytes) {
-  static const char* const kUnits[] = {"B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB"};
-  auto v = static_cast<double>(bytes);
-  int u = 0;
-  while (v >= 1024 && u < 6) v /= 1024, ++u;
-  char text[48];
-  std::snprintf(text, sizeof text, u == 0 ? "%.0f %s" : "%.2f %s", v, kUnits[u]);
-  return text;
+std::string human(auto bytes) {
+  constexpr std::string_view kUnits[] = {"B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB"};
+  auto value = static_cast<double>(bytes);
+  std::size_t unit = 0;
+  for (; value >= 1024; value /= 1024) ++unit;
+  return fmt::format("{:.{}f} {}", value, unit == 0 ? 0 : 2, kUnits[unit]);
 }
 
 [[noreturn]] void fail_allocation(std::size_t bytes) {
-  fail("out of memory: asked for " + human(static_cast<std::int64_t>(bytes)) + " (" + std::to_string(bytes) +
-       " bytes); in use " + human(accounts[kTotal].current.load()) + " of " + human(memory_limit()) + " allowed\n" +
-       memory_summary());
+  fail(fmt::format("out of memory: asked for {} ({} bytes); in use {} of {} allowed\n{}", human(bytes), bytes,
+                   human(accounts[kTotal].current.load()), human(memory_limit()), memory_summary()));
 }
 
 }  // namespace
 
 const char* name(Category category) {
-  static const char* const kNames[kCategories] = {"parameters", "masters",     "casts",    "gradients",
-                                                  "optimizer",  "activations", "workspace"};
+  constexpr const char* kNames[kCategories] = {"parameters", "masters",     "casts",    "gradients",
+                                               "optimizer",  "activations", "workspace"};
   return kNames[static_cast<int>(category)];
 }
 
@@ -177,27 +165,27 @@ MemoryStats memory_stats(Device device) {
   MemoryStats s;
   if (!device.is_cpu()) return s;
   flush_accounts();
-  for (int i = 0; i < kCategories; ++i)
-    s.by_category[static_cast<std::size_t>(i)] = {accounts[i].current.load(), accounts[i].peak.load()};
-  s.total = {accounts[kTotal].current.load(), accounts[kTotal].peak.load()};
+  for (int i = 0; i <= kCategories; ++i) {
+    auto& entry = i == kTotal ? s.total : s.by_category[static_cast<std::size_t>(i)];
+    entry = {accounts[i].current.load(), accounts[i].peak.load()};
+  }
   return s;
 }
 
 void reset_peak_memory(Device device) {
   if (!device.is_cpu()) return;
   flush_accounts();
-  for (Account& a : accounts) a.reset();
+  for (Account& a : accounts) a.peak.store(a.current.load());
 }
 
 std::string memory_summary(Device device) {
   const MemoryStats s = memory_stats(device);
   std::string text = "memory on " + to_string(device) + "        current         peak\n";
-  char line[96];
   for (int i = 0; i <= kCategories; ++i) {
-    const auto& e = i < kCategories ? s.by_category[static_cast<std::size_t>(i)] : s.total;
-    std::snprintf(line, sizeof line, "  %-12s %14s %12s\n", i < kCategories ? name(static_cast<Category>(i)) : "total",
-                  human(e.current).c_str(), human(e.peak).c_str());
-    text += line;
+    const auto category = static_cast<Category>(i);
+    const auto& [current, peak] = i == kTotal ? s.total : s[category];
+    text +=
+        fmt::format("  {:<12} {:>14} {:>12}\n", i == kTotal ? "total" : name(category), human(current), human(peak));
   }
   return text;
 }
@@ -209,13 +197,10 @@ Category current_category() { return category_now; }
 void set_memory_limit(std::int64_t bytes) { limit.store(bytes); }
 
 void empty_cache() {
-  if (ThreadCache* cache = cache_of_thread()) cache->flush();
-  GlobalCache& global = global_cache();
-  const std::lock_guard lock(global.mutex);
-  for (auto& list : global.blocks) {
-    for (void* b : list) std::free(b);
-    list.clear();
-  }
+  if (Cache* cache = cache_of_thread()) cache->clear();
+  SharedCache& shared = shared_cache();
+  const std::lock_guard lock(shared.mutex);
+  shared.clear();
 }
 
 namespace memory {
@@ -223,31 +208,21 @@ namespace memory {
 void* allocate(std::size_t bytes) {
   if (bytes == 0) return nullptr;
   const int c = class_of(bytes);
-  if (c < kSmallClasses) {
-    if (ThreadCache* cache = cache_of_thread()) {
-      if (FreeBlock* b = cache->blocks[c]) {
-        cache->blocks[c] = b->next;
-        cache->bytes -= class_bytes(c);
-        return b;
-      }
-    }
+  if (Cache* cache = c < kSmallClasses ? cache_of_thread() : nullptr)
+    if (void* block = cache->take(c)) return block;
+  const std::int64_t room = memory_limit() - accounts[kTotal].current.load(std::memory_order_relaxed);
+  if (room < 0 || bytes > static_cast<std::size_t>(room)) fail_allocation(bytes);
+  if (c >= kSmallClasses) {
+    SharedCache& shared = shared_cache();
+    const std::lock_guard lock(shared.mutex);
+    if (void* block = shared.take(c)) return block;
   }
-  if (static_cast<std::int64_t>(bytes) < 0 ||
-      static_cast<std::int64_t>(bytes) > memory_limit() - accounts[kTotal].current.load(std::memory_order_relaxed))
-    fail_allocation(bytes);
-  if (c >= kSmallClasses && kCache) {
-    GlobalCache& global = global_cache();
-    const std::lock_guard lock(global.mutex);
-    if (auto& list = global.blocks[c]; !list.empty()) {
-      void* b = list.back();
-      list.pop_back();
-      return b;
-    }
-  }
-  void* block = system_allocate(kCache ? class_bytes(c) : bytes);
-  if (!block && kCache) {
+  // Without caches a block has its own size, so that the sanitizer sees what reads past it.
+  const std::size_t size = kCache ? class_bytes(c) : (bytes + 63) & ~std::size_t{63};
+  void* block = std::aligned_alloc(64, size);
+  if (!block) {
     empty_cache();
-    block = system_allocate(class_bytes(c));
+    block = std::aligned_alloc(64, size);
   }
   if (!block) fail_allocation(bytes);
   return block;
@@ -257,19 +232,12 @@ void free(void* block, std::size_t bytes) noexcept {
   if (!block) return;
   const int c = class_of(bytes);
   if (c < kSmallClasses) {
-    ThreadCache* cache = cache_of_thread();
-    if (cache && cache->bytes < kThreadBytes) {
-      auto* b = static_cast<FreeBlock*>(block);
-      b->next = cache->blocks[c];
-      cache->blocks[c] = b;
-      cache->bytes += class_bytes(c);
-      return;
-    }
+    Cache* cache = cache_of_thread();
+    if (cache && cache->bytes < kThreadBytes) return cache->put(c, block);
   } else if (kCache) {
-    GlobalCache& global = global_cache();
-    const std::lock_guard lock(global.mutex);
-    global.blocks[c].push_back(block);
-    return;
+    SharedCache& shared = shared_cache();
+    const std::lock_guard lock(shared.mutex);
+    return shared.put(c, block);
   }
   std::free(block);
 }
@@ -286,31 +254,8 @@ void move(Category from, Category to, std::int64_t bytes) noexcept {
   if (thread_ended) flush_accounts();
 }
 
-void* allocate_object(std::size_t bytes) {
-  const std::size_t c = (bytes + 63) / 64 - 1;
-  ThreadCache* cache = c < kObjectClasses ? cache_of_thread() : nullptr;
-  if (cache) {
-    if (FreeBlock* b = cache->objects[c]) {
-      cache->objects[c] = b->next;
-      return b;
-    }
-  }
-  void* p = system_allocate(bytes);
-  if (!p) throw std::bad_alloc();
-  return p;
-}
-
-void free_object(void* object, std::size_t bytes) noexcept {
-  const std::size_t c = (bytes + 63) / 64 - 1;
-  ThreadCache* cache = c < kObjectClasses ? cache_of_thread() : nullptr;
-  if (!cache) {
-    std::free(object);
-    return;
-  }
-  auto* b = static_cast<FreeBlock*>(object);
-  b->next = cache->objects[c];
-  cache->objects[c] = b;
-}
+void* allocate_object(std::size_t bytes) { return allocate(bytes); }
+void free_object(void* object, std::size_t bytes) noexcept { free(object, bytes); }
 
 }  // namespace memory
 

@@ -55,25 +55,24 @@ Ref<Storage> Storage::wrap(void* data, std::size_t bytes, std::function<void()> 
 }
 
 void Storage::destroy(Storage* s) {
-  if (s->deleter) {
-    if (*s->deleter) (*s->deleter)();
-  } else {
-    const Category counted = s->saved.load(std::memory_order_relaxed) > 0 && s->category == Category::workspace
-                                 ? Category::activations
-                                 : s->category;
-    memory::count(counted, -static_cast<std::int64_t>(s->bytes));
+  if (!s->deleter) {
+    memory::count(s->counted(), -static_cast<std::int64_t>(s->bytes));
     memory::free(s->data, s->bytes);
+  } else if (*s->deleter) {
+    (*s->deleter)();
   }
   delete s;
 }
 
+Category Storage::counted() const {
+  return category == Category::workspace && saved.load(std::memory_order_relaxed) > 0 ? Category::activations
+                                                                                      : category;
+}
+
 void Storage::set_category(Category to) {
-  if (deleter || to == category) return;
-  const bool counted_as_saved = saved.load() > 0 && category == Category::workspace;
-  memory::move(counted_as_saved ? Category::activations : category, to, static_cast<std::int64_t>(bytes));
+  const Category before = counted();
   category = to;
-  if (to == Category::workspace && saved.load() > 0)
-    memory::move(Category::workspace, Category::activations, static_cast<std::int64_t>(bytes));
+  if (!deleter) memory::move(before, counted(), static_cast<std::int64_t>(bytes));
 }
 
 void Storage::add_saved() {

@@ -29,7 +29,8 @@ struct Storage : Pooled<Storage> {
   static Ref<Storage> wrap(void* data, std::size_t bytes, std::function<void()> deleter);
   static void destroy(Storage* s);
 
-  void set_category(Category to);  // moves its bytes in the accounts
+  Category counted() const;        // where its bytes are in the accounts
+  void set_category(Category to);  // moves them
   void add_saved();                // counted under activations while any node keeps it
   void remove_saved();
 };
