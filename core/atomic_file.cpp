@@ -1,60 +1,45 @@
 #include "atomic_file.h"
 
 #include <fcntl.h>
-#include <sys/stat.h>
+#include <fmt/format.h>
 #include <unistd.h>
 
 #include <atomic>
 #include <cerrno>
-#include <cstdlib>
 #include <cstring>
-#include <memory>
+#include <filesystem>
 
 #include "error.h"
 
 namespace gradual {
-namespace {
 
-std::string folder_of(const std::string& path) {
-  const std::size_t slash = path.rfind('/');
-  if (slash == std::string::npos) return ".";
-  return slash == 0 ? "/" : path.substr(0, slash);
+namespace fs = std::filesystem;
+
+void AtomicFile::fail_with(const std::string& what) const {
+  const char* why = std::strerror(errno);
+  fail(fmt::format("cannot write \"{}\": {}: {}", path_, what, why));
 }
 
-std::string follow_links(const std::string& path) {
-  const std::unique_ptr<char, decltype(&std::free)> real(realpath(path.c_str(), nullptr), &std::free);
-  return real ? std::string(real.get()) : path;
-}
-
-// Short, so that a long name of the file itself does not make one that is too long.
-std::string temporary_name(const std::string& target) {
+AtomicFile::AtomicFile(const std::string& path) : path_(path), target_(path) {
+  std::error_code ignored;
+  if (const fs::path real = fs::canonical(path, ignored); !real.empty()) target_ = real;
+  const fs::file_status status = fs::status(target_, ignored);
+  if (fs::exists(status) && !fs::is_regular_file(status))
+    fail("cannot write \"" + path_ + "\": it is " + (fs::is_directory(status) ? "a folder" : "no regular file"));
+  folder_ = fs::path(target_).parent_path();
+  if (folder_.empty()) folder_ = ".";
+  // A short name, so that a long one of the file itself does not make one that is too long. It may be left over from
+  // a killed process that had our number.
   static std::atomic<unsigned> count{0};
-  return folder_of(target) + "/.gradual-" + std::to_string(getpid()) + "-" + std::to_string(count++) + ".tmp";
-}
-
-}  // namespace
-
-void AtomicFile::fail_with(const char* what) const {
-  const int error = errno;
-  fail("cannot write \"" + path_ + "\": " + what + ": " + std::strerror(error));
-}
-
-AtomicFile::AtomicFile(const std::string& path) : path_(path), target_(follow_links(path)) {
-  struct stat status {};
-  const bool exists = stat(target_.c_str(), &status) == 0;
-  if (exists && !S_ISREG(status.st_mode))
-    fail("cannot write \"" + path_ + "\": it is " + (S_ISDIR(status.st_mode) ? "a folder" : "no regular file"));
-  // The name may be left over from a killed process that had our number.
-  for (int attempt = 0; attempt < 100 && descriptor_ < 0; ++attempt) {
-    temporary_ = temporary_name(target_);
+  do {
+    temporary_ = fmt::format("{}/.gradual-{}-{}.tmp", folder_, getpid(), count++);
     descriptor_ = open(temporary_.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
-    if (descriptor_ < 0 && errno != EEXIST) break;
-  }
+  } while (descriptor_ < 0 && errno == EEXIST);
   if (descriptor_ < 0) {
     temporary_.clear();
-    fail_with(("a temporary file in \"" + folder_of(target_) + "\"").c_str());
+    fail_with("a temporary file in \"" + folder_ + "\"");
   }
-  if (exists) static_cast<void>(fchmod(descriptor_, status.st_mode & 07777));  // as it was, where we may
+  if (fs::exists(status)) fs::permissions(temporary_, status.permissions(), ignored);  // as it was, where we may
 }
 
 AtomicFile::~AtomicFile() {
@@ -82,7 +67,7 @@ void AtomicFile::commit() {
   temporary_.clear();
   // The new name itself must reach the disk. Not every file system lets a folder be synchronised; the file is
   // complete in any case.
-  const int folder = open(folder_of(target_).c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+  const int folder = open(folder_.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
   if (folder < 0) return;
   static_cast<void>(fsync(folder));
   close(folder);

@@ -24,10 +24,11 @@ class AtomicFile {
   void commit();
 
  private:
-  [[noreturn]] void fail_with(const char* what) const;
+  [[noreturn]] void fail_with(const std::string& what) const;
 
   std::string path_;       // as the user wrote it
   std::string target_;     // with symbolic links followed
+  std::string folder_;     // that of the target
   std::string temporary_;  // empty once it is gone
   int descriptor_ = -1;
 };

@@ -1,5 +1,6 @@
 #include "checkpoint.h"
 
+#include <fmt/format.h>
 #include <zlib.h>
 
 #include <algorithm>
@@ -12,6 +13,7 @@
 #include <nlohmann/json.hpp>
 
 #include "input_file.h"
+#include "nearest.h"
 #include "safetensors.h"
 
 // In the file's metadata: "gradual.checkpoint" the version, "gradual.values" a JSON list that has for each part
@@ -29,7 +31,7 @@ constexpr const char* kCrcKey = "gradual.crc32";
 template <class T> T parse_number(std::string_view text) {
   T value{};
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
-  if (error != std::errc() || end != text.data() + text.size()) fail("\"" + std::string(text) + "\" is no number");
+  if (error != std::errc() || end != text.data() + text.size()) fail(fmt::format("\"{}\" is no number", text));
   return value;
 }
 
@@ -41,8 +43,7 @@ std::pair<const char*, std::string> write_value(const StateValue& value) {
   if (const auto* s = std::get_if<std::string>(&value)) return {"text", *s};
   const double d = std::get<double>(value);
   if (!std::isfinite(d)) return {"f64 bits", std::to_string(std::bit_cast<std::uint64_t>(d))};
-  char buffer[32];
-  return {"f64", {buffer, std::to_chars(buffer, buffer + sizeof buffer, d).ptr}};
+  return {"f64", fmt::format("{}", d)};
 }
 
 StateValue read_value(const std::string& kind, const std::string& text) {
@@ -66,22 +67,19 @@ std::string checksum(const std::string& values, const StateDict& tensors) {
   return std::to_string(crc);
 }
 
-const std::string& metadata(const Safetensors& file, const char* key) {
-  const auto found = file.metadata.find(key);
-  if (found == file.metadata.end())
-    fail("no \"" + std::string(key) + "\" in its metadata; it is a safetensors file but no training checkpoint");
-  return found->second;
-}
-
 Checkpoint read(const Safetensors& file) {
-  const int version = parse_number<int>(metadata(file, kVersionKey));
+  const auto metadata = [&](const char* key) {
+    if (const auto found = file.metadata.find(key); found != file.metadata.end()) return found->second;
+    fail(fmt::format("no \"{}\" in its metadata; it is a safetensors file but no training checkpoint", key));
+  };
+  const int version = parse_number<int>(metadata(kVersionKey));
   if (version < 1 || version > kCheckpointVersion)
-    fail("its format version is " + std::to_string(version) + ", this library reads versions 1 to " +
-         std::to_string(kCheckpointVersion) + (version > 1 ? "; a newer one wrote it" : ""));
-  const std::string& values = metadata(file, kValuesKey);
-  const std::string& expected = metadata(file, kCrcKey);
+    fail(fmt::format("its format version is {}, this library reads versions 1 to {}{}", version, kCheckpointVersion,
+                     version > 1 ? "; a newer one wrote it" : ""));
+  const std::string values = metadata(kValuesKey);
+  const std::string expected = metadata(kCrcKey);
   if (const std::string found = checksum(values, file.tensors); found != expected)
-    fail("damaged: its checksum is " + found + ", it was written with " + expected);
+    fail(fmt::format("damaged: its checksum is {}, it was written with {}", found, expected));
   Checkpoint out;
   try {
     for (const Json& part : Json::parse(values)) {
@@ -98,16 +96,16 @@ Checkpoint read(const Safetensors& file) {
 }  // namespace
 
 bool Checkpoint::contains(std::string_view name) const {
-  return std::any_of(parts.begin(), parts.end(), [&](const auto& p) { return p.first == name; });
+  return std::ranges::find(parts, name, &CheckpointParts::value_type::first) != parts.end();
 }
 
 const StateDict& Checkpoint::part(std::string_view name) const {
-  std::string present;
+  std::vector<std::string> present;
   for (const auto& [part, state] : parts) {
     if (part == name) return state;
-    present += (present.empty() ? "" : ", ") + part;
+    present.push_back(part);
   }
-  fail("checkpoint: no part \"" + std::string(name) + "\"; it has " + (present.empty() ? "none" : present));
+  fail(fmt::format("checkpoint: no part \"{}\"; it has {}", name, present.empty() ? "none" : join(present)));
 }
 
 void save_checkpoint(const std::string& path, const CheckpointParts& parts) {
@@ -117,7 +115,7 @@ void save_checkpoint(const std::string& path, const CheckpointParts& parts) {
     std::set<std::string> seen;
     for (const auto& [name, state] : parts) {
       if (name.empty() || name.find('.') != std::string::npos || !seen.insert(name).second)
-        fail("a part is called \"" + name + "\"; each needs a name of its own without '.'");
+        fail(fmt::format("a part is called \"{}\"; each needs a name of its own without '.'", name));
       Json entries = Json::array();
       for (const auto& [key, value] : state) {
         const auto [kind, text] = write_value(value);

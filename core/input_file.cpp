@@ -1,7 +1,10 @@
 #include "input_file.h"
 
+#include <fmt/format.h>
 #include <sys/stat.h>
 
+#include <algorithm>
+#include <bit>
 #include <cerrno>
 #include <cstdio>
 #include <cstring>
@@ -21,6 +24,18 @@ std::string read_file(const std::string& path) {
   std::string bytes(static_cast<std::size_t>(status.st_size), '\0');
   if (std::fread(bytes.data(), 1, bytes.size(), file.get()) != bytes.size()) refuse("it changed while it was read");
   return bytes;
+}
+
+Tensor tensor_of_bytes(DType dtype, const Shape& sizes, std::string_view bytes) {
+  static_assert(std::endian::native == std::endian::little, "the bytes are copied as they are");
+  const std::size_t width = size_of(dtype);
+  if (bytes.size() % width != 0 || bytes.size() / width != static_cast<std::size_t>(numel(sizes)))
+    fail(fmt::format("{} {} does not take the {} bytes that are there", name(dtype), to_string(sizes), bytes.size()));
+  if (dtype == DType::bool_ && std::ranges::any_of(bytes, [](unsigned char b) { return b > 1; }))
+    fail("a bool's byte is neither 0 nor 1");
+  const Tensor t = empty(sizes, {.dtype = dtype});
+  if (!bytes.empty()) std::memcpy(t.raw(), bytes.data(), bytes.size());
+  return t;
 }
 
 }  // namespace gradual

@@ -1,17 +1,17 @@
 #include "npy.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
-#include <bit>
-#include <charconv>
 #include <cstring>
+
+#include <nlohmann/json.hpp>
 
 #include "atomic_file.h"
 #include "input_file.h"
 
 namespace gradual {
 namespace {
-
-static_assert(std::endian::native == std::endian::little, "the file's bytes are copied as they are");
 
 constexpr std::string_view kMagic = "\x93NUMPY";
 
@@ -25,135 +25,72 @@ constexpr Kind kKinds[] = {{DType::f64, "<f8"}, {DType::f32, "<f4"}, {DType::f16
 DType parse_descr(std::string_view descr) {
   for (const Kind& k : kKinds)
     if (k.descr == descr) return k.dtype;
-  const std::string found = "dtype '" + std::string(descr) + "'";
   if (descr.starts_with('>'))
-    fail(found + " is big-endian; write it as little-endian: a.astype('<" + std::string(descr.substr(1)) + "')");
+    fail(fmt::format("dtype '{}' is big-endian; write it as little-endian: a.astype('<{}')", descr, descr.substr(1)));
   if (descr.ends_with("V2") || descr.ends_with("V1"))
-    fail(found +
-         " is raw bytes, as ml_dtypes writes bfloat16 and 8-bit floats without saying which; "
-         "write float32 or a safetensors file");
-  fail(found + " is not read; allowed are <f8 <f4 <f2 <i8 <i4 |u1 |b1");
+    fail(
+        fmt::format("dtype '{}' is raw bytes, as ml_dtypes writes bfloat16 and 8-bit floats without saying which; "
+                    "write float32 or a safetensors file",
+                    descr));
+  fail(fmt::format("dtype '{}' is not read; allowed are <f8 <f4 <f2 <i8 <i4 |u1 |b1", descr));
 }
 
-// The header is the text of a Python dictionary with three known keys.
-struct Header {
-  std::string_view descr;
-  bool fortran_order = false;
-  Shape sizes;
-};
-
-struct Cursor {
-  std::string_view text;
-  std::size_t at = 0;
-
-  [[noreturn]] void refuse(const std::string& what) const {
-    fail("header, character " + std::to_string(at) + ": " + what);
+// The header is the text of a Python dictionary, which turns into JSON by a few replacements. Null where it does not.
+nlohmann::json parse_dictionary(std::string_view text) {
+  constexpr std::string_view kPython = "()'TF";
+  constexpr std::string_view kJson = "[]\"tf";
+  std::string json;
+  bool quoted = false;
+  for (const char c : text) {
+    quoted ^= c == '\'' || c == '"';
+    if (!quoted && (c == ')' || c == '}')) json.resize(json.find_last_not_of(" ,") + 1);  // a comma may end a list
+    const std::size_t at = quoted && c != '\'' ? std::string_view::npos : kPython.find(c);
+    json += at == std::string_view::npos ? c : kJson[at];
   }
-  bool take(std::string_view word) {  // skipping blanks
-    at = std::min(text.find_first_not_of(" \n", at), text.size());
-    if (!text.substr(at).starts_with(word)) return false;
-    at += word.size();
-    return true;
-  }
-  void expect(std::string_view word) {
-    if (!take(word)) refuse("expected " + std::string(word));
-  }
-  std::string_view string() {
-    const char* quote = take("'") ? "'" : "\"";
-    if (*quote == '"' && !take(quote)) refuse("expected a string; structured arrays are not read");
-    const std::size_t end = text.find(quote, at);
-    if (end == std::string_view::npos) refuse("a string does not end");
-    const std::string_view out = text.substr(at, end - at);
-    at = end + 1;
-    return out;
-  }
-  Shape sizes() {
-    Shape out;
-    expect("(");
-    while (!take(")")) {
-      std::int64_t size = 0;
-      const auto [end, error] = std::from_chars(text.data() + at, text.data() + text.size(), size);
-      if (error != std::errc()) refuse("expected a size");
-      out.push_back(size);
-      at = static_cast<std::size_t>(end - text.data());
-      if (!take(",")) {
-        expect(")");
-        break;
-      }
-    }
-    return out;
-  }
-};
-
-Header parse_header(std::string_view text) {
-  Cursor c{.text = text};
-  Header h;
-  std::string seen;  // the keys, sorted
-  c.expect("{");
-  while (!c.take("}")) {
-    const std::string_view key = c.string();
-    c.expect(":");
-    if (key == "descr") {
-      h.descr = c.string();
-    } else if (key == "fortran_order") {
-      h.fortran_order = c.take("True");
-      if (!h.fortran_order) c.expect("False");
-    } else if (key == "shape") {
-      h.sizes = c.sizes();
-    } else {
-      c.refuse("unknown key '" + std::string(key) + "'");
-    }
-    seen += key[0];
-    if (!c.take(",")) {
-      c.expect("}");
-      break;
-    }
-  }
-  std::sort(seen.begin(), seen.end());
-  if (seen != "dfs") c.refuse("it needs each of the keys descr, fortran_order and shape once");
-  c.take("");
-  if (c.at != text.size()) c.refuse("something follows the dictionary");
-  return h;
+  return nlohmann::json::parse(json, nullptr, false);
 }
 
 // The header's text; what follows it stays in `bytes`.
 std::string_view split_header(std::string_view& bytes) {
   if (!bytes.starts_with(kMagic)) fail("does not start with \"\\x93NUMPY\"; it is no .npy file");
-  if (bytes.size() < 12) fail("truncated: " + std::to_string(bytes.size()) + " bytes");
+  if (bytes.size() < 12) fail(fmt::format("truncated: {} bytes", bytes.size()));
   const int major = static_cast<unsigned char>(bytes[6]);
   const int minor = static_cast<unsigned char>(bytes[7]);
-  if ((major != 1 && major != 2) || minor != 0)
-    fail("version " + std::to_string(major) + "." + std::to_string(minor) + "; 1.0 and 2.0 are read");
+  if ((major != 1 && major != 2) || minor != 0) fail(fmt::format("version {}.{}; 1.0 and 2.0 are read", major, minor));
   const std::size_t width = major == 1 ? 2 : 4;
   std::uint32_t length = 0;
   std::memcpy(&length, bytes.data() + 8, width);
   bytes.remove_prefix(8 + width);
   if (length > bytes.size())
-    fail("truncated: a header of " + std::to_string(length) + " bytes, but only " + std::to_string(bytes.size()) +
-         " follow");
+    fail(fmt::format("truncated: a header of {} bytes, but only {} follow", length, bytes.size()));
   const std::string_view header = bytes.substr(0, length);
   bytes.remove_prefix(length);
   return header;
 }
 
 Tensor parse(std::string_view bytes) {
-  const Header h = parse_header(split_header(bytes));
-  const DType dtype = parse_descr(h.descr);
-  const std::size_t width = size_of(dtype);
-  if (bytes.size() % width != 0 || bytes.size() / width != static_cast<std::uint64_t>(numel(h.sizes)))
-    fail(std::string(name(dtype)) + " " + to_string(h.sizes) + " does not take the " + std::to_string(bytes.size()) +
-         " bytes that follow the header");
-  if (dtype == DType::bool_ && std::any_of(bytes.begin(), bytes.end(), [](unsigned char c) { return c > 1; }))
-    fail("a bool byte is neither 0 nor 1");
+  const std::string_view text = split_header(bytes);
+  const nlohmann::json header = parse_dictionary(text);
+  const auto refuse = [&](const char* what) { fail(fmt::format("header {}: {}", text.substr(0, 200), what)); };
+  if (!header.is_object()) refuse("it is no dictionary");
+  for (const char* key : {"descr", "fortran_order", "shape"})
+    if (!header.contains(key) || header.size() != 3)
+      refuse("it needs the keys descr, fortran_order and shape, no others");
+  if (!header["descr"].is_string()) refuse("descr is no string; structured arrays are not read");
+  if (!header["fortran_order"].is_boolean()) refuse("fortran_order is neither True nor False");
+  const auto is_size = [](const nlohmann::json& n) { return n.is_number_integer(); };
+  if (!header["shape"].is_array() || !std::ranges::all_of(header["shape"], is_size))
+    refuse("shape is no tuple of sizes");
 
-  Shape stored = h.sizes;
-  if (h.fortran_order) std::reverse(stored.begin(), stored.end());
-  const Tensor t = empty(stored, {.dtype = dtype});
-  if (!bytes.empty()) std::memcpy(t.raw(), bytes.data(), bytes.size());
-  if (!h.fortran_order) return t;
+  const DType dtype = parse_descr(header["descr"].get<std::string>());
+  const Shape sizes = header["shape"].get<std::vector<std::int64_t>>();
+  if (!header["fortran_order"]) return tensor_of_bytes(dtype, sizes, bytes);
+  Shape stored = sizes;
+  std::ranges::reverse(stored);
+  const Tensor t = tensor_of_bytes(dtype, stored, bytes);
   Shape strides = t.strides();
-  std::reverse(strides.begin(), strides.end());
-  return as_strided(t, h.sizes, strides, 0);
+  std::ranges::reverse(strides);
+  return as_strided(t, sizes, strides, 0);
 }
 
 }  // namespace
@@ -165,15 +102,14 @@ Tensor parse_npy(std::string_view bytes, const std::string& name) {
 Tensor load_npy(const std::string& path) { return parse_npy(read_file(path), path); }
 
 void save_npy(const std::string& path, const Tensor& tensor) {
-  const auto* kind =
-      std::find_if(std::begin(kKinds), std::end(kKinds), [&](const Kind& k) { return k.dtype == tensor.dtype(); });
+  const auto* kind = std::ranges::find(kKinds, tensor.dtype(), &Kind::dtype);
   if (kind == std::end(kKinds))
-    fail("save_npy: NumPy has no " + std::string(name(tensor.dtype())) +
-         "; f32 holds all its values: save_npy(path, t.to(DType::f32)), or write safetensors");
-  std::string header = "{'descr': '" + std::string(kind->descr) + "', 'fortran_order': False, 'shape': (";
-  const Shape& sizes = tensor.sizes();
-  for (int i = 0; i < sizes.size(); ++i) header += (i > 0 ? ", " : "") + std::to_string(sizes[i]);
-  header += sizes.size() == 1 ? ",), }" : "), }";
+    fail(
+        fmt::format("save_npy: NumPy has no {}; f32 holds all its values: save_npy(path, t.to(DType::f32)), or write "
+                    "safetensors",
+                    name(tensor.dtype())));
+  std::string header = fmt::format("{{'descr': '{}', 'fortran_order': False, 'shape': ({}{}), }}", kind->descr,
+                                   fmt::join(tensor.sizes(), ", "), tensor.ndim() == 1 ? "," : "");
   header.append(63 - (10 + header.size()) % 64, ' ');  // the data then starts at a multiple of 64
   header += '\n';
 

@@ -1,6 +1,7 @@
 #include "state_dict.h"
 
-#include <cstdio>
+#include <fmt/format.h>
+
 #include <optional>
 #include <utility>
 
@@ -9,28 +10,24 @@
 namespace gradual {
 namespace {
 
-[[noreturn]] void fail_missing(const std::string& name, const std::vector<StateDict::Entry>& entries) {
-  std::string message = "state_dict: no entry \"" + name + "\"";
-  if (entries.empty()) fail(message + "; the state dict is empty");
-  std::vector<std::string> names;
-  for (const auto& e : entries) names.push_back(e.name);
-  fail(message + " among " + std::to_string(entries.size()) + "; the nearest is \"" + nearest(name, names) + "\"");
+// The value as a T, or null; an integer also as the other kind of integer, where that holds it.
+template <class T> std::optional<T> as(const StateValue& value) {
+  if (const auto* t = std::get_if<T>(&value)) return *t;
+  if constexpr (std::integral<T>) {
+    if (const auto* i = std::get_if<std::int64_t>(&value); i && std::in_range<T>(*i)) return static_cast<T>(*i);
+    if (const auto* u = std::get_if<std::uint64_t>(&value); u && std::in_range<T>(*u)) return static_cast<T>(*u);
+  }
+  return std::nullopt;
 }
 
 [[noreturn]] void fail_kind(const std::string& name, const StateValue& found, const char* asked) {
   fail("state_dict: \"" + name + "\" is " + describe(found) + "; " + asked + " was asked for");
 }
 
-// The value as a T, where it is an integer that T holds.
-template <class T> std::optional<T> as_integer(const StateValue& v) {
-  if (const auto* i = std::get_if<std::int64_t>(&v); i && std::in_range<T>(*i)) return static_cast<T>(*i);
-  if (const auto* u = std::get_if<std::uint64_t>(&v); u && std::in_range<T>(*u)) return static_cast<T>(*u);
-  return std::nullopt;
-}
-
-bool fits_double(std::int64_t i) {
-  const std::uint64_t magnitude = i < 0 ? 0 - static_cast<std::uint64_t>(i) : static_cast<std::uint64_t>(i);
-  return magnitude <= std::uint64_t{1} << 53;
+template <class T> T get(const StateDict& state, const std::string& name, const char* asked) {
+  const StateValue& value = state.at(name);
+  if (const auto found = as<T>(value)) return *found;
+  fail_kind(name, value, asked);
 }
 
 }  // namespace
@@ -48,42 +45,35 @@ void StateDict::put(const std::string& name, StateValue value) {
 }
 
 const StateValue& StateDict::at(const std::string& name) const {
-  const auto place = places_.find(name);
-  if (place == places_.end()) fail_missing(name, entries_);
-  return entries_[place->second].value;
+  if (const auto place = places_.find(name); place != places_.end()) return entries_[place->second].value;
+  if (entries_.empty()) fail("state_dict: no entry \"" + name + "\"; the state dict is empty");
+  std::vector<std::string> names;
+  for (const Entry& e : entries_) names.push_back(e.name);
+  fail(fmt::format("state_dict: no entry \"{}\" among {}; the nearest is \"{}\"", name, names.size(),
+                   nearest(name, names)));
 }
 
 bool StateDict::contains(std::string_view name) const { return places_.contains(std::string(name)); }
 
-Tensor StateDict::tensor(const std::string& name) const {
-  const StateValue& v = at(name);
-  if (const auto* t = std::get_if<Tensor>(&v)) return *t;
-  fail_kind(name, v, "a tensor");
-}
+Tensor StateDict::tensor(const std::string& name) const { return get<Tensor>(*this, name, "a tensor"); }
 
 std::int64_t StateDict::integer(const std::string& name) const {
-  const StateValue& v = at(name);
-  if (const auto i = as_integer<std::int64_t>(v)) return *i;
-  fail_kind(name, v, "a signed 64-bit integer");
+  return get<std::int64_t>(*this, name, "a signed 64-bit integer");
 }
 
 std::uint64_t StateDict::natural(const std::string& name) const {
-  const StateValue& v = at(name);
-  if (const auto u = as_integer<std::uint64_t>(v)) return *u;
-  fail_kind(name, v, "an unsigned 64-bit integer");
+  return get<std::uint64_t>(*this, name, "an unsigned 64-bit integer");
 }
 
 double StateDict::real(const std::string& name) const {
-  const StateValue& v = at(name);
-  if (const auto* d = std::get_if<double>(&v)) return *d;
-  if (const auto i = as_integer<std::int64_t>(v); i && fits_double(*i)) return static_cast<double>(*i);
-  fail_kind(name, v, "a real number");
+  constexpr std::int64_t kExact = std::int64_t{1} << 53;
+  if (const auto i = as<std::int64_t>(at(name)); i && *i >= -kExact && *i <= kExact) return static_cast<double>(*i);
+  return get<double>(*this, name, "a real number");
 }
 
 const std::string& StateDict::text(const std::string& name) const {
-  const StateValue& v = at(name);
-  if (const auto* s = std::get_if<std::string>(&v)) return *s;
-  fail_kind(name, v, "a text");
+  if (const auto* s = std::get_if<std::string>(&at(name))) return *s;
+  fail_kind(name, at(name), "a text");
 }
 
 void StateDict::add(const std::string& prefix, const StateDict& other) {
@@ -103,13 +93,11 @@ StateDict StateDict::sub(const std::string& prefix) const {
 
 std::string describe(const StateValue& value) {
   if (const auto* t = std::get_if<Tensor>(&value))
-    return "a tensor " + std::string(name(t->dtype())) + " " + to_string(t->sizes());
-  if (const auto* i = std::get_if<std::int64_t>(&value)) return "the integer " + std::to_string(*i);
-  if (const auto* u = std::get_if<std::uint64_t>(&value)) return "the unsigned integer " + std::to_string(*u);
+    return fmt::format("a tensor {} {}", name(t->dtype()), to_string(t->sizes()));
+  if (const auto* i = std::get_if<std::int64_t>(&value)) return fmt::format("the integer {}", *i);
+  if (const auto* u = std::get_if<std::uint64_t>(&value)) return fmt::format("the unsigned integer {}", *u);
   if (const auto* s = std::get_if<std::string>(&value)) return "the text \"" + *s + "\"";
-  char buffer[40];
-  std::snprintf(buffer, sizeof buffer, "the number %.17g", std::get<double>(value));
-  return buffer;
+  return fmt::format("the number {}", std::get<double>(value));
 }
 
 StateDict state_dict(const Generator& generator) {

@@ -26,19 +26,17 @@ class StateDict {
 
   // A name that is present already gets the new value and keeps its place. Error for an empty name or an
   // undefined tensor.
-  void set(const std::string& name, const Tensor& value) { put(name, value); }
-  void set(const std::string& name, const std::string& value) { put(name, value); }
-  void set(const std::string& name, const char* value) { put(name, std::string(value)); }
-  void set(const std::string& name, std::signed_integral auto value) { put(name, std::int64_t{value}); }
-  void set(const std::string& name, std::unsigned_integral auto value) {
-    if constexpr (std::same_as<decltype(value), bool>) {
+  template <class T> void set(const std::string& name, const T& value) {
+    if constexpr (std::same_as<T, bool> || std::signed_integral<T>) {
       put(name, std::int64_t{value});
-    } else {
+    } else if constexpr (std::unsigned_integral<T>) {
       put(name, std::uint64_t{value});
+    } else if constexpr (std::floating_point<T>) {
+      put(name, double{value});
+    } else {
+      put(name, StateValue(value));
     }
   }
-  void set(const std::string& name, std::floating_point auto value) { put(name, double{value}); }
-  void set(const std::string& name, const StateValue& value) { put(name, value); }
 
   // Each throws Error where the name is missing (naming the nearest one present) or its value is of another
   // kind. integer and natural read both signed and unsigned values that they can hold; real reads integers too,
