@@ -1,94 +1,65 @@
 #include "csv.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <charconv>
 
+#include "../core/input_file.h"
 #include "gzip.h"
 
 namespace gradual::data {
 namespace {
 
-struct Place {
-  const std::string& file;
-  std::int64_t line = 1;
-  std::int64_t column = 1;
-
-  [[noreturn]] void refuse(const std::string& what) const {
-    fail("csv \"" + file + "\", line " + std::to_string(line) + ", column " + std::to_string(column) + ": " + what);
-  }
-};
-
-std::string_view trimmed(std::string_view text) {
-  const std::size_t begin = text.find_first_not_of(" \t");
-  if (begin == std::string_view::npos) return {};
-  return text.substr(begin, text.find_last_not_of(" \t") - begin + 1);
+// What is before the first `end`, without blanks around it; `rest` becomes what is after.
+std::string_view split_off(std::string_view& rest, char end) {
+  const std::size_t at = std::min(rest.find(end), rest.size());
+  std::string_view part = rest.substr(0, at);
+  rest.remove_prefix(std::min(at + 1, rest.size()));
+  part.remove_prefix(std::min(part.find_first_not_of(" \t"), part.size()));
+  return part.substr(0, part.find_last_not_of(" \t\r") + 1);
 }
 
-double parse_number(std::string_view field, const Place& place) {
-  if (field.empty()) place.refuse("empty, a number is needed");
-  std::string_view digits = field;
-  if (digits.starts_with('+') && !digits.starts_with("+-")) digits.remove_prefix(1);
+double parse_number(std::string_view field) {
+  if (field.empty()) fail("empty, a number is needed");
+  const std::string_view digits = field.substr(field.starts_with('+') && !field.starts_with("+-") ? 1 : 0);
   double value = 0;
   const auto [end, error] = std::from_chars(digits.data(), digits.data() + digits.size(), value);
   if (error == std::errc() && end == digits.data() + digits.size()) return value;
-  std::string message = "\"";
-  message.append(field.substr(0, 40));
-  message += error == std::errc::result_out_of_range ? "\" is out of f64's range" : "\" is not a number";
-  place.refuse(message);
-}
-
-// Calls each(field, place) for the line's fields; returns how many there were.
-template <class F> std::int64_t for_each_field(std::string_view line, char separator, Place place, F each) {
-  for (place.column = 1;; ++place.column) {
-    const std::size_t end = line.find(separator);
-    each(trimmed(line.substr(0, end)), place);
-    if (end == std::string_view::npos) return place.column;
-    line.remove_prefix(end + 1);
-  }
+  const bool too_large = error == std::errc::result_out_of_range;
+  fail(fmt::format("\"{}\" is {}", field.substr(0, 40), too_large ? "out of f64's range" : "not a number"));
 }
 
 }  // namespace
 
-Csv parse_csv(std::string_view text, const std::string& name, CsvOptions options) {
-  Csv out;
+Tensor parse_csv(std::string_view bytes, const std::string& name, std::int64_t columns) {
+  const std::string unpacked = gunzip_if_packed(bytes, name);
+  std::string_view text = unpacked;
   std::vector<double> values;
-  std::int64_t columns = options.columns;
   std::int64_t rows = 0;
   std::int64_t blank = 0;  // the first blank line, 0: none yet
-  Place place{.file = name};
-  for (; !text.empty(); ++place.line) {
-    const std::size_t end = std::min(text.find('\n'), text.size());
-    std::string_view line = text.substr(0, end);
-    text.remove_prefix(std::min(end + 1, text.size()));
-    if (line.ends_with('\r')) line.remove_suffix(1);
-    if (trimmed(line).empty()) {
-      if (blank == 0) blank = place.line;
-      continue;
-    }
-    if (blank != 0) Place{.file = name, .line = blank}.refuse("a blank line before the end");
-    const bool is_header = options.header && place.line == 1;
-    const std::int64_t count =
-        for_each_field(line, options.separator, place, [&](std::string_view field, const Place& at) {
-          if (columns > 0 && at.column > columns)
-            at.refuse("one too many; each line has " + std::to_string(columns) + " columns");
-          if (is_header) {
-            out.header.emplace_back(field);
-          } else {
-            values.push_back(parse_number(field, at));
-          }
-        });
-    place.column = count;
-    if (columns > 0 && count < columns)
-      place.refuse("the last of this line; each line has " + std::to_string(columns) + " columns");
-    columns = count;
-    place.column = 1;
-    rows += is_header ? 0 : 1;
+  for (std::int64_t line = 1; !text.empty(); ++line) {
+    std::string_view fields = split_off(text, '\n');
+    if (fields.empty() && blank == 0) blank = line;
+    if (fields.empty()) continue;
+    std::int64_t column = blank == 0 ? 0 : 1;
+    try {
+      if (blank != 0) line = blank, fail("a blank line before the end");
+      for (bool more = true; more;) {
+        ++column;
+        if (columns > 0 && column > columns) fail(fmt::format("one too many; each line has {} columns", columns));
+        more = fields.find(',') != std::string_view::npos;
+        values.push_back(parse_number(split_off(fields, ',')));
+      }
+      if (column < columns) fail(fmt::format("the last of this line; each line has {} columns", columns));
+    } catch (const Error& e) { fail(fmt::format("csv \"{}\", line {}, column {}: {}", name, line, column, e.what())); }
+    columns = column;
+    ++rows;
   }
-  if (columns == 0) fail("csv \"" + name + "\": it is empty");
-  out.values = from_data(values, {rows, columns}, {.dtype = DType::f64});
-  return out;
+  if (rows == 0) fail("csv \"" + name + "\": it is empty");
+  return from_data(values, {rows, columns}, {.dtype = DType::f64});
 }
 
-Csv read_csv(const std::string& path, CsvOptions options) { return parse_csv(read_maybe_gzip(path), path, options); }
+Tensor read_csv(const std::string& path, std::int64_t columns) { return parse_csv(read_file(path), path, columns); }
 
 }  // namespace gradual::data

@@ -3,27 +3,16 @@
 
 #include <string>
 #include <string_view>
-#include <vector>
 
 #include "../core/tensor.h"
 
 namespace gradual::data {
 
-struct CsvOptions {
-  char separator = ',';
-  bool header = false;       // the first line holds names
-  std::int64_t columns = 0;  // how many each line must have; 0: as many as the first
-};
-
-struct Csv {
-  std::vector<std::string> header;  // empty without one
-  Tensor values;                    // f64 [lines, columns]
-};
-
-// Plain or gzipped. Lines end with \n or \r\n, blank lines at the end are allowed, blanks around a number are skipped.
-// An Error names the file, line and column (both from 1): not a number, too few or too many columns.
-Csv read_csv(const std::string& path, CsvOptions options = {});
+// f64 [lines, columns], plain or gzipped; `columns` 0: as many as the first line has. Lines end with \n or \r\n, blank
+// lines at the end are allowed, blanks around a number are skipped. An Error names the file, line and column (both
+// from 1): not a number, too few or too many columns.
+Tensor read_csv(const std::string& path, std::int64_t columns = 0);
 // The same from memory; `name` stands for the file in messages.
-Csv parse_csv(std::string_view text, const std::string& name, CsvOptions options = {});
+Tensor parse_csv(std::string_view bytes, const std::string& name, std::int64_t columns = 0);
 
 }  // namespace gradual::data

@@ -1,5 +1,7 @@
 #include "data_loader.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <condition_variable>
 #include <deque>
@@ -15,138 +17,106 @@ namespace {
 constexpr std::uint64_t kOrderStream = std::uint64_t{1} << 62;
 constexpr std::uint64_t kFetchStream = std::uint64_t{1} << 63;
 
-struct Step {
-  std::int64_t epoch = 0;
-  std::int64_t position = 0;
-};
-
-// Makes any batch of any epoch. It is used by one thread at a time.
-class Maker {
- public:
-  Maker(std::int64_t samples, DataLoader::Fetch fetch, const DataLoaderOptions& options)
-      : samples_(samples), fetch_(std::move(fetch)), options_(options) {}
-
-  std::int64_t batches() const {
-    const std::int64_t extra = options_.drop_last ? 0 : options_.batch - 1;
-    return (samples_ + extra) / options_.batch;
-  }
-
-  Batch make(Step at) {
-    if (options_.shuffle && at.epoch != order_epoch_) {
-      Generator g;
-      g.set_state({.seed = options_.seed, .stream = kOrderStream + static_cast<std::uint64_t>(at.epoch)});
-      order_ = randperm(samples_, g).to_vector<std::int64_t>();
-      order_epoch_ = at.epoch;
-    }
-    std::vector<std::int64_t> indices;
-    const std::int64_t begin = at.position * options_.batch;
-    for (std::int64_t i = begin; i < std::min(begin + options_.batch, samples_); ++i)
-      indices.push_back(options_.shuffle ? order_[static_cast<std::size_t>(i)] : i);
-
-    Generator g;  // 2^20 streams for each batch
-    const auto number = static_cast<std::uint64_t>(at.epoch * batches() + at.position);
-    g.set_state({.seed = options_.seed, .stream = kFetchStream + (number << 20)});
-    const GeneratorScope scope(g);
-    return fetch_(indices);
-  }
-
- private:
-  std::int64_t samples_;
-  DataLoader::Fetch fetch_;
-  DataLoaderOptions options_;
-  std::vector<std::int64_t> order_;
-  std::int64_t order_epoch_ = -1;
-};
-
-// Makes batches ahead, from one step on and across the ends of epochs, and ends with the first exception.
+// Calls `make` ahead of time on a thread of its own, again and again until it throws.
 class Prefetcher {
  public:
-  Prefetcher(Maker& maker, Step from, int depth)
-      : maker_(maker), depth_(static_cast<std::size_t>(depth)), thread_([this, from] { run(from); }) {}
-  ~Prefetcher() {
-    {
-      const std::lock_guard lock(mutex_);
-      stop_ = true;
-    }
-    changed_.notify_all();
-    thread_.join();
-  }
-  Prefetcher(const Prefetcher&) = delete;
-  Prefetcher& operator=(const Prefetcher&) = delete;
+  Prefetcher(std::function<Batch()> make, int depth)
+      : make_(std::move(make)),
+        depth_(static_cast<std::size_t>(depth)),
+        thread_([this](std::stop_token s) { run(s); }) {}
 
+  // The next batch, or what was thrown instead.
   Batch take() {
     std::unique_lock lock(mutex_);
-    changed_.wait(lock, [&] { return !ready_.empty() || error_; });
-    if (ready_.empty()) std::rethrow_exception(error_);
-    Batch batch = std::move(ready_.front());
+    changed_.wait(lock, [&] { return !ready_.empty(); });
+    auto [batch, error] = std::move(ready_.front());
     ready_.pop_front();
-    lock.unlock();
     changed_.notify_all();
+    if (error) std::rethrow_exception(error);
     return batch;
   }
 
  private:
-  void run(Step at) {
-    while (true) {
-      {
-        std::unique_lock lock(mutex_);
-        changed_.wait(lock, [&] { return ready_.size() < depth_ || stop_; });
-        if (stop_) return;
-      }
-      Batch batch;
-      std::exception_ptr error;
+  void run(std::stop_token stop) {
+    std::unique_lock lock(mutex_);
+    for (bool good = true; good && changed_.wait(lock, stop, [&] { return ready_.size() < depth_; });) {
+      lock.unlock();
+      std::pair<Batch, std::exception_ptr> made;
       try {
-        batch = maker_.make(at);
-      } catch (...) { error = std::current_exception(); }
-      {
-        const std::lock_guard lock(mutex_);
-        error_ = error;
-        if (!error) ready_.push_back(std::move(batch));
-      }
+        made.first = make_();
+      } catch (...) { made.second = std::current_exception(); }
+      good = !made.second;
+      lock.lock();
+      ready_.push_back(std::move(made));
       changed_.notify_all();
-      if (error) return;
-      if (++at.position == maker_.batches()) at = {at.epoch + 1, 0};
     }
   }
 
-  Maker& maker_;
+  std::function<Batch()> make_;
   std::size_t depth_;
   std::mutex mutex_;
-  std::condition_variable changed_;
-  std::deque<Batch> ready_;
-  std::exception_ptr error_;
-  bool stop_ = false;
-  std::thread thread_;  // last: it starts when all else is there
+  std::condition_variable_any changed_;
+  std::deque<std::pair<Batch, std::exception_ptr>> ready_;
+  std::jthread thread_;  // last: it starts when all else is there, and ends first
 };
-
-void check(std::int64_t samples, const DataLoaderOptions& o) {
-  if (samples < 0) fail("DataLoader: " + std::to_string(samples) + " samples");
-  if (o.batch < 1) fail("DataLoader: batch " + std::to_string(o.batch) + " is not allowed; it must be at least 1");
-  if (o.prefetch < 0) fail("DataLoader: prefetch " + std::to_string(o.prefetch) + " is not allowed; 0 turns it off");
-}
 
 }  // namespace
 
 struct DataLoader::Impl {
   std::int64_t samples;
-  DataLoaderOptions options;
   Fetch fetch;
-  Maker maker;
-  Step at;
-  std::unique_ptr<Prefetcher> ahead;  // null until a batch is asked for, and after an exception or a jump
+  DataLoaderOptions options;
+  std::int64_t epoch = 0, position = 0;
+  // Of `epoch_of_order`, where it shuffles. Used by one thread at a time.
+  std::vector<std::int64_t> order = {};
+  std::int64_t epoch_of_order = -1;
+  std::unique_ptr<Prefetcher> ahead = {};  // null until a batch is asked for, and after an exception or a jump
 
-  Impl(std::int64_t n, Fetch f, const DataLoaderOptions& o) : samples(n), options(o), fetch(f), maker(n, f, o) {}
+  std::int64_t batches() const {
+    const std::int64_t extra = options.drop_last ? 0 : options.batch - 1;
+    return (samples + extra) / options.batch;
+  }
 
-  void jump(Step to) {
-    ahead.reset();
-    at = to;
+  // Any batch, counted from the start of epoch 0.
+  Batch make(std::int64_t number) {
+    const std::int64_t of_epoch = number / batches();
+    if (options.shuffle && of_epoch != epoch_of_order) {
+      Generator g;
+      g.set_state({.seed = options.seed, .stream = kOrderStream + static_cast<std::uint64_t>(of_epoch)});
+      order = randperm(samples, g).to_vector<std::int64_t>();
+      epoch_of_order = of_epoch;
+    }
+    std::vector<std::int64_t> indices;
+    const std::int64_t begin = number % batches() * options.batch;
+    for (std::int64_t i = begin; i < std::min(begin + options.batch, samples); ++i)
+      indices.push_back(options.shuffle ? order[static_cast<std::size_t>(i)] : i);
+
+    Generator g;  // 2^20 streams for each batch
+    g.set_state({.seed = options.seed, .stream = kFetchStream + (static_cast<std::uint64_t>(number) << 20)});
+    const GeneratorScope scope(g);
+    return fetch(indices);
+  }
+
+  Batch next() {
+    std::int64_t number = epoch * batches() + position;
+    if (options.prefetch == 0) return make(number);
+    if (!ahead)
+      ahead = std::make_unique<Prefetcher>([this, number]() mutable { return make(number++); }, options.prefetch);
+    try {
+      return ahead->take();
+    } catch (...) {
+      ahead.reset();
+      throw;
+    }
   }
 };
 
-DataLoader::DataLoader(std::int64_t samples, Fetch fetch, DataLoaderOptions options) {
-  check(samples, options);
+DataLoader::DataLoader(std::int64_t samples, Fetch fetch, DataLoaderOptions o) {
+  if (samples < 0) fail(fmt::format("DataLoader: {} samples", samples));
+  if (o.batch < 1) fail(fmt::format("DataLoader: batch {} is not allowed; it must be at least 1", o.batch));
+  if (o.prefetch < 0) fail(fmt::format("DataLoader: prefetch {} is not allowed; 0 turns it off", o.prefetch));
   if (!fetch) fail("DataLoader: the function that makes a batch is empty");
-  impl_ = std::make_unique<Impl>(samples, std::move(fetch), options);
+  impl_.reset(new Impl{.samples = samples, .fetch = std::move(fetch), .options = o});
 }
 
 DataLoader::DataLoader(Dataset dataset, DataLoaderOptions options)
@@ -159,37 +129,25 @@ DataLoader::DataLoader(DataLoader&&) noexcept = default;
 DataLoader& DataLoader::operator=(DataLoader&&) noexcept = default;
 
 bool DataLoader::next(Batch& batch) {
-  Impl& s = *impl_;
-  if (s.at.position >= size()) {
-    s.at = {s.at.epoch + 1, 0};  // what was made ahead goes on there
+  if (impl_->position >= size()) {
+    ++impl_->epoch;  // what was made ahead goes on there
+    impl_->position = 0;
     return false;
   }
-  if (s.options.prefetch == 0) {
-    batch = s.maker.make(s.at);
-  } else {
-    if (!s.ahead) s.ahead = std::make_unique<Prefetcher>(s.maker, s.at, s.options.prefetch);
-    try {
-      batch = s.ahead->take();
-    } catch (...) {
-      s.ahead.reset();
-      throw;
-    }
-  }
-  ++s.at.position;
+  batch = impl_->next();
+  ++impl_->position;
   return true;
 }
 
-std::int64_t DataLoader::size() const { return impl_->maker.batches(); }
-std::int64_t DataLoader::samples() const { return impl_->samples; }
-std::int64_t DataLoader::epoch() const { return impl_->at.epoch; }
-std::int64_t DataLoader::position() const { return impl_->at.position; }
-const DataLoaderOptions& DataLoader::options() const { return impl_->options; }
-
-void DataLoader::restart() { impl_->jump({impl_->at.epoch, 0}); }
+std::int64_t DataLoader::size() const { return impl_->batches(); }
+std::int64_t DataLoader::epoch() const { return impl_->epoch; }
+std::int64_t DataLoader::position() const { return impl_->position; }
 
 void DataLoader::start_epoch(std::int64_t epoch) {
-  if (epoch < 0) fail("DataLoader: epoch " + std::to_string(epoch) + "; they count from 0");
-  impl_->jump({epoch, 0});
+  if (epoch < 0) fail(fmt::format("DataLoader: epoch {}; they count from 0", epoch));
+  impl_->ahead.reset();
+  impl_->epoch = epoch;
+  impl_->position = 0;
 }
 
 StateDict DataLoader::state_dict() const {
@@ -199,27 +157,26 @@ StateDict DataLoader::state_dict() const {
   state.set("shuffle", impl_->options.shuffle);
   state.set("drop_last", impl_->options.drop_last);
   state.set("seed", impl_->options.seed);
-  state.set("epoch", impl_->at.epoch);
-  state.set("position", impl_->at.position);
+  state.set("epoch", impl_->epoch);
+  state.set("position", impl_->position);
   return state;
 }
 
 void DataLoader::load_state_dict(const StateDict& state) {
   const StateDict mine = state_dict();
   for (const char* key : {"samples", "batch", "shuffle", "drop_last"}) {
-    if (state.integer(key) != mine.integer(key))
-      fail(std::string("DataLoader: the state has ") + key + " " + std::to_string(state.integer(key)) +
-           ", this loader " + std::to_string(mine.integer(key)));
+    if (const auto given = state.integer(key), own = mine.integer(key); given != own)
+      fail(fmt::format("DataLoader: the state has {} {}, this loader {}", key, given, own));
   }
-  const Step to{state.integer("epoch"), state.integer("position")};
-  if (to.epoch < 0 || to.position < 0 || to.position > size())
-    fail("DataLoader: the state stands at batch " + std::to_string(to.position) + " of epoch " +
-         std::to_string(to.epoch) + "; an epoch has " + std::to_string(size()) + " batches");
-  DataLoaderOptions options = impl_->options;
-  options.seed = state.natural("seed");
-  auto fresh = std::make_unique<Impl>(impl_->samples, impl_->fetch, options);
-  fresh->at = to;
-  impl_ = std::move(fresh);
+  const std::int64_t epoch = state.integer("epoch"), position = state.integer("position");
+  if (epoch < 0 || position < 0 || position > size())
+    fail(fmt::format("DataLoader: the state stands at batch {} of epoch {}; an epoch has {} batches", position, epoch,
+                     size()));
+  const std::uint64_t seed = state.natural("seed");
+  start_epoch(epoch);
+  impl_->position = position;
+  impl_->options.seed = seed;
+  impl_->epoch_of_order = -1;
 }
 
 }  // namespace gradual::data

@@ -36,13 +36,10 @@ class DataLoader {
   bool next(Batch& batch);
 
   std::int64_t size() const;      // batches in an epoch
-  std::int64_t samples() const;   // in the dataset
   std::int64_t epoch() const;     // from 0
   std::int64_t position() const;  // batches of this epoch that were handed out
 
-  void restart();                        // goes back to the start of this epoch
-  void start_epoch(std::int64_t epoch);  // goes to the start of any
-  const DataLoaderOptions& options() const;
+  void start_epoch(std::int64_t epoch);  // goes to the start of any epoch, this one too
 
   // Seed, epoch and position. A loader over the same data that loads it goes on with the very batch that would have
   // come next, in the middle of an epoch too. Error where samples, batch, shuffle or drop_last differ.

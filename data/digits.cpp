@@ -1,7 +1,7 @@
 #include "digits.h"
 
+#include "../core/ops.h"
 #include "csv.h"
-#include "gzip.h"
 
 namespace gradual::embedded {
 extern const unsigned char digits_csv_gz[];
@@ -11,20 +11,13 @@ extern const unsigned long digits_csv_gz_size;
 namespace gradual::data {
 
 Dataset digits() {
-  constexpr std::int64_t kPixels = 64;
   const std::string_view packed(reinterpret_cast<const char*>(embedded::digits_csv_gz), embedded::digits_csv_gz_size);
-  const Tensor table = parse_csv(gunzip(packed, "digits.csv.gz"), "digits.csv", {.columns = kPixels + 1}).values;
-  const std::int64_t n = table.size(0);
-  Dataset out{.inputs = empty({n, 1, 8, 8}), .targets = empty({n}, {.dtype = DType::i64})};
-  out.classes = 10;
-  out.name = "digits";
-  const auto* row = table.data<double>();
-  auto* x = out.inputs.data<float>();
-  for (std::int64_t i = 0; i < n; ++i, row += kPixels + 1, x += kPixels) {
-    for (std::int64_t p = 0; p < kPixels; ++p) x[p] = static_cast<float>((row[p] / 16 - 0.3053) / 0.3760);
-    out.targets.data<std::int64_t>()[i] = static_cast<std::int64_t>(row[kPixels]);
-  }
-  return out;
+  const Tensor table = parse_csv(packed, "digits.csv.gz", 65);
+  const Tensor pixels = (table.narrow(1, 0, 64) / 16.0 - 0.3053) / 0.3760;  // in f64
+  return {.inputs = pixels.to(DType::f32).reshape({-1, 1, 8, 8}),
+          .targets = table.select(1, 64).to(DType::i64),
+          .classes = 10,
+          .name = "digits"};
 }
 
 }  // namespace gradual::data

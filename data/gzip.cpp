@@ -1,65 +1,37 @@
 #include "gzip.h"
 
+#include <fmt/format.h>
 #include <zlib.h>
 
-#include <algorithm>
 #include <limits>
+#include <memory>
 
 #include "../core/error.h"
-#include "../core/input_file.h"
 
 namespace gradual::data {
-namespace {
 
-struct Inflater {
-  z_stream stream{};
-  explicit Inflater(const std::string& name) {
-    if (inflateInit2(&stream, 15 + 16) != Z_OK) fail("gzip \"" + name + "\": zlib could not start");  // +16: gzip
-  }
-  ~Inflater() { inflateEnd(&stream); }
-  Inflater(const Inflater&) = delete;
-  Inflater& operator=(const Inflater&) = delete;
-};
-
-}  // namespace
-
-bool is_gzip(std::string_view bytes) { return bytes.starts_with("\x1f\x8b"); }
-
-std::string gunzip(std::string_view bytes, const std::string& name, std::uint64_t max_bytes) {
-  const auto refuse = [&](const std::string& what) { fail("gzip \"" + name + "\": " + what); };
-  if (!is_gzip(bytes)) refuse("does not start with 1f 8b; it is no gzip file");
-  Inflater inflater(name);
-  z_stream& z = inflater.stream;
+std::string gunzip_if_packed(std::string_view bytes, const std::string& name, std::uint64_t max_bytes) {
+  if (!bytes.starts_with("\x1f\x8b")) return std::string(bytes);
+  const auto refuse = [&](std::string_view what) { fail(fmt::format("gzip \"{}\": {}", name, what)); };
+  if (bytes.size() > std::numeric_limits<uInt>::max()) refuse("has more than 4 GiB");
+  z_stream z{};
+  if (inflateInit2(&z, 15 + 16) != Z_OK) refuse("zlib could not start");  // +16: gzip
+  const std::unique_ptr<z_stream, int (*)(z_stream*)> end(&z, &inflateEnd);
+  z.next_in = reinterpret_cast<Bytef*>(const_cast<char*>(bytes.data()));  // zlib only reads it
+  z.avail_in = static_cast<uInt>(bytes.size());
   std::string out;
   std::string chunk(1 << 16, '\0');
-  std::size_t at = 0;  // of the input, what zlib has been handed
   while (true) {
-    if (z.avail_in == 0) {
-      const std::size_t n = std::min<std::size_t>(bytes.size() - at, std::numeric_limits<uInt>::max());
-      z.next_in = reinterpret_cast<Bytef*>(const_cast<char*>(bytes.data() + at));  // zlib only reads it
-      z.avail_in = static_cast<uInt>(n);
-      at += n;
-    }
     z.next_out = reinterpret_cast<Bytef*>(chunk.data());
     z.avail_out = static_cast<uInt>(chunk.size());
     const int status = inflate(&z, Z_NO_FLUSH);
     out.append(chunk.data(), chunk.size() - z.avail_out);
-    if (out.size() > max_bytes) refuse("unpacks to more than the " + std::to_string(max_bytes) + " bytes allowed");
-    const bool at_end = z.avail_in == 0 && at == bytes.size();
-    if (status == Z_STREAM_END) {
-      if (at_end) return out;
-      if (inflateReset(&z) != Z_OK) refuse("zlib could not go on");
-    } else if (status == Z_BUF_ERROR && at_end) {
-      refuse("truncated");
-    } else if (status != Z_OK && status != Z_BUF_ERROR) {
-      refuse(std::string("damaged: ") + (z.msg ? z.msg : zError(status)));
-    }
+    if (out.size() > max_bytes) refuse(fmt::format("unpacks to more than the {} bytes allowed", max_bytes));
+    if (status == Z_STREAM_END && z.avail_in == 0) return out;
+    if (status == Z_STREAM_END) inflateReset(&z);  // the next member
+    else if (status == Z_BUF_ERROR) refuse("truncated");
+    else if (status != Z_OK) refuse(fmt::format("damaged: {}", z.msg ? z.msg : zError(status)));
   }
-}
-
-std::string read_maybe_gzip(const std::string& path) {
-  std::string bytes = read_file(path);
-  return is_gzip(bytes) ? gunzip(bytes, path) : bytes;
 }
 
 }  // namespace gradual::data

@@ -1,5 +1,8 @@
 #include "text.h"
 
+#include <fmt/format.h>
+
+#include "../core/input_file.h"
 #include "gzip.h"
 
 namespace gradual::data {
@@ -21,8 +24,8 @@ Tensor Vocabulary::encode(std::string_view text) const {
     const auto code = static_cast<unsigned char>(text[i]);
     out[i] = numbers_[code];
     if (out[i] < 0)
-      fail("vocabulary: character " + std::to_string(i) + " of the text has code " + std::to_string(code) +
-           ", which is not among the " + std::to_string(size()) + " of the vocabulary");
+      fail(fmt::format("vocabulary: character {} of the text has code {}, which is not among the {} of the vocabulary",
+                       i, code, size()));
   }
   return tokens;
 }
@@ -31,8 +34,7 @@ std::string Vocabulary::decode(const Tensor& tokens) const {
   if (tokens.dtype() != DType::i64) fail("vocabulary: tokens are i64, not " + std::string(name(tokens.dtype())));
   std::string text;
   for (const std::int64_t token : tokens.to_vector<std::int64_t>()) {
-    if (token < 0 || token >= size())
-      fail("vocabulary: token " + std::to_string(token) + " is outside of [0, " + std::to_string(size()) + ")");
+    if (token < 0 || token >= size()) fail(fmt::format("vocabulary: token {} is outside of [0, {})", token, size()));
     text.push_back(characters_[static_cast<std::size_t>(token)]);
   }
   return text;
@@ -40,14 +42,14 @@ std::string Vocabulary::decode(const Tensor& tokens) const {
 
 Dataset windows(const Tensor& tokens, std::int64_t context, std::int64_t stride) {
   if (context < 1 || stride < 1)
-    fail("windows: context " + std::to_string(context) + " and stride " + std::to_string(stride) +
-         " must be at least 1");
+    fail(fmt::format("windows: context {} and stride {} must be at least 1", context, stride));
   if (tokens.ndim() != 1 || tokens.numel() <= context || !tokens.is_contiguous())
     fail("windows: tokens " + to_string(tokens.sizes()) + " must be one row of more than " + std::to_string(context));
-  const Shape sizes{(tokens.numel() - context - 1) / stride + 1, context};
-  const Shape strides{stride, 1};
-  return {.inputs = as_strided(tokens, sizes, strides, tokens.offset()),
-          .targets = as_strided(tokens, sizes, strides, tokens.offset() + 1)};
+  const auto from = [&](std::int64_t first) {
+    return as_strided(tokens, {(tokens.numel() - context - 1) / stride + 1, context}, {stride, 1},
+                      tokens.offset() + first);
+  };
+  return {.inputs = from(0), .targets = from(1)};
 }
 
 TextDataset make_text_dataset(std::string_view text, TextOptions o) {
@@ -67,7 +69,7 @@ TextDataset make_text_dataset(std::string_view text, TextOptions o) {
 }
 
 TextDataset read_text(const std::string& path, TextOptions options) {
-  return make_text_dataset(read_maybe_gzip(path), options);
+  return make_text_dataset(gunzip_if_packed(read_file(path), path), options);
 }
 
 }  // namespace gradual::data

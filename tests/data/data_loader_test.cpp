@@ -145,7 +145,7 @@ TEST_CASE("a loader in the middle of an epoch finishes it, or starts over") {
   Batch b;
   moved.next(b);
   const Numbers first = b.inputs.to_vector<std::int64_t>();
-  moved.restart();
+  moved.start_epoch(1);
   moved.next(b);
   CHECK(b.inputs.to_vector<std::int64_t>() == first);
   CHECK(moved.epoch() == 1);

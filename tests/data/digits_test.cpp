@@ -36,8 +36,8 @@ TEST_CASE("digits: the embedded data is the file, normalised") {
   CHECK(x[0] == static_cast<float>(-0.3053 / 0.3760));
   CHECK(x[3] == static_cast<float>((13 / 16.0 - 0.3053) / 0.3760));
 
-  const Csv file = read_csv(std::string(GRADUAL_SOURCE_DIR) + "/data/digits.csv.gz");
-  CHECK(file.values.sizes() == Shape{1797, 65});
+  const Tensor file = read_csv(std::string(GRADUAL_SOURCE_DIR) + "/data/digits.csv.gz");
+  CHECK(file.sizes() == Shape{1797, 65});
 }
 
 TEST_CASE("split: every sample is on one side, the same for the same seed") {

@@ -137,7 +137,7 @@ TEST_CASE("damaged idx files") {
 }
 
 TEST_CASE("damaged csv files") {
-  const int accepted = survive(fuzz::csv, {"1,2,3\n4,5,6\n", "a,b\r\n-1.5e3,+2\r\n\r\n", "0.1\n"});
+  const int accepted = survive(fuzz::csv, {"1,2,3\n4,5,6\n", "-1.5e3,+2\r\n\r\n", "0.1\n"});
   CHECK(accepted > 0);
   CHECK(accepted < kMutations);
 }
