@@ -46,39 +46,25 @@ Tensor MultiheadAttention::forward(const Tensor& query, const Tensor& key, const
     if (t->ndim() < 2 || t->size(-1) != embed_dim_)
       fail("MultiheadAttention: input " + to_string(t->sizes()) + "; [.., length, " + std::to_string(embed_dim_) +
            "] is right");
-  // One product for what shares its input.
-  std::vector<Tensor> qkv;
-  const auto append = [&](const Tensor& x, int begin, int end) {
-    for (const Tensor& t : project(x, begin, end)) qkv.push_back(t);
+  // The packed projection's rows are those of q, k and v: one product where they share their input.
+  const bool one = query.is_same(key) && key.is_same(value);
+  const Tensor packed = one ? linear(query, in_proj_weight, in_proj_bias) : Tensor();
+  const auto heads_of = [&](const Tensor& x, int part) {  // [.., L, E] -> [.., heads, L, E / heads]
+    const auto own = [&](const Tensor& t, int dim) {
+      return t.defined() ? narrow(t, dim, part * embed_dim_, embed_dim_) : t;
+    };
+    const Tensor projected = one ? own(packed, -1) : linear(x, own(in_proj_weight, 0), own(in_proj_bias, 0));
+    Shape sizes = x.sizes();
+    sizes[x.ndim() - 1] = heads_;
+    sizes.push_back(embed_dim_ / heads_);
+    return transpose(reshape(projected, sizes), -3, -2);
   };
-  if (query.is_same(key) && key.is_same(value)) {
-    append(query, 0, 3);
-  } else {
-    append(query, 0, 1);
-    append(key, 1, key.is_same(value) ? 3 : 2);
-    if (qkv.size() < 3) append(value, 2, 3);
-  }
+  const Tensor q = heads_of(query, 0), k = heads_of(key, 1), v = heads_of(value, 2);
   const Tensor mask = how.mask.defined() && how.mask.ndim() == 3 ? unsqueeze(how.mask, 1) : how.mask;
   AttentionAttrs attrs{.causal = how.causal};
   if (training() && options_.dropout > 0) attrs.dropout = options_.dropout, attrs.key = default_generator().next();
-  const Tensor heads = scaled_dot_product_attention(qkv[0], qkv[1], qkv[2], mask, attrs);
+  const Tensor heads = scaled_dot_product_attention(q, k, v, mask, attrs);
   return out_proj(flatten(transpose(heads, -3, -2), -2, -1));
-}
-
-std::vector<Tensor> MultiheadAttention::project(const Tensor& x, int begin, int end) const {
-  const int parts = end - begin;
-  const auto rows = [&](const Tensor& packed) {
-    if (!packed.defined() || parts == 3) return packed;
-    return narrow(packed, 0, begin * embed_dim_, parts * embed_dim_);
-  };
-  const Tensor all = linear(x, rows(in_proj_weight), rows(in_proj_bias));
-  Shape sizes = x.sizes();
-  sizes[x.ndim() - 1] = heads_;
-  sizes.push_back(embed_dim_ / heads_);
-  std::vector<Tensor> heads;
-  for (int i = 0; i < parts; ++i)
-    heads.push_back(transpose(reshape(narrow(all, -1, i * embed_dim_, embed_dim_), sizes), -3, -2));
-  return heads;
 }
 
 TransformerBlock::TransformerBlock(std::int64_t embed_dim, std::int64_t heads, TransformerBlockOptions o)

@@ -39,10 +39,6 @@ class MultiheadAttention : public Layer {
   Linear& out_proj;
 
  private:
-  // The rows of the packed projection that belong to parts begin to end of q, k, v: x [.., L, E] -> one
-  // [.., heads, L, E/heads] each.
-  std::vector<Tensor> project(const Tensor& x, int begin, int end) const;
-
   std::int64_t embed_dim_, heads_;
   MultiheadAttentionOptions options_;
 };

@@ -8,13 +8,13 @@ namespace gradual::nn::init {
 namespace {
 
 double kaiming_std(const Tensor& weight, const Kaiming& o) {
-  const Fans f = fans(weight);
-  return gain(o.nonlinearity, o.slope) / std::sqrt(static_cast<double>(o.fan == Fan::in ? f.in : f.out));
+  const auto [in, out] = fans(weight);
+  return std::sqrt(2 / (1 + o.slope * o.slope)) / std::sqrt(static_cast<double>(o.fan == Fan::in ? in : out));
 }
 
 double xavier_std(const Tensor& weight, double gain) {
-  const Fans f = fans(weight);
-  return gain * std::sqrt(2.0 / static_cast<double>(f.in + f.out));
+  const auto [in, out] = fans(weight);
+  return gain * std::sqrt(2.0 / static_cast<double>(in + out));
 }
 
 // A uniform distribution on [-b, b] has the standard deviation b / sqrt(3).
@@ -47,18 +47,6 @@ Fans fans(const Tensor& weight) {
   std::int64_t kernel = 1;
   for (int i = 2; i < weight.ndim(); ++i) kernel *= weight.size(i);
   return {weight.size(1) * kernel, weight.size(0) * kernel};
-}
-
-double gain(Nonlinearity f, double slope) {
-  switch (f) {
-    case Nonlinearity::linear:
-    case Nonlinearity::sigmoid: return 1;
-    case Nonlinearity::tanh: return 5.0 / 3;
-    case Nonlinearity::relu: return std::sqrt(2.0);
-    case Nonlinearity::leaky_relu: return std::sqrt(2 / (1 + slope * slope));
-    case Nonlinearity::selu: return 0.75;
-  }
-  return 1;
 }
 
 void xavier_uniform_(const Tensor& weight, double gain, Generator& g) {

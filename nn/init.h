@@ -18,20 +18,15 @@ struct Fans {
 };
 Fans fans(const Tensor& weight);
 
-enum class Nonlinearity { linear, sigmoid, tanh, relu, leaky_relu, selu };
-// The factor that keeps the variance through the nonlinearity; `slope` is leaky_relu's.
-double gain(Nonlinearity f, double slope = 0.01);
-
 // Glorot and Bengio 2010: variance gain^2 * 2 / (fan in + fan out).
 void xavier_uniform_(const Tensor& weight, double gain = 1, Generator& g = default_generator());
 void xavier_normal_(const Tensor& weight, double gain = 1, Generator& g = default_generator());
 
-// He et al. 2015: variance gain^2 / fan.
+// He et al. 2015: variance 2 / ((1 + slope^2) fan).
 enum class Fan { in, out };
 struct Kaiming {
-  double slope = 0;  // of the leaky_relu that follows
+  double slope = 0;  // of the leaky_relu that follows; 0 is relu
   Fan fan = Fan::in;
-  Nonlinearity nonlinearity = Nonlinearity::leaky_relu;
 };
 void kaiming_uniform_(const Tensor& weight, Kaiming options = {}, Generator& g = default_generator());
 void kaiming_normal_(const Tensor& weight, Kaiming options = {}, Generator& g = default_generator());

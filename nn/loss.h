@@ -6,9 +6,11 @@
 
 namespace gradual::nn {
 
-template <auto op, class Options> class Loss : public Layer {
+template <auto op, auto defaults> class Loss : public Layer {
+  using Options = std::remove_const_t<decltype(defaults)>;
+
  public:
-  explicit Loss(Options options) : options_(options) {}
+  explicit Loss(Options options = defaults) : options_(options) {}
   Tensor operator()(const Tensor& x, const Tensor& target, Loc loc = Loc::current()) {
     const ModuleCall call(*this, loc);
     return call.leave(x, op(x, target, options_, Loc::current()));
@@ -19,26 +21,11 @@ template <auto op, class Options> class Loss : public Layer {
 };
 
 // logits [N, C] or [N, C, d..], classes i64 [N] or [N, d..].
-class CrossEntropyLoss : public Loss<cross_entropy, CrossEntropyOptions> {
- public:
-  explicit CrossEntropyLoss(CrossEntropyOptions options = {}) : Loss(options) {}
-};
-// Input and target of one shape.
-class MSELoss : public Loss<mse_loss, Reduction> {
- public:
-  explicit MSELoss(Reduction reduction = Reduction::mean) : Loss(reduction) {}
-};
-class L1Loss : public Loss<l1_loss, Reduction> {
- public:
-  explicit L1Loss(Reduction reduction = Reduction::mean) : Loss(reduction) {}
-};
-class BCELoss : public Loss<bce_loss, Reduction> {  // of probabilities
- public:
-  explicit BCELoss(Reduction reduction = Reduction::mean) : Loss(reduction) {}
-};
-class BCEWithLogitsLoss : public Loss<bce_with_logits_loss, Reduction> {
- public:
-  explicit BCEWithLogitsLoss(Reduction reduction = Reduction::mean) : Loss(reduction) {}
-};
+using CrossEntropyLoss = Loss<cross_entropy, CrossEntropyOptions{}>;
+// Input and target of one shape; with a Reduction other than the mean: MSELoss(Reduction::sum).
+using MSELoss = Loss<mse_loss, Reduction::mean>;
+using L1Loss = Loss<l1_loss, Reduction::mean>;
+using BCELoss = Loss<bce_loss, Reduction::mean>;  // of probabilities
+using BCEWithLogitsLoss = Loss<bce_with_logits_loss, Reduction::mean>;
 
 }  // namespace gradual::nn

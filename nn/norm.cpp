@@ -1,5 +1,6 @@
 #include "norm.h"
 
+#include <algorithm>
 #include <cmath>
 
 #include "../autograd/checkpoint.h"
@@ -9,30 +10,26 @@
 namespace gradual::nn {
 namespace {
 
-Tensor one_or_none(bool wanted, const Shape& sizes, DType dtype) {
-  return wanted ? ones(sizes, {.dtype = dtype}) : Tensor();
-}
-Tensor zero_or_none(bool wanted, const Shape& sizes, DType dtype) {
-  return wanted ? zeros(sizes, {.dtype = dtype}) : Tensor();
+Tensor full_or_none(bool wanted, const Shape& sizes, double value, DType dtype) {
+  return wanted ? full(sizes, value, {.dtype = dtype}) : Tensor();
 }
 
-void check_trailing(const char* kind, const Tensor& x, const Shape& normalized) {
+void check_trailing(const Module& m, const Tensor& x, const Shape& normalized) {
   const int skip = x.ndim() - normalized.size();
-  bool fits = skip >= 0;
-  for (int i = 0; fits && i < normalized.size(); ++i) fits = x.sizes()[skip + i] == normalized[i];
-  if (!fits)
-    fail(std::string(kind) + ": input " + to_string(x.sizes()) + " does not end in the normalised shape " +
+  if (skip < 0 || !std::equal(normalized.begin(), normalized.end(), x.sizes().begin() + skip))
+    fail(m.kind() + ": input " + to_string(x.sizes()) + " does not end in the normalised shape " +
          to_string(normalized));
 }
 
 }  // namespace
 
 BatchNorm::BatchNorm(std::int64_t channels, int min_dims, int max_dims, const BatchNormOptions& o)
-    : weight(register_parameter("weight", one_or_none(o.affine, {channels}, o.dtype))),
-      bias(register_parameter("bias", zero_or_none(o.affine, {channels}, o.dtype))),
-      running_mean(register_buffer("running_mean", zero_or_none(o.track_running_stats, {channels}, DType::f32))),
-      running_var(register_buffer("running_var", one_or_none(o.track_running_stats, {channels}, DType::f32))),
-      num_batches_tracked(register_buffer("num_batches_tracked", zero_or_none(o.track_running_stats, {}, DType::i64))),
+    : weight(register_parameter("weight", full_or_none(o.affine, {channels}, 1, o.dtype))),
+      bias(register_parameter("bias", full_or_none(o.affine, {channels}, 0, o.dtype))),
+      running_mean(register_buffer("running_mean", full_or_none(o.track_running_stats, {channels}, 0, DType::f32))),
+      running_var(register_buffer("running_var", full_or_none(o.track_running_stats, {channels}, 1, DType::f32))),
+      num_batches_tracked(
+          register_buffer("num_batches_tracked", full_or_none(o.track_running_stats, {}, 0, DType::i64))),
       options_(o),
       min_dims_(min_dims),
       max_dims_(max_dims) {}
@@ -60,23 +57,23 @@ void BatchNorm::update(const Tensor& x, const Tensor& mean, const Tensor& invstd
 }
 
 LayerNorm::LayerNorm(const Shape& normalized, LayerNormOptions o)
-    : weight(register_parameter("weight", one_or_none(o.affine, normalized, o.dtype))),
-      bias(register_parameter("bias", zero_or_none(o.affine && o.bias, normalized, o.dtype))),
+    : weight(register_parameter("weight", full_or_none(o.affine, normalized, 1, o.dtype))),
+      bias(register_parameter("bias", full_or_none(o.affine && o.bias, normalized, 0, o.dtype))),
       normalized_(normalized),
       eps_(o.eps) {}
 
 Tensor LayerNorm::forward(const Tensor& x) {
-  check_trailing("LayerNorm", x, normalized_);
+  check_trailing(*this, x, normalized_);
   return layer_norm(x, normalized_.size(), weight, bias, eps_);
 }
 
 RMSNorm::RMSNorm(const Shape& normalized, RMSNormOptions o)
-    : weight(register_parameter("weight", one_or_none(o.affine, normalized, o.dtype))),
+    : weight(register_parameter("weight", full_or_none(o.affine, normalized, 1, o.dtype))),
       normalized_(normalized),
       eps_(o.eps) {}
 
 Tensor RMSNorm::forward(const Tensor& x) {
-  check_trailing("RMSNorm", x, normalized_);
+  check_trailing(*this, x, normalized_);
   return rms_norm(x, normalized_.size(), weight, eps_);
 }
 

@@ -1,6 +1,9 @@
 #include "summary.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
+#include <array>
 #include <unordered_map>
 #include <unordered_set>
 
@@ -9,36 +12,20 @@
 namespace gradual::nn {
 namespace {
 
-// Forward hooks and eval mode on all modules while it lives.
-class Watch {
- public:
-  Watch(Module& model, const ForwardHook& hook) : modules_(model.named_modules()) {
-    for (const auto& named : modules_) {
-      training_.push_back(named.second->training());
-      hooks_.push_back(named.second->register_forward_hook(hook));
-    }
-    model.eval();
-  }
-  ~Watch() {
-    for (std::size_t i = 0; i < modules_.size(); ++i) {
-      modules_[i].second->remove_forward_hook(hooks_[i]);
-      modules_[i].second->set_training(training_[i]);
-    }
-  }
-  Watch(const Watch&) = delete;
-  Watch& operator=(const Watch&) = delete;
-
- private:
-  std::vector<std::pair<std::string, Module*>> modules_;
-  std::vector<bool> training_;
-  std::vector<std::uint64_t> hooks_;
-};
-
 std::unordered_map<const Module*, std::string> output_shapes(Module& model, const Shape& input, DType dtype) {
   std::unordered_map<const Module*, std::string> shapes;
-  const Watch watch(model, [&](Module& m, const Tensor&, const Tensor& y) {
-    shapes[&m] = y.defined() ? to_string(y.sizes()) + " " + std::string(name(y.dtype())) : "-";
-  });
+  const ForwardHook hook = [&](Module& m, const Tensor&, const Tensor& y) {
+    shapes[&m] = y.defined() ? fmt::format("{} {}", to_string(y.sizes()), name(y.dtype())) : "-";
+  };
+  std::vector<std::shared_ptr<void>> undo;  // on exceptions too
+  for (const auto& named : model.named_modules()) {
+    Module* m = named.second;
+    undo.emplace_back(nullptr, [m, training = m->training(), id = m->register_forward_hook(hook)](void*) {
+      m->remove_forward_hook(id);
+      m->set_training(training);
+    });
+  }
+  model.eval();
   const NoGrad no_grad;
   Generator generator;
   const GeneratorScope scope(generator);
@@ -48,31 +35,21 @@ std::unordered_map<const Module*, std::string> output_shapes(Module& model, cons
 
 // 1234567 -> "1,234,567"
 std::string grouped(std::size_t n) {
-  const std::string digits = std::to_string(n);
-  std::string text;
-  for (std::size_t i = 0; i < digits.size(); ++i) {
-    if (i && (digits.size() - i) % 3 == 0) text += ',';
-    text += digits[i];
-  }
+  std::string text = std::to_string(n);
+  for (std::size_t at = text.size(); at > 3;) text.insert(at -= 3, ",");
   return text;
 }
 
-constexpr std::size_t kColumns = 4;
-using Row = std::vector<std::string>;
+using Row = std::array<std::string, 4>;
 
 // Names and outputs to the left, numbers to the right.
 std::string table(const std::vector<Row>& rows) {
-  std::size_t widths[kColumns] = {};
+  std::array<std::size_t, 4> w = {};
   for (const Row& row : rows)
-    for (std::size_t i = 0; i < kColumns; ++i) widths[i] = std::max(widths[i], row[i].size());
+    for (std::size_t i = 0; i < w.size(); ++i) w[i] = std::max(w[i], row[i].size());
   std::string text;
-  for (const Row& row : rows) {
-    for (std::size_t i = 0; i < kColumns; ++i) {
-      const std::string space(widths[i] - row[i].size(), ' ');
-      text += i < 2 ? row[i] + space + "  " : (i > 2 ? "  " : "") + space + row[i];
-    }
-    text += '\n';
-  }
+  for (const auto& [layer, output, parameters, bytes] : rows)
+    text += fmt::format("{:<{}}  {:<{}}  {:>{}}  {:>{}}\n", layer, w[0], output, w[1], parameters, w[2], bytes, w[3]);
   return text;
 }
 
@@ -99,15 +76,15 @@ std::string summary(Module& model, const Shape& input, DType dtype) {
       bytes += named.second.nbytes();
       buffer_bytes += named.second.nbytes();
     }
-    const std::size_t depth =
-        path.empty() ? 0 : 1 + static_cast<std::size_t>(std::count(path.begin(), path.end(), '.'));
-    const std::string name = path.empty() ? module->kind() : path.substr(path.rfind('.') + 1) + ": " + module->kind();
+    const auto depth = path.empty() ? 0 : 1 + std::ranges::count(path, '.');
+    const std::string label = path.empty() ? "" : path.substr(path.rfind('.') + 1) + ": ";
     const auto shape = shapes.find(module);
-    rows.push_back({std::string(2 * depth, ' ') + name, shape == shapes.end() ? "-" : shape->second,
-                    own ? grouped(own) : "-", bytes ? grouped(bytes) : "-"});
+    rows.push_back({std::string(2 * static_cast<std::size_t>(depth), ' ') + label + module->kind(),
+                    shape == shapes.end() ? "-" : shape->second, own ? grouped(own) : "-",
+                    bytes ? grouped(bytes) : "-"});
   }
-  return table(rows) + grouped(count) + " parameters, " + grouped(trainable) + " trainable; " +
-         grouped(parameter_bytes) + " bytes of parameters, " + grouped(buffer_bytes) + " of buffers\n";
+  return table(rows) + fmt::format("{} parameters, {} trainable; {} bytes of parameters, {} of buffers\n",
+                                   grouped(count), grouped(trainable), grouped(parameter_bytes), grouped(buffer_bytes));
 }
 
 }  // namespace gradual::nn
