@@ -13,9 +13,10 @@ void register_columns() {
   cpu::register_reductions();
   cpu::register_movement();
   cpu::register_contractions();
+  cpu::register_convolutions();
   cpu::register_pooling();
   cpu::register_normalization();
-  cpu::register_losses();
+  cpu::register_softmax();
   cpu::register_optimizer();
 
   register_rules();

@@ -11,9 +11,10 @@ void register_elementwise();
 void register_reductions();
 void register_movement();
 void register_contractions();
+void register_convolutions();
 void register_pooling();
 void register_normalization();
-void register_losses();
+void register_softmax();
 void register_optimizer();
 
 }  // namespace gradual::cpu

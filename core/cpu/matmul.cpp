@@ -1,9 +1,10 @@
-// matmul and linear: shapes and batches here, the product itself in gemm.cpp.
+// matmul and linear: batches and panels here, the product of a panel in gemm.cpp.
 #include <algorithm>
+#include <optional>
+#include <utility>
 
 #include "../dispatch.h"
 #include "../parallel.h"
-#include "conv.h"
 #include "gemm.h"
 #include "kernels.h"
 #include "loaded.h"
@@ -12,130 +13,115 @@
 namespace gradual::cpu {
 namespace {
 
-// The batch dims of an operand seen with the output's batch sizes: its stride along each, 0 where it is repeated.
-Shape batch_strides(const Tensor& t, const Shape& strides, const Shape& batch) {
-  Shape out = Shape::filled(batch.size(), 0);
-  const int own = std::max(0, t.ndim() - 2);
-  for (int d = 0; d < own; ++d)
-    if (t.sizes()[d] != 1) out[batch.size() - own + d] = strides[d];
-  return out;
-}
+inline constexpr std::int64_t kPanelRows = 128;
+inline constexpr std::int64_t kPanelCols = 256;
 
-std::int64_t batch_offset(std::int64_t i, const Shape& batch, const Shape& strides) {
-  std::int64_t offset = 0;
-  for (int d = batch.size() - 1; d >= 0; --d) {
-    offset += i % batch[d] * strides[d];
-    i /= batch[d];
+// An operand as [.., rows, cols].
+template <class T> struct Operand {
+  Loaded<T> values;
+  Shape sizes, strides;
+  explicit Operand(const Tensor& t) : values(t), sizes(t.sizes()), strides(values.strides()) {}
+  // A vector is one row, or one column.
+  void insert_dim(int at) {
+    sizes.insert(at, 1);
+    strides.insert(at, 0);
   }
-  return offset;
-}
+  void transpose() {
+    const int n = sizes.size();
+    std::swap(sizes[n - 1], sizes[n - 2]);
+    std::swap(strides[n - 1], strides[n - 2]);
+  }
+  std::int64_t rows() const { return sizes[sizes.size() - 2]; }
+  std::int64_t cols() const { return sizes.back(); }
+  MatrixRef<T> matrix() const { return {values.data(), strides[strides.size() - 2], strides.back()}; }
+  // Where matrix i of a batch begins; its dims are repeated where they are 1 or absent here.
+  std::int64_t offset(std::int64_t i, const Shape& batch) const {
+    std::int64_t offset = 0;
+    for (int d = batch.size() - 1, own = sizes.size() - 3; d >= 0; --d, --own) {
+      if (own >= 0 && sizes[own] != 1) offset += i % batch[d] * strides[own];
+      i /= batch[d];
+    }
+    return offset;
+  }
+};
 
-// Whether the batch dims and rows of a are rows of one matrix, `row_stride` apart.
-bool rows_merge(const Tensor& a, const Shape& strides, const Shape& batch, std::int64_t* row_stride) {
-  if (a.ndim() != batch.size() + 2) return false;
-  Shape sizes = a.sizes();
-  Shape own = strides;
-  sizes.erase(sizes.size() - 1);
-  own.erase(own.size() - 1);
-  for (int d = 0; d < batch.size(); ++d)
-    if (sizes[d] != batch[d]) return false;
+// Where all batches of a are multiplied by one matrix, and their rows lie as those of one tall matrix, they become it.
+template <class T> void merge_rows(Operand<T>& a, const Operand<T>& b, Shape& batch) {
+  Shape lead = a.sizes;
+  Shape lead_strides = a.strides;
+  lead.erase(lead.size() - 1);
+  lead_strides.erase(lead_strides.size() - 1);
+  Shape rows = batch;
+  rows.push_back(a.rows());
   Shape merged;
-  if (!view_strides(sizes, own, {numel(sizes)}, merged)) return false;
-  *row_stride = merged[0];
-  return true;
+  if (b.sizes.size() > 2 || !(lead == rows) || !view_strides(lead, lead_strides, {numel(lead)}, merged)) return;
+  a.sizes = {numel(lead), a.cols()};
+  a.strides = {merged[0], a.strides.back()};
+  batch = {};
 }
 
-template <class T>
-void run_batches(const Gemm<T>& g, const Shape& batch, const Shape& a_strides, const Shape& b_strides) {
-  const std::int64_t work = std::max<std::int64_t>(1, g.m * g.n * g.k);
-  const auto one = [&](std::int64_t i) {
-    Gemm<T> part = g;
-    part.a.data += batch_offset(i, batch, a_strides);
-    part.b.data += batch_offset(i, batch, b_strides);
-    part.c += i * g.m * g.n;
-    return part;
-  };
-  const std::int64_t count = numel(batch);
-  if (work >= 4 * kWorthThreads || count == 1) {
-    for (std::int64_t i = 0; i < count; ++i) gemm(one(i));
-  } else {
-    parallel_for(count, std::max<std::int64_t>(1, kWorthThreads / work), [&](std::int64_t begin, std::int64_t end) {
-      for (std::int64_t i = begin; i < end; ++i) gemm_serial(one(i));
-    });
-  }
-}
-
-template <class T> void matmul_of(const Tensor& ta, const Tensor& tb, Tensor& out) {
-  const Loaded<T> a(ta);
-  const Loaded<T> b(tb);
+// out = bias + a b, the bias one row, or null. Panels are cut by shape alone; each batch has the same.
+template <class T> void product(Operand<T>& a, const Operand<T>& b, Shape batch, const T* bias, Tensor& out) {
+  merge_rows(a, b, batch);
   const Result<T> c(out);
-  const bool rows = ta.ndim() > 1;
-  const bool cols = tb.ndim() > 1;
-  Gemm<T> g{};
-  g.m = rows ? ta.size(-2) : 1;
-  g.n = cols ? tb.size(-1) : 1;
-  g.k = ta.size(-1);
-  g.a = {a.data(), rows ? a.strides()[ta.ndim() - 2] : 0, a.strides()[ta.ndim() - 1]};
-  g.b = {b.data(), b.strides()[cols ? tb.ndim() - 2 : 0], cols ? b.strides()[tb.ndim() - 1] : 0};
-  g.c = c.data();
-  g.ldc = g.n;
-  Shape batch;
-  for (int d = 0; d < out.ndim() - (rows ? 1 : 0) - (cols ? 1 : 0); ++d) batch.push_back(out.sizes()[d]);
-  if (batch.empty()) {
-    gemm(g);
-  } else if (tb.ndim() <= 2 && rows_merge(ta, a.strides(), batch, &g.a.row_stride)) {
-    g.m *= numel(batch);
-    gemm(g);
-  } else {
-    run_batches(g, batch, batch_strides(ta, a.strides(), batch), batch_strides(tb, b.strides(), batch));
-  }
+  const Gemm<T> g{
+      .m = a.rows(), .n = b.cols(), .k = a.cols(), .a = a.matrix(), .b = b.matrix(), .c = c.data(), .ldc = b.cols()};
+  const std::int64_t rows = even_part(g.m, kPanelRows);
+  const std::int64_t cols = even_part(g.n, kPanelCols);
+  const std::int64_t across = (g.n + cols - 1) / cols;
+  const std::int64_t panels = (g.m + rows - 1) / rows * across;
+  const std::int64_t work = std::max<std::int64_t>(1, rows * cols * g.k);
+  const std::int64_t grain = std::max<std::int64_t>(1, kWorthThreads / work);
+  parallel_for(numel(batch) * panels, grain, [&](std::int64_t task, std::int64_t end) {
+    for (; task < end; ++task) {
+      const std::int64_t i = task % panels / across * rows;
+      const std::int64_t j = task % panels % across * cols;
+      Gemm<T> panel = g;
+      panel.m = std::min(rows, g.m - i);
+      panel.n = std::min(cols, g.n - j);
+      panel.a.data += a.offset(task / panels, batch) + i * g.a.row_stride;
+      panel.b.data += b.offset(task / panels, batch) + j * g.b.col_stride;
+      panel.c += (task / panels * g.m + i) * g.n + j;
+      for (std::int64_t r = 0; r < panel.m; ++r) {
+        if (bias) std::copy_n(bias + j, panel.n, panel.c + r * g.n);
+        else std::fill_n(panel.c + r * g.n, panel.n, T{0});
+      }
+      gemm(panel);
+    }
+  });
   c.store();
 }
 
 void matmul(const OpCall& call, Outputs& out) {
   if (out[0].numel() == 0) return;
-  visit_floating(out[0].dtype(), [&](auto zero) { matmul_of<decltype(zero)>(call[0], call[1], out[0]); });
-}
-
-// The rows of x [.., in] as one matrix: in place where its strides allow, else through one copy.
-template <class T> void linear_of(const OpCall& call, Tensor& out) {
-  const Tensor& tx = call[0];
-  const Tensor& bias = call[2];
-  const Loaded<T> x(tx);
-  const Loaded<T> w(call[1]);
-  std::optional<Loaded<T>> start;
-  if (bias.defined()) start.emplace(bias, Loaded<T>::As::rows);
-  const Result<T> y(out);
-  Gemm<T> g{};
-  g.k = tx.size(-1);
-  g.n = call[1].size(0);
-  g.m = out.numel() / g.n;
-  g.b = {w.data(), w.strides()[1], w.strides()[0]};
-  g.c = y.data();
-  g.ldc = g.n;
-  g.initial = start ? start->data() : nullptr;
-  Shape lead = tx.sizes();
-  lead.erase(lead.size() - 1);
-  Shape lead_strides = x.strides();
-  lead_strides.erase(lead_strides.size() - 1);
-  const std::int64_t step = x.strides()[tx.ndim() - 1];
-  Shape merged;
-  if (view_strides(lead, lead_strides, {g.m}, merged)) {
-    g.a = {x.data(), merged[0], step};
-    gemm(g);
-  } else {
-    const std::int64_t rows = lead.back();
-    lead.erase(lead.size() - 1);
-    g.m = rows;
-    g.a = {x.data(), lead_strides[lead_strides.size() - 1], step};
-    run_batches(g, lead, lead_strides, Shape::filled(lead.size(), 0));
-  }
-  y.store();
+  visit_floating(out[0].dtype(), [&](auto zero) {
+    using T = decltype(zero);
+    Operand<T> a(call[0]);
+    Operand<T> b(call[1]);
+    Shape batch = out[0].sizes();
+    if (call[0].ndim() == 1) a.insert_dim(0);
+    else batch.erase(batch.size() - 1);
+    if (call[1].ndim() == 1) b.insert_dim(1);
+    else batch.erase(batch.size() - 1);
+    product<T>(a, b, batch, nullptr, out[0]);
+  });
 }
 
 void linear(const OpCall& call, Outputs& out) {
   if (out[0].numel() == 0) return;
-  visit_floating(out[0].dtype(), [&](auto zero) { linear_of<decltype(zero)>(call, out[0]); });
+  visit_floating(out[0].dtype(), [&](auto zero) {
+    using T = decltype(zero);
+    Operand<T> x(call[0]);
+    Operand<T> w(call[1]);
+    std::optional<Loaded<T>> bias;
+    if (call[2].defined()) bias.emplace(call[2], Loaded<T>::As::rows);
+    if (call[0].ndim() == 1) x.insert_dim(0);
+    w.transpose();
+    Shape batch = x.sizes;
+    batch.erase(batch.size() - 1);
+    batch.erase(batch.size() - 1);
+    product<T>(x, w, batch, bias ? bias->data() : nullptr, out[0]);
+  });
 }
 
 }  // namespace
@@ -144,9 +130,6 @@ void register_contractions() {
   KernelFn* cpu = columns().cpu;
   cpu[static_cast<int>(OpId::matmul)] = matmul;
   cpu[static_cast<int>(OpId::linear)] = linear;
-  cpu[static_cast<int>(OpId::conv2d)] = conv2d;
-  cpu[static_cast<int>(OpId::conv2d_backward_input)] = conv2d_backward_input;
-  cpu[static_cast<int>(OpId::conv2d_backward_weight)] = conv2d_backward_weight;
 }
 
 }  // namespace gradual::cpu

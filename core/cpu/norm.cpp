@@ -1,36 +1,53 @@
-// layer_norm and rms_norm, row by row, in f32 (f64 for f64). batch_norm is in batch_norm.cpp.
-#include "norm.h"
-
+// layer_norm and rms_norm over rows, batch_norm over channels, in f32 (f64 for f64). The variance is taken about the
+// mean in a second pass.
 #include <cmath>
+#include <optional>
+#include <vector>
 
 #include "../dispatch.h"
 #include "kernels.h"
 #include "rows.h"
-#include "softmax.h"
 
 namespace gradual::cpu {
 namespace {
 
-template <class T> T mean_of(const T* x, std::int64_t n) {
-  return blocked_sum<T>(n, [&](std::int64_t i) { return x[i]; }) / static_cast<T>(n);
+// A weight, bias or statistic as T; false where it is absent.
+template <class T> class Parameter {
+ public:
+  explicit Parameter(const Tensor& t) {
+    if (t.defined()) data_ = loaded_.emplace(t, Loaded<T>::As::rows).data();
+  }
+  explicit operator bool() const { return data_ != nullptr; }
+  T operator[](std::int64_t i) const { return data_[i]; }
+
+ private:
+  std::optional<Loaded<T>> loaded_;
+  const T* data_ = nullptr;
+};
+
+template <class T> void store_parameter(Tensor& out, const T* values) {
+  store(out.dtype(), values, out.raw(), 1, out.numel(), counts_for(dtype_of<T>, out.dtype()));
 }
 
-// y = (x - mean) * invstd * weight + bias, the variance about the mean in a second pass; for rms_norm the mean is 0
+// --- over rows -----------------------------------------------------------------------------------------------------
+
+// y = (x - mean) * scale * weight + bias with scale = 1 / sqrt(variance + eps); for rms_norm the mean is 0
 // (Ba et al. 2016; Zhang and Sennrich 2019).
-template <class T, bool kCenter> void normalize_rows(const OpCall& call, Outputs& out) {
+template <class T> void normalize_rows(const OpCall& call, Outputs& out) {
   const auto& a = call.get<NormAttrs>();
-  const Rows rows = rows_of_last(call[0].sizes(), a.dims);
-  const RowReader<T> read(call[0], rows);
-  const RowWriter<T> write(out[0], rows);
+  const bool center = call.op == OpId::layer_norm;
+  const Rows rows(call[0].sizes(), a.dims);
+  const std::int64_t n = rows.length;
+  const Loaded<T> xs(call[0], Loaded<T>::As::rows);
+  const Result<T> ys(out[0]);
   const Parameter<T> weight(call[1]);
-  const Parameter<T> bias(kCenter ? call[2] : Tensor());
-  T* means = kCenter ? out[1].data<T>() : nullptr;
-  T* scales = out[kCenter ? 2 : 1].data<T>();
-  for_rows<T>(rows, 2, out[0].dtype(), [&](std::int64_t row, T* buffer, CastCounts* counts) {
-    const std::int64_t n = rows.length;
-    const T* x = read(row, buffer);
-    T* y = write.target(row, buffer + n);
-    const T mean = kCenter ? mean_of(x, n) : T{0};
+  const Parameter<T> bias(center ? call[2] : Tensor());
+  T* means = center ? out[1].data<T>() : nullptr;
+  T* scales = out[center ? 2 : 1].data<T>();
+  for_rows(rows.count, n, [&](std::int64_t row) {
+    const T* x = xs.data() + row * n;
+    T* y = ys.data() + row * n;
+    const T mean = center ? blocked_sum<T>(n, [&](std::int64_t i) { return x[i]; }) / static_cast<T>(n) : T{0};
     const T square = blocked_sum<T>(n, [&](std::int64_t i) { return (x[i] - mean) * (x[i] - mean); });
     const T scale = 1 / std::sqrt(square / static_cast<T>(n) + static_cast<T>(a.eps));
     for (std::int64_t i = 0; i < n; ++i) y[i] = (x[i] - mean) * scale;
@@ -38,69 +55,180 @@ template <class T, bool kCenter> void normalize_rows(const OpCall& call, Outputs
       for (std::int64_t i = 0; i < n; ++i) y[i] *= weight[i];
     if (bias)
       for (std::int64_t i = 0; i < n; ++i) y[i] += bias[i];
-    if (kCenter) means[row] = mean;
+    if (center) means[row] = mean;
     scales[row] = scale;
-    write.store(row, y, counts);
   });
+  ys.store();
 }
 
 // With g = dy * weight and xhat the normalised row: dx = scale * (g - mean(g) - xhat * mean(g * xhat)), dw = sum of
-// dy * xhat, db = sum of dy. Rows are cut by shape alone and their sums added up in order.
-template <class T, bool kCenter> void normalize_rows_backward(const OpCall& call, Outputs& out) {
-  const auto& a = call.get<NormAttrs>();
-  const Rows rows = rows_of_last(call[1].sizes(), a.dims);
+// dy * xhat, db = sum of dy.
+template <class T> void normalize_rows_backward(const OpCall& call, Outputs& out) {
+  const bool center = call.op == OpId::layer_norm_backward;
+  const Rows rows(call[1].sizes(), call.get<NormAttrs>().dims);
   const std::int64_t n = rows.length;
-  const RowReader<T> read_dy(call[0], rows);
-  const RowReader<T> read_x(call[1], rows);
-  const RowWriter<T> write(out[0], rows);
+  const Loaded<T> dys(call[0], Loaded<T>::As::rows);
+  const Loaded<T> xs(call[1], Loaded<T>::As::rows);
+  const Result<T> dxs(out[0]);
   const Parameter<T> weight(call[2]);
-  const Parameter<T> means(kCenter ? call[3] : Tensor());
-  const Parameter<T> scales(call[kCenter ? 4 : 3]);
-  const std::int64_t grain = std::max({std::int64_t{1}, kGrain / std::max<std::int64_t>(1, n), (rows.count + 63) / 64});
-  const std::int64_t parts = (rows.count + grain - 1) / grain;
-  const Scratch sums(static_cast<std::size_t>(std::max<std::int64_t>(1, parts) * 2 * n) * sizeof(T) + 1);
-  std::fill(sums.as<T>(), sums.as<T>() + 2 * n, T{0});
-  CastCounts* const total = counts_for(dtype_of<T>, out[0].dtype());
-  parallel_for(rows.count, grain, [&](std::int64_t begin, std::int64_t end) {
-    const Scratch scratch(static_cast<std::size_t>(5 * n) * sizeof(T) + 1);
-    T* buffer = scratch.as<T>();
-    T* g = buffer + 3 * n;
-    T* xhat = buffer + 4 * n;
-    T* dw = sums.as<T>() + begin / grain * 2 * n;
+  const Parameter<T> means(center ? call[3] : Tensor());
+  const Parameter<T> scales(call[center ? 4 : 3]);
+  std::vector<T> gradients(static_cast<std::size_t>(2 * n));  // dw, then db
+  sum_over_rows<T>(rows.count, n, 2 * n, gradients.data(), [&](std::int64_t row, T* dw) {
     T* db = dw + n;
-    std::fill(dw, db + n, T{0});
-    CastCounts mine;
-    for (std::int64_t row = begin; row < end; ++row) {
-      const T* dy = read_dy(row, buffer);
-      const T* x = read_x(row, buffer + n);
-      T* dx = write.target(row, buffer + 2 * n);
-      const T mean = kCenter ? means[row] : T{0};
-      const T scale = scales[row];
-      for (std::int64_t i = 0; i < n; ++i) {
-        xhat[i] = (x[i] - mean) * scale;
-        g[i] = weight ? dy[i] * weight[i] : dy[i];
-        dw[i] += dy[i] * xhat[i];
-        db[i] += dy[i];
-      }
-      const T along = blocked_sum<T>(n, [&](std::int64_t i) { return g[i] * xhat[i]; }) / static_cast<T>(n);
-      const T shift = kCenter ? mean_of(g, n) : T{0};
-      for (std::int64_t i = 0; i < n; ++i) dx[i] = scale * (g[i] - shift - xhat[i] * along);
-      write.store(row, dx, total ? &mine : nullptr);
-    }
-    if (total) merge_counts(total, mine);
+    const T* dy = dys.data() + row * n;
+    const T* x = xs.data() + row * n;
+    T* dx = dxs.data() + row * n;
+    const T mean = means ? means[row] : T{0};
+    const T scale = scales[row];
+    const auto g = [&](std::int64_t i) { return weight ? dy[i] * weight[i] : dy[i]; };
+    const auto xhat = [&](std::int64_t i) { return (x[i] - mean) * scale; };
+    for (std::int64_t i = 0; i < n; ++i) dw[i] += dy[i] * xhat(i);
+    for (std::int64_t i = 0; i < n; ++i) db[i] += dy[i];
+    const T along = blocked_sum<T>(n, [&](std::int64_t i) { return g(i) * xhat(i); }) / static_cast<T>(n);
+    const T shift = center ? blocked_sum<T>(n, g) / static_cast<T>(n) : T{0};
+    for (std::int64_t i = 0; i < n; ++i) dx[i] = scale * (g(i) - shift - xhat(i) * along);
   });
-  T* dw = sums.as<T>();
-  for (std::int64_t part = 1; part < parts; ++part)
-    for (std::int64_t i = 0; i < 2 * n; ++i) dw[i] += dw[part * 2 * n + i];
-  store_parameter(out[1], dw);
-  if (kCenter) store_parameter(out[2], dw + n);
+  dxs.store();
+  store_parameter(out[1], gradients.data());
+  if (center) store_parameter(out[2], gradients.data() + n);
 }
 
-template <bool kCenter> void normalize(const OpCall& call, Outputs& out) {
-  visit_floating(out[0].dtype(), [&](auto zero) { normalize_rows<decltype(zero), kCenter>(call, out); });
+// --- over channels (Ioffe and Szegedy 2015) --------------------------------------------------------------------------
+
+Tensor channels_to_back(const Tensor& t) {
+  Shape order{0};
+  for (int d = 2; d < t.ndim(); ++d) order.push_back(d);
+  order.push_back(1);
+  return permute(t, order);
 }
-template <bool kCenter> void normalize_backward(const OpCall& call, Outputs& out) {
-  visit_floating(out[0].dtype(), [&](auto zero) { normalize_rows_backward<decltype(zero), kCenter>(call, out); });
+
+// Tensors of [N, C, ..] as [outer, channels, inner]: whole images, or pixels where the memory has the channels last.
+struct Channels {
+  bool last;
+  std::int64_t outer, channels, inner = 1;
+  explicit Channels(const Tensor& x)
+      : last(!x.is_contiguous() && channels_to_back(x).is_contiguous()), channels(x.size(1)) {
+    for (int d = 2; d < x.ndim() && !last; ++d) inner *= x.size(d);
+    outer = x.numel() > 0 ? x.numel() / (channels * inner) : 0;
+  }
+  Tensor view(const Tensor& t) const { return last ? channels_to_back(t) : t; }  // row-major if t lies like x
+
+  // f(element, channel) for all elements; sums[channel] = their sums.
+  template <class F> void each(const F& f) const {
+    for_rows(outer, channels * inner, [&](std::int64_t row) {
+      std::int64_t at = row * channels * inner;
+      if (inner == 1) {
+#pragma omp simd
+        for (std::int64_t c = 0; c < channels; ++c) f(at + c, c);
+        return;
+      }
+      for (std::int64_t c = 0; c < channels; ++c, at += inner)
+#pragma omp simd
+        for (std::int64_t i = 0; i < inner; ++i) f(at + i, c);
+    });
+  }
+  template <class T, class F> void sum(T* sums, const F& f) const {
+    sum_over_rows<T>(outer, channels * inner, channels, sums, [&](std::int64_t row, T* part) {
+      std::int64_t at = row * channels * inner;
+      if (inner == 1)
+        for (std::int64_t c = 0; c < channels; ++c) part[c] += f(at + c, c);
+      else
+        for (std::int64_t c = 0; c < channels; ++c, at += inner)
+          part[c] += blocked_sum<T>(inner, [&](std::int64_t i) { return f(at + i, c); });
+    });
+  }
+};
+
+template <class T> void batch_norm_of(const OpCall& call, const Channels& l, Tensor& y, Outputs& out) {
+  const auto& a = call.get<NormAttrs>();
+  const Loaded<T> loaded(l.view(call[0]), Loaded<T>::As::rows);
+  const T* x = loaded.data();
+  const Result<T> ys(y);
+  T* to = ys.data();
+  const Parameter<T> weight(call[1]);
+  const Parameter<T> bias(call[2]);
+  T* mean = out[1].data<T>();
+  T* invstd = out[2].data<T>();
+  const auto count = static_cast<T>(l.outer * l.inner);
+  if (a.training) {
+    l.sum(mean, [=](std::int64_t i, std::int64_t) { return x[i]; });
+    for (std::int64_t c = 0; c < l.channels; ++c) mean[c] /= count;
+    l.sum(invstd, [=](std::int64_t i, std::int64_t c) { return (x[i] - mean[c]) * (x[i] - mean[c]); });
+    for (std::int64_t c = 0; c < l.channels; ++c) invstd[c] /= count;
+  } else {
+    const Parameter<T> given_mean(call[3]);
+    const Parameter<T> given_var(call[4]);
+    for (std::int64_t c = 0; c < l.channels; ++c) mean[c] = given_mean[c], invstd[c] = given_var[c];
+  }
+  std::vector<T> scales;
+  std::vector<T> shifts;
+  for (std::int64_t c = 0; c < l.channels; ++c) {
+    invstd[c] = 1 / std::sqrt(invstd[c] + static_cast<T>(a.eps));
+    scales.push_back(weight ? invstd[c] * weight[c] : invstd[c]);
+    shifts.push_back(bias ? bias[c] : T{0});
+  }
+  const T* scale = scales.data();
+  const T* shift = shifts.data();
+  l.each([=](std::int64_t i, std::int64_t c) { to[i] = (x[i] - mean[c]) * scale[c] + shift[c]; });
+  ys.store();
+}
+
+// With M values a channel: dx = weight * invstd * (dy - sum(dy) / M - (x - mean) * invstd^2 * sum(dy (x - mean)) / M);
+// not training, mean and invstd are constants and the first term stands alone.
+template <class T> void batch_norm_backward_of(const OpCall& call, const Channels& l, Tensor& dx, Outputs& out) {
+  const Loaded<T> loaded_dy(l.view(call[0]), Loaded<T>::As::rows);
+  const Loaded<T> loaded_x(l.view(call[1]), Loaded<T>::As::rows);
+  const T* dy = loaded_dy.data();
+  const T* x = loaded_x.data();
+  const Result<T> dxs(dx);
+  T* to = dxs.data();
+  const Parameter<T> weight(call[2]);
+  const Loaded<T> means(call[3], Loaded<T>::As::rows);
+  const T* mean = means.data();
+  const Parameter<T> invstd(call[4]);
+  const auto channels = static_cast<std::size_t>(l.channels);
+  std::vector<T> db(channels), dw(channels), scales(channels), shifts(channels), slopes(channels);
+  l.sum(db.data(), [=](std::int64_t i, std::int64_t) { return dy[i]; });
+  l.sum(dw.data(), [=](std::int64_t i, std::int64_t c) { return dy[i] * (x[i] - mean[c]); });
+  const bool training = call.get<NormAttrs>().training;
+  const auto count = static_cast<T>(l.outer * l.inner);
+  for (std::size_t c = 0; c < channels; ++c) {
+    const auto at = static_cast<std::int64_t>(c);
+    scales[c] = weight ? invstd[at] * weight[at] : invstd[at];
+    shifts[c] = db[c] / count;
+    slopes[c] = invstd[at] * invstd[at] * (dw[c] / count);
+    dw[c] *= invstd[at];
+  }
+  const T* scale = scales.data();
+  const T* shift = shifts.data();
+  const T* slope = slopes.data();
+  if (training)
+    l.each(
+        [=](std::int64_t i, std::int64_t c) { to[i] = (dy[i] - shift[c] - (x[i] - mean[c]) * slope[c]) * scale[c]; });
+  else l.each([=](std::int64_t i, std::int64_t c) { to[i] = dy[i] * scale[c]; });
+  dxs.store();
+  store_parameter(out[1], dw.data());
+  store_parameter(out[2], db.data());
+}
+
+void batch_norm(const OpCall& call, Outputs& out) {
+  const Channels l(call[0]);
+  write_row_major(l.view(out[0]), [&](Tensor& y) {
+    visit_floating(y.dtype(), [&](auto zero) { batch_norm_of<decltype(zero)>(call, l, y, out); });
+  });
+}
+void batch_norm_backward(const OpCall& call, Outputs& out) {
+  const Channels l(call[1]);
+  write_row_major(l.view(out[0]), [&](Tensor& dx) {
+    visit_floating(dx.dtype(), [&](auto zero) { batch_norm_backward_of<decltype(zero)>(call, l, dx, out); });
+  });
+}
+void normalize(const OpCall& call, Outputs& out) {
+  visit_floating(out[0].dtype(), [&](auto zero) { normalize_rows<decltype(zero)>(call, out); });
+}
+void normalize_backward(const OpCall& call, Outputs& out) {
+  visit_floating(out[0].dtype(), [&](auto zero) { normalize_rows_backward<decltype(zero)>(call, out); });
 }
 
 }  // namespace
@@ -109,14 +237,9 @@ void register_normalization() {
   KernelFn* cpu = columns().cpu;
   cpu[static_cast<int>(OpId::batch_norm)] = batch_norm;
   cpu[static_cast<int>(OpId::batch_norm_backward)] = batch_norm_backward;
-  cpu[static_cast<int>(OpId::layer_norm)] = normalize<true>;
-  cpu[static_cast<int>(OpId::layer_norm_backward)] = normalize_backward<true>;
-  cpu[static_cast<int>(OpId::rms_norm)] = normalize<false>;
-  cpu[static_cast<int>(OpId::rms_norm_backward)] = normalize_backward<false>;
-  cpu[static_cast<int>(OpId::softmax)] = softmax;
-  cpu[static_cast<int>(OpId::softmax_backward)] = softmax_backward;
-  cpu[static_cast<int>(OpId::log_softmax)] = log_softmax;
-  cpu[static_cast<int>(OpId::log_softmax_backward)] = log_softmax_backward;
+  cpu[static_cast<int>(OpId::layer_norm)] = cpu[static_cast<int>(OpId::rms_norm)] = normalize;
+  cpu[static_cast<int>(OpId::layer_norm_backward)] = cpu[static_cast<int>(OpId::rms_norm_backward)] =
+      normalize_backward;
 }
 
 }  // namespace gradual::cpu

@@ -1,90 +1,56 @@
-// Row kernels: softmax, the norms and cross entropy work on one row at a time, in the compute type T.
+// Row kernels: softmax, the norms, cross entropy and pooling read and write row-major numbers of the compute type T, a
+// row at a time.
 #pragma once
 
 #include <algorithm>
 #include <cstdint>
-#include <optional>
 
 #include "../memory.h"
+#include "../ops.h"
 #include "../parallel.h"
 #include "loaded.h"
 #include "loops.h"
 
 namespace gradual::cpu {
 
-// A row-major tensor seen as rows along one dim (inner > 1 where it is not the last), or along its last dims.
+// A row-major tensor as rows along its last `dims` dims.
 struct Rows {
-  std::int64_t count, length, inner = 1;
-  std::int64_t offset(std::int64_t row) const { return row / inner * inner * length + row % inner; }
-};
-inline Rows rows_along(const Shape& sizes, int dim) {
-  if (sizes.empty()) return {1, 1, 1};
-  Rows rows{1, sizes[dim], 1};
-  for (int d = 0; d < sizes.size(); ++d) {
-    if (d != dim) rows.count *= sizes[d];
-    if (d > dim) rows.inner *= sizes[d];
+  std::int64_t count = 1, length = 1;
+  Rows(const Shape& sizes, int dims) {
+    for (int d = 0; d < sizes.size(); ++d) (d < sizes.size() - dims ? count : length) *= sizes[d];
   }
-  return rows;
-}
-inline Rows rows_of_last(const Shape& sizes, int dims) {
-  Rows rows{1, 1, 1};
-  for (int d = 0; d < sizes.size(); ++d) (d < sizes.size() - dims ? rows.count : rows.length) *= sizes[d];
-  return rows;
-}
-
-// Reads rows: as they lie where they are T and side by side, else through the caller's buffer.
-template <class T> class RowReader {
- public:
-  RowReader(const Tensor& t, const Rows& rows) : rows_(rows), dtype_(t.dtype()), data_(static_cast<char*>(t.raw())) {
-    if (t.is_contiguous()) return;
-    copy_.emplace(t, Loaded<T>::As::rows);
-    dtype_ = dtype_of<T>;
-    data_ = reinterpret_cast<const char*>(copy_->data());
-  }
-  const T* operator()(std::int64_t row, T* buffer) const {
-    const char* p = data_ + rows_.offset(row) * static_cast<std::int64_t>(size_of(dtype_));
-    if (dtype_ == dtype_of<T> && rows_.inner == 1) return reinterpret_cast<const T*>(p);
-    load(dtype_, p, rows_.inner, buffer, rows_.length);
-    return buffer;
-  }
-
- private:
-  Rows rows_;
-  DType dtype_;
-  const char* data_;
-  std::optional<Loaded<T>> copy_;
 };
 
-// Writes rows of a row-major output: target() is where to compute one, store() rounds it into place.
-template <class T> class RowWriter {
- public:
-  RowWriter(Tensor& t, const Rows& rows) : rows_(rows), dtype_(t.dtype()), data_(static_cast<char*>(t.raw())) {}
-  T* target(std::int64_t row, T* buffer) const {
-    return dtype_ == dtype_of<T> && rows_.inner == 1 ? reinterpret_cast<T*>(at(row)) : buffer;
-  }
-  void store(std::int64_t row, const T* values, CastCounts* counts) const {
-    if (reinterpret_cast<const char*>(values) != at(row))
-      cpu::store(dtype_, values, at(row), rows_.inner, rows_.length, counts);
-  }
-
- private:
-  char* at(std::int64_t row) const { return data_ + rows_.offset(row) * static_cast<std::int64_t>(size_of(dtype_)); }
-  Rows rows_;
-  DType dtype_;
-  char* data_;
-};
-
-// f(row, buffers, counts) for every row, in parallel; `buffers` are `n` rows of scratch, one after the other.
-template <class T, class F> void for_rows(const Rows& rows, int n, DType to, const F& f) {
-  if (rows.count == 0) return;
-  CastCounts* const total = counts_for(dtype_of<T>, to);
-  const std::int64_t grain = std::max<std::int64_t>(1, kGrain / std::max<std::int64_t>(1, rows.length));
-  parallel_for(rows.count, grain, [&](std::int64_t begin, std::int64_t end) {
-    const Scratch scratch(static_cast<std::size_t>(n * rows.length) * sizeof(T) + 1);
-    CastCounts mine;
-    for (std::int64_t row = begin; row < end; ++row) f(row, scratch.as<T>(), total ? &mine : nullptr);
-    if (total) merge_counts(total, mine);
+// f(row) for every row, in parallel.
+template <class F> void for_rows(std::int64_t count, std::int64_t length, const F& f) {
+  const std::int64_t grain = std::max<std::int64_t>(1, kGrain / std::max<std::int64_t>(1, length));
+  parallel_for(count, grain, [&](std::int64_t row, std::int64_t end) {
+    for (; row < end; ++row) f(row);
   });
+}
+
+// total[0 .. width) = the sums of what f(row, sums) adds for each row. Rows are cut by shape alone, and the sums of the
+// parts are added up in order.
+template <class T, class F>
+void sum_over_rows(std::int64_t count, std::int64_t length, std::int64_t width, T* total, const F& f) {
+  const std::int64_t grain = std::max({std::int64_t{1}, kGrain / std::max<std::int64_t>(1, length), (count + 63) / 64});
+  const std::int64_t parts = (count + grain - 1) / grain;
+  const Scratch partial(static_cast<std::size_t>(parts * width) * sizeof(T) + 1);
+  parallel_for(count, grain, [&](std::int64_t row, std::int64_t end) {
+    T* sums = partial.as<T>() + row / grain * width;
+    std::fill_n(sums, width, T{0});
+    for (; row < end; ++row) f(row, sums);
+  });
+  std::fill_n(total, width, T{0});
+  for (std::int64_t part = 0; part < parts; ++part)
+    for (std::int64_t i = 0; i < width; ++i) total[i] += partial.as<T>()[part * width + i];
+}
+
+// run(to) on `out` itself where it is row-major, else on a tensor that is, and then copied.
+template <class F> void write_row_major(Tensor out, const F& run) {
+  Tensor to = out.is_contiguous() ? out : empty(out.sizes(), {.dtype = out.dtype()});
+  run(to);
+  if (!out.is_contiguous()) out.copy_(to);
 }
 
 // The sum of f(0) .. f(n-1): 16 partial sums, added up pairwise. The order depends on n alone, and the error grows with

@@ -1,57 +1,182 @@
-#include "softmax.h"
+// softmax, log_softmax, and cross entropy on class indices (log-softmax and negative log-likelihood in one).
+#include <cmath>
+#include <limits>
+#include <optional>
+#include <string>
+
+#include "../dispatch.h"
+#include "../error.h"
+#include "../fast_math.h"
+#include "kernels.h"
+#include "rows.h"
 
 namespace gradual::cpu {
 namespace {
 
-// f(in0, in1, out, scratch, n) for each row along the call's dim; in1 is null where there is one input.
+template <class T> T row_max(const T* x, std::int64_t n) {
+  T largest = -std::numeric_limits<T>::infinity();
+  for (std::int64_t i = 0; i < n; ++i) largest = x[i] > largest ? x[i] : largest;
+  return largest;
+}
+template <class T> T row_sum(const T* x, std::int64_t n) {
+  return blocked_sum<T>(n, [&](std::int64_t i) { return x[i]; });
+}
+
+// out = exp(x - max); returns max.
+template <class T> T exp_row(const T* x, T* out, std::int64_t n) {
+  const T largest = row_max(x, n);
+  for (std::int64_t i = 0; i < n; ++i) out[i] = math::exp(x[i] - largest);
+  return largest;
+}
+
+// out = x - max - log(sum(exp(x - max))). A row that is -Inf all over gives NaN, as the quotient 0/0 would.
+template <class T> void log_softmax_row(const T* x, T* out, std::int64_t n) {
+  const T largest = exp_row(x, out, n);
+  const T log_sum = math::log(row_sum(out, n));
+  for (std::int64_t i = 0; i < n; ++i) out[i] = x[i] - largest - log_sum;
+}
+
+// f(in0, in1, out, n) for each row along the call's dim; in1 is null where there is one input.
 template <class F> void along(const OpCall& call, Outputs& out, const F& f) {
-  const Rows rows = rows_along(call[0].sizes(), call.get<DimAttrs>().dim);
   if (out[0].numel() == 0) return;
-  visit_floating(out[0].dtype(), [&](auto zero) {
-    using T = decltype(zero);
-    const RowReader<T> first(call[0], rows);
-    std::optional<RowReader<T>> second;
-    if (call.inputs.size() > 1) second.emplace(call[1], rows);
-    const RowWriter<T> write(out[0], rows);
-    for_rows<T>(rows, 4, out[0].dtype(), [&](std::int64_t row, T* buffer, CastCounts* counts) {
+  const int dim = call.get<DimAttrs>().dim;
+  const auto dim_last = [&](const Tensor& t) { return dim + 1 < t.ndim() ? transpose(t, dim, -1) : t; };
+  write_row_major(dim_last(out[0]), [&](Tensor& to) {
+    visit_floating(to.dtype(), [&](auto zero) {
+      using T = decltype(zero);
+      const Rows rows(to.sizes(), 1);
       const std::int64_t n = rows.length;
-      const T* a = first(row, buffer);
-      const T* b = second ? (*second)(row, buffer + n) : nullptr;
-      T* to = write.target(row, buffer + 2 * n);
-      f(a, b, to, buffer + 3 * n, n);
-      write.store(row, to, counts);
+      const Loaded<T> first(dim_last(call[0]), Loaded<T>::As::rows);
+      std::optional<Loaded<T>> second;
+      if (call.inputs.size() > 1) second.emplace(dim_last(call[1]), Loaded<T>::As::rows);
+      const Result<T> y(to);
+      for_rows(rows.count, n, [&](std::int64_t row) {
+        f(first.data() + row * n, second ? second->data() + row * n : nullptr, y.data() + row * n, n);
+      });
+      y.store();
     });
   });
 }
 
-}  // namespace
-
 void softmax(const OpCall& call, Outputs& out) {
-  along(call, out, []<class T>(const T* x, const T*, T* y, T*, std::int64_t n) {
-    const T largest = row_max(x, n);
-    for (std::int64_t i = 0; i < n; ++i) y[i] = math::exp(x[i] - largest);
-    const T sum = blocked_sum<T>(n, [&](std::int64_t i) { return y[i]; });
+  along(call, out, []<class T>(const T* x, const T*, T* y, std::int64_t n) {
+    exp_row(x, y, n);
+    const T sum = row_sum(y, n);
     for (std::int64_t i = 0; i < n; ++i) y[i] /= sum;
   });
 }
 
 void softmax_backward(const OpCall& call, Outputs& out) {
-  along(call, out, []<class T>(const T* dy, const T* y, T* dx, T*, std::int64_t n) {
+  along(call, out, []<class T>(const T* dy, const T* y, T* dx, std::int64_t n) {
     const T dot = blocked_sum<T>(n, [&](std::int64_t i) { return dy[i] * y[i]; });
     for (std::int64_t i = 0; i < n; ++i) dx[i] = y[i] * (dy[i] - dot);
   });
 }
 
 void log_softmax(const OpCall& call, Outputs& out) {
-  along(call, out,
-        []<class T>(const T* x, const T*, T* y, T* exps, std::int64_t n) { log_softmax_row(x, y, exps, n); });
+  along(call, out, []<class T>(const T* x, const T*, T* y, std::int64_t n) { log_softmax_row(x, y, n); });
 }
 
 void log_softmax_backward(const OpCall& call, Outputs& out) {
-  along(call, out, []<class T>(const T* dy, const T* y, T* dx, T*, std::int64_t n) {
-    const T sum = blocked_sum<T>(n, [&](std::int64_t i) { return dy[i]; });
+  along(call, out, []<class T>(const T* dy, const T* y, T* dx, std::int64_t n) {
+    const T sum = row_sum(dy, n);
     for (std::int64_t i = 0; i < n; ++i) dx[i] = dy[i] - math::exp(y[i]) * sum;
   });
+}
+
+// The classes of a call on rows of c logits: checked before a number is written.
+struct Classes {
+  const std::int64_t* data;
+  std::int64_t stride, ignore, counted = 0;  // rows that are not ignored
+  Classes(const OpCall& call, const Tensor& t, std::int64_t c)
+      : data(static_cast<const std::int64_t*>(t.raw())),
+        stride(t.strides()[0]),
+        ignore(call.get<CrossEntropyAttrs>().ignore_index) {
+    for (std::int64_t i = 0; i < t.size(0); ++i) {
+      const std::int64_t label = (*this)[i];
+      if (label == ignore) continue;
+      if (label < 0 || label >= c)
+        fail(describe(call) + ": class " + std::to_string(label) + " in row " + std::to_string(i) +
+             "; classes must be 0 to " + std::to_string(c - 1) + ", or ignore_index " + std::to_string(ignore));
+      ++counted;
+    }
+  }
+  std::int64_t operator[](std::int64_t row) const { return data[row * stride]; }
+};
+
+// -sum(t * log p) for the target t that has 1 - s on the class and s/C more on each.
+template <class T> T row_loss(const T* logp, std::int64_t label, double smoothing, std::int64_t n) {
+  if (smoothing == 0) return -logp[label];
+  return static_cast<T>(1 - smoothing) * -logp[label] +
+         static_cast<T>(smoothing / static_cast<double>(n)) * -row_sum(logp, n);
+}
+
+template <class T> void cross_entropy_of(const OpCall& call, Outputs& out) {
+  const auto& a = call.get<CrossEntropyAttrs>();
+  const Rows rows(call[0].sizes(), 1);
+  const std::int64_t n = rows.length;
+  const Classes classes(call, call[1], n);
+  const Loaded<T> x(call[0], Loaded<T>::As::rows);
+  const Result<T> logp(out[1]);
+  const Scratch losses_scratch(static_cast<std::size_t>(rows.count) * sizeof(T) + 1);
+  T* losses = losses_scratch.as<T>();
+  for_rows(rows.count, n, [&](std::int64_t row) {
+    T* p = logp.data() + row * n;
+    log_softmax_row(x.data() + row * n, p, n);
+    losses[row] = classes[row] == a.ignore_index ? T{0} : row_loss(p, classes[row], a.label_smoothing, n);
+  });
+  logp.store();
+  CastCounts* const counts = counts_for(dtype_of<T>, out[0].dtype());
+  if (a.reduction == static_cast<int>(Reduction::none))
+    return store(out[0].dtype(), losses, out[0].raw(), 1, rows.count, counts);
+  T loss = row_sum(losses, rows.count);
+  if (a.reduction == static_cast<int>(Reduction::mean))
+    loss /= static_cast<T>(classes.counted);  // 0/0: NaN, as it should
+  store(out[0].dtype(), &loss, out[0].raw(), 1, 1, counts);
+}
+
+// dx = dy * (softmax - target).
+template <class T> void cross_entropy_backward_of(const OpCall& call, Outputs& out) {
+  const auto& a = call.get<CrossEntropyAttrs>();
+  const Rows rows(call[1].sizes(), 1);
+  const std::int64_t n = rows.length;
+  const Classes classes(call, call[2], n);
+  const bool mean = a.reduction == static_cast<int>(Reduction::mean);
+  const Loaded<T> dy(call[0], Loaded<T>::As::rows);
+  const Loaded<T> logp(call[1], Loaded<T>::As::rows);
+  const Result<T> dx(out[0]);
+  const T off = static_cast<T>(a.label_smoothing / static_cast<double>(std::max<std::int64_t>(1, n)));
+  const T on = static_cast<T>(1 - a.label_smoothing);
+  for_rows(rows.count, n, [&](std::int64_t row) {
+    const T* p = logp.data() + row * n;
+    T* to = dx.data() + row * n;
+    const std::int64_t label = classes[row];
+    if (label == a.ignore_index) return std::fill_n(to, n, T{0}), void();
+    T g = dy.data()[call[0].numel() > 1 ? row : 0];
+    if (mean) g /= static_cast<T>(classes.counted);
+    for (std::int64_t i = 0; i < n; ++i) to[i] = g * (math::exp(p[i]) - off);
+    to[label] = g * (math::exp(p[label]) - off - on);
+  });
+  dx.store();
+}
+
+void cross_entropy(const OpCall& call, Outputs& out) {
+  visit_floating(out[1].dtype(), [&](auto zero) { cross_entropy_of<decltype(zero)>(call, out); });
+}
+void cross_entropy_backward(const OpCall& call, Outputs& out) {
+  visit_floating(out[0].dtype(), [&](auto zero) { cross_entropy_backward_of<decltype(zero)>(call, out); });
+}
+
+}  // namespace
+
+void register_softmax() {
+  KernelFn* cpu = columns().cpu;
+  cpu[static_cast<int>(OpId::softmax)] = softmax;
+  cpu[static_cast<int>(OpId::softmax_backward)] = softmax_backward;
+  cpu[static_cast<int>(OpId::log_softmax)] = log_softmax;
+  cpu[static_cast<int>(OpId::log_softmax_backward)] = log_softmax_backward;
+  cpu[static_cast<int>(OpId::cross_entropy)] = cross_entropy;
+  cpu[static_cast<int>(OpId::cross_entropy_backward)] = cross_entropy_backward;
 }
 
 }  // namespace gradual::cpu

@@ -1,0 +1,71 @@
+// Convolutions as matrix products: the windows of images as columns of a matrix, and the way back.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+
+#include "../attrs.h"
+#include "../shape.h"
+
+namespace gradual::cpu {
+
+// Windows of kernel[0] x kernel[1] taps over images [channels, size[0], size[1]]; out[0] x out[1] of them in each.
+struct Windows {
+  std::int64_t channels;
+  std::int64_t size[2], kernel[2], out[2];
+  std::int64_t stride[2] = {1, 1}, padding[2] = {0, 0}, dilation[2] = {1, 1};
+  std::int64_t depth() const { return channels * kernel[0] * kernel[1]; }
+};
+
+// Walks the matrix [depth, rows * out[1]] that holds `rows` rows of windows, counted through all images, from row
+// `first`. f(position in the matrix, position in the images, begin, end) for each row and tap: windows [begin, end) of
+// the row see elements of the image, stride[1] * strides[3] apart, the others see padding; both positions are those of
+// window 0. `strides` are of the images as [N, C, H, W].
+template <class F>
+void for_taps(const Windows& w, const Shape& strides, std::int64_t first, std::int64_t rows, const F& f) {
+  std::int64_t to = 0;
+  for (std::int64_t tap = 0; tap < w.depth(); ++tap) {
+    const std::int64_t channel = tap / (w.kernel[0] * w.kernel[1]);
+    const std::int64_t down = tap / w.kernel[1] % w.kernel[0] * w.dilation[0] - w.padding[0];
+    const std::int64_t right = tap % w.kernel[1] * w.dilation[1] - w.padding[1];
+    const std::int64_t step = w.stride[1];
+    const std::int64_t begin = std::clamp<std::int64_t>((step - 1 - right) / step, 0, w.out[1]);
+    const std::int64_t end = std::clamp<std::int64_t>((w.size[1] - right + step - 1) / step, begin, w.out[1]);
+    const std::int64_t corner = channel * strides[1] + right * strides[3];
+    std::int64_t image = first / w.out[0];
+    std::int64_t row = first % w.out[0];
+    for (std::int64_t i = 0; i < rows; ++i, to += w.out[1]) {
+      const std::int64_t y = row * w.stride[0] + down;
+      const bool inside = y >= 0 && y < w.size[0];
+      f(to, image * strides[0] + corner + y * strides[2], inside ? begin : 0, inside ? end : 0);
+      if (++row == w.out[0]) row = 0, ++image;
+    }
+  }
+}
+
+// columns [depth, rows * out[1]]: each window's elements, zeros for its padding.
+template <class T>
+void im2col(const Windows& w, const T* images, const Shape& strides, std::int64_t first, std::int64_t rows,
+            T* columns) {
+  const std::int64_t step = w.stride[1] * strides[3];
+  for_taps(w, strides, first, rows, [&](std::int64_t at, std::int64_t from, std::int64_t begin, std::int64_t end) {
+    T* to = columns + at;
+    const T* x = images + from;
+    for (std::int64_t i = 0; i < begin; ++i) to[i] = T{0};
+    for (std::int64_t i = begin; i < end; ++i) to[i] = x[i * step];
+    for (std::int64_t i = end; i < w.out[1]; ++i) to[i] = T{0};
+  });
+}
+
+// The adjoint: every column is added to the elements that its window sees.
+template <class T>
+void col2im(const Windows& w, const T* columns, const Shape& strides, std::int64_t first, std::int64_t rows,
+            T* images) {
+  const std::int64_t step = w.stride[1] * strides[3];
+  for_taps(w, strides, first, rows, [&](std::int64_t at, std::int64_t to, std::int64_t begin, std::int64_t end) {
+    T* x = images + to;
+    for (std::int64_t i = begin; i < end; ++i) x[i * step] += columns[at + i];
+  });
+}
+
+}  // namespace gradual::cpu
