@@ -369,13 +369,19 @@ ConversionPath best_conversion_path() {
   return detail::avx2_kernels() != nullptr ? ConversionPath::avx2 : ConversionPath::portable;
 }
 
+ConversionPath conversion_path() {
+  const auto* now = current_kernels().load(std::memory_order_relaxed);
+  if (now == &detail::kPortableKernels) return ConversionPath::portable;
+  return now == detail::avx2_kernels() ? ConversionPath::avx2 : ConversionPath::avx512;
+}
+
 ConversionPath set_conversion_path(ConversionPath path) {
+  const ConversionPath before = conversion_path();
   const std::array<const detail::ConvertKernels*, 3> available = {&detail::kPortableKernels, detail::avx2_kernels(),
                                                                   detail::avx512_kernels()};
   const auto index = std::min(static_cast<std::size_t>(path), static_cast<std::size_t>(best_conversion_path()));
-  const auto* before = current_kernels().exchange(available[index]);
-  if (before == &detail::kPortableKernels) return ConversionPath::portable;
-  return before == available[1] ? ConversionPath::avx2 : ConversionPath::avx512;
+  current_kernels().store(available[index]);
+  return before;
 }
 
 }  // namespace gradual

@@ -63,6 +63,9 @@ enum class ConversionPath : std::uint8_t { portable, avx2, avx512 };
 // The fastest path that this processor has.
 ConversionPath best_conversion_path();
 
+// The one in use.
+ConversionPath conversion_path();
+
 // Use `path`, or the fastest that the processor has where it lacks that one; returns what was in use before.
 ConversionPath set_conversion_path(ConversionPath path);
 

@@ -1,0 +1,466 @@
+#include "quantizer.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <bit>
+#include <cfloat>
+#include <cmath>
+#include <limits>
+#include <mutex>
+
+#include "dispatch.h"
+#include "memory.h"
+#include "ops.h"
+#include "parallel.h"
+
+namespace gradual {
+namespace {
+
+constexpr std::int64_t kChunk = 8192;  // elements that a thread takes at a time, about
+
+// A tensor seen as rows along one axis, wherever its elements lie.
+struct Rows {
+  Tensor x;
+  int axis = 0;
+  std::int64_t rows = 1, k = 1, stride = 1;
+  Shape sizes, strides;  // of the other dims
+
+  Rows(const Tensor& t, int wanted) : x(t) {
+    if (!t.is_floating()) fail("quantize: takes a floating tensor, not " + std::string(name(t.dtype())));
+    axis = wrap_dim(wanted, t.ndim(), "quantize");
+    sizes = t.sizes(), strides = t.strides();
+    if (sizes.empty()) return;
+    k = sizes[axis], stride = strides[axis];
+    sizes.erase(axis), strides.erase(axis);
+    rows = numel(sizes);
+  }
+
+  // Elements [first, first + n) in the order [rows, k]: where they lie, if they are f32 in that order, or in `buffer`.
+  const float* load(std::int64_t first, std::int64_t n, float* buffer) const {
+    const auto size = static_cast<std::int64_t>(size_of(x.dtype()));
+    const auto* base = static_cast<const char*>(x.raw());
+    if (x.is_contiguous() && (stride == 1 || x.numel() == k)) {
+      if (x.dtype() == DType::f32) return static_cast<const float*>(x.raw()) + first;
+      load_to_float(x.dtype(), base + first * size, 1, buffer, n);
+      return buffer;
+    }
+    for (std::int64_t done = 0; done < n;) {
+      const std::int64_t column = (first + done) % k;
+      const std::int64_t count = std::min(n - done, k - column);
+      std::int64_t at = column * stride, rest = (first + done) / k;
+      for (int d = sizes.size() - 1; d >= 0; rest /= sizes[d--]) at += rest % sizes[d] * strides[d];
+      load_to_float(x.dtype(), base + at * size, stride, buffer + done, count);
+      done += count;
+    }
+    return buffer;
+  }
+
+  // f(first, n) on threads, for chunks that are whole multiples of `unit` elements.
+  template <class F> void chunks(std::int64_t unit, const F& f) const {
+    const std::int64_t per = unit >= kChunk ? unit : kChunk / unit * unit;
+    if (rows * k > 0) parallel_for(rows * k, per, [&](std::int64_t begin, std::int64_t end) { f(begin, end - begin); });
+  }
+
+  // A tensor of x's sizes whose memory has the axis last, [rows, k].
+  Tensor shaped_like(const Tensor& matrix) const {
+    const StageScope amp(chain().amp, nullptr), autograd(chain().autograd, nullptr);
+    if (x.ndim() == 0) return matrix.reshape({});
+    Shape last = sizes;
+    last.push_back(k);
+    Shape order;
+    for (int i = 0; i < x.ndim(); ++i) order.push_back(i < axis ? i : i == axis ? x.ndim() - 1 : i - 1);
+    return matrix.reshape(last).permute(order);
+  }
+};
+
+// The larger of two magnitudes; NaN wins. As bits, so that loops vectorise.
+float larger(const float* values, std::int64_t n, float than) {
+  auto most = std::bit_cast<std::uint32_t>(than);
+  for (std::int64_t i = 0; i < n; ++i) most = std::max(most, std::bit_cast<std::uint32_t>(values[i]) & 0x7fffffffu);
+  return std::bit_cast<float>(most);
+}
+
+float amax_of(const Rows& x) {
+  std::mutex mutex;
+  float total = 0;
+  x.chunks(1, [&](std::int64_t first, std::int64_t n) {
+    float buffer[kChunk];
+    const float most = larger(x.load(first, n, buffer), n, 0);
+    const std::lock_guard lock(mutex);
+    total = larger(&most, 1, total);
+  });
+  return total;
+}
+
+// What the source is multiplied by before it is rounded, and a code's value afterwards.
+struct Scale {
+  float forward = 1, inverse = 1;
+};
+Scale inverted(float forward) { return {forward, 1 / forward}; }
+
+constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
+
+float floor_power(float x) { return std::ldexp(1.0F, std::ilogb(x)); }
+
+// One scale for a tensor or a row: max / amax.
+Scale current_scale(float amax, const Quantizer& q) {
+  const Scaling& s = q.scaling;
+  const auto most = q.format.max();
+  float scale = 1;
+  if (s.oracle == ScaleOracle::torchao) {
+    scale = static_cast<float>(most / std::max(static_cast<double>(amax), 1e-12));
+    if (std::isnan(amax)) scale = kNan;
+  } else if (amax > 0 && std::isfinite(amax)) {
+    scale = static_cast<float>(most) / amax;
+  } else {
+    return {};
+  }
+  scale = std::min(scale * static_cast<float>(std::exp2(-s.margin)), FLT_MAX);
+  if (s.power_of_two && scale > 0 && std::isfinite(scale)) scale = floor_power(scale);
+  return inverted(scale);
+}
+
+// The exponent of a block's scale, amax finite and not 0.
+int block_exponent(float amax, const Quantizer& q) {
+  const int emax = q.format.max_exponent();
+  switch (q.scaling.rule) {
+    case ScaleRule::floor: return std::ilogb(amax) - emax;
+    case ScaleRule::ceil: return std::ilogb(amax) + (floor_power(amax) < amax ? 1 : 0) - emax;
+    case ScaleRule::rceil: {
+      int e = std::ilogb(amax) - emax - 1;
+      while (static_cast<double>(amax) > std::ldexp(q.format.max(), e)) ++e;
+      return e;
+    }
+    case ScaleRule::even: {
+      const Format mantissa = Format::ieee(8, q.format.mantissa_bits);
+      float rounded = 0;
+      Rounder{mantissa, {}, Overflow::ieee}.round(&amax, &rounded, 1);
+      return (std::isinf(rounded) ? 128 : std::ilogb(rounded)) - emax;
+    }
+  }
+  return 0;
+}
+
+Scale block_scale(float amax, const Quantizer& q) {
+  const bool e8m0 = q.scaling.scale == ScaleFormat::e8m0;
+  if (q.scaling.scale == ScaleFormat::f32) return current_scale(amax, q);
+  const auto power = [&](int e) {
+    // e8m0 ends at 2^-127 and 2^127; f32's reciprocals as well
+    return Scale{std::ldexp(1.0F, -std::clamp(e, -127, 127)), std::ldexp(1.0F, std::clamp(e, -127, 127))};
+  };
+  if (std::isnan(amax)) return {kNan, kNan};
+  if (std::isinf(amax)) return q.scaling.oracle == ScaleOracle::torchao ? Scale{kNan, kNan} : power(127);
+  if (amax == 0) return e8m0 ? power(-127) : Scale{};
+  return power(block_exponent(amax, q));
+}
+
+// NVFP4 (NVIDIA 2025): the scale of a block is e4m3fn, relative to the tensor's.
+float nvfp4_global(float amax, const Quantizer& q) {
+  const auto encode = static_cast<float>(448 * q.format.max()) / amax;
+  if (amax == 0 || encode == 0) return 1;
+  return std::min(encode, FLT_MAX);
+}
+Scale nvfp4_scale(float amax, float global, const Quantizer& q) {
+  static const Rounder e4m3{format("e4m3fn"), {}, Overflow::saturate};
+  const float wanted = amax * global / static_cast<float>(q.format.max());
+  float scale = 0;
+  e4m3.round(&wanted, &scale, 1);
+  return {scale == 0 ? 0 : global / scale, scale};
+}
+
+// The grid of scales of one call, and how to find them.
+struct Grid {
+  std::int64_t block_rows = 1, block_cols = 1;
+  bool fixed = false;  // one scale, known beforehand
+  Scale one = {};
+  float global = 1;  // nvfp4: s_enc
+};
+
+Grid make_grid(const Rows& x, const Quantizer& q, const QuantizeOptions& o) {
+  const Scaling& s = q.scaling;
+  Grid g;
+  g.block_rows = std::max<std::int64_t>(1, x.rows), g.block_cols = std::max<std::int64_t>(1, x.k);
+  switch (s.kind) {
+    case ScalingKind::none: g.fixed = true; break;
+    case ScalingKind::fixed: g.fixed = true, g.one = inverted(static_cast<float>(s.value)); break;
+    case ScalingKind::tensor: g.fixed = true, g.one = current_scale(amax_of(x), q); break;
+    case ScalingKind::delayed:
+      if (!o.history)
+        fail("quantize: delayed scaling needs the history of a tensor's amaxes (QuantizeOptions::history)");
+      g.fixed = true, g.one = inverted(o.history->scale);
+      if (o.stage) o.history->stage(amax_of(x));
+      break;
+    case ScalingKind::row: g.block_rows = 1; break;
+    case ScalingKind::nvfp4: g.global = nvfp4_global(amax_of(x), q); [[fallthrough]];
+    case ScalingKind::block: g.block_rows = s.square ? s.block : 1; g.block_cols = s.block;
+  }
+  return g;
+}
+
+Scale scale_of(float amax, const Grid& g, const Quantizer& q) {
+  if (q.scaling.kind == ScalingKind::row) return current_scale(amax, q);
+  return q.scaling.kind == ScalingKind::nvfp4 ? nvfp4_scale(amax, g.global, q) : block_scale(amax, q);
+}
+
+// Multiplies rows by a scale each block, picked by `pick`.
+template <class P>
+void multiply(float* values, std::int64_t rows, std::int64_t k, const Grid& g, const Scale* scales, P pick) {
+  const std::int64_t cols = (k + g.block_cols - 1) / g.block_cols;
+  for (std::int64_t r = 0; r < rows; ++r)
+    for (std::int64_t b = 0; b < cols; ++b) {
+      const float by = pick(scales[r / g.block_rows * cols + b]);
+      float* from = values + r * k + b * g.block_cols;
+      const std::int64_t n = std::min(g.block_cols, k - b * g.block_cols);
+      for (std::int64_t i = 0; i < n; ++i) from[i] *= by;
+    }
+}
+
+// Scales of the blocks of `rows` rows.
+void find_scales(const float* values, std::int64_t rows, std::int64_t k, const Grid& g, const Quantizer& q,
+                 std::vector<Scale>& scales) {
+  const std::int64_t cols = (k + g.block_cols - 1) / g.block_cols;
+  const std::int64_t tiles = (rows + g.block_rows - 1) / g.block_rows;
+  std::vector<float> most(static_cast<std::size_t>(tiles * cols), 0.0F);
+  for (std::int64_t r = 0; r < rows; ++r)
+    for (std::int64_t b = 0; b < cols; ++b) {
+      float& m = most[static_cast<std::size_t>(r / g.block_rows * cols + b)];
+      m = larger(values + r * k + b * g.block_cols, std::min(g.block_cols, k - b * g.block_cols), m);
+    }
+  scales.resize(most.size());
+  for (std::size_t i = 0; i < most.size(); ++i) scales[i] = scale_of(most[i], g, q);
+}
+
+// The one pass: body(first, n, scaled values, scales) gets a chunk of the source, scaled but yet to be rounded. Chunks
+// are whole rows of blocks, or anything where the grid is fixed; `scales` has one entry then.
+template <class F>
+void for_scaled(const Rows& x, const Grid& g, const Quantizer& q, ExponentHistogram* exponents, const F& body) {
+  std::mutex mutex;
+  x.chunks(g.fixed ? 1 : g.block_rows * x.k, [&](std::int64_t first, std::int64_t n) {
+    const Scratch buffer(static_cast<std::size_t>(n) * sizeof(float));
+    const float* source = x.load(first, n, buffer.as<float>());
+    if (exponents) {
+      ExponentHistogram mine;
+      mine.add(source, n);
+      const std::lock_guard lock(mutex);
+      *exponents += mine;
+    }
+    if (g.fixed && g.one.forward == 1) return body(first, n, source, std::vector<Scale>{g.one});
+    auto* values = buffer.as<float>();
+    if (source != values) std::copy_n(source, n, values);
+    std::vector<Scale> scales{g.one};
+    if (g.fixed) {
+      for (std::int64_t i = 0; i < n; ++i) values[i] *= g.one.forward;
+    } else {
+      find_scales(values, n / x.k, x.k, g, q, scales);
+      multiply(values, n / x.k, x.k, g, scales.data(), [](const Scale& s) { return s.forward; });
+    }
+    body(first, n, values, scales);
+  });
+}
+
+// Counts of several threads in one.
+class SharedCounts {
+ public:
+  explicit SharedCounts(CastCounts* total) : total_(total) {}
+  template <class F> void add(const F& f) {
+    if (!total_) return f(CastStats{});
+    CastCounts mine;
+    f(CastStats{&mine, nullptr});
+    const std::lock_guard lock(mutex_);
+    *total_ += mine;
+  }
+
+ private:
+  CastCounts* total_;
+  std::mutex mutex_;
+};
+
+// Values times the scales that `unscale` asks for: those of blocks always, one a tensor or a row with `all`.
+Tensor round_values(const Rows& x, const Grid& g, const Quantizer& q, const QuantizeOptions& o, bool all,
+                    Tensor* row_scales) {
+  Tensor out = empty({x.rows, x.k});
+  const Rounder rounder{q.format, q.rounding, q.overflow, o.key};
+  SharedCounts counts(o.stats.counts);
+  const bool apart = q.scaling.kind == ScalingKind::row && !all;
+  if (apart) *row_scales = empty({x.rows, 1});
+  for_scaled(x, g, q, o.stats.exponents,
+             [&](std::int64_t first, std::int64_t n, const float* values, const std::vector<Scale>& scales) {
+               float* to = out.data<float>() + first;
+               counts.add([&](CastStats stats) { rounder.round(values, to, n, first, stats); });
+               if (apart) {
+                 float* row = row_scales->data<float>() + first / x.k;
+                 for (const Scale& s : scales) *row++ = s.inverse;
+               } else if (!g.fixed) {
+                 multiply(to, n / x.k, x.k, g, scales.data(), [](const Scale& s) { return s.inverse; });
+               } else if (all && g.one.inverse != 1) {
+                 for (std::int64_t i = 0; i < n; ++i) to[i] *= g.one.inverse;
+               }
+               if (all && g.global != 1)
+                 for (std::int64_t i = 0; i < n; ++i) to[i] *= 1 / g.global;
+             });
+  return x.shaped_like(out);
+}
+
+void check_plain(const Quantizer& q, const char* what) {
+  check(q);
+  if (q.hadamard) fail(std::string(what) + ": the Hadamard transform belongs to a product; apply hadamard16 yourself");
+}
+
+Tensor make_scales(const Rows& x, const Grid& g, const Quantizer& q, Format& scale_format) {
+  const bool e8m0 = q.scaling.kind == ScalingKind::block && q.scaling.scale == ScaleFormat::e8m0;
+  const bool e4m3 = q.scaling.kind == ScalingKind::nvfp4;
+  scale_format = format(e8m0 ? "e8m0fnu" : e4m3 ? "e4m3fn" : "fp32");
+  if (q.scaling.kind == ScalingKind::none) return {};
+  const Shape sizes{(x.rows + g.block_rows - 1) / g.block_rows, (x.k + g.block_cols - 1) / g.block_cols};
+  return empty(sizes, {.dtype = e8m0 || e4m3 ? DType::u8 : DType::f32});
+}
+
+}  // namespace
+
+void check(const Quantizer& q) {
+  check(q.format);
+  const Scaling& s = q.scaling;
+  const auto bad = [&](const std::string& why) { fail("quantizer to " + name(q.format) + ": " + why); };
+  if (!q.format.has_zero) bad("a format without zero holds scales, not values");
+  if (q.rounding.mode == RoundingMode::stochastic && (q.rounding.random_bits < 1 || q.rounding.random_bits > 32))
+    bad(fmt::format("stochastic rounding takes 1 to 32 random bits, not {}", q.rounding.random_bits));
+  if (s.block < 1) bad(fmt::format("a block has at least 1 element, not {}", s.block));
+  if (s.history < 1) bad(fmt::format("the history keeps at least 1 amax, not {}", s.history));
+  if (!(s.value > 0) || !std::isfinite(s.value))
+    bad(fmt::format("a fixed scale is a positive number, not {}", s.value));
+  if (!std::isfinite(s.margin) || std::abs(s.margin) > 64)
+    bad(fmt::format("the margin is -64 to 64 (powers of two), not {}", s.margin));
+  if (s.square && s.kind != ScalingKind::block && s.kind != ScalingKind::nvfp4) bad("square tiles go with blocks");
+}
+
+std::string describe(const Quantizer& q) {
+  const Scaling& s = q.scaling;
+  std::string text = name(q.format);
+  if (q.rounding.mode != RoundingMode::nearest_even) text += " " + name(q.rounding);
+  static constexpr std::string_view kScales[] = {"f32", "power-of-two", "e8m0"};
+  static constexpr std::string_view kRules[] = {"floor", "rceil", "ceil", "even"};
+  const std::string blocks = s.square ? fmt::format("tiles of {0}x{0}", s.block) : fmt::format("blocks of {}", s.block);
+  switch (s.kind) {
+    case ScalingKind::none: break;
+    case ScalingKind::fixed: text += fmt::format(", scale {}", s.value); break;
+    case ScalingKind::tensor: text += ", one scale a tensor"; break;
+    case ScalingKind::delayed:
+      text += fmt::format(", one delayed scale a tensor (history {}, {})", s.history,
+                          s.most_recent ? "most recent" : "max");
+      break;
+    case ScalingKind::row: text += ", one scale a row"; break;
+    case ScalingKind::block:
+      text += fmt::format(", {} with {} scales", blocks, kScales[static_cast<int>(s.scale)]);
+      if (s.scale != ScaleFormat::f32) text += fmt::format(" ({})", kRules[static_cast<int>(s.rule)]);
+      break;
+    case ScalingKind::nvfp4: text += fmt::format(", {} with e4m3fn scales under one of the tensor", blocks); break;
+  }
+  return text + (q.hadamard ? ", Hadamard transform" : "");
+}
+
+void AmaxHistory::stage(float value) { staged = larger(&value, 1, staged); }
+
+void AmaxHistory::advance(const Scaling& s, const Format& f) {
+  amax.insert(amax.begin(), staged);
+  amax.resize(std::min(amax.size(), static_cast<std::size_t>(s.history)));
+  const float most = s.most_recent ? staged : larger(amax.data(), static_cast<std::int64_t>(amax.size()), 0);
+  staged = 0;
+  if (!(most > 0) || !std::isfinite(most)) return;
+  scale = std::min(static_cast<float>(f.max()) / most * static_cast<float>(std::exp2(-s.margin)), FLT_MAX);
+}
+
+QuantizedTensor quantize(const Tensor& x, const Quantizer& q, const QuantizeOptions& o) {
+  check_plain(q, "quantize");
+  const Rows rows(x, o.axis);
+  const Grid g = make_grid(rows, q, o);
+  const int bits = q.format.storage_bits();
+  const Rounder rounder{q.format, q.rounding, q.overflow, o.key};
+  QuantizedTensor out;
+  out.format = q.format, out.shape = x.sizes(), out.axis = rows.axis;
+  out.block_rows = g.block_rows, out.block_cols = g.block_cols;
+  out.codes = empty({packed_bytes(x.numel(), bits)}, {.dtype = DType::u8});
+  out.scales = make_scales(rows, g, q, out.scale_format);
+  out.global_scale = 1 / g.global;
+  const Rounder scale_rounder{out.scale_format, {}, Overflow::ieee};
+  const std::int64_t cols = (rows.k + g.block_cols - 1) / g.block_cols;
+  if (g.fixed && out.scales.defined()) out.scales.data<float>()[0] = g.one.inverse;
+  // Chunks of rows may end within a byte of packed codes: those are packed at the end.
+  const bool whole = bits >= 8;
+  const Scratch loose(whole ? 1 : static_cast<std::size_t>(x.numel()) + 1);
+  auto* to = whole ? out.codes.data<std::uint8_t>() : loose.as<std::uint8_t>();
+  SharedCounts counts(o.stats.counts);
+  for_scaled(rows, g, q, o.stats.exponents,
+             [&](std::int64_t first, std::int64_t count, const float* values, const std::vector<Scale>& scales) {
+               counts.add([&](CastStats stats) {
+                 rounder.encode(values, to + first * code_bytes(q.format), count, first, stats);
+               });
+               if (g.fixed) return;
+               std::vector<float> inverse;
+               for (const Scale& s : scales) inverse.push_back(s.inverse);
+               const std::int64_t at = first / rows.k / g.block_rows * cols;
+               const auto n = static_cast<std::int64_t>(inverse.size());
+               if (out.scales.dtype() == DType::f32) std::copy_n(inverse.data(), n, out.scales.data<float>() + at);
+               else scale_rounder.encode(inverse.data(), out.scales.data<std::uint8_t>() + at, n);
+             });
+  if (!whole) pack_codes(to, x.numel(), bits, out.codes.data<std::uint8_t>());
+  return out;
+}
+
+QuantizedTensor quantize(const Tensor& x, const Format& f, const Rounding& rounding, Overflow overflow, RandomKey key,
+                         CastStats stats) {
+  return quantize(x, {.format = f, .rounding = rounding, .overflow = overflow}, {.key = key, .stats = stats});
+}
+
+Tensor fake_quantize(const Tensor& x, const Quantizer& q, const QuantizeOptions& o) {
+  if (x.dtype() == DType::f64 && q.scaling.kind == ScalingKind::none) {
+    check_plain(q, "fake_quantize");
+    const StageScope amp(chain().amp, nullptr), autograd(chain().autograd, nullptr);
+    const Tensor source = x.contiguous();
+    Tensor out = empty_like(source);
+    Rounder{q.format, q.rounding, q.overflow, o.key}.round(source.data<double>(), out.data<double>(), x.numel(), 0,
+                                                           o.stats);
+    return out;
+  }
+  check_plain(q, "fake_quantize");
+  const Rows rows(x, o.axis);
+  return round_values(rows, make_grid(rows, q, o), q, o, true, nullptr);
+}
+
+Tensor fake_quantize(const Tensor& x, const Format& f, const Rounding& rounding, Overflow overflow, RandomKey key,
+                     CastStats stats) {
+  return fake_quantize(x, {.format = f, .rounding = rounding, .overflow = overflow}, {.key = key, .stats = stats});
+}
+
+QuantizedOperand quantize_operand(const Tensor& x, const Quantizer& q, const QuantizeOptions& o) {
+  check_plain(q, "quantize_operand");
+  const Rows rows(x, o.axis);
+  const Grid g = make_grid(rows, q, o);
+  QuantizedOperand out;
+  Tensor row_scales;
+  out.values = round_values(rows, g, q, o, false, &row_scales);
+  if (row_scales.defined()) {
+    Shape sizes = x.sizes();
+    sizes[rows.axis] = 1;
+    out.scale = row_scales.reshape(sizes);
+  } else if (g.fixed ? g.one.inverse != 1 : g.global != 1) {
+    out.scale = scalar(g.fixed ? g.one.inverse : 1 / g.global);
+  }
+  return out;
+}
+
+Tensor hadamard16(const Tensor& x, std::uint16_t signs) {
+  if (x.ndim() < 1 || x.sizes().back() % 16 != 0)
+    fail("hadamard16: " + to_string(x.sizes()) + ": the last dim must be a multiple of 16");
+  Tensor h = empty({16, 16});
+  for (unsigned i = 0; i < 16; ++i)
+    for (unsigned j = 0; j < 16; ++j) {
+      const bool negative = (std::popcount(i & j) + (signs >> i & 1)) % 2 != 0;
+      h.data<float>()[i * 16 + j] = negative ? -0.25F : 0.25F;
+    }
+  return matmul(x.reshape({-1, 16}), h).reshape(x.sizes());
+}
+
+float amax(const Tensor& x) { return amax_of(Rows(x, -1)); }
+
+}  // namespace gradual
