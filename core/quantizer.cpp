@@ -331,6 +331,8 @@ void check(const Quantizer& q) {
     bad(fmt::format("a fixed scale is a positive number, not {}", s.value));
   if (!std::isfinite(s.margin) || std::abs(s.margin) > 64)
     bad(fmt::format("the margin is -64 to 64 (powers of two), not {}", s.margin));
+  if (s.kind == ScalingKind::nvfp4 && q.format.bits() > 8)
+    bad(fmt::format("nvfp4 scales are for elements of at most 8 bits, not {}", q.format.bits()));
   if (s.square && s.kind != ScalingKind::block && s.kind != ScalingKind::nvfp4) bad("square tiles go with blocks");
 }
 
