@@ -63,52 +63,76 @@ template <class T, class F> void for_chunks(const Problem& p, std::int64_t most,
                });
 }
 
-// Row-major weights in T, [groups * outputs, depth].
-template <class T> struct Weights {
-  Tensor dense;
-  Loaded<T> loaded;
-  explicit Weights(const Tensor& w) : dense(contiguous(w)), loaded(dense) {}
+// Images of any dtype and strides, unfolded as T: widened a row at a time, so that no copy of them all is made.
+class Images {
+ public:
+  explicit Images(const Tensor& t) : tensor_(t), tf32_(rounds_to_tf32(t.dtype())) {}
+  template <class T> void unfold(const Windows& w, std::int64_t channel, const Chunk<T>& c, T* columns) const {
+    const DType dtype = tensor_.dtype();
+    const auto* base = static_cast<const char*>(tensor_.raw());
+    const std::int64_t start = channel * tensor_.strides()[1];
+    const auto copy = [&](std::int64_t at, std::int64_t step, std::int64_t n, T* to) {
+      const T* from = reinterpret_cast<const T*>(base) + start + at;
+      for (std::int64_t i = 0; i < n; ++i) to[i] = from[i * step];
+    };
+    const auto widen = [&](std::int64_t at, std::int64_t step, std::int64_t n, T* to) {
+      load(dtype, base + (start + at) * static_cast<std::int64_t>(size_of(dtype)), step, to, n);
+    };
+    if (dtype == dtype_of<T>) im2col(w, tensor_.strides(), c.first, c.rows, columns, copy);
+    else im2col(w, tensor_.strides(), c.first, c.rows, columns, widen);
+    if constexpr (std::is_same_v<T, float>)
+      if (tf32_) round_tf32(columns, w.depth() * c.pixels);
+  }
+
+ private:
+  const Tensor& tensor_;
+  bool tf32_;
 };
 
 template <class T> void conv2d_of(const OpCall& call, Tensor& out) {
   const Problem p(call.get<ConvAttrs>(), call[0].sizes(), call[1].sizes(), out.sizes());
-  const Loaded<T> x(call[0]);
-  const Weights<T> w(call[1]);
+  const Images x(call[0]);
+  const Loaded<T> w(contiguous(call[1]));
   std::optional<Loaded<T>> bias;
   if (call[2].defined()) bias.emplace(call[2], Loaded<T>::As::rows);
-  const Result<T> y(out);
-  std::fill_n(y.data(), out.numel(), T{0});
+  auto* y = static_cast<char*>(out.raw());
+  CastCounts* const counts = counts_for(dtype_of<T>, out.dtype());
   for_chunks<T>(p, kParts, [&](const Chunk<T>& c) {
-    im2col(p.x, x.data() + c.group * p.inputs * x.strides()[1], x.strides(), c.first, c.rows, c.columns);
+    x.unfold(p.x, c.group * p.inputs, c, c.columns);
     const std::int64_t o = c.group * p.outputs;
     for (std::int64_t i = 0; i < p.outputs; ++i)
       std::fill_n(c.tile + i * c.pixels, c.pixels, bias ? bias->data()[o + i] : T{0});
     gemm<T>({.m = p.outputs,
              .n = c.pixels,
              .k = p.depth(),
-             .a = {w.loaded.data() + o * p.depth(), p.depth(), 1},
+             .a = {w.data() + o * p.depth(), p.depth(), 1},
              .b = {c.columns, c.pixels, 1},
              .c = c.tile,
              .ldc = c.pixels});
-    col2im(p.y, c.tile, out.strides(), c.first, c.rows, y.data() + o * out.strides()[1]);
+    CastCounts mine;
+    const Shape& strides = out.strides();
+    for_taps(p.y, strides, c.first, c.rows, [&](std::int64_t at, std::int64_t to, std::int64_t, std::int64_t) {
+      void* row = y + (o * strides[1] + to) * static_cast<std::int64_t>(size_of(out.dtype()));
+      store(out.dtype(), c.tile + at, row, strides[3], p.y.out[1], counts ? &mine : nullptr);
+    });
+    if (counts) merge_counts(counts, mine);
   });
-  y.store();
 }
 
 template <class T> void backward_input_of(const OpCall& call, Tensor& out) {
   const Problem p(call.get<ConvAttrs>(), out.sizes(), call[1].sizes(), call[0].sizes());
-  const Loaded<T> dy(call[0]);
-  const Weights<T> w(call[1]);
+  const Images dy(call[0]);
+  const Loaded<T> w(contiguous(call[1]));
   const Result<T> dx(out);
   std::fill_n(dx.data(), out.numel(), T{0});
   for_chunks<T>(p, kParts, [&](const Chunk<T>& c) {
     const std::int64_t o = c.group * p.outputs;
-    im2col(p.y, dy.data() + o * dy.strides()[1], dy.strides(), c.first, c.rows, c.tile);
+    dy.unfold(p.y, o, c, c.tile);
     std::fill_n(c.columns, p.depth() * c.pixels, T{0});
     gemm<T>({.m = p.depth(),
              .n = c.pixels,
              .k = p.outputs,
-             .a = {w.loaded.data() + o * p.depth(), 1, p.depth()},
+             .a = {w.data() + o * p.depth(), 1, p.depth()},
              .b = {c.tile, c.pixels, 1},
              .c = c.columns,
              .ldc = c.pixels});
@@ -120,16 +144,16 @@ template <class T> void backward_input_of(const OpCall& call, Tensor& out) {
 // Each part of the batch has a sum of its own; these are added up in order.
 template <class T> void backward_weight_of(const OpCall& call, Tensor& out) {
   const Problem p(call.get<ConvAttrs>(), call[1].sizes(), out.sizes(), call[0].sizes());
-  const Loaded<T> dy(call[0]);
-  const Loaded<T> x(call[1]);
+  const Images dy(call[0]);
+  const Images x(call[1]);
   const Result<T> dw(out);
   const std::int64_t parts = std::clamp<std::int64_t>(kPartialElements / out.numel(), 1, kParts);
   const Scratch sums(static_cast<std::size_t>(parts * out.numel()) * sizeof(T));
   std::fill_n(sums.as<T>(), parts * out.numel(), T{0});
   for_chunks<T>(p, parts, [&](const Chunk<T>& c) {
     const std::int64_t o = c.group * p.outputs;
-    im2col(p.y, dy.data() + o * dy.strides()[1], dy.strides(), c.first, c.rows, c.tile);
-    im2col(p.x, x.data() + c.group * p.inputs * x.strides()[1], x.strides(), c.first, c.rows, c.columns);
+    dy.unfold(p.y, o, c, c.tile);
+    x.unfold(p.x, c.group * p.inputs, c, c.columns);
     gemm<T>({.m = p.outputs,
              .n = p.depth(),
              .k = c.pixels,

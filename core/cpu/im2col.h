@@ -43,16 +43,15 @@ void for_taps(const Windows& w, const Shape& strides, std::int64_t first, std::i
   }
 }
 
-// columns [depth, rows * out[1]]: each window's elements, zeros for its padding.
-template <class T>
-void im2col(const Windows& w, const T* images, const Shape& strides, std::int64_t first, std::int64_t rows,
-            T* columns) {
-  const std::int64_t step = w.stride[1] * strides[3];
+// columns [depth, rows * out[1]]: each window's elements, zeros for its padding. read(position, step, n, to) gives n
+// elements of the images from a position on, `step` apart.
+template <class T, class F>
+void im2col(const Windows& w, const Shape& strides, std::int64_t first, std::int64_t rows, T* columns, const F& read) {
   for_taps(w, strides, first, rows, [&](std::int64_t at, std::int64_t from, std::int64_t begin, std::int64_t end) {
+    const std::int64_t step = w.stride[1] * strides[3];
     T* to = columns + at;
-    const T* x = images + from;
     for (std::int64_t i = 0; i < begin; ++i) to[i] = T{0};
-    for (std::int64_t i = begin; i < end; ++i) to[i] = x[i * step];
+    if (begin < end) read(from + begin * step, step, end - begin, to + begin);
     for (std::int64_t i = end; i < w.out[1]; ++i) to[i] = T{0};
   });
 }

@@ -38,15 +38,11 @@ template <class T> void normalize_rows(const OpCall& call, Outputs& out) {
   const bool center = call.op == OpId::layer_norm;
   const Rows rows(call[0].sizes(), a.dims);
   const std::int64_t n = rows.length;
-  const Loaded<T> xs(call[0], Loaded<T>::As::rows);
-  const Result<T> ys(out[0]);
   const Parameter<T> weight(call[1]);
   const Parameter<T> bias(center ? call[2] : Tensor());
   T* means = center ? out[1].data<T>() : nullptr;
   T* scales = out[center ? 2 : 1].data<T>();
-  for_rows(rows.count, n, [&](std::int64_t row) {
-    const T* x = xs.data() + row * n;
-    T* y = ys.data() + row * n;
+  map_rows<T>(rows.count, n, call[0], {}, out[0], [&](std::int64_t row, const T* x, const T*, T* y) {
     const T mean = center ? blocked_sum<T>(n, [&](std::int64_t i) { return x[i]; }) / static_cast<T>(n) : T{0};
     const T square = blocked_sum<T>(n, [&](std::int64_t i) { return (x[i] - mean) * (x[i] - mean); });
     const T scale = 1 / std::sqrt(square / static_cast<T>(n) + static_cast<T>(a.eps));
@@ -58,7 +54,6 @@ template <class T> void normalize_rows(const OpCall& call, Outputs& out) {
     if (center) means[row] = mean;
     scales[row] = scale;
   });
-  ys.store();
 }
 
 // With g = dy * weight and xhat the normalised row: dx = scale * (g - mean(g) - xhat * mean(g * xhat)), dw = sum of
@@ -67,29 +62,26 @@ template <class T> void normalize_rows_backward(const OpCall& call, Outputs& out
   const bool center = call.op == OpId::layer_norm_backward;
   const Rows rows(call[1].sizes(), call.get<NormAttrs>().dims);
   const std::int64_t n = rows.length;
-  const Loaded<T> dys(call[0], Loaded<T>::As::rows);
-  const Loaded<T> xs(call[1], Loaded<T>::As::rows);
-  const Result<T> dxs(out[0]);
   const Parameter<T> weight(call[2]);
   const Parameter<T> means(center ? call[3] : Tensor());
   const Parameter<T> scales(call[center ? 4 : 3]);
-  std::vector<T> gradients(static_cast<std::size_t>(2 * n));  // dw, then db
-  sum_over_rows<T>(rows.count, n, 2 * n, gradients.data(), [&](std::int64_t row, T* dw) {
-    T* db = dw + n;
-    const T* dy = dys.data() + row * n;
-    const T* x = xs.data() + row * n;
-    T* dx = dxs.data() + row * n;
-    const T mean = means ? means[row] : T{0};
-    const T scale = scales[row];
+  const auto xhat = [&](std::int64_t row, const T* x) {
+    return [x, mean = means ? means[row] : T{0}, scale = scales[row]](std::int64_t i) { return (x[i] - mean) * scale; };
+  };
+  map_rows<T>(rows.count, n, call[0], call[1], out[0], [&](std::int64_t row, const T* dy, const T* x, T* dx) {
+    const auto h = xhat(row, x);
     const auto g = [&](std::int64_t i) { return weight ? dy[i] * weight[i] : dy[i]; };
-    const auto xhat = [&](std::int64_t i) { return (x[i] - mean) * scale; };
-    for (std::int64_t i = 0; i < n; ++i) dw[i] += dy[i] * xhat(i);
-    for (std::int64_t i = 0; i < n; ++i) db[i] += dy[i];
-    const T along = blocked_sum<T>(n, [&](std::int64_t i) { return g(i) * xhat(i); }) / static_cast<T>(n);
+    const T along = blocked_sum<T>(n, [&](std::int64_t i) { return g(i) * h(i); }) / static_cast<T>(n);
     const T shift = center ? blocked_sum<T>(n, g) / static_cast<T>(n) : T{0};
-    for (std::int64_t i = 0; i < n; ++i) dx[i] = scale * (g(i) - shift - xhat(i) * along);
+    for (std::int64_t i = 0; i < n; ++i) dx[i] = scales[row] * (g(i) - shift - h(i) * along);
   });
-  dxs.store();
+  std::vector<T> gradients(static_cast<std::size_t>(2 * n));  // dw, then db
+  sum_rows<T>(rows.count, n, call[0], call[1], 2 * n, gradients.data(),
+              [&](std::int64_t row, const T* dy, const T* x, T* dw) {
+                const auto h = xhat(row, x);
+                for (std::int64_t i = 0; i < n; ++i) dw[i] += dy[i] * h(i);
+                for (std::int64_t i = 0; i < n; ++i) dw[n + i] += dy[i];
+              });
   store_parameter(out[1], gradients.data());
   if (center) store_parameter(out[2], gradients.data() + n);
 }
@@ -114,47 +106,46 @@ struct Channels {
   }
   Tensor view(const Tensor& t) const { return last ? channels_to_back(t) : t; }  // row-major if t lies like x
 
-  // f(element, channel) for all elements; sums[channel] = their sums.
-  template <class F> void each(const F& f) const {
-    for_rows(outer, channels * inner, [&](std::int64_t row) {
-      std::int64_t at = row * channels * inner;
-      if (inner == 1) {
+  // y = f(a, b, channel) for all elements; b is a where it is undefined.
+  template <class T, class F> void map(const Tensor& a, const Tensor& b, Tensor& y, const F& f) const {
+    map_rows<T>(outer, channels * inner, view(a), b.defined() ? view(b) : b, y,
+                [&](std::int64_t, const T* as, const T* bs, T* to) {
+                  if (!bs) bs = as;
+                  if (inner == 1) {
 #pragma omp simd
-        for (std::int64_t c = 0; c < channels; ++c) f(at + c, c);
-        return;
-      }
-      for (std::int64_t c = 0; c < channels; ++c, at += inner)
+                    for (std::int64_t c = 0; c < channels; ++c) to[c] = f(as[c], bs[c], c);
+                    return;
+                  }
+                  for (std::int64_t c = 0; c < channels; ++c, to += inner, as += inner, bs += inner)
 #pragma omp simd
-        for (std::int64_t i = 0; i < inner; ++i) f(at + i, c);
-    });
+                    for (std::int64_t i = 0; i < inner; ++i) to[i] = f(as[i], bs[i], c);
+                });
   }
-  template <class T, class F> void sum(T* sums, const F& f) const {
-    sum_over_rows<T>(outer, channels * inner, channels, sums, [&](std::int64_t row, T* part) {
-      std::int64_t at = row * channels * inner;
-      if (inner == 1)
-        for (std::int64_t c = 0; c < channels; ++c) part[c] += f(at + c, c);
-      else
-        for (std::int64_t c = 0; c < channels; ++c, at += inner)
-          part[c] += blocked_sum<T>(inner, [&](std::int64_t i) { return f(at + i, c); });
-    });
+  // sums[channel] = the sum of f(a, b, channel).
+  template <class T, class F> void sum(const Tensor& a, const Tensor& b, T* sums, const F& f) const {
+    sum_rows<T>(outer, channels * inner, view(a), b.defined() ? view(b) : b, channels, sums,
+                [&](std::int64_t, const T* as, const T* bs, T* part) {
+                  if (!bs) bs = as;
+                  if (inner == 1)
+                    for (std::int64_t c = 0; c < channels; ++c) part[c] += f(as[c], bs[c], c);
+                  else
+                    for (std::int64_t c = 0; c < channels; ++c, as += inner, bs += inner)
+                      part[c] += blocked_sum<T>(inner, [&](std::int64_t i) { return f(as[i], bs[i], c); });
+                });
   }
 };
 
 template <class T> void batch_norm_of(const OpCall& call, const Channels& l, Tensor& y, Outputs& out) {
   const auto& a = call.get<NormAttrs>();
-  const Loaded<T> loaded(l.view(call[0]), Loaded<T>::As::rows);
-  const T* x = loaded.data();
-  const Result<T> ys(y);
-  T* to = ys.data();
   const Parameter<T> weight(call[1]);
   const Parameter<T> bias(call[2]);
   T* mean = out[1].data<T>();
   T* invstd = out[2].data<T>();
   const auto count = static_cast<T>(l.outer * l.inner);
   if (a.training) {
-    l.sum(mean, [=](std::int64_t i, std::int64_t) { return x[i]; });
+    l.sum(call[0], {}, mean, [](T x, T, std::int64_t) { return x; });
     for (std::int64_t c = 0; c < l.channels; ++c) mean[c] /= count;
-    l.sum(invstd, [=](std::int64_t i, std::int64_t c) { return (x[i] - mean[c]) * (x[i] - mean[c]); });
+    l.sum(call[0], {}, invstd, [=](T x, T, std::int64_t c) { return (x - mean[c]) * (x - mean[c]); });
     for (std::int64_t c = 0; c < l.channels; ++c) invstd[c] /= count;
   } else {
     const Parameter<T> given_mean(call[3]);
@@ -170,27 +161,20 @@ template <class T> void batch_norm_of(const OpCall& call, const Channels& l, Ten
   }
   const T* scale = scales.data();
   const T* shift = shifts.data();
-  l.each([=](std::int64_t i, std::int64_t c) { to[i] = (x[i] - mean[c]) * scale[c] + shift[c]; });
-  ys.store();
+  l.map<T>(call[0], {}, y, [=](T x, T, std::int64_t c) { return (x - mean[c]) * scale[c] + shift[c]; });
 }
 
 // With M values a channel: dx = weight * invstd * (dy - sum(dy) / M - (x - mean) * invstd^2 * sum(dy (x - mean)) / M);
 // not training, mean and invstd are constants and the first term stands alone.
 template <class T> void batch_norm_backward_of(const OpCall& call, const Channels& l, Tensor& dx, Outputs& out) {
-  const Loaded<T> loaded_dy(l.view(call[0]), Loaded<T>::As::rows);
-  const Loaded<T> loaded_x(l.view(call[1]), Loaded<T>::As::rows);
-  const T* dy = loaded_dy.data();
-  const T* x = loaded_x.data();
-  const Result<T> dxs(dx);
-  T* to = dxs.data();
   const Parameter<T> weight(call[2]);
   const Loaded<T> means(call[3], Loaded<T>::As::rows);
   const T* mean = means.data();
   const Parameter<T> invstd(call[4]);
   const auto channels = static_cast<std::size_t>(l.channels);
   std::vector<T> db(channels), dw(channels), scales(channels), shifts(channels), slopes(channels);
-  l.sum(db.data(), [=](std::int64_t i, std::int64_t) { return dy[i]; });
-  l.sum(dw.data(), [=](std::int64_t i, std::int64_t c) { return dy[i] * (x[i] - mean[c]); });
+  l.sum(call[0], {}, db.data(), [](T dy, T, std::int64_t) { return dy; });
+  l.sum(call[0], call[1], dw.data(), [=](T dy, T x, std::int64_t c) { return dy * (x - mean[c]); });
   const bool training = call.get<NormAttrs>().training;
   const auto count = static_cast<T>(l.outer * l.inner);
   for (std::size_t c = 0; c < channels; ++c) {
@@ -204,10 +188,9 @@ template <class T> void batch_norm_backward_of(const OpCall& call, const Channel
   const T* shift = shifts.data();
   const T* slope = slopes.data();
   if (training)
-    l.each(
-        [=](std::int64_t i, std::int64_t c) { to[i] = (dy[i] - shift[c] - (x[i] - mean[c]) * slope[c]) * scale[c]; });
-  else l.each([=](std::int64_t i, std::int64_t c) { to[i] = dy[i] * scale[c]; });
-  dxs.store();
+    l.map<T>(call[0], call[1], dx,
+             [=](T dy, T x, std::int64_t c) { return (dy - shift[c] - (x - mean[c]) * slope[c]) * scale[c]; });
+  else l.map<T>(call[0], {}, dx, [=](T dy, T, std::int64_t c) { return dy * scale[c]; });
   store_parameter(out[1], dw.data());
   store_parameter(out[2], db.data());
 }

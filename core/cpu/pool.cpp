@@ -20,12 +20,8 @@ template <class F> void for_planes(const Tensor& in, Tensor& out, const F& f) {
   write_row_major(out, [&](Tensor& to) {
     visit_floating(to.dtype(), [&](auto zero) {
       using T = decltype(zero);
-      const Loaded<T> x(in, Loaded<T>::As::rows);
-      const Result<T> y(to);
-      for_rows(in.size(0) * in.size(1), std::max(plane_size(in), plane_size(to)), [&](std::int64_t plane) {
-        f(x.data() + plane * plane_size(in), y.data() + plane * plane_size(to), plane);
-      });
-      y.store();
+      map_rows<T>(in.size(0) * in.size(1), in, plane_size(in), {}, 0, to, plane_size(to),
+                  [&](std::int64_t plane, const T* x, const T*, T* y) { f(x, y, plane); });
     });
   });
 }

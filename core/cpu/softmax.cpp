@@ -1,7 +1,6 @@
 // softmax, log_softmax, and cross entropy on class indices (log-softmax and negative log-likelihood in one).
 #include <cmath>
 #include <limits>
-#include <optional>
 #include <string>
 
 #include "../dispatch.h"
@@ -46,14 +45,8 @@ template <class F> void along(const OpCall& call, Outputs& out, const F& f) {
       using T = decltype(zero);
       const Rows rows(to.sizes(), 1);
       const std::int64_t n = rows.length;
-      const Loaded<T> first(dim_last(call[0]), Loaded<T>::As::rows);
-      std::optional<Loaded<T>> second;
-      if (call.inputs.size() > 1) second.emplace(dim_last(call[1]), Loaded<T>::As::rows);
-      const Result<T> y(to);
-      for_rows(rows.count, n, [&](std::int64_t row) {
-        f(first.data() + row * n, second ? second->data() + row * n : nullptr, y.data() + row * n, n);
-      });
-      y.store();
+      map_rows<T>(rows.count, n, dim_last(call[0]), call.inputs.size() > 1 ? dim_last(call[1]) : Tensor(), to,
+                  [&](std::int64_t, const T* a, const T* b, T* y) { f(a, b, y, n); });
     });
   });
 }
@@ -116,16 +109,12 @@ template <class T> void cross_entropy_of(const OpCall& call, Outputs& out) {
   const Rows rows(call[0].sizes(), 1);
   const std::int64_t n = rows.length;
   const Classes classes(call, call[1], n);
-  const Loaded<T> x(call[0], Loaded<T>::As::rows);
-  const Result<T> logp(out[1]);
   const Scratch losses_scratch(static_cast<std::size_t>(rows.count) * sizeof(T) + 1);
   T* losses = losses_scratch.as<T>();
-  for_rows(rows.count, n, [&](std::int64_t row) {
-    T* p = logp.data() + row * n;
-    log_softmax_row(x.data() + row * n, p, n);
-    losses[row] = classes[row] == a.ignore_index ? T{0} : row_loss(p, classes[row], a.label_smoothing, n);
+  map_rows<T>(rows.count, n, call[0], {}, out[1], [&](std::int64_t row, const T* x, const T*, T* logp) {
+    log_softmax_row(x, logp, n);
+    losses[row] = classes[row] == a.ignore_index ? T{0} : row_loss(logp, classes[row], a.label_smoothing, n);
   });
-  logp.store();
   CastCounts* const counts = counts_for(dtype_of<T>, out[0].dtype());
   if (a.reduction == static_cast<int>(Reduction::none))
     return store(out[0].dtype(), losses, out[0].raw(), 1, rows.count, counts);
@@ -143,21 +132,17 @@ template <class T> void cross_entropy_backward_of(const OpCall& call, Outputs& o
   const Classes classes(call, call[2], n);
   const bool mean = a.reduction == static_cast<int>(Reduction::mean);
   const Loaded<T> dy(call[0], Loaded<T>::As::rows);
-  const Loaded<T> logp(call[1], Loaded<T>::As::rows);
-  const Result<T> dx(out[0]);
   const T off = static_cast<T>(a.label_smoothing / static_cast<double>(std::max<std::int64_t>(1, n)));
   const T on = static_cast<T>(1 - a.label_smoothing);
-  for_rows(rows.count, n, [&](std::int64_t row) {
-    const T* p = logp.data() + row * n;
-    T* to = dx.data() + row * n;
+  map_rows<T>(rows.count, n, call[1], {}, out[0], [&](std::int64_t row, const T* logp, const T*, T* dx) {
     const std::int64_t label = classes[row];
-    if (label == a.ignore_index) return std::fill_n(to, n, T{0}), void();
+    std::fill_n(dx, n, T{0});
+    if (label == a.ignore_index) return;
     T g = dy.data()[call[0].numel() > 1 ? row : 0];
     if (mean) g /= static_cast<T>(classes.counted);
-    for (std::int64_t i = 0; i < n; ++i) to[i] = g * (math::exp(p[i]) - off);
-    to[label] = g * (math::exp(p[label]) - off - on);
+    for (std::int64_t i = 0; i < n; ++i) dx[i] = g * (math::exp(logp[i]) - off);
+    dx[label] = g * (math::exp(logp[label]) - off - on);
   });
-  dx.store();
 }
 
 void cross_entropy(const OpCall& call, Outputs& out) {
