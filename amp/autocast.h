@@ -47,21 +47,13 @@ bool is_autocast_enabled(Device device = Device::cpu());
 std::optional<DType> autocast_dtype(Device device = Device::cpu());
 
 // A callable that runs `function` under autocast: auto forward = amp::autocast({.dtype = DType::bf16}, model_forward);
-template <class F> class Autocasted {
- public:
-  Autocasted(AutocastOptions options, F function) : options_(std::move(options)), function_(std::move(function)) {}
-  template <class... A> decltype(auto) operator()(A&&... arguments) {
-    const Autocast scope(options_);
-    return function_(std::forward<A>(arguments)...);
-  }
+template <class F> struct Autocasted {
+  AutocastOptions options;
+  mutable F function;
   template <class... A> decltype(auto) operator()(A&&... arguments) const {
-    const Autocast scope(options_);
-    return function_(std::forward<A>(arguments)...);
+    const Autocast scope(options);
+    return function(std::forward<A>(arguments)...);
   }
-
- private:
-  AutocastOptions options_;
-  F function_;
 };
 template <class F> Autocasted<F> autocast(AutocastOptions options, F function) {
   return {std::move(options), std::move(function)};

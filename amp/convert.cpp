@@ -5,12 +5,13 @@
 #include "../autograd/grad_mode.h"
 #include "../core/ops.h"
 #include "../nn/norm.h"
+#include "policy.h"
 
 namespace gradual::amp {
 namespace {
 
 void check_half(DType dtype, const char* function) {
-  if (dtype != DType::f16 && dtype != DType::bf16)
+  if (!is_half(dtype))
     fail(std::string(function) + ": converts to f16 or bf16, not to " + std::string(name(dtype)) +
          "; use Module::to for other dtypes");
 }
@@ -39,11 +40,10 @@ StateDict master_state_dict(const nn::Module& model, optim::Optimizer& optimizer
   for (const auto& [name, value] : model.state_dict()) {
     const Tensor& stored = std::get<Tensor>(value);
     const auto found = masters.find(stored.unsafe_impl()->storage->id);
-    const bool half = stored.dtype() == DType::f16 || stored.dtype() == DType::bf16;
     if (found != masters.end() && found->second.sizes() == stored.sizes()) {
       wide.set(name, found->second);
     } else {
-      wide.set(name, half ? cast(stored, DType::f32) : stored);
+      wide.set(name, is_half(stored.dtype()) ? cast(stored, DType::f32) : stored);
     }
   }
   return wide;

@@ -28,7 +28,7 @@ class OverrideHook final : public nn::ModuleHook {
 }  // namespace
 
 void set_override(nn::Module& module, const Override& what) {
-  if (what.dtype && *what.dtype != DType::f16 && *what.dtype != DType::bf16)
+  if (what.dtype && !is_half(*what.dtype))
     fail("set_override on " + module.kind() + ": the dtype is f16 or bf16, not " + std::string(name(*what.dtype)) +
          "; {.enabled = false} computes in f32");
   module.set_hook(std::make_shared<OverrideHook>(what));

@@ -1,7 +1,9 @@
 #include "policy.h"
 
-#include <array>
-#include <initializer_list>
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <map>
 
 #include "../autograd/rule.h"
 #include "../core/nearest.h"
@@ -20,10 +22,9 @@ constexpr OpId kFp32[] = {exp,        log,      log1p,         rsqrt,    recipro
 constexpr OpId kPromote[] = {add, sub, mul, div, maximum, minimum, eq, ne, lt, le, gt, ge, where, cat, scatter_add};
 
 constexpr const char* kBceBan =
-    "banned under autocast: it takes probabilities, and a half format rounds those near 0 and 1 to 0 and "
-    "1, where its logarithm fails; use bce_with_logits_loss on the logits, or open Autocast({.enabled = "
-    "false}) around "
-    "it and cast its input to f32";
+    "banned under autocast: it takes probabilities, and a half format rounds those near 0 and 1 to 0 and 1, where its "
+    "logarithm fails; use bce_with_logits_loss on the logits, or open Autocast({.enabled = false}) around it and cast "
+    "its input to f32";
 
 std::shared_ptr<std::vector<CastPolicy>> default_entries() {
   static const auto entries = [] {
@@ -65,70 +66,62 @@ std::string_view fp32_reason(OpId op) {
   }
 }
 
-std::string list(const std::vector<DType>& dtypes) {
-  std::vector<std::string> names;
-  for (DType d : dtypes) names.emplace_back(name(d));
-  return names.empty() ? "no inputs" : join(names);
-}
-
 }  // namespace
+
+void OperandDTypes::add(DType d) {
+  f64 = f64 || d == DType::f64;
+  if (!castable(d)) return;
+  widest = any ? gradual::promote(widest, d) : d;
+  any = true;
+}
 
 CastPolicy CastPolicy::cast(DType dtype) {
   if (!castable(dtype))
-    fail("cast policy: casts to f32, f16 or bf16, not to " + std::string(name(dtype)) +
-         "; a rewrite computes in other formats");
-  CastPolicy p = of(PolicyKind::cast);
-  p.dtype = dtype;
-  return p;
+    fail(fmt::format("cast policy: casts to f32, f16 or bf16, not to {}; a rewrite computes in other formats",
+                     gradual::name(dtype)));
+  return {.kind = PolicyKind::cast, .dtype = dtype};
 }
 
-CastPolicy CastPolicy::banned(const std::string& message) {
-  CastPolicy p = of(PolicyKind::banned);
-  p.text = message;
-  return p;
-}
+CastPolicy CastPolicy::banned(const std::string& message) { return {.kind = PolicyKind::banned, .text = message}; }
 
 CastPolicy CastPolicy::rewrite(const std::string& name, Rewrite function) {
   if (!function) fail("cast policy: the rewrite '" + name + "' has no function");
-  CastPolicy p = of(PolicyKind::rewrite);
-  p.text = name;
-  p.function = std::make_shared<const Rewrite>(std::move(function));
-  return p;
+  return {.kind = PolicyKind::rewrite, .text = name, .function = std::make_shared<const Rewrite>(std::move(function))};
 }
 
 CastPolicy CastPolicy::from_name(std::string_view name) {
   static const std::vector<std::string> kNames{"pass", "lower", "fp32", "promote", "banned", "f32", "f16", "bf16"};
-  if (name == "pass") return pass();
-  if (name == "lower") return lower();
-  if (name == "fp32") return fp32();
-  if (name == "promote") return promote();
-  if (name == "banned")
-    return banned("banned under autocast by the policy table; edit the table, or disable autocast around the call");
-  if (name == "f32" || name == "f16" || name == "bf16") return cast(dtype_from_name(name));
-  fail("no cast policy '" + std::string(name) + "'; allowed are " + join(kNames) + did_you_mean(name, kNames));
+  const auto found = std::ranges::find(kNames, name);
+  if (found == kNames.end())
+    fail(fmt::format("no cast policy '{}'; allowed are {}{}", name, join(kNames), did_you_mean(name, kNames)));
+  if (found - kNames.begin() >= 5) return cast(dtype_from_name(name));
+  for (const CastPolicy& p : {pass(), lower(), fp32(), promote()})
+    if (to_string(p) == name) return p;
+  return banned("banned under autocast by the policy table; edit the table, or disable autocast around the call");
 }
 
 std::string to_string(const CastPolicy& policy) {
-  static constexpr std::string_view kNames[] = {"pass", "lower", "fp32", "promote", "cast", "banned", "rewrite"};
+  static constexpr std::string_view kNames[] = {"lower", "fp32", "promote", "banned", "cast", "rewrite", "pass"};
   if (policy.kind == PolicyKind::cast) return std::string(gradual::name(policy.dtype));
-  const std::string kind(kNames[static_cast<int>(policy.kind)]);
-  return policy.kind == PolicyKind::rewrite ? kind + " " + policy.text : kind;
+  if (policy.kind == PolicyKind::rewrite) return "rewrite " + policy.text;
+  return std::string(kNames[static_cast<int>(policy.kind)]);
 }
 
 PolicyTable::PolicyTable() : entries_(default_entries()) {}
 
 PolicyTable& PolicyTable::set(OpId op, CastPolicy policy) {
-  if (op >= OpId::count_) fail("policy table: there is no op number " + std::to_string(static_cast<int>(op)));
-  const std::string title(gradual::name(op));
+  if (op >= OpId::count_) fail(fmt::format("policy table: there is no op number {}", static_cast<int>(op)));
   if (fixed(op) && policy.kind != PolicyKind::pass)
-    fail("policy table: " + title + " takes no policy but pass: " +
-         (info(op).kind == OpKind::InPlace  ? "what is written in place keeps its dtype; use the functional form"
-          : info(op).kind == OpKind::Custom ? "a user function declares its amp_dtype()"
-                                            : "what the program asks for is not changed"));
+    fail(fmt::format("policy table: {} takes no policy but pass: {}", gradual::name(op),
+                     info(op).kind == OpKind::InPlace
+                         ? "what is written in place keeps its dtype; use the functional form"
+                     : info(op).kind == OpKind::Custom ? "a user function declares its amp_dtype()"
+                                                       : "what the program asks for is not changed"));
   if (policy.kind == PolicyKind::rewrite && !rewritable(op))
-    fail("policy table: " + title +
-         " cannot be rewritten; a rewrite needs an op of one output with a gradient that "
-         "is made of its inputs alone, such as matmul, linear or conv2d");
+    fail(
+        fmt::format("policy table: {} cannot be rewritten; a rewrite needs an op of one output with a gradient that is "
+                    "made of its inputs alone, such as matmul, linear or conv2d",
+                    gradual::name(op)));
   if (entries_.use_count() > 1) entries_ = std::make_shared<std::vector<CastPolicy>>(*entries_);
   (*entries_)[static_cast<std::size_t>(op)] = std::move(policy);
   return *this;
@@ -137,60 +130,45 @@ PolicyTable& PolicyTable::set(OpId op, CastPolicy policy) {
 std::string PolicyTable::why(OpId op, const std::vector<DType>& inputs, DType lower) const {
   const CastPolicy& policy = (*this)[op];
   const std::string title(gradual::name(op));
-  const std::string low(gradual::name(lower));
-  bool any = false, f64 = false, narrow = false;
-  DType widest = DType::bool_;
+  std::vector<std::string> names;
+  OperandDTypes seen;
   for (DType d : inputs) {
-    f64 = f64 || d == DType::f64;
-    narrow = narrow || is_f8(d);
-    if (!castable(d)) continue;
-    widest = any ? gradual::promote(widest, d) : d;
-    any = true;
+    names.emplace_back(gradual::name(d));
+    seen.add(d);
   }
+  const std::string given = names.empty() ? "no inputs" : join(names);
   const std::string listed = title + " is in the " + to_string(policy) + " list: ";
   if (fixed(op))
     return title + " is never autocast: an explicit dtype wins, and a tensor written in place keeps its own";
   if (policy.kind == PolicyKind::rewrite) return title + " is rewritten: " + policy.text + " runs in its place";
-  if (!any)
-    return title + " runs as it is on " + list(inputs) + ": autocast casts only f32, f16 and bf16" +
-           (f64 || narrow ? "; f64 and f8 tensors keep their dtype" : "");
+  if (!seen.any)
+    return fmt::format("{} runs as it is on {}: autocast casts only f32, f16 and bf16{}", title, given,
+                       seen.f64 || std::ranges::any_of(inputs, is_f8) ? "; f64 and f8 tensors keep their dtype" : "");
   switch (policy.kind) {
     case PolicyKind::lower:
-      if (f64) return listed + "f64 is not autocast and cannot meet " + low + ", so this call is an Error";
-      return listed + "runs in " + low +
-             (info(op).kind == OpKind::Contraction ? ", exact products with f32 accumulation" : "") +
-             (op == scaled_dot_product_attention ? ", exact products with f32 accumulation, its softmax in f32" : "");
-    case PolicyKind::fp32: return listed + "runs in f32, since " + std::string(fp32_reason(op));
+      if (seen.f64)
+        return fmt::format("{}f64 is not autocast and cannot meet {}, so this call is an Error", listed,
+                           gradual::name(lower));
+      return fmt::format("{}runs in {}, exact products with f32 accumulation{}", listed, gradual::name(lower),
+                         op == scaled_dot_product_attention ? ", its softmax in f32" : "");
+    case PolicyKind::fp32: return fmt::format("{}runs in f32, since {}", listed, fp32_reason(op));
     case PolicyKind::promote:
-      return listed + "runs in " + std::string(gradual::name(widest)) + ", the widest of its inputs " + list(inputs);
+      return fmt::format("{}runs in {}, the widest of its inputs {}", listed, gradual::name(seen.widest), given);
     case PolicyKind::cast: return title + " is cast by its own entry: runs in " + to_string(policy);
     case PolicyKind::banned: return title + " is " + policy.text;
-    default: break;
+    default: return title + " is in no list: runs in its inputs' dtypes, " + given;
   }
-  return title + " is in no list: runs in its inputs' dtypes, " + list(inputs);
 }
 
 std::string to_string(const PolicyTable& table) {
-  std::vector<std::string> policies{"lower", "fp32", "promote", "banned"};
-  std::vector<std::string> lines(policies.size());
-  std::string rest;
+  std::map<std::pair<PolicyKind, std::string>, std::string> lines;
   for (int i = 0; i < kOpCount; ++i) {
     const auto op = static_cast<OpId>(i);
-    const std::string policy = to_string(table[op]);
-    std::string* line = policy == "pass" ? &rest : nullptr;
-    for (std::size_t k = 0; k < policies.size() && !line; ++k)
-      if (policies[k] == policy) line = &lines[k];
-    if (!line) {
-      policies.push_back(policy);
-      line = &lines.emplace_back();
-    }
-    *line += ' ';
-    *line += name(op);
+    lines[{table[op].kind, to_string(table[op])}] += fmt::format(" {}", name(op));
   }
   std::string text;
-  for (std::size_t k = 0; k < policies.size(); ++k)
-    if (!lines[k].empty()) text += policies[k] + ":" + lines[k] + "\n";
-  return text + "pass:" + rest + "\n";
+  for (const auto& [policy, ops] : lines) text += policy.second + ":" + ops + "\n";
+  return text;
 }
 
 }  // namespace gradual::amp

@@ -16,13 +16,13 @@
 namespace gradual::amp {
 
 enum class PolicyKind : std::uint8_t {
-  pass,     // runs in its inputs' dtypes
   lower,    // floating inputs are cast to the region's dtype
   fp32,     // half inputs are cast to f32
   promote,  // floating inputs are cast to the widest among them
-  cast,     // floating inputs are cast to the entry's own dtype
   banned,   // an Error that names the cure
-  rewrite   // another function runs in its place
+  cast,     // floating inputs are cast to the entry's own dtype
+  rewrite,  // another function runs in its place
+  pass      // runs in its inputs' dtypes
 };
 
 // Computes an op in its own way. Called below amp with recording off: for the op itself and, in its backward, for each
@@ -31,26 +31,19 @@ using Rewrite = std::function<Outputs(const OpCall& call)>;
 
 struct CastPolicy {
   PolicyKind kind = PolicyKind::pass;
-  DType dtype = DType::f32;                 // cast: to what
-  std::string text;                         // banned: why, and what to do instead; rewrite: its name
-  std::shared_ptr<const Rewrite> function;  // rewrite
+  DType dtype = DType::f32;                      // cast: to what
+  std::string text = {};                         // banned: why, and what to do instead; rewrite: its name
+  std::shared_ptr<const Rewrite> function = {};  // rewrite
 
   static CastPolicy pass() { return {}; }
-  static CastPolicy lower() { return of(PolicyKind::lower); }
-  static CastPolicy fp32() { return of(PolicyKind::fp32); }
-  static CastPolicy promote() { return of(PolicyKind::promote); }
+  static CastPolicy lower() { return {.kind = PolicyKind::lower}; }
+  static CastPolicy fp32() { return {.kind = PolicyKind::fp32}; }
+  static CastPolicy promote() { return {.kind = PolicyKind::promote}; }
   static CastPolicy cast(DType dtype);  // f32, f16 or bf16
   static CastPolicy banned(const std::string& message);
   static CastPolicy rewrite(const std::string& name, Rewrite function);
   // What can be said in a file: "pass", "lower", "fp32", "promote", "banned", or the dtype of a cast ("f16").
   static CastPolicy from_name(std::string_view name);
-
- private:
-  static CastPolicy of(PolicyKind kind) {
-    CastPolicy p;
-    p.kind = kind;
-    return p;
-  }
 };
 // The inverse of from_name; "rewrite NAME" for a rewrite.
 std::string to_string(const CastPolicy& policy);
@@ -81,6 +74,15 @@ class PolicyTable {
 std::string to_string(const PolicyTable& table);
 
 // Whether autocast casts tensors of this dtype: neither f64 nor f8, nor integers.
-constexpr bool castable(DType d) { return d == DType::f32 || d == DType::f16 || d == DType::bf16; }
+constexpr bool is_half(DType d) { return d == DType::f16 || d == DType::bf16; }
+constexpr bool castable(DType d) { return d == DType::f32 || is_half(d); }
+
+// What autocast looks at in the dtypes of a call.
+struct OperandDTypes {
+  bool any = false;           // one is castable
+  bool f64 = false;           // one is f64
+  DType widest = DType::f32;  // of the castable ones
+  void add(DType d);
+};
 
 }  // namespace gradual::amp

@@ -18,7 +18,6 @@ namespace {
 constexpr std::int64_t kChunk = 1024;
 
 std::uint64_t storage_id(const Tensor& t) { return t.unsafe_impl()->storage->id; }
-bool is_half(DType d) { return d == DType::f16 || d == DType::bf16; }
 
 // A gradient for a leaf, or for what was made of a leaf by casts and views alone.
 GradientRole role_of(const autograd::GradientEvent& event) {

@@ -1,5 +1,7 @@
 #include "recipe.h"
 
+#include <fmt/format.h>
+
 #include <cmath>
 #include <cstdlib>
 #include <mutex>
@@ -15,41 +17,23 @@ namespace {
 using optim::LowPrecisionUpdate;
 
 std::vector<Recipe> built_in() {
-  const optim::GradScalerOptions dynamic;
-  return {
-      {.name = "fp32", .description = "everything in f32"},
-      {.name = "tf32", .description = "f32, contractions round their operands to 10 bits", .tf32 = true},
-      {.name = "fp16-pure",
-       .description = "everything in f16: norms, loss and optimizer too; no masters, no loss scaling",
-       .mode = Mode::pure,
-       .dtype = DType::f16,
-       .optimizer_state = DType::f16},
-      {.name = "bf16-pure",
-       .description = "everything in bf16: norms, loss and optimizer too; no masters",
-       .mode = Mode::pure,
-       .dtype = DType::bf16,
-       .optimizer_state = DType::bf16},
-      {.name = "fp16-master",
-       .description = "f16 model with norms and loss in f32, FP32 masters, dynamic loss scale",
-       .mode = Mode::half,
-       .dtype = DType::f16,
-       .masters = Masters::per_tensor,
-       .scaling = dynamic},
-      {.name = "bf16-master",
-       .description = "bf16 model with norms and loss in f32, FP32 masters",
-       .mode = Mode::half,
-       .dtype = DType::bf16,
-       .masters = Masters::per_tensor},
-      {.name = "amp-fp16",
-       .description = "f32 parameters, ops cast to f16 by the policy table, dynamic loss scale",
-       .mode = Mode::autocast,
-       .dtype = DType::f16,
-       .scaling = dynamic},
-      {.name = "amp-bf16",
-       .description = "f32 parameters, ops cast to bf16 by the policy table",
-       .mode = Mode::autocast,
-       .dtype = DType::bf16},
-  };
+  using enum Mode;
+  using enum DType;
+  std::vector<Recipe> all{
+      {"fp32", "everything in f32"},
+      {"tf32", "f32, contractions round their operands to 10 bits", full, f32, true},
+      {"fp16-pure", "everything in f16: norms, loss and optimizer too; no masters, no loss scaling", pure, f16},
+      {"bf16-pure", "everything in bf16: norms, loss and optimizer too; no masters", pure, bf16},
+      {"fp16-master", "f16 model with norms and loss in f32, FP32 masters, dynamic loss scale", half, f16},
+      {"bf16-master", "bf16 model with norms and loss in f32, FP32 masters", half, bf16},
+      {"amp-fp16", "f32 parameters, ops cast to f16 by the policy table, dynamic loss scale", autocast, f16},
+      {"amp-bf16", "f32 parameters, ops cast to bf16 by the policy table", autocast, bf16}};
+  for (Recipe& r : all) {
+    if (r.mode == pure) r.optimizer_state = r.dtype;
+    if (r.mode == half) r.masters = Masters::per_tensor;
+    if (r.dtype == f16 && r.mode != pure) r.scaling.emplace();
+  }
+  return all;
 }
 
 struct Registry {
@@ -59,6 +43,10 @@ struct Registry {
 Registry& registry() {
   static Registry all;
   return all;
+}
+std::vector<Recipe> all_recipes() {
+  const std::lock_guard lock(registry().mutex);
+  return registry().recipes;
 }
 
 constexpr std::pair<const char*, const char*> kAliases[] = {
@@ -79,10 +67,6 @@ Recipe static_recipe(const std::string& name) {
   return r;
 }
 
-void set_all(PolicyTable& table, std::initializer_list<OpId> ops, const CastPolicy& policy) {
-  for (OpId op : ops) table.set(op, policy);
-}
-
 // A mode's own table. In full, half and pure the parameters say what is computed in; only a model's edges need casts.
 PolicyTable make_table(Mode mode) {
   using enum OpId;
@@ -90,19 +74,17 @@ PolicyTable make_table(Mode mode) {
   if (mode == Mode::autocast) return table;
   for (int i = 0; i < kOpCount; ++i) table.set(static_cast<OpId>(i), CastPolicy::pass());
   if (mode == Mode::full) return table;
-  set_all(table, {matmul, linear, conv2d, scaled_dot_product_attention}, CastPolicy::lower());
-  set_all(table, {cross_entropy, mse_loss, l1_loss, bce_loss, bce_with_logits_loss},
-          mode == Mode::half ? CastPolicy::fp32() : CastPolicy::lower());
+  for (OpId op : {matmul, linear, conv2d, scaled_dot_product_attention}) table.set(op, CastPolicy::lower());
+  for (OpId op : {cross_entropy, mse_loss, l1_loss, bce_loss, bce_with_logits_loss})
+    table.set(op, mode == Mode::half ? CastPolicy::fp32() : CastPolicy::lower());
   return table;
 }
 
 const PolicyTable& table_of(Mode mode) {
-  static const PolicyTable tables[] = {make_table(Mode::full), make_table(Mode::autocast), make_table(Mode::half),
-                                       make_table(Mode::pure)};
+  using enum Mode;
+  static const PolicyTable tables[] = {make_table(full), make_table(autocast), make_table(half), make_table(pure)};
   return tables[static_cast<int>(mode)];
 }
-
-bool is_half(DType d) { return d == DType::f16 || d == DType::bf16; }
 
 optim::UpdateOptions update_options(const Recipe& r, std::uint64_t seed) {
   return {.update = r.masters == Masters::none ? r.update : LowPrecisionUpdate::masters,
@@ -115,30 +97,41 @@ optim::UpdateOptions update_options(const Recipe& r, std::uint64_t seed) {
 
 }  // namespace
 
+std::string_view name(Mode mode) {
+  static constexpr std::string_view kNames[] = {"full", "autocast", "half", "pure"};
+  return kNames[static_cast<int>(mode)];
+}
+std::string_view name(Masters masters) {
+  static constexpr std::string_view kNames[] = {"none", "per-tensor", "flat"};
+  return kNames[static_cast<int>(masters)];
+}
+
 void check(const Recipe& r) {
-  const auto bad = [&](const std::string& why) { fail("recipe '" + r.name + "': " + why); };
-  if (r.name.empty()) bad("it needs a name");
-  if (r.mode == Mode::full && r.dtype != DType::f32)
-    bad("mode full computes in f32, not " + std::string(name(r.dtype)) + "; autocast, half and pure take f16 and bf16");
-  if (r.mode != Mode::full && !is_half(r.dtype))
-    bad("modes autocast, half and pure take the dtype f16 or bf16, not " + std::string(name(r.dtype)));
+  const auto refuse_if = [&](bool wrong, const std::string& why) {
+    if (wrong) fail("recipe '" + r.name + "': " + why);
+  };
   const bool low = r.mode == Mode::half || r.mode == Mode::pure;
-  if (r.update == LowPrecisionUpdate::masters) bad("update is none, kahan or stochastic; masters have their own field");
-  if (!low && (r.masters != Masters::none || r.update != LowPrecisionUpdate::none))
-    bad("masters, kahan and stochastic updates are for half parameters (modes half and pure); this mode "
-        "keeps f32 ones");
-  if (r.masters != Masters::none && r.update != LowPrecisionUpdate::none)
-    bad("masters and a " + std::string(optim::name(r.update)) + " update exclude each other");
-  if (r.optimizer_state != DType::f32 && !is_half(r.optimizer_state))
-    bad("optimizer_state is f32, f16 or bf16, not " + std::string(name(r.optimizer_state)));
-  if (r.scaling) {
-    if (!r.scaling->enabled) bad("a scaling that is not enabled is left out");
-    static_cast<void>(optim::GradScaler(*r.scaling));  // its own checks
-  }
-  static_cast<void>(policy_table(r));  // the edits' own checks
+  const bool masters = r.masters != Masters::none;
+  const bool update = r.update != LowPrecisionUpdate::none;
+  refuse_if(r.name.empty(), "it needs a name");
+  refuse_if(r.mode == Mode::full && r.dtype != DType::f32,
+            fmt::format("mode full computes in f32, not {}; autocast, half and pure take f16 and bf16", name(r.dtype)));
+  refuse_if(r.mode != Mode::full && !is_half(r.dtype),
+            fmt::format("modes autocast, half and pure take the dtype f16 or bf16, not {}", name(r.dtype)));
+  refuse_if(r.update == LowPrecisionUpdate::masters,
+            "update is none, kahan or stochastic; masters have their own field");
+  refuse_if(!low && (masters || update),
+            "masters, kahan and stochastic updates are for half parameters (modes half and pure); this mode keeps f32 "
+            "ones");
+  refuse_if(masters && update, fmt::format("masters and a {} update exclude each other", name(r.update)));
+  refuse_if(r.optimizer_state != DType::f32 && !is_half(r.optimizer_state),
+            fmt::format("optimizer_state is f32, f16 or bf16, not {}", name(r.optimizer_state)));
+  refuse_if(r.scaling && !r.scaling->enabled, "a scaling that is not enabled is left out");
+  if (r.scaling) static_cast<void>(optim::GradScaler(*r.scaling));  // its own checks
+  static_cast<void>(policy_table(r));                               // the edits' own checks
   for (const auto& [op, policy] : r.policy)
-    if (r.mode == Mode::full && policy.kind == PolicyKind::lower)
-      bad("mode full has no lower dtype for " + std::string(name(op)) + "; name one: f16 or bf16");
+    refuse_if(r.mode == Mode::full && policy.kind == PolicyKind::lower,
+              fmt::format("mode full has no lower dtype for {}; name one: f16 or bf16", name(op)));
 }
 
 PolicyTable policy_table(const Recipe& r) {
@@ -153,13 +146,9 @@ Recipe recipe(const std::string& name) {
   for (const auto& [alias, target] : kAliases)
     if (name == alias) wanted = target;
   std::vector<std::string> names;
-  {
-    Registry& all = registry();
-    const std::lock_guard lock(all.mutex);
-    for (const Recipe& r : all.recipes) {
-      if (r.name == wanted) return r;
-      names.push_back(r.name);
-    }
+  for (const Recipe& r : all_recipes()) {
+    if (r.name == wanted) return r;
+    names.push_back(r.name);
   }
   names.insert(names.end(), {"fp16-static:SCALE", "O0", "O1", "O2", "O3"});
   fail("no recipe '" + name + "'; there are " + join(names) + did_you_mean(name, names));
@@ -167,9 +156,7 @@ Recipe recipe(const std::string& name) {
 
 std::vector<std::string> recipe_names() {
   std::vector<std::string> names;
-  Registry& all = registry();
-  const std::lock_guard lock(all.mutex);
-  for (const Recipe& r : all.recipes) names.push_back(r.name);
+  for (const Recipe& r : all_recipes()) names.push_back(r.name);
   return names;
 }
 
@@ -177,19 +164,17 @@ void register_recipe(const Recipe& r) {
   check(r);
   bool taken = r.name.starts_with(kStatic);
   for (const auto& alias : kAliases) taken = taken || r.name == alias.first;
-  Registry& all = registry();
-  const std::lock_guard lock(all.mutex);
-  for (const Recipe& other : all.recipes) taken = taken || r.name == other.name;
+  const std::lock_guard lock(registry().mutex);
+  for (const Recipe& other : registry().recipes) taken = taken || r.name == other.name;
   if (taken) fail("register_recipe: the name '" + r.name + "' stands for another recipe already");
-  all.recipes.push_back(r);
+  registry().recipes.push_back(r);
 }
 
 RecipeScope::RecipeScope(const Recipe& r, Device device)
     : precision_(r.tf32 ? MatmulPrecision::tf32 : MatmulPrecision::f32) {
   if (r.mode == Mode::full && r.policy.empty()) return;
-  const bool low = r.mode != Mode::full;
-  autocast_.emplace(AutocastOptions{
-      .dtype = low ? std::optional(r.dtype) : std::nullopt, .device = device, .table = policy_table(r)});
+  const std::optional dtype = r.mode == Mode::full ? std::nullopt : std::optional(r.dtype);
+  autocast_.emplace(AutocastOptions{.dtype = dtype, .device = device, .table = policy_table(r)});
 }
 
 RecipeRun::RecipeRun(const Recipe& recipe, nn::Module& model, const MakeOptimizer& make, const RunOptions& options)

@@ -36,6 +36,8 @@ enum class Mode : std::uint8_t {
   pure       // everything in half
 };
 enum class Masters : std::uint8_t { none, per_tensor, flat };
+std::string_view name(Mode mode);  // as in a file
+std::string_view name(Masters masters);
 
 struct Recipe {
   std::string name;

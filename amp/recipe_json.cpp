@@ -1,5 +1,8 @@
 // Recipes as JSON. Reading is strict: what is not known is an Error that names the key and says what is allowed.
+#include <fmt/format.h>
+
 #include <algorithm>
+#include <concepts>
 #include <limits>
 #include <nlohmann/json.hpp>
 
@@ -12,20 +15,40 @@ namespace gradual::amp {
 namespace {
 
 using Json = nlohmann::ordered_json;
-using optim::GradScalerOptions;
+using optim::GradScalerOptions, optim::LowPrecisionUpdate;
+using Names = std::vector<std::string>;
 
-const std::vector<std::string> kModes{"full", "autocast", "half", "pure"};
-const std::vector<std::string> kMasters{"none", "per-tensor", "flat"};
-const std::vector<std::string> kUpdates{"none", "kahan", "stochastic"};
-const std::vector<std::string> kDTypes{"f32", "f16", "bf16"};
-const std::vector<std::string> kKeys{"name",   "description",     "base",    "mode",  "dtype", "tf32", "masters",
-                                     "update", "optimizer_state", "scaling", "policy"};
-// Of a scaling: those of a static one come first.
-const std::vector<std::string> kScalingKeys{
-    "kind", "init_scale", "growth_factor", "backoff_factor", "growth_interval", "hysteresis", "min_scale", "max_scale"};
+// What an enumeration may be in a file.
+std::vector<Mode> choices(Mode) { return {Mode::full, Mode::autocast, Mode::half, Mode::pure}; }
+std::vector<Masters> choices(Masters) { return {Masters::none, Masters::per_tensor, Masters::flat}; }
+std::vector<DType> choices(DType) { return {DType::f32, DType::f16, DType::bf16}; }
+std::vector<LowPrecisionUpdate> choices(LowPrecisionUpdate) {
+  return {LowPrecisionUpdate::none, LowPrecisionUpdate::kahan, LowPrecisionUpdate::stochastic};
+}
 
-constexpr optim::LowPrecisionUpdate kUpdateValues[] = {
-    optim::LowPrecisionUpdate::none, optim::LowPrecisionUpdate::kahan, optim::LowPrecisionUpdate::stochastic};
+// The fields of the objects in a file, in order: handed to what reads, writes or lists them.
+template <class F> void fields(GradScalerOptions& o, F field) {
+  field("init_scale", o.init_scale);
+  if (!o.dynamic) return;
+  field("growth_factor", o.growth_factor);
+  field("backoff_factor", o.backoff_factor);
+  field("growth_interval", o.growth_interval);
+  field("hysteresis", o.hysteresis);
+  field("min_scale", o.min_scale);
+  field("max_scale", o.max_scale);
+}
+template <class F> void fields(Recipe& r, F field) {
+  field("name", r.name);
+  field("description", r.description);
+  field("mode", r.mode);
+  field("dtype", r.dtype);
+  field("tf32", r.tf32);
+  field("masters", r.masters);
+  field("update", r.update);
+  field("optimizer_state", r.optimizer_state);
+  field("scaling", r.scaling);
+  field("policy", r.policy);
+}
 
 std::string shown(const Json& value) {
   const std::string text = value.dump(-1, ' ', false, Json::error_handler_t::replace);
@@ -38,156 +61,126 @@ struct Reader {
   std::string where;
 
   [[noreturn]] void bad(const std::string& key, const std::string& allowed) const {
-    fail(where + ": \"" + key + "\" is " + shown(object.at(key)) + "; allowed is " + allowed);
+    fail(fmt::format("{}: \"{}\" is {}; allowed is {}", where, key, shown(object.at(key)), allowed));
   }
-  void check_keys(const std::vector<std::string>& allowed) const {
+  // All fields that are there; keys besides those are in `allowed`.
+  template <class T> void read_fields(T& all, Names allowed) const {
+    fields(all, [&](const char* key, auto&) { allowed.emplace_back(key); });
     for (const auto& item : object.items())
-      if (std::find(allowed.begin(), allowed.end(), item.key()) == allowed.end())
-        fail(where + ": unknown key \"" + item.key() + "\"; allowed are " + join(allowed) +
-             did_you_mean(item.key(), allowed));
+      if (std::ranges::find(allowed, item.key()) == allowed.end())
+        fail(fmt::format("{}: unknown key \"{}\"; allowed are {}{}", where, item.key(), join(allowed),
+                         did_you_mean(item.key(), allowed)));
+    fields(all, *this);
   }
-  bool has(const std::string& key) const { return object.contains(key); }
+  template <class T> void operator()(const char* key, T& value) const {
+    if (object.contains(key)) read(key, object.at(key), value);
+  }
 
-  void read(const std::string& key, std::string& value) const {
-    if (!has(key)) return;
-    if (!object.at(key).is_string()) bad(key, "a text");
-    value = object.at(key).get<std::string>();
+ private:
+  void read(const char* key, const Json& from, std::string& value) const {
+    if (!from.is_string()) bad(key, "a text");
+    from.get_to(value);
   }
-  void read(const std::string& key, bool& value) const {
-    if (!has(key)) return;
-    if (!object.at(key).is_boolean()) bad(key, "true or false");
-    value = object.at(key).get<bool>();
+  void read(const char* key, const Json& from, bool& value) const {
+    if (!from.is_boolean()) bad(key, "true or false");
+    from.get_to(value);
   }
-  void read(const std::string& key, double& value) const {
-    if (!has(key)) return;
-    if (!object.at(key).is_number()) bad(key, "a number");
-    value = object.at(key).get<double>();
+  void read(const char* key, const Json& from, double& value) const {
+    if (!from.is_number()) bad(key, "a number");
+    from.get_to(value);
   }
-  template <class Int> void read_integer(const std::string& key, Int& value) const {
-    if (!has(key)) return;
-    const Json& v = object.at(key);
-    const double real = v.is_number_integer() ? v.get<double>() : 0;
-    if (!(real >= 1 && real <= static_cast<double>(std::numeric_limits<int>::max()))) bad(key, "a positive integer");
-    value = v.get<Int>();
+  template <std::integral Int> void read(const char* key, const Json& from, Int& value) const {
+    const double real = from.is_number_integer() ? from.get<double>() : 0;
+    if (!(real >= 1 && real <= std::numeric_limits<int>::max())) bad(key, "a positive integer");
+    from.get_to(value);
   }
-  // The index among `names`, or `otherwise` where the key is absent.
-  std::size_t choice(const std::string& key, const std::vector<std::string>& names, std::size_t otherwise) const {
-    if (!has(key)) return otherwise;
-    std::string text;
-    if (object.at(key).is_string()) text = object.at(key).get<std::string>();
-    const auto found = std::find(names.begin(), names.end(), text);
-    if (found == names.end()) bad(key, "one of " + join(names) + did_you_mean(text, names));
-    return static_cast<std::size_t>(found - names.begin());
+  template <class E>
+    requires std::is_enum_v<E>
+  void read(const char* key, const Json& from, E& value) const {
+    Names names;
+    for (E e : choices(value)) {
+      if (from == name(e)) return void(value = e);
+      names.emplace_back(name(e));
+    }
+    bad(key, "one of " + join(names) + (from.is_string() ? did_you_mean(from.get<std::string>(), names) : ""));
   }
-  void read(const std::string& key, DType& value) const {
-    const std::size_t i = choice(key, kDTypes, kDTypes.size());
-    if (i < kDTypes.size()) value = dtype_from_name(kDTypes[i]);
+  void read(const char* key, const Json& from, std::optional<GradScalerOptions>& value) const {
+    value.reset();
+    if (from == "none") return;
+    GradScalerOptions& o = value.emplace();
+    if (from == "dynamic") return;
+    if (!from.is_object())
+      bad(key, "\"none\", \"dynamic\" or an object such as {\"kind\": \"static\", \"init_scale\": 128}");
+    const Reader r{from, where + ", scaling"};
+    if (!from.contains("kind")) fail(r.where + ": \"kind\" is missing; allowed is one of static, dynamic");
+    if (from["kind"] != "static" && from["kind"] != "dynamic") r.bad("kind", "one of static, dynamic");
+    o.dynamic = from["kind"] == "dynamic";
+    r.read_fields(o, {"kind"});
+  }
+  void read(const char* key, const Json& from, std::vector<std::pair<OpId, CastPolicy>>& value) const {
+    if (!from.is_object()) bad(key, "an object from ops to policies, such as {\"softmax\": \"lower\"}");
+    in_context(where + ", policy", [&] {
+      for (const auto& [op, policy] : from.items()) {
+        if (!policy.is_string())
+          fail(fmt::format("\"{}\" is {}; allowed is a text such as \"lower\"", op, shown(policy)));
+        value.emplace_back(op_from_name(op), CastPolicy::from_name(policy.get<std::string>()));
+      }
+    });
   }
 };
 
-std::optional<GradScalerOptions> scaling_from(const Reader& parent) {
-  const Json& value = parent.object.at("scaling");
-  if (value == "none") return {};
-  if (value == "dynamic") return GradScalerOptions{};
-  if (!value.is_object())
-    parent.bad("scaling", "\"none\", \"dynamic\" or an object such as {\"kind\": \"static\", \"init_scale\": 128}");
-  const Reader r{value, parent.where + ", scaling"};
-  GradScalerOptions o;
-  if (!r.has("kind")) fail(r.where + ": \"kind\" is missing; allowed is one of static, dynamic");
-  o.dynamic = r.choice("kind", {"static", "dynamic"}, 0) == 1;
-  if (o.dynamic) {
-    r.check_keys(kScalingKeys);
-  } else {
-    r.check_keys({kScalingKeys[0], kScalingKeys[1]});
-  }
-  r.read("init_scale", o.init_scale);
-  r.read("growth_factor", o.growth_factor);
-  r.read("backoff_factor", o.backoff_factor);
-  r.read_integer("growth_interval", o.growth_interval);
-  r.read_integer("hysteresis", o.hysteresis);
-  r.read("min_scale", o.min_scale);
-  r.read("max_scale", o.max_scale);
-  return o;
-}
-
 Recipe recipe_from(const Json& value, std::size_t index) {
-  const std::string numbered = "recipe number " + std::to_string(index + 1);
+  const std::string numbered = fmt::format("recipe number {}", index + 1);
   if (!value.is_object()) fail(numbered + ": is " + shown(value) + "; allowed is an object");
   const bool named = value.contains("name") && value["name"].is_string();
   const Reader r{value, named ? "recipe '" + value["name"].get<std::string>() + "'" : numbered};
-  r.check_keys(kKeys);
-  if (!value.contains("name")) fail(r.where + ": \"name\" is missing");
-  Recipe out;
   std::string base;
-  r.read("base", base);
-  if (!base.empty()) out = recipe(base);
-  r.read("name", out.name);
-  r.read("description", out.description);
-  out.mode = static_cast<Mode>(r.choice("mode", kModes, static_cast<std::size_t>(out.mode)));
-  r.read("dtype", out.dtype);
-  r.read("tf32", out.tf32);
-  out.masters = static_cast<Masters>(r.choice("masters", kMasters, static_cast<std::size_t>(out.masters)));
-  const auto update = std::find(std::begin(kUpdateValues), std::end(kUpdateValues), out.update);
-  out.update = kUpdateValues[r.choice("update", kUpdates, static_cast<std::size_t>(update - kUpdateValues))];
-  r.read("optimizer_state", out.optimizer_state);
-  if (r.has("scaling")) out.scaling = scaling_from(r);
-  if (r.has("policy")) {
-    if (!value["policy"].is_object())
-      r.bad("policy", "an object from ops to policies, such as {\"softmax\": \"lower\"}");
-    for (const auto& [op, policy] : value["policy"].items()) {
-      try {
-        if (!policy.is_string()) fail("\"" + op + "\" is " + shown(policy) + "; allowed is a text such as \"lower\"");
-        out.policy.emplace_back(op_from_name(op), CastPolicy::from_name(policy.get<std::string>()));
-      } catch (const Error& e) { fail(r.where + ", policy: " + e.what()); }
-    }
-  }
+  r("base", base);
+  Recipe out = base.empty() ? Recipe{} : recipe(base);
+  r.read_fields(out, {"base"});
+  if (!value.contains("name")) fail(r.where + ": \"name\" is missing");
   check(out);
   return out;
 }
 
-Json json_of(const GradScalerOptions& o) {
-  if (!o.dynamic) return {{"kind", "static"}, {"init_scale", o.init_scale}};
-  return {{"kind", "dynamic"},
-          {"init_scale", o.init_scale},
-          {"growth_factor", o.growth_factor},
-          {"backoff_factor", o.backoff_factor},
-          {"growth_interval", o.growth_interval},
-          {"hysteresis", o.hysteresis},
-          {"min_scale", o.min_scale},
-          {"max_scale", o.max_scale}};
+template <class T> Json json_of(const T& value) {
+  if constexpr (std::is_enum_v<T>) return name(value);
+  else return value;
 }
-
-Json json_of(const Recipe& r) {
-  check(r);
-  const auto update = std::find(std::begin(kUpdateValues), std::end(kUpdateValues), r.update);
-  Json j{{"name", r.name},
-         {"description", r.description},
-         {"mode", kModes[static_cast<std::size_t>(r.mode)]},
-         {"dtype", name(r.dtype)},
-         {"tf32", r.tf32},
-         {"masters", kMasters[static_cast<std::size_t>(r.masters)]},
-         {"update", kUpdates[static_cast<std::size_t>(update - kUpdateValues)]},
-         {"optimizer_state", name(r.optimizer_state)}};
-  j["scaling"] = r.scaling ? json_of(*r.scaling) : Json("none");
-  j["policy"] = Json::object();
-  for (const auto& [op, policy] : r.policy) {
+Json json_of(const std::optional<GradScalerOptions>& scaling) {
+  if (!scaling) return "none";
+  Json j{{"kind", scaling->dynamic ? "dynamic" : "static"}};
+  GradScalerOptions o = *scaling;
+  fields(o, [&](const char* key, const auto& value) { j[key] = value; });
+  return j;
+}
+Json json_of(const std::vector<std::pair<OpId, CastPolicy>>& policies) {
+  Json j = Json::object();
+  for (const auto& [op, policy] : policies) {
     if (policy.kind == PolicyKind::rewrite)
-      fail("recipe '" + r.name + "': " + std::string(name(op)) + " is rewritten by '" + policy.text +
-           "', which is code and cannot be written to a file");
-    j["policy"][std::string(name(op))] = to_string(policy);
+      fail(
+          fmt::format("{} is rewritten by '{}', which is code and cannot be written to a file", name(op), policy.text));
+    j[name(op)] = to_string(policy);
   }
+  return j;
+}
+Json json_of(Recipe r) {
+  check(r);
+  Json j;
+  in_context("recipe '" + r.name + "'",
+             [&] { fields(r, [&](const char* key, const auto& value) { j[key] = json_of(value); }); });
   return j;
 }
 
 Json parse(const std::string& text) {
   // The parser would take the last of two equal keys without a word.
-  std::vector<std::vector<std::string>> open;
+  std::vector<Names> open;
   const auto watch = [&](int, Json::parse_event_t event, Json& value) {
     if (event == Json::parse_event_t::object_start) open.emplace_back();
     if (event == Json::parse_event_t::object_end) open.pop_back();
     if (event == Json::parse_event_t::key) {
       const auto key = value.get<std::string>();
-      if (std::find(open.back().begin(), open.back().end(), key) != open.back().end())
+      if (std::ranges::find(open.back(), key) != open.back().end())
         fail("recipes: the key \"" + key + "\" stands twice in one object");
       open.back().push_back(key);
     }
@@ -227,12 +220,8 @@ Recipe recipe_from_json(const std::string& text) {
 }
 
 std::vector<Recipe> load_recipes(const std::string& path) {
-  try {
-    return recipes_from_json(read_file(path));
-  } catch (const Error& e) {
-    const std::string message = e.what();
-    fail(message.find(path) == std::string::npos ? path + ": " + message : message);
-  }
+  const std::string text = read_file(path);
+  return in_context(path, [&] { return recipes_from_json(text); });
 }
 
 void save_recipes(const std::string& path, const std::vector<Recipe>& recipes) {

@@ -86,9 +86,8 @@ TEST_CASE("malformed recipes are errors that name the key and what is allowed") 
       {R"({"name": "a", "name": "b"})", "recipes: the key \"name\" stands twice in one object"},
       {R"({"name": 3})", "recipe number 1: \"name\" is 3; allowed is a text"},
       {R"({"name": "a", "sacling": "none"})",
-       "recipe 'a': unknown key \"sacling\"; allowed are name, description, base, mode, dtype, tf32, "
-       "masters, update, "
-       "optimizer_state, scaling, policy; did you mean 'scaling'?"},
+       "recipe 'a': unknown key \"sacling\"; allowed are base, name, description, mode, dtype, tf32, "
+       "masters, update, optimizer_state, scaling, policy; did you mean 'scaling'?"},
       {R"({"name": "a", "mode": "fulll"})",
        "recipe 'a': \"mode\" is \"fulll\"; allowed is one of full, autocast, half, pure; did you mean "
        "'full'?"},
