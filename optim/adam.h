@@ -25,25 +25,23 @@ struct AdamWOptions {
 // w -= lr / (1 - beta1^t) * m / (sqrt(v) / sqrt(1 - beta2^t) + eps), t counted for each parameter.
 class Adam : public Optimizer {
  public:
-  explicit Adam(std::vector<Tensor> params, const AdamOptions& options = {});
-  explicit Adam(std::vector<ParamGroup> groups, const AdamOptions& options = {});
+  explicit Adam(std::vector<Tensor> params, const AdamOptions& options = {}) : Adam(one_group(params), options) {}
+  explicit Adam(std::vector<ParamGroup> groups, const AdamOptions& options = {})
+      : Adam(std::move(groups), options, false) {}
 
  protected:
   Adam(std::vector<ParamGroup> groups, const AdamOptions& options, bool decoupled);
 
  private:
-  std::string_view kind() const override { return decoupled_ ? "adamw" : "adam"; }
-  std::span<const std::string_view> moments(const ParamGroup& group) const override;
-  void update(const ParamGroup& group, const ParamState& state, const Tensor& param, const Tensor& gradient,
-              const UpdateAttrs& how, SourceLocation loc) override;
+  Attrs attrs(const ParamGroup& group, std::int64_t steps, const UpdateAttrs& how) const override;
 
-  bool decoupled_ = false;
+  bool decoupled_;
 };
 
 // Adam with decoupled weight decay (Loshchilov and Hutter 2019).
 class AdamW final : public Adam {
  public:
-  explicit AdamW(std::vector<Tensor> params, const AdamWOptions& options = {});
+  explicit AdamW(std::vector<Tensor> params, const AdamWOptions& options = {}) : AdamW(one_group(params), options) {}
   explicit AdamW(std::vector<ParamGroup> groups, const AdamWOptions& options = {});
 };
 

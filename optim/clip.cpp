@@ -1,6 +1,7 @@
 #include "clip.h"
 
-#include <algorithm>
+#include <fmt/format.h>
+
 #include <cmath>
 
 #include "../autograd/grad_mode.h"
@@ -17,43 +18,29 @@ std::vector<Tensor> gradients_of(const std::vector<Tensor>& params) {
   return out;
 }
 
-double norm_of(const Tensor& gradient, double p) {
-  if (gradient.numel() == 0) return 0;
-  const Tensor wide = gradient.dtype() == DType::f64 ? gradient : cast(gradient, DType::f32);
-  return std::isinf(p) ? max(abs(wide)).item() : norm(wide, p).item();
-}
-
 double clip_norm(const std::vector<Tensor>& gradients, double max_norm, const ClipOptions& options) {
   if (!(max_norm >= 0) || !(options.p > 0))
-    fail("clip_grad_norm: max_norm must be at least 0 and p above 0, given " + std::to_string(max_norm) + " and " +
-         std::to_string(options.p));
+    fail(
+        fmt::format("clip_grad_norm: max_norm must be at least 0 and p above 0, given {} and {}", max_norm, options.p));
   const NoGrad no_grad;
   const PhaseScope phase(Phase::optimizer);
-  double total = 0;
-  for (const Tensor& g : gradients) {
-    const double n = norm_of(g, options.p);
-    if (!std::isinf(options.p)) {
-      total += std::pow(n, options.p);
-    } else if (!(n <= total)) {  // NaN too, and it stays
-      total = n;
-    }
-    if (std::isnan(total)) break;
-  }
-  if (!std::isinf(options.p)) total = std::pow(total, 1 / options.p);
-  if (!std::isfinite(total)) {
-    if (options.error_if_nonfinite)
-      fail("clip_grad_norm: the norm of the gradients is " + std::to_string(total) +
-           "; look for the overflow, or allow it with error_if_nonfinite = false");
-    return total;
-  }
+  std::vector<double> norms = {0};
+  for (const Tensor& g : gradients)
+    norms.push_back(norm(g.dtype() == DType::f64 ? g : cast(g, DType::f32), options.p).item());
+  const double total = norm(from_data(norms, {static_cast<std::int64_t>(norms.size())}), options.p).item();
+  if (!std::isfinite(total) && options.error_if_nonfinite)
+    fail(
+        fmt::format("clip_grad_norm: the norm of the gradients is {}; look for the overflow, or allow it with "
+                    "error_if_nonfinite = false",
+                    total));
   const double factor = max_norm / (total + 1e-6);
-  if (factor < 1)
+  if (std::isfinite(total) && factor < 1)
     for (const Tensor& g : gradients) g.mul_(factor);
   return total;
 }
 
 void clip_value(const std::vector<Tensor>& gradients, double limit) {
-  if (!(limit >= 0)) fail("clip_grad_value: the limit must be at least 0, given " + std::to_string(limit));
+  if (!(limit >= 0)) fail(fmt::format("clip_grad_value: the limit must be at least 0, given {}", limit));
   const NoGrad no_grad;
   const PhaseScope phase(Phase::optimizer);
   for (const Tensor& g : gradients) g.copy_(clamp(g, -limit, limit));

@@ -1,5 +1,7 @@
 #include "grad_scaler.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <cmath>
 
@@ -33,8 +35,7 @@ GradScaler::GradScaler(GradScalerOptions o)
   need(o.growth_interval >= 1, "growth_interval must be at least 1");
   need(o.hysteresis >= 1, "hysteresis must be at least 1");
   need(o.min_scale >= 0x1p-126 && o.min_scale <= o.max_scale && o.max_scale <= std::numeric_limits<float>::max(),
-       "min_scale must be at least 2^-126, so that its inverse is finite, and max_scale finite and not below "
-       "it");
+       "min_scale must be at least 2^-126 (its inverse is finite) and max_scale finite and not below it");
   need(o.init_scale >= o.min_scale && o.init_scale <= o.max_scale,
        "init_scale must lie between min_scale and max_scale");
   history_.push_back({0, static_cast<double>(scale_)});
@@ -55,7 +56,7 @@ GradScaler::PerOptimizer& GradScaler::of(const Optimizer& optimizer) {
 
 void GradScaler::need_scale(const char* what) const {
   if (!used_)
-    fail(std::string("GradScaler: ") + what + ": no scale yet: scale(loss) was not used earlier in the iteration");
+    fail(fmt::format("GradScaler: {}: no scale yet: scale(loss) was not used earlier in the iteration", what));
 }
 
 Tensor GradScaler::scale(const Tensor& loss, SourceLocation loc) {
@@ -104,23 +105,17 @@ StepResult GradScaler::step(Optimizer& optimizer, SourceLocation loc) {
 void GradScaler::update(std::optional<double> new_scale) {
   if (!options_.enabled) return;
   need_scale("update");
-  bool checked = false;
-  bool overflow = false;
-  for (const PerOptimizer& o : optimizers_) {
-    if (!o.found.defined()) continue;
-    checked = true;
-    overflow = overflow || o.found[0].item<std::int64_t>() > 0;
-  }
-  if (!checked && !new_scale) fail("GradScaler: update: no inf checks were recorded prior to update");
+  const auto checked = [](const PerOptimizer& o) { return o.found.defined(); };
+  const bool overflow = std::any_of(optimizers_.begin(), optimizers_.end(), [&](const PerOptimizer& o) {
+    return checked(o) && o.found[0].item<std::int64_t>() > 0;
+  });
+  if (!new_scale && std::none_of(optimizers_.begin(), optimizers_.end(), checked))
+    fail("GradScaler: update: no inf checks were recorded prior to update");
   if (new_scale && !(*new_scale >= options_.min_scale && *new_scale <= options_.max_scale))
-    fail("GradScaler: update: the new scale " + std::to_string(*new_scale) +
-         " does not lie between min_scale and max_scale");
+    fail(fmt::format("GradScaler: update: the new scale {} does not lie between min_scale and max_scale", *new_scale));
   optimizers_.clear();
   ++updates_;
-  if (new_scale) {
-    set_scale(*new_scale);
-    return;
-  }
+  if (new_scale) return set_scale(*new_scale);
   if (!options_.dynamic) return;
   if (overflow) {
     growth_tracker_ = 0;
@@ -136,36 +131,37 @@ void GradScaler::update(std::optional<double> new_scale) {
   if (std::isfinite(static_cast<float>(grown))) set_scale(grown);
 }
 
+// What a state dict holds: f(name, member) for each.
+template <class Self, class F> void GradScaler::for_state(Self& self, const F& f) {
+  f("scale", self.scale_);
+  f("growth_factor", self.options_.growth_factor);
+  f("backoff_factor", self.options_.backoff_factor);
+  f("growth_interval", self.options_.growth_interval);
+  f("growth_tracker", self.growth_tracker_);
+  f("hysteresis", self.options_.hysteresis);
+  f("hysteresis_tracker", self.hysteresis_tracker_);
+  f("updates", self.updates_);
+}
+
 StateDict GradScaler::state_dict() const {
   StateDict out;
-  if (!options_.enabled) return out;
-  out.set("scale", static_cast<double>(scale_));
-  out.set("growth_factor", options_.growth_factor);
-  out.set("backoff_factor", options_.backoff_factor);
-  out.set("growth_interval", options_.growth_interval);
-  out.set("growth_tracker", growth_tracker_);
-  out.set("hysteresis", options_.hysteresis);
-  out.set("hysteresis_tracker", hysteresis_tracker_);
-  out.set("updates", updates_);
+  if (options_.enabled) for_state(*this, [&](const char* name, auto value) { out.set(name, value); });
   return out;
 }
 
 void GradScaler::load_state_dict(const StateDict& state) {
   if (!options_.enabled) return;
   if (state.empty()) fail("GradScaler: load_state_dict: the source state is empty; it was saved by a disabled scaler");
-  GradScalerOptions o = options_;
+  GradScaler loaded = *this;
+  for_state(loaded, [&]<class T>(const char* name, T& value) {
+    if constexpr (std::is_floating_point_v<T>) value = static_cast<T>(state.real(name));
+    else value = static_cast<T>(state.integer(name));
+  });
+  GradScalerOptions o = loaded.options_;
   o.init_scale = state.real("scale");
-  o.growth_factor = state.real("growth_factor");
-  o.backoff_factor = state.real("backoff_factor");
-  o.growth_interval = state.integer("growth_interval");
-  o.hysteresis = static_cast<int>(state.integer("hysteresis"));
-  GradScaler loaded(o);
-  loaded.growth_tracker_ = state.integer("growth_tracker");
-  loaded.hysteresis_tracker_ = static_cast<int>(state.integer("hysteresis_tracker"));
-  loaded.updates_ = state.integer("updates");
-  loaded.options_.init_scale = options_.init_scale;
-  loaded.history_.back().update = loaded.updates_;
-  loaded.used_ = used_;
+  static_cast<void>(GradScaler(o));  // its checks
+  loaded.optimizers_.clear();
+  loaded.history_ = {{loaded.updates_, o.init_scale}};
   *this = std::move(loaded);
 }
 

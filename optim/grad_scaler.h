@@ -95,6 +95,7 @@ class GradScaler {
   void check(PerOptimizer& o, Optimizer& optimizer, bool write) const;
   void need_scale(const char* what) const;
   void set_scale(double value);
+  template <class Self, class F> static void for_state(Self& self, const F& f);
   double inverse() const { return static_cast<float>(1 / static_cast<double>(scale_)); }
 
   GradScalerOptions options_;

@@ -1,5 +1,8 @@
 #include "optimizer.h"
 
+#include <fmt/format.h>
+
+#include <array>
 #include <cmath>
 
 #include "../autograd/grad_mode.h"
@@ -27,6 +30,21 @@ constexpr Rate kRates[] = {{"lr", &ParamGroup::lr, kInf},
 // Keeps the streams of stochastic rounding apart from those of a Generator with the same seed.
 constexpr std::uint64_t kRoundingKey = 0x6772616475616c21;
 
+Tensor fp32_copy(const Tensor& param) {
+  const CategoryScope category(Category::masters);
+  const Tensor wide = contiguous(cast(param, DType::f32));
+  return wide.shares_storage(param) ? clone(wide) : wide;
+}
+
+void check_rates(const ParamGroup& group) {
+  if (!group.names.empty() && group.names.size() != group.params.size())
+    fail(fmt::format("optimizer: a group has {} parameters and {} names", group.params.size(), group.names.size()));
+  for (const Rate& rate : kRates)
+    if (const double value = group.*rate.value; value < 0 || value >= rate.below)
+      fail(fmt::format("optimizer: {} {} is out of range; it must be {}", rate.name, value,
+                       rate.below == 1 ? "in [0, 1)" : "at least 0 and finite"));
+}
+
 }  // namespace
 
 std::string_view name(LowPrecisionUpdate update) {
@@ -43,40 +61,25 @@ ParamGroup named_group(const std::vector<std::pair<std::string, Tensor>>& named)
   return group;
 }
 
-Optimizer::Optimizer(std::vector<ParamGroup> groups, const ParamGroup& defaults, const UpdateOptions& options)
-    : defaults_(defaults), options_(options) {
+Optimizer::Optimizer(Rule rule, std::vector<ParamGroup> groups, const ParamGroup& defaults,
+                     const UpdateOptions& options)
+    : rule_(std::move(rule)), defaults_(defaults), options_(options) {
   if (options.pure_arithmetic && options.update != LowPrecisionUpdate::none)
-    fail(
-        "optimizer: pure_arithmetic computes in the parameter's dtype and needs LowPrecisionUpdate::none, "
-        "not " +
-        std::string(name(options.update)));
+    fail(fmt::format("optimizer: pure_arithmetic needs LowPrecisionUpdate::none, not {}", name(options.update)));
   if (options.state_dtype && (!is_floating(*options.state_dtype) || is_f8(*options.state_dtype)))
-    fail("optimizer: state_dtype may be f64, f32, f16 or bf16, not " + std::string(name(*options.state_dtype)));
+    fail(fmt::format("optimizer: state_dtype may be f64, f32, f16 or bf16, not {}", name(*options.state_dtype)));
   for (ParamGroup& group : groups) add_param_group(std::move(group));
 }
 
-void Optimizer::check_rates(const ParamGroup& group) const {
-  if (!group.names.empty() && group.names.size() != group.params.size())
-    fail("optimizer: a group has " + std::to_string(group.params.size()) + " parameters and " +
-         std::to_string(group.names.size()) + " names");
-  for (const Rate& rate : kRates) {
-    const double value = group.*rate.value;
-    if (value < 0 || value >= rate.below)
-      fail("optimizer: " + std::string(rate.name) + " " + std::to_string(value) + " is out of range; it must be " +
-           (rate.below == 1 ? "in [0, 1)" : "at least 0 and finite"));
-  }
-}
-
 void Optimizer::check_param(const Tensor& p, const std::vector<ParamState>& others) const {
-  const auto bad = [&](const std::string& why) {
-    fail("optimizer: a parameter" + (p.defined() ? " " + to_string(p.sizes()) : std::string()) + " " + why);
-  };
   if (!p.defined() || !p.is_floating() || is_f8(p.dtype()))
-    bad("must be f64, f32, f16 or bf16, given " + (p.defined() ? std::string(name(p.dtype())) : "none"));
-  if (!p.is_leaf()) bad("is the result of an op; only leaves can be optimized");
+    fail(fmt::format("optimizer: a parameter must be f64, f32, f16 or bf16, given {}",
+                     p.defined() ? name(p.dtype()) : "none"));
+  const std::string who = "optimizer: a parameter " + to_string(p.sizes());
+  if (!p.is_leaf()) fail(who + " is the result of an op; only leaves can be optimized");
   for (const auto* list : {&states_, &others})
     for (const ParamState& other : *list)
-      if (other.param.is_same(p)) bad("is in a group already; a parameter belongs to one");
+      if (other.param.is_same(p)) fail(who + " is in a group already; a parameter belongs to one");
 }
 
 void Optimizer::add_param_group(ParamGroup group) {
@@ -84,42 +87,32 @@ void Optimizer::add_param_group(ParamGroup group) {
     if (std::isnan(group.*rate.value)) group.*rate.value = defaults_.*rate.value;
   check_rates(group);
   const NoGrad no_grad;
+  flat_masters_.resize(groups_.size() + 1);
   std::vector<ParamState> added;
   for (const Tensor& p : group.params) {
     check_param(p, added);
-    ParamState& s = added.emplace_back();
-    s.param = p;
-    s.group = groups_.size();
-    s.index = states_.size() + added.size() - 1;
+    const std::size_t index = states_.size() + added.size();
+    const auto name = group.names.empty() ? fmt::format("parameter {}", index) : group.names[added.size()];
+    ParamState& s = added.emplace_back(ParamState{.param = p, .group = groups_.size(), .index = index, .name = name});
     if (keeps_masters() && p.dtype() != DType::f64) ensure_master(s);
   }
   groups_.push_back(std::move(group));
-  flat_.emplace_back();
   states_.insert(states_.end(), added.begin(), added.end());
   flatten_masters(groups_.size() - 1);
 }
 
-std::string Optimizer::param_name(std::size_t index) const {
-  const ParamGroup& group = groups_[states_[index].group];
-  std::size_t first = index;
-  while (first > 0 && states_[first - 1].group == states_[index].group) --first;
-  return group.names.empty() ? "parameter " + std::to_string(index) : group.names[index - first];
-}
-
-std::vector<ParamState>& Optimizer::states() {
+std::vector<Optimizer::ParamState>& Optimizer::states() {
   std::size_t count = 0;
   for (const ParamGroup& group : groups_) count += group.params.size();
   if (count != states_.size())
-    fail("optimizer: " + std::to_string(states_.size()) + " parameters were added, the groups now have " +
-         std::to_string(count) + "; add parameters with add_param_group");
+    fail(fmt::format("optimizer: {} parameters were added, the groups now have {}; add parameters with add_param_group",
+                     states_.size(), count));
   return states_;
 }
 
-ParamState& Optimizer::find(const Tensor& param) {
-  for (ParamState& s : states_)
-    if (s.param.is_same(param)) return s;
-  fail("optimizer: the tensor " + (param.defined() ? to_string(param.sizes()) : "(undefined)") +
-       " is none of its parameters");
+std::span<const std::string_view> Optimizer::moments(const ParamState& s) const {
+  if (!has_moments(groups_[s.group])) return {};
+  return rule_.moments;
 }
 
 Tensor Optimizer::live_gradient(const ParamState& s) const {
@@ -143,8 +136,7 @@ void Optimizer::prepare_state(ParamState& s) {
     s.compensation = zeros(p.sizes(), {.dtype = p.dtype(), .device = p.device()});
   DType dtype = options_.state_dtype.value_or(options_.pure_arithmetic ? p.dtype() : DType::f32);
   if (p.dtype() == DType::f64) dtype = DType::f64;
-  const std::size_t n = moments(groups_[s.group]).size();
-  for (std::size_t k = 0; k < n; ++k)
+  for (std::size_t k = 0; k < moments(s).size(); ++k)
     if (!s.moments[k].defined()) s.moments[k] = zeros(p.sizes(), {.dtype = dtype, .device = p.device()});
 }
 
@@ -156,13 +148,17 @@ void Optimizer::step_param(ParamState& s, const Tensor& gradient, double inverse
     how.stochastic = options_.update == LowPrecisionUpdate::stochastic;
     how.key = {options_.seed ^ kRoundingKey, (static_cast<std::uint64_t>(s.steps) << 24) + s.index};
   }
-  const Tensor& source = s.wide_stands(gradient) ? s.wide_gradient : gradient;
+  const Tensor source = contiguous(s.wide_stands(gradient) ? s.wide_gradient : gradient, loc);
   const Tensor written = contiguous(s.param, loc);
-  update(groups_[s.group], s, written, contiguous(source, loc), how, loc);
+  const Tensor none;
+  std::array<const Tensor*, 6> inputs = {&written, &source, &s.master, &s.compensation, &none, &none};
+  for (std::size_t k = 0; k < moments(s).size(); ++k) inputs[4 + k] = &s.moments[k];
+  dispatch(rule_.op, TensorRefs(inputs.data(), static_cast<int>(4 + rule_.moments.size())),
+           attrs(groups_[s.group], s.steps, how), loc);
   if (!written.is_same(s.param)) s.param.copy_(written, loc);
   ++s.steps;
   s.wide = ParamState::Wide::stale;
-  s.mark_written();
+  s.written = Stamp(s.param);
 }
 
 void Optimizer::step_scaled(double inverse_scale, SourceLocation loc) {
@@ -173,36 +169,38 @@ void Optimizer::step_scaled(double inverse_scale, SourceLocation loc) {
     if (const Tensor gradient = live_gradient(s); gradient.defined()) step_param(s, gradient, inverse_scale, loc);
 }
 
+// What a state dict holds of a parameter, by key.
+std::vector<std::pair<std::string, Tensor*>> Optimizer::saved_tensors(ParamState& s) const {
+  std::vector<std::pair<std::string, Tensor*>> out = {{"master", &s.master}, {"compensation", &s.compensation}};
+  for (std::size_t k = 0; k < moments(s).size(); ++k) out.emplace_back(moments(s)[k], &s.moments[k]);
+  return out;
+}
+
 StateDict Optimizer::state_dict() {
   StateDict out;
-  out.set("kind", std::string(kind()));
+  out.set("kind", std::string(rule_.kind));
   out.set("seed", options_.seed);
   out.set("groups", groups_.size());
   for (std::size_t g = 0; g < groups_.size(); ++g) {
-    const std::string prefix = "groups." + std::to_string(g) + ".";
+    const std::string prefix = fmt::format("groups.{}.", g);
     out.set(prefix + "params", groups_[g].params.size());
     out.set(prefix + "frozen", groups_[g].frozen);
     for (const Rate& rate : kRates)
       if (const double value = groups_[g].*rate.value; !std::isnan(value)) out.set(prefix + rate.name, value);
   }
-  for (const ParamState& s : states()) {
-    const std::string prefix = "params." + std::to_string(s.index) + ".";
-    const auto set = [&](std::string_view key, const Tensor& t) {
-      if (t.defined()) out.set(prefix + std::string(key), t);
-    };
+  for (ParamState& s : states()) {
+    const std::string prefix = fmt::format("params.{}.", s.index);
     out.set(prefix + "steps", s.steps);
-    set("master", s.is_low() ? s.master : Tensor());
-    set("compensation", s.compensation);
-    const auto names = moments(groups_[s.group]);
-    for (std::size_t k = 0; k < names.size(); ++k) set(names[k], s.moments[k]);
+    for (const auto& [key, t] : saved_tensors(s))
+      if (t->defined() && (s.is_low() || t != &s.master)) out.set(prefix + key, *t);
   }
   return out;
 }
 
 void Optimizer::load_group(ParamGroup& group, const StateDict& from) const {
-  if (from.natural("params") != group.params.size())
-    fail("load_state_dict: a group of the state has " + std::to_string(from.natural("params")) +
-         " parameters, the optimizer's has " + std::to_string(group.params.size()));
+  if (const auto n = from.natural("params"); n != group.params.size())
+    fail(fmt::format("load_state_dict: a group of the state has {} parameters, the optimizer's has {}", n,
+                     group.params.size()));
   group.frozen = from.integer("frozen") != 0;
   for (const Rate& rate : kRates)
     if (from.contains(rate.name)) group.*rate.value = from.real(rate.name);
@@ -210,40 +208,169 @@ void Optimizer::load_group(ParamGroup& group, const StateDict& from) const {
 }
 
 void Optimizer::load_param(ParamState& s, const StateDict& from) const {
-  const auto copy_of = [&](std::string_view key, Category category) {
-    if (!from.contains(key)) return Tensor();
-    const Tensor t = from.tensor(std::string(key));
-    if (t.sizes() != s.param.sizes())
-      fail("load_state_dict: " + std::string(key) + " of " + param_name(s.index) + " is " + to_string(t.sizes()) +
-           ", the parameter is " + to_string(s.param.sizes()));
-    const CategoryScope scope(category);
-    return t.clone();
-  };
   s.steps = from.integer("steps");
-  if (keeps_masters() && from.contains("master")) s.master = copy_of("master", Category::masters);
-  s.compensation = copy_of("compensation", Category::optimizer);
-  const auto names = moments(groups_[s.group]);
-  for (std::size_t k = 0; k < names.size(); ++k) s.moments[k] = copy_of(names[k], Category::optimizer);
+  for (const auto& [key, t] : saved_tensors(s)) {
+    const bool is_master = t == &s.master;
+    if (is_master && !(keeps_masters() && from.contains(key))) continue;
+    *t = Tensor();
+    if (!from.contains(key)) continue;
+    const Tensor value = from.tensor(key);
+    if (value.sizes() != s.param.sizes())
+      fail(fmt::format("load_state_dict: {} of {} is {}, the parameter is {}", key, s.name, to_string(value.sizes()),
+                       to_string(s.param.sizes())));
+    const CategoryScope scope(is_master ? Category::masters : Category::optimizer);
+    *t = value.clone();
+  }
   s.wide = ParamState::Wide::stale;
-  s.written_id = 0;  // the next step compares the master with whatever the parameter is by then
+  s.written = {};  // the next step compares the master with whatever the parameter is by then
 }
 
 void Optimizer::load_state_dict(const StateDict& from) {
   const NoGrad no_grad;
-  if (from.text("kind") != kind())
-    fail("load_state_dict: the state of '" + from.text("kind") + "' does not fit '" + std::string(kind()) + "'");
-  if (from.natural("groups") != groups_.size())
-    fail("load_state_dict: the state has " + std::to_string(from.natural("groups")) + " groups, the optimizer " +
-         std::to_string(groups_.size()));
+  if (const std::string& kind = from.text("kind"); kind != rule_.kind)
+    fail(fmt::format("load_state_dict: the state of '{}' does not fit '{}'", kind, rule_.kind));
+  if (const auto n = from.natural("groups"); n != groups_.size())
+    fail(fmt::format("load_state_dict: the state has {} groups, the optimizer {}", n, groups_.size()));
   const std::uint64_t seed = from.natural("seed");
   std::vector<ParamGroup> groups = groups_;
-  for (std::size_t g = 0; g < groups.size(); ++g) load_group(groups[g], from.sub("groups." + std::to_string(g)));
+  for (std::size_t g = 0; g < groups.size(); ++g) load_group(groups[g], from.sub(fmt::format("groups.{}", g)));
   std::vector<ParamState> loaded = states();
-  for (ParamState& s : loaded) load_param(s, from.sub("params." + std::to_string(s.index)));
+  for (ParamState& s : loaded) load_param(s, from.sub(fmt::format("params.{}", s.index)));
   options_.seed = seed;
   groups_ = std::move(groups);
   states_ = std::move(loaded);
   for (std::size_t g = 0; g < groups_.size(); ++g) flatten_masters(g);
+}
+
+// --- masters and FP32 gradients --------------------------------------------------------------------------------------
+
+// Whether wide_gradient stands for `gradient`. One that clipping filled follows every change of it; one that was
+// unscaled is what the step takes, whatever becomes of the scaled one.
+bool Optimizer::ParamState::wide_stands(const Tensor& gradient) const {
+  const Stamp now(gradient);
+  return (wide == Wide::copied && wide_of == now) || (wide == Wide::unscaled && wide_of.storage == now.storage);
+}
+
+// Lays a group's masters out in one new buffer.
+void Optimizer::flatten_masters(std::size_t g) {
+  if (!options_.flat_masters || !keeps_masters()) return;
+  std::int64_t total = 0;
+  for (const ParamState& s : states_)
+    if (s.group == g && s.master.defined()) total += s.master.numel();
+  flat_masters_[g] = Tensor();
+  if (total == 0) return;
+  const CategoryScope scope(Category::masters);
+  const Tensor flat = empty({total}, {.dtype = DType::f32, .device = groups_[g].params[0].device()});
+  std::int64_t begin = 0;
+  for (ParamState& s : states_) {
+    if (s.group != g || !s.master.defined()) continue;
+    const Tensor part = as_strided(flat, s.param.sizes(), contiguous_strides(s.param.sizes()), begin);
+    part.copy_(s.master);
+    begin += part.numel();
+    s.master = part;
+  }
+  flat_masters_[g] = flat;
+}
+
+// Gives a parameter a master that says what the parameter says.
+void Optimizer::ensure_master(ParamState& s) {
+  const Tensor& p = s.param;
+  if (!s.master.defined()) {
+    s.master = fp32_copy(p);
+    flat_masters_[s.group] = Tensor();  // to be laid out anew
+  } else if (s.written != Stamp(p)) {
+    if (s.master.sizes() != p.sizes())
+      fail(fmt::format("optimizer: {} became {}, its master is {}", s.name, to_string(p.sizes()),
+                       to_string(s.master.sizes())));
+    s.master.copy_(where(eq(cast(s.master, p.dtype()), p), s.master, cast(p, DType::f32)));
+  }
+  s.written = Stamp(p);
+}
+
+void Optimizer::settle_masters() {
+  if (!keeps_masters()) return;
+  for (ParamState& s : states()) {
+    if (s.is_low()) {
+      ensure_master(s);
+    } else if (s.master.defined()) {
+      s.master = flat_masters_[s.group] = Tensor();
+    }
+  }
+  for (std::size_t g = 0; g < groups_.size(); ++g)
+    if (!flat_masters_[g].defined()) flatten_masters(g);
+}
+
+Tensor Optimizer::master(const Tensor& param) {
+  const NoGrad no_grad;
+  for (ParamState& s : states_) {
+    if (!s.param.is_same(param)) continue;
+    if (!keeps_masters() || !s.is_low()) return s.param;
+    ensure_master(s);
+    return s.master;
+  }
+  fail(fmt::format("optimizer: the tensor {} is none of its parameters",
+                   param.defined() ? to_string(param.sizes()) : "(undefined)"));
+}
+
+bool Optimizer::needs_wide(const ParamState& s, const Tensor& gradient) const {
+  const bool low = gradient.dtype() == DType::f16 || gradient.dtype() == DType::bf16;
+  return low && s.is_low() && options_.update != LowPrecisionUpdate::none;
+}
+
+Tensor& Optimizer::wide_gradient(ParamState& s) {
+  const CategoryScope category(Category::gradients);
+  if (!s.wide_gradient.defined())
+    s.wide_gradient = empty(s.param.sizes(), {.dtype = DType::f32, .device = s.param.device()});
+  return s.wide_gradient;
+}
+
+int Optimizer::unscale(const Tensor& found, double inverse_scale, bool write) {
+  const NoGrad no_grad;
+  const PhaseScope phase(Phase::optimizer);
+  settle_masters();
+  for (const ParamState& s : states_)
+    if (const Tensor g = live_gradient(s); g.defined() && g.dtype() == DType::f16 && !needs_wide(s, g))
+      fail(
+          fmt::format("attempting to unscale FP16 gradients: {} {} is updated without FP32 values; "
+                      "give the optimizer .update = LowPrecisionUpdate::masters",
+                      s.name, to_string(s.param.sizes())));
+  int count = 0;
+  for (ParamState& s : states_) {
+    const Tensor gradient = live_gradient(s);
+    if (!gradient.defined()) continue;
+    const bool wide = needs_wide(s, gradient);
+    const bool clipped = s.wide == ParamState::Wide::copied && s.wide_stands(gradient);
+    const Tensor source = contiguous(clipped ? s.wide_gradient : gradient);
+    const Tensor target = !write ? Tensor() : wide ? wide_gradient(s) : source;
+    const Attrs attrs = UnscaleAttrs{inverse_scale, static_cast<std::int64_t>(s.index) + 1};
+    const Tensor* inputs[] = {&found, &source, &target};
+    dispatch(OpId::unscale_, TensorRefs(inputs, 3), attrs, SourceLocation::current());
+    ++count;
+    if (write && wide) s.wide = ParamState::Wide::unscaled, s.wide_of = Stamp(gradient);
+    if (target.defined() && !wide && !source.is_same(gradient)) {
+      source.set_category(Category::gradients);
+      s.param.set_grad(source);
+    }
+  }
+  return count;
+}
+
+std::vector<Tensor> Optimizer::step_gradients() {
+  const NoGrad no_grad;
+  settle_masters();
+  std::vector<Tensor> out;
+  for (ParamState& s : states()) {
+    const Tensor gradient = live_gradient(s);
+    if (!gradient.defined()) continue;
+    const bool wide = needs_wide(s, gradient);
+    if (wide && !s.wide_stands(gradient)) {
+      wide_gradient(s).copy_(gradient);
+      s.wide = ParamState::Wide::copied;
+      s.wide_of = Stamp(gradient);
+    }
+    out.push_back(wide ? s.wide_gradient : gradient);
+  }
+  return out;
 }
 
 }  // namespace gradual::optim

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "../core/attrs.h"
+#include "../core/op.h"
 #include "../core/state_dict.h"
 #include "../core/tensor.h"
 
@@ -28,7 +29,7 @@ std::string_view name(LowPrecisionUpdate update);
 
 struct UpdateOptions {
   LowPrecisionUpdate update = LowPrecisionUpdate::none;
-  bool flat_masters = false;  // masters (and their gradients) of a group lie in one buffer; the same bits
+  bool flat_masters = false;  // the masters of a group lie in one buffer; the same bits
   // Of momentum and moments: f32 if unset. f64 parameters have f64 always.
   std::optional<DType> state_dtype = {};
   // Every operation of the update rounds to the parameter's dtype, as ops composed in that dtype would, and the state
@@ -53,31 +54,6 @@ struct ParamGroup {
 // A group of what Module::named_parameters returns.
 ParamGroup named_group(const std::vector<std::pair<std::string, Tensor>>& named);
 
-// One parameter and what its optimizer keeps for it.
-struct ParamState {
-  Tensor param;
-  std::size_t group = 0, index = 0;  // the index runs through all groups
-  std::int64_t steps = 0;            // taken so far
-  Tensor master;                     // f32; undefined where there is none
-  Tensor compensation;               // LowPrecisionUpdate::kahan
-  Tensor moments[2];
-  // f32: what unscale_ or clipping made of the gradient of a f16 or bf16 parameter, and of which gradient.
-  Tensor wide_gradient;
-  enum class Wide : std::uint8_t { stale, copied, unscaled } wide = Wide::stale;
-  std::uint64_t gradient_id = 0;
-  std::uint32_t gradient_version = 0;
-  // The parameter's storage and version after our last write: any other was written by somebody else.
-  std::uint64_t written_id = 0;
-  std::uint32_t written_version = 0;
-
-  bool is_low() const { return param.dtype() == DType::f16 || param.dtype() == DType::bf16; }
-  void mark_written();
-  void mark_wide(Wide kind, const Tensor& gradient);
-  // Whether wide_gradient stands for `gradient`. One that clipping filled follows every change of it; one that was
-  // unscaled is what the step takes, whatever becomes of the scaled one.
-  bool wide_stands(const Tensor& gradient) const;
-};
-
 class Optimizer {
  public:
   virtual ~Optimizer() = default;
@@ -98,9 +74,7 @@ class Optimizer {
   // that a model may be cast to half afterwards and the masters keep what the cast loses; the copies of parameters
   // that are still f32 at the first step are dropped. Where a parameter was changed by anyone else, its new values go
   // into the master, element by element: an element that still is its master's rounding keeps the master's bits.
-  Tensor master(const Tensor& param);                          // the parameter itself where it has none
-  void set_master(const Tensor& param, const Tensor& values);  // the parameter is written too
-  StateDict master_state_dict();  // every parameter's values in FP32 (f64 as they are), by name
+  Tensor master(const Tensor& param);  // the parameter itself where it has none
 
   // Rates, step counts, masters, compensations and moments; handles of the live tensors, clone() what must outlive
   // the next step. load checks everything before it changes anything.
@@ -108,7 +82,8 @@ class Optimizer {
   void load_state_dict(const StateDict& state);
 
   // For GradScaler and clipping.
-  std::string param_name(std::size_t index) const;            // "fc1.weight", or "parameter 3" without names
+  // "fc1.weight", or "parameter 3" without names.
+  const std::string& param_name(std::size_t index) const { return states_[index].name; }
   std::size_t param_count() const { return states_.size(); }  // of all groups; indices run through the groups in order
   void step_scaled(double inverse_scale,
                    SourceLocation loc = SourceLocation::current());  // gradients times it
@@ -122,27 +97,56 @@ class Optimizer {
   void forget_unscaled();  // the FP32 gradients are stale
 
  protected:
-  Optimizer(std::vector<ParamGroup> groups, const ParamGroup& defaults, const UpdateOptions& options);
+  // What tells one optimizer from another: its name, the row that updates a parameter (from parameter, gradient, master,
+  // compensation and moments), and the names of its moments, at most two. They are zeros at first.
+  struct Rule {
+    std::string_view kind;
+    OpId op;
+    std::vector<std::string_view> moments;
+  };
+  Optimizer(Rule rule, std::vector<ParamGroup> groups, const ParamGroup& defaults, const UpdateOptions& options);
 
-  virtual std::string_view kind() const = 0;
-  // The names of the moments that a group needs, at most two; they are zeros at first.
-  virtual std::span<const std::string_view> moments(const ParamGroup& group) const = 0;
-  // The update of one parameter: writes param (the state's, or a contiguous copy) and the state's master, compensation
-  // and moments.
-  virtual void update(const ParamGroup& group, const ParamState& state, const Tensor& param, const Tensor& gradient,
-                      const UpdateAttrs& how, SourceLocation loc) = 0;
+  // The row's attributes for a parameter that was updated `steps` times before.
+  virtual Attrs attrs(const ParamGroup& group, std::int64_t steps, const UpdateAttrs& how) const = 0;
+  virtual bool has_moments(const ParamGroup&) const { return true; }
+
+  static std::vector<ParamGroup> one_group(const std::vector<Tensor>& params) { return {{.params = params}}; }
 
  private:
-  struct Flat {
-    Tensor masters, gradients;  // the buffers behind a group's masters and their gradients
+  // Which numbers a tensor held when we last looked.
+  struct Stamp {
+    Stamp() = default;
+    explicit Stamp(const Tensor& t) : storage(t.unsafe_impl()->storage->id), version(t.version()) {}
+    bool operator==(const Stamp&) const = default;
+    std::uint64_t storage = 0;
+    std::uint32_t version = 0;
   };
+  // One parameter and what we keep for it.
+  struct ParamState {
+    Tensor param;
+    std::size_t group = 0, index = 0;  // the index runs through all groups
+    std::string name;
+    std::int64_t steps = 0;    // taken so far
+    Tensor master = {};        // f32; undefined where there is none
+    Tensor compensation = {};  // LowPrecisionUpdate::kahan
+    Tensor moments[2] = {};
+    Stamp written = {};  // the parameter after our last write: any other was written by somebody else
+    // f32: what unscale_ or clipping made of the gradient of a f16 or bf16 parameter, and of which gradient.
+    Tensor wide_gradient = {};
+    enum class Wide : std::uint8_t { stale, copied, unscaled } wide = Wide::stale;
+    Stamp wide_of = {};
+
+    bool is_low() const { return param.dtype() == DType::f16 || param.dtype() == DType::bf16; }
+    bool wide_stands(const Tensor& gradient) const;
+  };
+
   std::vector<ParamState>& states();  // Error where a group's params were edited
-  ParamState& find(const Tensor& param);
+  std::span<const std::string_view> moments(const ParamState& s) const;
   Tensor live_gradient(const ParamState& s) const;  // undefined in a frozen group
-  void check_rates(const ParamGroup& group) const;
   void check_param(const Tensor& param, const std::vector<ParamState>& others) const;
   void prepare_state(ParamState& s);
   void step_param(ParamState& s, const Tensor& gradient, double inverse_scale, SourceLocation loc);
+  std::vector<std::pair<std::string, Tensor*>> saved_tensors(ParamState& s) const;
   void load_group(ParamGroup& group, const StateDict& from) const;
   void load_param(ParamState& s, const StateDict& from) const;
 
@@ -153,10 +157,11 @@ class Optimizer {
   bool needs_wide(const ParamState& s, const Tensor& gradient) const;
   Tensor& wide_gradient(ParamState& s);
 
+  Rule rule_;
   ParamGroup defaults_;
   UpdateOptions options_;
   std::vector<ParamGroup> groups_;
-  std::vector<Flat> flat_;  // one a group
+  std::vector<Tensor> flat_masters_;  // one a group: the buffer behind its masters
   std::vector<ParamState> states_;
 };
 

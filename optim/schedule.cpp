@@ -1,5 +1,7 @@
 #include "schedule.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <cmath>
 #include <numbers>
@@ -8,7 +10,13 @@ namespace gradual::optim {
 namespace {
 
 void need_steps(const char* what, std::int64_t steps) {
-  if (steps < 1) fail(std::string(what) + ": needs at least one step, given " + std::to_string(steps));
+  if (steps < 1) fail(fmt::format("{}: needs at least one step, given {}", what, steps));
+}
+
+// f(the part of `steps` that is over, 0 to 1).
+template <class F> Schedule over(const char* what, std::int64_t steps, F f) {
+  need_steps(what, steps);
+  return [=](std::int64_t step) { return f(static_cast<double>(std::min(step, steps)) / static_cast<double>(steps)); };
 }
 
 }  // namespace
@@ -27,19 +35,12 @@ Schedule multi_step(std::vector<std::int64_t> milestones, double gamma) {
 }
 
 Schedule cosine(std::int64_t steps, double min_factor) {
-  need_steps("cosine", steps);
-  return [=](std::int64_t step) {
-    const double part = static_cast<double>(std::min(step, steps)) / static_cast<double>(steps);
-    return min_factor + (1 - min_factor) * (1 + std::cos(std::numbers::pi * part)) / 2;
-  };
+  return over("cosine", steps,
+              [=](double part) { return min_factor + (1 - min_factor) * (1 + std::cos(std::numbers::pi * part)) / 2; });
 }
 
 Schedule linear_warmup(std::int64_t steps, double start_factor) {
-  need_steps("linear_warmup", steps);
-  return [=](std::int64_t step) {
-    const double part = static_cast<double>(std::min(step, steps)) / static_cast<double>(steps);
-    return start_factor + (1 - start_factor) * part;
-  };
+  return over("linear_warmup", steps, [=](double part) { return start_factor + (1 - start_factor) * part; });
 }
 
 Schedule chain(Schedule first, std::int64_t steps, Schedule second) {
@@ -67,16 +68,16 @@ StateDict Scheduler::state_dict() const {
   StateDict out;
   out.set("steps", steps_);
   out.set("groups", initial_.size());
-  for (std::size_t g = 0; g < initial_.size(); ++g) out.set("initial_lr." + std::to_string(g), initial_[g]);
+  for (std::size_t g = 0; g < initial_.size(); ++g) out.set(fmt::format("initial_lr.{}", g), initial_[g]);
   return out;
 }
 
 void Scheduler::load_state_dict(const StateDict& state) {
   std::vector<double> initial(state.natural("groups"));
   if (initial.size() > optimizer_->param_groups().size())
-    fail("load_state_dict: the schedule has " + std::to_string(initial.size()) + " groups, the optimizer " +
-         std::to_string(optimizer_->param_groups().size()));
-  for (std::size_t g = 0; g < initial.size(); ++g) initial[g] = state.real("initial_lr." + std::to_string(g));
+    fail(fmt::format("load_state_dict: the schedule has {} groups, the optimizer {}", initial.size(),
+                     optimizer_->param_groups().size()));
+  for (std::size_t g = 0; g < initial.size(); ++g) initial[g] = state.real(fmt::format("initial_lr.{}", g));
   steps_ = state.integer("steps");
   initial_ = std::move(initial);
   apply();

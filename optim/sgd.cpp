@@ -1,14 +1,9 @@
 #include "sgd.h"
 
-#include "../core/dispatch.h"
-
 namespace gradual::optim {
 
-SGD::SGD(std::vector<Tensor> params, const SGDOptions& options)
-    : SGD(std::vector<ParamGroup>{{.params = std::move(params)}}, options) {}
-
 SGD::SGD(std::vector<ParamGroup> groups, const SGDOptions& o)
-    : Optimizer(std::move(groups),
+    : Optimizer({"sgd", OpId::sgd_step_, {"momentum"}}, std::move(groups),
                 {.lr = o.lr, .weight_decay = o.weight_decay, .momentum = o.momentum, .dampening = o.dampening},
                 o.precision),
       nesterov_(o.nesterov) {
@@ -16,25 +11,13 @@ SGD::SGD(std::vector<ParamGroup> groups, const SGDOptions& o)
     fail("SGD: nesterov needs a momentum above 0 and a dampening of 0");
 }
 
-std::span<const std::string_view> SGD::moments(const ParamGroup& group) const {
-  static constexpr std::string_view kNames[] = {"momentum"};
-  return {kNames, group.momentum == 0 ? std::size_t{0} : 1};
-}
-
-void SGD::update(const ParamGroup& group, const ParamState& state, const Tensor& param, const Tensor& gradient,
-                 const UpdateAttrs& how, SourceLocation loc) {
-  // The first momentum is the gradient itself: the buffer holds zeros and nothing is dampened.
-  const double dampening = state.steps == 0 ? 0 : group.dampening;
-  const Attrs attrs = SgdAttrs{.lr = group.lr,
-                               .weight_decay = group.weight_decay,
-                               .momentum = group.momentum,
-                               .dampening = dampening,
-                               .nesterov = nesterov_,
-                               .update = how};
-  static const Tensor none;
-  const Tensor* momentum = group.momentum == 0 ? &none : &state.moments[0];
-  const Tensor* inputs[] = {&param, &gradient, &state.master, &state.compensation, momentum};
-  dispatch(OpId::sgd_step_, TensorRefs(inputs, 5), attrs, loc);
+Attrs SGD::attrs(const ParamGroup& group, std::int64_t steps, const UpdateAttrs& how) const {
+  return SgdAttrs{.lr = group.lr,
+                  .weight_decay = group.weight_decay,
+                  .momentum = group.momentum,
+                  .dampening = steps == 0 ? 0 : group.dampening,  // the first momentum is the gradient itself
+                  .nesterov = nesterov_,
+                  .update = how};
 }
 
 }  // namespace gradual::optim

@@ -17,14 +17,12 @@ struct SGDOptions {
 // d = g + weight_decay * w;  m = momentum * m + (1 - dampening) * d;  w -= lr * (nesterov ? d + momentum * m : m).
 class SGD final : public Optimizer {
  public:
-  explicit SGD(std::vector<Tensor> params, const SGDOptions& options = {});
+  explicit SGD(std::vector<Tensor> params, const SGDOptions& options = {}) : SGD(one_group(params), options) {}
   explicit SGD(std::vector<ParamGroup> groups, const SGDOptions& options = {});
 
  private:
-  std::string_view kind() const override { return "sgd"; }
-  std::span<const std::string_view> moments(const ParamGroup& group) const override;
-  void update(const ParamGroup& group, const ParamState& state, const Tensor& param, const Tensor& gradient,
-              const UpdateAttrs& how, SourceLocation loc) override;
+  bool has_moments(const ParamGroup& group) const override { return group.momentum != 0; }
+  Attrs attrs(const ParamGroup& group, std::int64_t steps, const UpdateAttrs& how) const override;
 
   bool nesterov_;
 };

@@ -37,7 +37,7 @@ template <class C> void put(const Loop& loop, std::int64_t position, std::int64_
   }
   char* p = together(loop, 0, position, n);
   store(dtype, values, p ? static_cast<void*>(p) : scratch, 1, n, counts);
-  if (!p) scatter_raw(loop, 0, position, n, scratch);
+  if (!p) move_raw(loop, 0, position, n, scratch, Move::scatter);
 }
 
 template <class C>

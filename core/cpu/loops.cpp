@@ -93,32 +93,19 @@ Loop make_loop(const Shape& sizes, std::span<const Tensor* const> operands, bool
   return loop;
 }
 
-void gather_raw(const Loop& loop, int operand, std::int64_t position, std::int64_t n, void* out) {
+void move_raw(const Loop& loop, int operand, std::int64_t position, std::int64_t n, void* dense, Move move) {
   const View& view = loop.view[operand];
   visit_width(size_of(view.dtype), [&]<class W>(W) {
     const std::int64_t step = view.strides[loop.ndim - 1];
-    W* to = static_cast<W*>(out);
+    W* here = static_cast<W*>(dense);
     for_rows(loop, position, n, [&](const std::int64_t* offsets, std::int64_t length) {
-      const W* from = reinterpret_cast<const W*>(view.data) + offsets[operand];
-      if (step == 1) {
-        std::copy_n(from, length, to);
+      W* there = reinterpret_cast<W*>(view.data) + offsets[operand];
+      if (move == Move::gather) {
+        for (std::int64_t i = 0; i < length; ++i) here[i] = there[i * step];
       } else {
-        for (std::int64_t i = 0; i < length; ++i) to[i] = from[i * step];
+        for (std::int64_t i = 0; i < length; ++i) there[i * step] = here[i];
       }
-      to += length;
-    });
-  });
-}
-
-void scatter_raw(const Loop& loop, int operand, std::int64_t position, std::int64_t n, const void* in) {
-  const View& view = loop.view[operand];
-  visit_width(size_of(view.dtype), [&]<class W>(W) {
-    const std::int64_t step = view.strides[loop.ndim - 1];
-    const W* from = static_cast<const W*>(in);
-    for_rows(loop, position, n, [&](const std::int64_t* offsets, std::int64_t length) {
-      W* to = reinterpret_cast<W*>(view.data) + offsets[operand];
-      for (std::int64_t i = 0; i < length; ++i) to[i * step] = from[i];
-      from += length;
+      here += length;
     });
   });
 }

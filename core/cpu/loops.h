@@ -81,8 +81,8 @@ std::int64_t offset_of(const Loop& loop, int operand, std::int64_t position);
 // Where elements [position, position + n) lie side by side, their address; else null.
 char* together(const Loop& loop, int operand, std::int64_t position, std::int64_t n);
 // Moves elements as they are between an operand and contiguous memory.
-void gather_raw(const Loop& loop, int operand, std::int64_t position, std::int64_t n, void* out);
-void scatter_raw(const Loop& loop, int operand, std::int64_t position, std::int64_t n, const void* in);
+enum class Move : std::uint8_t { gather, scatter };
+void move_raw(const Loop& loop, int operand, std::int64_t position, std::int64_t n, void* dense, Move move);
 
 // Walks n elements from `position`, a piece of the innermost dim at a time: f(each operand's offset of the piece, its
 // length).
@@ -118,9 +118,9 @@ template <class C> const C* fetch(const Loop& loop, int operand, std::int64_t po
   const char* p = together(loop, operand, position, n);
   if (dtype == dtype_of<C>) {
     if (p) return reinterpret_cast<const C*>(p);
-    gather_raw(loop, operand, position, n, buffer);
+    move_raw(loop, operand, position, n, buffer, Move::gather);
   } else {
-    if (!p) gather_raw(loop, operand, position, n, scratch);
+    if (!p) move_raw(loop, operand, position, n, scratch, Move::gather);
     load(dtype, p ? static_cast<const void*>(p) : scratch, 1, buffer, n);
   }
   return buffer;

@@ -24,10 +24,10 @@ void copy_block(const Loop& loop, std::int64_t at, std::int64_t n, CastCounts* c
   void* source = together(loop, 1, at, n);
   if (!source) {
     source = target && in == out ? target : from;
-    gather_raw(loop, 1, at, n, source);
+    move_raw(loop, 1, at, n, source, Move::gather);
   }
   if (in != out || (target && source != target)) convert(in, source, out, target ? target : to, n, counts);
-  if (!target) scatter_raw(loop, 0, at, n, in == out ? source : to);
+  if (!target) move_raw(loop, 0, at, n, in == out ? source : to, Move::scatter);
 }
 
 void cast(const OpCall& c, Outputs& out) { copy_elements(out[0], c[0]); }
