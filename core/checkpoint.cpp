@@ -4,10 +4,9 @@
 #include <zlib.h>
 
 #include <algorithm>
-#include <array>
 #include <bit>
-#include <charconv>
 #include <cmath>
+#include <concepts>
 #include <set>
 
 #include <nlohmann/json.hpp>
@@ -17,8 +16,7 @@
 #include "safetensors.h"
 
 // In the file's metadata: "gradual.checkpoint" the version, "gradual.values" a JSON list that has for each part
-// [name, [[entry, kind, value], ...]] in order, and "gradual.crc32". Numbers are texts: JSON readers disagree about
-// large integers and have no NaN.
+// [name, [[entry, value], ...]] in order, and "gradual.crc32". A tensor's value is null.
 namespace gradual {
 namespace {
 
@@ -28,31 +26,23 @@ constexpr const char* kVersionKey = "gradual.checkpoint";
 constexpr const char* kValuesKey = "gradual.values";
 constexpr const char* kCrcKey = "gradual.crc32";
 
-template <class T> T parse_number(std::string_view text) {
-  T value{};
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
-  if (error != std::errc() || end != text.data() + text.size()) fail(fmt::format("\"{}\" is no number", text));
-  return value;
+Json to_json(const StateValue& value) {
+  if (const auto* d = std::get_if<double>(&value); d && !std::isfinite(*d))  // JSON has no number for it
+    return {{"f64 bits", std::bit_cast<std::uint64_t>(*d)}};
+  return std::visit(
+      [](const auto& v) -> Json {
+        if constexpr (std::convertible_to<decltype(v), Json>) return v;
+        else return nullptr;
+      },
+      value);
 }
 
-// [kind, text]; a double as the shortest decimal that gives it back, or its bits where it is Inf or NaN.
-std::pair<const char*, std::string> write_value(const StateValue& value) {
-  if (std::holds_alternative<Tensor>(value)) return {"tensor", ""};
-  if (const auto* i = std::get_if<std::int64_t>(&value)) return {"i64", std::to_string(*i)};
-  if (const auto* u = std::get_if<std::uint64_t>(&value)) return {"u64", std::to_string(*u)};
-  if (const auto* s = std::get_if<std::string>(&value)) return {"text", *s};
-  const double d = std::get<double>(value);
-  if (!std::isfinite(d)) return {"f64 bits", std::to_string(std::bit_cast<std::uint64_t>(d))};
-  return {"f64", fmt::format("{}", d)};
-}
-
-StateValue read_value(const std::string& kind, const std::string& text) {
-  if (kind == "i64") return parse_number<std::int64_t>(text);
-  if (kind == "u64") return parse_number<std::uint64_t>(text);
-  if (kind == "f64") return parse_number<double>(text);
-  if (kind == "f64 bits") return std::bit_cast<double>(parse_number<std::uint64_t>(text));
-  if (kind == "text") return text;
-  fail("unknown kind \"" + kind + "\"");
+StateValue from_json(const Json& json) {
+  if (json.is_string()) return json.get<std::string>();
+  if (json.is_number_float()) return json.get<double>();
+  if (json.is_object()) return std::bit_cast<double>(json.at("f64 bits").get<std::uint64_t>());
+  if (json.is_number_unsigned() && json.get<std::uint64_t>() > INT64_MAX) return json.get<std::uint64_t>();
+  return json.get<std::int64_t>();
 }
 
 // Over the values' text and each tensor's name, dtype, shape and bytes, in order.
@@ -72,24 +62,23 @@ Checkpoint read(const Safetensors& file) {
     if (const auto found = file.metadata.find(key); found != file.metadata.end()) return found->second;
     fail(fmt::format("no \"{}\" in its metadata; it is a safetensors file but no training checkpoint", key));
   };
-  const int version = parse_number<int>(metadata(kVersionKey));
-  if (version < 1 || version > kCheckpointVersion)
-    fail(fmt::format("its format version is {}, this library reads versions 1 to {}{}", version, kCheckpointVersion,
-                     version > 1 ? "; a newer one wrote it" : ""));
-  const std::string values = metadata(kValuesKey);
-  const std::string expected = metadata(kCrcKey);
-  if (const std::string found = checksum(values, file.tensors); found != expected)
-    fail(fmt::format("damaged: its checksum is {}, it was written with {}", found, expected));
   Checkpoint out;
   try {
+    const int version = Json::parse(metadata(kVersionKey)).get<int>();
+    if (version < 1 || version > kCheckpointVersion)
+      fail(fmt::format("its format version is {}, this library reads versions 1 to {}{}", version, kCheckpointVersion,
+                       version > 1 ? "; a newer one wrote it" : ""));
+    const std::string values = metadata(kValuesKey), expected = metadata(kCrcKey);
+    if (const std::string found = checksum(values, file.tensors); found != expected)
+      fail(fmt::format("damaged: its checksum is {}, it was written with {}", found, expected));
     for (const Json& part : Json::parse(values)) {
-      auto& [name, state] = out.parts.emplace_back(part.at(0).get<std::string>(), StateDict());
+      auto& [name, state] = out.parts.emplace_back(part.at(0), StateDict());
       for (const Json& entry : part.at(1)) {
-        const auto [key, kind, text] = entry.get<std::array<std::string, 3>>();
-        state.set(key, kind == "tensor" ? file.tensors.tensor(name + "." + key) : read_value(kind, text));
+        const std::string key = entry.at(0);
+        state.set(key, entry.at(1).is_null() ? file.tensors.tensor(name + "." + key) : from_json(entry.at(1)));
       }
     }
-  } catch (const Json::exception& e) { fail(std::string("its values are malformed: ") + e.what()); }
+  } catch (const Json::exception& e) { fail(std::string("its metadata is malformed: ") + e.what()); }
   return out;
 }
 
@@ -118,8 +107,7 @@ void save_checkpoint(const std::string& path, const CheckpointParts& parts) {
         fail(fmt::format("a part is called \"{}\"; each needs a name of its own without '.'", name));
       Json entries = Json::array();
       for (const auto& [key, value] : state) {
-        const auto [kind, text] = write_value(value);
-        entries.push_back(Json::array({key, kind, text}));
+        entries.push_back(Json::array({key, to_json(value)}));
         if (const auto* t = std::get_if<Tensor>(&value))
           tensors.set(name + "." + key, t->detach().to(Device::cpu()).contiguous());
       }

@@ -82,25 +82,18 @@ std::size_t class_bytes(int c) {
 // Free blocks by size class.
 struct Cache {
   std::vector<void*> blocks[kClasses];
-  std::size_t bytes = 0;
 
   void* take(int c) {
     if (blocks[c].empty()) return nullptr;
     void* block = blocks[c].back();
     blocks[c].pop_back();
-    bytes -= class_bytes(c);
     return block;
-  }
-  void put(int c, void* block) {
-    blocks[c].push_back(block);
-    bytes += class_bytes(c);
   }
   void clear() {
     for (auto& list : blocks) {
       for (void* block : list) std::free(block);
       list.clear();
     }
-    bytes = 0;
   }
 };
 
@@ -112,8 +105,8 @@ SharedCache& shared_cache() {
   return *cache;
 }
 
-constexpr int kSmallClasses = 40;                                        // up to 64 KiB: cached per thread
-constexpr std::size_t kThreadBytes = kCache ? std::size_t{4} << 20 : 0;  // a thread keeps at most this much
+constexpr int kSmallClasses = 40;  // up to 64 KiB: cached per thread, at most 1 MiB of each class
+constexpr std::size_t kThreadBlocks = kCache ? 1 << 14 : 0;
 
 // A plain pointer needs no guard on the hot path; the owner behind it gives all back when the thread ends.
 thread_local Cache* thread_cache = nullptr;
@@ -233,11 +226,11 @@ void free(void* block, std::size_t bytes) noexcept {
   const int c = class_of(bytes);
   if (c < kSmallClasses) {
     Cache* cache = cache_of_thread();
-    if (cache && cache->bytes < kThreadBytes) return cache->put(c, block);
+    if (cache && cache->blocks[c].size() < kThreadBlocks >> (c / 4)) return cache->blocks[c].push_back(block);
   } else if (kCache) {
     SharedCache& shared = shared_cache();
     const std::lock_guard lock(shared.mutex);
-    return shared.put(c, block);
+    return shared.blocks[c].push_back(block);
   }
   std::free(block);
 }

@@ -37,11 +37,8 @@ void StateDict::put(const std::string& name, StateValue value) {
   if (const auto* t = std::get_if<Tensor>(&value); t && !t->defined())
     fail("state_dict: \"" + name + "\" is an undefined tensor; leave the entry out instead");
   const auto [place, is_new] = places_.try_emplace(name, entries_.size());
-  if (is_new) {
-    entries_.push_back({name, std::move(value)});
-  } else {
-    entries_[place->second].value = std::move(value);
-  }
+  if (is_new) entries_.push_back({name, std::move(value)});
+  else entries_[place->second].value = std::move(value);
 }
 
 const StateValue& StateDict::at(const std::string& name) const {

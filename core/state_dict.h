@@ -14,7 +14,8 @@
 
 namespace gradual {
 
-// A bool is kept as the integer 0 or 1; a double keeps its bits, NaN's payload included, in memory and in files.
+// Integers are int64 where that holds them, a bool is 0 or 1; a double keeps its bits, NaN's payload included, in memory
+// and in files.
 using StateValue = std::variant<Tensor, std::int64_t, std::uint64_t, double, std::string>;
 
 class StateDict {
@@ -27,10 +28,10 @@ class StateDict {
   // A name that is present already gets the new value and keeps its place. Error for an empty name or an
   // undefined tensor.
   template <class T> void set(const std::string& name, const T& value) {
-    if constexpr (std::same_as<T, bool> || std::signed_integral<T>) {
-      put(name, std::int64_t{value});
-    } else if constexpr (std::unsigned_integral<T>) {
-      put(name, std::uint64_t{value});
+    if constexpr (std::integral<T>) {
+      if (std::is_signed_v<T> || static_cast<std::uint64_t>(value) <= INT64_MAX)
+        put(name, static_cast<std::int64_t>(value));
+      else put(name, static_cast<std::uint64_t>(value));
     } else if constexpr (std::floating_point<T>) {
       put(name, double{value});
     } else {

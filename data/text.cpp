@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include <set>
+
 #include "../core/input_file.h"
 #include "gzip.h"
 
@@ -9,23 +11,19 @@ namespace gradual::data {
 
 Vocabulary::Vocabulary(std::string_view corpus) {
   if (corpus.empty()) fail("vocabulary: the text is empty");
-  std::array<bool, 256> seen{};
-  for (const char c : corpus) seen[static_cast<unsigned char>(c)] = true;
-  for (std::size_t code = 0; code < seen.size(); ++code) {
-    numbers_[code] = seen[code] ? static_cast<std::int16_t>(characters_.size()) : std::int16_t{-1};
-    if (seen[code]) characters_.push_back(static_cast<char>(code));
-  }
+  const std::set<unsigned char> seen(corpus.begin(), corpus.end());
+  characters_.assign(seen.begin(), seen.end());
 }
 
 Tensor Vocabulary::encode(std::string_view text) const {
   const Tensor tokens = empty({static_cast<std::int64_t>(text.size())}, {.dtype = DType::i64});
   auto* out = tokens.data<std::int64_t>();
   for (std::size_t i = 0; i < text.size(); ++i) {
-    const auto code = static_cast<unsigned char>(text[i]);
-    out[i] = numbers_[code];
-    if (out[i] < 0)
+    const std::size_t number = characters_.find(text[i]);
+    if (number == std::string::npos)
       fail(fmt::format("vocabulary: character {} of the text has code {}, which is not among the {} of the vocabulary",
-                       i, code, size()));
+                       i, static_cast<unsigned char>(text[i]), size()));
+    out[i] = static_cast<std::int64_t>(number);
   }
   return tokens;
 }

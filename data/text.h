@@ -1,7 +1,6 @@
 // Character text: each model step sees a window of characters and learns to predict the one after each.
 #pragma once
 
-#include <array>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -25,7 +24,6 @@ class Vocabulary {
 
  private:
   std::string characters_;
-  std::array<std::int16_t, 256> numbers_;  // -1: not there
 };
 
 struct TextOptions {
