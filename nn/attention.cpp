@@ -18,9 +18,9 @@ std::int64_t checked_heads(std::int64_t embed_dim, std::int64_t heads) {
 }  // namespace
 
 MultiheadAttention::MultiheadAttention(std::int64_t embed_dim, std::int64_t heads, MultiheadAttentionOptions o)
-    : in_proj_weight(register_parameter("in_proj_weight", empty({3 * embed_dim, embed_dim}, {.dtype = o.dtype}))),
-      in_proj_bias(register_parameter("in_proj_bias", o.bias ? zeros({3 * embed_dim}, {.dtype = o.dtype}) : Tensor())),
-      out_proj(register_module("out_proj", Linear(embed_dim, embed_dim, {.bias = o.bias, .dtype = o.dtype}))),
+    : in_proj_weight(register_parameter("in_proj_weight", empty({3 * embed_dim, embed_dim}))),
+      in_proj_bias(register_parameter("in_proj_bias", o.bias ? zeros({3 * embed_dim}) : Tensor())),
+      out_proj(register_module("out_proj", Linear(embed_dim, embed_dim, {.bias = o.bias}))),
       embed_dim_(embed_dim),
       heads_(checked_heads(embed_dim, heads)),
       options_(o) {
@@ -68,14 +68,14 @@ Tensor MultiheadAttention::forward(const Tensor& query, const Tensor& key, const
 }
 
 TransformerBlock::TransformerBlock(std::int64_t embed_dim, std::int64_t heads, TransformerBlockOptions o)
-    : self_attn(register_module(
-          "self_attn", MultiheadAttention(embed_dim, heads, {.dropout = o.dropout, .bias = o.bias, .dtype = o.dtype}))),
-      linear1(register_module("linear1", Linear(embed_dim, o.feedforward ? o.feedforward : 4 * embed_dim,
-                                                {.bias = o.bias, .dtype = o.dtype}))),
-      linear2(register_module("linear2", Linear(o.feedforward ? o.feedforward : 4 * embed_dim, embed_dim,
-                                                {.bias = o.bias, .dtype = o.dtype}))),
-      norm1(register_module("norm1", LayerNorm(embed_dim, {.bias = o.bias, .dtype = o.dtype}))),
-      norm2(register_module("norm2", LayerNorm(embed_dim, {.bias = o.bias, .dtype = o.dtype}))),
+    : self_attn(
+          register_module("self_attn", MultiheadAttention(embed_dim, heads, {.dropout = o.dropout, .bias = o.bias}))),
+      linear1(register_module("linear1",
+                              Linear(embed_dim, o.feedforward ? o.feedforward : 4 * embed_dim, {.bias = o.bias}))),
+      linear2(register_module("linear2",
+                              Linear(o.feedforward ? o.feedforward : 4 * embed_dim, embed_dim, {.bias = o.bias}))),
+      norm1(register_module("norm1", LayerNorm(embed_dim, {.bias = o.bias}))),
+      norm2(register_module("norm2", LayerNorm(embed_dim, {.bias = o.bias}))),
       dropout(register_module("dropout", Dropout(o.dropout))),
       dropout1(register_module("dropout1", Dropout(o.dropout))),
       dropout2(register_module("dropout2", Dropout(o.dropout))),

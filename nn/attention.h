@@ -11,7 +11,6 @@ struct MultiheadAttentionOptions {
   double dropout = 0;   // of the attention's probabilities
   bool causal = false;  // for the call with one tensor; others say it in AttentionCall
   bool bias = true;
-  DType dtype = DType::f32;
 };
 
 // What one call attends to. mask, broadcast to [N, heads, L, S] ([N, L, S] stands for all heads): bool, true where a
@@ -48,7 +47,6 @@ struct TransformerBlockOptions {
   double dropout = 0;            // of the attention's probabilities, the hidden layer and both branches
   bool causal = false;
   bool bias = true;  // of linear layers and norms
-  DType dtype = DType::f32;
 };
 
 // Pre-norm (Xiong et al. 2020): x += attention(norm1(x)); x += linear2(gelu(linear1(norm2(x)))). x [.., L, E].

@@ -1,5 +1,7 @@
 #include "conv.h"
 
+#include <fmt/format.h>
+
 #include "../core/ops.h"
 #include "init.h"
 
@@ -8,16 +10,15 @@ namespace {
 
 Shape weight_sizes(std::int64_t in, std::int64_t out, Size2 kernel, std::int64_t groups) {
   if (groups < 1 || in % groups || out % groups)
-    fail("Conv2d: " + std::to_string(groups) + " groups do not divide " + std::to_string(in) + " input and " +
-         std::to_string(out) + " output channels");
+    fail(fmt::format("Conv2d: {} groups do not divide {} input and {} output channels", groups, in, out));
   return {out, in / groups, kernel.height, kernel.width};
 }
 
 }  // namespace
 
 Conv2d::Conv2d(std::int64_t in, std::int64_t out, Size2 kernel, Conv2dLayerOptions o)
-    : weight(register_parameter("weight", empty(weight_sizes(in, out, kernel, o.groups), {.dtype = o.dtype}))),
-      bias(register_parameter("bias", o.bias ? empty({out}, {.dtype = o.dtype}) : Tensor())),
+    : weight(register_parameter("weight", empty(weight_sizes(in, out, kernel, o.groups)))),
+      bias(register_parameter("bias", o.bias ? empty({out}) : Tensor())),
       attrs_{.stride = {o.stride.height, o.stride.width},
              .padding = {o.padding.height, o.padding.width},
              .dilation = {o.dilation.height, o.dilation.width},

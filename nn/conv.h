@@ -17,7 +17,6 @@ struct Conv2dLayerOptions {
   Size2 stride = 1, padding = 0, dilation = 1;
   std::int64_t groups = 1;
   bool bias = true;
-  DType dtype = DType::f32;
 };
 
 // x [N, in, H, W] -> [N, out, H', W'] with H' = (H + 2 padding - dilation (kernel - 1) - 1) / stride + 1, rounded down.

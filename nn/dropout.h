@@ -1,21 +1,22 @@
 // Dropout.
 #pragma once
 
+#include "../core/ops.h"
 #include "module.h"
 
 namespace gradual::nn {
 
 // In training each element is zero with probability p and divided by 1 - p otherwise (Srivastava et al. 2014); in
-// eval the input itself. Draws from `generator`, which must outlive the layer, or from the thread's default. A
-// checkpointed segment replays the default generator only, so a generator of one's own is an error in there.
+// eval the input itself. Draws from the thread's default generator.
 class Dropout : public Layer {
  public:
-  explicit Dropout(double p = 0.5, Generator* generator = nullptr);
-  Tensor forward(const Tensor& x) override;
+  explicit Dropout(double p = 0.5) : p_(p) {
+    if (!(p >= 0 && p <= 1)) fail("Dropout: p is " + std::to_string(p) + "; allowed are 0 to 1");
+  }
+  Tensor forward(const Tensor& x) override { return training() && p_ > 0 ? dropout(x, p_) : x; }
 
  private:
   double p_;
-  Generator* generator_;
 };
 
 }  // namespace gradual::nn

@@ -1,8 +1,11 @@
 #include "module.h"
 
 #include <cxxabi.h>
+#include <fmt/format.h>
 
+#include <algorithm>
 #include <cstdlib>
+#include <cstring>
 #include <typeinfo>
 #include <unordered_set>
 
@@ -16,19 +19,16 @@ std::string joined(const std::string& prefix, const std::string& name) {
   return prefix.empty() ? name : name.empty() ? prefix : prefix + "." + name;
 }
 
-std::string listed(const std::string& title, const std::vector<std::string>& keys) {
-  if (keys.empty()) return {};
-  std::string text = "\n  " + title + ": ";
-  for (std::size_t i = 0; i < keys.size(); ++i) text += (i ? ", " : "") + keys[i];
-  return text;
+std::string listed(const char* title, const std::vector<std::string>& keys) {
+  return keys.empty() ? "" : fmt::format("\n  {}: {}", title, fmt::join(keys, ", "));
 }
 
 }  // namespace
 
-template <class M, class F> void Module::walk(M& root, const F& visit) {
+template <class M, class F> void Module::walk(M& root, const F& visit, bool once) {
   std::unordered_set<const Module*> seen;
   const auto step = [&](auto& self, const std::string& path, M& module) -> void {
-    if (!seen.insert(&module).second) return;
+    if (!seen.insert(&module).second && once) return;
     visit(path, module);
     for (const Child& child : module.children_) self(self, joined(path, child.name), *child.module);
   };
@@ -49,13 +49,14 @@ Tensor Module::operator()(const Tensor& x, SourceLocation loc) {
 // --- registration ---
 
 void Module::check_name(const std::string& name, const char* what) const {
-  const std::string start = kind() + ": cannot register " + what + " '" + name + "': ";
-  if (name.empty()) fail(start + "the name is empty");
-  if (name.find('.') != std::string::npos) fail(start + "a name has no dots; they separate the parts of a path");
-  bool taken = false;
-  for (const auto& slot : slots_) taken = taken || slot->name == name;
-  for (const Child& child : children_) taken = taken || child.name == name;
-  if (taken) fail(start + "the module has something of that name already");
+  const auto refuse = [&](const char* why) {
+    fail(fmt::format("{}: cannot register {} '{}': {}", kind(), what, name, why));
+  };
+  if (name.empty()) refuse("the name is empty");
+  if (name.find('.') != std::string::npos) refuse("a name has no dots; they separate the parts of a path");
+  const auto taken = [&](const auto& named) { return named->name == name; };
+  if (std::ranges::any_of(slots_, taken) || std::ranges::any_of(children_, [&](const Child& c) { return taken(&c); }))
+    refuse("the module has something of that name already");
 }
 
 Tensor& Module::register_parameter(const std::string& name, const Tensor& value, bool requires_grad) {
@@ -110,14 +111,11 @@ std::vector<Tensor> Module::parameters() const {
 }
 
 std::string Module::kind() const {
-  int status = 0;
-  char* demangled = abi::__cxa_demangle(typeid(*this).name(), nullptr, nullptr, &status);
-  std::string text = status == 0 ? demangled : typeid(*this).name();
-  std::free(demangled);
+  const std::unique_ptr<char, void (*)(void*)> demangled(
+      abi::__cxa_demangle(typeid(*this).name(), nullptr, nullptr, nullptr), &std::free);
   // The last part outside of template arguments.
-  text = text.substr(0, text.find('<'));
-  const std::size_t colon = text.rfind(':');
-  return colon == std::string::npos ? text : text.substr(colon + 1);
+  const std::string text(demangled.get(), std::strcspn(demangled.get(), "<"));
+  return text.substr(text.rfind(':') + 1);
 }
 
 // --- changing everything at once ---
@@ -169,13 +167,11 @@ void Module::apply(const std::function<void(Module&)>& fn) {
 
 StateDict Module::state_dict() const {
   StateDict state;
-  // Not walk(): a module registered twice has two names.
-  const auto step = [&](auto& self, const std::string& path, const Module& module) -> void {
+  const auto add = [&](const std::string& path, const Module& module) {
     for (const auto& slot : module.slots_)
       if (slot->value.defined()) state.set(joined(path, slot->name), slot->value.detach());
-    for (const Child& child : module.children_) self(self, joined(path, child.name), *child.module);
   };
-  step(step, "", *this);
+  walk(*this, add, false);  // a module registered twice has two names
   return state;
 }
 

@@ -131,8 +131,8 @@ class Module {
     Tensor value;
     Kind kind;
   };
-  // visit(path of the module, module), each module once.
-  template <class M, class F> static void walk(M& root, const F& visit);
+  // visit(path of the module, module), each module once, or as often as it was registered.
+  template <class M, class F> static void walk(M& root, const F& visit, bool once = true);
   std::vector<std::pair<std::string, Tensor>> list(Kind kind, bool recurse) const;
   void check_name(const std::string& name, const char* what) const;
   void add_child(const std::string& name, const std::shared_ptr<Module>& module);

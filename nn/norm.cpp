@@ -10,7 +10,7 @@
 namespace gradual::nn {
 namespace {
 
-Tensor full_or_none(bool wanted, const Shape& sizes, double value, DType dtype) {
+Tensor full_or_none(bool wanted, const Shape& sizes, double value, DType dtype = DType::f32) {
   return wanted ? full(sizes, value, {.dtype = dtype}) : Tensor();
 }
 
@@ -24,10 +24,10 @@ void check_trailing(const Module& m, const Tensor& x, const Shape& normalized) {
 }  // namespace
 
 BatchNorm::BatchNorm(std::int64_t channels, int min_dims, int max_dims, const BatchNormOptions& o)
-    : weight(register_parameter("weight", full_or_none(o.affine, {channels}, 1, o.dtype))),
-      bias(register_parameter("bias", full_or_none(o.affine, {channels}, 0, o.dtype))),
-      running_mean(register_buffer("running_mean", full_or_none(o.track_running_stats, {channels}, 0, DType::f32))),
-      running_var(register_buffer("running_var", full_or_none(o.track_running_stats, {channels}, 1, DType::f32))),
+    : weight(register_parameter("weight", full_or_none(o.affine, {channels}, 1))),
+      bias(register_parameter("bias", full_or_none(o.affine, {channels}, 0))),
+      running_mean(register_buffer("running_mean", full_or_none(o.track_running_stats, {channels}, 0))),
+      running_var(register_buffer("running_var", full_or_none(o.track_running_stats, {channels}, 1))),
       num_batches_tracked(
           register_buffer("num_batches_tracked", full_or_none(o.track_running_stats, {}, 0, DType::i64))),
       options_(o),
@@ -57,8 +57,8 @@ void BatchNorm::update(const Tensor& x, const Tensor& mean, const Tensor& invstd
 }
 
 LayerNorm::LayerNorm(const Shape& normalized, LayerNormOptions o)
-    : weight(register_parameter("weight", full_or_none(o.affine, normalized, 1, o.dtype))),
-      bias(register_parameter("bias", full_or_none(o.affine && o.bias, normalized, 0, o.dtype))),
+    : weight(register_parameter("weight", full_or_none(o.affine, normalized, 1))),
+      bias(register_parameter("bias", full_or_none(o.affine && o.bias, normalized, 0))),
       normalized_(normalized),
       eps_(o.eps) {}
 
@@ -68,7 +68,7 @@ Tensor LayerNorm::forward(const Tensor& x) {
 }
 
 RMSNorm::RMSNorm(const Shape& normalized, RMSNormOptions o)
-    : weight(register_parameter("weight", full_or_none(o.affine, normalized, 1, o.dtype))),
+    : weight(register_parameter("weight", full_or_none(o.affine, normalized, 1))),
       normalized_(normalized),
       eps_(o.eps) {}
 

@@ -12,7 +12,6 @@ struct BatchNormOptions {
   double momentum = 0.1;            // of the new value in the running statistics
   bool affine = true;               // weight and bias
   bool track_running_stats = true;  // without: statistics of the batch in eval too
-  DType dtype = DType::f32;         // of weight and bias; the running statistics start in f32
 };
 
 // Over every dim but the second, channels (Ioffe and Szegedy 2015). In training it normalises with the batch's
@@ -53,7 +52,6 @@ struct LayerNormOptions {
   double eps = 1e-5;
   bool affine = true;  // weight (1) and bias (0), of the normalised shape
   bool bias = true;    // with affine
-  DType dtype = DType::f32;
 };
 
 // Over the trailing dims, which must have the sizes `normalized` (Ba et al. 2016).
@@ -74,7 +72,6 @@ class LayerNorm : public Norm {
 struct RMSNormOptions {
   double eps = 1e-6;
   bool affine = true;
-  DType dtype = DType::f32;
 };
 
 // x / sqrt(mean(x^2) + eps) * weight over the trailing dims (Zhang and Sennrich 2019).

@@ -22,8 +22,15 @@ class Sequential : public Layer {
     return register_module(std::to_string(size()), std::forward<M>(module));
   }
   std::size_t size() const { return children().size(); }
-  Module& operator[](std::size_t i);
-  Tensor forward(const Tensor& x) override;
+  Module& operator[](std::size_t i) {
+    if (i < size()) return *children()[i].module;
+    fail("Sequential: no module " + std::to_string(i) + "; there are " + std::to_string(size()));
+  }
+  Tensor forward(const Tensor& x) override {
+    Tensor y = x;
+    for (const Child& child : children()) y = (*child.module)(y);
+    return y;
+  }
   using Module::operator();
 };
 

@@ -34,8 +34,8 @@ Tensor causal_bias(std::int64_t length) {
 }
 
 nn::MultiheadAttention attention(nn::MultiheadAttentionOptions options = {}) {
-  options.dtype = DType::f64;
   nn::MultiheadAttention m(kEmbed, kHeads, options);
+  m.to(DType::f64);
   assign(m.in_proj_bias, noise({3 * kEmbed}, 11, DType::f64));
   assign(m.out_proj.bias, noise({kEmbed}, 12, DType::f64));
   return m;
