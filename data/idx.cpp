@@ -33,7 +33,7 @@ Tensor parse(std::string_view bytes) {
 std::string find_file(const std::string& folder, const std::string& name) {
   const std::string plain = folder + "/" + name;
   for (const std::string& path : {plain, plain + ".gz"})
-    if (std::filesystem::exists(path)) return path;
+    if (std::error_code ignored; std::filesystem::exists(path, ignored)) return path;
   fail(fmt::format("mnist: neither \"{}\" nor \"{}.gz\" is there", plain, plain));
 }
 
