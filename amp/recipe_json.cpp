@@ -2,7 +2,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <concepts>
 #include <limits>
 #include <nlohmann/json.hpp>
 
@@ -77,21 +76,17 @@ struct Reader {
   }
 
  private:
-  void read(const char* key, const Json& from, std::string& value) const {
-    if (!from.is_string()) bad(key, "a text");
-    from.get_to(value);
-  }
-  void read(const char* key, const Json& from, bool& value) const {
-    if (!from.is_boolean()) bad(key, "true or false");
-    from.get_to(value);
-  }
-  void read(const char* key, const Json& from, double& value) const {
-    if (!from.is_number()) bad(key, "a number");
-    from.get_to(value);
-  }
-  template <std::integral Int> void read(const char* key, const Json& from, Int& value) const {
-    const double real = from.is_number_integer() ? from.get<double>() : 0;
-    if (!(real >= 1 && real <= std::numeric_limits<int>::max())) bad(key, "a positive integer");
+  template <class T> void read(const char* key, const Json& from, T& value) const {
+    if constexpr (std::is_same_v<T, std::string>) {
+      if (!from.is_string()) bad(key, "a text");
+    } else if constexpr (std::is_same_v<T, bool>) {
+      if (!from.is_boolean()) bad(key, "true or false");
+    } else if constexpr (std::is_same_v<T, double>) {
+      if (!from.is_number()) bad(key, "a number");
+    } else {
+      const double real = from.is_number_integer() ? from.get<double>() : 0;
+      if (!(real >= 1 && real <= std::numeric_limits<int>::max())) bad(key, "a positive integer");
+    }
     from.get_to(value);
   }
   template <class E>

@@ -1,12 +1,15 @@
 #include "anomaly.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <cmath>
-#include <cstdio>
+#include <utility>
 
 #include "../core/convert.h"
 #include "../core/ops.h"
 #include "grad_mode.h"
+#include "node.h"
 
 namespace gradual {
 namespace {
@@ -35,16 +38,10 @@ std::string index_of(std::int64_t element, const Shape& sizes) {
 }
 
 std::string describe(const ValueRange& r) {
-  char text[96] = "";
-  const std::int64_t finite = numel(r.sizes) - r.non_finite();
-  if (finite > 0) std::snprintf(text, sizeof text, ", %g to %g", r.min, r.max);
-  std::string all = to_string(r.sizes) + " " + std::string(name(r.dtype)) + text;
-  const auto add = [&](std::int64_t n, const char* what) {
-    if (n) all += ", " + std::to_string(n) + " " + what;
-  };
-  add(r.nan, "NaN");
-  add(r.positive_inf, "Inf");
-  add(r.negative_inf, "-Inf");
+  std::string all = kind_of(r.sizes, r.dtype);
+  if (numel(r.sizes) > r.non_finite()) all += fmt::format(", {:g} to {:g}", r.min, r.max);
+  for (const auto& [n, what] : {std::pair(r.nan, "NaN"), {r.positive_inf, "Inf"}, {r.negative_inf, "-Inf"}})
+    if (n) all += fmt::format(", {} {}", n, what);
   return all;
 }
 
@@ -72,17 +69,15 @@ std::string Anomaly::to_string() const {
   std::string text = phase == Phase::backward && !backward_of.empty()
                          ? "the backward of " + backward_of + (backward_of == op ? "" : ", in " + op + ",")
                          : op;
-  text += " (" + std::string(name(phase)) + ")";
+  text += fmt::format(" ({})", name(phase));
   if (const std::string at = place(where); !at.empty()) text += " at " + at;
   if (!module.empty()) text += " in module " + module;
   if (!cause.empty()) text += " [" + cause + "]";
   text += " gave the first non-finite value, at " + index_of(result.first, result.sizes);
-  if (output > 0) text += " of output " + std::to_string(output);
+  if (output > 0) text += fmt::format(" of output {}", output);
   text += "\n  result:  " + describe(result);
-  for (const Input& x : inputs) {
-    text += "\n  input " + std::to_string(x.index) + ": " + describe(x.range);
-    if (x.range.non_finite() > 0) text += " (not finite before)";
-  }
+  for (const auto& [index, range] : inputs)
+    text += fmt::format("\n  input {}: {}{}", index, describe(range), range.non_finite() ? " (not finite before)" : "");
   return text;
 }
 
@@ -92,23 +87,17 @@ void AnomalyMode::after(const OpCall& call, const Outputs& out, const CallRecord
     if (!out[i].defined() || !out[i].is_floating()) continue;
     const ValueRange r = value_range(out[i]);
     if (r.non_finite() == 0) continue;
-    Anomaly a;
+    std::vector<Anomaly::Input> inputs;
     bool masked = masks(call);
     for (int k = 0; k < call.inputs.size(); ++k) {
       if (!call[k].defined() || !call[k].is_floating()) continue;
-      a.inputs.push_back({k, value_range(call[k])});
-      masked = masked || (a.inputs.back().range.negative_inf > 0 && info(call.op).kind != OpKind::InPlace);
+      inputs.push_back({k, value_range(call[k])});
+      masked = masked || (inputs.back().range.negative_inf > 0 && info(call.op).kind != OpKind::InPlace);
     }
     if (masked && r.nan + r.positive_inf == 0) continue;
-    a.op = name(call.op);
-    a.backward_of = record.context.backward_of;
-    a.phase = record.context.phase;
-    a.module = record.context.module;
-    a.cause = record.context.cause;
-    a.where = call.where;
-    a.output = i;
-    a.result = r;
-    first_ = std::move(a);
+    const Context& c = record.context;
+    first_ = Anomaly{std::string(name(call.op)), c.backward_of, c.phase, c.module, c.cause, call.where, i, r,
+                     std::move(inputs)};
     if (on_finding_ == OnFinding::raise) fail("anomaly: " + first_->to_string());
     return;
   }

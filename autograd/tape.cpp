@@ -1,16 +1,19 @@
 #include "tape.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
-#include <unordered_map>
+#include <iterator>
 #include <unordered_set>
+
+#include "../core/nearest.h"
 
 namespace gradual {
 namespace {
 
 std::string result_kind(const Node& n) {
   if (!n.is_leaf) return kind_of(n.output_sizes, n.output_dtype);
-  if (!n.leaf) return "gone";
-  return kind_of(n.leaf->sizes, n.leaf->dtype);
+  return n.leaf ? kind_of(n.leaf->sizes, n.leaf->dtype) : "gone";
 }
 
 // Inputs as "#3 [2, 3] f32"; "-" in place of the number where nothing is recorded.
@@ -19,9 +22,8 @@ std::string inputs_of(const Node& n) {
   for (int i = 0; i < n.input_count; ++i) {
     const Node::Input& x = n.input(i);
     if (!x.present) continue;
-    if (!text.empty()) text += ", ";
-    text += x.edge.node ? '#' + std::to_string(x.edge.node->sequence) : std::string(1, '-');
-    text += ' ' + kind_of(x.sizes, x.dtype);
+    const std::string from = x.edge.node ? fmt::format("#{}", x.edge.node->sequence) : "-";
+    text += fmt::format("{}{} {}", text.empty() ? "" : ", ", from, kind_of(x.sizes, x.dtype));
   }
   return text;
 }
@@ -43,8 +45,7 @@ std::string aligned(const std::vector<std::vector<std::string>>& rows) {
   std::string text;
   for (const auto& row : rows) {
     std::string line;
-    for (std::size_t i = 0; i < row.size(); ++i)
-      line += row[i] + std::string(i + 1 < row.size() ? widths[i] - row[i].size() + 2 : 0, ' ');
+    for (std::size_t i = 0; i < row.size(); ++i) line += fmt::format("{:<{}}", row[i], widths[i] + 2);
     line.erase(line.find_last_not_of(' ') + 1);
     text += line + "\n";
   }
@@ -54,7 +55,7 @@ std::string aligned(const std::vector<std::vector<std::string>>& rows) {
 std::string escaped(const std::string& text) {
   std::string out;
   for (char c : text) {
-    if (std::string("\"\\{}|<>").find(c) != std::string::npos) out += '\\';
+    if (std::string_view("\"\\{}|<>").find(c) != std::string_view::npos) out += '\\';
     out += c;
   }
   return out;
@@ -77,15 +78,13 @@ Tape Tape::of(const Tensor& result) {
       if (const Ref<Node>& next = node->input(i).edge.node; next && seen.insert(next.get()).second)
         open.push_back(next);
   }
-  std::sort(tape.nodes_.begin(), tape.nodes_.end(),
-            [](const Ref<Node>& a, const Ref<Node>& b) { return a->sequence < b->sequence; });
+  std::ranges::sort(tape.nodes_, {}, [](const Ref<Node>& n) { return n->sequence; });
   return tape;
 }
 
 std::int64_t Tape::saved_bytes() const {
   std::vector<Tensor> all;
-  for (const Ref<Node>& n : nodes_)
-    for (Tensor& t : n->saved_tensors()) all.push_back(std::move(t));
+  for (const Ref<Node>& n : nodes_) std::ranges::move(n->saved_tensors(), std::back_inserter(all));
   return bytes_of(all);
 }
 
@@ -104,29 +103,25 @@ std::string Tape::to_string() const {
   for (const Ref<Node>& n : nodes_) {
     const std::int64_t bytes = bytes_of(n->saved_tensors());
     const std::string given = name_of(*n);
-    rows.push_back({std::to_string(n->sequence), given == name(*n) ? given : name(*n) + " " + given, inputs_of(*n),
-                    result_kind(*n), n->module, place(n->where), bytes ? std::to_string(bytes) : "", n->cause});
+    rows.push_back({fmt::to_string(n->sequence), given == name(*n) ? given : name(*n) + " " + given, inputs_of(*n),
+                    result_kind(*n), n->module, place(n->where), bytes ? fmt::to_string(bytes) : "", n->cause});
   }
-  return aligned(rows) + "total: " + std::to_string(nodes_.size()) + " nodes, " + std::to_string(saved_bytes()) +
-         " bytes saved for backward (each storage counted once)\n";
+  return aligned(rows) + fmt::format("total: {} nodes, {} bytes saved for backward (each storage counted once)\n",
+                                     nodes_.size(), saved_bytes());
 }
 
 std::string Tape::to_dot() const {
   std::string text = "digraph tape {\n  rankdir=LR;\n  node [fontname=\"monospace\"];\n";
   for (const Ref<Node>& n : nodes_) {
-    const std::string id = std::to_string(n->sequence);
-    const std::string value = "v" + id;
-    std::string label = escaped(name_of(*n)) + " | " + escaped(result_kind(*n));
-    if (*n->module) label += " | " + escaped(n->module);
-    text += "  " + value + " [shape=record, label=\"{ " + label + " }\"];\n";
+    const std::uint64_t id = n->sequence;
+    const std::string module = *n->module ? " | " + escaped(n->module) : "";
+    text += fmt::format("  v{} [shape=record, label=\"{{ {} | {}{} }}\"];\n", id, escaped(name_of(*n)),
+                        escaped(result_kind(*n)), module);
     if (n->is_leaf) continue;
-    const std::string op = "o" + id;
-    const std::string more = *n->cause ? "\\n" + escaped(n->cause) : "";
-    text +=
-        "  " + op + " [shape=ellipse, label=\"" + escaped(name(*n)) + more + "\"];\n  " + op + " -> " + value + ";\n";
+    const std::string cause = *n->cause ? "\\n" + escaped(n->cause) : "";
+    text += fmt::format("  o{0} [shape=ellipse, label=\"{1}{2}\"];\n  o{0} -> v{0};\n", id, escaped(name(*n)), cause);
     for (int i = 0; i < n->input_count; ++i)
-      if (const Ref<Node>& from = n->input(i).edge.node)
-        text += "  v" + std::to_string(from->sequence) + " -> " + op + ";\n";
+      if (const Ref<Node>& from = n->input(i).edge.node) text += fmt::format("  v{} -> o{};\n", from->sequence, id);
   }
   return text + "}\n";
 }
@@ -141,27 +136,19 @@ const Tape::Stepper::Step& Tape::Stepper::next() {
 }
 
 std::string to_string(const Tape::Stepper::Step& step) {
-  std::string text = describe(*step.node) + ": grad ";
   std::string values;
-  const auto add = [&](const Tensor& g, const std::string& what) {
-    text += kind_of(g);
-    if (g.numel() <= 64) values += "\n  " + what + " " + to_string(g);
+  const auto shown = [&](const Tensor& g, const std::string& what) {
+    if (!g.defined()) return std::string("none");
+    if (g.numel() <= 64) values += "\n  " + what + ": " + to_string(g);
+    return kind_of(g);
   };
-  bool first = true;
-  for (const Tensor& g : step.grads_out) {
-    if (!g.defined()) continue;
-    text += first ? "" : ", ";
-    first = false;
-    add(g, "grad of the result:");
-  }
-  if (step.node->is_leaf) return text + " gathered" + values;
-  text += " ->";
-  for (std::size_t i = 0; i < step.grads_in.size(); ++i) {
-    text += i ? ", " : " ";
-    if (step.grads_in[i].defined()) add(step.grads_in[i], "to input " + std::to_string(i) + ":");
-    else text += "none";
-  }
-  return text + values;
+  std::vector<std::string> came;
+  std::vector<std::string> went;
+  for (const Tensor& g : step.grads_out)
+    if (g.defined()) came.push_back(shown(g, "grad of the result"));
+  for (const Tensor& g : step.grads_in) went.push_back(shown(g, fmt::format("to input {}", went.size())));
+  return fmt::format("{}: grad {}{}{}{}", describe(*step.node), join(came), step.node->is_leaf ? " gathered" : " -> ",
+                     join(went), values);
 }
 
 }  // namespace gradual
