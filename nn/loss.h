@@ -6,26 +6,27 @@
 
 namespace gradual::nn {
 
-template <auto op, auto defaults> class Loss : public Layer {
-  using Options = std::remove_const_t<decltype(defaults)>;
-
+template <auto op, class Options = Reduction> class Loss : public Layer {
  public:
-  explicit Loss(Options options = defaults) : options_(options) {}
+  explicit Loss(Options options) : options_(options) {}
+  Loss() {
+    if constexpr (std::is_same_v<Options, Reduction>) options_ = Reduction::mean;
+  }
   Tensor operator()(const Tensor& x, const Tensor& target, Loc loc = Loc::current()) {
     const ModuleCall call(*this, loc);
     return call.leave(x, op(x, target, options_, Loc::current()));
   }
 
  private:
-  Options options_;
+  Options options_{};
 };
 
 // logits [N, C] or [N, C, d..], classes i64 [N] or [N, d..].
-using CrossEntropyLoss = Loss<cross_entropy, CrossEntropyOptions{}>;
+using CrossEntropyLoss = Loss<cross_entropy, CrossEntropyOptions>;
 // Input and target of one shape; with a Reduction other than the mean: MSELoss(Reduction::sum).
-using MSELoss = Loss<mse_loss, Reduction::mean>;
-using L1Loss = Loss<l1_loss, Reduction::mean>;
-using BCELoss = Loss<bce_loss, Reduction::mean>;  // of probabilities
-using BCEWithLogitsLoss = Loss<bce_with_logits_loss, Reduction::mean>;
+using MSELoss = Loss<mse_loss>;
+using L1Loss = Loss<l1_loss>;
+using BCELoss = Loss<bce_loss>;  // of probabilities
+using BCEWithLogitsLoss = Loss<bce_with_logits_loss>;
 
 }  // namespace gradual::nn

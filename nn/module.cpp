@@ -159,10 +159,6 @@ void Module::set_requires_grad(bool value) {
   for (Tensor& p : parameters()) p.set_requires_grad(value);
 }
 
-void Module::apply(const std::function<void(Module&)>& fn) {
-  for (const auto& named : named_modules()) fn(*named.second);
-}
-
 // --- state ---
 
 StateDict Module::state_dict() const {

@@ -108,8 +108,6 @@ class Module {
   // unexpected and mis-shaped key; strict = false lets missing and unexpected keys pass and returns them.
   LoadResult load_state_dict(const StateDict& state, bool strict = true);
 
-  void apply(const std::function<void(Module&)>& fn);  // to each module once, as named_modules lists them
-
   std::uint64_t register_forward_hook(ForwardHook hook);  // an id for remove_forward_hook
   void remove_forward_hook(std::uint64_t id);
   void set_hook(std::shared_ptr<ModuleHook> hook) { hook_ = std::move(hook); }  // null: none

@@ -189,13 +189,6 @@ TEST_CASE("set_requires_grad freezes and thaws") {
   CHECK(layer(noise({1, 2})).requires_grad());
 }
 
-TEST_CASE("apply reaches each module once") {
-  Net net;
-  Names kinds;
-  net.apply([&](nn::Module& m) { kinds.push_back(m.kind()); });
-  CHECK(kinds == Names{"Net", "Block", "Linear", "BatchNorm1d", "Linear"});
-}
-
 TEST_CASE("a state dict goes round, by value and converted") {
   Net a, b;
   a(noise({5, 3}));  // moves the running statistics
