@@ -10,6 +10,7 @@
 #include "../autograd/grad_meta.h"
 #include "../autograd/grad_mode.h"
 #include "../autograd/rule.h"
+#include "../core/failf.h"
 #include "../core/memory.h"
 #include "../core/ops.h"
 #include "rewrite.h"
@@ -101,10 +102,10 @@ class Autocast::Region final : public Interceptor, public std::enable_shared_fro
   Region(const AutocastOptions& o, Interceptor* around) : options(o), outer(around ? around->share() : nullptr) {
     if (!options.dtype) options.dtype = options.device.is_cuda() ? DType::f16 : DType::bf16;
     if (!is_half(*options.dtype))
-      fail(fmt::format(
-          "Autocast: casts to f16 or bf16, not to {}; {{.enabled = false}} computes in f32, and a rewrite in "
-          "other formats",
-          name(*options.dtype)));
+      failf(
+          "Autocast: casts to f16 or bf16, not to {}; {{.enabled = false}} computes in f32, and a rewrite in other "
+          "formats",
+          name(*options.dtype));
     const auto* region = dynamic_cast<const Region*>(outer.get());
     outermost = region == nullptr;
     cache = region ? region->cache : std::make_shared<CastCache>();
@@ -147,10 +148,10 @@ Outputs Autocast::Region::call(const OpCall& call) {
     case PolicyKind::banned: fail(describe(call) + ": " + policy.text);
     case PolicyKind::lower:
       if (operands.f64)
-        fail(fmt::format(
+        failf(
             "{}: under autocast to {} an f64 tensor keeps its dtype and cannot meet the others; cast it with "
             "to(DType::f32), or all to f64",
-            describe(call), name(*options.dtype)));
+            describe(call), name(*options.dtype));
       dtype = *options.dtype;
       break;
     case PolicyKind::promote: dtype = operands.widest; break;

@@ -3,6 +3,7 @@
 #include <unordered_map>
 
 #include "../autograd/grad_mode.h"
+#include "../core/failf.h"
 #include "../core/ops.h"
 #include "../nn/norm.h"
 #include "policy.h"
@@ -12,8 +13,7 @@ namespace {
 
 void check_half(DType dtype, const char* function) {
   if (!is_half(dtype))
-    fail(std::string(function) + ": converts to f16 or bf16, not to " + std::string(name(dtype)) +
-         "; use Module::to for other dtypes");
+    failf("{}: converts to f16 or bf16, not to {}; use Module::to for other dtypes", function, name(dtype));
 }
 
 }  // namespace

@@ -3,6 +3,7 @@
 #include <memory>
 #include <utility>
 
+#include "../core/failf.h"
 #include "autocast.h"
 
 namespace gradual::amp {
@@ -29,8 +30,8 @@ class OverrideHook final : public nn::ModuleHook {
 
 void set_override(nn::Module& module, const Override& what) {
   if (what.dtype && !is_half(*what.dtype))
-    fail("set_override on " + module.kind() + ": the dtype is f16 or bf16, not " + std::string(name(*what.dtype)) +
-         "; {.enabled = false} computes in f32");
+    failf("set_override on {}: the dtype is f16 or bf16, not {}; {{.enabled = false}} computes in f32", module.kind(),
+          name(*what.dtype));
   module.set_hook(std::make_shared<OverrideHook>(what));
 }
 

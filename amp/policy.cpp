@@ -6,6 +6,7 @@
 #include <map>
 
 #include "../autograd/rule.h"
+#include "../core/failf.h"
 #include "../core/nearest.h"
 
 namespace gradual::amp {
@@ -77,8 +78,8 @@ void OperandDTypes::add(DType d) {
 
 CastPolicy CastPolicy::cast(DType dtype) {
   if (!castable(dtype))
-    fail(fmt::format("cast policy: casts to f32, f16 or bf16, not to {}; a rewrite computes in other formats",
-                     gradual::name(dtype)));
+    failf("cast policy: casts to f32, f16 or bf16, not to {}; a rewrite computes in other formats",
+          gradual::name(dtype));
   return {.kind = PolicyKind::cast, .dtype = dtype};
 }
 
@@ -93,7 +94,7 @@ CastPolicy CastPolicy::from_name(std::string_view name) {
   static const std::vector<std::string> kNames{"pass", "lower", "fp32", "promote", "banned", "f32", "f16", "bf16"};
   const auto found = std::ranges::find(kNames, name);
   if (found == kNames.end())
-    fail(fmt::format("no cast policy '{}'; allowed are {}{}", name, join(kNames), did_you_mean(name, kNames)));
+    failf("no cast policy '{}'; allowed are {}{}", name, join(kNames), did_you_mean(name, kNames));
   if (found - kNames.begin() >= 5) return cast(dtype_from_name(name));
   for (const CastPolicy& p : {pass(), lower(), fp32(), promote()})
     if (to_string(p) == name) return p;
@@ -110,18 +111,17 @@ std::string to_string(const CastPolicy& policy) {
 PolicyTable::PolicyTable() : entries_(default_entries()) {}
 
 PolicyTable& PolicyTable::set(OpId op, CastPolicy policy) {
-  if (op >= OpId::count_) fail(fmt::format("policy table: there is no op number {}", static_cast<int>(op)));
+  if (op >= OpId::count_) failf("policy table: there is no op number {}", static_cast<int>(op));
   if (fixed(op) && policy.kind != PolicyKind::pass)
-    fail(fmt::format("policy table: {} takes no policy but pass: {}", gradual::name(op),
-                     info(op).kind == OpKind::InPlace
-                         ? "what is written in place keeps its dtype; use the functional form"
-                     : info(op).kind == OpKind::Custom ? "a user function declares its amp_dtype()"
-                                                       : "what the program asks for is not changed"));
+    failf("policy table: {} takes no policy but pass: {}", gradual::name(op),
+          info(op).kind == OpKind::InPlace  ? "what is written in place keeps its dtype; use the functional form"
+          : info(op).kind == OpKind::Custom ? "a user function declares its amp_dtype()"
+                                            : "what the program asks for is not changed");
   if (policy.kind == PolicyKind::rewrite && !rewritable(op))
-    fail(
-        fmt::format("policy table: {} cannot be rewritten; a rewrite needs an op of one output with a gradient that is "
-                    "made of its inputs alone, such as matmul, linear or conv2d",
-                    gradual::name(op)));
+    failf(
+        "policy table: {} cannot be rewritten; a rewrite needs an op of one output with a gradient that is made of its "
+        "inputs alone, such as matmul, linear or conv2d",
+        gradual::name(op));
   if (entries_.use_count() > 1) entries_ = std::make_shared<std::vector<CastPolicy>>(*entries_);
   (*entries_)[static_cast<std::size_t>(op)] = std::move(policy);
   return *this;

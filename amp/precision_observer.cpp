@@ -1,21 +1,20 @@
 #include "precision_observer.h"
 
-#include <algorithm>
 #include <bit>
 #include <string>
 #include <unordered_map>
 #include <utility>
+#include <vector>
 
 #include "../autograd/autograd.h"
 #include "../autograd/grad_mode.h"
 #include "../autograd/node.h"
+#include "../core/failf.h"
 #include "../core/observer.h"
 #include "../core/ops.h"
 
 namespace gradual::amp {
 namespace {
-
-constexpr std::int64_t kChunk = 1024;
 
 std::uint64_t storage_id(const Tensor& t) { return t.unsafe_impl()->storage->id; }
 
@@ -27,30 +26,19 @@ GradientRole role_of(const autograd::GradientEvent& event) {
   return node && node->is_leaf ? GradientRole::weight : GradientRole::error;
 }
 
-void add_exponents(const float* values, std::int64_t n, GradientTally& tally) {
-  for (std::int64_t i = 0; i < n; ++i) {
-    const std::uint32_t magnitude = std::bit_cast<std::uint32_t>(values[i]) & 0x7fffffffu;
-    tally.exponents[magnitude >> 23] += magnitude != 0;
-    tally.zeros += magnitude == 0;
-  }
-}
-
 // Adds the exponents, and with as_if the counts of a cast.
 void add_values(const Tensor& grad, const GradientStatsOptions& options, GradientTally& tally) {
   if (!options.histogram && !options.as_if) return;
   const NoGrad off;
   const StageScope quiet(chain().observe, nullptr);  // what counting runs is no part of the program
-  const Tensor values = (grad.device().is_cpu() ? grad : grad.to(Device::cpu())).contiguous();
-  const char* bytes = static_cast<const char*>(values.raw());
-  const std::size_t size = size_of(values.dtype());
-  float buffer[kChunk];
-  std::uint16_t narrow[kChunk];
-  for (std::int64_t at = 0; at < values.numel(); at += kChunk) {
-    const std::int64_t n = std::min(kChunk, values.numel() - at);
-    load_to_float(values.dtype(), bytes + static_cast<std::size_t>(at) * size, 1, buffer, n);
-    if (options.histogram) add_exponents(buffer, n, tally);
-    if (options.as_if) store_from_float(*options.as_if, buffer, narrow, 1, n, &tally.counts);
+  const std::vector<float> values = grad.to_vector<float>();
+  for (std::size_t i = 0; i < values.size() && options.histogram; ++i) {
+    const std::uint32_t magnitude = std::bit_cast<std::uint32_t>(values[i]) & 0x7fffffffu;
+    (magnitude ? tally.exponents[magnitude >> 23] : tally.zeros) += 1;
   }
+  if (!options.as_if) return;
+  std::vector<std::uint16_t> narrow(values.size());
+  store_from_float(*options.as_if, values.data(), narrow.data(), 1, grad.numel(), &tally.counts);
 }
 
 double percent(std::uint64_t part, std::uint64_t whole) {
@@ -134,9 +122,9 @@ GradientStatsOptions gradient_stats_options(const Recipe& recipe, std::int64_t e
 }
 
 GradientStats::GradientStats(const GradientStatsOptions& options) : options_(options) {
-  if (options.every < 1) fail("GradientStats: every is at least 1, not " + std::to_string(options.every));
+  if (options.every < 1) failf("GradientStats: every is at least 1, not {}", options.every);
   if (options.as_if && !is_half(*options.as_if))
-    fail("GradientStats: as_if is f16 or bf16, not " + std::string(name(*options.as_if)));
+    failf("GradientStats: as_if is f16 or bf16, not {}", name(*options.as_if));
 }
 
 std::unique_ptr<GradientWatch> GradientStats::watch(std::int64_t step) {

@@ -6,6 +6,7 @@
 #include <nlohmann/json.hpp>
 
 #include "../core/atomic_file.h"
+#include "../core/failf.h"
 #include "../core/input_file.h"
 #include "../core/nearest.h"
 #include "recipe.h"
@@ -60,15 +61,15 @@ struct Reader {
   std::string where;
 
   [[noreturn]] void bad(const std::string& key, const std::string& allowed) const {
-    fail(fmt::format("{}: \"{}\" is {}; allowed is {}", where, key, shown(object.at(key)), allowed));
+    failf("{}: \"{}\" is {}; allowed is {}", where, key, shown(object.at(key)), allowed);
   }
   // All fields that are there; keys besides those are in `allowed`.
   template <class T> void read_fields(T& all, Names allowed) const {
     fields(all, [&](const char* key, auto&) { allowed.emplace_back(key); });
     for (const auto& item : object.items())
       if (std::ranges::find(allowed, item.key()) == allowed.end())
-        fail(fmt::format("{}: unknown key \"{}\"; allowed are {}{}", where, item.key(), join(allowed),
-                         did_you_mean(item.key(), allowed)));
+        failf("{}: unknown key \"{}\"; allowed are {}{}", where, item.key(), join(allowed),
+              did_you_mean(item.key(), allowed));
     fields(all, *this);
   }
   template <class T> void operator()(const char* key, T& value) const {
@@ -116,8 +117,7 @@ struct Reader {
     if (!from.is_object()) bad(key, "an object from ops to policies, such as {\"softmax\": \"lower\"}");
     in_context(where + ", policy", [&] {
       for (const auto& [op, policy] : from.items()) {
-        if (!policy.is_string())
-          fail(fmt::format("\"{}\" is {}; allowed is a text such as \"lower\"", op, shown(policy)));
+        if (!policy.is_string()) failf("\"{}\" is {}; allowed is a text such as \"lower\"", op, shown(policy));
         value.emplace_back(op_from_name(op), CastPolicy::from_name(policy.get<std::string>()));
       }
     });
@@ -153,8 +153,7 @@ Json json_of(const std::vector<std::pair<OpId, CastPolicy>>& policies) {
   Json j = Json::object();
   for (const auto& [op, policy] : policies) {
     if (policy.kind == PolicyKind::rewrite)
-      fail(
-          fmt::format("{} is rewritten by '{}', which is code and cannot be written to a file", name(op), policy.text));
+      failf("{} is rewritten by '{}', which is code and cannot be written to a file", name(op), policy.text);
     j[name(op)] = to_string(policy);
   }
   return j;

@@ -8,6 +8,7 @@
 #include "../autograd/grad_mode.h"
 #include "../autograd/rule.h"
 #include "../core/assigned.h"
+#include "../core/failf.h"
 #include "../core/ops.h"
 
 namespace gradual::amp {
@@ -74,8 +75,8 @@ std::vector<Tensor> Rewritten::forward(const std::vector<Tensor>& inputs) {
     out = (*policy_.function)(call);
   }
   if (!out[0].defined() || !out[0].is_floating() || out[0].sizes() != spec[0].sizes)
-    fail(fmt::format("{}: must give a floating tensor of shape {}, gave {}", name(), to_string(spec[0].sizes),
-                     out[0].defined() ? kind_of(out[0]) : "none"));
+    failf("{}: must give a floating tensor of shape {}, gave {}", name(), to_string(spec[0].sizes),
+          out[0].defined() ? kind_of(out[0]) : "none");
   std::uint32_t needs = 0;
   for (int i = 0; i < node_->input_count; ++i)
     if (needs_input_grad(i)) needs |= input_bit(i);

@@ -14,20 +14,6 @@
 namespace gradual {
 namespace {
 
-void look(ValueRange& r, const double* values, std::int64_t start, std::int64_t n) {
-  for (std::int64_t i = 0; i < n; ++i) {
-    const double v = values[i];
-    if (std::isfinite(v)) {
-      if (r.min > r.max) r.min = r.max = v;
-      r.min = std::min(r.min, v);
-      r.max = std::max(r.max, v);
-      continue;
-    }
-    (std::isnan(v) ? r.nan : v > 0 ? r.positive_inf : r.negative_inf) += 1;
-    if (r.first < 0) r.first = start + i;
-  }
-}
-
 std::string index_of(std::int64_t element, const Shape& sizes) {
   Shape index = sizes;
   for (int i = sizes.size() - 1; i >= 0; --i) {
@@ -52,14 +38,17 @@ bool masks(const OpCall& call) { return call.attrs->is<ScalarAttrs>() && call.ge
 
 ValueRange value_range(const Tensor& t) {
   const NoGrad off;
-  const Tensor c = contiguous(to_device(t.detach(), Device::cpu()));
-  ValueRange r{.sizes = t.sizes(), .dtype = t.dtype(), .min = 1, .max = 0};  // min > max: nothing finite yet
-  double values[1024];
-  const auto* p = static_cast<const char*>(c.raw());
-  for (std::int64_t i = 0; i < c.numel(); i += 1024) {
-    const std::int64_t n = std::min<std::int64_t>(1024, c.numel() - i);
-    load_to_double(c.dtype(), p + static_cast<std::size_t>(i) * size_of(c.dtype()), 1, values, n);
-    look(r, values, i, n);
+  ValueRange r{.sizes = t.sizes(), .dtype = t.dtype(), .min = INFINITY, .max = -INFINITY};
+  std::int64_t at = -1;
+  for (double v : t.to_vector<double>()) {
+    ++at;
+    if (std::isfinite(v)) {
+      r.min = std::min(r.min, v);
+      r.max = std::max(r.max, v);
+      continue;
+    }
+    (std::isnan(v) ? r.nan : v > 0 ? r.positive_inf : r.negative_inf) += 1;
+    if (r.first < 0) r.first = at;
   }
   if (r.min > r.max) r.min = r.max = 0;
   return r;

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 
+#include "../core/failf.h"
 #include "../core/ops.h"
 #include "engine.h"
 #include "function.h"
@@ -60,7 +61,7 @@ void check_in_place(const OpCall& call, const Rule& rule) {
   const auto refuse = [&](const char* why) {
     std::string_view op = name(call.op);
     if (op.ends_with('_')) op.remove_suffix(1);
-    fail(fmt::format("{}: {}; use the functional form x = {}(x, ..), or write under NoGrad", describe(call), why, op));
+    failf("{}: {}; use the functional form x = {}(x, ..), or write under NoGrad", describe(call), why, op);
   };
   if (x.requires_grad() && x.is_leaf()) refuse("a leaf that requires grad cannot be written in place");
   if (storage.differentiable.load() > (m ? 1 : 0))
@@ -82,7 +83,7 @@ class Autograd final : public Interceptor {
     const bool in_place = info(call.op).kind == OpKind::InPlace;
     if (in_place) check_in_place(call, rule);
     if (!rule.backward && !rule.reason)
-      fail(fmt::format("{}: no backward rule; run it under NoGrad or on detach()ed inputs", name(call.op)));
+      failf("{}: no backward rule; run it under NoGrad or on detach()ed inputs", name(call.op));
     if (!rule.backward) return next_below_autograd(call);
     const Ref<Node> node = make_node(call);
     const int saves = saves_of(rule, needs);
@@ -169,8 +170,7 @@ bool Tensor::is_leaf() const {
 Tensor& Tensor::set_requires_grad(bool value) {
   if (!value && !grad_meta(*this)) return *this;
   if (value && (!is_floating() || is_f8(dtype())))
-    fail(fmt::format("set_requires_grad: only f64, f32, f16 and bf16 tensors carry gradients, this one is {}",
-                     name(dtype())));
+    failf("set_requires_grad: only f64, f32, f16 and bf16 tensors carry gradients, this one is {}", name(dtype()));
   GradMeta& m = ensure_grad_meta(*this);
   if (m.requires_grad == value) return *this;
   if (!value && !m.edge.node->is_leaf)
@@ -192,8 +192,8 @@ Tensor Tensor::grad() const {
 
 void Tensor::set_grad(const Tensor& grad) const {
   if (grad.defined() && grad.sizes() != sizes())
-    fail(fmt::format("set_grad: a gradient of shape {} for a tensor of shape {}", gradual::to_string(grad.sizes()),
-                     gradual::to_string(sizes())));
+    failf("set_grad: a gradient of shape {} for a tensor of shape {}", gradual::to_string(grad.sizes()),
+          gradual::to_string(sizes()));
   ensure_grad_meta(*this).grad = grad;
 }
 

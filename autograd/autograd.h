@@ -43,10 +43,6 @@ class GradientObserver {
   GradientObserver(const GradientObserver&) = delete;
   GradientObserver& operator=(const GradientObserver&) = delete;
   virtual void gradient(const GradientEvent& event) = 0;
-
- private:
-  GradientObserver* next_;
-  friend void notify(const GradientEvent& event);
 };
 
 }  // namespace autograd

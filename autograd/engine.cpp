@@ -1,11 +1,10 @@
 #include "engine.h"
 
-#include <fmt/format.h>
-
 #include <algorithm>
 #include <utility>
 
 #include "../core/assigned.h"
+#include "../core/failf.h"
 #include "../core/ops.h"
 #include "rule.h"
 
@@ -35,22 +34,19 @@ Tensor RuleContext::output(int i) const {
 
 namespace autograd {
 namespace {
-thread_local GradientObserver* observers = nullptr;
+thread_local std::vector<GradientObserver*> observers;
 }
 
-GradientObserver::GradientObserver() : next_(observers) { observers = this; }
-GradientObserver::~GradientObserver() {
-  GradientObserver** link = &observers;
-  while (*link && *link != this) link = &(*link)->next_;
-  if (*link) *link = next_;
-}
-void notify(const GradientEvent& event) {
-  for (GradientObserver* o = observers; o; o = o->next_) o->gradient(event);
-}
+GradientObserver::GradientObserver() { observers.push_back(this); }
+GradientObserver::~GradientObserver() { std::erase(observers, this); }
 
 namespace {
 
 thread_local Engine* current_engine = nullptr;
+
+void notify(const GradientEvent& event) {
+  for (GradientObserver* o : observers) o->gradient(event);
+}
 
 bool owned(const Tensor& t) {  // nobody else can see the numbers
   return t.unsafe_impl()->refs.load(std::memory_order_relaxed) == 1 &&
@@ -66,7 +62,7 @@ Engine::Engine(std::span<const Tensor> outputs, std::span<const Tensor> grad_out
     : options_(options), segment_(segment) {
   options_.retain_graph = options.retain_graph || options.create_graph;
   if (!grad_outputs.empty() && grad_outputs.size() != outputs.size())
-    fail(fmt::format("backward: {} outputs and {} gradients", outputs.size(), grad_outputs.size()));
+    failf("backward: {} outputs and {} gradients", outputs.size(), grad_outputs.size());
   const StageScope no_amp(chain().amp, nullptr);
   const StageScope recording(chain().autograd, options_.create_graph ? default_autograd() : nullptr);
   for (std::size_t i = 0; i < outputs.size(); ++i) seed(outputs[i], grad_outputs.empty() ? Tensor() : grad_outputs[i]);
@@ -74,16 +70,14 @@ Engine::Engine(std::span<const Tensor> outputs, std::span<const Tensor> grad_out
 
 void Engine::seed(const Tensor& y, Tensor g) {
   if (!y.requires_grad())
-    fail(fmt::format("backward: the output {} does not depend on any tensor that requires grad", to_string(y.sizes())));
+    failf("backward: the output {} does not depend on any tensor that requires grad", to_string(y.sizes()));
   if (!g.defined()) {
     if (y.numel() != 1)
-      fail(
-          fmt::format("backward: an output of shape {} needs a gradient of that shape; only one-element outputs start "
-                      "from 1",
-                      to_string(y.sizes())));
+      failf("backward: an output of shape {} needs a gradient of that shape; only one-element outputs start from 1",
+            to_string(y.sizes()));
     g = ones_like(y);
   } else if (g.sizes() != y.sizes() || g.dtype() != y.dtype()) {
-    fail(fmt::format("backward: a gradient {} for an output {}", kind_of(g), kind_of(y)));
+    failf("backward: a gradient {} for an output {}", kind_of(g), kind_of(y));
   }
   deliver(grad_meta(y)->edge, std::move(g));
 }
@@ -157,20 +151,17 @@ void Engine::gather(Node& node, Tensor grad) const {
 }
 
 void Engine::run_rule(Node& node, const Tensor* grads, Step* report) {
-  constexpr int kInline = 8;
-  Tensor few[kInline];
-  std::vector<Tensor> many(node.input_count > kInline ? static_cast<std::size_t>(node.input_count) : 0);
-  Tensor* results = many.empty() ? few : many.data();
-  rules()[static_cast<int>(node.op)].backward(RuleContext(node, grads, results, options_.create_graph));
+  std::vector<Tensor> results(static_cast<std::size_t>(node.input_count));
+  rules()[static_cast<int>(node.op)].backward(RuleContext(node, grads, results.data(), options_.create_graph));
   for (int i = 0; i < node.input_count; ++i) {
     const Node::Input& slot = node.input(i);
-    if (!slot.edge.node || !results[i].defined()) continue;
-    Tensor g = std::move(results[i]);
+    Tensor& g = results[static_cast<std::size_t>(i)];
+    if (!g.defined()) continue;
     if (g.sizes() != slot.sizes) g = sum_to(g, slot.sizes);
     if (g.dtype() != slot.dtype) g = cast(g, slot.dtype);
-    if (observers) notify({node, i, g});
+    notify({node, i, g});
     if (report) {
-      report->grads_in.resize(static_cast<std::size_t>(node.input_count));
+      report->grads_in.resize(results.size());
       report->grads_in[static_cast<std::size_t>(i)] = g;
     }
     deliver(slot.edge, std::move(g));
@@ -192,7 +183,7 @@ void Engine::step(Step* report) {
                                            .phase = Phase::backward,
                                            .line = node.where,
                                            .backward_of = node.is_leaf ? "" : name(node.op).data()});
-  if (node.is_leaf && observers) notify({node, -1, grads[0]});
+  if (node.is_leaf) notify({node, -1, grads[0]});
   run_hooks(node, grads);
   if (report) {
     report->node = taken.mapped().node;
@@ -218,8 +209,8 @@ std::vector<Tensor> grad(const std::vector<Tensor>& outputs, const std::vector<T
   engine.run();
   for (std::size_t i = 0; i < inputs.size(); ++i)
     if (!engine.captured()[i].defined() && !options.allow_unused)
-      fail(fmt::format("grad: input {} {} was not used for the outputs; pass allow_unused for an undefined gradient", i,
-                       to_string(inputs[i].sizes())));
+      failf("grad: input {} {} was not used for the outputs; pass allow_unused for an undefined gradient", i,
+            to_string(inputs[i].sizes()));
   return engine.captured();
 }
 

@@ -1,10 +1,9 @@
 #include "function.h"
 
-#include <fmt/format.h>
-
 #include <utility>
 
 #include "../core/assigned.h"
+#include "../core/failf.h"
 #include "autograd.h"
 #include "grad_meta.h"
 #include "rule.h"
@@ -23,7 +22,7 @@ struct FunctionColumns {
     const StageScope amp(chain().amp, f.amp_dtype() ? nullptr : f.state_.chain.amp);
     const std::vector<Tensor> results = f.forward(inputs);
     if (results.empty() || results.size() > kMaxOutputs)
-      fail(fmt::format("{}: forward returned {} tensors; allowed are 1 to {}", f.name(), results.size(), kMaxOutputs));
+      failf("{}: forward returned {} tensors; allowed are 1 to {}", f.name(), results.size(), kMaxOutputs);
     f.outputs_ = static_cast<int>(results.size());
     for (int i = 0; i < f.outputs_; ++i) {
       // An input handed through, a tensor returned twice or saved gets a handle of its own: its history is its own.
@@ -60,12 +59,12 @@ struct FunctionColumns {
     const Assigned on_tape(f.saved_, std::move(saved));
     std::vector<Tensor> results = f.backward(grads);
     if (static_cast<int>(results.size()) != c.inputs())
-      fail(fmt::format("{}: backward returned {} gradients for {} inputs", f.name(), results.size(), c.inputs()));
+      failf("{}: backward returned {} gradients for {} inputs", f.name(), results.size(), c.inputs());
     for (int i = 0; i < c.inputs(); ++i) {
       Tensor& g = results[static_cast<std::size_t>(i)];
       if (g.defined() && c.needs(i) && (g.sizes() != c.sizes(i) || g.dtype() != c.dtype(i)))
-        fail(fmt::format("{}: backward gave input {} a gradient {}; the input is {}", f.name(), i, kind_of(g),
-                         kind_of(c.sizes(i), c.dtype(i))));
+        failf("{}: backward gave input {} a gradient {}; the input is {}", f.name(), i, kind_of(g),
+              kind_of(c.sizes(i), c.dtype(i)));
       c.set(i, std::move(g));
     }
   }

@@ -6,6 +6,7 @@
 #include <cmath>
 #include <iterator>
 
+#include "../core/failf.h"
 #include "../core/ops.h"
 #include "autograd.h"
 #include "node.h"
@@ -129,7 +130,7 @@ void check_inputs(const char* who, const Tensors& inputs) {
   if (std::ranges::none_of(inputs, wanted)) fail(std::string(who) + ": no input requires a gradient");
   for (std::size_t i = 0; i < inputs.size(); ++i)
     if (wanted(inputs[i]) && inputs[i].dtype() != DType::f64)
-      fail(fmt::format("{}: input {} is {}; differences need f64", who, i, name(inputs[i].dtype())));
+      failf("{}: input {} is {}; differences need f64", who, i, name(inputs[i].dtype()));
 }
 
 }  // namespace

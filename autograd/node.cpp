@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <new>
 
+#include "../core/failf.h"
 #include "function.h"
 #include "grad_meta.h"
 
@@ -98,10 +99,10 @@ std::string describe(const Node& node) {
 std::string kind_of(const Shape& sizes, DType dtype) { return fmt::format("{} {}", to_string(sizes), name(dtype)); }
 
 void fail_changed(const std::string& who, const Tensor& t, std::uint32_t version) {
-  fail(fmt::format(
-      "{}: a saved tensor {} was changed in place since (version {}, saved at version {}); clone() it first "
-      "or write the functional form",
-      who, kind_of(t), t.version(), version));
+  failf(
+      "{}: a saved tensor {} was changed in place since (version {}, saved at version {}); clone() it first or write "
+      "the functional form",
+      who, kind_of(t), t.version(), version);
 }
 
 }  // namespace gradual
