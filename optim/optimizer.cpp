@@ -110,13 +110,12 @@ std::vector<Optimizer::ParamState>& Optimizer::states() {
   return states_;
 }
 
-std::span<const std::string_view> Optimizer::moments(const ParamState& s) const {
-  if (!has_moments(groups_[s.group])) return {};
-  return rule_.moments;
-}
-
-Tensor Optimizer::live_gradient(const ParamState& s) const {
-  return groups_[s.group].frozen ? Tensor() : s.param.grad();
+std::vector<std::pair<Optimizer::ParamState*, Tensor>> Optimizer::live_gradients() {
+  settle_masters();
+  std::vector<std::pair<ParamState*, Tensor>> out;
+  for (ParamState& s : states())
+    if (const Tensor g = groups_[s.group].frozen ? Tensor() : s.param.grad(); g.defined()) out.emplace_back(&s, g);
+  return out;
 }
 
 void Optimizer::zero_grad() {
@@ -164,9 +163,7 @@ void Optimizer::step_param(ParamState& s, const Tensor& gradient, double inverse
 void Optimizer::step_scaled(double inverse_scale, SourceLocation loc) {
   const NoGrad no_grad;
   const PhaseScope phase(Phase::optimizer);
-  settle_masters();
-  for (ParamState& s : states())
-    if (const Tensor gradient = live_gradient(s); gradient.defined()) step_param(s, gradient, inverse_scale, loc);
+  for (const auto& [s, gradient] : live_gradients()) step_param(*s, gradient, inverse_scale, loc);
 }
 
 // What a state dict holds of a parameter, by key.
@@ -254,22 +251,19 @@ bool Optimizer::ParamState::wide_stands(const Tensor& gradient) const {
 // Lays a group's masters out in one new buffer.
 void Optimizer::flatten_masters(std::size_t g) {
   if (!options_.flat_masters || !keeps_masters()) return;
-  std::int64_t total = 0;
-  for (const ParamState& s : states_)
-    if (s.group == g && s.master.defined()) total += s.master.numel();
   flat_masters_[g] = Tensor();
-  if (total == 0) return;
+  std::vector<Tensor> parts;
+  for (const ParamState& s : states_)
+    if (s.group == g && s.master.defined()) parts.push_back(reshape(s.master, {-1}));
+  if (parts.empty()) return;
   const CategoryScope scope(Category::masters);
-  const Tensor flat = empty({total}, {.dtype = DType::f32, .device = groups_[g].params[0].device()});
+  flat_masters_[g] = cat(parts, 0);
   std::int64_t begin = 0;
   for (ParamState& s : states_) {
     if (s.group != g || !s.master.defined()) continue;
-    const Tensor part = as_strided(flat, s.param.sizes(), contiguous_strides(s.param.sizes()), begin);
-    part.copy_(s.master);
-    begin += part.numel();
-    s.master = part;
+    s.master = as_strided(flat_masters_[g], s.param.sizes(), contiguous_strides(s.param.sizes()), begin);
+    begin += s.master.numel();
   }
-  flat_masters_[g] = flat;
 }
 
 // Gives a parameter a master that says what the parameter says.
@@ -327,48 +321,40 @@ Tensor& Optimizer::wide_gradient(ParamState& s) {
 int Optimizer::unscale(const Tensor& found, double inverse_scale, bool write) {
   const NoGrad no_grad;
   const PhaseScope phase(Phase::optimizer);
-  settle_masters();
-  for (const ParamState& s : states_)
-    if (const Tensor g = live_gradient(s); g.defined() && g.dtype() == DType::f16 && !needs_wide(s, g))
+  const auto live = live_gradients();
+  for (const auto& [s, gradient] : live)
+    if (gradient.dtype() == DType::f16 && !needs_wide(*s, gradient))
       fail(
-          fmt::format("attempting to unscale FP16 gradients: {} {} is updated without FP32 values; "
-                      "give the optimizer .update = LowPrecisionUpdate::masters",
-                      s.name, to_string(s.param.sizes())));
-  int count = 0;
-  for (ParamState& s : states_) {
-    const Tensor gradient = live_gradient(s);
-    if (!gradient.defined()) continue;
-    const bool wide = needs_wide(s, gradient);
-    const bool clipped = s.wide == ParamState::Wide::copied && s.wide_stands(gradient);
-    const Tensor source = contiguous(clipped ? s.wide_gradient : gradient);
-    const Tensor target = !write ? Tensor() : wide ? wide_gradient(s) : source;
-    const Attrs attrs = UnscaleAttrs{inverse_scale, static_cast<std::int64_t>(s.index) + 1};
+          fmt::format("attempting to unscale FP16 gradients: {} {} is updated without FP32 values; give the optimizer "
+                      ".update = LowPrecisionUpdate::masters",
+                      s->name, to_string(s->param.sizes())));
+  for (const auto& [s, gradient] : live) {
+    const bool wide = needs_wide(*s, gradient);
+    const bool clipped = s->wide == ParamState::Wide::copied && s->wide_stands(gradient);
+    const Tensor source = contiguous(clipped ? s->wide_gradient : gradient);
+    const Tensor target = !write ? Tensor() : wide ? wide_gradient(*s) : source;
+    const Attrs attrs = UnscaleAttrs{inverse_scale, static_cast<std::int64_t>(s->index) + 1};
     const Tensor* inputs[] = {&found, &source, &target};
     dispatch(OpId::unscale_, TensorRefs(inputs, 3), attrs, SourceLocation::current());
-    ++count;
-    if (write && wide) s.wide = ParamState::Wide::unscaled, s.wide_of = Stamp(gradient);
-    if (target.defined() && !wide && !source.is_same(gradient)) {
-      source.set_category(Category::gradients);
-      s.param.set_grad(source);
-    }
+    if (write && wide) s->wide = ParamState::Wide::unscaled, s->wide_of = Stamp(gradient);
+    if (!target.defined() || wide || source.is_same(gradient)) continue;
+    source.set_category(Category::gradients);
+    s->param.set_grad(source);
   }
-  return count;
+  return static_cast<int>(live.size());
 }
 
 std::vector<Tensor> Optimizer::step_gradients() {
   const NoGrad no_grad;
-  settle_masters();
   std::vector<Tensor> out;
-  for (ParamState& s : states()) {
-    const Tensor gradient = live_gradient(s);
-    if (!gradient.defined()) continue;
-    const bool wide = needs_wide(s, gradient);
-    if (wide && !s.wide_stands(gradient)) {
-      wide_gradient(s).copy_(gradient);
-      s.wide = ParamState::Wide::copied;
-      s.wide_of = Stamp(gradient);
+  for (const auto& [s, gradient] : live_gradients()) {
+    const bool wide = needs_wide(*s, gradient);
+    if (wide && !s->wide_stands(gradient)) {
+      wide_gradient(*s).copy_(gradient);
+      s->wide = ParamState::Wide::copied;
+      s->wide_of = Stamp(gradient);
     }
-    out.push_back(wide ? s.wide_gradient : gradient);
+    out.push_back(wide ? s->wide_gradient : gradient);
   }
   return out;
 }

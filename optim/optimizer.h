@@ -141,8 +141,11 @@ class Optimizer {
   };
 
   std::vector<ParamState>& states();  // Error where a group's params were edited
-  std::span<const std::string_view> moments(const ParamState& s) const;
-  Tensor live_gradient(const ParamState& s) const;  // undefined in a frozen group
+  std::span<const std::string_view> moments(const ParamState& s) const {
+    return std::span(rule_.moments).first(has_moments(groups_[s.group]) ? rule_.moments.size() : 0);
+  }
+  // Of all groups that are not frozen; masters are in order then.
+  std::vector<std::pair<ParamState*, Tensor>> live_gradients();
   void check_param(const Tensor& param, const std::vector<ParamState>& others) const;
   void prepare_state(ParamState& s);
   void step_param(ParamState& s, const Tensor& gradient, double inverse_scale, SourceLocation loc);

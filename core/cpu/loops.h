@@ -87,26 +87,13 @@ void move_raw(const Loop& loop, int operand, std::int64_t position, std::int64_t
 // Walks n elements from `position`, a piece of the innermost dim at a time: f(each operand's offset of the piece, its
 // length).
 template <class F> void for_rows(const Loop& loop, std::int64_t position, std::int64_t n, const F& f) {
-  const int last = loop.ndim - 1;
-  std::int64_t index[kMaxDims];
-  std::int64_t offsets[kMaxOperands];
-  for (int i = 0; i < loop.operands; ++i) offsets[i] = offset_of(loop, i, position);
-  for (int d = last; d >= 0; --d) {
-    index[d] = position % loop.sizes[d];
-    position /= loop.sizes[d];
-  }
-  while (n > 0) {
-    const std::int64_t length = std::min(loop.sizes[last] - index[last], n);
-    f(static_cast<const std::int64_t*>(offsets), length);
-    n -= length;
-    index[last] += length;
-    for (int i = 0; i < loop.operands; ++i) offsets[i] += length * loop.view[i].strides[last];
-    for (int d = last; d > 0 && index[d] == loop.sizes[d]; --d) {
-      for (int i = 0; i < loop.operands; ++i)
-        offsets[i] += loop.view[i].strides[d - 1] - loop.sizes[d] * loop.view[i].strides[d];
-      index[d] = 0;
-      ++index[d - 1];
-    }
+  const std::int64_t row = loop.sizes[loop.ndim - 1];
+  for (std::int64_t length = 0; n > 0; position += length, n -= length) {
+    std::int64_t offsets[kMaxOperands] = {};
+    for (std::int64_t d = loop.ndim - 1, rest = position; d >= 0; rest /= loop.sizes[d--])
+      for (int i = 0; i < loop.operands; ++i) offsets[i] += rest % loop.sizes[d] * loop.view[i].strides[d];
+    length = std::min(row - position % row, n);
+    f(offsets, length);
   }
 }
 

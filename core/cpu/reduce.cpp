@@ -166,39 +166,29 @@ template <class C> void reduce(const Plan& p, const Reducer<C>& r, const C* para
 // --- kernels --------------------------------------------------------------------------------------------------------
 
 // finish(reduced value, index) for every output, rounded once into `out`.
-template <class C, class Finish>
-void reduce_to(Tensor& out, const Plan& p, const Reducer<C>& r, const C* params, const Finish& finish) {
+constexpr auto kAsItIs = [](auto x, std::int64_t) { return x; };
+template <class C, class Finish = decltype(kAsItIs)>
+void reduce_to(Tensor& out, const Plan& p, const Reducer<C>& r, const std::type_identity_t<C>* params = nullptr,
+               const Finish& finish = {}) {
   const Result<C> values(out);
   reduce(p, r, params, values.data());
   for (std::int64_t i = 0; i < p.outputs(); ++i) values.data()[i] = finish(values.data()[i], i);
   values.store();
 }
-template <class C> void reduce_to(Tensor& out, const Plan& p, const Reducer<C>& r) {
-  reduce_to(out, p, r, static_cast<const C*>(nullptr), [](C x, std::int64_t) { return x; });
-}
 
 template <class C> C quotient(C sum, double n) { return sum / static_cast<C>(n); }
 
-void sum(const OpCall& c, Outputs& out) {
+template <bool kMean> void sum(const OpCall& c, Outputs& out) {
   const Plan p = make_plan(c[0], c.get<ReduceAttrs>().dims);
-  visit_compute(c[0].dtype(), [&]<class C>(C) { reduce_to(out[0], p, sum_of<C>(kPlain)); });
-}
-void max(const OpCall& c, Outputs& out) {
-  const Plan p = make_plan(c[0], c.get<ReduceAttrs>().dims);
-  visit_compute(c[0].dtype(), [&]<class C>(C) { reduce_to(out[0], p, max_of<C>(kPlain)); });
-}
-void min(const OpCall& c, Outputs& out) {
-  const Plan p = make_plan(c[0], c.get<ReduceAttrs>().dims);
-  visit_compute(c[0].dtype(), [&]<class C>(C) { reduce_to(out[0], p, min_of<C>(kPlain)); });
+  const double n = kMean ? static_cast<double>(p.count()) : 1;
+  visit_compute(c[0].dtype(), [&]<class C>(C) {
+    reduce_to(out[0], p, sum_of<C>(kPlain), nullptr, [&](C s, std::int64_t) { return quotient(s, n); });
+  });
 }
 
-void mean(const OpCall& c, Outputs& out) {
+template <bool kMax> void extreme(const OpCall& c, Outputs& out) {
   const Plan p = make_plan(c[0], c.get<ReduceAttrs>().dims);
-  const auto n = static_cast<double>(p.count());
-  visit_floating(c[0].dtype(), [&]<class C>(C) {
-    const C* const none = nullptr;
-    reduce_to(out[0], p, sum_of<C>(kPlain), none, [&](C s, std::int64_t) { return quotient(s, n); });
-  });
+  visit_compute(c[0].dtype(), [&]<class C>(C) { reduce_to(out[0], p, kMax ? max_of<C>(kPlain) : min_of<C>(kPlain)); });
 }
 
 // Two passes: the mean, then the squares about it.
@@ -212,7 +202,7 @@ void var(const OpCall& c, Outputs& out) {
     reduce<C>(p, sum_of<C>(kPlain), nullptr, means);
     for (std::int64_t i = 0; i < p.outputs(); ++i) means[i] = quotient(means[i], n);
     const auto squares = sum_of<C>([](C x, C mean) { return (x - mean) * (x - mean); });
-    reduce_to<C>(out[0], p, squares, means, [&](C s, std::int64_t) { return quotient(s, std::max(0.0, n - a.value)); });
+    reduce_to(out[0], p, squares, means, [&](C s, std::int64_t) { return quotient(s, std::max(0.0, n - a.value)); });
   });
 }
 
@@ -225,7 +215,7 @@ void logsumexp(const OpCall& c, Outputs& out) {
     reduce<C>(p, max_of<C>(kPlain), nullptr, shift);
     for (std::int64_t i = 0; i < p.outputs(); ++i) shift[i] = std::isfinite(shift[i]) ? shift[i] : C{0};
     const auto exps = sum_of<C>([](C x, C largest) { return math::exp(x - largest); });
-    reduce_to<C>(out[0], p, exps, shift, [&](C s, std::int64_t i) { return math::log(s) + shift[i]; });
+    reduce_to(out[0], p, exps, shift, [&](C s, std::int64_t i) { return math::log(s) + shift[i]; });
   });
 }
 
@@ -239,15 +229,13 @@ void norm(const OpCall& c, Outputs& out) {
   if (order == -kInf) return reduce_to(out[0], p, reducer<double>(kMagnitude, kMinimum, kInf));
   if (order == 0) return reduce_to(out[0], p, sum_of<double>([](double x) { return x != 0 ? 1.0 : 0.0; }));
   if (order == 1) return reduce_to(out[0], p, sum_of<double>(kMagnitude));
-  if (order == 2) {
-    const double* const none = nullptr;
-    return reduce_to(out[0], p, sum_of<double>([](double x) { return x * x; }), none,
+  if (order == 2)
+    return reduce_to(out[0], p, sum_of<double>([](double x) { return x * x; }), nullptr,
                      [](double s, std::int64_t) { return std::sqrt(s); });
-  }
   const Scratch powers(static_cast<std::size_t>(p.outputs()) * sizeof(double));
   std::fill_n(powers.as<double>(), p.outputs(), order);
-  reduce_to<double>(out[0], p, sum_of<double>([](double x, double y) { return std::pow(std::fabs(x), y); }),
-                    powers.as<double>(), [&](double s, std::int64_t) { return std::pow(s, 1 / order); });
+  reduce_to(out[0], p, sum_of<double>([](double x, double y) { return std::pow(std::fabs(x), y); }),
+            powers.as<double>(), [&](double s, std::int64_t) { return std::pow(s, 1 / order); });
 }
 
 // The first of equals; NaN counts as the extreme.
@@ -277,11 +265,11 @@ template <bool kMax> void arg(const OpCall& c, Outputs& out) {
 }  // namespace
 
 void register_reductions() {
-  set_kernel(OpId::sum, sum);
-  set_kernel(OpId::mean, mean);
+  set_kernel(OpId::sum, sum<false>);
+  set_kernel(OpId::mean, sum<true>);
   set_kernel(OpId::var, var);
-  set_kernel(OpId::max, max);
-  set_kernel(OpId::min, min);
+  set_kernel(OpId::max, extreme<true>);
+  set_kernel(OpId::min, extreme<false>);
   set_kernel(OpId::logsumexp, logsumexp);
   set_kernel(OpId::norm, norm);
   set_kernel(OpId::argmax, arg<true>);
