@@ -7,7 +7,6 @@
 #include <cmath>
 #include <cstdint>
 #include <limits>
-#include <type_traits>
 
 #ifdef __CUDACC__
 #define GRADUAL_HD __host__ __device__
@@ -63,12 +62,6 @@ GRADUAL_HD inline float log_of_normal(float x, float k) {
   k += static_cast<float>(static_cast<std::int32_t>(bits) >> 23);
   const float tail = f * f * (f * polynomial(kLog, f)) + k * kLn2Low;
   return k * kLn2High + (f + (tail - 0.5f * f * f));
-}
-
-// log(1 + e) for e in [0, 1]: the logarithm of the rounded sum, and what its rounding lost, to first order.
-GRADUAL_HD inline float log1p_of_unit(float e) {
-  const float u = 1.0f + e;
-  return log_of_normal(u, 0.0f) + (e - (u - 1.0f)) / u;
 }
 
 }  // namespace detail
@@ -161,10 +154,6 @@ template <class T> GRADUAL_HD T sigmoid(T x) {
   return (x < 0 ? e : T{1}) / (1 + e);
 }
 // log(1 + exp(x)) = max(x, 0) + log(1 + exp(-|x|)).
-template <class T> GRADUAL_HD T softplus(T x) {
-  const T e = exp(-std::fabs(x));
-  if constexpr (std::is_same_v<T, float>) return (x < 0 ? T{0} : x) + detail::log1p_of_unit(e);
-  else return (x < 0 ? T{0} : x) + log1p(e);
-}
+template <class T> GRADUAL_HD T softplus(T x) { return (x < 0 ? T{0} : x) + log1p(exp(-std::fabs(x))); }
 
 }  // namespace gradual::math

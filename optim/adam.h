@@ -1,6 +1,8 @@
 // Adam and AdamW.
 #pragma once
 
+#include <cmath>
+
 #include "optimizer.h"
 
 namespace gradual::optim {
@@ -30,10 +32,25 @@ class Adam : public Optimizer {
       : Adam(std::move(groups), options, false) {}
 
  protected:
-  Adam(std::vector<ParamGroup> groups, const AdamOptions& options, bool decoupled);
+  Adam(std::vector<ParamGroup> groups, const AdamOptions& o, bool decoupled)
+      : Optimizer({decoupled ? "adamw" : "adam", OpId::adam_step_, {"exp_avg", "exp_avg_sq"}}, std::move(groups),
+                  {.lr = o.lr, .weight_decay = o.weight_decay, .beta1 = o.beta1, .beta2 = o.beta2, .eps = o.eps},
+                  o.precision),
+        decoupled_(decoupled) {}
 
  private:
-  Attrs attrs(const ParamGroup& group, std::int64_t steps, const UpdateAttrs& how) const override;
+  Attrs attrs(const ParamGroup& group, std::int64_t steps, const UpdateAttrs& how) const override {
+    const auto t = static_cast<double>(steps + 1);
+    return AdamAttrs{.lr = group.lr,
+                     .beta1 = group.beta1,
+                     .beta2 = group.beta2,
+                     .eps = group.eps,
+                     .weight_decay = group.weight_decay,
+                     .correction1 = 1 - std::pow(group.beta1, t),
+                     .correction2_root = std::sqrt(1 - std::pow(group.beta2, t)),
+                     .decoupled = decoupled_,
+                     .update = how};
+  }
 
   bool decoupled_;
 };
@@ -42,7 +59,8 @@ class Adam : public Optimizer {
 class AdamW final : public Adam {
  public:
   explicit AdamW(std::vector<Tensor> params, const AdamWOptions& options = {}) : AdamW(one_group(params), options) {}
-  explicit AdamW(std::vector<ParamGroup> groups, const AdamWOptions& options = {});
+  explicit AdamW(std::vector<ParamGroup> groups, const AdamWOptions& o = {})
+      : Adam(std::move(groups), {o.lr, o.beta1, o.beta2, o.eps, o.weight_decay, o.precision}, true) {}
 };
 
 }  // namespace gradual::optim

@@ -45,6 +45,16 @@ void check_rates(const ParamGroup& group) {
                        rate.below == 1 ? "in [0, 1)" : "at least 0 and finite"));
 }
 
+void load_group(ParamGroup& group, const StateDict& from) {
+  if (const auto n = from.natural("params"); n != group.params.size())
+    fail(fmt::format("load_state_dict: a group of the state has {} parameters, the optimizer's has {}", n,
+                     group.params.size()));
+  group.frozen = from.integer("frozen") != 0;
+  for (const Rate& rate : kRates)
+    if (from.contains(rate.name)) group.*rate.value = from.real(rate.name);
+  check_rates(group);
+}
+
 }  // namespace
 
 std::string_view name(LowPrecisionUpdate update) {
@@ -192,16 +202,6 @@ StateDict Optimizer::state_dict() {
       if (t->defined() && (s.is_low() || t != &s.master)) out.set(prefix + key, *t);
   }
   return out;
-}
-
-void Optimizer::load_group(ParamGroup& group, const StateDict& from) const {
-  if (const auto n = from.natural("params"); n != group.params.size())
-    fail(fmt::format("load_state_dict: a group of the state has {} parameters, the optimizer's has {}", n,
-                     group.params.size()));
-  group.frozen = from.integer("frozen") != 0;
-  for (const Rate& rate : kRates)
-    if (from.contains(rate.name)) group.*rate.value = from.real(rate.name);
-  check_rates(group);
 }
 
 void Optimizer::load_param(ParamState& s, const StateDict& from) const {

@@ -150,7 +150,6 @@ class Optimizer {
   void prepare_state(ParamState& s);
   void step_param(ParamState& s, const Tensor& gradient, double inverse_scale, SourceLocation loc);
   std::vector<std::pair<std::string, Tensor*>> saved_tensors(ParamState& s) const;
-  void load_group(ParamGroup& group, const StateDict& from) const;
   void load_param(ParamState& s, const StateDict& from) const;
 
   bool keeps_masters() const { return options_.update == LowPrecisionUpdate::masters; }

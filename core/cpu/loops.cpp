@@ -20,31 +20,7 @@ void finish_view(const Loop& loop, View& v) {
   }
 }
 
-}  // namespace
-
-std::int64_t offset_of(const Loop& loop, int operand, std::int64_t position) {
-  std::int64_t offset = 0;
-  for (int d = loop.ndim - 1; d >= 0; --d) {
-    offset += position % loop.sizes[d] * loop.view[operand].strides[d];
-    position /= loop.sizes[d];
-  }
-  return offset;
-}
-
-char* together(const Loop& loop, int operand, std::int64_t position, std::int64_t n) {
-  const View& view = loop.view[operand];
-  const int last = loop.ndim - 1;
-  if (!view.linear && (view.strides[last] != 1 || position % loop.sizes[last] + n > loop.sizes[last])) return nullptr;
-  return view.data +
-         (view.linear ? position : offset_of(loop, operand, position)) * static_cast<std::int64_t>(size_of(view.dtype));
-}
-
-std::int64_t Loop::block(std::int64_t position, std::int64_t end) const {
-  const std::int64_t row = ndim > 0 ? sizes[ndim - 1] : 1;
-  const std::int64_t n = std::min(kBlock, end - position);
-  return row < kShortRow ? n : std::min(n, row - position % row);
-}
-
+// Drops dims of size 1 and merges neighbours; where `order` is set, sorts dims by the strides of the first operand.
 void simplify(Loop& loop, bool order) {
   const auto move = [&](int to, int from) {
     loop.sizes[to] = loop.sizes[from];
@@ -73,6 +49,31 @@ void simplify(Loop& loop, bool order) {
   }
   loop.ndim = top + 1;
   for (int i = 0; i < loop.operands; ++i) finish_view(loop, loop.view[i]);
+}
+
+}  // namespace
+
+std::int64_t offset_of(const Loop& loop, int operand, std::int64_t position) {
+  std::int64_t offset = 0;
+  for (int d = loop.ndim - 1; d >= 0; --d) {
+    offset += position % loop.sizes[d] * loop.view[operand].strides[d];
+    position /= loop.sizes[d];
+  }
+  return offset;
+}
+
+char* together(const Loop& loop, int operand, std::int64_t position, std::int64_t n) {
+  const View& view = loop.view[operand];
+  const int last = loop.ndim - 1;
+  if (!view.linear && (view.strides[last] != 1 || position % loop.sizes[last] + n > loop.sizes[last])) return nullptr;
+  return view.data +
+         (view.linear ? position : offset_of(loop, operand, position)) * static_cast<std::int64_t>(size_of(view.dtype));
+}
+
+std::int64_t Loop::block(std::int64_t position, std::int64_t end) const {
+  const std::int64_t row = ndim > 0 ? sizes[ndim - 1] : 1;
+  const std::int64_t n = std::min(kBlock, end - position);
+  return row < kShortRow ? n : std::min(n, row - position % row);
 }
 
 Loop make_loop(const Shape& sizes, std::span<const Tensor* const> operands, bool row_major) {

@@ -70,8 +70,6 @@ struct Loop {
   std::int64_t block(std::int64_t position, std::int64_t end) const;
 };
 
-// Drops dims of size 1 and merges neighbours; where `order` is set, sorts dims by the strides of the first operand.
-void simplify(Loop& loop, bool order);
 // A loop over `sizes`, to which the operands are broadcast; an undefined one has no data and lies still. In row-major
 // order, or in that of the first operand's memory.
 Loop make_loop(const Shape& sizes, std::span<const Tensor* const> operands, bool row_major);

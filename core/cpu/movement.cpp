@@ -88,29 +88,24 @@ void tril(const OpCall& c, Outputs& out) {
 
 // --- indexing -------------------------------------------------------------------------------------------------------
 
-// The index tensor, row-major, after a check that all its values lie in [0, size): before anything is written.
-Tensor checked_index(const OpCall& c, const Tensor& given, std::int64_t size) {
+// The index for each position of `sizes`, after a check that all its values lie in [0, size): before anything is
+// written. A 1-d index along `dim` repeats along the others.
+Tensor checked_index(const OpCall& c, const Tensor& given, std::int64_t size, const Shape& sizes, int dim) {
   const Tensor index = given.is_contiguous() ? given : copied(given, DType::i64);
   const auto* values = index.data<std::int64_t>();
   const auto* const end = values + index.numel();
   const auto* const bad = std::find_if(values, end, [&](std::int64_t v) { return v < 0 || v >= size; });
-  if (bad == end) return index;
-  Shape position = index.sizes();
-  std::int64_t rest = bad - values;
-  for (int d = index.ndim() - 1; d >= 0; --d) {
-    position[d] = rest % index.sizes()[d];
-    rest /= index.sizes()[d];
+  if (bad != end) {
+    Shape position = index.sizes();
+    for (std::int64_t d = index.ndim() - 1, rest = bad - values; d >= 0; rest /= index.sizes()[static_cast<int>(d--)])
+      position[static_cast<int>(d)] = rest % index.sizes()[static_cast<int>(d)];
+    fail(describe(c) + ": index " + std::to_string(*bad) + " at " + to_string(position) +
+         " is out of range; allowed are 0 to " + std::to_string(size - 1));
   }
-  fail(describe(c) + ": index " + std::to_string(*bad) + " at " + to_string(position) +
-       " is out of range; allowed are 0 to " + std::to_string(size - 1));
-}
-
-// The same, a 1-d index along `dim` of `like`: it repeats along the others.
-Tensor checked_index_along(const OpCall& c, const Tensor& given, std::int64_t size, const Tensor& like, int dim) {
-  const Tensor index = checked_index(c, given, size);
-  Shape strides = Shape::filled(like.ndim(), 0);
+  if (index.ndim() == sizes.size()) return index;
+  Shape strides = Shape::filled(sizes.size(), 0);
   strides[dim] = 1;
-  return as_strided(index, like.sizes(), strides, index.offset());
+  return as_strided(index, sizes, strides, index.offset());
 }
 
 // f(x at the position with the index's value at dim, y at the position) for all positions of y, whose dtypes are W wide,
@@ -143,14 +138,6 @@ void for_indexed(const Tensor& x, int dim, const Tensor& index, const Tensor& y,
   });
 }
 
-// out[position] = x[position with the index's value at dim].
-void look_up(const Tensor& out, const Tensor& x, int dim, const Tensor& index) {
-  if (out.numel() == 0) return;
-  visit_width(size_of(x.dtype()), [&]<class W>(W) {
-    for_indexed<W>(x, dim, index, out, out.sizes(), kGrain, [](const W& from, W& to) { to = from; });
-  });
-}
-
 // out = (x or zeros) with src added at the index, for positions in `sizes`. Sums in the compute type, one after the
 // other, and rounds once.
 void sum_at(const Tensor& out, const Tensor& x, int dim, const Tensor& index, const Tensor& src, const Shape& sizes) {
@@ -166,30 +153,32 @@ void sum_at(const Tensor& out, const Tensor& x, int dim, const Tensor& index, co
   });
 }
 
-void gather(const OpCall& c, Outputs& out) {
+// gather and index_select: out[position] = x[position with the index's value at dim].
+void look_up(const OpCall& c, Outputs& out) {
   const int dim = c.get<IndexAttrs>().dim;
-  look_up(out[0], c[0], dim, checked_index(c, c[1], c[0].ndim() > 0 ? c[0].sizes()[dim] : 1));
-}
-
-void index_select(const OpCall& c, Outputs& out) {
-  const int dim = c.get<IndexAttrs>().dim;
-  look_up(out[0], c[0], dim, checked_index_along(c, c[1], c[0].sizes()[dim], out[0], dim));
+  const Shape& sizes = out[0].sizes();
+  const Tensor index = checked_index(c, c[1], c[0].ndim() > 0 ? c[0].sizes()[dim] : 1, sizes, dim);
+  if (out[0].numel() == 0) return;
+  visit_width(size_of(c[0].dtype()), [&]<class W>(W) {
+    for_indexed<W>(c[0], dim, index, out[0], sizes, kGrain, [](const W& from, W& to) { to = from; });
+  });
 }
 
 void scatter_add(const OpCall& c, Outputs& out) {
   const int dim = c.get<IndexAttrs>().dim;
-  const Tensor index = checked_index(c, c[1], c[0].ndim() > 0 ? c[0].sizes()[dim] : 1);
-  sum_at(out[0], c[0], dim, index, c[2], index.sizes());
+  const Shape& sizes = c[1].sizes();
+  sum_at(out[0], c[0], dim, checked_index(c, c[1], c[0].ndim() > 0 ? c[0].sizes()[dim] : 1, sizes, dim), c[2], sizes);
 }
 
 void index_add(const OpCall& c, Outputs& out) {
   const auto& a = c.get<IndexAttrs>();
-  sum_at(out[0], {}, a.dim, checked_index_along(c, c[1], a.size, c[0], a.dim), c[0], c[0].sizes());
+  const Shape& sizes = c[0].sizes();
+  sum_at(out[0], {}, a.dim, checked_index(c, c[1], a.size, sizes, a.dim), c[0], sizes);
 }
 
 void one_hot(const OpCall& c, Outputs& out) {
   const std::int64_t classes = c.get<OneHotAttrs>().classes;
-  const Tensor index = checked_index(c, c[0], classes);
+  const Tensor index = checked_index(c, c[0], classes, c[0].sizes(), 0);
   auto* to = out[0].data<std::int64_t>();
   std::fill_n(to, out[0].numel(), 0);
   for (std::int64_t i = 0; i < index.numel(); ++i) to[i * classes + index.data<std::int64_t>()[i]] = 1;
@@ -233,8 +222,8 @@ void register_movement() {
   set_kernel(OpId::slice_backward, slice_backward);
   set_kernel(OpId::pad, pad);
   set_kernel(OpId::tril, tril);
-  set_kernel(OpId::gather, gather);
-  set_kernel(OpId::index_select, index_select);
+  set_kernel(OpId::gather, look_up);
+  set_kernel(OpId::index_select, look_up);
   set_kernel(OpId::scatter_add, scatter_add);
   set_kernel(OpId::index_add, index_add);
   set_kernel(OpId::one_hot, one_hot);

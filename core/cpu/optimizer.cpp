@@ -49,7 +49,7 @@ void bump_version(const Tensor& t) {
 // parameter; what that took off goes into the compensation, and comes back first in the next step: the pair is one wide
 // value (Kahan 1965).
 template <class C, class Round, class F>
-void run(const OpCall& c, const UpdateAttrs& how, const Round& round, const F& formula) {
+void run(const OpCall& c, const UpdateAttrs& how, const F& formula, const Round& round) {
   const Tensor& p = c[kParam];
   parallel_counted(p.numel(), kGrain, dtype_of<C>, p.dtype(), [&](auto begin, auto end, CastCounts* counts) {
     Lane<C> param(p), gradient(c[kGradient]), master(c[kMaster]), lost(c[kCompensation]), first(c[kMoment]);
@@ -84,81 +84,61 @@ void run(const OpCall& c, const UpdateAttrs& how, const Round& round, const F& f
 
 template <class F> void step(const OpCall& c, const UpdateAttrs& how, const F& formula) {
   const DType dtype = c[kParam].dtype();
-  if (dtype == DType::f64)
-    return run<double>(
-        c, how, [](double x) { return x; }, formula);
+  if (dtype == DType::f64) return run<double>(c, how, formula, [](double x) { return x; });
   if (how.pure && dtype == DType::f16)
-    return run<float>(
-        c, how, [](float x) { return static_cast<float>(Half(x)); }, formula);
+    return run<float>(c, how, formula, [](float x) { return static_cast<float>(Half(x)); });
   if (how.pure && dtype == DType::bf16)
-    return run<float>(
-        c, how, [](float x) { return static_cast<float>(BFloat16(x)); }, formula);
-  run<float>(
-      c, how, [](float x) { return x; }, formula);
+    return run<float>(c, how, formula, [](float x) { return static_cast<float>(BFloat16(x)); });
+  run<float>(c, how, formula, [](float x) { return x; });
 }
 
 // Stochastic gradient descent with momentum, dampening, Nesterov's look-ahead (Sutskever et al. 2013) and L2 decay.
-template <class C, class Round>
-void sgd(const SgdAttrs& a, const Round& r, C* __restrict w, const C* __restrict g, C* __restrict m, std::int64_t n) {
-  const auto lr = static_cast<C>(a.lr), decay = static_cast<C>(a.weight_decay), mu = static_cast<C>(a.momentum);
-  const auto fresh = static_cast<C>(1 - a.dampening), scale = static_cast<C>(a.update.inverse_scale);
-  const bool decays = decay != 0, nesterov = a.nesterov, has_momentum = m != nullptr;
-  for (std::int64_t i = 0; i < n; ++i) {
-    C d = r(g[i] * scale);
-    if (decays) d = r(d + decay * w[i]);
-    if (has_momentum) {
-      m[i] = r(r(mu * m[i]) + fresh * d);
-      d = nesterov ? r(d + mu * m[i]) : m[i];
-    }
-    w[i] = r(w[i] - lr * d);
-  }
-}
-
-// Adam (Kingma and Ba 2015); decoupled: AdamW (Loshchilov and Hutter 2019).
-template <class C, class Round>
-void adam(const AdamAttrs& a, const Round& r, C* __restrict w, const C* __restrict g, C* __restrict m, C* __restrict v,
-          std::int64_t n) {
-  const auto scale = static_cast<C>(a.update.inverse_scale), eps = static_cast<C>(a.eps);
-  const auto decay = static_cast<C>(a.weight_decay), keep = static_cast<C>(1 - a.lr * a.weight_decay);
-  const auto new1 = static_cast<C>(1 - a.beta1), old2 = static_cast<C>(a.beta2), new2 = static_cast<C>(1 - a.beta2);
-  const auto step = static_cast<C>(a.lr / a.correction1), root2 = static_cast<C>(a.correction2_root);
-  const bool coupled = !a.decoupled && a.weight_decay != 0, decoupled = a.decoupled && a.weight_decay != 0;
-  for (std::int64_t i = 0; i < n; ++i) {
-    C d = r(g[i] * scale);
-    if (coupled) d = r(d + decay * w[i]);
-    const C x = decoupled ? r(w[i] * keep) : w[i];
-    m[i] = r(m[i] + new1 * (d - m[i]));
-    v[i] = r(r(old2 * v[i]) + new2 * d * d);
-    w[i] = r(x - step * m[i] / r(r(r(std::sqrt(v[i])) / root2) + eps));
-  }
-}
-
 void sgd_step(const OpCall& c, Outputs&) {
   const auto& a = c.get<SgdAttrs>();
-  step(c, a.update,
-       [&]<class C>(const auto& round, C* w, const C* g, C* m, C*, std::int64_t n) { sgd(a, round, w, g, m, n); });
-}
-
-void adam_step(const OpCall& c, Outputs&) {
-  const auto& a = c.get<AdamAttrs>();
-  if (!c[kMoment].defined() || !c[kMoment + 1].defined()) fail(describe(c) + ": needs two moments");
-  step(c, a.update, [&]<class C>(const auto& round, C* w, const C* g, C* m, C* v, std::int64_t n) {
-    adam(a, round, w, g, m, v, n);
+  step(c, a.update, [&]<class C>(auto r, C* __restrict w, const C* __restrict g, C* __restrict m, C*, std::int64_t n) {
+    const auto lr = static_cast<C>(a.lr), decay = static_cast<C>(a.weight_decay), mu = static_cast<C>(a.momentum);
+    const auto fresh = static_cast<C>(1 - a.dampening), scale = static_cast<C>(a.update.inverse_scale);
+    const bool decays = decay != 0, nesterov = a.nesterov, has_momentum = m != nullptr;
+    for (std::int64_t i = 0; i < n; ++i) {
+      C d = r(g[i] * scale);
+      if (decays) d = r(d + decay * w[i]);
+      if (has_momentum) {
+        m[i] = r(r(mu * m[i]) + fresh * d);
+        d = nesterov ? r(d + mu * m[i]) : m[i];
+      }
+      w[i] = r(w[i] - lr * d);
+    }
   });
 }
 
-// The magnitude from which a value is not finite any more once it stands in `dtype`.
-double finite_limit(DType dtype) {
-  if (dtype == DType::f64 || dtype == DType::f32) return std::numeric_limits<double>::infinity();
-  const FloatInfo f = float_info(dtype);
-  return f.max + std::ldexp(f.epsilon, std::ilogb(f.max) - 1);
+// Adam (Kingma and Ba 2015); decoupled: AdamW (Loshchilov and Hutter 2019).
+void adam_step(const OpCall& c, Outputs&) {
+  const auto& a = c.get<AdamAttrs>();
+  if (!c[kMoment].defined() || !c[kMoment + 1].defined()) fail(describe(c) + ": needs two moments");
+  const bool coupled = !a.decoupled && a.weight_decay != 0, decoupled = a.decoupled && a.weight_decay != 0;
+  step(c, a.update,
+       [&, coupled, decoupled]<class C>(auto r, C* __restrict w, const C* __restrict g, C* __restrict m,
+                                        C* __restrict v, std::int64_t n) {
+         const auto scale = static_cast<C>(a.update.inverse_scale), eps = static_cast<C>(a.eps);
+         const auto decay = static_cast<C>(a.weight_decay), keep = static_cast<C>(1 - a.lr * a.weight_decay);
+         const auto new1 = static_cast<C>(1 - a.beta1), old2 = static_cast<C>(a.beta2),
+                    new2 = static_cast<C>(1 - a.beta2);
+         const auto rate = static_cast<C>(a.lr / a.correction1), root2 = static_cast<C>(a.correction2_root);
+         for (std::int64_t i = 0; i < n; ++i) {
+           C d = r(g[i] * scale);
+           if (coupled) d = r(d + decay * w[i]);
+           const C x = decoupled ? r(w[i] * keep) : w[i];
+           m[i] = r(m[i] + new1 * (d - m[i]));
+           v[i] = r(r(old2 * v[i]) + new2 * d * d);
+           w[i] = r(x - rate * m[i] / r(r(r(std::sqrt(v[i])) / root2) + eps));
+         }
+       });
 }
 
 // Counts (and, with a target, writes) the products: one is not finite where the gradient is not, and also where a
 // scale below 1 makes it overflow.
 template <class C> std::int64_t unscale_as(const OpCall& c, C inverse) {
   const DType to = c[2].defined() ? c[2].dtype() : dtype_of<C>;
-  const auto limit = static_cast<C>(finite_limit(to));
   std::atomic<std::int64_t> total{0};
   parallel_counted(c[1].numel(), kGrain, dtype_of<C>, to, [&](auto begin, auto end, CastCounts* counts) {
     Lane<C> in(c[1]), out(c[2]);
@@ -168,8 +148,9 @@ template <class C> std::int64_t unscale_as(const OpCall& c, C inverse) {
       const C* from = in.load(i, n);
       C* products = out.target(i);
       for (std::int64_t k = 0; k < n; ++k) products[k] = from[k] * inverse;
-      for (std::int64_t k = 0; k < n; ++k) bad += std::abs(products[k]) < limit ? 0 : 1;
       out.store(products, i, n, counts);
+      if (out) out.load(i, n);  // as the target has them
+      for (std::int64_t k = 0; k < n; ++k) bad += std::abs(products[k]) < std::numeric_limits<C>::infinity() ? 0 : 1;
     }
     total.fetch_add(bad, std::memory_order_relaxed);
   });

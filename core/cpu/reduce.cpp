@@ -74,20 +74,17 @@ struct Plan {
 };
 
 Plan make_plan(const Tensor& x, std::uint32_t dims) {
-  Plan p;
-  p.dtype = x.dtype();
-  for (Loop* loop : {&p.kept, &p.reduced}) {
-    loop->operands = 1;
-    loop->view[0].data = static_cast<char*>(x.raw());
-    loop->view[0].dtype = x.dtype();
-    for (int d = 0; d < x.ndim(); ++d) {
-      if ((dims >> d & 1) != (loop == &p.reduced)) continue;
-      loop->sizes[loop->ndim] = x.sizes()[d];
-      loop->view[0].strides[loop->ndim++] = x.strides()[d];
-      loop->numel *= x.sizes()[d];
-    }
-    simplify(*loop, loop == &p.reduced);
+  Shape sizes[2], strides[2];  // kept, reduced
+  for (int d = 0; d < x.ndim(); ++d) {
+    sizes[dims >> d & 1].push_back(x.sizes()[d]);
+    strides[dims >> d & 1].push_back(x.strides()[d]);
   }
+  const auto loop = [&](int part) {
+    const Tensor view = as_strided(x, sizes[part], strides[part], x.offset());
+    const Tensor* operand = &view;
+    return make_loop(sizes[part], {&operand, 1}, part == 0);
+  };
+  Plan p{loop(0), loop(1), x.dtype()};
   const int last = p.kept.ndim - 1;
   p.columns = p.kept.sizes[last] >= kMinColumns && p.kept.view[0].strides[last] == 1 && p.count() > 1;
   return p;
