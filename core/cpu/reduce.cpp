@@ -74,13 +74,15 @@ struct Plan {
 };
 
 Plan make_plan(const Tensor& x, std::uint32_t dims) {
+  const bool none = x.numel() == 0;  // then a number stands in for the elements that there are not
+  const Tensor elements = none ? full({}, 0, {.dtype = x.dtype()}) : x;
   Shape sizes[2], strides[2];  // kept, reduced
   for (int d = 0; d < x.ndim(); ++d) {
     sizes[dims >> d & 1].push_back(x.sizes()[d]);
-    strides[dims >> d & 1].push_back(x.strides()[d]);
+    strides[dims >> d & 1].push_back(none ? 0 : x.strides()[d]);
   }
   const auto loop = [&](int part) {
-    const Tensor view = as_strided(x, sizes[part], strides[part], x.offset());
+    const Tensor view = as_strided(elements, sizes[part], strides[part], elements.offset());
     const Tensor* operand = &view;
     return make_loop(sizes[part], {&operand, 1}, part == 0);
   };
