@@ -87,11 +87,11 @@ Entry parse_entry(const std::string& name, const Json& json, std::size_t data_si
   const Json& offsets = json["data_offsets"];
   const auto places = parse_numbers(offsets, "data_offsets", "are not two unsigned integers");
   if (places.size() != 2) fail(fmt::format("data_offsets {} are not two unsigned integers", offsets.dump()));
-  const Entry e{.name = name,
-                .dtype = static_cast<DType>(dtype - kNames.begin()),
-                .sizes = parse_numbers(json["shape"], "shape", "is no list of sizes"),
-                .begin = static_cast<std::size_t>(places[0]),
-                .end = static_cast<std::size_t>(places[1])};
+  Entry e{.name = name,
+          .dtype = static_cast<DType>(dtype - kNames.begin()),
+          .sizes = parse_numbers(json["shape"], "shape", "is no list of sizes"),
+          .begin = static_cast<std::size_t>(places[0]),
+          .end = static_cast<std::size_t>(places[1])};
   if (e.begin > e.end || e.end > data_size)
     fail(fmt::format("data_offsets {} do not lie in order within the {} bytes of data", offsets.dump(), data_size));
   return e;

@@ -23,7 +23,7 @@ class Prefetcher {
   Prefetcher(std::function<Batch()> make, int depth)
       : make_(std::move(make)),
         depth_(static_cast<std::size_t>(depth)),
-        thread_([this](std::stop_token s) { run(s); }) {}
+        thread_([this](const std::stop_token& stop) { run(stop); }) {}
 
   // The next batch, or what was thrown instead.
   Batch take() {
@@ -37,7 +37,7 @@ class Prefetcher {
   }
 
  private:
-  void run(std::stop_token stop) {
+  void run(const std::stop_token& stop) {
     std::unique_lock lock(mutex_);
     for (bool good = true; good && changed_.wait(lock, stop, [&] { return ready_.size() < depth_; });) {
       lock.unlock();
@@ -116,7 +116,7 @@ DataLoader::DataLoader(std::int64_t samples, Fetch fetch, DataLoaderOptions o) {
   if (o.batch < 1) fail(fmt::format("DataLoader: batch {} is not allowed; it must be at least 1", o.batch));
   if (o.prefetch < 0) fail(fmt::format("DataLoader: prefetch {} is not allowed; 0 turns it off", o.prefetch));
   if (!fetch) fail("DataLoader: the function that makes a batch is empty");
-  impl_.reset(new Impl{.samples = samples, .fetch = std::move(fetch), .options = o});
+  impl_ = std::make_unique<Impl>(Impl{.samples = samples, .fetch = std::move(fetch), .options = o});
 }
 
 DataLoader::DataLoader(Dataset dataset, DataLoaderOptions options)
