@@ -2,10 +2,12 @@
 #pragma once
 
 #include "amp/autocast.h"
+#include "amp/cast_stats.h"
 #include "amp/convert.h"
 #include "amp/override.h"
 #include "amp/policy.h"
 #include "amp/precision_observer.h"
+#include "amp/quantization.h"
 #include "amp/recipe.h"
 #include "amp/rewrite.h"
 #include "autograd/anomaly.h"
@@ -14,6 +16,7 @@
 #include "autograd/function.h"
 #include "autograd/grad_mode.h"
 #include "autograd/tape.h"
+#include "core/accumulator.h"
 #include "core/checkpoint.h"
 #include "core/convert.h"
 #include "core/cost.h"

@@ -1,6 +1,7 @@
 #include "autocast.h"
 
 #include <fmt/format.h>
+#include <exception>
 
 #include <algorithm>
 #include <mutex>
@@ -179,10 +180,14 @@ Outputs Autocast::Region::call_in(DType dtype, const std::string& cause, const O
 }
 
 Autocast::Autocast(const AutocastOptions& options)
-    : region_(std::make_shared<Region>(options, chain().amp)), stage_(chain().amp, region_.get()) {}
+    : region_(std::make_shared<Region>(options, chain().amp)),
+      exceptions_(std::uncaught_exceptions()),
+      stage_(chain().amp, region_.get()) {}
 
 Autocast::~Autocast() {
-  if (region_->outermost) region_->cache->close();
+  if (!region_->outermost) return;
+  region_->cache->close();
+  if (region_->options.at_end && std::uncaught_exceptions() == exceptions_) region_->options.at_end();
 }
 
 const AutocastOptions* current_autocast() {

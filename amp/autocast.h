@@ -7,6 +7,7 @@
 // (core/dispatch.h) hands them to another. Backward runs in forward's dtypes whether or not a region is open around it.
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <optional>
 #include <utility>
@@ -20,7 +21,8 @@ struct AutocastOptions {
   Device device = Device::cpu();    // only tensors on devices of this type are cast
   bool enabled = true;              // false: ops run as they would outside of any region
   PolicyTable table = {};
-  bool cache = true;  // a weight used twice is cast once (leaves that require grad; Category::casts)
+  std::function<void()> at_end = {};  // called when the outermost region has ended, unless by an exception
+  bool cache = true;                  // a weight used twice is cast once (leaves that require grad; Category::casts)
 };
 
 class Autocast {
@@ -36,6 +38,7 @@ class Autocast {
   friend const AutocastOptions* current_autocast();
   friend std::optional<DType> autocast_dtype(Device device);
   std::shared_ptr<Region> region_;
+  int exceptions_;  // in flight when the region began
   StageScope stage_;
 };
 

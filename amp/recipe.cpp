@@ -2,14 +2,18 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cmath>
 #include <cstdlib>
 #include <mutex>
+#include <tuple>
 
 #include "../autograd/grad_mode.h"
 #include "../core/nearest.h"
 #include "../optim/clip.h"
+#include "cast_stats.h"
 #include "convert.h"
+#include "quantized_recipes.h"
 
 namespace gradual::amp {
 namespace {
@@ -33,6 +37,7 @@ std::vector<Recipe> built_in() {
     if (r.mode == half) r.masters = Masters::per_tensor;
     if (r.dtype == f16 && r.mode != pure) r.scaling.emplace();
   }
+  for (Recipe& r : quantized_recipes()) all.push_back(std::move(r));
   return all;
 }
 
@@ -95,6 +100,31 @@ optim::UpdateOptions update_options(const Recipe& r, std::uint64_t seed) {
           .seed = seed};
 }
 
+// "first" and "last" by the paths of the model's first and last layers with a weight to multiply by. Error for a path
+// that names no module.
+void name_layers(Quantization& q, nn::Module& model) {
+  std::vector<std::string> paths, layers;
+  for (const auto& [path, module] : model.named_modules()) {
+    paths.push_back(path);
+    for (const auto& [name, param] : module->named_parameters(false))
+      if (name == "weight" && param.ndim() >= 2 && module->kind() != "Embedding") layers.push_back(path);
+  }
+  for (auto& [module, other] : q.modules) {
+    if ((module == "first" || module == "last") && !layers.empty())
+      module = module == "first" ? layers.front() : layers.back();
+    if (std::find(paths.begin(), paths.end(), module) == paths.end())
+      fail(fmt::format("quantization: the model has no module '{}'; there are {}{}", module, join(paths),
+                       did_you_mean(module, paths)));
+  }
+}
+
+QuantizeOptions kept_options(const Quantizer& q, CastTally* tally) {
+  QuantizeOptions o;
+  if (q.rounding.mode == RoundingMode::stochastic) o.key = default_generator().next();
+  if (tally) o.stats = {&tally->counts, &tally->exponents};
+  return o;
+}
+
 }  // namespace
 
 std::string_view name(Mode mode) {
@@ -129,6 +159,7 @@ void check(const Recipe& r) {
   refuse_if(r.scaling && !r.scaling->enabled, "a scaling that is not enabled is left out");
   if (r.scaling) static_cast<void>(optim::GradScaler(*r.scaling));  // its own checks
   static_cast<void>(policy_table(r));                               // the edits' own checks
+  if (r.quantization) in_context("recipe '" + r.name + "'", [&] { check(*r.quantization); });
   for (const auto& [op, policy] : r.policy)
     refuse_if(r.mode == Mode::full && policy.kind == PolicyKind::lower,
               fmt::format("mode full has no lower dtype for {}; name one: f16 or bf16", name(op)));
@@ -150,7 +181,8 @@ Recipe recipe(const std::string& name) {
     if (r.name == wanted) return r;
     names.push_back(r.name);
   }
-  names.insert(names.end(), {"fp16-static:SCALE", "O0", "O1", "O2", "O3"});
+  if (const auto emulated = emulated_recipe(name)) return *emulated;
+  names.insert(names.end(), {"eXmY", "eXmY:ROUNDING", "fp16-static:SCALE", "O0", "O1", "O2", "O3"});
   fail("no recipe '" + name + "'; there are " + join(names) + did_you_mean(name, names));
 }
 
@@ -170,11 +202,17 @@ void register_recipe(const Recipe& r) {
   registry().recipes.push_back(r);
 }
 
-RecipeScope::RecipeScope(const Recipe& r, Device device)
+RecipeScope::RecipeScope(const Recipe& r, Device device, std::shared_ptr<QuantizationState> state)
     : precision_(r.tf32 ? MatmulPrecision::tf32 : MatmulPrecision::f32) {
-  if (r.mode == Mode::full && r.policy.empty()) return;
+  if (r.mode == Mode::full && r.policy.empty() && !r.quantization) return;
   const std::optional dtype = r.mode == Mode::full ? std::nullopt : std::optional(r.dtype);
-  autocast_.emplace(AutocastOptions{.dtype = dtype, .device = device, .table = policy_table(r)});
+  AutocastOptions options{.dtype = dtype, .device = device, .table = policy_table(r)};
+  if (r.quantization) {
+    if (!state) state = std::make_shared<QuantizationState>(*r.quantization);
+    quantize_contractions(options.table, state);
+    options.at_end = [state] { state->end_forward(); };
+  }
+  autocast_.emplace(options);
 }
 
 RecipeRun::RecipeRun(const Recipe& recipe, nn::Module& model, const MakeOptimizer& make, const RunOptions& options)
@@ -189,6 +227,11 @@ RecipeRun::RecipeRun(const Recipe& recipe, nn::Module& model, const MakeOptimize
   if (recipe_.mode == Mode::half) to_half(model_, recipe_.dtype);
   if (recipe_.mode == Mode::pure) to_pure(model_, recipe_.dtype);
   if (recipe_.scaling) scaler_.emplace(*recipe_.scaling);
+  if (recipe_.quantization) {
+    name_layers(*recipe_.quantization, model_);
+    quantization_ = std::make_shared<QuantizationState>(*recipe_.quantization);
+    quantize_parameters();
+  }
 }
 
 Tensor RecipeRun::forward(const std::function<Tensor()>& loss) const {
@@ -204,9 +247,39 @@ Tensor RecipeRun::evaluate(const std::function<Tensor()>& output) const {
 void RecipeRun::backward(const Tensor& loss) {
   const MatmulPrecisionScope precision(recipe_.tf32 ? MatmulPrecision::tf32 : MatmulPrecision::f32);
   (scaler_ ? scaler_->scale(loss) : loss).backward();
+  if (quantization_) quantization_->end_backward();
+}
+
+// What is kept between steps is quantised where it lies: tensors of at least two dims.
+void RecipeRun::quantize_gradients() {
+  if (!quantization_ || !recipe_.quantization->weight_gradient) return;
+  const NoGrad off;
+  for (const auto& [name, param] : model_.named_parameters()) {
+    const Tensor gradient = param.grad();
+    if (!gradient.defined() || param.ndim() < 2) continue;
+    CastTally* tally = cast_tally(Role::weight_gradient, name);
+    gradient.copy_(fake_quantize(gradient, *recipe_.quantization->weight_gradient,
+                                 kept_options(*recipe_.quantization->weight_gradient, tally)));
+  }
+}
+
+void RecipeRun::quantize_parameters() {
+  if (!quantization_) return;
+  const auto& [weight, master] = std::tie(recipe_.quantization->weight, recipe_.quantization->master);
+  const NoGrad off;
+  for (const auto& [name, param] : model_.named_parameters()) {
+    if (param.ndim() < 2) continue;
+    if (master && recipe_.masters != Masters::none) {
+      const Tensor wide = optimizer_->master(param);
+      wide.copy_(fake_quantize(wide, *master, kept_options(*master, nullptr)));
+      param.copy_(wide);
+    }
+    if (weight) param.copy_(fake_quantize(param, *weight, kept_options(*weight, nullptr)));
+  }
 }
 
 optim::StepResult RecipeRun::update() {
+  quantize_gradients();
   if (options_.clip_norm > 0) {
     if (scaler_) scaler_->unscale_(*optimizer_);
     optim::clip_grad_norm(*optimizer_, options_.clip_norm);
@@ -218,6 +291,7 @@ optim::StepResult RecipeRun::update() {
   } else {
     optimizer_->step();
   }
+  quantize_parameters();
   optimizer_->zero_grad();
   return result;
 }
@@ -234,6 +308,7 @@ StateDict RecipeRun::state_dict() {
   state.add("model", model_.state_dict());
   state.add("optimizer", optimizer_->state_dict());
   if (scaler_) state.add("scaler", scaler_->state_dict());
+  if (quantization_) state.add("quantization", quantization_->state_dict());
   return state;
 }
 
@@ -244,6 +319,7 @@ void RecipeRun::load_state_dict(const StateDict& state) {
   model_.load_state_dict(state.sub("model"));
   optimizer_->load_state_dict(state.sub("optimizer"));  // after the model: its masters stand
   if (scaler_) scaler_->load_state_dict(state.sub("scaler"));
+  if (quantization_) quantization_->load_state_dict(state.sub("quantization"));
 }
 
 StateDict RecipeRun::master_state_dict() { return amp::master_state_dict(model_, *optimizer_); }

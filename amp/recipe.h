@@ -26,6 +26,7 @@
 #include "../nn/module.h"
 #include "../optim/grad_scaler.h"
 #include "autocast.h"
+#include "quantization.h"
 
 namespace gradual::amp {
 
@@ -50,6 +51,7 @@ struct Recipe {
   DType optimizer_state = DType::f32;                                  // of momentum and moments
   std::optional<optim::GradScalerOptions> scaling = {};                // .dynamic tells static from dynamic
   std::vector<std::pair<OpId, CastPolicy>> policy = {};                // edits of the mode's table
+  std::optional<Quantization> quantization = {};                       // of matmul, linear and conv2d
 };
 
 // Error naming the field where the choices contradict each other.
@@ -77,7 +79,9 @@ void save_recipes(const std::string& path, const std::vector<Recipe>& recipes);
 // the model's dtype, so inputs need no cast by hand, and losses to f32 (half) or to the model's dtype (pure).
 class RecipeScope {
  public:
-  explicit RecipeScope(const Recipe& recipe, Device device = Device::cpu());
+  // state: of the recipe's quantisation, which delayed scaling carries from step to step; by default a new one.
+  explicit RecipeScope(const Recipe& recipe, Device device = Device::cpu(),
+                       std::shared_ptr<QuantizationState> state = nullptr);
 
  private:
   MatmulPrecisionScope precision_;
@@ -115,13 +119,14 @@ class RecipeRun {
   optim::StepResult update();
   // Without recording: for evaluation. Put the model into eval mode yourself.
   Tensor evaluate(const std::function<Tensor()>& output) const;
-  RecipeScope scope() const { return RecipeScope(recipe_, device_); }
+  RecipeScope scope() const { return RecipeScope(recipe_, device_, quantization_); }
 
   const Recipe& recipe() const { return recipe_; }
   nn::Module& model() { return model_; }
   optim::Optimizer& optimizer() { return *optimizer_; }
   bool scales() const { return scaler_.has_value(); }
   double loss_scale() const { return scaler_ ? scaler_->scale() : 1; }
+  QuantizationState* quantization() { return quantization_.get(); }  // null where nothing is quantised
   optim::GradScaler* scaler() { return scaler_ ? &*scaler_ : nullptr; }
 
   // Model, optimizer with masters, scaler. Resumes to the bit in a run of the same recipe.
@@ -130,12 +135,16 @@ class RecipeRun {
   StateDict master_state_dict();  // the model in FP32
 
  private:
+  void quantize_gradients();
+  void quantize_parameters();
+
   Recipe recipe_;
   nn::Module& model_;
   RunOptions options_;
   Device device_;
   std::unique_ptr<optim::Optimizer> optimizer_;
   std::optional<optim::GradScaler> scaler_;
+  std::shared_ptr<QuantizationState> quantization_;
 };
 
 }  // namespace gradual::amp

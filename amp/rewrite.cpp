@@ -2,8 +2,11 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <optional>
 #include <utility>
 
+#include "../autograd/checkpoint.h"
 #include "../autograd/function.h"
 #include "../autograd/grad_mode.h"
 #include "../autograd/rule.h"
@@ -16,14 +19,39 @@ namespace {
 
 std::uint64_t storage_id(const Tensor& t) { return t.unsafe_impl()->storage->id; }
 
-// Which storages have which role in the backward that runs: the rule hands them on as views.
-using Roles = std::vector<std::pair<std::uint64_t, Role>>;
-thread_local const Roles* backward_roles = nullptr;
+// What is known of a storage in the backward that runs; the rule hands it on as views and copies.
+struct Known {
+  std::uint64_t storage;
+  Role role;
+  const float* scale;  // of values that were saved as codes
+};
+struct Backward {
+  std::vector<Known> known;
+  std::shared_ptr<void> data;
+
+  const Known* find(const Tensor& t) const {
+    if (!t.defined()) return nullptr;
+    const auto found =
+        std::find_if(known.begin(), known.end(), [&](const Known& k) { return k.storage == storage_id(t); });
+    return found == known.end() ? nullptr : &*found;
+  }
+};
+thread_local Backward* current_backward = nullptr;
 
 class Rewritten final : public Function {
  public:
   Rewritten(const CastPolicy& policy, const OpCall& call) : policy_(policy), node_(make_node(call)) {
-    for (int i = 0; i < call.inputs.size(); ++i) roles_.push_back(role_of(call[i], i));
+    const Backward* outer = current_backward;
+    context_.gradient = outer != nullptr;
+    context_.recorded = outer || (grad_enabled() && !recomputing());
+    if (outer) context_.data = outer->data;
+    for (int i = 0; i < call.inputs.size(); ++i) {
+      const Known* k = outer ? outer->find(call[i]) : nullptr;
+      // In backward, what is not known was made from the gradient by the rule.
+      roles_.push_back(k ? k->role : outer ? Role::error : i == 0 ? Role::activation : Role::weight);
+      scales_.push_back(k ? k->scale : nullptr);
+    }
+    codes_.resize(roles_.size());
   }
 
   std::vector<Tensor> forward(const std::vector<Tensor>& inputs) override;
@@ -33,29 +61,37 @@ class Rewritten final : public Function {
   }
 
   Role role(int input) const { return roles_.at(static_cast<std::size_t>(input)); }
-  static thread_local const Rewritten* running;
+  const float* scale(int input) const { return scales_.at(static_cast<std::size_t>(input)); }
+  RewriteContext& context() { return context_; }
+  void save_codes(int input, QuantizedTensor codes) { codes_.at(static_cast<std::size_t>(input)) = std::move(codes); }
+  static thread_local Rewritten* running;
 
  private:
-  static Role role_of(const Tensor& t, int input) {
-    if (!backward_roles) return input == 0 ? Role::activation : Role::weight;
-    for (const auto& [id, role] : *backward_roles)
-      if (t.defined() && storage_id(t) == id) return role;
-    return Role::error;  // made from the gradient by the rule
-  }
+  void save(const OpCall& call);
 
   CastPolicy policy_;
   Ref<Node> node_;  // of the op itself, as the tape would have it: what its rule runs on
+  RewriteContext context_;
   std::vector<Role> roles_;
+  std::vector<const float*> scales_;
+  std::vector<std::optional<QuantizedTensor>> codes_;
 };
 
-thread_local const Rewritten* Rewritten::running = nullptr;
+thread_local Rewritten* Rewritten::running = nullptr;
 
 // Above a rule that runs: its contractions are rewritten too.
 class Contractions final : public Interceptor {
  public:
   explicit Contractions(const CastPolicy& policy) : policy_(policy) {}
   Outputs call(const OpCall& call) override {
-    return info(call.op).kind == OpKind::Contraction ? run_rewritten(policy_, call) : next_below_amp(call);
+    const OpKind kind = info(call.op).kind;
+    if (kind == OpKind::Contraction) return run_rewritten(policy_, call);
+    Outputs out = next_below_amp(call);
+    // What the rule copies keeps its role.
+    if (kind == OpKind::Movement && call.inputs.size() == 1)
+      if (const Known* from = current_backward->find(call[0]))
+        current_backward->known.push_back({storage_id(out[0]), from->role, from->scale});
+    return out;
   }
 
  private:
@@ -71,35 +107,55 @@ std::vector<Tensor> Rewritten::forward(const std::vector<Tensor>& inputs) {
   Outputs out;
   {
     const Assigned scope(running, this);
-    const Assigned outside(backward_roles, nullptr);
+    const Assigned outside(current_backward, nullptr);
     out = (*policy_.function)(call);
   }
   if (!out[0].defined() || !out[0].is_floating() || out[0].sizes() != spec[0].sizes)
     failf("{}: must give a floating tensor of shape {}, gave {}", name(), to_string(spec[0].sizes),
           out[0].defined() ? kind_of(out[0]) : "none");
+  save(call);
+  return {out[0]};
+}
+
+// What the op's rule reads, codes in the place of the operands that were given any.
+void Rewritten::save(const OpCall& call) {
   std::uint32_t needs = 0;
   for (int i = 0; i < node_->input_count; ++i)
     if (needs_input_grad(i)) needs |= input_bit(i);
   const int saves = saves_of(rules()[static_cast<int>(call.op)], needs);
-  std::vector<Tensor> kept(inputs.size());
-  for (int i = 0; i < node_->input_count && i < 8; ++i)
-    if (saves & in(i)) kept[static_cast<std::size_t>(i)] = call[i];
+  std::vector<Tensor> kept(codes_.size());
+  for (std::size_t i = 0; i < kept.size(); ++i) {
+    const bool read = i < 8 && (saves & in(static_cast<int>(i)));
+    if (!read) codes_[i].reset();
+    else if (codes_[i]) kept[i] = std::exchange(codes_[i]->codes, Tensor());
+    else kept[i] = call[static_cast<int>(i)];
+  }
   save_for_backward(std::move(kept));
-  return {out[0]};
 }
 
 // The op's own rule, under an interceptor that rewrites its contractions.
 std::vector<Tensor> Rewritten::backward(const std::vector<Tensor>& grads) {
   const std::vector<Tensor>& kept = saved();
-  Roles roles;
-  if (grads[0].defined()) roles.emplace_back(storage_id(grads[0]), Role::error);
+  Backward here{.known = {}, .data = context_.data};
+  std::vector<float> scales(kept.size());
+  if (grads[0].defined()) here.known.push_back({storage_id(grads[0]), Role::error, nullptr});
   for (std::size_t i = 0; i < kept.size(); ++i) {
-    node_->save_input(static_cast<int>(i), kept[i]);
-    if (kept[i].defined()) roles.emplace_back(storage_id(kept[i]), roles_[i]);
+    Tensor operand = kept[i];
+    if (codes_[i]) {
+      if (grad_enabled())
+        fail(name() +
+             ": its operands were saved as codes, which have no second derivative; quantise with save_codes off");
+      QuantizedTensor codes = *codes_[i];
+      codes.codes = kept[i];
+      operand = codes.decode();
+      scales[i] = codes.scales.defined() ? static_cast<float>(codes.scales.item()) : 1;
+    }
+    node_->save_input(static_cast<int>(i), operand);
+    if (operand.defined()) here.known.push_back({storage_id(operand), roles_[i], codes_[i] ? &scales[i] : scales_[i]});
   }
   Contractions rewriting(policy_);
   const StageScope amp(chain().amp, &rewriting);
-  const Assigned scope(backward_roles, &roles);
+  const Assigned scope(current_backward, &here);
   std::vector<Tensor> results(kept.size());
   rules()[static_cast<int>(node_->op)].backward(RuleContext(*node_, grads.data(), results.data(), grad_enabled()));
   node_->release_saved();
@@ -109,17 +165,22 @@ std::vector<Tensor> Rewritten::backward(const std::vector<Tensor>& grads) {
   return results;
 }
 
+Rewritten& running(const char* who) {
+  if (!Rewritten::running) fail(std::string(who) + ": no rewrite is running");
+  return *Rewritten::running;
+}
+
 }  // namespace
 
 std::string_view name(Role role) {
-  static constexpr std::string_view kNames[] = {"activation", "weight", "error"};
+  static constexpr std::string_view kNames[] = {"activation", "weight", "error", "weight gradient"};
   return kNames[static_cast<int>(role)];
 }
 
-Role operand_role(int input) {
-  if (!Rewritten::running) fail("operand_role: no rewrite is running");
-  return Rewritten::running->role(input);
-}
+Role operand_role(int input) { return running("operand_role").role(input); }
+RewriteContext& rewrite_context() { return running("rewrite_context").context(); }
+void save_as_codes(int input, QuantizedTensor codes) { running("save_as_codes").save_codes(input, std::move(codes)); }
+const float* saved_scale(int input) { return running("saved_scale").scale(input); }
 
 Outputs run_rewritten(const CastPolicy& policy, const OpCall& call) {
   std::vector<Tensor> inputs;

@@ -4,16 +4,33 @@
 // exact op (straight-through: Bengio et al. 2013), and gradients of gradients are rewritten in the same way.
 #pragma once
 
+#include "../core/quantized_tensor.h"
 #include "policy.h"
 
 namespace gradual::amp {
 
-// What an operand of a rewritten op is: the op's first input, its other inputs, or a gradient that flows back.
-enum class Role : std::uint8_t { activation, weight, error };
+// What an operand of a rewritten op is: the op's first input, its other inputs, or a gradient that flows back; and what
+// becomes of a product of the last kind.
+enum class Role : std::uint8_t { activation, weight, error, weight_gradient };
+inline constexpr int kRoles = 4;
 std::string_view name(Role role);
 
 // Inside a rewrite: the role of an input of the call it was given.
 Role operand_role(int input);
+
+// Inside a rewrite: what its call is part of.
+struct RewriteContext {
+  bool gradient = false;       // a contraction in the backward of a rewritten op, not the op itself
+  bool recorded = false;       // for a backward to come (not in evaluation, nor in a recomputation)
+  std::shared_ptr<void> data;  // the function's own, shared by an op and the contractions of its backward
+};
+RewriteContext& rewrite_context();
+
+// Inside the rewrite of an op: backward gets input `input` from these codes, which are kept in its place. Contractions
+// there see the codes' values, f32 and not scaled, and find the scale by saved_scale. Codes have no second derivative.
+void save_as_codes(int input, QuantizedTensor codes);
+// Inside a rewrite: the scale of an input that was saved as codes; null for others.
+const float* saved_scale(int input);
 
 // Runs `call` by policy.function (what Autocast does). Error where the result's shape is not the op's.
 Outputs run_rewritten(const CastPolicy& policy, const OpCall& call);

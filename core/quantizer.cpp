@@ -17,7 +17,8 @@
 namespace gradual {
 namespace {
 
-constexpr std::int64_t kChunk = 8192;  // elements that a thread takes at a time, about
+constexpr std::int64_t kChunk = 8192;              // elements that a thread takes at a time, about
+constexpr std::int64_t kWorthThreads = 64 * 1024;  // fewer stay on one thread
 
 // A tensor seen as rows along one axis, wherever its elements lie.
 struct Rows {
@@ -56,10 +57,14 @@ struct Rows {
     return buffer;
   }
 
-  // f(first, n) on threads, for chunks that are whole multiples of `unit` elements.
+  // f(first, n) for chunks that are whole multiples of `unit` elements, on threads where there are enough.
   template <class F> void chunks(std::int64_t unit, const F& f) const {
     const std::int64_t per = unit >= kChunk ? unit : kChunk / unit * unit;
-    if (rows * k > 0) parallel_for(rows * k, per, [&](std::int64_t begin, std::int64_t end) { f(begin, end - begin); });
+    const std::int64_t all = rows * k, parts = (all + per - 1) / per;
+    parallel_for(parts, all < kWorthThreads ? std::max<std::int64_t>(1, parts) : 1,
+                 [&](std::int64_t part, std::int64_t end) {
+                   for (; part < end; ++part) f(part * per, std::min(per, all - part * per));
+                 });
   }
 
   // A tensor of x's sizes whose memory has the axis last, [rows, k].
@@ -361,13 +366,16 @@ std::string describe(const Quantizer& q) {
   return text + (q.hadamard ? ", Hadamard transform" : "");
 }
 
-void AmaxHistory::stage(float value) { staged = larger(&value, 1, staged); }
+void AmaxHistory::stage(float value) {
+  staged = larger(&value, 1, staged);
+  is_staged = true;
+}
 
 void AmaxHistory::advance(const Scaling& s, const Format& f) {
   amax.insert(amax.begin(), staged);
   amax.resize(std::min(amax.size(), static_cast<std::size_t>(s.history)));
   const float most = s.most_recent ? staged : larger(amax.data(), static_cast<std::int64_t>(amax.size()), 0);
-  staged = 0;
+  staged = 0, is_staged = false;
   if (!(most > 0) || !std::isfinite(most)) return;
   scale = std::min(static_cast<float>(f.max()) / most * static_cast<float>(std::exp2(-s.margin)), FLT_MAX);
 }

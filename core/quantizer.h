@@ -78,6 +78,7 @@ struct AmaxHistory {
   float scale = 1;
   std::vector<float> amax;  // newest first, `history` of them once advance() was called; 0: none yet
   float staged = 0;         // the largest amax since the last advance()
+  bool is_staged = false;
 
   void stage(float value);
   // Takes `staged` in: scale = max * 2^-margin / amax; an amax of 0, Inf or NaN keeps the scale, Inf becomes FLT_MAX.

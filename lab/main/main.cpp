@@ -62,7 +62,7 @@ int run(int argc, char** argv) {
   lab::Options options;
   std::string model;
   std::string data = "digits";
-  std::string recipes = "all";
+  std::string recipes = "fp32,tf32,fp16-pure,bf16-pure,fp16-master,bf16-master,amp-fp16,amp-bf16";
   std::string out = "gradual-lab-out";
   std::string device = "cpu";
   int threads = 0;

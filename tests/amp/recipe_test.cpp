@@ -275,7 +275,9 @@ TEST_CASE("a recipe of one's own: rewritten contractions in an f32 model") {
 
 TEST_CASE("names, aliases and the registry") {
   CHECK(amp::recipe_names() == std::vector<std::string>{"fp32", "tf32", "fp16-pure", "bf16-pure", "fp16-master",
-                                                        "bf16-master", "amp-fp16", "amp-bf16"});
+                                                        "bf16-master", "amp-fp16", "amp-bf16", "fp8-delayed",
+                                                        "fp8-current", "fp8-rowwise", "fp8-block128", "mxfp8", "mxfp6",
+                                                        "mxfp4", "nvfp4", "msamp-o1", "msamp-o2"});
   CHECK(amp::recipe("O0").name == "fp32");
   CHECK(amp::recipe("O1").name == "amp-fp16");
   CHECK(amp::recipe("O2").name == "fp16-master");
@@ -288,7 +290,9 @@ TEST_CASE("names, aliases and the registry") {
           "recipe '" + std::string(bad) + "': after fp16-static: stands a positive number, as in fp16-static:128");
   CHECK(message_of([] { amp::recipe("amp-fp61"); }) ==
         "no recipe 'amp-fp61'; there are fp32, tf32, fp16-pure, bf16-pure, fp16-master, bf16-master, amp-fp16, "
-        "amp-bf16, fp16-static:SCALE, O0, O1, O2, O3; did you mean 'amp-fp16'?");
+        "amp-bf16, fp8-delayed, fp8-current, fp8-rowwise, fp8-block128, mxfp8, mxfp6, mxfp4, nvfp4, msamp-o1, "
+        "msamp-o2, eXmY, "
+        "eXmY:ROUNDING, fp16-static:SCALE, O0, O1, O2, O3; did you mean 'amp-fp16'?");
   Recipe mine = amp::recipe("fp16-master");
   CHECK(message_of([&] { amp::register_recipe(mine); }) ==
         "register_recipe: the name 'fp16-master' stands for another recipe already");

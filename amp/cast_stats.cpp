@@ -1,0 +1,27 @@
+#include "cast_stats.h"
+
+namespace gradual::amp {
+namespace {
+
+thread_local CastStatsTable* current = nullptr;
+
+double percent(std::uint64_t part, std::uint64_t whole) {
+  return whole ? 100.0 * static_cast<double>(part) / static_cast<double>(whole) : 0;
+}
+
+}  // namespace
+
+CastTally& CastTally::operator+=(const CastTally& other) {
+  counts += other.counts;
+  exponents += other.exponents;
+  return *this;
+}
+double CastTally::underflow_percent() const { return percent(counts.underflow, counts.elements); }
+double CastTally::overflow_percent() const { return percent(counts.overflow, counts.elements); }
+
+CastStatsScope::CastStatsScope(CastStatsTable& table) : saved_(current) { current = &table; }
+CastStatsScope::~CastStatsScope() { current = saved_; }
+
+CastTally* cast_tally(Role role, const std::string& layer) { return current ? &(*current)[{role, layer}] : nullptr; }
+
+}  // namespace gradual::amp

@@ -1,0 +1,39 @@
+// What casts did to each kind of tensor in each layer, while a scope counts.
+#pragma once
+
+#include <map>
+#include <string>
+#include <utility>
+
+#include "../core/rounding.h"
+#include "rewrite.h"
+
+namespace gradual::amp {
+
+struct CastTally {
+  CastCounts counts;
+  ExponentHistogram exponents;  // of the sources, before any scale
+  CastTally& operator+=(const CastTally& other);
+  double underflow_percent() const;  // of all elements; 0 where there are none
+  double overflow_percent() const;
+};
+
+// By role and layer (a module's path).
+using CastStatsTable = std::map<std::pair<Role, std::string>, CastTally>;
+
+// Casts and quantisers of this thread add to `table` while the scope lives.
+class CastStatsScope {
+ public:
+  explicit CastStatsScope(CastStatsTable& table);
+  ~CastStatsScope();
+  CastStatsScope(const CastStatsScope&) = delete;
+  CastStatsScope& operator=(const CastStatsScope&) = delete;
+
+ private:
+  CastStatsTable* saved_;
+};
+
+// Where a cast of this role in this layer is counted; null where no scope is open.
+CastTally* cast_tally(Role role, const std::string& layer);
+
+}  // namespace gradual::amp

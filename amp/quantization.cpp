@@ -1,0 +1,401 @@
+#include "quantization.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "../core/dispatch.h"
+#include "../core/ops.h"
+#include "cast_stats.h"
+#include "recipe.h"
+#include "rewrite.h"
+
+namespace gradual::amp {
+namespace {
+
+using Site = QuantizationState::Site;
+
+// One operand of a product: what it is, how it is rounded and where its amaxes are kept.
+struct Operand {
+  const Tensor* tensor = nullptr;
+  int input = 0;  // of the call
+  Role role = Role::activation;
+  const Quantizer* quantizer = nullptr;  // null: high precision
+};
+
+const Quantizer* pointer(const std::optional<Quantizer>& q) { return q ? &*q : nullptr; }
+
+// Which of the three products it is follows from the roles; others occur in gradients of gradients alone.
+std::pair<const Quantizer*, const Quantizer*> quantizers(const Quantization& q, Role a, Role b) {
+  const bool has_error = a == Role::error || b == Role::error;
+  const bool has_weight = a == Role::weight || b == Role::weight;
+  const auto of = [&](Role r) {
+    if (r == Role::error) return pointer(has_weight ? q.dgrad_dy : q.wgrad_dy);
+    if (r == Role::weight) return pointer(has_error ? q.dgrad_w : q.forward_w);
+    return pointer(has_error ? q.wgrad_x : q.forward_x);
+  };
+  return {of(a), of(b)};
+}
+
+bool per_tensor(const Quantizer& q) {
+  return q.scaling.kind == ScalingKind::none || q.scaling.kind == ScalingKind::fixed ||
+         q.scaling.kind == ScalingKind::tensor || q.scaling.kind == ScalingKind::delayed;
+}
+// f32 as it is: nothing to round.
+bool is_identity(const Quantizer& q) {
+  return q.scaling.kind == ScalingKind::none && q.format == Format::ieee(8, 23) && !q.hadamard;
+}
+
+AmaxHistory& history(Site& site, Role role) {
+  return role == Role::activation ? site.x : role == Role::weight ? site.w : site.dy;
+}
+
+// Rounds an operand along `axis`, unless it was saved as codes.
+QuantizedOperand rounded(const Operand& o, const Tensor& t, int axis, Site& site) {
+  if (const float* scale = saved_scale(o.input)) return {t, *scale == 1 ? Tensor() : scalar(*scale)};
+  if (!o.quantizer || is_identity(*o.quantizer)) return {t.dtype() == DType::f64 ? t : t.to(DType::f32), {}};
+  QuantizeOptions options{.axis = axis, .history = &history(site, o.role), .stage = false, .stats = {}};
+  // Forward stages x and w, backward dy: each tensor's amax once.
+  options.stage = rewrite_context().recorded && rewrite_context().gradient == (o.role == Role::error);
+  if (o.quantizer->rounding.mode == RoundingMode::stochastic) options.key = default_generator().next();
+  CastTally* tally = cast_tally(o.role, site.name);
+  if (tally) options.stats = {&tally->counts, &tally->exponents};
+  Quantizer plain = *o.quantizer;
+  plain.hadamard = false;
+  return quantize_operand(t, plain, options);
+}
+
+// The forward's operands with one scale a tensor are kept as codes, where the backward's quantizer is the same.
+void save_codes(const Quantization& q, const Operand& o, const QuantizedOperand& v) {
+  const auto& later = o.role == Role::activation ? q.wgrad_x : q.dgrad_w;
+  if (!q.save_codes || !o.quantizer || rewrite_context().gradient || !rewrite_context().recorded) return;
+  if (!per_tensor(*o.quantizer) || is_identity(*o.quantizer) || o.quantizer->format.bits() > 16) return;
+  if (!later || !(*later == *o.quantizer)) return;
+  // The values are the codes' own: encoding them is exact in any mode.
+  QuantizedTensor codes = quantize(v.values, o.quantizer->format, {}, Overflow::ieee);
+  codes.scales = full({1, 1}, v.scale.defined() ? v.scale.item() : 1);
+  codes.scale_format = Format::ieee(8, 23);
+  save_as_codes(o.input, std::move(codes));
+}
+
+// Both operands of a [.., m, k] x [k, n] product that is transformed first, k padded with zeros to groups of 16.
+Tensor transformed(const Tensor& t, int axis, std::uint16_t signs) {
+  const Tensor last = t.to(DType::f32).transpose(axis, -1).contiguous();
+  const std::int64_t k = last.sizes().back(), extra = (16 - k % 16) % 16;
+  Shape before = Shape::filled(last.ndim(), 0), after = before;
+  after[last.ndim() - 1] = extra;
+  return hadamard16(extra ? pad(last, before, after) : last, signs).transpose(axis, -1);
+}
+
+// Fixed: the transform is a random one, but the same in every product and run.
+constexpr std::uint16_t kSigns = 0x9d2b;
+
+Tensor scaled(Tensor y, const Tensor& scale) { return scale.defined() ? y * scale : y; }
+
+// a [.., m, k] b [.., k, n].
+Tensor product(const Quantization& q, Operand a, Operand b, Site& site) {
+  Tensor ta = *a.tensor, tb = *b.tensor;
+  const int axis_b = tb.ndim() == 1 ? -1 : -2;
+  const bool both = !saved_scale(a.input) && !saved_scale(b.input);
+  if (both && a.quantizer && b.quantizer && a.quantizer->hadamard && b.quantizer->hadamard) {
+    ta = transformed(ta, -1, kSigns);
+    tb = transformed(tb, axis_b, kSigns);
+  }
+  const QuantizedOperand x = rounded(a, ta, -1, site), w = rounded(b, tb, axis_b, site);
+  save_codes(q, a, x);
+  save_codes(q, b, w);
+  return scaled(scaled(matmul(x.values, w.values), x.scale), w.scale);
+}
+
+Tensor linear_product(const Quantization& q, const Operand& x, const Operand& w, const Tensor& bias, Site& site) {
+  const QuantizedOperand a = rounded(x, *x.tensor, -1, site), b = rounded(w, *w.tensor, -1, site);
+  save_codes(q, x, a);
+  save_codes(q, w, b);
+  const Tensor added = bias.defined() ? bias.to(a.values.dtype()) : bias;
+  if (!a.scale.defined() && !b.scale.defined()) return linear(a.values, b.values, added);
+  const Tensor y = scaled(scaled(linear(a.values, b.values), a.scale),
+                          b.scale.defined() && b.scale.ndim() == 2 ? b.scale.t() : b.scale);
+  return added.defined() ? y + added : y;
+}
+
+// --- convolutions as the products that they are -------------------------------------------------------------------
+
+// The windows of x [N, C, H, W] as rows [N * oh * ow, C * kh * kw].
+Tensor unfold(const Tensor& x, const std::int64_t* kernel, const ConvAttrs& a, const std::int64_t* out) {
+  const Tensor p = a.padding[0] || a.padding[1]
+                       ? pad(x, {0, 0, a.padding[0], a.padding[1]}, {0, 0, a.padding[0], a.padding[1]})
+                       : x.contiguous();
+  const Shape& s = p.strides();
+  const Tensor windows = as_strided(
+      p, {x.size(0), out[0], out[1], x.size(1), kernel[0], kernel[1]},
+      {s[0], s[2] * a.stride[0], s[3] * a.stride[1], s[1], s[2] * a.dilation[0], s[3] * a.dilation[1]}, p.offset());
+  return windows.contiguous().reshape({x.size(0) * out[0] * out[1], x.size(1) * kernel[0] * kernel[1]});
+}
+
+// rows [N * h * w, C] as [N, C, h, w].
+Tensor as_images(const Tensor& rows, std::int64_t n, std::int64_t h, std::int64_t w) {
+  return rows.reshape({n, h, w, rows.size(1)}).permute({0, 3, 1, 2}).contiguous();
+}
+
+Tensor forward_rows(const Quantization& q, Operand x, Operand w, const ConvAttrs& a, const std::int64_t* out,
+                    Site& site) {
+  const Tensor rows = unfold(*x.tensor, w.tensor->sizes().begin() + 2, a, out);
+  const Tensor matrix = w.tensor->flatten(1).t();
+  x.tensor = &rows, w.tensor = &matrix;
+  return as_images(product(q, x, w, site), rows.size(0) / (out[0] * out[1]), out[0], out[1]);
+}
+
+// dx: dy spread over the strides, with windows of the turned kernel. K is O * kh * kw.
+Tensor dgrad_rows(const Quantization& q, Operand dy, Operand w, const ConvAttrs& a, Site& site) {
+  const Tensor& g = *dy.tensor;
+  const Tensor& k = *w.tensor;
+  const std::int64_t kernel[2] = {k.size(2), k.size(3)};
+  std::int64_t size[2], before[2];
+  for (int i = 0; i < 2; ++i) {
+    before[i] = a.dilation[i] * (kernel[i] - 1) - a.padding[i];
+    size[i] = a.size[i] + a.dilation[i] * (kernel[i] - 1);
+  }
+  // Element (y, x) of dy lies at before + stride * (y, x) of a field of zeros; what falls outside meets no input.
+  Tensor field = zeros({g.size(0), g.size(1), size[0], size[1]});
+  std::int64_t first[2], count[2];
+  for (int i = 0; i < 2; ++i) {
+    first[i] = before[i] < 0 ? (-before[i] + a.stride[i] - 1) / a.stride[i] : 0;
+    const std::int64_t room = (size[i] - 1 - before[i]) / a.stride[i] + 1;
+    count[i] = std::max<std::int64_t>(0, std::min(g.size(2 + i), room) - first[i]);
+  }
+  if (count[0] * count[1] > 0) {
+    const Shape& s = field.strides();
+    const std::int64_t start = (before[0] + first[0] * a.stride[0]) * s[2] + before[1] + first[1] * a.stride[1];
+    as_strided(field, {g.size(0), g.size(1), count[0], count[1]}, {s[0], s[1], s[2] * a.stride[0], a.stride[1]}, start)
+        .copy_(g.narrow(2, first[0], count[0]).narrow(3, first[1], count[1]));
+  }
+  const ConvAttrs dense{.dilation = {a.dilation[0], a.dilation[1]}};
+  const Tensor rows = unfold(field, kernel, dense, a.size);
+  // turned[o, y, x, c] = k[o, c, kh - 1 - y, kw - 1 - x]
+  const Tensor flat = k.to(DType::f32).flatten(2);
+  const Tensor order = arange(static_cast<double>(kernel[0] * kernel[1] - 1), -1, -1);
+  const Tensor turned = index_select(flat, 2, order).permute({0, 2, 1}).reshape({rows.size(1), k.size(1)});
+  dy.tensor = &rows, w.tensor = &turned;
+  return as_images(product(q, dy, w, site), g.size(0), a.size[0], a.size[1]);
+}
+
+// dW [O, C, kh, kw] = dy [O, N * oh * ow] times the windows of x.
+Tensor wgrad_rows(const Quantization& q, Operand dy, Operand x, const ConvAttrs& a, Site& site) {
+  const Tensor& g = *dy.tensor;
+  const std::int64_t channels = x.tensor->size(1);
+  const Tensor rows = unfold(*x.tensor, a.size, a, g.sizes().begin() + 2);
+  const Tensor errors = g.permute({1, 0, 2, 3}).reshape({g.size(1), rows.size(0)});
+  dy.tensor = &errors, x.tensor = &rows;
+  return product(q, dy, x, site).reshape({g.size(1), channels, a.size[0], a.size[1]});
+}
+
+// One group of a convolution, by the call's op.
+Tensor conv_rows(const Quantization& q, OpId op, const Operand& a, const Operand& b, ConvAttrs attrs,
+                 const std::int64_t* out, Site& site) {
+  attrs.groups = 1;
+  if (op == OpId::conv2d) return forward_rows(q, a, b, attrs, out, site);
+  return op == OpId::conv2d_backward_input ? dgrad_rows(q, a, b, attrs, site) : wgrad_rows(q, a, b, attrs, site);
+}
+
+// Where scales differ along K, groups of a convolution are products of their own.
+Tensor conv_by_products(const Quantization& q, const OpCall& call, const Operand& a, const Operand& b, const Shape& out,
+                        Site& site) {
+  const auto& attrs = call.get<ConvAttrs>();
+  const std::int64_t groups = attrs.groups;
+  // Groups lie along the channels, or along a weight's outputs.
+  const int dim_a = 1, dim_b = call.op == OpId::conv2d_backward_weight ? 1 : 0;
+  if (groups == 1) return conv_rows(q, call.op, a, b, attrs, out.begin() + 2, site);
+  std::vector<Tensor> parts;
+  for (std::int64_t g = 0; g < groups; ++g) {
+    const auto part = [&](const Tensor& t, int dim) {
+      return t.narrow(dim, g * (t.size(dim) / groups), t.size(dim) / groups);
+    };
+    const Tensor ta = part(*a.tensor, dim_a), tb = part(*b.tensor, dim_b);
+    Operand pa = a, pb = b;
+    pa.tensor = &ta, pb.tensor = &tb;
+    parts.push_back(conv_rows(q, call.op, pa, pb, attrs, out.begin() + 2, site));
+  }
+  return cat(parts, call.op == OpId::conv2d_backward_weight ? 0 : 1);
+}
+
+// One scale a tensor commutes with the unfolding: the convolution itself runs on the rounded values.
+Tensor conv_by_op(const Quantization& q, const OpCall& call, const Operand& a, const Operand& b, Site& site) {
+  const QuantizedOperand x = rounded(a, *a.tensor, 1, site), w = rounded(b, *b.tensor, 1, site);
+  save_codes(q, a, x);
+  save_codes(q, b, w);
+  const auto& attrs = call.get<ConvAttrs>();
+  Tensor y;
+  switch (call.op) {
+    case OpId::conv2d: y = conv2d(x.values, w.values, {}, attrs); break;
+    case OpId::conv2d_backward_input: y = conv2d_backward_input(x.values, w.values, attrs); break;
+    default: y = conv2d_backward_weight(x.values, w.values, attrs);
+  }
+  return scaled(scaled(y, x.scale), w.scale);
+}
+
+Tensor convolution(const Quantization& q, const OpCall& call, const Operand& a, const Operand& b, Site& site) {
+  const auto plain = [](const Operand& o) {
+    return saved_scale(o.input) || !o.quantizer || (per_tensor(*o.quantizer) && !o.quantizer->hadamard);
+  };
+  OutSpec spec[kMaxOutputs];
+  columns().infer[static_cast<int>(call.op)](call, spec);
+  Tensor y =
+      plain(a) && plain(b) ? conv_by_op(q, call, a, b, site) : conv_by_products(q, call, a, b, spec[0].sizes, site);
+  const bool biased = call.inputs.size() > 2 && call[2].defined();
+  return biased ? y + call[2].to(y.dtype()).reshape({-1, 1, 1}) : y;
+}
+
+// What a skipped module computes, and f64.
+Outputs in_high_precision(const OpCall& call) {
+  Outputs out;
+  std::vector<Tensor> inputs;
+  DType widest = DType::f32;
+  for (int i = 0; i < call.inputs.size(); ++i)
+    if (call[i].defined() && call[i].dtype() == DType::f64) widest = DType::f64;
+  std::vector<const Tensor*> refs;
+  for (int i = 0; i < call.inputs.size(); ++i) inputs.push_back(call[i].defined() ? call[i].to(widest) : Tensor());
+  for (const Tensor& t : inputs) refs.push_back(&t);
+  return dispatch(call.op, TensorRefs(refs.data(), call.inputs.size()), *call.attrs, call.where);
+}
+
+Outputs quantized(QuantizationState& state, const OpCall& call) {
+  auto& data = rewrite_context().data;
+  if (!data) data = std::shared_ptr<void>(&state.site(call[1]), [](void*) {});  // the state owns it
+  Site& site = *static_cast<Site*>(data.get());
+  if (!site.quantization || call[0].dtype() == DType::f64 || call[1].dtype() == DType::f64)
+    return in_high_precision(call);
+  const Quantization& q = *site.quantization;
+  const AccumulatorScope accumulator(q.accumulator);
+  Operand a{&call[0], 0, operand_role(0)}, b{&call[1], 1, operand_role(1)};
+  std::tie(a.quantizer, b.quantizer) = quantizers(q, a.role, b.role);
+  Outputs out;
+  switch (call.op) {
+    case OpId::matmul: out[0] = product(q, a, b, site); break;
+    case OpId::linear: out[0] = linear_product(q, a, b, call[2], site); break;
+    default: out[0] = convolution(q, call, a, b, site);
+  }
+  const DType high = promote(call[0].dtype(), call[1].dtype());
+  if (!saved_scale(0) && !saved_scale(1) && high != out[0].dtype()) out[0] = out[0].to(high);
+  return out;
+}
+
+void advance(AmaxHistory& h, const std::optional<Quantizer>& q) {
+  if (q && q->scaling.kind == ScalingKind::delayed && h.is_staged) h.advance(q->scaling, q->format);
+}
+
+void store(StateDict& state, const std::string& name, const AmaxHistory& h) {
+  if (h.amax.empty()) return;
+  state.set(name + ".scale", static_cast<double>(h.scale));
+  state.set(name + ".amax", from_data(h.amax, {static_cast<std::int64_t>(h.amax.size())}));
+}
+
+void restore(const StateDict& state, const std::string& name, AmaxHistory& h) {
+  h = {};
+  if (!state.contains(name + ".scale")) return;
+  h.scale = static_cast<float>(state.real(name + ".scale"));
+  h.amax = state.tensor(name + ".amax").to_vector<float>();
+}
+
+constexpr std::pair<const char*, AmaxHistory Site::*> kHistories[] = {
+    {"x", &Site::x}, {"w", &Site::w}, {"dy", &Site::dy}};
+
+}  // namespace
+
+void check(const Quantization& q) {
+  const auto each = [](const char* field, const std::optional<Quantizer>& quantizer) {
+    if (quantizer) in_context(std::string("quantization, ") + field, [&] { check(*quantizer); });
+  };
+  each("forward_x", q.forward_x), each("forward_w", q.forward_w);
+  each("dgrad_dy", q.dgrad_dy), each("dgrad_w", q.dgrad_w);
+  each("wgrad_x", q.wgrad_x), each("wgrad_dy", q.wgrad_dy);
+  each("weight_gradient", q.weight_gradient), each("weight", q.weight), each("master", q.master);
+  each("moment1", q.moment1), each("moment2", q.moment2);
+  const auto pair = [](const char* product, const std::optional<Quantizer>& a, const std::optional<Quantizer>& b) {
+    if ((a && a->hadamard) != (b && b->hadamard))
+      fail(fmt::format("quantization, {}: the Hadamard transform is of both operands or of none", product));
+  };
+  pair("forward", q.forward_x, q.forward_w), pair("dgrad", q.dgrad_dy, q.dgrad_w), pair("wgrad", q.wgrad_x, q.wgrad_dy);
+  for (const auto* kept : {&q.weight_gradient, &q.weight, &q.master, &q.moment1, &q.moment2})
+    if (*kept && ((*kept)->scaling.kind == ScalingKind::delayed || (*kept)->hadamard))
+      fail(
+          "quantization: gradients, weights, masters and moments are scaled by what they are: no delayed scaling, no "
+          "transform");
+  if (q.accumulator) check(*q.accumulator);
+  for (const auto& [module, other] : q.modules) static_cast<void>(recipe(other));  // Error where there is none
+}
+
+QuantizationState::QuantizationState(Quantization quantization) : quantization_(std::move(quantization)) {
+  check(quantization_);
+  for (const auto& [module, other] : quantization_.modules) overrides_.push_back(recipe(other).quantization);
+}
+
+QuantizationState::Site& QuantizationState::find(const std::string& name) {
+  for (const auto& s : sites_)
+    if (s->name == name) return *s;
+  sites_.push_back(std::make_unique<Site>());
+  Site& s = *sites_.back();
+  s.name = name;
+  s.quantization = &quantization_;
+  const std::string path = name.substr(0, name.find('#'));
+  for (std::size_t i = 0; i < overrides_.size(); ++i) {
+    const std::string& module = quantization_.modules[i].first;
+    if (path == module || path.starts_with(module + ".")) s.quantization = overrides_[i] ? &*overrides_[i] : nullptr;
+  }
+  return s;
+}
+
+QuantizationState::Site& QuantizationState::site(const Tensor& weight) {
+  const std::string module = context().module;
+  if (weight.unsafe_impl()->storage->category != Category::parameters) return find(module + "#activations");
+  auto seen = std::find_if(weights_.begin(), weights_.end(), [&](const auto& w) { return w.first == module; });
+  if (seen == weights_.end()) seen = weights_.insert(weights_.end(), {module, {}});
+  auto& known = seen->second;
+  auto at = std::find(known.begin(), known.end(), weight.raw());
+  if (at == known.end()) at = known.insert(known.end(), weight.raw());
+  const auto number = at - known.begin() + 1;
+  return find(number == 1 ? module : fmt::format("{}#{}", module, number));
+}
+
+void QuantizationState::end_forward() {
+  for (const auto& s : sites_)
+    if (s->quantization) advance(s->x, s->quantization->forward_x), advance(s->w, s->quantization->forward_w);
+}
+
+void QuantizationState::end_backward() {
+  for (const auto& s : sites_)
+    if (s->quantization) advance(s->dy, s->quantization->dgrad_dy), advance(s->dy, s->quantization->wgrad_dy);
+}
+
+StateDict QuantizationState::state_dict() const {
+  StateDict state;
+  std::string names;
+  int number = 0;
+  for (const auto& s : sites_) {
+    names += s->name + "\n";
+    StateDict one;
+    for (const auto& [name, member] : kHistories) store(one, name, (*s).*member);
+    state.add(std::to_string(number++), one);
+  }
+  state.set("sites", names);
+  return state;
+}
+
+void QuantizationState::load_state_dict(const StateDict& state) {
+  const std::string names = state.text("sites");
+  int number = 0;
+  for (std::size_t at = 0; at < names.size();) {
+    const std::size_t end = names.find('\n', at);
+    Site& site = find(names.substr(at, end - at));
+    const StateDict one = state.sub(std::to_string(number++));
+    for (const auto& [name, member] : kHistories) restore(one, name, site.*member);
+    at = end + 1;
+  }
+}
+
+void quantize_contractions(PolicyTable& table, const std::shared_ptr<QuantizationState>& state) {
+  const CastPolicy policy =
+      CastPolicy::rewrite("quantization", [state](const OpCall& call) { return quantized(*state, call); });
+  for (const OpId op : {OpId::matmul, OpId::linear, OpId::conv2d}) table.set(op, policy);
+}
+
+}  // namespace gradual::amp

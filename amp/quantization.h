@@ -1,0 +1,80 @@
+// Quantised contractions: which operand of which product is rounded to what. A training step has three products a
+// layer: forward x W, dgrad dy W and wgrad x dy; every one quantises its operands anew, along the axis that it contracts.
+//
+//   Quantization q = amp::recipe("mxfp8").quantization.value();
+//   amp::PolicyTable table;
+//   auto state = std::make_shared<amp::QuantizationState>(q);
+//   amp::quantize_contractions(table, state);            // matmul, linear and conv2d are rewritten
+//   { const amp::Autocast scope({.table = table}); y = model(x); }
+//
+// (A RecipeRun does all of that.) Products are exact and sums f32: an operand of at most 12 significant bits and its
+// partner multiply without rounding. Outputs, norms, softmax, losses and attention stay in high precision.
+#pragma once
+
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "../core/accumulator.h"
+#include "../core/quantizer.h"
+#include "../core/state_dict.h"
+#include "policy.h"
+
+namespace gradual::amp {
+
+// The quantizers of a step; what is unset stays in high precision.
+struct Quantization {
+  std::optional<Quantizer> forward_x = {}, forward_w = {};
+  std::optional<Quantizer> dgrad_dy = {}, dgrad_w = {};
+  std::optional<Quantizer> wgrad_x = {}, wgrad_dy = {};
+  // What is kept between steps, per tensor of at least two dims: gradients of parameters before the optimizer sees
+  // them, parameters and masters after its step, Adam's moments (held as codes; SGD's momentum is the first).
+  std::optional<Quantizer> weight_gradient = {}, weight = {}, master = {}, moment1 = {}, moment2 = {};
+  std::optional<Accumulator> accumulator = {};  // of the three products; unset: f32
+  // Modules, by path and with all below them, that follow another recipe's quantisation: {"head", "fp32"} leaves one out.
+  // A RecipeRun takes "first" and "last" for the model's first and last layers.
+  std::vector<std::pair<std::string, std::string>> modules = {};
+  bool save_codes = true;  // operands with one scale a tensor are kept for backward as codes (no second derivatives)
+};
+// Error naming the field.
+void check(const Quantization& quantization);
+
+// The state of delayed scaling, by module: amax histories of x, w and dy. One object serves one model.
+class QuantizationState {
+ public:
+  // A product of a module, known by the weight that it multiplies.
+  struct Site {
+    std::string name;  // "fc1", "fc1#2" for a module's second weight
+    AmaxHistory x, w, dy;
+    const Quantization* quantization = nullptr;  // its own; null: high precision
+  };
+
+  explicit QuantizationState(Quantization quantization);
+  QuantizationState(const QuantizationState&) = delete;
+  QuantizationState& operator=(const QuantizationState&) = delete;
+  const Quantization& quantization() const { return quantization_; }
+  // The site of the module whose forward runs. `weight` tells a module's products apart.
+  Site& site(const Tensor& weight);
+  const std::vector<std::unique_ptr<Site>>& sites() const { return sites_; }
+
+  // At the end of the outermost autocast region (x, w) and of backward (dy). What was not staged stays.
+  void end_forward();
+  void end_backward();
+
+  StateDict state_dict() const;
+  void load_state_dict(const StateDict& state);
+
+ private:
+  Site& find(const std::string& name);
+  Quantization quantization_;
+  std::vector<std::optional<Quantization>> overrides_;  // of quantization_.modules
+  std::vector<std::unique_ptr<Site>> sites_;
+  std::vector<std::pair<std::string, std::vector<const void*>>> weights_;  // seen in each module, in order
+};
+
+// Makes matmul, linear and conv2d of a table quantised.
+void quantize_contractions(PolicyTable& table, const std::shared_ptr<QuantizationState>& state);
+
+}  // namespace gradual::amp

@@ -1,0 +1,50 @@
+// The accumulator of a contraction or a reduction as a type: what its partial sums are rounded to.
+//
+//   const AccumulatorScope scope(accumulator("fp16-acc"));
+//   matmul(a, b);   // every partial sum is rounded to f16
+#pragma once
+
+#include <optional>
+#include <string>
+#include <string_view>
+
+#include "format.h"
+#include "rounding.h"
+
+namespace gradual {
+
+// sum = round(sum + a b) for one product after the other, products and the sum before rounding being exact. The scope's
+// ops (matmul, linear, conv2d with its gradients, attention's products, and sum, mean) run on one exact, slow path.
+struct Accumulator {
+  Format format = Format::ieee(8, 23);
+  Rounding rounding = {};  // toward_zero: truncation; stochastic is not allowed
+  // Sums of `chunk` products are made alone and then added up in the same format (Wang et al. 2018); 0: one chain.
+  int chunk = 0;
+  // The sum is added to an f32 one and starts again after so many products (DeepSeek-V3's promotion); 0: never.
+  int promote = 0;
+
+  bool operator==(const Accumulator&) const = default;
+};
+// Error naming the field and what is allowed.
+void check(const Accumulator& accumulator);
+
+// By name: "f32", "f64" (no rounding), "fp16-acc" (f16 sums, nearest), "bf16-acc", "hopper-fp8-14bit" (e8m13 truncated:
+// what was measured of Hopper's FP8 tensor cores), or "eXmY"; then ":toward-zero" or another rounding, "/chunk=N",
+// "/promote=N". "hopper-fp8-14bit/promote=128" is what libraries run.
+Accumulator accumulator(std::string_view name);
+std::string name(const Accumulator& accumulator);
+
+// Of this thread's ops while it lives; none: f32 as they are.
+class AccumulatorScope {
+ public:
+  explicit AccumulatorScope(const std::optional<Accumulator>& accumulator);
+  ~AccumulatorScope();
+  AccumulatorScope(const AccumulatorScope&) = delete;
+  AccumulatorScope& operator=(const AccumulatorScope&) = delete;
+
+ private:
+  std::optional<Accumulator> saved_;
+};
+const std::optional<Accumulator>& current_accumulator();
+
+}  // namespace gradual
