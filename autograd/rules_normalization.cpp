@@ -99,7 +99,7 @@ void cross_entropy_rule(const C& c) {
   const Tensor used = classes != a.ignore_index;
   const Tensor hot = cast(one_hot(where(used, classes, 0), count), log_p.dtype());
   const Tensor target = hot * (1 - a.label_smoothing) + a.label_smoothing / static_cast<double>(count);
-  const bool mean = a.reduction == static_cast<int>(Reduction::mean);
+  const bool mean = a.reduction == Reduction::mean;
   const Tensor per_row = mean ? c.grad() / cast(sum(used), log_p.dtype()) : c.grad();
   c.set(0, (exp(log_p) - target) * unsqueeze(cast(used, log_p.dtype()) * per_row, 1));
 }

@@ -92,27 +92,36 @@ struct IndexAttrs {
   int dim = 0;
   std::int64_t size = 0;  // index_add: size of the result along dim
 };
+// Height and width; one number stands for both.
+struct Size2 {
+  constexpr Size2(std::int64_t both) : of{both, both} {}  // NOLINT(google-explicit-constructor)
+  constexpr Size2(std::int64_t height, std::int64_t width) : of{height, width} {}
+  constexpr std::int64_t operator[](int i) const { return of[i]; }
+  constexpr std::int64_t& operator[](int i) { return of[i]; }
+  std::int64_t of[2];
+};
 struct ConvAttrs {
-  std::int64_t stride[2] = {1, 1}, padding[2] = {0, 0}, dilation[2] = {1, 1};
+  Size2 stride = 1, padding = 0, dilation = 1;
   std::int64_t groups = 1;
-  std::int64_t size[2] = {0, 0};  // conv2d_backward_*: height and width of the input or the kernel wanted
+  Size2 size = 0;  // conv2d_backward_*: of the input or the kernel wanted
 };
 struct PoolAttrs {
-  std::int64_t kernel[2] = {1, 1}, stride[2] = {1, 1}, padding[2] = {0, 0};
-  std::int64_t size[2] = {0, 0};  // *_backward: height and width of the input; adaptive: of the output
+  Size2 kernel = 2, stride = 0, padding = 0;  // stride 0: the kernel's
+  Size2 size = 0;                             // *_backward: of the input; adaptive: of the output
 };
 struct NormAttrs {
   double eps = 1e-5;
   int dims = 1;          // layer_norm, rms_norm: how many trailing dims are normalised
   bool training = true;  // batch_norm: statistics of the batch, or the running ones
 };
+enum class Reduction { none, mean, sum };
 struct CrossEntropyAttrs {
-  std::int64_t ignore_index = -100;
-  double label_smoothing = 0;
-  int reduction = 1;  // Reduction as int
+  Reduction reduction = Reduction::mean;
+  double label_smoothing = 0;        // in [0, 1]
+  std::int64_t ignore_index = -100;  // rows of this class count nothing, in the mean's denominator either
 };
 struct ReductionAttrs {
-  int reduction = 1;
+  Reduction reduction = Reduction::mean;
 };
 struct DropoutAttrs {
   double p = 0.5;

@@ -35,20 +35,13 @@ ThreadState snapshot() {
 }
 
 ThreadStateScope::ThreadStateScope(const ThreadState& state)
-    : chain_(chain()), context_(context()), generator_scope_(generator_), amp_(state.amp) {
-  generator_.set_state(state.generator);
-  chain().amp = state.chain.amp;
-  chain().autograd = state.chain.autograd;
-  context() = state.context;
-}
-ThreadStateScope::~ThreadStateScope() {
-  chain() = chain_;
-  context() = context_;
-}
+    : chain_(chain(), {state.chain.amp, state.chain.autograd, chain().observe}),
+      context_(context(), state.context),
+      generator_(state.generator),
+      generator_scope_(generator_),
+      amp_(state.amp) {}
 
 namespace {
-
-[[noreturn]] void fail_dtype(const OpCall& call, const std::string& why) { fail(describe(call) + ": " + why); }
 
 // The dtype all inputs should have, or no change.
 bool common_dtype(const OpCall& call, DTypeRule rule, DType& common) {
@@ -59,7 +52,7 @@ bool common_dtype(const OpCall& call, DTypeRule rule, DType& common) {
     if (!call[i].defined()) continue;
     const DType d = call[i].dtype();
     if (is_f8(d) && !(info(call.op).kind == OpKind::Contraction || rule == DTypeRule::Same || call.op == OpId::cat))
-      fail_dtype(call, "f8 tensors allow cast, copies, views and contractions only; cast to a wider float first");
+      fail(call, "f8 tensors allow cast, copies, views and contractions only; cast to a wider float first");
     if (!any) {
       common = d;
       any = true;
@@ -74,9 +67,9 @@ bool common_dtype(const OpCall& call, DTypeRule rule, DType& common) {
     return true;
   }
   if (rule == DTypeRule::FloatOnly && !is_floating(common))
-    fail_dtype(call, "takes floating tensors; cast with to(DType::f32)");
+    fail(call, "takes floating tensors; cast with to(DType::f32)");
   if (rule == DTypeRule::Number && common == DType::bool_)
-    fail_dtype(call, "takes numbers, not bool; cast with to(DType::i64) or to(DType::f32)");
+    fail(call, "takes numbers, not bool; cast with to(DType::i64) or to(DType::f32)");
   return differ;
 }
 
@@ -95,18 +88,18 @@ Outputs run_typed(const OpCall& call) {
   return next_below_autograd(typed);
 }
 
-void check_devices(const OpCall& call) {
+// Where all inputs lie (but copy_'s, which moves numbers).
+Device common_device(const OpCall& call) {
   const Tensor* first = nullptr;
   for (int i = 0; i < call.inputs.size(); ++i) {
     const Tensor& t = call[i];
     if (!t.defined()) continue;
-    if (!first) {
-      first = &t;
-    } else if (t.device() != first->device() && call.op != OpId::copy_) {
-      fail(describe(call) + ": inputs on " + to_string(first->device()) + " and " + to_string(t.device()) +
-           "; move them to one device with to(Device)");
-    }
+    if (!first) first = &t;
+    if (t.device() != first->device() && call.op != OpId::copy_)
+      fail(call, "inputs on " + to_string(first->device()) + " and " + to_string(t.device()) +
+                     "; move them to one device with to(Device)");
   }
+  return first ? first->device() : Device::cpu();
 }
 
 // "promotion in add", made once for each op.
@@ -145,7 +138,6 @@ Outputs next_below_amp(const OpCall& call) {
 }
 
 Outputs next_below_autograd(const OpCall& call) {
-  check_devices(call);
   Chain& c = chain();
   Interceptor* observe = c.observe;
   if (!observe) return next_below_observe(call);
@@ -161,12 +153,7 @@ Outputs next_below_observe(const OpCall& call) {
     out[0] = as_strided(call[0], call.specs[0].sizes, call.specs[0].strides, call.specs[0].offset);
     return out;
   }
-  Device device;
-  for (int i = 0; i < call.inputs.size(); ++i) {
-    if (!call[i].defined()) continue;
-    device = call[i].device();
-    break;
-  }
+  Device device = common_device(call);
   const KernelFn kernel = (device.is_cuda() ? columns().cuda : columns().cpu)[static_cast<int>(call.op)];
   if (!kernel) fail("no " + to_string(device) + " kernel for " + std::string(row.name));
   if (row.kind == OpKind::InPlace) {
@@ -200,8 +187,8 @@ Outputs dispatch(OpId op, TensorRefs inputs, const Attrs& attrs, SourceLocation 
   return next_below_amp(call);
 }
 
-Tensor dispatch1(OpId op, std::initializer_list<const Tensor*> inputs, const Attrs& attrs, SourceLocation where) {
-  return std::move(dispatch(op, TensorRefs(inputs.begin(), static_cast<int>(inputs.size())), attrs, where)[0]);
+Tensor dispatch1(OpId op, TensorRefs inputs, const Attrs& attrs, SourceLocation where) {
+  return std::move(dispatch(op, inputs, attrs, where)[0]);
 }
 
 }  // namespace gradual

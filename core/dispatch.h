@@ -29,17 +29,7 @@ Chain& chain();
 Interceptor* default_autograd();
 
 // Sets one stage of this thread's chain and restores it, on exceptions too.
-class StageScope {
- public:
-  StageScope(Interceptor*& stage, Interceptor* value) : stage_(stage), saved_(stage) { stage = value; }
-  ~StageScope() { stage_ = saved_; }
-  StageScope(const StageScope&) = delete;
-  StageScope& operator=(const StageScope&) = delete;
-
- private:
-  Interceptor*& stage_;
-  Interceptor* saved_;
-};
+using StageScope = Scoped<Interceptor*>;
 
 // The state a worker thread or a later backward needs to go on as here. Installing it leaves observe alone: observers
 // belong to the thread and the time in which they were set.
@@ -54,13 +44,10 @@ ThreadState snapshot();
 class ThreadStateScope {
  public:
   explicit ThreadStateScope(const ThreadState& state);
-  ~ThreadStateScope();
-  ThreadStateScope(const ThreadStateScope&) = delete;
-  ThreadStateScope& operator=(const ThreadStateScope&) = delete;
 
  private:
-  Chain chain_;
-  Context context_;
+  Scoped<Chain> chain_;
+  Scoped<Context> context_;
   Generator generator_;
   GeneratorScope generator_scope_;
   std::shared_ptr<Interceptor> amp_;
@@ -69,7 +56,7 @@ class ThreadStateScope {
 // Runs a call through the whole chain. `attrs` must outlive the call.
 Outputs dispatch(OpId op, TensorRefs inputs, const Attrs& attrs, SourceLocation where);
 // The first output of a call with the given inputs: what nearly every op function is.
-Tensor dispatch1(OpId op, std::initializer_list<const Tensor*> inputs, const Attrs& attrs, SourceLocation where);
+Tensor dispatch1(OpId op, TensorRefs inputs, const Attrs& attrs, SourceLocation where);
 
 // For the interceptors: on below amp (promotion, inference, autograd), below autograd (observe) and to the backend.
 Outputs next_below_amp(const OpCall& call);

@@ -11,22 +11,20 @@ enum class DType : std::uint8_t { f64, f32, f16, bf16, f8e4m3fn, f8e5m2, i64, i3
 
 inline constexpr int kDTypeCount = 10;
 
-// Bytes one element takes.
-constexpr std::size_t size_of(DType dtype) {
-  switch (dtype) {
-    case DType::f64:
-    case DType::i64: return 8;
-    case DType::f32:
-    case DType::i32: return 4;
-    case DType::f16:
-    case DType::bf16: return 2;
-    case DType::f8e4m3fn:
-    case DType::f8e5m2:
-    case DType::u8:
-    case DType::bool_: return 1;
-  }
-  return 0;
-}
+struct DTypeInfo {
+  // What users read and write.
+  std::string_view name;
+  std::size_t size;   // bytes an element
+  int promotion;      // the higher wins; f16 and bf16 share one, and neither holds the other
+  int exponent_bits;  // floats only
+  int mantissa_bits;
+};
+inline constexpr DTypeInfo kDTypeTable[kDTypeCount] = {
+    {"f64", 8, 6, 11, 52},  {"f32", 4, 5, 8, 23}, {"f16", 2, 4, 5, 10}, {"bf16", 2, 4, 8, 7}, {"f8e4m3fn", 1, 6, 4, 3},
+    {"f8e5m2", 1, 6, 5, 2}, {"i64", 8, 3, 0, 0},  {"i32", 4, 2, 0, 0},  {"u8", 1, 1, 0, 0},   {"bool", 1, 0, 0, 0},
+};
+constexpr std::size_t size_of(DType dtype) { return kDTypeTable[static_cast<int>(dtype)].size; }
+constexpr std::string_view name(DType dtype) { return kDTypeTable[static_cast<int>(dtype)].name; }
 
 constexpr bool is_floating(DType dtype) { return dtype <= DType::f8e5m2; }
 
@@ -34,24 +32,6 @@ constexpr bool is_floating(DType dtype) { return dtype <= DType::f8e5m2; }
 constexpr bool is_integral(DType dtype) { return dtype >= DType::i64 && dtype <= DType::u8; }
 
 constexpr bool is_f8(DType dtype) { return dtype == DType::f8e4m3fn || dtype == DType::f8e5m2; }
-
-// The name users read and write: "f64", "f32", "f16", "bf16", "f8e4m3fn", "f8e5m2", "i64", "i32", "u8",
-// "bool".
-constexpr std::string_view name(DType dtype) {
-  switch (dtype) {
-    case DType::f64: return "f64";
-    case DType::f32: return "f32";
-    case DType::f16: return "f16";
-    case DType::bf16: return "bf16";
-    case DType::f8e4m3fn: return "f8e4m3fn";
-    case DType::f8e5m2: return "f8e5m2";
-    case DType::i64: return "i64";
-    case DType::i32: return "i32";
-    case DType::u8: return "u8";
-    case DType::bool_: return "bool";
-  }
-  return "?";
-}
 
 // The inverse of name(). Throws Error, listing the names, for any other text.
 DType dtype_from_name(std::string_view text);

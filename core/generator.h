@@ -6,6 +6,8 @@
 #include <cstdint>
 #include <vector>
 
+#include "scoped.h"
+
 namespace gradual {
 
 // Names one call's worth of random numbers: element i of the call is philox(seed, stream, i).
@@ -18,6 +20,7 @@ struct RandomKey {
 class Generator {
  public:
   explicit Generator(std::uint64_t seed = 0) : seed_(seed) {}
+  explicit Generator(RandomKey state) : seed_(state.seed), stream_(state.stream) {}
   RandomKey next();  // a fresh stream
   void manual_seed(std::uint64_t seed) { seed_ = seed, stream_ = 0; }
   std::uint64_t seed() const { return seed_; }
@@ -35,15 +38,8 @@ Generator& default_generator();
 void manual_seed(std::uint64_t seed);
 
 // Makes `generator` this thread's default while the scope lives; the generator must outlive it.
-class GeneratorScope {
- public:
+struct GeneratorScope : Scoped<Generator*> {
   explicit GeneratorScope(Generator& generator);
-  ~GeneratorScope();
-  GeneratorScope(const GeneratorScope&) = delete;
-  GeneratorScope& operator=(const GeneratorScope&) = delete;
-
- private:
-  Generator* saved_;
 };
 
 // While it lives, what next() gives on this thread, whatever the generator, is written to `log`, or comes from there
@@ -52,9 +48,6 @@ class DrawScope {
  public:
   enum class Mode { record, replay };
   DrawScope(std::vector<RandomKey>& log, Mode mode);
-  ~DrawScope();
-  DrawScope(const DrawScope&) = delete;
-  DrawScope& operator=(const DrawScope&) = delete;
 
  private:
   friend class Generator;
@@ -62,6 +55,7 @@ class DrawScope {
   Mode mode_;
   std::size_t used_ = 0;
   DrawScope* outer_;
+  Scoped<DrawScope*> current_;
 };
 
 }  // namespace gradual

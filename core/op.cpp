@@ -1,5 +1,7 @@
 #include "op.h"
 
+#include <fmt/format.h>
+
 #include <mutex>
 #include <string>
 #include <unordered_set>
@@ -13,26 +15,18 @@ namespace {
 constexpr OpInfo kInfos[kOpCount] = {
 #define GRADUAL_OP(name, inputs, outputs, kind, rule) {#name, inputs, outputs, OpKind::kind, DTypeRule::rule},
 #include "ops.def"
-#undef GRADUAL_OP
 };
 
 }  // namespace
 
 const OpInfo& info(OpId op) { return kInfos[static_cast<int>(op)]; }
 
-std::string_view name(OpKind kind) {
-  static constexpr std::string_view kNames[] = {
-      "elementwise", "transcendental", "comparison", "reduction", "contraction", "pooling",   "normalization",
-      "loss",        "view",           "movement",   "random",    "in-place",    "composite", "custom"};
-  return kNames[static_cast<int>(kind)];
-}
-
 OpId op_from_name(std::string_view text) {
   for (int i = 0; i < kOpCount; ++i)
     if (kInfos[i].name == text) return static_cast<OpId>(i);
   std::vector<std::string> names;
   for (const OpInfo& row : kInfos) names.emplace_back(row.name);
-  fail("no op '" + std::string(text) + "'; did you mean '" + nearest(text, names) + "'?");
+  fail(fmt::format("no op '{}'; did you mean '{}'?", text, nearest(text, names)));
 }
 
 std::string_view name(Phase phase) {
@@ -53,19 +47,20 @@ const char* intern(std::string_view text) {
 }
 
 std::string place(const SourceLocation& where) {
-  const std::string path = where.file_name();
-  return where.line() ? path.substr(path.rfind('/') + 1) + ":" + std::to_string(where.line()) : std::string();
+  const std::string_view path = where.file_name();
+  return where.line() ? fmt::format("{}:{}", path.substr(path.rfind('/') + 1), where.line()) : "";
+}
+
+std::string describe(const Tensor& t) {
+  return t.defined() ? fmt::format("{} {}", to_string(t.sizes()), name(t.dtype())) : "none";
 }
 
 std::string describe(const OpCall& call) {
-  std::string text(name(call.op));
-  text += ":";
-  for (int i = 0; i < call.inputs.size(); ++i) {
-    text += i ? " x " : " ";
-    const Tensor& t = call[i];
-    text += t.defined() ? to_string(t.sizes()) + " " + std::string(name(t.dtype())) : "none";
-  }
+  std::string text = fmt::format("{}:", name(call.op));
+  for (int i = 0; i < call.inputs.size(); ++i) text += (i ? " x " : " ") + describe(call[i]);
   return text;
 }
+
+void fail(const OpCall& call, std::string_view why) { fail(fmt::format("{}: {}", describe(call), why)); }
 
 }  // namespace gradual

@@ -7,6 +7,7 @@
 #include <string_view>
 
 #include "attrs.h"
+#include "scoped.h"
 #include "tensor.h"
 
 namespace gradual {
@@ -14,27 +15,17 @@ namespace gradual {
 enum class OpId : std::uint16_t {
 #define GRADUAL_OP(name, ...) name,
 #include "ops.def"
-#undef GRADUAL_OP
   count_
 };
 inline constexpr int kOpCount = static_cast<int>(OpId::count_);
 
+// Where kinds and rules are explained: ops.def.
+// clang-format off
 enum class OpKind : std::uint8_t {
-  Elementwise,
-  Transcendental,
-  Comparison,
-  Reduction,
-  Contraction,
-  Pooling,
-  Normalization,
-  Loss,
-  View,
-  Movement,
-  Random,
-  InPlace,
-  Composite,
-  Custom
+  Elementwise, Transcendental, Comparison, Reduction, Contraction, Pooling, Normalization, Loss, View, Movement, Random,
+  InPlace, Composite, Custom
 };
+// clang-format on
 enum class DTypeRule : std::uint8_t { Same, Float, FloatOnly, Number, Promote, Compare, Logical, Explicit };
 
 struct OpInfo {
@@ -46,7 +37,6 @@ struct OpInfo {
 };
 const OpInfo& info(OpId op);
 inline std::string_view name(OpId op) { return info(op).name; }
-std::string_view name(OpKind kind);
 // Error naming the nearest op where there is none of that name.
 OpId op_from_name(std::string_view name);
 
@@ -57,6 +47,9 @@ class TensorRefs {
  public:
   TensorRefs() = default;
   TensorRefs(const Tensor* const* refs, int n) : refs_(refs), n_(n) {}
+  // Of a call's argument list: lives as long as the call's expression.
+  TensorRefs(std::initializer_list<const Tensor*> refs)  // NOLINT(google-explicit-constructor)
+      : TensorRefs(refs.begin(), static_cast<int>(refs.size())) {}
   int size() const { return n_; }
   const Tensor& operator[](int i) const { return *refs_[i]; }
   const Tensor* const* data() const { return refs_; }
@@ -76,7 +69,7 @@ struct Outputs {
 struct OutSpec {
   DType dtype = DType::f32;
   Shape sizes;
-  Shape strides;  // empty with empty sizes, or row-major unless set (has_strides)
+  Shape strides = {};  // empty with empty sizes, or row-major unless set (has_strides)
   bool has_strides = false;
   std::int64_t offset = 0;  // views only
 };
@@ -110,49 +103,30 @@ Context& context();
 // A copy of `text` that lives as long as the process; equal texts give equal pointers.
 const char* intern(std::string_view text);
 
-class CauseScope {
- public:
-  explicit CauseScope(const char* cause) : saved_(context().cause) { context().cause = cause; }
-  ~CauseScope() { context().cause = saved_; }
-  CauseScope(const CauseScope&) = delete;
-  CauseScope& operator=(const CauseScope&) = delete;
-
- private:
-  const char* saved_;
+struct CauseScope : Scoped<const char*> {
+  explicit CauseScope(const char* cause) : Scoped(context().cause, cause) {}
 };
-class PhaseScope {
- public:
-  explicit PhaseScope(Phase phase) : saved_(context().phase) { context().phase = phase; }
-  ~PhaseScope() { context().phase = saved_; }
-  PhaseScope(const PhaseScope&) = delete;
-  PhaseScope& operator=(const PhaseScope&) = delete;
-
- private:
-  Phase saved_;
+struct PhaseScope : Scoped<Phase> {
+  explicit PhaseScope(Phase phase) : Scoped(context().phase, phase) {}
 };
 // Enters module `path` (Module::operator() does). `line` becomes the place of its ops; without one they have their own.
 class ModuleScope {
  public:
   explicit ModuleScope(const char* path, SourceLocation line = {})
-      : saved_(context().module), saved_line_(context().line) {
-    context().module = path;
-    context().line = line;
-  }
-  ~ModuleScope() {
-    context().module = saved_;
-    context().line = saved_line_;
-  }
-  ModuleScope(const ModuleScope&) = delete;
-  ModuleScope& operator=(const ModuleScope&) = delete;
+      : module_(context().module, path), line_(context().line, line) {}
 
  private:
-  const char* saved_;
-  SourceLocation saved_line_;
+  Scoped<const char*> module_;
+  Scoped<SourceLocation> line_;
 };
 
 // "main.cpp:42"; "" where there is no line.
 std::string place(const SourceLocation& where);
+// "[32, 784] f32", or "none" where it is undefined.
+std::string describe(const Tensor& t);
 // "matmul: [32, 784] f32 x [512, 784] f32": the start of error messages.
 std::string describe(const OpCall& call);
+// Throws: the call, then why.
+[[noreturn]] void fail(const OpCall& call, std::string_view why);
 
 }  // namespace gradual

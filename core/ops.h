@@ -2,7 +2,6 @@
 // records where the call stands in the user's source; never pass it by hand except to forward a caller's.
 #pragma once
 
-#include <concepts>
 #include <utility>
 #include <vector>
 
@@ -33,53 +32,27 @@ class Operand {
   static const Tensor& none();
 };
 
-// Elementwise, any shape. Floats compute in f32 (f64 in f64) and round once; integers give f32 where a float must
+// Elementwise, any shape: neg abs sign exp log log1p sqrt rsqrt reciprocal square sin cos tanh sigmoid erf relu silu
+// softplus logical_not clone. Floats compute in f32 (f64 in f64) and round once; integers give f32 where a float must
 // come out.
-Tensor neg(const Tensor& x, Loc loc = Loc::current());
-Tensor abs(const Tensor& x, Loc loc = Loc::current());
-Tensor sign(const Tensor& x, Loc loc = Loc::current());
-Tensor exp(const Tensor& x, Loc loc = Loc::current());
-Tensor log(const Tensor& x, Loc loc = Loc::current());
-Tensor log1p(const Tensor& x, Loc loc = Loc::current());
-Tensor sqrt(const Tensor& x, Loc loc = Loc::current());
-Tensor rsqrt(const Tensor& x, Loc loc = Loc::current());
-Tensor reciprocal(const Tensor& x, Loc loc = Loc::current());
-Tensor square(const Tensor& x, Loc loc = Loc::current());
-Tensor sin(const Tensor& x, Loc loc = Loc::current());
-Tensor cos(const Tensor& x, Loc loc = Loc::current());
-Tensor tanh(const Tensor& x, Loc loc = Loc::current());
-Tensor sigmoid(const Tensor& x, Loc loc = Loc::current());
-Tensor erf(const Tensor& x, Loc loc = Loc::current());
-Tensor relu(const Tensor& x, Loc loc = Loc::current());
+#define GRADUAL_UNARY_OP(name, ...) Tensor name(const Tensor& x, Loc loc = Loc::current());
+// Elementwise, two operands that broadcast; either may be a number, which never promotes the tensor: add sub mul div pow
+// maximum minimum, eq ne lt le gt ge (bool), logical_and logical_or logical_xor (bool).
+#define GRADUAL_BINARY_OP(name, ...) Tensor name(const Operand& a, const Operand& b);
+// Reductions over `dims` (none: all): sum mean max min logsumexp. Accumulation in f32 (f64 for f64, i64 for integers),
+// blocked in a fixed way.
+#define GRADUAL_REDUCTION_OP(name, ...) \
+  Tensor name(const Tensor& x, const Shape& dims = {}, bool keepdim = false, Loc loc = Loc::current());
+#include "ops.def"
+
+// Elementwise with options.
 Tensor leaky_relu(const Tensor& x, double slope = 0.01, Loc loc = Loc::current());
 enum class Gelu { exact, tanh };
 Tensor gelu(const Tensor& x, Gelu form = Gelu::exact, Loc loc = Loc::current());
-Tensor silu(const Tensor& x, Loc loc = Loc::current());
-Tensor softplus(const Tensor& x, Loc loc = Loc::current());
 Tensor clamp(const Tensor& x, double low, double high, Loc loc = Loc::current());
-Tensor cast(const Tensor& x, DType dtype,
-            Loc loc = Loc::current());  // nearest-even, IEEE overflow; x itself if it has it
+// Nearest-even, IEEE overflow; x itself if it has the dtype (the device).
+Tensor cast(const Tensor& x, DType dtype, Loc loc = Loc::current());
 Tensor to_device(const Tensor& x, Device device, Loc loc = Loc::current());
-Tensor clone(const Tensor& x, Loc loc = Loc::current());
-Tensor logical_not(const Tensor& x, Loc loc = Loc::current());
-
-// Elementwise, two operands that broadcast; either may be a number, which never promotes the tensor.
-Tensor add(const Operand& a, const Operand& b);
-Tensor sub(const Operand& a, const Operand& b);
-Tensor mul(const Operand& a, const Operand& b);
-Tensor div(const Operand& a, const Operand& b);
-Tensor pow(const Operand& a, const Operand& b);
-Tensor maximum(const Operand& a, const Operand& b);
-Tensor minimum(const Operand& a, const Operand& b);
-Tensor eq(const Operand& a, const Operand& b);  // bool
-Tensor ne(const Operand& a, const Operand& b);
-Tensor lt(const Operand& a, const Operand& b);
-Tensor le(const Operand& a, const Operand& b);
-Tensor gt(const Operand& a, const Operand& b);
-Tensor ge(const Operand& a, const Operand& b);
-Tensor logical_and(const Operand& a, const Operand& b);
-Tensor logical_or(const Operand& a, const Operand& b);
-Tensor logical_xor(const Operand& a, const Operand& b);
 Tensor where(const Tensor& condition, const Operand& a, const Operand& b);  // condition: bool
 
 inline Tensor operator+(const Operand& a, const Operand& b) { return add(a, b); }
@@ -94,48 +67,32 @@ inline Tensor operator<=(const Operand& a, const Operand& b) { return le(a, b); 
 inline Tensor operator>(const Operand& a, const Operand& b) { return gt(a, b); }
 inline Tensor operator>=(const Operand& a, const Operand& b) { return ge(a, b); }
 
-// Reductions over `dims` (none: all). Accumulation in f32 (f64 for f64, i64 for integers), blocked in a fixed way.
-Tensor sum(const Tensor& x, const Shape& dims = {}, bool keepdim = false, Loc loc = Loc::current());
-Tensor mean(const Tensor& x, const Shape& dims = {}, bool keepdim = false, Loc loc = Loc::current());
-Tensor var(const Tensor& x, const Shape& dims = {}, bool keepdim = false, double correction = 1,
-           Loc loc = Loc::current());
-Tensor max(const Tensor& x, const Shape& dims = {}, bool keepdim = false, Loc loc = Loc::current());
-Tensor min(const Tensor& x, const Shape& dims = {}, bool keepdim = false, Loc loc = Loc::current());
-Tensor argmax(const Tensor& x, int dim, bool keepdim = false,
-              Loc loc = Loc::current());  // i64; the first of equals
-Tensor argmin(const Tensor& x, int dim, bool keepdim = false, Loc loc = Loc::current());
-Tensor logsumexp(const Tensor& x, const Shape& dims, bool keepdim = false, Loc loc = Loc::current());
+// More reductions. argmax and argmin give i64, the first of equals.
+Tensor var(const Tensor& x, const Shape& dims = {}, bool keepdim = false, double correction = 1, Loc = Loc::current());
 Tensor norm(const Tensor& x, double p = 2, const Shape& dims = {}, bool keepdim = false, Loc loc = Loc::current());
+Tensor argmax(const Tensor& x, int dim, bool keepdim = false, Loc loc = Loc::current());
+Tensor argmin(const Tensor& x, int dim, bool keepdim = false, Loc loc = Loc::current());
 
 // Contractions: exact products, f32 accumulation (f64 for f64), one rounding at the end.
-Tensor matmul(const Tensor& a, const Tensor& b,
-              Loc loc = Loc::current());  // [.., m, k] x [.., k, n], batch dims broadcast
+// matmul: [.., m, k] x [.., k, n], batch dims broadcast.
+Tensor matmul(const Tensor& a, const Tensor& b, Loc loc = Loc::current());
 Tensor linear(const Tensor& x, const Tensor& weight, const Tensor& bias = {}, Loc loc = Loc::current());
-struct Conv2dOptions {
-  std::int64_t stride = 1, padding = 0, dilation = 1, groups = 1;
-};
-Tensor conv2d(const Tensor& x, const Tensor& weight, const Tensor& bias = {}, Conv2dOptions options = {},
+using Conv2dOptions = ConvAttrs;  // stride, padding, dilation, groups
+Tensor conv2d(const Tensor& x, const Tensor& weight, const Tensor& bias = {}, const Conv2dOptions& options = {},
               Loc loc = Loc::current());
-// The overloads on attributes are templates so that a braced list always means the options.
-template <std::same_as<ConvAttrs> A>
-Tensor conv2d(const Tensor& x, const Tensor& weight, const Tensor& bias, const A& attrs, Loc loc = Loc::current());
 Tensor conv2d_backward_input(const Tensor& dy, const Tensor& weight, const ConvAttrs& attrs, Loc loc = Loc::current());
 Tensor conv2d_backward_weight(const Tensor& dy, const Tensor& x, const ConvAttrs& attrs, Loc loc = Loc::current());
 // q, k, v [.., L, E]; mask: bool (true: may attend) or floating (added), broadcast to [.., L, S]. Softmax in f32.
 Tensor scaled_dot_product_attention(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& mask = {},
                                     AttentionAttrs attrs = {}, Loc loc = Loc::current());
 
-// Pooling over [N, C, H, W].
-struct Pool2dOptions {
-  std::int64_t kernel = 2, stride = 0, padding = 0;  // stride 0: the kernel's size
-};
-Tensor max_pool2d(const Tensor& x, Pool2dOptions options = {}, Loc loc = Loc::current());
+// Pooling over [N, C, H, W]. In avg_pool2d padding counts as zeros.
+using Pool2dOptions = PoolAttrs;  // kernel, stride, padding
+Tensor max_pool2d(const Tensor& x, const Pool2dOptions& options = {}, Loc loc = Loc::current());
 std::pair<Tensor, Tensor> max_pool2d_with_indices(const Tensor& x, const PoolAttrs& attrs, Loc loc = Loc::current());
 Tensor max_pool2d_backward(const Tensor& dy, const Tensor& indices, const PoolAttrs& attrs, Loc loc = Loc::current());
 Tensor max_pool2d_gather(const Tensor& x, const Tensor& indices, Loc loc = Loc::current());
-Tensor avg_pool2d(const Tensor& x, Pool2dOptions options = {}, Loc loc = Loc::current());
-template <std::same_as<PoolAttrs> A>
-Tensor avg_pool2d(const Tensor& x, const A& attrs, Loc loc = Loc::current());  // padding counts as zeros
+Tensor avg_pool2d(const Tensor& x, const Pool2dOptions& options = {}, Loc loc = Loc::current());
 Tensor avg_pool2d_backward(const Tensor& dy, const PoolAttrs& attrs, Loc loc = Loc::current());
 Tensor adaptive_avg_pool2d(const Tensor& x, std::int64_t height, std::int64_t width, Loc loc = Loc::current());
 Tensor adaptive_avg_pool2d_backward(const Tensor& dy, const PoolAttrs& attrs, Loc loc = Loc::current());
@@ -148,8 +105,9 @@ struct BatchNormResult {
 };
 BatchNormResult batch_norm(const Tensor& x, const Tensor& weight, const Tensor& bias, const Tensor& mean,
                            const Tensor& var, bool training, double eps = 1e-5, Loc loc = Loc::current());
+// layer_norm and rms_norm: over the last `dims` dims.
 Tensor layer_norm(const Tensor& x, int dims, const Tensor& weight = {}, const Tensor& bias = {}, double eps = 1e-5,
-                  Loc loc = Loc::current());  // over the last `dims` dims
+                  Loc loc = Loc::current());
 Tensor rms_norm(const Tensor& x, int dims, const Tensor& weight = {}, double eps = 1e-6, Loc loc = Loc::current());
 Outputs batch_norm_backward(const Tensor& dy, const Tensor& x, const Tensor& weight, const Tensor& mean,
                             const Tensor& invstd, const NormAttrs& attrs, Loc loc = Loc::current());
@@ -162,32 +120,25 @@ Tensor softmax_backward(const Tensor& dy, const Tensor& y, int dim, Loc loc = Lo
 Tensor log_softmax(const Tensor& x, int dim, Loc loc = Loc::current());
 Tensor log_softmax_backward(const Tensor& dy, const Tensor& y, int dim, Loc loc = Loc::current());
 
-// Losses.
-enum class Reduction { none, mean, sum };
-struct CrossEntropyOptions {
-  Reduction reduction = Reduction::mean;
-  double label_smoothing = 0;        // in [0, 1]
-  std::int64_t ignore_index = -100;  // rows of this class count nothing, in the mean's denominator either
-};
-Tensor cross_entropy(const Tensor& logits, const Tensor& classes, CrossEntropyOptions options = {},
-                     Loc loc = Loc::current());  // [N, C] (or [N, C, d..]) and i64 [N] (or [N, d..])
+// Losses. cross_entropy: logits [N, C] (or [N, C, d..]) and classes i64 [N] (or [N, d..]).
+using CrossEntropyOptions = CrossEntropyAttrs;
+Tensor cross_entropy(const Tensor& logits, const Tensor& classes, const CrossEntropyOptions& options = {},
+                     Loc loc = Loc::current());
 Tensor cross_entropy_backward(const Tensor& dy, const Tensor& log_probabilities, const Tensor& classes,
                               const CrossEntropyAttrs& attrs, Loc loc = Loc::current());
 Tensor mse_loss(const Tensor& x, const Tensor& y, Reduction reduction = Reduction::mean, Loc loc = Loc::current());
 Tensor l1_loss(const Tensor& x, const Tensor& y, Reduction reduction = Reduction::mean, Loc loc = Loc::current());
-Tensor bce_loss(const Tensor& probabilities, const Tensor& y, Reduction reduction = Reduction::mean,
-                Loc loc = Loc::current());
-Tensor bce_with_logits_loss(const Tensor& logits, const Tensor& y, Reduction reduction = Reduction::mean,
-                            Loc loc = Loc::current());
+// bce: x are probabilities, or logits.
+Tensor bce_loss(const Tensor& x, const Tensor& y, Reduction reduction = Reduction::mean, Loc loc = Loc::current());
+Tensor bce_with_logits_loss(const Tensor& x, const Tensor& y, Reduction = Reduction::mean, Loc loc = Loc::current());
 
 // Random and lookup. dropout draws one stream of the generator; its backward redraws the same numbers.
 Tensor dropout(const Tensor& x, double p, Generator& g = default_generator(), Loc loc = Loc::current());
-Tensor embedding(const Tensor& weight, const Tensor& indices,
-                 Loc loc = Loc::current());  // [V, E], i64 [..] -> [.., E]
+// [V, E], i64 [..] -> [.., E]
+Tensor embedding(const Tensor& weight, const Tensor& indices, Loc loc = Loc::current());
 
 // Views: no number moves.
-Tensor view(const Tensor& x, const Shape& sizes,
-            Loc loc = Loc::current());                                          // Error where a copy would be needed
+Tensor view(const Tensor& x, const Shape& sizes, Loc loc = Loc::current());     // Error where a copy would be needed
 Tensor reshape(const Tensor& x, const Shape& sizes, Loc loc = Loc::current());  // copies only where it must
 Tensor permute(const Tensor& x, const Shape& dims, Loc loc = Loc::current());
 Tensor transpose(const Tensor& x, int a, int b, Loc loc = Loc::current());
@@ -211,8 +162,7 @@ Tensor index_select(const Tensor& x, int dim, const Tensor& index, Loc loc = Loc
 Tensor index_add(const Tensor& src, int dim, const Tensor& index, std::int64_t size, Loc loc = Loc::current());
 Tensor pad(const Tensor& x, const Shape& before, const Shape& after, double value = 0, Loc loc = Loc::current());
 Tensor tril(const Tensor& x, std::int64_t diagonal = 0, Loc loc = Loc::current());
-Tensor one_hot(const Tensor& classes, std::int64_t count,
-               Loc loc = Loc::current());  // i64 [..] -> i64 [.., count]
+Tensor one_hot(const Tensor& classes, std::int64_t count, Loc loc = Loc::current());  // i64 [..] -> i64 [.., count]
 
 // Sums `x` down to `sizes`, undoing a broadcast.
 Tensor sum_to(const Tensor& x, const Shape& sizes, Loc loc = Loc::current());

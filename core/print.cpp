@@ -1,12 +1,13 @@
 // Printing tensors by PyTorch's rules: four digits, one format for all numbers of a tensor, columns aligned, scientific
 // where the numbers span more than three decades, and the edges only past 1000 elements.
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <cmath>
-#include <cstdio>
+#include <numeric>
 #include <string>
 #include <vector>
 
-#include "convert.h"
 #include "tensor.h"
 
 namespace gradual {
@@ -17,134 +18,73 @@ constexpr std::int64_t kEdge = 3;
 constexpr std::size_t kLineWidth = 80;
 constexpr std::size_t kIndent = 7;  // of what follows "tensor("
 
-std::string print_number(const char* format, double v) {
-  char text[400];
-  std::snprintf(text, sizeof text, format, v);
-  return text;
-}
-
-// Reads single elements, wherever they lie.
-struct Reader {
-  DType dtype;
-  const char* data;
-  double floating(std::int64_t offset) const {
-    double v = 0;
-    load_to_double(dtype, at(offset), 1, &v, 1);
-    return v;
-  }
-  std::int64_t integer(std::int64_t offset) const {
-    std::int64_t v = 0;
-    load_to_i64(dtype, at(offset), 1, &v, 1);
-    return v;
-  }
-
- private:
-  const char* at(std::int64_t offset) const { return data + offset * static_cast<std::int64_t>(size_of(dtype)); }
-};
-
-enum class Style { integer, boolean, whole, fixed, scientific };
-
-struct Format {
-  Style style = Style::integer;
-  std::size_t width = 1;
-  std::string operator()(const Reader& r, std::int64_t offset) const;
-};
-
-std::string plain(Style style, const Reader& r, std::int64_t offset) {
-  if (style == Style::integer) return std::to_string(r.integer(offset));
-  if (style == Style::boolean) return r.integer(offset) ? "True" : "False";
-  const double v = r.floating(offset);
-  if (std::isnan(v)) return "nan";
-  if (std::isinf(v)) return v < 0 ? "-inf" : "inf";
-  if (style == Style::whole) return print_number("%.0f.", v);
-  return print_number(style == Style::fixed ? "%.4f" : "%.4e", v);
-}
-
-std::string Format::operator()(const Reader& r, std::int64_t offset) const {
-  const std::string text = plain(style, r, offset);
-  return text.size() < width ? std::string(width - text.size(), ' ') + text : text;
-}
-
-// Calls f(index along `dim`) for what is printed of it; gap() where entries are left out.
-template <class F, class G> void for_shown(std::int64_t n, bool summarize, const F& f, const G& gap) {
-  if (!summarize || n <= 2 * kEdge) {
-    for (std::int64_t i = 0; i < n; ++i) f(i);
-    return;
-  }
-  for (std::int64_t i = 0; i < kEdge; ++i) f(i);
-  gap();
-  for (std::int64_t i = n - kEdge; i < n; ++i) f(i);
-}
-
-void collect(const Tensor& t, bool summarize, int dim, std::int64_t offset, std::vector<std::int64_t>& shown) {
-  if (dim == t.ndim()) {
-    shown.push_back(offset);
-    return;
-  }
-  for_shown(
-      t.sizes()[dim], summarize,
-      [&](std::int64_t i) { collect(t, summarize, dim + 1, offset + i * t.strides()[dim], shown); }, [] {});
-}
-
-Style floating_style(const Reader& r, const std::vector<std::int64_t>& shown) {
-  double low = INFINITY;
-  double high = 0;
-  bool whole = true;
-  for (const std::int64_t offset : shown) {
-    const double v = std::fabs(r.floating(offset));
-    if (v == 0 || !std::isfinite(v)) continue;
-    low = std::min(low, v);
-    high = std::max(high, v);
-    whole = whole && v == std::ceil(v);
-  }
-  if (high == 0) return Style::whole;
-  if (high / low > 1000 || high > 1e8 || (!whole && low < 1e-4)) return Style::scientific;
-  return whole ? Style::whole : Style::fixed;
-}
-
-Format choose(const Tensor& t, const Reader& r, bool summarize) {
-  std::vector<std::int64_t> shown;
-  collect(t, summarize, 0, 0, shown);
-  Format f;
-  if (t.dtype() == DType::bool_) f.style = Style::boolean;
-  if (t.is_floating()) f.style = floating_style(r, shown);
-  for (const std::int64_t offset : shown) f.width = std::max(f.width, plain(f.style, r, offset).size());
-  return f;
-}
-
 struct Printer {
   const Tensor& t;
-  Reader reader;
-  bool summarize;
-  Format format;
+  const char* format = "{:.0f}.";  // of finite floats
+  std::size_t width = 1;
 
-  std::string row(std::int64_t offset, std::size_t indent) const {
-    std::vector<std::string> cells;
-    for_shown(
-        t.sizes().back(), summarize,
-        [&](std::int64_t i) { cells.push_back(format(reader, offset + i * t.strides().back())); },
-        [&] { cells.emplace_back(" ..."); });
-    const std::size_t room = kLineWidth > indent ? kLineWidth - indent : 0;
-    const std::size_t per_line = std::max<std::size_t>(1, room / (format.width + 2));
-    std::string text = "[";
-    for (std::size_t i = 0; i < cells.size(); ++i) {
-      if (i > 0) text += i % per_line == 0 ? ",\n" + std::string(indent + 1, ' ') : ", ";
-      text += cells[i];
+  // The indices along a dim of n entries that are printed; -1 stands for those left out.
+  std::vector<std::int64_t> shown(std::int64_t n) const {
+    const bool cut = t.numel() > kThreshold && n > 2 * kEdge;
+    std::vector<std::int64_t> indices(static_cast<std::size_t>(cut ? 2 * kEdge + 1 : n));
+    std::iota(indices.begin(), indices.end(), 0);
+    if (cut) std::iota(indices.begin() + kEdge, indices.end(), n - kEdge - 1);
+    if (cut) indices[kEdge] = -1;
+    return indices;
+  }
+
+  template <class T> T value(std::int64_t offset) const {
+    return as_strided(t, {}, {}, t.offset() + offset).template item<T>();
+  }
+
+  std::string number(std::int64_t offset) const {
+    if (t.dtype() == DType::bool_) return value<bool>(offset) ? "True" : "False";
+    if (!t.is_floating()) return std::to_string(value<std::int64_t>(offset));
+    const double v = value<double>(offset);
+    if (!std::isfinite(v)) return std::isnan(v) ? "nan" : v < 0 ? "-inf" : "inf";
+    return fmt::format(fmt::runtime(format), v);
+  }
+
+  void collect(int dim, std::int64_t offset, std::vector<std::int64_t>& offsets) const {
+    if (dim == t.ndim()) return offsets.push_back(offset);
+    for (std::int64_t i : shown(t.sizes()[dim]))
+      if (i >= 0) collect(dim + 1, offset + i * t.strides()[dim], offsets);
+  }
+
+  // Format and width, from the numbers that are printed.
+  void choose() {
+    std::vector<std::int64_t> offsets;
+    collect(0, 0, offsets);
+    double low = INFINITY;
+    double high = 0;
+    bool whole = true;
+    for (std::int64_t offset : offsets) {
+      const double v = std::fabs(value<double>(offset));
+      if (v == 0 || !std::isfinite(v)) continue;
+      low = std::min(low, v);
+      high = std::max(high, v);
+      whole = whole && v == std::ceil(v);
     }
-    return text + "]";
+    if (!whole) format = "{:.4f}";
+    if (high > 0 && (high / low > 1000 || high > 1e8 || (!whole && low < 1e-4))) format = "{:.4e}";
+    for (std::int64_t offset : offsets) width = std::max(width, number(offset).size());
   }
 
   std::string block(int dim, std::int64_t offset, std::size_t indent) const {
-    if (t.ndim() == 0) return format(reader, 0);
-    if (dim == t.ndim() - 1) return row(offset, indent);
-    std::string separator(",");
-    separator.append(static_cast<std::size_t>(t.ndim() - dim - 1), '\n').append(indent + 1, ' ');
+    if (dim == t.ndim()) return fmt::format("{:>{}}", number(offset), width);
+    const bool row = dim == t.ndim() - 1;
+    const std::size_t room = kLineWidth > indent ? kLineWidth - indent : 0;
+    const std::size_t per_line = row ? std::max<std::size_t>(1, room / (width + 2)) : 1;
+    const auto lines = static_cast<std::size_t>(row ? 1 : t.ndim() - dim - 1);
+    const std::string line_break = "," + std::string(lines, '\n') + std::string(indent + 1, ' ');
     std::string text = "[";
-    const auto append = [&](const std::string& part) { text += (text.size() > 1 ? separator : "") + part; };
-    for_shown(
-        t.sizes()[dim], summarize,
-        [&](std::int64_t i) { append(block(dim + 1, offset + i * t.strides()[dim], indent + 1)); },
-        [&] { append("..."); });
+    std::size_t n = 0;
+    for (std::int64_t i : shown(t.sizes()[dim])) {
+      if (n > 0) text += n % per_line == 0 ? line_break : ", ";
+      if (i < 0) text += row ? " ..." : "...";
+      else text += block(dim + 1, offset + i * t.strides()[dim], indent + 1);
+      ++n;
+    }
     return text + "]";
   }
 };
@@ -153,19 +93,14 @@ struct Printer {
 
 std::string to_string(const Tensor& tensor) {
   if (!tensor.defined()) return "tensor(undefined)";
-  const Tensor t = tensor.device().is_cpu() ? tensor : tensor.detach().to(Device::cpu());
-  std::string text = "tensor(";
-  if (t.numel() == 0) {
-    text += "[]";
-  } else {
-    const Reader reader{t.dtype(), static_cast<const char*>(t.raw())};
-    const bool summarize = t.numel() > kThreshold;
-    text += Printer{t, reader, summarize, choose(t, reader, summarize)}.block(0, 0, kIndent);
-  }
-  std::string suffix = "shape=" + to_string(t.sizes()) + ", dtype=" + std::string(name(t.dtype()));
+  const Tensor t = tensor.detach().to(Device::cpu());
+  Printer printer{t};
+  if (t.numel() > 0) printer.choose();
+  std::string text = "tensor(" + (t.numel() > 0 ? printer.block(0, 0, kIndent) : "[]");
+  std::string suffix = fmt::format("shape={}, dtype={}", to_string(t.sizes()), name(t.dtype()));
   if (!tensor.device().is_cpu()) suffix += ", device=" + to_string(tensor.device());
   if (tensor.requires_grad()) suffix += ", requires_grad=True";
-  const std::size_t line = text.size() - (text.rfind('\n') == std::string::npos ? 0 : text.rfind('\n') + 1);
+  const std::size_t line = text.size() - (text.rfind('\n') + 1);  // of the last line; npos + 1 is 0
   return text + (line + 2 + suffix.size() + 1 > kLineWidth ? ",\n" + std::string(kIndent, ' ') : ", ") + suffix + ")";
 }
 

@@ -1,16 +1,18 @@
 #include "profile.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
-#include <cstdio>
 
 namespace gradual {
 namespace {
 
-void add(Profile::Entry& to, std::int64_t calls, double seconds, const Cost& c) {
-  to.calls += calls;
-  to.seconds += seconds;
-  to.flops += c.flops;
-  to.bytes += c.bytes;
+void add(Profile::Entry& to, const Profile::Entry& e) {
+  if (to.calls == 0) to.name = e.name, to.phase = e.phase;
+  to.calls += e.calls;
+  to.seconds += e.seconds;
+  to.flops += e.flops;
+  to.bytes += e.bytes;
 }
 
 template <class Map> std::vector<Profile::Entry> sorted(const Map& map) {
@@ -20,36 +22,25 @@ template <class Map> std::vector<Profile::Entry> sorted(const Map& map) {
   return entries;
 }
 
-std::string row(const Profile::Entry& e, double total) {
-  char text[256];
-  const double rate = e.seconds > 0 ? 1e-9 / e.seconds : 0;
-  std::snprintf(text, sizeof text, "%-28s %-9s %9lld %11.3f %6.1f %10.4g %9.2f %9.2f\n",
-                e.name.empty() ? "(no module)" : e.name.c_str(), e.phase.c_str(), static_cast<long long>(e.calls),
-                e.seconds * 1e3, total > 0 ? 100 * e.seconds / total : 0, e.flops * 1e-9, e.flops * rate,
-                e.bytes * rate);
-  return text;
-}
-
-std::string header(const char* what) {
-  char text[256];
-  std::snprintf(text, sizeof text, "%-28s %-9s %9s %11s %6s %10s %9s %9s\n", what, "phase", "calls", "ms", "%", "GFLOP",
-                "GFLOP/s", "GB/s");
+std::string rows(const char* what, const std::vector<Profile::Entry>& entries, double total) {
+  std::string text = fmt::format("{:<28} {:<9} {:>9} {:>11} {:>6} {:>10} {:>9} {:>9}\n", what, "phase", "calls", "ms",
+                                 "%", "GFLOP", "GFLOP/s", "GB/s");
+  for (const Profile::Entry& e : entries) {
+    const double rate = e.seconds > 0 ? 1e-9 / e.seconds : 0;
+    text += fmt::format("{:<28} {:<9} {:>9} {:>11.3f} {:>6.1f} {:>10.4g} {:>9.2f} {:>9.2f}\n",
+                        e.name.empty() ? "(no module)" : e.name, e.phase, e.calls, e.seconds * 1e3,
+                        total > 0 ? 100 * e.seconds / total : 0, e.flops * 1e-9, e.flops * rate, e.bytes * rate);
+  }
   return text;
 }
 
 }  // namespace
 
 void Profile::after(const OpCall& call, const Outputs& out, const CallRecord& record) {
-  const Cost c = cost(call, out);
-  Entry& op = ops_[{call.op, record.context.phase}];
-  if (op.calls == 0) {
-    op.name = name(call.op);
-    op.phase = name(record.context.phase);
-  }
-  Entry& module = modules_[record.context.module];
-  if (module.calls == 0) module.name = record.context.module;
-  add(op, 1, record.seconds, c);
-  add(module, 1, record.seconds, c);
+  const auto [flops, bytes] = cost(call, out);
+  const auto& [module, cause, phase, line, backward_of] = record.context;
+  add(ops_[{call.op, phase}], {std::string(name(call.op)), std::string(name(phase)), 1, record.seconds, flops, bytes});
+  add(modules_[module], {module, "", 1, record.seconds, flops, bytes});
 }
 
 std::vector<Profile::Entry> Profile::by_op() const { return sorted(ops_); }
@@ -57,25 +48,16 @@ std::vector<Profile::Entry> Profile::by_module() const { return sorted(modules_)
 
 Profile::Entry Profile::total() const {
   Entry all;
+  for (const auto& [key, e] : ops_) add(all, e);
   all.name = "total";
-  for (const auto& [key, e] : ops_) add(all, e.calls, e.seconds, {e.flops, e.bytes});
+  all.phase = "";
   return all;
-}
-
-void Profile::clear() {
-  ops_.clear();
-  modules_.clear();
 }
 
 std::string Profile::table() const {
   const Entry all = total();
-  std::string text = header("op");
-  for (const Entry& e : by_op()) text += row(e, all.seconds);
-  text += '\n';
-  text += header("module");
-  for (const Entry& e : by_module()) text += row(e, all.seconds);
-  text += '\n';
-  return text + row(all, all.seconds);
+  return rows("op", by_op(), all.seconds) + '\n' + rows("module", by_module(), all.seconds) + '\n' +
+         rows("all", {all}, all.seconds);
 }
 
 }  // namespace gradual

@@ -27,7 +27,6 @@ class Profile : public Observer {
   std::vector<Entry> by_op() const;      // an entry an op and phase; the slowest first
   std::vector<Entry> by_module() const;  // all phases together; the slowest first; "" is outside of any
   Entry total() const;
-  void clear();
   // Both, with each entry's share of the time, GFLOP/s and GB/s, for people.
   std::string table() const;
 

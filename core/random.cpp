@@ -1,5 +1,6 @@
 // Random numbers as tensors. Element i of a call is word i of its Philox stream (normals: words 2i, 2i+1).
-#include <string>
+#include <fmt/format.h>
+
 #include <vector>
 
 #include "convert.h"
@@ -22,49 +23,45 @@ Generator& thread_generator() {
   return generator;
 }
 
-// Writes f(words of the chunk) into contiguous `t`, in chunks that do not depend on the number of threads.
-template <class F> void fill_random(const Tensor& t, int words_each, RandomKey key, F value) {
+// Writes value(words of the element) to each element of t, in chunks that do not depend on the number of threads.
+template <class F> const Tensor& fill_random(const Tensor& t, int words_each, RandomKey key, F value) {
   constexpr std::int64_t kChunk = 4096;
-  auto* out = static_cast<char*>(t.raw());
-  const std::size_t width = size_of(t.dtype());
   const DType dtype = t.dtype();
+  const Tensor dense = t.is_contiguous() ? t : empty(t.sizes(), {.dtype = dtype, .device = t.device()});
+  auto* out = static_cast<char*>(dense.raw());
   parallel_for(t.numel(), kChunk, [&](std::int64_t begin, std::int64_t end) {
-    const std::int64_t n = end - begin;
-    std::vector<std::uint32_t> words(static_cast<std::size_t>(n * words_each));
-    philox_fill(key.seed, key.stream, static_cast<std::uint64_t>(begin * words_each), words.data(), n * words_each);
-    std::vector<double> values(static_cast<std::size_t>(n));
-    for (std::int64_t i = 0; i < n; ++i)
-      values[static_cast<std::size_t>(i)] = value(&words[static_cast<std::size_t>(i * words_each)]);
-    store_from_double(dtype, values.data(), out + static_cast<std::size_t>(begin) * width, 1, n);
+    const auto n = static_cast<std::size_t>(end - begin);
+    std::vector<std::uint32_t> words(n * static_cast<std::size_t>(words_each));
+    philox_fill(key.seed, key.stream, static_cast<std::uint64_t>(begin * words_each), words.data(),
+                (end - begin) * words_each);
+    std::vector<double> values(n);
+    for (std::size_t i = 0; i < n; ++i) values[i] = value(&words[i * static_cast<std::size_t>(words_each)]);
+    store_from_double(dtype, values.data(), out + static_cast<std::size_t>(begin) * size_of(dtype), 1, end - begin);
   });
-}
-
-template <class F> const Tensor& fill_any(const Tensor& t, int words_each, RandomKey key, F value) {
-  if (t.is_contiguous()) {
-    fill_random(t, words_each, key, value);
-  } else {
-    const Tensor dense = empty(t.sizes(), {.dtype = t.dtype(), .device = t.device()});
-    fill_random(dense, words_each, key, value);
-    t.copy_(dense);
-  }
+  if (!dense.is_same(t)) t.copy_(dense);
   t.unsafe_impl()->storage->version.fetch_add(1);
   return t;
 }
 
-double uniform(const std::uint32_t* w) { return static_cast<double>(uniform01(w[0])); }
+// A number below `range` from two words: the upper 64 bits of their product with it, a bias below range / 2^64.
+std::uint64_t draw_below(std::int64_t range, RandomKey key, std::uint64_t high_word, std::uint64_t low_word) {
+  const std::uint64_t bits =
+      std::uint64_t{philox_word(key.seed, key.stream, high_word)} << 32 | philox_word(key.seed, key.stream, low_word);
+  return static_cast<std::uint64_t>(static_cast<Wide>(bits) * static_cast<std::uint64_t>(range) >> 64);
+}
 
 }  // namespace
 
-DrawScope::DrawScope(std::vector<RandomKey>& log, Mode mode) : log_(log), mode_(mode), outer_(draws) { draws = this; }
-DrawScope::~DrawScope() { draws = outer_; }
+DrawScope::DrawScope(std::vector<RandomKey>& log, Mode mode)
+    : log_(log), mode_(mode), outer_(draws), current_(draws, this) {}
 
 RandomKey Generator::next() {
   // Out to the first scope that replays; those that record inside of it write down what it gives.
   DrawScope* source = draws;
   while (source && source->mode_ == DrawScope::Mode::record) source = source->outer_;
   if (source && source->used_ == source->log_.size())
-    fail("random numbers: a computation that runs again draws more than it did the first time (" +
-         std::to_string(source->used_) + " draws)");
+    fail(fmt::format("random numbers: a computation that runs again draws more than it did the first time ({} draws)",
+                     source->used_));
   const RandomKey key = source ? source->log_[source->used_++] : RandomKey{seed_, stream_++};
   for (DrawScope* s = draws; s != source; s = s->outer_) s->log_.push_back(key);
   return key;
@@ -72,54 +69,47 @@ RandomKey Generator::next() {
 
 Generator& default_generator() { return current ? *current : thread_generator(); }
 void manual_seed(std::uint64_t seed) { default_generator().manual_seed(seed); }
-GeneratorScope::GeneratorScope(Generator& generator) : saved_(current) { current = &generator; }
-GeneratorScope::~GeneratorScope() { current = saved_; }
+GeneratorScope::GeneratorScope(Generator& generator) : Scoped(current, &generator) {}
 
 const Tensor& Tensor::uniform_(double low, double high, Generator& g) const {
-  return fill_any(*this, 1, g.next(), [=](const std::uint32_t* w) { return low + (high - low) * uniform(w); });
+  const auto value = [=](const std::uint32_t* w) { return low + (high - low) * static_cast<double>(uniform01(w[0])); };
+  return fill_random(*this, 1, g.next(), value);
 }
 
 const Tensor& Tensor::normal_(double mean, double std, Generator& g) const {
-  return fill_any(*this, 2, g.next(),
-                  [=](const std::uint32_t* w) { return mean + std * static_cast<double>(box_muller(w[0], w[1])[0]); });
+  const auto value = [=](const std::uint32_t* w) {
+    return mean + std * static_cast<double>(box_muller(w[0], w[1])[0]);
+  };
+  return fill_random(*this, 2, g.next(), value);
 }
 
 Tensor rand(const Shape& sizes, TensorOptions o, Generator& g) {
-  const Tensor t = empty(sizes, {.dtype = o.dtype, .device = o.device}).uniform_(0, 1, g);
-  return Tensor(t).set_requires_grad(o.requires_grad);
+  return Tensor(empty(sizes, {.dtype = o.dtype, .device = o.device}).uniform_(0, 1, g))
+      .set_requires_grad(o.requires_grad);
 }
 
 Tensor randn(const Shape& sizes, TensorOptions o, Generator& g) {
-  const Tensor t = empty(sizes, {.dtype = o.dtype, .device = o.device}).normal_(0, 1, g);
-  return Tensor(t).set_requires_grad(o.requires_grad);
+  return Tensor(empty(sizes, {.dtype = o.dtype, .device = o.device}).normal_(0, 1, g))
+      .set_requires_grad(o.requires_grad);
 }
 
 Tensor randint(std::int64_t low, std::int64_t high, const Shape& sizes, TensorOptions o, Generator& g) {
-  if (high <= low) fail("randint: low " + std::to_string(low) + " must lie below high " + std::to_string(high));
-  const auto range = static_cast<std::uint64_t>(high - low);
+  if (high <= low) fail(fmt::format("randint: low {} must lie below high {}", low, high));
   const RandomKey key = g.next();
-  const Tensor t = empty(sizes, {.dtype = o.dtype, .device = o.device});
-  // The upper 64 bits of word pair * range: a bias below range / 2^64.
-  std::vector<std::int64_t> values(static_cast<std::size_t>(t.numel()));
-  for (std::size_t i = 0; i < values.size(); ++i) {
-    const std::uint64_t bits =
-        std::uint64_t{philox_word(key.seed, key.stream, 2 * i)} << 32 | philox_word(key.seed, key.stream, 2 * i + 1);
-    values[i] = low + static_cast<std::int64_t>(static_cast<Wide>(bits) * range >> 64);
-  }
-  store_from_i64(o.dtype, values.data(), t.raw(), 1, t.numel());
-  return t;
+  std::vector<std::int64_t> values(static_cast<std::size_t>(numel(sizes)));
+  for (std::size_t i = 0; i < values.size(); ++i)
+    values[i] = low + static_cast<std::int64_t>(draw_below(high - low, key, 2 * i, 2 * i + 1));
+  return from_data(values, sizes, o);
 }
 
 Tensor randperm(std::int64_t n, Generator& g) {
-  if (n < 0) fail("randperm: " + std::to_string(n) + " is not allowed; it must be at least 0");
+  if (n < 0) fail(fmt::format("randperm: {} is not allowed; it must be at least 0", n));
   const RandomKey key = g.next();
   Tensor t = arange(0, static_cast<double>(n));
   auto* p = t.data<std::int64_t>();
   for (std::int64_t i = n - 1; i > 0; --i) {  // Fisher and Yates
-    const std::uint64_t bits = philox_word(key.seed, key.stream, static_cast<std::uint64_t>(2 * i)) |
-                               std::uint64_t{philox_word(key.seed, key.stream, static_cast<std::uint64_t>(2 * i + 1))}
-                                   << 32;
-    std::swap(p[i], p[static_cast<Wide>(bits) * static_cast<std::uint64_t>(i + 1) >> 64]);
+    const auto word = static_cast<std::uint64_t>(2 * i);
+    std::swap(p[i], p[draw_below(i + 1, key, word + 1, word)]);
   }
   return t;
 }

@@ -1,14 +1,16 @@
 #include "shape.h"
 
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+
 #include "error.h"
 
 namespace gradual {
 
-Shape::Shape(std::initializer_list<std::int64_t> dims) {
-  for (std::int64_t d : dims) push_back(d);
-}
-Shape::Shape(const std::vector<std::int64_t>& dims) {
-  for (std::int64_t d : dims) push_back(d);
+Shape::Shape(const std::int64_t* begin, const std::int64_t* end) {
+  for (const std::int64_t* d = begin; d != end; ++d) push_back(*d);
 }
 Shape Shape::filled(int n, std::int64_t value) {
   Shape s;
@@ -16,16 +18,15 @@ Shape Shape::filled(int n, std::int64_t value) {
   return s;
 }
 void Shape::push_back(std::int64_t value) {
-  if (n_ == kMaxDims) fail("a tensor has at most " + std::to_string(kMaxDims) + " dimensions");
+  if (n_ == kMaxDims) fail(fmt::format("a tensor has at most {} dimensions", kMaxDims));
   d_[n_++] = value;
 }
 void Shape::insert(int at, std::int64_t value) {
   push_back(value);
-  for (int i = n_ - 1; i > at; --i) d_[i] = d_[i - 1];
-  d_[at] = value;
+  std::rotate(begin() + at, end() - 1, end());
 }
 void Shape::erase(int at) {
-  for (int i = at; i + 1 < n_; ++i) d_[i] = d_[i + 1];
+  std::copy(begin() + at + 1, end(), begin() + at);
   --n_;
 }
 
@@ -62,25 +63,21 @@ bool is_contiguous(const Shape& sizes, const Shape& strides) {
 
 int wrap_dim(std::int64_t dim, int ndim, const char* op) {
   const int n = ndim == 0 ? 1 : ndim;
-  if (dim < -n || dim >= n) {
-    fail(std::string(op) + ": dim " + std::to_string(dim) + " is out of range for a " + std::to_string(ndim) +
-         "-d tensor; allowed are " + std::to_string(-n) + " to " + std::to_string(n - 1));
-  }
+  if (dim < -n || dim >= n)
+    fail(fmt::format("{}: dim {} is out of range for a {}-d tensor; allowed are {} to {}", op, dim, ndim, -n, n - 1));
   return static_cast<int>(dim < 0 ? dim + n : dim);
 }
 
 Shape broadcast_shapes(const Shape& a, const Shape& b, const char* op) {
   if (a == b) return a;
-  const int n = a.size() > b.size() ? a.size() : b.size();
+  const int n = std::max(a.size(), b.size());
   Shape out = Shape::filled(n, 1);
   for (int i = 1; i <= n; ++i) {
     const std::int64_t x = i <= a.size() ? a[a.size() - i] : 1;
     const std::int64_t y = i <= b.size() ? b[b.size() - i] : 1;
-    if (x != y && x != 1 && y != 1) {
-      fail(std::string(op) + ": " + to_string(a) + " and " + to_string(b) + " do not broadcast: sizes " +
-           std::to_string(x) + " and " + std::to_string(y) + " at dim " + std::to_string(n - i) +
-           " differ and neither is 1");
-    }
+    if (x != y && x != 1 && y != 1)
+      fail(fmt::format("{}: {} and {} do not broadcast: sizes {} and {} at dim {} differ and neither is 1", op,
+                       to_string(a), to_string(b), x, y, n - i));
     out[n - i] = x == 1 ? y : x;
   }
   return out;
@@ -113,33 +110,20 @@ bool view_strides(const Shape& sizes, const Shape& strides, const Shape& new_siz
 }
 
 Shape infer_size(const Shape& new_sizes, std::int64_t numel_in, const char* op) {
+  if (std::count(new_sizes.begin(), new_sizes.end(), -1) > 1)
+    fail(fmt::format("{}: only one size can be -1, given {}", op, to_string(new_sizes)));
   Shape out = new_sizes;
-  int unknown = -1;
-  std::int64_t known = 1;
-  for (int i = 0; i < out.size(); ++i) {
-    if (out[i] == -1) {
-      if (unknown >= 0) fail(std::string(op) + ": only one size can be -1, given " + to_string(new_sizes));
-      unknown = i;
-    } else if (out[i] < 0) {
-      fail(std::string(op) + ": a size cannot be negative: " + to_string(new_sizes));
-    } else {
-      known *= out[i];
-    }
-  }
-  if (unknown >= 0) {
-    if (known == 0 || numel_in % known != 0)
-      fail(std::string(op) + ": " + std::to_string(numel_in) + " elements do not fit " + to_string(new_sizes));
-    out[unknown] = numel_in / known;
-  } else if (known != numel_in) {
-    fail(std::string(op) + ": " + std::to_string(numel_in) + " elements do not fit " + to_string(new_sizes));
-  }
+  std::int64_t* unknown = std::find(out.begin(), out.end(), -1);
+  if (unknown != out.end()) *unknown = 1;
+  if (std::any_of(out.begin(), out.end(), [](std::int64_t d) { return d < 0; }))
+    fail(fmt::format("{}: a size cannot be negative: {}", op, to_string(new_sizes)));
+  const std::int64_t known = numel(out);
+  if (unknown != out.end() && known != 0) *unknown = numel_in / known;
+  if ((unknown != out.end() && known == 0) || numel(out) != numel_in)
+    fail(fmt::format("{}: {} elements do not fit {}", op, numel_in, to_string(new_sizes)));
   return out;
 }
 
-std::string to_string(const Shape& shape) {
-  std::string s = "[";
-  for (int i = 0; i < shape.size(); ++i) s += (i ? ", " : "") + std::to_string(shape[i]);
-  return s + "]";
-}
+std::string to_string(const Shape& shape) { return fmt::format("[{}]", fmt::join(shape, ", ")); }
 
 }  // namespace gradual

@@ -13,8 +13,11 @@ inline constexpr int kMaxDims = 8;
 class Shape {
  public:
   Shape() {}  // NOLINT(modernize-use-equals-default): leaves the unused entries alone, shapes are made often
-  Shape(std::initializer_list<std::int64_t> dims);  // NOLINT(google-explicit-constructor)
-  Shape(const std::vector<std::int64_t>& dims);     // NOLINT(google-explicit-constructor)
+  Shape(std::initializer_list<std::int64_t> dims)  // NOLINT(google-explicit-constructor)
+      : Shape(dims.begin(), dims.end()) {}
+  Shape(const std::vector<std::int64_t>& dims)  // NOLINT(google-explicit-constructor)
+      : Shape(dims.data(), dims.data() + dims.size()) {}
+  Shape(const std::int64_t* begin, const std::int64_t* end);  // Error past kMaxDims
   static Shape filled(int n, std::int64_t value);
 
   constexpr int size() const { return n_; }
@@ -26,6 +29,8 @@ class Shape {
   constexpr std::int64_t* begin() { return d_; }
   constexpr std::int64_t* end() { return d_ + n_; }
   std::int64_t back() const { return d_[n_ - 1]; }
+  Shape first(int n) const { return {begin(), begin() + n}; }
+  Shape last(int n) const { return {end() - n, end()}; }
 
   void push_back(std::int64_t value);  // Error past kMaxDims
   void insert(int at, std::int64_t value);

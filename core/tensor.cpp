@@ -1,5 +1,7 @@
 #include "tensor.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <cmath>
 #include <cstring>
@@ -18,18 +20,35 @@ void TensorImpl::destroy(TensorImpl* t) {
 
 void Tensor::fail_undefined() { fail("an undefined tensor was used; it has no dtype, shape or numbers"); }
 void Tensor::fail_dtype(DType asked) const {
-  fail("data: the tensor is " + std::string(name(dtype())) + ", asked for " + std::string(name(asked)));
+  fail(fmt::format("data: the tensor is {}, asked for {}", name(dtype()), name(asked)));
 }
 
 std::int64_t Tensor::size(std::int64_t dim) const {
-  if (ndim() == 0) fail("size: a 0-d tensor has no dim " + std::to_string(dim));
+  if (ndim() == 0) fail(fmt::format("size: a 0-d tensor has no dim {}", dim));
   return sizes()[wrap_dim(dim, ndim(), "size")];
 }
 
 namespace {
 
-void need_one_element(const Tensor& t) {
+void load(DType d, const void* p, double* out, std::int64_t n) { load_to_double(d, p, 1, out, n); }
+void load(DType d, const void* p, float* out, std::int64_t n) { load_to_float(d, p, 1, out, n); }
+void load(DType d, const void* p, std::int64_t* out, std::int64_t n) { load_to_i64(d, p, 1, out, n); }
+void store(DType d, const double* in, void* p, std::int64_t n) { store_from_double(d, in, p, 1, n); }
+void store(DType d, const float* in, void* p, std::int64_t n) { store_from_float(d, in, p, 1, n); }
+void store(DType d, const std::int64_t* in, void* p, std::int64_t n) { store_from_i64(d, in, p, 1, n); }
+
+template <class T> T read_one(const Tensor& t) {
   if (t.numel() != 1) fail("item: needs exactly one element, the tensor has shape " + to_string(t.sizes()));
+  T v = 0;
+  load(t.dtype(), t.to(Device::cpu()).raw(), &v, 1);
+  return v;
+}
+
+template <class T> std::vector<T> read_all(const Tensor& t) {
+  const Tensor c = t.detach().to(Device::cpu()).contiguous();
+  std::vector<T> v(static_cast<std::size_t>(t.numel()));
+  load(t.dtype(), c.raw(), v.data(), t.numel());
+  return v;
 }
 
 Tensor finish(Tensor t, const TensorOptions& o) {
@@ -37,47 +56,34 @@ Tensor finish(Tensor t, const TensorOptions& o) {
   return t;
 }
 
-void check_filled(std::size_t given, const Shape& sizes) {
-  if (static_cast<std::int64_t>(given) != numel(sizes))
-    fail("from_data: " + std::to_string(given) + " values do not fill " + to_string(sizes));
+template <class T> Tensor filled_from(const std::vector<T>& values, const Shape& sizes, const TensorOptions& o) {
+  if (static_cast<std::int64_t>(values.size()) != numel(sizes))
+    fail(fmt::format("from_data: {} values do not fill {}", values.size(), to_string(sizes)));
+  const Tensor t = empty(sizes, {.dtype = o.dtype});
+  store(o.dtype, values.data(), t.raw(), t.numel());
+  return finish(t.to(o.device), o);
+}
+
+// A tensor of row-major layout that has no storage yet.
+Ref<TensorImpl> laid_out(const Shape& sizes, DType dtype) {
+  auto impl = Ref<TensorImpl>::adopt(new TensorImpl);
+  impl->dtype = dtype;
+  impl->numel = numel(sizes);
+  impl->sizes = sizes;
+  impl->strides = contiguous_strides(sizes);
+  return impl;
 }
 
 }  // namespace
 
-double Tensor::item() const {
-  need_one_element(*this);
-  double v = 0;
-  load_to_double(dtype(), to(Device::cpu()).raw(), 1, &v, 1);
-  return v;
-}
+double Tensor::item() const { return read_one<double>(*this); }
 template <> double Tensor::item<double>() const { return item(); }
 template <> float Tensor::item<float>() const { return static_cast<float>(item()); }
-template <> std::int64_t Tensor::item<std::int64_t>() const {
-  need_one_element(*this);
-  std::int64_t v = 0;
-  load_to_i64(dtype(), to(Device::cpu()).raw(), 1, &v, 1);
-  return v;
-}
+template <> std::int64_t Tensor::item<std::int64_t>() const { return read_one<std::int64_t>(*this); }
 template <> bool Tensor::item<bool>() const { return item() != 0; }
-
-template <> std::vector<double> Tensor::to_vector() const {
-  const Tensor c = detach().to(Device::cpu()).contiguous();
-  std::vector<double> v(static_cast<std::size_t>(numel()));
-  load_to_double(dtype(), c.raw(), 1, v.data(), numel());
-  return v;
-}
-template <> std::vector<float> Tensor::to_vector() const {
-  const Tensor c = detach().to(Device::cpu()).contiguous();
-  std::vector<float> v(static_cast<std::size_t>(numel()));
-  load_to_float(dtype(), c.raw(), 1, v.data(), numel());
-  return v;
-}
-template <> std::vector<std::int64_t> Tensor::to_vector() const {
-  const Tensor c = detach().to(Device::cpu()).contiguous();
-  std::vector<std::int64_t> v(static_cast<std::size_t>(numel()));
-  load_to_i64(dtype(), c.raw(), 1, v.data(), numel());
-  return v;
-}
+template <> std::vector<double> Tensor::to_vector() const { return read_all<double>(*this); }
+template <> std::vector<float> Tensor::to_vector() const { return read_all<float>(*this); }
+template <> std::vector<std::int64_t> Tensor::to_vector() const { return read_all<std::int64_t>(*this); }
 
 void Tensor::swap_data(const Tensor& source) const {
   TensorImpl& t = impl();
@@ -97,7 +103,6 @@ void Tensor::swap_data(const Tensor& source) const {
 
 Tensor Tensor::to(DType d, SourceLocation l) const { return cast(*this, d, l); }
 Tensor Tensor::to(Device d, SourceLocation l) const { return to_device(*this, d, l); }
-Tensor Tensor::clone(SourceLocation l) const { return gradual::clone(*this, l); }
 Tensor Tensor::contiguous(SourceLocation l) const { return gradual::contiguous(*this, l); }
 Tensor Tensor::reshape(const Shape& s, SourceLocation l) const { return gradual::reshape(*this, s, l); }
 Tensor Tensor::view(const Shape& s, SourceLocation l) const { return gradual::view(*this, s, l); }
@@ -117,44 +122,28 @@ Tensor Tensor::narrow(int d, std::int64_t s, std::int64_t n, SourceLocation l) c
 }
 Tensor Tensor::index(std::initializer_list<Index> indices, SourceLocation l) const {
   if (static_cast<int>(indices.size()) > ndim())
-    fail("index: " + std::to_string(indices.size()) + " indices for a tensor of shape " + to_string(sizes()));
+    fail(fmt::format("index: {} indices for a tensor of shape {}", indices.size(), to_string(sizes())));
   Tensor t = *this;
   int dim = 0;
-  for (const Index& i : indices) {
-    if (i.integer) {
-      t = gradual::select(t, dim, *i.integer, l);
-    } else {
-      t = gradual::slice(t, dim++, i.slice, l);
-    }
-  }
+  for (const Index& i : indices)
+    t = i.integer ? gradual::select(t, dim, *i.integer, l) : gradual::slice(t, dim++, i.slice, l);
   return t;
 }
-Tensor Tensor::sum(const Shape& d, bool k, SourceLocation l) const { return gradual::sum(*this, d, k, l); }
-Tensor Tensor::mean(const Shape& d, bool k, SourceLocation l) const { return gradual::mean(*this, d, k, l); }
-Tensor Tensor::max(const Shape& d, bool k, SourceLocation l) const { return gradual::max(*this, d, k, l); }
-Tensor Tensor::min(const Shape& d, bool k, SourceLocation l) const { return gradual::min(*this, d, k, l); }
+#define GRADUAL_UNARY_OP(name, ...) \
+  Tensor Tensor::name(SourceLocation l) const { return gradual::name(*this, l); }
+#define GRADUAL_REDUCTION_OP(name, ...) \
+  Tensor Tensor::name(const Shape& d, bool k, SourceLocation l) const { return gradual::name(*this, d, k, l); }
+#include "ops.def"
 Tensor Tensor::argmax(int d, bool k, SourceLocation l) const { return gradual::argmax(*this, d, k, l); }
-Tensor Tensor::abs(SourceLocation l) const { return gradual::abs(*this, l); }
-Tensor Tensor::exp(SourceLocation l) const { return gradual::exp(*this, l); }
-Tensor Tensor::log(SourceLocation l) const { return gradual::log(*this, l); }
-Tensor Tensor::sqrt(SourceLocation l) const { return gradual::sqrt(*this, l); }
-Tensor Tensor::square(SourceLocation l) const { return gradual::square(*this, l); }
-Tensor Tensor::tanh(SourceLocation l) const { return gradual::tanh(*this, l); }
-Tensor Tensor::sigmoid(SourceLocation l) const { return gradual::sigmoid(*this, l); }
-Tensor Tensor::relu(SourceLocation l) const { return gradual::relu(*this, l); }
 Tensor Tensor::pow(double e, SourceLocation l) const { return gradual::pow({*this, l}, e); }
 Tensor Tensor::matmul(const Tensor& o, SourceLocation l) const { return gradual::matmul(*this, o, l); }
 
 Tensor empty(const Shape& sizes, TensorOptions o) {
-  auto impl = Ref<TensorImpl>::adopt(new TensorImpl);
-  impl->dtype = o.dtype;
-  impl->numel = numel(sizes);
-  impl->sizes = sizes;
-  impl->strides = contiguous_strides(sizes);
+  auto impl = laid_out(sizes, o.dtype);
   std::size_t bytes = 0;
   if (__builtin_mul_overflow(static_cast<std::size_t>(impl->numel), size_of(o.dtype), &bytes) ||
       bytes > static_cast<std::size_t>(INT64_MAX))
-    fail("too many bytes: " + to_string(sizes) + " " + std::string(name(o.dtype)));
+    fail(fmt::format("too many bytes: {} {}", to_string(sizes), name(o.dtype)));
   impl->storage = Storage::allocate(bytes, o.device);
   return finish(Tensor(std::move(impl)), o);
 }
@@ -175,24 +164,9 @@ Tensor zeros(const Shape& sizes, TensorOptions o) { return full(sizes, 0, o); }
 Tensor ones(const Shape& sizes, TensorOptions o) { return full(sizes, 1, o); }
 Tensor scalar(double value, TensorOptions o) { return full({}, value, o); }
 
-Tensor from_data(const std::vector<double>& values, const Shape& sizes, TensorOptions o) {
-  check_filled(values.size(), sizes);
-  const Tensor t = empty(sizes, {.dtype = o.dtype});
-  store_from_double(o.dtype, values.data(), t.raw(), 1, t.numel());
-  return finish(t.to(o.device), o);
-}
-Tensor from_data(const std::vector<float>& values, const Shape& sizes, TensorOptions o) {
-  check_filled(values.size(), sizes);
-  const Tensor t = empty(sizes, {.dtype = o.dtype});
-  store_from_float(o.dtype, values.data(), t.raw(), 1, t.numel());
-  return finish(t.to(o.device), o);
-}
-Tensor from_data(const std::vector<std::int64_t>& values, const Shape& sizes, TensorOptions o) {
-  check_filled(values.size(), sizes);
-  const Tensor t = empty(sizes, {.dtype = o.dtype});
-  store_from_i64(o.dtype, values.data(), t.raw(), 1, t.numel());
-  return finish(t.to(o.device), o);
-}
+Tensor from_data(const std::vector<double>& v, const Shape& s, TensorOptions o) { return filled_from(v, s, o); }
+Tensor from_data(const std::vector<float>& v, const Shape& s, TensorOptions o) { return filled_from(v, s, o); }
+Tensor from_data(const std::vector<std::int64_t>& v, const Shape& s, TensorOptions o) { return filled_from(v, s, o); }
 
 Tensor arange(double start, double stop, double step, TensorOptions o) {
   if (step == 0 || !std::isfinite(start) || !std::isfinite(stop) || !std::isfinite(step))
@@ -201,11 +175,10 @@ Tensor arange(double start, double stop, double step, TensorOptions o) {
   if (count > 9e15) fail("arange: too many elements");
   std::vector<double> v(static_cast<std::size_t>(std::max(0.0, count)));
   for (std::size_t i = 0; i < v.size(); ++i) v[i] = start + static_cast<double>(i) * step;
-  const auto n = static_cast<std::int64_t>(v.size());
-  return from_data(v, {n}, o);
+  return from_data(v, {static_cast<std::int64_t>(v.size())}, o);
 }
 Tensor linspace(double start, double stop, std::int64_t count, TensorOptions o) {
-  if (count < 0) fail("linspace: count " + std::to_string(count) + " is not allowed; it must be at least 0");
+  if (count < 0) fail(fmt::format("linspace: count {} is not allowed; it must be at least 0", count));
   std::vector<double> v(static_cast<std::size_t>(count));
   const double step = count > 1 ? (stop - start) / static_cast<double>(count - 1) : 0;
   for (std::int64_t i = 0; i < count; ++i)  // from both ends, so that both are exact
@@ -238,11 +211,7 @@ Tensor zeros_like(const Tensor& t) { return zeros(t.sizes(), {.dtype = t.dtype()
 Tensor ones_like(const Tensor& t) { return ones(t.sizes(), {.dtype = t.dtype(), .device = t.device()}); }
 
 Tensor from_blob(void* data, const Shape& sizes, DType dtype, std::function<void()> deleter) {
-  auto impl = Ref<TensorImpl>::adopt(new TensorImpl);
-  impl->dtype = dtype;
-  impl->numel = numel(sizes);
-  impl->sizes = sizes;
-  impl->strides = contiguous_strides(sizes);
+  auto impl = laid_out(sizes, dtype);
   impl->storage = Storage::wrap(data, static_cast<std::size_t>(impl->numel) * size_of(dtype), std::move(deleter));
   return Tensor(std::move(impl));
 }
@@ -260,8 +229,8 @@ Tensor as_strided(const Tensor& t, const Shape& sizes, const Shape& strides, std
   std::int64_t high = offset;
   for (int i = 0; i < sizes.size(); ++i) (strides[i] < 0 ? low : high) += (sizes[i] - 1) * strides[i];
   if (impl->numel > 0 && (low < 0 || static_cast<std::size_t>(high + 1) * size_of(t.dtype()) > impl->storage->bytes))
-    fail("as_strided: sizes " + to_string(sizes) + ", strides " + to_string(strides) + " and offset " +
-         std::to_string(offset) + " leave a storage of " + std::to_string(impl->storage->bytes) + " bytes");
+    fail(fmt::format("as_strided: sizes {}, strides {} and offset {} leave a storage of {} bytes", to_string(sizes),
+                     to_string(strides), offset, impl->storage->bytes));
   return Tensor(std::move(impl));
 }
 

@@ -113,7 +113,6 @@ class Tensor {
   // Conversion and copies.
   Tensor to(DType dtype, SourceLocation loc = SourceLocation::current()) const;
   Tensor to(Device device, SourceLocation loc = SourceLocation::current()) const;
-  Tensor clone(SourceLocation loc = SourceLocation::current()) const;
   Tensor contiguous(SourceLocation loc = SourceLocation::current()) const;
 
   // Views and movement (see ops.h for what each does).
@@ -131,22 +130,12 @@ class Tensor {
   Tensor index(std::initializer_list<Index> indices, SourceLocation loc = SourceLocation::current()) const;
   Tensor operator[](std::int64_t i) const { return select(0, i); }
 
-  // Reductions. No dims means all of them.
-  Tensor sum(const Shape& dims = {}, bool keepdim = false, SourceLocation loc = SourceLocation::current()) const;
-  Tensor mean(const Shape& dims = {}, bool keepdim = false, SourceLocation loc = SourceLocation::current()) const;
-  Tensor max(const Shape& dims = {}, bool keepdim = false, SourceLocation loc = SourceLocation::current()) const;
-  Tensor min(const Shape& dims = {}, bool keepdim = false, SourceLocation loc = SourceLocation::current()) const;
+  // The unary ops and the reductions of ops.h. No dims means all of them.
+#define GRADUAL_UNARY_OP(name, ...) Tensor name(SourceLocation loc = SourceLocation::current()) const;
+#define GRADUAL_REDUCTION_OP(name, ...) \
+  Tensor name(const Shape& dims = {}, bool keepdim = false, SourceLocation loc = SourceLocation::current()) const;
+#include "ops.def"
   Tensor argmax(int dim, bool keepdim = false, SourceLocation loc = SourceLocation::current()) const;
-
-  // Elementwise.
-  Tensor abs(SourceLocation loc = SourceLocation::current()) const;
-  Tensor exp(SourceLocation loc = SourceLocation::current()) const;
-  Tensor log(SourceLocation loc = SourceLocation::current()) const;
-  Tensor sqrt(SourceLocation loc = SourceLocation::current()) const;
-  Tensor square(SourceLocation loc = SourceLocation::current()) const;
-  Tensor tanh(SourceLocation loc = SourceLocation::current()) const;
-  Tensor sigmoid(SourceLocation loc = SourceLocation::current()) const;
-  Tensor relu(SourceLocation loc = SourceLocation::current()) const;
   Tensor pow(double exponent, SourceLocation loc = SourceLocation::current()) const;
   Tensor matmul(const Tensor& other, SourceLocation loc = SourceLocation::current()) const;
 

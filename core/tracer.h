@@ -28,7 +28,4 @@ class Tracer : public Observer {
   bool counts_;
 };
 
-// "[32, 64] f16 x [64, 10] f16 -> [32, 10] f16"; a number stands for an operand that is one.
-std::string signature(const OpCall& call, const Outputs& out);
-
 }  // namespace gradual

@@ -5,14 +5,7 @@
 
 namespace gradual::nn {
 
-// Height and width; one number stands for both.
-struct Size2 {
-  Size2(std::int64_t both) : height(both), width(both) {}  // NOLINT(google-explicit-constructor)
-  Size2(int both) : height(both), width(both) {}           // NOLINT(google-explicit-constructor)
-  Size2(std::int64_t h, std::int64_t w) : height(h), width(w) {}
-  std::int64_t height, width;
-};
-
+// One number stands for height and width.
 struct Conv2dLayerOptions {
   Size2 stride = 1, padding = 0, dilation = 1;
   std::int64_t groups = 1;

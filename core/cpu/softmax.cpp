@@ -116,11 +116,9 @@ template <class T> void cross_entropy_of(const OpCall& call, Outputs& out) {
     losses[row] = classes[row] == a.ignore_index ? T{0} : row_loss(logp, classes[row], a.label_smoothing, n);
   });
   CastCounts* const counts = counts_for(dtype_of<T>, out[0].dtype());
-  if (a.reduction == static_cast<int>(Reduction::none))
-    return store(out[0].dtype(), losses, out[0].raw(), 1, rows.count, counts);
+  if (a.reduction == Reduction::none) return store(out[0].dtype(), losses, out[0].raw(), 1, rows.count, counts);
   T loss = row_sum(losses, rows.count);
-  if (a.reduction == static_cast<int>(Reduction::mean))
-    loss /= static_cast<T>(classes.counted);  // 0/0: NaN, as it should
+  if (a.reduction == Reduction::mean) loss /= static_cast<T>(classes.counted);  // 0/0: NaN, as it should
   store(out[0].dtype(), &loss, out[0].raw(), 1, 1, counts);
 }
 
@@ -130,7 +128,7 @@ template <class T> void cross_entropy_backward_of(const OpCall& call, Outputs& o
   const Rows rows(call[1].sizes(), 1);
   const std::int64_t n = rows.length;
   const Classes classes(call, call[2], n);
-  const bool mean = a.reduction == static_cast<int>(Reduction::mean);
+  const bool mean = a.reduction == Reduction::mean;
   const Loaded<T> dy(call[0], Loaded<T>::As::rows);
   const T off = static_cast<T>(a.label_smoothing / static_cast<double>(std::max<std::int64_t>(1, n)));
   const T on = static_cast<T>(1 - a.label_smoothing);

@@ -70,8 +70,7 @@ TEST_CASE("cross_entropy: every reduction, smoothing and ignored rows") {
         for (std::size_t i = 0; i < each.size(); ++i) CHECK(std::abs(each[i] - e.losses[i]) <= tolerance * 4);
 
         const Tensor logp = log_softmax(x, 1);
-        const CrossEntropyAttrs attrs{
-            .ignore_index = ignore, .label_smoothing = smoothing, .reduction = static_cast<int>(Reduction::mean)};
+        const CrossEntropyAttrs attrs{.label_smoothing = smoothing, .ignore_index = ignore};
         const std::vector<double> dx =
             cross_entropy_backward(full({}, 2, {.dtype = dtype}), logp, y, attrs).to_vector<double>();
         for (std::size_t i = 0; i < dx.size(); ++i)
@@ -85,7 +84,7 @@ TEST_CASE("cross_entropy: the gradient of each row where nothing is reduced") {
   const Tensor x = logits(DType::f64);
   const Tensor dy = arange(1, kRows + 1).to(DType::f64);
   const Expected e = expected(x, classes(), 0, -100);
-  const CrossEntropyAttrs attrs{.reduction = static_cast<int>(Reduction::none)};
+  const CrossEntropyAttrs attrs{.reduction = Reduction::none};
   const std::vector<double> dx = cross_entropy_backward(dy, log_softmax(x, 1), classes(), attrs).to_vector<double>();
   for (std::size_t i = 0; i < dx.size(); ++i)
     CHECK(dx[i] == doctest::Approx(e.gradient[i] * static_cast<double>(i / kClasses + 1)).epsilon(1e-12));

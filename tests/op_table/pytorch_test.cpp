@@ -25,7 +25,8 @@ Reduction reduction(const Json& a) {
   const auto name = a.at("reduction").get<std::string>();
   return name == "none" ? Reduction::none : name == "sum" ? Reduction::sum : Reduction::mean;
 }
-Pool2dOptions pool(const Json& a) { return {a.at("kernel"), a.at("stride"), a.at("padding")}; }
+std::int64_t integer(const Json& a, const char* key) { return a.at(key).get<std::int64_t>(); }
+Pool2dOptions pool(const Json& a) { return {integer(a, "kernel"), integer(a, "stride"), integer(a, "padding")}; }
 
 using Golden = Tensor (*)(const Json& a, const Tensors& t);
 
@@ -33,7 +34,8 @@ const std::map<std::string, Golden>& calls() {
   static const std::map<std::string, Golden> all{
       {"conv2d",
        [](const Json& a, const Tensors& t) {
-         const Conv2dOptions options{a.at("stride"), a.at("padding"), a.at("dilation"), a.at("groups")};
+         const Conv2dOptions options{integer(a, "stride"), integer(a, "padding"), integer(a, "dilation"),
+                                     integer(a, "groups")};
          return conv2d(t[0], t[1], t[2], options);
        }},
       {"batch_norm",

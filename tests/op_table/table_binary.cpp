@@ -187,8 +187,9 @@ std::vector<Row> binary_rows() {
   rows.push_back(number(OpId::div, kFloats, 0.5, {div, [](double a, double b) { return a / b; }, -3, 3, -3, 3, {0}}));
   rows.back().ulps = 1;
   rows.back().bad = broadcast_errors("div", div);
-  rows.back().bad.push_back(
-      {"integers", [] { div(ones({2}, {.dtype = DType::i64}), ones({2}, {.dtype = DType::i64})); }, "divides floats"});
+  rows.back().bad.push_back({"integers",
+                             [] { div(ones({2}, {.dtype = DType::i64}), ones({2}, {.dtype = DType::i64})); },
+                             "takes floats only"});
   // exp(b log a) multiplies the error of the logarithm by |b log a|, at most 3 log 3 here.
   rows.push_back({.op = OpId::pow,
                   .policy = "fp32",

@@ -131,7 +131,7 @@ Entropy entropy(const Array& x, const Array& classes, const CrossEntropyAttrs& a
       out.loss.mag(i) += target * size;
     }
   }
-  const auto r = static_cast<Reduction>(a.reduction);
+  const auto r = a.reduction;
   if (r != Reduction::none) {
     out.loss = reduced(out.loss, Reduction::sum);
     if (r == Reduction::mean) {
@@ -143,20 +143,21 @@ Entropy entropy(const Array& x, const Array& classes, const CrossEntropyAttrs& a
 }
 
 const std::vector<CrossEntropyAttrs>& entropy_attrs() {
-  static const std::vector<CrossEntropyAttrs> all{{-100, 0, 1}, {2, 0, 1},   {-100, 0.1, 1},
-                                                  {0, 0.2, 2},  {1, 0.1, 0}, {-100, 1, 1}};
+  using enum Reduction;
+  static const std::vector<CrossEntropyAttrs> all{{mean, 0, -100}, {mean, 0, 2},   {mean, 0.1, -100},
+                                                  {sum, 0.2, 0},   {none, 0.1, 1}, {mean, 1, -100}};
   return all;
 }
 std::string label(const CrossEntropyAttrs& a) {
   return "ignore " + std::to_string(a.ignore_index) + " smoothing " + std::to_string(a.label_smoothing) + " " +
-         text(static_cast<Reduction>(a.reduction));
+         text(a.reduction);
 }
 
 std::vector<Sample> cross_entropy_samples(Draw& d) {
   std::vector<Sample> all;
   for (const CrossEntropyAttrs& a : entropy_attrs())
     for (const Shape& x : {Shape{6, 4}, Shape{1, 3}, Shape{0, 3}, Shape{801, 130}}) {
-      const bool mean_of_nothing = x[0] == 0 && a.reduction == 1;
+      const bool mean_of_nothing = x[0] == 0 && a.reduction == Reduction::mean;
       const Call call = [a](const Tensors& t) -> Tensors {
         const Tensor* in[] = {&t[0], &t[1]};
         const Outputs o = dispatch(OpId::cross_entropy, TensorRefs(in, 2), a, SourceLocation::current());
@@ -186,28 +187,30 @@ std::vector<Sample> cross_entropy_backward_samples(Draw& d) {
       const Tensor classes = d.index({x[0]}, x[1]);
       const Array logits = to_array(d.uniform(x, -4, 4));
       const Array log_p = entropy(logits, to_array(classes), a).log_probabilities;
-      all.push_back({label(a),
-                     {d.uniform(a.reduction == 0 ? Shape{x[0]} : Shape{}, 0.5, 2), d.values(log_p.v, x), classes},
-                     [a](const Tensors& t) -> Tensors { return {cross_entropy_backward(t[0], t[1], t[2], a)}; },
-                     [a](const Arrays& in) -> Arrays {
-                       const Array& y = in[1];
-                       const std::int64_t c = y.sizes[1];
-                       double counted = 0;
-                       for (double k : in[2].v) counted += k != static_cast<double>(a.ignore_index) ? 1 : 0;
-                       Array dx = make_array(y.sizes, y.dtype);
-                       dx.magnitude.resize(dx.v.size());
-                       for (std::int64_t i = 0; i < dx.numel(); ++i) {
-                         if (in[2][i / c] == static_cast<double>(a.ignore_index)) continue;
-                         const double dy = in[0][a.reduction == 0 ? i / c : 0] / (a.reduction == 1 ? counted : 1);
-                         const double hit = static_cast<double>(i % c) == in[2][i / c] ? 1 - a.label_smoothing : 0;
-                         const double target = hit + a.label_smoothing / static_cast<double>(c);
-                         const double p = std::exp(y[i]);
-                         dx[i] = dy * (p - target);
-                         dx.mag(i) = std::fabs(dy) * (p * (1 + std::fabs(y[i])) + target);
-                       }
-                       return {dx};
-                     },
-                     x[0] == 801});
+      all.push_back(
+          {label(a),
+           {d.uniform(a.reduction == Reduction::none ? Shape{x[0]} : Shape{}, 0.5, 2), d.values(log_p.v, x), classes},
+           [a](const Tensors& t) -> Tensors { return {cross_entropy_backward(t[0], t[1], t[2], a)}; },
+           [a](const Arrays& in) -> Arrays {
+             const Array& y = in[1];
+             const std::int64_t c = y.sizes[1];
+             double counted = 0;
+             for (double k : in[2].v) counted += k != static_cast<double>(a.ignore_index) ? 1 : 0;
+             Array dx = make_array(y.sizes, y.dtype);
+             dx.magnitude.resize(dx.v.size());
+             for (std::int64_t i = 0; i < dx.numel(); ++i) {
+               if (in[2][i / c] == static_cast<double>(a.ignore_index)) continue;
+               const double dy =
+                   in[0][a.reduction == Reduction::none ? i / c : 0] / (a.reduction == Reduction::mean ? counted : 1);
+               const double hit = static_cast<double>(i % c) == in[2][i / c] ? 1 - a.label_smoothing : 0;
+               const double target = hit + a.label_smoothing / static_cast<double>(c);
+               const double p = std::exp(y[i]);
+               dx[i] = dy * (p - target);
+               dx.mag(i) = std::fabs(dy) * (p * (1 + std::fabs(y[i])) + target);
+             }
+             return {dx};
+           },
+           x[0] == 801});
     }
   return all;
 }
@@ -282,7 +285,7 @@ std::vector<Row> loss_rows() {
                            [=] {
                              cross_entropy(f({2, 3}), f({2}));
                            },
-                           "index must be i64, given f32"},
+                           "classes must be i64, given f32"},
                           {"batch",
                            [=] {
                              cross_entropy(f({2, 3}), classes({3}, 0));

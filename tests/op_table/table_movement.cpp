@@ -568,7 +568,7 @@ std::vector<Row> movement_rows() {
                            [=] {
                              index_add(f({2, 3}), 0, index({3}, 0), 5);
                            },
-                           "one entry for each of 2"}},
+                           "the index must be [2], given [3]"}},
                   .no_scalar = "has no dim to index"});
   rows.push_back({.op = OpId::pad,
                   .policy = "pass",
