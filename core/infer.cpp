@@ -3,10 +3,6 @@
 
 #include <fmt/format.h>
 
-#include <algorithm>
-#include <numeric>
-#include <utility>
-
 namespace gradual {
 namespace infer {
 
@@ -21,6 +17,9 @@ const Tensor& need(const OpCall& c, int i, const char* what, Kind kind, int dims
     fail(c, fmt::format("input {} must be {}-d, given {}", i, dims, to_string(t.sizes())));
   return t;
 }
+void set(InferFn fn, std::initializer_list<OpId> ops) {
+  for (OpId op : ops) columns().infer[static_cast<int>(op)] = fn;
+}
 void refuse_f8(const OpCall& c, const Tensor& t) {
   if (is_f8(t.dtype()))
     fail(c, "f8 tensors allow cast, copies, views and contractions only; cast to a wider float first");
@@ -31,17 +30,7 @@ void need_same_sizes(const OpCall& c, int i, const Shape& sizes, const char* wha
 }
 
 void keep_strides(const Tensor& t, OutSpec& out) {
-  if (t.is_contiguous()) return;
-  Shape order = Shape::filled(t.ndim(), 0);  // of dims, the innermost first
-  std::iota(order.begin(), order.end(), 0);
-  const auto stride = [&](std::int64_t d) { return t.strides()[static_cast<int>(d)]; };
-  std::stable_sort(order.begin(), order.end(), [&](auto a, auto b) { return stride(a) < stride(b); });
-  std::int64_t step = 1;
-  for (std::int64_t d : order) {
-    const std::int64_t size = t.sizes()[static_cast<int>(d)];
-    if (size != 1 && stride(d) != step) return;  // gaps or overlaps: not dense
-    step *= size;
-  }
+  if (t.is_contiguous() || !is_dense(t.sizes(), t.strides())) return;
   out.strides = t.strides();
   out.has_strides = true;
 }
@@ -285,31 +274,25 @@ void register_inference() {
     if (kind == OpKind::Reduction) infer[i] = infer_reduce;
     if (kind == OpKind::InPlace) infer[i] = infer_in_place;
   }
-  constexpr std::pair<OpId, InferFn> kOwn[] = {{OpId::cast, infer_cast},
-                                               {OpId::to_device, same},
-                                               {OpId::dropout, same},
-                                               {OpId::clone, same_contiguous},
-                                               {OpId::argmax, infer_arg},
-                                               {OpId::argmin, infer_arg},
-                                               {OpId::view, infer_view},
-                                               {OpId::permute, infer_permute},
-                                               {OpId::expand, infer_expand},
-                                               {OpId::slice, infer_slice},
-                                               {OpId::slice_backward, infer_slice_backward},
-                                               {OpId::cat, infer_cat},
-                                               {OpId::gather, infer_gather},
-                                               {OpId::scatter_add, infer_gather},
-                                               {OpId::index_select, infer_index_select},
-                                               {OpId::index_add, infer_index_select},
-                                               {OpId::pad, infer_pad},
-                                               {OpId::tril, infer_tril},
-                                               {OpId::one_hot, infer_one_hot},
-                                               {OpId::sgd_step_, infer_update},
-                                               {OpId::adam_step_, infer_update},
-                                               {OpId::unscale_, infer_unscale},
-                                               {OpId::custom, [](const OpCall&, OutSpec*) {}}};
-  for (const auto& [op, fn] : kOwn) infer[static_cast<int>(op)] = fn;
-  infer::register_layers();
+  set(infer_cast, {OpId::cast});
+  set(same, {OpId::to_device, OpId::dropout});
+  set(same_contiguous, {OpId::clone});
+  set(infer_arg, {OpId::argmax, OpId::argmin});
+  set(infer_view, {OpId::view});
+  set(infer_permute, {OpId::permute});
+  set(infer_expand, {OpId::expand});
+  set(infer_slice, {OpId::slice});
+  set(infer_slice_backward, {OpId::slice_backward});
+  set(infer_cat, {OpId::cat});
+  set(infer_gather, {OpId::gather, OpId::scatter_add});
+  set(infer_index_select, {OpId::index_select, OpId::index_add});
+  set(infer_pad, {OpId::pad});
+  set(infer_tril, {OpId::tril});
+  set(infer_one_hot, {OpId::one_hot});
+  set(infer_update, {OpId::sgd_step_, OpId::adam_step_});
+  set(infer_unscale, {OpId::unscale_});
+  set([](const OpCall&, OutSpec*) {}, {OpId::custom});
+  register_layers();
 }
 
 }  // namespace gradual

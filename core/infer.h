@@ -17,6 +17,7 @@ void keep_strides(const Tensor& t, OutSpec& out);
 void same(const OpCall& c, OutSpec* out);             // dtype, sizes and stride order of input 0
 void same_contiguous(const OpCall& c, OutSpec* out);  // dtype and sizes of input 0
 
+void set(InferFn fn, std::initializer_list<OpId> ops);  // into the column
 void register_layers();  // contractions, pooling, normalisation, losses (infer_layers.cpp)
 
 }  // namespace gradual::infer

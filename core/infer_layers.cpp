@@ -212,31 +212,18 @@ void infer_cross_entropy_backward(const OpCall& c, OutSpec* out) {
 }  // namespace
 
 void register_layers() {
-  constexpr std::pair<OpId, InferFn> kOwn[] = {{OpId::matmul, infer_matmul},
-                                               {OpId::linear, infer_linear},
-                                               {OpId::conv2d, infer_conv2d},
-                                               {OpId::conv2d_backward_input, infer_conv2d},
-                                               {OpId::conv2d_backward_weight, infer_conv2d},
-                                               {OpId::max_pool2d, infer_pool},
-                                               {OpId::avg_pool2d, infer_pool},
-                                               {OpId::adaptive_avg_pool2d, infer_sized_pool},
-                                               {OpId::max_pool2d_backward, infer_sized_pool},
-                                               {OpId::avg_pool2d_backward, infer_sized_pool},
-                                               {OpId::adaptive_avg_pool2d_backward, infer_sized_pool},
-                                               {OpId::max_pool2d_gather, infer_pool_gather},
-                                               {OpId::batch_norm, infer_norm},
-                                               {OpId::batch_norm_backward, infer_norm_backward},
-                                               {OpId::layer_norm, infer_norm},
-                                               {OpId::layer_norm_backward, infer_norm_backward},
-                                               {OpId::rms_norm, infer_norm},
-                                               {OpId::rms_norm_backward, infer_norm_backward},
-                                               {OpId::softmax, infer_along},
-                                               {OpId::softmax_backward, infer_along},
-                                               {OpId::log_softmax, infer_along},
-                                               {OpId::log_softmax_backward, infer_along},
-                                               {OpId::cross_entropy, infer_cross_entropy},
-                                               {OpId::cross_entropy_backward, infer_cross_entropy_backward}};
-  for (const auto& [op, fn] : kOwn) columns().infer[static_cast<int>(op)] = fn;
+  set(infer_matmul, {OpId::matmul});
+  set(infer_linear, {OpId::linear});
+  set(infer_conv2d, {OpId::conv2d, OpId::conv2d_backward_input, OpId::conv2d_backward_weight});
+  set(infer_pool, {OpId::max_pool2d, OpId::avg_pool2d});
+  set(infer_sized_pool, {OpId::adaptive_avg_pool2d, OpId::adaptive_avg_pool2d_backward, OpId::max_pool2d_backward,
+                         OpId::avg_pool2d_backward});
+  set(infer_pool_gather, {OpId::max_pool2d_gather});
+  set(infer_norm, {OpId::batch_norm, OpId::layer_norm, OpId::rms_norm});
+  set(infer_norm_backward, {OpId::batch_norm_backward, OpId::layer_norm_backward, OpId::rms_norm_backward});
+  set(infer_along, {OpId::softmax, OpId::softmax_backward, OpId::log_softmax, OpId::log_softmax_backward});
+  set(infer_cross_entropy, {OpId::cross_entropy});
+  set(infer_cross_entropy_backward, {OpId::cross_entropy_backward});
 }
 
 }  // namespace gradual::infer

@@ -23,20 +23,6 @@ Installed& installed() {
   return all;
 }
 
-// Starts a call's own account of `inside`; its whole time then goes to the account of the call around it.
-class Inside {
- public:
-  explicit Inside(double& inside) : inside_(inside), outer_(std::exchange(inside, 0)), start_(Clock::now()) {}
-  ~Inside() { inside_ = outer_ + seconds_since(start_); }
-  Inside(const Inside&) = delete;
-  Inside& operator=(const Inside&) = delete;
-
- private:
-  double& inside_;
-  double outer_;
-  Clock::time_point start_;
-};
-
 class Observe final : public Interceptor {
  public:
   Outputs call(const OpCall& call) override {
@@ -48,7 +34,8 @@ class Observe final : public Interceptor {
     const bool custom = info(call.op).kind == OpKind::Custom;
     const bool counting =
         !custom && std::any_of(observers.begin(), observers.end(), [](Observer* o) { return o->wants_counts(); });
-    const Inside inside(all.inside);
+    const Clock::time_point began = Clock::now();
+    const double outer = std::exchange(all.inside, 0);  // this call's own account; at its end all of it is the outer's
     tell(observers, [&](Observer& o) { o.before(call); });
     Outputs out;
     {
@@ -57,8 +44,9 @@ class Observe final : public Interceptor {
       out = next_below_observe(call);
       record.seconds = seconds_since(start) - all.inside;
     }
-    if (CastCounts* outer = cast_counts(); outer && counting) *outer += record.counts;
+    if (CastCounts* around = cast_counts(); around && counting) *around += record.counts;
     tell(observers, [&](Observer& o) { o.after(call, out, record); });
+    all.inside = outer + seconds_since(began);
     return out;
   }
 
@@ -69,16 +57,12 @@ class Observe final : public Interceptor {
   }
 };
 
-Interceptor* observe_stage() {
-  static Observe stage;
-  return &stage;
-}
-
 }  // namespace
 
 ObserverScope::ObserverScope(Observer& observer) : observer_(&observer) {
+  static Observe stage;
   installed().observers.push_back(&observer);
-  chain().observe = observe_stage();
+  chain().observe = &stage;
 }
 
 ObserverScope::~ObserverScope() {

@@ -11,16 +11,18 @@ namespace {
 
 const Tensor kNone;
 
-Tensor unary(OpId op, const Tensor& x, Loc loc, const Attrs& attrs = {}) { return dispatch1(op, {&x}, attrs, loc); }
+constexpr auto& run = dispatch1;
+
+Tensor unary(OpId op, const Tensor& x, Loc loc, const Attrs& attrs = {}) { return run(op, {&x}, attrs, loc); }
 
 Tensor binary(OpId op, const Operand& a, const Operand& b) {
-  if (a.tensor->defined() && b.tensor->defined()) return dispatch1(op, {a.tensor, b.tensor}, Attrs{}, a.where);
+  if (a.tensor->defined() && b.tensor->defined()) return run(op, {a.tensor, b.tensor}, Attrs{}, a.where);
   for (const Operand* operand : {&a, &b})
     if (!operand->is_number() && !operand->tensor->defined())
       fail(fmt::format("{}: an operand is an undefined tensor", name(op)));
   if (a.is_number() && b.is_number()) fail(fmt::format("{}: needs a tensor, given two numbers", name(op)));
   const bool left = a.is_number();
-  return dispatch1(op, {a.tensor, b.tensor}, ScalarAttrs{left ? a.value : b.value}, left ? b.where : a.where);
+  return run(op, {a.tensor, b.tensor}, ScalarAttrs{left ? a.value : b.value}, left ? b.where : a.where);
 }
 
 std::uint32_t dim_mask(const Tensor& x, const Shape& dims, OpId op) {
@@ -43,7 +45,7 @@ Tensor along(OpId op, const Tensor& x, int dim, bool keepdim, Loc loc) {
 }
 
 Tensor indexed(OpId op, TensorRefs inputs, int dim, Loc loc, std::int64_t size = 0) {
-  return dispatch1(op, inputs, IndexAttrs{wrap_dim(dim, inputs[0].ndim(), name(op).data()), size}, loc);
+  return run(op, inputs, IndexAttrs{wrap_dim(dim, inputs[0].ndim(), name(op).data()), size}, loc);
 }
 
 PoolAttrs resolved(PoolAttrs a) {
@@ -54,12 +56,12 @@ PoolAttrs resolved(PoolAttrs a) {
 const Tensor& in_place(OpId op, const Tensor& x, const Tensor& other, const Attrs& attrs, Loc loc) {
   // In-place ops take an undefined operand for a number: a user's must not get that far.
   if (&other != &kNone && !other.defined()) fail(fmt::format("{}: the operand is an undefined tensor", name(op)));
-  dispatch1(op, {&x, &other}, attrs, loc);
+  run(op, {&x, &other}, attrs, loc);
   return x;
 }
 
 Tensor loss(OpId op, const Tensor& x, const Tensor& y, Reduction reduction, Loc loc) {
-  return dispatch1(op, {&x, &y}, ReductionAttrs{reduction}, loc);
+  return run(op, {&x, &y}, ReductionAttrs{reduction}, loc);
 }
 
 }  // namespace
@@ -74,9 +76,7 @@ const Tensor& Operand::none() { return kNone; }
   Tensor name(const Tensor& x, const Shape& d, bool keepdim, Loc loc) { return reduce(OpId::name, x, d, keepdim, loc); }
 #include "ops.def"
 
-Tensor leaky_relu(const Tensor& x, double slope, Loc loc) {
-  return unary(OpId::leaky_relu, x, loc, ScalarAttrs{slope});
-}
+Tensor leaky_relu(const Tensor& x, double slope, Loc l) { return unary(OpId::leaky_relu, x, l, ScalarAttrs{slope}); }
 Tensor gelu(const Tensor& x, Gelu form, Loc loc) { return unary(OpId::gelu, x, loc, GeluAttrs{form == Gelu::tanh}); }
 Tensor clamp(const Tensor& x, double low, double high, Loc loc) {
   return unary(OpId::clamp, x, loc, ScalarAttrs{low, high});
@@ -97,7 +97,7 @@ const Tensor& Tensor::mul_(const Tensor& y, Loc l) const { return in_place(OpId:
 const Tensor& Tensor::mul_(double v, Loc l) const { return in_place(OpId::mul_, *this, kNone, ScalarAttrs{v}, l); }
 const Tensor& Tensor::copy_(const Tensor& y, Loc l) const { return in_place(OpId::copy_, *this, y, {}, l); }
 const Tensor& Tensor::fill_(double value, Loc loc) const {
-  dispatch1(OpId::fill_, {this}, ScalarAttrs{value}, loc);
+  run(OpId::fill_, {this}, ScalarAttrs{value}, loc);
   return *this;
 }
 
@@ -107,7 +107,7 @@ Tensor where(const Tensor& condition, const Operand& a, const Operand& b) {
   const bool left = a.is_number() && !b.is_number();
   // Two numbers: the first becomes an f32 0-d tensor, the second stays a scalar.
   const Tensor first = a.is_number() && b.is_number() ? scalar(a.value, {.device = condition.device()}) : *a.tensor;
-  return dispatch1(OpId::where, {&condition, &first, b.tensor}, ScalarAttrs{left ? a.value : b.value}, a.where);
+  return run(OpId::where, {&condition, &first, b.tensor}, ScalarAttrs{left ? a.value : b.value}, a.where);
 }
 
 Tensor var(const Tensor& x, const Shape& dims, bool keepdim, double correction, Loc loc) {
@@ -119,48 +119,44 @@ Tensor norm(const Tensor& x, double p, const Shape& dims, bool keepdim, Loc loc)
   return reduce(OpId::norm, x, dims, keepdim, loc, p);
 }
 
-Tensor matmul(const Tensor& a, const Tensor& b, Loc loc) { return dispatch1(OpId::matmul, {&a, &b}, {}, loc); }
+Tensor matmul(const Tensor& a, const Tensor& b, Loc loc) { return run(OpId::matmul, {&a, &b}, {}, loc); }
 Tensor linear(const Tensor& x, const Tensor& weight, const Tensor& bias, Loc loc) {
-  return dispatch1(OpId::linear, {&x, &weight, &bias}, {}, loc);
+  return run(OpId::linear, {&x, &weight, &bias}, {}, loc);
 }
-Tensor conv2d(const Tensor& x, const Tensor& weight, const Tensor& bias, const Conv2dOptions& options, Loc loc) {
-  return dispatch1(OpId::conv2d, {&x, &weight, &bias}, options, loc);
+Tensor conv2d(const Tensor& x, const Tensor& weight, const Tensor& bias, Conv2dOptions options, Loc loc) {
+  return run(OpId::conv2d, {&x, &weight, &bias}, options, loc);
 }
 Tensor conv2d_backward_input(const Tensor& dy, const Tensor& weight, const ConvAttrs& attrs, Loc loc) {
-  return dispatch1(OpId::conv2d_backward_input, {&dy, &weight}, attrs, loc);
+  return run(OpId::conv2d_backward_input, {&dy, &weight}, attrs, loc);
 }
 Tensor conv2d_backward_weight(const Tensor& dy, const Tensor& x, const ConvAttrs& attrs, Loc loc) {
-  return dispatch1(OpId::conv2d_backward_weight, {&dy, &x}, attrs, loc);
+  return run(OpId::conv2d_backward_weight, {&dy, &x}, attrs, loc);
 }
 Tensor scaled_dot_product_attention(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& mask,
                                     AttentionAttrs attrs, Loc loc) {
-  return dispatch1(OpId::scaled_dot_product_attention, {&q, &k, &v, &mask}, attrs, loc);
+  return run(OpId::scaled_dot_product_attention, {&q, &k, &v, &mask}, attrs, loc);
 }
 
-Tensor max_pool2d(const Tensor& x, const Pool2dOptions& options, Loc loc) {
-  return dispatch1(OpId::max_pool2d, {&x}, resolved(options), loc);
-}
+Tensor max_pool2d(const Tensor& x, Pool2dOptions o, Loc l) { return run(OpId::max_pool2d, {&x}, resolved(o), l); }
 std::pair<Tensor, Tensor> max_pool2d_with_indices(const Tensor& x, const PoolAttrs& attrs, Loc loc) {
   const Outputs out = dispatch(OpId::max_pool2d, {&x}, resolved(attrs), loc);
   return {out[0], out[1]};
 }
 Tensor max_pool2d_backward(const Tensor& dy, const Tensor& indices, const PoolAttrs& attrs, Loc loc) {
-  return dispatch1(OpId::max_pool2d_backward, {&dy, &indices}, attrs, loc);
+  return run(OpId::max_pool2d_backward, {&dy, &indices}, attrs, loc);
 }
 Tensor max_pool2d_gather(const Tensor& x, const Tensor& indices, Loc loc) {
-  return dispatch1(OpId::max_pool2d_gather, {&x, &indices}, {}, loc);
+  return run(OpId::max_pool2d_gather, {&x, &indices}, {}, loc);
 }
-Tensor avg_pool2d(const Tensor& x, const Pool2dOptions& options, Loc loc) {
-  return dispatch1(OpId::avg_pool2d, {&x}, resolved(options), loc);
-}
+Tensor avg_pool2d(const Tensor& x, Pool2dOptions o, Loc l) { return run(OpId::avg_pool2d, {&x}, resolved(o), l); }
 Tensor avg_pool2d_backward(const Tensor& dy, const PoolAttrs& attrs, Loc loc) {
-  return dispatch1(OpId::avg_pool2d_backward, {&dy}, attrs, loc);
+  return run(OpId::avg_pool2d_backward, {&dy}, attrs, loc);
 }
 Tensor adaptive_avg_pool2d(const Tensor& x, std::int64_t height, std::int64_t width, Loc loc) {
-  return dispatch1(OpId::adaptive_avg_pool2d, {&x}, PoolAttrs{.size = {height, width}}, loc);
+  return run(OpId::adaptive_avg_pool2d, {&x}, PoolAttrs{.size = {height, width}}, loc);
 }
 Tensor adaptive_avg_pool2d_backward(const Tensor& dy, const PoolAttrs& attrs, Loc loc) {
-  return dispatch1(OpId::adaptive_avg_pool2d_backward, {&dy}, attrs, loc);
+  return run(OpId::adaptive_avg_pool2d_backward, {&dy}, attrs, loc);
 }
 
 BatchNormResult batch_norm(const Tensor& x, const Tensor& weight, const Tensor& bias, const Tensor& mean,
@@ -170,10 +166,10 @@ BatchNormResult batch_norm(const Tensor& x, const Tensor& weight, const Tensor& 
   return {out[0], out[1], out[2]};
 }
 Tensor layer_norm(const Tensor& x, int dims, const Tensor& weight, const Tensor& bias, double eps, Loc loc) {
-  return dispatch1(OpId::layer_norm, {&x, &weight, &bias}, NormAttrs{.eps = eps, .dims = dims}, loc);
+  return run(OpId::layer_norm, {&x, &weight, &bias}, NormAttrs{.eps = eps, .dims = dims}, loc);
 }
 Tensor rms_norm(const Tensor& x, int dims, const Tensor& weight, double eps, Loc loc) {
-  return dispatch1(OpId::rms_norm, {&x, &weight}, NormAttrs{.eps = eps, .dims = dims}, loc);
+  return run(OpId::rms_norm, {&x, &weight}, NormAttrs{.eps = eps, .dims = dims}, loc);
 }
 Outputs batch_norm_backward(const Tensor& dy, const Tensor& x, const Tensor& weight, const Tensor& mean,
                             const Tensor& invstd, const NormAttrs& attrs, Loc loc) {
@@ -189,27 +185,27 @@ Outputs rms_norm_backward(const Tensor& dy, const Tensor& x, const Tensor& weigh
 }
 Tensor softmax(const Tensor& x, int dim, Loc loc) { return along(OpId::softmax, x, dim, false, loc); }
 Tensor softmax_backward(const Tensor& dy, const Tensor& y, int dim, Loc loc) {
-  return dispatch1(OpId::softmax_backward, {&dy, &y}, DimAttrs{dim}, loc);
+  return run(OpId::softmax_backward, {&dy, &y}, DimAttrs{dim}, loc);
 }
 Tensor log_softmax(const Tensor& x, int dim, Loc loc) { return along(OpId::log_softmax, x, dim, false, loc); }
 Tensor log_softmax_backward(const Tensor& dy, const Tensor& y, int dim, Loc loc) {
-  return dispatch1(OpId::log_softmax_backward, {&dy, &y}, DimAttrs{dim}, loc);
+  return run(OpId::log_softmax_backward, {&dy, &y}, DimAttrs{dim}, loc);
 }
 
-Tensor cross_entropy(const Tensor& logits, const Tensor& classes, const CrossEntropyOptions& o, Loc loc) {
-  if (logits.ndim() <= 2) return dispatch1(OpId::cross_entropy, {&logits, &classes}, o, loc);
+Tensor cross_entropy(const Tensor& logits, const Tensor& classes, CrossEntropyOptions o, Loc loc) {
+  if (logits.ndim() <= 2) return run(OpId::cross_entropy, {&logits, &classes}, o, loc);
   // [N, C, d..]: classes last, then rows.
   Shape order{0};
   for (int i = 2; i < logits.ndim(); ++i) order.push_back(i);
   order.push_back(1);
   const Tensor rows = flatten(permute(logits, order, loc), 0, -2, loc);
   const Tensor flat = reshape(classes, {-1}, loc);
-  const Tensor result = dispatch1(OpId::cross_entropy, {&rows, &flat}, o, loc);
+  const Tensor result = run(OpId::cross_entropy, {&rows, &flat}, o, loc);
   return o.reduction == Reduction::none ? reshape(result, classes.sizes(), loc) : result;
 }
 Tensor cross_entropy_backward(const Tensor& dy, const Tensor& log_probabilities, const Tensor& classes,
                               const CrossEntropyAttrs& attrs, Loc loc) {
-  return dispatch1(OpId::cross_entropy_backward, {&dy, &log_probabilities, &classes}, attrs, loc);
+  return run(OpId::cross_entropy_backward, {&dy, &log_probabilities, &classes}, attrs, loc);
 }
 Tensor mse_loss(const Tensor& x, const Tensor& y, Reduction r, Loc loc) { return loss(OpId::mse_loss, x, y, r, loc); }
 Tensor l1_loss(const Tensor& x, const Tensor& y, Reduction r, Loc loc) { return loss(OpId::l1_loss, x, y, r, loc); }
@@ -222,9 +218,7 @@ Tensor dropout(const Tensor& x, double p, Generator& g, Loc loc) {
   if (!(p >= 0 && p <= 1)) fail(fmt::format("dropout: p is {}; allowed are 0 to 1", p));
   return unary(OpId::dropout, x, loc, DropoutAttrs{p, g.next()});
 }
-Tensor embedding(const Tensor& weight, const Tensor& indices, Loc loc) {
-  return dispatch1(OpId::embedding, {&weight, &indices}, {}, loc);
-}
+Tensor embedding(const Tensor& w, const Tensor& i, Loc l) { return run(OpId::embedding, {&w, &i}, {}, l); }
 
 Tensor view(const Tensor& x, const Shape& sizes, Loc loc) {
   return unary(OpId::view, x, loc, ShapeAttrs{infer_size(sizes, x.numel(), "view")});
@@ -331,16 +325,14 @@ std::vector<Tensor> split(const Tensor& x, std::int64_t size, int dim, Loc loc) 
 }
 
 Tensor contiguous(const Tensor& x, Loc loc) { return x.is_contiguous() ? x : clone(x, loc); }
-Tensor slice_backward(const Tensor& dy, const SliceAttrs& attrs, Loc loc) {
-  return unary(OpId::slice_backward, dy, loc, attrs);
-}
+Tensor slice_backward(const Tensor& dy, const SliceAttrs& a, Loc l) { return unary(OpId::slice_backward, dy, l, a); }
 Tensor cat(const std::vector<Tensor>& tensors, int dim, Loc loc) {
   if (tensors.empty()) fail("cat: needs at least one tensor");
   std::vector<const Tensor*> refs;
   refs.reserve(tensors.size());
   for (const Tensor& t : tensors) refs.push_back(&t);
   const DimAttrs attrs{wrap_dim(dim, tensors[0].ndim(), "cat")};
-  return dispatch1(OpId::cat, TensorRefs(refs.data(), static_cast<int>(refs.size())), attrs, loc);
+  return run(OpId::cat, TensorRefs(refs.data(), static_cast<int>(refs.size())), attrs, loc);
 }
 Tensor stack(const std::vector<Tensor>& tensors, int dim, Loc loc) {
   std::vector<Tensor> rows;
@@ -354,9 +346,7 @@ Tensor stack(const std::vector<Tensor>& tensors, int dim, Loc loc) {
   if (rows.empty()) fail("stack: needs at least one tensor");
   return cat(rows, wrap_dim(dim, rows[0].ndim(), "stack"), loc);
 }
-Tensor gather(const Tensor& x, int dim, const Tensor& index, Loc loc) {
-  return indexed(OpId::gather, {&x, &index}, dim, loc);
-}
+Tensor gather(const Tensor& x, int dim, const Tensor& i, Loc l) { return indexed(OpId::gather, {&x, &i}, dim, l); }
 Tensor scatter_add(const Tensor& x, int dim, const Tensor& index, const Tensor& src, Loc loc) {
   return indexed(OpId::scatter_add, {&x, &index, &src}, dim, loc);
 }
@@ -373,9 +363,7 @@ Tensor pad(const Tensor& x, const Shape& before, const Shape& after, double valu
   return unary(OpId::pad, x, loc, PadAttrs{before, after, value});
 }
 Tensor tril(const Tensor& x, std::int64_t diagonal, Loc loc) { return unary(OpId::tril, x, loc, TrilAttrs{diagonal}); }
-Tensor one_hot(const Tensor& classes, std::int64_t count, Loc loc) {
-  return unary(OpId::one_hot, classes, loc, OneHotAttrs{count});
-}
+Tensor one_hot(const Tensor& c, std::int64_t count, Loc l) { return unary(OpId::one_hot, c, l, OneHotAttrs{count}); }
 
 Tensor sum_to(const Tensor& x, const Shape& sizes, Loc loc) {
   if (x.sizes() == sizes) return x;

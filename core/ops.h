@@ -78,7 +78,7 @@ Tensor argmin(const Tensor& x, int dim, bool keepdim = false, Loc loc = Loc::cur
 Tensor matmul(const Tensor& a, const Tensor& b, Loc loc = Loc::current());
 Tensor linear(const Tensor& x, const Tensor& weight, const Tensor& bias = {}, Loc loc = Loc::current());
 using Conv2dOptions = ConvAttrs;  // stride, padding, dilation, groups
-Tensor conv2d(const Tensor& x, const Tensor& weight, const Tensor& bias = {}, const Conv2dOptions& options = {},
+Tensor conv2d(const Tensor& x, const Tensor& weight, const Tensor& bias = {}, Conv2dOptions options = {},
               Loc loc = Loc::current());
 Tensor conv2d_backward_input(const Tensor& dy, const Tensor& weight, const ConvAttrs& attrs, Loc loc = Loc::current());
 Tensor conv2d_backward_weight(const Tensor& dy, const Tensor& x, const ConvAttrs& attrs, Loc loc = Loc::current());
@@ -88,11 +88,11 @@ Tensor scaled_dot_product_attention(const Tensor& q, const Tensor& k, const Tens
 
 // Pooling over [N, C, H, W]. In avg_pool2d padding counts as zeros.
 using Pool2dOptions = PoolAttrs;  // kernel, stride, padding
-Tensor max_pool2d(const Tensor& x, const Pool2dOptions& options = {}, Loc loc = Loc::current());
+Tensor max_pool2d(const Tensor& x, Pool2dOptions options = {}, Loc loc = Loc::current());
 std::pair<Tensor, Tensor> max_pool2d_with_indices(const Tensor& x, const PoolAttrs& attrs, Loc loc = Loc::current());
 Tensor max_pool2d_backward(const Tensor& dy, const Tensor& indices, const PoolAttrs& attrs, Loc loc = Loc::current());
 Tensor max_pool2d_gather(const Tensor& x, const Tensor& indices, Loc loc = Loc::current());
-Tensor avg_pool2d(const Tensor& x, const Pool2dOptions& options = {}, Loc loc = Loc::current());
+Tensor avg_pool2d(const Tensor& x, Pool2dOptions options = {}, Loc loc = Loc::current());
 Tensor avg_pool2d_backward(const Tensor& dy, const PoolAttrs& attrs, Loc loc = Loc::current());
 Tensor adaptive_avg_pool2d(const Tensor& x, std::int64_t height, std::int64_t width, Loc loc = Loc::current());
 Tensor adaptive_avg_pool2d_backward(const Tensor& dy, const PoolAttrs& attrs, Loc loc = Loc::current());
@@ -122,7 +122,7 @@ Tensor log_softmax_backward(const Tensor& dy, const Tensor& y, int dim, Loc loc 
 
 // Losses. cross_entropy: logits [N, C] (or [N, C, d..]) and classes i64 [N] (or [N, d..]).
 using CrossEntropyOptions = CrossEntropyAttrs;
-Tensor cross_entropy(const Tensor& logits, const Tensor& classes, const CrossEntropyOptions& options = {},
+Tensor cross_entropy(const Tensor& logits, const Tensor& classes, CrossEntropyOptions options = {},
                      Loc loc = Loc::current());
 Tensor cross_entropy_backward(const Tensor& dy, const Tensor& log_probabilities, const Tensor& classes,
                               const CrossEntropyAttrs& attrs, Loc loc = Loc::current());

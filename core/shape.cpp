@@ -4,6 +4,8 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <span>
+#include <utility>
 
 #include "error.h"
 
@@ -57,6 +59,18 @@ bool is_contiguous(const Shape& sizes, const Shape& strides) {
     if (sizes[i] == 0) return true;
     if (sizes[i] != 1 && strides[i] != step) return false;
     step *= sizes[i];
+  }
+  return true;
+}
+
+bool is_dense(const Shape& sizes, const Shape& strides) {
+  std::pair<std::int64_t, std::int64_t> dims[kMaxDims];  // stride and size, the innermost first
+  for (int i = 0; i < sizes.size(); ++i) dims[i] = {strides[i], sizes[i]};
+  std::sort(dims, dims + sizes.size());
+  std::int64_t step = 1;
+  for (const auto& [stride, size] : std::span(dims, static_cast<std::size_t>(sizes.size()))) {
+    if (size != 1 && stride != step) return false;
+    step *= size;
   }
   return true;
 }

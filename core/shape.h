@@ -53,6 +53,7 @@ std::int64_t numel(const Shape& sizes);
 // Row-major strides, in elements.
 Shape contiguous_strides(const Shape& sizes);
 bool is_contiguous(const Shape& sizes, const Shape& strides);
+bool is_dense(const Shape& sizes, const Shape& strides);  // without gaps or overlaps, in whatever order of dims
 // Wraps a negative dim; Error naming `op` where it is out of range. A 0-d tensor counts as having one dim.
 int wrap_dim(std::int64_t dim, int ndim, const char* op);
 // The common shape of two operands by NumPy's rules; Error naming `op` and both shapes where there is none.

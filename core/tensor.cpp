@@ -179,11 +179,9 @@ Tensor arange(double start, double stop, double step, TensorOptions o) {
 }
 Tensor linspace(double start, double stop, std::int64_t count, TensorOptions o) {
   if (count < 0) fail(fmt::format("linspace: count {} is not allowed; it must be at least 0", count));
-  std::vector<double> v(static_cast<std::size_t>(count));
-  const double step = count > 1 ? (stop - start) / static_cast<double>(count - 1) : 0;
-  for (std::int64_t i = 0; i < count; ++i)  // from both ends, so that both are exact
-    v[static_cast<std::size_t>(i)] = i < count / 2 || count == 1 ? start + static_cast<double>(i) * step
-                                                                 : stop - static_cast<double>(count - 1 - i) * step;
+  std::vector<double> v(static_cast<std::size_t>(count), start);
+  for (std::size_t i = 1; i < v.size(); ++i)
+    v[i] = std::lerp(start, stop, static_cast<double>(i) / static_cast<double>(count - 1));
   return from_data(v, {count}, o);
 }
 Tensor eye(std::int64_t n, TensorOptions o) {
@@ -193,19 +191,8 @@ Tensor eye(std::int64_t n, TensorOptions o) {
 }
 
 Tensor empty_like(const Tensor& t) {
-  if (t.is_contiguous()) return empty(t.sizes(), {.dtype = t.dtype(), .device = t.device()});
-  // The same order of strides, without gaps.
-  Shape order;
-  for (int i = 0; i < t.ndim(); ++i) order.push_back(i);
-  std::stable_sort(order.begin(), order.end(), [&](std::int64_t a, std::int64_t b) {
-    return t.strides()[static_cast<int>(a)] > t.strides()[static_cast<int>(b)];
-  });
-  Shape sizes = t.sizes();
-  for (int i = 0; i < t.ndim(); ++i) sizes[i] = t.sizes()[static_cast<int>(order[i])];
-  const Tensor dense = empty(sizes, {.dtype = t.dtype(), .device = t.device()});
-  Shape strides = sizes;
-  for (int i = 0; i < t.ndim(); ++i) strides[static_cast<int>(order[i])] = dense.strides()[i];
-  return as_strided(dense, t.sizes(), strides, 0);
+  const Tensor plain = empty(t.sizes(), {.dtype = t.dtype(), .device = t.device()});
+  return is_dense(t.sizes(), t.strides()) ? as_strided(plain, t.sizes(), t.strides(), 0) : plain;
 }
 Tensor zeros_like(const Tensor& t) { return zeros(t.sizes(), {.dtype = t.dtype(), .device = t.device()}); }
 Tensor ones_like(const Tensor& t) { return ones(t.sizes(), {.dtype = t.dtype(), .device = t.device()}); }

@@ -186,7 +186,7 @@ Tensor randn(const Shape& sizes, TensorOptions options = {}, Generator& g = defa
 Tensor randint(std::int64_t low, std::int64_t high, const Shape& sizes, TensorOptions options = {.dtype = DType::i64},
                Generator& g = default_generator());
 Tensor randperm(std::int64_t n, Generator& g = default_generator());  // i64
-Tensor empty_like(const Tensor& t);                                   // same dtype, device and stride order
+Tensor empty_like(const Tensor& t);  // same dtype, device and, where t is dense, stride order
 Tensor zeros_like(const Tensor& t);
 Tensor ones_like(const Tensor& t);
 // Copies `values` (row-major) and rounds them to options.dtype.
