@@ -1,6 +1,10 @@
 #include "dispatch.h"
 
-#include <string>
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <atomic>
+#include <optional>
 #include <utility>
 #include <vector>
 
@@ -43,34 +47,22 @@ ThreadStateScope::ThreadStateScope(const ThreadState& state)
 
 namespace {
 
-// The dtype all inputs should have, or no change.
-bool common_dtype(const OpCall& call, DTypeRule rule, DType& common) {
-  const int first = call.op == OpId::where ? 1 : 0;
-  bool any = false;
-  bool differ = false;
-  for (int i = first; i < call.inputs.size(); ++i) {
+// The dtype that input i and all behind it should have; none where no input is defined.
+std::optional<DType> common_dtype(const OpCall& call, DTypeRule rule, int i) {
+  std::optional<DType> common;
+  for (; i < call.inputs.size(); ++i) {
     if (!call[i].defined()) continue;
     const DType d = call[i].dtype();
-    if (is_f8(d) && !(info(call.op).kind == OpKind::Contraction || rule == DTypeRule::Same || call.op == OpId::cat))
+    if (is_f8(d) && info(call.op).kind != OpKind::Contraction && call.op != OpId::cat)
       fail(call, "f8 tensors allow cast, copies, views and contractions only; cast to a wider float first");
-    if (!any) {
-      common = d;
-      any = true;
-    } else if (d != common) {
-      differ = true;
-      common = promote(common, d);
-    }
+    common = common ? promote(*common, d) : d;
   }
-  if (!any) return false;
-  if (rule == DTypeRule::Float && !is_floating(common)) {
-    common = DType::f32;
-    return true;
-  }
-  if (rule == DTypeRule::FloatOnly && !is_floating(common))
-    fail(call, "takes floating tensors; cast with to(DType::f32)");
+  if (!common || is_floating(*common)) return common;
+  if (rule == DTypeRule::Float) return DType::f32;
+  if (rule == DTypeRule::FloatOnly) fail(call, "takes floating tensors; cast with to(DType::f32)");
   if (rule == DTypeRule::Number && common == DType::bool_)
     fail(call, "takes numbers, not bool; cast with to(DType::i64) or to(DType::f32)");
-  return differ;
+  return common;
 }
 
 Outputs run_typed(const OpCall& call) {
@@ -96,44 +88,41 @@ Device common_device(const OpCall& call) {
     if (!t.defined()) continue;
     if (!first) first = &t;
     if (t.device() != first->device() && call.op != OpId::copy_)
-      fail(call, "inputs on " + to_string(first->device()) + " and " + to_string(t.device()) +
-                     "; move them to one device with to(Device)");
+      fail(call, fmt::format("inputs on {} and {}; move them to one device with to(Device)", to_string(first->device()),
+                             to_string(t.device())));
   }
   return first ? first->device() : Device::cpu();
 }
 
 // "promotion in add", made once for each op.
 const char* promotion_cause(OpId op) {
-  static const std::vector<const char*> causes = [] {
-    std::vector<const char*> all;
-    for (int i = 0; i < kOpCount; ++i) all.push_back(intern("promotion in " + std::string(name(static_cast<OpId>(i)))));
-    return all;
-  }();
-  return causes[static_cast<std::size_t>(op)];
+  static std::atomic<const char*> causes[kOpCount] = {};
+  std::atomic<const char*>& cause = causes[static_cast<int>(op)];
+  if (!cause) cause = intern(fmt::format("promotion in {}", name(op)));
+  return cause;
 }
 
 }  // namespace
 
 Outputs next_below_amp(const OpCall& call) {
   const DTypeRule rule = info(call.op).dtype_rule;
-  DType common{};
-  if (rule == DTypeRule::Explicit || rule == DTypeRule::Same || rule == DTypeRule::Logical ||
-      !common_dtype(call, rule, common))
-    return run_typed(call);
-  const std::size_t first = call.op == OpId::where ? 1 : 0;
-  std::vector<const Tensor*> refs(call.inputs.data(), call.inputs.data() + call.inputs.size());
+  if (rule == DTypeRule::Explicit || rule == DTypeRule::Same || rule == DTypeRule::Logical) return run_typed(call);
+  const int first = call.op == OpId::where ? 1 : 0;
+  const std::optional<DType> common = common_dtype(call, rule, first);
+  const auto unlike = [&](const Tensor* t) { return t->defined() && t->dtype() != common; };
+  const Tensor* const* inputs = call.inputs.data();
+  const int n = call.inputs.size();
+  if (std::none_of(inputs + first, inputs + n, unlike)) return run_typed(call);
+  std::vector<const Tensor*> refs(inputs, inputs + n);
   std::vector<Tensor> casts;
   casts.reserve(refs.size());  // refs point into it
   {
     const CauseScope cause(promotion_cause(call.op));
-    for (std::size_t i = first; i < refs.size(); ++i) {
-      if (!refs[i]->defined() || refs[i]->dtype() == common) continue;
-      casts.push_back(cast(*refs[i], common, call.where));
-      refs[i] = &casts.back();
-    }
+    for (auto ref = refs.begin() + first; ref != refs.end(); ++ref)
+      if (unlike(*ref)) *ref = &casts.emplace_back(cast(**ref, *common, call.where));
   }
   OpCall promoted = call;
-  promoted.inputs = TensorRefs(refs.data(), call.inputs.size());
+  promoted.inputs = TensorRefs(refs.data(), n);
   return run_typed(promoted);
 }
 

@@ -4,8 +4,6 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
-#include <span>
-#include <utility>
 
 #include "error.h"
 
@@ -64,15 +62,16 @@ bool is_contiguous(const Shape& sizes, const Shape& strides) {
 }
 
 bool is_dense(const Shape& sizes, const Shape& strides) {
-  std::pair<std::int64_t, std::int64_t> dims[kMaxDims];  // stride and size, the innermost first
-  for (int i = 0; i < sizes.size(); ++i) dims[i] = {strides[i], sizes[i]};
-  std::sort(dims, dims + sizes.size());
-  std::int64_t step = 1;
-  for (const auto& [stride, size] : std::span(dims, static_cast<std::size_t>(sizes.size()))) {
-    if (size != 1 && stride != step) return false;
-    step *= size;
+  std::int64_t step = 1;  // how many elements the dims found so far cover
+  for (bool found = true; found && step > 0;) {
+    found = false;
+    for (int i = 0; i < sizes.size(); ++i) {
+      if (sizes[i] == 1 || strides[i] != step) continue;
+      step *= sizes[i];
+      found = true;
+    }
   }
-  return true;
+  return step == numel(sizes);
 }
 
 int wrap_dim(std::int64_t dim, int ndim, const char* op) {
