@@ -15,7 +15,7 @@
 #include "convert_kernels.h"
 #include "error.h"
 #include "float_types.h"
-#include "philox.h"
+#include "rounding.h"
 
 namespace gradual {
 
@@ -141,48 +141,8 @@ template <class To> void load(DType src, const void* p, std::int64_t stride, To*
   });
 }
 
-// The categories of CastCounts as ranges of the source's magnitude, seen as an integer so that loops
-// vectorise.
-template <class Bits> struct Limits {
-  Bits underflow_max;  // rounds to zero up to here (the tie is even)
-  Bits normal_min;     // rounds to a normal value from here (the tie is even)
-  Bits overflow_min;
-};
-
-template <class From> auto cast_limits(DType dst) {
-  using Bits = std::conditional_t<std::same_as<From, float>, std::uint32_t, std::uint64_t>;
-  const FloatInfo info = float_info(dst);
-  const auto bits = [](double value) { return std::bit_cast<Bits>(static_cast<From>(value)); };
-  // Half a unit in the last place of the largest value; that value is even only where there is no Inf, and
-  // then the tie stays.
-  const double half_ulp = std::ldexp(info.epsilon, std::ilogb(info.max) - 1);
-  const Bits overflow = bits(info.max + half_ulp) + (info.has_inf ? 0 : 1);
-  return Limits<Bits>{bits(info.min_subnormal / 2), bits(info.min_normal - info.min_subnormal / 2), overflow};
-}
-
-template <class From, class Bits>
-void count_floating(const Limits<Bits>& limits, const From* in, std::int64_t n, CastCounts& counts) {
-  constexpr Bits kInf = std::bit_cast<Bits>(std::numeric_limits<From>::infinity());
-  Bits zeros = 0, underflow = 0, subnormal = 0, overflow = 0, nan = 0, inf = 0;
-  for (std::int64_t i = 0; i < n; ++i) {
-    const Bits magnitude = std::bit_cast<Bits>(in[i]) & (std::numeric_limits<Bits>::max() / 2);
-    const Bits not_zero = magnitude != 0;
-    const Bits lost = magnitude <= limits.underflow_max;
-    const Bits below_normal = magnitude < limits.normal_min;
-    const Bits too_large = magnitude >= limits.overflow_min;
-    const Bits finite = magnitude < kInf;
-    zeros += 1 - not_zero;
-    underflow += not_zero & lost;
-    subnormal += below_normal & (1 - lost) & not_zero;
-    overflow += too_large & finite;
-    nan += magnitude > kInf;
-    inf += magnitude == kInf;
-  }
-  counts += {static_cast<std::uint64_t>(n), zeros, underflow, subnormal, overflow, nan, inf};
-}
-
-// To an integer or to bool (whose only categories are zeros, nan and inf).
-template <class To, class From> void count_integer(const From* in, std::int64_t n, CastCounts& counts) {
+// To an integer, or to bool or f64 (which loses nothing).
+template <class To, class From> void count_wide(const From* in, std::int64_t n, CastCounts& counts) {
   counts.elements += static_cast<std::uint64_t>(n);
   for (std::int64_t i = 0; i < n; ++i) {
     const From value = in[i];
@@ -191,6 +151,7 @@ template <class To, class From> void count_integer(const From* in, std::int64_t 
       counts.nan += std::isnan(value);
       counts.inf += std::isinf(value);
       if (!std::isfinite(value)) continue;
+      if constexpr (std::same_as<To, double>) counts.subnormal += std::fpclassify(static_cast<double>(value)) == FP_SUBNORMAL;
       if constexpr (std::integral<To>) {
         const From truncated = std::trunc(value);
         counts.underflow += truncated == 0 && value != 0;
@@ -202,20 +163,20 @@ template <class To, class From> void count_integer(const From* in, std::int64_t 
   }
 }
 
-// At most kBlock elements.
+// At most kBlock elements. What a floating dtype does to them is what its format does.
 template <class From> void count_cast(DType dst, const From* in, std::int64_t n, CastCounts& counts) {
-  if (is_floating(dst)) {
-    if constexpr (std::integral<From>) {
-      double values[kBlock];  // rounded, but no limit lies where that matters
-      cast_array(in, values, n);
-      count_floating(cast_limits<double>(dst), values, n, counts);
-    } else {
-      count_floating(cast_limits<From>(dst), in, n, counts);
-    }
-  } else {
+  if (dst == DType::f64 || !is_floating(dst)) {
     visit_dtype(dst, [&]<class To> {
-      if constexpr (std::integral<To> || std::same_as<To, BoolByte>) count_integer<To>(in, n, counts);
+      if constexpr (std::integral<To> || std::same_as<To, BoolByte> || std::same_as<To, double>)
+        count_wide<To>(in, n, counts);
     });
+  } else if constexpr (std::integral<From>) {
+    double values[kBlock];  // rounded, but no limit lies where that matters
+    cast_array(in, values, n);
+    count_cast(dst, values, n, counts);
+  } else {
+    From rounded[kBlock];
+    Rounder{format_of(dst), {}, Overflow::ieee}.round(in, rounded, n, 0, {&counts, nullptr});
   }
 }
 
@@ -253,44 +214,6 @@ void convert_through(DType src, const void* in, DType dst, void* out, std::int64
     else store_contiguous(dst, buffer, to, count);
     if (counts != nullptr) count_cast(dst, buffer, count, *counts);
   });
-}
-
-// `word` is added to the discarded part, both seen as fractions of the spacing in 32 bits: the carry rounds
-// up with just the probability wanted. Not for NaN and Inf.
-template <class L> std::uint32_t encode_stochastic(std::uint32_t bits, std::uint32_t word) {
-  constexpr int kMinExponent = 128 - L::kBias;  // of the smallest normal value, biased as a float's
-  const std::uint32_t magnitude = bits & 0x7fffffff;
-  const int exponent = std::max(1, static_cast<int>(magnitude >> 23));
-  const std::uint64_t significand = (magnitude & 0x007fffff) | (magnitude >> 23 != 0 ? 0x00800000 : 0);
-  const int shift = L::kShift + std::max(0, kMinExponent - exponent);
-  const std::uint64_t fixed = shift < 64 ? (significand << 32) >> shift : 0;
-  const auto quanta = static_cast<std::uint32_t>((fixed + word) >> 32);
-  const auto binade = static_cast<std::uint32_t>(std::max(0, exponent - kMinExponent));
-  const std::uint32_t code = (binade << (23 - L::kShift)) + quanta;
-  return std::min(code, static_cast<std::uint32_t>(L::kOverflowCode)) | (bits >> 31) * L::kSignBit;
-}
-
-template <class L, class T> void round_stochastic(const float* in, const std::uint32_t* words, T* out, std::int64_t n) {
-  for (std::int64_t i = 0; i < n; ++i) {
-    const auto bits = std::bit_cast<std::uint32_t>(in[i]);
-    const bool finite = (bits & 0x7fffffff) < 0x7f800000;
-    const std::uint32_t code = finite ? encode_stochastic<L>(bits, words[i]) : detail::encode<L>(in[i]);
-    out[i].bits = static_cast<decltype(T::bits)>(code);
-  }
-}
-
-// By the results: what a source becomes is not known beforehand.
-template <class L, class T> void count_stochastic(const float* in, const T* out, std::int64_t n, CastCounts& counts) {
-  counts.elements += static_cast<std::uint64_t>(n);
-  for (std::int64_t i = 0; i < n; ++i) {
-    const auto magnitude = static_cast<std::int32_t>(out[i].bits & (L::kSignBit - 1));
-    counts.zeros += in[i] == 0;
-    counts.underflow += in[i] != 0 && magnitude == 0;
-    counts.subnormal += magnitude != 0 && magnitude <= L::kMantissaMask;
-    counts.overflow += std::isfinite(in[i]) && magnitude >= L::kOverflowCode;
-    counts.nan += std::isnan(in[i]);
-    counts.inf += std::isinf(in[i]);
-  }
 }
 
 }  // namespace
@@ -348,20 +271,8 @@ void convert(DType src, const void* in, DType dst, void* out, std::int64_t n, Ca
 
 void store_stochastic(DType dst, const float* in, void* p, std::int64_t n, std::uint64_t seed, std::uint64_t stream,
                       std::uint64_t first_element, CastCounts* counts) {
-  if (dst != DType::f16 && dst != DType::bf16 && dst != DType::f8e5m2) {
-    fail("store_stochastic: rounds to f16, bf16 or f8e5m2, not to " + std::string(name(dst)));
-  }
-  const auto round_all = [&]<class L, class T>(L, T* out) {
-    std::uint32_t words[kBlock];
-    for_blocks(n, [&](std::int64_t first, std::int64_t count) {
-      philox_fill(seed, stream, first_element + static_cast<std::uint64_t>(first), words, count);
-      round_stochastic<L>(in + first, words, out + first, count);
-      if (counts != nullptr) count_stochastic<L>(in + first, out + first, count, *counts);
-    });
-  };
-  if (dst == DType::f16) round_all(detail::HalfLayout{}, static_cast<Half*>(p));
-  else if (dst == DType::bf16) round_all(detail::BFloat16Layout{}, static_cast<BFloat16*>(p));
-  else round_all(detail::Float8E5M2Layout{}, static_cast<Float8E5M2*>(p));
+  const Rounder rounder{format_of(dst), {.mode = RoundingMode::stochastic}, Overflow::ieee, {seed, stream}};
+  rounder.encode(in, p, n, static_cast<std::int64_t>(first_element), {counts, nullptr});
 }
 
 ConversionPath best_conversion_path() {

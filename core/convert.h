@@ -47,13 +47,8 @@ void store_from_i64(DType dst, const std::int64_t* in, void* p, std::int64_t str
 // Contiguous n elements from any dtype to any other; equal dtypes copy the bits. The arrays must not overlap.
 void convert(DType src, const void* in, DType dst, void* out, std::int64_t n, CastCounts* counts = nullptr);
 
-// Round to f16, bf16 or f8e5m2 stochastically: to one of the two neighbours, with a probability proportional
-// to the distance from the other, so that the expectation is the value itself. A value that the dtype holds
-// never moves. 32 random bits are used for each element: exact wherever the discarded part has no bit below
-// 2^-32 of the spacing (always in bf16; in f16 down to 2^-33, where the error of the probability is below
-// 2^-32). Between the largest value and the next power of two the upper neighbour is Inf. Element i takes
-// word `first_element + i` of the Philox stream, so that the result does not depend on how an array is split.
-// Throws Error for another dtype.
+// Round stochastically (rounding.h) with 32 random bits, to any floating dtype but f64. Element i takes word
+// `first_element + i` of the Philox stream, so that the result does not depend on how an array is split.
 void store_stochastic(DType dst, const float* in, void* p, std::int64_t n, std::uint64_t seed, std::uint64_t stream,
                       std::uint64_t first_element, CastCounts* counts = nullptr);
 
