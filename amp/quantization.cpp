@@ -170,7 +170,7 @@ Tensor dgrad_rows(const Quantization& q, Operand dy, Operand w, const ConvAttrs&
         .copy_(g.narrow(2, first[0], count[0]).narrow(3, first[1], count[1]));
   }
   const ConvAttrs dense{.dilation = {a.dilation[0], a.dilation[1]}};
-  const Tensor rows = unfold(field, kernel, dense, a.size);
+  const Tensor rows = unfold(field, kernel, dense, a.size.of);
   // turned[o, y, x, c] = k[o, c, kh - 1 - y, kw - 1 - x]
   const Tensor flat = k.to(DType::f32).flatten(2);
   const Tensor order = arange(static_cast<double>(kernel[0] * kernel[1] - 1), -1, -1);
