@@ -183,7 +183,7 @@ Tensor dgrad_rows(const Quantization& q, Operand dy, Operand w, const ConvAttrs&
 Tensor wgrad_rows(const Quantization& q, Operand dy, Operand x, const ConvAttrs& a, Site& site) {
   const Tensor& g = *dy.tensor;
   const std::int64_t channels = x.tensor->size(1);
-  const Tensor rows = unfold(*x.tensor, a.size, a, g.sizes().begin() + 2);
+  const Tensor rows = unfold(*x.tensor, a.size.of, a, g.sizes().begin() + 2);
   const Tensor errors = g.permute({1, 0, 2, 3}).reshape({g.size(1), rows.size(0)});
   dy.tensor = &errors, x.tensor = &rows;
   return product(q, dy, x, site).reshape({g.size(1), channels, a.size[0], a.size[1]});
