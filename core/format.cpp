@@ -137,8 +137,7 @@ void check(const Format& f) {
   if (!f.is_signed && f.has_negative_zero) bad("an unsigned format has no -0");
   if (!f.has_zero && (f.is_signed || f.mantissa_bits > 0 || f.subnormals))
     bad("a format without zero is an unsigned one of powers of two");
-  const int top = f.has_inf ? 1 : 0;
-  if ((1u << (f.exponent_bits + f.mantissa_bits)) < 4u + static_cast<unsigned>(top)) bad("it has no value but zero");
+  if (f.max_code() < (f.subnormals ? 1u : 1u << f.mantissa_bits)) bad("it has no value but zero");
   const int lowest = (f.has_zero ? 1 : 0) - f.bias;
   if (lowest < (f.has_zero ? -126 : -127) || f.max_exponent() > 127)
     bad(fmt::format("with the bias {} its normal values run from 2^{} to below 2^{}; f32 holds 2^-126 to below 2^128",

@@ -60,7 +60,10 @@ CodeSpec code_spec(const Rounder& r) {
   s.bias = static_cast<std::uint32_t>(127 - f.bias) << f.mantissa_bits;
   s.inf = f.inf_code().value_or(0);
   s.nan = f.nan_code().value_or(0);
-  if (r.overflow == Overflow::saturate && f.nan == NanEncoding::ieee) s.nan = f.sign_bit() - 1;  // CUDA's NaN: all ones
+  if (f.nan == NanEncoding::ieee) {
+    s.payload = (1u << f.mantissa_bits) - 1;
+    if (r.overflow == Overflow::saturate) s.nan |= s.payload;  // CUDA's NaN: all ones
+  }
   s.nan_sign = f.nan == NanEncoding::negative_zero ? 0 : f.sign_bit();
   return s;
 }
@@ -116,7 +119,7 @@ void round_powers(const Rounder& r, const T* in, const std::uint32_t* random, T*
       out[i] = x;
     } else if (!(x > 0)) {  // saturating goes to the smallest value
       out[i] = r.overflow == Overflow::ieee ? kNan : low;
-      c.underflow += x != 0;
+      c.overflow += x < 0 && !std::isinf(x);
     } else if (std::isinf(x)) {
       out[i] = saturates ? high : kNan;
     } else {
@@ -132,17 +135,32 @@ void round_powers(const Rounder& r, const T* in, const std::uint32_t* random, T*
   if (counts) *counts += c;
 }
 
-// What an unsigned format makes of negative numbers: NaN, or zero where it saturates.
-template <class T> void drop_negatives(const Rounder& r, T* values, std::int64_t n) {
-  const T instead = r.overflow == Overflow::ieee ? std::numeric_limits<T>::quiet_NaN() : T{0};
-  for (std::int64_t i = 0; i < n; ++i)
-    if (std::signbit(values[i])) values[i] = values[i] == 0 ? T{0} : std::isnan(values[i]) ? -values[i] : instead;
+// The sources of an unsigned format: negative numbers become NaN (overflow), or zero where it saturates or there is no
+// NaN (underflow). `counts` is corrected beforehand for what the loop will take the new sources for.
+template <class T> void drop_negatives(const Rounder& r, const T* in, T* out, std::int64_t n, CastCounts* counts) {
+  const bool to_nan = r.overflow == Overflow::ieee && r.format.nan != NanEncoding::none;
+  std::uint64_t dropped = 0, infinite = 0;
+  for (std::int64_t i = 0; i < n; ++i) {
+    const bool drop = in[i] < 0;
+    dropped += drop, infinite += drop && std::isinf(in[i]);
+    out[i] = !drop ? std::abs(in[i]) : to_nan ? std::numeric_limits<T>::quiet_NaN() : T{0};
+  }
+  if (!counts) return;
+  counts->inf += infinite;
+  (to_nan ? counts->overflow : counts->underflow) += dropped - infinite;
+  (to_nan ? counts->nan : counts->zeros) -= dropped;
 }
 
 void add_exponents(const float* in, std::int64_t n, ExponentHistogram& exponents) { exponents.add(in, n); }
+// Floats in the same bins.
 void add_exponents(const double* in, std::int64_t n, ExponentHistogram& exponents) {
   float narrow[kBlock];
-  for (std::int64_t i = 0; i < n; ++i) narrow[i] = static_cast<float>(in[i]);
+  for (std::int64_t i = 0; i < n; ++i) {
+    const std::uint64_t magnitude = std::bit_cast<std::uint64_t>(in[i]) << 1;
+    const auto exponent =
+        std::clamp(static_cast<std::int64_t>(magnitude >> 53) - 1023 + 127, std::int64_t{0}, std::int64_t{255});
+    narrow[i] = std::bit_cast<float>(magnitude == 0 ? 0 : static_cast<std::uint32_t>(exponent << 23) + 1);
+  }
   exponents.add(narrow, n);
 }
 
@@ -173,8 +191,7 @@ void for_rounded(const Rounder& r, const T* in, T* out, std::int64_t n, std::int
         for (std::int64_t i = 0; i < count; ++i) words[i] >>= 32 - r.rounding.random_bits;
     }
     if (!r.format.is_signed && r.format.has_zero) {
-      std::copy_n(from, count, source);
-      drop_negatives(r, source, count);
+      drop_negatives(r, from, source, count, stats.counts);
       from = source;
     }
     if (stats.exponents) add_exponents(in + first, count, *stats.exponents);
@@ -192,10 +209,10 @@ void round_all(const Rounder& r, const T* in, T* out, std::int64_t n, std::int64
       [&](std::int64_t first, const T* rounded, std::int64_t count) { std::copy_n(rounded, count, out + first); });
 }
 
-// A storage dtype's plain cast has instructions and loops of its own.
+// A narrow storage dtype's plain cast has instructions and loops of its own.
 bool is_plain_cast(const Rounder& r, CastStats stats) {
   return r.rounding.mode == RoundingMode::nearest_even && r.overflow == Overflow::ieee && !stats.counts &&
-         !stats.exponents && dtype_of_format(r.format);
+         !stats.exponents && r.format.bits() <= 16 && dtype_of_format(r.format);
 }
 
 template <class T>

@@ -38,17 +38,18 @@ Rounding rounding_from_name(std::string_view text);
 
 // What becomes of values beyond the largest one, and of Inf and NaN, for implementations differ. A value overflows when
 // it rounds, as if exponents went on, beyond the largest finite value: truncation alone does not saturate. In formats
-// without Inf and NaN finite values and Inf always saturate.
+// without Inf and NaN finite values and Inf always saturate. NaN keeps its sign and, in formats with IEEE's NaN, its
+// upper bits, and becomes quiet. In an unsigned format what is below zero becomes NaN, or zero where it saturates.
 enum class Overflow : std::uint8_t {
   ieee,             // Inf, or NaN where there is no Inf; NaN without a code of its own is -0. As ml_dtypes casts
-  saturate,         // +-max, Inf too; NaN without a code is max. As CUDA's __NV_SATFINITE
+  saturate,         // +-max, Inf too; NaN without a code is max. As CUDA's __NV_SATFINITE: IEEE's NaN is all ones
   saturate_finite,  // +-max, but Inf stays Inf (NaN where there is none). As ml_dtypes casts what was clamped
 };
 std::string_view name(Overflow overflow);
 Overflow overflow_from_name(std::string_view text);
 
 // How often each exponent occurs among the sources of a cast: bins[i] counts 2^(i - 127) <= |x| < 2^(i - 126), i from 1
-// to 254; bins[0] those below 2^-126 but not zero; bins[255] Inf and NaN. Zeros are in CastCounts.
+// to 254; bins[0] those below 2^-126 but not zero; bins[255] from 2^128 on, Inf and NaN. Zeros are in CastCounts.
 struct ExponentHistogram {
   std::array<std::uint64_t, 256> bins{};
   void add(const float* values, std::int64_t n);

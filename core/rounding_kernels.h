@@ -42,6 +42,7 @@ struct CodeSpec {
   std::uint32_t bias;        // subtracted from a normal value's shifted bits
   std::uint32_t inf, nan;    // codes
   std::uint32_t nan_sign;    // the sign bit of a NaN's code, 0 where it has none
+  std::uint32_t payload;     // the bits of a NaN's code that are the source's
 };
 
 struct LoopCounts {
@@ -116,7 +117,7 @@ constexpr std::uint32_t code_of(std::uint32_t bits, const CodeSpec& s) {
   std::uint32_t code =
       choose(magnitude < s.min_normal, std::bit_cast<std::uint32_t>(sum) - s.aligner, (magnitude >> s.shift) - s.bias);
   code = choose(magnitude == kInf, s.inf, code) | sign;
-  return choose(magnitude > kInf, s.nan | (sign & s.nan_sign), code);
+  return choose(magnitude > kInf, s.nan | (sign & s.nan_sign) | ((magnitude >> s.shift) & s.payload), code);
 }
 
 // n at most 1024; random is null unless the mode is stochastic. With counts or, where they are null, without.
