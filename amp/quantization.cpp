@@ -169,7 +169,7 @@ Tensor dgrad_rows(const Quantization& q, Operand dy, Operand w, const ConvAttrs&
     as_strided(field, {g.size(0), g.size(1), count[0], count[1]}, {s[0], s[1], s[2] * a.stride[0], a.stride[1]}, start)
         .copy_(g.narrow(2, first[0], count[0]).narrow(3, first[1], count[1]));
   }
-  const ConvAttrs dense{.dilation = {a.dilation[0], a.dilation[1]}};
+  const ConvAttrs dense{.dilation = a.dilation};
   const Tensor rows = unfold(field, kernel, dense, a.size.of);
   // turned[o, y, x, c] = k[o, c, kh - 1 - y, kw - 1 - x]
   const Tensor flat = k.to(DType::f32).flatten(2);
