@@ -302,14 +302,8 @@ constexpr std::pair<const char*, AmaxHistory Site::*> kHistories[] = {
 }  // namespace
 
 void check(const Quantization& q) {
-  const auto each = [](const char* field, const std::optional<Quantizer>& quantizer) {
-    if (quantizer) in_context(std::string("quantization, ") + field, [&] { check(*quantizer); });
-  };
-  each("forward_x", q.forward_x), each("forward_w", q.forward_w);
-  each("dgrad_dy", q.dgrad_dy), each("dgrad_w", q.dgrad_w);
-  each("wgrad_x", q.wgrad_x), each("wgrad_dy", q.wgrad_dy);
-  each("weight_gradient", q.weight_gradient), each("weight", q.weight), each("master", q.master);
-  each("moment1", q.moment1), each("moment2", q.moment2);
+  for (const auto& [field, quantizer] : kQuantizerFields)
+    if (const auto& given = q.*quantizer) in_context(fmt::format("quantization, {}", field), [&] { check(*given); });
   const auto pair = [](const char* product, const std::optional<Quantizer>& a, const std::optional<Quantizer>& b) {
     if ((a && a->hadamard) != (b && b->hadamard))
       fail(fmt::format("quantization, {}: the Hadamard transform is of both operands or of none", product));
@@ -321,7 +315,8 @@ void check(const Quantization& q) {
           "quantization: gradients, weights, masters and moments are scaled by what they are: no delayed scaling, no "
           "transform");
   if (q.accumulator) check(*q.accumulator);
-  for (const auto& [module, other] : q.modules) static_cast<void>(recipe(other));  // Error where there is none
+  for (const auto& [module, other] : q.modules)
+    in_context("quantization, modules, " + module, [&] { static_cast<void>(recipe(other)); });  // Error where none is
 }
 
 QuantizationState::QuantizationState(Quantization quantization) : quantization_(std::move(quantization)) {

@@ -37,7 +37,25 @@ struct Quantization {
   // A RecipeRun takes "first" and "last" for the model's first and last layers.
   std::vector<std::pair<std::string, std::string>> modules = {};
   bool save_codes = true;  // operands with one scale a tensor are kept for backward as codes (no second derivatives)
+
+  bool operator==(const Quantization&) const = default;
 };
+// The quantizers by name, in the order above.
+struct QuantizerField {
+  const char* name;
+  std::optional<Quantizer> Quantization::*quantizer;
+};
+inline constexpr QuantizerField kQuantizerFields[] = {{"forward_x", &Quantization::forward_x},
+                                                      {"forward_w", &Quantization::forward_w},
+                                                      {"dgrad_dy", &Quantization::dgrad_dy},
+                                                      {"dgrad_w", &Quantization::dgrad_w},
+                                                      {"wgrad_x", &Quantization::wgrad_x},
+                                                      {"wgrad_dy", &Quantization::wgrad_dy},
+                                                      {"weight_gradient", &Quantization::weight_gradient},
+                                                      {"weight", &Quantization::weight},
+                                                      {"master", &Quantization::master},
+                                                      {"moment1", &Quantization::moment1},
+                                                      {"moment2", &Quantization::moment2}};
 // Error naming the field.
 void check(const Quantization& quantization);
 

@@ -2,6 +2,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
 #include <limits>
 #include <nlohmann/json.hpp>
 
@@ -19,8 +20,19 @@ using optim::GradScalerOptions, optim::LowPrecisionUpdate;
 using Names = std::vector<std::string>;
 
 // What an enumeration may be in a file.
-std::vector<Mode> choices(Mode) { return {Mode::full, Mode::autocast, Mode::half, Mode::pure}; }
-std::vector<Masters> choices(Masters) { return {Masters::none, Masters::per_tensor, Masters::flat}; }
+template <class E> std::vector<E> first_choices(E last) {
+  std::vector<E> all;
+  for (int i = 0; i <= static_cast<int>(last); ++i) all.push_back(static_cast<E>(i));
+  return all;
+}
+std::vector<Mode> choices(Mode) { return first_choices(Mode::pure); }
+std::vector<Masters> choices(Masters) { return first_choices(Masters::flat); }
+std::vector<NanEncoding> choices(NanEncoding) { return first_choices(NanEncoding::negative_zero); }
+std::vector<Overflow> choices(Overflow) { return first_choices(Overflow::saturate_finite); }
+std::vector<ScalingKind> choices(ScalingKind) { return first_choices(ScalingKind::nvfp4); }
+std::vector<ScaleFormat> choices(ScaleFormat) { return first_choices(ScaleFormat::e8m0); }
+std::vector<ScaleRule> choices(ScaleRule) { return first_choices(ScaleRule::even); }
+std::vector<ScaleOracle> choices(ScaleOracle) { return first_choices(ScaleOracle::torchao); }
 std::vector<DType> choices(DType) { return {DType::f32, DType::f16, DType::bf16}; }
 std::vector<LowPrecisionUpdate> choices(LowPrecisionUpdate) {
   return {LowPrecisionUpdate::none, LowPrecisionUpdate::kahan, LowPrecisionUpdate::stochastic};
@@ -37,6 +49,46 @@ template <class F> void fields(GradScalerOptions& o, F field) {
   field("min_scale", o.min_scale);
   field("max_scale", o.max_scale);
 }
+template <class F> void fields(Format& f, F field) {
+  field("signed", f.is_signed);
+  field("exponent_bits", f.exponent_bits);
+  field("mantissa_bits", f.mantissa_bits);
+  field("bias", f.bias);
+  field("inf", f.has_inf);
+  field("nan", f.nan);
+  field("negative_zero", f.has_negative_zero);
+  field("subnormals", f.subnormals);
+  field("zero", f.has_zero);
+}
+// Those that the kind has.
+template <class F> void fields(Scaling& s, F field) {
+  field("kind", s.kind);
+  const ScalingKind kind = s.kind;
+  const auto any = [kind](auto... kinds) { return ((kind == kinds) || ...); };
+  using enum ScalingKind;
+  if (any(fixed)) field("value", s.value);
+  if (any(tensor, delayed, row, block)) field("margin", s.margin);
+  if (any(tensor, row, block)) field("power_of_two", s.power_of_two);
+  if (any(delayed)) field("history", s.history);
+  if (any(delayed)) field("most_recent", s.most_recent);
+  if (any(block, nvfp4)) field("block", s.block);
+  if (any(block, nvfp4)) field("square", s.square);
+  if (any(block)) field("scale", s.scale);
+  if (any(block)) field("rule", s.rule);
+  if (any(tensor, row, block)) field("oracle", s.oracle);
+}
+template <class F> void fields(Quantizer& q, F field) {
+  field("format", q.format);
+  field("rounding", q.rounding);
+  field("overflow", q.overflow);
+  field("scaling", q.scaling);
+  field("hadamard", q.hadamard);
+}
+template <class F> void fields(Quantization& q, F field) {
+  for (const auto& [name, quantizer] : kQuantizerFields) field(name, q.*quantizer);
+  field("modules", q.modules);
+  field("save_codes", q.save_codes);
+}
 template <class F> void fields(Recipe& r, F field) {
   field("name", r.name);
   field("description", r.description);
@@ -48,6 +100,7 @@ template <class F> void fields(Recipe& r, F field) {
   field("optimizer_state", r.optimizer_state);
   field("scaling", r.scaling);
   field("policy", r.policy);
+  field("quantization", r.quantization);
 }
 
 std::string shown(const Json& value) {
@@ -85,8 +138,10 @@ struct Reader {
     } else if constexpr (std::is_same_v<T, double>) {
       if (!from.is_number()) bad(key, "a number");
     } else {
-      const double real = from.is_number_integer() ? from.get<double>() : 0;
-      if (!(real >= 1 && real <= std::numeric_limits<int>::max())) bad(key, "a positive integer");
+      using Limits = std::numeric_limits<int>;
+      const double real = from.is_number_integer() ? from.get<double>() : HUGE_VAL;
+      if (!(real >= Limits::min() && real <= Limits::max()))
+        bad(key, fmt::format("an integer from {} to {}", Limits::min(), Limits::max()));
     }
     from.get_to(value);
   }
@@ -113,6 +168,40 @@ struct Reader {
     o.dynamic = from["kind"] == "dynamic";
     r.read_fields(o, {"kind"});
   }
+  // An object goes over the value that is there: keys that it leaves out stay as the base has them.
+  template <class T> void read(const char* key, const Json& from, std::optional<T>& value) const {
+    if (from == "none") return value.reset();
+    if (!from.is_object()) bad(key, "\"none\" or an object");
+    const Reader r{from, where + ", " + key};
+    if (std::is_same_v<T, Quantizer> && !value && !from.contains("format")) fail(r.where + ": \"format\" is missing");
+    if (!value) value.emplace();
+    r.read_fields(*value, {});
+  }
+  void read(const char* key, const Json& from, Format& value) const {
+    if (from.is_object()) return Reader{from, where + ", " + key}.read_fields(value, {});
+    if (!from.is_string()) bad(key, "a name such as \"e4m3fn\" or \"e5m10\", or an object of a format's fields");
+    value = in_context(where + ", " + key, [&] { return format(from.get<std::string>()); });
+  }
+  void read(const char* key, const Json& from, Rounding& value) const {
+    if (!from.is_string()) bad(key, "a name such as \"nearest-even\" or \"stochastic:8\"");
+    value = in_context(where + ", " + key, [&] { return rounding_from_name(from.get<std::string>()); });
+  }
+  void read(const char* key, const Json& from, Scaling& value) const {
+    if (!from.is_object()) bad(key, "an object such as {\"kind\": \"block\", \"block\": 32}");
+    const Reader r{from, where + ", " + key};
+    Scaling other;
+    r("kind", other.kind);
+    if (from.contains("kind") && other.kind != value.kind) value = other;
+    r.read_fields(value, {});
+  }
+  void read(const char* key, const Json& from, std::vector<std::pair<std::string, std::string>>& value) const {
+    if (!from.is_object()) bad(key, "an object from modules to recipes, such as {\"last\": \"fp32\"}");
+    for (const auto& [module, recipe] : from.items()) {
+      if (!recipe.is_string())
+        failf("{}, {}: \"{}\" is {}; allowed is a recipe's name", where, key, module, shown(recipe));
+      value.emplace_back(module, recipe.get<std::string>());
+    }
+  }
   void read(const char* key, const Json& from, std::vector<std::pair<OpId, CastPolicy>>& value) const {
     if (!from.is_object()) bad(key, "an object from ops to policies, such as {\"softmax\": \"lower\"}");
     in_context(where + ", policy", [&] {
@@ -138,32 +227,51 @@ Recipe recipe_from(const Json& value, std::size_t index) {
   return out;
 }
 
-template <class T> Json json_of(const T& value) {
-  if constexpr (std::is_enum_v<T>) return name(value);
-  else return value;
-}
-Json json_of(const std::optional<GradScalerOptions>& scaling) {
-  if (!scaling) return "none";
-  Json j{{"kind", scaling->dynamic ? "dynamic" : "static"}};
-  GradScalerOptions o = *scaling;
-  fields(o, [&](const char* key, const auto& value) { j[key] = value; });
-  return j;
-}
-Json json_of(const std::vector<std::pair<OpId, CastPolicy>>& policies) {
-  Json j = Json::object();
-  for (const auto& [op, policy] : policies) {
-    if (policy.kind == PolicyKind::rewrite)
-      failf("{} is rewritten by '{}', which is code and cannot be written to a file", name(op), policy.text);
-    j[name(op)] = to_string(policy);
+// Writes one object.
+struct Writer {
+  Json object = Json::object();
+  void operator()(const char* key, const auto& value) { object[key] = of(value); }
+
+  template <class T> static Json of_fields(T value) {
+    Writer w;
+    fields(value, [&](const char* key, const auto& field) { w(key, field); });
+    return w.object;
   }
-  return j;
-}
-Json json_of(Recipe r) {
+  template <class T> static Json of(const T& value) {
+    if constexpr (std::is_enum_v<T>) return name(value);
+    else if constexpr (requires { Json(value); }) return value;
+    else return of_fields(value);
+  }
+  template <class T> static Json of(const std::optional<T>& value) { return value ? of(*value) : Json("none"); }
+  static Json of(const std::optional<GradScalerOptions>& scaling) {
+    if (!scaling) return "none";
+    Json j{{"kind", scaling->dynamic ? "dynamic" : "static"}};
+    j.update(of_fields(*scaling));
+    return j;
+  }
+  static Json of(const Rounding& rounding) { return name(rounding); }
+  static Json of(const Format& format) {
+    const std::string text = name(format);
+    return text.find(' ') == std::string::npos ? Json(text) : of_fields(format);
+  }
+  static Json of(const std::vector<std::pair<std::string, std::string>>& modules) {
+    Json j = Json::object();
+    for (const auto& [module, recipe] : modules) j[module] = recipe;
+    return j;
+  }
+  static Json of(const std::vector<std::pair<OpId, CastPolicy>>& policies) {
+    Json j = Json::object();
+    for (const auto& [op, policy] : policies) {
+      if (policy.kind == PolicyKind::rewrite)
+        failf("{} is rewritten by '{}', which is code and cannot be written to a file", name(op), policy.text);
+      j[name(op)] = to_string(policy);
+    }
+    return j;
+  }
+};
+Json json_of(const Recipe& r) {
   check(r);
-  Json j;
-  in_context("recipe '" + r.name + "'",
-             [&] { fields(r, [&](const char* key, const auto& value) { j[key] = json_of(value); }); });
-  return j;
+  return in_context("recipe '" + r.name + "'", [&] { return Writer::of_fields(r); });
 }
 
 Json parse(const std::string& text) {

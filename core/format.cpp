@@ -163,6 +163,11 @@ Format format(std::string_view text) {
                    did_you_mean(text, names)));
 }
 
+std::string_view name(NanEncoding encoding) {
+  static constexpr std::string_view kNames[] = {"none", "ieee", "all-ones", "negative-zero"};
+  return kNames[static_cast<int>(encoding)];
+}
+
 std::string name(const Format& f) {
   for (const NamedFormat& n : named_formats())
     if (n.format == f) return std::string(n.name);

@@ -24,6 +24,7 @@ enum class NanEncoding : std::uint8_t {
   all_ones,      // only the code of ones below the sign, the names' "fn"
   negative_zero  // only the code of -0, the names' "fnuz"
 };
+std::string_view name(NanEncoding encoding);  // "all-ones"
 
 struct Format {
   bool is_signed = true;

@@ -341,12 +341,24 @@ void check(const Quantizer& q) {
   if (s.square && s.kind != ScalingKind::block && s.kind != ScalingKind::nvfp4) bad("square tiles go with blocks");
 }
 
+std::string_view name(ScalingKind kind) {
+  static constexpr std::string_view kNames[] = {"none", "fixed", "tensor", "delayed", "row", "block", "nvfp4"};
+  return kNames[static_cast<int>(kind)];
+}
+std::string_view name(ScaleFormat format) {
+  static constexpr std::string_view kNames[] = {"f32", "power-of-two", "e8m0"};
+  return kNames[static_cast<int>(format)];
+}
+std::string_view name(ScaleRule rule) {
+  static constexpr std::string_view kNames[] = {"floor", "rceil", "ceil", "even"};
+  return kNames[static_cast<int>(rule)];
+}
+std::string_view name(ScaleOracle oracle) { return oracle == ScaleOracle::torchao ? "torchao" : "transformer-engine"; }
+
 std::string describe(const Quantizer& q) {
   const Scaling& s = q.scaling;
   std::string text = name(q.format);
   if (q.rounding.mode != RoundingMode::nearest_even) text += " " + name(q.rounding);
-  static constexpr std::string_view kScales[] = {"f32", "power-of-two", "e8m0"};
-  static constexpr std::string_view kRules[] = {"floor", "rceil", "ceil", "even"};
   const std::string blocks = s.square ? fmt::format("tiles of {0}x{0}", s.block) : fmt::format("blocks of {}", s.block);
   switch (s.kind) {
     case ScalingKind::none: break;
@@ -358,8 +370,8 @@ std::string describe(const Quantizer& q) {
       break;
     case ScalingKind::row: text += ", one scale a row"; break;
     case ScalingKind::block:
-      text += fmt::format(", {} with {} scales", blocks, kScales[static_cast<int>(s.scale)]);
-      if (s.scale != ScaleFormat::f32) text += fmt::format(" ({})", kRules[static_cast<int>(s.rule)]);
+      text += fmt::format(", {} with {} scales", blocks, name(s.scale));
+      if (s.scale != ScaleFormat::f32) text += fmt::format(" ({})", name(s.rule));
       break;
     case ScalingKind::nvfp4: text += fmt::format(", {} with e4m3fn scales under one of the tensor", blocks); break;
   }

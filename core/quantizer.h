@@ -8,6 +8,7 @@
 
 #include <cstdint>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "quantized_tensor.h"
@@ -25,9 +26,11 @@ enum class ScalingKind : std::uint8_t {
   block,    // one for each block along the contracted axis (square: for each square tile of a matrix)
   nvfp4     // blocks with e4m3fn scales, under one f32 scale a tensor
 };
+std::string_view name(ScalingKind kind);
 
 // In what a block's scale is held.
 enum class ScaleFormat : std::uint8_t { f32, power_of_two, e8m0 };
+std::string_view name(ScaleFormat format);
 
 // How a power of two is found from a block's amax (OCP MX; torchao's names), emax the format's largest exponent.
 enum class ScaleRule : std::uint8_t {
@@ -36,12 +39,14 @@ enum class ScaleRule : std::uint8_t {
   ceil,   // 2^(ceil(log2 amax) - emax)
   even    // floor of the amax rounded to the element's mantissa
 };
+std::string_view name(ScaleRule rule);
 
 // What implementations do with an amax of 0, Inf or NaN, where they differ.
 enum class ScaleOracle : std::uint8_t {
   transformer_engine,  // tensor, row: 1. Blocks: 0 gives the smallest scale, Inf the largest (e8m0 FE), NaN gives NaN
   torchao              // tensor, row: max / max(amax, 1e-12) in f64. Blocks: 0 gives the smallest, Inf and NaN NaN (FF)
 };
+std::string_view name(ScaleOracle oracle);
 
 struct Scaling {
   ScalingKind kind = ScalingKind::none;

@@ -68,6 +68,92 @@ TEST_CASE("a short recipe takes the rest from its base, or from the defaults") {
   CHECK_FALSE(amp::recipe_from_json(R"({"name": "m", "base": "amp-fp16", "scaling": "none"})").scaling);
 }
 
+TEST_CASE("quantisation goes to JSON and back unchanged, in every recipe that there is") {
+  std::vector<std::string> names = amp::recipe_names();
+  names.insert(names.end(), {"e4m2", "e5m10:toward-zero", "e8m7:stochastic:8"});
+  for (const std::string& name : names) {
+    CAPTURE(name);
+    const Recipe r = amp::recipe(name);
+    const Recipe back = amp::recipe_from_json(amp::to_json(r));
+    CHECK(back.quantization == r.quantization);
+    CHECK(amp::to_json(back) == amp::to_json(r));
+  }
+}
+
+TEST_CASE("every field of a quantizer is in the file") {
+  const Format own{.is_signed = true,
+                   .exponent_bits = 4,
+                   .mantissa_bits = 2,
+                   .bias = -3,
+                   .nan = NanEncoding::negative_zero,
+                   .has_negative_zero = false,
+                   .subnormals = false};
+  const auto with = [&](const Scaling& scaling) {
+    return Quantizer{.format = own,
+                     .rounding = {.mode = RoundingMode::stochastic, .random_bits = 11},
+                     .overflow = Overflow::saturate_finite,
+                     .scaling = scaling};
+  };
+  using enum ScalingKind;
+  constexpr auto kTorchao = ScaleOracle::torchao;
+  amp::Quantization q;
+  q.forward_x = with({.kind = fixed, .value = 0.1});
+  q.forward_w = with({.kind = tensor, .margin = 1.5, .power_of_two = true, .oracle = kTorchao});
+  q.dgrad_dy = with({.kind = delayed, .margin = -2, .history = 7, .most_recent = true});
+  q.dgrad_w = with({.kind = row, .margin = 3, .power_of_two = true, .oracle = kTorchao});
+  q.wgrad_x = with({.kind = ScalingKind::block,
+                    .margin = 1,
+                    .power_of_two = true,
+                    .block = 48,
+                    .square = true,
+                    .scale = ScaleFormat::f32,
+                    .rule = ScaleRule::even,
+                    .oracle = kTorchao});
+  q.wgrad_dy = with({.kind = nvfp4, .block = 24, .square = true});
+  q.wgrad_x->hadamard = q.wgrad_dy->hadamard = true;
+  q.weight_gradient = with({});
+  q.weight_gradient->format = {
+      .is_signed = false, .exponent_bits = 5, .mantissa_bits = 3, .bias = 20, .has_negative_zero = false};
+  q.weight = with({.kind = ScalingKind::block, .scale = ScaleFormat::power_of_two, .rule = ScaleRule::rceil});
+  q.master = with({.kind = ScalingKind::block, .rule = ScaleRule::ceil});
+  q.moment1 = q.weight;
+  q.moment2 = q.weight_gradient;
+  q.modules = {{"first", "fp32"}, {"layers.1", "mxfp8"}};
+  q.save_codes = false;
+  Recipe r = amp::recipe("fp32");
+  r.name = "all";
+  r.quantization = q;
+  CHECK(amp::recipe_from_json(amp::to_json(r)).quantization == q);
+}
+
+TEST_CASE("a quantised recipe starts from a base and changes one operand") {
+  const amp::Quantization base = *amp::recipe("mxfp8").quantization;
+  const auto mine = [](const std::string& quantization) {
+    return *amp::recipe_from_json(R"({"name": "mine", "base": "mxfp8", "quantization": )" + quantization + "}")
+                .quantization;
+  };
+  amp::Quantization q = base;
+  q.dgrad_dy->format = format("e5m2");
+  CHECK(mine(R"({"dgrad_dy": {"format": "e5m2"}})") == q);
+  q = base;
+  q.forward_x->scaling.block = 16;
+  CHECK(mine(R"({"forward_x": {"scaling": {"block": 16}}})") == q);
+  q = base;
+  q.forward_x->scaling = {.kind = ScalingKind::tensor, .power_of_two = true};
+  CHECK(mine(R"({"forward_x": {"scaling": {"kind": "tensor", "power_of_two": true}}})") == q);
+  q = base;
+  q.wgrad_x.reset();
+  q.modules = {{"last", "fp32"}};
+  CHECK(mine(R"({"wgrad_x": "none", "modules": {"last": "fp32"}})") == q);
+  q = base;
+  q.forward_w->format.bias = 8;  // 2^-7 is the smallest normal number
+  CHECK(mine(R"({"forward_w": {"format": {"bias": 8}}})") == q);
+  CHECK_FALSE(amp::recipe_from_json(R"({"name": "mine", "base": "mxfp8", "quantization": "none"})").quantization);
+  q = {.forward_x = Quantizer{.format = format("fp16")}};
+  CHECK(amp::recipe_from_json(R"({"name": "a", "quantization": {"forward_x": {"format": "e5m10"}}})").quantization ==
+        q);
+}
+
 TEST_CASE("malformed recipes are errors that name the key and what is allowed") {
   struct Row {
     const char* json;
@@ -87,7 +173,7 @@ TEST_CASE("malformed recipes are errors that name the key and what is allowed") 
       {R"({"name": 3})", "recipe number 1: \"name\" is 3; allowed is a text"},
       {R"({"name": "a", "sacling": "none"})",
        "recipe 'a': unknown key \"sacling\"; allowed are base, name, description, mode, dtype, tf32, "
-       "masters, update, optimizer_state, scaling, policy; did you mean 'scaling'?"},
+       "masters, update, optimizer_state, scaling, policy, quantization; did you mean 'scaling'?"},
       {R"({"name": "a", "mode": "fulll"})",
        "recipe 'a': \"mode\" is \"fulll\"; allowed is one of full, autocast, half, pure; did you mean "
        "'full'?"},
@@ -110,11 +196,11 @@ TEST_CASE("malformed recipes are errors that name the key and what is allowed") 
       {R"({"name": "a", "scaling": {"kind": "dynamic", "init_scale": "x"}})",
        "recipe 'a', scaling: \"init_scale\" is \"x\"; allowed is a number"},
       {R"({"name": "a", "scaling": {"kind": "dynamic", "hysteresis": 1.5}})",
-       "recipe 'a', scaling: \"hysteresis\" is 1.5; allowed is a positive integer"},
+       "recipe 'a', scaling: \"hysteresis\" is 1.5; allowed is an integer from -2147483648 to 2147483647"},
       {R"({"name": "a", "scaling": {"kind": "dynamic", "growth_interval": 0}})",
-       "recipe 'a', scaling: \"growth_interval\" is 0; allowed is a positive integer"},
+       "GradScaler: growth_interval must be at least 1"},
       {R"({"name": "a", "scaling": {"kind": "dynamic", "growth_interval": 18446744073709551615}})",
-       "recipe 'a', scaling: \"growth_interval\" is 18446744073709551615; allowed is a positive integer"},
+       "recipe 'a', scaling: \"growth_interval\" is 18446744073709551615; allowed is an integer from "},
       {R"({"name": "a", "policy": []})", "recipe 'a': \"policy\" is []; allowed is an object from ops to policies"},
       {R"({"name": "a", "policy": {"sofmax": "fp32"}})", "recipe 'a', policy: no op 'sofmax'; did you mean 'softmax'?"},
       {R"({"name": "a", "policy": {"softmax": "low"}})",
@@ -126,6 +212,54 @@ TEST_CASE("malformed recipes are errors that name the key and what is allowed") 
        "recipe 'a': modes autocast, half and pure take the dtype f16 or bf16, not f32"},
       {R"({"name": "a", "mode": "half", "dtype": "f16", "scaling": {"kind": "static", "init_scale": -1}})",
        "GradScaler"},
+      {R"({"name": "a", "quantization": 8})", "recipe 'a': \"quantization\" is 8; allowed is \"none\" or an object"},
+      {R"({"name": "a", "quantization": {"forwardx": "none"}})",
+       "recipe 'a', quantization: unknown key \"forwardx\"; allowed are forward_x, forward_w, dgrad_dy, dgrad_w, "
+       "wgrad_x, "
+       "wgrad_dy, weight_gradient, weight, master, moment1, moment2, "},
+      {R"({"name": "a", "quantization": {"forward_x": "e4m3fn"}})",
+       "recipe 'a', quantization: \"forward_x\" is \"e4m3fn\"; allowed is \"none\" or an object"},
+      {R"({"name": "a", "quantization": {"forward_x": {}}})",
+       "recipe 'a', quantization, forward_x: \"format\" is missing"},
+      {R"({"name": "a", "quantization": {"forward_x": {"format": "e9m3"}}})",
+       "recipe 'a', quantization, forward_x, format: format e9m3: 9 exponent bits; allowed are 1 to 8"},
+      {R"({"name": "a", "quantization": {"forward_x": {"format": "e4m3f"}}})",
+       "recipe 'a', quantization, forward_x, format: no format 'e4m3f'; there are fp32, "},
+      {R"({"name": "a", "quantization": {"forward_x": {"format": 8}}})",
+       "recipe 'a', quantization, forward_x: \"format\" is 8; allowed is a name such as \"e4m3fn\""},
+      {R"({"name": "a", "quantization": {"forward_x": {"format": {"exponent_bits": 9, "mantissa_bits": 3}}}})",
+       "recipe 'a': quantization, forward_x: format e9m3: 9 exponent bits; allowed are 1 to 8"},
+      {R"({"name": "a", "quantization": {"forward_x": {"format": {"exponents": 9}}}})",
+       "recipe 'a', quantization, forward_x, format: unknown key \"exponents\"; allowed are signed, exponent_bits, "},
+      {R"({"name": "a", "quantization": {"forward_x": {"format": {"nan": "two"}}}})",
+       "recipe 'a', quantization, forward_x, format: \"nan\" is \"two\"; allowed is one of none, ieee, all-ones, "
+       "negative-zero"},
+      {R"({"name": "a", "base": "mxfp8", "quantization": {"forward_x": {"rounding": "nearest"}}})",
+       "recipe 'a', quantization, forward_x, rounding: "},
+      {R"({"name": "a", "base": "mxfp8", "quantization": {"forward_x": {"rounding": "stochastic:33"}}})",
+       "recipe 'a', quantization, forward_x, rounding: "},
+      {R"({"name": "a", "base": "mxfp8", "quantization": {"forward_x": {"overflow": "clip"}}})",
+       "recipe 'a', quantization, forward_x: \"overflow\" is \"clip\"; allowed is one of ieee, saturate, "},
+      {R"({"name": "a", "base": "mxfp8", "quantization": {"forward_x": {"scaling": "tensor"}}})",
+       "recipe 'a', quantization, forward_x: \"scaling\" is \"tensor\"; allowed is an object such as"},
+      {R"({"name": "a", "base": "mxfp8", "quantization": {"forward_x": {"scaling": {"kind": "blocks"}}}})",
+       "recipe 'a', quantization, forward_x, scaling: \"kind\" is \"blocks\"; allowed is one of none, fixed, tensor, "
+       "delayed, row, block, nvfp4"},
+      {R"({"name": "a", "base": "mxfp8", "quantization": {"forward_x": {"scaling": {"history": 4}}}})",
+       "recipe 'a', quantization, forward_x, scaling: unknown key \"history\"; allowed are kind, margin, power_of_two, "
+       "block, square, scale, rule, oracle"},
+      {R"({"name": "a", "base": "mxfp8", "quantization": {"forward_x": {"scaling": {"block": 0}}}})",
+       "recipe 'a': quantization, forward_x: quantizer to e4m3fn: a block has at least 1 element, not 0"},
+      {R"({"name": "a", "base": "fp8-delayed", "quantization": {"forward_x": {"scaling": {"history": -1}}}})",
+       "recipe 'a': quantization, forward_x: quantizer to e4m3fn: the history keeps at least 1 amax, not -1"},
+      {R"({"name": "a", "base": "mxfp8", "quantization": {"modules": ["last"]}})",
+       "recipe 'a', quantization: \"modules\" is [\"last\"]; allowed is an object from modules to recipes"},
+      {R"({"name": "a", "base": "mxfp8", "quantization": {"modules": {"last": 32}}})",
+       "recipe 'a', quantization, modules: \"last\" is 32; allowed is a recipe's name"},
+      {R"({"name": "a", "base": "mxfp8", "quantization": {"modules": {"last": "fp31"}}})",
+       "recipe 'a': quantization, modules, last: no recipe 'fp31'; there are fp32, "},
+      {R"({"name": "a", "base": "mxfp8", "quantization": {"save_codes": 1}})",
+       "recipe 'a', quantization: \"save_codes\" is 1; allowed is true or false"},
   };
   for (const Row& row : rows) {
     CAPTURE(row.json);
