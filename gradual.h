@@ -43,6 +43,7 @@
 #include "core/tensor.h"
 #include "core/threads.h"
 #include "core/tracer.h"
+#include "core/what_if.h"
 #include "data/addition.h"
 #include "data/csv.h"
 #include "data/data_loader.h"
