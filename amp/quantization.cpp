@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "../autograd/checkpoint.h"
 #include "../core/dispatch.h"
 #include "../core/ops.h"
 #include "cast_stats.h"
@@ -54,9 +55,16 @@ AmaxHistory& history(Site& site, Role role) {
 QuantizedOperand rounded(const Operand& o, const Tensor& t, int axis, Site& site) {
   if (const float* scale = saved_scale(o.input)) return {t, *scale == 1 ? Tensor() : scalar(*scale)};
   if (!o.quantizer || is_identity(*o.quantizer)) return {t.dtype() == DType::f64 ? t : t.to(DType::f32), {}};
-  QuantizeOptions options{.axis = axis, .history = &history(site, o.role), .stage = false, .stats = {}};
-  // Forward stages x and w, backward dy: each tensor's amax once.
-  options.stage = rewrite_context().recorded && rewrite_context().gradient == (o.role == Role::error);
+  AmaxHistory& amaxes = history(site, o.role);
+  const RewriteContext& context = rewrite_context();
+  AmaxHistory as_then = amaxes;
+  as_then.scale = amaxes.used;
+  const bool again = recomputing() && o.role != Role::error;  // with the scale of the first time
+  QuantizeOptions options{.axis = axis, .history = again ? &as_then : &amaxes, .stage = false, .stats = {}};
+  // Forward stages x and w, backward dy: each tensor's amax once. A checkpointed segment does not record at first.
+  if (context.gradient) options.stage = o.role == Role::error;
+  else options.stage = (context.recorded || site.state->training()) && !recomputing();
+  if (options.stage) amaxes.used = amaxes.scale;
   if (o.quantizer->rounding.mode == RoundingMode::stochastic) options.key = default_generator().next();
   CastTally* tally = cast_tally(o.role, site.name);
   if (tally) options.stats = {&tally->counts, &tally->exponents};
@@ -69,7 +77,9 @@ QuantizedOperand rounded(const Operand& o, const Tensor& t, int axis, Site& site
 void save_codes(const Quantization& q, const Operand& o, const QuantizedOperand& v) {
   const auto& later = o.role == Role::activation ? q.wgrad_x : q.dgrad_w;
   if (!q.save_codes || !o.quantizer || rewrite_context().gradient || !rewrite_context().recorded) return;
-  if (!per_tensor(*o.quantizer) || is_identity(*o.quantizer) || o.quantizer->format.bits() > 16) return;
+  if (!per_tensor(*o.quantizer) || o.quantizer->hadamard || is_identity(*o.quantizer) ||
+      o.quantizer->format.bits() > 16)
+    return;
   if (!later || !(*later == *o.quantizer)) return;
   // The values are the codes' own: encoding them is exact in any mode.
   QuantizedTensor codes = quantize(v.values, o.quantizer->format, {}, Overflow::ieee);
@@ -274,7 +284,8 @@ Outputs quantized(QuantizationState& state, const OpCall& call) {
     case OpId::linear: out[0] = linear_product(q, a, b, call[2], site); break;
     default: out[0] = convolution(q, call, a, b, site);
   }
-  const DType high = promote(call[0].dtype(), call[1].dtype());
+  DType high = promote(call[0].dtype(), call[1].dtype());
+  if (is_f8(high)) high = DType::f32;
   if (!saved_scale(0) && !saved_scale(1) && high != out[0].dtype()) out[0] = out[0].to(high);
   return out;
 }
@@ -330,6 +341,7 @@ QuantizationState::Site& QuantizationState::find(const std::string& name) {
   sites_.push_back(std::make_unique<Site>());
   Site& s = *sites_.back();
   s.name = name;
+  s.state = this;
   s.quantization = &quantization_;
   const std::string path = name.substr(0, name.find('#'));
   for (std::size_t i = 0; i < overrides_.size(); ++i) {
@@ -341,7 +353,9 @@ QuantizationState::Site& QuantizationState::find(const std::string& name) {
 
 QuantizationState::Site& QuantizationState::site(const Tensor& weight) {
   const std::string module = context().module;
-  if (weight.unsafe_impl()->storage->category != Category::parameters) return find(module + "#activations");
+  const bool parameter =
+      weight.unsafe_impl()->storage->category == Category::parameters || (weight.is_leaf() && weight.requires_grad());
+  if (!parameter) return find(module + "#activations");
   auto seen = std::find_if(weights_.begin(), weights_.end(), [&](const auto& w) { return w.first == module; });
   if (seen == weights_.end()) seen = weights_.insert(weights_.end(), {module, {}});
   auto& known = seen->second;
@@ -352,6 +366,7 @@ QuantizationState::Site& QuantizationState::site(const Tensor& weight) {
 }
 
 void QuantizationState::end_forward() {
+  training_ = false;
   for (const auto& s : sites_)
     if (s->quantization) advance(s->x, s->quantization->forward_x), advance(s->w, s->quantization->forward_w);
 }

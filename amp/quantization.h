@@ -66,6 +66,7 @@ class QuantizationState {
   struct Site {
     std::string name;  // "fc1", "fc1#2" for a module's second weight
     AmaxHistory x, w, dy;
+    const QuantizationState* state = nullptr;
     const Quantization* quantization = nullptr;  // its own; null: high precision
   };
 
@@ -77,7 +78,10 @@ class QuantizationState {
   Site& site(const Tensor& weight);
   const std::vector<std::unique_ptr<Site>>& sites() const { return sites_; }
 
-  // At the end of the outermost autocast region (x, w) and of backward (dy). What was not staged stays.
+  // Amaxes are staged where gradients are recorded, and in a region that says it is training (for segments that will be
+  // computed again). They are taken in at the end of the outermost autocast region (x, w) and of backward (dy).
+  void begin_forward(bool training) { training_ = training; }
+  bool training() const { return training_; }
   void end_forward();
   void end_backward();
 
@@ -86,6 +90,7 @@ class QuantizationState {
 
  private:
   Site& find(const std::string& name);
+  bool training_ = false;
   Quantization quantization_;
   std::vector<std::optional<Quantization>> overrides_;  // of quantization_.modules
   std::vector<std::unique_ptr<Site>> sites_;

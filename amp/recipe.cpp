@@ -210,6 +210,7 @@ RecipeScope::RecipeScope(const Recipe& r, Device device, std::shared_ptr<Quantiz
   if (r.quantization) {
     if (!state) state = std::make_shared<QuantizationState>(*r.quantization);
     quantize_contractions(options.table, state);
+    state->begin_forward(grad_enabled());
     options.at_end = [state] { state->end_forward(); };
   }
   autocast_.emplace(options);

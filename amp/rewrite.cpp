@@ -6,7 +6,6 @@
 #include <optional>
 #include <utility>
 
-#include "../autograd/checkpoint.h"
 #include "../autograd/function.h"
 #include "../autograd/grad_mode.h"
 #include "../autograd/rule.h"
@@ -43,7 +42,7 @@ class Rewritten final : public Function {
   Rewritten(const CastPolicy& policy, const OpCall& call) : policy_(policy), node_(make_node(call)) {
     const Backward* outer = current_backward;
     context_.gradient = outer != nullptr;
-    context_.recorded = outer || (grad_enabled() && !recomputing());
+    context_.recorded = outer || grad_enabled();
     if (outer) context_.data = outer->data;
     for (int i = 0; i < call.inputs.size(); ++i) {
       const Known* k = outer ? outer->find(call[i]) : nullptr;

@@ -21,7 +21,7 @@ Role operand_role(int input);
 // Inside a rewrite: what its call is part of.
 struct RewriteContext {
   bool gradient = false;       // a contraction in the backward of a rewritten op, not the op itself
-  bool recorded = false;       // for a backward to come (not in evaluation, nor in a recomputation)
+  bool recorded = false;       // for a backward to come
   std::shared_ptr<void> data;  // the function's own, shared by an op and the contractions of its backward
 };
 RewriteContext& rewrite_context();

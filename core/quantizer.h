@@ -84,6 +84,7 @@ struct AmaxHistory {
   std::vector<float> amax;  // newest first, `history` of them once advance() was called; 0: none yet
   float staged = 0;         // the largest amax since the last advance()
   bool is_staged = false;
+  float used = 1;  // the scale when a tensor was last staged: that of a recomputation
 
   void stage(float value);
   // Takes `staged` in: scale = max * 2^-margin / amax; an amax of 0, Inf or NaN keeps the scale, Inf becomes FLT_MAX.
