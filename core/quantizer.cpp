@@ -327,7 +327,7 @@ void check(const Quantizer& q) {
   check(q.format);
   const Scaling& s = q.scaling;
   const auto bad = [&](const std::string& why) { fail("quantizer to " + name(q.format) + ": " + why); };
-  if (!q.format.has_zero) bad("a format without zero holds scales, not values");
+  if (!q.format.has_zero && s.kind != ScalingKind::none) bad("a format without zero holds scales and has none itself");
   if (q.rounding.mode == RoundingMode::stochastic && (q.rounding.random_bits < 1 || q.rounding.random_bits > 32))
     bad(fmt::format("stochastic rounding takes 1 to 32 random bits, not {}", q.rounding.random_bits));
   if (s.block < 1) bad(fmt::format("a block has at least 1 element, not {}", s.block));
