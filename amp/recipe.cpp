@@ -92,12 +92,15 @@ const PolicyTable& table_of(Mode mode) {
 }
 
 optim::UpdateOptions update_options(const Recipe& r, std::uint64_t seed) {
-  return {.update = r.masters == Masters::none ? r.update : LowPrecisionUpdate::masters,
-          .flat_masters = r.masters == Masters::flat,
-          .state_dtype = r.optimizer_state == DType::f32 ? std::nullopt : std::optional(r.optimizer_state),
-          .pure_arithmetic =
-              is_half(r.optimizer_state) && r.masters == Masters::none && r.update == LowPrecisionUpdate::none,
-          .seed = seed};
+  optim::UpdateOptions o{
+      .update = r.masters == Masters::none ? r.update : LowPrecisionUpdate::masters,
+      .flat_masters = r.masters == Masters::flat,
+      .state_dtype = r.optimizer_state == DType::f32 ? std::nullopt : std::optional(r.optimizer_state),
+      .pure_arithmetic =
+          is_half(r.optimizer_state) && r.masters == Masters::none && r.update == LowPrecisionUpdate::none,
+      .seed = seed};
+  if (r.quantization) o.moments[0] = r.quantization->moment1, o.moments[1] = r.quantization->moment2;
+  return o;
 }
 
 // "first" and "last" by the paths of the model's first and last layers with a weight to multiply by. Error for a path
@@ -118,11 +121,12 @@ void name_layers(Quantization& q, nn::Module& model) {
   }
 }
 
-QuantizeOptions kept_options(const Quantizer& q, CastTally* tally) {
+// Rounds `from` into `to`: what is kept between steps.
+void store(const Tensor& to, const Tensor& from, const Quantizer& q, CastTally* tally = nullptr) {
   QuantizeOptions o;
   if (q.rounding.mode == RoundingMode::stochastic) o.key = default_generator().next();
   if (tally) o.stats = {&tally->counts, &tally->exponents};
-  return o;
+  to.copy_(fake_quantize(from, q, o));
 }
 
 }  // namespace
@@ -258,9 +262,9 @@ void RecipeRun::quantize_gradients() {
   for (const auto& [name, param] : model_.named_parameters()) {
     const Tensor gradient = param.grad();
     if (!gradient.defined() || param.ndim() < 2) continue;
-    CastTally* tally = cast_tally(Role::weight_gradient, name);
-    gradient.copy_(fake_quantize(gradient, *recipe_.quantization->weight_gradient,
-                                 kept_options(*recipe_.quantization->weight_gradient, tally)));
+    const auto dot = name.rfind('.');
+    store(gradient, gradient, *recipe_.quantization->weight_gradient,
+          cast_tally(Role::weight_gradient, dot == std::string::npos ? "" : name.substr(0, dot)));
   }
 }
 
@@ -270,12 +274,13 @@ void RecipeRun::quantize_parameters() {
   const NoGrad off;
   for (const auto& [name, param] : model_.named_parameters()) {
     if (param.ndim() < 2) continue;
-    if (master && recipe_.masters != Masters::none) {
-      const Tensor wide = optimizer_->master(param);
-      wide.copy_(fake_quantize(wide, *master, kept_options(*master, nullptr)));
+    const Tensor wide = optimizer_->master(param);
+    if (master && !wide.is_same(param)) {
+      store(wide, wide, *master);
       param.copy_(wide);
     }
-    if (weight) param.copy_(fake_quantize(param, *weight, kept_options(*weight, nullptr)));
+    if (weight) store(param, wide, *weight);
+    optimizer_->keep_master(param);
   }
 }
 
@@ -320,7 +325,9 @@ void RecipeRun::load_state_dict(const StateDict& state) {
   model_.load_state_dict(state.sub("model"));
   optimizer_->load_state_dict(state.sub("optimizer"));  // after the model: its masters stand
   if (scaler_) scaler_->load_state_dict(state.sub("scaler"));
-  if (quantization_) quantization_->load_state_dict(state.sub("quantization"));
+  if (!quantization_) return;
+  quantization_->load_state_dict(state.sub("quantization"));
+  for (const auto& [name, param] : model_.named_parameters()) optimizer_->keep_master(param);
 }
 
 StateDict RecipeRun::master_state_dict() { return amp::master_state_dict(model_, *optimizer_); }

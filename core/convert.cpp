@@ -151,7 +151,8 @@ template <class To, class From> void count_wide(const From* in, std::int64_t n, 
       counts.nan += std::isnan(value);
       counts.inf += std::isinf(value);
       if (!std::isfinite(value)) continue;
-      if constexpr (std::same_as<To, double>) counts.subnormal += std::fpclassify(static_cast<double>(value)) == FP_SUBNORMAL;
+      if constexpr (std::same_as<To, double>)
+        counts.subnormal += std::fpclassify(static_cast<double>(value)) == FP_SUBNORMAL;
       if constexpr (std::integral<To>) {
         const From truncated = std::trunc(value);
         counts.underflow += truncated == 0 && value != 0;

@@ -28,7 +28,7 @@ constexpr Rate kRates[] = {{"lr", &ParamGroup::lr, kInf},
                            {"eps", &ParamGroup::eps, kInf}};
 
 // Keeps the streams of stochastic rounding apart from those of a Generator with the same seed.
-constexpr std::uint64_t kRoundingKey = 0x6772616475616c21;
+constexpr std::uint64_t kRoundingKey = 0x6772616475616c21, kMomentKey = 0x6772616475616c22;
 
 Tensor fp32_copy(const Tensor& param) {
   const CategoryScope category(Category::masters);
@@ -78,6 +78,12 @@ Optimizer::Optimizer(Rule rule, std::vector<ParamGroup> groups, const ParamGroup
     fail(fmt::format("optimizer: pure_arithmetic needs LowPrecisionUpdate::none, not {}", name(options.update)));
   if (options.state_dtype && (!is_floating(*options.state_dtype) || is_f8(*options.state_dtype)))
     fail(fmt::format("optimizer: state_dtype may be f64, f32, f16 or bf16, not {}", name(*options.state_dtype)));
+  for (const auto& q : options.moments) {
+    if (!q) continue;
+    in_context("optimizer, moments", [&] { check(*q); });
+    if (q->scaling.kind == ScalingKind::delayed || q->hadamard || options.pure_arithmetic)
+      fail("optimizer: moments are kept as codes without delayed scaling, Hadamard transform and pure_arithmetic");
+  }
   for (ParamGroup& group : groups) add_param_group(std::move(group));
 }
 
@@ -145,8 +151,32 @@ void Optimizer::prepare_state(ParamState& s) {
     s.compensation = zeros(p.sizes(), {.dtype = p.dtype(), .device = p.device()});
   DType dtype = options_.state_dtype.value_or(options_.pure_arithmetic ? p.dtype() : DType::f32);
   if (p.dtype() == DType::f64) dtype = DType::f64;
-  for (std::size_t k = 0; k < moments(s).size(); ++k)
-    if (!s.moments[k].defined()) s.moments[k] = zeros(p.sizes(), {.dtype = dtype, .device = p.device()});
+  for (std::size_t k = 0; k < moments(s).size(); ++k) {
+    const bool coded = moment_quantizer(s, k) != nullptr;
+    const CategoryScope here(coded ? Category::workspace : Category::optimizer);
+    if (s.codes[k]) {
+      s.moments[k] = s.codes[k]->dequantize();
+      s.codes[k].reset();
+    } else if (!s.moments[k].defined()) {
+      s.moments[k] = zeros(p.sizes(), {.dtype = coded ? DType::f32 : dtype, .device = p.device()});
+    }
+  }
+}
+
+const Quantizer* Optimizer::moment_quantizer(const ParamState& s, std::size_t k) const {
+  const auto& q = options_.moments[k];
+  return q && s.param.ndim() >= 2 && s.param.dtype() != DType::f64 ? &*q : nullptr;
+}
+
+void Optimizer::encode_moments(ParamState& s) const {
+  for (std::size_t k = 0; k < moments(s).size(); ++k) {
+    const Quantizer* q = moment_quantizer(s, k);
+    if (!q) continue;
+    const CategoryScope category(Category::optimizer);
+    const RandomKey key{options_.seed ^ kMomentKey, (static_cast<std::uint64_t>(s.steps) << 25) + 2 * s.index + k};
+    s.codes[k] = quantize(s.moments[k], *q, {.key = key});
+    s.moments[k] = Tensor();
+  }
 }
 
 void Optimizer::step_param(ParamState& s, const Tensor& gradient, double inverse_scale, SourceLocation loc) {
@@ -165,6 +195,7 @@ void Optimizer::step_param(ParamState& s, const Tensor& gradient, double inverse
   dispatch(rule_.op, TensorRefs(inputs.data(), static_cast<int>(4 + rule_.moments.size())),
            attrs(groups_[s.group], s.steps, how), loc);
   if (!written.is_same(s.param)) s.param.copy_(written, loc);
+  encode_moments(s);
   ++s.steps;
   s.wide = ParamState::Wide::stale;
   s.written = Stamp(s.param);
@@ -200,8 +231,41 @@ StateDict Optimizer::state_dict() {
     out.set(prefix + "steps", s.steps);
     for (const auto& [key, t] : saved_tensors(s))
       if (t->defined() && (s.is_low() || t != &s.master)) out.set(prefix + key, *t);
+    for (std::size_t k = 0; k < moments(s).size(); ++k) {
+      if (!s.codes[k]) continue;
+      const std::string moment = prefix + std::string(moments(s)[k]);
+      out.set(moment + ".quantizer", describe(*moment_quantizer(s, k)));
+      out.set(moment + ".codes", s.codes[k]->codes);
+      if (s.codes[k]->scales.defined()) out.set(moment + ".scales", s.codes[k]->scales);
+      out.set(moment + ".global_scale", s.codes[k]->global_scale);
+    }
   }
   return out;
+}
+
+// A moment that was saved as codes. What its quantizer makes of zeros is what the parts must look like.
+void Optimizer::load_codes(ParamState& s, std::size_t k, const StateDict& from) const {
+  s.codes[k].reset();
+  const std::string moment(moments(s)[k]);
+  if (!from.contains(moment + ".codes")) return;
+  const Quantizer* q = moment_quantizer(s, k);
+  const std::string who = fmt::format("load_state_dict: {} of {}", moment, s.name);
+  if (const std::string& kept = from.text(moment + ".quantizer"); !q || describe(*q) != kept)
+    fail(fmt::format("{} is kept as '{}', the optimizer's as '{}'", who, kept, q ? describe(*q) : "numbers"));
+  QuantizedTensor codes = quantize(zeros(s.param.sizes()), *q);
+  const CategoryScope category(Category::optimizer);
+  const auto take = [&](const char* part, Tensor& to) {
+    if (!to.defined()) return;
+    const Tensor value = from.tensor(moment + part);
+    if (value.sizes() != to.sizes() || value.dtype() != to.dtype())
+      fail(fmt::format("{}: {} is {} {}, it should be {} {}", who, part, name(value.dtype()), to_string(value.sizes()),
+                       name(to.dtype()), to_string(to.sizes())));
+    to = value.clone();
+  };
+  take(".codes", codes.codes);
+  take(".scales", codes.scales);
+  codes.global_scale = static_cast<float>(from.real(moment + ".global_scale"));
+  s.codes[k] = std::move(codes);
 }
 
 void Optimizer::load_param(ParamState& s, const StateDict& from) const {
@@ -218,6 +282,7 @@ void Optimizer::load_param(ParamState& s, const StateDict& from) const {
     const CategoryScope scope(is_master ? Category::masters : Category::optimizer);
     *t = value.clone();
   }
+  for (std::size_t k = 0; k < moments(s).size(); ++k) load_codes(s, k, from);
   s.wide = ParamState::Wide::stale;
   s.written = {};  // the next step compares the master with whatever the parameter is by then
 }
@@ -294,16 +359,24 @@ void Optimizer::settle_masters() {
     if (!flat_masters_[g].defined()) flatten_masters(g);
 }
 
-Tensor Optimizer::master(const Tensor& param) {
-  const NoGrad no_grad;
-  for (ParamState& s : states_) {
-    if (!s.param.is_same(param)) continue;
-    if (!keeps_masters() || !s.is_low()) return s.param;
-    ensure_master(s);
-    return s.master;
-  }
+Optimizer::ParamState& Optimizer::state_of(const Tensor& param) {
+  for (ParamState& s : states_)
+    if (s.param.is_same(param)) return s;
   fail(fmt::format("optimizer: the tensor {} is none of its parameters",
                    param.defined() ? to_string(param.sizes()) : "(undefined)"));
+}
+
+Tensor Optimizer::master(const Tensor& param) {
+  const NoGrad no_grad;
+  ParamState& s = state_of(param);
+  if (!keeps_masters() || !s.is_low()) return s.param;
+  ensure_master(s);
+  return s.master;
+}
+
+void Optimizer::keep_master(const Tensor& param) {
+  ParamState& s = state_of(param);
+  s.written = Stamp(s.param);
 }
 
 bool Optimizer::needs_wide(const ParamState& s, const Tensor& gradient) const {

@@ -13,6 +13,7 @@
 
 #include "../core/attrs.h"
 #include "../core/op.h"
+#include "../core/quantizer.h"
 #include "../core/state_dict.h"
 #include "../core/tensor.h"
 
@@ -32,6 +33,10 @@ struct UpdateOptions {
   bool flat_masters = false;  // the masters of a group lie in one buffer; the same bits
   // Of momentum and moments: f32 if unset. f64 parameters have f64 always.
   std::optional<DType> state_dtype = {};
+  // Of the first and the second moment (SGD's momentum is the first): where set, those of parameters with at least two
+  // dims are kept as codes and scales, and are f32 only while their own parameter is updated. Not for f64 parameters,
+  // nor with delayed scaling, a Hadamard transform or pure_arithmetic.
+  std::optional<Quantizer> moments[2] = {};
   // Every operation of the update rounds to the parameter's dtype, as ops composed in that dtype would, and the state
   // has that dtype if state_dtype is unset: shows what goes wrong. With LowPrecisionUpdate::none only.
   bool pure_arithmetic = false;
@@ -74,7 +79,8 @@ class Optimizer {
   // that a model may be cast to half afterwards and the masters keep what the cast loses; the copies of parameters
   // that are still f32 at the first step are dropped. Where a parameter was changed by anyone else, its new values go
   // into the master, element by element: an element that still is its master's rounding keeps the master's bits.
-  Tensor master(const Tensor& param);  // the parameter itself where it has none
+  Tensor master(const Tensor& param);     // the parameter itself where it has none
+  void keep_master(const Tensor& param);  // the caller has rounded the parameter further: its master stands
 
   // Rates, step counts, masters, compensations and moments; handles of the live tensors, clone() what must outlive
   // the next step. load checks everything before it changes anything.
@@ -130,6 +136,7 @@ class Optimizer {
     Tensor master = {};        // f32; undefined where there is none
     Tensor compensation = {};  // LowPrecisionUpdate::kahan
     Tensor moments[2] = {};
+    std::optional<QuantizedTensor> codes[2] = {};  // in the place of a moment
     Stamp written = {};  // the parameter after our last write: any other was written by somebody else
     // f32: what unscale_ or clipping made of the gradient of a f16 or bf16 parameter, and of which gradient.
     Tensor wide_gradient = {};
@@ -147,10 +154,14 @@ class Optimizer {
   // Of all groups that are not frozen; masters are in order then.
   std::vector<std::pair<ParamState*, Tensor>> live_gradients();
   void check_param(const Tensor& param, const std::vector<ParamState>& others) const;
+  const Quantizer* moment_quantizer(const ParamState& s, std::size_t k) const;  // null: kept as it is
+  ParamState& state_of(const Tensor& param);
   void prepare_state(ParamState& s);
+  void encode_moments(ParamState& s) const;
   void step_param(ParamState& s, const Tensor& gradient, double inverse_scale, SourceLocation loc);
   std::vector<std::pair<std::string, Tensor*>> saved_tensors(ParamState& s) const;
   void load_param(ParamState& s, const StateDict& from) const;
+  void load_codes(ParamState& s, std::size_t k, const StateDict& from) const;
 
   bool keeps_masters() const { return options_.update == LowPrecisionUpdate::masters; }
   void ensure_master(ParamState& s);

@@ -1,0 +1,149 @@
+// Moments that are kept as codes and scales.
+#include <doctest/doctest.h>
+
+#include "gradual/core/memory.h"
+#include "helpers.h"
+
+using namespace gradual;
+using namespace gradual::optim;
+using namespace gradual::test;
+
+namespace {
+
+const Quantizer kE4m3{.format = format("e4m3fn"), .scaling = {.kind = ScalingKind::tensor, .power_of_two = true}};
+const Quantizer kFp16{.format = format("fp16"), .scaling = {.kind = ScalingKind::tensor, .power_of_two = true}};
+const Quantizer kBlocks{.format = format("e2m1"),
+                        .rounding = {.mode = RoundingMode::stochastic},
+                        .scaling = {.kind = ScalingKind::block, .block = 16}};
+const Quantizer kTwoLevels{.format = format("e3m2"), .scaling = {.kind = ScalingKind::nvfp4, .block = 16}};
+
+UpdateOptions coded(const Quantizer& first, const Quantizer& second) {
+  UpdateOptions o;
+  o.moments[0] = first, o.moments[1] = second;
+  return o;
+}
+
+Tensor matrix(std::int64_t rows, std::int64_t cols, std::uint64_t seed) {
+  Tensor t = from_data(numbers(static_cast<std::size_t>(rows * cols), seed), {rows, cols}, {.dtype = DType::f32});
+  return t.set_requires_grad();
+}
+
+StateDict copied(const StateDict& state) {
+  StateDict out;
+  for (const auto& [name, value] : state) {
+    const Tensor* t = std::get_if<Tensor>(&value);
+    out.set(name, t ? StateValue(t->clone()) : value);
+  }
+  return out;
+}
+
+}  // namespace
+
+TEST_CASE("a step decodes the moments, updates and encodes them again") {
+  const Tensor p = matrix(20, 35, 1), q = matrix(20, 35, 1), bias = leaf(numbers(35, 2)), other = leaf(numbers(35, 2));
+  Adam codes({p, bias}, {.lr = 0.01, .precision = coded(kE4m3, kFp16)});
+  Adam plain({q, other}, {.lr = 0.01});
+  for (std::uint64_t step = 0; step < 6; ++step) {
+    for (const Tensor& t : {p, q}) set_gradient(t, numbers(700, 10 + step));
+    for (const Tensor& t : {bias, other}) set_gradient(t, numbers(35, 30 + step));
+    codes.step();
+    plain.step();
+    CHECK(same_bits(p, q));
+    CHECK(same_bits(bias, other));
+    const StateDict live = plain.state_dict();  // handles: what is written here the next step reads
+    for (const auto& [key, quantizer] : {std::pair("params.0.exp_avg", kE4m3), {"params.0.exp_avg_sq", kFp16}}) {
+      const Tensor moment = live.tensor(key);
+      const Tensor rounded = fake_quantize(moment, quantizer);
+      CHECK_FALSE(same_bits(moment, rounded));
+      moment.copy_(rounded);
+    }
+  }
+  const StateDict state = codes.state_dict();
+  CHECK(state.tensor("params.0.exp_avg.codes").sizes() == Shape{700});
+  CHECK(state.tensor("params.0.exp_avg_sq.codes").sizes() == Shape{1400});
+  CHECK_FALSE(state.contains("params.0.exp_avg"));
+  CHECK(state.contains("params.1.exp_avg"));  // one dim: as it is
+}
+
+TEST_CASE("codes are what the optimizer holds, one parameter's moments at a time are more") {
+  const auto bytes = [](Category c, bool peak) {
+    const MemoryStats::Entry e = memory_stats()[c];
+    return peak ? e.peak : e.current;
+  };
+  constexpr std::int64_t kNumel = 256 * 256;
+  const std::vector<Tensor> params = {matrix(256, 256, 1), matrix(256, 256, 2), matrix(256, 256, 3)};
+  for (const Tensor& p : params) set_gradient(p, numbers(kNumel, 4));
+  const std::int64_t before = bytes(Category::optimizer, false), workspace = bytes(Category::workspace, false);
+  Adam adam(params, {.precision = coded(kE4m3, kFp16)});
+  reset_peak_memory();
+  adam.step();
+  adam.step();
+  const std::int64_t kept = bytes(Category::optimizer, false) - before;
+  CHECK(kept >= 3 * 3 * kNumel);          // a byte and two
+  CHECK(kept <= 3 * (3 * kNumel + 256));  // and a scale each, however it is padded
+  CHECK(bytes(Category::optimizer, true) - before == kept);
+  // In f32 two moments of one parameter, and the copies that decoding makes of one more.
+  CHECK(bytes(Category::workspace, true) - workspace <= 4 * 4 * kNumel);
+  CHECK(bytes(Category::workspace, false) == workspace);
+}
+
+TEST_CASE("an optimizer with coded moments resumes to the bit, from its own state and from that of numbers") {
+  for (const auto& [first, second] : {std::pair(kE4m3, kFp16), {kBlocks, kBlocks}, {kTwoLevels, kTwoLevels}}) {
+    CAPTURE(describe(first));
+    const auto steps = [](Optimizer& optimizer, const Tensor& p, std::uint64_t from, std::uint64_t to) {
+      for (; from < to; ++from) {
+        set_gradient(p, numbers(700, 10 + from));
+        optimizer.step();
+      }
+    };
+    const Tensor p = matrix(20, 35, 1);
+    AdamW straight({p}, {.precision = coded(first, second)});
+    steps(straight, p, 0, 4);
+    const StateDict saved = copied(straight.state_dict());
+    const Tensor q = p.detach().clone().set_requires_grad();
+    steps(straight, p, 4, 8);
+    AdamW resumed({q}, {.precision = coded(first, second)});
+    resumed.load_state_dict(saved);
+    CHECK_FALSE(same_bits(p, q));
+    steps(resumed, q, 4, 8);
+    CHECK(same_bits(p, q));
+  }
+  const Tensor p = matrix(4, 4, 1);
+  Adam plain({p}), codes({p}, {.precision = coded(kE4m3, kFp16)});
+  set_gradient(p, numbers(16, 2));
+  plain.step();
+  codes.load_state_dict(plain.state_dict());
+  codes.step();
+  CHECK(codes.state_dict().contains("params.0.exp_avg.codes"));
+  CHECK_FALSE(codes.state_dict().contains("params.0.exp_avg"));
+}
+
+TEST_CASE("codes that do not fit and moments that cannot be coded are named") {
+  const Tensor p = matrix(4, 4, 1), q = matrix(4, 5, 1);
+  Adam codes({p}, {.precision = coded(kE4m3, kFp16)}), plain({p});
+  Adam halves({p}, {.precision = coded(kFp16, kFp16)}), wide({q}, {.precision = coded(kE4m3, kFp16)});
+  set_gradient(p, numbers(16, 2));
+  set_gradient(q, numbers(20, 2));
+  codes.step();
+  wide.step();
+  CHECK(
+      error_of([&] { plain.load_state_dict(codes.state_dict()); }) ==
+      "load_state_dict: exp_avg of parameter 0 is kept as 'e4m3fn, one scale a tensor', the optimizer's as 'numbers'");
+  CHECK(
+      error_of([&] { halves.load_state_dict(codes.state_dict()); }) ==
+      "load_state_dict: exp_avg of parameter 0 is kept as 'e4m3fn, one scale a tensor', the optimizer's as 'fp16, one "
+      "scale a tensor'");
+  CHECK(error_of([&] { codes.load_state_dict(wide.state_dict()); }) ==
+        "load_state_dict: exp_avg of parameter 0: .codes is u8 [20], it should be u8 [16]");
+  Quantizer bad = kE4m3;
+  bad.scaling = {.kind = ScalingKind::delayed};
+  const auto refused = [&](const UpdateOptions& o) { return error_of([&] { Adam({p}, {.precision = o}); }); };
+  const std::string how =
+      "optimizer: moments are kept as codes without delayed scaling, Hadamard transform and pure_arithmetic";
+  CHECK(refused(coded(bad, kFp16)) == how);
+  UpdateOptions pure = coded(kE4m3, kFp16);
+  pure.pure_arithmetic = true;
+  CHECK(refused(pure) == how);
+  bad.scaling = {.block = 0};
+  CHECK(refused(coded(kE4m3, bad)) == "optimizer, moments: quantizer to e4m3fn: a block has at least 1 element, not 0");
+}
