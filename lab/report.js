@@ -219,6 +219,28 @@ function memory() {
   document.getElementById("memory-legend").replaceChildren(...used.map(k => el("span", {}, el("i", { style: `background:var(--c${categories.indexOf(k)})` }), k)));
 }
 
+// What each format would lose of one run's numbers (core/what_if.h).
+function whatIf() {
+  const run = data.runs.find(r => r.what_if);
+  if (!run) { document.getElementById("what-if-section").remove(); return; }
+  document.getElementById("what-if-note").textContent =
+    `The numbers of ${run.recipe}, seed ${run.seed}, at step ${run.what_if.step}, rounded to each format: as they are, times the power of two that keeps most of them, and times max / amax, which puts the largest on the format's largest value. ` +
+    "To zero, subnormal and too large are shares of the elements that are not zero; too large ones become the largest value. " +
+    "SQNR is the signal over the quantisation noise in dB, 10 log10(Σx² / Σ(x − q(x))²): one more bit of mantissa is worth 6. One scale serves all tensors of a role here.";
+  const percent = x => x === 0 ? "0" : +(100 * x).toPrecision(2) + " %", db = x => x === null ? "exact" : x.toFixed(1);
+  const groups = [["", 1], ["as it is", 4], ["best power of two", 4], ["max / amax", 2]];
+  const head = ["format", "to zero", "subnormal", "too large", "SQNR", "scale", "to zero", "too large", "SQNR", "scale", "SQNR"];
+  for (const role of run.what_if.roles.filter(r => r.elements)) {
+    const rows = role.formats.map(f => [f.format, percent(f.unscaled.underflow), percent(f.unscaled.subnormal), percent(f.unscaled.overflow), db(f.unscaled.sqnr_db),
+      f.best.scale, percent(f.best.underflow), percent(f.best.overflow), db(f.best.sqnr_db), f.amax.scale, db(f.amax.sqnr_db)]);
+    const about = `${role.elements} elements, ${percent(role.zeros / role.elements)} of them zero${role.not_finite ? `, ${role.not_finite} not finite` : ""}; the others from ${role.amin.toPrecision(3)} to ${role.amax.toPrecision(3)}. ` +
+      (role.role === "weights" ? "" : `As gradients in f16 they would take the loss scale ${role.loss_scale}: the largest power of two at which none is too large, less ${role.headroom} for headroom.`);
+    document.getElementById("what-if").append(el("h3", {}, role.role), el("p", { class: "note" }, about),
+      el("div", { class: "scroll" }, el("table", {}, el("tr", {}, ...groups.map(([t, n]) => el("th", { colspan: n, class: "group" }, t))),
+        el("tr", {}, ...head.map(h => el("th", {}, h))), ...rows.map(r => el("tr", {}, ...r.map(c => el("td", {}, c)))))));
+  }
+}
+
 function draw() { loss(); accuracy(); scale(); histograms(); memory(); }
 
 function start() {
@@ -238,6 +260,7 @@ function start() {
     return b;
   }));
   summary();
+  whatIf();
   draw();
 }
 let timer;

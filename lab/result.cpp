@@ -82,6 +82,7 @@ Json result_json(const Result& r, bool with_curves) {
     j["settings"] = r.settings;
     j["curve"] = curve_json(r.curve);
     j["histogram"] = r.histogram.counts.empty() ? Json(nullptr) : histogram_json(r.histogram);
+    j["what_if"] = r.what_if.empty() ? Json(nullptr) : Json::parse(r.what_if);
   }
   return j;
 }
@@ -122,6 +123,7 @@ Result result_from(const Json& j) {
     r.histogram.min_normal_exponent = h.at("format").at("min_normal_exponent");
     r.histogram.max_exponent = h.at("format").at("max_exponent");
   }
+  if (j.contains("what_if") && !j["what_if"].is_null()) r.what_if = j["what_if"].dump();
   return r;
 }
 

@@ -47,6 +47,7 @@ struct Result {
   std::string status = {};    // "ok", "diverged", "interrupted" or "failed: why"
   Curve curve = {};
   ExponentHistogram histogram = {};
+  std::string what_if = {};  // JSON for the report (what_if_section.h), of one run of a comparison; empty: none
 };
 
 // {"runs": [..], "machine": {..}, "version": ".."}; with_curves adds each run's curve and histogram.

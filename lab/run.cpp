@@ -13,6 +13,7 @@
 #include "../core/tracer.h"
 #include "../optim/adam.h"
 #include "../optim/sgd.h"
+#include "what_if_section.h"
 
 namespace gradual::lab {
 namespace {
@@ -128,10 +129,14 @@ void Run::train_step(const data::Batch& batch) {
     const ObserverScope scope(tracer);
     outcome = step();
   } else if (sampled) {
+    const std::int64_t all = loader_->size() * options_.epochs;
+    std::optional<GradientSample> sample;
+    if (wants_what_if_ && steps_ + options_.sample_every >= all) sample.emplace();
     {
       const auto watch = stats_.watch(steps_);
       outcome = step();
     }
+    if (sample) result_.what_if = sample->what_if_json(*model_, scale, steps_);
     tally_ += stats_.last();
     underflow = stats_.last().underflow_percent();
   } else {

@@ -26,6 +26,8 @@ class Run {
   // every epoch and on a stop. `progress` is told after every step.
   bool train(const std::string& checkpoint, Progress progress);
   Result result();
+  // The last sampled step is looked at for the report's section on formats.
+  void want_what_if() { wants_what_if_ = true; }
 
   void save(const std::string& path);
   void load(const std::string& path);
@@ -54,6 +56,7 @@ class Run {
   double epoch_loss_ = 0;        // sum over this epoch's steps
   std::int64_t epoch_steps_ = 0, steps_ = 0;
   int bad_losses_ = 0;  // non-finite ones in a row
+  bool wants_what_if_ = false;
 };
 
 }  // namespace gradual::lab

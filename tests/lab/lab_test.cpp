@@ -91,6 +91,34 @@ TEST_CASE("compare trains under each recipe and seed, and writes its files") {
   CHECK(html.find("http://") == html.find("http://www.w3.org/2000/svg"));  // opens offline
 }
 
+TEST_CASE("one run of a comparison tells what each format would lose of its numbers") {
+  const Folder folder("what-if");
+  const lab::Options o{.model_name = "mlp", .epochs = 3, .batch = 32, .seeds = 2};
+  const auto results = lab::compare(mlp, small_digits(), recipes({"amp-fp16", "fp32"}), folder.path.string(), o);
+  for (std::size_t i = 0; i < results.size(); ++i) CHECK(results[i].what_if.empty() == (i != 2));  // fp32, seed 0
+  const auto told = nlohmann::json::parse(results[2].what_if);
+  CHECK(told["step"] == 8);  // every eighth of 15 is sampled
+  REQUIRE(told["roles"].size() == 3);
+  // 64-128-128-10: weights and biases; the loss, three linears and two ReLUs hand on errors
+  const std::int64_t parameters = 64 * 128 + 128 * 128 + 1280 + 266;
+  CHECK(told["roles"][0]["elements"] == parameters);
+  CHECK(told["roles"][2]["elements"] == parameters);
+  CHECK(told["roles"][1]["elements"] == 32 * (10 + 4 * 128));
+  for (const auto& role : told["roles"]) {
+    CHECK(role["formats"].size() == named_formats().size() - 1);
+    CHECK(role["formats"][0]["unscaled"]["sqnr_db"].is_null());  // f32 is exact
+    CHECK(role["formats"][2]["unscaled"]["sqnr_db"] > 40);       // bf16 keeps 8 bits
+  }
+  CHECK(folder.read("report.html").find("\"what_if\":{\"step\":8") != std::string::npos);
+  // it is looked at without being in the way (the loader's batches ahead, in workspace, depend on time)
+  for (const Category c : {Category::gradients, Category::activations, Category::optimizer})
+    CHECK(results[2].peak_bytes[static_cast<std::size_t>(c)] == results[3].peak_bytes[static_cast<std::size_t>(c)]);
+  CHECK(lab::results_from_json(lab::results_json(results, true), "x")[2].what_if == results[2].what_if);
+  // without fp32 it is the first recipe's, its gradients without their loss scale
+  const auto half = lab::compare(mlp, small_digits(), recipes({"amp-fp16"}), "", {.epochs = 1, .batch = 32});
+  CHECK(nlohmann::json::parse(half[0].what_if)["roles"][1]["amax"] < 1);
+}
+
 TEST_CASE("a stopped comparison resumes to the bits of one that was never stopped") {
   const Folder whole("whole");
   const Folder parts("parts");

@@ -1,0 +1,81 @@
+#include "what_if_section.h"
+
+#include <cmath>
+#include <nlohmann/json.hpp>
+
+#include "../autograd/grad_mode.h"
+#include "../autograd/node.h"
+#include "../core/dispatch.h"
+#include "../core/ops.h"
+#include "../core/what_if.h"
+
+namespace gradual::lab {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+constexpr std::int64_t kMostElements = 1 << 18;  // of one tensor
+
+void append(const Tensor& t, std::vector<float>& to) {
+  const NoGrad off;
+  const StageScope amp(chain().amp, nullptr), quiet(chain().observe, nullptr);  // it is no part of the training
+  const std::vector<float> values = t.to_vector<float>();
+  const auto step = static_cast<std::size_t>((t.numel() + kMostElements - 1) / kMostElements);
+  for (std::size_t i = 0; i < values.size(); i += step) to.push_back(values[i]);
+}
+
+// For a parameter, or for what casts and views alone made of one.
+bool is_for_leaf(const autograd::GradientEvent& event) {
+  const Node* node = event.input < 0 ? &event.node : event.node.input(event.input).edge.node.get();
+  while (node && !node->is_leaf && (node->op == OpId::cast || info(node->op).kind == OpKind::View))
+    node = node->input(0).edge.node.get();
+  return node && node->is_leaf;
+}
+
+Json loss_json(const ScaleLoss& l) {
+  return {{"scale", scale_text(l.scale)},
+          {"underflow", l.underflow},
+          {"subnormal", l.subnormal},
+          {"overflow", l.overflow},
+          {"sqnr_db", std::isfinite(l.sqnr_db) ? Json(l.sqnr_db) : Json(nullptr)}};
+}
+
+// The values are scaled back first, in place.
+Json role_json(const char* role, std::vector<float>& values, double loss_scale) {
+  for (float& v : values) v = static_cast<float>(v / loss_scale);
+  // from_blob: memory that the run's peaks do not count
+  const WhatIf w = what_if(from_blob(values.data(), {static_cast<std::int64_t>(values.size())}, DType::f32));
+  Json formats = Json::array();
+  for (const FormatLoss& f : w.formats)
+    formats.push_back({{"format", f.name},
+                       {"unscaled", loss_json(f.unscaled)},
+                       {"best", loss_json(f.best)},
+                       {"amax", loss_json(f.amax)}});
+  return {
+      {"role", role},      {"elements", w.elements}, {"zeros", w.zeros},       {"not_finite", w.nan + w.inf},
+      {"amin", w.amin},    {"amax", w.amax},         {"headroom", w.headroom}, {"loss_scale", scale_text(w.loss_scale)},
+      {"formats", formats}};
+}
+
+}  // namespace
+
+void GradientSample::gradient(const autograd::GradientEvent& event) {
+  const Tensor& g = event.grad;
+  if (!g.defined() || !g.is_floating() || g.ndim() == 0) return;  // 0-d: the loss and its scaling
+  const bool gathered = event.input < 0;
+  // a leaf's gradient is taken once it is gathered, not as its parts arrive
+  if (!gathered && (is_for_leaf(event) || !seen_.insert(g.unsafe_impl()->storage->id).second)) return;
+  append(g, gathered ? weight_gradients_ : errors_);
+}
+
+std::string GradientSample::what_if_json(nn::Module& model, double loss_scale, std::int64_t step) {
+  std::vector<float> weights;
+  for (const Tensor& p : model.parameters()) append(p, weights);
+  Json roles = Json::array();
+  roles.push_back(role_json("weights", weights, 1));
+  roles.push_back(role_json("errors", errors_, loss_scale));
+  roles.push_back(role_json("weight gradients", weight_gradients_, loss_scale));
+  return Json{{"step", step}, {"roles", roles}}.dump();
+}
+
+}  // namespace gradual::lab

@@ -1,0 +1,25 @@
+// The report's section on what each format would lose of a run's numbers. Internal to compare().
+#pragma once
+
+#include <string>
+#include <unordered_set>
+#include <vector>
+
+#include "../autograd/autograd.h"
+#include "../nn/module.h"
+
+namespace gradual::lab {
+
+// Keeps the gradients of this thread's backward passes while it lives: of large ones an even sample.
+class GradientSample final : public autograd::GradientObserver {
+ public:
+  void gradient(const autograd::GradientEvent& event) override;
+  // A JSON object for the report: what_if of the model's weights, and of errors and weight gradients over loss_scale.
+  std::string what_if_json(nn::Module& model, double loss_scale, std::int64_t step);
+
+ private:
+  std::vector<float> errors_, weight_gradients_;
+  std::unordered_set<std::uint64_t> seen_;  // storages: the same numbers are handed on as views
+};
+
+}  // namespace gradual::lab
