@@ -16,121 +16,135 @@
 namespace gradual {
 namespace {
 
-using detail::CodeSpec;
 using detail::LoopCounts;
 using detail::RoundingSpec;
 using detail::SourceBits;
 
-constexpr std::int64_t kBlock = 1024;
+constexpr std::int64_t kBlock = detail::kRoundingBlock;
 
 template <class U> U bits_of(double value) {
   return std::bit_cast<U>(static_cast<typename SourceBits<U>::Value>(value));
 }
 
-template <class U> RoundingSpec<U> spec_of(const Rounder& r) {
+template <class U> RoundingSpec<U> spec_of(const Rounder& r, bool codes) {
   using Bits = SourceBits<U>;
   const Format& f = r.format;
+  const bool saturates = r.overflow == Overflow::saturate;
+  const bool has_nan = f.nan != NanEncoding::none;
   RoundingSpec<U> s{};
   s.shift = Bits::kMantissa - f.mantissa_bits;
-  s.min_exponent = static_cast<int>(bits_of<U>(f.min_normal()) >> Bits::kMantissa);
+  s.lowest = bits_of<U>(f.min_normal());
+  s.highest = std::max(s.lowest, bits_of<U>(f.max()) & Bits::kInf);
+  s.min_exponent = static_cast<int>(s.lowest >> Bits::kMantissa);
   s.random_bits = r.rounding.random_bits;
-  s.min_normal = bits_of<U>(f.min_normal());
-  s.max = bits_of<U>(f.max());
   s.quantum = bits_of<U>(std::ldexp(1.0, 1 - f.bias - f.mantissa_bits));
-  s.flush_below = f.subnormals ? 0 : s.min_normal;
-  const bool has_nan = f.nan != NanEncoding::none;
-  const U nan = Bits::kInf | Bits::kQuiet;
-  const U beyond = f.has_inf ? Bits::kInf : has_nan ? nan : s.max;
-  s.overflow = r.overflow == Overflow::ieee ? beyond : s.max;
-  s.inf = r.overflow == Overflow::saturate ? s.max : beyond;
-  s.zero_sign = f.has_negative_zero ? Bits::kSign : 0;
-  s.nan_keeps = has_nan ? ~U{0} : 0;
-  if (has_nan) s.nan = Bits::kQuiet;
-  else s.nan = r.overflow == Overflow::saturate ? s.max : s.zero_sign;
-  return s;
-}
-
-CodeSpec code_spec(const Rounder& r) {
-  const Format& f = r.format;
-  CodeSpec s{};
-  s.shift = 23 - f.mantissa_bits;
-  s.sign_shift = 32 - f.bits();
-  s.min_normal = bits_of<std::uint32_t>(f.min_normal());
-  s.aligner = bits_of<std::uint32_t>(std::ldexp(1.0, 24 - f.bias - f.mantissa_bits));
-  s.bias = static_cast<std::uint32_t>(127 - f.bias) << f.mantissa_bits;
-  s.inf = f.inf_code().value_or(0);
-  s.nan = f.nan_code().value_or(0);
-  if (f.nan == NanEncoding::ieee) {
-    s.payload = (1u << f.mantissa_bits) - 1;
-    if (r.overflow == Overflow::saturate) s.nan |= s.payload;  // CUDA's NaN: all ones
+  U sign = Bits::kSign, inf = Bits::kInf;
+  if (codes) {
+    sign = f.sign_bit(), inf = f.inf_code().value_or(0);
+    s.sign_shift = 8 * static_cast<int>(sizeof(U)) - f.bits();
+    s.min_normal = U{1} << f.mantissa_bits;
+    s.max = f.max_code();
+    s.nan = f.nan_code().value_or(0);
+    s.nan_shift = s.shift;
+    s.nan_keeps = f.nan == NanEncoding::ieee ? s.min_normal - 1 : 0;
+    if (saturates) s.nan |= s.nan_keeps;  // CUDA's NaN: all ones
+    s.nan_sign = f.nan == NanEncoding::negative_zero ? 0 : sign;
+  } else {
+    s.min_normal = s.lowest;
+    s.max = bits_of<U>(f.max());
+    s.nan = Bits::kInf | Bits::kQuiet;
+    s.nan_keeps = ~U{0};
+    s.nan_sign = sign;
   }
-  s.nan_sign = f.nan == NanEncoding::negative_zero ? 0 : f.sign_bit();
+  s.flush_below = f.subnormals ? 0 : s.min_normal;
+  s.zero_sign = f.has_negative_zero ? sign : 0;
+  s.ordinary = f.subnormals && f.has_negative_zero ? bits_of<U>(f.max()) : 0;
+  const U beyond = f.has_inf ? inf : has_nan ? s.nan : s.max;
+  s.overflow = r.overflow == Overflow::ieee ? beyond : s.max;
+  s.inf = saturates ? s.max : beyond;
+  if (!has_nan) s.nan_keeps = s.nan_sign = 0, s.nan = saturates ? s.max : s.zero_sign;
   return s;
 }
 
 void add_counts(const LoopCounts& c, std::int64_t n, CastCounts& total) {
-  total += {static_cast<std::uint64_t>(n), c.zeros, c.underflow, c.subnormal, c.overflow, c.nan, c.inf};
+  total += {static_cast<std::uint64_t>(n), c.zeros, c.to_zero - c.zeros, c.below_normal - c.to_zero,
+            c.beyond - c.not_finite,       c.nan,   c.not_finite - c.nan};
 }
 
-// One block of f32 by the vector loop.
+// One block of f32 by the vector loops, to values or (where codes are asked for) to codes of so many bytes.
 void round_block(const Rounder& r, const RoundingSpec<std::uint32_t>& spec, const float* in,
-                 const std::uint32_t* random, float* out, std::int64_t n, CastCounts* counts) {
+                 const std::uint32_t* random, float* values, void* codes, std::int64_t n, CastCounts* counts) {
+  auto loop = static_cast<int>(r.rounding.mode);
+  if (r.rounding.mode == RoundingMode::nearest_even) {
+    const std::uint32_t aligner = spec.highest + (static_cast<std::uint32_t>(spec.shift) << 23);
+    if (spec.min_exponent == 1) loop = detail::kShifted;
+    else if (spec.shift > 0 && aligner < SourceBits<std::uint32_t>::kInf) loop = detail::kAligned;
+  }
   LoopCounts c;
-  detail::rounding_kernels(conversion_path())
-      .values[static_cast<int>(r.rounding.mode)](spec, in, random, out, n, counts ? &c : nullptr);
+  const auto& kernels = detail::rounding_kernels(conversion_path());
+  if (codes) kernels.codes[loop](spec, in, random, codes, code_bytes(r.format), n, counts ? &c : nullptr);
+  else kernels.values[loop](spec, in, random, values, n, counts ? &c : nullptr);
   if (counts) add_counts(c, n, *counts);
 }
 
 template <RoundingMode mode>
-void round_doubles(const RoundingSpec<std::uint64_t>& spec, const double* in, const std::uint32_t* random, double* out,
-                   std::int64_t n, LoopCounts& c) {
-  for (std::int64_t i = 0; i < n; ++i)
-    out[i] = std::bit_cast<double>(
-        detail::round_bits<mode, true>(std::bit_cast<std::uint64_t>(in[i]), random ? random[i] : 0, spec, c));
+void round_doubles(const RoundingSpec<std::uint64_t>& spec, const double* in, const std::uint32_t* random,
+                   double* values, void* codes, int bytes, std::int64_t n, LoopCounts& c) {
+  constexpr int kLoop = static_cast<int>(mode);
+  for (std::int64_t i = 0; i < n; ++i) {
+    const auto bits = std::bit_cast<std::uint64_t>(in[i]);
+    const std::uint32_t word = random ? random[i] : 0;
+    if (codes) {
+      const std::uint64_t code = detail::round_bits<kLoop, true, true, false>(bits, word, spec, c);
+      std::memcpy(static_cast<char*>(codes) + i * bytes, &code, static_cast<std::size_t>(bytes));  // little-endian
+    } else {
+      values[i] = std::bit_cast<double>(detail::round_bits<kLoop, false, true, false>(bits, word, spec, c));
+    }
+  }
 }
 
 void round_block(const Rounder& r, const RoundingSpec<std::uint64_t>& spec, const double* in,
-                 const std::uint32_t* random, double* out, std::int64_t n, CastCounts* counts) {
+                 const std::uint32_t* random, double* values, void* codes, std::int64_t n, CastCounts* counts) {
   using enum RoundingMode;
   static constexpr decltype(&round_doubles<nearest_even>) kLoops[] = {
       round_doubles<nearest_even>, round_doubles<nearest_away>, round_doubles<toward_zero>, round_doubles<up>,
       round_doubles<down>,         round_doubles<to_odd>,       round_doubles<stochastic>};
   LoopCounts c;
-  kLoops[static_cast<int>(r.rounding.mode)](spec, in, random, out, n, c);
+  kLoops[static_cast<int>(r.rounding.mode)](spec, in, random, values, codes, code_bytes(r.format), n, c);
   if (counts) add_counts(c, n, *counts);
 }
 
 // Powers of two without sign and zero (e8m0fnu): the significand is rounded as that of a number in [1, 2).
 template <class T>
-void round_powers(const Rounder& r, const T* in, const std::uint32_t* random, T* out, std::int64_t n,
+void round_powers(const Rounder& r, const T* in, const std::uint32_t* random, T* values, void* codes, std::int64_t n,
                   CastCounts* counts) {
   using U = std::conditional_t<sizeof(T) == 8, std::uint64_t, std::uint32_t>;
   Rounder unit = r;
   unit.format = {.exponent_bits = 8, .bias = 127, .nan = NanEncoding::all_ones};
-  const RoundingSpec<U> spec = spec_of<U>(unit);
+  const RoundingSpec<U> spec = spec_of<U>(unit, false);
   constexpr T kNan = std::numeric_limits<T>::quiet_NaN();
-  const bool saturates = r.overflow == Overflow::saturate;
   const T low = static_cast<T>(r.format.min_normal()), high = static_cast<T>(r.format.max());
+  const bool ieee = r.overflow == Overflow::ieee;
   CastCounts c{.elements = static_cast<std::uint64_t>(n)};
   for (std::int64_t i = 0; i < n; ++i) {
     const T x = in[i];
+    T value = x;
     c.zeros += x == 0, c.nan += std::isnan(x), c.inf += std::isinf(x);
-    if (std::isnan(x)) {
-      out[i] = x;
-    } else if (!(x > 0)) {  // saturating goes to the smallest value
-      out[i] = r.overflow == Overflow::ieee ? kNan : low;
+    if (!(x > 0)) {  // saturating goes to the smallest value
+      value = ieee || std::isnan(x) ? kNan : low;
       c.overflow += x < 0 && !std::isinf(x);
     } else if (std::isinf(x)) {
-      out[i] = saturates ? high : kNan;
+      value = r.overflow == Overflow::saturate ? high : kNan;
     } else {
       int exponent = 0;
       const T significand = std::frexp(x, &exponent) * 2;
-      T rounded = 0;
-      round_block(unit, spec, &significand, random ? random + i : nullptr, &rounded, 1, nullptr);
-      const T value = std::ldexp(rounded, exponent - 1);
+      round_block(unit, spec, &significand, random ? random + i : nullptr, &value, nullptr, 1, nullptr);
+      value = std::ldexp(value, exponent - 1);
       c.overflow += value > high;
-      out[i] = value > high ? (r.overflow == Overflow::ieee ? kNan : high) : std::max(value, low);
+      value = value > high ? (ieee ? kNan : high) : std::max(value, low);
     }
+    if (codes) static_cast<std::uint8_t*>(codes)[i] = std::isnan(value) ? 0xff : std::ilogb(value) + r.format.bias;
+    else values[i] = value;
   }
   if (counts) *counts += c;
 }
@@ -154,7 +168,7 @@ template <class T> void drop_negatives(const Rounder& r, const T* in, T* out, st
 void add_exponents(const float* in, std::int64_t n, ExponentHistogram& exponents) { exponents.add(in, n); }
 // Floats in the same bins.
 void add_exponents(const double* in, std::int64_t n, ExponentHistogram& exponents) {
-  float narrow[kBlock];
+  float narrow[8 * kBlock];
   for (std::int64_t i = 0; i < n; ++i) {
     const std::uint64_t magnitude = std::bit_cast<std::uint64_t>(in[i]) << 1;
     const auto exponent =
@@ -169,74 +183,44 @@ void check_rounder(const Rounder& r) {
     fail(fmt::format("stochastic rounding takes 1 to 32 random bits, not {}", r.rounding.random_bits));
 }
 
-// body(first, rounded, count) for every block; `rounded` holds the block's rounded values. They stand in `out` where
-// that is given (and is not the source).
-template <class T, class F>
-void for_rounded(const Rounder& r, const T* in, T* out, std::int64_t n, std::int64_t first_element, CastStats stats,
-                 const F& body) {
+// To values, or to codes where they are asked for.
+template <class T>
+void round_all(const Rounder& r, const T* in, T* values, void* codes, std::int64_t n, std::int64_t first_element,
+               CastStats stats) {
   using U = std::conditional_t<sizeof(T) == 8, std::uint64_t, std::uint32_t>;
+  constexpr std::int64_t kExponents = 8 * kBlock;  // at a time
   check_rounder(r);
-  const RoundingSpec<U> spec = r.format.has_zero ? spec_of<U>(r) : RoundingSpec<U>{};
-  const bool random = r.rounding.mode == RoundingMode::stochastic;
+  const RoundingSpec<U> spec = r.format.has_zero ? spec_of<U>(r, codes != nullptr) : RoundingSpec<U>{};
   std::uint32_t words[kBlock];
-  T source[kBlock], buffer[kBlock];
+  T copy[kBlock];
   for (std::int64_t first = 0; first < n; first += kBlock) {
     const std::int64_t count = std::min(kBlock, n - first);
     const T* from = in + first;
-    T* rounded = out ? out + first : buffer;
-    if (random) {
-      const auto element = static_cast<std::uint64_t>(first_element + first);
-      philox_fill(r.key.seed, r.key.stream, element, words, count);
-      if (r.rounding.random_bits < 32)
-        for (std::int64_t i = 0; i < count; ++i) words[i] >>= 32 - r.rounding.random_bits;
+    if (stats.exponents && first % kExponents == 0)
+      add_exponents(from, std::min(kExponents, n - first), *stats.exponents);
+    const std::uint32_t* random = nullptr;
+    if (r.rounding.mode == RoundingMode::stochastic) {
+      philox_fill(r.key.seed, r.key.stream, static_cast<std::uint64_t>(first_element + first), words, count);
+      for (std::int64_t i = 0; i < count; ++i) words[i] >>= 32 - r.rounding.random_bits;
+      random = words;
     }
     if (!r.format.is_signed && r.format.has_zero) {
-      drop_negatives(r, from, source, count, stats.counts);
-      from = source;
+      drop_negatives(r, from, copy, count, stats.counts);
+      from = copy;
+    } else if (in == values) {
+      from = std::copy_n(from, count, copy) - count;
     }
-    if (stats.exponents) add_exponents(in + first, count, *stats.exponents);
-    if (r.format.has_zero) round_block(r, spec, from, random ? words : nullptr, rounded, count, stats.counts);
-    else round_powers(r, from, random ? words : nullptr, rounded, count, stats.counts);
-    body(first, rounded, count);
+    T* to = values ? values + first : nullptr;
+    void* codes_to = codes ? static_cast<std::uint8_t*>(codes) + first * code_bytes(r.format) : nullptr;
+    if (r.format.has_zero) round_block(r, spec, from, random, to, codes_to, count, stats.counts);
+    else round_powers(r, from, random, to, codes_to, count, stats.counts);
   }
-}
-
-template <class T>
-void round_all(const Rounder& r, const T* in, T* out, std::int64_t n, std::int64_t first_element, CastStats stats) {
-  if (in != out) return for_rounded(r, in, out, n, first_element, stats, [](std::int64_t, const T*, std::int64_t) {});
-  for_rounded<T>(
-      r, in, nullptr, n, first_element, stats,
-      [&](std::int64_t first, const T* rounded, std::int64_t count) { std::copy_n(rounded, count, out + first); });
 }
 
 // A narrow storage dtype's plain cast has instructions and loops of its own.
 bool is_plain_cast(const Rounder& r, CastStats stats) {
   return r.rounding.mode == RoundingMode::nearest_even && r.overflow == Overflow::ieee && !stats.counts &&
-         !stats.exponents && r.format.bits() <= 16 && dtype_of_format(r.format);
-}
-
-template <class T>
-void encode_all(const Rounder& r, const T* in, void* codes, std::int64_t n, std::int64_t first_element,
-                CastStats stats) {
-  if constexpr (sizeof(T) == 4)
-    if (is_plain_cast(r, stats)) return store_from_float(*dtype_of_format(r.format), in, codes, 1, n);
-  const CodeSpec spec = r.format.has_zero ? code_spec(r) : CodeSpec{};
-  const int bytes = code_bytes(r.format);
-  const auto& kernels = detail::rounding_kernels(conversion_path());
-  float narrow[kBlock];
-  for_rounded<T>(
-      r, in, nullptr, n, first_element, stats, [&](std::int64_t first, const T* rounded, std::int64_t count) {
-        auto* to = static_cast<std::uint8_t*>(codes) + first * bytes;
-        const float* values = narrow;
-        if constexpr (sizeof(T) == 4) values = rounded;
-        else std::copy_n(rounded, count, narrow);  // exact
-        if (r.format.has_zero) {
-          kernels.codes[bytes / 2](spec, values, to, count);
-        } else {
-          for (std::int64_t i = 0; i < count; ++i)
-            to[i] = std::isnan(values[i]) ? 0xff : static_cast<std::uint8_t>(std::ilogb(values[i]) + r.format.bias);
-        }
-      });
+         r.format.bits() <= 16 && dtype_of_format(r.format);
 }
 
 constexpr std::string_view kModes[] = {"nearest-even", "nearest-away", "toward-zero", "up",
@@ -310,19 +294,21 @@ ExponentHistogram& ExponentHistogram::operator+=(const ExponentHistogram& other)
 }
 
 void Rounder::round(const float* in, float* out, std::int64_t n, std::int64_t first_element, CastStats stats) const {
-  round_all(*this, in, out, n, first_element, stats);
+  round_all(*this, in, out, nullptr, n, first_element, stats);
 }
 
 void Rounder::round(const double* in, double* out, std::int64_t n, std::int64_t first_element, CastStats stats) const {
-  round_all(*this, in, out, n, first_element, stats);
+  round_all(*this, in, out, nullptr, n, first_element, stats);
 }
 
 void Rounder::encode(const float* in, void* codes, std::int64_t n, std::int64_t first_element, CastStats stats) const {
-  encode_all(*this, in, codes, n, first_element, stats);
+  if (!is_plain_cast(*this, stats)) return round_all<float>(*this, in, nullptr, codes, n, first_element, stats);
+  store_from_float(*dtype_of_format(format), in, codes, 1, n);
+  if (stats.exponents) stats.exponents->add(in, n);
 }
 
 void Rounder::encode(const double* in, void* codes, std::int64_t n, std::int64_t first_element, CastStats stats) const {
-  encode_all(*this, in, codes, n, first_element, stats);
+  round_all<double>(*this, in, nullptr, codes, n, first_element, stats);
 }
 
 void decode(const Format& f, const void* codes, float* out, std::int64_t n) {

@@ -21,32 +21,35 @@ template <class U> struct SourceBits {
   using Int = std::make_signed_t<U>;
 };
 
-// A format and a policy as the loop needs them. Magnitudes are the source's bits without the sign.
+// A format and a policy as a loop needs them. "Magnitudes" are those of what the loop writes: the bits of values, as the
+// source's type and without sign, or codes without sign.
 template <class U> struct RoundingSpec {
   int shift;          // mantissa bits that the source has more
   int min_exponent;   // biased exponent of the smallest normal value
   int random_bits;    // of stochastic rounding
+  U lowest, highest;  // exponents of the smallest and largest normal value in place, the rest of the bits zero
+  U quantum;          // bits of the smallest subnormal value
   U min_normal, max;  // magnitudes
-  U quantum;          // magnitude of the smallest subnormal value
   U flush_below;      // results below it become zero
   U overflow, inf;    // what finite values beyond max and what Inf become: magnitudes, or NaN's
-  U zero_sign;        // the sign bit, where zero may keep it
-  U nan, nan_keeps;   // NaN becomes its own bits masked by nan_keeps, with these
+  int sign_shift;     // how far the sign bit goes down
+  U zero_sign;        // the sign bit then, where zero may keep it
+  int nan_shift;      // how far a NaN's bits go down,
+  U nan_keeps, nan;   // are masked, and get these bits
+  U nan_sign;         // the sign bit where NaN keeps it
+  U ordinary;         // sources up to this magnitude need nothing but rounding; 0: all may
 };
 
-// How an exact f32 value becomes a code.
-struct CodeSpec {
-  int shift, sign_shift;
-  std::uint32_t min_normal;  // f32 bits
-  std::uint32_t aligner;     // 2^23 smallest subnormal values, as f32 bits: adding it leaves their number in the sum
-  std::uint32_t bias;        // subtracted from a normal value's shifted bits
-  std::uint32_t inf, nan;    // codes
-  std::uint32_t nan_sign;    // the sign bit of a NaN's code, 0 where it has none
-  std::uint32_t payload;     // the bits of a NaN's code that are the source's
-};
-
+// What is left to do once a loop has counted: every magnitude counts for all of them.
 struct LoopCounts {
-  std::uint32_t zeros = 0, underflow = 0, subnormal = 0, overflow = 0, nan = 0, inf = 0;
+  std::uint32_t zeros = 0, to_zero = 0, below_normal = 0, beyond = 0, not_finite = 0, nan = 0;
+};
+
+// How a loop rounds: by the modes' numbers, and two quicker ways to nearest even.
+enum RoundingLoop : int {
+  kAligned = 7,  // adding 2^shift times the value's power of two leaves its units in the sum, rounded by the processor
+  kShifted = 8,  // f32's exponents and subnormal values: every code is a multiple of 2^shift
+  kRoundingLoops
 };
 
 // a where the condition holds, else b: by bits, so that loops vectorise.
@@ -60,74 +63,91 @@ template <class U> constexpr U round_by_chance(U sig, int shift, std::uint32_t r
   return static_cast<U>((fixed + random) >> random_bits);
 }
 
-// The magnitude rounded as if exponents went on upwards (to Inf's bits where it passes the source's range). sig counts
-// units of the source's last place and q those of the target's, which has `shift` bits fewer, and still fewer where it
-// is subnormal. Within a binade and up to the next one bits are linear in the value.
-template <RoundingMode mode, class U>
+// The magnitude rounded as if exponents went on upwards (to Inf's bits and above where it passes the source's range).
+// sig counts units of the source's last place and q those of the target's, which has `shift` bits fewer, and still
+// fewer where it is subnormal. Within a binade and up to the next one bits are linear in the value.
+template <int loop, bool codes, class U>
 constexpr U round_magnitude(U magnitude, bool negative, std::uint32_t random, const RoundingSpec<U>& s) {
   using Bits = SourceBits<U>;
-  constexpr int kDeepest = 8 * static_cast<int>(sizeof(U)) - 1;
-  const auto exponent = static_cast<int>(magnitude >> Bits::kMantissa);
-  const U sig = (magnitude & (Bits::kHidden - 1)) | choose<U>(exponent > 0, Bits::kHidden, 0);
-  const int below = s.min_exponent - (exponent > 1 ? exponent : 1);
-  const int deep = s.shift + (below > 0 ? below : 0);
-  const int shift = deep < kDeepest ? deep : kDeepest;
-  const U mask = (U{1} << shift) - 1;
-  U q = sig >> shift;
-  if constexpr (mode == RoundingMode::nearest_even) q = (sig + (mask >> 1) + (q & mask & 1)) >> shift;
-  if constexpr (mode == RoundingMode::nearest_away) q = (sig + ((mask + 1) >> 1)) >> shift;
-  if constexpr (mode == RoundingMode::up) q = (sig + (negative ? 0 : mask)) >> shift;
-  if constexpr (mode == RoundingMode::down) q = (sig + (negative ? mask : 0)) >> shift;
-  if constexpr (mode == RoundingMode::to_odd) q |= static_cast<U>((sig & mask) != 0);
-  if constexpr (mode == RoundingMode::stochastic) q = round_by_chance(sig, deep, random, s.random_bits);
-  const U rounded = choose<U>(deep > Bits::kMantissa + 1, s.quantum, magnitude + (q << shift) - sig);
-  return choose<U>(q == 0, 0, rounded);
+  using Value = typename Bits::Value;
+  if constexpr (loop == kShifted) {
+    const U half = (U{1} << s.shift >> 1) - U{s.shift > 0};
+    const U code = (magnitude + half + (magnitude >> s.shift & U{s.shift > 0})) >> s.shift;
+    return codes ? code : code << s.shift;
+  } else if constexpr (loop == kAligned) {
+    U exponent = magnitude & Bits::kInf;
+    exponent = exponent > s.lowest ? exponent : s.lowest;
+    exponent = exponent < s.highest ? exponent : s.highest;
+    const U aligner = exponent + (static_cast<U>(s.shift) << Bits::kMantissa);
+    const Value sum = std::bit_cast<Value>(magnitude) + std::bit_cast<Value>(aligner);
+    if constexpr (codes) return std::bit_cast<U>(sum) - aligner + ((exponent - s.lowest) >> s.shift);
+    return std::bit_cast<U>(sum - std::bit_cast<Value>(aligner));
+  } else {
+    constexpr auto mode = static_cast<RoundingMode>(loop);
+    constexpr int kDeepest = 8 * static_cast<int>(sizeof(U)) - 1;
+    const auto exponent = static_cast<int>(magnitude >> Bits::kMantissa);
+    const U sig = (magnitude & (Bits::kHidden - 1)) | choose<U>(exponent > 0, Bits::kHidden, 0);
+    const int above = (exponent > 1 ? exponent : 1) - s.min_exponent;
+    const int deep = s.shift + (above < 0 ? -above : 0);
+    const int shift = deep < kDeepest ? deep : kDeepest;
+    const U mask = (U{1} << shift) - 1;
+    U q = sig >> shift;
+    if constexpr (mode == RoundingMode::nearest_even) q = (sig + (mask >> 1) + (q & mask & 1)) >> shift;
+    if constexpr (mode == RoundingMode::nearest_away) q = (sig + ((mask + 1) >> 1)) >> shift;
+    if constexpr (mode == RoundingMode::up) q = (sig + (negative ? 0 : mask)) >> shift;
+    if constexpr (mode == RoundingMode::down) q = (sig + (negative ? mask : 0)) >> shift;
+    if constexpr (mode == RoundingMode::to_odd) q |= static_cast<U>((sig & mask) != 0);
+    if constexpr (mode == RoundingMode::stochastic) q = round_by_chance(sig, deep, random, s.random_bits);
+    if constexpr (codes) return q + (static_cast<U>(above > 0 ? above : 0) << (Bits::kMantissa - s.shift));
+    const U rounded = choose<U>(deep > Bits::kMantissa + 1, s.quantum, magnitude + (q << shift) - sig);
+    return choose<U>(q == 0, 0, rounded);
+  }
 }
 
-// One element's bits rounded, as the source's type. Adds to counts where they are not null.
-template <RoundingMode mode, bool count, class U>
+// One element's bits rounded, as the source's type or as a code.
+template <int loop, bool codes, bool count, bool ordinary, class U>
 constexpr U round_bits(U bits, std::uint32_t random, const RoundingSpec<U>& s, LoopCounts& counts) {
   using Bits = SourceBits<U>;
   const U sign = bits & Bits::kSign;
   const U magnitude = bits ^ sign;
-  U r = round_magnitude<mode>(magnitude, sign != 0, random, s);
+  const U moved = sign >> s.sign_shift;
+  U r = round_magnitude<loop, codes>(magnitude, sign != 0, random, s);
+  if constexpr (ordinary) {
+    if constexpr (count) {
+      counts.zeros += magnitude == 0;
+      counts.to_zero += r == 0;
+      counts.below_normal += r < s.min_normal;
+    }
+    return r | moved;
+  }
   r = choose<U>(r < s.flush_below, 0, r);
   const bool beyond = r > s.max;
   if constexpr (count) {
     counts.zeros += magnitude == 0;
-    counts.underflow += (magnitude != 0) & (r == 0);
-    counts.subnormal += (r != 0) & (r < s.min_normal);
-    counts.overflow += beyond & (magnitude < Bits::kInf);
+    counts.to_zero += r == 0;
+    counts.below_normal += r < s.min_normal;
+    counts.beyond += beyond;
+    counts.not_finite += magnitude >= Bits::kInf;
     counts.nan += magnitude > Bits::kInf;
-    counts.inf += magnitude == Bits::kInf;
   }
   r = choose(beyond, s.overflow, r);
   r = choose(magnitude == Bits::kInf, s.inf, r);
-  r |= choose<U>(r == 0, sign & s.zero_sign, sign);
-  return choose<U>(magnitude > Bits::kInf, (bits & s.nan_keeps) | s.nan, r);
+  r |= choose<U>(r == 0, moved & s.zero_sign, moved);
+  return choose<U>(magnitude > Bits::kInf, ((magnitude >> s.nan_shift) & s.nan_keeps) | (moved & s.nan_sign) | s.nan,
+                   r);
 }
 
-// The code of a value that the format holds.
-constexpr std::uint32_t code_of(std::uint32_t bits, const CodeSpec& s) {
-  constexpr std::uint32_t kInf = SourceBits<std::uint32_t>::kInf;
-  const std::uint32_t magnitude = bits & 0x7fffffff;
-  const std::uint32_t sign = (bits & 0x80000000) >> s.sign_shift;
-  const std::uint32_t small = choose(magnitude < s.min_normal, magnitude, 0u);
-  const float sum = std::bit_cast<float>(small) + std::bit_cast<float>(s.aligner);
-  std::uint32_t code =
-      choose(magnitude < s.min_normal, std::bit_cast<std::uint32_t>(sum) - s.aligner, (magnitude >> s.shift) - s.bias);
-  code = choose(magnitude == kInf, s.inf, code) | sign;
-  return choose(magnitude > kInf, s.nan | (sign & s.nan_sign) | ((magnitude >> s.shift) & s.payload), code);
-}
+constexpr std::int64_t kRoundingBlock = 1024;
 
-// n at most 1024; random is null unless the mode is stochastic. With counts or, where they are null, without.
+// n at most kRoundingBlock; random is null unless the mode is stochastic. With counts or, where they are null, without.
 struct RoundingKernels {
   using Spec = RoundingSpec<std::uint32_t>;
   using Values = void (*)(const Spec&, const float* in, const std::uint32_t* random, float* out, std::int64_t n,
                           LoopCounts* counts);
-  using Codes = void (*)(const CodeSpec&, const float* in, void* out, std::int64_t n);
-  Values values[7];  // by RoundingMode
-  Codes codes[3];    // of 1, 2 and 4 bytes
+  using Codes = void (*)(const Spec&, const float* in, const std::uint32_t* random, void* out, int bytes,
+                         std::int64_t n, LoopCounts* counts);
+  Values values[kRoundingLoops];
+  Codes codes[kRoundingLoops];
 };
 const RoundingKernels& rounding_kernels(ConversionPath path);
 
