@@ -31,6 +31,12 @@ class Arguments {
       throw std::runtime_error(name + " wants a whole number from 1 on, not '" + word + "'");
     return value;
   }
+  // The next word that nobody asked for yet.
+  std::string word(const std::string& otherwise) {
+    for (std::size_t i = 0; i < words_.size(); ++i)
+      if (!used_[i]) return used_[i] = true, words_[i];
+    return otherwise;
+  }
   void done() const {
     for (std::size_t i = 0; i < words_.size(); ++i)
       if (!used_[i])

@@ -1,0 +1,198 @@
+// A number format on paper: its values, the gaps between them, its limits, and where a number of yours lands.
+//
+// A code is sign, exponent and mantissa. Exponent codes from 1 on mean (1 + mantissa / 2^m) * 2^(exponent - bias): from one
+// power of two to the next, a binade, values stand 2^m times at the same gap, and each binade's gap is twice the last one's.
+// Exponent code 0 goes on down to zero with the gap of the smallest binade (subnormal values). A number between two
+// values has to go to one of them: which one is the rounding mode's affair, and what becomes of numbers beyond the last
+// value is the overflow policy's.
+//
+//   number_line                   # lists the formats
+//   number_line e2m1              # or any eXmY: X exponent bits (1 to 8), Y mantissa bits (0 to 23)
+//   number_line e4m3fn 17         # 17, 0x1p-10, inf or nan
+#include <gradual/gradual.h>
+
+#include <algorithm>
+#include <cmath>
+
+#include "example.h"
+
+using namespace gradual;
+
+namespace {
+
+constexpr int kColumns = 64;  // of a number line
+
+std::string text(double v) {
+  if (std::isnan(v)) return "NaN";
+  if (std::isinf(v)) return v < 0 ? "-Inf" : "Inf";
+  char buffer[32];
+  std::snprintf(buffer, sizeof buffer, "%.9g", v);
+  return buffer;
+}
+// The same with its power of two, where it is one.
+std::string with_power(double v) {
+  int exponent = 0;
+  if (std::frexp(v, &exponent) != 0.5 || v == 1) return text(v);
+  return text(v) + " = 2^" + std::to_string(exponent - 1);
+}
+
+void list_formats() {
+  std::printf("number_line FORMAT [NUMBER]\n\n  FORMAT is one of\n");
+  for (const NamedFormat& n : named_formats())
+    std::printf("    %-9s %s\n", std::string(n.name).c_str(), std::string(n.about).c_str());
+  std::printf("    eXmY      X exponent bits (1 to 8) and Y mantissa bits (0 to 23), with IEEE's Inf and NaN\n");
+}
+
+void show_limits(const Format& f) {
+  std::printf("%s: %d bits, %d of sign, %d of exponent, %d of mantissa; bias %d\n", name(f).c_str(), f.bits(),
+              f.is_signed ? 1 : 0, f.exponent_bits, f.mantissa_bits, f.bias);
+  for (const NamedFormat& n : named_formats())
+    if (n.format == f) std::printf("  %s\n", std::string(n.about).c_str());
+    else if (n.format.exponent_bits == f.exponent_bits && n.format.mantissa_bits == f.mantissa_bits)
+      std::printf("  (%s has as many bits and reaches %s)\n", std::string(n.name).c_str(),
+                  text(n.format.max()).c_str());
+  std::printf("  largest value      %s\n", with_power(f.max()).c_str());
+  std::printf("  smallest normal    %s\n", with_power(f.min_normal()).c_str());
+  std::printf("  smallest positive  %s\n", with_power(f.min_positive()).c_str());
+  std::printf("  gap above 1        %s\n", with_power(f.epsilon()).c_str());
+  const char *nans[] = {"none", "above Inf", "all ones", "the code of -0"}, *zeros[] = {"none", "one", "yes, and -0"};
+  std::printf("  Inf: %s. NaN: %s. Zero: %s\n\n", f.has_inf ? "yes" : "none", nans[static_cast<int>(f.nan)],
+              zeros[f.has_zero + f.has_negative_zero]);
+}
+
+// One line a binade: its codes, its gap, its values or the first and last of them.
+void show_binades(const Format& f) {
+  const std::uint32_t per = 1u << f.mantissa_bits, last = f.max_code() >> f.mantissa_bits;
+  std::printf("  %-*s %-24s %s\n", f.bits() > 8 ? 24 : 12, "codes", "gap",
+              f.is_signed ? "values (and their negatives)" : "values");
+  for (std::uint32_t e = 0; e <= last; ++e) {
+    // of many binades: the first and last ones and those around 1
+    const int power = static_cast<int>(e) - f.bias;
+    if (last > 32 && e > 2 && e + 2 < last && std::abs(power) > 2) {
+      if (e == 3 || power == 3) std::printf("  ...\n");
+      continue;
+    }
+    const std::uint32_t from = e << f.mantissa_bits, to = std::min(from + per - 1, f.max_code());
+    std::printf("  %#*x to %#-*x %-24s ", f.bits() > 8 ? 10 : 4, from, f.bits() > 8 ? 10 : 4, to,
+                with_power(std::ldexp(1.0, power + (e == 0 && f.has_zero ? 1 : 0) - f.mantissa_bits)).c_str());
+    if (per <= 8)
+      for (std::uint32_t c = from; c <= to; ++c) std::printf("%s ", text(f.decode(c)).c_str());
+    else
+      std::printf("%s, %s, ... %s", text(f.decode(from)).c_str(), text(f.decode(from + 1)).c_str(),
+                  text(f.decode(to)).c_str());
+    std::printf("%s\n", e == 0 && f.has_zero ? " (subnormal)" : "");
+  }
+}
+
+// From 0 to the largest value, a mark for each value; # where several fall on one place.
+void show_line(const Format& f) {
+  std::string line(kColumns + 1, '-');
+  for (std::uint32_t c = 0; c <= f.max_code(); ++c) {
+    char& mark = line[static_cast<std::size_t>(std::lround(f.decode(c) / f.max() * kColumns))];
+    mark = mark == '-' ? '|' : '#';
+  }
+  std::printf("\n  0 %s %s\n", line.c_str(), text(f.max()).c_str());
+}
+
+// The exponents that a wide format reaches, as those of f32 are seen from 2^-150 to 2^128.
+void show_reach(const Format& f) {
+  std::string line;
+  for (int e = -150; e < 128; e += 4)
+    line += e + 3 < std::ilogb(f.min_positive()) || e > f.max_exponent() ? '.'
+            : e < std::ilogb(f.min_normal())                             ? 's'
+                                                                         : '=';
+  std::printf("\n  2^-150 %s 2^128   (= normal, s subnormal values)\n", line.c_str());
+}
+
+double rounded(const Format& f, RoundingMode mode, Overflow overflow, double x) {
+  double y = 0;
+  Rounder{f, {mode}, overflow}.round(&x, &y, 1);
+  return y;
+}
+
+// The values below and above |x|; above the largest one: the next if exponents went on.
+struct Neighbours {
+  double low = 0, high = 0, part = 0;  // part: how far x is on the way, 0 to 1 (more: beyond both)
+};
+Neighbours neighbours(const Format& f, double x) {
+  Neighbours n{rounded(f, RoundingMode::down, Overflow::saturate, x),
+               rounded(f, RoundingMode::up, Overflow::saturate, x)};
+  if (x > f.max()) n.high = f.max() + std::ldexp(1.0, f.max_exponent() - f.mantissa_bits);
+  n.part = n.low == n.high ? 0 : (x - n.low) / (n.high - n.low);
+  return n;
+}
+
+void show_between(const Format& f, double x, const Neighbours& n) {
+  const std::string sign = x < 0 ? "-" : "";
+  if (n.low == n.high) {
+    std::printf("\n%s is a value of %s\n", text(x).c_str(), name(f).c_str());
+    return;
+  }
+  std::string line(kColumns + 1, '-');
+  line[0] = line[kColumns] = '|';
+  line[kColumns / 2] = '+';
+  const bool shown = n.part <= 1, beyond = n.high > f.max();
+  if (shown) line[static_cast<std::size_t>(std::lround(n.part * kColumns))] = 'x';
+  const std::string low = sign + text(n.low), high = sign + text(n.high);
+  std::printf("\n%s lies %s %s%s and %s%s\n", text(x).c_str(), shown ? "between" : "beyond both", low.c_str(),
+              beyond ? " (the last value)" : "", high.c_str(), beyond ? " (the next one, if exponents went on)" : "");
+  std::printf("  %s %s %s   (+ halfway%s)\n", low.c_str(), line.c_str(), high.c_str(), shown ? ", x your number" : "");
+}
+
+// Where x lands under each rounding and policy.
+void show_rounding(const Format& f, double x) {
+  const bool inside = std::isfinite(x) && (f.is_signed || x >= 0) && (f.has_zero || x >= f.min_positive());
+  const Neighbours n = inside ? neighbours(f, std::abs(x)) : Neighbours{};
+  if (inside) show_between(f, x, n);
+  else std::printf("\n%s\n", text(x).c_str());
+  constexpr Overflow kPolicies[] = {Overflow::ieee, Overflow::saturate, Overflow::saturate_finite};
+  std::printf("  %-14s", "rounding");
+  for (const Overflow o : kPolicies) std::printf("%-29s ", std::string(name(o)).c_str());
+  for (int mode = 0; mode < 7; ++mode) {
+    std::printf("\n  %-14s", name(Rounding{static_cast<RoundingMode>(mode)}).c_str());
+    for (const Overflow o : kPolicies) {
+      const auto landing = [&](RoundingMode m) { return text(rounded(f, m, o, x)); };
+      std::string cell = landing(static_cast<RoundingMode>(mode));
+      if (static_cast<RoundingMode>(mode) == RoundingMode::stochastic && n.part > 0 && n.part < 1) {
+        const std::string near = landing(RoundingMode::toward_zero);
+        const std::string far = landing(x < 0 ? RoundingMode::down : RoundingMode::up);
+        cell = near == far ? near : near + " or " + far + " (" + std::to_string(std::lround(100 * n.part)) + "%)";
+      }
+      std::printf("%-29s ", cell.c_str());
+    }
+  }
+  std::printf("\n");
+}
+
+bool codes_come_back(const Format& f) {
+  const Rounder r{f, {}, Overflow::ieee};
+  const std::uint32_t step = f.bits() > 16 ? 65521 : 1;  // of fp32 and its like every 65521st, a prime
+  for (std::uint32_t code = 0; code <= f.max_code(); code += step) {
+    const float value = f.decode(code);
+    std::uint32_t again = 0;  // the codes' bytes lie low first
+    r.encode(&value, &again, 1);
+    if (again != code) return false;
+  }
+  return true;
+}
+
+void body(example::Arguments& arguments) {
+  const std::string format_name = arguments.word(""), number = arguments.word("");
+  arguments.done();
+  if (format_name.empty()) return list_formats();
+  const Format f = format(format_name);
+  char* end = nullptr;
+  const double x = std::strtod(number.c_str(), &end);
+  if (*end != '\0')
+    throw std::runtime_error("'" + number + "' is no number; numbers are like 17, -2.5, 0x1p-10, inf, nan");
+  show_limits(f);
+  show_binades(f);
+  if (f.bits() <= 8 && f.has_zero) show_line(f);
+  else show_reach(f);
+  if (!number.empty()) show_rounding(f, x);
+  example::claim(codes_come_back(f), "every value, encoded again, gives its own code");
+}
+
+}  // namespace
+
+int main(int argc, char** argv) { return example::run(argc, argv, body); }
