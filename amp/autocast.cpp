@@ -1,11 +1,11 @@
 #include "autocast.h"
 
-#include <fmt/format.h>
 #include <exception>
 
 #include <algorithm>
 #include <mutex>
 #include <string>
+#include <tuple>
 
 #include "../autograd/function.h"
 #include "../autograd/grad_meta.h"
@@ -25,16 +25,19 @@ class CastCache {
  public:
   Tensor find(const Tensor& t, DType to) {
     const std::lock_guard lock(mutex_);
-    const auto found = std::ranges::find(entries_, Key(t, to), &Entry::key);
-    return found == entries_.end() ? Tensor() : found->buffer;
+    const auto found = std::ranges::find(entries_, key_of(t, to), &Entry::first);
+    return found == entries_.end() ? Tensor() : found->second;
   }
 
   void keep(const Tensor& t, const Tensor& buffer) {
     const std::lock_guard lock(mutex_);
     if (closed_) return;
-    const Key key(t, buffer.dtype());
-    std::erase_if(entries_, [&](const Entry& e) { return e.key.id == key.id && e.key.version != key.version; });
-    entries_.push_back({key, buffer});
+    const Key key = key_of(t, buffer.dtype());
+    // Older versions of the storage will not be asked for again.
+    std::erase_if(entries_, [&](const Entry& e) {
+      return std::get<0>(e.first) == std::get<0>(key) && std::get<1>(e.first) != std::get<1>(key);
+    });
+    entries_.emplace_back(key, buffer);
   }
 
   // The outermost region has ended; who still holds it (a snapshot) casts afresh.
@@ -45,26 +48,12 @@ class CastCache {
   }
 
  private:
-  struct Key {
-    Key(const Tensor& t, DType d)
-        : id(t.unsafe_impl()->storage->id),
-          version(t.version()),
-          from(t.dtype()),
-          to(d),
-          offset(t.offset()),
-          sizes(t.sizes()),
-          strides(t.strides()) {}
-    bool operator==(const Key&) const = default;
-    std::uint64_t id;
-    std::uint32_t version;
-    DType from, to;
-    std::int64_t offset;
-    Shape sizes, strides;
-  };
-  struct Entry {
-    Key key;
-    Tensor buffer;
-  };
+  // Storage, version, view and dtypes.
+  using Key = std::tuple<std::uint64_t, std::uint32_t, std::int64_t, Shape, Shape, DType, DType>;
+  using Entry = std::pair<Key, Tensor>;
+  static Key key_of(const Tensor& t, DType to) {
+    return {t.unsafe_impl()->storage->id, t.version(), t.offset(), t.sizes(), t.strides(), t.dtype(), to};
+  }
 
   std::mutex mutex_;  // a snapshot may take the region to other threads
   std::vector<Entry> entries_;

@@ -6,7 +6,7 @@
 #include "../core/failf.h"
 #include "../core/ops.h"
 #include "../nn/norm.h"
-#include "policy.h"
+#include "autocast.h"
 
 namespace gradual::amp {
 namespace {
@@ -47,6 +47,21 @@ StateDict master_state_dict(const nn::Module& model, optim::Optimizer& optimizer
     }
   }
   return wide;
+}
+
+void set_override(nn::Module& module, const Override& what) {
+  if (what.dtype && !is_half(*what.dtype))
+    failf("set_override on {}: the dtype is f16 or bf16, not {}; {{.enabled = false}} computes in f32", module.kind(),
+          name(*what.dtype));
+  module.set_hook([what](nn::Module&) -> std::shared_ptr<void> {
+    const AutocastOptions* around = current_autocast();
+    if (!around) return nullptr;
+    AutocastOptions options = *around;
+    options.enabled = what.enabled.value_or(options.enabled);
+    if (what.dtype) options.dtype = what.dtype;
+    if (what.table) options.table = *what.table;
+    return std::make_shared<Autocast>(options);
+  });
 }
 
 }  // namespace gradual::amp

@@ -1,7 +1,5 @@
 #include "policy.h"
 
-#include <fmt/format.h>
-
 #include <algorithm>
 #include <map>
 

@@ -1,7 +1,5 @@
 #include "recipe.h"
 
-#include <fmt/format.h>
-
 #include <algorithm>
 #include <cmath>
 #include <cstdlib>
@@ -9,6 +7,7 @@
 #include <tuple>
 
 #include "../autograd/grad_mode.h"
+#include "../core/failf.h"
 #include "../core/nearest.h"
 #include "../optim/clip.h"
 #include "cast_stats.h"
@@ -116,8 +115,8 @@ void name_layers(Quantization& q, nn::Module& model) {
     if ((module == "first" || module == "last") && !layers.empty())
       module = module == "first" ? layers.front() : layers.back();
     if (std::find(paths.begin(), paths.end(), module) == paths.end())
-      fail(fmt::format("quantization: the model has no module '{}'; there are {}{}", module, join(paths),
-                       did_you_mean(module, paths)));
+      failf("quantization: the model has no module '{}'; there are {}{}", module, join(paths),
+            did_you_mean(module, paths));
   }
 }
 

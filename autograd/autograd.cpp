@@ -1,8 +1,6 @@
 // The Autograd stage: runs what lies below and records a node where a gradient will be wanted.
 #include "autograd.h"
 
-#include <fmt/format.h>
-
 #include <algorithm>
 
 #include "../core/failf.h"

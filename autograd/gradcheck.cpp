@@ -1,7 +1,5 @@
 #include "gradcheck.h"
 
-#include <fmt/format.h>
-
 #include <algorithm>
 #include <cmath>
 #include <iterator>

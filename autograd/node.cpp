@@ -1,7 +1,5 @@
 #include "node.h"
 
-#include <fmt/format.h>
-
 #include <algorithm>
 #include <new>
 

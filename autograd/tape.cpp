@@ -1,11 +1,10 @@
 #include "tape.h"
 
-#include <fmt/format.h>
-
 #include <algorithm>
 #include <iterator>
 #include <unordered_set>
 
+#include "../core/failf.h"
 #include "../core/nearest.h"
 
 namespace gradual {
@@ -37,21 +36,6 @@ std::int64_t bytes_of(const std::vector<Tensor>& tensors) {
   return bytes;
 }
 
-// Left-aligned columns, two spaces apart; the last one is not padded.
-std::string aligned(const std::vector<std::vector<std::string>>& rows) {
-  std::vector<std::size_t> widths(rows[0].size());
-  for (const auto& row : rows)
-    for (std::size_t i = 0; i < row.size(); ++i) widths[i] = std::max(widths[i], row[i].size());
-  std::string text;
-  for (const auto& row : rows) {
-    std::string line;
-    for (std::size_t i = 0; i < row.size(); ++i) line += fmt::format("{:<{}}", row[i], widths[i] + 2);
-    line.erase(line.find_last_not_of(' ') + 1);
-    text += line + "\n";
-  }
-  return text;
-}
-
 std::string escaped(const std::string& text) {
   std::string out;
   for (char c : text) {
@@ -65,7 +49,7 @@ std::string escaped(const std::string& text) {
 
 Tape Tape::of(const Tensor& result) {
   if (!result.requires_grad())
-    fail("Tape::of: the tensor " + gradual::to_string(result.sizes()) + " does not require grad, nothing is recorded");
+    failf("Tape::of: the tensor {} does not require grad, nothing is recorded", gradual::to_string(result.sizes()));
   Tape tape;
   std::unordered_set<const Node*> seen;
   std::vector<Ref<Node>> open{grad_meta(result)->edge.node};
@@ -106,8 +90,8 @@ std::string Tape::to_string() const {
     rows.push_back({fmt::to_string(n->sequence), given == name(*n) ? given : name(*n) + " " + given, inputs_of(*n),
                     result_kind(*n), n->module, place(n->where), bytes ? fmt::to_string(bytes) : "", n->cause});
   }
-  return aligned(rows) + fmt::format("total: {} nodes, {} bytes saved for backward (each storage counted once)\n",
-                                     nodes_.size(), saved_bytes());
+  return table_of(rows) + fmt::format("total: {} nodes, {} bytes saved for backward (each storage counted once)\n",
+                                      nodes_.size(), saved_bytes());
 }
 
 std::string Tape::to_dot() const {

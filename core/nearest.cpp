@@ -45,4 +45,20 @@ std::string join(const std::vector<std::string>& names) {
   return text;
 }
 
+std::string table_of(const std::vector<std::vector<std::string>>& rows, std::size_t numbers) {
+  std::vector<std::size_t> widths(rows[0].size());
+  for (const auto& row : rows)
+    for (std::size_t i = 0; i < row.size(); ++i) widths[i] = std::max(widths[i], row[i].size());
+  std::string text;
+  for (const auto& row : rows) {
+    for (std::size_t i = 0; i < row.size(); ++i) {
+      const std::string gap(widths[i] - row[i].size(), ' ');
+      text += (i + numbers < row.size() ? row[i] + gap : gap + row[i]) + "  ";
+    }
+    text.erase(text.find_last_not_of(' ') + 1);
+    text += '\n';
+  }
+  return text;
+}
+
 }  // namespace gradual

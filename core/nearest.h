@@ -1,4 +1,4 @@
-// For messages about names that are not known.
+// Text for people: messages about names that are not known, tables.
 #pragma once
 
 #include <string>
@@ -13,5 +13,7 @@ std::string nearest(std::string_view text, const std::vector<std::string>& names
 std::string did_you_mean(std::string_view text, const std::vector<std::string>& names);
 // "a, b, c".
 std::string join(const std::vector<std::string>& names);
+// A line a row, columns two spaces apart, the last `numbers` of them aligned to the right.
+std::string table_of(const std::vector<std::vector<std::string>>& rows, std::size_t numbers = 0);
 
 }  // namespace gradual

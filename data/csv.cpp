@@ -1,10 +1,9 @@
 #include "csv.h"
 
-#include <fmt/format.h>
-
 #include <algorithm>
 #include <charconv>
 
+#include "../core/failf.h"
 #include "../core/input_file.h"
 #include "gzip.h"
 
@@ -27,7 +26,7 @@ double parse_number(std::string_view field) {
   const auto [end, error] = std::from_chars(digits.data(), digits.data() + digits.size(), value);
   if (error == std::errc() && end == digits.data() + digits.size()) return value;
   const bool too_large = error == std::errc::result_out_of_range;
-  fail(fmt::format("\"{}\" is {}", field.substr(0, 40), too_large ? "out of f64's range" : "not a number"));
+  failf("\"{}\" is {}", field.substr(0, 40), too_large ? "out of f64's range" : "not a number");
 }
 
 }  // namespace
@@ -47,12 +46,12 @@ Tensor parse_csv(std::string_view bytes, const std::string& name, std::int64_t c
       if (blank != 0) line = blank, fail("a blank line before the end");
       for (bool more = true; more;) {
         ++column;
-        if (columns > 0 && column > columns) fail(fmt::format("one too many; each line has {} columns", columns));
+        if (columns > 0 && column > columns) failf("one too many; each line has {} columns", columns);
         more = fields.find(',') != std::string_view::npos;
         values.push_back(parse_number(split_off(fields, ',')));
       }
-      if (column < columns) fail(fmt::format("the last of this line; each line has {} columns", columns));
-    } catch (const Error& e) { fail(fmt::format("csv \"{}\", line {}, column {}: {}", name, line, column, e.what())); }
+      if (column < columns) failf("the last of this line; each line has {} columns", columns);
+    } catch (const Error& e) { failf("csv \"{}\", line {}, column {}: {}", name, line, column, e.what()); }
     columns = column;
     ++rows;
   }

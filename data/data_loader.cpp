@@ -1,14 +1,9 @@
 #include "data_loader.h"
 
-#include <fmt/format.h>
-
 #include <algorithm>
-#include <condition_variable>
-#include <deque>
-#include <exception>
-#include <mutex>
-#include <thread>
-#include <utility>
+#include <future>
+
+#include "../core/failf.h"
 
 namespace gradual::data {
 namespace {
@@ -16,49 +11,6 @@ namespace {
 // Streams of the seed's generator that nothing else reaches: a model initialised with the same seed counts from 0.
 constexpr std::uint64_t kOrderStream = std::uint64_t{1} << 62;
 constexpr std::uint64_t kFetchStream = std::uint64_t{1} << 63;
-
-// Calls `make` ahead of time on a thread of its own, again and again until it throws.
-class Prefetcher {
- public:
-  Prefetcher(std::function<Batch()> make, int depth)
-      : make_(std::move(make)),
-        depth_(static_cast<std::size_t>(depth)),
-        thread_([this](const std::stop_token& stop) { run(stop); }) {}
-
-  // The next batch, or what was thrown instead.
-  Batch take() {
-    std::unique_lock lock(mutex_);
-    changed_.wait(lock, [&] { return !ready_.empty(); });
-    auto [batch, error] = std::move(ready_.front());
-    ready_.pop_front();
-    changed_.notify_all();
-    if (error) std::rethrow_exception(error);
-    return batch;
-  }
-
- private:
-  void run(const std::stop_token& stop) {
-    std::unique_lock lock(mutex_);
-    for (bool good = true; good && changed_.wait(lock, stop, [&] { return ready_.size() < depth_; });) {
-      lock.unlock();
-      std::pair<Batch, std::exception_ptr> made;
-      try {
-        made.first = make_();
-      } catch (...) { made.second = std::current_exception(); }
-      good = !made.second;
-      lock.lock();
-      ready_.push_back(std::move(made));
-      changed_.notify_all();
-    }
-  }
-
-  std::function<Batch()> make_;
-  std::size_t depth_;
-  std::mutex mutex_;
-  std::condition_variable_any changed_;
-  std::deque<std::pair<Batch, std::exception_ptr>> ready_;
-  std::jthread thread_;  // last: it starts when all else is there, and ends first
-};
 
 }  // namespace
 
@@ -70,7 +22,7 @@ struct DataLoader::Impl {
   // Of `epoch_of_order`, where it shuffles. Used by one thread at a time.
   std::vector<std::int64_t> order = {};
   std::int64_t epoch_of_order = -1;
-  std::unique_ptr<Prefetcher> ahead = {};  // null until a batch is asked for, and after an exception or a jump
+  std::future<Batch> ahead = {};  // the next batch, once one was asked for; none after an exception or a jump
 
   std::int64_t batches() const {
     const std::int64_t extra = options.drop_last ? 0 : options.batch - 1;
@@ -98,23 +50,17 @@ struct DataLoader::Impl {
   }
 
   Batch next() {
-    std::int64_t number = epoch * batches() + position;
-    if (options.prefetch == 0) return make(number);
-    if (!ahead)
-      ahead = std::make_unique<Prefetcher>([this, number]() mutable { return make(number++); }, options.prefetch);
-    try {
-      return ahead->take();
-    } catch (...) {
-      ahead.reset();
-      throw;
-    }
+    const std::int64_t number = epoch * batches() + position;
+    if (!options.prefetch) return make(number);
+    Batch batch = ahead.valid() ? ahead.get() : make(number);
+    ahead = std::async(std::launch::async, [this, number] { return make(number + 1); });
+    return batch;
   }
 };
 
 DataLoader::DataLoader(std::int64_t samples, Fetch fetch, DataLoaderOptions o) {
-  if (samples < 0) fail(fmt::format("DataLoader: {} samples", samples));
-  if (o.batch < 1) fail(fmt::format("DataLoader: batch {} is not allowed; it must be at least 1", o.batch));
-  if (o.prefetch < 0) fail(fmt::format("DataLoader: prefetch {} is not allowed; 0 turns it off", o.prefetch));
+  if (samples < 0) failf("DataLoader: {} samples", samples);
+  if (o.batch < 1) failf("DataLoader: batch {} is not allowed; it must be at least 1", o.batch);
   if (!fetch) fail("DataLoader: the function that makes a batch is empty");
   impl_ = std::make_unique<Impl>(Impl{.samples = samples, .fetch = std::move(fetch), .options = o});
 }
@@ -144,8 +90,8 @@ std::int64_t DataLoader::epoch() const { return impl_->epoch; }
 std::int64_t DataLoader::position() const { return impl_->position; }
 
 void DataLoader::start_epoch(std::int64_t epoch) {
-  if (epoch < 0) fail(fmt::format("DataLoader: epoch {}; they count from 0", epoch));
-  impl_->ahead.reset();
+  if (epoch < 0) failf("DataLoader: epoch {}; they count from 0", epoch);
+  impl_->ahead = {};
   impl_->epoch = epoch;
   impl_->position = 0;
 }
@@ -166,12 +112,11 @@ void DataLoader::load_state_dict(const StateDict& state) {
   const StateDict mine = state_dict();
   for (const char* key : {"samples", "batch", "shuffle", "drop_last"}) {
     if (const auto given = state.integer(key), own = mine.integer(key); given != own)
-      fail(fmt::format("DataLoader: the state has {} {}, this loader {}", key, given, own));
+      failf("DataLoader: the state has {} {}, this loader {}", key, given, own);
   }
   const std::int64_t epoch = state.integer("epoch"), position = state.integer("position");
   if (epoch < 0 || position < 0 || position > size())
-    fail(fmt::format("DataLoader: the state stands at batch {} of epoch {}; an epoch has {} batches", position, epoch,
-                     size()));
+    failf("DataLoader: the state stands at batch {} of epoch {}; an epoch has {} batches", position, epoch, size());
   const std::uint64_t seed = state.natural("seed");
   start_epoch(epoch);
   impl_->position = position;

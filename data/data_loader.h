@@ -15,7 +15,7 @@ struct DataLoaderOptions {
   bool shuffle = false;
   std::uint64_t seed = 0;  // of the order: epoch e has the same one for the same seed, whatever else happens
   bool drop_last = false;  // leaves out an epoch's last batch where it is smaller than the others
-  int prefetch = 2;        // batches made ahead by a background thread; 0: each is made when it is asked for
+  bool prefetch = true;    // a background thread makes the next batch ahead; false: each when it is asked for
 };
 
 class DataLoader {

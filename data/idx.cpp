@@ -1,9 +1,8 @@
 #include "idx.h"
 
-#include <fmt/format.h>
-
 #include <filesystem>
 
+#include "../core/failf.h"
 #include "../core/input_file.h"
 #include "gzip.h"
 
@@ -17,12 +16,11 @@ std::uint32_t big_endian(std::string_view bytes) {
 }
 
 Tensor parse(std::string_view bytes) {
-  if (bytes.size() < 4) fail(fmt::format("truncated: {} bytes", bytes.size()));
+  if (bytes.size() < 4) failf("truncated: {} bytes", bytes.size());
   if (bytes[0] != 0 || bytes[1] != 0) fail("does not start with two zero bytes; it is no IDX file");
-  if (bytes[2] != 8)
-    fail(fmt::format("element type {}; only 8, unsigned bytes, is read", static_cast<unsigned char>(bytes[2])));
+  if (bytes[2] != 8) failf("element type {}; only 8, unsigned bytes, is read", static_cast<unsigned char>(bytes[2]));
   const std::size_t dims = static_cast<unsigned char>(bytes[3]);
-  if (dims < 1 || dims > kMaxDims) fail(fmt::format("{} dimensions; 1 to {} are allowed", dims, kMaxDims));
+  if (dims < 1 || dims > kMaxDims) failf("{} dimensions; 1 to {} are allowed", dims, kMaxDims);
   bytes.remove_prefix(4);
   if (bytes.size() < 4 * dims) fail("truncated within its sizes");
   Shape sizes;
@@ -34,7 +32,7 @@ std::string find_file(const std::string& folder, const std::string& name) {
   const std::string plain = folder + "/" + name;
   for (const std::string& path : {plain, plain + ".gz"})
     if (std::error_code ignored; std::filesystem::exists(path, ignored)) return path;
-  fail(fmt::format("mnist: neither \"{}\" nor \"{}.gz\" is there", plain, plain));
+  failf("mnist: neither \"{}\" nor \"{}.gz\" is there", plain, plain);
 }
 
 Dataset read_pair(const std::string& folder, const std::string& part) {
@@ -42,11 +40,9 @@ Dataset read_pair(const std::string& folder, const std::string& part) {
   const std::string labels_path = find_file(folder, part + "-labels-idx1-ubyte");
   const Tensor images = read_idx(images_path);
   const Tensor labels = read_idx(labels_path);
-  if (images.ndim() != 3)
-    fail(fmt::format("mnist: \"{}\" is {}, not [N, rows, columns]", images_path, to_string(images.sizes())));
+  if (images.ndim() != 3) failf("mnist: \"{}\" is {}, not [N, rows, columns]", images_path, to_string(images.sizes()));
   if (labels.ndim() != 1 || labels.size(0) != images.size(0))
-    fail(fmt::format("mnist: \"{}\" is {} for images {}", labels_path, to_string(labels.sizes()),
-                     to_string(images.sizes())));
+    failf("mnist: \"{}\" is {} for images {}", labels_path, to_string(labels.sizes()), to_string(images.sizes()));
 
   const Shape& s = images.sizes();
   Dataset out{.inputs = empty({s[0], 1, s[1], s[2]}), .targets = labels.to(DType::i64), .classes = 10, .name = "mnist"};
@@ -56,8 +52,7 @@ Dataset read_pair(const std::string& folder, const std::string& part) {
   for (int v = 0; v < 256; ++v) table[v] = static_cast<float>((v / 255.0 - 0.1307) / 0.3081);
   for (std::int64_t i = 0; i < images.numel(); ++i) x[i] = table[pixels[i]];
   for (std::int64_t i = 0; i < labels.numel(); ++i)
-    if (const int y = labels.data<std::uint8_t>()[i]; y > 9)
-      fail(fmt::format("mnist: \"{}\": label {} is {}", labels_path, i, y));
+    if (const int y = labels.data<std::uint8_t>()[i]; y > 9) failf("mnist: \"{}\": label {} is {}", labels_path, i, y);
   return out;
 }
 

@@ -1,9 +1,8 @@
 #include "text.h"
 
-#include <fmt/format.h>
-
 #include <set>
 
+#include "../core/failf.h"
 #include "../core/input_file.h"
 #include "gzip.h"
 
@@ -21,28 +20,27 @@ Tensor Vocabulary::encode(std::string_view text) const {
   for (std::size_t i = 0; i < text.size(); ++i) {
     const std::size_t number = characters_.find(text[i]);
     if (number == std::string::npos)
-      fail(fmt::format("vocabulary: character {} of the text has code {}, which is not among the {} of the vocabulary",
-                       i, static_cast<unsigned char>(text[i]), size()));
+      failf("vocabulary: character {} of the text has code {}, which is not among the {} of the vocabulary", i,
+            static_cast<unsigned char>(text[i]), size());
     out[i] = static_cast<std::int64_t>(number);
   }
   return tokens;
 }
 
 std::string Vocabulary::decode(const Tensor& tokens) const {
-  if (tokens.dtype() != DType::i64) fail("vocabulary: tokens are i64, not " + std::string(name(tokens.dtype())));
+  if (tokens.dtype() != DType::i64) failf("vocabulary: tokens are i64, not {}", name(tokens.dtype()));
   std::string text;
   for (const std::int64_t token : tokens.to_vector<std::int64_t>()) {
-    if (token < 0 || token >= size()) fail(fmt::format("vocabulary: token {} is outside of [0, {})", token, size()));
+    if (token < 0 || token >= size()) failf("vocabulary: token {} is outside of [0, {})", token, size());
     text.push_back(characters_[static_cast<std::size_t>(token)]);
   }
   return text;
 }
 
 Dataset windows(const Tensor& tokens, std::int64_t context, std::int64_t stride) {
-  if (context < 1 || stride < 1)
-    fail(fmt::format("windows: context {} and stride {} must be at least 1", context, stride));
+  if (context < 1 || stride < 1) failf("windows: context {} and stride {} must be at least 1", context, stride);
   if (tokens.ndim() != 1 || tokens.numel() <= context || !tokens.is_contiguous())
-    fail("windows: tokens " + to_string(tokens.sizes()) + " must be one row of more than " + std::to_string(context));
+    failf("windows: tokens {} must be one row of more than {}", to_string(tokens.sizes()), context);
   const auto from = [&](std::int64_t first) {
     return as_strided(tokens, {(tokens.numel() - context - 1) / stride + 1, context}, {stride, 1},
                       tokens.offset() + first);
@@ -52,7 +50,7 @@ Dataset windows(const Tensor& tokens, std::int64_t context, std::int64_t stride)
 
 TextDataset make_text_dataset(std::string_view text, TextOptions o) {
   if (!(o.test_fraction > 0 && o.test_fraction < 1))
-    fail("text: test_fraction " + std::to_string(o.test_fraction) + " must lie between 0 and 1");
+    failf("text: test_fraction {} must lie between 0 and 1", o.test_fraction);
   Vocabulary vocabulary(text);
   const auto cut = static_cast<std::size_t>(static_cast<double>(text.size()) * (1 - o.test_fraction));
   const auto part = [&](std::string_view piece) {
@@ -68,6 +66,35 @@ TextDataset make_text_dataset(std::string_view text, TextOptions o) {
 
 TextDataset read_text(const std::string& path, TextOptions options) {
   return make_text_dataset(gunzip_if_packed(read_file(path), path), options);
+}
+
+// How many numbers have that many digits.
+static std::int64_t count_of(int digits) { return digits == 1 ? 10 : 10 * count_of(digits - 1); }
+
+std::string Addition::prompt(std::int64_t a, std::int64_t b) const {
+  const std::int64_t limit = count_of(digits);
+  if (a < 0 || b < 0 || a >= limit || b >= limit) failf("addition: {} + {}: both must lie in [0, {})", a, b, limit);
+  return fmt::format("{:0{}}+{:0{}}=", a, digits, b, digits);
+}
+
+std::string Addition::answer(std::int64_t a, std::int64_t b) const {
+  const std::string text = fmt::format("{:0{}}", a + b, digits + 1);
+  return {text.rbegin(), text.rend()};
+}
+
+Addition addition(int digits) {
+  if (digits < 1 || digits > 3) failf("addition: {} digits; 1 to 3 are allowed", digits);
+  Addition out{.vocabulary = Vocabulary("+0123456789="), .problems = {}, .digits = digits};
+  const std::int64_t limit = count_of(digits);
+  std::string text;
+  for (std::int64_t a = 0; a < limit; ++a)
+    for (std::int64_t b = 0; b < limit; ++b) text += out.prompt(a, b) + out.answer(a, b);
+  const Tensor rows = out.vocabulary.encode(text).reshape({limit * limit, 3 * digits + 3});
+  const Tensor inputs = rows.narrow(1, 0, 3 * digits + 2).contiguous();
+  const Tensor targets = rows.narrow(1, 1, 3 * digits + 2).contiguous();
+  targets.narrow(1, 0, 2 * digits + 1).fill_(-100);  // those that complete the problem, its '=' included
+  out.problems = {.inputs = inputs, .targets = targets, .classes = out.vocabulary.size(), .name = "addition"};
+  return out;
 }
 
 }  // namespace gradual::data

@@ -9,7 +9,6 @@
 //   char_gpt --recipe fp16-master               # or fp32, amp-fp16, bf16-pure, ..: compare the losses
 //   char_gpt --text FILE --steps 2000           # any text of some length
 //   options: --steps N  --width N  --layers N  --batch N  --context N (of --text)  --seed N  --threads N (1)
-#include <gradual/data/addition.h>
 #include <gradual/data/data_loader.h>
 #include <gradual/data/text.h>
 #include <gradual/gradual.h>

@@ -3,11 +3,8 @@
 #include "../core/ops.h"
 #include "../nn/activation.h"
 #include "../nn/attention.h"
-#include "../nn/conv.h"
-#include "../nn/embedding.h"
 #include "../nn/linear.h"
 #include "../nn/norm.h"
-#include "../nn/pooling.h"
 #include "../nn/sequential.h"
 
 namespace gradual::lab {

@@ -166,7 +166,7 @@ void Run::end_epoch(Progress& progress) {
   ++result_.epochs;
   model_->eval();
   Score score;
-  data::DataLoader test(data_.test, {.batch = kEvaluationBatch, .prefetch = 0});
+  data::DataLoader test(data_.test, {.batch = kEvaluationBatch, .prefetch = false});
   data::Batch batch;
   while (test.next(batch)) {
     const Tensor x = batch.inputs.to(options_.device);

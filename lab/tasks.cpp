@@ -1,7 +1,6 @@
 #include "tasks.h"
 
 #include "../core/ops.h"
-#include "../data/addition.h"
 #include "../data/digits.h"
 #include "../data/idx.h"
 #include "../data/text.h"

@@ -1,4 +1,4 @@
-// Activations, pools and other layers without state: each is the op of the same name.
+// Layers without weights: activations, pools, dropout. Each is the op of the same name.
 #pragma once
 
 #include <tuple>
@@ -39,6 +39,35 @@ struct LogSoftmax : OpLayer<log_softmax, int> {
 // Merges the dims from `start` to `end` into one; the batch stays by default.
 struct Flatten : OpLayer<flatten, int, int> {
   explicit Flatten(int start = 1, int end = -1) : OpLayer(start, end) {}
+};
+
+// Pooling over [N, C, H, W]. Pool2dOptions: kernel, stride (0: the kernel's size), padding.
+template <Tensor (*op)(const Tensor&, Pool2dOptions, Loc)> struct Pool2d : OpLayer<op, Pool2dOptions> {
+  explicit Pool2d(Pool2dOptions options) : OpLayer<op, Pool2dOptions>(options) {}
+  explicit Pool2d(std::int64_t kernel) : Pool2d(Pool2dOptions{.kernel = kernel}) {}
+};
+struct MaxPool2d : Pool2d<max_pool2d> {
+  using Pool2d::Pool2d;
+};
+struct AvgPool2d : Pool2d<avg_pool2d> {  // padding counts as zeros
+  using Pool2d::Pool2d;
+};
+struct AdaptiveAvgPool2d : OpLayer<adaptive_avg_pool2d, std::int64_t, std::int64_t> {  // to [N, C, height, width]
+  using OpLayer::OpLayer;
+  explicit AdaptiveAvgPool2d(std::int64_t size) : OpLayer(size, size) {}
+};
+
+// In training each element is zero with probability p and divided by 1 - p otherwise (Srivastava et al. 2014); in
+// eval the input itself. Draws from the thread's default generator.
+class Dropout : public Layer {
+ public:
+  explicit Dropout(double p = 0.5) : p_(p) {
+    if (!(p >= 0 && p <= 1)) fail("Dropout: p is " + std::to_string(p) + "; allowed are 0 to 1");
+  }
+  Tensor forward(const Tensor& x) override { return training() && p_ > 0 ? dropout(x, p_) : x; }
+
+ private:
+  double p_;
 };
 
 }  // namespace gradual::nn

@@ -1,31 +1,21 @@
 #include "attention.h"
 
-#include <cmath>
-
+#include "../core/failf.h"
 #include "../core/ops.h"
 #include "init.h"
 
 namespace gradual::nn {
-namespace {
-
-std::int64_t checked_heads(std::int64_t embed_dim, std::int64_t heads) {
-  if (heads < 1 || embed_dim < 1 || embed_dim % heads)
-    fail("MultiheadAttention: " + std::to_string(heads) + " heads do not divide an embedding of " +
-         std::to_string(embed_dim));
-  return heads;
-}
-
-}  // namespace
 
 MultiheadAttention::MultiheadAttention(std::int64_t embed_dim, std::int64_t heads, MultiheadAttentionOptions o)
     : in_proj_weight(register_parameter("in_proj_weight", empty({3 * embed_dim, embed_dim}))),
       in_proj_bias(register_parameter("in_proj_bias", o.bias ? zeros({3 * embed_dim}) : Tensor())),
       out_proj(register_module("out_proj", Linear(embed_dim, embed_dim, {.bias = o.bias}))),
       embed_dim_(embed_dim),
-      heads_(checked_heads(embed_dim, heads)),
+      heads_(heads),
       options_(o) {
-  if (!(o.dropout >= 0 && o.dropout <= 1))
-    fail("MultiheadAttention: dropout is " + std::to_string(o.dropout) + "; allowed are 0 to 1");
+  if (heads < 1 || embed_dim < 1 || embed_dim % heads)
+    failf("MultiheadAttention: {} heads do not divide an embedding of {}", heads, embed_dim);
+  if (!(o.dropout >= 0 && o.dropout <= 1)) failf("MultiheadAttention: dropout is {}; allowed are 0 to 1", o.dropout);
   init::xavier_uniform_(in_proj_weight);
   if (o.bias) init::constant_(out_proj.bias, 0);
 }
@@ -44,8 +34,7 @@ Tensor MultiheadAttention::forward(const Tensor& query, const Tensor& key, const
                                    const AttentionCall& how) {
   for (const Tensor* t : {&query, &key, &value})
     if (t->ndim() < 2 || t->size(-1) != embed_dim_)
-      fail("MultiheadAttention: input " + to_string(t->sizes()) + "; [.., length, " + std::to_string(embed_dim_) +
-           "] is right");
+      failf("MultiheadAttention: input {}; [.., length, {}] is right", to_string(t->sizes()), embed_dim_);
   // The packed projection's rows are those of q, k and v: one product where they share their input.
   const bool one = query.is_same(key) && key.is_same(value);
   const Tensor packed = one ? linear(query, in_proj_weight, in_proj_bias) : Tensor();

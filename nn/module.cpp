@@ -1,7 +1,6 @@
 #include "module.h"
 
 #include <cxxabi.h>
-#include <fmt/format.h>
 
 #include <algorithm>
 #include <cstdlib>
@@ -10,6 +9,7 @@
 #include <unordered_set>
 
 #include "../autograd/grad_mode.h"
+#include "../core/failf.h"
 #include "../core/ops.h"
 
 namespace gradual::nn {
@@ -36,9 +36,7 @@ template <class M, class F> void Module::walk(M& root, const F& visit, bool once
 }
 
 Tensor Module::forward(const Tensor&) {
-  fail(kind() +
-       ": has no forward for one tensor; call it with the inputs that its operator() takes, or override "
-       "forward(const Tensor&)");
+  failf("{}: has no forward for one tensor; call its operator(), or override forward(const Tensor&)", kind());
 }
 
 Tensor Module::operator()(const Tensor& x, SourceLocation loc) {
@@ -49,9 +47,7 @@ Tensor Module::operator()(const Tensor& x, SourceLocation loc) {
 // --- registration ---
 
 void Module::check_name(const std::string& name, const char* what) const {
-  const auto refuse = [&](const char* why) {
-    fail(fmt::format("{}: cannot register {} '{}': {}", kind(), what, name, why));
-  };
+  const auto refuse = [&](const char* why) { failf("{}: cannot register {} '{}': {}", kind(), what, name, why); };
   if (name.empty()) refuse("the name is empty");
   if (name.find('.') != std::string::npos) refuse("a name has no dots; they separate the parts of a path");
   const auto taken = [&](const auto& named) { return named->name == name; };
@@ -60,26 +56,23 @@ void Module::check_name(const std::string& name, const char* what) const {
 }
 
 Tensor& Module::register_parameter(const std::string& name, const Tensor& value, bool requires_grad) {
-  check_name(name, "parameter");
-  slots_.push_back(std::make_unique<Slot>(Slot{name, value, Kind::parameter}));
-  Tensor& slot = slots_.back()->value;
+  Tensor& slot = add_slot(name, value, Kind::parameter);
   if (!slot.defined()) return slot;
   slot.set_category(Category::parameters);
   if (requires_grad && !slot.requires_grad()) slot.set_requires_grad();
   return slot;
 }
 
-Tensor& Module::register_buffer(const std::string& name, const Tensor& value) {
-  check_name(name, "buffer");
-  slots_.push_back(std::make_unique<Slot>(Slot{name, value, Kind::buffer}));
-  return slots_.back()->value;
+Tensor& Module::add_slot(const std::string& name, const Tensor& value, Kind kind) {
+  check_name(name, kind == Kind::parameter ? "parameter" : "buffer");
+  return slots_.emplace_back(std::make_unique<Slot>(Slot{name, value, kind}))->value;
 }
 
 void Module::add_child(const std::string& name, const std::shared_ptr<Module>& module) {
   check_name(name, "module");
-  if (!module) fail(kind() + ": cannot register module '" + name + "': the pointer is null");
+  if (!module) failf("{}: cannot register module '{}': the pointer is null", kind(), name);
   for (const auto& below : module->named_modules())
-    if (below.second == this) fail(kind() + ": cannot register module '" + name + "': it would contain itself");
+    if (below.second == this) failf("{}: cannot register module '{}': it would contain itself", kind(), name);
   children_.push_back({name, module});
   for (const auto& [below, m] : module->named_modules()) m->path_ = intern(joined(joined(path_, name), below));
 }
@@ -142,8 +135,7 @@ template <class F> void Module::convert(const F& converted, const std::function<
 }
 
 void Module::to(DType dtype, const std::function<bool(const Module&)>& which) {
-  if (!is_floating(dtype))
-    fail(kind() + ": cannot convert parameters to " + std::string(name(dtype)) + "; a floating dtype is right");
+  if (!is_floating(dtype)) failf("{}: cannot convert parameters to {}; a floating dtype is right", kind(), name(dtype));
   convert([&](const Tensor& t) { return t.is_floating() ? t.to(dtype) : t; }, which);
 }
 
@@ -175,28 +167,22 @@ LoadResult Module::load_state_dict(const StateDict& state, bool strict) {
   const StateDict own = state_dict();  // shares storage with the parameters
   LoadResult result;
   std::vector<std::string> wrong;
-  std::vector<std::pair<Tensor, Tensor>> copies;
   for (const auto& [name, value] : own) {
     if (!state.contains(name)) {
       result.missing.push_back(name);
-      continue;
-    }
-    const Tensor& target = std::get<Tensor>(value);
-    const StateValue& given = state.at(name);
-    const auto* source = std::get_if<Tensor>(&given);
-    if (!source || source->sizes() != target.sizes()) {
-      wrong.push_back(name + " is " + describe(given) + " and should be " + describe(value));
-    } else {
-      copies.emplace_back(target, *source);
+    } else if (const auto* source = std::get_if<Tensor>(&state.at(name));
+               !source || source->sizes() != std::get<Tensor>(value).sizes()) {
+      wrong.push_back(fmt::format("{} is {} and should be {}", name, describe(state.at(name)), describe(value)));
     }
   }
   for (const auto& entry : state)
     if (!own.contains(entry.name)) result.unexpected.push_back(entry.name);
   std::string problems = listed("mis-shaped", wrong);
   if (strict) problems = listed("missing", result.missing) + listed("unexpected", result.unexpected) + problems;
-  if (!problems.empty()) fail("load_state_dict of " + kind() + ": the keys do not fit:" + problems);
+  if (!problems.empty()) failf("load_state_dict of {}: the keys do not fit:{}", kind(), problems);
   const NoGrad no_grad;
-  for (const auto& [target, source] : copies) target.copy_(source.detach());
+  for (const auto& [name, value] : own)
+    if (state.contains(name)) std::get<Tensor>(value).copy_(state.tensor(name).detach());
   return result;
 }
 
@@ -220,7 +206,7 @@ static SourceLocation place(bool layer, SourceLocation loc) {
 
 ModuleCall::ModuleCall(Module& module, SourceLocation loc)
     : module_(module), scope_(module.path_, place(module.layer_, loc)) {
-  if (module.hook_) guard_ = module.hook_->enter(module);
+  if (module.hook_) guard_ = module.hook_(module);
 }
 
 Tensor ModuleCall::leave(const Tensor& input, Tensor output) const {

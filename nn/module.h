@@ -23,12 +23,9 @@ namespace gradual::nn {
 
 class Module;
 
-// Something that surrounds every call of a module it was set on: amp's per-module overrides. enter() runs when the
-// call begins, and what it returns is destroyed when the call ends, on exceptions too.
-struct ModuleHook {
-  virtual ~ModuleHook() = default;
-  virtual std::shared_ptr<void> enter(Module& module) = 0;
-};
+// Surrounds every call of a module it was set on: amp's per-module overrides. Runs when the call begins, and what it
+// returns is destroyed when the call ends, on exceptions too.
+using ModuleHook = std::function<std::shared_ptr<void>(Module& module)>;
 
 // Sees each call's first input and output: for observers.
 using ForwardHook = std::function<void(Module& module, const Tensor& input, const Tensor& output)>;
@@ -58,7 +55,7 @@ class Module {
   // Names have no dots and are unique in a module. The reference is the registered slot itself: assigning to it
   // (head.weight = embedding.weight) ties parameters. An undefined tensor holds a place and is listed nowhere.
   Tensor& register_parameter(const std::string& name, const Tensor& value, bool requires_grad = true);
-  Tensor& register_buffer(const std::string& name, const Tensor& value);
+  Tensor& register_buffer(const std::string& name, const Tensor& value) { return add_slot(name, value, Kind::buffer); }
   // Takes the module over; the reference is to its new place.
   template <class M>
     requires std::is_base_of_v<Module, M>
@@ -110,8 +107,7 @@ class Module {
 
   std::uint64_t register_forward_hook(ForwardHook hook);  // an id for remove_forward_hook
   void remove_forward_hook(std::uint64_t id);
-  void set_hook(std::shared_ptr<ModuleHook> hook) { hook_ = std::move(hook); }  // null: none
-  const std::shared_ptr<ModuleHook>& hook() const { return hook_; }
+  void set_hook(ModuleHook hook) { hook_ = std::move(hook); }  // null: none
 
  protected:
   struct Child {
@@ -133,13 +129,14 @@ class Module {
   template <class M, class F> static void walk(M& root, const F& visit, bool once = true);
   std::vector<std::pair<std::string, Tensor>> list(Kind kind, bool recurse) const;
   void check_name(const std::string& name, const char* what) const;
+  Tensor& add_slot(const std::string& name, const Tensor& value, Kind kind);
   void add_child(const std::string& name, const std::shared_ptr<Module>& module);
   template <class F> void convert(const F& converted, const std::function<bool(const Module&)>& which);
 
   std::vector<std::unique_ptr<Slot>> slots_;
   std::vector<Child> children_;
   std::vector<std::pair<std::uint64_t, ForwardHook>> forward_hooks_;
-  std::shared_ptr<ModuleHook> hook_;
+  ModuleHook hook_;
   const char* path_ = "";
   std::uint64_t next_hook_ = 1;
   bool training_ = true;

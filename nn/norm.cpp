@@ -5,6 +5,7 @@
 
 #include "../autograd/checkpoint.h"
 #include "../autograd/grad_mode.h"
+#include "../core/failf.h"
 #include "../core/ops.h"
 
 namespace gradual::nn {
@@ -17,8 +18,8 @@ Tensor full_or_none(bool wanted, const Shape& sizes, double value, DType dtype =
 void check_trailing(const Module& m, const Tensor& x, const Shape& normalized) {
   const int skip = x.ndim() - normalized.size();
   if (skip < 0 || !std::equal(normalized.begin(), normalized.end(), x.sizes().begin() + skip))
-    fail(m.kind() + ": input " + to_string(x.sizes()) + " does not end in the normalised shape " +
-         to_string(normalized));
+    failf("{}: input {} does not end in the normalised shape {}", m.kind(), to_string(x.sizes()),
+          to_string(normalized));
 }
 
 }  // namespace
@@ -36,8 +37,8 @@ BatchNorm::BatchNorm(std::int64_t channels, int min_dims, int max_dims, const Ba
 
 Tensor BatchNorm::forward(const Tensor& x) {
   if (x.ndim() < min_dims_ || x.ndim() > max_dims_)
-    fail(kind() + ": input " + to_string(x.sizes()) +
-         (min_dims_ == 4 ? "; [N, C, H, W] is right" : "; [N, C] or [N, C, L] is right"));
+    failf("{}: input {}; {} is right", kind(), to_string(x.sizes()),
+          min_dims_ == 4 ? "[N, C, H, W]" : "[N, C] or [N, C, L]");
   const bool use_batch = training() || !options_.track_running_stats;
   const BatchNormResult r = batch_norm(x, weight, bias, running_mean, running_var, use_batch, options_.eps);
   if (training() && options_.track_running_stats && x.numel() > 0 && !recomputing()) update(x, r.mean, r.invstd);

@@ -5,7 +5,7 @@
 
 namespace gradual::nn {
 
-class Norm : public Layer {};
+struct Norm : Layer {};
 
 struct BatchNormOptions {
   double eps = 1e-5;
@@ -38,13 +38,11 @@ class BatchNorm : public Norm {
   int min_dims_, max_dims_;
 };
 
-class BatchNorm1d : public BatchNorm {  // x [N, C] or [N, C, L]
- public:
+struct BatchNorm1d : BatchNorm {  // x [N, C] or [N, C, L]
   explicit BatchNorm1d(std::int64_t channels, BatchNormOptions options = {}) : BatchNorm(channels, 2, 3, options) {}
 };
 
-class BatchNorm2d : public BatchNorm {  // x [N, C, H, W]
- public:
+struct BatchNorm2d : BatchNorm {  // x [N, C, H, W]
   explicit BatchNorm2d(std::int64_t channels, BatchNormOptions options = {}) : BatchNorm(channels, 4, 4, options) {}
 };
 

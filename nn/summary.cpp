@@ -3,11 +3,11 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <array>
 #include <unordered_map>
 #include <unordered_set>
 
 #include "../autograd/grad_mode.h"
+#include "../core/nearest.h"
 
 namespace gradual::nn {
 namespace {
@@ -15,7 +15,7 @@ namespace {
 std::unordered_map<const Module*, std::string> output_shapes(Module& model, const Shape& input, DType dtype) {
   std::unordered_map<const Module*, std::string> shapes;
   const ForwardHook hook = [&](Module& m, const Tensor&, const Tensor& y) {
-    shapes[&m] = y.defined() ? fmt::format("{} {}", to_string(y.sizes()), name(y.dtype())) : "-";
+    shapes[&m] = y.defined() ? describe(y) : "-";
   };
   std::vector<std::shared_ptr<void>> undo;  // on exceptions too
   for (const auto& named : model.named_modules()) {
@@ -40,51 +40,36 @@ std::string grouped(std::size_t n) {
   return text;
 }
 
-using Row = std::array<std::string, 4>;
-
-// Names and outputs to the left, numbers to the right.
-std::string table(const std::vector<Row>& rows) {
-  std::array<std::size_t, 4> w = {};
-  for (const Row& row : rows)
-    for (std::size_t i = 0; i < w.size(); ++i) w[i] = std::max(w[i], row[i].size());
-  std::string text;
-  for (const auto& [layer, output, parameters, bytes] : rows)
-    text += fmt::format("{:<{}}  {:<{}}  {:>{}}  {:>{}}\n", layer, w[0], output, w[1], parameters, w[2], bytes, w[3]);
-  return text;
-}
-
 }  // namespace
 
 std::string summary(Module& model, const Shape& input, DType dtype) {
   const auto shapes = output_shapes(model, input, dtype);
-  std::vector<Row> rows = {{"layer", "output", "parameters", "bytes"}};
+  std::vector<std::vector<std::string>> rows = {{"layer", "output", "parameters", "bytes"}};
   std::size_t count = 0, trainable = 0, parameter_bytes = 0, buffer_bytes = 0;
   std::unordered_set<const TensorImpl*> seen;
   for (const auto& [path, module] : model.named_modules()) {
     std::size_t own = 0, bytes = 0;
-    for (const auto& named : module->named_parameters(false)) {
-      const Tensor& p = named.second;
-      if (!seen.insert(p.unsafe_impl()).second) continue;  // shared: counted where it came first
-      own += static_cast<std::size_t>(p.numel());
-      bytes += p.nbytes();
-      if (p.requires_grad()) trainable += static_cast<std::size_t>(p.numel());
-    }
+    for (const bool buffers : {false, true})
+      for (const auto& named : buffers ? module->named_buffers(false) : module->named_parameters(false)) {
+        const Tensor& t = named.second;
+        if (!seen.insert(t.unsafe_impl()).second) continue;  // shared: counted where it came first
+        const std::size_t n = buffers ? 0 : static_cast<std::size_t>(t.numel());
+        own += n;
+        if (t.requires_grad()) trainable += n;
+        bytes += t.nbytes();
+        (buffers ? buffer_bytes : parameter_bytes) += t.nbytes();
+      }
     count += own;
-    parameter_bytes += bytes;
-    for (const auto& named : module->named_buffers(false)) {
-      if (!seen.insert(named.second.unsafe_impl()).second) continue;
-      bytes += named.second.nbytes();
-      buffer_bytes += named.second.nbytes();
-    }
     const auto depth = path.empty() ? 0 : 1 + std::ranges::count(path, '.');
     const std::string label = path.empty() ? "" : path.substr(path.rfind('.') + 1) + ": ";
     const auto shape = shapes.find(module);
-    rows.push_back({std::string(2 * static_cast<std::size_t>(depth), ' ') + label + module->kind(),
+    rows.push_back({fmt::format("{:{}}{}{}", "", 2 * depth, label, module->kind()),
                     shape == shapes.end() ? "-" : shape->second, own ? grouped(own) : "-",
                     bytes ? grouped(bytes) : "-"});
   }
-  return table(rows) + fmt::format("{} parameters, {} trainable; {} bytes of parameters, {} of buffers\n",
-                                   grouped(count), grouped(trainable), grouped(parameter_bytes), grouped(buffer_bytes));
+  return table_of(rows, 2) + fmt::format("{} parameters, {} trainable; {} bytes of parameters, {} of buffers\n",
+                                         grouped(count), grouped(trainable), grouped(parameter_bytes),
+                                         grouped(buffer_bytes));
 }
 
 }  // namespace gradual::nn

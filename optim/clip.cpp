@@ -1,11 +1,10 @@
 #include "clip.h"
 
-#include <fmt/format.h>
-
 #include <cmath>
 
 #include "../autograd/grad_mode.h"
 #include "../core/dispatch.h"
+#include "../core/failf.h"
 #include "../core/ops.h"
 
 namespace gradual::optim {
@@ -20,8 +19,7 @@ std::vector<Tensor> gradients_of(const std::vector<Tensor>& params) {
 
 double clip_norm(const std::vector<Tensor>& gradients, double max_norm, const ClipOptions& options) {
   if (!(max_norm >= 0) || !(options.p > 0))
-    fail(
-        fmt::format("clip_grad_norm: max_norm must be at least 0 and p above 0, given {} and {}", max_norm, options.p));
+    failf("clip_grad_norm: max_norm must be at least 0 and p above 0, given {} and {}", max_norm, options.p);
   const NoGrad no_grad;
   const PhaseScope phase(Phase::optimizer);
   std::vector<double> norms = {0};
@@ -29,10 +27,10 @@ double clip_norm(const std::vector<Tensor>& gradients, double max_norm, const Cl
     norms.push_back(norm(g.dtype() == DType::f64 ? g : cast(g, DType::f32), options.p).item());
   const double total = norm(from_data(norms, {static_cast<std::int64_t>(norms.size())}), options.p).item();
   if (!std::isfinite(total) && options.error_if_nonfinite)
-    fail(
-        fmt::format("clip_grad_norm: the norm of the gradients is {}; look for the overflow, or allow it with "
-                    "error_if_nonfinite = false",
-                    total));
+    failf(
+        "clip_grad_norm: the norm of the gradients is {}; look for the overflow, or allow it with "
+        "error_if_nonfinite = false",
+        total);
   const double factor = max_norm / (total + 1e-6);
   if (std::isfinite(total) && factor < 1)
     for (const Tensor& g : gradients) g.mul_(factor);
@@ -40,7 +38,7 @@ double clip_norm(const std::vector<Tensor>& gradients, double max_norm, const Cl
 }
 
 void clip_value(const std::vector<Tensor>& gradients, double limit) {
-  if (!(limit >= 0)) fail(fmt::format("clip_grad_value: the limit must be at least 0, given {}", limit));
+  if (!(limit >= 0)) failf("clip_grad_value: the limit must be at least 0, given {}", limit);
   const NoGrad no_grad;
   const PhaseScope phase(Phase::optimizer);
   for (const Tensor& g : gradients) g.copy_(clamp(g, -limit, limit));

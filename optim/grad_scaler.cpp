@@ -1,11 +1,10 @@
 #include "grad_scaler.h"
 
-#include <fmt/format.h>
-
 #include <algorithm>
 #include <cmath>
 
 #include "../core/dispatch.h"
+#include "../core/failf.h"
 #include "../core/ops.h"
 
 namespace gradual::optim {
@@ -55,8 +54,7 @@ GradScaler::PerOptimizer& GradScaler::of(const Optimizer& optimizer) {
 }
 
 void GradScaler::need_scale(const char* what) const {
-  if (!used_)
-    fail(fmt::format("GradScaler: {}: no scale yet: scale(loss) was not used earlier in the iteration", what));
+  if (!used_) failf("GradScaler: {}: no scale yet: scale(loss) was not used earlier in the iteration", what);
 }
 
 Tensor GradScaler::scale(const Tensor& loss, SourceLocation loc) {
@@ -112,7 +110,7 @@ void GradScaler::update(std::optional<double> new_scale) {
   if (!new_scale && std::none_of(optimizers_.begin(), optimizers_.end(), checked))
     fail("GradScaler: update: no inf checks were recorded prior to update");
   if (new_scale && !(*new_scale >= options_.min_scale && *new_scale <= options_.max_scale))
-    fail(fmt::format("GradScaler: update: the new scale {} does not lie between min_scale and max_scale", *new_scale));
+    failf("GradScaler: update: the new scale {} does not lie between min_scale and max_scale", *new_scale);
   optimizers_.clear();
   ++updates_;
   if (new_scale) return set_scale(*new_scale);

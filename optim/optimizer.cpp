@@ -1,10 +1,10 @@
 #include "optimizer.h"
 
-#include <fmt/format.h>
 
 #include <array>
 #include <cmath>
 
+#include "../core/failf.h"
 #include "../autograd/grad_mode.h"
 #include "../core/dispatch.h"
 #include "../core/ops.h"
@@ -38,17 +38,17 @@ Tensor fp32_copy(const Tensor& param) {
 
 void check_rates(const ParamGroup& group) {
   if (!group.names.empty() && group.names.size() != group.params.size())
-    fail(fmt::format("optimizer: a group has {} parameters and {} names", group.params.size(), group.names.size()));
+    failf("optimizer: a group has {} parameters and {} names", group.params.size(), group.names.size());
   for (const Rate& rate : kRates)
     if (const double value = group.*rate.value; value < 0 || value >= rate.below)
-      fail(fmt::format("optimizer: {} {} is out of range; it must be {}", rate.name, value,
-                       rate.below == 1 ? "in [0, 1)" : "at least 0 and finite"));
+      failf("optimizer: {} {} is out of range; it must be {}", rate.name, value,
+                       rate.below == 1 ? "in [0, 1)" : "at least 0 and finite");
 }
 
 void load_group(ParamGroup& group, const StateDict& from) {
   if (const auto n = from.natural("params"); n != group.params.size())
-    fail(fmt::format("load_state_dict: a group of the state has {} parameters, the optimizer's has {}", n,
-                     group.params.size()));
+    failf("load_state_dict: a group of the state has {} parameters, the optimizer's has {}", n,
+                     group.params.size());
   group.frozen = from.integer("frozen") != 0;
   for (const Rate& rate : kRates)
     if (from.contains(rate.name)) group.*rate.value = from.real(rate.name);
@@ -75,9 +75,9 @@ Optimizer::Optimizer(Rule rule, std::vector<ParamGroup> groups, const ParamGroup
                      const UpdateOptions& options)
     : rule_(std::move(rule)), defaults_(defaults), options_(options) {
   if (options.pure_arithmetic && options.update != LowPrecisionUpdate::none)
-    fail(fmt::format("optimizer: pure_arithmetic needs LowPrecisionUpdate::none, not {}", name(options.update)));
+    failf("optimizer: pure_arithmetic needs LowPrecisionUpdate::none, not {}", name(options.update));
   if (options.state_dtype && (!is_floating(*options.state_dtype) || is_f8(*options.state_dtype)))
-    fail(fmt::format("optimizer: state_dtype may be f64, f32, f16 or bf16, not {}", name(*options.state_dtype)));
+    failf("optimizer: state_dtype may be f64, f32, f16 or bf16, not {}", name(*options.state_dtype));
   for (const auto& q : options.moments) {
     if (!q) continue;
     in_context("optimizer, moments", [&] { check(*q); });
@@ -89,8 +89,8 @@ Optimizer::Optimizer(Rule rule, std::vector<ParamGroup> groups, const ParamGroup
 
 void Optimizer::check_param(const Tensor& p, const std::vector<ParamState>& others) const {
   if (!p.defined() || !p.is_floating() || is_f8(p.dtype()))
-    fail(fmt::format("optimizer: a parameter must be f64, f32, f16 or bf16, given {}",
-                     p.defined() ? name(p.dtype()) : "none"));
+    failf("optimizer: a parameter must be f64, f32, f16 or bf16, given {}",
+                     p.defined() ? name(p.dtype()) : "none");
   const std::string who = "optimizer: a parameter " + to_string(p.sizes());
   if (!p.is_leaf()) fail(who + " is the result of an op; only leaves can be optimized");
   for (const auto* list : {&states_, &others})
@@ -121,8 +121,8 @@ std::vector<Optimizer::ParamState>& Optimizer::states() {
   std::size_t count = 0;
   for (const ParamGroup& group : groups_) count += group.params.size();
   if (count != states_.size())
-    fail(fmt::format("optimizer: {} parameters were added, the groups now have {}; add parameters with add_param_group",
-                     states_.size(), count));
+    failf("optimizer: {} parameters were added, the groups now have {}; add parameters with add_param_group",
+                     states_.size(), count);
   return states_;
 }
 
@@ -251,15 +251,15 @@ void Optimizer::load_codes(ParamState& s, std::size_t k, const StateDict& from) 
   const Quantizer* q = moment_quantizer(s, k);
   const std::string who = fmt::format("load_state_dict: {} of {}", moment, s.name);
   if (const std::string& kept = from.text(moment + ".quantizer"); !q || describe(*q) != kept)
-    fail(fmt::format("{} is kept as '{}', the optimizer's as '{}'", who, kept, q ? describe(*q) : "numbers"));
+    failf("{} is kept as '{}', the optimizer's as '{}'", who, kept, q ? describe(*q) : "numbers");
   QuantizedTensor codes = quantize(zeros(s.param.sizes()), *q);
   const CategoryScope category(Category::optimizer);
   const auto take = [&](const char* part, Tensor& to) {
     if (!to.defined()) return;
     const Tensor value = from.tensor(moment + part);
     if (value.sizes() != to.sizes() || value.dtype() != to.dtype())
-      fail(fmt::format("{}: {} is {} {}, it should be {} {}", who, part, name(value.dtype()), to_string(value.sizes()),
-                       name(to.dtype()), to_string(to.sizes())));
+      failf("{}: {} is {} {}, it should be {} {}", who, part, name(value.dtype()), to_string(value.sizes()),
+                       name(to.dtype()), to_string(to.sizes()));
     to = value.clone();
   };
   take(".codes", codes.codes);
@@ -277,8 +277,8 @@ void Optimizer::load_param(ParamState& s, const StateDict& from) const {
     if (!from.contains(key)) continue;
     const Tensor value = from.tensor(key);
     if (value.sizes() != s.param.sizes())
-      fail(fmt::format("load_state_dict: {} of {} is {}, the parameter is {}", key, s.name, to_string(value.sizes()),
-                       to_string(s.param.sizes())));
+      failf("load_state_dict: {} of {} is {}, the parameter is {}", key, s.name, to_string(value.sizes()),
+                       to_string(s.param.sizes()));
     const CategoryScope scope(is_master ? Category::masters : Category::optimizer);
     *t = value.clone();
   }
@@ -290,9 +290,9 @@ void Optimizer::load_param(ParamState& s, const StateDict& from) const {
 void Optimizer::load_state_dict(const StateDict& from) {
   const NoGrad no_grad;
   if (const std::string& kind = from.text("kind"); kind != rule_.kind)
-    fail(fmt::format("load_state_dict: the state of '{}' does not fit '{}'", kind, rule_.kind));
+    failf("load_state_dict: the state of '{}' does not fit '{}'", kind, rule_.kind);
   if (const auto n = from.natural("groups"); n != groups_.size())
-    fail(fmt::format("load_state_dict: the state has {} groups, the optimizer {}", n, groups_.size()));
+    failf("load_state_dict: the state has {} groups, the optimizer {}", n, groups_.size());
   const std::uint64_t seed = from.natural("seed");
   std::vector<ParamGroup> groups = groups_;
   for (std::size_t g = 0; g < groups.size(); ++g) load_group(groups[g], from.sub(fmt::format("groups.{}", g)));
@@ -339,8 +339,8 @@ void Optimizer::ensure_master(ParamState& s) {
     flat_masters_[s.group] = Tensor();  // to be laid out anew
   } else if (s.written != Stamp(p)) {
     if (s.master.sizes() != p.sizes())
-      fail(fmt::format("optimizer: {} became {}, its master is {}", s.name, to_string(p.sizes()),
-                       to_string(s.master.sizes())));
+      failf("optimizer: {} became {}, its master is {}", s.name, to_string(p.sizes()),
+                       to_string(s.master.sizes()));
     s.master.copy_(where(eq(cast(s.master, p.dtype()), p), s.master, cast(p, DType::f32)));
   }
   s.written = Stamp(p);
@@ -362,8 +362,8 @@ void Optimizer::settle_masters() {
 Optimizer::ParamState& Optimizer::state_of(const Tensor& param) {
   for (ParamState& s : states_)
     if (s.param.is_same(param)) return s;
-  fail(fmt::format("optimizer: the tensor {} is none of its parameters",
-                   param.defined() ? to_string(param.sizes()) : "(undefined)"));
+  failf("optimizer: the tensor {} is none of its parameters",
+                   param.defined() ? to_string(param.sizes()) : "(undefined)");
 }
 
 Tensor Optimizer::master(const Tensor& param) {
@@ -397,10 +397,9 @@ int Optimizer::unscale(const Tensor& found, double inverse_scale, bool write) {
   const auto live = live_gradients();
   for (const auto& [s, gradient] : live)
     if (gradient.dtype() == DType::f16 && !needs_wide(*s, gradient))
-      fail(
-          fmt::format("attempting to unscale FP16 gradients: {} {} is updated without FP32 values; give the optimizer "
+      failf("attempting to unscale FP16 gradients: {} {} is updated without FP32 values; give the optimizer "
                       ".update = LowPrecisionUpdate::masters",
-                      s->name, to_string(s->param.sizes())));
+                      s->name, to_string(s->param.sizes()));
   for (const auto& [s, gradient] : live) {
     const bool wide = needs_wide(*s, gradient);
     const bool clipped = s->wide == ParamState::Wide::copied && s->wide_stands(gradient);

@@ -1,16 +1,16 @@
 #include "schedule.h"
 
-#include <fmt/format.h>
-
 #include <algorithm>
 #include <cmath>
 #include <numbers>
+
+#include "../core/failf.h"
 
 namespace gradual::optim {
 namespace {
 
 void need_steps(const char* what, std::int64_t steps) {
-  if (steps < 1) fail(fmt::format("{}: needs at least one step, given {}", what, steps));
+  if (steps < 1) failf("{}: needs at least one step, given {}", what, steps);
 }
 
 // f(the part of `steps` that is over, 0 to 1).
@@ -75,8 +75,8 @@ StateDict Scheduler::state_dict() const {
 void Scheduler::load_state_dict(const StateDict& state) {
   std::vector<double> initial(state.natural("groups"));
   if (initial.size() > optimizer_->param_groups().size())
-    fail(fmt::format("load_state_dict: the schedule has {} groups, the optimizer {}", initial.size(),
-                     optimizer_->param_groups().size()));
+    failf("load_state_dict: the schedule has {} groups, the optimizer {}", initial.size(),
+          optimizer_->param_groups().size());
   for (std::size_t g = 0; g < initial.size(); ++g) initial[g] = state.real(fmt::format("initial_lr.{}", g));
   steps_ = state.integer("steps");
   initial_ = std::move(initial);

@@ -3,7 +3,6 @@
 #include <doctest/doctest.h>
 
 #include "../../amp/autocast.h"
-#include "../../amp/override.h"
 #include "../../nn/linear.h"
 #include "../../nn/norm.h"
 #include "../../nn/sequential.h"
@@ -101,7 +100,7 @@ TEST_CASE("an override rules its module's calls inside a region, and none outsid
     CHECK(amp::autocast_dtype() == DType::f16);
     CHECK_THROWS_AS(net.a(random({2, 5}, 1)), Error);
     CHECK(amp::autocast_dtype() == DType::f16);  // restored on exceptions
-    amp::clear_override(net.a);
+    amp::set_override(net.a, {});
     amp::PolicyTable table;
     table.set("linear", amp::CastPolicy::fp32());
     amp::set_override(net.b, {.table = table});

@@ -1,5 +1,4 @@
 #include <doctest/doctest.h>
-#include <gradual/data/addition.h>
 #include <gradual/data/text.h>
 
 #include <cstdint>

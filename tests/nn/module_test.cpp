@@ -297,14 +297,6 @@ TEST_CASE("forward hooks see input and output until they are removed") {
 }
 
 TEST_CASE("a module's hook surrounds its calls, what throws leaves all scopes as they were") {
-  struct Log : nn::ModuleHook {
-    explicit Log(Names* to) : log(to) {}
-    Names* log;
-    std::shared_ptr<void> enter(nn::Module& m) override {
-      log->push_back("enter " + std::string(m.path()) + " in " + context().module);
-      return {nullptr, [to = log](void*) { to->push_back(std::string("leave in ") + context().module); }};
-    }
-  };
   struct Thrower : nn::Module {
     Tensor forward(const Tensor& x) override { return x.reshape({7, 7}); }
   };
@@ -314,7 +306,10 @@ TEST_CASE("a module's hook surrounds its calls, what throws leaves all scopes as
   };
   Names log;
   Outer outer;
-  outer.inner.set_hook(std::make_shared<Log>(&log));
+  outer.inner.set_hook([&](nn::Module& m) {
+    log.push_back("enter " + std::string(m.path()) + " in " + context().module);
+    return std::shared_ptr<void>(nullptr, [&](void*) { log.push_back(std::string("leave in ") + context().module); });
+  });
   CHECK(contains(message_of([&] { outer(ones({2})); }), "reshape"));
   CHECK(log == Names{"enter inner in inner", "leave in inner"});
   CHECK(std::string(context().module).empty());
