@@ -1,12 +1,11 @@
 #include "optimizer.h"
 
-
 #include <array>
 #include <cmath>
 
-#include "../core/failf.h"
 #include "../autograd/grad_mode.h"
 #include "../core/dispatch.h"
+#include "../core/failf.h"
 #include "../core/ops.h"
 
 namespace gradual::optim {
@@ -42,13 +41,12 @@ void check_rates(const ParamGroup& group) {
   for (const Rate& rate : kRates)
     if (const double value = group.*rate.value; value < 0 || value >= rate.below)
       failf("optimizer: {} {} is out of range; it must be {}", rate.name, value,
-                       rate.below == 1 ? "in [0, 1)" : "at least 0 and finite");
+            rate.below == 1 ? "in [0, 1)" : "at least 0 and finite");
 }
 
 void load_group(ParamGroup& group, const StateDict& from) {
   if (const auto n = from.natural("params"); n != group.params.size())
-    failf("load_state_dict: a group of the state has {} parameters, the optimizer's has {}", n,
-                     group.params.size());
+    failf("load_state_dict: a group of the state has {} parameters, the optimizer's has {}", n, group.params.size());
   group.frozen = from.integer("frozen") != 0;
   for (const Rate& rate : kRates)
     if (from.contains(rate.name)) group.*rate.value = from.real(rate.name);
@@ -89,8 +87,7 @@ Optimizer::Optimizer(Rule rule, std::vector<ParamGroup> groups, const ParamGroup
 
 void Optimizer::check_param(const Tensor& p, const std::vector<ParamState>& others) const {
   if (!p.defined() || !p.is_floating() || is_f8(p.dtype()))
-    failf("optimizer: a parameter must be f64, f32, f16 or bf16, given {}",
-                     p.defined() ? name(p.dtype()) : "none");
+    failf("optimizer: a parameter must be f64, f32, f16 or bf16, given {}", p.defined() ? name(p.dtype()) : "none");
   const std::string who = "optimizer: a parameter " + to_string(p.sizes());
   if (!p.is_leaf()) fail(who + " is the result of an op; only leaves can be optimized");
   for (const auto* list : {&states_, &others})
@@ -122,7 +119,7 @@ std::vector<Optimizer::ParamState>& Optimizer::states() {
   for (const ParamGroup& group : groups_) count += group.params.size();
   if (count != states_.size())
     failf("optimizer: {} parameters were added, the groups now have {}; add parameters with add_param_group",
-                     states_.size(), count);
+          states_.size(), count);
   return states_;
 }
 
@@ -259,7 +256,7 @@ void Optimizer::load_codes(ParamState& s, std::size_t k, const StateDict& from) 
     const Tensor value = from.tensor(moment + part);
     if (value.sizes() != to.sizes() || value.dtype() != to.dtype())
       failf("{}: {} is {} {}, it should be {} {}", who, part, name(value.dtype()), to_string(value.sizes()),
-                       name(to.dtype()), to_string(to.sizes()));
+            name(to.dtype()), to_string(to.sizes()));
     to = value.clone();
   };
   take(".codes", codes.codes);
@@ -278,7 +275,7 @@ void Optimizer::load_param(ParamState& s, const StateDict& from) const {
     const Tensor value = from.tensor(key);
     if (value.sizes() != s.param.sizes())
       failf("load_state_dict: {} of {} is {}, the parameter is {}", key, s.name, to_string(value.sizes()),
-                       to_string(s.param.sizes()));
+            to_string(s.param.sizes()));
     const CategoryScope scope(is_master ? Category::masters : Category::optimizer);
     *t = value.clone();
   }
@@ -339,8 +336,7 @@ void Optimizer::ensure_master(ParamState& s) {
     flat_masters_[s.group] = Tensor();  // to be laid out anew
   } else if (s.written != Stamp(p)) {
     if (s.master.sizes() != p.sizes())
-      failf("optimizer: {} became {}, its master is {}", s.name, to_string(p.sizes()),
-                       to_string(s.master.sizes()));
+      failf("optimizer: {} became {}, its master is {}", s.name, to_string(p.sizes()), to_string(s.master.sizes()));
     s.master.copy_(where(eq(cast(s.master, p.dtype()), p), s.master, cast(p, DType::f32)));
   }
   s.written = Stamp(p);
@@ -363,7 +359,7 @@ Optimizer::ParamState& Optimizer::state_of(const Tensor& param) {
   for (ParamState& s : states_)
     if (s.param.is_same(param)) return s;
   failf("optimizer: the tensor {} is none of its parameters",
-                   param.defined() ? to_string(param.sizes()) : "(undefined)");
+        param.defined() ? to_string(param.sizes()) : "(undefined)");
 }
 
 Tensor Optimizer::master(const Tensor& param) {
@@ -397,9 +393,10 @@ int Optimizer::unscale(const Tensor& found, double inverse_scale, bool write) {
   const auto live = live_gradients();
   for (const auto& [s, gradient] : live)
     if (gradient.dtype() == DType::f16 && !needs_wide(*s, gradient))
-      failf("attempting to unscale FP16 gradients: {} {} is updated without FP32 values; give the optimizer "
-                      ".update = LowPrecisionUpdate::masters",
-                      s->name, to_string(s->param.sizes()));
+      failf(
+          "attempting to unscale FP16 gradients: {} {} is updated without FP32 values; give the optimizer "
+          ".update = LowPrecisionUpdate::masters",
+          s->name, to_string(s->param.sizes()));
   for (const auto& [s, gradient] : live) {
     const bool wide = needs_wide(*s, gradient);
     const bool clipped = s->wide == ParamState::Wide::copied && s->wide_stands(gradient);
