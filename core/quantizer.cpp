@@ -360,15 +360,16 @@ std::string describe(const Quantizer& q) {
   std::string text = name(q.format);
   if (q.rounding.mode != RoundingMode::nearest_even) text += " " + name(q.rounding);
   const std::string blocks = s.square ? fmt::format("tiles of {0}x{0}", s.block) : fmt::format("blocks of {}", s.block);
+  const char* one = s.power_of_two ? "power of two" : "scale";
   switch (s.kind) {
     case ScalingKind::none: break;
     case ScalingKind::fixed: text += fmt::format(", scale {}", s.value); break;
-    case ScalingKind::tensor: text += ", one scale a tensor"; break;
+    case ScalingKind::tensor: text += fmt::format(", one {} a tensor", one); break;
     case ScalingKind::delayed:
       text += fmt::format(", one delayed scale a tensor (history {}, {})", s.history,
                           s.most_recent ? "most recent" : "max");
       break;
-    case ScalingKind::row: text += ", one scale a row"; break;
+    case ScalingKind::row: text += fmt::format(", one {} a row", one); break;
     case ScalingKind::block:
       text += fmt::format(", {} with {} scales", blocks, name(s.scale));
       if (s.scale != ScaleFormat::f32) text += fmt::format(" ({})", name(s.rule));
