@@ -1,5 +1,7 @@
 #include "cast_stats.h"
 
+#include <algorithm>
+
 namespace gradual::amp {
 namespace {
 
@@ -18,6 +20,17 @@ CastTally& CastTally::operator+=(const CastTally& other) {
 }
 double CastTally::underflow_percent() const { return percent(counts.underflow, counts.elements); }
 double CastTally::overflow_percent() const { return percent(counts.overflow, counts.elements); }
+
+void add(CastStatsTable& to, const CastStatsTable& from) {
+  for (const auto& [key, tally] : from) to[key] += tally;
+}
+
+CastTally total(const CastStatsTable& table, std::initializer_list<Role> roles) {
+  CastTally sum;
+  for (const auto& [key, tally] : table)
+    if (std::find(roles.begin(), roles.end(), key.first) != roles.end()) sum += tally;
+  return sum;
+}
 
 CastStatsScope::CastStatsScope(CastStatsTable& table) : saved_(current) { current = &table; }
 CastStatsScope::~CastStatsScope() { current = saved_; }

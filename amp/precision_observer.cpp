@@ -1,6 +1,5 @@
 #include "precision_observer.h"
 
-#include <bit>
 #include <string>
 #include <unordered_map>
 #include <utility>
@@ -9,7 +8,6 @@
 #include "../autograd/autograd.h"
 #include "../autograd/grad_mode.h"
 #include "../autograd/node.h"
-#include "../core/failf.h"
 #include "../core/observer.h"
 #include "../core/ops.h"
 
@@ -17,63 +15,85 @@ namespace gradual::amp {
 namespace {
 
 std::uint64_t storage_id(const Tensor& t) { return t.unsafe_impl()->storage->id; }
+bool is_parameter(const Tensor& t) {
+  return t.unsafe_impl()->storage->category == Category::parameters || (t.is_leaf() && t.requires_grad());
+}
 
-// A gradient for a leaf, or for what was made of a leaf by casts and views alone.
-GradientRole role_of(const autograd::GradientEvent& event) {
+// A gradient for a leaf, or for what was made of a leaf by casts and views alone: the leaf's node.
+const Node* leaf_of(const autograd::GradientEvent& event) {
   const Node* node = event.input < 0 ? &event.node : event.node.input(event.input).edge.node.get();
   while (node && !node->is_leaf && (node->op == OpId::cast || info(node->op).kind == OpKind::View))
     node = node->input(0).edge.node.get();
-  return node && node->is_leaf ? GradientRole::weight : GradientRole::error;
+  return node && node->is_leaf ? node : nullptr;
 }
 
-// Adds the exponents, and with as_if the counts of a cast.
-void add_values(const Tensor& grad, const GradientStatsOptions& options, GradientTally& tally) {
-  if (!options.histogram && !options.as_if) return;
+// Adds the exponents and, with as_if, the counts of a cast.
+void add_values(const Tensor& t, std::optional<DType> as_if, CastTally& tally) {
   const NoGrad off;
   const StageScope quiet(chain().observe, nullptr);  // what counting runs is no part of the program
-  const std::vector<float> values = grad.to_vector<float>();
-  for (std::size_t i = 0; i < values.size() && options.histogram; ++i) {
-    const std::uint32_t magnitude = std::bit_cast<std::uint32_t>(values[i]) & 0x7fffffffu;
-    (magnitude ? tally.exponents[magnitude >> 23] : tally.zeros) += 1;
-  }
-  if (!options.as_if) return;
+  const std::vector<float> values = t.detach().to_vector<float>();
+  const auto n = static_cast<std::int64_t>(values.size());
+  tally.exponents.add(values.data(), n);
+  if (!as_if) return;
   std::vector<std::uint16_t> narrow(values.size());
-  store_from_float(*options.as_if, values.data(), narrow.data(), 1, grad.numel(), &tally.counts);
-}
-
-double percent(std::uint64_t part, std::uint64_t whole) {
-  return whole ? 100.0 * static_cast<double>(part) / static_cast<double>(whole) : 0;
+  store_from_float(*as_if, values.data(), narrow.data(), 1, n, &tally.counts);
 }
 
 }  // namespace
 
-class GradientStats::Watch final : public GradientWatch, public Observer, public autograd::GradientObserver {
+class PrecisionObserver::Watch final : public Observer, public autograd::GradientObserver {
  public:
-  explicit Watch(GradientStats& stats) : stats_(stats) {
-    if (!stats.options_.as_if) scope_.emplace(*this);
-  }
-  ~Watch() override {
-    stats_.last_ = step_;
-    ++stats_.watched_;
-  }
-  Watch(const Watch&) = delete;
-  Watch& operator=(const Watch&) = delete;
+  Watch(CastStatsTable& table, std::optional<DType> as_if) : table_(table), as_if_(as_if), scope_(*this) {}
 
-  bool wants_counts() const override { return true; }
+  bool wants_counts() const override { return !as_if_; }
   void after(const OpCall& call, const Outputs& out, const CallRecord& record) override;
   void gradient(const autograd::GradientEvent& event) override;
 
  private:
-  GradientStats& stats_;
-  GradientTally step_;
-  // The stores whose result was not handed on yet, by storage; outputs of one kernel share an entry.
+  void forward(const OpCall& call, const Outputs& out, const CallRecord& record);
+  void backward(const OpCall& call, const Outputs& out, const CallRecord& record);
+  void add(Role role, const std::string& layer, const CastCounts& counts, const Tensor& values) {
+    CastTally& tally = table_[{role, layer}];
+    tally.counts += counts;
+    add_values(values, as_if_, tally);
+  }
+
+  CastStatsTable& table_;
+  std::optional<DType> as_if_;
+  // The stores of backward whose result was not handed on yet, by storage; outputs of one kernel share an entry.
   std::unordered_map<std::uint64_t, std::shared_ptr<CastCounts>> stores_;
-  std::unordered_map<std::uint64_t, std::uint32_t> seen_;  // as_if: storages and versions counted already
-  std::optional<ObserverScope> scope_;                     // goes first
+  std::unordered_map<std::uint64_t, std::uint32_t> seen_;          // as if: storages and versions counted already
+  std::unordered_map<std::uint64_t, std::string> layers_;          // of parameters, by storage
+  std::unordered_map<const Node*, std::string> layers_of_leaves_;  // where their last gradient came from
+  ObserverScope scope_;
 };
 
-void GradientStats::Watch::after(const OpCall& call, const Outputs& out, const CallRecord& record) {
-  if (record.context.phase != Phase::backward || info(call.op).kind == OpKind::View) return;
+void PrecisionObserver::Watch::after(const OpCall& call, const Outputs& out, const CallRecord& record) {
+  switch (record.context.phase) {
+    case Phase::forward: return forward(call, out, record);
+    case Phase::backward: return backward(call, out, record);
+    case Phase::optimizer:
+      if (record.counts.elements && is_parameter(call[0]))
+        add(Role::weight, layers_[storage_id(call[0])], record.counts, call[0]);
+  }
+}
+
+void PrecisionObserver::Watch::forward(const OpCall& call, const Outputs& out, const CallRecord& record) {
+  const std::string layer = record.context.module;
+  for (int i = 0; i < call.inputs.size(); ++i) {
+    const Tensor& t = call[i];
+    if (!t.defined() || !t.is_floating()) continue;
+    if (is_parameter(t)) layers_.try_emplace(storage_id(t), layer);
+    if (as_if_ && info(call.op).kind == OpKind::Contraction)
+      add(is_parameter(t) ? Role::weight : Role::activation, layer, {}, t);
+  }
+  if (!record.counts.elements || !out[0].defined()) return;
+  const bool cast = call.op == OpId::cast;
+  add(cast && is_parameter(call[0]) ? Role::weight : Role::activation, layer, record.counts, cast ? call[0] : out[0]);
+}
+
+void PrecisionObserver::Watch::backward(const OpCall& call, const Outputs& out, const CallRecord& record) {
+  if (as_if_ || info(call.op).kind == OpKind::View) return;
   std::shared_ptr<CastCounts> store;
   if (record.counts.elements) {
     store = std::make_shared<CastCounts>(record.counts);
@@ -86,12 +106,16 @@ void GradientStats::Watch::after(const OpCall& call, const Outputs& out, const C
     if (t.defined() && is_half(t.dtype())) stores_[storage_id(t)] = store;
 }
 
-void GradientStats::Watch::gradient(const autograd::GradientEvent& event) {
+void PrecisionObserver::Watch::gradient(const autograd::GradientEvent& event) {
   const Tensor& grad = event.grad;
   if (!grad.defined() || !grad.is_floating()) return;
+  const Node* leaf = leaf_of(event);
+  std::string layer = event.node.module;
+  if (leaf && event.input >= 0) layers_of_leaves_[leaf] = layer;
+  else if (leaf) layer = layers_of_leaves_[leaf];
   const std::uint64_t id = storage_id(grad);
-  GradientTally tally;
-  if (stats_.options_.as_if) {
+  CastCounts counts;
+  if (as_if_) {
     const auto [seen, fresh] = seen_.try_emplace(id, grad.version());
     if (!fresh && seen->second == grad.version()) return;
     seen->second = grad.version();
@@ -99,41 +123,38 @@ void GradientStats::Watch::gradient(const autograd::GradientEvent& event) {
     if (!is_half(grad.dtype())) return;
     const auto store = stores_.find(id);
     if (store == stores_.end() || !store->second->elements) return;
-    tally.counts = std::exchange(*store->second, CastCounts{});  // once, whoever else shares it
+    counts = std::exchange(*store->second, CastCounts{});  // once, whoever else shares it
     stores_.erase(store);
   }
-  add_values(grad, stats_.options_, tally);
-  stats_.tallies_[static_cast<std::size_t>(role_of(event))] += tally;
-  step_ += tally;
+  add(leaf ? Role::weight_gradient : Role::error, layer, counts, grad);
 }
 
-double GradientTally::underflow_percent() const { return percent(counts.underflow, counts.elements); }
-double GradientTally::overflow_percent() const { return percent(counts.overflow, counts.elements); }
+bool counted_as_if(const Recipe& recipe) { return recipe.mode == Mode::full && !recipe.quantization; }
 
-GradientTally& GradientTally::operator+=(const GradientTally& other) {
-  counts += other.counts;
-  for (std::size_t i = 0; i < exponents.size(); ++i) exponents[i] += other.exponents[i];
-  zeros += other.zeros;
-  return *this;
+std::optional<Format> counted_format(const Recipe& recipe, Role role) {
+  if (!recipe.quantization) return format_of(counted_as_if(recipe) ? DType::f16 : recipe.dtype);
+  using Q = Quantization;
+  static constexpr std::pair<std::optional<Quantizer> Q::*, std::optional<Quantizer> Q::*> kOperands[kRoles] = {
+      {&Q::forward_x, &Q::wgrad_x},
+      {&Q::forward_w, &Q::dgrad_w},
+      {&Q::dgrad_dy, &Q::wgrad_dy},
+      {&Q::weight_gradient, &Q::weight_gradient}};
+  const auto& [first, second] = kOperands[static_cast<int>(role)];
+  const Q& q = *recipe.quantization;
+  std::optional<Format> one;
+  for (const auto& operand : {q.*first, q.*second}) {
+    if (operand && one && operand->format != *one) return {};
+    if (operand) one = operand->format;
+  }
+  for (const auto& [module, other] : q.modules)
+    if (const Recipe r = amp::recipe(other); r.quantization && counted_format(r, role) != one) return {};
+  return one;
 }
 
-GradientStatsOptions gradient_stats_options(const Recipe& recipe, std::int64_t every) {
-  return {.every = every, .as_if = recipe.mode == Mode::full ? std::optional(DType::f16) : std::nullopt};
+PrecisionObserver::PrecisionObserver(CastStatsTable& table, const Recipe& recipe) {
+  if (recipe.quantization) quantisers_.emplace(table);
+  else watch_ = std::make_unique<Watch>(table, counted_as_if(recipe) ? std::optional(DType::f16) : std::nullopt);
 }
-
-GradientStats::GradientStats(const GradientStatsOptions& options) : options_(options) {
-  if (options.every < 1) failf("GradientStats: every is at least 1, not {}", options.every);
-  if (options.as_if && !is_half(*options.as_if))
-    failf("GradientStats: as_if is f16 or bf16, not {}", name(*options.as_if));
-}
-
-std::unique_ptr<GradientWatch> GradientStats::watch(std::int64_t step) {
-  return step % options_.every == 0 ? std::make_unique<Watch>(*this) : nullptr;
-}
-
-GradientTally GradientStats::total() const {
-  GradientTally sum = tallies_[0];
-  return sum += tallies_[1];
-}
+PrecisionObserver::~PrecisionObserver() = default;
 
 }  // namespace gradual::amp

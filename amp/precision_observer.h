@@ -1,74 +1,50 @@
-// What rounding does to gradients: which share of them vanishes or overflows, and in which exponents they lie.
+// What rounding does to the numbers of a training step: which share of them vanishes or overflows, and in which exponents
+// they lie, by role and layer.
 //
-//   amp::GradientStats stats(amp::gradient_stats_options(recipe, 10));   // every tenth step
+//   amp::CastStatsTable casts;
 //   for (step = 0; ...; ++step) {
-//     const auto watch = stats.watch(step);
+//     std::optional<amp::PrecisionObserver> watch;
+//     if (step % 10 == 0) watch.emplace(casts, run.recipe());
 //     run.step(...);
 //   }
-//   stats.total().underflow_percent();
+//   amp::total(casts, amp::kGradients).underflow_percent();
 //
-// What is counted: the gradients that backward hands from op to op (errors) and to parameters (weight gradients), where
-// they are f16 or bf16. The counts are those of the narrowing store that wrote the gradient, each store once: handing on
-// the same numbers (a view, a copy) is no new rounding. Underflow: not zero before the store and zero after. Overflow:
-// finite before and not after. Where gradients are f32 (`as_if`), each is counted as if it were cast to that dtype.
+// What is counted depends on the recipe:
+// - quantised: what the quantisers do to operands and gradients (amp/quantization.h), and nothing else;
+// - f16 and bf16: each narrowing store once. In forward, of casts that autocast inserts and of results in half models
+//   (activations; casts of parameters are weights); in backward, of the gradients that are handed from op to op (errors)
+//   and to parameters (weight gradients), where handing on the same numbers (a view, a copy) is no new rounding; in the
+//   optimizer, of the parameters. Exponents are those of a cast's source, and of what was stored elsewhere;
+// - all f32: the operands of contractions and the gradients as if each were cast to f16.
+// Underflow: not zero before and zero after. Overflow: finite before and not after, or saturated.
 // A kernel that stores several gradients counts as one store, under the role of the first that is handed on.
 #pragma once
 
-#include <array>
-#include <cstdint>
 #include <memory>
 #include <optional>
 
-#include "../core/convert.h"
+#include "cast_stats.h"
 #include "recipe.h"
 
 namespace gradual::amp {
 
-enum class GradientRole : std::uint8_t { error, weight };
-
-struct GradientTally {
-  CastCounts counts;
-  // The values as the format holds them (as they are, with as_if): exponents[i] counts the gradients g with
-  // 2^(i - 127) <= |g| < 2^(i - 126), i from 1 to 254; 0: below 2^-126 but not zero; 255: Inf and NaN.
-  std::array<std::uint64_t, 256> exponents{};
-  std::uint64_t zeros = 0;  // not in exponents
-
-  double underflow_percent() const;  // of all elements; 0 where there are none
-  double overflow_percent() const;
-  GradientTally& operator+=(const GradientTally& other);
-};
-
-struct GradientStatsOptions {
-  std::int64_t every = 1;           // steps of which one is watched
-  std::optional<DType> as_if = {};  // gradients are f32: count them as if cast to f16 or bf16
-  bool histogram = true;            // exponents are counted too
-};
-// as_if f16 for recipes whose model is all f32.
-GradientStatsOptions gradient_stats_options(const Recipe& recipe, std::int64_t every = 1);
-
-// Counts while it lives.
-struct GradientWatch {
-  virtual ~GradientWatch() = default;
-};
-
-class GradientStats {
+// Counts what this thread does into a table while it lives.
+class PrecisionObserver {
  public:
-  explicit GradientStats(const GradientStatsOptions& options = {});
-
-  // Counts this thread's backward passes while the result lives; null (and free of cost) where the step is not due.
-  std::unique_ptr<GradientWatch> watch(std::int64_t step);
-
-  const GradientTally& of(GradientRole role) const { return tallies_[static_cast<std::size_t>(role)]; }
-  GradientTally total() const;                         // both roles
-  const GradientTally& last() const { return last_; }  // of the step that was watched last, both roles
-  std::int64_t watched() const { return watched_; }    // steps
+  PrecisionObserver(CastStatsTable& table, const Recipe& recipe);
+  ~PrecisionObserver();
+  PrecisionObserver(const PrecisionObserver&) = delete;
+  PrecisionObserver& operator=(const PrecisionObserver&) = delete;
 
  private:
   class Watch;
-  GradientStatsOptions options_;
-  std::array<GradientTally, 2> tallies_;
-  GradientTally last_;
-  std::int64_t watched_ = 0;
+  std::optional<CastStatsScope> quantisers_;
+  std::unique_ptr<Watch> watch_;
 };
+
+// Whether a recipe's numbers are counted as if they were cast.
+bool counted_as_if(const Recipe& recipe);
+// The format that numbers of a role meet when they are counted; none where there is none, or more than one.
+std::optional<Format> counted_format(const Recipe& recipe, Role role);
 
 }  // namespace gradual::amp

@@ -67,7 +67,7 @@ QuantizedOperand rounded(const Operand& o, const Tensor& t, int axis, Site& site
   if (options.stage) amaxes.used = amaxes.scale;
   if (o.quantizer->rounding.mode == RoundingMode::stochastic) options.key = default_generator().next();
   CastTally* tally = cast_tally(o.role, site.name);
-  if (tally) options.stats = {&tally->counts, &tally->exponents};
+  if (tally) options.stats = {&tally->counts, &tally->exponents}, options.scaled_exponents = true;
   Quantizer plain = *o.quantizer;
   plain.hadamard = false;
   return quantize_operand(t, plain, options);

@@ -124,7 +124,7 @@ void name_layers(Quantization& q, nn::Module& model) {
 void store(const Tensor& to, const Tensor& from, const Quantizer& q, CastTally* tally = nullptr) {
   QuantizeOptions o;
   if (q.rounding.mode == RoundingMode::stochastic) o.key = default_generator().next();
-  if (tally) o.stats = {&tally->counts, &tally->exponents};
+  if (tally) o.stats = {&tally->counts, &tally->exponents}, o.scaled_exponents = true;
   to.copy_(fake_quantize(from, q, o));
 }
 

@@ -239,18 +239,21 @@ void find_scales(const float* values, std::int64_t rows, std::int64_t k, const G
 // The one pass: body(first, n, scaled values, scales) gets a chunk of the source, scaled but yet to be rounded. Chunks
 // are whole rows of blocks, or anything where the grid is fixed; `scales` has one entry then.
 template <class F>
-void for_scaled(const Rows& x, const Grid& g, const Quantizer& q, ExponentHistogram* exponents, const F& body) {
+void for_scaled(const Rows& x, const Grid& g, const Quantizer& q, const QuantizeOptions& o, const F& body) {
   std::mutex mutex;
+  const auto count = [&](bool wanted, const float* values, std::int64_t n) {
+    if (!o.stats.exponents || !wanted) return;
+    ExponentHistogram mine;
+    mine.add(values, n);
+    const std::lock_guard lock(mutex);
+    *o.stats.exponents += mine;
+  };
   x.chunks(g.fixed ? 1 : g.block_rows * x.k, [&](std::int64_t first, std::int64_t n) {
     const Scratch buffer(static_cast<std::size_t>(n) * sizeof(float));
     const float* source = x.load(first, n, buffer.as<float>());
-    if (exponents) {
-      ExponentHistogram mine;
-      mine.add(source, n);
-      const std::lock_guard lock(mutex);
-      *exponents += mine;
-    }
-    if (g.fixed && g.one.forward == 1) return body(first, n, source, std::vector<Scale>{g.one});
+    const bool scaled = !g.fixed || g.one.forward != 1;
+    count(!scaled || !o.scaled_exponents, source, n);
+    if (!scaled) return body(first, n, source, std::vector<Scale>{g.one});
     auto* values = buffer.as<float>();
     if (source != values) std::copy_n(source, n, values);
     std::vector<Scale> scales{g.one};
@@ -260,6 +263,7 @@ void for_scaled(const Rows& x, const Grid& g, const Quantizer& q, ExponentHistog
       find_scales(values, n / x.k, x.k, g, q, scales);
       multiply(values, n / x.k, x.k, g, scales.data(), [](const Scale& s) { return s.forward; });
     }
+    count(o.scaled_exponents, values, n);
     body(first, n, values, scales);
   });
 }
@@ -289,7 +293,7 @@ Tensor round_values(const Rows& x, const Grid& g, const Quantizer& q, const Quan
   SharedCounts counts(o.stats.counts);
   const bool apart = q.scaling.kind == ScalingKind::row && !all;
   if (apart) *row_scales = empty({x.rows, 1});
-  for_scaled(x, g, q, o.stats.exponents,
+  for_scaled(x, g, q, o,
              [&](std::int64_t first, std::int64_t n, const float* values, const std::vector<Scale>& scales) {
                float* to = out.data<float>() + first;
                counts.add([&](CastStats stats) { rounder.round(values, to, n, first, stats); });
@@ -413,7 +417,7 @@ QuantizedTensor quantize(const Tensor& x, const Quantizer& q, const QuantizeOpti
   const Scratch loose(whole ? 1 : static_cast<std::size_t>(x.numel()) + 1);
   auto* to = whole ? out.codes.data<std::uint8_t>() : loose.as<std::uint8_t>();
   SharedCounts counts(o.stats.counts);
-  for_scaled(rows, g, q, o.stats.exponents,
+  for_scaled(rows, g, q, o,
              [&](std::int64_t first, std::int64_t count, const float* values, const std::vector<Scale>& scales) {
                counts.add([&](CastStats stats) {
                  rounder.encode(values, to + first * code_bytes(q.format), count, first, stats);

@@ -97,6 +97,7 @@ struct QuantizeOptions {
   AmaxHistory* history = nullptr;  // delayed scaling needs it; the amax is staged
   bool stage = true;               // false: the history is only read
   CastStats stats = {};            // of the scaled values; exponents are the source's
+  bool scaled_exponents = false;   // exponents too are of the scaled values, as the format meets them
 };
 
 // Codes and scales. x: any floating tensor. Error for the transform, which has no codes of its own.

@@ -11,6 +11,7 @@ const mean = xs => { const f = xs.filter(finite); return f.length ? f.reduce((a,
 const bytes = b => b >= 2 ** 20 ? (b / 2 ** 20).toFixed(1) + " MiB" : (b / 1024).toFixed(0) + " KiB";
 const num = (x, d) => finite(x) ? x.toFixed(d) : "–";
 const categories = ["parameters", "masters", "casts", "gradients", "optimizer", "activations", "workspace"];
+const castRoles = ["activation", "weight", "error", "weight gradient"];
 
 function el(tag, attributes = {}, ...children) {
   const svg = ["svg", "g", "path", "line", "rect", "text", "circle", "title"].includes(tag);
@@ -161,17 +162,20 @@ function scale() {
 }
 
 function histograms() {
-  const place = document.getElementById("histograms");
+  const place = document.getElementById("histograms"), role = document.getElementById("role").value;
+  const roles = role === "gradients" ? ["error", "weight gradient"] : [role];
   place.replaceChildren();
   for (const name of shown()) {
-    const rs = runsOf(name).filter(r => r.histogram);
-    if (!rs.length) continue;
-    const h = rs[0].histogram;
-    const counts = h.counts.map((_, i) => rs.reduce((a, r) => a + r.histogram.counts[i], 0));
-    const f = h.format;
-    const panel = el("div", { class: "panel" }, el("h3", {}, name),
-      el("p", {}, `${h.as_if ? "as if stored in " : ""}${f.name}: ${num(mean(rs.map(r => r.underflow_percent)), 3)} % underflow, ${num(mean(rs.map(r => r.overflow_percent)), 4)} % overflow`));
+    const hs = runsOf(name).flatMap(r => r.histograms).filter(h => roles.includes(h.role) && h.counts.some(v => v));
+    const lost = share(runsOf(name).flatMap(r => r.casts).filter(c => roles.includes(c.role)));
+    const panel = el("div", { class: "panel" }, el("h3", {}, name));
     place.append(panel);
+    if (!hs.length) { panel.append(el("p", {}, "nothing is rounded here")); continue; }
+    const h = hs[0];
+    const counts = h.counts.map((_, i) => hs.reduce((a, other) => a + other.counts[i], 0));
+    const one = hs.every(other => (other.format || {}).name === (h.format || {}).name) && h.format;
+    panel.append(el("p", {}, `${h.as_if ? "as if stored in " : ""}${one ? one.name : "several formats"}: ${num(lost.underflow, 3)} % underflow, ${num(lost.overflow, 4)} % overflow`));
+    const f = one || { min_subnormal_exponent: -999, min_normal_exponent: -999, max_exponent: 999 };  // nothing is shaded
     const total = counts.reduce((a, b) => a + b, 0);
     const first = Math.min(...counts.map((v, i) => v ? i + h.first_exponent : 99), f.min_subnormal_exponent < -60 ? -40 : -34), last = Math.max(...counts.map((v, i) => v ? i + h.first_exponent : -99), 17);
     const lo = Math.max(first, -60), hi = Math.min(last, 40) + 1;
@@ -193,6 +197,28 @@ function histograms() {
     label(zeroBelow, normal, "subnormal");
     if (hi > above + 1) c.svg.append(el("text", { x: x(hi) - 2, y: c.top + 11, "text-anchor": "end" }, "∞"));
     for (let e = Math.ceil(lo / 16) * 16; e < hi; e += 16) c.svg.append(el("text", { x: x(e), y: c.bottom + 15, "text-anchor": "middle" }, "2^" + e));
+  }
+}
+
+// What rounding did to the elements of several rows of "casts" together, in percent.
+function share(rows) {
+  const sum = key => rows.reduce((a, c) => a + c.elements * c[key], 0) / elements;
+  const elements = rows.reduce((a, c) => a + c.elements, 0);
+  return { elements, underflow: sum("underflow_percent"), overflow: sum("overflow_percent"), nan: rows.reduce((a, c) => a + c.nan, 0) };
+}
+
+function casts() {
+  const runs = runsOf(document.getElementById("cast-recipe").value);
+  const all = runs.flatMap(r => r.casts);
+  const layers = [...new Set(all.map(c => c.layer))];
+  const table = document.getElementById("casts");
+  table.replaceChildren(el("tr", {}, el("th", {}, "layer"), ...castRoles.map(role => el("th", {}, role))));
+  for (const layer of layers) {
+    table.append(el("tr", {}, el("td", {}, layer || "(outside of layers)"), ...castRoles.map(role => {
+      const s = share(all.filter(c => c.layer === layer && c.role === role));
+      if (!s.elements) return el("td", {}, "–");
+      return el("td", s.nan ? { class: "bad" } : {}, `${num(s.underflow, 3)} % / ${num(s.overflow, 4)} %${s.nan ? ` / ${s.nan} NaN` : ""}`);
+    })));
   }
 }
 
@@ -241,7 +267,7 @@ function whatIf() {
   }
 }
 
-function draw() { loss(); accuracy(); scale(); histograms(); memory(); }
+function draw() { loss(); accuracy(); scale(); histograms(); casts(); memory(); }
 
 function start() {
   const first = data.runs[0] || {};
@@ -259,6 +285,10 @@ function start() {
     });
     return b;
   }));
+  const recipe = document.getElementById("cast-recipe");
+  recipe.replaceChildren(...recipes.map(name => el("option", {}, name)));
+  recipe.addEventListener("change", casts);
+  document.getElementById("role").addEventListener("change", histograms);
   summary();
   whatIf();
   draw();

@@ -50,15 +50,55 @@ Json curve_json(const Curve& c) {
           {"underflow_percent", numbers(c.underflow_percent)}};
 }
 
-Json histogram_json(const ExponentHistogram& h) {
-  return {{"first_exponent", h.first_exponent},
+Json cast_json(const CastRow& c) {
+  return {{"role", c.role},
+          {"layer", c.layer},
+          {"elements", c.elements},
+          {"underflow_percent", c.underflow_percent},
+          {"overflow_percent", c.overflow_percent},
+          {"nan", c.nan}};
+}
+CastRow cast_from(const Json& j) {
+  return {.role = j.at("role"),
+          .layer = j.at("layer"),
+          .elements = j.at("elements"),
+          .nan = j.at("nan"),
+          .underflow_percent = j.at("underflow_percent"),
+          .overflow_percent = j.at("overflow_percent")};
+}
+
+Json histogram_json(const Histogram& h) {
+  Json format;  // null where there is none
+  if (!h.format.empty())
+    format = {{"name", h.format},
+              {"min_subnormal_exponent", h.min_subnormal_exponent},
+              {"min_normal_exponent", h.min_normal_exponent},
+              {"max_exponent", h.max_exponent}};
+  return {{"role", h.role},
+          {"first_exponent", h.first_exponent},
           {"counts", h.counts},
           {"as_if", h.as_if},
-          {"format",
-           {{"name", h.format},
-            {"min_subnormal_exponent", h.min_subnormal_exponent},
-            {"min_normal_exponent", h.min_normal_exponent},
-            {"max_exponent", h.max_exponent}}}};
+          {"format", format}};
+}
+Histogram histogram_from(const Json& j) {
+  Histogram h;
+  h.role = j.at("role");
+  h.first_exponent = j.at("first_exponent");
+  h.counts = j.at("counts").get<std::vector<std::int64_t>>();
+  h.as_if = j.at("as_if");
+  if (const Json& f = j.at("format"); !f.is_null()) {
+    h.format = f.at("name");
+    h.min_subnormal_exponent = f.at("min_subnormal_exponent");
+    h.min_normal_exponent = f.at("min_normal_exponent");
+    h.max_exponent = f.at("max_exponent");
+  }
+  return h;
+}
+
+template <class T> Json list(const std::vector<T>& values, Json (*json)(const T&)) {
+  Json out = Json::array();
+  for (const T& v : values) out.push_back(json(v));
+  return out;
 }
 
 Json result_json(const Result& r, bool with_curves) {
@@ -77,11 +117,12 @@ Json result_json(const Result& r, bool with_curves) {
             {"peak_bytes", peak_bytes(r)},
             {"underflow_percent", number(r.underflow_percent)},
             {"overflow_percent", number(r.overflow_percent)},
-            {"status", r.status}};
+            {"status", r.status},
+            {"casts", list(r.casts, cast_json)}};
   if (with_curves) {
     j["settings"] = r.settings;
     j["curve"] = curve_json(r.curve);
-    j["histogram"] = r.histogram.counts.empty() ? Json(nullptr) : histogram_json(r.histogram);
+    j["histograms"] = list(r.histograms, histogram_json);
     j["what_if"] = r.what_if.empty() ? Json(nullptr) : Json::parse(r.what_if);
   }
   return j;
@@ -107,6 +148,7 @@ Result result_from(const Json& j) {
   r.underflow_percent = real(j.at("underflow_percent"));
   r.overflow_percent = real(j.at("overflow_percent"));
   r.status = j.at("status");
+  for (const Json& c : j.at("casts")) r.casts.push_back(cast_from(c));
   r.settings = j.at("settings");
   const Json& c = j.at("curve");
   r.curve.step = c.at("step").get<std::vector<std::int64_t>>();
@@ -114,15 +156,7 @@ Result result_from(const Json& j) {
   for (const Json& v : c.at("scale")) r.curve.scale.push_back(real(v));
   r.curve.skipped = c.at("skipped").get<std::vector<bool>>();
   for (const Json& v : c.at("underflow_percent")) r.curve.underflow_percent.push_back(real(v));
-  if (const Json& h = j.at("histogram"); !h.is_null()) {
-    r.histogram.first_exponent = h.at("first_exponent");
-    r.histogram.counts = h.at("counts").get<std::vector<std::int64_t>>();
-    r.histogram.as_if = h.at("as_if");
-    r.histogram.format = h.at("format").at("name");
-    r.histogram.min_subnormal_exponent = h.at("format").at("min_subnormal_exponent");
-    r.histogram.min_normal_exponent = h.at("format").at("min_normal_exponent");
-    r.histogram.max_exponent = h.at("format").at("max_exponent");
-  }
+  for (const Json& h : j.at("histograms")) r.histograms.push_back(histogram_from(h));
   if (j.contains("what_if") && !j["what_if"].is_null()) r.what_if = j["what_if"].dump();
   return r;
 }

@@ -20,12 +20,21 @@ struct Curve {
   std::vector<double> underflow_percent;  // NaN where the step was not sampled
 };
 
-// Counts of gradient elements by binary exponent (frexp's less one: 1.0 is in bin 0), and the format they meet.
-struct ExponentHistogram {
+// What rounding did to the elements of one role ("activation", "weight", "error", "weight gradient") in one layer.
+struct CastRow {
+  std::string role = {}, layer = {};  // a module's path, empty outside of all
+  std::int64_t elements = 0, nan = 0;
+  double underflow_percent = 0, overflow_percent = 0;  // saturation is overflow too
+};
+
+// Counts of one role's elements by binary exponent (frexp's less one: 1.0 is in bin 0), times the scales that stand
+// between them and the format they meet.
+struct Histogram {
+  std::string role = {};
   int first_exponent = 0;
-  std::vector<std::int64_t> counts;
-  std::string format;  // "f16"
-  bool as_if = false;  // the gradients were f32, counted as if cast to `format`
+  std::vector<std::int64_t> counts = {};
+  std::string format = {};  // "fp16"; empty: none, or several
+  bool as_if = false;       // all is f32, counted as if cast to `format`
   int min_subnormal_exponent = 0, min_normal_exponent = 0, max_exponent = 0;
 };
 
@@ -42,15 +51,16 @@ struct Result {
   double ms_per_step = 0;                                           // median over the steps that were not sampled
   std::array<std::int64_t, kCategories> peak_bytes{};
   std::int64_t peak_total = 0;
-  double underflow_percent = 0, overflow_percent = 0;
+  double underflow_percent = 0, overflow_percent = 0;  // of errors and weight gradients
+  std::vector<CastRow> casts = {};
   std::string settings = {};  // what --resume compares
   std::string status = {};    // "ok", "diverged", "interrupted" or "failed: why"
   Curve curve = {};
-  ExponentHistogram histogram = {};
+  std::vector<Histogram> histograms = {};  // one a role
   std::string what_if = {};  // JSON for the report (what_if_section.h), of one run of a comparison; empty: none
 };
 
-// {"runs": [..], "machine": {..}, "version": ".."}; with_curves adds each run's curve and histogram.
+// {"runs": [..], "machine": {..}, "version": ".."}; with_curves adds each run's curve and histograms.
 std::string results_json(const std::vector<Result>& results, bool with_curves);
 // The reverse of results_json(.., true); Error naming `file` and what is wrong.
 std::vector<Result> results_from_json(const std::string& text, const std::string& file);

@@ -50,26 +50,35 @@ class Sink {
   std::FILE* file_;
 };
 
-// The counts as they are, in the order of their declaration, then zeros and the exponents.
-StateDict tally_state(const amp::GradientTally& t) {
-  const CastCounts& c = t.counts;
-  std::vector<std::int64_t> values;
-  for (std::uint64_t v : {c.elements, c.zeros, c.underflow, c.subnormal, c.overflow, c.nan, c.inf, t.zeros})
-    values.push_back(static_cast<std::int64_t>(v));
-  for (std::uint64_t v : t.exponents) values.push_back(static_cast<std::int64_t>(v));
+constexpr std::size_t kCounts = 7, kBins = 256;  // of a tally, in the order of their declaration
+
+// A row of counts a role and layer: "0 fc1" for the activations of fc1.
+StateDict casts_state(const amp::CastStatsTable& casts) {
   StateDict state;
-  state.set("counts", from_data(values, {static_cast<std::int64_t>(values.size())}));
+  for (const auto& [key, tally] : casts) {
+    const CastCounts& c = tally.counts;
+    std::vector<std::int64_t> values;
+    for (std::uint64_t v : {c.elements, c.zeros, c.underflow, c.subnormal, c.overflow, c.nan, c.inf})
+      values.push_back(static_cast<std::int64_t>(v));
+    for (std::uint64_t v : tally.exponents.bins) values.push_back(static_cast<std::int64_t>(v));
+    state.set(fmt::format("{} {}", static_cast<int>(key.first), key.second),
+              from_data(values, {static_cast<std::int64_t>(values.size())}));
+  }
   return state;
 }
-amp::GradientTally tally_from(const StateDict& state) {
-  const std::vector<std::int64_t> values = state.tensor("counts").to_vector<std::int64_t>();
-  amp::GradientTally t;
-  if (values.size() != 8 + t.exponents.size()) fail("a checkpoint's gradient counts have the wrong length");
-  const auto at = [&](std::size_t i) { return static_cast<std::uint64_t>(values[i]); };
-  t.counts = {at(0), at(1), at(2), at(3), at(4), at(5), at(6)};
-  t.zeros = at(7);
-  for (std::size_t i = 0; i < t.exponents.size(); ++i) t.exponents[i] = at(8 + i);
-  return t;
+amp::CastStatsTable casts_from(const StateDict& state) {
+  amp::CastStatsTable casts;
+  for (const auto& [name, value] : state) {
+    const std::vector<std::int64_t> values = state.tensor(name).to_vector<std::int64_t>();
+    const int role = name[0] - '0';
+    if (values.size() != kCounts + kBins || role < 0 || role >= amp::kRoles || name.size() < 2)
+      fail("a checkpoint's counts of casts are of another version");
+    const auto at = [&](std::size_t i) { return static_cast<std::uint64_t>(values[i]); };
+    amp::CastTally& t = casts[{static_cast<amp::Role>(role), name.substr(2)}];
+    t.counts = {at(0), at(1), at(2), at(3), at(4), at(5), at(6)};
+    for (std::size_t i = 0; i < kBins; ++i) t.exponents.bins[i] = at(kCounts + i);
+  }
+  return casts;
 }
 
 double median(std::vector<double> values) {
@@ -88,12 +97,7 @@ std::string settings(const amp::Recipe& recipe, const Options& o) {
 
 Run::Run(const MakeModel& make_model, const LabData& data, const amp::Recipe& recipe, std::uint64_t seed,
          const Options& options)
-    : recipe_(recipe),
-      options_(options),
-      seed_(seed),
-      generator_(seed),
-      data_(data.load(seed)),
-      stats_(amp::gradient_stats_options(recipe)) {
+    : recipe_(recipe), options_(options), seed_(seed), generator_(seed), data_(data.load(seed)) {
   memory_before_ = memory_stats(options.device);
   const GeneratorScope scope(generator_);
   model_ = make_model();
@@ -132,13 +136,14 @@ void Run::train_step(const data::Batch& batch) {
     const std::int64_t all = loader_->size() * options_.epochs;
     std::optional<GradientSample> sample;
     if (wants_what_if_ && steps_ + options_.sample_every >= all) sample.emplace();
+    amp::CastStatsTable casts;
     {
-      const auto watch = stats_.watch(steps_);
+      const amp::PrecisionObserver watch(casts, recipe_);
       outcome = step();
     }
     if (sample) result_.what_if = sample->what_if_json(*model_, scale, steps_);
-    tally_ += stats_.last();
-    underflow = stats_.last().underflow_percent();
+    add(casts_, casts);
+    underflow = total(casts, amp::kGradients).underflow_percent();
   } else {
     outcome = step();
   }
@@ -239,20 +244,33 @@ Result Run::result() {
   result_.steps = steps_;
   result_.final_scale = run_->loss_scale();
   result_.ms_per_step = 1e3 * median(seconds_);
-  result_.underflow_percent = tally_.underflow_percent();
-  result_.overflow_percent = tally_.overflow_percent();
-  const std::optional<DType> as_if = amp::gradient_stats_options(recipe_).as_if;
-  const DType format = as_if.value_or(recipe_.dtype);
-  const FloatInfo f = float_info(format);
-  ExponentHistogram& h = result_.histogram;
-  h.first_exponent = -127;
-  h.counts.assign(tally_.exponents.begin(), tally_.exponents.end() - 1);  // the last one is Inf and NaN
-  h.format = name(format);
-  h.as_if = as_if.has_value();
-  h.min_subnormal_exponent = std::ilogb(f.min_subnormal);
-  h.min_normal_exponent = std::ilogb(f.min_normal);
-  h.max_exponent = std::ilogb(f.max);
+  const amp::CastTally gradients = total(casts_, amp::kGradients);
+  result_.underflow_percent = gradients.underflow_percent();
+  result_.overflow_percent = gradients.overflow_percent();
+  result_.casts.clear();
+  for (const auto& [key, t] : casts_)
+    result_.casts.push_back({.role = std::string(name(key.first)),
+                             .layer = key.second,
+                             .elements = static_cast<std::int64_t>(t.counts.elements),
+                             .nan = static_cast<std::int64_t>(t.counts.nan),
+                             .underflow_percent = t.underflow_percent(),
+                             .overflow_percent = t.overflow_percent()});
+  result_.histograms.clear();
+  for (int i = 0; i < amp::kRoles; ++i) result_.histograms.push_back(histogram(static_cast<amp::Role>(i)));
   return result_;
+}
+
+Histogram Run::histogram(amp::Role role) const {
+  const amp::CastTally t = total(casts_, {role});
+  Histogram h{.role = std::string(name(role)), .first_exponent = -127, .as_if = amp::counted_as_if(recipe_)};
+  h.counts.assign(t.exponents.bins.begin(), t.exponents.bins.end() - 1);  // the last one is Inf and NaN
+  if (const std::optional<Format> f = amp::counted_format(recipe_, role)) {
+    h.format = name(*f);
+    h.min_subnormal_exponent = std::ilogb(f->min_positive());
+    h.min_normal_exponent = std::ilogb(f->min_normal());
+    h.max_exponent = f->max_exponent();
+  }
+  return h;
 }
 
 void Run::save(const std::string& path) {
@@ -262,7 +280,7 @@ void Run::save(const std::string& path) {
   lab.set("epoch_loss", epoch_loss_);
   lab.set("epoch_steps", epoch_steps_);
   lab.set("bad_losses", std::int64_t{bad_losses_});
-  lab.add("tally", tally_state(tally_));
+  lab.add("casts", casts_state(casts_));
   save_checkpoint(path, {{"run", run_->state_dict()},
                          {"schedule", schedule_->state_dict()},
                          {"loader", loader_->state_dict()},
@@ -281,7 +299,7 @@ void Run::load(const std::string& path) {
   schedule_->load_state_dict(c.part("schedule"));
   loader_->load_state_dict(c.part("loader"));
   load_state_dict(generator_, c.part("generator"));
-  tally_ = tally_from(lab.sub("tally"));
+  casts_ = casts_from(lab.sub("casts"));
   result_ = std::move(saved);
   steps_ = lab.integer("steps");
   epoch_loss_ = lab.real("epoch_loss");

@@ -38,6 +38,7 @@ class Run {
   void show(Progress& progress, bool finished) const;
   bool traced_step() const { return !options_.trace.empty() && steps_ == 1; }
   void take_memory();
+  Histogram histogram(amp::Role role) const;
 
   const amp::Recipe& recipe_;
   const Options& options_;
@@ -50,8 +51,7 @@ class Run {
   std::optional<amp::RecipeRun> run_;
   std::optional<optim::Scheduler> schedule_;
   std::optional<data::DataLoader> loader_;
-  amp::GradientStats stats_;
-  amp::GradientTally tally_;     // of the sampled steps
+  amp::CastStatsTable casts_;    // of the sampled steps
   std::vector<double> seconds_;  // of the steps that were not sampled
   double epoch_loss_ = 0;        // sum over this epoch's steps
   std::int64_t epoch_steps_ = 0, steps_ = 0;

@@ -76,8 +76,10 @@ TEST_CASE("compare trains under each recipe and seed, and writes its files") {
   REQUIRE(json["runs"].size() == 4);
   for (const char* key :
        {"recipe", "model", "data", "seed", "epochs", "steps", "skipped_steps", "final_scale", "train_loss", "test_loss",
-        "test_accuracy", "ms_per_step", "peak_bytes", "underflow_percent", "overflow_percent", "status"})
+        "test_accuracy", "ms_per_step", "peak_bytes", "underflow_percent", "overflow_percent", "status", "casts"})
     CHECK_MESSAGE(json["runs"][0].contains(key), key);
+  for (const char* key : {"role", "layer", "elements", "underflow_percent", "overflow_percent", "nan"})
+    CHECK_MESSAGE(json["runs"][0]["casts"][0].contains(key), key);
   for (const char* key : {"parameters", "masters", "gradients", "optimizer", "activations", "total"})
     CHECK_MESSAGE(json["runs"][0]["peak_bytes"].contains(key), key);
   CHECK(json.contains("machine"));
@@ -146,7 +148,11 @@ TEST_CASE("a stopped comparison resumes to the bits of one that was never stoppe
     CHECK(resumed[i].curve.loss == expected[i].curve.loss);
     CHECK(resumed[i].test_loss == expected[i].test_loss);
     CHECK(resumed[i].underflow_percent == expected[i].underflow_percent);
-    CHECK(resumed[i].histogram.counts == expected[i].histogram.counts);
+    REQUIRE(resumed[i].histograms.size() == 4);
+    for (std::size_t k = 0; k < 4; ++k) CHECK(resumed[i].histograms[k].counts == expected[i].histograms[k].counts);
+    REQUIRE(resumed[i].casts.size() == expected[i].casts.size());
+    for (std::size_t k = 0; k < resumed[i].casts.size(); ++k)
+      CHECK(resumed[i].casts[k].elements == expected[i].casts[k].elements);
   }
 }
 
@@ -183,6 +189,52 @@ TEST_CASE("results survive JSON, NaN included") {
   CHECK(std::isnan(back[0].curve.loss[1]));
   CHECK(back[0].curve.skipped[1]);
   CHECK(message([] { lab::results_from_json("{}", "x.json"); }).starts_with("x.json is no file of the lab's"));
+}
+
+TEST_CASE("casts are counted by role and layer: as if in f16, in the stores of half models, by the quantisers") {
+  const lab::Options o{.epochs = 1, .batch = 32, .sample_every = 1};
+  const auto results =
+      lab::compare(mlp, small_digits(), recipes({"fp32", "fp16-master", "amp-fp16", "fp8-current", "mxfp8"}), "", o);
+  const auto row = [](const lab::Result& r, const std::string& role, const std::string& layer) {
+    for (const lab::CastRow& c : r.casts)
+      if (c.role == role && c.layer == layer) return c;
+    return lab::CastRow{};
+  };
+  const std::string first = "1", last = "5";  // of flatten, linear, relu, linear, relu, linear
+  constexpr std::int64_t kSteps = 5, kBatch = 32;
+  for (const lab::Result& r : results) {
+    CAPTURE(r.recipe);
+    const bool quantised = r.recipe == "fp8-current" || r.recipe == "mxfp8";
+    // In f16 the input is cast and the result stored; in blocks the operand is quantised anew for wgrad.
+    const std::int64_t per_sample = r.recipe.find("fp16") != std::string::npos ? 64 + 128
+                                    : r.recipe == "mxfp8"                      ? 2 * 64
+                                                                               : 64;
+    CHECK(row(r, "activation", first).elements == kSteps * kBatch * per_sample);
+    const std::int64_t bias = quantised ? 0 : 128, forward_and_dgrad = r.recipe == "mxfp8" ? 2 : 1;
+    // Blocks run along another axis in dgrad: W is quantised anew, but for the first layer, whose input wants no gradient.
+    CHECK(row(r, "weight", first).elements == kSteps * (64 * 128 + bias));
+    CHECK(row(r, "weight", last).elements == kSteps * (forward_and_dgrad * 128 * 10 + (quantised ? 0 : 10)));
+    // dy is an operand of both products; otherwise it is stored once, as what the loss hands to the layer.
+    CHECK(row(r, "error", last).elements == kSteps * kBatch * (quantised ? 2 * 10 : 128));
+    if (quantised) CHECK(row(r, "weight gradient", last).elements == 0);
+    else CHECK(row(r, "weight gradient", last).elements == kSteps * (128 * 10 + 10));
+    double lost = 0, all = 0;
+    for (const lab::CastRow& c : r.casts) {
+      if (c.role != "error" && c.role != "weight gradient") continue;
+      lost += c.underflow_percent * static_cast<double>(c.elements);
+      all += static_cast<double>(c.elements);
+    }
+    CHECK(r.underflow_percent == doctest::Approx(lost / all));
+    const std::string formats[4] = {r.histograms[0].format, r.histograms[1].format, r.histograms[2].format,
+                                    r.histograms[3].format};
+    CHECK(formats[0] == (quantised ? "e4m3fn" : "fp16"));
+    CHECK(formats[2] == (r.recipe == "fp8-current" ? "e5m2" : formats[0]));
+    CHECK(formats[3] == (quantised ? "" : "fp16"));
+    CHECK(r.histograms[0].as_if == (r.recipe == "fp32"));
+    // Scaled to the format's largest value, nothing lies beyond it.
+    if (r.recipe == "fp8-current")
+      for (int e = 9; e < 127; ++e) CHECK(r.histograms[0].counts[static_cast<std::size_t>(e + 127)] == 0);
+  }
 }
 
 TEST_CASE("bad options, data and models are named") {
