@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "../autograd/checkpoint.h"
+#include "../core/conv_products.h"
 #include "../core/dispatch.h"
 #include "../core/ops.h"
 #include "cast_stats.h"
@@ -128,106 +129,6 @@ Tensor linear_product(const Quantization& q, const Operand& x, const Operand& w,
   return added.defined() ? y + added : y;
 }
 
-// --- convolutions as the products that they are -------------------------------------------------------------------
-
-// The windows of x [N, C, H, W] as rows [N * oh * ow, C * kh * kw].
-Tensor unfold(const Tensor& x, const std::int64_t* kernel, const ConvAttrs& a, const std::int64_t* out) {
-  const Tensor p = a.padding[0] || a.padding[1]
-                       ? pad(x, {0, 0, a.padding[0], a.padding[1]}, {0, 0, a.padding[0], a.padding[1]})
-                       : x.contiguous();
-  const Shape& s = p.strides();
-  const Tensor windows = as_strided(
-      p, {x.size(0), out[0], out[1], x.size(1), kernel[0], kernel[1]},
-      {s[0], s[2] * a.stride[0], s[3] * a.stride[1], s[1], s[2] * a.dilation[0], s[3] * a.dilation[1]}, p.offset());
-  return windows.contiguous().reshape({x.size(0) * out[0] * out[1], x.size(1) * kernel[0] * kernel[1]});
-}
-
-// rows [N * h * w, C] as [N, C, h, w].
-Tensor as_images(const Tensor& rows, std::int64_t n, std::int64_t h, std::int64_t w) {
-  return rows.reshape({n, h, w, rows.size(1)}).permute({0, 3, 1, 2}).contiguous();
-}
-
-Tensor forward_rows(const Quantization& q, Operand x, Operand w, const ConvAttrs& a, const std::int64_t* out,
-                    Site& site) {
-  const Tensor rows = unfold(*x.tensor, w.tensor->sizes().begin() + 2, a, out);
-  const Tensor matrix = w.tensor->flatten(1).t();
-  x.tensor = &rows, w.tensor = &matrix;
-  return as_images(product(q, x, w, site), rows.size(0) / (out[0] * out[1]), out[0], out[1]);
-}
-
-// dx: dy spread over the strides, with windows of the turned kernel. K is O * kh * kw.
-Tensor dgrad_rows(const Quantization& q, Operand dy, Operand w, const ConvAttrs& a, Site& site) {
-  const Tensor& g = *dy.tensor;
-  const Tensor& k = *w.tensor;
-  const std::int64_t kernel[2] = {k.size(2), k.size(3)};
-  std::int64_t size[2], before[2];
-  for (int i = 0; i < 2; ++i) {
-    before[i] = a.dilation[i] * (kernel[i] - 1) - a.padding[i];
-    size[i] = a.size[i] + a.dilation[i] * (kernel[i] - 1);
-  }
-  // Element (y, x) of dy lies at before + stride * (y, x) of a field of zeros; what falls outside meets no input.
-  Tensor field = zeros({g.size(0), g.size(1), size[0], size[1]});
-  std::int64_t first[2], count[2];
-  for (int i = 0; i < 2; ++i) {
-    first[i] = before[i] < 0 ? (-before[i] + a.stride[i] - 1) / a.stride[i] : 0;
-    const std::int64_t room = (size[i] - 1 - before[i]) / a.stride[i] + 1;
-    count[i] = std::max<std::int64_t>(0, std::min(g.size(2 + i), room) - first[i]);
-  }
-  if (count[0] * count[1] > 0) {
-    const Shape& s = field.strides();
-    const std::int64_t start = (before[0] + first[0] * a.stride[0]) * s[2] + before[1] + first[1] * a.stride[1];
-    as_strided(field, {g.size(0), g.size(1), count[0], count[1]}, {s[0], s[1], s[2] * a.stride[0], a.stride[1]}, start)
-        .copy_(g.narrow(2, first[0], count[0]).narrow(3, first[1], count[1]));
-  }
-  const ConvAttrs dense{.dilation = a.dilation};
-  const Tensor rows = unfold(field, kernel, dense, a.size.of);
-  // turned[o, y, x, c] = k[o, c, kh - 1 - y, kw - 1 - x]
-  const Tensor flat = k.to(DType::f32).flatten(2);
-  const Tensor order = arange(static_cast<double>(kernel[0] * kernel[1] - 1), -1, -1);
-  const Tensor turned = index_select(flat, 2, order).permute({0, 2, 1}).reshape({rows.size(1), k.size(1)});
-  dy.tensor = &rows, w.tensor = &turned;
-  return as_images(product(q, dy, w, site), g.size(0), a.size[0], a.size[1]);
-}
-
-// dW [O, C, kh, kw] = dy [O, N * oh * ow] times the windows of x.
-Tensor wgrad_rows(const Quantization& q, Operand dy, Operand x, const ConvAttrs& a, Site& site) {
-  const Tensor& g = *dy.tensor;
-  const std::int64_t channels = x.tensor->size(1);
-  const Tensor rows = unfold(*x.tensor, a.size.of, a, g.sizes().begin() + 2);
-  const Tensor errors = g.permute({1, 0, 2, 3}).reshape({g.size(1), rows.size(0)});
-  dy.tensor = &errors, x.tensor = &rows;
-  return product(q, dy, x, site).reshape({g.size(1), channels, a.size[0], a.size[1]});
-}
-
-// One group of a convolution, by the call's op.
-Tensor conv_rows(const Quantization& q, OpId op, const Operand& a, const Operand& b, ConvAttrs attrs,
-                 const std::int64_t* out, Site& site) {
-  attrs.groups = 1;
-  if (op == OpId::conv2d) return forward_rows(q, a, b, attrs, out, site);
-  return op == OpId::conv2d_backward_input ? dgrad_rows(q, a, b, attrs, site) : wgrad_rows(q, a, b, attrs, site);
-}
-
-// Where scales differ along K, groups of a convolution are products of their own.
-Tensor conv_by_products(const Quantization& q, const OpCall& call, const Operand& a, const Operand& b, const Shape& out,
-                        Site& site) {
-  const auto& attrs = call.get<ConvAttrs>();
-  const std::int64_t groups = attrs.groups;
-  // Groups lie along the channels, or along a weight's outputs.
-  const int dim_a = 1, dim_b = call.op == OpId::conv2d_backward_weight ? 1 : 0;
-  if (groups == 1) return conv_rows(q, call.op, a, b, attrs, out.begin() + 2, site);
-  std::vector<Tensor> parts;
-  for (std::int64_t g = 0; g < groups; ++g) {
-    const auto part = [&](const Tensor& t, int dim) {
-      return t.narrow(dim, g * (t.size(dim) / groups), t.size(dim) / groups);
-    };
-    const Tensor ta = part(*a.tensor, dim_a), tb = part(*b.tensor, dim_b);
-    Operand pa = a, pb = b;
-    pa.tensor = &ta, pb.tensor = &tb;
-    parts.push_back(conv_rows(q, call.op, pa, pb, attrs, out.begin() + 2, site));
-  }
-  return cat(parts, call.op == OpId::conv2d_backward_weight ? 0 : 1);
-}
-
 // One scale a tensor commutes with the unfolding: the convolution itself runs on the rounded values.
 Tensor conv_by_op(const Quantization& q, const OpCall& call, const Operand& a, const Operand& b, Site& site) {
   const QuantizedOperand x = rounded(a, *a.tensor, 1, site), w = rounded(b, *b.tensor, 1, site);
@@ -249,8 +150,13 @@ Tensor convolution(const Quantization& q, const OpCall& call, const Operand& a, 
   };
   OutSpec spec[kMaxOutputs];
   columns().infer[static_cast<int>(call.op)](call, spec);
-  Tensor y =
-      plain(a) && plain(b) ? conv_by_op(q, call, a, b, site) : conv_by_products(q, call, a, b, spec[0].sizes, site);
+  // Where scales differ along K, each group is a product of its own.
+  const auto multiply = [&](const Tensor& ta, const Tensor& tb, std::int64_t) {
+    return product(q, {&ta, a.input, a.role, a.quantizer}, {&tb, b.input, b.role, b.quantizer}, site);
+  };
+  Tensor y = plain(a) && plain(b)
+                 ? conv_by_op(q, call, a, b, site)
+                 : conv_by_products(call.op, *a.tensor, *b.tensor, call.get<ConvAttrs>(), spec[0].sizes, multiply);
   const bool biased = call.inputs.size() > 2 && call[2].defined();
   return biased ? y + call[2].to(y.dtype()).reshape({-1, 1, 1}) : y;
 }

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <charconv>
 #include <cmath>
 #include <limits>
@@ -178,7 +179,10 @@ std::string name(const Format& f) {
                  .bias = (1 << (f.exponent_bits - 1)) - 1,
                  .has_inf = f.mantissa_bits > 0,
                  .nan = f.mantissa_bits > 0 ? NanEncoding::ieee : NanEncoding::all_ones};
-    if (plain == f) return widths;
+    // e2m1, e2m3 and e3m2 mean the OCP formats
+    const bool taken =
+        std::any_of(std::begin(kAliases), std::end(kAliases), [&](auto& a) { return a.first == widths; });
+    if (plain == f && !taken) return widths;
   }
   static constexpr std::string_view kNan[] = {"no NaN", "IEEE NaN", "NaN all ones", "NaN at -0"};
   return fmt::format("{}{} (bias {}, {}{}{}{})", f.is_signed ? "" : "unsigned ", widths, f.bias,

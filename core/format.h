@@ -60,7 +60,8 @@ struct Format {
 // Error naming the field and what is allowed: every value must be exact in f32, the smallest normal one normal there.
 void check(const Format& format);
 
-// By name: those of named_formats(), or "eXmY" for Format::ieee(X, Y). Error listing what there is.
+// By name: those of named_formats(), "e2m1", "e2m3" and "e3m2" for OCP's, or "eXmY" for Format::ieee(X, Y). Error listing
+// what there is.
 Format format(std::string_view name);
 // The format's name, "eXmY" for the IEEE ones, else its fields.
 std::string name(const Format& format);

@@ -40,7 +40,7 @@ class Operand {
 // maximum minimum, eq ne lt le gt ge (bool), logical_and logical_or logical_xor (bool).
 #define GRADUAL_BINARY_OP(name, ...) Tensor name(const Operand& a, const Operand& b);
 // Reductions over `dims` (none: all): sum mean max min logsumexp. Accumulation in f32 (f64 for f64, i64 for integers),
-// blocked in a fixed way.
+// blocked in a fixed way; of sum and mean as an AccumulatorScope says.
 #define GRADUAL_REDUCTION_OP(name, ...) \
   Tensor name(const Tensor& x, const Shape& dims = {}, bool keepdim = false, Loc loc = Loc::current());
 #include "ops.def"
@@ -73,7 +73,8 @@ Tensor norm(const Tensor& x, double p = 2, const Shape& dims = {}, bool keepdim 
 Tensor argmax(const Tensor& x, int dim, bool keepdim = false, Loc loc = Loc::current());
 Tensor argmin(const Tensor& x, int dim, bool keepdim = false, Loc loc = Loc::current());
 
-// Contractions: exact products, f32 accumulation (f64 for f64), one rounding at the end.
+// Contractions: exact products, f32 accumulation (f64 for f64; else as an AccumulatorScope says), one rounding at the
+// end.
 // matmul: [.., m, k] x [.., k, n], batch dims broadcast.
 Tensor matmul(const Tensor& a, const Tensor& b, Loc loc = Loc::current());
 Tensor linear(const Tensor& x, const Tensor& weight, const Tensor& bias = {}, Loc loc = Loc::current());

@@ -9,6 +9,7 @@
 #include <limits>
 #include <mutex>
 
+#include "accumulator.h"
 #include "dispatch.h"
 #include "memory.h"
 #include "ops.h"
@@ -477,6 +478,7 @@ QuantizedOperand quantize_operand(const Tensor& x, const Quantizer& q, const Qua
 }
 
 Tensor hadamard16(const Tensor& x, std::uint16_t signs) {
+  const AccumulatorScope exact(std::nullopt);  // a recipe's accumulator is not for the transform
   if (x.ndim() < 1 || x.sizes().back() % 16 != 0)
     fail("hadamard16: " + to_string(x.sizes()) + ": the last dim must be a multiple of 16");
   Tensor h = empty({16, 16});

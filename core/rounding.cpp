@@ -229,6 +229,8 @@ constexpr std::string_view kOverflows[] = {"ieee", "saturate", "saturate-finite"
 
 }  // namespace
 
+RoundingSpec<std::uint64_t> detail::rounding_spec(const Rounder& r) { return spec_of<std::uint64_t>(r, false); }
+
 std::string name(const Rounding& r) {
   std::string text(kModes[static_cast<int>(r.mode)]);
   if (r.mode == RoundingMode::stochastic && r.random_bits != 32) text += ":" + std::to_string(r.random_bits);

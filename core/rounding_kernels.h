@@ -38,7 +38,11 @@ template <class U> struct RoundingSpec {
   U nan_keeps, nan;   // are masked, and get these bits
   U nan_sign;         // the sign bit where NaN keeps it
   U ordinary;         // sources up to this magnitude need nothing but rounding; 0: all may
+  U one = 1;          // g++ 12 does not vectorise the shift of a constant of 64 bits
 };
+
+// The spec for doubles and values of a format that has a zero.
+RoundingSpec<std::uint64_t> rounding_spec(const Rounder& rounder);
 
 // What is left to do once a loop has counted: every magnitude counts for all of them.
 struct LoopCounts {
@@ -84,20 +88,22 @@ constexpr U round_magnitude(U magnitude, bool negative, std::uint32_t random, co
     return std::bit_cast<U>(sum - std::bit_cast<Value>(aligner));
   } else {
     constexpr auto mode = static_cast<RoundingMode>(loop);
-    constexpr int kDeepest = 8 * static_cast<int>(sizeof(U)) - 1;
-    const auto exponent = static_cast<int>(magnitude >> Bits::kMantissa);
+    using Int = typename Bits::Int;  // all of one width, so that loops vectorise
+    constexpr Int kDeepest = 8 * sizeof(U) - 1;
+    const auto exponent = static_cast<Int>(magnitude >> Bits::kMantissa);
     const U sig = (magnitude & (Bits::kHidden - 1)) | choose<U>(exponent > 0, Bits::kHidden, 0);
-    const int above = (exponent > 1 ? exponent : 1) - s.min_exponent;
-    const int deep = s.shift + (above < 0 ? -above : 0);
-    const int shift = deep < kDeepest ? deep : kDeepest;
-    const U mask = (U{1} << shift) - 1;
+    const Int above = (exponent > 1 ? exponent : 1) - s.min_exponent;
+    const Int deep = s.shift + (above < 0 ? -above : 0);
+    const Int shift = deep < kDeepest ? deep : kDeepest;
+    const U mask = (s.one << shift) - 1;
     U q = sig >> shift;
     if constexpr (mode == RoundingMode::nearest_even) q = (sig + (mask >> 1) + (q & mask & 1)) >> shift;
     if constexpr (mode == RoundingMode::nearest_away) q = (sig + ((mask + 1) >> 1)) >> shift;
     if constexpr (mode == RoundingMode::up) q = (sig + (negative ? 0 : mask)) >> shift;
     if constexpr (mode == RoundingMode::down) q = (sig + (negative ? mask : 0)) >> shift;
     if constexpr (mode == RoundingMode::to_odd) q |= static_cast<U>((sig & mask) != 0);
-    if constexpr (mode == RoundingMode::stochastic) q = round_by_chance(sig, deep, random, s.random_bits);
+    if constexpr (mode == RoundingMode::stochastic)
+      q = round_by_chance(sig, static_cast<int>(deep), random, s.random_bits);
     if constexpr (codes) return q + (static_cast<U>(above > 0 ? above : 0) << (Bits::kMantissa - s.shift));
     const U rounded = choose<U>(deep > Bits::kMantissa + 1, s.quantum, magnitude + (q << shift) - sig);
     return choose<U>(q == 0, 0, rounded);

@@ -1,6 +1,8 @@
 // conv2d and its two gradients: images are unfolded a few at a time (im2col), and each group is a matrix product.
 #include <optional>
 
+#include "../accumulator.h"
+#include "../conv_products.h"
 #include "../dispatch.h"
 #include "../ops.h"
 #include "../parallel.h"
@@ -170,16 +172,27 @@ template <class T> void backward_weight_of(const OpCall& call, Tensor& out) {
   dw.store();
 }
 
+// Under an accumulator: by the op's whole products, whose chains are not cut.
+bool accumulated(const OpCall& call, Tensor& out) {
+  if (!current_accumulator() || out.dtype() == DType::f64) return false;
+  const auto product = [&](const Tensor& a, const Tensor& b, std::int64_t group) {
+    if (call.op != OpId::conv2d || !call[2].defined()) return matmul(a, b);
+    return linear(a, b.t(), call[2].narrow(0, group * b.size(1), b.size(1)));
+  };
+  out.copy_(conv_by_products(call.op, call[0], call[1], call.get<ConvAttrs>(), out.sizes(), product));
+  return true;
+}
+
 void conv2d(const OpCall& call, Outputs& out) {
-  if (out[0].numel() == 0) return;
+  if (out[0].numel() == 0 || accumulated(call, out[0])) return;
   visit_floating(out[0].dtype(), [&](auto zero) { conv2d_of<decltype(zero)>(call, out[0]); });
 }
 void conv2d_backward_input(const OpCall& call, Outputs& out) {
-  if (out[0].numel() == 0) return;
+  if (out[0].numel() == 0 || accumulated(call, out[0])) return;
   visit_floating(out[0].dtype(), [&](auto zero) { backward_input_of<decltype(zero)>(call, out[0]); });
 }
 void conv2d_backward_weight(const OpCall& call, Outputs& out) {
-  if (out[0].numel() == 0) return;
+  if (out[0].numel() == 0 || accumulated(call, out[0])) return;
   visit_floating(out[0].dtype(), [&](auto zero) { backward_weight_of<decltype(zero)>(call, out[0]); });
 }
 

@@ -5,6 +5,7 @@
 
 #include "../dispatch.h"
 #include "../parallel.h"
+#include "accumulate.h"
 #include "gemm.h"
 #include "kernels.h"
 #include "loaded.h"
@@ -15,6 +16,7 @@ namespace {
 
 inline constexpr std::int64_t kPanelRows = 128;
 inline constexpr std::int64_t kPanelCols = 256;
+inline constexpr std::int64_t kSlow = 64;  // multiplications that take as long as one whose sum is rounded, about
 
 // An operand as [.., rows, cols].
 template <class T> struct Operand {
@@ -66,11 +68,12 @@ template <class T> void product(Operand<T>& a, const Operand<T>& b, Shape batch,
   const Result<T> c(out);
   const Gemm<T> g{
       .m = a.rows(), .n = b.cols(), .k = a.cols(), .a = a.matrix(), .b = b.matrix(), .c = c.data(), .ldc = b.cols()};
-  const std::int64_t rows = even_part(g.m, kPanelRows);
-  const std::int64_t cols = even_part(g.n, kPanelCols);
+  const Accumulator* const how = sizeof(T) == 4 && current_accumulator() ? &*current_accumulator() : nullptr;
+  const std::int64_t rows = even_part(g.m, how ? kPanelRows / 4 : kPanelRows);
+  const std::int64_t cols = even_part(g.n, how ? kPanelCols / 4 : kPanelCols);
   const std::int64_t across = (g.n + cols - 1) / cols;
   const std::int64_t panels = (g.m + rows - 1) / rows * across;
-  const std::int64_t work = std::max<std::int64_t>(1, rows * cols * g.k);
+  const std::int64_t work = std::max<std::int64_t>(1, rows * cols * g.k * (how ? kSlow : 1));
   const std::int64_t grain = std::max<std::int64_t>(1, kWorthThreads / work);
   parallel_for(numel(batch) * panels, grain, [&](std::int64_t task, std::int64_t end) {
     for (; task < end; ++task) {
@@ -86,7 +89,9 @@ template <class T> void product(Operand<T>& a, const Operand<T>& b, Shape batch,
         if (bias) std::copy_n(bias + j, panel.n, panel.c + r * g.n);
         else std::fill_n(panel.c + r * g.n, panel.n, T{0});
       }
-      gemm(panel);
+      if constexpr (sizeof(T) == 4)
+        if (how) accumulate(*how, panel, out.dtype() != DType::f32);
+      if (!how) gemm(panel);
     }
   });
   c.store();

@@ -1,0 +1,303 @@
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "accumulation.h"
+
+using namespace accumulation;
+
+namespace {
+
+const char* const kNames[] = {"f32",
+                              "fp16-acc",
+                              "bf16-acc",
+                              "hopper-fp8-14bit",
+                              "f32:toward-zero",
+                              "fp16-acc:toward-zero",
+                              "fp16-acc:up",
+                              "e5m7:down",
+                              "bf16-acc:to-odd",
+                              "e4m3:nearest-away",
+                              "e4m3fn",
+                              "e3m2fn",
+                              "e6m0",
+                              "fp16-acc/chunk=64",
+                              "bf16-acc/chunk=7",
+                              "hopper-fp8-14bit/promote=128",
+                              "fp16-acc/promote=5",
+                              "e5m4/chunk=3/promote=10",
+                              "bf16-acc:up/chunk=1",
+                              "f32/promote=64"};
+
+}  // namespace
+
+TEST_CASE("a product under an accumulator is its definition") {
+  struct Data {
+    int bits, top;  // all of a float; values below 1; few bits, so that sums are ties; overflow
+  };
+  const Shape shapes[] = {{5, 70, 300}, {70, 3, 150}, {1, 1, 257}, {2, 65, 64}, {3, 2, 1}};
+  for (const Data data : {Data{24, 6}, Data{24, 0}, Data{4, 3}, Data{11, 12}}) {
+    for (const Shape& s : shapes) {
+      const Tensor a = numbers({s[0], s[2]}, data.bits, data.top, 1), b = numbers({s[1], s[2]}, data.bits, data.top, 2);
+      for (const std::string name : kNames) {
+        const Accumulator how = accumulator(name);
+        const Tensor c = under(name, [&] { return matmul(a, b.t()); });
+        const int wrong = differing(c, [&](std::int64_t i) { return dot(how, row(a, i / s[1]), row(b, i % s[1])); });
+        CHECK_MESSAGE(wrong == 0, name, " with numbers below 2^", data.top, ": ", wrong, " of ", c.numel());
+      }
+    }
+  }
+}
+
+TEST_CASE("a sum that has more bits than a double is rounded once") {
+  // 32800 has an odd last bit in f16, whose spacing there is 32: 16 more is a tie, 16 - 2^-42 is below it. Their sum in
+  // f64 is the tie.
+  const float x = 1 + 0x1p-23F, y = 1 - 0x1p-23F;
+  const Tensor a = from_data(std::vector<float>{32800, 4 * x}, {1, 2}),
+               b = from_data(std::vector<float>{1, 4 * y}, {2, 1});
+  REQUIRE(32800.0 + 16 * static_cast<double>(x) * y == 32816.0);
+  CHECK(under("fp16-acc", [&] { return matmul(a, b); }).item() == 32800);
+  CHECK(under("fp16-acc:up", [&] { return matmul(a, b); }).item() == 32832);
+  CHECK(under("fp16-acc:toward-zero", [&] { return matmul(-a, b); }).item() == -32800);
+}
+
+TEST_CASE("4096 ones") {
+  const Tensor a = ones({1, 4096});
+  const std::pair<const char*, double> cases[] = {{"f32", 4096},
+                                                  {"f64", 4096},
+                                                  {"fp16-acc", 2048},
+                                                  {"fp16-acc:toward-zero", 2048},
+                                                  {"fp16-acc:up", 8192},  // by 2 from 2048 on, by 4 from 4096 on
+                                                  {"bf16-acc", 256},
+                                                  {"bf16-acc/chunk=64", 4096},
+                                                  {"bf16-acc/promote=128", 4096},
+                                                  {"fp16-acc/chunk=64", 4096},
+                                                  {"e4m3fn", 16},
+                                                  {"hopper-fp8-14bit", 4096}};
+  for (const auto& [name, expected] : cases) {
+    CHECK_MESSAGE(under(name, [&] { return matmul(a, a.t()); }).item() == expected, name);
+    CHECK_MESSAGE(under(name, [&] { return sum(a); }).item() == expected, name);
+    CHECK_MESSAGE(under(name, [&] { return mean(a); }).item() == expected / 4096, name);
+  }
+}
+
+TEST_CASE("beyond the range of an accumulator") {
+  const auto twice = [](const char* name, float x) {
+    const Tensor a = full({1, 2}, x);
+    return under(name, [&] { return matmul(a, ones({2, 1})); }).item();
+  };
+  CHECK(twice("fp16-acc", 40000) == kInf);
+  CHECK(twice("fp16-acc", -40000) == -kInf);
+  CHECK(std::isnan(twice("e4m3fn", 300)));
+  CHECK(twice("e2m1fn", 5) == 6);
+  CHECK(twice("f32", 3e38F) == kInf);
+  const float inf = std::numeric_limits<float>::infinity();
+  for (const char* name : {"f32", "f64", "fp16-acc", "hopper-fp8-14bit", "bf16-acc/chunk=1", "bf16-acc/promote=1"}) {
+    CHECK(twice(name, inf) == kInf);
+    CHECK(std::isnan(twice(name, std::numeric_limits<float>::quiet_NaN())));
+    const Tensor a = from_data(std::vector<float>{inf, -inf}, {1, 2});
+    CHECK(std::isnan(under(name, [&] { return matmul(a, ones({2, 1})); }).item()));
+  }
+}
+
+TEST_CASE("f64 sums are doubles, and f64 tensors know no accumulator") {
+  const Tensor a = numbers({4, 500}, 24, 6, 3), b = numbers({500, 3}, 24, 6, 4), bt = b.t().contiguous();
+  const Tensor c = under("f64", [&] { return matmul(a, b); });
+  const Accumulator f64 = accumulator("f64");
+  CHECK(differing(c, [&](std::int64_t i) { return static_cast<float>(dot(f64, row(a, i / 3), row(bt, i % 3))); }) == 0);
+  // Rounded to f16 once: 1 + 2^-11 is a tie, and 2^-40 more is above it, but not in f32.
+  const Tensor x = from_data(std::vector<double>{1.0, 0x1p-11, 0x1p-20}, {1, 3}, {.dtype = DType::f16});
+  const Tensor y = from_data(std::vector<double>{1.0, 1.0, 0x1p-20}, {3, 1}, {.dtype = DType::f16});
+  CHECK(under("f64", [&] { return matmul(x, y); }).item() == 1 + 0x1p-10);
+  const Tensor d = a.to(DType::f64), e = b.to(DType::f64);
+  CHECK(same_bits(under("e4m3", [&] { return matmul(d, e); }), matmul(d, e)));
+  CHECK(same_bits(under("e4m3", [&] { return sum(d); }), sum(d)));
+}
+
+TEST_CASE("a bias is added to the finished sum, and the result rounded once") {
+  const Tensor x = numbers({9, 40}, 8, 3, 5).to(DType::f16), w = numbers({11, 40}, 8, 3, 6).to(DType::f16);
+  const Tensor bias = numbers({11}, 8, 3, 7).to(DType::f16);
+  for (const std::string name : {"f32", "e5m4", "hopper-fp8-14bit/promote=16"}) {
+    const Accumulator how = accumulator(name);
+    const Tensor y = under(name, [&] { return linear(x, w, bias); });
+    CHECK(y.dtype() == DType::f16);
+    const auto expected = [&](std::int64_t i) {
+      const double total = dot(how, row(x, i / 11), row(w, i % 11));
+      return rounded(fixed(total) + fixed(at(bias, i % 11)), Format::ieee(5, 10), RoundingMode::nearest_even);
+    };
+    CHECK(differing(y, expected) == 0);
+  }
+}
+
+TEST_CASE("batches, vectors and layouts take the same chains") {
+  const Tensor a = numbers({3, 4, 50}, 11, 2, 8), b = numbers({3, 50, 6}, 11, 2, 9);
+  const AccumulatorScope scope(accumulator("bf16-acc/chunk=9"));
+  const Tensor c = matmul(a, b);
+  for (std::int64_t i = 0; i < 3; ++i) {
+    CHECK(same_bits(c.select(0, i), matmul(a.select(0, i), b.select(0, i))));
+    const Tensor v = matmul(a.select(0, i), b.select(0, i).select(1, 2));
+    CHECK(same_bits(v, c.select(0, i).select(1, 2).contiguous()));
+  }
+  CHECK(same_bits(matmul(a, b.transpose(1, 2).contiguous().transpose(1, 2)), c));
+  CHECK(same_bits(matmul(b.transpose(1, 2), a.transpose(1, 2)).transpose(1, 2), c));
+}
+
+TEST_CASE("sums take elements in row-major order") {
+  const Tensor x = numbers({5, 6, 70}, 11, 4, 10);
+  for (const std::string name : {"fp16-acc", "e5m4:toward-zero/chunk=8", "bf16-acc/promote=16", "f32"}) {
+    const Accumulator how = accumulator(name);
+    for (const Tensor& t : {x, x.transpose(0, 2), x.permute({1, 2, 0}).contiguous().permute({2, 0, 1})}) {
+      for (const int kept : {0, 1, 2}) {
+        Shape dims;
+        for (int d = 0; d < 3; ++d)
+          if (d != kept) dims.push_back(d);
+        const Tensor s = under(name, [&] { return sum(t, dims); });
+        const auto expected = [&](std::int64_t i) {
+          const std::vector<double> v = values(t.select(kept, i));
+          return dot(how, v, std::vector<double>(v.size(), 1.0));
+        };
+        CHECK(differing(s, expected) == 0);
+        const auto n = static_cast<float>(t.numel() / s.numel());
+        const Tensor m = under(name, [&] { return mean(t, dims); });
+        CHECK(differing(m, [&](std::int64_t i) { return static_cast<float>(expected(i)) / n; }) == 0);
+      }
+    }
+  }
+  const Tensor none = zeros({3, 0});
+  CHECK(under("fp16-acc", [&] { return sum(none, {1}); }).sum().item() == 0);
+}
+
+TEST_CASE("gradients under a scope take its accumulator") {
+  Tensor x = numbers({4, 30}, 11, 2, 17), w = numbers({5, 30}, 11, 2, 18);
+  x.set_requires_grad();
+  w.set_requires_grad();
+  const Tensor dy = numbers({4, 5}, 11, 2, 19);
+  const AccumulatorScope scope(accumulator("e5m3"));
+  linear(x, w).backward(dy);
+  CHECK(same_bits(x.grad(), matmul(dy, w.detach())));
+  CHECK(same_bits(w.grad(), matmul(dy.t(), x.detach())));
+}
+
+TEST_CASE("the number of threads changes no bit of an accumulated product") {
+  const Tensor a = numbers({90, 200}, 11, 2, 20), b = numbers({200, 130}, 11, 2, 21);
+  const Tensor x = numbers({8, 3, 12, 12}, 11, 2, 22), w = numbers({5, 3, 3, 3}, 11, 2, 23);
+  const AccumulatorScope scope(accumulator("fp16-acc/chunk=16"));
+  const Tensor c = matmul(a, b), s = sum(a, {0}), y = conv2d(x, w);
+  for_thread_counts([&] { return matmul(a, b); }, [&](const Tensor& t) { CHECK(same_bits(t, c)); });
+  for_thread_counts([&] { return sum(a, {0}); }, [&](const Tensor& t) { CHECK(same_bits(t, s)); });
+  for_thread_counts([&] { return conv2d(x, w); }, [&](const Tensor& t) { CHECK(same_bits(t, y)); });
+}
+
+TEST_CASE("scopes nest, and end") {
+  CHECK(!current_accumulator());
+  {
+    const AccumulatorScope outer(accumulator("fp16-acc"));
+    CHECK_THROWS_AS(AccumulatorScope(Accumulator{.chunk = -1}), Error);
+    CHECK(name(*current_accumulator()) == "fp16-acc");
+    {
+      const AccumulatorScope inner(std::nullopt);
+      CHECK(!current_accumulator());
+    }
+    CHECK(name(*current_accumulator()) == "fp16-acc");
+    const Tensor x = numbers({4, 32}, 24, 6, 24);  // the transform of a recipe's operands is exact work of its own
+    const Tensor h = hadamard16(x, 0x1234);
+    const AccumulatorScope none(std::nullopt);
+    CHECK(same_bits(h, hadamard16(x, 0x1234)));
+  }
+  CHECK(!current_accumulator());
+}
+
+TEST_CASE("names of accumulators and back") {
+  for (const char* text : {"f32", "f64", "fp16-acc", "bf16-acc", "hopper-fp8-14bit", "e5m2", "e8m13", "e8m13:up",
+                           "e4m3fn", "tf32", "e6m9:toward-zero", "fp16-acc:to-odd/chunk=64", "f32/promote=4",
+                           "hopper-fp8-14bit/chunk=32/promote=128", "f64/chunk=2"})
+    CHECK(name(accumulator(text)) == text);
+  for (int x = 1; x <= 8; ++x)
+    for (int m = 1; m <= 23; ++m) {
+      if (format("e" + std::to_string(x) + "m" + std::to_string(m)) != Format::ieee(x, m))
+        continue;  // e2m1, e2m3 and e3m2 are the OCP formats
+      const Accumulator a{.format = Format::ieee(x, m), .rounding = {.mode = RoundingMode::down}, .chunk = m};
+      CHECK(accumulator(name(a)) == a);
+    }
+  CHECK(accumulator("e8m13:toward-zero") == accumulator("hopper-fp8-14bit"));
+  CHECK(accumulator("hopper-fp8-14bit:nearest-even") == accumulator("e8m13"));
+  CHECK(accumulator("e5m10") == accumulator("fp16-acc"));
+  CHECK(accumulator("e5m7/promote=3/chunk=2") == accumulator("e5m7/chunk=2/promote=3"));
+}
+
+TEST_CASE("bad accumulators say what is allowed") {
+  const std::pair<const char*, const char*> cases[] = {
+      {"fp16-ac",
+       "accumulator 'fp16-ac': there are f32, f64, fp16-acc, bf16-acc, hopper-fp8-14bit, formats as bf16 and "
+       "eXmY; then :ROUNDING, /chunk=N, /promote=N; did you mean 'fp16-acc'?"},
+      {"", "there are f32"},
+      {"e9m3", "9 exponent bits; allowed are 1 to 8"},
+      {"e5m24", "24 mantissa bits; allowed are 0 to 23"},
+      {"e8m0fnu", "sums have a sign"},
+      {"fp16-acc:towards-zero", "did you mean 'toward-zero'?"},
+      {"fp16-acc:stochastic", "its rounding is not stochastic"},
+      {"fp16-acc:", "no rounding ''"},
+      {"fp16-acc/chunk=0", "chunk=N takes a whole number from 1 on, not 'chunk=0'"},
+      {"fp16-acc/chunk=-4", "chunk=N takes a whole number from 1 on"},
+      {"fp16-acc/chunk", "chunk=N takes a whole number from 1 on"},
+      {"fp16-acc/promote=12x", "promote=N takes a whole number from 1 on"},
+      {"fp16-acc/promote=99999999999", "promote=N takes a whole number from 1 on"},
+      {"fp16-acc/chunks=4", "no option 'chunks=4'; there are chunk=N and promote=N; did you mean 'chunk=N'?"},
+      {"fp16-acc/", "no option ''"},
+      {"fp16-acc/chunk=2/chunk=3", "chunk stands there twice"},
+      {"f64:toward-zero", "f64 sums are doubles"}};
+  for (const auto& [text, message] : cases) {
+    std::string said;
+    try {
+      static_cast<void>(accumulator(text));
+    } catch (const Error& e) { said = e.what(); }
+    CHECK_MESSAGE(said.find(message) != std::string::npos, text, " said: ", said);
+  }
+  Accumulator unsigned_sums;
+  unsigned_sums.format = format("e8m0fnu");
+  CHECK_THROWS_WITH_AS(check(unsigned_sums), doctest::Contains("sums have a sign"), Error);
+  CHECK_THROWS_WITH_AS(check(Accumulator{.promote = -2}), doctest::Contains("(0: never), not -2"), Error);
+}
+
+// An emulated FP8 product runs as an f32 product of numbers that f32 (and bf16) hold. By Higham (2002), 3.1, a sum of k
+// terms in any order is off by at most gamma_(k-1) sum |a b|; gamma_k = k u / (1 - k u), u = 2^-24.
+TEST_CASE("products of 8-, 6- and 4-bit numbers are exact, and an f32 product is f32 accumulation") {
+  for (const char* name : {"e4m3fn", "e5m2", "e4m3fnuz", "e5m2fnuz", "e2m3fn", "e3m2fn", "e2m1fn"}) {
+    CAPTURE(name);
+    const Format f = format(name);
+    std::vector<float> all;
+    for (std::uint32_t c = 0; c < 1u << f.bits(); ++c)
+      if (std::isfinite(f.decode(c))) all.push_back(f.decode(c));
+    int inexact = 0;
+    for (const float x : all) {
+      for (const float y : all)
+        inexact += static_cast<double>(x * y) != static_cast<double>(x) * static_cast<double>(y);
+    }
+    CHECK(inexact == 0);
+
+    const std::int64_t m = 24, n = 40, k = 777;
+    const auto draw = [&](const Shape& s, std::uint64_t seed) {
+      Generator g(seed);
+      const Tensor index = randint(0, static_cast<std::int64_t>(all.size()), s, {.dtype = DType::i64}, g);
+      return index_select(from_data(all, {static_cast<std::int64_t>(all.size())}), 0, index.reshape({-1})).reshape(s);
+    };
+    const Tensor a = draw({m, k}, 25), b = draw({n, k}, 26), c = matmul(a, b.t());
+    CHECK(same_bits(a.to(DType::bf16).to(DType::f32), a));
+    CHECK(same_bits(matmul(a.to(DType::bf16), b.to(DType::bf16).t()), c.to(DType::bf16)));
+    // In units of the smallest product: rounding to f32 leaves multiples of it.
+    const double unit = f.min_positive() * f.min_positive(), u = 0x1p-24;
+    const double gamma = static_cast<double>(k - 1) * u / (1 - static_cast<double>(k - 1) * u);
+    int beyond = 0;
+    for (std::int64_t i = 0; i < c.numel(); ++i) {
+      const std::vector<double> x = row(a, i / n), y = row(b, i % n);
+      Int exact = 0, size = 0;
+      for (std::size_t p = 0; p < x.size(); ++p) {
+        const auto term = static_cast<Int>(x[p] * y[p] / unit);
+        exact += term, size += term < 0 ? -term : term;
+      }
+      const Int error = static_cast<Int>(at(c, i) / unit) - exact;
+      beyond += std::fabs(static_cast<double>(error)) > gamma * static_cast<double>(size);
+    }
+    CHECK(beyond == 0);
+  }
+}
