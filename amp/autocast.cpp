@@ -191,6 +191,4 @@ std::optional<DType> autocast_dtype(Device device) {
   return region && region->options.enabled ? region->options.dtype : std::nullopt;
 }
 
-bool is_autocast_enabled(Device device) { return autocast_dtype(device).has_value(); }
-
 }  // namespace gradual::amp

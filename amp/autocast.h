@@ -45,9 +45,9 @@ class Autocast {
 // The options of this thread's innermost region, enabled or not (its dtype is set); null outside of any. It lives as
 // long as the region does.
 const AutocastOptions* current_autocast();
-bool is_autocast_enabled(Device device = Device::cpu());
 // The dtype of the region that casts tensors of this device; nothing where autocast is off.
 std::optional<DType> autocast_dtype(Device device = Device::cpu());
+inline bool is_autocast_enabled(Device device = Device::cpu()) { return autocast_dtype(device).has_value(); }
 
 // A callable that runs `function` under autocast: auto forward = amp::autocast({.dtype = DType::bf16}, model_forward);
 template <class F> struct Autocasted {

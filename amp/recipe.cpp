@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdlib>
-#include <mutex>
 #include <tuple>
 
 #include "../autograd/grad_mode.h"
@@ -40,17 +39,9 @@ std::vector<Recipe> built_in() {
   return all;
 }
 
-struct Registry {
-  std::mutex mutex;
-  std::vector<Recipe> recipes = built_in();
-};
-Registry& registry() {
-  static Registry all;
+std::vector<Recipe>& all_recipes() {
+  static std::vector<Recipe> all = built_in();
   return all;
-}
-std::vector<Recipe> all_recipes() {
-  const std::lock_guard lock(registry().mutex);
-  return registry().recipes;
 }
 
 constexpr std::pair<const char*, const char*> kAliases[] = {
@@ -199,10 +190,9 @@ void register_recipe(const Recipe& r) {
   check(r);
   bool taken = r.name.starts_with(kStatic);
   for (const auto& alias : kAliases) taken = taken || r.name == alias.first;
-  const std::lock_guard lock(registry().mutex);
-  for (const Recipe& other : registry().recipes) taken = taken || r.name == other.name;
-  if (taken) fail("register_recipe: the name '" + r.name + "' stands for another recipe already");
-  registry().recipes.push_back(r);
+  for (const Recipe& other : all_recipes()) taken = taken || r.name == other.name;
+  if (taken) failf("register_recipe: the name '{}' stands for another recipe already", r.name);
+  all_recipes().push_back(r);
 }
 
 RecipeScope::RecipeScope(const Recipe& r, Device device, std::shared_ptr<QuantizationState> state)
@@ -320,7 +310,7 @@ StateDict RecipeRun::state_dict() {
 void RecipeRun::load_state_dict(const StateDict& state) {
   const std::string& from = state.text("recipe");
   if (from != recipe_.name)
-    fail("RecipeRun: the state is of a run of '" + from + "'; this run's recipe is '" + recipe_.name + "'");
+    failf("RecipeRun: the state is of a run of '{}'; this run's recipe is '{}'", from, recipe_.name);
   model_.load_state_dict(state.sub("model"));
   optimizer_->load_state_dict(state.sub("optimizer"));  // after the model: its masters stand
   if (scaler_) scaler_->load_state_dict(state.sub("scaler"));

@@ -62,7 +62,7 @@ void check(const Recipe& recipe);
 Recipe recipe(const std::string& name);
 // The library's, in order, then the registered ones.
 std::vector<std::string> recipe_names();
-// Error for an invalid recipe, and for a name that stands for another already.
+// Error for an invalid recipe, and for a name that stands for another already. Not while other threads use recipes.
 void register_recipe(const Recipe& recipe);
 
 // JSON (amp/recipe_json.cpp): an object of the fields above by their names. A file may name a recipe it starts from

@@ -9,7 +9,6 @@
 #include "../autograd/function.h"
 #include "../autograd/grad_mode.h"
 #include "../autograd/rule.h"
-#include "../core/assigned.h"
 #include "../core/failf.h"
 #include "../core/ops.h"
 
@@ -105,13 +104,12 @@ std::vector<Tensor> Rewritten::forward(const std::vector<Tensor>& inputs) {
   columns().infer[static_cast<int>(call.op)](call, spec);  // its checks, and the shape that must come out
   Outputs out;
   {
-    const Assigned scope(running, this);
-    const Assigned outside(current_backward, nullptr);
+    const Scoped scope(running, this);
+    const Scoped<Backward*> outside(current_backward, nullptr);
     out = (*policy_.function)(call);
   }
   if (!out[0].defined() || !out[0].is_floating() || out[0].sizes() != spec[0].sizes)
-    failf("{}: must give a floating tensor of shape {}, gave {}", name(), to_string(spec[0].sizes),
-          out[0].defined() ? kind_of(out[0]) : "none");
+    failf("{}: must give a floating tensor of shape {}, gave {}", name(), to_string(spec[0].sizes), describe(out[0]));
   save(call);
   return {out[0]};
 }
@@ -154,7 +152,7 @@ std::vector<Tensor> Rewritten::backward(const std::vector<Tensor>& grads) {
   }
   Contractions rewriting(policy_);
   const StageScope amp(chain().amp, &rewriting);
-  const Assigned scope(current_backward, &here);
+  const Scoped scope(current_backward, &here);
   std::vector<Tensor> results(kept.size());
   rules()[static_cast<int>(node_->op)].backward(RuleContext(*node_, grads.data(), results.data(), grad_enabled()));
   node_->release_saved();

@@ -31,9 +31,6 @@ std::string describe(const ValueRange& r) {
   return all;
 }
 
-// A number among the operands that is -Inf (where, masked fills).
-bool masks(const OpCall& call) { return call.attrs->is<ScalarAttrs>() && call.get<ScalarAttrs>().value == -INFINITY; }
-
 }  // namespace
 
 ValueRange value_range(const Tensor& t) {
@@ -77,7 +74,7 @@ void AnomalyMode::after(const OpCall& call, const Outputs& out, const CallRecord
     const ValueRange r = value_range(out[i]);
     if (r.non_finite() == 0) continue;
     std::vector<Anomaly::Input> inputs;
-    bool masked = masks(call);
+    bool masked = call.attrs->is<ScalarAttrs>() && call.get<ScalarAttrs>().value == -INFINITY;  // where, masked fills
     for (int k = 0; k < call.inputs.size(); ++k) {
       if (!call[k].defined() || !call[k].is_floating()) continue;
       inputs.push_back({k, value_range(call[k])});

@@ -3,7 +3,7 @@
 #include <memory>
 #include <utility>
 
-#include "../core/assigned.h"
+#include "../core/failf.h"
 #include "../core/ops.h"
 #include "engine.h"
 #include "function.h"
@@ -34,10 +34,8 @@ class Checkpoint final : public Function {
     const std::uint64_t since = next_sequence();
     const std::vector<Tensor> outputs = recompute({inputs.begin() + 1, inputs.end()});
     if (outputs.size() != grads.size())
-      fail("checkpoint: fn gave " + std::to_string(grads.size()) + " tensors in forward and " +
-           std::to_string(outputs.size()) + " when it ran again");
-    std::vector<Tensor> reached;
-    std::vector<Tensor> reached_grads;
+      failf("checkpoint: fn gave {} tensors in forward and {} when it ran again", grads.size(), outputs.size());
+    std::vector<Tensor> reached, reached_grads;
     for (std::size_t i = 0; i < outputs.size(); ++i) {
       if (!grads[i].defined() || !outputs[i].requires_grad()) continue;
       reached.push_back(outputs[i]);
@@ -52,7 +50,7 @@ class Checkpoint final : public Function {
  private:
   std::vector<Tensor> recompute(const std::vector<Tensor>& inputs) {
     const DrawScope draws(draws_, DrawScope::Mode::replay);
-    const Assigned again(running, true);
+    const Scoped again(running, true);
     const EnableGrad recording;
     context().line = state().context.line;
     context().backward_of = "";
@@ -76,8 +74,8 @@ std::vector<Tensor> checkpoint(SegmentFn fn, const std::vector<Tensor>& inputs, 
 }
 
 Tensor checkpoint(std::function<Tensor(const Tensor&)> fn, const Tensor& input, SourceLocation loc) {
-  SegmentFn one = [fn = std::move(fn)](const std::vector<Tensor>& x) { return std::vector<Tensor>{fn(x[0])}; };
-  return checkpoint(std::move(one), std::vector<Tensor>{input}, loc)[0];
+  const SegmentFn one = [fn = std::move(fn)](const std::vector<Tensor>& x) { return std::vector<Tensor>{fn(x[0])}; };
+  return checkpoint(one, std::vector<Tensor>{input}, loc)[0];
 }
 
 }  // namespace gradual

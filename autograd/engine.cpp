@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <utility>
 
-#include "../core/assigned.h"
 #include "../core/failf.h"
 #include "../core/ops.h"
 #include "rule.h"
@@ -77,7 +76,7 @@ void Engine::seed(const Tensor& y, Tensor g) {
             to_string(y.sizes()));
     g = ones_like(y);
   } else if (g.sizes() != y.sizes() || g.dtype() != y.dtype()) {
-    failf("backward: a gradient {} for an output {}", kind_of(g), kind_of(y));
+    failf("backward: a gradient {} for an output {}", describe(g), describe(y));
   }
   deliver(grad_meta(y)->edge, std::move(g));
 }
@@ -175,14 +174,14 @@ void Engine::step(Step* report) {
   Node& node = *taken.mapped().node;
   Tensor* grads = taken.mapped().grads;
   // Below amp, recording only where a graph of the backward is wanted, with the line and module of the forward op.
-  const Assigned engine(current_engine, this);
+  const Scoped engine(current_engine, this);
   const StageScope no_amp(chain().amp, nullptr);
   const StageScope recording(chain().autograd, options_.create_graph ? default_autograd() : nullptr);
-  const Assigned around(context(), Context{.module = node.module,
-                                           .cause = node.cause,
-                                           .phase = Phase::backward,
-                                           .line = node.where,
-                                           .backward_of = node.is_leaf ? "" : name(node.op).data()});
+  const Scoped around(context(), Context{.module = node.module,
+                                         .cause = node.cause,
+                                         .phase = Phase::backward,
+                                         .line = node.where,
+                                         .backward_of = node.is_leaf ? "" : name(node.op).data()});
   if (node.is_leaf) notify({node, -1, grads[0]});
   run_hooks(node, grads);
   if (report) {

@@ -2,7 +2,6 @@
 
 #include <utility>
 
-#include "../core/assigned.h"
 #include "../core/failf.h"
 #include "autograd.h"
 #include "grad_meta.h"
@@ -56,14 +55,14 @@ struct FunctionColumns {
       saved[k] = detached(saved[k]);
       set_history(saved[k], Ref<Node>::share(&c.node()), static_cast<std::uint32_t>(f.output_of_[k]));
     }
-    const Assigned on_tape(f.saved_, std::move(saved));
+    const Scoped on_tape(f.saved_, std::move(saved));
     std::vector<Tensor> results = f.backward(grads);
     if (static_cast<int>(results.size()) != c.inputs())
       failf("{}: backward returned {} gradients for {} inputs", f.name(), results.size(), c.inputs());
     for (int i = 0; i < c.inputs(); ++i) {
       Tensor& g = results[static_cast<std::size_t>(i)];
       if (g.defined() && c.needs(i) && (g.sizes() != c.sizes(i) || g.dtype() != c.dtype(i)))
-        failf("{}: backward gave input {} a gradient {}; the input is {}", f.name(), i, kind_of(g),
+        failf("{}: backward gave input {} a gradient {}; the input is {}", f.name(), i, describe(g),
               kind_of(c.sizes(i), c.dtype(i)));
       c.set(i, std::move(g));
     }

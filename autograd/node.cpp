@@ -100,7 +100,7 @@ void fail_changed(const std::string& who, const Tensor& t, std::uint32_t version
   failf(
       "{}: a saved tensor {} was changed in place since (version {}, saved at version {}); clone() it first or write "
       "the functional form",
-      who, kind_of(t), t.version(), version);
+      who, describe(t), t.version(), version);
 }
 
 }  // namespace gradual

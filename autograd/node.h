@@ -81,7 +81,6 @@ std::string name(const Node& node);
 std::string describe(const Node& node);
 // "[2, 3] f32"
 std::string kind_of(const Shape& sizes, DType dtype);
-inline std::string kind_of(const Tensor& t) { return kind_of(t.sizes(), t.dtype()); }
 // The bit of input `i` in a mask: inputs past the 31st share one.
 constexpr std::uint32_t input_bit(int i) { return 1u << (i < 31 ? i : 31); }
 // The error of a saved tensor that was written since.

@@ -78,15 +78,11 @@ template <bool kCentre> void trailing_norm_rule(const C& c) {
 
 void softmax_rule(const C& c) {
   const int dim = c.get<DimAttrs>().dim;
+  const Tensor& g = c.grad();
   const Tensor y = c.output(0);
-  if (!c.create_graph()) return c.set(0, softmax_backward(c.grad(), y, dim));
-  c.set(0, y * (c.grad() - sum(c.grad() * y, {dim}, true)));
-}
-void log_softmax_rule(const C& c) {
-  const int dim = c.get<DimAttrs>().dim;
-  const Tensor y = c.output(0);
-  if (!c.create_graph()) return c.set(0, log_softmax_backward(c.grad(), y, dim));
-  c.set(0, c.grad() - exp(y) * sum(c.grad(), {dim}, true));
+  if (c.node().op == OpId::softmax)
+    return c.set(0, c.create_graph() ? y * (g - sum(g * y, {dim}, true)) : softmax_backward(g, y, dim));
+  c.set(0, c.create_graph() ? g - exp(y) * sum(g, {dim}, true) : log_softmax_backward(g, y, dim));
 }
 
 // dx = weight_of_row (softmax(x) - target distribution).
@@ -113,7 +109,7 @@ void register_normalization_rules() {
   set_rule(OpId::layer_norm, {kNorm, kNorm, kNorm}, trailing_norm_rule<true>);
   set_rule(OpId::rms_norm, {kRms, kRms}, trailing_norm_rule<false>);
   set_rule(OpId::softmax, {out(0)}, softmax_rule);
-  set_rule(OpId::log_softmax, {out(0)}, log_softmax_rule);
+  set_rule(OpId::log_softmax, {out(0)}, softmax_rule);
   set_rule(OpId::cross_entropy, {in(0) | in(1) | out(1)}, cross_entropy_rule);
   set_no_rule({OpId::batch_norm_backward, OpId::layer_norm_backward, OpId::rms_norm_backward, OpId::softmax_backward,
                OpId::log_softmax_backward, OpId::cross_entropy_backward},

@@ -124,7 +124,7 @@ std::string to_string(const Tape::Stepper::Step& step) {
   const auto shown = [&](const Tensor& g, const std::string& what) {
     if (!g.defined()) return std::string("none");
     if (g.numel() <= 64) values += "\n  " + what + ": " + to_string(g);
-    return kind_of(g);
+    return describe(g);
   };
   std::vector<std::string> came;
   std::vector<std::string> went;
