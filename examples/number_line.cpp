@@ -156,7 +156,8 @@ void show_rounding(const Format& f, double x) {
       if (static_cast<RoundingMode>(mode) == RoundingMode::stochastic && n.part > 0 && n.part < 1) {
         const std::string near = landing(RoundingMode::toward_zero);
         const std::string far = landing(x < 0 ? RoundingMode::down : RoundingMode::up);
-        cell = near == far ? near : near + " or " + far + " (" + std::to_string(std::lround(100 * n.part)) + "%)";
+        cell = near;
+        if (near != far) cell += " or " + far + " (" + std::to_string(std::lround(100 * n.part)) + "%)";
       }
       std::printf("%-29s ", cell.c_str());
     }

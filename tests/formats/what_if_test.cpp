@@ -176,6 +176,30 @@ TEST_CASE("what_if: f64 is rounded once, from its own bits and its own range") {
   CHECK(large.of("e5m2").unscaled.sqnr_db < 1e-9);
 }
 
+TEST_CASE("what_if: f32 gives what the same numbers give as f64, at the ends of the range too") {
+  const Tensor x = spread(4000);
+  for (const double factor : {1.0, 0x1p-110, 0x1p110}) {
+    CAPTURE(factor);
+    const Tensor narrow = x * factor;
+    const WhatIf a = what_if(narrow), b = what_if(narrow.to(DType::f64));
+    CHECK(a.loss_scale == b.loss_scale);
+    for (std::size_t f = 0; f < a.formats.size(); ++f) {
+      CAPTURE(a.formats[f].name);
+      REQUIRE(a.formats[f].sweep.size() == b.formats[f].sweep.size());
+      CHECK(a.formats[f].best.scale == b.formats[f].best.scale);
+      for (std::size_t k = 0; k < a.formats[f].sweep.size(); ++k) {
+        const ScaleLoss &l = a.formats[f].sweep[k], &m = b.formats[f].sweep[k];
+        CAPTURE(l.scale);
+        CHECK(l.scale == m.scale);
+        CHECK(l.underflow == m.underflow);
+        CHECK(l.subnormal == m.subnormal);
+        CHECK(l.overflow == m.overflow);
+        CHECK(l.sqnr_db == m.sqnr_db);
+      }
+    }
+  }
+}
+
 TEST_CASE("what_if: nothing to lose") {
   for (const Tensor& x : {zeros({5}), empty({0}), values({kNan, kInf, -kInf, 0})}) {
     const WhatIf w = what_if(x);
