@@ -92,10 +92,7 @@ class Autocast::Region final : public Interceptor, public std::enable_shared_fro
   Region(const AutocastOptions& o, Interceptor* around) : options(o), outer(around ? around->share() : nullptr) {
     if (!options.dtype) options.dtype = options.device.is_cuda() ? DType::f16 : DType::bf16;
     if (!is_half(*options.dtype))
-      failf(
-          "Autocast: casts to f16 or bf16, not to {}; {{.enabled = false}} computes in f32, and a rewrite in other "
-          "formats",
-          name(*options.dtype));
+      failf("Autocast: casts to f16 or bf16, not to {}; {{.enabled = false}} computes in f32", name(*options.dtype));
     const auto* region = dynamic_cast<const Region*>(outer.get());
     outermost = region == nullptr;
     cache = region ? region->cache : std::make_shared<CastCache>();

@@ -116,10 +116,8 @@ PolicyTable& PolicyTable::set(OpId op, CastPolicy policy) {
           : info(op).kind == OpKind::Custom ? "a user function declares its amp_dtype()"
                                             : "what the program asks for is not changed");
   if (policy.kind == PolicyKind::rewrite && !rewritable(op))
-    failf(
-        "policy table: {} cannot be rewritten; a rewrite needs an op of one output with a gradient that is made of its "
-        "inputs alone, such as matmul, linear or conv2d",
-        gradual::name(op));
+    failf("policy table: {} cannot be rewritten; its gradient must be made of its inputs alone, as that of matmul is",
+          gradual::name(op));
   if (entries_.use_count() > 1) entries_ = std::make_shared<std::vector<CastPolicy>>(*entries_);
   (*entries_)[static_cast<std::size_t>(op)] = std::move(policy);
   return *this;

@@ -1,7 +1,5 @@
 #include "rewrite.h"
 
-#include <fmt/format.h>
-
 #include <algorithm>
 #include <optional>
 #include <utility>
@@ -140,8 +138,7 @@ std::vector<Tensor> Rewritten::backward(const std::vector<Tensor>& grads) {
     Tensor operand = kept[i];
     if (codes_[i]) {
       if (grad_enabled())
-        fail(name() +
-             ": its operands were saved as codes, which have no second derivative; quantise with save_codes off");
+        failf("{}: operands saved as codes have no second derivative; quantise with save_codes off", name());
       QuantizedTensor codes = *codes_[i];
       codes.codes = kept[i];
       operand = codes.decode();

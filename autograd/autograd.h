@@ -1,7 +1,6 @@
 // The engine's public face. Tensor::backward is the common way in.
 #pragma once
 
-#include <memory>
 #include <vector>
 
 #include "../core/tensor.h"

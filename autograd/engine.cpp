@@ -11,9 +11,9 @@ namespace gradual {
 
 void RuleContext::check(const Tensor& t, std::uint32_t version) const {
   if (!t.defined())
-    fail("backward of " + describe(node_) +
-         (node_.released ? ": what it saved is freed already; pass retain_graph to the first backward"
-                         : ": internal: the rule asks for a tensor it did not save"));
+    failf("backward of {}: {}", describe(node_),
+          node_.released ? "what it saved is freed already; pass retain_graph to the first backward"
+                         : "internal: the rule asks for a tensor it did not save");
   if (t.version() != version) fail_changed("backward of " + describe(node_), t, version);
 }
 
@@ -214,8 +214,7 @@ std::vector<Tensor> grad(const std::vector<Tensor>& outputs, const std::vector<T
 }
 
 void backward(const std::vector<Tensor>& outputs, const std::vector<Tensor>& grad_outputs, GradOptions options) {
-  Engine engine(outputs, grad_outputs, options);
-  engine.run();
+  Engine(outputs, grad_outputs, options).run();
 }
 
 }  // namespace autograd

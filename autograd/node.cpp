@@ -97,10 +97,8 @@ std::string describe(const Node& node) {
 std::string kind_of(const Shape& sizes, DType dtype) { return fmt::format("{} {}", to_string(sizes), name(dtype)); }
 
 void fail_changed(const std::string& who, const Tensor& t, std::uint32_t version) {
-  failf(
-      "{}: a saved tensor {} was changed in place since (version {}, saved at version {}); clone() it first or write "
-      "the functional form",
-      who, describe(t), t.version(), version);
+  failf("{}: a saved tensor {} was changed in place since (version {}, saved at version {}); clone() it first", who,
+        describe(t), t.version(), version);
 }
 
 }  // namespace gradual

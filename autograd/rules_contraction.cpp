@@ -67,7 +67,14 @@ void conv2d_backward_weight_rule(const C& c) {
   if (c.needs(1)) c.set(1, conv2d_backward_input(c.input(0), c.grad(), sized<ConvAttrs>(c, 1)));
 }
 
-void register_pools() {
+}  // namespace
+
+void register_contraction_rules() {
+  set_rule(OpId::matmul, {in(1), in(0)}, matmul_rule);
+  set_rule(OpId::linear, {in(1), in(0)}, linear_rule);
+  set_rule(OpId::conv2d, {in(1), in(0)}, conv2d_rule);
+  set_rule(OpId::conv2d_backward_input, {in(1), in(0)}, conv2d_backward_input_rule);
+  set_rule(OpId::conv2d_backward_weight, {in(1), in(0)}, conv2d_backward_weight_rule);
   set_rule(OpId::max_pool2d, {out(1)},
            [](const C& c) { c.set(0, max_pool2d_backward(c.grad(), c.output(1), sized<PoolAttrs>(c, 0))); });
   set_rule(OpId::max_pool2d_backward, {in(1)}, [](const C& c) { c.set(0, max_pool2d_gather(c.grad(), c.input(1))); });
@@ -79,17 +86,6 @@ void register_pools() {
            [](const C& c) { c.set(0, adaptive_avg_pool2d_backward(c.grad(), sized<PoolAttrs>(c, 0))); });
   set_rule(OpId::adaptive_avg_pool2d_backward, {},
            [](const C& c) { c.set(0, adaptive_avg_pool2d(c.grad(), c.sizes(0)[2], c.sizes(0)[3])); });
-}
-
-}  // namespace
-
-void register_contraction_rules() {
-  set_rule(OpId::matmul, {in(1), in(0)}, matmul_rule);
-  set_rule(OpId::linear, {in(1), in(0)}, linear_rule);
-  set_rule(OpId::conv2d, {in(1), in(0)}, conv2d_rule);
-  set_rule(OpId::conv2d_backward_input, {in(1), in(0)}, conv2d_backward_input_rule);
-  set_rule(OpId::conv2d_backward_weight, {in(1), in(0)}, conv2d_backward_weight_rule);
-  register_pools();
   set_no_rule({OpId::scaled_dot_product_attention}, "composite: its parts have rules");
 }
 

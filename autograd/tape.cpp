@@ -17,14 +17,12 @@ std::string result_kind(const Node& n) {
 
 // Inputs as "#3 [2, 3] f32"; "-" in place of the number where nothing is recorded.
 std::string inputs_of(const Node& n) {
-  std::string text;
+  std::vector<std::string> all;
   for (int i = 0; i < n.input_count; ++i) {
-    const Node::Input& x = n.input(i);
-    if (!x.present) continue;
-    const std::string from = x.edge.node ? fmt::format("#{}", x.edge.node->sequence) : "-";
-    text += fmt::format("{}{} {}", text.empty() ? "" : ", ", from, kind_of(x.sizes, x.dtype));
+    const auto& [edge, sizes, dtype, present, saved, version] = n.input(i);
+    if (present) all.push_back((edge.node ? fmt::format("#{} ", edge.node->sequence) : "- ") + kind_of(sizes, dtype));
   }
-  return text;
+  return join(all);
 }
 
 std::int64_t bytes_of(const std::vector<Tensor>& tensors) {

@@ -34,16 +34,14 @@ double parse_number(std::string_view field) {
 Tensor parse_csv(std::string_view bytes, const std::string& name, std::int64_t columns) {
   const std::string unpacked = gunzip_if_packed(bytes, name);
   std::string_view text = unpacked;
+  text = text.substr(0, text.find_last_not_of(" \t\r\n") + 1);  // blank lines at the end
   std::vector<double> values;
   std::int64_t rows = 0;
-  std::int64_t blank = 0;  // the first blank line, 0: none yet
-  for (std::int64_t line = 1; !text.empty(); ++line) {
+  while (!text.empty()) {
     std::string_view fields = split_off(text, '\n');
-    if (fields.empty() && blank == 0) blank = line;
-    if (fields.empty()) continue;
-    std::int64_t column = blank == 0 ? 0 : 1;
+    ++rows;
+    std::int64_t column = 0;
     try {
-      if (blank != 0) line = blank, fail("a blank line before the end");
       for (bool more = true; more;) {
         ++column;
         if (columns > 0 && column > columns) failf("one too many; each line has {} columns", columns);
@@ -51,11 +49,10 @@ Tensor parse_csv(std::string_view bytes, const std::string& name, std::int64_t c
         values.push_back(parse_number(split_off(fields, ',')));
       }
       if (column < columns) failf("the last of this line; each line has {} columns", columns);
-    } catch (const Error& e) { failf("csv \"{}\", line {}, column {}: {}", name, line, column, e.what()); }
+    } catch (const Error& e) { failf("csv \"{}\", line {}, column {}: {}", name, rows, column, e.what()); }
     columns = column;
-    ++rows;
   }
-  if (rows == 0) fail("csv \"" + name + "\": it is empty");
+  if (rows == 0) failf("csv \"{}\": it is empty", name);
   return from_data(values, {rows, columns}, {.dtype = DType::f64});
 }
 

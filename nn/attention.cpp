@@ -59,10 +59,8 @@ Tensor MultiheadAttention::forward(const Tensor& query, const Tensor& key, const
 TransformerBlock::TransformerBlock(std::int64_t embed_dim, std::int64_t heads, TransformerBlockOptions o)
     : self_attn(
           register_module("self_attn", MultiheadAttention(embed_dim, heads, {.dropout = o.dropout, .bias = o.bias}))),
-      linear1(register_module("linear1",
-                              Linear(embed_dim, o.feedforward ? o.feedforward : 4 * embed_dim, {.bias = o.bias}))),
-      linear2(register_module("linear2",
-                              Linear(o.feedforward ? o.feedforward : 4 * embed_dim, embed_dim, {.bias = o.bias}))),
+      linear1(register_module("linear1", Linear(embed_dim, o.hidden(embed_dim), {.bias = o.bias}))),
+      linear2(register_module("linear2", Linear(o.hidden(embed_dim), embed_dim, {.bias = o.bias}))),
       norm1(register_module("norm1", LayerNorm(embed_dim, {.bias = o.bias}))),
       norm2(register_module("norm2", LayerNorm(embed_dim, {.bias = o.bias}))),
       dropout(register_module("dropout", Dropout(o.dropout))),

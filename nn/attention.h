@@ -47,6 +47,7 @@ struct TransformerBlockOptions {
   double dropout = 0;            // of the attention's probabilities, the hidden layer and both branches
   bool causal = false;
   bool bias = true;  // of linear layers and norms
+  std::int64_t hidden(std::int64_t embed_dim) const { return feedforward ? feedforward : 4 * embed_dim; }
 };
 
 // Pre-norm (Xiong et al. 2020): x += attention(norm1(x)); x += linear2(gelu(linear1(norm2(x)))). x [.., L, E].

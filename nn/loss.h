@@ -8,17 +8,14 @@ namespace gradual::nn {
 
 template <auto op, class Options = Reduction> class Loss : public Layer {
  public:
-  explicit Loss(Options options) : options_(options) {}
-  Loss() {
-    if constexpr (std::is_same_v<Options, Reduction>) options_ = Reduction::mean;
-  }
+  explicit Loss(Options options = {Reduction::mean}) : options_(options) {}
   Tensor operator()(const Tensor& x, const Tensor& target, Loc loc = Loc::current()) {
     const ModuleCall call(*this, loc);
     return call.leave(x, op(x, target, options_, Loc::current()));
   }
 
  private:
-  Options options_{};
+  Options options_;
 };
 
 // logits [N, C] or [N, C, d..], classes i64 [N] or [N, d..].

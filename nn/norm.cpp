@@ -15,13 +15,6 @@ Tensor full_or_none(bool wanted, const Shape& sizes, double value, DType dtype =
   return wanted ? full(sizes, value, {.dtype = dtype}) : Tensor();
 }
 
-void check_trailing(const Module& m, const Tensor& x, const Shape& normalized) {
-  const int skip = x.ndim() - normalized.size();
-  if (skip < 0 || !std::equal(normalized.begin(), normalized.end(), x.sizes().begin() + skip))
-    failf("{}: input {} does not end in the normalised shape {}", m.kind(), to_string(x.sizes()),
-          to_string(normalized));
-}
-
 }  // namespace
 
 BatchNorm::BatchNorm(std::int64_t channels, int min_dims, int max_dims, const BatchNormOptions& o)
@@ -57,25 +50,20 @@ void BatchNorm::update(const Tensor& x, const Tensor& mean, const Tensor& invstd
   num_batches_tracked.add_(1);
 }
 
+TrailingNorm::TrailingNorm(const Shape& normalized, bool affine, double eps)
+    : weight(register_parameter("weight", full_or_none(affine, normalized, 1))), normalized_(normalized), eps_(eps) {}
+
+int TrailingNorm::dims(const Tensor& x) const {
+  const int n = normalized_.size();
+  if (x.ndim() >= n && std::equal(normalized_.begin(), normalized_.end(), x.sizes().end() - n)) return n;
+  failf("{}: input {} does not end in the normalised shape {}", kind(), to_string(x.sizes()), to_string(normalized_));
+}
+
 LayerNorm::LayerNorm(const Shape& normalized, LayerNormOptions o)
-    : weight(register_parameter("weight", full_or_none(o.affine, normalized, 1))),
-      bias(register_parameter("bias", full_or_none(o.affine && o.bias, normalized, 0))),
-      normalized_(normalized),
-      eps_(o.eps) {}
+    : TrailingNorm(normalized, o.affine, o.eps),
+      bias(register_parameter("bias", full_or_none(o.affine && o.bias, normalized, 0))) {}
 
-Tensor LayerNorm::forward(const Tensor& x) {
-  check_trailing(*this, x, normalized_);
-  return layer_norm(x, normalized_.size(), weight, bias, eps_);
-}
-
-RMSNorm::RMSNorm(const Shape& normalized, RMSNormOptions o)
-    : weight(register_parameter("weight", full_or_none(o.affine, normalized, 1))),
-      normalized_(normalized),
-      eps_(o.eps) {}
-
-Tensor RMSNorm::forward(const Tensor& x) {
-  check_trailing(*this, x, normalized_);
-  return rms_norm(x, normalized_.size(), weight, eps_);
-}
+Tensor LayerNorm::forward(const Tensor& x) { return layer_norm(x, dims(x), weight, bias, eps_); }
+Tensor RMSNorm::forward(const Tensor& x) { return rms_norm(x, dims(x), weight, eps_); }
 
 }  // namespace gradual::nn

@@ -46,6 +46,18 @@ struct BatchNorm2d : BatchNorm {  // x [N, C, H, W]
   explicit BatchNorm2d(std::int64_t channels, BatchNormOptions options = {}) : BatchNorm(channels, 4, 4, options) {}
 };
 
+// What LayerNorm and RMSNorm share.
+class TrailingNorm : public Norm {
+ public:
+  Tensor& weight;
+
+ protected:
+  TrailingNorm(const Shape& normalized, bool affine, double eps);
+  int dims(const Tensor& x) const;  // how many are normalised; Error where they have other sizes
+  Shape normalized_;
+  double eps_;
+};
+
 struct LayerNormOptions {
   double eps = 1e-5;
   bool affine = true;  // weight (1) and bias (0), of the normalised shape
@@ -53,18 +65,12 @@ struct LayerNormOptions {
 };
 
 // Over the trailing dims, which must have the sizes `normalized` (Ba et al. 2016).
-class LayerNorm : public Norm {
- public:
+struct LayerNorm : TrailingNorm {
   explicit LayerNorm(const Shape& normalized, LayerNormOptions options = {});
   explicit LayerNorm(std::int64_t size, LayerNormOptions options = {}) : LayerNorm(Shape{size}, options) {}
   Tensor forward(const Tensor& x) override;
 
-  Tensor& weight;
   Tensor& bias;
-
- private:
-  Shape normalized_;
-  double eps_;
 };
 
 struct RMSNormOptions {
@@ -73,17 +79,10 @@ struct RMSNormOptions {
 };
 
 // x / sqrt(mean(x^2) + eps) * weight over the trailing dims (Zhang and Sennrich 2019).
-class RMSNorm : public Norm {
- public:
-  explicit RMSNorm(const Shape& normalized, RMSNormOptions options = {});
+struct RMSNorm : TrailingNorm {
+  explicit RMSNorm(const Shape& normalized, RMSNormOptions o = {}) : TrailingNorm(normalized, o.affine, o.eps) {}
   explicit RMSNorm(std::int64_t size, RMSNormOptions options = {}) : RMSNorm(Shape{size}, options) {}
   Tensor forward(const Tensor& x) override;
-
-  Tensor& weight;
-
- private:
-  Shape normalized_;
-  double eps_;
 };
 
 }  // namespace gradual::nn

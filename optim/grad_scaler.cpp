@@ -48,9 +48,8 @@ void GradScaler::set_scale(double value) {
 }
 
 GradScaler::PerOptimizer& GradScaler::of(const Optimizer& optimizer) {
-  for (PerOptimizer& o : optimizers_)
-    if (o.optimizer == &optimizer) return o;
-  return optimizers_.emplace_back(PerOptimizer{&optimizer, Stage::ready, {}});
+  const auto found = std::ranges::find(optimizers_, &optimizer, &PerOptimizer::optimizer);
+  return found != optimizers_.end() ? *found : optimizers_.emplace_back(PerOptimizer{&optimizer, Stage::ready, {}});
 }
 
 void GradScaler::need_scale(const char* what) const {
@@ -103,12 +102,12 @@ StepResult GradScaler::step(Optimizer& optimizer, SourceLocation loc) {
 void GradScaler::update(std::optional<double> new_scale) {
   if (!options_.enabled) return;
   need_scale("update");
-  const auto checked = [](const PerOptimizer& o) { return o.found.defined(); };
-  const bool overflow = std::any_of(optimizers_.begin(), optimizers_.end(), [&](const PerOptimizer& o) {
-    return checked(o) && o.found[0].item<std::int64_t>() > 0;
-  });
-  if (!new_scale && std::none_of(optimizers_.begin(), optimizers_.end(), checked))
-    fail("GradScaler: update: no inf checks were recorded prior to update");
+  bool checked = false, overflow = false;
+  for (const PerOptimizer& o : optimizers_) {
+    checked = checked || o.found.defined();
+    overflow = overflow || (o.found.defined() && o.found[0].item<std::int64_t>() > 0);
+  }
+  if (!new_scale && !checked) fail("GradScaler: update: no inf checks were recorded prior to update");
   if (new_scale && !(*new_scale >= options_.min_scale && *new_scale <= options_.max_scale))
     failf("GradScaler: update: the new scale {} does not lie between min_scale and max_scale", *new_scale);
   optimizers_.clear();

@@ -33,7 +33,7 @@ TEST_CASE("csv: an error names the line and the column") {
       {"1,2x\n", "csv \"t.csv\", line 1, column 2: \"2x\" is not a number"},
       {"1,+-2\n", "csv \"t.csv\", line 1, column 2: \"+-2\" is not a number"},
       {"1,1e999\n", "csv \"t.csv\", line 1, column 2: \"1e999\" is out of f64's range"},
-      {"1\n\n2\n", "csv \"t.csv\", line 2, column 1: a blank line before the end"},
+      {"1\n\n2\n", "csv \"t.csv\", line 2, column 1: empty, a number is needed"},
       {"1,2,3\n", "csv \"t.csv\", line 1, column 3: one too many; each line has 2 columns", 2},
       {"1\n", "csv \"t.csv\", line 1, column 1: the last of this line; each line has 2 columns", 2},
   };
