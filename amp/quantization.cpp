@@ -115,7 +115,12 @@ Tensor product(const Quantization& q, Operand a, Operand b, Site& site) {
   const QuantizedOperand x = rounded(a, ta, -1, site), w = rounded(b, tb, axis_b, site);
   save_codes(q, a, x);
   save_codes(q, b, w);
-  return scaled(scaled(matmul(x.values, w.values), x.scale), w.scale);
+  // A scale a row has its operand's dims; the product lacks the one that a vector on the other side takes away.
+  const auto fitting = [](const Tensor& scale, const Tensor& other, int dim) {
+    return scale.defined() && scale.ndim() > 0 && other.ndim() == 1 ? squeeze(scale, std::max(dim, -scale.ndim()))
+                                                                    : scale;
+  };
+  return scaled(scaled(matmul(x.values, w.values), fitting(x.scale, tb, -1)), fitting(w.scale, ta, -2));
 }
 
 Tensor linear_product(const Quantization& q, const Operand& x, const Operand& w, const Tensor& bias, Site& site) {
@@ -125,7 +130,7 @@ Tensor linear_product(const Quantization& q, const Operand& x, const Operand& w,
   const Tensor added = bias.defined() ? bias.to(a.values.dtype()) : bias;
   if (!a.scale.defined() && !b.scale.defined()) return linear(a.values, b.values, added);
   const Tensor y = scaled(scaled(linear(a.values, b.values), a.scale),
-                          b.scale.defined() && b.scale.ndim() == 2 ? b.scale.t() : b.scale);
+                          b.scale.defined() && b.scale.ndim() == 2 ? b.scale.reshape({-1}) : b.scale);
   return added.defined() ? y + added : y;
 }
 
@@ -234,6 +239,17 @@ void check(const Quantization& q) {
   if (q.accumulator) check(*q.accumulator);
   for (const auto& [module, other] : q.modules)
     in_context("quantization, modules, " + module, [&] { static_cast<void>(recipe(other)); });  // Error where none is
+}
+
+std::vector<OperandGroup> describe(const Quantization& q) {
+  std::vector<OperandGroup> groups;
+  for (const auto& [field, quantizer] : kQuantizerFields) {
+    if (!(q.*quantizer)) continue;
+    const std::string about = describe(*(q.*quantizer));
+    const auto same = std::ranges::find(groups, about, &OperandGroup::quantizer);
+    (same == groups.end() ? groups.emplace_back(OperandGroup{{}, about}) : *same).operands.emplace_back(field);
+  }
+  return groups;
 }
 
 QuantizationState::QuantizationState(Quantization quantization) : quantization_(std::move(quantization)) {

@@ -59,6 +59,13 @@ inline constexpr QuantizerField kQuantizerFields[] = {{"forward_x", &Quantizatio
 // Error naming the field.
 void check(const Quantization& quantization);
 
+// What operands become: those that share a quantizer, in order, and what describe() says of it.
+struct OperandGroup {
+  std::vector<std::string> operands;
+  std::string quantizer;
+};
+std::vector<OperandGroup> describe(const Quantization& quantization);
+
 // The state of delayed scaling, by module: amax histories of x, w and dy. One object serves one model.
 class QuantizationState {
  public:

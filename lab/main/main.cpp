@@ -50,12 +50,29 @@ std::vector<amp::Recipe> recipes_for(const std::string& text) {
   return recipes;
 }
 
-void list_recipes() {
-  for (const std::string& name : amp::recipe_names()) fmt::print("{:<14} {}\n", name, amp::recipe(name).description);
+void list_recipes(const std::vector<amp::Recipe>& recipes) {
+  for (const amp::Recipe& r : recipes) {
+    fmt::print("{:<14} {}\n", r.name, r.description);
+    if (!r.quantization) continue;
+    for (const amp::OperandGroup& g : describe(*r.quantization))
+      fmt::print("{:<16} {}: {}\n", "", fmt::join(g.operands, ", "), g.quantizer);
+    for (const auto& [module, other] : r.quantization->modules) fmt::print("{:<16} {}: as {}\n", "", module, other);
+  }
+}
+
+void list_all_recipes() {
+  list_recipes(recipes_for("all"));
   fmt::print(
+      "eXmY           products of operands rounded to X exponent and Y mantissa bits, without scales, for example "
+      "e4m2\n"
+      "eXmY:ROUNDING  the same with nearest-away, toward-zero, up, down, to-odd, stochastic or stochastic:BITS\n"
       "fp16-static:S  fp16-master with the static loss scale S, for example fp16-static:1024\n"
       "O0, O1, O2, O3 Apex's names for fp32, amp-fp16, fp16-master and fp16-pure\n"
-      "FILE.json      recipes of your own\n");
+      "FILE.json      recipes of your own\n"
+      "\n"
+      "A quantised step has three products a layer: forward x W, dgrad dy W and wgrad x dy. Each rounds its operands "
+      "anew,\n"
+      "along the axis that it contracts; what is not listed stays in high precision, and sums are f32.\n");
 }
 
 int run(int argc, char** argv) {
@@ -77,7 +94,7 @@ int run(int argc, char** argv) {
   app.add_option("--data", data, "digits, mnist:DIR, text:FILE or addition")->capture_default_str();
   app.add_option("--recipes", recipes, "names with commas, a FILE.json, or all (see --list-recipes)")
       ->capture_default_str();
-  app.add_flag("--list-recipes", list, "explain the recipes and stop");
+  app.add_flag("--list-recipes", list, "explain the recipes (those of --recipes, or all) and stop");
   app.add_option("--epochs", options.epochs, "passes over the training data")->capture_default_str();
   app.add_option("--batch", options.batch, "samples a step")->capture_default_str();
   app.add_option("--lr", options.lr, "learning rate (default: 2e-3 for adamw and adam, 0.05 for sgd)");
@@ -97,7 +114,8 @@ int run(int argc, char** argv) {
   if (app.count("--trace") && options.trace.empty()) options.trace = "-";
   if (app.count("--profile") && options.profile.empty()) options.profile = "-";
   if (list) {
-    list_recipes();
+    if (app.count("--recipes")) list_recipes(recipes_for(recipes));
+    else list_all_recipes();
     return 0;
   }
   if (app.count("--threads")) set_num_threads(threads);

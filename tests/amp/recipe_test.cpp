@@ -273,6 +273,26 @@ TEST_CASE("a recipe of one's own: rewritten contractions in an f32 model") {
         "recipe 'e4m3 operands': linear is rewritten by 'e4m3', which is code and cannot be written to a file");
 }
 
+TEST_CASE("a quantised recipe tells what each operand of each product becomes") {
+  const auto lines = [](const char* name) {
+    std::string text;
+    for (const amp::OperandGroup& g : describe(*amp::recipe(name).quantization)) {
+      for (const std::string& operand : g.operands) text += operand + " ";
+      text += "= " + g.quantizer + "\n";
+    }
+    return text;
+  };
+  CHECK(lines("fp8-delayed") ==
+        "forward_x forward_w dgrad_w wgrad_x = e4m3fn, one delayed scale a tensor (history 1024, max)\n"
+        "dgrad_dy wgrad_dy = e5m2, one delayed scale a tensor (history 1024, max)\n");
+  CHECK(lines("nvfp4") ==
+        "forward_x = e2m1fn, blocks of 16 with e4m3fn scales under one of the tensor\n"
+        "forward_w dgrad_w = e2m1fn, tiles of 16x16 with e4m3fn scales under one of the tensor\n"
+        "dgrad_dy = e2m1fn stochastic, blocks of 16 with e4m3fn scales under one of the tensor\n"
+        "wgrad_x = e2m1fn, blocks of 16 with e4m3fn scales under one of the tensor, Hadamard transform\n"
+        "wgrad_dy = e2m1fn stochastic, blocks of 16 with e4m3fn scales under one of the tensor, Hadamard transform\n");
+}
+
 TEST_CASE("names, aliases and the registry") {
   CHECK(amp::recipe_names() == std::vector<std::string>{"fp32", "tf32", "fp16-pure", "bf16-pure", "fp16-master",
                                                         "bf16-master", "amp-fp16", "amp-bf16", "fp8-delayed",

@@ -211,17 +211,9 @@ std::string recipes() {
   for (const std::string& recipe_name : names) {
     const amp::Recipe r = amp::recipe(recipe_name);
     if (!r.quantization) continue;
-    // operands that share a quantizer, in order
-    std::vector<std::pair<std::string, std::string>> groups;
-    for (const auto& [field, quantizer] : amp::kQuantizerFields) {
-      if (!(*r.quantization.*quantizer)) continue;
-      const std::string about = describe(*(*r.quantization.*quantizer));
-      auto at = std::find_if(groups.begin(), groups.end(), [&](const auto& g) { return g.second == about; });
-      if (at == groups.end()) groups.emplace_back(fmt::format("`{}`", field), about);
-      else at->first += fmt::format(", `{}`", field);
-    }
     text += fmt::format("- **`{}`**: {}\n", recipe_name, r.description);
-    for (const auto& [operands, about] : groups) text += fmt::format("  - {}: {}\n", operands, about);
+    for (const amp::OperandGroup& g : describe(*r.quantization))
+      text += fmt::format("  - `{}`: {}\n", fmt::join(g.operands, "`, `"), g.quantizer);
   }
   return text;
 }

@@ -1,0 +1,371 @@
+// Quantised products against their definition: operands rounded by fake_quantize along the axis that is contracted, then
+// multiplied and summed in f64.
+#include "../../amp/quantization.h"
+
+#include <doctest/doctest.h>
+
+#include <array>
+#include <cmath>
+
+#include "../../amp/recipe.h"
+#include "../../autograd/autograd.h"
+#include "../../autograd/grad_mode.h"
+#include "support.h"
+
+using namespace gradual;
+using amp::Quantization;
+
+namespace {
+
+struct Kind {
+  std::string name;
+  Quantization quantization;
+};
+
+Quantization same(const Quantizer& q) {
+  return {.forward_x = q, .forward_w = q, .dgrad_dy = q, .dgrad_w = q, .wgrad_x = q, .wgrad_dy = q};
+}
+
+// Every kind of scaling, rounded to nearest: the definition draws no random numbers.
+std::vector<Kind> kinds() {
+  std::vector<Kind> all;
+  for (const char* name : {"e4m2", "fp8-delayed", "fp8-current", "fp8-rowwise", "fp8-block128", "mxfp8", "mxfp6",
+                           "mxfp4", "nvfp4", "msamp-o1"})
+    all.push_back({name, *amp::recipe(name).quantization});
+  const Quantizer e4m3{.format = format("e4m3fn"), .scaling = {.kind = ScalingKind::fixed, .value = 12}};
+  all.push_back({"a fixed scale", same(e4m3)});
+  const Scaling blocks{.kind = ScalingKind::block, .block = 5, .scale = ScaleFormat::f32};
+  all.push_back({"ragged blocks with f32 scales", same({.format = format("e3m2"), .scaling = blocks})});
+  for (Kind& k : all) {
+    k.quantization.weight = k.quantization.weight_gradient = std::nullopt;  // the optimizer's, not the products'
+    for (const auto& [field, quantizer] : amp::kQuantizerFields)
+      if (auto& q = k.quantization.*quantizer) q->rounding = {}, q->hadamard = false, q->overflow = Overflow::saturate;
+  }
+  return all;
+}
+
+bool per_tensor(const Quantizer& q) { return q.scaling.kind <= ScalingKind::delayed; }
+
+// The definition's own histories of delayed scaling.
+struct Histories {
+  AmaxHistory x, w, dy;
+
+  void advance(const Quantization& q, const Tensor& x_now, const Tensor& w_now, const Tensor& dy_now) {
+    if (q.forward_x->scaling.kind != ScalingKind::delayed) return;
+    x.stage(amax(x_now)), x.advance(q.forward_x->scaling, q.forward_x->format);
+    w.stage(amax(w_now)), w.advance(q.forward_w->scaling, q.forward_w->format);
+    dy.stage(amax(dy_now)), dy.advance(q.dgrad_dy->scaling, q.dgrad_dy->format);
+  }
+};
+
+Tensor rounded(const Tensor& t, const std::optional<Quantizer>& q, int axis, AmaxHistory& history) {
+  return fake_quantize(t.detach(), *q, {.axis = axis, .history = &history, .stage = false});
+}
+
+// What is wanted, and for each element the sum of the products' magnitudes, which bounds its error.
+struct Exact {
+  Tensor value, magnitude;  // f64
+};
+Exact exact(const Tensor& a, const Tensor& b) {
+  const Tensor x = a.to(DType::f64), y = b.to(DType::f64);
+  return {matmul(x, y), matmul(abs(x), abs(y))};
+}
+
+// The largest error in units of its bound. Sums of k products in f32, in any order: k u of the magnitude, u = 2^-24
+// (Higham 2002, 3.5). Eight roundings more: a product's two, the scales' on either way (two each at most), the bias.
+double error(const Tensor& got, const Exact& want, std::int64_t k) {
+  const auto y = got.detach().to_vector<double>(), e = want.value.to_vector<double>(),
+             m = want.magnitude.to_vector<double>();
+  REQUIRE(got.sizes() == want.value.sizes());
+  double worst = 0;
+  for (std::size_t i = 0; i < y.size(); ++i) {
+    const double bound = 1.01 * static_cast<double>(k + 8) * 0x1p-24 * m[i] + 0x1p-140;
+    worst = std::max(worst, std::isnan(y[i]) ? HUGE_VAL : std::abs(y[i] - e[i]) / bound);
+  }
+  return worst;
+}
+
+// A recipe's region around one op, its backward, and the ends of both.
+struct Region {
+  explicit Region(const Quantization& q) : recipe{.name = "test"}, state(std::make_shared<amp::QuantizationState>(q)) {
+    recipe.quantization = q;
+  }
+  template <class F> Tensor forward(const F& f) const {
+    const amp::RecipeScope scope(recipe, Device::cpu(), state);
+    return f();
+  }
+  void backward(const Tensor& y, const Tensor& dy) const {
+    autograd::backward({y}, {dy});
+    state->end_backward();
+  }
+  amp::Recipe recipe;
+  std::shared_ptr<amp::QuantizationState> state;
+};
+
+Tensor leaf(const Shape& sizes, std::uint64_t seed) {
+  // magnitudes over 12 binades, so that blocks differ and small elements are lost
+  const Tensor t = random(sizes, seed) * exp(random(sizes, seed + 100) * 2);
+  return t.detach().set_requires_grad();
+}
+
+// New values for the same weight.
+void renew(Tensor& w, const Tensor& values) {
+  if (!w.defined()) return void(w = values);
+  const NoGrad off;
+  w.copy_(values);
+  w.zero_grad();
+}
+
+}  // namespace
+
+TEST_CASE("matmul, forward and both gradients, under every kind of scaling") {
+  for (const Kind& kind : kinds()) {
+    CAPTURE(kind.name);
+    const Quantization& q = kind.quantization;
+    for (const Shape& batch : {Shape{}, Shape{2}}) {
+      const Region region(q);
+      Histories h;
+      Tensor w;  // one in both rounds: histories belong to weights
+      const auto sized = [&](std::int64_t rows, std::int64_t cols) {
+        Shape s = batch;
+        s.push_back(rows), s.push_back(cols);
+        return s;
+      };
+      for (std::uint64_t round = 0; round < 2; ++round) {  // the second one has delayed scales
+        const Tensor x = leaf(sized(6, 40), round);
+        renew(w, leaf(sized(40, 9), 10 + round));
+        const Tensor dy = leaf(sized(6, 9), 20 + round).detach();
+        const Tensor y = region.forward([&] { return matmul(x, w); });
+        region.backward(y, dy);
+        const auto t = [](const Tensor& m) { return m.detach().transpose(-1, -2); };
+        const Exact forward = exact(rounded(x, q.forward_x, -1, h.x), rounded(w, q.forward_w, -2, h.w));
+        CHECK(error(y, forward, 40) <= 1);
+        CHECK(error(y, exact(x.detach(), w.detach()), 40) > 1);
+        CHECK(error(x.grad(), exact(rounded(dy, q.dgrad_dy, -1, h.dy), rounded(t(w), q.dgrad_w, -2, h.w)), 9) <= 1);
+        CHECK(error(w.grad(), exact(rounded(t(x), q.wgrad_x, -1, h.x), rounded(dy, q.wgrad_dy, -2, h.dy)), 6) <= 1);
+        if (!per_tensor(*q.forward_x) && !q.forward_x->scaling.square && q.forward_x->scaling.block < 128) {
+          const Exact wrong = exact(rounded(x, q.forward_x, -2, h.x), rounded(w, q.forward_w, -2, h.w));
+          CHECK(error(y, wrong, 40) > 1);
+        }
+        h.advance(q, x.detach(), w.detach(), dy);
+      }
+    }
+  }
+}
+
+TEST_CASE("products with vectors, and of a matrix with a batch") {
+  for (const Kind& kind : kinds()) {
+    CAPTURE(kind.name);
+    const Quantization& q = kind.quantization;
+    Histories h;
+    for (const auto& [left, right] : {std::pair{Shape{33}, Shape{33, 7}},
+                                      {Shape{6, 33}, Shape{33}},
+                                      {Shape{33}, Shape{33}},
+                                      {Shape{3, 6, 33}, Shape{33, 7}},
+                                      {Shape{33}, Shape{3, 33, 7}},
+                                      {Shape{3, 6, 33}, Shape{33}}}) {
+      const Region region(q);
+      const Tensor x = leaf(left, 1), w = leaf(right, 2);
+      const int axis = right.size() == 1 ? -1 : -2;
+      const Tensor y = region.forward([&] { return matmul(x, w); });
+      CHECK(error(y, exact(rounded(x, q.forward_x, -1, h.x), rounded(w, q.forward_w, axis, h.w)), 33) <= 1);
+      region.backward(y, ones(y.sizes()));
+      CHECK(x.grad().sizes() == left);
+      CHECK(w.grad().sizes() == right);
+    }
+  }
+}
+
+TEST_CASE("linear with a bias, rows of several dims") {
+  for (const Kind& kind : kinds()) {
+    CAPTURE(kind.name);
+    const Quantization& q = kind.quantization;
+    const Region region(q);
+    Histories h;
+    Tensor w;
+    for (std::uint64_t round = 0; round < 2; ++round) {
+      const Tensor x = leaf({2, 5, 37}, round), b = leaf({9}, 30);
+      renew(w, leaf({9, 37}, 10 + round));
+      const Tensor dy = leaf({2, 5, 9}, 20 + round).detach();
+      const Tensor y = region.forward([&] { return linear(x, w, b); });
+      region.backward(y, dy);
+      Exact forward = exact(rounded(x, q.forward_x, -1, h.x), rounded(w, q.forward_w, -1, h.w).t());
+      forward.value = forward.value + b.detach().to(DType::f64);
+      forward.magnitude = forward.magnitude + abs(b.detach().to(DType::f64));
+      CHECK(error(y, forward, 37) <= 1);
+      CHECK(error(x.grad(), exact(rounded(dy, q.dgrad_dy, -1, h.dy), rounded(w, q.dgrad_w, 0, h.w)), 9) <= 1);
+      const Tensor rows = dy.reshape({10, 9}), in = x.detach().reshape({10, 37});
+      CHECK(error(w.grad(), exact(rounded(rows, q.wgrad_dy, 0, h.dy).t(), rounded(in, q.wgrad_x, 0, h.x)), 10) <= 1);
+      CHECK(same_bits(b.grad(), sum(rows, {0})));  // high precision
+      h.advance(q, x.detach(), w.detach(), dy);
+    }
+    const Tensor one = leaf({37}, 50), v = leaf({9, 37}, 51);
+    Histories fresh;
+    const Tensor y = region.forward([&] { return linear(one, v); });
+    CHECK(error(y, exact(rounded(one, q.forward_x, -1, fresh.x), rounded(v, q.forward_w, -1, fresh.w).t()), 37) <= 1);
+  }
+}
+
+namespace {
+
+struct Conv {
+  std::int64_t n, c, h, w, o, kh, kw;
+  ConvAttrs attrs;
+  std::int64_t out(int i) const {
+    const std::int64_t size = i ? w : h, kernel = i ? kw : kh;
+    return (size + 2 * attrs.padding[i] - attrs.dilation[i] * (kernel - 1) - 1) / attrs.stride[i] + 1;
+  }
+};
+
+// An element of a [N, C, H, W] tensor; 0 outside of it.
+struct Images {
+  explicit Images(const Tensor& t) : values(t.detach().to_vector<float>()), sizes(t.sizes()) {}
+  float operator()(std::int64_t n, std::int64_t c, std::int64_t y, std::int64_t x) const {
+    if (y < 0 || x < 0 || y >= sizes[2] || x >= sizes[3]) return 0;
+    return values[static_cast<std::size_t>(((n * sizes[1] + c) * sizes[2] + y) * sizes[3] + x)];
+  }
+  std::vector<float> values;
+  Shape sizes;
+};
+
+// [d0 d1 d2, e0 e1 e2] of f at all indices.
+template <class F> Tensor table(std::array<std::int64_t, 3> d, std::array<std::int64_t, 3> e, const F& f) {
+  std::vector<float> out;
+  for (std::int64_t i = 0; i < d[0] * d[1] * d[2]; ++i)
+    for (std::int64_t k = 0; k < e[0] * e[1] * e[2]; ++k)
+      out.push_back(f(i / (d[1] * d[2]), i / d[2] % d[1], i % d[2], k / (e[1] * e[2]), k / e[2] % e[1], k % e[2]));
+  return from_data(out, {d[0] * d[1] * d[2], e[0] * e[1] * e[2]});
+}
+
+// The three products of a group as matrices with K last: forward over (c, kh, kw), dgrad over (o, kh, kw) with the kernel
+// turned, wgrad over (n, oh, ow).
+struct Products {
+  Products(const Conv& v, std::int64_t group, const Images& x, const Images& w, const Images& dy) {
+    const std::int64_t cs = v.c / v.attrs.groups, os = v.o / v.attrs.groups, oh = v.out(0), ow = v.out(1);
+    const auto& [s, p, d] = std::tie(v.attrs.stride, v.attrs.padding, v.attrs.dilation);
+    const auto window = [&, group](auto n, auto oy, auto ox, auto c, auto ky, auto kx) {
+      return x(n, group * cs + c, oy * s[0] - p[0] + ky * d[0], ox * s[1] - p[1] + kx * d[1]);
+    };
+    forward_x = table({v.n, oh, ow}, {cs, v.kh, v.kw}, window);
+    forward_w = table({1, 1, os}, {cs, v.kh, v.kw},
+                      [&](auto, auto, auto o, auto c, auto ky, auto kx) { return w(group * os + o, c, ky, kx); });
+    dgrad_dy = table({v.n, v.h, v.w}, {os, v.kh, v.kw}, [&](auto n, auto iy, auto ix, auto o, auto ty, auto tx) {
+      const std::int64_t y = iy + p[0] - (v.kh - 1 - ty) * d[0], xx = ix + p[1] - (v.kw - 1 - tx) * d[1];
+      if (y < 0 || xx < 0 || y % s[0] || xx % s[1]) return 0.0F;
+      return dy(n, group * os + o, y / s[0], xx / s[1]);
+    });
+    dgrad_w = table({1, 1, cs}, {os, v.kh, v.kw}, [&](auto, auto, auto c, auto o, auto ty, auto tx) {
+      return w(group * os + o, c, v.kh - 1 - ty, v.kw - 1 - tx);
+    });
+    wgrad_dy = table({1, 1, os}, {v.n, oh, ow},
+                     [&](auto, auto, auto o, auto n, auto oy, auto ox) { return dy(n, group * os + o, oy, ox); });
+    wgrad_x = table({cs, v.kh, v.kw}, {v.n, oh, ow},
+                    [&](auto c, auto ky, auto kx, auto n, auto oy, auto ox) { return window(n, oy, ox, c, ky, kx); });
+  }
+  Tensor forward_x, forward_w, dgrad_dy, dgrad_w, wgrad_dy, wgrad_x;
+};
+
+// Rounds both, unless that was done to whole tensors, and multiplies: [rows of a, rows of b].
+Exact product_of(const Tensor& a, const Quantizer& qa, const Tensor& b, const Quantizer& qb) {
+  const auto operand = [](const Tensor& t, const Quantizer& q) {
+    return per_tensor(q) ? t : fake_quantize(t, q, {.axis = 1});
+  };
+  return exact(operand(a, qa), operand(b, qb).t());
+}
+
+// A product [n h w, c] of each group as images [n, groups c, h, w].
+Exact images(const std::vector<Exact>& groups, std::int64_t n, std::int64_t h, std::int64_t w) {
+  const auto joined = [&](Tensor Exact::*part) {
+    std::vector<Tensor> all;
+    for (const Exact& g : groups) all.push_back((g.*part).reshape({n, h, w, -1}).permute({0, 3, 1, 2}));
+    return cat(all, 1);
+  };
+  return {joined(&Exact::value), joined(&Exact::magnitude)};
+}
+
+const Conv kConvs[] = {
+    {2, 4, 6, 5, 6, 3, 3, {.padding = {1, 1}}},
+    {2, 3, 8, 7, 5, 3, 2, {.stride = {2, 1}, .padding = {1, 0}, .dilation = {1, 2}}},
+    {2, 4, 7, 6, 6, 3, 3, {.stride = {3, 2}, .padding = {1, 2}, .groups = 2}},
+    {1, 4, 5, 5, 4, 1, 1, {.stride = {2, 2}, .padding = {1, 1}, .groups = 4}},  // windows that see padding alone
+};
+
+}  // namespace
+
+TEST_CASE("convolutions are the products of their windows: blocks run along K of each of the three") {
+  for (const Kind& kind : kinds()) {
+    CAPTURE(kind.name);
+    const Quantization& q = kind.quantization;
+    for (const Conv& v : kConvs) {
+      CAPTURE(v.attrs.groups);
+      CAPTURE(v.kh);
+      const std::int64_t cs = v.c / v.attrs.groups, os = v.o / v.attrs.groups;
+      const Region region(q);
+      Histories h;
+      Tensor w;
+      for (std::uint64_t round = 0; round < 2; ++round) {
+        const Tensor x = leaf({v.n, v.c, v.h, v.w}, round);
+        renew(w, leaf({v.o, cs, v.kh, v.kw}, 10 + round));
+        const Tensor b = leaf({v.o}, 40), dy = leaf({v.n, v.o, v.out(0), v.out(1)}, 20 + round).detach();
+        const Tensor y = region.forward([&] { return conv2d(x, w, b, v.attrs); });
+        region.backward(y, dy);
+        // One scale a tensor rounds the tensor; the others round its windows.
+        const auto whole = [](const Tensor& t, const Quantizer& by, AmaxHistory& history) {
+          return Images(per_tensor(by) ? rounded(t, by, -1, history) : t);
+        };
+        const Images fx = whole(x, *q.forward_x, h.x), fw = whole(w, *q.forward_w, h.w);
+        const Images fdy = whole(dy, *q.dgrad_dy, h.dy);
+        std::vector<Exact> forward, dgrad, wgrad;
+        for (std::int64_t g = 0; g < v.attrs.groups; ++g) {
+          const Products m(v, g, fx, fw, fdy);
+          forward.push_back(product_of(m.forward_x, *q.forward_x, m.forward_w, *q.forward_w));
+          dgrad.push_back(product_of(m.dgrad_dy, *q.dgrad_dy, m.dgrad_w, *q.dgrad_w));
+          wgrad.push_back(product_of(m.wgrad_dy, *q.wgrad_dy, m.wgrad_x, *q.wgrad_x));
+        }
+        Exact want = images(forward, v.n, v.out(0), v.out(1));
+        const Tensor bias = b.detach().to(DType::f64).reshape({v.o, 1, 1});
+        want.value = want.value + bias, want.magnitude = want.magnitude + abs(bias);
+        CHECK(error(y, want, cs * v.kh * v.kw) <= 1);
+        CHECK(error(x.grad(), images(dgrad, v.n, v.h, v.w), os * v.kh * v.kw) <= 1);
+        Exact dw = wgrad[0];
+        for (std::size_t g = 1; g < wgrad.size(); ++g) {
+          dw.value = cat({dw.value, wgrad[g].value}, 0);
+          dw.magnitude = cat({dw.magnitude, wgrad[g].magnitude}, 0);
+        }
+        CHECK(error(w.grad().flatten(1), dw, v.n * v.out(0) * v.out(1)) <= 1);
+        CHECK(error(b.grad(), {sum(dy.to(DType::f64), {0, 2, 3}), sum(abs(dy.to(DType::f64)), {0, 2, 3})},
+                    v.n * v.out(0) * v.out(1)) <= 1);
+        h.advance(q, x.detach(), w.detach(), dy);
+      }
+    }
+  }
+}
+
+TEST_CASE("the Hadamard transform is orthogonal: it changes what is rounded, not the product") {
+  Quantization q = same({.format = format("e8m20"), .hadamard = true});
+  const Region fine(q);
+  const Tensor x = leaf({5, 23}, 1), w = leaf({23, 18}, 2), dy = leaf({5, 18}, 3).detach();  // padded to 16 inside
+  Tensor y = fine.forward([&] { return matmul(x, w); });
+  fine.backward(y, dy);
+  // With u = 2^-24: a transform is a matrix product of 16 terms with |H| of norm 4, so that its error is 64 u of a row's
+  // norm, which the transform keeps; rounding adds 8 u; summing 32 products 32 u. By Cauchy and Schwarz the product is
+  // off by no more than so much of |row| |column|: 2 (64 + 8) + 32, and what is left of second order.
+  const auto check = [](const Tensor& got, const Tensor& left, const Tensor& right) {
+    const Tensor a = left.to(DType::f64), b = right.to(DType::f64);
+    const Tensor bound = sqrt(matmul(sum(a * a, {1}, true), sum(b * b, {0}, true))) * (180 * 0x1p-24);
+    CHECK(max(abs(got.detach().to(DType::f64) - matmul(a, b)) / bound).item() <= 1);
+  };
+  check(y, x.detach(), w.detach());
+  check(x.grad(), dy, w.detach().t());
+  check(w.grad(), x.detach().t(), dy);
+  q = same({.format = format("e2m1"), .scaling = {.kind = ScalingKind::nvfp4, .block = 16}, .hadamard = true});
+  const Region coarse(q);
+  const Tensor turned = coarse.forward([&] { return matmul(x, w); });
+  for (auto& [field, quantizer] : amp::kQuantizerFields)
+    if (auto& one = q.*quantizer) one->hadamard = false;
+  CHECK_FALSE(same_bits(turned, Region(q).forward([&] { return matmul(x, w); })));
+  Quantization half = q;
+  half.wgrad_x->hadamard = true;
+  CHECK(message_of([&] { amp::check(half); }) ==
+        "quantization, wgrad: the Hadamard transform is of both operands or of none");
+}
