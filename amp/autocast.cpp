@@ -8,7 +8,6 @@
 #include <tuple>
 
 #include "../autograd/function.h"
-#include "../autograd/grad_meta.h"
 #include "../autograd/grad_mode.h"
 #include "../autograd/rule.h"
 #include "../core/failf.h"

@@ -7,7 +7,6 @@
 #include "../core/ops.h"
 #include "engine.h"
 #include "function.h"
-#include "grad_meta.h"
 #include "rule.h"
 
 namespace gradual {

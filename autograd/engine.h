@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "autograd.h"
-#include "grad_meta.h"
+#include "node.h"
 
 namespace gradual::autograd {
 

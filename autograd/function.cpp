@@ -4,7 +4,6 @@
 
 #include "../core/failf.h"
 #include "autograd.h"
-#include "grad_meta.h"
 #include "rule.h"
 
 namespace gradual {

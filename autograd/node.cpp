@@ -5,7 +5,6 @@
 
 #include "../core/failf.h"
 #include "function.h"
-#include "grad_meta.h"
 
 namespace gradual {
 namespace {

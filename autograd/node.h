@@ -1,4 +1,5 @@
-// One entry of the tape: an op that ran, where its gradients go, and what it keeps for backward.
+// One entry of the tape: an op that ran, where its gradients go, and what it keeps for backward. And a tensor's place
+// on the tape.
 #pragma once
 
 #include <memory>
@@ -87,5 +88,27 @@ constexpr std::uint32_t input_bit(int i) { return 1u << (i < 31 ? i : 31); }
 [[noreturn]] void fail_changed(const std::string& who, const Tensor& saved, std::uint32_t version);
 // Nodes recorded from now on, on any thread, have at least this sequence number.
 std::uint64_t next_sequence();
+
+// What autograd keeps with a tensor: its place on the tape and its gradient.
+struct GradMeta : GradMetaBase, Pooled<GradMeta> {
+  ~GradMeta() override;
+  Tensor grad;  // leaves only
+  Edge edge;    // where this tensor's gradient flows; a leaf's own node gathers it
+  bool requires_grad = false;
+};
+
+// Null where autograd knows nothing of the tensor.
+inline GradMeta* grad_meta(const Tensor& t) {
+  return t.defined() ? static_cast<GradMeta*>(t.unsafe_impl()->grad_meta.get()) : nullptr;
+}
+GradMeta& ensure_grad_meta(const Tensor& t);
+inline bool needs_grad(const Tensor& t) {
+  const GradMeta* m = grad_meta(t);
+  return m && m->requires_grad;
+}
+// Makes `t` output `output` of `node`.
+void set_history(const Tensor& t, Ref<Node> node, std::uint32_t output);
+// The same numbers without history.
+Tensor detached(const Tensor& t);
 
 }  // namespace gradual

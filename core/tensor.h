@@ -22,7 +22,7 @@ namespace gradual {
 
 using SourceLocation = std::source_location;
 
-// What autograd keeps with a tensor. core owns it and never looks inside; autograd/grad_meta.h defines it.
+// What autograd keeps with a tensor. core owns it and never looks inside; autograd/node.h defines it.
 struct GradMetaBase {
   virtual ~GradMetaBase() = default;
 };

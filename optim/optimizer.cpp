@@ -393,10 +393,8 @@ int Optimizer::unscale(const Tensor& found, double inverse_scale, bool write) {
   const auto live = live_gradients();
   for (const auto& [s, gradient] : live)
     if (gradient.dtype() == DType::f16 && !needs_wide(*s, gradient))
-      failf(
-          "attempting to unscale FP16 gradients: {} {} is updated without FP32 values; give the optimizer "
-          ".update = LowPrecisionUpdate::masters",
-          s->name, to_string(s->param.sizes()));
+      failf("attempting to unscale FP16 gradients: {} {} needs .update = LowPrecisionUpdate::masters", s->name,
+            to_string(s->param.sizes()));
   for (const auto& [s, gradient] : live) {
     const bool wide = needs_wide(*s, gradient);
     const bool clipped = s->wide == ParamState::Wide::copied && s->wide_stands(gradient);
