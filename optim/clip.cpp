@@ -25,7 +25,8 @@ double clip_norm(const std::vector<Tensor>& gradients, double max_norm, const Cl
   std::vector<double> norms = {0};
   for (const Tensor& g : gradients)
     norms.push_back(norm(g.dtype() == DType::f64 ? g : cast(g, DType::f32), options.p).item());
-  const double total = norm(from_data(norms, {static_cast<std::int64_t>(norms.size())}), options.p).item();
+  const double total =
+      norm(from_data(norms, {static_cast<std::int64_t>(norms.size())}, {.dtype = DType::f64}), options.p).item();
   if (!std::isfinite(total) && options.error_if_nonfinite)
     failf("clip_grad_norm: the norm of the gradients is {}, which error_if_nonfinite refuses", total);
   const double factor = max_norm / (total + 1e-6);

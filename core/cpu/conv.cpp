@@ -17,6 +17,7 @@ namespace {
 
 inline constexpr std::int64_t kUnfolded = 1 << 17;         // elements of scratch that one thread unfolds into, about
 inline constexpr std::int64_t kParts = 16;                 // of the batch: what threads draw
+inline constexpr std::int64_t kPixels = 256;               // of a part, at least, where it need not be whole images
 inline constexpr std::int64_t kPartialElements = 1 << 24;  // of partial weight gradients, altogether
 
 // y = conv2d(x, w), by group. The output is seen as windows too: of one tap each, so that unfolding gathers it.
@@ -38,25 +39,25 @@ template <class T> struct Chunk {
   T *columns, *tile;
 };
 
-// f(chunk) for every group and all rows of all images, which are cut in at most `most` parts. The chunks of one group
-// and part come in order, on one thread.
-template <class T, class F> void for_chunks(const Problem& p, std::int64_t most, const F& f) {
+// f(chunk) for every group and all rows of all images, which are cut in at most `most` parts of whole `unit`s of rows.
+// The chunks of one group and part come in order, on one thread.
+template <class T, class F> void for_chunks(const Problem& p, std::int64_t most, std::int64_t unit, const F& f) {
   const std::int64_t height = p.y.size[0];
   const std::int64_t width = p.y.size[1];
   const std::int64_t each = p.depth() + p.outputs;
-  const std::int64_t images = (p.images + most - 1) / most;
-  const std::int64_t fitting = std::max<std::int64_t>(1, kUnfolded / std::max<std::int64_t>(1, each * width));
-  const std::int64_t rows = fitting < height ? even_part(height, fitting)
-                                             : std::min(images, fitting / std::max<std::int64_t>(1, height)) * height;
-  const std::int64_t parts = images ? (p.images + images - 1) / images : 0;
-  const std::int64_t work = std::max<std::int64_t>(1, images * height * width * p.depth() * p.outputs);
+  const std::int64_t all = p.images * height;
+  const std::int64_t own = unit ? ((all + unit - 1) / unit + most - 1) / most * unit : 0;  // rows of a part
+  const std::int64_t parts = own ? (all + own - 1) / own : 0;
+  const std::int64_t rows =
+      even_part(own, std::max<std::int64_t>(1, kUnfolded / std::max<std::int64_t>(1, each * width)));
+  const std::int64_t work = std::max<std::int64_t>(1, own * width * p.depth() * p.outputs);
   parallel_for(parts * p.groups, std::max<std::int64_t>(1, kWorthThreads / work),
                [&](std::int64_t i, std::int64_t end) {
                  const Scratch memory(static_cast<std::size_t>(each * rows * width) * sizeof(T) + 1);
                  for (; i < end; ++i) {
                    const std::int64_t part = i / p.groups;
-                   const std::int64_t last = std::min(p.images, (part + 1) * images) * height;
-                   for (std::int64_t first = part * images * height; first < last; first += rows) {
+                   const std::int64_t last = std::min(all, (part + 1) * own);
+                   for (std::int64_t first = part * own; first < last; first += rows) {
                      const std::int64_t here = std::min(rows, last - first);
                      f(Chunk<T>{part, i % p.groups, first, here, here * width, memory.as<T>(),
                                 memory.as<T>() + p.depth() * here * width});
@@ -99,7 +100,9 @@ template <class T> void conv2d_of(const OpCall& call, Tensor& out) {
   if (call[2].defined()) bias.emplace(call[2], Loaded<T>::As::rows);
   auto* y = static_cast<char*>(out.raw());
   CastCounts* const counts = counts_for(dtype_of<T>, out.dtype());
-  for_chunks<T>(p, kParts, [&](const Chunk<T>& c) {
+  // Nothing is added up across rows: one image is work for several threads.
+  const std::int64_t unit = std::max<std::int64_t>(1, kPixels / std::max<std::int64_t>(1, p.y.size[1]));
+  for_chunks<T>(p, kParts, unit, [&](const Chunk<T>& c) {
     x.unfold(p.x, c.group * p.inputs, c, c.columns);
     const std::int64_t o = c.group * p.outputs;
     for (std::int64_t i = 0; i < p.outputs; ++i)
@@ -127,7 +130,7 @@ template <class T> void backward_input_of(const OpCall& call, Tensor& out) {
   const Loaded<T> w(contiguous(call[1]));
   const Result<T> dx(out);
   std::fill_n(dx.data(), out.numel(), T{0});
-  for_chunks<T>(p, kParts, [&](const Chunk<T>& c) {
+  for_chunks<T>(p, kParts, p.y.size[0], [&](const Chunk<T>& c) {
     const std::int64_t o = c.group * p.outputs;
     dy.unfold(p.y, o, c, c.tile);
     std::fill_n(c.columns, p.depth() * c.pixels, T{0});
@@ -152,7 +155,7 @@ template <class T> void backward_weight_of(const OpCall& call, Tensor& out) {
   const std::int64_t parts = std::clamp<std::int64_t>(kPartialElements / out.numel(), 1, kParts);
   const Scratch sums(static_cast<std::size_t>(parts * out.numel()) * sizeof(T));
   std::fill_n(sums.as<T>(), parts * out.numel(), T{0});
-  for_chunks<T>(p, parts, [&](const Chunk<T>& c) {
+  for_chunks<T>(p, parts, p.y.size[0], [&](const Chunk<T>& c) {
     const std::int64_t o = c.group * p.outputs;
     dy.unfold(p.y, o, c, c.tile);
     x.unfold(p.x, c.group * p.inputs, c, c.columns);

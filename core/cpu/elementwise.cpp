@@ -139,7 +139,7 @@ template <int N, class F> KernelFn floats(F) {
 // Integers against a fraction compare as doubles.
 template <class F> KernelFn comparison(F) {
   return [](const OpCall& c, Outputs& out) {
-    const auto truth = [](auto x, auto y) { return static_cast<decltype(x)>(F{}(x, y)); };
+    const auto truth = [](auto x, auto y) { return F{}(x, y) ? decltype(x){1} : decltype(x){0}; };
     const bool scalar = !c[0].defined() || !c[1].defined();
     const double value = scalar ? c.get<ScalarAttrs>().value : 0;
     if (scalar && !is_floating(operand_dtype<2>(c)) && !(value == std::trunc(value) && std::fabs(value) < 0x1p63))
@@ -151,7 +151,7 @@ template <class F> KernelFn comparison(F) {
 // round, yet never to zero.
 template <int N, class F> KernelFn logical(F) {
   return [](const OpCall& c, Outputs& out) {
-    const auto truth = [](auto... x) { return static_cast<double>(F{}(x != 0 ...)); };
+    const auto truth = [](auto... x) { return F{}(x != 0 ...) ? 1.0 : 0.0; };
     run<double, N>(out[0], c.inputs.data(), truth, scalar_of<double, N>(c));
   };
 }
@@ -291,8 +291,8 @@ void register_elementwise() {
   set_kernel(OpId::le, comparison([](auto x, auto y) { return x <= y; }));
   set_kernel(OpId::gt, comparison([](auto x, auto y) { return x > y; }));
   set_kernel(OpId::ge, comparison([](auto x, auto y) { return x >= y; }));
-  set_kernel(OpId::logical_and, logical<2>([](bool x, bool y) { return x && y; }));
-  set_kernel(OpId::logical_or, logical<2>([](bool x, bool y) { return x || y; }));
+  set_kernel(OpId::logical_and, logical<2>([](bool x, bool y) { return x & y; }));
+  set_kernel(OpId::logical_or, logical<2>([](bool x, bool y) { return x | y; }));
   set_kernel(OpId::logical_xor, logical<2>([](bool x, bool y) { return x != y; }));
   set_kernel(OpId::where, numbers<3>([](auto condition, auto x, auto y) { return condition != 0 ? x : y; }));
   set_kernel(OpId::add_, add_in_place);

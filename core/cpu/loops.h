@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <span>
 #include <type_traits>
+#include <utility>
 
 #include "../convert.h"
 #include "../parallel.h"
@@ -85,13 +86,23 @@ void move_raw(const Loop& loop, int operand, std::int64_t position, std::int64_t
 // Walks n elements from `position`, a piece of the innermost dim at a time: f(each operand's offset of the piece, its
 // length).
 template <class F> void for_rows(const Loop& loop, std::int64_t position, std::int64_t n, const F& f) {
-  const std::int64_t row = loop.sizes[loop.ndim - 1];
-  for (std::int64_t length = 0; n > 0; position += length, n -= length) {
-    std::int64_t offsets[kMaxOperands] = {};
-    for (std::int64_t d = loop.ndim - 1, rest = position; d >= 0; rest /= loop.sizes[d--])
-      for (int i = 0; i < loop.operands; ++i) offsets[i] += rest % loop.sizes[d] * loop.view[i].strides[d];
-    length = std::min(row - position % row, n);
+  const int last = loop.ndim - 1;
+  std::int64_t index[kMaxDims];
+  std::int64_t offsets[kMaxOperands] = {};
+  const auto move = [&](int d, std::int64_t by) {
+    for (int i = 0; i < loop.operands; ++i) offsets[i] += by * loop.view[i].strides[d];
+  };
+  for (int d = last; d >= 0; position /= loop.sizes[d--]) move(d, index[d] = position % loop.sizes[d]);
+  for (std::int64_t length = 0; n > 0; n -= length) {
+    length = std::min(loop.sizes[last] - index[last], n);
     f(offsets, length);
+    move(last, length);
+    index[last] += length;
+    for (int d = last; d > 0 && index[d] == loop.sizes[d]; --d) {  // divisions would cost more than a short row
+      move(d, -std::exchange(index[d], 0));
+      move(d - 1, 1);
+      ++index[d - 1];
+    }
   }
 }
 

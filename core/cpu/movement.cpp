@@ -147,8 +147,16 @@ void sum_at(const Tensor& out, const Tensor& x, int dim, const Tensor& index, co
     const Tensor sums = same ? out : empty(out.sizes(), {.dtype = dtype_of<C>});
     copy_elements(sums, x.defined() ? x : full({}, 0, {.dtype = dtype_of<C>}));
     const Tensor wide = same ? src : copied(src, dtype_of<C>);
-    if (const std::int64_t n = numel(sizes); n > 0)
-      for_indexed<C>(sums, dim, index, wide, sizes, n, [](C& sum, const C& value) { sum += value; });
+    int shared = 0;  // threads share out the longest dim that is not indexed
+    for (int d = 1; d < sizes.size(); ++d)
+      if (shared == dim || (d != dim && sizes[d] > sizes[shared])) shared = d;
+    const std::int64_t all = numel(sizes), slices = sizes.size() > 1 ? sizes[shared] : 1;
+    const std::int64_t grain = std::max<std::int64_t>(64, kGrain * slices / std::max<std::int64_t>(1, all));
+    parallel_for(all > 0 ? slices : 0, grain, [&](std::int64_t begin, std::int64_t end) {
+      const auto mine = [&](const Tensor& t) { return slices == 1 ? t : part(t, shared, begin, end - begin); };
+      for_indexed<C>(mine(sums), dim, mine(index), mine(wide), slices == 1 ? sizes : mine(index).sizes(), all,
+                     [](C& sum, const C& value) { sum += value; });
+    });
     if (!same) copy_elements(out, sums);
   });
 }
@@ -192,11 +200,30 @@ void copy_elements(const Tensor& out, const Tensor& x) {
     return convert(x.dtype(), x.raw(), out.dtype(), out.raw(), x.numel(), counts_for(x.dtype(), out.dtype()));
   const Tensor* operands[] = {&out, &x};
   const Loop loop = make_loop(out.sizes(), operands, out.is_contiguous());
-  parallel_counted(loop.numel, kGrain, x.dtype(), out.dtype(),
-                   [&](std::int64_t begin, std::int64_t end, CastCounts* counts) {
-                     for (std::int64_t at = begin, n = 0; at < end; at += n)
-                       copy_block(loop, at, n = loop.block(at, end), counts);
-                   });
+  const auto copy = [](const Loop& part, std::int64_t at, std::int64_t end, CastCounts* counts) {
+    for (std::int64_t n = 0; at < end; at += n) copy_block(part, at, n = part.block(at, end), counts);
+  };
+  // Elements of x that lie whole pages apart, as in some transposes, would all fall into the same few sets of the cache:
+  // in narrow strips of the last dim they stay there until their neighbours are read too.
+  constexpr std::int64_t kPage = 4096, kStrip = 16;
+  const int last = loop.ndim - 1;
+  const std::int64_t jump = loop.view[1].strides[last] * static_cast<std::int64_t>(size_of(x.dtype()));
+  const std::int64_t strips = loop.sizes[last] / kStrip;
+  if (jump == 0 || jump % kPage != 0 || strips < 2)
+    return parallel_counted(loop.numel, kGrain, x.dtype(), out.dtype(),
+                            [&](auto begin, auto end, CastCounts* counts) { copy(loop, begin, end, counts); });
+  const std::int64_t grain = std::max<std::int64_t>(1, kGrain * strips / loop.numel);
+  parallel_counted(strips, grain, x.dtype(), out.dtype(), [&](auto strip, auto end, CastCounts* counts) {
+    for (; strip < end; ++strip) {
+      Loop part = loop;
+      part.sizes[last] = strip + 1 < strips ? kStrip : loop.sizes[last] - strip * kStrip;
+      for (View& v : std::span(part.view, 2)) {
+        v.linear = false;
+        v.data += strip * kStrip * v.strides[last] * static_cast<std::int64_t>(size_of(v.dtype));
+      }
+      copy(part, 0, loop.numel / loop.sizes[last] * part.sizes[last], counts);
+    }
+  });
 }
 
 Tensor copied(const Tensor& x, DType dtype) {

@@ -65,7 +65,7 @@ template <class C, class Map> Reducer<C> min_of(Map map) {
 struct Plan {
   Loop kept, reduced;
   DType dtype{};
-  bool columns = false;  // neighbours in memory belong to different outputs
+  bool columns = false;  // neighbours in memory belong to different outputs, or outputs take in few elements each
   std::int64_t outputs() const { return kept.numel; }
   std::int64_t count() const { return reduced.numel; }
   Loop row_of(std::int64_t output) const {
@@ -90,7 +90,8 @@ Plan make_plan(const Tensor& x, std::uint32_t dims) {
   };
   Plan p{loop(0), loop(1), x.dtype()};
   const int last = p.kept.ndim - 1;
-  p.columns = p.kept.sizes[last] >= kMinColumns && p.kept.view[0].strides[last] == 1 && p.count() > 1;
+  const bool side_by_side = p.kept.view[0].strides[last] == 1 || p.count() < kMinColumns;
+  p.columns = p.kept.sizes[last] >= kMinColumns && side_by_side && p.count() > 1;
   return p;
 }
 
@@ -117,11 +118,13 @@ void reduce_segment(const Plan& p, const Reducer<C>& r, std::int64_t output, std
   const Loop row = p.row_of(output);
   if (p.columns) {
     const std::int64_t step = row.view[0].strides[row.ndim - 1];
+    const std::int64_t across = p.kept.view[0].strides[p.kept.ndim - 1];
+    const bool in_place = p.dtype == dtype_of<C> && across == 1;
     for_rows(row, begin, end - begin, [&](const std::int64_t* offset, std::int64_t length) {
       for (std::int64_t i = 0; i < length; ++i) {
         const void* x = row.view[0].data + (*offset + i * step) * static_cast<std::int64_t>(size_of(p.dtype));
-        if (p.dtype != dtype_of<C>) load(p.dtype, x, 1, buffer, width);
-        take(p.dtype == dtype_of<C> ? static_cast<const C*>(x) : buffer, width);
+        if (!in_place) load(p.dtype, x, across, buffer, width);
+        take(in_place ? static_cast<const C*>(x) : buffer, width);
       }
     });
   } else {

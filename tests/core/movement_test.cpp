@@ -40,7 +40,7 @@ TEST_CASE("clone and cast keep every element in every layout") {
 
 TEST_CASE("a transposed copy moves every element, whatever its width and size") {
   for (DType d : {DType::u8, DType::f16, DType::f32, DType::f64})
-    for (const Shape& s : {Shape{16, 16}, Shape{17, 33}, Shape{100, 19}, Shape{700, 150}}) {
+    for (const Shape& s : {Shape{16, 16}, Shape{17, 33}, Shape{100, 19}, Shape{700, 150}, Shape{40, 4096}}) {
       const Tensor x = randint(0, 200, s, {.dtype = DType::i64}).to(d);
       CHECK(same_bits(x.t().clone(), x.t()));
       const Tensor batch = stack({x, x + 1, x + 2}).transpose(1, 2);
@@ -48,6 +48,11 @@ TEST_CASE("a transposed copy moves every element, whatever its width and size") 
       const Tensor target = zeros(s, {.dtype = d}).t();
       target.copy_(x.t().clone());
       CHECK(same_bits(target, x.t()));
+      const Tensor converted = zeros({s[1], s[0]});
+      converted.copy_(x.t());
+      CHECK(same_bits(converted, x.t().clone().to(DType::f32)));
+      const Tensor cube = stack({x, x + 1, x + 2}, 1).permute({2, 1, 0});
+      CHECK(same_bits(cube.clone(), cube));
     }
   const Tensor x4 = randn({3, 20, 21, 22});
   for (const Shape& order : {Shape{3, 1, 0, 2}, Shape{0, 2, 3, 1}, Shape{2, 3, 0, 1}, Shape{3, 2, 1, 0}})
@@ -77,11 +82,18 @@ TEST_CASE("casts are counted where they can lose, by any number of threads alike
   for (const Tensor& t : {big, big.t()}) {
     std::uint64_t lost = 0;
     for (double v : values(t)) lost += v != 0 && std::fabs(v) <= 0x1p-25;
-    for_thread_counts([&] { return counted(t, DType::f16); },
-                      [&](const CastCounts& n) {
-                        CHECK(n.elements == 700 * 301);
-                        CHECK(n.underflow == lost);
-                      });
+    const auto check = [&](const CastCounts& n) {
+      CHECK(n.elements == 700 * 301);
+      CHECK(n.underflow == lost);
+    };
+    for_thread_counts([&] { return counted(t, DType::f16); }, check);
+    const auto copied = [&] {
+      CastCounts counts;
+      const CountScope scope(&counts);
+      empty(t.sizes(), {.dtype = DType::f16}).copy_(t);
+      return counts;
+    };
+    for_thread_counts(copied, check);
   }
 }
 

@@ -99,6 +99,9 @@ std::vector<std::pair<Tensor, Shape>> cases(DType d) {
                                                {make({50, 1}).expand({50, 30}), {1}},
                                                {make({300, 700}), {0}},
                                                {make({4, 130, 300}), {1}},
+                                               {make({300, 5}), {1}},
+                                               {make({40, 7, 2}), {1, 2}},
+                                               {make({1, 3}).expand({50, 3}), {1}},
                                                {make({3, 1100}), {-1}}};
   return all;
 }

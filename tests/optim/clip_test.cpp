@@ -32,6 +32,11 @@ TEST_CASE("clip_grad_norm scales all gradients by one factor and returns the nor
     CHECK(clip_grad_norm({a}, 1) == doctest::Approx(3));
     CHECK(b.grad().to_vector<double>()[0] == -4);
   }
+  const Tensor a = leaf({0}, DType::f64), b = leaf({0}, DType::f64);
+  set_gradient(a, {3e150});
+  set_gradient(b, {4e100 + 1e88});
+  CHECK(clip_grad_norm({a, b}, 1e300) == 3e150);  // no f32 in between
+  CHECK(clip_grad_norm({b}, 1e300) == 4e100 + 1e88);
   SGD empty(std::vector<Tensor>{});
   CHECK(clip_grad_norm(empty, 1) == 0);
   CHECK_THROWS_AS(clip_grad_norm(empty, -1), Error);
