@@ -154,12 +154,11 @@ Format format(std::string_view text) {
   std::string_view wanted = text;
   for (const auto& [alias, target] : kAliases)
     if (text == alias) wanted = target;
-  std::vector<std::string> names;
-  for (const NamedFormat& n : named_formats()) {
+  for (const NamedFormat& n : named_formats())
     if (n.name == wanted) return n.format;
-    names.emplace_back(n.name);
-  }
   if (const auto widths = parse_widths(text)) return Format::ieee(widths->first, widths->second);
+  std::vector<std::string> names;
+  for (const NamedFormat& n : named_formats()) names.emplace_back(n.name);
   fail(fmt::format("no format '{}'; there are {}, and eXmY with X 1 to 8 and Y 0 to 23{}", text, join(names),
                    did_you_mean(text, names)));
 }

@@ -5,6 +5,7 @@
 #include "dispatch.h"
 #include "memory.h"
 #include "ops.h"
+#include "parallel.h"
 #include "rounding.h"
 
 namespace gradual {
@@ -21,6 +22,21 @@ Tensor in_order(const QuantizedTensor& q, const Tensor& matrix) {
   Shape order;
   for (int i = 0; i < sizes.size(); ++i) order.push_back(i < q.axis ? i : i == q.axis ? sizes.size() - 1 : i - 1);
   return matrix.reshape(sizes).permute(order).contiguous();
+}
+
+// The values of the codes, in their order.
+Tensor decoded(const QuantizedTensor& q) {
+  const std::int64_t n = q.numel();
+  Tensor values = empty({n});
+  const int bits = q.format.storage_bits();
+  if (bits >= 8) {
+    decode(q.format, q.codes.raw(), values.data<float>(), n);
+  } else {
+    const Scratch bytes(static_cast<std::size_t>(n));
+    unpack_codes(q.codes.data<std::uint8_t>(), n, bits, bytes.as<std::uint8_t>());
+    decode(q.format, bytes.data(), values.data<float>(), n);
+  }
+  return values;
 }
 
 }  // namespace
@@ -57,18 +73,7 @@ Tensor QuantizedTensor::scale_values() const {
   return values;
 }
 
-Tensor QuantizedTensor::decode() const {
-  const std::int64_t n = numel();
-  Tensor values = empty({n});
-  if (format.storage_bits() > 8 || format.storage_bits() == 8) {
-    gradual::decode(format, codes.raw(), values.data<float>(), n);
-  } else {
-    const Scratch bytes(static_cast<std::size_t>(n) + 1);
-    unpack_codes(codes.data<std::uint8_t>(), n, format.storage_bits(), bytes.as<std::uint8_t>());
-    gradual::decode(format, bytes.data(), values.data<float>(), n);
-  }
-  return in_order(*this, values);
-}
+Tensor QuantizedTensor::decode() const { return in_order(*this, decoded(*this)); }
 
 Tensor QuantizedTensor::unpack() const {
   const std::int64_t n = numel();
@@ -89,22 +94,24 @@ Tensor QuantizedTensor::unpack() const {
 }
 
 Tensor QuantizedTensor::dequantize() const {
-  Tensor values = decode();
-  if (!scales.defined() && global_scale == 1) return values;
-  const StageScope amp(chain().amp, nullptr), autograd(chain().autograd, nullptr);
-  Shape sizes = shape.empty() ? Shape{1} : shape;
-  const std::int64_t k = sizes[axis];
-  const Tensor matrix = values.reshape(sizes).transpose(axis, -1).contiguous();
-  const std::int64_t rows = k ? matrix.numel() / k : 0;
-  auto* p = matrix.data<float>();
-  const Tensor factors = scales.defined() ? scale_values() : ones({1, 1});
-  const float* factor = factors.data<float>();
-  for (std::int64_t r = 0; r < rows; ++r)
-    for (std::int64_t c = 0; c < k; ++c, ++p) {
-      const std::int64_t at = scales.defined() ? r / block_rows * factors.size(1) + c / block_cols : 0;
-      *p = *p * factor[at] * global_scale;
-    }
-  return matrix.transpose(axis, -1).contiguous().reshape(shape);
+  const Tensor values = decoded(*this);
+  if (scales.defined() || global_scale != 1) {
+    const std::int64_t k = shape.empty() ? 1 : shape[axis];
+    const Tensor factors = scales.defined() ? scale_values() : ones({1, 1});
+    auto* value = values.data<float>();
+    const float* factor = factors.data<float>();
+    parallel_for(k ? numel() / k : 0, std::max<std::int64_t>(1, 16 * 1024 / std::max<std::int64_t>(1, k)),
+                 [&](std::int64_t row, std::int64_t end) {
+                   for (; row < end; ++row) {
+                     const float* of_row = factor + row / block_rows * factors.size(1);
+                     for (std::int64_t c = 0; c < k; ++c) {
+                       float& v = value[row * k + c];
+                       v = v * of_row[c / block_cols] * global_scale;
+                     }
+                   }
+                 });
+  }
+  return in_order(*this, values);
 }
 
 }  // namespace gradual

@@ -8,6 +8,8 @@
 #include <cmath>
 #include <limits>
 #include <mutex>
+#include <optional>
+#include <span>
 
 #include "accumulator.h"
 #include "dispatch.h"
@@ -18,7 +20,7 @@
 namespace gradual {
 namespace {
 
-constexpr std::int64_t kChunk = 8192;              // elements that a thread takes at a time, about
+constexpr std::int64_t kChunk = 16 * 1024;         // elements that a thread takes at a time, about
 constexpr std::int64_t kWorthThreads = 64 * 1024;  // fewer stay on one thread
 
 // A tensor seen as rows along one axis, wherever its elements lie.
@@ -38,34 +40,41 @@ struct Rows {
     rows = numel(sizes);
   }
 
-  // Elements [first, first + n) in the order [rows, k]: where they lie, if they are f32 in that order, or in `buffer`.
-  const float* load(std::int64_t first, std::int64_t n, float* buffer) const {
+  // Elements [first, first + n) in the order [rows, k] as T (float, double): where they lie, if they are T in that
+  // order, or in `scratch`, which is made when it is needed.
+  template <class T> const T* load(std::int64_t first, std::int64_t n, std::optional<Scratch>& scratch) const {
     const auto size = static_cast<std::int64_t>(size_of(x.dtype()));
     const auto* base = static_cast<const char*>(x.raw());
-    if (x.is_contiguous() && (stride == 1 || x.numel() == k)) {
-      if (x.dtype() == DType::f32) return static_cast<const float*>(x.raw()) + first;
-      load_to_float(x.dtype(), base + first * size, 1, buffer, n);
-      return buffer;
-    }
-    for (std::int64_t done = 0; done < n;) {
+    const bool in_order = x.is_contiguous() && (stride == 1 || x.numel() == k);
+    if (in_order && x.dtype() == dtype_of<T>) return static_cast<const T*>(x.raw()) + first;
+    T* buffer = scratch.emplace(static_cast<std::size_t>(n) * sizeof(T)).template as<T>();
+    const auto copy = [&](std::int64_t at, std::int64_t step, std::int64_t to, std::int64_t count) {
+      if constexpr (sizeof(T) == 4) load_to_float(x.dtype(), base + at * size, step, buffer + to, count);
+      else load_to_double(x.dtype(), base + at * size, step, buffer + to, count);
+    };
+    if (in_order) copy(first, 1, 0, n);
+    for (std::int64_t done = 0; done < n && !in_order;) {
       const std::int64_t column = (first + done) % k;
       const std::int64_t count = std::min(n - done, k - column);
       std::int64_t at = column * stride, rest = (first + done) / k;
       for (int d = sizes.size() - 1; d >= 0; rest /= sizes[d--]) at += rest % sizes[d] * strides[d];
-      load_to_float(x.dtype(), base + at * size, stride, buffer + done, count);
+      copy(at, stride, done, count);
       done += count;
     }
     return buffer;
   }
 
-  // f(first, n) for chunks that are whole multiples of `unit` elements, on threads where there are enough.
+  // f(first, n) for chunks that are whole multiples of `unit` elements (and of 4, which fill bytes whatever the code),
+  // on threads where there are enough.
   template <class F> void chunks(std::int64_t unit, const F& f) const {
+    const std::int64_t all = rows * k;
+    if (all == 0) return;
+    unit *= unit % 4 == 0 ? 1 : unit % 2 == 0 ? 2 : 4;
     const std::int64_t per = unit >= kChunk ? unit : kChunk / unit * unit;
-    const std::int64_t all = rows * k, parts = (all + per - 1) / per;
-    parallel_for(parts, all < kWorthThreads ? std::max<std::int64_t>(1, parts) : 1,
-                 [&](std::int64_t part, std::int64_t end) {
-                   for (; part < end; ++part) f(part * per, std::min(per, all - part * per));
-                 });
+    const std::int64_t parts = (all + per - 1) / per;
+    parallel_for(parts, all < kWorthThreads ? parts : 1, [&](std::int64_t part, std::int64_t end) {
+      for (; part < end; ++part) f(part * per, std::min(per, all - part * per));
+    });
   }
 
   // A tensor of x's sizes whose memory has the axis last, [rows, k].
@@ -91,8 +100,8 @@ float amax_of(const Rows& x) {
   std::mutex mutex;
   float total = 0;
   x.chunks(1, [&](std::int64_t first, std::int64_t n) {
-    float buffer[kChunk];
-    const float most = larger(x.load(first, n, buffer), n, 0);
+    std::optional<Scratch> scratch;
+    const float most = larger(x.load<float>(first, n, scratch), n, 0);
     const std::lock_guard lock(mutex);
     total = larger(&most, 1, total);
   });
@@ -138,11 +147,10 @@ int block_exponent(float amax, const Quantizer& q) {
       while (static_cast<double>(amax) > std::ldexp(q.format.max(), e)) ++e;
       return e;
     }
-    case ScaleRule::even: {
-      const Format mantissa = Format::ieee(8, q.format.mantissa_bits);
-      float rounded = 0;
-      Rounder{mantissa, {}, Overflow::ieee}.round(&amax, &rounded, 1);
-      return (std::isinf(rounded) ? 128 : std::ilogb(rounded)) - emax;
+    case ScaleRule::even: {  // the largest significands round to the next power of two
+      int e = 0;
+      const double significand = std::frexp(amax, &e);
+      return e - 1 + (significand >= 1 - std::ldexp(1, -2 - q.format.mantissa_bits) ? 1 : 0) - emax;
     }
   }
   return 0;
@@ -167,16 +175,18 @@ float nvfp4_global(float amax, const Quantizer& q) {
   if (amax == 0 || encode == 0) return 1;
   return std::min(encode, FLT_MAX);
 }
-Scale nvfp4_scale(float amax, float global, const Quantizer& q) {
+std::vector<Scale> nvfp4_scales(std::vector<float> amax, float global, const Quantizer& q) {
   static const Rounder e4m3{format("e4m3fn"), {}, Overflow::saturate};
-  const float wanted = amax * global / static_cast<float>(q.format.max());
-  float scale = 0;
-  e4m3.round(&wanted, &scale, 1);
-  return {scale == 0 ? 0 : global / scale, scale};
+  for (float& a : amax) a = a * global / static_cast<float>(q.format.max());
+  e4m3.round(amax.data(), amax.data(), static_cast<std::int64_t>(amax.size()));
+  std::vector<Scale> scales;
+  for (const float scale : amax) scales.push_back({scale == 0 ? 0 : global / scale, scale});
+  return scales;
 }
 
 // The grid of scales of one call, and how to find them.
 struct Grid {
+  std::int64_t k = 1;  // of the rows that the pass sees: x.k, or a block where those fill the rows
   std::int64_t block_rows = 1, block_cols = 1;
   bool fixed = false;  // one scale, known beforehand
   Scale one = {};
@@ -186,6 +196,7 @@ struct Grid {
 Grid make_grid(const Rows& x, const Quantizer& q, const QuantizeOptions& o) {
   const Scaling& s = q.scaling;
   Grid g;
+  g.k = x.k;
   g.block_rows = std::max<std::int64_t>(1, x.rows), g.block_cols = std::max<std::int64_t>(1, x.k);
   switch (s.kind) {
     case ScalingKind::none: g.fixed = true; break;
@@ -199,115 +210,104 @@ Grid make_grid(const Rows& x, const Quantizer& q, const QuantizeOptions& o) {
       break;
     case ScalingKind::row: g.block_rows = 1; break;
     case ScalingKind::nvfp4: g.global = nvfp4_global(amax_of(x), q); [[fallthrough]];
-    case ScalingKind::block: g.block_rows = s.square ? s.block : 1; g.block_cols = s.block;
+    case ScalingKind::block:
+      g.block_rows = s.square ? s.block : 1, g.block_cols = s.block;
+      if (!s.square && x.k % s.block == 0) g.k = s.block;
   }
   return g;
 }
 
-Scale scale_of(float amax, const Grid& g, const Quantizer& q) {
-  if (q.scaling.kind == ScalingKind::row) return current_scale(amax, q);
-  return q.scaling.kind == ScalingKind::nvfp4 ? nvfp4_scale(amax, g.global, q) : block_scale(amax, q);
-}
-
-// Multiplies rows by a scale each block, picked by `pick`.
+// Multiplies n elements, whole rows of the grid, by a scale each block, picked by `pick`. `from` may be `to`.
 template <class P>
-void multiply(float* values, std::int64_t rows, std::int64_t k, const Grid& g, const Scale* scales, P pick) {
-  const std::int64_t cols = (k + g.block_cols - 1) / g.block_cols;
-  for (std::int64_t r = 0; r < rows; ++r)
+void multiply(const float* from, float* to, std::int64_t n, const Grid& g, std::span<const Scale> scales, P pick) {
+  const std::int64_t cols = (g.k + g.block_cols - 1) / g.block_cols;
+  for (std::int64_t r = 0; r < n / g.k; ++r)
     for (std::int64_t b = 0; b < cols; ++b) {
-      const float by = pick(scales[r / g.block_rows * cols + b]);
-      float* from = values + r * k + b * g.block_cols;
-      const std::int64_t n = std::min(g.block_cols, k - b * g.block_cols);
-      for (std::int64_t i = 0; i < n; ++i) from[i] *= by;
+      const float by = pick(scales[static_cast<std::size_t>(r / g.block_rows * cols + b)]);
+      const std::int64_t begin = r * g.k + b * g.block_cols;
+      const std::int64_t end = std::min(begin + g.block_cols, (r + 1) * g.k);
+      for (std::int64_t i = begin; i < end; ++i) to[i] = from[i] * by;
     }
 }
 
-// Scales of the blocks of `rows` rows.
-void find_scales(const float* values, std::int64_t rows, std::int64_t k, const Grid& g, const Quantizer& q,
-                 std::vector<Scale>& scales) {
-  const std::int64_t cols = (k + g.block_cols - 1) / g.block_cols;
+// Scales of the blocks of n elements, whole rows of the grid.
+std::vector<Scale> find_scales(const float* values, std::int64_t n, const Grid& g, const Quantizer& q) {
+  const std::int64_t rows = n / g.k, cols = (g.k + g.block_cols - 1) / g.block_cols;
   const std::int64_t tiles = (rows + g.block_rows - 1) / g.block_rows;
   std::vector<float> most(static_cast<std::size_t>(tiles * cols), 0.0F);
   for (std::int64_t r = 0; r < rows; ++r)
     for (std::int64_t b = 0; b < cols; ++b) {
       float& m = most[static_cast<std::size_t>(r / g.block_rows * cols + b)];
-      m = larger(values + r * k + b * g.block_cols, std::min(g.block_cols, k - b * g.block_cols), m);
+      m = larger(values + r * g.k + b * g.block_cols, std::min(g.block_cols, g.k - b * g.block_cols), m);
     }
-  scales.resize(most.size());
-  for (std::size_t i = 0; i < most.size(); ++i) scales[i] = scale_of(most[i], g, q);
+  if (q.scaling.kind == ScalingKind::nvfp4) return nvfp4_scales(std::move(most), g.global, q);
+  const bool row = q.scaling.kind == ScalingKind::row;
+  std::vector<Scale> scales;
+  for (const float m : most) scales.push_back(row ? current_scale(m, q) : block_scale(m, q));
+  return scales;
 }
 
-// The one pass: body(first, n, scaled values, scales) gets a chunk of the source, scaled but yet to be rounded. Chunks
-// are whole rows of blocks, or anything where the grid is fixed; `scales` has one entry then.
+// The one pass: body(first, n, values, scales, stats) gets a chunk of the source, scaled but yet to be rounded (and
+// counted); f64 only where nothing is scaled. Chunks are whole rows of blocks, or anything where the grid is fixed;
+// `scales` has one entry then.
 template <class F>
 void for_scaled(const Rows& x, const Grid& g, const Quantizer& q, const QuantizeOptions& o, const F& body) {
-  std::mutex mutex;
-  const auto count = [&](bool wanted, const float* values, std::int64_t n) {
-    if (!o.stats.exponents || !wanted) return;
-    ExponentHistogram mine;
-    mine.add(values, n);
-    const std::lock_guard lock(mutex);
-    *o.stats.exponents += mine;
-  };
-  x.chunks(g.fixed ? 1 : g.block_rows * x.k, [&](std::int64_t first, std::int64_t n) {
-    const Scratch buffer(static_cast<std::size_t>(n) * sizeof(float));
-    const float* source = x.load(first, n, buffer.as<float>());
-    const bool scaled = !g.fixed || g.one.forward != 1;
-    count(!scaled || !o.scaled_exponents, source, n);
-    if (!scaled) return body(first, n, source, std::vector<Scale>{g.one});
-    auto* values = buffer.as<float>();
-    if (source != values) std::copy_n(source, n, values);
-    std::vector<Scale> scales{g.one};
+  const auto chunk = [&](std::int64_t first, std::int64_t n, CastStats stats) {
+    std::optional<Scratch> scratch;
+    const std::span one(&g.one, 1);
+    if (q.scaling.kind == ScalingKind::none && x.x.dtype() == DType::f64)
+      return body(first, n, x.load<double>(first, n, scratch), one, stats);
+    const float* source = x.load<float>(first, n, scratch);
+    if (g.fixed && g.one.forward == 1) return body(first, n, source, one, stats);
+    if (stats.exponents && !o.scaled_exponents) stats.exponents->add(source, n), stats.exponents = nullptr;
+    if (!scratch) scratch.emplace(static_cast<std::size_t>(n) * sizeof(float));
+    auto* values = scratch->as<float>();
     if (g.fixed) {
-      for (std::int64_t i = 0; i < n; ++i) values[i] *= g.one.forward;
-    } else {
-      find_scales(values, n / x.k, x.k, g, q, scales);
-      multiply(values, n / x.k, x.k, g, scales.data(), [](const Scale& s) { return s.forward; });
+      for (std::int64_t i = 0; i < n; ++i) values[i] = source[i] * g.one.forward;
+      return body(first, n, values, one, stats);
     }
-    count(o.scaled_exponents, values, n);
-    body(first, n, values, scales);
+    const std::vector<Scale> scales = find_scales(source, n, g, q);
+    multiply(source, values, n, g, scales, [](const Scale& s) { return s.forward; });
+    body(first, n, values, std::span(scales), stats);
+  };
+  std::mutex mutex;
+  x.chunks(g.fixed ? 1 : g.block_rows * g.k, [&](std::int64_t first, std::int64_t n) {
+    CastCounts counts;
+    std::optional<ExponentHistogram> exponents;
+    if (o.stats.exponents) exponents.emplace();
+    chunk(first, n, {o.stats.counts ? &counts : nullptr, exponents ? &*exponents : nullptr});
+    if (!o.stats.counts && !exponents) return;
+    const std::lock_guard lock(mutex);
+    if (o.stats.counts) *o.stats.counts += counts;
+    if (exponents) *o.stats.exponents += *exponents;
   });
 }
-
-// Counts of several threads in one.
-class SharedCounts {
- public:
-  explicit SharedCounts(CastCounts* total) : total_(total) {}
-  template <class F> void add(const F& f) {
-    if (!total_) return f(CastStats{});
-    CastCounts mine;
-    f(CastStats{&mine, nullptr});
-    const std::lock_guard lock(mutex_);
-    *total_ += mine;
-  }
-
- private:
-  CastCounts* total_;
-  std::mutex mutex_;
-};
 
 // Values times the scales that `unscale` asks for: those of blocks always, one a tensor or a row with `all`.
 Tensor round_values(const Rows& x, const Grid& g, const Quantizer& q, const QuantizeOptions& o, bool all,
                     Tensor* row_scales) {
-  Tensor out = empty({x.rows, x.k});
+  const bool wide = q.scaling.kind == ScalingKind::none && x.x.dtype() == DType::f64;
+  const Tensor out = empty({x.rows, x.k}, {.dtype = wide ? DType::f64 : DType::f32});
   const Rounder rounder{q.format, q.rounding, q.overflow, o.key};
-  SharedCounts counts(o.stats.counts);
   const bool apart = q.scaling.kind == ScalingKind::row && !all;
   if (apart) *row_scales = empty({x.rows, 1});
   for_scaled(x, g, q, o,
-             [&](std::int64_t first, std::int64_t n, const float* values, const std::vector<Scale>& scales) {
-               float* to = out.data<float>() + first;
-               counts.add([&](CastStats stats) { rounder.round(values, to, n, first, stats); });
-               if (apart) {
-                 float* row = row_scales->data<float>() + first / x.k;
-                 for (const Scale& s : scales) *row++ = s.inverse;
-               } else if (!g.fixed) {
-                 multiply(to, n / x.k, x.k, g, scales.data(), [](const Scale& s) { return s.inverse; });
-               } else if (all && g.one.inverse != 1) {
-                 for (std::int64_t i = 0; i < n; ++i) to[i] *= g.one.inverse;
+             [&]<class T>(std::int64_t first, std::int64_t n, const T* values, std::span<const Scale> scales,
+                          CastStats stats) {
+               T* to = out.data<T>() + first;
+               rounder.round(values, to, n, first, stats);
+               if constexpr (sizeof(T) == 4) {
+                 if (apart) {
+                   float* row = row_scales->data<float>() + first / x.k;
+                   for (const Scale& s : scales) *row++ = s.inverse;
+                 } else if (!g.fixed) {
+                   multiply(to, to, n, g, scales, [](const Scale& s) { return s.inverse; });
+                 } else if (all && g.one.inverse != 1) {
+                   for (std::int64_t i = 0; i < n; ++i) to[i] *= g.one.inverse;
+                 }
+                 const float inverse = 1 / g.global;
+                 for (std::int64_t i = 0; i < n && all && g.global != 1; ++i) to[i] *= inverse;
                }
-               if (all && g.global != 1)
-                 for (std::int64_t i = 0; i < n; ++i) to[i] *= 1 / g.global;
              });
   return x.shaped_like(out);
 }
@@ -411,27 +411,27 @@ QuantizedTensor quantize(const Tensor& x, const Quantizer& q, const QuantizeOpti
   out.scales = make_scales(rows, g, q, out.scale_format);
   out.global_scale = 1 / g.global;
   const Rounder scale_rounder{out.scale_format, {}, Overflow::ieee};
-  const std::int64_t cols = (rows.k + g.block_cols - 1) / g.block_cols;
-  if (g.fixed && out.scales.defined()) out.scales.data<float>()[0] = g.one.inverse;
-  // Chunks of rows may end within a byte of packed codes: those are packed at the end.
-  const bool whole = bits >= 8;
-  const Scratch loose(whole ? 1 : static_cast<std::size_t>(x.numel()) + 1);
-  auto* to = whole ? out.codes.data<std::uint8_t>() : loose.as<std::uint8_t>();
-  SharedCounts counts(o.stats.counts);
+  const std::int64_t cols = (g.k + g.block_cols - 1) / g.block_cols;
+  if (g.fixed && out.scales.defined()) out.scales.fill_(g.one.inverse);
+  auto* codes = out.codes.data<std::uint8_t>();
   for_scaled(rows, g, q, o,
-             [&](std::int64_t first, std::int64_t count, const float* values, const std::vector<Scale>& scales) {
-               counts.add([&](CastStats stats) {
-                 rounder.encode(values, to + first * code_bytes(q.format), count, first, stats);
-               });
+             [&](std::int64_t first, std::int64_t n, const auto* values, std::span<const Scale> scales,
+                 CastStats stats) {
+               if (bits >= 8) {
+                 rounder.encode(values, codes + first * bits / 8, n, first, stats);
+               } else {
+                 const Scratch loose(static_cast<std::size_t>(n));
+                 rounder.encode(values, loose.data(), n, first, stats);
+                 pack_codes(loose.as<std::uint8_t>(), n, bits, codes + first * bits / 8);
+               }
                if (g.fixed) return;
                std::vector<float> inverse;
                for (const Scale& s : scales) inverse.push_back(s.inverse);
-               const std::int64_t at = first / rows.k / g.block_rows * cols;
-               const auto n = static_cast<std::int64_t>(inverse.size());
-               if (out.scales.dtype() == DType::f32) std::copy_n(inverse.data(), n, out.scales.data<float>() + at);
-               else scale_rounder.encode(inverse.data(), out.scales.data<std::uint8_t>() + at, n);
+               const std::int64_t at = first / g.k / g.block_rows * cols;
+               const auto count = static_cast<std::int64_t>(inverse.size());
+               if (out.scales.dtype() == DType::f32) std::copy_n(inverse.data(), count, out.scales.data<float>() + at);
+               else scale_rounder.encode(inverse.data(), out.scales.data<std::uint8_t>() + at, count);
              });
-  if (!whole) pack_codes(to, x.numel(), bits, out.codes.data<std::uint8_t>());
   return out;
 }
 
@@ -441,15 +441,6 @@ QuantizedTensor quantize(const Tensor& x, const Format& f, const Rounding& round
 }
 
 Tensor fake_quantize(const Tensor& x, const Quantizer& q, const QuantizeOptions& o) {
-  if (x.dtype() == DType::f64 && q.scaling.kind == ScalingKind::none) {
-    check_plain(q, "fake_quantize");
-    const StageScope amp(chain().amp, nullptr), autograd(chain().autograd, nullptr);
-    const Tensor source = x.contiguous();
-    Tensor out = empty_like(source);
-    Rounder{q.format, q.rounding, q.overflow, o.key}.round(source.data<double>(), out.data<double>(), x.numel(), 0,
-                                                           o.stats);
-    return out;
-  }
   check_plain(q, "fake_quantize");
   const Rows rows(x, o.axis);
   return round_values(rows, make_grid(rows, q, o), q, o, true, nullptr);

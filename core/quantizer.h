@@ -113,7 +113,7 @@ Tensor fake_quantize(const Tensor& x, const Format& format, const Rounding& roun
 // An operand for an exact contraction: x is about values * scale. Scales of blocks are in the values; one a tensor or
 // a row stands apart (f32, sizes 1 but for the rows; undefined: 1), so that values have few significant bits.
 struct QuantizedOperand {
-  Tensor values;  // f32, x's sizes
+  Tensor values;  // x's sizes; f32, or f64 as fake_quantize gives it
   Tensor scale;
 };
 QuantizedOperand quantize_operand(const Tensor& x, const Quantizer& quantizer, const QuantizeOptions& options = {});

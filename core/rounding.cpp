@@ -168,7 +168,7 @@ template <class T> void drop_negatives(const Rounder& r, const T* in, T* out, st
 void add_exponents(const float* in, std::int64_t n, ExponentHistogram& exponents) { exponents.add(in, n); }
 // Floats in the same bins.
 void add_exponents(const double* in, std::int64_t n, ExponentHistogram& exponents) {
-  float narrow[8 * kBlock];
+  float narrow[detail::kExponentBlock];
   for (std::int64_t i = 0; i < n; ++i) {
     const std::uint64_t magnitude = std::bit_cast<std::uint64_t>(in[i]) << 1;
     const auto exponent =
@@ -188,7 +188,7 @@ template <class T>
 void round_all(const Rounder& r, const T* in, T* values, void* codes, std::int64_t n, std::int64_t first_element,
                CastStats stats) {
   using U = std::conditional_t<sizeof(T) == 8, std::uint64_t, std::uint32_t>;
-  constexpr std::int64_t kExponents = 8 * kBlock;  // at a time
+  constexpr std::int64_t kExponents = detail::kExponentBlock;
   check_rounder(r);
   const RoundingSpec<U> spec = r.format.has_zero ? spec_of<U>(r, codes != nullptr) : RoundingSpec<U>{};
   std::uint32_t words[kBlock];
@@ -196,7 +196,8 @@ void round_all(const Rounder& r, const T* in, T* values, void* codes, std::int64
   for (std::int64_t first = 0; first < n; first += kBlock) {
     const std::int64_t count = std::min(kBlock, n - first);
     const T* from = in + first;
-    if (stats.exponents && first % kExponents == 0)
+    const bool in_place = in == values;
+    if (stats.exponents && in_place && first % kExponents == 0)
       add_exponents(from, std::min(kExponents, n - first), *stats.exponents);
     const std::uint32_t* random = nullptr;
     if (r.rounding.mode == RoundingMode::stochastic) {
@@ -207,20 +208,23 @@ void round_all(const Rounder& r, const T* in, T* values, void* codes, std::int64
     if (!r.format.is_signed && r.format.has_zero) {
       drop_negatives(r, from, copy, count, stats.counts);
       from = copy;
-    } else if (in == values) {
+    } else if (in_place) {
       from = std::copy_n(from, count, copy) - count;
     }
     T* to = values ? values + first : nullptr;
     void* codes_to = codes ? static_cast<std::uint8_t*>(codes) + first * code_bytes(r.format) : nullptr;
     if (r.format.has_zero) round_block(r, spec, from, random, to, codes_to, count, stats.counts);
     else round_powers(r, from, random, to, codes_to, count, stats.counts);
+    const std::int64_t end = first + count, start = first / kExponents * kExponents;
+    if (stats.exponents && !in_place && (end == n || end % kExponents == 0))  // quicker once the source is in the cache
+      add_exponents(in + start, end - start, *stats.exponents);
   }
 }
 
-// A narrow storage dtype's plain cast has instructions and loops of its own.
-bool is_plain_cast(const Rounder& r, CastStats stats) {
+// The plain cast to f16 has an instruction of its own.
+bool is_plain_half(const Rounder& r, CastStats stats) {
   return r.rounding.mode == RoundingMode::nearest_even && r.overflow == Overflow::ieee && !stats.counts &&
-         r.format.bits() <= 16 && dtype_of_format(r.format);
+         r.format.exponent_bits == 5 && r.format == format_of(DType::f16);
 }
 
 constexpr std::string_view kModes[] = {"nearest-even", "nearest-away", "toward-zero", "up",
@@ -264,30 +268,13 @@ Overflow overflow_from_name(std::string_view text) {
 }
 
 void ExponentHistogram::add(const float* values, std::int64_t n) {
-  // Neighbours often share an exponent: eight tables, so that increments of one bin do not wait for each other.
-  std::uint32_t tables[8][256] = {};
-  std::uint8_t exponents[kBlock];
-  std::uint64_t zeros = 0;
-  for (std::int64_t first = 0; first < n; first += kBlock) {
-    const std::int64_t count = std::min(kBlock, n - first);
-    std::uint32_t none = 0;
-    for (std::int64_t i = 0; i < count; ++i) {
-      const std::uint32_t magnitude = std::bit_cast<std::uint32_t>(values[first + i]) & 0x7fffffff;
-      exponents[i] = static_cast<std::uint8_t>(magnitude >> 23);
-      none += magnitude == 0;
-    }
-    zeros += none;
-    std::int64_t i = 0;
-    for (; i + 8 <= count; i += 8) {
-      std::uint64_t eight = 0;
-      std::memcpy(&eight, exponents + i, 8);
-      for (int k = 0; k < 8; ++k) ++tables[k][(eight >> (8 * k)) & 0xff];
-    }
-    for (; i < count; ++i) ++tables[0][exponents[i]];
+  const auto& kernels = detail::rounding_kernels(conversion_path());
+  for (std::int64_t first = 0; first < n; first += detail::kExponentBlock) {
+    const std::int64_t count = std::min(detail::kExponentBlock, n - first);
+    const std::uint64_t before = bins[0];
+    kernels.exponents(values + first, count, bins.data());
+    if (bins[0] != before) bins[0] -= static_cast<std::uint64_t>(std::count(values + first, values + first + count, 0.0F));
   }
-  for (std::size_t b = 0; b < 256; ++b)
-    for (const auto& table : tables) bins[b] += table[b];
-  bins[0] -= zeros;
 }
 
 ExponentHistogram& ExponentHistogram::operator+=(const ExponentHistogram& other) {
@@ -304,8 +291,8 @@ void Rounder::round(const double* in, double* out, std::int64_t n, std::int64_t 
 }
 
 void Rounder::encode(const float* in, void* codes, std::int64_t n, std::int64_t first_element, CastStats stats) const {
-  if (!is_plain_cast(*this, stats)) return round_all<float>(*this, in, nullptr, codes, n, first_element, stats);
-  store_from_float(*dtype_of_format(format), in, codes, 1, n);
+  if (!is_plain_half(*this, stats)) return round_all<float>(*this, in, nullptr, codes, n, first_element, stats);
+  store_from_float(DType::f16, in, codes, 1, n);
   if (stats.exponents) stats.exponents->add(in, n);
 }
 
@@ -322,6 +309,7 @@ void decode(const Format& f, const void* codes, float* out, std::int64_t n) {
     for (std::int64_t i = 0; i < n; ++i) out[i] = values[static_cast<const std::uint8_t*>(codes)[i] & mask];
     return;
   }
+  if (const auto dtype = dtype_of_format(f)) return load_to_float(*dtype, codes, 1, out, n);
   for (std::int64_t i = 0; i < n; ++i)
     out[i] = f.decode(bytes == 2 ? static_cast<const std::uint16_t*>(codes)[i]
                                  : static_cast<const std::uint32_t*>(codes)[i]);

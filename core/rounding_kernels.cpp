@@ -1,5 +1,6 @@
 #include "rounding_kernels.h"
 
+#include <cstring>
 #include <utility>
 
 namespace gradual::detail {
@@ -59,6 +60,45 @@ template <int loop>
   else narrow<std::uint32_t>(codes, out, n);
 }
 
+using Bytes [[gnu::vector_size(64), gnu::may_alias]] = std::uint8_t;
+
+// Few exponents, as numbers of one tensor mostly have: the bytes are compared with each in turn. Many: tables, eight so
+// that increments of one bin do not wait for each other.
+[[gnu::always_inline]] inline void exponent_loop(const float* __restrict in, std::int64_t n, std::uint64_t* bins) {
+  constexpr int kFew = 24, kLanes = 64;
+  static_assert(kExponentBlock / kLanes < 256);  // a lane of 8 bits counts that far
+  alignas(64) std::uint8_t exponents[kExponentBlock];
+  for (std::int64_t i = 0; i < n; ++i)
+    exponents[i] = static_cast<std::uint8_t>(std::bit_cast<std::uint32_t>(in[i]) >> 23);
+  std::uint8_t low = 255, high = 0;
+  const std::int64_t whole = n / kLanes * kLanes;
+  for (std::int64_t i = 0; i < whole; ++i) {
+    low = low < exponents[i] ? low : exponents[i];
+    high = high > exponents[i] ? high : exponents[i];
+  }
+  for (std::int64_t i = whole; i < n; ++i) ++bins[exponents[i]];
+  if (high - low < kFew) {
+    for (int e = low; e <= high; e += 4) {  // four at a time
+      Bytes sums[4]{};
+      for (std::int64_t i = 0; i < whole; i += kLanes) {
+        const Bytes here = *reinterpret_cast<const Bytes*>(exponents + i);
+        for (int k = 0; k < 4; ++k) sums[k] -= here == static_cast<std::uint8_t>(e + k);
+      }
+      for (int k = 0; k < 4 && e + k <= high; ++k)
+        for (int lane = 0; lane < kLanes; ++lane) bins[e + k] += sums[k][lane];
+    }
+    return;
+  }
+  std::uint32_t tables[8][256] = {};
+  for (std::int64_t i = 0; i < whole; i += 8) {
+    std::uint64_t eight = 0;
+    std::memcpy(&eight, exponents + i, 8);
+    for (int k = 0; k < 8; ++k) ++tables[k][eight >> (8 * k) & 0xff];
+  }
+  for (int e = 0; e < 256; ++e)
+    for (const auto& table : tables) bins[e] += table[e];
+}
+
 // The same loops for each instruction set: the compiler vectorises them anew.
 struct Portable {
   template <int loop>
@@ -71,6 +111,7 @@ struct Portable {
                     LoopCounts* counts) {
     code_loop<loop>(s, in, random, out, bytes, n, counts);
   }
+  static void exponents(const float* in, std::int64_t n, std::uint64_t* bins) { exponent_loop(in, n, bins); }
 };
 
 #if defined(__x86_64__)
@@ -84,6 +125,9 @@ struct Avx2 {
   [[gnu::target("avx2")]] static void codes(const Spec& s, const float* in, const std::uint32_t* random, void* out,
                                             int bytes, std::int64_t n, LoopCounts* counts) {
     code_loop<loop>(s, in, random, out, bytes, n, counts);
+  }
+  [[gnu::target("avx2")]] static void exponents(const float* in, std::int64_t n, std::uint64_t* bins) {
+    exponent_loop(in, n, bins);
   }
 };
 
@@ -99,11 +143,15 @@ struct Avx512 {
       LoopCounts* counts) {
     code_loop<loop>(s, in, random, out, bytes, n, counts);
   }
+  [[gnu::target("avx512f,avx512bw,avx512dq,avx512vl,prefer-vector-width=512")]] static void exponents(
+      const float* in, std::int64_t n, std::uint64_t* bins) {
+    exponent_loop(in, n, bins);
+  }
 };
 #endif
 
 template <class Path, int... loops> constexpr RoundingKernels table(std::integer_sequence<int, loops...>) {
-  return {{&Path::template values<loops>...}, {&Path::template codes<loops>...}};
+  return {{&Path::template values<loops>...}, {&Path::template codes<loops>...}, &Path::exponents};
 }
 template <class Path>
 constinit const RoundingKernels kKernels = table<Path>(std::make_integer_sequence<int, kRoundingLoops>());

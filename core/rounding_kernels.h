@@ -154,7 +154,10 @@ struct RoundingKernels {
                          std::int64_t n, LoopCounts* counts);
   Values values[kRoundingLoops];
   Codes codes[kRoundingLoops];
+  // Adds to bins[e] how many of n floats, at most kExponentBlock, have the biased exponent e; zeros are in bins[0] too.
+  void (*exponents)(const float* in, std::int64_t n, std::uint64_t* bins);
 };
+constexpr std::int64_t kExponentBlock = 8192;
 const RoundingKernels& rounding_kernels(ConversionPath path);
 
 }  // namespace gradual::detail
