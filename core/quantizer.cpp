@@ -414,24 +414,24 @@ QuantizedTensor quantize(const Tensor& x, const Quantizer& q, const QuantizeOpti
   const std::int64_t cols = (g.k + g.block_cols - 1) / g.block_cols;
   if (g.fixed && out.scales.defined()) out.scales.fill_(g.one.inverse);
   auto* codes = out.codes.data<std::uint8_t>();
-  for_scaled(rows, g, q, o,
-             [&](std::int64_t first, std::int64_t n, const auto* values, std::span<const Scale> scales,
-                 CastStats stats) {
-               if (bits >= 8) {
-                 rounder.encode(values, codes + first * bits / 8, n, first, stats);
-               } else {
-                 const Scratch loose(static_cast<std::size_t>(n));
-                 rounder.encode(values, loose.data(), n, first, stats);
-                 pack_codes(loose.as<std::uint8_t>(), n, bits, codes + first * bits / 8);
-               }
-               if (g.fixed) return;
-               std::vector<float> inverse;
-               for (const Scale& s : scales) inverse.push_back(s.inverse);
-               const std::int64_t at = first / g.k / g.block_rows * cols;
-               const auto count = static_cast<std::int64_t>(inverse.size());
-               if (out.scales.dtype() == DType::f32) std::copy_n(inverse.data(), count, out.scales.data<float>() + at);
-               else scale_rounder.encode(inverse.data(), out.scales.data<std::uint8_t>() + at, count);
-             });
+  for_scaled(
+      rows, g, q, o,
+      [&](std::int64_t first, std::int64_t n, const auto* values, std::span<const Scale> scales, CastStats stats) {
+        if (bits >= 8) {
+          rounder.encode(values, codes + first * bits / 8, n, first, stats);
+        } else {
+          const Scratch loose(static_cast<std::size_t>(n));
+          rounder.encode(values, loose.data(), n, first, stats);
+          pack_codes(loose.as<std::uint8_t>(), n, bits, codes + first * bits / 8);
+        }
+        if (g.fixed) return;
+        std::vector<float> inverse;
+        for (const Scale& s : scales) inverse.push_back(s.inverse);
+        const std::int64_t at = first / g.k / g.block_rows * cols;
+        const auto count = static_cast<std::int64_t>(inverse.size());
+        if (out.scales.dtype() == DType::f32) std::copy_n(inverse.data(), count, out.scales.data<float>() + at);
+        else scale_rounder.encode(inverse.data(), out.scales.data<std::uint8_t>() + at, count);
+      });
   return out;
 }
 

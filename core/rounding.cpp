@@ -273,7 +273,8 @@ void ExponentHistogram::add(const float* values, std::int64_t n) {
     const std::int64_t count = std::min(detail::kExponentBlock, n - first);
     const std::uint64_t before = bins[0];
     kernels.exponents(values + first, count, bins.data());
-    if (bins[0] != before) bins[0] -= static_cast<std::uint64_t>(std::count(values + first, values + first + count, 0.0F));
+    if (bins[0] != before)
+      bins[0] -= static_cast<std::uint64_t>(std::count(values + first, values + first + count, 0.0F));
   }
 }
 

@@ -108,7 +108,7 @@ TEST_CASE("stochastic rounding: elements are numbered with the contracted axis l
   Generator g(4);
   const Tensor x = randn({30, 50, 7}, {}, g);
   const Quantizer q{.format = format("bf16"), .rounding = {RoundingMode::stochastic, 16}};
-  for (const DType dtype : {DType::f32})
+  for (const DType dtype : {DType::f32, DType::f64})
     for (int axis = 0; axis < 3; ++axis) {
       const Tensor y = fake_quantize(x.to(dtype), q, {.axis = axis, .key = {8, 9}});
       Shape order{0, 1, 2};
