@@ -65,6 +65,7 @@ QuantizedOperand rounded(const Operand& o, const Tensor& t, int axis, Site& site
   // Forward stages x and w, backward dy: each tensor's amax once. A checkpointed segment does not record at first.
   if (context.gradient) options.stage = o.role == Role::error;
   else options.stage = (context.recorded || site.state->training()) && !recomputing();
+  options.stage = options.stage && !site.state->frozen();
   if (options.stage) amaxes.used = amaxes.scale;
   if (o.quantizer->rounding.mode == RoundingMode::stochastic) options.key = default_generator().next();
   CastTally* tally = cast_tally(o.role, site.name);
@@ -231,6 +232,19 @@ void check(const Quantization& q) {
       fail(fmt::format("quantization, {}: the Hadamard transform is of both operands or of none", product));
   };
   pair("forward", q.forward_x, q.forward_w), pair("dgrad", q.dgrad_dy, q.dgrad_w), pair("wgrad", q.wgrad_x, q.wgrad_dy);
+  // x and W are staged in forward alone, and one history serves both products of a tensor.
+  using Field = std::optional<Quantizer>;
+  const auto one_history = [](const char* later, const Field& b, const char* sooner, const Field& a, bool may_lack) {
+    if (!b || b->scaling.kind != ScalingKind::delayed) return;
+    if (may_lack && (!a || a->scaling.kind != ScalingKind::delayed)) return;
+    if (!a || a->scaling != b->scaling || a->format != b->format)
+      fail(fmt::format(
+          "quantization, {}: delayed scaling keeps one history, so {} must have the same format and scaling", later,
+          sooner));
+  };
+  one_history("wgrad_x", q.wgrad_x, "forward_x", q.forward_x, false);
+  one_history("dgrad_w", q.dgrad_w, "forward_w", q.forward_w, false);
+  one_history("wgrad_dy", q.wgrad_dy, "dgrad_dy", q.dgrad_dy, true);
   for (const auto* kept : {&q.weight_gradient, &q.weight, &q.master, &q.moment1, &q.moment2})
     if (*kept && ((*kept)->scaling.kind == ScalingKind::delayed || (*kept)->hadamard))
       fail(

@@ -89,6 +89,9 @@ class QuantizationState {
   // computed again). They are taken in at the end of the outermost autocast region (x, w) and of backward (dy).
   void begin_forward(bool training) { training_ = training; }
   bool training() const { return training_; }
+  // true: histories are read and not changed. A RecipeRun asks for it while its model is in eval mode.
+  void freeze(bool on) { frozen_ = on; }
+  bool frozen() const { return frozen_; }
   void end_forward();
   void end_backward();
 
@@ -97,7 +100,7 @@ class QuantizationState {
 
  private:
   Site& find(const std::string& name);
-  bool training_ = false;
+  bool training_ = false, frozen_ = false;
   Quantization quantization_;
   std::vector<std::optional<Quantization>> overrides_;  // of quantization_.modules
   std::vector<std::unique_ptr<Site>> sites_;

@@ -155,6 +155,12 @@ void check(const Recipe& r) {
   static_cast<void>(policy_table(r));                               // the edits' own checks
   if (r.quantization) in_context("recipe '" + r.name + "'", [&] { check(*r.quantization); });
   for (const auto& [op, policy] : r.policy)
+    for (const OpId quantised : {OpId::matmul, OpId::linear, OpId::conv2d})
+      refuse_if(r.quantization && op == quantised,
+                fmt::format("the policy of {} is the quantisation's; leave it out of `policy`, or leave modules out by "
+                            "`modules`",
+                            name(op)));
+  for (const auto& [op, policy] : r.policy)
     refuse_if(r.mode == Mode::full && policy.kind == PolicyKind::lower,
               fmt::format("mode full has no lower dtype for {}; name one: f16 or bf16", name(op)));
 }
@@ -226,6 +232,11 @@ RecipeRun::RecipeRun(const Recipe& recipe, nn::Module& model, const MakeOptimize
     quantization_ = std::make_shared<QuantizationState>(*recipe_.quantization);
     quantize_parameters();
   }
+}
+
+RecipeScope RecipeRun::scope() const {
+  if (quantization_) quantization_->freeze(!model_.training());
+  return RecipeScope(recipe_, device_, quantization_);
 }
 
 Tensor RecipeRun::forward(const std::function<Tensor()>& loss) const {

@@ -119,7 +119,7 @@ class RecipeRun {
   optim::StepResult update();
   // Without recording: for evaluation. Put the model into eval mode yourself.
   Tensor evaluate(const std::function<Tensor()>& output) const;
-  RecipeScope scope() const { return RecipeScope(recipe_, device_, quantization_); }
+  RecipeScope scope() const;
 
   const Recipe& recipe() const { return recipe_; }
   nn::Module& model() { return model_; }

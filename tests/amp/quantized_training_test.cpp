@@ -1,0 +1,405 @@
+// Quantised recipes in training: what is kept for backward, when histories advance, what a resumed run repeats.
+#include <doctest/doctest.h>
+
+#include "../../amp/quantization.h"
+#include "../../amp/recipe.h"
+#include "../../autograd/autograd.h"
+#include "../../autograd/checkpoint.h"
+#include "../../autograd/grad_mode.h"
+#include "../../core/memory.h"
+#include "../../data/digits.h"
+#include "../../lab/models.h"
+#include "../../nn/activation.h"
+#include "../../nn/linear.h"
+#include "../../nn/sequential.h"
+#include "../../optim/adam.h"
+#include "../../optim/sgd.h"
+#include "support.h"
+
+using namespace gradual;
+using amp::Quantization;
+using amp::Recipe;
+using amp::RecipeRun;
+
+namespace {
+
+std::unique_ptr<optim::Optimizer> adamw(std::vector<optim::ParamGroup> groups, const optim::UpdateOptions& precision) {
+  return std::make_unique<optim::AdamW>(std::move(groups), optim::AdamWOptions{.lr = 2e-3, .precision = precision});
+}
+
+Recipe with(const Quantization& q) {
+  Recipe r{.name = "test"};
+  r.quantization = q;
+  return r;
+}
+
+// Codes and high precision: y = relu(x) W, as bytes of saved activations and as gradients of x and W.
+struct Kept {
+  std::int64_t bytes;
+  Tensor y, dx, dw;
+};
+Kept kept(Quantization q, bool save_codes) {
+  q.save_codes = save_codes;
+  const Tensor x = random({64, 256}, 1).set_requires_grad(), w = random({256, 128}, 2).set_requires_grad();
+  const auto state = std::make_shared<amp::QuantizationState>(q);
+  const Recipe recipe = with(q);
+  const auto saved = [] { return memory_stats()[Category::activations].current; };
+  Tensor h = x * 2;  // for whose product nothing is kept but a number
+  const std::int64_t before = saved();
+  Tensor y;
+  {
+    const amp::RecipeScope scope(recipe, Device::cpu(), state);
+    y = matmul(h, w);
+  }
+  h = Tensor();
+  const std::int64_t bytes = saved() - before;
+  y.backward(random({64, 128}, 3));
+  return {bytes, y.detach(), x.grad(), w.grad()};
+}
+
+}  // namespace
+
+TEST_CASE("operands with one scale a tensor are kept as codes, others as they are; the gradients are the same") {
+  constexpr std::int64_t kX = 64 * 256, kW = 256 * 128, kSlack = 512;  // two scales, and sizes are rounded up
+  for (const char* name : {"fp8-current", "e3m4", "e2m3"}) {
+    CAPTURE(name);
+    const Quantization q = *amp::recipe(name).quantization;
+    const Kept codes = kept(q, true), wide = kept(q, false);
+    const std::int64_t bits = q.forward_x->format.storage_bits();
+    CHECK(codes.bytes >= (kX + kW) * bits / 8);
+    CHECK(codes.bytes <= (kX + kW) * bits / 8 + kSlack);
+    CHECK(wide.bytes >= 4 * kX);  // the weight is there anyway
+    CHECK(same_bits(codes.y, wide.y));
+    CHECK(same_bits(codes.dx, wide.dx));
+    CHECK(same_bits(codes.dw, wide.dw));
+  }
+  for (const char* name : {"mxfp8", "fp8-rowwise", "nvfp4"}) {
+    CAPTURE(name);
+    CHECK(kept(*amp::recipe(name).quantization, true).bytes >= 4 * kX);
+  }
+  // Another quantizer in backward takes the operand anew; W alone is kept as codes.
+  Quantization q = *amp::recipe("fp8-current").quantization;
+  q.wgrad_x->format = format("e5m2");
+  const std::int64_t bytes = kept(q, true).bytes;
+  CHECK(bytes >= 4 * kX + kW);
+  CHECK(bytes <= 4 * kX + kW + kSlack);
+}
+
+namespace {
+
+Quantization delayed(int history = 3) {
+  Quantization q = *amp::recipe("fp8-delayed").quantization;
+  for (const auto& [field, quantizer] : amp::kQuantizerFields)
+    if (auto& one = q.*quantizer) one->scaling.history = history;
+  return q;
+}
+
+}  // namespace
+
+TEST_CASE("delayed scales advance when the outermost region ends and when backward ends, and at no other time") {
+  const Quantization q = delayed();
+  const Recipe recipe = with(q);
+  const auto state = std::make_shared<amp::QuantizationState>(q);
+  const Tensor x = full({2, 4}, 7), w = full({3, 4}, 14).set_requires_grad();
+  const auto region = [&] { return amp::RecipeScope(recipe, Device::cpu(), state); };
+  Tensor y;
+  {
+    const amp::RecipeScope outer = region();
+    {
+      const amp::RecipeScope inner = region();
+      y = linear(x, w);
+    }
+    REQUIRE(state->sites().size() == 1);
+    CHECK(state->sites()[0]->x.scale == 1);
+    CHECK(state->sites()[0]->x.amax.empty());
+  }
+  const amp::QuantizationState::Site& site = *state->sites()[0];
+  CHECK(site.x.scale == 64);  // 448 / 7
+  CHECK(site.w.scale == 32);  // 448 / 14
+  CHECK(site.x.amax == std::vector<float>{7});
+  CHECK(site.dy.amax.empty());
+  y.backward(full({2, 3}, 0.5));
+  CHECK(site.dy.amax.empty());  // not before somebody says that backward has ended
+  state->end_backward();
+  CHECK(site.dy.scale == 57344 / 0.5F);
+  CHECK(site.dy.amax == std::vector<float>{0.5F});
+  CHECK(site.x.amax == std::vector<float>{7});
+  const auto forward = [&](const Tensor& in) {
+    const amp::RecipeScope scope = region();
+    return linear(in, w);
+  };
+  {
+    const NoGrad evaluation;
+    forward(x * 100);
+  }
+  CHECK(site.x.amax == std::vector<float>{7});
+  CHECK_THROWS_AS(
+      [&] {
+        const amp::RecipeScope scope = region();
+        linear(x * 100, w);
+        fail("in the middle of a step");
+      }(),
+      Error);
+  CHECK(site.x.amax == std::vector<float>{7});
+  forward(x * 2);
+  CHECK(site.x.scale == 448 / 700.0F);  // what was staged before the error counts
+  for (int i = 0; i < 3; ++i) forward(x * 2);
+  CHECK(site.x.scale == 32);  // the history of three has forgotten it
+  CHECK(site.x.amax == std::vector<float>{14, 14, 14});
+}
+
+TEST_CASE("a run in eval mode reads histories and leaves them as they are") {
+  nn::Sequential net(nn::Linear(8, 4));
+  RecipeRun run(with(delayed()), net, adamw);
+  const Tensor x = random({5, 8}, 1);
+  const auto loss = [&] { return sum(net(x)); };
+  run.step(loss);
+  const AmaxHistory before = run.quantization()->sites()[0]->x, dy = run.quantization()->sites()[0]->dy;
+  net.eval();
+  run.evaluate(loss);
+  run.backward(run.forward(loss));  // an attack on the input, say
+  const amp::QuantizationState::Site& site = *run.quantization()->sites()[0];
+  CHECK(site.x.amax == before.amax);
+  CHECK(site.dy.amax == dy.amax);
+  CHECK_FALSE(site.x.is_staged);
+  net.train();
+  run.step(loss);
+  CHECK(site.x.amax.size() == 2);
+}
+
+TEST_CASE("checkpointed segments give the same bits, and advance histories once") {
+  for (const char* name : {"fp8-delayed", "fp8-current", "mxfp8", "nvfp4"}) {
+    CAPTURE(name);
+    const auto train = [&](bool checkpointed, std::vector<std::vector<float>>& histories) {
+      manual_seed(3);
+      nn::Sequential net(nn::Linear(32, 64), nn::ReLU(), nn::Linear(64, 64), nn::ReLU(), nn::Linear(64, 10));
+      Generator g(7);
+      const GeneratorScope scope(g);
+      RecipeRun run(amp::recipe(name), net, adamw);
+      const Tensor x = random({16, 32}, 1), y = arange(0, 10, 0.625).to(DType::i64);
+      for (int step = 0; step < 4; ++step)
+        run.step([&] {
+          return cross_entropy(checkpointed ? checkpoint([&](const Tensor& in) { return net(in); }, x) : net(x), y);
+        });
+      for (const auto& site : run.quantization()->sites())
+        for (const AmaxHistory* h : {&site->x, &site->w, &site->dy}) histories.push_back(h->amax);
+      std::vector<Tensor> parameters;
+      for (const Tensor& p : net.parameters()) parameters.push_back(p.detach().clone());
+      return parameters;
+    };
+    std::vector<std::vector<float>> plain_histories, histories;
+    const auto plain = train(false, plain_histories), again = train(true, histories);
+    for (std::size_t i = 0; i < plain.size(); ++i) CHECK(same_bits(plain[i], again[i]));
+    CHECK(plain_histories == histories);
+    if (std::string(name) == "fp8-delayed") CHECK(histories.at(0).size() == 4);
+  }
+}
+
+TEST_CASE("a module follows the recipe that is named for it") {
+  const auto outputs = [](const std::vector<std::pair<std::string, std::string>>& modules) {
+    manual_seed(1);
+    nn::Sequential net(nn::Linear(32, 48), nn::ReLU(), nn::Linear(48, 10));
+    Recipe r = amp::recipe("mxfp4");
+    r.name = "test";
+    r.quantization->modules = modules;
+    RecipeRun run(r, net, adamw);
+    const Tensor x = random({8, 32}, 1);
+    const Tensor hidden = run.evaluate([&] { return net[0](x); });
+    return std::pair(hidden, run.evaluate([&] { return net[2](relu(hidden)); }));
+  };
+  manual_seed(1);
+  nn::Sequential net(nn::Linear(32, 48), nn::ReLU(), nn::Linear(48, 10));
+  const NoGrad off;
+  const Tensor hidden = net[0](random({8, 32}, 1));
+  const auto coarse = outputs({}), first = outputs({{"first", "fp32"}}), last = outputs({{"2", "fp32"}});
+  CHECK_FALSE(same_bits(coarse.first, hidden));
+  CHECK(same_bits(first.first, hidden));
+  CHECK_FALSE(same_bits(first.second, net[2](relu(first.first))));
+  CHECK(same_bits(last.first, coarse.first));
+  CHECK(same_bits(last.second, net[2](relu(last.first))));
+  CHECK_FALSE(same_bits(outputs({{"first", "mxfp8"}}).first, coarse.first));
+  CHECK(same_bits(outputs({{"0", "mxfp8"}, {"first", "fp32"}}).first, hidden));  // the later one counts
+  CHECK(message_of([&] { outputs({{"head", "fp32"}}); }).starts_with("quantization: the model has no module 'head'; "));
+}
+
+TEST_CASE("second derivatives: of high precision operands, and an error where codes were kept") {
+  // All numbers are in [1, 2]: no sum cancels, so that every product's relative error is that of its operands, 2^-11
+  // each, and of its sum (8 terms). g = 2 (x W) W^T is three products deep and the gradient of sum(g^2) three more.
+  const auto positive = [](const Shape& sizes, std::uint64_t seed) {
+    Generator g(seed);
+    return (rand(sizes, {}, g) + 1).detach().set_requires_grad();
+  };
+  const Tensor x = positive({4, 8}, 1), w = positive({8, 8}, 2);
+  const auto second = [&](const std::optional<Quantization>& q) {
+    Tensor y;
+    {
+      std::optional<amp::RecipeScope> scope;
+      if (q) scope.emplace(with(*q));
+      y = matmul(x, w);
+    }
+    const Tensor g = autograd::grad({sum(y * y)}, {x}, {}, {.create_graph = true})[0];
+    return autograd::grad({sum(g * g)}, {x, w});
+  };
+  Quantization q = *amp::recipe("e5m10").quantization;
+  q.save_codes = false;
+  const auto got = second(q), want = second({});
+  for (std::size_t i = 0; i < 2; ++i) {
+    const double error = max(abs(got[i] - want[i]) / want[i]).item();
+    CHECK(error <= 6 * (2 * 0x1p-11 + 8 * 0x1p-24) * 1.01);
+    CHECK(error > 0x1p-18);
+  }
+  CHECK(message_of([&] { second(amp::recipe("e5m10").quantization); }).find("saved as codes") != std::string::npos);
+}
+
+namespace {
+
+// The digits in the order of the file, batch after batch.
+Tensor digits_loss(nn::Module& model, std::int64_t step) {
+  static const data::Dataset all = data::digits();
+  const std::int64_t begin = 64 * step % (all.size() - 64);
+  return cross_entropy(model(all.inputs.narrow(0, begin, 64)), all.targets.narrow(0, begin, 64));
+}
+
+}  // namespace
+
+TEST_CASE("e8m23 gives the bits of fp32 through a training run of the digits' networks") {
+  for (const bool cnn : {false, true}) {
+    CAPTURE(cnn);
+    const auto train = [&](const char* name) {
+      manual_seed(0);
+      const auto model = cnn ? lab::make_cnn(1, 8, 8, 10) : lab::make_mlp(64, 10);
+      RecipeRun run(amp::recipe(name), *model, adamw);
+      std::vector<Tensor> out;
+      for (std::int64_t step = 0; step < (cnn ? 15 : 40); ++step)
+        out.push_back(run.step([&] { return digits_loss(*model, step); }).loss);
+      for (const Tensor& p : model->parameters()) out.push_back(p.detach().clone());
+      return out;
+    };
+    const auto plain = train("fp32"), emulated = train("e8m23"), coarse = train("e8m10");
+    REQUIRE(plain.size() == emulated.size());
+    for (std::size_t i = 0; i < plain.size(); ++i) CHECK(same_bits(plain[i], emulated[i]));
+    CHECK_FALSE(same_bits(plain.back(), coarse.back()));
+  }
+}
+
+TEST_CASE("a run resumed in its middle repeats every bit: histories, draws, codes") {
+  for (const char* name : {"fp8-delayed", "nvfp4", "msamp-o2", "e4m3:stochastic"}) {
+    CAPTURE(name);
+    const auto made = [] {
+      manual_seed(5);
+      return lab::make_mlp(64, 10);
+    };
+    Generator draws(11);
+    const auto train = [&](RecipeRun& run, nn::Module& model, std::int64_t from, std::int64_t to) {
+      const GeneratorScope scope(draws);
+      for (; from < to; ++from) run.step([&] { return digits_loss(model, from); });
+    };
+    const auto model = made(), other = made();
+    RecipeRun straight(amp::recipe(name), *model, adamw);
+    train(straight, *model, 0, 6);
+    StateDict saved;
+    for (const auto& [key, value] : straight.state_dict())
+      saved.set(key, std::holds_alternative<Tensor>(value) ? StateValue(std::get<Tensor>(value).clone()) : value);
+    const StateDict generator = state_dict(draws);
+    train(straight, *model, 6, 12);
+
+    load_state_dict(draws, generator);
+    RecipeRun resumed(amp::recipe(name), *other, adamw);
+    resumed.load_state_dict(saved);
+    train(resumed, *other, 6, 12);
+    const auto a = model->parameters(), b = other->parameters();
+    for (std::size_t i = 0; i < a.size(); ++i) CHECK(same_bits(a[i], b[i]));
+    const StateDict end = straight.state_dict(), again = resumed.state_dict();
+    REQUIRE(end.size() == again.size());
+    for (const auto& [key, value] : end)
+      if (const Tensor* t = std::get_if<Tensor>(&value)) CHECK_MESSAGE(same_bits(*t, again.tensor(key)), key);
+  }
+}
+
+TEST_CASE("MS-AMP keeps weights on f16's grid, gradients on e4m3's and Adam's moments as codes") {
+  manual_seed(2);
+  const std::int64_t before = memory_stats()[Category::optimizer].current;
+  nn::Linear layer(256, 256, {.bias = false});
+  RecipeRun run(amp::recipe("msamp-o2"), layer, adamw);
+  const Tensor x = random({4, 256}, 1);
+  run.step([&] { return mse_loss(layer(x), x); });
+  constexpr std::int64_t kNumel = 256 * 256;
+  const std::int64_t moments = memory_stats()[Category::optimizer].current - before;
+  CHECK(moments >= 3 * kNumel);  // e4m3 and f16, against 8 bytes in f32
+  CHECK(moments <= 3 * kNumel + 512);
+  const Quantization& q = *run.recipe().quantization;
+  CHECK(same_bits(fake_quantize(layer.weight, *q.weight), layer.weight.detach()));
+  CHECK(run.state_dict().contains("optimizer.params.0.exp_avg.codes"));
+}
+
+TEST_CASE("a quantised weight leaves its master alone, also after a resume") {
+  Recipe r = amp::recipe("bf16-master");
+  r.name = "test";
+  r.quantization = Quantization{};
+  r.quantization->weight =
+      Quantizer{.format = format("e4m3fn"), .scaling = {.kind = ScalingKind::tensor, .power_of_two = true}};
+  const auto made = [] {
+    manual_seed(4);
+    return std::make_unique<nn::Linear>(32, 32, nn::LinearOptions{.bias = false});
+  };
+  const Tensor x = random({8, 32}, 1);
+  const auto train = [&](RecipeRun& run, nn::Linear& layer, int steps) {
+    for (int i = 0; i < steps; ++i) run.step([&] { return mse_loss(layer(x), x); });
+  };
+  const auto layer = made(), other = made();
+  const Tensor start = layer->weight.detach().clone();
+  RecipeRun run(r, *layer, adamw);
+  CHECK(same_bits(run.optimizer().master(layer->weight), start));
+  CHECK_FALSE(same_bits(layer->weight.detach().to(DType::f32), start.to(DType::bf16).to(DType::f32)));
+  train(run, *layer, 3);
+  // Steps of 2e-3 are below e4m3's spacing near 0.17, 2^-6: without a master the weights would stand still.
+  const Tensor master = run.optimizer().master(layer->weight);
+  CHECK(max(abs(master - start)).item() > 0x1p-9);
+  CHECK(same_bits(layer->weight.detach(), fake_quantize(master, *r.quantization->weight).to(DType::bf16)));
+  StateDict saved;
+  for (const auto& [key, value] : run.state_dict())
+    saved.set(key, std::holds_alternative<Tensor>(value) ? StateValue(std::get<Tensor>(value).clone()) : value);
+  train(run, *layer, 3);
+  RecipeRun resumed(r, *other, adamw);
+  resumed.load_state_dict(saved);
+  train(resumed, *other, 3);
+  CHECK(same_bits(layer->weight, other->weight));
+  CHECK(same_bits(run.optimizer().master(layer->weight), resumed.optimizer().master(other->weight)));
+}
+
+TEST_CASE("quantisation that cannot be is named") {
+  const auto refused = [](const std::function<void(Recipe&)>& edit) {
+    Recipe r = amp::recipe("fp8-delayed");
+    r.name = "mine";
+    edit(r);
+    return message_of([&] { amp::check(r); });
+  };
+  CHECK(refused([](Recipe&) {}) == "no error");
+  CHECK(
+      refused([](Recipe& r) { r.quantization->wgrad_x->format = format("e5m2"); }) ==
+      "recipe 'mine': quantization, wgrad_x: delayed scaling keeps one history, so forward_x must have the same format "
+      "and scaling");
+  CHECK(refused([](Recipe& r) {
+          r.quantization->forward_w.reset();
+        }).starts_with("recipe 'mine': quantization, dgrad_w: delayed scaling keeps one history"));
+  CHECK(refused([](Recipe& r) {
+          r.quantization->dgrad_dy->scaling.margin = 1;
+        }).starts_with("recipe 'mine': quantization, wgrad_dy: delayed scaling keeps one history"));
+  CHECK(refused([](Recipe& r) { r.quantization->dgrad_dy.reset(); }) == "no error");  // dy is staged by either
+  CHECK(refused([](Recipe& r) { r.quantization->wgrad_x->scaling = {.kind = ScalingKind::row}; }) == "no error");
+  CHECK(refused([](Recipe& r) { r.quantization->weight = r.quantization->forward_w; })
+            .starts_with("recipe 'mine': quantization: gradients, weights, masters and moments are scaled by what they "
+                         "are"));
+  CHECK(refused([](Recipe& r) {
+          r.policy = {{OpId::linear, amp::CastPolicy::cast(DType::bf16)}};
+        }) ==
+        "recipe 'mine': the policy of linear is the quantisation's; leave it out of `policy`, or leave modules out by "
+        "`modules`");
+  for (const auto& [name, message] : std::vector<std::pair<std::string, std::string>>{
+           {"e9m3", "recipe 'e9m3': format e9m3: 9 exponent bits; allowed are 1 to 8"},
+           {"e4m24", "recipe 'e4m24': format e4m24: 24 mantissa bits; allowed are 0 to 23"},
+           {"mxfp9", "no recipe 'mxfp9'; there are fp32, "},
+           {"e4m", "recipe 'e4m': no format 'e4m'; there are "}})
+    CHECK(message_of([&, n = name] { amp::recipe(n); }).starts_with(message));
+  CHECK(message_of([] { amp::recipe("e4m3:nearest"); }).find("nearest-even") != std::string::npos);
+}
