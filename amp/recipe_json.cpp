@@ -86,6 +86,7 @@ template <class F> void fields(Quantizer& q, F field) {
 }
 template <class F> void fields(Quantization& q, F field) {
   for (const auto& [name, quantizer] : kQuantizerFields) field(name, q.*quantizer);
+  field("accumulator", q.accumulator);
   field("modules", q.modules);
   field("save_codes", q.save_codes);
 }
@@ -168,6 +169,11 @@ struct Reader {
     o.dynamic = from["kind"] == "dynamic";
     r.read_fields(o, {"kind"});
   }
+  void read(const char* key, const Json& from, std::optional<Accumulator>& value) const {
+    if (from == "none") return value.reset();
+    if (!from.is_string()) bad(key, "\"none\" or a name such as \"fp16-acc\" or \"hopper-fp8-14bit/promote=128\"");
+    value = in_context(where + ", " + key, [&] { return accumulator(from.get<std::string>()); });
+  }
   // An object goes over the value that is there: keys that it leaves out stay as the base has them.
   template <class T> void read(const char* key, const Json& from, std::optional<T>& value) const {
     if (from == "none") return value.reset();
@@ -249,6 +255,7 @@ struct Writer {
     j.update(of_fields(*scaling));
     return j;
   }
+  static Json of(const std::optional<Accumulator>& a) { return a ? Json(name(*a)) : Json("none"); }
   static Json of(const Rounding& rounding) { return name(rounding); }
   static Json of(const Format& format) {
     const std::string text = name(format);

@@ -120,6 +120,7 @@ TEST_CASE("every field of a quantizer is in the file") {
   q.moment2 = q.weight_gradient;
   q.modules = {{"first", "fp32"}, {"layers.1", "mxfp8"}};
   q.save_codes = false;
+  q.accumulator = accumulator("hopper-fp8-14bit/promote=128");
   Recipe r = amp::recipe("fp32");
   r.name = "all";
   r.quantization = q;
@@ -258,6 +259,9 @@ TEST_CASE("malformed recipes are errors that name the key and what is allowed") 
        "recipe 'a', quantization, modules: \"last\" is 32; allowed is a recipe's name"},
       {R"({"name": "a", "base": "mxfp8", "quantization": {"modules": {"last": "fp31"}}})",
        "recipe 'a': quantization, modules, last: no recipe 'fp31'; there are fp32, "},
+      {R"({"name": "a", "base": "mxfp8", "quantization": {"accumulator": 14}})",
+       "recipe 'a', quantization: \"accumulator\" is 14; allowed is \"none\" or a name such as \"fp16-acc\" or "
+       "\"hopper-fp8-14bit/promote=128\""},
       {R"({"name": "a", "base": "mxfp8", "quantization": {"save_codes": 1}})",
        "recipe 'a', quantization: \"save_codes\" is 1; allowed is true or false"},
   };
