@@ -39,6 +39,7 @@ Outputs attention(const OpCall& c) {
   if (!q.defined() || !k.defined() || !v.defined() || q.ndim() < 2 || k.ndim() < 2 || v.ndim() < 2)
     fail(c, "q, k and v must be [.., length, head size]");
   const auto& a = c.get<AttentionAttrs>();
+  if (!(a.dropout >= 0 && a.dropout <= 1)) fail(c, "dropout must be 0 to 1");
   const double scale = a.scale != 0 ? a.scale : 1 / std::sqrt(static_cast<double>(q.size(-1)));
   Tensor scores = matmul(mul({q, c.where}, {scale, c.where}), transpose(k, -2, -1, c.where), c.where);
   const DType dtype = scores.dtype();

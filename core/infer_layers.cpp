@@ -81,6 +81,7 @@ void infer_conv2d(const OpCall& c, OutSpec* out) {
   if (x[1] != w[1] * a.groups || w[0] % a.groups != 0)
     fail(c, fmt::format("{} input channels, weight for {} x {} groups, {} outputs do not fit", x[1], w[1], a.groups,
                         w[0]));
+  if (w[2] < 1 || w[3] < 1) fail(c, "the kernel must be at least 1 x 1");
   const Size2 extent{a.dilation[0] * (w[2] - 1) + 1, a.dilation[1] * (w[3] - 1) + 1};
   const Shape y = windows(c, x, w[0], extent, a.stride, a.padding);
   out->dtype = contraction_dtype(first.dtype());

@@ -198,6 +198,11 @@ Tensor cross_entropy(const Tensor& logits, const Tensor& classes, CrossEntropyOp
   Shape order{0};
   for (int i = 2; i < logits.ndim(); ++i) order.push_back(i);
   order.push_back(1);
+  Shape expected = logits.sizes();
+  expected.erase(1);
+  if (classes.sizes() != expected)
+    fail(fmt::format("cross_entropy: classes for logits {} must be {}, given {}", to_string(logits.sizes()),
+                     to_string(expected), to_string(classes.sizes())));
   const Tensor rows = flatten(permute(logits, order, loc), 0, -2, loc);
   const Tensor flat = reshape(classes, {-1}, loc);
   const Tensor result = run(OpId::cross_entropy, {&rows, &flat}, o, loc);
@@ -304,7 +309,7 @@ Tensor slice(const Tensor& x, int dim, Slice r, Loc loc) {
 Tensor narrow(const Tensor& x, int dim, std::int64_t start, std::int64_t length, Loc loc) {
   const int d = wrap_dim(dim, x.ndim(), "narrow");
   const std::int64_t n = x.ndim() ? x.sizes()[d] : 0;
-  if (start < 0 || length < 0 || start + length > n)
+  if (start < 0 || start > n || length < 0 || length > n - start)
     fail(fmt::format("narrow: start {} and length {} leave dim {} of {}", start, length, d, to_string(x.sizes())));
   return slice(x, d, {start, start + length}, loc);
 }

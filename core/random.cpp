@@ -95,11 +95,14 @@ Tensor randn(const Shape& sizes, TensorOptions o, Generator& g) {
 
 Tensor randint(std::int64_t low, std::int64_t high, const Shape& sizes, TensorOptions o, Generator& g) {
   if (high <= low) fail(fmt::format("randint: low {} must lie below high {}", low, high));
+  Tensor t = empty(sizes, {.dtype = o.dtype});
+  const Tensor exact = o.dtype == DType::i64 ? t : empty(sizes, {.dtype = DType::i64});
+  auto* values = exact.data<std::int64_t>();
   const RandomKey key = g.next();
-  std::vector<std::int64_t> values(static_cast<std::size_t>(numel(sizes)));
-  for (std::size_t i = 0; i < values.size(); ++i)
+  for (std::uint64_t i = 0; i < static_cast<std::uint64_t>(t.numel()); ++i)
     values[i] = low + static_cast<std::int64_t>(draw_below(high - low, key, 2 * i, 2 * i + 1));
-  return from_data(values, sizes, o);
+  if (!exact.is_same(t)) store_from_i64(o.dtype, values, t.raw(), 1, t.numel());
+  return t.to(o.device).set_requires_grad(o.requires_grad);
 }
 
 Tensor randperm(std::int64_t n, Generator& g) {

@@ -64,6 +64,16 @@ template <class T> Tensor filled_from(const std::vector<T>& values, const Shape&
   return finish(t.to(o.device), o);
 }
 
+// value(0) .. value(n-1), rounded to the dtype asked for. In counted memory: what does not fit is an Error.
+template <class F> Tensor generated(std::int64_t n, const TensorOptions& o, const F& value) {
+  const Tensor t = empty({n}, {.dtype = o.dtype});
+  const Tensor exact = o.dtype == DType::f64 ? t : empty({n}, {.dtype = DType::f64});
+  auto* numbers = exact.data<double>();
+  for (std::int64_t i = 0; i < n; ++i) numbers[i] = value(static_cast<double>(i));
+  if (!exact.is_same(t)) store(o.dtype, numbers, t.raw(), n);
+  return finish(t.to(o.device), o);
+}
+
 // A tensor of row-major layout that has no storage yet.
 Ref<TensorImpl> laid_out(const Shape& sizes, DType dtype) {
   auto impl = Ref<TensorImpl>::adopt(new TensorImpl);
@@ -173,16 +183,12 @@ Tensor arange(double start, double stop, double step, TensorOptions o) {
     fail("arange: start, stop and step must be finite and step not 0");
   const double count = std::ceil((stop - start) / step);
   if (count > 9e15) fail("arange: too many elements");
-  std::vector<double> v(static_cast<std::size_t>(std::max(0.0, count)));
-  for (std::size_t i = 0; i < v.size(); ++i) v[i] = start + static_cast<double>(i) * step;
-  return from_data(v, {static_cast<std::int64_t>(v.size())}, o);
+  return generated(static_cast<std::int64_t>(std::max(0.0, count)), o, [&](double i) { return start + i * step; });
 }
 Tensor linspace(double start, double stop, std::int64_t count, TensorOptions o) {
   if (count < 0) fail(fmt::format("linspace: count {} is not allowed; it must be at least 0", count));
-  std::vector<double> v(static_cast<std::size_t>(count), start);
-  for (std::size_t i = 1; i < v.size(); ++i)
-    v[i] = std::lerp(start, stop, static_cast<double>(i) / static_cast<double>(count - 1));
-  return from_data(v, {count}, o);
+  return generated(
+      count, o, [&](double i) { return i > 0 ? std::lerp(start, stop, i / static_cast<double>(count - 1)) : start; });
 }
 Tensor eye(std::int64_t n, TensorOptions o) {
   const Tensor t = zeros({n, n}, {.dtype = o.dtype, .device = o.device});

@@ -180,3 +180,16 @@ TEST_CASE("as_strided stays inside its storage") {
   CHECK_THROWS_WITH_AS(as_strided(x, {4}, {3}, 1), doctest::Contains("leave a storage of 80 bytes"), Error);
   CHECK_THROWS_AS(as_strided(x, {2}, {-1}, 0), Error);
 }
+
+TEST_CASE("what cannot be is an Error, whatever function is asked for it") {
+  const double many = 1e15;
+  CHECK_THROWS_WITH_AS(arange(0, many), doctest::Contains("out of memory"), Error);
+  CHECK_THROWS_WITH_AS(linspace(0, 1, static_cast<std::int64_t>(many)), doctest::Contains("out of memory"), Error);
+  CHECK_THROWS_WITH_AS(randint(0, 2, {static_cast<std::int64_t>(many)}), doctest::Contains("out of memory"), Error);
+  const Tensor x = ones({3, 4});
+  CHECK_THROWS_WITH_AS(narrow(x, 0, 1, INT64_MAX), doctest::Contains("leave dim 0 of [3, 4]"), Error);
+  CHECK_THROWS_WITH_AS(conv2d(ones({1, 1, 4, 4}), ones({1, 1, 0, 3})), doctest::Contains("at least 1 x 1"), Error);
+  CHECK_THROWS_WITH_AS(scaled_dot_product_attention(x, x, x, {}, {.dropout = 2}), doctest::Contains("0 to 1"), Error);
+  CHECK_THROWS_WITH_AS(cross_entropy(ones({2, 3, 4}), zeros({4, 2}, {.dtype = DType::i64})),
+                       doctest::Contains("must be [2, 4], given [4, 2]"), Error);
+}
