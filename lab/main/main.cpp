@@ -56,6 +56,7 @@ void list_recipes(const std::vector<amp::Recipe>& recipes) {
     if (!r.quantization) continue;
     for (const amp::OperandGroup& g : describe(*r.quantization))
       fmt::print("{:<16} {}: {}\n", "", fmt::join(g.operands, ", "), g.quantizer);
+    if (r.quantization->accumulator) fmt::print("{:<16} sums: {}\n", "", name(*r.quantization->accumulator));
     for (const auto& [module, other] : r.quantization->modules) fmt::print("{:<16} {}: as {}\n", "", module, other);
   }
 }
@@ -72,7 +73,8 @@ void list_all_recipes() {
       "\n"
       "A quantised step has three products a layer: forward x W, dgrad dy W and wgrad x dy. Each rounds its operands "
       "anew,\n"
-      "along the axis that it contracts; what is not listed stays in high precision, and sums are f32.\n");
+      "along the axis that it contracts; what is not listed stays in high precision; unless it says so, sums are "
+      "f32.\n");
 }
 
 int run(int argc, char** argv) {

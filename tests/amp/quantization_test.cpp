@@ -341,6 +341,28 @@ TEST_CASE("convolutions are the products of their windows: blocks run along K of
   }
 }
 
+TEST_CASE("the accumulator of a quantisation is that of its three products") {
+  Quantization q = *amp::recipe("mxfp8").quantization;
+  for (const char* name : {"fp16-acc", "hopper-fp8-14bit/promote=16"}) {
+    CAPTURE(name);
+    q.accumulator = accumulator(name);
+    const Region region(q);
+    const Tensor x = leaf({6, 40}, 1), w = leaf({40, 9}, 2), dy = leaf({6, 9}, 3).detach();
+    const Tensor y = region.forward([&] { return matmul(x, w); });
+    region.backward(y, dy);
+    const auto t = [](const Tensor& m) { return m.detach().t(); };
+    Histories h;
+    const auto product = [&](const Tensor& a, const Tensor& b) {
+      const AccumulatorScope scope(q.accumulator);
+      return matmul(a, b);
+    };
+    CHECK(same_bits(y, product(rounded(x, q.forward_x, -1, h.x), rounded(w, q.forward_w, -2, h.w))));
+    CHECK(same_bits(x.grad(), product(rounded(dy, q.dgrad_dy, -1, h.dy), rounded(t(w), q.dgrad_w, -2, h.w))));
+    CHECK(same_bits(w.grad(), product(rounded(t(x), q.wgrad_x, -1, h.x), rounded(dy, q.wgrad_dy, -2, h.dy))));
+    CHECK_FALSE(same_bits(y, matmul(rounded(x, q.forward_x, -1, h.x), rounded(w, q.forward_w, -2, h.w))));
+  }
+}
+
 TEST_CASE("the Hadamard transform is orthogonal: it changes what is rounded, not the product") {
   Quantization q = same({.format = format("e8m20"), .hadamard = true});
   const Region fine(q);

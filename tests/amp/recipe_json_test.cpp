@@ -118,6 +118,7 @@ TEST_CASE("every field of a quantizer is in the file") {
   q.master = with({.kind = ScalingKind::block, .rule = ScaleRule::ceil});
   q.moment1 = q.weight;
   q.moment2 = q.weight_gradient;
+  q.accumulator = accumulator("hopper-fp8-14bit/promote=128");
   q.modules = {{"first", "fp32"}, {"layers.1", "mxfp8"}};
   q.save_codes = false;
   q.accumulator = accumulator("hopper-fp8-14bit/promote=128");
@@ -150,6 +151,9 @@ TEST_CASE("a quantised recipe starts from a base and changes one operand") {
   q.forward_w->format.bias = 8;  // 2^-7 is the smallest normal number
   CHECK(mine(R"({"forward_w": {"format": {"bias": 8}}})") == q);
   CHECK_FALSE(amp::recipe_from_json(R"({"name": "mine", "base": "mxfp8", "quantization": "none"})").quantization);
+  q = base;
+  q.accumulator = accumulator("fp16-acc");
+  CHECK(mine(R"({"accumulator": "fp16-acc"})") == q);
   q = {.forward_x = Quantizer{.format = format("fp16")}};
   CHECK(amp::recipe_from_json(R"({"name": "a", "quantization": {"forward_x": {"format": "e5m10"}}})").quantization ==
         q);
@@ -253,6 +257,10 @@ TEST_CASE("malformed recipes are errors that name the key and what is allowed") 
        "recipe 'a': quantization, forward_x: quantizer to e4m3fn: a block has at least 1 element, not 0"},
       {R"({"name": "a", "base": "fp8-delayed", "quantization": {"forward_x": {"scaling": {"history": -1}}}})",
        "recipe 'a': quantization, forward_x: quantizer to e4m3fn: the history keeps at least 1 amax, not -1"},
+      {R"({"name": "a", "base": "mxfp8", "quantization": {"accumulator": 32}})",
+       "recipe 'a', quantization: \"accumulator\" is 32; allowed is \"none\" or a name such as \"fp16-acc\""},
+      {R"({"name": "a", "base": "mxfp8", "quantization": {"accumulator": "fp15-acc"}})",
+       "recipe 'a', quantization, accumulator: accumulator 'fp15-acc': there are f32, f64, "},
       {R"({"name": "a", "base": "mxfp8", "quantization": {"modules": ["last"]}})",
        "recipe 'a', quantization: \"modules\" is [\"last\"]; allowed is an object from modules to recipes"},
       {R"({"name": "a", "base": "mxfp8", "quantization": {"modules": {"last": 32}}})",

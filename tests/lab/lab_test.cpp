@@ -156,6 +156,25 @@ TEST_CASE("a stopped comparison resumes to the bits of one that was never stoppe
   }
 }
 
+TEST_CASE("quantised runs resume to the bits too: histories, draws and codes are in the checkpoint") {
+  for (const char* name : {"fp8-delayed", "nvfp4", "msamp-o2"}) {
+    CAPTURE(name);
+    const Folder parts("quantised");
+    lab::Options o{.epochs = 2, .batch = 32, .sample_every = 2};
+    const auto whole = lab::compare(mlp, small_digits(), recipes({name}), "", o);
+    int asked = 0;
+    o.stop = [&] { return ++asked == 5; };
+    CHECK(lab::compare(mlp, small_digits(), recipes({name}), parts.path.string(), o)[0].status == "interrupted");
+    o.stop = {};
+    o.resume = true;
+    const auto resumed = lab::compare(mlp, small_digits(), recipes({name}), parts.path.string(), o);
+    CHECK(resumed[0].curve.loss == whole[0].curve.loss);
+    CHECK(resumed[0].test_loss == whole[0].test_loss);
+    CHECK(resumed[0].underflow_percent == whole[0].underflow_percent);
+    CHECK(resumed[0].histograms[2].counts == whole[0].histograms[2].counts);
+  }
+}
+
 TEST_CASE("a run stopped before its first epoch ends has no accuracy yet, and is not taken for diverged") {
   lab::Options o{.epochs = 2, .batch = 32};
   int asked = 0;
