@@ -19,7 +19,9 @@ GradMeta& ensure_grad_meta(const Tensor& t) {
   TensorImpl* impl = t.unsafe_impl();
   if (!impl->grad_meta) {
     impl->grad_meta = std::make_unique<GradMeta>();
-    impl->storage->differentiable.fetch_add(1, std::memory_order_relaxed);
+    std::atomic<std::int32_t>& count = impl->storage->differentiable;
+    if (impl->storage->refs.load(std::memory_order_relaxed) == 1) count.store(1, std::memory_order_relaxed);  // fresh
+    else count.fetch_add(1, std::memory_order_relaxed);
   }
   return static_cast<GradMeta&>(*impl->grad_meta);
 }
@@ -82,19 +84,21 @@ class Autograd final : public Interceptor {
     if (!rule.backward && !rule.reason)
       failf("{}: no backward rule; run it under NoGrad or on detach()ed inputs", name(call.op));
     if (!rule.backward) return next_below_autograd(call);
-    const Ref<Node> node = make_node(call);
+    Ref<Node> node = make_node(call);
     const int saves = saves_of(rule, needs);
-    for (int i = 0; i < 8 && i < call.inputs.size(); ++i)
-      if ((saves & in(i)) && call[i].defined())
-        node->save_input(i, in_place && call[i].shares_storage(call[0]) ? copy_before_write(call[i], call) : call[i]);
+    for (int i = 0; i < 8 && i < call.inputs.size(); ++i) {
+      if (!(saves & in(i)) || !call[i].defined()) continue;
+      if (in_place && call[i].shares_storage(call[0])) node->save_input(i, copy_before_write(call[i], call));
+      else node->save_input(i, call[i]);
+    }
     if (call.op == OpId::custom) node->function = call.get<CustomAttrs>().function->shared_from_this();
     Outputs out = next_below_autograd(call);
     node->output_sizes = out[0].sizes();
     node->output_dtype = out[0].dtype();
-    for (int i = 0; i < kMaxOutputs; ++i) {
+    for (int i = kMaxOutputs - 1; i >= 0; --i) {  // the first output is the last: it takes the node over
       if (saves & gradual::out(i)) node->save_output(i, out[i]);
       if ((rule.differentiable >> i & 1) && out[i].defined() && out[i].is_floating())
-        set_history(out[i], node, static_cast<std::uint32_t>(i));
+        set_history(out[i], i == 0 ? std::move(node) : node, static_cast<std::uint32_t>(i));
     }
     return out;
   }

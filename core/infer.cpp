@@ -60,7 +60,8 @@ void broadcast(const OpCall& c, OutSpec* out) {
     if (!t.defined()) continue;
     if (!(c.op == OpId::where && i == 0)) out->dtype = t.dtype();
     if (row.dtype_rule == DTypeRule::Logical) refuse_f8(c, t);
-    out->sizes = first ? t.sizes() : broadcast_shapes(out->sizes, t.sizes(), row.name.data());
+    if (first) out->sizes = t.sizes();
+    else if (t.sizes() != out->sizes) out->sizes = broadcast_shapes(out->sizes, t.sizes(), row.name.data());
     strided = strided || !t.is_contiguous();
     first = false;
   }
