@@ -71,7 +71,7 @@ Tensor cast_leaf(CastCache& cache, const Tensor& leaf, DType dtype, SourceLocati
   Tensor y = detached(buffer);
   if (!grad_enabled()) return y;
   const Tensor* input = &leaf;
-  const Attrs attrs = CastAttrs{dtype};
+  const Attrs attrs = dtype;
   const Ref<Node> node = make_node({OpId::cast, TensorRefs(&input, 1), &attrs, where});
   node->output_sizes = y.sizes();
   node->output_dtype = dtype;

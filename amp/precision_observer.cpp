@@ -36,7 +36,7 @@ void add_values(const Tensor& t, std::optional<DType> as_if, CastTally& tally) {
   tally.exponents.add(values.data(), n);
   if (!as_if) return;
   std::vector<std::uint16_t> narrow(values.size());
-  store_from_float(*as_if, values.data(), narrow.data(), 1, n, &tally.counts);
+  store(*as_if, values.data(), narrow.data(), 1, n, &tally.counts);
 }
 
 }  // namespace

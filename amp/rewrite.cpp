@@ -9,6 +9,7 @@
 #include "../autograd/rule.h"
 #include "../core/failf.h"
 #include "../core/ops.h"
+#include "../core/scoped.h"
 
 namespace gradual::amp {
 namespace {

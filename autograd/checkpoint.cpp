@@ -5,6 +5,7 @@
 
 #include "../core/failf.h"
 #include "../core/ops.h"
+#include "../core/scoped.h"
 #include "engine.h"
 #include "function.h"
 

@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "../core/failf.h"
+#include "../core/scoped.h"
 #include "autograd.h"
 #include "rule.h"
 

@@ -15,8 +15,8 @@ constexpr int kInline = 2;
 }  // namespace
 
 Node::Node(OpId o, int n) : op(o), input_count(n), sequence(sequences.fetch_add(1, std::memory_order_relaxed)) {
-  void* raw = n <= kInline ? static_cast<void*>(inline_inputs_)
-                           : memory::allocate_object(sizeof(Input) * static_cast<std::size_t>(n));
+  void* raw =
+      n <= kInline ? static_cast<void*>(inline_inputs_) : memory::allocate(sizeof(Input) * static_cast<std::size_t>(n));
   inputs_ = static_cast<Input*>(raw);
   for (int i = 0; i < n; ++i) new (inputs_ + i) Input;
 }
@@ -25,7 +25,7 @@ Node::~Node() {
   function.reset();  // whoever else holds it keeps what it saved
   release_saved();
   for (int i = 0; i < input_count; ++i) inputs_[i].~Input();
-  if (input_count > kInline) memory::free_object(inputs_, sizeof(Input) * static_cast<std::size_t>(input_count));
+  if (input_count > kInline) memory::free(inputs_, sizeof(Input) * static_cast<std::size_t>(input_count));
 }
 
 void Node::destroy(Node* node) {

@@ -117,7 +117,7 @@ void register_unary() {
   set_rule(OpId::leaky_relu, {in(0)},
            [](const C& c) { c.set(0, where(c.input(0) > 0, c.grad(), c.grad() * c.scalar())); });
   set_rule(OpId::gelu, {in(0)},
-           [](const C& c) { c.set(0, c.grad() * gelu_slope(c.input(0), c.get<GeluAttrs>().tanh)); });
+           [](const C& c) { c.set(0, c.grad() * gelu_slope(c.input(0), c.get<Gelu>() == Gelu::tanh)); });
   set_rule(OpId::silu, {in(0)}, [](const C& c) { c.set(0, c.grad() * silu_slope(c.input(0), sigmoid(c.input(0)))); });
   set_rule(OpId::softplus, {in(0)}, [](const C& c) { c.set(0, c.grad() * sigmoid(c.input(0))); });
   set_rule(OpId::clamp, {in(0)}, [](const C& c) {

@@ -50,7 +50,8 @@ void set_all(const C& c, const Outputs& gradients) {
 void batch_norm_rule(const C& c) {
   const auto& a = c.get<NormAttrs>();
   if (!c.create_graph())
-    return set_all(c, batch_norm_backward(c.grad(), c.input(0), c.optional_input(1), c.output(1), c.output(2), a));
+    return set_all(
+        c, call_row(OpId::batch_norm_backward, a, c.grad(), c.input(0), c.optional_input(1), c.output(1), c.output(2)));
   Norm n{.dims = {0}, .weight = Shape::filled(c.sizes(0).size(), 1), .statistics = a.training};
   for (int i = 2; i < c.sizes(0).size(); ++i) n.dims.push_back(i);
   n.others = n.dims;
@@ -63,8 +64,9 @@ template <bool kCentre> void trailing_norm_rule(const C& c) {
   if (!c.create_graph()) {
     const Tensor x = c.input(0);
     const Tensor weight = c.optional_input(1);
-    if constexpr (kCentre) return set_all(c, layer_norm_backward(c.grad(), x, weight, c.output(1), c.output(2), a));
-    return set_all(c, rms_norm_backward(c.grad(), x, weight, c.output(1), a));
+    if (kCentre)
+      return set_all(c, call_row(OpId::layer_norm_backward, a, c.grad(), x, weight, c.output(1), c.output(2)));
+    return set_all(c, call_row(OpId::rms_norm_backward, a, c.grad(), x, weight, c.output(1)));
   }
   Norm n{.centre = kCentre};
   for (int i = 0; i < c.sizes(0).size(); ++i) {
@@ -80,15 +82,15 @@ void softmax_rule(const C& c) {
   const Tensor& g = c.grad();
   const Tensor y = c.output(0);
   if (c.node().op == OpId::softmax)
-    return c.set(0, c.create_graph() ? y * (g - sum(g * y, {dim}, true)) : softmax_backward(g, y, dim));
-  c.set(0, c.create_graph() ? g - exp(y) * sum(g, {dim}, true) : log_softmax_backward(g, y, dim));
+    return c.set(0, c.create_graph() ? y * (g - sum(g * y, {dim}, true)) : call_row(OpId::softmax_backward, DimAttrs{dim}, g, y)[0]);
+  c.set(0, c.create_graph() ? g - exp(y) * sum(g, {dim}, true) : call_row(OpId::log_softmax_backward, DimAttrs{dim}, g, y)[0]);
 }
 
 // dx = weight_of_row (softmax(x) - target distribution).
 void cross_entropy_rule(const C& c) {
   const auto& a = c.get<CrossEntropyAttrs>();
   const Tensor classes = c.input(1);
-  if (!c.create_graph()) return c.set(0, cross_entropy_backward(c.grad(), c.output(1), classes, a));
+  if (!c.create_graph()) return c.set(0, call_row(OpId::cross_entropy_backward, a, c.grad(), c.output(1), classes)[0]);
   const Tensor log_p = log_softmax(c.input(0), 1);
   const std::int64_t count = c.sizes(0)[1];
   const Tensor used = classes != a.ignore_index;

@@ -66,7 +66,7 @@ void register_reductions() {
 }
 
 void permute_rule(const C& c) {
-  const Shape& dims = c.get<ShapeAttrs>().shape;
+  const Shape& dims = c.get<Shape>();
   Shape inverse = dims;
   for (int i = 0; i < dims.size(); ++i) inverse[static_cast<int>(dims[i])] = i;
   c.set(0, permute(c.grad(), inverse));
@@ -100,7 +100,8 @@ void register_movement() {
   set_rule(OpId::view, {}, [](const C& c) { c.set(0, reshape(c.grad(), c.sizes(0))); });
   set_rule(OpId::permute, {}, permute_rule);
   set_rule(OpId::expand, {}, [](const C& c) { c.set(0, c.grad()); });
-  set_rule(OpId::slice, {}, [](const C& c) { c.set(0, slice_backward(c.grad(), c.get<SliceAttrs>())); });
+  set_rule(OpId::slice, {},
+           [](const C& c) { c.set(0, call_row(OpId::slice_backward, c.get<SliceAttrs>(), c.grad())[0]); });
   set_rule(OpId::slice_backward, {}, [](const C& c) {
     const auto& a = c.get<SliceAttrs>();
     c.set(0, slice(c.grad(), a.dim, {a.start, a.stop, a.step}));
@@ -118,7 +119,7 @@ void register_movement() {
   set_rule(OpId::index_add, {in(1)},
            [](const C& c) { c.set(0, index_select(c.grad(), c.get<IndexAttrs>().dim, c.input(1))); });
   set_rule(OpId::pad, {}, pad_rule);
-  set_rule(OpId::tril, {}, [](const C& c) { c.set(0, tril(c.grad(), c.get<TrilAttrs>().diagonal)); });
+  set_rule(OpId::tril, {}, [](const C& c) { c.set(0, tril(c.grad(), c.get<std::int64_t>())); });
 }
 
 }  // namespace

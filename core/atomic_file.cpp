@@ -9,7 +9,7 @@
 #include <cstring>
 #include <filesystem>
 
-#include "error.h"
+#include "failf.h"
 
 namespace gradual {
 
@@ -17,7 +17,7 @@ namespace fs = std::filesystem;
 
 void AtomicFile::fail_with(const std::string& what) const {
   const char* why = std::strerror(errno);
-  fail(fmt::format("cannot write \"{}\": {}: {}", path_, what, why));
+  failf("cannot write \"{}\": {}: {}", path_, what, why);
 }
 
 AtomicFile::AtomicFile(const std::string& path) : path_(path), target_(path) {

@@ -46,19 +46,14 @@ class Attrs {
   alignas(8) std::byte bytes_[kCapacity];
 };
 
+// Rows with one attribute carry it as it is: cast a DType, to_device a Device, view and expand their sizes, permute its
+// dims, gelu its form, losses their Reduction, tril the diagonal and one_hot the number of classes as std::int64_t.
+enum class Gelu { exact, tanh };
+enum class Reduction { none, mean, sum };
 // A binary op whose left or right operand is a number: that input's slot is undefined and the value stands here.
 struct ScalarAttrs {
   double value = 0;  // clamp's low, leaky_relu's slope, pow's exponent, add_'s alpha, fill_'s value
   double high = std::numeric_limits<double>::infinity();  // clamp's high
-};
-struct GeluAttrs {
-  bool tanh = false;
-};
-struct CastAttrs {
-  DType dtype = DType::f32;
-};
-struct DeviceAttrs {
-  Device device;
 };
 // dims is a bit mask (bit i: dim i is reduced).
 struct ReduceAttrs {
@@ -70,9 +65,6 @@ struct DimAttrs {
   int dim = 0;
   bool keepdim = false;
 };
-struct ShapeAttrs {
-  Shape shape;  // sizes for view and expand, dims for permute
-};
 struct SliceAttrs {
   int dim = 0;
   std::int64_t start = 0, stop = 0, step = 1;  // resolved: 0 <= start <= stop <= size
@@ -81,12 +73,6 @@ struct SliceAttrs {
 struct PadAttrs {
   Shape before, after;  // one entry a dim, all >= 0
   double value = 0;
-};
-struct TrilAttrs {
-  std::int64_t diagonal = 0;
-};
-struct OneHotAttrs {
-  std::int64_t classes = 0;
 };
 struct IndexAttrs {
   int dim = 0;
@@ -114,14 +100,10 @@ struct NormAttrs {
   int dims = 1;          // layer_norm, rms_norm: how many trailing dims are normalised
   bool training = true;  // batch_norm: statistics of the batch, or the running ones
 };
-enum class Reduction { none, mean, sum };
 struct CrossEntropyAttrs {
   Reduction reduction = Reduction::mean;
   double label_smoothing = 0;        // in [0, 1]
   std::int64_t ignore_index = -100;  // rows of this class count nothing, in the mean's denominator either
-};
-struct ReductionAttrs {
-  Reduction reduction = Reduction::mean;
 };
 struct DropoutAttrs {
   double p = 0.5;

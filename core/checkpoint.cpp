@@ -1,6 +1,5 @@
 #include "checkpoint.h"
 
-#include <fmt/format.h>
 #include <zlib.h>
 
 #include <algorithm>
@@ -11,6 +10,7 @@
 
 #include <nlohmann/json.hpp>
 
+#include "failf.h"
 #include "input_file.h"
 #include "nearest.h"
 #include "safetensors.h"
@@ -60,17 +60,17 @@ std::string checksum(const std::string& values, const StateDict& tensors) {
 Checkpoint read(const Safetensors& file) {
   const auto metadata = [&](const char* key) {
     if (const auto found = file.metadata.find(key); found != file.metadata.end()) return found->second;
-    fail(fmt::format("no \"{}\" in its metadata; it is a safetensors file but no training checkpoint", key));
+    failf("no \"{}\" in its metadata; it is a safetensors file but no training checkpoint", key);
   };
   Checkpoint out;
   try {
     const int version = Json::parse(metadata(kVersionKey)).get<int>();
     if (version < 1 || version > kCheckpointVersion)
-      fail(fmt::format("its format version is {}, this library reads versions 1 to {}{}", version, kCheckpointVersion,
-                       version > 1 ? "; a newer one wrote it" : ""));
+      failf("its format version is {}, this library reads versions 1 to {}{}", version, kCheckpointVersion,
+            version > 1 ? "; a newer one wrote it" : "");
     const std::string values = metadata(kValuesKey), expected = metadata(kCrcKey);
     if (const std::string found = checksum(values, file.tensors); found != expected)
-      fail(fmt::format("damaged: its checksum is {}, it was written with {}", found, expected));
+      failf("damaged: its checksum is {}, it was written with {}", found, expected);
     for (const Json& part : Json::parse(values)) {
       auto& [name, state] = out.parts.emplace_back(part.at(0), StateDict());
       for (const Json& entry : part.at(1)) {
@@ -94,7 +94,7 @@ const StateDict& Checkpoint::part(std::string_view name) const {
     if (part == name) return state;
     present.push_back(part);
   }
-  fail(fmt::format("checkpoint: no part \"{}\"; it has {}", name, present.empty() ? "none" : join(present)));
+  failf("checkpoint: no part \"{}\"; it has {}", name, present.empty() ? "none" : join(present));
 }
 
 void save_checkpoint(const std::string& path, const CheckpointParts& parts) {
@@ -104,7 +104,7 @@ void save_checkpoint(const std::string& path, const CheckpointParts& parts) {
     std::set<std::string> seen;
     for (const auto& [name, state] : parts) {
       if (name.empty() || name.find('.') != std::string::npos || !seen.insert(name).second)
-        fail(fmt::format("a part is called \"{}\"; each needs a name of its own without '.'", name));
+        failf("a part is called \"{}\"; each needs a name of its own without '.'", name);
       Json entries = Json::array();
       for (const auto& [key, value] : state) {
         entries.push_back(Json::array({key, to_json(value)}));

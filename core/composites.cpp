@@ -11,7 +11,7 @@ namespace {
 template <Tensor (*each)(const Tensor& x, const Tensor& y, Loc at)> Outputs loss(const OpCall& c) {
   if (c[0].sizes() != c[1].sizes()) fail(c, "input and target must have the same shape");
   const Tensor all = each(c[0], c[1], c.where);
-  const Reduction by = c.get<ReductionAttrs>().reduction;
+  const Reduction by = c.get<Reduction>();
   if (by == Reduction::none) return {{all}};
   return {{by == Reduction::sum ? sum(all, {}, false, c.where) : mean(all, {}, false, c.where)}};
 }

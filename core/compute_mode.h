@@ -3,6 +3,8 @@
 
 #include <cstdint>
 
+#include "scoped.h"
+
 namespace gradual {
 
 // f32: products of the operands as they are. tf32: operands rounded to 10 mantissa bits first (nearest, ties to even),
@@ -12,17 +14,8 @@ enum class MatmulPrecision : std::uint8_t { f32, tf32 };
 // What contractions called from this thread use; f32 unless a scope says otherwise.
 MatmulPrecision& matmul_precision();
 
-class MatmulPrecisionScope {
- public:
-  explicit MatmulPrecisionScope(MatmulPrecision precision) : saved_(matmul_precision()) {
-    matmul_precision() = precision;
-  }
-  ~MatmulPrecisionScope() { matmul_precision() = saved_; }
-  MatmulPrecisionScope(const MatmulPrecisionScope&) = delete;
-  MatmulPrecisionScope& operator=(const MatmulPrecisionScope&) = delete;
-
- private:
-  MatmulPrecision saved_;
+struct MatmulPrecisionScope : Scoped<MatmulPrecision> {
+  explicit MatmulPrecisionScope(MatmulPrecision precision) : Scoped(matmul_precision(), precision) {}
 };
 
 }  // namespace gradual

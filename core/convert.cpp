@@ -27,8 +27,7 @@ struct BoolByte {
 };
 
 template <class T>
-concept Narrow =
-    std::same_as<T, Half> || std::same_as<T, BFloat16> || std::same_as<T, Float8E4M3FN> || std::same_as<T, Float8E5M2>;
+concept Narrow = requires { T::kDType; };
 
 template <class F> void visit_dtype(DType dtype, F&& visit) {
   switch (dtype) {
@@ -123,6 +122,8 @@ template <class To> void load_contiguous(DType src, const void* p, To* out, std:
   visit_dtype(src, [&]<class From> { cast_array(static_cast<const From*>(p), out, n); });
 }
 
+}  // namespace
+
 template <class To> void load(DType src, const void* p, std::int64_t stride, To* out, std::int64_t n) {
   if (n <= 0) return;
   if (stride == 1) return load_contiguous(src, p, out, n);
@@ -140,6 +141,8 @@ template <class To> void load(DType src, const void* p, std::int64_t stride, To*
     });
   });
 }
+
+namespace {
 
 // To an integer, or to bool or f64 (which loses nothing).
 template <class To, class From> void count_wide(const From* in, std::int64_t n, CastCounts& counts) {
@@ -188,6 +191,8 @@ template <class From> void store_contiguous(DType dst, const From* in, void* p, 
   visit_dtype(dst, [&]<class To> { cast_array(in, static_cast<To*>(p), n); });
 }
 
+}  // namespace
+
 template <class From>
 void store(DType dst, const From* in, void* p, std::int64_t stride, std::int64_t n, CastCounts* counts) {
   if (stride == 1 && counts == nullptr) return store_contiguous(dst, in, p, n);
@@ -201,6 +206,8 @@ void store(DType dst, const From* in, void* p, std::int64_t stride, std::int64_t
     });
   });
 }
+
+namespace {
 
 // Through a buffer of the type From that holds every value of src.
 template <class From>
@@ -230,30 +237,12 @@ CastCounts& CastCounts::operator+=(const CastCounts& other) {
   return *this;
 }
 
-void load_to_float(DType src, const void* p, std::int64_t stride, float* out, std::int64_t n) {
-  load(src, p, stride, out, n);
-}
-
-void load_to_double(DType src, const void* p, std::int64_t stride, double* out, std::int64_t n) {
-  load(src, p, stride, out, n);
-}
-
-void load_to_i64(DType src, const void* p, std::int64_t stride, std::int64_t* out, std::int64_t n) {
-  load(src, p, stride, out, n);
-}
-
-void store_from_float(DType dst, const float* in, void* p, std::int64_t stride, std::int64_t n, CastCounts* counts) {
-  store(dst, in, p, stride, n, counts);
-}
-
-void store_from_double(DType dst, const double* in, void* p, std::int64_t stride, std::int64_t n, CastCounts* counts) {
-  store(dst, in, p, stride, n, counts);
-}
-
-void store_from_i64(DType dst, const std::int64_t* in, void* p, std::int64_t stride, std::int64_t n,
-                    CastCounts* counts) {
-  store(dst, in, p, stride, n, counts);
-}
+template void load(DType, const void*, std::int64_t, float*, std::int64_t);
+template void load(DType, const void*, std::int64_t, double*, std::int64_t);
+template void load(DType, const void*, std::int64_t, std::int64_t*, std::int64_t);
+template void store(DType, const float*, void*, std::int64_t, std::int64_t, CastCounts*);
+template void store(DType, const double*, void*, std::int64_t, std::int64_t, CastCounts*);
+template void store(DType, const std::int64_t*, void*, std::int64_t, std::int64_t, CastCounts*);
 
 void convert(DType src, const void* in, DType dst, void* out, std::int64_t n, CastCounts* counts) {
   if (n <= 0) return;

@@ -30,19 +30,12 @@ struct CastCounts {
   CastCounts& operator+=(const CastCounts& other);
 };
 
-// Read n elements of dtype src, `stride` elements apart (0 repeats one element, negative walks backwards),
-// into a contiguous buffer.
-void load_to_float(DType src, const void* p, std::int64_t stride, float* out, std::int64_t n);
-void load_to_double(DType src, const void* p, std::int64_t stride, double* out, std::int64_t n);
-void load_to_i64(DType src, const void* p, std::int64_t stride, std::int64_t* out, std::int64_t n);
-
-// Round a contiguous buffer to dtype dst and write it, `stride` elements apart. Counts are added to *counts.
-void store_from_float(DType dst, const float* in, void* p, std::int64_t stride, std::int64_t n,
-                      CastCounts* counts = nullptr);
-void store_from_double(DType dst, const double* in, void* p, std::int64_t stride, std::int64_t n,
-                       CastCounts* counts = nullptr);
-void store_from_i64(DType dst, const std::int64_t* in, void* p, std::int64_t stride, std::int64_t n,
-                    CastCounts* counts = nullptr);
+// Reads n elements of dtype src, `stride` elements apart (0 repeats one element, negative walks backwards),
+// into a contiguous buffer of float, double or std::int64_t.
+template <class To> void load(DType src, const void* p, std::int64_t stride, To* out, std::int64_t n);
+// Rounds such a buffer to dtype dst and writes it, `stride` elements apart. Counts are added to *counts.
+template <class From>
+void store(DType dst, const From* in, void* p, std::int64_t stride, std::int64_t n, CastCounts* counts = nullptr);
 
 // Contiguous n elements from any dtype to any other; equal dtypes copy the bits. The arrays must not overlap.
 void convert(DType src, const void* in, DType dst, void* out, std::int64_t n, CastCounts* counts = nullptr);

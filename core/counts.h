@@ -2,21 +2,15 @@
 #pragma once
 
 #include "convert.h"
+#include "scoped.h"
 
 namespace gradual {
 
 // The counts that kernels called from this thread add to, or null (the usual case).
 CastCounts*& cast_counts();
 
-class CountScope {
- public:
-  explicit CountScope(CastCounts* counts) : saved_(cast_counts()) { cast_counts() = counts; }
-  ~CountScope() { cast_counts() = saved_; }
-  CountScope(const CountScope&) = delete;
-  CountScope& operator=(const CountScope&) = delete;
-
- private:
-  CastCounts* saved_;
+struct CountScope : Scoped<CastCounts*> {
+  explicit CountScope(CastCounts* counts) : Scoped(cast_counts(), counts) {}
 };
 
 }  // namespace gradual

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "counts.h"
+#include "failf.h"
 #include "ops.h"
 
 namespace gradual {
@@ -88,8 +89,8 @@ Device common_device(const OpCall& call) {
     if (!t.defined()) continue;
     if (!first) first = &t;
     if (t.device() != first->device() && call.op != OpId::copy_)
-      fail(call, fmt::format("inputs on {} and {}; move them to one device with to(Device)", to_string(first->device()),
-                             to_string(t.device())));
+      failf(call, "inputs on {} and {}; move them to one device with to(Device)", to_string(first->device()),
+            to_string(t.device()));
   }
   return first ? first->device() : Device::cpu();
 }
@@ -148,7 +149,7 @@ Outputs next_below_observe(const OpCall& call) {
   if (row.kind == OpKind::InPlace) {
     out[0] = call[0];
   } else if (row.kind != OpKind::Custom) {
-    if (call.op == OpId::to_device) device = call.get<DeviceAttrs>().device;
+    if (call.op == OpId::to_device) device = call.get<Device>();
     for (int i = 0; i < row.outputs; ++i) {
       const OutSpec& s = call.specs[i];
       out[i] = empty(s.sizes, {.dtype = s.dtype, .device = device});

@@ -57,6 +57,10 @@ class ThreadStateScope {
 Outputs dispatch(OpId op, TensorRefs inputs, const Attrs& attrs, SourceLocation where);
 // The first output of a call with the given inputs: what nearly every op function is.
 Tensor dispatch1(OpId op, TensorRefs inputs, const Attrs& attrs, SourceLocation where);
+// Gradient rows, which rules call, have no function of their own: call_row(OpId::softmax_backward, attrs, dy, y)[0].
+template <class... T> Outputs call_row(OpId op, const Attrs& attrs, const T&... inputs) {
+  return dispatch(op, {&inputs...}, attrs, SourceLocation::current());
+}
 
 // For the interceptors: on below amp (promotion, inference, autograd), below autograd (observe) and to the backend.
 Outputs next_below_amp(const OpCall& call);

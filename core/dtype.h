@@ -43,13 +43,8 @@ DType promote(DType a, DType b);
 // What a floating format can hold. `max` is the largest finite value and `epsilon` the distance from 1 to the
 // next value, 2^-mantissa_bits.
 struct FloatInfo {
-  double max;
-  double min_normal;
-  double min_subnormal;
-  double epsilon;
-  int exponent_bits;
-  int mantissa_bits;
-  int bias;
+  double max, min_normal, min_subnormal, epsilon;
+  int exponent_bits, mantissa_bits, bias;
   bool has_inf;
 };
 

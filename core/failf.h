@@ -3,6 +3,7 @@
 
 #include <fmt/format.h>
 
+#include <string_view>
 #include <utility>
 
 #include "error.h"
@@ -11,6 +12,12 @@ namespace gradual {
 
 template <class... A> [[noreturn]] void failf(fmt::format_string<A...> text, A&&... arguments) {
   fail(fmt::format(text, std::forward<A>(arguments)...));
+}
+// The same, about a call.
+struct OpCall;
+[[noreturn]] void fail(const OpCall& call, std::string_view why);
+template <class... A> [[noreturn]] void failf(const OpCall& call, fmt::format_string<A...> why, A&&... arguments) {
+  fail(call, fmt::format(why, std::forward<A>(arguments)...));
 }
 
 }  // namespace gradual

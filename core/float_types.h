@@ -104,62 +104,27 @@ constexpr float round_to_odd(double value) {
   return std::bit_cast<float>(result | (static_cast<std::uint32_t>(bits >> 32) & 0x80000000));
 }
 
-using HalfLayout = Layout<5, 10, true>;
-using BFloat16Layout = Layout<8, 7, true>;
-using Float8E4M3FNLayout = Layout<4, 3, false>;
-using Float8E5M2Layout = Layout<5, 2, true>;
-
 }  // namespace detail
 
+// A narrow format's codes; kinds differ in their layout and how many bytes hold a code.
+template <DType kType, class Bits, class Layout> struct NarrowFloat {
+  static constexpr DType kDType = kType;
+  Bits bits;
+
+  NarrowFloat() = default;
+  explicit constexpr NarrowFloat(float value) : bits(static_cast<Bits>(detail::encode<Layout>(value))) {}
+  explicit constexpr operator float() const { return detail::decode<Layout>(bits); }
+  static constexpr NarrowFloat from_double(double value) { return NarrowFloat(detail::round_to_odd(value)); }
+  static constexpr NarrowFloat from_bits(Bits bits) { return std::bit_cast<NarrowFloat>(bits); }
+};
+
 // IEEE binary16: largest value 65504, smallest 2^-24.
-struct Half {
-  static constexpr DType kDType = DType::f16;
-  std::uint16_t bits;
-
-  Half() = default;
-  explicit constexpr Half(float value) : bits(static_cast<std::uint16_t>(detail::encode<detail::HalfLayout>(value))) {}
-  explicit constexpr operator float() const { return detail::decode<detail::HalfLayout>(bits); }
-  static constexpr Half from_double(double value) { return Half(detail::round_to_odd(value)); }
-  static constexpr Half from_bits(std::uint16_t bits) { return std::bit_cast<Half>(bits); }
-};
-
+using Half = NarrowFloat<DType::f16, std::uint16_t, detail::Layout<5, 10, true>>;
 // The upper half of a float: largest value 0x1.fep127, smallest 2^-133.
-struct BFloat16 {
-  static constexpr DType kDType = DType::bf16;
-  std::uint16_t bits;
-
-  BFloat16() = default;
-  explicit constexpr BFloat16(float value)
-      : bits(static_cast<std::uint16_t>(detail::encode<detail::BFloat16Layout>(value))) {}
-  explicit constexpr operator float() const { return detail::decode<detail::BFloat16Layout>(bits); }
-  static constexpr BFloat16 from_double(double value) { return BFloat16(detail::round_to_odd(value)); }
-  static constexpr BFloat16 from_bits(std::uint16_t bits) { return std::bit_cast<BFloat16>(bits); }
-};
-
+using BFloat16 = NarrowFloat<DType::bf16, std::uint16_t, detail::Layout<8, 7, true>>;
 // OCP E4M3: largest value 448, smallest 2^-9, no Inf, NaN only as 7f and ff.
-struct Float8E4M3FN {
-  static constexpr DType kDType = DType::f8e4m3fn;
-  std::uint8_t bits;
-
-  Float8E4M3FN() = default;
-  explicit constexpr Float8E4M3FN(float value)
-      : bits(static_cast<std::uint8_t>(detail::encode<detail::Float8E4M3FNLayout>(value))) {}
-  explicit constexpr operator float() const { return detail::decode<detail::Float8E4M3FNLayout>(bits); }
-  static constexpr Float8E4M3FN from_double(double value) { return Float8E4M3FN(detail::round_to_odd(value)); }
-  static constexpr Float8E4M3FN from_bits(std::uint8_t bits) { return std::bit_cast<Float8E4M3FN>(bits); }
-};
-
+using Float8E4M3FN = NarrowFloat<DType::f8e4m3fn, std::uint8_t, detail::Layout<4, 3, false>>;
 // OCP E5M2: largest value 57344, smallest 2^-16, with Inf.
-struct Float8E5M2 {
-  static constexpr DType kDType = DType::f8e5m2;
-  std::uint8_t bits;
-
-  Float8E5M2() = default;
-  explicit constexpr Float8E5M2(float value)
-      : bits(static_cast<std::uint8_t>(detail::encode<detail::Float8E5M2Layout>(value))) {}
-  explicit constexpr operator float() const { return detail::decode<detail::Float8E5M2Layout>(bits); }
-  static constexpr Float8E5M2 from_double(double value) { return Float8E5M2(detail::round_to_odd(value)); }
-  static constexpr Float8E5M2 from_bits(std::uint8_t bits) { return std::bit_cast<Float8E5M2>(bits); }
-};
+using Float8E5M2 = NarrowFloat<DType::f8e5m2, std::uint8_t, detail::Layout<5, 2, true>>;
 
 }  // namespace gradual

@@ -1,20 +1,16 @@
 // The inference column: from inputs and attributes to the outputs' dtypes and shapes, with every check of a call.
 #include "infer.h"
 
-#include <fmt/format.h>
-
 namespace gradual {
 namespace infer {
 
 const Tensor& need(const OpCall& c, int i, const char* what, Kind kind, int dims) {
-  if (i >= c.inputs.size() || !c[i].defined()) fail(c, fmt::format("needs {}", what));
+  if (i >= c.inputs.size() || !c[i].defined()) failf(c, "needs {}", what);
   const Tensor& t = c[i];
   if (kind == Kind::real && (!t.is_floating() || is_f8(t.dtype())))
     fail(c, "takes f64, f32, f16 or bf16; cast with to(DType::f32)");
-  if (kind == Kind::index && t.dtype() != DType::i64)
-    fail(c, fmt::format("{} must be i64, given {}", what, name(t.dtype())));
-  if (dims >= 0 && t.ndim() != dims)
-    fail(c, fmt::format("input {} must be {}-d, given {}", i, dims, to_string(t.sizes())));
+  if (kind == Kind::index && t.dtype() != DType::i64) failf(c, "{} must be i64, given {}", what, name(t.dtype()));
+  if (dims >= 0 && t.ndim() != dims) failf(c, "input {} must be {}-d, given {}", i, dims, to_string(t.sizes()));
   return t;
 }
 void set(InferFn fn, std::initializer_list<OpId> ops) {
@@ -26,7 +22,7 @@ void refuse_f8(const OpCall& c, const Tensor& t) {
 }
 void need_same_sizes(const OpCall& c, int i, const Shape& sizes, const char* what) {
   if (c[i].defined() && c[i].sizes() != sizes)
-    fail(c, fmt::format("{} must be {}, given {}", what, to_string(sizes), to_string(c[i].sizes())));
+    failf(c, "{} must be {}, given {}", what, to_string(sizes), to_string(c[i].sizes()));
 }
 
 void keep_strides(const Tensor& t, OutSpec& out) {
@@ -81,7 +77,7 @@ void broadcast(const OpCall& c, OutSpec* out) {
 
 void infer_cast(const OpCall& c, OutSpec* out) {
   same(c, out);
-  out->dtype = c.get<CastAttrs>().dtype;
+  out->dtype = c.get<DType>();
 }
 
 Shape reduced(const Shape& sizes, std::uint32_t dims, bool keepdim) {
@@ -123,15 +119,15 @@ const Tensor& start_view(const OpCall& c, OutSpec* out) {
 
 void infer_view(const OpCall& c, OutSpec* out) {
   const Tensor& x = start_view(c, out);
-  out->sizes = c.get<ShapeAttrs>().shape;
+  out->sizes = c.get<Shape>();
   if (!view_strides(x.sizes(), x.strides(), out->sizes, out->strides))
-    fail(c, fmt::format("strides {} cannot be seen as {} without a copy; use reshape", to_string(x.strides()),
-                        to_string(out->sizes)));
+    failf(c, "strides {} cannot be seen as {} without a copy; use reshape", to_string(x.strides()),
+          to_string(out->sizes));
 }
 
 void infer_permute(const OpCall& c, OutSpec* out) {
   const Tensor& x = start_view(c, out);
-  const Shape& dims = c.get<ShapeAttrs>().shape;
+  const Shape& dims = c.get<Shape>();
   for (int i = 0; i < dims.size(); ++i) {
     out->sizes[i] = x.sizes()[static_cast<int>(dims[i])];
     out->strides[i] = x.strides()[static_cast<int>(dims[i])];
@@ -140,7 +136,7 @@ void infer_permute(const OpCall& c, OutSpec* out) {
 
 void infer_expand(const OpCall& c, OutSpec* out) {
   const Tensor& x = start_view(c, out);
-  out->sizes = c.get<ShapeAttrs>().shape;
+  out->sizes = c.get<Shape>();
   out->strides = Shape::filled(out->sizes.size(), 0);
   const int lead = out->sizes.size() - x.ndim();
   for (int i = lead; i < out->sizes.size(); ++i)
@@ -169,7 +165,7 @@ void infer_cat(const OpCall& c, OutSpec* out) {
     Shape rest = need(c, i, "defined tensors").sizes();
     const std::int64_t size = rest.size() == first.ndim() ? rest[dim] : 0;
     if (rest.size() == first.ndim()) rest[dim] = first.sizes()[dim];
-    if (rest != first.sizes()) fail(c, fmt::format("all sizes but those of dim {} must be equal", dim));
+    if (rest != first.sizes()) failf(c, "all sizes but those of dim {} must be equal", dim);
     out->sizes[dim] += size;
   }
 }
@@ -177,9 +173,9 @@ void infer_cat(const OpCall& c, OutSpec* out) {
 // Dims but `dim` (-1: all) of the index must not be larger than those of t.
 void need_cover(const OpCall& c, const Tensor& t, const char* what, int dim) {
   const Shape& index = c[1].sizes();
-  if (t.ndim() != index.size()) fail(c, fmt::format("{} and index must have the same number of dims", what));
+  if (t.ndim() != index.size()) failf(c, "{} and index must have the same number of dims", what);
   for (int d = 0; d < t.ndim(); ++d)
-    if (d != dim && index[d] > t.sizes()[d]) fail(c, fmt::format("the index is larger than {} at dim {}", what, d));
+    if (d != dim && index[d] > t.sizes()[d]) failf(c, "the index is larger than {} at dim {}", what, d);
 }
 
 void infer_gather(const OpCall& c, OutSpec* out) {
@@ -223,9 +219,9 @@ void infer_tril(const OpCall& c, OutSpec* out) {
 
 void infer_one_hot(const OpCall& c, OutSpec* out) {
   need(c, 0, "the index", Kind::index);
-  if (c.get<OneHotAttrs>().classes < 1) fail(c, "the number of classes must be at least 1");
+  if (c.get<std::int64_t>() < 1) fail(c, "the number of classes must be at least 1");
   same_contiguous(c, out);
-  out->sizes.push_back(c.get<OneHotAttrs>().classes);
+  out->sizes.push_back(c.get<std::int64_t>());
 }
 
 void infer_in_place(const OpCall& c, OutSpec* out) {
@@ -247,7 +243,7 @@ void need_alike(const OpCall& c, int first) {
     if (!c[i].defined()) continue;
     need(c, i, "a tensor", Kind::real);
     need_same_sizes(c, i, c[first].sizes(), "every tensor");
-    if (!c[i].is_contiguous()) fail(c, fmt::format("input {} must be contiguous", i));
+    if (!c[i].is_contiguous()) failf(c, "input {} must be contiguous", i);
   }
 }
 
@@ -260,7 +256,7 @@ void infer_unscale(const OpCall& c, OutSpec* out) {
   infer_in_place(c, out);
   const std::int64_t slot = c.get<UnscaleAttrs>().slot;
   if (c[0].dtype() != DType::i64 || c[0].ndim() != 1 || slot < 1 || slot >= c[0].numel())
-    fail(c, fmt::format("found must be i64 [n] with a place for slot {}", slot));
+    failf(c, "found must be i64 [n] with a place for slot {}", slot);
   need_alike(c, 1);
 }
 

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "dispatch.h"
+#include "failf.h"
 
 namespace gradual::infer {
 

@@ -1,6 +1,4 @@
 // Inference of contractions, pooling, normalisation and losses.
-#include <fmt/format.h>
-
 #include <algorithm>
 #include <utility>
 
@@ -20,8 +18,8 @@ void infer_matmul(const OpCall& c, OutSpec* out) {
   const std::int64_t k = a.sizes().back();
   const std::int64_t kb = b.sizes()[b.ndim() - 1 - b_columns];
   if (k != kb)
-    fail(c, fmt::format("inner dimensions {} and {} differ{}", k, kb,
-                        b_columns && b.sizes().back() == k ? "; did you mean transpose(-2, -1) of the second?" : ""));
+    failf(c, "inner dimensions {} and {} differ{}", k, kb,
+          b_columns && b.sizes().back() == k ? "; did you mean transpose(-2, -1) of the second?" : "");
   out->sizes =
       broadcast_shapes(a.sizes().first(a.ndim() - 1 - a_rows), b.sizes().first(b.ndim() - 1 - b_columns), "matmul");
   if (a_rows) out->sizes.push_back(a.sizes()[a.ndim() - 2]);
@@ -33,7 +31,7 @@ void infer_linear(const OpCall& c, OutSpec* out) {
   const Tensor& x = need(c, 0, "an input");
   const Tensor& w = need(c, 1, "a weight", Kind::any, 2);
   if (x.ndim() < 1 || x.sizes().back() != w.sizes()[1])
-    fail(c, fmt::format("the input's last size must be the weight's second, {}", w.sizes()[1]));
+    failf(c, "the input's last size must be the weight's second, {}", w.sizes()[1]);
   need_same_sizes(c, 2, {w.sizes()[0]}, "bias");
   out->sizes = x.sizes();
   out->sizes[x.ndim() - 1] = w.sizes()[0];
@@ -79,8 +77,7 @@ void infer_conv2d(const OpCall& c, OutSpec* out) {
     w = {first.sizes()[1], s[1] / a.groups, a.size[0], a.size[1]};
   }
   if (x[1] != w[1] * a.groups || w[0] % a.groups != 0)
-    fail(c, fmt::format("{} input channels, weight for {} x {} groups, {} outputs do not fit", x[1], w[1], a.groups,
-                        w[0]));
+    failf(c, "{} input channels, weight for {} x {} groups, {} outputs do not fit", x[1], w[1], a.groups, w[0]);
   if (w[2] < 1 || w[3] < 1) fail(c, "the kernel must be at least 1 x 1");
   const Size2 extent{a.dilation[0] * (w[2] - 1) + 1, a.dilation[1] * (w[3] - 1) + 1};
   const Shape y = windows(c, x, w[0], extent, a.stride, a.padding);
@@ -145,8 +142,7 @@ std::pair<Shape, Shape> norm_shapes(const OpCall& c, const Tensor& x) {
     return {{x.sizes()[1]}, {x.sizes()[1]}};
   }
   const int dims = c.get<NormAttrs>().dims;
-  if (dims < 1 || dims > x.ndim())
-    fail(c, fmt::format("cannot normalise {} trailing dims of {}", dims, to_string(x.sizes())));
+  if (dims < 1 || dims > x.ndim()) failf(c, "cannot normalise {} trailing dims of {}", dims, to_string(x.sizes()));
   return {x.sizes().last(dims), x.sizes().first(x.ndim() - dims)};
 }
 
@@ -156,7 +152,7 @@ void infer_norm(const OpCall& c, OutSpec* out) {
   for (int i = 1; i < c.inputs.size(); ++i) {
     need_same_sizes(c, i, parameter, i < 3 ? "weight and bias" : "mean and var");
     if (i < 3 && c[i].defined() && c[i].dtype() != DType::f32 && c[i].dtype() != x.dtype())
-      fail(c, fmt::format("parameters must be f32 or {}, given {}", name(x.dtype()), name(c[i].dtype())));
+      failf(c, "parameters must be f32 or {}, given {}", name(x.dtype()), name(c[i].dtype()));
   }
   same_contiguous(c, out);
   if (c.op == OpId::batch_norm) {

@@ -1,6 +1,5 @@
 #include "input_file.h"
 
-#include <fmt/format.h>
 #include <sys/stat.h>
 
 #include <algorithm>
@@ -10,7 +9,7 @@
 #include <cstring>
 #include <memory>
 
-#include "error.h"
+#include "failf.h"
 
 namespace gradual {
 
@@ -30,7 +29,7 @@ Tensor tensor_of_bytes(DType dtype, const Shape& sizes, std::string_view bytes) 
   static_assert(std::endian::native == std::endian::little, "the bytes are copied as they are");
   const std::size_t width = size_of(dtype);
   if (bytes.size() % width != 0 || bytes.size() / width != static_cast<std::size_t>(numel(sizes)))
-    fail(fmt::format("{} {} does not take the {} bytes that are there", name(dtype), to_string(sizes), bytes.size()));
+    failf("{} {} does not take the {} bytes that are there", name(dtype), to_string(sizes), bytes.size());
   if (dtype == DType::bool_ && std::ranges::any_of(bytes, [](unsigned char b) { return b > 1; }))
     fail("a bool's byte is neither 0 nor 1");
   const Tensor t = empty(sizes, {.dtype = dtype});

@@ -6,10 +6,10 @@
 #include <atomic>
 #include <cstdlib>
 #include <mutex>
+#include <new>
 #include <string_view>
-#include <vector>
 
-#include "error.h"
+#include "failf.h"
 
 #ifndef __has_feature  // g++
 #define __has_feature(x) 0
@@ -79,21 +79,26 @@ std::size_t class_bytes(int c) {
   return (raw + 63) & ~std::size_t{63};
 }
 
-// Free blocks by size class.
+// Free blocks by size class: each holds the address of the next.
 struct Cache {
-  std::vector<void*> blocks[kClasses];
+  struct Block {
+    Block* next;
+  };
+  Block* first[kClasses] = {};
+  std::size_t count[kClasses] = {};
 
   void* take(int c) {
-    if (blocks[c].empty()) return nullptr;
-    void* block = blocks[c].back();
-    blocks[c].pop_back();
+    Block* block = first[c];
+    if (block) first[c] = block->next, --count[c];
     return block;
   }
+  void give(int c, void* block) {
+    first[c] = new (block) Block{first[c]};
+    ++count[c];
+  }
   void clear() {
-    for (auto& list : blocks) {
-      for (void* block : list) std::free(block);
-      list.clear();
-    }
+    for (int c = 0; c < kClasses; ++c)
+      while (void* block = take(c)) std::free(block);
   }
 };
 
@@ -142,8 +147,8 @@ std::string human(auto bytes) {
 }
 
 [[noreturn]] void fail_allocation(std::size_t bytes) {
-  fail(fmt::format("out of memory: asked for {} ({} bytes); in use {} of {} allowed\n{}", human(bytes), bytes,
-                   human(accounts[kTotal].current.load()), human(memory_limit()), memory_summary()));
+  failf("out of memory: asked for {} ({} bytes); in use {} of {} allowed\n{}", human(bytes), bytes,
+        human(accounts[kTotal].current.load()), human(memory_limit()), memory_summary());
 }
 
 }  // namespace
@@ -183,9 +188,7 @@ std::string memory_summary(Device device) {
   return text;
 }
 
-CategoryScope::CategoryScope(Category category) : saved_(category_now) { category_now = category; }
-CategoryScope::~CategoryScope() { category_now = saved_; }
-Category current_category() { return category_now; }
+Category& current_category() { return category_now; }
 
 void set_memory_limit(std::int64_t bytes) { limit.store(bytes); }
 
@@ -226,11 +229,11 @@ void free(void* block, std::size_t bytes) noexcept {
   const int c = class_of(bytes);
   if (c < kSmallClasses) {
     Cache* cache = cache_of_thread();
-    if (cache && cache->blocks[c].size() < kThreadBlocks >> (c / 4)) return cache->blocks[c].push_back(block);
+    if (cache && cache->count[c] < kThreadBlocks >> (c / 4)) return cache->give(c, block);
   } else if (kCache) {
     SharedCache& shared = shared_cache();
     const std::lock_guard lock(shared.mutex);
-    return shared.blocks[c].push_back(block);
+    return shared.give(c, block);
   }
   std::free(block);
 }
@@ -246,9 +249,6 @@ void move(Category from, Category to, std::int64_t bytes) noexcept {
   change(static_cast<int>(to), bytes);
   if (thread_ended) flush_accounts();
 }
-
-void* allocate_object(std::size_t bytes) { return allocate(bytes); }
-void free_object(void* object, std::size_t bytes) noexcept { free(object, bytes); }
 
 }  // namespace memory
 

@@ -8,6 +8,7 @@
 #include <string>
 
 #include "device.h"
+#include "scoped.h"
 
 namespace gradual {
 
@@ -32,18 +33,11 @@ void reset_peak_memory(Device device = Device::cpu());
 // A small table of the above, for people.
 std::string memory_summary(Device device = Device::cpu());
 
-// New storages of this thread start in `category` while the scope lives.
-class CategoryScope {
- public:
-  explicit CategoryScope(Category category);
-  ~CategoryScope();
-  CategoryScope(const CategoryScope&) = delete;
-  CategoryScope& operator=(const CategoryScope&) = delete;
-
- private:
-  Category saved_;
+// Where new storages of this thread start.
+Category& current_category();
+struct CategoryScope : Scoped<Category> {
+  explicit CategoryScope(Category category) : Scoped(current_category(), category) {}
 };
-Category current_category();
 
 // A request that would take the bytes in use past the limit throws. Default: the machine's physical memory.
 void set_memory_limit(std::int64_t bytes);
@@ -56,16 +50,12 @@ void* allocate(std::size_t bytes);
 void free(void* block, std::size_t bytes) noexcept;
 void count(Category category, std::int64_t bytes) noexcept;  // negative to give back
 void move(Category from, Category to, std::int64_t bytes) noexcept;
-
-// Small fixed-size objects (tensor handles, nodes): thread-cached, uncounted.
-void* allocate_object(std::size_t bytes);
-void free_object(void* object, std::size_t bytes) noexcept;
 }  // namespace memory
 
-// A base that gives a class pooled new and delete.
+// A base that gives a class new and delete from these caches, uncounted.
 template <class T> struct Pooled {
-  static void* operator new(std::size_t bytes) { return memory::allocate_object(bytes); }
-  static void operator delete(void* p, std::size_t bytes) noexcept { memory::free_object(p, bytes); }
+  static void* operator new(std::size_t bytes) { return memory::allocate(bytes); }
+  static void operator delete(void* p, std::size_t bytes) noexcept { memory::free(p, bytes); }
 };
 
 // Uninitialised, 64-byte aligned scratch for kernels, counted as workspace.

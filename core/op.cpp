@@ -7,6 +7,7 @@
 #include <unordered_set>
 #include <vector>
 
+#include "failf.h"
 #include "nearest.h"
 
 namespace gradual {
@@ -26,7 +27,7 @@ OpId op_from_name(std::string_view text) {
     if (kInfos[i].name == text) return static_cast<OpId>(i);
   std::vector<std::string> names;
   for (const OpInfo& row : kInfos) names.emplace_back(row.name);
-  fail(fmt::format("no op '{}'; did you mean '{}'?", text, nearest(text, names)));
+  failf("no op '{}'; did you mean '{}'?", text, nearest(text, names));
 }
 
 std::string_view name(Phase phase) {
@@ -61,6 +62,6 @@ std::string describe(const OpCall& call) {
   return text;
 }
 
-void fail(const OpCall& call, std::string_view why) { fail(fmt::format("{}: {}", describe(call), why)); }
+void fail(const OpCall& call, std::string_view why) { failf("{}: {}", describe(call), why); }
 
 }  // namespace gradual

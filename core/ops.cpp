@@ -1,10 +1,9 @@
 #include "ops.h"
 
-#include <fmt/format.h>
-
 #include <algorithm>
 
 #include "dispatch.h"
+#include "failf.h"
 
 namespace gradual {
 namespace {
@@ -18,9 +17,8 @@ Tensor unary(OpId op, const Tensor& x, Loc loc, const Attrs& attrs = {}) { retur
 Tensor binary(OpId op, const Operand& a, const Operand& b) {
   if (a.tensor->defined() && b.tensor->defined()) return run(op, {a.tensor, b.tensor}, Attrs{}, a.where);
   for (const Operand* operand : {&a, &b})
-    if (!operand->is_number() && !operand->tensor->defined())
-      fail(fmt::format("{}: an operand is an undefined tensor", name(op)));
-  if (a.is_number() && b.is_number()) fail(fmt::format("{}: needs a tensor, given two numbers", name(op)));
+    if (!operand->is_number() && !operand->tensor->defined()) failf("{}: an operand is an undefined tensor", name(op));
+  if (a.is_number() && b.is_number()) failf("{}: needs a tensor, given two numbers", name(op));
   const bool left = a.is_number();
   return run(op, {a.tensor, b.tensor}, ScalarAttrs{left ? a.value : b.value}, left ? b.where : a.where);
 }
@@ -30,7 +28,7 @@ std::uint32_t dim_mask(const Tensor& x, const Shape& dims, OpId op) {
   std::uint32_t mask = 0;
   for (std::int64_t d : dims) {
     const std::uint32_t bit = 1u << wrap_dim(d, x.ndim(), name(op).data());
-    if (mask & bit) fail(fmt::format("{}: dim {} is listed twice", name(op), d));
+    if (mask & bit) failf("{}: dim {} is listed twice", name(op), d);
     mask |= bit;
   }
   return x.ndim() == 0 ? 0 : mask;
@@ -55,13 +53,13 @@ PoolAttrs resolved(PoolAttrs a) {
 
 const Tensor& in_place(OpId op, const Tensor& x, const Tensor& other, const Attrs& attrs, Loc loc) {
   // In-place ops take an undefined operand for a number: a user's must not get that far.
-  if (&other != &kNone && !other.defined()) fail(fmt::format("{}: the operand is an undefined tensor", name(op)));
+  if (&other != &kNone && !other.defined()) failf("{}: the operand is an undefined tensor", name(op));
   run(op, {&x, &other}, attrs, loc);
   return x;
 }
 
 Tensor loss(OpId op, const Tensor& x, const Tensor& y, Reduction reduction, Loc loc) {
-  return run(op, {&x, &y}, ReductionAttrs{reduction}, loc);
+  return run(op, {&x, &y}, reduction, loc);
 }
 
 }  // namespace
@@ -77,15 +75,13 @@ const Tensor& Operand::none() { return kNone; }
 #include "ops.def"
 
 Tensor leaky_relu(const Tensor& x, double slope, Loc l) { return unary(OpId::leaky_relu, x, l, ScalarAttrs{slope}); }
-Tensor gelu(const Tensor& x, Gelu form, Loc loc) { return unary(OpId::gelu, x, loc, GeluAttrs{form == Gelu::tanh}); }
+Tensor gelu(const Tensor& x, Gelu form, Loc loc) { return unary(OpId::gelu, x, loc, form); }
 Tensor clamp(const Tensor& x, double low, double high, Loc loc) {
   return unary(OpId::clamp, x, loc, ScalarAttrs{low, high});
 }
-Tensor cast(const Tensor& x, DType dtype, Loc loc) {
-  return x.dtype() == dtype ? x : unary(OpId::cast, x, loc, CastAttrs{dtype});
-}
+Tensor cast(const Tensor& x, DType dtype, Loc loc) { return x.dtype() == dtype ? x : unary(OpId::cast, x, loc, dtype); }
 Tensor to_device(const Tensor& x, Device device, Loc loc) {
-  return x.device() == device ? x : unary(OpId::to_device, x, loc, DeviceAttrs{device});
+  return x.device() == device ? x : unary(OpId::to_device, x, loc, device);
 }
 Tensor operator-(const Operand& a) { return neg(*a.tensor, a.where); }
 
@@ -142,21 +138,9 @@ std::pair<Tensor, Tensor> max_pool2d_with_indices(const Tensor& x, const PoolAtt
   const Outputs out = dispatch(OpId::max_pool2d, {&x}, resolved(attrs), loc);
   return {out[0], out[1]};
 }
-Tensor max_pool2d_backward(const Tensor& dy, const Tensor& indices, const PoolAttrs& attrs, Loc loc) {
-  return run(OpId::max_pool2d_backward, {&dy, &indices}, attrs, loc);
-}
-Tensor max_pool2d_gather(const Tensor& x, const Tensor& indices, Loc loc) {
-  return run(OpId::max_pool2d_gather, {&x, &indices}, {}, loc);
-}
 Tensor avg_pool2d(const Tensor& x, Pool2dOptions o, Loc l) { return run(OpId::avg_pool2d, {&x}, resolved(o), l); }
-Tensor avg_pool2d_backward(const Tensor& dy, const PoolAttrs& attrs, Loc loc) {
-  return run(OpId::avg_pool2d_backward, {&dy}, attrs, loc);
-}
 Tensor adaptive_avg_pool2d(const Tensor& x, std::int64_t height, std::int64_t width, Loc loc) {
   return run(OpId::adaptive_avg_pool2d, {&x}, PoolAttrs{.size = {height, width}}, loc);
-}
-Tensor adaptive_avg_pool2d_backward(const Tensor& dy, const PoolAttrs& attrs, Loc loc) {
-  return run(OpId::adaptive_avg_pool2d_backward, {&dy}, attrs, loc);
 }
 
 BatchNormResult batch_norm(const Tensor& x, const Tensor& weight, const Tensor& bias, const Tensor& mean,
@@ -171,26 +155,8 @@ Tensor layer_norm(const Tensor& x, int dims, const Tensor& weight, const Tensor&
 Tensor rms_norm(const Tensor& x, int dims, const Tensor& weight, double eps, Loc loc) {
   return run(OpId::rms_norm, {&x, &weight}, NormAttrs{.eps = eps, .dims = dims}, loc);
 }
-Outputs batch_norm_backward(const Tensor& dy, const Tensor& x, const Tensor& weight, const Tensor& mean,
-                            const Tensor& invstd, const NormAttrs& attrs, Loc loc) {
-  return dispatch(OpId::batch_norm_backward, {&dy, &x, &weight, &mean, &invstd}, attrs, loc);
-}
-Outputs layer_norm_backward(const Tensor& dy, const Tensor& x, const Tensor& weight, const Tensor& mean,
-                            const Tensor& invstd, const NormAttrs& attrs, Loc loc) {
-  return dispatch(OpId::layer_norm_backward, {&dy, &x, &weight, &mean, &invstd}, attrs, loc);
-}
-Outputs rms_norm_backward(const Tensor& dy, const Tensor& x, const Tensor& weight, const Tensor& invrms,
-                          const NormAttrs& attrs, Loc loc) {
-  return dispatch(OpId::rms_norm_backward, {&dy, &x, &weight, &invrms}, attrs, loc);
-}
 Tensor softmax(const Tensor& x, int dim, Loc loc) { return along(OpId::softmax, x, dim, false, loc); }
-Tensor softmax_backward(const Tensor& dy, const Tensor& y, int dim, Loc loc) {
-  return run(OpId::softmax_backward, {&dy, &y}, DimAttrs{dim}, loc);
-}
 Tensor log_softmax(const Tensor& x, int dim, Loc loc) { return along(OpId::log_softmax, x, dim, false, loc); }
-Tensor log_softmax_backward(const Tensor& dy, const Tensor& y, int dim, Loc loc) {
-  return run(OpId::log_softmax_backward, {&dy, &y}, DimAttrs{dim}, loc);
-}
 
 Tensor cross_entropy(const Tensor& logits, const Tensor& classes, CrossEntropyOptions o, Loc loc) {
   if (logits.ndim() <= 2) return run(OpId::cross_entropy, {&logits, &classes}, o, loc);
@@ -201,16 +167,12 @@ Tensor cross_entropy(const Tensor& logits, const Tensor& classes, CrossEntropyOp
   Shape expected = logits.sizes();
   expected.erase(1);
   if (classes.sizes() != expected)
-    fail(fmt::format("cross_entropy: classes for logits {} must be {}, given {}", to_string(logits.sizes()),
-                     to_string(expected), to_string(classes.sizes())));
+    failf("cross_entropy: classes for logits {} must be {}, given {}", to_string(logits.sizes()), to_string(expected),
+          to_string(classes.sizes()));
   const Tensor rows = flatten(permute(logits, order, loc), 0, -2, loc);
   const Tensor flat = reshape(classes, {-1}, loc);
   const Tensor result = run(OpId::cross_entropy, {&rows, &flat}, o, loc);
   return o.reduction == Reduction::none ? reshape(result, classes.sizes(), loc) : result;
-}
-Tensor cross_entropy_backward(const Tensor& dy, const Tensor& log_probabilities, const Tensor& classes,
-                              const CrossEntropyAttrs& attrs, Loc loc) {
-  return run(OpId::cross_entropy_backward, {&dy, &log_probabilities, &classes}, attrs, loc);
 }
 Tensor mse_loss(const Tensor& x, const Tensor& y, Reduction r, Loc loc) { return loss(OpId::mse_loss, x, y, r, loc); }
 Tensor l1_loss(const Tensor& x, const Tensor& y, Reduction r, Loc loc) { return loss(OpId::l1_loss, x, y, r, loc); }
@@ -220,20 +182,20 @@ Tensor bce_with_logits_loss(const Tensor& x, const Tensor& y, Reduction r, Loc l
 }
 
 Tensor dropout(const Tensor& x, double p, Generator& g, Loc loc) {
-  if (!(p >= 0 && p <= 1)) fail(fmt::format("dropout: p is {}; allowed are 0 to 1", p));
+  if (!(p >= 0 && p <= 1)) failf("dropout: p is {}; allowed are 0 to 1", p);
   return unary(OpId::dropout, x, loc, DropoutAttrs{p, g.next()});
 }
 Tensor embedding(const Tensor& w, const Tensor& i, Loc l) { return run(OpId::embedding, {&w, &i}, {}, l); }
 
 Tensor view(const Tensor& x, const Shape& sizes, Loc loc) {
-  return unary(OpId::view, x, loc, ShapeAttrs{infer_size(sizes, x.numel(), "view")});
+  return unary(OpId::view, x, loc, infer_size(sizes, x.numel(), "view"));
 }
 Tensor reshape(const Tensor& x, const Shape& sizes, Loc loc) {
   const Shape resolved = infer_size(sizes, x.numel(), "reshape");
   if (resolved == x.sizes()) return x;
   Shape strides;
-  if (view_strides(x.sizes(), x.strides(), resolved, strides)) return unary(OpId::view, x, loc, ShapeAttrs{resolved});
-  return unary(OpId::view, clone(x, loc), loc, ShapeAttrs{resolved});
+  if (view_strides(x.sizes(), x.strides(), resolved, strides)) return unary(OpId::view, x, loc, resolved);
+  return unary(OpId::view, clone(x, loc), loc, resolved);
 }
 Tensor permute(const Tensor& x, const Shape& dims, Loc loc) {
   Shape wrapped = dims;
@@ -244,14 +206,14 @@ Tensor permute(const Tensor& x, const Shape& dims, Loc loc) {
   }
   if (dims.size() != x.ndim() || seen != (1u << x.ndim()) - 1)
     fail("permute: " + to_string(dims) + " does not list every dim of " + to_string(x.sizes()) + " once");
-  return unary(OpId::permute, x, loc, ShapeAttrs{wrapped});
+  return unary(OpId::permute, x, loc, wrapped);
 }
 Tensor transpose(const Tensor& x, int a, int b, Loc loc) {
   if (x.ndim() == 0) return x;
   Shape dims;
   for (int i = 0; i < x.ndim(); ++i) dims.push_back(i);
   std::swap(dims[wrap_dim(a, x.ndim(), "transpose")], dims[wrap_dim(b, x.ndim(), "transpose")]);
-  return unary(OpId::permute, x, loc, ShapeAttrs{dims});
+  return unary(OpId::permute, x, loc, dims);
 }
 Tensor expand(const Tensor& x, const Shape& sizes, Loc loc) {
   Shape wanted = sizes;
@@ -263,27 +225,27 @@ Tensor expand(const Tensor& x, const Shape& sizes, Loc loc) {
     fits = wanted[i] >= 0 && (own == 1 || own == wanted[i]);
   }
   if (!fits)
-    fail(fmt::format("expand: {} does not expand to {}; only dims of size 1 and new leading dims can grow",
-                     to_string(x.sizes()), to_string(sizes)));
-  return wanted == x.sizes() ? x : unary(OpId::expand, x, loc, ShapeAttrs{wanted});
+    failf("expand: {} does not expand to {}; only dims of size 1 and new leading dims can grow", to_string(x.sizes()),
+          to_string(sizes));
+  return wanted == x.sizes() ? x : unary(OpId::expand, x, loc, wanted);
 }
 Tensor squeeze(const Tensor& x, int dim, Loc loc) {
   const int d = wrap_dim(dim, x.ndim(), "squeeze");
   if (x.ndim() == 0 || x.sizes()[d] != 1) return x;
   Shape sizes = x.sizes();
   sizes.erase(d);
-  return unary(OpId::view, x, loc, ShapeAttrs{sizes});
+  return unary(OpId::view, x, loc, sizes);
 }
 Tensor unsqueeze(const Tensor& x, int dim, Loc loc) {
   Shape sizes = x.sizes();
   sizes.insert(wrap_dim(dim, x.ndim() + 1, "unsqueeze"), 1);
-  return unary(OpId::view, x, loc, ShapeAttrs{sizes});
+  return unary(OpId::view, x, loc, sizes);
 }
 Tensor flatten(const Tensor& x, int start, int end, Loc loc) {
   if (x.ndim() == 0) return reshape(x, {1}, loc);
   const int a = wrap_dim(start, x.ndim(), "flatten");
   const int b = wrap_dim(end, x.ndim(), "flatten");
-  if (a > b) fail(fmt::format("flatten: start {} lies behind end {}", start, end));
+  if (a > b) failf("flatten: start {} lies behind end {}", start, end);
   Shape sizes;
   std::int64_t run = 1;
   for (int i = 0; i < x.ndim(); ++i) {
@@ -297,7 +259,7 @@ Tensor flatten(const Tensor& x, int start, int end, Loc loc) {
 Tensor slice(const Tensor& x, int dim, Slice r, Loc loc) {
   if (x.ndim() == 0) fail("slice: a 0-d tensor has no dim to slice");
   const int d = wrap_dim(dim, x.ndim(), "slice");
-  if (r.step < 1) fail(fmt::format("slice: step {} is not allowed; it must be at least 1", r.step));
+  if (r.step < 1) failf("slice: step {} is not allowed; it must be at least 1", r.step);
   const std::int64_t n = x.sizes()[d];
   const auto clamped = [n](std::int64_t i) { return std::clamp<std::int64_t>(i < 0 ? i + n : i, 0, n); };
   const std::int64_t start = clamped(r.start.value_or(0));
@@ -310,7 +272,7 @@ Tensor narrow(const Tensor& x, int dim, std::int64_t start, std::int64_t length,
   const int d = wrap_dim(dim, x.ndim(), "narrow");
   const std::int64_t n = x.ndim() ? x.sizes()[d] : 0;
   if (start < 0 || start > n || length < 0 || length > n - start)
-    fail(fmt::format("narrow: start {} and length {} leave dim {} of {}", start, length, d, to_string(x.sizes())));
+    failf("narrow: start {} and length {} leave dim {} of {}", start, length, d, to_string(x.sizes()));
   return slice(x, d, {start, start + length}, loc);
 }
 Tensor select(const Tensor& x, int dim, std::int64_t index, Loc loc) {
@@ -318,19 +280,17 @@ Tensor select(const Tensor& x, int dim, std::int64_t index, Loc loc) {
   const int d = wrap_dim(dim, x.ndim(), "select");
   const std::int64_t n = x.sizes()[d];
   const std::int64_t i = index < 0 ? index + n : index;
-  if (i < 0 || i >= n)
-    fail(fmt::format("select: index {} is out of range for dim {} of {}", index, d, to_string(x.sizes())));
+  if (i < 0 || i >= n) failf("select: index {} is out of range for dim {} of {}", index, d, to_string(x.sizes()));
   return squeeze(slice(x, d, {i, i + 1}, loc), d, loc);
 }
 std::vector<Tensor> split(const Tensor& x, std::int64_t size, int dim, Loc loc) {
-  if (size < 1) fail(fmt::format("split: size {} is not allowed; it must be at least 1", size));
+  if (size < 1) failf("split: size {} is not allowed; it must be at least 1", size);
   std::vector<Tensor> parts;
   for (std::int64_t i = 0; i < x.size(dim); i += size) parts.push_back(slice(x, dim, {i, i + size}, loc));
   return parts;
 }
 
 Tensor contiguous(const Tensor& x, Loc loc) { return x.is_contiguous() ? x : clone(x, loc); }
-Tensor slice_backward(const Tensor& dy, const SliceAttrs& a, Loc l) { return unary(OpId::slice_backward, dy, l, a); }
 Tensor cat(const std::vector<Tensor>& tensors, int dim, Loc loc) {
   if (tensors.empty()) fail("cat: needs at least one tensor");
   std::vector<const Tensor*> refs;
@@ -344,8 +304,7 @@ Tensor stack(const std::vector<Tensor>& tensors, int dim, Loc loc) {
   rows.reserve(tensors.size());
   for (const Tensor& t : tensors) {
     if (t.sizes() != tensors[0].sizes())
-      fail(fmt::format("stack: all shapes must be equal, given {} and {}", to_string(tensors[0].sizes()),
-                       to_string(t.sizes())));
+      failf("stack: all shapes must be equal, given {} and {}", to_string(tensors[0].sizes()), to_string(t.sizes()));
     rows.push_back(unsqueeze(t, dim, loc));
   }
   if (rows.empty()) fail("stack: needs at least one tensor");
@@ -363,12 +322,12 @@ Tensor index_add(const Tensor& src, int dim, const Tensor& index, std::int64_t s
 }
 Tensor pad(const Tensor& x, const Shape& before, const Shape& after, double value, Loc loc) {
   if (before.size() != x.ndim() || after.size() != x.ndim())
-    fail(fmt::format("pad: before {} and after {} need one entry for each dim of {}", to_string(before),
-                     to_string(after), to_string(x.sizes())));
+    failf("pad: before {} and after {} need one entry for each dim of {}", to_string(before), to_string(after),
+          to_string(x.sizes()));
   return unary(OpId::pad, x, loc, PadAttrs{before, after, value});
 }
-Tensor tril(const Tensor& x, std::int64_t diagonal, Loc loc) { return unary(OpId::tril, x, loc, TrilAttrs{diagonal}); }
-Tensor one_hot(const Tensor& c, std::int64_t count, Loc l) { return unary(OpId::one_hot, c, l, OneHotAttrs{count}); }
+Tensor tril(const Tensor& x, std::int64_t diagonal, Loc loc) { return unary(OpId::tril, x, loc, diagonal); }
+Tensor one_hot(const Tensor& c, std::int64_t count, Loc l) { return unary(OpId::one_hot, c, l, count); }
 
 Tensor sum_to(const Tensor& x, const Shape& sizes, Loc loc) {
   if (x.sizes() == sizes) return x;

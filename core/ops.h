@@ -1,4 +1,4 @@
-// Every op as a free function. Shapes are stated as [..]; errors name the op, shapes and dtypes. The last argument
+// Every op as a free function (the gradients of pools, norms and losses are rows that rules run by their id). Shapes are stated as [..]; errors name the op, shapes and dtypes. The last argument
 // records where the call stands in the user's source; never pass it by hand except to forward a caller's.
 #pragma once
 
@@ -47,7 +47,6 @@ class Operand {
 
 // Elementwise with options.
 Tensor leaky_relu(const Tensor& x, double slope = 0.01, Loc loc = Loc::current());
-enum class Gelu { exact, tanh };
 Tensor gelu(const Tensor& x, Gelu form = Gelu::exact, Loc loc = Loc::current());
 Tensor clamp(const Tensor& x, double low, double high, Loc loc = Loc::current());
 // Nearest-even, IEEE overflow; x itself if it has the dtype (the device).
@@ -91,12 +90,8 @@ Tensor scaled_dot_product_attention(const Tensor& q, const Tensor& k, const Tens
 using Pool2dOptions = PoolAttrs;  // kernel, stride, padding
 Tensor max_pool2d(const Tensor& x, Pool2dOptions options = {}, Loc loc = Loc::current());
 std::pair<Tensor, Tensor> max_pool2d_with_indices(const Tensor& x, const PoolAttrs& attrs, Loc loc = Loc::current());
-Tensor max_pool2d_backward(const Tensor& dy, const Tensor& indices, const PoolAttrs& attrs, Loc loc = Loc::current());
-Tensor max_pool2d_gather(const Tensor& x, const Tensor& indices, Loc loc = Loc::current());
 Tensor avg_pool2d(const Tensor& x, Pool2dOptions options = {}, Loc loc = Loc::current());
-Tensor avg_pool2d_backward(const Tensor& dy, const PoolAttrs& attrs, Loc loc = Loc::current());
 Tensor adaptive_avg_pool2d(const Tensor& x, std::int64_t height, std::int64_t width, Loc loc = Loc::current());
-Tensor adaptive_avg_pool2d_backward(const Tensor& dy, const PoolAttrs& attrs, Loc loc = Loc::current());
 
 // Normalisation. All outputs of a row are returned where the name says so.
 // batch_norm is pure: x [N, C, ..]; weight, bias, mean, var [C] (weight, bias may be undefined; mean, var are used when
@@ -110,23 +105,13 @@ BatchNormResult batch_norm(const Tensor& x, const Tensor& weight, const Tensor& 
 Tensor layer_norm(const Tensor& x, int dims, const Tensor& weight = {}, const Tensor& bias = {}, double eps = 1e-5,
                   Loc loc = Loc::current());
 Tensor rms_norm(const Tensor& x, int dims, const Tensor& weight = {}, double eps = 1e-6, Loc loc = Loc::current());
-Outputs batch_norm_backward(const Tensor& dy, const Tensor& x, const Tensor& weight, const Tensor& mean,
-                            const Tensor& invstd, const NormAttrs& attrs, Loc loc = Loc::current());
-Outputs layer_norm_backward(const Tensor& dy, const Tensor& x, const Tensor& weight, const Tensor& mean,
-                            const Tensor& invstd, const NormAttrs& attrs, Loc loc = Loc::current());
-Outputs rms_norm_backward(const Tensor& dy, const Tensor& x, const Tensor& weight, const Tensor& invrms,
-                          const NormAttrs& attrs, Loc loc = Loc::current());
 Tensor softmax(const Tensor& x, int dim, Loc loc = Loc::current());
-Tensor softmax_backward(const Tensor& dy, const Tensor& y, int dim, Loc loc = Loc::current());
 Tensor log_softmax(const Tensor& x, int dim, Loc loc = Loc::current());
-Tensor log_softmax_backward(const Tensor& dy, const Tensor& y, int dim, Loc loc = Loc::current());
 
 // Losses. cross_entropy: logits [N, C] (or [N, C, d..]) and classes i64 [N] (or [N, d..]).
 using CrossEntropyOptions = CrossEntropyAttrs;
 Tensor cross_entropy(const Tensor& logits, const Tensor& classes, CrossEntropyOptions options = {},
                      Loc loc = Loc::current());
-Tensor cross_entropy_backward(const Tensor& dy, const Tensor& log_probabilities, const Tensor& classes,
-                              const CrossEntropyAttrs& attrs, Loc loc = Loc::current());
 Tensor mse_loss(const Tensor& x, const Tensor& y, Reduction reduction = Reduction::mean, Loc loc = Loc::current());
 Tensor l1_loss(const Tensor& x, const Tensor& y, Reduction reduction = Reduction::mean, Loc loc = Loc::current());
 // bce: x are probabilities, or logits.
@@ -154,7 +139,6 @@ std::vector<Tensor> split(const Tensor& x, std::int64_t size, int dim = 0, Loc l
 
 // Movement.
 Tensor contiguous(const Tensor& x, Loc loc = Loc::current());  // x itself where it is already
-Tensor slice_backward(const Tensor& dy, const SliceAttrs& attrs, Loc loc = Loc::current());
 Tensor cat(const std::vector<Tensor>& tensors, int dim = 0, Loc loc = Loc::current());
 Tensor stack(const std::vector<Tensor>& tensors, int dim = 0, Loc loc = Loc::current());
 Tensor gather(const Tensor& x, int dim, const Tensor& index, Loc loc = Loc::current());

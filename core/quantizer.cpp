@@ -49,8 +49,7 @@ struct Rows {
     if (in_order && x.dtype() == dtype_of<T>) return static_cast<const T*>(x.raw()) + first;
     T* buffer = scratch.emplace(static_cast<std::size_t>(n) * sizeof(T)).template as<T>();
     const auto copy = [&](std::int64_t at, std::int64_t step, std::int64_t to, std::int64_t count) {
-      if constexpr (sizeof(T) == 4) load_to_float(x.dtype(), base + at * size, step, buffer + to, count);
-      else load_to_double(x.dtype(), base + at * size, step, buffer + to, count);
+      gradual::load(x.dtype(), base + at * size, step, buffer + to, count);
     };
     if (in_order) copy(first, 1, 0, n);
     for (std::int64_t done = 0; done < n && !in_order;) {

@@ -1,9 +1,8 @@
 // Random numbers as tensors. Element i of a call is word i of its Philox stream (normals: words 2i, 2i+1).
-#include <fmt/format.h>
-
 #include <vector>
 
 #include "convert.h"
+#include "failf.h"
 #include "generator.h"
 #include "parallel.h"
 #include "philox.h"
@@ -36,7 +35,7 @@ template <class F> const Tensor& fill_random(const Tensor& t, int words_each, Ra
                 (end - begin) * words_each);
     std::vector<double> values(n);
     for (std::size_t i = 0; i < n; ++i) values[i] = value(&words[i * static_cast<std::size_t>(words_each)]);
-    store_from_double(dtype, values.data(), out + static_cast<std::size_t>(begin) * size_of(dtype), 1, end - begin);
+    store(dtype, values.data(), out + static_cast<std::size_t>(begin) * size_of(dtype), 1, end - begin);
   });
   if (!dense.is_same(t)) t.copy_(dense);
   t.unsafe_impl()->storage->version.fetch_add(1);
@@ -60,8 +59,8 @@ RandomKey Generator::next() {
   DrawScope* source = draws;
   while (source && source->mode_ == DrawScope::Mode::record) source = source->outer_;
   if (source && source->used_ == source->log_.size())
-    fail(fmt::format("random numbers: a computation that runs again draws more than it did the first time ({} draws)",
-                     source->used_));
+    failf("random numbers: a computation that runs again draws more than it did the first time ({} draws)",
+          source->used_);
   const RandomKey key = source ? source->log_[source->used_++] : RandomKey{seed_, stream_++};
   for (DrawScope* s = draws; s != source; s = s->outer_) s->log_.push_back(key);
   return key;
@@ -83,30 +82,23 @@ const Tensor& Tensor::normal_(double mean, double std, Generator& g) const {
   return fill_random(*this, 2, g.next(), value);
 }
 
-Tensor rand(const Shape& sizes, TensorOptions o, Generator& g) {
-  return Tensor(empty(sizes, {.dtype = o.dtype, .device = o.device}).uniform_(0, 1, g))
-      .set_requires_grad(o.requires_grad);
-}
-
-Tensor randn(const Shape& sizes, TensorOptions o, Generator& g) {
-  return Tensor(empty(sizes, {.dtype = o.dtype, .device = o.device}).normal_(0, 1, g))
-      .set_requires_grad(o.requires_grad);
-}
+Tensor rand(const Shape& s, TensorOptions o, Generator& g) { return empty(s, o).uniform_(0, 1, g); }
+Tensor randn(const Shape& s, TensorOptions o, Generator& g) { return empty(s, o).normal_(0, 1, g); }
 
 Tensor randint(std::int64_t low, std::int64_t high, const Shape& sizes, TensorOptions o, Generator& g) {
-  if (high <= low) fail(fmt::format("randint: low {} must lie below high {}", low, high));
-  Tensor t = empty(sizes, {.dtype = o.dtype});
+  if (high <= low) failf("randint: low {} must lie below high {}", low, high);
+  const Tensor t = empty(sizes, o);
   const Tensor exact = o.dtype == DType::i64 ? t : empty(sizes, {.dtype = DType::i64});
   auto* values = exact.data<std::int64_t>();
   const RandomKey key = g.next();
   for (std::uint64_t i = 0; i < static_cast<std::uint64_t>(t.numel()); ++i)
     values[i] = low + static_cast<std::int64_t>(draw_below(high - low, key, 2 * i, 2 * i + 1));
-  if (!exact.is_same(t)) store_from_i64(o.dtype, values, t.raw(), 1, t.numel());
-  return t.to(o.device).set_requires_grad(o.requires_grad);
+  if (!exact.is_same(t)) store(o.dtype, values, t.raw(), 1, t.numel());
+  return t;
 }
 
 Tensor randperm(std::int64_t n, Generator& g) {
-  if (n < 0) fail(fmt::format("randperm: {} is not allowed; it must be at least 0", n));
+  if (n < 0) failf("randperm: {} is not allowed; it must be at least 0", n);
   const RandomKey key = g.next();
   Tensor t = arange(0, static_cast<double>(n));
   auto* p = t.data<std::int64_t>();

@@ -293,7 +293,7 @@ void Rounder::round(const double* in, double* out, std::int64_t n, std::int64_t 
 
 void Rounder::encode(const float* in, void* codes, std::int64_t n, std::int64_t first_element, CastStats stats) const {
   if (!is_plain_half(*this, stats)) return round_all<float>(*this, in, nullptr, codes, n, first_element, stats);
-  store_from_float(DType::f16, in, codes, 1, n);
+  store(DType::f16, in, codes, 1, n);
   if (stats.exponents) stats.exponents->add(in, n);
 }
 
@@ -310,7 +310,7 @@ void decode(const Format& f, const void* codes, float* out, std::int64_t n) {
     for (std::int64_t i = 0; i < n; ++i) out[i] = values[static_cast<const std::uint8_t*>(codes)[i] & mask];
     return;
   }
-  if (const auto dtype = dtype_of_format(f)) return load_to_float(*dtype, codes, 1, out, n);
+  if (const auto dtype = dtype_of_format(f)) return load(*dtype, codes, 1, out, n);
   for (std::int64_t i = 0; i < n; ++i)
     out[i] = f.decode(bytes == 2 ? static_cast<const std::uint16_t*>(codes)[i]
                                  : static_cast<const std::uint32_t*>(codes)[i]);

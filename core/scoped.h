@@ -1,6 +1,7 @@
 // A value that is restored: what nearly every RAII mode of the library is.
 #pragma once
 
+#include <type_traits>
 #include <utility>
 
 namespace gradual {
@@ -8,7 +9,7 @@ namespace gradual {
 // Sets `place` and puts the old value back when it goes, on exceptions too.
 template <class T> class Scoped {
  public:
-  Scoped(T& place, T value) : place_(place), saved_(std::exchange(place, std::move(value))) {}
+  Scoped(T& place, std::type_identity_t<T> value) : place_(place), saved_(std::exchange(place, std::move(value))) {}
   ~Scoped() { place_ = std::move(saved_); }
   Scoped(const Scoped&) = delete;
   Scoped& operator=(const Scoped&) = delete;

@@ -5,6 +5,7 @@
 #include <optional>
 #include <utility>
 
+#include "failf.h"
 #include "nearest.h"
 
 namespace gradual {
@@ -46,8 +47,7 @@ const StateValue& StateDict::at(const std::string& name) const {
   if (entries_.empty()) fail("state_dict: no entry \"" + name + "\"; the state dict is empty");
   std::vector<std::string> names;
   for (const Entry& e : entries_) names.push_back(e.name);
-  fail(fmt::format("state_dict: no entry \"{}\" among {}; the nearest is \"{}\"", name, names.size(),
-                   nearest(name, names)));
+  failf("state_dict: no entry \"{}\" among {}; the nearest is \"{}\"", name, names.size(), nearest(name, names));
 }
 
 bool StateDict::contains(std::string_view name) const { return places_.contains(std::string(name)); }

@@ -1,13 +1,12 @@
 #include "tensor.h"
 
-#include <fmt/format.h>
-
 #include <algorithm>
 #include <cmath>
 #include <cstring>
 #include <string>
 
 #include "convert.h"
+#include "failf.h"
 #include "ops.h"
 
 namespace gradual {
@@ -20,58 +19,46 @@ void TensorImpl::destroy(TensorImpl* t) {
 
 void Tensor::fail_undefined() { fail("an undefined tensor was used; it has no dtype, shape or numbers"); }
 void Tensor::fail_dtype(DType asked) const {
-  fail(fmt::format("data: the tensor is {}, asked for {}", name(dtype()), name(asked)));
+  failf("data: the tensor is {}, asked for {}", name(dtype()), name(asked));
 }
 
 std::int64_t Tensor::size(std::int64_t dim) const {
-  if (ndim() == 0) fail(fmt::format("size: a 0-d tensor has no dim {}", dim));
+  if (ndim() == 0) failf("size: a 0-d tensor has no dim {}", dim);
   return sizes()[wrap_dim(dim, ndim(), "size")];
 }
 
 namespace {
 
-void load(DType d, const void* p, double* out, std::int64_t n) { load_to_double(d, p, 1, out, n); }
-void load(DType d, const void* p, float* out, std::int64_t n) { load_to_float(d, p, 1, out, n); }
-void load(DType d, const void* p, std::int64_t* out, std::int64_t n) { load_to_i64(d, p, 1, out, n); }
-void store(DType d, const double* in, void* p, std::int64_t n) { store_from_double(d, in, p, 1, n); }
-void store(DType d, const float* in, void* p, std::int64_t n) { store_from_float(d, in, p, 1, n); }
-void store(DType d, const std::int64_t* in, void* p, std::int64_t n) { store_from_i64(d, in, p, 1, n); }
-
 template <class T> T read_one(const Tensor& t) {
   if (t.numel() != 1) fail("item: needs exactly one element, the tensor has shape " + to_string(t.sizes()));
   T v = 0;
-  load(t.dtype(), t.to(Device::cpu()).raw(), &v, 1);
+  load(t.dtype(), t.to(Device::cpu()).raw(), 1, &v, 1);
   return v;
 }
 
 template <class T> std::vector<T> read_all(const Tensor& t) {
   const Tensor c = t.detach().to(Device::cpu()).contiguous();
   std::vector<T> v(static_cast<std::size_t>(t.numel()));
-  load(t.dtype(), c.raw(), v.data(), t.numel());
+  load(t.dtype(), c.raw(), 1, v.data(), t.numel());
   return v;
-}
-
-Tensor finish(Tensor t, const TensorOptions& o) {
-  if (o.requires_grad) t.set_requires_grad();
-  return t;
 }
 
 template <class T> Tensor filled_from(const std::vector<T>& values, const Shape& sizes, const TensorOptions& o) {
   if (static_cast<std::int64_t>(values.size()) != numel(sizes))
-    fail(fmt::format("from_data: {} values do not fill {}", values.size(), to_string(sizes)));
-  const Tensor t = empty(sizes, {.dtype = o.dtype});
-  store(o.dtype, values.data(), t.raw(), t.numel());
-  return finish(t.to(o.device), o);
+    failf("from_data: {} values do not fill {}", values.size(), to_string(sizes));
+  Tensor t = empty(sizes, o);
+  store(o.dtype, values.data(), t.raw(), 1, t.numel());
+  return t;
 }
 
 // value(0) .. value(n-1), rounded to the dtype asked for. In counted memory: what does not fit is an Error.
 template <class F> Tensor generated(std::int64_t n, const TensorOptions& o, const F& value) {
-  const Tensor t = empty({n}, {.dtype = o.dtype});
+  const Tensor t = empty({n}, o);
   const Tensor exact = o.dtype == DType::f64 ? t : empty({n}, {.dtype = DType::f64});
   auto* numbers = exact.data<double>();
   for (std::int64_t i = 0; i < n; ++i) numbers[i] = value(static_cast<double>(i));
-  if (!exact.is_same(t)) store(o.dtype, numbers, t.raw(), n);
-  return finish(t.to(o.device), o);
+  if (!exact.is_same(t)) store(o.dtype, numbers, t.raw(), 1, n);
+  return t;
 }
 
 // A tensor of row-major layout that has no storage yet.
@@ -132,7 +119,7 @@ Tensor Tensor::narrow(int d, std::int64_t s, std::int64_t n, SourceLocation l) c
 }
 Tensor Tensor::index(std::initializer_list<Index> indices, SourceLocation l) const {
   if (static_cast<int>(indices.size()) > ndim())
-    fail(fmt::format("index: {} indices for a tensor of shape {}", indices.size(), to_string(sizes())));
+    failf("index: {} indices for a tensor of shape {}", indices.size(), to_string(sizes()));
   Tensor t = *this;
   int dim = 0;
   for (const Index& i : indices)
@@ -153,22 +140,23 @@ Tensor empty(const Shape& sizes, TensorOptions o) {
   std::size_t bytes = 0;
   if (__builtin_mul_overflow(static_cast<std::size_t>(impl->numel), size_of(o.dtype), &bytes) ||
       bytes > static_cast<std::size_t>(INT64_MAX))
-    fail(fmt::format("too many bytes: {} {}", to_string(sizes), name(o.dtype)));
+    failf("too many bytes: {} {}", to_string(sizes), name(o.dtype));
   impl->storage = Storage::allocate(bytes, o.device);
-  return finish(Tensor(std::move(impl)), o);
+  Tensor t(std::move(impl));
+  if (o.requires_grad) t.set_requires_grad();
+  return t;
 }
 
 Tensor full(const Shape& sizes, double value, TensorOptions o) {
-  const Tensor t = empty(sizes, {.dtype = o.dtype, .device = o.device});
-  if (!o.device.is_cpu()) return finish(t.fill_(value), o);
+  Tensor t = empty(sizes, o);
   if (t.numel() > 0) {
     auto* p = static_cast<char*>(t.raw());
     const std::size_t width = size_of(o.dtype);
-    store_from_double(o.dtype, &value, p, 1, 1);
+    store(o.dtype, &value, p, 1, 1);
     for (std::size_t done = width; done < t.nbytes(); done *= 2)
       std::memcpy(p + done, p, std::min(done, t.nbytes() - done));
   }
-  return finish(t, o);
+  return t;
 }
 Tensor zeros(const Shape& sizes, TensorOptions o) { return full(sizes, 0, o); }
 Tensor ones(const Shape& sizes, TensorOptions o) { return full(sizes, 1, o); }
@@ -186,14 +174,14 @@ Tensor arange(double start, double stop, double step, TensorOptions o) {
   return generated(static_cast<std::int64_t>(std::max(0.0, count)), o, [&](double i) { return start + i * step; });
 }
 Tensor linspace(double start, double stop, std::int64_t count, TensorOptions o) {
-  if (count < 0) fail(fmt::format("linspace: count {} is not allowed; it must be at least 0", count));
+  if (count < 0) failf("linspace: count {} is not allowed; it must be at least 0", count);
   return generated(
       count, o, [&](double i) { return i > 0 ? std::lerp(start, stop, i / static_cast<double>(count - 1)) : start; });
 }
 Tensor eye(std::int64_t n, TensorOptions o) {
-  const Tensor t = zeros({n, n}, {.dtype = o.dtype, .device = o.device});
+  Tensor t = zeros({n, n}, o);
   as_strided(t, {n}, {n + 1}, 0).fill_(1);
-  return finish(t, o);
+  return t;
 }
 
 Tensor empty_like(const Tensor& t) {
@@ -222,8 +210,8 @@ Tensor as_strided(const Tensor& t, const Shape& sizes, const Shape& strides, std
   std::int64_t high = offset;
   for (int i = 0; i < sizes.size(); ++i) (strides[i] < 0 ? low : high) += (sizes[i] - 1) * strides[i];
   if (impl->numel > 0 && (low < 0 || static_cast<std::size_t>(high + 1) * size_of(t.dtype()) > impl->storage->bytes))
-    fail(fmt::format("as_strided: sizes {}, strides {} and offset {} leave a storage of {} bytes", to_string(sizes),
-                     to_string(strides), offset, impl->storage->bytes));
+    failf("as_strided: sizes {}, strides {} and offset {} leave a storage of {} bytes", to_string(sizes),
+          to_string(strides), offset, impl->storage->bytes);
   return Tensor(std::move(impl));
 }
 

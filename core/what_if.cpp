@@ -51,8 +51,8 @@ template <class T> double noise_of(const T* x, const T* q, std::int64_t n, doubl
 // Elements [first, first + n) of a contiguous tensor; Inf and NaN become zeros and are counted.
 template <class T> void load(const Tensor& x, std::int64_t first, std::int64_t n, T* out, WhatIf* counts) {
   const void* from = static_cast<const char*>(x.raw()) + static_cast<std::size_t>(first) * size_of(x.dtype());
-  if constexpr (sizeof(T) == 8) load_to_double(x.dtype(), from, 1, out, n);
-  else load_to_float(x.dtype(), from, 1, out, n);
+  if constexpr (sizeof(T) == 8) load(x.dtype(), from, 1, out, n);
+  else load(x.dtype(), from, 1, out, n);
   for (std::int64_t i = 0; i < n; ++i) {
     const bool nan = std::isnan(out[i]), inf = std::isinf(out[i]);
     if (counts) counts->zeros += out[i] == 0, counts->nan += nan, counts->inf += inf;

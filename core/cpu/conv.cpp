@@ -96,8 +96,7 @@ template <class T> void conv2d_of(const OpCall& call, Tensor& out) {
   const Problem p(call.get<ConvAttrs>(), call[0].sizes(), call[1].sizes(), out.sizes());
   const Images x(call[0]);
   const Loaded<T> w(contiguous(call[1]));
-  std::optional<Loaded<T>> bias;
-  if (call[2].defined()) bias.emplace(call[2], Loaded<T>::As::rows);
+  const Loaded<T> bias(call[2], Loaded<T>::As::rows);
   auto* y = static_cast<char*>(out.raw());
   CastCounts* const counts = counts_for(dtype_of<T>, out.dtype());
   // Nothing is added up across rows: one image is work for several threads.
@@ -106,7 +105,7 @@ template <class T> void conv2d_of(const OpCall& call, Tensor& out) {
     x.unfold(p.x, c.group * p.inputs, c, c.columns);
     const std::int64_t o = c.group * p.outputs;
     for (std::int64_t i = 0; i < p.outputs; ++i)
-      std::fill_n(c.tile + i * c.pixels, c.pixels, bias ? bias->data()[o + i] : T{0});
+      std::fill_n(c.tile + i * c.pixels, c.pixels, bias.data() ? bias.data()[o + i] : T{0});
     gemm<T>({.m = p.outputs,
              .n = c.pixels,
              .k = p.depth(),
@@ -202,10 +201,9 @@ void conv2d_backward_weight(const OpCall& call, Outputs& out) {
 }  // namespace
 
 void register_convolutions() {
-  KernelFn* cpu = columns().cpu;
-  cpu[static_cast<int>(OpId::conv2d)] = conv2d;
-  cpu[static_cast<int>(OpId::conv2d_backward_input)] = conv2d_backward_input;
-  cpu[static_cast<int>(OpId::conv2d_backward_weight)] = conv2d_backward_weight;
+  set_kernel(OpId::conv2d, conv2d);
+  set_kernel(OpId::conv2d_backward_input, conv2d_backward_input);
+  set_kernel(OpId::conv2d_backward_weight, conv2d_backward_weight);
 }
 
 }  // namespace gradual::cpu

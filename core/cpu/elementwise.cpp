@@ -1,9 +1,9 @@
 // Elementwise kernels: the functions of functors.h on the loops of loops.h; in-place arithmetic and dropout, too.
 #include <cmath>
 #include <limits>
-#include <string>
 #include <utility>
 
+#include "../failf.h"
 #include "../functors.h"
 #include "../ops.h"
 #include "../philox.h"
@@ -105,8 +105,7 @@ template <class C> C number(const OpCall& c) {
   const double value = c.get<ScalarAttrs>().value;
   if constexpr (std::is_same_v<C, std::int64_t>) {
     if (value != std::trunc(value) || std::fabs(value) >= 0x1p63)
-      fail(describe(c) + ": the number " + std::to_string(value) +
-           " is not an integer of 64 bits; cast the tensor with to(DType::f32)");
+      failf(c, "the number {} is not an integer of 64 bits; cast the tensor with to(DType::f32)", value);
   }
   return static_cast<C>(value);
 }
@@ -124,18 +123,14 @@ template <int N> DType operand_dtype(const OpCall& c) {
 }
 
 // A kernel of N operands that computes f in the numbers' own compute type, or in a floating one.
-template <int N, class F> KernelFn numbers(F) {
+template <int N, bool kFloats = false, class F> KernelFn numbers(F) {
   return [](const OpCall& c, Outputs& out) {
-    visit_compute(operand_dtype<N>(c),
-                  [&]<class C>(C) { run<C, N>(out[0], c.inputs.data(), F{}, scalar_of<C, N>(c)); });
+    const auto kernel = [&]<class C>(C) { run<C, N>(out[0], c.inputs.data(), F{}, scalar_of<C, N>(c)); };
+    if constexpr (kFloats) visit_floating(operand_dtype<N>(c), kernel);
+    else visit_compute(operand_dtype<N>(c), kernel);
   };
 }
-template <int N, class F> KernelFn floats(F) {
-  return [](const OpCall& c, Outputs& out) {
-    visit_floating(operand_dtype<N>(c),
-                   [&]<class C>(C) { run<C, N>(out[0], c.inputs.data(), F{}, scalar_of<C, N>(c)); });
-  };
-}
+template <int N, class F> KernelFn floats(F f) { return numbers<N, true>(f); }
 // Integers against a fraction compare as doubles.
 template <class F> KernelFn comparison(F) {
   return [](const OpCall& c, Outputs& out) {
@@ -181,7 +176,7 @@ void clamp(const OpCall& c, Outputs& out) {
 void gelu(const OpCall& c, Outputs& out) {
   const KernelFn exact = floats<1>([](auto x) { return math::gelu(x); });
   const KernelFn approximate = floats<1>([](auto x) { return functors::gelu_tanh(x); });
-  (c.get<GeluAttrs>().tanh ? approximate : exact)(c, out);
+  (c.get<Gelu>() == Gelu::tanh ? approximate : exact)(c, out);
 }
 
 // The mask is a function of the key and the element's row-major index, so backward, a recomputation and another device
@@ -229,8 +224,7 @@ DType compute_dtype(const OpCall& c) {
   const DType x = c[0].dtype();
   if (!c[1].defined() || c[1].dtype() == x) return x;
   const DType both = promote(x, c[1].dtype());
-  if (is_floating(both) && !is_floating(x))
-    fail(describe(c) + ": a floating operand does not go into integers; cast it with to()");
+  if (is_floating(both) && !is_floating(x)) fail(c, "a floating operand does not go into integers; cast it with to()");
   return both;
 }
 

@@ -42,9 +42,12 @@ void round_tf32(float* values, std::int64_t n) {
   }
 }
 
-template <class T> Loaded<T>::Loaded(const Tensor& t, As as) : tensor_(t), strides_(t.strides()) {
+template <class T> Loaded<T>::Loaded(const Tensor& t, As as) : tensor_(t) {
+  if (!t.defined()) return;
+  strides_ = t.strides();
   const bool tf32 = as == As::operand && rounds_to_tf32(t.dtype());
   const bool as_it_lies = as == As::operand || t.is_contiguous();
+  data_ = static_cast<const T*>(t.raw());
   if ((t.dtype() == dtype_of<T> && !tf32 && as_it_lies) || t.numel() == 0) return;
   const Shape sizes = as_it_lies ? distinct_sizes(t) : t.sizes();
   if (as_it_lies && gapless(t, sizes)) {
@@ -55,6 +58,7 @@ template <class T> Loaded<T>::Loaded(const Tensor& t, As as) : tensor_(t), strid
     for (int d = 0; d < sizes.size(); ++d)
       if (as_it_lies && t.strides()[d] == 0) strides_[d] = 0;
   }
+  data_ = tensor_.template data<T>();
   if constexpr (std::is_same_v<T, float>)
     if (tf32) round_tf32(tensor_.template data<float>(), tensor_.numel());
 }
@@ -70,7 +74,7 @@ template <class T> void Result<T>::store() const {
   const DType dtype = out_.dtype();
   parallel_counted(out_.numel(), kGrain, dtype_of<T>, dtype, [&](auto begin, auto end, CastCounts* counts) {
     auto* to = static_cast<char*>(out_.raw()) + begin * static_cast<std::int64_t>(size_of(dtype));
-    cpu::store(dtype, data_ + begin, to, 1, end - begin, counts);
+    gradual::store(dtype, data_ + begin, to, 1, end - begin, counts);
   });
 }
 

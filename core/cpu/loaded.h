@@ -17,12 +17,13 @@ template <class T> class Loaded {
  public:
   enum class As { operand, rows };
   explicit Loaded(const Tensor& t, As as = As::operand);
-  const T* data() const { return static_cast<const T*>(tensor_.raw()); }
+  const T* data() const { return data_; }            // null of an undefined tensor
   const Shape& strides() const { return strides_; }  // elements; broadcast dims stay 0
 
  private:
   Tensor tensor_;
   Shape strides_;
+  const T* data_ = nullptr;
 };
 
 // Where a kernel leaves T for a dense output in the order of its memory: the output itself, or scratch that store()

@@ -28,18 +28,6 @@ template <class F> decltype(auto) visit_floating(DType d, const F& f) {
   return d == DType::f64 ? f(double{}) : f(float{});
 }
 
-// n elements of dtype d, `stride` apart, read as C or rounded from it.
-template <class C> void load(DType d, const void* p, std::int64_t stride, C* out, std::int64_t n) {
-  if constexpr (std::is_same_v<C, float>) load_to_float(d, p, stride, out, n);
-  else if constexpr (std::is_same_v<C, double>) load_to_double(d, p, stride, out, n);
-  else load_to_i64(d, p, stride, out, n);
-}
-template <class C> void store(DType d, const C* in, void* p, std::int64_t stride, std::int64_t n, CastCounts* counts) {
-  if constexpr (std::is_same_v<C, float>) store_from_float(d, in, p, stride, n, counts);
-  else if constexpr (std::is_same_v<C, double>) store_from_double(d, in, p, stride, n, counts);
-  else store_from_i64(d, in, p, stride, n, counts);
-}
-
 // Calls f with the unsigned type of an element's width: moving elements needs no more.
 template <class F> void visit_width(std::size_t width, const F& f) {
   switch (width) {
@@ -121,6 +109,33 @@ template <class C> const C* fetch(const Loop& loop, int operand, std::int64_t po
   }
   return buffer;
 }
+
+// A tensor's numbers in row-major order as values of the compute type C, some at a time: where they lie if the dtype is
+// C's, otherwise in the caller's buffer. An undefined tensor gives null.
+template <class C> class Dense {
+ public:
+  explicit Dense(const Tensor& t) : tensor_(t.defined() ? t.contiguous() : t) {}
+  explicit operator bool() const { return tensor_.defined(); }
+  void* at(std::int64_t i) const {
+    return static_cast<char*>(tensor_.raw()) + i * static_cast<std::int64_t>(size_of(tensor_.dtype()));
+  }
+  // Where to compute elements from i on, not loaded.
+  C* target(std::int64_t i, C* buffer) const {
+    return *this && tensor_.dtype() == dtype_of<C> ? static_cast<C*>(at(i)) : buffer;
+  }
+  C* load(std::int64_t i, std::int64_t n, C* buffer) const {
+    if (!*this) return nullptr;
+    if (tensor_.dtype() != dtype_of<C>) gradual::load(tensor_.dtype(), at(i), 1, buffer, n);
+    return target(i, buffer);
+  }
+  // Rounds `values` into the tensor; nothing to do where they are the tensor's own memory.
+  void store(const C* values, std::int64_t i, std::int64_t n, CastCounts* counts) const {
+    if (*this && values != at(i)) gradual::store(tensor_.dtype(), values, at(i), 1, n, counts);
+  }
+
+ private:
+  Tensor tensor_;
+};
 
 // out[..] = x[..] broadcast to out's sizes and converted to its dtype; any strides. The two must not overlap.
 void copy_elements(const Tensor& out, const Tensor& x);

@@ -1,6 +1,5 @@
 // matmul and linear: batches and panels here, the product of a panel in gemm.cpp.
 #include <algorithm>
-#include <optional>
 #include <utility>
 
 #include "../dispatch.h"
@@ -99,8 +98,7 @@ template <class T> void product(Operand<T>& a, const Operand<T>& b, Shape batch,
 
 void matmul(const OpCall& call, Outputs& out) {
   if (out[0].numel() == 0) return;
-  visit_floating(out[0].dtype(), [&](auto zero) {
-    using T = decltype(zero);
+  visit_floating(out[0].dtype(), [&]<class T>(T) {
     Operand<T> a(call[0]);
     Operand<T> b(call[1]);
     Shape batch = out[0].sizes();
@@ -114,27 +112,24 @@ void matmul(const OpCall& call, Outputs& out) {
 
 void linear(const OpCall& call, Outputs& out) {
   if (out[0].numel() == 0) return;
-  visit_floating(out[0].dtype(), [&](auto zero) {
-    using T = decltype(zero);
+  visit_floating(out[0].dtype(), [&]<class T>(T) {
     Operand<T> x(call[0]);
     Operand<T> w(call[1]);
-    std::optional<Loaded<T>> bias;
-    if (call[2].defined()) bias.emplace(call[2], Loaded<T>::As::rows);
+    const Loaded<T> bias(call[2], Loaded<T>::As::rows);
     if (call[0].ndim() == 1) x.insert_dim(0);
     w.transpose();
     Shape batch = x.sizes;
     batch.erase(batch.size() - 1);
     batch.erase(batch.size() - 1);
-    product<T>(x, w, batch, bias ? bias->data() : nullptr, out[0]);
+    product<T>(x, w, batch, bias.data(), out[0]);
   });
 }
 
 }  // namespace
 
 void register_contractions() {
-  KernelFn* cpu = columns().cpu;
-  cpu[static_cast<int>(OpId::matmul)] = matmul;
-  cpu[static_cast<int>(OpId::linear)] = linear;
+  set_kernel(OpId::matmul, matmul);
+  set_kernel(OpId::linear, linear);
 }
 
 }  // namespace gradual::cpu

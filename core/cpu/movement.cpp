@@ -2,9 +2,9 @@
 // the index, whatever the number of threads.
 #include <algorithm>
 #include <cstring>
-#include <string>
 
 #include "../counts.h"
+#include "../failf.h"
 #include "../memory.h"
 #include "kernels.h"
 #include "loops.h"
@@ -80,7 +80,7 @@ void tril(const OpCall& c, Outputs& out) {
   const std::size_t width = size_of(out[0].dtype());
   auto* data = static_cast<char*>(out[0].raw());
   for (std::int64_t r = 0; r < out[0].numel() / columns; ++r) {
-    const std::int64_t kept = std::clamp<std::int64_t>(r % rows + c.get<TrilAttrs>().diagonal + 1, 0, columns);
+    const std::int64_t kept = std::clamp<std::int64_t>(r % rows + c.get<std::int64_t>() + 1, 0, columns);
     std::memset(data + static_cast<std::size_t>(r * columns + kept) * width, 0,
                 static_cast<std::size_t>(columns - kept) * width);
   }
@@ -99,8 +99,7 @@ Tensor checked_index(const OpCall& c, const Tensor& given, std::int64_t size, co
     Shape position = index.sizes();
     for (std::int64_t d = index.ndim() - 1, rest = bad - values; d >= 0; rest /= index.sizes()[static_cast<int>(d--)])
       position[static_cast<int>(d)] = rest % index.sizes()[static_cast<int>(d)];
-    fail(describe(c) + ": index " + std::to_string(*bad) + " at " + to_string(position) +
-         " is out of range; allowed are 0 to " + std::to_string(size - 1));
+    failf(c, "index {} at {} is out of range; allowed are 0 to {}", *bad, to_string(position), size - 1);
   }
   if (index.ndim() == sizes.size()) return index;
   Shape strides = Shape::filled(sizes.size(), 0);
@@ -185,7 +184,7 @@ void index_add(const OpCall& c, Outputs& out) {
 }
 
 void one_hot(const OpCall& c, Outputs& out) {
-  const std::int64_t classes = c.get<OneHotAttrs>().classes;
+  const std::int64_t classes = c.get<std::int64_t>();
   const Tensor index = checked_index(c, c[0], classes, c[0].sizes(), 0);
   auto* to = out[0].data<std::int64_t>();
   std::fill_n(to, out[0].numel(), 0);

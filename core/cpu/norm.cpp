@@ -1,7 +1,6 @@
 // layer_norm and rms_norm over rows, batch_norm over channels, in f32 (f64 for f64). The variance is taken about the
 // mean in a second pass.
 #include <cmath>
-#include <optional>
 #include <vector>
 
 #include "../dispatch.h"
@@ -12,17 +11,10 @@ namespace gradual::cpu {
 namespace {
 
 // A weight, bias or statistic as T; false where it is absent.
-template <class T> class Parameter {
- public:
-  explicit Parameter(const Tensor& t) {
-    if (t.defined()) data_ = loaded_.emplace(t, Loaded<T>::As::rows).data();
-  }
-  explicit operator bool() const { return data_ != nullptr; }
-  T operator[](std::int64_t i) const { return data_[i]; }
-
- private:
-  std::optional<Loaded<T>> loaded_;
-  const T* data_ = nullptr;
+template <class T> struct Parameter : Loaded<T> {
+  explicit Parameter(const Tensor& t) : Loaded<T>(t, Loaded<T>::As::rows) {}
+  explicit operator bool() const { return this->data() != nullptr; }
+  T operator[](std::int64_t i) const { return this->data()[i]; }
 };
 
 template <class T> void store_parameter(Tensor& out, const T* values) {
@@ -168,7 +160,7 @@ template <class T> void batch_norm_of(const OpCall& call, const Channels& l, Ten
 // not training, mean and invstd are constants and the first term stands alone.
 template <class T> void batch_norm_backward_of(const OpCall& call, const Channels& l, Tensor& dx, Outputs& out) {
   const Parameter<T> weight(call[2]);
-  const Loaded<T> means(call[3], Loaded<T>::As::rows);
+  const Parameter<T> means(call[3]);
   const T* mean = means.data();
   const Parameter<T> invstd(call[4]);
   const auto channels = static_cast<std::size_t>(l.channels);
@@ -198,31 +190,27 @@ template <class T> void batch_norm_backward_of(const OpCall& call, const Channel
 void batch_norm(const OpCall& call, Outputs& out) {
   const Channels l(call[0]);
   write_row_major(l.view(out[0]), [&](Tensor& y) {
-    visit_floating(y.dtype(), [&](auto zero) { batch_norm_of<decltype(zero)>(call, l, y, out); });
+    visit_floating(y.dtype(), [&]<class T>(T) { batch_norm_of<T>(call, l, y, out); });
   });
 }
 void batch_norm_backward(const OpCall& call, Outputs& out) {
   const Channels l(call[1]);
   write_row_major(l.view(out[0]), [&](Tensor& dx) {
-    visit_floating(dx.dtype(), [&](auto zero) { batch_norm_backward_of<decltype(zero)>(call, l, dx, out); });
+    visit_floating(dx.dtype(), [&]<class T>(T) { batch_norm_backward_of<T>(call, l, dx, out); });
   });
 }
-void normalize(const OpCall& call, Outputs& out) {
-  visit_floating(out[0].dtype(), [&](auto zero) { normalize_rows<decltype(zero)>(call, out); });
-}
-void normalize_backward(const OpCall& call, Outputs& out) {
-  visit_floating(out[0].dtype(), [&](auto zero) { normalize_rows_backward<decltype(zero)>(call, out); });
-}
-
 }  // namespace
 
 void register_normalization() {
-  KernelFn* cpu = columns().cpu;
-  cpu[static_cast<int>(OpId::batch_norm)] = batch_norm;
-  cpu[static_cast<int>(OpId::batch_norm_backward)] = batch_norm_backward;
-  cpu[static_cast<int>(OpId::layer_norm)] = cpu[static_cast<int>(OpId::rms_norm)] = normalize;
-  cpu[static_cast<int>(OpId::layer_norm_backward)] = cpu[static_cast<int>(OpId::rms_norm_backward)] =
-      normalize_backward;
+  const auto forward = floating([]<class T>(const OpCall& call, Outputs& out) { normalize_rows<T>(call, out); });
+  const auto backward =
+      floating([]<class T>(const OpCall& call, Outputs& out) { normalize_rows_backward<T>(call, out); });
+  set_kernel(OpId::batch_norm, batch_norm);
+  set_kernel(OpId::batch_norm_backward, batch_norm_backward);
+  set_kernel(OpId::layer_norm, forward);
+  set_kernel(OpId::rms_norm, forward);
+  set_kernel(OpId::layer_norm_backward, backward);
+  set_kernel(OpId::rms_norm_backward, backward);
 }
 
 }  // namespace gradual::cpu

@@ -10,33 +10,6 @@
 namespace gradual::cpu {
 namespace {
 
-// One dense tensor as values of the compute type C, a block at a time: its own memory where the dtype is C's, otherwise
-// a buffer. An undefined tensor gives null.
-template <class C> class Lane {
- public:
-  explicit Lane(const Tensor& t) {
-    if (t.defined()) dtype_ = t.dtype(), base_ = static_cast<char*>(t.raw());
-  }
-  explicit operator bool() const { return base_ != nullptr; }
-  void* at(std::int64_t i) const { return base_ + i * static_cast<std::int64_t>(size_of(dtype_)); }
-  // Where to compute elements from i on, not loaded.
-  C* target(std::int64_t i) { return base_ && dtype_ == dtype_of<C> ? static_cast<C*>(at(i)) : buffer_; }
-  C* load(std::int64_t i, std::int64_t n) {
-    if (!base_) return nullptr;
-    if (dtype_ != dtype_of<C>) cpu::load(dtype_, at(i), 1, buffer_, n);
-    return target(i);
-  }
-  // Rounds `values` into the tensor; nothing to do where they are the tensor's own memory.
-  void store(const C* values, std::int64_t i, std::int64_t n, CastCounts* counts) const {
-    if (base_ && values != at(i)) cpu::store(dtype_, values, at(i), 1, n, counts);
-  }
-
- private:
-  DType dtype_ = dtype_of<C>;
-  char* base_ = nullptr;
-  C buffer_[kBlock];
-};
-
 // What a step's row holds; adam_step_ has a second moment.
 enum Input { kParam, kGradient, kMaster, kCompensation, kMoment };
 
@@ -52,16 +25,17 @@ template <class C, class Round, class F>
 void run(const OpCall& c, const UpdateAttrs& how, const F& formula, const Round& round) {
   const Tensor& p = c[kParam];
   parallel_counted(p.numel(), kGrain, dtype_of<C>, p.dtype(), [&](auto begin, auto end, CastCounts* counts) {
-    Lane<C> param(p), gradient(c[kGradient]), master(c[kMaster]), lost(c[kCompensation]), first(c[kMoment]);
-    Lane<C> second(c.inputs.size() > kMoment + 1 ? c[kMoment + 1] : Tensor());
+    const Dense<C> param(p), gradient(c[kGradient]), master(c[kMaster]), lost(c[kCompensation]), first(c[kMoment]);
+    const Dense<C> second(c.inputs.size() > kMoment + 1 ? c[kMoment + 1] : Tensor());
+    alignas(64) C buffers[5][kBlock];
     for (std::int64_t i = begin; i < end; i += kBlock) {
       const std::int64_t n = std::min(end - i, kBlock);
-      C* w = (master ? master : param).load(i, n);
-      C* rest = lost.load(i, n);
+      C* w = (master ? master : param).load(i, n, buffers[0]);
+      C* rest = lost.load(i, n, buffers[1]);
       for (std::int64_t k = 0; rest && k < n; ++k) w[k] += rest[k];
-      C* m = first.load(i, n);
-      C* v = second.load(i, n);
-      formula(round, w, static_cast<const C*>(gradient.load(i, n)), m, v, n);
+      C* m = first.load(i, n, buffers[2]);
+      C* v = second.load(i, n, buffers[3]);
+      formula(round, w, static_cast<const C*>(gradient.load(i, n, buffers[4])), m, v, n);
       first.store(m, i, n, nullptr);
       second.store(v, i, n, nullptr);
       master.store(w, i, n, nullptr);
@@ -114,7 +88,7 @@ void sgd_step(const OpCall& c, Outputs&) {
 // Adam (Kingma and Ba 2015); decoupled: AdamW (Loshchilov and Hutter 2019).
 void adam_step(const OpCall& c, Outputs&) {
   const auto& a = c.get<AdamAttrs>();
-  if (!c[kMoment].defined() || !c[kMoment + 1].defined()) fail(describe(c) + ": needs two moments");
+  if (!c[kMoment].defined() || !c[kMoment + 1].defined()) fail(c, "needs two moments");
   const bool coupled = !a.decoupled && a.weight_decay != 0, decoupled = a.decoupled && a.weight_decay != 0;
   step(c, a.update,
        [&, coupled, decoupled]<class C>(auto r, C* __restrict w, const C* __restrict g, C* __restrict m,
@@ -141,15 +115,16 @@ template <class C> std::int64_t unscale_as(const OpCall& c, C inverse) {
   const DType to = c[2].defined() ? c[2].dtype() : dtype_of<C>;
   std::atomic<std::int64_t> total{0};
   parallel_counted(c[1].numel(), kGrain, dtype_of<C>, to, [&](auto begin, auto end, CastCounts* counts) {
-    Lane<C> in(c[1]), out(c[2]);
+    const Dense<C> in(c[1]), out(c[2]);
+    alignas(64) C buffers[2][kBlock];
     std::int64_t bad = 0;
     for (std::int64_t i = begin; i < end; i += kBlock) {
       const std::int64_t n = std::min(end - i, kBlock);
-      const C* from = in.load(i, n);
-      C* products = out.target(i);
+      const C* from = in.load(i, n, buffers[0]);
+      C* products = out.target(i, buffers[1]);
       for (std::int64_t k = 0; k < n; ++k) products[k] = from[k] * inverse;
       out.store(products, i, n, counts);
-      if (out) out.load(i, n);  // as the target has them
+      out.load(i, n, buffers[1]);  // as the target has them
       for (std::int64_t k = 0; k < n; ++k) bad += std::abs(products[k]) < std::numeric_limits<C>::infinity() ? 0 : 1;
     }
     total.fetch_add(bad, std::memory_order_relaxed);

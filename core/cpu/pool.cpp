@@ -1,11 +1,10 @@
 // Pooling over [N, C, H, W], a plane at a time, in the compute type.
 #include <algorithm>
 #include <limits>
-#include <string>
 #include <vector>
 
 #include "../dispatch.h"
-#include "../error.h"
+#include "../failf.h"
 #include "im2col.h"
 #include "kernels.h"
 #include "rows.h"
@@ -18,8 +17,7 @@ std::int64_t plane_size(const Tensor& t) { return t.size(2) * t.size(3); }
 // f(input plane, output plane, number of the plane), with each plane of `out` row-major.
 template <class F> void for_planes(const Tensor& in, Tensor& out, const F& f) {
   write_row_major(out, [&](Tensor& to) {
-    visit_floating(to.dtype(), [&](auto zero) {
-      using T = decltype(zero);
+    visit_floating(to.dtype(), [&]<class T>(T) {
       map_rows<T>(in.size(0) * in.size(1), in, plane_size(in), {}, 0, to, plane_size(to),
                   [&](std::int64_t plane, const T* x, const T*, T* y) { f(x, y, plane); });
     });
@@ -104,8 +102,8 @@ Tensor checked_indices(const OpCall& call, std::int64_t plane) {
   const auto* index = indices.data<std::int64_t>();
   for (std::int64_t i = 0; i < indices.numel(); ++i)
     if (static_cast<std::uint64_t>(index[i]) >= static_cast<std::uint64_t>(plane))
-      fail(describe(call) + ": index " + std::to_string(index[i]) + " lies outside a plane of " +
-           std::to_string(plane) + " elements; pass the indices of max_pool2d and the sizes of its input");
+      failf(call, "index {} lies outside a plane of {} elements; pass the indices of max_pool2d and its input's sizes",
+            index[i], plane);
   return indices;
 }
 
@@ -155,13 +153,13 @@ void avg_pool2d_backward(const OpCall& call, Outputs& out) {
 }  // namespace
 
 void register_pooling() {
-  KernelFn* cpu = columns().cpu;
-  cpu[static_cast<int>(OpId::max_pool2d)] = max_pool2d;
-  cpu[static_cast<int>(OpId::max_pool2d_backward)] = max_pool2d_backward;
-  cpu[static_cast<int>(OpId::max_pool2d_gather)] = max_pool2d_gather;
-  cpu[static_cast<int>(OpId::avg_pool2d)] = cpu[static_cast<int>(OpId::adaptive_avg_pool2d)] = avg_pool2d;
-  cpu[static_cast<int>(OpId::avg_pool2d_backward)] = cpu[static_cast<int>(OpId::adaptive_avg_pool2d_backward)] =
-      avg_pool2d_backward;
+  set_kernel(OpId::max_pool2d, max_pool2d);
+  set_kernel(OpId::max_pool2d_backward, max_pool2d_backward);
+  set_kernel(OpId::max_pool2d_gather, max_pool2d_gather);
+  set_kernel(OpId::avg_pool2d, avg_pool2d);
+  set_kernel(OpId::adaptive_avg_pool2d, avg_pool2d);
+  set_kernel(OpId::avg_pool2d_backward, avg_pool2d_backward);
+  set_kernel(OpId::adaptive_avg_pool2d_backward, avg_pool2d_backward);
 }
 
 }  // namespace gradual::cpu

@@ -8,6 +8,7 @@
 #include "../memory.h"
 #include "../ops.h"
 #include "../parallel.h"
+#include "kernels.h"
 #include "loaded.h"
 #include "loops.h"
 
@@ -21,60 +22,21 @@ struct Rows {
   }
 };
 
-// Rows of a tensor as T, read where they lie or through the caller's buffer of one row; undefined: null.
-template <class T> class RowReader {
- public:
-  RowReader(const Tensor& t, std::int64_t length) : length_(length) {
-    if (t.defined()) tensor_ = contiguous(t);
-  }
-  const T* operator()(std::int64_t row, T* buffer) const {
-    if (!tensor_.defined()) return nullptr;
-    const DType dtype = tensor_.dtype();
-    const char* p = static_cast<const char*>(tensor_.raw()) + row * length_ * static_cast<std::int64_t>(size_of(dtype));
-    if (dtype == dtype_of<T>) return reinterpret_cast<const T*>(p);
-    load(dtype, p, 1, buffer, length_);
-    return buffer;
-  }
-
- private:
-  Tensor tensor_;
-  std::int64_t length_;
-};
-
-// Writes rows of a row-major output: target() is where to compute one, store() rounds it into place.
-template <class T> class RowWriter {
- public:
-  RowWriter(Tensor& t, std::int64_t length) : dtype_(t.dtype()), data_(static_cast<char*>(t.raw())), length_(length) {}
-  T* target(std::int64_t row, T* buffer) const {
-    return dtype_ == dtype_of<T> ? reinterpret_cast<T*>(at(row)) : buffer;
-  }
-  void store(std::int64_t row, const T* values, CastCounts* counts) const {
-    if (dtype_ != dtype_of<T>) cpu::store(dtype_, values, at(row), 1, length_, counts);
-  }
-
- private:
-  char* at(std::int64_t row) const { return data_ + row * length_ * static_cast<std::int64_t>(size_of(dtype_)); }
-  DType dtype_;
-  char* data_;
-  std::int64_t length_;
-};
-
 // f(row, a, b, y) for every row of y, in parallel: rows of the inputs (the second may be undefined) and where to write.
 template <class T, class F>
 void map_rows(std::int64_t count, const Tensor& a, std::int64_t length_a, const Tensor& b, std::int64_t length_b,
               Tensor& y, std::int64_t length, const F& f) {
-  const RowReader<T> read_a(a, length_a);
-  const RowReader<T> read_b(b, length_b);
-  const RowWriter<T> write(y, length);
+  const Dense<T> in_a(a), in_b(b), write(y);
   const std::int64_t all = length_a + length_b + length;
   const std::int64_t grain = std::max<std::int64_t>(1, kGrain / std::max<std::int64_t>({1, length_a, length}));
   parallel_counted(count, grain, dtype_of<T>, y.dtype(), [&](std::int64_t row, std::int64_t end, CastCounts* counts) {
     const Scratch scratch(static_cast<std::size_t>(all) * sizeof(T) + 1);
     T* buffer = scratch.as<T>();
     for (; row < end; ++row) {
-      T* to = write.target(row, buffer + length_a + length_b);
-      f(row, read_a(row, buffer), read_b(row, buffer + length_a), to);
-      write.store(row, to, counts);
+      const T* x = in_a.load(row * length_a, length_a, buffer);
+      T* to = write.target(row * length, buffer + length_a + length_b);
+      f(row, x, static_cast<const T*>(in_b.load(row * length_b, length_b, buffer + length_a)), to);
+      write.store(to, row * length, length, counts);
     }
   });
 }
@@ -89,20 +51,30 @@ void map_rows(std::int64_t count, std::int64_t length, const Tensor& a, const Te
 template <class T, class F>
 void sum_rows(std::int64_t count, std::int64_t length, const Tensor& a, const Tensor& b, std::int64_t width, T* total,
               const F& f) {
-  const RowReader<T> read_a(a, length);
-  const RowReader<T> read_b(b, length);
+  const Dense<T> in_a(a), in_b(b);
   const std::int64_t grain = std::max({std::int64_t{1}, kGrain / std::max<std::int64_t>(1, length), (count + 63) / 64});
   const std::int64_t parts = (count + grain - 1) / grain;
   const Scratch partial(static_cast<std::size_t>(parts * width) * sizeof(T) + 1);
   parallel_for(count, grain, [&](std::int64_t row, std::int64_t end) {
-    const Scratch buffer(static_cast<std::size_t>(2 * length) * sizeof(T) + 1);
+    const Scratch scratch(static_cast<std::size_t>(2 * length) * sizeof(T) + 1);
+    T* buffer = scratch.as<T>();
     T* sums = partial.as<T>() + row / grain * width;
     std::fill_n(sums, width, T{0});
-    for (; row < end; ++row) f(row, read_a(row, buffer.as<T>()), read_b(row, buffer.as<T>() + length), sums);
+    for (; row < end; ++row) {
+      const T* x = in_a.load(row * length, length, buffer);
+      f(row, x, static_cast<const T*>(in_b.load(row * length, length, buffer + length)), sums);
+    }
   });
   std::fill_n(total, width, T{0});
   for (std::int64_t part = 0; part < parts; ++part)
     for (std::int64_t i = 0; i < width; ++i) total[i] += partial.as<T>()[part * width + i];
+}
+
+// A kernel for each compute type, of which that of output 0 is taken: f.operator()<T>(call, out).
+template <class F> KernelFn floating(F) {
+  return [](const OpCall& call, Outputs& out) {
+    visit_floating(out[0].dtype(), [&]<class T>(T) { F{}.template operator()<T>(call, out); });
+  };
 }
 
 // run(to) on `out` itself where it is row-major, else on a tensor that is, and then copied.

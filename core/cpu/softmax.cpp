@@ -1,10 +1,9 @@
 // softmax, log_softmax, and cross entropy on class indices (log-softmax and negative log-likelihood in one).
 #include <cmath>
 #include <limits>
-#include <string>
 
 #include "../dispatch.h"
-#include "../error.h"
+#include "../failf.h"
 #include "../fast_math.h"
 #include "kernels.h"
 #include "rows.h"
@@ -41,8 +40,7 @@ template <class F> void along(const OpCall& call, Outputs& out, const F& f) {
   const int dim = call.get<DimAttrs>().dim;
   const auto dim_last = [&](const Tensor& t) { return dim + 1 < t.ndim() ? transpose(t, dim, -1) : t; };
   write_row_major(dim_last(out[0]), [&](Tensor& to) {
-    visit_floating(to.dtype(), [&](auto zero) {
-      using T = decltype(zero);
+    visit_floating(to.dtype(), [&]<class T>(T) {
       const Rows rows(to.sizes(), 1);
       const std::int64_t n = rows.length;
       map_rows<T>(rows.count, n, dim_last(call[0]), call.inputs.size() > 1 ? dim_last(call[1]) : Tensor(), to,
@@ -89,8 +87,7 @@ struct Classes {
       const std::int64_t label = (*this)[i];
       if (label == ignore) continue;
       if (label < 0 || label >= c)
-        fail(describe(call) + ": class " + std::to_string(label) + " in row " + std::to_string(i) +
-             "; classes must be 0 to " + std::to_string(c - 1) + ", or ignore_index " + std::to_string(ignore));
+        failf(call, "class {} in row {}; classes must be 0 to {}, or ignore_index {}", label, i, c - 1, ignore);
       ++counted;
     }
   }
@@ -104,7 +101,7 @@ template <class T> T row_loss(const T* logp, std::int64_t label, double smoothin
          static_cast<T>(smoothing / static_cast<double>(n)) * -row_sum(logp, n);
 }
 
-template <class T> void cross_entropy_of(const OpCall& call, Outputs& out) {
+template <class T> void cross_entropy(const OpCall& call, Outputs& out) {
   const auto& a = call.get<CrossEntropyAttrs>();
   const Rows rows(call[0].sizes(), 1);
   const std::int64_t n = rows.length;
@@ -123,7 +120,7 @@ template <class T> void cross_entropy_of(const OpCall& call, Outputs& out) {
 }
 
 // dx = dy * (softmax - target).
-template <class T> void cross_entropy_backward_of(const OpCall& call, Outputs& out) {
+template <class T> void cross_entropy_backward(const OpCall& call, Outputs& out) {
   const auto& a = call.get<CrossEntropyAttrs>();
   const Rows rows(call[1].sizes(), 1);
   const std::int64_t n = rows.length;
@@ -143,23 +140,16 @@ template <class T> void cross_entropy_backward_of(const OpCall& call, Outputs& o
   });
 }
 
-void cross_entropy(const OpCall& call, Outputs& out) {
-  visit_floating(out[1].dtype(), [&](auto zero) { cross_entropy_of<decltype(zero)>(call, out); });
-}
-void cross_entropy_backward(const OpCall& call, Outputs& out) {
-  visit_floating(out[0].dtype(), [&](auto zero) { cross_entropy_backward_of<decltype(zero)>(call, out); });
-}
-
 }  // namespace
 
 void register_softmax() {
-  KernelFn* cpu = columns().cpu;
-  cpu[static_cast<int>(OpId::softmax)] = softmax;
-  cpu[static_cast<int>(OpId::softmax_backward)] = softmax_backward;
-  cpu[static_cast<int>(OpId::log_softmax)] = log_softmax;
-  cpu[static_cast<int>(OpId::log_softmax_backward)] = log_softmax_backward;
-  cpu[static_cast<int>(OpId::cross_entropy)] = cross_entropy;
-  cpu[static_cast<int>(OpId::cross_entropy_backward)] = cross_entropy_backward;
+  set_kernel(OpId::softmax, softmax);
+  set_kernel(OpId::softmax_backward, softmax_backward);
+  set_kernel(OpId::log_softmax, log_softmax);
+  set_kernel(OpId::log_softmax_backward, log_softmax_backward);
+  set_kernel(OpId::cross_entropy, floating([]<class T>(const OpCall& c, Outputs& out) { cross_entropy<T>(c, out); }));
+  set_kernel(OpId::cross_entropy_backward,
+             floating([]<class T>(const OpCall& c, Outputs& out) { cross_entropy_backward<T>(c, out); }));
 }
 
 }  // namespace gradual::cpu

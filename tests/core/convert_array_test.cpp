@@ -29,13 +29,13 @@ constexpr double kInf = std::numeric_limits<double>::infinity();
 // Elements of any dtype as bytes, and back as doubles.
 std::vector<std::uint8_t> make(DType dtype, const std::vector<double>& values) {
   std::vector<std::uint8_t> bytes(values.size() * size_of(dtype));
-  store_from_double(dtype, values.data(), bytes.data(), 1, static_cast<std::int64_t>(values.size()));
+  store(dtype, values.data(), bytes.data(), 1, static_cast<std::int64_t>(values.size()));
   return bytes;
 }
 
 std::vector<double> read(DType dtype, const std::vector<std::uint8_t>& bytes) {
   std::vector<double> values(bytes.size() / size_of(dtype));
-  load_to_double(dtype, bytes.data(), 1, values.data(), static_cast<std::int64_t>(values.size()));
+  load(dtype, bytes.data(), 1, values.data(), static_cast<std::int64_t>(values.size()));
   return values;
 }
 
@@ -75,9 +75,9 @@ TEST_CASE("loads and stores with strides") {
       std::vector<float> floats(kCount + 1, -5);
       std::vector<double> doubles(kCount + 1, -5);
       std::vector<std::int64_t> integers(kCount + 1, -5);
-      load_to_float(dtype, p, stride, floats.data(), kCount);
-      load_to_double(dtype, p, stride, doubles.data(), kCount);
-      load_to_i64(dtype, p, stride, integers.data(), kCount);
+      load(dtype, p, stride, floats.data(), kCount);
+      load(dtype, p, stride, doubles.data(), kCount);
+      load(dtype, p, stride, integers.data(), kCount);
       int failures = 0;
       for (std::int64_t i = 0; i < kCount; ++i) {
         const double want = expected(start + i * stride);
@@ -93,15 +93,15 @@ TEST_CASE("loads and stores with strides") {
       // Back to where they came from; what lies between stays.
       auto untouched = std::vector<std::uint8_t>(bytes.size(), 0x11);
       auto written = untouched;
-      store_from_float(dtype, floats.data(), written.data() + (p - bytes.data()), stride, kCount);
+      store(dtype, floats.data(), written.data() + (p - bytes.data()), stride, kCount);
       for (std::size_t i = 0; i < written.size(); ++i) {
         const auto element = static_cast<std::int64_t>(i / size_of(dtype)) - start;
         const bool hit = element % stride == 0 && element / stride >= 0 && element / stride < kCount;
         failures += written[i] != (hit ? bytes[i] : 0x11);
       }
       auto from_double = untouched, from_i64 = untouched;
-      store_from_double(dtype, doubles.data(), from_double.data() + (p - bytes.data()), stride, kCount);
-      store_from_i64(dtype, integers.data(), from_i64.data() + (p - bytes.data()), stride, kCount);
+      store(dtype, doubles.data(), from_double.data() + (p - bytes.data()), stride, kCount);
+      store(dtype, integers.data(), from_i64.data() + (p - bytes.data()), stride, kCount);
       CHECK(failures == 0);
       CHECK(from_double == written);
       CHECK(from_i64 == written);
@@ -112,11 +112,11 @@ TEST_CASE("loads and stores with strides") {
 TEST_CASE("empty arrays touch nothing") {
   CastCounts counts;
   for (const DType src : kAll) {
-    load_to_float(src, nullptr, 0, nullptr, 0);
-    load_to_double(src, nullptr, 1, nullptr, 0);
-    load_to_i64(src, nullptr, 2, nullptr, 0);
+    load<float>(src, nullptr, 0, nullptr, 0);
+    load<double>(src, nullptr, 1, nullptr, 0);
+    load<std::int64_t>(src, nullptr, 2, nullptr, 0);
     for (const DType dst : kAll) convert(src, nullptr, dst, nullptr, 0, &counts);
-    store_from_float(src, nullptr, nullptr, 1, 0, &counts);
+    store<float>(src, nullptr, nullptr, 1, 0, &counts);
   }
   CHECK(as_array(counts) == Seven{});
 }
@@ -189,29 +189,29 @@ TEST_CASE("floats become integers towards zero, saturate, and NaN gives 0") {
   std::vector<std::uint8_t> out8(values.size());
   std::vector<std::int32_t> out32(values.size());
   std::vector<std::int64_t> out64(values.size());
-  store_from_double(u8, values.data(), out8.data(), 1, n);
-  store_from_double(i32, values.data(), out32.data(), 1, n);
-  store_from_double(i64, values.data(), out64.data(), 1, n);
+  store(u8, values.data(), out8.data(), 1, n);
+  store(i32, values.data(), out32.data(), 1, n);
+  store(i64, values.data(), out64.data(), 1, n);
   CHECK(out8 == bytes);
   CHECK(out32 == ints);
   CHECK(out64 == longs);
-  store_from_double(bool_, values.data(), out8.data(), 1, n);
+  store(bool_, values.data(), out8.data(), 1, n);
   CHECK(out8 == bools);
-  load_to_i64(f64, values.data(), 1, out64.data(), n);
+  load(f64, values.data(), 1, out64.data(), n);
   CHECK(out64 == longs);
 
   // From float: 2147483647 rounds to 2^31, and 254.9 is not far off.
   const std::vector<float> floats(values.begin(), values.end());
-  store_from_float(u8, floats.data(), out8.data(), 1, n);
+  store(u8, floats.data(), out8.data(), 1, n);
   CHECK(out8 == bytes);
-  store_from_float(i32, floats.data(), out32.data(), 1, n);
+  store(i32, floats.data(), out32.data(), 1, n);
   CHECK(out32 == ints);
 
   // Integers into narrower ones saturate as well.
   const std::vector<std::int64_t> wide = {-1, 0, 255, 256, kMax64, kMin64};
-  store_from_i64(u8, wide.data(), out8.data(), 1, 6);
+  store(u8, wide.data(), out8.data(), 1, 6);
   CHECK(std::vector<std::uint8_t>(out8.begin(), out8.begin() + 6) == std::vector<std::uint8_t>{0, 0, 255, 255, 255, 0});
-  store_from_i64(i32, wide.data(), out32.data(), 1, 6);
+  store(i32, wide.data(), out32.data(), 1, 6);
   CHECK(std::vector<std::int32_t>(out32.begin(), out32.begin() + 6) ==
         std::vector<std::int32_t>{-1, 0, 255, 256, kMax32, kMin32});
 }
@@ -221,7 +221,7 @@ TEST_CASE("integers keep all their bits on the way to integers and f64") {
   std::vector<std::int64_t> out(3);
   convert(i64, integers.data(), i64, out.data(), 3);
   CHECK(out == integers);
-  load_to_i64(i64, integers.data(), 1, out.data(), 3);
+  load(i64, integers.data(), 1, out.data(), 3);
   CHECK(out == integers);
   const std::vector<std::int32_t> small = {std::numeric_limits<std::int32_t>::max(), -16777217, 3};
   std::vector<double> doubles(3);
@@ -301,8 +301,8 @@ TEST_CASE("counts agree with the results, element by element") {
     }
     CastCounts contiguous, strided;
     std::vector<std::uint16_t> out(2 * kCount);
-    store_from_float(dtype, floats.data(), out.data(), 1, kCount, &contiguous);
-    store_from_float(dtype, floats.data(), out.data(), 2, kCount, &strided);
+    store(dtype, floats.data(), out.data(), 1, kCount, &contiguous);
+    store(dtype, floats.data(), out.data(), 2, kCount, &strided);
     CHECK(as_array(contiguous) == as_array(want));
     CHECK(as_array(strided) == as_array(want));
     CHECK(reference::codes_of(dtype, out.data(), 1)[0] == codes[0]);

@@ -304,13 +304,13 @@ TEST_CASE("doubles and 64-bit integers are rounded once") {
   const std::vector<std::uint32_t> f16 = {0x7c00, 0x7c00, 0xfc00, 0x6800, 0x6801, 0x6802,
                                           0x7bff, 0x7c00, 0xfc00, 0xfc00, 0};
   std::vector<std::uint16_t> out(integers.size());
-  store_from_i64(DType::bf16, integers.data(), out.data(), 1, static_cast<std::int64_t>(integers.size()));
+  store(DType::bf16, integers.data(), out.data(), 1, static_cast<std::int64_t>(integers.size()));
   CHECK(reference::codes_of(DType::bf16, out.data(), out.size()) == bf16);
-  store_from_i64(DType::f16, integers.data(), out.data(), 1, static_cast<std::int64_t>(integers.size()));
+  store(DType::f16, integers.data(), out.data(), 1, static_cast<std::int64_t>(integers.size()));
   CHECK(reference::codes_of(DType::f16, out.data(), out.size()) == f16);
   const std::int64_t odd = (1ll << 24) + 1;
   float single = 0;
-  store_from_i64(DType::f32, &odd, &single, 1, 1);
+  store(DType::f32, &odd, &single, 1, 1);
   CHECK(single == 0x1p24f);
 }
 

@@ -6,6 +6,8 @@
 #include <cmath>
 #include <vector>
 
+#include "../support/gradients.h"
+
 using namespace gradual;
 
 namespace {

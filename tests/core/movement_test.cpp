@@ -8,6 +8,8 @@
 #include "gradual/core/error.h"
 #include "support/tensors.h"
 
+#include "../support/gradients.h"
+
 using namespace gradual;
 using namespace gradual::testing;
 
@@ -28,8 +30,8 @@ TEST_CASE("clone and cast keep every element in every layout") {
         double want = 0;
         char element[8];
         const double v = at(x, i);
-        store_from_double(from, &v, element, 1, 1);
-        load_to_double(from, element, 1, &want, 1);
+        store(from, &v, element, 1, 1);
+        load(from, element, 1, &want, 1);
         REQUIRE(at(y, i) == want);
       }
       REQUIRE(same_bits(y.clone(), y));

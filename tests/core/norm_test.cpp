@@ -7,6 +7,8 @@
 #include <cstring>
 #include <vector>
 
+#include "../support/gradients.h"
+
 using namespace gradual;
 
 namespace {

@@ -8,6 +8,8 @@
 #include <limits>
 #include <vector>
 
+#include "../support/gradients.h"
+
 using namespace gradual;
 
 namespace {

@@ -60,7 +60,7 @@ Tensor filled(const Shape& sizes, DType dtype, const std::function<double(std::i
   const Tensor t = empty(sizes, {.dtype = dtype});
   for_each_element(t, [&](std::byte* p, std::int64_t i) {
     const double v = value(i);
-    store_from_double(dtype, &v, p, 1, 1);
+    store(dtype, &v, p, 1, 1);
   });
   return t;
 }
@@ -156,7 +156,7 @@ std::optional<Tensor> one_laid_out(const Tensor& t, Layout layout, bool may_expa
 Array to_array(const Tensor& t) {
   if (!t.defined()) return {.sizes = {}, .v = {}, .defined = false};
   Array a = make_array(t.sizes(), t.dtype());
-  for_each_element(t, [&](std::byte* p, std::int64_t i) { load_to_double(t.dtype(), p, 1, &a[i], 1); });
+  for_each_element(t, [&](std::byte* p, std::int64_t i) { load(t.dtype(), p, 1, &a[i], 1); });
   return a;
 }
 

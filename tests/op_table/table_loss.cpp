@@ -1,5 +1,6 @@
 // Losses, dropout and embedding.
 #include <gradual/core/philox.h>
+#include "../support/gradients.h"
 #include "samples.h"
 
 namespace gradual::test {

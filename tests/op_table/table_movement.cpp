@@ -1,4 +1,5 @@
 // Views and movement: every number must arrive bit for bit, but for sums of scattered rows.
+#include "../support/gradients.h"
 #include "samples.h"
 
 namespace gradual::test {

@@ -1,5 +1,6 @@
 // Batch, layer and RMS norm, softmax and log_softmax, and their fused backwards, from the formulas of the
 // papers (Ioffe and Szegedy 2015, Ba et al. 2016, Zhang and Sennrich 2019).
+#include "../support/gradients.h"
 #include "samples.h"
 
 namespace gradual::test {

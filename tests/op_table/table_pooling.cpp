@@ -1,6 +1,7 @@
 // Pooling.
 #include <limits>
 
+#include "../support/gradients.h"
 #include "samples.h"
 
 namespace gradual::test {

@@ -187,16 +187,15 @@ std::vector<Row> unary_rows() {
   rows.push_back(exact(OpId::cast, kAll, {}));
   rows.back().samples = cast_samples;
   // One device in this build: the copy that the public to_device() leaves out.
-  rows.push_back(exact(OpId::to_device, kAll,
-                       {one([](const Tensor& x) {
-                          return dispatch1(OpId::to_device, {&x}, DeviceAttrs{Device::cpu()}, Loc::current());
-                        }),
-                        same,
-                        -3,
-                        3,
-                        {},
-                        nullptr,
-                        unchanged}));
+  rows.push_back(
+      exact(OpId::to_device, kAll,
+            {one([](const Tensor& x) { return dispatch1(OpId::to_device, {&x}, Device::cpu(), Loc::current()); }),
+             same,
+             -3,
+             3,
+             {},
+             nullptr,
+             unchanged}));
   for (Row& row : rows)
     if (row.bad.empty()) row.no_bad = "undefined, f8 and bool tensors are tried on every row";
   return rows;
