@@ -1,7 +1,6 @@
 #include "convert.h"
 
 #include <algorithm>
-#include <array>
 #include <atomic>
 #include <bit>
 #include <cmath>
@@ -44,12 +43,13 @@ template <class F> void visit_dtype(DType dtype, F&& visit) {
   }
 }
 
+const detail::ConvertKernels* kernels_of(ConversionPath path) {
+  if (path == ConversionPath::portable) return &detail::kPortableKernels;
+  return path == ConversionPath::avx2 ? detail::avx2_kernels() : detail::avx512_kernels();
+}
+
 std::atomic<const detail::ConvertKernels*>& current_kernels() {
-  static std::atomic<const detail::ConvertKernels*> kernels = [] {
-    if (const auto* avx512 = detail::avx512_kernels()) return avx512;
-    if (const auto* avx2 = detail::avx2_kernels()) return avx2;
-    return &detail::kPortableKernels;
-  }();
+  static std::atomic<const detail::ConvertKernels*> kernels = kernels_of(best_conversion_path());
   return kernels;
 }
 
@@ -226,14 +226,10 @@ void convert_through(DType src, const void* in, DType dst, void* out, std::int64
 
 }  // namespace
 
-CastCounts& CastCounts::operator+=(const CastCounts& other) {
-  elements += other.elements;
-  zeros += other.zeros;
-  underflow += other.underflow;
-  subnormal += other.subnormal;
-  overflow += other.overflow;
-  nan += other.nan;
-  inf += other.inf;
+CastCounts& CastCounts::operator+=(const CastCounts& o) {
+  using C = CastCounts;
+  for (const auto n : {&C::elements, &C::zeros, &C::underflow, &C::subnormal, &C::overflow, &C::nan, &C::inf})
+    this->*n += o.*n;
   return *this;
 }
 
@@ -271,17 +267,13 @@ ConversionPath best_conversion_path() {
 }
 
 ConversionPath conversion_path() {
-  const auto* now = current_kernels().load(std::memory_order_relaxed);
-  if (now == &detail::kPortableKernels) return ConversionPath::portable;
-  return now == detail::avx2_kernels() ? ConversionPath::avx2 : ConversionPath::avx512;
+  if (&kernels() == &detail::kPortableKernels) return ConversionPath::portable;
+  return &kernels() == detail::avx2_kernels() ? ConversionPath::avx2 : ConversionPath::avx512;
 }
 
 ConversionPath set_conversion_path(ConversionPath path) {
   const ConversionPath before = conversion_path();
-  const std::array<const detail::ConvertKernels*, 3> available = {&detail::kPortableKernels, detail::avx2_kernels(),
-                                                                  detail::avx512_kernels()};
-  const auto index = std::min(static_cast<std::size_t>(path), static_cast<std::size_t>(best_conversion_path()));
-  current_kernels().store(available[index]);
+  current_kernels().store(kernels_of(std::min(path, best_conversion_path())));
   return before;
 }
 

@@ -11,15 +11,17 @@ namespace gradual::detail {
 
 namespace {
 
-template <class T> void encode_portable(const float* __restrict in, void* out, std::int64_t n) {
-  auto* __restrict codes = static_cast<T*>(out);
-  for (std::int64_t i = 0; i < n; ++i) codes[i] = T(in[i]);
-}
-
-template <class T> void decode_portable(const void* in, float* __restrict out, std::int64_t n) {
-  const auto* __restrict codes = static_cast<const T*>(in);
-  for (std::int64_t i = 0; i < n; ++i) out[i] = static_cast<float>(codes[i]);
-}
+// The same loops in each instruction set: the compiler vectorises them anew.
+#define GRADUAL_CONVERT_LOOPS(path, ...)                                                                     \
+  template <class T> __VA_ARGS__ void encode_##path(const float* __restrict in, void* out, std::int64_t n) { \
+    auto* __restrict codes = static_cast<T*>(out);                                                           \
+    for (std::int64_t i = 0; i < n; ++i) codes[i] = T(in[i]);                                                \
+  }                                                                                                          \
+  template <class T> __VA_ARGS__ void decode_##path(const void* in, float* __restrict out, std::int64_t n) { \
+    const auto* __restrict codes = static_cast<const T*>(in);                                                \
+    for (std::int64_t i = 0; i < n; ++i) out[i] = static_cast<float>(codes[i]);                              \
+  }
+GRADUAL_CONVERT_LOOPS(portable)
 
 }  // namespace
 
@@ -36,17 +38,8 @@ namespace {
 
 constexpr int kNearestEven = _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC;
 
-template <class T>
-[[gnu::target("avx2,f16c")]] void encode_avx2(const float* __restrict in, void* out, std::int64_t n) {
-  auto* __restrict codes = static_cast<T*>(out);
-  for (std::int64_t i = 0; i < n; ++i) codes[i] = T(in[i]);
-}
-
-template <class T>
-[[gnu::target("avx2,f16c")]] void decode_avx2(const void* in, float* __restrict out, std::int64_t n) {
-  const auto* __restrict codes = static_cast<const T*>(in);
-  for (std::int64_t i = 0; i < n; ++i) out[i] = static_cast<float>(codes[i]);
-}
+GRADUAL_CONVERT_LOOPS(avx2, [[gnu::target("avx2,f16c")]])
+GRADUAL_CONVERT_LOOPS(avx512, [[gnu::target("avx512f,avx512bw,avx512vl")]])
 
 template <> [[gnu::target("avx2,f16c")]] void encode_avx2<Half>(const float* __restrict in, void* out, std::int64_t n) {
   auto* codes = static_cast<Half*>(out);
@@ -66,18 +59,6 @@ template <> [[gnu::target("avx2,f16c")]] void decode_avx2<Half>(const void* in, 
     _mm256_storeu_ps(out + i, _mm256_cvtph_ps(half));
   }
   for (; i < n; ++i) out[i] = static_cast<float>(codes[i]);
-}
-
-template <class T>
-[[gnu::target("avx512f,avx512bw,avx512vl")]] void encode_avx512(const float* __restrict in, void* out, std::int64_t n) {
-  auto* __restrict codes = static_cast<T*>(out);
-  for (std::int64_t i = 0; i < n; ++i) codes[i] = T(in[i]);
-}
-
-template <class T>
-[[gnu::target("avx512f,avx512bw,avx512vl")]] void decode_avx512(const void* in, float* __restrict out, std::int64_t n) {
-  const auto* __restrict codes = static_cast<const T*>(in);
-  for (std::int64_t i = 0; i < n; ++i) out[i] = static_cast<float>(codes[i]);
 }
 
 constinit const ConvertKernels kAvx2Kernels = {

@@ -1,5 +1,7 @@
 #include "nearest.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <numeric>
 
@@ -36,14 +38,7 @@ std::string did_you_mean(std::string_view text, const std::vector<std::string>& 
   return "; did you mean '" + found + "'?";
 }
 
-std::string join(const std::vector<std::string>& names) {
-  std::string text;
-  for (const std::string& n : names) {
-    if (!text.empty()) text += ", ";
-    text += n;
-  }
-  return text;
-}
+std::string join(const std::vector<std::string>& names) { return fmt::format("{}", fmt::join(names, ", ")); }
 
 std::string table_of(const std::vector<std::vector<std::string>>& rows, std::size_t numbers) {
   std::vector<std::size_t> widths(rows[0].size());

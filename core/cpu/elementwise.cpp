@@ -154,7 +154,7 @@ template <int N, class F> KernelFn logical(F) {
 void leaky_relu(const OpCall& c, Outputs& out) {
   visit_floating(c[0].dtype(), [&]<class C>(C) {
     const auto slope = number<C>(c);
-    run<C, 1>(out[0], c.inputs.data(), [slope](C x) { return functors::leaky_relu(x, slope); });
+    run<C, 1>(out[0], c.inputs.data(), [slope](C x) { return math::leaky_relu(x, slope); });
   });
 }
 
@@ -169,13 +169,13 @@ void clamp(const OpCall& c, Outputs& out) {
   const auto& a = c.get<ScalarAttrs>();
   visit_compute(c[0].dtype(), [&]<class C>(C) {
     const C low = bound<C>(std::ceil(a.value), a.value), high = bound<C>(std::floor(a.high), a.high);
-    run<C, 1>(out[0], c.inputs.data(), [low, high](C x) { return functors::clamp(x, low, high); });
+    run<C, 1>(out[0], c.inputs.data(), [low, high](C x) { return math::clamp(x, low, high); });
   });
 }
 
 void gelu(const OpCall& c, Outputs& out) {
   const KernelFn exact = floats<1>([](auto x) { return math::gelu(x); });
-  const KernelFn approximate = floats<1>([](auto x) { return functors::gelu_tanh(x); });
+  const KernelFn approximate = floats<1>([](auto x) { return math::gelu_tanh(x); });
   (c.get<Gelu>() == Gelu::tanh ? approximate : exact)(c, out);
 }
 
@@ -234,27 +234,27 @@ void add_in_place(const OpCall& c, Outputs&) {
     const C alpha = number<C>(c);
     if (!c[1].defined())
       return update<C>(
-          c, [](C x, C y) { return functors::add(x, y); }, alpha);
+          c, [](C x, C y) { return math::add(x, y); }, alpha);
     update<C>(
-        c, [alpha](C x, C y) { return functors::add(x, functors::mul(alpha, y)); }, alpha);
+        c, [alpha](C x, C y) { return math::add(x, math::mul(alpha, y)); }, alpha);
   });
 }
 
 void mul_in_place(const OpCall& c, Outputs&) {
   visit_compute(compute_dtype(c), [&]<class C>(C) {
     update<C>(
-        c, [](C x, C y) { return functors::mul(x, y); }, c[1].defined() ? C{} : number<C>(c));
+        c, [](C x, C y) { return math::mul(x, y); }, c[1].defined() ? C{} : number<C>(c));
   });
 }
 
 }  // namespace
 
 void register_elementwise() {
-  set_kernel(OpId::neg, numbers<1>([](auto x) { return functors::neg(x); }));
-  set_kernel(OpId::abs, numbers<1>([](auto x) { return functors::abs(x); }));
-  set_kernel(OpId::sign, numbers<1>([](auto x) { return functors::sign(x); }));
-  set_kernel(OpId::square, numbers<1>([](auto x) { return functors::mul(x, x); }));
-  set_kernel(OpId::relu, numbers<1>([](auto x) { return functors::relu(x); }));
+  set_kernel(OpId::neg, numbers<1>([](auto x) { return math::neg(x); }));
+  set_kernel(OpId::abs, numbers<1>([](auto x) { return math::abs(x); }));
+  set_kernel(OpId::sign, numbers<1>([](auto x) { return math::sign(x); }));
+  set_kernel(OpId::square, numbers<1>([](auto x) { return math::mul(x, x); }));
+  set_kernel(OpId::relu, numbers<1>([](auto x) { return math::relu(x); }));
   set_kernel(OpId::clamp, clamp);
   set_kernel(OpId::leaky_relu, leaky_relu);
   set_kernel(OpId::exp, floats<1>([](auto x) { return math::exp(x); }));
@@ -272,13 +272,13 @@ void register_elementwise() {
   set_kernel(OpId::silu, floats<1>([](auto x) { return math::times_sigmoid(x, x); }));
   set_kernel(OpId::softplus, floats<1>([](auto x) { return math::softplus(x); }));
   set_kernel(OpId::logical_not, logical<1>([](bool x) { return !x; }));
-  set_kernel(OpId::add, numbers<2>([](auto x, auto y) { return functors::add(x, y); }));
-  set_kernel(OpId::sub, numbers<2>([](auto x, auto y) { return functors::sub(x, y); }));
-  set_kernel(OpId::mul, numbers<2>([](auto x, auto y) { return functors::mul(x, y); }));
+  set_kernel(OpId::add, numbers<2>([](auto x, auto y) { return math::add(x, y); }));
+  set_kernel(OpId::sub, numbers<2>([](auto x, auto y) { return math::sub(x, y); }));
+  set_kernel(OpId::mul, numbers<2>([](auto x, auto y) { return math::mul(x, y); }));
   set_kernel(OpId::div, floats<2>([](auto x, auto y) { return x / y; }));
-  set_kernel(OpId::pow, floats<2>([](auto x, auto y) { return functors::pow(x, y); }));
-  set_kernel(OpId::maximum, numbers<2>([](auto x, auto y) { return functors::maximum(x, y); }));
-  set_kernel(OpId::minimum, numbers<2>([](auto x, auto y) { return functors::minimum(x, y); }));
+  set_kernel(OpId::pow, floats<2>([](auto x, auto y) { return math::pow(x, y); }));
+  set_kernel(OpId::maximum, numbers<2>([](auto x, auto y) { return math::maximum(x, y); }));
+  set_kernel(OpId::minimum, numbers<2>([](auto x, auto y) { return math::minimum(x, y); }));
   set_kernel(OpId::eq, comparison([](auto x, auto y) { return x == y; }));
   set_kernel(OpId::ne, comparison([](auto x, auto y) { return x != y; }));
   set_kernel(OpId::lt, comparison([](auto x, auto y) { return x < y; }));

@@ -1,11 +1,9 @@
 // Pooling over [N, C, H, W], a plane at a time, in the compute type.
 #include <algorithm>
-#include <limits>
 #include <vector>
 
 #include "../dispatch.h"
 #include "../failf.h"
-#include "im2col.h"
 #include "kernels.h"
 #include "rows.h"
 
@@ -70,27 +68,18 @@ class Spans {
 
 // A NaN is larger than any number, and the first of equals stays.
 void max_pool2d(const OpCall& call, Outputs& out) {
-  const auto& a = call.get<PoolAttrs>();
-  const Tensor& x = call[0];
-  const Shape strides{0, 0, x.size(3), 1};
-  Windows w{1, {x.size(2), x.size(3)}, {a.kernel[0], a.kernel[1]}, {out[0].size(2), out[0].size(3)}};
-  for (int i = 0; i < 2; ++i) w.stride[i] = a.stride[i], w.padding[i] = a.padding[i];
+  const Spans spans(call, call[0], out[0]);
   const std::int64_t n = plane_size(out[0]);
   write_row_major(out[1], [&](Tensor& indices) {
-    for_planes(x, out[0], [&]<class T>(const T* in, T* largest, std::int64_t plane) {
+    for_planes(call[0], out[0], [&]<class T>(const T* x, T* y, std::int64_t plane) {
       std::int64_t* index = indices.data<std::int64_t>() + plane * n;
-      std::fill_n(largest, n, -std::numeric_limits<T>::infinity());
-      std::fill_n(index, n, -1);
-      for_taps(w, strides, 0, w.out[0], [&](std::int64_t to, std::int64_t at, std::int64_t begin, std::int64_t end) {
-        to %= n;
-#pragma omp simd
-        for (std::int64_t o = begin; o < end; ++o) {
-          const std::int64_t from = at + o * w.stride[1];
-          const T best = largest[to + o];
-          const bool larger = (!(in[from] <= best) & (best == best)) | (index[to + o] < 0);
-          largest[to + o] = larger ? in[from] : best;
-          index[to + o] = larger ? from : index[to + o];
-        }
+      spans.each([&](std::int64_t o, std::int64_t, const auto& for_inputs) {
+        std::int64_t best = -1;
+        for_inputs([&](std::int64_t i) {
+          if (best < 0 || (!(x[i] <= x[best]) && x[best] == x[best])) best = i;
+        });
+        index[o] = best;
+        y[o] = x[best];
       });
     });
   });

@@ -33,9 +33,9 @@ template <class C> struct Reducer {
 };
 
 constexpr auto kPlain = [](auto x) { return x; };
-constexpr auto kAdd = [](auto a, auto b) { return functors::add(a, b); };
-constexpr auto kMaximum = [](auto a, auto b) { return functors::maximum(a, b); };
-constexpr auto kMinimum = [](auto a, auto b) { return functors::minimum(a, b); };
+constexpr auto kAdd = [](auto a, auto b) { return math::add(a, b); };
+constexpr auto kMaximum = [](auto a, auto b) { return math::maximum(a, b); };
+constexpr auto kMinimum = [](auto a, auto b) { return math::minimum(a, b); };
 
 template <class C, class Map, class Combine> void accumulate(C* acc, const C* x, const C* params, std::int64_t n) {
   if constexpr (std::is_invocable_v<Map, C>) {

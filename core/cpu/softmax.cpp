@@ -4,7 +4,7 @@
 
 #include "../dispatch.h"
 #include "../failf.h"
-#include "../fast_math.h"
+#include "../functors.h"
 #include "kernels.h"
 #include "rows.h"
 

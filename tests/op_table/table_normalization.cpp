@@ -400,14 +400,14 @@ std::vector<Sample> line_samples(Draw& d, Tensor (*op)(const Tensor&, int, Loc),
   return all;
 }
 
-std::vector<Sample> line_backward_samples(Draw& d, Tensor (*op)(const Tensor&, const Tensor&, int, Loc), LineFn f,
+std::vector<Sample> line_backward_samples(Draw& d, Tensor (*op)(const Tensor&, const Tensor&, int), LineFn f,
                                           LineFn forward) {
   std::vector<Sample> all;
   const auto add = [&](const Shape& sizes, int dim, bool large = false) {
     const Array y = along(to_array(d.uniform(sizes, -2, 2)), nullptr, dim, forward);
     all.push_back({"dim " + std::to_string(dim),
                    {d.uniform(sizes, -2, 2), d.values(y.v, sizes)},
-                   two([op, dim](const Tensor& dy, const Tensor& t) { return op(dy, t, dim, Loc::current()); }),
+                   two([op, dim](const Tensor& dy, const Tensor& t) { return op(dy, t, dim); }),
                    [f, dim](const Arrays& in) -> Arrays { return {along(in[0], &in[1], dim, f)}; },
                    large});
   };
@@ -541,17 +541,16 @@ std::vector<Row> normalization_rows() {
                             {"integers", [=] { call(ones({2}, {.dtype = DType::i64}), 0, Loc::current()); },
                              "takes floating tensors"}}});
   };
-  const auto backward = [&](OpId op, Tensor (*call)(const Tensor&, const Tensor&, int, Loc), LineFn fn,
-                            LineFn forward) {
+  const auto backward = [&](OpId op, Tensor (*call)(const Tensor&, const Tensor&, int), LineFn fn, LineFn forward) {
     rows.push_back({.op = op,
                     .policy = "pass",
                     .dtypes = kFloats,
                     .samples = [=](Draw& d) { return line_backward_samples(d, call, fn, forward); },
                     .ulps = 8,
-                    .bad = {{"undefined", [=] { call(Tensor(), ones({2}), 0, Loc::current()); }, "needs a tensor"},
+                    .bad = {{"undefined", [=] { call(Tensor(), ones({2}), 0); }, "needs a tensor"},
                             {"shapes",
                              [=] {
-                               call(ones({2, 3}), ones({2, 4}), 0, Loc::current());
+                               call(ones({2, 3}), ones({2, 4}), 0);
                              },
                              std::string(name(op))}}});
   };
