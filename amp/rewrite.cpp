@@ -9,7 +9,6 @@
 #include "../autograd/rule.h"
 #include "../core/failf.h"
 #include "../core/ops.h"
-#include "../core/scoped.h"
 
 namespace gradual::amp {
 namespace {

@@ -82,8 +82,10 @@ void softmax_rule(const C& c) {
   const Tensor& g = c.grad();
   const Tensor y = c.output(0);
   if (c.node().op == OpId::softmax)
-    return c.set(0, c.create_graph() ? y * (g - sum(g * y, {dim}, true)) : call_row(OpId::softmax_backward, DimAttrs{dim}, g, y)[0]);
-  c.set(0, c.create_graph() ? g - exp(y) * sum(g, {dim}, true) : call_row(OpId::log_softmax_backward, DimAttrs{dim}, g, y)[0]);
+    return c.set(0, c.create_graph() ? y * (g - sum(g * y, {dim}, true))
+                                     : call_row(OpId::softmax_backward, DimAttrs{dim}, g, y)[0]);
+  c.set(0, c.create_graph() ? g - exp(y) * sum(g, {dim}, true)
+                            : call_row(OpId::log_softmax_backward, DimAttrs{dim}, g, y)[0]);
 }
 
 // dx = weight_of_row (softmax(x) - target distribution).

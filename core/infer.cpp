@@ -38,15 +38,13 @@ void keep_strides(const Tensor& t, OutSpec& out) {
   out.strides = t.strides();
   out.has_strides = true;
 }
-
 // dtype and sizes of input 0.
 void same_contiguous(const OpCall& c, OutSpec* out) {
   const Tensor& x = need(c, 0);
   out->dtype = x.dtype();
   out->sizes = x.sizes();
 }
-
-// The same, in the stride order of input 0.
+// The same, in its stride order.
 void same(const OpCall& c, OutSpec* out) {
   same_contiguous(c, out);
   keep_strides(c[0], *out);
@@ -78,11 +76,6 @@ void broadcast(const OpCall& c, OutSpec* out) {
     keep_strides(c[i], *out);  // the first of full size decides
     return;
   }
-}
-
-void infer_cast(const OpCall& c, OutSpec* out) {
-  same(c, out);
-  out->dtype = c.get<DType>();
 }
 
 Shape reduced(const Shape& sizes, std::uint32_t dims, bool keepdim) {
@@ -208,6 +201,10 @@ void infer_index_select(const OpCall& c, OutSpec* out) {
   need_same_sizes(c, 1, {x.sizes()[a.dim]}, "the index");
 }
 
+void infer_tril(const OpCall& c, OutSpec* out) {
+  if (need(c, 0).ndim() < 2) fail(c, "needs at least two dims");
+  same_contiguous(c, out);
+}
 void infer_pad(const OpCall& c, OutSpec* out) {
   const auto& a = c.get<PadAttrs>();
   same_contiguous(c, out);
@@ -215,11 +212,6 @@ void infer_pad(const OpCall& c, OutSpec* out) {
     if (a.before[i] < 0 || a.after[i] < 0) fail(c, "padding must not be negative; use narrow to crop");
     out->sizes[i] += a.before[i] + a.after[i];
   }
-}
-
-void infer_tril(const OpCall& c, OutSpec* out) {
-  if (need(c, 0).ndim() < 2) fail(c, "needs at least two dims");
-  same_contiguous(c, out);
 }
 
 void infer_one_hot(const OpCall& c, OutSpec* out) {
@@ -472,7 +464,7 @@ void register_inference() {
     if (kind == OpKind::Reduction) infer[i] = infer_reduce;
     if (kind == OpKind::InPlace) infer[i] = infer_in_place;
   }
-  set(infer_cast, {OpId::cast});
+  set([](const OpCall& c, OutSpec* out) { same(c, out), out->dtype = c.get<DType>(); }, {OpId::cast});
   set(same, {OpId::to_device, OpId::dropout});
   set(same_contiguous, {OpId::clone});
   set(infer_arg, {OpId::argmax, OpId::argmin});
