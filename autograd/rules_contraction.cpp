@@ -75,12 +75,16 @@ void register_contraction_rules() {
   set_rule(OpId::conv2d, {in(1), in(0)}, conv2d_rule);
   set_rule(OpId::conv2d_backward_input, {in(1), in(0)}, conv2d_backward_input_rule);
   set_rule(OpId::conv2d_backward_weight, {in(1), in(0)}, conv2d_backward_weight_rule);
-  set_rule(OpId::max_pool2d, {out(1)},
-           [](const C& c) { c.set(0, call_row(OpId::max_pool2d_backward, sized<PoolAttrs>(c, 0), c.grad(), c.output(1))[0]); });
-  set_rule(OpId::max_pool2d_backward, {in(1)}, [](const C& c) { c.set(0, call_row(OpId::max_pool2d_gather, {}, c.grad(), c.input(1))[0]); });
-  set_rule(OpId::max_pool2d_gather, {in(1)},
-           [](const C& c) { c.set(0, call_row(OpId::max_pool2d_backward, sized<PoolAttrs>(c, 0), c.grad(), c.input(1))[0]); });
-  set_rule(OpId::avg_pool2d, {}, [](const C& c) { c.set(0, call_row(OpId::avg_pool2d_backward, sized<PoolAttrs>(c, 0), c.grad())[0]); });
+  set_rule(OpId::max_pool2d, {out(1)}, [](const C& c) {
+    c.set(0, call_row(OpId::max_pool2d_backward, sized<PoolAttrs>(c, 0), c.grad(), c.output(1))[0]);
+  });
+  set_rule(OpId::max_pool2d_backward, {in(1)},
+           [](const C& c) { c.set(0, call_row(OpId::max_pool2d_gather, {}, c.grad(), c.input(1))[0]); });
+  set_rule(OpId::max_pool2d_gather, {in(1)}, [](const C& c) {
+    c.set(0, call_row(OpId::max_pool2d_backward, sized<PoolAttrs>(c, 0), c.grad(), c.input(1))[0]);
+  });
+  set_rule(OpId::avg_pool2d, {},
+           [](const C& c) { c.set(0, call_row(OpId::avg_pool2d_backward, sized<PoolAttrs>(c, 0), c.grad())[0]); });
   set_rule(OpId::avg_pool2d_backward, {}, [](const C& c) { c.set(0, avg_pool2d(c.grad(), c.get<PoolAttrs>())); });
   set_rule(OpId::adaptive_avg_pool2d, {}, [](const C& c) {
     c.set(0, call_row(OpId::adaptive_avg_pool2d_backward, sized<PoolAttrs>(c, 0), c.grad())[0]);
