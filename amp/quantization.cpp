@@ -23,6 +23,7 @@ struct Operand {
   int input = 0;  // of the call
   Role role = Role::activation;
   const Quantizer* quantizer = nullptr;  // null: high precision
+  const float* saved = nullptr;          // the scale of what forward saved as codes
 };
 
 const Quantizer* pointer(const std::optional<Quantizer>& q) { return q ? &*q : nullptr; }
@@ -54,19 +55,18 @@ AmaxHistory& history(Site& site, Role role) {
 
 // Rounds an operand along `axis`, unless it was saved as codes.
 QuantizedOperand rounded(const Operand& o, const Tensor& t, int axis, Site& site) {
-  if (const float* scale = saved_scale(o.input)) return {t, *scale == 1 ? Tensor() : scalar(*scale)};
+  if (o.saved) return {t, *o.saved == 1 ? Tensor() : scalar(*o.saved)};
   if (!o.quantizer || is_identity(*o.quantizer)) return {t.dtype() == DType::f64 ? t : t.to(DType::f32), {}};
   AmaxHistory& amaxes = history(site, o.role);
   const RewriteContext& context = rewrite_context();
   AmaxHistory as_then = amaxes;
   as_then.scale = amaxes.used;
-  const bool again = recomputing() && o.role != Role::error;  // with the scale of the first time
+  const bool again = (recomputing() || context.gradient) && o.role != Role::error;  // with the scale of the first time
   QuantizeOptions options{.axis = axis, .history = again ? &as_then : &amaxes, .stage = false, .stats = {}};
   // Forward stages x and w, backward dy: each tensor's amax once. A checkpointed segment does not record at first.
-  if (context.gradient) options.stage = o.role == Role::error;
-  else options.stage = (context.recorded || site.state->training()) && !recomputing();
-  options.stage = options.stage && !site.state->frozen();
-  if (options.stage) amaxes.used = amaxes.scale;
+  const bool first = !context.gradient && !recomputing() && (context.recorded || site.state->training());
+  if (first) amaxes.used = amaxes.scale;
+  options.stage = (context.gradient ? o.role == Role::error : first) && !site.state->frozen();
   if (o.quantizer->rounding.mode == RoundingMode::stochastic) options.key = default_generator().next();
   CastTally* tally = cast_tally(o.role, site.name);
   if (tally) options.stats = {&tally->counts, &tally->exponents}, options.scaled_exponents = true;
@@ -104,12 +104,15 @@ constexpr std::uint16_t kSigns = 0x9d2b;
 
 Tensor scaled(Tensor y, const Tensor& scale) { return scale.defined() ? y * scale : y; }
 
+bool transforms(const Operand& a, const Operand& b) {
+  return a.quantizer && b.quantizer && a.quantizer->hadamard && b.quantizer->hadamard;
+}
+
 // a [.., m, k] b [.., k, n].
 Tensor product(const Quantization& q, Operand a, Operand b, Site& site) {
   Tensor ta = *a.tensor, tb = *b.tensor;
   const int axis_b = tb.ndim() == 1 ? -1 : -2;
-  const bool both = !saved_scale(a.input) && !saved_scale(b.input);
-  if (both && a.quantizer && b.quantizer && a.quantizer->hadamard && b.quantizer->hadamard) {
+  if (transforms(a, b)) {
     ta = transformed(ta, -1, kSigns);
     tb = transformed(tb, axis_b, kSigns);
   }
@@ -125,7 +128,9 @@ Tensor product(const Quantization& q, Operand a, Operand b, Site& site) {
 }
 
 Tensor linear_product(const Quantization& q, const Operand& x, const Operand& w, const Tensor& bias, Site& site) {
-  const QuantizedOperand a = rounded(x, *x.tensor, -1, site), b = rounded(w, *w.tensor, -1, site);
+  const bool both = transforms(x, w);
+  const QuantizedOperand a = rounded(x, both ? transformed(*x.tensor, -1, kSigns) : *x.tensor, -1, site);
+  const QuantizedOperand b = rounded(w, both ? transformed(*w.tensor, -1, kSigns) : *w.tensor, -1, site);
   save_codes(q, x, a);
   save_codes(q, w, b);
   const Tensor added = bias.defined() ? bias.to(a.values.dtype()) : bias;
@@ -135,34 +140,37 @@ Tensor linear_product(const Quantization& q, const Operand& x, const Operand& w,
   return added.defined() ? y + added : y;
 }
 
-// One scale a tensor commutes with the unfolding: the convolution itself runs on the rounded values.
-Tensor conv_by_op(const Quantization& q, const OpCall& call, const Operand& a, const Operand& b, Site& site) {
-  const QuantizedOperand x = rounded(a, *a.tensor, 1, site), w = rounded(b, *b.tensor, 1, site);
-  save_codes(q, a, x);
-  save_codes(q, b, w);
+// One scale a tensor commutes with the unfolding: such operands are rounded as they are, others as the matrices that
+// groups are unfolded to.
+Tensor convolution(const Quantization& q, const OpCall& call, Operand a, Operand b, Site& site) {
   const auto& attrs = call.get<ConvAttrs>();
-  Tensor y;
-  switch (call.op) {
-    case OpId::conv2d: y = conv2d(x.values, w.values, {}, attrs); break;
-    case OpId::conv2d_backward_input: y = conv2d_backward_input(x.values, w.values, attrs); break;
-    default: y = conv2d_backward_weight(x.values, w.values, attrs);
+  QuantizedOperand done[2];
+  bool whole = true;
+  for (Operand* o : {&a, &b}) {
+    const bool unfolds = !o->saved && o->quantizer && (!per_tensor(*o->quantizer) || o->quantizer->hadamard);
+    whole = whole && !unfolds;
+    if (unfolds) continue;
+    QuantizedOperand& r = done[o->input] = rounded(*o, *o->tensor, 1, site);
+    save_codes(q, *o, r);
+    *o = {.tensor = &r.values, .input = o->input, .role = o->role};
   }
-  return scaled(scaled(y, x.scale), w.scale);
-}
-
-Tensor convolution(const Quantization& q, const OpCall& call, const Operand& a, const Operand& b, Site& site) {
-  const auto plain = [](const Operand& o) {
-    return saved_scale(o.input) || !o.quantizer || (per_tensor(*o.quantizer) && !o.quantizer->hadamard);
-  };
-  OutSpec spec[kMaxOutputs];
-  columns().infer[static_cast<int>(call.op)](call, spec);
-  // Where scales differ along K, each group is a product of its own.
-  const auto multiply = [&](const Tensor& ta, const Tensor& tb, std::int64_t) {
-    return product(q, {&ta, a.input, a.role, a.quantizer}, {&tb, b.input, b.role, b.quantizer}, site);
-  };
-  Tensor y = plain(a) && plain(b)
-                 ? conv_by_op(q, call, a, b, site)
-                 : conv_by_products(call.op, *a.tensor, *b.tensor, call.get<ConvAttrs>(), spec[0].sizes, multiply);
+  Tensor y;
+  if (!whole) {
+    OutSpec spec[kMaxOutputs];
+    columns().infer[static_cast<int>(call.op)](call, spec);
+    y = conv_by_products(call.op, *a.tensor, *b.tensor, attrs, spec[0].sizes,
+                         [&](const Tensor& ta, const Tensor& tb, std::int64_t) {
+                           a.tensor = &ta, b.tensor = &tb;
+                           return product(q, a, b, site);
+                         });
+  } else if (call.op == OpId::conv2d) {
+    y = conv2d(*a.tensor, *b.tensor, {}, attrs);
+  } else if (call.op == OpId::conv2d_backward_input) {
+    y = conv2d_backward_input(*a.tensor, *b.tensor, attrs);
+  } else {
+    y = conv2d_backward_weight(*a.tensor, *b.tensor, attrs);
+  }
+  y = scaled(scaled(y, done[0].scale), done[1].scale);
   const bool biased = call.inputs.size() > 2 && call[2].defined();
   return biased ? y + call[2].to(y.dtype()).reshape({-1, 1, 1}) : y;
 }
@@ -187,8 +195,9 @@ Outputs quantized(QuantizationState& state, const OpCall& call) {
   if (!site.quantization || call[0].dtype() == DType::f64 || call[1].dtype() == DType::f64)
     return in_high_precision(call);
   const Quantization& q = *site.quantization;
-  const AccumulatorScope accumulator(q.accumulator);
-  Operand a{&call[0], 0, operand_role(0)}, b{&call[1], 1, operand_role(1)};
+  const AccumulatorScope accumulator(q.accumulator ? q.accumulator : current_accumulator());
+  Operand a{.tensor = &call[0], .input = 0, .role = operand_role(0), .saved = saved_scale(0)};
+  Operand b{.tensor = &call[1], .input = 1, .role = operand_role(1), .saved = saved_scale(1)};
   std::tie(a.quantizer, b.quantizer) = quantizers(q, a.role, b.role);
   Outputs out;
   switch (call.op) {
@@ -198,7 +207,7 @@ Outputs quantized(QuantizationState& state, const OpCall& call) {
   }
   DType high = promote(call[0].dtype(), call[1].dtype());
   if (is_f8(high)) high = DType::f32;
-  if (!saved_scale(0) && !saved_scale(1) && high != out[0].dtype()) out[0] = out[0].to(high);
+  if (!a.saved && !b.saved && high != out[0].dtype()) out[0] = out[0].to(high);
   return out;
 }
 
@@ -271,6 +280,15 @@ QuantizationState::QuantizationState(Quantization quantization) : quantization_(
   for (const auto& [module, other] : quantization_.modules) overrides_.push_back(recipe(other).quantization);
 }
 
+const Quantization* QuantizationState::of_module(const std::string& path) const {
+  const Quantization* found = &quantization_;
+  for (std::size_t i = 0; i < overrides_.size(); ++i) {
+    const std::string& module = quantization_.modules[i].first;
+    if (path == module || path.starts_with(module + ".")) found = overrides_[i] ? &*overrides_[i] : nullptr;
+  }
+  return found;
+}
+
 QuantizationState::Site& QuantizationState::find(const std::string& name) {
   for (const auto& s : sites_)
     if (s->name == name) return *s;
@@ -278,12 +296,7 @@ QuantizationState::Site& QuantizationState::find(const std::string& name) {
   Site& s = *sites_.back();
   s.name = name;
   s.state = this;
-  s.quantization = &quantization_;
-  const std::string path = name.substr(0, name.find('#'));
-  for (std::size_t i = 0; i < overrides_.size(); ++i) {
-    const std::string& module = quantization_.modules[i].first;
-    if (path == module || path.starts_with(module + ".")) s.quantization = overrides_[i] ? &*overrides_[i] : nullptr;
-  }
+  s.quantization = of_module(name.substr(0, name.find('#')));
   return s;
 }
 
@@ -328,6 +341,7 @@ StateDict QuantizationState::state_dict() const {
 
 void QuantizationState::load_state_dict(const StateDict& state) {
   const std::string names = state.text("sites");
+  for (const auto& s : sites_) s->x = s->w = s->dy = {};
   int number = 0;
   for (std::size_t at = 0; at < names.size();) {
     const std::size_t end = names.find('\n', at);

@@ -32,8 +32,9 @@ struct Quantization {
   // What is kept between steps, per tensor of at least two dims: gradients of parameters before the optimizer sees
   // them, parameters and masters after its step, Adam's moments (held as codes; SGD's momentum is the first).
   std::optional<Quantizer> weight_gradient = {}, weight = {}, master = {}, moment1 = {}, moment2 = {};
-  std::optional<Accumulator> accumulator = {};  // of the three products; unset: f32
+  std::optional<Accumulator> accumulator = {};  // of the three products; unset: the scope's around (else f32)
   // Modules, by path and with all below them, that follow another recipe's quantisation: {"head", "fp32"} leaves one out.
+  // The optimizer's moments are alike for all.
   // A RecipeRun takes "first" and "last" for the model's first and last layers.
   std::vector<std::pair<std::string, std::string>> modules = {};
   bool save_codes = true;  // operands with one scale a tensor are kept for backward as codes (no second derivatives)
@@ -81,6 +82,8 @@ class QuantizationState {
   QuantizationState(const QuantizationState&) = delete;
   QuantizationState& operator=(const QuantizationState&) = delete;
   const Quantization& quantization() const { return quantization_; }
+  // What a module follows: its own or that of Quantization::modules, the last that names it; null: high precision.
+  const Quantization* of_module(const std::string& path) const;
   // The site of the module whose forward runs. `weight` tells a module's products apart.
   Site& site(const Tensor& weight);
   const std::vector<std::unique_ptr<Site>>& sites() const { return sites_; }

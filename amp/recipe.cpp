@@ -154,6 +154,7 @@ void check(const Recipe& r) {
   if (r.scaling) static_cast<void>(optim::GradScaler(*r.scaling));  // its own checks
   static_cast<void>(policy_table(r));                               // the edits' own checks
   if (r.quantization) in_context("recipe '" + r.name + "'", [&] { check(*r.quantization); });
+  refuse_if(r.quantization && r.quantization->master && !masters, "a quantizer of masters needs masters");
   for (const auto& [op, policy] : r.policy)
     for (const OpId quantised : {OpId::matmul, OpId::linear, OpId::conv2d})
       refuse_if(r.quantization && op == quantised,
@@ -194,7 +195,7 @@ std::vector<std::string> recipe_names() {
 
 void register_recipe(const Recipe& r) {
   check(r);
-  bool taken = r.name.starts_with(kStatic);
+  bool taken = r.name.starts_with(kStatic) || emulated_recipe(r.name);
   for (const auto& alias : kAliases) taken = taken || r.name == alias.first;
   for (const Recipe& other : all_recipes()) taken = taken || r.name == other.name;
   if (taken) failf("register_recipe: the name '{}' stands for another recipe already", r.name);
@@ -234,8 +235,12 @@ RecipeRun::RecipeRun(const Recipe& recipe, nn::Module& model, const MakeOptimize
   }
 }
 
-RecipeScope RecipeRun::scope() const {
+void RecipeRun::freeze_histories() const {
   if (quantization_) quantization_->freeze(!model_.training());
+}
+
+RecipeScope RecipeRun::scope() const {
+  freeze_histories();
   return RecipeScope(recipe_, device_, quantization_);
 }
 
@@ -251,37 +256,42 @@ Tensor RecipeRun::evaluate(const std::function<Tensor()>& output) const {
 
 void RecipeRun::backward(const Tensor& loss) {
   const MatmulPrecisionScope precision(recipe_.tf32 ? MatmulPrecision::tf32 : MatmulPrecision::f32);
+  freeze_histories();  // the model may have been evaluated since forward
   (scaler_ ? scaler_->scale(loss) : loss).backward();
   if (quantization_) quantization_->end_backward();
 }
 
-// What is kept between steps is quantised where it lies: tensors of at least two dims.
-void RecipeRun::quantize_gradients() {
-  if (!quantization_ || !recipe_.quantization->weight_gradient) return;
+// What is kept between steps is quantised where it lies: f(the module's quantisation, its path, parameter) of at least
+// two dims.
+template <class F> void RecipeRun::for_quantised(const F& f) {
+  if (!quantization_) return;
   const NoGrad off;
   for (const auto& [name, param] : model_.named_parameters()) {
-    const Tensor gradient = param.grad();
-    if (!gradient.defined() || param.ndim() < 2) continue;
     const auto dot = name.rfind('.');
-    store(gradient, gradient, *recipe_.quantization->weight_gradient,
-          cast_tally(Role::weight_gradient, dot == std::string::npos ? "" : name.substr(0, dot)));
+    const std::string module = dot == std::string::npos ? "" : name.substr(0, dot);
+    if (const Quantization* q = quantization_->of_module(module); q && param.ndim() >= 2) f(*q, module, param);
   }
 }
 
+void RecipeRun::quantize_gradients() {
+  for_quantised([](const Quantization& q, const std::string& module, const Tensor& param) {
+    const Tensor gradient = param.grad();
+    // what is not finite stays, for the scaler to find
+    if (q.weight_gradient && gradient.defined() && std::isfinite(amax(gradient)))
+      store(gradient, gradient, *q.weight_gradient, cast_tally(Role::weight_gradient, module));
+  });
+}
+
 void RecipeRun::quantize_parameters() {
-  if (!quantization_) return;
-  const auto& [weight, master] = std::tie(recipe_.quantization->weight, recipe_.quantization->master);
-  const NoGrad off;
-  for (const auto& [name, param] : model_.named_parameters()) {
-    if (param.ndim() < 2) continue;
+  for_quantised([&](const Quantization& q, const std::string&, const Tensor& param) {
     const Tensor wide = optimizer_->master(param);
-    if (master && !wide.is_same(param)) {
-      store(wide, wide, *master);
+    if (q.master && !wide.is_same(param)) {
+      store(wide, wide, *q.master);
       param.copy_(wide);
     }
-    if (weight) store(param, wide, *weight);
+    if (q.weight) store(param, wide, *q.weight);
     optimizer_->keep_master(param);
-  }
+  });
 }
 
 optim::StepResult RecipeRun::update() {

@@ -129,12 +129,15 @@ class RecipeRun {
   QuantizationState* quantization() { return quantization_.get(); }  // null where nothing is quantised
   optim::GradScaler* scaler() { return scaler_ ? &*scaler_ : nullptr; }
 
-  // Model, optimizer with masters, scaler. Resumes to the bit in a run of the same recipe.
+  // Model, optimizer with masters, scaler, histories. Resumes to the bit in a run of the same recipe; default_generator(),
+  // from which dropout and stochastic rounding draw, is the caller's to keep.
   StateDict state_dict();
   void load_state_dict(const StateDict& state);
   StateDict master_state_dict();  // the model in FP32
 
  private:
+  void freeze_histories() const;
+  template <class F> void for_quantised(const F& f);
   void quantize_gradients();
   void quantize_parameters();
 

@@ -255,7 +255,8 @@ struct Writer {
     j.update(of_fields(*scaling));
     return j;
   }
-  static Json of(const std::optional<Accumulator>& a) { return a ? Json(name(*a)) : Json("none"); }
+  // Error for a format without a name.
+  static Json of(const std::optional<Accumulator>& a) { return a ? name(accumulator(name(*a))) : "none"; }
   static Json of(const Rounding& rounding) { return name(rounding); }
   static Json of(const Format& format) {
     const std::string text = name(format);

@@ -18,6 +18,7 @@ std::uint64_t storage_id(const Tensor& t) { return t.unsafe_impl()->storage->id;
 // What is known of a storage in the backward that runs; the rule hands it on as views and copies.
 struct Known {
   std::uint64_t storage;
+  const void* data;  // tells views of one storage apart
   Role role;
   const float* scale;  // of values that were saved as codes
 };
@@ -25,11 +26,13 @@ struct Backward {
   std::vector<Known> known;
   std::shared_ptr<void> data;
 
+  void know(const Tensor& t, Role role, const float* scale) { known.push_back({storage_id(t), t.raw(), role, scale}); }
   const Known* find(const Tensor& t) const {
     if (!t.defined()) return nullptr;
-    const auto found =
-        std::find_if(known.begin(), known.end(), [&](const Known& k) { return k.storage == storage_id(t); });
-    return found == known.end() ? nullptr : &*found;
+    const Known* found = nullptr;
+    for (const Known& k : known)
+      if (k.storage == storage_id(t) && (!found || (found->data != t.raw() && k.data == t.raw()))) found = &k;
+    return found;
   }
 };
 thread_local Backward* current_backward = nullptr;
@@ -85,8 +88,7 @@ class Contractions final : public Interceptor {
     Outputs out = next_below_amp(call);
     // What the rule copies keeps its role.
     if (kind == OpKind::Movement && call.inputs.size() == 1)
-      if (const Known* from = current_backward->find(call[0]))
-        current_backward->known.push_back({storage_id(out[0]), from->role, from->scale});
+      if (const Known* from = current_backward->find(call[0])) current_backward->know(out[0], from->role, from->scale);
     return out;
   }
 
@@ -133,7 +135,7 @@ std::vector<Tensor> Rewritten::backward(const std::vector<Tensor>& grads) {
   const std::vector<Tensor>& kept = saved();
   Backward here{.known = {}, .data = context_.data};
   std::vector<float> scales(kept.size());
-  if (grads[0].defined()) here.known.push_back({storage_id(grads[0]), Role::error, nullptr});
+  if (grads[0].defined()) here.know(grads[0], Role::error, nullptr);
   for (std::size_t i = 0; i < kept.size(); ++i) {
     Tensor operand = kept[i];
     if (codes_[i]) {
@@ -145,7 +147,7 @@ std::vector<Tensor> Rewritten::backward(const std::vector<Tensor>& grads) {
       scales[i] = codes.scales.defined() ? static_cast<float>(codes.scales.item()) : 1;
     }
     node_->save_input(static_cast<int>(i), operand);
-    if (operand.defined()) here.known.push_back({storage_id(operand), roles_[i], codes_[i] ? &scales[i] : scales_[i]});
+    if (operand.defined()) here.know(operand, roles_[i], codes_[i] ? &scales[i] : scales_[i]);
   }
   Contractions rewriting(policy_);
   const StageScope amp(chain().amp, &rewriting);

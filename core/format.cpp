@@ -139,10 +139,11 @@ void check(const Format& f) {
   if (!f.has_zero && (f.is_signed || f.mantissa_bits > 0 || f.subnormals))
     bad("a format without zero is an unsigned one of powers of two");
   if (f.max_code() < (f.subnormals ? 1u : 1u << f.mantissa_bits)) bad("it has no value but zero");
-  const int lowest = (f.has_zero ? 1 : 0) - f.bias;
-  if (lowest < (f.has_zero ? -126 : -127) || f.max_exponent() > 127)
+  const std::int64_t bias = f.bias, lowest = (f.has_zero ? 1 : 0) - bias;
+  const std::int64_t highest = (f.max_code() >> f.mantissa_bits) - bias;
+  if (lowest < (f.has_zero ? -126 : -127) || highest > 127)
     bad(fmt::format("with the bias {} its normal values run from 2^{} to below 2^{}; f32 holds 2^-126 to below 2^128",
-                    f.bias, lowest, f.max_exponent() + 1));
+                    f.bias, lowest, highest + 1));
 }
 
 const std::vector<NamedFormat>& named_formats() {

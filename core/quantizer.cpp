@@ -124,7 +124,6 @@ Scale current_scale(float amax, const Quantizer& q) {
   float scale = 1;
   if (s.oracle == ScaleOracle::torchao) {
     scale = static_cast<float>(most / std::max(static_cast<double>(amax), 1e-12));
-    if (std::isnan(amax)) scale = kNan;
   } else if (amax > 0 && std::isfinite(amax)) {
     scale = static_cast<float>(most) / amax;
   } else {
@@ -179,7 +178,7 @@ std::vector<Scale> nvfp4_scales(std::vector<float> amax, float global, const Qua
   for (float& a : amax) a = a * global / static_cast<float>(q.format.max());
   e4m3.round(amax.data(), amax.data(), static_cast<std::int64_t>(amax.size()));
   std::vector<Scale> scales;
-  for (const float scale : amax) scales.push_back({scale == 0 ? 0 : global / scale, scale});
+  for (const float scale : amax) scales.push_back({scale == 0 ? 0 : std::min(global / scale, FLT_MAX), scale});
   return scales;
 }
 
@@ -336,8 +335,8 @@ void check(const Quantizer& q) {
     bad(fmt::format("stochastic rounding takes 1 to 32 random bits, not {}", q.rounding.random_bits));
   if (s.block < 1) bad(fmt::format("a block has at least 1 element, not {}", s.block));
   if (s.history < 1) bad(fmt::format("the history keeps at least 1 amax, not {}", s.history));
-  if (!(s.value > 0) || !std::isfinite(s.value))
-    bad(fmt::format("a fixed scale is a positive number, not {}", s.value));
+  if (!(s.value >= 0x1p-126 && s.value <= 0x1p126))
+    bad(fmt::format("a fixed scale is a number from 2^-126 to 2^126, not {}", s.value));
   if (!std::isfinite(s.margin) || std::abs(s.margin) > 64)
     bad(fmt::format("the margin is -64 to 64 (powers of two), not {}", s.margin));
   if (s.kind == ScalingKind::nvfp4 && q.format.bits() > 8)

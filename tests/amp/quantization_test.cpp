@@ -363,6 +363,46 @@ TEST_CASE("the accumulator of a quantisation is that of its three products") {
   }
 }
 
+TEST_CASE("a convolution of one scale a tensor with one a row: codes are of the operand, not of its windows") {
+  const Quantizer tensor{.format = format("e4m3fn"), .scaling = {.kind = ScalingKind::tensor}};
+  Quantizer row = tensor;
+  row.scaling.kind = ScalingKind::row;
+  Tensor dw[2];
+  for (const bool codes : {false, true}) {
+    const Region region({.forward_x = tensor, .forward_w = row, .wgrad_x = tensor, .save_codes = codes});
+    const Tensor x = leaf({2, 4, 6, 6}, 1), w = leaf({6, 2, 3, 3}, 2);
+    const Tensor y = region.forward([&] { return conv2d(x, w, {}, {.stride = {2, 2}, .groups = 2}); });
+    region.backward(y, random(y.sizes(), 3));
+    dw[codes] = w.grad();
+    // x is rounded with its own amax, whatever the windows and groups that its elements fall into
+    const Tensor want =
+        conv2d(fake_quantize(x.detach(), tensor), fake_quantize(w.detach().flatten(1), row).reshape(w.sizes()), {},
+               {.stride = {2, 2}, .groups = 2});
+    CHECK(max(abs(y.detach() - want)).item() <= 1e-5 * max(abs(want)).item());
+  }
+  CHECK(same_bits(dw[0], dw[1]));
+}
+
+TEST_CASE("linear transforms its operands as matmul does") {
+  Quantizer q{.format = format("e2m1"), .scaling = {.kind = ScalingKind::tensor}, .hadamard = true};
+  const Region region({.forward_x = q, .forward_w = q});
+  const Tensor x = random({4, 40}, 1), w = random({8, 40}, 2);
+  const Tensor y = region.forward([&] { return linear(x, w); });
+  CHECK(same_bits(y, region.forward([&] { return matmul(x, w.t()); })));
+  q.hadamard = false;
+  const Region plain({.forward_x = q, .forward_w = q});
+  CHECK_FALSE(same_bits(y, plain.forward([&] { return linear(x, w); })));
+}
+
+TEST_CASE("without an accumulator of its own a quantised product has that of the scope") {
+  const Tensor x = random({2, 300}, 1), w = random({3, 300}, 2);
+  const AccumulatorScope scope(accumulator("bf16-acc"));
+  Quantization q = *amp::recipe("e8m23").quantization;
+  CHECK(same_bits(Region(q).forward([&] { return linear(x, w); }), linear(x, w)));
+  q.accumulator = Accumulator{.f64 = true};
+  CHECK_FALSE(same_bits(Region(q).forward([&] { return linear(x, w); }), linear(x, w)));
+}
+
 TEST_CASE("the Hadamard transform is orthogonal: it changes what is rounded, not the product") {
   Quantization q = same({.format = format("e8m20"), .hadamard = true});
   const Region fine(q);

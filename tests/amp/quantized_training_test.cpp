@@ -61,7 +61,7 @@ Kept kept(Quantization q, bool save_codes) {
 
 TEST_CASE("operands with one scale a tensor are kept as codes, others as they are; the gradients are the same") {
   constexpr std::int64_t kX = 64 * 256, kW = 256 * 128, kSlack = 512;  // two scales, and sizes are rounded up
-  for (const char* name : {"fp8-current", "e3m4", "e2m3"}) {
+  for (const char* name : {"fp8-current", "fp8-delayed", "e3m4", "e2m3"}) {
     CAPTURE(name);
     const Quantization q = *amp::recipe(name).quantization;
     const Kept codes = kept(q, true), wide = kept(q, false);
@@ -165,6 +165,28 @@ TEST_CASE("a run in eval mode reads histories and leaves them as they are") {
   net.train();
   run.step(loss);
   CHECK(site.x.amax.size() == 2);
+  // An evaluation between the two halves of a step takes nothing from it.
+  const Tensor value = run.forward(loss);
+  net.eval();
+  run.evaluate(loss);
+  net.train();
+  run.backward(value);
+  run.update();
+  CHECK(site.x.amax.size() == 3);
+  CHECK(site.dy.amax.size() == 3);
+  CHECK(site.dy.amax[0] == 1);
+}
+
+TEST_CASE("a state without sites, of a run that has not begun, empties the histories") {
+  nn::Sequential net(nn::Linear(8, 4));
+  RecipeRun run(with(delayed()), net, adamw);
+  const StateDict start = run.quantization()->state_dict();
+  run.step([&] { return sum(net(random({5, 8}, 1))); });
+  run.quantization()->load_state_dict(start);
+  for (const AmaxHistory* h : {&run.quantization()->sites()[0]->x, &run.quantization()->sites()[0]->dy}) {
+    CHECK(h->amax.empty());
+    CHECK(h->scale == 1);
+  }
 }
 
 TEST_CASE("checkpointed segments give the same bits, and advance histories once") {
@@ -220,6 +242,33 @@ TEST_CASE("a module follows the recipe that is named for it") {
   CHECK_FALSE(same_bits(outputs({{"first", "mxfp8"}}).first, coarse.first));
   CHECK(same_bits(outputs({{"0", "mxfp8"}, {"first", "fp32"}}).first, hidden));  // the later one counts
   CHECK(message_of([&] { outputs({{"head", "fp32"}}); }).starts_with("quantization: the model has no module 'head'; "));
+}
+
+TEST_CASE("what is kept between steps follows the module's recipe too") {
+  Recipe r = amp::recipe("msamp-o1");
+  r.name = "test";
+  r.quantization->modules = {{"first", "fp32"}};
+  manual_seed(1);
+  nn::Sequential net(nn::Linear(32, 48), nn::ReLU(), nn::Linear(48, 10));
+  const Tensor first = net.parameters()[0].detach().clone(), last = net.parameters()[2].detach().clone();
+  RecipeRun run(r, net, adamw);
+  CHECK(same_bits(net.parameters()[0].detach(), first));
+  CHECK(same_bits(net.parameters()[2].detach(), fake_quantize(last, *r.quantization->weight)));
+  CHECK_FALSE(same_bits(net.parameters()[2].detach(), last));
+}
+
+TEST_CASE("weight gradients that are not finite are left for the scaler to find") {
+  Recipe r = amp::recipe("msamp-o1");
+  r.name = "test";
+  r.scaling = optim::GradScalerOptions{.init_scale = 1024};
+  nn::Linear layer(8, 8);
+  RecipeRun run(r, layer, adamw);
+  const Tensor before = layer.weight.detach().clone();
+  run.backward(run.forward([&] { return sum(layer(random({4, 8}, 1))); }));
+  layer.weight.grad().data<float>()[3] = std::numeric_limits<float>::infinity();
+  run.update();
+  CHECK(run.loss_scale() == 512);
+  CHECK(same_bits(layer.weight.detach(), before));
 }
 
 TEST_CASE("second derivatives: of high precision operands, and an error where codes were kept") {
@@ -387,6 +436,8 @@ TEST_CASE("quantisation that cannot be is named") {
         }).starts_with("recipe 'mine': quantization, wgrad_dy: delayed scaling keeps one history"));
   CHECK(refused([](Recipe& r) { r.quantization->dgrad_dy.reset(); }) == "no error");  // dy is staged by either
   CHECK(refused([](Recipe& r) { r.quantization->wgrad_x->scaling = {.kind = ScalingKind::row}; }) == "no error");
+  CHECK(refused([](Recipe& r) { r.quantization->master = Quantizer{.format = format("bf16")}; }) ==
+        "recipe 'mine': a quantizer of masters needs masters");
   CHECK(refused([](Recipe& r) { r.quantization->weight = r.quantization->forward_w; })
             .starts_with("recipe 'mine': quantization: gradients, weights, masters and moments are scaled by what they "
                          "are"));

@@ -121,11 +121,12 @@ TEST_CASE("every field of a quantizer is in the file") {
   q.accumulator = accumulator("hopper-fp8-14bit/promote=128");
   q.modules = {{"first", "fp32"}, {"layers.1", "mxfp8"}};
   q.save_codes = false;
-  q.accumulator = accumulator("hopper-fp8-14bit/promote=128");
-  Recipe r = amp::recipe("fp32");
+  Recipe r = amp::recipe("bf16-master");
   r.name = "all";
   r.quantization = q;
   CHECK(amp::recipe_from_json(amp::to_json(r)).quantization == q);
+  r.quantization->accumulator = Accumulator{.format = own};  // has no name to write
+  CHECK(message_of([&] { amp::to_json(r); }).starts_with("recipe 'all': accumulator 'e4m2 (bias -3, "));
 }
 
 TEST_CASE("a quantised recipe starts from a base and changes one operand") {

@@ -126,6 +126,11 @@ TEST_CASE("a rewrite is told each operand's role") {
   sum(linear(x, w)).backward();
   CHECK(seen == std::vector<std::string>{"linear activation weight", "matmul error weight", "matmul error activation"});
   CHECK_THROWS_AS(amp::operand_role(0), Error);
+  // Parts of one storage keep their own roles, as queries and keys made by one projection do.
+  seen.clear();
+  const Tensor both = x * 2;
+  sum(matmul(both.narrow(1, 0, 2), both.narrow(1, 2, 2).transpose(1, 2))).backward();
+  CHECK(seen == std::vector<std::string>{"matmul activation weight", "matmul error weight", "matmul activation error"});
 }
 
 TEST_CASE("gradients of gradients are rewritten as well") {

@@ -162,6 +162,7 @@ TEST_CASE("what a bad format is told") {
       {with([](Format& f) { f.has_zero = false; }), "a format without zero is an unsigned one of powers of two"},
       {with([](Format& f) { f.bias = 200; }), "f32 holds 2^-126 to below 2^128"},
       {with([](Format& f) { f.bias = -120; }), "f32 holds 2^-126 to below 2^128"},
+      {with([](Format& f) { f.exponent_bits = 8, f.bias = 0; }), "run from 2^1 to below 2^256"},  // beyond f32's own
       {{.exponent_bits = 1, .mantissa_bits = 0, .bias = 0, .nan = NanEncoding::all_ones}, "no value but zero"},
       {{.exponent_bits = 1,
         .mantissa_bits = 2,
@@ -209,9 +210,9 @@ TEST_CASE("what a bad quantizer is told") {
                  "the history keeps at least 1 amax, not -1"));
   CHECK(
       contains(message([](Quantizer& q) { q.scaling = {.kind = delayed}; }), "needs the history of a tensor's amaxes"));
-  for (const double value : {0.0, -2.0, std::nan(""), std::numeric_limits<double>::infinity()})
+  for (const double value : {0.0, -2.0, 1e-44, 1e60, std::nan(""), std::numeric_limits<double>::infinity()})
     CHECK(contains(message([&](Quantizer& q) { q.scaling = {.kind = fixed, .value = value}; }),
-                   "a fixed scale is a positive number, not "));
+                   "a fixed scale is a number from 2^-126 to 2^126, not "));
   CHECK(
       contains(message([](Quantizer& q) { q.scaling = {.kind = tensor, .margin = 100}; }), "the margin is -64 to 64"));
   CHECK(contains(message([](Quantizer& q) {

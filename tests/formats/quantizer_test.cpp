@@ -398,6 +398,14 @@ TEST_CASE("the formulas of NVFP4") {
   CHECK(t.scales.nbytes() == 2);
   CHECK(t.nbytes() == 18);
   CHECK(quantize(full({16}, 1e-38), q).global_scale == 1 / FLT_MAX);
+  // The scales of the smallest blocks end at FLT_MAX: zeros stay zeros.
+  std::vector<float> tiny(32, 0.0F);
+  tiny[0] = 1e-37F, tiny[16] = 1e-39F;
+  const auto small = values(fake_quantize(from_data(tiny, {32}), q));
+  CHECK(small[16] > 0);
+  CHECK(small[16] <= 2e-39);
+  for (std::size_t i = 0; i < 32; ++i)
+    if (i % 16 != 0) CHECK(small[i] == 0);
   CHECK(quantize(zeros({16}), q).global_scale == 1);
 }
 
