@@ -7,6 +7,7 @@
 #include <bit>
 #include <cmath>
 #include <cstdint>
+#include <functional>
 #include <limits>
 #include <type_traits>
 
@@ -170,15 +171,9 @@ template <class T, class F> GRADUAL_HD T wrapping(T a, T b, const F& f) {
     return static_cast<T>(f(static_cast<U>(a), static_cast<U>(b)));
   }
 }
-template <class T> GRADUAL_HD T add(T x, T y) {
-  return wrapping(x, y, [](auto a, auto b) { return a + b; });
-}
-template <class T> GRADUAL_HD T sub(T x, T y) {
-  return wrapping(x, y, [](auto a, auto b) { return a - b; });
-}
-template <class T> GRADUAL_HD T mul(T x, T y) {
-  return wrapping(x, y, [](auto a, auto b) { return a * b; });
-}
+template <class T> GRADUAL_HD T add(T x, T y) { return wrapping(x, y, std::plus<>()); }
+template <class T> GRADUAL_HD T sub(T x, T y) { return wrapping(x, y, std::minus<>()); }
+template <class T> GRADUAL_HD T mul(T x, T y) { return wrapping(x, y, std::multiplies<>()); }
 template <class T> GRADUAL_HD T neg(T x) {
   return wrapping(x, x, [](auto a, auto) { return -a; });
 }

@@ -21,14 +21,10 @@ template <class T> std::optional<T> as(const StateValue& value) {
   return std::nullopt;
 }
 
-[[noreturn]] void fail_kind(const std::string& name, const StateValue& found, const char* asked) {
-  fail("state_dict: \"" + name + "\" is " + describe(found) + "; " + asked + " was asked for");
-}
-
 template <class T> T get(const StateDict& state, const std::string& name, const char* asked) {
   const StateValue& value = state.at(name);
   if (const auto found = as<T>(value)) return *found;
-  fail_kind(name, value, asked);
+  failf("state_dict: \"{}\" is {}; {} was asked for", name, describe(value), asked);
 }
 
 }  // namespace
@@ -69,8 +65,8 @@ double StateDict::real(const std::string& name) const {
 }
 
 const std::string& StateDict::text(const std::string& name) const {
-  if (const auto* s = std::get_if<std::string>(&at(name))) return *s;
-  fail_kind(name, at(name), "a text");
+  static_cast<void>(get<std::string>(*this, name, "a text"));
+  return std::get<std::string>(at(name));
 }
 
 void StateDict::add(const std::string& prefix, const StateDict& other) {

@@ -185,25 +185,20 @@ bool accumulated(const OpCall& call, Tensor& out) {
   return true;
 }
 
-void conv2d(const OpCall& call, Outputs& out) {
+void convolution(const OpCall& call, Outputs& out) {
   if (out[0].numel() == 0 || accumulated(call, out[0])) return;
-  visit_floating(out[0].dtype(), [&](auto zero) { conv2d_of<decltype(zero)>(call, out[0]); });
-}
-void conv2d_backward_input(const OpCall& call, Outputs& out) {
-  if (out[0].numel() == 0 || accumulated(call, out[0])) return;
-  visit_floating(out[0].dtype(), [&](auto zero) { backward_input_of<decltype(zero)>(call, out[0]); });
-}
-void conv2d_backward_weight(const OpCall& call, Outputs& out) {
-  if (out[0].numel() == 0 || accumulated(call, out[0])) return;
-  visit_floating(out[0].dtype(), [&](auto zero) { backward_weight_of<decltype(zero)>(call, out[0]); });
+  visit_floating(out[0].dtype(), [&]<class T>(T) {
+    if (call.op == OpId::conv2d) conv2d_of<T>(call, out[0]);
+    else if (call.op == OpId::conv2d_backward_input) backward_input_of<T>(call, out[0]);
+    else backward_weight_of<T>(call, out[0]);
+  });
 }
 
 }  // namespace
 
 void register_convolutions() {
-  set_kernel(OpId::conv2d, conv2d);
-  set_kernel(OpId::conv2d_backward_input, conv2d_backward_input);
-  set_kernel(OpId::conv2d_backward_weight, conv2d_backward_weight);
+  for (const OpId op : {OpId::conv2d, OpId::conv2d_backward_input, OpId::conv2d_backward_weight})
+    set_kernel(op, convolution);
 }
 
 }  // namespace gradual::cpu

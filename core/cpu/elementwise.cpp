@@ -232,18 +232,16 @@ DType compute_dtype(const OpCall& c) {
 void add_in_place(const OpCall& c, Outputs&) {
   visit_compute(compute_dtype(c), [&]<class C>(C) {
     const C alpha = number<C>(c);
-    if (!c[1].defined())
-      return update<C>(
-          c, [](C x, C y) { return math::add(x, y); }, alpha);
-    update<C>(
-        c, [alpha](C x, C y) { return math::add(x, math::mul(alpha, y)); }, alpha);
+    const bool scales = c[1].defined();
+    const auto f = [=](C x, C y) { return math::add(x, scales ? math::mul(alpha, y) : y); };
+    update<C>(c, f, alpha);
   });
 }
 
 void mul_in_place(const OpCall& c, Outputs&) {
   visit_compute(compute_dtype(c), [&]<class C>(C) {
-    update<C>(
-        c, [](C x, C y) { return math::mul(x, y); }, c[1].defined() ? C{} : number<C>(c));
+    const auto f = [](C x, C y) { return math::mul(x, y); };
+    update<C>(c, f, c[1].defined() ? C{} : number<C>(c));
   });
 }
 

@@ -239,17 +239,14 @@ Tensor readable(const Tensor& x, const Tensor& source) {
 }
 
 void register_movement() {
-  set_kernel(OpId::cast, cast);
-  set_kernel(OpId::clone, cast);
-  set_kernel(OpId::to_device, cast);
+  for (const OpId op : {OpId::cast, OpId::clone, OpId::to_device}) set_kernel(op, cast);
   set_kernel(OpId::copy_, copy_in_place);
   set_kernel(OpId::fill_, fill_in_place);
   set_kernel(OpId::cat, cat);
   set_kernel(OpId::slice_backward, slice_backward);
   set_kernel(OpId::pad, pad);
   set_kernel(OpId::tril, tril);
-  set_kernel(OpId::gather, look_up);
-  set_kernel(OpId::index_select, look_up);
+  for (const OpId op : {OpId::gather, OpId::index_select}) set_kernel(op, look_up);
   set_kernel(OpId::scatter_add, scatter_add);
   set_kernel(OpId::index_add, index_add);
   set_kernel(OpId::one_hot, one_hot);

@@ -145,10 +145,9 @@ void register_pooling() {
   set_kernel(OpId::max_pool2d, max_pool2d);
   set_kernel(OpId::max_pool2d_backward, max_pool2d_backward);
   set_kernel(OpId::max_pool2d_gather, max_pool2d_gather);
-  set_kernel(OpId::avg_pool2d, avg_pool2d);
-  set_kernel(OpId::adaptive_avg_pool2d, avg_pool2d);
-  set_kernel(OpId::avg_pool2d_backward, avg_pool2d_backward);
-  set_kernel(OpId::adaptive_avg_pool2d_backward, avg_pool2d_backward);
+  for (const OpId op : {OpId::avg_pool2d, OpId::adaptive_avg_pool2d}) set_kernel(op, avg_pool2d);
+  for (const OpId op : {OpId::avg_pool2d_backward, OpId::adaptive_avg_pool2d_backward})
+    set_kernel(op, avg_pool2d_backward);
 }
 
 }  // namespace gradual::cpu

@@ -52,13 +52,11 @@ template <class C, class Map, class Combine> Reducer<C> reducer(Map, Combine, C 
   return {identity, accumulate<C, Map, Combine>, accumulate<C, decltype(kPlain), Combine>};
 }
 template <class C, class Map> Reducer<C> sum_of(Map map) { return reducer<C>(map, kAdd, C{0}); }
-template <class C, class Map> Reducer<C> max_of(Map map) {
+template <class C> Reducer<C> extreme_of(bool largest) {
   using Limits = std::numeric_limits<C>;
-  return reducer<C>(map, kMaximum, Limits::has_infinity ? -Limits::infinity() : Limits::lowest());
-}
-template <class C, class Map> Reducer<C> min_of(Map map) {
-  using Limits = std::numeric_limits<C>;
-  return reducer<C>(map, kMinimum, Limits::has_infinity ? Limits::infinity() : Limits::max());
+  constexpr C kTop = Limits::has_infinity ? Limits::infinity() : Limits::max();
+  if (!largest) return reducer<C>(kPlain, kMinimum, kTop);
+  return reducer<C>(kPlain, kMaximum, Limits::has_infinity ? -kTop : Limits::lowest());
 }
 
 // Dims split in two, each merged: `kept` runs over outputs in order, `reduced` over what one output takes in.
@@ -225,7 +223,7 @@ template <bool kMean> void sum(const OpCall& c, Outputs& out) {
 
 template <bool kMax> void extreme(const OpCall& c, Outputs& out) {
   const Plan p = make_plan(c[0], c.get<ReduceAttrs>().dims);
-  visit_compute(c[0].dtype(), [&]<class C>(C) { reduce_to(out[0], p, kMax ? max_of<C>(kPlain) : min_of<C>(kPlain)); });
+  visit_compute(c[0].dtype(), [&]<class C>(C) { reduce_to(out[0], p, extreme_of<C>(kMax)); });
 }
 
 // Two passes: the mean, then the squares about it.
@@ -249,7 +247,7 @@ void logsumexp(const OpCall& c, Outputs& out) {
   visit_floating(c[0].dtype(), [&]<class C>(C) {
     const Scratch scratch(static_cast<std::size_t>(p.outputs()) * sizeof(C));
     C* const shift = scratch.as<C>();
-    reduce<C>(p, max_of<C>(kPlain), nullptr, shift);
+    reduce<C>(p, extreme_of<C>(true), nullptr, shift);
     for (std::int64_t i = 0; i < p.outputs(); ++i) shift[i] = std::isfinite(shift[i]) ? shift[i] : C{0};
     const auto exps = sum_of<C>([](C x, C largest) { return math::exp(x - largest); });
     reduce_to(out[0], p, exps, shift, [&](C s, std::int64_t i) { return math::log(s) + shift[i]; });

@@ -11,18 +11,14 @@
 namespace gradual::cpu {
 namespace {
 
-template <class T> T row_max(const T* x, std::int64_t n) {
-  T largest = -std::numeric_limits<T>::infinity();
-  for (std::int64_t i = 0; i < n; ++i) largest = x[i] > largest ? x[i] : largest;
-  return largest;
-}
 template <class T> T row_sum(const T* x, std::int64_t n) {
   return blocked_sum<T>(n, [&](std::int64_t i) { return x[i]; });
 }
 
 // out = exp(x - max); returns max.
 template <class T> T exp_row(const T* x, T* out, std::int64_t n) {
-  const T largest = row_max(x, n);
+  T largest = -std::numeric_limits<T>::infinity();
+  for (std::int64_t i = 0; i < n; ++i) largest = x[i] > largest ? x[i] : largest;
   for (std::int64_t i = 0; i < n; ++i) out[i] = math::exp(x[i] - largest);
   return largest;
 }
