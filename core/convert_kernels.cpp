@@ -11,17 +11,18 @@ namespace gradual::detail {
 
 namespace {
 
-// The same loops in each instruction set: the compiler vectorises them anew.
-#define GRADUAL_CONVERT_LOOPS(path, ...)                                                                     \
-  template <class T> __VA_ARGS__ void encode_##path(const float* __restrict in, void* out, std::int64_t n) { \
-    auto* __restrict codes = static_cast<T*>(out);                                                           \
-    for (std::int64_t i = 0; i < n; ++i) codes[i] = T(in[i]);                                                \
-  }                                                                                                          \
-  template <class T> __VA_ARGS__ void decode_##path(const void* in, float* __restrict out, std::int64_t n) { \
-    const auto* __restrict codes = static_cast<const T*>(in);                                                \
-    for (std::int64_t i = 0; i < n; ++i) out[i] = static_cast<float>(codes[i]);                              \
-  }
-GRADUAL_CONVERT_LOOPS(portable)
+// Compiled into each instruction set's functions below: the compiler vectorises the loops anew.
+template <class T> [[gnu::always_inline]] inline void encode(const float* __restrict in, void* out, std::int64_t n) {
+  auto* __restrict codes = static_cast<T*>(out);
+  for (std::int64_t i = 0; i < n; ++i) codes[i] = T(in[i]);
+}
+template <class T> [[gnu::always_inline]] inline void decode(const void* in, float* __restrict out, std::int64_t n) {
+  const auto* __restrict codes = static_cast<const T*>(in);
+  for (std::int64_t i = 0; i < n; ++i) out[i] = static_cast<float>(codes[i]);
+}
+
+template <class T> void encode_portable(const float* in, void* out, std::int64_t n) { encode<T>(in, out, n); }
+template <class T> void decode_portable(const void* in, float* out, std::int64_t n) { decode<T>(in, out, n); }
 
 }  // namespace
 
@@ -38,10 +39,22 @@ namespace {
 
 constexpr int kNearestEven = _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC;
 
-GRADUAL_CONVERT_LOOPS(avx2, [[gnu::target("avx2,f16c")]])
-GRADUAL_CONVERT_LOOPS(avx512, [[gnu::target("avx512f,avx512bw,avx512vl")]])
+template <class T> [[gnu::target("avx2,f16c")]] void encode_avx2(const float* in, void* out, std::int64_t n) {
+  encode<T>(in, out, n);
+}
+template <class T> [[gnu::target("avx2,f16c")]] void decode_avx2(const void* in, float* out, std::int64_t n) {
+  decode<T>(in, out, n);
+}
+template <class T>
+[[gnu::target("avx512f,avx512bw,avx512vl")]] void encode_avx512(const float* in, void* out, std::int64_t n) {
+  encode<T>(in, out, n);
+}
+template <class T>
+[[gnu::target("avx512f,avx512bw,avx512vl")]] void decode_avx512(const void* in, float* out, std::int64_t n) {
+  decode<T>(in, out, n);
+}
 
-template <> [[gnu::target("avx2,f16c")]] void encode_avx2<Half>(const float* __restrict in, void* out, std::int64_t n) {
+template <> [[gnu::target("avx2,f16c")]] void encode_avx2<Half>(const float* in, void* out, std::int64_t n) {
   auto* codes = static_cast<Half*>(out);
   std::int64_t i = 0;
   for (; i + 8 <= n; i += 8) {
@@ -51,7 +64,7 @@ template <> [[gnu::target("avx2,f16c")]] void encode_avx2<Half>(const float* __r
   for (; i < n; ++i) codes[i] = Half(in[i]);
 }
 
-template <> [[gnu::target("avx2,f16c")]] void decode_avx2<Half>(const void* in, float* __restrict out, std::int64_t n) {
+template <> [[gnu::target("avx2,f16c")]] void decode_avx2<Half>(const void* in, float* out, std::int64_t n) {
   const auto* codes = static_cast<const Half*>(in);
   std::int64_t i = 0;
   for (; i + 8 <= n; i += 8) {
