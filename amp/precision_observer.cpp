@@ -15,17 +15,6 @@ namespace gradual::amp {
 namespace {
 
 std::uint64_t storage_id(const Tensor& t) { return t.unsafe_impl()->storage->id; }
-bool is_parameter(const Tensor& t) {
-  return t.unsafe_impl()->storage->category == Category::parameters || (t.is_leaf() && t.requires_grad());
-}
-
-// A gradient for a leaf, or for what was made of a leaf by casts and views alone: the leaf's node.
-const Node* leaf_of(const autograd::GradientEvent& event) {
-  const Node* node = event.input < 0 ? &event.node : event.node.input(event.input).edge.node.get();
-  while (node && !node->is_leaf && (node->op == OpId::cast || info(node->op).kind == OpKind::View))
-    node = node->input(0).edge.node.get();
-  return node && node->is_leaf ? node : nullptr;
-}
 
 // Adds the exponents and, with as_if, the counts of a cast.
 void add_values(const Tensor& t, std::optional<DType> as_if, CastTally& tally) {

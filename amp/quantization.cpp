@@ -261,7 +261,11 @@ void check(const Quantization& q) {
           "transform");
   if (q.accumulator) check(*q.accumulator);
   for (const auto& [module, other] : q.modules)
-    in_context("quantization, modules, " + module, [&] { static_cast<void>(recipe(other)); });  // Error where none is
+    in_context("quantization, modules, " + module, [&] {
+      const Recipe r = recipe(other);  // Error where none is
+      if (r.quantization && !r.quantization->modules.empty())
+        fail("recipe '" + other + "' has modules of its own, which only a model's recipe has");
+    });
 }
 
 std::vector<OperandGroup> describe(const Quantization& q) {
@@ -302,9 +306,7 @@ QuantizationState::Site& QuantizationState::find(const std::string& name) {
 
 QuantizationState::Site& QuantizationState::site(const Tensor& weight) {
   const std::string module = context().module;
-  const bool parameter =
-      weight.unsafe_impl()->storage->category == Category::parameters || (weight.is_leaf() && weight.requires_grad());
-  if (!parameter) return find(module + "#activations");
+  if (!is_parameter(weight)) return find(module + "#activations");
   auto seen = std::find_if(weights_.begin(), weights_.end(), [&](const auto& w) { return w.first == module; });
   if (seen == weights_.end()) seen = weights_.insert(weights_.end(), {module, {}});
   auto& known = seen->second;

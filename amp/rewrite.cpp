@@ -173,6 +173,10 @@ std::string_view name(Role role) {
   return kNames[static_cast<int>(role)];
 }
 
+bool is_parameter(const Tensor& t) {
+  return t.unsafe_impl()->storage->category == Category::parameters || (t.is_leaf() && t.requires_grad());
+}
+
 Role operand_role(int input) { return running("operand_role").role(input); }
 RewriteContext& rewrite_context() { return running("rewrite_context").context(); }
 void save_as_codes(int input, QuantizedTensor codes) { running("save_as_codes").save_codes(input, std::move(codes)); }

@@ -34,6 +34,8 @@ struct GradientEvent {
   int input;           // which input of that node it belongs to; -1: gathered by a leaf
   const Tensor& grad;  // before hooks
 };
+// The leaf that the gradient is for, if casts and views alone lie between; else null.
+const Node* leaf_of(const GradientEvent& event);
 // Observers are told of every gradient of this thread's backward while their scope lives.
 class GradientObserver {
  public:

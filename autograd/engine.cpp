@@ -37,6 +37,13 @@ namespace {
 thread_local std::vector<GradientObserver*> observers;
 }
 
+const Node* leaf_of(const GradientEvent& event) {
+  const Node* node = event.input < 0 ? &event.node : event.node.input(event.input).edge.node.get();
+  while (node && !node->is_leaf && (node->op == OpId::cast || info(node->op).kind == OpKind::View))
+    node = node->input(0).edge.node.get();
+  return node && node->is_leaf ? node : nullptr;
+}
+
 GradientObserver::GradientObserver() { observers.push_back(this); }
 GradientObserver::~GradientObserver() { std::erase(observers, this); }
 

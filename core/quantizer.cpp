@@ -341,6 +341,13 @@ void check(const Quantizer& q) {
     bad(fmt::format("the margin is -64 to 64 (powers of two), not {}", s.margin));
   if (s.kind == ScalingKind::nvfp4 && q.format.bits() > 8)
     bad(fmt::format("nvfp4 scales are for elements of at most 8 bits, not {}", q.format.bits()));
+  const bool from_amax = s.kind == ScalingKind::tensor || s.kind == ScalingKind::row ||
+                         (s.kind == ScalingKind::block && s.scale == ScaleFormat::f32);
+  if (s.value != 1 && s.kind != ScalingKind::fixed) bad("a value goes with a fixed scale");
+  if (s.power_of_two && !from_amax) bad("power_of_two goes with scales of a tensor or a row and with blocks' f32 ones");
+  if (s.margin != 0 && !from_amax && s.kind != ScalingKind::delayed)
+    bad("a margin goes with scales of a tensor or a row and with blocks' f32 ones");
+  if (s.most_recent && s.kind != ScalingKind::delayed) bad("most_recent goes with delayed scaling");
   if (s.square && s.kind != ScalingKind::block && s.kind != ScalingKind::nvfp4) bad("square tiles go with blocks");
 }
 

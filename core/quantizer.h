@@ -51,8 +51,8 @@ std::string_view name(ScaleOracle oracle);
 struct Scaling {
   ScalingKind kind = ScalingKind::none;
   double value = 1;           // fixed: times the source
-  double margin = 0;          // tensor, row, delayed: the scale is 2^margin smaller
-  bool power_of_two = false;  // tensor, row: rounded down to one
+  double margin = 0;          // tensor, row, delayed, blocks' f32 scales: the scale is 2^margin smaller
+  bool power_of_two = false;  // tensor, row, blocks' f32 scales: rounded down to one
   int history = 1024;         // delayed: amaxes kept, at least 1
   bool most_recent = false;   // delayed: the last amax, not the largest kept
   int block = 32;             // block, nvfp4: elements, at least 1; a ragged last block counts as padded with zeros

@@ -24,14 +24,6 @@ void append(const Tensor& t, std::vector<float>& to) {
   for (std::size_t i = 0; i < values.size(); i += step) to.push_back(values[i]);
 }
 
-// For a parameter, or for what casts and views alone made of one.
-bool is_for_leaf(const autograd::GradientEvent& event) {
-  const Node* node = event.input < 0 ? &event.node : event.node.input(event.input).edge.node.get();
-  while (node && !node->is_leaf && (node->op == OpId::cast || info(node->op).kind == OpKind::View))
-    node = node->input(0).edge.node.get();
-  return node && node->is_leaf;
-}
-
 Json loss_json(const ScaleLoss& l) {
   return {{"scale", scale_text(l.scale)},
           {"underflow", l.underflow},
@@ -64,7 +56,7 @@ void GradientSample::gradient(const autograd::GradientEvent& event) {
   if (!g.defined() || !g.is_floating() || g.ndim() == 0) return;  // 0-d: the loss and its scaling
   const bool gathered = event.input < 0;
   // a leaf's gradient is taken once it is gathered, not as its parts arrive
-  if (!gathered && (is_for_leaf(event) || !seen_.insert(g.unsafe_impl()->storage->id).second)) return;
+  if (!gathered && (leaf_of(event) || !seen_.insert(g.unsafe_impl()->storage->id).second)) return;
   append(g, gathered ? weight_gradients_ : errors_);
 }
 

@@ -325,6 +325,15 @@ TEST_CASE("names, aliases and the registry") {
   amp::register_recipe(mine);
   CHECK(amp::recipe("fp16-kahan").update == optim::LowPrecisionUpdate::kahan);
   CHECK(amp::recipe_names().back() == "fp16-kahan");
+  Recipe inner = amp::recipe("mxfp8");
+  inner.name = "mxfp8-but-head";
+  inner.quantization->modules = {{"head", "fp32"}};
+  amp::register_recipe(inner);
+  Recipe outer = amp::recipe("mxfp8");
+  outer.quantization->modules = {{"first", "mxfp8-but-head"}};
+  CHECK(message_of([&] { amp::check(outer); }) ==
+        "recipe 'mxfp8': quantization, modules, first: recipe 'mxfp8-but-head' has modules of its own, which only a "
+        "model's recipe has");
   Net net = make_net();
   RecipeRun run(amp::recipe("fp16-kahan"), net, kAdamW);
   const std::vector<double> losses = train(run, 12);

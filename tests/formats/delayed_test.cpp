@@ -221,6 +221,14 @@ TEST_CASE("what a bad quantizer is told") {
                  "takes 1 to 32 random bits, not 0"));
   CHECK(contains(message([](Quantizer& q) { q.format = format("fp16"), q.scaling.kind = nvfp4; }),
                  "for elements of at most 8 bits, not 16"));
+  CHECK(contains(message([](Quantizer& q) { q.scaling = {.kind = delayed, .power_of_two = true}; }),
+                 "power_of_two goes with scales of a tensor or a row and with blocks' f32 ones"));
+  CHECK(contains(message([](Quantizer& q) { q.scaling = {.kind = block, .margin = 1}; }),
+                 "a margin goes with scales of a tensor or a row and with blocks' f32 ones"));
+  CHECK(contains(message([](Quantizer& q) { q.scaling = {.kind = tensor, .value = 2}; }),
+                 "a value goes with a fixed scale"));
+  CHECK(contains(message([](Quantizer& q) { q.scaling = {.kind = tensor, .most_recent = true}; }),
+                 "most_recent goes with delayed scaling"));
   CHECK(contains(message([](Quantizer& q) { q.scaling = {.kind = row, .square = true}; }),
                  "square tiles go with blocks"));
   CHECK(contains(message([](Quantizer& q) { q.format = format("e8m0"), q.scaling.kind = tensor; }), "without zero"));
