@@ -196,6 +196,31 @@ TEST_CASE("a recipe that diverges is a result") {
   CHECK(lab::table(results).find("diverged") != std::string::npos);
 }
 
+TEST_CASE("the digits' networks under 8 bits come within a point of fp32; under 4 bits they train") {
+  const int threads = num_threads();
+  set_num_threads(1);  // the same bits; many small ops cost more in waiting than they gain
+  const auto digits = lab::data_for("digits");
+  const auto accuracy = [&](bool cnn, const std::string& recipe) {
+    const lab::MakeModel make = [cnn] { return cnn ? lab::make_cnn(1, 8, 8, 10) : lab::make_mlp(64, 10); };
+    double sum = 0;
+    for (const lab::Result& r : lab::compare(make, digits, recipes({recipe}), "", {.seeds = 3})) {
+      CHECK(r.status == "ok");
+      sum += 100 * r.test_accuracy / 3;
+    }
+    return sum;
+  };
+  for (const bool cnn : {false, true}) {
+    CAPTURE(cnn);
+    const double fp32 = accuracy(cnn, "fp32");
+    for (const char* recipe : {"fp8-delayed", "fp8-current", "mxfp8"}) {
+      CAPTURE(recipe);
+      CHECK(std::abs(accuracy(cnn, recipe) - fp32) <= 1.0);
+    }
+  }
+  for (const char* recipe : {"mxfp4", "nvfp4"}) CHECK(accuracy(false, recipe) > 50);  // chance is 10
+  set_num_threads(threads);
+}
+
 TEST_CASE("results survive JSON, NaN included") {
   lab::Result r{.recipe = "a", .model = "m", .data = "d"};
   r.status = "diverged";
