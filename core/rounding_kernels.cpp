@@ -133,18 +133,20 @@ struct Avx2 {
 
 struct Avx512 {
   template <int loop>
-  [[gnu::target("avx512f,avx512bw,avx512dq,avx512vl,prefer-vector-width=512")]] static void values(
-      const Spec& s, const float* in, const std::uint32_t* random, float* out, std::int64_t n, LoopCounts* counts) {
+  [[gnu::target("avx512f,avx512bw,avx512dq,avx512vl")]] static void values(const Spec& s, const float* in,
+                                                                           const std::uint32_t* random, float* out,
+                                                                           std::int64_t n, LoopCounts* counts) {
     round_loop<loop, false>(s, in, random, out, n, counts);
   }
   template <int loop>
-  [[gnu::target("avx512f,avx512bw,avx512dq,avx512vl,prefer-vector-width=512")]] static void codes(
-      const Spec& s, const float* in, const std::uint32_t* random, void* out, int bytes, std::int64_t n,
-      LoopCounts* counts) {
+  [[gnu::target("avx512f,avx512bw,avx512dq,avx512vl")]] static void codes(const Spec& s, const float* in,
+                                                                          const std::uint32_t* random, void* out,
+                                                                          int bytes, std::int64_t n,
+                                                                          LoopCounts* counts) {
     code_loop<loop>(s, in, random, out, bytes, n, counts);
   }
-  [[gnu::target("avx512f,avx512bw,avx512dq,avx512vl,prefer-vector-width=512")]] static void exponents(
-      const float* in, std::int64_t n, std::uint64_t* bins) {
+  [[gnu::target("avx512f,avx512bw,avx512dq,avx512vl")]] static void exponents(const float* in, std::int64_t n,
+                                                                              std::uint64_t* bins) {
     exponent_loop(in, n, bins);
   }
 };
