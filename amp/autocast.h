@@ -21,7 +21,7 @@ struct AutocastOptions {
   Device device = Device::cpu();    // only tensors on devices of this type are cast
   bool enabled = true;              // false: ops run as they would outside of any region
   PolicyTable table = {};
-  std::function<void()> at_end = {};  // called when the outermost region has ended, unless by an exception
+  std::function<void()> at_end = {};  // called as the outermost region ends, unless by an exception
   bool cache = true;                  // a weight used twice is cast once (leaves that require grad; Category::casts)
 };
 

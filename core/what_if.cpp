@@ -200,6 +200,7 @@ WhatIf what_if(const Tensor& x, const WhatIfOptions& o) {
     if (!f.has_zero) failf("what_if: {} has no zero: it holds scales, not values", name(f));
     if (std::find(formats.begin(), formats.end(), f) == formats.end()) formats.push_back(f);
   }
+  if (o.headroom < 0 || o.headroom > 64) failf("what_if: a headroom is 0 to 64 powers of two, not {}", o.headroom);
   // what counting runs is no part of the program
   const StageScope amp(chain().amp, nullptr), autograd(chain().autograd, nullptr), quiet(chain().observe, nullptr);
   const Tensor values = x.contiguous();

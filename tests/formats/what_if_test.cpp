@@ -69,6 +69,11 @@ TEST_CASE("what_if: eight numbers in e2m1, by hand") {
   CHECK(w.of("fp32").unscaled.sqnr_db > 140);
 }
 
+TEST_CASE("what_if: a headroom that no scale has is refused") {
+  for (const int headroom : {-1, 65})
+    CHECK_THROWS_WITH_AS(what_if(ones({2}), {.headroom = headroom}), doctest::Contains("a headroom is 0 to 64"), Error);
+}
+
 TEST_CASE("what_if: the loss scale leaves the headroom, and one power of two more would not") {
   for (const double amax : {1.0, 0x1p-20, 65504.0, 65505.0, 0.3, 1e-12, 1e9, 1.9990234375, 2.0}) {
     CAPTURE(amax);
