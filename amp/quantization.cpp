@@ -260,11 +260,11 @@ void check(const Quantization& q) {
           "quantization: gradients, weights, masters and moments are scaled by what they are: no delayed scaling, no "
           "transform");
   if (q.accumulator) check(*q.accumulator);
-  for (const auto& [module, other] : q.modules)
-    in_context("quantization, modules, " + module, [&] {
-      const Recipe r = recipe(other);  // Error where none is
+  for (const auto& module : q.modules)
+    in_context("quantization, modules, " + module.first, [&] {
+      const Recipe r = recipe(module.second);  // Error where none is
       if (r.quantization && !r.quantization->modules.empty())
-        fail("recipe '" + other + "' has modules of its own, which only a model's recipe has");
+        fail("recipe '" + module.second + "' has modules of its own, which only a model's recipe has");
     });
 }
 
