@@ -242,7 +242,7 @@ template <class F> Tensor table(std::array<std::int64_t, 3> d, std::array<std::i
 struct Products {
   Products(const Conv& v, std::int64_t group, const Images& x, const Images& w, const Images& dy) {
     const std::int64_t cs = v.c / v.attrs.groups, os = v.o / v.attrs.groups, oh = v.out(0), ow = v.out(1);
-    const auto& [s, p, d] = std::tie(v.attrs.stride, v.attrs.padding, v.attrs.dilation);
+    const auto &s = v.attrs.stride, &p = v.attrs.padding, &d = v.attrs.dilation;
     const auto window = [&, group](auto n, auto oy, auto ox, auto c, auto ky, auto kx) {
       return x(n, group * cs + c, oy * s[0] - p[0] + ky * d[0], ox * s[1] - p[1] + kx * d[1]);
     };

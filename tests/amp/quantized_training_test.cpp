@@ -360,8 +360,9 @@ TEST_CASE("a run resumed in its middle repeats every bit: histories, draws, code
     for (std::size_t i = 0; i < a.size(); ++i) CHECK(same_bits(a[i], b[i]));
     const StateDict end = straight.state_dict(), again = resumed.state_dict();
     REQUIRE(end.size() == again.size());
-    for (const auto& [key, value] : end)
-      if (const Tensor* t = std::get_if<Tensor>(&value)) CHECK_MESSAGE(same_bits(*t, again.tensor(key)), key);
+    for (const auto& entry : end)
+      if (const Tensor* t = std::get_if<Tensor>(&entry.value))
+        CHECK_MESSAGE(same_bits(*t, again.tensor(entry.name)), entry.name);
   }
 }
 

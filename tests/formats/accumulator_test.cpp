@@ -74,7 +74,9 @@ TEST_CASE("4096 ones") {
                                                   {"fp16-acc/chunk=64", 4096},
                                                   {"e4m3fn", 16},
                                                   {"hopper-fp8-14bit", 4096}};
-  for (const auto& [name, expected] : cases) {
+  for (const auto& one : cases) {
+    const char* const name = one.first;
+    const double expected = one.second;
     CHECK_MESSAGE(under(name, [&] { return matmul(a, a.t()); }).item() == expected, name);
     CHECK_MESSAGE(under(name, [&] { return sum(a); }).item() == expected, name);
     CHECK_MESSAGE(under(name, [&] { return mean(a); }).item() == expected / 4096, name);
@@ -246,7 +248,8 @@ TEST_CASE("bad accumulators say what is allowed") {
       {"fp16-acc/", "no option ''"},
       {"fp16-acc/chunk=2/chunk=3", "chunk stands there twice"},
       {"f64:toward-zero", "f64 sums are doubles"}};
-  for (const auto& [text, message] : cases) {
+  for (const auto& one : cases) {
+    const std::string text = one.first, message = one.second;
     std::string said;
     try {
       static_cast<void>(accumulator(text));
