@@ -88,7 +88,8 @@ TEST_CASE("codes are what the optimizer holds, one parameter's moments at a time
 }
 
 TEST_CASE("an optimizer with coded moments resumes to the bit, from its own state and from that of numbers") {
-  for (const auto& [first, second] : {std::pair(kE4m3, kFp16), {kBlocks, kBlocks}, {kTwoLevels, kTwoLevels}}) {
+  for (const auto& pair : {std::pair(kE4m3, kFp16), {kBlocks, kBlocks}, {kTwoLevels, kTwoLevels}}) {
+    const Quantizer &first = pair.first, &second = pair.second;
     CAPTURE(describe(first));
     const auto steps = [](Optimizer& optimizer, const Tensor& p, std::uint64_t from, std::uint64_t to) {
       for (; from < to; ++from) {
