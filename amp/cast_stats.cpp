@@ -5,8 +5,6 @@
 namespace gradual::amp {
 namespace {
 
-thread_local CastStatsTable* current = nullptr;
-
 double percent(std::uint64_t part, std::uint64_t whole) {
   return whole ? 100.0 * static_cast<double>(part) / static_cast<double>(whole) : 0;
 }
@@ -32,9 +30,14 @@ CastTally total(const CastStatsTable& table, std::initializer_list<Role> roles) 
   return sum;
 }
 
-CastStatsScope::CastStatsScope(CastStatsTable& table) : saved_(current) { current = &table; }
-CastStatsScope::~CastStatsScope() { current = saved_; }
+CastStatsTable*& cast_stats() {
+  thread_local CastStatsTable* table = nullptr;
+  return table;
+}
 
-CastTally* cast_tally(Role role, const std::string& layer) { return current ? &(*current)[{role, layer}] : nullptr; }
+CastTally* cast_tally(Role role, const std::string& layer) {
+  CastStatsTable* table = cast_stats();
+  return table ? &(*table)[{role, layer}] : nullptr;
+}
 
 }  // namespace gradual::amp

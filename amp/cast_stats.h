@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "../core/rounding.h"
+#include "../core/scoped.h"
 #include "rewrite.h"
 
 namespace gradual::amp {
@@ -26,16 +27,11 @@ void add(CastStatsTable& to, const CastStatsTable& from);
 CastTally total(const CastStatsTable& table, std::initializer_list<Role> roles);
 inline constexpr std::initializer_list<Role> kGradients = {Role::error, Role::weight_gradient};
 
-// Casts and quantisers of this thread add to `table` while the scope lives.
-class CastStatsScope {
- public:
-  explicit CastStatsScope(CastStatsTable& table);
-  ~CastStatsScope();
-  CastStatsScope(const CastStatsScope&) = delete;
-  CastStatsScope& operator=(const CastStatsScope&) = delete;
+// The table that casts and quantisers of this thread add to, or null.
+CastStatsTable*& cast_stats();
 
- private:
-  CastStatsTable* saved_;
+struct CastStatsScope : Scoped<CastStatsTable*> {
+  explicit CastStatsScope(CastStatsTable& table) : Scoped(cast_stats(), &table) {}
 };
 
 // Where a cast of this role in this layer is counted; null where no scope is open.

@@ -59,7 +59,7 @@ QuantizedOperand rounded(const Operand& o, const Tensor& t, int axis, Site& site
   if (!o.quantizer || is_identity(*o.quantizer)) return {t.dtype() == DType::f64 ? t : t.to(DType::f32), {}};
   AmaxHistory& amaxes = history(site, o.role);
   const RewriteContext& context = rewrite_context();
-  AmaxHistory as_then = amaxes;
+  AmaxHistory as_then;  // the scale alone is read
   as_then.scale = amaxes.used;
   const bool again = (recomputing() || context.gradient) && o.role != Role::error;  // with the scale of the first time
   QuantizeOptions options{.axis = axis, .history = again ? &as_then : &amaxes, .stage = false, .stats = {}};
@@ -177,7 +177,6 @@ Tensor convolution(const Quantization& q, const OpCall& call, Operand a, Operand
 
 // What a skipped module computes, and f64.
 Outputs in_high_precision(const OpCall& call) {
-  Outputs out;
   std::vector<Tensor> inputs;
   DType widest = DType::f32;
   for (int i = 0; i < call.inputs.size(); ++i)

@@ -12,8 +12,8 @@
 namespace gradual {
 namespace {
 
-std::optional<Accumulator>& current() {
-  thread_local std::optional<Accumulator> accumulator;
+std::optional<Accumulator> checked(const std::optional<Accumulator>& accumulator) {
+  if (accumulator) check(*accumulator);
   return accumulator;
 }
 
@@ -109,11 +109,12 @@ std::string name(const Accumulator& a) {
   return text;
 }
 
-AccumulatorScope::AccumulatorScope(const std::optional<Accumulator>& accumulator) : saved_(current()) {
-  if (accumulator) check(*accumulator);
-  current() = accumulator;
+std::optional<Accumulator>& current_accumulator() {
+  thread_local std::optional<Accumulator> accumulator;
+  return accumulator;
 }
-AccumulatorScope::~AccumulatorScope() { current() = saved_; }
-const std::optional<Accumulator>& current_accumulator() { return current(); }
+
+AccumulatorScope::AccumulatorScope(const std::optional<Accumulator>& accumulator)
+    : Scoped(current_accumulator(), checked(accumulator)) {}
 
 }  // namespace gradual

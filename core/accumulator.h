@@ -10,6 +10,7 @@
 
 #include "format.h"
 #include "rounding.h"
+#include "scoped.h"
 
 namespace gradual {
 
@@ -43,16 +44,9 @@ Accumulator accumulator(std::string_view name);
 std::string name(const Accumulator& accumulator);
 
 // Of this thread's ops while it lives; none: f32 as they are.
-class AccumulatorScope {
- public:
+struct AccumulatorScope : Scoped<std::optional<Accumulator>> {
   explicit AccumulatorScope(const std::optional<Accumulator>& accumulator);
-  ~AccumulatorScope();
-  AccumulatorScope(const AccumulatorScope&) = delete;
-  AccumulatorScope& operator=(const AccumulatorScope&) = delete;
-
- private:
-  std::optional<Accumulator> saved_;
 };
-const std::optional<Accumulator>& current_accumulator();
+std::optional<Accumulator>& current_accumulator();
 
 }  // namespace gradual

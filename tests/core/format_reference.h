@@ -11,6 +11,8 @@
 #include <string>
 #include <vector>
 
+#include "support/conversion_paths.h"
+
 // The narrow formats a second time, from their definition and as slow as it is plain: a value is
 // sign * mantissa * 2^exponent, and rounding is a search among all values.
 namespace reference {
@@ -120,17 +122,6 @@ inline std::vector<std::uint32_t> all_codes(DType dtype) {
   std::vector<std::uint32_t> codes(2 * format(dtype).sign_bit());
   for (std::size_t i = 0; i < codes.size(); ++i) codes[i] = static_cast<std::uint32_t>(i);
   return codes;
-}
-
-// Runs body once with each path that the processor has.
-template <class F> void for_each_path(F&& body) {
-  using gradual::ConversionPath;
-  for (const auto path : {ConversionPath::portable, ConversionPath::avx2, ConversionPath::avx512}) {
-    if (path > gradual::best_conversion_path()) break;
-    const ConversionPath before = gradual::set_conversion_path(path);
-    body(path);
-    gradual::set_conversion_path(before);
-  }
 }
 
 }  // namespace reference

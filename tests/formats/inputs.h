@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "reference.h"
+#include "support/conversion_paths.h"
 
 namespace reference {
 
@@ -117,17 +118,6 @@ inline std::vector<double> stratified_doubles(std::uint32_t each, std::uint64_t 
     if (i % 4 == 0) out.push_back(std::bit_cast<double>(std::uint64_t{words[2 * i]} << 32 | words[2 * i + 1]));
   }
   return out;
-}
-
-// Runs body with each path that the processor has.
-template <class F> void for_each_path(const F& body) {
-  using gradual::ConversionPath;
-  for (const auto path : {ConversionPath::portable, ConversionPath::avx2, ConversionPath::avx512}) {
-    if (path > gradual::best_conversion_path()) break;
-    const ConversionPath before = gradual::set_conversion_path(path);
-    body(path);
-    gradual::set_conversion_path(before);
-  }
 }
 
 // Codes as Rounder::encode wrote them.
