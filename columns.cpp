@@ -2,6 +2,9 @@
 #include "autograd/rule.h"
 #include "core/cpu/kernels.h"
 #include "core/dispatch.h"
+#ifdef GRADUAL_HAVE_ONEDNN
+#include "core/onednn/kernels.h"
+#endif
 
 namespace gradual {
 
@@ -18,6 +21,9 @@ void register_columns() {
   cpu::register_normalization();
   cpu::register_softmax();
   cpu::register_optimizer();
+#ifdef GRADUAL_HAVE_ONEDNN
+  onednn::register_contractions();
+#endif
 
   register_rules();
 }

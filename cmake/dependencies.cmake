@@ -53,6 +53,22 @@ if(NOT GRADUAL_OPENMP STREQUAL "OFF")
   endif()
 endif()
 
+# Threads must be one pool, OpenMP's, so without it there is no oneDNN either. Never fetched: it takes an hour to build.
+set(GRADUAL_HAVE_ONEDNN OFF)
+if(NOT GRADUAL_ONEDNN STREQUAL "OFF" AND GRADUAL_HAVE_OPENMP)
+  find_package(oneDNN 2.6...<3 QUIET)
+  if(oneDNN_FOUND)
+    set(GRADUAL_HAVE_ONEDNN ON)
+    list(APPEND GRADUAL_EXPORTED_DEPENDENCIES "oneDNN 2.6...<3")
+    message(STATUS "gradual: oneDNN ${oneDNN_VERSION} (${oneDNN_LIBRARY})")
+  endif()
+endif()
+if(GRADUAL_ONEDNN STREQUAL "ON" AND NOT GRADUAL_HAVE_ONEDNN)
+  message(FATAL_ERROR "gradual: GRADUAL_ONEDNN is ON, but there is no oneDNN 2.6 or 2.7 (found: "
+                      "\"${oneDNN_VERSION}\"; OpenMP: ${GRADUAL_HAVE_OPENMP}). Install it (Debian: libdnnl-dev) and "
+                      "OpenMP, or say -DGRADUAL_ONEDNN=OFF.")
+endif()
+
 gradual_header_only(eigen Eigen3::Eigen "."
   https://gitlab.com/libeigen/eigen/-/archive/3.4.0/eigen-3.4.0.tar.gz
   8586084f71f9bde545ee7fa6d00288b264a2b7ac3607b974e54d13e7162c1c72

@@ -29,6 +29,9 @@ configure_package_config_file(${PROJECT_SOURCE_DIR}/cmake/gradualConfig.cmake.in
 write_basic_package_version_file(${PROJECT_BINARY_DIR}/gradualConfigVersion.cmake COMPATIBILITY SameMinorVersion)
 install(FILES ${PROJECT_BINARY_DIR}/gradualConfig.cmake ${PROJECT_BINARY_DIR}/gradualConfigVersion.cmake
         DESTINATION ${package_dir} COMPONENT gradual)
+if(GRADUAL_HAVE_ONEDNN)
+  install(FILES ${PROJECT_SOURCE_DIR}/cmake/FindoneDNN.cmake DESTINATION ${package_dir} COMPONENT gradual)
+endif()
 
 install(FILES LICENSE DESTINATION ${CMAKE_INSTALL_DOCDIR} COMPONENT gradual)
 if(TARGET gradual-lab)

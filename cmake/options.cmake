@@ -7,8 +7,9 @@ option(GRADUAL_BUILD_LAB "Build the program gradual-lab" ${PROJECT_IS_TOP_LEVEL}
 option(GRADUAL_BUILD_BENCH "Build the benchmarks (needs Google Benchmark)" OFF)
 option(GRADUAL_CCACHE "Compile through ccache when it is found" ${PROJECT_IS_TOP_LEVEL})
 set(GRADUAL_OPENMP AUTO CACHE STRING "Threads through OpenMP: AUTO (when found), ON (required), OFF")
+set(GRADUAL_ONEDNN AUTO CACHE STRING "oneDNN as the fast CPU backend: AUTO (when found), ON (required), OFF")
 set(GRADUAL_SANITIZE "" CACHE STRING "Sanitizers, comma-separated: \"address,undefined\" or \"thread\"")
-set_property(CACHE GRADUAL_OPENMP PROPERTY STRINGS AUTO ON OFF)
+set_property(CACHE GRADUAL_OPENMP GRADUAL_ONEDNN PROPERTY STRINGS AUTO ON OFF)
 
 if(PROJECT_IS_TOP_LEVEL AND NOT CMAKE_BUILD_TYPE AND NOT CMAKE_CONFIGURATION_TYPES)
   set(CMAKE_BUILD_TYPE Release CACHE STRING "Build type" FORCE)

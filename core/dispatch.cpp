@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "counts.h"
+#include "cpu_backend.h"
 #include "failf.h"
 #include "ops.h"
 
@@ -160,7 +161,9 @@ Outputs next_below_observe(const OpCall& call) {
       }
     }
   }
-  kernel(call, out);
+  const OfferFn offer =
+      device.is_cuda() || cpu_backend() == CpuBackend::eigen ? nullptr : columns().onednn[static_cast<int>(call.op)];
+  if (!offer || !offer(call, out)) kernel(call, out);
   if (row.kind == OpKind::InPlace) out[0].unsafe_impl()->storage->version.fetch_add(1, std::memory_order_relaxed);
   return out;
 }

@@ -70,10 +70,13 @@ Outputs next_below_observe(const OpCall& call);
 // Columns owned by core. Null: a hole (a test lists the reasons for each).
 using InferFn = void (*)(const OpCall& call, OutSpec* specs);
 using KernelFn = void (*)(const OpCall& call, Outputs& out);  // outputs are allocated already
-using CompositeFn = Outputs (*)(const OpCall& call);          // runs above autograd
+// Computes the outputs, or declines (false) and has written nothing: then the CPU kernel runs.
+using OfferFn = bool (*)(const OpCall& call, Outputs& out);
+using CompositeFn = Outputs (*)(const OpCall& call);  // runs above autograd
 struct Columns {
   InferFn infer[kOpCount] = {};
   KernelFn cpu[kOpCount] = {};
+  OfferFn onednn[kOpCount] = {};  // asked before cpu where that backend is chosen (cpu_backend.h)
   KernelFn cuda[kOpCount] = {};
   CompositeFn composite[kOpCount] = {};
 };

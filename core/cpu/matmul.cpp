@@ -1,6 +1,5 @@
 // matmul and linear: batches and panels here, the product of a panel in gemm.cpp.
 #include <algorithm>
-#include <utility>
 
 #include "../dispatch.h"
 #include "../parallel.h"
@@ -9,6 +8,7 @@
 #include "kernels.h"
 #include "loaded.h"
 #include "loops.h"
+#include "matrix_batch.h"
 
 namespace gradual::cpu {
 namespace {
@@ -17,49 +17,11 @@ inline constexpr std::int64_t kPanelRows = 128;
 inline constexpr std::int64_t kPanelCols = 256;
 inline constexpr std::int64_t kSlow = 64;  // multiplications that take as long as one whose sum is rounded, about
 
-// An operand as [.., rows, cols].
-template <class T> struct Operand {
+template <class T> struct Operand : MatrixBatch {
   Loaded<T> values;
-  Shape sizes, strides;
-  explicit Operand(const Tensor& t) : values(t), sizes(t.sizes()), strides(values.strides()) {}
-  // A vector is one row, or one column.
-  void insert_dim(int at) {
-    sizes.insert(at, 1);
-    strides.insert(at, 0);
-  }
-  void transpose() {
-    const int n = sizes.size();
-    std::swap(sizes[n - 1], sizes[n - 2]);
-    std::swap(strides[n - 1], strides[n - 2]);
-  }
-  std::int64_t rows() const { return sizes[sizes.size() - 2]; }
-  std::int64_t cols() const { return sizes.back(); }
+  explicit Operand(const Tensor& t) : MatrixBatch{t.sizes(), {}}, values(t) { strides = values.strides(); }
   MatrixRef<T> matrix() const { return {values.data(), strides[strides.size() - 2], strides.back()}; }
-  // Where matrix i of a batch begins; its dims are repeated where they are 1 or absent here.
-  std::int64_t offset(std::int64_t i, const Shape& batch) const {
-    std::int64_t offset = 0;
-    for (int d = batch.size() - 1, own = sizes.size() - 3; d >= 0; --d, --own) {
-      if (own >= 0 && sizes[own] != 1) offset += i % batch[d] * strides[own];
-      i /= batch[d];
-    }
-    return offset;
-  }
 };
-
-// Where all batches of a are multiplied by one matrix, and their rows lie as those of one tall matrix, they become it.
-template <class T> void merge_rows(Operand<T>& a, const Operand<T>& b, Shape& batch) {
-  Shape lead = a.sizes;
-  Shape lead_strides = a.strides;
-  lead.erase(lead.size() - 1);
-  lead_strides.erase(lead_strides.size() - 1);
-  Shape rows = batch;
-  rows.push_back(a.rows());
-  Shape merged;
-  if (b.sizes.size() > 2 || !(lead == rows) || !view_strides(lead, lead_strides, {numel(lead)}, merged)) return;
-  a.sizes = {numel(lead), a.cols()};
-  a.strides = {merged[0], a.strides.back()};
-  batch = {};
-}
 
 // out = bias + a b, the bias one row, or null. Panels are cut by shape alone; each batch has the same.
 template <class T> void product(Operand<T>& a, const Operand<T>& b, Shape batch, const T* bias, Tensor& out) {

@@ -1,0 +1,164 @@
+// matmul and linear: f32, bf16 where the CPU multiplies it, f8 as exact bf16, all others as f32; sums in f32.
+#include <memory>
+#include <optional>
+
+#include "../accumulator.h"
+#include "../cpu/gemm.h"
+#include "../cpu/loaded.h"
+#include "../cpu/loops.h"
+#include "../cpu/matrix_batch.h"
+#include "../cpu_backend.h"
+#include "../parallel.h"
+#include "kernels.h"
+#include "primitive.h"
+
+namespace gradual::onednn {
+namespace {
+
+inline constexpr std::int64_t kPart = 256;  // rows or columns of a part, at least, in deterministic mode
+
+// A tensor's matrices in the dtype they are multiplied in, with one stride of 1: where they lie, or copied.
+struct Operand : cpu::MatrixBatch {
+  Tensor tensor;
+  Operand(const Tensor& t, DType dtype) : tensor(t) {
+    const bool tf32 = cpu::rounds_to_tf32(t.dtype());
+    if (t.dtype() != dtype || tf32 || !readable(t)) tensor = cpu::copied(t, dtype);
+    if (tf32) cpu::round_tf32(tensor.data<float>(), tensor.numel());
+    sizes = tensor.sizes();
+    strides = tensor.strides();
+  }
+  // oneDNN takes rows or columns without gaps inside; a stride of 0 (expanded) is none it knows.
+  static bool readable(const Tensor& t) {
+    const int n = t.ndim();
+    if (t.is_contiguous() || n < 2) return t.is_contiguous();
+    const Shape& size = t.sizes();
+    const Shape& stride = t.strides();
+    return (stride[n - 1] == 1 && stride[n - 2] >= size[n - 1]) || (stride[n - 2] == 1 && stride[n - 1] >= size[n - 2]);
+  }
+  const char* at(std::int64_t offset) const {
+    return static_cast<const char*>(tensor.raw()) + offset * static_cast<std::int64_t>(size_of(tensor.dtype()));
+  }
+  // Strides of one matrix as oneDNN wants them also where a size is 1.
+  Shape matrix_strides() const {
+    const int n = sizes.size();
+    Shape s{strides[n - 2], strides[n - 1]};
+    if (rows() == 1 && s[1] == 1) s[0] = cols();
+    if (cols() == 1 && (s[0] == 1 || s[1] == 0)) s[1] = s[0] == 1 ? rows() : 1;
+    return s;
+  }
+};
+
+// c [m, n] (rows `across` apart) = a [m, k] b [k, n] + bias [n].
+struct Product {
+  std::int64_t m, n, k, across;
+  Shape a_strides, b_strides;
+  DType in, out;
+  bool bias;
+  int threads;
+};
+
+Primitive* primitive_of(const Product& p) {
+  Key key(static_cast<std::int64_t>(OpId::matmul));
+  key.add(p.m).add(p.n).add(p.k).add(p.across).add(p.a_strides).add(p.b_strides);
+  key.add(static_cast<int>(p.in)).add(static_cast<int>(p.out)).add(p.bias).add(p.threads);
+  return find(key, [&]() -> std::unique_ptr<Primitive> {
+    const dnnl::memory::desc a = layout_of({p.m, p.k}, p.a_strides, p.in);
+    const dnnl::memory::desc b = layout_of({p.k, p.n}, p.b_strides, p.in);
+    const dnnl::memory::desc c = layout_of({p.m, p.n}, {p.across, 1}, p.out);
+    const dnnl::memory::desc bias = layout_of({1, p.n}, {p.n, 1}, DType::f32);
+    const dnnl::matmul::desc what = p.bias ? dnnl::matmul::desc(a, b, bias, c) : dnnl::matmul::desc(a, b, c);
+    const dnnl::matmul::primitive_desc how(what, attributes(), engine());
+    if (!is_fast(how.impl_info_str())) return nullptr;
+    std::vector<Primitive::Argument> arguments{{DNNL_ARG_SRC, a}, {DNNL_ARG_WEIGHTS, b}, {DNNL_ARG_DST, c}};
+    if (p.bias) arguments.push_back({DNNL_ARG_BIAS, bias});
+    return std::make_unique<Primitive>(dnnl::matmul(how), how.scratchpad_desc(), arguments);
+  });
+}
+
+// One product by one primitive. False where oneDNN has none.
+bool run(const Product& p, const char* a, const char* b, char* c, const float* bias) {
+  const Team team(p.threads);
+  Primitive* const primitive = primitive_of(p);
+  if (!primitive) return false;
+  if (bias) primitive->run({a, b, c, bias});
+  else primitive->run({a, b, c});
+  return true;
+}
+
+// All products of a batch, each on one thread; one alone on all, or cut by its shape where bits must not depend on them.
+bool products(Operand& a, const Operand& b, Shape batch, const float* bias, char* c, DType in, DType out) {
+  cpu::merge_rows(a, b, batch);
+  const std::int64_t count = numel(batch);
+  const auto width = static_cast<std::int64_t>(size_of(out));
+  Product whole{a.rows(),           b.cols(), a.cols(), b.cols(),        a.matrix_strides(),
+                b.matrix_strides(), in,       out,      bias != nullptr, 1};
+  const std::int64_t work = std::max<std::int64_t>(1, whole.m * whole.n * whole.k);
+  if (count == 1 && !deterministic()) {
+    whole.threads = work < 2 * cpu::kWorthThreads ? 1 : num_threads();
+    return run(whole, a.at(0), b.at(0), c, bias);
+  }
+  // Rows are cut, or columns where the first operand's are the ones without gaps.
+  const bool by_columns = whole.a_strides[1] != 1;
+  const std::int64_t whole_side = by_columns ? whole.n : whole.m;
+  const std::int64_t side = count > 1 ? whole_side : cpu::even_part(whole_side, kPart);
+  const std::int64_t parts = (whole_side + side - 1) / side;
+  const std::int64_t grain = std::max<std::int64_t>(1, cpu::kWorthThreads * parts / work);
+  // The first shows whether oneDNN takes them at all; nothing is written if not.
+  const auto task = [&](std::int64_t i) {
+    const std::int64_t first = i % parts * side;
+    Product part = whole;
+    (by_columns ? part.n : part.m) = std::min(side, whole_side - first);
+    const std::int64_t at_a = a.offset(i / parts, batch) + (by_columns ? 0 : first * whole.a_strides[0]);
+    const std::int64_t at_b = b.offset(i / parts, batch) + (by_columns ? first * whole.b_strides[1] : 0);
+    const std::int64_t at_c = i / parts * whole.m * whole.n + first * (by_columns ? 1 : whole.across);
+    return run(part, a.at(at_a), b.at(at_b), c + at_c * width, bias && by_columns ? bias + first : bias);
+  };
+  if (!task(0)) return false;
+  bool all = true;
+  parallel_for(count * parts - 1, grain, [&](std::int64_t i, std::int64_t end) {
+    for (; i < end; ++i)
+      if (!task(i + 1)) all = false;
+  });
+  if (!all) fail("internal: oneDNN multiplies one part of a product and not another");
+  return true;
+}
+
+// What the operands are multiplied in: bf16 for what is exact in it, where that is fast.
+DType product_dtype(DType dtype) {
+  return has_bf16() && (dtype == DType::bf16 || is_f8(dtype)) ? DType::bf16 : DType::f32;
+}
+
+// Sums whose rounding is counted, or that are rounded to what oneDNN does not write, come as f32 first.
+bool contraction(const OpCall& call, Outputs& out, bool linear) {
+  Tensor& y = out[0];
+  if (y.dtype() == DType::f64 || current_accumulator() || y.numel() == 0 || call[0].numel() == 0) return false;
+  const DType in = product_dtype(call[0].dtype());
+  Operand a(call[0], in);
+  Operand b(call[1], in);
+  const cpu::Loaded<float> bias(linear ? call[2] : Tensor(), cpu::Loaded<float>::As::rows);
+  if (linear) b.transpose();
+  if (call[0].ndim() == 1) a.insert_dim(0);
+  if (!linear && call[1].ndim() == 1) b.insert_dim(1);
+  Shape batch = y.sizes();
+  if (call[0].ndim() > 1) batch.erase(batch.size() - 1);
+  if (linear || call[1].ndim() > 1) batch.erase(batch.size() - 1);
+  const bool counted = cpu::counts_for(DType::f32, y.dtype()) != nullptr;
+  if (y.dtype() == DType::f32 || (y.dtype() == DType::bf16 && in == DType::bf16 && !counted))
+    return products(a, b, batch, bias.data(), static_cast<char*>(y.raw()), in, y.dtype());
+  const cpu::Result<float> sums(y);
+  if (!products(a, b, batch, bias.data(), reinterpret_cast<char*>(sums.data()), in, DType::f32)) return false;
+  sums.store();
+  return true;
+}
+
+bool matmul(const OpCall& call, Outputs& out) { return contraction(call, out, false); }
+bool linear(const OpCall& call, Outputs& out) { return contraction(call, out, true); }
+
+}  // namespace
+
+void register_contractions() {
+  set_offer(OpId::matmul, matmul);
+  set_offer(OpId::linear, linear);
+}
+
+}  // namespace gradual::onednn

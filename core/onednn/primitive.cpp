@@ -1,0 +1,136 @@
+#include "primitive.h"
+
+#include <omp.h>
+
+#include <algorithm>
+#include <memory>
+#include <string>
+#include <unordered_map>
+
+#include "../failf.h"
+
+namespace gradual::onednn {
+namespace {
+
+inline constexpr std::size_t kPrimitives = 1024;  // that a thread keeps; then it starts anew
+
+struct KeyHash {
+  std::size_t operator()(const Key& key) const { return key.hash(); }
+};
+
+const char* isa_name(dnnl::cpu_isa isa) {
+  switch (isa) {
+    case dnnl::cpu_isa::avx512_core_amx: return "avx512_core_amx";
+    case dnnl::cpu_isa::avx512_core_bf16: return "avx512_core_bf16";
+    case dnnl::cpu_isa::avx512_core_vnni: return "avx512_core_vnni";
+    case dnnl::cpu_isa::avx512_core: return "avx512_core";
+    case dnnl::cpu_isa::avx2_vnni: return "avx2_vnni";
+    case dnnl::cpu_isa::avx2: return "avx2";
+    case dnnl::cpu_isa::avx: return "avx";
+    case dnnl::cpu_isa::sse41: return "sse41";
+    default: return "below sse41";
+  }
+}
+
+const dnnl::stream& stream() {
+  thread_local const dnnl::stream own(engine());
+  return own;
+}
+
+}  // namespace
+
+const dnnl::engine& engine() {
+  static const dnnl::engine cpu(dnnl::engine::kind::cpu, 0);
+  return cpu;
+}
+
+std::string_view description() {
+  static const std::string text = [] {
+    const dnnl_version_t* v = dnnl_version();
+    return fmt::format("oneDNN {}.{}.{}, {}", v->major, v->minor, v->patch, isa_name(dnnl::get_effective_cpu_isa()));
+  }();
+  return text;
+}
+
+bool has_bf16() {
+  static const bool has = [] {
+    const dnnl::cpu_isa isa = dnnl::get_effective_cpu_isa();
+    return isa == dnnl::cpu_isa::avx512_core_bf16 || isa == dnnl::cpu_isa::avx512_core_amx;
+  }();
+  return has;
+}
+
+Key& Key::add(std::int64_t value) {
+  if (n_ == kCapacity) fail("internal: the key of a oneDNN primitive is too long");
+  values_[n_++] = value;
+  return *this;
+}
+Key& Key::add(const Shape& values) {
+  for (const std::int64_t v : values) add(v);
+  return *this;
+}
+bool Key::operator==(const Key& o) const { return std::equal(values_, values_ + n_, o.values_, o.values_ + o.n_); }
+std::size_t Key::hash() const {
+  std::uint64_t h = 0;
+  for (int i = 0; i < n_; ++i) h = (h ^ static_cast<std::uint64_t>(values_[i])) * 0x9e3779b97f4a7c15u, h ^= h >> 29;
+  return h;
+}
+
+Primitive::Primitive(const dnnl::primitive& primitive, const dnnl::memory::desc& scratchpad,
+                     std::vector<Argument> arguments)
+    : primitive_(primitive), scratch_(scratchpad.get_size()) {
+  arguments.push_back({DNNL_ARG_SCRATCHPAD, scratchpad});
+  for (const Argument& a : arguments) {
+    memories_.emplace_back(a.layout, engine(), nullptr);
+    arguments_.push_back({a.name, memories_.back().get()});
+  }
+}
+
+void Primitive::run(std::initializer_list<const void*> data) {
+  const Scratch scratch(scratch_);
+  auto memory = memories_.begin();
+  for (const void* p : data) (memory++)->set_data_handle(const_cast<void*>(p));
+  memory->set_data_handle(scratch.data());
+  const dnnl_status_t status =
+      dnnl_primitive_execute(primitive_.get(), stream().get(), static_cast<int>(arguments_.size()), arguments_.data());
+  if (status != dnnl_success) failf("oneDNN failed with status {}", static_cast<int>(status));
+}
+
+Team::Team(int threads) : saved_(omp_get_max_threads()) {
+  if (threads != saved_) omp_set_num_threads(threads);
+}
+Team::~Team() {
+  if (omp_get_max_threads() != saved_) omp_set_num_threads(saved_);
+}
+
+Primitive* find(const Key& key, const Make& make) {
+  thread_local std::unordered_map<Key, std::unique_ptr<Primitive>, KeyHash> own;
+  if (const auto it = own.find(key); it != own.end()) return it->second.get();
+  std::unique_ptr<Primitive> made;
+  try {
+    made = make();
+  } catch (const dnnl::error& e) {
+    if (e.status != dnnl_unimplemented) failf("oneDNN could not make a primitive: {}", e.what());
+  }
+  if (own.size() >= kPrimitives) own.clear();
+  return own.emplace(key, std::move(made)).first->second.get();
+}
+
+dnnl::memory::data_type type_of(DType dtype) {
+  return dtype == DType::bf16 ? dnnl::memory::data_type::bf16 : dnnl::memory::data_type::f32;
+}
+
+dnnl::memory::desc layout_of(const Shape& sizes, const Shape& strides, DType dtype) {
+  return {dnnl::memory::dims(sizes.begin(), sizes.end()), type_of(dtype),
+          dnnl::memory::dims(strides.begin(), strides.end())};
+}
+
+bool is_fast(std::string_view implementation) { return !implementation.starts_with("ref"); }
+
+dnnl::primitive_attr attributes() {
+  dnnl::primitive_attr attributes;
+  attributes.set_scratchpad_mode(dnnl::scratchpad_mode::user);
+  return attributes;
+}
+
+}  // namespace gradual::onednn

@@ -1,0 +1,84 @@
+// oneDNN's primitives (oneDNN Developer Guide, v2.6), made once for each thread and shape and then only run.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <functional>
+#include <initializer_list>
+#include <oneapi/dnnl/dnnl.hpp>
+#include <string_view>
+#include <vector>
+
+#include "../memory.h"
+#include "../tensor.h"
+
+namespace gradual::onednn {
+
+// The one engine of the CPU.
+const dnnl::engine& engine();
+std::string_view description();  // "oneDNN 2.6.3, avx512_core_bf16"
+// Whether products of bf16 have instructions here; elsewhere f32 is faster.
+bool has_bf16();
+
+// What tells one primitive from another: an op and whatever shapes, strides and options it was made for.
+class Key {
+ public:
+  explicit Key(std::int64_t op) { add(op); }
+  Key& add(std::int64_t value);
+  Key& add(const Shape& values);
+  bool operator==(const Key& o) const;
+  std::size_t hash() const;
+
+ private:
+  static constexpr int kCapacity = 64;
+  std::int64_t values_[kCapacity];
+  int n_ = 0;
+};
+
+// A primitive and the memories it was made for. Runs on the threads that `threads` of its Team says, in scratch memory of
+// ours.
+class Primitive {
+ public:
+  struct Argument {
+    int name;  // DNNL_ARG_SRC, ...
+    dnnl::memory::desc layout;
+  };
+  Primitive(const dnnl::primitive& primitive, const dnnl::memory::desc& scratchpad, std::vector<Argument> arguments);
+  // The data of each argument, in their order. What is only read may be const.
+  void run(std::initializer_list<const void*> data);
+
+ private:
+  dnnl::primitive primitive_;
+  std::vector<dnnl::memory> memories_;  // the last is the scratchpad
+  std::vector<dnnl_exec_arg_t> arguments_;
+  std::size_t scratch_;
+};
+
+// The threads that primitives are made for and run on while it lives. A primitive's blocking depends on them, so they
+// are part of its key.
+class Team {
+ public:
+  explicit Team(int threads);
+  ~Team();
+  Team(const Team&) = delete;
+  Team& operator=(const Team&) = delete;
+
+ private:
+  int saved_;
+};
+
+// This thread's primitive of that key, made by `make` where it is new; null where `make` gives none or oneDNN says it
+// has no implementation, which is remembered too.
+using Make = std::function<std::unique_ptr<Primitive>()>;
+Primitive* find(const Key& key, const Make& make);
+
+// f32 or bf16; others are converted first.
+dnnl::memory::data_type type_of(DType dtype);
+dnnl::memory::desc layout_of(const Shape& sizes, const Shape& strides, DType dtype);
+inline dnnl::memory::desc layout_of(const Tensor& t) { return layout_of(t.sizes(), t.strides(), t.dtype()); }
+// Asked of each implementation: oneDNN's reference ones are slower than ours.
+bool is_fast(std::string_view implementation);
+// Attributes of all our primitives: scratch memory is ours.
+dnnl::primitive_attr attributes();
+
+}  // namespace gradual::onednn
