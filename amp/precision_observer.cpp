@@ -10,11 +10,10 @@
 #include "../autograd/node.h"
 #include "../core/observer.h"
 #include "../core/ops.h"
+#include "quantized_recipes.h"
 
 namespace gradual::amp {
 namespace {
-
-std::uint64_t storage_id(const Tensor& t) { return t.unsafe_impl()->storage->id; }
 
 // Adds the exponents and, with as_if, the counts of a cast.
 void add_values(const Tensor& t, std::optional<DType> as_if, CastTally& tally) {
@@ -121,23 +120,8 @@ void PrecisionObserver::Watch::gradient(const autograd::GradientEvent& event) {
 bool counted_as_if(const Recipe& recipe) { return recipe.mode == Mode::full && !recipe.quantization; }
 
 std::optional<Format> counted_format(const Recipe& recipe, Role role) {
-  if (!recipe.quantization) return format_of(counted_as_if(recipe) ? DType::f16 : recipe.dtype);
-  using Q = Quantization;
-  static constexpr std::pair<std::optional<Quantizer> Q::*, std::optional<Quantizer> Q::*> kOperands[kRoles] = {
-      {&Q::forward_x, &Q::wgrad_x},
-      {&Q::forward_w, &Q::dgrad_w},
-      {&Q::dgrad_dy, &Q::wgrad_dy},
-      {&Q::weight_gradient, &Q::weight_gradient}};
-  const auto& [first, second] = kOperands[static_cast<int>(role)];
-  const Q& q = *recipe.quantization;
-  std::optional<Format> one;
-  for (const auto& operand : {q.*first, q.*second}) {
-    if (operand && one && operand->format != *one) return {};
-    if (operand) one = operand->format;
-  }
-  for (const auto& [module, other] : q.modules)
-    if (const Recipe r = amp::recipe(other); r.quantization && counted_format(r, role) != one) return {};
-  return one;
+  if (recipe.quantization) return format_met(*recipe.quantization, role);
+  return format_of(counted_as_if(recipe) ? DType::f16 : recipe.dtype);
 }
 
 PrecisionObserver::PrecisionObserver(CastStatsTable& table, const Recipe& recipe) {

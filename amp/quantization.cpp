@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "../autograd/checkpoint.h"
+#include "../autograd/grad_mode.h"
 #include "../core/conv_products.h"
 #include "../core/dispatch.h"
 #include "../core/ops.h"
@@ -357,6 +358,14 @@ void quantize_contractions(PolicyTable& table, const std::shared_ptr<Quantizatio
   const CastPolicy policy =
       CastPolicy::rewrite("quantization", [state](const OpCall& call) { return quantized(*state, call); });
   for (const OpId op : {OpId::matmul, OpId::linear, OpId::conv2d}) table.set(op, policy);
+}
+
+void quantize_region(AutocastOptions& options, const Quantization& quantization,
+                     std::shared_ptr<QuantizationState> state) {
+  if (!state) state = std::make_shared<QuantizationState>(quantization);
+  quantize_contractions(options.table, state);
+  state->begin_forward(grad_enabled());
+  options.at_end = [state] { state->end_forward(); };
 }
 
 }  // namespace gradual::amp

@@ -20,7 +20,7 @@
 #include "../core/accumulator.h"
 #include "../core/quantizer.h"
 #include "../core/state_dict.h"
-#include "policy.h"
+#include "autocast.h"
 
 namespace gradual::amp {
 
@@ -112,5 +112,8 @@ class QuantizationState {
 
 // Makes matmul, linear and conv2d of a table quantised.
 void quantize_contractions(PolicyTable& table, const std::shared_ptr<QuantizationState>& state);
+// The same for an autocast region, which begins and ends a forward of the state. No state: a new one.
+void quantize_region(AutocastOptions& options, const Quantization& quantization,
+                     std::shared_ptr<QuantizationState> state);
 
 }  // namespace gradual::amp

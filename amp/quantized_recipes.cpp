@@ -1,7 +1,7 @@
 // The named recipes of 8 bits and fewer, and eXmY.
 #include "quantized_recipes.h"
 
-#include "../core/nearest.h"
+#include "../core/failf.h"
 
 namespace gradual::amp {
 namespace {
@@ -120,6 +120,36 @@ std::optional<Recipe> emulated_recipe(const std::string& name) {
   r.quantization = products(q, q, q);
   check(r);
   return r;
+}
+
+void check_quantized(const Recipe& r) {
+  const std::string who = "recipe '" + r.name + "'";
+  in_context(who, [&] { check(*r.quantization); });
+  if (r.quantization->master && r.masters == Masters::none) fail(who + ": a quantizer of masters needs masters");
+  for (const auto& [op, policy] : r.policy)
+    if (op == OpId::matmul || op == OpId::linear || op == OpId::conv2d)
+      failf(
+          "{}: the policy of {} is the quantisation's; leave it out of `policy`, or leave modules out by "
+          "`modules`",
+          who, name(op));
+}
+
+std::optional<Format> format_met(const Quantization& q, Role role) {
+  using Q = Quantization;
+  static constexpr std::pair<std::optional<Quantizer> Q::*, std::optional<Quantizer> Q::*> kOperands[kRoles] = {
+      {&Q::forward_x, &Q::wgrad_x},
+      {&Q::forward_w, &Q::dgrad_w},
+      {&Q::dgrad_dy, &Q::wgrad_dy},
+      {&Q::weight_gradient, &Q::weight_gradient}};
+  const auto& [first, second] = kOperands[static_cast<int>(role)];
+  std::optional<Format> one;
+  for (const auto& operand : {q.*first, q.*second}) {
+    if (operand && one && operand->format != *one) return {};
+    if (operand) one = operand->format;
+  }
+  for (const auto& [module, other] : q.modules)
+    if (const Recipe r = recipe(other); r.quantization && format_met(*r.quantization, role) != one) return {};
+  return one;
 }
 
 }  // namespace gradual::amp

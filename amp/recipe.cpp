@@ -9,9 +9,9 @@
 #include "../core/failf.h"
 #include "../core/nearest.h"
 #include "../optim/clip.h"
-#include "cast_stats.h"
 #include "convert.h"
 #include "quantized_recipes.h"
+#include "quantized_run.h"
 
 namespace gradual::amp {
 namespace {
@@ -93,32 +93,6 @@ optim::UpdateOptions update_options(const Recipe& r, std::uint64_t seed) {
   return o;
 }
 
-// "first" and "last" by the paths of the model's first and last layers with a weight to multiply by. Error for a path
-// that names no module.
-void name_layers(Quantization& q, nn::Module& model) {
-  std::vector<std::string> paths, layers;
-  for (const auto& [path, module] : model.named_modules()) {
-    paths.push_back(path);
-    for (const auto& [name, param] : module->named_parameters(false))
-      if (name == "weight" && param.ndim() >= 2 && module->kind() != "Embedding") layers.push_back(path);
-  }
-  for (auto& [module, other] : q.modules) {
-    if ((module == "first" || module == "last") && !layers.empty())
-      module = module == "first" ? layers.front() : layers.back();
-    if (std::find(paths.begin(), paths.end(), module) == paths.end())
-      failf("quantization: the model has no module '{}'; there are {}{}", module, join(paths),
-            did_you_mean(module, paths));
-  }
-}
-
-// Rounds `from` into `to`: what is kept between steps.
-void store(const Tensor& to, const Tensor& from, const Quantizer& q, CastTally* tally = nullptr) {
-  QuantizeOptions o;
-  if (q.rounding.mode == RoundingMode::stochastic) o.key = default_generator().next();
-  if (tally) o.stats = {&tally->counts, &tally->exponents}, o.scaled_exponents = true;
-  to.copy_(fake_quantize(from, q, o));
-}
-
 }  // namespace
 
 std::string_view name(Mode mode) {
@@ -153,14 +127,7 @@ void check(const Recipe& r) {
   refuse_if(r.scaling && !r.scaling->enabled, "a scaling that is not enabled is left out");
   if (r.scaling) static_cast<void>(optim::GradScaler(*r.scaling));  // its own checks
   static_cast<void>(policy_table(r));                               // the edits' own checks
-  if (r.quantization) in_context("recipe '" + r.name + "'", [&] { check(*r.quantization); });
-  refuse_if(r.quantization && r.quantization->master && !masters, "a quantizer of masters needs masters");
-  for (const auto& [op, policy] : r.policy)
-    for (const OpId quantised : {OpId::matmul, OpId::linear, OpId::conv2d})
-      refuse_if(r.quantization && op == quantised,
-                fmt::format("the policy of {} is the quantisation's; leave it out of `policy`, or leave modules out by "
-                            "`modules`",
-                            name(op)));
+  if (r.quantization) check_quantized(r);
   for (const auto& [op, policy] : r.policy)
     refuse_if(r.mode == Mode::full && policy.kind == PolicyKind::lower,
               fmt::format("mode full has no lower dtype for {}; name one: f16 or bf16", name(op)));
@@ -207,12 +174,7 @@ RecipeScope::RecipeScope(const Recipe& r, Device device, std::shared_ptr<Quantiz
   if (r.mode == Mode::full && r.policy.empty() && !r.quantization) return;
   const std::optional dtype = r.mode == Mode::full ? std::nullopt : std::optional(r.dtype);
   AutocastOptions options{.dtype = dtype, .device = device, .table = policy_table(r)};
-  if (r.quantization) {
-    if (!state) state = std::make_shared<QuantizationState>(*r.quantization);
-    quantize_contractions(options.table, state);
-    state->begin_forward(grad_enabled());
-    options.at_end = [state] { state->end_forward(); };
-  }
+  if (r.quantization) quantize_region(options, *r.quantization, std::move(state));
   autocast_.emplace(options);
 }
 
@@ -231,7 +193,7 @@ RecipeRun::RecipeRun(const Recipe& recipe, nn::Module& model, const MakeOptimize
   if (recipe_.quantization) {
     name_layers(*recipe_.quantization, model_);
     quantization_ = std::make_shared<QuantizationState>(*recipe_.quantization);
-    quantize_parameters();
+    quantize_parameters(*quantization_, model_, *optimizer_);
   }
 }
 
@@ -261,41 +223,8 @@ void RecipeRun::backward(const Tensor& loss) {
   if (quantization_) quantization_->end_backward();
 }
 
-// What is kept between steps is quantised where it lies: f(the module's quantisation, its path, parameter) of at least
-// two dims.
-template <class F> void RecipeRun::for_quantised(const F& f) {
-  if (!quantization_) return;
-  const NoGrad off;
-  for (const auto& [name, param] : model_.named_parameters()) {
-    const auto dot = name.rfind('.');
-    const std::string module = dot == std::string::npos ? "" : name.substr(0, dot);
-    if (const Quantization* q = quantization_->of_module(module); q && param.ndim() >= 2) f(*q, module, param);
-  }
-}
-
-void RecipeRun::quantize_gradients() {
-  for_quantised([](const Quantization& q, const std::string& module, const Tensor& param) {
-    const Tensor gradient = param.grad();
-    // what is not finite stays, for the scaler to find
-    if (q.weight_gradient && gradient.defined() && std::isfinite(amax(gradient)))
-      store(gradient, gradient, *q.weight_gradient, cast_tally(Role::weight_gradient, module));
-  });
-}
-
-void RecipeRun::quantize_parameters() {
-  for_quantised([&](const Quantization& q, const std::string&, const Tensor& param) {
-    const Tensor wide = optimizer_->master(param);
-    if (q.master && !wide.is_same(param)) {
-      store(wide, wide, *q.master);
-      param.copy_(wide);
-    }
-    if (q.weight) store(param, wide, *q.weight);
-    optimizer_->keep_master(param);
-  });
-}
-
 optim::StepResult RecipeRun::update() {
-  quantize_gradients();
+  if (quantization_) quantize_gradients(*quantization_, model_);
   if (options_.clip_norm > 0) {
     if (scaler_) scaler_->unscale_(*optimizer_);
     optim::clip_grad_norm(*optimizer_, options_.clip_norm);
@@ -307,7 +236,7 @@ optim::StepResult RecipeRun::update() {
   } else {
     optimizer_->step();
   }
-  quantize_parameters();
+  if (quantization_) quantize_parameters(*quantization_, model_, *optimizer_);
   optimizer_->zero_grad();
   return result;
 }

@@ -137,9 +137,6 @@ class RecipeRun {
 
  private:
   void freeze_histories() const;
-  template <class F> void for_quantised(const F& f);
-  void quantize_gradients();
-  void quantize_parameters();
 
   Recipe recipe_;
   nn::Module& model_;

@@ -13,8 +13,6 @@
 namespace gradual::amp {
 namespace {
 
-std::uint64_t storage_id(const Tensor& t) { return t.unsafe_impl()->storage->id; }
-
 // What is known of a storage in the backward that runs; the rule hands it on as views and copies.
 struct Known {
   std::uint64_t storage;

@@ -15,6 +15,7 @@ enum class Role : std::uint8_t { activation, weight, error, weight_gradient };
 inline constexpr int kRoles = 4;
 std::string_view name(Role role);
 bool is_parameter(const Tensor& t);  // or any leaf that wants a gradient
+inline std::uint64_t storage_id(const Tensor& t) { return t.unsafe_impl()->storage->id; }
 
 // Inside a rewrite: the role of an input of the call it was given.
 Role operand_role(int input);

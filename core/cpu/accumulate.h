@@ -2,6 +2,7 @@
 #pragma once
 
 #include "../accumulator.h"
+#include "../op.h"
 #include "gemm.h"
 
 namespace gradual::cpu {
@@ -10,5 +11,11 @@ namespace gradual::cpu {
 // finished sum exactly, and the result is rounded once to f32. Where f32 is not the last format (`narrows`), that is to
 // odd: rounding once more then gives what rounding once would have given (Boldo and Melquiond 2005).
 void accumulate(const Accumulator& how, const Gemm<float>& g, bool narrows);
+
+// Under the scope's accumulator, if there is one and x is no f64: each output's elements in row-major order, their
+// product with ones, divided by n. False where nothing was done.
+bool sum_accumulated(const Tensor& x, std::uint32_t dims, double n, Tensor& out);
+// The same for conv2d and its gradients, by the op's whole products.
+bool convolution_accumulated(const OpCall& call, Tensor& out);
 
 }  // namespace gradual::cpu

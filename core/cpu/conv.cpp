@@ -1,11 +1,10 @@
 // conv2d and its two gradients: images are unfolded a few at a time (im2col), and each group is a matrix product.
 #include <optional>
 
-#include "../accumulator.h"
-#include "../conv_products.h"
 #include "../dispatch.h"
 #include "../ops.h"
 #include "../parallel.h"
+#include "accumulate.h"
 #include "gemm.h"
 #include "im2col.h"
 #include "kernels.h"
@@ -174,19 +173,8 @@ template <class T> void backward_weight_of(const OpCall& call, Tensor& out) {
   dw.store();
 }
 
-// Under an accumulator: by the op's whole products, whose chains are not cut.
-bool accumulated(const OpCall& call, Tensor& out) {
-  if (!current_accumulator() || out.dtype() == DType::f64) return false;
-  const auto product = [&](const Tensor& a, const Tensor& b, std::int64_t group) {
-    if (call.op != OpId::conv2d || !call[2].defined()) return matmul(a, b);
-    return linear(a, b.t(), call[2].narrow(0, group * b.size(1), b.size(1)));
-  };
-  out.copy_(conv_by_products(call.op, call[0], call[1], call.get<ConvAttrs>(), out.sizes(), product));
-  return true;
-}
-
 void convolution(const OpCall& call, Outputs& out) {
-  if (out[0].numel() == 0 || accumulated(call, out[0])) return;
+  if (out[0].numel() == 0 || convolution_accumulated(call, out[0])) return;
   visit_floating(out[0].dtype(), [&]<class T>(T) {
     if (call.op == OpId::conv2d) conv2d_of<T>(call, out[0]);
     else if (call.op == OpId::conv2d_backward_input) backward_input_of<T>(call, out[0]);

@@ -180,42 +180,10 @@ void reduce_to(Tensor& out, const Plan& p, const Reducer<C>& r, const std::type_
 
 template <class C> C quotient(C sum, double n) { return sum / static_cast<C>(n); }
 
-// The sum of each output's elements in row-major order by the scope's accumulator: their product with ones.
-void sum_accumulated(const Accumulator& how, const Tensor& x, std::uint32_t dims, double n, Tensor& out) {
-  constexpr float kOne = 1;
-  constexpr std::int64_t kSums = 64;  // side by side
-  Shape sizes, strides;
-  for (const bool reduced : {false, true}) {
-    for (int d = 0; d < x.ndim(); ++d) {
-      if ((dims >> d & 1) != static_cast<std::uint32_t>(reduced)) continue;
-      sizes.push_back(x.sizes()[d]);
-      strides.push_back(x.strides()[d]);
-    }
-  }
-  const Tensor rows = copied(as_strided(x, sizes, strides, x.offset()), DType::f32);
-  const std::int64_t count = x.numel() / std::max<std::int64_t>(1, out.numel());
-  const Result<float> sums(out);
-  parallel_for(out.numel(), kSums, [&](std::int64_t begin, std::int64_t end) {
-    float* const to = sums.data() + begin;
-    std::fill_n(to, end - begin, 0.0F);
-    const Gemm<float> ones{.m = 1,
-                           .n = end - begin,
-                           .k = count,
-                           .a = {&kOne, 0, 0},
-                           .b = {rows.data<float>() + begin * count, 1, count},
-                           .c = to,
-                           .ldc = end - begin};
-    accumulate(how, ones, n == 1 && out.dtype() != DType::f32);
-    for (std::int64_t i = 0; i < end - begin; ++i) to[i] = quotient(to[i], n);
-  });
-  sums.store();
-}
-
 template <bool kMean> void sum(const OpCall& c, Outputs& out) {
   const Plan p = make_plan(c[0], c.get<ReduceAttrs>().dims);
   const double n = kMean ? static_cast<double>(p.count()) : 1;
-  if (current_accumulator() && is_floating(c[0].dtype()) && c[0].dtype() != DType::f64)
-    return sum_accumulated(*current_accumulator(), c[0], c.get<ReduceAttrs>().dims, n, out[0]);
+  if (sum_accumulated(c[0], c.get<ReduceAttrs>().dims, n, out[0])) return;
   visit_compute(c[0].dtype(), [&]<class C>(C) {
     reduce_to(out[0], p, sum_of<C>(kPlain), nullptr, [&](C s, std::int64_t) { return quotient(s, n); });
   });

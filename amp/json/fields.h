@@ -1,0 +1,120 @@
+// Objects as JSON by lists of their fields. Reading is strict: what is not known is an Error that names the key and says
+// what is allowed. Not a public header: users need no JSON library.
+#pragma once
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <string>
+#include <type_traits>
+#include <vector>
+
+#include "../../core/failf.h"
+#include "../../core/nearest.h"
+
+namespace gradual::amp {
+
+using Json = nlohmann::ordered_json;
+using Names = std::vector<std::string>;
+
+// What an enumeration may be in a file: specialised for each.
+template <class E> std::vector<E> choices();
+template <class E> std::vector<E> first_choices(E last) {
+  std::vector<E> all;
+  for (int i = 0; i <= static_cast<int>(last); ++i) all.push_back(static_cast<E>(i));
+  return all;
+}
+
+// The fields of an object, in order: of(object, field) calls field(key, member) for each. kNeeded, where there is one, is
+// the key that a file cannot leave out. Specialised for each.
+template <class T> struct Fields;
+// How a field is read and written; what follows serves texts, numbers, enumerations and objects that may be "none".
+template <class T> struct InFile;
+
+inline std::string shown(const Json& value) {
+  const std::string text = value.dump(-1, ' ', false, Json::error_handler_t::replace);
+  return text.size() > 40 ? text.substr(0, 37) + "..." : text;
+}
+
+// Reads one object; `where` names it in messages.
+struct JsonReader {
+  const Json& object;
+  std::string where;
+
+  [[noreturn]] void bad(const std::string& key, const std::string& allowed) const {
+    failf("{}: \"{}\" is {}; allowed is {}", where, key, shown(object.at(key)), allowed);
+  }
+  void need(const char* key, const char* more = "") const {
+    if (!object.contains(key)) failf("{}: \"{}\" is missing{}", where, key, more);
+  }
+  JsonReader within(const char* key) const { return {object.at(key), where + ", " + key}; }
+  // All fields that are there; keys besides those are in `allowed`.
+  template <class T> void read_fields(T& all, Names allowed = {}) const {
+    Fields<T>::of(all, [&](const char* key, auto&) { allowed.emplace_back(key); });
+    for (const auto& item : object.items())
+      if (std::ranges::find(allowed, item.key()) == allowed.end())
+        failf("{}: unknown key \"{}\"; allowed are {}{}", where, item.key(), join(allowed),
+              did_you_mean(item.key(), allowed));
+    Fields<T>::of(all, *this);
+  }
+  template <class T> void operator()(const char* key, T& value) const {
+    if (object.contains(key)) InFile<T>::read(*this, key, object.at(key), value);
+  }
+};
+
+template <class T> Json json_of_fields(T value) {
+  Json object = Json::object();
+  Fields<T>::of(value, [&]<class V>(const char* key, const V& field) { object[key] = InFile<V>::of(field); });
+  return object;
+}
+
+template <class T> struct InFile {
+  static void read(const JsonReader& r, const char* key, const Json& from, T& value) {
+    if constexpr (std::is_same_v<T, std::string>) {
+      if (!from.is_string()) r.bad(key, "a text");
+    } else if constexpr (std::is_same_v<T, bool>) {
+      if (!from.is_boolean()) r.bad(key, "true or false");
+    } else if constexpr (std::is_same_v<T, double>) {
+      if (!from.is_number()) r.bad(key, "a number");
+    } else {
+      using Limits = std::numeric_limits<int>;
+      const double real = from.is_number_integer() ? from.get<double>() : HUGE_VAL;
+      if (!(real >= Limits::min() && real <= Limits::max()))
+        r.bad(key, fmt::format("an integer from {} to {}", Limits::min(), Limits::max()));
+    }
+    from.get_to(value);
+  }
+  static Json of(const T& value) { return value; }
+};
+template <class E>
+  requires std::is_enum_v<E>
+struct InFile<E> {
+  static void read(const JsonReader& r, const char* key, const Json& from, E& value) {
+    Names names;
+    for (const E e : choices<E>()) {
+      if (from == name(e)) return void(value = e);
+      names.emplace_back(name(e));
+    }
+    r.bad(key, "one of " + join(names) + (from.is_string() ? did_you_mean(from.get<std::string>(), names) : ""));
+  }
+  static Json of(E value) { return name(value); }
+};
+// An object goes over the value that is there: keys that it leaves out stay as the base has them.
+template <class T> struct InFile<std::optional<T>> {
+  static void read(const JsonReader& r, const char* key, const Json& from, std::optional<T>& value) {
+    if (from == "none") return value.reset();
+    if (!from.is_object()) r.bad(key, "\"none\" or an object");
+    const JsonReader inner = r.within(key);
+    if constexpr (requires { Fields<T>::kNeeded; })
+      if (!value) inner.need(Fields<T>::kNeeded);
+    if (!value) value.emplace();
+    inner.read_fields(*value);
+  }
+  static Json of(const std::optional<T>& value) { return value ? json_of_fields(*value) : Json("none"); }
+};
+
+}  // namespace gradual::amp

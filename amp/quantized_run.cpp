@@ -1,0 +1,70 @@
+#include "quantized_run.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "../autograd/grad_mode.h"
+#include "../core/failf.h"
+#include "../core/nearest.h"
+#include "cast_stats.h"
+
+namespace gradual::amp {
+namespace {
+
+// Rounds `from` into `to`.
+void store(const Tensor& to, const Tensor& from, const Quantizer& q, CastTally* tally = nullptr) {
+  QuantizeOptions o;
+  if (q.rounding.mode == RoundingMode::stochastic) o.key = default_generator().next();
+  if (tally) o.stats = {&tally->counts, &tally->exponents}, o.scaled_exponents = true;
+  to.copy_(fake_quantize(from, q, o));
+}
+
+// f(the module's quantisation, its path, parameter) for parameters of at least two dims.
+template <class F> void for_quantised(const QuantizationState& state, const nn::Module& model, const F& f) {
+  const NoGrad off;
+  for (const auto& [name, param] : model.named_parameters()) {
+    const auto dot = name.rfind('.');
+    const std::string module = dot == std::string::npos ? "" : name.substr(0, dot);
+    if (const Quantization* q = state.of_module(module); q && param.ndim() >= 2) f(*q, module, param);
+  }
+}
+
+}  // namespace
+
+void name_layers(Quantization& q, nn::Module& model) {
+  std::vector<std::string> paths, layers;
+  for (const auto& [path, module] : model.named_modules()) {
+    paths.push_back(path);
+    for (const auto& [name, param] : module->named_parameters(false))
+      if (name == "weight" && param.ndim() >= 2 && module->kind() != "Embedding") layers.push_back(path);
+  }
+  for (auto& [module, other] : q.modules) {
+    if ((module == "first" || module == "last") && !layers.empty())
+      module = module == "first" ? layers.front() : layers.back();
+    if (std::find(paths.begin(), paths.end(), module) == paths.end())
+      failf("quantization: the model has no module '{}'; there are {}{}", module, join(paths),
+            did_you_mean(module, paths));
+  }
+}
+
+void quantize_gradients(const QuantizationState& state, const nn::Module& model) {
+  for_quantised(state, model, [](const Quantization& q, const std::string& module, const Tensor& param) {
+    const Tensor gradient = param.grad();
+    if (q.weight_gradient && gradient.defined() && std::isfinite(amax(gradient)))
+      store(gradient, gradient, *q.weight_gradient, cast_tally(Role::weight_gradient, module));
+  });
+}
+
+void quantize_parameters(const QuantizationState& state, const nn::Module& model, optim::Optimizer& optimizer) {
+  for_quantised(state, model, [&](const Quantization& q, const std::string&, const Tensor& param) {
+    const Tensor wide = optimizer.master(param);
+    if (q.master && !wide.is_same(param)) {
+      store(wide, wide, *q.master);
+      param.copy_(wide);
+    }
+    if (q.weight) store(param, wide, *q.weight);
+    optimizer.keep_master(param);
+  });
+}
+
+}  // namespace gradual::amp
