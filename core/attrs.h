@@ -112,13 +112,13 @@ struct DropoutAttrs {
 // unscale_: see optim/optimizer.h for the inputs of these rows.
 struct UnscaleAttrs {
   double inverse_scale = 1;
-  std::int64_t slot = 1;  // where in `found` the gradient is counted; slot 0 sums all
+  std::int64_t slot = 1;  // where in `found` the first gradient is counted, the next behind it; slot 0 sums all
 };
-// How a fused update multiplies its gradient, rounds and stores.
+// How a fused update multiplies its gradients, rounds and stores; what is said of rounding holds for f16 and bf16.
 struct UpdateAttrs {
   double inverse_scale = 1;  // times the gradient, before all else
   bool pure = false;         // every operation rounds to the parameter's dtype, as composed ops would
-  bool stochastic = false;   // the parameter is rounded stochastically, with the numbers of `key`
+  bool stochastic = false;   // parameter k of the call is rounded stochastically, by stream key.stream + k
   RandomKey key = {};
 };
 struct SgdAttrs {

@@ -30,9 +30,12 @@ double pooling(const OpCall& c, const Tensor& y) {
 
 double in_place(const OpCall& c) {
   if (c.op == OpId::copy_ || c.op == OpId::fill_) return 0;
-  if (c.op == OpId::add_ || c.op == OpId::mul_ || c.op == OpId::unscale_)
-    return (c.op == OpId::add_ && c[1].defined() ? 2 : 1) * count(c[0]);
+  if (c.op == OpId::add_ || c.op == OpId::mul_) return (c.op == OpId::add_ && c[1].defined() ? 2 : 1) * count(c[0]);
   double elements = 0;
+  if (c.op == OpId::unscale_) {
+    for (int i = 1; i < c.inputs.size(); i += 2) elements += count(c[i]);
+    return elements;
+  }
   for (int i = 0; i < c.inputs.size(); ++i) elements += count(c[i]);
   return 3 * elements;  // of an optimizer's step, about: each tensor of the state meets a few operations
 }

@@ -233,21 +233,27 @@ void infer_in_place(const OpCall& c, OutSpec* out) {
   same_contiguous(c, out);
 }
 
-// The tensors of a fused update are walked as one: the same shape, row-major. unscale_ has its counts before them.
+// Of each parameter its tensors are walked as one: the same shape, row-major. unscale_ has its counts before them.
 void infer_update(const OpCall& c, OutSpec* out) {
   infer_in_place(c, out);
-  need(c, 1, "a gradient");
   const int first = c.op == OpId::unscale_ ? 1 : 0;
-  for (int i = first; i < c.inputs.size(); ++i) {
-    if (!c[i].defined()) continue;
-    need(c, i, "a tensor", Kind::real);
-    need_same_sizes(c, i, c[first].sizes(), "every tensor");
-    if (!c[i].is_contiguous()) failf(c, "input {} must be contiguous", i);
+  const int each = c.op == OpId::unscale_ ? 2 : c.op == OpId::sgd_step_ ? 5 : 6;
+  const int n = c.inputs.size() - first;
+  if (n < each || n % each != 0) failf(c, "takes {} tensors for each parameter, given {}", each, n);
+  for (int part = first; part < c.inputs.size(); part += each) {
+    const Shape& sizes = need(c, part).sizes();
+    if (first == 0) need(c, part + 1, "a gradient");
+    for (int i = part; i < part + each; ++i) {
+      if (!c[i].defined()) continue;
+      need(c, i, "a tensor", Kind::real);
+      need_same_sizes(c, i, sizes, "every tensor");
+      if (!c[i].is_contiguous()) failf(c, "input {} must be contiguous", i);
+    }
   }
   if (first == 0) return;
   const std::int64_t slot = c.get<UnscaleAttrs>().slot;
-  if (c[0].dtype() != DType::i64 || c[0].ndim() != 1 || slot < 1 || slot >= c[0].numel())
-    failf(c, "found must be i64 [n] with a place for slot {}", slot);
+  if (c[0].dtype() != DType::i64 || c[0].ndim() != 1 || slot < 1 || slot + n / each > c[0].numel())
+    failf(c, "found must be i64 [n] with a place for each gradient from {} on", slot);
 }
 
 // --- contractions, pooling, normalisation, losses ---------------------------------------------------------------------

@@ -1,6 +1,5 @@
 #include "optimizer.h"
 
-#include <array>
 #include <cmath>
 
 #include "../autograd/grad_mode.h"
@@ -28,6 +27,14 @@ constexpr Rate kRates[] = {{"lr", &ParamGroup::lr, kInf},
 
 // Keeps the streams of stochastic rounding apart from those of a Generator with the same seed.
 constexpr std::uint64_t kRoundingKey = 0x6772616475616c21, kMomentKey = 0x6772616475616c22;
+
+// f(run) for each run of neighbours that belong to one call.
+template <class T, class Same, class F> void for_runs(const std::vector<T>& all, const Same& same_call, const F& f) {
+  for (std::size_t begin = 0, end = 1; begin < all.size(); begin = end++) {
+    while (end < all.size() && same_call(all[end - 1], all[end])) ++end;
+    f(std::span(all).subspan(begin, end - begin));
+  }
+}
 
 Tensor fp32_copy(const Tensor& param) {
   const CategoryScope category(Category::masters);
@@ -123,12 +130,23 @@ std::vector<Optimizer::ParamState>& Optimizer::states() {
   return states_;
 }
 
-std::vector<std::pair<Optimizer::ParamState*, Tensor>> Optimizer::live_gradients() {
+std::vector<Optimizer::Live> Optimizer::live_gradients() {
   settle_masters();
-  std::vector<std::pair<ParamState*, Tensor>> out;
-  for (ParamState& s : states())
-    if (const Tensor g = groups_[s.group].frozen ? Tensor() : s.param.grad(); g.defined()) out.emplace_back(&s, g);
+  std::vector<Live> out;
+  out.reserve(states().size());
+  for (ParamState& s : states_)
+    if (Tensor g = groups_[s.group].frozen ? Tensor() : s.param.grad(); g.defined()) out.push_back({&s, std::move(g)});
   return out;
+}
+
+// Whether a parameter has a call of its own: it needs tensors that last as long as the call, of which there shall be no
+// more than one parameter's at a time, or somebody looks at every parameter.
+bool Optimizer::alone(const Live& l) const {
+  const ParamState& s = *l.state;
+  if (chain().observe || !s.param.is_contiguous() || !l.gradient.is_contiguous()) return true;
+  for (std::size_t k = 0; k < moments(s).size(); ++k)
+    if (moment_quantizer(s, k)) return true;
+  return false;
 }
 
 void Optimizer::zero_grad() {
@@ -176,32 +194,52 @@ void Optimizer::encode_moments(ParamState& s) const {
   }
 }
 
-void Optimizer::step_param(ParamState& s, const Tensor& gradient, double inverse_scale, SourceLocation loc) {
-  prepare_state(s);
-  UpdateAttrs how{.inverse_scale = inverse_scale};
-  if (s.is_low()) {
-    how.pure = options_.pure_arithmetic;
-    how.stochastic = options_.update == LowPrecisionUpdate::stochastic;
-    how.key = {options_.seed ^ kRoundingKey, (static_cast<std::uint64_t>(s.steps) << 24) + s.index};
-  }
-  const Tensor source = contiguous(s.wide_stands(gradient) ? s.wide_gradient : gradient, loc);
-  const Tensor written = contiguous(s.param, loc);
+// One call updates them all: parameters of one group and with one number of steps.
+void Optimizer::step_run(std::span<const Live> run, double inverse_scale, SourceLocation loc) {
+  const ParamState& first = *run[0].state;
   const Tensor none;
-  std::array<const Tensor*, 6> inputs = {&written, &source, &s.master, &s.compensation, &none, &none};
-  for (std::size_t k = 0; k < moments(s).size(); ++k) inputs[4 + k] = &s.moments[k];
-  dispatch(rule_.op, TensorRefs(inputs.data(), static_cast<int>(4 + rule_.moments.size())),
-           attrs(groups_[s.group], s.steps, how), loc);
-  if (!written.is_same(s.param)) s.param.copy_(written, loc);
-  encode_moments(s);
-  ++s.steps;
-  s.wide = ParamState::Wide::stale;
-  s.written = Stamp(s.param);
+  Tensor copies[2];  // of a parameter alone, row-major
+  const auto row_major = [&](const Tensor& t, Tensor& copy) {
+    return t.is_contiguous() ? &t : &(copy = contiguous(t, loc));
+  };
+  std::vector<const Tensor*> inputs;
+  inputs.reserve(run.size() * (4 + rule_.moments.size()));
+  for (const Live& l : run) {
+    ParamState& s = *l.state;
+    prepare_state(s);
+    const Tensor& gradient = s.wide_stands(l.gradient) ? s.wide_gradient : l.gradient;
+    inputs.insert(inputs.end(),
+                  {row_major(s.param, copies[0]), row_major(gradient, copies[1]), &s.master, &s.compensation});
+    for (std::size_t k = 0; k < rule_.moments.size(); ++k)
+      inputs.push_back(k < moments(s).size() ? &s.moments[k] : &none);
+  }
+  const UpdateAttrs how{.inverse_scale = inverse_scale,
+                        .pure = options_.pure_arithmetic,
+                        .stochastic = options_.update == LowPrecisionUpdate::stochastic,
+                        .key = {options_.seed ^ kRoundingKey,
+                                (static_cast<std::uint64_t>(first.steps) << 24) + first.index}};
+  dispatch(rule_.op, TensorRefs(inputs.data(), static_cast<int>(inputs.size())),
+           attrs(groups_[first.group], first.steps, how), loc);
+  if (copies[0].defined()) first.param.copy_(copies[0], loc);
+  for (const Live& l : run) {
+    ParamState& s = *l.state;
+    encode_moments(s);
+    ++s.steps;
+    s.wide = ParamState::Wide::stale;
+    s.written = Stamp(s.param);
+  }
 }
 
 void Optimizer::step_scaled(double inverse_scale, SourceLocation loc) {
   const NoGrad no_grad;
   const PhaseScope phase(Phase::optimizer);
-  for (const auto& [s, gradient] : live_gradients()) step_param(*s, gradient, inverse_scale, loc);
+  // Stochastic rounding numbers its streams through the call.
+  const bool in_order = options_.update == LowPrecisionUpdate::stochastic;
+  const auto same_call = [&](const Live& a, const Live& b) {
+    return a.state->group == b.state->group && a.state->steps == b.state->steps && !alone(a) && !alone(b) &&
+           (!in_order || a.state->index + 1 == b.state->index);
+  };
+  for_runs(live_gradients(), same_call, [&](const auto& run) { step_run(run, inverse_scale, loc); });
 }
 
 // What a state dict holds of a parameter, by key.
@@ -387,41 +425,65 @@ Tensor& Optimizer::wide_gradient(ParamState& s) {
   return s.wide_gradient;
 }
 
+// One call for gradients whose counts lie side by side.
+void Optimizer::unscale_run(std::span<const Live> run, const Tensor& found, double inverse_scale, bool write) {
+  const Tensor none;
+  Tensor copy;  // of a gradient alone, row-major
+  std::vector<const Tensor*> inputs = {&found};
+  inputs.reserve(1 + 2 * run.size());
+  for (const Live& l : run) {
+    ParamState& s = *l.state;
+    const bool clipped = s.wide == ParamState::Wide::copied && s.wide_stands(l.gradient);
+    const Tensor& taken = clipped ? s.wide_gradient : l.gradient;
+    const Tensor& source = taken.is_contiguous() ? taken : copy = contiguous(taken);
+    inputs.push_back(&source);
+    inputs.push_back(!write ? &none : needs_wide(s, l.gradient) ? &wide_gradient(s) : &source);
+  }
+  const Attrs attrs = UnscaleAttrs{inverse_scale, static_cast<std::int64_t>(run[0].state->index) + 1};
+  dispatch(OpId::unscale_, TensorRefs(inputs.data(), static_cast<int>(inputs.size())), attrs,
+           SourceLocation::current());
+  if (!write) return;
+  for (const Live& l : run) {
+    ParamState& s = *l.state;
+    if (needs_wide(s, l.gradient)) {
+      s.wide = ParamState::Wide::unscaled;
+      s.wide_of = Stamp(l.gradient);
+    } else if (copy.defined()) {
+      copy.set_category(Category::gradients);
+      s.param.set_grad(copy);
+    }
+  }
+}
+
+// A step must not begin before all gradients are known to be finite, for it cannot be taken back: hence a pass over
+// them that only reads comes before the one that updates.
 int Optimizer::unscale(const Tensor& found, double inverse_scale, bool write) {
   const NoGrad no_grad;
   const PhaseScope phase(Phase::optimizer);
-  const auto live = live_gradients();
-  for (const auto& [s, gradient] : live)
-    if (gradient.dtype() == DType::f16 && !needs_wide(*s, gradient))
-      failf("attempting to unscale FP16 gradients: {} {} needs .update = LowPrecisionUpdate::masters", s->name,
-            to_string(s->param.sizes()));
-  for (const auto& [s, gradient] : live) {
-    const bool wide = needs_wide(*s, gradient);
-    const bool clipped = s->wide == ParamState::Wide::copied && s->wide_stands(gradient);
-    const Tensor source = contiguous(clipped ? s->wide_gradient : gradient);
-    const Tensor target = !write ? Tensor() : wide ? wide_gradient(*s) : source;
-    const Attrs attrs = UnscaleAttrs{inverse_scale, static_cast<std::int64_t>(s->index) + 1};
-    const Tensor* inputs[] = {&found, &source, &target};
-    dispatch(OpId::unscale_, TensorRefs(inputs, 3), attrs, SourceLocation::current());
-    if (write && wide) s->wide = ParamState::Wide::unscaled, s->wide_of = Stamp(gradient);
-    if (!target.defined() || wide || source.is_same(gradient)) continue;
-    source.set_category(Category::gradients);
-    s->param.set_grad(source);
-  }
+  const std::vector<Live> live = live_gradients();
+  for (const Live& l : live)
+    if (l.gradient.dtype() == DType::f16 && !needs_wide(*l.state, l.gradient))
+      failf("attempting to unscale FP16 gradients: {} {} needs .update = LowPrecisionUpdate::masters", l.state->name,
+            to_string(l.state->param.sizes()));
+  const auto same_call = [&](const Live& a, const Live& b) {
+    return a.state->index + 1 == b.state->index && !alone(a) && !alone(b);
+  };
+  for_runs(live, same_call, [&](const auto& run) { unscale_run(run, found, inverse_scale, write); });
   return static_cast<int>(live.size());
 }
 
 std::vector<Tensor> Optimizer::step_gradients() {
   const NoGrad no_grad;
   std::vector<Tensor> out;
-  for (const auto& [s, gradient] : live_gradients()) {
-    const bool wide = needs_wide(*s, gradient);
-    if (wide && !s->wide_stands(gradient)) {
-      wide_gradient(*s).copy_(gradient);
-      s->wide = ParamState::Wide::copied;
-      s->wide_of = Stamp(gradient);
+  for (const Live& l : live_gradients()) {
+    ParamState& s = *l.state;
+    const bool wide = needs_wide(s, l.gradient);
+    if (wide && !s.wide_stands(l.gradient)) {
+      wide_gradient(s).copy_(l.gradient);
+      s.wide = ParamState::Wide::copied;
+      s.wide_of = Stamp(l.gradient);
     }
-    out.push_back(wide ? s->wide_gradient : gradient);
+    out.push_back(wide ? s.wide_gradient : l.gradient);
   }
   return out;
 }

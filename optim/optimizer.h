@@ -65,7 +65,8 @@ class Optimizer {
   Optimizer(const Optimizer&) = delete;
   Optimizer& operator=(const Optimizer&) = delete;
 
-  // One update of all parameters that have a gradient, outside the graph.
+  // One update of all parameters that have a gradient, outside the graph: one pass over memory by one call for those of a
+  // group that were updated equally often. Under an observer each parameter is a call of its own; the bits are the same.
   void step(SourceLocation loc = SourceLocation::current()) { step_scaled(1, loc); }
   void zero_grad();  // drops the gradients, those of frozen groups too
   // Error: a parameter that is not floating, is no leaf, or is in a group already; a rate out of range.
@@ -103,8 +104,8 @@ class Optimizer {
   void forget_unscaled();  // the FP32 gradients are stale
 
  protected:
-  // What tells one optimizer from another: its name, the row that updates a parameter (from parameter, gradient, master,
-  // compensation and moments), and the names of its moments, at most two. They are zeros at first.
+  // What tells one optimizer from another: its name, the row that updates parameters (each from parameter, gradient,
+  // master, compensation and moments), and the names of its moments, at most two. They are zeros at first.
   struct Rule {
     std::string_view kind;
     OpId op;
@@ -112,7 +113,7 @@ class Optimizer {
   };
   Optimizer(Rule rule, std::vector<ParamGroup> groups, const ParamGroup& defaults, const UpdateOptions& options);
 
-  // The row's attributes for a parameter that was updated `steps` times before.
+  // The row's attributes for parameters that were updated `steps` times before.
   virtual Attrs attrs(const ParamGroup& group, std::int64_t steps, const UpdateAttrs& how) const = 0;
   virtual bool has_moments(const ParamGroup&) const { return true; }
 
@@ -151,14 +152,20 @@ class Optimizer {
   std::span<const std::string_view> moments(const ParamState& s) const {
     return std::span(rule_.moments).first(has_moments(groups_[s.group]) ? rule_.moments.size() : 0);
   }
+  struct Live {
+    ParamState* state;
+    Tensor gradient;
+  };
   // Of all groups that are not frozen; masters are in order then.
-  std::vector<std::pair<ParamState*, Tensor>> live_gradients();
+  std::vector<Live> live_gradients();
+  bool alone(const Live& l) const;
   void check_param(const Tensor& param, const std::vector<ParamState>& others) const;
   const Quantizer* moment_quantizer(const ParamState& s, std::size_t k) const;  // null: kept as it is
   ParamState& state_of(const Tensor& param);
   void prepare_state(ParamState& s);
   void encode_moments(ParamState& s) const;
-  void step_param(ParamState& s, const Tensor& gradient, double inverse_scale, SourceLocation loc);
+  void step_run(std::span<const Live> run, double inverse_scale, SourceLocation loc);
+  void unscale_run(std::span<const Live> run, const Tensor& found, double inverse_scale, bool write);
   std::vector<std::pair<std::string, Tensor*>> saved_tensors(ParamState& s) const;
   void load_param(ParamState& s, const StateDict& from) const;
   void load_codes(ParamState& s, std::size_t k, const StateDict& from) const;

@@ -110,31 +110,32 @@ template <class C> const C* fetch(const Loop& loop, int operand, std::int64_t po
   return buffer;
 }
 
-// A tensor's numbers in row-major order as values of the compute type C, some at a time: where they lie if the dtype is
-// C's, otherwise in the caller's buffer. An undefined tensor gives null.
+// A row-major tensor's numbers as values of the compute type C, some at a time: where they lie if the dtype is C's,
+// otherwise in the caller's buffer. An undefined tensor gives null. The tensor must outlive it.
 template <class C> class Dense {
  public:
-  explicit Dense(const Tensor& t) : tensor_(t.defined() ? t.contiguous() : t) {}
-  explicit operator bool() const { return tensor_.defined(); }
-  void* at(std::int64_t i) const {
-    return static_cast<char*>(tensor_.raw()) + i * static_cast<std::int64_t>(size_of(tensor_.dtype()));
+  explicit Dense(const Tensor& t) {
+    if (t.defined()) data_ = static_cast<char*>(t.raw()), dtype_ = t.dtype();
   }
+  explicit operator bool() const { return data_ != nullptr; }
+  void* at(std::int64_t i) const { return data_ + i * static_cast<std::int64_t>(size_of(dtype_)); }
   // Where to compute elements from i on, not loaded.
   C* target(std::int64_t i, C* buffer) const {
-    return *this && tensor_.dtype() == dtype_of<C> ? static_cast<C*>(at(i)) : buffer;
+    return *this && dtype_ == dtype_of<C> ? static_cast<C*>(at(i)) : buffer;
   }
   C* load(std::int64_t i, std::int64_t n, C* buffer) const {
     if (!*this) return nullptr;
-    if (tensor_.dtype() != dtype_of<C>) gradual::load(tensor_.dtype(), at(i), 1, buffer, n);
+    if (dtype_ != dtype_of<C>) gradual::load(dtype_, at(i), 1, buffer, n);
     return target(i, buffer);
   }
   // Rounds `values` into the tensor; nothing to do where they are the tensor's own memory.
   void store(const C* values, std::int64_t i, std::int64_t n, CastCounts* counts) const {
-    if (*this && values != at(i)) gradual::store(tensor_.dtype(), values, at(i), 1, n, counts);
+    if (*this && values != at(i)) gradual::store(dtype_, values, at(i), 1, n, counts);
   }
 
  private:
-  Tensor tensor_;
+  char* data_ = nullptr;
+  DType dtype_ = dtype_of<C>;
 };
 
 // out[..] = x[..] broadcast to out's sizes and converted to its dtype; any strides. The two must not overlap.

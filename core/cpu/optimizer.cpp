@@ -1,8 +1,12 @@
-// CPU kernels of the optimizer rows: one pass over a parameter and everything that its update reads and writes.
+// CPU kernels of the optimizer rows: one pass over all parameters of a call and everything that their update reads and
+// writes.
+#include <algorithm>
 #include <atomic>
 #include <cmath>
 #include <limits>
+#include <vector>
 
+#include "../counts.h"
 #include "../float_types.h"
 #include "kernels.h"
 #include "loops.h"
@@ -10,66 +14,99 @@
 namespace gradual::cpu {
 namespace {
 
-// What a step's row holds; adam_step_ has a second moment.
+// What a step's row holds of each parameter; adam_step_ has a second moment.
 enum Input { kParam, kGradient, kMaster, kCompensation, kMoment };
 
 void bump_version(const Tensor& t) {
   if (t.defined()) t.unsafe_impl()->storage->version.fetch_add(1, std::memory_order_relaxed);
 }
 
-// formula(round, w, g, m, v, n) changes the weights w and the moments m and v (or null) in place; round goes on each
-// result of an operation where the update is pure. The weights are stored exactly into the master and rounded into the
-// parameter; what that took off goes into the compensation, and comes back first in the next step: the pair is one wide
-// value (Kahan 1965).
-template <class C, class Round, class F>
-void run(const OpCall& c, const UpdateAttrs& how, const F& formula, const Round& round) {
-  const Tensor& p = c[kParam];
-  parallel_counted(p.numel(), kGrain, dtype_of<C>, p.dtype(), [&](auto begin, auto end, CastCounts* counts) {
-    const Dense<C> param(p), gradient(c[kGradient]), master(c[kMaster]), lost(c[kCompensation]), first(c[kMoment]);
-    const Dense<C> second(c.inputs.size() > kMoment + 1 ? c[kMoment + 1] : Tensor());
-    alignas(64) C buffers[5][kBlock];
-    for (std::int64_t i = begin; i < end; i += kBlock) {
-      const std::int64_t n = std::min(end - i, kBlock);
-      C* w = (master ? master : param).load(i, n, buffers[0]);
-      C* rest = lost.load(i, n, buffers[1]);
-      for (std::int64_t k = 0; rest && k < n; ++k) w[k] += rest[k];
-      C* m = first.load(i, n, buffers[2]);
-      C* v = second.load(i, n, buffers[3]);
-      formula(round, w, static_cast<const C*>(gradient.load(i, n, buffers[4])), m, v, n);
-      first.store(m, i, n, nullptr);
-      second.store(v, i, n, nullptr);
-      master.store(w, i, n, nullptr);
-      if constexpr (std::is_same_v<C, float>) {
-        if (how.stochastic) {
-          store_stochastic(p.dtype(), w, param.at(i), n, how.key.seed, how.key.stream, static_cast<std::uint64_t>(i),
-                           counts);
-          continue;
-        }
-      }
-      param.store(w, i, n, counts);
-      if (!rest) continue;
-      load(p.dtype(), param.at(i), 1, rest, n);
-      for (std::int64_t k = 0; k < n; ++k) rest[k] = w[k] - rest[k];
-      lost.store(rest, i, n, nullptr);
+// f(part, begin, end) over the elements of all parts, part k as many as input first + k * each of the call. Threads take
+// chunks that run through all parts, each of which begins at a cache line of its own.
+template <class F> void for_parts(const OpCall& c, int first, int each, const F& f) {
+  constexpr std::int64_t kLine = 64;  // elements, of any width
+  std::vector<std::int64_t> begins = {0};
+  begins.reserve(static_cast<std::size_t>(c.inputs.size() / each) + 1);
+  for (int i = first; i < c.inputs.size(); i += each)
+    begins.push_back(begins.back() + (c[i].numel() + kLine - 1) / kLine * kLine);
+  CastCounts* const counts = cast_counts();  // this thread's
+  parallel_for(begins.back(), kGrain, [&](std::int64_t begin, std::int64_t end) {
+    const CountScope scope(counts);
+    auto at = std::upper_bound(begins.begin(), begins.end(), begin) - 1;
+    for (; *at < end; ++at) {
+      const int part = static_cast<int>(at - begins.begin());
+      const std::int64_t from = std::max<std::int64_t>(0, begin - *at);
+      const std::int64_t to = std::min(end - *at, c[first + part * each].numel());
+      if (from < to) f(part, from, to);
     }
   });
-  for (int i = kMaster; i < c.inputs.size(); ++i) bump_version(c[i]);
 }
 
-template <class F> void step(const OpCall& c, const UpdateAttrs& how, const F& formula) {
-  const DType dtype = c[kParam].dtype();
-  if (dtype == DType::f64) return run<double>(c, how, formula, [](double x) { return x; });
-  if (how.pure && dtype == DType::f16)
-    return run<float>(c, how, formula, [](float x) { return static_cast<float>(Half(x)); });
-  if (how.pure && dtype == DType::bf16)
-    return run<float>(c, how, formula, [](float x) { return static_cast<float>(BFloat16(x)); });
-  run<float>(c, how, formula, [](float x) { return x; });
+// An update of elements [begin, end) of the parameter that stands at in[0]. formula(round, w, g, m, v, n) changes the
+// weights w and the moments m and v (or null) in place; round goes on each result of an operation where the update is
+// pure. The weights are stored exactly into the master and rounded into the parameter; what that took off goes into the
+// compensation, and comes back first in the next step: the pair is one wide value (Kahan 1965).
+template <class C, class Round, class F>
+void update(const Tensor* const* in, const Tensor& second_moment, const RandomKey* stochastic, std::int64_t begin,
+            std::int64_t end, const F& formula, const Round& round) {
+  const Dense<C> param(*in[kParam]), gradient(*in[kGradient]), master(*in[kMaster]), lost(*in[kCompensation]);
+  const Dense<C> first(*in[kMoment]), second(second_moment);
+  const DType dtype = in[kParam]->dtype();
+  CastCounts counted;
+  CastCounts* const total = counts_for(dtype_of<C>, dtype);
+  CastCounts* const counts = total ? &counted : nullptr;
+  alignas(64) C buffers[5][kBlock];
+  for (std::int64_t i = begin; i < end; i += kBlock) {
+    const std::int64_t n = std::min(end - i, kBlock);
+    C* w = (master ? master : param).load(i, n, buffers[0]);
+    C* rest = lost.load(i, n, buffers[1]);
+    for (std::int64_t k = 0; rest && k < n; ++k) w[k] += rest[k];
+    C* m = first.load(i, n, buffers[2]);
+    C* v = second.load(i, n, buffers[3]);
+    formula(round, w, static_cast<const C*>(gradient.load(i, n, buffers[4])), m, v, n);
+    first.store(m, i, n, nullptr);
+    second.store(v, i, n, nullptr);
+    master.store(w, i, n, nullptr);
+    if constexpr (std::is_same_v<C, float>) {
+      if (stochastic) {
+        store_stochastic(dtype, w, param.at(i), n, stochastic->seed, stochastic->stream,
+                         static_cast<std::uint64_t>(i), counts);
+        continue;
+      }
+    }
+    param.store(w, i, n, counts);
+    if (!rest) continue;
+    load(dtype, param.at(i), 1, rest, n);
+    for (std::int64_t k = 0; k < n; ++k) rest[k] = w[k] - rest[k];
+    lost.store(rest, i, n, nullptr);
+  }
+  if (total) merge_counts(total, counted);
+}
+
+template <class F> void step(const OpCall& c, const UpdateAttrs& how, int moments, const F& formula) {
+  const int each = kMoment + moments;
+  const Tensor none;
+  for_parts(c, kParam, each, [&](int part, std::int64_t begin, std::int64_t end) {
+    const Tensor* const* in = c.inputs.data() + part * each;
+    const Tensor& second = moments > 1 ? *in[kMoment + 1] : none;
+    const DType dtype = in[kParam]->dtype();
+    const RandomKey key{how.key.seed, how.key.stream + static_cast<std::uint64_t>(part)};
+    const auto run = [&]<class C>(C, const auto& round) {
+      update<C>(in, second, how.stochastic && size_of(dtype) == 2 ? &key : nullptr, begin, end, formula, round);
+    };
+    if (dtype == DType::f64) run(double{}, [](double x) { return x; });
+    else if (how.pure && dtype == DType::f16) run(float{}, [](float x) { return static_cast<float>(Half(x)); });
+    else if (how.pure && dtype == DType::bf16) run(float{}, [](float x) { return static_cast<float>(BFloat16(x)); });
+    else run(float{}, [](float x) { return x; });
+  });
+  for (int i = 1; i < c.inputs.size(); ++i)  // input 0 is dispatch's
+    if (i % each != kGradient) bump_version(c[i]);
 }
 
 // Stochastic gradient descent with momentum, dampening, Nesterov's look-ahead (Sutskever et al. 2013) and L2 decay.
 void sgd_step(const OpCall& c, Outputs&) {
   const auto& a = c.get<SgdAttrs>();
-  step(c, a.update, [&]<class C>(auto r, C* __restrict w, const C* __restrict g, C* __restrict m, C*, std::int64_t n) {
+  step(c, a.update, 1, [&]<class C>(auto r, C* __restrict w, const C* __restrict g, C* __restrict m, C*, std::int64_t n) {
     const auto lr = static_cast<C>(a.lr), decay = static_cast<C>(a.weight_decay), mu = static_cast<C>(a.momentum);
     const auto fresh = static_cast<C>(1 - a.dampening), scale = static_cast<C>(a.update.inverse_scale);
     const bool decays = decay != 0, nesterov = a.nesterov, has_momentum = m != nullptr;
@@ -88,9 +125,10 @@ void sgd_step(const OpCall& c, Outputs&) {
 // Adam (Kingma and Ba 2015); decoupled: AdamW (Loshchilov and Hutter 2019).
 void adam_step(const OpCall& c, Outputs&) {
   const auto& a = c.get<AdamAttrs>();
-  if (!c[kMoment].defined() || !c[kMoment + 1].defined()) fail(c, "needs two moments");
+  for (int i = kMoment; i < c.inputs.size(); i += kMoment + 2)
+    if (!c[i].defined() || !c[i + 1].defined()) fail(c, "needs two moments");
   const bool coupled = !a.decoupled && a.weight_decay != 0, decoupled = a.decoupled && a.weight_decay != 0;
-  step(c, a.update,
+  step(c, a.update, 2,
        [&, coupled, decoupled]<class C>(auto r, C* __restrict w, const C* __restrict g, C* __restrict m,
                                         C* __restrict v, std::int64_t n) {
          const auto scale = static_cast<C>(a.update.inverse_scale), eps = static_cast<C>(a.eps);
@@ -109,37 +147,43 @@ void adam_step(const OpCall& c, Outputs&) {
        });
 }
 
-// Counts (and, with a target, writes) the products: one is not finite where the gradient is not, and also where a
-// scale below 1 makes it overflow.
-template <class C> std::int64_t unscale_as(const OpCall& c, C inverse) {
-  const DType to = c[2].defined() ? c[2].dtype() : dtype_of<C>;
-  std::atomic<std::int64_t> total{0};
-  parallel_counted(c[1].numel(), kGrain, dtype_of<C>, to, [&](auto begin, auto end, CastCounts* counts) {
-    const Dense<C> in(c[1]), out(c[2]);
-    alignas(64) C buffers[2][kBlock];
-    std::int64_t bad = 0;
-    for (std::int64_t i = begin; i < end; i += kBlock) {
-      const std::int64_t n = std::min(end - i, kBlock);
-      const C* from = in.load(i, n, buffers[0]);
-      C* products = out.target(i, buffers[1]);
-      for (std::int64_t k = 0; k < n; ++k) products[k] = from[k] * inverse;
-      out.store(products, i, n, counts);
-      out.load(i, n, buffers[1]);  // as the target has them
-      for (std::int64_t k = 0; k < n; ++k) bad += std::abs(products[k]) < std::numeric_limits<C>::infinity() ? 0 : 1;
-    }
-    total.fetch_add(bad, std::memory_order_relaxed);
-  });
-  return total.load();
+// Of elements [begin, end) of a gradient, the products that are not finite; with a target they are written. A product is
+// not finite where the gradient is not, and also where a scale below 1 makes it overflow.
+template <class C>
+std::int64_t unscale_part(const Tensor& gradient, const Tensor& target, C inverse, std::int64_t begin,
+                          std::int64_t end) {
+  const Dense<C> in(gradient), out(target);
+  CastCounts counted;
+  CastCounts* const total = target.defined() ? counts_for(dtype_of<C>, target.dtype()) : nullptr;
+  alignas(64) C buffers[2][kBlock];
+  std::int64_t bad = 0;
+  for (std::int64_t i = begin; i < end; i += kBlock) {
+    const std::int64_t n = std::min(end - i, kBlock);
+    const C* from = in.load(i, n, buffers[0]);
+    C* products = out.target(i, buffers[1]);
+    for (std::int64_t k = 0; k < n; ++k) products[k] = from[k] * inverse;
+    out.store(products, i, n, total ? &counted : nullptr);
+    out.load(i, n, buffers[1]);  // as the target has them
+    for (std::int64_t k = 0; k < n; ++k) bad += std::abs(products[k]) < std::numeric_limits<C>::infinity() ? 0 : 1;
+  }
+  if (total) merge_counts(total, counted);
+  return bad;
 }
 
 void unscale(const OpCall& c, Outputs&) {
   const auto& a = c.get<UnscaleAttrs>();
   const auto inverse = static_cast<float>(a.inverse_scale);  // rounded once, for every dtype alike
-  const std::int64_t bad = c[1].dtype() == DType::f64 ? unscale_as<double>(c, inverse) : unscale_as<float>(c, inverse);
   auto* found = c[0].data<std::int64_t>();
-  found[0] += bad;
-  found[a.slot] += bad;
-  bump_version(c[2]);
+  for_parts(c, 1, 2, [&](int part, std::int64_t begin, std::int64_t end) {
+    const Tensor &gradient = c[1 + 2 * part], &target = c[2 + 2 * part];
+    const std::int64_t bad = gradient.dtype() == DType::f64
+                                 ? unscale_part<double>(gradient, target, inverse, begin, end)
+                                 : unscale_part<float>(gradient, target, inverse, begin, end);
+    if (bad == 0) return;
+    for (const std::int64_t slot : {std::int64_t{0}, a.slot + part})
+      std::atomic_ref(found[slot]).fetch_add(bad, std::memory_order_relaxed);
+  });
+  for (int i = 2; i < c.inputs.size(); i += 2) bump_version(c[i]);
 }
 
 }  // namespace

@@ -14,6 +14,9 @@
 
 namespace gradual::cpu {
 
+// For Dense: the tensor itself, or its numbers in a row-major one.
+inline Tensor row_major(const Tensor& t) { return t.defined() ? t.contiguous() : t; }
+
 // A row-major tensor as rows along its last `dims` dims.
 struct Rows {
   std::int64_t count = 1, length = 1;
@@ -26,7 +29,8 @@ struct Rows {
 template <class T, class F>
 void map_rows(std::int64_t count, const Tensor& a, std::int64_t length_a, const Tensor& b, std::int64_t length_b,
               Tensor& y, std::int64_t length, const F& f) {
-  const Dense<T> in_a(a), in_b(b), write(y);
+  const Tensor dense_a = row_major(a), dense_b = row_major(b);
+  const Dense<T> in_a(dense_a), in_b(dense_b), write(y);
   const std::int64_t all = length_a + length_b + length;
   const std::int64_t grain = std::max<std::int64_t>(1, kGrain / std::max<std::int64_t>({1, length_a, length}));
   parallel_counted(count, grain, dtype_of<T>, y.dtype(), [&](std::int64_t row, std::int64_t end, CastCounts* counts) {
@@ -51,7 +55,8 @@ void map_rows(std::int64_t count, std::int64_t length, const Tensor& a, const Te
 template <class T, class F>
 void sum_rows(std::int64_t count, std::int64_t length, const Tensor& a, const Tensor& b, std::int64_t width, T* total,
               const F& f) {
-  const Dense<T> in_a(a), in_b(b);
+  const Tensor dense_a = row_major(a), dense_b = row_major(b);
+  const Dense<T> in_a(dense_a), in_b(dense_b);
   const std::int64_t grain = std::max({std::int64_t{1}, kGrain / std::max<std::int64_t>(1, length), (count + 63) / 64});
   const std::int64_t parts = (count + grain - 1) / grain;
   const Scratch partial(static_cast<std::size_t>(parts * width) * sizeof(T) + 1);
