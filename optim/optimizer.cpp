@@ -213,11 +213,11 @@ void Optimizer::step_run(std::span<const Live> run, double inverse_scale, Source
     for (std::size_t k = 0; k < rule_.moments.size(); ++k)
       inputs.push_back(k < moments(s).size() ? &s.moments[k] : &none);
   }
-  const UpdateAttrs how{.inverse_scale = inverse_scale,
-                        .pure = options_.pure_arithmetic,
-                        .stochastic = options_.update == LowPrecisionUpdate::stochastic,
-                        .key = {options_.seed ^ kRoundingKey,
-                                (static_cast<std::uint64_t>(first.steps) << 24) + first.index}};
+  const UpdateAttrs how{
+      .inverse_scale = inverse_scale,
+      .pure = options_.pure_arithmetic,
+      .stochastic = options_.update == LowPrecisionUpdate::stochastic,
+      .key = {options_.seed ^ kRoundingKey, (static_cast<std::uint64_t>(first.steps) << 24) + first.index}};
   dispatch(rule_.op, TensorRefs(inputs.data(), static_cast<int>(inputs.size())),
            attrs(groups_[first.group], first.steps, how), loc);
   if (copies[0].defined()) first.param.copy_(copies[0], loc);

@@ -69,8 +69,8 @@ void update(const Tensor* const* in, const Tensor& second_moment, const RandomKe
     master.store(w, i, n, nullptr);
     if constexpr (std::is_same_v<C, float>) {
       if (stochastic) {
-        store_stochastic(dtype, w, param.at(i), n, stochastic->seed, stochastic->stream,
-                         static_cast<std::uint64_t>(i), counts);
+        store_stochastic(dtype, w, param.at(i), n, stochastic->seed, stochastic->stream, static_cast<std::uint64_t>(i),
+                         counts);
         continue;
       }
     }
@@ -106,20 +106,21 @@ template <class F> void step(const OpCall& c, const UpdateAttrs& how, int moment
 // Stochastic gradient descent with momentum, dampening, Nesterov's look-ahead (Sutskever et al. 2013) and L2 decay.
 void sgd_step(const OpCall& c, Outputs&) {
   const auto& a = c.get<SgdAttrs>();
-  step(c, a.update, 1, [&]<class C>(auto r, C* __restrict w, const C* __restrict g, C* __restrict m, C*, std::int64_t n) {
-    const auto lr = static_cast<C>(a.lr), decay = static_cast<C>(a.weight_decay), mu = static_cast<C>(a.momentum);
-    const auto fresh = static_cast<C>(1 - a.dampening), scale = static_cast<C>(a.update.inverse_scale);
-    const bool decays = decay != 0, nesterov = a.nesterov, has_momentum = m != nullptr;
-    for (std::int64_t i = 0; i < n; ++i) {
-      C d = r(g[i] * scale);
-      if (decays) d = r(d + decay * w[i]);
-      if (has_momentum) {
-        m[i] = r(r(mu * m[i]) + fresh * d);
-        d = nesterov ? r(d + mu * m[i]) : m[i];
-      }
-      w[i] = r(w[i] - lr * d);
-    }
-  });
+  step(c, a.update, 1,
+       [&]<class C>(auto r, C* __restrict w, const C* __restrict g, C* __restrict m, C*, std::int64_t n) {
+         const auto lr = static_cast<C>(a.lr), decay = static_cast<C>(a.weight_decay), mu = static_cast<C>(a.momentum);
+         const auto fresh = static_cast<C>(1 - a.dampening), scale = static_cast<C>(a.update.inverse_scale);
+         const bool decays = decay != 0, nesterov = a.nesterov, has_momentum = m != nullptr;
+         for (std::int64_t i = 0; i < n; ++i) {
+           C d = r(g[i] * scale);
+           if (decays) d = r(d + decay * w[i]);
+           if (has_momentum) {
+             m[i] = r(r(mu * m[i]) + fresh * d);
+             d = nesterov ? r(d + mu * m[i]) : m[i];
+           }
+           w[i] = r(w[i] - lr * d);
+         }
+       });
 }
 
 // Adam (Kingma and Ba 2015); decoupled: AdamW (Loshchilov and Hutter 2019).
