@@ -151,7 +151,8 @@ std::vector<Tensor> Rewritten::backward(const std::vector<Tensor>& grads) {
   const StageScope amp(chain().amp, &rewriting);
   const Scoped scope(current_backward, &here);
   std::vector<Tensor> results(kept.size());
-  rules()[static_cast<int>(node_->op)].backward(RuleContext(*node_, grads.data(), results.data(), grad_enabled()));
+  std::vector<Tensor> dy = grads;
+  rules()[static_cast<int>(node_->op)].backward(RuleContext(*node_, dy.data(), results.data(), grad_enabled()));
   node_->release_saved();
   for (int i = 0; i < node_->input_count; ++i)
     if (Tensor& g = results[static_cast<std::size_t>(i)]; g.defined())

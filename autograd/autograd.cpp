@@ -18,10 +18,10 @@ GradMeta::~GradMeta() {
 GradMeta& ensure_grad_meta(const Tensor& t) {
   TensorImpl* impl = t.unsafe_impl();
   if (!impl->grad_meta) {
-    impl->grad_meta = std::make_unique<GradMeta>();
+    impl->grad_meta = new (impl->grad_space) GradMeta;
     std::atomic<std::int32_t>& count = impl->storage->differentiable;
     if (impl->storage->refs.load(std::memory_order_relaxed) == 1) count.store(1, std::memory_order_relaxed);  // fresh
-    else count.fetch_add(1, std::memory_order_relaxed);
+    else add_to(count, 1);
   }
   return static_cast<GradMeta&>(*impl->grad_meta);
 }

@@ -110,10 +110,8 @@ void Engine::deliver(const Edge& edge, Tensor grad) {
     sum = std::move(grad);
   } else if (is_f8(sum.dtype())) {  // f8 tensors do not add
     sum = cast(add(cast(sum, DType::f32), cast(grad, DType::f32)), sum.dtype());
-  } else if (!options_.create_graph && owned(sum) && sum.is_contiguous()) {
-    sum.add_(grad);
   } else {
-    sum = add(sum, grad);
+    sum = add(std::move(sum), std::move(grad));  // in the memory of one that nobody else holds
   }
 }
 
@@ -146,7 +144,7 @@ bool Engine::capture_gradients(Node& node, const Tensor* grads) {
 
 void Engine::gather(Node& node, Tensor grad) const {
   if (!node.leaf || !wanted_.empty()) return;
-  Tensor& sum = static_cast<GradMeta*>(node.leaf->grad_meta.get())->grad;
+  Tensor& sum = static_cast<GradMeta*>(node.leaf->grad_meta)->grad;
   if (!sum.defined()) {
     sum = options_.create_graph || (owned(grad) && grad.is_contiguous()) ? std::move(grad) : clone(grad);
     sum.set_category(Category::gradients);
@@ -157,8 +155,8 @@ void Engine::gather(Node& node, Tensor grad) const {
   }
 }
 
-void Engine::run_rule(Node& node, const Tensor* grads, Step* report) {
-  std::vector<Tensor> results(static_cast<std::size_t>(node.input_count));
+void Engine::run_rule(Node& node, Tensor* grads, Step* report) {
+  std::vector<Tensor, PoolAllocator<Tensor>> results(static_cast<std::size_t>(node.input_count));
   rules()[static_cast<int>(node.op)].backward(RuleContext(node, grads, results.data(), options_.create_graph));
   for (int i = 0; i < node.input_count; ++i) {
     const Node::Input& slot = node.input(i);

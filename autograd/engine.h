@@ -57,11 +57,12 @@ class Engine {
   void deliver(const Edge& edge, Tensor grad);
   bool capture_gradients(Node& node, const Tensor* grads);
   void gather(Node& node, Tensor grad) const;
-  void run_rule(Node& node, const Tensor* grads, Step* report);
+  void run_rule(Node& node, Tensor* grads, Step* report);
 
   GradOptions options_;
   Segment segment_;
-  std::map<std::uint64_t, Pending, std::greater<>> pending_;  // by sequence
+  std::map<std::uint64_t, Pending, std::greater<>, PoolAllocator<std::pair<const std::uint64_t, Pending>>>
+      pending_;  // by sequence
   std::vector<Edge> wanted_;
   std::vector<Tensor> captured_;
   std::uint64_t stop_below_ = 0;  // no wanted node has a smaller sequence

@@ -14,7 +14,7 @@ constexpr int kInline = 2;
 
 }  // namespace
 
-Node::Node(OpId o, int n) : op(o), input_count(n), sequence(sequences.fetch_add(1, std::memory_order_relaxed)) {
+Node::Node(OpId o, int n) : op(o), input_count(n), sequence(add_to(sequences, 1)) {
   void* raw =
       n <= kInline ? static_cast<void*>(inline_inputs_) : memory::allocate(sizeof(Input) * static_cast<std::size_t>(n));
   inputs_ = static_cast<Input*>(raw);

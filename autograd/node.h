@@ -90,16 +90,18 @@ constexpr std::uint32_t input_bit(int i) { return 1u << (i < 31 ? i : 31); }
 std::uint64_t next_sequence();
 
 // What autograd keeps with a tensor: its place on the tape and its gradient.
-struct GradMeta : GradMetaBase, Pooled<GradMeta> {
+struct GradMeta final : GradMetaBase {
   ~GradMeta() override;
   Tensor grad;  // leaves only
   Edge edge;    // where this tensor's gradient flows; a leaf's own node gathers it
   bool requires_grad = false;
 };
 
+static_assert(sizeof(GradMeta) <= GradMetaBase::kBytes);
+
 // Null where autograd knows nothing of the tensor.
 inline GradMeta* grad_meta(const Tensor& t) {
-  return t.defined() ? static_cast<GradMeta*>(t.unsafe_impl()->grad_meta.get()) : nullptr;
+  return t.defined() ? static_cast<GradMeta*>(t.unsafe_impl()->grad_meta) : nullptr;
 }
 GradMeta& ensure_grad_meta(const Tensor& t);
 inline bool needs_grad(const Tensor& t) {

@@ -9,10 +9,12 @@ namespace gradual {
 // What a rule sees while it runs.
 class RuleContext {
  public:
-  RuleContext(Node& node, const Tensor* grads, Tensor* results, bool create_graph)
+  RuleContext(Node& node, Tensor* grads, Tensor* results, bool create_graph)
       : node_(node), grads_(grads), results_(results), create_graph_(create_graph) {}
 
   const Tensor& grad(int output = 0) const { return grads_[output]; }  // undefined where none arrived
+  // The same for the last time: what is computed from it may be written over it.
+  Tensor take_grad() const { return std::move(grads_[0]); }
   bool needs(int i) const { return i < node_.input_count && node_.input(i).edge.node; }
   int inputs() const { return node_.input_count; }
   Tensor input(int i) const;   // saved; Error where it was changed since or freed
@@ -35,7 +37,7 @@ class RuleContext {
   void check(const Tensor& t, std::uint32_t version) const;
 
   Node& node_;
-  const Tensor* grads_;
+  Tensor* grads_;
   Tensor* results_;
   bool create_graph_;
 };

@@ -19,8 +19,9 @@ void same(const C& c) {
 }
 void zero(const C& c) { c.set(0, zeros_like(c.grad())); }  // not grad * 0: an Inf would give NaN
 void product(const C& c) {
-  for (int i : {0, 1})
-    if (c.needs(i)) c.set(i, c.grad() * operand(c, c.optional_input(1 - i)));
+  if (c.needs(0) && c.needs(1)) c.set(0, c.grad() * operand(c, c.optional_input(1)));
+  else if (c.needs(0)) c.set(0, c.take_grad() * operand(c, c.optional_input(1)));
+  if (c.needs(1)) c.set(1, c.take_grad() * operand(c, c.optional_input(0)));
 }
 // d a^b: b a^(b-1) for a (0 where b is 0), a^b log a for b (0 where a is 0 and b is not negative).
 void pow_rule(const C& c) {
@@ -97,32 +98,34 @@ void register_binary() {
 
 void register_unary() {
   set_rule(OpId::neg, {}, [](const C& c) { c.set(0, -c.grad()); });
-  set_rule(OpId::abs, {in(0)}, [](const C& c) { c.set(0, c.grad() * sign(c.input(0))); });
+  set_rule(OpId::abs, {in(0)}, [](const C& c) { c.set(0, c.take_grad() * sign(c.input(0))); });
   set_rule(OpId::sign, {}, zero);
-  set_rule(OpId::exp, {out(0)}, [](const C& c) { c.set(0, c.grad() * c.output(0)); });
-  set_rule(OpId::log, {in(0)}, [](const C& c) { c.set(0, c.grad() / c.input(0)); });
-  set_rule(OpId::log1p, {in(0)}, [](const C& c) { c.set(0, c.grad() / (c.input(0) + 1)); });
-  set_rule(OpId::sqrt, {out(0)}, [](const C& c) { c.set(0, c.grad() / (c.output(0) * 2)); });
-  set_rule(OpId::rsqrt, {out(0)}, [](const C& c) { c.set(0, c.grad() * (square(c.output(0)) * c.output(0) * -0.5)); });
+  set_rule(OpId::exp, {out(0)}, [](const C& c) { c.set(0, c.take_grad() * c.output(0)); });
+  set_rule(OpId::log, {in(0)}, [](const C& c) { c.set(0, c.take_grad() / c.input(0)); });
+  set_rule(OpId::log1p, {in(0)}, [](const C& c) { c.set(0, c.take_grad() / (c.input(0) + 1)); });
+  set_rule(OpId::sqrt, {out(0)}, [](const C& c) { c.set(0, c.take_grad() / (c.output(0) * 2)); });
+  set_rule(OpId::rsqrt, {out(0)},
+           [](const C& c) { c.set(0, c.take_grad() * (square(c.output(0)) * c.output(0) * -0.5)); });
   set_rule(OpId::reciprocal, {out(0)}, [](const C& c) { c.set(0, -c.grad() * square(c.output(0))); });
-  set_rule(OpId::square, {in(0)}, [](const C& c) { c.set(0, c.grad() * (c.input(0) * 2)); });
-  set_rule(OpId::sin, {in(0)}, [](const C& c) { c.set(0, c.grad() * cos(c.input(0))); });
+  set_rule(OpId::square, {in(0)}, [](const C& c) { c.set(0, c.take_grad() * (c.input(0) * 2)); });
+  set_rule(OpId::sin, {in(0)}, [](const C& c) { c.set(0, c.take_grad() * cos(c.input(0))); });
   set_rule(OpId::cos, {in(0)}, [](const C& c) { c.set(0, -c.grad() * sin(c.input(0))); });
-  set_rule(OpId::tanh, {out(0)}, [](const C& c) { c.set(0, c.grad() * (1 - square(c.output(0)))); });
-  set_rule(OpId::sigmoid, {out(0)}, [](const C& c) { c.set(0, c.grad() * (c.output(0) * (1 - c.output(0)))); });
+  set_rule(OpId::tanh, {out(0)}, [](const C& c) { c.set(0, c.take_grad() * (1 - square(c.output(0)))); });
+  set_rule(OpId::sigmoid, {out(0)}, [](const C& c) { c.set(0, c.take_grad() * (c.output(0) * (1 - c.output(0)))); });
   set_rule(OpId::erf, {in(0)},
-           [](const C& c) { c.set(0, c.grad() * (exp(-square(c.input(0))) * (2 * std::numbers::inv_sqrtpi))); });
+           [](const C& c) { c.set(0, c.take_grad() * (exp(-square(c.input(0))) * (2 * std::numbers::inv_sqrtpi))); });
   // Multiplying by a 0/1 mask would turn an overflowed gradient into NaN where the mask is 0; selecting does not.
-  set_rule(OpId::relu, {out(0)}, [](const C& c) { c.set(0, where(c.output(0) > 0, c.grad(), 0)); });
+  set_rule(OpId::relu, {out(0)}, [](const C& c) { c.set(0, where(c.output(0) > 0, c.take_grad(), 0)); });
   set_rule(OpId::leaky_relu, {in(0)},
            [](const C& c) { c.set(0, where(c.input(0) > 0, c.grad(), c.grad() * c.scalar())); });
   set_rule(OpId::gelu, {in(0)},
-           [](const C& c) { c.set(0, c.grad() * gelu_slope(c.input(0), c.get<Gelu>() == Gelu::tanh)); });
-  set_rule(OpId::silu, {in(0)}, [](const C& c) { c.set(0, c.grad() * silu_slope(c.input(0), sigmoid(c.input(0)))); });
-  set_rule(OpId::softplus, {in(0)}, [](const C& c) { c.set(0, c.grad() * sigmoid(c.input(0))); });
+           [](const C& c) { c.set(0, c.take_grad() * gelu_slope(c.input(0), c.get<Gelu>() == Gelu::tanh)); });
+  set_rule(OpId::silu, {in(0)},
+           [](const C& c) { c.set(0, c.take_grad() * silu_slope(c.input(0), sigmoid(c.input(0)))); });
+  set_rule(OpId::softplus, {in(0)}, [](const C& c) { c.set(0, c.take_grad() * sigmoid(c.input(0))); });
   set_rule(OpId::clamp, {in(0)}, [](const C& c) {
     const auto& a = c.get<ScalarAttrs>();
-    c.set(0, where(logical_and(c.input(0) >= a.value, c.input(0) <= a.high), c.grad(), 0));
+    c.set(0, where(logical_and(c.input(0) >= a.value, c.input(0) <= a.high), c.take_grad(), 0));
   });
   set_rule(OpId::cast, {}, same);
   set_rule(OpId::clone, {}, same);

@@ -49,6 +49,17 @@ ThreadStateScope::ThreadStateScope(const ThreadState& state)
 
 namespace {
 
+// Whether inputs from i on have one floating dtype that needs no look at any rule: most calls.
+bool plain_floats(const OpCall& call, int i) {
+  const Tensor* first = nullptr;
+  for (; i < call.inputs.size(); ++i) {
+    if (!call[i].defined()) continue;
+    if (first ? call[i].dtype() != first->dtype() : !call[i].is_floating() || is_f8(call[i].dtype())) return false;
+    first = &call[i];
+  }
+  return first;
+}
+
 // The dtype that input i and all behind it should have; none where no input is defined.
 std::optional<DType> common_dtype(const OpCall& call, DTypeRule rule, int i) {
   std::optional<DType> common;
@@ -96,6 +107,23 @@ Device common_device(const OpCall& call) {
   return first ? first->device() : Device::cpu();
 }
 
+// The memory of an input that the caller is done with, and that nobody else can see: what the output may be written
+// over, where it is an element of the output for each of its own. Undefined where there is none.
+Tensor reused(const OpCall& call, const OutSpec& out) {
+  const OpKind kind = info(call.op).kind;
+  if ((kind != OpKind::Elementwise && kind != OpKind::Transcendental) || chain().observe) return {};
+  for (int i = 0; i < call.inputs.size(); ++i) {
+    const TensorImpl* t = call.inputs.temporary(i) ? call[i].unsafe_impl() : nullptr;
+    if (!t || t->refs.load(std::memory_order_acquire) != 1) continue;
+    Storage& s = *t->storage;
+    if (s.refs.load(std::memory_order_acquire) != 1 || s.deleter || s.category != current_category()) continue;
+    if (t->dtype != out.dtype || !t->contiguous || out.has_strides || t->sizes != out.sizes) continue;
+    s.version.fetch_add(1, std::memory_order_relaxed);  // other numbers under the same id
+    return as_strided(call[i], t->sizes, t->strides, t->offset);
+  }
+  return {};
+}
+
 // "promotion in add", made once for each op.
 const char* promotion_cause(OpId op) {
   static std::atomic<const char*> causes[kOpCount] = {};
@@ -110,6 +138,7 @@ Outputs next_below_amp(const OpCall& call) {
   const DTypeRule rule = info(call.op).dtype_rule;
   if (rule == DTypeRule::Explicit || rule == DTypeRule::Same || rule == DTypeRule::Logical) return run_typed(call);
   const int first = call.op == OpId::where ? 1 : 0;
+  if (plain_floats(call, first)) return run_typed(call);
   const std::optional<DType> common = common_dtype(call, rule, first);
   const auto unlike = [&](const Tensor* t) { return t->defined() && t->dtype() != common; };
   const Tensor* const* inputs = call.inputs.data();
@@ -153,6 +182,7 @@ Outputs next_below_observe(const OpCall& call) {
     if (call.op == OpId::to_device) device = call.get<Device>();
     for (int i = 0; i < row.outputs; ++i) {
       const OutSpec& s = call.specs[i];
+      if (call.inputs.temporaries() != 0 && (out[i] = reused(call, s), out[i].defined())) continue;
       out[i] = empty(s.sizes, {.dtype = s.dtype, .device = device});
       if (s.has_strides) {
         TensorImpl* t = out[i].unsafe_impl();

@@ -4,9 +4,32 @@
 
 #include <atomic>
 #include <cstdint>
+#include <type_traits>
 #include <utility>
+#if __has_include(<sys/single_threaded.h>)  // glibc 2.32
+#include <sys/single_threaded.h>
+#endif
 
 namespace gradual {
+
+// Whether no other thread has been started; false where the C library cannot tell.
+inline bool only_thread() {
+#if __has_include(<sys/single_threaded.h>)
+  return __libc_single_threaded;
+#else
+  return false;
+#endif
+}
+
+// Adds to a count that other threads may change, too, and gives what it was. A locked instruction costs as much as a
+// small op's kernel: the only thread does without.
+template <class T>
+T add_to(std::atomic<T>& count, std::type_identity_t<T> by, std::memory_order order = std::memory_order_relaxed) {
+  if (!only_thread()) return count.fetch_add(by, order);
+  const T before = count.load(std::memory_order_relaxed);
+  count.store(static_cast<T>(before + by), std::memory_order_relaxed);
+  return before;
+}
 
 template <class T> class Ref {
  public:
@@ -17,11 +40,11 @@ template <class T> class Ref {
     return r;
   }
   static Ref share(T* p) {
-    if (p) p->refs.fetch_add(1, std::memory_order_relaxed);
+    if (p) add_to(p->refs, 1);
     return adopt(p);
   }
   Ref(const Ref& o) : p_(o.p_) {
-    if (p_) p_->refs.fetch_add(1, std::memory_order_relaxed);
+    if (p_) add_to(p_->refs, 1);
   }
   Ref(Ref&& o) noexcept : p_(std::exchange(o.p_, nullptr)) {}
   Ref& operator=(Ref o) noexcept {
@@ -31,7 +54,8 @@ template <class T> class Ref {
   ~Ref() {
     if (!p_) return;
     // The last owner needs no locked instruction: nobody else is there to change the count.
-    if (p_->refs.load(std::memory_order_acquire) == 1 || p_->refs.fetch_sub(1, std::memory_order_acq_rel) == 1)
+    if (p_->refs.load(std::memory_order_acquire) == 1 ||
+        add_to(p_->refs, std::uint32_t(-1), std::memory_order_acq_rel) == 1)
       T::destroy(p_);
   }
   T* get() const { return p_; }

@@ -45,10 +45,19 @@ struct HeldBack {
   std::int64_t delta = 0;
   std::int64_t high = 0;  // the largest delta since the last flush
 };
-thread_local HeldBack held[kCategories + 1];
 
-void flush(int account) {
-  HeldBack& h = held[account];
+struct Cache;
+// What a thread keeps, together: one address to find.
+struct Mine {
+  HeldBack held[kCategories + 1];
+  Cache* cache = nullptr;  // a plain pointer needs no guard on the hot path
+  bool ended = false;
+  Category category = Category::workspace;
+};
+constinit thread_local Mine mine;
+
+[[gnu::noinline]] void flush(int account) {
+  HeldBack& h = mine.held[account];
   accounts[account].add(h.delta, h.high);
   h = {};
 }
@@ -56,13 +65,11 @@ void flush_accounts() {
   for (int i = 0; i <= kCategories; ++i) flush(i);
 }
 inline void change(int account, std::int64_t bytes) {
-  HeldBack& h = held[account];
+  HeldBack& h = mine.held[account];
   h.delta += bytes;
   if (h.delta > h.high) h.high = h.delta;
   if (h.delta > kHeldBack || h.delta < -kHeldBack) flush(account);
 }
-
-thread_local Category category_now = Category::workspace;
 
 // Size classes: four steps to each power of two, from 64 bytes. A class index and its size follow from each other.
 constexpr int kClasses = 4 * 40;
@@ -113,24 +120,22 @@ SharedCache& shared_cache() {
 constexpr int kSmallClasses = 40;  // up to 64 KiB: cached per thread, at most 1 MiB of each class
 constexpr std::size_t kThreadBlocks = kCache ? 1 << 14 : 0;
 
-// A plain pointer needs no guard on the hot path; the owner behind it gives all back when the thread ends.
-thread_local Cache* thread_cache = nullptr;
-thread_local bool thread_ended = false;
+// The owner behind the thread's pointer gives all back when the thread ends.
 Cache* make_thread_cache() {
   struct Owner {
     Cache cache;
     ~Owner() {
-      thread_cache = nullptr;
-      thread_ended = true;
+      mine.cache = nullptr;
+      mine.ended = true;
       cache.clear();
       flush_accounts();
     }
   };
-  if (thread_ended) return nullptr;
+  if (mine.ended) return nullptr;
   thread_local Owner owner;
-  return thread_cache = &owner.cache;
+  return mine.cache = &owner.cache;
 }
-inline Cache* cache_of_thread() { return thread_cache ? thread_cache : make_thread_cache(); }
+inline Cache* cache_of_thread() { return mine.cache ? mine.cache : make_thread_cache(); }
 
 std::int64_t memory_limit() {
   static const std::int64_t physical = std::int64_t{sysconf(_SC_PHYS_PAGES)} * sysconf(_SC_PAGE_SIZE);
@@ -188,7 +193,7 @@ std::string memory_summary(Device device) {
   return text;
 }
 
-Category& current_category() { return category_now; }
+Category& current_category() { return mine.category; }
 
 void set_memory_limit(std::int64_t bytes) { limit.store(bytes); }
 
@@ -201,11 +206,10 @@ void empty_cache() {
 
 namespace memory {
 
-void* allocate(std::size_t bytes) {
-  if (bytes == 0) return nullptr;
-  const int c = class_of(bytes);
-  if (Cache* cache = c < kSmallClasses ? cache_of_thread() : nullptr)
-    if (void* block = cache->take(c)) return block;
+namespace {
+
+// What no thread's cache holds.
+[[gnu::noinline]] void* allocate_afresh(std::size_t bytes, int c) {
   const std::int64_t room = memory_limit() - accounts[kTotal].current.load(std::memory_order_relaxed);
   if (room < 0 || bytes > static_cast<std::size_t>(room)) fail_allocation(bytes);
   if (c >= kSmallClasses) {
@@ -224,30 +228,42 @@ void* allocate(std::size_t bytes) {
   return block;
 }
 
+// What the thread's cache has no room for.
+[[gnu::noinline]] void free_for_all(void* block, int c) noexcept {
+  if (c < kSmallClasses || !kCache) return std::free(block);
+  SharedCache& shared = shared_cache();
+  const std::lock_guard lock(shared.mutex);
+  shared.give(c, block);
+}
+
+}  // namespace
+
+void* allocate(std::size_t bytes) {
+  if (bytes == 0) return nullptr;
+  const int c = class_of(bytes);
+  if (Cache* cache = c < kSmallClasses ? mine.cache : nullptr)
+    if (void* block = cache->take(c)) return block;
+  return allocate_afresh(bytes, c);
+}
+
 void free(void* block, std::size_t bytes) noexcept {
   if (!block) return;
   const int c = class_of(bytes);
-  if (c < kSmallClasses) {
-    Cache* cache = cache_of_thread();
-    if (cache && cache->count[c] < kThreadBlocks >> (c / 4)) return cache->give(c, block);
-  } else if (kCache) {
-    SharedCache& shared = shared_cache();
-    const std::lock_guard lock(shared.mutex);
-    return shared.give(c, block);
-  }
-  std::free(block);
+  if (Cache* cache = c < kSmallClasses ? cache_of_thread() : nullptr)
+    if (cache->count[c] < kThreadBlocks >> (c / 4)) return cache->give(c, block);
+  free_for_all(block, c);
 }
 
 void count(Category category, std::int64_t bytes) noexcept {
   change(static_cast<int>(category), bytes);
   change(kTotal, bytes);
-  if (thread_ended) flush_accounts();
+  if (mine.ended) flush_accounts();
 }
 
 void move(Category from, Category to, std::int64_t bytes) noexcept {
   change(static_cast<int>(from), -bytes);
   change(static_cast<int>(to), bytes);
-  if (thread_ended) flush_accounts();
+  if (mine.ended) flush_accounts();
 }
 
 }  // namespace memory

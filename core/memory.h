@@ -58,6 +58,16 @@ template <class T> struct Pooled {
   static void operator delete(void* p, std::size_t bytes) noexcept { memory::free(p, bytes); }
 };
 
+// The same for standard containers.
+template <class T> struct PoolAllocator {
+  using value_type = T;
+  PoolAllocator() = default;
+  template <class U> PoolAllocator(const PoolAllocator<U>&) {}  // NOLINT(google-explicit-constructor)
+  T* allocate(std::size_t n) { return static_cast<T*>(memory::allocate(n * sizeof(T))); }
+  void deallocate(T* p, std::size_t n) noexcept { memory::free(p, n * sizeof(T)); }
+  friend bool operator==(const PoolAllocator&, const PoolAllocator&) { return true; }
+};
+
 // Uninitialised, 64-byte aligned scratch for kernels, counted as workspace.
 class Scratch {
  public:

@@ -11,22 +11,12 @@
 #include "nearest.h"
 
 namespace gradual {
-namespace {
-
-constexpr OpInfo kInfos[kOpCount] = {
-#define GRADUAL_OP(name, inputs, outputs, kind, rule) {#name, inputs, outputs, OpKind::kind, DTypeRule::rule},
-#include "ops.def"
-};
-
-}  // namespace
-
-const OpInfo& info(OpId op) { return kInfos[static_cast<int>(op)]; }
 
 OpId op_from_name(std::string_view text) {
   for (int i = 0; i < kOpCount; ++i)
-    if (kInfos[i].name == text) return static_cast<OpId>(i);
+    if (kOpInfos[i].name == text) return static_cast<OpId>(i);
   std::vector<std::string> names;
-  for (const OpInfo& row : kInfos) names.emplace_back(row.name);
+  for (const OpInfo& row : kOpInfos) names.emplace_back(row.name);
   failf("no op '{}'; did you mean '{}'?", text, nearest(text, names));
 }
 

@@ -35,7 +35,11 @@ struct OpInfo {
   OpKind kind;
   DTypeRule dtype_rule;
 };
-const OpInfo& info(OpId op);
+inline constexpr OpInfo kOpInfos[kOpCount] = {
+#define GRADUAL_OP(name, inputs, outputs, kind, rule) {#name, inputs, outputs, OpKind::kind, DTypeRule::rule},
+#include "ops.def"
+};
+inline const OpInfo& info(OpId op) { return kOpInfos[static_cast<int>(op)]; }
 inline std::string_view name(OpId op) { return info(op).name; }
 // Error naming the nearest op where there is none of that name.
 OpId op_from_name(std::string_view name);
@@ -46,17 +50,22 @@ inline constexpr int kMaxOutputs = 3;
 class TensorRefs {
  public:
   TensorRefs() = default;
-  TensorRefs(const Tensor* const* refs, int n) : refs_(refs), n_(n) {}
+  TensorRefs(const Tensor* const* refs, int n, std::uint32_t temporaries = 0)
+      : refs_(refs), n_(n), temporaries_(temporaries) {}
   // Of a call's argument list: lives as long as the call's expression.
   TensorRefs(std::initializer_list<const Tensor*> refs)  // NOLINT(google-explicit-constructor)
       : TensorRefs(refs.begin(), static_cast<int>(refs.size())) {}
   int size() const { return n_; }
   const Tensor& operator[](int i) const { return *refs_[i]; }
   const Tensor* const* data() const { return refs_; }
+  // Whether the caller is done with handle i: the result may lie in its memory where nobody else can see that.
+  bool temporary(int i) const { return temporaries_ >> i & 1; }
+  std::uint32_t temporaries() const { return temporaries_; }
 
  private:
   const Tensor* const* refs_ = nullptr;
   int n_ = 0;
+  std::uint32_t temporaries_ = 0;  // bits
 };
 
 struct Outputs {

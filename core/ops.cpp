@@ -15,12 +15,14 @@ constexpr auto& run = dispatch1;
 Tensor unary(OpId op, const Tensor& x, Loc loc, const Attrs& attrs = {}) { return run(op, {&x}, attrs, loc); }
 
 Tensor binary(OpId op, const Operand& a, const Operand& b) {
-  if (a.tensor->defined() && b.tensor->defined()) return run(op, {a.tensor, b.tensor}, Attrs{}, a.where);
+  const Tensor* const both[] = {a.tensor, b.tensor};
+  const TensorRefs inputs(both, 2, (a.temporary ? 1u : 0u) | (b.temporary ? 2u : 0u));
+  if (a.tensor->defined() && b.tensor->defined()) return run(op, inputs, Attrs{}, a.where);
   for (const Operand* operand : {&a, &b})
     if (!operand->is_number() && !operand->tensor->defined()) failf("{}: an operand is an undefined tensor", name(op));
   if (a.is_number() && b.is_number()) failf("{}: needs a tensor, given two numbers", name(op));
   const bool left = a.is_number();
-  return run(op, {a.tensor, b.tensor}, ScalarAttrs{left ? a.value : b.value}, left ? b.where : a.where);
+  return run(op, inputs, ScalarAttrs{left ? a.value : b.value}, left ? b.where : a.where);
 }
 
 std::uint32_t dim_mask(const Tensor& x, const Shape& dims, OpId op) {
@@ -102,8 +104,10 @@ Tensor where(const Tensor& condition, const Operand& a, const Operand& b) {
     fail("where: an operand is an undefined tensor");
   const bool left = a.is_number() && !b.is_number();
   // Two numbers: the first becomes an f32 0-d tensor, the second stays a scalar.
-  const Tensor first = a.is_number() && b.is_number() ? scalar(a.value, {.device = condition.device()}) : *a.tensor;
-  return run(OpId::where, {&condition, &first, b.tensor}, ScalarAttrs{left ? a.value : b.value}, a.where);
+  const Tensor first = a.is_number() && b.is_number() ? scalar(a.value, {.device = condition.device()}) : Tensor();
+  const Tensor* const inputs[] = {&condition, first.defined() ? &first : a.tensor, b.tensor};
+  return run(OpId::where, TensorRefs(inputs, 3, (a.temporary ? 2u : 0u) | (b.temporary ? 4u : 0u)),
+             ScalarAttrs{left ? a.value : b.value}, a.where);
 }
 
 Tensor var(const Tensor& x, const Shape& dims, bool keepdim, double correction, Loc loc) {

@@ -17,6 +17,8 @@ class Operand {
  public:
   // NOLINTNEXTLINE(google-explicit-constructor)
   Operand(const Tensor& t, Loc loc = Loc::current()) : tensor(&t), where(loc) {}
+  // NOLINTNEXTLINE(google-explicit-constructor)
+  Operand(Tensor&& t, Loc loc = Loc::current()) : tensor(&t), temporary(true), where(loc) {}
   template <class T>
     requires std::is_arithmetic_v<T>
   Operand(T v, Loc loc = Loc::current())  // NOLINT(google-explicit-constructor)
@@ -26,6 +28,7 @@ class Operand {
 
   const Tensor* tensor;
   double value = 0;
+  bool temporary = false;  // an elementwise result may be written over it
   Loc where;
 
  private:

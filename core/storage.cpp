@@ -1,6 +1,7 @@
 #include "storage.h"
 
 #include <memory>
+#include <new>
 
 #include "device.h"
 #include "error.h"
@@ -8,6 +9,10 @@
 namespace gradual {
 
 namespace {
+
+// A block: the Storage itself, then, up to kBeside, its bytes, aligned like any block.
+constexpr std::size_t kHeader = (sizeof(Storage) + 63) & ~std::size_t{63};
+constexpr std::size_t kBeside = 4096;
 
 // Ids are handed to threads a thousand at a time.
 std::uint64_t next_id() {
@@ -33,35 +38,45 @@ Device device_from_name(const std::string& name) {
   fail("no device '" + name + "'; allowed are cpu, cuda and cuda:0 to cuda:9");
 }
 
+Storage::Storage(std::size_t size, Device where)
+    : category(current_category()), device(where), bytes(size), id(next_id()) {}
+
 Ref<Storage> Storage::allocate(std::size_t bytes, Device device) {
   if (!device.is_cpu()) fail_no_cuda(device);
-  std::unique_ptr<Storage> s(new Storage);
-  s->data = memory::allocate(bytes);
-  s->bytes = bytes;
-  s->device = device;
-  s->category = current_category();
-  s->id = next_id();
+  void* const data = bytes > kBeside ? memory::allocate(bytes) : nullptr;
+  void* block = nullptr;
+  try {
+    block = memory::allocate(data ? kHeader : kHeader + bytes);
+  } catch (...) {
+    memory::free(data, bytes);
+    throw;
+  }
+  auto* const s = new (block) Storage(bytes, device);
+  s->data = data ? data : bytes > 0 ? static_cast<char*>(block) + kHeader : nullptr;
   memory::count(s->category, static_cast<std::int64_t>(bytes));
-  return Ref<Storage>::adopt(s.release());
+  return Ref<Storage>::adopt(s);
 }
 
 Ref<Storage> Storage::wrap(void* data, std::size_t bytes, std::function<void()> deleter) {
-  std::unique_ptr<Storage> s(new Storage);
+  auto owner = std::make_unique<std::function<void()>>(std::move(deleter));
+  auto* const s = new (memory::allocate(kHeader)) Storage(bytes, Device::cpu());
+  s->category = Category::workspace;
   s->data = data;
-  s->bytes = bytes;
-  s->id = next_id();
-  s->deleter = std::make_unique<std::function<void()>>(std::move(deleter));
-  return Ref<Storage>::adopt(s.release());
+  s->deleter = std::move(owner);
+  return Ref<Storage>::adopt(s);
 }
 
 void Storage::destroy(Storage* s) {
+  std::size_t block = kHeader;
   if (!s->deleter) {
     memory::count(s->counted(), -static_cast<std::int64_t>(s->bytes));
-    memory::free(s->data, s->bytes);
+    if (s->bytes > kBeside) memory::free(s->data, s->bytes);
+    else block += s->bytes;
   } else if (*s->deleter) {
     (*s->deleter)();
   }
-  delete s;
+  s->~Storage();
+  memory::free(s, block);
 }
 
 Category Storage::counted() const {
@@ -76,12 +91,12 @@ void Storage::set_category(Category to) {
 }
 
 void Storage::add_saved() {
-  if (saved.fetch_add(1, std::memory_order_relaxed) == 0 && category == Category::workspace && !deleter)
+  if (add_to(saved, 1) == 0 && category == Category::workspace && !deleter)
     memory::move(Category::workspace, Category::activations, static_cast<std::int64_t>(bytes));
 }
 
 void Storage::remove_saved() {
-  if (saved.fetch_sub(1, std::memory_order_relaxed) == 1 && category == Category::workspace && !deleter)
+  if (add_to(saved, -1) == 1 && category == Category::workspace && !deleter)
     memory::move(Category::activations, Category::workspace, static_cast<std::int64_t>(bytes));
 }
 

@@ -13,7 +13,8 @@
 
 namespace gradual {
 
-struct Storage : Pooled<Storage> {
+// Small ones hold their bytes behind them, in one block.
+struct Storage {
   std::atomic<std::uint32_t> refs{1};
   std::atomic<std::uint32_t> version{0};        // grows with every in-place write; shared by all views
   std::atomic<std::int32_t> differentiable{0};  // tensors on this storage that are part of a graph
@@ -25,6 +26,7 @@ struct Storage : Pooled<Storage> {
   std::uint64_t id = 0;                            // never used twice in a process
   std::unique_ptr<std::function<void()>> deleter;  // from_blob: memory of somebody else, not counted
 
+  Storage(std::size_t size, Device where);
   static Ref<Storage> allocate(std::size_t bytes, Device device);
   static Ref<Storage> wrap(void* data, std::size_t bytes, std::function<void()> deleter);
   static void destroy(Storage* s);

@@ -13,7 +13,7 @@ namespace gradual {
 
 void TensorImpl::destroy(TensorImpl* t) {
   if (t->grad_meta && t->storage && t->storage->refs.load(std::memory_order_relaxed) > 1)
-    t->storage->differentiable.fetch_sub(1, std::memory_order_relaxed);
+    add_to(t->storage->differentiable, -1);
   delete t;
 }
 

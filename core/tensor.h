@@ -2,10 +2,10 @@
 // views share storage and version. Ops are free functions in ops.h; the commonest are methods here too.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <functional>
 #include <initializer_list>
-#include <memory>
 #include <optional>
 #include <source_location>
 #include <string>
@@ -25,6 +25,7 @@ using SourceLocation = std::source_location;
 // What autograd keeps with a tensor. core owns it and never looks inside; autograd/node.h defines it.
 struct GradMetaBase {
   virtual ~GradMetaBase() = default;
+  static constexpr std::size_t kBytes = 40;  // what a tensor has room for
 };
 
 struct TensorImpl : Pooled<TensorImpl> {
@@ -35,9 +36,16 @@ struct TensorImpl : Pooled<TensorImpl> {
   std::int64_t offset = 0;  // elements from the storage's start
   Ref<Storage> storage;
   Shape sizes;
-  Shape strides;  // elements; 0 for a broadcast dim
-  std::unique_ptr<GradMetaBase> grad_meta;
+  Shape strides;                      // elements; 0 for a broadcast dim
+  GradMetaBase* grad_meta = nullptr;  // null, or in grad_space: no block of its own
+  alignas(8) std::byte grad_space[GradMetaBase::kBytes];
 
+  TensorImpl() = default;
+  TensorImpl(const TensorImpl&) = delete;
+  TensorImpl& operator=(const TensorImpl&) = delete;
+  ~TensorImpl() {
+    if (grad_meta) grad_meta->~GradMetaBase();
+  }
   static void destroy(TensorImpl* t);
 };
 
