@@ -39,12 +39,13 @@ endif()
 
 # -ffp-contract=off: a product and a sum round twice unless std::fma is written; one can see what every bit did.
 # -fno-math-errno and -fno-trapping-math change no result, they only let loops vectorise. Never -ffast-math.
+# -fno-semantic-interposition lets g++ inline the functions of position-independent code into one another, as clang does.
 # -march=native is the same for all targets here: inline code of one program must not be compiled in two ways.
 function(gradual_options target)
   target_compile_features(${target} PUBLIC cxx_std_20)
   set_target_properties(${target} PROPERTIES CXX_EXTENSIONS OFF)
   target_compile_options(${target} PRIVATE
-    -ffp-contract=off -fno-math-errno -fno-trapping-math
+    -ffp-contract=off -fno-math-errno -fno-trapping-math -fno-semantic-interposition
     -Wall -Wextra -Wpedantic -Wshadow
     $<$<BOOL:${GRADUAL_NATIVE}>:-march=native>
     $<$<NOT:$<BOOL:${GRADUAL_HAVE_OPENMP}>>:-Wno-unknown-pragmas>

@@ -4,6 +4,7 @@
 #include <cmath>
 #include <cstring>
 #include <string>
+#include <utility>
 
 #include "convert.h"
 #include "failf.h"
@@ -67,7 +68,11 @@ Ref<TensorImpl> laid_out(const Shape& sizes, DType dtype) {
   impl->dtype = dtype;
   impl->numel = numel(sizes);
   impl->sizes = sizes;
-  impl->strides = contiguous_strides(sizes);
+  // In place: a copy of what was just written element by element would wait for the writes.
+  impl->strides = sizes;
+  std::int64_t step = 1;
+  for (int i = sizes.size() - 1; i >= 0; --i)
+    impl->strides[i] = std::exchange(step, step * std::max(sizes[i], std::int64_t{1}));
   return impl;
 }
 
