@@ -1,0 +1,244 @@
+#!/usr/bin/env python3
+"""Gradual against PyTorch and libtorch: the same models, data, threads and precisions, run in turn in one call.
+
+`./dev compare` builds the workers and calls this. Medians and quartiles of rounds; a ratio is taken within each round and
+says how many times faster Gradual is than the peer.
+"""
+
+import argparse
+import datetime
+import json
+import math
+import os
+import sys
+from contextlib import ExitStack
+
+import machine
+import report
+from measure import Contestant, Framework, fastest_variant, ratios, summary, take_turns
+from workers import WorkerError
+from workloads import MODELS, OPS, PRECISION_GOALS, PRECISIONS
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+OURS = "Gradual"
+
+
+def say(text):
+    print(text, file=sys.stderr, flush=True)
+
+
+def chosen(text, known, what):
+    if text == "all":
+        return list(known)
+    names = [] if text == "none" else text.split(",")
+    for name in names:
+        if name not in known:
+            raise argparse.ArgumentTypeError(f"no {what} '{name}'; there are {', '.join(known)}, all and none")
+    return names
+
+
+def thread_counts(text):
+    cores = len(os.sched_getaffinity(0))
+    counts = []
+    for word in text.split(","):
+        if word != "all" and not (word.isdigit() and int(word) >= 1):
+            raise argparse.ArgumentTypeError(f"'{word}' is no number of threads; allowed are 1, 2, .. and all")
+        count = cores if word == "all" else int(word)
+        if count not in counts:
+            counts.append(count)
+    return counts
+
+
+def at_least_1(text):
+    value = int(text)
+    if value < 1:
+        raise argparse.ArgumentTypeError(f"{text} is less than 1")
+    return value
+
+
+def arguments():
+    p = argparse.ArgumentParser(prog="./dev compare", description=__doc__.split("\n\n")[0],
+                                formatter_class=argparse.ArgumentDefaultsHelpFormatter)
+    p.add_argument("--models", type=lambda t: chosen(t, MODELS, "model"), metavar="LIST",
+                   help=f"of {', '.join(MODELS)}; all, unless --ops is given")
+    p.add_argument("--ops", type=lambda t: chosen(t, OPS, "op"), nargs="?", const=list(OPS), metavar="LIST",
+                   help=f"single ops, of {', '.join(OPS)}; all, unless --models is given")
+    p.add_argument("--precisions", type=lambda t: chosen(t, PRECISIONS, "precision"), default="all", metavar="LIST",
+                   help="f32, bf16 (autocast around forward and loss)")
+    p.add_argument("--threads", type=thread_counts, default="1,all", metavar="LIST")
+    p.add_argument("--rounds", type=at_least_1, default=9, metavar="N")
+    p.add_argument("--round-seconds", type=float, default=0.3, metavar="S", help="of each contestant in each round")
+    p.add_argument("--clock", choices=("wall", "cpu"), default="wall",
+                   help="cpu: with one thread, the processor time of the worker, for a machine that others use too")
+    p.add_argument("--peers", type=lambda t: chosen(t, ("pytorch", "libtorch"), "peer"), default="all", metavar="LIST")
+    p.add_argument("--same-environment", action="store_true",
+                   help="leave GOMP_SPINCOUNT to the peers too; by default they have OpenMP's own settings")
+    p.add_argument("--out", metavar="FILE", help="the tables in Markdown")
+    p.add_argument("--json", metavar="FILE", help="every number")
+    builder = p.add_argument_group("what ./dev compare passes")
+    builder.add_argument("--gradual", metavar="PROGRAM", required=True)
+    builder.add_argument("--libtorch", metavar="PROGRAM")
+    builder.add_argument("--torch-python", metavar="INTERPRETER")
+    builder.add_argument("--absent", action="append", default=[], metavar="PEER=REASON", help="why a peer is not there")
+    args = p.parse_args()
+    if args.models is None and args.ops is None:
+        args.models, args.ops = list(MODELS), list(OPS)
+    args.models, args.ops = args.models or [], args.ops or []
+    args.clocks = {threads: "cpu" if args.clock == "cpu" and threads == 1 else "seconds" for threads in args.threads}
+    return args
+
+
+def find_frameworks(args, found):
+    """Those that start, Gradual first; fills found["frameworks"] and, with reasons, found["absent"]."""
+    reasons = dict(a.split("=", 1) for a in args.absent)
+    plain = {} if args.same_environment else {"GOMP_SPINCOUNT": None, "OMP_WAIT_POLICY": None}
+    python = args.torch_python and [args.torch_python, os.path.join(HERE, "torch_worker.py")]
+    known = {"pytorch": ("PyTorch", python), "libtorch": ("libtorch", args.libtorch and [args.libtorch])}
+    frameworks = [Framework(OURS, [args.gradual])]
+    for peer, (name, command) in known.items():
+        if peer not in args.peers:
+            found["absent"][name] = "not asked for (--peers)"
+        elif not command:
+            found["absent"][name] = reasons.get(peer, "no program was given for it")
+        else:
+            frameworks.append(Framework(name, command, plain))
+    started = []
+    for framework in frameworks:
+        try:
+            with framework.start(1) as worker:
+                found["frameworks"][framework.name] = worker.hello
+            started.append(framework)
+        except WorkerError as problem:
+            if framework.name == OURS:
+                sys.exit(f"compare: {problem}")
+            found["absent"][framework.name] = str(problem)
+    for name, reason in found["absent"].items():
+        say(f"{name} is not compared: {reason}")
+    return started
+
+
+def against_peers(row, contestants):
+    """Adds the ratios of a row, and the better peer."""
+    ours = contestants[OURS].times
+    row["ratios"] = {name: ratios(c.times, ours) for name, c in contestants.items() if name != OURS}
+    if row["ratios"]:
+        row["better_peer"] = min(row["ratios"], key=lambda name: row["ratios"][name]["median"])
+        row["ratio"] = row["ratios"][row["better_peer"]]["median"]
+
+
+def check_training(name, row, problems):
+    """The contestants must have trained the same model on the same data, and learned."""
+    ours = row["results"].get(OURS)
+    for framework, result in row["results"].items():
+        first, last = result["loss"]
+        if first is None or last is None or not last < first:
+            problems.append(f"{name}: {framework}'s loss went from {first} to {last}")
+        if ours and result["parameters"] != ours["parameters"]:
+            problems.append(f"{name}: {framework} has {result['parameters']} parameters, {OURS} {ours['parameters']}")
+        if ours and not math.isclose(result["data"], ours["data"], rel_tol=1e-6, abs_tol=1e-6):
+            problems.append(f"{name}: {framework}'s data sum to {result['data']}, {OURS}'s to {ours['data']}")
+
+
+def compare_model(model, threads, args, frameworks, found):
+    """All precisions and frameworks of one model take turns: f32 and bf16 can be compared too."""
+    rows, contestants = [], {}
+    with ExitStack() as stack:
+        for precision in args.precisions:
+            spec = {**MODELS[model], "precision": precision}
+            row = {"model": model, "precision": precision, "threads": threads, "goal": spec.pop("goal")[precision],
+                   "results": {}, "failed": {}}
+            rows.append(row)
+            for framework in frameworks:
+                try:
+                    variant = fastest_variant(framework, spec, threads, args.round_seconds / 2)
+                    worker = stack.enter_context(framework.start(threads))
+                    request = {"do": "model", **spec, "variant": variant}
+                    contestant = Contestant(framework.name, worker, request, args.round_seconds, args.clocks[threads])
+                    contestant.facts["variant"] = variant
+                    contestants[precision, framework.name] = contestant
+                except WorkerError as problem:
+                    row["failed"][framework.name] = str(problem)
+                    found["problems"].append(f"{model} {precision}: {framework.name}: {problem}")
+        if not contestants:
+            return
+        take_turns(list(contestants.values()), args.rounds)
+        for row in rows:
+            mine = {name: c for (precision, name), c in contestants.items() if precision == row["precision"]}
+            row["results"] = {name: c.result() for name, c in mine.items()}
+            check_training(f"{model} {row['precision']}, {threads} thread{'s' * (threads > 1)}", row, found["problems"])
+            if OURS in mine:
+                against_peers(row, mine)
+            found["models"].append(row)
+            say(report.model_line(row))
+    both = [contestants.get((p, OURS)) for p in ("f32", "bf16")]
+    if all(both):
+        found["precision_gains"].append({"model": model, "threads": threads, "goal": PRECISION_GOALS.get(model),
+                                         **ratios(both[0].times, both[1].times)})
+
+
+def compare_op(op, threads, args, frameworks, found):
+    spec = dict(OPS[op])
+    work, peak, goal = spec.pop("work"), spec.pop("peak"), spec.pop("goal", None)
+    row = {"op": op, "threads": threads, "peak": peak, "goal": goal, "work": work, "results": {}, "failed": {}}
+    contestants = {}
+    with ExitStack() as stack:
+        def join(name, framework, request):
+            try:
+                worker = stack.enter_context(framework.start(threads))
+                contestants[name] = Contestant(name, worker, request, args.round_seconds, args.clocks[threads])
+            except WorkerError as problem:
+                row["failed"][name] = str(problem)
+                if name != "peak":
+                    found["problems"].append(f"{op}: {name}: {problem}")
+        join("peak", frameworks[0], {"do": "op", "op": "peak", "of": peak})
+        for framework in frameworks:
+            join(framework.name, framework, {"do": "op", **spec})
+        if not contestants:
+            return
+        take_turns(list(contestants.values()), args.rounds)
+        top = contestants.pop("peak", None)
+        for name, c in contestants.items():
+            row["results"][name] = {"seconds": {**summary(c.times), "rounds": c.times},
+                                    "rate": summary([work / t for t in c.times])}
+            if top:
+                rates = [top.facts["work"] / t for t in top.times]
+                row["results"][name]["share"] = summary([work / t / rate for t, rate in zip(c.times, rates)])
+        if top:
+            row["peak_rate"] = {**summary([top.facts["work"] / t for t in top.times]), "how": top.facts["how"]}
+        if OURS in contestants:
+            against_peers(row, contestants)
+    found["ops"].append(row)
+    say(report.op_line(row))
+
+
+def main():
+    args = arguments()
+    found = {"date": datetime.date.today().isoformat(), "commit": machine.commit(HERE), "machine": machine.describe(),
+             "settings": {"rounds": args.rounds, "round_seconds": args.round_seconds, "clock": args.clock,
+                          "same_environment": args.same_environment,
+                          "environment": {k: v for k, v in os.environ.items() if k.startswith(("OMP_", "GOMP_"))}},
+             "frameworks": {}, "absent": {}, "models": [], "precision_gains": [], "ops": [], "problems": []}
+    frameworks = find_frameworks(args, found)
+    meanwhile = machine.Meanwhile()
+    for model in args.models:
+        for threads in args.threads:
+            compare_model(model, threads, args, frameworks, found)
+    for op in args.ops:
+        for threads in args.threads:
+            compare_op(op, threads, args, frameworks, found)
+    found["meanwhile"] = meanwhile.shares()
+
+    text = report.markdown(found)
+    print(text, end="")
+    if args.out:
+        with open(args.out, "w") as file:
+            file.write(text)
+    if args.json:
+        with open(args.json, "w") as file:
+            json.dump(found, file, indent=1)
+            file.write("\n")
+    return 1 if found["problems"] else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

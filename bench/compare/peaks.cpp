@@ -1,0 +1,153 @@
+#include "peaks.h"
+
+#include <algorithm>
+#include <chrono>
+#include <cstdlib>
+#include <cstring>
+#include <functional>
+#include <limits>
+#include <utility>
+#include <vector>
+
+#if defined(__x86_64__)
+#include <immintrin.h>
+#endif
+
+namespace compare {
+namespace {
+
+constexpr std::int64_t kIterations = 1 << 20;
+constexpr std::int64_t kElements = 16 << 20;  // 64 MiB of f32
+constexpr int kChains = 16;                   // independent sums: enough to hide the latency of an addition
+
+// One way to reach a peak: what a step does, and how much of it.
+struct Way {
+  std::string how;
+  double work = 0;
+  std::function<void()> step;
+};
+
+volatile float sink;  // so that no sum is dropped
+
+// `flop` returns any of its sums; every thread runs it once a step.
+Way on_all(std::string how, int threads, double flop, float (*chains)()) {
+  return {std::move(how), flop * threads, [=] {
+            float sum = 0;
+#pragma omp parallel for num_threads(threads) schedule(static) reduction(+ : sum)
+            for (int t = 0; t < threads; ++t) sum += chains();
+            sink = sum;
+          }};
+}
+
+#if defined(__x86_64__)
+__attribute__((target("avx512f"))) float fma_512() {
+  const __m512 a = _mm512_set1_ps(0.5F), b = _mm512_set1_ps(1);
+  __m512 sums[kChains];
+  for (__m512& s : sums) s = _mm512_setzero_ps();
+  for (std::int64_t i = 0; i < kIterations; ++i)
+#pragma GCC unroll 16
+    for (__m512& s : sums) s = _mm512_fmadd_ps(s, a, b);
+  __m512 total = sums[0];
+  for (int i = 1; i < kChains; ++i) total = _mm512_add_ps(total, sums[i]);
+  return _mm512_cvtss_f32(total);
+}
+
+__attribute__((target("avx2,fma"))) float fma_256() {
+  const __m256 a = _mm256_set1_ps(0.5F), b = _mm256_set1_ps(1);
+  constexpr int kFew = 12;  // there are 16 registers
+  __m256 sums[kFew];
+  for (__m256& s : sums) s = _mm256_setzero_ps();
+  for (std::int64_t i = 0; i < kIterations; ++i)
+#pragma GCC unroll 12
+    for (__m256& s : sums) s = _mm256_fmadd_ps(s, a, b);
+  __m256 total = sums[0];
+  for (int i = 1; i < kFew; ++i) total = _mm256_add_ps(total, sums[i]);
+  return _mm256_cvtss_f32(total);
+}
+
+__attribute__((target("avx512f,avx512bf16"))) float dot_bf16() {
+  const __m512bh a = (__m512bh)_mm512_set1_epi16(0x3f80), b = a;  // ones
+  __m512 sums[kChains];
+  for (__m512& s : sums) s = _mm512_setzero_ps();
+  for (std::int64_t i = 0; i < kIterations; ++i)
+#pragma GCC unroll 16
+    for (__m512& s : sums) s = _mm512_dpbf16_ps(s, a, b);
+  __m512 total = sums[0];
+  for (int i = 1; i < kChains; ++i) total = _mm512_add_ps(total, sums[i]);
+  return _mm512_cvtss_f32(total);
+}
+
+// Around the caches; n is a multiple of 64.
+__attribute__((target("avx512f"))) void copy_streaming(float* to, const float* from, std::int64_t n) {
+  for (std::int64_t i = 0; i < n; i += 16) _mm512_stream_ps(to + i, _mm512_loadu_ps(from + i));
+  _mm_sfence();
+}
+#endif
+
+void copy_plain(float* to, const float* from, std::int64_t n) {
+  std::memcpy(to, from, static_cast<std::size_t>(n) * sizeof(float));
+}
+
+Way copying(std::string how, int threads, void (*copy)(float*, const float*, std::int64_t)) {
+  struct Free {
+    void operator()(float* p) const { std::free(p); }
+  };
+  const auto array = [] {
+    const std::size_t bytes = static_cast<std::size_t>(kElements) * sizeof(float);
+    std::shared_ptr<float> p(static_cast<float*>(std::aligned_alloc(4096, bytes)), Free());
+    std::memset(p.get(), 0, bytes);
+    return p;
+  };
+  return {std::move(how), 8.0 * kElements, [threads, copy, to = array(), from = array()] {
+            const std::int64_t part = kElements / threads / 64 * 64;
+#pragma omp parallel for num_threads(threads) schedule(static)
+            for (int t = 0; t < threads; ++t)
+              copy(to.get() + t * part, from.get() + t * part, t + 1 < threads ? part : kElements - t * part);
+          }};
+}
+
+std::vector<Way> ways(const std::string& of, int threads) {
+  std::vector<Way> all;
+  if (of == "stream") all.push_back(copying("memcpy", threads, copy_plain));
+#if defined(__x86_64__)
+  const bool avx512 = __builtin_cpu_supports("avx512f");
+  const auto flop = [](int chains, int a_chain) { return 1.0 * kIterations * chains * a_chain; };
+  if (of == "stream" && avx512) all.push_back(copying("AVX-512 streaming stores", threads, copy_streaming));
+  if (of == "f32" && avx512) all.push_back(on_all("AVX-512 FMA", threads, flop(kChains, 32), fma_512));
+  if (of == "f32" && __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma"))
+    all.push_back(on_all("AVX2 FMA", threads, flop(12, 16), fma_256));
+  if (of == "bf16" && avx512 && __builtin_cpu_supports("avx512bf16"))
+    all.push_back(on_all("AVX512-BF16 dot product", threads, flop(kChains, 64), dot_bf16));
+#endif
+  return all;
+}
+
+struct Peak : Job {
+  explicit Peak(Way w) : way(std::move(w)) {}
+  void step() override { way.step(); }
+  Json facts() const override { return {{"work", way.work}, {"how", way.how}}; }
+  Way way;
+};
+
+double seconds(const Way& way) {
+  const auto start = std::chrono::steady_clock::now();
+  way.step();
+  return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+}
+
+}  // namespace
+
+std::unique_ptr<Job> machine_peak(const std::string& of, int threads) {
+  const std::vector<Way> all = ways(of, threads);
+  const Way* best = nullptr;
+  double best_rate = 0;
+  for (const Way& way : all) {
+    double fastest = std::numeric_limits<double>::infinity();
+    for (int i = 0; i < 5; ++i) fastest = std::min(fastest, seconds(way));
+    if (way.work / fastest > best_rate) best = &way, best_rate = way.work / fastest;
+  }
+  if (!best) throw std::runtime_error("no way known to measure the peak of " + of + " on this CPU");
+  return std::make_unique<Peak>(*best);
+}
+
+}  // namespace compare

@@ -1,0 +1,46 @@
+// One framework's worker: a program that builds what it is told and times steps of it. Requests are JSON objects, one a
+// line on the standard input; each has one reply line. The driver, compare.py, has the other end.
+//
+//   {"do": "hello"}                          {"framework": .., "version": .., "variants": [..], ..}
+//   {"do": "threads", "count": 2}            {}
+//   {"do": "model", "kind": "mlp", ..}       {"parameters": .., "data": ..}    models.py has the fields
+//   {"do": "op", "op": "matmul", ..}         {} or {"work": .., "how": ..}
+//   {"do": "run", "steps": 10}               {"seconds": .., "cpu": .., "loss": ..}   of the last step; ops have none
+//   {"do": "memory"}                         {"resident": .., "allocator": ..} peaks since the model was asked for
+//
+// A request that fails is answered {"error": ".."} and the worker goes on.
+#pragma once
+
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <stdexcept>
+#include <string>
+
+namespace compare {
+
+using Json = nlohmann::json;
+
+// What is timed.
+struct Job {
+  virtual ~Job() = default;
+  virtual void step() = 0;
+  virtual std::optional<double> loss() const { return {}; }  // of the last step
+  virtual Json facts() const { return Json::object(); }      // the reply to the request that made the job
+};
+
+struct Framework {
+  virtual ~Framework() = default;
+  virtual Json hello() = 0;
+  virtual void set_threads(int count) = 0;
+  // Both throw where they cannot do what is asked.
+  virtual std::unique_ptr<Job> model(const Json& spec) = 0;
+  virtual std::unique_ptr<Job> op(const Json& spec) = 0;
+  virtual void reset_peak() {}                               // of the framework's own allocator
+  virtual std::optional<std::int64_t> peak() { return {}; }  // bytes, as its allocator counts them
+};
+
+// Answers requests until the input ends; the program's exit status.
+int serve(Framework& framework);
+
+}  // namespace compare

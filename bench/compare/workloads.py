@@ -1,0 +1,73 @@
+"""What is compared: the models and ops, their goals, and the machine's peaks that ops are held against."""
+
+SGD = {"kind": "sgd", "lr": 0.01, "momentum": 0.9, "weight_decay": 0}
+
+
+def _mlp(widths, batch):
+    return {"kind": "mlp", "widths": widths, "input": [widths[0]], "classes": widths[-1], "batch": batch,
+            "optimizer": SGD}
+
+
+# "goal": how many times faster than the better peer the step shall be, at least.
+MODELS = {
+    "mlp_small": {**_mlp([64, 128, 128, 10], 32), "goal": {"f32": 4, "bf16": 4}},
+    "mlp_medium": {**_mlp([784, 512, 512, 10], 128), "goal": {"f32": 1, "bf16": 1.25}},
+    "mlp_large": {**_mlp([784, 2048, 2048, 10], 1024), "goal": {"f32": 1, "bf16": 1.25}},
+    # conv 32, conv 64 (3x3, padding 1), each with batch norm, ReLU and a 2x2 max pool; linear
+    "cnn": {"kind": "cnn", "input": [1, 28, 28], "classes": 10, "batch": 64,
+            "optimizer": {"kind": "adamw", "lr": 1e-3, "weight_decay": 0.01}, "goal": {"f32": 1.5, "bf16": 1.5}},
+    # ResNet-20 (He et al. 2016), with 1x1 convolutions where the shape changes
+    "resnet_small": {"kind": "resnet", "input": [3, 32, 32], "classes": 10, "widths": [16, 32, 64], "blocks": 3,
+                     "batch": 64, "optimizer": {"kind": "sgd", "lr": 0.05, "momentum": 0.9, "weight_decay": 1e-4},
+                     "goal": {"f32": 1, "bf16": 1}},
+    # pre-norm, learned positions, GELU, causal attention, head without bias
+    "gpt_small": {"kind": "gpt", "input": [128], "classes": 256, "width": 256, "heads": 8, "layers": 4, "batch": 8,
+                  "optimizer": {"kind": "adamw", "lr": 1e-3, "weight_decay": 0.01}, "goal": {"f32": 1, "bf16": 1}},
+}
+# bf16 autocast against our own f32
+PRECISION_GOALS = {"mlp_large": 1.7, "gpt_small": 1.3}
+
+PRECISIONS = ("f32", "bf16")  # bf16: autocast around forward and loss
+
+# Built before the model that is measured, so that what a framework loads at its first use is not the model's memory.
+WARM_UP = {**_mlp([4, 4, 2], 2), "precision": "f32"}
+
+
+def _square(n):
+    return {"op": "matmul", "sizes": [n, n, n], "work": 2 * n**3}
+
+
+def _linear(batch, inputs, outputs):
+    return {"op": "linear", "sizes": [batch, inputs, outputs], "work": 2 * batch * inputs * outputs}
+
+
+def _conv(batch, inputs, outputs, size):  # forward and both gradients, 3x3
+    return {"op": "conv2d", "sizes": [batch, inputs, outputs, size],
+            "work": 3 * 2 * batch * inputs * outputs * size**2 * 9}
+
+
+def _rows(op, rows, columns):
+    return {"op": op, "dtype": "f32", "sizes": [rows, columns], "work": 8 * rows * columns, "peak": "stream"}
+
+
+def _both(name, spec, goals=(None, None)):
+    for dtype, goal in zip(("f32", "bf16"), goals):
+        yield f"{name}_{dtype}", {**spec, "dtype": dtype, "peak": dtype, "goal": goal}
+
+
+_N = 16 << 20
+# "work": FLOP or bytes read and written a step; "peak": which rate of the machine it is held against; "goal": the share
+# of that peak, at least.
+OPS = {
+    **dict(_both("matmul_1024", _square(1024), (0.90, 0.88))),
+    **dict(_both("matmul_512", _square(512))),
+    **dict(_both("linear_1024x2048x2048", _linear(1024, 2048, 2048))),
+    **dict(_both("conv2d_64x32x64x14", _conv(64, 32, 64, 14))),
+    "cast_f32_f16": {"op": "cast", "dtype": "f16", "sizes": [_N], "work": 6 * _N, "peak": "stream", "goal": 0.8},
+    "cast_f32_bf16": {"op": "cast", "dtype": "bf16", "sizes": [_N], "work": 6 * _N, "peak": "stream", "goal": 0.8},
+    "softmax_8192x1024": _rows("softmax", 8192, 1024),
+    "layer_norm_8192x1024": _rows("layer_norm", 8192, 1024),
+    # read: gradient 2, master 4, moments 8; written: parameter 2, master 4, moments 8
+    "adamw_masters_8Mi": {"op": "adamw", "dtype": "bf16", "sizes": [8, 1024, 1024], "work": 28 * (8 << 20),
+                          "peak": "stream", "goal": 0.8},
+}
