@@ -71,6 +71,7 @@ def arguments():
     p.add_argument("--clock", choices=("wall", "cpu"), default="wall",
                    help="cpu: with one thread, the processor time of the worker, for a machine that others use too")
     p.add_argument("--peers", type=lambda t: chosen(t, ("pytorch", "libtorch"), "peer"), default="all", metavar="LIST")
+    p.add_argument("--backend", choices=("eigen", "onednn"), help="Gradual's, in place of its default")
     p.add_argument("--same-environment", action="store_true",
                    help="leave GOMP_SPINCOUNT to the peers too; by default they have OpenMP's own settings")
     p.add_argument("--out", metavar="FILE", help="the tables in Markdown")
@@ -94,7 +95,7 @@ def find_frameworks(args, found):
     plain = {} if args.same_environment else {"GOMP_SPINCOUNT": None, "OMP_WAIT_POLICY": None}
     python = args.torch_python and [args.torch_python, os.path.join(HERE, "torch_worker.py")]
     known = {"pytorch": ("PyTorch", python), "libtorch": ("libtorch", args.libtorch and [args.libtorch])}
-    frameworks = [Framework(OURS, [args.gradual])]
+    frameworks = [Framework(OURS, [args.gradual, *(["--backend", args.backend] if args.backend else [])])]
     for peer, (name, command) in known.items():
         if peer not in args.peers:
             found["absent"][name] = "not asked for (--peers)"

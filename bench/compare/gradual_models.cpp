@@ -49,7 +49,8 @@ struct ResidualBlock : nn::Module {
 // He et al. 2016, section 4.2.
 std::shared_ptr<nn::Module> resnet(std::int64_t channels, const std::vector<std::int64_t>& widths, int blocks,
                                    std::int64_t classes) {
-  auto model = std::make_shared<nn::Sequential>(conv3x3(channels, widths[0], 1), nn::BatchNorm2d(widths[0]), nn::ReLU());
+  auto model =
+      std::make_shared<nn::Sequential>(conv3x3(channels, widths[0], 1), nn::BatchNorm2d(widths[0]), nn::ReLU());
   std::int64_t in = widths[0];
   for (const std::int64_t width : widths)
     for (int i = 0; i < blocks; ++i, in = width) model->push_back(ResidualBlock(in, width, in == width ? 1 : 2));
@@ -76,11 +77,10 @@ std::shared_ptr<nn::Module> build(const Json& spec) {
 
 std::unique_ptr<optim::Optimizer> optimizer(const Json& o, const std::vector<Tensor>& params) {
   if (o.at("kind") == "adamw")
-    return std::make_unique<optim::AdamW>(
-        params, optim::AdamWOptions{.lr = o.at("lr"), .weight_decay = o.at("weight_decay")});
+    return std::make_unique<optim::AdamW>(params,
+                                          optim::AdamWOptions{.lr = o.at("lr"), .weight_decay = o.at("weight_decay")});
   return std::make_unique<optim::SGD>(
-      params,
-      optim::SGDOptions{.lr = o.at("lr"), .momentum = o.at("momentum"), .weight_decay = o.at("weight_decay")});
+      params, optim::SGDOptions{.lr = o.at("lr"), .momentum = o.at("momentum"), .weight_decay = o.at("weight_decay")});
 }
 
 class Training : public Job {

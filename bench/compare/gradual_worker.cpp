@@ -1,9 +1,15 @@
-// gradual-compare: the worker of this library, and the meter of the machine's peaks.
+// gradual-compare [--backend eigen|onednn]: the worker of this library, and the meter of the machine's peaks.
 #include "gradual_worker.h"
 
+#include <gradual/core/cpu_backend.h>
+#include <gradual/core/error.h>
 #include <gradual/core/memory.h>
 #include <gradual/core/threads.h>
 #include <gradual/version.h>
+
+#include <cstdio>
+#include <span>
+#include <string_view>
 
 #include "peaks.h"
 
@@ -17,7 +23,8 @@ struct Gradual : Framework {
             {"version", GRADUAL_VERSION},
             {"variants", Json::array()},
             {"compiler", __VERSION__},
-            {"backend", "eigen"}};
+            {"backend", gradual::name(gradual::cpu_backend())},
+            {"onednn", gradual::onednn_description()}};
   }
   void set_threads(int count) override { gradual::set_num_threads(count); }
   std::unique_ptr<Job> model(const Json& spec) override { return gradual_model(spec); }
@@ -31,7 +38,20 @@ struct Gradual : Framework {
 
 }  // namespace
 
-int main() {
+int main(int argc, char** argv) {
+  const std::span<char*> arguments(argv, static_cast<std::size_t>(argc));
+  if (argc != 1 && !(argc == 3 && std::string_view(arguments[1]) == "--backend")) {
+    std::fputs("usage: gradual-compare [--backend eigen|onednn]\n", stderr);
+    return 2;
+  }
+  try {
+    if (argc == 3)
+      gradual::set_cpu_backend(arguments[2] == std::string_view("eigen") ? gradual::CpuBackend::eigen
+                                                                         : gradual::CpuBackend::onednn);
+  } catch (const gradual::Error& e) {
+    std::fprintf(stderr, "gradual-compare: %s\n", e.what());
+    return 2;
+  }
   Gradual framework;
   return serve(framework);
 }

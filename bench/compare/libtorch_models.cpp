@@ -76,7 +76,9 @@ struct TransformerBlock : nn::Module {
   Tensor forward(const Tensor& x) {
     const std::int64_t batch = x.size(0), length = x.size(1), width = x.size(2);
     const auto parts = in_proj(norm1(x)).chunk(3, -1);
-    const auto of_heads = [&](const Tensor& t) { return t.view({batch, length, heads, width / heads}).transpose(1, 2); };
+    const auto of_heads = [&](const Tensor& t) {
+      return t.view({batch, length, heads, width / heads}).transpose(1, 2);
+    };
     const Tensor attended = causal_attention(of_heads(parts[0]), of_heads(parts[1]), of_heads(parts[2]));
     const Tensor y = x + out_proj(attended.transpose(1, 2).reshape({batch, length, width}));
     return y + linear2(torch::gelu(linear1(norm2(y))));

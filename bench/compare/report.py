@@ -108,7 +108,7 @@ def _heading(found):
              f"Commit {found['commit']}. {m['cpu']} ({m['family']}; {', '.join(m['extensions']) or 'no AVX2'}), {m['cores']} "
              f"cores{' of a virtual machine' if m['virtual'] else ''}, {m['system']}.", ""]
     for name, hello in found["frameworks"].items():
-        facts = [f"{key} {hello[key]}" for key in ("compiler", "backend", "python", "blas") if key in hello]
+        facts = [f"{key} {hello[key]}" for key in ("compiler", "backend", "onednn", "python", "blas") if key in hello]
         lines.append(f"- {name} {hello['version']}" + (f" ({', '.join(facts)})" if facts else ""))
     lines += [f"- {name}: not compared, {reason}" for name, reason in found["absent"].items()]
     lines += ["", f"{s['rounds']} rounds of {s['round_seconds']:g} s each, in turn."]

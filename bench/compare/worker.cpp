@@ -48,8 +48,7 @@ class Session {
     if (what == "threads") return framework_.set_threads(request.at("count")), Json::object();
     if (what == "model" || what == "op") return make(what == "model", request);
     if (what == "run") return run(request.at("steps"));
-    if (what == "memory")
-      return {{"resident", or_null(resident_.growth())}, {"allocator", or_null(framework_.peak())}};
+    if (what == "memory") return {{"resident", or_null(resident_.growth())}, {"allocator", or_null(framework_.peak())}};
     throw std::invalid_argument("no request '" + what + "'; there are hello, threads, model, op, run and memory");
   }
 
@@ -84,9 +83,7 @@ int serve(Framework& framework) {
     Json reply;
     try {
       reply = session.answer(Json::parse(line));
-    } catch (const std::exception& e) {
-      reply = {{"error", e.what()}};
-    }
+    } catch (const std::exception& e) { reply = {{"error", e.what()}}; }
     std::cout << reply.dump(-1, ' ', true, Json::error_handler_t::replace) << std::endl;
   }
   return 0;
