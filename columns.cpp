@@ -23,6 +23,7 @@ void register_columns() {
   cpu::register_optimizer();
 #ifdef GRADUAL_HAVE_ONEDNN
   onednn::register_contractions();
+  onednn::register_convolutions();
 #endif
 
   register_rules();

@@ -8,5 +8,6 @@ namespace gradual::onednn {
 inline void set_offer(OpId op, OfferFn fn) { columns().onednn[static_cast<int>(op)] = fn; }
 
 void register_contractions();
+void register_convolutions();
 
 }  // namespace gradual::onednn

@@ -123,11 +123,6 @@ bool products(Operand& a, const Operand& b, Shape batch, const float* bias, char
   return true;
 }
 
-// What the operands are multiplied in: bf16 for what is exact in it, where that is fast.
-DType product_dtype(DType dtype) {
-  return has_bf16() && (dtype == DType::bf16 || is_f8(dtype)) ? DType::bf16 : DType::f32;
-}
-
 // Sums whose rounding is counted, or that are rounded to what oneDNN does not write, come as f32 first.
 bool contraction(const OpCall& call, Outputs& out, bool linear) {
   Tensor& y = out[0];

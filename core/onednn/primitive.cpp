@@ -76,9 +76,32 @@ std::size_t Key::hash() const {
   return h;
 }
 
+// Between an argument as the caller has it and scratch memory `offset` bytes on.
+struct Primitive::Reorder {
+  std::size_t argument, offset;
+  bool written;
+  std::unique_ptr<Primitive> run;
+};
+
+Primitive::~Primitive() = default;
+
 Primitive::Primitive(const dnnl::primitive& primitive, const dnnl::memory::desc& scratchpad,
                      std::vector<Argument> arguments)
     : primitive_(primitive), scratch_(scratchpad.get_size()) {
+  for (std::size_t i = 0; i < arguments.size(); ++i) {
+    const Argument& a = arguments[i];
+    if (a.as == Argument::As::same || a.given == a.layout) continue;
+    const bool written = a.as == Argument::As::written;
+    const dnnl::memory::desc& from = written ? a.layout : a.given;
+    const dnnl::memory::desc& to = written ? a.given : a.layout;
+    const dnnl::reorder::primitive_desc how(engine(), from, engine(), to, attributes());
+    scratch_ = (scratch_ + 63) / 64 * 64;
+    reorders_.push_back(
+        {i, scratch_, written,
+         std::make_unique<Primitive>(dnnl::reorder(how), how.scratchpad_desc(),
+                                     std::vector<Argument>{{DNNL_ARG_FROM, from}, {DNNL_ARG_TO, to}})});
+    scratch_ += a.layout.get_size();
+  }
   arguments.push_back({DNNL_ARG_SCRATCHPAD, scratchpad});
   for (const Argument& a : arguments) {
     memories_.emplace_back(a.layout, engine(), nullptr);
@@ -91,9 +114,16 @@ void Primitive::run(std::initializer_list<const void*> data) {
   auto memory = memories_.begin();
   for (const void* p : data) (memory++)->set_data_handle(const_cast<void*>(p));
   memory->set_data_handle(scratch.data());
+  for (const Reorder& r : reorders_) {
+    void* const own = scratch.as<char>() + r.offset;
+    if (!r.written) r.run->run({data.begin()[r.argument], own});
+    memories_[r.argument].set_data_handle(own);
+  }
   const dnnl_status_t status =
       dnnl_primitive_execute(primitive_.get(), stream().get(), static_cast<int>(arguments_.size()), arguments_.data());
   if (status != dnnl_success) failf("oneDNN failed with status {}", static_cast<int>(status));
+  for (const Reorder& r : reorders_)
+    if (r.written) r.run->run({scratch.as<char>() + r.offset, data.begin()[r.argument]});
 }
 
 Team::Team(int threads) : saved_(omp_get_max_threads()) {
@@ -123,6 +153,10 @@ dnnl::memory::data_type type_of(DType dtype) {
 dnnl::memory::desc layout_of(const Shape& sizes, const Shape& strides, DType dtype) {
   return {dnnl::memory::dims(sizes.begin(), sizes.end()), type_of(dtype),
           dnnl::memory::dims(strides.begin(), strides.end())};
+}
+
+DType product_dtype(DType dtype) {
+  return has_bf16() && (dtype == DType::bf16 || is_f8(dtype)) ? DType::bf16 : DType::f32;
 }
 
 bool is_fast(std::string_view implementation) { return !implementation.starts_with("ref"); }

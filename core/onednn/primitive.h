@@ -42,8 +42,12 @@ class Primitive {
   struct Argument {
     int name;  // DNNL_ARG_SRC, ...
     dnnl::memory::desc layout;
+    // Where the caller has another layout: his data are reordered through scratch memory, before or after.
+    enum class As : std::uint8_t { same, read, written } as = As::same;
+    dnnl::memory::desc given = {};
   };
   Primitive(const dnnl::primitive& primitive, const dnnl::memory::desc& scratchpad, std::vector<Argument> arguments);
+  ~Primitive();
   // The data of each argument, in their order. What is only read may be const.
   void run(std::initializer_list<const void*> data);
 
@@ -51,7 +55,10 @@ class Primitive {
   dnnl::primitive primitive_;
   std::vector<dnnl::memory> memories_;  // the last is the scratchpad
   std::vector<dnnl_exec_arg_t> arguments_;
-  std::size_t scratch_;
+  std::size_t scratch_;  // bytes of the scratchpad and of all that is reordered
+
+  struct Reorder;
+  std::vector<Reorder> reorders_;
 };
 
 // The threads that primitives are made for and run on while it lives. A primitive's blocking depends on them, so they
@@ -76,6 +83,8 @@ Primitive* find(const Key& key, const Make& make);
 dnnl::memory::data_type type_of(DType dtype);
 dnnl::memory::desc layout_of(const Shape& sizes, const Shape& strides, DType dtype);
 inline dnnl::memory::desc layout_of(const Tensor& t) { return layout_of(t.sizes(), t.strides(), t.dtype()); }
+// What operands of a dtype are multiplied in: bf16 for what is exact in it, where that is fast.
+DType product_dtype(DType dtype);
 // Asked of each implementation: oneDNN's reference ones are slower than ours.
 bool is_fast(std::string_view implementation);
 // Attributes of all our primitives: scratch memory is ours.

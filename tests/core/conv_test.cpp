@@ -1,6 +1,7 @@
 // Convolutions against loops over every tap in f64: all attributes, layouts and dtypes.
 #include <doctest/doctest.h>
 #include <gradual/core/compute_mode.h>
+#include <gradual/core/cpu_backend.h>
 #include <gradual/core/ops.h>
 #include <gradual/core/threads.h>
 
@@ -170,38 +171,74 @@ TEST_CASE("convolutions round narrow inputs once, after f32 sums") {
   }
 }
 
-TEST_CASE("convolutions give the same bits in any layout, and channels-last stays channels-last") {
+namespace {
+
+// Channels-last, and with gaps everywhere.
+std::vector<Problem> other_layouts(const Problem& p) {
+  const auto twice = [](const Tensor& t) { return stack({t, t}, 4).select(4, 1); };
+  return {{channels_last(p.x), channels_last(p.w), p.bias, channels_last(p.dy), p.attrs},
+          {twice(p.x), twice(p.w), stack({p.bias, p.bias}, 1).select(1, 0), twice(p.dy), p.attrs}};
+}
+bool same_bits(const Results& a, const Results& b) {
+  return same_bits(a.y, b.y) && same_bits(a.dx, b.dx) && same_bits(a.dw, b.dw);
+}
+Results run_on(int threads, const Problem& p) {
+  const int saved = num_threads();
+  set_num_threads(threads);
+  Results got = run(p);
+  set_num_threads(saved);
+  return got;
+}
+
+// Several parts of the batch and groups of channels, also where parts are unequal.
+const std::vector<Case> kThreaded = {{19, 8, 12, 11, 24, {3, 3}, attrs(1, 1)},
+                                     {64, 32, 14, 14, 64, {3, 3}, attrs(1, 1)},
+                                     {33, 16, 16, 16, 32, {1, 1}, attrs(2, 0)}};
+
+}  // namespace
+
+TEST_CASE("convolutions keep channels-last, and give the same bits in any layout with Eigen") {
   for (std::size_t i = 0; i < kCases.size(); ++i) {
     CAPTURE(i);
-    for (DType dtype : {DType::f32, DType::f16}) {
+    for (DType dtype : {DType::f32, DType::f16, DType::bf16}) {
       const Problem p = make(kCases[i], dtype);
-      const Results want = run(p);
-      const Problem last{channels_last(p.x), channels_last(p.w), p.bias, channels_last(p.dy), p.attrs};
-      const Results got = run(last);
-      if (p.x.size(1) > 1 && p.dy.size(1) > 1) CHECK(got.y.strides()[1] == 1);
-      CHECK(same_bits(got.y, want.y));
-      CHECK(same_bits(got.dx, want.dx));
-      CHECK(same_bits(got.dw, want.dw));
-      const auto twice = [](const Tensor& t) { return stack({t, t}, 4).select(4, 1); };  // gaps everywhere
-      const Results gaps = run({twice(p.x), twice(p.w), stack({p.bias, p.bias}, 1).select(1, 0), twice(p.dy), p.attrs});
-      CHECK(same_bits(gaps.y, want.y));
-      CHECK(same_bits(gaps.dx, want.dx));
-      CHECK(same_bits(gaps.dw, want.dw));
+      const Reference want = reference(p);
+      const std::int64_t taps = p.w.size(2) * p.w.size(3);
+      for (const Problem& other : other_layouts(p)) {
+        const Results got = run(other);
+        if (p.x.size(1) > 1 && p.dy.size(1) > 1) CHECK((got.y.strides()[1] == 1) == (other.x.strides()[1] == 1));
+        check_near(got.y, want.y, p.w.size(1) * taps + 1);
+        check_near(got.dx, want.dx, p.w.size(0) / p.attrs.groups * taps);
+        check_near(got.dw, want.dw, p.dy.size(0) * p.dy.size(2) * p.dy.size(3));
+        const CpuBackendScope eigen(CpuBackend::eigen);
+        CHECK(same_bits(run(other), run(p)));
+      }
     }
   }
 }
 
-TEST_CASE("convolutions give the same bits on any number of threads") {
-  const Problem p = make({19, 8, 12, 11, 24, {3, 3}, attrs(1, 1)}, DType::f32);
-  const int saved = num_threads();
-  set_num_threads(1);
-  const Results one = run(p);
-  set_num_threads(5);
-  const Results many = run(p);
-  set_num_threads(saved);
-  CHECK(same_bits(one.y, many.y));
-  CHECK(same_bits(one.dx, many.dx));
-  CHECK(same_bits(one.dw, many.dw));
+TEST_CASE("convolutions give the same bits on any number of threads, with oneDNN in deterministic mode") {
+  for (const Case& c : kThreaded) {
+    for (DType dtype : {DType::f32, DType::f16, DType::bf16}) {
+      const Problem p = make(c, dtype);
+      CHECK(same_bits(run_on(5, p), run_on(5, p)));
+      {
+        const CpuBackendScope eigen(CpuBackend::eigen);
+        CHECK(same_bits(run_on(1, p), run_on(5, p)));
+      }
+      if (!has_onednn()) continue;
+      set_deterministic(true);
+      const Results one = run_on(1, p);
+      const Results many = run_on(5, p);
+      set_deterministic(false);
+      CHECK(same_bits(one, many));
+      const std::int64_t taps = p.w.size(2) * p.w.size(3);
+      const Reference want = reference(p);
+      check_near(one.y, want.y, p.w.size(1) * taps + 1);
+      check_near(one.dx, want.dx, p.w.size(0) * taps);
+      check_near(one.dw, want.dw, p.dy.size(0) * p.dy.size(2) * p.dy.size(3));
+    }
+  }
 }
 
 TEST_CASE("convolutions without bias, without images, in f8 and in TF32") {

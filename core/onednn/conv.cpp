@@ -1,0 +1,215 @@
+// conv2d and its two gradients: f32, bf16 where the CPU multiplies it, f8 as exact bf16, all others as f32; sums in f32.
+// oneDNN's fast kernels want channels in blocks: images are reordered to what it chooses, and back.
+#include <algorithm>
+#include <memory>
+#include <string_view>
+#include <vector>
+
+#include "../accumulator.h"
+#include "../cpu/gemm.h"
+#include "../cpu/loaded.h"
+#include "../cpu/loops.h"
+#include "../cpu_backend.h"
+#include "../parallel.h"
+#include "kernels.h"
+#include "primitive.h"
+
+namespace gradual::onednn {
+namespace {
+
+using Desc = dnnl::memory::desc;
+using Tag = dnnl::memory::format_tag;
+using Argument = Primitive::Argument;
+
+inline constexpr std::int64_t kParts = 16;  // of the batch, in deterministic mode
+
+bool channels_last(const Tensor& t) {
+  const Shape& n = t.sizes();
+  return !t.is_contiguous() && t.strides() == Shape{n[1] * n[2] * n[3], 1, n[3] * n[1], n[1]};
+}
+
+// y = conv2d(x, w) of images [N, C, H, W] and weights [O, C/groups, kh, kw], or a gradient of it by x or w.
+struct Convolution {
+  OpId op;
+  ConvAttrs attrs;
+  Shape x, w, y;
+  DType in, out;  // of both operands, and of the result
+  bool bias = false;
+  bool x_last = false, y_last = false;  // channels
+  int threads = 1;
+
+  bool makes(OpId wanted) const { return op == wanted; }
+  std::int64_t work() const { return numel(y) * w[1] * w[2] * w[3]; }
+  DType x_dtype() const { return makes(OpId::conv2d_backward_input) ? out : in; }
+  DType w_dtype() const { return makes(OpId::conv2d_backward_weight) ? out : in; }
+  DType y_dtype() const { return makes(OpId::conv2d) ? out : in; }
+  // The layouts that the tensors have, and those that oneDNN may choose.
+  Desc given_x() const { return image(x, x_dtype(), x_last ? Tag::nhwc : Tag::nchw); }
+  Desc given_y() const { return image(y, y_dtype(), y_last ? Tag::nhwc : Tag::nchw); }
+  Desc given_w() const { return weights(attrs.groups > 1 ? Tag::goihw : Tag::oihw); }
+  Desc wanted_x() const { return image(x, x_dtype(), x_last && y_last ? Tag::nhwc : Tag::any); }
+  Desc wanted_y() const { return image(y, y_dtype(), x_last && y_last ? Tag::nhwc : Tag::any); }
+  Desc wanted_w() const { return weights(Tag::any); }
+  Desc bias_layout() const { return {{w[0]}, dnnl::memory::data_type::f32, Tag::x}; }
+
+ private:
+  static Desc image(const Shape& s, DType dtype, Tag tag) { return {{s[0], s[1], s[2], s[3]}, type_of(dtype), tag}; }
+  Desc weights(Tag tag) const {
+    dnnl::memory::dims sizes(w.begin(), w.end());
+    if (attrs.groups > 1) {
+      sizes[0] /= attrs.groups;
+      sizes.insert(sizes.begin(), attrs.groups);
+    }
+    return {sizes, type_of(w_dtype()), tag};
+  }
+};
+
+// oneDNN's own product of unfolded images is slower than ours.
+bool is_worth(std::string_view implementation) {
+  return is_fast(implementation) && implementation.find("gemm") == std::string_view::npos;
+}
+
+dnnl::convolution_forward::primitive_desc forward_of(const Convolution& c) {
+  const ConvAttrs& a = c.attrs;
+  const dnnl::memory::dims stride{a.stride[0], a.stride[1]}, padding{a.padding[0], a.padding[1]};
+  const dnnl::memory::dims dilation{a.dilation[0] - 1, a.dilation[1] - 1};
+  const auto kind = dnnl::prop_kind::forward_training;
+  const auto direct = dnnl::algorithm::convolution_direct;
+  using What = dnnl::convolution_forward::desc;
+  return {c.bias ? What(kind, direct, c.wanted_x(), c.wanted_w(), c.bias_layout(), c.wanted_y(), stride, dilation, padding, padding)
+                 : What(kind, direct, c.wanted_x(), c.wanted_w(), c.wanted_y(), stride, dilation, padding, padding),
+          attributes(), engine()};
+}
+
+template <class Kind, class How>
+std::unique_ptr<Primitive> made(const Convolution& c, const How& how, Argument x, Argument w, Argument y) {
+  if (!is_worth(how.impl_info_str())) return nullptr;
+  std::vector<Argument> arguments{x, w, y};
+  if (c.bias) arguments.push_back({DNNL_ARG_BIAS, c.bias_layout()});
+  return std::make_unique<Primitive>(Kind(how), how.scratchpad_desc(), arguments);
+}
+
+std::unique_ptr<Primitive> make(const Convolution& c) {
+  using enum Argument::As;
+  const ConvAttrs& a = c.attrs;
+  const dnnl::memory::dims stride{a.stride[0], a.stride[1]}, padding{a.padding[0], a.padding[1]};
+  const dnnl::memory::dims dilation{a.dilation[0] - 1, a.dilation[1] - 1};
+  const auto direct = dnnl::algorithm::convolution_direct;
+  const auto forward = forward_of(c);
+  if (c.op == OpId::conv2d_backward_input) {
+    using Kind = dnnl::convolution_backward_data;
+    const Kind::primitive_desc how({direct, c.wanted_x(), c.wanted_w(), c.wanted_y(), stride, dilation, padding, padding},
+                                   attributes(), engine(), forward);
+    return made<Kind>(c, how, {DNNL_ARG_DIFF_SRC, how.diff_src_desc(), written, c.given_x()},
+                      {DNNL_ARG_WEIGHTS, how.weights_desc(), read, c.given_w()},
+                      {DNNL_ARG_DIFF_DST, how.diff_dst_desc(), read, c.given_y()});
+  }
+  if (c.op == OpId::conv2d_backward_weight) {
+    using Kind = dnnl::convolution_backward_weights;
+    const Kind::primitive_desc how({direct, c.wanted_x(), c.wanted_w(), c.wanted_y(), stride, dilation, padding, padding},
+                                   attributes(), engine(), forward);
+    return made<Kind>(c, how, {DNNL_ARG_SRC, how.src_desc(), read, c.given_x()},
+                      {DNNL_ARG_DIFF_WEIGHTS, how.diff_weights_desc(), written, c.given_w()},
+                      {DNNL_ARG_DIFF_DST, how.diff_dst_desc(), read, c.given_y()});
+  }
+  return made<dnnl::convolution_forward>(c, forward, {DNNL_ARG_SRC, forward.src_desc(), read, c.given_x()},
+                                         {DNNL_ARG_WEIGHTS, forward.weights_desc(), read, c.given_w()},
+                                         {DNNL_ARG_DST, forward.dst_desc(), written, c.given_y()});
+}
+
+// x, w and y wherever they are operands or the result. False where oneDNN has no fast kernel.
+bool run(const Convolution& c, const void* x, const void* w, const void* y, const float* bias) {
+  const Team team(c.threads);
+  const ConvAttrs& a = c.attrs;
+  Key key(static_cast<std::int64_t>(c.op));
+  key.add(c.x).add(c.w).add(c.y).add(a.groups).add(static_cast<int>(c.in)).add(static_cast<int>(c.out));
+  for (int i = 0; i < 2; ++i) key.add(a.stride[i]).add(a.padding[i]).add(a.dilation[i]);
+  key.add(c.bias).add(c.x_last).add(c.y_last).add(c.threads);
+  Primitive* const primitive = find(key, [&] { return make(c); });
+  if (!primitive) return false;
+  if (c.bias) primitive->run({x, w, y, bias});
+  else primitive->run({x, w, y});
+  return true;
+}
+
+const char* image(const void* images, const Shape& sizes, DType dtype, std::int64_t i) {
+  const auto bytes = static_cast<std::int64_t>(size_of(dtype));
+  return static_cast<const char*>(images) + i * sizes[1] * sizes[2] * sizes[3] * bytes;
+}
+
+// The batch cut by its shape alone, each part on one thread; gradients of weights are added up in the order of the parts.
+bool run_parts(const Convolution& whole, const void* x, void* w, const void* y, const float* bias) {
+  const std::int64_t images = whole.x[0];
+  const std::int64_t each = std::max<std::int64_t>(1, cpu::kWorthThreads * images / std::max<std::int64_t>(1, whole.work()));
+  const std::int64_t size = cpu::even_part(images, std::max(each, (images + kParts - 1) / kParts));
+  const std::int64_t parts = (images + size - 1) / size;
+  const bool sums = whole.op == OpId::conv2d_backward_weight && parts > 1;
+  const std::int64_t n = numel(whole.w);
+  const Scratch partial(sums ? static_cast<std::size_t>(parts * n) * sizeof(float) : 1);
+  const auto task = [&](std::int64_t i) {
+    Convolution part = whole;
+    part.x[0] = part.y[0] = std::min(size, images - i * size);
+    if (sums) part.out = DType::f32;
+    return run(part, image(x, part.x, part.x_dtype(), i * size), sums ? partial.as<float>() + i * n : w,
+               image(y, part.y, part.y_dtype(), i * size), bias);
+  };
+  if (!task(0)) return false;
+  bool all = true;
+  parallel_for(parts - 1, 1, [&](std::int64_t i, std::int64_t end) {
+    for (; i < end; ++i)
+      if (!task(i + 1)) all = false;
+  });
+  if (!all) fail("internal: oneDNN convolves one part of a batch and not another");
+  if (!sums) return true;
+  for (std::int64_t part = 1; part < parts; ++part)
+    for (std::int64_t i = 0; i < n; ++i) partial.as<float>()[i] += partial.as<float>()[part * n + i];
+  store(whole.out, partial.as<float>(), w, 1, n, nullptr);
+  return true;
+}
+
+// An operand's numbers in `dtype`, row-major, or channels-last where they lie so and that is taken.
+Tensor operand(const Tensor& t, DType dtype, bool last_is_taken) {
+  const bool tf32 = cpu::rounds_to_tf32(t.dtype());
+  if (t.dtype() == dtype && !tf32 && (t.is_contiguous() || (last_is_taken && channels_last(t)))) return t;
+  Tensor copy = cpu::copied(t, dtype);
+  if (tf32) cpu::round_tf32(copy.data<float>(), copy.numel());
+  return copy;
+}
+
+bool convolution(const OpCall& call, Outputs& out) {
+  Tensor& result = out[0];
+  if (result.dtype() == DType::f64 || current_accumulator() || result.numel() == 0 || call[0].numel() == 0) return false;
+  Convolution c{call.op, call.get<ConvAttrs>(), {}, {}, {}, product_dtype(call[0].dtype()), result.dtype()};
+  const bool plain = c.out == DType::f32 || (c.out == DType::bf16 && c.in == DType::bf16 &&
+                                             !cpu::counts_for(DType::f32, c.out));
+  if (!plain) c.out = DType::f32;
+  const Tensor first = operand(call[0], c.in, true);
+  const Tensor second = operand(call[1], c.in, call.op == OpId::conv2d_backward_weight);
+  const cpu::Loaded<float> bias(call.op == OpId::conv2d ? call[2] : Tensor(), cpu::Loaded<float>::As::rows);
+  c.bias = bias.data() != nullptr;
+  const Tensor& x = call.op == OpId::conv2d ? first : call.op == OpId::conv2d_backward_weight ? second : result;
+  const Tensor& w = call.op == OpId::conv2d_backward_weight ? result : second;
+  const Tensor& y = call.op == OpId::conv2d ? result : first;
+  c.x = x.sizes(), c.w = w.sizes(), c.y = y.sizes();
+  c.x_last = channels_last(x), c.y_last = channels_last(y);
+  const auto go = [&](void* to) {
+    const auto data = [&](const Tensor& t) { return &t == &result ? to : const_cast<void*>(t.raw()); };
+    if (deterministic()) return run_parts(c, data(x), data(w), data(y), bias.data());
+    c.threads = c.work() < 2 * cpu::kWorthThreads ? 1 : num_threads();
+    return run(c, data(x), data(w), data(y), bias.data());
+  };
+  if (plain) return go(result.raw());
+  const cpu::Result<float> sums(result);
+  if (!go(sums.data())) return false;
+  sums.store();
+  return true;
+}
+
+}  // namespace
+
+void register_convolutions() {
+  for (const OpId op : {OpId::conv2d, OpId::conv2d_backward_input, OpId::conv2d_backward_weight})
+    set_offer(op, convolution);
+}
+
+}  // namespace gradual::onednn
