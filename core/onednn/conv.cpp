@@ -76,7 +76,8 @@ dnnl::convolution_forward::primitive_desc forward_of(const Convolution& c) {
   const auto kind = dnnl::prop_kind::forward_training;
   const auto direct = dnnl::algorithm::convolution_direct;
   using What = dnnl::convolution_forward::desc;
-  return {c.bias ? What(kind, direct, c.wanted_x(), c.wanted_w(), c.bias_layout(), c.wanted_y(), stride, dilation, padding, padding)
+  return {c.bias ? What(kind, direct, c.wanted_x(), c.wanted_w(), c.bias_layout(), c.wanted_y(), stride, dilation,
+                        padding, padding)
                  : What(kind, direct, c.wanted_x(), c.wanted_w(), c.wanted_y(), stride, dilation, padding, padding),
           attributes(), engine()};
 }
@@ -98,16 +99,18 @@ std::unique_ptr<Primitive> make(const Convolution& c) {
   const auto forward = forward_of(c);
   if (c.op == OpId::conv2d_backward_input) {
     using Kind = dnnl::convolution_backward_data;
-    const Kind::primitive_desc how({direct, c.wanted_x(), c.wanted_w(), c.wanted_y(), stride, dilation, padding, padding},
-                                   attributes(), engine(), forward);
+    const Kind::primitive_desc how(
+        {direct, c.wanted_x(), c.wanted_w(), c.wanted_y(), stride, dilation, padding, padding}, attributes(), engine(),
+        forward);
     return made<Kind>(c, how, {DNNL_ARG_DIFF_SRC, how.diff_src_desc(), written, c.given_x()},
                       {DNNL_ARG_WEIGHTS, how.weights_desc(), read, c.given_w()},
                       {DNNL_ARG_DIFF_DST, how.diff_dst_desc(), read, c.given_y()});
   }
   if (c.op == OpId::conv2d_backward_weight) {
     using Kind = dnnl::convolution_backward_weights;
-    const Kind::primitive_desc how({direct, c.wanted_x(), c.wanted_w(), c.wanted_y(), stride, dilation, padding, padding},
-                                   attributes(), engine(), forward);
+    const Kind::primitive_desc how(
+        {direct, c.wanted_x(), c.wanted_w(), c.wanted_y(), stride, dilation, padding, padding}, attributes(), engine(),
+        forward);
     return made<Kind>(c, how, {DNNL_ARG_SRC, how.src_desc(), read, c.given_x()},
                       {DNNL_ARG_DIFF_WEIGHTS, how.diff_weights_desc(), written, c.given_w()},
                       {DNNL_ARG_DIFF_DST, how.diff_dst_desc(), read, c.given_y()});
@@ -140,7 +143,8 @@ const char* image(const void* images, const Shape& sizes, DType dtype, std::int6
 // The batch cut by its shape alone, each part on one thread; gradients of weights are added up in the order of the parts.
 bool run_parts(const Convolution& whole, const void* x, void* w, const void* y, const float* bias) {
   const std::int64_t images = whole.x[0];
-  const std::int64_t each = std::max<std::int64_t>(1, cpu::kWorthThreads * images / std::max<std::int64_t>(1, whole.work()));
+  const std::int64_t each =
+      std::max<std::int64_t>(1, cpu::kWorthThreads * images / std::max<std::int64_t>(1, whole.work()));
   const std::int64_t size = cpu::even_part(images, std::max(each, (images + kParts - 1) / kParts));
   const std::int64_t parts = (images + size - 1) / size;
   const bool sums = whole.op == OpId::conv2d_backward_weight && parts > 1;
@@ -178,10 +182,11 @@ Tensor operand(const Tensor& t, DType dtype, bool last_is_taken) {
 
 bool convolution(const OpCall& call, Outputs& out) {
   Tensor& result = out[0];
-  if (result.dtype() == DType::f64 || current_accumulator() || result.numel() == 0 || call[0].numel() == 0) return false;
+  if (result.dtype() == DType::f64 || current_accumulator() || result.numel() == 0 || call[0].numel() == 0)
+    return false;
   Convolution c{call.op, call.get<ConvAttrs>(), {}, {}, {}, product_dtype(call[0].dtype()), result.dtype()};
-  const bool plain = c.out == DType::f32 || (c.out == DType::bf16 && c.in == DType::bf16 &&
-                                             !cpu::counts_for(DType::f32, c.out));
+  const bool plain =
+      c.out == DType::f32 || (c.out == DType::bf16 && c.in == DType::bf16 && !cpu::counts_for(DType::f32, c.out));
   if (!plain) c.out = DType::f32;
   const Tensor first = operand(call[0], c.in, true);
   const Tensor second = operand(call[1], c.in, call.op == OpId::conv2d_backward_weight);

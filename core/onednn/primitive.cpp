@@ -96,10 +96,9 @@ Primitive::Primitive(const dnnl::primitive& primitive, const dnnl::memory::desc&
     const dnnl::memory::desc& to = written ? a.given : a.layout;
     const dnnl::reorder::primitive_desc how(engine(), from, engine(), to, attributes());
     scratch_ = (scratch_ + 63) / 64 * 64;
-    reorders_.push_back(
-        {i, scratch_, written,
-         std::make_unique<Primitive>(dnnl::reorder(how), how.scratchpad_desc(),
-                                     std::vector<Argument>{{DNNL_ARG_FROM, from}, {DNNL_ARG_TO, to}})});
+    reorders_.push_back({i, scratch_, written,
+                         std::make_unique<Primitive>(dnnl::reorder(how), how.scratchpad_desc(),
+                                                     std::vector<Argument>{{DNNL_ARG_FROM, from}, {DNNL_ARG_TO, to}})});
     scratch_ += a.layout.get_size();
   }
   arguments.push_back({DNNL_ARG_SCRATCHPAD, scratchpad});
