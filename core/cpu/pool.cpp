@@ -1,5 +1,6 @@
 // Pooling over [N, C, H, W], a plane at a time, in the compute type.
 #include <algorithm>
+#include <limits>
 #include <vector>
 
 #include "../dispatch.h"
@@ -9,6 +10,8 @@
 
 namespace gradual::cpu {
 namespace {
+
+inline constexpr std::int64_t kOutputs = 512;  // whose largest inputs stay in the cache
 
 std::int64_t plane_size(const Tensor& t) { return t.size(2) * t.size(3); }
 
@@ -66,21 +69,51 @@ class Spans {
   std::int64_t width_;
 };
 
-// A NaN is larger than any number, and the first of equals stays.
+// Where in a plane of the input each output's window has its taps: tap by tap, all outputs of a plane. A tap in the
+// padding stands for the nearest one inside, which changes neither a maximum nor which of equals is first.
+std::vector<std::int32_t> taps_of(const OpCall& call, const Tensor& in, const Tensor& out) {
+  const auto& a = call.get<PoolAttrs>();
+  if (plane_size(in) > std::numeric_limits<std::int32_t>::max())
+    failf(call, "a plane of {} elements; fewer than 2^31 are right", plane_size(in));
+  const auto at = [&](int axis, std::int64_t output, std::int64_t tap) {
+    return std::clamp<std::int64_t>(output * a.stride[axis] - a.padding[axis] + tap, 0, in.size(2 + axis) - 1);
+  };
+  std::vector<std::int32_t> taps;
+  taps.reserve(static_cast<std::size_t>(a.kernel[0] * a.kernel[1] * plane_size(out)));
+  for (std::int64_t tap = 0; tap < a.kernel[0] * a.kernel[1]; ++tap)
+    for (std::int64_t i = 0; i < out.size(2); ++i)
+      for (std::int64_t j = 0; j < out.size(3); ++j)
+        taps.push_back(
+            static_cast<std::int32_t>(at(0, i, tap / a.kernel[1]) * in.size(3) + at(1, j, tap % a.kernel[1])));
+  return taps;
+}
+
+// A NaN is larger than any number, and the first of equals stays. Without branches: numbers are no pattern to predict.
 void max_pool2d(const OpCall& call, Outputs& out) {
-  const Spans spans(call, call[0], out[0]);
+  if (out[0].numel() == 0) return;
   const std::int64_t n = plane_size(out[0]);
+  const std::vector<std::int32_t> taps = taps_of(call, call[0], out[0]);
+  const auto all = static_cast<std::int64_t>(taps.size());
   write_row_major(out[1], [&](Tensor& indices) {
     for_planes(call[0], out[0], [&]<class T>(const T* x, T* y, std::int64_t plane) {
       std::int64_t* index = indices.data<std::int64_t>() + plane * n;
-      spans.each([&](std::int64_t o, std::int64_t, const auto& for_inputs) {
-        std::int64_t best = -1;
-        for_inputs([&](std::int64_t i) {
-          if (best < 0 || (!(x[i] <= x[best]) && x[best] == x[best])) best = i;
-        });
-        index[o] = best;
-        y[o] = x[best];
-      });
+      std::int32_t best[kOutputs];
+      for (std::int64_t first = 0; first < n; first += kOutputs) {
+        const std::int64_t here = std::min(kOutputs, n - first);
+        T* const most = y + first;
+        for (std::int64_t i = 0; i < here; ++i) most[i] = x[best[i] = taps[static_cast<std::size_t>(first + i)]];
+        for (std::int64_t tap = first + n; tap < all; tap += n) {
+          const std::int32_t* const at = taps.data() + tap;
+#pragma omp simd
+          for (std::int64_t i = 0; i < here; ++i) {
+            const T v = x[at[i]];
+            const bool larger = !(v <= most[i]) & (most[i] == most[i]);
+            most[i] = larger ? v : most[i];
+            best[i] = larger ? at[i] : best[i];
+          }
+        }
+        for (std::int64_t i = 0; i < here; ++i) index[first + i] = best[i];
+      }
     });
   });
 }
@@ -89,7 +122,10 @@ void max_pool2d(const OpCall& call, Outputs& out) {
 Tensor checked_indices(const OpCall& call, std::int64_t plane) {
   Tensor indices = contiguous(call[1]);
   const auto* index = indices.data<std::int64_t>();
-  for (std::int64_t i = 0; i < indices.numel(); ++i)
+  const std::int64_t n = indices.numel();
+  std::uint64_t largest = 0;
+  for (std::int64_t i = 0; i < n; ++i) largest = std::max(largest, static_cast<std::uint64_t>(index[i]));
+  for (std::int64_t i = 0; i < n && largest >= static_cast<std::uint64_t>(plane); ++i)
     if (static_cast<std::uint64_t>(index[i]) >= static_cast<std::uint64_t>(plane))
       failf(call, "index {} lies outside a plane of {} elements; pass the indices of max_pool2d and its input's sizes",
             index[i], plane);
