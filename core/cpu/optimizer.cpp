@@ -103,6 +103,14 @@ template <class F> void step(const OpCall& c, const UpdateAttrs& how, int moment
     if (i % each != kGradient) bump_version(c[i]);
 }
 
+// f(std::true_type or std::false_type for each flag): a loop in f then has no branches, of which g++ 12 would make masked
+// moves through the stack.
+template <class F> void with_flags(const F& f) { f(); }
+template <class F, class... Rest> void with_flags(const F& f, bool flag, Rest... rest) {
+  const auto with = [&](auto known) { with_flags([&](auto... others) { f(known, others...); }, rest...); };
+  flag ? with(std::true_type{}) : with(std::false_type{});
+}
+
 // Stochastic gradient descent with momentum, dampening, Nesterov's look-ahead (Sutskever et al. 2013) and L2 decay.
 void sgd_step(const OpCall& c, Outputs&) {
   const auto& a = c.get<SgdAttrs>();
@@ -110,16 +118,18 @@ void sgd_step(const OpCall& c, Outputs&) {
        [&]<class C>(auto r, C* __restrict w, const C* __restrict g, C* __restrict m, C*, std::int64_t n) {
          const auto lr = static_cast<C>(a.lr), decay = static_cast<C>(a.weight_decay), mu = static_cast<C>(a.momentum);
          const auto fresh = static_cast<C>(1 - a.dampening), scale = static_cast<C>(a.update.inverse_scale);
-         const bool decays = decay != 0, nesterov = a.nesterov, has_momentum = m != nullptr;
-         for (std::int64_t i = 0; i < n; ++i) {
-           C d = r(g[i] * scale);
-           if (decays) d = r(d + decay * w[i]);
-           if (has_momentum) {
-             m[i] = r(r(mu * m[i]) + fresh * d);
-             d = nesterov ? r(d + mu * m[i]) : m[i];
+         const auto loop = [=](auto decays, auto has_momentum, auto nesterov) {
+           for (std::int64_t i = 0; i < n; ++i) {
+             C d = r(g[i] * scale);
+             if constexpr (decays) d = r(d + decay * w[i]);
+             if constexpr (has_momentum) {
+               m[i] = r(r(mu * m[i]) + fresh * d);
+               d = nesterov ? r(d + mu * m[i]) : m[i];
+             }
+             w[i] = r(w[i] - lr * d);
            }
-           w[i] = r(w[i] - lr * d);
-         }
+         };
+         with_flags(loop, decay != 0, m != nullptr, a.nesterov);
        });
 }
 
@@ -128,23 +138,24 @@ void adam_step(const OpCall& c, Outputs&) {
   const auto& a = c.get<AdamAttrs>();
   for (int i = kMoment; i < c.inputs.size(); i += kMoment + 2)
     if (!c[i].defined() || !c[i + 1].defined()) fail(c, "needs two moments");
-  const bool coupled = !a.decoupled && a.weight_decay != 0, decoupled = a.decoupled && a.weight_decay != 0;
   step(c, a.update, 2,
-       [&, coupled, decoupled]<class C>(auto r, C* __restrict w, const C* __restrict g, C* __restrict m,
-                                        C* __restrict v, std::int64_t n) {
+       [&]<class C>(auto r, C* __restrict w, const C* __restrict g, C* __restrict m, C* __restrict v, std::int64_t n) {
          const auto scale = static_cast<C>(a.update.inverse_scale), eps = static_cast<C>(a.eps);
          const auto decay = static_cast<C>(a.weight_decay), keep = static_cast<C>(1 - a.lr * a.weight_decay);
          const auto new1 = static_cast<C>(1 - a.beta1), old2 = static_cast<C>(a.beta2),
                     new2 = static_cast<C>(1 - a.beta2);
          const auto rate = static_cast<C>(a.lr / a.correction1), root2 = static_cast<C>(a.correction2_root);
-         for (std::int64_t i = 0; i < n; ++i) {
-           C d = r(g[i] * scale);
-           if (coupled) d = r(d + decay * w[i]);
-           const C x = decoupled ? r(w[i] * keep) : w[i];
-           m[i] = r(m[i] + new1 * (d - m[i]));
-           v[i] = r(r(old2 * v[i]) + new2 * d * d);
-           w[i] = r(x - rate * m[i] / r(r(r(std::sqrt(v[i])) / root2) + eps));
-         }
+         const auto loop = [=](auto decays, auto decoupled) {
+           for (std::int64_t i = 0; i < n; ++i) {
+             C d = r(g[i] * scale);
+             if constexpr (decays && !decoupled) d = r(d + decay * w[i]);
+             const C x = decays && decoupled ? r(w[i] * keep) : w[i];
+             m[i] = r(m[i] + new1 * (d - m[i]));
+             v[i] = r(r(old2 * v[i]) + new2 * d * d);
+             w[i] = r(x - rate * m[i] / r(r(r(std::sqrt(v[i])) / root2) + eps));
+           }
+         };
+         with_flags(loop, a.weight_decay != 0, a.decoupled);
        });
 }
 
