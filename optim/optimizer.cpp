@@ -132,21 +132,19 @@ std::vector<Optimizer::ParamState>& Optimizer::states() {
 
 std::vector<Optimizer::Live> Optimizer::live_gradients() {
   settle_masters();
+  const bool observed = chain().observe != nullptr;
   std::vector<Live> out;
   out.reserve(states().size());
-  for (ParamState& s : states_)
-    if (Tensor g = groups_[s.group].frozen ? Tensor() : s.param.grad(); g.defined()) out.push_back({&s, std::move(g)});
+  for (ParamState& s : states_) {
+    if (groups_[s.group].frozen) continue;
+    Tensor g = s.param.grad();
+    if (!g.defined()) continue;
+    // Alone: what needs tensors that last as long as the call, of which there shall be no more than one parameter's at a
+    // time, and where somebody looks at every parameter.
+    const bool alone = observed || codes_moments(s) || !s.param.is_contiguous() || !g.is_contiguous();
+    out.push_back({&s, std::move(g), alone});
+  }
   return out;
-}
-
-// Whether a parameter has a call of its own: it needs tensors that last as long as the call, of which there shall be no
-// more than one parameter's at a time, or somebody looks at every parameter.
-bool Optimizer::alone(const Live& l) const {
-  const ParamState& s = *l.state;
-  if (chain().observe || !s.param.is_contiguous() || !l.gradient.is_contiguous()) return true;
-  for (std::size_t k = 0; k < moments(s).size(); ++k)
-    if (moment_quantizer(s, k)) return true;
-  return false;
 }
 
 void Optimizer::zero_grad() {
@@ -166,7 +164,8 @@ void Optimizer::prepare_state(ParamState& s) {
     s.compensation = zeros(p.sizes(), {.dtype = p.dtype(), .device = p.device()});
   DType dtype = options_.state_dtype.value_or(options_.pure_arithmetic ? p.dtype() : DType::f32);
   if (p.dtype() == DType::f64) dtype = DType::f64;
-  for (std::size_t k = 0; k < moments(s).size(); ++k) {
+  const std::size_t kept = moments(s).size();
+  for (std::size_t k = 0; k < kept; ++k) {
     const bool coded = moment_quantizer(s, k) != nullptr;
     const CategoryScope here(coded ? Category::workspace : Category::optimizer);
     if (s.codes[k]) {
@@ -183,7 +182,10 @@ const Quantizer* Optimizer::moment_quantizer(const ParamState& s, std::size_t k)
   return q && s.param.ndim() >= 2 && s.param.dtype() != DType::f64 ? &*q : nullptr;
 }
 
+bool Optimizer::codes_moments(const ParamState& s) const { return moment_quantizer(s, 0) || moment_quantizer(s, 1); }
+
 void Optimizer::encode_moments(ParamState& s) const {
+  if (!codes_moments(s)) return;
   for (std::size_t k = 0; k < moments(s).size(); ++k) {
     const Quantizer* q = moment_quantizer(s, k);
     if (!q) continue;
@@ -197,6 +199,7 @@ void Optimizer::encode_moments(ParamState& s) const {
 // One call updates them all: parameters of one group and with one number of steps.
 void Optimizer::step_run(std::span<const Live> run, double inverse_scale, SourceLocation loc) {
   const ParamState& first = *run[0].state;
+  const std::size_t kept = moments(first).size();
   const Tensor none;
   Tensor copies[2];  // of a parameter alone, row-major
   const auto row_major = [&](const Tensor& t, Tensor& copy) {
@@ -210,8 +213,7 @@ void Optimizer::step_run(std::span<const Live> run, double inverse_scale, Source
     const Tensor& gradient = s.wide_stands(l.gradient) ? s.wide_gradient : l.gradient;
     inputs.insert(inputs.end(),
                   {row_major(s.param, copies[0]), row_major(gradient, copies[1]), &s.master, &s.compensation});
-    for (std::size_t k = 0; k < rule_.moments.size(); ++k)
-      inputs.push_back(k < moments(s).size() ? &s.moments[k] : &none);
+    for (std::size_t k = 0; k < rule_.moments.size(); ++k) inputs.push_back(k < kept ? &s.moments[k] : &none);
   }
   const UpdateAttrs how{
       .inverse_scale = inverse_scale,
@@ -236,7 +238,7 @@ void Optimizer::step_scaled(double inverse_scale, SourceLocation loc) {
   // Stochastic rounding numbers its streams through the call.
   const bool in_order = options_.update == LowPrecisionUpdate::stochastic;
   const auto same_call = [&](const Live& a, const Live& b) {
-    return a.state->group == b.state->group && a.state->steps == b.state->steps && !alone(a) && !alone(b) &&
+    return a.state->group == b.state->group && a.state->steps == b.state->steps && !a.alone && !b.alone &&
            (!in_order || a.state->index + 1 == b.state->index);
   };
   for_runs(live_gradients(), same_call, [&](const auto& run) { step_run(run, inverse_scale, loc); });
@@ -466,7 +468,7 @@ int Optimizer::unscale(const Tensor& found, double inverse_scale, bool write) {
       failf("attempting to unscale FP16 gradients: {} {} needs .update = LowPrecisionUpdate::masters", l.state->name,
             to_string(l.state->param.sizes()));
   const auto same_call = [&](const Live& a, const Live& b) {
-    return a.state->index + 1 == b.state->index && !alone(a) && !alone(b);
+    return a.state->index + 1 == b.state->index && !a.alone && !b.alone;
   };
   for_runs(live, same_call, [&](const auto& run) { unscale_run(run, found, inverse_scale, write); });
   return static_cast<int>(live.size());

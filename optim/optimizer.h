@@ -155,13 +155,14 @@ class Optimizer {
   struct Live {
     ParamState* state;
     Tensor gradient;
+    bool alone;  // has a call of its own
   };
   // Of all groups that are not frozen; masters are in order then.
   std::vector<Live> live_gradients();
-  bool alone(const Live& l) const;
   void check_param(const Tensor& param, const std::vector<ParamState>& others) const;
   const Quantizer* moment_quantizer(const ParamState& s, std::size_t k) const;  // null: kept as it is
   ParamState& state_of(const Tensor& param);
+  bool codes_moments(const ParamState& s) const;
   void prepare_state(ParamState& s);
   void encode_moments(ParamState& s) const;
   void step_run(std::span<const Live> run, double inverse_scale, SourceLocation loc);

@@ -18,7 +18,7 @@ namespace {
 enum Input { kParam, kGradient, kMaster, kCompensation, kMoment };
 
 void bump_version(const Tensor& t) {
-  if (t.defined()) t.unsafe_impl()->storage->version.fetch_add(1, std::memory_order_relaxed);
+  if (t.defined()) add_to(t.unsafe_impl()->storage->version, 1);
 }
 
 // f(part, begin, end) over the elements of all parts, part k as many as input first + k * each of the call. Threads take
