@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdlib>
-#include <tuple>
 
 #include "../autograd/grad_mode.h"
 #include "../core/failf.h"
@@ -144,12 +143,10 @@ Recipe recipe(const std::string& name) {
   std::string wanted = name;
   for (const auto& [alias, target] : kAliases)
     if (name == alias) wanted = target;
-  std::vector<std::string> names;
-  for (const Recipe& r : all_recipes()) {
+  for (const Recipe& r : all_recipes())
     if (r.name == wanted) return r;
-    names.push_back(r.name);
-  }
   if (const auto emulated = emulated_recipe(name)) return *emulated;
+  std::vector<std::string> names = recipe_names();
   names.insert(names.end(), {"eXmY", "eXmY:ROUNDING", "fp16-static:SCALE", "O0", "O1", "O2", "O3"});
   fail("no recipe '" + name + "'; there are " + join(names) + did_you_mean(name, names));
 }

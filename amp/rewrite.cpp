@@ -1,6 +1,5 @@
 #include "rewrite.h"
 
-#include <algorithm>
 #include <optional>
 #include <utility>
 

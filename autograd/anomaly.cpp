@@ -6,7 +6,6 @@
 #include <cmath>
 #include <utility>
 
-#include "../core/convert.h"
 #include "../core/ops.h"
 #include "grad_mode.h"
 #include "node.h"

@@ -1,7 +1,6 @@
 #include "atomic_file.h"
 
 #include <fcntl.h>
-#include <fmt/format.h>
 #include <unistd.h>
 
 #include <atomic>

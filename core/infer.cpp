@@ -80,13 +80,8 @@ void broadcast(const OpCall& c, OutSpec* out) {
 
 Shape reduced(const Shape& sizes, std::uint32_t dims, bool keepdim) {
   Shape out;
-  for (int i = 0; i < sizes.size(); ++i) {
-    if (!(dims >> i & 1)) {
-      out.push_back(sizes[i]);
-    } else if (keepdim) {
-      out.push_back(1);
-    }
-  }
+  for (int i = 0; i < sizes.size(); ++i)
+    if (const bool gone = dims >> i & 1; !gone || keepdim) out.push_back(gone ? 1 : sizes[i]);
   return out;
 }
 

@@ -1,6 +1,5 @@
 #include "op.h"
 
-#include <fmt/format.h>
 
 #include <mutex>
 #include <string>

@@ -1,6 +1,5 @@
 #include "safetensors.h"
 
-#include <fmt/format.h>
 
 #include <algorithm>
 #include <cstring>

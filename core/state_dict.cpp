@@ -1,6 +1,5 @@
 #include "state_dict.h"
 
-#include <fmt/format.h>
 
 #include <optional>
 #include <utility>

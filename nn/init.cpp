@@ -7,13 +7,13 @@
 namespace gradual::nn::init {
 namespace {
 
-double kaiming_std(const Tensor& weight, const Kaiming& o) {
-  const auto [in, out] = fans(weight);
+double kaiming_std(const Tensor& w, const Kaiming& o) {
+  const auto [in, out] = fans(w);
   return std::sqrt(2 / (1 + o.slope * o.slope)) / std::sqrt(static_cast<double>(o.fan == Fan::in ? in : out));
 }
 
-double xavier_std(const Tensor& weight, double gain) {
-  const auto [in, out] = fans(weight);
+double xavier_std(const Tensor& w, double gain) {
+  const auto [in, out] = fans(w);
   return gain * std::sqrt(2.0 / static_cast<double>(in + out));
 }
 
@@ -49,21 +49,10 @@ Fans fans(const Tensor& weight) {
   return {weight.size(1) * kernel, weight.size(0) * kernel};
 }
 
-void xavier_uniform_(const Tensor& weight, double gain, Generator& g) {
-  uniform_with_std_(weight, xavier_std(weight, gain), g);
-}
-
-void xavier_normal_(const Tensor& weight, double gain, Generator& g) {
-  normal_(weight, 0, xavier_std(weight, gain), g);
-}
-
-void kaiming_uniform_(const Tensor& weight, Kaiming options, Generator& g) {
-  uniform_with_std_(weight, kaiming_std(weight, options), g);
-}
-
-void kaiming_normal_(const Tensor& weight, Kaiming options, Generator& g) {
-  normal_(weight, 0, kaiming_std(weight, options), g);
-}
+void xavier_uniform_(const Tensor& w, double gain, Generator& g) { uniform_with_std_(w, xavier_std(w, gain), g); }
+void xavier_normal_(const Tensor& w, double gain, Generator& g) { normal_(w, 0, xavier_std(w, gain), g); }
+void kaiming_uniform_(const Tensor& w, Kaiming o, Generator& g) { uniform_with_std_(w, kaiming_std(w, o), g); }
+void kaiming_normal_(const Tensor& w, Kaiming o, Generator& g) { normal_(w, 0, kaiming_std(w, o), g); }
 
 void default_weight_and_bias_(const Tensor& weight, const Tensor& bias, Generator& g) {
   const std::int64_t fan_in = fans(weight).in;

@@ -1,5 +1,4 @@
 // conv2d and its two gradients: images are unfolded a few at a time (im2col), and each group is a matrix product.
-#include <optional>
 
 #include "../dispatch.h"
 #include "../ops.h"
@@ -91,6 +90,12 @@ class Images {
   bool tf32_;
 };
 
+// c [m, n] += a [m, k] b [k, n], where c has no gaps.
+template <class T>
+void product(std::int64_t m, std::int64_t n, std::int64_t k, const MatrixRef<T>& a, const MatrixRef<T>& b, T* c) {
+  gemm<T>({.m = m, .n = n, .k = k, .a = a, .b = b, .c = c, .ldc = n});
+}
+
 template <class T> void conv2d_of(const OpCall& call, Tensor& out) {
   const Problem p(call.get<ConvAttrs>(), call[0].sizes(), call[1].sizes(), out.sizes());
   const Images x(call[0]);
@@ -105,13 +110,8 @@ template <class T> void conv2d_of(const OpCall& call, Tensor& out) {
     const std::int64_t o = c.group * p.outputs;
     for (std::int64_t i = 0; i < p.outputs; ++i)
       std::fill_n(c.tile + i * c.pixels, c.pixels, bias.data() ? bias.data()[o + i] : T{0});
-    gemm<T>({.m = p.outputs,
-             .n = c.pixels,
-             .k = p.depth(),
-             .a = {w.data() + o * p.depth(), p.depth(), 1},
-             .b = {c.columns, c.pixels, 1},
-             .c = c.tile,
-             .ldc = c.pixels});
+    product<T>(p.outputs, c.pixels, p.depth(), {w.data() + o * p.depth(), p.depth(), 1}, {c.columns, c.pixels, 1},
+               c.tile);
     CastCounts mine;
     const Shape& strides = out.strides();
     for_taps(p.y, strides, c.first, c.rows, [&](std::int64_t at, std::int64_t to, std::int64_t, std::int64_t) {
@@ -132,13 +132,8 @@ template <class T> void backward_input_of(const OpCall& call, Tensor& out) {
     const std::int64_t o = c.group * p.outputs;
     dy.unfold(p.y, o, c, c.tile);
     std::fill_n(c.columns, p.depth() * c.pixels, T{0});
-    gemm<T>({.m = p.depth(),
-             .n = c.pixels,
-             .k = p.outputs,
-             .a = {w.data() + o * p.depth(), 1, p.depth()},
-             .b = {c.tile, c.pixels, 1},
-             .c = c.columns,
-             .ldc = c.pixels});
+    product<T>(p.depth(), c.pixels, p.outputs, {w.data() + o * p.depth(), 1, p.depth()}, {c.tile, c.pixels, 1},
+               c.columns);
     col2im(p.x, c.columns, out.strides(), c.first, c.rows, dx.data() + c.group * p.inputs * out.strides()[1]);
   });
   dx.store();
@@ -157,13 +152,8 @@ template <class T> void backward_weight_of(const OpCall& call, Tensor& out) {
     const std::int64_t o = c.group * p.outputs;
     dy.unfold(p.y, o, c, c.tile);
     x.unfold(p.x, c.group * p.inputs, c, c.columns);
-    gemm<T>({.m = p.outputs,
-             .n = p.depth(),
-             .k = c.pixels,
-             .a = {c.tile, c.pixels, 1},
-             .b = {c.columns, 1, c.pixels},
-             .c = sums.as<T>() + c.part * out.numel() + o * p.depth(),
-             .ldc = p.depth()});
+    product<T>(p.outputs, p.depth(), c.pixels, {c.tile, c.pixels, 1}, {c.columns, 1, c.pixels},
+               sums.as<T>() + c.part * out.numel() + o * p.depth());
   });
   for (std::int64_t i = 0; i < out.numel(); ++i) {
     T sum = 0;

@@ -1,9 +1,7 @@
 // Kernels that move numbers: casts, copies, joining, indexing. Additions to one element happen in row-major order of
 // the index, whatever the number of threads.
 #include <algorithm>
-#include <cstring>
 
-#include "../counts.h"
 #include "../failf.h"
 #include "../memory.h"
 #include "kernels.h"
@@ -74,15 +72,11 @@ void pad(const OpCall& c, Outputs& out) {
 // Entries right of the diagonal become zero, the others stay.
 void tril(const OpCall& c, Outputs& out) {
   copy_elements(out[0], c[0]);
-  const std::int64_t rows = out[0].size(-2);
-  const std::int64_t columns = out[0].size(-1);
-  if (out[0].numel() == 0) return;
-  const std::size_t width = size_of(out[0].dtype());
-  auto* data = static_cast<char*>(out[0].raw());
-  for (std::int64_t r = 0; r < out[0].numel() / columns; ++r) {
-    const std::int64_t kept = std::clamp<std::int64_t>(r % rows + c.get<std::int64_t>() + 1, 0, columns);
-    std::memset(data + static_cast<std::size_t>(r * columns + kept) * width, 0,
-                static_cast<std::size_t>(columns - kept) * width);
+  const int last = c[0].ndim() - 1;
+  const std::int64_t columns = c[0].size(last);
+  for (std::int64_t row = 0; row < c[0].size(last - 1); ++row) {
+    const std::int64_t kept = std::clamp<std::int64_t>(row + c.get<std::int64_t>() + 1, 0, columns);
+    fill(part(part(out[0], last - 1, row, 1), last, kept, columns - kept), 0);
   }
 }
 

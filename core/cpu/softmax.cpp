@@ -1,5 +1,4 @@
 // softmax, log_softmax, and cross entropy on class indices (log-softmax and negative log-likelihood in one).
-#include <cmath>
 #include <limits>
 
 #include "../dispatch.h"
