@@ -25,13 +25,11 @@ struct AutocastOptions {
   bool cache = true;                  // a weight used twice is cast once (leaves that require grad; Category::casts)
 };
 
-class Autocast {
+class Autocast : Pinned {
  public:
   // Error for a dtype other than f16 and bf16.
   explicit Autocast(const AutocastOptions& options = {});
   ~Autocast();
-  Autocast(const Autocast&) = delete;
-  Autocast& operator=(const Autocast&) = delete;
 
  private:
   class Region;

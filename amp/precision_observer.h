@@ -29,12 +29,10 @@
 namespace gradual::amp {
 
 // Counts what this thread does into a table while it lives.
-class PrecisionObserver {
+class PrecisionObserver : Pinned {
  public:
   PrecisionObserver(CastStatsTable& table, const Recipe& recipe);
   ~PrecisionObserver();
-  PrecisionObserver(const PrecisionObserver&) = delete;
-  PrecisionObserver& operator=(const PrecisionObserver&) = delete;
 
  private:
   class Watch;

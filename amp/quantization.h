@@ -68,7 +68,7 @@ struct OperandGroup {
 std::vector<OperandGroup> describe(const Quantization& quantization);
 
 // The state of delayed scaling, by module: amax histories of x, w and dy. One object serves one model.
-class QuantizationState {
+class QuantizationState : Pinned {
  public:
   // A product of a module, known by the weight that it multiplies.
   struct Site {
@@ -79,8 +79,6 @@ class QuantizationState {
   };
 
   explicit QuantizationState(Quantization quantization);
-  QuantizationState(const QuantizationState&) = delete;
-  QuantizationState& operator=(const QuantizationState&) = delete;
   const Quantization& quantization() const { return quantization_; }
   // What a module follows: its own or that of Quantization::modules, the last that names it; null: high precision.
   const Quantization* of_module(const std::string& path) const;

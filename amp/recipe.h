@@ -105,11 +105,9 @@ struct RunStep {
 };
 
 // Trains `model`, which it converts, by a recipe. Model and run must not be moved while it lives.
-class RecipeRun {
+class RecipeRun : Pinned {
  public:
   RecipeRun(const Recipe& recipe, nn::Module& model, const MakeOptimizer& make, const RunOptions& options = {});
-  RecipeRun(const RecipeRun&) = delete;
-  RecipeRun& operator=(const RecipeRun&) = delete;
 
   // One training step: forward under the recipe, backward of the scaled loss, clipping, update, gradients dropped.
   RunStep step(const std::function<Tensor()>& loss);

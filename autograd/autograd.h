@@ -37,12 +37,10 @@ struct GradientEvent {
 // The leaf that the gradient is for, if casts and views alone lie between; else null.
 const Node* leaf_of(const GradientEvent& event);
 // Observers are told of every gradient of this thread's backward while their scope lives.
-class GradientObserver {
+class GradientObserver : Pinned {
  public:
   GradientObserver();
   virtual ~GradientObserver();
-  GradientObserver(const GradientObserver&) = delete;
-  GradientObserver& operator=(const GradientObserver&) = delete;
   virtual void gradient(const GradientEvent& event) = 0;
 };
 

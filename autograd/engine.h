@@ -20,7 +20,7 @@ struct Segment {
   std::uint64_t since = 0;
 };
 
-class Engine {
+class Engine : Pinned {
  public:
   // What one step did.
   struct Step {
@@ -32,8 +32,6 @@ class Engine {
   // `grad_outputs`: none, or one for each output (undefined: 1).
   Engine(std::span<const Tensor> outputs, std::span<const Tensor> grad_outputs, GradOptions options,
          Segment segment = {});
-  Engine(const Engine&) = delete;
-  Engine& operator=(const Engine&) = delete;
 
   // Gradients are captured for these instead of gathered in leaves.
   void capture(const std::vector<Tensor>& inputs);

@@ -20,7 +20,7 @@ struct Edge {
 
 using Hook = std::function<Tensor(const Tensor&)>;
 
-struct Node : Pooled<Node> {
+struct Node : Pooled<Node>, Pinned {
   // What the node knows of one input of its op.
   struct Input {
     Edge edge;
@@ -38,8 +38,6 @@ struct Node : Pooled<Node> {
 
   explicit Node(OpId op, int input_count);
   ~Node();
-  Node(const Node&) = delete;
-  Node& operator=(const Node&) = delete;
   // Destruction is iterative: a tape of a million nodes needs no deep stack.
   static void destroy(Node* node);
 

@@ -6,17 +6,17 @@
 #include <string>
 #include <string_view>
 
+#include "scoped.h"
+
 namespace gradual {
 
-class AtomicFile {
+class AtomicFile : Pinned {
  public:
   // Opens the temporary file. A symbolic link is followed, so that the file behind it is replaced. Error where the
   // folder cannot be written or `path` names something that is no regular file.
   explicit AtomicFile(const std::string& path);
   // Removes the temporary file unless commit() has returned; `path` is then as it was before.
   ~AtomicFile();
-  AtomicFile(const AtomicFile&) = delete;
-  AtomicFile& operator=(const AtomicFile&) = delete;
 
   void write(const void* bytes, std::size_t count);
   void write(std::string_view bytes) { write(bytes.data(), bytes.size()); }

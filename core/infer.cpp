@@ -376,13 +376,6 @@ void infer_sized_pool(const OpCall& c, OutSpec* out) {
   keep_channels_last(x, out);
 }
 
-void infer_pool_gather(const OpCall& c, OutSpec* out) {
-  const Tensor& x = need(c, 0, "an input", Kind::real, 4);
-  const Tensor& indices = need(c, 1, "indices", Kind::index, 4);
-  if (indices.sizes().first(2) != x.sizes().first(2)) fail(c, "x and indices must have the same planes");
-  *out = {x.dtype(), indices.sizes()};
-}
-
 // Of a norm over x: the shapes of weight and bias, and of the statistics.
 std::pair<Shape, Shape> norm_shapes(const OpCall& c, const Tensor& x) {
   if (c.op == OpId::batch_norm || c.op == OpId::batch_norm_backward) {
@@ -488,7 +481,6 @@ void register_inference() {
   set(infer_pool, {OpId::max_pool2d, OpId::avg_pool2d});
   set(infer_sized_pool, {OpId::adaptive_avg_pool2d, OpId::adaptive_avg_pool2d_backward, OpId::max_pool2d_backward,
                          OpId::avg_pool2d_backward});
-  set(infer_pool_gather, {OpId::max_pool2d_gather});
   set(infer_norm, {OpId::batch_norm, OpId::layer_norm, OpId::rms_norm});
   set(infer_norm_backward, {OpId::batch_norm_backward, OpId::layer_norm_backward, OpId::rms_norm_backward});
   set(infer_along, {OpId::softmax, OpId::softmax_backward, OpId::log_softmax, OpId::log_softmax_backward});

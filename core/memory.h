@@ -69,12 +69,10 @@ template <class T> struct PoolAllocator {
 };
 
 // Uninitialised, 64-byte aligned scratch for kernels, counted as workspace.
-class Scratch {
+class Scratch : Pinned {
  public:
   explicit Scratch(std::size_t bytes);
   ~Scratch();
-  Scratch(const Scratch&) = delete;
-  Scratch& operator=(const Scratch&) = delete;
   void* data() const { return data_; }
   template <class T> T* as() const { return static_cast<T*>(data_); }
 

@@ -24,12 +24,10 @@ class Observer {
 };
 
 // Installs an observer on this thread while the scope lives. Scopes nest: all installed observers are told.
-class ObserverScope {
+class ObserverScope : Pinned {
  public:
   explicit ObserverScope(Observer& observer);
   ~ObserverScope();
-  ObserverScope(const ObserverScope&) = delete;
-  ObserverScope& operator=(const ObserverScope&) = delete;
 
  private:
   Observer* observer_;

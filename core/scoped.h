@@ -6,13 +6,18 @@
 
 namespace gradual {
 
+// A base of what is neither copied nor moved.
+struct Pinned {
+  Pinned() = default;
+  Pinned(const Pinned&) = delete;
+  Pinned& operator=(const Pinned&) = delete;
+};
+
 // Sets `place` and puts the old value back when it goes, on exceptions too.
-template <class T> class Scoped {
+template <class T> class Scoped : Pinned {
  public:
   Scoped(T& place, std::type_identity_t<T> value) : place_(place), saved_(std::exchange(place, std::move(value))) {}
   ~Scoped() { place_ = std::move(saved_); }
-  Scoped(const Scoped&) = delete;
-  Scoped& operator=(const Scoped&) = delete;
 
  private:
   T& place_;

@@ -155,11 +155,9 @@ class Layer : public Module {
 //     const nn::ModuleCall call(*this, loc);
 //     return call.leave(q, forward(q, k));
 //   }
-class ModuleCall {
+class ModuleCall : Pinned {
  public:
   ModuleCall(Module& module, SourceLocation loc);
-  ModuleCall(const ModuleCall&) = delete;
-  ModuleCall& operator=(const ModuleCall&) = delete;
   // Shows the call to the forward hooks; returns the output.
   Tensor leave(const Tensor& input, Tensor output) const;
 

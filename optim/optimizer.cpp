@@ -6,6 +6,7 @@
 #include "../core/dispatch.h"
 #include "../core/failf.h"
 #include "../core/ops.h"
+#include "quantized_moments.h"
 
 namespace gradual::optim {
 namespace {
@@ -26,7 +27,7 @@ constexpr Rate kRates[] = {{"lr", &ParamGroup::lr, kInf},
                            {"eps", &ParamGroup::eps, kInf}};
 
 // Keeps the streams of stochastic rounding apart from those of a Generator with the same seed.
-constexpr std::uint64_t kRoundingKey = 0x6772616475616c21, kMomentKey = 0x6772616475616c22;
+constexpr std::uint64_t kRoundingKey = 0x6772616475616c21;
 
 // f(run) for each run of neighbours that belong to one call.
 template <class T, class Same, class F> void for_runs(const std::vector<T>& all, const Same& same_call, const F& f) {
@@ -83,12 +84,7 @@ Optimizer::Optimizer(Rule rule, std::vector<ParamGroup> groups, const ParamGroup
     failf("optimizer: pure_arithmetic needs LowPrecisionUpdate::none, not {}", name(options.update));
   if (options.state_dtype && (!is_floating(*options.state_dtype) || is_f8(*options.state_dtype)))
     failf("optimizer: state_dtype may be f64, f32, f16 or bf16, not {}", name(*options.state_dtype));
-  for (const auto& q : options.moments) {
-    if (!q) continue;
-    in_context("optimizer, moments", [&] { check(*q); });
-    if (q->scaling.kind == ScalingKind::delayed || q->hadamard || options.pure_arithmetic)
-      fail("optimizer: moments are kept as codes without delayed scaling, Hadamard transform and pure_arithmetic");
-  }
+  check_moments(options);
   for (ParamGroup& group : groups) add_param_group(std::move(group));
 }
 
@@ -166,7 +162,7 @@ void Optimizer::prepare_state(ParamState& s) {
   if (p.dtype() == DType::f64) dtype = DType::f64;
   const std::size_t kept = moments(s).size();
   for (std::size_t k = 0; k < kept; ++k) {
-    const bool coded = moment_quantizer(s, k) != nullptr;
+    const bool coded = moment_quantizer(options_, s.param, k) != nullptr;
     const CategoryScope here(coded ? Category::workspace : Category::optimizer);
     if (s.codes[k]) {
       s.moments[k] = s.codes[k]->dequantize();
@@ -177,21 +173,16 @@ void Optimizer::prepare_state(ParamState& s) {
   }
 }
 
-const Quantizer* Optimizer::moment_quantizer(const ParamState& s, std::size_t k) const {
-  const auto& q = options_.moments[k];
-  return q && s.param.ndim() >= 2 && s.param.dtype() != DType::f64 ? &*q : nullptr;
+bool Optimizer::codes_moments(const ParamState& s) const {
+  return moment_quantizer(options_, s.param, 0) || moment_quantizer(options_, s.param, 1);
 }
-
-bool Optimizer::codes_moments(const ParamState& s) const { return moment_quantizer(s, 0) || moment_quantizer(s, 1); }
 
 void Optimizer::encode_moments(ParamState& s) const {
   if (!codes_moments(s)) return;
   for (std::size_t k = 0; k < moments(s).size(); ++k) {
-    const Quantizer* q = moment_quantizer(s, k);
+    const Quantizer* q = moment_quantizer(options_, s.param, k);
     if (!q) continue;
-    const CategoryScope category(Category::optimizer);
-    const RandomKey key{options_.seed ^ kMomentKey, (static_cast<std::uint64_t>(s.steps) << 25) + 2 * s.index + k};
-    s.codes[k] = quantize(s.moments[k], *q, {.key = key});
+    s.codes[k] = encode_moment(s.moments[k], *q, options_.seed, s.steps, s.index, k);
     s.moments[k] = Tensor();
   }
 }
@@ -268,41 +259,11 @@ StateDict Optimizer::state_dict() {
     out.set(prefix + "steps", s.steps);
     for (const auto& [key, t] : saved_tensors(s))
       if (t->defined() && (s.is_low() || t != &s.master)) out.set(prefix + key, *t);
-    for (std::size_t k = 0; k < moments(s).size(); ++k) {
-      if (!s.codes[k]) continue;
-      const std::string moment = prefix + std::string(moments(s)[k]);
-      out.set(moment + ".quantizer", describe(*moment_quantizer(s, k)));
-      out.set(moment + ".codes", s.codes[k]->codes);
-      if (s.codes[k]->scales.defined()) out.set(moment + ".scales", s.codes[k]->scales);
-      out.set(moment + ".global_scale", s.codes[k]->global_scale);
-    }
+    for (std::size_t k = 0; k < moments(s).size(); ++k)
+      if (s.codes[k])
+        save_moment(out, prefix + std::string(moments(s)[k]), *s.codes[k], *moment_quantizer(options_, s.param, k));
   }
   return out;
-}
-
-// A moment that was saved as codes. What its quantizer makes of zeros is what the parts must look like.
-void Optimizer::load_codes(ParamState& s, std::size_t k, const StateDict& from) const {
-  s.codes[k].reset();
-  const std::string moment(moments(s)[k]);
-  if (!from.contains(moment + ".codes")) return;
-  const Quantizer* q = moment_quantizer(s, k);
-  const std::string who = fmt::format("load_state_dict: {} of {}", moment, s.name);
-  if (const std::string& kept = from.text(moment + ".quantizer"); !q || describe(*q) != kept)
-    failf("{} is kept as '{}', the optimizer's as '{}'", who, kept, q ? describe(*q) : "numbers");
-  QuantizedTensor codes = quantize(zeros(s.param.sizes()), *q);
-  const CategoryScope category(Category::optimizer);
-  const auto take = [&](const char* part, Tensor& to) {
-    if (!to.defined()) return;
-    const Tensor value = from.tensor(moment + part);
-    if (value.sizes() != to.sizes() || value.dtype() != to.dtype())
-      failf("{}: {} is {} {}, it should be {} {}", who, part, name(value.dtype()), to_string(value.sizes()),
-            name(to.dtype()), to_string(to.sizes()));
-    to = value.clone();
-  };
-  take(".codes", codes.codes);
-  take(".scales", codes.scales);
-  codes.global_scale = static_cast<float>(from.real(moment + ".global_scale"));
-  s.codes[k] = std::move(codes);
 }
 
 void Optimizer::load_param(ParamState& s, const StateDict& from) const {
@@ -319,7 +280,9 @@ void Optimizer::load_param(ParamState& s, const StateDict& from) const {
     const CategoryScope scope(is_master ? Category::masters : Category::optimizer);
     *t = value.clone();
   }
-  for (std::size_t k = 0; k < moments(s).size(); ++k) load_codes(s, k, from);
+  for (std::size_t k = 0; k < moments(s).size(); ++k)
+    s.codes[k] =
+        load_moment(from, std::string(moments(s)[k]), s.name, s.param.sizes(), moment_quantizer(options_, s.param, k));
   s.wide = ParamState::Wide::stale;
   s.written = {};  // the next step compares the master with whatever the parameter is by then
 }

@@ -160,7 +160,6 @@ class Optimizer {
   // Of all groups that are not frozen; masters are in order then.
   std::vector<Live> live_gradients();
   void check_param(const Tensor& param, const std::vector<ParamState>& others) const;
-  const Quantizer* moment_quantizer(const ParamState& s, std::size_t k) const;  // null: kept as it is
   ParamState& state_of(const Tensor& param);
   bool codes_moments(const ParamState& s) const;
   void prepare_state(ParamState& s);
@@ -169,7 +168,6 @@ class Optimizer {
   void unscale_run(std::span<const Live> run, const Tensor& found, double inverse_scale, bool write);
   std::vector<std::pair<std::string, Tensor*>> saved_tensors(ParamState& s) const;
   void load_param(ParamState& s, const StateDict& from) const;
-  void load_codes(ParamState& s, std::size_t k, const StateDict& from) const;
 
   bool keeps_masters() const { return options_.update == LowPrecisionUpdate::masters; }
   void ensure_master(ParamState& s);

@@ -143,15 +143,6 @@ void max_pool2d_backward(const OpCall& call, Outputs& out) {
   });
 }
 
-void max_pool2d_gather(const OpCall& call, Outputs& out) {
-  const std::int64_t n = plane_size(out[0]);
-  const Tensor indices = checked_indices(call, plane_size(call[0]));
-  for_planes(call[0], out[0], [&]<class T>(const T* x, T* y, std::int64_t plane) {
-    const std::int64_t* index = indices.data<std::int64_t>() + plane * n;
-    for (std::int64_t i = 0; i < n; ++i) y[i] = x[index[i]];
-  });
-}
-
 // The mean over each window; padding counts as zeros.
 void avg_pool2d(const OpCall& call, Outputs& out) {
   const Spans spans(call, call[0], out[0]);
@@ -180,7 +171,6 @@ void avg_pool2d_backward(const OpCall& call, Outputs& out) {
 void register_pooling() {
   set_kernel(OpId::max_pool2d, max_pool2d);
   set_kernel(OpId::max_pool2d_backward, max_pool2d_backward);
-  set_kernel(OpId::max_pool2d_gather, max_pool2d_gather);
   for (const OpId op : {OpId::avg_pool2d, OpId::adaptive_avg_pool2d}) set_kernel(op, avg_pool2d);
   for (const OpId op : {OpId::avg_pool2d_backward, OpId::adaptive_avg_pool2d_backward})
     set_kernel(op, avg_pool2d_backward);

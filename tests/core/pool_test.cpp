@@ -92,7 +92,6 @@ TEST_CASE("max_pool2d: values, indices, their gradient and its adjoint") {
            static_cast<std::size_t>(want_index[i])] += g[i];
       if (dtype != DType::bf16 && dtype != DType::f16)  // sums of these do not round in f32
         CHECK(max_pool2d_backward(dy, index, sized(c.attrs, x)).to_vector<double>() == dx);
-      CHECK(same_bits(max_pool2d_gather(x, index), y));
 
       const auto [yl, il] = max_pool2d_with_indices(channels_last(x), c.attrs);
       CHECK(same_bits(yl, y));
@@ -114,13 +113,12 @@ TEST_CASE("max_pool2d: NaN wins, -Inf can be the largest, the first of equals is
   CHECK(max_pool2d_with_indices(ones({1, 1, 2, 2}), attrs(2, 2, 0)).second.item() == 0);
 }
 
-TEST_CASE("max_pool2d_backward and _gather refuse indices that no pooling gave") {
+TEST_CASE("max_pool2d_backward refuses indices that no pooling gave") {
   const Tensor index = full({1, 1, 1, 1}, 4, {.dtype = DType::i64});
   PoolAttrs a = attrs(2, 2, 0);
   a.size[0] = a.size[1] = 2;
   CHECK_THROWS_WITH_AS(max_pool2d_backward(ones({1, 1, 1, 1}), index, a),
                        doctest::Contains("index 4 lies outside a plane of 4"), Error);
-  CHECK_THROWS_WITH_AS(max_pool2d_gather(ones({1, 1, 2, 2}), index), doctest::Contains("index 4"), Error);
 }
 
 TEST_CASE("avg_pool2d counts padding as zeros, its gradient is the transpose") {

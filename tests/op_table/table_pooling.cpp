@@ -138,25 +138,6 @@ std::vector<Sample> max_backward_samples(Draw& d) {
   return all;
 }
 
-std::vector<Sample> max_gather_samples(Draw& d) {
-  std::vector<Sample> all;
-  for (const PoolShape& s : pool_shapes()) {
-    all.push_back({s.label,
-                   {d.uniform(s.x, -2, 2), indices_for(d, s)},
-                   two([](const Tensor& x, const Tensor& i) { return max_pool2d_gather(x, i); }),
-                   [](const Arrays& in) -> Arrays {
-                     const Shape& x = in[0].sizes;
-                     Array y = make_array(in[1].sizes, in[0].dtype);
-                     const std::int64_t plane = in[1].sizes[2] * in[1].sizes[3];
-                     for (std::int64_t i = 0; i < y.numel(); ++i)
-                       y[i] = in[0][i / plane * x[2] * x[3] + static_cast<std::int64_t>(in[1][i])];
-                     return {y};
-                   },
-                   s.large});
-  }
-  return all;
-}
-
 // Average pooling and its adjoint, plain and adaptive.
 std::vector<Sample> average_samples(Draw& d, bool adaptive, bool backward) {
   std::vector<Sample> all;
@@ -243,27 +224,6 @@ std::vector<Row> pooling_rows() {
                              max_pool2d_backward(f({1, 1, 2, 2}), Tensor(), two_by_two);
                            },
                            "max_pool2d_backward"}},
-                  .no_scalar = four});
-  rows.push_back({.op = OpId::max_pool2d_gather,
-                  .policy = "pass",
-                  .dtypes = kFloats,
-                  .samples = max_gather_samples,
-                  .roundings = 0,
-                  .bad = {{"index",
-                           [=] {
-                             max_pool2d_gather(f({1, 1, 4, 4}), index({1, 1, 2, 2}, 16));
-                           },
-                           "max_pool2d_gather"},
-                          {"planes",
-                           [=] {
-                             max_pool2d_gather(f({1, 1, 4, 4}), index({1, 2, 2, 2}, 0));
-                           },
-                           "max_pool2d_gather"},
-                          {"undefined",
-                           [=] {
-                             max_pool2d_gather(f({1, 1, 4, 4}), Tensor());
-                           },
-                           "indices"}},
                   .no_scalar = four});
   for (const bool adaptive : {false, true})
     for (const bool backward : {false, true}) {

@@ -8,9 +8,6 @@ namespace gradual {
 inline Tensor max_pool2d_backward(const Tensor& dy, const Tensor& indices, const PoolAttrs& attrs) {
   return call_row(OpId::max_pool2d_backward, attrs, dy, indices)[0];
 }
-inline Tensor max_pool2d_gather(const Tensor& x, const Tensor& indices) {
-  return call_row(OpId::max_pool2d_gather, {}, x, indices)[0];
-}
 inline Tensor avg_pool2d_backward(const Tensor& dy, const PoolAttrs& attrs) {
   return call_row(OpId::avg_pool2d_backward, attrs, dy)[0];
 }

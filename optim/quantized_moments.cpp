@@ -1,0 +1,62 @@
+#include "quantized_moments.h"
+
+#include "../core/failf.h"
+
+namespace gradual::optim {
+namespace {
+
+constexpr std::uint64_t kMomentKey = 0x6772616475616c22;  // apart from the streams of others with the same seed
+
+}  // namespace
+
+void check_moments(const UpdateOptions& options) {
+  for (const auto& q : options.moments) {
+    if (!q) continue;
+    in_context("optimizer, moments", [&] { check(*q); });
+    if (q->scaling.kind == ScalingKind::delayed || q->hadamard || options.pure_arithmetic)
+      fail("optimizer: moments are kept as codes without delayed scaling, Hadamard transform and pure_arithmetic");
+  }
+}
+
+const Quantizer* moment_quantizer(const UpdateOptions& options, const Tensor& param, std::size_t k) {
+  const auto& q = options.moments[k];
+  return q && param.ndim() >= 2 && param.dtype() != DType::f64 ? &*q : nullptr;
+}
+
+QuantizedTensor encode_moment(const Tensor& moment, const Quantizer& q, std::uint64_t seed, std::int64_t steps,
+                              std::size_t index, std::size_t k) {
+  const CategoryScope category(Category::optimizer);
+  return quantize(moment, q, {.key = {seed ^ kMomentKey, (static_cast<std::uint64_t>(steps) << 25) + 2 * index + k}});
+}
+
+void save_moment(StateDict& to, const std::string& key, const QuantizedTensor& codes, const Quantizer& q) {
+  to.set(key + ".quantizer", describe(q));
+  to.set(key + ".codes", codes.codes);
+  if (codes.scales.defined()) to.set(key + ".scales", codes.scales);
+  to.set(key + ".global_scale", codes.global_scale);
+}
+
+// What the quantizer makes of zeros is what the parts must look like.
+std::optional<QuantizedTensor> load_moment(const StateDict& from, const std::string& key, const std::string& name,
+                                           const Shape& sizes, const Quantizer* q) {
+  if (!from.contains(key + ".codes")) return {};
+  const std::string who = fmt::format("load_state_dict: {} of {}", key, name);
+  if (const std::string& kept = from.text(key + ".quantizer"); !q || describe(*q) != kept)
+    failf("{} is kept as '{}', the optimizer's as '{}'", who, kept, q ? describe(*q) : "numbers");
+  QuantizedTensor codes = quantize(zeros(sizes), *q);
+  const CategoryScope category(Category::optimizer);
+  const auto take = [&](const char* part, Tensor& to) {
+    if (!to.defined()) return;
+    const Tensor value = from.tensor(key + part);
+    if (value.sizes() != to.sizes() || value.dtype() != to.dtype())
+      failf("{}: {} is {} {}, it should be {} {}", who, part, gradual::name(value.dtype()), to_string(value.sizes()),
+            gradual::name(to.dtype()), to_string(to.sizes()));
+    to = value.clone();
+  };
+  take(".codes", codes.codes);
+  take(".scales", codes.scales);
+  codes.global_scale = static_cast<float>(from.real(key + ".global_scale"));
+  return codes;
+}
+
+}  // namespace gradual::optim
