@@ -89,14 +89,21 @@ void steps(benchmark::State& state, const Row& row, int threads) {
   rate(state, row.bytes * numel_of(params));
 }
 
-void stream(benchmark::State& state, int threads) {
+// What memory gives: to a copy, as in cast/stream_rw, and to numbers that are written where they were read, as a step
+// does.
+void stream(benchmark::State& state, int threads, bool in_place) {
   constexpr std::int64_t kElements = 64 << 20;
   const Tensor x = ones({kElements}), y = zeros({kElements});
-  const float* in = x.data<float>();
   auto* out = y.data<float>();
+  const float* in = x.data<float>();
   for (auto _ : state) {
+    if (in_place) {
 #pragma omp parallel for num_threads(threads)
-    for (std::int64_t i = 0; i < kElements; ++i) out[i] = in[i];
+      for (std::int64_t i = 0; i < kElements; ++i) out[i] *= 1.5F;
+    } else {
+#pragma omp parallel for num_threads(threads)
+      for (std::int64_t i = 0; i < kElements; ++i) out[i] = in[i];
+    }
     benchmark::ClobberMemory();
   }
   rate(state, 8.0 * kElements);
@@ -122,7 +129,8 @@ const bool registered = [] {
   const int all = static_cast<int>(std::max(1U, std::thread::hardware_concurrency()));
   for (const int threads : {1, all}) {
     const std::string suffix = threads == 1 ? "/1_thread" : "/all_threads";
-    benchmark::RegisterBenchmark(("optim/stream_rw" + suffix).c_str(), stream, threads)->UseRealTime();
+    benchmark::RegisterBenchmark(("optim/stream_rw" + suffix).c_str(), stream, threads, false)->UseRealTime();
+    benchmark::RegisterBenchmark(("optim/stream_in_place" + suffix).c_str(), stream, threads, true)->UseRealTime();
     for (const Row& row : kRows)
       benchmark::RegisterBenchmark((row.name + suffix).c_str(), steps, row, threads)->UseRealTime();
     if (all == 1) break;

@@ -159,6 +159,13 @@ void adam_step(const OpCall& c, Outputs&) {
        });
 }
 
+// How many products are not finite. 32 bits a count: vectors of them are as wide as those of floats.
+template <class C> std::int64_t count_nonfinite(const C* x, C factor, std::int64_t n) {
+  std::int32_t count = 0;
+  for (std::int64_t k = 0; k < n; ++k) count += std::abs(x[k] * factor) < std::numeric_limits<C>::infinity() ? 0 : 1;
+  return count;
+}
+
 // Of elements [begin, end) of a gradient, the products that are not finite; with a target they are written. A product is
 // not finite where the gradient is not, and also where a scale below 1 makes it overflow.
 template <class C>
@@ -172,6 +179,10 @@ std::int64_t unscale_part(const Tensor& gradient, const Tensor& target, C invers
   for (std::int64_t i = begin; i < end; i += kBlock) {
     const std::int64_t n = std::min(end - i, kBlock);
     const C* from = in.load(i, n, buffers[0]);
+    if (!out) {  // nothing to write: nothing but the gradient is touched
+      bad += count_nonfinite(from, inverse, n);
+      continue;
+    }
     C* products = out.target(i, buffers[1]);
     for (std::int64_t k = 0; k < n; ++k) products[k] = from[k] * inverse;
     out.store(products, i, n, total ? &counted : nullptr);
