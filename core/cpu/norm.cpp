@@ -1,6 +1,7 @@
 // layer_norm and rms_norm over rows, batch_norm over channels, in f32 (f64 for f64). The variance is taken about the
 // mean in a second pass.
 #include <cmath>
+#include <utility>
 #include <vector>
 
 #include "../dispatch.h"
@@ -87,43 +88,57 @@ Tensor channels_to_back(const Tensor& t) {
   return permute(t, order);
 }
 
-// Tensors of [N, C, ..] as [outer, channels, inner]: whole images, or pixels where the memory has the channels last.
+// Tensors of [N, C, ..] as [outer, channels, inner]: whole images, or pixels where the memory has the channels last. Rows
+// are planes where these are large: a row that is converted should stay in the nearest cache.
 struct Channels {
   bool last;
   std::int64_t outer, channels, inner = 1;
+  std::int64_t rows, group;  // a row has so many channels
   explicit Channels(const Tensor& x)
       : last(!x.is_contiguous() && channels_to_back(x).is_contiguous()), channels(x.size(1)) {
     for (int d = 2; d < x.ndim() && !last; ++d) inner *= x.size(d);
     outer = x.numel() > 0 ? x.numel() / (channels * inner) : 0;
+    group = inner >= kLargePlane ? 1 : channels;
+    rows = group == 1 ? outer * channels : outer;
   }
   Tensor view(const Tensor& t) const { return last ? channels_to_back(t) : t; }  // row-major if t lies like x
 
   // y = f(a, b, channel) for all elements; b is a where it is undefined.
   template <class T, class F> void map(const Tensor& a, const Tensor& b, Tensor& y, const F& f) const {
-    map_rows<T>(outer, channels * inner, view(a), b.defined() ? view(b) : b, y,
-                [&](std::int64_t, const T* as, const T* bs, T* to) {
+    map_rows<T>(rows, group * inner, view(a), b.defined() ? view(b) : b, y,
+                [&](std::int64_t row, const T* as, const T* bs, T* to) {
                   if (!bs) bs = as;
                   if (inner == 1) {
 #pragma omp simd
                     for (std::int64_t c = 0; c < channels; ++c) to[c] = f(as[c], bs[c], c);
                     return;
                   }
-                  for (std::int64_t c = 0; c < channels; ++c, to += inner, as += inner, bs += inner)
+                  const std::int64_t first = row * group % channels;
+                  for (std::int64_t c = first; c < first + group; ++c, to += inner, as += inner, bs += inner)
 #pragma omp simd
                     for (std::int64_t i = 0; i < inner; ++i) to[i] = f(as[i], bs[i], c);
                 });
   }
-  // sums[channel] = the sum of f(a, b, channel).
-  template <class T, class F> void sum(const Tensor& a, const Tensor& b, T* sums, const F& f) const {
-    sum_rows<T>(outer, channels * inner, view(a), b.defined() ? view(b) : b, channels, sums,
-                [&](std::int64_t, const T* as, const T* bs, T* part) {
+  // sums[channel] = the sum of f(a, b, channel), and those of further functions behind.
+  template <class T, class... F> void sum(const Tensor& a, const Tensor& b, T* sums, const F&... f) const {
+    sum_rows<T>(rows, group * inner, view(a), b.defined() ? view(b) : b,
+                channels * static_cast<std::int64_t>(sizeof...(F)), sums,
+                [&](std::int64_t row, const T* as, const T* bs, T* part) {
                   if (!bs) bs = as;
-                  if (inner == 1)
-                    for (std::int64_t c = 0; c < channels; ++c) part[c] += f(as[c], bs[c], c);
-                  else
-                    for (std::int64_t c = 0; c < channels; ++c, as += inner, bs += inner)
-                      part[c] += blocked_sum<T>(inner, [&](std::int64_t i) { return f(as[i], bs[i], c); });
+                  (add(row, as, bs, std::exchange(part, part + channels), f), ...);
                 });
+  }
+
+ private:
+  static constexpr std::int64_t kLargePlane = 64;
+  template <class T, class F> void add(std::int64_t row, const T* as, const T* bs, T* part, const F& f) const {
+    if (inner == 1) {
+      for (std::int64_t c = 0; c < channels; ++c) part[c] += f(as[c], bs[c], c);
+      return;
+    }
+    const std::int64_t first = row * group % channels;
+    for (std::int64_t c = first; c < first + group; ++c, as += inner, bs += inner)
+      part[c] += blocked_sum<T>(inner, [&](std::int64_t i) { return f(as[i], bs[i], c); });
   }
 };
 
@@ -164,9 +179,12 @@ template <class T> void batch_norm_backward_of(const OpCall& call, const Channel
   const T* mean = means.data();
   const Parameter<T> invstd(call[4]);
   const auto channels = static_cast<std::size_t>(l.channels);
-  std::vector<T> db(channels), dw(channels), scales(channels), shifts(channels), slopes(channels);
-  l.sum(call[0], {}, db.data(), [](T dy, T, std::int64_t) { return dy; });
-  l.sum(call[0], call[1], dw.data(), [=](T dy, T x, std::int64_t c) { return dy * (x - mean[c]); });
+  std::vector<T> sums(2 * channels), scales(channels), shifts(channels), slopes(channels);
+  T* const db = sums.data();
+  T* const dw = db + channels;
+  l.sum(
+      call[0], call[1], db, [](T dy, T, std::int64_t) { return dy; },
+      [=](T dy, T x, std::int64_t c) { return dy * (x - mean[c]); });
   const bool training = call.get<NormAttrs>().training;
   const auto count = static_cast<T>(l.outer * l.inner);
   for (std::size_t c = 0; c < channels; ++c) {
@@ -183,8 +201,8 @@ template <class T> void batch_norm_backward_of(const OpCall& call, const Channel
     l.map<T>(call[0], call[1], dx,
              [=](T dy, T x, std::int64_t c) { return (dy - shift[c] - (x - mean[c]) * slope[c]) * scale[c]; });
   else l.map<T>(call[0], {}, dx, [=](T dy, T, std::int64_t c) { return dy * scale[c]; });
-  store_parameter(out[1], dw.data());
-  store_parameter(out[2], db.data());
+  store_parameter(out[1], dw);
+  store_parameter(out[2], db);
 }
 
 void batch_norm(const OpCall& call, Outputs& out) {
