@@ -1,6 +1,10 @@
 // The models by libtorch, eager, as its users write them.
 #include <ATen/autocast_mode.h>
 #include <torch/torch.h>
+#include <torch/version.h>
+
+#include <functional>
+#include <optional>
 
 #include "libtorch_worker.h"
 #include "synthetic.h"

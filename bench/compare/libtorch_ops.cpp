@@ -1,6 +1,8 @@
 // The single ops by libtorch; gradual_ops.cpp says what each is.
 #include <torch/torch.h>
 
+#include <functional>
+
 #include "libtorch_worker.h"
 
 namespace compare {
