@@ -20,6 +20,7 @@
 #include "core/convert.h"
 #include "core/cost.h"
 #include "core/counts.h"
+#include "core/cpu_isa.h"
 #include "core/device.h"
 #include "core/dispatch.h"
 #include "core/dtype.h"

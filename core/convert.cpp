@@ -1,7 +1,6 @@
 #include "convert.h"
 
 #include <algorithm>
-#include <atomic>
 #include <bit>
 #include <cmath>
 #include <concepts>
@@ -14,6 +13,7 @@
 #include "convert_kernels.h"
 #include "error.h"
 #include "float_types.h"
+#include "multiversion.h"
 #include "rounding.h"
 
 namespace gradual {
@@ -42,18 +42,6 @@ template <class F> void visit_dtype(DType dtype, F&& visit) {
     case DType::bool_: return visit.template operator()<BoolByte>();
   }
 }
-
-const detail::ConvertKernels* kernels_of(ConversionPath path) {
-  if (path == ConversionPath::portable) return &detail::kPortableKernels;
-  return path == ConversionPath::avx2 ? detail::avx2_kernels() : detail::avx512_kernels();
-}
-
-std::atomic<const detail::ConvertKernels*>& current_kernels() {
-  static std::atomic<const detail::ConvertKernels*> kernels = kernels_of(best_conversion_path());
-  return kernels;
-}
-
-const detail::ConvertKernels& kernels() { return *current_kernels().load(std::memory_order_relaxed); }
 
 // An integer as a float rounded to odd (see detail::round_to_odd).
 float round_to_odd(std::int64_t value) {
@@ -103,8 +91,12 @@ template <class To, class From> To cast_element(From value) {
   }
 }
 
-template <class To, class From> void cast_array(const From* __restrict in, To* __restrict out, std::int64_t n) {
-  for (std::int64_t i = 0; i < n; ++i) out[i] = cast_element<To>(in[i]);
+template <class To, class From> void cast_array(const From* in, To* out, std::int64_t n) {
+  vectorized([=] {
+    const From* __restrict from = in;
+    To* __restrict to = out;
+    for (std::int64_t i = 0; i < n; ++i) to[i] = cast_element<To>(from[i]);
+  });
 }
 
 // Elements in a buffer on the stack: small enough for the first-level cache.
@@ -117,7 +109,7 @@ template <class F> void for_blocks(std::int64_t n, F&& body) {
 
 template <class To> void load_contiguous(DType src, const void* p, To* out, std::int64_t n) {
   if constexpr (std::same_as<To, float>) {
-    if (detail::is_narrow(src)) return kernels().decode[detail::narrow_index(src)](p, out, n);
+    if (detail::is_narrow(src)) return detail::decode_array(src, p, out, n);
   }
   visit_dtype(src, [&]<class From> { cast_array(static_cast<const From*>(p), out, n); });
 }
@@ -186,7 +178,7 @@ template <class From> void count_cast(DType dst, const From* in, std::int64_t n,
 
 template <class From> void store_contiguous(DType dst, const From* in, void* p, std::int64_t n) {
   if constexpr (std::same_as<From, float>) {
-    if (detail::is_narrow(dst)) return kernels().encode[detail::narrow_index(dst)](in, p, n);
+    if (detail::is_narrow(dst)) return detail::encode_array(dst, in, p, n);
   }
   visit_dtype(dst, [&]<class To> { cast_array(in, static_cast<To*>(p), n); });
 }
@@ -259,22 +251,6 @@ void store_stochastic(DType dst, const float* in, void* p, std::int64_t n, std::
                       std::uint64_t first_element, CastCounts* counts) {
   const Rounder rounder{format_of(dst), {.mode = RoundingMode::stochastic}, Overflow::ieee, {seed, stream}};
   rounder.encode(in, p, n, static_cast<std::int64_t>(first_element), {counts, nullptr});
-}
-
-ConversionPath best_conversion_path() {
-  if (detail::avx512_kernels() != nullptr) return ConversionPath::avx512;
-  return detail::avx2_kernels() != nullptr ? ConversionPath::avx2 : ConversionPath::portable;
-}
-
-ConversionPath conversion_path() {
-  if (&kernels() == &detail::kPortableKernels) return ConversionPath::portable;
-  return &kernels() == detail::avx2_kernels() ? ConversionPath::avx2 : ConversionPath::avx512;
-}
-
-ConversionPath set_conversion_path(ConversionPath path) {
-  const ConversionPath before = conversion_path();
-  current_kernels().store(kernels_of(std::min(path, best_conversion_path())));
-  return before;
 }
 
 }  // namespace gradual

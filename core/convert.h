@@ -11,9 +11,8 @@
 // integer: towards zero, values out of range saturate and NaN gives 0. To bool: x != 0, so NaN is true. A
 // bool is read as byte != 0. Widening is exact.
 //
-// The vector code is chosen at run time by the processor and gives the same bits as the portable code.
-// Everything runs on the calling thread; arrays may be split freely, for elements do not depend on each
-// other.
+// The processor chooses the code (cpu_isa.h), whose bits are always the same. Everything runs on the calling thread;
+// arrays may be split freely, for elements do not depend on each other.
 namespace gradual {
 
 // What a narrowing store did to its elements. The source decides the category and every element is in at most
@@ -44,17 +43,5 @@ void convert(DType src, const void* in, DType dst, void* out, std::int64_t n, Ca
 // `first_element + i` of the Philox stream, so that the result does not depend on how an array is split.
 void store_stochastic(DType dst, const float* in, void* p, std::int64_t n, std::uint64_t seed, std::uint64_t stream,
                       std::uint64_t first_element, CastCounts* counts = nullptr);
-
-// Which code converts. All give the same bits; the choice exists for tests and measurements.
-enum class ConversionPath : std::uint8_t { portable, avx2, avx512 };
-
-// The fastest path that this processor has.
-ConversionPath best_conversion_path();
-
-// The one in use.
-ConversionPath conversion_path();
-
-// Use `path`, or the fastest that the processor has where it lacks that one; returns what was in use before.
-ConversionPath set_conversion_path(ConversionPath path);
 
 }  // namespace gradual

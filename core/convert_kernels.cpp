@@ -1,61 +1,35 @@
 #include "convert_kernels.h"
 
 #include "float_types.h"
+#include "multiversion.h"
 
 #if defined(__x86_64__)
-#include <cpuid.h>
 #include <immintrin.h>
 #endif
 
 namespace gradual::detail {
-
 namespace {
 
-// Compiled into each instruction set's functions below: the compiler vectorises the loops anew.
-template <class T> [[gnu::always_inline]] inline void encode(const float* __restrict in, void* out, std::int64_t n) {
-  auto* __restrict codes = static_cast<T*>(out);
-  for (std::int64_t i = 0; i < n; ++i) codes[i] = T(in[i]);
+// vcvtneps2bf16 is not used for bf16: it treats subnormal numbers as zero.
+template <class T> void encode_loop(const float* in, void* codes, std::int64_t n) {
+  vectorized([=] {
+    const float* __restrict from = in;
+    auto* __restrict to = static_cast<T*>(codes);
+    for (std::int64_t i = 0; i < n; ++i) to[i] = T(from[i]);
+  });
 }
-template <class T> [[gnu::always_inline]] inline void decode(const void* in, float* __restrict out, std::int64_t n) {
-  const auto* __restrict codes = static_cast<const T*>(in);
-  for (std::int64_t i = 0; i < n; ++i) out[i] = static_cast<float>(codes[i]);
+template <class T> void decode_loop(const void* codes, float* out, std::int64_t n) {
+  vectorized([=] {
+    const auto* __restrict from = static_cast<const T*>(codes);
+    float* __restrict to = out;
+    for (std::int64_t i = 0; i < n; ++i) to[i] = static_cast<float>(from[i]);
+  });
 }
 
-template <class T> void encode_portable(const float* in, void* out, std::int64_t n) { encode<T>(in, out, n); }
-template <class T> void decode_portable(const void* in, float* out, std::int64_t n) { decode<T>(in, out, n); }
-
-}  // namespace
-
-constinit const ConvertKernels kPortableKernels = {
-    {encode_portable<Half>, encode_portable<BFloat16>, encode_portable<Float8E4M3FN>, encode_portable<Float8E5M2>},
-    {decode_portable<Half>, decode_portable<BFloat16>, decode_portable<Float8E4M3FN>, decode_portable<Float8E5M2>}};
-
+// f16 has instructions of its own.
 #if defined(__x86_64__)
-
-// Instructions are enabled per function, so that one portable binary holds all paths and no build flag
-// matters. f16 has instructions of its own; for the other formats the compiler vectorises the portable code
-// anew. vcvtneps2bf16 is not used: it treats subnormal numbers as zero.
-namespace {
-
-constexpr int kNearestEven = _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC;
-
-template <class T> [[gnu::target("avx2,f16c")]] void encode_avx2(const float* in, void* out, std::int64_t n) {
-  encode<T>(in, out, n);
-}
-template <class T> [[gnu::target("avx2,f16c")]] void decode_avx2(const void* in, float* out, std::int64_t n) {
-  decode<T>(in, out, n);
-}
-template <class T>
-[[gnu::target("avx512f,avx512bw,avx512vl")]] void encode_avx512(const float* in, void* out, std::int64_t n) {
-  encode<T>(in, out, n);
-}
-template <class T>
-[[gnu::target("avx512f,avx512bw,avx512vl")]] void decode_avx512(const void* in, float* out, std::int64_t n) {
-  decode<T>(in, out, n);
-}
-
-template <> [[gnu::target("avx2,f16c")]] void encode_avx2<Half>(const float* in, void* out, std::int64_t n) {
-  auto* codes = static_cast<Half*>(out);
+[[gnu::target("avx2,f16c")]] void encode_f16c(const float* in, Half* codes, std::int64_t n) {
+  constexpr int kNearestEven = _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC;
   std::int64_t i = 0;
   for (; i + 8 <= n; i += 8) {
     const __m128i half = _mm256_cvtps_ph(_mm256_loadu_ps(in + i), kNearestEven);
@@ -63,9 +37,7 @@ template <> [[gnu::target("avx2,f16c")]] void encode_avx2<Half>(const float* in,
   }
   for (; i < n; ++i) codes[i] = Half(in[i]);
 }
-
-template <> [[gnu::target("avx2,f16c")]] void decode_avx2<Half>(const void* in, float* out, std::int64_t n) {
-  const auto* codes = static_cast<const Half*>(in);
+[[gnu::target("avx2,f16c")]] void decode_f16c(const Half* codes, float* out, std::int64_t n) {
   std::int64_t i = 0;
   for (; i + 8 <= n; i += 8) {
     const __m128i half = _mm_loadu_si128(reinterpret_cast<const __m128i*>(codes + i));
@@ -73,39 +45,36 @@ template <> [[gnu::target("avx2,f16c")]] void decode_avx2<Half>(const void* in, 
   }
   for (; i < n; ++i) out[i] = static_cast<float>(codes[i]);
 }
+void encode_half(const float* in, void* codes, std::int64_t n) {
+  if (cpu_isa() >= CpuIsa::avx2) encode_f16c(in, static_cast<Half*>(codes), n);
+  else encode_loop<Half>(in, codes, n);
+}
+void decode_half(const void* codes, float* out, std::int64_t n) {
+  if (cpu_isa() >= CpuIsa::avx2) decode_f16c(static_cast<const Half*>(codes), out, n);
+  else decode_loop<Half>(codes, out, n);
+}
+#else
+constexpr auto encode_half = encode_loop<Half>;
+constexpr auto decode_half = decode_loop<Half>;
+#endif
 
-constinit const ConvertKernels kAvx2Kernels = {
-    {encode_avx2<Half>, encode_avx2<BFloat16>, encode_avx2<Float8E4M3FN>, encode_avx2<Float8E5M2>},
-    {decode_avx2<Half>, decode_avx2<BFloat16>, decode_avx2<Float8E4M3FN>, decode_avx2<Float8E5M2>}};
-
-constinit const ConvertKernels kAvx512Kernels = {
-    {encode_avx2<Half>, encode_avx512<BFloat16>, encode_avx512<Float8E4M3FN>, encode_avx512<Float8E5M2>},
-    {decode_avx2<Half>, decode_avx512<BFloat16>, decode_avx512<Float8E4M3FN>, decode_avx512<Float8E5M2>}};
-
-bool has_f16c() {
-  unsigned a = 0, b = 0, c = 0, d = 0;
-  return __get_cpuid(1, &a, &b, &c, &d) != 0 && (c & bit_F16C) != 0;
+// f16, bf16, f8e4m3fn, f8e5m2 are 0 to 3.
+constexpr std::size_t narrow_index(DType dtype) {
+  return static_cast<std::size_t>(dtype) - static_cast<std::size_t>(DType::f16);
 }
 
 }  // namespace
 
-// __builtin_cpu_supports also asks whether the operating system saves the wide registers.
-const ConvertKernels* avx2_kernels() {
-  static const bool supported = __builtin_cpu_supports("avx2") && has_f16c();
-  return supported ? &kAvx2Kernels : nullptr;
+void encode_array(DType narrow, const float* in, void* codes, std::int64_t n) {
+  static constexpr decltype(&encode_half) kLoops[] = {encode_half, encode_loop<BFloat16>, encode_loop<Float8E4M3FN>,
+                                                      encode_loop<Float8E5M2>};
+  kLoops[narrow_index(narrow)](in, codes, n);
 }
 
-const ConvertKernels* avx512_kernels() {
-  static const bool supported =
-      __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512vl");
-  return supported ? &kAvx512Kernels : nullptr;
+void decode_array(DType narrow, const void* codes, float* out, std::int64_t n) {
+  static constexpr decltype(&decode_half) kLoops[] = {decode_half, decode_loop<BFloat16>, decode_loop<Float8E4M3FN>,
+                                                      decode_loop<Float8E5M2>};
+  kLoops[narrow_index(narrow)](codes, out, n);
 }
-
-#else
-
-const ConvertKernels* avx2_kernels() { return nullptr; }
-const ConvertKernels* avx512_kernels() { return nullptr; }
-
-#endif
 
 }  // namespace gradual::detail

@@ -79,8 +79,8 @@ GRADUAL_HD inline float log(float x) {
 
 GRADUAL_HD inline float log1p(float x) {
   const float u = 1.0f + x;
-  const float lost = x < 1.0f ? x - (u - 1.0f) : 1.0f - (u - x);
-  const float y = log(u) + lost / u;
+  const float lost = (x < 1.0f ? x - (u - 1.0f) : 1.0f - (u - x)) / u;
+  const float y = log(u) + (u > 0.0f ? lost : 0.0f);  // of two NaNs in a sum one stays, which one is not said
   const bool itself = (x == 0.0f) | (x == detail::kInf);
   return u == 0.0f ? -detail::kInf : (itself ? x : y);
 }

@@ -4,22 +4,26 @@
 #include <cmath>
 #include <numbers>
 
+#include "multiversion.h"
+
 namespace gradual {
 
 void philox_fill(std::uint64_t seed, std::uint64_t stream, std::uint64_t first_element, std::uint32_t* out,
                  std::int64_t n) {
   constexpr std::uint64_t kLanes = 8;  // blocks computed side by side, which the compiler turns into vectors
-  std::uint32_t words[4 * kLanes];
-  const std::uint64_t end = first_element + static_cast<std::uint64_t>(n);
-  for (std::uint64_t block = first_element / 4; 4 * block < end; block += kLanes) {
-    for (std::uint64_t lane = 0; lane < kLanes; ++lane) {
-      const std::array<std::uint32_t, 4> four = philox_block(seed, stream, block + lane);
-      for (std::uint64_t i = 0; i < 4; ++i) words[4 * lane + i] = four[i];
+  vectorized([=] {
+    std::uint32_t words[4 * kLanes];
+    const std::uint64_t end = first_element + static_cast<std::uint64_t>(n);
+    for (std::uint64_t block = first_element / 4; 4 * block < end; block += kLanes) {
+      for (std::uint64_t lane = 0; lane < kLanes; ++lane) {
+        const std::array<std::uint32_t, 4> four = philox_block(seed, stream, block + lane);
+        for (std::uint64_t i = 0; i < 4; ++i) words[4 * lane + i] = four[i];
+      }
+      const std::uint64_t from = std::max(first_element, 4 * block);
+      const std::uint64_t to = std::min(end, 4 * (block + kLanes));
+      std::copy(words + (from - 4 * block), words + (to - 4 * block), out + (from - first_element));
     }
-    const std::uint64_t from = std::max(first_element, 4 * block);
-    const std::uint64_t to = std::min(end, 4 * (block + kLanes));
-    std::copy(words + (from - 4 * block), words + (to - 4 * block), out + (from - first_element));
-  }
+  });
 }
 
 std::array<float, 2> box_muller(std::uint32_t radius_word, std::uint32_t angle_word) {

@@ -14,6 +14,7 @@
 #include "accumulator.h"
 #include "dispatch.h"
 #include "memory.h"
+#include "multiversion.h"
 #include "ops.h"
 #include "parallel.h"
 
@@ -100,7 +101,8 @@ float amax_of(const Rows& x) {
   float total = 0;
   x.chunks(1, [&](std::int64_t first, std::int64_t n) {
     std::optional<Scratch> scratch;
-    const float most = larger(x.load<float>(first, n, scratch), n, 0);
+    const float* values = x.load<float>(first, n, scratch);
+    const float most = vectorized([=] { return larger(values, n, 0); });
     const std::lock_guard lock(mutex);
     total = larger(&most, 1, total);
   });
@@ -215,17 +217,27 @@ Grid make_grid(const Rows& x, const Quantizer& q, const QuantizeOptions& o) {
   return g;
 }
 
+// to[i] = from[i] * by for n elements. `from` may be `to`.
+void multiply(const float* from, float* to, std::int64_t n, float by) {
+  vectorized([=] {
+#pragma omp simd
+    for (std::int64_t i = 0; i < n; ++i) to[i] = from[i] * by;
+  });
+}
+
 // Multiplies n elements, whole rows of the grid, by a scale each block, picked by `pick`. `from` may be `to`.
 template <class P>
 void multiply(const float* from, float* to, std::int64_t n, const Grid& g, std::span<const Scale> scales, P pick) {
   const std::int64_t cols = (g.k + g.block_cols - 1) / g.block_cols;
-  for (std::int64_t r = 0; r < n / g.k; ++r)
-    for (std::int64_t b = 0; b < cols; ++b) {
-      const float by = pick(scales[static_cast<std::size_t>(r / g.block_rows * cols + b)]);
-      const std::int64_t begin = r * g.k + b * g.block_cols;
-      const std::int64_t end = std::min(begin + g.block_cols, (r + 1) * g.k);
-      for (std::int64_t i = begin; i < end; ++i) to[i] = from[i] * by;
-    }
+  vectorized([=, &g] {
+    for (std::int64_t r = 0; r < n / g.k; ++r)
+      for (std::int64_t b = 0; b < cols; ++b) {
+        const float by = pick(scales[static_cast<std::size_t>(r / g.block_rows * cols + b)]);
+        const std::int64_t begin = r * g.k + b * g.block_cols;
+        const std::int64_t end = std::min(begin + g.block_cols, (r + 1) * g.k);
+        for (std::int64_t i = begin; i < end; ++i) to[i] = from[i] * by;
+      }
+  });
 }
 
 // Scales of the blocks of n elements, whole rows of the grid.
@@ -233,11 +245,13 @@ std::vector<Scale> find_scales(const float* values, std::int64_t n, const Grid& 
   const std::int64_t rows = n / g.k, cols = (g.k + g.block_cols - 1) / g.block_cols;
   const std::int64_t tiles = (rows + g.block_rows - 1) / g.block_rows;
   std::vector<float> most(static_cast<std::size_t>(tiles * cols), 0.0F);
-  for (std::int64_t r = 0; r < rows; ++r)
-    for (std::int64_t b = 0; b < cols; ++b) {
-      float& m = most[static_cast<std::size_t>(r / g.block_rows * cols + b)];
-      m = larger(values + r * g.k + b * g.block_cols, std::min(g.block_cols, g.k - b * g.block_cols), m);
-    }
+  vectorized([=, &g, to = most.data()] {
+    for (std::int64_t r = 0; r < rows; ++r)
+      for (std::int64_t b = 0; b < cols; ++b) {
+        float& m = to[r / g.block_rows * cols + b];
+        m = larger(values + r * g.k + b * g.block_cols, std::min(g.block_cols, g.k - b * g.block_cols), m);
+      }
+  });
   if (q.scaling.kind == ScalingKind::nvfp4) return nvfp4_scales(std::move(most), g.global, q);
   const bool row = q.scaling.kind == ScalingKind::row;
   std::vector<Scale> scales;
@@ -261,7 +275,7 @@ void for_scaled(const Rows& x, const Grid& g, const Quantizer& q, const Quantize
     if (!scratch) scratch.emplace(static_cast<std::size_t>(n) * sizeof(float));
     auto* values = scratch->as<float>();
     if (g.fixed) {
-      for (std::int64_t i = 0; i < n; ++i) values[i] = source[i] * g.one.forward;
+      multiply(source, values, n, g.one.forward);
       return body(first, n, values, one, stats);
     }
     const std::vector<Scale> scales = find_scales(source, n, g, q);
@@ -301,10 +315,9 @@ Tensor round_values(const Rows& x, const Grid& g, const Quantizer& q, const Quan
                  } else if (!g.fixed) {
                    multiply(to, to, n, g, scales, [](const Scale& s) { return s.inverse; });
                  } else if (all && g.one.inverse != 1) {
-                   for (std::int64_t i = 0; i < n; ++i) to[i] *= g.one.inverse;
+                   multiply(to, to, n, g.one.inverse);
                  }
-                 const float inverse = 1 / g.global;
-                 for (std::int64_t i = 0; i < n && all && g.global != 1; ++i) to[i] *= inverse;
+                 if (all && g.global != 1) multiply(to, to, n, 1 / g.global);
                }
              });
   return x.shaped_like(out);

@@ -9,6 +9,7 @@
 #include <limits>
 
 #include "error.h"
+#include "multiversion.h"
 #include "nearest.h"
 #include "philox.h"
 #include "rounding_kernels.h"
@@ -81,7 +82,7 @@ void round_block(const Rounder& r, const RoundingSpec<std::uint32_t>& spec, cons
     else if (spec.shift > 0 && aligner < SourceBits<std::uint32_t>::kInf) loop = detail::kAligned;
   }
   LoopCounts c;
-  const auto& kernels = detail::rounding_kernels(conversion_path());
+  const auto& kernels = detail::kRoundingKernels;
   if (codes) kernels.codes[loop](spec, in, random, codes, code_bytes(r.format), n, counts ? &c : nullptr);
   else kernels.values[loop](spec, in, random, values, n, counts ? &c : nullptr);
   if (counts) add_counts(c, n, *counts);
@@ -91,16 +92,20 @@ template <RoundingMode mode>
 void round_doubles(const RoundingSpec<std::uint64_t>& spec, const double* in, const std::uint32_t* random,
                    double* values, void* codes, int bytes, std::int64_t n, LoopCounts& c) {
   constexpr int kLoop = static_cast<int>(mode);
-  for (std::int64_t i = 0; i < n; ++i) {
-    const auto bits = std::bit_cast<std::uint64_t>(in[i]);
-    const std::uint32_t word = random ? random[i] : 0;
-    if (codes) {
-      const std::uint64_t code = detail::round_bits<kLoop, true, true, false>(bits, word, spec, c);
-      std::memcpy(static_cast<char*>(codes) + i * bytes, &code, static_cast<std::size_t>(bytes));  // little-endian
-    } else {
-      values[i] = std::bit_cast<double>(detail::round_bits<kLoop, false, true, false>(bits, word, spec, c));
+  c = vectorized([=] {
+    LoopCounts sums;
+    for (std::int64_t i = 0; i < n; ++i) {
+      const auto bits = std::bit_cast<std::uint64_t>(in[i]);
+      const std::uint32_t word = random ? random[i] : 0;
+      if (codes) {
+        const std::uint64_t code = detail::round_bits<kLoop, true, true, false>(bits, word, spec, sums);
+        std::memcpy(static_cast<char*>(codes) + i * bytes, &code, static_cast<std::size_t>(bytes));  // little-endian
+      } else {
+        values[i] = std::bit_cast<double>(detail::round_bits<kLoop, false, true, false>(bits, word, spec, sums));
+      }
     }
-  }
+    return sums;
+  });
 }
 
 void round_block(const Rounder& r, const RoundingSpec<std::uint64_t>& spec, const double* in,
@@ -221,10 +226,12 @@ void round_all(const Rounder& r, const T* in, T* values, void* codes, std::int64
   }
 }
 
-// The plain cast to f16 has an instruction of its own.
-bool is_plain_half(const Rounder& r, CastStats stats) {
-  return r.rounding.mode == RoundingMode::nearest_even && r.overflow == Overflow::ieee && !stats.counts &&
-         r.format.exponent_bits == 5 && r.format == format_of(DType::f16);
+// The plain casts to f16 and bf16 have quicker loops of their own.
+std::optional<DType> plain_half(const Rounder& r, CastStats stats) {
+  if (r.rounding.mode != RoundingMode::nearest_even || r.overflow != Overflow::ieee || stats.counts) return {};
+  for (const DType dtype : {DType::f16, DType::bf16})
+    if (r.format.exponent_bits == format_of(dtype).exponent_bits && r.format == format_of(dtype)) return dtype;
+  return {};
 }
 
 constexpr std::string_view kModes[] = {"nearest-even", "nearest-away", "toward-zero", "up",
@@ -268,11 +275,10 @@ Overflow overflow_from_name(std::string_view text) {
 }
 
 void ExponentHistogram::add(const float* values, std::int64_t n) {
-  const auto& kernels = detail::rounding_kernels(conversion_path());
   for (std::int64_t first = 0; first < n; first += detail::kExponentBlock) {
     const std::int64_t count = std::min(detail::kExponentBlock, n - first);
     const std::uint64_t before = bins[0];
-    kernels.exponents(values + first, count, bins.data());
+    detail::kRoundingKernels.exponents(values + first, count, bins.data());
     if (bins[0] != before)
       bins[0] -= static_cast<std::uint64_t>(std::count(values + first, values + first + count, 0.0F));
   }
@@ -292,8 +298,9 @@ void Rounder::round(const double* in, double* out, std::int64_t n, std::int64_t 
 }
 
 void Rounder::encode(const float* in, void* codes, std::int64_t n, std::int64_t first_element, CastStats stats) const {
-  if (!is_plain_half(*this, stats)) return round_all<float>(*this, in, nullptr, codes, n, first_element, stats);
-  store(DType::f16, in, codes, 1, n);
+  const std::optional<DType> half = plain_half(*this, stats);
+  if (!half) return round_all<float>(*this, in, nullptr, codes, n, first_element, stats);
+  store(*half, in, codes, 1, n);
   if (stats.exponents) stats.exponents->add(in, n);
 }
 

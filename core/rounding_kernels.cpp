@@ -3,6 +3,8 @@
 #include <cstring>
 #include <utility>
 
+#include "multiversion.h"
+
 namespace gradual::detail {
 namespace {
 
@@ -99,73 +101,26 @@ using Bytes [[gnu::vector_size(64), gnu::may_alias]] = std::uint8_t;
     for (const auto& table : tables) bins[e] += table[e];
 }
 
-// The same loops for each instruction set: the compiler vectorises them anew.
-struct Portable {
-  template <int loop>
-  static void values(const Spec& s, const float* in, const std::uint32_t* random, float* out, std::int64_t n,
-                     LoopCounts* counts) {
-    round_loop<loop, false>(s, in, random, out, n, counts);
-  }
-  template <int loop>
-  static void codes(const Spec& s, const float* in, const std::uint32_t* random, void* out, int bytes, std::int64_t n,
-                    LoopCounts* counts) {
-    code_loop<loop>(s, in, random, out, bytes, n, counts);
-  }
-  static void exponents(const float* in, std::int64_t n, std::uint64_t* bins) { exponent_loop(in, n, bins); }
-};
-
-#if defined(__x86_64__)
-struct Avx2 {
-  template <int loop>
-  [[gnu::target("avx2")]] static void values(const Spec& s, const float* in, const std::uint32_t* random, float* out,
-                                             std::int64_t n, LoopCounts* counts) {
-    round_loop<loop, false>(s, in, random, out, n, counts);
-  }
-  template <int loop>
-  [[gnu::target("avx2")]] static void codes(const Spec& s, const float* in, const std::uint32_t* random, void* out,
-                                            int bytes, std::int64_t n, LoopCounts* counts) {
-    code_loop<loop>(s, in, random, out, bytes, n, counts);
-  }
-  [[gnu::target("avx2")]] static void exponents(const float* in, std::int64_t n, std::uint64_t* bins) {
-    exponent_loop(in, n, bins);
-  }
-};
-
-struct Avx512 {
-  template <int loop>
-  [[gnu::target("avx512f,avx512bw,avx512dq,avx512vl")]] static void values(const Spec& s, const float* in,
-                                                                           const std::uint32_t* random, float* out,
-                                                                           std::int64_t n, LoopCounts* counts) {
-    round_loop<loop, false>(s, in, random, out, n, counts);
-  }
-  template <int loop>
-  [[gnu::target("avx512f,avx512bw,avx512dq,avx512vl")]] static void codes(const Spec& s, const float* in,
-                                                                          const std::uint32_t* random, void* out,
-                                                                          int bytes, std::int64_t n,
-                                                                          LoopCounts* counts) {
-    code_loop<loop>(s, in, random, out, bytes, n, counts);
-  }
-  [[gnu::target("avx512f,avx512bw,avx512dq,avx512vl")]] static void exponents(const float* in, std::int64_t n,
-                                                                              std::uint64_t* bins) {
-    exponent_loop(in, n, bins);
-  }
-};
-#endif
-
-template <class Path, int... loops> constexpr RoundingKernels table(std::integer_sequence<int, loops...>) {
-  return {{&Path::template values<loops>...}, {&Path::template codes<loops>...}, &Path::exponents};
+template <int loop>
+void round_values(const Spec& s, const float* in, const std::uint32_t* random, float* out, std::int64_t n,
+                  LoopCounts* counts) {
+  vectorized([=, &s] { round_loop<loop, false>(s, in, random, out, n, counts); });
 }
-template <class Path>
-constinit const RoundingKernels kKernels = table<Path>(std::make_integer_sequence<int, kRoundingLoops>());
+template <int loop>
+void round_codes(const Spec& s, const float* in, const std::uint32_t* random, void* out, int bytes, std::int64_t n,
+                 LoopCounts* counts) {
+  vectorized([=, &s] { code_loop<loop>(s, in, random, out, bytes, n, counts); });
+}
+void count_exponents(const float* in, std::int64_t n, std::uint64_t* bins) {
+  vectorized([=] { exponent_loop(in, n, bins); });
+}
+
+template <int... loops> constexpr RoundingKernels table(std::integer_sequence<int, loops...>) {
+  return {{round_values<loops>...}, {round_codes<loops>...}, count_exponents};
+}
 
 }  // namespace
 
-const RoundingKernels& rounding_kernels([[maybe_unused]] ConversionPath path) {
-#if defined(__x86_64__)
-  if (path == ConversionPath::avx512) return kKernels<Avx512>;
-  if (path == ConversionPath::avx2) return kKernels<Avx2>;
-#endif
-  return kKernels<Portable>;
-}
+constinit const RoundingKernels kRoundingKernels = table(std::make_integer_sequence<int, kRoundingLoops>());
 
 }  // namespace gradual::detail

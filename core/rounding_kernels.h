@@ -1,4 +1,4 @@
-// The inner loops of rounding.h, an element at a time, and their tables for each instruction set.
+// The inner loops of rounding.h, an element at a time, and their table.
 #pragma once
 
 #include <bit>
@@ -158,6 +158,6 @@ struct RoundingKernels {
   void (*exponents)(const float* in, std::int64_t n, std::uint64_t* bins);
 };
 constexpr std::int64_t kExponentBlock = 8192;
-const RoundingKernels& rounding_kernels(ConversionPath path);
+extern const RoundingKernels kRoundingKernels;
 
 }  // namespace gradual::detail

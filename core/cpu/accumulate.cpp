@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "../multiversion.h"
 #include "../rounding_kernels.h"
 
 namespace gradual::cpu {
@@ -29,17 +30,22 @@ inline std::uint64_t sum_to_odd(double a, double b) {
 using Add = void (*)(const Spec&, double factor, const double* terms, double* sums, std::int64_t n);
 
 template <int loop>
-void add_rounded(const Spec& spec, double factor, const double* __restrict terms, double* __restrict sums,
-                 std::int64_t n) {
-  const Spec s = spec;
-  detail::LoopCounts none;
-  for (std::int64_t j = 0; j < n; ++j) {
-    const std::uint64_t bits = sum_to_odd(sums[j], factor * terms[j]);
-    sums[j] = std::bit_cast<double>(detail::round_bits<loop, false, false, false>(bits, 0, s, none));
-  }
+void add_rounded(const Spec& spec, double factor, const double* terms, double* sums, std::int64_t n) {
+  vectorized([=, &spec] {
+    const Spec s = spec;
+    detail::LoopCounts none;
+#pragma omp simd
+    for (std::int64_t j = 0; j < n; ++j) {
+      const std::uint64_t bits = sum_to_odd(sums[j], factor * terms[j]);
+      sums[j] = std::bit_cast<double>(detail::round_bits<loop, false, false, false>(bits, 0, s, none));
+    }
+  });
 }
-void add_doubles(const Spec&, double factor, const double* __restrict terms, double* __restrict sums, std::int64_t n) {
-  for (std::int64_t j = 0; j < n; ++j) sums[j] += factor * terms[j];
+void add_doubles(const Spec&, double factor, const double* terms, double* sums, std::int64_t n) {
+  vectorized([=] {
+#pragma omp simd
+    for (std::int64_t j = 0; j < n; ++j) sums[j] += factor * terms[j];
+  });
 }
 
 struct Adder {

@@ -5,6 +5,7 @@
 
 #include "../failf.h"
 #include "../functors.h"
+#include "../multiversion.h"
 #include "../ops.h"
 #include "../philox.h"
 #include "kernels.h"
@@ -21,9 +22,11 @@ template <class C> using BlockFn = void (*)(const void* functor, C* out, const C
 template <class C, int N, class F> void block_of(const void* functor, C* out, const C* const* in, std::int64_t n) {
   const F f = *static_cast<const F*>(functor);
   [&]<std::size_t... K>(std::index_sequence<K...>) {
-    const C* const x[] = {in[K]...};
+    vectorized([=] {
+      const C* const x[] = {in[K]...};
 #pragma omp simd
-    for (std::int64_t i = 0; i < n; ++i) out[i] = f(x[K][i]...);
+      for (std::int64_t i = 0; i < n; ++i) out[i] = f(x[K][i]...);
+    });
   }(std::make_index_sequence<N>{});
 }
 
@@ -198,11 +201,13 @@ void dropout(const OpCall& c, Outputs& out) {
         n = loop.block(at, end);
         const C* from = fetch(loop, 1, at, n, in);
         philox_fill(a.key.seed, a.key.stream, static_cast<std::uint64_t>(at), words, n);
+        vectorized([=, to = &kept[0], word = &words[0]] {
 #pragma omp simd
-        for (std::int64_t i = 0; i < n; ++i) {
-          const C scaled = from[i] * scale;
-          kept[i] = words[i] >> 8 >= threshold ? scaled : C{0};
-        }
+          for (std::int64_t i = 0; i < n; ++i) {
+            const C scaled = from[i] * scale;
+            to[i] = word[i] >> 8 >= threshold ? scaled : C{0};
+          }
+        });
         put(loop, at, n, kept, counts);
       }
     };

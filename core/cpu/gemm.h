@@ -6,6 +6,8 @@
 
 #include <cstdint>
 
+#include "../cpu_isa.h"
+
 namespace gradual::cpu {
 
 // A matrix anywhere in memory: element (i, j) is data[i * row_stride + j * col_stride].
@@ -22,6 +24,9 @@ template <class T> struct Gemm {
   std::int64_t ldc;
 };
 template <class T> void gemm(const Gemm<T>& g);
+
+// What gemm calls: operands with a stride of 1 each, sizes above 0.
+template <CpuIsa isa, class T> void product(const Gemm<T>& g);
 
 // Parts that together have fewer multiplications than this stay on one thread.
 inline constexpr std::int64_t kWorthThreads = 1 << 19;

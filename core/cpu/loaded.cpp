@@ -4,6 +4,7 @@
 #include <bit>
 
 #include "../compute_mode.h"
+#include "../multiversion.h"
 #include "loops.h"
 
 namespace gradual {
@@ -35,11 +36,13 @@ bool gapless(const Tensor& t, const Shape& sizes) {
 bool rounds_to_tf32(DType dtype) { return dtype == DType::f32 && matmul_precision() == MatmulPrecision::tf32; }
 
 void round_tf32(float* values, std::int64_t n) {
-  for (std::int64_t i = 0; i < n; ++i) {
-    const auto bits = std::bit_cast<std::uint32_t>(values[i]);
-    const std::uint32_t rounded = (bits + 0xfff + (bits >> 13 & 1)) & ~std::uint32_t{0x1fff};
-    values[i] = std::bit_cast<float>((bits & 0x7f800000) == 0x7f800000 ? bits : rounded);
-  }
+  vectorized([=] {
+    for (std::int64_t i = 0; i < n; ++i) {
+      const auto bits = std::bit_cast<std::uint32_t>(values[i]);
+      const std::uint32_t rounded = (bits + 0xfff + (bits >> 13 & 1)) & ~std::uint32_t{0x1fff};
+      values[i] = std::bit_cast<float>((bits & 0x7f800000) == 0x7f800000 ? bits : rounded);
+    }
+  });
 }
 
 template <class T> Loaded<T>::Loaded(const Tensor& t, As as) : tensor_(t) {

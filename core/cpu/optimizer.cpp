@@ -8,6 +8,7 @@
 
 #include "../counts.h"
 #include "../float_types.h"
+#include "../multiversion.h"
 #include "kernels.h"
 #include "loops.h"
 
@@ -60,10 +61,14 @@ void update(const Tensor* const* in, const Tensor& second_moment, const RandomKe
     const std::int64_t n = std::min(end - i, kBlock);
     C* w = (master ? master : param).load(i, n, buffers[0]);
     C* rest = lost.load(i, n, buffers[1]);
-    for (std::int64_t k = 0; rest && k < n; ++k) w[k] += rest[k];
+    if (rest)
+      vectorized([=] {
+        for (std::int64_t k = 0; k < n; ++k) w[k] += rest[k];
+      });
     C* m = first.load(i, n, buffers[2]);
     C* v = second.load(i, n, buffers[3]);
-    formula(round, w, static_cast<const C*>(gradient.load(i, n, buffers[4])), m, v, n);
+    const C* g = gradient.load(i, n, buffers[4]);
+    vectorized([=, &formula, &round] { formula(round, w, g, m, v, n); });
     first.store(m, i, n, nullptr);
     second.store(v, i, n, nullptr);
     master.store(w, i, n, nullptr);
@@ -77,7 +82,9 @@ void update(const Tensor* const* in, const Tensor& second_moment, const RandomKe
     param.store(w, i, n, counts);
     if (!rest) continue;
     load(dtype, param.at(i), 1, rest, n);
-    for (std::int64_t k = 0; k < n; ++k) rest[k] = w[k] - rest[k];
+    vectorized([=] {
+      for (std::int64_t k = 0; k < n; ++k) rest[k] = w[k] - rest[k];
+    });
     lost.store(rest, i, n, nullptr);
   }
   if (total) merge_counts(total, counted);
@@ -184,10 +191,16 @@ std::int64_t unscale_part(const Tensor& gradient, const Tensor& target, C invers
       continue;
     }
     C* products = out.target(i, buffers[1]);
-    for (std::int64_t k = 0; k < n; ++k) products[k] = from[k] * inverse;
+    vectorized([=] {
+      for (std::int64_t k = 0; k < n; ++k) products[k] = from[k] * inverse;
+    });
     out.store(products, i, n, total ? &counted : nullptr);
     out.load(i, n, buffers[1]);  // as the target has them
-    for (std::int64_t k = 0; k < n; ++k) bad += std::abs(products[k]) < std::numeric_limits<C>::infinity() ? 0 : 1;
+    bad += vectorized([=] {
+      std::int64_t count = 0;
+      for (std::int64_t k = 0; k < n; ++k) count += std::abs(products[k]) < std::numeric_limits<C>::infinity() ? 0 : 1;
+      return count;
+    });
   }
   if (total) merge_counts(total, counted);
   return bad;

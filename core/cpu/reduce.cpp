@@ -9,6 +9,7 @@
 
 #include "../functors.h"
 #include "../memory.h"
+#include "../multiversion.h"
 #include "../ops.h"
 #include "accumulate.h"
 #include "kernels.h"
@@ -38,13 +39,15 @@ constexpr auto kMaximum = [](auto a, auto b) { return math::maximum(a, b); };
 constexpr auto kMinimum = [](auto a, auto b) { return math::minimum(a, b); };
 
 template <class C, class Map, class Combine> void accumulate(C* acc, const C* x, const C* params, std::int64_t n) {
-  if constexpr (std::is_invocable_v<Map, C>) {
+  vectorized([=] {
+    if constexpr (std::is_invocable_v<Map, C>) {
 #pragma omp simd
-    for (std::int64_t j = 0; j < n; ++j) acc[j] = Combine{}(acc[j], Map{}(x[j]));
-  } else {
+      for (std::int64_t j = 0; j < n; ++j) acc[j] = Combine{}(acc[j], Map{}(x[j]));
+    } else {
 #pragma omp simd
-    for (std::int64_t j = 0; j < n; ++j) acc[j] = Combine{}(acc[j], Map{}(x[j], params[j]));
-  }
+      for (std::int64_t j = 0; j < n; ++j) acc[j] = Combine{}(acc[j], Map{}(x[j], params[j]));
+    }
+  });
 }
 
 // The identity combines with anything and leaves it as it is.

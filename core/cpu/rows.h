@@ -6,6 +6,7 @@
 #include <cstdint>
 
 #include "../memory.h"
+#include "../multiversion.h"
 #include "../ops.h"
 #include "../parallel.h"
 #include "kernels.h"
@@ -26,6 +27,7 @@ struct Rows {
 };
 
 // f(row, a, b, y) for every row of y, in parallel: rows of the inputs (the second may be undefined) and where to write.
+// f is vectorized().
 template <class T, class F>
 void map_rows(std::int64_t count, const Tensor& a, std::int64_t length_a, const Tensor& b, std::int64_t length_b,
               Tensor& y, std::int64_t length, const F& f) {
@@ -39,7 +41,8 @@ void map_rows(std::int64_t count, const Tensor& a, std::int64_t length_a, const 
     for (; row < end; ++row) {
       const T* x = in_a.load(row * length_a, length_a, buffer);
       T* to = write.target(row * length, buffer + length_a + length_b);
-      f(row, x, static_cast<const T*>(in_b.load(row * length_b, length_b, buffer + length_a)), to);
+      const T* other = in_b.load(row * length_b, length_b, buffer + length_a);
+      vectorized([=, &f] { f(row, x, other, to); });
       write.store(to, row * length, length, counts);
     }
   });
@@ -67,7 +70,8 @@ void sum_rows(std::int64_t count, std::int64_t length, const Tensor& a, const Te
     std::fill_n(sums, width, T{0});
     for (; row < end; ++row) {
       const T* x = in_a.load(row * length, length, buffer);
-      f(row, x, static_cast<const T*>(in_b.load(row * length, length, buffer + length)), sums);
+      const T* other = in_b.load(row * length, length, buffer + length);
+      vectorized([=, &f] { f(row, x, other, sums); });
     }
   });
   std::fill_n(total, width, T{0});

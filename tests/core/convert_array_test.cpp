@@ -159,7 +159,7 @@ TEST_CASE("f16 and bf16 into each other round once by way of float") {
     const auto codes = reference::all_codes(src);
     const std::vector<float> values = reference::decode(src, codes);
     const std::vector<std::uint16_t> from(codes.begin(), codes.end());
-    reference::for_each_path([&](ConversionPath) {
+    reference::for_each_isa([&](CpuIsa) {
       std::vector<std::uint16_t> to(from.size());
       convert(src, from.data(), dst, to.data(), static_cast<std::int64_t>(from.size()));
       CHECK(reference::codes_of(dst, to.data(), to.size()) == reference::encode(dst, values));
@@ -313,11 +313,4 @@ TEST_CASE("counts add up") {
   CastCounts sum{1, 2, 3, 4, 5, 6, 7};
   sum += {10, 20, 30, 40, 50, 60, 70};
   CHECK(as_array(sum) == Seven{11, 22, 33, 44, 55, 66, 77});
-}
-
-TEST_CASE("a path the processor lacks is replaced by the best it has") {
-  const ConversionPath before = set_conversion_path(ConversionPath::avx512);
-  CHECK(set_conversion_path(ConversionPath::portable) == best_conversion_path());
-  CHECK(set_conversion_path(before) == ConversionPath::portable);
-  CHECK(before == best_conversion_path());
 }

@@ -50,10 +50,10 @@ std::vector<float> random_floats(std::size_t n, std::uint64_t stream) {
 }  // namespace
 
 TEST_CASE("every 8- and 16-bit pattern widens exactly and comes back") {
-  reference::for_each_path([](ConversionPath path) {
+  reference::for_each_isa([](CpuIsa isa) {
     for (const DType dtype : kNarrow) {
       CAPTURE(std::string(name(dtype)));
-      CAPTURE(static_cast<int>(path));
+      CAPTURE(static_cast<int>(isa));
       const auto codes = reference::all_codes(dtype);
       const std::vector<float> values = reference::decode(dtype, codes);
       const std::vector<std::uint32_t> back = reference::encode(dtype, values);
@@ -83,7 +83,7 @@ TEST_CASE("NaN codes") {
                       {0x7fe00000, 0x7f00, 0x7fe0, 0x7f, 0x7f}, {0x7fc00001, 0x7e00, 0x7fc0, 0x7f, 0x7e},
                       {0x7f800001, 0x7e00, 0x7fc0, 0x7f, 0x7e}, {0xff812345, 0xfe09, 0xffc1, 0xff, 0xfe},
                       {0x7fffffff, 0x7fff, 0x7fff, 0x7f, 0x7f}, {0xffffffff, 0xffff, 0xffff, 0xff, 0xff}};
-  reference::for_each_path([&](ConversionPath) {
+  reference::for_each_isa([&](CpuIsa) {
     for (const Row& row : rows) {
       CAPTURE(row.bits);
       // Forty of them, so that both the vectors and the rest of a loop see one.
@@ -149,7 +149,7 @@ TEST_CASE("known vectors of the formats") {
                       {bf16, 0x1p-134f, 0x0000},
                       {bf16, up(0x1p-134f), 0x0001},
                       {bf16, -0.0f, 0x8000}};
-  reference::for_each_path([&](ConversionPath) {
+  reference::for_each_isa([&](CpuIsa) {
     for (const Row& row : rows) {
       CAPTURE(std::string(name(row.dtype)));
       CAPTURE(row.value);
@@ -180,8 +180,8 @@ TEST_CASE("around every value and every midpoint between neighbours") {
     };
     for (const double value : format(dtype).values) add(value);
     for (const double midpoint : format(dtype).midpoints) add(midpoint);
-    reference::for_each_path([&](ConversionPath path) {
-      CAPTURE(static_cast<int>(path));
+    reference::for_each_isa([&](CpuIsa isa) {
+      CAPTURE(static_cast<int>(isa));
       const auto from_floats = reference::encode(dtype, floats);
       const auto from_doubles = reference::encode(dtype, doubles);
       int failures = 0;
@@ -207,8 +207,8 @@ TEST_CASE("all paths and the scalar types give the same bits on millions of floa
       failures += !(scalar[i] == expected || (std::isnan(floats[i]) && format(dtype).is_nan(scalar[i])));
     }
     CHECK(failures == 0);
-    reference::for_each_path([&](ConversionPath path) {
-      CAPTURE(static_cast<int>(path));
+    reference::for_each_isa([&](CpuIsa isa) {
+      CAPTURE(static_cast<int>(isa));
       CHECK(reference::encode(dtype, floats) == scalar);
     });
   }
@@ -224,7 +224,7 @@ TEST_CASE("all paths agree on every upper half of a float") {
       CAPTURE(low);
       std::vector<std::uint32_t> scalar(floats.size());
       for (std::size_t i = 0; i < floats.size(); ++i) scalar[i] = encode_scalar(dtype, floats[i]);
-      reference::for_each_path([&](ConversionPath) { CHECK(reference::encode(dtype, floats) == scalar); });
+      reference::for_each_isa([&](CpuIsa) { CHECK(reference::encode(dtype, floats) == scalar); });
     }
   }
 }
@@ -233,7 +233,7 @@ TEST_CASE("arrays of every length write just their elements") {
   const std::vector<float> floats = random_floats(80, 3);
   for (const DType dtype : kNarrow) {
     const std::size_t size = size_of(dtype);
-    reference::for_each_path([&](ConversionPath) {
+    reference::for_each_isa([&](CpuIsa) {
       for (std::size_t n = 0; n <= 70; ++n) {
         std::vector<std::uint8_t> narrow(size * (n + 8), 0xa5);
         convert(DType::f32, floats.data(), dtype, narrow.data(), static_cast<std::int64_t>(n));
@@ -328,7 +328,7 @@ TEST_CASE("ml_dtypes and NumPy give the same codes") {
     for (auto& column : expected) column.push_back(static_cast<std::uint32_t>(std::strtoul(at + 1, &at, 16)));
   }
   CHECK(floats.size() > 3000);
-  reference::for_each_path([&](ConversionPath) {
+  reference::for_each_isa([&](CpuIsa) {
     for (std::size_t i = 0; i < kNarrow.size(); ++i) CHECK(reference::encode(kNarrow[i], floats) == expected[i]);
   });
 }
@@ -377,7 +377,7 @@ TEST_CASE("all 2^32 floats into each format") {
           for (float& x : floats) x = from_bits(std::bit_cast<std::uint32_t>(x) | 0x80000000);
           for (std::uint32_t& code : expected) code |= format(dtype).sign_bit();
         }
-        reference::for_each_path([&](ConversionPath) {
+        reference::for_each_isa([&](CpuIsa) {
           const auto codes = reference::encode(dtype, floats);
           if (codes != expected) ++failures;
         });

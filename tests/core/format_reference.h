@@ -11,7 +11,7 @@
 #include <string>
 #include <vector>
 
-#include "support/conversion_paths.h"
+#include "support/cpu_isas.h"
 
 // The narrow formats a second time, from their definition and as slow as it is plain: a value is
 // sign * mantissa * 2^exponent, and rounding is a search among all values.

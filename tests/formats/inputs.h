@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "reference.h"
-#include "support/conversion_paths.h"
+#include "support/cpu_isas.h"
 
 namespace reference {
 

@@ -74,7 +74,7 @@ template <class T> void check_rounder(const Rounder& r, const std::vector<T>& in
 
 template <class T> void check_on_all_paths(const Rounder& r, const std::vector<T>& in) {
   const Expected e = expect(r, in);
-  reference::for_each_path([&](ConversionPath) { check_rounder(r, in, e); });
+  reference::for_each_isa([&](CpuIsa) { check_rounder(r, in, e); });
 }
 
 }  // namespace

@@ -1,8 +1,9 @@
-// The same bits twice, and for any number of threads.
+// The same bits twice, for any number of threads, and by every instruction set.
 #include <doctest/doctest.h>
 
 #include <gradual/core/threads.h>
 #include "op_table.h"
+#include "support/cpu_isas.h"
 
 namespace gradual::test {
 namespace {
@@ -42,6 +43,26 @@ TEST_CASE("the same bits twice, and with one, two and three threads") {
     }
   }
   CHECK(num_threads() >= 1);
+}
+
+// But for products: the order of their sums follows the registers.
+TEST_CASE("the same bits by every instruction set") {
+  for (const Row* row : rows_under_test()) {
+    if (info(row->op).kind == OpKind::Contraction || row->op == OpId::scaled_dot_product_attention) continue;
+    for (const DType dtype : row->dtypes) {
+      for (const Sample& sample : samples_of(*row, dtype)) {
+        std::optional<std::vector<std::vector<std::byte>>> slowest;
+        reference::for_each_isa([&](CpuIsa isa) {
+          const auto here = bits(sample, 1);
+          if (!slowest) slowest = here;
+          if (here != *slowest)
+            expect_none(std::string(name(isa)) + " gave other bits than " + std::string(name(cpu_isas().front())),
+                        describe(*row, sample, sample.inputs, "contiguous"));
+        });
+        CHECK(slowest.has_value());
+      }
+    }
+  }
 }
 
 }  // namespace

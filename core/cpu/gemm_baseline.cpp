@@ -1,0 +1,8 @@
+#include "gemm_product.h"
+
+namespace gradual::cpu {
+
+template void product<CpuIsa::baseline>(const Gemm<float>&);
+template void product<CpuIsa::baseline>(const Gemm<double>&);
+
+}  // namespace gradual::cpu
