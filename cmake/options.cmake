@@ -1,6 +1,6 @@
 # Options, compiler flags and the function that applies them to our own targets.
 
-option(GRADUAL_NATIVE "Tune for the machine that builds (-march=native); a package wants this off" ${PROJECT_IS_TOP_LEVEL})
+option(GRADUAL_NATIVE "Compile for the machine that builds alone (-march=native): kernels choose at run time without it" OFF)
 option(GRADUAL_BUILD_TESTS "Build the tests" ${PROJECT_IS_TOP_LEVEL})
 option(GRADUAL_BUILD_EXAMPLES "Build the examples" ${PROJECT_IS_TOP_LEVEL})
 option(GRADUAL_BUILD_LAB "Build the program gradual-lab" ${PROJECT_IS_TOP_LEVEL})
