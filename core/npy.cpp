@@ -1,6 +1,5 @@
 #include "npy.h"
 
-
 #include <algorithm>
 #include <cstring>
 

@@ -1,6 +1,5 @@
 #include "op.h"
 
-
 #include <mutex>
 #include <string>
 #include <unordered_set>

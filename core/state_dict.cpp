@@ -1,6 +1,5 @@
 #include "state_dict.h"
 
-
 #include <optional>
 #include <utility>
 

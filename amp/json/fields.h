@@ -2,7 +2,6 @@
 // what is allowed. Not a public header: users need no JSON library.
 #pragma once
 
-
 #include <algorithm>
 #include <cmath>
 #include <limits>

@@ -8,6 +8,7 @@
 #include <unordered_map>
 
 #include "../failf.h"
+#include "blocks.h"
 
 namespace gradual::onednn {
 namespace {
@@ -80,8 +81,33 @@ std::size_t Key::hash() const {
 struct Primitive::Reorder {
   std::size_t argument, offset;
   bool written;
-  std::unique_ptr<Primitive> run;
+  std::function<void(const void* from, void* to)> run;
 };
+
+namespace {
+
+using Desc = dnnl::memory::desc;
+
+bool is_bf16_image(const Desc& layout, dnnl::memory::format_tag tag) {
+  const dnnl::memory::dims sizes = layout.dims();
+  return sizes.size() == 4 && sizes[1] % 16 == 0 && layout == Desc(sizes, dnnl::memory::data_type::bf16, tag);
+}
+
+std::function<void(const void*, void*)> reorder(const Desc& from, const Desc& to) {
+  using Tag = dnnl::memory::format_tag;
+  const bool pack = is_bf16_image(from, Tag::nchw) && is_bf16_image(to, Tag::nChw16c);
+  if (pack || (is_bf16_image(from, Tag::nChw16c) && is_bf16_image(to, Tag::nchw))) {
+    const dnnl::memory::dims s = from.dims();
+    return [groups = s[0] * s[1] / 16, pixels = s[2] * s[3], way = pack ? Blocks::pack : Blocks::unpack](
+               const void* f, void* t) { move_blocks(f, t, groups, pixels, way); };
+  }
+  const dnnl::reorder::primitive_desc how(engine(), from, engine(), to, attributes());
+  auto run = std::make_shared<Primitive>(dnnl::reorder(how), how.scratchpad_desc(),
+                                         std::vector<Primitive::Argument>{{DNNL_ARG_FROM, from}, {DNNL_ARG_TO, to}});
+  return [run](const void* f, void* t) { run->run({f, t}); };
+}
+
+}  // namespace
 
 Primitive::~Primitive() = default;
 
@@ -92,13 +118,8 @@ Primitive::Primitive(const dnnl::primitive& primitive, const dnnl::memory::desc&
     const Argument& a = arguments[i];
     if (a.as == Argument::As::same || a.given == a.layout) continue;
     const bool written = a.as == Argument::As::written;
-    const dnnl::memory::desc& from = written ? a.layout : a.given;
-    const dnnl::memory::desc& to = written ? a.given : a.layout;
-    const dnnl::reorder::primitive_desc how(engine(), from, engine(), to, attributes());
     scratch_ = (scratch_ + 63) / 64 * 64;
-    reorders_.push_back({i, scratch_, written,
-                         std::make_unique<Primitive>(dnnl::reorder(how), how.scratchpad_desc(),
-                                                     std::vector<Argument>{{DNNL_ARG_FROM, from}, {DNNL_ARG_TO, to}})});
+    reorders_.push_back({i, scratch_, written, written ? reorder(a.layout, a.given) : reorder(a.given, a.layout)});
     scratch_ += a.layout.get_size();
   }
   arguments.push_back({DNNL_ARG_SCRATCHPAD, scratchpad});
@@ -115,14 +136,14 @@ void Primitive::run(std::initializer_list<const void*> data) {
   memory->set_data_handle(scratch.data());
   for (const Reorder& r : reorders_) {
     void* const own = scratch.as<char>() + r.offset;
-    if (!r.written) r.run->run({data.begin()[r.argument], own});
+    if (!r.written) r.run(data.begin()[r.argument], own);
     memories_[r.argument].set_data_handle(own);
   }
   const dnnl_status_t status =
       dnnl_primitive_execute(primitive_.get(), stream().get(), static_cast<int>(arguments_.size()), arguments_.data());
   if (status != dnnl_success) failf("oneDNN failed with status {}", static_cast<int>(status));
   for (const Reorder& r : reorders_)
-    if (r.written) r.run->run({scratch.as<char>() + r.offset, data.begin()[r.argument]});
+    if (r.written) r.run(scratch.as<char>() + r.offset, const_cast<void*>(data.begin()[r.argument]));
 }
 
 Team::Team(int threads) : saved_(omp_get_max_threads()) {
