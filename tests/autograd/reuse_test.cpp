@@ -1,0 +1,182 @@
+// What backward holds at once, and results in the memory of operands that nobody else can see.
+#include <functional>
+#include <utility>
+
+#include "gradual/core/observer.h"
+#include "helpers.h"
+
+using namespace gradual;
+using namespace gradual::testing;
+
+namespace {
+
+constexpr std::int64_t kElements = 1 << 20;
+constexpr std::int64_t kBytes = kElements * 4;
+
+std::int64_t total() { return memory_stats().total.current; }
+std::int64_t activations() { return memory_stats()[Category::activations].current; }
+
+// What f needed above what was in use before, in tensors of kBytes; small ones do not count.
+double peak_of(const std::function<void()>& f) {
+  reset_peak_memory();
+  const std::int64_t before = total();
+  f();
+  return static_cast<double>((memory_stats().total.peak - before) * 10 / kBytes) / 10;
+}
+
+}  // namespace
+
+TEST_CASE("memory: backward frees what a node saved as soon as its rule has run") {
+  const Tensor x = full({kElements}, 0.5, {.requires_grad = true});
+  Tensor y = x;
+  std::vector<std::int64_t> kept;
+  for (int i = 0; i < 6; ++i) {
+    y = tanh(y);
+    y.register_hook([&](const Tensor& g) {
+      kept.push_back(activations());
+      return g;
+    });
+  }
+  const std::int64_t all = activations();
+  CHECK(all >= 6 * kBytes);
+  y = y.sum();
+  y.backward();
+  REQUIRE(kept.size() == 6);
+  for (std::size_t i = 0; i < kept.size(); ++i) CHECK(kept[i] == all - static_cast<std::int64_t>(i) * kBytes);
+  CHECK(activations() == all - 6 * kBytes);
+}
+
+TEST_CASE("memory: backward of a chain needs a few tensors at once, however long it is") {
+  for (const int length : {2, 12}) {
+    const Tensor x = full({kElements}, 0.5, {.requires_grad = true});
+    Tensor y = x;
+    for (int i = 0; i < length; ++i) y = tanh(y);
+    y = y.sum();
+    CAPTURE(length);
+    // The gradient, which every rule writes over, and one square of an output; 1 - square lies in it.
+    CHECK(peak_of([&] { y.backward(); }) <= 2);
+    CHECK(x.grad().is_contiguous());
+    const Tensor again = full({kElements}, 0.5, {.requires_grad = true});
+    y = again;
+    for (int i = 0; i < length; ++i) y = tanh(y);
+    y.sum().backward({}, true);  // what is retained is not written over
+    CHECK(values(x.grad()) == values(again.grad()));
+  }
+}
+
+TEST_CASE("memory: gradients that meet are added in the memory of one of them") {
+  const Tensor x = full({kElements}, 0.5, {.requires_grad = true});
+  const Tensor w = full({kElements}, 3);
+  Tensor y = (x * w + x * w + x * w + x * w).sum();
+  CHECK(peak_of([&] { y.backward(); }) <= 3);  // the sum's own, the one gathered, the next to add
+  CHECK(x.grad().item<float>() == 12.0F);
+}
+
+TEST_CASE("memory: a temporary is written over, what somebody else sees is not") {
+  const NoGrad off;
+  const Tensor x = numbers({1, 2, 3});
+  Tensor t = x + 1;
+  void* const place = t.raw();
+  SUBCASE("the only handle") {
+    const std::uint32_t version = t.version();
+    const Tensor u = std::move(t) * 2;
+    CHECK(u.raw() == place);
+    CHECK(u.version() != version);
+    CHECK(values(u) == Values{4, 6, 8});
+  }
+  SUBCASE("the right operand") {
+    const Tensor u = 10 - std::move(t);
+    CHECK(u.raw() == place);
+    CHECK(values(u) == Values{8, 7, 6});
+  }
+  SUBCASE("a chain has one buffer") {
+    const Tensor u = ((std::move(t) * 2 + x) / 2 - x) * x;
+    CHECK(u.raw() == place);
+    CHECK(values(u) == Values{1.5, 4, 7.5});
+  }
+  SUBCASE("another handle") {
+    const Tensor other = t;
+    CHECK(values(std::move(t) * 2) == Values{4, 6, 8});
+    CHECK(values(other) == Values{2, 3, 4});
+  }
+  SUBCASE("a view") {
+    const Tensor other = t.narrow(0, 1, 2);
+    CHECK(values(std::move(t) * 2) == Values{4, 6, 8});
+    CHECK(values(other) == Values{3, 4});
+  }
+  SUBCASE("both operands are one") {
+    const Tensor other = t;
+    CHECK(values(std::move(t) * Tensor(other)) == Values{4, 9, 16});
+    CHECK(values(other) == Values{2, 3, 4});
+  }
+  SUBCASE("a handle without a name of its own is none of ours") {
+    CHECK(values(t * 2) == Values{4, 6, 8});
+    CHECK(values(t) == Values{2, 3, 4});
+  }
+  SUBCASE("memory of somebody else") {
+    double mine[] = {1, 2};
+    CHECK(values(from_blob(mine, {2}, DType::f64) * 2) == Values{2, 4});
+    CHECK(mine[1] == 2);
+  }
+  SUBCASE("another shape or dtype") {
+    CHECK(values(std::move(t) * ones({2, 3}, {.dtype = DType::f64})) == Values{2, 3, 4, 2, 3, 4});
+    CHECK((x + 1 == numbers({2, 2, 2})).dtype() == DType::bool_);
+    CHECK(values(from_data(std::vector<float>{1, 2, 3}, {3}) * x) == Values{1, 4, 9});
+  }
+  SUBCASE("an observer sees every operand as it was") {
+    struct Look : Observer {
+      Values seen;
+      void after(const OpCall& call, const Outputs&, const CallRecord&) override { seen = values(call[0].clone()); }
+    } look;
+    const ObserverScope scope(look);
+    CHECK(values(std::move(t) * 2) == Values{4, 6, 8});
+    CHECK(look.seen == Values{2, 3, 4});
+  }
+}
+
+TEST_CASE("memory: what a node saved of a temporary is not written over") {
+  const Tensor w = leaf({3, 4});
+  const Tensor x = leaf({1, 2});
+  Tensor t = x + 1;
+  Tensor y = std::move(t) * w;  // saves both
+  Tensor z = exp(y);            // saves its output
+  z = std::move(z) * 2;
+  CHECK(values(z) == Values{2 * std::exp(6.0), 2 * std::exp(12.0)});
+  z.sum().backward();
+  CHECK(values(w.grad()) == Values{2 * std::exp(6.0) * 2, 2 * std::exp(12.0) * 3});
+  CHECK(values(x.grad()) == Values{2 * std::exp(6.0) * 3, 2 * std::exp(12.0) * 4});
+}
+
+TEST_CASE("memory: gradients that others hold keep their numbers") {
+  const Tensor x = leaf({1, 2});
+  const Tensor seed = numbers({1, 10});
+  std::vector<Tensor> held;
+  Tensor y = x;
+  for (int i = 0; i < 3; ++i) {
+    y = tanh(y) * 2;
+    y.register_hook([&](const Tensor& g) {
+      held.push_back(g);
+      return g;
+    });
+  }
+  std::vector<Values> then;
+  y.register_hook([&](const Tensor& g) {
+    then.push_back(values(g));
+    return g;
+  });
+  y.backward(seed);
+  CHECK(values(seed) == Values{1, 10});
+  REQUIRE(held.size() == 3);
+  CHECK(values(held[0]) == Values{1, 10});
+  const std::vector<Tensor> again = [&] {
+    Tensor a = x;
+    std::vector<Tensor> steps;
+    for (int i = 0; i < 3; ++i) steps.push_back(a = tanh(a) * 2);
+    return autograd::grad({a}, {steps[2], steps[1], steps[0]}, {seed});
+  }();
+  for (std::size_t i = 0; i < 3; ++i) CHECK(values(held[i]) == values(again[i]));
+  SUBCASE("captured ones too") {
+    CHECK(values(again[0]) == Values{1, 10});
+    CHECK(!again[1].shares_storage(again[2]));
+  }
+}
