@@ -2,6 +2,7 @@
 #include "autograd.h"
 
 #include <algorithm>
+#include <bit>
 
 #include "../core/failf.h"
 #include "../core/ops.h"
@@ -77,17 +78,23 @@ class Autograd final : public Interceptor {
     std::uint32_t needs = 0;
     for (int i = 0; i < call.inputs.size(); ++i)
       if (needs_grad(call[i])) needs |= input_bit(i);
-    if (!needs) return next_below_autograd(call);
     const Rule& rule = table[static_cast<int>(call.op)];
+    if (!needs || (!rule.backward && rule.reason && info(call.op).kind != OpKind::InPlace))
+      return next_below_autograd(call);
+    return record(call, rule, needs);
+  }
+
+ private:
+  // Apart from call(), so that what it returns is made in its place.
+  static Outputs record(const OpCall& call, const Rule& rule, std::uint32_t needs) {
     const bool in_place = info(call.op).kind == OpKind::InPlace;
     if (in_place) check_in_place(call, rule);
-    if (!rule.backward && !rule.reason)
-      failf("{}: no backward rule; run it under NoGrad or on detach()ed inputs", name(call.op));
-    if (!rule.backward) return next_below_autograd(call);
+    if (!rule.backward) failf("{}: no backward rule; run it under NoGrad or on detach()ed inputs", name(call.op));
     Ref<Node> node = make_node(call);
     const int saves = saves_of(rule, needs);
-    for (int i = 0; i < 8 && i < call.inputs.size(); ++i) {
-      if (!(saves & in(i)) || !call[i].defined()) continue;
+    for (int left = saves & 255; left != 0; left &= left - 1) {
+      const int i = std::countr_zero(static_cast<unsigned>(left));
+      if (i >= call.inputs.size() || !call[i].defined()) continue;
       if (in_place && call[i].shares_storage(call[0])) node->save_input(i, copy_before_write(call[i], call));
       else node->save_input(i, call[i]);
     }
@@ -95,7 +102,7 @@ class Autograd final : public Interceptor {
     Outputs out = next_below_autograd(call);
     node->output_sizes = out[0].sizes();
     node->output_dtype = out[0].dtype();
-    for (int i = kMaxOutputs - 1; i >= 0; --i) {  // the first output is the last: it takes the node over
+    for (int i = info(call.op).outputs - 1; i >= 0; --i) {  // the first output is the last: it takes the node over
       if (saves & gradual::out(i)) node->save_output(i, out[i]);
       if ((rule.differentiable >> i & 1) && out[i].defined() && out[i].is_floating())
         set_history(out[i], i == 0 ? std::move(node) : node, static_cast<std::uint32_t>(i));
@@ -128,7 +135,7 @@ Ref<Node> make_node(const OpCall& call) {
 
 int saves_of(const Rule& rule, std::uint32_t needs) {
   int saves = 0;
-  for (int i = 0; i < 5; ++i)
+  for (int i = 0; i < 5 && needs >> i != 0; ++i)
     if (needs & input_bit(i)) saves |= rule.saves[i];
   return saves;
 }

@@ -30,18 +30,22 @@ Node::~Node() {
 
 void Node::destroy(Node* node) {
   // Dropping a node drops its edges and saved tensors, which may drop further nodes: those wait in a list.
-  thread_local Node* waiting = nullptr;
-  thread_local bool running = false;
-  node->next_waiting_ = waiting;
-  waiting = node;
-  if (running) return;
-  running = true;
-  while (waiting) {
-    Node* next = waiting;
-    waiting = next->next_waiting_;
+  struct List {
+    Node* first = nullptr;
+    bool running = false;
+  };
+  [[gnu::tls_model("initial-exec")]] constinit thread_local List own;
+  List& waiting = own;
+  node->next_waiting_ = waiting.first;
+  waiting.first = node;
+  if (waiting.running) return;
+  waiting.running = true;
+  while (waiting.first) {
+    Node* next = waiting.first;
+    waiting.first = next->next_waiting_;
     delete next;
   }
-  running = false;
+  waiting.running = false;
 }
 
 template <class F> void Node::each_saved(F f) const {

@@ -31,7 +31,7 @@ void ensure_registered() {
 }
 
 Chain& chain() {
-  thread_local Chain current{nullptr, default_autograd(), nullptr};
+  [[gnu::tls_model("initial-exec")]] thread_local Chain current{nullptr, default_autograd(), nullptr};
   return current;
 }
 
@@ -51,13 +51,14 @@ namespace {
 
 // Whether inputs from i on have one floating dtype that needs no look at any rule: most calls.
 bool plain_floats(const OpCall& call, int i) {
-  const Tensor* first = nullptr;
+  const TensorImpl* first = nullptr;
   for (; i < call.inputs.size(); ++i) {
-    if (!call[i].defined()) continue;
-    if (first ? call[i].dtype() != first->dtype() : !call[i].is_floating() || is_f8(call[i].dtype())) return false;
-    first = &call[i];
+    const TensorImpl* t = call[i].unsafe_impl();
+    if (!t) continue;
+    if (!first) first = t;
+    else if (t->dtype != first->dtype) return false;
   }
-  return first;
+  return first && is_floating(first->dtype) && !is_f8(first->dtype);
 }
 
 // The dtype that input i and all behind it should have; none where no input is defined.
@@ -83,8 +84,9 @@ Outputs run_typed(const OpCall& call) {
   if (row.kind == OpKind::Composite) return columns().composite[static_cast<int>(call.op)](call);
   OutSpec specs[kMaxOutputs];
   columns().infer[static_cast<int>(call.op)](call, specs);
-  OpCall typed = call;
-  typed.specs = specs;
+  // Field by field: a wide copy of what was just written in small pieces would wait for the writes.
+  const OpCall typed{
+      call.op, {call.inputs.data(), call.inputs.size(), call.inputs.temporaries()}, call.attrs, call.where, specs};
   Chain& c = chain();
   if (Interceptor* autograd = c.autograd) {
     const StageScope mask(c.autograd, nullptr);
@@ -93,35 +95,46 @@ Outputs run_typed(const OpCall& call) {
   return next_below_autograd(typed);
 }
 
-// Where all inputs lie (but copy_'s, which moves numbers).
-Device common_device(const OpCall& call) {
-  const Tensor* first = nullptr;
-  for (int i = 0; i < call.inputs.size(); ++i) {
-    const Tensor& t = call[i];
-    if (!t.defined()) continue;
-    if (!first) first = &t;
-    if (t.device() != first->device() && call.op != OpId::copy_)
-      failf(call, "inputs on {} and {}; move them to one device with to(Device)", to_string(first->device()),
-            to_string(t.device()));
-  }
-  return first ? first->device() : Device::cpu();
+[[noreturn, gnu::noinline]] void fail_devices(const OpCall& call, Device a, Device b) {
+  failf(call, "inputs on {} and {}; move them to one device with to(Device)", to_string(a), to_string(b));
 }
 
-// The memory of an input that the caller is done with, and that nobody else can see: what the output may be written
-// over, where it is an element of the output for each of its own. Undefined where there is none.
-Tensor reused(const OpCall& call, const OutSpec& out) {
+// Where all inputs lie (but copy_'s, which moves numbers).
+Device common_device(const OpCall& call) {
+  const Storage* first = nullptr;
+  for (int i = 0; i < call.inputs.size(); ++i) {
+    const TensorImpl* t = call[i].unsafe_impl();
+    if (!t) continue;
+    const Storage* s = t->storage.get();
+    if (!first) first = s;
+    else if (s->device != first->device && call.op != OpId::copy_) fail_devices(call, first->device, s->device);
+  }
+  return first ? first->device : Device::cpu();
+}
+
+[[noreturn, gnu::noinline]] void fail_no_kernel(const OpCall& call, Device device) {
+  failf("no {} kernel for {}", to_string(device), name(call.op));
+}
+
+// The input that the caller is done with, and that nobody else can see: what the output may be written over, where it is
+// an element of the output for each of its own. -1 where there is none.
+int disposable(const OpCall& call, const OutSpec& out) {
   const OpKind kind = info(call.op).kind;
-  if ((kind != OpKind::Elementwise && kind != OpKind::Transcendental) || chain().observe) return {};
+  if (kind != OpKind::Elementwise && kind != OpKind::Transcendental) return -1;
   for (int i = 0; i < call.inputs.size(); ++i) {
     const TensorImpl* t = call.inputs.temporary(i) ? call[i].unsafe_impl() : nullptr;
     if (!t || t->refs.load(std::memory_order_acquire) != 1) continue;
-    Storage& s = *t->storage;
+    const Storage& s = *t->storage;
     if (s.refs.load(std::memory_order_acquire) != 1 || s.deleter || s.category != current_category()) continue;
-    if (t->dtype != out.dtype || !t->contiguous || out.has_strides || t->sizes != out.sizes) continue;
-    s.version.fetch_add(1, std::memory_order_relaxed);  // other numbers under the same id
-    return as_strided(call[i], t->sizes, t->strides, t->offset);
+    if (t->dtype == out.dtype && t->contiguous && !out.has_strides && t->sizes == out.sizes) return i;
   }
-  return {};
+  return -1;
+}
+
+// A tensor in the memory of `t`, which will hold other numbers.
+Tensor over(const Tensor& t) {
+  add_to(t.unsafe_impl()->storage->version, 1);
+  return as_strided(t, t.sizes(), t.strides(), t.offset());
 }
 
 // "promotion in add", made once for each op.
@@ -161,9 +174,11 @@ Outputs next_below_autograd(const OpCall& call) {
   Chain& c = chain();
   Interceptor* observe = c.observe;
   if (!observe) return next_below_observe(call);
-  if (info(call.op).kind == OpKind::Custom) return observe->call(call);  // the ops inside are observed too
+  OpCall seen = call;
+  seen.inputs = TensorRefs(call.inputs.data(), call.inputs.size());  // nothing is written over: operands are looked at
+  if (info(call.op).kind == OpKind::Custom) return observe->call(seen);  // the ops inside are observed too
   const StageScope mask(c.observe, nullptr);
-  return observe->call(call);
+  return observe->call(seen);
 }
 
 Outputs next_below_observe(const OpCall& call) {
@@ -175,15 +190,16 @@ Outputs next_below_observe(const OpCall& call) {
   }
   Device device = common_device(call);
   const KernelFn kernel = (device.is_cuda() ? columns().cuda : columns().cpu)[static_cast<int>(call.op)];
-  if (!kernel) fail("no " + to_string(device) + " kernel for " + std::string(row.name));
+  if (!kernel) fail_no_kernel(call, device);
+  int used_up = -1;
   if (row.kind == OpKind::InPlace) {
     out[0] = call[0];
   } else if (row.kind != OpKind::Custom) {
     if (call.op == OpId::to_device) device = call.get<Device>();
     for (int i = 0; i < row.outputs; ++i) {
       const OutSpec& s = call.specs[i];
-      if (call.inputs.temporaries() != 0 && (out[i] = reused(call, s), out[i].defined())) continue;
-      out[i] = empty(s.sizes, {.dtype = s.dtype, .device = device});
+      if (call.inputs.temporaries() != 0) used_up = disposable(call, s);
+      out[i] = used_up >= 0 ? over(call[used_up]) : empty(s.sizes, {.dtype = s.dtype, .device = device});
       if (s.has_strides) {
         TensorImpl* t = out[i].unsafe_impl();
         t->strides = s.strides;
@@ -194,6 +210,8 @@ Outputs next_below_observe(const OpCall& call) {
   const OfferFn offer =
       device.is_cuda() || cpu_backend() == CpuBackend::eigen ? nullptr : columns().onednn[static_cast<int>(call.op)];
   if (!offer || !offer(call, out)) kernel(call, out);
+  // As if moved from: in an expression it would outlive the next op, which could then write over nothing.
+  if (used_up >= 0) const_cast<Tensor&>(call[used_up]) = Tensor();
   if (row.kind == OpKind::InPlace) out[0].unsafe_impl()->storage->version.fetch_add(1, std::memory_order_relaxed);
   return out;
 }

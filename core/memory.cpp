@@ -47,28 +47,28 @@ struct HeldBack {
 };
 
 struct Cache;
-// What a thread keeps, together: one address to find.
+// What a thread keeps, together: one address to find, without a call also in position-independent code.
 struct Mine {
   HeldBack held[kCategories + 1];
   Cache* cache = nullptr;  // a plain pointer needs no guard on the hot path
   bool ended = false;
   Category category = Category::workspace;
 };
-constinit thread_local Mine mine;
+[[gnu::tls_model("initial-exec")]] constinit thread_local Mine mine;
 
-[[gnu::noinline]] void flush(int account) {
-  HeldBack& h = mine.held[account];
-  accounts[account].add(h.delta, h.high);
-  h = {};
+[[gnu::noinline]] void flush_accounts() {
+  for (int i = 0; i <= kCategories; ++i) {
+    HeldBack& h = mine.held[i];
+    if (h.delta == 0 && h.high == 0) continue;
+    accounts[i].add(h.delta, h.high);
+    h = {};
+  }
 }
-void flush_accounts() {
-  for (int i = 0; i <= kCategories; ++i) flush(i);
-}
-inline void change(int account, std::int64_t bytes) {
-  HeldBack& h = mine.held[account];
+// Whether the account wants to be flushed.
+inline bool change(HeldBack& h, std::int64_t bytes) {
   h.delta += bytes;
   if (h.delta > h.high) h.high = h.delta;
-  if (h.delta > kHeldBack || h.delta < -kHeldBack) flush(account);
+  return h.delta > kHeldBack || h.delta < -kHeldBack;
 }
 
 // Size classes: four steps to each power of two, from 64 bytes. A class index and its size follow from each other.
@@ -121,7 +121,7 @@ constexpr int kSmallClasses = 40;  // up to 64 KiB: cached per thread, at most 1
 constexpr std::size_t kThreadBlocks = kCache ? 1 << 14 : 0;
 
 // The owner behind the thread's pointer gives all back when the thread ends.
-Cache* make_thread_cache() {
+[[gnu::noinline]] Cache* make_thread_cache() {
   struct Owner {
     Cache cache;
     ~Owner() {
@@ -255,15 +255,15 @@ void free(void* block, std::size_t bytes) noexcept {
 }
 
 void count(Category category, std::int64_t bytes) noexcept {
-  change(static_cast<int>(category), bytes);
-  change(kTotal, bytes);
-  if (mine.ended) flush_accounts();
+  Mine& m = mine;
+  const bool full = change(m.held[static_cast<int>(category)], bytes) | change(m.held[kTotal], bytes);
+  if (full || m.ended) flush_accounts();
 }
 
 void move(Category from, Category to, std::int64_t bytes) noexcept {
-  change(static_cast<int>(from), -bytes);
-  change(static_cast<int>(to), bytes);
-  if (mine.ended) flush_accounts();
+  Mine& m = mine;
+  const bool full = change(m.held[static_cast<int>(from)], -bytes) | change(m.held[static_cast<int>(to)], bytes);
+  if (full || m.ended) flush_accounts();
 }
 
 }  // namespace memory

@@ -24,7 +24,7 @@ std::string_view name(Phase phase) {
 }
 
 Context& context() {
-  thread_local Context current;
+  [[gnu::tls_model("initial-exec")]] constinit thread_local Context current;
   return current;
 }
 

@@ -28,7 +28,7 @@ class Operand {
 
   const Tensor* tensor;
   double value = 0;
-  bool temporary = false;  // an elementwise result may be written over it
+  bool temporary = false;  // an elementwise result may be written over it, which leaves it undefined
   Loc where;
 
  private:

@@ -17,13 +17,15 @@ constexpr std::size_t kBeside = 4096;
 // Ids are handed to threads a thousand at a time.
 std::uint64_t next_id() {
   static std::atomic<std::uint64_t> next_block{1};
-  thread_local std::uint64_t next = 0;
-  thread_local std::uint64_t end = 0;
-  if (next == end) {
-    next = next_block.fetch_add(1024, std::memory_order_relaxed);
-    end = next + 1024;
+  struct Block {
+    std::uint64_t next = 0, end = 0;
+  };
+  [[gnu::tls_model("initial-exec")]] constinit thread_local Block ids;
+  if (ids.next == ids.end) {
+    ids.next = next_block.fetch_add(1024, std::memory_order_relaxed);
+    ids.end = ids.next + 1024;
   }
-  return next++;
+  return ids.next++;
 }
 
 }  // namespace
