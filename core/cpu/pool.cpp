@@ -118,27 +118,23 @@ void max_pool2d(const OpCall& call, Outputs& out) {
   });
 }
 
-// The indices that max_pool2d gave, row-major, refused where they lie outside a plane.
-Tensor checked_indices(const OpCall& call, std::int64_t plane) {
-  Tensor indices = contiguous(call[1]);
-  const auto* index = indices.data<std::int64_t>();
-  const std::int64_t n = indices.numel();
-  std::uint64_t largest = 0;
-  for (std::int64_t i = 0; i < n; ++i) largest = std::max(largest, static_cast<std::uint64_t>(index[i]));
-  for (std::int64_t i = 0; i < n && largest >= static_cast<std::uint64_t>(plane); ++i)
-    if (static_cast<std::uint64_t>(index[i]) >= static_cast<std::uint64_t>(plane))
-      failf(call, "index {} lies outside a plane of {} elements; pass the indices of max_pool2d and its input's sizes",
-            index[i], plane);
-  return indices;
+[[noreturn, gnu::noinline]] void refuse_index(const OpCall& call, std::uint64_t index, std::int64_t plane) {
+  failf(call, "index {} lies outside a plane of {} elements; pass the indices of max_pool2d and its input's sizes",
+        static_cast<std::int64_t>(index), plane);
 }
 
 // dx[index] += dy: windows that overlap add up, in the order of the outputs.
 void max_pool2d_backward(const OpCall& call, Outputs& out) {
   const std::int64_t n = plane_size(call[0]);
-  const Tensor indices = checked_indices(call, plane_size(out[0]));
+  const std::int64_t inputs = plane_size(out[0]);
+  const Tensor indices = contiguous(call[1]);
+  const auto* all = indices.data<std::int64_t>();
   for_planes(call[0], out[0], [&]<class T>(const T* dy, T* dx, std::int64_t plane) {
-    const std::int64_t* index = indices.data<std::int64_t>() + plane * n;
-    std::fill_n(dx, plane_size(out[0]), T{0});
+    const std::int64_t* const index = all + plane * n;
+    std::uint64_t largest = 0;
+    for (std::int64_t i = 0; i < n; ++i) largest = std::max(largest, static_cast<std::uint64_t>(index[i]));
+    if (n > 0 && largest >= static_cast<std::uint64_t>(inputs)) refuse_index(call, largest, inputs);
+    std::fill_n(dx, inputs, T{0});
     for (std::int64_t i = 0; i < n; ++i) dx[index[i]] += dy[i];
   });
 }

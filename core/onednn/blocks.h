@@ -7,7 +7,7 @@
 namespace gradual::onednn {
 
 enum class Blocks : std::uint8_t { pack, unpack };
-// `groups` is N * C / 16, `pixels` H * W; both may be any number.
+// `groups` is N * C / 16, `pixels` H * W; both may be any number. Only where has_bf16().
 void move_blocks(const void* from, void* to, std::int64_t groups, std::int64_t pixels, Blocks direction);
 
 }  // namespace gradual::onednn
