@@ -65,6 +65,13 @@ Tensor gelu_slope(const Tensor& x, bool tanh_form) {
 }
 Tensor silu_slope(const Tensor& x, const Tensor& s) { return s * (x * (1 - s) + 1); }
 
+// A gradient row over what arrived, whose memory it may take.
+Tensor slope_row(const C& c, OpId op, const Attrs& attrs, const Tensor& saved) {
+  const Tensor dy = c.take_grad();
+  const Tensor* const inputs[] = {&dy, &saved};
+  return dispatch1(op, TensorRefs(inputs, 2, 1), attrs, SourceLocation::current());
+}
+
 void register_binary() {
   set_rule(OpId::add, {}, same);
   set_rule(OpId::sub, {}, [](const C& c) {
@@ -115,11 +122,18 @@ void register_unary() {
   set_rule(OpId::erf, {in(0)},
            [](const C& c) { c.set(0, c.take_grad() * (exp(-square(c.input(0))) * (2 * std::numbers::inv_sqrtpi))); });
   // Multiplying by a 0/1 mask would turn an overflowed gradient into NaN where the mask is 0; selecting does not.
-  set_rule(OpId::relu, {out(0)}, [](const C& c) { c.set(0, where(c.output(0) > 0, c.take_grad(), 0)); });
+  set_rule(OpId::relu, {out(0)}, [](const C& c) { c.set(0, slope_row(c, OpId::relu_backward, {}, c.output(0))); });
+  set_rule(OpId::relu_backward, {in(1), 0},
+           [](const C& c) { c.set(0, slope_row(c, OpId::relu_backward, {}, c.input(1))); });
   set_rule(OpId::leaky_relu, {in(0)},
            [](const C& c) { c.set(0, where(c.input(0) > 0, c.grad(), c.grad() * c.scalar())); });
-  set_rule(OpId::gelu, {in(0)},
-           [](const C& c) { c.set(0, c.take_grad() * gelu_slope(c.input(0), c.get<Gelu>() == Gelu::tanh)); });
+  set_rule(OpId::gelu, {in(0)}, [](const C& c) {
+    const Tensor x = c.input(0);
+    const Gelu form = c.get<Gelu>();
+    c.set(0, c.create_graph() ? c.take_grad() * gelu_slope(x, form == Gelu::tanh)
+                              : slope_row(c, OpId::gelu_backward, form, x));
+  });
+  set_no_rule({OpId::gelu_backward}, "fused backward: under create_graph the composed form runs in its place");
   set_rule(OpId::silu, {in(0)},
            [](const C& c) { c.set(0, c.take_grad() * silu_slope(c.input(0), sigmoid(c.input(0)))); });
   set_rule(OpId::softplus, {in(0)}, [](const C& c) { c.set(0, c.take_grad() * sigmoid(c.input(0))); });

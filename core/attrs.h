@@ -64,6 +64,7 @@ struct ReduceAttrs {
 struct DimAttrs {
   int dim = 0;
   bool keepdim = false;
+  bool causal = false;  // softmax over the last dim of [.., L, S]: row i sees columns 0 to i, the others become 0
 };
 struct SliceAttrs {
   int dim = 0;

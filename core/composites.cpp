@@ -32,7 +32,7 @@ Tensor bce_with_logits(const Tensor& x, const Tensor& y, Loc at) {
   return add({mul({x, at}, sub({1, at}, y)), at}, softplus(neg(x, at), at));
 }
 
-// softmax(q k^T * scale + mask) v with the softmax in f32 whatever q's dtype (Vaswani et al. 2017). q is scaled
+// softmax(q k^T * scale + mask) v with the softmax computed in f32 whatever q's dtype (Vaswani et al. 2017). q is scaled
 // before the product so that f16 scores stay in range.
 Outputs attention(const OpCall& c) {
   const Tensor &q = c[0], &k = c[1], &v = c[2], &mask = c[3];
@@ -43,14 +43,11 @@ Outputs attention(const OpCall& c) {
   const double scale = a.scale != 0 ? a.scale : 1 / std::sqrt(static_cast<double>(q.size(-1)));
   Tensor scores = matmul(mul({q, c.where}, {scale, c.where}), transpose(k, -2, -1, c.where), c.where);
   const DType dtype = scores.dtype();
-  if (dtype != DType::f64) scores = cast(scores, DType::f32, c.where);
-  if (a.causal) {
-    const Tensor allowed = tril(ones({q.size(-2), k.size(-2)}, {.dtype = DType::bool_, .device = q.device()}));
-    scores = where(allowed, {scores, c.where}, -INFINITY);
-  }
+  const DType wide = dtype == DType::f64 ? DType::f64 : DType::f32;
   if (mask.defined() && mask.dtype() == DType::bool_) scores = where(mask, {scores, c.where}, -INFINITY);
-  else if (mask.defined()) scores = add({scores, c.where}, cast(mask, scores.dtype(), c.where));
-  Tensor probabilities = cast(softmax(scores, -1, c.where), dtype, c.where);
+  else if (mask.defined()) scores = add({cast(scores, wide, c.where), c.where}, cast(mask, wide, c.where));
+  const DimAttrs last{.dim = scores.ndim() - 1, .causal = a.causal};
+  Tensor probabilities = cast(dispatch1(OpId::softmax, {&scores}, last, c.where), dtype, c.where);
   if (a.dropout > 0)
     probabilities = dispatch1(OpId::dropout, {&probabilities}, DropoutAttrs{a.dropout, a.key}, c.where);
   return {{matmul(probabilities, v, c.where)}};

@@ -137,6 +137,21 @@ GRADUAL_HD inline float gelu(float x) {
   return x == -kInf ? -0.0f : y;
 }
 
+// The derivative: Phi(x) + x phi(x), with the same Phi.
+GRADUAL_HD inline float gelu_slope(float x) {
+  using namespace detail;
+  const float a = std::fabs(x);
+  const float t = a > 15.0f ? 15.0f : a;
+  const float e = exp_of_square(t, 0.5f);
+  const float p = 0.5f * scaled_erfc(t * 0x1.6a09e6p-1f) * e;
+  const float density = 0x1.988454p-2f * e;  // 1/sqrt(2 pi)
+  const float tail = p - t * density;        // of the left side; the right one is its complement
+  return x != x ? x : (x < 0.0f ? tail : 1.0f - tail);
+}
+// x/2 (1 + tanh(k (x + c x^3))) (Hendrycks and Gimpel 2016) and its derivative.
+inline constexpr double kGeluTanh = 0.79788456080286535588;  // sqrt(2/pi)
+inline constexpr double kGeluCube = 0.044715;
+
 GRADUAL_HD inline double exp(double x) { return std::exp(x); }
 GRADUAL_HD inline double log(double x) { return std::log(x); }
 GRADUAL_HD inline double log1p(double x) { return std::log1p(x); }
@@ -144,6 +159,19 @@ GRADUAL_HD inline double tanh(double x) { return std::tanh(x); }
 GRADUAL_HD inline double erf(double x) { return std::erf(x); }
 GRADUAL_HD inline double gelu(double x) {
   return x == -std::numeric_limits<double>::infinity() ? -0.0 : x * (0.5 * std::erfc(x * -0.70710678118654752440));
+}
+
+GRADUAL_HD inline double gelu_slope(double x) {
+  return 0.5 * std::erfc(x * -0.70710678118654752440) + x * std::exp(-0.5 * x * x) * 0.39894228040143267794;
+}
+template <class T> GRADUAL_HD T gelu_tanh_slope(T x) {
+  constexpr T kFar = 30;  // where the slope is 0 or 1 and the cube still finite
+  const T low = x < -kFar ? -kFar : x;
+  const T c = low > kFar ? kFar : low;  // NaN stays
+  const T square = c * c;
+  const T t = tanh(static_cast<T>(kGeluTanh) * (c + static_cast<T>(kGeluCube) * c * square));
+  const T du = static_cast<T>(kGeluTanh) * (T{1} + static_cast<T>(3 * kGeluCube) * square);
+  return T{0.5} * (T{1} + t) + T{0.5} * c * (T{1} - t * t) * du;
 }
 
 // x / (1 + exp(-u)) without overflow; its limit 0 where x = u = -Inf.

@@ -50,6 +50,13 @@ void same(const OpCall& c, OutSpec* out) {
   keep_strides(c[0], *out);
 }
 
+// dy and what the op saved, of the same sizes.
+void infer_activation_backward(const OpCall& c, OutSpec* out) {
+  same(c, out);
+  need_same_sizes(c, 1, need(c, 0).sizes(), "the saved tensor");
+  need(c, 1, "the saved tensor", Kind::real);
+}
+
 void broadcast(const OpCall& c, OutSpec* out) {
   const OpInfo& row = info(c.op);
   bool first = true;
@@ -424,6 +431,8 @@ void infer_norm_backward(const OpCall& c, OutSpec* out) {
 void infer_along(const OpCall& c, OutSpec* out) {
   const Tensor& x = need(c, 0, "a tensor", Kind::real);
   if (c.inputs.size() > 1) need_same_sizes(c, 1, x.sizes(), "the output");
+  if (const auto& a = c.get<DimAttrs>(); a.causal && (x.ndim() < 2 || a.dim != x.ndim() - 1))
+    fail(c, "a causal softmax runs over the last dim of [.., L, S]");
   same_contiguous(c, out);
 }
 
@@ -483,6 +492,7 @@ void register_inference() {
                          OpId::avg_pool2d_backward});
   set(infer_norm, {OpId::batch_norm, OpId::layer_norm, OpId::rms_norm});
   set(infer_norm_backward, {OpId::batch_norm_backward, OpId::layer_norm_backward, OpId::rms_norm_backward});
+  set(infer_activation_backward, {OpId::relu_backward, OpId::gelu_backward});
   set(infer_along, {OpId::softmax, OpId::softmax_backward, OpId::log_softmax, OpId::log_softmax_backward});
   set(infer_cross_entropy, {OpId::cross_entropy});
   set(infer_cross_entropy_backward, {OpId::cross_entropy_backward});

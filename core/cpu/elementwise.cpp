@@ -176,6 +176,11 @@ void clamp(const OpCall& c, Outputs& out) {
   });
 }
 
+void gelu_backward(const OpCall& c, Outputs& out) {
+  const KernelFn exact = floats<2>([](auto dy, auto x) { return dy * math::gelu_slope(x); });
+  const KernelFn approximate = floats<2>([](auto dy, auto x) { return dy * math::gelu_tanh_slope(x); });
+  (c.get<Gelu>() == Gelu::tanh ? approximate : exact)(c, out);
+}
 void gelu(const OpCall& c, Outputs& out) {
   const KernelFn exact = floats<1>([](auto x) { return math::gelu(x); });
   const KernelFn approximate = floats<1>([](auto x) { return math::gelu_tanh(x); });
@@ -272,6 +277,8 @@ void register_elementwise() {
   set_kernel(OpId::sigmoid, floats<1>([](auto x) { return math::sigmoid(x); }));
   set_kernel(OpId::erf, floats<1>([](auto x) { return math::erf(x); }));
   set_kernel(OpId::gelu, gelu);
+  set_kernel(OpId::relu_backward, floats<2>([](auto dy, auto y) { return y > 0 ? dy : decltype(dy){0}; }));
+  set_kernel(OpId::gelu_backward, gelu_backward);
   set_kernel(OpId::silu, floats<1>([](auto x) { return math::times_sigmoid(x, x); }));
   set_kernel(OpId::softplus, floats<1>([](auto x) { return math::softplus(x); }));
   set_kernel(OpId::logical_not, logical<1>([](bool x) { return !x; }));

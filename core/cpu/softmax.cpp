@@ -1,5 +1,7 @@
 // softmax, log_softmax, and cross entropy on class indices (log-softmax and negative log-likelihood in one).
+#include <algorithm>
 #include <limits>
+#include <type_traits>
 
 #include "../dispatch.h"
 #include "../failf.h"
@@ -39,16 +41,22 @@ template <class F> void along(const OpCall& call, Outputs& out, const F& f) {
       const Rows rows(to.sizes(), 1);
       const std::int64_t n = rows.length;
       map_rows<T>(rows.count, n, dim_last(call[0]), call.inputs.size() > 1 ? dim_last(call[1]) : Tensor(), to,
-                  [&](std::int64_t, const T* a, const T* b, T* y) { f(a, b, y, n); });
+                  [&](std::int64_t row, const T* a, const T* b, T* y) {
+                    if constexpr (std::is_invocable_v<F, std::int64_t, const T*, T*, std::int64_t>) f(row, a, y, n);
+                    else f(a, b, y, n);
+                  });
     });
   });
 }
 
 void softmax(const OpCall& call, Outputs& out) {
-  along(call, out, []<class T>(const T* x, const T*, T* y, std::int64_t n) {
-    exp_row(x, y, n);
-    const T sum = row_sum(y, n);
-    for (std::int64_t i = 0; i < n; ++i) y[i] /= sum;
+  const std::int64_t rows = call.get<DimAttrs>().causal ? call[0].size(-2) : 0;
+  along(call, out, [&]<class T>(std::int64_t row, const T* x, T* y, std::int64_t n) {
+    const std::int64_t seen = rows ? std::min(row % rows + 1, n) : n;
+    exp_row(x, y, seen);
+    const T sum = row_sum(y, seen);
+    for (std::int64_t i = 0; i < seen; ++i) y[i] /= sum;
+    std::fill(y + seen, y + n, T{0});
   });
 }
 

@@ -1,6 +1,7 @@
 // The same bits twice, for any number of threads, and by every instruction set.
 #include <doctest/doctest.h>
 
+#include <gradual/core/cpu_backend.h>
 #include <gradual/core/threads.h>
 #include "op_table.h"
 #include "support/cpu_isas.h"
@@ -27,7 +28,7 @@ std::vector<std::vector<std::byte>> bits(const Sample& sample, int threads) {
   return out;
 }
 
-TEST_CASE("the same bits twice, and with one, two and three threads") {
+void check_bits() {
   for (const Row* row : rows_under_test()) {
     for (DType dtype : row->dtypes) {
       // A dtype of each path: one that computes in itself, one that is widened and narrowed, integers, f8.
@@ -42,6 +43,11 @@ TEST_CASE("the same bits twice, and with one, two and three threads") {
       }
     }
   }
+}
+
+TEST_CASE("the same bits twice, and with one, two and three threads") {
+  const CpuBackendScope scope(CpuBackend::eigen);
+  check_bits();
   CHECK(num_threads() >= 1);
 }
 
@@ -63,6 +69,16 @@ TEST_CASE("the same bits by every instruction set") {
       }
     }
   }
+}
+
+TEST_CASE("the same in deterministic mode with oneDNN") {
+  if (!has_onednn()) {
+    MESSAGE("skipped: " << onednn_description());
+    return;
+  }
+  set_deterministic(true);
+  check_bits();
+  set_deterministic(false);
 }
 
 }  // namespace

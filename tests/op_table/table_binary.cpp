@@ -170,6 +170,47 @@ std::vector<Sample> where_samples(Draw& d) {
 double nan_max(double a, double b) { return std::isnan(a) || std::isnan(b) ? NAN : std::max(a, b); }
 double nan_min(double a, double b) { return std::isnan(a) || std::isnan(b) ? NAN : std::min(a, b); }
 
+// What the rules of activations call: dy with the saved output or input.
+double relu_slope(double y) { return y > 0 ? 1 : 0; }
+double gelu_slope(double x) {
+  return 0.5 * std::erfc(-x / std::sqrt(2.0)) + x * std::exp(-0.5 * x * x) / std::sqrt(2 * 3.14159265358979323846);
+}
+double gelu_tanh_slope(double x) {
+  const double k = std::sqrt(2 / 3.14159265358979323846);
+  const double t = std::tanh(k * (x + 0.044715 * x * x * x));
+  return 0.5 * (1 + t) + 0.5 * x * (1 - t * t) * k * (1 + 3 * 0.044715 * x * x);
+}
+void add_slope_samples(std::vector<Sample>& out, Draw& d, OpId op, const Attrs& attrs, double (*slope)(double),
+                       const std::string& label) {
+  const Call call = [=](const Tensors& in) -> Tensors { return {call_row(op, attrs, in[0], in[1])[0]}; };
+  // the terms of a slope near its zero are about one
+  const Reference reference = [=](const Arrays& in) -> Arrays {
+    return {tabulate_sums(in[0].sizes, in[0].dtype, 0, [&](const std::vector<std::int64_t>& i) {
+      const std::int64_t at = flat_index(in[0].sizes, i);
+      const double dy = in[0][at];
+      return ValueAndSize{dy * slope(in[1][at]), std::fabs(dy)};
+    })};
+  };
+  const auto add_sample = [&](const std::string& what, const Shape& sizes, bool large) {
+    out.push_back({label + what, {d.uniform(sizes, -3, 3), d.away(sizes, -4, 4, {0})}, call, reference, large});
+  };
+  add_sample("3-d", {3, 4, 5}, false);
+  add_sample("empty", {2, 0}, false);
+  add_sample("scalar", {}, false);
+  add_sample("large", {300, 300}, true);
+}
+std::vector<Sample> relu_backward_samples(Draw& d) {
+  std::vector<Sample> out;
+  add_slope_samples(out, d, OpId::relu_backward, {}, relu_slope, "");
+  return out;
+}
+std::vector<Sample> gelu_backward_samples(Draw& d) {
+  std::vector<Sample> out;
+  add_slope_samples(out, d, OpId::gelu_backward, Gelu::exact, gelu_slope, "exact ");
+  add_slope_samples(out, d, OpId::gelu_backward, Gelu::tanh, gelu_tanh_slope, "tanh ");
+  return out;
+}
+
 }  // namespace
 
 #define GRADUAL_BOOL(expression) [](double a, double b) { return static_cast<double>(expression); }
@@ -231,6 +272,24 @@ std::vector<Row> binary_rows() {
                   .roundings = 0,
                   .bad = {{"condition", [] { where(ones({2}), 1, ones({2})); }, "condition must be bool"},
                           {"shapes", [] { where(ones({2}, {.dtype = DType::bool_}), ones({3}), 1); }, "where: [2]"}}});
+  const std::vector<BadInput> integers{
+      {"integers",
+       [] { call_row(OpId::relu_backward, {}, ones({2}, {.dtype = DType::i64}), ones({2}, {.dtype = DType::i64})); },
+       "takes floating tensors"}};
+  rows.push_back({.op = OpId::relu_backward,
+                  .policy = "pass",
+                  .dtypes = kFloats,
+                  .samples = relu_backward_samples,
+                  .roundings = 0,
+                  .constant_inputs = {1},
+                  .bad = integers});
+  rows.push_back({.op = OpId::gelu_backward,
+                  .policy = "pass",
+                  .dtypes = kFloats,
+                  .samples = gelu_backward_samples,
+                  .ulps = 12,
+                  .bad = integers,
+                  .no_gradient = "a fused backward: under create_graph the composed form runs in its place"});
   return rows;
 }
 

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include <gradual/core/cpu_backend.h>
 #include <gradual/core/memory.h>
 #include "op_table.h"
 
@@ -73,9 +74,10 @@ std::string run(const Row& row, const Sample& sample, const Tensors& inputs, std
   return problem;
 }
 
-TEST_CASE("values agree with the float64 references in every layout") {
+// Of these rows, in every layout; the number of calls.
+std::int64_t check_values(const std::vector<const Row*>& rows) {
   std::int64_t calls = 0;
-  for (const Row* row : rows_under_test()) {
+  for (const Row* row : rows) {
     for (DType dtype : row->dtypes) {
       std::vector<bool> seen_varied;
       for (const Sample& sample : samples_of(*row, dtype)) {
@@ -98,8 +100,45 @@ TEST_CASE("values agree with the float64 references in every layout") {
                                                       << " is the same everywhere in every sample");
     }
   }
+  return calls;
+}
+
+void check_large(const std::vector<const Row*>& rows) {
+  for (const Row* row : rows) {
+    for (DType dtype : row->dtypes) {
+      // The reference takes the time: f32 computes in itself, bf16 is widened and narrowed; else the first
+      // dtype.
+      if (dtype != DType::f32 && dtype != DType::bf16 && row->dtypes.size() > 1) continue;
+      for (const Sample& sample : samples_of(*row, dtype)) {
+        if (!sample.large) continue;
+        const Tensors inputs = fresh(sample.inputs);
+        expect_none(run(*row, sample, inputs, nullptr), describe(*row, sample, inputs, "large"));
+      }
+    }
+  }
+}
+
+TEST_CASE("values agree with the float64 references in every layout") {
+  const std::int64_t calls = check_values(rows_under_test());
   CHECK(calls > 0);
   MESSAGE(calls << " calls");
+}
+
+TEST_CASE("large inputs agree with the float64 references") { check_large(rows_under_test()); }
+
+// The rows that oneDNN offers to compute ran on it above; here they run on the reference.
+TEST_CASE("both CPU backends agree with the float64 references") {
+  if (!has_onednn()) {
+    MESSAGE("skipped: " << onednn_description());
+    return;
+  }
+  ensure_registered();
+  std::vector<const Row*> rows;
+  for (const Row* row : rows_under_test())
+    if (columns().onednn[static_cast<int>(row->op)]) rows.push_back(row);
+  const CpuBackendScope scope(CpuBackend::eigen);
+  if (!rows.empty()) CHECK(check_values(rows) > 0);
+  check_large(rows);
 }
 
 TEST_CASE("elementwise ops, convolution and pooling keep the order of their input's strides") {
@@ -129,21 +168,6 @@ TEST_CASE("elementwise ops, convolution and pooling keep the order of their inpu
       }
     }
     CHECK_MESSAGE(checked > 0, name(row->op));
-  }
-}
-
-TEST_CASE("large inputs agree with the float64 references") {
-  for (const Row* row : rows_under_test()) {
-    for (DType dtype : row->dtypes) {
-      // The reference takes the time: f32 computes in itself, bf16 is widened and narrowed; else the first
-      // dtype.
-      if (dtype != DType::f32 && dtype != DType::bf16 && row->dtypes.size() > 1) continue;
-      for (const Sample& sample : samples_of(*row, dtype)) {
-        if (!sample.large) continue;
-        const Tensors inputs = fresh(sample.inputs);
-        expect_none(run(*row, sample, inputs, nullptr), describe(*row, sample, inputs, "large"));
-      }
-    }
   }
 }
 

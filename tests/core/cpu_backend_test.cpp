@@ -1,0 +1,159 @@
+// oneDNN beside Eigen: that it is asked, how far the two may differ, and how repeatable its bits are.
+#include <doctest/doctest.h>
+#include <gradual/core/counts.h>
+#include <gradual/core/cpu_backend.h>
+#include <gradual/core/memory.h>
+#include <gradual/core/ops.h>
+#include <gradual/core/threads.h>
+
+#include <cmath>
+#include <cstring>
+#include <functional>
+#include <string>
+#include <vector>
+
+using namespace gradual;
+
+namespace {
+
+bool skipped() {
+  if (!has_onednn()) MESSAGE("skipped: " << onednn_description());
+  return !has_onednn();
+}
+
+Tensor random(const Shape& sizes, DType dtype, std::uint64_t seed) {
+  Generator g(seed);
+  return randn(sizes, {.dtype = DType::f64}, g).to(dtype);
+}
+
+bool same_bits(const Tensor& a, const Tensor& b) {
+  return a.dtype() == b.dtype() && a.sizes() == b.sizes() && std::memcmp(a.raw(), b.raw(), a.nbytes()) == 0;
+}
+
+template <class F> auto with(CpuBackend backend, const F& f) {
+  const CpuBackendScope scope(backend);
+  return f();
+}
+
+// With as many threads.
+template <class F> auto threaded(int threads, const F& f) {
+  struct Restore {
+    int threads = num_threads();
+    ~Restore() { set_num_threads(threads); }
+  } const restore;
+  set_num_threads(threads);
+  return f();
+}
+
+// Each backend is within (k + 1) 2^-24 of the sum of |a b|, whatever the order of its sums, so two are within twice that;
+// both round once to the output's dtype.
+void check_bound(const Tensor& a, const Tensor& b) {
+  const auto product = [&] { return matmul(a, b); };
+  const Tensor one = with(CpuBackend::eigen, product);
+  const Tensor two = with(CpuBackend::onednn, product);
+  const Tensor size = matmul(abs(a.to(DType::f64)), abs(b.to(DType::f64)));
+  const std::int64_t k = a.size(-1);
+  const auto y1 = one.to_vector<double>(), y2 = two.to_vector<double>(), s = size.to_vector<double>();
+  double worst = 0;
+  for (std::size_t i = 0; i < s.size(); ++i) {
+    const double rounding = one.dtype() == DType::f32 ? 0 : float_info(one.dtype()).epsilon * std::abs(y1[i]);
+    const double bound = 2 * static_cast<double>(k + 1) * 0x1p-24 * s[i] + rounding + 0x1p-126;
+    worst = std::max(worst, std::abs(y1[i] - y2[i]) / bound);
+  }
+  CAPTURE(to_string(a.sizes()));
+  CAPTURE(name(a.dtype()));
+  CHECK(worst <= 1);
+}
+
+}  // namespace
+
+TEST_CASE("the backend is told, set and restored") {
+  CHECK(name(CpuBackend::eigen) == "eigen");
+  CHECK((cpu_backend() == CpuBackend::onednn) == has_onednn());
+  const CpuBackend before = cpu_backend();
+  {
+    const CpuBackendScope scope(CpuBackend::eigen);
+    CHECK(cpu_backend() == CpuBackend::eigen);
+  }
+  CHECK(cpu_backend() == before);
+  if (has_onednn()) CHECK(onednn_description().starts_with("oneDNN "));
+  else CHECK_THROWS_WITH_AS(set_cpu_backend(CpuBackend::onednn), doctest::Contains("not built with oneDNN"), Error);
+}
+
+TEST_CASE("oneDNN is asked: a long sum has another order, so other bits, than Eigen's") {
+  if (skipped()) return;
+  const Tensor a = random({64, 3000}, DType::f32, 1);
+  const Tensor b = random({3000, 64}, DType::f32, 2);
+  const auto product = [&] { return matmul(a, b); };
+  CHECK_FALSE(same_bits(with(CpuBackend::eigen, product), with(CpuBackend::onednn, product)));
+}
+
+TEST_CASE("the backends differ by no more than the order of sums allows") {
+  if (skipped()) return;
+  for (const DType dtype : {DType::f32, DType::bf16, DType::f16, DType::f8e4m3fn, DType::f8e5m2}) {
+    for (const Shape& s : {Shape{1, 1, 1}, Shape{3, 5, 700}, Shape{130, 70, 257}, Shape{16, 1, 33}, Shape{1, 16, 33}}) {
+      const Tensor a = random({s[0], s[2]}, dtype, 3);
+      const Tensor b = random({s[2], s[1]}, dtype, 4);
+      check_bound(a, b);
+      check_bound(clone(a.t()).t(), clone(b.t()).t());
+    }
+    check_bound(random({3, 1, 9, 40}, dtype, 5), random({2, 40, 11}, dtype, 6));
+    check_bound(random({4, 9, 40}, dtype, 7), random({4, 11, 40}, dtype, 8).transpose(1, 2));
+  }
+}
+
+TEST_CASE("small and large numbers of every dtype are multiplied, subnormal ones may be flushed") {
+  if (skipped()) return;
+  for (const DType dtype : {DType::f16, DType::f8e4m3fn, DType::f8e5m2}) {
+    // their subnormals are normal in bf16 and f32: nothing is lost
+    const Tensor smallest = full({1, 1}, float_info(dtype).min_subnormal, {.dtype = dtype});
+    CHECK(matmul(smallest, ones({1, 1}, {.dtype = dtype})).item() == smallest.item());
+  }
+  const Tensor huge = full({1, 2}, 3e38, {.dtype = DType::bf16});
+  CHECK(std::isinf(matmul(huge, ones({2, 1}, {.dtype = DType::bf16})).item()));
+}
+
+TEST_CASE("the same bits from run to run, and in deterministic mode for any number of threads") {
+  if (skipped()) return;
+  for (const DType dtype : {DType::f32, DType::bf16}) {
+    const Tensor a = random({700, 900}, dtype, 9);
+    const Tensor b = random({900, 600}, dtype, 10);
+    const Tensor at = clone(a.t()).t();
+    const Tensor bias = random({600}, dtype, 11);
+    const Tensor w = clone(b.t());
+    const std::vector<std::function<Tensor()>> products{[&] { return matmul(a, b); }, [&] { return matmul(at, b); },
+                                                        [&] { return linear(a, w, bias); }};
+    for (const auto& product : products) {
+      CHECK(same_bits(product(), product()));
+      CHECK(same_bits(threaded(2, product), threaded(2, product)));
+      set_deterministic(true);
+      const Tensor one = threaded(1, product);
+      for (const int threads : {2, 3}) CHECK(same_bits(one, threaded(threads, product)));
+      set_deterministic(false);
+      CHECK_FALSE(deterministic());
+    }
+  }
+}
+
+TEST_CASE("a product's rounding is counted with oneDNN as with Eigen") {
+  if (skipped()) return;
+  const Tensor a = random({20, 30}, DType::bf16, 12);
+  const Tensor b = random({30, 20}, DType::bf16, 13);
+  for (const CpuBackend backend : {CpuBackend::eigen, CpuBackend::onednn}) {
+    const CpuBackendScope scope(backend);
+    CastCounts counts;
+    {
+      const CountScope counting(&counts);
+      matmul(a, b);
+    }
+    CHECK(counts.elements == 400);
+  }
+}
+
+TEST_CASE("scratch memory of primitives is given back") {
+  if (skipped()) return;
+  const Tensor a = random({300, 300}, DType::f32, 14);
+  const std::int64_t before = memory_stats()[Category::workspace].current;
+  matmul(a.t(), a);
+  CHECK(memory_stats()[Category::workspace].current == before);
+}
