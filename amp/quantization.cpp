@@ -155,6 +155,11 @@ Tensor convolution(const Quantization& q, const OpCall& call, Operand a, Operand
     save_codes(q, *o, r);
     *o = {.tensor = &r.values, .input = o->input, .role = o->role};
   }
+  const bool biased = call.inputs.size() > 2 && call[2].defined();
+  const Tensor bias = biased ? call[2].to(DType::f32) : Tensor();
+  const bool unscaled = !done[0].scale.defined() && !done[1].scale.defined();
+  if (whole && unscaled && call.op == OpId::conv2d && a.tensor->dtype() == DType::f32)
+    return conv2d(*a.tensor, *b.tensor, bias, attrs);
   Tensor y;
   if (!whole) {
     OutSpec spec[kMaxOutputs];
@@ -172,8 +177,7 @@ Tensor convolution(const Quantization& q, const OpCall& call, Operand a, Operand
     y = conv2d_backward_weight(*a.tensor, *b.tensor, attrs);
   }
   y = scaled(scaled(y, done[0].scale), done[1].scale);
-  const bool biased = call.inputs.size() > 2 && call[2].defined();
-  return biased ? y + call[2].to(y.dtype()).reshape({-1, 1, 1}) : y;
+  return biased ? y + bias.to(y.dtype()).reshape({-1, 1, 1}) : y;
 }
 
 // What a skipped module computes, and f64.
