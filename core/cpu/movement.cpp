@@ -1,11 +1,13 @@
 // Kernels that move numbers: casts, copies, joining, indexing. Additions to one element happen in row-major order of
 // the index, whatever the number of threads.
 #include <algorithm>
+#include <cstdint>
 
 #include "../failf.h"
 #include "../memory.h"
 #include "kernels.h"
 #include "loops.h"
+#include "stream.h"
 
 namespace gradual::cpu {
 namespace {
@@ -185,10 +187,31 @@ void one_hot(const OpCall& c, Outputs& out) {
   for (std::int64_t i = 0; i < index.numel(); ++i) to[i * classes + index.data<std::int64_t>()[i]] = 1;
 }
 
+// copy_elements of row-major tensors beyond the caches: a block is converted in the nearest one and streamed from there.
+bool copy_streamed(const Tensor& out, const Tensor& x) {
+  const auto from = static_cast<std::int64_t>(size_of(x.dtype()));
+  const auto to = static_cast<std::int64_t>(size_of(out.dtype()));
+  const bool aligned = reinterpret_cast<std::uintptr_t>(out.raw()) % 64 == 0 && out.numel() * to % 64 == 0;
+  if (out.nbytes() < kStreamed || !aligned || !out.is_contiguous() || !x.is_contiguous() || x.sizes() != out.sizes())
+    return false;
+  const auto* in = static_cast<const char*>(x.raw());
+  auto* const y = static_cast<char*>(out.raw());
+  parallel_counted(out.numel(), kGrain, x.dtype(), out.dtype(), [&](auto at, auto end, CastCounts* counts) {
+    alignas(64) std::uint64_t block[kBlock];
+    for (std::int64_t n = 0; at < end; at += n) {
+      n = std::min(kBlock, end - at);
+      convert(x.dtype(), in + at * from, out.dtype(), block, n, counts);
+      stream(block, y + at * to, static_cast<std::size_t>(n * to));
+    }
+    stream_end();
+  });
+  return true;
+}
+
 }  // namespace
 
 void copy_elements(const Tensor& out, const Tensor& x) {
-  if (out.numel() == 0) return;
+  if (out.numel() == 0 || copy_streamed(out, x)) return;
   if (out.numel() <= kGrain && out.is_contiguous() && x.is_contiguous() && x.numel() == out.numel())
     return convert(x.dtype(), x.raw(), out.dtype(), out.raw(), x.numel(), counts_for(x.dtype(), out.dtype()));
   const Tensor* operands[] = {&out, &x};

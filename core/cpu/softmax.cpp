@@ -16,11 +16,40 @@ template <class T> T row_sum(const T* x, std::int64_t n) {
   return blocked_sum<T>(n, [&](std::int64_t i) { return x[i]; });
 }
 
+inline constexpr int kLanes = 16;  // numbers that are handled together; the last of a row are filled up with -Inf
+
+// f(position, kLanes numbers, how many of them are the row's).
+template <class T, class F> void for_lanes(const T* x, std::int64_t n, const F& f) {
+  std::int64_t i = 0;
+  for (; i + kLanes <= n; i += kLanes) f(i, x + i, kLanes);
+  if (i == n) return;
+  T lanes[kLanes];
+  std::fill_n(lanes, kLanes, -std::numeric_limits<T>::infinity());
+  std::copy_n(x + i, n - i, lanes);
+  f(i, static_cast<const T*>(lanes), static_cast<int>(n - i));
+}
+
+// The largest number that is no NaN; -Inf where there is none.
+template <class T> T row_max(const T* x, std::int64_t n) {
+  T part[kLanes];
+  std::fill_n(part, kLanes, -std::numeric_limits<T>::infinity());
+  for_lanes(x, n, [&](std::int64_t, const T* lanes, int) {
+    for (int p = 0; p < kLanes; ++p) part[p] = lanes[p] > part[p] ? lanes[p] : part[p];
+  });
+  for (int half = kLanes / 2; half > 0; half /= 2)
+    for (int p = 0; p < half; ++p) part[p] = part[p + half] > part[p] ? part[p + half] : part[p];
+  return part[0];
+}
+
 // out = exp(x - max); returns max.
 template <class T> T exp_row(const T* x, T* out, std::int64_t n) {
-  T largest = -std::numeric_limits<T>::infinity();
-  for (std::int64_t i = 0; i < n; ++i) largest = x[i] > largest ? x[i] : largest;
-  for (std::int64_t i = 0; i < n; ++i) out[i] = math::exp(x[i] - largest);
+  const T largest = row_max(x, n);
+  for_lanes(x, n, [&](std::int64_t at, const T* lanes, int count) {
+    T y[kLanes];
+    T* const to = count == kLanes ? out + at : y;
+    for (int p = 0; p < kLanes; ++p) to[p] = math::exp(lanes[p] - largest);
+    if (count < kLanes) std::copy_n(y, count, out + at);
+  });
   return largest;
 }
 

@@ -2,6 +2,7 @@
 #include <doctest/doctest.h>
 
 #include <cmath>
+#include <cstring>
 #include <string>
 
 #include "gradual/core/counts.h"
@@ -201,4 +202,20 @@ TEST_CASE("one_hot") {
   CHECK(values(one_hot(indices({2, 0, 1, 1}, {2, 2}).t(), 3)) ==
         std::vector<double>{0, 0, 1, 0, 1, 0, 1, 0, 0, 0, 1, 0});
   CHECK(one_hot(zeros({0}, {.dtype = DType::i64}), 3).sizes() == Shape{0, 3});
+}
+
+TEST_CASE("a cast beyond the caches gives what the casts of its parts give") {
+  const std::int64_t n = 9 << 20;
+  Generator g(21);
+  const Tensor x = randn({n}, {}, g);
+  for (const DType to : {DType::f16, DType::bf16, DType::f32, DType::f64}) {
+    CAPTURE(name(to));
+    const Tensor whole = to == DType::f32 ? clone(x) : x.to(to);
+    bool same = true;
+    for (std::int64_t i = 0; i < n; i += n / 16) {
+      const Tensor part = clone(x.narrow(0, i, n / 16)).to(to);
+      same = same && std::memcmp(part.raw(), whole.narrow(0, i, n / 16).raw(), part.nbytes()) == 0;
+    }
+    CHECK(same);
+  }
 }
