@@ -146,10 +146,12 @@ void Engine::gather(Node& node, Tensor grad) const {
   if (!node.leaf || !wanted_.empty()) return;
   Tensor& sum = static_cast<GradMeta*>(node.leaf->grad_meta)->grad;
   if (!sum.defined()) {
-    sum = options_.create_graph || (owned(grad) && grad.is_contiguous()) ? std::move(grad) : clone(grad);
+    // a memory of its own, with create_graph too: what arrives may have arrived at another leaf, or be the user's
+    sum = owned(grad) && grad.is_contiguous() ? std::move(grad) : clone(grad);
     sum.set_category(Category::gradients);
   } else if (options_.create_graph) {
     sum = add(sum, grad);
+    sum.set_category(Category::gradients);
   } else {
     sum.add_(grad);
   }

@@ -67,7 +67,7 @@ Tensor silu_slope(const Tensor& x, const Tensor& s) { return s * (x * (1 - s) + 
 
 // A gradient row over what arrived, whose memory it may take.
 Tensor slope_row(const C& c, OpId op, const Attrs& attrs, const Tensor& saved) {
-  const Tensor dy = c.take_grad();
+  Tensor dy = c.take_grad();  // not const: dispatch takes it
   const Tensor* const inputs[] = {&dy, &saved};
   return dispatch1(op, TensorRefs(inputs, 2, 1), attrs, SourceLocation::current());
 }

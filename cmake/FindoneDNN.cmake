@@ -14,8 +14,15 @@ if(oneDNN_INCLUDE_DIR AND EXISTS ${oneDNN_INCLUDE_DIR}/oneapi/dnnl/dnnl_version.
   list(JOIN oneDNN_VERSION "." oneDNN_VERSION)
 endif()
 
+# One pool of threads: OpenMP's.
+if(oneDNN_INCLUDE_DIR AND EXISTS ${oneDNN_INCLUDE_DIR}/oneapi/dnnl/dnnl_config.h)
+  file(STRINGS ${oneDNN_INCLUDE_DIR}/oneapi/dnnl/dnnl_config.h oneDNN_OPENMP
+       REGEX "#define DNNL_CPU_THREADING_RUNTIME DNNL_RUNTIME_OMP")
+endif()
+
 include(FindPackageHandleStandardArgs)
-find_package_handle_standard_args(oneDNN REQUIRED_VARS oneDNN_LIBRARY oneDNN_INCLUDE_DIR VERSION_VAR oneDNN_VERSION
+find_package_handle_standard_args(oneDNN REQUIRED_VARS oneDNN_LIBRARY oneDNN_INCLUDE_DIR oneDNN_OPENMP
+                                  VERSION_VAR oneDNN_VERSION
                                   HANDLE_VERSION_RANGE)
 if(oneDNN_FOUND AND NOT TARGET oneDNN::oneDNN)
   add_library(oneDNN::oneDNN UNKNOWN IMPORTED)

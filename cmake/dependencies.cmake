@@ -56,15 +56,15 @@ endif()
 # Threads must be one pool, OpenMP's, so without it there is no oneDNN either. Never fetched: it takes an hour to build.
 set(GRADUAL_HAVE_ONEDNN OFF)
 if(NOT GRADUAL_ONEDNN STREQUAL "OFF" AND GRADUAL_HAVE_OPENMP)
-  find_package(oneDNN 2.6...<3 QUIET)
+  find_package(oneDNN 2.6...<2.7 QUIET)
   if(oneDNN_FOUND)
     set(GRADUAL_HAVE_ONEDNN ON)
-    list(APPEND GRADUAL_EXPORTED_DEPENDENCIES "oneDNN 2.6...<3")
+    list(APPEND GRADUAL_EXPORTED_DEPENDENCIES "oneDNN 2.6...<2.7")
     message(STATUS "gradual: oneDNN ${oneDNN_VERSION} (${oneDNN_LIBRARY})")
   endif()
 endif()
 if(GRADUAL_ONEDNN STREQUAL "ON" AND NOT GRADUAL_HAVE_ONEDNN)
-  message(FATAL_ERROR "gradual: GRADUAL_ONEDNN is ON, but there is no oneDNN 2.6 or 2.7 (found: "
+  message(FATAL_ERROR "gradual: GRADUAL_ONEDNN is ON, but there is no oneDNN 2.6 with OpenMP (found: "
                       "\"${oneDNN_VERSION}\"; OpenMP: ${GRADUAL_HAVE_OPENMP}). Install it (Debian: libdnnl-dev) and "
                       "OpenMP, or say -DGRADUAL_ONEDNN=OFF.")
 endif()

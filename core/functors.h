@@ -162,7 +162,8 @@ GRADUAL_HD inline double gelu(double x) {
 }
 
 GRADUAL_HD inline double gelu_slope(double x) {
-  return 0.5 * std::erfc(x * -0.70710678118654752440) + x * std::exp(-0.5 * x * x) * 0.39894228040143267794;
+  const double c = x < -40.0 ? -40.0 : (x > 40.0 ? 40.0 : x);  // not Inf * 0; NaN stays
+  return 0.5 * std::erfc(c * -0.70710678118654752440) + c * std::exp(-0.5 * c * c) * 0.39894228040143267794;
 }
 template <class T> GRADUAL_HD T gelu_tanh_slope(T x) {
   constexpr T kFar = 30;  // where the slope is 0 or 1 and the cube still finite

@@ -361,6 +361,7 @@ void infer_pool(const OpCall& c, OutSpec* out) {
   *out = {x.dtype(), pooled(c, x.sizes())};
   keep_channels_last(x, out);
   if (c.op != OpId::max_pool2d) return;
+  if (numel(out->sizes) > 0 && (x.sizes()[2] == 0 || x.sizes()[3] == 0)) fail(c, "the images have no pixels");
   out[1] = out[0];
   out[1].dtype = DType::i64;
 }
@@ -431,8 +432,10 @@ void infer_norm_backward(const OpCall& c, OutSpec* out) {
 void infer_along(const OpCall& c, OutSpec* out) {
   const Tensor& x = need(c, 0, "a tensor", Kind::real);
   if (c.inputs.size() > 1) need_same_sizes(c, 1, x.sizes(), "the output");
-  if (const auto& a = c.get<DimAttrs>(); a.causal && (x.ndim() < 2 || a.dim != x.ndim() - 1))
-    fail(c, "a causal softmax runs over the last dim of [.., L, S]");
+  if (const auto& a = c.get<DimAttrs>(); a.causal) {
+    if (x.ndim() < 2 || a.dim != x.ndim() - 1) fail(c, "a causal softmax runs over the last dim of [.., L, S]");
+    if (c.op != OpId::softmax) fail(c, "softmax alone is causal");
+  }
   same_contiguous(c, out);
 }
 

@@ -44,7 +44,11 @@ inline void merge_rows(MatrixBatch& a, const MatrixBatch& b, Shape& batch) {
   rows.push_back(a.rows());
   Shape merged;
   if (b.sizes.size() > 2 || !(lead == rows) || !view_strides(lead, lead_strides, {numel(lead)}, merged)) return;
-  a.sizes = {numel(lead), a.cols()};
+  // rows that overlap, as repeated ones do, make no matrix that every library reads
+  const std::int64_t count = numel(lead);
+  if (count > 1 && merged[0] < (a.strides.back() == 1 ? a.cols() : 1)) return;
+  if (count > 1 && a.cols() > 1 && a.strides.back() != 1 && a.strides.back() < count) return;
+  a.sizes = {count, a.cols()};
   a.strides = {merged[0], a.strides.back()};
   batch = {};
 }

@@ -69,7 +69,9 @@ bool is_worth(std::string_view implementation) {
   return is_fast(implementation) && implementation.find("gemm") == std::string_view::npos;
 }
 
-dnnl::convolution_forward::primitive_desc forward_of(const Convolution& c) {
+// For a gradient: the forward that oneDNN takes for a hint, all of the operands' dtype.
+dnnl::convolution_forward::primitive_desc forward_of(Convolution c) {
+  if (!c.makes(OpId::conv2d)) c.out = c.in;
   const ConvAttrs& a = c.attrs;
   const dnnl::memory::dims stride{a.stride[0], a.stride[1]}, padding{a.padding[0], a.padding[1]};
   const dnnl::memory::dims dilation{a.dilation[0] - 1, a.dilation[1] - 1};
@@ -120,15 +122,20 @@ std::unique_ptr<Primitive> make(const Convolution& c) {
                                          {DNNL_ARG_DST, forward.dst_desc(), written, c.given_y()});
 }
 
-// x, w and y wherever they are operands or the result. False where oneDNN has no fast kernel.
-bool run(const Convolution& c, const void* x, const void* w, const void* y, const float* bias) {
-  const Team team(c.threads);
+// Null where oneDNN has no fast kernel. For the threads of the innermost Team.
+Primitive* primitive_of(const Convolution& c) {
   const ConvAttrs& a = c.attrs;
   Key key(static_cast<std::int64_t>(c.op));
   key.add(c.x).add(c.w).add(c.y).add(a.groups).add(static_cast<int>(c.in)).add(static_cast<int>(c.out));
   for (int i = 0; i < 2; ++i) key.add(a.stride[i]).add(a.padding[i]).add(a.dilation[i]);
   key.add(c.bias).add(c.x_last).add(c.y_last).add(c.threads);
-  Primitive* const primitive = find(key, [&] { return make(c); });
+  return find(key, [&] { return make(c); });
+}
+
+// x, w and y wherever they are operands or the result. False where oneDNN has no fast kernel: nothing is written then.
+bool run(const Convolution& c, const void* x, const void* w, const void* y, const float* bias) {
+  const Team team(c.threads);
+  Primitive* const primitive = primitive_of(c);
   if (!primitive) return false;
   if (c.bias) primitive->run({x, w, y, bias});
   else primitive->run({x, w, y});
@@ -150,20 +157,25 @@ bool run_parts(const Convolution& whole, const void* x, void* w, const void* y, 
   const bool sums = whole.op == OpId::conv2d_backward_weight && parts > 1;
   const std::int64_t n = numel(whole.w);
   const Scratch partial(sums ? static_cast<std::size_t>(parts * n) * sizeof(float) : 1);
-  const auto task = [&](std::int64_t i) {
+  const auto cut = [&](std::int64_t i) {
     Convolution part = whole;
     part.x[0] = part.y[0] = std::min(size, images - i * size);
     if (sums) part.out = DType::f32;
+    return part;
+  };
+  {
+    const Team one(1);
+    if (!primitive_of(cut(0)) || !primitive_of(cut(parts - 1))) return false;
+  }
+  const auto task = [&](std::int64_t i) {
+    const Convolution part = cut(i);
     return run(part, image(x, part.x, part.x_dtype(), i * size), sums ? partial.as<float>() + i * n : w,
                image(y, part.y, part.y_dtype(), i * size), bias);
   };
-  if (!task(0)) return false;
-  bool all = true;
-  parallel_for(parts - 1, 1, [&](std::int64_t i, std::int64_t end) {
+  parallel_for(parts, 1, [&](std::int64_t i, std::int64_t end) {
     for (; i < end; ++i)
-      if (!task(i + 1)) all = false;
+      if (!task(i)) fail("internal: oneDNN convolves one part of a batch and not another");
   });
-  if (!all) fail("internal: oneDNN convolves one part of a batch and not another");
   if (!sums) return true;
   for (std::int64_t part = 1; part < parts; ++part)
     for (std::int64_t i = 0; i < n; ++i) partial.as<float>()[i] += partial.as<float>()[part * n + i];

@@ -42,6 +42,7 @@ struct Operand : cpu::MatrixBatch {
   Shape matrix_strides() const {
     const int n = sizes.size();
     Shape s{strides[n - 2], strides[n - 1]};
+    if (rows() == 1 && cols() == 1) return {1, 1};
     if (rows() == 1 && s[1] == 1) s[0] = cols();
     if (cols() == 1 && (s[0] == 1 || s[1] == 0)) s[1] = s[0] == 1 ? rows() : 1;
     return s;
@@ -103,23 +104,27 @@ bool products(Operand& a, const Operand& b, Shape batch, const float* bias, char
   const std::int64_t side = count > 1 ? whole_side : cpu::even_part(whole_side, kPart);
   const std::int64_t parts = (whole_side + side - 1) / side;
   const std::int64_t grain = std::max<std::int64_t>(1, cpu::kWorthThreads * parts / work);
-  // The first shows whether oneDNN takes them at all; nothing is written if not.
-  const auto task = [&](std::int64_t i) {
-    const std::int64_t first = i % parts * side;
+  const auto cut = [&](std::int64_t first) {
     Product part = whole;
     (by_columns ? part.n : part.m) = std::min(side, whole_side - first);
+    return part;
+  };
+  {
+    const Team one(1);
+    if (!primitive_of(cut(0)) || !primitive_of(cut((parts - 1) * side))) return false;
+  }
+  const auto task = [&](std::int64_t i) {
+    const std::int64_t first = i % parts * side;
+    const Product part = cut(first);
     const std::int64_t at_a = a.offset(i / parts, batch) + (by_columns ? 0 : first * whole.a_strides[0]);
     const std::int64_t at_b = b.offset(i / parts, batch) + (by_columns ? first * whole.b_strides[1] : 0);
     const std::int64_t at_c = i / parts * whole.m * whole.n + first * (by_columns ? 1 : whole.across);
     return run(part, a.at(at_a), b.at(at_b), c + at_c * width, bias && by_columns ? bias + first : bias);
   };
-  if (!task(0)) return false;
-  bool all = true;
-  parallel_for(count * parts - 1, grain, [&](std::int64_t i, std::int64_t end) {
+  parallel_for(count * parts, grain, [&](std::int64_t i, std::int64_t end) {
     for (; i < end; ++i)
-      if (!task(i + 1)) all = false;
+      if (!task(i)) fail("internal: oneDNN multiplies one part of a product and not another");
   });
-  if (!all) fail("internal: oneDNN multiplies one part of a product and not another");
   return true;
 }
 

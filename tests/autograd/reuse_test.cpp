@@ -184,3 +184,21 @@ TEST_CASE("memory: gradients that others hold keep their numbers") {
     CHECK(!again[1].shares_storage(again[2]));
   }
 }
+
+TEST_CASE("gradients of several leaves lie apart, with create_graph too") {
+  for (const bool create_graph : {false, true}) {
+    CAPTURE(create_graph);
+    const Tensor a = ones({3}, {.requires_grad = true});
+    const Tensor b = ones({3}, {.requires_grad = true});
+    (a + b).sum().backward({}, false, create_graph);
+    CHECK_FALSE(a.grad().shares_storage(b.grad()));
+    (a + b).sum().backward();
+    CHECK(values(a.grad()) == Values{2, 2, 2});
+    CHECK(values(b.grad()) == Values{2, 2, 2});
+    const Tensor seed = ones({3});
+    const Tensor leaf = ones({3}, {.requires_grad = true});
+    leaf.backward(seed, false, create_graph);
+    leaf.backward(seed);
+    CHECK(values(seed) == Values{1, 1, 1});
+  }
+}

@@ -2,6 +2,7 @@
 #include <doctest/doctest.h>
 #include <gradual/core/counts.h>
 #include <gradual/core/cpu_backend.h>
+#include <gradual/core/dispatch.h>
 #include <gradual/core/memory.h>
 #include <gradual/core/ops.h>
 #include <gradual/core/threads.h>
@@ -97,6 +98,10 @@ TEST_CASE("the backends differ by no more than the order of sums allows") {
       check_bound(a, b);
       check_bound(clone(a.t()).t(), clone(b.t()).t());
     }
+    const Tensor w = random({40, 11}, dtype, 15);
+    check_bound(random({1, 1, 40}, dtype, 16).expand({6, 1, 40}), w);  // one row, repeated
+    check_bound(random({40}, dtype, 17), random({90}, dtype, 18).index({Slice{0, 80, 2}}).unsqueeze(1));
+    check_bound(random({5}, dtype, 19).index({Slice{0, 1, 5}}).unsqueeze(0), random({1, 4}, dtype, 20));
     check_bound(random({3, 1, 9, 40}, dtype, 5), random({2, 40, 11}, dtype, 6));
     check_bound(random({4, 9, 40}, dtype, 7), random({4, 11, 40}, dtype, 8).transpose(1, 2));
   }
@@ -147,6 +152,33 @@ TEST_CASE("a product's rounding is counted with oneDNN as with Eigen") {
       matmul(a, b);
     }
     CHECK(counts.elements == 400);
+  }
+}
+
+TEST_CASE("oneDNN takes gradients of convolutions in every dtype, written as f32 too") {
+  if (skipped()) return;
+  const ConvAttrs attrs{.padding = 1, .size = {14, 14}};
+  const ConvAttrs kernel{.padding = 1, .size = {3, 3}};
+  for (const DType dtype : {DType::f32, DType::bf16, DType::f16, DType::f8e4m3fn}) {
+    CAPTURE(name(dtype));
+    const Tensor dy = random({8, 32, 14, 14}, dtype, 21), w = random({32, 16, 3, 3}, dtype, 22);
+    const Tensor x = random({8, 16, 14, 14}, dtype, 23);
+    for (const auto& gradient : {std::function<Tensor()>([&] { return conv2d_backward_input(dy, w, attrs); }),
+                                 std::function<Tensor()>([&] { return conv2d_backward_weight(dy, x, kernel); })}) {
+      CastCounts counts;
+      const CountScope counting(&counts);  // so that sums come as f32
+      const auto offers = [&](OpId op, const Tensor& a, const Tensor& b, const ConvAttrs& c, const Tensor& like) {
+        Outputs out;
+        out[0] = empty(like.sizes(), {.dtype = like.dtype()});
+        const Attrs held(c);
+        const Tensor* const inputs[] = {&a, &b};
+        const OpCall call{op, TensorRefs(inputs, 2), &held, SourceLocation::current()};
+        return columns().onednn[static_cast<int>(op)](call, out);
+      };
+      const Tensor like = gradient();
+      if (like.size(0) == 8) CHECK(offers(OpId::conv2d_backward_input, dy, w, attrs, like));
+      else CHECK(offers(OpId::conv2d_backward_weight, dy, x, kernel, like));
+    }
   }
 }
 
