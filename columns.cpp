@@ -1,6 +1,7 @@
 // Every column's registration, by hand: registrars that run before main vanish from static libraries.
 #include "autograd/rule.h"
 #include "core/cpu/kernels.h"
+#include "core/device.h"
 #include "core/dispatch.h"
 #ifdef GRADUAL_HAVE_ONEDNN
 #include "core/onednn/kernels.h"
@@ -25,6 +26,8 @@ void register_columns() {
   onednn::register_contractions();
   onednn::register_convolutions();
 #endif
+
+  device::register_kernels();
 
   register_rules();
 }

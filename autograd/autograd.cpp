@@ -128,6 +128,7 @@ Ref<Node> make_node(const OpCall& call) {
     slot.present = true;
     slot.sizes = t.sizes();
     slot.dtype = t.dtype();
+    slot.device = t.device();
     if (const GradMeta* m = grad_meta(t); m && m->requires_grad) slot.edge = m->edge;
   }
   return node;

@@ -166,6 +166,7 @@ void Engine::run_rule(Node& node, Tensor* grads, Step* report) {
     if (!g.defined()) continue;
     if (g.sizes() != slot.sizes) g = sum_to(g, slot.sizes);
     if (g.dtype() != slot.dtype) g = cast(g, slot.dtype);
+    if (g.device() != slot.device) g = to_device(g, slot.device);
     notify({node, i, g});
     if (report) {
       report->grads_in.resize(results.size());

@@ -26,6 +26,7 @@ struct Node : Pooled<Node>, Pinned {
     Edge edge;
     Shape sizes;
     DType dtype = DType::f32;
+    Device device;
     bool present = false;       // not an absent optional input, nor a number
     Tensor saved;               // where a rule asked for it
     std::uint32_t version = 0;  // of the saved tensor's storage, when it was saved

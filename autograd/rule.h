@@ -28,7 +28,7 @@ class RuleContext {
   template <class T> const T& get() const { return node_.attrs.get<T>(); }
   double scalar() const { return get<ScalarAttrs>().value; }
   // The gradient of input i, where one is needed. The engine sums it down to the input's shape where the op broadcast
-  // it, and casts it to the input's dtype where the op took mixed ones.
+  // it, casts it to the input's dtype where the op took mixed ones, and brings it to the input's device.
   void set(int i, Tensor g) const {
     if (needs(i)) results_[i] = std::move(g);
   }

@@ -143,7 +143,7 @@ void register_unary() {
   });
   set_rule(OpId::cast, {}, same);
   set_rule(OpId::clone, {}, same);
-  set_rule(OpId::to_device, {}, [](const C& c) { c.set(0, to_device(c.grad(), c.grad().device())); });
+  set_rule(OpId::to_device, {}, [](const C& c) { c.set(0, c.grad()); });
   set_rule(OpId::dropout, {},  // draws the same numbers again
            [](const C& c) { c.set(0, dispatch1(OpId::dropout, {&c.grad()}, c.node().attrs, Loc::current())); });
 }

@@ -19,7 +19,7 @@ std::string result_kind(const Node& n) {
 std::string inputs_of(const Node& n) {
   std::vector<std::string> all;
   for (int i = 0; i < n.input_count; ++i) {
-    const auto& [edge, sizes, dtype, present, saved, version] = n.input(i);
+    const auto& [edge, sizes, dtype, device, present, saved, version] = n.input(i);
     if (present) all.push_back((edge.node ? fmt::format("#{} ", edge.node->sequence) : "- ") + kind_of(sizes, dtype));
   }
   return join(all);

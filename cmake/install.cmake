@@ -33,6 +33,10 @@ if(GRADUAL_HAVE_ONEDNN)
   install(FILES ${PROJECT_SOURCE_DIR}/cmake/FindoneDNN.cmake DESTINATION ${package_dir} COMPONENT gradual)
 endif()
 
+if(GRADUAL_HAVE_CUDA)
+  install(FILES ${PROJECT_SOURCE_DIR}/cmake/FindcuDNN.cmake DESTINATION ${package_dir} COMPONENT gradual)
+endif()
+
 install(FILES LICENSE DESTINATION ${CMAKE_INSTALL_DOCDIR} COMPONENT gradual)
 if(TARGET gradual-lab)
   install(TARGETS gradual-lab RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR} COMPONENT gradual-lab)

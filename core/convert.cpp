@@ -10,86 +10,15 @@
 #include <string>
 #include <type_traits>
 
+#include "cast_element.h"
 #include "convert_kernels.h"
 #include "error.h"
-#include "float_types.h"
 #include "multiversion.h"
 #include "rounding.h"
 
 namespace gradual {
 
 namespace {
-
-// A bool as it is stored: any byte but 0 is true, which reading a C++ bool would leave undefined.
-struct BoolByte {
-  std::uint8_t byte;
-};
-
-template <class T>
-concept Narrow = requires { T::kDType; };
-
-template <class F> void visit_dtype(DType dtype, F&& visit) {
-  switch (dtype) {
-    case DType::f64: return visit.template operator()<double>();
-    case DType::f32: return visit.template operator()<float>();
-    case DType::f16: return visit.template operator()<Half>();
-    case DType::bf16: return visit.template operator()<BFloat16>();
-    case DType::f8e4m3fn: return visit.template operator()<Float8E4M3FN>();
-    case DType::f8e5m2: return visit.template operator()<Float8E5M2>();
-    case DType::i64: return visit.template operator()<std::int64_t>();
-    case DType::i32: return visit.template operator()<std::int32_t>();
-    case DType::u8: return visit.template operator()<std::uint8_t>();
-    case DType::bool_: return visit.template operator()<BoolByte>();
-  }
-}
-
-// An integer as a float rounded to odd (see detail::round_to_odd).
-float round_to_odd(std::int64_t value) {
-  const std::uint64_t magnitude = value < 0 ? 0 - static_cast<std::uint64_t>(value) : static_cast<std::uint64_t>(value);
-  const int shift = std::max(0, static_cast<int>(std::bit_width(magnitude)) - 24);
-  const std::uint64_t kept = magnitude >> shift;
-  const std::uint64_t odd = kept | ((kept << shift) != magnitude ? 1 : 0);
-  const float rounded = static_cast<float>(odd << shift);  // 24 bits: exact
-  return value < 0 ? -rounded : rounded;
-}
-
-// The first value beyond To's largest: a power of two, exact in every floating type.
-template <std::integral To, std::floating_point From>
-constexpr From kEnd = static_cast<From>(std::uint64_t{1} << std::numeric_limits<To>::digits);
-
-template <std::integral To, class From> To saturate(From value) {
-  using Range = std::numeric_limits<To>;
-  if constexpr (std::floating_point<From>) {
-    if (value != value) return 0;
-    if (value >= kEnd<To, From>) return Range::max();
-    return value <= static_cast<From>(Range::min()) ? Range::min() : static_cast<To>(value);
-  } else if constexpr (sizeof(To) < sizeof(From)) {
-    return static_cast<To>(std::clamp<From>(value, Range::min(), Range::max()));
-  } else {
-    return value;
-  }
-}
-
-// One element, between a storage type and the buffers' types (float, double, i64).
-template <class To, class From> To cast_element(From value) {
-  if constexpr (std::same_as<To, From>) {
-    return value;
-  } else if constexpr (Narrow<From>) {
-    return cast_element<To>(static_cast<float>(value));
-  } else if constexpr (std::same_as<From, BoolByte>) {
-    return static_cast<To>(value.byte != 0);
-  } else if constexpr (std::same_as<To, BoolByte>) {
-    return {static_cast<std::uint8_t>(value != 0)};
-  } else if constexpr (Narrow<To>) {
-    if constexpr (std::same_as<From, double>) return To::from_double(value);
-    else if constexpr (std::same_as<From, std::int64_t>) return To(round_to_odd(value));
-    else return To(value);
-  } else if constexpr (std::integral<To>) {
-    return saturate<To>(value);
-  } else {
-    return static_cast<To>(value);
-  }
-}
 
 template <class To, class From> void cast_array(const From* in, To* out, std::int64_t n) {
   vectorized([=] {

@@ -1,6 +1,7 @@
 // Where a tensor's storage lives.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <string>
 
@@ -23,7 +24,21 @@ struct Device {
 std::string to_string(Device device);
 // Parses "cpu", "cuda" or "cuda:N"; anything else is an Error naming what is allowed.
 Device device_from_name(const std::string& name);
-// Throws; defined in cuda/.
-[[noreturn]] void fail_no_cuda(Device device);
+
+// What cuda/ gives the layers above it. Without CUDA, or without a GPU, the others are an Error that says what is missing.
+namespace device {
+inline constexpr int kMost = 10;  // cuda:0 to cuda:9
+int count();                      // the GPUs at hand; 0 without CUDA
+void select(Device device);       // a GPU: where this thread's kernels run from now on
+// Memory of a GPU. Work that is enqueued on the thread's stream may still use a block when it is freed.
+void* allocate(std::size_t bytes, Device device);
+void free(void* block, std::size_t bytes, Device device) noexcept;
+// Bytes between devices, in the order of the thread's stream; complete when it returns if a side is the CPU.
+void copy(void* to, Device to_device, const void* from, Device from_device, std::size_t bytes);
+// Repeats a pattern of `width` (1, 2, 4 or 8) bytes n times in a GPU's memory.
+void fill(void* to, Device device, const void* pattern, std::size_t width, std::int64_t n);
+// Registers the kernels of the column Columns::cuda.
+void register_kernels();
+}  // namespace device
 
 }  // namespace gradual

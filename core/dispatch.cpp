@@ -189,6 +189,7 @@ Outputs next_below_observe(const OpCall& call) {
     return out;
   }
   Device device = common_device(call);
+  if (device.is_cuda()) device::select(device);
   const KernelFn kernel = (device.is_cuda() ? columns().cuda : columns().cpu)[static_cast<int>(call.op)];
   if (!kernel) fail_no_kernel(call, device);
   int used_up = -1;

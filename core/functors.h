@@ -11,11 +11,7 @@
 #include <limits>
 #include <type_traits>
 
-#ifdef __CUDACC__
-#define GRADUAL_HD __host__ __device__
-#else
-#define GRADUAL_HD
-#endif
+#include "host_device.h"
 
 namespace gradual::math {
 

@@ -35,7 +35,10 @@ struct Account {
   }
 };
 constexpr int kTotal = kCategories;
-Account accounts[kCategories + 1];   // the last one is the total
+using Accounts = Account[kCategories + 1];  // the last one is the total
+Accounts accounts;                          // of the CPU
+Accounts gpu_accounts[device::kMost];       // changed at once: an allocation there costs more than a locked instruction
+Accounts& accounts_of(Device device) { return device.is_cpu() ? accounts : gpu_accounts[device.index]; }
 std::atomic<std::int64_t> limit{0};  // 0: the machine's memory
 
 // Each thread gathers small changes before it touches the accounts: a locked instruction costs as much as a small op.
@@ -166,19 +169,18 @@ const char* name(Category category) {
 
 MemoryStats memory_stats(Device device) {
   MemoryStats s;
-  if (!device.is_cpu()) return s;
   flush_accounts();
   for (int i = 0; i <= kCategories; ++i) {
     auto& entry = i == kTotal ? s.total : s.by_category[static_cast<std::size_t>(i)];
-    entry = {accounts[i].current.load(), accounts[i].peak.load()};
+    const Account& account = accounts_of(device)[i];
+    entry = {account.current.load(), account.peak.load()};
   }
   return s;
 }
 
 void reset_peak_memory(Device device) {
-  if (!device.is_cpu()) return;
   flush_accounts();
-  for (Account& a : accounts) a.peak.store(a.current.load());
+  for (Account& a : accounts_of(device)) a.peak.store(a.current.load());
 }
 
 std::string memory_summary(Device device) {
@@ -254,13 +256,22 @@ void free(void* block, std::size_t bytes) noexcept {
   free_for_all(block, c);
 }
 
-void count(Category category, std::int64_t bytes) noexcept {
+void count(Category category, std::int64_t bytes, Device device) noexcept {
+  if (device.is_cuda()) {
+    for (const int i : {static_cast<int>(category), kTotal}) gpu_accounts[device.index][i].add(bytes, bytes);
+    return;
+  }
   Mine& m = mine;
   const bool full = change(m.held[static_cast<int>(category)], bytes) | change(m.held[kTotal], bytes);
   if (full || m.ended) flush_accounts();
 }
 
-void move(Category from, Category to, std::int64_t bytes) noexcept {
+void move(Category from, Category to, std::int64_t bytes, Device device) noexcept {
+  if (device.is_cuda()) {
+    gpu_accounts[device.index][static_cast<int>(from)].add(-bytes, -bytes);
+    gpu_accounts[device.index][static_cast<int>(to)].add(bytes, bytes);
+    return;
+  }
   Mine& m = mine;
   const bool full = change(m.held[static_cast<int>(from)], -bytes) | change(m.held[static_cast<int>(to)], bytes);
   if (full || m.ended) flush_accounts();

@@ -39,7 +39,7 @@ struct CategoryScope : Scoped<Category> {
   explicit CategoryScope(Category category) : Scoped(current_category(), category) {}
 };
 
-// A request that would take the bytes in use past the limit throws. Default: the machine's physical memory.
+// A request that would take the CPU's bytes in use past the limit throws. Default: the machine's physical memory.
 void set_memory_limit(std::int64_t bytes);
 // Gives cached blocks back to the system.
 void empty_cache();
@@ -48,8 +48,9 @@ namespace memory {
 // 64-byte aligned blocks, cached by size class. Sizes are in bytes; free takes the size that was asked for.
 void* allocate(std::size_t bytes);
 void free(void* block, std::size_t bytes) noexcept;
-void count(Category category, std::int64_t bytes) noexcept;  // negative to give back
-void move(Category from, Category to, std::int64_t bytes) noexcept;
+// Both are given negative bytes to give back.
+void count(Category category, std::int64_t bytes, Device device = Device::cpu()) noexcept;
+void move(Category from, Category to, std::int64_t bytes, Device device = Device::cpu()) noexcept;
 }  // namespace memory
 
 // A base that gives a class new and delete from these caches, uncounted.

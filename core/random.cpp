@@ -22,11 +22,12 @@ Generator& thread_generator() {
   return generator;
 }
 
-// Writes value(words of the element) to each element of t, in chunks that do not depend on the number of threads.
+// Writes value(words of the element) to each element of t, in chunks that do not depend on the number of threads. The
+// numbers of a GPU's tensor are drawn on the CPU, too: logarithms and cosines may differ in a last bit from one to the other.
 template <class F> const Tensor& fill_random(const Tensor& t, int words_each, RandomKey key, F value) {
   constexpr std::int64_t kChunk = 4096;
   const DType dtype = t.dtype();
-  const Tensor dense = t.is_contiguous() ? t : empty(t.sizes(), {.dtype = dtype, .device = t.device()});
+  const Tensor dense = t.is_contiguous() && t.device().is_cpu() ? t : empty(t.sizes(), {.dtype = dtype});
   auto* out = static_cast<char*>(dense.raw());
   parallel_for(t.numel(), kChunk, [&](std::int64_t begin, std::int64_t end) {
     const auto n = static_cast<std::size_t>(end - begin);
@@ -87,14 +88,14 @@ Tensor randn(const Shape& s, TensorOptions o, Generator& g) { return empty(s, o)
 
 Tensor randint(std::int64_t low, std::int64_t high, const Shape& sizes, TensorOptions o, Generator& g) {
   if (high <= low) failf("randint: low {} must lie below high {}", low, high);
-  const Tensor t = empty(sizes, o);
+  const Tensor t = empty(sizes, {.dtype = o.dtype});
   const Tensor exact = o.dtype == DType::i64 ? t : empty(sizes, {.dtype = DType::i64});
   auto* values = exact.data<std::int64_t>();
   const RandomKey key = g.next();
   for (std::uint64_t i = 0; i < static_cast<std::uint64_t>(t.numel()); ++i)
     values[i] = low + static_cast<std::int64_t>(draw_below(high - low, key, 2 * i, 2 * i + 1));
   if (!exact.is_same(t)) store(o.dtype, values, t.raw(), 1, t.numel());
-  return t;
+  return t.to(o.device);
 }
 
 Tensor randperm(std::int64_t n, Generator& g) {

@@ -14,6 +14,14 @@ namespace {
 constexpr std::size_t kHeader = (sizeof(Storage) + 63) & ~std::size_t{63};
 constexpr std::size_t kBeside = 4096;
 
+void* allocate_on(Device device, std::size_t bytes) {
+  return device.is_cpu() ? memory::allocate(bytes) : device::allocate(bytes, device);
+}
+void free_on(Device device, void* data, std::size_t bytes) noexcept {
+  if (device.is_cpu()) memory::free(data, bytes);
+  else device::free(data, bytes, device);
+}
+
 // Ids are handed to threads a thousand at a time.
 std::uint64_t next_id() {
   static std::atomic<std::uint64_t> next_block{1};
@@ -44,18 +52,18 @@ Storage::Storage(std::size_t size, Device where)
     : category(current_category()), device(where), bytes(size), id(next_id()) {}
 
 Ref<Storage> Storage::allocate(std::size_t bytes, Device device) {
-  if (!device.is_cpu()) fail_no_cuda(device);
-  void* const data = bytes > kBeside ? memory::allocate(bytes) : nullptr;
+  const bool beside = device.is_cpu() && bytes <= kBeside;
+  void* const data = beside ? nullptr : allocate_on(device, bytes);
   void* block = nullptr;
   try {
-    block = memory::allocate(data ? kHeader : kHeader + bytes);
+    block = memory::allocate(beside ? kHeader + bytes : kHeader);
   } catch (...) {
-    memory::free(data, bytes);
+    free_on(device, data, bytes);
     throw;
   }
   auto* const s = new (block) Storage(bytes, device);
-  s->data = data ? data : bytes > 0 ? static_cast<char*>(block) + kHeader : nullptr;
-  memory::count(s->category, static_cast<std::int64_t>(bytes));
+  s->data = beside && bytes > 0 ? static_cast<char*>(block) + kHeader : data;
+  memory::count(s->category, static_cast<std::int64_t>(bytes), device);
   return Ref<Storage>::adopt(s);
 }
 
@@ -71,8 +79,8 @@ Ref<Storage> Storage::wrap(void* data, std::size_t bytes, std::function<void()> 
 void Storage::destroy(Storage* s) {
   std::size_t block = kHeader;
   if (!s->deleter) {
-    memory::count(s->counted(), -static_cast<std::int64_t>(s->bytes));
-    if (s->bytes > kBeside) memory::free(s->data, s->bytes);
+    memory::count(s->counted(), -static_cast<std::int64_t>(s->bytes), s->device);
+    if (s->device.is_cuda() || s->bytes > kBeside) free_on(s->device, s->data, s->bytes);
     else block += s->bytes;
   } else if (*s->deleter) {
     (*s->deleter)();
@@ -89,17 +97,17 @@ Category Storage::counted() const {
 void Storage::set_category(Category to) {
   const Category before = counted();
   category = to;
-  if (!deleter) memory::move(before, counted(), static_cast<std::int64_t>(bytes));
+  if (!deleter) memory::move(before, counted(), static_cast<std::int64_t>(bytes), device);
 }
 
 void Storage::add_saved() {
   if (add_to(saved, 1) == 0 && category == Category::workspace && !deleter)
-    memory::move(Category::workspace, Category::activations, static_cast<std::int64_t>(bytes));
+    memory::move(Category::workspace, Category::activations, static_cast<std::int64_t>(bytes), device);
 }
 
 void Storage::remove_saved() {
   if (add_to(saved, -1) == 1 && category == Category::workspace && !deleter)
-    memory::move(Category::activations, Category::workspace, static_cast<std::int64_t>(bytes));
+    memory::move(Category::activations, Category::workspace, static_cast<std::int64_t>(bytes), device);
 }
 
 }  // namespace gradual

@@ -19,7 +19,9 @@ void TensorImpl::destroy(TensorImpl* t) {
 }
 
 void Tensor::fail_undefined() { fail("an undefined tensor was used; it has no dtype, shape or numbers"); }
-void Tensor::fail_dtype(DType asked) const {
+void Tensor::fail_data(DType asked) const {
+  if (!device().is_cpu())
+    failf("data: the tensor is on {}; copy it with to(Device::cpu()) to read its numbers", to_string(device()));
   failf("data: the tensor is {}, asked for {}", name(dtype()), name(asked));
 }
 
@@ -44,22 +46,29 @@ template <class T> std::vector<T> read_all(const Tensor& t) {
   return v;
 }
 
+// What was made on the CPU, as the options want it.
+Tensor placed(const Tensor& t, const TensorOptions& o) {
+  Tensor there = t.to(o.device);
+  if (o.requires_grad) there.set_requires_grad();
+  return there;
+}
+
 template <class T> Tensor filled_from(const std::vector<T>& values, const Shape& sizes, const TensorOptions& o) {
   if (static_cast<std::int64_t>(values.size()) != numel(sizes))
     failf("from_data: {} values do not fill {}", values.size(), to_string(sizes));
-  Tensor t = empty(sizes, o);
+  const Tensor t = empty(sizes, {.dtype = o.dtype});
   store(o.dtype, values.data(), t.raw(), 1, t.numel());
-  return t;
+  return placed(t, o);
 }
 
 // value(0) .. value(n-1), rounded to the dtype asked for. In counted memory: what does not fit is an Error.
 template <class F> Tensor generated(std::int64_t n, const TensorOptions& o, const F& value) {
-  const Tensor t = empty({n}, o);
+  const Tensor t = empty({n}, {.dtype = o.dtype});
   const Tensor exact = o.dtype == DType::f64 ? t : empty({n}, {.dtype = DType::f64});
   auto* numbers = exact.data<double>();
   for (std::int64_t i = 0; i < n; ++i) numbers[i] = value(static_cast<double>(i));
   if (!exact.is_same(t)) store(o.dtype, numbers, t.raw(), 1, n);
-  return t;
+  return placed(t, o);
 }
 
 // A tensor of row-major layout that has no storage yet.
@@ -154,9 +163,14 @@ Tensor empty(const Shape& sizes, TensorOptions o) {
 
 Tensor full(const Shape& sizes, double value, TensorOptions o) {
   Tensor t = empty(sizes, o);
-  if (t.numel() > 0) {
+  if (t.numel() == 0) return t;
+  const std::size_t width = size_of(o.dtype);
+  if (o.device.is_cuda()) {
+    std::uint64_t pattern = 0;
+    store(o.dtype, &value, &pattern, 1, 1);
+    device::fill(t.raw(), o.device, &pattern, width, t.numel());
+  } else {
     auto* p = static_cast<char*>(t.raw());
-    const std::size_t width = size_of(o.dtype);
     store(o.dtype, &value, p, 1, 1);
     for (std::size_t done = width; done < t.nbytes(); done *= 2)
       std::memcpy(p + done, p, std::min(done, t.nbytes() - done));

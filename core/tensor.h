@@ -91,12 +91,13 @@ class Tensor {
   bool is_floating() const { return gradual::is_floating(dtype()); }
   std::size_t nbytes() const { return static_cast<std::size_t>(numel()) * size_of(dtype()); }
 
-  // The numbers. data<T>() checks that T is the dtype; raw() is the address of element [0, ..., 0].
+  // The numbers. data<T>() checks that T is the dtype and that they are on the CPU; raw() is the address of element
+  // [0, ..., 0] wherever it lies.
   void* raw() const {
     return static_cast<char*>(impl_->storage->data) + static_cast<std::size_t>(impl_->offset) * size_of(impl_->dtype);
   }
   template <class T> T* data() const {
-    if (dtype_of<T> != dtype()) fail_dtype(dtype_of<T>);
+    if (dtype_of<T> != dtype() || !device().is_cpu()) fail_data(dtype_of<T>);
     return static_cast<T*>(raw());
   }
   double item() const;  // the value of a one-element tensor (integers beyond 2^53: use item<int64_t>)
@@ -175,7 +176,7 @@ class Tensor {
     return *impl_;
   }
   [[noreturn]] static void fail_undefined();
-  [[noreturn]] void fail_dtype(DType asked) const;
+  [[noreturn]] void fail_data(DType asked) const;
 
   Ref<TensorImpl> impl_;
 };

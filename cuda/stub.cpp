@@ -1,11 +1,35 @@
 // Stands in for the CUDA backend in a build without it: tensors cannot be made there, and the error says why.
 #include "../core/device.h"
 #include "../core/error.h"
+#include "cuda.h"
 
 namespace gradual {
 
-void fail_no_cuda(Device device) {
-  fail("no CUDA in this version of the library: tensors live on cpu, asked for " + to_string(device));
+namespace cuda {
+
+std::string why_not() {
+  return "this library was built without CUDA: install the CUDA toolkit (12.4 or newer) and cuDNN 9, then configure "
+         "with "
+         "-DGRADUAL_CUDA=ON";
 }
 
+}  // namespace cuda
+
+namespace device {
+
+namespace {
+[[noreturn]] void fail_no_cuda(Device device) { fail("no device " + to_string(device) + ": " + cuda::why_not()); }
+}  // namespace
+
+int count() { return 0; }
+void select(Device device) { fail_no_cuda(device); }
+void* allocate(std::size_t, Device device) { fail_no_cuda(device); }
+void free(void*, std::size_t, Device) noexcept {}
+void copy(void*, Device to_device, const void*, Device from_device, std::size_t) {
+  fail_no_cuda(to_device.is_cuda() ? to_device : from_device);
+}
+void fill(void*, Device device, const void*, std::size_t, std::int64_t) { fail_no_cuda(device); }
+void register_kernels() {}
+
+}  // namespace device
 }  // namespace gradual

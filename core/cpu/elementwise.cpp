@@ -3,9 +3,9 @@
 #include <limits>
 #include <utility>
 
-#include "../failf.h"
-#include "../functors.h"
+#include "../elementwise_rows.h"
 #include "../multiversion.h"
+#include "../number.h"
 #include "../ops.h"
 #include "../philox.h"
 #include "kernels.h"
@@ -103,28 +103,6 @@ void run(Tensor& out, const Tensor* const* inputs, const F& f, std::type_identit
 
 // --- kernels --------------------------------------------------------------------------------------------------------
 
-// The number in the attributes. Integers take integers only: a fraction would be cut in silence.
-template <class C> C number(const OpCall& c) {
-  const double value = c.get<ScalarAttrs>().value;
-  if constexpr (std::is_same_v<C, std::int64_t>) {
-    if (value != std::trunc(value) || std::fabs(value) >= 0x1p63)
-      failf(c, "the number {} is not an integer of 64 bits; cast the tensor with to(DType::f32)", value);
-  }
-  return static_cast<C>(value);
-}
-// That in place of an undefined operand.
-template <class C, int N> C scalar_of(const OpCall& c) {
-  bool absent = false;
-  for (int i = 0; i < N; ++i) absent = absent || !c[i].defined();
-  return absent ? number<C>(c) : C{};
-}
-
-// The first defined operand says what the numbers are: promotion has made all alike, but not the condition of where.
-template <int N> DType operand_dtype(const OpCall& c) {
-  constexpr int kFirst = N == 3 ? 1 : 0;
-  return c[kFirst].defined() ? c[kFirst].dtype() : c[kFirst + 1].dtype();
-}
-
 // A kernel of N operands that computes f in the numbers' own compute type, or in a floating one.
 template <int N, bool kFloats = false, class F> KernelFn numbers(F) {
   return [](const OpCall& c, Outputs& out) {
@@ -137,54 +115,42 @@ template <int N, class F> KernelFn floats(F f) { return numbers<N, true>(f); }
 // Integers against a fraction compare as doubles.
 template <class F> KernelFn comparison(F) {
   return [](const OpCall& c, Outputs& out) {
-    const auto truth = [](auto x, auto y) { return F{}(x, y) ? decltype(x){1} : decltype(x){0}; };
-    const bool scalar = !c[0].defined() || !c[1].defined();
-    const double value = scalar ? c.get<ScalarAttrs>().value : 0;
-    if (scalar && !is_floating(operand_dtype<2>(c)) && !(value == std::trunc(value) && std::fabs(value) < 0x1p63))
-      return run<double, 2>(out[0], c.inputs.data(), truth, value);
-    numbers<2>(truth)(c, out);
+    constexpr functors::Flag<F> kFlag;
+    if (compares_fraction(c)) return run<double, 2>(out[0], c.inputs.data(), kFlag, c.get<ScalarAttrs>().value);
+    numbers<2>(kFlag)(c, out);
   };
 }
 // Operands of any dtypes, each by itself true where not zero. Doubles hold that for every dtype but i64, whose values
 // round, yet never to zero.
 template <int N, class F> KernelFn logical(F) {
   return [](const OpCall& c, Outputs& out) {
-    const auto truth = [](auto... x) { return F{}(x != 0 ...) ? 1.0 : 0.0; };
-    run<double, N>(out[0], c.inputs.data(), truth, scalar_of<double, N>(c));
+    run<double, N>(out[0], c.inputs.data(), functors::Truth<F>{}, scalar_of<double, N>(c));
   };
 }
 
+struct Cpu {
+  template <int N, class F> void numbers(OpId op, F f) const { set_kernel(op, cpu::numbers<N>(f)); }
+  template <int N, class F> void floats(OpId op, F f) const { set_kernel(op, cpu::floats<N>(f)); }
+  template <class F> void comparison(OpId op, F f) const { set_kernel(op, cpu::comparison(f)); }
+  template <int N, class F> void logical(OpId op, F f) const { set_kernel(op, cpu::logical<N>(f)); }
+};
+
 void leaky_relu(const OpCall& c, Outputs& out) {
-  visit_floating(c[0].dtype(), [&]<class C>(C) {
-    const auto slope = number<C>(c);
-    run<C, 1>(out[0], c.inputs.data(), [slope](C x) { return math::leaky_relu(x, slope); });
-  });
+  visit_floating(c[0].dtype(),
+                 [&]<class C>(C) { run<C, 1>(out[0], c.inputs.data(), functors::LeakyRelu<C>{number<C>(c)}); });
 }
 
-// A bound of clamp; integers x with a <= x are those with ceil(a) <= x.
-template <class C> C bound(double rounded, double exact) {
-  if constexpr (std::is_floating_point_v<C>) return static_cast<C>(exact);
-  else if (rounded >= 0x1p63) return std::numeric_limits<C>::max();
-  else if (rounded < -0x1p63) return std::numeric_limits<C>::min();
-  else return static_cast<C>(rounded);
-}
 void clamp(const OpCall& c, Outputs& out) {
   const auto& a = c.get<ScalarAttrs>();
   visit_compute(c[0].dtype(), [&]<class C>(C) {
-    const C low = bound<C>(std::ceil(a.value), a.value), high = bound<C>(std::floor(a.high), a.high);
-    run<C, 1>(out[0], c.inputs.data(), [low, high](C x) { return math::clamp(x, low, high); });
+    const functors::Clamp<C> f{bound<C>(std::ceil(a.value), a.value), bound<C>(std::floor(a.high), a.high)};
+    run<C, 1>(out[0], c.inputs.data(), f);
   });
 }
 
-void gelu_backward(const OpCall& c, Outputs& out) {
-  const KernelFn exact = floats<2>([](auto dy, auto x) { return dy * math::gelu_slope(x); });
-  const KernelFn approximate = floats<2>([](auto dy, auto x) { return dy * math::gelu_tanh_slope(x); });
-  (c.get<Gelu>() == Gelu::tanh ? approximate : exact)(c, out);
-}
-void gelu(const OpCall& c, Outputs& out) {
-  const KernelFn exact = floats<1>([](auto x) { return math::gelu(x); });
-  const KernelFn approximate = floats<1>([](auto x) { return math::gelu_tanh(x); });
-  (c.get<Gelu>() == Gelu::tanh ? approximate : exact)(c, out);
+// The kernel for one form of gelu or the other.
+template <int N, class Exact, class Tanh> void gelu_form(const OpCall& c, Outputs& out) {
+  (c.get<Gelu>() == Gelu::tanh ? floats<N>(Tanh{}) : floats<N>(Exact{}))(c, out);
 }
 
 // The mask is a function of the key and the element's row-major index, so backward, a recomputation and another device
@@ -229,76 +195,30 @@ template <class C, class F> void update(const OpCall& c, const F& f, C scalar) {
   run<C, 2>(x, inputs, f, scalar);
 }
 
-// x's dtype says how to compute; a wider operand must not be cut before it is added.
-DType compute_dtype(const OpCall& c) {
-  const DType x = c[0].dtype();
-  if (!c[1].defined() || c[1].dtype() == x) return x;
-  const DType both = promote(x, c[1].dtype());
-  if (is_floating(both) && !is_floating(x)) fail(c, "a floating operand does not go into integers; cast it with to()");
-  return both;
-}
-
-// x + alpha y, rounded twice: the product is a number of the compute type. Without y, x + alpha.
+// Without y, x + alpha.
 void add_in_place(const OpCall& c, Outputs&) {
-  visit_compute(compute_dtype(c), [&]<class C>(C) {
+  visit_compute(in_place_dtype(c), [&]<class C>(C) {
     const C alpha = number<C>(c);
-    const bool scales = c[1].defined();
-    const auto f = [=](C x, C y) { return math::add(x, scales ? math::mul(alpha, y) : y); };
-    update<C>(c, f, alpha);
+    if (c[1].defined()) update<C>(c, functors::AddScaled<C>{alpha}, alpha);
+    else update<C>(c, functors::Add{}, alpha);
   });
 }
 
 void mul_in_place(const OpCall& c, Outputs&) {
-  visit_compute(compute_dtype(c), [&]<class C>(C) {
-    const auto f = [](C x, C y) { return math::mul(x, y); };
-    update<C>(c, f, c[1].defined() ? C{} : number<C>(c));
-  });
+  visit_compute(in_place_dtype(c),
+                [&]<class C>(C) { update<C>(c, functors::Mul{}, c[1].defined() ? C{} : number<C>(c)); });
 }
 
 }  // namespace
 
 void register_elementwise() {
-  set_kernel(OpId::neg, numbers<1>([](auto x) { return math::neg(x); }));
-  set_kernel(OpId::abs, numbers<1>([](auto x) { return math::abs(x); }));
-  set_kernel(OpId::sign, numbers<1>([](auto x) { return math::sign(x); }));
-  set_kernel(OpId::square, numbers<1>([](auto x) { return math::mul(x, x); }));
-  set_kernel(OpId::relu, numbers<1>([](auto x) { return math::relu(x); }));
+  using namespace functors;
+  unary_rows(Cpu{});
+  binary_rows(Cpu{});
   set_kernel(OpId::clamp, clamp);
   set_kernel(OpId::leaky_relu, leaky_relu);
-  set_kernel(OpId::exp, floats<1>([](auto x) { return math::exp(x); }));
-  set_kernel(OpId::log, floats<1>([](auto x) { return math::log(x); }));
-  set_kernel(OpId::log1p, floats<1>([](auto x) { return math::log1p(x); }));
-  set_kernel(OpId::sqrt, floats<1>([](auto x) { return std::sqrt(x); }));
-  set_kernel(OpId::rsqrt, floats<1>([](auto x) { return 1 / std::sqrt(x); }));
-  set_kernel(OpId::reciprocal, floats<1>([](auto x) { return 1 / x; }));
-  set_kernel(OpId::sin, floats<1>([](auto x) { return std::sin(x); }));
-  set_kernel(OpId::cos, floats<1>([](auto x) { return std::cos(x); }));
-  set_kernel(OpId::tanh, floats<1>([](auto x) { return math::tanh(x); }));
-  set_kernel(OpId::sigmoid, floats<1>([](auto x) { return math::sigmoid(x); }));
-  set_kernel(OpId::erf, floats<1>([](auto x) { return math::erf(x); }));
-  set_kernel(OpId::gelu, gelu);
-  set_kernel(OpId::relu_backward, floats<2>([](auto dy, auto y) { return y > 0 ? dy : decltype(dy){0}; }));
-  set_kernel(OpId::gelu_backward, gelu_backward);
-  set_kernel(OpId::silu, floats<1>([](auto x) { return math::times_sigmoid(x, x); }));
-  set_kernel(OpId::softplus, floats<1>([](auto x) { return math::softplus(x); }));
-  set_kernel(OpId::logical_not, logical<1>([](bool x) { return !x; }));
-  set_kernel(OpId::add, numbers<2>([](auto x, auto y) { return math::add(x, y); }));
-  set_kernel(OpId::sub, numbers<2>([](auto x, auto y) { return math::sub(x, y); }));
-  set_kernel(OpId::mul, numbers<2>([](auto x, auto y) { return math::mul(x, y); }));
-  set_kernel(OpId::div, floats<2>([](auto x, auto y) { return x / y; }));
-  set_kernel(OpId::pow, floats<2>([](auto x, auto y) { return math::pow(x, y); }));
-  set_kernel(OpId::maximum, numbers<2>([](auto x, auto y) { return math::maximum(x, y); }));
-  set_kernel(OpId::minimum, numbers<2>([](auto x, auto y) { return math::minimum(x, y); }));
-  set_kernel(OpId::eq, comparison([](auto x, auto y) { return x == y; }));
-  set_kernel(OpId::ne, comparison([](auto x, auto y) { return x != y; }));
-  set_kernel(OpId::lt, comparison([](auto x, auto y) { return x < y; }));
-  set_kernel(OpId::le, comparison([](auto x, auto y) { return x <= y; }));
-  set_kernel(OpId::gt, comparison([](auto x, auto y) { return x > y; }));
-  set_kernel(OpId::ge, comparison([](auto x, auto y) { return x >= y; }));
-  set_kernel(OpId::logical_and, logical<2>([](bool x, bool y) { return x & y; }));
-  set_kernel(OpId::logical_or, logical<2>([](bool x, bool y) { return x | y; }));
-  set_kernel(OpId::logical_xor, logical<2>([](bool x, bool y) { return x != y; }));
-  set_kernel(OpId::where, numbers<3>([](auto condition, auto x, auto y) { return condition != 0 ? x : y; }));
+  set_kernel(OpId::gelu, gelu_form<1, GeluExact, GeluTanh>);
+  set_kernel(OpId::gelu_backward, gelu_form<2, GeluExactBackward, GeluTanhBackward>);
   set_kernel(OpId::add_, add_in_place);
   set_kernel(OpId::mul_, mul_in_place);
   set_kernel(OpId::dropout, dropout);

@@ -138,6 +138,10 @@ template <class C> class Dense {
   DType dtype_ = dtype_of<C>;
 };
 
+// Whether two tensors of the same sizes without gaps hold their elements in the same order in memory.
+inline bool same_order(const Tensor& a, const Tensor& b) {
+  return (a.is_contiguous() && b.is_contiguous()) || (is_dense(a.sizes(), a.strides()) && a.strides() == b.strides());
+}
 // out[..] = x[..] broadcast to out's sizes and converted to its dtype; any strides. The two must not overlap.
 void copy_elements(const Tensor& out, const Tensor& x);
 // x's numbers in a tensor of their own, in workspace memory.

@@ -32,7 +32,14 @@ void copy_block(const Loop& loop, std::int64_t at, std::int64_t n, CastCounts* c
 
 void cast(const OpCall& c, Outputs& out) { copy_elements(out[0], c[0]); }
 
-void copy_in_place(const OpCall& c, Outputs&) { copy_elements(c[0], readable(c[0], c[1])); }
+void copy_in_place(const OpCall& c, Outputs&) { copy_elements(c[0], readable(c[0], c[1].to(Device::cpu()))); }
+
+// From the CPU to a GPU: all bytes at once, in the order that the result has.
+void to_device(const OpCall& c, Outputs& out) {
+  if (out[0].device().is_cpu()) return copy_elements(out[0], c[0]);
+  const Tensor dense = same_order(c[0], out[0]) ? c[0] : copied(c[0], c[0].dtype());
+  device::copy(out[0].raw(), out[0].device(), dense.raw(), Device::cpu(), dense.nbytes());
+}
 
 void fill(const Tensor& t, double value) { copy_elements(t, full({}, value, {.dtype = t.dtype()})); }
 
@@ -256,7 +263,8 @@ Tensor readable(const Tensor& x, const Tensor& source) {
 }
 
 void register_movement() {
-  for (const OpId op : {OpId::cast, OpId::clone, OpId::to_device}) set_kernel(op, cast);
+  for (const OpId op : {OpId::cast, OpId::clone}) set_kernel(op, cast);
+  set_kernel(OpId::to_device, to_device);
   set_kernel(OpId::copy_, copy_in_place);
   set_kernel(OpId::fill_, fill_in_place);
   set_kernel(OpId::cat, cat);

@@ -153,8 +153,9 @@ std::optional<Tensor> one_laid_out(const Tensor& t, Layout layout, bool may_expa
 
 }  // namespace
 
-Array to_array(const Tensor& t) {
-  if (!t.defined()) return {.sizes = {}, .v = {}, .defined = false};
+Array to_array(const Tensor& given) {
+  if (!given.defined()) return {.sizes = {}, .v = {}, .defined = false};
+  const Tensor t = with_storage_on(Device::cpu(), given);
   Array a = make_array(t.sizes(), t.dtype());
   for_each_element(t, [&](std::byte* p, std::int64_t i) { load(t.dtype(), p, 1, &a[i], 1); });
   return a;
@@ -256,7 +257,17 @@ std::optional<Tensors> lay_out(const Tensors& inputs, Layout layout, bool first_
   return out;
 }
 
-std::vector<std::byte> bytes_of(const Tensor& t) {
+Tensor with_storage_on(Device device, const Tensor& t) {
+  if (!t.defined() || t.device() == device) return t;
+  const Storage& s = *t.unsafe_impl()->storage;
+  const Tensor all =
+      empty({static_cast<std::int64_t>(s.bytes / size_of(t.dtype()))}, {.dtype = t.dtype(), .device = device});
+  device::copy(all.raw(), device, s.data, s.device, s.bytes);
+  return as_strided(all, t.sizes(), t.strides(), t.offset());
+}
+
+std::vector<std::byte> bytes_of(const Tensor& given) {
+  const Tensor t = with_storage_on(Device::cpu(), given);
   const std::size_t width = size_of(t.dtype());
   std::vector<std::byte> bytes(t.nbytes());
   for_each_element(t, [&](const std::byte* p, std::int64_t i) {
@@ -266,7 +277,8 @@ std::vector<std::byte> bytes_of(const Tensor& t) {
 }
 
 std::vector<std::byte> storage_of(const Tensor& t) {
-  const Storage& s = *t.unsafe_impl()->storage;
+  const Tensor here = with_storage_on(Device::cpu(), t);
+  const Storage& s = *here.unsafe_impl()->storage;
   const auto* p = static_cast<const std::byte*>(s.data);
   return {p, p + s.bytes};
 }

@@ -136,7 +136,9 @@ const char* name(Layout layout);
 // afterwards.
 std::optional<Tensors> lay_out(const Tensors& inputs, Layout layout, bool first_is_written);
 
-// The bytes of a tensor's elements in row-major order, and of its whole storage.
+// The tensor with a copy of its whole storage on another device: the same geometry, gaps included.
+Tensor with_storage_on(Device device, const Tensor& t);
+// The bytes of a tensor's elements in row-major order, and of its whole storage; of any device.
 std::vector<std::byte> bytes_of(const Tensor& t);
 std::vector<std::byte> storage_of(const Tensor& t);
 

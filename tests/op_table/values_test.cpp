@@ -6,6 +6,7 @@
 
 #include <gradual/core/cpu_backend.h>
 #include <gradual/core/memory.h>
+#include <gradual/cuda/cuda.h>
 #include "op_table.h"
 
 namespace gradual::test {
@@ -41,9 +42,13 @@ std::vector<std::byte> outside(const Tensor& t) {
 }
 
 // Runs a sample in a layout; what is wrong, or "".
-std::string run(const Row& row, const Sample& sample, const Tensors& inputs, std::vector<bool>* seen_varied) {
+std::string run(const Row& row, const Sample& sample, Tensors inputs, std::vector<bool>* seen_varied,
+                Device device = Device::cpu()) {
   Arrays given;
-  for (const Tensor& t : inputs) given.push_back(to_array(t));
+  for (Tensor& t : inputs) {
+    given.push_back(to_array(t));
+    t = with_storage_on(device, t);
+  }
   const Arrays want = sample.reference(given);
   const Tensors defined = storages_seen(inputs);
   std::vector<std::vector<std::byte>> before;
@@ -55,6 +60,9 @@ std::string run(const Row& row, const Sample& sample, const Tensors& inputs, std
   const std::vector<std::byte> frame = in_place(row) ? outside(inputs[0]) : std::vector<std::byte>{};
   const Tensors outputs = sample.call(inputs);
   std::string problem = compare(row, outputs, want);
+  for (const Tensor& t : outputs)
+    if (t.defined() && t.device() != device && row.op != OpId::to_device)
+      problem = "an output is on " + to_string(t.device());
   for (std::size_t i = 0; i < defined.size() && problem.empty(); ++i) {
     const bool written = in_place(row) && i == 0;
     if (written) {
@@ -75,7 +83,7 @@ std::string run(const Row& row, const Sample& sample, const Tensors& inputs, std
 }
 
 // Of these rows, in every layout; the number of calls.
-std::int64_t check_values(const std::vector<const Row*>& rows) {
+std::int64_t check_values(const std::vector<const Row*>& rows, Device device = Device::cpu()) {
   std::int64_t calls = 0;
   for (const Row* row : rows) {
     for (DType dtype : row->dtypes) {
@@ -88,7 +96,7 @@ std::int64_t check_values(const std::vector<const Row*>& rows) {
           if (!inputs) continue;
           const std::string where = describe(*row, sample, *inputs, std::string(name(dtype)) + " " + name(layout));
           try {
-            expect_none(run(*row, sample, *inputs, &seen_varied), where);
+            expect_none(run(*row, sample, *inputs, &seen_varied, device), where);
           } catch (const std::exception& e) { expect_none(std::string("threw: ") + e.what(), where); }
           ++calls;
         }
@@ -103,7 +111,7 @@ std::int64_t check_values(const std::vector<const Row*>& rows) {
   return calls;
 }
 
-void check_large(const std::vector<const Row*>& rows) {
+void check_large(const std::vector<const Row*>& rows, Device device = Device::cpu()) {
   for (const Row* row : rows) {
     for (DType dtype : row->dtypes) {
       // The reference takes the time: f32 computes in itself, bf16 is widened and narrowed; else the first
@@ -112,7 +120,7 @@ void check_large(const std::vector<const Row*>& rows) {
       for (const Sample& sample : samples_of(*row, dtype)) {
         if (!sample.large) continue;
         const Tensors inputs = fresh(sample.inputs);
-        expect_none(run(*row, sample, inputs, nullptr), describe(*row, sample, inputs, "large"));
+        expect_none(run(*row, sample, inputs, nullptr, device), describe(*row, sample, inputs, "large"));
       }
     }
   }
@@ -139,6 +147,19 @@ TEST_CASE("both CPU backends agree with the float64 references") {
   const CpuBackendScope scope(CpuBackend::eigen);
   if (!rows.empty()) CHECK(check_values(rows) > 0);
   check_large(rows);
+}
+
+TEST_CASE("CUDA agrees with the float64 references in every layout") {
+  if (!cuda::available()) {
+    MESSAGE("skipped: " << cuda::why_not());
+    return;
+  }
+  ensure_registered();
+  std::vector<const Row*> rows;
+  for (const Row* row : rows_under_test())
+    if (columns().cuda[static_cast<int>(row->op)]) rows.push_back(row);
+  CHECK(check_values(rows, Device::cuda()) > 0);
+  check_large(rows, Device::cuda());
 }
 
 TEST_CASE("elementwise ops, convolution and pooling keep the order of their input's strides") {

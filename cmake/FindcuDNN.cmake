@@ -1,0 +1,32 @@
+# cuDNN::cuDNN, the loader library: beside the CUDA toolkit, where the system keeps it, or inside Python's package
+# nvidia-cudnn. Gives cuDNN_FOUND and cuDNN_VERSION; cuDNN_ROOT says where to look first.
+
+find_package(CUDAToolkit QUIET)
+set(places ${CUDAToolkit_INCLUDE_DIRS} ${CUDAToolkit_TARGET_DIR} ${CUDAToolkit_LIBRARY_ROOT})
+find_program(cuDNN_PYTHON NAMES python3 python)
+if(cuDNN_PYTHON AND NOT cuDNN_INCLUDE_DIR)
+  execute_process(COMMAND ${cuDNN_PYTHON} -c "import nvidia.cudnn; print(list(nvidia.cudnn.__path__)[0])"
+                  OUTPUT_VARIABLE package ERROR_QUIET OUTPUT_STRIP_TRAILING_WHITESPACE)
+  list(APPEND places ${package})
+endif()
+find_path(cuDNN_INCLUDE_DIR cudnn.h HINTS ${places} PATH_SUFFIXES include)
+# Python's package has the library under its full name alone.
+find_library(cuDNN_LIBRARY NAMES cudnn libcudnn.so.9 HINTS ${places} PATH_SUFFIXES lib64 lib lib/x64)
+mark_as_advanced(cuDNN_PYTHON cuDNN_INCLUDE_DIR cuDNN_LIBRARY)
+if(cuDNN_INCLUDE_DIR AND EXISTS ${cuDNN_INCLUDE_DIR}/cudnn_version.h)
+  set(cuDNN_VERSION "")
+  foreach(part MAJOR MINOR PATCHLEVEL)
+    file(STRINGS ${cuDNN_INCLUDE_DIR}/cudnn_version.h line REGEX "#define CUDNN_${part} ")
+    string(REGEX MATCH "[0-9]+$" number "${line}")
+    list(APPEND cuDNN_VERSION "${number}")
+  endforeach()
+  list(JOIN cuDNN_VERSION "." cuDNN_VERSION)
+endif()
+
+include(FindPackageHandleStandardArgs)
+find_package_handle_standard_args(cuDNN REQUIRED_VARS cuDNN_LIBRARY cuDNN_INCLUDE_DIR VERSION_VAR cuDNN_VERSION)
+if(cuDNN_FOUND AND NOT TARGET cuDNN::cuDNN)
+  add_library(cuDNN::cuDNN UNKNOWN IMPORTED)
+  set_target_properties(cuDNN::cuDNN PROPERTIES IMPORTED_LOCATION ${cuDNN_LIBRARY}
+                        INTERFACE_INCLUDE_DIRECTORIES ${cuDNN_INCLUDE_DIR})
+endif()

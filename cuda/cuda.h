@@ -1,0 +1,34 @@
+// CUDA devices: whether there are any, streams, and what a program may ask of them. Tensors get there by to(Device::cuda())
+// or by TensorOptions::device; everything else is the same as on the CPU.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "../core/device.h"
+#include "../core/scoped.h"
+
+namespace gradual::cuda {
+
+// Whether the library was built with CUDA and a GPU can be used; else why_not() says in a sentence what is missing.
+inline bool available() { return device::count() > 0; }
+std::string why_not();
+
+struct DeviceInfo {
+  std::string name;          // "NVIDIA H200"
+  int major = 0, minor = 0;  // compute capability
+  int multiprocessors = 0;
+  std::int64_t memory = 0;      // bytes in all
+  int runtime = 0, driver = 0;  // CUDA's versions: 13000 is 13.0
+};
+// Error where there is no such device.
+DeviceInfo device_info(Device device = Device::cuda());
+
+// Waits until all work of the device is done. Errors of kernels that ran before come out here at the latest.
+void synchronize(Device device = Device::cuda());
+
+// Gives the blocks that nobody uses back to the driver.
+void empty_cache(Device device = Device::cuda());
+
+}  // namespace gradual::cuda

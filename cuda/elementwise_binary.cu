@@ -1,0 +1,36 @@
+// The rows of two and three operands, and arithmetic in place.
+#include "elementwise.h"
+#include "movement.h"
+
+namespace gradual::cuda {
+namespace {
+
+template <class C, class F> void update(const OpCall& c, const F& f, C scalar) {
+  const Tensor y = c[1].defined() ? readable(c[0], c[1]) : c[1];
+  const Tensor* inputs[] = {&c[0], &y};
+  map_elements<C, 2>(c[0], inputs, f, scalar);
+}
+
+// Without y, x + alpha.
+void add_in_place(const OpCall& c, Outputs&) {
+  cpu::visit_compute(in_place_dtype(c), [&]<class C>(C) {
+    const C alpha = number<C>(c);
+    if (c[1].defined()) update<C>(c, functors::AddScaled<C>{alpha}, alpha);
+    else update<C>(c, functors::Add{}, alpha);
+  });
+}
+
+void mul_in_place(const OpCall& c, Outputs&) {
+  cpu::visit_compute(in_place_dtype(c),
+                     [&]<class C>(C) { update<C>(c, functors::Mul{}, c[1].defined() ? C{} : number<C>(c)); });
+}
+
+}  // namespace
+
+void register_elementwise_binary() {
+  binary_rows(Cuda{});
+  set_kernel(OpId::add_, add_in_place);
+  set_kernel(OpId::mul_, mul_in_place);
+}
+
+}  // namespace gradual::cuda

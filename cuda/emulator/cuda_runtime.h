@@ -1,0 +1,145 @@
+// CUDA on the CPU: as much of the runtime's interface as cuda/ uses, so that its sources, kernels included, run without a
+// GPU, step by step in a debugger and under sanitizers (GRADUAL_CUDA=EMULATED). The threads of a block are fibers, run one
+// after the other from barrier to barrier; blocks run one after the other. It is made for tests, and slow.
+//
+// A barrier that some threads of a block or warp reach and others do not is an Error here; on a GPU it hangs.
+#pragma once
+
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <functional>
+#include <type_traits>
+#include <utility>
+
+#define GRADUAL_CUDA_EMULATED
+// The language's keywords.
+#define __global__
+#define __device__
+#define __host__
+#define __shared__ static
+#define __launch_bounds__(...)
+#define __forceinline__ inline
+
+struct dim3 {
+  unsigned x = 1, y = 1, z = 1;
+};
+// Of the thread that runs now.
+extern dim3 threadIdx, blockIdx, blockDim, gridDim;
+
+// --- barriers and exchange -----------------------------------------------------------------------------------------------
+
+namespace gradual::cuda::emulator {
+
+// Runs f() for every thread of every block on this thread, or records it where the stream is captured. Threads that work
+// `together` may meet at barriers.
+void launch(unsigned blocks, unsigned threads, bool together, void* stream, std::function<void()> f);
+
+void meet_block();
+void meet_warp();
+// This thread's place for 8 bytes in its warp, and that of another lane.
+void* slot(int lane);
+int lane();
+
+template <class T> T exchange(T value, int from) {
+  static_assert(std::is_trivially_copyable_v<T> && sizeof(T) <= 8);
+  std::memcpy(slot(lane()), &value, sizeof(T));
+  meet_warp();
+  std::memcpy(&value, slot(from), sizeof(T));
+  meet_warp();
+  return value;
+}
+
+}  // namespace gradual::cuda::emulator
+
+inline void __syncthreads() { gradual::cuda::emulator::meet_block(); }
+inline void __syncwarp(unsigned = 0xffffffffu) { gradual::cuda::emulator::meet_warp(); }
+template <class T> T __shfl_xor_sync(unsigned, T value, int mask) {
+  return gradual::cuda::emulator::exchange(value, gradual::cuda::emulator::lane() ^ mask);
+}
+template <class T> T __shfl_sync(unsigned, T value, int from) { return gradual::cuda::emulator::exchange(value, from); }
+template <class T> T __shfl_down_sync(unsigned, T value, int by) {
+  const int from = gradual::cuda::emulator::lane() + by;
+  return gradual::cuda::emulator::exchange(value, from < 32 ? from : gradual::cuda::emulator::lane());
+}
+
+template <class T> T atomicAdd(T* p, std::type_identity_t<T> value) { return std::exchange(*p, *p + value); }
+template <class T> T atomicMax(T* p, std::type_identity_t<T> value) {
+  return std::exchange(*p, *p < value ? value : *p);
+}
+template <class T> T atomicOr(T* p, std::type_identity_t<T> value) { return std::exchange(*p, *p | value); }
+inline int __popc(unsigned x) { return __builtin_popcount(x); }
+
+// --- the runtime ---------------------------------------------------------------------------------------------------------
+
+enum cudaError_t { cudaSuccess = 0, cudaErrorInvalidValue = 1, cudaErrorMemoryAllocation = 2, cudaErrorNotReady = 600 };
+enum cudaMemcpyKind { cudaMemcpyDefault = 4 };
+enum cudaMemPoolAttr { cudaMemPoolAttrReleaseThreshold = 4 };
+enum cudaStreamCaptureMode {
+  cudaStreamCaptureModeGlobal,
+  cudaStreamCaptureModeThreadLocal,
+  cudaStreamCaptureModeRelaxed
+};
+enum cudaStreamCaptureStatus { cudaStreamCaptureStatusNone, cudaStreamCaptureStatusActive };
+inline constexpr unsigned cudaStreamNonBlocking = 1;
+inline constexpr unsigned cudaHostAllocDefault = 0;
+
+struct CUstream_st;
+struct CUevent_st;
+struct CUgraph_st;
+struct CUgraphExec_st;
+struct CUmemPoolHandle_st;
+using cudaStream_t = CUstream_st*;
+using cudaEvent_t = CUevent_st*;
+using cudaGraph_t = CUgraph_st*;
+using cudaGraphExec_t = CUgraphExec_st*;
+using cudaMemPool_t = CUmemPoolHandle_st*;
+struct cudaDeviceProp {
+  char name[256];
+  int major, minor, multiProcessorCount;
+  std::size_t totalGlobalMem;
+};
+
+const char* cudaGetErrorString(cudaError_t status);
+const char* cudaGetErrorName(cudaError_t status);
+cudaError_t cudaGetLastError();
+cudaError_t cudaGetDeviceCount(int* count);
+cudaError_t cudaSetDevice(int device);
+cudaError_t cudaGetDeviceProperties(cudaDeviceProp* p, int device);
+cudaError_t cudaRuntimeGetVersion(int* version);
+cudaError_t cudaDriverGetVersion(int* version);
+cudaError_t cudaDeviceSynchronize();
+
+cudaError_t cudaStreamCreateWithFlags(cudaStream_t* stream, unsigned flags);
+cudaError_t cudaStreamDestroy(cudaStream_t stream);
+cudaError_t cudaStreamSynchronize(cudaStream_t stream);
+cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned flags);
+cudaError_t cudaEventCreate(cudaEvent_t* event);
+cudaError_t cudaEventDestroy(cudaEvent_t event);
+cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream);
+cudaError_t cudaEventSynchronize(cudaEvent_t event);
+cudaError_t cudaEventElapsedTime(float* ms, cudaEvent_t start, cudaEvent_t end);
+
+cudaError_t cudaMalloc(void** block, std::size_t bytes);
+cudaError_t cudaFree(void* block);
+cudaError_t cudaMallocAsync(void** block, std::size_t bytes, cudaStream_t stream);
+cudaError_t cudaFreeAsync(void* block, cudaStream_t stream);
+cudaError_t cudaHostAlloc(void** block, std::size_t bytes, unsigned flags);
+cudaError_t cudaFreeHost(void* block);
+cudaError_t cudaMemGetInfo(std::size_t* left, std::size_t* all);
+cudaError_t cudaDeviceGetDefaultMemPool(cudaMemPool_t* pool, int device);
+cudaError_t cudaMemPoolSetAttribute(cudaMemPool_t pool, cudaMemPoolAttr attribute, void* value);
+cudaError_t cudaMemPoolTrimTo(cudaMemPool_t pool, std::size_t bytes);
+cudaError_t cudaMemcpyAsync(void* to, const void* from, std::size_t bytes, cudaMemcpyKind kind, cudaStream_t stream);
+cudaError_t cudaMemcpyPeerAsync(void* to, int to_device, const void* from, int from_device, std::size_t bytes,
+                                cudaStream_t stream);
+cudaError_t cudaMemsetAsync(void* to, int byte, std::size_t bytes, cudaStream_t stream);
+
+cudaError_t cudaStreamBeginCapture(cudaStream_t stream, cudaStreamCaptureMode mode);
+cudaError_t cudaStreamEndCapture(cudaStream_t stream, cudaGraph_t* graph);
+cudaError_t cudaStreamIsCapturing(cudaStream_t stream, cudaStreamCaptureStatus* status);
+cudaError_t cudaGraphInstantiate(cudaGraphExec_t* run, cudaGraph_t graph, unsigned long long flags);
+cudaError_t cudaGraphLaunch(cudaGraphExec_t run, cudaStream_t stream);
+cudaError_t cudaGraphDestroy(cudaGraph_t graph);
+cudaError_t cudaGraphExecDestroy(cudaGraphExec_t run);

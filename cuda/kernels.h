@@ -1,0 +1,15 @@
+// The CUDA kernels, by the file that fills the slots, each the twin of the file of that name in core/cpu. Called once by
+// device::register_kernels().
+#pragma once
+
+#include "../core/dispatch.h"
+
+namespace gradual::cuda {
+
+inline void set_kernel(OpId op, KernelFn fn) { columns().cuda[static_cast<int>(op)] = fn; }
+
+void register_elementwise();
+void register_elementwise_binary();
+void register_movement();
+
+}  // namespace gradual::cuda

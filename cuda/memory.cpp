@@ -1,0 +1,98 @@
+// Device memory: CUDA's stream-ordered pools, which keep freed blocks. What is in use is counted in core/memory.cpp.
+#include <cstring>
+#include <mutex>
+
+#include "../core/failf.h"
+#include "../core/memory.h"
+#include "cuda.h"
+#include "memory.h"
+#include "runtime.h"
+
+namespace gradual {
+
+namespace cuda {
+namespace {
+
+// The pool of a device keeps what is freed instead of giving it back at the next synchronisation.
+void keep_freed_blocks(int device) {
+  static std::once_flag once[device::kMost];
+  std::call_once(once[device], [&] {
+    cudaMemPool_t pool = nullptr;
+    check(cudaDeviceGetDefaultMemPool(&pool, device), "cudaDeviceGetDefaultMemPool");
+    std::uint64_t threshold = UINT64_MAX;
+    check(cudaMemPoolSetAttribute(pool, cudaMemPoolAttrReleaseThreshold, &threshold), "cudaMemPoolSetAttribute");
+  });
+}
+
+[[noreturn]] void fail_allocation(std::size_t bytes, Device device) {
+  std::size_t left = 0, all = 0;
+  cudaMemGetInfo(&left, &all);
+  failf("out of memory on {}: asked for {} bytes; the driver has {} of {} bytes left\n{}", to_string(device), bytes,
+        left, all, memory_summary(device));
+}
+
+}  // namespace
+
+void empty_cache(Device device) {
+  synchronize(device);
+  cudaMemPool_t pool = nullptr;
+  check(cudaDeviceGetDefaultMemPool(&pool, device.index), "cudaDeviceGetDefaultMemPool");
+  check(cudaMemPoolTrimTo(pool, 0), "cudaMemPoolTrimTo");
+}
+
+Workspace::Workspace(std::size_t bytes)
+    : device_(Device::cuda(current_device())), data_(device::allocate(bytes, device_)), bytes_(bytes) {
+  gradual::memory::count(Category::workspace, static_cast<std::int64_t>(bytes_), device_);
+}
+Workspace::~Workspace() {
+  gradual::memory::count(Category::workspace, -static_cast<std::int64_t>(bytes_), device_);
+  device::free(data_, bytes_, device_);
+}
+
+}  // namespace cuda
+
+namespace device {
+
+void* allocate(std::size_t bytes, Device device) {
+  select(device);
+  if (bytes == 0) return nullptr;
+  cuda::keep_freed_blocks(device.index);
+  void* block = nullptr;
+  const cudaStream_t stream = cuda::current_stream();
+  cudaError_t status = cudaMallocAsync(&block, bytes, stream);
+  if (status == cudaErrorMemoryAllocation) {  // blocks that the stream will free, and those in pieces, may do
+    cudaGetLastError();
+    cuda::empty_cache(device);
+    status = cudaMallocAsync(&block, bytes, stream);
+    if (status == cudaErrorMemoryAllocation) {
+      cudaGetLastError();
+      cuda::fail_allocation(bytes, device);
+    }
+  }
+  cuda::check(status, "cudaMallocAsync");
+  return block;
+}
+
+void free(void* block, std::size_t, Device device) noexcept {
+  if (!block) return;
+  try {
+    select(device);
+    cudaFreeAsync(block, cuda::current_stream());
+  } catch (...) {  // the driver is gone: the process ends, and its memory with it
+  }
+}
+
+void copy(void* to, Device to_device, const void* from, Device from_device, std::size_t bytes) {
+  if (bytes == 0) return;
+  const bool waits = to_device.is_cpu() || from_device.is_cpu();
+  select(to_device.is_cuda() ? to_device : from_device);
+  const cudaStream_t stream = cuda::current_stream();
+  if (!waits && to_device != from_device)
+    cuda::check(cudaMemcpyPeerAsync(to, to_device.index, from, from_device.index, bytes, stream),
+                "cudaMemcpyPeerAsync");
+  else cuda::check(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDefault, stream), "cudaMemcpyAsync");
+  if (waits) cuda::check(cudaStreamSynchronize(stream), "cudaStreamSynchronize");
+}
+
+}  // namespace device
+}  // namespace gradual

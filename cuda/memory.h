@@ -1,0 +1,25 @@
+// Scratch memory of kernels.
+#pragma once
+
+#include <cstddef>
+
+#include "../core/device.h"
+#include "../core/scoped.h"
+
+namespace gradual::cuda {
+
+// Uninitialised memory of this thread's device, counted as workspace. Kernels that were enqueued may still use it when it
+// goes: it is freed in the stream's order.
+class Workspace : Pinned {
+ public:
+  explicit Workspace(std::size_t bytes);
+  ~Workspace();
+  template <class T> T* as() const { return static_cast<T*>(data_); }
+
+ private:
+  Device device_;
+  void* data_;
+  std::size_t bytes_;
+};
+
+}  // namespace gradual::cuda

@@ -1,0 +1,109 @@
+// Kernels that move numbers: copies, casts, fills; twin of core/cpu/movement.cpp.
+#include "movement.h"
+
+#include "../core/memory.h"
+#include "elements.h"
+#include "kernels.h"
+
+namespace gradual::cuda {
+namespace {
+
+// Elements as they are: their width is all that matters.
+template <class W> struct MoveElements {
+  Geometry<2> g;
+  __device__ void operator()(std::int64_t i) const {
+    std::int64_t at[2];
+    g.locate(i, at);
+    reinterpret_cast<W*>(g.operand[0].data)[at[0]] = reinterpret_cast<const W*>(g.operand[1].data)[at[1]];
+  }
+};
+
+// Through the type C, which holds every value of the source.
+template <class C> struct ConvertElements {
+  Geometry<2> g;
+  Counter counter;
+  __device__ void operator()(std::int64_t i) const {
+    std::int64_t at[2];
+    g.locate(i, at);
+    const C value = load_element<C>(g.operand[1].dtype, g.operand[1].data, at[1]);
+    store_element(g.operand[0].dtype, value, g.operand[0].data, at[0]);
+    if (counter.counts)
+      counter.add(static_cast<double>(value), load_element<double>(g.operand[0].dtype, g.operand[0].data, at[0]));
+  }
+};
+
+template <class W> struct FillElements {
+  W value;
+  W* to;
+  __device__ void operator()(std::int64_t i) const { to[i] = value; }
+};
+
+template <class W> void fill_pattern(void* to, const void* pattern, std::int64_t n) {
+  for_each(n, FillElements<W>{*static_cast<const W*>(pattern), static_cast<W*>(to)});
+}
+
+void cast(const OpCall& c, Outputs& out) { copy_elements(out[0], c[0]); }
+
+// A source on another device is brought here first.
+void copy_in_place(const OpCall& c, Outputs&) { copy_elements(c[0], readable(c[0], c[1].to(c[0].device()))); }
+
+void fill_in_place(const OpCall& c, Outputs&) { fill_elements(c[0], c.get<ScalarAttrs>().value); }
+
+// To the CPU or another GPU: all bytes at once, in the order that the result has.
+void to_device(const OpCall& c, Outputs& out) {
+  const Tensor source = cpu::same_order(c[0], out[0]) ? c[0] : copied(c[0], c[0].dtype());
+  device::copy(out[0].raw(), out[0].device(), source.raw(), c[0].device(), source.nbytes());
+}
+
+}  // namespace
+
+void copy_elements(const Tensor& out, const Tensor& x) {
+  if (out.numel() == 0) return;
+  const bool same = out.dtype() == x.dtype();
+  if (same && out.sizes() == x.sizes() && cpu::same_order(out, x))
+    return device::copy(out.raw(), out.device(), x.raw(), x.device(), out.nbytes());
+  const Tensor* const operands[] = {&out, &x};
+  const Geometry<2> g = make_geometry(out.sizes(), operands, out.is_contiguous());
+  if (same) return cpu::visit_width(size_of(x.dtype()), [&]<class W>(W) { for_each(g.numel, MoveElements<W>{g}); });
+  const CountingStores counting(x.dtype(), out.dtype());
+  cpu::visit_compute(x.dtype(), [&]<class C>(C) { for_each(g.numel, ConvertElements<C>{g, counting.counter()}); });
+}
+
+void fill_elements(const Tensor& t, double value) {
+  const Tensor one = full({}, value, {.dtype = t.dtype(), .device = t.device()});
+  copy_elements(t, one);
+}
+
+Tensor copied(const Tensor& x, DType dtype) {
+  const CategoryScope scope(Category::workspace);
+  Tensor out = empty(x.sizes(), {.dtype = dtype, .device = x.device()});
+  copy_elements(out, x);
+  return out;
+}
+
+Tensor dense(const Tensor& x, DType dtype) { return x.is_contiguous() && x.dtype() == dtype ? x : copied(x, dtype); }
+
+Tensor readable(const Tensor& x, const Tensor& source) {
+  const bool same = source.sizes() == x.sizes() && source.strides() == x.strides() && source.offset() == x.offset() &&
+                    source.dtype() == x.dtype();
+  return !source.shares_storage(x) || same ? source : copied(source, source.dtype());
+}
+
+void register_movement() {
+  set_kernel(OpId::cast, cast);
+  set_kernel(OpId::clone, cast);
+  set_kernel(OpId::to_device, to_device);
+  set_kernel(OpId::copy_, copy_in_place);
+  set_kernel(OpId::fill_, fill_in_place);
+}
+
+}  // namespace gradual::cuda
+
+namespace gradual::device {
+
+void fill(void* to, Device device, const void* pattern, std::size_t width, std::int64_t n) {
+  select(device);
+  cpu::visit_width(width, [&]<class W>(W) { cuda::fill_pattern<W>(to, pattern, n); });
+}
+
+}  // namespace gradual::device
