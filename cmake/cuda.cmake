@@ -77,8 +77,7 @@ message(STATUS "gradual: CUDA ${CUDAToolkit_VERSION}, cuDNN ${cuDNN_VERSION}, fo
 # Kernels round as the CPU does: no contraction to fma. constexpr functions may run on the device.
 file(GLOB cuda_kernels CONFIGURE_DEPENDS ${cuda_dir}/*.cu)
 add_library(gradual_cuda OBJECT ${cuda_kernels})
-target_compile_features(gradual_cuda PUBLIC cxx_std_20 cuda_std_20)
-target_compile_options(gradual_cuda PRIVATE --fmad=false --expt-relaxed-constexpr --extended-lambda
+target_compile_options(gradual_cuda PRIVATE -std=c++20 --fmad=false --expt-relaxed-constexpr --extended-lambda
                        "SHELL:-Xcompiler -ffp-contract=off,-Wall,-Wextra,-fPIC")
 target_include_directories(gradual_cuda PRIVATE ${GRADUAL_BUILD_INCLUDE})
 target_link_libraries(gradual_cuda PRIVATE gradual_dep_fmt)
