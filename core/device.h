@@ -3,7 +3,11 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <string>
+#include <vector>
+
+#include "scoped.h"
 
 namespace gradual {
 
@@ -37,6 +41,22 @@ void free(void* block, std::size_t bytes, Device device) noexcept;
 void copy(void* to, Device to_device, const void* from, Device from_device, std::size_t bytes);
 // Repeats a pattern of `width` (1, 2, 4 or 8) bytes n times in a GPU's memory.
 void fill(void* to, Device device, const void* pattern, std::size_t width, std::int64_t n);
+// What a GPU did for a call.
+struct Work {
+  double seconds = 0;                // by the GPU's clock
+  std::vector<std::string> kernels;  // in the order of their launches; a library's by the name of its function
+};
+// Takes down what this thread starts on a GPU, from now to stop(), which waits for it. One at a time on a thread.
+class Watch : Pinned {
+ public:
+  explicit Watch(Device device);
+  ~Watch();
+  Work stop();
+
+ private:
+  struct Span;
+  std::unique_ptr<Span> span_;
+};
 // Registers the kernels of the column Columns::cuda.
 void register_kernels();
 }  // namespace device

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <optional>
 #include <utility>
 #include <vector>
 
@@ -13,6 +14,14 @@ namespace {
 using Clock = std::chrono::steady_clock;
 
 double seconds_since(Clock::time_point start) { return std::chrono::duration<double>(Clock::now() - start).count(); }
+
+// Where a call computes: where its first input lies, or where to_device brings it.
+Device device_of(const OpCall& call) {
+  if (call.op == OpId::to_device && call.get<Device>().is_cuda()) return call.get<Device>();
+  for (int i = 0; i < call.inputs.size(); ++i)
+    if (call[i].defined()) return call[i].device();
+  return Device::cpu();
+}
 
 struct Installed {
   std::vector<Observer*> observers;
@@ -40,9 +49,16 @@ class Observe final : public Interceptor {
     Outputs out;
     {
       const CountScope counts(counting ? &record.counts : cast_counts());
+      std::optional<device::Watch> watch;
+      if (const Device device = device_of(call); device.is_cuda() && !custom) watch.emplace(device);
       const Clock::time_point start = Clock::now();
       out = next_below_observe(call);
       record.seconds = seconds_since(start) - all.inside;
+      if (watch) {
+        device::Work work = watch->stop();
+        record.seconds = work.seconds;
+        record.kernels = std::move(work.kernels);
+      }
     }
     if (CastCounts* around = cast_counts(); around && counting) *around += record.counts;
     tell(observers, [&](Observer& o) { o.after(call, out, record); });

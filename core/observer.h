@@ -2,15 +2,20 @@
 // and promotion inserted, and the kernels of backward and of the optimizer. It costs nothing where none is installed.
 #pragma once
 
+#include <string>
+#include <vector>
+
 #include "convert.h"
 #include "dispatch.h"
 
 namespace gradual {
 
 struct CallRecord {
-  double seconds = 0;  // of the call itself: the ops that a user's function ran inside are not in it
-  CastCounts counts;   // what its narrowing stores did; zero unless an installed observer wants_counts()
-  Context context;     // where the call came from
+  double seconds =
+      0;  // of the call itself: the ops that a user's function ran inside are not in it; on a GPU by its clock
+  std::vector<std::string> kernels;  // what ran on a GPU, launch by launch
+  CastCounts counts;                 // what its narrowing stores did; zero unless an installed observer wants_counts()
+  Context context;                   // where the call came from
 };
 
 // Told of every op of this thread, composite rows by their parts. Ops that an observer runs are not observed. An

@@ -4,6 +4,8 @@
 
 #include <algorithm>
 
+#include "tensor_cores.h"
+
 namespace gradual {
 namespace {
 
@@ -13,6 +15,10 @@ void add(Profile::Entry& to, const Profile::Entry& e) {
   to.seconds += e.seconds;
   to.flops += e.flops;
   to.bytes += e.bytes;
+  to.launches += e.launches;
+  if (to.tensor_cores.empty()) to.tensor_cores = e.tensor_cores;
+  for (const std::string& kernel : e.kernels)
+    if (std::find(to.kernels.begin(), to.kernels.end(), kernel) == to.kernels.end()) to.kernels.push_back(kernel);
 }
 
 template <class Map> std::vector<Profile::Entry> sorted(const Map& map) {
@@ -23,15 +29,34 @@ template <class Map> std::vector<Profile::Entry> sorted(const Map& map) {
 }
 
 std::string rows(const char* what, const std::vector<Profile::Entry>& entries, double total) {
-  std::string text = fmt::format("{:<28} {:<9} {:>9} {:>11} {:>6} {:>10} {:>9} {:>9}\n", what, "phase", "calls", "ms",
-                                 "%", "GFLOP", "GFLOP/s", "GB/s");
+  std::string text = fmt::format("{:<28} {:<9} {:>9} {:>9} {:>11} {:>6} {:>10} {:>9} {:>9}\n", what, "phase", "calls",
+                                 "launches", "ms", "%", "GFLOP", "GFLOP/s", "GB/s");
   for (const Profile::Entry& e : entries) {
     const double rate = e.seconds > 0 ? 1e-9 / e.seconds : 0;
-    text += fmt::format("{:<28} {:<9} {:>9} {:>11.3f} {:>6.1f} {:>10.4g} {:>9.2f} {:>9.2f}\n",
-                        e.name.empty() ? "(no module)" : e.name, e.phase, e.calls, e.seconds * 1e3,
+    text += fmt::format("{:<28} {:<9} {:>9} {:>9} {:>11.3f} {:>6.1f} {:>10.4g} {:>9.2f} {:>9.2f}\n",
+                        e.name.empty() ? "(no module)" : e.name, e.phase, e.calls, e.launches, e.seconds * 1e3,
                         total > 0 ? 100 * e.seconds / total : 0, e.flops * 1e-9, e.flops * rate, e.bytes * rate);
   }
   return text;
+}
+
+std::string verdict(const OpCall& call) {
+  if (info(call.op).kind != OpKind::Contraction) return "";
+  const TensorCores t = tensor_cores(call);
+  if (t.use == TensorCores::Use::full) return "yes";
+  return fmt::format("{}: {}", t.use == TensorCores::Use::partly ? "slower" : "no", t.why);
+}
+
+// "matmul (backward)    yes", or each kernel's name in a line of its own.
+std::string notes(const std::vector<Profile::Entry>& ops) {
+  std::string products, kernels;
+  for (const Profile::Entry& e : ops) {
+    const std::string op = fmt::format("{} ({})", e.name, e.phase);
+    if (!e.tensor_cores.empty()) products += fmt::format("{:<38} {}\n", op, e.tensor_cores);
+    for (const std::string& kernel : e.kernels) kernels += fmt::format("{:<38} {}\n", op, kernel);
+  }
+  if (!products.empty()) products = "\ntensor cores, in the first call of each\n" + products;
+  return kernels.empty() ? products : products + "\nkernels\n" + kernels;
 }
 
 }  // namespace
@@ -39,8 +64,11 @@ std::string rows(const char* what, const std::vector<Profile::Entry>& entries, d
 void Profile::after(const OpCall& call, const Outputs& out, const CallRecord& record) {
   const auto [flops, bytes] = cost(call, out);
   const auto& [module, cause, phase, line, backward_of] = record.context;
-  add(ops_[{call.op, phase}], {std::string(name(call.op)), std::string(name(phase)), 1, record.seconds, flops, bytes});
-  add(modules_[module], {module, "", 1, record.seconds, flops, bytes});
+  const auto launches = static_cast<std::int64_t>(record.kernels.size());
+  Entry& op = ops_[{call.op, phase}];
+  add(op, {std::string(name(call.op)), std::string(name(phase)), 1, record.seconds, flops, bytes, launches,
+           op.calls == 0 ? verdict(call) : "", record.kernels});
+  add(modules_[module], {module, "", 1, record.seconds, flops, bytes, launches});
 }
 
 std::vector<Profile::Entry> Profile::by_op() const { return sorted(ops_); }
@@ -57,7 +85,7 @@ Profile::Entry Profile::total() const {
 std::string Profile::table() const {
   const Entry all = total();
   return rows("op", by_op(), all.seconds) + '\n' + rows("module", by_module(), all.seconds) + '\n' +
-         rows("all", {all}, all.seconds);
+         rows("all", {all}, all.seconds) + notes(by_op());
 }
 
 }  // namespace gradual

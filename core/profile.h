@@ -20,6 +20,9 @@ class Profile : public Observer {
     double seconds = 0;  // a user's function without the ops it ran
     double flops = 0;    // estimates, see cost.h
     double bytes = 0;
+    std::int64_t launches = 0;              // kernels and library calls on a GPU
+    std::string tensor_cores = {};          // of contractions, the first call's: "yes", or what stands against it
+    std::vector<std::string> kernels = {};  // their names, each once
   };
 
   void after(const OpCall& call, const Outputs& out, const CallRecord& record) override;
@@ -27,7 +30,8 @@ class Profile : public Observer {
   std::vector<Entry> by_op() const;      // an entry an op and phase; the slowest first
   std::vector<Entry> by_module() const;  // all phases together; the slowest first; "" is outside of any
   Entry total() const;
-  // Both, with each entry's share of the time, GFLOP/s and GB/s, for people.
+  // Both, with each entry's share of the time, GFLOP/s and GB/s, for people; the contractions and whether tensor cores take
+  // them; and, where a GPU ran, its kernels by op.
   std::string table() const;
 
  private:

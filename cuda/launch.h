@@ -8,6 +8,7 @@
 #include <cstdint>
 
 #include "runtime.h"
+#include "watch.h"
 
 namespace gradual::cuda {
 
@@ -32,11 +33,13 @@ struct Block {
 
 #ifdef GRADUAL_CUDA_EMULATED
 template <class F> void start(Grid grid, bool together, const F& f) {
+  if (notes) note(*notes, typeid(F));
   emulator::launch(grid.blocks, grid.threads, together, current_stream(), f);
 }
 #else
 template <class F> __global__ void kernel(F f) { f(); }
 template <class F> void start(Grid grid, bool, const F& f) {
+  if (notes) note(*notes, typeid(F));
   kernel<<<grid.blocks, grid.threads, 0, current_stream()>>>(f);
   check(cudaGetLastError(), "kernel launch");
 }
