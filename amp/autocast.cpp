@@ -79,6 +79,11 @@ Tensor cast_leaf(CastCache& cache, const Tensor& leaf, DType dtype, SourceLocati
   return y;
 }
 
+// Whether a call is an op and relu behind it.
+bool ends_in_relu(const OpCall& call) {
+  return call.op == OpId::linear_relu || (call.op == OpId::batch_norm && call.get<NormAttrs>().relu);
+}
+
 // Attention's mask, the fourth input, keeps its dtype: large negative numbers in it would not survive.
 int castable_inputs(const OpCall& call) {
   return call.op == OpId::scaled_dot_product_attention ? 3 : call.inputs.size();
@@ -107,6 +112,7 @@ class Autocast::Region final : public Interceptor, public std::enable_shared_fro
 
  private:
   Outputs call_in(DType dtype, const std::string& cause, const OpCall& call) const;
+  Outputs call_apart(const OpCall& call);
 };
 
 Outputs Autocast::Region::call(const OpCall& call) {
@@ -117,6 +123,8 @@ Outputs Autocast::Region::call(const OpCall& call) {
   }
   if (!options.enabled) return next_below_amp(call);
   const CastPolicy& policy = options.table[call.op];
+  const bool apart = policy.kind == PolicyKind::rewrite || options.table[OpId::relu].kind != PolicyKind::pass;
+  if (apart && ends_in_relu(call)) return call_apart(call);
   if (call.op == OpId::custom) {
     const Function& function = *call.get<CustomAttrs>().function;
     const std::optional<DType> dtype = function.amp_dtype();
@@ -162,6 +170,21 @@ Outputs Autocast::Region::call_in(DType dtype, const std::string& cause, const O
   OpCall below = call;
   below.inputs = TensorRefs(refs.data(), call.inputs.size());
   return next_below_amp(below);
+}
+
+// The op and then relu, each by its own policy: what replaces the op knows no relu, or relu does not follow the op's dtype.
+Outputs Autocast::Region::call_apart(const OpCall& whole) {
+  Attrs attrs = *whole.attrs;
+  if (whole.op == OpId::batch_norm) {
+    NormAttrs norm = whole.get<NormAttrs>();
+    norm.relu = false;
+    attrs = norm;
+  }
+  Outputs out = call({whole.op == OpId::linear_relu ? OpId::linear : whole.op, whole.inputs, &attrs, whole.where});
+  const Tensor* const y = &out[0];
+  const Attrs none{};
+  out[0] = call({OpId::relu, TensorRefs(&y, 1), &none, whole.where})[0];
+  return out;
 }
 
 Autocast::Autocast(const AutocastOptions& options)

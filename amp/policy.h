@@ -53,9 +53,13 @@ class PolicyTable {
  public:
   PolicyTable();  // the default table
 
-  const CastPolicy& operator[](OpId op) const { return (*entries_)[static_cast<std::size_t>(op)]; }
+  // linear_relu has linear's: it is taken apart where that rewrites, or where relu has a policy of its own.
+  const CastPolicy& operator[](OpId op) const {
+    return (*entries_)[static_cast<std::size_t>(op == OpId::linear_relu ? OpId::linear : op)];
+  }
   // In-place ops, casts, copies between devices and user functions take `pass` only: an explicit dtype wins, and what
-  // is written in place keeps its dtype. A rewrite needs an op of one output whose gradient is made of its inputs.
+  // is written in place keeps its dtype. So does linear_relu, which has linear's. A rewrite needs an op of one output whose gradient is
+  // made of its inputs.
   // Error otherwise, and for a name that is no op's (it names the nearest).
   PolicyTable& set(OpId op, CastPolicy policy);
   PolicyTable& set(std::string_view op, CastPolicy policy) { return set(op_from_name(op), std::move(policy)); }

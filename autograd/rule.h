@@ -42,6 +42,9 @@ class RuleContext {
   bool create_graph_;
 };
 
+// A gradient row of what arrived, over whose memory it may write, and of a saved tensor: relu_backward, gelu_backward.
+Tensor slope_row(const RuleContext& c, OpId op, const Attrs& attrs, const Tensor& saved);
+
 using RuleFn = void (*)(const RuleContext&);
 
 // Bits of Rule::saves.

@@ -35,13 +35,15 @@ void matmul_rule(const C& c) {
 }
 
 // y = x W^T + b: dx = dy W, dW = dy^T x, db = the sum of dy's rows.
-void linear_rule(const C& c) {
-  const Tensor& g = c.grad();
+void linear_gradients(const C& c, const Tensor& g) {
   if (c.needs(0)) c.set(0, matmul(g, operand(c, 1)));
   const Tensor rows = rows_of(g);
   if (c.needs(1)) c.set(1, matmul(transpose(rows, 0, 1), rows_of(operand(c, 0))));
   if (c.needs(2)) c.set(2, sum(rows, {0}));
 }
+
+void linear_rule(const C& c) { linear_gradients(c, c.grad()); }
+void linear_relu_rule(const C& c) { linear_gradients(c, slope_row(c, OpId::relu_backward, {}, c.output(0))); }
 
 // The op's attributes with the height and width of input `i`, for the backward row that makes a tensor of its size.
 template <class A> A sized(const C& c, int i) {
@@ -72,6 +74,7 @@ void conv2d_backward_weight_rule(const C& c) {
 void register_contraction_rules() {
   set_rule(OpId::matmul, {in(1), in(0)}, matmul_rule);
   set_rule(OpId::linear, {in(1), in(0)}, linear_rule);
+  set_rule(OpId::linear_relu, {in(1) | out(0), in(0) | out(0), out(0)}, linear_relu_rule);
   set_rule(OpId::conv2d, {in(1), in(0)}, conv2d_rule);
   set_rule(OpId::conv2d_backward_input, {in(1), in(0)}, conv2d_backward_input_rule);
   set_rule(OpId::conv2d_backward_weight, {in(1), in(0)}, conv2d_backward_weight_rule);

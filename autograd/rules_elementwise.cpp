@@ -65,13 +65,6 @@ Tensor gelu_slope(const Tensor& x, bool tanh_form) {
 }
 Tensor silu_slope(const Tensor& x, const Tensor& s) { return s * (x * (1 - s) + 1); }
 
-// A gradient row over what arrived, whose memory it may take.
-Tensor slope_row(const C& c, OpId op, const Attrs& attrs, const Tensor& saved) {
-  Tensor dy = c.take_grad();  // not const: dispatch takes it
-  const Tensor* const inputs[] = {&dy, &saved};
-  return dispatch1(op, TensorRefs(inputs, 2, 1), attrs, SourceLocation::current());
-}
-
 void register_binary() {
   set_rule(OpId::add, {}, same);
   set_rule(OpId::sub, {}, [](const C& c) {
@@ -123,8 +116,9 @@ void register_unary() {
            [](const C& c) { c.set(0, c.take_grad() * (exp(-square(c.input(0))) * (2 * std::numbers::inv_sqrtpi))); });
   // Multiplying by a 0/1 mask would turn an overflowed gradient into NaN where the mask is 0; selecting does not.
   set_rule(OpId::relu, {out(0)}, [](const C& c) { c.set(0, slope_row(c, OpId::relu_backward, {}, c.output(0))); });
-  set_rule(OpId::relu_backward, {in(1), 0},
-           [](const C& c) { c.set(0, slope_row(c, OpId::relu_backward, {}, c.input(1))); });
+  set_rule(OpId::relu_backward, {in(1), 0}, [](const C& c) {
+    if (c.needs(0)) c.set(0, slope_row(c, OpId::relu_backward, {}, c.input(1)));
+  });
   set_rule(OpId::leaky_relu, {in(0)},
            [](const C& c) { c.set(0, where(c.input(0) > 0, c.grad(), c.grad() * c.scalar())); });
   set_rule(OpId::gelu, {in(0)}, [](const C& c) {
@@ -149,6 +143,12 @@ void register_unary() {
 }
 
 }  // namespace
+
+Tensor slope_row(const C& c, OpId op, const Attrs& attrs, const Tensor& saved) {
+  Tensor dy = c.take_grad();  // not const: dispatch takes it
+  const Tensor* const inputs[] = {&dy, &saved};
+  return dispatch1(op, TensorRefs(inputs, 2, 1), attrs, SourceLocation::current());
+}
 
 void register_elementwise_rules() {
   register_binary();

@@ -1,6 +1,7 @@
 // Backward rules of norms, softmax and losses. The fused backward rows serve a plain backward; where the backward
 // itself is recorded, the composed form of the same formula is used.
 #include "../core/ops.h"
+#include "grad_mode.h"
 #include "rule.h"
 
 namespace gradual {
@@ -18,10 +19,10 @@ struct Norm {
 
 // With xh the normalised input and g = dy w: dx = invstd (g - mean(g) - xh mean(g xh)) (Ioffe and Szegedy 2015; Ba et
 // al. 2016), without statistics in the graph invstd g; dw = sum(dy xh), db = sum(dy). In f32, or f64 for f64.
-void composed(const C& c, const Norm& n) {
+void composed(const C& c, const Norm& n, const Tensor& gradient) {
   const DType wide = c.dtype(0) == DType::f64 ? DType::f64 : DType::f32;
   const Tensor x = cast(c.input(0), wide);
-  const Tensor dy = cast(c.grad(), wide);
+  const Tensor dy = cast(gradient, wide);
   const Tensor weight = c.optional_input(1);
   const auto mean_of = [&](const Tensor& t) { return mean(t, n.dims, true); };
   Tensor xh = n.centre && n.statistics ? x - mean_of(x) : x;
@@ -47,16 +48,29 @@ void set_all(const C& c, const Outputs& gradients) {
   for (int i = 0; i < c.inputs() && i < 3; ++i) c.set(i, gradients[i]);
 }
 
+// The y that forward gave relu, by the same steps and so with the same bits; off the tape.
+Tensor before_relu(const C& c, const Shape& along) {
+  const NoGrad off;
+  const DType wide = c.dtype(0) == DType::f64 ? DType::f64 : DType::f32;
+  const auto each = [&](const Tensor& t) { return reshape(cast(t, wide), along); };
+  Tensor scale = each(c.output(2));
+  if (const Tensor weight = c.optional_input(1); weight.defined()) scale = scale * each(weight);
+  Tensor y = (cast(c.input(0), wide) - each(c.output(1))) * scale;
+  if (const Tensor bias = c.optional_input(2); bias.defined()) y = y + each(bias);
+  return cast(y, c.dtype(0));
+}
+
 void batch_norm_rule(const C& c) {
   const auto& a = c.get<NormAttrs>();
   if (!c.create_graph())
     return set_all(
-        c, call_row(OpId::batch_norm_backward, a, c.grad(), c.input(0), c.optional_input(1), c.output(1), c.output(2)));
+        c, call_row(OpId::batch_norm_backward, a, c.grad(), c.input(0), c.optional_input(1), c.output(1), c.output(2),
+                    a.relu ? c.optional_input(2) : Tensor()));
   Norm n{.dims = {0}, .weight = Shape::filled(c.sizes(0).size(), 1), .statistics = a.training};
   for (int i = 2; i < c.sizes(0).size(); ++i) n.dims.push_back(i);
   n.others = n.dims;
   n.weight[1] = c.sizes(0)[1];
-  composed(c, n);
+  composed(c, n, a.relu ? call_row(OpId::relu_backward, {}, c.grad(), before_relu(c, n.weight))[0] : c.grad());
 }
 
 template <bool kCentre> void trailing_norm_rule(const C& c) {
@@ -74,7 +88,7 @@ template <bool kCentre> void trailing_norm_rule(const C& c) {
     (trailing ? n.dims : n.others).push_back(i);
     if (trailing) n.weight.push_back(c.sizes(0)[i]);
   }
-  composed(c, n);
+  composed(c, n, c.grad());
 }
 
 void softmax_rule(const C& c) {
@@ -108,7 +122,8 @@ void cross_entropy_rule(const C& c) {
 void register_normalization_rules() {
   constexpr int kNorm = in(0) | in(1) | out(1) | out(2);
   constexpr int kRms = in(0) | in(1) | out(1);
-  set_rule(OpId::batch_norm, {kNorm, kNorm, kNorm}, batch_norm_rule);
+  constexpr int kBatch = kNorm | in(2);  // the bias: for relu
+  set_rule(OpId::batch_norm, {kBatch, kBatch, kBatch}, batch_norm_rule);
   set_rule(OpId::layer_norm, {kNorm, kNorm, kNorm}, trailing_norm_rule<true>);
   set_rule(OpId::rms_norm, {kRms, kRms}, trailing_norm_rule<false>);
   set_rule(OpId::softmax, {out(0)}, softmax_rule);

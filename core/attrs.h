@@ -100,6 +100,7 @@ struct NormAttrs {
   double eps = 1e-5;
   int dims = 1;          // layer_norm, rms_norm: how many trailing dims are normalised
   bool training = true;  // batch_norm: statistics of the batch, or the running ones
+  bool relu = false;     // batch_norm: y is max(0, ..); its backward then reads the bias
 };
 struct CrossEntropyAttrs {
   Reduction reduction = Reduction::mean;

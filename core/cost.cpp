@@ -19,7 +19,8 @@ double contraction(const OpCall& c, const Tensor& y) {
   if (c.op == OpId::conv2d_backward_input) return 2 * count(c[0]) * filter(c[1]);
   if (c.op == OpId::conv2d_backward_weight) return 2 * count(c[0]) * filter(y);  // dy meets each filter tap
   const double bias = c.inputs.size() > 2 && c[2].defined() ? count(y) : 0;
-  return 2 * count(y) * (c.op == OpId::conv2d ? filter(c[1]) : last(c[0])) + bias;
+  const double relu = c.op == OpId::linear_relu ? count(y) : 0;
+  return 2 * count(y) * (c.op == OpId::conv2d ? filter(c[1]) : last(c[0])) + bias + relu;
 }
 
 double pooling(const OpCall& c, const Tensor& y) {

@@ -420,12 +420,14 @@ void infer_norm_backward(const OpCall& c, OutSpec* out) {
   const auto [parameter, statistics] = norm_shapes(c, x);
   need_same_sizes(c, 0, x.sizes(), "the gradient");
   need_same_sizes(c, 2, parameter, "weight");
-  for (int i = 3; i < c.inputs.size(); ++i) {
+  const bool batch = c.op == OpId::batch_norm_backward;
+  if (batch) need_same_sizes(c, 5, parameter, "bias");
+  for (int i = 3; i < (batch ? 5 : c.inputs.size()); ++i) {
     need(c, i, "the statistics");
     need_same_sizes(c, i, statistics, "statistics");
   }
   out[0] = {x.dtype(), x.sizes()};
-  if (c.op == OpId::batch_norm_backward) keep_strides(x, out[0]);
+  if (batch) keep_strides(x, out[0]);
   out[1] = out[2] = {c[2].defined() ? c[2].dtype() : statistics_dtype(x.dtype()), parameter};
 }
 
@@ -488,7 +490,7 @@ void register_inference() {
   set(infer_update, {OpId::sgd_step_, OpId::adam_step_, OpId::unscale_});
   set([](const OpCall&, OutSpec*) {}, {OpId::custom});
   set(infer_matmul, {OpId::matmul});
-  set(infer_linear, {OpId::linear});
+  set(infer_linear, {OpId::linear, OpId::linear_relu});
   set(infer_conv2d, {OpId::conv2d, OpId::conv2d_backward_input, OpId::conv2d_backward_weight});
   set(infer_pool, {OpId::max_pool2d, OpId::avg_pool2d});
   set(infer_sized_pool, {OpId::adaptive_avg_pool2d, OpId::adaptive_avg_pool2d_backward, OpId::max_pool2d_backward,

@@ -123,6 +123,9 @@ Tensor matmul(const Tensor& a, const Tensor& b, Loc loc) { return run(OpId::matm
 Tensor linear(const Tensor& x, const Tensor& weight, const Tensor& bias, Loc loc) {
   return run(OpId::linear, {&x, &weight, &bias}, {}, loc);
 }
+Tensor linear_relu(const Tensor& x, const Tensor& weight, const Tensor& bias, Loc loc) {
+  return run(OpId::linear_relu, {&x, &weight, &bias}, {}, loc);
+}
 Tensor conv2d(const Tensor& x, const Tensor& weight, const Tensor& bias, Conv2dOptions options, Loc loc) {
   return run(OpId::conv2d, {&x, &weight, &bias}, options, loc);
 }
@@ -148,8 +151,8 @@ Tensor adaptive_avg_pool2d(const Tensor& x, std::int64_t height, std::int64_t wi
 }
 
 BatchNormResult batch_norm(const Tensor& x, const Tensor& weight, const Tensor& bias, const Tensor& mean,
-                           const Tensor& var, bool training, double eps, Loc loc) {
-  const NormAttrs attrs{.eps = eps, .training = training};
+                           const Tensor& var, bool training, double eps, bool relu, Loc loc) {
+  const NormAttrs attrs{.eps = eps, .training = training, .relu = relu};
   const Outputs out = dispatch(OpId::batch_norm, {&x, &weight, &bias, &mean, &var}, attrs, loc);
   return {out[0], out[1], out[2]};
 }

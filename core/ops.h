@@ -80,6 +80,8 @@ Tensor argmin(const Tensor& x, int dim, bool keepdim = false, Loc loc = Loc::cur
 // matmul: [.., m, k] x [.., k, n], batch dims broadcast.
 Tensor matmul(const Tensor& a, const Tensor& b, Loc loc = Loc::current());
 Tensor linear(const Tensor& x, const Tensor& weight, const Tensor& bias = {}, Loc loc = Loc::current());
+// relu(linear(..)), the same bits, as one op.
+Tensor linear_relu(const Tensor& x, const Tensor& weight, const Tensor& bias = {}, Loc loc = Loc::current());
 using Conv2dOptions = ConvAttrs;  // stride, padding, dilation, groups
 Tensor conv2d(const Tensor& x, const Tensor& weight, const Tensor& bias = {}, Conv2dOptions options = {},
               Loc loc = Loc::current());
@@ -98,12 +100,14 @@ Tensor adaptive_avg_pool2d(const Tensor& x, std::int64_t height, std::int64_t wi
 
 // Normalisation. All outputs of a row are returned where the name says so.
 // batch_norm is pure: x [N, C, ..]; weight, bias, mean, var [C] (weight, bias may be undefined; mean, var are used when
-// not training). Returns y and the mean and 1/sqrt(var + eps) that were used (f32; f64 for f64).
+// not training). Returns y and the mean and 1/sqrt(var + eps) that were used (f32; f64 for f64). With `relu`, y is relu of it,
+// the same bits.
 struct BatchNormResult {
   Tensor y, mean, invstd;
 };
 BatchNormResult batch_norm(const Tensor& x, const Tensor& weight, const Tensor& bias, const Tensor& mean,
-                           const Tensor& var, bool training, double eps = 1e-5, Loc loc = Loc::current());
+                           const Tensor& var, bool training, double eps = 1e-5, bool relu = false,
+                           Loc loc = Loc::current());
 // layer_norm and rms_norm: over the last `dims` dims.
 Tensor layer_norm(const Tensor& x, int dims, const Tensor& weight = {}, const Tensor& bias = {}, double eps = 1e-5,
                   Loc loc = Loc::current());

@@ -19,6 +19,7 @@ struct Linear : Layer {
     init::default_weight_and_bias_(weight, bias);
   }
   Tensor forward(const Tensor& x) override { return linear(x, weight, bias); }
+  Tensor forward_relu(const Tensor& x) { return linear_relu(x, weight, bias); }  // relu(forward(x)) in one op
 
   Tensor& weight;
   Tensor& bias;  // undefined without one

@@ -107,6 +107,7 @@ class Module {
   std::uint64_t register_forward_hook(ForwardHook hook);  // an id for remove_forward_hook
   void remove_forward_hook(std::uint64_t id);
   void set_hook(ModuleHook hook) { hook_ = std::move(hook); }  // null: none
+  bool has_hooks() const { return hook_ || !forward_hooks_.empty(); }
 
  protected:
   struct Child {

@@ -28,12 +28,12 @@ BatchNorm::BatchNorm(std::int64_t channels, int min_dims, int max_dims, const Ba
       min_dims_(min_dims),
       max_dims_(max_dims) {}
 
-Tensor BatchNorm::forward(const Tensor& x) {
+Tensor BatchNorm::run(const Tensor& x, bool relu) {
   if (x.ndim() < min_dims_ || x.ndim() > max_dims_)
     failf("{}: input {}; {} is right", kind(), to_string(x.sizes()),
           min_dims_ == 4 ? "[N, C, H, W]" : "[N, C] or [N, C, L]");
   const bool use_batch = training() || !options_.track_running_stats;
-  const BatchNormResult r = batch_norm(x, weight, bias, running_mean, running_var, use_batch, options_.eps);
+  const BatchNormResult r = batch_norm(x, weight, bias, running_mean, running_var, use_batch, options_.eps, relu);
   if (training() && options_.track_running_stats && x.numel() > 0 && !recomputing()) update(x, r.mean, r.invstd);
   return r.y;
 }

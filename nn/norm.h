@@ -20,7 +20,8 @@ struct BatchNormOptions {
 // Parameters "weight" (1) and "bias" (0), buffers "running_mean" (0), "running_var" (1), "num_batches_tracked" (i64).
 class BatchNorm : public Norm {
  public:
-  Tensor forward(const Tensor& x) override;
+  Tensor forward(const Tensor& x) override { return run(x, false); }
+  Tensor forward_relu(const Tensor& x) { return run(x, true); }  // relu(forward(x)) in one op
 
   Tensor& weight;
   Tensor& bias;
@@ -32,6 +33,7 @@ class BatchNorm : public Norm {
   BatchNorm(std::int64_t channels, int min_dims, int max_dims, const BatchNormOptions& options);
 
  private:
+  Tensor run(const Tensor& x, bool relu);
   void update(const Tensor& x, const Tensor& mean, const Tensor& invstd);
 
   BatchNormOptions options_;

@@ -3,6 +3,7 @@
 #include <limits>
 #include <utility>
 
+#include "../counts.h"
 #include "../elementwise_rows.h"
 #include "../multiversion.h"
 #include "../number.h"
@@ -210,6 +211,14 @@ void mul_in_place(const OpCall& c, Outputs&) {
 }
 
 }  // namespace
+
+void relu_in_place(Tensor& t) {
+  const CountScope uncounted(nullptr);
+  const Tensor* const input = &t;
+  const Attrs none{};
+  Outputs out{{t}};
+  columns().cpu[static_cast<int>(OpId::relu)]({OpId::relu, TensorRefs(&input, 1), &none, {}}, out);
+}
 
 void register_elementwise() {
   using namespace functors;

@@ -7,6 +7,9 @@ namespace gradual::cpu {
 
 inline void set_kernel(OpId op, KernelFn fn) { columns().cpu[static_cast<int>(op)] = fn; }
 
+// relu over its operand: the end of a kernel that has it. Nothing is rounded, nor counted, again.
+void relu_in_place(Tensor& t);
+
 void register_elementwise();
 void register_reductions();
 void register_movement();

@@ -1,4 +1,4 @@
-// matmul and linear: batches and panels here, the product of a panel in gemm.cpp.
+// matmul, linear and linear_relu: batches and panels here, the product of a panel in gemm.cpp.
 #include <algorithm>
 
 #include "../dispatch.h"
@@ -87,11 +87,17 @@ void linear(const OpCall& call, Outputs& out) {
   });
 }
 
+void linear_relu(const OpCall& call, Outputs& out) {
+  linear(call, out);
+  relu_in_place(out[0]);
+}
+
 }  // namespace
 
 void register_contractions() {
   set_kernel(OpId::matmul, matmul);
   set_kernel(OpId::linear, linear);
+  set_kernel(OpId::linear_relu, linear_relu);
 }
 
 }  // namespace gradual::cpu

@@ -1,6 +1,7 @@
 // layer_norm and rms_norm over rows, batch_norm over channels, in f32 (f64 for f64). The variance is taken about the
 // mean in a second pass.
 #include <cmath>
+#include <limits>
 #include <utility>
 #include <vector>
 
@@ -142,10 +143,27 @@ struct Channels {
   }
 };
 
+// y = (x - mean) * scale + shift, for each channel.
+template <class T> struct Affine {
+  std::vector<T> scales, shifts;
+  Affine(std::int64_t channels, const T* invstd, const Tensor& w, const Tensor& b) {
+    const Parameter<T> weight(w);
+    const Parameter<T> bias(b);
+    for (std::int64_t c = 0; c < channels; ++c) {
+      scales.push_back(weight ? invstd[c] * weight[c] : invstd[c]);
+      shifts.push_back(bias ? bias[c] : T{0});
+    }
+  }
+};
+
+// The largest number that a store as `to` rounds to 0. Up to it relu sees a zero, which keeps its sign, since it comes
+// after rounding.
+template <class T> T rounds_to_zero(DType to) {
+  return to == dtype_of<T> ? T{0} : static_cast<T>(float_info(to).min_subnormal / 2);
+}
+
 template <class T> void batch_norm_of(const OpCall& call, const Channels& l, Tensor& y, Outputs& out) {
   const auto& a = call.get<NormAttrs>();
-  const Parameter<T> weight(call[1]);
-  const Parameter<T> bias(call[2]);
   T* mean = out[1].data<T>();
   T* invstd = out[2].data<T>();
   const auto count = static_cast<T>(l.outer * l.inner);
@@ -159,48 +177,53 @@ template <class T> void batch_norm_of(const OpCall& call, const Channels& l, Ten
     const Parameter<T> given_var(call[4]);
     for (std::int64_t c = 0; c < l.channels; ++c) mean[c] = given_mean[c], invstd[c] = given_var[c];
   }
-  std::vector<T> scales;
-  std::vector<T> shifts;
-  for (std::int64_t c = 0; c < l.channels; ++c) {
-    invstd[c] = 1 / std::sqrt(invstd[c] + static_cast<T>(a.eps));
-    scales.push_back(weight ? invstd[c] * weight[c] : invstd[c]);
-    shifts.push_back(bias ? bias[c] : T{0});
-  }
-  const T* scale = scales.data();
-  const T* shift = shifts.data();
-  l.map<T>(call[0], {}, y, [=](T x, T, std::int64_t c) { return (x - mean[c]) * scale[c] + shift[c]; });
+  for (std::int64_t c = 0; c < l.channels; ++c) invstd[c] = 1 / std::sqrt(invstd[c] + static_cast<T>(a.eps));
+  const Affine<T> affine(l.channels, invstd, call[1], call[2]);
+  const T* scale = affine.scales.data();
+  const T* shift = affine.shifts.data();
+  const T cut = a.relu ? -rounds_to_zero<T>(y.dtype()) : -std::numeric_limits<T>::infinity();
+  l.map<T>(call[0], {}, y, [=](T x, T, std::int64_t c) {
+    const T value = (x - mean[c]) * scale[c] + shift[c];
+    return value < cut ? T{0} : value;
+  });
 }
 
 // With M values a channel: dx = weight * invstd * (dy - sum(dy) / M - (x - mean) * invstd^2 * sum(dy (x - mean)) / M);
-// not training, mean and invstd are constants and the first term stands alone.
-template <class T> void batch_norm_backward_of(const OpCall& call, const Channels& l, Tensor& dx, Outputs& out) {
-  const Parameter<T> weight(call[2]);
+// not training, mean and invstd are constants and the first term stands alone. Under relu dy counts where y is above 0: y is
+// computed again, bit for bit, which costs less than to read it.
+template <class T, bool kRelu> void batch_norm_backward_of(const OpCall& call, const Channels& l, Tensor& dx, Outputs& out) {
   const Parameter<T> means(call[3]);
   const T* mean = means.data();
   const Parameter<T> invstd(call[4]);
+  const Affine<T> affine(l.channels, invstd.data(), call[2], call[5]);
+  const T* scale = affine.scales.data();
+  const T* bias = affine.shifts.data();
+  const T zero = rounds_to_zero<T>(call[1].dtype());
+  const auto masked = [=](T dy, T x, std::int64_t c) {
+    return !kRelu || (x - mean[c]) * scale[c] + bias[c] > zero ? dy : T{0};
+  };
   const auto channels = static_cast<std::size_t>(l.channels);
-  std::vector<T> sums(2 * channels), scales(channels), shifts(channels), slopes(channels);
+  std::vector<T> sums(2 * channels), shifts(channels), slopes(channels);
   T* const db = sums.data();
   T* const dw = db + channels;
-  l.sum(
-      call[0], call[1], db, [](T dy, T, std::int64_t) { return dy; },
-      [=](T dy, T x, std::int64_t c) { return dy * (x - mean[c]); });
+  l.sum(call[0], call[1], db, masked,
+        [=](T dy, T x, std::int64_t c) { return masked(dy, x, c) * (x - mean[c]); });
   const bool training = call.get<NormAttrs>().training;
   const auto count = static_cast<T>(l.outer * l.inner);
   for (std::size_t c = 0; c < channels; ++c) {
     const auto at = static_cast<std::int64_t>(c);
-    scales[c] = weight ? invstd[at] * weight[at] : invstd[at];
     shifts[c] = db[c] / count;
     slopes[c] = invstd[at] * invstd[at] * (dw[c] / count);
     dw[c] *= invstd[at];
   }
-  const T* scale = scales.data();
   const T* shift = shifts.data();
   const T* slope = slopes.data();
   if (training)
     l.map<T>(call[0], call[1], dx,
-             [=](T dy, T x, std::int64_t c) { return (dy - shift[c] - (x - mean[c]) * slope[c]) * scale[c]; });
-  else l.map<T>(call[0], {}, dx, [=](T dy, T, std::int64_t c) { return dy * scale[c]; });
+             [=](T dy, T x, std::int64_t c) { return (masked(dy, x, c) - shift[c] - (x - mean[c]) * slope[c]) * scale[c]; });
+  else
+    l.map<T>(call[0], kRelu ? call[1] : Tensor(), dx,
+             [=](T dy, T x, std::int64_t c) { return masked(dy, x, c) * scale[c]; });
   store_parameter(out[1], dw);
   store_parameter(out[2], db);
 }
@@ -214,7 +237,10 @@ void batch_norm(const OpCall& call, Outputs& out) {
 void batch_norm_backward(const OpCall& call, Outputs& out) {
   const Channels l(call[1]);
   write_row_major(l.view(out[0]), [&](Tensor& dx) {
-    visit_floating(dx.dtype(), [&]<class T>(T) { batch_norm_backward_of<T>(call, l, dx, out); });
+    visit_floating(dx.dtype(), [&]<class T>(T) {
+      if (call.get<NormAttrs>().relu) batch_norm_backward_of<T, true>(call, l, dx, out);
+      else batch_norm_backward_of<T, false>(call, l, dx, out);
+    });
   });
 }
 }  // namespace

@@ -4,6 +4,7 @@
 
 #include "../accumulator.h"
 #include "../cpu/gemm.h"
+#include "../cpu/kernels.h"
 #include "../cpu/loaded.h"
 #include "../cpu/loops.h"
 #include "../cpu/matrix_batch.h"
@@ -153,12 +154,19 @@ bool contraction(const OpCall& call, Outputs& out, bool linear) {
 
 bool matmul(const OpCall& call, Outputs& out) { return contraction(call, out, false); }
 bool linear(const OpCall& call, Outputs& out) { return contraction(call, out, true); }
+// Not by oneDNN's own relu, which makes 0 of NaN.
+bool linear_relu(const OpCall& call, Outputs& out) {
+  if (!linear(call, out)) return false;
+  cpu::relu_in_place(out[0]);
+  return true;
+}
 
 }  // namespace
 
 void register_contractions() {
   set_offer(OpId::matmul, matmul);
   set_offer(OpId::linear, linear);
+  set_offer(OpId::linear_relu, linear_relu);
 }
 
 }  // namespace gradual::onednn

@@ -16,6 +16,7 @@ namespace {
 // The default table by hand; what is not here passes.
 const std::map<std::string, std::string> kListed{{"matmul", "lower"},
                                                  {"linear", "lower"},
+                                                 {"linear_relu", "lower"},
                                                  {"conv2d", "lower"},
                                                  {"scaled_dot_product_attention", "lower"},
                                                  {"exp", "fp32"},
@@ -150,7 +151,7 @@ TEST_CASE("a table prints a line for each policy") {
   PolicyTable table;
   table.set("erf", CastPolicy::cast(DType::bf16));
   const std::string text = to_string(table);
-  CHECK(text.starts_with("lower: matmul linear conv2d scaled_dot_product_attention\nfp32: exp log log1p "));
+  CHECK(text.starts_with("lower: matmul linear linear_relu conv2d scaled_dot_product_attention\nfp32: exp log log1p "));
   CHECK(text.find("\nbanned: bce_loss\nbf16: erf\npass: neg ") != std::string::npos);
 }
 

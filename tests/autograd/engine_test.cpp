@@ -351,6 +351,13 @@ TEST_CASE("engine: gradients keep the dtype of what they belong to") {
   CHECK(values(x.grad()) == Values{3, 4});
 }
 
+TEST_CASE("engine: a second backward through relu of a constant gradient adds nothing") {
+  const Tensor x = leaf({-1, 2}, {2});
+  const Tensor dx = autograd::grad({relu(x)}, {x}, {numbers({3, 4})}, {.create_graph = true})[0];
+  sum(dx * x).backward();
+  CHECK(values(x.grad()) == Values{0, 4});
+}
+
 TEST_CASE("engine: an overflowed gradient stays out of what relu and copies cut off") {
   const Tensor x = leaf({-1, 1}, {2});
   relu(x).backward(numbers({INFINITY, 1}));

@@ -257,6 +257,63 @@ TEST_CASE("Sequential runs in order and names by position") {
   CHECK(none(x).is_same(x));
 }
 
+static bool on_tape(const Tensor& y, const std::string& op) {
+  const Tape tape = Tape::of(y);
+  for (const auto& node : tape.nodes())
+    if (!node->is_leaf && name(node->op) == op) return true;
+  return false;
+}
+
+TEST_CASE("Sequential runs a layer and its ReLU as one op, with the same bits, where nobody looks between them") {
+  const auto make = [] {
+    Generator generator(5);
+    const GeneratorScope scope(generator);
+    return nn::Sequential(nn::Conv2d(2, 4, 3), nn::BatchNorm2d(4), nn::ReLU(), nn::Flatten(), nn::Linear(64, 8),
+                          nn::BatchNorm1d(8), nn::ReLU(), nn::Linear(8, 5), nn::ReLU(), nn::Linear(5, 3), nn::Sigmoid());
+  };
+  nn::Sequential together = make(), apart = make();
+  apart[1].set_hook([](nn::Module&) { return std::shared_ptr<void>(); });
+  apart[6].register_forward_hook([](nn::Module&, const Tensor&, const Tensor&) {});
+  apart[7].register_forward_hook([](nn::Module&, const Tensor&, const Tensor&) {});
+  const Tensor x = noise({6, 2, 6, 6});
+  for (const bool training : {true, true, false}) {
+    together.train(training), apart.train(training);
+    const Tensor a = together(x), b = apart(x);
+    CHECK(same_bits(a, b));
+    CHECK(on_tape(a, "linear_relu"));
+    CHECK_FALSE(on_tape(a, "relu"));
+    CHECK_FALSE(on_tape(b, "linear_relu"));
+    CHECK(on_tape(b, "relu"));
+    for (nn::Sequential* model : {&together, &apart}) model->zero_grad();
+    sum(square(a)).backward(), sum(square(b)).backward();
+    const auto mine = together.named_parameters(), theirs = apart.named_parameters();
+    for (std::size_t i = 0; i < mine.size(); ++i) CHECK(same_bits(mine[i].second.grad(), theirs[i].second.grad()));
+    const auto buffers = together.named_buffers(), others = apart.named_buffers();
+    for (std::size_t i = 0; i < buffers.size(); ++i) CHECK(same_bits(buffers[i].second, others[i].second));
+  }
+  const Tape tape = Tape::of(together(x));
+  for (const auto& node : tape.nodes())
+    if (node->op == OpId::linear_relu) CHECK(std::string(node->module) == "7");
+}
+
+TEST_CASE("an observer and a derived layer see relu apart") {
+  struct Doubled : nn::Linear {
+    using Linear::Linear;
+    Tensor forward(const Tensor& x) override { return linear(x, weight, bias) * 2; }
+  };
+  nn::Sequential model(nn::Linear(3, 4), nn::ReLU()), derived(Doubled(3, 4), nn::ReLU());
+  const Tensor x = noise({5, 3});
+  Profile profile;
+  {
+    const ObserverScope scope(profile);
+    model(x);
+  }
+  CHECK(contains(profile.table(), "relu"));
+  CHECK_FALSE(contains(profile.table(), "linear_relu"));
+  const Tensor twice = linear(x, derived.parameters()[0], derived.parameters()[1]) * 2;
+  CHECK(same_bits(derived(x), relu(twice)));
+}
+
 TEST_CASE("losses are the ops of their names") {
   const Tensor x = noise({4, 3}), y = noise({4, 3}, 2);
   const Tensor p = sigmoid(x), q = sigmoid(y);

@@ -101,7 +101,7 @@ std::vector<Sample> matmul_samples(Draw& d) {
   return all;
 }
 
-Array linear_reference(const Arrays& in) {
+Array linear_reference(const Arrays& in, bool relu) {
   const Array& x = in[0];
   const Array& w = in[1];
   Array flat = x;
@@ -115,19 +115,24 @@ Array linear_reference(const Arrays& in) {
     }
     y.length += 1;
   }
+  if (relu)
+    for (double& v : y.v) v = std::max(v, 0.0);
   y.sizes = x.sizes;
   y.sizes[x.sizes.size() - 1] = w.sizes[0];
   return y;
 }
 
-std::vector<Sample> linear_samples(Draw& d) {
+std::vector<Sample> linear_samples(Draw& d, bool relu) {
+  const auto op = relu ? linear_relu : linear;
   std::vector<Sample> all;
   const auto add = [&](const char* label, const Shape& x, std::int64_t out, bool bias, bool large = false) {
     Tensors in{d.uniform(x, -1, 1), d.uniform({out, x.back()}, -1, 1)};
     if (bias) in.push_back(d.uniform({out}, -1, 1));
     all.push_back({label, in,
-                   [](const Tensors& t) -> Tensors { return {linear(t[0], t[1], t.size() > 2 ? t[2] : Tensor())}; },
-                   [](const Arrays& a) -> Arrays { return {linear_reference(a)}; }, large});
+                   [op](const Tensors& t) -> Tensors {
+                     return {op(t[0], t[1], t.size() > 2 ? t[2] : Tensor(), Loc::current())};
+                   },
+                   [relu](const Arrays& a) -> Arrays { return {linear_reference(a, relu)}; }, large});
   };
   add("2-d", {5, 7}, 3, true);
   add("no bias", {5, 7}, 3, false);
@@ -365,26 +370,19 @@ std::vector<Row> contraction_rows() {
                            },
                            "two tensors"}},
                   .no_scalar = no_scalar});
-  rows.push_back({.op = OpId::linear,
-                  .policy = "lower",
-                  .dtypes = kContracted,
-                  .samples = linear_samples,
-                  .bad = {{"inner",
-                           [=] {
-                             linear(f({5, 7}), f({3, 6}));
-                           },
-                           "last size must be the weight's second, 6"},
-                          {"weight",
-                           [=] {
-                             linear(f({5, 7}), f({7}));
-                           },
-                           "input 1 must be 2-d"},
-                          {"bias",
-                           [=] {
-                             linear(f({5, 7}), f({3, 7}), f({4}));
-                           },
-                           "bias must be [3], given [4]"}},
-                  .no_scalar = no_scalar});
+  for (const bool relu : {false, true}) {
+    const auto call = [=](const Tensor& x, const Tensor& w, const Tensor& bias = {}) {
+      (relu ? linear_relu : linear)(x, w, bias, Loc::current());
+    };
+    rows.push_back({.op = relu ? OpId::linear_relu : OpId::linear,
+                    .policy = "lower",
+                    .dtypes = kContracted,
+                    .samples = [relu](Draw& d) { return linear_samples(d, relu); },
+                    .bad = {{"inner", [=] { call(f({5, 7}), f({3, 6})); }, "last size must be the weight's second, 6"},
+                            {"weight", [=] { call(f({5, 7}), f({7})); }, "input 1 must be 2-d"},
+                            {"bias", [=] { call(f({5, 7}), f({3, 7}), f({4})); }, "bias must be [3], given [4]"}},
+                    .no_scalar = no_scalar});
+  }
   rows.push_back({.op = OpId::conv2d,
                   .policy = "lower",
                   .dtypes = kContracted,

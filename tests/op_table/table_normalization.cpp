@@ -145,13 +145,19 @@ std::vector<DType> parameter_dtypes(DType x) {
   return {x};
 }
 
+void cut_below_zero(Array& y) {
+  for (double& v : y.v) v = std::max(v, 0.0);
+}
+
 std::vector<Sample> batch_norm_samples(Draw& d) {
   std::vector<Sample> all;
   for (const bool training : {true, false})
-    for (const bool affine : {true, false})
+    for (const char* parameters_and : {"affine", "affine, relu", ""})
       for (const DType p : parameter_dtypes(d.dtype))
         for (const auto& [x, large] : batch_shapes()) {
           if (x[0] == 0 && training) continue;  // no statistics of nothing
+          const std::string how = parameters_and;
+          const bool affine = !how.empty(), relu = how == "affine, relu";
           Draw parameters = d.with(p);
           Draw running = d.with(statistics_of(d.dtype));
           const Shape c{x[1]};
@@ -161,19 +167,20 @@ std::vector<Sample> batch_norm_samples(Draw& d) {
             in.push_back(running.uniform(c, -1, 1));
             in.push_back(running.uniform(c, 0.5, 2));
           }
-          all.push_back(
-              {std::string(training ? "training" : "eval") + (affine ? " affine " : " ") + std::string(name(p)), in,
-               [training](const Tensors& t) -> Tensors {
-                 const BatchNormResult r = batch_norm(t[0], t[1], t[2], training ? Tensor() : t[3],
-                                                      training ? Tensor() : t[4], training, kEps);
-                 return {r.y, r.mean, r.invstd};
-               },
-               [training](const Arrays& a) -> Arrays {
-                 const Groups g = channel_groups(a[0].sizes);
-                 return norm_reference(a, g, {a[0].sizes[1]}, true, true, training ? nullptr : &a[3],
-                                       training ? nullptr : &a[4]);
-               },
-               large});
+          all.push_back({std::string(training ? "training " : "eval ") + how + " " + std::string(name(p)), in,
+                         [training, relu](const Tensors& t) -> Tensors {
+                           const BatchNormResult r = batch_norm(t[0], t[1], t[2], training ? Tensor() : t[3],
+                                                                training ? Tensor() : t[4], training, kEps, relu);
+                           return {r.y, r.mean, r.invstd};
+                         },
+                         [training, relu](const Arrays& a) -> Arrays {
+                           const Groups g = channel_groups(a[0].sizes);
+                           Arrays out = norm_reference(a, g, {a[0].sizes[1]}, true, true, training ? nullptr : &a[3],
+                                                       training ? nullptr : &a[4]);
+                           if (relu) cut_below_zero(out[0]);
+                           return out;
+                         },
+                         large});
         }
   return all;
 }
@@ -182,23 +189,31 @@ std::vector<Sample> batch_norm_backward_samples(Draw& d) {
   std::vector<Sample> all;
   for (const bool training : {true, false})
     for (const bool affine : {true, false})
-      for (const auto& [x, large] : batch_shapes()) {
-        Draw statistics = d.with(statistics_of(d.dtype));
-        const Shape c{x[1]};
-        const NormAttrs attrs{.eps = kEps, .training = training};
-        all.push_back({std::string(training ? "training" : "eval") + (affine ? " affine" : ""),
-                       {d.uniform(x, -1, 1), d.uniform(x, -1, 3), affine ? statistics.uniform(c, 0.5, 2) : Tensor(),
-                        statistics.uniform(c, 0.5, 1.5), statistics.uniform(c, 0.5, 1.5)},
-                       [attrs](const Tensors& t) -> Tensors {
-                         const Outputs o = batch_norm_backward(t[0], t[1], t[2], t[3], t[4], attrs);
-                         return {o[0], o[1], o[2]};
-                       },
-                       [training](const Arrays& a) -> Arrays {
-                         return norm_backward_reference(a[0], a[1], a[2], &a[3], a[4], channel_groups(a[1].sizes),
-                                                        {a[1].sizes[1]}, !training);
-                       },
-                       large});
-      }
+      for (const bool relu : {false, true})
+        for (const auto& [x, large] : batch_shapes()) {
+          Draw statistics = d.with(statistics_of(d.dtype));
+          const Shape c{x[1]};
+          const NormAttrs attrs{.eps = kEps, .training = training, .relu = relu};
+          all.push_back({std::string(training ? "training" : "eval") + (affine ? " affine" : "") + (relu ? " relu" : ""),
+                         {d.uniform(x, -1, 1), d.uniform(x, -1, 3), affine ? statistics.uniform(c, 0.5, 2) : Tensor(),
+                          statistics.uniform(c, 0.5, 1.5), statistics.uniform(c, 0.5, 1.5),
+                          affine ? statistics.uniform(c, -1, 1) : Tensor()},
+                         [attrs](const Tensors& t) -> Tensors {
+                           const Outputs o = batch_norm_backward(t[0], t[1], t[2], t[3], t[4], attrs, t[5]);
+                           return {o[0], o[1], o[2]};
+                         },
+                         [training, relu](const Arrays& a) -> Arrays {
+                           const Groups g = channel_groups(a[1].sizes);
+                           Array dy = a[0];
+                           for (std::int64_t i = 0; relu && i < dy.numel(); ++i) {
+                             const std::int64_t at = g.parameter(i);
+                             const double y = (a[1][i] - a[3][at]) * a[4][at] * parameter(a, 2, g, i, 1);
+                             if (y + parameter(a, 5, g, i, 0) <= 0) dy[i] = 0;
+                           }
+                           return norm_backward_reference(dy, a[1], a[2], &a[3], a[4], g, {a[1].sizes[1]}, !training);
+                         },
+                         large});
+        }
   return all;
 }
 
@@ -466,7 +481,12 @@ std::vector<Row> normalization_rows() {
                            [=] {
                              batch_norm_backward(f({4, 3}), Tensor(), {}, f({3}), f({3}), {});
                            },
-                           "needs an input"}},
+                           "needs an input"},
+                          {"bias",
+                           [=] {
+                             batch_norm_backward(f({4, 3}), f({4, 3}), {}, f({3}), f({3}), {}, f({4}));
+                           },
+                           "bias must be [3], given [4]"}},
                   .no_scalar = statistics});
   rows.push_back({.op = OpId::layer_norm,
                   .policy = "fp32",

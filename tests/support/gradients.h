@@ -15,8 +15,8 @@ inline Tensor adaptive_avg_pool2d_backward(const Tensor& dy, const PoolAttrs& at
   return call_row(OpId::adaptive_avg_pool2d_backward, attrs, dy)[0];
 }
 inline Outputs batch_norm_backward(const Tensor& dy, const Tensor& x, const Tensor& weight, const Tensor& mean,
-                                   const Tensor& invstd, const NormAttrs& attrs) {
-  return call_row(OpId::batch_norm_backward, attrs, dy, x, weight, mean, invstd);
+                                   const Tensor& invstd, const NormAttrs& attrs, const Tensor& bias = {}) {
+  return call_row(OpId::batch_norm_backward, attrs, dy, x, weight, mean, invstd, bias);
 }
 inline Outputs layer_norm_backward(const Tensor& dy, const Tensor& x, const Tensor& weight, const Tensor& mean,
                                    const Tensor& invstd, const NormAttrs& attrs) {
