@@ -63,9 +63,8 @@ Tensor before_relu(const C& c, const Shape& along) {
 void batch_norm_rule(const C& c) {
   const auto& a = c.get<NormAttrs>();
   if (!c.create_graph())
-    return set_all(
-        c, call_row(OpId::batch_norm_backward, a, c.grad(), c.input(0), c.optional_input(1), c.output(1), c.output(2),
-                    a.relu ? c.optional_input(2) : Tensor()));
+    return set_all(c, call_row(OpId::batch_norm_backward, a, c.grad(), c.input(0), c.optional_input(1), c.output(1),
+                               c.output(2), a.relu ? c.optional_input(2) : Tensor()));
   Norm n{.dims = {0}, .weight = Shape::filled(c.sizes(0).size(), 1), .statistics = a.training};
   for (int i = 2; i < c.sizes(0).size(); ++i) n.dims.push_back(i);
   n.others = n.dims;

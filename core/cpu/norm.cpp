@@ -191,7 +191,8 @@ template <class T> void batch_norm_of(const OpCall& call, const Channels& l, Ten
 // With M values a channel: dx = weight * invstd * (dy - sum(dy) / M - (x - mean) * invstd^2 * sum(dy (x - mean)) / M);
 // not training, mean and invstd are constants and the first term stands alone. Under relu dy counts where y is above 0: y is
 // computed again, bit for bit, which costs less than to read it.
-template <class T, bool kRelu> void batch_norm_backward_of(const OpCall& call, const Channels& l, Tensor& dx, Outputs& out) {
+template <class T, bool kRelu>
+void batch_norm_backward_of(const OpCall& call, const Channels& l, Tensor& dx, Outputs& out) {
   const Parameter<T> means(call[3]);
   const T* mean = means.data();
   const Parameter<T> invstd(call[4]);
@@ -206,8 +207,7 @@ template <class T, bool kRelu> void batch_norm_backward_of(const OpCall& call, c
   std::vector<T> sums(2 * channels), shifts(channels), slopes(channels);
   T* const db = sums.data();
   T* const dw = db + channels;
-  l.sum(call[0], call[1], db, masked,
-        [=](T dy, T x, std::int64_t c) { return masked(dy, x, c) * (x - mean[c]); });
+  l.sum(call[0], call[1], db, masked, [=](T dy, T x, std::int64_t c) { return masked(dy, x, c) * (x - mean[c]); });
   const bool training = call.get<NormAttrs>().training;
   const auto count = static_cast<T>(l.outer * l.inner);
   for (std::size_t c = 0; c < channels; ++c) {
@@ -219,8 +219,9 @@ template <class T, bool kRelu> void batch_norm_backward_of(const OpCall& call, c
   const T* shift = shifts.data();
   const T* slope = slopes.data();
   if (training)
-    l.map<T>(call[0], call[1], dx,
-             [=](T dy, T x, std::int64_t c) { return (masked(dy, x, c) - shift[c] - (x - mean[c]) * slope[c]) * scale[c]; });
+    l.map<T>(call[0], call[1], dx, [=](T dy, T x, std::int64_t c) {
+      return (masked(dy, x, c) - shift[c] - (x - mean[c]) * slope[c]) * scale[c];
+    });
   else
     l.map<T>(call[0], kRelu ? call[1] : Tensor(), dx,
              [=](T dy, T x, std::int64_t c) { return masked(dy, x, c) * scale[c]; });

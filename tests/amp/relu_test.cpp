@@ -101,10 +101,10 @@ TEST_CASE("a rewrite of linear runs in linear_relu, and relu after it") {
   amp::PolicyTable table;
   int calls = 0;
   table.set("linear", CastPolicy::rewrite("halved", [&calls](const OpCall& call) -> Outputs {
-    ++calls;
-    if (call.op == OpId::linear) return {{linear(call[0] * 0.5, call[1], call[2])}};
-    return {{matmul(call[0] * 0.5, call[1])}};
-  }));
+              ++calls;
+              if (call.op == OpId::linear) return {{linear(call[0] * 0.5, call[1], call[2])}};
+              return {{matmul(call[0] * 0.5, call[1])}};
+            }));
   const Seen one = run(table, linear_one, DType::f32);
   CHECK(calls == 3);  // and dgrad and wgrad
   check_same(one, run(table, linear_two, DType::f32));

@@ -269,7 +269,8 @@ TEST_CASE("Sequential runs a layer and its ReLU as one op, with the same bits, w
     Generator generator(5);
     const GeneratorScope scope(generator);
     return nn::Sequential(nn::Conv2d(2, 4, 3), nn::BatchNorm2d(4), nn::ReLU(), nn::Flatten(), nn::Linear(64, 8),
-                          nn::BatchNorm1d(8), nn::ReLU(), nn::Linear(8, 5), nn::ReLU(), nn::Linear(5, 3), nn::Sigmoid());
+                          nn::BatchNorm1d(8), nn::ReLU(), nn::Linear(8, 5), nn::ReLU(), nn::Linear(5, 3),
+                          nn::Sigmoid());
   };
   nn::Sequential together = make(), apart = make();
   apart[1].set_hook([](nn::Module&) { return std::shared_ptr<void>(); });

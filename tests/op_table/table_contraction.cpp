@@ -128,11 +128,10 @@ std::vector<Sample> linear_samples(Draw& d, bool relu) {
   const auto add = [&](const char* label, const Shape& x, std::int64_t out, bool bias, bool large = false) {
     Tensors in{d.uniform(x, -1, 1), d.uniform({out, x.back()}, -1, 1)};
     if (bias) in.push_back(d.uniform({out}, -1, 1));
-    all.push_back({label, in,
-                   [op](const Tensors& t) -> Tensors {
-                     return {op(t[0], t[1], t.size() > 2 ? t[2] : Tensor(), Loc::current())};
-                   },
-                   [relu](const Arrays& a) -> Arrays { return {linear_reference(a, relu)}; }, large});
+    all.push_back(
+        {label, in,
+         [op](const Tensors& t) -> Tensors { return {op(t[0], t[1], t.size() > 2 ? t[2] : Tensor(), Loc::current())}; },
+         [relu](const Arrays& a) -> Arrays { return {linear_reference(a, relu)}; }, large});
   };
   add("2-d", {5, 7}, 3, true);
   add("no bias", {5, 7}, 3, false);
@@ -378,9 +377,21 @@ std::vector<Row> contraction_rows() {
                     .policy = "lower",
                     .dtypes = kContracted,
                     .samples = [relu](Draw& d) { return linear_samples(d, relu); },
-                    .bad = {{"inner", [=] { call(f({5, 7}), f({3, 6})); }, "last size must be the weight's second, 6"},
-                            {"weight", [=] { call(f({5, 7}), f({7})); }, "input 1 must be 2-d"},
-                            {"bias", [=] { call(f({5, 7}), f({3, 7}), f({4})); }, "bias must be [3], given [4]"}},
+                    .bad = {{"inner",
+                             [=] {
+                               call(f({5, 7}), f({3, 6}));
+                             },
+                             "last size must be the weight's second, 6"},
+                            {"weight",
+                             [=] {
+                               call(f({5, 7}), f({7}));
+                             },
+                             "input 1 must be 2-d"},
+                            {"bias",
+                             [=] {
+                               call(f({5, 7}), f({3, 7}), f({4}));
+                             },
+                             "bias must be [3], given [4]"}},
                     .no_scalar = no_scalar});
   }
   rows.push_back({.op = OpId::conv2d,

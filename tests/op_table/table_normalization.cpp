@@ -194,25 +194,26 @@ std::vector<Sample> batch_norm_backward_samples(Draw& d) {
           Draw statistics = d.with(statistics_of(d.dtype));
           const Shape c{x[1]};
           const NormAttrs attrs{.eps = kEps, .training = training, .relu = relu};
-          all.push_back({std::string(training ? "training" : "eval") + (affine ? " affine" : "") + (relu ? " relu" : ""),
-                         {d.uniform(x, -1, 1), d.uniform(x, -1, 3), affine ? statistics.uniform(c, 0.5, 2) : Tensor(),
-                          statistics.uniform(c, 0.5, 1.5), statistics.uniform(c, 0.5, 1.5),
-                          affine ? statistics.uniform(c, -1, 1) : Tensor()},
-                         [attrs](const Tensors& t) -> Tensors {
-                           const Outputs o = batch_norm_backward(t[0], t[1], t[2], t[3], t[4], attrs, t[5]);
-                           return {o[0], o[1], o[2]};
-                         },
-                         [training, relu](const Arrays& a) -> Arrays {
-                           const Groups g = channel_groups(a[1].sizes);
-                           Array dy = a[0];
-                           for (std::int64_t i = 0; relu && i < dy.numel(); ++i) {
-                             const std::int64_t at = g.parameter(i);
-                             const double y = (a[1][i] - a[3][at]) * a[4][at] * parameter(a, 2, g, i, 1);
-                             if (y + parameter(a, 5, g, i, 0) <= 0) dy[i] = 0;
-                           }
-                           return norm_backward_reference(dy, a[1], a[2], &a[3], a[4], g, {a[1].sizes[1]}, !training);
-                         },
-                         large});
+          all.push_back(
+              {std::string(training ? "training" : "eval") + (affine ? " affine" : "") + (relu ? " relu" : ""),
+               {d.uniform(x, -1, 1), d.uniform(x, -1, 3), affine ? statistics.uniform(c, 0.5, 2) : Tensor(),
+                statistics.uniform(c, 0.5, 1.5), statistics.uniform(c, 0.5, 1.5),
+                affine ? statistics.uniform(c, -1, 1) : Tensor()},
+               [attrs](const Tensors& t) -> Tensors {
+                 const Outputs o = batch_norm_backward(t[0], t[1], t[2], t[3], t[4], attrs, t[5]);
+                 return {o[0], o[1], o[2]};
+               },
+               [training, relu](const Arrays& a) -> Arrays {
+                 const Groups g = channel_groups(a[1].sizes);
+                 Array dy = a[0];
+                 for (std::int64_t i = 0; relu && i < dy.numel(); ++i) {
+                   const std::int64_t at = g.parameter(i);
+                   const double y = (a[1][i] - a[3][at]) * a[4][at] * parameter(a, 2, g, i, 1);
+                   if (y + parameter(a, 5, g, i, 0) <= 0) dy[i] = 0;
+                 }
+                 return norm_backward_reference(dy, a[1], a[2], &a[3], a[4], g, {a[1].sizes[1]}, !training);
+               },
+               large});
         }
   return all;
 }
