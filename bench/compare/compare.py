@@ -17,10 +17,12 @@ import machine
 import report
 from measure import Contestant, Framework, fastest_variant, ratios, summary, take_turns
 from workers import WorkerError
-from workloads import MODELS, OPS, PRECISION_GOALS, PRECISIONS
+from workloads import DEFAULT_PRECISIONS, GPU_MODELS, GPU_OPS, MODELS, OPS, PRECISION_GOALS, PRECISIONS
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 OURS = "Gradual"
+COMPILED = "torch.compile"
+WORKLOADS = {"cpu": (MODELS, OPS), "cuda": (GPU_MODELS, GPU_OPS)}
 
 
 def say(text):
@@ -59,12 +61,13 @@ def at_least_1(text):
 def arguments():
     p = argparse.ArgumentParser(prog="./dev compare", description=__doc__.split("\n\n")[0],
                                 formatter_class=argparse.ArgumentDefaultsHelpFormatter)
-    p.add_argument("--models", type=lambda t: chosen(t, MODELS, "model"), metavar="LIST",
-                   help=f"of {', '.join(MODELS)}; all, unless --ops is given")
-    p.add_argument("--ops", type=lambda t: chosen(t, OPS, "op"), nargs="?", const=list(OPS), metavar="LIST",
-                   help=f"single ops, of {', '.join(OPS)}; all, unless --models is given")
-    p.add_argument("--precisions", type=lambda t: chosen(t, PRECISIONS, "precision"), default="all", metavar="LIST",
-                   help="f32, bf16 (autocast around forward and loss)")
+    p.add_argument("--device", choices=WORKLOADS, default="cpu", help="cuda: larger models and ops, against PyTorch alone")
+    p.add_argument("--models", metavar="LIST",
+                   help=f"of {', '.join(MODELS)} (cuda: {', '.join(GPU_MODELS)}); all, unless --ops is given")
+    p.add_argument("--ops", nargs="?", const="all", metavar="LIST",
+                   help=f"single ops, of {', '.join(OPS)} (cuda: {', '.join(GPU_OPS)}); all, unless --models is given")
+    p.add_argument("--precisions", metavar="LIST",
+                   help=f"of {', '.join(PRECISIONS)}; default on cpu: {','.join(DEFAULT_PRECISIONS['cpu'])}, on cuda: all")
     p.add_argument("--threads", type=thread_counts, default="1,all", metavar="LIST")
     p.add_argument("--rounds", type=at_least_1, default=9, metavar="N")
     p.add_argument("--round-seconds", type=float, default=0.3, metavar="S", help="of each contestant in each round")
@@ -83,8 +86,16 @@ def arguments():
     builder.add_argument("--absent", action="append", default=[], metavar="PEER=REASON", help="why a peer is not there")
     args = p.parse_args()
     if args.models is None and args.ops is None:
-        args.models, args.ops = list(MODELS), list(OPS)
-    args.models, args.ops = args.models or [], args.ops or []
+        args.models = args.ops = "all"
+    args.workloads = dict(zip(("models", "ops"), WORKLOADS[args.device]))
+    try:
+        args.models = chosen(args.models or "none", args.workloads["models"], "model")
+        args.ops = chosen(args.ops or "none", args.workloads["ops"], "op")
+        args.precisions = chosen(args.precisions or ",".join(DEFAULT_PRECISIONS[args.device]), PRECISIONS, "precision")
+    except argparse.ArgumentTypeError as problem:
+        p.error(str(problem))
+    if args.device == "cuda":  # the host's threads have nothing to compute; libtorch of the system has no CUDA
+        args.threads, args.peers = [1], [peer for peer in args.peers if peer != "libtorch"]
     args.clocks = {threads: "cpu" if args.clock == "cpu" and threads == 1 else "seconds" for threads in args.threads}
     return args
 
@@ -95,14 +106,15 @@ def find_frameworks(args, found):
     plain = {} if args.same_environment else {"GOMP_SPINCOUNT": None, "OMP_WAIT_POLICY": None}
     python = args.torch_python and [args.torch_python, os.path.join(HERE, "torch_worker.py")]
     known = {"pytorch": ("PyTorch", python), "libtorch": ("libtorch", args.libtorch and [args.libtorch])}
-    frameworks = [Framework(OURS, [args.gradual, *(["--backend", args.backend] if args.backend else [])])]
+    backend = ["--backend", args.backend] if args.backend else []
+    frameworks = [Framework(OURS, [args.gradual, *backend], device=args.device)]
     for peer, (name, command) in known.items():
         if peer not in args.peers:
             found["absent"][name] = "not asked for (--peers)"
         elif not command:
             found["absent"][name] = reasons.get(peer, "no program was given for it")
         else:
-            frameworks.append(Framework(name, command, plain))
+            frameworks.append(Framework(name, command, plain, args.device))
     started = []
     for framework in frameworks:
         try:
@@ -121,7 +133,9 @@ def find_frameworks(args, found):
 def against_peers(row, contestants):
     """Adds the ratios of a row, and the better peer."""
     ours = contestants[OURS].times
-    row["ratios"] = {name: ratios(c.times, ours) for name, c in contestants.items() if name != OURS}
+    row["ratios"] = {name: ratios(c.times, ours) for name, c in contestants.items() if name not in (OURS, COMPILED)}
+    if COMPILED in contestants:
+        row["compiled"] = {**ratios(contestants[COMPILED].times, ours), "goal": row.get("compiled_goal")}
     if row["ratios"]:
         row["better_peer"] = min(row["ratios"], key=lambda name: row["ratios"][name]["median"])
         row["ratio"] = row["ratios"][row["better_peer"]]["median"]
@@ -145,21 +159,30 @@ def compare_model(model, threads, args, frameworks, found):
     rows, contestants = [], {}
     with ExitStack() as stack:
         for precision in args.precisions:
-            spec = {**MODELS[model], "precision": precision}
-            row = {"model": model, "precision": precision, "threads": threads, "goal": spec.pop("goal")[precision],
-                   "results": {}, "failed": {}}
+            spec = {**args.workloads["models"][model], "precision": precision}
+            row = {"model": model, "precision": precision, "threads": threads, "goal": spec.pop("goal").get(precision),
+                   "compiled_goal": spec.pop("compiled", {}).get(precision), "results": {}, "failed": {}}
             rows.append(row)
-            for framework in frameworks:
+
+            def join(name, framework, variant):
                 try:
-                    variant = fastest_variant(framework, spec, threads, args.round_seconds / 2)
+                    if variant is None:
+                        variant = fastest_variant(framework, spec, threads, args.round_seconds / 2)
                     worker = stack.enter_context(framework.start(threads))
                     request = {"do": "model", **spec, "variant": variant}
-                    contestant = Contestant(framework.name, worker, request, args.round_seconds, args.clocks[threads])
+                    contestant = Contestant(name, worker, request, args.round_seconds, args.clocks[threads])
                     contestant.facts["variant"] = variant
-                    contestants[precision, framework.name] = contestant
+                    contestants[precision, name] = contestant
+                    return variant
                 except WorkerError as problem:
-                    row["failed"][framework.name] = str(problem)
-                    found["problems"].append(f"{model} {precision}: {framework.name}: {problem}")
+                    row["failed"][name] = str(problem)
+                    found["problems"].append(f"{model} {precision}: {name}: {problem}")
+                    return []
+
+            for framework in frameworks:
+                variant = join(framework.name, framework, None)
+                if "compile" in found["frameworks"][framework.name]["variants"] and args.device == "cuda":
+                    join(COMPILED, framework, [*variant, "compile"])
         if not contestants:
             return
         take_turns(list(contestants.values()), args.rounds)
@@ -178,9 +201,10 @@ def compare_model(model, threads, args, frameworks, found):
 
 
 def compare_op(op, threads, args, frameworks, found):
-    spec = dict(OPS[op])
-    work, peak, goal = spec.pop("work"), spec.pop("peak"), spec.pop("goal", None)
-    row = {"op": op, "threads": threads, "peak": peak, "goal": goal, "work": work, "results": {}, "failed": {}}
+    spec = dict(args.workloads["ops"][op])
+    work, peak, goal = spec.pop("work"), spec.pop("peak", None), spec.pop("goal", None)
+    row = {"op": op, "threads": threads, "peak": peak, "goal": goal, "work": work, "results": {}, "failed": {},
+           "ratio_goal": spec.pop("ratio", None), "bytes": spec["op"] in ("cast", "softmax", "layer_norm", "adamw")}
     contestants = {}
     with ExitStack() as stack:
         def join(name, framework, request):
@@ -191,7 +215,8 @@ def compare_op(op, threads, args, frameworks, found):
                 row["failed"][name] = str(problem)
                 if name != "peak":
                     found["problems"].append(f"{op}: {name}: {problem}")
-        join("peak", frameworks[0], {"do": "op", "op": "peak", "of": peak})
+        if peak:
+            join("peak", frameworks[0], {"do": "op", "op": "peak", "of": peak})
         for framework in frameworks:
             join(framework.name, framework, {"do": "op", **spec})
         if not contestants:
@@ -215,7 +240,7 @@ def compare_op(op, threads, args, frameworks, found):
 def main():
     args = arguments()
     found = {"date": datetime.date.today().isoformat(), "commit": machine.commit(HERE), "machine": machine.describe(),
-             "settings": {"rounds": args.rounds, "round_seconds": args.round_seconds, "clock": args.clock,
+             "settings": {"device": args.device, "rounds": args.rounds, "round_seconds": args.round_seconds, "clock": args.clock,
                           "same_environment": args.same_environment,
                           "environment": {k: v for k, v in os.environ.items() if k.startswith(("OMP_", "GOMP_"))}},
              "frameworks": {}, "absent": {}, "models": [], "precision_gains": [], "ops": [], "problems": []}

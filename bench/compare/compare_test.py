@@ -137,7 +137,8 @@ class OurWorker(unittest.TestCase):
                 counts[name] = facts["parameters"]
                 first = self.worker.ask("run", steps=1)["loss"]
                 self.assertGreater(first, 0)
-                self.assertNotEqual(self.worker.ask("run", steps=1)["loss"], first, name)
+                steps = 12 if precision == "f16" else 1  # the first ones may be skipped: the loss scale begins high
+                self.assertNotEqual(self.worker.ask("run", steps=steps)["loss"], first, name)
         self.assertEqual(counts, {"mlp_small": 26122, "mlp_medium": 669706, "mlp_large": 5824522, "cnn": 50378,
                                   "resnet_small": 272474, "gpt_small": 3323392})
 

@@ -1,5 +1,6 @@
 // The models by this library, as a user would write them.
 #include <gradual/amp/autocast.h>
+#include <gradual/core/compute_mode.h>
 #include <gradual/core/ops.h>
 #include <gradual/lab/models.h>
 #include <gradual/nn/activation.h>
@@ -7,6 +8,7 @@
 #include <gradual/nn/norm.h>
 #include <gradual/nn/sequential.h>
 #include <gradual/optim/adam.h>
+#include <gradual/optim/grad_scaler.h>
 #include <gradual/optim/sgd.h>
 
 #include "gradual_worker.h"
@@ -85,9 +87,13 @@ std::unique_ptr<optim::Optimizer> optimizer(const Json& o, const std::vector<Ten
 
 class Training : public Job {
  public:
-  explicit Training(const Json& spec)
-      : model_(build(spec)), optimizer_(optimizer(spec.at("optimizer"), model_->parameters())) {
-    if (spec.at("precision") == "bf16") dtype_ = DType::bf16;
+  explicit Training(const Json& spec) : model_(build(spec)) {
+    model_->to(device());
+    optimizer_ = optimizer(spec.at("optimizer"), model_->parameters());
+    const std::string precision = spec.at("precision");
+    if (precision == "bf16") dtype_ = DType::bf16;
+    if (precision == "f16") dtype_ = DType::f16, scaler_.emplace();
+    if (precision == "tf32") matmul_ = MatmulPrecision::tf32;
     const std::int64_t batch = spec.at("batch"), classes = spec.at("classes");
     std::vector<std::int64_t> sizes = spec.at("input");
     sizes.insert(sizes.begin(), batch);
@@ -101,14 +107,22 @@ class Training : public Job {
       x_ = from_data(values, shape), checksum_ = checksum(values);
     }
     const std::int64_t targets = tokens ? numel(shape) : batch;
-    y_ = from_data(integers(Stream::classes, targets, classes), {targets});
+    y_ = from_data(integers(Stream::classes, targets, classes), {targets}).to(device());
+    x_ = x_.to(device());
   }
 
   void step() override {
+    const MatmulPrecisionScope precision(matmul_);
     optimizer_->zero_grad();
     loss_ = forward();
-    loss_.backward();
-    optimizer_->step();
+    if (scaler_) {
+      scaler_->scale(loss_).backward();
+      scaler_->step(*optimizer_);
+      scaler_->update();
+    } else {
+      loss_.backward();
+      optimizer_->step();
+    }
   }
   std::optional<double> loss() const override { return loss_.item(); }
   Json facts() const override {
@@ -120,7 +134,7 @@ class Training : public Job {
  private:
   Tensor forward() {
     std::optional<amp::Autocast> scope;
-    if (dtype_) scope.emplace(amp::AutocastOptions{.dtype = dtype_});
+    if (dtype_) scope.emplace(amp::AutocastOptions{.dtype = dtype_, .device = device()});
     const Tensor logits = (*model_)(x_);
     return cross_entropy(logits.ndim() == 2 ? logits : logits.reshape({-1, logits.size(-1)}), y_);
   }
@@ -128,6 +142,8 @@ class Training : public Job {
   std::shared_ptr<nn::Module> model_;
   std::unique_ptr<optim::Optimizer> optimizer_;
   std::optional<DType> dtype_;
+  std::optional<optim::GradScaler> scaler_;
+  MatmulPrecision matmul_ = MatmulPrecision::f32;
   Tensor x_, y_, loss_;
   double checksum_ = 0;
 };

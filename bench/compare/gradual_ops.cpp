@@ -29,6 +29,8 @@ DType dtype_of_spec(const Json& spec) {
   throw std::invalid_argument("no dtype '" + name + "' here; there are f32, bf16 and f16");
 }
 
+Tensor random(const Shape& sizes, DType dtype = DType::f32) { return randn(sizes).to(dtype).to(device()); }
+
 // Runs without a tape; what it gives is dropped.
 template <class F> Step forward_only(F f) {
   return [f = std::move(f)] {
@@ -38,18 +40,18 @@ template <class F> Step forward_only(F f) {
 }
 
 Step matmul_step(const std::vector<std::int64_t>& s, DType dtype) {  // [m, k] x [k, n]
-  const Tensor a = randn({s[0], s[1]}).to(dtype), b = randn({s[1], s[2]}).to(dtype);
+  const Tensor a = random({s[0], s[1]}, dtype), b = random({s[1], s[2]}, dtype);
   return forward_only([=] { matmul(a, b); });
 }
 Step linear_step(const std::vector<std::int64_t>& s, DType dtype) {  // [batch, in] to [batch, out], with bias
-  const Tensor x = randn({s[0], s[1]}).to(dtype), w = randn({s[2], s[1]}).to(dtype), b = randn({s[2]}).to(dtype);
+  const Tensor x = random({s[0], s[1]}, dtype), w = random({s[2], s[1]}, dtype), b = random({s[2]}, dtype);
   return forward_only([=] { linear(x, w, b); });
 }
 // Forward and both gradients: [batch, in, size, size] with `out` kernels of 3x3, padding 1.
 Step conv2d_step(const std::vector<std::int64_t>& s, DType dtype) {
-  const Tensor x = randn({s[0], s[1], s[3], s[3]}).to(dtype).set_requires_grad();
-  const Tensor w = randn({s[2], s[1], 3, 3}).to(dtype).set_requires_grad();
-  const Tensor g = randn({s[0], s[2], s[3], s[3]}).to(dtype);
+  const Tensor x = random({s[0], s[1], s[3], s[3]}, dtype).set_requires_grad();
+  const Tensor w = random({s[2], s[1], 3, 3}, dtype).set_requires_grad();
+  const Tensor g = random({s[0], s[2], s[3], s[3]}, dtype);
   return [=] {
     x.zero_grad();
     w.zero_grad();
@@ -57,23 +59,23 @@ Step conv2d_step(const std::vector<std::int64_t>& s, DType dtype) {
   };
 }
 Step cast_step(const std::vector<std::int64_t>& s, DType dtype) {  // f32 into a tensor that is there
-  const Tensor x = randn({s[0]}), y = empty({s[0]}, {.dtype = dtype});
+  const Tensor x = random({s[0]}), y = empty({s[0]}, {.dtype = dtype, .device = device()});
   return forward_only([=] { y.copy_(x); });
 }
 Step softmax_step(const std::vector<std::int64_t>& s, DType dtype) {
-  const Tensor x = randn({s[0], s[1]}).to(dtype);
+  const Tensor x = random({s[0], s[1]}, dtype);
   return forward_only([=] { softmax(x, -1); });
 }
 Step layer_norm_step(const std::vector<std::int64_t>& s, DType dtype) {
-  const Tensor x = randn({s[0], s[1]}).to(dtype), w = randn({s[1]}), b = randn({s[1]});
+  const Tensor x = random({s[0], s[1]}, dtype), w = random({s[1]}), b = random({s[1]});
   return forward_only([=] { layer_norm(x, 1, w, b); });
 }
 // AdamW over [tensors, rows, columns] bf16 parameters with f32 masters and moments.
 Step adamw_step(const std::vector<std::int64_t>& s, DType dtype) {
   std::vector<Tensor> params;
   for (std::int64_t i = 0; i < s[0]; ++i) {
-    params.push_back(randn({s[1], s[2]}).to(dtype).set_requires_grad());
-    params.back().set_grad(randn({s[1], s[2]}).to(dtype));
+    params.push_back(random({s[1], s[2]}, dtype).set_requires_grad());
+    params.back().set_grad(random({s[1], s[2]}, dtype));
   }
   const auto optimizer = std::make_shared<optim::AdamW>(
       params, optim::AdamWOptions{.precision = {.update = optim::LowPrecisionUpdate::masters}});

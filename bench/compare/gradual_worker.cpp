@@ -5,6 +5,7 @@
 #include <gradual/core/error.h>
 #include <gradual/core/memory.h>
 #include <gradual/core/threads.h>
+#include <gradual/cuda/cuda.h>
 #include <gradual/version.h>
 
 #include <cstdio>
@@ -24,7 +25,12 @@ struct Gradual : Framework {
             {"variants", Json::array()},
             {"compiler", __VERSION__},
             {"backend", gradual::name(gradual::cpu_backend())},
-            {"onednn", gradual::onednn_description()}};
+            {"onednn", gradual::onednn_description()},
+            {"gpu", gradual::cuda::available() ? gradual::cuda::device_info().name : gradual::cuda::why_not()}};
+  }
+  void set_device(const std::string& name) override { device() = gradual::device_from_name(name); }
+  void finish() override {
+    if (device().is_cuda()) gradual::cuda::synchronize(device());
   }
   void set_threads(int count) override { gradual::set_num_threads(count); }
   std::unique_ptr<Job> model(const Json& spec) override { return gradual_model(spec); }
@@ -32,8 +38,8 @@ struct Gradual : Framework {
     const std::string name = spec.at("op");
     return name == "peak" ? machine_peak(spec.at("of"), gradual::num_threads()) : gradual_op(spec);
   }
-  void reset_peak() override { gradual::reset_peak_memory(); }
-  std::optional<std::int64_t> peak() override { return gradual::memory_stats().total.peak; }
+  void reset_peak() override { gradual::reset_peak_memory(device()); }
+  std::optional<std::int64_t> peak() override { return gradual::memory_stats(device()).total.peak; }
 };
 
 }  // namespace

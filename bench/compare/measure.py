@@ -17,12 +17,15 @@ class Framework:
     name: str
     command: list
     environment: dict = field(default_factory=dict)
+    device: str = "cpu"
 
     def start(self, threads):
         worker = Worker(self.command, self.environment)
         try:
             worker.hello = worker.ask("hello")
             worker.ask("threads", count=threads)
+            if self.device != "cpu":
+                worker.ask("device", name=self.device)
         except WorkerError:
             worker.close()
             raise

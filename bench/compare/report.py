@@ -1,6 +1,7 @@
 """The tables of a comparison, in Markdown."""
 
 OURS = "Gradual"
+COMPILED = "torch.compile"
 PEERS = ("PyTorch", "libtorch")
 
 
@@ -15,7 +16,7 @@ def size(count):
 
 
 def rate(row, value):
-    return f"{value / 1e9:.3g} {'GB/s' if row['peak'] == 'stream' else 'GFLOP/s'}"
+    return f"{value / 1e9:.4g} {'GB/s' if row['bytes'] else 'GFLOP/s'}"
 
 
 def spread(s, form="{:.2f}"):
@@ -47,6 +48,13 @@ def _better(row):
     if "better_peer" not in row:
         return "-"
     return f"{spread(row['ratios'][row['better_peer']])} x {row['better_peer']}"
+
+
+def _compiled(row):
+    if COMPILED not in row["results"]:
+        return ["failed" if COMPILED in row["failed"] else "-", "-", ""]
+    ratio = row["compiled"]
+    return [_time(row, COMPILED), spread(ratio), verdict(ratio["median"], ratio["goal"])]
 
 
 def _memory(row):
@@ -81,6 +89,38 @@ def _models(rows):
         "resident memory rose, for Gradual / PyTorch / libtorch.\n")
 
 
+def _gpu_models(rows):
+    header = ["model", "precision", OURS, "PyTorch", "times faster", "goal", COMPILED, "times faster", "goal",
+              "peak MiB, Gradual / PyTorch"]
+    body = [[r["model"], r["precision"], _time(r, OURS), _time(r, "PyTorch"),
+             spread(r["ratios"]["PyTorch"]) if r.get("ratios") else "-",
+             verdict(r["ratio"], r["goal"]) if "ratio" in r else "", *_compiled(r),
+             " / ".join(size(r["results"][n]["memory"]["allocator"]) if n in r["results"] else "-"
+                        for n in (OURS, "PyTorch"))] for r in rows]
+    return "## A training step on the GPU\n\n" + table(header, body) + (
+        "\nMedian (quartiles) of a step: gradients dropped, forward, loss, backward, update; many steps between two waits "
+        "for the GPU. In\nbrackets: which of its own settings PyTorch was fastest with, in eager mode; torch.compile has the "
+        "same. Peak memory: bytes that\nthe framework's allocator counted at once.\n")
+
+
+def _memory_ratios(rows):
+    """Of fp32 to each other precision, Gradual's peak bytes."""
+    peaks = {(r["model"], r["precision"]): r["results"][OURS]["memory"]["allocator"] for r in rows
+             if OURS in r["results"]}
+    body = [[m, p, f"{peaks[m, 'f32'] / peak:.2f}"] for (m, p), peak in peaks.items()
+            if p != "f32" and peak and peaks.get((m, "f32"))]
+    return "## Peak memory, f32 to the others, Gradual\n\n" + table(["model", "precision", "times less"], body)
+
+
+def _gpu_ops(rows):
+    header = ["op", OURS, "PyTorch", "times faster", "goal"]
+    body = [[r["op"], *(rate(r, r["results"][n]["rate"]["median"]) if n in r["results"] else
+                        "failed" if n in r["failed"] else "-" for n in (OURS, "PyTorch")),
+             spread(r["ratios"]["PyTorch"]) if r.get("ratios") else "-",
+             verdict(r["ratio"], r["ratio_goal"]) if "ratio" in r else ""] for r in rows]
+    return "## Single ops on the GPU\n\n" + table(header, body)
+
+
 def _gains(rows):
     body = [[r["model"], str(r["threads"]), spread(r), verdict(r["median"], r["goal"])] for r in rows]
     return "## bf16 autocast against f32, Gradual\n\n" + table(["model", "threads", "times faster", "goal"], body)
@@ -108,7 +148,7 @@ def _heading(found):
              f"Commit {found['commit']}. {m['cpu']} ({m['family']}; {', '.join(m['extensions']) or 'no AVX2'}), {m['cores']} "
              f"cores{' of a virtual machine' if m['virtual'] else ''}, {m['system']}.", ""]
     for name, hello in found["frameworks"].items():
-        facts = [f"{key} {hello[key]}" for key in ("compiler", "backend", "onednn", "python", "blas") if key in hello]
+        facts = [f"{key} {hello[key]}" for key in ("compiler", "backend", "onednn", "python", "blas", "gpu") if hello.get(key)]
         lines.append(f"- {name} {hello['version']}" + (f" ({', '.join(facts)})" if facts else ""))
     lines += [f"- {name}: not compared, {reason}" for name, reason in found["absent"].items()]
     lines += ["", f"{s['rounds']} rounds of {s['round_seconds']:g} s each, in turn."]
@@ -126,12 +166,15 @@ def _heading(found):
 
 def markdown(found):
     parts = [_heading(found)]
+    gpu = found["settings"]["device"] == "cuda"
     if found["models"]:
-        parts.append(_models(found["models"]))
+        parts.append((_gpu_models if gpu else _models)(found["models"]))
+    if gpu and found["models"]:
+        parts.append(_memory_ratios(found["models"]))
     if found["precision_gains"]:
         parts.append(_gains(found["precision_gains"]))
     if found["ops"]:
-        parts.append(_ops(found["ops"]))
+        parts.append((_gpu_ops if gpu else _ops)(found["ops"]))
     if found["problems"]:
         parts.append("## Problems\n\n" + "".join(f"- {p}\n" for p in found["problems"]))
     return "\n".join(parts)

@@ -10,6 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
+DEVICE = "cpu"  # new tensors and modules are made there
 MASK = 0xFFFFFFFF
 STREAMS = {"inputs": 0, "classes": 1, "tokens": 2}
 
@@ -104,7 +105,7 @@ class Gpt(nn.Module):
             self.positions.weight.mul_(0.02)
 
     def forward(self, x):
-        positions = torch.arange(x.shape[1])
+        positions = torch.arange(x.shape[1], device=x.device)
         return self.head(self.norm(self.blocks(self.tokens(x) + self.positions(positions))))
 
 
@@ -131,7 +132,9 @@ def optimizer(o, params, fused):
 class Training:
     def __init__(self, spec):
         self.model = build(spec)
-        self.autocast = spec["precision"] == "bf16"
+        self.autocast = {"bf16": torch.bfloat16, "f16": torch.float16}.get(spec["precision"])
+        self.scaler = torch.amp.GradScaler(DEVICE) if spec["precision"] == "f16" else None
+        torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = spec["precision"] == "tf32"
         shape = [spec["batch"], *spec["input"]]
         count, classes = math.prod(shape), spec["classes"]
         tokens = spec["kind"] == "gpt"
@@ -140,13 +143,15 @@ class Training:
         self.x = data.view(shape)
         self.y = hashed("classes", count if tokens else spec["batch"]) % classes
         variant = spec.get("variant", [])
-        unknown = set(variant) - {"channels_last", "fused"}
+        unknown = set(variant) - {"channels_last", "fused", "compile"}
         if unknown:
             raise ValueError(f"no variant {sorted(unknown)} here")
         if "channels_last" in variant:
             self.x = self.x.contiguous(memory_format=torch.channels_last)
             self.model = self.model.to(memory_format=torch.channels_last)
         self.optimizer = optimizer(spec["optimizer"], self.model.parameters(), "fused" in variant)
+        if "compile" in variant:
+            self.model = torch.compile(self.model)
 
     def forward(self):
         logits = self.model(self.x)
@@ -154,13 +159,15 @@ class Training:
 
     def step(self):
         self.optimizer.zero_grad(set_to_none=True)
-        if self.autocast:
-            with torch.autocast("cpu", dtype=torch.bfloat16):
-                loss = self.forward()
-        else:
+        with torch.autocast(DEVICE, dtype=self.autocast, enabled=self.autocast is not None):
             loss = self.forward()
-        loss.backward()
-        self.optimizer.step()
+        if self.scaler:
+            self.scaler.scale(loss).backward()
+            self.scaler.step(self.optimizer)
+            self.scaler.update()
+        else:
+            loss.backward()
+            self.optimizer.step()
         self.last = loss.detach()
 
     def loss(self):
@@ -273,15 +280,30 @@ class Session:
     resident = None
 
     def hello(self, _):
-        return {"framework": "PyTorch", "version": torch.__version__, "variants": ["channels_last", "fused"],
-                "python": sys.version.split()[0], "config": torch.__config__.show()}
+        return {"framework": "PyTorch", "version": torch.__version__, "variants": ["channels_last", "fused"] + ["compile"] * torch.cuda.is_available(),
+                "gpu": torch.cuda.get_device_name() if torch.cuda.is_available() else None, "python": sys.version.split()[0], "config": torch.__config__.show()}
 
     def threads(self, request):
         torch.set_num_threads(request["count"])
         return {}
 
+    def device(self, request):
+        global DEVICE
+        torch.empty(0, device=request["name"])  # an error where there is none
+        DEVICE = request["name"]
+        torch.set_default_device(DEVICE)
+        return {}
+
+    @staticmethod
+    def finish():
+        if DEVICE != "cpu":
+            torch.cuda.synchronize()
+
     def make(self, kind, request):
         self.job = None
+        if DEVICE != "cpu":
+            torch.cuda.empty_cache()
+            torch.cuda.reset_peak_memory_stats()
         try:
             with open("/proc/self/clear_refs", "w") as reset:
                 reset.write("5")  # the high-water mark starts anew
@@ -300,9 +322,11 @@ class Session:
     def run(self, request):
         if self.job is None:
             raise RuntimeError("run: ask for a model or an op first")
+        self.finish()
         cpu_start, start = time.process_time(), time.perf_counter()
         for _ in range(request["steps"]):
             self.job.step()
+        self.finish()
         seconds, cpu = time.perf_counter() - start, time.process_time() - cpu_start
         loss = self.job.loss()
         return {"seconds": seconds, "cpu": cpu, "loss": loss if loss is not None and math.isfinite(loss) else None}
@@ -310,12 +334,13 @@ class Session:
     def memory(self, _):
         high = process_bytes("VmHWM")
         known = high is not None and self.resident is not None
-        return {"resident": high - self.resident if known else None, "allocator": None}
+        return {"resident": high - self.resident if known else None, "allocator": None if DEVICE == "cpu" else torch.cuda.max_memory_allocated()}
 
 
 def main():
     session = Session()
-    answers = {name: getattr(session, name) for name in ("hello", "threads", "model", "op", "run", "memory")}
+    answers = {name: getattr(session, name) for name in ("hello", "threads", "device", "model", "op", "run",
+                                                       "memory")}
     for line in sys.stdin:
         try:
             request = json.loads(line)

@@ -46,10 +46,12 @@ class Session {
     const std::string what = request.at("do");
     if (what == "hello") return framework_.hello();
     if (what == "threads") return framework_.set_threads(request.at("count")), Json::object();
+    if (what == "device") return framework_.set_device(request.at("name")), Json::object();
     if (what == "model" || what == "op") return make(what == "model", request);
     if (what == "run") return run(request.at("steps"));
     if (what == "memory") return {{"resident", or_null(resident_.growth())}, {"allocator", or_null(framework_.peak())}};
-    throw std::invalid_argument("no request '" + what + "'; there are hello, threads, model, op, run and memory");
+    throw std::invalid_argument("no request '" + what +
+                                "'; there are hello, threads, device, model, op, run and memory");
   }
 
  private:
@@ -62,9 +64,11 @@ class Session {
   }
   Json run(std::int64_t steps) {
     if (!job_) throw std::logic_error("run: ask for a model or an op first");
+    framework_.finish();
     const std::clock_t cpu_start = std::clock();
     const auto start = std::chrono::steady_clock::now();
     for (std::int64_t i = 0; i < steps; ++i) job_->step();
+    framework_.finish();
     const std::chrono::duration<double> time = std::chrono::steady_clock::now() - start;
     const double cpu = static_cast<double>(std::clock() - cpu_start) / CLOCKS_PER_SEC;
     return {{"seconds", time.count()}, {"cpu", cpu}, {"loss", or_null(job_->loss())}};

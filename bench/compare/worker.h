@@ -3,6 +3,7 @@
 //
 //   {"do": "hello"}                          {"framework": .., "version": .., "variants": [..], ..}
 //   {"do": "threads", "count": 2}            {}
+//   {"do": "device", "name": "cuda"}         {}   where models and ops run from now on
 //   {"do": "model", "kind": "mlp", ..}       {"parameters": .., "data": ..}    models.py has the fields
 //   {"do": "op", "op": "matmul", ..}         {} or {"work": .., "how": ..}
 //   {"do": "run", "steps": 10}               {"seconds": .., "cpu": .., "loss": ..}   of the last step; ops have none
@@ -33,6 +34,11 @@ struct Framework {
   virtual ~Framework() = default;
   virtual Json hello() = 0;
   virtual void set_threads(int count) = 0;
+  // "cpu" or "cuda".
+  virtual void set_device(const std::string& name) {
+    if (name != "cpu") throw std::invalid_argument("no device '" + name + "' here; there is cpu");
+  }
+  virtual void finish() {}  // waits until all steps are done
   // Both throw where they cannot do what is asked.
   virtual std::unique_ptr<Job> model(const Json& spec) = 0;
   virtual std::unique_ptr<Job> op(const Json& spec) = 0;

@@ -24,10 +24,21 @@ MODELS = {
     "gpt_small": {"kind": "gpt", "input": [128], "classes": 256, "width": 256, "heads": 8, "layers": 4, "batch": 8,
                   "optimizer": {"kind": "adamw", "lr": 1e-3, "weight_decay": 0.01}, "goal": {"f32": 1, "bf16": 1}},
 }
+# On a GPU. "goal": as above, against PyTorch's eager mode in its fastest setting; "compiled": against torch.compile.
+GPU_MODELS = {
+    # the educational two-layer MLP of README.md's first example, at its full size
+    "mlp_seed": {**_mlp([784, 8192, 10], 8192), "goal": {"f16": 1.3}, "compiled": {"f16": 1.0}},
+    "mlp_large": {**_mlp([784, 2048, 2048, 10], 1024), "goal": {}},
+    "cnn": {**MODELS["cnn"], "batch": 512, "goal": {"bf16": 1}},
+    "resnet_small": {**MODELS["resnet_small"], "batch": 512, "goal": {}},
+    "gpt2_small": {"kind": "gpt", "input": [1024], "classes": 50304, "width": 768, "heads": 12, "layers": 12, "batch": 8,
+                   "optimizer": {"kind": "adamw", "lr": 3e-4, "weight_decay": 0.1}, "goal": {"bf16": 1}},
+}
 # bf16 autocast against our own f32
 PRECISION_GOALS = {"mlp_large": 1.7, "gpt_small": 1.3}
 
-PRECISIONS = ("f32", "bf16")  # bf16: autocast around forward and loss
+PRECISIONS = ("f32", "tf32", "f16", "bf16")  # f16, bf16: autocast around forward and loss; f16 with a dynamic loss scale
+DEFAULT_PRECISIONS = {"cpu": ("f32", "bf16"), "cuda": ("f32", "tf32", "f16", "bf16")}
 
 # Built before the model that is measured, so that what a framework loads at its first use is not the model's memory.
 WARM_UP = {**_mlp([4, 4, 2], 2), "precision": "f32"}
@@ -71,4 +82,18 @@ OPS = {
     # read: gradient 2, master 4, moments 8; written: parameter 2, master 4, moments 8
     "adamw_masters_8Mi": {"op": "adamw", "dtype": "bf16", "sizes": [8, 1024, 1024], "work": 28 * (8 << 20),
                           "peak": "stream", "goal": 0.8},
+}
+
+_G = 256 << 20
+# On a GPU: against PyTorch's alone. "ratio": how many times faster, at least.
+GPU_OPS = {
+    "matmul_8192_bf16": {**_square(8192), "dtype": "bf16", "ratio": 0.98},
+    "matmul_8192_f16": {**_square(8192), "dtype": "f16"},
+    "matmul_8192_f32": {**_square(8192), "dtype": "f32"},
+    "linear_8192x784x8192_f16": {**_linear(8192, 784, 8192), "dtype": "f16"},
+    "conv2d_256x64x64x56_bf16": {**_conv(256, 64, 64, 56), "dtype": "bf16"},
+    "cast_f32_bf16": {"op": "cast", "dtype": "bf16", "sizes": [_G], "work": 6 * _G},
+    "softmax_65536x1024": {"op": "softmax", "dtype": "f32", "sizes": [65536, 1024], "work": 8 * 65536 * 1024},
+    "layer_norm_65536x1024": {"op": "layer_norm", "dtype": "f32", "sizes": [65536, 1024], "work": 8 * 65536 * 1024},
+    "adamw_masters_64Mi": {"op": "adamw", "dtype": "bf16", "sizes": [64, 1024, 1024], "work": 28 * (64 << 20)},
 }
