@@ -25,7 +25,9 @@ struct DeviceInfo {
 // Error where there is no such device.
 DeviceInfo device_info(Device device = Device::cuda());
 
-// Waits until all work of the device is done. Errors of kernels that ran before come out here at the latest.
+// Waits until all work of the device is done. Errors of kernels that ran before come out here at the latest. So does an
+// index out of range: gather, index_select and their kin do not wait to look at the numbers of an index on a GPU; they take
+// zero there, or add nothing, and the Error comes when the CPU next reads a tensor, writes one, or synchronises.
 void synchronize(Device device = Device::cuda());
 
 // Gives the blocks that nobody uses back to the driver.

@@ -1,4 +1,5 @@
-// The rows of one operand, and those whose function holds a number.
+// The rows of one operand, those whose function holds a number, and dropout.
+#include "../core/philox.h"
 #include "elementwise.h"
 
 namespace gradual::cuda {
@@ -18,6 +19,87 @@ void clamp(const OpCall& c, Outputs& out) {
   });
 }
 
+// The mask is a function of the key and the element's row-major index, as on the CPU: element i stays where the upper 24
+// bits of word i are at least the threshold. A thread takes the four elements of one block of random words.
+template <class C> struct DropElements {
+  Geometry<2> g;  // in row-major order
+  RandomKey key;
+  std::uint32_t threshold;
+  C scale;
+  Counter counter;
+
+  __device__ void operator()(std::int64_t block) const {
+    const auto words = philox_block(key.seed, key.stream, static_cast<std::uint64_t>(block));
+    const Operand &out = g.operand[0], &x = g.operand[1];
+    for (int k = 0; k < 4 && 4 * block + k < g.numel; ++k) {
+      std::int64_t at[2];
+      g.locate(4 * block + k, at);
+      const C scaled = load_element<C>(x.dtype, x.data, at[1]) * scale;
+      const C value = words[static_cast<std::size_t>(k)] >> 8 >= threshold ? scaled : C{0};
+      store_element(out.dtype, value, out.data, at[0]);
+      if (counter.counts) counter.add(static_cast<double>(value), load_element<double>(out.dtype, out.data, at[0]));
+    }
+  }
+};
+
+// Elements of one dtype that lie side by side, 16 bytes at a time.
+template <class T, class C> struct DropDense {
+  std::int64_t n;
+  T* out;
+  const T* x;
+  RandomKey key;
+  std::uint32_t threshold;
+  C scale;
+
+  __device__ void operator()(std::int64_t i) const {
+    constexpr int kSize = Pack<T>::kSize;
+    const std::int64_t first = i * kSize;
+    const bool whole = first + kSize <= n;
+    Pack<T> pack;
+    if (whole) pack = *reinterpret_cast<const Pack<T>*>(x + first);
+    else
+      for (int j = 0; j < kSize; ++j) pack.of[j] = x[first + j < n ? first + j : first];
+    for (int b = 0; b < kSize / 4; ++b) {
+      const auto words = philox_block(key.seed, key.stream, static_cast<std::uint64_t>(first / 4 + b));
+      for (int k = 0; k < 4; ++k) {
+        T& element = pack.of[4 * b + k];
+        const C scaled = cast_element<C>(element) * scale;
+        element = cast_element<T>(words[static_cast<std::size_t>(k)] >> 8 >= threshold ? scaled : C{0});
+      }
+    }
+    if (whole) *reinterpret_cast<Pack<T>*>(out + first) = pack;
+    else
+      for (int j = 0; first + j < n; ++j) out[first + j] = pack.of[j];
+  }
+};
+template <class T>
+bool drop_dense(const Tensor& out, const Tensor& x, const DropoutAttrs& a, std::uint32_t threshold, float scale) {
+  if (x.dtype() != dtype_of<T> || !x.is_contiguous() || !out.is_contiguous() || !aligned(x.raw()) ||
+      !aligned(out.raw()))
+    return false;
+  for_each((x.numel() + Pack<T>::kSize - 1) / Pack<T>::kSize,
+           DropDense<T, float>{x.numel(), static_cast<T*>(out.raw()), static_cast<const T*>(x.raw()), a.key, threshold,
+                               scale});
+  return true;
+}
+
+void dropout(const OpCall& c, Outputs& out) {
+  const auto& a = c.get<DropoutAttrs>();
+  const auto threshold = static_cast<std::uint32_t>(std::ceil(a.p * 0x1p24));
+  const double scale = a.p < 1 ? 1 / (1 - a.p) : 0;
+  cpu::visit_floating(c[0].dtype(), [&]<class C>(C) {
+    const CountingStores counting(dtype_of<C>, out[0].dtype());
+    const auto narrow = static_cast<float>(scale);
+    if (!counting && (drop_dense<float>(out[0], c[0], a, threshold, narrow) ||
+                      drop_dense<Half>(out[0], c[0], a, threshold, narrow) ||
+                      drop_dense<BFloat16>(out[0], c[0], a, threshold, narrow)))
+      return;
+    const Tensor* const operands[] = {&out[0], &c[0]};
+    const Geometry<2> g = make_geometry(out[0].sizes(), operands, true);
+    for_each((g.numel + 3) / 4, DropElements<C>{g, a.key, threshold, static_cast<C>(scale), counting.counter()});
+  });
+}
+
 // The kernel for one form of gelu or the other.
 template <int N, class Exact, class Tanh> void gelu_form(const OpCall& c, Outputs& out) {
   (c.get<Gelu>() == Gelu::tanh ? floats_kernel<N, Tanh> : floats_kernel<N, Exact>)(c, out);
@@ -30,6 +112,7 @@ void register_elementwise() {
   unary_rows(Cuda{});
   set_kernel(OpId::clamp, clamp);
   set_kernel(OpId::leaky_relu, leaky_relu);
+  set_kernel(OpId::dropout, dropout);
   set_kernel(OpId::gelu, gelu_form<1, GeluExact, GeluTanh>);
   set_kernel(OpId::gelu_backward, gelu_form<2, GeluExactBackward, GeluTanhBackward>);
 }

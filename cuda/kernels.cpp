@@ -6,7 +6,9 @@ void register_kernels() {
   using namespace cuda;
   register_elementwise();
   register_elementwise_binary();
+  register_indexing();
   register_movement();
+  register_pooling();
 }
 
 }  // namespace gradual::device

@@ -10,6 +10,8 @@ inline void set_kernel(OpId op, KernelFn fn) { columns().cuda[static_cast<int>(o
 
 void register_elementwise();
 void register_elementwise_binary();
+void register_indexing();
 void register_movement();
+void register_pooling();
 
 }  // namespace gradual::cuda

@@ -5,6 +5,7 @@
 #include "../core/failf.h"
 #include "../core/memory.h"
 #include "cuda.h"
+#include "index_check.h"
 #include "memory.h"
 #include "runtime.h"
 
@@ -91,7 +92,9 @@ void copy(void* to, Device to_device, const void* from, Device from_device, std:
     cuda::check(cudaMemcpyPeerAsync(to, to_device.index, from, from_device.index, bytes, stream),
                 "cudaMemcpyPeerAsync");
   else cuda::check(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDefault, stream), "cudaMemcpyAsync");
-  if (waits) cuda::check(cudaStreamSynchronize(stream), "cudaStreamSynchronize");
+  if (!waits) return;
+  cuda::check(cudaStreamSynchronize(stream), "cudaStreamSynchronize");
+  cuda::raise_index_fault();
 }
 
 }  // namespace device

@@ -1,4 +1,4 @@
-// Kernels that move numbers: copies, casts, fills; twin of core/cpu/movement.cpp.
+// Kernels that move numbers: copies, casts, fills, joining; twin of core/cpu/movement.cpp, whose indexing is in indexing.cu.
 #include "movement.h"
 
 #include "../core/memory.h"
@@ -49,6 +49,51 @@ void copy_in_place(const OpCall& c, Outputs&) { copy_elements(c[0], readable(c[0
 
 void fill_in_place(const OpCall& c, Outputs&) { fill_elements(c[0], c.get<ScalarAttrs>().value); }
 
+void cat(const OpCall& c, Outputs& out) {
+  const int dim = c.get<DimAttrs>().dim;
+  std::int64_t start = 0;
+  for (int i = 0; i < c.inputs.size(); ++i) {
+    const std::int64_t n = c[i].sizes()[dim];
+    copy_elements(cpu::part(out[0], dim, start, n), c[i]);
+    start += n;
+  }
+}
+
+void slice_backward(const OpCall& c, Outputs& out) {
+  const auto& a = c.get<SliceAttrs>();
+  fill_elements(out[0], 0);
+  copy_elements(cpu::part(out[0], a.dim, a.start, c[0].sizes()[a.dim], a.step), c[0]);
+}
+
+void pad(const OpCall& c, Outputs& out) {
+  const auto& a = c.get<PadAttrs>();
+  fill_elements(out[0], a.value);
+  Tensor inside = out[0];
+  for (int d = 0; d < inside.ndim(); ++d) inside = cpu::part(inside, d, a.before[d], c[0].sizes()[d]);
+  copy_elements(inside, c[0]);
+}
+
+// Entries right of the diagonal become zero, the others stay.
+template <class W> struct LowerTriangle {
+  Geometry<2> g;  // in row-major order
+  std::int64_t rows, columns, diagonal;
+  __device__ void operator()(std::int64_t i) const {
+    std::int64_t at[2];
+    g.locate(i, at);
+    const bool kept = i % columns - i / columns % rows <= diagonal;
+    reinterpret_cast<W*>(g.operand[0].data)[at[0]] = kept ? reinterpret_cast<const W*>(g.operand[1].data)[at[1]] : W{0};
+  }
+};
+
+void tril(const OpCall& c, Outputs& out) {
+  const Tensor* const operands[] = {&out[0], &c[0]};
+  const Geometry<2> g = make_geometry(out[0].sizes(), operands, true);
+  const std::int64_t rows = c[0].size(-2), columns = c[0].size(-1);
+  cpu::visit_width(size_of(c[0].dtype()), [&]<class W>(W) {
+    for_each(g.numel, LowerTriangle<W>{g, rows, columns, c.get<std::int64_t>()});
+  });
+}
+
 // To the CPU or another GPU: all bytes at once, in the order that the result has.
 void to_device(const OpCall& c, Outputs& out) {
   const Tensor source = cpu::same_order(c[0], out[0]) ? c[0] : copied(c[0], c[0].dtype());
@@ -95,6 +140,10 @@ void register_movement() {
   set_kernel(OpId::to_device, to_device);
   set_kernel(OpId::copy_, copy_in_place);
   set_kernel(OpId::fill_, fill_in_place);
+  set_kernel(OpId::cat, cat);
+  set_kernel(OpId::slice_backward, slice_backward);
+  set_kernel(OpId::pad, pad);
+  set_kernel(OpId::tril, tril);
 }
 
 }  // namespace gradual::cuda

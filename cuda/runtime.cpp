@@ -6,6 +6,7 @@
 
 #include "../core/failf.h"
 #include "cuda.h"
+#include "index_check.h"
 
 namespace gradual {
 
@@ -99,6 +100,7 @@ DeviceInfo device_info(Device device) {
 void synchronize(Device device) {
   device::select(device);
   check(cudaDeviceSynchronize(), "cudaDeviceSynchronize");
+  raise_index_fault();
 }
 
 }  // namespace cuda

@@ -142,6 +142,8 @@ template <class C> class Dense {
 inline bool same_order(const Tensor& a, const Tensor& b) {
   return (a.is_contiguous() && b.is_contiguous()) || (is_dense(a.sizes(), a.strides()) && a.strides() == b.strides());
 }
+// `length` entries of `t` along `dim` from `start`, every step-th.
+Tensor part(const Tensor& t, int dim, std::int64_t start, std::int64_t length, std::int64_t step = 1);
 // out[..] = x[..] broadcast to out's sizes and converted to its dtype; any strides. The two must not overlap.
 void copy_elements(const Tensor& out, const Tensor& x);
 // x's numbers in a tensor of their own, in workspace memory.

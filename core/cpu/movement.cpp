@@ -45,15 +45,6 @@ void fill(const Tensor& t, double value) { copy_elements(t, full({}, value, {.dt
 
 void fill_in_place(const OpCall& c, Outputs&) { fill(c[0], c.get<ScalarAttrs>().value); }
 
-// `length` entries of `t` along `dim` from `start`, every step-th.
-Tensor part(const Tensor& t, int dim, std::int64_t start, std::int64_t length, std::int64_t step = 1) {
-  Shape sizes = t.sizes();
-  Shape strides = t.strides();
-  sizes[dim] = length;
-  strides[dim] *= step;
-  return as_strided(t, sizes, strides, t.offset() + start * t.strides()[dim]);
-}
-
 void cat(const OpCall& c, Outputs& out) {
   const int dim = c.get<DimAttrs>().dim;
   std::int64_t start = 0;
@@ -216,6 +207,14 @@ bool copy_streamed(const Tensor& out, const Tensor& x) {
 }
 
 }  // namespace
+
+Tensor part(const Tensor& t, int dim, std::int64_t start, std::int64_t length, std::int64_t step) {
+  Shape sizes = t.sizes();
+  Shape strides = t.strides();
+  sizes[dim] = length;
+  strides[dim] *= step;
+  return as_strided(t, sizes, strides, t.offset() + start * t.strides()[dim]);
+}
 
 void copy_elements(const Tensor& out, const Tensor& x) {
   if (out.numel() == 0 || copy_streamed(out, x)) return;

@@ -69,6 +69,7 @@ template <class T> T atomicMax(T* p, std::type_identity_t<T> value) {
   return std::exchange(*p, *p < value ? value : *p);
 }
 template <class T> T atomicOr(T* p, std::type_identity_t<T> value) { return std::exchange(*p, *p | value); }
+inline void __threadfence_system() {}
 inline int __popc(unsigned x) { return __builtin_popcount(x); }
 
 // --- the runtime ---------------------------------------------------------------------------------------------------------

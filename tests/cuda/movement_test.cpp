@@ -1,0 +1,180 @@
+// Indexing, pooling and dropout on a GPU against the CPU, bit for bit, and indices out of range.
+#include <doctest/doctest.h>
+
+#include <functional>
+
+#include <gradual/core/counts.h>
+#include <gradual/core/dispatch.h>
+#include <gradual/cuda/cuda.h>
+#include "support/tensors.h"
+
+namespace gradual {
+namespace {
+
+using testing::same_bits;
+
+Tensor numbers(const Shape& sizes, DType dtype, std::uint64_t seed) {
+  Generator g(seed);
+  return (randn(sizes, {}, g) * 0x1p-12).to(dtype);  // some of them subnormal in f16
+}
+Tensor indices(std::int64_t end, const Shape& sizes, std::uint64_t seed) {
+  Generator g(seed);
+  return randint(0, end, sizes, {.dtype = DType::i64}, g);
+}
+
+bool same_counts(const CastCounts& a, const CastCounts& b) {
+  return a.elements == b.elements && a.zeros == b.zeros && a.underflow == b.underflow && a.subnormal == b.subnormal &&
+         a.overflow == b.overflow && a.nan == b.nan && a.inf == b.inf;
+}
+
+struct Case {
+  const char* name;
+  std::function<std::vector<Tensor>(DType)> inputs;
+  std::function<Tensor(const std::vector<Tensor>&)> f;
+};
+
+PoolAttrs windows(std::int64_t height, std::int64_t width) {
+  return {.kernel = {3, 2}, .stride = {2, 1}, .padding = 1, .size = {height, width}};
+}
+
+std::vector<Case> cases() {
+  using In = std::vector<Tensor>;
+  const auto image = [](DType d) { return In{numbers({2, 3, 9, 7}, d, 1)}; };
+  const auto pooled = [](DType d) {
+    const Tensor x = numbers({2, 3, 9, 7}, d, 1);
+    const Outputs out = dispatch(OpId::max_pool2d, {&x}, windows(0, 0), SourceLocation::current());
+    return In{numbers(out[0].sizes(), d, 2), out[1]};
+  };
+  const auto smaller = [](DType d) { return In{numbers({2, 3, 5, 8}, d, 2)}; };
+  return {
+      {"index_add of rows",
+       [](DType d) {
+         return In{numbers({600, 33}, d, 1), indices(9, {600}, 2)};
+       },
+       [](const In& in) { return index_add(in[0], 0, in[1], 12); }},
+      {"index_add of columns",
+       [](DType d) {
+         return In{numbers({5, 70, 3}, d, 1), indices(4, {70}, 2)};
+       },
+       [](const In& in) { return index_add(in[0], 1, in[1], 4); }},
+      {"scatter_add",
+       [](DType d) {
+         return In{numbers({6, 5, 7}, d, 1), indices(5, {6, 40, 7}, 2), numbers({6, 41, 7}, d, 3)};
+       },
+       [](const In& in) { return scatter_add(in[0], 1, in[1], in[2]); }},
+      {"scatter_add of transposed tensors",
+       [](DType d) {
+         return In{numbers({6, 5}, d, 1).transpose(0, 1), indices(5, {40, 6}, 2).transpose(0, 1).transpose(0, 1),
+                   numbers({6, 40}, d, 3).transpose(0, 1)};
+       },
+       [](const In& in) { return scatter_add(in[0], 0, in[1], in[2]); }},
+      {"index_select of wide rows",
+       [](DType d) {
+         return In{numbers({9, 64}, d, 1), indices(9, {50}, 2)};
+       },
+       [](const In& in) { return index_select(in[0], 0, in[1]); }},
+      {"index_select of columns",
+       [](DType d) {
+         return In{numbers({9, 65}, d, 1), indices(65, {50}, 2)};
+       },
+       [](const In& in) { return index_select(in[0], 1, in[1]); }},
+      {"dropout",
+       [](DType d) {
+         return In{numbers({13, 101}, d, 1)};
+       },
+       [](const In& in) {
+         Generator g(5);
+         return dropout(in[0], 0.3, g);
+       }},
+      {"dropout of a transposed tensor",
+       [](DType d) {
+         return In{numbers({13, 101}, d, 1).transpose(0, 1)};
+       },
+       [](const In& in) {
+         Generator g(5);
+         return dropout(in[0], 0.3, g);
+       }},
+      {"max_pool2d", image,
+       [](const In& in) { return dispatch1(OpId::max_pool2d, {&in[0]}, windows(0, 0), SourceLocation::current()); }},
+      {"max_pool2d_backward", pooled,
+       [](const In& in) { return call_row(OpId::max_pool2d_backward, windows(9, 7), in[0], in[1])[0]; }},
+      {"avg_pool2d", image, [](const In& in) { return call_row(OpId::avg_pool2d, windows(0, 0), in[0])[0]; }},
+      {"avg_pool2d_backward", smaller,
+       [](const In& in) { return call_row(OpId::avg_pool2d_backward, windows(9, 7), in[0])[0]; }},
+      {"adaptive_avg_pool2d", image, [](const In& in) { return adaptive_avg_pool2d(in[0], 4, 9); }},
+      {"adaptive_avg_pool2d_backward", smaller,
+       [](const In& in) { return call_row(OpId::adaptive_avg_pool2d_backward, windows(9, 7), in[0])[0]; }},
+  };
+}
+
+TEST_CASE("indexing and pooling and dropout have the bits and counts of the CPU") {
+  if (!cuda::available()) {
+    MESSAGE("skipped: " << cuda::why_not());
+    return;
+  }
+  for (const Case& c : cases())
+    for (DType dtype : {DType::f64, DType::f32, DType::f16, DType::bf16}) {
+      INFO(c.name << " " << name(dtype));
+      const std::vector<Tensor> here = c.inputs(dtype);
+      std::vector<Tensor> there;
+      for (const Tensor& t : here) there.push_back(t.to(Device::cuda()));
+      CHECK(same_bits(c.f(here), c.f(there).to(Device::cpu())));
+      CastCounts cpu, gpu;
+      Tensor y;
+      {
+        const CountScope scope(&cpu);
+        c.f(here);
+      }
+      {
+        const CountScope scope(&gpu);
+        y = c.f(there);
+      }
+      CHECK(same_counts(cpu, gpu));
+      CHECK(same_bits(c.f(here), y.to(Device::cpu())));
+    }
+}
+
+// The error that f's result ends in once it is read.
+std::string error_of(const std::function<Tensor()>& f) {
+  try {
+    f().to(Device::cpu());
+  } catch (const Error& e) { return e.what(); }
+  return "";
+}
+bool contains(const std::string& text, const char* part) { return text.find(part) != std::string::npos; }
+
+TEST_CASE("an index out of range is told when the numbers are read and then no more") {
+  if (!cuda::available()) {
+    MESSAGE("skipped: " << cuda::why_not());
+    return;
+  }
+  const Device gpu = Device::cuda();
+  const Tensor x = numbers({4, 3}, DType::f32, 1).to(gpu);
+  const Tensor bad = from_data(std::vector<std::int64_t>{0, 4, 1}, {3}).to(gpu);
+  const Tensor negative = from_data(std::vector<std::int64_t>{0, 2, -1, 1, 0, 2}, {2, 3}).to(gpu);
+  const std::string selected = error_of([&] { return index_select(x, 0, bad); });
+  CHECK(contains(selected, "index_select at movement_test.cpp:"));
+  CHECK(contains(selected, "index 4 (element 1 of the index) is out of range; allowed are 0 to 3"));
+  CHECK(contains(error_of([&] { return index_select(x.transpose(0, 1), 1, bad); }), "index 4"));
+  CHECK(contains(error_of([&] { return gather(x, 0, negative); }), "gather at movement_test.cpp"));
+  CHECK(contains(error_of([&] { return gather(x, 0, negative); }), "index -1 (element 2 of the index)"));
+  CHECK(contains(error_of([&] { return scatter_add(x, 0, negative, x); }), "index -1"));
+  CHECK(contains(error_of([&] { return index_add(x.narrow(0, 0, 3), 0, bad, 4); }), "index 4"));
+  CHECK(contains(error_of([&] { return one_hot(bad, 4); }), "index 4"));
+  const Tensor dy = numbers({1, 1, 2, 2}, DType::f32, 1).to(gpu);
+  const PoolAttrs two{.kernel = 2, .stride = 2, .padding = 0, .size = 4};
+  for (const std::int64_t wrong : {16, -1, 3}) {  // outside of the plane, and of the window
+    const Tensor at = from_data(std::vector<std::int64_t>{wrong, 2, 8, 10}, {1, 1, 2, 2}).to(gpu);
+    CHECK(contains(error_of([&] { return call_row(OpId::max_pool2d_backward, two, dy, at)[0]; }),
+                   "lies outside its window in a plane of 16 elements"));
+  }
+  const Tensor skipped = index_select(x, 0, bad);
+  CHECK_THROWS_AS(cuda::synchronize(), Error);
+  cuda::synchronize();  // told once
+  const Tensor rows = skipped.to(Device::cpu());
+  CHECK(same_bits(rows.narrow(0, 1, 1), zeros({1, 3})));
+  CHECK(same_bits(rows.narrow(0, 0, 1), x.to(Device::cpu()).narrow(0, 0, 1)));
+}
+
+}  // namespace
+}  // namespace gradual
