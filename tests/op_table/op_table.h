@@ -7,6 +7,7 @@
 #include <optional>
 #include <random>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include <gradual/core/dispatch.h>
@@ -103,7 +104,9 @@ struct Row {
 
 const std::vector<Row>& op_table();
 const Row& row_of(OpId op);
-// The rows to test: all, or the one that the environment variable GRADUAL_TEST_OP names.
+// Whether an environment variable, a list with commas, has this name in it; everything is chosen where it is not set.
+bool chosen(const char* variable, std::string_view name);
+// The rows to test: all, or those that GRADUAL_TEST_OP names.
 std::vector<const Row*> rows_under_test();
 // The samples of a row for a dtype; the seed depends on the row alone.
 std::vector<Sample> samples_of(const Row& row, DType dtype);

@@ -1,0 +1,179 @@
+#!/usr/bin/env python3
+"""Everything that only a GPU can prove, in one call: CUDA tests, compute-sanitizer, the lab, the benchmarks against PyTorch.
+
+`./dev gpu-check` builds and calls this. Stages run one after the other while there is time; each is reported, also where it
+failed or was left out. The status is 0 where all ran and passed. Writes OUT.json (every number) and OUT.md (for people).
+"""
+
+import argparse
+import datetime
+import json
+import os
+import shutil
+import subprocess
+import sys
+import time
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+sys.path.insert(0, os.path.join(HERE, "compare"))
+
+import machine  # noqa: E402
+
+# Rows whose kernels take threads together, write through indices or have edges of their own: what sanitizers look at.
+SANITIZED_ROWS = "add,sum,mean,argmax,softmax,log_softmax_backward,layer_norm,layer_norm_backward,batch_norm," \
+    "batch_norm_backward,cross_entropy,cross_entropy_backward,max_pool2d,max_pool2d_backward,gather,index_add,scatter_add," \
+    "cat,dropout,matmul,linear,conv2d"
+
+
+def say(text):
+    print(f"==> {text}", file=sys.stderr, flush=True)
+
+
+class Check:
+    def __init__(self, args):
+        self.args = args
+        self.end = time.monotonic() + args.seconds - args.built_in
+        self.stages = []
+
+    def left(self):
+        return self.end - time.monotonic()
+
+    def run(self, name, command, least=10, environment=None):
+        """Runs a command as a stage, and gives its output; None where it failed or there was no time."""
+        if self.left() < least:
+            self.stages.append({"stage": name, "status": "not run: the time was up"})
+            say(f"{name}: not run, the time was up")
+            return None
+        say(name)
+        start = time.monotonic()
+        try:
+            run = subprocess.run(command, capture_output=True, text=True, timeout=self.left(),
+                                 env={**os.environ, **(environment or {})})
+            status, output = run.returncode, run.stdout + run.stderr
+        except subprocess.TimeoutExpired as late:
+            parts = [t.decode(errors="replace") if isinstance(t, bytes) else t or "" for t in (late.stdout, late.stderr)]
+            status, output = "cut off: the time was up", "".join(parts)
+        except OSError as problem:
+            status, output = str(problem), ""
+        seconds = time.monotonic() - start
+        stage = {"stage": name, "status": "passed" if status == 0 else f"failed ({status})", "seconds": round(seconds, 1),
+                 "command": " ".join(command), "output": output[-20000:]}
+        self.stages.append(stage)
+        say(f"{name}: {stage['status']}, {seconds:.0f} s")
+        if status != 0:
+            print(output[-3000:], file=sys.stderr)
+        return output if status == 0 else None
+
+    def leave_out(self, name, reason):
+        self.stages.append({"stage": name, "status": f"left out: {reason}"})
+        say(f"{name}: left out, {reason}")
+
+    def built(self, *path):
+        return os.path.join(self.args.build, *path)
+
+
+def gpu_facts():
+    fields = ["name", "driver_version", "memory.total", "compute_cap"]
+    run = subprocess.run(["nvidia-smi", f"--query-gpu={','.join(fields)}", "--format=csv,noheader"], capture_output=True,
+                         text=True)
+    first = run.stdout.strip().splitlines()
+    if run.returncode != 0 or not first:
+        sys.exit(f"gpu-check: nvidia-smi shows no GPU: {run.stdout}{run.stderr}".rstrip())
+    return dict(zip(fields, [field.strip() for field in first[0].split(",")]))
+
+
+def sanitize(check, tool):
+    name = f"compute-sanitizer {tool}"
+    program = shutil.which("compute-sanitizer") or "/usr/local/cuda/bin/compute-sanitizer"
+    if not os.path.exists(program):
+        return check.leave_out(name, "no compute-sanitizer on this machine")
+    check.run(name, [program, "--tool", tool, "--error-exitcode", "9", check.built("tests", "test_op_table"),
+                     "-tc=CUDA agrees with the float64 references in every layout"],
+              environment={"GRADUAL_TEST_OP": SANITIZED_ROWS, "GRADUAL_TEST_LAYOUTS": "contiguous,strided"})
+
+
+def pytorch():
+    """This interpreter, where it has PyTorch with CUDA; else why not."""
+    python = os.environ.get("GRADUAL_PYTHON", sys.executable)
+    try:
+        run = subprocess.run([python, "-c", "import torch; assert torch.cuda.is_available(), 'torch sees no GPU'"],
+                             capture_output=True, text=True, timeout=120)
+    except (OSError, subprocess.TimeoutExpired) as problem:
+        return None, str(problem)
+    words = run.stderr.strip().splitlines()
+    return (python, "") if run.returncode == 0 else (None, words[-1] if words else "it does not start")
+
+
+def benchmarks(check, quick):
+    found = {}
+    python, why = pytorch()
+    for kind in ("ops", "models"):
+        path = f"{check.args.out}-{kind}.json"
+        command = [sys.executable, os.path.join(HERE, "compare", "compare.py"), "--device", "cuda", f"--{kind}", "all",
+                   "--rounds", "3" if quick else "5", "--round-seconds", "0.1" if quick else "0.25",
+                   "--gradual", check.built("bench", "compare", "gradual-compare"), "--json", path,
+                   "--out", f"{check.args.out}-{kind}.md"]
+        command += ["--torch-python", python] if python else ["--absent", f"pytorch={why}"]
+        if kind == "models" and quick:
+            command += ["--precisions", "f32,f16,bf16"]
+        check.run(f"benchmark: {kind}", command, least=30, environment={"PYTHONDONTWRITEBYTECODE": "1"})
+        if os.path.exists(path):
+            with open(path) as file:
+                found[kind] = json.load(file)
+            with open(f"{check.args.out}-{kind}.md") as file:
+                found[kind + "_table"] = file.read()
+            os.remove(path)
+            os.remove(f"{check.args.out}-{kind}.md")
+    return found
+
+
+def markdown(report):
+    gpu = report["gpu"]
+    text = (f"# CUDA on {gpu['name']}, {report['date']}\n\nCommit {report['commit']}; driver {gpu['driver_version']}, "
+            f"compute capability {gpu['compute_cap']}, {gpu['memory.total']}.\n\n| stage | status | seconds |\n|---|---|---|\n")
+    for stage in report["stages"]:
+        text += f"| {stage['stage']} | {stage['status']} | {stage.get('seconds', '')} |\n"
+    for name in ("seed", "lab"):
+        if report.get(name):
+            text += f"\n## {report[name]['title']}\n\n```\n{report[name]['text'].strip()}\n```\n"
+    for kind in ("models_table", "ops_table"):
+        body = report["benchmarks"].get(kind, "")
+        text += "\n" + body[body.find("\n## ") + 1:] if "\n## " in body else ""
+    return text
+
+
+def main():
+    p = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
+    p.add_argument("--build", required=True, help="the build folder")
+    p.add_argument("--out", required=True, help="path of the report without its ending")
+    p.add_argument("--seconds", type=float, default=530, help="for all stages and the build")
+    p.add_argument("--built-in", type=float, default=0, help="seconds that the build took of these")
+    p.add_argument("--quick", action="store_true", help="shorter benchmarks")
+    args = p.parse_args()
+    check = Check(args)
+    report = {"gpu": gpu_facts(), "date": datetime.date.today().isoformat(), "commit": machine.commit(HERE),
+              "machine": machine.describe()}
+    check.run("tests of CUDA", [check.built("tests", "test_cuda")])
+    check.run("op table, CUDA against the references", [check.built("tests", "test_op_table"), "-tc=*CUDA*"])
+    seed = check.run("mixed_precision_from_scratch, full size", [
+        check.built("examples", "mixed_precision_from_scratch"), "--device", "cuda", "--full", "--data", "random"])
+    lab = check.run("the lab on digits", [check.built("gradual-lab"), "--device", "cuda", "--epochs", "3", "--quiet",
+                                          "--out", check.built("gpu-lab")])
+    report["seed"] = seed and {"title": "The two-layer MLP, 784-8192-10, batches of 8192", "text": seed}
+    report["lab"] = lab and {"title": "The lab: digits, 3 epochs", "text": lab}
+    report["benchmarks"] = benchmarks(check, args.quick)
+    for tool in ("memcheck", "racecheck"):
+        sanitize(check, tool)
+    report["stages"] = check.stages
+    with open(args.out + ".json", "w") as file:
+        json.dump(report, file, indent=1)
+        file.write("\n")
+    with open(args.out + ".md", "w") as file:
+        file.write(markdown(report))
+    print(markdown(report))
+    say(f"written: {args.out}.json and {args.out}.md")
+    return 0 if all(stage["status"] == "passed" for stage in check.stages) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
