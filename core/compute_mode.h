@@ -1,8 +1,10 @@
-// How contractions treat f32 operands.
+// How contractions treat operands.
 #pragma once
 
+#include <bit>
 #include <cstdint>
 
+#include "host_device.h"
 #include "scoped.h"
 
 namespace gradual {
@@ -16,6 +18,21 @@ MatmulPrecision& matmul_precision();
 
 struct MatmulPrecisionScope : Scoped<MatmulPrecision> {
   explicit MatmulPrecisionScope(MatmulPrecision precision) : Scoped(matmul_precision(), precision) {}
+};
+
+// x rounded to TF32; NaN and Inf stay.
+GRADUAL_HD inline float round_tf32(float x) {
+  const auto bits = std::bit_cast<std::uint32_t>(x);
+  const std::uint32_t rounded = (bits + 0xfff + (bits >> 13 & 1)) & ~std::uint32_t{0x1fff};
+  return std::bit_cast<float>((bits & 0x7f800000) == 0x7f800000 ? bits : rounded);
+}
+
+// Whether a GPU multiplies f8 operands by its instructions for f8, whose sums keep fewer bits than f32 (on Hopper about
+// 14). Off unless a scope says otherwise: they are widened first, exactly, and sums are f32. The CPU always does that.
+bool& fast_f8();
+
+struct FastF8Scope : Scoped<bool> {
+  explicit FastF8Scope(bool on) : Scoped(fast_f8(), on) {}
 };
 
 }  // namespace gradual

@@ -9,6 +9,7 @@ void register_kernels() {
   register_indexing();
   register_movement();
   register_pooling();
+  register_contractions();
 }
 
 }  // namespace gradual::device

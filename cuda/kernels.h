@@ -13,5 +13,6 @@ void register_elementwise_binary();
 void register_indexing();
 void register_movement();
 void register_pooling();
+void register_contractions();
 
 }  // namespace gradual::cuda

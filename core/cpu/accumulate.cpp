@@ -2,29 +2,16 @@
 
 #include <algorithm>
 
+#include "../accumulate_element.h"
 #include "../multiversion.h"
-#include "../rounding_kernels.h"
 
 namespace gradual::cpu {
 namespace {
 
-using Spec = detail::RoundingSpec<std::uint64_t>;
+using Spec = detail::SumSpec;
 
 constexpr std::int64_t kRows = 32, kCols = 64;  // of a tile: chains that run side by side
 constexpr std::int64_t kDepth = 64;             // products of each that are packed at a time
-
-// The bits of a + b rounded to odd in f64: a later rounding to at most 51 bits is as if from the exact sum (Boldo and
-// Melquiond 2005). What a + b rounds off is exact by TwoSum (Knuth, TAOCP 2, 4.2.2); it is NaN beside Inf and NaN,
-// which stay.
-inline std::uint64_t sum_to_odd(double a, double b) {
-  const double sum = a + b;
-  const double of_b = sum - a;
-  const double error = (a - (sum - of_b)) + (b - of_b);
-  const auto bits = std::bit_cast<std::uint64_t>(sum);
-  const auto inexact = static_cast<std::uint64_t>(error < 0) | static_cast<std::uint64_t>(error > 0);
-  const std::uint64_t too_far = (bits ^ std::bit_cast<std::uint64_t>(error)) >> 63;  // rounded away from zero
-  return (bits - (inexact & too_far)) | inexact;
-}
 
 // sums[j] = round(sums[j] + factor * terms[j]). Factor and terms hold f32 values, so that the product is exact.
 using Add = void (*)(const Spec&, double factor, const double* terms, double* sums, std::int64_t n);
@@ -33,12 +20,8 @@ template <int loop>
 void add_rounded(const Spec& spec, double factor, const double* terms, double* sums, std::int64_t n) {
   vectorized([=, &spec] {
     const Spec s = spec;
-    detail::LoopCounts none;
 #pragma omp simd
-    for (std::int64_t j = 0; j < n; ++j) {
-      const std::uint64_t bits = sum_to_odd(sums[j], factor * terms[j]);
-      sums[j] = std::bit_cast<double>(detail::round_bits<loop, false, false, false>(bits, 0, s, none));
-    }
+    for (std::int64_t j = 0; j < n; ++j) sums[j] = detail::add_rounded<loop>(s, sums[j], factor * terms[j]);
   });
 }
 void add_doubles(const Spec&, double factor, const double* terms, double* sums, std::int64_t n) {
@@ -65,8 +48,7 @@ Adder adder(const Format& format, RoundingMode mode) {
   // by RoundingMode
   static constexpr Add kAdds[] = {
       add_rounded<detail::kAligned>, add_rounded<1>, add_rounded<2>, add_rounded<3>, add_rounded<4>, add_rounded<5>};
-  const Rounder rounder{.format = format, .rounding = {.mode = mode}, .overflow = Overflow::ieee};
-  return {detail::rounding_spec(rounder), kAdds[static_cast<int>(mode)]};
+  return {detail::sum_spec(format, mode), kAdds[static_cast<int>(mode)]};
 }
 
 // A product whose c has strides too.

@@ -1,7 +1,6 @@
 #include "loaded.h"
 
 #include <algorithm>
-#include <bit>
 
 #include "../compute_mode.h"
 #include "../multiversion.h"
@@ -12,6 +11,10 @@ namespace gradual {
 MatmulPrecision& matmul_precision() {
   thread_local MatmulPrecision current = MatmulPrecision::f32;
   return current;
+}
+bool& fast_f8() {
+  thread_local bool on = false;
+  return on;
 }
 
 namespace cpu {
@@ -37,11 +40,7 @@ bool rounds_to_tf32(DType dtype) { return dtype == DType::f32 && matmul_precisio
 
 void round_tf32(float* values, std::int64_t n) {
   vectorized([=] {
-    for (std::int64_t i = 0; i < n; ++i) {
-      const auto bits = std::bit_cast<std::uint32_t>(values[i]);
-      const std::uint32_t rounded = (bits + 0xfff + (bits >> 13 & 1)) & ~std::uint32_t{0x1fff};
-      values[i] = std::bit_cast<float>((bits & 0x7f800000) == 0x7f800000 ? bits : rounded);
-    }
+    for (std::int64_t i = 0; i < n; ++i) values[i] = gradual::round_tf32(values[i]);
   });
 }
 

@@ -1,0 +1,202 @@
+// Products of matrices by cuBLASLt (cuBLAS documentation, "Using the cuBLASLt API"). Its matrices are column-major, and ours
+// row-major: the same memory is the transposed matrix there, so that it is asked for c^T = b^T a^T, where its A is our b.
+#include <cublasLt.h>
+
+#include <algorithm>
+#include <array>
+#include <bit>
+#include <compare>
+#include <map>
+
+#include "../core/failf.h"
+#include "gemm.h"
+#include "memory.h"
+#include "runtime.h"
+#include "watch.h"
+
+namespace gradual::cuda {
+namespace {
+
+constexpr std::size_t kMostWorkspace = 32 << 20;  // bytes; what NVIDIA recommends for Hopper
+constexpr std::size_t kMostChoices = 4096;        // that a thread remembers
+
+void check(cublasStatus_t status, const char* call) {
+  if (status != CUBLAS_STATUS_SUCCESS)
+    failf("{}: {} ({})", call, cublasLtGetStatusString(status), cublasLtGetStatusName(status));
+}
+
+cudaDataType_t type_of(DType dtype) {
+  switch (dtype) {
+    case DType::f64: return CUDA_R_64F;
+    case DType::f32: return CUDA_R_32F;
+    case DType::f16: return CUDA_R_16F;
+    case DType::bf16: return CUDA_R_16BF;
+    case DType::f8e4m3fn: return CUDA_R_8F_E4M3;
+    case DType::f8e5m2: return CUDA_R_8F_E5M2;
+    default: failf("internal: cuBLASLt multiplies no {}", name(dtype));
+  }
+}
+
+cublasLtEpilogue_t epilogue_of(Epilogue epilogue) {
+  switch (epilogue) {
+    case Epilogue::bias: return CUBLASLT_EPILOGUE_BIAS;
+    case Epilogue::bias_relu: return CUBLASLT_EPILOGUE_RELU_BIAS;
+    case Epilogue::relu: return CUBLASLT_EPILOGUE_RELU;
+    case Epilogue::none: break;
+  }
+  return CUBLASLT_EPILOGUE_DEFAULT;
+}
+
+cublasComputeType_t compute_of(const Gemm& g) {
+  if (g.a.dtype == DType::f64) return CUBLAS_COMPUTE_64F;
+  return g.tf32 ? CUBLAS_COMPUTE_32F_FAST_TF32 : CUBLAS_COMPUTE_32F;
+}
+
+// The power of two that an address is a multiple of, up to 256: more is of no use.
+std::int64_t alignment(const void* p) {
+  const auto address = reinterpret_cast<std::uintptr_t>(p);
+  return address == 0 ? 256 : std::min<std::int64_t>(256, std::int64_t{1} << std::countr_zero(address));
+}
+
+// One for each thread and device, gone with the thread.
+class Handle : Pinned {
+ public:
+  ~Handle() {
+    if (handle_) cublasLtDestroy(handle_);
+  }
+  cublasLtHandle_t get() {
+    if (!handle_) check(cublasLtCreate(&handle_), "cublasLtCreate");
+    return handle_;
+  }
+
+ private:
+  cublasLtHandle_t handle_ = nullptr;
+};
+cublasLtHandle_t handle() {
+  thread_local std::array<Handle, device::kMost> handles;
+  return handles[static_cast<std::size_t>(current_device())].get();
+}
+
+// The descriptors of a product: plain values, which nobody has to destroy.
+class Problem {
+ public:
+  explicit Problem(const Gemm& g) {
+    const bool f64 = g.a.dtype == DType::f64;
+    check(cublasLtMatmulDescInit(&product_, compute_of(g), f64 ? CUDA_R_64F : CUDA_R_32F), "cublasLtMatmulDescInit");
+    set(CUBLASLT_MATMUL_DESC_TRANSA, g.b.transposed ? CUBLAS_OP_T : CUBLAS_OP_N);
+    set(CUBLASLT_MATMUL_DESC_TRANSB, g.a.transposed ? CUBLAS_OP_T : CUBLAS_OP_N);
+    set(CUBLASLT_MATMUL_DESC_EPILOGUE, epilogue_of(g.epilogue));
+    if (g.has_bias()) {
+      set(CUBLASLT_MATMUL_DESC_BIAS_POINTER, g.bias);
+      set(CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, static_cast<std::int32_t>(type_of(g.bias_dtype())));
+    }
+    if (g.b.scale) set(CUBLASLT_MATMUL_DESC_A_SCALE_POINTER, g.b.scale);
+    if (g.a.scale) set(CUBLASLT_MATMUL_DESC_B_SCALE_POINTER, g.a.scale);
+    lay_out(b_, g.b, g.k, g.n, g.batch);
+    lay_out(a_, g.a, g.m, g.k, g.batch);
+    lay_out(c_, {.data = g.c, .dtype = g.c_dtype, .ld = g.ldc, .batch_stride = g.c_batch_stride}, g.m, g.n, g.batch);
+  }
+
+  // The best algorithm for it, or none. Partial sums are only ever kept in the compute type, and added up in order: one
+  // rounding, and the same bits every time.
+  cublasLtMatmulHeuristicResult_t choose(const Gemm& g) {
+    cublasLtMatmulPreferenceOpaque_t preference{};
+    check(cublasLtMatmulPreferenceInit(&preference), "cublasLtMatmulPreferenceInit");
+    const auto prefer = [&](cublasLtMatmulPreferenceAttributes_t attribute, auto value) {
+      check(cublasLtMatmulPreferenceSetAttribute(&preference, attribute, &value, sizeof value),
+            "cublasLtMatmulPreferenceSetAttribute");
+    };
+    const auto least = [](std::int64_t bytes) { return static_cast<std::uint32_t>(bytes); };
+    prefer(CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, std::uint64_t{kMostWorkspace});
+    prefer(CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK, std::uint32_t{CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE});
+    prefer(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, least(alignment(g.b.data)));
+    prefer(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, least(alignment(g.a.data)));
+    prefer(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, least(alignment(g.c)));
+    prefer(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, least(alignment(g.c)));
+    cublasLtMatmulHeuristicResult_t best{};
+    int found = 0;
+    const cublasStatus_t status =
+        cublasLtMatmulAlgoGetHeuristic(handle(), &product_, &b_, &a_, &c_, &c_, &preference, 1, &best, &found);
+    if (status != CUBLAS_STATUS_NOT_SUPPORTED) check(status, "cublasLtMatmulAlgoGetHeuristic");
+    if (status != CUBLAS_STATUS_SUCCESS || found == 0) best.state = CUBLAS_STATUS_NOT_SUPPORTED;
+    return best;
+  }
+
+  void run(const Gemm& g, const cublasLtMatmulHeuristicResult_t& how) {
+    const Workspace scratch(how.workspaceSize);
+    note_call("cublasLtMatmul");
+    const double one = 1, zero = 0;
+    const float one_f32 = 1, zero_f32 = 0;
+    const bool f64 = g.a.dtype == DType::f64;
+    const void* const alpha = f64 ? static_cast<const void*>(&one) : &one_f32;
+    const void* const beta = f64 ? static_cast<const void*>(&zero) : &zero_f32;
+    check(cublasLtMatmul(handle(), &product_, alpha, g.b.data, &b_, g.a.data, &a_, beta, g.c, &c_, g.c, &c_, &how.algo,
+                         scratch.as<void>(), how.workspaceSize, current_stream()),
+          "cublasLtMatmul");
+  }
+
+ private:
+  template <class T> void set(cublasLtMatmulDescAttributes_t attribute, T value) {
+    check(cublasLtMatmulDescSetAttribute(&product_, attribute, &value, sizeof value), "cublasLtMatmulDescSetAttribute");
+  }
+  // A matrix [rows, cols] of ours: as it lies in memory, the transposed one.
+  static void lay_out(cublasLtMatrixLayoutOpaque_t& layout, const Matrix& x, std::int64_t rows, std::int64_t cols,
+                      std::int64_t batch) {
+    if (x.transposed) std::swap(rows, cols);
+    check(cublasLtMatrixLayoutInit(&layout, type_of(x.dtype), static_cast<std::uint64_t>(cols),
+                                   static_cast<std::uint64_t>(rows), x.ld),
+          "cublasLtMatrixLayoutInit");
+    if (batch == 1) return;
+    const auto count = static_cast<std::int32_t>(batch);
+    check(cublasLtMatrixLayoutSetAttribute(&layout, CUBLASLT_MATRIX_LAYOUT_BATCH_COUNT, &count, sizeof count),
+          "cublasLtMatrixLayoutSetAttribute");
+    check(cublasLtMatrixLayoutSetAttribute(&layout, CUBLASLT_MATRIX_LAYOUT_STRIDED_BATCH_OFFSET, &x.batch_stride,
+                                           sizeof x.batch_stride),
+          "cublasLtMatrixLayoutSetAttribute");
+  }
+
+  cublasLtMatmulDescOpaque_t product_{};
+  cublasLtMatrixLayoutOpaque_t a_{}, b_{}, c_{};
+};
+
+// All that an algorithm is chosen by.
+struct Key {
+  int device;
+  std::array<std::int64_t, 10> numbers;
+  std::array<std::int64_t, 4> alignments;
+  std::array<DType, 3> dtypes;
+  std::array<bool, 5> flags;
+  Epilogue epilogue;
+  auto operator<=>(const Key&) const = default;
+
+  explicit Key(const Gemm& g)
+      : device(current_device()),
+        numbers{g.m, g.n, g.k, g.batch, g.a.ld, g.b.ld, g.ldc, g.a.batch_stride, g.b.batch_stride, g.c_batch_stride},
+        alignments{alignment(g.a.data), alignment(g.b.data), alignment(g.c), alignment(g.bias)},
+        dtypes{g.a.dtype, g.b.dtype, g.c_dtype},
+        flags{g.a.transposed, g.b.transposed, g.tf32, g.a.scale != nullptr, g.b.scale != nullptr},
+        epilogue(g.epilogue) {}
+};
+
+}  // namespace
+
+bool multiplies_f8(const Gemm& g) {
+  const bool two_wide = g.a.dtype == DType::f8e5m2 && g.b.dtype == DType::f8e5m2;
+  const bool wide_rows = g.n % 16 == 0 && g.k % 16 == 0 && g.a.ld % 16 == 0 && g.b.ld % 16 == 0 &&
+                         g.a.batch_stride % 16 == 0 && g.b.batch_stride % 16 == 0;
+  return !two_wide && wide_rows && !g.a.transposed && g.b.transposed && alignment(g.a.data) >= 16 &&
+         alignment(g.b.data) >= 16;
+}
+
+void gemm(const Gemm& g) {
+  if (g.batch > INT32_MAX) return plain_gemm(g);
+  thread_local std::map<Key, cublasLtMatmulHeuristicResult_t> choices;
+  if (choices.size() >= kMostChoices) choices.clear();
+  Problem problem(g);
+  const auto [at, added] = choices.try_emplace(Key(g));
+  if (added) at->second = problem.choose(g);
+  if (at->second.state != CUBLAS_STATUS_SUCCESS) return plain_gemm(g);
+  problem.run(g, at->second);
+}
+
+}  // namespace gradual::cuda

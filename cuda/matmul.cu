@@ -1,0 +1,158 @@
+// matmul, linear and linear_relu: which products they are, of which matrices; twin of core/cpu/matmul.cpp.
+#include <algorithm>
+
+#include "../core/accumulator.h"
+#include "../core/compute_mode.h"
+#include "../core/cpu/loaded.h"
+#include "../core/cpu/loops.h"
+#include "../core/cpu/matrix_batch.h"
+#include "../core/memory.h"
+#include "accumulate.h"
+#include "elementwise.h"
+#include "gemm.h"
+#include "kernels.h"
+#include "movement.h"
+
+namespace gradual::cuda {
+namespace {
+
+// An operand as a batch of matrices, where it lies or copied.
+struct Operand : cpu::MatrixBatch {
+  Tensor values;
+  explicit Operand(const Tensor& t) : MatrixBatch{t.sizes(), t.strides()}, values(t) {}
+
+  // To another dtype, row-major; what is repeated stays one copy.
+  void convert(DType dtype) {
+    Shape distinct = sizes;
+    for (int d = 0; d < distinct.size(); ++d)
+      if (strides[d] == 0) distinct[d] = std::min<std::int64_t>(1, distinct[d]);
+    values = copied(as_strided(values, distinct, strides, values.offset()), dtype);
+    for (int d = 0; d < distinct.size(); ++d)
+      if (strides[d] != 0) strides[d] = values.strides()[d];
+  }
+  // A row-major copy of all matrices of the batch, each its own.
+  void make_dense(const Shape& batch) {
+    Shape all = batch, from;
+    for (int d = 0, own = sizes.size() - 2 - batch.size(); d < batch.size(); ++d, ++own)
+      from.push_back(own >= 0 && sizes[own] != 1 ? strides[own] : 0);
+    for (const int d : {sizes.size() - 2, sizes.size() - 1}) {
+      all.push_back(sizes[d]);
+      from.push_back(strides[d]);
+    }
+    values = copied(as_strided(values, all, from, values.offset()), values.dtype());
+    sizes = values.sizes();
+    strides = values.strides();
+  }
+  // How far the matrices of the batch lie apart, if that is the same everywhere.
+  bool even_stride(const Shape& batch, std::int64_t& stride) const {
+    std::int64_t count = 1;
+    stride = 0;
+    for (int d = batch.size() - 1, own = sizes.size() - 3; d >= 0; --d, --own) {
+      if (batch[d] == 1) continue;
+      const std::int64_t step = own >= 0 && sizes[own] != 1 ? strides[own] : 0;
+      if (count == 1) stride = step;
+      else if (step != stride * count) return false;
+      count *= batch[d];
+    }
+    return true;
+  }
+  // What a product reads; false where the strides are not those of such matrices.
+  bool describe(const Shape& batch, Matrix& matrix) const {
+    const std::int64_t down = strides[strides.size() - 2], across = strides.back();
+    const bool by_rows = (across == 1 || cols() == 1) && (down >= cols() || rows() == 1);
+    const bool by_cols = (down == 1 || rows() == 1) && (across >= rows() || cols() == 1);
+    matrix.data = values.raw();
+    matrix.dtype = values.dtype();
+    matrix.transposed = !by_rows;
+    if (by_rows) matrix.ld = rows() == 1 ? std::max<std::int64_t>(1, cols()) : down;
+    else matrix.ld = cols() == 1 ? std::max<std::int64_t>(1, rows()) : across;
+    return (by_rows || by_cols) && even_stride(batch, matrix.batch_stride);
+  }
+  Matrix matrix(const Shape& batch) {
+    Matrix m;
+    if (describe(batch, m)) return m;
+    make_dense(batch);
+    describe(batch, m);
+    return m;
+  }
+};
+
+// out, which has no gaps, is the product of a and b, and more. `narrows`: what f32 sums are rounded to is narrower.
+void product(Operand& a, Operand& b, Shape batch, const Tensor& bias, bool relu, const Tensor& out, bool narrows) {
+  Gemm g;
+  if (bias.defined()) g.epilogue = relu ? Epilogue::bias_relu : Epilogue::bias;
+  else g.epilogue = relu ? Epilogue::relu : Epilogue::none;
+  const bool accumulates = current_accumulator() && out.dtype() != DType::f64;
+  const auto describe = [&] {
+    g.a = a.matrix(batch);
+    g.b = b.matrix(batch);
+  };
+  const auto widen = [&] {
+    a.convert(DType::bf16);
+    b.convert(DType::bf16);
+  };
+  const bool f8 = is_f8(a.values.dtype()) && !accumulates;
+  cpu::merge_rows(a, b, batch);
+  g.m = a.rows(), g.n = b.cols(), g.k = a.cols(), g.batch = numel(batch);
+  g.c = out.raw(), g.c_dtype = out.dtype(), g.ldc = g.n, g.c_batch_stride = g.m * g.n;
+  g.tf32 = cpu::rounds_to_tf32(a.values.dtype());
+  if (f8 && !fast_f8()) widen();
+  describe();
+  if (f8 && fast_f8() && !multiplies_f8(g)) {
+    widen();
+    describe();
+  }
+  Tensor own_bias;
+  if (bias.defined()) {
+    own_bias = dense(bias, g.bias_dtype());
+    g.bias = own_bias.raw();
+  }
+  if (accumulates) accumulate(*current_accumulator(), g, narrows);
+  else if (g.k == 0) plain_gemm(g);
+  else gemm(g);
+}
+
+// The same, then relu. Where the rounding of sums is counted, they come as f32 first.
+void contraction(Operand& a, Operand& b, const Shape& batch, const Tensor& bias, bool relu, const Tensor& out) {
+  const bool narrows = out.dtype() != DType::f32;
+  const bool counted = cpu::counts_for(DType::f32, out.dtype()) != nullptr;
+  if (!counted) return product(a, b, batch, bias, relu, out, narrows);
+  const CategoryScope scope(Category::workspace);
+  const Tensor sums = empty(out.sizes(), {.dtype = DType::f32, .device = out.device()});
+  product(a, b, batch, bias, false, sums, narrows);
+  copy_elements(out, sums);
+  const Tensor* const inputs[] = {&out};
+  if (relu) map_elements<float, 1>(out, inputs, functors::Relu{});
+}
+
+void matmul(const OpCall& call, Outputs& out) {
+  if (out[0].numel() == 0) return;
+  Operand a(call[0]), b(call[1]);
+  Shape batch = out[0].sizes();
+  if (call[0].ndim() == 1) a.insert_dim(0);
+  else batch.erase(batch.size() - 1);
+  if (call[1].ndim() == 1) b.insert_dim(1);
+  else batch.erase(batch.size() - 1);
+  contraction(a, b, batch, {}, false, out[0]);
+}
+
+void linear_and(const OpCall& call, bool relu, const Tensor& out) {
+  if (out.numel() == 0) return;
+  Operand x(call[0]), w(call[1]);
+  if (call[0].ndim() == 1) x.insert_dim(0);
+  w.transpose();
+  Shape batch = x.sizes;
+  batch.erase(batch.size() - 1);
+  batch.erase(batch.size() - 1);
+  contraction(x, w, batch, call[2], relu, out);
+}
+void linear(const OpCall& call, Outputs& out) { linear_and(call, false, out[0]); }
+
+}  // namespace
+
+void register_contractions() {
+  set_kernel(OpId::matmul, matmul);
+  set_kernel(OpId::linear, linear);
+}
+
+}  // namespace gradual::cuda

@@ -1,0 +1,136 @@
+// What the op table does not ask of matmul and linear on a GPU: accumulators, TF32, counts, batches of odd strides.
+#include <doctest/doctest.h>
+
+#include <cmath>
+#include <string>
+#include <vector>
+
+#include <gradual/core/accumulator.h>
+#include <gradual/core/compute_mode.h>
+#include <gradual/core/counts.h>
+#include <gradual/core/memory.h>
+#include <gradual/cuda/cuda.h>
+#include <gradual/gradual.h>
+
+namespace gradual {
+namespace {
+
+constexpr Device kGpu = Device::cuda();
+
+bool skip() {
+  if (cuda::available()) return false;
+  MESSAGE("skipped: " << cuda::why_not());
+  return true;
+}
+
+std::vector<double> numbers(const Tensor& t) { return t.to(Device::cpu()).to_vector<double>(); }
+
+Tensor drawn(const Shape& sizes, std::uint64_t seed, DType dtype = DType::f32) {
+  Generator g(seed);
+  return randn(sizes, {}, g).to(dtype);
+}
+
+// How far sums of k products may lie apart that are added up in different orders and stored in `dtype`.
+void check_close(const Tensor& gpu, const Tensor& cpu, std::int64_t k, double eps = 0x1p-23) {
+  REQUIRE(gpu.dtype() == cpu.dtype());
+  REQUIRE(gpu.sizes() == cpu.sizes());
+  const std::vector<double> x = numbers(gpu), y = numbers(cpu);
+  const double store = float_info(cpu.dtype()).epsilon;
+  for (std::size_t i = 0; i < x.size(); ++i) {
+    CAPTURE(i);
+    CHECK(std::fabs(x[i] - y[i]) <= (static_cast<double>(k) * eps * 4 + store) * (1 + std::fabs(y[i])));
+  }
+}
+
+TEST_CASE("an accumulator gives the CPU's bits") {
+  if (skip()) return;
+  for (const DType dtype : {DType::f32, DType::f16, DType::bf16, DType::f8e4m3fn}) {
+    const Tensor a = drawn({9, 150}, 1, dtype), w = drawn({7, 150}, 2, dtype), bias = drawn({7}, 3, dtype);
+    const Tensor there[] = {a.to(kGpu), w.to(kGpu), bias.to(kGpu)};
+    for (const std::string name :
+         {"f32", "f64", "fp16-acc", "bf16-acc", "hopper-fp8-14bit", "fp16-acc:up", "e5m7:down", "bf16-acc:to-odd",
+          "e4m3:nearest-away", "e3m2fn", "fp16-acc/chunk=64", "bf16-acc/chunk=7", "hopper-fp8-14bit/promote=128",
+          "e5m4/chunk=3/promote=10", "f32/promote=64"}) {
+      const AccumulatorScope scope(accumulator(name));
+      CAPTURE(name);
+      CAPTURE(gradual::name(dtype));
+      CHECK(numbers(linear(there[0], there[1], there[2])) == numbers(linear(a, w, bias)));
+      CHECK(numbers(matmul(there[0], there[1].t())) == numbers(matmul(a, w.t())));
+      CHECK(numbers(matmul(there[0].narrow(1, 0, 0), there[1].narrow(1, 0, 0).t())) == std::vector<double>(63));
+    }
+  }
+}
+
+TEST_CASE("batches wherever their matrices lie") {
+  if (skip()) return;
+  for (const DType dtype : {DType::f64, DType::f32, DType::bf16, DType::f8e5m2}) {
+    const Tensor x = drawn({2, 3, 5, 8}, 1, dtype), y = drawn({3, 8, 6}, 2, dtype), w = drawn({8, 6}, 3, dtype);
+    const Tensor gx = x.to(kGpu), gy = y.to(kGpu), gw = w.to(kGpu);
+    check_close(matmul(gx, gy), matmul(x, y), 8);                                  // strides 0 and not
+    check_close(matmul(gx, gw), matmul(x, w), 8);                                  // one tall matrix
+    check_close(matmul(gx.transpose(1, 2), gw), matmul(x.transpose(1, 2), w), 8);  // no such
+    check_close(matmul(gx.transpose(0, 1), gy.select(0, 1)), matmul(x.transpose(0, 1), y.select(0, 1)), 8);
+    check_close(matmul(gy.transpose(1, 2), gx.transpose(2, 3)), matmul(y.transpose(1, 2), x.transpose(2, 3)), 8);
+    check_close(matmul(gx.select(1, 0), gy.narrow(0, 0, 1)), matmul(x.select(1, 0), y.narrow(0, 0, 1)), 8);
+    check_close(matmul(gw.t(), gx.transpose(2, 3)), matmul(w.t(), x.transpose(2, 3)), 8);
+    check_close(matmul(gw.narrow(1, 1, 1).t(), gy), matmul(w.narrow(1, 1, 1).t(), y), 8);
+    check_close(matmul(gw.select(1, 2), gy.select(2, 1).t()), matmul(w.select(1, 2), y.select(2, 1).t()), 8);
+    check_close(matmul(gx.narrow(3, 0, 1).expand({2, 3, 5, 8}), gy), matmul(x.narrow(3, 0, 1).expand({2, 3, 5, 8}), y),
+                8);
+  }
+}
+
+TEST_CASE("TF32 rounds the operands, and only those of f32") {
+  if (skip()) return;
+  const Tensor a = drawn({20, 64}, 1), b = drawn({64, 24}, 2), ga = a.to(kGpu), gb = b.to(kGpu);
+  const std::vector<double> plain = numbers(matmul(ga, gb));
+  check_close(matmul(ga, gb), matmul(a, b), 64);
+  const MatmulPrecisionScope scope(MatmulPrecision::tf32);
+  CHECK(numbers(matmul(ga, gb)) != plain);
+  check_close(matmul(ga, gb), matmul(a, b), 64, 0x1p-14);  // whether tensor cores round or cut is theirs to say
+  check_close(matmul(ga.to(DType::f64), gb.to(DType::f64)), matmul(a.to(DType::f64), b.to(DType::f64)), 64, 0x1p-52);
+}
+
+TEST_CASE("f8 products are exact, and may be those of f8 instructions") {
+  if (skip()) return;
+  for (const std::int64_t k : {64, 72}) {  // 72 is no multiple of 16
+    const Tensor x = drawn({16, k}, 1, DType::f8e4m3fn), w = drawn({32, k}, 2, DType::f8e4m3fn);
+    const Tensor bias = drawn({32}, 3, DType::f8e4m3fn);
+    const Tensor gx = x.to(kGpu), gw = w.to(kGpu), gb = bias.to(kGpu);
+    check_close(linear(gx, gw, gb), linear(x, w, bias), k);
+    const FastF8Scope scope(true);
+    check_close(linear(gx, gw, gb), linear(x, w, bias), k, 0x1p-13);
+    check_close(matmul(gx, gw.t().contiguous()), matmul(x, w.t()), k, 0x1p-13);
+    check_close(linear(gx.to(DType::f8e5m2), gw.to(DType::f8e5m2)), linear(x.to(DType::f8e5m2), w.to(DType::f8e5m2)),
+                k);
+  }
+}
+
+TEST_CASE("what rounding loses is counted") {
+  if (skip()) return;
+  const Tensor x = (drawn({16, 32}, 1) * 200).to(DType::f16), w = (drawn({24, 32}, 2) * 200).to(DType::f16);
+  CastCounts there, here;
+  {
+    const CountScope scope(&there);
+    linear(x.to(kGpu), w.to(kGpu));
+  }
+  {
+    const CountScope scope(&here);
+    linear(x, w);
+  }
+  CHECK(there.overflow > 0);
+  CHECK(there.elements == here.elements);
+  CHECK(there.overflow == here.overflow);
+}
+
+TEST_CASE("products give the same bits twice and keep no memory") {
+  if (skip()) return;
+  const Tensor a = drawn({130, 301}, 1, DType::bf16).to(kGpu), b = drawn({301, 77}, 2, DType::bf16).to(kGpu);
+  const std::vector<double> first = numbers(matmul(a, b));
+  const std::int64_t before = memory_stats(kGpu).total.current;
+  for (int i = 0; i < 3; ++i) CHECK(numbers(matmul(a, b)) == first);
+  CHECK(memory_stats(kGpu).total.current == before);
+}
+
+}  // namespace
+}  // namespace gradual
