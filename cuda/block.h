@@ -2,16 +2,23 @@
 // which follows from the number of threads alone: the same bits every time.
 #pragma once
 
+#include <type_traits>
+
 #include "launch.h"
 
 namespace gradual::cuda {
 
 inline constexpr unsigned kAllLanes = 0xffffffffu;
 
+// The value of the lane whose number differs by the bit `step`. A struct says by each(f) what f makes of its members.
+template <class T> __device__ T of_partner(T value, int step) {
+  if constexpr (std::is_arithmetic_v<T>) return __shfl_xor_sync(kAllLanes, value, step);
+  else return value.each([=](auto member) { return of_partner(member, step); });
+}
+
 // value combined over the 32 threads of a warp: all get it. combine(a, b) must not depend on which is which.
 template <class T, class Combine> __device__ T reduce_warp(T value, Combine combine) {
-  for (int step = static_cast<int>(kWarp) / 2; step > 0; step /= 2)
-    value = combine(value, __shfl_xor_sync(kAllLanes, value, step));
+  for (int step = static_cast<int>(kWarp) / 2; step > 0; step /= 2) value = combine(value, of_partner(value, step));
   return value;
 }
 

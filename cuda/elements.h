@@ -51,18 +51,17 @@ template <int N> struct Geometry {
 
  private:
   template <class U> GRADUAL_HD void walk(U rest, std::int64_t (&at)[N]) const {
-    for (int d = ndim - 1; d >= 0; --d) {
+    for (int d = ndim - 1; d > 0; --d) {
       const U size = static_cast<U>(sizes[d]), quotient = rest / size;
       const auto index = static_cast<std::int64_t>(rest - quotient * size);
       for (int k = 0; k < N; ++k) at[k] += index * operand[k].strides[d];
       rest = quotient;
     }
+    for (int k = 0; k < N; ++k) at[k] += static_cast<std::int64_t>(rest) * operand[k].strides[0];
   }
 };
 
-// The geometry of `operands`, broadcast to `sizes`: in row-major order, or in that of the first one's memory.
-template <int N> Geometry<N> make_geometry(const Shape& sizes, const Tensor* const (&operands)[N], bool row_major) {
-  const cpu::Loop loop = cpu::make_loop(sizes, operands, row_major);
+template <int N> Geometry<N> geometry_of(const cpu::Loop& loop) {
   Geometry<N> g;
   g.ndim = loop.ndim;
   g.numel = loop.numel;
@@ -76,6 +75,10 @@ template <int N> Geometry<N> make_geometry(const Shape& sizes, const Tensor* con
     for (int d = 0; d < loop.ndim; ++d) g.operand[k].strides[d] = v.strides[d];
   }
   return g;
+}
+// The geometry of `operands`, broadcast to `sizes`: in row-major order, or in that of the first one's memory.
+template <int N> Geometry<N> make_geometry(const Shape& sizes, const Tensor* const (&operands)[N], bool row_major) {
+  return geometry_of<N>(cpu::make_loop(sizes, operands, row_major));
 }
 
 }  // namespace gradual::cuda

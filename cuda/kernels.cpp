@@ -10,6 +10,7 @@ void register_kernels() {
   register_movement();
   register_pooling();
   register_contractions();
+  register_reductions();
 }
 
 }  // namespace gradual::device

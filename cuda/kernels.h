@@ -14,5 +14,6 @@ void register_indexing();
 void register_movement();
 void register_pooling();
 void register_contractions();
+void register_reductions();
 
 }  // namespace gradual::cuda

@@ -14,16 +14,43 @@
 #include "accumulate.h"
 #include "kernels.h"
 #include "loaded.h"
-#include "loops.h"
+#include "reduce_plan.h"
 
 namespace gradual::cpu {
+
+Plan make_plan(std::span<const Tensor* const> operands, std::uint32_t dims) {
+  const Tensor& x = *operands[0];
+  const bool none = x.numel() == 0;  // then an address stands in for the elements that there are not
+  const auto loop = [&](bool reduced) {
+    Shape sizes;
+    Tensor views[kMaxOperands];
+    const Tensor* pointers[kMaxOperands];
+    for (int d = 0; d < x.ndim(); ++d)
+      if ((dims >> d & 1) == static_cast<std::uint32_t>(reduced)) sizes.push_back(x.sizes()[d]);
+    for (std::size_t k = 0; k < operands.size(); ++k) {
+      const Tensor& t = *operands[k];
+      Shape strides;
+      for (int d = 0; d < x.ndim(); ++d)
+        if ((dims >> d & 1) == static_cast<std::uint32_t>(reduced)) strides.push_back(none ? 0 : t.strides()[d]);
+      const Tensor elements = none ? empty({}, {.dtype = t.dtype(), .device = t.device()}) : t;
+      views[k] = as_strided(elements, sizes, strides, elements.offset());
+      pointers[k] = &views[k];
+    }
+    return make_loop(sizes, {pointers, operands.size()}, !reduced);
+  };
+  Plan p{loop(false), loop(true), x.dtype()};
+  const int last = p.kept.ndim - 1;
+  const bool side_by_side = p.kept.view[0].strides[last] == 1 || p.count() < kMinColumns;
+  p.columns = p.kept.sizes[last] >= kMinColumns && side_by_side && p.count() > 1;
+  return p;
+}
+
 namespace {
 
 constexpr std::int64_t kLanes = 256;        // numbers summed side by side
 constexpr std::int64_t kRows = 32;          // rows of lanes added one after another before they join the segment's sum
 constexpr std::int64_t kSegment = 32768;    // elements of one output that one thread sums at a time
 constexpr std::int64_t kRowSegment = 1024;  // the same where columns are summed side by side
-constexpr std::int64_t kMinColumns = 16;    // fewer are gathered and summed one by one
 
 // How one reduction treats elements: map, then combine. Both are compiled in, once for a compute type.
 template <class C> struct Reducer {
@@ -60,40 +87,6 @@ template <class C> Reducer<C> extreme_of(bool largest) {
   constexpr C kTop = Limits::has_infinity ? Limits::infinity() : Limits::max();
   if (!largest) return reducer<C>(kPlain, kMinimum, kTop);
   return reducer<C>(kPlain, kMaximum, Limits::has_infinity ? -kTop : Limits::lowest());
-}
-
-// Dims split in two, each merged: `kept` runs over outputs in order, `reduced` over what one output takes in.
-struct Plan {
-  Loop kept, reduced;
-  DType dtype{};
-  bool columns = false;  // neighbours in memory belong to different outputs, or outputs take in few elements each
-  std::int64_t outputs() const { return kept.numel; }
-  std::int64_t count() const { return reduced.numel; }
-  Loop row_of(std::int64_t output) const {
-    Loop row = reduced;
-    row.view[0].data += offset_of(kept, 0, output) * static_cast<std::int64_t>(size_of(dtype));
-    return row;
-  }
-};
-
-Plan make_plan(const Tensor& x, std::uint32_t dims) {
-  const bool none = x.numel() == 0;  // then a number stands in for the elements that there are not
-  const Tensor elements = none ? full({}, 0, {.dtype = x.dtype()}) : x;
-  Shape sizes[2], strides[2];  // kept, reduced
-  for (int d = 0; d < x.ndim(); ++d) {
-    sizes[dims >> d & 1].push_back(x.sizes()[d]);
-    strides[dims >> d & 1].push_back(none ? 0 : x.strides()[d]);
-  }
-  const auto loop = [&](int part) {
-    const Tensor view = as_strided(elements, sizes[part], strides[part], elements.offset());
-    const Tensor* operand = &view;
-    return make_loop(sizes[part], {&operand, 1}, part == 0);
-  };
-  Plan p{loop(0), loop(1), x.dtype()};
-  const int last = p.kept.ndim - 1;
-  const bool side_by_side = p.kept.view[0].strides[last] == 1 || p.count() < kMinColumns;
-  p.columns = p.kept.sizes[last] >= kMinColumns && side_by_side && p.count() > 1;
-  return p;
 }
 
 // Elements [begin, end) of one output, or of the `width` columns from it on, into out[0], out[stride], ..

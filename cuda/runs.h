@@ -1,0 +1,118 @@
+// Eight elements at a time: what the kernels of reductions, softmax and norms read and write.
+#pragma once
+
+#include "elements.h"
+
+namespace gradual::cuda {
+
+inline constexpr int kRun = 8;
+
+// Elements of type T that are moved at once.
+template <class T> struct alignas(sizeof(T) * kRun < 16 ? sizeof(T) * kRun : 16) Part {
+  static constexpr int kSize = sizeof(T) * kRun < 16 ? kRun : 16 / sizeof(T);
+  T of[kSize];
+};
+
+// visit.operator()<T>() for the type T of dtype d, which is one of those that are computed in C, or a float where that is
+// double.
+template <class C, class F> __device__ void visit_stored(DType d, F&& visit) {
+  if constexpr (std::is_same_v<C, std::int64_t>) {
+    switch (d) {
+      case DType::i32: return visit.template operator()<std::int32_t>();
+      case DType::u8: return visit.template operator()<std::uint8_t>();
+      case DType::bool_: return visit.template operator()<BoolByte>();
+      default: return visit.template operator()<std::int64_t>();
+    }
+  } else {
+    switch (d) {
+      case DType::f16: return visit.template operator()<Half>();
+      case DType::bf16: return visit.template operator()<BFloat16>();
+      case DType::f8e4m3fn: return visit.template operator()<Float8E4M3FN>();
+      case DType::f8e5m2: return visit.template operator()<Float8E5M2>();
+      default: break;
+    }
+    if constexpr (std::is_same_v<C, double>)
+      if (d == DType::f64) return visit.template operator()<double>();
+    visit.template operator()<float>();
+  }
+}
+
+// x = elements [at, at + kRun), which lie as wide() says.
+template <class C> __device__ void load_run(const Operand& o, std::int64_t at, C (&x)[kRun]) {
+  visit_stored<C>(o.dtype, [&]<class T> {
+    const auto* parts = reinterpret_cast<const Part<T>*>(reinterpret_cast<const T*>(o.data) + at);
+    for (int i = 0; i < kRun; i += Part<T>::kSize) {
+      const Part<T> part = parts[i / Part<T>::kSize];
+      for (int j = 0; j < Part<T>::kSize; ++j) x[i + j] = cast_element<C>(part.of[j]);
+    }
+  });
+}
+// x[j] = element at[j].
+template <class C> __device__ void load_scattered(const Operand& o, const std::int64_t (&at)[kRun], C (&x)[kRun]) {
+  visit_stored<C>(o.dtype, [&]<class T> {
+    const T* data = reinterpret_cast<const T*>(o.data);
+    for (int j = 0; j < kRun; ++j) x[j] = cast_element<C>(data[at[j]]);
+  });
+}
+
+// The same for stores, of which the first n of kRun are meant.
+template <class C> __device__ void store_run(const Operand& o, std::int64_t at, const C (&x)[kRun], const Counter& counter) {
+  visit_stored<C>(o.dtype, [&]<class T> {
+    auto* parts = reinterpret_cast<Part<T>*>(reinterpret_cast<T*>(o.data) + at);
+    for (int i = 0; i < kRun; i += Part<T>::kSize) {
+      Part<T> part;
+      for (int j = 0; j < Part<T>::kSize; ++j) {
+        part.of[j] = cast_element<T>(x[i + j]);
+        if (counter.counts) counter.add(static_cast<double>(x[i + j]), cast_element<double>(part.of[j]));
+      }
+      parts[i / Part<T>::kSize] = part;
+    }
+  });
+}
+template <class C>
+__device__ void store_scattered(const Operand& o, const std::int64_t (&at)[kRun], int n, const C (&x)[kRun],
+                                const Counter& counter) {
+  visit_stored<C>(o.dtype, [&]<class T> {
+    T* data = reinterpret_cast<T*>(o.data);
+    for (int j = 0; j < kRun; ++j) {
+      if (j >= n) break;
+      const T y = cast_element<T>(x[j]);
+      data[at[j]] = y;
+      if (counter.counts) counter.add(static_cast<double>(x[j]), cast_element<double>(y));
+    }
+  });
+}
+
+// A result: number i rounded to the dtype. Null data: it is not wanted.
+template <class C> struct Stored {
+  void* data = nullptr;
+  DType dtype = dtype_of<C>;
+  Counter counter = {};
+  Stored() = default;
+  explicit Stored(C* numbers) : data(numbers) {}
+  Stored(const Tensor& t, const CountingStores& counting) : data(t.raw()), dtype(t.dtype()), counter(counting.counter()) {}
+  __device__ void operator()(C value, std::int64_t i) const {
+    store_element(dtype, value, data, i);
+    if (counter.counts) counter.add(static_cast<double>(value), load_element<double>(dtype, data, i));
+  }
+};
+
+// Whether elements [8 i, 8 i + 8) of `inner` lie side by side in every operand, and start where wide loads may: 16 bytes,
+// or as many as they take. `outer` says where else an operand is moved to.
+template <int N, int M> bool wide(const Geometry<N>& inner, const Geometry<M>& outer) {
+  static_assert(M >= N);
+  const int last = inner.ndim - 1;
+  if (inner.sizes[last] % kRun != 0) return false;
+  const auto fits = [](const auto& g, int d, int k) { return g.sizes[d] == 1 || g.operand[k].strides[d] % kRun == 0; };
+  for (int k = 0; k < N; ++k) {
+    if (!inner.operand[k].data) continue;
+    if (inner.operand[k].strides[last] != 1 || reinterpret_cast<std::uintptr_t>(inner.operand[k].data) % 16 != 0) return false;
+    for (int d = 0; d < last; ++d)
+      if (!fits(inner, d, k)) return false;
+    for (int d = 0; d < outer.ndim; ++d)
+      if (!fits(outer, d, k)) return false;
+  }
+  return true;
+}
+
+}  // namespace gradual::cuda
