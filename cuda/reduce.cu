@@ -78,9 +78,11 @@ template <class C, class Map>
 void reduce_sum(const ReduceSource<1>& s, const Map& map, const Finish<C>& last, const C* params = nullptr) {
   reduce(s, Numeric<C, Map, functors::Add>{map, C{0}, params, last});
 }
-template <class C> constexpr C kTop = std::numeric_limits<C>::has_infinity ? std::numeric_limits<C>::infinity()
-                                                                           : std::numeric_limits<C>::max();
-template <class C> constexpr C kBottom = std::numeric_limits<C>::has_infinity ? -kTop<C> : std::numeric_limits<C>::lowest();
+template <class C>
+constexpr C kTop =
+    std::numeric_limits<C>::has_infinity ? std::numeric_limits<C>::infinity() : std::numeric_limits<C>::max();
+template <class C>
+constexpr C kBottom = std::numeric_limits<C>::has_infinity ? -kTop<C> : std::numeric_limits<C>::lowest();
 template <bool kMax, class C> void reduce_extreme(const ReduceSource<1>& s, const Finish<C>& last) {
   if constexpr (kMax) reduce(s, Numeric<C, Same, functors::Maximum>{{}, kBottom<C>, nullptr, last});
   else reduce(s, Numeric<C, Same, functors::Minimum>{{}, kTop<C>, nullptr, last});

@@ -11,6 +11,8 @@
 // The order of combinations follows from sizes and strides alone.
 #pragma once
 
+#include <optional>
+
 #include "../core/cpu/reduce_plan.h"
 #include "block.h"
 #include "memory.h"
@@ -184,7 +186,8 @@ template <class Op> struct JoinSegments {
 };
 
 namespace detail {
-inline constexpr std::int64_t kEnoughBlocks = 1056;  // eight for each multiprocessor of the largest GPUs: more are not cut
+inline constexpr std::int64_t kEnoughBlocks =
+    1056;  // eight for each multiprocessor of the largest GPUs: more are not cut
 inline std::int64_t parts(std::int64_t n, std::int64_t each) { return (n + each - 1) / each; }
 // The range of one output is cut into parts of `least` elements, or of so many times two that there are blocks enough.
 inline std::int64_t segment_length(std::int64_t count, std::int64_t least, std::int64_t others) {
@@ -209,8 +212,11 @@ template <class Op> void reduce(const ReduceSource<Op::kInputs>& s, const Op& op
   std::optional<Workspace> memory;
   if (segments > 1) memory.emplace(static_cast<std::size_t>(outputs * segments) * sizeof(Acc));
   Acc* const partials = memory ? memory->as<Acc>() : nullptr;
-  if (s.columns) for_blocks(tiles * segments, kThreads, ReduceColumns<Op>{s, op, across, tiles, segments, each, partials});
-  else for_blocks(parts(outputs * segments, kThreads / lanes), kThreads, ReduceRows<Op>{s, op, lanes, segments, each, partials});
+  if (s.columns)
+    for_blocks(tiles * segments, kThreads, ReduceColumns<Op>{s, op, across, tiles, segments, each, partials});
+  else
+    for_blocks(parts(outputs * segments, kThreads / lanes), kThreads,
+               ReduceRows<Op>{s, op, lanes, segments, each, partials});
   if (!memory) return;
   const int joining = lanes_for(segments);
   for_blocks(parts(outputs, kThreads / joining), kThreads, JoinSegments<Op>{op, joining, outputs, segments, partials});

@@ -55,8 +55,9 @@ template <class C> __device__ void load_scattered(const Operand& o, const std::i
   });
 }
 
-// The same for stores, of which the first n of kRun are meant.
-template <class C> __device__ void store_run(const Operand& o, std::int64_t at, const C (&x)[kRun], const Counter& counter) {
+// The same for stores. Of scattered ones the first n are meant.
+template <class C>
+__device__ void store_run(const Operand& o, std::int64_t at, const C (&x)[kRun], const Counter& counter) {
   visit_stored<C>(o.dtype, [&]<class T> {
     auto* parts = reinterpret_cast<Part<T>*>(reinterpret_cast<T*>(o.data) + at);
     for (int i = 0; i < kRun; i += Part<T>::kSize) {
@@ -90,7 +91,8 @@ template <class C> struct Stored {
   Counter counter = {};
   Stored() = default;
   explicit Stored(C* numbers) : data(numbers) {}
-  Stored(const Tensor& t, const CountingStores& counting) : data(t.raw()), dtype(t.dtype()), counter(counting.counter()) {}
+  Stored(const Tensor& t, const CountingStores& counting)
+      : data(t.raw()), dtype(t.dtype()), counter(counting.counter()) {}
   __device__ void operator()(C value, std::int64_t i) const {
     store_element(dtype, value, data, i);
     if (counter.counts) counter.add(static_cast<double>(value), load_element<double>(dtype, data, i));
@@ -106,7 +108,8 @@ template <int N, int M> bool wide(const Geometry<N>& inner, const Geometry<M>& o
   const auto fits = [](const auto& g, int d, int k) { return g.sizes[d] == 1 || g.operand[k].strides[d] % kRun == 0; };
   for (int k = 0; k < N; ++k) {
     if (!inner.operand[k].data) continue;
-    if (inner.operand[k].strides[last] != 1 || reinterpret_cast<std::uintptr_t>(inner.operand[k].data) % 16 != 0) return false;
+    if (inner.operand[k].strides[last] != 1 || reinterpret_cast<std::uintptr_t>(inner.operand[k].data) % 16 != 0)
+      return false;
     for (int d = 0; d < last; ++d)
       if (!fits(inner, d, k)) return false;
     for (int d = 0; d < outer.ndim; ++d)
