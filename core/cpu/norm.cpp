@@ -189,8 +189,8 @@ template <class T> void batch_norm_of(const OpCall& call, const Channels& l, Ten
 }
 
 // With M values a channel: dx = weight * invstd * (dy - sum(dy) / M - (x - mean) * invstd^2 * sum(dy (x - mean)) / M);
-// not training, mean and invstd are constants and the first term stands alone. Under relu dy counts where y is above 0: y is
-// computed again, bit for bit, which costs less than to read it.
+// not training, mean and invstd are constants and the first term stands alone. Under relu dy counts where y is above 0;
+// y is computed again, bit for bit, and need not be kept.
 template <class T, bool kRelu>
 void batch_norm_backward_of(const OpCall& call, const Channels& l, Tensor& dx, Outputs& out) {
   const Parameter<T> means(call[3]);
