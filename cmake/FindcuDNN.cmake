@@ -1,18 +1,11 @@
 # cuDNN::cuDNN, the loader library: beside the CUDA toolkit, where the system keeps it, or inside Python's package
 # nvidia-cudnn. Gives cuDNN_FOUND and cuDNN_VERSION; cuDNN_ROOT says where to look first.
 
-find_package(CUDAToolkit QUIET)
-set(places ${CUDAToolkit_INCLUDE_DIRS} ${CUDAToolkit_TARGET_DIR} ${CUDAToolkit_LIBRARY_ROOT})
-find_program(cuDNN_PYTHON NAMES python3 python)
-if(cuDNN_PYTHON AND NOT cuDNN_INCLUDE_DIR)
-  execute_process(COMMAND ${cuDNN_PYTHON} -c "import nvidia.cudnn; print(list(nvidia.cudnn.__path__)[0])"
-                  OUTPUT_VARIABLE package ERROR_QUIET OUTPUT_STRIP_TRAILING_WHITESPACE)
-  list(APPEND places ${package})
-endif()
+include(${CMAKE_CURRENT_LIST_DIR}/nvidia_packages.cmake)
+nvidia_package_folders(places)
 find_path(cuDNN_INCLUDE_DIR cudnn.h HINTS ${places} PATH_SUFFIXES include)
-# Python's package has the library under its full name alone.
 find_library(cuDNN_LIBRARY NAMES cudnn libcudnn.so.9 HINTS ${places} PATH_SUFFIXES lib64 lib lib/x64)
-mark_as_advanced(cuDNN_PYTHON cuDNN_INCLUDE_DIR cuDNN_LIBRARY)
+mark_as_advanced(cuDNN_INCLUDE_DIR cuDNN_LIBRARY)
 if(cuDNN_INCLUDE_DIR AND EXISTS ${cuDNN_INCLUDE_DIR}/cudnn_version.h)
   set(cuDNN_VERSION "")
   foreach(part MAJOR MINOR PATCHLEVEL)

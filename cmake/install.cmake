@@ -34,7 +34,9 @@ if(GRADUAL_HAVE_ONEDNN)
 endif()
 
 if(GRADUAL_HAVE_CUDA)
-  install(FILES ${PROJECT_SOURCE_DIR}/cmake/FindcuDNN.cmake DESTINATION ${package_dir} COMPONENT gradual)
+  foreach(file FindcuBLASLt FindcuDNN nvidia_packages)
+    install(FILES ${PROJECT_SOURCE_DIR}/cmake/${file}.cmake DESTINATION ${package_dir} COMPONENT gradual)
+  endforeach()
 endif()
 
 install(FILES LICENSE DESTINATION ${CMAKE_INSTALL_DOCDIR} COMPONENT gradual)

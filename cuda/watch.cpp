@@ -14,13 +14,15 @@ namespace gradual {
 namespace cuda {
 
 struct Notes {
-  std::vector<std::string> kernels;
+  struct Entry {
+    const std::type_info* kernel;  // or null,
+    const char* call;              // and this one
+  };
+  std::vector<Entry> entries;  // names are made when the work is done
 };
 
-namespace {
-
 // "EachIndex<MapDense<float, float, 2, Add>>": without the namespaces of ours.
-std::string readable_name(const char* mangled) {
+static std::string readable_name(const char* mangled) {
   int status = 0;
   char* const text = abi::__cxa_demangle(mangled, nullptr, nullptr, &status);
   std::string name = status == 0 ? text : mangled;
@@ -31,10 +33,8 @@ std::string readable_name(const char* mangled) {
   return name;
 }
 
-}  // namespace
-
-void note(Notes& to, const std::type_info& kernel) { to.kernels.push_back(readable_name(kernel.name())); }
-void note(Notes& to, const char* call) { to.kernels.emplace_back(call); }
+void note(Notes& to, const std::type_info& kernel) { to.entries.push_back({&kernel, nullptr}); }
+void note(Notes& to, const char* call) { to.entries.push_back({nullptr, call}); }
 
 }  // namespace cuda
 
@@ -58,7 +58,10 @@ Work Watch::stop() {
   cuda::notes = nullptr;
   span_->end.record();
   span_->end.synchronize();
-  return {span_->end.milliseconds_since(span_->start) * 1e-3, std::move(span_->notes.kernels)};
+  Work work{span_->end.milliseconds_since(span_->start) * 1e-3, {}};
+  for (const auto& [kernel, call] : span_->notes.entries)
+    work.kernels.push_back(kernel ? cuda::readable_name(kernel->name()) : call);
+  return work;
 }
 
 }  // namespace device

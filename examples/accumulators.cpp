@@ -37,7 +37,7 @@ Operands draw(long length, const Format& format, bool positive) {
     Tensor t = randn({32, length}, {}, generator);
     if (positive) t = abs(t);
     rounder.round(t.data<float>(), t.data<float>(), t.numel());
-    return t;
+    return t.to(example::device());
   };
   const Tensor a = one();
   return {a, one()};

@@ -32,7 +32,7 @@ struct Gpt : nn::Module {
     nn::init::normal_(positions.weight, 0, 0.02);
   }
   Tensor forward(const Tensor& x) override {  // i64 [B, T] -> logits [B, T, vocabulary]
-    const Tensor place = arange(0, static_cast<double>(x.size(1)));
+    const Tensor place = arange(0, static_cast<double>(x.size(1)), 1, {.dtype = DType::i64, .device = x.device()});
     return head(norm(blocks(tokens(x) + positions(place))));
   }
   nn::Embedding& tokens;
@@ -44,7 +44,8 @@ struct Gpt : nn::Module {
 
 // Cross entropy over all positions; targets of -100 (the question) count nothing.
 Tensor loss_of(Gpt& model, const data::Batch& b) {
-  return cross_entropy(flatten(model(b.inputs), 0, 1), flatten(b.targets, 0, 1));
+  const Tensor logits = model(b.inputs.to(example::device()));
+  return cross_entropy(flatten(logits, 0, 1), flatten(b.targets.to(example::device()), 0, 1));
 }
 
 // Appends `count` characters to `text`; each is the likeliest, or with temperature drawn by its probability.
@@ -52,8 +53,9 @@ std::string complete(amp::RecipeRun& run, const data::Vocabulary& vocabulary, st
                      std::int64_t context, double temperature, Generator& generator) {
   for (int i = 0; i < count; ++i) {
     const auto length = std::min<std::size_t>(text.size(), static_cast<std::size_t>(context));
-    const Tensor window = unsqueeze(vocabulary.encode(text.substr(text.size() - length)), 0);
-    const Tensor logits = run.evaluate([&] { return run.model()(window); }).select(1, -1).to(DType::f32);
+    const Tensor window = unsqueeze(vocabulary.encode(text.substr(text.size() - length)), 0).to(example::device());
+    const Tensor logits =
+        run.evaluate([&] { return run.model()(window); }).select(1, -1).to(DType::f32).to(Device::cpu());
     Tensor scores = logits;
     if (temperature > 0) {  // the largest of logits plus Gumbel noise is a draw from their softmax
       const Tensor u = clamp(rand(logits.sizes(), {}, generator), 1e-7, 1 - 1e-7);
@@ -142,6 +144,7 @@ void body(example::Arguments& arguments) {
 
   manual_seed(seed);
   Gpt model(task.vocabulary.size(), task.context, width, layers);
+  model.to(example::device());
   amp::RecipeRun run(amp::recipe(recipe), model,
                      [](auto groups, auto& precision) {
                        return std::make_unique<optim::AdamW>(std::move(groups),

@@ -55,7 +55,7 @@ class Wrong : public LogCosh {
 
 void values() {
   std::printf("1. Values in f32\n%10s%18s%18s\n", "d", "composed", "log_cosh");
-  const Tensor d = from_data(std::vector<double>{0, 0.5, 3, 50, 100}, {5});
+  const Tensor d = from_data(std::vector<double>{0, 0.5, 3, 50, 100}, {5}, example::on_device());
   const std::vector<double> a = composed(d).to_vector<double>(), b = log_cosh(d).to_vector<double>();
   double worst = 0;
   for (std::size_t i = 0; i < a.size(); ++i) {
@@ -69,7 +69,7 @@ void values() {
 void gradients() {
   std::printf("\n2. Gradients against central differences, in f64\n");
   Generator generator(0);
-  Tensor d = randn({3, 4}, {.dtype = DType::f64}, generator) * 3;
+  Tensor d = randn({3, 4}, example::on_device(DType::f64), generator) * 3;
   d.set_requires_grad();
   const auto good = [](const std::vector<Tensor>& in) { return std::vector<Tensor>{log_cosh(in[0])}; };
   const auto bad = [](const std::vector<Tensor>& in) { return apply(std::make_shared<Wrong>(), {in[0]}); };
@@ -83,18 +83,18 @@ void gradients() {
 
 void under_autocast() {
   std::printf("\n3. Under autocast to f16: x W^T in f16, then the loss\n");
-  Tensor weight = full({1, 4}, 10);
+  Tensor weight = full({1, 4}, 10, example::on_device());
   weight.set_requires_grad();
-  const Tensor x = ones({2, 4});
+  const Tensor x = ones({2, 4}, example::on_device());
   const auto op = std::make_shared<LogCosh>();
-  const amp::Autocast scope({.dtype = DType::f16});
+  const amp::Autocast scope({.dtype = DType::f16, .device = example::device()});
   const Tensor d = linear(x, weight);  // 40: its cosh is 1.2e17
   const Tensor loss = apply(op, {d})[0].mean();
   loss.backward();
   std::printf("  d is %s, log_cosh was given %s, the loss is %s: %.6g\n", std::string(name(d.dtype())).c_str(),
               std::string(name(op->seen())).c_str(), std::string(name(loss.dtype())).c_str(), loss.item());
   std::printf("  gradient of the f32 weight: %s\n", to_string(weight.grad()).c_str());
-  const amp::Autocast off({.enabled = false});
+  const amp::Autocast off({.device = example::device(), .enabled = false});
   const double half = composed(d.detach()).mean().item();
   std::printf("  composed in f16 it would be: %g\n", half);
   example::claim(d.dtype() == DType::f16 && op->seen() == DType::f32 && loss.dtype() == DType::f32,
@@ -108,13 +108,14 @@ void under_autocast() {
 // A line through points of which one in ten is far off: y = 2 x + 1 is found by log_cosh, mse is drawn away.
 void fit() {
   std::printf("\n4. In training: points on y = 2 x + 1, one in ten of them 20 too high\n");
-  const Tensor x = linspace(-1, 1, 100).reshape({100, 1});
+  const Tensor x = linspace(-1, 1, 100, example::on_device()).reshape({100, 1});
   const Tensor tenth = (arange(0, 100).reshape({10, 10}) == arange(0, 100, 10).reshape({10, 1})).to(DType::f32);
-  const Tensor y = 2 * x + 1 + 20 * tenth.reshape({100, 1});
+  const Tensor y = 2 * x + 1 + 20 * tenth.reshape({100, 1}).to(example::device());
   double offsets[2] = {};
   for (const bool robust : {false, true}) {
     manual_seed(0);
     nn::Linear model(1, 1);
+    model.to(example::device());
     optim::SGD sgd(model.parameters(), {.lr = 0.1});
     for (int step = 0; step < 500; ++step) {
       const Tensor d = model(x) - y;

@@ -1,6 +1,8 @@
 // What the examples share: a command line of "--name value" pairs and flags, and claims that are checked.
 #pragma once
 
+#include <gradual/core/tensor.h>
+
 #include <cstdio>
 #include <cstdlib>
 #include <exception>
@@ -56,6 +58,16 @@ class Arguments {
   std::vector<bool> used_;
 };
 
+// Where the example computes: --device cpu or cuda.
+inline gradual::Device& device() {
+  static gradual::Device chosen;
+  return chosen;
+}
+// Options of tensors made there.
+inline gradual::TensorOptions on_device(gradual::DType dtype = gradual::DType::f32) {
+  return {.dtype = dtype, .device = device()};
+}
+
 inline int& broken_claims() {
   static int count = 0;
   return count;
@@ -71,6 +83,7 @@ inline int run(int argc, char** argv, void (*body)(Arguments&)) {
   std::setvbuf(stdout, nullptr, _IOLBF, BUFSIZ);  // a progress line shows at once, in a pipe too
   try {
     Arguments arguments(argc, argv);
+    device() = gradual::device_from_name(arguments.text("--device", "cpu"));
     body(arguments);
   } catch (const std::exception& e) {
     std::fprintf(stderr, "%s\n", e.what());

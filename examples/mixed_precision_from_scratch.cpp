@@ -1,15 +1,18 @@
 // Mixed precision by hand, and the same by amp.
 //
-// A two-layer MLP (inputs -> hidden -> 10, ReLU, SGD) is trained three times from the same weights on the same batches:
+// A two-layer MLP (inputs -> hidden -> 10, ReLU, SGD) is trained from the same weights on the same batches:
 //   fp32      as usual;
 //   by hand   FP32 masters, FP16 copies of them, a scaled loss: every cast is written out, with plain tensor ops;
-//   amp       the same in five lines, by the recipe fp16-static:128.
+//   amp       the same in five lines, by the recipe fp16-static:128;
+//   and by the recipes of --recipes.
 // You learn what the recipe does at each step of the loop, that nothing else is in it (the losses agree to the bit), and
 // where the memory goes: all bytes are counted by the allocator while the steps run.
 //
 //   mixed_precision_from_scratch                                   # embedded digits, 64 -> 1024 -> 10, seconds
 //   mixed_precision_from_scratch --full --data mnist:DIR           # 784 -> 8192 -> 10 with batches of 8192, minutes
-//   options: --data digits|mnist:DIR  --hidden N  --batch N  --steps N  --threads N (1; --full: all cores)
+//   mixed_precision_from_scratch --full --device cuda --data random
+//   options: --data digits|mnist:DIR|random  --device cpu|cuda  --recipes LIST  --hidden N  --batch N  --steps N
+//            --threads N (1; --full: all cores)
 //
 // After Micikevicius et al. 2018, "Mixed Precision Training". Fast FP16 wants hardware for it: on a CPU without FP16
 // arithmetic the memory shrinks and the time may not.
@@ -19,12 +22,15 @@
 #include <gradual/gradual.h>
 
 #include <algorithm>
-#include <chrono>
 #include <cmath>
+#include <functional>
+#include <sstream>
 
 #include "example.h"
+#include "report.h"
 
 using namespace gradual;
+using example::Report;
 
 namespace {
 
@@ -85,8 +91,8 @@ Step mixed_by_hand(const std::shared_ptr<nn::Sequential>& model) {
   };
 }
 
-Step with_amp(const std::shared_ptr<nn::Sequential>& model) {
-  auto run = std::make_shared<amp::RecipeRun>(amp::recipe("fp16-static:128"), *model, [](auto groups, auto& precision) {
+Step with_amp(const std::shared_ptr<nn::Sequential>& model, const std::string& recipe) {
+  auto run = std::make_shared<amp::RecipeRun>(amp::recipe(recipe), *model, [](auto groups, auto& precision) {
     return std::make_unique<optim::SGD>(std::move(groups), optim::SGDOptions{.lr = kLr, .precision = precision});
   });
   return [model, run](const data::Batch& b) {
@@ -94,38 +100,43 @@ Step with_amp(const std::shared_ptr<nn::Sequential>& model) {
   };
 }
 
-struct Report {
-  const char* name;
-  std::vector<double> losses = {};
-  double ms = 0;  // of the fastest step: the others waited for something else
-  MemoryStats memory = {};
-  MemoryStats before = {};  // what the data hold
-  double mb(Category c) const { return static_cast<double>(memory[c].peak - before[c].current) / 1e6; }
-  double total() const { return static_cast<double>(memory.total.peak - before.total.current) / 1e6; }
-};
-
-Report train(const char* name, Step (*make)(const std::shared_ptr<nn::Sequential>&),
-             const std::vector<data::Batch>& batches, std::int64_t hidden) {
-  using Clock = std::chrono::steady_clock;
-  Report report{.name = name, .before = memory_stats()};
-  const Step step = make(make_model(batches[0].inputs.size(1), hidden));
-  reset_peak_memory();
-  std::vector<double> times;
+using MakeStep = std::function<Step(const std::shared_ptr<nn::Sequential>&)>;
+Report train(std::string name, const MakeStep& make, const std::vector<data::Batch>& batches, std::int64_t hidden,
+             Device device) {
+  Report report{.name = std::move(name), .before = memory_stats(device)};
+  const auto model = make_model(batches[0].inputs.size(1), hidden);
+  model->to(device);
+  const Step step = make(model);
+  reset_peak_memory(device);
+  report.ms = report.ms_with_copies = 1e30;
   for (const data::Batch& batch : batches) {
-    const Clock::time_point start = Clock::now();
-    report.losses.push_back(step(batch).item());
-    times.push_back(std::chrono::duration<double, std::milli>(Clock::now() - start).count());
+    data::Batch here;
+    const double copies = example::milliseconds(device, [&] {
+      here = {batch.inputs.to(device), batch.targets.to(device)};
+    });
+    Tensor loss;
+    const double ms = example::milliseconds(device, [&] { loss = step(here); });
+    report.losses.push_back(loss.item());
+    report.ms = std::min(report.ms, ms);
+    report.ms_with_copies = std::min(report.ms_with_copies, ms + copies);
   }
-  report.memory = memory_stats();
-  report.ms = *std::min_element(times.begin(), times.end());
+  report.memory = memory_stats(device);
   return report;
 }
 
+// Images that a fixed random map tells apart: for timing where no data are at hand.
+data::Dataset random_data(std::int64_t samples) {
+  Generator generator(1);
+  const Tensor x = rand({samples, 784}, {}, generator);
+  return {.inputs = x, .targets = argmax(matmul(x - 0.5, randn({784, 10}, {}, generator)), 1)};
+}
+
 std::vector<data::Batch> load(const std::string& spec, std::int64_t batch, std::int64_t steps) {
-  if (spec != "digits" && spec.rfind("mnist:", 0) != 0)
-    throw std::runtime_error("--data is digits or mnist:DIR, not '" + spec + "'");
-  const data::Dataset train =
-      spec == "digits" ? data::split(data::digits(), 1437).train : data::mnist(spec.substr(6)).train;
+  if (spec != "digits" && spec != "random" && spec.rfind("mnist:", 0) != 0)
+    throw std::runtime_error("--data is digits, random or mnist:DIR, not '" + spec + "'");
+  const data::Dataset train = spec == "digits"   ? data::split(data::digits(), 1437).train
+                              : spec == "random" ? random_data(batch * steps)
+                                                 : data::mnist(spec.substr(6)).train;
   batch = std::min(batch, train.size());
   data::DataLoader loader(train, {.batch = batch, .shuffle = true, .drop_last = true});
   std::vector<data::Batch> batches;
@@ -134,31 +145,14 @@ std::vector<data::Batch> load(const std::string& spec, std::int64_t batch, std::
   return batches;
 }
 
-void print(const std::vector<Report>& runs) {
-  std::printf("\nloss by step\n%8s%14s%14s%14s\n", "", runs[0].name, runs[1].name, runs[2].name);
-  for (std::size_t i = 0; i < runs[0].losses.size(); ++i)
-    std::printf("%8zu%14.6f%14.6f%14.6f\n", i + 1, runs[0].losses[i], runs[1].losses[i], runs[2].losses[i]);
-  std::printf("\npeak memory, MB, as the allocator counted it\n");
-  for (const Category c : {Category::parameters, Category::masters, Category::activations, Category::gradients,
-                           Category::optimizer, Category::workspace})
-    std::printf("%-12s%10.2f%14.2f%14.2f\n", name(c), runs[0].mb(c), runs[1].mb(c), runs[2].mb(c));
-  std::printf(
-      "(workspace: errors on their way back, temporaries, and FP16 operands that a CPU contraction "
-      "widens)\n");
-  std::printf("%-12s%10.2f%14.2f%14.2f   (of the sum; parts peak at different times)\n", "total", runs[0].total(),
-              runs[1].total(), runs[2].total());
-  std::printf("%-12s%10s%13.2fx%13.2fx\n", "saving", "", runs[0].total() / runs[1].total(),
-              runs[0].total() / runs[2].total());
-  std::printf("\n%-12s%10.2f%14.2f%14.2f   (of the fastest)\n", "ms per step", runs[0].ms, runs[1].ms, runs[2].ms);
-  std::printf("%-12s%10s%13.2fx%13.2fx\n\n", "speed-up", "", runs[0].ms / runs[1].ms, runs[0].ms / runs[2].ms);
-}
-
 void body(example::Arguments& arguments) {
   const bool full = arguments.flag("--full");
   const std::string spec = arguments.text("--data", "digits");
   const std::int64_t hidden = arguments.number("--hidden", full ? 8192 : 1024);
   const std::int64_t batch = arguments.number("--batch", full ? 8192 : 200);
   const std::int64_t steps = arguments.number("--steps", 7);
+  const Device device = example::device();
+  const std::string recipes = arguments.text("--recipes", device.is_cuda() ? "tf32,amp-fp16,amp-bf16,fp8-hybrid" : "");
   // Steps of less than a millisecond are timed on one thread: on a busy machine they would measure waiting.
   set_num_threads(static_cast<int>(arguments.number("--threads", full ? num_threads() : 1)));
   arguments.done();
@@ -167,10 +161,18 @@ void body(example::Arguments& arguments) {
   std::printf("%lld -> %lld -> 10, batches of %lld, SGD %g, static loss scale %g, %lld steps\n",
               static_cast<long long>(batches[0].inputs.size(1)), static_cast<long long>(hidden),
               static_cast<long long>(batches[0].size()), kLr, kScale, static_cast<long long>(steps));
-  const std::vector<Report> runs{train("fp32", fp32_by_hand, batches, hidden),
-                                 train("by hand", mixed_by_hand, batches, hidden),
-                                 train("amp", with_amp, batches, hidden)};
-  print(runs);
+  std::vector<Report> runs;
+  const auto add = [&](const std::string& name, const MakeStep& make) {
+    runs.push_back(train(name, make, batches, hidden, device));
+  };
+  add("fp32", fp32_by_hand);
+  add("by hand", mixed_by_hand);
+  add("amp", [](const auto& model) { return with_amp(model, "fp16-static:128"); });
+  for (std::stringstream list(recipes); list.good();) {
+    std::string name;
+    if (std::getline(list, name, ',')) add(name, [&](const auto& model) { return with_amp(model, name); });
+  }
+  example::print(runs);
 
   double against_amp = 0, against_fp32 = 0;
   for (std::size_t i = 0; i < batches.size(); ++i) {

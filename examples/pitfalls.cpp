@@ -15,8 +15,8 @@ using namespace gradual;
 
 namespace {
 
-constexpr TensorOptions kF16{.dtype = DType::f16};
-constexpr TensorOptions kF32{.dtype = DType::f32};
+TensorOptions f16() { return example::on_device(DType::f16); }
+TensorOptions f32() { return example::on_device(DType::f32); }
 
 void title(int number, const char* text) { std::printf("\n%d. %s\n", number, text); }
 void row(const char* what, double value) {
@@ -26,20 +26,20 @@ void row(const char* what, double value) {
 
 void rounding() {
   title(1, "A small number added to a large one is lost");
-  const double half = (full({1}, 1, kF16) + 0.0001).item(), single = (full({1}, 1, kF32) + 0.0001).item();
+  const double half = (full({1}, 1, f16()) + 0.0001).item(), single = (full({1}, 1, f32()) + 0.0001).item();
   row("f16: 1 + 0.0001", half);
   row("f32: 1 + 0.0001", single);
-  row("f16: the smallest step up from 1", (full({1}, 1, kF16) + 0x1p-10).item() - 1);
+  row("f16: the smallest step up from 1", (full({1}, 1, f16()) + 0x1p-10).item() - 1);
   example::claim(half == 1 && std::fabs(single - 1.0001) < 1e-6, "f16 stays at 1; f32 moves");
 }
 
 // 1000 steps of SGD, each 0.0001 down, on a weight of 1.
 double weight_after(optim::LowPrecisionUpdate update) {
-  Tensor w = full({1}, 1, kF16);
+  Tensor w = full({1}, 1, f16());
   w.set_requires_grad();
   optim::SGD sgd({w}, {.lr = 1e-4, .precision = {.update = update}});
   for (int i = 0; i < 1000; ++i) {
-    w.set_grad(full({1}, 1, kF16));
+    w.set_grad(full({1}, 1, f16()));
     sgd.step();
   }
   return w.item();
@@ -58,7 +58,7 @@ void vanishing_update() {
 
 // d/dw of 1e-8 * w at an f16 weight, by a loss times `scale`; the gradient unscaled in f32.
 double small_gradient(double scale) {
-  Tensor w = full({1}, 1, kF16);
+  Tensor w = full({1}, 1, f16());
   w.set_requires_grad();
   const Tensor loss = w.to(DType::f32) * 1e-8;
   (loss * scale).backward();
@@ -75,7 +75,7 @@ void underflow() {
 
 void overflow() {
   title(4, "An activation overflows: the mean square of 512 activations of 300");
-  const Tensor x = full({512}, 300, kF16);
+  const Tensor x = full({512}, 300, f16());
   const double half = mean(square(x)).item(), single = mean(square(x.to(DType::f32))).item();
   const double brain = mean(square(x.to(DType::bf16))).item();
   row("f16: 300^2 is above 65504", half);
@@ -90,9 +90,10 @@ void overflow() {
 // Trains the running mean of a batch norm on data with mean 300 and deviation 1, then normalises in eval mode.
 double mean_in_eval(void (*convert)(nn::Module&, DType), double* running_mean) {
   nn::BatchNorm1d norm(1);
+  norm.to(example::device());
   convert(norm, DType::f16);
   Generator generator(0);
-  const Tensor x = (randn({4096, 1}, kF32, generator) + 300).to(DType::f16);
+  const Tensor x = (randn({4096, 1}, f32(), generator) + 300).to(DType::f16);
   for (int i = 0; i < 200; ++i) norm(x);
   norm.eval();
   *running_mean = norm.running_mean.item();
@@ -112,10 +113,10 @@ void batch_norm_in_half() {
 
 // One step of Adam (lr 0.01) on an f16 weight of 1 with a gradient of 1e-4: right is 1 - lr = 0.99.
 double adam_step(double eps, bool all_in_f16) {
-  Tensor w = full({1}, 1, kF16);
+  Tensor w = full({1}, 1, f16());
   w.set_requires_grad();
   optim::Adam adam({w}, {.lr = 0.01, .eps = eps, .precision = {.pure_arithmetic = all_in_f16}});
-  w.set_grad(full({1}, 1e-4, kF16));
+  w.set_grad(full({1}, 1e-4, f16()));
   adam.step();
   return w.item();
 }
@@ -123,7 +124,7 @@ double adam_step(double eps, bool all_in_f16) {
 void adam_eps() {
   title(6, "Adam computed in f16: g^2 = 1e-8 and eps = 1e-8 are both below 2^-24, and it divides by their sum");
   const double tiny = adam_step(1e-8, true), large = adam_step(1e-3, true), single = adam_step(1e-8, false);
-  row("f16: eps 1e-8 as it is stored", full({1}, 1e-8, kF16).item());
+  row("f16: eps 1e-8 as it is stored", full({1}, 1e-8, f16()).item());
   row("f16, eps 1e-8: the weight after one step", tiny);
   row("f16, eps 1e-3: finite, but eps now is larger than the gradient", large);
   row("f32 arithmetic on the f16 weight (the default), eps 1e-8", single);
@@ -138,11 +139,11 @@ Tensor composed_softmax(const Tensor& x) {
 
 void softmax_in_half() {
   title(7, "Softmax in f16, op by op, of the logits 0 and 12: e^12 = 162755 is above 65504");
-  const Tensor x = from_data(std::vector<double>{0, 12}, {2}, kF16);
+  const Tensor x = from_data(std::vector<double>{0, 12}, {2}, f16());
   const double broken = composed_softmax(x).select(0, 1).item(), fused = softmax(x, 0).select(0, 1).item();
   row("composed in f16", broken);
   row("the op softmax: largest logit subtracted, f32 inside", fused);
-  const amp::Autocast scope({.dtype = DType::f16});
+  const amp::Autocast scope({.dtype = DType::f16, .device = example::device()});
   const double cast = composed_softmax(x).select(0, 1).item();
   row("the composed one under autocast, which runs exp and sum in f32", cast);
   std::printf("  %s\n", amp::PolicyTable().why("exp", {DType::f16}).c_str());
@@ -153,12 +154,13 @@ void softmax_in_half() {
 
 void sum_of_ones() {
   title(8, "The sum of 4096 ones");
-  const Tensor accumulator = full({1}, 0, kF16), one = full({1}, 1, kF16);
+  const Tensor accumulator = full({1}, 0, f16()), one = full({1}, 1, f16());
   for (int i = 0; i < 4096; ++i) accumulator.add_(one);
-  const double fused = sum(ones({4096}, kF16)).item();
+  const double fused = sum(ones({4096}, f16())).item();
   row("f16 accumulator, one after the other: 2048 + 1 rounds to 2048", accumulator.item());
   row("the op sum: f32 accumulator, rounded to f16 once", fused);
-  row("matmul of f16 vectors accumulates in f32 as well", matmul(ones({1, 4096}, kF16), ones({4096, 1}, kF16)).item());
+  row("matmul of f16 vectors accumulates in f32 as well",
+      matmul(ones({1, 4096}, f16()), ones({4096, 1}, f16())).item());
   example::claim(accumulator.item() == 2048 && fused == 4096, "the f16 accumulator stops half-way");
 }
 

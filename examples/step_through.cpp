@@ -40,7 +40,7 @@ const std::map<std::string, const char*> kRules{
     {"cast", "g is cast back to the dtype it came from"}};
 
 Tensor loss_of(Net& net, const Tensor& x, const Tensor& classes, bool amp) {
-  const amp::Autocast scope({.dtype = DType::f16, .enabled = amp});
+  const amp::Autocast scope({.dtype = DType::f16, .device = x.device(), .enabled = amp});
   return cross_entropy(net(x), classes);
 }
 
@@ -80,8 +80,9 @@ void body(example::Arguments& arguments) {
 
   manual_seed(1);
   Net net;
-  const Tensor x = from_data(std::vector<double>{1, -2, 0.5, 0.25, 3, -1}, {2, 3});
-  const Tensor classes = from_data(std::vector<std::int64_t>{0, 1}, {2});
+  net.to(example::device());
+  const Tensor x = from_data(std::vector<double>{1, -2, 0.5, 0.25, 3, -1}, {2, 3}, example::on_device());
+  const Tensor classes = from_data(std::vector<std::int64_t>{0, 1}, {2}, example::on_device(DType::i64));
   const Tensor loss = loss_of(net, x, classes, amp);
 
   Tape tape = Tape::of(loss);

@@ -36,6 +36,7 @@ void body(example::Arguments& arguments) {
   lab::Options options{.model_name = "residual", .epochs = static_cast<int>(arguments.number("--epochs", 8))};
   const std::string only = arguments.text("--recipe", ""), out = arguments.text("--out", "");
   arguments.done();
+  options.device = example::device();
   options.progress = [](const lab::Progress& p) {
     if (p.finished)
       std::printf("%-12s done: loss %.4f, test accuracy %.4f\n", p.recipe.name.c_str(), p.loss, p.accuracy);
