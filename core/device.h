@@ -37,10 +37,22 @@ void select(Device device);       // a GPU: where this thread's kernels run from
 // Memory of a GPU. Work that is enqueued on the thread's stream may still use a block when it is freed.
 void* allocate(std::size_t bytes, Device device);
 void free(void* block, std::size_t bytes, Device device) noexcept;
-// Bytes between devices, in the order of the thread's stream; complete when it returns if a side is the CPU.
+// Bytes between devices, in the order of the thread's stream. When it returns, the source may be changed and, on the CPU, the
+// copy is there.
 void copy(void* to, Device to_device, const void* from, Device from_device, std::size_t bytes);
 // Repeats a pattern of `width` (1, 2, 4 or 8) bytes n times in a GPU's memory.
 void fill(void* to, Device device, const void* pattern, std::size_t width, std::int64_t n);
+// While it lives, what this thread does on `device` does not wait for what others do there, nor they for it (a stream of its
+// own); at its end that is done. Of the CPU it is nothing.
+class OwnStream : Pinned {
+ public:
+  explicit OwnStream(Device device);
+  ~OwnStream();
+
+ private:
+  struct State;
+  std::unique_ptr<State> state_;
+};
 // What a GPU did for a call.
 struct Work {
   double seconds = 0;                // by the GPU's clock

@@ -8,6 +8,7 @@
 #include "index_check.h"
 #include "memory.h"
 #include "runtime.h"
+#include "staging.h"
 
 namespace gradual {
 
@@ -85,10 +86,11 @@ void free(void* block, std::size_t, Device device) noexcept {
 
 void copy(void* to, Device to_device, const void* from, Device from_device, std::size_t bytes) {
   if (bytes == 0) return;
-  const bool waits = to_device.is_cpu() || from_device.is_cpu();
+  const bool waits = to_device.is_cpu();
   select(to_device.is_cuda() ? to_device : from_device);
   const cudaStream_t stream = cuda::current_stream();
-  if (!waits && to_device != from_device)
+  if (from_device.is_cpu()) cuda::copy_from_host(to, from, bytes, stream);
+  else if (!waits && to_device != from_device)
     cuda::check(cudaMemcpyPeerAsync(to, to_device.index, from, from_device.index, bytes, stream),
                 "cudaMemcpyPeerAsync");
   else cuda::check(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDefault, stream), "cudaMemcpyAsync");

@@ -1,6 +1,7 @@
 #include "runtime.h"
 
 #include <array>
+#include <memory>
 #include <mutex>
 #include <string>
 
@@ -117,6 +118,19 @@ void select(Device device) {
   }
   cuda::check(cudaSetDevice(device.index), "cudaSetDevice");
   cuda::selected = device.index;
+}
+
+struct OwnStream::State {
+  cuda::Stream stream;
+  cuda::StreamScope scope{stream.get()};
+};
+OwnStream::OwnStream(Device device) {
+  if (device.is_cpu()) return;
+  select(device);
+  state_ = std::make_unique<State>();
+}
+OwnStream::~OwnStream() {
+  if (state_) cudaStreamSynchronize(state_->stream.get());
 }
 
 }  // namespace device

@@ -29,6 +29,11 @@ void copy(void*, Device to_device, const void*, Device from_device, std::size_t)
   fail_no_cuda(to_device.is_cuda() ? to_device : from_device);
 }
 void fill(void*, Device device, const void*, std::size_t, std::int64_t) { fail_no_cuda(device); }
+struct OwnStream::State {};
+OwnStream::OwnStream(Device device) {
+  if (device.is_cuda()) fail_no_cuda(device);
+}
+OwnStream::~OwnStream() = default;
 struct Watch::Span {};
 Watch::Watch(Device device) { fail_no_cuda(device); }
 Watch::~Watch() = default;

@@ -46,14 +46,18 @@ struct DataLoader::Impl {
     Generator g;  // 2^20 streams for each batch
     g.set_state({.seed = options.seed, .stream = kFetchStream + (static_cast<std::uint64_t>(number) << 20)});
     const GeneratorScope scope(g);
-    return fetch(indices);
+    Batch batch = fetch(indices);
+    return {batch.inputs.to(options.device), batch.targets.to(options.device)};
   }
 
   Batch next() {
     const std::int64_t number = epoch * batches() + position;
     if (!options.prefetch) return make(number);
     Batch batch = ahead.valid() ? ahead.get() : make(number);
-    ahead = std::async(std::launch::async, [this, number] { return make(number + 1); });
+    ahead = std::async(std::launch::async, [this, number] {
+      const device::OwnStream stream(options.device);
+      return make(number + 1);
+    });
     return batch;
   }
 };

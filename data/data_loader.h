@@ -15,6 +15,7 @@ struct DataLoaderOptions {
   bool shuffle = false;
   std::uint64_t seed = 0;  // of the order: epoch e has the same one for the same seed, whatever else happens
   bool drop_last = false;  // leaves out an epoch's last batch where it is smaller than the others
+  Device device = {};      // where batches are put: a GPU gets the next one while it works on this one
   bool prefetch = true;    // a background thread makes the next batch ahead; false: each when it is asked for
 };
 

@@ -91,6 +91,7 @@ const Result* find(const std::vector<Result>& results, const amp::Recipe& recipe
 std::vector<Result> compare(const MakeModel& make_model, const LabData& data, const std::vector<amp::Recipe>& recipes,
                             const std::string& out, const Options& options) {
   check(recipes, options);
+  if (options.device.is_cuda()) device::select(options.device);  // an error now where there is none
   for (const amp::Recipe& r : recipes) amp::check(r);
   const Folder folder(out);
   const std::vector<Result> before = options.resume && !out.empty() ? folder.finished() : std::vector<Result>{};

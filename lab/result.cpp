@@ -118,6 +118,7 @@ Json result_json(const Result& r, bool with_curves) {
             {"underflow_percent", number(r.underflow_percent)},
             {"overflow_percent", number(r.overflow_percent)},
             {"status", r.status},
+            {"device", r.device},
             {"casts", list(r.casts, cast_json)}};
   if (with_curves) {
     j["settings"] = r.settings;
@@ -148,6 +149,7 @@ Result result_from(const Json& j) {
   r.underflow_percent = real(j.at("underflow_percent"));
   r.overflow_percent = real(j.at("overflow_percent"));
   r.status = j.at("status");
+  r.device = j.value("device", "cpu");
   for (const Json& c : j.at("casts")) r.casts.push_back(cast_from(c));
   r.settings = j.at("settings");
   const Json& c = j.at("curve");

@@ -54,6 +54,7 @@ struct Result {
   double underflow_percent = 0, overflow_percent = 0;  // of errors and weight gradients
   std::vector<CastRow> casts = {};
   std::string settings = {};  // what --resume compares
+  std::string device = {};    // "cpu", "cuda:0 (NVIDIA H200)"
   std::string status = {};    // "ok", "diverged", "interrupted" or "failed: why"
   Curve curve = {};
   std::vector<Histogram> histograms = {};  // one a role

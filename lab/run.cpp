@@ -11,6 +11,7 @@
 #include "../core/checkpoint.h"
 #include "../core/profile.h"
 #include "../core/tracer.h"
+#include "../cuda/cuda.h"
 #include "../optim/adam.h"
 #include "../optim/sgd.h"
 #include "what_if_section.h"
@@ -91,8 +92,9 @@ double median(std::vector<double> values) {
 }  // namespace
 
 std::string settings(const amp::Recipe& recipe, const Options& o) {
-  return fmt::format("epochs {}, batch {}, optimizer {}, lr {}, recipe {}", o.epochs, o.batch, o.optimizer, o.lr,
-                     amp::to_json(recipe));
+  const std::string device = o.device.is_cpu() ? "" : ", device " + to_string(o.device);
+  return fmt::format("epochs {}, batch {}, optimizer {}, lr {}{}, recipe {}", o.epochs, o.batch, o.optimizer, o.lr,
+                     device, amp::to_json(recipe));
 }
 
 Run::Run(const MakeModel& make_model, const LabData& data, const amp::Recipe& recipe, std::uint64_t seed,
@@ -106,22 +108,25 @@ Run::Run(const MakeModel& make_model, const LabData& data, const amp::Recipe& re
       recipe, *model_,
       [&](auto groups, const auto& precision) { return make_optimizer(options, std::move(groups), precision); },
       amp::RunOptions{.seed = seed});
-  loader_.emplace(data_.train, data::DataLoaderOptions{.batch = options.batch, .shuffle = true, .seed = seed});
+  loader_.emplace(data_.train, data::DataLoaderOptions{
+                                   .batch = options.batch, .shuffle = true, .seed = seed, .device = options.device});
   schedule_.emplace(run_->optimizer(), optim::cosine(loader_->size() * options.epochs));
   result_.recipe = recipe.name;
   result_.model = options.model_name;
   result_.data = data.name;
   result_.seed = static_cast<std::int64_t>(seed);
   result_.settings = settings(recipe, options);
+  result_.device = to_string(options.device);
+  if (options.device.is_cuda()) result_.device += " (" + cuda::device_info(options.device).name + ")";
   result_.status = "ok";
 }
 
 void Run::train_step(const data::Batch& batch) {
   using Clock = std::chrono::steady_clock;
   const bool sampled = steps_ % options_.sample_every == 0;
-  const Tensor x = batch.inputs.to(options_.device);
-  const Tensor y = batch.targets.to(options_.device);
-  const auto step = [&] { return run_->step([&] { return classification_loss((*model_)(x), y); }); };
+  const auto step = [&] {
+    return run_->step([&] { return classification_loss((*model_)(batch.inputs), batch.targets); });
+  };
   const double scale = run_->loss_scale();
   const auto start = Clock::now();
   std::optional<amp::RunStep> outcome;

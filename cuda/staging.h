@@ -1,0 +1,13 @@
+// Copies of ordinary host memory to the device that nobody waits for.
+#pragma once
+
+#include <cuda_runtime.h>
+
+#include <cstddef>
+
+namespace gradual::cuda {
+
+// Enqueues the copy and returns as soon as `from` has been read: pieces go through pinned buffers, which the process keeps.
+void copy_from_host(void* to, const void* from, std::size_t bytes, cudaStream_t stream);
+
+}  // namespace gradual::cuda
