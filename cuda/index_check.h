@@ -28,17 +28,20 @@ struct IndexCheck {
     report(index, element);
     return false;
   }
-  __device__ void report(std::int64_t index, std::int64_t element) const {
-    if (atomicOr(&fault->taken, 1u) != 0) return;
-    fault->op = op;
-    fault->where = where;
-    fault->index = index;
-    fault->element = element;
-    fault->size = size;
-    __threadfence_system();
-    *static_cast<volatile unsigned*>(&fault->ready) = 1;
-  }
+  __device__ void report(std::int64_t index, std::int64_t element) const;
 };
+#if defined(__CUDACC__) || defined(GRADUAL_CUDA_EMULATED)
+__device__ inline void IndexCheck::report(std::int64_t index, std::int64_t element) const {
+  if (atomicOr(&fault->taken, 1u) != 0) return;
+  fault->op = op;
+  fault->where = where;
+  fault->index = index;
+  fault->element = element;
+  fault->size = size;
+  __threadfence_system();
+  *static_cast<volatile unsigned*>(&fault->ready) = 1;
+}
+#endif
 IndexCheck index_check(const OpCall& call, std::int64_t size);
 
 // Error if a kernel of this thread's device that is done met an index out of range.

@@ -31,6 +31,7 @@ struct Block {
   int thread, threads;
 };
 
+#if defined(__CUDACC__) || defined(GRADUAL_CUDA_EMULATED)  // host sources see the rest alone
 #ifdef GRADUAL_CUDA_EMULATED
 template <class F> void start(Grid grid, bool together, const F& f) {
   if (notes) note(*notes, typeid(F));
@@ -73,5 +74,6 @@ template <class F> void for_blocks(std::int64_t n, unsigned threads, const F& f)
   constexpr std::int64_t kMost = 65535;
   if (n > 0) start({static_cast<unsigned>(n < kMost ? n : kMost), threads}, true, EachBlock<F>{n, f});
 }
+#endif
 
 }  // namespace gradual::cuda
