@@ -13,18 +13,7 @@ using namespace gradual;
 
 constexpr std::int64_t kElements = 64 << 20;
 
-// Every core, whatever --threads says.
-class AllThreads {
- public:
-  AllThreads() : saved_(num_threads()) { set_num_threads(cores()); }
-  ~AllThreads() { set_num_threads(saved_); }
-  AllThreads(const AllThreads&) = delete;
-  AllThreads& operator=(const AllThreads&) = delete;
-  static int cores() { return static_cast<int>(std::max(1U, std::thread::hardware_concurrency())); }
-
- private:
-  int saved_;
-};
+int cores() { return static_cast<int>(std::max(1U, std::thread::hardware_concurrency())); }
 
 void rate(benchmark::State& state, double bytes) {
   state.counters["GB/s"] =
@@ -41,7 +30,7 @@ const Tensor& source() {
 }
 
 void stream(benchmark::State& state) {
-  const int threads = AllThreads::cores();
+  const int threads = cores();
   const float* in = source().data<float>();
   const Tensor copy = empty({kElements});
   auto* out = copy.data<float>();
@@ -58,7 +47,7 @@ enum class Stats { none, counts, counts_histogram };
 
 template <class F> void cast(benchmark::State& state, Stats wanted, int bytes, const F& f) {
   const NoGrad off;
-  const AllThreads all;
+  const ThreadsScope scope(cores());  // whatever --threads says
   const Tensor& x = source();
   CastCounts counts;
   ExponentHistogram exponents;

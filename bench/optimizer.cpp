@@ -16,18 +16,6 @@ namespace {
 using namespace gradual;
 using namespace gradual::optim;
 
-// For one benchmark, whatever --threads says.
-class Threads {
- public:
-  explicit Threads(int n) : saved_(num_threads()) { set_num_threads(n); }
-  ~Threads() { set_num_threads(saved_); }
-  Threads(const Threads&) = delete;
-  Threads& operator=(const Threads&) = delete;
-
- private:
-  int saved_;
-};
-
 void rate(benchmark::State& state, double bytes) {
   state.counters["GB/s"] =
       benchmark::Counter(bytes * static_cast<double>(state.iterations()), benchmark::Counter::kIsRate);
@@ -77,7 +65,7 @@ constexpr Row kRows[] = {{"optim/adamw_masters_bf16", adamw_masters, DType::bf16
                          {"optim/sgd_momentum_f32", sgd, DType::f32, 20, false}};
 
 void steps(benchmark::State& state, const Row& row, int threads) {
-  const Threads scope(threads);
+  const ThreadsScope scope(threads);  // whatever --threads says
   const std::vector<Tensor> params = parameters(many(), row.dtype);
   const auto optimizer = row.make(params);
   GradScaler scaler({.init_scale = 1, .growth_interval = 1 << 30, .enabled = row.scaled});

@@ -4,6 +4,8 @@
 #include <cstdint>
 #include <string_view>
 
+#include "scoped.h"
+
 namespace gradual {
 
 // eigen: the readable reference; runs everywhere and has the same bits for any number of threads. onednn: JIT kernels of
@@ -25,12 +27,10 @@ void set_deterministic(bool on);
 bool deterministic();
 
 // The backend of a block, for tests and comparisons; not for several threads at once.
-class CpuBackendScope {
+class CpuBackendScope : Pinned {
  public:
   explicit CpuBackendScope(CpuBackend backend) : saved_(cpu_backend()) { set_cpu_backend(backend); }
   ~CpuBackendScope() { set_cpu_backend(saved_); }
-  CpuBackendScope(const CpuBackendScope&) = delete;
-  CpuBackendScope& operator=(const CpuBackendScope&) = delete;
 
  private:
   CpuBackend saved_;

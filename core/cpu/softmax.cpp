@@ -1,7 +1,6 @@
 // softmax, log_softmax, and cross entropy on class indices (log-softmax and negative log-likelihood in one).
 #include <algorithm>
 #include <limits>
-#include <type_traits>
 
 #include "../dispatch.h"
 #include "../failf.h"
@@ -60,7 +59,7 @@ template <class T> void log_softmax_row(const T* x, T* out, std::int64_t n) {
   for (std::int64_t i = 0; i < n; ++i) out[i] = x[i] - largest - log_sum;
 }
 
-// f(in0, in1, out, n) for each row along the call's dim; in1 is null where there is one input.
+// f(row, in0, in1, out, n) for each row along the call's dim; in1 is null where there is one input.
 template <class F> void along(const OpCall& call, Outputs& out, const F& f) {
   if (out[0].numel() == 0) return;
   const int dim = call.get<DimAttrs>().dim;
@@ -70,17 +69,14 @@ template <class F> void along(const OpCall& call, Outputs& out, const F& f) {
       const Rows rows(to.sizes(), 1);
       const std::int64_t n = rows.length;
       map_rows<T>(rows.count, n, dim_last(call[0]), call.inputs.size() > 1 ? dim_last(call[1]) : Tensor(), to,
-                  [&](std::int64_t row, const T* a, const T* b, T* y) {
-                    if constexpr (std::is_invocable_v<F, std::int64_t, const T*, T*, std::int64_t>) f(row, a, y, n);
-                    else f(a, b, y, n);
-                  });
+                  [&](std::int64_t row, const T* a, const T* b, T* y) { f(row, a, b, y, n); });
     });
   });
 }
 
 void softmax(const OpCall& call, Outputs& out) {
   const std::int64_t rows = call.get<DimAttrs>().causal ? call[0].size(-2) : 0;
-  along(call, out, [&]<class T>(std::int64_t row, const T* x, T* y, std::int64_t n) {
+  along(call, out, [&]<class T>(std::int64_t row, const T* x, const T*, T* y, std::int64_t n) {
     const std::int64_t seen = rows ? std::min(row % rows + 1, n) : n;
     exp_row(x, y, seen);
     const T sum = row_sum(y, seen);
@@ -90,18 +86,18 @@ void softmax(const OpCall& call, Outputs& out) {
 }
 
 void softmax_backward(const OpCall& call, Outputs& out) {
-  along(call, out, []<class T>(const T* dy, const T* y, T* dx, std::int64_t n) {
+  along(call, out, []<class T>(std::int64_t, const T* dy, const T* y, T* dx, std::int64_t n) {
     const T dot = blocked_sum<T>(n, [&](std::int64_t i) { return dy[i] * y[i]; });
     for (std::int64_t i = 0; i < n; ++i) dx[i] = y[i] * (dy[i] - dot);
   });
 }
 
 void log_softmax(const OpCall& call, Outputs& out) {
-  along(call, out, []<class T>(const T* x, const T*, T* y, std::int64_t n) { log_softmax_row(x, y, n); });
+  along(call, out, []<class T>(std::int64_t, const T* x, const T*, T* y, std::int64_t n) { log_softmax_row(x, y, n); });
 }
 
 void log_softmax_backward(const OpCall& call, Outputs& out) {
-  along(call, out, []<class T>(const T* dy, const T* y, T* dx, std::int64_t n) {
+  along(call, out, []<class T>(std::int64_t, const T* dy, const T* y, T* dx, std::int64_t n) {
     const T sum = row_sum(dy, n);
     for (std::int64_t i = 0; i < n; ++i) dx[i] = dy[i] - math::exp(y[i]) * sum;
   });

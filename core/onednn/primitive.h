@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "../memory.h"
+#include "../scoped.h"
 #include "../tensor.h"
 
 namespace gradual::onednn {
@@ -63,12 +64,10 @@ class Primitive {
 
 // The threads that primitives are made for and run on while it lives. A primitive's blocking depends on them, so they
 // are part of its key.
-class Team {
+class Team : Pinned {
  public:
   explicit Team(int threads);
   ~Team();
-  Team(const Team&) = delete;
-  Team& operator=(const Team&) = delete;
 
  private:
   int saved_;
@@ -82,7 +81,6 @@ Primitive* find(const Key& key, const Make& make);
 // f32 or bf16; others are converted first.
 dnnl::memory::data_type type_of(DType dtype);
 dnnl::memory::desc layout_of(const Shape& sizes, const Shape& strides, DType dtype);
-inline dnnl::memory::desc layout_of(const Tensor& t) { return layout_of(t.sizes(), t.strides(), t.dtype()); }
 // What operands of a dtype are multiplied in: bf16 for what is exact in it, where that is fast.
 DType product_dtype(DType dtype);
 // Asked of each implementation: oneDNN's reference ones are slower than ours.

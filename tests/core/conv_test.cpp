@@ -183,11 +183,8 @@ bool same_bits(const Results& a, const Results& b) {
   return same_bits(a.y, b.y) && same_bits(a.dx, b.dx) && same_bits(a.dw, b.dw);
 }
 Results run_on(int threads, const Problem& p) {
-  const int saved = num_threads();
-  set_num_threads(threads);
-  Results got = run(p);
-  set_num_threads(saved);
-  return got;
+  const ThreadsScope scope(threads);
+  return run(p);
 }
 
 // Several parts of the batch and groups of channels, also where parts are unequal.

@@ -309,7 +309,7 @@ TEST_CASE("elementwise bits do not depend on the number of threads") {
     g.set_state(key);
     return std::vector<Tensor>{gelu(x) * 3, (y + 1) * y, dropout(x, 0.5, g)};
   };
-  set_num_threads(1);
+  const ThreadsScope scope(1);
   const std::vector<Tensor> want = run();
   for_thread_counts(run, [&](const std::vector<Tensor>& got) {
     for (std::size_t i = 0; i < want.size(); ++i) CHECK(same_bits(got[i], want[i]));

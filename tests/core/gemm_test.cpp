@@ -49,12 +49,6 @@ bool same_bits(const Tensor& a, const Tensor& b) {
          std::memcmp(a.raw(), b.raw(), a.nbytes()) == 0;
 }
 
-struct Threads {
-  explicit Threads(int n) : saved(num_threads()) { set_num_threads(n); }
-  ~Threads() { set_num_threads(saved); }
-  int saved;
-};
-
 // Every second column of a wider tensor, so that neither stride is 1.
 Tensor gapped(const Tensor& t) {
   const Tensor wide = zeros({t.size(0), 2 * t.size(1)}, {.dtype = t.dtype()});
@@ -189,11 +183,11 @@ TEST_CASE("the number of threads does not change a bit") {
   const Tensor batch = random({12, 40, 400}, DType::f32, 18);
   Tensor one[2], many[2];
   {
-    const Threads threads(1);
+    const ThreadsScope threads(1);
     one[0] = matmul(a, b), one[1] = matmul(batch, b.t().transpose(0, 1));
   }
   {
-    const Threads threads(5);
+    const ThreadsScope threads(5);
     many[0] = matmul(a, b), many[1] = matmul(batch, b);
   }
   CHECK(same_bits(one[0], many[0]));
@@ -238,7 +232,7 @@ TEST_CASE("TF32 rounds the operands of f32 products to 10 bits, in its scope onl
 TEST_CASE("what the last rounding loses is counted, on any number of threads") {
   const Tensor big = full({200, 300}, 300, {.dtype = DType::f16});
   for (int n : {1, 4}) {
-    const Threads threads(n);
+    const ThreadsScope threads(n);
     CastCounts counts;
     {
       const CountScope scope(&counts);

@@ -180,7 +180,7 @@ TEST_CASE("indexed additions keep their bits for any number of threads") {
     return std::vector<Tensor>{index_add(rows, 0, index, 50), scatter_add(zeros({9000, 130}), 1, wide, rows),
                                scatter_add(zeros({9000, 130}), 0, wide, rows), index_select(rows, 0, index)};
   };
-  set_num_threads(1);
+  const ThreadsScope scope(1);
   const auto want = run();
   for_thread_counts(run, [&](const std::vector<Tensor>& got) {
     for (std::size_t i = 0; i < want.size(); ++i) CHECK(same_bits(got[i], want[i]));

@@ -194,7 +194,7 @@ TEST_CASE("norms give the same bits on any number of threads") {
   const Tensor rows = random({3000, 60}, DType::f32, 8);
   const Tensor drows = random({3000, 60}, DType::f32, 9);
   const auto run = [&](int threads) {
-    set_num_threads(threads);
+    const ThreadsScope scope(threads);
     std::vector<Tensor> all;
     for (bool last : {false, true}) {
       const Tensor in = last ? channels_last(x) : x;
@@ -207,10 +207,8 @@ TEST_CASE("norms give the same bits on any number of threads") {
     all.insert(all.end(), {layer_norm(rows, 1), r[0], r[1], r[2]});
     return all;
   };
-  const int saved = num_threads();
   const std::vector<Tensor> one = run(1);
   const std::vector<Tensor> many = run(5);
-  set_num_threads(saved);
   for (std::size_t i = 0; i < one.size(); ++i) CHECK(same_bits(one[i], many[i]));
 }
 

@@ -265,7 +265,7 @@ TEST_CASE("the bits of a reduction depend on neither threads nor alignment") {
     return std::vector<Tensor>{flat.sum(),    x.sum({0}),        x.sum({1}),     var(x, {0}), norm(flat),
                                h.sum({0, 1}), logsumexp(h, {1}), x.t().sum({0}), x.mean()};
   };
-  set_num_threads(1);
+  const ThreadsScope scope(1);
   const std::vector<Tensor> want = run();
   for_thread_counts(run, [&](const std::vector<Tensor>& got) {
     for (std::size_t i = 0; i < want.size(); ++i) CHECK(same_bits(got[i], want[i]));

@@ -120,13 +120,11 @@ TEST_CASE("softmax: large numbers are shifted, masked ones are exact zeros, -Inf
 
 TEST_CASE("softmax rows give the same bits on any number of threads") {
   const Tensor x = random({3000, 70}, DType::f32, 3);
-  const int saved = num_threads();
-  set_num_threads(1);
-  const Tensor one = softmax(x, 1);
-  set_num_threads(6);
-  const Tensor many = softmax(x, 1);
-  set_num_threads(saved);
-  CHECK(same_bits(one, many));
+  const auto on = [&](int threads) {
+    const ThreadsScope scope(threads);
+    return softmax(x, 1);
+  };
+  CHECK(same_bits(on(1), on(6)));
 }
 
 TEST_CASE("the backward rows are the Jacobian's transpose") {

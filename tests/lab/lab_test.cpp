@@ -197,8 +197,7 @@ TEST_CASE("a recipe that diverges is a result") {
 }
 
 TEST_CASE("the digits' networks under 8 bits come within a point of fp32; under 4 bits they train") {
-  const int threads = num_threads();
-  set_num_threads(1);  // the same bits; many small ops cost more in waiting than they gain
+  const ThreadsScope scope(1);  // the same bits; many small ops cost more in waiting than they gain
   const auto digits = lab::data_for("digits");
   const auto accuracy = [&](bool cnn, const std::string& recipe) {
     const lab::MakeModel make = [cnn] { return cnn ? lab::make_cnn(1, 8, 8, 10) : lab::make_mlp(64, 10); };
@@ -218,7 +217,6 @@ TEST_CASE("the digits' networks under 8 bits come within a point of fp32; under 
     }
   }
   for (const char* recipe : {"mxfp4", "nvfp4"}) CHECK(accuracy(false, recipe) > 50);  // chance is 10
-  set_num_threads(threads);
 }
 
 TEST_CASE("results survive JSON, NaN included") {

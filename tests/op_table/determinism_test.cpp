@@ -9,19 +9,8 @@
 namespace gradual::test {
 namespace {
 
-class ThreadScope {
- public:
-  explicit ThreadScope(int n) : saved_(num_threads()) { set_num_threads(n); }
-  ~ThreadScope() { set_num_threads(saved_); }
-  ThreadScope(const ThreadScope&) = delete;
-  ThreadScope& operator=(const ThreadScope&) = delete;
-
- private:
-  int saved_;
-};
-
 std::vector<std::vector<std::byte>> bits(const Sample& sample, int threads) {
-  const ThreadScope scope(threads);
+  const ThreadsScope scope(threads);
   std::vector<std::vector<std::byte>> out;
   for (const Tensor& t : sample.call(fresh(sample.inputs)))
     out.push_back(t.defined() ? bytes_of(t) : std::vector<std::byte>{});

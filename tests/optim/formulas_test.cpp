@@ -220,14 +220,12 @@ TEST_CASE("many threads, the same bits") {
   const Values start = numbers(200000, 12), gradient = numbers(200000, 13);
   Tensor results[2];
   for (int threads : {1, 4}) {
-    const int saved = num_threads();
-    set_num_threads(threads);
+    const ThreadsScope scope(threads);
     const Tensor p = leaf(start, DType::bf16);
     AdamW adam({p}, {.precision = {.update = LowPrecisionUpdate::stochastic, .seed = 3}});
     set_gradient(p, gradient);
     for (int i = 0; i < 3; ++i) adam.step();
     results[threads == 4] = p;
-    set_num_threads(saved);
   }
   CHECK(same_bits(results[0], results[1]));
 }

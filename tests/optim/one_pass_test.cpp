@@ -117,12 +117,6 @@ std::string difference(const StateDict& a, const StateDict& b) {
   return "";
 }
 
-struct Threads {
-  explicit Threads(int n) : saved(num_threads()) { set_num_threads(n); }
-  ~Threads() { set_num_threads(saved); }
-  int saved;
-};
-
 }  // namespace
 
 TEST_CASE("one call for all parameters gives the bits and counts of one call each") {
@@ -138,7 +132,7 @@ TEST_CASE("one call for all parameters gives the bits and counts of one call eac
         CastCounts counts[2];
         {
           const CountScope scope(&counts[0]);
-          const Threads three(3);
+          const ThreadsScope three(3);
           all->step_scaled(0.25);
         }
         {

@@ -83,12 +83,10 @@ inline std::vector<Tensor> layouts(DType dtype) {
 
 // Runs f with 1, 2 and 3 threads and hands each result to check.
 template <class F, class G> void for_thread_counts(const F& f, const G& check) {
-  const int before = num_threads();
   for (int n : {1, 2, 3}) {
-    set_num_threads(n);
+    const ThreadsScope scope(n);
     check(f());
   }
-  set_num_threads(before);
 }
 
 }  // namespace gradual::testing
