@@ -93,6 +93,12 @@ template <class F> void write_row_major(Tensor out, const F& run) {
   if (!out.is_contiguous()) out.copy_(to);
 }
 
+// f over x[0 .. 16): each with the one 8 on, those 8 each with the one 4 on, and so on.
+template <int kStep = 1, class T, class F> T pairwise(const T* x, const F& f) {
+  if constexpr (kStep == 16) return *x;
+  else return f(pairwise<2 * kStep>(x, f), pairwise<2 * kStep>(x + kStep, f));
+}
+
 // The sum of f(0) .. f(n-1): 16 partial sums, added up pairwise. The order depends on n alone, and the error grows with
 // n / 16.
 template <class T, class F> T blocked_sum(std::int64_t n, const F& f) {
@@ -101,10 +107,9 @@ template <class T, class F> T blocked_sum(std::int64_t n, const F& f) {
   std::int64_t i = 0;
   for (; i + kParts <= n; i += kParts)
     for (int p = 0; p < kParts; ++p) part[p] += f(i + p);
-  for (int p = 0; i < n; ++i, ++p) part[p] += f(i);
-  for (int half = kParts / 2; half > 0; half /= 2)
-    for (int p = 0; p < half; ++p) part[p] += part[p + half];
-  return part[0];
+  if (i < n)
+    for (int p = 0; p < kParts; ++p) part[p] = i + p < n ? part[p] + f(i + p) : part[p];
+  return pairwise(part, [](T a, T b) { return a + b; });
 }
 
 }  // namespace gradual::cpu

@@ -23,8 +23,7 @@ template <class T, class F> void for_lanes(const T* x, std::int64_t n, const F& 
   for (; i + kLanes <= n; i += kLanes) f(i, x + i, kLanes);
   if (i == n) return;
   T lanes[kLanes];
-  std::fill_n(lanes, kLanes, -std::numeric_limits<T>::infinity());
-  std::copy_n(x + i, n - i, lanes);
+  for (int p = 0; p < kLanes; ++p) lanes[p] = i + p < n ? x[i + p] : -std::numeric_limits<T>::infinity();
   f(i, static_cast<const T*>(lanes), static_cast<int>(n - i));
 }
 
@@ -35,9 +34,7 @@ template <class T> T row_max(const T* x, std::int64_t n) {
   for_lanes(x, n, [&](std::int64_t, const T* lanes, int) {
     for (int p = 0; p < kLanes; ++p) part[p] = lanes[p] > part[p] ? lanes[p] : part[p];
   });
-  for (int half = kLanes / 2; half > 0; half /= 2)
-    for (int p = 0; p < half; ++p) part[p] = part[p + half] > part[p] ? part[p + half] : part[p];
-  return part[0];
+  return pairwise(part, [](T a, T b) { return b > a ? b : a; });
 }
 
 // out = exp(x - max); returns max.

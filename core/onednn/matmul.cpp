@@ -8,6 +8,7 @@
 #include "../cpu/loaded.h"
 #include "../cpu/loops.h"
 #include "../cpu/matrix_batch.h"
+#include "../cpu/small_product.h"
 #include "../cpu_backend.h"
 #include "../parallel.h"
 #include "kernels.h"
@@ -77,8 +78,19 @@ Primitive* primitive_of(const Product& p) {
   });
 }
 
-// One product by one primitive. False where oneDNN has none.
+// A small product in f32 by our kernel.
+bool small(const Product& p, const char* a, const char* b, char* c, const float* bias) {
+  const auto matrix = [](const char* data, const Shape& strides) {
+    return cpu::MatrixRef<float>{reinterpret_cast<const float*>(data), strides[0], strides[1]};
+  };
+  return p.in == DType::f32 && p.out == DType::f32 &&
+         cpu::small_product({p.m, p.n, p.k, matrix(a, p.a_strides), matrix(b, p.b_strides), bias,
+                             reinterpret_cast<float*>(c), p.across});
+}
+
+// One product, by one primitive if it is not small. False where oneDNN has none.
 bool run(const Product& p, const char* a, const char* b, char* c, const float* bias) {
+  if (small(p, a, b, c, bias)) return true;
   const Team team(p.threads);
   Primitive* const primitive = primitive_of(p);
   if (!primitive) return false;

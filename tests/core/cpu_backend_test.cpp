@@ -2,6 +2,7 @@
 #include <doctest/doctest.h>
 #include <gradual/core/counts.h>
 #include <gradual/core/cpu_backend.h>
+#include <gradual/core/cpu_isa.h>
 #include <gradual/core/dispatch.h>
 #include <gradual/core/memory.h>
 #include <gradual/core/ops.h>
@@ -173,6 +174,37 @@ TEST_CASE("oneDNN takes gradients of convolutions in every dtype, written as f32
     const CountScope counting(&counts);  // so that sums come as f32
     CHECK(takes(OpId::conv2d_backward_input, dy, w, attrs, conv2d_backward_input(dy, w, attrs)));
     CHECK(takes(OpId::conv2d_backward_weight, dy, x, kernel, conv2d_backward_weight(dy, x, kernel)));
+  }
+}
+
+// Sums in the order of k by fused multiply-adds, from the bias on: what small products of ours are, bit for bit.
+Tensor fused(const Tensor& x, const Tensor& w, const Tensor& bias) {
+  const std::int64_t m = x.size(0), n = w.size(0), k = x.size(1);
+  const auto xs = x.to_vector<float>(), ws = w.to_vector<float>(), start = bias.to_vector<float>();
+  std::vector<float> y;
+  for (std::int64_t i = 0; i < m * n; ++i) {
+    float sum = start[static_cast<std::size_t>(i % n)];
+    for (std::int64_t p = 0; p < k; ++p)
+      sum = std::fma(xs[static_cast<std::size_t>(i / n * k + p)], ws[static_cast<std::size_t>(i % n * k + p)], sum);
+    y.push_back(sum);
+  }
+  return from_data(y, {m, n});
+}
+
+TEST_CASE("small products are ours where there is AVX-512, whatever their shape and strides") {
+  if (skipped() || cpu_isa() != CpuIsa::avx512) return;
+  for (const Shape& s : {Shape{8, 8, 1}, Shape{9, 10, 33}, Shape{15, 16, 4}, Shape{32, 48, 64}, Shape{11, 61, 700}}) {
+    CAPTURE(to_string(s));
+    const Tensor x = random({s[0], s[2]}, DType::f32, 31), w = random({s[1], s[2]}, DType::f32, 32);
+    const Tensor bias = random({s[1]}, DType::f32, 33), none = zeros({s[1]});
+    CHECK(same_bits(linear(x, w, bias), fused(x, w, bias)));
+    CHECK(same_bits(linear(clone(x.t()).t(), clone(w.t()).t(), bias), fused(x, w, bias)));
+    CHECK(same_bits(matmul(x, w.t()), fused(x, w, none)));
+    CHECK(same_bits(matmul(x, clone(w.t())), fused(x, w, none)));
+    const Tensor wide = zeros({s[0], 2 * s[2]});
+    const Tensor gapped = slice(wide, 1, {.start = {}, .stop = {}, .step = 2});
+    gapped.copy_(x);
+    CHECK(same_bits(matmul(gapped, w.t()), fused(x, w, none)));
   }
 }
 
