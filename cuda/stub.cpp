@@ -15,11 +15,19 @@ std::string why_not() {
 
 }  // namespace cuda
 
-namespace device {
-
 namespace {
 [[noreturn]] void fail_no_cuda(Device device) { fail("no device " + to_string(device) + ": " + cuda::why_not()); }
 }  // namespace
+
+namespace cuda {
+
+DeviceInfo device_info(Device device) { fail_no_cuda(device); }
+void synchronize(Device device) { fail_no_cuda(device); }
+void empty_cache(Device device) { fail_no_cuda(device); }
+
+}  // namespace cuda
+
+namespace device {
 
 int count() { return 0; }
 void select(Device device) { fail_no_cuda(device); }
