@@ -37,6 +37,15 @@ template <class T> void decode_loop(const void* codes, float* out, std::int64_t 
   }
   for (; i < n; ++i) codes[i] = Half(in[i]);
 }
+[[gnu::target("avx512f,f16c")]] void encode_avx512(const float* in, Half* codes, std::int64_t n) {
+  constexpr int kNearestEven = _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC;
+  std::int64_t i = 0;
+  for (; i + 16 <= n; i += 16) {
+    const __m256i half = _mm512_cvtps_ph(_mm512_loadu_ps(in + i), kNearestEven);
+    _mm256_storeu_si256(reinterpret_cast<__m256i*>(codes + i), half);
+  }
+  encode_f16c(in + i, codes + i, n - i);
+}
 [[gnu::target("avx2,f16c")]] void decode_f16c(const Half* codes, float* out, std::int64_t n) {
   std::int64_t i = 0;
   for (; i + 8 <= n; i += 8) {
@@ -46,7 +55,8 @@ template <class T> void decode_loop(const void* codes, float* out, std::int64_t 
   for (; i < n; ++i) out[i] = static_cast<float>(codes[i]);
 }
 void encode_half(const float* in, void* codes, std::int64_t n) {
-  if (cpu_isa() >= CpuIsa::avx2) encode_f16c(in, static_cast<Half*>(codes), n);
+  if (cpu_isa() == CpuIsa::avx512) encode_avx512(in, static_cast<Half*>(codes), n);
+  else if (cpu_isa() == CpuIsa::avx2) encode_f16c(in, static_cast<Half*>(codes), n);
   else encode_loop<Half>(in, codes, n);
 }
 void decode_half(const void* codes, float* out, std::int64_t n) {

@@ -50,15 +50,18 @@ constexpr std::int32_t select(bool condition, std::int32_t a, std::int32_t b) {
 // encode and decode compare magnitudes as signed integers, which every vector instruction set can.
 template <class L> constexpr std::uint32_t encode(float value) {
   const auto bits = std::bit_cast<std::uint32_t>(value);
+  if constexpr (L::kFloatRange) {  // the mantissa's carry makes the next power of two, and Inf of what is too large
+    const std::uint32_t rounded = bits + ((1u << (L::kShift - 1)) - 1) + ((bits >> L::kShift) & 1);
+    const std::uint32_t quiet = bits | kFloatQuietBit;
+    return ((bits & 0x7fffffff) > kFloatInfBits ? quiet : rounded) >> L::kShift;
+  }
   const auto magnitude = static_cast<std::int32_t>(bits & 0x7fffffff);
   const std::uint32_t odd = (bits >> L::kShift) & 1;
   const std::uint32_t rounded = (bits & 0x7fffffff) + ((1u << (L::kShift - 1)) - 1) + odd;
   std::int32_t code = static_cast<std::int32_t>(rounded >> L::kShift) - L::kRebias;
-  if constexpr (!L::kFloatRange) {
-    const float sum = std::bit_cast<float>(magnitude) + std::bit_cast<float>(L::kAligner);
-    const std::int32_t subnormal = std::bit_cast<std::int32_t>(sum) - L::kAligner;
-    code = select(magnitude < L::kMinNormal, subnormal, code);
-  }
+  const float sum = std::bit_cast<float>(magnitude) + std::bit_cast<float>(L::kAligner);
+  const std::int32_t subnormal = std::bit_cast<std::int32_t>(sum) - L::kAligner;
+  code = select(magnitude < L::kMinNormal, subnormal, code);
   code = code < L::kOverflowCode ? code : L::kOverflowCode;
   const std::int32_t payload = L::kHasInf ? L::kQuietBit | ((magnitude >> L::kShift) & L::kMantissaMask) : 0;
   code = select(magnitude > kFloatInfBits, L::kOverflowCode | payload, code);
