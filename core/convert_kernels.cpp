@@ -46,6 +46,26 @@ template <class T> void decode_loop(const void* codes, float* out, std::int64_t 
   }
   encode_f16c(in + i, codes + i, n - i);
 }
+// 16 floats as the lower halves of 16 numbers: NarrowFloat's rounding to bf16.
+[[gnu::target("avx512f,avx512bw")]] inline __m256i bf16_of(__m512 value) {
+  const __m512i bits = _mm512_castps_si512(value);
+  const __m512i odd = _mm512_and_si512(_mm512_srli_epi32(bits, 16), _mm512_set1_epi32(1));
+  const __m512i rounded = _mm512_add_epi32(_mm512_add_epi32(bits, _mm512_set1_epi32(0x7fff)), odd);
+  const __m512i quiet = _mm512_or_si512(bits, _mm512_set1_epi32(kFloatQuietBit));
+  const __mmask16 nan = _mm512_cmp_ps_mask(value, value, _CMP_UNORD_Q);
+  return _mm512_cvtepi32_epi16(_mm512_srli_epi32(_mm512_mask_mov_epi32(rounded, nan, quiet), 16));
+}
+template <bool kHalf>
+[[gnu::target("avx512f,avx512bw,f16c")]] void stream_avx512(const float* in, char* codes, std::int64_t n) {
+  constexpr int kNearestEven = _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC;
+  for (std::int64_t i = 0; i < n; i += 32) {
+    const __m512 a = _mm512_loadu_ps(in + i), b = _mm512_loadu_ps(in + i + 16);
+    const __m256i low = kHalf ? _mm512_cvtps_ph(a, kNearestEven) : bf16_of(a);
+    const __m256i high = kHalf ? _mm512_cvtps_ph(b, kNearestEven) : bf16_of(b);
+    const __m512i line = _mm512_inserti64x4(_mm512_castsi256_si512(low), high, 1);
+    _mm512_stream_si512(reinterpret_cast<__m512i*>(codes + 2 * i), line);
+  }
+}
 [[gnu::target("avx2,f16c")]] void decode_f16c(const Half* codes, float* out, std::int64_t n) {
   std::int64_t i = 0;
   for (; i + 8 <= n; i += 8) {
@@ -79,6 +99,17 @@ void encode_array(DType narrow, const float* in, void* codes, std::int64_t n) {
   static constexpr decltype(&encode_half) kLoops[] = {encode_half, encode_loop<BFloat16>, encode_loop<Float8E4M3FN>,
                                                       encode_loop<Float8E5M2>};
   kLoops[narrow_index(narrow)](in, codes, n);
+}
+
+bool encode_streamed(DType narrow, const float* in, void* codes, std::int64_t n) {
+#if defined(__x86_64__)
+  if (cpu_isa() != CpuIsa::avx512 || (narrow != DType::f16 && narrow != DType::bf16)) return false;
+  (narrow == DType::f16 ? stream_avx512<true> : stream_avx512<false>)(in, static_cast<char*>(codes), n);
+  return true;
+#else
+  static_cast<void>(narrow), static_cast<void>(in), static_cast<void>(codes), static_cast<void>(n);
+  return false;
+#endif
 }
 
 void decode_array(DType narrow, const void* codes, float* out, std::int64_t n) {

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstdint>
 
+#include "../convert_kernels.h"
 #include "../failf.h"
 #include "../memory.h"
 #include "kernels.h"
@@ -196,7 +197,10 @@ bool copy_streamed(const Tensor& out, const Tensor& x) {
   auto* const y = static_cast<char*>(out.raw());
   parallel_counted(out.numel(), kGrain, x.dtype(), out.dtype(), [&](auto at, auto end, CastCounts* counts) {
     alignas(64) std::uint64_t block[kBlock];
-    for (std::int64_t n = 0; at < end; at += n) {
+    const bool direct =
+        x.dtype() == DType::f32 && !counts &&
+        detail::encode_streamed(out.dtype(), reinterpret_cast<const float*>(in) + at, y + at * to, end - at);
+    for (std::int64_t n = 0; at < end && !direct; at += n) {
       n = std::min(kBlock, end - at);
       convert(x.dtype(), in + at * from, out.dtype(), block, n, counts);
       stream(block, y + at * to, static_cast<std::size_t>(n * to));
