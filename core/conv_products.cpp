@@ -33,7 +33,7 @@ Tensor spread(const Tensor& dy, const std::int64_t* kernel, const ConvAttrs& a) 
     size[i] = a.size[i] + a.dilation[i] * (kernel[i] - 1);
   }
   // Element (y, x) of dy lies at before + stride * (y, x) of a field of zeros; what falls outside meets no input.
-  Tensor field = zeros({dy.size(0), dy.size(1), size[0], size[1]}, {.dtype = dy.dtype()});
+  Tensor field = zeros({dy.size(0), dy.size(1), size[0], size[1]}, {.dtype = dy.dtype(), .device = dy.device()});
   std::int64_t first[2], count[2];
   for (int i = 0; i < 2; ++i) {
     first[i] = before[i] < 0 ? (-before[i] + a.stride[i] - 1) / a.stride[i] : 0;
@@ -60,7 +60,8 @@ Tensor input_gradient(const Tensor& dy, const Tensor& w, const ConvAttrs& a, con
   const ConvAttrs dense{.dilation = {a.dilation[0], a.dilation[1]}};
   const Tensor rows = unfold(spread(dy, kernel, a), kernel, dense, a.size.of);
   // turned[o, y, x, c] = w[o, c, kh - 1 - y, kw - 1 - x]
-  const Tensor order = arange(static_cast<double>(kernel[0] * kernel[1] - 1), -1, -1);
+  const Tensor order =
+      arange(static_cast<double>(kernel[0] * kernel[1] - 1), -1, -1, {.dtype = DType::i64, .device = w.device()});
   const Tensor turned = index_select(w.flatten(2), 2, order).permute({0, 2, 1}).reshape({rows.size(1), w.size(1)});
   return as_images(product(rows, turned, group), out[0], out[2], out[3]);
 }

@@ -11,6 +11,7 @@ void register_kernels() {
   register_pooling();
   register_contractions();
   register_reductions();
+  register_convolutions();
 }
 
 }  // namespace gradual::device

@@ -15,5 +15,6 @@ void register_movement();
 void register_pooling();
 void register_contractions();
 void register_reductions();
+void register_convolutions();
 
 }  // namespace gradual::cuda
