@@ -147,12 +147,14 @@ void linear_and(const OpCall& call, bool relu, const Tensor& out) {
   contraction(x, w, batch, call[2], relu, out);
 }
 void linear(const OpCall& call, Outputs& out) { linear_and(call, false, out[0]); }
+void linear_relu(const OpCall& call, Outputs& out) { linear_and(call, true, out[0]); }
 
 }  // namespace
 
 void register_contractions() {
   set_kernel(OpId::matmul, matmul);
   set_kernel(OpId::linear, linear);
+  set_kernel(OpId::linear_relu, linear_relu);
 }
 
 }  // namespace gradual::cuda

@@ -2,6 +2,7 @@
 #include <doctest/doctest.h>
 
 #include <cmath>
+#include <limits>
 #include <string>
 #include <vector>
 
@@ -106,21 +107,39 @@ TEST_CASE("f8 products are exact, and may be those of f8 instructions") {
   }
 }
 
+// A library whose relu makes 0 of NaN would hide what a loss scaler looks for.
+TEST_CASE("relu in the product keeps NaN") {
+  if (skip()) return;
+  constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
+  for (const DType dtype : {DType::f64, DType::f32, DType::f16, DType::bf16}) {
+    const Tensor x = from_data(std::vector<double>{1, -1, kNan, 2}, {4, 1}, {.dtype = dtype});
+    const Tensor w = ones({16, 1}, {.dtype = dtype}), bias = full({16}, 0.5, {.dtype = dtype});
+    for (const bool biased : {false, true}) {
+      const Tensor b = biased ? bias : Tensor(), there = biased ? bias.to(kGpu) : Tensor();
+      const std::vector<double> y = numbers(linear_relu(x.to(kGpu), w.to(kGpu), there));
+      const std::vector<double> expected = linear_relu(x, w, b).to_vector<double>();
+      for (std::size_t i = 0; i < y.size(); ++i)
+        CHECK(((y[i] == expected[i]) || (y[i] != y[i] && expected[i] != expected[i])));
+    }
+  }
+}
+
 TEST_CASE("what rounding loses is counted") {
   if (skip()) return;
   const Tensor x = (drawn({16, 32}, 1) * 200).to(DType::f16), w = (drawn({24, 32}, 2) * 200).to(DType::f16);
   CastCounts there, here;
   {
     const CountScope scope(&there);
-    linear(x.to(kGpu), w.to(kGpu));
+    linear_relu(x.to(kGpu), w.to(kGpu));
   }
   {
     const CountScope scope(&here);
-    linear(x, w);
+    linear_relu(x, w);
   }
   CHECK(there.overflow > 0);
   CHECK(there.elements == here.elements);
   CHECK(there.overflow == here.overflow);
+  CHECK(there.zeros == here.zeros);
 }
 
 TEST_CASE("products give the same bits twice and keep no memory") {
