@@ -86,7 +86,7 @@ void save_codes(const Quantization& q, const Operand& o, const QuantizedOperand&
   if (!later || !(*later == *o.quantizer)) return;
   // The values are the codes' own: encoding them is exact in any mode.
   QuantizedTensor codes = quantize(v.values, o.quantizer->format, {}, Overflow::ieee);
-  codes.scales = full({1, 1}, v.scale.defined() ? v.scale.item() : 1);
+  codes.scales = full({1, 1}, v.scale.defined() ? v.scale.item() : 1, {.device = codes.device()});
   codes.scale_format = Format::ieee(8, 23);
   save_as_codes(o.input, std::move(codes));
 }

@@ -64,18 +64,37 @@ void unpack_codes(const std::uint8_t* packed, std::int64_t n, int storage_bits, 
   }
 }
 
+Tensor detail::moved(const Tensor& t, Device device) {
+  if (!t.defined() || t.device() == device) return t;
+  const StageScope amp(chain().amp, nullptr), autograd(chain().autograd, nullptr), observe(chain().observe, nullptr);
+  return t.to(device);
+}
+
+QuantizedTensor QuantizedTensor::to(Device device) const {
+  QuantizedTensor moved = *this;
+  moved.codes = detail::moved(codes, device);
+  moved.scales = detail::moved(scales, device);
+  return moved;
+}
+
 std::size_t QuantizedTensor::nbytes() const { return codes.nbytes() + (scales.defined() ? scales.nbytes() : 0); }
 
+// Codes of a GPU are read on the CPU.
 Tensor QuantizedTensor::scale_values() const {
   if (!scales.defined() || scales.dtype() == DType::f32) return scales;
+  if (scales.device().is_cuda()) return detail::moved(to(Device::cpu()).scale_values(), scales.device());
   Tensor values = empty(scales.sizes());
   gradual::decode(scale_format, scales.raw(), values.data<float>(), scales.numel());
   return values;
 }
 
-Tensor QuantizedTensor::decode() const { return in_order(*this, decoded(*this)); }
+Tensor QuantizedTensor::decode() const {
+  if (device().is_cuda()) return detail::moved(to(Device::cpu()).decode(), device());
+  return in_order(*this, decoded(*this));
+}
 
 Tensor QuantizedTensor::unpack() const {
+  if (device().is_cuda()) return detail::moved(to(Device::cpu()).unpack(), device());
   const std::int64_t n = numel();
   Tensor wide = empty({n}, {.dtype = DType::i32});
   auto* out = wide.data<std::int32_t>();
@@ -94,6 +113,7 @@ Tensor QuantizedTensor::unpack() const {
 }
 
 Tensor QuantizedTensor::dequantize() const {
+  if (device().is_cuda()) return detail::moved(to(Device::cpu()).dequantize(), device());
   const Tensor values = decoded(*this);
   if (scales.defined() || global_scale != 1) {
     const std::int64_t k = shape.empty() ? 1 : shape[axis];

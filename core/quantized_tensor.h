@@ -24,6 +24,9 @@ struct QuantizedTensor {
   Tensor decode() const;        // f32 [shape]: the codes' values without scales
   Tensor dequantize() const;    // f32 [shape]
   Tensor unpack() const;        // i32 [shape]: the codes
+
+  Device device() const { return codes.device(); }
+  QuantizedTensor to(Device device) const;
 };
 
 // n codes of up to 8 bits, one a byte, to packed ones of 4, 6 or 8 bits, and back. n is a multiple of 4, or what is
@@ -32,5 +35,10 @@ void pack_codes(const std::uint8_t* codes, std::int64_t n, int storage_bits, std
 void unpack_codes(const std::uint8_t* packed, std::int64_t n, int storage_bits, std::uint8_t* codes);
 // Bytes that n codes take.
 constexpr std::int64_t packed_bytes(std::int64_t n, int storage_bits) { return (n * storage_bits + 7) / 8; }
+
+namespace detail {
+// t on that device, unseen by the dispatch chain.
+Tensor moved(const Tensor& t, Device device);
+}  // namespace detail
 
 }  // namespace gradual

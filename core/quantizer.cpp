@@ -21,6 +21,8 @@
 namespace gradual {
 namespace {
 
+using detail::moved;
+
 constexpr std::int64_t kChunk = 16 * 1024;         // elements that a thread takes at a time, about
 constexpr std::int64_t kWorthThreads = 64 * 1024;  // fewer stay on one thread
 
@@ -418,6 +420,7 @@ void AmaxHistory::advance(const Scaling& s, const Format& f) {
 
 QuantizedTensor quantize(const Tensor& x, const Quantizer& q, const QuantizeOptions& o) {
   check_plain(q, "quantize");
+  if (x.device().is_cuda()) return quantize(moved(x, Device::cpu()), q, o).to(x.device());
   const Rows rows(x, o.axis);
   const Grid g = make_grid(rows, q, o);
   const int bits = q.format.storage_bits();
@@ -460,6 +463,7 @@ QuantizedTensor quantize(const Tensor& x, const Format& f, const Rounding& round
 
 Tensor fake_quantize(const Tensor& x, const Quantizer& q, const QuantizeOptions& o) {
   check_plain(q, "fake_quantize");
+  if (x.device().is_cuda()) return moved(fake_quantize(moved(x, Device::cpu()), q, o), x.device());
   const Rows rows(x, o.axis);
   return round_values(rows, make_grid(rows, q, o), q, o, true, nullptr);
 }
@@ -471,6 +475,10 @@ Tensor fake_quantize(const Tensor& x, const Format& f, const Rounding& rounding,
 
 QuantizedOperand quantize_operand(const Tensor& x, const Quantizer& q, const QuantizeOptions& o) {
   check_plain(q, "quantize_operand");
+  if (x.device().is_cuda()) {
+    const QuantizedOperand here = quantize_operand(moved(x, Device::cpu()), q, o);
+    return {moved(here.values, x.device()), moved(here.scale, x.device())};
+  }
   const Rows rows(x, o.axis);
   const Grid g = make_grid(rows, q, o);
   QuantizedOperand out;
@@ -496,9 +504,12 @@ Tensor hadamard16(const Tensor& x, std::uint16_t signs) {
       const bool negative = (std::popcount(i & j) + (signs >> i & 1)) % 2 != 0;
       h.data<float>()[i * 16 + j] = negative ? -0.25F : 0.25F;
     }
-  return matmul(x.reshape({-1, 16}), h).reshape(x.sizes());
+  return matmul(x.reshape({-1, 16}), moved(h, x.device())).reshape(x.sizes());
 }
 
-float amax(const Tensor& x) { return amax_of(Rows(x, -1)); }
+float amax(const Tensor& x) {
+  if (x.device().is_cuda()) return amax(moved(x, Device::cpu()));
+  return amax_of(Rows(x, -1));
+}
 
 }  // namespace gradual

@@ -281,8 +281,7 @@ void Optimizer::load_param(ParamState& s, const StateDict& from) const {
     *t = value.clone();
   }
   for (std::size_t k = 0; k < moments(s).size(); ++k)
-    s.codes[k] =
-        load_moment(from, std::string(moments(s)[k]), s.name, s.param.sizes(), moment_quantizer(options_, s.param, k));
+    s.codes[k] = load_moment(from, std::string(moments(s)[k]), s.name, s.param, moment_quantizer(options_, s.param, k));
   s.wide = ParamState::Wide::stale;
   s.written = {};  // the next step compares the master with whatever the parameter is by then
 }

@@ -38,12 +38,12 @@ void save_moment(StateDict& to, const std::string& key, const QuantizedTensor& c
 
 // What the quantizer makes of zeros is what the parts must look like.
 std::optional<QuantizedTensor> load_moment(const StateDict& from, const std::string& key, const std::string& name,
-                                           const Shape& sizes, const Quantizer* q) {
+                                           const Tensor& param, const Quantizer* q) {
   if (!from.contains(key + ".codes")) return {};
   const std::string who = fmt::format("load_state_dict: {} of {}", key, name);
   if (const std::string& kept = from.text(key + ".quantizer"); !q || describe(*q) != kept)
     failf("{} is kept as '{}', the optimizer's as '{}'", who, kept, q ? describe(*q) : "numbers");
-  QuantizedTensor codes = quantize(zeros(sizes), *q);
+  QuantizedTensor codes = quantize(zeros(param.sizes(), {.device = param.device()}), *q);
   const CategoryScope category(Category::optimizer);
   const auto take = [&](const char* part, Tensor& to) {
     if (!to.defined()) return;
@@ -51,7 +51,7 @@ std::optional<QuantizedTensor> load_moment(const StateDict& from, const std::str
     if (value.sizes() != to.sizes() || value.dtype() != to.dtype())
       failf("{}: {} is {} {}, it should be {} {}", who, part, gradual::name(value.dtype()), to_string(value.sizes()),
             gradual::name(to.dtype()), to_string(to.sizes()));
-    to = value.clone();
+    to = value.device() == to.device() ? value.clone() : value.to(to.device());
   };
   take(".codes", codes.codes);
   take(".scales", codes.scales);

@@ -16,8 +16,8 @@ QuantizedTensor encode_moment(const Tensor& moment, const Quantizer& quantizer, 
 // In a state dict, under `key` and a dot.
 void save_moment(StateDict& to, const std::string& key, const QuantizedTensor& codes, const Quantizer& quantizer);
 // Nothing where the state has no codes under that key. Error naming the key and the parameter `name` where they are not
-// those that the quantizer (null: none) makes of a tensor of these sizes.
+// those that the quantizer (null: none) makes of the parameter's sizes. They lie on its device.
 std::optional<QuantizedTensor> load_moment(const StateDict& from, const std::string& key, const std::string& name,
-                                           const Shape& sizes, const Quantizer* quantizer);
+                                           const Tensor& param, const Quantizer* quantizer);
 
 }  // namespace gradual::optim

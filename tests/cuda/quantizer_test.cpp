@@ -1,0 +1,157 @@
+// Quantizers of tensors on a GPU against the CPU: bits, codes, scales, counts and histograms.
+#include <doctest/doctest.h>
+
+#include <cmath>
+
+#include <gradual/core/quantizer.h>
+#include <gradual/cuda/cuda.h>
+#include "support/tensors.h"
+
+namespace gradual {
+namespace {
+
+using testing::same_bits;
+
+bool skipped() {
+  if (!cuda::available()) MESSAGE("skipped: " << cuda::why_not());
+  return !cuda::available();
+}
+
+// Numbers of many binades with zeros among them; some rows are all zeros.
+Tensor spread(const Shape& sizes, DType dtype, bool special = false) {
+  Generator g(3);
+  Tensor x = randn(sizes, {}, g);
+  const Tensor powers = randint(-24, 20, sizes, {.dtype = DType::i64}, g);
+  auto* v = x.data<float>();
+  for (std::int64_t i = 0; i < x.numel(); ++i) {
+    v[i] = std::ldexp(v[i], static_cast<int>(powers.data<std::int64_t>()[i]));
+    if (i % 11 == 0) v[i] = i % 2 ? -0.0F : 0.0F;
+    if (i >= 128 && i < 224) v[i] = 0;
+    if (special && i % 53 == 5) v[i] = std::copysign(NAN, i % 2 ? -1.0F : 1.0F);
+    if (special && i % 37 == 9) v[i] = i % 2 ? -INFINITY : INFINITY;
+  }
+  return x.to(dtype);
+}
+
+std::vector<Quantizer> quantizers() {
+  std::vector<Quantizer> all;
+  const auto add = [&](const char* f, const Scaling& s, Rounding r = {}, Overflow o = Overflow::saturate) {
+    all.push_back({.format = format(f), .rounding = r, .overflow = o, .scaling = s});
+  };
+  using enum RoundingMode;
+  for (const char* f : {"e4m3fn", "e5m2", "e2m1fn", "e3m2fn", "bf16", "fp16", "e8m23", "e4m3fnuz", "e5m10"})
+    for (const Overflow o : {Overflow::ieee, Overflow::saturate, Overflow::saturate_finite}) add(f, {}, {}, o);
+  for (const RoundingMode m : {nearest_away, toward_zero, up, down, to_odd, stochastic}) {
+    add("e4m3fn", {}, {.mode = m});
+    add("e4m3fn", {.kind = ScalingKind::block}, {.mode = m, .random_bits = 9});
+  }
+  Quantizer flushed{.format = format("e5m2")};
+  flushed.format.subnormals = false;
+  all.push_back(flushed);
+  Quantizer unsigned_one{.format = format("e4m3fn")};
+  unsigned_one.format.is_signed = unsigned_one.format.has_negative_zero = false;
+  all.push_back(unsigned_one);
+  add("e8m0fnu", {});
+  for (const char* f : {"e4m3fn", "e5m2", "e2m1fn"}) {
+    add(f, {.kind = ScalingKind::fixed, .value = 3});
+    for (const ScaleOracle oracle : {ScaleOracle::transformer_engine, ScaleOracle::torchao}) {
+      add(f, {.kind = ScalingKind::tensor, .margin = 1, .oracle = oracle});
+      add(f, {.kind = ScalingKind::row, .power_of_two = true, .oracle = oracle});
+      add(f, {.kind = ScalingKind::nvfp4, .block = 16, .oracle = oracle});
+      for (const ScaleRule rule : {ScaleRule::floor, ScaleRule::rceil, ScaleRule::ceil, ScaleRule::even})
+        add(f, {.kind = ScalingKind::block, .rule = rule, .oracle = oracle});
+      add(f, {.kind = ScalingKind::block, .block = 16, .scale = ScaleFormat::f32, .oracle = oracle});
+      add(f, {.kind = ScalingKind::block, .block = 8, .scale = ScaleFormat::power_of_two, .oracle = oracle});
+      add(f, {.kind = ScalingKind::block, .block = 8, .square = true, .oracle = oracle});
+    }
+    add(f, {.kind = ScalingKind::tensor}, {.mode = stochastic});
+    add(f, {.kind = ScalingKind::delayed});
+    add(f, {.kind = ScalingKind::nvfp4, .block = 16, .square = true}, {.mode = stochastic, .random_bits = 3});
+  }
+  return all;
+}
+
+// One call's results, all on the CPU.
+struct Result {
+  std::vector<Tensor> tensors;
+  CastCounts counts;
+  ExponentHistogram exponents;
+  AmaxHistory history;
+};
+Result run(const Tensor& x, const Quantizer& q, int axis, bool scaled_exponents) {
+  Result r;
+  r.history.scale = 0.25F;
+  QuantizeOptions o{.axis = axis, .key = {5, 7}, .history = &r.history, .stats = {&r.counts, &r.exponents}};
+  o.scaled_exponents = scaled_exponents;
+  const Device device = x.device();
+  const QuantizedTensor codes = quantize(x, q, o);
+  o.stats = {};
+  const Tensor fake = fake_quantize(x, q, o);
+  const QuantizedOperand operand = quantize_operand(x, q, o);
+  r.tensors = {codes.codes, codes.scales,   codes.dequantize(), codes.decode(),       codes.unpack(),
+               fake,        operand.values, operand.scale,      codes.scale_values(), scalar(codes.global_scale)};
+  for (std::size_t i = 0; i + 1 < r.tensors.size(); ++i) {
+    Tensor& t = r.tensors[i];
+    if (!t.defined()) continue;
+    CHECK(t.device() == device);
+    t = t.to(Device::cpu());
+  }
+  return r;
+}
+
+void check_same(const Tensor& x, const Quantizer& q, int axis, bool scaled_exponents) {
+  INFO(describe(q) << " " << name(q.overflow) << " of " << to_string(x.sizes()) << " " << name(x.dtype()) << ", axis "
+                   << axis);
+  const Result cpu = run(x, q, axis, scaled_exponents), gpu = run(x.to(Device::cuda()), q, axis, scaled_exponents);
+  for (std::size_t i = 0; i < cpu.tensors.size(); ++i) {
+    INFO("result " << i);
+    REQUIRE(cpu.tensors[i].defined() == gpu.tensors[i].defined());
+    if (cpu.tensors[i].defined()) CHECK(same_bits(cpu.tensors[i], gpu.tensors[i]));
+  }
+  const CastCounts &a = cpu.counts, &b = gpu.counts;
+  const bool counts = a.elements == b.elements && a.zeros == b.zeros && a.underflow == b.underflow &&
+                      a.subnormal == b.subnormal && a.overflow == b.overflow && a.nan == b.nan && a.inf == b.inf;
+  CHECK(counts);
+  CHECK(cpu.exponents.bins == gpu.exponents.bins);
+  const bool same_history =
+      cpu.history.staged == gpu.history.staged || (std::isnan(cpu.history.staged) && std::isnan(gpu.history.staged));
+  CHECK(same_history);
+}
+
+TEST_CASE("quantizers have the bits and counts of the CPU") {
+  if (skipped()) return;
+  for (const Quantizer& q : quantizers()) {
+    for (const bool special : {false, true}) check_same(spread({12, 96}, DType::f32, special), q, -1, special);
+    check_same(spread({3, 7, 45}, DType::bf16), q, 1, true);
+    check_same(spread({21, 40}, DType::f16).transpose(0, 1), q, 0, false);
+  }
+}
+
+TEST_CASE("quantizers of odd shapes and of doubles") {
+  if (skipped()) return;
+  for (const Quantizer& q : quantizers()) {
+    check_same(spread({}, DType::f32), q, -1, false);
+    check_same(spread({5, 33}, DType::f64), q, -1, false);
+    check_same(spread({1, 1}, DType::f32), q, -1, false);
+    if (q.scaling.kind == ScalingKind::tensor || q.scaling.kind == ScalingKind::none)
+      check_same(spread({0, 4}, DType::f32), q, -1, false);
+  }
+}
+
+TEST_CASE("a large tensor") {
+  if (skipped()) return;
+  const Tensor x = spread({300, 1000}, DType::f32);
+  for (const Scaling& s : {Scaling{.kind = ScalingKind::tensor}, Scaling{.kind = ScalingKind::block}})
+    check_same(x, {.format = format("e4m3fn"), .scaling = s}, -1, true);
+}
+
+TEST_CASE("the largest magnitude") {
+  if (skipped()) return;
+  const Tensor x = spread({7, 48}, DType::f16);
+  CHECK(amax(x.to(Device::cuda())) == amax(x));
+  CHECK(amax(empty({0}).to(Device::cuda())) == 0);
+  CHECK(std::isnan(amax(spread({100}, DType::f32, true).to(Device::cuda()))));
+}
+
+}  // namespace
+}  // namespace gradual
