@@ -17,11 +17,14 @@
 #include "multiversion.h"
 #include "ops.h"
 #include "parallel.h"
+#include "quantizer_kernels.h"
 
 namespace gradual {
 namespace {
 
+using detail::inverted;
 using detail::moved;
+using detail::Scale;
 
 constexpr std::int64_t kChunk = 16 * 1024;         // elements that a thread takes at a time, about
 constexpr std::int64_t kWorthThreads = 64 * 1024;  // fewer stay on one thread
@@ -99,6 +102,7 @@ float larger(const float* values, std::int64_t n, float than) {
 }
 
 float amax_of(const Rows& x) {
+  if (x.x.device().is_cuda()) return device::amax(x.x);
   std::mutex mutex;
   float total = 0;
   x.chunks(1, [&](std::int64_t first, std::int64_t n) {
@@ -111,79 +115,11 @@ float amax_of(const Rows& x) {
   return total;
 }
 
-// What the source is multiplied by before it is rounded, and a code's value afterwards.
-struct Scale {
-  float forward = 1, inverse = 1;
-};
-Scale inverted(float forward) { return {forward, 1 / forward}; }
-
-constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
-
-float floor_power(float x) { return std::ldexp(1.0F, std::ilogb(x)); }
-
-// One scale for a tensor or a row: max / amax.
-Scale current_scale(float amax, const Quantizer& q) {
-  const Scaling& s = q.scaling;
-  const auto most = q.format.max();
-  float scale = 1;
-  if (s.oracle == ScaleOracle::torchao) {
-    scale = static_cast<float>(most / std::max(static_cast<double>(amax), 1e-12));
-  } else if (amax > 0 && std::isfinite(amax)) {
-    scale = static_cast<float>(most) / amax;
-  } else {
-    return {};
-  }
-  scale = std::min(scale * static_cast<float>(std::exp2(-s.margin)), FLT_MAX);
-  if (s.power_of_two && scale > 0 && std::isfinite(scale)) scale = floor_power(scale);
-  return inverted(scale);
-}
-
-// The exponent of a block's scale, amax finite and not 0.
-int block_exponent(float amax, const Quantizer& q) {
-  const int emax = q.format.max_exponent();
-  switch (q.scaling.rule) {
-    case ScaleRule::floor: return std::ilogb(amax) - emax;
-    case ScaleRule::ceil: return std::ilogb(amax) + (floor_power(amax) < amax ? 1 : 0) - emax;
-    case ScaleRule::rceil: {
-      int e = std::ilogb(amax) - emax - 1;
-      while (static_cast<double>(amax) > std::ldexp(q.format.max(), e)) ++e;
-      return e;
-    }
-    case ScaleRule::even: {  // the largest significands round to the next power of two
-      int e = 0;
-      const double significand = std::frexp(amax, &e);
-      return e - 1 + (significand >= 1 - std::ldexp(1, -2 - q.format.mantissa_bits) ? 1 : 0) - emax;
-    }
-  }
-  return 0;
-}
-
-Scale block_scale(float amax, const Quantizer& q) {
-  const bool e8m0 = q.scaling.scale == ScaleFormat::e8m0;
-  if (q.scaling.scale == ScaleFormat::f32) return current_scale(amax, q);
-  const auto power = [&](int e) {
-    // e8m0 ends at 2^-127 and 2^127; f32's reciprocals as well
-    return Scale{std::ldexp(1.0F, -std::clamp(e, -127, 127)), std::ldexp(1.0F, std::clamp(e, -127, 127))};
-  };
-  if (std::isnan(amax)) return {kNan, kNan};
-  if (std::isinf(amax)) return q.scaling.oracle == ScaleOracle::torchao ? Scale{kNan, kNan} : power(127);
-  if (amax == 0) return e8m0 ? power(-127) : Scale{};
-  return power(block_exponent(amax, q));
-}
-
-// NVFP4 (NVIDIA 2025): the scale of a block is e4m3fn, relative to the tensor's.
+// NVFP4: the scale of the tensor.
 float nvfp4_global(float amax, const Quantizer& q) {
   const auto encode = static_cast<float>(448 * q.format.max()) / amax;
   if (amax == 0 || encode == 0) return 1;
   return std::min(encode, FLT_MAX);
-}
-std::vector<Scale> nvfp4_scales(std::vector<float> amax, float global, const Quantizer& q) {
-  static const Rounder e4m3{format("e4m3fn"), {}, Overflow::saturate};
-  for (float& a : amax) a = a * global / static_cast<float>(q.format.max());
-  e4m3.round(amax.data(), amax.data(), static_cast<std::int64_t>(amax.size()));
-  std::vector<Scale> scales;
-  for (const float scale : amax) scales.push_back({scale == 0 ? 0 : std::min(global / scale, FLT_MAX), scale});
-  return scales;
 }
 
 // The grid of scales of one call, and how to find them.
@@ -193,6 +129,7 @@ struct Grid {
   bool fixed = false;  // one scale, known beforehand
   Scale one = {};
   float global = 1;  // nvfp4: s_enc
+  detail::ScaleSpec spec = {};
 };
 
 Grid make_grid(const Rows& x, const Quantizer& q, const QuantizeOptions& o) {
@@ -203,7 +140,7 @@ Grid make_grid(const Rows& x, const Quantizer& q, const QuantizeOptions& o) {
   switch (s.kind) {
     case ScalingKind::none: g.fixed = true; break;
     case ScalingKind::fixed: g.fixed = true, g.one = inverted(static_cast<float>(s.value)); break;
-    case ScalingKind::tensor: g.fixed = true, g.one = current_scale(amax_of(x), q); break;
+    case ScalingKind::tensor: g.fixed = true, g.one = current_scale(amax_of(x), detail::scale_spec(q)); break;
     case ScalingKind::delayed:
       if (!o.history)
         fail("quantize: delayed scaling needs the history of a tensor's amaxes (QuantizeOptions::history)");
@@ -216,6 +153,8 @@ Grid make_grid(const Rows& x, const Quantizer& q, const QuantizeOptions& o) {
       g.block_rows = s.square ? s.block : 1, g.block_cols = s.block;
       if (!s.square && x.k % s.block == 0) g.k = s.block;
   }
+  g.spec = detail::scale_spec(q);
+  g.spec.global = g.global;
   return g;
 }
 
@@ -243,7 +182,7 @@ void multiply(const float* from, float* to, std::int64_t n, const Grid& g, std::
 }
 
 // Scales of the blocks of n elements, whole rows of the grid.
-std::vector<Scale> find_scales(const float* values, std::int64_t n, const Grid& g, const Quantizer& q) {
+std::vector<Scale> find_scales(const float* values, std::int64_t n, const Grid& g) {
   const std::int64_t rows = n / g.k, cols = (g.k + g.block_cols - 1) / g.block_cols;
   const std::int64_t tiles = (rows + g.block_rows - 1) / g.block_rows;
   std::vector<float> most(static_cast<std::size_t>(tiles * cols), 0.0F);
@@ -254,10 +193,8 @@ std::vector<Scale> find_scales(const float* values, std::int64_t n, const Grid& 
         m = larger(values + r * g.k + b * g.block_cols, std::min(g.block_cols, g.k - b * g.block_cols), m);
       }
   });
-  if (q.scaling.kind == ScalingKind::nvfp4) return nvfp4_scales(std::move(most), g.global, q);
-  const bool row = q.scaling.kind == ScalingKind::row;
   std::vector<Scale> scales;
-  for (const float m : most) scales.push_back(row ? current_scale(m, q) : block_scale(m, q));
+  for (const float m : most) scales.push_back(scale_of(m, g.spec));
   return scales;
 }
 
@@ -280,7 +217,7 @@ void for_scaled(const Rows& x, const Grid& g, const Quantizer& q, const Quantize
       multiply(source, values, n, g.one.forward);
       return body(first, n, values, one, stats);
     }
-    const std::vector<Scale> scales = find_scales(source, n, g, q);
+    const std::vector<Scale> scales = find_scales(source, n, g);
     multiply(source, values, n, g, scales, [](const Scale& s) { return s.forward; });
     body(first, n, values, std::span(scales), stats);
   };
@@ -297,14 +234,44 @@ void for_scaled(const Rows& x, const Grid& g, const Quantizer& q, const Quantize
   });
 }
 
+// Whether a GPU's kernels round x, where it lies there; what they do not take goes to the CPU and back.
+bool kernels_take(const Tensor& x, const Quantizer& q) {
+  const bool wide = q.scaling.kind == ScalingKind::none && x.dtype() == DType::f64;
+  return x.is_floating() && !wide && q.format.is_signed && q.format.has_zero;
+}
+bool goes_to_cpu(const Tensor& x, const Quantizer& q) { return x.device().is_cuda() && !kernels_take(x, q); }
+
+device::RoundingPass pass_of(const Rows& x, const Grid& g, const Quantizer& q, const QuantizeOptions& o) {
+  device::RoundingPass pass;
+  Shape sizes = x.sizes, strides = x.strides;
+  if (x.x.ndim() > 0) sizes.push_back(x.k), strides.push_back(x.stride);
+  pass.x = as_strided(x.x, sizes, strides, x.x.offset());
+  pass.rows = x.rows, pass.k = x.k;
+  pass.rounder = {q.format, q.rounding, q.overflow, o.key};
+  pass.fixed = g.fixed, pass.one = g.one, pass.spec = g.spec;
+  pass.block_rows = g.block_rows, pass.block_cols = g.block_cols;
+  pass.stats = o.stats, pass.scaled_exponents = o.scaled_exponents;
+  return pass;
+}
+
 // Values times the scales that `unscale` asks for: those of blocks always, one a tensor or a row with `all`.
 Tensor round_values(const Rows& x, const Grid& g, const Quantizer& q, const QuantizeOptions& o, bool all,
                     Tensor* row_scales) {
   const bool wide = q.scaling.kind == ScalingKind::none && x.x.dtype() == DType::f64;
-  const Tensor out = empty({x.rows, x.k}, {.dtype = wide ? DType::f64 : DType::f32});
+  const Device device = x.x.device();
+  const Tensor out = empty({x.rows, x.k}, {.dtype = wide ? DType::f64 : DType::f32, .device = device});
   const Rounder rounder{q.format, q.rounding, q.overflow, o.key};
   const bool apart = q.scaling.kind == ScalingKind::row && !all;
-  if (apart) *row_scales = empty({x.rows, 1});
+  if (apart) *row_scales = empty({x.rows, 1}, {.device = device});
+  if (device.is_cuda()) {
+    device::RoundingPass pass = pass_of(x, g, q, o);
+    pass.values = out;
+    pass.unscale = g.fixed ? all && g.one.inverse != 1 : !apart;
+    if (all) pass.last = 1 / g.global;
+    if (apart) pass.scales = *row_scales;
+    device::round_scaled(pass);
+    return x.shaped_like(out);
+  }
   for_scaled(x, g, q, o,
              [&]<class T>(std::int64_t first, std::int64_t n, const T* values, std::span<const Scale> scales,
                           CastStats stats) {
@@ -336,10 +303,20 @@ Tensor make_scales(const Rows& x, const Grid& g, const Quantizer& q, Format& sca
   scale_format = format(e8m0 ? "e8m0fnu" : e4m3 ? "e4m3fn" : "fp32");
   if (q.scaling.kind == ScalingKind::none) return {};
   const Shape sizes{(x.rows + g.block_rows - 1) / g.block_rows, (x.k + g.block_cols - 1) / g.block_cols};
-  return empty(sizes, {.dtype = e8m0 || e4m3 ? DType::u8 : DType::f32});
+  return empty(sizes, {.dtype = e8m0 || e4m3 ? DType::u8 : DType::f32, .device = x.x.device()});
 }
 
 }  // namespace
+
+detail::ScaleSpec detail::scale_spec(const Quantizer& q) {
+  const Scaling& s = q.scaling;
+  ScaleSpec spec{.kind = s.kind, .scale = s.scale, .rule = s.rule, .oracle = s.oracle, .power_of_two = s.power_of_two};
+  spec.margin = static_cast<float>(std::exp2(-s.margin));
+  spec.most = q.format.max(), spec.emax = q.format.max_exponent(), spec.mantissa_bits = q.format.mantissa_bits;
+  if (s.kind == ScalingKind::nvfp4)
+    spec.e4m3 = rounding_spec(Rounder{gradual::format("e4m3fn"), {}, Overflow::saturate}, false);
+  return spec;
+}
 
 void check(const Quantizer& q) {
   check(q.format);
@@ -420,7 +397,7 @@ void AmaxHistory::advance(const Scaling& s, const Format& f) {
 
 QuantizedTensor quantize(const Tensor& x, const Quantizer& q, const QuantizeOptions& o) {
   check_plain(q, "quantize");
-  if (x.device().is_cuda()) return quantize(moved(x, Device::cpu()), q, o).to(x.device());
+  if (goes_to_cpu(x, q)) return quantize(moved(x, Device::cpu()), q, o).to(x.device());
   const Rows rows(x, o.axis);
   const Grid g = make_grid(rows, q, o);
   const int bits = q.format.storage_bits();
@@ -428,12 +405,19 @@ QuantizedTensor quantize(const Tensor& x, const Quantizer& q, const QuantizeOpti
   QuantizedTensor out;
   out.format = q.format, out.shape = x.sizes(), out.axis = rows.axis;
   out.block_rows = g.block_rows, out.block_cols = g.block_cols;
-  out.codes = empty({packed_bytes(x.numel(), bits)}, {.dtype = DType::u8});
+  out.codes = empty({packed_bytes(x.numel(), bits)}, {.dtype = DType::u8, .device = x.device()});
   out.scales = make_scales(rows, g, q, out.scale_format);
   out.global_scale = 1 / g.global;
   const Rounder scale_rounder{out.scale_format, {}, Overflow::ieee};
   const std::int64_t cols = (g.k + g.block_cols - 1) / g.block_cols;
   if (g.fixed && out.scales.defined()) out.scales.fill_(g.one.inverse);
+  if (x.device().is_cuda()) {
+    device::RoundingPass pass = pass_of(rows, g, q, o);
+    pass.codes = out.codes;
+    if (!g.fixed) pass.scales = out.scales;
+    device::round_scaled(pass);
+    return out;
+  }
   auto* codes = out.codes.data<std::uint8_t>();
   for_scaled(
       rows, g, q, o,
@@ -463,7 +447,7 @@ QuantizedTensor quantize(const Tensor& x, const Format& f, const Rounding& round
 
 Tensor fake_quantize(const Tensor& x, const Quantizer& q, const QuantizeOptions& o) {
   check_plain(q, "fake_quantize");
-  if (x.device().is_cuda()) return moved(fake_quantize(moved(x, Device::cpu()), q, o), x.device());
+  if (goes_to_cpu(x, q)) return moved(fake_quantize(moved(x, Device::cpu()), q, o), x.device());
   const Rows rows(x, o.axis);
   return round_values(rows, make_grid(rows, q, o), q, o, true, nullptr);
 }
@@ -475,7 +459,7 @@ Tensor fake_quantize(const Tensor& x, const Format& f, const Rounding& rounding,
 
 QuantizedOperand quantize_operand(const Tensor& x, const Quantizer& q, const QuantizeOptions& o) {
   check_plain(q, "quantize_operand");
-  if (x.device().is_cuda()) {
+  if (goes_to_cpu(x, q)) {
     const QuantizedOperand here = quantize_operand(moved(x, Device::cpu()), q, o);
     return {moved(here.values, x.device()), moved(here.scale, x.device())};
   }
@@ -489,7 +473,7 @@ QuantizedOperand quantize_operand(const Tensor& x, const Quantizer& q, const Qua
     sizes[rows.axis] = 1;
     out.scale = row_scales.reshape(sizes);
   } else if (g.fixed ? g.one.inverse != 1 : g.global != 1) {
-    out.scale = scalar(g.fixed ? g.one.inverse : 1 / g.global);
+    out.scale = full({}, g.fixed ? g.one.inverse : 1 / g.global, {.device = x.device()});
   }
   return out;
 }
@@ -507,9 +491,6 @@ Tensor hadamard16(const Tensor& x, std::uint16_t signs) {
   return matmul(x.reshape({-1, 16}), moved(h, x.device())).reshape(x.sizes());
 }
 
-float amax(const Tensor& x) {
-  if (x.device().is_cuda()) return amax(moved(x, Device::cpu()));
-  return amax_of(Rows(x, -1));
-}
+float amax(const Tensor& x) { return amax_of(Rows(x, -1)); }
 
 }  // namespace gradual

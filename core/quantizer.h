@@ -100,7 +100,8 @@ struct QuantizeOptions {
   bool scaled_exponents = false;   // exponents too are of the scaled values, as the format meets them
 };
 
-// Codes and scales. x: any floating tensor, of any device, where the result lies too; the bits and counts are the same. Error for the transform, which has no codes of its own.
+// Codes and scales. x: any floating tensor, of any device, where the result lies too, with the
+// same bits and counts (of a NaN times a scale that is NaN, either's sign may stay). Error for the transform, which has no codes of its own.
 QuantizedTensor quantize(const Tensor& x, const Quantizer& quantizer, const QuantizeOptions& options = {});
 // Plain rounding to a format's codes, without scales.
 QuantizedTensor quantize(const Tensor& x, const Format& format, const Rounding& rounding, Overflow overflow,

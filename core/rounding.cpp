@@ -75,12 +75,7 @@ void add_counts(const LoopCounts& c, std::int64_t n, CastCounts& total) {
 // One block of f32 by the vector loops, to values or (where codes are asked for) to codes of so many bytes.
 void round_block(const Rounder& r, const RoundingSpec<std::uint32_t>& spec, const float* in,
                  const std::uint32_t* random, float* values, void* codes, std::int64_t n, CastCounts* counts) {
-  auto loop = static_cast<int>(r.rounding.mode);
-  if (r.rounding.mode == RoundingMode::nearest_even) {
-    const std::uint32_t aligner = spec.highest + (static_cast<std::uint32_t>(spec.shift) << 23);
-    if (spec.min_exponent == 1) loop = detail::kShifted;
-    else if (spec.shift > 0 && aligner < SourceBits<std::uint32_t>::kInf) loop = detail::kAligned;
-  }
+  const int loop = detail::rounding_loop(r, spec);
   LoopCounts c;
   const auto& kernels = detail::kRoundingKernels;
   if (codes) kernels.codes[loop](spec, in, random, codes, code_bytes(r.format), n, counts ? &c : nullptr);
@@ -241,6 +236,19 @@ constexpr std::string_view kOverflows[] = {"ieee", "saturate", "saturate-finite"
 }  // namespace
 
 RoundingSpec<std::uint64_t> detail::rounding_spec(const Rounder& r) { return spec_of<std::uint64_t>(r, false); }
+RoundingSpec<std::uint32_t> detail::rounding_spec(const Rounder& r, bool codes) {
+  check_rounder(r);
+  return spec_of<std::uint32_t>(r, codes);
+}
+
+int detail::rounding_loop(const Rounder& r, const RoundingSpec<std::uint32_t>& spec) {
+  if (r.rounding.mode == RoundingMode::nearest_even) {
+    const std::uint32_t aligner = spec.highest + (static_cast<std::uint32_t>(spec.shift) << 23);
+    if (spec.min_exponent == 1) return kShifted;
+    if (spec.shift > 0 && aligner < SourceBits<std::uint32_t>::kInf) return kAligned;
+  }
+  return static_cast<int>(r.rounding.mode);
+}
 
 std::string name(const Rounding& r) {
   std::string text(kModes[static_cast<int>(r.mode)]);

@@ -41,8 +41,11 @@ template <class U> struct RoundingSpec {
   U one = 1;          // g++ 12 does not vectorise the shift of a constant of 64 bits
 };
 
-// The spec for doubles and values of a format that has a zero.
+// The spec for doubles and values of a format that has a zero; for floats, values or codes.
 RoundingSpec<std::uint64_t> rounding_spec(const Rounder& rounder);
+RoundingSpec<std::uint32_t> rounding_spec(const Rounder& rounder, bool codes);
+// The loop that floats are rounded by: a RoundingMode or a quicker RoundingLoop.
+int rounding_loop(const Rounder& rounder, const RoundingSpec<std::uint32_t>& spec);
 
 // What is left to do once a loop has counted: every magnitude counts for all of them.
 struct LoopCounts {

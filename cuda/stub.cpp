@@ -1,6 +1,7 @@
 // Stands in for the CUDA backend in a build without it: tensors cannot be made there, and the error says why.
 #include "../core/device.h"
 #include "../core/error.h"
+#include "../core/quantizer_kernels.h"
 #include "cuda.h"
 
 namespace gradual {
@@ -47,6 +48,8 @@ Watch::Watch(Device device) { fail_no_cuda(device); }
 Watch::~Watch() = default;
 Work Watch::stop() { return {}; }
 void register_kernels() {}
+void round_scaled(const RoundingPass& pass) { fail_no_cuda(pass.x.device()); }
+float amax(const Tensor& x) { fail_no_cuda(x.device()); }
 
 }  // namespace device
 }  // namespace gradual
