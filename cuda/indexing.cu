@@ -53,7 +53,12 @@ Tensor first_along(const Tensor& x, const Shape& sizes, int dim) {
   if (!strides.empty()) strides[dim] = 0;
   return as_strided(x, sizes, strides, x.offset());
 }
-std::int64_t size_along(const Tensor& x, int dim) { return x.ndim() > 0 ? x.sizes()[dim] : 1; }
+// The check of an index into x along `dim`.
+IndexCheck check_along(const OpCall& c, const Tensor& x, int dim, const Tensor& index) {
+  const std::int64_t size = x.ndim() > 0 ? x.sizes()[dim] : 1;
+  if (size == 0 && index.numel() > 0) fail(c, "no index is in range, for there is nothing along that dim");
+  return index_check(c, size);
+}
 std::int64_t stride_along(const Tensor& x, int dim) { return x.ndim() > 0 ? x.strides()[dim] : 0; }
 
 // --- gather and index_select: out[position] = x[position with the index's value at dim] ---------------------------------
@@ -100,7 +105,7 @@ void look_up(const OpCall& c, Outputs& out) {
   const int dim = c.get<IndexAttrs>().dim;
   const Tensor& x = c[0];
   const Tensor index = dense(c[1], DType::i64);
-  const IndexCheck check = index_check(c, size_along(x, dim));
+  const IndexCheck check = check_along(c, x, dim, index);
   if (c.op == OpId::index_select && x.is_contiguous() && out[0].is_contiguous()) {
     const Slabs slabs(out[0].sizes(), dim);
     const std::int64_t bytes = slabs.inner * static_cast<std::int64_t>(size_of(x.dtype()));
@@ -165,7 +170,7 @@ void add_runs(const Tensor& out, const Tensor& src, const Slabs& slabs, std::int
   make.beyond = size;
   make.keys = keys, make.entries = keys + n;
   for_each(n, make);
-  const int bits = std::bit_width(static_cast<std::uint64_t>(size));
+  const int bits = std::bit_width(static_cast<std::uint64_t>(size));  // of `beyond`, the largest; size is not 0
   sort_pairs(n, bits, keys, keys + 2 * n, keys + n, keys + 3 * n);
   const Tensor from = dense(src, src.dtype());
   cpu::visit_compute(out.dtype(), [&]<class C>(C) {
@@ -180,15 +185,11 @@ void add_runs(const Tensor& out, const Tensor& src, const Slabs& slabs, std::int
 void scatter_add(const OpCall& c, Outputs& out) {
   const int dim = c.get<IndexAttrs>().dim;
   const Shape& sizes = c[1].sizes();
+  const IndexCheck check = check_along(c, c[0], dim, c[1]);
   copy_elements(out[0], c[0]);
   const Tensor index = dense(c[1], DType::i64), target = first_along(out[0], sizes, dim);
   const Tensor* const operands[] = {&target, &index};
-  const MakeKeys make{make_geometry(sizes, operands, true),
-                      stride_along(out[0], dim),
-                      0,
-                      index_check(c, size_along(c[0], dim)),
-                      nullptr,
-                      nullptr};
+  const MakeKeys make{make_geometry(sizes, operands, true), stride_along(out[0], dim), 0, check, nullptr, nullptr};
   Slabs slabs({}, 0);
   slabs.middle = index.numel(), slabs.narrow = slabs.middle <= INT32_MAX;
   add_runs(out[0], as_strided(c[2], sizes, c[2].strides(), c[2].offset()), slabs, out[0].numel(), make);
@@ -196,6 +197,7 @@ void scatter_add(const OpCall& c, Outputs& out) {
 
 void index_add(const OpCall& c, Outputs& out) {
   const auto& a = c.get<IndexAttrs>();
+  if (out[0].numel() == 0) return;
   check(cudaMemsetAsync(out[0].raw(), 0, out[0].nbytes(), current_stream()), "cudaMemsetAsync");
   const Tensor index = dense(c[1], DType::i64), target = as_strided(out[0], index.sizes(), {0}, out[0].offset());
   const Tensor* const operands[] = {&target, &index};

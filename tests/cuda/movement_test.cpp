@@ -161,6 +161,10 @@ TEST_CASE("an index out of range is told when the numbers are read and then no m
   CHECK(contains(error_of([&] { return scatter_add(x, 0, negative, x); }), "index -1"));
   CHECK(contains(error_of([&] { return index_add(x.narrow(0, 0, 3), 0, bad, 4); }), "index 4"));
   CHECK(contains(error_of([&] { return one_hot(bad, 4); }), "index 4"));
+  const Tensor nothing = zeros({0, 3}).to(gpu);
+  CHECK(contains(error_of([&] { return index_select(nothing, 0, bad); }), "no index is in range"));
+  CHECK(contains(error_of([&] { return gather(nothing, 0, negative); }), "no index is in range"));
+  CHECK(contains(error_of([&] { return scatter_add(nothing, 0, negative, x); }), "no index is in range"));
   const Tensor dy = numbers({1, 1, 2, 2}, DType::f32, 1).to(gpu);
   const PoolAttrs two{.kernel = 2, .stride = 2, .padding = 0, .size = 4};
   for (const std::int64_t wrong : {16, -1, 3}) {  // outside of the plane, and of the window

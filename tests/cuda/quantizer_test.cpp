@@ -147,6 +147,14 @@ TEST_CASE("a large tensor") {
     check_same(x, {.format = format("e4m3fn"), .scaling = s}, -1, true);
 }
 
+TEST_CASE("the Hadamard transform") {
+  if (skipped()) return;
+  const Tensor x = spread({7, 48}, DType::f32);
+  const Tensor here = hadamard16(x, 0x1234), there = hadamard16(x.to(Device::cuda()), 0x1234);
+  CHECK(there.device() == Device::cuda());
+  CHECK(amax(here - there.to(Device::cpu())) <= 0x1p-20F * amax(x));  // sums of 16 in another order
+}
+
 TEST_CASE("the largest magnitude") {
   if (skipped()) return;
   const Tensor x = spread({7, 48}, DType::f16);
