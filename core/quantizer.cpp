@@ -194,6 +194,7 @@ std::vector<Scale> find_scales(const float* values, std::int64_t n, const Grid& 
       }
   });
   std::vector<Scale> scales;
+  scales.reserve(most.size());
   for (const float m : most) scales.push_back(scale_of(m, g.spec));
   return scales;
 }

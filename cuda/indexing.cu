@@ -53,9 +53,9 @@ Tensor first_along(const Tensor& x, const Shape& sizes, int dim) {
   if (!strides.empty()) strides[dim] = 0;
   return as_strided(x, sizes, strides, x.offset());
 }
-// The check of an index into x along `dim`.
-IndexCheck check_along(const OpCall& c, const Tensor& x, int dim, const Tensor& index) {
-  const std::int64_t size = x.ndim() > 0 ? x.sizes()[dim] : 1;
+std::int64_t size_along(const Tensor& x, int dim) { return x.ndim() > 0 ? x.sizes()[dim] : 1; }
+// The check of an index into a dim of this size.
+IndexCheck check_into(const OpCall& c, std::int64_t size, const Tensor& index) {
   if (size == 0 && index.numel() > 0) fail(c, "no index is in range, for there is nothing along that dim");
   return index_check(c, size);
 }
@@ -105,7 +105,7 @@ void look_up(const OpCall& c, Outputs& out) {
   const int dim = c.get<IndexAttrs>().dim;
   const Tensor& x = c[0];
   const Tensor index = dense(c[1], DType::i64);
-  const IndexCheck check = check_along(c, x, dim, index);
+  const IndexCheck check = check_into(c, size_along(x, dim), index);
   if (c.op == OpId::index_select && x.is_contiguous() && out[0].is_contiguous()) {
     const Slabs slabs(out[0].sizes(), dim);
     const std::int64_t bytes = slabs.inner * static_cast<std::int64_t>(size_of(x.dtype()));
@@ -185,7 +185,7 @@ void add_runs(const Tensor& out, const Tensor& src, const Slabs& slabs, std::int
 void scatter_add(const OpCall& c, Outputs& out) {
   const int dim = c.get<IndexAttrs>().dim;
   const Shape& sizes = c[1].sizes();
-  const IndexCheck check = check_along(c, c[0], dim, c[1]);
+  const IndexCheck check = check_into(c, size_along(c[0], dim), c[1]);
   copy_elements(out[0], c[0]);
   const Tensor index = dense(c[1], DType::i64), target = first_along(out[0], sizes, dim);
   const Tensor* const operands[] = {&target, &index};
@@ -197,11 +197,12 @@ void scatter_add(const OpCall& c, Outputs& out) {
 
 void index_add(const OpCall& c, Outputs& out) {
   const auto& a = c.get<IndexAttrs>();
+  const IndexCheck in_range = check_into(c, a.size, c[1]);
   if (out[0].numel() == 0) return;
   check(cudaMemsetAsync(out[0].raw(), 0, out[0].nbytes(), current_stream()), "cudaMemsetAsync");
   const Tensor index = dense(c[1], DType::i64), target = as_strided(out[0], index.sizes(), {0}, out[0].offset());
   const Tensor* const operands[] = {&target, &index};
-  const MakeKeys make{make_geometry(index.sizes(), operands, true), 1, 0, index_check(c, a.size), nullptr, nullptr};
+  const MakeKeys make{make_geometry(index.sizes(), operands, true), 1, 0, in_range, nullptr, nullptr};
   add_runs(out[0], c[0], Slabs(c[0].sizes(), a.dim), a.size, make);
 }
 

@@ -117,6 +117,7 @@ TEST_CASE("indexing and pooling and dropout have the bits and counts of the CPU"
       INFO(c.name << " " << name(dtype));
       const std::vector<Tensor> here = c.inputs(dtype);
       std::vector<Tensor> there;
+      there.reserve(here.size());
       for (const Tensor& t : here) there.push_back(t.to(Device::cuda()));
       CHECK(same_bits(c.f(here), c.f(there).to(Device::cpu())));
       CastCounts cpu, gpu;
@@ -164,6 +165,7 @@ TEST_CASE("an index out of range is told when the numbers are read and then no m
   const Tensor nothing = zeros({0, 3}).to(gpu);
   CHECK(contains(error_of([&] { return index_select(nothing, 0, bad); }), "no index is in range"));
   CHECK(contains(error_of([&] { return gather(nothing, 0, negative); }), "no index is in range"));
+  CHECK(contains(error_of([&] { return index_add(x.narrow(0, 0, 3), 0, bad, 0); }), "no index is in range"));
   CHECK(contains(error_of([&] { return scatter_add(nothing, 0, negative, x); }), "no index is in range"));
   const Tensor dy = numbers({1, 1, 2, 2}, DType::f32, 1).to(gpu);
   const PoolAttrs two{.kernel = 2, .stride = 2, .padding = 0, .size = 4};
