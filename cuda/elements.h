@@ -26,6 +26,8 @@ template <class C> GRADUAL_HD C wrapped(DType d, C value) {
   return value;
 }
 
+inline bool aligned(const void* p) { return reinterpret_cast<std::uintptr_t>(p) % 16 == 0; }
+
 // One operand of a loop in a kernel. Strides are in elements.
 struct Operand {
   char* data = nullptr;

@@ -71,8 +71,6 @@ template <class T, class C, int N, class F> struct MapDense {
   }
 };
 
-inline bool aligned(const void* p) { return reinterpret_cast<std::uintptr_t>(p) % 16 == 0; }
-
 // True where the tensors allowed it and the kernel was started.
 template <class T, class C, int N, class F>
 bool map_dense(const Tensor& out, const Tensor* const* inputs, C scalar, const F& f) {

@@ -10,8 +10,10 @@ void register_kernels() {
   register_movement();
   register_pooling();
   register_contractions();
+  register_normalization();
   register_reductions();
   register_convolutions();
+  register_softmax();
 }
 
 }  // namespace gradual::device

@@ -14,7 +14,9 @@ void register_indexing();
 void register_movement();
 void register_pooling();
 void register_contractions();
+void register_normalization();
 void register_reductions();
 void register_convolutions();
+void register_softmax();
 
 }  // namespace gradual::cuda

@@ -2,8 +2,10 @@
 #include "reduce.h"
 
 #include "../core/accumulator.h"
-#include "../core/elementwise_rows.h"
-#include "kernels.h"
+#include "../core/memory.h"
+#include "accumulate.h"
+#include "elementwise.h"
+#include "movement.h"
 
 namespace gradual::cuda {
 namespace {
@@ -56,8 +58,9 @@ template <class C> struct Finish {
   }
 };
 
-template <class C, class Map, class Combine> struct Numeric {
-  using Number = C;
+// Elements are loaded as N, which may be narrower than C.
+template <class C, class Map, class Combine, class N = C> struct Numeric {
+  using Number = N;
   using Acc = C;
   static constexpr int kInputs = 1;
   Map of;
@@ -66,8 +69,8 @@ template <class C, class Map, class Combine> struct Numeric {
   Finish<C> last;
 
   __device__ C identity() const { return start; }
-  __device__ C map(const C (&x)[1], std::int64_t output, std::int64_t) const {
-    if constexpr (std::is_invocable_v<Map, C>) return of(x[0]);
+  __device__ C map(const N (&x)[1], std::int64_t output, std::int64_t) const {
+    if constexpr (std::is_invocable_v<Map, C>) return of(static_cast<C>(x[0]));
     else return of(x[0], params[output]);
   }
   __device__ C combine(C a, C b) const { return Combine{}(a, b); }
@@ -100,9 +103,40 @@ template <class C> std::size_t bytes_of(const ReduceSource<1>& s) {
   return static_cast<std::size_t>(s.outputs()) * sizeof(C);
 }
 
+// Under an accumulator: each output's elements in row-major order, their product with ones, divided by n.
+void sum_accumulated(const Tensor& x, std::uint32_t dims, double n, const Tensor& out) {
+  if (out.numel() == 0) return;
+  Shape sizes, strides;
+  for (const bool reduced : {false, true}) {
+    for (int d = 0; d < x.ndim(); ++d) {
+      if ((dims >> d & 1) != static_cast<std::uint32_t>(reduced)) continue;
+      sizes.push_back(x.sizes()[d]);
+      strides.push_back(x.strides()[d]);
+    }
+  }
+  const CategoryScope scope(Category::workspace);
+  const Tensor rows = copied(as_strided(x, sizes, strides, x.offset()), DType::f32);
+  const Tensor one = full({}, 1, {.device = x.device()});
+  const Tensor sums = empty(out.sizes(), {.device = x.device()});
+  const std::int64_t count = x.numel() / out.numel();
+  const Gemm ones{.m = out.numel(),
+                  .n = 1,
+                  .k = count,
+                  .a = {.data = rows.raw(), .ld = count},
+                  .b = {.data = one.raw()},  // the same one for every element
+                  .c = sums.raw(),
+                  .ldc = 1};
+  accumulate(*current_accumulator(), ones, n == 1 && out.dtype() != DType::f32);
+  const Tensor number;
+  const Tensor* const quotient[] = {&sums, &number};
+  map_elements<float, 2>(out, quotient, functors::Div{}, static_cast<float>(n));
+}
+
 template <bool kMean> void sum(const OpCall& c, Outputs& out) {
-  if (current_accumulator() && c[0].is_floating() && c[0].dtype() != DType::f64)
-    fail(c, "no accumulator can be set for sums on CUDA; sum on the CPU, or outside of the AccumulatorScope");
+  if (current_accumulator() && c[0].is_floating() && c[0].dtype() != DType::f64) {
+    const double n = kMean ? static_cast<double>(c[0].numel()) / static_cast<double>(out[0].numel()) : 1;
+    return sum_accumulated(c[0], c.get<ReduceAttrs>().dims, n, out[0]);
+  }
   const ReduceSource<1> s = source(c);
   cpu::visit_compute(c[0].dtype(), [&]<class C>(C) {
     const CountingStores counting(dtype_of<C>, out[0].dtype());
@@ -151,12 +185,18 @@ void norm(const OpCall& c, Outputs& out) {
   const ReduceSource<1> s = source(c);
   const CountingStores counting(DType::f64, out[0].dtype());
   const Stored<double> to(out[0], counting);
-  if (order == kInf) return reduce(s, Numeric<double, Magnitude, functors::Maximum>{{}, 0.0, nullptr, {to}});
-  if (order == -kInf) return reduce(s, Numeric<double, Magnitude, functors::Minimum>{{}, kInf, nullptr, {to}});
-  if (order == 0) return reduce_sum<double>(s, NotZero{}, {to});
-  if (order == 1) return reduce_sum<double>(s, Magnitude{}, {to});
-  if (order == 2) return reduce_sum<double>(s, Squared{}, {to, Then::root});
-  reduce_sum<double>(s, Powered{order}, {to, Then::power, 1 / order});
+  cpu::visit_floating(c[0].dtype(), [&]<class N>(N) {
+    using functors::Add, functors::Maximum, functors::Minimum;
+    const auto run = [&]<class Map, class Combine>(const Map& map, Combine, double start, const Finish<double>& last) {
+      reduce(s, Numeric<double, Map, Combine, N>{map, start, nullptr, last});
+    };
+    if (order == kInf) return run(Magnitude{}, Maximum{}, 0.0, {to});
+    if (order == -kInf) return run(Magnitude{}, Minimum{}, kInf, {to});
+    if (order == 0) return run(NotZero{}, Add{}, 0.0, {to});
+    if (order == 1) return run(Magnitude{}, Add{}, 0.0, {to});
+    if (order == 2) return run(Squared{}, Add{}, 0.0, {to, Then::root});
+    run(Powered{order}, Add{}, 0.0, {to, Then::power, 1 / order});
+  });
 }
 
 // The first of equals; NaN counts as the extreme.

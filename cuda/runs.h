@@ -13,27 +13,19 @@ template <class T> struct alignas(sizeof(T) * kRun < 16 ? sizeof(T) * kRun : 16)
   T of[kSize];
 };
 
-// visit.operator()<T>() for the type T of dtype d, which is one of those that are computed in C, or a float where that is
-// double.
+// visit.operator()<T>() for the type T of dtype d, which is one of those that are computed in C, and no f8.
 template <class C, class F> __device__ void visit_stored(DType d, F&& visit) {
-  if constexpr (std::is_same_v<C, std::int64_t>) {
-    switch (d) {
-      case DType::i32: return visit.template operator()<std::int32_t>();
-      case DType::u8: return visit.template operator()<std::uint8_t>();
-      case DType::bool_: return visit.template operator()<BoolByte>();
-      default: return visit.template operator()<std::int64_t>();
-    }
+  if constexpr (std::is_same_v<C, double>) {
+    visit.template operator()<double>();
+  } else if constexpr (std::is_same_v<C, float>) {
+    if (d == DType::f16) visit.template operator()<Half>();
+    else if (d == DType::bf16) visit.template operator()<BFloat16>();
+    else visit.template operator()<float>();
   } else {
-    switch (d) {
-      case DType::f16: return visit.template operator()<Half>();
-      case DType::bf16: return visit.template operator()<BFloat16>();
-      case DType::f8e4m3fn: return visit.template operator()<Float8E4M3FN>();
-      case DType::f8e5m2: return visit.template operator()<Float8E5M2>();
-      default: break;
-    }
-    if constexpr (std::is_same_v<C, double>)
-      if (d == DType::f64) return visit.template operator()<double>();
-    visit.template operator()<float>();
+    if (d == DType::i32) visit.template operator()<std::int32_t>();
+    else if (d == DType::u8) visit.template operator()<std::uint8_t>();
+    else if (d == DType::bool_) visit.template operator()<BoolByte>();
+    else visit.template operator()<std::int64_t>();
   }
 }
 
@@ -99,17 +91,15 @@ template <class C> struct Stored {
   }
 };
 
-// Whether elements [8 i, 8 i + 8) of `inner` lie side by side in every operand, and start where wide loads may: 16 bytes,
-// or as many as they take. `outer` says where else an operand is moved to.
-template <int N, int M> bool wide(const Geometry<N>& inner, const Geometry<M>& outer) {
+// Whether elements [8 i, 8 i + 8) of `inner` lie side by side in each of its first operands, and start where wide loads
+// may: at 16 bytes, or at as many as they take. `outer` says where else an operand is moved to.
+template <int N, int M> bool wide(const Geometry<N>& inner, const Geometry<M>& outer, int operands = N) {
   static_assert(M >= N);
   const int last = inner.ndim - 1;
   if (inner.sizes[last] % kRun != 0) return false;
   const auto fits = [](const auto& g, int d, int k) { return g.sizes[d] == 1 || g.operand[k].strides[d] % kRun == 0; };
-  for (int k = 0; k < N; ++k) {
-    if (!inner.operand[k].data) continue;
-    if (inner.operand[k].strides[last] != 1 || reinterpret_cast<std::uintptr_t>(inner.operand[k].data) % 16 != 0)
-      return false;
+  for (int k = 0; k < operands; ++k) {
+    if (inner.operand[k].strides[last] != 1 || !aligned(inner.operand[k].data)) return false;
     for (int d = 0; d < last; ++d)
       if (!fits(inner, d, k)) return false;
     for (int d = 0; d < outer.ndim; ++d)

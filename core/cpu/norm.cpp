@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "../dispatch.h"
+#include "../norm_element.h"
 #include "kernels.h"
 #include "rows.h"
 
@@ -155,12 +156,6 @@ template <class T> struct Affine {
     }
   }
 };
-
-// The largest number that a store as `to` rounds to 0. Up to it relu sees a zero, which keeps its sign, since it comes
-// after rounding.
-template <class T> T rounds_to_zero(DType to) {
-  return to == dtype_of<T> ? T{0} : static_cast<T>(float_info(to).min_subnormal / 2);
-}
 
 template <class T> void batch_norm_of(const OpCall& call, const Channels& l, Tensor& y, Outputs& out) {
   const auto& a = call.get<NormAttrs>();
