@@ -22,7 +22,8 @@ template <class C> struct Parameter {
 
 // A gradient as a dtype that kernels which compute in C load.
 template <class C> Tensor loadable(const Tensor& t) {
-  const bool loads = t.dtype() == dtype_of<C> || (std::is_same_v<C, float> && (t.dtype() == DType::f16 || t.dtype() == DType::bf16));
+  const bool loads =
+      t.dtype() == dtype_of<C> || (std::is_same_v<C, float> && (t.dtype() == DType::f16 || t.dtype() == DType::bf16));
   return loads ? t : copied(t, dtype_of<C>);
 }
 
@@ -51,8 +52,7 @@ template <class C> struct Normalize {
   template <class R> __device__ void operator()(R& row) const {
     const auto n = static_cast<C>(row.length);
     const C mean = means ? row.sum([](std::int64_t, const auto& x, const auto&) { return x[0]; }) / n : C{0};
-    const C square =
-        row.sum([=](std::int64_t, const auto& x, const auto&) { return (x[0] - mean) * (x[0] - mean); });
+    const C square = row.sum([=](std::int64_t, const auto& x, const auto&) { return (x[0] - mean) * (x[0] - mean); });
     const C scale = 1 / std::sqrt(square / n + eps);
     row.write([&](std::int64_t, const auto& x, const auto& p) {
       C y = (x[0] - mean) * scale;
@@ -75,12 +75,9 @@ template <class C> struct NormalizeBackward {
     const C mean = means ? means[row.index] : C{0}, scale = scales[row.index];
     const auto xhat = [&](const auto& x) { return (x[1] - mean) * scale; };
     const auto g = [&](const auto& x, const auto& p) { return weight ? x[0] * p[0] : x[0]; };
-    const C along =
-        row.sum([&](std::int64_t, const auto& x, const auto& p) { return g(x, p) * xhat(x); }) / n;
+    const C along = row.sum([&](std::int64_t, const auto& x, const auto& p) { return g(x, p) * xhat(x); }) / n;
     const C shift = means ? row.sum([&](std::int64_t, const auto& x, const auto& p) { return g(x, p); }) / n : C{0};
-    row.write([&](std::int64_t, const auto& x, const auto& p) {
-      return scale * (g(x, p) - shift - xhat(x) * along);
-    });
+    row.write([&](std::int64_t, const auto& x, const auto& p) { return scale * (g(x, p) - shift - xhat(x) * along); });
   }
 };
 // dw = sum of dy * xhat, db = sum of dy, over rows.
@@ -261,9 +258,7 @@ void map_channels(const Tensor& statistic, const Tensor* const (&operands)[K], c
 }
 
 std::uint32_t all_but_channels(const Tensor& x) { return ((1u << x.ndim()) - 1) & ~2u; }
-double values_per_channel(const Tensor& x) {
-  return x.numel() == 0 ? 0 : static_cast<double>(x.numel() / x.size(1));
-}
+double values_per_channel(const Tensor& x) { return x.numel() == 0 ? 0 : static_cast<double>(x.numel() / x.size(1)); }
 // Rows of memory for `rows` numbers a channel, each aligned.
 template <class C> struct ChannelMemory {
   std::int64_t pitch;
@@ -357,9 +352,17 @@ template <class C> void batch_norm_backward_of(const OpCall& call, Outputs& out)
     const CountingStores counting(dtype_of<C>, out[1].dtype());
     const Tensor* const operands[] = {&dy, &call[1]};
     reduce(reduce_source(operands, all_but_channels(call[1])),
-           ChannelGradients<C>{{}, mask, mean.data, invstd.data, affine.scales, affine.shifts,
-                               static_cast<C>(values_per_channel(call[1])), memory.row(2), memory.row(3),
-                               Stored<C>(out[1], counting), Stored<C>(out[2], counting)});
+           ChannelGradients<C>{{},
+                               mask,
+                               mean.data,
+                               invstd.data,
+                               affine.scales,
+                               affine.shifts,
+                               static_cast<C>(values_per_channel(call[1])),
+                               memory.row(2),
+                               memory.row(3),
+                               Stored<C>(out[1], counting),
+                               Stored<C>(out[2], counting)});
   }
   const Tensor* const operands[] = {&out[0], &dy, &call[1]};
   const C* const parameters[] = {mean.data, affine.scales, affine.shifts, memory.row(2), memory.row(3)};

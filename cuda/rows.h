@@ -115,8 +115,7 @@ template <class C, int N, int M, int kHeld> class Row {
       });
     }
   }
-  template <class F>
-  __device__ C kept(const F& f, std::int64_t i, const C (&x)[N], const C (&p)[M]) const {
+  template <class F> __device__ C kept(const F& f, std::int64_t i, const C (&x)[N], const C (&p)[M]) const {
     if constexpr (kHeld > 0) return x[0];
     else return f(i, x, p);
   }

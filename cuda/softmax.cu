@@ -24,9 +24,8 @@ template <class C> struct Softmax {
     };
     row.keep(exps);
     const C sum = row.sum([&](std::int64_t i, const auto& x, const auto& p) { return row.kept(exps, i, x, p); });
-    row.write([&](std::int64_t i, const auto& x, const auto& p) {
-      return i < seen ? row.kept(exps, i, x, p) / sum : C{0};
-    });
+    row.write(
+        [&](std::int64_t i, const auto& x, const auto& p) { return i < seen ? row.kept(exps, i, x, p) / sum : C{0}; });
   }
 };
 
@@ -116,7 +115,9 @@ template <class C> struct AddLosses {
   __device__ C identity() const { return 0; }
   __device__ C map(const C (&loss)[1], std::int64_t, std::int64_t) const { return loss[0]; }
   __device__ C combine(C a, C b) const { return a + b; }
-  __device__ void finish(C sum, std::int64_t) const { to(counted ? sum / *counted : sum, 0); }  // 0/0: NaN, as it should
+  __device__ void finish(C sum, std::int64_t) const {
+    to(counted ? sum / *counted : sum, 0);
+  }  // 0/0: NaN, as it should
 };
 
 // Writes log-probabilities, and -sum(t * log p) for the target t that has 1 - s on the class and s/C more on each.
@@ -129,9 +130,8 @@ template <class C> struct CrossEntropy {
     const auto logp = [&](std::int64_t, const auto& x, const auto&) { return x[0] - s.largest - s.log_sum; };
     row.write(logp);
     const std::int64_t label = classes[row.index];
-    const C hit = row.sum([&](std::int64_t i, const auto& x, const auto& p) {
-      return i == label ? logp(i, x, p) : C{0};
-    });
+    const C hit =
+        row.sum([&](std::int64_t i, const auto& x, const auto& p) { return i == label ? logp(i, x, p) : C{0}; });
     const C all = smoothing == 0 ? C{0} : row.sum(logp);
     if (!row.first_lane()) return;
     const bool taken = label != classes.ignore && classes.check(label, row.index);
