@@ -369,25 +369,29 @@ template <class C> void batch_norm_backward_of(const OpCall& call, Outputs& out)
   map_channels(mean.values, operands, parameters, ChannelsBackward<C>{mask, a.training});
 }
 
-// A kernel for each compute type, of which that of output 0 is taken: f.operator()<C>(call, out).
-template <class F> KernelFn floating(F) {
-  return [](const OpCall& call, Outputs& out) {
-    cpu::visit_floating(out[0].dtype(), [&]<class C>(C) { F{}.template operator()<C>(call, out); });
-  };
+// In the compute type of output 0.
+void over_rows(const OpCall& call, Outputs& out) {
+  cpu::visit_floating(out[0].dtype(), [&]<class C>(C) { normalize_rows<C>(call, out); });
+}
+void over_rows_backward(const OpCall& call, Outputs& out) {
+  cpu::visit_floating(out[0].dtype(), [&]<class C>(C) { normalize_rows_backward<C>(call, out); });
+}
+void batch_norm(const OpCall& call, Outputs& out) {
+  cpu::visit_floating(out[0].dtype(), [&]<class C>(C) { batch_norm_of<C>(call, out); });
+}
+void batch_norm_backward(const OpCall& call, Outputs& out) {
+  cpu::visit_floating(out[0].dtype(), [&]<class C>(C) { batch_norm_backward_of<C>(call, out); });
 }
 
 }  // namespace
 
 void register_normalization() {
-  const auto rows = floating([]<class C>(const OpCall& call, Outputs& out) { normalize_rows<C>(call, out); });
-  const auto back = floating([]<class C>(const OpCall& call, Outputs& out) { normalize_rows_backward<C>(call, out); });
-  set_kernel(OpId::layer_norm, rows);
-  set_kernel(OpId::rms_norm, rows);
-  set_kernel(OpId::layer_norm_backward, back);
-  set_kernel(OpId::rms_norm_backward, back);
-  set_kernel(OpId::batch_norm, floating([]<class C>(const OpCall& c, Outputs& out) { batch_norm_of<C>(c, out); }));
-  set_kernel(OpId::batch_norm_backward,
-             floating([]<class C>(const OpCall& c, Outputs& out) { batch_norm_backward_of<C>(c, out); }));
+  set_kernel(OpId::layer_norm, over_rows);
+  set_kernel(OpId::rms_norm, over_rows);
+  set_kernel(OpId::layer_norm_backward, over_rows_backward);
+  set_kernel(OpId::rms_norm_backward, over_rows_backward);
+  set_kernel(OpId::batch_norm, batch_norm);
+  set_kernel(OpId::batch_norm_backward, batch_norm_backward);
 }
 
 }  // namespace gradual::cuda

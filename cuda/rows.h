@@ -42,6 +42,13 @@ RowSet<C, K - 1, 1> row_set(const Tensor* const (&operands)[K], int dim, const C
   return row_set<C>(operands, dim, none, counting);
 }
 
+// f(0), .. f(n - 1) with constants for arguments, so that what they index stays in registers.
+template <int n, class F> __device__ void unrolled(const F& f) {
+  [&]<int... i>(std::integer_sequence<int, i...>) {
+    (f(std::integral_constant<int, i>{}), ...);
+  }(std::make_integer_sequence<int, n>{});
+}
+
 // The threads that work on a row: one, a warp or a block. Sums come in an order that follows from their number.
 struct Team {
   Block block;
@@ -64,8 +71,9 @@ template <class C, int N, int M, int kHeld> class Row {
   __device__ Row(const Set& s, const Team& t, std::int64_t row) : set(s), team(t), index(row), length(s.along.numel) {
     s.rows.locate(row, base_);
     if constexpr (kHeld > 0)
-      for (int run = 0; run < kHeld / kRun; ++run)
+      unrolled<kHeld / kRun>([&](auto run) {
         if (position(run, 0) < length) load(run, held_[run]);
+      });
   }
 
   template <class F> __device__ C sum(const F& f) const {
@@ -84,7 +92,7 @@ template <class C, int N, int M, int kHeld> class Row {
     C best = kLeast;
     each_run([&](std::int64_t run, const auto& x, const auto& p) {
       for (int j = 0; j < kRun; ++j) {
-        if (position(run, j) >= length) break;
+        if (position(run, j) >= length) continue;
         const C value = at(f, run, j, x, p);
         best = value > best ? value : best;
       }
@@ -139,14 +147,15 @@ template <class C, int N, int M, int kHeld> class Row {
   template <class F> __device__ void each_run(const F& f) const { runs(*this, f); }
   template <class F> __device__ void each_run(const F& f) { runs(*this, f); }
   template <class Self, class F> static __device__ void runs(Self& self, const F& f) {
-    C p[M][kRun] = {};
     if constexpr (kHeld > 0) {
-      for (int run = 0; run < kHeld / kRun; ++run) {
-        if (self.position(run, 0) >= self.length) continue;
+      unrolled<kHeld / kRun>([&](auto run) {
+        if (self.position(run, 0) >= self.length) return;
+        C p[M][kRun] = {};
         self.load_parameters(run, p);
         f(run, self.held_[run], p);
-      }
+      });
     } else {
+      C p[M][kRun] = {};
       C x[N][kRun];
       for (std::int64_t run = 0; self.position(run, 0) < self.length; ++run) {
         self.load(run, x);

@@ -68,7 +68,7 @@ __device__ void store_scattered(const Operand& o, const std::int64_t (&at)[kRun]
   visit_stored<C>(o.dtype, [&]<class T> {
     T* data = reinterpret_cast<T*>(o.data);
     for (int j = 0; j < kRun; ++j) {
-      if (j >= n) break;
+      if (j >= n) continue;
       const T y = cast_element<T>(x[j]);
       data[at[j]] = y;
       if (counter.counts) counter.add(static_cast<double>(x[j]), cast_element<double>(y));

@@ -1,0 +1,130 @@
+// What the op table does not ask of reductions on a GPU: long ranges that are cut, odd addresses, ties, accumulators.
+#include <doctest/doctest.h>
+
+#include <cmath>
+#include <string>
+#include <vector>
+
+#include <gradual/core/accumulator.h>
+#include <gradual/core/counts.h>
+#include <gradual/cuda/cuda.h>
+#include <gradual/gradual.h>
+
+namespace gradual {
+namespace {
+
+constexpr Device kGpu = Device::cuda();
+
+bool skip() {
+  if (cuda::available()) return false;
+  MESSAGE("skipped: " << cuda::why_not());
+  return true;
+}
+
+std::vector<double> numbers(const Tensor& t) { return t.to(Device::cpu()).to_vector<double>(); }
+
+Tensor drawn(const Shape& sizes, std::uint64_t seed, DType dtype = DType::f32) {
+  Generator g(seed);
+  return randn(sizes, {}, g).to(dtype);
+}
+
+// Within `roundings` of f32 of the sum of magnitudes, and the rounding on store. A chain of additions over these ranges would
+// be far outside.
+void check_sum(const Tensor& gpu, const Tensor& x, const Shape& dims, double roundings) {
+  const Tensor exact = sum(x.to(DType::f64), dims), size = sum(abs(x.to(DType::f64)), dims);
+  const std::vector<double> y = numbers(gpu), want = numbers(exact), terms = numbers(size);
+  REQUIRE(y.size() == want.size());
+  const double store = x.dtype() == DType::f32 ? 0 : float_info(x.dtype()).epsilon / 2;
+  double worst = 0;
+  for (std::size_t i = 0; i < y.size(); ++i)
+    worst = std::max(worst, (std::fabs(y[i] - want[i]) - store * std::fabs(want[i])) / terms[i]);
+  CHECK(worst <= roundings * 0x1p-24);
+}
+
+TEST_CASE("long ranges are summed in a tree") {
+  if (skip()) return;
+  for (const DType dtype : {DType::f32, DType::bf16}) {
+    for (const Shape& sizes : {Shape{3, 100000}, Shape{3, 100003}, Shape{2, 16384}, Shape{1, 8192}, Shape{70, 1024},
+                               Shape{5, 1032}, Shape{3, 1025}}) {
+      CAPTURE(to_string(sizes));
+      const Tensor x = abs(drawn(sizes, 1, dtype));
+      check_sum(sum(x.to(kGpu), {1}), x, {1}, 40);
+      const Tensor odd = x.narrow(1, 1, sizes[1] - 1);
+      check_sum(sum(x.to(kGpu).narrow(1, 1, sizes[1] - 1), {1}), odd, {1}, 40);
+    }
+    for (const Shape& sizes : {Shape{5000, 40}, Shape{5000, 41}, Shape{3000, 8}, Shape{2000, 520}, Shape{300, 17},
+                               Shape{9, 1000}}) {
+      CAPTURE(to_string(sizes));
+      const Tensor x = abs(drawn(sizes, 2, dtype));
+      check_sum(sum(x.to(kGpu), {0}), x, {0}, 60);
+      check_sum(sum(x.to(kGpu).narrow(1, 1, sizes[1] - 1), {0}), x.narrow(1, 1, sizes[1] - 1), {0}, 60);
+    }
+  }
+}
+
+TEST_CASE("the same bits every time") {
+  if (skip()) return;
+  const Tensor x = drawn({600, 1000}, 3).to(kGpu);
+  for (const Shape& dims : {Shape{0}, Shape{1}, Shape{0, 1}}) {
+    CHECK(numbers(var(x, dims)) == numbers(var(x, dims)));
+    CHECK(numbers(logsumexp(x, dims)) == numbers(logsumexp(x, dims)));
+  }
+}
+
+TEST_CASE("the first of equals over long ranges") {
+  if (skip()) return;
+  for (const Shape& sizes : {Shape{2, 40000}, Shape{7, 300}, Shape{3000, 20}}) {
+    const Tensor x = mul(drawn(sizes, 4), 2).to(DType::i32).to(DType::f32);  // few values
+    for (int dim = 0; dim < 2; ++dim) {
+      CAPTURE(dim);
+      CAPTURE(to_string(sizes));
+      CHECK(numbers(argmax(x.to(kGpu), dim)) == numbers(argmax(x, dim)));
+      CHECK(numbers(argmin(x.to(kGpu), dim)) == numbers(argmin(x, dim)));
+    }
+    Tensor with_nan = x.clone();
+    with_nan.select(0, 1).select(0, 15).fill_(NAN);
+    with_nan.select(0, 0).select(0, 3).fill_(NAN);
+    for (int dim = 0; dim < 2; ++dim) CHECK(numbers(argmax(with_nan.to(kGpu), dim)) == numbers(argmax(with_nan, dim)));
+  }
+}
+
+TEST_CASE("sums under an accumulator have the CPU's bits") {
+  if (skip()) return;
+  for (const DType dtype : {DType::f32, DType::f16, DType::bf16}) {
+    const Tensor x = drawn({4, 37, 6}, 5, dtype);
+    for (const std::string name : {"f64", "fp16-acc", "bf16-acc:toward-zero", "hopper-fp8-14bit", "e5m4/chunk=3/promote=10"}) {
+      const AccumulatorScope scope(accumulator(name));
+      CAPTURE(name);
+      CAPTURE(gradual::name(dtype));
+      for (const Shape& dims : {Shape{}, Shape{1}, Shape{0, 2}, Shape{2}}) {
+        CHECK(numbers(sum(x.to(kGpu), dims)) == numbers(sum(x, dims)));
+        CHECK(numbers(mean(x.to(kGpu), dims)) == numbers(mean(x, dims)));
+      }
+      CHECK(numbers(sum(x.narrow(1, 0, 0).to(kGpu), {1})) == std::vector<double>(24));
+    }
+  }
+}
+
+TEST_CASE("what stores of results lose is counted") {
+  if (skip()) return;
+  const Tensor x = from_data(std::vector<double>{60000, 60000, 1e-7, -1e-7, 0, 0, 3, 4}, {4, 2}).to(DType::f16);
+  CastCounts cpu, gpu;
+  {
+    const CountScope scope(&cpu);
+    sum(x, {1});
+  }
+  const Tensor there = x.to(kGpu);
+  {
+    const CountScope scope(&gpu);
+    sum(there, {1});
+  }
+  CHECK(cpu.elements == 4);
+  CHECK(cpu.overflow == 1);
+  CHECK(gpu.elements == cpu.elements);
+  CHECK(gpu.overflow == cpu.overflow);
+  CHECK(gpu.subnormal == cpu.subnormal);
+  CHECK(gpu.zeros == cpu.zeros);
+}
+
+}  // namespace
+}  // namespace gradual

@@ -1,0 +1,191 @@
+// What the op table does not ask of softmax, cross entropy and the norms on a GPU: rows of every length that has its own way
+// through the kernels, wherever they lie; images in both orders of memory; classes out of range.
+#include <doctest/doctest.h>
+
+#include <cmath>
+#include <string>
+#include <vector>
+
+#include <gradual/core/counts.h>
+#include <gradual/cuda/cuda.h>
+#include <gradual/gradual.h>
+#include "../support/gradients.h"
+
+namespace gradual {
+namespace {
+
+constexpr Device kGpu = Device::cuda();
+
+bool skip() {
+  if (cuda::available()) return false;
+  MESSAGE("skipped: " << cuda::why_not());
+  return true;
+}
+
+std::vector<double> numbers(const Tensor& t) { return t.to(Device::cpu()).to_vector<double>(); }
+
+Tensor drawn(const Shape& sizes, std::uint64_t seed, DType dtype = DType::f32) {
+  Generator g(seed);
+  return randn(sizes, {}, g).to(dtype);
+}
+
+// `y` is of `dtype`; want was computed in f64. `size` is that of the terms beside the result's own.
+void check_close(const Tensor& y, const Tensor& want, double size = 0, double roundings = 64) {
+  const std::vector<double> a = numbers(y), b = numbers(want);
+  REQUIRE(a.size() == b.size());
+  const FloatInfo info = float_info(y.dtype());
+  const double store = y.dtype() == DType::f32 ? 0 : info.epsilon / 2;
+  double worst = 0;
+  for (std::size_t i = 0; i < a.size(); ++i) {
+    const double rounding = store * std::fabs(b[i]) + (store > 0 ? info.min_subnormal : 0);
+    worst = std::max(worst, (std::fabs(a[i] - b[i]) - rounding) / (std::fabs(b[i]) + size + 1e-300));
+  }
+  CHECK(worst <= roundings * 0x1p-24);
+}
+
+// 16 is a thread's, 1024 a warp's, 8192 a block's; those beyond are read again.
+constexpr std::int64_t kLengths[] = {1, 7, 16, 17, 40, 256, 257, 1000, 1024, 2048, 2050, 8192, 8200, 9001};
+
+TEST_CASE("softmax and its backward for rows of every length") {
+  if (skip()) return;
+  for (const DType dtype : {DType::f32, DType::bf16}) {
+    for (const std::int64_t n : kLengths) {
+      CAPTURE(n);
+      const Tensor x = drawn({3, n}, 1, dtype), wide = x.to(DType::f64), dy = drawn({3, n}, 2, dtype);
+      check_close(softmax(x.to(kGpu), 1), softmax(wide, 1));
+      check_close(log_softmax(x.to(kGpu), 1), log_softmax(wide, 1), 1);
+      check_close(softmax(x.t().contiguous().to(kGpu), 0), softmax(wide, 1).t());  // columns
+      check_close(softmax(x.t().contiguous().to(kGpu).t(), 1), softmax(wide, 1));
+      const Tensor y = softmax(wide, 1).to(dtype);
+      check_close(softmax_backward(dy.to(kGpu), y.to(kGpu), 1),
+                  softmax_backward(dy.to(DType::f64), y.to(DType::f64), 1), 1);
+      const Tensor logs = log_softmax(wide, 1).to(dtype);
+      check_close(log_softmax_backward(dy.to(kGpu), logs.to(kGpu), 1),
+                  log_softmax_backward(dy.to(DType::f64), logs.to(DType::f64), 1), 4);
+    }
+  }
+}
+
+TEST_CASE("cross entropy for rows of every length") {
+  if (skip()) return;
+  for (const std::int64_t n : kLengths) {
+    CAPTURE(n);
+    const Tensor classes = from_data(std::vector<std::int64_t>{n / 2, 0, -100, n - 1}, {4});
+    for (const Reduction r : {Reduction::mean, Reduction::sum, Reduction::none}) {
+      for (const double smoothing : {0.0, 0.1}) {
+        Tensor here = drawn({4, n}, 1).to(DType::f64), there = drawn({4, n}, 1).to(kGpu);
+        here.set_requires_grad(true), there.set_requires_grad(true);
+        const CrossEntropyOptions options{.reduction = r, .label_smoothing = smoothing};
+        const Tensor want = cross_entropy(here, classes, options);
+        const Tensor loss = cross_entropy(there, classes.to(kGpu), options);
+        check_close(loss.detach(), want.detach(), 16);
+        sum(want).backward();
+        sum(loss).backward();
+        check_close(there.grad(), here.grad(), 1);
+      }
+    }
+  }
+}
+
+TEST_CASE("a class out of range is told when the device is waited for") {
+  if (skip()) return;
+  const Tensor x = drawn({3, 5}, 1).to(kGpu);
+  const Tensor classes = from_data(std::vector<std::int64_t>{1, 5, -100}, {3}).to(kGpu);
+  const auto expect_told = [] {
+    try {
+      cuda::synchronize();
+      FAIL("no error");
+    } catch (const Error& e) {
+      const std::string text = e.what();
+      CAPTURE(text);
+      CHECK(text.find("cross_entropy") != std::string::npos);
+      CHECK(text.find("5 (element 1") != std::string::npos);
+      CHECK(text.find("0 to 4") != std::string::npos);
+    }
+  };
+  const Tensor loss = cross_entropy(x, classes, {.reduction = Reduction::none});
+  expect_told();
+  CHECK(numbers(loss)[1] == 0);
+  const Tensor dx = cross_entropy_backward(ones({3}, {.device = kGpu}), x, classes, {.reduction = Reduction::none});
+  expect_told();
+  CHECK(numbers(dx.select(0, 1)) == std::vector<double>(5));
+}
+
+TEST_CASE("layer and rms norm for rows of every length") {
+  if (skip()) return;
+  for (const DType dtype : {DType::f32, DType::bf16}) {
+    for (const std::int64_t n : kLengths) {
+      if (n < 16) continue;  // with few values 1/sqrt of the variance enlarges errors
+      CAPTURE(n);
+      for (const bool center : {true, false}) {
+        const auto run = [&](Device device, DType d) {
+          std::vector<Tensor> leaves{drawn({5, n}, 1, dtype), drawn({n}, 2, dtype), drawn({n}, 3, dtype)};
+          for (Tensor& t : leaves) t = t.to(d).to(device).detach(), t.set_requires_grad(true);
+          const Tensor y = center ? layer_norm(leaves[0], 1, leaves[1], leaves[2]) : rms_norm(leaves[0], 1, leaves[1]);
+          y.backward(drawn({5, n}, 4, dtype).to(d).to(device));
+          std::vector<Tensor> all{y.detach(), leaves[0].grad(), leaves[1].grad()};
+          if (center) all.push_back(leaves[2].grad());
+          return all;
+        };
+        const std::vector<Tensor> gpu = run(kGpu, dtype), cpu = run(Device::cpu(), DType::f64);
+        for (std::size_t i = 0; i < gpu.size(); ++i) {
+          CAPTURE(i);
+          check_close(gpu[i], cpu[i], 16);
+        }
+      }
+    }
+  }
+}
+
+TEST_CASE("batch norm of images in both orders of memory") {
+  if (skip()) return;
+  const auto channels_last = [](const Tensor& t) { return t.permute({0, 2, 3, 1}).contiguous().permute({0, 3, 1, 2}); };
+  for (const DType dtype : {DType::f32, DType::bf16})
+    for (const Shape& sizes : {Shape{3, 8, 4, 6}, Shape{3, 24, 5, 7}, Shape{2, 5, 8, 8}, Shape{40, 16, 1, 1}})
+      for (const bool last : {false, true})
+        for (const bool relu : {false, true})
+          for (const bool training : {false, true}) {
+            const std::int64_t c = sizes[1];
+            const auto run = [&](Device device, DType d) {
+              std::vector<Tensor> t{drawn(sizes, 1, dtype), drawn({c}, 2), drawn({c}, 3), drawn({c}, 4), add(abs(drawn({c}, 5)), 1)};
+              for (Tensor& each : t) each = each.to(d == DType::f64 ? d : each.dtype()).to(device).detach();
+              if (last) t[0] = channels_last(t[0]).detach();
+              for (int i = 0; i < 3; ++i) t[static_cast<std::size_t>(i)].set_requires_grad(true);
+              const Tensor y = batch_norm(t[0], t[1], t[2], t[3], t[4], training, 1e-5, relu).y;
+              y.backward(drawn(sizes, 6, dtype).to(y.dtype()).to(device));
+              return std::vector<Tensor>{y.detach(), t[0].grad(), t[1].grad(), t[2].grad()};
+            };
+            CAPTURE(to_string(sizes));
+            CAPTURE(last);
+            CAPTURE(relu);
+            CAPTURE(training);
+            const std::vector<Tensor> gpu = run(kGpu, dtype), cpu = run(Device::cpu(), DType::f64);
+            if (!training) CHECK(numbers(gpu[0]) == numbers(run(Device::cpu(), dtype)[0]));
+            for (std::size_t i = 0; i < gpu.size(); ++i) {
+              CAPTURE(i);
+              check_close(gpu[i], cpu[i], 16);
+            }
+          }
+}
+
+TEST_CASE("what stores of rows lose is counted") {
+  if (skip()) return;
+  const Tensor x = mul(drawn({6, 40}, 1), 6).to(DType::f16), there = x.to(kGpu);
+  CastCounts cpu, gpu;
+  {
+    const CountScope scope(&cpu);
+    softmax(x, 1);
+  }
+  {
+    const CountScope scope(&gpu);
+    softmax(there, 1);
+  }
+  CHECK(cpu.elements == 240);
+  CHECK(cpu.subnormal > 0);
+  CHECK(gpu.elements == cpu.elements);
+  CHECK(gpu.subnormal == cpu.subnormal);
+  CHECK(gpu.underflow == cpu.underflow);
+}
+
+}  // namespace
+}  // namespace gradual
