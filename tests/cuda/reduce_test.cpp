@@ -52,8 +52,8 @@ TEST_CASE("long ranges are summed in a tree") {
       const Tensor odd = x.narrow(1, 1, sizes[1] - 1);
       check_sum(sum(x.to(kGpu).narrow(1, 1, sizes[1] - 1), {1}), odd, {1}, 40);
     }
-    for (const Shape& sizes : {Shape{5000, 40}, Shape{5000, 41}, Shape{3000, 8}, Shape{2000, 520}, Shape{300, 17},
-                               Shape{9, 1000}}) {
+    for (const Shape& sizes :
+         {Shape{5000, 40}, Shape{5000, 41}, Shape{3000, 8}, Shape{2000, 520}, Shape{300, 17}, Shape{9, 1000}}) {
       CAPTURE(to_string(sizes));
       const Tensor x = abs(drawn(sizes, 2, dtype));
       check_sum(sum(x.to(kGpu), {0}), x, {0}, 60);
@@ -92,7 +92,8 @@ TEST_CASE("sums under an accumulator have the CPU's bits") {
   if (skip()) return;
   for (const DType dtype : {DType::f32, DType::f16, DType::bf16}) {
     const Tensor x = drawn({4, 37, 6}, 5, dtype);
-    for (const std::string name : {"f64", "fp16-acc", "bf16-acc:toward-zero", "hopper-fp8-14bit", "e5m4/chunk=3/promote=10"}) {
+    for (const std::string name :
+         {"f64", "fp16-acc", "bf16-acc:toward-zero", "hopper-fp8-14bit", "e5m4/chunk=3/promote=10"}) {
       const AccumulatorScope scope(accumulator(name));
       CAPTURE(name);
       CAPTURE(gradual::name(dtype));

@@ -147,7 +147,8 @@ TEST_CASE("batch norm of images in both orders of memory") {
           for (const bool training : {false, true}) {
             const std::int64_t c = sizes[1];
             const auto run = [&](Device device, DType d) {
-              std::vector<Tensor> t{drawn(sizes, 1, dtype), drawn({c}, 2), drawn({c}, 3), drawn({c}, 4), add(abs(drawn({c}, 5)), 1)};
+              std::vector<Tensor> t{drawn(sizes, 1, dtype), drawn({c}, 2), drawn({c}, 3), drawn({c}, 4),
+                                    add(abs(drawn({c}, 5)), 1)};
               for (Tensor& each : t) each = each.to(d == DType::f64 ? d : each.dtype()).to(device).detach();
               if (last) t[0] = channels_last(t[0]).detach();
               for (int i = 0; i < 3; ++i) t[static_cast<std::size_t>(i)].set_requires_grad(true);
