@@ -1,6 +1,8 @@
 // conv2d and its two gradients: in which dtype and layout they are made; twin of core/cpu/conv.cpp.
 #include "conv.h"
 
+#include <cstdint>
+
 #include "../core/cpu/accumulate.h"
 #include "../core/cpu/loaded.h"
 #include "../core/cpu/loops.h"
@@ -18,6 +20,12 @@ Tensor turned(const Tensor& t, bool channels_last) {
   return as_strided(t, {n[0], n[2], n[3], n[1]}, {s[0], s[2], s[3], s[1]}, t.offset());
 }
 bool has_channels_last(const Tensor& t) { return !t.is_contiguous() && turned(t, true).is_contiguous(); }
+
+// x row-major, or with the channels last, at an address that cuDNN's vector loads can take.
+Tensor operand(const Tensor& x, DType dtype, bool channels_last) {
+  const Tensor t = dense(turned(x, channels_last), dtype);
+  return reinterpret_cast<std::uintptr_t>(t.raw()) % 16 == 0 ? t : copied(t, dtype);
+}
 
 // y becomes the bias, repeated.
 void spread_bias(const Tensor& y, const Tensor& bias, bool channels_last) {
@@ -41,8 +49,8 @@ Compute compute(DType in, DType out) {
 // False where the library does not take this layout; nothing is done then.
 bool made(const OpCall& call, const Tensor& out, bool channels_last) {
   const Compute how = compute(call[0].dtype(), out.dtype());
-  const Tensor first = dense(turned(call[0], channels_last), how.dtype);
-  const Tensor second = dense(turned(call[1], channels_last), how.dtype);
+  const Tensor first = operand(call[0], how.dtype, channels_last);
+  const Tensor second = operand(call[1], how.dtype, channels_last);
   const Tensor result = turned(out, channels_last);
   Tensor target = result;
   if (result.dtype() != how.dtype || !result.is_contiguous()) {

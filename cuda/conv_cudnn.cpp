@@ -24,9 +24,10 @@ constexpr std::size_t kMostPlans = 1024;  // that a thread remembers
 void check(cudnnStatus_t status, const char* call) {
   if (status != CUDNN_STATUS_SUCCESS) failf("{}: {}", call, cudnnGetErrorString(status));
 }
-// False where cuDNN says that it does not do that.
+// False where cuDNN says that it does not do that. An algorithm that does not know a layout may call it a bad parameter.
 bool supported(cudnnStatus_t status, const char* call) {
-  if (CUDNN_STATUS_CATEGORY(status) == CUDNN_STATUS_NOT_SUPPORTED) return false;
+  const int category = CUDNN_STATUS_CATEGORY(status);
+  if (category == CUDNN_STATUS_NOT_SUPPORTED || category == CUDNN_STATUS_BAD_PARAM) return false;
   check(status, call);
   return true;
 }

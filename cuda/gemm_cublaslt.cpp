@@ -18,6 +18,7 @@ namespace gradual::cuda {
 namespace {
 
 constexpr std::size_t kMostWorkspace = 32 << 20;  // bytes; what NVIDIA recommends for Hopper
+constexpr int kCandidates = 16;                   // that are asked for, best first
 constexpr std::size_t kMostChoices = 4096;        // that a thread remembers
 
 void check(cublasStatus_t status, const char* call) {
@@ -88,7 +89,8 @@ class Problem {
     set(CUBLASLT_MATMUL_DESC_EPILOGUE, epilogue_of(g.epilogue));
     if (g.has_bias()) {
       set(CUBLASLT_MATMUL_DESC_BIAS_POINTER, g.bias);
-      set(CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, static_cast<std::int32_t>(type_of(g.bias_dtype())));
+      if (g.bias_dtype() != g.c_dtype)
+        set(CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, static_cast<std::int32_t>(type_of(g.bias_dtype())));
     }
     if (g.b.scale) set(CUBLASLT_MATMUL_DESC_A_SCALE_POINTER, g.b.scale);
     if (g.a.scale) set(CUBLASLT_MATMUL_DESC_B_SCALE_POINTER, g.a.scale);
@@ -97,7 +99,7 @@ class Problem {
     lay_out(c_, {.data = g.c, .dtype = g.c_dtype, .ld = g.ldc, .batch_stride = g.c_batch_stride}, g.m, g.n, g.batch);
   }
 
-  // The best algorithm for it, or none. Partial sums are only ever kept in the compute type, and added up in order: one
+  // The best algorithm for it, or none. One that cuts k adds up the parts in the compute type, in a step of its own: one
   // rounding, and the same bits every time.
   cublasLtMatmulHeuristicResult_t choose(const Gemm& g) {
     cublasLtMatmulPreferenceOpaque_t preference{};
@@ -108,18 +110,26 @@ class Problem {
     };
     const auto least = [](std::int64_t bytes) { return static_cast<std::uint32_t>(bytes); };
     prefer(CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, std::uint64_t{kMostWorkspace});
-    prefer(CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK, std::uint32_t{CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE});
     prefer(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, least(alignment(g.b.data)));
     prefer(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, least(alignment(g.a.data)));
     prefer(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, least(alignment(g.c)));
     prefer(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, least(alignment(g.c)));
-    cublasLtMatmulHeuristicResult_t best{};
-    int found = 0;
-    const cublasStatus_t status =
-        cublasLtMatmulAlgoGetHeuristic(handle(), &product_, &b_, &a_, &c_, &c_, &preference, 1, &best, &found);
-    if (status != CUBLAS_STATUS_NOT_SUPPORTED) check(status, "cublasLtMatmulAlgoGetHeuristic");
-    if (status != CUBLAS_STATUS_SUCCESS || found == 0) best.state = CUBLAS_STATUS_NOT_SUPPORTED;
-    return best;
+    // All first, and then, should none of the best be allowed, only those that are.
+    for (const std::uint32_t schemes : {CUBLASLT_REDUCTION_SCHEME_MASK, CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE}) {
+      prefer(CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK, schemes);
+      std::array<cublasLtMatmulHeuristicResult_t, kCandidates> best{};
+      int found = 0;
+      const cublasStatus_t status = cublasLtMatmulAlgoGetHeuristic(handle(), &product_, &b_, &a_, &c_, &c_, &preference,
+                                                                   static_cast<int>(best.size()), best.data(), &found);
+      if (status == CUBLAS_STATUS_NOT_SUPPORTED) continue;
+      check(status, "cublasLtMatmulAlgoGetHeuristic");
+      const auto end = best.begin() + found;
+      const auto at = std::find_if(best.begin(), end, allowed);
+      if (at != end) return *at;
+    }
+    cublasLtMatmulHeuristicResult_t none{};
+    none.state = CUBLAS_STATUS_NOT_SUPPORTED;
+    return none;
   }
 
   void run(const Gemm& g, const cublasLtMatmulHeuristicResult_t& how) {
@@ -136,6 +146,15 @@ class Problem {
   }
 
  private:
+  static bool allowed(const cublasLtMatmulHeuristicResult_t& how) {
+    if (how.state != CUBLAS_STATUS_SUCCESS) return false;
+    std::uint32_t scheme = 0;
+    std::size_t written = 0;
+    check(cublasLtMatmulAlgoConfigGetAttribute(&how.algo, CUBLASLT_ALGO_CONFIG_REDUCTION_SCHEME, &scheme, sizeof scheme,
+                                               &written),
+          "cublasLtMatmulAlgoConfigGetAttribute");
+    return scheme == CUBLASLT_REDUCTION_SCHEME_NONE || scheme == CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE;
+  }
   template <class T> void set(cublasLtMatmulDescAttributes_t attribute, T value) {
     check(cublasLtMatmulDescSetAttribute(&product_, attribute, &value, sizeof value), "cublasLtMatmulDescSetAttribute");
   }

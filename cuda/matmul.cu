@@ -121,8 +121,10 @@ void contraction(Operand& a, Operand& b, const Shape& batch, const Tensor& bias,
   const Tensor sums = empty(out.sizes(), {.dtype = DType::f32, .device = out.device()});
   product(a, b, batch, bias, false, sums, narrows);
   copy_elements(out, sums);
+  if (!relu) return;
+  const CountScope counted_once(nullptr);
   const Tensor* const inputs[] = {&out};
-  if (relu) map_elements<float, 1>(out, inputs, functors::Relu{});
+  map_elements<float, 1>(out, inputs, functors::Relu{});
 }
 
 void matmul(const OpCall& call, Outputs& out) {
