@@ -3,6 +3,7 @@
 
 #include "../core/accumulator.h"
 #include "../core/compute_mode.h"
+#include "../core/counts.h"
 #include "../core/cpu/loaded.h"
 #include "../core/cpu/loops.h"
 #include "../core/cpu/matrix_batch.h"
