@@ -6,6 +6,7 @@
 #include "memory.h"
 #include "ops.h"
 #include "parallel.h"
+#include "quantizer_kernels.h"
 #include "rounding.h"
 
 namespace gradual {
@@ -27,7 +28,11 @@ Tensor in_order(const QuantizedTensor& q, const Tensor& matrix) {
 // The values of the codes, in their order.
 Tensor decoded(const QuantizedTensor& q) {
   const std::int64_t n = q.numel();
-  Tensor values = empty({n});
+  Tensor values = empty({n}, {.device = q.device()});
+  if (q.device().is_cuda()) {
+    device::decode(q, values);
+    return values;
+  }
   const int bits = q.format.storage_bits();
   if (bits >= 8) {
     decode(q.format, q.codes.raw(), values.data<float>(), n);
@@ -79,22 +84,24 @@ QuantizedTensor QuantizedTensor::to(Device device) const {
 
 std::size_t QuantizedTensor::nbytes() const { return codes.nbytes() + (scales.defined() ? scales.nbytes() : 0); }
 
-// Codes of a GPU are read on the CPU.
 Tensor QuantizedTensor::scale_values() const {
   if (!scales.defined() || scales.dtype() == DType::f32) return scales;
-  if (scales.device().is_cuda()) return detail::moved(to(Device::cpu()).scale_values(), scales.device());
+  if (scales.device().is_cuda()) {
+    QuantizedTensor alone;
+    alone.format = scale_format, alone.shape = scales.sizes(), alone.codes = scales;
+    Tensor values = empty(scales.sizes(), {.device = scales.device()});
+    device::decode(alone, values);
+    return values;
+  }
   Tensor values = empty(scales.sizes());
   gradual::decode(scale_format, scales.raw(), values.data<float>(), scales.numel());
   return values;
 }
 
-Tensor QuantizedTensor::decode() const {
-  if (device().is_cuda()) return detail::moved(to(Device::cpu()).decode(), device());
-  return in_order(*this, decoded(*this));
-}
+Tensor QuantizedTensor::decode() const { return in_order(*this, decoded(*this)); }
 
 Tensor QuantizedTensor::unpack() const {
-  if (device().is_cuda()) return detail::moved(to(Device::cpu()).unpack(), device());
+  if (device().is_cuda()) return detail::moved(to(Device::cpu()).unpack(), device());  // rare: it is for looking at
   const std::int64_t n = numel();
   Tensor wide = empty({n}, {.dtype = DType::i32});
   auto* out = wide.data<std::int32_t>();
@@ -113,7 +120,11 @@ Tensor QuantizedTensor::unpack() const {
 }
 
 Tensor QuantizedTensor::dequantize() const {
-  if (device().is_cuda()) return detail::moved(to(Device::cpu()).dequantize(), device());
+  if (device().is_cuda()) {
+    const Tensor values = empty({numel()}, {.device = device()});
+    device::dequantize(*this, scale_values(), values);
+    return in_order(*this, values);
+  }
   const Tensor values = decoded(*this);
   if (scales.defined() || global_scale != 1) {
     const std::int64_t k = shape.empty() ? 1 : shape[axis];

@@ -128,6 +128,10 @@ struct RoundingPass {
   bool scaled_exponents = false;
 };
 void round_scaled(const RoundingPass& pass);
+// The values of a QuantizedTensor's codes on a GPU, in their order, into f32 [numel]; with `scale_values`, which may be
+// undefined, and its global scale.
+void decode(const QuantizedTensor& q, const Tensor& values);
+void dequantize(const QuantizedTensor& q, const Tensor& scale_values, const Tensor& values);
 // The largest magnitude of a tensor of a GPU, for which it is waited.
 float amax(const Tensor& x);
 

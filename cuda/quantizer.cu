@@ -8,6 +8,7 @@
 #include "../core/philox.h"
 #include "block.h"
 #include "elements.h"
+#include "nan.h"
 
 namespace gradual::cuda {
 namespace {
@@ -18,14 +19,6 @@ using Spec = detail::RoundingSpec<std::uint32_t>;
 
 constexpr std::int64_t kBlocks = 2048;  // of a pass, at most: all that 132 multiprocessors hold
 constexpr int kBins = 256, kSums = 6;
-
-// x * by with the NaN that the CPU makes.
-__device__ inline float times(float x, float by) {
-  const float y = x * by;
-  if (y == y) return y;
-  if (x != x) return detail::quieted(x);
-  return by != by ? detail::quieted(by) : std::bit_cast<float>(0xffc00000u);
-}
 
 __device__ inline std::uint32_t magnitude_of(float x) { return std::bit_cast<std::uint32_t>(x) & 0x7fffffffu; }
 

@@ -50,6 +50,8 @@ Work Watch::stop() { return {}; }
 void register_kernels() {}
 void round_scaled(const RoundingPass& pass) { fail_no_cuda(pass.x.device()); }
 float amax(const Tensor& x) { fail_no_cuda(x.device()); }
+void decode(const QuantizedTensor& q, const Tensor&) { fail_no_cuda(q.device()); }
+void dequantize(const QuantizedTensor& q, const Tensor&, const Tensor&) { fail_no_cuda(q.device()); }
 
 }  // namespace device
 }  // namespace gradual
