@@ -86,7 +86,7 @@ template <class Op> struct ReduceRows {
     if (s.wide) {
       std::int64_t offset[N];
       s.reduced.locate(first, offset);
-      for (int k = 0; k < N; ++k) load_run(s.reduced.operand[k], base[k] + offset[k], x[k]);
+      unrolled<N>([&](auto k) { load_run(s.reduced.operand[k], base[k] + offset[k], x[k]); });
     } else {
       std::int64_t offsets[N][kRun];
       for (int j = 0; j < kRun; ++j) {
@@ -94,14 +94,14 @@ template <class Op> struct ReduceRows {
         s.reduced.locate(first + j * step < end ? first + j * step : first, offset);
         for (int k = 0; k < N; ++k) offsets[k][j] = base[k] + offset[k];
       }
-      for (int k = 0; k < N; ++k) load_scattered(s.reduced.operand[k], offsets[k], x[k]);
+      unrolled<N>([&](auto k) { load_scattered(s.reduced.operand[k], offsets[k], x[k]); });
     }
-    for (int j = 0; j < kRun; ++j) {
-      if (first + j * step >= end) break;
+    unrolled<kRun>([&](auto j) {
+      if (first + j * step >= end) return;
       typename Op::Number of[N];
       for (int k = 0; k < N; ++k) of[k] = x[k][j];
       part[j] = op.combine(part[j], op.map(of, output, first + j * step));
-    }
+    });
   }
 };
 
@@ -135,12 +135,12 @@ template <class Op> struct ReduceColumns {
       std::int64_t offset[N];
       s.reduced.locate(at, offset);
       typename Op::Number x[N][kRun];
-      for (int k = 0; k < N; ++k) load(s.kept.operand[k], base[k], offset[k], x[k]);
-      for (int j = 0; j < kRun; ++j) {
+      unrolled<N>([&](auto k) { load(s.kept.operand[k], base[k], offset[k], x[k]); });
+      unrolled<kRun>([&](auto j) {
         typename Op::Number of[N];
         for (int k = 0; k < N; ++k) of[k] = x[k][j];
         part[j] = op.combine(part[j], op.map(of, first + j * step < s.kept.numel ? first + j * step : first, at));
-      }
+      });
     }
     for (int j = 0; j < kRun; ++j) shared[j][b.thread] = part[j];
     for (int half = b.threads / across / 2; half > 0; half /= 2) {

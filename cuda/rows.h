@@ -42,13 +42,6 @@ RowSet<C, K - 1, 1> row_set(const Tensor* const (&operands)[K], int dim, const C
   return row_set<C>(operands, dim, none, counting);
 }
 
-// f(0), .. f(n - 1) with constants for arguments, so that what they index stays in registers.
-template <int n, class F> __device__ void unrolled(const F& f) {
-  [&]<int... i>(std::integer_sequence<int, i...>) {
-    (f(std::integral_constant<int, i>{}), ...);
-  }(std::make_integer_sequence<int, n>{});
-}
-
 // The threads that work on a row: one, a warp or a block. Sums come in an order that follows from their number.
 struct Team {
   Block block;

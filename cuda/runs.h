@@ -7,6 +7,13 @@ namespace gradual::cuda {
 
 inline constexpr int kRun = 8;
 
+// f(0), .. f(n - 1) with constants for arguments, so that what they index stays in registers.
+template <int n, class F> __device__ void unrolled(const F& f) {
+  [&]<int... i>(std::integer_sequence<int, i...>) {
+    (f(std::integral_constant<int, i>{}), ...);
+  }(std::make_integer_sequence<int, n>{});
+}
+
 // Elements of type T that are moved at once.
 template <class T> struct alignas(sizeof(T) * kRun < 16 ? sizeof(T) * kRun : 16) Part {
   static constexpr int kSize = sizeof(T) * kRun < 16 ? kRun : 16 / sizeof(T);
