@@ -5,7 +5,8 @@ set(GRADUAL_PUBLIC_FOLDERS core autograd nn optim amp data lab)
 list(TRANSFORM GRADUAL_PUBLIC_FOLDERS APPEND "/*.h" OUTPUT_VARIABLE patterns)
 list(TRANSFORM patterns PREPEND "${PROJECT_SOURCE_DIR}/")
 file(GLOB GRADUAL_PUBLIC_HEADERS RELATIVE ${PROJECT_SOURCE_DIR} CONFIGURE_DEPENDS
-     ${PROJECT_SOURCE_DIR}/gradual.h ${PROJECT_SOURCE_DIR}/core/*.def ${PROJECT_SOURCE_DIR}/cuda/cuda.h ${patterns})
+     ${PROJECT_SOURCE_DIR}/gradual.h ${PROJECT_SOURCE_DIR}/core/*.def ${PROJECT_SOURCE_DIR}/cuda/cuda.h
+     ${PROJECT_SOURCE_DIR}/cuda/graph.h ${patterns})
 
 set(GRADUAL_BUILD_INCLUDE ${PROJECT_BINARY_DIR}/include)
 configure_file(${PROJECT_SOURCE_DIR}/cmake/version.h.in ${GRADUAL_BUILD_INCLUDE}/gradual/version.h @ONLY)

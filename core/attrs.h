@@ -115,6 +115,21 @@ struct DropoutAttrs {
 struct UnscaleAttrs {
   double inverse_scale = 1;
   std::int64_t slot = 1;  // where in `found` the first gradient is counted, the next behind it; slot 0 sums all
+  const float* device_inverse = nullptr;  // CUDA: where it stands in the GPU's memory; null: inverse_scale holds
+};
+// The rates that an optimizer's formula may have.
+struct Rates {
+  double lr = 0, weight_decay = 0, momentum = 0, dampening = 0, beta1 = 0, beta2 = 0, eps = 0;
+};
+// What changes from step to step, where it stands in a GPU's memory, so that no step waits for the host. Null: the
+// attributes' values hold.
+struct DeviceStep {
+  const float* inverse_scale = nullptr;
+  const std::int64_t* found = nullptr;  // not 0: nothing of the step happens
+  // Steps taken so far, of the call's first parameter and those behind it; counted up by the call. Parameter k is then
+  // rounded stochastically by stream (steps[k] << 24) + key.stream + k.
+  std::int64_t* steps = nullptr;
+  const Rates* rates = nullptr;
 };
 // How a fused update multiplies its gradients, rounds and stores; what is said of rounding holds for f16 and bf16.
 struct UpdateAttrs {
@@ -122,6 +137,7 @@ struct UpdateAttrs {
   bool pure = false;         // every operation rounds to the parameter's dtype, as composed ops would
   bool stochastic = false;   // parameter k of the call is rounded stochastically, by stream key.stream + k
   RandomKey key = {};
+  DeviceStep device = {};
 };
 struct SgdAttrs {
   double lr = 0, weight_decay = 0, momentum = 0, dampening = 0;

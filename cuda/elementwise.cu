@@ -1,6 +1,7 @@
 // The rows of one operand, those whose function holds a number, and dropout.
 #include "../core/philox.h"
 #include "elementwise.h"
+#include "random.h"
 
 namespace gradual::cuda {
 namespace {
@@ -23,12 +24,13 @@ void clamp(const OpCall& c, Outputs& out) {
 // bits of word i are at least the threshold. A thread takes the four elements of one block of random words.
 template <class C> struct DropElements {
   Geometry<2> g;  // in row-major order
-  RandomKey key;
+  DeviceKey call_key;
   std::uint32_t threshold;
   C scale;
   Counter counter;
 
   __device__ void operator()(std::int64_t block) const {
+    const RandomKey key = call_key.get();
     const auto words = philox_block(key.seed, key.stream, static_cast<std::uint64_t>(block));
     const Operand &out = g.operand[0], &x = g.operand[1];
     for (int k = 0; k < 4 && 4 * block + k < g.numel; ++k) {
@@ -47,7 +49,7 @@ template <class T, class C> struct DropDense {
   std::int64_t n;
   T* out;
   const T* x;
-  RandomKey key;
+  DeviceKey call_key;
   std::uint32_t threshold;
   C scale;
 
@@ -55,6 +57,7 @@ template <class T, class C> struct DropDense {
     constexpr int kSize = Pack<T>::kSize;
     const std::int64_t first = i * kSize;
     const bool whole = first + kSize <= n;
+    const RandomKey key = call_key.get();
     Pack<T> pack;
     if (whole) pack = *reinterpret_cast<const Pack<T>*>(x + first);
     else
@@ -78,7 +81,7 @@ bool drop_dense(const Tensor& out, const Tensor& x, const DropoutAttrs& a, std::
       !aligned(out.raw()))
     return false;
   for_each((x.numel() + Pack<T>::kSize - 1) / Pack<T>::kSize,
-           DropDense<T, float>{x.numel(), static_cast<T*>(out.raw()), static_cast<const T*>(x.raw()), a.key, threshold,
+           DropDense<T, float>{x.numel(), static_cast<T*>(out.raw()), static_cast<const T*>(x.raw()), device_key(a.key), threshold,
                                scale});
   return true;
 }
@@ -96,7 +99,7 @@ void dropout(const OpCall& c, Outputs& out) {
       return;
     const Tensor* const operands[] = {&out[0], &c[0]};
     const Geometry<2> g = make_geometry(out[0].sizes(), operands, true);
-    for_each((g.numel + 3) / 4, DropElements<C>{g, a.key, threshold, static_cast<C>(scale), counting.counter()});
+    for_each((g.numel + 3) / 4, DropElements<C>{g, device_key(a.key), threshold, static_cast<C>(scale), counting.counter()});
   });
 }
 

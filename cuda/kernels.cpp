@@ -8,6 +8,7 @@ void register_kernels() {
   register_elementwise_binary();
   register_indexing();
   register_movement();
+  register_optimizer();
   register_pooling();
   register_contractions();
   register_normalization();

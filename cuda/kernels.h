@@ -12,6 +12,7 @@ void register_elementwise();
 void register_elementwise_binary();
 void register_indexing();
 void register_movement();
+void register_optimizer();
 void register_pooling();
 void register_contractions();
 void register_normalization();

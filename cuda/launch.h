@@ -38,7 +38,8 @@ template <class F> void start(Grid grid, bool together, const F& f) {
   emulator::launch(grid.blocks, grid.threads, together, current_stream(), f);
 }
 #else
-template <class F> __global__ void kernel(F f) { f(); }
+// The argument stays where it is: indexed, it would otherwise be copied to every thread.
+template <class F> __global__ void kernel(const __grid_constant__ F f) { f(); }
 template <class F> void start(Grid grid, bool, const F& f) {
   if (notes) note(*notes, typeid(F));
   kernel<<<grid.blocks, grid.threads, 0, current_stream()>>>(f);

@@ -7,7 +7,7 @@
 #include "cuda.h"
 #include "index_check.h"
 #include "memory.h"
-#include "runtime.h"
+#include "recording.h"
 #include "staging.h"
 
 namespace gradual {
@@ -26,14 +26,14 @@ void keep_freed_blocks(int device) {
   });
 }
 
-[[noreturn]] void fail_allocation(std::size_t bytes, Device device) {
+}  // namespace
+
+void fail_allocation(std::size_t bytes, Device device) {
   std::size_t left = 0, all = 0;
   cudaMemGetInfo(&left, &all);
   failf("out of memory on {}: asked for {} bytes; the driver has {} of {} bytes left\n{}", to_string(device), bytes,
         left, all, memory_summary(device));
 }
-
-}  // namespace
 
 void empty_cache(Device device) {
   synchronize(device);
@@ -58,6 +58,10 @@ namespace device {
 void* allocate(std::size_t bytes, Device device) {
   select(device);
   if (bytes == 0) return nullptr;
+  if (const cuda::Recording* r = cuda::recording()) {
+    if (r->device != device.index) failf("cuda::Graph: a graph of cuda:{} cannot use {}", r->device, to_string(device));
+    return r->pool->allocate(bytes);
+  }
   cuda::keep_freed_blocks(device.index);
   void* block = nullptr;
   const cudaStream_t stream = cuda::current_stream();
@@ -75,9 +79,10 @@ void* allocate(std::size_t bytes, Device device) {
   return block;
 }
 
-void free(void* block, std::size_t, Device device) noexcept {
-  if (!block) return;
+void free(void* block, std::size_t bytes, Device device) noexcept {
+  if (!block || cuda::give_back(block)) return;
   try {
+    if (cuda::Recording* r = cuda::recording()) return r->freed.push_back({block, bytes});
     select(device);
     cudaFreeAsync(block, cuda::current_stream());
   } catch (...) {  // the driver is gone: the process ends, and its memory with it
@@ -87,6 +92,7 @@ void free(void* block, std::size_t, Device device) noexcept {
 void copy(void* to, Device to_device, const void* from, Device from_device, std::size_t bytes) {
   if (bytes == 0) return;
   const bool waits = to_device.is_cpu();
+  if (waits || from_device.is_cpu()) cuda::need_no_recording(waits ? "a copy to the CPU" : "a copy from the CPU");
   select(to_device.is_cuda() ? to_device : from_device);
   const cudaStream_t stream = cuda::current_stream();
   if (from_device.is_cpu()) cuda::copy_from_host(to, from, bytes, stream);

@@ -1,4 +1,4 @@
-// Scratch memory of kernels.
+// Scratch memory of kernels, and the error where there is none.
 #pragma once
 
 #include <cstddef>
@@ -21,5 +21,8 @@ class Workspace : Pinned {
   void* data_;
   std::size_t bytes_;
 };
+
+// Out of memory: what was asked, what is left, and who uses it.
+[[noreturn]] void fail_allocation(std::size_t bytes, Device device);
 
 }  // namespace gradual::cuda

@@ -8,6 +8,7 @@
 #include "../core/failf.h"
 #include "cuda.h"
 #include "index_check.h"
+#include "recording.h"
 
 namespace gradual {
 
@@ -70,7 +71,10 @@ Stream::Stream() {
   check(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking), "cudaStreamCreateWithFlags");
 }
 Stream::~Stream() { cudaStreamDestroy(stream_); }
-void Stream::synchronize() const { check(cudaStreamSynchronize(stream_), "cudaStreamSynchronize"); }
+void Stream::synchronize() const {
+  need_no_recording("Stream::synchronize()");
+  check(cudaStreamSynchronize(stream_), "cudaStreamSynchronize");
+}
 StreamScope::StreamScope(cudaStream_t stream) : Scoped(own_stream, stream) {}
 
 Event::Event() {
@@ -80,7 +84,10 @@ Event::Event() {
 Event::~Event() { cudaEventDestroy(event_); }
 void Event::record(cudaStream_t stream) { check(cudaEventRecord(event_, stream), "cudaEventRecord"); }
 void Event::wait(cudaStream_t stream) const { check(cudaStreamWaitEvent(stream, event_, 0), "cudaStreamWaitEvent"); }
-void Event::synchronize() const { check(cudaEventSynchronize(event_), "cudaEventSynchronize"); }
+void Event::synchronize() const {
+  need_no_recording("Event::synchronize()");
+  check(cudaEventSynchronize(event_), "cudaEventSynchronize");
+}
 double Event::milliseconds_since(const Event& start) const {
   float ms = 0;
   check(cudaEventElapsedTime(&ms, start.event_, event_), "cudaEventElapsedTime");
@@ -99,6 +106,7 @@ DeviceInfo device_info(Device device) {
 }
 
 void synchronize(Device device) {
+  need_no_recording("cuda::synchronize()");
   device::select(device);
   check(cudaDeviceSynchronize(), "cudaDeviceSynchronize");
   raise_index_fault();

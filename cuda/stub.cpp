@@ -1,8 +1,10 @@
 // Stands in for the CUDA backend in a build without it: tensors cannot be made there, and the error says why.
-#include "../core/device.h"
+#include "../core/capture.h"
 #include "../core/error.h"
+#include "../core/loss_scale.h"
 #include "../core/quantizer_kernels.h"
 #include "cuda.h"
+#include "graph.h"
 
 namespace gradual {
 
@@ -13,6 +15,13 @@ std::string why_not() {
          "with "
          "-DGRADUAL_CUDA=ON";
 }
+
+struct Graph::State {};
+Graph::Graph() { fail("cuda::Graph: " + why_not()); }
+Graph::~Graph() = default;
+void Graph::capture(const std::function<void()>&) {}
+void Graph::replay() {}
+std::int64_t Graph::memory() const { return 0; }
 
 }  // namespace cuda
 
@@ -52,6 +61,12 @@ void round_scaled(const RoundingPass& pass) { fail_no_cuda(pass.x.device()); }
 float amax(const Tensor& x) { fail_no_cuda(x.device()); }
 void decode(const QuantizedTensor& q, const Tensor&) { fail_no_cuda(q.device()); }
 void dequantize(const QuantizedTensor& q, const Tensor&, const Tensor&) { fail_no_cuda(q.device()); }
+bool capturing() { return false; }
+void before_replay(std::function<void()>) { fail("before_replay: " + cuda::why_not()); }
+void upload(void*, Device device, const void*, std::size_t) { fail_no_cuda(device); }
+void advance_scale(DeviceLossScale*, Device device, const LossScaleRule&, std::span<const std::int64_t* const>, double) {
+  fail_no_cuda(device);
+}
 
 }  // namespace device
 }  // namespace gradual

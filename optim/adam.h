@@ -1,8 +1,7 @@
 // Adam and AdamW.
 #pragma once
 
-#include <cmath>
-
+#include "../core/update_rules.h"
 #include "optimizer.h"
 
 namespace gradual::optim {
@@ -28,16 +27,15 @@ template <bool kDecoupled> class AdamOf final : public Optimizer {
 
  private:
   Attrs attrs(const ParamGroup& group, std::int64_t steps, const UpdateAttrs& how) const override {
-    const auto t = static_cast<double>(steps + 1);
-    return AdamAttrs{.lr = group.lr,
-                     .beta1 = group.beta1,
-                     .beta2 = group.beta2,
-                     .eps = group.eps,
-                     .weight_decay = group.weight_decay,
-                     .correction1 = 1 - std::pow(group.beta1, t),
-                     .correction2_root = std::sqrt(1 - std::pow(group.beta2, t)),
-                     .decoupled = kDecoupled,
-                     .update = how};
+    AdamAttrs attrs{.lr = group.lr,
+                    .beta1 = group.beta1,
+                    .beta2 = group.beta2,
+                    .eps = group.eps,
+                    .weight_decay = group.weight_decay,
+                    .decoupled = kDecoupled,
+                    .update = how};
+    rules::count_steps(attrs, steps);
+    return attrs;
   }
 };
 

@@ -2,9 +2,12 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstddef>
 
+#include "../core/capture.h"
 #include "../core/dispatch.h"
 #include "../core/failf.h"
+#include "../core/memory.h"
 #include "../core/ops.h"
 
 namespace gradual::optim {
@@ -24,7 +27,7 @@ std::string StepResult::param() const {
 }
 
 GradScaler::GradScaler(GradScalerOptions o)
-    : options_(o), scale_(static_cast<float>(o.init_scale)), hysteresis_tracker_(o.hysteresis) {
+    : options_(o), state_{.scale = static_cast<float>(o.init_scale), .hysteresis_tracker = o.hysteresis} {
   if (!o.enabled) return;
   const auto need = [](bool ok, const char* what) {
     if (!ok) fail(std::string("GradScaler: ") + what);
@@ -37,15 +40,83 @@ GradScaler::GradScaler(GradScalerOptions o)
        "min_scale must be at least 2^-126 (its inverse is finite) and max_scale finite and not below it");
   need(o.init_scale >= o.min_scale && o.init_scale <= o.max_scale,
        "init_scale must lie between min_scale and max_scale");
-  history_.push_back({0, static_cast<double>(scale_)});
+  remember();
 }
 
-void GradScaler::set_scale(double value) {
-  const auto clamped = static_cast<float>(std::clamp(value, options_.min_scale, options_.max_scale));
-  if (clamped == scale_) return;
-  scale_ = clamped;
-  history_.push_back({updates_, static_cast<double>(scale_)});
+GradScaler::GradScaler(const GradScaler& o)
+    : options_(o.options_), used_(o.used_), optimizers_(o.optimizers_), state_(o.now()), history_(o.history_) {}
+
+GradScaler& GradScaler::operator=(const GradScaler& o) {
+  const LossScale state = o.now();
+  options_ = o.options_, used_ = o.used_, optimizers_ = o.optimizers_, history_ = o.history_;
+  state_ = state;
+  published_ = false;  // a GPU's copy learns of it before it is used again
+  return *this;
 }
+
+LossScaleRule GradScaler::rule() const {
+  return {options_.growth_factor, options_.backoff_factor, options_.growth_interval, options_.hysteresis,
+          options_.min_scale,     options_.max_scale,      options_.dynamic};
+}
+
+void GradScaler::remember() { history_.push_back({state_.updates, static_cast<double>(state_.scale)}); }
+
+// --- the state on a GPU --------------------------------------------------------------------------------------------------
+
+void GradScaler::move_to(Device device) {
+  if (device_state_.defined() && device_state_.device() != device) {
+    static_cast<void>(now());
+    device_state_ = Tensor();
+  }
+  if (!device_state_.defined()) {
+    const CategoryScope category(Category::optimizer);
+    device_state_ = empty({static_cast<std::int64_t>(sizeof(DeviceLossScale) / sizeof(float))}, {.device = device});
+    published_ = false;
+  }
+  on_device_ = true;
+  // A recorded step must not set the state back at each replay.
+  if (device::capturing()) device::before_replay([this] { publish(); });
+  else publish();
+}
+
+void GradScaler::publish() const {
+  if (published_) return;
+  const DeviceLossScale fresh{.scale = state_.scale, .inverse = state_.inverse(), .now = state_};
+  device::upload(there(), device_state_.device(), &fresh, offsetof(DeviceLossScale, history));
+  published_ = true;
+  seen_ = 0;
+}
+
+const LossScale& GradScaler::now() const {
+  if (!on_device_ || !published_) return state_;
+  const Tensor bytes = device_state_.to(Device::cpu());
+  const auto& read = *static_cast<const DeviceLossScale*>(bytes.raw());
+  for (std::int64_t k = std::max(seen_, read.changes - DeviceLossScale::kKept); k < read.changes; ++k)
+    history_.push_back(read.history[k % DeviceLossScale::kKept]);
+  seen_ = read.changes;
+  return state_ = read.now;
+}
+
+bool GradScaler::rules(const Optimizer& optimizer) {
+  if (on_device_ && optimizer.skips_on(device_state_.device())) {
+    if (!device::capturing()) publish();
+    return true;
+  }
+  if (on_device_) {
+    static_cast<void>(now());
+    on_device_ = published_ = false;
+  }
+  return false;
+}
+
+double GradScaler::scale() const { return options_.enabled ? static_cast<double>(now().scale) : 1; }
+std::int64_t GradScaler::growth_tracker() const { return now().growth_tracker; }
+const std::vector<GradScaler::Change>& GradScaler::history() const {
+  static_cast<void>(now());
+  return history_;
+}
+
+// --- an iteration --------------------------------------------------------------------------------------------------------
 
 GradScaler::PerOptimizer& GradScaler::of(const Optimizer& optimizer) {
   const auto found = std::ranges::find(optimizers_, &optimizer, &PerOptimizer::optimizer);
@@ -59,12 +130,19 @@ void GradScaler::need_scale(const char* what) const {
 Tensor GradScaler::scale(const Tensor& loss, SourceLocation loc) {
   if (!options_.enabled) return loss;
   used_ = true;
-  return mul({loss, loc}, static_cast<double>(scale_));
+  if (loss.device().is_cpu()) return mul({loss, loc}, static_cast<double>(now().scale));
+  move_to(loss.device());
+  const Tensor scale = as_strided(device_state_, {}, {}, 0);  // DeviceLossScale::scale
+  if (loss.dtype() == DType::f32 || loss.dtype() == DType::f64) return mul({loss, loc}, scale);
+  return cast(mul({cast(loss, DType::f32, loc), loc}, scale), loss.dtype(), loc);  // rounded once, as by a number
 }
 
-void GradScaler::check(PerOptimizer& o, Optimizer& optimizer, bool write) const {
-  const Tensor found = zeros({static_cast<std::int64_t>(optimizer.param_count()) + 1}, {.dtype = DType::i64});
-  if (optimizer.unscale(found, inverse(), write) > 0) o.found = found;
+void GradScaler::check(PerOptimizer& o, Optimizer& optimizer, bool write) {
+  const GradientScale by = rules(optimizer) ? GradientScale{.on_device = &there()->inverse}
+                                            : GradientScale{static_cast<double>(now().inverse())};
+  const Tensor found = zeros({static_cast<std::int64_t>(optimizer.param_count()) + 1},
+                             {.dtype = DType::i64, .device = optimizer.device()});
+  if (optimizer.unscale(found, by, write) > 0) o.found = found;
 }
 
 void GradScaler::unscale_(Optimizer& optimizer) {
@@ -90,8 +168,10 @@ StepResult GradScaler::step(Optimizer& optimizer, SourceLocation loc) {
   if (!unscaled) check(o, optimizer, false);
   if (!o.found.defined()) fail("GradScaler: step: no inf checks were recorded for this optimizer");
   StepResult result(optimizer, o.found);
-  if (result.applied()) {
-    optimizer.step_scaled(unscaled ? 1 : inverse(), loc);
+  if (rules(optimizer)) {
+    optimizer.step_scaled({.on_device = unscaled ? nullptr : &there()->inverse, .found = o.found}, loc);
+  } else if (result.applied()) {
+    optimizer.step_scaled({unscaled ? 1 : static_cast<double>(now().inverse())}, loc);
   } else {
     optimizer.forget_unscaled();
   }
@@ -102,64 +182,62 @@ StepResult GradScaler::step(Optimizer& optimizer, SourceLocation loc) {
 void GradScaler::update(std::optional<double> new_scale) {
   if (!options_.enabled) return;
   need_scale("update");
-  bool checked = false, overflow = false;
-  for (const PerOptimizer& o : optimizers_) {
-    checked = checked || o.found.defined();
-    overflow = overflow || (o.found.defined() && o.found[0].item<std::int64_t>() > 0);
-  }
-  if (!new_scale && !checked) fail("GradScaler: update: no inf checks were recorded prior to update");
+  const auto checked = [](const PerOptimizer& o) { return o.found.defined(); };
+  if (!new_scale && std::ranges::none_of(optimizers_, checked))
+    fail("GradScaler: update: no inf checks were recorded prior to update");
   if (new_scale && !(*new_scale >= options_.min_scale && *new_scale <= options_.max_scale))
     failf("GradScaler: update: the new scale {} does not lie between min_scale and max_scale", *new_scale);
-  optimizers_.clear();
-  ++updates_;
-  if (new_scale) return set_scale(*new_scale);
-  if (!options_.dynamic) return;
-  if (overflow) {
-    growth_tracker_ = 0;
-    // Once used up, the patience comes back only with a clean step.
-    hysteresis_tracker_ = std::max(hysteresis_tracker_ - 1, 0);
-    if (hysteresis_tracker_ == 0) set_scale(static_cast<double>(scale_) * options_.backoff_factor);
-    return;
+  const std::vector<PerOptimizer> ended = std::exchange(optimizers_, {});
+  if (on_device_) {
+    std::vector<const std::int64_t*> found;
+    for (const PerOptimizer& o : ended)
+      if (checked(o)) found.push_back(static_cast<const std::int64_t*>(o.found.raw()));
+    return device::advance_scale(there(), device_state_.device(), rule(), found, new_scale.value_or(0));
   }
-  hysteresis_tracker_ = options_.hysteresis;
-  if (++growth_tracker_ < options_.growth_interval) return;
-  growth_tracker_ = 0;
-  const double grown = static_cast<double>(scale_) * options_.growth_factor;
-  if (std::isfinite(static_cast<float>(grown))) set_scale(grown);
+  const bool overflow = std::ranges::any_of(
+      ended, [&](const PerOptimizer& o) { return checked(o) && o.found[0].item<std::int64_t>() > 0; });
+  const float before = state_.scale;
+  state_.advance(rule(), overflow, new_scale.value_or(0));
+  if (state_.scale != before) remember();
 }
 
 // What a state dict holds: f(name, member) for each.
-template <class Self, class F> void GradScaler::for_state(Self& self, const F& f) {
-  f("scale", self.scale_);
-  f("growth_factor", self.options_.growth_factor);
-  f("backoff_factor", self.options_.backoff_factor);
-  f("growth_interval", self.options_.growth_interval);
-  f("growth_tracker", self.growth_tracker_);
-  f("hysteresis", self.options_.hysteresis);
-  f("hysteresis_tracker", self.hysteresis_tracker_);
-  f("updates", self.updates_);
+template <class F> void GradScaler::for_state(GradScalerOptions& options, LossScale& state, const F& f) {
+  f("scale", state.scale);
+  f("growth_factor", options.growth_factor);
+  f("backoff_factor", options.backoff_factor);
+  f("growth_interval", options.growth_interval);
+  f("growth_tracker", state.growth_tracker);
+  f("hysteresis", options.hysteresis);
+  f("hysteresis_tracker", state.hysteresis_tracker);
+  f("updates", state.updates);
 }
 
 StateDict GradScaler::state_dict() const {
   StateDict out;
-  if (options_.enabled) for_state(*this, [&](const char* name, auto value) { out.set(name, value); });
+  GradScalerOptions options = options_;
+  LossScale state = now();
+  if (options.enabled) for_state(options, state, [&](const char* name, auto value) { out.set(name, value); });
   return out;
 }
 
 void GradScaler::load_state_dict(const StateDict& state) {
   if (!options_.enabled) return;
   if (state.empty()) fail("GradScaler: load_state_dict: the source state is empty; it was saved by a disabled scaler");
-  GradScaler loaded = *this;
-  for_state(loaded, [&]<class T>(const char* name, T& value) {
+  GradScalerOptions options = options_;
+  LossScale loaded;
+  for_state(options, loaded, [&]<class T>(const char* name, T& value) {
     if constexpr (std::is_floating_point_v<T>) value = static_cast<T>(state.real(name));
     else value = static_cast<T>(state.integer(name));
   });
-  GradScalerOptions o = loaded.options_;
-  o.init_scale = state.real("scale");
-  static_cast<void>(GradScaler(o));  // its checks
-  loaded.optimizers_.clear();
-  loaded.history_ = {{loaded.updates_, o.init_scale}};
-  *this = std::move(loaded);
+  options.init_scale = state.real("scale");
+  static_cast<void>(GradScaler(options));  // its checks
+  options_ = options;
+  optimizers_.clear();
+  state_ = loaded;
+  published_ = false;
+  history_.clear();
+  remember();
 }
 
 }  // namespace gradual::optim

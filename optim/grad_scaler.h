@@ -16,6 +16,7 @@
 #include <utility>
 #include <vector>
 
+#include "../core/loss_scale.h"
 #include "optimizer.h"
 
 namespace gradual::optim {
@@ -32,7 +33,7 @@ struct GradScalerOptions {
   bool enabled = true;  // false: everything is the identity
 };
 
-// What became of a step. Nothing is read back before somebody asks.
+// What became of a step. Nothing is read back before somebody asks; of a step that a cuda::Graph recorded, its last replay's.
 class StepResult {
  public:
   StepResult() = default;
@@ -50,9 +51,14 @@ class StepResult {
   Tensor found_;
 };
 
+// With losses and parameters on a GPU the scale and all that moves it live in its memory: kernels scale, divide, skip and
+// update there, and no call waits. What this class tells of it then (scale(), history(), state_dict(), ..) is read when it
+// is asked, which waits for the GPU. A scaler that a cuda::Graph recorded must outlive it and stay where it is.
 class GradScaler {
  public:
   explicit GradScaler(GradScalerOptions options = {});
+  GradScaler(const GradScaler& other);  // the copy starts on the CPU
+  GradScaler& operator=(const GradScaler& other);
 
   Tensor scale(const Tensor& loss, SourceLocation loc = SourceLocation::current());
   // Divides the optimizer's gradients by the scale and looks for Inf and NaN. Optional, once before each step: to clip
@@ -69,16 +75,14 @@ class GradScaler {
   void update(std::optional<double> new_scale = {});
 
   bool enabled() const { return options_.enabled; }
-  double scale() const { return options_.enabled ? static_cast<double>(scale_) : 1; }  // the present one
-  std::int64_t growth_tracker() const { return growth_tracker_; }                      // clean iterations in a row
+  double scale() const;                 // the present one
+  std::int64_t growth_tracker() const;  // clean iterations in a row
   const GradScalerOptions& options() const { return options_; }
 
-  // Each value the scale had, with the number of update()s before it.
-  struct Change {
-    std::int64_t update;
-    double scale;
-  };
-  const std::vector<Change>& history() const { return history_; }
+  // Each value the scale had, with the number of update()s before it; of the changes that a GPU made since somebody asked
+  // (for any of these figures), the last DeviceLossScale::kKept.
+  using Change = ScaleChange;
+  const std::vector<Change>& history() const;
 
   // Empty where disabled. Error on loading an empty one into an enabled scaler.
   StateDict state_dict() const;
@@ -92,20 +96,28 @@ class GradScaler {
     Tensor found;  // i64: [0] all non-finite elements, [1 + i] those of parameter i; undefined until checked
   };
   PerOptimizer& of(const Optimizer& optimizer);
-  void check(PerOptimizer& o, Optimizer& optimizer, bool write) const;
+  void check(PerOptimizer& o, Optimizer& optimizer, bool write);
   void need_scale(const char* what) const;
-  void set_scale(double value);
-  template <class Self, class F> static void for_state(Self& self, const F& f);
-  double inverse() const { return static_cast<float>(1 / static_cast<double>(scale_)); }
+  template <class F> static void for_state(GradScalerOptions& options, LossScale& state, const F& f);
+  LossScaleRule rule() const;
+  void remember();
+
+  // Where the state is. A GPU's copy, once made, stays where it is; it is the present state or waits to become it again.
+  void move_to(Device device);
+  void publish() const;
+  const LossScale& now() const;
+  bool rules(const Optimizer& optimizer);  // whether the optimizer reads the scale on the GPU; else it is here now
+  DeviceLossScale* there() const { return static_cast<DeviceLossScale*>(device_state_.raw()); }
 
   GradScalerOptions options_;
-  float scale_;
   bool used_ = false;  // scale() was called
-  std::int64_t growth_tracker_ = 0;
-  int hysteresis_tracker_;
-  std::int64_t updates_ = 0;
   std::vector<PerOptimizer> optimizers_;
-  std::vector<Change> history_;
+  mutable LossScale state_;
+  mutable std::vector<Change> history_;
+  Tensor device_state_;              // a DeviceLossScale, or undefined
+  bool on_device_ = false;           // that is the state, and state_ what was read last
+  mutable bool published_ = false;   // it holds what state_ held when it became the state
+  mutable std::int64_t seen_ = 0;    // of its changes
 };
 
 }  // namespace gradual::optim

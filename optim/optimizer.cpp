@@ -1,8 +1,11 @@
 #include "optimizer.h"
 
+#include <algorithm>
 #include <cmath>
+#include <cstring>
 
 #include "../autograd/grad_mode.h"
+#include "../core/capture.h"
 #include "../core/dispatch.h"
 #include "../core/failf.h"
 #include "../core/ops.h"
@@ -35,6 +38,12 @@ template <class T, class Same, class F> void for_runs(const std::vector<T>& all,
     while (end < all.size() && same_call(all[end - 1], all[end])) ++end;
     f(std::span(all).subspan(begin, end - begin));
   }
+}
+
+// What is made in a recorded step would be made anew at each replay.
+void need_no_capture(const std::string& who) {
+  if (device::capturing())
+    failf("cuda::Graph: the optimizer's state of {} is not there yet: take a step before capture()", who);
 }
 
 Tensor fp32_copy(const Tensor& param) {
@@ -103,6 +112,9 @@ void Optimizer::add_param_group(ParamGroup group) {
     if (std::isnan(group.*rate.value)) group.*rate.value = defaults_.*rate.value;
   check_rates(group);
   const NoGrad no_grad;
+  read_steps();
+  device_counts_ = false;
+  device_steps_ = device_rates_ = Tensor();
   flat_masters_.resize(groups_.size() + 1);
   std::vector<ParamState> added;
   for (const Tensor& p : group.params) {
@@ -155,9 +167,15 @@ void Optimizer::forget_unscaled() {
 void Optimizer::prepare_state(ParamState& s) {
   const Tensor& p = s.param;
   const CategoryScope category(Category::optimizer);
+  const auto make = [&](Tensor& t, DType dtype) {
+    if (!t.defined()) {
+      need_no_capture(s.name);
+      t = zeros(p.sizes(), {.dtype = dtype, .device = p.device()});
+    }
+    t = t.to(p.device());  // it follows the parameter
+  };
   if (!s.is_low()) s.compensation = Tensor();
-  if (s.is_low() && options_.update == LowPrecisionUpdate::kahan && !s.compensation.defined())
-    s.compensation = zeros(p.sizes(), {.dtype = p.dtype(), .device = p.device()});
+  if (s.is_low() && options_.update == LowPrecisionUpdate::kahan) make(s.compensation, p.dtype());
   DType dtype = options_.state_dtype.value_or(options_.pure_arithmetic ? p.dtype() : DType::f32);
   if (p.dtype() == DType::f64) dtype = DType::f64;
   const std::size_t kept = moments(s).size();
@@ -167,9 +185,8 @@ void Optimizer::prepare_state(ParamState& s) {
     if (s.codes[k]) {
       s.moments[k] = s.codes[k]->dequantize();
       s.codes[k].reset();
-    } else if (!s.moments[k].defined()) {
-      s.moments[k] = zeros(p.sizes(), {.dtype = coded ? DType::f32 : dtype, .device = p.device()});
     }
+    make(s.moments[k], coded ? DType::f32 : dtype);
   }
 }
 
@@ -187,8 +204,8 @@ void Optimizer::encode_moments(ParamState& s) const {
   }
 }
 
-// One call updates them all: parameters of one group and with one number of steps.
-void Optimizer::step_run(std::span<const Live> run, double inverse_scale, SourceLocation loc) {
+// One call updates them all: parameters of one group and with one number of steps, unless the GPU counts.
+void Optimizer::step_run(std::span<const Live> run, const GradientScale& by, bool counts_there, SourceLocation loc) {
   const ParamState& first = *run[0].state;
   const std::size_t kept = moments(first).size();
   const Tensor none;
@@ -206,33 +223,111 @@ void Optimizer::step_run(std::span<const Live> run, double inverse_scale, Source
                   {row_major(s.param, copies[0]), row_major(gradient, copies[1]), &s.master, &s.compensation});
     for (std::size_t k = 0; k < rule_.moments.size(); ++k) inputs.push_back(k < kept ? &s.moments[k] : &none);
   }
-  const UpdateAttrs how{
-      .inverse_scale = inverse_scale,
-      .pure = options_.pure_arithmetic,
-      .stochastic = options_.update == LowPrecisionUpdate::stochastic,
-      .key = {options_.seed ^ kRoundingKey, (static_cast<std::uint64_t>(first.steps) << 24) + first.index}};
+  const std::int64_t steps = counts_there ? 0 : first.steps;
+  UpdateAttrs how{.inverse_scale = by.inverse,
+                  .pure = options_.pure_arithmetic,
+                  .stochastic = options_.update == LowPrecisionUpdate::stochastic,
+                  .key = {options_.seed ^ kRoundingKey, (static_cast<std::uint64_t>(steps) << 24) + first.index}};
+  if (counts_there)
+    how.device = {
+        .inverse_scale = by.on_device,
+        .found = by.found.defined() ? static_cast<const std::int64_t*>(by.found.raw()) : nullptr,
+        .steps = static_cast<std::int64_t*>(device_steps_.raw()) + first.index,
+        .rates = device::capturing() ? static_cast<const Rates*>(device_rates_.raw()) + first.group : nullptr};
   dispatch(rule_.op, TensorRefs(inputs.data(), static_cast<int>(inputs.size())),
-           attrs(groups_[first.group], first.steps, how), loc);
+           attrs(groups_[first.group], counts_there ? 1 : steps, how), loc);
   if (copies[0].defined()) first.param.copy_(copies[0], loc);
   for (const Live& l : run) {
     ParamState& s = *l.state;
     encode_moments(s);
-    ++s.steps;
+    if (!counts_there) ++s.steps;
     s.wide = ParamState::Wide::stale;
     s.written = Stamp(s.param);
   }
 }
 
-void Optimizer::step_scaled(double inverse_scale, SourceLocation loc) {
+void Optimizer::step_scaled(const GradientScale& by, SourceLocation loc) {
   const NoGrad no_grad;
   const PhaseScope phase(Phase::optimizer);
-  // Stochastic rounding numbers its streams through the call.
-  const bool in_order = options_.update == LowPrecisionUpdate::stochastic;
+  const bool counts_there = count_on_device(by.found.defined());
+  // A GPU's counts stand side by side, and stochastic rounding numbers its streams through the call.
+  const bool in_order = counts_there || options_.update == LowPrecisionUpdate::stochastic;
   const auto same_call = [&](const Live& a, const Live& b) {
-    return a.state->group == b.state->group && a.state->steps == b.state->steps && !a.alone && !b.alone &&
-           (!in_order || a.state->index + 1 == b.state->index);
+    return a.state->group == b.state->group && !a.alone && !b.alone &&
+           (counts_there || a.state->steps == b.state->steps) &&
+           (!in_order || a.state->index + 1 == b.state->index) && a.state->param.device() == b.state->param.device();
   };
-  for_runs(live_gradients(), same_call, [&](const auto& run) { step_run(run, inverse_scale, loc); });
+  for_runs(live_gradients(), same_call, [&](const auto& run) { step_run(run, by, counts_there, loc); });
+}
+
+// --- what lives on a GPU --------------------------------------------------------------------------------------------------
+
+Device Optimizer::device() const { return states_.empty() ? Device::cpu() : states_[0].param.device(); }
+
+bool Optimizer::skips_on(Device device) const {
+  return device.is_cuda() && !states_.empty() && std::ranges::all_of(states_, [&](const ParamState& s) {
+    return s.param.device() == device && !codes_moments(s);
+  });
+}
+
+// Whether this step's GPU counts it. The counts come back to the host where the parameters leave the GPU.
+bool Optimizer::count_on_device(bool skips) {
+  const bool can = skips_on(device());
+  if (device::capturing() && !can)
+    fail("cuda::Graph: an optimizer can be recorded whose parameters lie on one GPU and whose moments are no codes");
+  if (!can) {
+    read_steps();
+    device_counts_ = false;
+    return false;
+  }
+  if (!skips && !device::capturing() && !device_counts_) return false;
+  const auto make = [&](Tensor& t, std::size_t n) {
+    const CategoryScope category(Category::optimizer);
+    if (!t.defined() || t.device() != device())
+      t = empty({static_cast<std::int64_t>(n)}, {.dtype = DType::i64, .device = device()});
+  };
+  if (device_steps_.defined() && device_steps_.device() != device()) {
+    read_steps();
+    device_counts_ = false;
+  }
+  make(device_steps_, states_.size());
+  if (!device::capturing()) {
+    publish();
+    return true;
+  }
+  make(device_rates_, groups_.size() * sizeof(Rates) / sizeof(std::int64_t));
+  published_.clear();
+  device::before_replay([this] { publish(); });
+  return true;
+}
+
+void Optimizer::read_steps() {
+  if (!device_counts_) return;
+  const std::vector<std::int64_t> counts = device_steps_.to_vector<std::int64_t>();
+  for (ParamState& s : states_) s.steps = counts[s.index];
+}
+
+std::vector<Rates> Optimizer::rates() const {
+  std::vector<Rates> all;
+  for (const ParamGroup& g : groups_)
+    all.push_back({g.lr, g.weight_decay, g.momentum, g.dampening, g.beta1, g.beta2, g.eps});
+  return all;
+}
+
+// Hands the GPU what it does not know yet.
+void Optimizer::publish() {
+  if (!device_counts_) {
+    std::vector<std::int64_t> counts;
+    for (const ParamState& s : states_) counts.push_back(s.steps);
+    device::upload(device_steps_.raw(), device_steps_.device(), counts.data(), counts.size() * sizeof counts[0]);
+    device_counts_ = true;
+  }
+  if (!device_rates_.defined()) return;
+  std::vector<Rates> now = rates();
+  const std::size_t bytes = now.size() * sizeof(Rates);
+  if (published_.size() == now.size() && std::memcmp(published_.data(), now.data(), bytes) == 0) return;
+  device::upload(device_rates_.raw(), device_rates_.device(), now.data(), bytes);
+  published_ = std::move(now);
 }
 
 // What a state dict holds of a parameter, by key.
@@ -243,6 +338,7 @@ std::vector<std::pair<std::string, Tensor*>> Optimizer::saved_tensors(ParamState
 }
 
 StateDict Optimizer::state_dict() {
+  read_steps();
   StateDict out;
   out.set("kind", std::string(rule_.kind));
   out.set("seed", options_.seed);
@@ -278,7 +374,7 @@ void Optimizer::load_param(ParamState& s, const StateDict& from) const {
       failf("load_state_dict: {} of {} is {}, the parameter is {}", key, s.name, to_string(value.sizes()),
             to_string(s.param.sizes()));
     const CategoryScope scope(is_master ? Category::masters : Category::optimizer);
-    *t = value.clone();
+    *t = value.device() == s.param.device() ? value.clone() : value.to(s.param.device());
   }
   for (std::size_t k = 0; k < moments(s).size(); ++k)
     s.codes[k] = load_moment(from, std::string(moments(s)[k]), s.name, s.param, moment_quantizer(options_, s.param, k));
@@ -300,6 +396,7 @@ void Optimizer::load_state_dict(const StateDict& from) {
   options_.seed = seed;
   groups_ = std::move(groups);
   states_ = std::move(loaded);
+  device_counts_ = false;
   for (std::size_t g = 0; g < groups_.size(); ++g) flatten_masters(g);
 }
 
@@ -334,9 +431,18 @@ void Optimizer::flatten_masters(std::size_t g) {
 void Optimizer::ensure_master(ParamState& s) {
   const Tensor& p = s.param;
   if (!s.master.defined()) {
+    need_no_capture(s.name);
     s.master = fp32_copy(p);
     flat_masters_[s.group] = Tensor();  // to be laid out anew
-  } else if (s.written != Stamp(p)) {
+    s.written = Stamp(p);
+    return;
+  }
+  if (s.master.device() != p.device()) {
+    const CategoryScope category(Category::masters);
+    s.master = s.master.to(p.device());
+    flat_masters_[s.group] = Tensor();
+  }
+  if (s.written != Stamp(p)) {
     if (s.master.sizes() != p.sizes())
       failf("optimizer: {} became {}, its master is {}", s.name, to_string(p.sizes()), to_string(s.master.sizes()));
     s.master.copy_(where(eq(cast(s.master, p.dtype()), p), s.master, cast(p, DType::f32)));
@@ -384,13 +490,13 @@ bool Optimizer::needs_wide(const ParamState& s, const Tensor& gradient) const {
 
 Tensor& Optimizer::wide_gradient(ParamState& s) {
   const CategoryScope category(Category::gradients);
-  if (!s.wide_gradient.defined())
+  if (!s.wide_gradient.defined() || s.wide_gradient.device() != s.param.device())
     s.wide_gradient = empty(s.param.sizes(), {.dtype = DType::f32, .device = s.param.device()});
   return s.wide_gradient;
 }
 
 // One call for gradients whose counts lie side by side.
-void Optimizer::unscale_run(std::span<const Live> run, const Tensor& found, double inverse_scale, bool write) {
+void Optimizer::unscale_run(std::span<const Live> run, const Tensor& found, const GradientScale& by, bool write) {
   const Tensor none;
   Tensor copy;  // of a gradient alone, row-major
   std::vector<const Tensor*> inputs = {&found};
@@ -403,7 +509,7 @@ void Optimizer::unscale_run(std::span<const Live> run, const Tensor& found, doub
     inputs.push_back(&source);
     inputs.push_back(!write ? &none : needs_wide(s, l.gradient) ? &wide_gradient(s) : &source);
   }
-  const Attrs attrs = UnscaleAttrs{inverse_scale, static_cast<std::int64_t>(run[0].state->index) + 1};
+  const Attrs attrs = UnscaleAttrs{by.inverse, static_cast<std::int64_t>(run[0].state->index) + 1, by.on_device};
   dispatch(OpId::unscale_, TensorRefs(inputs.data(), static_cast<int>(inputs.size())), attrs,
            SourceLocation::current());
   if (!write) return;
@@ -421,7 +527,7 @@ void Optimizer::unscale_run(std::span<const Live> run, const Tensor& found, doub
 
 // A step must not begin before all gradients are known to be finite, for it cannot be taken back: hence a pass over
 // them that only reads comes before the one that updates.
-int Optimizer::unscale(const Tensor& found, double inverse_scale, bool write) {
+int Optimizer::unscale(const Tensor& found, const GradientScale& by, bool write) {
   const NoGrad no_grad;
   const PhaseScope phase(Phase::optimizer);
   const std::vector<Live> live = live_gradients();
@@ -432,7 +538,7 @@ int Optimizer::unscale(const Tensor& found, double inverse_scale, bool write) {
   const auto same_call = [&](const Live& a, const Live& b) {
     return a.state->index + 1 == b.state->index && !a.alone && !b.alone;
   };
-  for_runs(live, same_call, [&](const auto& run) { unscale_run(run, found, inverse_scale, write); });
+  for_runs(live, same_call, [&](const auto& run) { unscale_run(run, found, by, write); });
   return static_cast<int>(live.size());
 }
 

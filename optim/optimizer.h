@@ -59,6 +59,14 @@ struct ParamGroup {
 // A group of what Module::named_parameters returns.
 ParamGroup named_group(const std::vector<std::pair<std::string, Tensor>>& named);
 
+// What a step multiplies its gradients by, for GradScaler.
+struct GradientScale {
+  double inverse = 1;
+  const float* on_device = nullptr;  // where it stands in the memory of the parameters' GPU; null: `inverse` holds
+  // On that GPU, i64 [n]: where found[0] is not 0, nothing of the step happens; nobody waits to know.
+  Tensor found = {};
+};
+
 class Optimizer {
  public:
   virtual ~Optimizer() = default;
@@ -67,7 +75,8 @@ class Optimizer {
 
   // One update of all parameters that have a gradient, outside the graph: one pass over memory by one call for those of a
   // group that were updated equally often. Under an observer each parameter is a call of its own; the bits are the same.
-  void step(SourceLocation loc = SourceLocation::current()) { step_scaled(1, loc); }
+  // Once a GPU skips steps by itself (GradScaler), or a step is recorded (cuda::Graph), the counts of steps live there too.
+  void step(SourceLocation loc = SourceLocation::current()) { step_scaled({}, loc); }
   void zero_grad();  // drops the gradients, those of frozen groups too
   // Error: a parameter that is not floating, is no leaf, or is in a group already; a rate out of range.
   void add_param_group(ParamGroup group);
@@ -92,13 +101,15 @@ class Optimizer {
   // "fc1.weight", or "parameter 3" without names.
   const std::string& param_name(std::size_t index) const { return states_[index].name; }
   std::size_t param_count() const { return states_.size(); }  // of all groups; indices run through the groups in order
-  void step_scaled(double inverse_scale,
-                   SourceLocation loc = SourceLocation::current());  // gradients times it
-  // Counts the non-finite elements of gradient i, times inverse_scale, into found[1 + i] and the sum into found[0]
-  // (i64 [1 + param_count()]). write: replaces gradients by the products; those of f16 and bf16 parameters with an
-  // f32 path (masters, kahan, stochastic) go into FP32 gradients instead, which clipping and step() then take, and
-  // .grad stays as it is. Returns the number of gradients. Error for f16 gradients without such a path.
-  int unscale(const Tensor& found, double inverse_scale, bool write);
+  Device device() const;                       // of the first parameter
+  // Whether all parameters lie on that GPU and a step there needs nothing of the host, moments that are codes being none.
+  bool skips_on(Device device) const;
+  void step_scaled(const GradientScale& by, SourceLocation loc = SourceLocation::current());
+  // Counts the non-finite elements of gradient i, times the inverse scale, into found[1 + i] and the sum into found[0]
+  // (i64 [1 + param_count()], where the parameters are). write: replaces gradients by the products; those of f16 and bf16
+  // parameters with an f32 path (masters, kahan, stochastic) go into FP32 gradients instead, which clipping and step()
+  // then take, and .grad stays as it is. Returns the number of gradients. Error for f16 gradients without such a path.
+  int unscale(const Tensor& found, const GradientScale& by, bool write);
   // The gradients that the next step takes, FP32 ones made where needed; frozen groups are left out.
   std::vector<Tensor> step_gradients();
   void forget_unscaled();  // the FP32 gradients are stale
@@ -113,7 +124,7 @@ class Optimizer {
   };
   Optimizer(Rule rule, std::vector<ParamGroup> groups, const ParamGroup& defaults, const UpdateOptions& options);
 
-  // The row's attributes for parameters that were updated `steps` times before.
+  // The row's attributes for parameters that were updated `steps` times before; where a GPU counts, for more than none.
   virtual Attrs attrs(const ParamGroup& group, std::int64_t steps, const UpdateAttrs& how) const = 0;
   virtual bool has_moments(const ParamGroup&) const { return true; }
 
@@ -164,10 +175,16 @@ class Optimizer {
   bool codes_moments(const ParamState& s) const;
   void prepare_state(ParamState& s);
   void encode_moments(ParamState& s) const;
-  void step_run(std::span<const Live> run, double inverse_scale, SourceLocation loc);
-  void unscale_run(std::span<const Live> run, const Tensor& found, double inverse_scale, bool write);
+  void step_run(std::span<const Live> run, const GradientScale& by, bool counts_there, SourceLocation loc);
+  void unscale_run(std::span<const Live> run, const Tensor& found, const GradientScale& by, bool write);
   std::vector<std::pair<std::string, Tensor*>> saved_tensors(ParamState& s) const;
   void load_param(ParamState& s, const StateDict& from) const;
+
+  // Counts of steps, and in recorded steps the rates, in the memory of the parameters' GPU.
+  bool count_on_device(bool skips);
+  void read_steps();
+  void publish();
+  std::vector<Rates> rates() const;
 
   bool keeps_masters() const { return options_.update == LowPrecisionUpdate::masters; }
   void ensure_master(ParamState& s);
@@ -182,6 +199,10 @@ class Optimizer {
   std::vector<ParamGroup> groups_;
   std::vector<Tensor> flat_masters_;  // one a group: the buffer behind its masters
   std::vector<ParamState> states_;
+  Tensor device_steps_;           // i64, of each parameter; undefined until a GPU counts
+  bool device_counts_ = false;    // they are the counts, and ParamState::steps what was read last
+  Tensor device_rates_;           // a Rates of each group
+  std::vector<Rates> published_;  // what stands there
 };
 
 }  // namespace gradual::optim

@@ -1,6 +1,7 @@
 // Stochastic gradient descent.
 #pragma once
 
+#include "../core/update_rules.h"
 #include "optimizer.h"
 
 namespace gradual::optim {
@@ -30,12 +31,14 @@ class SGD final : public Optimizer {
  private:
   bool has_moments(const ParamGroup& group) const override { return group.momentum != 0; }
   Attrs attrs(const ParamGroup& group, std::int64_t steps, const UpdateAttrs& how) const override {
-    return SgdAttrs{.lr = group.lr,
-                    .weight_decay = group.weight_decay,
-                    .momentum = group.momentum,
-                    .dampening = steps == 0 ? 0 : group.dampening,  // the first momentum is the gradient itself
-                    .nesterov = nesterov_,
-                    .update = how};
+    SgdAttrs attrs{.lr = group.lr,
+                   .weight_decay = group.weight_decay,
+                   .momentum = group.momentum,
+                   .dampening = group.dampening,
+                   .nesterov = nesterov_,
+                   .update = how};
+    rules::count_steps(attrs, steps);
+    return attrs;
   }
 
   bool nesterov_;

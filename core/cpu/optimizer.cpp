@@ -9,14 +9,14 @@
 #include "../counts.h"
 #include "../float_types.h"
 #include "../multiversion.h"
+#include "../update_rules.h"
 #include "kernels.h"
 #include "loops.h"
 
 namespace gradual::cpu {
 namespace {
 
-// What a step's row holds of each parameter; adam_step_ has a second moment.
-enum Input { kParam, kGradient, kMaster, kCompensation, kMoment };
+using rules::kParam, rules::kGradient, rules::kMaster, rules::kCompensation, rules::kMoment;
 
 void bump_version(const Tensor& t) {
   if (t.defined()) add_to(t.unsafe_impl()->storage->version, 1);
@@ -118,49 +118,27 @@ template <class F, class... Rest> void with_flags(const F& f, bool flag, Rest...
   flag ? with(std::true_type{}) : with(std::false_type{});
 }
 
-// Stochastic gradient descent with momentum, dampening, Nesterov's look-ahead (Sutskever et al. 2013) and L2 decay.
 void sgd_step(const OpCall& c, Outputs&) {
   const auto& a = c.get<SgdAttrs>();
   step(c, a.update, 1,
        [&]<class C>(auto r, C* __restrict w, const C* __restrict g, C* __restrict m, C*, std::int64_t n) {
-         const auto lr = static_cast<C>(a.lr), decay = static_cast<C>(a.weight_decay), mu = static_cast<C>(a.momentum);
-         const auto fresh = static_cast<C>(1 - a.dampening), scale = static_cast<C>(a.update.inverse_scale);
+         const rules::Sgd<C> rule(a);
          const auto loop = [=](auto decays, auto has_momentum, auto nesterov) {
-           for (std::int64_t i = 0; i < n; ++i) {
-             C d = r(g[i] * scale);
-             if constexpr (decays) d = r(d + decay * w[i]);
-             if constexpr (has_momentum) {
-               m[i] = r(r(mu * m[i]) + fresh * d);
-               d = nesterov ? r(d + mu * m[i]) : m[i];
-             }
-             w[i] = r(w[i] - lr * d);
-           }
+           for (std::int64_t i = 0; i < n; ++i) rule.update(r, w[i], g[i], m + i, decays, has_momentum, nesterov);
          };
-         with_flags(loop, decay != 0, m != nullptr, a.nesterov);
+         with_flags(loop, a.weight_decay != 0, m != nullptr, a.nesterov);
        });
 }
 
-// Adam (Kingma and Ba 2015); decoupled: AdamW (Loshchilov and Hutter 2019).
 void adam_step(const OpCall& c, Outputs&) {
   const auto& a = c.get<AdamAttrs>();
   for (int i = kMoment; i < c.inputs.size(); i += kMoment + 2)
     if (!c[i].defined() || !c[i + 1].defined()) fail(c, "needs two moments");
   step(c, a.update, 2,
        [&]<class C>(auto r, C* __restrict w, const C* __restrict g, C* __restrict m, C* __restrict v, std::int64_t n) {
-         const auto scale = static_cast<C>(a.update.inverse_scale), eps = static_cast<C>(a.eps);
-         const auto decay = static_cast<C>(a.weight_decay), keep = static_cast<C>(1 - a.lr * a.weight_decay);
-         const auto new1 = static_cast<C>(1 - a.beta1), old2 = static_cast<C>(a.beta2),
-                    new2 = static_cast<C>(1 - a.beta2);
-         const auto rate = static_cast<C>(a.lr / a.correction1), root2 = static_cast<C>(a.correction2_root);
+         const rules::Adam<C> rule(a);
          const auto loop = [=](auto decays, auto decoupled) {
-           for (std::int64_t i = 0; i < n; ++i) {
-             C d = r(g[i] * scale);
-             if constexpr (decays && !decoupled) d = r(d + decay * w[i]);
-             const C x = decays && decoupled ? r(w[i] * keep) : w[i];
-             m[i] = r(m[i] + new1 * (d - m[i]));
-             v[i] = r(r(old2 * v[i]) + new2 * d * d);
-             w[i] = r(x - rate * m[i] / r(r(r(std::sqrt(v[i])) / root2) + eps));
-           }
+           for (std::int64_t i = 0; i < n; ++i) rule.update(r, w[i], g[i], m[i], v[i], decays, decoupled);
          };
          with_flags(loop, a.weight_decay != 0, a.decoupled);
        });

@@ -1,0 +1,21 @@
+// What the layers above cuda/ need to know of work that a GPU records and runs again and again (cuda::Graph), and how they
+// hand it a few numbers without waiting. Defined in cuda/.
+#pragma once
+
+#include <cstddef>
+#include <functional>
+
+#include "device.h"
+
+namespace gradual::device {
+
+// Whether this thread's work is being recorded, not done: what the host reads, counts or decides then is decided for every
+// replay. False without CUDA.
+bool capturing();
+// f runs on the host before each replay of what is being recorded: there it may upload() what has changed.
+void before_replay(std::function<void()> f);
+// Copies a few numbers, a multiple of 8 bytes, to a GPU's memory in the order of the thread's stream. Nobody waits: they
+// travel as the arguments of kernels.
+void upload(void* to, Device device, const void* from, std::size_t bytes);
+
+}  // namespace gradual::device

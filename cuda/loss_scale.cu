@@ -1,0 +1,73 @@
+// The loss scale in a GPU's memory, and numbers that the host hands over without waiting.
+#include "../core/loss_scale.h"
+
+#include <algorithm>
+#include <cstring>
+#include <string>
+
+#include "../core/capture.h"
+#include "../core/error.h"
+#include "launch.h"
+
+namespace gradual::cuda {
+namespace {
+
+constexpr std::size_t kMostOptimizers = 64;
+
+struct AdvanceScale {
+  DeviceLossScale* state;
+  LossScaleRule rule;
+  const std::int64_t* found[kMostOptimizers];
+  int count;
+  double given;
+  __device__ void operator()(std::int64_t) const {
+    bool overflow = false;
+    for (int k = 0; k < count; ++k) overflow = overflow || found[k][0] != 0;
+    LossScale now = state->now;
+    now.advance(rule, overflow, given);
+    if (now.scale != state->now.scale) {
+      state->history[state->changes % DeviceLossScale::kKept] = {now.updates, static_cast<double>(now.scale)};
+      ++state->changes;
+    }
+    state->now = now;
+    state->scale = now.scale;
+    state->inverse = now.inverse();
+  }
+};
+
+constexpr std::size_t kWords = 64;  // that one launch stores
+struct StoreWords {
+  std::uint64_t* to;
+  std::uint64_t words[kWords];
+  __device__ void operator()(std::int64_t i) const { to[i] = words[i]; }
+};
+
+}  // namespace
+}  // namespace gradual::cuda
+
+namespace gradual::device {
+
+void advance_scale(DeviceLossScale* state, Device device, const LossScaleRule& rule,
+                   std::span<const std::int64_t* const> found, double given) {
+  if (found.size() > cuda::kMostOptimizers)
+    fail("GradScaler: " + std::to_string(found.size()) + " optimizers in one iteration; " +
+         std::to_string(cuda::kMostOptimizers) + " are allowed");
+  select(device);
+  cuda::AdvanceScale advance{state, rule, {}, static_cast<int>(found.size()), given};
+  std::copy(found.begin(), found.end(), advance.found);
+  cuda::for_each(1, advance);
+}
+
+void upload(void* to, Device device, const void* from, std::size_t bytes) {
+  if (bytes % sizeof(std::uint64_t) != 0) fail("upload: " + std::to_string(bytes) + " bytes are no multiple of 8");
+  select(device);
+  const std::size_t words = bytes / sizeof(std::uint64_t);
+  for (std::size_t begin = 0; begin < words; begin += cuda::kWords) {
+    const std::size_t n = std::min(cuda::kWords, words - begin);
+    cuda::StoreWords store{static_cast<std::uint64_t*>(to) + begin, {}};
+    std::memcpy(store.words, static_cast<const std::uint64_t*>(from) + begin, n * sizeof(std::uint64_t));
+    cuda::for_each(static_cast<std::int64_t>(n), store);
+  }
+}
+
+}  // namespace gradual::device

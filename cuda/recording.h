@@ -1,0 +1,32 @@
+// What is recorded by this thread (graph.h), as the rest of cuda/ sees it.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "../core/generator.h"
+#include "private_pool.h"
+#include "runtime.h"
+
+namespace gradual::cuda {
+
+struct Recording {
+  int device = 0;
+  std::shared_ptr<PrivatePool> pool;
+  const RandomKey* key_shift = nullptr;  // see random.h
+  std::vector<std::function<void()>> before_replay = {};
+  struct Freed {
+    void* block;
+    std::size_t bytes;
+  };
+  std::vector<Freed> freed = {};  // blocks of others, given back at the end
+};
+// Null: this thread's work is done at once.
+Recording*& recording();
+
+// Error saying that `what` cannot be recorded, where that would be.
+void need_no_recording(const std::string& what);
+
+}  // namespace gradual::cuda

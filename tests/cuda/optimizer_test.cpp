@@ -1,0 +1,177 @@
+// The optimizer rows on a GPU against the CPU: the same bits and counts.
+#include <doctest/doctest.h>
+
+#include <map>
+#include <memory>
+
+#include <gradual/core/counts.h>
+#include <gradual/core/dispatch.h>
+#include <gradual/optim/clip.h>
+#include <gradual/optim/grad_scaler.h>
+#include "../optim/helpers.h"
+#include "support.h"
+
+using namespace gradual;
+using namespace gradual::optim;
+using namespace gradual::test;
+
+namespace {
+
+constexpr DType kDTypes[] = {DType::f32, DType::bf16, DType::f16, DType::f64};
+
+Tensor values(const Shape& sizes, std::uint64_t seed, DType dtype) {
+  static const Values table = numbers(4099, 1);
+  Values all(static_cast<std::size_t>(numel(sizes)));
+  for (std::size_t i = 0; i < all.size(); ++i) all[i] = table[(i + 71 * seed) % table.size()];
+  return from_data(all, sizes, {.dtype = dtype});
+}
+
+// Empty, of one element, no multiple of four, longer than a chunk, in every dtype, one transposed; more than fit into one
+// launch.
+std::vector<Tensor> parameters(std::size_t few) {
+  const Shape shapes[] = {{7}, {0}, {33, 5}, {1}, {}, {64, 64}, {2049}};
+  std::vector<Tensor> all;
+  std::uint64_t seed = 0;
+  for (const DType dtype : kDTypes)
+    for (const Shape& s : shapes) all.push_back(values(s, ++seed, dtype));
+  for (const DType dtype : kDTypes) all.push_back(values({5, 6}, ++seed, dtype).t());
+  while (all.size() < few) all.push_back(values({3}, ++seed, DType::bf16));
+  return all;
+}
+
+std::vector<Tensor> leaves_on(Device device, const std::vector<Tensor>& numbers) {
+  std::vector<Tensor> out;
+  for (const Tensor& t : numbers) {
+    const Tensor here = t.clone().to(device).detach();
+    out.push_back(Tensor(here).set_requires_grad());
+  }
+  return out;
+}
+
+// Of the parameter's dtype, f32 or bf16; some are transposed, some missing.
+void set_gradients(const std::vector<Tensor>& params, std::uint64_t step) {
+  for (std::size_t i = 0; i < params.size(); ++i) {
+    const Tensor& p = params[i];
+    const DType dtype = i % 5 == 1 ? DType::f32 : i % 5 == 2 && p.dtype() != DType::f64 ? DType::bf16 : p.dtype();
+    const bool turned = p.ndim() == 2 && i % 2 == 0;
+    const Tensor g = values(turned ? p.t().sizes() : p.sizes(), 1000 * step + i, dtype).to(p.device());
+    p.set_grad((i + step) % 7 == 0 ? Tensor() : turned ? g.t() : g);
+  }
+}
+
+using Make = std::function<std::unique_ptr<Optimizer>(const std::vector<Tensor>&, const UpdateOptions&)>;
+const std::map<std::string, Make> kKinds = {
+    {"sgd",
+     [](const auto& p, const auto& u) { return std::make_unique<SGD>(p, SGDOptions{.lr = 0.1, .precision = u}); }},
+    {"sgd with momentum",
+     [](const auto& p, const auto& u) {
+       return std::make_unique<SGD>(
+           p,
+           SGDOptions{.lr = 0.1, .momentum = 0.9, .dampening = 0.25, .weight_decay = 0.01, .precision = u});
+     }},
+    {"sgd with nesterov",
+     [](const auto& p, const auto& u) {
+       return std::make_unique<SGD>(p, SGDOptions{.lr = 0.1, .momentum = 0.9, .nesterov = true, .precision = u});
+     }},
+    {"adam",
+     [](const auto& p, const auto& u) {
+       return std::make_unique<Adam>(p, AdamOptions{.weight_decay = 0.01, .precision = u});
+     }},
+    {"adamw", [](const auto& p, const auto& u) { return std::make_unique<AdamW>(p, AdamWOptions{.precision = u}); }}};
+
+std::map<std::string, UpdateOptions> updates() {
+  using enum LowPrecisionUpdate;
+  return {{"none", {}},
+          {"masters", {.update = masters}},
+          {"kahan", {.update = kahan}},
+          {"stochastic", {.update = stochastic, .seed = 5}},
+          {"state in bf16", {.update = masters, .state_dtype = DType::bf16}},
+          {"pure", {.pure_arithmetic = true}}};
+}
+
+bool same(const CastCounts& a, const CastCounts& b) {
+  return a.elements == b.elements && a.zeros == b.zeros && a.underflow == b.underflow && a.subnormal == b.subnormal &&
+         a.overflow == b.overflow && a.nan == b.nan && a.inf == b.inf;
+}
+
+void check_same(const std::vector<Tensor>& a, const std::vector<Tensor>& b) {
+  REQUIRE(a.size() == b.size());
+  for (std::size_t i = 0; i < a.size(); ++i) {
+    CAPTURE(i);
+    CAPTURE(describe(a[i]));
+    CHECK(same_numbers(a[i], b[i]));
+  }
+}
+void check_same(const StateDict& a, const StateDict& b) {
+  REQUIRE(a.size() == b.size());
+  for (const auto& [key, value] : a) {
+    CAPTURE(key);
+    if (const Tensor* t = std::get_if<Tensor>(&value)) CHECK(same_numbers(*t, b.tensor(key)));
+    else CHECK(gradual::describe(value) == gradual::describe(b.at(key)));
+  }
+}
+
+}  // namespace
+
+TEST_CASE("a GPU's steps have the CPU's bits and counts") {
+  if (!have_gpu()) return;
+  for (const auto& [kind, make] : kKinds) {
+    for (const auto& [update, options] : updates()) {
+      for (const bool counted : {false, true}) {
+        CAPTURE(kind);
+        CAPTURE(update);
+        const std::vector<Tensor> numbers = parameters(kind == "adamw" && update == "masters" ? 450 : 0);
+        CastCounts counts[2];
+        std::vector<Tensor> params[2];
+        std::unique_ptr<Optimizer> optimizers[2];
+        for (const int gpu : {0, 1}) {
+          params[gpu] = leaves_on(gpu ? Device::cuda() : Device::cpu(), numbers);
+          optimizers[gpu] = make(params[gpu], options);
+          for (std::uint64_t step = 0; step < 3; ++step) {
+            set_gradients(params[gpu], step);
+            const CountScope scope(counted ? &counts[gpu] : nullptr);
+            optimizers[gpu]->step();
+          }
+        }
+        check_same(params[0], params[1]);
+        check_same(optimizers[0]->state_dict(), optimizers[1]->state_dict());
+        CHECK(same(counts[0], counts[1]));
+        CHECK(counted == (counts[0].elements > 0));
+      }
+    }
+  }
+}
+
+TEST_CASE("a GPU divides gradients and counts what is not finite as the CPU does") {
+  if (!have_gpu()) return;
+  for (const bool write : {false, true}) {
+    for (const bool masters : {false, true}) {
+      const std::vector<Tensor> numbers = parameters(0);
+      std::vector<Tensor> found(2), params[2], gradients[2];
+      CastCounts counts[2];
+      for (const int gpu : {0, 1}) {
+        params[gpu] = leaves_on(gpu ? Device::cuda() : Device::cpu(), numbers);
+        // f16 gradients have no way without masters
+        if (!masters) std::erase_if(params[gpu], [](const Tensor& p) { return p.dtype() == DType::f16; });
+        set_gradients(params[gpu], 1);
+        for (std::size_t i = 0; i < params[gpu].size(); i += 3)
+          if (const Tensor g = params[gpu][i].grad(); g.defined() && g.numel() > 4)
+            g.reshape({-1}).narrow(0, 4, 1).fill_(i % 2 == 0 ? INFINITY : NAN);
+        AdamW optimizer(
+            params[gpu],
+            {.precision = {.update = masters ? LowPrecisionUpdate::masters : LowPrecisionUpdate::none}});
+        found[static_cast<std::size_t>(gpu)] =
+            zeros({static_cast<std::int64_t>(params[gpu].size()) + 1},
+                  {.dtype = DType::i64, .device = params[gpu][0].device()});
+        const CountScope scope(&counts[gpu]);
+        optimizer.unscale(found[static_cast<std::size_t>(gpu)], 0x1p-12, write);
+        for (const Tensor& p : params[gpu]) gradients[gpu].push_back(p.grad().defined() ? p.grad() : zeros({}));
+        for (const Tensor& g : optimizer.step_gradients()) gradients[gpu].push_back(g);
+      }
+      CHECK(found[0].to_vector<std::int64_t>() == found[1].to_vector<std::int64_t>());
+      CHECK(found[0].to_vector<std::int64_t>()[0] > 0);
+      check_same(gradients[0], gradients[1]);
+      CHECK(same(counts[0], counts[1]));
+    }
+  }
+}

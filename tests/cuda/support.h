@@ -1,0 +1,25 @@
+// For tests that run on a GPU, or on its emulator.
+#pragma once
+
+#include <doctest/doctest.h>
+
+#include <gradual/core/ops.h>
+#include <gradual/cuda/cuda.h>
+
+namespace gradual::test {
+
+// False, with the reason, where there is no GPU.
+inline bool have_gpu() {
+  if (cuda::available()) return true;
+  MESSAGE("skipped: " << cuda::why_not());
+  return false;
+}
+
+// Of tensors on any device.
+inline bool same_numbers(const Tensor& a, const Tensor& b) {
+  const Tensor x = a.detach().to(Device::cpu()).contiguous(), y = b.detach().to(Device::cpu()).contiguous();
+  return x.dtype() == y.dtype() && x.sizes() == y.sizes() &&
+         std::equal(static_cast<char*>(x.raw()), static_cast<char*>(x.raw()) + x.nbytes(), static_cast<char*>(y.raw()));
+}
+
+}  // namespace gradual::test
