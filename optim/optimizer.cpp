@@ -40,6 +40,14 @@ template <class T, class Same, class F> void for_runs(const std::vector<T>& all,
   }
 }
 
+// Numbers that were loaded go into the tensor that was there, where a recorded step finds them.
+void keep_place(const Tensor& before, Tensor& loaded) {
+  if (!before.defined() || !loaded.defined() || before.dtype() != loaded.dtype() || before.device() != loaded.device())
+    return;
+  before.copy_(loaded);
+  loaded = before;
+}
+
 // What is made in a recorded step would be made anew at each replay.
 void need_no_capture(const std::string& who) {
   if (device::capturing())
@@ -395,9 +403,19 @@ void Optimizer::load_state_dict(const StateDict& from) {
   for (ParamState& s : loaded) load_param(s, from.sub(fmt::format("params.{}", s.index)));
   options_.seed = seed;
   groups_ = std::move(groups);
+  for (std::size_t i = 0; i < loaded.size(); ++i) {
+    const auto before = saved_tensors(states_[i]), after = saved_tensors(loaded[i]);
+    for (std::size_t k = 0; k < after.size(); ++k) keep_place(*before[k].second, *after[k].second);
+  }
   states_ = std::move(loaded);
   device_counts_ = false;
-  for (std::size_t g = 0; g < groups_.size(); ++g) flatten_masters(g);
+  for (std::size_t g = 0; g < groups_.size(); ++g) {
+    const bool laid_out = std::ranges::all_of(states_, [&](const ParamState& s) {
+      return s.group != g || !s.master.defined() ||
+             (flat_masters_[g].defined() && s.master.shares_storage(flat_masters_[g]));
+    });
+    if (!laid_out) flatten_masters(g);
+  }
 }
 
 // --- masters and FP32 gradients --------------------------------------------------------------------------------------

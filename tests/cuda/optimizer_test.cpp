@@ -164,7 +164,7 @@ TEST_CASE("a GPU divides gradients and counts what is not finite as the CPU does
             zeros({static_cast<std::int64_t>(params[gpu].size()) + 1},
                   {.dtype = DType::i64, .device = params[gpu][0].device()});
         const CountScope scope(&counts[gpu]);
-        optimizer.unscale(found[static_cast<std::size_t>(gpu)], 0x1p-12, write);
+        optimizer.unscale(found[static_cast<std::size_t>(gpu)], {0x1p-12}, write);
         for (const Tensor& p : params[gpu]) gradients[gpu].push_back(p.grad().defined() ? p.grad() : zeros({}));
         for (const Tensor& g : optimizer.step_gradients()) gradients[gpu].push_back(g);
       }
@@ -172,6 +172,36 @@ TEST_CASE("a GPU divides gradients and counts what is not finite as the CPU does
       CHECK(found[0].to_vector<std::int64_t>()[0] > 0);
       check_same(gradients[0], gradients[1]);
       CHECK(same(counts[0], counts[1]));
+    }
+  }
+}
+
+TEST_CASE("gradients on a GPU are clipped as on the CPU") {
+  if (!have_gpu()) return;
+  for (const double p : {1.0, 2.0, static_cast<double>(INFINITY)}) {
+    for (const double poison : {0.0, static_cast<double>(INFINITY), static_cast<double>(NAN)}) {
+      for (const double most : {0.5, 1e6}) {
+        double norms[2];
+        std::vector<Tensor> gradients[2];
+        for (const int gpu : {0, 1}) {
+          const auto params = leaves_on(gpu ? Device::cuda() : Device::cpu(), parameters(0));
+          set_gradients(params, 1);
+          if (poison != 0) params[2].grad().select(0, 3).fill_(poison);
+          SGD sgd(params, {.precision = {.update = LowPrecisionUpdate::masters}});
+          norms[gpu] = clip_grad_norm(sgd, most, {.p = p});
+          gradients[gpu] = sgd.step_gradients();
+        }
+        CHECK(std::isfinite(norms[0]) == (poison == 0));
+        CHECK(std::isnan(norms[0]) == std::isnan(norms[1]));
+        if (!std::isnan(norms[0])) CHECK(norms[1] == doctest::Approx(norms[0]).epsilon(1e-5));
+        for (std::size_t i = 0; i < gradients[0].size(); ++i) {
+          const Values a = gradients[0][i].to_vector<double>(), b = gradients[1][i].to_vector<double>();
+          for (std::size_t k = 0; k < a.size(); ++k) {
+            const bool both = a[k] == b[k] || (std::isnan(a[k]) && std::isnan(b[k]));
+            CHECK((both || b[k] == doctest::Approx(a[k]).epsilon(0.01)));
+          }
+        }
+      }
     }
   }
 }

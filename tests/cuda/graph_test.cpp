@@ -1,0 +1,212 @@
+// Recorded steps on a GPU against the same steps without a recording: the same bits.
+#include <doctest/doctest.h>
+
+#include <memory>
+
+#include <gradual/autograd/grad_mode.h>
+#include <gradual/core/memory.h>
+#include <gradual/cuda/graph.h>
+#include <gradual/optim/grad_scaler.h>
+#include <gradual/optim/schedule.h>
+#include "../optim/helpers.h"
+#include "support.h"
+
+using namespace gradual;
+using namespace gradual::optim;
+using namespace gradual::test;
+
+namespace {
+
+constexpr Device kGpu = Device::cuda();
+
+Tensor on_gpu(std::size_t n, std::uint64_t seed, DType dtype = DType::f32) {
+  return from_data(numbers(n, seed), {static_cast<std::int64_t>(n)}, {.dtype = dtype}).to(kGpu).detach();
+}
+
+// A step with dropout, masters of f16 weights, momentum of all kinds, a loss scale that moves and a rate that decays.
+struct Run {
+  Tensor w, b, x, y;
+  std::unique_ptr<Optimizer> optimizer;
+  GradScaler scaler{{.init_scale = 256, .growth_interval = 2}};
+  std::unique_ptr<Scheduler> scheduler;
+  StepResult result;
+  Generator generator{7};
+
+  explicit Run(LowPrecisionUpdate update, bool sgd = false) : w(on_gpu(300, 1, DType::f16)), b(on_gpu(300, 2)), x(on_gpu(300, 3)) {
+    w.set_requires_grad();
+    b.set_requires_grad();
+    const UpdateOptions precision{.update = update, .seed = 5};
+    if (sgd)
+      optimizer = std::make_unique<SGD>(std::vector<Tensor>{w, b},
+                                        SGDOptions{.lr = 0.1, .momentum = 0.9, .dampening = 0.5, .precision = precision});
+    else
+      optimizer = std::make_unique<AdamW>(std::vector<Tensor>{w, b}, AdamWOptions{.lr = 0.1, .precision = precision});
+    scheduler = std::make_unique<Scheduler>(*optimizer, cosine(10));
+  }
+  void step() {
+    optimizer->zero_grad();
+    y = dropout(relu(add(mul(cast(w, DType::f32), x), b)), 0.25);
+    scaler.scale(y).backward(ones({300}, {.device = kGpu}));
+    result = scaler.step(*optimizer);
+    scaler.update();
+  }
+  // The numbers of batch i; one of them is bad.
+  void feed(std::uint64_t i) const {
+    const Tensor next = on_gpu(300, 100 + i);
+    if (i == 5) next.select(0, 3).fill_(INFINITY);
+    x.copy_(next);
+  }
+};
+
+std::string error_of_capture(const std::function<void()>& f) {
+  cuda::Graph graph;
+  return error_of([&] { graph.capture(f); });
+}
+bool contains(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
+
+}  // namespace
+
+TEST_CASE("replays of a recorded step have the bits of the steps themselves") {
+  if (!have_gpu()) return;
+  for (const bool sgd : {false, true}) {
+    for (const LowPrecisionUpdate update :
+         {LowPrecisionUpdate::masters, LowPrecisionUpdate::kahan, LowPrecisionUpdate::stochastic}) {
+      CAPTURE(sgd);
+      CAPTURE(name(update));
+      Run plain(update, sgd), recorded(update, sgd);
+      cuda::Graph graph;
+      std::vector<float> outputs;
+      for (std::uint64_t i = 0; i < 9; ++i) {
+        for (Run* run : {&plain, &recorded}) {
+          const GeneratorScope scope(run->generator);
+          run->feed(i);
+          if (run == &plain || i < 2) {
+            run->step();
+          } else {
+            if (i == 2) graph.capture([&] { run->step(); });
+            graph.replay();
+          }
+          run->scheduler->step();
+        }
+        CHECK(plain.generator.stream() == recorded.generator.stream());
+        CHECK(same_numbers(plain.y, recorded.y));
+        CHECK(same_numbers(plain.w, recorded.w));
+        CHECK(same_numbers(plain.b, recorded.b));
+        CHECK(plain.scaler.scale() == recorded.scaler.scale());
+        CHECK(recorded.result.skipped() == (i == 5));
+        outputs.push_back(recorded.y.to_vector<float>()[0]);
+      }
+      CHECK(recorded.optimizer->state_dict().integer("params.0.steps") == 8);
+      CHECK(recorded.scaler.history().size() == plain.scaler.history().size());
+      CHECK(graph.memory() > 0);
+      // what was loaded into them goes into the next replay
+      const StateDict state = plain.optimizer->state_dict(), scale = plain.scaler.state_dict();
+      recorded.optimizer->load_state_dict(state);
+      recorded.scaler.load_state_dict(scale);
+      for (Run* run : {&plain, &recorded}) {
+        const GeneratorScope scope(run->generator);
+        run->generator.manual_seed(11);
+        run->feed(20);
+        if (run == &plain) run->step();
+        else graph.replay();
+      }
+      CHECK(same_numbers(plain.w, recorded.w));
+      CHECK(plain.scaler.scale() == recorded.scaler.scale());
+    }
+  }
+}
+
+TEST_CASE("each replay draws other numbers and the generator knows") {
+  if (!have_gpu()) return;
+  const Tensor x = ones({64}, {.device = kGpu});
+  Tensor y, z;
+  const auto draw = [&] {
+    y = dropout(x, 0.5);
+    z = dropout(x, 0.5);
+  };
+  std::vector<Tensor> plain, replayed;
+  {
+    Generator g(3);
+    const GeneratorScope scope(g);
+    for (int i = 0; i < 3; ++i) {
+      draw();
+      plain.push_back(y.clone());
+      plain.push_back(z.clone());
+      rand({2});  // somebody else draws in between
+    }
+  }
+  Generator g(3);
+  const GeneratorScope scope(g);
+  cuda::Graph graph;
+  graph.capture(draw);
+  CHECK(g.stream() == 0);
+  for (int i = 0; i < 3; ++i) {
+    graph.replay();
+    replayed.push_back(y.clone());
+    replayed.push_back(z.clone());
+    rand({2});
+  }
+  CHECK(g.stream() == 9);
+  for (std::size_t i = 0; i < plain.size(); ++i) {
+    CHECK(same_numbers(plain[i], replayed[i]));
+    for (std::size_t j = 0; j < i; ++j) CHECK(!same_numbers(plain[i], plain[j]));
+  }
+}
+
+TEST_CASE("what a graph allocates stays its own until graph and tensors are gone") {
+  if (!have_gpu()) return;
+  const std::int64_t before = memory_stats(kGpu).total.current;
+  Tensor result;
+  const Tensor x = full({1000}, 2, {.device = kGpu});
+  Tensor old = full({1000}, 5, {.device = kGpu});
+  auto graph = std::make_unique<cuda::Graph>();
+  graph->capture([&] {
+    old = Tensor();  // of others: freed after the recording
+    result = mul(add(mul(x, x), x), x);
+  });
+  const std::int64_t own = graph->memory();
+  CHECK(own > 0);
+  CHECK(own < 6 * 4096);
+  for (int i = 0; i < 3; ++i) {
+    const Tensor other = full({1000}, -1, {.device = kGpu});  // must not lie where the graph writes
+    x.fill_(i);
+    graph->replay();
+    CHECK(result.to_vector<float>() == std::vector<float>(1000, static_cast<float>((i * i + i) * i)));
+    CHECK(other.to_vector<float>() == std::vector<float>(1000, -1));
+  }
+  graph.reset();
+  CHECK(result.to_vector<float>()[0] == 12);
+  result = Tensor();
+  x.fill_(0);
+  CHECK(memory_stats(kGpu).total.current == before + static_cast<std::int64_t>(x.nbytes()));
+}
+
+TEST_CASE("what cannot be recorded is an error that names it and leaves nothing behind") {
+  if (!have_gpu()) return;
+  const Tensor x = ones({3}, {.device = kGpu});
+  const std::string item = error_of_capture([&] { add(x, x)[0].item(); });
+  CHECK(contains(item, "to_device: [] f32 from cuda:0 to cpu cannot be recorded"));
+  CHECK(contains(error_of_capture([&] { ones({2}).to(kGpu); }), "from cpu to cuda:0 cannot be recorded"));
+  CHECK(contains(error_of_capture([&] { cuda::synchronize(); }), "cuda::synchronize() cannot be recorded"));
+  CHECK(contains(error_of_capture([&] { fail("mine"); }), "mine"));
+  CHECK(contains(error_of_capture([&] {
+          cuda::Graph inner;
+          inner.capture([] {});
+        }),
+        "capture within capture"));
+  CHECK(contains(error_of_capture([&] { manual_seed(3); }), "seeds the default generator"));
+  const Tensor p = ones({3}, {.device = kGpu}).set_requires_grad();
+  Adam adam({p});
+  p.set_grad(ones({3}, {.device = kGpu}));
+  CHECK(contains(error_of_capture([&] { adam.step(); }), "take a step before capture()"));
+  CHECK(contains(error_of([] { cuda::Graph().replay(); }), "needs a step"));
+  // after all of these, work is done again
+  CHECK(add(x, x).to_vector<float>() == std::vector<float>(3, 2));
+  cuda::Graph graph;
+  graph.capture([&] { x.add_(1); });
+  CHECK(contains(error_of([&] { graph.capture([] {}); }), "it has captured a step already"));
+  CHECK(x.to_vector<float>() == std::vector<float>(3, 1));
+  graph.replay();
+  graph.replay();
+  CHECK(x.to_vector<float>() == std::vector<float>(3, 3));
+}
