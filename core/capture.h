@@ -4,6 +4,7 @@
 
 #include <cstddef>
 #include <functional>
+#include <string>
 
 #include "device.h"
 
@@ -12,6 +13,8 @@ namespace gradual::device {
 // Whether this thread's work is being recorded, not done: what the host reads, counts or decides then is decided for every
 // replay. False without CUDA.
 bool capturing();
+// Error saying that `what` cannot be recorded, where that would be.
+void need_no_capture(const std::string& what);
 // f runs on the host before each replay of what is being recorded: there it may upload() what has changed.
 void before_replay(std::function<void()> f);
 // Copies a few numbers, a multiple of 8 bytes, to a GPU's memory in the order of the thread's stream. Nobody waits: they

@@ -18,12 +18,6 @@ Recording*& recording() {
   return current;
 }
 
-void need_no_recording(const std::string& what) {
-  if (recording())
-    failf("cuda::Graph: {} cannot be recorded: the host would wait for work that is not done yet. Move it out of capture()",
-          what);
-}
-
 DeviceKey device_key(RandomKey key) { return {key, recording() ? recording()->key_shift : nullptr}; }
 
 struct Graph::State {
@@ -115,7 +109,7 @@ void Graph::capture(const std::function<void()>& step) {
 void Graph::replay() {
   State& s = *state_;
   if (!s.run) fail("cuda::Graph: replay() needs a step; capture one first");
-  need_no_recording("a replay");
+  device::need_no_capture("a replay");
   device::select(Device::cuda(s.device));
   for (const auto& f : s.before_replay) f();
   Generator& g = default_generator();
@@ -132,6 +126,12 @@ std::int64_t Graph::memory() const { return state_->pool->bytes(); }
 namespace device {
 
 bool capturing() { return cuda::recording() != nullptr; }
+
+void need_no_capture(const std::string& what) {
+  if (capturing())
+    failf("cuda::Graph: {} cannot be recorded: the host would wait for work that is not done yet. Move it out of capture()",
+          what);
+}
 
 void before_replay(std::function<void()> f) {
   if (!capturing()) fail("before_replay: nothing is being recorded");

@@ -92,7 +92,7 @@ void free(void* block, std::size_t bytes, Device device) noexcept {
 void copy(void* to, Device to_device, const void* from, Device from_device, std::size_t bytes) {
   if (bytes == 0) return;
   const bool waits = to_device.is_cpu();
-  if (waits || from_device.is_cpu()) cuda::need_no_recording(waits ? "a copy to the CPU" : "a copy from the CPU");
+  if (waits || from_device.is_cpu()) need_no_capture(waits ? "a copy to the CPU" : "a copy from the CPU");
   select(to_device.is_cuda() ? to_device : from_device);
   const cudaStream_t stream = cuda::current_stream();
   if (from_device.is_cpu()) cuda::copy_from_host(to, from, bytes, stream);

@@ -1,10 +1,10 @@
 // Kernels that move numbers: copies, casts, fills, joining; twin of core/cpu/movement.cpp, whose indexing is in indexing.cu.
 #include "movement.h"
 
+#include "../core/capture.h"
 #include "../core/memory.h"
 #include "elements.h"
 #include "kernels.h"
-#include "recording.h"
 
 namespace gradual::cuda {
 namespace {
@@ -97,8 +97,8 @@ void tril(const OpCall& c, Outputs& out) {
 
 // To the CPU or another GPU: all bytes at once, in the order that the result has.
 void to_device(const OpCall& c, Outputs& out) {
-  if (c[0].device().is_cpu() || out[0].device().is_cpu())
-    need_no_recording(gradual::describe(c) + " from " + to_string(c[0].device()) + " to " + to_string(out[0].device()));
+  if (out[0].device().is_cpu())
+    device::need_no_capture(gradual::describe(c) + " from " + to_string(c[0].device()) + " to the CPU");
   const Tensor source = cpu::same_order(c[0], out[0]) ? c[0] : copied(c[0], c[0].dtype());
   device::copy(out[0].raw(), out[0].device(), source.raw(), c[0].device(), source.nbytes());
 }

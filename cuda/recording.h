@@ -3,9 +3,9 @@
 
 #include <functional>
 #include <memory>
-#include <string>
 #include <vector>
 
+#include "../core/capture.h"
 #include "../core/generator.h"
 #include "private_pool.h"
 #include "runtime.h"
@@ -25,8 +25,5 @@ struct Recording {
 };
 // Null: this thread's work is done at once.
 Recording*& recording();
-
-// Error saying that `what` cannot be recorded, where that would be.
-void need_no_recording(const std::string& what);
 
 }  // namespace gradual::cuda

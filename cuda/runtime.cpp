@@ -72,7 +72,7 @@ Stream::Stream() {
 }
 Stream::~Stream() { cudaStreamDestroy(stream_); }
 void Stream::synchronize() const {
-  need_no_recording("Stream::synchronize()");
+  device::need_no_capture("Stream::synchronize()");
   check(cudaStreamSynchronize(stream_), "cudaStreamSynchronize");
 }
 StreamScope::StreamScope(cudaStream_t stream) : Scoped(own_stream, stream) {}
@@ -85,7 +85,7 @@ Event::~Event() { cudaEventDestroy(event_); }
 void Event::record(cudaStream_t stream) { check(cudaEventRecord(event_, stream), "cudaEventRecord"); }
 void Event::wait(cudaStream_t stream) const { check(cudaStreamWaitEvent(stream, event_, 0), "cudaStreamWaitEvent"); }
 void Event::synchronize() const {
-  need_no_recording("Event::synchronize()");
+  device::need_no_capture("Event::synchronize()");
   check(cudaEventSynchronize(event_), "cudaEventSynchronize");
 }
 double Event::milliseconds_since(const Event& start) const {
@@ -106,7 +106,7 @@ DeviceInfo device_info(Device device) {
 }
 
 void synchronize(Device device) {
-  need_no_recording("cuda::synchronize()");
+  device::need_no_capture("cuda::synchronize()");
   device::select(device);
   check(cudaDeviceSynchronize(), "cudaDeviceSynchronize");
   raise_index_fault();

@@ -62,6 +62,7 @@ float amax(const Tensor& x) { fail_no_cuda(x.device()); }
 void decode(const QuantizedTensor& q, const Tensor&) { fail_no_cuda(q.device()); }
 void dequantize(const QuantizedTensor& q, const Tensor&, const Tensor&) { fail_no_cuda(q.device()); }
 bool capturing() { return false; }
+void need_no_capture(const std::string&) {}
 void before_replay(std::function<void()>) { fail("before_replay: " + cuda::why_not()); }
 void upload(void*, Device device, const void*, std::size_t) { fail_no_cuda(device); }
 void advance_scale(DeviceLossScale*, Device device, const LossScaleRule&, std::span<const std::int64_t* const>, double) {

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstdint>
 
+#include "../capture.h"
 #include "../convert_kernels.h"
 #include "../failf.h"
 #include "../memory.h"
@@ -38,6 +39,7 @@ void copy_in_place(const OpCall& c, Outputs&) { copy_elements(c[0], readable(c[0
 // From the CPU to a GPU: all bytes at once, in the order that the result has.
 void to_device(const OpCall& c, Outputs& out) {
   if (out[0].device().is_cpu()) return copy_elements(out[0], c[0]);
+  device::need_no_capture(gradual::describe(c) + " from the CPU to " + to_string(out[0].device()));
   const Tensor dense = same_order(c[0], out[0]) ? c[0] : copied(c[0], c[0].dtype());
   device::copy(out[0].raw(), out[0].device(), dense.raw(), Device::cpu(), dense.nbytes());
 }

@@ -133,13 +133,13 @@ TEST_CASE("one call for all parameters gives the bits and counts of one call eac
         {
           const CountScope scope(&counts[0]);
           const ThreadsScope three(3);
-          all->step_scaled(0.25);
+          all->step_scaled({0.25});
         }
         {
           const CountScope scope(&counts[1]);
           Watcher watcher;
           const ObserverScope watching(watcher);
-          each->step_scaled(0.25);
+          each->step_scaled({0.25});
           CHECK(watcher.calls >= 36);  // all with a gradient
         }
         CHECK(same(counts[0], counts[1]));
@@ -208,11 +208,11 @@ TEST_CASE("one look at all gradients counts for each what is not finite") {
       for (const std::size_t i : {2, 8, 18, 38, 42}) (*params)[i].grad().copy_(full({}, i % 4 ? INFINITY : NAN));
       (*params)[28].grad()[400].fill_(NAN);
     }
-    const int live = all.unscale(found, 0.5, write);
+    const int live = all.unscale(found, {0.5}, write);
     {
       Watcher watcher;
       const ObserverScope watching(watcher);
-      CHECK(each.unscale(one_by_one, 0.5, write) == live);
+      CHECK(each.unscale(one_by_one, {0.5}, write) == live);
       CHECK(watcher.calls == live);
     }
     CHECK(same_bits(found, one_by_one));
