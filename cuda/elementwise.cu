@@ -81,8 +81,8 @@ bool drop_dense(const Tensor& out, const Tensor& x, const DropoutAttrs& a, std::
       !aligned(out.raw()))
     return false;
   for_each((x.numel() + Pack<T>::kSize - 1) / Pack<T>::kSize,
-           DropDense<T, float>{x.numel(), static_cast<T*>(out.raw()), static_cast<const T*>(x.raw()), device_key(a.key), threshold,
-                               scale});
+           DropDense<T, float>{x.numel(), static_cast<T*>(out.raw()), static_cast<const T*>(x.raw()), device_key(a.key),
+                               threshold, scale});
   return true;
 }
 
@@ -99,7 +99,8 @@ void dropout(const OpCall& c, Outputs& out) {
       return;
     const Tensor* const operands[] = {&out[0], &c[0]};
     const Geometry<2> g = make_geometry(out[0].sizes(), operands, true);
-    for_each((g.numel + 3) / 4, DropElements<C>{g, device_key(a.key), threshold, static_cast<C>(scale), counting.counter()});
+    for_each((g.numel + 3) / 4,
+             DropElements<C>{g, device_key(a.key), threshold, static_cast<C>(scale), counting.counter()});
   });
 }
 

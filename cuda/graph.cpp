@@ -129,8 +129,10 @@ bool capturing() { return cuda::recording() != nullptr; }
 
 void need_no_capture(const std::string& what) {
   if (capturing())
-    failf("cuda::Graph: {} cannot be recorded: the host would wait for work that is not done yet. Move it out of capture()",
-          what);
+    failf(
+        "cuda::Graph: {} cannot be recorded: the host would wait for work that is not done yet. Move it out of "
+        "capture()",
+        what);
 }
 
 void before_replay(std::function<void()> f) {

@@ -259,16 +259,16 @@ template <template <class> class Rule, int kMost> struct Step {
   }
 
   // Element i takes word i of the stream: one block of Philox for the four.
-  __device__ void store_by_chance(const Part<kTensors>& p, const float (&w)[kFour], std::uint64_t stream, std::int64_t i,
-                                  int n) const {
+  __device__ void store_by_chance(const Part<kTensors>& p, const float (&w)[kFour], std::uint64_t stream,
+                                  std::int64_t i, int n) const {
     const auto words = philox_block(seed, stream, static_cast<std::uint64_t>(i) / kFour);
     const RoundingSpec<std::uint32_t>& spec = p.dtype[kParam] == DType::f16 ? f16 : bf16;
     auto* to = static_cast<std::uint16_t*>(p.data[kParam]) + i;
     detail::LoopCounts unused;
     for (int j = 0; j < kFour; ++j) {
       if (j >= n) break;
-      to[j] = static_cast<std::uint16_t>(
-          detail::round_bits<static_cast<int>(RoundingMode::stochastic), true, false, false>(
+      to[j] =
+          static_cast<std::uint16_t>(detail::round_bits<static_cast<int>(RoundingMode::stochastic), true, false, false>(
               std::bit_cast<std::uint32_t>(w[j]), words[static_cast<std::size_t>(j)], spec, unused));
     }
   }

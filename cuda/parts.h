@@ -8,7 +8,7 @@
 
 namespace gradual::cuda {
 
-inline constexpr int kFour = 4;                 // elements that a thread takes at a time
+inline constexpr int kFour = 4;                   // elements that a thread takes at a time
 inline constexpr std::int64_t kPartChunk = 2048;  // and a block
 
 // N row-major tensors of the same sizes, of f64, f32, f16 or bf16; null where one is absent.

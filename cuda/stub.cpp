@@ -65,7 +65,8 @@ bool capturing() { return false; }
 void need_no_capture(const std::string&) {}
 void before_replay(std::function<void()>) { fail("before_replay: " + cuda::why_not()); }
 void upload(void*, Device device, const void*, std::size_t) { fail_no_cuda(device); }
-void advance_scale(DeviceLossScale*, Device device, const LossScaleRule&, std::span<const std::int64_t* const>, double) {
+void advance_scale(DeviceLossScale*, Device device, const LossScaleRule&, std::span<const std::int64_t* const>,
+                   double) {
   fail_no_cuda(device);
 }
 

@@ -114,10 +114,10 @@ class GradScaler {
   std::vector<PerOptimizer> optimizers_;
   mutable LossScale state_;
   mutable std::vector<Change> history_;
-  Tensor device_state_;              // a DeviceLossScale, or undefined
-  bool on_device_ = false;           // that is the state, and state_ what was read last
-  mutable bool published_ = false;   // it holds what state_ held when it became the state
-  mutable std::int64_t seen_ = 0;    // of its changes
+  Tensor device_state_;             // a DeviceLossScale, or undefined
+  bool on_device_ = false;          // that is the state, and state_ what was read last
+  mutable bool published_ = false;  // it holds what state_ held when it became the state
+  mutable std::int64_t seen_ = 0;   // of its changes
 };
 
 }  // namespace gradual::optim

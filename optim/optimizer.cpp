@@ -262,8 +262,8 @@ void Optimizer::step_scaled(const GradientScale& by, SourceLocation loc) {
   const bool in_order = counts_there || options_.update == LowPrecisionUpdate::stochastic;
   const auto same_call = [&](const Live& a, const Live& b) {
     return a.state->group == b.state->group && !a.alone && !b.alone &&
-           (counts_there || a.state->steps == b.state->steps) &&
-           (!in_order || a.state->index + 1 == b.state->index) && a.state->param.device() == b.state->param.device();
+           (counts_there || a.state->steps == b.state->steps) && (!in_order || a.state->index + 1 == b.state->index) &&
+           a.state->param.device() == b.state->param.device();
   };
   for_runs(live_gradients(), same_call, [&](const auto& run) { step_run(run, by, counts_there, loc); });
 }
@@ -274,8 +274,8 @@ Device Optimizer::device() const { return states_.empty() ? Device::cpu() : stat
 
 bool Optimizer::skips_on(Device device) const {
   return device.is_cuda() && !states_.empty() && std::ranges::all_of(states_, [&](const ParamState& s) {
-    return s.param.device() == device && !codes_moments(s);
-  });
+           return s.param.device() == device && !codes_moments(s);
+         });
 }
 
 // Whether this step's GPU counts it. The counts come back to the host where the parameters leave the GPU.

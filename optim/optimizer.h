@@ -101,7 +101,7 @@ class Optimizer {
   // "fc1.weight", or "parameter 3" without names.
   const std::string& param_name(std::size_t index) const { return states_[index].name; }
   std::size_t param_count() const { return states_.size(); }  // of all groups; indices run through the groups in order
-  Device device() const;                       // of the first parameter
+  Device device() const;                                      // of the first parameter
   // Whether all parameters lie on that GPU and a step there needs nothing of the host, moments that are codes being none.
   bool skips_on(Device device) const;
   void step_scaled(const GradientScale& by, SourceLocation loc = SourceLocation::current());

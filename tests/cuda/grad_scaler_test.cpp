@@ -36,7 +36,8 @@ struct Run {
   explicit Run(Device device, LowPrecisionUpdate update = LowPrecisionUpdate::masters) {
     w = Tensor(from_data(numbers(35, 1), {5, 7}, {.dtype = DType::f16}).to(device).detach()).set_requires_grad();
     b = Tensor(from_data(numbers(35, 2), {5, 7}).to(device).detach()).set_requires_grad();
-    optimizer = std::make_unique<AdamW>(std::vector<Tensor>{w, b}, AdamWOptions{.lr = 0.01, .precision = {.update = update, .seed = 3}});
+    optimizer = std::make_unique<AdamW>(std::vector<Tensor>{w, b},
+                                        AdamWOptions{.lr = 0.01, .precision = {.update = update, .seed = 3}});
   }
   // The gradient of w times the scale; at an overflow with an Inf in it.
   void step(std::uint64_t i, bool overflow, bool unscale = false) {
@@ -128,9 +129,9 @@ TEST_CASE("scaler and optimizer go from a GPU to a checkpoint, to the CPU and ba
   StateDict weights;
   weights.set("w", first.w);
   weights.set("b", first.b);
-  save_checkpoint(path, {{"weights", weights},
-                         {"optimizer", first.optimizer->state_dict()},
-                         {"scaler", first.scaler.state_dict()}});
+  save_checkpoint(
+      path,
+      {{"weights", weights}, {"optimizer", first.optimizer->state_dict()}, {"scaler", first.scaler.state_dict()}});
   const auto resumed = [&](Device device) {
     const Checkpoint saved = load_checkpoint(path);
     auto run = std::make_unique<Run>(device);

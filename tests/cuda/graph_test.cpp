@@ -32,13 +32,14 @@ struct Run {
   StepResult result;
   Generator generator{7};
 
-  explicit Run(LowPrecisionUpdate update, bool sgd = false) : w(on_gpu(300, 1, DType::f16)), b(on_gpu(300, 2)), x(on_gpu(300, 3)) {
+  explicit Run(LowPrecisionUpdate update, bool sgd = false)
+      : w(on_gpu(300, 1, DType::f16)), b(on_gpu(300, 2)), x(on_gpu(300, 3)) {
     w.set_requires_grad();
     b.set_requires_grad();
     const UpdateOptions precision{.update = update, .seed = 5};
     if (sgd)
-      optimizer = std::make_unique<SGD>(std::vector<Tensor>{w, b},
-                                        SGDOptions{.lr = 0.1, .momentum = 0.9, .dampening = 0.5, .precision = precision});
+      optimizer = std::make_unique<SGD>(
+          std::vector<Tensor>{w, b}, SGDOptions{.lr = 0.1, .momentum = 0.9, .dampening = 0.5, .precision = precision});
     else
       optimizer = std::make_unique<AdamW>(std::vector<Tensor>{w, b}, AdamWOptions{.lr = 0.1, .precision = precision});
     scheduler = std::make_unique<Scheduler>(*optimizer, cosine(10));
@@ -190,10 +191,10 @@ TEST_CASE("what cannot be recorded is an error that names it and leaves nothing 
   CHECK(contains(error_of_capture([&] { cuda::synchronize(); }), "cuda::synchronize() cannot be recorded"));
   CHECK(contains(error_of_capture([&] { fail("mine"); }), "mine"));
   CHECK(contains(error_of_capture([&] {
-          cuda::Graph inner;
-          inner.capture([] {});
-        }),
-        "capture within capture"));
+                   cuda::Graph inner;
+                   inner.capture([] {});
+                 }),
+                 "capture within capture"));
   CHECK(contains(error_of_capture([&] { manual_seed(3); }), "seeds the default generator"));
   const Tensor p = ones({3}, {.device = kGpu}).set_requires_grad();
   Adam adam({p});

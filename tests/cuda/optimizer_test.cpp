@@ -66,8 +66,7 @@ const std::map<std::string, Make> kKinds = {
     {"sgd with momentum",
      [](const auto& p, const auto& u) {
        return std::make_unique<SGD>(
-           p,
-           SGDOptions{.lr = 0.1, .momentum = 0.9, .dampening = 0.25, .weight_decay = 0.01, .precision = u});
+           p, SGDOptions{.lr = 0.1, .momentum = 0.9, .dampening = 0.25, .weight_decay = 0.01, .precision = u});
      }},
     {"sgd with nesterov",
      [](const auto& p, const auto& u) {
@@ -157,12 +156,10 @@ TEST_CASE("a GPU divides gradients and counts what is not finite as the CPU does
         for (std::size_t i = 0; i < params[gpu].size(); i += 3)
           if (const Tensor g = params[gpu][i].grad(); g.defined() && g.numel() > 4)
             g.reshape({-1}).narrow(0, 4, 1).fill_(i % 2 == 0 ? INFINITY : NAN);
-        AdamW optimizer(
-            params[gpu],
-            {.precision = {.update = masters ? LowPrecisionUpdate::masters : LowPrecisionUpdate::none}});
-        found[static_cast<std::size_t>(gpu)] =
-            zeros({static_cast<std::int64_t>(params[gpu].size()) + 1},
-                  {.dtype = DType::i64, .device = params[gpu][0].device()});
+        AdamW optimizer(params[gpu],
+                        {.precision = {.update = masters ? LowPrecisionUpdate::masters : LowPrecisionUpdate::none}});
+        found[static_cast<std::size_t>(gpu)] = zeros({static_cast<std::int64_t>(params[gpu].size()) + 1},
+                                                     {.dtype = DType::i64, .device = params[gpu][0].device()});
         const CountScope scope(&counts[gpu]);
         optimizer.unscale(found[static_cast<std::size_t>(gpu)], {0x1p-12}, write);
         for (const Tensor& p : params[gpu]) gradients[gpu].push_back(p.grad().defined() ? p.grad() : zeros({}));
@@ -193,8 +190,7 @@ TEST_CASE("gradients on a GPU are clipped as on the CPU") {
         }
         CHECK(std::isfinite(norms[0]) == (poison == 0));
         CHECK(std::isnan(norms[0]) == std::isnan(norms[1]));
-        if (norms[0] != norms[1] && !std::isnan(norms[0]))
-            CHECK(norms[1] == doctest::Approx(norms[0]).epsilon(1e-5));
+        if (norms[0] != norms[1] && !std::isnan(norms[0])) CHECK(norms[1] == doctest::Approx(norms[0]).epsilon(1e-5));
         for (std::size_t i = 0; i < gradients[0].size(); ++i) {
           const Values a = gradients[0][i].to_vector<double>(), b = gradients[1][i].to_vector<double>();
           for (std::size_t k = 0; k < a.size(); ++k) {
