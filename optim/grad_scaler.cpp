@@ -192,7 +192,9 @@ void GradScaler::update(std::optional<double> new_scale) {
     std::vector<const std::int64_t*> found;
     for (const PerOptimizer& o : ended)
       if (checked(o)) found.push_back(static_cast<const std::int64_t*>(o.found.raw()));
-    return device::advance_scale(there(), device_state_.device(), rule(), found, new_scale.value_or(0));
+    device::advance_scale(there(), device_state_.device(), rule(), found, new_scale.value_or(0));
+    add_to(device_state_.unsafe_impl()->storage->version, 1);  // a scaled loss must not be taken backward after it
+    return;
   }
   const bool overflow = std::ranges::any_of(
       ended, [&](const PerOptimizer& o) { return checked(o) && o.found[0].item<std::int64_t>() > 0; });

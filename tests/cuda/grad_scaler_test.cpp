@@ -119,6 +119,41 @@ TEST_CASE("a scaled step on a GPU reads nothing back") {
   CHECK(run.scaler.scale() == 2048);
 }
 
+TEST_CASE("of two optimizers on a GPU only the one that overflowed skips") {
+  if (!have_gpu()) return;
+  const Tensor a = Tensor(ones({9}, {.device = Device::cuda()})).set_requires_grad();
+  const Tensor b = Tensor(ones({9}, {.device = Device::cuda()})).set_requires_grad();
+  SGD first({a}, {.lr = 1}), second({b}, {.lr = 1});
+  GradScaler scaler({.init_scale = 8});
+  const Tensor loss = scaler.scale(a + b);
+  loss.backward(ones({9}, {.device = Device::cuda()}), true);
+  b.grad().select(0, 8).fill_(-static_cast<double>(INFINITY));
+  const StepResult good = scaler.step(first), bad = scaler.step(second);
+  CHECK_THROWS_AS(scaler.step(first), Error);
+  scaler.update();
+  CHECK(good.applied());
+  CHECK(bad.param() == "parameter 0");
+  CHECK(a.to_vector<double>() == Values(9, 0));
+  CHECK(b.to_vector<double>() == Values(9, 1));
+  CHECK(scaler.scale() == 4);
+  CHECK_THROWS_AS(loss.backward(ones({9}, {.device = Device::cuda()})), Error);  // it had another scale
+  // a scale that is set, and scalers that are copied
+  scaler.scale(a);
+  GradScaler copy = scaler;
+  scaler.update(512.0);
+  CHECK(scaler.scale() == 512);
+  CHECK(scaler.history().size() == 3);
+  CHECK(copy.scale() == 4);
+  copy = scaler;
+  CHECK(copy.scale() == 512);
+  GradScaler fixed({.init_scale = 2, .dynamic = false});
+  a.set_grad(full({9}, INFINITY, {.device = Device::cuda()}));
+  fixed.scale(a);
+  CHECK(fixed.step(first).skipped());
+  fixed.update();
+  CHECK(fixed.scale() == 2);
+}
+
 TEST_CASE("scaler and optimizer go from a GPU to a checkpoint, to the CPU and back") {
   if (!have_gpu()) return;
   Run straight(Device::cpu()), first(Device::cuda());

@@ -3,9 +3,14 @@
 
 #include <memory>
 
+#include <gradual/amp/autocast.h>
 #include <gradual/autograd/grad_mode.h>
 #include <gradual/core/memory.h>
 #include <gradual/cuda/graph.h>
+#include <gradual/nn/activation.h>
+#include <gradual/nn/linear.h>
+#include <gradual/nn/sequential.h>
+#include <gradual/optim/clip.h>
 #include <gradual/optim/grad_scaler.h>
 #include <gradual/optim/schedule.h>
 #include "../optim/helpers.h"
@@ -115,6 +120,56 @@ TEST_CASE("replays of a recorded step have the bits of the steps themselves") {
       CHECK(plain.scaler.scale() == recorded.scaler.scale());
     }
   }
+}
+
+TEST_CASE("a recorded step of a model under autocast has the bits of the step itself") {
+  if (!have_gpu()) return;
+  struct Trained {
+    Tensor x, y, loss;
+    nn::Sequential model;
+    std::unique_ptr<AdamW> optimizer;
+    GradScaler scaler;
+    Generator generator{3};
+
+    Trained() : x(on_gpu(32 * 12, 1).reshape({32, 12})), y(on_gpu(32 * 4, 2).reshape({32, 4})) {
+      const GeneratorScope scope(generator);
+      model.push_back(nn::Linear(12, 24));
+      model.push_back(nn::ReLU());
+      model.push_back(nn::Dropout(0.25));
+      model.push_back(nn::Linear(24, 4));
+      model.to(kGpu);
+      optimizer = std::make_unique<AdamW>(model.parameters(), AdamWOptions{.lr = 0.05});
+    }
+    void step() {
+      optimizer->zero_grad();
+      {
+        const amp::Autocast autocast({.device = kGpu});
+        loss = mse_loss(model(x), y);
+      }
+      scaler.scale(loss).backward();
+      scaler.unscale_(*optimizer);
+      clip_grad_norm(*optimizer, 0.5);
+      scaler.step(*optimizer);
+      scaler.update();
+    }
+  };
+  Trained plain, recorded;
+  cuda::Graph graph;
+  std::vector<double> losses;
+  for (std::uint64_t i = 0; i < 6; ++i) {
+    for (Trained* run : {&plain, &recorded}) {
+      const GeneratorScope scope(run->generator);
+      run->x.copy_(on_gpu(32 * 12, 50 + i).reshape({32, 12}));
+      if (run == &recorded && i == 2) graph.capture([&] { run->step(); });
+      if (run == &plain || i < 2) run->step();
+      else graph.replay();
+    }
+    CHECK(same_numbers(plain.loss, recorded.loss));
+    losses.push_back(plain.loss.item());
+  }
+  const std::vector<Tensor> a = plain.model.parameters(), b = recorded.model.parameters();
+  for (std::size_t k = 0; k < a.size(); ++k) CHECK(same_numbers(a[k], b[k]));
+  CHECK(losses[5] != losses[4]);
 }
 
 TEST_CASE("each replay draws other numbers and the generator knows") {
