@@ -7,6 +7,7 @@
 #include <string>
 
 #include "device.h"
+#include "scoped.h"
 
 namespace gradual::device {
 
@@ -15,8 +16,19 @@ namespace gradual::device {
 bool capturing();
 // Error saying that `what` cannot be recorded, where that would be.
 void need_no_capture(const std::string& what);
-// f runs on the host before each replay of what is being recorded: there it may upload() what has changed.
+// f runs on the host before each replay of what is being recorded: there it may upload() what has changed, into memory
+// that was there before the recording or was allocated under KeptMemory.
 void before_replay(std::function<void()> f);
+// Memory that is allocated while it lives is no other recorded work's, before or behind: what stands there when a replay
+// begins is still there when it is read.
+class KeptMemory : Pinned {
+ public:
+  KeptMemory();
+  ~KeptMemory();
+
+ private:
+  bool before_;
+};
 // Copies a few numbers, a multiple of 8 bytes, to a GPU's memory in the order of the thread's stream. Nobody waits: they
 // travel as the arguments of kernels.
 void upload(void* to, Device device, const void* from, std::size_t bytes);

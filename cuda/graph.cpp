@@ -83,7 +83,7 @@ void Graph::capture(const std::function<void()>& step) {
   if (recording()) fail("cuda::Graph: capture within capture");
   if (s.run) fail("cuda::Graph: it has captured a step already; make another Graph");
   device::select(Device::cuda(s.device));
-  if (!s.key_shift) s.key_shift = static_cast<RandomKey*>(s.pool->allocate(sizeof(RandomKey)));
+  if (!s.key_shift) s.key_shift = static_cast<RandomKey*>(s.pool->allocate(sizeof(RandomKey), true));
   Recording r{.device = s.device, .pool = s.pool, .key_shift = s.key_shift};
   cudaGraphExec_t run = nullptr;
   const KeepGenerator keep;
@@ -138,6 +138,11 @@ void need_no_capture(const std::string& what) {
 void before_replay(std::function<void()> f) {
   if (!capturing()) fail("before_replay: nothing is being recorded");
   cuda::recording()->before_replay.push_back(std::move(f));
+}
+
+KeptMemory::KeptMemory() : before_(capturing() && std::exchange(cuda::recording()->keeps_memory, true)) {}
+KeptMemory::~KeptMemory() {
+  if (capturing()) cuda::recording()->keeps_memory = before_;
 }
 
 }  // namespace device

@@ -60,7 +60,7 @@ void* allocate(std::size_t bytes, Device device) {
   if (bytes == 0) return nullptr;
   if (const cuda::Recording* r = cuda::recording()) {
     if (r->device != device.index) failf("cuda::Graph: a graph of cuda:{} cannot use {}", r->device, to_string(device));
-    return r->pool->allocate(bytes);
+    return r->pool->allocate(bytes, r->keeps_memory);
   }
   cuda::keep_freed_blocks(device.index);
   void* block = nullptr;

@@ -36,12 +36,12 @@ Lendings& lendings() {
 
 }  // namespace
 
-void* PrivatePool::allocate(std::size_t bytes) {
+void* PrivatePool::allocate(std::size_t bytes, bool fresh) {
   const std::size_t size = size_class(bytes);
   Lendings& lent = lendings();
   const std::lock_guard lock(lent.mutex);
   std::vector<void*>& free = free_[size];
-  if (free.empty()) {
+  if (fresh || free.empty()) {
     void* block = nullptr;
     const cudaError_t status = cudaMalloc(&block, size);
     if (status == cudaErrorMemoryAllocation) {

@@ -16,8 +16,9 @@ class PrivatePool : public std::enable_shared_from_this<PrivatePool>, Pinned {
  public:
   explicit PrivatePool(int device) : device_(device) {}
   ~PrivatePool();
-  // Uninitialised memory of the pool's device; work before it in the order of the recording has done with the block.
-  void* allocate(std::size_t bytes);
+  // Uninitialised memory of the pool's device; work before it in the order of the recording has done with the block, or,
+  // fresh, never had it.
+  void* allocate(std::size_t bytes, bool fresh);
   std::int64_t bytes() const { return bytes_; }
 
  private:

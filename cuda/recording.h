@@ -16,6 +16,7 @@ struct Recording {
   int device = 0;
   std::shared_ptr<PrivatePool> pool;
   const RandomKey* key_shift = nullptr;  // see random.h
+  bool keeps_memory = false;             // device::KeptMemory
   std::vector<std::function<void()>> before_replay = {};
   struct Freed {
     void* block;

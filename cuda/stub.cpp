@@ -63,6 +63,8 @@ void decode(const QuantizedTensor& q, const Tensor&) { fail_no_cuda(q.device());
 void dequantize(const QuantizedTensor& q, const Tensor&, const Tensor&) { fail_no_cuda(q.device()); }
 bool capturing() { return false; }
 void need_no_capture(const std::string&) {}
+KeptMemory::KeptMemory() : before_(false) {}
+KeptMemory::~KeptMemory() = default;
 void before_replay(std::function<void()>) { fail("before_replay: " + cuda::why_not()); }
 void upload(void*, Device device, const void*, std::size_t) { fail_no_cuda(device); }
 void advance_scale(DeviceLossScale*, Device device, const LossScaleRule&, std::span<const std::int64_t* const>,

@@ -70,6 +70,7 @@ void GradScaler::move_to(Device device) {
   }
   if (!device_state_.defined()) {
     const CategoryScope category(Category::optimizer);
+    const device::KeptMemory kept;
     device_state_ = empty({static_cast<std::int64_t>(sizeof(DeviceLossScale) / sizeof(float))}, {.device = device});
     published_ = false;
   }

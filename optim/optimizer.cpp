@@ -291,6 +291,7 @@ bool Optimizer::count_on_device(bool skips) {
   if (!skips && !device::capturing() && !device_counts_) return false;
   const auto make = [&](Tensor& t, std::size_t n) {
     const CategoryScope category(Category::optimizer);
+    const device::KeptMemory kept;
     if (!t.defined() || t.device() != device())
       t = empty({static_cast<std::int64_t>(n)}, {.dtype = DType::i64, .device = device()});
   };
