@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <cstring>
 
 #include "../autograd/grad_mode.h"
 #include "../core/capture.h"
@@ -46,18 +45,6 @@ void keep_place(const Tensor& before, Tensor& loaded) {
     return;
   before.copy_(loaded);
   loaded = before;
-}
-
-// What is made in a recorded step would be made anew at each replay.
-void need_no_capture(const std::string& who) {
-  if (device::capturing())
-    failf("cuda::Graph: the optimizer's state of {} is not there yet: take a step before capture()", who);
-}
-
-Tensor fp32_copy(const Tensor& param) {
-  const CategoryScope category(Category::masters);
-  const Tensor wide = contiguous(cast(param, DType::f32));
-  return wide.shares_storage(param) ? clone(wide) : wide;
 }
 
 void check_rates(const ParamGroup& group) {
@@ -268,77 +255,6 @@ void Optimizer::step_scaled(const GradientScale& by, SourceLocation loc) {
   for_runs(live_gradients(), same_call, [&](const auto& run) { step_run(run, by, counts_there, loc); });
 }
 
-// --- what lives on a GPU --------------------------------------------------------------------------------------------------
-
-Device Optimizer::device() const { return states_.empty() ? Device::cpu() : states_[0].param.device(); }
-
-bool Optimizer::skips_on(Device device) const {
-  return device.is_cuda() && !states_.empty() && std::ranges::all_of(states_, [&](const ParamState& s) {
-           return s.param.device() == device && !codes_moments(s);
-         });
-}
-
-// Whether this step's GPU counts it. The counts come back to the host where the parameters leave the GPU.
-bool Optimizer::count_on_device(bool skips) {
-  const bool can = skips_on(device());
-  if (device::capturing() && !can)
-    fail("cuda::Graph: an optimizer can be recorded whose parameters lie on one GPU and whose moments are no codes");
-  if (!can) {
-    read_steps();
-    device_counts_ = false;
-    return false;
-  }
-  if (!skips && !device::capturing() && !device_counts_) return false;
-  const auto make = [&](Tensor& t, std::size_t n) {
-    const CategoryScope category(Category::optimizer);
-    const device::KeptMemory kept;
-    if (!t.defined() || t.device() != device())
-      t = empty({static_cast<std::int64_t>(n)}, {.dtype = DType::i64, .device = device()});
-  };
-  if (device_steps_.defined() && device_steps_.device() != device()) {
-    read_steps();
-    device_counts_ = false;
-  }
-  make(device_steps_, states_.size());
-  if (!device::capturing()) {
-    publish();
-    return true;
-  }
-  make(device_rates_, groups_.size() * sizeof(Rates) / sizeof(std::int64_t));
-  published_.clear();
-  device::before_replay([this] { publish(); });
-  return true;
-}
-
-void Optimizer::read_steps() {
-  if (!device_counts_) return;
-  const std::vector<std::int64_t> counts = device_steps_.to_vector<std::int64_t>();
-  for (ParamState& s : states_) s.steps = counts[s.index];
-}
-
-std::vector<Rates> Optimizer::rates() const {
-  std::vector<Rates> all;
-  for (const ParamGroup& g : groups_)
-    all.push_back({g.lr, g.weight_decay, g.momentum, g.dampening, g.beta1, g.beta2, g.eps});
-  return all;
-}
-
-// Hands the GPU what it does not know yet.
-void Optimizer::publish() {
-  if (!device_counts_) {
-    std::vector<std::int64_t> counts;
-    for (const ParamState& s : states_) counts.push_back(s.steps);
-    device::upload(device_steps_.raw(), device_steps_.device(), counts.data(), counts.size() * sizeof counts[0]);
-    device_counts_ = true;
-  }
-  if (!device_rates_.defined()) return;
-  std::vector<Rates> now = rates();
-  const std::size_t bytes = now.size() * sizeof(Rates);
-  if (published_.size() == now.size() && std::memcmp(published_.data(), now.data(), bytes) == 0) return;
-  device::upload(device_rates_.raw(), device_rates_.device(), now.data(), bytes);
-  published_ = std::move(now);
-}
-
 // What a state dict holds of a parameter, by key.
 std::vector<std::pair<std::string, Tensor*>> Optimizer::saved_tensors(ParamState& s) const {
   std::vector<std::pair<std::string, Tensor*>> out = {{"master", &s.master}, {"compensation", &s.compensation}};
@@ -419,87 +335,13 @@ void Optimizer::load_state_dict(const StateDict& from) {
   }
 }
 
-// --- masters and FP32 gradients --------------------------------------------------------------------------------------
+// --- FP32 gradients --------------------------------------------------------------------------------------------------
 
 // Whether wide_gradient stands for `gradient`. One that clipping filled follows every change of it; one that was
 // unscaled is what the step takes, whatever becomes of the scaled one.
 bool Optimizer::ParamState::wide_stands(const Tensor& gradient) const {
   const Stamp now(gradient);
   return (wide == Wide::copied && wide_of == now) || (wide == Wide::unscaled && wide_of.storage == now.storage);
-}
-
-// Lays a group's masters out in one new buffer.
-void Optimizer::flatten_masters(std::size_t g) {
-  if (!options_.flat_masters || !keeps_masters()) return;
-  flat_masters_[g] = Tensor();
-  std::vector<Tensor> parts;
-  for (const ParamState& s : states_)
-    if (s.group == g && s.master.defined()) parts.push_back(reshape(s.master, {-1}));
-  if (parts.empty()) return;
-  const CategoryScope scope(Category::masters);
-  flat_masters_[g] = cat(parts, 0);
-  std::int64_t begin = 0;
-  for (ParamState& s : states_) {
-    if (s.group != g || !s.master.defined()) continue;
-    s.master = as_strided(flat_masters_[g], s.param.sizes(), contiguous_strides(s.param.sizes()), begin);
-    begin += s.master.numel();
-  }
-}
-
-// Gives a parameter a master that says what the parameter says.
-void Optimizer::ensure_master(ParamState& s) {
-  const Tensor& p = s.param;
-  if (!s.master.defined()) {
-    need_no_capture(s.name);
-    s.master = fp32_copy(p);
-    flat_masters_[s.group] = Tensor();  // to be laid out anew
-    s.written = Stamp(p);
-    return;
-  }
-  if (s.master.device() != p.device()) {
-    const CategoryScope category(Category::masters);
-    s.master = s.master.to(p.device());
-    flat_masters_[s.group] = Tensor();
-  }
-  if (s.written != Stamp(p)) {
-    if (s.master.sizes() != p.sizes())
-      failf("optimizer: {} became {}, its master is {}", s.name, to_string(p.sizes()), to_string(s.master.sizes()));
-    s.master.copy_(where(eq(cast(s.master, p.dtype()), p), s.master, cast(p, DType::f32)));
-  }
-  s.written = Stamp(p);
-}
-
-void Optimizer::settle_masters() {
-  if (!keeps_masters()) return;
-  for (ParamState& s : states()) {
-    if (s.is_low()) {
-      ensure_master(s);
-    } else if (s.master.defined()) {
-      s.master = flat_masters_[s.group] = Tensor();
-    }
-  }
-  for (std::size_t g = 0; g < groups_.size(); ++g)
-    if (!flat_masters_[g].defined()) flatten_masters(g);
-}
-
-Optimizer::ParamState& Optimizer::state_of(const Tensor& param) {
-  for (ParamState& s : states_)
-    if (s.param.is_same(param)) return s;
-  failf("optimizer: the tensor {} is none of its parameters",
-        param.defined() ? to_string(param.sizes()) : "(undefined)");
-}
-
-Tensor Optimizer::master(const Tensor& param) {
-  const NoGrad no_grad;
-  ParamState& s = state_of(param);
-  if (!keeps_masters() || !s.is_low()) return s.param;
-  ensure_master(s);
-  return s.master;
-}
-
-void Optimizer::keep_master(const Tensor& param) {
-  ParamState& s = state_of(param);
-  s.written = Stamp(s.param);
 }
 
 bool Optimizer::needs_wide(const ParamState& s, const Tensor& gradient) const {

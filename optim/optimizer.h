@@ -181,6 +181,7 @@ class Optimizer {
   void load_param(ParamState& s, const StateDict& from) const;
 
   // Counts of steps, and in recorded steps the rates, in the memory of the parameters' GPU.
+  static void need_no_capture(const std::string& who);  // what a recorded step makes, each replay would make anew
   bool count_on_device(bool skips);
   void read_steps();
   void publish();

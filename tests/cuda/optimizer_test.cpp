@@ -82,6 +82,7 @@ std::map<std::string, UpdateOptions> updates() {
   using enum LowPrecisionUpdate;
   return {{"none", {}},
           {"masters", {.update = masters}},
+          {"flat masters", {.update = masters, .flat_masters = true}},
           {"kahan", {.update = kahan}},
           {"stochastic", {.update = stochastic, .seed = 5}},
           {"state in bf16", {.update = masters, .state_dtype = DType::bf16}},
