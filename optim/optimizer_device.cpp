@@ -62,6 +62,7 @@ void Optimizer::read_steps() {
 
 std::vector<Rates> Optimizer::rates() const {
   std::vector<Rates> all;
+  all.reserve(groups_.size());
   for (const ParamGroup& g : groups_)
     all.push_back({g.lr, g.weight_decay, g.momentum, g.dampening, g.beta1, g.beta2, g.eps});
   return all;
@@ -71,6 +72,7 @@ std::vector<Rates> Optimizer::rates() const {
 void Optimizer::publish() {
   if (!device_counts_) {
     std::vector<std::int64_t> counts;
+    counts.reserve(states_.size());
     for (const ParamState& s : states_) counts.push_back(s.steps);
     device::upload(device_steps_.raw(), device_steps_.device(), counts.data(), counts.size() * sizeof counts[0]);
     device_counts_ = true;

@@ -61,10 +61,10 @@ void check_same(Run& a, Run& b) {
   CHECK(same_numbers(a.b, b.b));
   const StateDict x = a.optimizer->state_dict(), y = b.optimizer->state_dict();
   REQUIRE(x.size() == y.size());
-  for (const auto& [key, value] : x) {
-    CAPTURE(key);
-    if (const Tensor* t = std::get_if<Tensor>(&value)) CHECK(same_numbers(*t, y.tensor(key)));
-    else CHECK(gradual::describe(value) == gradual::describe(y.at(key)));
+  for (const StateDict::Entry& e : x) {
+    CAPTURE(e.name);
+    if (const Tensor* t = std::get_if<Tensor>(&e.value)) CHECK(same_numbers(*t, y.tensor(e.name)));
+    else CHECK(gradual::describe(e.value) == gradual::describe(y.at(e.name)));
   }
   CHECK(a.scaler.scale() == b.scaler.scale());
   CHECK(a.scaler.growth_tracker() == b.scaler.growth_tracker());

@@ -104,10 +104,10 @@ void check_same(const std::vector<Tensor>& a, const std::vector<Tensor>& b) {
 }
 void check_same(const StateDict& a, const StateDict& b) {
   REQUIRE(a.size() == b.size());
-  for (const auto& [key, value] : a) {
-    CAPTURE(key);
-    if (const Tensor* t = std::get_if<Tensor>(&value)) CHECK(same_numbers(*t, b.tensor(key)));
-    else CHECK(gradual::describe(value) == gradual::describe(b.at(key)));
+  for (const StateDict::Entry& e : a) {
+    CAPTURE(e.name);
+    if (const Tensor* t = std::get_if<Tensor>(&e.value)) CHECK(same_numbers(*t, b.tensor(e.name)));
+    else CHECK(gradual::describe(e.value) == gradual::describe(b.at(e.name)));
   }
 }
 
@@ -115,8 +115,9 @@ void check_same(const StateDict& a, const StateDict& b) {
 
 TEST_CASE("a GPU's steps have the CPU's bits and counts") {
   if (!have_gpu()) return;
-  for (const auto& [kind, make] : kKinds) {
-    for (const auto& [update, options] : updates()) {
+  for (const auto& each_kind : kKinds) {
+    for (const auto& each_update : updates()) {
+      const std::string &kind = each_kind.first, &update = each_update.first;
       for (const bool counted : {false, true}) {
         CAPTURE(kind);
         CAPTURE(update);
@@ -126,7 +127,7 @@ TEST_CASE("a GPU's steps have the CPU's bits and counts") {
         std::unique_ptr<Optimizer> optimizers[2];
         for (const int gpu : {0, 1}) {
           params[gpu] = leaves_on(gpu ? Device::cuda() : Device::cpu(), numbers);
-          optimizers[gpu] = make(params[gpu], options);
+          optimizers[gpu] = each_kind.second(params[gpu], each_update.second);
           for (std::uint64_t step = 0; step < 3; ++step) {
             set_gradients(params[gpu], step);
             const CountScope scope(counted ? &counts[gpu] : nullptr);
