@@ -138,7 +138,8 @@ TEST_CASE("TransformerBlock is its parts, with the names of PyTorch's encoder la
   const Tensor n = block.norm1(x);
   const Tensor y = x + block.self_attn(n, n, n, {.causal = true});
   CHECK(same_bits(block(x), y + block.linear2(gelu(block.linear1(block.norm2(y))))));
-  CHECK(same_bits(block(x).narrow(1, 0, 2).contiguous(), block(x.narrow(1, 0, 2))));
+  // But for the order of sums, which may follow the number of rows.
+  CHECK(max(abs(block(x).narrow(1, 0, 2) - block(x.narrow(1, 0, 2)))).item() < 1e-5);
 
   // Attending to itself alone, a position does not see its neighbours.
   const Tensor self = eye(5, {.dtype = DType::bool_});
