@@ -56,7 +56,7 @@ AmaxHistory& history(Site& site, Role role) {
 
 // Rounds an operand along `axis`, unless it was saved as codes.
 QuantizedOperand rounded(const Operand& o, const Tensor& t, int axis, Site& site) {
-  if (o.saved) return {t, *o.saved == 1 ? Tensor() : scalar(*o.saved)};
+  if (o.saved) return {t, *o.saved == 1 ? Tensor() : scalar(*o.saved, {.device = t.device()})};
   if (!o.quantizer || is_identity(*o.quantizer)) return {t.dtype() == DType::f64 ? t : t.to(DType::f32), {}};
   AmaxHistory& amaxes = history(site, o.role);
   const RewriteContext& context = rewrite_context();

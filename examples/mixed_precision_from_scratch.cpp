@@ -152,7 +152,7 @@ void body(example::Arguments& arguments) {
   const std::int64_t batch = arguments.number("--batch", full ? 8192 : 200);
   const std::int64_t steps = arguments.number("--steps", 7);
   const Device device = example::device();
-  const std::string recipes = arguments.text("--recipes", device.is_cuda() ? "tf32,amp-fp16,amp-bf16,fp8-hybrid" : "");
+  const std::string recipes = arguments.text("--recipes", device.is_cuda() ? "tf32,amp-fp16,amp-bf16,fp8-delayed" : "");
   // Steps of less than a millisecond are timed on one thread: on a busy machine they would measure waiting.
   set_num_threads(static_cast<int>(arguments.number("--threads", full ? num_threads() : 1)));
   arguments.done();

@@ -81,7 +81,7 @@ TEST_CASE("a convolutional network trains on a GPU as on the CPU, in every recip
 TEST_CASE("a transformer trains on a GPU as on the CPU") {
   if (skip()) return;
   const Task task = tokens();
-  for (const char* name : {"fp32", "amp-fp16", "amp-bf16", "bf16-master", "fp8-hybrid"})
+  for (const char* name : {"fp32", "amp-fp16", "amp-bf16", "bf16-master", "fp8-delayed"})
     same_losses(task, name, name == std::string("fp32") ? 1e-4 : 0.05);
 }
 
