@@ -30,11 +30,11 @@ Tensors leaves(Tensors inputs) {
   return inputs;
 }
 
-// The elements of all floating outputs, one after another.
+// The elements of all floating outputs, one after another, on the CPU.
 Tensor flat(const Tensors& outputs) {
   Tensors parts{empty({0}, {.dtype = DType::f64})};
   for (const Tensor& t : outputs)
-    if (t.defined() && t.is_floating()) parts.push_back(reshape(cast(t, DType::f64), {-1}));
+    if (t.defined() && t.is_floating()) parts.push_back(reshape(cast(t, DType::f64), {-1}).to(Device::cpu()));
   return cat(parts, 0);
 }
 
@@ -50,7 +50,8 @@ Tensor moved(const CheckedFunction& f, const Tensors& inputs, std::size_t input,
   Tensors at = leaves(inputs);
   Values v = at[input].to_vector<double>();
   v[element] += by;
-  at[input] = from_data(v, at[input].sizes(), {.dtype = DType::f64, .requires_grad = true});
+  at[input] =
+      from_data(v, at[input].sizes(), {.dtype = DType::f64, .device = at[input].device(), .requires_grad = true});
   return flat(f(at)).detach();
 }
 
@@ -116,7 +117,7 @@ GradcheckResult gradgradcheck(const CheckedFunction& f, const std::vector<Tensor
   Generator g(0x7f4a7c15);
   Tensors all = inputs;
   for (const Tensor& t : all_wanted(f(leaves(inputs))))
-    all.push_back(randn(t.sizes(), {.dtype = t.dtype(), .requires_grad = true}, g));
+    all.push_back(randn(t.sizes(), {.dtype = t.dtype(), .device = t.device(), .requires_grad = true}, g));
   const auto count = static_cast<std::ptrdiff_t>(inputs.size());
   const CheckedFunction gradient = [&f, count](const Tensors& at) {
     const Tensors own(at.begin(), at.begin() + count);

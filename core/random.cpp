@@ -38,7 +38,7 @@ template <class F> const Tensor& fill_random(const Tensor& t, int words_each, Ra
     for (std::size_t i = 0; i < n; ++i) values[i] = value(&words[i * static_cast<std::size_t>(words_each)]);
     store(dtype, values.data(), out + static_cast<std::size_t>(begin) * size_of(dtype), 1, end - begin);
   });
-  if (!dense.is_same(t)) t.copy_(dense);
+  if (!dense.is_same(t)) t.detach().copy_(dense);
   t.unsafe_impl()->storage->version.fetch_add(1);
   return t;
 }

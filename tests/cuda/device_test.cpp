@@ -64,6 +64,7 @@ TEST_CASE("creation on a GPU gives the numbers of the CPU") {
   x.uniform_(0, 1, a);
   CHECK(x.to_vector<double>() == zeros({4}).uniform_(0, 1, b).to_vector<double>());
   CHECK(x.device() == kGpu);
+  CHECK(randn({2}, {.device = kGpu, .requires_grad = true}, a).requires_grad());
 }
 
 TEST_CASE("copy_ takes a source on another device") {

@@ -4,6 +4,7 @@
 #include <set>
 
 #include <gradual/autograd/rule.h>
+#include <gradual/cuda/cuda.h>
 #include "op_table.h"
 
 namespace gradual::test {
@@ -41,6 +42,7 @@ TEST_CASE("every op has exactly one row, in every column or with a reason") {
     CHECK((columns().infer[i] != nullptr) == !composite);
     CHECK((columns().composite[i] != nullptr) == composite);
     if (!composite) CHECK((columns().cpu[i] != nullptr) == row.no_kernel.empty());
+    if (!composite && cuda::available()) CHECK((columns().cuda[i] != nullptr) == row.no_kernel.empty());
     const Rule& rule = rules()[i];
     CHECK_MESSAGE((rule.backward != nullptr) != (rule.reason != nullptr), "a backward rule or a reason, not both");
     CHECK(static_cast<bool>(row.samples) == row.no_samples.empty());

@@ -3,6 +3,7 @@
 
 #include <gradual/core/cpu_backend.h>
 #include <gradual/core/threads.h>
+#include <gradual/cuda/cuda.h>
 #include "op_table.h"
 #include "support/cpu_isas.h"
 
@@ -38,6 +39,30 @@ TEST_CASE("the same bits twice, and with one, two and three threads") {
   const CpuBackendScope scope(CpuBackend::eigen);
   check_bits();
   CHECK(num_threads() >= 1);
+}
+
+TEST_CASE("CUDA: the same bits twice") {
+  if (!cuda::available()) {
+    MESSAGE("skipped: " << cuda::why_not());
+    return;
+  }
+  for (const Row* row : rows_under_test()) {
+    for (const DType dtype : row->dtypes) {
+      if (dtype != DType::f32 && dtype != DType::bf16 && dtype != DType::i64) continue;
+      for (const Sample& sample : samples_of(*row, dtype)) {
+        const auto bits = [&] {
+          Tensors inputs;
+          for (const Tensor& t : fresh(sample.inputs)) inputs.push_back(with_storage_on(Device::cuda(), t));
+          std::vector<std::vector<std::byte>> all;
+          for (const Tensor& t : sample.call(inputs))
+            all.push_back(t.defined() ? bytes_of(t) : std::vector<std::byte>{});
+          return all;
+        };
+        if (bits() != bits())
+          expect_none("a second call gave other bits", describe(*row, sample, sample.inputs, "CUDA"));
+      }
+    }
+  }
 }
 
 // But for products: the order of their sums follows the registers.

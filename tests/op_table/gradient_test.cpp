@@ -3,6 +3,7 @@
 #include <gradual/autograd/autograd.h>
 #include <gradual/autograd/gradcheck.h>
 #include <gradual/autograd/rule.h>
+#include <gradual/cuda/cuda.h>
 
 #include <algorithm>
 #include <cmath>
@@ -99,7 +100,7 @@ Tensors gradients_of(const Row& row, const Sample& sample, const Tensors& inputs
     if (!t.requires_grad()) continue;
     ends.push_back(t);
     Draw draw(t.dtype(), 3);
-    weights.push_back(draw.uniform(t.sizes(), 0.5, 1.5));
+    weights.push_back(draw.uniform(t.sizes(), 0.5, 1.5).to(t.device()));
   }
   if (ends.empty()) return Tensors(leaves.size());
   return autograd::grad(ends, leaves, weights, {.allow_unused = true});
@@ -149,12 +150,12 @@ TEST_CASE("gradients do not depend on the inputs' layout") {
 }
 
 // Each backward in the dtypes forward ran in: dtype and shape are the input's, and the numbers those of f64
-// but for the rounding of the steps of the rule and its sums.
-TEST_CASE("backward runs in every float dtype") {
+// but for the rounding of the steps of the rule and its sums. f64's own are the CPU's.
+int check_backward(std::initializer_list<DType> dtypes, Device device) {
   int checks = 0;
   for (const Row* row : rows_under_test()) {
     if (!row->samples || !row->no_gradient.empty()) continue;
-    for (DType dtype : {DType::f32, DType::f16, DType::bf16}) {
+    for (DType dtype : dtypes) {
       if (std::find(row->dtypes.begin(), row->dtypes.end(), dtype) == row->dtypes.end()) continue;
       for (const Sample& sample : samples_of(*row, dtype)) {
         if (sample.large || !sample.gradient) continue;
@@ -166,6 +167,7 @@ TEST_CASE("backward runs in every float dtype") {
           const bool leaf =
               inputs[i].defined() && inputs[i].is_floating() && !is_f8(inputs[i].dtype()) && !constant(*row, i);
           wide.push_back(converted(inputs[i], DType::f64));
+          inputs[i] = with_storage_on(device, inputs[i]);
           if (leaf) {
             epsilon = std::max(epsilon, float_info(inputs[i].dtype()).epsilon);
             inputs[i].set_requires_grad();
@@ -180,8 +182,8 @@ TEST_CASE("backward runs in every float dtype") {
           for (const Tensor& t : inputs) {
             if (!t.defined() || !t.requires_grad()) continue;
             const Tensor& g = got[k++];
-            if (g.defined() && (g.dtype() != t.dtype() || g.sizes() != t.sizes()))
-              expect_none("gradient is " + to_string(g.sizes()) + " " + std::string(name(g.dtype())), where);
+            if (g.defined() && (g.dtype() != t.dtype() || g.sizes() != t.sizes() || g.device() != device))
+              expect_none("gradient is " + describe(g) + " on " + to_string(g.device()), where);
           }
           const auto [far, size] = distance(got, gradients_of(*row, sample, wide));
           if (!(far <= terms * epsilon * std::max(1.0, size)))
@@ -192,7 +194,19 @@ TEST_CASE("backward runs in every float dtype") {
       }
     }
   }
-  CHECK(checks > 0);
+  return checks;
+}
+
+TEST_CASE("backward runs in every float dtype") {
+  CHECK(check_backward({DType::f32, DType::f16, DType::bf16}, Device::cpu()) > 0);
+}
+
+TEST_CASE("CUDA: backward of every row gives the CPU's gradients") {
+  if (!cuda::available()) {
+    MESSAGE("skipped: " << cuda::why_not());
+    return;
+  }
+  CHECK(check_backward({DType::f64, DType::f32, DType::f16, DType::bf16}, Device::cuda()) > 0);
 }
 
 TEST_CASE("rows without a gradient give results that require none, and have a reason in the rules too") {
