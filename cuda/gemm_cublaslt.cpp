@@ -20,6 +20,7 @@ namespace {
 constexpr std::size_t kMostWorkspace = 32 << 20;  // bytes; what NVIDIA recommends for Hopper
 constexpr int kCandidates = 16;                   // that are asked for, best first
 constexpr std::size_t kMostChoices = 4096;        // that a thread remembers
+constexpr std::int64_t kMostBatch = 32768;  // in a call: grids have 65,535 blocks along the dim that counts products
 
 void check(cublasStatus_t status, const char* call) {
   if (status != CUBLAS_STATUS_SUCCESS)
@@ -197,6 +198,17 @@ struct Key {
         epilogue(g.epilogue) {}
 };
 
+// The products of a batch from `begin` on, as many as a call takes. Addresses stay as aligned as they were.
+Gemm part_of(const Gemm& g, std::int64_t begin) {
+  Gemm part = g;
+  part.batch = std::min(kMostBatch, g.batch - begin);
+  for (Matrix* x : {&part.a, &part.b})
+    x->data =
+        static_cast<const char*>(x->data) + begin * x->batch_stride * static_cast<std::int64_t>(size_of(x->dtype));
+  part.c = static_cast<char*>(g.c) + begin * g.c_batch_stride * static_cast<std::int64_t>(size_of(g.c_dtype));
+  return part;
+}
+
 }  // namespace
 
 bool multiplies_f8(const Gemm& g) {
@@ -208,12 +220,16 @@ bool multiplies_f8(const Gemm& g) {
 }
 
 void gemm(const Gemm& g) {
-  if (g.batch > INT32_MAX) return plain_gemm(g);
+  if (g.batch > kMostBatch) {
+    for (std::int64_t begin = 0; begin < g.batch; begin += kMostBatch) gemm(part_of(g, begin));
+    return;
+  }
   thread_local std::map<Key, cublasLtMatmulHeuristicResult_t> choices;
   if (choices.size() >= kMostChoices) choices.clear();
   Problem problem(g);
-  const auto [at, added] = choices.try_emplace(Key(g));
-  if (added) at->second = problem.choose(g);
+  const Key key(g);
+  auto at = choices.find(key);
+  if (at == choices.end()) at = choices.emplace(key, problem.choose(g)).first;
   if (at->second.state != CUBLAS_STATUS_SUCCESS) return plain_gemm(g);
   problem.run(g, at->second);
 }
