@@ -28,6 +28,22 @@ void keep_freed_blocks(int device) {
 
 }  // namespace
 
+// On the stream of the device that is copied to, behind the work of the other one, which goes on when it has been read.
+static void copy_from_peer(void* to, Device to_device, const void* from, Device from_device, std::size_t bytes) {
+  device::select(from_device);
+  Event written;
+  written.record();
+  device::select(to_device);
+  Event read;
+  written.wait();
+  check(cudaMemcpyPeerAsync(to, to_device.index, from, from_device.index, bytes, current_stream()),
+        "cudaMemcpyPeerAsync");
+  read.record();
+  device::select(from_device);
+  read.wait();
+  device::select(to_device);
+}
+
 void fail_allocation(std::size_t bytes, Device device) {
   std::size_t left = 0, all = 0;
   cudaMemGetInfo(&left, &all);
@@ -96,9 +112,7 @@ void copy(void* to, Device to_device, const void* from, Device from_device, std:
   select(to_device.is_cuda() ? to_device : from_device);
   const cudaStream_t stream = cuda::current_stream();
   if (from_device.is_cpu()) cuda::copy_from_host(to, from, bytes, stream);
-  else if (!waits && to_device != from_device)
-    cuda::check(cudaMemcpyPeerAsync(to, to_device.index, from, from_device.index, bytes, stream),
-                "cudaMemcpyPeerAsync");
+  else if (!waits && to_device != from_device) cuda::copy_from_peer(to, to_device, from, from_device, bytes);
   else cuda::check(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDefault, stream), "cudaMemcpyAsync");
   if (!waits) return;
   cuda::check(cudaStreamSynchronize(stream), "cudaStreamSynchronize");

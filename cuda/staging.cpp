@@ -1,6 +1,7 @@
 #include "staging.h"
 
 #include <algorithm>
+#include <array>
 #include <cstring>
 #include <memory>
 #include <mutex>
@@ -47,9 +48,10 @@ class Idle {
   std::mutex mutex_;
   std::vector<std::unique_ptr<Buffer>> buffers_;
 };
+// Of this thread's device: events are recorded on streams of the device they were made on, and on no others.
 Idle& idle() {
-  static auto* buffers = new Idle;  // never destroyed: the driver may be gone before it
-  return *buffers;
+  static auto* buffers = new std::array<Idle, device::kMost>;  // never destroyed: the driver may be gone before it
+  return (*buffers)[static_cast<std::size_t>(current_device())];
 }
 
 }  // namespace
