@@ -23,7 +23,7 @@ CountingStores::CountingStores(DType from, DType to) : into_(cpu::counts_for(fro
 }
 
 CountingStores::~CountingStores() noexcept(false) {
-  if (!into_) return;
+  if (!into_ || std::uncaught_exceptions() > thrown_) return;  // what failed is told, its counts are not wanted
   std::uint64_t fields[kFields];
   device::copy(fields, Device::cpu(), counter_.counts, Device::cuda(current_device()), sizeof fields);
   cpu::merge_counts(into_, {fields[0], fields[1], fields[2], fields[3], fields[4], fields[5], fields[6]});

@@ -5,6 +5,7 @@
 
 #include <cmath>
 #include <cstdint>
+#include <exception>
 #include <limits>
 #include <optional>
 
@@ -59,6 +60,7 @@ class CountingStores : Pinned {
 
  private:
   CastCounts* into_ = nullptr;
+  int thrown_ = std::uncaught_exceptions();
   std::optional<Workspace> memory_;
   Counter counter_;
 };
