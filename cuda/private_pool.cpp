@@ -43,7 +43,13 @@ void* PrivatePool::allocate(std::size_t bytes, bool fresh) {
   std::vector<void*>& free = free_[size];
   if (fresh || free.empty()) {
     void* block = nullptr;
-    const cudaError_t status = cudaMalloc(&block, size);
+    cudaError_t status = cudaMalloc(&block, size);
+    cudaMemPool_t kept = nullptr;  // what it holds for nobody may do
+    if (status == cudaErrorMemoryAllocation && cudaDeviceGetDefaultMemPool(&kept, device_) == cudaSuccess) {
+      cudaGetLastError();
+      cudaMemPoolTrimTo(kept, 0);
+      status = cudaMalloc(&block, size);
+    }
     if (status == cudaErrorMemoryAllocation) {
       cudaGetLastError();
       fail_allocation(size, Device::cuda(device_));
