@@ -43,7 +43,7 @@ void copy(void* to, Device to_device, const void* from, Device from_device, std:
 // Repeats a pattern of `width` (1, 2, 4 or 8) bytes n times in a GPU's memory.
 void fill(void* to, Device device, const void* pattern, std::size_t width, std::int64_t n);
 // While it lives, what this thread does on `device` does not wait for what others do there, nor they for it (a stream of its
-// own); at its end that is done. Of the CPU it is nothing.
+// own): it begins behind what they had enqueued before, and at its end it is done. Of the CPU it is nothing.
 class OwnStream : Pinned {
  public:
   explicit OwnStream(Device device);

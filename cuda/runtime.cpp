@@ -136,6 +136,9 @@ OwnStream::OwnStream(Device device) {
   if (device.is_cpu()) return;
   select(device);
   state_ = std::make_unique<State>();
+  cuda::Event before;
+  before.record(cuda::shared_stream(device.index));
+  before.wait(state_->stream.get());
 }
 OwnStream::~OwnStream() {
   if (state_) cudaStreamSynchronize(state_->stream.get());
