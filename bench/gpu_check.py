@@ -90,6 +90,9 @@ def sanitize(check, tool):
     check.run(name, [program, "--tool", tool, "--error-exitcode", "9", check.built("tests", "test_op_table"),
                      "-tc=CUDA agrees with the float64 references in every layout"],
               environment={"GRADUAL_TEST_OP": SANITIZED_ROWS, "GRADUAL_TEST_LAYOUTS": "contiguous,strided"})
+    if "Device not supported" in check.stages[-1].get("output", ""):  # inside some virtual machines
+        check.stages.pop()
+        check.leave_out(name, "it does not support this device")
 
 
 def pytorch():
