@@ -203,7 +203,7 @@ WhatIf what_if(const Tensor& x, const WhatIfOptions& o) {
   if (o.headroom < 0 || o.headroom > 64) failf("what_if: a headroom is 0 to 64 powers of two, not {}", o.headroom);
   // what counting runs is no part of the program
   const StageScope amp(chain().amp, nullptr), autograd(chain().autograd, nullptr), quiet(chain().observe, nullptr);
-  const Tensor values = x.contiguous();
+  const Tensor values = x.to(Device::cpu()).contiguous();
   const bool wide = x.dtype() == DType::f64;
   WhatIf w = wide ? survey<double>(values) : survey<float>(values);
   w.headroom = o.headroom;

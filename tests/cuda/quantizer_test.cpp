@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include <gradual/core/quantizer.h>
+#include <gradual/core/what_if.h>
 #include <gradual/cuda/cuda.h>
 #include "support/tensors.h"
 
@@ -153,6 +154,12 @@ TEST_CASE("the Hadamard transform") {
   const Tensor here = hadamard16(x, 0x1234), there = hadamard16(x.to(Device::cuda()), 0x1234);
   CHECK(there.device() == Device::cuda());
   CHECK(amax(here - there.to(Device::cpu())) <= 0x1p-20F * amax(x));  // sums of 16 in another order
+}
+
+TEST_CASE("what a tensor would lose in other formats") {
+  if (skipped()) return;
+  const Tensor x = spread({7, 48}, DType::f16);
+  CHECK(to_string(what_if(x.to(Device::cuda()))) == to_string(what_if(x)));
 }
 
 TEST_CASE("the largest magnitude") {
