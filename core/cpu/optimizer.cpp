@@ -124,7 +124,8 @@ void sgd_step(const OpCall& c, Outputs&) {
        [&]<class C>(auto r, C* __restrict w, const C* __restrict g, C* __restrict m, C*, std::int64_t n) {
          const rules::Sgd<C> rule(a);
          const auto loop = [=](auto decays, auto has_momentum, auto nesterov) {
-           for (std::int64_t i = 0; i < n; ++i) rule.update(r, w[i], g[i], m + i, decays, has_momentum, nesterov);
+           for (std::int64_t i = 0; i < n; ++i)
+             rule.update(r, w[i], g[i], has_momentum ? m + i : nullptr, decays, has_momentum, nesterov);
          };
          with_flags(loop, a.weight_decay != 0, m != nullptr, a.nesterov);
        });
