@@ -38,9 +38,6 @@ template <class T, class Combine> __device__ T reduce_block(const Block& block, 
 struct Plus {
   template <class T> __device__ T operator()(T a, T b) const { return a + b; }
 };
-struct Largest {  // NaN wins
-  template <class T> __device__ T operator()(T a, T b) const { return a > b || a != a ? a : b; }
-};
 template <class T> __device__ T sum_block(const Block& block, T value) {
   return reduce_block(block, value, T{0}, Plus{});
 }

@@ -17,6 +17,11 @@ template <class C> GRADUAL_HD C load_element(DType d, const void* p, std::int64_
 template <class C> GRADUAL_HD void store_element(DType d, C value, void* p, std::int64_t at) {
   visit_dtype(d, [&]<class T> { static_cast<T*>(p)[at] = cast_element<T>(value); });
 }
+// The same, counted where that is wanted.
+template <class C> __device__ void store_counted(DType d, C value, void* p, std::int64_t at, const Counter& counter) {
+  store_element(d, value, p, at);
+  if (counter.counts) counter.add(static_cast<double>(value), load_element<double>(d, p, at));
+}
 // Integers wrap where the dtype is too small, as they do in C.
 template <class C> GRADUAL_HD C wrapped(DType d, C value) {
   if constexpr (std::is_same_v<C, std::int64_t>) {

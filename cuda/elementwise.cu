@@ -38,8 +38,7 @@ template <class C> struct DropElements {
       g.locate(4 * block + k, at);
       const C scaled = load_element<C>(x.dtype, x.data, at[1]) * scale;
       const C value = words[static_cast<std::size_t>(k)] >> 8 >= threshold ? scaled : C{0};
-      store_element(out.dtype, value, out.data, at[0]);
-      if (counter.counts) counter.add(static_cast<double>(value), load_element<double>(out.dtype, out.data, at[0]));
+      store_counted(out.dtype, value, out.data, at[0], counter);
     }
   }
 };

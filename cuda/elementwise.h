@@ -25,8 +25,7 @@ template <class C, int N, class F> struct MapElements {
     }
     const Operand& out = g.operand[0];
     const C value = wrapped(out.dtype, C(call(x, std::make_integer_sequence<int, N>{})));
-    store_element(out.dtype, value, out.data, at[0]);
-    if (counter.counts) counter.add(static_cast<double>(value), load_element<double>(out.dtype, out.data, at[0]));
+    store_counted(out.dtype, value, out.data, at[0], counter);
   }
   template <int... K> __device__ C call(const C (&x)[N], std::integer_sequence<int, K...>) const { return f(x[K]...); }
 };

@@ -27,9 +27,7 @@ template <class C> struct ConvertElements {
     std::int64_t at[2];
     g.locate(i, at);
     const C value = load_element<C>(g.operand[1].dtype, g.operand[1].data, at[1]);
-    store_element(g.operand[0].dtype, value, g.operand[0].data, at[0]);
-    if (counter.counts)
-      counter.add(static_cast<double>(value), load_element<double>(g.operand[0].dtype, g.operand[0].data, at[0]));
+    store_counted(g.operand[0].dtype, value, g.operand[0].data, at[0], counter);
   }
 };
 

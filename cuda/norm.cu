@@ -210,9 +210,7 @@ template <class C, int N, int M, class F> struct MapChannels {
     for (int k = 0; k < N; ++k) x[k] = load_element<C>(g.operand[k + 1].dtype, g.operand[k + 1].data, at[k + 1]);
     for (int m = 0; m < M; ++m) p[m] = parameters[m][at[N + 1]];
     const Operand& out = g.operand[0];
-    const C y = f(x, p);
-    store_element(out.dtype, y, out.data, at[0]);
-    if (counter.counts) counter.add(static_cast<double>(y), load_element<double>(out.dtype, out.data, at[0]));
+    store_counted(out.dtype, f(x, p), out.data, at[0], counter);
   }
   __device__ void run(const std::int64_t (&at)[N + 2]) const {
     C x[N][kRun], p[M][kRun], y[kRun];
@@ -220,8 +218,9 @@ template <class C, int N, int M, class F> struct MapChannels {
     const bool alone = g.operand[N + 1].strides[g.ndim - 1] == 0;
     for (int m = 0; m < M; ++m) {
       const C* const numbers = parameters[m] + at[N + 1];
-      const auto* parts = reinterpret_cast<const Part<C>*>(numbers);
-      for (int j = 0; j < kRun; ++j) p[m][j] = alone ? *numbers : parts[j / Part<C>::kSize].of[j % Part<C>::kSize];
+      const auto* parts = reinterpret_cast<const RunPart<C>*>(numbers);
+      for (int j = 0; j < kRun; ++j)
+        p[m][j] = alone ? *numbers : parts[j / RunPart<C>::kSize].of[j % RunPart<C>::kSize];
     }
     for (int j = 0; j < kRun; ++j) {
       C of[N], with[M];

@@ -95,8 +95,7 @@ struct Axis {
 };
 
 template <class T> __device__ void put(const Image& to, std::int64_t at, T value, const Counter& counter) {
-  store_element(to.dtype, value, to.data, at);
-  if (counter.counts) counter.add(static_cast<double>(value), load_element<double>(to.dtype, to.data, at));
+  store_counted(to.dtype, value, to.data, at, counter);
 }
 
 // A NaN is larger than any number, and the first of equals stays. A tap in the padding stands for the nearest one inside.

@@ -171,8 +171,8 @@ template <class C, int N, int M, int kHeld> class Row {
       const C* numbers = set.parameters[m];
       if (!numbers) continue;
       if (set.wide) {
-        const auto* parts = reinterpret_cast<const Part<C>*>(numbers + position(run, 0));
-        for (int j = 0; j < kRun; ++j) p[m][j] = parts[j / Part<C>::kSize].of[j % Part<C>::kSize];
+        const auto* parts = reinterpret_cast<const RunPart<C>*>(numbers + position(run, 0));
+        for (int j = 0; j < kRun; ++j) p[m][j] = parts[j / RunPart<C>::kSize].of[j % RunPart<C>::kSize];
       } else {
         for (int j = 0; j < kRun; ++j) p[m][j] = numbers[inside(run, j)];
       }

@@ -15,7 +15,7 @@ template <int n, class F> __device__ void unrolled(const F& f) {
 }
 
 // Elements of type T that are moved at once.
-template <class T> struct alignas(sizeof(T) * kRun < 16 ? sizeof(T) * kRun : 16) Part {
+template <class T> struct alignas(sizeof(T) * kRun < 16 ? sizeof(T) * kRun : 16) RunPart {
   static constexpr int kSize = sizeof(T) * kRun < 16 ? kRun : 16 / sizeof(T);
   T of[kSize];
 };
@@ -39,10 +39,10 @@ template <class C, class F> __device__ void visit_stored(DType d, F&& visit) {
 // x = elements [at, at + kRun), which lie as wide() says.
 template <class C> __device__ void load_run(const Operand& o, std::int64_t at, C (&x)[kRun]) {
   visit_stored<C>(o.dtype, [&]<class T> {
-    const auto* parts = reinterpret_cast<const Part<T>*>(reinterpret_cast<const T*>(o.data) + at);
-    for (int i = 0; i < kRun; i += Part<T>::kSize) {
-      const Part<T> part = parts[i / Part<T>::kSize];
-      for (int j = 0; j < Part<T>::kSize; ++j) x[i + j] = cast_element<C>(part.of[j]);
+    const auto* parts = reinterpret_cast<const RunPart<T>*>(reinterpret_cast<const T*>(o.data) + at);
+    for (int i = 0; i < kRun; i += RunPart<T>::kSize) {
+      const RunPart<T> part = parts[i / RunPart<T>::kSize];
+      for (int j = 0; j < RunPart<T>::kSize; ++j) x[i + j] = cast_element<C>(part.of[j]);
     }
   });
 }
@@ -58,14 +58,14 @@ template <class C> __device__ void load_scattered(const Operand& o, const std::i
 template <class C>
 __device__ void store_run(const Operand& o, std::int64_t at, const C (&x)[kRun], const Counter& counter) {
   visit_stored<C>(o.dtype, [&]<class T> {
-    auto* parts = reinterpret_cast<Part<T>*>(reinterpret_cast<T*>(o.data) + at);
-    for (int i = 0; i < kRun; i += Part<T>::kSize) {
-      Part<T> part;
-      for (int j = 0; j < Part<T>::kSize; ++j) {
+    auto* parts = reinterpret_cast<RunPart<T>*>(reinterpret_cast<T*>(o.data) + at);
+    for (int i = 0; i < kRun; i += RunPart<T>::kSize) {
+      RunPart<T> part;
+      for (int j = 0; j < RunPart<T>::kSize; ++j) {
         part.of[j] = cast_element<T>(x[i + j]);
         if (counter.counts) counter.add(static_cast<double>(x[i + j]), cast_element<double>(part.of[j]));
       }
-      parts[i / Part<T>::kSize] = part;
+      parts[i / RunPart<T>::kSize] = part;
     }
   });
 }
@@ -92,10 +92,7 @@ template <class C> struct Stored {
   explicit Stored(C* numbers) : data(numbers) {}
   Stored(const Tensor& t, const CountingStores& counting)
       : data(t.raw()), dtype(t.dtype()), counter(counting.counter()) {}
-  __device__ void operator()(C value, std::int64_t i) const {
-    store_element(dtype, value, data, i);
-    if (counter.counts) counter.add(static_cast<double>(value), load_element<double>(dtype, data, i));
-  }
+  __device__ void operator()(C value, std::int64_t i) const { store_counted(dtype, value, data, i, counter); }
 };
 
 // Whether elements [8 i, 8 i + 8) of `inner` lie side by side in each of its first operands, and start where wide loads
