@@ -70,16 +70,16 @@ template <class T, class C, int N, class F> struct MapDense {
   }
 };
 
-// True where the tensors allowed it and the kernel was started.
+// True where the tensors allowed it and the kernel was started: all in the same order in memory, channels last too.
 template <class T, class C, int N, class F>
 bool map_dense(const Tensor& out, const Tensor* const* inputs, C scalar, const F& f) {
   MapDense<T, C, N, F> map{out.numel(), static_cast<T*>(out.raw()), {}, scalar, f};
-  bool dense = out.dtype() == dtype_of<T> && out.is_contiguous() && aligned(map.out);
+  bool dense = out.dtype() == dtype_of<T> && is_dense(out.sizes(), out.strides()) && aligned(map.out);
   for (int k = 0; k < N && dense; ++k) {
     const Tensor& x = *inputs[k];
     if (!x.defined()) continue;
     map.in[k] = static_cast<const T*>(x.raw());
-    dense = x.dtype() == out.dtype() && x.is_contiguous() && x.numel() == map.n && aligned(map.in[k]);
+    dense = x.dtype() == out.dtype() && x.sizes() == out.sizes() && cpu::same_order(x, out) && aligned(map.in[k]);
   }
   if (dense) for_each((map.n + Pack<T>::kSize - 1) / Pack<T>::kSize, map);
   return dense;

@@ -133,7 +133,8 @@ class Problem {
     return none;
   }
 
-  void run(const Gemm& g, const cublasLtMatmulHeuristicResult_t& how) {
+  // False where the library refuses it after all: nothing was enqueued.
+  bool run(const Gemm& g, const cublasLtMatmulHeuristicResult_t& how) {
     const Workspace scratch(how.workspaceSize);
     note_call("cublasLtMatmul");
     const double one = 1, zero = 0;
@@ -141,19 +142,23 @@ class Problem {
     const bool f64 = g.a.dtype == DType::f64;
     const void* const alpha = f64 ? static_cast<const void*>(&one) : &one_f32;
     const void* const beta = f64 ? static_cast<const void*>(&zero) : &zero_f32;
-    check(cublasLtMatmul(handle(), &product_, alpha, g.b.data, &b_, g.a.data, &a_, beta, g.c, &c_, g.c, &c_, &how.algo,
-                         scratch.as<void>(), how.workspaceSize, current_stream()),
-          "cublasLtMatmul");
+    const cublasStatus_t status =
+        cublasLtMatmul(handle(), &product_, alpha, g.b.data, &b_, g.a.data, &a_, beta, g.c, &c_, g.c, &c_, &how.algo,
+                       scratch.as<void>(), how.workspaceSize, current_stream());
+    if (status == CUBLAS_STATUS_NOT_SUPPORTED) return false;
+    check(status, "cublasLtMatmul");
+    return true;
   }
 
  private:
+  // One that does not say how it adds up parts of k is not allowed.
   static bool allowed(const cublasLtMatmulHeuristicResult_t& how) {
-    if (how.state != CUBLAS_STATUS_SUCCESS) return false;
     std::uint32_t scheme = 0;
     std::size_t written = 0;
-    check(cublasLtMatmulAlgoConfigGetAttribute(&how.algo, CUBLASLT_ALGO_CONFIG_REDUCTION_SCHEME, &scheme, sizeof scheme,
-                                               &written),
-          "cublasLtMatmulAlgoConfigGetAttribute");
+    if (how.state != CUBLAS_STATUS_SUCCESS ||
+        cublasLtMatmulAlgoConfigGetAttribute(&how.algo, CUBLASLT_ALGO_CONFIG_REDUCTION_SCHEME, &scheme, sizeof scheme,
+                                             &written) != CUBLAS_STATUS_SUCCESS)
+      return false;
     return scheme == CUBLASLT_REDUCTION_SCHEME_NONE || scheme == CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE;
   }
   template <class T> void set(cublasLtMatmulDescAttributes_t attribute, T value) {
@@ -230,8 +235,9 @@ void gemm(const Gemm& g) {
   const Key key(g);
   auto at = choices.find(key);
   if (at == choices.end()) at = choices.emplace(key, problem.choose(g)).first;
-  if (at->second.state != CUBLAS_STATUS_SUCCESS) return plain_gemm(g);
-  problem.run(g, at->second);
+  if (at->second.state == CUBLAS_STATUS_SUCCESS && problem.run(g, at->second)) return;
+  at->second.state = CUBLAS_STATUS_NOT_SUPPORTED;
+  plain_gemm(g);
 }
 
 }  // namespace gradual::cuda
