@@ -47,7 +47,9 @@ struct DataLoader::Impl {
     g.set_state({.seed = options.seed, .stream = kFetchStream + (static_cast<std::uint64_t>(number) << 20)});
     const GeneratorScope scope(g);
     Batch batch = fetch(indices);
-    return {batch.inputs.to(options.device), batch.targets.to(options.device)};
+    for (Tensor* t : {&batch.inputs, &batch.targets})
+      if (t->defined()) *t = t->to(options.device);
+    return batch;
   }
 
   Batch next() {
