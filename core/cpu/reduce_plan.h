@@ -22,7 +22,7 @@ struct Plan {
     return row;
   }
 };
-inline constexpr std::int64_t kMinColumns = 16;  // fewer are gathered and summed one by one
+inline constexpr std::int64_t kMinColumns = 8;  // fewer are gathered and summed one by one
 
 // Of operands of one size, which is reduced in the dims of the bit mask.
 Plan make_plan(std::span<const Tensor* const> operands, std::uint32_t dims);
