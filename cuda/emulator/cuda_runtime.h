@@ -19,8 +19,6 @@
 #define __device__
 #define __host__
 #define __shared__ static
-#define __launch_bounds__(...)
-#define __forceinline__ inline
 
 struct dim3 {
   unsigned x = 1, y = 1, z = 1;
@@ -54,14 +52,8 @@ template <class T> T exchange(T value, int from) {
 }  // namespace gradual::cuda::emulator
 
 inline void __syncthreads() { gradual::cuda::emulator::meet_block(); }
-inline void __syncwarp(unsigned = 0xffffffffu) { gradual::cuda::emulator::meet_warp(); }
 template <class T> T __shfl_xor_sync(unsigned, T value, int mask) {
   return gradual::cuda::emulator::exchange(value, gradual::cuda::emulator::lane() ^ mask);
-}
-template <class T> T __shfl_sync(unsigned, T value, int from) { return gradual::cuda::emulator::exchange(value, from); }
-template <class T> T __shfl_down_sync(unsigned, T value, int by) {
-  const int from = gradual::cuda::emulator::lane() + by;
-  return gradual::cuda::emulator::exchange(value, from < 32 ? from : gradual::cuda::emulator::lane());
 }
 
 template <class T> T atomicAdd(T* p, std::type_identity_t<T> value) { return std::exchange(*p, *p + value); }
@@ -70,11 +62,10 @@ template <class T> T atomicMax(T* p, std::type_identity_t<T> value) {
 }
 template <class T> T atomicOr(T* p, std::type_identity_t<T> value) { return std::exchange(*p, *p | value); }
 inline void __threadfence_system() {}
-inline int __popc(unsigned x) { return __builtin_popcount(x); }
 
 // --- the runtime ---------------------------------------------------------------------------------------------------------
 
-enum cudaError_t { cudaSuccess = 0, cudaErrorInvalidValue = 1, cudaErrorMemoryAllocation = 2, cudaErrorNotReady = 600 };
+enum cudaError_t { cudaSuccess = 0, cudaErrorInvalidValue = 1, cudaErrorMemoryAllocation = 2 };
 enum cudaMemcpyKind { cudaMemcpyDefault = 4 };
 enum cudaMemPoolAttr { cudaMemPoolAttrReleaseThreshold = 4 };
 enum cudaStreamCaptureMode {

@@ -11,23 +11,13 @@
 #include <gradual/core/memory.h>
 #include <gradual/cuda/cuda.h>
 #include <gradual/gradual.h>
+#include "support/gpu.h"
 
 namespace gradual {
 namespace {
 
-constexpr Device kGpu = Device::cuda();
+using namespace test;
 
-bool skip() {
-  if (cuda::available()) return false;
-  MESSAGE("skipped: " << cuda::why_not());
-  return true;
-}
-
-std::vector<double> numbers(const Tensor& t) { return t.to(Device::cpu()).to_vector<double>(); }
-Tensor drawn(const Shape& sizes, std::uint64_t seed, DType dtype = DType::f32) {
-  Generator g(seed);
-  return randn(sizes, {}, g).to(dtype);
-}
 Tensor channels_last(const Tensor& t) { return t.permute({0, 2, 3, 1}).contiguous().permute({0, 3, 1, 2}); }
 
 // y = conv2d(x, w) and both gradients.
@@ -66,7 +56,7 @@ void compare(const Case& c, DType dtype, bool x_last, bool dy_last, double eps) 
 }
 
 TEST_CASE("convolutions and their gradients in both layouts of either operand") {
-  if (skip()) return;
+  if (!have_gpu()) return;
   for (const Case& c : kCases)
     for (const DType dtype : {DType::f64, DType::f32, DType::f16, DType::bf16, DType::f8e5m2})
       for (const bool x_last : {false, true})
@@ -74,7 +64,7 @@ TEST_CASE("convolutions and their gradients in both layouts of either operand") 
 }
 
 TEST_CASE("convolutions under TF32") {
-  if (skip()) return;
+  if (!have_gpu()) return;
   const Tensor x = drawn(kCases[0].x, 1), w = drawn(kCases[0].w, 2), gx = x.to(kGpu), gw = w.to(kGpu);
   const std::vector<double> plain = numbers(conv2d(gx, gw, {}, kCases[0].attrs));
   const MatmulPrecisionScope scope(MatmulPrecision::tf32);
@@ -84,7 +74,7 @@ TEST_CASE("convolutions under TF32") {
 }
 
 TEST_CASE("convolutions under an accumulator have the CPU's bits") {
-  if (skip()) return;
+  if (!have_gpu()) return;
   for (const std::string name : {"fp16-acc", "bf16-acc/chunk=7", "hopper-fp8-14bit/promote=128"}) {
     const AccumulatorScope scope(accumulator(name));
     for (const Case& c : {kCases[0], kCases[1]}) {
@@ -99,7 +89,7 @@ TEST_CASE("convolutions under an accumulator have the CPU's bits") {
 }
 
 TEST_CASE("what rounding a convolution loses is counted") {
-  if (skip()) return;
+  if (!have_gpu()) return;
   const Tensor x = (drawn(kCases[0].x, 1) * 200).to(DType::f16), w = (drawn(kCases[0].w, 2) * 100).to(DType::f16);
   CastCounts there, here;
   {
@@ -116,7 +106,7 @@ TEST_CASE("what rounding a convolution loses is counted") {
 }
 
 TEST_CASE("convolutions give the same bits twice and keep no memory") {
-  if (skip()) return;
+  if (!have_gpu()) return;
   const Case& c = kCases[0];
   const Tensor x = drawn(c.x, 1, DType::bf16).to(kGpu), w = drawn(c.w, 2, DType::bf16).to(kGpu);
   const Tensor dy = conv2d(x, w, {}, c.attrs);

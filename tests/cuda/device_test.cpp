@@ -6,17 +6,12 @@
 #include <gradual/core/profile.h>
 #include <gradual/cuda/cuda.h>
 #include <gradual/gradual.h>
+#include "support/gpu.h"
 
 namespace gradual {
 namespace {
 
-constexpr Device kGpu = Device::cuda();
-
-bool skip() {
-  if (cuda::available()) return false;
-  MESSAGE("skipped: " << cuda::why_not());
-  return true;
-}
+using namespace test;
 
 TEST_CASE("without a GPU the error says what is missing") {
   if (cuda::available()) return;
@@ -28,7 +23,7 @@ TEST_CASE("without a GPU the error says what is missing") {
 }
 
 TEST_CASE("numbers go there and come back, in every dtype and layout") {
-  if (skip()) return;
+  if (!have_gpu()) return;
   for (const DType dtype : {DType::f64, DType::f32, DType::f16, DType::bf16, DType::f8e5m2, DType::i64, DType::bool_}) {
     const Tensor x = arange(0, 24, 1, {.dtype = DType::f32}).to(dtype).reshape({2, 3, 4});
     for (const Tensor& t :
@@ -49,7 +44,7 @@ TEST_CASE("numbers go there and come back, in every dtype and layout") {
 }
 
 TEST_CASE("creation on a GPU gives the numbers of the CPU") {
-  if (skip()) return;
+  if (!have_gpu()) return;
   const TensorOptions there{.device = kGpu};
   CHECK(full({3}, 2.5, there).to_vector<double>() == std::vector<double>{2.5, 2.5, 2.5});
   CHECK(full({2}, 7, {.dtype = DType::i64, .device = kGpu}).to_vector<std::int64_t>() ==
@@ -68,7 +63,7 @@ TEST_CASE("creation on a GPU gives the numbers of the CPU") {
 }
 
 TEST_CASE("copy_ takes a source on another device") {
-  if (skip()) return;
+  if (!have_gpu()) return;
   const Tensor x = arange(0, 6, 1, {.dtype = DType::f32}).reshape({2, 3});
   const Tensor there = zeros({2, 3}, {.dtype = DType::f16, .device = kGpu});
   there.copy_(x);
@@ -79,7 +74,7 @@ TEST_CASE("copy_ takes a source on another device") {
 }
 
 TEST_CASE("operands on two devices are an error that says so") {
-  if (skip()) return;
+  if (!have_gpu()) return;
   CHECK_THROWS_WITH_AS(add(ones({2}), ones({2}, {.device = kGpu})),
                        doctest::Contains("inputs on cpu and cuda:0; move them to one device"), Error);
   CHECK_THROWS_WITH_AS(static_cast<void>(ones({2}, {.device = kGpu}).data<float>()),
@@ -88,7 +83,7 @@ TEST_CASE("operands on two devices are an error that says so") {
 }
 
 TEST_CASE("bytes are counted for each device by category") {
-  if (skip()) return;
+  if (!have_gpu()) return;
   const std::int64_t cpu = memory_stats().total.current;
   const MemoryStats before = memory_stats(kGpu);
   {
@@ -105,14 +100,14 @@ TEST_CASE("bytes are counted for each device by category") {
 }
 
 TEST_CASE("what does not fit is an error with the bytes asked for and what is in use") {
-  if (skip()) return;
+  if (!have_gpu()) return;
   CHECK_THROWS_WITH_AS(zeros({std::int64_t{1} << 44}, {.device = kGpu}),
                        doctest::Contains("out of memory on cuda:0: asked for 70368744177664 bytes"), Error);
   CHECK(ones({2}, {.device = kGpu}).to_vector<double>() == std::vector<double>{1, 1});  // it goes on
 }
 
 TEST_CASE("gradients flow between devices") {
-  if (skip()) return;
+  if (!have_gpu()) return;
   const Tensor x = from_data(std::vector<double>{1, 2, 3}, {3}, {.requires_grad = true});
   const Tensor y = (x.to(kGpu) * 2).to(Device::cpu()) * x;
   y.sum().backward();
@@ -125,7 +120,7 @@ TEST_CASE("gradients flow between devices") {
 }
 
 TEST_CASE("the profile counts a GPU's launches and names its kernels") {
-  if (skip()) return;
+  if (!have_gpu()) return;
   const Tensor x = ones({1000}, {.device = kGpu});
   Profile profile;
   {

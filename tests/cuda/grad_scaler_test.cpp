@@ -9,7 +9,7 @@
 #include <gradual/optim/grad_scaler.h>
 #include "../optim/helpers.h"
 #include "../support/files.h"
-#include "support.h"
+#include "support/gpu.h"
 
 using namespace gradual;
 using namespace gradual::optim;

@@ -14,15 +14,13 @@
 #include <gradual/optim/grad_scaler.h>
 #include <gradual/optim/schedule.h>
 #include "../optim/helpers.h"
-#include "support.h"
+#include "support/gpu.h"
 
 using namespace gradual;
 using namespace gradual::optim;
 using namespace gradual::test;
 
 namespace {
-
-constexpr Device kGpu = Device::cuda();
 
 Tensor on_gpu(std::size_t n, std::uint64_t seed, DType dtype = DType::f32) {
   return from_data(numbers(n, seed), {static_cast<std::int64_t>(n)}, {.dtype = dtype}).to(kGpu).detach();

@@ -12,24 +12,12 @@
 #include <gradual/core/memory.h>
 #include <gradual/cuda/cuda.h>
 #include <gradual/gradual.h>
+#include "support/gpu.h"
 
 namespace gradual {
 namespace {
 
-constexpr Device kGpu = Device::cuda();
-
-bool skip() {
-  if (cuda::available()) return false;
-  MESSAGE("skipped: " << cuda::why_not());
-  return true;
-}
-
-std::vector<double> numbers(const Tensor& t) { return t.to(Device::cpu()).to_vector<double>(); }
-
-Tensor drawn(const Shape& sizes, std::uint64_t seed, DType dtype = DType::f32) {
-  Generator g(seed);
-  return randn(sizes, {}, g).to(dtype);
-}
+using namespace test;
 
 // How far sums of k products may lie apart that are added up in different orders and stored in `dtype`.
 void check_close(const Tensor& gpu, const Tensor& cpu, std::int64_t k, double eps = 0x1p-23) {
@@ -44,7 +32,7 @@ void check_close(const Tensor& gpu, const Tensor& cpu, std::int64_t k, double ep
 }
 
 TEST_CASE("an accumulator gives the CPU's bits") {
-  if (skip()) return;
+  if (!have_gpu()) return;
   for (const DType dtype : {DType::f32, DType::f16, DType::bf16, DType::f8e4m3fn}) {
     const Tensor a = drawn({9, 150}, 1, dtype), w = drawn({7, 150}, 2, dtype), bias = drawn({7}, 3, dtype);
     const Tensor there[] = {a.to(kGpu), w.to(kGpu), bias.to(kGpu)};
@@ -63,7 +51,7 @@ TEST_CASE("an accumulator gives the CPU's bits") {
 }
 
 TEST_CASE("batches wherever their matrices lie") {
-  if (skip()) return;
+  if (!have_gpu()) return;
   for (const DType dtype : {DType::f64, DType::f32, DType::bf16, DType::f8e5m2}) {
     const Tensor x = drawn({2, 3, 5, 8}, 1, dtype), y = drawn({3, 8, 6}, 2, dtype), w = drawn({8, 6}, 3, dtype);
     const Tensor gx = x.to(kGpu), gy = y.to(kGpu), gw = w.to(kGpu);
@@ -82,7 +70,7 @@ TEST_CASE("batches wherever their matrices lie") {
 }
 
 TEST_CASE("TF32 rounds the operands, and only those of f32") {
-  if (skip()) return;
+  if (!have_gpu()) return;
   const Tensor a = drawn({20, 64}, 1), b = drawn({64, 24}, 2), ga = a.to(kGpu), gb = b.to(kGpu);
   const std::vector<double> plain = numbers(matmul(ga, gb));
   check_close(matmul(ga, gb), matmul(a, b), 64);
@@ -93,7 +81,7 @@ TEST_CASE("TF32 rounds the operands, and only those of f32") {
 }
 
 TEST_CASE("f8 products are exact, and may be those of f8 instructions") {
-  if (skip()) return;
+  if (!have_gpu()) return;
   for (const std::int64_t k : {64, 72}) {  // 72 is no multiple of 16
     const Tensor x = drawn({16, k}, 1, DType::f8e4m3fn), w = drawn({32, k}, 2, DType::f8e4m3fn);
     const Tensor bias = drawn({32}, 3, DType::f8e4m3fn);
@@ -109,7 +97,7 @@ TEST_CASE("f8 products are exact, and may be those of f8 instructions") {
 
 // A library whose relu makes 0 of NaN would hide what a loss scaler looks for.
 TEST_CASE("relu in the product keeps NaN") {
-  if (skip()) return;
+  if (!have_gpu()) return;
   constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
   for (const DType dtype : {DType::f64, DType::f32, DType::f16, DType::bf16}) {
     const Tensor x = from_data(std::vector<double>{1, -1, kNan, 2}, {4, 1}, {.dtype = dtype});
@@ -125,7 +113,7 @@ TEST_CASE("relu in the product keeps NaN") {
 }
 
 TEST_CASE("what rounding loses is counted") {
-  if (skip()) return;
+  if (!have_gpu()) return;
   const Tensor x = (drawn({16, 32}, 1) * 200).to(DType::f16), w = (drawn({24, 32}, 2) * 200).to(DType::f16);
   CastCounts there, here;
   {
@@ -143,7 +131,7 @@ TEST_CASE("what rounding loses is counted") {
 }
 
 TEST_CASE("products give the same bits twice and keep no memory") {
-  if (skip()) return;
+  if (!have_gpu()) return;
   const Tensor a = drawn({130, 301}, 1, DType::bf16).to(kGpu), b = drawn({301, 77}, 2, DType::bf16).to(kGpu);
   const std::vector<double> first = numbers(matmul(a, b));
   const std::int64_t before = memory_stats(kGpu).total.current;

@@ -6,10 +6,13 @@
 #include <gradual/core/counts.h>
 #include <gradual/core/dispatch.h>
 #include <gradual/cuda/cuda.h>
+#include "support/gpu.h"
 #include "support/tensors.h"
 
 namespace gradual {
 namespace {
+
+using namespace test;
 
 using testing::same_bits;
 
@@ -108,10 +111,7 @@ std::vector<Case> cases() {
 }
 
 TEST_CASE("indexing and pooling and dropout have the bits and counts of the CPU") {
-  if (!cuda::available()) {
-    MESSAGE("skipped: " << cuda::why_not());
-    return;
-  }
+  if (!have_gpu()) return;
   for (const Case& c : cases())
     for (DType dtype : {DType::f64, DType::f32, DType::f16, DType::bf16}) {
       INFO(c.name << " " << name(dtype));
@@ -145,10 +145,7 @@ std::string error_of(const std::function<Tensor()>& f) {
 bool contains(const std::string& text, const char* part) { return text.find(part) != std::string::npos; }
 
 TEST_CASE("an index out of range is told when the numbers are read and then no more") {
-  if (!cuda::available()) {
-    MESSAGE("skipped: " << cuda::why_not());
-    return;
-  }
+  if (!have_gpu()) return;
   const Device gpu = Device::cuda();
   const Tensor x = numbers({4, 3}, DType::f32, 1).to(gpu);
   const Tensor bad = from_data(std::vector<std::int64_t>{0, 4, 1}, {3}).to(gpu);

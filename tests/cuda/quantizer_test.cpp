@@ -6,17 +6,13 @@
 #include <gradual/core/quantizer.h>
 #include <gradual/core/what_if.h>
 #include <gradual/cuda/cuda.h>
+#include "support/gpu.h"
 #include "support/tensors.h"
 
 namespace gradual {
 namespace {
 
 using testing::same_bits;
-
-bool skipped() {
-  if (!cuda::available()) MESSAGE("skipped: " << cuda::why_not());
-  return !cuda::available();
-}
 
 // Numbers of many binades with zeros among them; some rows are all zeros.
 Tensor spread(const Shape& sizes, DType dtype, bool special = false, float nan = NAN) {
@@ -120,7 +116,7 @@ void check_same(const Tensor& x, const Quantizer& q, int axis, bool scaled_expon
 }
 
 TEST_CASE("quantizers have the bits and counts of the CPU") {
-  if (skipped()) return;
+  if (!test::have_gpu()) return;
   for (const Quantizer& q : quantizers()) {
     check_same(spread({12, 96}, DType::f32), q, -1, false);
     // of NaN times a scale that is NaN, either may stay
@@ -131,7 +127,7 @@ TEST_CASE("quantizers have the bits and counts of the CPU") {
 }
 
 TEST_CASE("quantizers of odd shapes and of doubles") {
-  if (skipped()) return;
+  if (!test::have_gpu()) return;
   for (const Quantizer& q : quantizers()) {
     check_same(spread({}, DType::f32), q, -1, false);
     check_same(spread({5, 33}, DType::f64), q, -1, false);
@@ -142,14 +138,14 @@ TEST_CASE("quantizers of odd shapes and of doubles") {
 }
 
 TEST_CASE("a large tensor") {
-  if (skipped()) return;
+  if (!test::have_gpu()) return;
   const Tensor x = spread({100, 1000}, DType::f32);
   for (const Scaling& s : {Scaling{.kind = ScalingKind::tensor}, Scaling{.kind = ScalingKind::block}})
     check_same(x, {.format = format("e4m3fn"), .scaling = s}, -1, true);
 }
 
 TEST_CASE("the Hadamard transform") {
-  if (skipped()) return;
+  if (!test::have_gpu()) return;
   const Tensor x = spread({7, 48}, DType::f32);
   const Tensor here = hadamard16(x, 0x1234), there = hadamard16(x.to(Device::cuda()), 0x1234);
   CHECK(there.device() == Device::cuda());
@@ -157,13 +153,13 @@ TEST_CASE("the Hadamard transform") {
 }
 
 TEST_CASE("what a tensor would lose in other formats") {
-  if (skipped()) return;
+  if (!test::have_gpu()) return;
   const Tensor x = spread({7, 48}, DType::f16);
   CHECK(to_string(what_if(x.to(Device::cuda()))) == to_string(what_if(x)));
 }
 
 TEST_CASE("the largest magnitude") {
-  if (skipped()) return;
+  if (!test::have_gpu()) return;
   const Tensor x = spread({7, 48}, DType::f16);
   CHECK(amax(x.to(Device::cuda())) == amax(x));
   CHECK(amax(empty({0}).to(Device::cuda())) == 0);

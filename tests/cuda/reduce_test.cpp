@@ -9,24 +9,12 @@
 #include <gradual/core/counts.h>
 #include <gradual/cuda/cuda.h>
 #include <gradual/gradual.h>
+#include "support/gpu.h"
 
 namespace gradual {
 namespace {
 
-constexpr Device kGpu = Device::cuda();
-
-bool skip() {
-  if (cuda::available()) return false;
-  MESSAGE("skipped: " << cuda::why_not());
-  return true;
-}
-
-std::vector<double> numbers(const Tensor& t) { return t.to(Device::cpu()).to_vector<double>(); }
-
-Tensor drawn(const Shape& sizes, std::uint64_t seed, DType dtype = DType::f32) {
-  Generator g(seed);
-  return randn(sizes, {}, g).to(dtype);
-}
+using namespace test;
 
 // Within `roundings` of f32 of the sum of magnitudes, and the rounding on store. A chain of additions over these ranges would
 // be far outside.
@@ -42,7 +30,7 @@ void check_sum(const Tensor& gpu, const Tensor& x, const Shape& dims, double rou
 }
 
 TEST_CASE("long ranges are summed in a tree") {
-  if (skip()) return;
+  if (!have_gpu()) return;
   for (const DType dtype : {DType::f32, DType::bf16}) {
     for (const Shape& sizes : {Shape{3, 100000}, Shape{3, 100003}, Shape{2, 16384}, Shape{1, 8192}, Shape{70, 1024},
                                Shape{5, 1032}, Shape{3, 1025}}) {
@@ -63,7 +51,7 @@ TEST_CASE("long ranges are summed in a tree") {
 }
 
 TEST_CASE("the same bits every time") {
-  if (skip()) return;
+  if (!have_gpu()) return;
   const Tensor x = drawn({600, 1000}, 3).to(kGpu);
   for (const Shape& dims : {Shape{0}, Shape{1}, Shape{0, 1}}) {
     CHECK(numbers(var(x, dims)) == numbers(var(x, dims)));
@@ -72,7 +60,7 @@ TEST_CASE("the same bits every time") {
 }
 
 TEST_CASE("the first of equals over long ranges") {
-  if (skip()) return;
+  if (!have_gpu()) return;
   for (const Shape& sizes : {Shape{2, 40000}, Shape{7, 300}, Shape{3000, 20}}) {
     const Tensor x = mul(drawn(sizes, 4), 2).to(DType::i32).to(DType::f32);  // few values
     for (int dim = 0; dim < 2; ++dim) {
@@ -89,7 +77,7 @@ TEST_CASE("the first of equals over long ranges") {
 }
 
 TEST_CASE("sums under an accumulator have the CPU's bits") {
-  if (skip()) return;
+  if (!have_gpu()) return;
   for (const DType dtype : {DType::f32, DType::f16, DType::bf16}) {
     const Tensor x = drawn({4, 37, 6}, 5, dtype);
     for (const std::string name :
@@ -107,7 +95,7 @@ TEST_CASE("sums under an accumulator have the CPU's bits") {
 }
 
 TEST_CASE("what stores of results lose is counted") {
-  if (skip()) return;
+  if (!have_gpu()) return;
   const Tensor x = from_data(std::vector<double>{60000, 60000, 1e-7, -1e-7, 0, 0, 3, 4}, {4, 2}).to(DType::f16);
   CastCounts cpu, gpu;
   {

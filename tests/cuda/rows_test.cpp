@@ -10,24 +10,12 @@
 #include <gradual/cuda/cuda.h>
 #include <gradual/gradual.h>
 #include "../support/gradients.h"
+#include "support/gpu.h"
 
 namespace gradual {
 namespace {
 
-constexpr Device kGpu = Device::cuda();
-
-bool skip() {
-  if (cuda::available()) return false;
-  MESSAGE("skipped: " << cuda::why_not());
-  return true;
-}
-
-std::vector<double> numbers(const Tensor& t) { return t.to(Device::cpu()).to_vector<double>(); }
-
-Tensor drawn(const Shape& sizes, std::uint64_t seed, DType dtype = DType::f32) {
-  Generator g(seed);
-  return randn(sizes, {}, g).to(dtype);
-}
+using namespace test;
 
 // `y` is of `dtype`; want was computed in f64. `size` is that of the terms beside the result's own.
 void check_close(const Tensor& y, const Tensor& want, double size = 0, double roundings = 64) {
@@ -47,7 +35,7 @@ void check_close(const Tensor& y, const Tensor& want, double size = 0, double ro
 constexpr std::int64_t kLengths[] = {1, 7, 16, 17, 40, 256, 257, 1000, 1024, 2048, 2050, 8192, 8200, 9001};
 
 TEST_CASE("softmax and its backward for rows of every length") {
-  if (skip()) return;
+  if (!have_gpu()) return;
   for (const DType dtype : {DType::f32, DType::bf16}) {
     for (const std::int64_t n : kLengths) {
       CAPTURE(n);
@@ -67,7 +55,7 @@ TEST_CASE("softmax and its backward for rows of every length") {
 }
 
 TEST_CASE("cross entropy for rows of every length") {
-  if (skip()) return;
+  if (!have_gpu()) return;
   for (const std::int64_t n : kLengths) {
     CAPTURE(n);
     const Tensor classes = from_data(std::vector<std::int64_t>{n / 2, 0, -100, n - 1}, {4});
@@ -88,7 +76,7 @@ TEST_CASE("cross entropy for rows of every length") {
 }
 
 TEST_CASE("a class out of range is told when the device is waited for") {
-  if (skip()) return;
+  if (!have_gpu()) return;
   const Tensor x = drawn({3, 5}, 1).to(kGpu);
   const Tensor classes = from_data(std::vector<std::int64_t>{1, 5, -100}, {3}).to(kGpu);
   const auto expect_told = [] {
@@ -112,7 +100,7 @@ TEST_CASE("a class out of range is told when the device is waited for") {
 }
 
 TEST_CASE("layer and rms norm for rows of every length") {
-  if (skip()) return;
+  if (!have_gpu()) return;
   for (const DType dtype : {DType::f32, DType::bf16}) {
     for (const std::int64_t n : kLengths) {
       if (n < 16) continue;  // with few values 1/sqrt of the variance enlarges errors
@@ -138,7 +126,7 @@ TEST_CASE("layer and rms norm for rows of every length") {
 }
 
 TEST_CASE("batch norm of images in both orders of memory") {
-  if (skip()) return;
+  if (!have_gpu()) return;
   const auto channels_last = [](const Tensor& t) { return t.permute({0, 2, 3, 1}).contiguous().permute({0, 3, 1, 2}); };
   for (const DType dtype : {DType::f32, DType::bf16})
     for (const Shape& sizes : {Shape{3, 8, 4, 6}, Shape{3, 24, 5, 7}, Shape{2, 5, 8, 8}, Shape{40, 16, 1, 1}})
@@ -170,7 +158,7 @@ TEST_CASE("batch norm of images in both orders of memory") {
 }
 
 TEST_CASE("what stores of rows lose is counted") {
-  if (skip()) return;
+  if (!have_gpu()) return;
   const Tensor x = mul(drawn({6, 40}, 1), 6).to(DType::f16), there = x.to(kGpu);
   CastCounts cpu, gpu;
   {

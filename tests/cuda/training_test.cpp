@@ -9,17 +9,12 @@
 #include <gradual/data/data_loader.h>
 #include <gradual/gradual.h>
 #include <gradual/lab/models.h>
+#include "support/gpu.h"
 
 namespace gradual {
 namespace {
 
-constexpr Device kGpu = Device::cuda();
-
-bool skip() {
-  if (cuda::available()) return false;
-  MESSAGE("skipped: " << cuda::why_not());
-  return true;
-}
+using namespace test;
 
 struct Task {
   lab::MakeModel make;
@@ -70,7 +65,7 @@ void same_losses(const Task& task, const std::string& recipe, double tolerance) 
 }
 
 TEST_CASE("a convolutional network trains on a GPU as on the CPU, in every recipe") {
-  if (skip()) return;
+  if (!have_gpu()) return;
   const Task task = images();
   for (const std::string& name : amp::recipe_names()) {
     const bool single = name == "fp32" || name == "tf32";
@@ -79,19 +74,19 @@ TEST_CASE("a convolutional network trains on a GPU as on the CPU, in every recip
 }
 
 TEST_CASE("a transformer trains on a GPU as on the CPU") {
-  if (skip()) return;
+  if (!have_gpu()) return;
   const Task task = tokens();
   for (const char* name : {"fp32", "amp-fp16", "amp-bf16", "bf16-master", "fp8-delayed"})
     same_losses(task, name, name == std::string("fp32") ? 1e-4 : 0.05);
 }
 
 TEST_CASE("two runs on a GPU give the same bits") {
-  if (skip()) return;
+  if (!have_gpu()) return;
   for (const Task& task : {images(), tokens()}) CHECK(train(task, "amp-bf16", kGpu) == train(task, "amp-bf16", kGpu));
 }
 
 TEST_CASE("nothing stays on the GPU when a run has ended, and the host holds none of its tensors") {
-  if (skip()) return;
+  if (!have_gpu()) return;
   const std::int64_t before = memory_stats(kGpu).total.current;
   train(images(), "fp16-master", kGpu);
   CHECK(memory_stats(kGpu).total.current == before);
@@ -102,7 +97,7 @@ TEST_CASE("nothing stays on the GPU when a run has ended, and the host holds non
 }
 
 TEST_CASE("the loader puts batches on a GPU, with and without its thread") {
-  if (skip()) return;
+  if (!have_gpu()) return;
   const data::Dataset numbers{.inputs = arange(0, 40, 1, {.dtype = DType::f32}).reshape({20, 2}),
                               .targets = arange(0, 20)};
   for (const bool prefetch : {true, false}) {

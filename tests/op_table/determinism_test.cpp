@@ -6,6 +6,7 @@
 #include <gradual/cuda/cuda.h>
 #include "op_table.h"
 #include "support/cpu_isas.h"
+#include "support/gpu.h"
 
 namespace gradual::test {
 namespace {
@@ -42,10 +43,7 @@ TEST_CASE("the same bits twice, and with one, two and three threads") {
 }
 
 TEST_CASE("CUDA: the same bits twice") {
-  if (!cuda::available()) {
-    MESSAGE("skipped: " << cuda::why_not());
-    return;
-  }
+  if (!have_gpu()) return;
   for (const Row* row : rows_under_test()) {
     for (const DType dtype : row->dtypes) {
       if (dtype != DType::f32 && dtype != DType::bf16 && dtype != DType::i64) continue;

@@ -9,6 +9,7 @@
 #include <cmath>
 
 #include "op_table.h"
+#include "support/gpu.h"
 
 namespace gradual::test {
 namespace {
@@ -202,10 +203,7 @@ TEST_CASE("backward runs in every float dtype") {
 }
 
 TEST_CASE("CUDA: backward of every row gives the CPU's gradients") {
-  if (!cuda::available()) {
-    MESSAGE("skipped: " << cuda::why_not());
-    return;
-  }
+  if (!have_gpu()) return;
   CHECK(check_backward({DType::f64, DType::f32, DType::f16, DType::bf16}, Device::cuda()) > 0);
 }
 

@@ -8,6 +8,7 @@
 #include <gradual/core/memory.h>
 #include <gradual/cuda/cuda.h>
 #include "op_table.h"
+#include "support/gpu.h"
 
 namespace gradual::test {
 namespace {
@@ -151,10 +152,7 @@ TEST_CASE("both CPU backends agree with the float64 references") {
 }
 
 TEST_CASE("CUDA agrees with the float64 references in every layout") {
-  if (!cuda::available()) {
-    MESSAGE("skipped: " << cuda::why_not());
-    return;
-  }
+  if (!have_gpu()) return;
   CHECK(check_values(rows_under_test(), Device::cuda()) > 0);
   check_large(rows_under_test(), Device::cuda());
 }

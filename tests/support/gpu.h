@@ -3,16 +3,29 @@
 
 #include <doctest/doctest.h>
 
-#include <gradual/core/ops.h>
+#include <gradual/core/tensor.h>
 #include <gradual/cuda/cuda.h>
 
+#include <algorithm>
+#include <cstdint>
+#include <vector>
+
 namespace gradual::test {
+
+inline constexpr Device kGpu = Device::cuda();
 
 // False, with the reason, where there is no GPU.
 inline bool have_gpu() {
   if (cuda::available()) return true;
   MESSAGE("skipped: " << cuda::why_not());
   return false;
+}
+
+inline std::vector<double> numbers(const Tensor& t) { return t.to(Device::cpu()).to_vector<double>(); }
+// Normal numbers on the CPU, the same for the same seed.
+inline Tensor drawn(const Shape& sizes, std::uint64_t seed, DType dtype = DType::f32) {
+  Generator g(seed);
+  return randn(sizes, {}, g).to(dtype);
 }
 
 // Of tensors on any device.
