@@ -7,6 +7,7 @@
 #include "../core/cpu/loaded.h"
 #include "../core/cpu/loops.h"
 #include "../core/memory.h"
+#include "cuda.h"
 #include "kernels.h"
 #include "movement.h"
 
@@ -46,9 +47,8 @@ Compute compute(DType in, DType out) {
   return {DType::f32, in != DType::f32 || cpu::rounds_to_tf32(in)};
 }
 
-// False where the library does not take this layout; nothing is done then.
-bool made(const OpCall& call, const Tensor& out, bool channels_last) {
-  const Compute how = compute(call[0].dtype(), out.dtype());
+// False where the library does not take this; nothing is done then. `plainly`: by our kernel.
+bool made(const OpCall& call, const Tensor& out, const Compute& how, bool channels_last, bool plainly = false) {
   const Tensor first = operand(call[0], how.dtype, channels_last);
   const Tensor second = operand(call[1], how.dtype, channels_last);
   const Tensor result = turned(out, channels_last);
@@ -71,11 +71,8 @@ bool made(const OpCall& call, const Tensor& out, bool channels_last) {
     spread_bias(target, call[2], channels_last);
     data.adds = true;
   }
-  const bool empty_sums = first.numel() == 0 || second.numel() == 0;
-  if (empty_sums || !convolve(c, data)) {
-    if (channels_last) return false;
-    plain_convolve(c, data);
-  }
+  if (plainly) plain_convolve(c, data);
+  else if (!convolve(c, data)) return false;
   if (!target.is_same(result)) copy_elements(result, target);
   return true;
 }
@@ -84,7 +81,15 @@ void convolution(const OpCall& call, Outputs& out) {
   if (out[0].numel() == 0 || cpu::convolution_accumulated(call, out[0])) return;
   const bool last = has_channels_last(call[0]) || has_channels_last(out[0]) ||
                     (call.op == OpId::conv2d_backward_weight && has_channels_last(call[1]));
-  if (!last || !made(call, out[0], true)) made(call, out[0], false);
+  const Compute how = compute(call[0].dtype(), out[0].dtype());
+  const bool narrow = size_of(how.dtype) == 2, empty_sums = call[0].numel() == 0 || call[1].numel() == 0;
+  if (library_kernels() && !empty_sums) {
+    // In the layout at hand; else turned, which is a copy; else of f32 operands, which f16 and bf16 become exactly.
+    if (last && made(call, out[0], how, true)) return;
+    if (made(call, out[0], how, false)) return;
+    if (narrow && made(call, out[0], {DType::f32, true}, false)) return;
+  }
+  made(call, out[0], how, false, true);
 }
 
 }  // namespace

@@ -1,5 +1,4 @@
-// Convolutions in device memory: by cuDNN (conv_cudnn.cpp), and by a kernel of ours (conv_plain.cu) what it does not take, and
-// everything in the emulator.
+// Convolutions in device memory: by cuDNN (conv_cudnn.cpp), and by a kernel of ours (conv_plain.cu) what it does not take.
 #pragma once
 
 #include "../core/op.h"

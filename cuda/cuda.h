@@ -30,6 +30,22 @@ DeviceInfo device_info(Device device = Device::cuda());
 // zero there, or add nothing, and the Error comes when the CPU next reads a tensor, writes one, or synchronises.
 void synchronize(Device device = Device::cuda());
 
+// Whether NVIDIA's libraries compute what they can: convolutions, batch norm, average pooling, softmax and attention by
+// cuDNN. Otherwise kernels of ours do, slower and readable, within the same bounds of error. On by default; set for the
+// whole process from now on, by any thread.
+void set_library_kernels(bool on);
+bool library_kernels();
+
+// The choice of a block, for tests and comparisons; not for several threads at once.
+class LibraryKernelsScope : Pinned {
+ public:
+  explicit LibraryKernelsScope(bool on) : saved_(library_kernels()) { set_library_kernels(on); }
+  ~LibraryKernelsScope() { set_library_kernels(saved_); }
+
+ private:
+  bool saved_;
+};
+
 // Gives the blocks that nobody uses back to the driver.
 void empty_cache(Device device = Device::cuda());
 

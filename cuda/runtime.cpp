@@ -1,6 +1,7 @@
 #include "runtime.h"
 
 #include <array>
+#include <atomic>
 #include <memory>
 #include <mutex>
 #include <string>
@@ -15,6 +16,7 @@ namespace gradual {
 namespace cuda {
 namespace {
 
+std::atomic<bool> library_kernels_now{true};
 thread_local int selected = -1;                  // what cudaSetDevice was told last on this thread
 thread_local cudaStream_t own_stream = nullptr;  // of a StreamScope
 
@@ -58,6 +60,9 @@ void check(cudaError_t status, const char* call) {
 }
 
 std::string why_not() { return found().why; }
+
+void set_library_kernels(bool on) { library_kernels_now.store(on, std::memory_order_relaxed); }
+bool library_kernels() { return library_kernels_now.load(std::memory_order_relaxed); }
 
 int current_device() {
   if (selected < 0) device::select(Device::cuda());

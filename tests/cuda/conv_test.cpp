@@ -10,7 +10,9 @@
 #include <gradual/core/counts.h>
 #include <gradual/core/memory.h>
 #include <gradual/cuda/cuda.h>
+#include <gradual/cuda/graph.h>
 #include <gradual/gradual.h>
+#include <gradual/lab/models.h>
 #include "support/gpu.h"
 
 namespace gradual {
@@ -117,6 +119,88 @@ TEST_CASE("convolutions give the same bits twice and keep no memory") {
     for (std::size_t i = 0; i < 3; ++i) CHECK(numbers(again[i]) == numbers(first[i]));
   }
   CHECK(memory_stats(kGpu).total.current == before);
+}
+
+// Layers as CNNs have them: strides, groups, one channel in, one by one.
+const Case kOrdinary[] = {{{2, 3, 9, 7}, {16, 3, 3, 3}, {.padding = {1, 1}}},
+                          {{2, 1, 8, 8}, {4, 1, 5, 5}, {.padding = {2, 2}}},
+                          {{3, 8, 8, 8}, {8, 1, 3, 3}, {.stride = {2, 2}, .padding = {1, 1}, .groups = 8}},
+                          {{2, 16, 5, 5}, {8, 16, 1, 1}, {.stride = {2, 2}}},
+                          {{2, 8, 9, 9}, {8, 8, 3, 3}, {.padding = {2, 2}, .dilation = {2, 2}}}};
+
+TEST_CASE("ordinary convolutions are the library's in every dtype and layout, ours where it is switched off") {
+  if (!have_gpu()) return;
+  for (const Case& c : kOrdinary)
+    for (const DType dtype : {DType::f64, DType::f32, DType::f16, DType::bf16})
+      for (const bool last : {false, true}) {
+        CAPTURE(to_string(c.w));
+        CAPTURE(name(dtype));
+        CAPTURE(last);
+        const auto placed = [&](const Tensor& t) { return last ? channels_last(t.to(kGpu)) : t.to(kGpu); };
+        const Tensor x = placed(drawn(c.x, 1, dtype)), w = drawn(c.w, 2, dtype).to(kGpu);
+        const Tensor bias = drawn({c.w[0]}, 3, dtype).to(kGpu), dy = placed(conv2d(x, w, {}, c.attrs));
+        std::vector<Tensor> library, ours;
+        const std::vector<std::string> names = kernels_of([&] { library = all_three(c, x, w, bias, dy); });
+        CHECK_FALSE(any_has(names, "PlainConvolution"));
+        for (const char* call :
+             {"cudnnConvolutionForward", "cudnnConvolutionBackwardData", "cudnnConvolutionBackwardFilter"})
+          CHECK_MESSAGE(any_has(names, call), call);
+        const cuda::LibraryKernelsScope off(false);
+        const std::vector<std::string> plain = kernels_of([&] { ours = all_three(c, x, w, bias, dy); });
+        CHECK(any_has(plain, "PlainConvolution"));
+        CHECK_FALSE(any_has(plain, "cudnn"));
+        const double eps = float_info(dtype).epsilon + (dtype == DType::f64 ? 1e-13 : 1e-4);
+        for (std::size_t i = 0; i < 3; ++i) {
+          const std::vector<double> a = numbers(library[i]), b = numbers(ours[i]);
+          int wrong = 0;
+          for (std::size_t k = 0; k < a.size(); ++k) wrong += !(std::fabs(a[k] - b[k]) <= eps * (4 + std::fabs(b[k])));
+          CHECK(wrong == 0);
+        }
+      }
+}
+
+TEST_CASE("what the library refuses is computed another way") {
+  if (!have_gpu()) return;
+  // Sizes of their own: how a size is done is remembered.
+  const Case c{{2, 8, 7, 6}, {16, 4, 3, 3}, {.padding = {1, 1}, .groups = 2}};
+  for (const char* what : {"channels_last", "narrow", "channels_last,narrow", "convolution"}) {
+    CAPTURE(what);
+    Case own = c;
+    own.x[0] += static_cast<std::int64_t>(std::string(what).size());
+    const CudnnRefuses refusal(what);
+    for (const DType dtype : {DType::f32, DType::f16, DType::bf16})
+      for (const bool last : {false, true}) compare(own, dtype, last, last, 1e-4);
+  }
+}
+
+TEST_CASE("a recorded step of a convolutional network has the bits of the step itself") {
+  if (!have_gpu()) return;
+  manual_seed(3);
+  const auto model = lab::make_cnn(1, 8, 8, 10);
+  model->to(kGpu);
+  const Tensor x = drawn({4, 1, 8, 8}, 1).to(kGpu);
+  const Tensor classes = from_data(std::vector<std::int64_t>{1, 5, 0, 9}, {4}).to(kGpu);
+  Tensor loss;
+  const auto step = [&] {
+    model->zero_grad();
+    loss = cross_entropy((*model)(x), classes);
+    loss.backward();
+  };
+  const auto gradients = [&] {
+    std::vector<std::vector<double>> all;
+    for (const Tensor& p : model->parameters()) all.push_back(numbers(p.grad()));
+    return all;
+  };
+  step();
+  const auto want = gradients();
+  cuda::Graph graph;
+  graph.capture(step);
+  x.copy_(drawn({4, 1, 8, 8}, 2).to(kGpu));
+  graph.replay();
+  CHECK(gradients() != want);
+  x.copy_(drawn({4, 1, 8, 8}, 1).to(kGpu));
+  graph.replay();
+  CHECK(gradients() == want);
 }
 
 }  // namespace

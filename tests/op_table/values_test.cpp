@@ -157,6 +157,18 @@ TEST_CASE("CUDA agrees with the float64 references in every layout") {
   check_large(rows_under_test(), Device::cuda());
 }
 
+// The rows that NVIDIA's libraries offer to compute ran on them above; here they run on our kernels.
+TEST_CASE("CUDA agrees with the float64 references without the libraries") {
+  if (!have_gpu()) return;
+  std::vector<const Row*> rows;
+  for (const Row* row : rows_under_test())
+    for (const OpId op : {OpId::conv2d, OpId::conv2d_backward_input, OpId::conv2d_backward_weight})
+      if (row->op == op) rows.push_back(row);
+  const cuda::LibraryKernelsScope scope(false);
+  if (!rows.empty()) CHECK(check_values(rows, Device::cuda()) > 0);
+  check_large(rows, Device::cuda());
+}
+
 TEST_CASE("elementwise ops, convolution and pooling keep the order of their input's strides") {
   for (const Row* row : rows_under_test()) {
     const OpKind kind = info(row->op).kind;

@@ -8,6 +8,8 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <cstdlib>
+#include <string>
 #include <vector>
 
 namespace gradual::test {
@@ -34,5 +36,23 @@ inline bool same_numbers(const Tensor& a, const Tensor& b) {
   return x.dtype() == y.dtype() && x.sizes() == y.sizes() &&
          std::equal(static_cast<char*>(x.raw()), static_cast<char*>(x.raw()) + x.nbytes(), static_cast<char*>(y.raw()));
 }
+
+// The kernels and library calls that f() starts, by name.
+template <class F> std::vector<std::string> kernels_of(const F& f) {
+  device::Watch watch(kGpu);
+  f();
+  return watch.stop().kernels;
+}
+// Whether one of them has `part` in its name.
+inline bool any_has(const std::vector<std::string>& names, const std::string& part) {
+  return std::any_of(names.begin(), names.end(), [&](const auto& n) { return n.find(part) != std::string::npos; });
+}
+
+// The emulated cuDNN refuses these calls (cuda/emulator/cudnn.h) while it lives; the real one takes no notice.
+class CudnnRefuses : Pinned {
+ public:
+  explicit CudnnRefuses(const char* what) { setenv("GRADUAL_EMULATED_CUDNN_REFUSES", what, 1); }
+  ~CudnnRefuses() { unsetenv("GRADUAL_EMULATED_CUDNN_REFUSES"); }
+};
 
 }  // namespace gradual::test
