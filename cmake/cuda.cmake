@@ -6,7 +6,7 @@ set(cuda_dir ${PROJECT_SOURCE_DIR}/cuda)
 
 if(GRADUAL_CUDA STREQUAL "EMULATED")
   file(GLOB cuda_sources CONFIGURE_DEPENDS ${cuda_dir}/*.cu ${cuda_dir}/*.cpp ${cuda_dir}/emulator/*.cpp)
-  list(FILTER cuda_sources EXCLUDE REGEX "/(stub[.]cpp|[a-z_]+_cublaslt[.]cpp|[a-z_]+_cub[.]cu)$")
+  list(FILTER cuda_sources EXCLUDE REGEX "/(stub[.]cpp|[a-z_]+_cub[.]cu)$")
   file(GLOB kernels CONFIGURE_DEPENDS ${cuda_dir}/*.cu)
   set_source_files_properties(${kernels} PROPERTIES LANGUAGE CXX COMPILE_OPTIONS "-xc++")
   set_source_files_properties(${cuda_sources} PROPERTIES INCLUDE_DIRECTORIES ${cuda_dir}/emulator)

@@ -6,8 +6,10 @@
 #include <array>
 #include <bit>
 #include <compare>
+#include <limits>
 #include <map>
 
+#include "../core/capture.h"
 #include "../core/failf.h"
 #include "gemm.h"
 #include "memory.h"
@@ -39,14 +41,14 @@ cudaDataType_t type_of(DType dtype) {
   }
 }
 
-cublasLtEpilogue_t epilogue_of(Epilogue epilogue) {
-  switch (epilogue) {
-    case Epilogue::bias: return CUBLASLT_EPILOGUE_BIAS;
-    case Epilogue::bias_relu: return CUBLASLT_EPILOGUE_RELU_BIAS;
-    case Epilogue::relu: return CUBLASLT_EPILOGUE_RELU;
-    case Epilogue::none: break;
+cublasLtEpilogue_t epilogue_of(const Gemm& g) {
+  if (g.row_sums) return CUBLASLT_EPILOGUE_BGRADB;  // its B is our a
+  switch (g.activation) {
+    case Activation::relu: return g.bias ? CUBLASLT_EPILOGUE_RELU_BIAS : CUBLASLT_EPILOGUE_RELU;
+    case Activation::gelu: return g.bias ? CUBLASLT_EPILOGUE_GELU_AUX_BIAS : CUBLASLT_EPILOGUE_GELU_AUX;
+    case Activation::none: break;
   }
-  return CUBLASLT_EPILOGUE_DEFAULT;
+  return g.bias ? CUBLASLT_EPILOGUE_BIAS : CUBLASLT_EPILOGUE_DEFAULT;
 }
 
 cublasComputeType_t compute_of(const Gemm& g) {
@@ -85,13 +87,19 @@ class Problem {
   explicit Problem(const Gemm& g) {
     const bool f64 = g.a.dtype == DType::f64;
     check(cublasLtMatmulDescInit(&product_, compute_of(g), f64 ? CUDA_R_64F : CUDA_R_32F), "cublasLtMatmulDescInit");
-    set(CUBLASLT_MATMUL_DESC_TRANSA, g.b.transposed ? CUBLAS_OP_T : CUBLAS_OP_N);
-    set(CUBLASLT_MATMUL_DESC_TRANSB, g.a.transposed ? CUBLAS_OP_T : CUBLAS_OP_N);
-    set(CUBLASLT_MATMUL_DESC_EPILOGUE, epilogue_of(g.epilogue));
-    if (g.has_bias()) {
+    set(CUBLASLT_MATMUL_DESC_TRANSA, static_cast<std::int32_t>(g.b.transposed ? CUBLAS_OP_T : CUBLAS_OP_N));
+    set(CUBLASLT_MATMUL_DESC_TRANSB, static_cast<std::int32_t>(g.a.transposed ? CUBLAS_OP_T : CUBLAS_OP_N));
+    set(CUBLASLT_MATMUL_DESC_EPILOGUE, static_cast<std::uint32_t>(epilogue_of(g)));
+    if (g.bias) {
       set(CUBLASLT_MATMUL_DESC_BIAS_POINTER, g.bias);
       if (g.bias_dtype() != g.c_dtype)
         set(CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, static_cast<std::int32_t>(type_of(g.bias_dtype())));
+    }
+    if (g.row_sums) set(CUBLASLT_MATMUL_DESC_BIAS_POINTER, g.row_sums);
+    if (g.before) {
+      set(CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, g.before);
+      set(CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD, g.ldc);
+      if (g.batch > 1) set(CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_BATCH_STRIDE, g.c_batch_stride);
     }
     if (g.b.scale) set(CUBLASLT_MATMUL_DESC_A_SCALE_POINTER, g.b.scale);
     if (g.a.scale) set(CUBLASLT_MATMUL_DESC_B_SCALE_POINTER, g.a.scale);
@@ -133,14 +141,14 @@ class Problem {
     return none;
   }
 
-  // False where the library refuses it after all: nothing was enqueued.
-  bool run(const Gemm& g, const cublasLtMatmulHeuristicResult_t& how) {
+  // `factor` times the product. False where the library refuses it after all: nothing was enqueued.
+  bool run(const Gemm& g, const cublasLtMatmulHeuristicResult_t& how, double factor = 1) {
     const Workspace scratch(how.workspaceSize);
     note_call("cublasLtMatmul");
-    const double one = 1, zero = 0;
-    const float one_f32 = 1, zero_f32 = 0;
+    const double zero = 0;
+    const float factor_f32 = static_cast<float>(factor), zero_f32 = 0;
     const bool f64 = g.a.dtype == DType::f64;
-    const void* const alpha = f64 ? static_cast<const void*>(&one) : &one_f32;
+    const void* const alpha = f64 ? static_cast<const void*>(&factor) : &factor_f32;
     const void* const beta = f64 ? static_cast<const void*>(&zero) : &zero_f32;
     const cublasStatus_t status =
         cublasLtMatmul(handle(), &product_, alpha, g.b.data, &b_, g.a.data, &a_, beta, g.c, &c_, g.c, &c_, &how.algo,
@@ -188,20 +196,64 @@ class Problem {
 struct Key {
   int device;
   std::array<std::int64_t, 10> numbers;
-  std::array<std::int64_t, 4> alignments;
+  std::array<std::int64_t, 6> alignments;
   std::array<DType, 3> dtypes;
-  std::array<bool, 5> flags;
-  Epilogue epilogue;
+  std::array<bool, 7> flags;
+  Activation activation;
   auto operator<=>(const Key&) const = default;
 
   explicit Key(const Gemm& g)
       : device(current_device()),
         numbers{g.m, g.n, g.k, g.batch, g.a.ld, g.b.ld, g.ldc, g.a.batch_stride, g.b.batch_stride, g.c_batch_stride},
-        alignments{alignment(g.a.data), alignment(g.b.data), alignment(g.c), alignment(g.bias)},
+        alignments{alignment(g.a.data), alignment(g.b.data), alignment(g.c),
+                   alignment(g.bias),   alignment(g.before), alignment(g.row_sums)},
         dtypes{g.a.dtype, g.b.dtype, g.c_dtype},
-        flags{g.a.transposed, g.b.transposed, g.tf32, g.a.scale != nullptr, g.b.scale != nullptr},
-        epilogue(g.epilogue) {}
+        flags{g.a.transposed,    g.b.transposed,       g.tf32, g.a.scale != nullptr, g.b.scale != nullptr,
+              g.bias != nullptr, g.row_sums != nullptr},
+        activation(g.activation) {}
 };
+
+// An algorithm, or that there is none, and whether it was seen to do what its documentation leaves open.
+struct Choice {
+  cublasLtMatmulHeuristicResult_t how;
+  bool trusted = false;
+  bool usable() const { return how.state == CUBLAS_STATUS_SUCCESS; }
+  void reject() { how.state = CUBLAS_STATUS_NOT_SUPPORTED; }
+};
+
+Choice& choice_of(const Gemm& g, Problem& problem) {
+  thread_local std::map<Key, Choice> choices;
+  if (choices.size() >= kMostChoices) choices.clear();
+  const Key key(g);
+  auto at = choices.find(key);
+  if (at == choices.end()) at = choices.emplace(key, Choice{problem.choose(g)}).first;
+  return at->second;
+}
+
+// Whether relu keeps NaN: every sum is made one, by a factor that is.
+bool relu_keeps_nan(const Gemm& g, Problem& problem, const Choice& choice) {
+  return problem.run(g, choice.how, std::numeric_limits<double>::quiet_NaN()) && all_nan(g);
+}
+
+// The product by the library; false: not by it, and what was written counts for nothing.
+bool run_library(const Gemm& g) {
+  Problem problem(g);
+  Choice& choice = choice_of(g, problem);
+  if (!choice.usable()) return false;
+  const bool in_doubt = !choice.trusted && (g.activation == Activation::relu || g.row_sums);
+  if (in_doubt && device::capturing()) return false;
+  if (in_doubt && g.activation == Activation::relu && !relu_keeps_nan(g, problem, choice)) choice.reject();
+  if (!choice.usable()) return false;
+  if (!problem.run(g, choice.how)) {
+    choice.reject();
+    return false;
+  }
+  if (!in_doubt || !g.row_sums) return choice.trusted = true;
+  const Verdict sums = check_row_sums(g);
+  choice.trusted = sums == Verdict::right;
+  if (sums == Verdict::wrong) choice.reject();
+  return choice.trusted;
+}
 
 // The products of a batch from `begin` on, as many as a call takes. Addresses stay as aligned as they were.
 Gemm part_of(const Gemm& g, std::int64_t begin) {
@@ -229,15 +281,9 @@ void gemm(const Gemm& g) {
     for (std::int64_t begin = 0; begin < g.batch; begin += kMostBatch) gemm(part_of(g, begin));
     return;
   }
-  thread_local std::map<Key, cublasLtMatmulHeuristicResult_t> choices;
-  if (choices.size() >= kMostChoices) choices.clear();
-  Problem problem(g);
-  const Key key(g);
-  auto at = choices.find(key);
-  if (at == choices.end()) at = choices.emplace(key, problem.choose(g)).first;
-  if (at->second.state == CUBLAS_STATUS_SUCCESS && problem.run(g, at->second)) return;
-  at->second.state = CUBLAS_STATUS_NOT_SUPPORTED;
-  plain_gemm(g);
+  if (!run_library(g)) plain_gemm(g);
 }
+
+bool fused_gemm(const Gemm& g) { return g.batch <= kMostBatch && (!g.before || g.ldc % 8 == 0) && run_library(g); }
 
 }  // namespace gradual::cuda

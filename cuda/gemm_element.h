@@ -25,7 +25,7 @@ GRADUAL_HD C element(const Matrix& x, bool tf32, std::int64_t batch, std::int64_
 }
 
 template <class C> GRADUAL_HD void store_result(const Gemm& g, const Place& at, C value) {
-  if (g.epilogue == Epilogue::relu || g.epilogue == Epilogue::bias_relu) value = math::relu(value);
+  if (g.activation == Activation::relu) value = math::relu(value);
   store_element(g.c_dtype, value, g.c, at.batch * g.c_batch_stride + at.row * g.ldc + at.col);
 }
 

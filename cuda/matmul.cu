@@ -78,11 +78,23 @@ struct Operand : cpu::MatrixBatch {
   }
 };
 
+// What a product ends with.
+struct Ending {
+  Tensor bias = {};
+  Activation activation = Activation::none;
+  bool none() const { return activation == Activation::none; }
+};
+
+void relu_in_place(const Tensor& t) {
+  const CountScope uncounted(nullptr);
+  const Tensor* const inputs[] = {&t};
+  cpu::visit_floating(t.dtype(), [&]<class C>(C) { map_elements<C, 1>(t, inputs, functors::Relu{}); });
+}
+
 // out, which has no gaps, is the product of a and b, and more. `narrows`: what f32 sums are rounded to is narrower.
-void product(Operand& a, Operand& b, Shape batch, const Tensor& bias, bool relu, const Tensor& out, bool narrows) {
+void product(Operand& a, Operand& b, Shape batch, const Ending& end, const Tensor& out, bool narrows) {
   Gemm g;
-  if (bias.defined()) g.epilogue = relu ? Epilogue::bias_relu : Epilogue::bias;
-  else g.epilogue = relu ? Epilogue::relu : Epilogue::none;
+  g.activation = end.activation;
   const bool accumulates = current_accumulator() && out.dtype() != DType::f64;
   const auto describe = [&] {
     g.a = a.matrix(batch);
@@ -104,28 +116,29 @@ void product(Operand& a, Operand& b, Shape batch, const Tensor& bias, bool relu,
     describe();
   }
   Tensor own_bias;
-  if (bias.defined()) {
-    own_bias = dense(bias, g.bias_dtype());
+  if (end.bias.defined()) {
+    own_bias = dense(end.bias, g.bias_dtype());
     g.bias = own_bias.raw();
   }
-  if (accumulates) accumulate(*current_accumulator(), g, narrows);
-  else if (g.k == 0) plain_gemm(g);
-  else gemm(g);
+  if (accumulates) return accumulate(*current_accumulator(), g, narrows);
+  if (g.k == 0) return plain_gemm(g);
+  if (end.none()) return gemm(g);
+  if (fused_gemm(g)) return;
+  g.activation = Activation::none;
+  gemm(g);
+  relu_in_place(out);
 }
 
-// The same, then relu. Where the rounding of sums is counted, they come as f32 first.
-void contraction(Operand& a, Operand& b, const Shape& batch, const Tensor& bias, bool relu, const Tensor& out) {
+// The same. Where the rounding of sums is counted, they come as f32 first.
+void contraction(Operand& a, Operand& b, const Shape& batch, const Ending& end, const Tensor& out) {
   const bool narrows = out.dtype() != DType::f32;
   const bool counted = cpu::counts_for(DType::f32, out.dtype()) != nullptr;
-  if (!counted) return product(a, b, batch, bias, relu, out, narrows);
+  if (!counted) return product(a, b, batch, end, out, narrows);
   const CategoryScope scope(Category::workspace);
   const Tensor sums = empty(out.sizes(), {.dtype = DType::f32, .device = out.device()});
-  product(a, b, batch, bias, false, sums, narrows);
+  product(a, b, batch, {.bias = end.bias}, sums, narrows);
   copy_elements(out, sums);
-  if (!relu) return;
-  const CountScope counted_once(nullptr);
-  const Tensor* const inputs[] = {&out};
-  map_elements<float, 1>(out, inputs, functors::Relu{});
+  if (!end.none()) relu_in_place(out);
 }
 
 void matmul(const OpCall& call, Outputs& out) {
@@ -136,7 +149,7 @@ void matmul(const OpCall& call, Outputs& out) {
   else batch.erase(batch.size() - 1);
   if (call[1].ndim() == 1) b.insert_dim(1);
   else batch.erase(batch.size() - 1);
-  contraction(a, b, batch, {}, false, out[0]);
+  contraction(a, b, batch, {}, out[0]);
 }
 
 void linear_and(const OpCall& call, bool relu, const Tensor& out) {
@@ -147,7 +160,7 @@ void linear_and(const OpCall& call, bool relu, const Tensor& out) {
   Shape batch = x.sizes;
   batch.erase(batch.size() - 1);
   batch.erase(batch.size() - 1);
-  contraction(x, w, batch, call[2], relu, out);
+  contraction(x, w, batch, {call[2], relu ? Activation::relu : Activation::none}, out);
 }
 void linear(const OpCall& call, Outputs& out) { linear_and(call, false, out[0]); }
 void linear_relu(const OpCall& call, Outputs& out) { linear_and(call, true, out[0]); }

@@ -20,12 +20,10 @@ WithRelu with_relu(const Module& layer) {
   return nullptr;
 }
 
-// The same where `next` is a ReLU and what passes between the two is seen by nobody. A linear layer only on the CPU: whether
-// the ReLU inside cuBLASLt's products keeps NaN is not known.
-WithRelu with_next(const Module& layer, const Module& next, const Tensor& x) {
+// The same where `next` is a ReLU and what passes between the two is seen by nobody.
+WithRelu with_next(const Module& layer, const Module& next) {
   const bool apart = typeid(next) != typeid(ReLU) || chain().observe || layer.has_hooks() || next.has_hooks();
-  if (apart || !x.defined() || (x.device().is_cuda() && typeid(layer) == typeid(Linear))) return nullptr;
-  return with_relu(layer);
+  return apart ? nullptr : with_relu(layer);
 }
 
 }  // namespace
@@ -34,7 +32,7 @@ Tensor Sequential::forward(const Tensor& x) {
   Tensor y = x;
   for (std::size_t i = 0; i < size(); ++i) {
     Module& layer = *children()[i].module;
-    const WithRelu both = i + 1 < size() ? with_next(layer, *children()[i + 1].module, y) : nullptr;
+    const WithRelu both = i + 1 < size() ? with_next(layer, *children()[i + 1].module) : nullptr;
     if (both) {
       const ModuleCall call(layer, SourceLocation::current());
       y = both(layer, y);

@@ -1,0 +1,385 @@
+// Our calls of cuBLASLt, by way of its emulator: what is asked of it, how often, and what happens where it refuses or errs.
+#include <doctest/doctest.h>
+
+#include <cmath>
+#include <exception>
+#include <limits>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include <gradual/core/compute_mode.h>
+#include <gradual/cuda/graph.h>
+#include <gradual/gradual.h>
+#include "../../cuda/emulator/cublasLt.h"
+#include "../../cuda/emulator/cublaslt_switches.h"
+#include "../../cuda/gemm.h"
+#include "support/gpu.h"
+
+namespace gradual {
+namespace {
+
+using namespace test;
+using cuda::Activation;
+using cuda::Gemm;
+using cuda::Matrix;
+using cuda::emulator::cublaslt;
+
+// On a thread of its own, which knows no algorithm yet and has no switch set.
+template <class F> void afresh(const F& f) {
+  std::exception_ptr error;
+  std::thread thread([&] {
+    try {
+      device::select(kGpu);
+      f();
+    } catch (...) { error = std::current_exception(); }
+  });
+  thread.join();
+  if (error) std::rethrow_exception(error);
+}
+
+// Row-major matrices of a product and where they lie: in rows of `pad` more elements, `shift` elements behind an aligned
+// address, and stored transposed or not.
+struct Where {
+  bool a_transposed = false, b_transposed = false;
+  std::int64_t pad = 0, shift = 0;
+};
+struct Product {
+  std::int64_t m, n, k, batch;
+  Tensor a, b, c, bias, before, row_sums;  // dense, on the GPU; a [batch, m, k]
+  Tensor room_a, room_b;
+  Gemm g;
+
+  Product(std::int64_t rows, std::int64_t cols, std::int64_t inner, DType dtype, std::int64_t count = 1,
+          const Where& at = {}, DType out = DType::bool_)
+      : m(rows), n(cols), k(inner), batch(count) {
+    const DType to = out != DType::bool_ ? out : is_f8(dtype) ? DType::f32 : dtype;
+    a = (drawn({batch, m, k}, 1) * 0.5).to(dtype).to(kGpu);
+    b = (drawn({batch, k, n}, 2) * 0.5).to(dtype).to(kGpu);
+    c = full({batch, m, n}, std::numeric_limits<double>::quiet_NaN(), {.dtype = to}).to(kGpu);
+    g.m = m, g.n = n, g.k = k, g.batch = batch;
+    g.a = laid_out(a, at.a_transposed, at, room_a);
+    g.b = laid_out(b, at.b_transposed, at, room_b);
+    g.c = c.raw(), g.c_dtype = to, g.ldc = n, g.c_batch_stride = m * n;
+  }
+  void add_bias() {
+    bias = drawn({n}, 3, g.bias_dtype()).to(kGpu);
+    g.bias = bias.raw();
+  }
+  void end_in_gelu() {
+    before = zeros({batch, m, n}, {.dtype = g.c_dtype}).to(kGpu);
+    g.activation = Activation::gelu;
+    g.before = before.raw();
+  }
+  void sum_rows() {
+    row_sums = zeros({m}, {.dtype = g.c_dtype}).to(kGpu);
+    g.row_sums = row_sums.raw();
+  }
+  static Matrix laid_out(const Tensor& x, bool transposed, const Where& at, Tensor& room) {
+    const Tensor t = transposed ? x.transpose(1, 2) : x;
+    const std::int64_t ld = t.size(2) + at.pad;
+    room = zeros({at.shift + t.size(0) * t.size(1) * ld}, {.dtype = x.dtype()}).to(kGpu);
+    const Tensor view = as_strided(room, t.sizes(), {t.size(1) * ld, ld, 1}, at.shift);
+    view.copy_(t);
+    return {.data = view.raw(),
+            .dtype = x.dtype(),
+            .transposed = transposed,
+            .ld = ld,
+            .batch_stride = t.size(0) > 1 ? t.size(1) * ld : 0};
+  }
+  // a b + bias, in doubles, and the sums of the terms' magnitudes.
+  std::pair<std::vector<double>, std::vector<double>> expected(double scale = 1) const {
+    const std::vector<double> x = numbers(a), y = numbers(b),
+                              z = bias.defined() ? numbers(bias) : std::vector<double>();
+    std::vector<double> sums, sizes;
+    for (std::int64_t i = 0; i < batch * m; ++i)
+      for (std::int64_t j = 0; j < n; ++j) {
+        double sum = bias.defined() ? z[static_cast<std::size_t>(j)] : 0, size = std::fabs(sum);
+        for (std::int64_t l = 0; l < k; ++l) {
+          const double term =
+              scale * x[static_cast<std::size_t>(i * k + l)] * y[static_cast<std::size_t>((i / m * k + l) * n + j)];
+          sum += term;
+          size += std::fabs(term);
+        }
+        sums.push_back(sum);
+        sizes.push_back(size);
+      }
+    return {sums, sizes};
+  }
+  // Whether c holds f of the sums, of which each is f32 (f64 of f64) and rounded once to c's dtype.
+  template <class F> bool holds(const Tensor& t, F f, double slope = 1, double scale = 1) const {
+    const std::vector<double> got = numbers(t);
+    const auto [sums, sizes] = expected(scale);
+    const double half_ulp = float_info(t.dtype()).epsilon / 2;
+    const double sum_eps = t.dtype() == DType::f64 ? 0x1p-52 : 0x1p-23;
+    for (std::size_t i = 0; i < got.size(); ++i) {
+      const double slack = static_cast<double>(k + 2) * sum_eps * sizes[i] * slope;
+      if (!(std::fabs(got[i] - f(sums[i])) <= half_ulp * std::fabs(f(sums[i])) + 2 * slack + 0x1p-24)) return false;
+    }
+    return true;
+  }
+};
+
+double same(double x) { return x; }
+double gelu_of(double x) { return 0.5 * x * (1 + std::tanh(0.79788456080286536 * (x + 0.044715 * x * x * x))); }
+
+TEST_CASE("products where they lie: one call of the library each, its algorithm asked for once") {
+  afresh([] {
+    const Where wheres[] = {{},           {.a_transposed = true}, {.b_transposed = true},
+                            {true, true}, {true, false, 5, 3},    {false, true, 3, 1}};
+    for (const DType dtype : {DType::f64, DType::f32, DType::f16, DType::bf16})
+      for (const Where& at : wheres)
+        for (const std::int64_t batch : {1, 3})
+          for (const bool bias : {false, true}) {
+            Product p(7, 13, 5, dtype, batch, at);
+            if (bias) p.add_bias();
+            cublaslt().heuristics = cublaslt().products = 0;
+            cuda::gemm(p.g);
+            CHECK(p.holds(p.c, same));
+            cuda::gemm(p.g);
+            CHECK(cublaslt().products == 2);
+            CHECK(cublaslt().heuristics == 1);
+          }
+    Product wide(6, 10, 20, DType::bf16, 1, {}, DType::f32);  // f32 of bf16
+    cublaslt().products = 0;
+    cuda::gemm(wide.g);
+    CHECK(wide.holds(wide.c, same));
+    CHECK(cublaslt().products == 1);
+  });
+}
+
+TEST_CASE("a batch of more products than a grid has blocks goes in parts") {
+  afresh([] {
+    Product p(2, 3, 2, DType::f32, 70001);
+    cuda::gemm(p.g);
+    CHECK(cublaslt().products == 3);
+    CHECK(p.holds(p.c, same));
+  });
+}
+
+TEST_CASE("f8 operands with scales, and a bias in bf16") {
+  afresh([] {
+    const Tensor two = full({1}, 2.0).to(kGpu), half = full({1}, 0.25).to(kGpu);
+    for (const auto& [a, b] : {std::pair{DType::f8e4m3fn, DType::f8e4m3fn}, std::pair{DType::f8e5m2, DType::f8e4m3fn},
+                               std::pair{DType::f8e4m3fn, DType::f8e5m2}}) {
+      Product p(5, 32, 48, DType::f8e4m3fn, 1, {.b_transposed = true});
+      if (a != p.a.dtype()) p.a = p.a.to(DType::f32).to(a), p.g.a = Product::laid_out(p.a, false, {}, p.room_a);
+      if (b != p.b.dtype()) p.b = p.b.to(DType::f32).to(b), p.g.b = Product::laid_out(p.b, true, {}, p.room_b);
+      p.add_bias();
+      CHECK(p.bias.dtype() == DType::bf16);
+      p.g.a.scale = static_cast<const float*>(two.raw()), p.g.b.scale = static_cast<const float*>(half.raw());
+      REQUIRE(cuda::multiplies_f8(p.g));
+      cublaslt().products = 0;
+      cuda::gemm(p.g);
+      CHECK(cublaslt().products == 1);
+      CHECK(p.holds(p.c, same, 1, 0.5));
+    }
+    Product wide(16, 16, 16, DType::f8e5m2, 1, {.b_transposed = true}), plain(16, 16, 16, DType::f8e4m3fn);
+    Product odd(16, 16, 24, DType::f8e4m3fn, 1, {.b_transposed = true});
+    Product beside(16, 16, 16, DType::f8e4m3fn, 1, {.b_transposed = true, .pad = 16, .shift = 8});
+    for (const Product* p : {&wide, &plain, &odd, &beside}) CHECK_FALSE(cuda::multiplies_f8(p->g));
+  });
+}
+
+TEST_CASE("TF32 is asked for where it is allowed, and rounds the operands") {
+  afresh([] {
+    Product p(4, 8, 16, DType::f32);
+    const Tensor fine = full({1, 4, 16}, 1 + 0x1p-12).to(kGpu);
+    p.g.a.data = fine.raw();
+    p.b.fill_(1);
+    p.g.b.data = p.b.raw();
+    cuda::gemm(p.g);
+    CHECK(numbers(p.c)[0] == 16 * (1 + 0x1p-12));
+    p.g.tf32 = true;
+    cuda::gemm(p.g);
+    CHECK(numbers(p.c)[0] == 16);
+  });
+}
+
+TEST_CASE("what the library refuses goes to our kernel, and is not asked for again") {
+  for (const bool at_run : {false, true})
+    afresh([&] {
+      Product p(9, 8, 7, DType::f16);
+      p.add_bias();
+      (at_run ? cublaslt().refuses_to_run : cublaslt().knows_no_algorithm) = true;
+      cuda::gemm(p.g);
+      CHECK(p.holds(p.c, same));
+      CHECK(cublaslt().products == 0);
+      cublaslt() = {};
+      cuda::gemm(p.g);
+      CHECK(cublaslt().heuristics == 0);
+      CHECK(cublaslt().products == 0);
+    });
+}
+
+TEST_CASE("a relu that drops NaN is noticed, and ours runs after the product") {
+  for (const bool drops : {false, true})
+    afresh([&] {
+      cublaslt().relu_drops_nan = drops;
+      for (const DType dtype : {DType::f64, DType::f32, DType::f16, DType::bf16})
+        for (const bool biased : {false, true}) {
+          Tensor x = drawn({6, 4}, 1, dtype), w = drawn({24, 4}, 2, dtype), bias;
+          x.select(0, 2).fill_(std::numeric_limits<double>::quiet_NaN());
+          if (biased) bias = drawn({24}, 3, dtype);
+          const Tensor gx = x.to(kGpu), gw = w.to(kGpu), gb = biased ? bias.to(kGpu) : bias;
+          const std::vector<double> cpu = numbers(linear_relu(x, w, bias));
+          cublaslt().products = 0;
+          for (int i = 0; i < 2; ++i) {
+            const std::vector<double> gpu = numbers(linear_relu(gx, gw, gb));
+            for (std::size_t j = 0; j < cpu.size(); ++j) {
+              CHECK(std::isnan(gpu[j]) == std::isnan(cpu[j]));
+              CHECK_FALSE(gpu[j] < 0);
+            }
+          }
+          CHECK(cublaslt().products == 3);  // to look, then two results, by relu or without
+          cublaslt().products = 0;
+          Product p(6, 24, 4, dtype, 1, {.b_transposed = true});
+          if (biased) p.add_bias();
+          p.g.activation = Activation::relu;
+          CHECK(cuda::fused_gemm(p.g) == !drops);
+        }
+    });
+}
+
+TEST_CASE("while a stream is captured no library's relu is looked at") {
+  afresh([] {
+    const Tensor x = drawn({8, 16}, 1).to(kGpu), w = drawn({24, 16}, 2).to(kGpu);
+    const auto capture = [&] {
+      Tensor y;
+      cuda::Graph graph;
+      cublaslt().products = 0;
+      graph.capture([&] { y = linear_relu(x, w); });
+      graph.replay();
+      CHECK(same_numbers(y, relu(linear(x, w))));
+    };
+    capture();
+    CHECK(cublaslt().products == 2);  // the captured one, and linear
+    linear_relu(x, w);                // looks
+    Product p(8, 24, 16, DType::f32, 1, {.b_transposed = true});
+    p.g.activation = Activation::relu;
+    cublaslt().products = 0;
+    CHECK(cuda::fused_gemm(p.g));
+    CHECK(cublaslt().products == 1);
+    capture();
+  });
+}
+
+TEST_CASE("gelu in the product, and what it was taken of") {
+  afresh([] {
+    for (const DType dtype : {DType::f16, DType::bf16})
+      for (const bool biased : {false, true})
+        for (const std::int64_t batch : {1, 2}) {
+          Product p(5, 16, 9, dtype, batch);
+          if (biased) p.add_bias();
+          p.end_in_gelu();
+          REQUIRE(cuda::fused_gemm(p.g));
+          CHECK(p.holds(p.before, same));
+          CHECK(p.holds(p.c, gelu_of, 1.2));
+          p.a.fill_(std::numeric_limits<double>::quiet_NaN());
+          p.g.a.data = p.a.raw();
+          REQUIRE(cuda::fused_gemm(p.g));
+          for (const double y : numbers(p.c)) CHECK(std::isnan(y));
+        }
+    Product odd(5, 12, 9, DType::f16);  // rows that are no multiple of 8 elements
+    odd.end_in_gelu();
+    cublaslt().heuristics = 0;
+    CHECK_FALSE(cuda::fused_gemm(odd.g));
+    CHECK(cublaslt().heuristics == 0);
+  });
+}
+
+TEST_CASE("row sums with the product, where they are f32") {
+  for (const bool narrow : {false, true})
+    afresh([&] {
+      cublaslt().narrow_row_sums = narrow;
+      for (const DType dtype : {DType::f32, DType::f16, DType::bf16})
+        for (const bool transposed : {false, true}) {
+          CAPTURE(name(dtype));
+          Product p(11, 16, 300, dtype, 1, {.a_transposed = transposed});
+          p.sum_rows();
+          Product none = p;  // the same memory
+          const Tensor nothing = zeros({1, 11, 300}, {.dtype = dtype}).to(kGpu);
+          none.g.a = Product::laid_out(nothing, transposed, {}, none.room_a);
+          CHECK_FALSE(cuda::fused_gemm(none.g));  // zeros say nothing
+          const bool trusted = cuda::fused_gemm(p.g);
+          CHECK(trusted == (!narrow || dtype == DType::f32));
+          if (!trusted) continue;
+          CHECK(p.holds(p.c, same));
+          CHECK(numbers(p.row_sums).size() == 11);
+          const std::vector<double> sums = numbers(sum(p.a.to(DType::f64), {0, 2})), got = numbers(p.row_sums);
+          for (std::size_t i = 0; i < 11; ++i)
+            CHECK(std::fabs(got[i] - sums[i]) <= float_info(dtype).epsilon * std::fabs(sums[i]) + 300 * 0x1p-23 * 150);
+          CHECK(cuda::fused_gemm(none.g));  // known by now
+        }
+    });
+}
+
+// The emulator itself: what the documentation forbids.
+struct Call {
+  cublasLtMatmulDescOpaque_t how{};
+  cublasLtMatrixLayoutOpaque_t a{}, b{}, c{};
+  Call(cudaDataType_t in, cudaDataType_t out, cublasComputeType_t compute = CUBLAS_COMPUTE_32F) {
+    cublasLtMatmulDescInit(&how, compute, compute == CUBLAS_COMPUTE_64F ? CUDA_R_64F : CUDA_R_32F);
+    cublasLtMatrixLayoutInit(&a, in, 16, 32, 16);
+    cublasLtMatrixLayoutInit(&b, in, 32, 16, 32);
+    cublasLtMatrixLayoutInit(&c, out, 16, 16, 16);
+  }
+  cublasStatus_t ask() {
+    cublasLtHandle_t handle = nullptr;
+    cublasLtCreate(&handle);
+    cublasLtMatmulPreferenceOpaque_t preference{};
+    cublasLtMatmulPreferenceInit(&preference);
+    const std::uint64_t room = 1 << 20;
+    cublasLtMatmulPreferenceSetAttribute(&preference, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, &room, sizeof room);
+    cublasLtMatmulHeuristicResult_t result{};
+    int found = 0;
+    const cublasStatus_t status =
+        cublasLtMatmulAlgoGetHeuristic(handle, &how, &a, &b, &c, &c, &preference, 1, &result, &found);
+    cublasLtDestroy(handle);
+    CHECK((status == CUBLAS_STATUS_SUCCESS) == (found == 1));
+    return status;
+  }
+};
+
+TEST_CASE("the emulated library refuses what the documentation forbids") {
+  alignas(16) static float memory[64];
+  CHECK(Call(CUDA_R_16F, CUDA_R_16F).ask() == CUBLAS_STATUS_SUCCESS);
+  CHECK(Call(CUDA_R_64F, CUDA_R_64F, CUBLAS_COMPUTE_64F).ask() == CUBLAS_STATUS_SUCCESS);
+  CHECK(Call(CUDA_R_16F, CUDA_R_16BF).ask() == CUBLAS_STATUS_NOT_SUPPORTED);
+  CHECK(Call(CUDA_R_64F, CUDA_R_64F).ask() == CUBLAS_STATUS_NOT_SUPPORTED);
+  CHECK(Call(CUDA_R_16F, CUDA_R_16F, CUBLAS_COMPUTE_32F_FAST_TF32).ask() == CUBLAS_STATUS_NOT_SUPPORTED);
+  CHECK(Call(CUDA_R_8F_E4M3, CUDA_R_32F).ask() == CUBLAS_STATUS_NOT_SUPPORTED);  // not transposed
+  Call call(CUDA_R_16F, CUDA_R_16F);
+  call.a.ld = 15;
+  CHECK(call.ask() == CUBLAS_STATUS_INVALID_VALUE);
+  call = {CUDA_R_16F, CUDA_R_16F};
+  call.a.cols = 31;
+  CHECK(call.ask() == CUBLAS_STATUS_INVALID_VALUE);
+  call = {CUDA_R_16F, CUDA_R_16F};
+  call.how.a_scale = memory;  // of f8 alone
+  CHECK(call.ask() == CUBLAS_STATUS_INVALID_VALUE);
+  call = {CUDA_R_16F, CUDA_R_16F};
+  call.how.epilogue = CUBLASLT_EPILOGUE_BIAS;
+  CHECK(call.ask() == CUBLAS_STATUS_INVALID_VALUE);  // no bias
+  call.how.bias = memory;
+  CHECK(call.ask() == CUBLAS_STATUS_SUCCESS);
+  call.how.bias_type = CUDA_R_32F;
+  CHECK(call.ask() == CUBLAS_STATUS_NOT_SUPPORTED);
+  call.how = {};
+  cublasLtMatmulDescInit(&call.how, CUBLAS_COMPUTE_32F, CUDA_R_32F);
+  call.how.epilogue = CUBLASLT_EPILOGUE_GELU_AUX;
+  call.how.aux = memory, call.how.aux_ld = 16;
+  CHECK(call.ask() == CUBLAS_STATUS_SUCCESS);
+  call.how.aux_ld = 20;
+  CHECK(call.ask() == CUBLAS_STATUS_INVALID_VALUE);
+  call.how.aux_ld = 8;
+  CHECK(call.ask() == CUBLAS_STATUS_INVALID_VALUE);
+  call.how.aux_ld = 16, call.how.aux = memory + 1;
+  CHECK(call.ask() == CUBLAS_STATUS_NOT_SUPPORTED);
+  const std::int64_t wide = CUBLAS_OP_T;
+  CHECK(cublasLtMatmulDescSetAttribute(&call.how, CUBLASLT_MATMUL_DESC_TRANSA, &wide, sizeof wide) ==
+        CUBLAS_STATUS_INVALID_VALUE);
+}
+
+}  // namespace
+}  // namespace gradual
