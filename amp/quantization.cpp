@@ -24,7 +24,7 @@ struct Operand {
   int input = 0;  // of the call
   Role role = Role::activation;
   const Quantizer* quantizer = nullptr;  // null: high precision
-  const float* saved = nullptr;          // the scale of what forward saved as codes
+  std::optional<Tensor> saved = {};      // the scale of what forward saved as codes
 };
 
 const Quantizer* pointer(const std::optional<Quantizer>& q) { return q ? &*q : nullptr; }
@@ -56,17 +56,14 @@ AmaxHistory& history(Site& site, Role role) {
 
 // Rounds an operand along `axis`, unless it was saved as codes.
 QuantizedOperand rounded(const Operand& o, const Tensor& t, int axis, Site& site) {
-  if (o.saved) return {t, *o.saved == 1 ? Tensor() : scalar(*o.saved, {.device = t.device()})};
+  if (o.saved) return {t, *o.saved};
   if (!o.quantizer || is_identity(*o.quantizer)) return {t.dtype() == DType::f64 ? t : t.to(DType::f32), {}};
-  AmaxHistory& amaxes = history(site, o.role);
   const RewriteContext& context = rewrite_context();
-  AmaxHistory as_then;  // the scale alone is read
-  as_then.scale = amaxes.used;
-  const bool again = (recomputing() || context.gradient) && o.role != Role::error;  // with the scale of the first time
-  QuantizeOptions options{.axis = axis, .history = again ? &as_then : &amaxes, .stage = false, .stats = {}};
+  QuantizeOptions options{.axis = axis, .history = &history(site, o.role), .stats = {}};
+  options.again = (recomputing() || context.gradient) && o.role != Role::error;  // with the scale of the first time
   // Forward stages x and w, backward dy: each tensor's amax once. A checkpointed segment does not record at first.
   const bool first = !context.gradient && !recomputing() && (context.recorded || site.state->training());
-  if (first) amaxes.used = amaxes.scale;
+  options.keep = first;
   options.stage = (context.gradient ? o.role == Role::error : first) && !site.state->frozen();
   if (o.quantizer->rounding.mode == RoundingMode::stochastic) options.key = default_generator().next();
   CastTally* tally = cast_tally(o.role, site.name);
@@ -86,7 +83,7 @@ void save_codes(const Quantization& q, const Operand& o, const QuantizedOperand&
   if (!later || !(*later == *o.quantizer)) return;
   // The values are the codes' own: encoding them is exact in any mode.
   QuantizedTensor codes = quantize(v.values, o.quantizer->format, {}, Overflow::ieee);
-  codes.scales = full({1, 1}, v.scale.defined() ? v.scale.item() : 1, {.device = codes.device()});
+  if (v.scale.defined()) codes.scales = as_strided(v.scale, {1, 1}, {1, 1}, v.scale.offset());
   codes.scale_format = Format::ieee(8, 23);
   save_as_codes(o.input, std::move(codes));
 }
@@ -219,17 +216,20 @@ void advance(AmaxHistory& h, const std::optional<Quantizer>& q) {
   if (q && q->scaling.kind == ScalingKind::delayed && h.is_staged) h.advance(q->scaling, q->format);
 }
 
-void store(StateDict& state, const std::string& name, const AmaxHistory& h) {
+void store(StateDict& state, const std::string& name, AmaxHistory& h) {
+  h.read();
   if (h.amax.empty()) return;
   state.set(name + ".scale", static_cast<double>(h.scale));
   state.set(name + ".amax", from_data(h.amax, {static_cast<std::int64_t>(h.amax.size())}));
 }
 
 void restore(const StateDict& state, const std::string& name, AmaxHistory& h) {
-  h = {};
-  if (!state.contains(name + ".scale")) return;
-  h.scale = static_cast<float>(state.real(name + ".scale"));
-  h.amax = state.tensor(name + ".amax").to_vector<float>();
+  AmaxHistory loaded;
+  if (state.contains(name + ".scale")) {
+    loaded.scale = static_cast<float>(state.real(name + ".scale"));
+    loaded.amax = state.tensor(name + ".amax").to_vector<float>();
+  }
+  h = loaded;
 }
 
 constexpr std::pair<const char*, AmaxHistory Site::*> kHistories[] = {

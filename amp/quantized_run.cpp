@@ -2,21 +2,36 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 
 #include "../autograd/grad_mode.h"
 #include "../core/failf.h"
 #include "../core/nearest.h"
+#include "../core/ops.h"
 #include "cast_stats.h"
 
 namespace gradual::amp {
 namespace {
 
 // Rounds `from` into `to`.
-void store(const Tensor& to, const Tensor& from, const Quantizer& q, CastTally* tally = nullptr) {
+void store(const Tensor& to, const Tensor& from, const Quantizer& q) {
   QuantizeOptions o;
   if (q.rounding.mode == RoundingMode::stochastic) o.key = default_generator().next();
-  if (tally) o.stats = {&tally->counts, &tally->exponents}, o.scaled_exponents = true;
   to.copy_(fake_quantize(from, q, o));
+}
+
+// Rounds a gradient where it lies, unless something in it is not finite. Whether it is decides a GPU itself, unless somebody
+// counts; random numbers are drawn for it in any case.
+void store_finite(const Tensor& gradient, const Quantizer& q, CastTally* tally) {
+  QuantizeOptions o;
+  if (q.rounding.mode == RoundingMode::stochastic) o.key = default_generator().next();
+  if (gradient.device().is_cuda() && !tally) {
+    const Tensor finite = lt(amax_tensor(gradient), std::numeric_limits<double>::infinity());
+    gradient.copy_(where(finite, fake_quantize(gradient, q, o), gradient));
+  } else if (std::isfinite(amax(gradient))) {
+    if (tally) o.stats = {&tally->counts, &tally->exponents}, o.scaled_exponents = true;
+    gradient.copy_(fake_quantize(gradient, q, o));
+  }
 }
 
 // f(the module's quantisation, its path, parameter) for parameters of at least two dims.
@@ -50,8 +65,8 @@ void name_layers(Quantization& q, nn::Module& model) {
 void quantize_gradients(const QuantizationState& state, const nn::Module& model) {
   for_quantised(state, model, [](const Quantization& q, const std::string& module, const Tensor& param) {
     const Tensor gradient = param.grad();
-    if (q.weight_gradient && gradient.defined() && std::isfinite(amax(gradient)))
-      store(gradient, gradient, *q.weight_gradient, cast_tally(Role::weight_gradient, module));
+    if (q.weight_gradient && gradient.defined())
+      store_finite(gradient, *q.weight_gradient, cast_tally(Role::weight_gradient, module));
   });
 }
 

@@ -13,7 +13,7 @@ namespace gradual::amp {
 void name_layers(Quantization& quantization, nn::Module& model);
 
 // Rounds the parameters' gradients where they lie, before the optimizer sees them; what is not finite stays, for the
-// scaler to find.
+// scaler to find. Stochastic rounding draws a key a gradient, finite or not.
 void quantize_gradients(const QuantizationState& state, const nn::Module& model);
 // Rounds masters and parameters where they lie, after the optimizer's step.
 void quantize_parameters(const QuantizationState& state, const nn::Module& model, optim::Optimizer& optimizer);

@@ -17,13 +17,15 @@ struct Known {
   std::uint64_t storage;
   const void* data;  // tells views of one storage apart
   Role role;
-  const float* scale;  // of values that were saved as codes
+  std::optional<Tensor> scale;  // of values that were saved as codes
 };
 struct Backward {
   std::vector<Known> known;
   std::shared_ptr<void> data;
 
-  void know(const Tensor& t, Role role, const float* scale) { known.push_back({storage_id(t), t.raw(), role, scale}); }
+  void know(const Tensor& t, Role role, const std::optional<Tensor>& scale) {
+    known.push_back({storage_id(t), t.raw(), role, scale});
+  }
   const Known* find(const Tensor& t) const {
     if (!t.defined()) return nullptr;
     const Known* found = nullptr;
@@ -45,7 +47,7 @@ class Rewritten final : public Function {
       const Known* k = outer ? outer->find(call[i]) : nullptr;
       // In backward, what is not known was made from the gradient by the rule.
       roles_.push_back(k ? k->role : outer ? Role::error : i == 0 ? Role::activation : Role::weight);
-      scales_.push_back(k ? k->scale : nullptr);
+      scales_.push_back(k ? k->scale : std::nullopt);
     }
     codes_.resize(roles_.size());
   }
@@ -57,7 +59,7 @@ class Rewritten final : public Function {
   }
 
   Role role(int input) const { return roles_.at(static_cast<std::size_t>(input)); }
-  const float* scale(int input) const { return scales_.at(static_cast<std::size_t>(input)); }
+  const std::optional<Tensor>& scale(int input) const { return scales_.at(static_cast<std::size_t>(input)); }
   RewriteContext& context() { return context_; }
   void save_codes(int input, QuantizedTensor codes) { codes_.at(static_cast<std::size_t>(input)) = std::move(codes); }
   static thread_local Rewritten* running;
@@ -69,7 +71,7 @@ class Rewritten final : public Function {
   Ref<Node> node_;  // of the op itself, as the tape would have it: what its rule runs on
   RewriteContext context_;
   std::vector<Role> roles_;
-  std::vector<const float*> scales_;
+  std::vector<std::optional<Tensor>> scales_;
   std::vector<std::optional<QuantizedTensor>> codes_;
 };
 
@@ -131,20 +133,20 @@ void Rewritten::save(const OpCall& call) {
 std::vector<Tensor> Rewritten::backward(const std::vector<Tensor>& grads) {
   const std::vector<Tensor>& kept = saved();
   Backward here{.known = {}, .data = context_.data};
-  std::vector<float> scales(kept.size());
-  if (grads[0].defined()) here.know(grads[0], Role::error, nullptr);
+  if (grads[0].defined()) here.know(grads[0], Role::error, {});
   for (std::size_t i = 0; i < kept.size(); ++i) {
     Tensor operand = kept[i];
+    std::optional<Tensor> scale = scales_[i];
     if (codes_[i]) {
       if (grad_enabled())
         failf("{}: operands saved as codes have no second derivative; quantise with save_codes off", name());
       QuantizedTensor codes = *codes_[i];
       codes.codes = kept[i];
       operand = codes.decode();
-      scales[i] = codes.scales.defined() ? static_cast<float>(codes.scales.item()) : 1;
+      scale = codes.scales.defined() ? as_strided(codes.scales, {}, {}, codes.scales.offset()) : Tensor();
     }
     node_->save_input(static_cast<int>(i), operand);
-    if (operand.defined()) here.know(operand, roles_[i], codes_[i] ? &scales[i] : scales_[i]);
+    if (operand.defined()) here.know(operand, roles_[i], scale);
   }
   Contractions rewriting(policy_);
   const StageScope amp(chain().amp, &rewriting);
@@ -178,7 +180,7 @@ bool is_parameter(const Tensor& t) {
 Role operand_role(int input) { return running("operand_role").role(input); }
 RewriteContext& rewrite_context() { return running("rewrite_context").context(); }
 void save_as_codes(int input, QuantizedTensor codes) { running("save_as_codes").save_codes(input, std::move(codes)); }
-const float* saved_scale(int input) { return running("saved_scale").scale(input); }
+const std::optional<Tensor>& saved_scale(int input) { return running("saved_scale").scale(input); }
 
 Outputs run_rewritten(const CastPolicy& policy, const OpCall& call) {
   std::vector<Tensor> inputs;

@@ -4,6 +4,8 @@
 // exact op (straight-through: Bengio et al. 2013), and gradients of gradients are rewritten in the same way.
 #pragma once
 
+#include <optional>
+
 #include "../core/quantized_tensor.h"
 #include "policy.h"
 
@@ -29,10 +31,11 @@ struct RewriteContext {
 RewriteContext& rewrite_context();
 
 // Inside the rewrite of an op: backward gets input `input` from these codes, which are kept in its place. Contractions
-// there see the codes' values, f32 and not scaled, and find the scale by saved_scale. Codes have no second derivative.
+// there see the codes' values, f32 and not scaled, and find the scale, of one element, by saved_scale. Codes have no second
+// derivative.
 void save_as_codes(int input, QuantizedTensor codes);
-// Inside a rewrite: the scale of an input that was saved as codes; null for others.
-const float* saved_scale(int input);
+// Inside a rewrite: the scale of an input that was saved as codes, f32 [] (undefined: 1); nothing for others.
+const std::optional<Tensor>& saved_scale(int input);
 
 // Runs `call` by policy.function (what Autocast does). Error where the result's shape is not the op's.
 Outputs run_rewritten(const CastPolicy& policy, const OpCall& call);

@@ -29,8 +29,8 @@ class KeptMemory : Pinned {
  private:
   bool before_;
 };
-// Copies a few numbers, a multiple of 8 bytes, to a GPU's memory in the order of the thread's stream. Nobody waits: they
-// travel as the arguments of kernels.
+// Copies a few numbers to a GPU's memory, where they are aligned to 8 bytes, in the order of the thread's stream. Nobody
+// waits: they travel as the arguments of kernels.
 void upload(void* to, Device device, const void* from, std::size_t bytes);
 
 }  // namespace gradual::device

@@ -79,6 +79,7 @@ QuantizedTensor QuantizedTensor::to(Device device) const {
   QuantizedTensor moved = *this;
   moved.codes = detail::moved(codes, device);
   moved.scales = detail::moved(scales, device);
+  moved.global_scale = detail::moved(global_scale, device);
   return moved;
 }
 
@@ -126,7 +127,8 @@ Tensor QuantizedTensor::dequantize() const {
     return in_order(*this, values);
   }
   const Tensor values = decoded(*this);
-  if (scales.defined() || global_scale != 1) {
+  const float global = global_scale.defined() ? *global_scale.data<float>() : 1;
+  if (scales.defined() || global != 1) {
     const std::int64_t k = shape.empty() ? 1 : shape[axis];
     const Tensor factors = scales.defined() ? scale_values() : ones({1, 1});
     auto* value = values.data<float>();
@@ -137,7 +139,7 @@ Tensor QuantizedTensor::dequantize() const {
                      const float* of_row = factor + row / block_rows * factors.size(1);
                      for (std::int64_t c = 0; c < k; ++c) {
                        float& v = value[row * k + c];
-                       v = v * of_row[c / block_cols] * global_scale;
+                       v = v * of_row[c / block_cols] * global;
                      }
                    }
                  });

@@ -15,8 +15,8 @@ struct QuantizedTensor {
   Tensor codes;  // u8 [bytes]: format.storage_bits() a code, the first in the lowest bits
   std::int64_t block_rows = 0, block_cols = 0;  // elements under one scale; the last ones may be ragged
   Format scale_format;                          // of scales: fp32, e8m0fnu or e4m3fn
-  Tensor scales;           // [ceil(rows / block_rows), ceil(K / block_cols)], f32 or u8 codes. Undefined: 1
-  float global_scale = 1;  // times all (nvfp4)
+  Tensor scales;        // [ceil(rows / block_rows), ceil(K / block_cols)], f32 or u8 codes. Undefined: 1
+  Tensor global_scale;  // times all (nvfp4): f32 []. Undefined: 1
 
   std::int64_t numel() const { return gradual::numel(shape); }
   std::size_t nbytes() const;   // of codes and scales

@@ -12,6 +12,7 @@
 #include <span>
 
 #include "accumulator.h"
+#include "capture.h"
 #include "dispatch.h"
 #include "memory.h"
 #include "multiversion.h"
@@ -102,7 +103,6 @@ float larger(const float* values, std::int64_t n, float than) {
 }
 
 float amax_of(const Rows& x) {
-  if (x.x.device().is_cuda()) return device::amax(x.x);
   std::mutex mutex;
   float total = 0;
   x.chunks(1, [&](std::int64_t first, std::int64_t n) {
@@ -115,13 +115,6 @@ float amax_of(const Rows& x) {
   return total;
 }
 
-// NVFP4: the scale of the tensor.
-float nvfp4_global(float amax, const Quantizer& q) {
-  const auto encode = static_cast<float>(448 * q.format.max()) / amax;
-  if (amax == 0 || encode == 0) return 1;
-  return std::min(encode, FLT_MAX);
-}
-
 // The grid of scales of one call, and how to find them.
 struct Grid {
   std::int64_t k = 1;  // of the rows that the pass sees: x.k, or a block where those fill the rows
@@ -130,25 +123,56 @@ struct Grid {
   Scale one = {};
   float global = 1;  // nvfp4: s_enc
   detail::ScaleSpec spec = {};
+  Tensor whole;  // on a GPU, from an amax: `one` or `global`, and its inverse, f32 [2]
 };
+
+// Grid::whole.
+Tensor whole_scale(const Rows& x, const Quantizer& q, const QuantizeOptions& o) {
+  const Device device = x.x.device();
+  const Tensor scale = empty({2}, {.device = device});
+  if (q.scaling.kind == ScalingKind::delayed) {
+    device::delayed_scale(o.history->on_device(device, q.scaling.history), o.stage ? amax_tensor(x.x) : Tensor(),
+                          o.keep, o.again, scale);
+    o.history->is_staged = o.history->is_staged || o.stage;
+  } else {
+    device::whole_scale(amax_tensor(x.x), detail::scale_spec(q), scale);
+  }
+  return scale;
+}
+
+Scale delayed_scale(const Rows& x, const QuantizeOptions& o) {
+  o.history->on_host();
+  if (o.keep) o.history->used = o.history->scale;
+  const Scale scale = inverted(o.again ? o.history->used : o.history->scale);
+  if (o.stage) o.history->stage(amax_of(x));
+  return scale;
+}
 
 Grid make_grid(const Rows& x, const Quantizer& q, const QuantizeOptions& o) {
   const Scaling& s = q.scaling;
   Grid g;
   g.k = x.k;
   g.block_rows = std::max<std::int64_t>(1, x.rows), g.block_cols = std::max<std::int64_t>(1, x.k);
+  if (s.kind == ScalingKind::delayed && !o.history)
+    fail("quantize: delayed scaling needs the history of a tensor's amaxes (QuantizeOptions::history)");
+  const bool whole = s.kind == ScalingKind::tensor || s.kind == ScalingKind::delayed || s.kind == ScalingKind::nvfp4;
+  const bool there = whole && x.x.device().is_cuda();
+  if (there) g.whole = whole_scale(x, q, o);
   switch (s.kind) {
     case ScalingKind::none: g.fixed = true; break;
     case ScalingKind::fixed: g.fixed = true, g.one = inverted(static_cast<float>(s.value)); break;
-    case ScalingKind::tensor: g.fixed = true, g.one = current_scale(amax_of(x), detail::scale_spec(q)); break;
+    case ScalingKind::tensor:
+      g.fixed = true;
+      if (!there) g.one = current_scale(amax_of(x), detail::scale_spec(q));
+      break;
     case ScalingKind::delayed:
-      if (!o.history)
-        fail("quantize: delayed scaling needs the history of a tensor's amaxes (QuantizeOptions::history)");
-      g.fixed = true, g.one = inverted(o.history->scale);
-      if (o.stage) o.history->stage(amax_of(x));
+      g.fixed = true;
+      if (!there) g.one = delayed_scale(x, o);
       break;
     case ScalingKind::row: g.block_rows = 1; break;
-    case ScalingKind::nvfp4: g.global = nvfp4_global(amax_of(x), q); [[fallthrough]];
+    case ScalingKind::nvfp4:
+      if (!there) g.global = nvfp4_global(amax_of(x), detail::scale_spec(q)).forward;
+      [[fallthrough]];
     case ScalingKind::block:
       g.block_rows = s.square ? s.block : 1, g.block_cols = s.block;
       if (!s.square && x.k % s.block == 0) g.k = s.block;
@@ -249,7 +273,8 @@ device::RoundingPass pass_of(const Rows& x, const Grid& g, const Quantizer& q, c
   pass.x = as_strided(x.x, sizes, strides, x.x.offset());
   pass.rows = x.rows, pass.k = x.k;
   pass.rounder = {q.format, q.rounding, q.overflow, o.key};
-  pass.fixed = g.fixed, pass.one = g.one, pass.spec = g.spec;
+  pass.fixed = g.fixed, pass.one = g.one, pass.spec = g.spec, pass.whole = g.whole;
+  pass.steps = o.steps;
   pass.block_rows = g.block_rows, pass.block_cols = g.block_cols;
   pass.stats = o.stats, pass.scaled_exponents = o.scaled_exponents;
   return pass;
@@ -267,8 +292,8 @@ Tensor round_values(const Rows& x, const Grid& g, const Quantizer& q, const Quan
   if (device.is_cuda()) {
     device::RoundingPass pass = pass_of(x, g, q, o);
     pass.values = out;
-    pass.unscale = g.fixed ? all && g.one.inverse != 1 : !apart;
-    if (all) pass.last = 1 / g.global;
+    pass.unscale = g.fixed ? all && (g.whole.defined() || g.one.inverse != 1) : !apart;
+    pass.last = all && !g.fixed && g.whole.defined();
     if (apart) pass.scales = *row_scales;
     device::round_scaled(pass);
     return x.shaped_like(out);
@@ -304,6 +329,7 @@ Tensor make_scales(const Rows& x, const Grid& g, const Quantizer& q, Format& sca
   scale_format = format(e8m0 ? "e8m0fnu" : e4m3 ? "e4m3fn" : "fp32");
   if (q.scaling.kind == ScalingKind::none) return {};
   const Shape sizes{(x.rows + g.block_rows - 1) / g.block_rows, (x.k + g.block_cols - 1) / g.block_cols};
+  if (g.fixed && g.whole.defined()) return as_strided(g.whole, sizes, {1, 1}, 1);
   return empty(sizes, {.dtype = e8m0 || e4m3 ? DType::u8 : DType::f32, .device = x.x.device()});
 }
 
@@ -382,20 +408,6 @@ std::string describe(const Quantizer& q) {
   return text + (q.hadamard ? ", Hadamard transform" : "");
 }
 
-void AmaxHistory::stage(float value) {
-  staged = larger(&value, 1, staged);
-  is_staged = true;
-}
-
-void AmaxHistory::advance(const Scaling& s, const Format& f) {
-  amax.insert(amax.begin(), staged);
-  amax.resize(std::min(amax.size(), static_cast<std::size_t>(s.history)));
-  const float most = s.most_recent ? staged : larger(amax.data(), static_cast<std::int64_t>(amax.size()), 0);
-  staged = 0, is_staged = false;
-  if (!(most > 0) || !std::isfinite(most)) return;
-  scale = std::min(static_cast<float>(f.max()) / most * static_cast<float>(std::exp2(-s.margin)), FLT_MAX);
-}
-
 QuantizedTensor quantize(const Tensor& x, const Quantizer& q, const QuantizeOptions& o) {
   check_plain(q, "quantize");
   if (goes_to_cpu(x, q)) return quantize(moved(x, Device::cpu()), q, o).to(x.device());
@@ -408,10 +420,11 @@ QuantizedTensor quantize(const Tensor& x, const Quantizer& q, const QuantizeOpti
   out.block_rows = g.block_rows, out.block_cols = g.block_cols;
   out.codes = empty({packed_bytes(x.numel(), bits)}, {.dtype = DType::u8, .device = x.device()});
   out.scales = make_scales(rows, g, q, out.scale_format);
-  out.global_scale = 1 / g.global;
+  if (!g.fixed && g.whole.defined()) out.global_scale = as_strided(g.whole, {}, {}, 1);
+  else if (g.global != 1) out.global_scale = scalar(1 / g.global);
   const Rounder scale_rounder{out.scale_format, {}, Overflow::ieee};
   const std::int64_t cols = (g.k + g.block_cols - 1) / g.block_cols;
-  if (g.fixed && out.scales.defined()) out.scales.fill_(g.one.inverse);
+  if (g.fixed && out.scales.defined() && !g.whole.defined()) out.scales.fill_(g.one.inverse);
   if (x.device().is_cuda()) {
     device::RoundingPass pass = pass_of(rows, g, q, o);
     pass.codes = out.codes;
@@ -473,6 +486,8 @@ QuantizedOperand quantize_operand(const Tensor& x, const Quantizer& q, const Qua
     Shape sizes = x.sizes();
     sizes[rows.axis] = 1;
     out.scale = row_scales.reshape(sizes);
+  } else if (g.whole.defined()) {
+    out.scale = as_strided(g.whole, {}, {}, 1);
   } else if (g.fixed ? g.one.inverse != 1 : g.global != 1) {
     out.scale = full({}, g.fixed ? g.one.inverse : 1 / g.global, {.device = x.device()});
   }
@@ -483,15 +498,28 @@ Tensor hadamard16(const Tensor& x, std::uint16_t signs) {
   const AccumulatorScope exact(std::nullopt);  // a recipe's accumulator is not for the transform
   if (x.ndim() < 1 || x.sizes().back() % 16 != 0)
     fail("hadamard16: " + to_string(x.sizes()) + ": the last dim must be a multiple of 16");
-  Tensor h = empty({16, 16});
+  float values[16 * 16];
   for (unsigned i = 0; i < 16; ++i)
     for (unsigned j = 0; j < 16; ++j) {
       const bool negative = (std::popcount(i & j) + (signs >> i & 1)) % 2 != 0;
-      h.data<float>()[i * 16 + j] = negative ? -0.25F : 0.25F;
+      values[i * 16 + j] = negative ? -0.25F : 0.25F;
     }
-  return matmul(x.reshape({-1, 16}), moved(h, x.device())).reshape(x.sizes());
+  const Tensor h = empty({16, 16}, {.device = x.device()});
+  if (x.device().is_cuda()) device::upload(h.raw(), x.device(), values, sizeof values);
+  else std::copy_n(values, 16 * 16, h.data<float>());
+  return matmul(x.reshape({-1, 16}), h).reshape(x.sizes());
 }
 
-float amax(const Tensor& x) { return amax_of(Rows(x, -1)); }
+float amax(const Tensor& x) {
+  return x.device().is_cuda() ? moved(amax_tensor(x), Device::cpu()).item<float>() : amax_of(Rows(x, -1));
+}
+
+Tensor amax_tensor(const Tensor& x) {
+  const Rows rows(x, -1);
+  if (x.device().is_cpu()) return scalar(amax_of(rows));
+  const Tensor most = empty({}, {.device = x.device()});
+  device::amax(x, most);
+  return most;
+}
 
 }  // namespace gradual

@@ -11,6 +11,7 @@
 #include <string_view>
 #include <vector>
 
+#include "amax_history.h"
 #include "quantized_tensor.h"
 #include "rounding.h"
 #include "tensor.h"
@@ -78,30 +79,24 @@ void check(const Quantizer& quantizer);
 // "e4m3fn, one delayed scale a tensor (history 1024, max)".
 std::string describe(const Quantizer& quantizer);
 
-// The state of delayed scaling (Transformer Engine's): the scale in use comes from earlier tensors.
-struct AmaxHistory {
-  float scale = 1;
-  std::vector<float> amax;  // newest first, `history` of them once advance() was called; 0: none yet
-  float staged = 0;         // the largest amax since the last advance()
-  bool is_staged = false;
-  float used = 1;  // the scale when a tensor was last staged: that of a recomputation
-
-  void stage(float value);
-  // Takes `staged` in: scale = max * 2^-margin / amax; an amax of 0, Inf or NaN keeps the scale, Inf becomes FLT_MAX.
-  void advance(const Scaling& scaling, const Format& format);
-};
-
 struct QuantizeOptions {
-  int axis = -1;                   // the contracted one: rows and blocks run along it
-  RandomKey key = {};              // of stochastic rounding; element i is numbered with the axis last
+  int axis = -1;  // the contracted one: rows and blocks run along it
+  // Of stochastic rounding; element i is numbered with the axis last. Where the call is recorded (cuda::Graph) it counts as
+  // drawn from the default generator, and replays move it on.
+  RandomKey key = {};
+  // Instead of that, in the memory of x's GPU: streams begin at key.stream + (*steps << 25).
+  const std::int64_t* steps = nullptr;
   AmaxHistory* history = nullptr;  // delayed scaling needs it; the amax is staged
-  bool stage = true;               // false: the history is only read
-  CastStats stats = {};            // of the scaled values; exponents are the source's
-  bool scaled_exponents = false;   // exponents too are of the scaled values, as the format meets them
+  bool stage = true;               // false: the history is only read,
+  bool keep = false;               // its scale remembered,
+  bool again = false;              // and the one used that was remembered last
+  CastStats stats = {};  // of the scaled values; exponents are the source's. Of a GPU's tensor they are waited for
+  bool scaled_exponents = false;  // exponents too are of the scaled values, as the format meets them
 };
 
 // Codes and scales. x: any floating tensor, of any device, where the result lies too, with the
-// same bits and counts (of a NaN times a scale that is NaN, either's sign may stay). Error for the transform, which has no codes of its own.
+// same bits and counts (of a NaN times a scale that is NaN, either's sign may stay); scales from amaxes are found there, and
+// the host waits for none. Error for the transform, which has no codes of its own.
 QuantizedTensor quantize(const Tensor& x, const Quantizer& quantizer, const QuantizeOptions& options = {});
 // Plain rounding to a format's codes, without scales.
 QuantizedTensor quantize(const Tensor& x, const Format& format, const Rounding& rounding, Overflow overflow,
@@ -112,7 +107,8 @@ Tensor fake_quantize(const Tensor& x, const Format& format, const Rounding& roun
                      RandomKey key = {}, CastStats stats = {});
 
 // An operand for an exact contraction: x is about values * scale. Scales of blocks are in the values; one a tensor or
-// a row stands apart (f32, sizes 1 but for the rows; undefined: 1), so that values have few significant bits.
+// a row stands apart (f32, sizes 1 but for the rows; undefined: 1; on a GPU one from an amax is always defined), so that
+// values have few significant bits.
 struct QuantizedOperand {
   Tensor values;  // x's sizes; f32, or f64 as fake_quantize gives it
   Tensor scale;
@@ -125,5 +121,7 @@ Tensor hadamard16(const Tensor& x, std::uint16_t signs);
 
 // The largest magnitude: 0 for none, NaN where there is one.
 float amax(const Tensor& x);
+// The same, f32 [], where x is: nobody waits.
+Tensor amax_tensor(const Tensor& x);
 
 }  // namespace gradual

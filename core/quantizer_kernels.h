@@ -41,6 +41,12 @@ GRADUAL_HD inline float quieted(float nan) {
   return std::bit_cast<float>(std::bit_cast<std::uint32_t>(nan) | SourceBits<std::uint32_t>::kQuiet);
 }
 
+// The larger of two magnitudes by their bits, which are ordered as the values are; NaN wins.
+GRADUAL_HD inline float larger_magnitude(float a, float b) {
+  const std::uint32_t x = std::bit_cast<std::uint32_t>(a) & 0x7fffffffu, y = std::bit_cast<std::uint32_t>(b);
+  return std::bit_cast<float>(x > y ? x : y);
+}
+
 // One scale for a tensor or a row: max / amax.
 GRADUAL_HD inline Scale current_scale(float amax, const ScaleSpec& s) {
   float scale = 1;
@@ -57,6 +63,21 @@ GRADUAL_HD inline Scale current_scale(float amax, const ScaleSpec& s) {
   if (scale > FLT_MAX) scale = FLT_MAX;
   if (s.power_of_two && scale > 0) scale = floor_power(scale);
   return inverted(scale);
+}
+
+// Delayed scaling: from the amax that its history gives.
+GRADUAL_HD inline float delayed_scale(float amax, float before, const ScaleSpec& s) {
+  if (!(amax > 0) || is_inf(amax)) return before;
+  const float scale = static_cast<float>(s.most) / amax * s.margin;
+  return scale > FLT_MAX ? FLT_MAX : scale;
+}
+
+// NVFP4: the scale of the tensor, under which blocks have theirs.
+GRADUAL_HD inline Scale nvfp4_global(float amax, const ScaleSpec& s) {
+  if (is_nan(amax)) return {quieted(amax), quieted(amax)};
+  const float encode = static_cast<float>(448 * s.most) / amax;
+  if (amax == 0 || encode == 0) return {};
+  return inverted(encode > FLT_MAX ? FLT_MAX : encode);
 }
 
 // The exponent of a block's scale, amax finite and not 0.
@@ -114,15 +135,18 @@ namespace gradual::device {
 struct RoundingPass {
   Tensor x;  // floating, the axis last; f64 is rounded to f32 first
   std::int64_t rows = 1, k = 1;
-  Rounder rounder = {};         // its format signed and with a zero
-  bool fixed = false;           // one scale,
-  detail::Scale one = {};       // this
-  detail::ScaleSpec spec = {};  // else one for each block
+  Rounder rounder = {};                 // its format signed and with a zero
+  const std::int64_t* steps = nullptr;  // QuantizeOptions::steps
+  bool fixed = false;                   // one scale,
+  detail::Scale one = {};               // this
+  detail::ScaleSpec spec = {};          // else one for each block
+  Tensor
+      whole;  // f32 [2]: in the place of `one`; not fixed, the scale of the tensor (nvfp4): spec.global and its inverse
   std::int64_t block_rows = 1, block_cols = 1;
   Tensor values;         // f32 [rows, k], or
   Tensor codes;          // u8, packed
   bool unscale = false;  // values times the inverse of their scale,
-  float last = 1;        // and then times this
+  bool last = false;     // and then times that of the tensor's
   Tensor scales;         // not fixed: where the inverse scales go, if anywhere: f32, or u8 as codes
   CastStats stats = {};
   bool scaled_exponents = false;
@@ -132,7 +156,16 @@ void round_scaled(const RoundingPass& pass);
 // undefined, and its global scale.
 void decode(const QuantizedTensor& q, const Tensor& values);
 void dequantize(const QuantizedTensor& q, const Tensor& scale_values, const Tensor& values);
-// The largest magnitude of a tensor of a GPU, for which it is waited.
-float amax(const Tensor& x);
+// The largest magnitude of a tensor of a GPU, into `to`: f32 [] there.
+void amax(const Tensor& x, const Tensor& to);
+// What follows from it, into `to`, f32 [2]: the scale of the tensor by spec.kind (tensor, nvfp4), and its inverse.
+void whole_scale(const Tensor& amax, const detail::ScaleSpec& spec, const Tensor& to);
+// The same by a history, in which an amax is staged if it is defined. keep, again: as in QuantizeOptions.
+void delayed_scale(DeviceAmaxHistory* history, const Tensor& amax, bool keep, bool again, const Tensor& to);
+// AmaxHistory::advance() with room for so many amaxes.
+void advance_amax(DeviceAmaxHistory* history, Device device, int length, bool most_recent,
+                  const detail::ScaleSpec& spec);
+// The bytes of `from` into `to`, both without gaps and of one size, unless *skipped is not 0 there (null: always).
+void copy_unless(const std::int64_t* skipped, const Tensor& to, const Tensor& from);
 
 }  // namespace gradual::device

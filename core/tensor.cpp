@@ -6,6 +6,7 @@
 #include <string>
 #include <utility>
 
+#include "capture.h"
 #include "convert.h"
 #include "failf.h"
 #include "ops.h"
@@ -61,14 +62,18 @@ template <class T> Tensor filled_from(const std::vector<T>& values, const Shape&
   return placed(t, o);
 }
 
-// value(0) .. value(n-1), rounded to the dtype asked for. In counted memory: what does not fit is an Error.
+// value(0) .. value(n-1), rounded to the dtype asked for. In counted memory: what does not fit is an Error. Where a step is
+// recorded they are part of it.
 template <class F> Tensor generated(std::int64_t n, const TensorOptions& o, const F& value) {
   const Tensor t = empty({n}, {.dtype = o.dtype});
   const Tensor exact = o.dtype == DType::f64 ? t : empty({n}, {.dtype = DType::f64});
   auto* numbers = exact.data<double>();
   for (std::int64_t i = 0; i < n; ++i) numbers[i] = value(static_cast<double>(i));
   if (!exact.is_same(t)) store(o.dtype, numbers, t.raw(), 1, n);
-  return placed(t, o);
+  if (!o.device.is_cuda() || !device::capturing()) return placed(t, o);
+  const Tensor there = empty({n}, o);
+  device::upload(there.raw(), o.device, t.raw(), t.nbytes());
+  return there;
 }
 
 // A tensor of row-major layout that has no storage yet.

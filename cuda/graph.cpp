@@ -18,7 +18,11 @@ Recording*& recording() {
   return current;
 }
 
-DeviceKey device_key(RandomKey key) { return {key, recording() ? recording()->key_shift : nullptr}; }
+DeviceKey device_key(RandomKey key) {
+  if (!recording()) return {key};
+  recording()->keyed = true;
+  return {key, recording()->key_shift};
+}
 
 struct Graph::State {
   int device = current_device();
@@ -26,6 +30,7 @@ struct Graph::State {
   RandomKey* key_shift = nullptr;  // in the pool
   RandomKey first{};               // where the generator stood
   std::uint64_t draws = 0;         // of a step
+  bool keyed = false;  // a kernel reads key_shift; what draws from a copy of the generator does without draws
   std::vector<std::function<void()>> before_replay{};
   cudaGraphExec_t run = nullptr;
 };
@@ -102,6 +107,7 @@ void Graph::capture(const std::function<void()>& step) {
   }
   s.first = keep.before;
   s.draws = after.stream - keep.before.stream;
+  s.keyed = r.keyed;
   s.before_replay = std::move(r.before_replay);
   s.run = run;
 }
@@ -114,7 +120,7 @@ void Graph::replay() {
   for (const auto& f : s.before_replay) f();
   Generator& g = default_generator();
   const RandomKey shift{g.seed() ^ s.first.seed, g.stream() - s.first.stream};
-  if (s.draws > 0) device::upload(s.key_shift, Device::cuda(s.device), &shift, sizeof shift);
+  if (s.keyed) device::upload(s.key_shift, Device::cuda(s.device), &shift, sizeof shift);
   check(cudaGraphLaunch(s.run, current_stream()), "cudaGraphLaunch");
   g.set_state({g.seed(), g.stream() + s.draws});
 }

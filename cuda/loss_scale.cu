@@ -38,8 +38,16 @@ struct AdvanceScale {
 constexpr std::size_t kWords = 64;  // that one launch stores
 struct StoreWords {
   std::uint64_t* to;
+  std::int64_t bytes;
   std::uint64_t words[kWords];
-  __device__ void operator()(std::int64_t i) const { to[i] = words[i]; }
+  __device__ void operator()(std::int64_t i) const {
+    if (8 * i + 8 <= bytes) {
+      to[i] = words[i];
+    } else {
+      for (std::int64_t b = 8 * i; b < bytes; ++b)
+        reinterpret_cast<char*>(to)[b] = static_cast<char>(words[i] >> (8 * (b - 8 * i)));
+    }
+  }
 };
 
 }  // namespace
@@ -59,14 +67,14 @@ void advance_scale(DeviceLossScale* state, Device device, const LossScaleRule& r
 }
 
 void upload(void* to, Device device, const void* from, std::size_t bytes) {
-  if (bytes % sizeof(std::uint64_t) != 0) fail("upload: " + std::to_string(bytes) + " bytes are no multiple of 8");
   select(device);
-  const std::size_t words = bytes / sizeof(std::uint64_t);
-  for (std::size_t begin = 0; begin < words; begin += cuda::kWords) {
-    const std::size_t n = std::min(cuda::kWords, words - begin);
-    cuda::StoreWords store{static_cast<std::uint64_t*>(to) + begin, {}};
-    std::memcpy(store.words, static_cast<const std::uint64_t*>(from) + begin, n * sizeof(std::uint64_t));
-    cuda::for_each(static_cast<std::int64_t>(n), store);
+  constexpr std::size_t kBytes = cuda::kWords * sizeof(std::uint64_t);
+  for (std::size_t begin = 0; begin < bytes; begin += kBytes) {
+    const std::size_t n = std::min(kBytes, bytes - begin);
+    cuda::StoreWords store{
+        reinterpret_cast<std::uint64_t*>(static_cast<char*>(to) + begin), static_cast<std::int64_t>(n), {}};
+    std::memcpy(store.words, static_cast<const char*>(from) + begin, n);
+    cuda::for_each(static_cast<std::int64_t>((n + sizeof(std::uint64_t) - 1) / sizeof(std::uint64_t)), store);
   }
 }
 

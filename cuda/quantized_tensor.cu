@@ -68,14 +68,13 @@ struct Decode {
 
 struct Dequantize {
   Codes codes;
-  const float* scales;  // null: 1
-  float global;
+  const float *scales, *global;  // null: 1
   std::int64_t k, block_rows, block_cols, across;
   float* values;
   __device__ void operator()(std::int64_t i) const {
     const std::int64_t row = i / k, col = i - row * k;
     const float scale = scales ? scales[row / block_rows * across + col / block_cols] : 1;
-    values[i] = times(times(codes.value(i), scale), global);
+    values[i] = times(times(codes.value(i), scale), global ? *global : 1);
   }
 };
 
@@ -90,13 +89,13 @@ void decode(const QuantizedTensor& q, const Tensor& values) {
 }
 
 void dequantize(const QuantizedTensor& q, const Tensor& scale_values, const Tensor& values) {
-  if (!scale_values.defined() && q.global_scale == 1) return decode(q, values);
+  if (!scale_values.defined() && !q.global_scale.defined()) return decode(q, values);
   select(q.device());
   const Tensor scales = scale_values.defined() ? scale_values.contiguous() : scale_values;
   const std::int64_t k = q.shape.empty() ? 1 : q.shape[q.axis];
-  const float* const at = scales.defined() ? static_cast<const float*>(scales.raw()) : nullptr;
+  const auto floats = [](const Tensor& t) { return t.defined() ? static_cast<const float*>(t.raw()) : nullptr; };
   cuda::for_each(values.numel(),
-                 cuda::Dequantize{cuda::Codes(q), at, q.global_scale, k, q.block_rows, q.block_cols,
+                 cuda::Dequantize{cuda::Codes(q), floats(scales), floats(q.global_scale), k, q.block_rows, q.block_cols,
                                   scales.defined() ? scales.size(1) : 1, static_cast<float*>(values.raw())});
 }
 

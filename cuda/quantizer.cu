@@ -9,6 +9,7 @@
 #include "block.h"
 #include "elements.h"
 #include "nan.h"
+#include "random.h"
 
 namespace gradual::cuda {
 namespace {
@@ -37,14 +38,22 @@ struct Tallies {
   unsigned long long* bins = nullptr;  // of an ExponentHistogram
 };
 
+// What a thread reads before its first element.
+struct Known {
+  RandomKey key;
+  Scale whole;  // of the tensor
+};
+
 // What happens to one element once its scale is known.
 template <bool kCodes, bool kCount> struct RoundElement {
   Geometry<1> x;  // in the order [rows, k]
   Spec spec;
   int loop;
-  bool stochastic, unscale, scaled_exponents;
-  RandomKey key;
-  float last;
+  bool stochastic, unscale, last, scaled_exponents;
+  DeviceKey key;
+  const std::int64_t* steps;  // QuantizeOptions
+  Scale whole;
+  const float* whole_there;  // not null: `whole` stands there
   float* values;
   char* codes;
   int code_bytes;
@@ -55,14 +64,21 @@ template <bool kCodes, bool kCount> struct RoundElement {
     if (!x.operand[0].linear) x.locate(i, at);
     return load_element<float>(x.operand[0].dtype, x.operand[0].data, at[0]);
   }
-  __device__ void operator()(std::int64_t i, float from, const Scale& scale, LoopCounts& counts, unsigned* bins) const {
+  __device__ Known known() const {
+    RandomKey drawn = key.get();
+    if (steps) drawn.stream += static_cast<std::uint64_t>(*steps) << 25;
+    return {drawn, whole_there ? Scale{whole_there[0], whole_there[1]} : whole};
+  }
+  __device__ void operator()(std::int64_t i, float from, const Scale& scale, const Known& known, LoopCounts& counts,
+                             unsigned* bins) const {
     const float scaled = scale.forward == 1 ? from : times(from, scale.forward);
     if (kCount && tallies.bins) {
       const std::uint32_t size = magnitude_of(scaled_exponents ? scaled : from);
       if (size != 0) atomicAdd(bins + (size >> 23), 1u);
     }
     std::uint32_t word = 0;
-    if (stochastic) word = philox_word(key.seed, key.stream, static_cast<std::uint64_t>(i)) >> (32 - spec.random_bits);
+    if (stochastic)
+      word = philox_word(known.key.seed, known.key.stream, static_cast<std::uint64_t>(i)) >> (32 - spec.random_bits);
     const std::uint32_t rounded =
         round_by<kCodes, kCount>(loop, std::bit_cast<std::uint32_t>(scaled), word, spec, counts,
                                  std::make_integer_sequence<int, detail::kRoundingLoops>{});
@@ -72,8 +88,8 @@ template <bool kCodes, bool kCount> struct RoundElement {
       else reinterpret_cast<std::uint32_t*>(codes)[i] = rounded;
     } else {
       auto value = std::bit_cast<float>(rounded);
-      if (unscale) value = times(value, scale.inverse);
-      if (last != 1) value = times(value, last);
+      if (unscale && scale.inverse != 1) value = times(value, scale.inverse);
+      if (last && known.whole.inverse != 1) value = times(value, known.whole.inverse);
       values[i] = value;
     }
   }
@@ -105,13 +121,13 @@ template <bool kCodes, bool kCount> struct RoundElement {
 // One scale for all.
 template <bool kCodes, bool kCount> struct RoundAll {
   RoundElement<kCodes, kCount> round;
-  Scale scale;
   std::int64_t n, blocks;
   __device__ void operator()(const Block& block) const {
     LoopCounts counts;
     unsigned* const bins = round.begin(block);
+    const Known known = round.known();
     for (std::int64_t i = block.index * block.threads + block.thread; i < n; i += blocks * block.threads)
-      round(i, round.source(i), scale, counts, bins);
+      round(i, round.source(i), known.whole, known, counts, bins);
     round.end(block, counts, bins);
   }
 };
@@ -123,7 +139,7 @@ struct LargerBits {
 // A scale for each row, block or tile, which a warp looks at twice: for its amax, and to round.
 template <bool kCodes, bool kCount> struct RoundTiles {
   RoundElement<kCodes, kCount> round;
-  detail::ScaleSpec spec;
+  detail::ScaleSpec rule;
   Spec scale_codes;  // nvfp4
   std::int64_t rows, k, tile_rows, tile_cols, across, tiles, blocks;
   float* scales;
@@ -133,6 +149,9 @@ template <bool kCodes, bool kCount> struct RoundTiles {
     constexpr int kLanes = static_cast<int>(kWarp);
     LoopCounts counts;
     unsigned* const bins = round.begin(block);
+    const Known known = round.known();
+    detail::ScaleSpec spec = rule;
+    spec.global = known.whole.forward;
     const int lane = block.thread % kLanes, warps = block.threads / kLanes;
     for (std::int64_t t = block.index * warps + block.thread / kLanes; t < tiles; t += blocks * warps) {
       const std::int64_t row = t / across * tile_rows, col = t % across * tile_cols;
@@ -149,7 +168,7 @@ template <bool kCodes, bool kCount> struct RoundTiles {
       if (lane == 0) put_scale(t, scale.inverse);
       for (std::int64_t e = lane; e < high * wide; e += kLanes) {
         const std::int64_t i = element(e);
-        round(i, round.source(i), scale, counts, bins);
+        round(i, round.source(i), scale, known, counts, bins);
       }
     }
     round.end(block, counts, bins);
@@ -160,7 +179,7 @@ template <bool kCodes, bool kCount> struct RoundTiles {
     if (!coded_scales) return;
     LoopCounts unused;
     coded_scales[t] = static_cast<std::uint8_t>(
-        spec.kind != ScalingKind::nvfp4 ? (bits << 1) >> 24  // e8m0: the exponent; NaN's is ones
+        rule.kind != ScalingKind::nvfp4 ? (bits << 1) >> 24  // e8m0: the exponent; NaN's is ones
                                         : detail::round_bits<0, true, false, false>(bits, 0, scale_codes, unused));
   }
 };
@@ -181,26 +200,9 @@ struct PackCodes {
   }
 };
 
-struct LargestMagnitude {
-  Geometry<1> x;  // in the order of its memory
-  std::int64_t blocks;
-  unsigned* most;
-  __device__ void operator()(const Block& block) const {
-    std::uint32_t mine = 0;
-    for (std::int64_t i = block.index * block.threads + block.thread; i < x.numel; i += blocks * block.threads) {
-      std::int64_t at[1] = {i};
-      if (!x.operand[0].linear) x.locate(i, at);
-      const std::uint32_t size = magnitude_of(load_element<float>(x.operand[0].dtype, x.operand[0].data, at[0]));
-      mine = size > mine ? size : mine;
-    }
-    mine = reduce_block(block, mine, 0u, LargerBits{});
-    if (block.thread == 0) atomicMax(most, mine);
-  }
-};
-
-Geometry<1> geometry_of(const Tensor& x, bool row_major) {
+Geometry<1> geometry_of(const Tensor& x) {
   const Tensor* const operands[] = {&x};
-  return make_geometry(x.sizes(), operands, row_major);
+  return make_geometry(x.sizes(), operands, true);
 }
 
 std::int64_t blocks_for(std::int64_t threads) {
@@ -210,22 +212,25 @@ std::int64_t blocks_for(std::int64_t threads) {
 template <bool kCodes, bool kCount>
 void start_pass(const device::RoundingPass& p, char* codes, const Tallies& tallies) {
   RoundElement<kCodes, kCount> round{};
-  round.x = geometry_of(p.x, true);
+  round.x = geometry_of(p.x);
   round.spec = detail::rounding_spec(p.rounder, kCodes);
   round.loop = detail::rounding_loop(p.rounder, round.spec);
   round.stochastic = p.rounder.rounding.mode == RoundingMode::stochastic;
-  round.unscale = p.unscale, round.scaled_exponents = p.scaled_exponents;
-  round.key = p.rounder.key, round.last = p.last;
+  round.unscale = p.unscale, round.last = p.last, round.scaled_exponents = p.scaled_exponents;
+  round.steps = p.steps;
+  round.key = p.steps ? DeviceKey{p.rounder.key} : device_key(p.rounder.key);
+  round.whole = p.one;
+  if (p.whole.defined()) round.whole_there = static_cast<const float*>(p.whole.raw());
   round.values = kCodes ? nullptr : static_cast<float*>(p.values.raw());
   round.codes = codes, round.code_bytes = code_bytes(p.rounder.format);
   round.tallies = tallies;
   const std::int64_t n = p.rows * p.k;
   if (p.fixed) {
     const std::int64_t blocks = blocks_for(n);
-    return for_blocks(blocks, kThreads, RoundAll<kCodes, kCount>{round, p.one, n, blocks});
+    return for_blocks(blocks, kThreads, RoundAll<kCodes, kCount>{round, n, blocks});
   }
   RoundTiles<kCodes, kCount> pass{};
-  pass.round = round, pass.spec = p.spec;
+  pass.round = round, pass.rule = p.spec;
   pass.rows = p.rows, pass.k = p.k;
   pass.tile_rows = p.block_rows, pass.tile_cols = p.block_cols;
   pass.across = (p.k + p.block_cols - 1) / p.block_cols;
@@ -284,18 +289,6 @@ void round_scaled(const RoundingPass& p) {
                        packed_bytes(n, bits), bits, group});
   }
   if (tallied) add_tallies(tally, n, p.stats);
-}
-
-float amax(const Tensor& x) {
-  if (x.numel() == 0) return 0;
-  select(x.device());
-  const Workspace most(sizeof(unsigned));
-  check(cudaMemsetAsync(most.as<void>(), 0, sizeof(unsigned), current_stream()), "cudaMemsetAsync");
-  const std::int64_t blocks = blocks_for(x.numel());
-  for_blocks(blocks, kThreads, LargestMagnitude{geometry_of(x, false), blocks, most.as<unsigned>()});
-  unsigned bits = 0;
-  copy(&bits, Device::cpu(), most.as<void>(), x.device(), sizeof bits);
-  return std::bit_cast<float>(bits);
 }
 
 }  // namespace gradual::device

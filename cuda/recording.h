@@ -16,6 +16,7 @@ struct Recording {
   int device = 0;
   std::shared_ptr<PrivatePool> pool;
   const RandomKey* key_shift = nullptr;  // see random.h
+  bool keyed = false;                    // somebody reads it
   bool keeps_memory = false;             // device::KeptMemory
   std::vector<std::function<void()>> before_replay = {};
   struct Freed {

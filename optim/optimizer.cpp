@@ -47,6 +47,12 @@ void keep_place(const Tensor& before, Tensor& loaded) {
   loaded = before;
 }
 
+void keep_place(const QuantizedTensor& before, QuantizedTensor& loaded) {
+  keep_place(before.codes, loaded.codes);
+  keep_place(before.scales, loaded.scales);
+  keep_place(before.global_scale, loaded.global_scale);
+}
+
 void check_rates(const ParamGroup& group) {
   if (!group.names.empty() && group.names.size() != group.params.size())
     failf("optimizer: a group has {} parameters and {} names", group.params.size(), group.names.size());
@@ -179,7 +185,7 @@ void Optimizer::prepare_state(ParamState& s) {
     const CategoryScope here(coded ? Category::workspace : Category::optimizer);
     if (s.codes[k]) {
       s.moments[k] = s.codes[k]->dequantize();
-      s.codes[k].reset();
+      if (!overwrites(s, k)) s.codes[k].reset();
     }
     make(s.moments[k], coded ? DType::f32 : dtype);
   }
@@ -189,12 +195,19 @@ bool Optimizer::codes_moments(const ParamState& s) const {
   return moment_quantizer(options_, s.param, 0) || moment_quantizer(options_, s.param, 1);
 }
 
-void Optimizer::encode_moments(ParamState& s) const {
+// On a GPU codes stay where they are: a recorded step finds them there, and one that is skipped leaves them.
+bool Optimizer::overwrites(const ParamState& s, std::size_t k) {
+  return s.codes[k] && s.param.device().is_cuda() && s.codes[k]->device() == s.param.device();
+}
+
+void Optimizer::encode_moments(ParamState& s, const DeviceStep& there) const {
   if (!codes_moments(s)) return;
   for (std::size_t k = 0; k < moments(s).size(); ++k) {
     const Quantizer* q = moment_quantizer(options_, s.param, k);
     if (!q) continue;
-    s.codes[k] = encode_moment(s.moments[k], *q, options_.seed, s.steps, s.index, k);
+    QuantizedTensor codes = encode_moment(s.moments[k], *q, {options_.seed, s.steps, there.steps, s.index, k});
+    if (overwrites(s, k)) replace_codes(*s.codes[k], codes, there.found);
+    else s.codes[k] = std::move(codes);
     s.moments[k] = Tensor();
   }
 }
@@ -234,7 +247,7 @@ void Optimizer::step_run(std::span<const Live> run, const GradientScale& by, boo
   if (copies[0].defined()) first.param.copy_(copies[0], loc);
   for (const Live& l : run) {
     ParamState& s = *l.state;
-    encode_moments(s);
+    encode_moments(s, how.device);
     if (!counts_there) ++s.steps;
     s.wide = ParamState::Wide::stale;
     s.written = Stamp(s.param);
@@ -323,6 +336,8 @@ void Optimizer::load_state_dict(const StateDict& from) {
   for (std::size_t i = 0; i < loaded.size(); ++i) {
     const auto before = saved_tensors(states_[i]), after = saved_tensors(loaded[i]);
     for (std::size_t k = 0; k < after.size(); ++k) keep_place(*before[k].second, *after[k].second);
+    for (std::size_t k = 0; k < std::size(loaded[i].codes); ++k)
+      if (states_[i].codes[k] && loaded[i].codes[k]) keep_place(*states_[i].codes[k], *loaded[i].codes[k]);
   }
   states_ = std::move(loaded);
   device_counts_ = false;

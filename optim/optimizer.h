@@ -102,7 +102,7 @@ class Optimizer {
   const std::string& param_name(std::size_t index) const { return states_[index].name; }
   std::size_t param_count() const { return states_.size(); }  // of all groups; indices run through the groups in order
   Device device() const;                                      // of the first parameter
-  // Whether all parameters lie on that GPU and a step there needs nothing of the host, moments that are codes being none.
+  // Whether all parameters lie on that GPU, where a step needs nothing of the host.
   bool skips_on(Device device) const;
   void step_scaled(const GradientScale& by, SourceLocation loc = SourceLocation::current());
   // Counts the non-finite elements of gradient i, times the inverse scale, into found[1 + i] and the sum into found[0]
@@ -173,8 +173,9 @@ class Optimizer {
   void check_param(const Tensor& param, const std::vector<ParamState>& others) const;
   ParamState& state_of(const Tensor& param);
   bool codes_moments(const ParamState& s) const;
+  static bool overwrites(const ParamState& s, std::size_t k);
   void prepare_state(ParamState& s);
-  void encode_moments(ParamState& s) const;
+  void encode_moments(ParamState& s, const DeviceStep& there) const;
   void step_run(std::span<const Live> run, const GradientScale& by, bool counts_there, SourceLocation loc);
   void unscale_run(std::span<const Live> run, const Tensor& found, const GradientScale& by, bool write);
   std::vector<std::pair<std::string, Tensor*>> saved_tensors(ParamState& s) const;

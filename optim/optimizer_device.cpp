@@ -17,16 +17,14 @@ void Optimizer::need_no_capture(const std::string& who) {
 Device Optimizer::device() const { return states_.empty() ? Device::cpu() : states_[0].param.device(); }
 
 bool Optimizer::skips_on(Device device) const {
-  return device.is_cuda() && !states_.empty() && std::ranges::all_of(states_, [&](const ParamState& s) {
-           return s.param.device() == device && !codes_moments(s);
-         });
+  return device.is_cuda() && !states_.empty() &&
+         std::ranges::all_of(states_, [&](const ParamState& s) { return s.param.device() == device; });
 }
 
 // Whether this step's GPU counts it. The counts come back to the host where the parameters leave the GPU.
 bool Optimizer::count_on_device(bool skips) {
   const bool can = skips_on(device());
-  if (device::capturing() && !can)
-    fail("cuda::Graph: an optimizer can be recorded whose parameters lie on one GPU and whose moments are no codes");
+  if (device::capturing() && !can) fail("cuda::Graph: an optimizer can be recorded whose parameters lie on one GPU");
   if (!can) {
     read_steps();
     device_counts_ = false;

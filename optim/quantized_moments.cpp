@@ -1,6 +1,7 @@
 #include "quantized_moments.h"
 
 #include "../core/failf.h"
+#include "../core/quantizer_kernels.h"
 
 namespace gradual::optim {
 namespace {
@@ -23,17 +24,22 @@ const Quantizer* moment_quantizer(const UpdateOptions& options, const Tensor& pa
   return q && param.ndim() >= 2 && param.dtype() != DType::f64 ? &*q : nullptr;
 }
 
-QuantizedTensor encode_moment(const Tensor& moment, const Quantizer& q, std::uint64_t seed, std::int64_t steps,
-                              std::size_t index, std::size_t k) {
+QuantizedTensor encode_moment(const Tensor& moment, const Quantizer& q, const MomentPlace& p) {
   const CategoryScope category(Category::optimizer);
-  return quantize(moment, q, {.key = {seed ^ kMomentKey, (static_cast<std::uint64_t>(steps) << 25) + 2 * index + k}});
+  const std::uint64_t steps = p.steps_there ? ~std::uint64_t{0} : static_cast<std::uint64_t>(p.steps);
+  return quantize(moment, q, {.key = {p.seed ^ kMomentKey, (steps << 25) + 2 * p.index + p.k}, .steps = p.steps_there});
+}
+
+void replace_codes(const QuantizedTensor& to, const QuantizedTensor& from, const std::int64_t* skipped) {
+  for (const auto part : {&QuantizedTensor::codes, &QuantizedTensor::scales, &QuantizedTensor::global_scale})
+    if ((to.*part).defined()) device::copy_unless(skipped, to.*part, from.*part);
 }
 
 void save_moment(StateDict& to, const std::string& key, const QuantizedTensor& codes, const Quantizer& q) {
   to.set(key + ".quantizer", describe(q));
   to.set(key + ".codes", codes.codes);
   if (codes.scales.defined()) to.set(key + ".scales", codes.scales);
-  to.set(key + ".global_scale", codes.global_scale);
+  to.set(key + ".global_scale", codes.global_scale.defined() ? codes.global_scale.item() : 1.0);
 }
 
 // What the quantizer makes of zeros is what the parts must look like.
@@ -55,7 +61,8 @@ std::optional<QuantizedTensor> load_moment(const StateDict& from, const std::str
   };
   take(".codes", codes.codes);
   take(".scales", codes.scales);
-  codes.global_scale = static_cast<float>(from.real(key + ".global_scale"));
+  const double global = from.real(key + ".global_scale");
+  if (global != 1 || codes.global_scale.defined()) codes.global_scale = scalar(global, {.device = param.device()});
   return codes;
 }
 

@@ -9,9 +9,17 @@ namespace gradual::optim {
 void check_moments(const UpdateOptions& options);
 // Of the k-th moment of a parameter; null: the moment is kept as it is.
 const Quantizer* moment_quantizer(const UpdateOptions& options, const Tensor& param, std::size_t k);
-// The k-th moment of parameter `index` after `steps` steps; stochastic rounding is keyed by all of these.
-QuantizedTensor encode_moment(const Tensor& moment, const Quantizer& quantizer, std::uint64_t seed, std::int64_t steps,
-                              std::size_t index, std::size_t k);
+// Where a moment belongs; stochastic rounding is keyed by all of this.
+struct MomentPlace {
+  std::uint64_t seed = 0;
+  std::int64_t steps = 0;  // of the parameter before this one
+  // In its GPU's memory instead, unless null: counted up by this step already.
+  const std::int64_t* steps_there = nullptr;
+  std::size_t index = 0, k = 0;  // of the parameter, of the moment
+};
+QuantizedTensor encode_moment(const Tensor& moment, const Quantizer& quantizer, const MomentPlace& place);
+// Puts codes in the place of others alike, on a GPU, unless *skipped is not 0 there (null: never). Nobody waits.
+void replace_codes(const QuantizedTensor& to, const QuantizedTensor& from, const std::int64_t* skipped);
 
 // In a state dict, under `key` and a dot.
 void save_moment(StateDict& to, const std::string& key, const QuantizedTensor& codes, const Quantizer& quantizer);

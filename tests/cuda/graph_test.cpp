@@ -207,6 +207,21 @@ TEST_CASE("each replay draws other numbers and the generator knows") {
   }
 }
 
+TEST_CASE("numbers that follow from the host's alone are part of a recorded step") {
+  if (!have_gpu()) return;
+  Tensor i, h, x;
+  cuda::Graph graph;
+  graph.capture([&] {
+    i = arange(0, 200, 1, {.dtype = DType::i32, .device = kGpu});
+    h = linspace(0, 1, 77, {.dtype = DType::f16, .device = kGpu});
+    x = arange(5, 0, -1, {.dtype = DType::u8, .device = kGpu});
+  });
+  graph.replay();
+  CHECK(same_numbers(i, arange(0, 200, 1, {.dtype = DType::i32})));
+  CHECK(same_numbers(h, linspace(0, 1, 77, {.dtype = DType::f16})));
+  CHECK(same_numbers(x, arange(5, 0, -1, {.dtype = DType::u8})));
+}
+
 TEST_CASE("what a graph allocates stays its own until graph and tensors are gone") {
   if (!have_gpu()) return;
   const std::int64_t before = memory_stats(kGpu).total.current;

@@ -151,7 +151,8 @@ std::pair<double, double> scale_of(double amax, const std::string& element, cons
   const Tensor x = from_data(std::vector<double>{amax}, {1, 1});
   const QuantizedTensor q = quantize(x, {.format = format(element), .scaling = scaling});
   const double scale = q.scales.defined() ? q.scale_values().item() : 1;
-  return {scale * q.global_scale, q.dequantize().item()};
+  const double global = q.global_scale.defined() ? q.global_scale.item() : 1;
+  return {scale * global, q.dequantize().item()};
 }
 
 constexpr Scaling kMx{.kind = ScalingKind::block, .scale = ScaleFormat::e8m0};
