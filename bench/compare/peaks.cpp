@@ -75,17 +75,36 @@ __attribute__((target("avx512f,avx512bf16"))) float dot_bf16() {
 }
 
 // Around the caches; n is a multiple of 64.
-__attribute__((target("avx512f"))) void copy_streaming(float* to, const float* from, std::int64_t n) {
-  for (std::int64_t i = 0; i < n; i += 16) _mm512_stream_ps(to + i, _mm512_loadu_ps(from + i));
+__attribute__((target("avx512f"))) void copy_512(float* to, const float* a, const float*, std::int64_t n) {
+  for (std::int64_t i = 0; i < n; i += 16) _mm512_stream_ps(to + i, _mm512_loadu_ps(a + i));
+  _mm_sfence();
+}
+__attribute__((target("avx"))) void copy_256(float* to, const float* a, const float*, std::int64_t n) {
+  for (std::int64_t i = 0; i < n; i += 8) _mm256_stream_ps(to + i, _mm256_loadu_ps(a + i));
+  _mm_sfence();
+}
+__attribute__((target("avx512f"))) void add_512(float* to, const float* a, const float* b, std::int64_t n) {
+  for (std::int64_t i = 0; i < n; i += 16)
+    _mm512_stream_ps(to + i, _mm512_add_ps(_mm512_loadu_ps(a + i), _mm512_loadu_ps(b + i)));
+  _mm_sfence();
+}
+__attribute__((target("avx"))) void add_256(float* to, const float* a, const float* b, std::int64_t n) {
+  for (std::int64_t i = 0; i < n; i += 8)
+    _mm256_stream_ps(to + i, _mm256_add_ps(_mm256_loadu_ps(a + i), _mm256_loadu_ps(b + i)));
   _mm_sfence();
 }
 #endif
 
-void copy_plain(float* to, const float* from, std::int64_t n) {
-  std::memcpy(to, from, static_cast<std::size_t>(n) * sizeof(float));
+void copy_plain(float* to, const float* a, const float*, std::int64_t n) {
+  std::memcpy(to, a, static_cast<std::size_t>(n) * sizeof(float));
+}
+void add_plain(float* to, const float* a, const float* b, std::int64_t n) {
+  for (std::int64_t i = 0; i < n; ++i) to[i] = a[i] + b[i];
 }
 
-Way copying(std::string how, int threads, void (*copy)(float*, const float*, std::int64_t)) {
+// `move` touches so many arrays, of which it writes one.
+Way streaming(std::string how, int threads, int arrays,
+              void (*move)(float*, const float*, const float*, std::int64_t)) {
   struct Free {
     void operator()(float* p) const { std::free(p); }
   };
@@ -95,21 +114,29 @@ Way copying(std::string how, int threads, void (*copy)(float*, const float*, std
     std::memset(p.get(), 0, bytes);
     return p;
   };
-  return {std::move(how), 8.0 * kElements, [threads, copy, to = array(), from = array()] {
+  return {std::move(how), 4.0 * arrays * kElements, [threads, move, to = array(), a = array(), b = array()] {
             const std::int64_t part = kElements / threads / 64 * 64;
 #pragma omp parallel for num_threads(threads) schedule(static)
-            for (int t = 0; t < threads; ++t)
-              copy(to.get() + t * part, from.get() + t * part, t + 1 < threads ? part : kElements - t * part);
+            for (int t = 0; t < threads; ++t) {
+              const std::int64_t at = t * part, n = t + 1 < threads ? part : kElements - at;
+              move(to.get() + at, a.get() + at, b.get() + at, n);
+            }
           }};
 }
 
 std::vector<Way> ways(const std::string& of, int threads) {
   std::vector<Way> all;
-  if (of == "stream") all.push_back(copying("memcpy", threads, copy_plain));
+  if (of == "stream") all.push_back(streaming("a copy by memcpy", threads, 2, copy_plain));
+  if (of == "stream_add") all.push_back(streaming("an addition", threads, 3, add_plain));
 #if defined(__x86_64__)
   const bool avx512 = __builtin_cpu_supports("avx512f");
   const auto flop = [](int chains, int a_chain) { return 1.0 * kIterations * chains * a_chain; };
-  if (of == "stream" && avx512) all.push_back(copying("AVX-512 streaming stores", threads, copy_streaming));
+  const bool avx = __builtin_cpu_supports("avx");
+  if (of == "stream" && avx512) all.push_back(streaming("a copy, AVX-512 streaming stores", threads, 2, copy_512));
+  if (of == "stream" && avx) all.push_back(streaming("a copy, AVX streaming stores", threads, 2, copy_256));
+  if (of == "stream_add" && avx512)
+    all.push_back(streaming("an addition, AVX-512 streaming stores", threads, 3, add_512));
+  if (of == "stream_add" && avx) all.push_back(streaming("an addition, AVX streaming stores", threads, 3, add_256));
   if (of == "f32" && avx512) all.push_back(on_all("AVX-512 FMA", threads, flop(kChains, 32), fma_512));
   if (of == "f32" && __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma"))
     all.push_back(on_all("AVX2 FMA", threads, flop(12, 16), fma_256));

@@ -138,8 +138,9 @@ def _ops(rows):
                      verdict(share["median"], r["goal"], "{:.0%}") if share else "", top, *cells[1:], _better(r)])
     return "## Single ops\n\n" + table(header, body) + (
         "\nShares are of what the machine did at most in the same rounds: multiply-adds in registers, or bytes read and "
-        "written by a copy\nthat exceeds the caches. conv2d is forward and both gradients; adamw has bf16 parameters and "
-        "f32 masters, which the peers do as an\nf32 AdamW between two conversions.\n")
+        "written in loops\nover arrays that exceed the caches: a copy or, for casts to half, an addition, which reads two bytes "
+        "for one written as they do. conv2d\nis forward and both gradients; adamw has bf16 parameters and f32 masters, which "
+        "the peers do as an\nf32 AdamW between two conversions.\n")
 
 
 def _heading(found):

@@ -75,8 +75,10 @@ OPS = {
     **dict(_both("matmul_512", _square(512))),
     **dict(_both("linear_1024x2048x2048", _linear(1024, 2048, 2048))),
     **dict(_both("conv2d_64x32x64x14", _conv(64, 32, 64, 14))),
-    "cast_f32_f16": {"op": "cast", "dtype": "f16", "sizes": [_N], "work": 6 * _N, "peak": "stream", "goal": 0.8},
-    "cast_f32_bf16": {"op": "cast", "dtype": "bf16", "sizes": [_N], "work": 6 * _N, "peak": "stream", "goal": 0.8},
+    "cast_f32_f16": {"op": "cast", "dtype": "f16", "sizes": [_N], "work": 6 * _N, "peak": "stream_add",
+                     "goal": 0.8},
+    "cast_f32_bf16": {"op": "cast", "dtype": "bf16", "sizes": [_N], "work": 6 * _N, "peak": "stream_add",
+                     "goal": 0.8},
     "softmax_6144x1024": _rows("softmax", 6144, 1024),
     "layer_norm_6144x1024": _rows("layer_norm", 6144, 1024),
     # read: gradient 2, master 4, moments 8; written: parameter 2, master 4, moments 8

@@ -17,7 +17,7 @@ struct SmallProduct {
 };
 
 // On the calling thread, each sum from the bias on in the order of k, by fused multiply-adds. False where others are faster:
-// with large or narrow matrices, and without AVX-512.
+// with large or narrow matrices, and without AVX2.
 bool small_product(const SmallProduct& p);
 
 }  // namespace gradual::cpu
