@@ -165,7 +165,7 @@ def main():
     report["seed"] = seed and {"title": "The two-layer MLP, 784-8192-10, batches of 8192", "text": seed}
     report["lab"] = lab and {"title": "The lab: digits, 3 epochs", "text": lab}
     report["benchmarks"] = benchmarks(check, args.quick)
-    for tool in ("memcheck", "racecheck"):
+    for tool in ("memcheck", "racecheck", "synccheck"):
         sanitize(check, tool)
     report["stages"] = check.stages
     with open(args.out + ".json", "w") as file:

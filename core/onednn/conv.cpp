@@ -39,6 +39,12 @@ struct Convolution {
   int threads = 1;
 
   bool makes(OpId wanted) const { return op == wanted; }
+  // Channels-last as it is, without reorders. Not where oneDNN 2.6 for AVX2 gathers the pixels that a 1x1 kernel meets: of
+  // channels that fill no register it then adds numbers from behind the images to gradients of weights.
+  bool stays_last() const {
+    const bool gathers = w[2] * w[3] == 1 && attrs.stride[0] * attrs.stride[1] > 1 && x[1] % 8 != 0;
+    return x_last && y_last && !gathers;
+  }
   std::int64_t work() const { return numel(y) * w[1] * w[2] * w[3]; }
   DType x_dtype() const { return makes(OpId::conv2d_backward_input) ? out : in; }
   DType w_dtype() const { return makes(OpId::conv2d_backward_weight) ? out : in; }
@@ -47,8 +53,8 @@ struct Convolution {
   Desc given_x() const { return image(x, x_dtype(), x_last ? Tag::nhwc : Tag::nchw); }
   Desc given_y() const { return image(y, y_dtype(), y_last ? Tag::nhwc : Tag::nchw); }
   Desc given_w() const { return weights(attrs.groups > 1 ? Tag::goihw : Tag::oihw); }
-  Desc wanted_x() const { return image(x, x_dtype(), x_last && y_last ? Tag::nhwc : Tag::any); }
-  Desc wanted_y() const { return image(y, y_dtype(), x_last && y_last ? Tag::nhwc : Tag::any); }
+  Desc wanted_x() const { return image(x, x_dtype(), stays_last() ? Tag::nhwc : Tag::any); }
+  Desc wanted_y() const { return image(y, y_dtype(), stays_last() ? Tag::nhwc : Tag::any); }
   Desc wanted_w() const { return weights(Tag::any); }
   Desc bias_layout() const { return {{w[0]}, dnnl::memory::data_type::f32, Tag::x}; }
 

@@ -43,7 +43,7 @@ const std::vector<Case> kCases = {
     {2, 4, 11, 12, 6, {3, 2}, uneven()},         {2, 6, 7, 7, 9, {3, 3}, attrs(1, 1, 1, 3)},
     {2, 5, 7, 7, 10, {3, 3}, attrs(2, 1, 1, 5)}, {3, 7, 6, 5, 8, {1, 1}, attrs(1, 0)},
     {2, 3, 6, 6, 4, {1, 1}, attrs(2, 0)},        {1, 3, 70, 40, 5, {3, 3}, attrs(1, 1)},
-    {40, 2, 4, 4, 3, {3, 3}, attrs(1, 1)},
+    {40, 2, 4, 4, 3, {3, 3}, attrs(1, 1)},       {2, 2, 9, 9, 8, {1, 1}, attrs(3, 0)},
 };
 
 Tensor random(const Shape& sizes, DType dtype, std::uint64_t seed) {
