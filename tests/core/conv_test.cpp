@@ -117,9 +117,14 @@ void check_near(const Tensor& got, const Sums& want, std::int64_t n) {
                                                    : 0;
   const std::vector<double> values = got.to_vector<double>();
   REQUIRE(values.size() == want.value.size());
-  for (std::size_t i = 0; i < values.size(); ++i)
-    REQUIRE(std::abs(values[i] - want.value[i]) <=
-            static_cast<double>(n + 1) * step * want.size[i] + last * 1.01 * std::abs(want.value[i]) + 1e-300);
+  std::size_t wrong = 0, first = 0;
+  for (std::size_t i = values.size(); i-- > 0;) {
+    const double bound =
+        static_cast<double>(n + 1) * step * want.size[i] + last * 1.01 * std::abs(want.value[i]) + 1e-300;
+    if (!(std::abs(values[i] - want.value[i]) <= bound)) ++wrong, first = i;
+  }
+  CAPTURE(first);
+  REQUIRE(wrong == 0);
 }
 
 bool same_bits(const Tensor& a, const Tensor& b) {
