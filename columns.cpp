@@ -21,6 +21,7 @@ void register_columns() {
   cpu::register_pooling();
   cpu::register_normalization();
   cpu::register_softmax();
+  cpu::register_attention();
   cpu::register_optimizer();
 #ifdef GRADUAL_HAVE_ONEDNN
   onednn::register_contractions();

@@ -69,6 +69,26 @@ void conv2d_backward_weight_rule(const C& c) {
   if (c.needs(1)) c.set(1, conv2d_backward_input(c.input(0), c.grad(), sized<ConvAttrs>(c, 1)));
 }
 
+// With scores S, P = softmax(S), y = P v: dv = P^T dy, dS = P (dP - sum(dP P)) for dP = dy v^T, and dq, dk from dS.
+void flash_attention_rule(const C& c) {
+  const auto& a = c.get<AttentionAttrs>();
+  const Tensor q = c.input(0), k = c.input(1), v = c.input(2);
+  const Tensor& g = c.grad();
+  if (!c.create_graph()) {
+    const Outputs all = call_row(OpId::flash_attention_backward, a, g, q, k, v, c.output(0), c.output(1));
+    for (int i = 0; i < 3; ++i) c.set(i, all[i]);
+    return;
+  }
+  const double scale = attention_scale(a, q.size(-1));
+  const DimAttrs along{.dim = q.ndim() - 1, .causal = a.causal};
+  const Tensor p = call_row(OpId::softmax, along, matmul(q * scale, transpose(k, -2, -1)))[0];
+  const Tensor dp = matmul(g, transpose(v, -2, -1));
+  const Tensor ds = p * (dp - sum(dp * p, {-1}, true)) * scale;
+  c.set(0, matmul(ds, k));
+  c.set(1, matmul(transpose(ds, -2, -1), q));
+  c.set(2, matmul(transpose(p, -2, -1), g));
+}
+
 }  // namespace
 
 void register_contraction_rules() {
@@ -92,6 +112,10 @@ void register_contraction_rules() {
   });
   set_rule(OpId::adaptive_avg_pool2d_backward, {},
            [](const C& c) { c.set(0, adaptive_avg_pool2d(c.grad(), c.sizes(0)[2], c.sizes(0)[3])); });
+  constexpr int kAttention = in(0) | in(1) | in(2) | out(0) | out(1);
+  set_rule(OpId::flash_attention, {kAttention, kAttention, kAttention}, flash_attention_rule);
+  set_no_rule({OpId::flash_attention_backward},
+              "fused backward: under create_graph the composed form runs in its place");
   set_no_rule({OpId::scaled_dot_product_attention}, "composite: its parts have rules");
 }
 

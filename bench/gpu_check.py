@@ -22,7 +22,7 @@ import machine  # noqa: E402
 # Rows whose kernels take threads together, write through indices or have edges of their own: what sanitizers look at.
 SANITIZED_ROWS = "add,sum,mean,argmax,softmax,log_softmax_backward,layer_norm,layer_norm_backward,batch_norm," \
     "batch_norm_backward,cross_entropy,cross_entropy_backward,max_pool2d,max_pool2d_backward,gather,index_add,scatter_add," \
-    "cat,dropout,matmul,linear,conv2d"
+    "cat,dropout,matmul,linear,conv2d,flash_attention,flash_attention_backward"
 
 
 def say(text):

@@ -1,6 +1,7 @@
 // The attributes of op calls: one small trivially copyable struct a kind of row, carried by value.
 #pragma once
 
+#include <cmath>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
@@ -154,8 +155,11 @@ struct AdamAttrs {
 struct AttentionAttrs {
   bool causal = false;
   double scale = 0;    // 0: 1/sqrt(head size)
-  double dropout = 0;  // of the probabilities, drawn with `key`
+  double dropout = 0;  // of the probabilities, drawn with `key`; flash_attention has none
   RandomKey key = {};
 };
+inline double attention_scale(const AttentionAttrs& a, std::int64_t head_size) {
+  return a.scale != 0 ? a.scale : 1 / std::sqrt(static_cast<double>(head_size));
+}
 
 }  // namespace gradual

@@ -1,6 +1,8 @@
 // The composite rows: ops written with other ops, above autograd, so that amp sees them whole.
 #include <cmath>
 
+#include "accumulator.h"
+#include "counts.h"
 #include "dispatch.h"
 #include "ops.h"
 
@@ -32,6 +34,23 @@ Tensor bce_with_logits(const Tensor& x, const Tensor& y, Loc at) {
   return add({mul({x, at}, sub({1, at}, y)), at}, softplus(neg(x, at), at));
 }
 
+// Whether flash_attention computes this: on a GPU, whose library has kernels for such operands, and where nobody looks at
+// the parts or chooses how they add up.
+bool fused(const OpCall& c) {
+  const auto& a = c.get<AttentionAttrs>();
+  if (!c[0].device().is_cuda() || c[3].defined() || a.dropout > 0) return false;
+  if (chain().observe || cast_counts() || current_accumulator()) return false;
+  const int n = c[0].ndim();
+  for (int i = 0; i < 3; ++i) {
+    const Tensor& t = c[i];
+    const bool narrow = t.dtype() == DType::f16 || t.dtype() == DType::bf16;
+    if (!narrow || t.dtype() != c[0].dtype() || t.ndim() != n || n > 4 || t.numel() == 0) return false;
+    if (t.sizes().first(n - 2) != c[0].sizes().first(n - 2) || t.strides()[n - 1] != 1) return false;
+    if (t.size(-1) % 8 != 0 || t.size(-1) > 128) return false;
+  }
+  return c[1].size(-1) == c[0].size(-1) && c[2].size(-2) == c[1].size(-2);
+}
+
 // softmax(q k^T * scale + mask) v with the softmax computed in f32 whatever q's dtype (Vaswani et al. 2017). q is scaled
 // before the product so that f16 scores stay in range.
 Outputs attention(const OpCall& c) {
@@ -40,7 +59,8 @@ Outputs attention(const OpCall& c) {
     fail(c, "q, k and v must be [.., length, head size]");
   const auto& a = c.get<AttentionAttrs>();
   if (!(a.dropout >= 0 && a.dropout <= 1)) fail(c, "dropout must be 0 to 1");
-  const double scale = a.scale != 0 ? a.scale : 1 / std::sqrt(static_cast<double>(q.size(-1)));
+  if (fused(c)) return {{dispatch1(OpId::flash_attention, {&q, &k, &v}, a, c.where)}};
+  const double scale = attention_scale(a, q.size(-1));
   Tensor scores = matmul(mul({q, c.where}, {scale, c.where}), transpose(k, -2, -1, c.where), c.where);
   const DType dtype = scores.dtype();
   const DType wide = dtype == DType::f64 ? DType::f64 : DType::f32;

@@ -18,6 +18,10 @@ double filter(const Tensor& weight) {
 double contraction(const OpCall& c, const Tensor& y) {
   if (c.op == OpId::conv2d_backward_input) return 2 * count(c[0]) * filter(c[1]);
   if (c.op == OpId::conv2d_backward_weight) return 2 * count(c[0]) * filter(y);  // dy meets each filter tap
+  if (c.op == OpId::flash_attention)  // a query and a key meet twice; in backward five times
+    return 2 * count(c[0]) / last(c[0]) * static_cast<double>(c[1].size(-2)) * (last(c[0]) + last(c[2]));
+  if (c.op == OpId::flash_attention_backward)
+    return 2 * count(c[1]) / last(c[1]) * static_cast<double>(c[2].size(-2)) * (3 * last(c[1]) + 2 * last(c[3]));
   const double bias = c.inputs.size() > 2 && c[2].defined() ? count(y) : 0;
   const double relu = c.op == OpId::linear_relu ? count(y) : 0;
   return 2 * count(y) * (c.op == OpId::conv2d ? filter(c[1]) : last(c[0])) + bias + relu;

@@ -441,6 +441,54 @@ void infer_along(const OpCall& c, OutSpec* out) {
   same_contiguous(c, out);
 }
 
+// Row-major but for the order of the dims, which is that in which t lies.
+void order_as(const Tensor& t, OutSpec& out) {
+  if (t.is_contiguous()) return;
+  std::vector<int> order;
+  for (int d = 0; d < t.ndim(); ++d) order.push_back(d);
+  std::stable_sort(order.begin(), order.end(), [&](int a, int b) { return t.strides()[a] > t.strides()[b]; });
+  out.strides = out.sizes;
+  std::int64_t stride = 1;
+  for (auto d = order.rbegin(); d != order.rend(); ++d) {
+    out.strides[*d] = stride;
+    stride *= std::max<std::int64_t>(1, out.sizes[*d]);
+  }
+  out.has_strides = true;
+}
+
+// flash_attention: heads stay as they lie side by side in a projection of many.
+void infer_attention(const OpCall& c, OutSpec* out) {
+  const bool back = c.op == OpId::flash_attention_backward;
+  if (back) need(c, 0, "a gradient", Kind::real);
+  const Tensor& q = need(c, back ? 1 : 0, "queries", Kind::real);
+  const Tensor& k = need(c, back ? 2 : 1, "keys", Kind::real);
+  const Tensor& v = need(c, back ? 3 : 2, "values", Kind::real);
+  const int n = q.ndim();
+  if (n < 2 || k.ndim() != n || v.ndim() != n || k.sizes().first(n - 2) != q.sizes().first(n - 2) ||
+      v.sizes().first(n - 2) != q.sizes().first(n - 2) || k.size(-1) != q.size(-1) || v.size(-2) != k.size(-2))
+    failf(c, "q, k and v must be [.., L, E], [.., S, E] and [.., S, F], given {}, {} and {}", to_string(q.sizes()),
+          to_string(k.sizes()), to_string(v.sizes()));
+  if (k.dtype() != q.dtype() || v.dtype() != q.dtype()) fail(c, "q, k and v must have one dtype");
+  if (c.get<AttentionAttrs>().dropout != 0) fail(c, "no dropout here: scaled_dot_product_attention has it");
+  Shape y = q.sizes();
+  y[n - 1] = v.size(-1);
+  if (!back) {
+    out[0] = {q.dtype(), y};
+    order_as(q, out[0]);
+    out[1] = {statistics_dtype(q.dtype()), q.sizes().first(n - 1)};
+    return;
+  }
+  need(c, 4, "the output", Kind::real);
+  need(c, 5, "the logsumexp", Kind::real);
+  need_same_sizes(c, 0, y, "the gradient");
+  need_same_sizes(c, 4, y, "the output");
+  need_same_sizes(c, 5, q.sizes().first(n - 1), "the logsumexp");
+  for (int i = 0; i < 3; ++i) {
+    out[i] = {q.dtype(), c[1 + i].sizes()};
+    order_as(c[1 + i], out[i]);
+  }
+}
+
 void infer_cross_entropy(const OpCall& c, OutSpec* out) {
   const Tensor& x = need(c, 0, "logits", Kind::real, 2);
   const Tensor& y = need(c, 1, "classes", Kind::index);
@@ -499,6 +547,7 @@ void register_inference() {
   set(infer_norm_backward, {OpId::batch_norm_backward, OpId::layer_norm_backward, OpId::rms_norm_backward});
   set(infer_activation_backward, {OpId::relu_backward, OpId::gelu_backward});
   set(infer_along, {OpId::softmax, OpId::softmax_backward, OpId::log_softmax, OpId::log_softmax_backward});
+  set(infer_attention, {OpId::flash_attention, OpId::flash_attention_backward});
   set(infer_cross_entropy, {OpId::cross_entropy});
   set(infer_cross_entropy_backward, {OpId::cross_entropy_backward});
 }

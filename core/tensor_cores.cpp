@@ -30,6 +30,8 @@ Dims tiled(const OpCall& c) {
       return {{"input channels of a group", c[1].sizes()[1] / groups},
               {"output channels of a group", c[0].sizes()[1] / groups}};
     }
+    case OpId::flash_attention: return {{"head size", at(c[0], 1)}, {"value size", at(c[2], 1)}};
+    case OpId::flash_attention_backward: return {{"head size", at(c[1], 1)}, {"value size", at(c[3], 1)}};
     default:  // linear: all rows of x are one matrix
       return {{"m", c[0].numel() / std::max<std::int64_t>(1, at(c[0], 1))}, {"n", c[1].sizes()[0]}, {"k", at(c[0], 1)}};
   }

@@ -4,6 +4,7 @@ namespace gradual::device {
 
 void register_kernels() {
   using namespace cuda;
+  register_attention();
   register_elementwise();
   register_elementwise_binary();
   register_indexing();

@@ -8,6 +8,7 @@ namespace gradual::cuda {
 
 inline void set_kernel(OpId op, KernelFn fn) { columns().cuda[static_cast<int>(op)] = fn; }
 
+void register_attention();
 void register_elementwise();
 void register_elementwise_binary();
 void register_indexing();

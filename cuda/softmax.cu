@@ -2,7 +2,7 @@
 #include "../core/functors.h"
 #include "../core/memory.h"
 #include "index_check.h"
-#include "kernels.h"
+#include "library_rows.h"
 #include "reduce.h"
 #include "rows.h"
 
@@ -208,10 +208,10 @@ void cross_entropy_backward(const OpCall& call, Outputs& out) {
 }  // namespace
 
 void register_softmax() {
-  set_kernel(OpId::softmax, along<1, Softmax>);
-  set_kernel(OpId::softmax_backward, along<2, SoftmaxBackward>);
-  set_kernel(OpId::log_softmax, along<1, LogSoftmax>);
-  set_kernel(OpId::log_softmax_backward, along<2, LogSoftmaxBackward>);
+  set_kernel(OpId::softmax, library_or_ours<library_softmax, along<1, Softmax>>);
+  set_kernel(OpId::softmax_backward, library_or_ours<library_softmax_backward, along<2, SoftmaxBackward>>);
+  set_kernel(OpId::log_softmax, library_or_ours<library_softmax, along<1, LogSoftmax>>);
+  set_kernel(OpId::log_softmax_backward, library_or_ours<library_softmax_backward, along<2, LogSoftmaxBackward>>);
   set_kernel(OpId::cross_entropy, cross_entropy);
   set_kernel(OpId::cross_entropy_backward, cross_entropy_backward);
 }

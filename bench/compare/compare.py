@@ -17,11 +17,12 @@ import machine
 import report
 from measure import Contestant, Framework, fastest_variant, ratios, summary, take_turns
 from workers import WorkerError
-from workloads import DEFAULT_PRECISIONS, GPU_MODELS, GPU_OPS, MODELS, OPS, PRECISION_GOALS, PRECISIONS
+from workloads import DEFAULT_PRECISIONS, GPU_MODELS, GPU_OPS, MODELS, OPS, OWN_KERNELS, PRECISION_GOALS, PRECISIONS
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 OURS = "Gradual"
 COMPILED = "torch.compile"
+OWN = "own kernels"  # Gradual without the GPU's libraries
 WORKLOADS = {"cpu": (MODELS, OPS), "cuda": (GPU_MODELS, GPU_OPS)}
 
 
@@ -133,7 +134,7 @@ def find_frameworks(args, found):
 def against_peers(row, contestants):
     """Adds the ratios of a row, and the better peer."""
     ours = contestants[OURS].times
-    row["ratios"] = {name: ratios(c.times, ours) for name, c in contestants.items() if name not in (OURS, COMPILED)}
+    row["ratios"] = {name: ratios(c.times, ours) for name, c in contestants.items() if name not in (OURS, COMPILED, OWN)}
     if COMPILED in contestants:
         row["compiled"] = {**ratios(contestants[COMPILED].times, ours), "goal": row.get("compiled_goal")}
     if row["ratios"]:
@@ -204,7 +205,7 @@ def compare_op(op, threads, args, frameworks, found):
     spec = dict(args.workloads["ops"][op])
     work, peak, goal = spec.pop("work"), spec.pop("peak", None), spec.pop("goal", None)
     row = {"op": op, "threads": threads, "peak": peak, "goal": goal, "work": work, "results": {}, "failed": {},
-           "ratio_goal": spec.pop("ratio", None), "bytes": spec["op"] in ("cast", "softmax", "layer_norm", "adamw")}
+           "ratio_goal": spec.pop("ratio", None), "bytes": spec["op"] in ("cast", "softmax", "layer_norm", "adamw", "batch_norm", "avg_pool2d")}
     contestants = {}
     with ExitStack() as stack:
         def join(name, framework, request):
@@ -219,6 +220,8 @@ def compare_op(op, threads, args, frameworks, found):
             join("peak", frameworks[0], {"do": "op", "op": "peak", "of": peak})
         for framework in frameworks:
             join(framework.name, framework, {"do": "op", **spec})
+        if args.device == "cuda" and spec["op"] in OWN_KERNELS:
+            join(OWN, Framework(OWN, [args.gradual, "--backend", "ours"], device=args.device), {"do": "op", **spec})
         if not contestants:
             return
         take_turns(list(contestants.values()), args.rounds)

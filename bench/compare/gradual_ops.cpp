@@ -70,6 +70,35 @@ Step layer_norm_step(const std::vector<std::int64_t>& s, DType dtype) {
   const Tensor x = random({s[0], s[1]}, dtype), w = random({s[1]}), b = random({s[1]});
   return forward_only([=] { layer_norm(x, 1, w, b); });
 }
+// Forward and all gradients of batch norm in training: [batch, channels, height, width], f32 parameters.
+Step batch_norm_step(const std::vector<std::int64_t>& s, DType dtype) {
+  const Tensor x = random({s[0], s[1], s[2], s[3]}, dtype).set_requires_grad();
+  const Tensor w = random({s[1]}).set_requires_grad(), b = random({s[1]}).set_requires_grad();
+  const Tensor g = random({s[0], s[1], s[2], s[3]}, dtype);
+  return [=] {
+    for (const Tensor& t : {x, w, b}) t.zero_grad();
+    batch_norm(x, w, b, {}, {}, true, 1e-5).y.backward(g);
+  };
+}
+// Forward and backward of windows of 2x2: [batch, channels, height, width].
+Step avg_pool2d_step(const std::vector<std::int64_t>& s, DType dtype) {
+  const Tensor x = random({s[0], s[1], s[2], s[3]}, dtype).set_requires_grad();
+  const Tensor g = random({s[0], s[1], s[2] / 2, s[3] / 2}, dtype);
+  return [=] {
+    x.zero_grad();
+    avg_pool2d(x, {.kernel = 2}).backward(g);
+  };
+}
+// Forward and backward of causal attention: [batch, heads, length, head size].
+Step attention_step(const std::vector<std::int64_t>& s, DType dtype) {
+  const auto drawn = [&] { return random({s[0], s[1], s[2], s[3]}, dtype); };
+  const Tensor q = drawn().set_requires_grad(), k = drawn().set_requires_grad(), v = drawn().set_requires_grad();
+  const Tensor g = drawn();
+  return [=] {
+    for (const Tensor& t : {q, k, v}) t.zero_grad();
+    scaled_dot_product_attention(q, k, v, {}, {.causal = true}).backward(g);
+  };
+}
 // AdamW over [tensors, rows, columns] bf16 parameters with f32 masters and moments.
 Step adamw_step(const std::vector<std::int64_t>& s, DType dtype) {
   std::vector<Tensor> params;
@@ -83,8 +112,10 @@ Step adamw_step(const std::vector<std::int64_t>& s, DType dtype) {
 }
 
 constexpr std::pair<const char*, Step (*)(const std::vector<std::int64_t>&, DType)> kOps[] = {
-    {"matmul", matmul_step},   {"linear", linear_step},         {"conv2d", conv2d_step}, {"cast", cast_step},
-    {"softmax", softmax_step}, {"layer_norm", layer_norm_step}, {"adamw", adamw_step}};
+    {"matmul", matmul_step},      {"linear", linear_step},         {"conv2d", conv2d_step},
+    {"cast", cast_step},          {"softmax", softmax_step},       {"layer_norm", layer_norm_step},
+    {"adamw", adamw_step},        {"batch_norm", batch_norm_step}, {"avg_pool2d", avg_pool2d_step},
+    {"attention", attention_step}};
 
 }  // namespace
 

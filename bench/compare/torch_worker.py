@@ -225,6 +225,31 @@ def layer_norm_step(s, dtype):
     return forward_only(lambda: F.layer_norm(x, (s[1],), w, b))
 
 
+def backward_of(f, leaves, g):
+    def step():
+        for leaf in leaves:
+            leaf.grad = None
+        f().backward(g)
+    return step
+
+
+def batch_norm_step(s, dtype):
+    x = torch.randn(s).to(dtype).requires_grad_()
+    w, b = torch.randn(s[1]).requires_grad_(), torch.randn(s[1]).requires_grad_()
+    return backward_of(lambda: F.batch_norm(x, None, None, w, b, True), (x, w, b), torch.randn(s).to(dtype))
+
+
+def avg_pool2d_step(s, dtype):
+    x = torch.randn(s).to(dtype).requires_grad_()
+    return backward_of(lambda: F.avg_pool2d(x, 2), (x,), torch.randn(s[0], s[1], s[2] // 2, s[3] // 2).to(dtype))
+
+
+def attention_step(s, dtype):
+    q, k, v = (torch.randn(s).to(dtype).requires_grad_() for _ in range(3))
+    return backward_of(lambda: F.scaled_dot_product_attention(q, k, v, is_causal=True), (q, k, v),
+                       torch.randn(s).to(dtype))
+
+
 def adamw_step(s, dtype):
     """There are no masters in torch: the step is AdamW's on f32 copies, with the conversions that go around it."""
     shape = (s[1], s[2])
@@ -245,7 +270,8 @@ def adamw_step(s, dtype):
 
 
 OPS = {"matmul": matmul_step, "linear": linear_step, "conv2d": conv2d_step, "cast": cast_step,
-       "softmax": softmax_step, "layer_norm": layer_norm_step, "adamw": adamw_step}
+       "softmax": softmax_step, "layer_norm": layer_norm_step, "adamw": adamw_step, "batch_norm": batch_norm_step,
+       "avg_pool2d": avg_pool2d_step, "attention": attention_step}
 
 
 class Op:

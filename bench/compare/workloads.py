@@ -1,5 +1,7 @@
 """What is compared: the models and ops, their goals, and the machine's peaks that ops are held against."""
 
+import math
+
 SGD = {"kind": "sgd", "lr": 0.01, "momentum": 0.9, "weight_decay": 0}
 
 
@@ -86,7 +88,18 @@ OPS = {
                           "peak": "stream", "goal": 0.8},
 }
 
+def _images(op, passes, sizes):  # forward and backward, of bf16; passes: over the input's elements
+    return {"op": op, "dtype": "bf16", "sizes": sizes, "work": int(passes * 2 * math.prod(sizes))}
+
+
+def _attention(batch, heads, length, size):  # causal, forward and backward: 2 and 5 products over half of the scores
+    return {"op": "attention", "dtype": "bf16", "sizes": [batch, heads, length, size],
+            "work": 7 * batch * heads * length**2 * size}
+
+
 _G = 256 << 20
+# Ops that a library computes on a GPU and kernels of ours do too: both are timed.
+OWN_KERNELS = ("softmax", "batch_norm", "avg_pool2d", "attention")
 # On a GPU: against PyTorch's alone. "ratio": how many times faster, at least.
 GPU_OPS = {
     "matmul_8192_bf16": {**_square(8192), "dtype": "bf16", "ratio": 0.98},
@@ -97,5 +110,8 @@ GPU_OPS = {
     "cast_f32_bf16": {"op": "cast", "dtype": "bf16", "sizes": [_G], "work": 6 * _G},
     "softmax_65536x1024": {"op": "softmax", "dtype": "f32", "sizes": [65536, 1024], "work": 8 * 65536 * 1024},
     "layer_norm_65536x1024": {"op": "layer_norm", "dtype": "f32", "sizes": [65536, 1024], "work": 8 * 65536 * 1024},
+    "batch_norm_64x256x56x56": _images("batch_norm", 5, [64, 256, 56, 56]),
+    "avg_pool2d_64x256x56x56": _images("avg_pool2d", 2.5, [64, 256, 56, 56]),
+    "attention_8x16x2048x64": _attention(8, 16, 2048, 64),
     "adamw_masters_64Mi": {"op": "adamw", "dtype": "bf16", "sizes": [64, 1024, 1024], "work": 28 * (64 << 20)},
 }

@@ -10,6 +10,7 @@ inline void set_kernel(OpId op, KernelFn fn) { columns().cpu[static_cast<int>(op
 // relu over its operand: the end of a kernel that has it. Nothing is rounded, nor counted, again.
 void relu_in_place(Tensor& t);
 
+void register_attention();
 void register_elementwise();
 void register_reductions();
 void register_movement();

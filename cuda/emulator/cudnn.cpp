@@ -66,6 +66,15 @@ template <class T> cudnnStatus_t destroy(T* made) {
 bool is_planar(const cudnnTensorStruct& t) { return lies_in_order(t, {0, 1, 2, 3}); }
 bool is_channels_last(const cudnnTensorStruct& t) { return lies_in_order(t, {0, 2, 3, 1}); }
 
+cudnnStatus_t same_float_type(std::initializer_list<const cudnnTensorStruct*> tensors, std::string_view call) {
+  for (const cudnnTensorStruct* t : tensors) {
+    need(t && t->set, call, "a descriptor is not set");
+    need(t->type == (*tensors.begin())->type, call, "tensors must have one type");
+  }
+  const cudnnDataType_t type = (*tensors.begin())->type;
+  return type == CUDNN_DATA_FLOAT || is_narrow(type) ? CUDNN_STATUS_SUCCESS : CUDNN_STATUS_NOT_SUPPORTED_DATA_TYPE;
+}
+
 double scaling(const void* factor, cudnnDataType_t type, std::string_view call) {
   need(factor != nullptr, call, "alpha or beta is null");
   if (type == CUDNN_DATA_DOUBLE) return *static_cast<const double*>(factor);

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <initializer_list>
 #include <string_view>
 
 #include "../../core/dtype.h"
@@ -28,6 +29,12 @@ struct cudnnConvolutionStruct {
   cudnnMathType_t math = CUDNN_DEFAULT_MATH;
 };
 
+struct cudnnPoolingStruct {
+  bool set = false;
+  cudnnPoolingMode_t mode{};
+  std::int64_t window[2]{}, padding[2]{}, stride[2]{};
+};
+
 namespace gradual::cuda::emulator {
 
 // Error where a caller broke a rule of `call`.
@@ -43,6 +50,8 @@ std::int64_t numel(const cudnnTensorStruct& t);
 // [N, C, H, W] side by side in the order N, C, H, W or N, H, W, C. A dim of size 1 may have any stride.
 bool is_planar(const cudnnTensorStruct& t);
 bool is_channels_last(const cudnnTensorStruct& t);
+// What the functions for single ops take beside convolutions: f32, f16 and bf16, of one type.
+cudnnStatus_t same_float_type(std::initializer_list<const cudnnTensorStruct*> tensors, std::string_view call);
 // alpha and beta are float, and double for double.
 double scaling(const void* factor, cudnnDataType_t type, std::string_view call);
 

@@ -116,6 +116,7 @@ std::vector<Row> unary_rows();
 std::vector<Row> binary_rows();
 std::vector<Row> reduction_rows();
 std::vector<Row> contraction_rows();
+std::vector<Row> attention_rows();
 std::vector<Row> pooling_rows();
 std::vector<Row> normalization_rows();
 std::vector<Row> loss_rows();

@@ -162,7 +162,10 @@ TEST_CASE("CUDA agrees with the float64 references without the libraries") {
   if (!have_gpu()) return;
   std::vector<const Row*> rows;
   for (const Row* row : rows_under_test())
-    for (const OpId op : {OpId::conv2d, OpId::conv2d_backward_input, OpId::conv2d_backward_weight})
+    for (const OpId op :
+         {OpId::conv2d, OpId::conv2d_backward_input, OpId::conv2d_backward_weight, OpId::batch_norm,
+          OpId::batch_norm_backward, OpId::avg_pool2d, OpId::avg_pool2d_backward, OpId::softmax, OpId::softmax_backward,
+          OpId::log_softmax, OpId::log_softmax_backward, OpId::flash_attention, OpId::flash_attention_backward})
       if (row->op == op) rows.push_back(row);
   const cuda::LibraryKernelsScope scope(false);
   if (!rows.empty()) CHECK(check_values(rows, Device::cuda()) > 0);

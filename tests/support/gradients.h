@@ -32,6 +32,13 @@ inline Tensor softmax_backward(const Tensor& dy, const Tensor& y, int dim) {
 inline Tensor log_softmax_backward(const Tensor& dy, const Tensor& y, int dim) {
   return call_row(OpId::log_softmax_backward, DimAttrs{dim}, dy, y)[0];
 }
+inline Outputs flash_attention(const Tensor& q, const Tensor& k, const Tensor& v, const AttentionAttrs& attrs) {
+  return call_row(OpId::flash_attention, attrs, q, k, v);
+}
+inline Outputs flash_attention_backward(const Tensor& dy, const Tensor& q, const Tensor& k, const Tensor& v,
+                                        const Tensor& y, const Tensor& logsumexp, const AttentionAttrs& attrs) {
+  return call_row(OpId::flash_attention_backward, attrs, dy, q, k, v, y, logsumexp);
+}
 inline Tensor cross_entropy_backward(const Tensor& dy, const Tensor& log_probabilities, const Tensor& classes,
                                      const CrossEntropyAttrs& attrs) {
   return call_row(OpId::cross_entropy_backward, attrs, dy, log_probabilities, classes)[0];

@@ -1,0 +1,22 @@
+// flash_attention and its backward in device memory: by cuDNN (attention_cudnn.cpp), and by products and kernels of ours
+// (attention.cu) what it does not take.
+#pragma once
+
+#include "../core/tensor.h"
+
+namespace gradual::cuda {
+
+// The tensors of a call as [batch, heads, length, head size], the logsumexp as [batch, heads, queries, 1]. Forward makes y and
+// logsumexp; backward reads them too, and makes dq, dk and dv of dy.
+struct Attention {
+  bool causal;
+  double scale;
+  Tensor q, k, v, y, logsumexp;
+  Tensor dy{}, dq{}, dk{}, dv{};
+  bool backward() const { return dy.defined(); }
+};
+
+// Enqueues it; false, and nothing done, where the library does not take it. The same bits every time.
+bool attend(const Attention& a);
+
+}  // namespace gradual::cuda

@@ -1,0 +1,96 @@
+// cuDNN's interface for graphs of operations (cuDNN documentation, "Graph API"): tensors, operations between them, and the
+// plan by which an engine runs them all in one kernel or few.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <deque>
+#include <initializer_list>
+#include <span>
+#include <vector>
+
+#include "cudnn_handle.h"
+
+namespace gradual::cuda {
+
+// A descriptor of that interface. Errors name what was set.
+class CudnnDescriptor : Pinned {
+ public:
+  explicit CudnnDescriptor(cudnnBackendDescriptorType_t type);
+  ~CudnnDescriptor();
+  cudnnBackendDescriptor_t get() const { return value_; }
+
+  void set(cudnnBackendAttributeName_t name, cudnnBackendAttributeType_t type, std::int64_t count, const void* values);
+  void set(cudnnBackendAttributeName_t name, cudnnDataType_t value) { set(name, CUDNN_TYPE_DATA_TYPE, 1, &value); }
+  void set(cudnnBackendAttributeName_t name, std::int64_t value) { set(name, CUDNN_TYPE_INT64, 1, &value); }
+  void set(cudnnBackendAttributeName_t name, bool value) { set(name, CUDNN_TYPE_BOOLEAN, 1, &value); }
+  void set(cudnnBackendAttributeName_t name, const CudnnDescriptor& value) {
+    set(name, CUDNN_TYPE_BACKEND_DESCRIPTOR, 1, &value.value_);
+  }
+  void finish();      // Error where it does not go together
+  bool try_finish();  // false where cuDNN does not support it
+
+ private:
+  cudnnBackendDescriptor_t value_ = nullptr;
+};
+
+using Dims4 = std::array<std::int64_t, 4>;
+Dims4 packed_strides(const Dims4& sizes);
+
+// Operations on tensors of four dims, which broadcast. Whatever is made between operations is of f32 unless said
+// otherwise, and so are their arithmetic and sums.
+class OperationGraph : Pinned {
+ public:
+  using Id = std::int64_t;  // of a tensor; 0 is none
+
+  Id memory(cudnnDataType_t type, const Dims4& sizes, const Dims4& strides);
+  Id between(const Dims4& sizes, cudnnDataType_t type = CUDNN_DATA_FLOAT);
+  Id between(const Dims4& sizes, const Dims4& strides, cudnnDataType_t type);
+  Id number();  // an f32 that each run is given
+
+  void matmul(Id a, Id b, Id c);  // of the last two dims
+  // y = mode(x, b), or of x alone; select: where t holds x, else b.
+  Id pointwise(cudnnPointwiseMode_t mode, Id x, Id b = 0);
+  void pointwise_into(Id y, cudnnPointwiseMode_t mode, Id x, Id b = 0);
+  Id select(Id x, Id b, Id t);
+  Id index(Id like, int dim);  // each element's position along a dim, i32
+  Id compare(cudnnPointwiseMode_t mode, Id x, Id b);
+  Id reduce(cudnnReduceTensorOp_t with, Id x, const Dims4& sizes);
+  Id reshape(Id x, const Dims4& sizes, const Dims4& strides, cudnnDataType_t type);  // the same elements
+
+  const std::deque<CudnnDescriptor>& operations() const { return operations_; }
+
+ private:
+  struct Tensor {
+    CudnnDescriptor descriptor{CUDNN_BACKEND_TENSOR_DESCRIPTOR};
+    Dims4 sizes{};
+  };
+  Tensor& add(cudnnDataType_t type, const Dims4& sizes, const Dims4& strides);
+  Id finished(Tensor& t);
+  const Tensor& at(Id id) const { return tensors_[static_cast<std::size_t>(id - 1)]; }
+  Dims4 joined(Id x, Id b) const;  // sizes of what broadcasts
+  void point(Id y, cudnnPointwiseMode_t mode, cudnnDataType_t math, Id x, Id b, Id t, std::int64_t dim);
+
+  std::deque<Tensor> tensors_;
+  std::deque<CudnnDescriptor> operations_, details_;
+};
+
+// How an engine runs a graph; made once. Only engines are taken that give the same bits every time.
+class OperationPlan : Pinned {
+ public:
+  explicit OperationPlan(const OperationGraph& graph);
+  // False where cuDNN has no engine for it.
+  explicit operator bool() const { return plan_ != nullptr; }
+  // `data`: of each tensor in memory, on the device, and of each number, on the host.
+  bool run(std::span<const OperationGraph::Id> ids, std::span<const void* const> data, const char* name);
+
+ private:
+  bool choose(cudnnBackendHeurMode_t mode);
+
+  CudnnDescriptor graph_{CUDNN_BACKEND_OPERATIONGRAPH_DESCRIPTOR};
+  std::deque<CudnnDescriptor> configurations_, plans_;
+  CudnnDescriptor* plan_ = nullptr;
+  std::int64_t workspace_ = 0;
+};
+
+}  // namespace gradual::cuda

@@ -1,0 +1,41 @@
+// Graphs of operations of the emulated cuDNN: what a finished graph is (cudnn_graph.cpp checks it), and its run.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <memory>
+#include <unordered_map>
+#include <vector>
+
+#include "cudnn.h"
+
+namespace gradual::cuda::emulator {
+
+struct GraphTensor {
+  std::int64_t id = 0;
+  cudnnDataType_t type{};
+  std::array<std::int64_t, 4> sizes{}, strides{};
+  bool is_virtual = false, by_value = false;
+  bool in_memory() const { return !is_virtual && !by_value; }
+  std::int64_t numel() const { return sizes[0] * sizes[1] * sizes[2] * sizes[3]; }
+};
+
+struct GraphOperation {
+  cudnnBackendDescriptorType_t kind;
+  cudnnPointwiseMode_t mode{};
+  cudnnReduceTensorOp_t reduction{};
+  std::int64_t axis = -1;
+  std::int64_t x = 0, b = 0, t = 0, y = 0;  // ids; of a product x and b are its operands
+};
+
+// Operations in an order in which each finds its operands made.
+struct Graph {
+  std::unordered_map<std::int64_t, GraphTensor> tensors;
+  std::vector<GraphOperation> operations;
+};
+
+using GraphData = std::unordered_map<std::int64_t, void*>;     // of tensors in memory
+using GraphNumbers = std::unordered_map<std::int64_t, float>;  // by value
+void run_graph(const Graph& graph, const GraphData& data, const GraphNumbers& numbers);
+
+}  // namespace gradual::cuda::emulator

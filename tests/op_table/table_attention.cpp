@@ -1,0 +1,210 @@
+// Attention that keeps no scores, and its backward: plain loops over whole rows of scores.
+#include "../support/gradients.h"
+#include "samples.h"
+
+namespace gradual::test {
+namespace {
+
+// q [heads, queries, size], k [heads, keys, size], v [heads, keys, values].
+struct Heads {
+  const Array &q, &k, &v;
+  std::int64_t queries, keys, size, values, heads;
+  double scale;
+  bool causal;
+  Heads(const Array& qs, const Array& ks, const Array& vs, const AttentionAttrs& a) : q(qs), k(ks), v(vs) {
+    const int n = q.sizes.size();
+    queries = q.sizes[n - 2], size = q.sizes[n - 1], keys = k.sizes[n - 2], values = v.sizes[n - 1];
+    heads = numel(q.sizes.first(n - 2));
+    scale = attention_scale(a, size);
+    causal = a.causal;
+  }
+  bool sees(std::int64_t query, std::int64_t key) const { return !causal || key <= query; }
+  // Of a query and a key, both counted through all heads.
+  Sum score(std::int64_t query, std::int64_t key) const {
+    Sum s;
+    for (std::int64_t e = 0; e < size; ++e) s.add(q[query * size + e] * k[key * size + e] * scale);
+    return s;
+  }
+  double length() const { return static_cast<double>(keys + queries + size + values); }
+};
+
+Array sums_like(const Shape& sizes, DType dtype, double length) {
+  Array a = make_array(sizes, dtype);
+  a.magnitude.resize(a.v.size());
+  a.length = length;
+  return a;
+}
+void put(Array& a, std::int64_t i, const Sum& s) { a[i] = s.value, a.mag(i) = s.size; }
+
+Arrays forward(const Array& q, const Array& k, const Array& v, const AttentionAttrs& attrs) {
+  const Heads h(q, k, v, attrs);
+  Shape sizes = q.sizes;
+  sizes[sizes.size() - 1] = h.values;
+  Array y = sums_like(sizes, q.dtype, h.length());
+  Array logsumexp = sums_like(q.sizes.first(q.sizes.size() - 1), statistics_of(q.dtype), h.length());
+  for (std::int64_t row = 0; row < h.heads * h.queries; ++row) {
+    const std::int64_t first = row / h.queries * h.keys;
+    std::vector<double> scores;
+    double top = -INFINITY, rough = 0, total = 0;
+    for (std::int64_t j = 0; j < h.keys && h.sees(row % h.queries, j); ++j) {
+      const Sum s = h.score(row, first + j);
+      scores.push_back(s.value);
+      top = std::max(top, s.value);
+      rough = std::max(rough, s.size + std::fabs(s.value));
+    }
+    for (const double s : scores) total += std::exp(s - top);
+    put(logsumexp, row, {top + std::log(total), std::fabs(top) + rough + std::fabs(std::log(total)) + 1});
+    for (std::int64_t f = 0; f < h.values; ++f) {
+      Sum sum;
+      for (std::size_t j = 0; j < scores.size(); ++j) {
+        const double term =
+            std::exp(scores[j] - top) / total * v[(first + static_cast<std::int64_t>(j)) * h.values + f];
+        sum.add(term, std::fabs(term) * (1 + 4 * rough));
+      }
+      put(y, row * h.values + f, sum);
+    }
+  }
+  return {y, logsumexp};
+}
+
+// in: dy, q, k, v, y, logsumexp.
+Arrays backward(const Arrays& in, const AttentionAttrs& attrs) {
+  const Array &dy = in[0], &y = in[4], &logsumexp = in[5];
+  const Heads h(in[1], in[2], in[3], attrs);
+  const auto zeros_like = [&](const Array& a) { return sums_like(a.sizes, h.q.dtype, h.length()); };
+  Array dq = zeros_like(h.q), dk = zeros_like(h.k), dv = zeros_like(h.v);
+  const auto add = [](Array& to, std::int64_t i, double term, double size) { to[i] += term, to.mag(i) += size; };
+  for (std::int64_t row = 0; row < h.heads * h.queries; ++row) {
+    const std::int64_t first = row / h.queries * h.keys;
+    Sum along;
+    for (std::int64_t f = 0; f < h.values; ++f) along.add(dy[row * h.values + f] * y[row * h.values + f]);
+    for (std::int64_t j = 0; j < h.keys && h.sees(row % h.queries, j); ++j) {
+      const std::int64_t key = first + j;
+      const Sum s = h.score(row, key);
+      const double p = std::exp(s.value - logsumexp[row]);
+      const double rough = 1 + 4 * (s.size + std::fabs(s.value) + std::fabs(logsumexp[row]));
+      Sum dp;
+      for (std::int64_t f = 0; f < h.values; ++f) dp.add(dy[row * h.values + f] * h.v[key * h.values + f]);
+      const double ds = p * (dp.value - along.value) * h.scale, size = p * (dp.size + along.size) * h.scale * rough;
+      for (std::int64_t f = 0; f < h.values; ++f) {
+        const double term = p * dy[row * h.values + f];
+        add(dv, key * h.values + f, term, std::fabs(term) * rough);
+      }
+      for (std::int64_t e = 0; e < h.size; ++e) {
+        add(dq, row * h.size + e, ds * h.k[key * h.size + e], std::fabs(size * h.k[key * h.size + e]));
+        add(dk, key * h.size + e, ds * h.q[row * h.size + e], std::fabs(size * h.q[row * h.size + e]));
+      }
+    }
+  }
+  return {dq, dk, dv};
+}
+
+struct Case {
+  const char* label;
+  Shape q, k, v;
+  AttentionAttrs attrs{};
+  bool large = false;
+};
+// Heads in whole vectors of eight are those that a GPU's library takes.
+const Case kCases[] = {{"plain", {3, 4}, {5, 4}, {5, 3}},
+                       {"batch and heads", {2, 2, 4, 3}, {2, 2, 4, 3}, {2, 2, 4, 3}},
+                       {"causal", {2, 4, 3}, {2, 4, 3}, {2, 4, 3}, {.causal = true}},
+                       {"scale", {2, 3, 4}, {2, 3, 4}, {2, 3, 4}, {.scale = 0.25}},
+                       {"heads of eight", {2, 2, 5, 8}, {2, 2, 5, 8}, {2, 2, 5, 8}, {.causal = true}},
+                       {"more keys than queries", {2, 4, 16}, {2, 9, 16}, {2, 9, 8}},
+                       {"fewer keys than queries", {2, 9, 8}, {2, 4, 8}, {2, 4, 16}, {.causal = true}},
+                       {"one of each", {1, 1, 8}, {1, 1, 8}, {1, 1, 8}},
+                       {"no heads", {0, 3, 4}, {0, 3, 4}, {0, 3, 4}},
+                       {"no queries", {2, 0, 8}, {2, 3, 8}, {2, 3, 8}},
+                       {"large", {4, 70, 40}, {4, 150, 40}, {4, 150, 24}, {.causal = true}, true}};
+
+std::vector<Sample> forward_samples(Draw& d) {
+  std::vector<Sample> all;
+  for (const Case& c : kCases)
+    all.push_back({c.label,
+                   {d.uniform(c.q, -2, 2), d.uniform(c.k, -2, 2), d.uniform(c.v, -2, 2)},
+                   [attrs = c.attrs](const Tensors& t) -> Tensors {
+                     const Outputs o = flash_attention(t[0], t[1], t[2], attrs);
+                     return {o[0], o[1]};
+                   },
+                   [attrs = c.attrs](const Arrays& a) { return forward(a[0], a[1], a[2], attrs); },
+                   c.large});
+  return all;
+}
+
+std::vector<Sample> backward_samples(Draw& d) {
+  std::vector<Sample> all;
+  for (const Case& c : kCases) {
+    Tensors in{d.uniform(c.q, -2, 2), d.uniform(c.k, -2, 2), d.uniform(c.v, -2, 2)};
+    const Arrays made = forward(to_array(in[0]), to_array(in[1]), to_array(in[2]), c.attrs);
+    const Tensor dy = d.uniform(made[0].sizes, -2, 2);
+    Draw statistics = d.with(statistics_of(d.dtype));
+    all.push_back(
+        {c.label,
+         {dy, in[0], in[1], in[2], d.values(made[0].v, made[0].sizes), statistics.values(made[1].v, made[1].sizes)},
+         [attrs = c.attrs](const Tensors& t) -> Tensors {
+           const Outputs o = flash_attention_backward(t[0], t[1], t[2], t[3], t[4], t[5], attrs);
+           return {o[0], o[1], o[2]};
+         },
+         [attrs = c.attrs](const Arrays& a) { return backward(a, attrs); },
+         c.large});
+  }
+  return all;
+}
+
+}  // namespace
+
+std::vector<Row> attention_rows() {
+  const auto f = [](const Shape& s) { return ones(s); };
+  const auto call = [](const Tensor& q, const Tensor& k, const Tensor& v, AttentionAttrs attrs = {}) {
+    flash_attention(q, k, v, attrs);
+  };
+  std::vector<Row> rows;
+  rows.push_back(
+      {.op = OpId::flash_attention,
+       .policy = "pass",
+       .dtypes = {DType::f64, DType::f32, DType::f16, DType::bf16},
+       .samples = forward_samples,
+       .roundings = 2,
+       .ulps = 16,
+       .differentiable_outputs = 1,
+       .bad = {{"1-d", [=] { call(f({4}), f({4}), f({4})); }, "must be [.., L, E], [.., S, E] and [.., S, F]"},
+               {"head size",
+                [=] {
+                  call(f({3, 4}), f({3, 5}), f({3, 4}));
+                },
+                "given [3, 4], [3, 5] and [3, 4]"},
+               {"heads",
+                [=] {
+                  call(f({2, 3, 4}), f({1, 3, 4}), f({1, 3, 4}));
+                },
+                "given [2, 3, 4], [1, 3, 4]"},
+               {"dropout",
+                [=] {
+                  call(f({3, 4}), f({3, 4}), f({3, 4}), {.dropout = 0.5});
+                },
+                "no dropout here"}},
+       .no_scalar = "[.., L, E]"});
+  rows.push_back(
+      {.op = OpId::flash_attention_backward,
+       .policy = "pass",
+       .dtypes = {DType::f64, DType::f32, DType::f16, DType::bf16},
+       .samples = backward_samples,
+       .roundings = 2,
+       .ulps = 16,
+       .bad = {{"undefined",
+                [=] {
+                  flash_attention_backward(Tensor(), f({3, 4}), f({3, 4}), f({3, 4}), f({3, 4}), f({3}), {});
+                },
+                "needs a gradient"},
+               {"logsumexp",
+                [=] {
+                  flash_attention_backward(f({3, 4}), f({3, 4}), f({3, 4}), f({3, 4}), f({3, 4}), f({4}), {});
+                },
+                "the logsumexp must be [3]"}},
+       .no_gradient = "a fused backward: under create_graph the composed form runs in its place",
+       .no_scalar = "[.., L, E]"});
+  return rows;
+}
+
+}  // namespace gradual::test
