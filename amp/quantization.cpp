@@ -6,8 +6,10 @@
 
 #include "../autograd/checkpoint.h"
 #include "../autograd/grad_mode.h"
+#include "../core/compute_mode.h"
 #include "../core/conv_products.h"
 #include "../core/dispatch.h"
+#include "../core/f8_operands.h"
 #include "../core/ops.h"
 #include "cast_stats.h"
 #include "recipe.h"
@@ -102,6 +104,29 @@ constexpr std::uint16_t kSigns = 0x9d2b;
 
 Tensor scaled(Tensor y, const Tensor& scale) { return scale.defined() ? y * scale : y; }
 
+// The dtype of an operand that a GPU may multiply by its instructions for f8: one scale a tensor at most.
+std::optional<DType> f8_of(const Operand& o) {
+  if (!o.quantizer || !per_tensor(*o.quantizer)) return {};
+  const std::optional<DType> dtype = dtype_of_format(o.quantizer->format);
+  return dtype && is_f8(*dtype) ? dtype : std::nullopt;
+}
+
+// multiply() of the values, and whether their scales are in it.
+template <class F>
+std::pair<Tensor, bool> multiplied(const Operand& a, const QuantizedOperand& x, const Operand& b,
+                                   const QuantizedOperand& w, const F& multiply) {
+  const std::optional<DType> left = f8_of(a), right = f8_of(b);
+  if (!fast_f8() || !x.values.device().is_cuda() || !left || !right) return {multiply(), false};
+  const auto at = [](const Tensor& scale) {
+    return scale.defined() ? static_cast<const float*>(scale.raw()) : nullptr;
+  };
+  bool in_it = false;
+  const F8Operands f8{*left, *right, at(x.scale), at(w.scale), &in_it};
+  const F8OperandsScope scope(&f8);
+  const Tensor y = multiply();
+  return {y, in_it};
+}
+
 bool transforms(const Operand& a, const Operand& b) {
   return a.quantizer && b.quantizer && a.quantizer->hadamard && b.quantizer->hadamard;
 }
@@ -122,7 +147,8 @@ Tensor product(const Quantization& q, Operand a, Operand b, Site& site) {
     return scale.defined() && scale.ndim() > 0 && other.ndim() == 1 ? squeeze(scale, std::max(dim, -scale.ndim()))
                                                                     : scale;
   };
-  return scaled(scaled(matmul(x.values, w.values), fitting(x.scale, tb, -1)), fitting(w.scale, ta, -2));
+  const auto [y, done] = multiplied(a, x, b, w, [&] { return matmul(x.values, w.values); });
+  return done ? y : scaled(scaled(y, fitting(x.scale, tb, -1)), fitting(w.scale, ta, -2));
 }
 
 Tensor linear_product(const Quantization& q, const Operand& x, const Operand& w, const Tensor& bias, Site& site) {
@@ -133,8 +159,8 @@ Tensor linear_product(const Quantization& q, const Operand& x, const Operand& w,
   save_codes(q, w, b);
   const Tensor added = bias.defined() ? bias.to(a.values.dtype()) : bias;
   if (!a.scale.defined() && !b.scale.defined()) return linear(a.values, b.values, added);
-  const Tensor y = scaled(scaled(linear(a.values, b.values), a.scale),
-                          b.scale.defined() && b.scale.ndim() == 2 ? b.scale.reshape({-1}) : b.scale);
+  auto [y, done] = multiplied(x, a, w, b, [&] { return linear(a.values, b.values); });
+  if (!done) y = scaled(scaled(y, a.scale), b.scale.defined() && b.scale.ndim() == 2 ? b.scale.reshape({-1}) : b.scale);
   return added.defined() ? y + added : y;
 }
 

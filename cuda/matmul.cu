@@ -7,6 +7,7 @@
 #include "../core/cpu/loaded.h"
 #include "../core/cpu/loops.h"
 #include "../core/cpu/matrix_batch.h"
+#include "../core/f8_operands.h"
 #include "../core/memory.h"
 #include "accumulate.h"
 #include "elementwise.h"
@@ -91,11 +92,33 @@ void relu_in_place(const Tensor& t) {
   cpu::visit_floating(t.dtype(), [&]<class C>(C) { map_elements<C, 1>(t, inputs, functors::Relu{}); });
 }
 
+// The product of f32 operands by their f8 codes and scales; false where it is none for the instructions for f8.
+bool f8_product(const F8Operands& f8, Operand a, Operand b, Shape batch, const Tensor& out) {
+  if (a.cols() == 0 || a.cols() % 16 != 0 || b.cols() % 16 != 0) return false;
+  a.convert(f8.a);
+  b.transpose();  // the contracted axis last in both, as Hopper wants it
+  b.convert(f8.b);
+  b.transpose();
+  cpu::merge_rows(a, b, batch);
+  Gemm g;
+  g.m = a.rows(), g.n = b.cols(), g.k = a.cols(), g.batch = numel(batch);
+  g.c = out.raw(), g.c_dtype = out.dtype(), g.ldc = g.n, g.c_batch_stride = g.m * g.n;
+  g.a = a.matrix(batch), g.b = b.matrix(batch);
+  g.a.scale = f8.a_scale, g.b.scale = f8.b_scale;
+  if (!multiplies_f8(g)) return false;
+  gemm(g);
+  *f8.scaled = true;
+  return true;
+}
+
 // out, which has no gaps, is the product of a and b, and more. `narrows`: what f32 sums are rounded to is narrower.
 void product(Operand& a, Operand& b, Shape batch, const Ending& end, const Tensor& out, bool narrows) {
   Gemm g;
   g.activation = end.activation;
   const bool accumulates = current_accumulator() && out.dtype() != DType::f64;
+  const F8Operands* const codes = f8_operands();
+  const bool plain = end.none() && !accumulates && a.values.dtype() == DType::f32;
+  if (codes && fast_f8() && plain && f8_product(*codes, a, b, batch, out)) return;
   const auto describe = [&] {
     g.a = a.matrix(batch);
     g.b = b.matrix(batch);

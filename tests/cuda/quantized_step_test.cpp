@@ -7,6 +7,8 @@
 
 #include <gradual/amp/quantized_run.h>
 #include <gradual/amp/recipe.h>
+#include <gradual/core/compute_mode.h>
+#include <gradual/core/dispatch.h>
 #include <gradual/core/quantizer.h>
 #include <gradual/cuda/graph.h>
 #include <gradual/nn/activation.h>
@@ -112,6 +114,62 @@ TEST_CASE("steps of every quantised recipe are recorded and replayed with their 
 TEST_CASE("a convolutional network's quantised steps are recorded") {
   if (!have_gpu()) return;
   for (const char* name : {"fp8-delayed", "fp8-current", "mxfp8", "nvfp4"}) check_recorded(amp::recipe(name), true);
+}
+
+TEST_CASE("fast f8 multiplies codes, their scales in the product, in all three products of a layer") {
+  if (!have_gpu()) return;
+  struct Counter : Interceptor {
+    int products = 0, multiplications = 0;
+    Outputs call(const OpCall& call) override {
+      products += info(call.op).kind == OpKind::Contraction;
+      multiplications += call.op == OpId::mul;
+      return next_below_observe(call);
+    }
+  };
+  // e5m2 with e5m2 (a dy for both operands), and sizes that are no multiple of 16, are no products for those instructions.
+  for (const char* name : {"fp8-current", "fp8-delayed", "msamp-o1"})
+    for (const std::int64_t rows : {32, 24})
+      for (const bool codes : {true, false}) {
+        CAPTURE(name);
+        CAPTURE(rows);
+        CAPTURE(codes);
+        Tensor results[2][3];
+        int multiplications[2] = {};
+        for (const bool fast : {false, true}) {
+          amp::Recipe recipe = amp::recipe(name);
+          recipe.quantization->save_codes = codes;
+          const auto state = std::make_shared<amp::QuantizationState>(*recipe.quantization);
+          const Tensor x = (drawn({rows, 48}, 1) * 20).to(kGpu).detach().set_requires_grad();
+          const Tensor w = drawn({64, 48}, 2).to(kGpu).detach().set_requires_grad();
+          const Tensor bias = drawn({64}, 3).to(kGpu);
+          const Tensor dy = (drawn({rows, 64}, 4) * 0.01).to(kGpu);
+          Counter seen;
+          for (int i = 0; i < 2; ++i) {  // delayed scaling has scales then
+            w.zero_grad(), x.zero_grad();
+            const FastF8Scope how(fast);
+            const Scoped<Interceptor*> scope(chain().observe, i == 1 ? &seen : nullptr);
+            Tensor y;
+            {
+              const amp::RecipeScope region(recipe, kGpu, state);
+              y = linear(x, w, bias);
+            }
+            y.backward(dy);
+            state->end_backward();
+            results[fast][0] = y.detach();
+          }
+          results[fast][1] = x.grad(), results[fast][2] = w.grad();
+          CHECK(seen.products == 3);
+          multiplications[fast] = seen.multiplications;
+        }
+        CHECK(multiplications[0] == 6);
+        CHECK(multiplications[1] == (rows % 16 == 0 ? 0 : 2));  // wgrad contracts the rows
+        for (int i = 0; i < 3; ++i) {
+          CAPTURE(i);
+          const Tensor a = results[0][i].to(Device::cpu()), b = results[1][i].to(Device::cpu());
+          CHECK(amax(a - b) <= 0x1p-11F * amax(a));  // sums of at least 13 bits, and another order of scales
+          CHECK(amax(a) > 0);
+        }
+      }
 }
 
 TEST_CASE("moments that are codes wait for no verdict: a step with an overflow leaves them as they are") {
