@@ -84,6 +84,12 @@ bool ends_in_relu(const OpCall& call) {
   return call.op == OpId::linear_relu || (call.op == OpId::batch_norm && call.get<NormAttrs>().relu);
 }
 
+// Whether the table leaves dropout_add what it is: dropout in x's dtype and the sum in the wider one.
+bool drops_and_adds(const PolicyTable& table) {
+  const PolicyKind sum = table[OpId::add].kind;
+  return table[OpId::dropout].kind == PolicyKind::pass && (sum == PolicyKind::promote || sum == PolicyKind::pass);
+}
+
 // Attention's mask, the fourth input, keeps its dtype: large negative numbers in it would not survive.
 int castable_inputs(const OpCall& call) {
   return call.op == OpId::scaled_dot_product_attention ? 3 : call.inputs.size();
@@ -113,6 +119,7 @@ class Autocast::Region final : public Interceptor, public std::enable_shared_fro
  private:
   Outputs call_in(DType dtype, const std::string& cause, const OpCall& call) const;
   Outputs call_apart(const OpCall& call);
+  Outputs drop_and_add(const OpCall& call);
 };
 
 Outputs Autocast::Region::call(const OpCall& call) {
@@ -125,6 +132,7 @@ Outputs Autocast::Region::call(const OpCall& call) {
   const CastPolicy& policy = options.table[call.op];
   const bool apart = policy.kind == PolicyKind::rewrite || options.table[OpId::relu].kind != PolicyKind::pass;
   if (apart && ends_in_relu(call)) return call_apart(call);
+  if (call.op == OpId::dropout_add && !drops_and_adds(options.table)) return drop_and_add(call);
   if (call.op == OpId::custom) {
     const Function& function = *call.get<CustomAttrs>().function;
     const std::optional<DType> dtype = function.amp_dtype();
@@ -185,6 +193,14 @@ Outputs Autocast::Region::call_apart(const OpCall& whole) {
   const Attrs none{};
   out[0] = call({OpId::relu, TensorRefs(&y, 1), &none, whole.where})[0];
   return out;
+}
+
+Outputs Autocast::Region::drop_and_add(const OpCall& whole) {
+  const Tensor* const x = &whole[0];
+  const Outputs dropped = call({OpId::dropout, TensorRefs(&x, 1), whole.attrs, whole.where});
+  const Tensor* const both[] = {&whole[1], &dropped[0]};
+  const Attrs none{};
+  return call({OpId::add, TensorRefs(both, 2), &none, whole.where});
 }
 
 Autocast::Autocast(const AutocastOptions& options)

@@ -140,6 +140,13 @@ void register_unary() {
   set_rule(OpId::to_device, {}, [](const C& c) { c.set(0, c.grad()); });
   set_rule(OpId::dropout, {},  // draws the same numbers again
            [](const C& c) { c.set(0, dispatch1(OpId::dropout, {&c.grad()}, c.node().attrs, Loc::current())); });
+  set_rule(OpId::dropout_add, {}, [](const C& c) {
+    if (c.needs(0)) {
+      const Tensor dy = cast(c.grad(), c.node().input(0).dtype);
+      c.set(0, dispatch1(OpId::dropout, {&dy}, c.node().attrs, Loc::current()));
+    }
+    if (c.needs(1)) c.set(1, c.grad());
+  });
 }
 
 }  // namespace

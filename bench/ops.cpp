@@ -3,6 +3,7 @@
 #include <gradual/autograd/grad_mode.h>
 #include <gradual/core/convert.h>
 #include <gradual/core/ops.h>
+#include <gradual/core/quantizer.h>
 
 namespace {
 
@@ -58,6 +59,39 @@ BENCHMARK_CAPTURE(cast_to, f32, DType::f32)->Name("op/copy_f32_16Mi");
 BENCHMARK_CAPTURE(cast_to, f16, DType::f16)->Name("op/cast_f32_f16_16Mi");
 BENCHMARK_CAPTURE(cast_to, bf16, DType::bf16)->Name("op/cast_f32_bf16_16Mi");
 BENCHMARK_CAPTURE(cast_to, e4m3, DType::f8e4m3fn)->Name("op/cast_f32_f8e4m3fn_16Mi");
+
+// A residual and what is dropped of a branch, with its backward: in one op, and in two.
+void dropped_sum(benchmark::State& state, std::int64_t n, DType dtype, bool fused) {
+  const Tensor branch = randn({n}).to(dtype).set_requires_grad(), dy = randn({n});
+  const Tensor residual = randn({n}).set_requires_grad();
+  for (auto _ : state) {
+    Tensor x = branch * 1;
+    const Tensor y = fused ? dropout_add(std::move(x), residual, 0.1) : residual + dropout(x, 0.1);
+    y.backward(dy);
+    branch.zero_grad(), residual.zero_grad();
+  }
+}
+BENCHMARK_CAPTURE(dropped_sum, apart, 128 * 512, DType::f32, false)->Name("op/dropout_and_add_64Ki_f32");
+BENCHMARK_CAPTURE(dropped_sum, fused, 128 * 512, DType::f32, true)->Name("op/dropout_add_64Ki_f32");
+BENCHMARK_CAPTURE(dropped_sum, apart_bf16, 128 * 512, DType::bf16, false)->Name("op/dropout_and_add_64Ki_bf16");
+BENCHMARK_CAPTURE(dropped_sum, fused_bf16, 128 * 512, DType::bf16, true)->Name("op/dropout_add_64Ki_bf16");
+BENCHMARK_CAPTURE(dropped_sum, small, 512, DType::f32, false)->Name("op/dropout_and_add_512_f32");
+BENCHMARK_CAPTURE(dropped_sum, small_fused, 512, DType::f32, true)->Name("op/dropout_add_512_f32");
+
+// One scale a tensor from its amax; the call's own cost on few elements.
+void fake_quantized(benchmark::State& state, std::int64_t n, ScalingKind kind) {
+  const NoGrad off;
+  const Tensor x = randn({n});
+  const Quantizer q{.format = format("e4m3fn"), .scaling = {.kind = kind}};
+  AmaxHistory history;
+  for (auto _ : state) {
+    benchmark::DoNotOptimize(quantize_operand(x, q, {.history = &history}));
+    if (kind == ScalingKind::delayed) history.advance(q.scaling, q.format);
+  }
+}
+BENCHMARK_CAPTURE(fake_quantized, current, 256, ScalingKind::tensor)->Name("op/quantize_256_current");
+BENCHMARK_CAPTURE(fake_quantized, delayed, 256, ScalingKind::delayed)->Name("op/quantize_256_delayed");
+BENCHMARK_CAPTURE(fake_quantized, nvfp4, 256, ScalingKind::nvfp4)->Name("op/quantize_256_nvfp4");
 
 void elementwise(benchmark::State& state, Tensor (*op)(const Tensor&, Loc)) {
   const NoGrad off;

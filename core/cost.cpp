@@ -50,7 +50,7 @@ double flops(const OpCall& c, const Tensor& y) {
     case OpKind::Elementwise: return c.op == OpId::where ? 0 : count(y);
     case OpKind::Transcendental:
     case OpKind::Comparison:
-    case OpKind::Random: return count(y);
+    case OpKind::Random: return count(y) * (c.op == OpId::dropout_add ? 2 : 1);
     case OpKind::Reduction: return count(c[0]) * (c.op == OpId::var || c.op == OpId::norm ? 3 : 1);
     case OpKind::Contraction: return contraction(c, y);
     case OpKind::Pooling: return pooling(c, y);

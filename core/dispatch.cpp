@@ -120,7 +120,7 @@ Device common_device(const OpCall& call) {
 // an element of the output for each of its own. -1 where there is none.
 int disposable(const OpCall& call, const OutSpec& out) {
   const OpKind kind = info(call.op).kind;
-  if (kind != OpKind::Elementwise && kind != OpKind::Transcendental) return -1;
+  if (kind != OpKind::Elementwise && kind != OpKind::Transcendental && kind != OpKind::Random) return -1;
   for (int i = 0; i < call.inputs.size(); ++i) {
     const TensorImpl* t = call.inputs.temporary(i) ? call[i].unsafe_impl() : nullptr;
     if (!t || t->refs.load(std::memory_order_acquire) != 1) continue;

@@ -192,6 +192,12 @@ Tensor dropout(const Tensor& x, double p, Generator& g, Loc loc) {
   if (!(p >= 0 && p <= 1)) failf("dropout: p is {}; allowed are 0 to 1", p);
   return unary(OpId::dropout, x, loc, DropoutAttrs{p, g.next()});
 }
+Tensor dropout_add(const Operand& x, const Tensor& residual, double p, Generator& g) {
+  if (!(p >= 0 && p <= 1)) failf("dropout_add: p is {}; allowed are 0 to 1", p);
+  if (x.is_number()) fail("dropout_add: x is a number; it must be a tensor");
+  const Tensor* const inputs[] = {x.tensor, &residual};
+  return run(OpId::dropout_add, TensorRefs(inputs, 2, x.temporary ? 1u : 0u), DropoutAttrs{p, g.next()}, x.where);
+}
 Tensor embedding(const Tensor& w, const Tensor& i, Loc l) { return run(OpId::embedding, {&w, &i}, {}, l); }
 
 Tensor view(const Tensor& x, const Shape& sizes, Loc loc) {

@@ -127,6 +127,8 @@ Tensor bce_with_logits_loss(const Tensor& x, const Tensor& y, Reduction = Reduct
 
 // Random and lookup. dropout draws one stream of the generator; its backward redraws the same numbers.
 Tensor dropout(const Tensor& x, double p, Generator& g = default_generator(), Loc loc = Loc::current());
+// residual + dropout(x), of the same sizes: the bits of the two ops in one.
+Tensor dropout_add(const Operand& x, const Tensor& residual, double p, Generator& g = default_generator());
 // [V, E], i64 [..] -> [.., E]
 Tensor embedding(const Tensor& weight, const Tensor& indices, Loc loc = Loc::current());
 

@@ -103,6 +103,55 @@ void dropout(const OpCall& c, Outputs& out) {
   });
 }
 
+// The same, and the residual's element: both stores are rounded, and counted, as those of the two ops. X is what x is computed
+// in, C the sum.
+template <class X, class C> struct DropAdd {
+  Geometry<3> g;  // in row-major order
+  bool linear;
+  DeviceKey call_key;
+  std::uint32_t threshold;
+  X scale;
+  Counter narrowing, storing;
+
+  __device__ void operator()(std::int64_t block) const {
+    const RandomKey key = call_key.get();
+    const auto words = philox_block(key.seed, key.stream, static_cast<std::uint64_t>(block));
+    const Operand &out = g.operand[0], &x = g.operand[1], &residual = g.operand[2];
+    for (int k = 0; k < 4 && 4 * block + k < g.numel; ++k) {
+      const std::int64_t i = 4 * block + k;
+      std::int64_t at[3] = {i, i, i};
+      if (!linear) g.locate(i, at);
+      const X scaled = load_element<X>(x.dtype, x.data, at[1]) * scale;
+      X value = words[static_cast<std::size_t>(k)] >> 8 >= threshold ? scaled : X{0};
+      if (x.dtype == DType::f16 || x.dtype == DType::bf16) {
+        std::uint16_t half;
+        store_counted(x.dtype, value, &half, 0, narrowing);
+        value = load_element<X>(x.dtype, &half, 0);
+      }
+      const C sum = load_element<C>(residual.dtype, residual.data, at[2]) + static_cast<C>(value);
+      store_counted(out.dtype, sum, out.data, at[0], storing);
+    }
+  }
+};
+
+void dropout_add(const OpCall& c, Outputs& out) {
+  const auto& a = c.get<DropoutAttrs>();
+  const auto threshold = static_cast<std::uint32_t>(std::ceil(a.p * 0x1p24));
+  const double scale = a.p < 1 ? 1 / (1 - a.p) : 0;
+  const Tensor* const operands[] = {&out[0], &c[0], &c[1]};
+  const Geometry<3> g = make_geometry(out[0].sizes(), operands, true);
+  bool linear = true;
+  for (const Operand& o : g.operand) linear = linear && o.linear;
+  const auto of_types = [&]<class X, class C>(X, C) {
+    const CountingStores narrowing(dtype_of<X>, c[0].dtype()), storing(dtype_of<C>, out[0].dtype());
+    for_each((g.numel + 3) / 4, DropAdd<X, C>{g, linear, device_key(a.key), threshold, static_cast<X>(scale),
+                                              narrowing.counter(), storing.counter()});
+  };
+  if (c[0].dtype() == DType::f64) of_types(double{}, double{});
+  else if (out[0].dtype() == DType::f64) of_types(float{}, double{});
+  else of_types(float{}, float{});
+}
+
 // The kernel for one form of gelu or the other.
 template <int N, class Exact, class Tanh> void gelu_form(const OpCall& c, Outputs& out) {
   (c.get<Gelu>() == Gelu::tanh ? floats_kernel<N, Tanh> : floats_kernel<N, Exact>)(c, out);
@@ -116,6 +165,7 @@ void register_elementwise() {
   set_kernel(OpId::clamp, clamp);
   set_kernel(OpId::leaky_relu, leaky_relu);
   set_kernel(OpId::dropout, dropout);
+  set_kernel(OpId::dropout_add, dropout_add);
   set_kernel(OpId::gelu, gelu_form<1, GeluExact, GeluTanh>);
   set_kernel(OpId::gelu_backward, gelu_form<2, GeluExactBackward, GeluTanhBackward>);
 }

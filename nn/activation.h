@@ -64,7 +64,9 @@ class Dropout : public Layer {
   explicit Dropout(double p = 0.5) : p_(p) {
     if (!(p >= 0 && p <= 1)) fail("Dropout: p is " + std::to_string(p) + "; allowed are 0 to 1");
   }
-  Tensor forward(const Tensor& x) override { return training() && p_ > 0 ? dropout(x, p_) : x; }
+  Tensor forward(const Tensor& x) override { return drops() ? dropout(x, p_) : x; }
+  bool drops() const { return training() && p_ > 0; }
+  Tensor forward_add(const Operand& x, const Tensor& residual) { return dropout_add(x, residual, p_); }
 
  private:
   double p_;

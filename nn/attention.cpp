@@ -1,5 +1,8 @@
 #include "attention.h"
 
+#include <utility>
+
+#include "../core/dispatch.h"
 #include "../core/failf.h"
 #include "../core/ops.h"
 #include "init.h"
@@ -73,10 +76,21 @@ Tensor TransformerBlock::operator()(const Tensor& x, const Tensor& mask, SourceL
   return call.leave(x, forward(x, mask));
 }
 
+namespace {
+
+// residual + layer(x), as one op where it drops and nobody sees what passes between the two.
+Tensor add_dropped(Dropout& layer, Tensor x, const Tensor& residual) {
+  if (!layer.drops() || chain().observe || layer.has_hooks()) return residual + layer(x);
+  const ModuleCall call(layer, SourceLocation::current());
+  return layer.forward_add(std::move(x), residual);
+}
+
+}  // namespace
+
 Tensor TransformerBlock::forward(const Tensor& x, const Tensor& mask) {
   const Tensor normed = norm1(x);
-  const Tensor y = x + dropout1(self_attn(normed, normed, normed, {.mask = mask, .causal = causal_}));
-  return y + dropout2(linear2(dropout(gelu(linear1(norm2(y))))));
+  const Tensor y = add_dropped(dropout1, self_attn(normed, normed, normed, {.mask = mask, .causal = causal_}), x);
+  return add_dropped(dropout2, linear2(dropout(gelu(linear1(norm2(y))))), y);
 }
 
 }  // namespace gradual::nn

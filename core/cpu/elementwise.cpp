@@ -157,34 +157,82 @@ template <int N, class Exact, class Tanh> void gelu_form(const OpCall& c, Output
 // The mask is a function of the key and the element's row-major index, so backward, a recomputation and another device
 // draw the same one. Element i stays where uniform01(word i) >= p, in whole multiples of 2^-24, and is scaled by
 // 1 / (1 - p) so that the mean stays too.
+template <class C> struct Drop {
+  RandomKey key;
+  std::uint32_t threshold;
+  C scale;
+  explicit Drop(const DropoutAttrs& a)
+      : key(a.key),
+        threshold(static_cast<std::uint32_t>(std::ceil(a.p * 0x1p24))),
+        scale(a.p < 1 ? static_cast<C>(1 / (1 - a.p)) : C{0}) {}
+  // n elements, at most kBlock, from number `at` on.
+  void operator()(const C* from, std::int64_t at, std::int64_t n, C* to) const {
+    std::uint32_t words[kBlock];
+    philox_fill(key.seed, key.stream, static_cast<std::uint64_t>(at), words, n);
+    vectorized([=, by = scale, least = threshold, word = &words[0]] {
+#pragma omp simd
+      for (std::int64_t i = 0; i < n; ++i) {
+        const C scaled = from[i] * by;
+        to[i] = word[i] >> 8 >= least ? scaled : C{0};
+      }
+    });
+  }
+};
+
 void dropout(const OpCall& c, Outputs& out) {
-  const auto& a = c.get<DropoutAttrs>();
   const Tensor& x = c[0];
   const Tensor* operands[] = {&out[0], &x};
   const Loop loop = make_loop(x.sizes(), operands, true);
-  const auto threshold = static_cast<std::uint32_t>(std::ceil(a.p * 0x1p24));
   visit_floating(x.dtype(), [&]<class C>(C) {
-    const C scale = a.p < 1 ? static_cast<C>(1 / (1 - a.p)) : C{0};
+    const Drop<C> drop(c.get<DropoutAttrs>());
     const auto chunk = [&](std::int64_t begin, std::int64_t end, CastCounts* counts) {
       alignas(64) C in[kBlock];
       alignas(64) C kept[kBlock];
-      std::uint32_t words[kBlock];
       for (std::int64_t at = begin, n = 0; at < end; at += n) {
         n = loop.block(at, end);
-        const C* from = fetch(loop, 1, at, n, in);
-        philox_fill(a.key.seed, a.key.stream, static_cast<std::uint64_t>(at), words, n);
-        vectorized([=, to = &kept[0], word = &words[0]] {
-#pragma omp simd
-          for (std::int64_t i = 0; i < n; ++i) {
-            const C scaled = from[i] * scale;
-            to[i] = word[i] >> 8 >= threshold ? scaled : C{0};
-          }
-        });
+        drop(fetch(loop, 1, at, n, in), at, n, kept);
         put(loop, at, n, kept, counts);
       }
     };
     parallel_counted(loop.numel, kGrain, dtype_of<C>, x.dtype(), chunk);
   });
+}
+
+// What the two ops store is rounded where they do, and counted.
+void dropout_add(const OpCall& c, Outputs& out) {
+  const Tensor &x = c[0], &y = out[0];
+  const Tensor* operands[] = {&y, &x, &c[1]};
+  const Loop loop = make_loop(x.sizes(), operands, true);
+  const auto of_types = [&]<class X, class C>(X, C) {
+    const Drop<X> drop(c.get<DropoutAttrs>());
+    CastCounts *const narrowing = counts_for(dtype_of<X>, x.dtype()), *const storing =
+                                                                          counts_for(dtype_of<C>, y.dtype());
+    parallel_for(loop.numel, kGrain, [&](std::int64_t begin, std::int64_t end) {
+      alignas(64) X in[kBlock], kept[kBlock];
+      alignas(64) C wide[kBlock], rest[kBlock];
+      alignas(64) std::uint16_t half[kBlock];
+      CastCounts counts;
+      for (std::int64_t at = begin, n = 0; at < end; at += n) {
+        n = loop.block(at, end);
+        drop(fetch(loop, 1, at, n, in), at, n, kept);
+        if (size_of(x.dtype()) == 2) {
+          store(x.dtype(), kept, half, 1, n, narrowing ? &counts : nullptr);
+          load(x.dtype(), half, 1, wide, n);
+        } else {
+          std::copy_n(kept, n, wide);
+        }
+        vectorized([=, residual = fetch(loop, 2, at, n, rest), to = &wide[0]] {
+#pragma omp simd
+          for (std::int64_t i = 0; i < n; ++i) to[i] = residual[i] + to[i];
+        });
+        put(loop, at, n, wide, storing ? &counts : nullptr);
+      }
+      if (narrowing || storing) merge_counts(narrowing ? narrowing : storing, counts);
+    });
+  };
+  if (x.dtype() == DType::f64) of_types(double{}, double{});
+  else if (y.dtype() == DType::f64) of_types(float{}, double{});
+  else of_types(float{}, float{});
 }
 
 // --- in place: input 0 is written through its strides ---------------------------------------------------------------
@@ -231,6 +279,7 @@ void register_elementwise() {
   set_kernel(OpId::add_, add_in_place);
   set_kernel(OpId::mul_, mul_in_place);
   set_kernel(OpId::dropout, dropout);
+  set_kernel(OpId::dropout_add, dropout_add);
 }
 
 }  // namespace gradual::cpu

@@ -120,6 +120,55 @@ TEST_CASE("linear_relu shows linear's policy and takes none of its own") {
   CHECK(table.why("linear_relu", {DType::f16}).starts_with("linear_relu is in the fp32 list: runs in f32"));
 }
 
+TEST_CASE("what a policy table asks of dropout and add happens in dropout_add") {
+  const auto one = [](const Tensors& t) {
+    Generator g(4);
+    return dropout_add(t[0], t[1], 0.4, g);
+  };
+  const auto two = [](const Tensors& t) {
+    Generator g(4);
+    return t[1] + dropout(t[0], 0.4, g);
+  };
+  const std::vector<std::vector<std::pair<OpId, CastPolicy>>> edits{{},
+                                                                    {{OpId::add, CastPolicy::pass()}},
+                                                                    {{OpId::add, CastPolicy::lower()}},
+                                                                    {{OpId::dropout, CastPolicy::cast(DType::f16)}},
+                                                                    {{OpId::dropout, CastPolicy::fp32()}}};
+  for (const auto& edit : edits)
+    for (const DType x : {DType::f32, DType::f16, DType::bf16})
+      for (const DType residual : {DType::f32, DType::f16}) {
+        amp::PolicyTable table;
+        bool apart = false;
+        for (const auto& [op, policy] : edit) {
+          table.set(op, policy);
+          apart = policy.kind != amp::PolicyKind::pass;
+        }
+        CAPTURE(to_string(table));
+        const Tensors in{random({6, 4}, 1, x).set_requires_grad(), random({6, 4}, 2, residual).set_requires_grad()};
+        Tensor y[2];
+        std::vector<Tensor> gradients[2];
+        for (const bool fused : {false, true}) {
+          Recorder recorder;
+          {
+            const Autocast scope({.dtype = DType::bf16, .table = table});
+            y[fused] = fused ? one(in) : two(in);
+          }
+          const bool whole =
+              std::ranges::any_of(recorder.seen, [](const auto& s) { return s.op == OpId::dropout_add; });
+          CHECK(whole == (fused && !apart));
+          gradients[fused] = autograd::grad({y[fused]}, in, {random({6, 4}, 4, y[fused].dtype())});
+        }
+        CHECK(same_bits(y[0], y[1]));
+        for (std::size_t i = 0; i < in.size(); ++i) CHECK(same_bits(gradients[0][i], gradients[1][i]));
+      }
+  amp::PolicyTable table;
+  CHECK(message_of([&] { table.set("dropout_add", CastPolicy::fp32()); }) ==
+        "policy table: dropout_add takes no policy but pass: it is dropout and add, which have theirs");
+  table.set(OpId::add, CastPolicy::banned("no sums"));
+  const Autocast scope({.dtype = DType::bf16, .table = table});
+  CHECK(message_of([&] { dropout_add(zeros({2}), zeros({2}), 0.5); }).ends_with("no sums"));
+}
+
 TEST_CASE("a cast for linear_relu names it as its cause") {
   nn::Sequential model(nn::Linear(3, 4), nn::ReLU());
   Tensor y;

@@ -97,6 +97,52 @@ TEST_CASE("linear_relu is relu of linear, bit for bit, on each backend") {
   }
 }
 
+TEST_CASE("dropout_add is dropout and add, bit for bit, in every mix of dtypes and layouts") {
+  constexpr DType kFloats[] = {DType::f64, DType::f32, DType::f16, DType::bf16};
+  const auto one = [](const Tensors& t) {
+    Generator g(4);
+    return dropout_add(t[0], t[1], 0.3, g);
+  };
+  const auto two = [](const Tensors& t) {
+    Generator g(4);
+    return t[1] + dropout(t[0], 0.3, g);
+  };
+  for (const DType x : kFloats)
+    for (const DType residual : kFloats) {
+      CAPTURE(name(x));
+      CAPTURE(name(residual));
+      for (const Shape& sizes : {Shape{}, Shape{7}, Shape{3, 0}, Shape{37, 51}, Shape{300, 130}})
+        check_same(one, two, {random(sizes, x, 1, 3), random(sizes, residual, 2, 3)});
+      const Tensor a = random({6, 10, 4}, x, 1).permute({2, 0, 1}), b = random({4, 10, 6}, residual, 2).transpose(1, 2);
+      for (const Tensors& in : {Tensors{a, b}, {a.contiguous(), b}, {a, b.contiguous()}}) {
+        const Tensor y = one(in), expected = two(in);
+        CHECK(same_bits(y, expected));
+        CHECK(y.strides() == expected.strides());
+      }
+      CastCounts apart, together;
+      for (const bool fused : {false, true}) {
+        const CountScope scope(fused ? &together : &apart);
+        const Tensors in{random({900, 80}, DType::f32, 1, 1e-7).to(x),
+                         random({900, 80}, DType::f32, 2, 1e-7).to(residual)};
+        (fused ? one : two)(in);
+      }
+      CHECK(apart.elements == together.elements);
+      CHECK(apart.underflow == together.underflow);
+      CHECK(apart.subnormal == together.subnormal);
+    }
+}
+
+TEST_CASE("dropout_add writes over what its caller is done with") {
+  Generator g(4), again(4);
+  const Tensor residual = random({20, 30}, DType::f32, 1), x = random({20, 30}, DType::f32, 2);
+  const Tensor expected = dropout_add(x, residual, 0.5, g);
+  Tensor given = x.clone();
+  const void* const memory = given.raw();
+  const Tensor y = dropout_add(std::move(given), residual, 0.5, again);
+  CHECK(y.raw() == memory);
+  CHECK(same_bits(y, expected));
+}
+
 TEST_CASE("linear_relu rounds once") {
   const Tensor x = random({33, 20}, DType::f16, 1), w = random({17, 20}, DType::f16, 2);
   CastCounts fused, apart;

@@ -125,6 +125,41 @@ TEST_CASE("dropout of probabilities: in training only, and the same numbers for 
   CHECK(same_bits(m(x), without(x)));
 }
 
+TEST_CASE("TransformerBlock drops and adds in one op, with the bits of two, where nobody looks between them") {
+  const auto make = [] {
+    Generator generator(5);
+    const GeneratorScope scope(generator);
+    return nn::TransformerBlock(8, 2, {.dropout = 0.3, .causal = true});
+  };
+  nn::TransformerBlock together = make(), apart = make();
+  for (nn::Dropout* layer : {&apart.dropout1, &apart.dropout2})
+    layer->register_forward_hook([](nn::Module&, const Tensor&, const Tensor&) {});
+  for (const bool training : {true, false}) {
+    together.train(training), apart.train(training);
+    Tensor y[2], x[2];
+    for (const bool fused : {false, true}) {
+      Generator generator(9);
+      const GeneratorScope scope(generator);
+      x[fused] = noise({3, 5, 8}, 2).set_requires_grad();
+      y[fused] = (fused ? together : apart)(x[fused]);
+      CHECK(on_tape(y[fused], "dropout_add") == (fused && training));
+      sum(square(y[fused])).backward();
+    }
+    CHECK(same_bits(y[0], y[1]));
+    CHECK(same_bits(x[0].grad(), x[1].grad()));
+    const auto mine = together.named_parameters(), theirs = apart.named_parameters();
+    for (std::size_t i = 0; i < mine.size(); ++i) CHECK(same_bits(mine[i].second.grad(), theirs[i].second.grad()));
+    together.zero_grad(), apart.zero_grad();
+  }
+  together.train();
+  Profile profile;
+  {
+    const ObserverScope scope(profile);
+    together(noise({3, 5, 8}, 2));
+  }
+  CHECK_FALSE(contains(profile.table(), "dropout_add"));
+}
+
 TEST_CASE("TransformerBlock is its parts, with the names of PyTorch's encoder layer") {
   nn::TransformerBlock block(8, 2, {.causal = true});
   std::vector<std::string> names;

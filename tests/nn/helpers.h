@@ -21,6 +21,13 @@ inline std::string message_of(auto&& call) {
 
 inline bool contains(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
 
+inline bool on_tape(const Tensor& y, const std::string& op) {
+  const Tape tape = Tape::of(y);
+  for (const auto& node : tape.nodes())
+    if (!node->is_leaf && name(node->op) == op) return true;
+  return false;
+}
+
 inline std::vector<double> values(const Tensor& t) { return t.to_vector<double>(); }
 
 // The largest |a - b|; shapes must agree. NaN anywhere gives NaN, which no bound accepts.

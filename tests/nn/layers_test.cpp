@@ -257,13 +257,6 @@ TEST_CASE("Sequential runs in order and names by position") {
   CHECK(none(x).is_same(x));
 }
 
-static bool on_tape(const Tensor& y, const std::string& op) {
-  const Tape tape = Tape::of(y);
-  for (const auto& node : tape.nodes())
-    if (!node->is_leaf && name(node->op) == op) return true;
-  return false;
-}
-
 TEST_CASE("Sequential runs a layer and its ReLU as one op, with the same bits, where nobody looks between them") {
   const auto make = [] {
     Generator generator(5);

@@ -216,6 +216,29 @@ std::vector<Sample> cross_entropy_backward_samples(Draw& d) {
   return all;
 }
 
+std::vector<Sample> dropout_add_samples(Draw& d) {
+  std::vector<Sample> all;
+  for (const double p : {0.25, 0.0, 1.0})
+    for (const Shape& sizes : {Shape{4, 9}, Shape{2, 3, 4, 5}, Shape{}, Shape{0, 3}, Shape{301, 257}}) {
+      all.push_back({"p " + std::to_string(p),
+                     {d.uniform(sizes, 0.5, 3), d.uniform(sizes, 0.5, 3)},
+                     [p](const Tensors& in) -> Tensors {
+                       Generator g(7);
+                       return {dropout_add(in[0], in[1], p, g)};
+                     },
+                     [p](const Arrays& in) -> Arrays {
+                       Array y = in[1];
+                       for (std::int64_t i = 0; i < y.numel(); ++i) {
+                         const std::uint32_t word = philox_word(7, 0, static_cast<std::uint64_t>(i));
+                         if (static_cast<double>(uniform01(word)) >= p) y[i] += in[0][i] / (1 - p);
+                       }
+                       return {y};
+                     }});
+      all.back().large = numel(sizes) > 10000;
+    }
+  return all;
+}
+
 std::vector<Sample> dropout_samples(Draw& d) {
   std::vector<Sample> all;
   for (const double p : {0.5, 0.1, 0.0, 1.0})
@@ -325,6 +348,22 @@ std::vector<Row> loss_rows() {
                   .ulps = 2,
                   .bad = {{"p", [=] { dropout(f({2}), 1.5); }, "dropout: p is 1.5"},
                           {"NaN", [=] { dropout(f({2}), NAN); }, "dropout: p is"}}});
+  rows.push_back(
+      {.op = OpId::dropout_add,
+       .policy = "pass",
+       .dtypes = kFloats,
+       .samples = dropout_add_samples,
+       .roundings = 1,
+       .ulps = 3,
+       .bad = {{"p", [=] { dropout_add(f({2}), f({2}), -1); }, "dropout_add: p is -1"},
+               {"a number", [=] { dropout_add(2, f({2}), 0.5); }, "dropout_add: x is a number"},
+               {"undefined", [=] { dropout_add(f({2}), {}, 0.5); }, "needs a residual"},
+               {"sizes",
+                [=] {
+                  dropout_add(f({2, 3}), f({3}), 0.5);
+                },
+                "the residual must be [2, 3], given [3]"},
+               {"dtype", [=] { dropout_add(f({2}), zeros({2}, {.dtype = DType::i64}), 0.5); }, "takes f64, f32"}}});
   rows.push_back({.op = OpId::embedding,
                   .policy = "pass",
                   .dtypes = kAll,
