@@ -1,6 +1,7 @@
 #include "amax_history.h"
 
 #include <algorithm>
+#include <bit>
 #include <cstring>
 
 #include "capture.h"
@@ -85,11 +86,11 @@ void AmaxHistory::advance(const Scaling& s, const Format& f) {
   }
   amax.insert(amax.begin(), staged);
   amax.resize(std::min(amax.size(), static_cast<std::size_t>(s.history)));
-  float most = staged;
+  auto most = std::bit_cast<std::uint32_t>(staged);  // as bits, so that the loop vectorises
   if (!s.most_recent)
-    for (const float a : amax) most = detail::larger_magnitude(a, most);
+    for (const float a : amax) most = std::max(most, std::bit_cast<std::uint32_t>(a) & 0x7fffffffu);
   staged = 0;
-  scale = detail::delayed_scale(most, scale, spec);
+  scale = detail::delayed_scale(std::bit_cast<float>(most), scale, spec);
 }
 
 }  // namespace gradual

@@ -127,7 +127,7 @@ struct Grid {
 };
 
 // Grid::whole.
-Tensor whole_scale(const Rows& x, const Quantizer& q, const QuantizeOptions& o) {
+Tensor whole_scale(const Rows& x, const detail::ScaleSpec& spec, const Quantizer& q, const QuantizeOptions& o) {
   const Device device = x.x.device();
   const Tensor scale = empty({2}, {.device = device});
   if (q.scaling.kind == ScalingKind::delayed) {
@@ -135,7 +135,7 @@ Tensor whole_scale(const Rows& x, const Quantizer& q, const QuantizeOptions& o) 
                           o.keep, o.again, scale);
     o.history->is_staged = o.history->is_staged || o.stage;
   } else {
-    device::whole_scale(amax_tensor(x.x), detail::scale_spec(q), scale);
+    device::whole_scale(amax_tensor(x.x), spec, scale);
   }
   return scale;
 }
@@ -152,18 +152,19 @@ Grid make_grid(const Rows& x, const Quantizer& q, const QuantizeOptions& o) {
   const Scaling& s = q.scaling;
   Grid g;
   g.k = x.k;
+  g.spec = detail::scale_spec(q);
   g.block_rows = std::max<std::int64_t>(1, x.rows), g.block_cols = std::max<std::int64_t>(1, x.k);
   if (s.kind == ScalingKind::delayed && !o.history)
     fail("quantize: delayed scaling needs the history of a tensor's amaxes (QuantizeOptions::history)");
   const bool whole = s.kind == ScalingKind::tensor || s.kind == ScalingKind::delayed || s.kind == ScalingKind::nvfp4;
   const bool there = whole && x.x.device().is_cuda();
-  if (there) g.whole = whole_scale(x, q, o);
+  if (there) g.whole = whole_scale(x, g.spec, q, o);
   switch (s.kind) {
     case ScalingKind::none: g.fixed = true; break;
     case ScalingKind::fixed: g.fixed = true, g.one = inverted(static_cast<float>(s.value)); break;
     case ScalingKind::tensor:
       g.fixed = true;
-      if (!there) g.one = current_scale(amax_of(x), detail::scale_spec(q));
+      if (!there) g.one = current_scale(amax_of(x), g.spec);
       break;
     case ScalingKind::delayed:
       g.fixed = true;
@@ -171,13 +172,12 @@ Grid make_grid(const Rows& x, const Quantizer& q, const QuantizeOptions& o) {
       break;
     case ScalingKind::row: g.block_rows = 1; break;
     case ScalingKind::nvfp4:
-      if (!there) g.global = nvfp4_global(amax_of(x), detail::scale_spec(q)).forward;
+      if (!there) g.global = nvfp4_global(amax_of(x), g.spec).forward;
       [[fallthrough]];
     case ScalingKind::block:
       g.block_rows = s.square ? s.block : 1, g.block_cols = s.block;
       if (!s.square && x.k % s.block == 0) g.k = s.block;
   }
-  g.spec = detail::scale_spec(q);
   g.spec.global = g.global;
   return g;
 }
