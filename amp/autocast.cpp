@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <tuple>
 
@@ -79,9 +80,11 @@ Tensor cast_leaf(CastCache& cache, const Tensor& leaf, DType dtype, SourceLocati
   return y;
 }
 
-// Whether a call is an op and relu behind it.
-bool ends_in_relu(const OpCall& call) {
-  return call.op == OpId::linear_relu || (call.op == OpId::batch_norm && call.get<NormAttrs>().relu);
+// The activation that a call ends in.
+std::optional<OpId> activation_of(const OpCall& call) {
+  if (call.op == OpId::linear_gelu) return OpId::gelu;
+  const bool relu = call.op == OpId::linear_relu || (call.op == OpId::batch_norm && call.get<NormAttrs>().relu);
+  return relu ? std::optional(OpId::relu) : std::nullopt;
 }
 
 // Whether the table leaves dropout_add what it is: dropout in x's dtype and the sum in the wider one.
@@ -118,7 +121,7 @@ class Autocast::Region final : public Interceptor, public std::enable_shared_fro
 
  private:
   Outputs call_in(DType dtype, const std::string& cause, const OpCall& call) const;
-  Outputs call_apart(const OpCall& call);
+  Outputs call_apart(const OpCall& call, OpId activation);
   Outputs drop_and_add(const OpCall& call);
 };
 
@@ -130,8 +133,9 @@ Outputs Autocast::Region::call(const OpCall& call) {
   }
   if (!options.enabled) return next_below_amp(call);
   const CastPolicy& policy = options.table[call.op];
-  const bool apart = policy.kind == PolicyKind::rewrite || options.table[OpId::relu].kind != PolicyKind::pass;
-  if (apart && ends_in_relu(call)) return call_apart(call);
+  if (const auto last = activation_of(call))
+    if (policy.kind == PolicyKind::rewrite || options.table[*last].kind != PolicyKind::pass)
+      return call_apart(call, *last);
   if (call.op == OpId::dropout_add && !drops_and_adds(options.table)) return drop_and_add(call);
   if (call.op == OpId::custom) {
     const Function& function = *call.get<CustomAttrs>().function;
@@ -180,18 +184,22 @@ Outputs Autocast::Region::call_in(DType dtype, const std::string& cause, const O
   return next_below_amp(below);
 }
 
-// The op and then relu, each by its own policy: what replaces the op knows no relu, or relu does not follow the op's dtype.
-Outputs Autocast::Region::call_apart(const OpCall& whole) {
-  Attrs attrs = *whole.attrs;
+// The op and then the activation, each by its own policy: what replaces the op knows no activation, or that does not follow
+// the op's dtype.
+Outputs Autocast::Region::call_apart(const OpCall& whole, OpId activation) {
+  Attrs attrs{};
   if (whole.op == OpId::batch_norm) {
     NormAttrs norm = whole.get<NormAttrs>();
     norm.relu = false;
     attrs = norm;
   }
-  Outputs out = call({whole.op == OpId::linear_relu ? OpId::linear : whole.op, whole.inputs, &attrs, whole.where});
-  const Tensor* const y = &out[0];
+  Outputs out = call({whole.op == OpId::batch_norm ? whole.op : OpId::linear, whole.inputs, &attrs, whole.where});
+  const Tensor before = out[0];
+  const Tensor* const y = &before;
   const Attrs none{};
-  out[0] = call({OpId::relu, TensorRefs(&y, 1), &none, whole.where})[0];
+  const bool gelu = activation == OpId::gelu;
+  out[0] = call({activation, TensorRefs(&y, 1), gelu ? whole.attrs : &none, whole.where})[0];
+  if (gelu) out[1] = before;
   return out;
 }
 

@@ -110,12 +110,14 @@ PolicyTable::PolicyTable() : entries_(default_entries()) {}
 
 PolicyTable& PolicyTable::set(OpId op, CastPolicy policy) {
   if (op >= OpId::count_) failf("policy table: there is no op number {}", static_cast<int>(op));
-  if ((fixed(op) || op == linear_relu || op == dropout_add) && policy.kind != PolicyKind::pass)
+  const bool composed = op == linear_relu || op == linear_gelu || op == dropout_add;
+  if ((fixed(op) || composed) && policy.kind != PolicyKind::pass)
     failf("policy table: {} takes no policy but pass: {}", gradual::name(op),
           info(op).kind == OpKind::InPlace  ? "what is written in place keeps its dtype; use the functional form"
           : info(op).kind == OpKind::Custom ? "a user function declares its amp_dtype()"
           : op == linear_relu               ? "it is linear and relu, which have theirs"
           : op == dropout_add               ? "it is dropout and add, which have theirs"
+          : op == linear_gelu               ? "it is linear and gelu, which have theirs"
                                             : "what the program asks for is not changed");
   if (policy.kind == PolicyKind::rewrite && !rewritable(op))
     failf("policy table: {} cannot be rewritten; its gradient must be made of its inputs alone, as that of matmul is",

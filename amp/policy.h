@@ -53,13 +53,15 @@ class PolicyTable {
  public:
   PolicyTable();  // the default table
 
-  // linear_relu has linear's: it is taken apart where that rewrites, or where relu has a policy of its own.
+  // linear_relu and linear_gelu have linear's: they are taken apart where that rewrites, or where relu or gelu has a policy
+  // of its own.
   const CastPolicy& operator[](OpId op) const {
-    return (*entries_)[static_cast<std::size_t>(op == OpId::linear_relu ? OpId::linear : op)];
+    const bool ends_linear = op == OpId::linear_relu || op == OpId::linear_gelu;
+    return (*entries_)[static_cast<std::size_t>(ends_linear ? OpId::linear : op)];
   }
   // In-place ops, casts, copies between devices and user functions take `pass` only: an explicit dtype wins, and what
-  // is written in place keeps its dtype. So do linear_relu, which has linear's, and dropout_add, which is taken apart where
-  // dropout or add has another policy than by default. A rewrite needs an op of one output
+  // is written in place keeps its dtype. So do linear_relu and linear_gelu, which have linear's, and dropout_add, which is taken
+  // apart where dropout or add has another policy than by default. A rewrite needs an op of one output
   // whose gradient is made of its inputs. Error otherwise, and for a name that is no op's (it names the nearest).
   PolicyTable& set(OpId op, CastPolicy policy);
   PolicyTable& set(std::string_view op, CastPolicy policy) { return set(op_from_name(op), std::move(policy)); }

@@ -34,16 +34,36 @@ void matmul_rule(const C& c) {
   }
 }
 
-// y = x W^T + b: dx = dy W, dW = dy^T x, db = the sum of dy's rows.
+// y = x W^T + b: dx = dy W, dW = dy^T x, db = the sum of dy's rows. On a GPU the latter two are one product, unless each
+// product is rewritten.
 void linear_gradients(const C& c, const Tensor& g) {
   if (c.needs(0)) c.set(0, matmul(g, operand(c, 1)));
   const Tensor rows = rows_of(g);
+  if (c.needs(1) && c.needs(2) && g.device().is_cuda() && !chain().amp) {
+    const Outputs both = call_row(OpId::linear_backward_weight, {}, rows, rows_of(operand(c, 0)));
+    c.set(1, both[0]);
+    c.set(2, both[1]);
+    return;
+  }
   if (c.needs(1)) c.set(1, matmul(transpose(rows, 0, 1), rows_of(operand(c, 0))));
   if (c.needs(2)) c.set(2, sum(rows, {0}));
 }
 
 void linear_rule(const C& c) { linear_gradients(c, c.grad()); }
 void linear_relu_rule(const C& c) { linear_gradients(c, slope_row(c, OpId::relu_backward, {}, c.output(0))); }
+
+// The second output is what gelu was taken of; where the backward is recorded, a gradient reaches it too.
+void linear_gelu_rule(const C& c) {
+  Tensor g = c.grad().defined() ? gelu_gradient(c, c.output(1)) : Tensor();
+  if (c.grad(1).defined()) g = g.defined() ? g + c.grad(1) : c.grad(1);
+  linear_gradients(c, g);
+}
+// dw = dy^T x and db = the sum of dy's rows, either of which may have no gradient.
+void linear_backward_weight_rule(const C& c) {
+  const Tensor &gw = c.grad(0), &gb = c.grad(1);
+  if (c.needs(0)) c.set(0, gw.defined() ? linear(c.input(1), gw, gb) : expand(gb, c.sizes(0)));
+  if (c.needs(1) && gw.defined()) c.set(1, matmul(c.input(0), gw));
+}
 
 // The op's attributes with the height and width of input `i`, for the backward row that makes a tensor of its size.
 template <class A> A sized(const C& c, int i) {
@@ -95,6 +115,10 @@ void register_contraction_rules() {
   set_rule(OpId::matmul, {in(1), in(0)}, matmul_rule);
   set_rule(OpId::linear, {in(1), in(0)}, linear_rule);
   set_rule(OpId::linear_relu, {in(1) | out(0), in(0) | out(0), out(0)}, linear_relu_rule);
+  set_rule(OpId::linear_gelu, {in(1) | out(1), in(0) | out(1), out(1)}, linear_gelu_rule);
+  set_rule(OpId::linear_backward_weight, {in(1), in(0)}, linear_backward_weight_rule);
+  for (const OpId op : {OpId::linear_gelu, OpId::linear_backward_weight})
+    rules()[static_cast<int>(op)].differentiable = 3;
   set_rule(OpId::conv2d, {in(1), in(0)}, conv2d_rule);
   set_rule(OpId::conv2d_backward_input, {in(1), in(0)}, conv2d_backward_input_rule);
   set_rule(OpId::conv2d_backward_weight, {in(1), in(0)}, conv2d_backward_weight_rule);

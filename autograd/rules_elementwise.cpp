@@ -121,12 +121,7 @@ void register_unary() {
   });
   set_rule(OpId::leaky_relu, {in(0)},
            [](const C& c) { c.set(0, where(c.input(0) > 0, c.grad(), c.grad() * c.scalar())); });
-  set_rule(OpId::gelu, {in(0)}, [](const C& c) {
-    const Tensor x = c.input(0);
-    const Gelu form = c.get<Gelu>();
-    c.set(0, c.create_graph() ? c.take_grad() * gelu_slope(x, form == Gelu::tanh)
-                              : slope_row(c, OpId::gelu_backward, form, x));
-  });
+  set_rule(OpId::gelu, {in(0)}, [](const C& c) { c.set(0, gelu_gradient(c, c.input(0))); });
   set_no_rule({OpId::gelu_backward}, "fused backward: under create_graph the composed form runs in its place");
   set_rule(OpId::silu, {in(0)},
            [](const C& c) { c.set(0, c.take_grad() * silu_slope(c.input(0), sigmoid(c.input(0)))); });
@@ -155,6 +150,12 @@ Tensor slope_row(const C& c, OpId op, const Attrs& attrs, const Tensor& saved) {
   Tensor dy = c.take_grad();  // not const: dispatch takes it
   const Tensor* const inputs[] = {&dy, &saved};
   return dispatch1(op, TensorRefs(inputs, 2, 1), attrs, SourceLocation::current());
+}
+
+Tensor gelu_gradient(const C& c, const Tensor& x) {
+  const Gelu form = c.get<Gelu>();
+  return c.create_graph() ? c.take_grad() * gelu_slope(x, form == Gelu::tanh)
+                          : slope_row(c, OpId::gelu_backward, form, x);
 }
 
 void register_elementwise_rules() {

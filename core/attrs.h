@@ -48,7 +48,7 @@ class Attrs {
 };
 
 // Rows with one attribute carry it as it is: cast a DType, to_device a Device, view and expand their sizes, permute its
-// dims, gelu its form, losses their Reduction, tril the diagonal and one_hot the number of classes as std::int64_t.
+// dims, gelu and linear_gelu its form, losses their Reduction, tril the diagonal and one_hot the number of classes as std::int64_t.
 enum class Gelu { exact, tanh };
 enum class Reduction { none, mean, sum };
 // A binary op whose left or right operand is a number: that input's slot is undefined and the value stands here.

@@ -22,9 +22,10 @@ double contraction(const OpCall& c, const Tensor& y) {
     return 2 * count(c[0]) / last(c[0]) * static_cast<double>(c[1].size(-2)) * (last(c[0]) + last(c[2]));
   if (c.op == OpId::flash_attention_backward)
     return 2 * count(c[1]) / last(c[1]) * static_cast<double>(c[2].size(-2)) * (3 * last(c[1]) + 2 * last(c[3]));
+  if (c.op == OpId::linear_backward_weight) return 2 * count(c[0]) * last(c[1]) + count(c[0]);
   const double bias = c.inputs.size() > 2 && c[2].defined() ? count(y) : 0;
-  const double relu = c.op == OpId::linear_relu ? count(y) : 0;
-  return 2 * count(y) * (c.op == OpId::conv2d ? filter(c[1]) : last(c[0])) + bias + relu;
+  const double activation = c.op == OpId::linear_relu || c.op == OpId::linear_gelu ? count(y) : 0;
+  return 2 * count(y) * (c.op == OpId::conv2d ? filter(c[1]) : last(c[0])) + bias + activation;
 }
 
 double pooling(const OpCall& c, const Tensor& y) {

@@ -302,6 +302,19 @@ void infer_linear(const OpCall& c, OutSpec* out) {
   out->dtype = contraction_dtype(x.dtype());
 }
 
+void infer_linear_gelu(const OpCall& c, OutSpec* out) {
+  infer_linear(c, out);
+  out[1] = out[0];
+}
+
+void infer_linear_backward_weight(const OpCall& c, OutSpec* out) {
+  const Tensor& dy = need(c, 0, "a gradient", Kind::real, 2);
+  const Tensor& x = need(c, 1, "an input", Kind::real, 2);
+  if (dy.sizes()[0] != x.sizes()[0]) failf(c, "{} rows of gradients for {} inputs", dy.sizes()[0], x.sizes()[0]);
+  out[0] = {dy.dtype(), {dy.sizes()[1], x.sizes()[1]}};
+  out[1] = {dy.dtype(), {dy.sizes()[1]}};
+}
+
 // Channels-last [N, C, H, W] gives channels-last.
 void keep_channels_last(const Tensor& t, OutSpec* out) {
   if (t.is_contiguous() || t.strides()[1] != 1 || t.strides()[3] != t.sizes()[1] ||
@@ -549,6 +562,8 @@ void register_inference() {
   set([](const OpCall&, OutSpec*) {}, {OpId::custom});
   set(infer_matmul, {OpId::matmul});
   set(infer_linear, {OpId::linear, OpId::linear_relu});
+  set(infer_linear_gelu, {OpId::linear_gelu});
+  set(infer_linear_backward_weight, {OpId::linear_backward_weight});
   set(infer_conv2d, {OpId::conv2d, OpId::conv2d_backward_input, OpId::conv2d_backward_weight});
   set(infer_pool, {OpId::max_pool2d, OpId::avg_pool2d});
   set(infer_sized_pool, {OpId::adaptive_avg_pool2d, OpId::adaptive_avg_pool2d_backward, OpId::max_pool2d_backward,

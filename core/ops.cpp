@@ -126,6 +126,9 @@ Tensor linear(const Tensor& x, const Tensor& weight, const Tensor& bias, Loc loc
 Tensor linear_relu(const Tensor& x, const Tensor& weight, const Tensor& bias, Loc loc) {
   return run(OpId::linear_relu, {&x, &weight, &bias}, {}, loc);
 }
+Tensor linear_gelu(const Tensor& x, const Tensor& weight, const Tensor& bias, Gelu form, Loc loc) {
+  return run(OpId::linear_gelu, {&x, &weight, &bias}, form, loc);
+}
 Tensor conv2d(const Tensor& x, const Tensor& weight, const Tensor& bias, Conv2dOptions options, Loc loc) {
   return run(OpId::conv2d, {&x, &weight, &bias}, options, loc);
 }

@@ -82,6 +82,10 @@ Tensor matmul(const Tensor& a, const Tensor& b, Loc loc = Loc::current());
 Tensor linear(const Tensor& x, const Tensor& weight, const Tensor& bias = {}, Loc loc = Loc::current());
 // relu(linear(..)), the same bits, as one op.
 Tensor linear_relu(const Tensor& x, const Tensor& weight, const Tensor& bias = {}, Loc loc = Loc::current());
+// gelu(linear(..)) as one op: the same bits on the CPU. On a GPU, where cuBLASLt can, the tanh form of f16 and bf16 is
+// taken of the sum before that is rounded.
+Tensor linear_gelu(const Tensor& x, const Tensor& weight, const Tensor& bias = {}, Gelu form = Gelu::exact,
+                   Loc loc = Loc::current());
 using Conv2dOptions = ConvAttrs;  // stride, padding, dilation, groups
 Tensor conv2d(const Tensor& x, const Tensor& weight, const Tensor& bias = {}, Conv2dOptions options = {},
               Loc loc = Loc::current());

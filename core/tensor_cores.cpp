@@ -32,6 +32,7 @@ Dims tiled(const OpCall& c) {
     }
     case OpId::flash_attention: return {{"head size", at(c[0], 1)}, {"value size", at(c[2], 1)}};
     case OpId::flash_attention_backward: return {{"head size", at(c[1], 1)}, {"value size", at(c[3], 1)}};
+    case OpId::linear_backward_weight: return {{"m", at(c[0], 1)}, {"n", at(c[1], 1)}, {"k", at(c[0], 2)}};
     default:  // linear: all rows of x are one matrix
       return {{"m", c[0].numel() / std::max<std::int64_t>(1, at(c[0], 1))}, {"n", c[1].sizes()[0]}, {"k", at(c[0], 1)}};
   }

@@ -51,7 +51,8 @@ bool multiplies_f8(const Gemm& g);
 // What the library computed is looked at by these, which wait for the stream (gemm_check.cu).
 bool all_nan(const Gemm& g);  // c
 enum class Verdict : std::uint8_t { unknown, right, wrong };
-// Whether row_sums are those of a, added up in f32 and rounded once. Unknown where no row is finite and not 0.
+// Whether row_sums are those of a, added up in f32 and rounded once. Unknown where all sums are of zeros or overflow: they
+// are the same then, however they are added up.
 Verdict check_row_sums(const Gemm& g);
 
 }  // namespace gradual::cuda

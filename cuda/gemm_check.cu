@@ -44,8 +44,8 @@ struct RowSum {
       sum += value;
       size += std::fabs(value);
     }
-    if (!(size > 0) || !(size < most)) return 0;
     const double slack = static_cast<double>(g.k) * 0x1p-23 * size;  // f32 sums in any order
+    if (size == 0 || !(std::fabs(sum) + slack < most)) return 0;
     const double away = std::fabs(load_element<double>(g.c_dtype, g.row_sums, i) - sum);
     return away <= half_ulp * (std::fabs(sum) + slack) + slack + least ? 1 : 3;
   }

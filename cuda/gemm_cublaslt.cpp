@@ -22,6 +22,7 @@ namespace {
 constexpr std::size_t kMostWorkspace = 32 << 20;  // bytes; what NVIDIA recommends for Hopper
 constexpr int kCandidates = 16;                   // that are asked for, best first
 constexpr std::size_t kMostChoices = 4096;        // that a thread remembers
+constexpr int kMostDoubts = 16;  // looks at gradients that say nothing (a loss scale that overflows, say): each waits
 constexpr std::int64_t kMostBatch = 32768;  // in a call: grids have 65,535 blocks along the dim that counts products
 
 void check(cublasStatus_t status, const char* call) {
@@ -130,7 +131,7 @@ class Problem {
       int found = 0;
       const cublasStatus_t status = cublasLtMatmulAlgoGetHeuristic(handle(), &product_, &b_, &a_, &c_, &c_, &preference,
                                                                    static_cast<int>(best.size()), best.data(), &found);
-      if (status == CUBLAS_STATUS_NOT_SUPPORTED) continue;
+      if (refused(g, status)) continue;
       check(status, "cublasLtMatmulAlgoGetHeuristic");
       const auto end = best.begin() + found;
       const auto at = std::find_if(best.begin(), end, allowed);
@@ -153,12 +154,17 @@ class Problem {
     const cublasStatus_t status =
         cublasLtMatmul(handle(), &product_, alpha, g.b.data, &b_, g.a.data, &a_, beta, g.c, &c_, g.c, &c_, &how.algo,
                        scratch.as<void>(), how.workspaceSize, current_stream());
-    if (status == CUBLAS_STATUS_NOT_SUPPORTED) return false;
+    if (refused(g, status)) return false;
     check(status, "cublasLtMatmul");
     return true;
   }
 
  private:
+  // Of an epilogue that it does not have for these types, the library may say that it is invalid.
+  static bool refused(const Gemm& g, cublasStatus_t status) {
+    const bool fused = g.activation != Activation::none || g.row_sums;
+    return status == CUBLAS_STATUS_NOT_SUPPORTED || (fused && status == CUBLAS_STATUS_INVALID_VALUE);
+  }
   // One that does not say how it adds up parts of k is not allowed.
   static bool allowed(const cublasLtMatmulHeuristicResult_t& how) {
     std::uint32_t scheme = 0;
@@ -217,6 +223,7 @@ struct Key {
 struct Choice {
   cublasLtMatmulHeuristicResult_t how;
   bool trusted = false;
+  int doubts = 0;  // how often looking said nothing
   bool usable() const { return how.state == CUBLAS_STATUS_SUCCESS; }
   void reject() { how.state = CUBLAS_STATUS_NOT_SUPPORTED; }
 };
@@ -251,7 +258,7 @@ bool run_library(const Gemm& g) {
   if (!in_doubt || !g.row_sums) return choice.trusted = true;
   const Verdict sums = check_row_sums(g);
   choice.trusted = sums == Verdict::right;
-  if (sums == Verdict::wrong) choice.reject();
+  if (sums == Verdict::wrong || (sums == Verdict::unknown && ++choice.doubts == kMostDoubts)) choice.reject();
   return choice.trusted;
 }
 

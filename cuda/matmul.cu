@@ -1,4 +1,4 @@
-// matmul, linear and linear_relu: which products they are, of which matrices; twin of core/cpu/matmul.cpp.
+// matmul, linear and its kin: which products they are, of which matrices; twin of core/cpu/matmul.cpp.
 #include <algorithm>
 
 #include "../core/accumulator.h"
@@ -79,12 +79,26 @@ struct Operand : cpu::MatrixBatch {
   }
 };
 
-// What a product ends with.
+// What a product ends with. The last two are done with the product or not at all; undefined: not asked for.
 struct Ending {
   Tensor bias = {};
-  Activation activation = Activation::none;
-  bool none() const { return activation == Activation::none; }
+  bool relu = false;
+  Tensor gelu = {};      // the tanh form of the product, which is written too
+  Tensor row_sums = {};  // of a
+  bool fuses() const { return relu || gelu.defined() || row_sums.defined(); }
 };
+
+// The product with all that it ends with, if cuBLASLt has that.
+bool fused_product(Gemm g, const Ending& end) {
+  if (end.relu) g.activation = Activation::relu;
+  if (end.gelu.defined()) {
+    g.activation = Activation::gelu;
+    g.before = g.c;
+    g.c = end.gelu.raw();
+  }
+  if (end.row_sums.defined()) g.row_sums = end.row_sums.raw();
+  return fused_gemm(g);
+}
 
 void relu_in_place(const Tensor& t) {
   const CountScope uncounted(nullptr);
@@ -111,14 +125,14 @@ bool f8_product(const F8Operands& f8, Operand a, Operand b, Shape batch, const T
   return true;
 }
 
-// out, which has no gaps, is the product of a and b, and more. `narrows`: what f32 sums are rounded to is narrower.
-void product(Operand& a, Operand& b, Shape batch, const Ending& end, const Tensor& out, bool narrows) {
+// out, which has no gaps, is the product of a and b, and more; whether gelu or row sums were written. `narrows`: what f32 sums
+// are rounded to is narrower.
+bool product(Operand& a, Operand& b, Shape batch, const Ending& end, const Tensor& out, bool narrows) {
   Gemm g;
-  g.activation = end.activation;
   const bool accumulates = current_accumulator() && out.dtype() != DType::f64;
   const F8Operands* const codes = f8_operands();
-  const bool plain = end.none() && !accumulates && a.values.dtype() == DType::f32;
-  if (codes && fast_f8() && plain && f8_product(*codes, a, b, batch, out)) return;
+  const bool plain = !end.bias.defined() && !end.fuses() && !accumulates && a.values.dtype() == DType::f32;
+  if (codes && fast_f8() && plain && f8_product(*codes, a, b, batch, out)) return false;
   const auto describe = [&] {
     g.a = a.matrix(batch);
     g.b = b.matrix(batch);
@@ -143,17 +157,17 @@ void product(Operand& a, Operand& b, Shape batch, const Ending& end, const Tenso
     own_bias = dense(end.bias, g.bias_dtype());
     g.bias = own_bias.raw();
   }
-  if (accumulates) return accumulate(*current_accumulator(), g, narrows);
-  if (g.k == 0) return plain_gemm(g);
-  if (end.none()) return gemm(g);
-  if (fused_gemm(g)) return;
-  g.activation = Activation::none;
-  gemm(g);
-  relu_in_place(out);
+  const bool ours = accumulates || g.k == 0;
+  if (!ours && end.fuses() && fused_product(g, end)) return true;
+  if (accumulates) accumulate(*current_accumulator(), g, narrows);
+  else if (ours) plain_gemm(g);
+  else gemm(g);
+  if (end.relu) relu_in_place(out);
+  return false;
 }
 
 // The same. Where the rounding of sums is counted, they come as f32 first.
-void contraction(Operand& a, Operand& b, const Shape& batch, const Ending& end, const Tensor& out) {
+bool contraction(Operand& a, Operand& b, const Shape& batch, const Ending& end, const Tensor& out) {
   const bool narrows = out.dtype() != DType::f32;
   const bool counted = cpu::counts_for(DType::f32, out.dtype()) != nullptr;
   if (!counted) return product(a, b, batch, end, out, narrows);
@@ -161,7 +175,8 @@ void contraction(Operand& a, Operand& b, const Shape& batch, const Ending& end, 
   const Tensor sums = empty(out.sizes(), {.dtype = DType::f32, .device = out.device()});
   product(a, b, batch, {.bias = end.bias}, sums, narrows);
   copy_elements(out, sums);
-  if (!end.none()) relu_in_place(out);
+  if (end.relu) relu_in_place(out);
+  return false;
 }
 
 void matmul(const OpCall& call, Outputs& out) {
@@ -175,18 +190,44 @@ void matmul(const OpCall& call, Outputs& out) {
   contraction(a, b, batch, {}, out[0]);
 }
 
-void linear_and(const OpCall& call, bool relu, const Tensor& out) {
-  if (out.numel() == 0) return;
+bool linear_ending(const OpCall& call, Ending end, const Tensor& out) {
+  if (out.numel() == 0) return true;
   Operand x(call[0]), w(call[1]);
   if (call[0].ndim() == 1) x.insert_dim(0);
   w.transpose();
   Shape batch = x.sizes;
   batch.erase(batch.size() - 1);
   batch.erase(batch.size() - 1);
-  contraction(x, w, batch, {call[2], relu ? Activation::relu : Activation::none}, out);
+  end.bias = call[2];
+  return contraction(x, w, batch, end, out);
 }
-void linear(const OpCall& call, Outputs& out) { linear_and(call, false, out[0]); }
-void linear_relu(const OpCall& call, Outputs& out) { linear_and(call, true, out[0]); }
+void linear(const OpCall& call, Outputs& out) { linear_ending(call, {}, out[0]); }
+void linear_relu(const OpCall& call, Outputs& out) { linear_ending(call, {.relu = true}, out[0]); }
+
+void run_kernel(OpId op, const Tensor& x, const Attrs& attrs, const Tensor& y) {
+  const Tensor* const input = &x;
+  Outputs out{{y}};
+  columns().cuda[static_cast<int>(op)]({op, TensorRefs(&input, 1), &attrs, {}}, out);
+}
+
+// cuBLASLt's gelu is the tanh form; of f16 and bf16 alone, for its tanh need not be f32's.
+void linear_gelu(const OpCall& call, Outputs& out) {
+  const Gelu form = call.get<Gelu>();
+  const bool narrow = out[0].dtype() == DType::f16 || out[0].dtype() == DType::bf16;
+  Ending end;
+  if (narrow && form == Gelu::tanh) end.gelu = out[0];
+  if (!linear_ending(call, end, out[1])) run_kernel(OpId::gelu, out[1], form, out[0]);
+}
+
+void linear_backward_weight(const OpCall& call, Outputs& out) {
+  bool summed = false;
+  if (out[0].numel() > 0) {
+    Operand dy(call[0]), x(call[1]);
+    dy.transpose();
+    summed = contraction(dy, x, {}, {.row_sums = out[1]}, out[0]);
+  }
+  if (!summed) run_kernel(OpId::sum, call[0], ReduceAttrs{.dims = 1}, out[1]);
+}
 
 }  // namespace
 
@@ -194,6 +235,8 @@ void register_contractions() {
   set_kernel(OpId::matmul, matmul);
   set_kernel(OpId::linear, linear);
   set_kernel(OpId::linear_relu, linear_relu);
+  set_kernel(OpId::linear_gelu, linear_gelu);
+  set_kernel(OpId::linear_backward_weight, linear_backward_weight);
 }
 
 }  // namespace gradual::cuda

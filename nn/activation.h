@@ -15,7 +15,7 @@ template <auto op, class... Arguments> struct OpLayer : Layer {
     return std::apply([&](const auto&... a) { return op(x, a..., Loc::current()); }, arguments_);
   }
 
- private:
+ protected:
   std::tuple<Arguments...> arguments_;
 };
 
@@ -29,6 +29,7 @@ struct LeakyReLU : OpLayer<leaky_relu, double> {
 };
 struct GELU : OpLayer<gelu, Gelu> {
   explicit GELU(Gelu form = Gelu::exact) : OpLayer(form) {}
+  Gelu form() const { return std::get<0>(arguments_); }
 };
 struct Softmax : OpLayer<softmax, int> {  // Softmax(dim)
   using OpLayer::OpLayer;

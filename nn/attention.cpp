@@ -69,7 +69,8 @@ TransformerBlock::TransformerBlock(std::int64_t embed_dim, std::int64_t heads, T
       dropout(register_module("dropout", Dropout(o.dropout))),
       dropout1(register_module("dropout1", Dropout(o.dropout))),
       dropout2(register_module("dropout2", Dropout(o.dropout))),
-      causal_(o.causal) {}
+      causal_(o.causal),
+      gelu_(o.gelu) {}
 
 Tensor TransformerBlock::operator()(const Tensor& x, const Tensor& mask, SourceLocation loc) {
   const ModuleCall call(*this, loc);
@@ -77,6 +78,13 @@ Tensor TransformerBlock::operator()(const Tensor& x, const Tensor& mask, SourceL
 }
 
 namespace {
+
+// gelu(layer(x)), as one op where nobody looks between.
+Tensor gelu_after(Linear& layer, const Tensor& x, Gelu form) {
+  if (chain().observe || layer.has_hooks()) return gelu(layer(x), form);
+  const ModuleCall call(layer, SourceLocation::current());
+  return layer.forward_gelu(x, form);
+}
 
 // residual + layer(x), as one op where it drops and nobody sees what passes between the two.
 Tensor add_dropped(Dropout& layer, Tensor x, const Tensor& residual) {
@@ -90,7 +98,7 @@ Tensor add_dropped(Dropout& layer, Tensor x, const Tensor& residual) {
 Tensor TransformerBlock::forward(const Tensor& x, const Tensor& mask) {
   const Tensor normed = norm1(x);
   const Tensor y = add_dropped(dropout1, self_attn(normed, normed, normed, {.mask = mask, .causal = causal_}), x);
-  return add_dropped(dropout2, linear2(dropout(gelu(linear1(norm2(y))))), y);
+  return add_dropped(dropout2, linear2(dropout(gelu_after(linear1, norm2(y), gelu_))), y);
 }
 
 }  // namespace gradual::nn

@@ -46,7 +46,8 @@ struct TransformerBlockOptions {
   std::int64_t feedforward = 0;  // width of the hidden layer; 0: four times the embedding
   double dropout = 0;            // of the attention's probabilities, the hidden layer and both branches
   bool causal = false;
-  bool bias = true;  // of linear layers and norms
+  bool bias = true;         // of linear layers and norms
+  Gelu gelu = Gelu::exact;  // tanh: GPT-2's form, which a GPU computes with the product
   std::int64_t hidden(std::int64_t embed_dim) const { return feedforward ? feedforward : 4 * embed_dim; }
 };
 
@@ -71,6 +72,7 @@ class TransformerBlock : public Layer {
 
  private:
   bool causal_;
+  Gelu gelu_;
 };
 
 }  // namespace gradual::nn

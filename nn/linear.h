@@ -19,7 +19,9 @@ struct Linear : Layer {
     init::default_weight_and_bias_(weight, bias);
   }
   Tensor forward(const Tensor& x) override { return linear(x, weight, bias); }
-  Tensor forward_relu(const Tensor& x) { return linear_relu(x, weight, bias); }  // relu(forward(x)) in one op
+  // relu(forward(x)) and gelu(forward(x)) in one op.
+  Tensor forward_relu(const Tensor& x) { return linear_relu(x, weight, bias); }
+  Tensor forward_gelu(const Tensor& x, Gelu form) { return linear_gelu(x, weight, bias, form); }
 
   Tensor& weight;
   Tensor& bias;  // undefined without one

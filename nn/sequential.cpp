@@ -10,20 +10,24 @@
 namespace gradual::nn {
 namespace {
 
-// relu(layer(x)) as one op, of the layers that have it; null for others. What derives from them may compute otherwise.
-using WithRelu = Tensor (*)(Module& layer, const Tensor& x);
-WithRelu with_relu(const Module& layer) {
-  const std::type_info& type = typeid(layer);
-  if (type == typeid(Linear)) return [](Module& m, const Tensor& x) { return static_cast<Linear&>(m).forward_relu(x); };
-  if (type == typeid(BatchNorm1d) || type == typeid(BatchNorm2d))
-    return [](Module& m, const Tensor& x) { return static_cast<BatchNorm&>(m).forward_relu(x); };
+// next(layer(x)) as one op, where there is one; null for others. What derives from these layers may compute otherwise.
+using Both = Tensor (*)(Module& layer, const Module& next, const Tensor& x);
+Both as_one(const Module& layer, const Module& next) {
+  const std::type_info &first = typeid(layer), &second = typeid(next);
+  if (first == typeid(Linear) && second == typeid(ReLU))
+    return [](Module& m, const Module&, const Tensor& x) { return static_cast<Linear&>(m).forward_relu(x); };
+  if (first == typeid(Linear) && second == typeid(GELU))
+    return [](Module& m, const Module& gelu, const Tensor& x) {
+      return static_cast<Linear&>(m).forward_gelu(x, static_cast<const GELU&>(gelu).form());
+    };
+  if ((first == typeid(BatchNorm1d) || first == typeid(BatchNorm2d)) && second == typeid(ReLU))
+    return [](Module& m, const Module&, const Tensor& x) { return static_cast<BatchNorm&>(m).forward_relu(x); };
   return nullptr;
 }
 
-// The same where `next` is a ReLU and what passes between the two is seen by nobody.
-WithRelu with_next(const Module& layer, const Module& next) {
-  const bool apart = typeid(next) != typeid(ReLU) || chain().observe || layer.has_hooks() || next.has_hooks();
-  return apart ? nullptr : with_relu(layer);
+// The same where what passes between the two is seen by nobody.
+Both with_next(const Module& layer, const Module& next) {
+  return chain().observe || layer.has_hooks() || next.has_hooks() ? nullptr : as_one(layer, next);
 }
 
 }  // namespace
@@ -32,10 +36,10 @@ Tensor Sequential::forward(const Tensor& x) {
   Tensor y = x;
   for (std::size_t i = 0; i < size(); ++i) {
     Module& layer = *children()[i].module;
-    const WithRelu both = i + 1 < size() ? with_next(layer, *children()[i + 1].module) : nullptr;
+    const Both both = i + 1 < size() ? with_next(layer, *children()[i + 1].module) : nullptr;
     if (both) {
       const ModuleCall call(layer, SourceLocation::current());
-      y = both(layer, y);
+      y = both(layer, *children()[i + 1].module, y);
       ++i;
     } else {
       y = layer(y);

@@ -268,6 +268,13 @@ void relu_in_place(Tensor& t) {
   columns().cpu[static_cast<int>(OpId::relu)]({OpId::relu, TensorRefs(&input, 1), &none, {}}, out);
 }
 
+void gelu_of(const Tensor& x, Gelu form, const Tensor& y) {
+  const Tensor* const input = &x;
+  const Attrs attrs = form;
+  Outputs out{{y}};
+  columns().cpu[static_cast<int>(OpId::gelu)]({OpId::gelu, TensorRefs(&input, 1), &attrs, {}}, out);
+}
+
 void register_elementwise() {
   using namespace functors;
   unary_rows(Cpu{});

@@ -1,4 +1,4 @@
-// matmul, linear and linear_relu: batches and panels here, the product of a panel in gemm.cpp.
+// matmul, linear and its kin: batches and panels here, the product of a panel in gemm.cpp.
 #include <algorithm>
 
 #include "../dispatch.h"
@@ -92,12 +92,39 @@ void linear_relu(const OpCall& call, Outputs& out) {
   relu_in_place(out[0]);
 }
 
+void linear_gelu(const OpCall& call, Outputs& out) {
+  Outputs before{{out[1]}};
+  linear(call, before);
+  gelu_of(out[1], call.get<Gelu>(), out[0]);
+}
+
+void linear_backward_weight(const OpCall& call, Outputs& out) {
+  linear_gradients(call, out, [](const OpCall& product, Outputs& dw) {
+    matmul(product, dw);
+    return true;
+  });
+}
+
 }  // namespace
+
+bool linear_gradients(const OpCall& call, Outputs& out, bool (*matmul)(const OpCall& call, Outputs& out)) {
+  const Tensor &dy = call[0], &x = call[1];
+  const Tensor turned = as_strided(dy, {dy.sizes()[1], dy.sizes()[0]}, {dy.strides()[1], dy.strides()[0]}, dy.offset());
+  const Tensor* const operands[] = {&turned, &x};
+  const Tensor* const rows = &dy;
+  const Attrs none{}, first_dim = ReduceAttrs{.dims = 1};
+  Outputs dw{{out[0]}}, db{{out[1]}};
+  if (!matmul({OpId::matmul, TensorRefs(operands, 2), &none, call.where}, dw)) return false;
+  columns().cpu[static_cast<int>(OpId::sum)]({OpId::sum, TensorRefs(&rows, 1), &first_dim, call.where}, db);
+  return true;
+}
 
 void register_contractions() {
   set_kernel(OpId::matmul, matmul);
   set_kernel(OpId::linear, linear);
   set_kernel(OpId::linear_relu, linear_relu);
+  set_kernel(OpId::linear_gelu, linear_gelu);
+  set_kernel(OpId::linear_backward_weight, linear_backward_weight);
 }
 
 }  // namespace gradual::cpu

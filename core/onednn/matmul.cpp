@@ -173,12 +173,22 @@ bool linear_relu(const OpCall& call, Outputs& out) {
   return true;
 }
 
+bool linear_gelu(const OpCall& call, Outputs& out) {
+  Outputs before{{out[1]}};
+  if (!linear(call, before)) return false;
+  cpu::gelu_of(out[1], call.get<Gelu>(), out[0]);
+  return true;
+}
+bool linear_backward_weight(const OpCall& call, Outputs& out) { return cpu::linear_gradients(call, out, matmul); }
+
 }  // namespace
 
 void register_contractions() {
   set_offer(OpId::matmul, matmul);
   set_offer(OpId::linear, linear);
   set_offer(OpId::linear_relu, linear_relu);
+  set_offer(OpId::linear_gelu, linear_gelu);
+  set_offer(OpId::linear_backward_weight, linear_backward_weight);
 }
 
 }  // namespace gradual::onednn

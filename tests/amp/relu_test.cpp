@@ -1,4 +1,4 @@
-// Ops that end in relu under a policy table that treats the op or relu in a way of its own.
+// Ops that end in relu or gelu under a policy table that treats the op or relu in a way of its own.
 #include <doctest/doctest.h>
 
 #include <algorithm>
@@ -26,6 +26,8 @@ using Tensors = std::vector<Tensor>;
 
 Tensor linear_one(const Tensors& t) { return linear_relu(t[0], t[1], t[2]); }
 Tensor linear_two(const Tensors& t) { return relu(linear(t[0], t[1], t[2])); }
+Tensor gelu_one(const Tensors& t) { return linear_gelu(t[0], t[1], t[2], Gelu::tanh); }
+Tensor gelu_two(const Tensors& t) { return gelu(linear(t[0], t[1], t[2]), Gelu::tanh); }
 Tensor norm_one(const Tensors& t) { return batch_norm(t[0], t[2], {}, {}, {}, true, 1e-5, true).y; }
 Tensor norm_two(const Tensors& t) { return relu(batch_norm(t[0], t[2], {}, {}, {}, true).y); }
 
@@ -60,27 +62,33 @@ bool ran(const Seen& seen, OpId op) { return std::find(seen.ops.begin(), seen.op
 
 }  // namespace
 
-TEST_CASE("what a policy table asks of linear, batch_norm and relu happens in the ops that end in relu") {
+TEST_CASE("what a policy table asks of linear, batch_norm and relu happens in the ops that end in relu or gelu") {
   const std::vector<std::vector<std::pair<OpId, CastPolicy>>> edits{
       {},
       {{OpId::linear, CastPolicy::fp32()}},
       {{OpId::linear, CastPolicy::pass()}},
       {{OpId::batch_norm, CastPolicy::fp32()}},
       {{OpId::relu, CastPolicy::fp32()}},
+      {{OpId::gelu, CastPolicy::fp32()}},
       {{OpId::relu, CastPolicy::cast(DType::f16)}},
       {{OpId::relu, CastPolicy::lower()}, {OpId::linear, CastPolicy::fp32()}, {OpId::batch_norm, CastPolicy::fp32()}}};
   for (const auto& edit : edits)
     for (const DType dtype : {DType::f32, DType::f16}) {
       amp::PolicyTable table;
-      bool alone = false;
+      bool alone = false, gelu_alone = false;
       for (const auto& [op, policy] : edit) {
         table.set(op, policy);
         alone = alone || op == OpId::relu;
+        gelu_alone = gelu_alone || op == OpId::gelu;
       }
       CAPTURE(to_string(table));
       const Seen linear = run(table, linear_one, dtype), norm = run(table, norm_one, dtype);
       check_same(linear, run(table, linear_two, dtype));
       check_same(norm, run(table, norm_two, dtype));
+      const Seen gelu = run(table, gelu_one, dtype);
+      check_same(gelu, run(table, gelu_two, dtype));
+      CHECK(ran(gelu, OpId::linear_gelu) == !gelu_alone);
+      CHECK(ran(gelu, OpId::gelu) == gelu_alone);
       CHECK(ran(linear, OpId::linear_relu) == !alone);
       CHECK(ran(linear, OpId::relu) == alone);
       CHECK(ran(norm, OpId::relu) == alone);
@@ -111,12 +119,26 @@ TEST_CASE("a rewrite of linear runs in linear_relu, and relu after it") {
   CHECK_FALSE(same_bits(one.y, run({}, linear_one, DType::f32).y));
 }
 
-TEST_CASE("linear_relu shows linear's policy and takes none of its own") {
+TEST_CASE("a rewrite of linear runs in linear_gelu, and gelu after it") {
   amp::PolicyTable table;
+  table.set("linear", CastPolicy::rewrite("halved", [](const OpCall& call) -> Outputs {
+              if (call.op == OpId::linear) return {{linear(call[0] * 0.5, call[1], call[2])}};
+              return {{matmul(call[0] * 0.5, call[1])}};
+            }));
+  const Seen one = run(table, gelu_one, DType::f32);
+  check_same(one, run(table, gelu_two, DType::f32));
+  CHECK_FALSE(same_bits(one.y, run({}, gelu_one, DType::f32).y));
+}
+
+TEST_CASE("linear_relu and linear_gelu show linear's policy and take none of their own") {
+  amp::PolicyTable table;
+  CHECK(message_of([&] { table.set("linear_gelu", CastPolicy::fp32()); }) ==
+        "policy table: linear_gelu takes no policy but pass: it is linear and gelu, which have theirs");
   CHECK(message_of([&] { table.set("linear_relu", CastPolicy::fp32()); }) ==
         "policy table: linear_relu takes no policy but pass: it is linear and relu, which have theirs");
   table.set("linear", CastPolicy::fp32());
   CHECK(to_string(table[OpId::linear_relu]) == "fp32");
+  CHECK(to_string(table[OpId::linear_gelu]) == "fp32");
   CHECK(table.why("linear_relu", {DType::f16}).starts_with("linear_relu is in the fp32 list: runs in f32"));
 }
 

@@ -1,10 +1,11 @@
-// Ops that end in relu against the two ops apart: the same bits, forward and backward.
+// Ops that end in relu or gelu, and others of two in one, against the ops apart: the same bits, forward and backward.
 #include <doctest/doctest.h>
 #include <gradual/autograd/autograd.h>
 #include <gradual/core/accumulator.h>
 #include <gradual/core/convert.h>
 #include <gradual/core/counts.h>
 #include <gradual/core/cpu_backend.h>
+#include <gradual/core/dispatch.h>
 #include <gradual/core/ops.h>
 
 #include <cmath>
@@ -141,6 +142,46 @@ TEST_CASE("dropout_add writes over what its caller is done with") {
   const Tensor y = dropout_add(std::move(given), residual, 0.5, again);
   CHECK(y.raw() == memory);
   CHECK(same_bits(y, expected));
+}
+
+TEST_CASE("linear_gelu is gelu of linear, bit for bit, on each backend") {
+  for (const CpuBackend backend : backends()) {
+    const CpuBackendScope scope(backend);
+    CAPTURE(name(backend));
+    for (const Gelu form : {Gelu::exact, Gelu::tanh})
+      for (const DType dtype : {DType::f64, DType::f32, DType::f16, DType::bf16})
+        for (const bool bias : {true, false}) {
+          CAPTURE(name(dtype));
+          const auto one = [form](const Tensors& t) { return linear_gelu(t[0], t[1], t[2], form); };
+          const auto two = [form](const Tensors& t) { return gelu(linear(t[0], t[1], t[2]), form); };
+          Tensor x = random({33, 20}, dtype, 1);
+          x.select(0, 3).fill_(NAN), x.select(0, 4).fill_(INFINITY), x.select(0, 5).fill_(-0.0);
+          check_same(one, two, {x, random({17, 20}, dtype, 2), bias ? random({17}, dtype, 3) : Tensor()});
+          check_same(one, two, {random({2, 3, 8}, dtype, 1), random({5, 8}, dtype, 2), Tensor()});
+          check_same(one, two, {random({20}, dtype, 4), random({5, 20}, dtype, 5), Tensor()});
+        }
+    const Tensor x = random({3, 40}, DType::f32, 1), w = random({70, 40}, DType::f32, 2);
+    const Tensor x8 = x.to(DType::f8e4m3fn), w8 = w.to(DType::f8e4m3fn);
+    CHECK(same_bits(linear_gelu(x8, w8), gelu(linear(x8, w8))));
+    const AccumulatorScope narrow(Accumulator{.format = format_of(DType::bf16)});
+    CHECK(same_bits(linear_gelu(x, w), gelu(linear(x, w))));
+  }
+}
+
+TEST_CASE("the gradients of weight and bias in one op are those of two, bit for bit, on each backend") {
+  for (const CpuBackend backend : backends()) {
+    const CpuBackendScope scope(backend);
+    for (const DType dtype : {DType::f64, DType::f32, DType::f16, DType::bf16})
+      for (const bool turned : {true, false}) {
+        CAPTURE(name(backend));
+        CAPTURE(name(dtype));
+        const Tensor dy = turned ? random({17, 33}, dtype, 1).t() : random({33, 17}, dtype, 1);
+        const Tensor x = random({33, 20}, dtype, 2);
+        const Outputs both = call_row(OpId::linear_backward_weight, {}, dy, x);
+        CHECK(same_bits(both[0], matmul(dy.t(), x)));
+        CHECK(same_bits(both[1], sum(dy, {0})));
+      }
+  }
 }
 
 TEST_CASE("linear_relu rounds once") {

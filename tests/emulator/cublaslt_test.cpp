@@ -8,7 +8,9 @@
 #include <thread>
 #include <vector>
 
+#include <gradual/autograd/autograd.h>
 #include <gradual/core/compute_mode.h>
+#include <gradual/core/counts.h>
 #include <gradual/cuda/graph.h>
 #include <gradual/gradual.h>
 #include "../../cuda/emulator/cublasLt.h"
@@ -312,6 +314,61 @@ TEST_CASE("row sums with the product, where they are f32") {
           CHECK(cuda::fused_gemm(none.g));  // known by now
         }
     });
+}
+
+TEST_CASE("a linear layer with gelu and its gradients are three products") {
+  afresh([] {
+    const auto products = [](DType dtype, Gelu form) {
+      Tensor x = drawn({8, 16}, 1, dtype).to(kGpu).detach(), w = drawn({24, 16}, 2, dtype).to(kGpu).detach();
+      Tensor b = drawn({24}, 3, dtype).to(kGpu).detach();
+      for (Tensor* t : {&x, &w, &b}) t->set_requires_grad();
+      std::vector<std::string> kernels;
+      for (int i = 0; i < 2; ++i) {  // the first time looks at what the library does
+        cublaslt().products = 0;
+        const Tensor y = linear_gelu(x, w, b, form);
+        const Tensor dy = ones_like(y);
+        device::Watch watch(kGpu);
+        autograd::grad({y}, {x, w, b}, {dy});
+        kernels = watch.stop().kernels;
+      }
+      CHECK(cublaslt().products == 3);
+      return kernels.size();
+    };
+    for (const Gelu form : {Gelu::exact, Gelu::tanh})
+      for (const DType dtype : {DType::f32, DType::f16, DType::bf16})
+        CHECK(products(dtype, form) == 3);  // gelu's slope, and two products: db comes with dw
+  });
+}
+
+TEST_CASE("what an accumulator, counts and wide dtypes ask for is not fused") {
+  afresh([] {
+    Product p(8, 24, 16, DType::f16, 1, {.b_transposed = true});
+    const Tensor x = p.a.reshape({8, 16}), w = p.b.reshape({16, 24}).t().contiguous();
+    const auto kernels = [&](DType dtype, Gelu form) {
+      device::Watch watch(kGpu);
+      linear_gelu(x.to(dtype), w.to(dtype), {}, form);
+      return watch.stop().kernels.size() - (dtype == DType::f16 ? 0 : 2);  // without the casts
+    };
+    CHECK(kernels(DType::f16, Gelu::tanh) == 1);
+    CHECK(kernels(DType::f16, Gelu::exact) == 2);
+    CHECK(kernels(DType::f32, Gelu::tanh) == 2);
+    CHECK(kernels(DType::f64, Gelu::tanh) == 2);
+    CastCounts counts;
+    const CountScope counted(&counts);
+    CHECK(kernels(DType::f16, Gelu::tanh) > 2);
+    CHECK(counts.elements == 2 * 8 * 24);
+  });
+}
+
+TEST_CASE("row sums that never say anything are given up") {
+  afresh([] {
+    Product p(8, 16, 20, DType::bf16);
+    p.sum_rows();
+    p.a.fill_(0);
+    p.g.a = Product::laid_out(p.a, false, {}, p.room_a);
+    for (int i = 0; i < 30; ++i) CHECK_FALSE(cuda::fused_gemm(p.g));
+    CHECK(cublaslt().products == 16);
+  });
 }
 
 // The emulator itself: what the documentation forbids.

@@ -173,6 +173,9 @@ TEST_CASE("TransformerBlock is its parts, with the names of PyTorch's encoder la
   const Tensor n = block.norm1(x);
   const Tensor y = x + block.self_attn(n, n, n, {.causal = true});
   CHECK(same_bits(block(x), y + block.linear2(gelu(block.linear1(block.norm2(y))))));
+  nn::TransformerBlock like_gpt2(8, 2, {.causal = true, .gelu = Gelu::tanh});
+  like_gpt2.load_state_dict(block.state_dict());
+  CHECK(same_bits(like_gpt2(x), y + block.linear2(gelu(block.linear1(block.norm2(y)), Gelu::tanh))));
   // But for the order of sums, which may follow the number of rows.
   CHECK(max(abs(block(x).narrow(1, 0, 2) - block(x.narrow(1, 0, 2)))).item() < 1e-5);
 

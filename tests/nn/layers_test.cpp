@@ -290,6 +290,25 @@ TEST_CASE("Sequential runs a layer and its ReLU as one op, with the same bits, w
     if (node->op == OpId::linear_relu) CHECK(std::string(node->module) == "7");
 }
 
+TEST_CASE("Sequential runs a Linear and its GELU as one op, with the same bits, where nobody looks between them") {
+  for (const Gelu form : {Gelu::exact, Gelu::tanh}) {
+    const auto make = [form] {
+      Generator generator(5);
+      const GeneratorScope scope(generator);
+      return nn::Sequential(nn::Linear(6, 8), nn::GELU(form), nn::Linear(8, 3));
+    };
+    nn::Sequential together = make(), apart = make();
+    apart[1].register_forward_hook([](nn::Module&, const Tensor&, const Tensor&) {});
+    const Tensor x = noise({6, 6}), a = together(x), b = apart(x);
+    CHECK(same_bits(a, b));
+    CHECK(on_tape(a, "linear_gelu"));
+    CHECK_FALSE(on_tape(b, "linear_gelu"));
+    sum(square(a)).backward(), sum(square(b)).backward();
+    const auto mine = together.named_parameters(), theirs = apart.named_parameters();
+    for (std::size_t i = 0; i < mine.size(); ++i) CHECK(same_bits(mine[i].second.grad(), theirs[i].second.grad()));
+  }
+}
+
 TEST_CASE("an observer and a derived layer see relu apart") {
   struct Doubled : nn::Linear {
     using Linear::Linear;

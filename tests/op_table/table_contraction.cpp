@@ -122,24 +122,79 @@ Array linear_reference(const Arrays& in, bool relu) {
   return y;
 }
 
-std::vector<Sample> linear_samples(Draw& d, bool relu) {
-  const auto op = relu ? linear_relu : linear;
+// linear, or with what it may end in.
+enum class Ending { none, relu, gelu, gelu_tanh };
+
+Tensors call_linear(Ending ending, const Tensor& x, const Tensor& w, const Tensor& bias) {
+  if (ending == Ending::none) return {linear(x, w, bias)};
+  if (ending == Ending::relu) return {linear_relu(x, w, bias)};
+  const Outputs both = call_row(OpId::linear_gelu, ending == Ending::gelu ? Gelu::exact : Gelu::tanh, x, w, bias);
+  return {both[0], both[1]};
+}
+
+Arrays gelu_and_before(const Array& before, bool exact) {
+  Array y = before;
+  for (double& v : y.v)
+    v *= exact ? 0.5 * std::erfc(-v / std::sqrt(2.0))
+               : 0.5 + 0.5 * std::tanh(0.7978845608028654 * (v + 0.044715 * v * v * v));
+  return {y, before};
+}
+
+std::vector<Sample> linear_samples(Draw& d, Ending ending) {
   std::vector<Sample> all;
   const auto add = [&](const char* label, const Shape& x, std::int64_t out, bool bias, bool large = false) {
     Tensors in{d.uniform(x, -1, 1), d.uniform({out, x.back()}, -1, 1)};
     if (bias) in.push_back(d.uniform({out}, -1, 1));
     all.push_back(
         {label, in,
-         [op](const Tensors& t) -> Tensors { return {op(t[0], t[1], t.size() > 2 ? t[2] : Tensor(), Loc::current())}; },
-         [relu](const Arrays& a) -> Arrays { return {linear_reference(a, relu)}; }, large});
+         [ending](const Tensors& t) { return call_linear(ending, t[0], t[1], t.size() > 2 ? t[2] : Tensor()); },
+         [ending](const Arrays& a) -> Arrays {
+           const Array y = linear_reference(a, ending == Ending::relu);
+           if (ending == Ending::none || ending == Ending::relu) return {y};
+           return gelu_and_before(y, ending == Ending::gelu);
+         },
+         large});
   };
   add("2-d", {5, 7}, 3, true);
   add("no bias", {5, 7}, 3, false);
   add("1-d", {7}, 4, true);
   add("3-d", {2, 3, 4}, 5, true);
   add("one output", {6, 5}, 1, true);
+  add("multiples of 8", {8, 16}, 24, true);
   add("empty", {0, 4}, 3, true);
   add("large", {270, 129}, 260, true, true);
+  return all;
+}
+
+std::vector<Sample> linear_backward_weight_samples(Draw& d) {
+  std::vector<Sample> all;
+  const auto add = [&](const char* label, std::int64_t rows, std::int64_t out, std::int64_t in, bool large = false) {
+    all.push_back({label,
+                   {d.uniform({rows, out}, -1, 1), d.uniform({rows, in}, -1, 1)},
+                   [](const Tensors& t) -> Tensors {
+                     const Outputs both = call_row(OpId::linear_backward_weight, {}, t[0], t[1]);
+                     return {both[0], both[1]};
+                   },
+                   [](const Arrays& t) -> Arrays {
+                     const std::int64_t n = t[0].sizes[0], o = t[0].sizes[1];
+                     Array turned = make_array({o, n}, t[0].dtype), sums = make_array({o}, t[0].dtype);
+                     sums.magnitude.resize(sums.v.size());
+                     sums.length = static_cast<double>(n);
+                     for (std::int64_t i = 0; i < n * o; ++i) {
+                       turned[i % o * n + i / o] = t[0][i];
+                       sums[i % o] += t[0][i];
+                       sums.mag(i % o) += std::fabs(t[0][i]);
+                     }
+                     return {matrix_reference(turned, t[1], false), sums};
+                   },
+                   large});
+  };
+  add("odd", 5, 7, 3);
+  add("one row", 1, 4, 6);
+  add("multiples of 8", 24, 8, 16);
+  add("no rows", 0, 3, 2);
+  add("no inputs", 3, 2, 0);
+  add("large", 300, 140, 130, true);
   return all;
 }
 
@@ -369,14 +424,24 @@ std::vector<Row> contraction_rows() {
                            },
                            "two tensors"}},
                   .no_scalar = no_scalar});
-  for (const bool relu : {false, true}) {
+  for (const OpId op : {OpId::linear, OpId::linear_relu, OpId::linear_gelu}) {
+    const bool gelu = op == OpId::linear_gelu;
+    const Ending ending = gelu ? Ending::gelu : op == OpId::linear ? Ending::none : Ending::relu;
     const auto call = [=](const Tensor& x, const Tensor& w, const Tensor& bias = {}) {
-      (relu ? linear_relu : linear)(x, w, bias, Loc::current());
+      call_linear(ending, x, w, bias);
     };
-    rows.push_back({.op = relu ? OpId::linear_relu : OpId::linear,
+    rows.push_back({.op = op,
                     .policy = "lower",
                     .dtypes = kContracted,
-                    .samples = [relu](Draw& d) { return linear_samples(d, relu); },
+                    .samples =
+                        [=](Draw& d) {
+                          std::vector<Sample> all = linear_samples(d, ending);
+                          if (gelu)
+                            for (Sample& s : linear_samples(d, Ending::gelu_tanh)) all.push_back(std::move(s));
+                          return all;
+                        },
+                    .roundings = gelu ? 2 : 0.5,  // what gelu is taken of is rounded
+                    .ulps = gelu ? 8.0 : 0.0,
                     .bad = {{"inner",
                              [=] {
                                call(f({5, 7}), f({3, 6}));
@@ -394,6 +459,21 @@ std::vector<Row> contraction_rows() {
                              "bias must be [3], given [4]"}},
                     .no_scalar = no_scalar});
   }
+  rows.push_back({.op = OpId::linear_backward_weight,
+                  .policy = "pass",
+                  .dtypes = kFloats,
+                  .samples = linear_backward_weight_samples,
+                  .bad = {{"rows",
+                           [=] {
+                             call_row(OpId::linear_backward_weight, {}, f({5, 7}), f({4, 3}));
+                           },
+                           "5 rows of gradients for 4 inputs"},
+                          {"3-d",
+                           [=] {
+                             call_row(OpId::linear_backward_weight, {}, f({2, 5, 7}), f({5, 3}));
+                           },
+                           "input 0 must be 2-d"}},
+                  .no_scalar = "[N, out] and [N, in]"});
   rows.push_back({.op = OpId::conv2d,
                   .policy = "lower",
                   .dtypes = kContracted,
