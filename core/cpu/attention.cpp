@@ -101,7 +101,9 @@ template <class T> void forward_of(const OpCall& call, Outputs& out) {
 }
 
 // What a query and a key that it sees give back: with p = exp(score - logsumexp), dscore = p (dy v - dy y).
-template <class T> struct Meeting { T p, dscore; };
+template <class T> struct Meeting {
+  T p, dscore;
+};
 template <class T>
 Meeting<T> meet(const T* q, const T* k, const T* v, const T* dy, T logsumexp, T along, std::int64_t size,
                 std::int64_t values, T scale) {
