@@ -12,7 +12,8 @@ namespace gradual::detail {
 using SumSpec = RoundingSpec<std::uint64_t>;
 
 inline SumSpec sum_spec(const Format& format, RoundingMode mode) {
-  return rounding_spec(Rounder{.format = format, .rounding = {.mode = mode}, .overflow = Overflow::ieee});
+  return rounding_spec<std::uint64_t>({.format = format, .rounding = {.mode = mode}, .overflow = Overflow::ieee},
+                                      false);
 }
 
 // The bits of a + b rounded to odd in f64: a later rounding to at most 51 bits is as if from the exact sum (Boldo and

@@ -223,16 +223,20 @@ std::vector<Scale> find_scales(const float* values, std::int64_t n, const Grid& 
   return scales;
 }
 
+// Doubles are rounded from all their bits where nothing is scaled; else from f32.
+bool stays_wide(const Rows& x, const Quantizer& q) {
+  return q.scaling.kind == ScalingKind::none && x.x.dtype() == DType::f64;
+}
+
 // The one pass: body(first, n, values, scales, stats) gets a chunk of the source, scaled but yet to be rounded (and
-// counted); f64 only where nothing is scaled. Chunks are whole rows of blocks, or anything where the grid is fixed;
+// counted). Chunks are whole rows of blocks, or anything where the grid is fixed;
 // `scales` has one entry then.
 template <class F>
 void for_scaled(const Rows& x, const Grid& g, const Quantizer& q, const QuantizeOptions& o, const F& body) {
   const auto chunk = [&](std::int64_t first, std::int64_t n, CastStats stats) {
     std::optional<Scratch> scratch;
     const std::span one(&g.one, 1);
-    if (q.scaling.kind == ScalingKind::none && x.x.dtype() == DType::f64)
-      return body(first, n, x.load<double>(first, n, scratch), one, stats);
+    if (stays_wide(x, q)) return body(first, n, x.load<double>(first, n, scratch), one, stats);
     const float* source = x.load<float>(first, n, scratch);
     if (g.fixed && g.one.forward == 1) return body(first, n, source, one, stats);
     if (stats.exponents && !o.scaled_exponents) stats.exponents->add(source, n), stats.exponents = nullptr;
@@ -259,19 +263,12 @@ void for_scaled(const Rows& x, const Grid& g, const Quantizer& q, const Quantize
   });
 }
 
-// Whether a GPU's kernels round x, where it lies there; what they do not take goes to the CPU and back.
-bool kernels_take(const Tensor& x, const Quantizer& q) {
-  const bool wide = q.scaling.kind == ScalingKind::none && x.dtype() == DType::f64;
-  return x.is_floating() && !wide && q.format.is_signed && q.format.has_zero;
-}
-bool goes_to_cpu(const Tensor& x, const Quantizer& q) { return x.device().is_cuda() && !kernels_take(x, q); }
-
 device::RoundingPass pass_of(const Rows& x, const Grid& g, const Quantizer& q, const QuantizeOptions& o) {
   device::RoundingPass pass;
   Shape sizes = x.sizes, strides = x.strides;
   if (x.x.ndim() > 0) sizes.push_back(x.k), strides.push_back(x.stride);
   pass.x = as_strided(x.x, sizes, strides, x.x.offset());
-  pass.rows = x.rows, pass.k = x.k;
+  pass.rows = x.rows, pass.k = x.k, pass.wide = stays_wide(x, q);
   pass.rounder = {q.format, q.rounding, q.overflow, o.key};
   pass.fixed = g.fixed, pass.one = g.one, pass.spec = g.spec, pass.whole = g.whole;
   pass.steps = o.steps;
@@ -283,7 +280,7 @@ device::RoundingPass pass_of(const Rows& x, const Grid& g, const Quantizer& q, c
 // Values times the scales that `unscale` asks for: those of blocks always, one a tensor or a row with `all`.
 Tensor round_values(const Rows& x, const Grid& g, const Quantizer& q, const QuantizeOptions& o, bool all,
                     Tensor* row_scales) {
-  const bool wide = q.scaling.kind == ScalingKind::none && x.x.dtype() == DType::f64;
+  const bool wide = stays_wide(x, q);
   const Device device = x.x.device();
   const Tensor out = empty({x.rows, x.k}, {.dtype = wide ? DType::f64 : DType::f32, .device = device});
   const Rounder rounder{q.format, q.rounding, q.overflow, o.key};
@@ -341,7 +338,7 @@ detail::ScaleSpec detail::scale_spec(const Quantizer& q) {
   spec.margin = static_cast<float>(std::exp2(-s.margin));
   spec.most = q.format.max(), spec.emax = q.format.max_exponent(), spec.mantissa_bits = q.format.mantissa_bits;
   if (s.kind == ScalingKind::nvfp4)
-    spec.e4m3 = rounding_spec(Rounder{gradual::format("e4m3fn"), {}, Overflow::saturate}, false);
+    spec.e4m3 = rounding_spec<std::uint32_t>({gradual::format("e4m3fn"), {}, Overflow::saturate}, false);
   return spec;
 }
 
@@ -410,7 +407,6 @@ std::string describe(const Quantizer& q) {
 
 QuantizedTensor quantize(const Tensor& x, const Quantizer& q, const QuantizeOptions& o) {
   check_plain(q, "quantize");
-  if (goes_to_cpu(x, q)) return quantize(moved(x, Device::cpu()), q, o).to(x.device());
   const Rows rows(x, o.axis);
   const Grid g = make_grid(rows, q, o);
   const int bits = q.format.storage_bits();
@@ -461,7 +457,6 @@ QuantizedTensor quantize(const Tensor& x, const Format& f, const Rounding& round
 
 Tensor fake_quantize(const Tensor& x, const Quantizer& q, const QuantizeOptions& o) {
   check_plain(q, "fake_quantize");
-  if (goes_to_cpu(x, q)) return moved(fake_quantize(moved(x, Device::cpu()), q, o), x.device());
   const Rows rows(x, o.axis);
   return round_values(rows, make_grid(rows, q, o), q, o, true, nullptr);
 }
@@ -473,10 +468,6 @@ Tensor fake_quantize(const Tensor& x, const Format& f, const Rounding& rounding,
 
 QuantizedOperand quantize_operand(const Tensor& x, const Quantizer& q, const QuantizeOptions& o) {
   check_plain(q, "quantize_operand");
-  if (goes_to_cpu(x, q)) {
-    const QuantizedOperand here = quantize_operand(moved(x, Device::cpu()), q, o);
-    return {moved(here.values, x.device()), moved(here.scale, x.device())};
-  }
   const Rows rows(x, o.axis);
   const Grid g = make_grid(rows, q, o);
   QuantizedOperand out;

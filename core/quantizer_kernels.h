@@ -133,9 +133,10 @@ namespace gradual::device {
 
 // A tensor of a GPU scaled, rounded and counted as a quantizer does it, in the order [rows, k].
 struct RoundingPass {
-  Tensor x;  // floating, the axis last; f64 is rounded to f32 first
+  Tensor x;  // floating, the axis last
   std::int64_t rows = 1, k = 1;
-  Rounder rounder = {};                 // its format signed and with a zero
+  bool wide = false;  // x is f64 and rounded as it is; else f64 is rounded to f32 first
+  Rounder rounder = {};
   const std::int64_t* steps = nullptr;  // QuantizeOptions::steps
   bool fixed = false;                   // one scale,
   detail::Scale one = {};               // this
@@ -143,7 +144,7 @@ struct RoundingPass {
   Tensor
       whole;  // f32 [2]: in the place of `one`; not fixed, the scale of the tensor (nvfp4): spec.global and its inverse
   std::int64_t block_rows = 1, block_cols = 1;
-  Tensor values;         // f32 [rows, k], or
+  Tensor values;         // f32 (wide: f64) [rows, k], or
   Tensor codes;          // u8, packed
   bool unscale = false;  // values times the inverse of their scale,
   bool last = false;     // and then times that of the tensor's

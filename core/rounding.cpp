@@ -60,6 +60,8 @@ template <class U> RoundingSpec<U> spec_of(const Rounder& r, bool codes) {
   s.flush_below = f.subnormals ? 0 : s.min_normal;
   s.zero_sign = f.has_negative_zero ? sign : 0;
   s.ordinary = f.subnormals && f.has_negative_zero ? bits_of<U>(f.max()) : 0;
+  s.is_signed = f.is_signed;
+  s.below_zero = r.overflow == Overflow::ieee && has_nan ? Bits::kInf | Bits::kQuiet : 0;
   const U beyond = f.has_inf ? inf : has_nan ? s.nan : s.max;
   s.overflow = r.overflow == Overflow::ieee ? beyond : s.max;
   s.inf = saturates ? s.max : beyond;
@@ -67,9 +69,31 @@ template <class U> RoundingSpec<U> spec_of(const Rounder& r, bool codes) {
   return s;
 }
 
+template <class U> detail::PowerSpec<U> power_spec_of(const Rounder& r) {
+  using Value = typename SourceBits<U>::Value;
+  const bool saturates = r.overflow == Overflow::saturate, has_nan = r.format.nan != NanEncoding::none;
+  Rounder unit = r;
+  unit.format = {.exponent_bits = 8, .bias = 127, .nan = NanEncoding::all_ones};
+  detail::PowerSpec<U> s{};
+  s.unit = spec_of<U>(unit, false);
+  s.loop = detail::rounding_loop(unit, s.unit);
+  s.bias = r.format.bias;
+  s.low = static_cast<Value>(r.format.min_normal()), s.high = static_cast<Value>(r.format.max());
+  s.nan = has_nan ? std::numeric_limits<Value>::quiet_NaN() : saturates ? s.high : s.low;
+  s.below = r.overflow == Overflow::ieee && has_nan ? s.nan : s.low;
+  s.above = r.overflow == Overflow::ieee && has_nan ? s.nan : s.high;
+  s.inf = has_nan && !saturates ? s.nan : s.high;
+  s.nan_code = r.format.nan_code().value_or(0);
+  return s;
+}
+
+// A correction by take_source may make a difference of counts less than zero.
 void add_counts(const LoopCounts& c, std::int64_t n, CastCounts& total) {
-  total += {static_cast<std::uint64_t>(n), c.zeros, c.to_zero - c.zeros, c.below_normal - c.to_zero,
-            c.beyond - c.not_finite,       c.nan,   c.not_finite - c.nan};
+  const auto wide = [](std::uint32_t count) {
+    return static_cast<std::uint64_t>(std::int64_t{std::bit_cast<std::int32_t>(count)});
+  };
+  total += {static_cast<std::uint64_t>(n), wide(c.zeros), wide(c.to_zero - c.zeros), wide(c.below_normal - c.to_zero),
+            wide(c.beyond - c.not_finite), wide(c.nan),   wide(c.not_finite - c.nan)};
 }
 
 // One block of f32 by the vector loops, to values or (where codes are asked for) to codes of so many bytes.
@@ -114,55 +138,26 @@ void round_block(const Rounder& r, const RoundingSpec<std::uint64_t>& spec, cons
   if (counts) add_counts(c, n, *counts);
 }
 
-// Powers of two without sign and zero (e8m0fnu): the significand is rounded as that of a number in [1, 2).
-template <class T>
-void round_powers(const Rounder& r, const T* in, const std::uint32_t* random, T* values, void* codes, std::int64_t n,
-                  CastCounts* counts) {
-  using U = std::conditional_t<sizeof(T) == 8, std::uint64_t, std::uint32_t>;
-  Rounder unit = r;
-  unit.format = {.exponent_bits = 8, .bias = 127, .nan = NanEncoding::all_ones};
-  const RoundingSpec<U> spec = spec_of<U>(unit, false);
-  constexpr T kNan = std::numeric_limits<T>::quiet_NaN();
-  const T low = static_cast<T>(r.format.min_normal()), high = static_cast<T>(r.format.max());
-  const bool ieee = r.overflow == Overflow::ieee;
-  CastCounts c{.elements = static_cast<std::uint64_t>(n)};
+// To powers of two without sign and zero.
+template <class U, class T>
+void round_powers(const detail::PowerSpec<U>& spec, const T* in, const std::uint32_t* random, T* values, void* codes,
+                  std::int64_t n, CastCounts* counts) {
+  LoopCounts c;
   for (std::int64_t i = 0; i < n; ++i) {
-    const T x = in[i];
-    T value = x;
-    c.zeros += x == 0, c.nan += std::isnan(x), c.inf += std::isinf(x);
-    if (!(x > 0)) {  // saturating goes to the smallest value
-      value = ieee || std::isnan(x) ? kNan : low;
-      c.overflow += x < 0 && !std::isinf(x);
-    } else if (std::isinf(x)) {
-      value = r.overflow == Overflow::saturate ? high : kNan;
-    } else {
-      int exponent = 0;
-      const T significand = std::frexp(x, &exponent) * 2;
-      round_block(unit, spec, &significand, random ? random + i : nullptr, &value, nullptr, 1, nullptr);
-      value = std::ldexp(value, exponent - 1);
-      c.overflow += value > high;
-      value = value > high ? (ieee ? kNan : high) : std::max(value, low);
-    }
-    if (codes) static_cast<std::uint8_t*>(codes)[i] = std::isnan(value) ? 0xff : std::ilogb(value) + r.format.bias;
+    const T value = detail::round_to_power(in[i], random ? random[i] : 0, spec, c);
+    if (codes) static_cast<std::uint8_t*>(codes)[i] = static_cast<std::uint8_t>(detail::power_code(value, spec));
     else values[i] = value;
   }
-  if (counts) *counts += c;
+  if (counts) add_counts(c, n, *counts);
 }
 
-// The sources of an unsigned format: negative numbers become NaN (overflow), or zero where it saturates or there is no
-// NaN (underflow). `counts` is corrected beforehand for what the loop will take the new sources for.
-template <class T> void drop_negatives(const Rounder& r, const T* in, T* out, std::int64_t n, CastCounts* counts) {
-  const bool to_nan = r.overflow == Overflow::ieee && r.format.nan != NanEncoding::none;
-  std::uint64_t dropped = 0, infinite = 0;
-  for (std::int64_t i = 0; i < n; ++i) {
-    const bool drop = in[i] < 0;
-    dropped += drop, infinite += drop && std::isinf(in[i]);
-    out[i] = !drop ? std::abs(in[i]) : to_nan ? std::numeric_limits<T>::quiet_NaN() : T{0};
-  }
-  if (!counts) return;
-  counts->inf += infinite;
-  (to_nan ? counts->overflow : counts->underflow) += dropped - infinite;
-  (to_nan ? counts->nan : counts->zeros) -= dropped;
+// The sources of an unsigned format.
+template <class U, class T>
+void take_sources(const RoundingSpec<U>& spec, const T* in, T* out, std::int64_t n, CastCounts* counts) {
+  LoopCounts c;
+  for (std::int64_t i = 0; i < n; ++i)
+    out[i] = std::bit_cast<T>(detail::take_source<true>(std::bit_cast<U>(in[i]), spec, c));
+  if (counts) add_counts(c, 0, *counts);
 }
 
 void add_exponents(const float* in, std::int64_t n, ExponentHistogram& exponents) { exponents.add(in, n); }
@@ -190,7 +185,9 @@ void round_all(const Rounder& r, const T* in, T* values, void* codes, std::int64
   using U = std::conditional_t<sizeof(T) == 8, std::uint64_t, std::uint32_t>;
   constexpr std::int64_t kExponents = detail::kExponentBlock;
   check_rounder(r);
-  const RoundingSpec<U> spec = r.format.has_zero ? spec_of<U>(r, codes != nullptr) : RoundingSpec<U>{};
+  const bool powers = !r.format.has_zero;
+  const RoundingSpec<U> spec = powers ? RoundingSpec<U>{} : spec_of<U>(r, codes != nullptr);
+  const detail::PowerSpec<U> power = powers ? power_spec_of<U>(r) : detail::PowerSpec<U>{};
   std::uint32_t words[kBlock];
   T copy[kBlock];
   for (std::int64_t first = 0; first < n; first += kBlock) {
@@ -205,16 +202,16 @@ void round_all(const Rounder& r, const T* in, T* values, void* codes, std::int64
       for (std::int64_t i = 0; i < count; ++i) words[i] >>= 32 - r.rounding.random_bits;
       random = words;
     }
-    if (!r.format.is_signed && r.format.has_zero) {
-      drop_negatives(r, from, copy, count, stats.counts);
+    if (!r.format.is_signed && !powers) {
+      take_sources(spec, from, copy, count, stats.counts);
       from = copy;
     } else if (in_place) {
       from = std::copy_n(from, count, copy) - count;
     }
     T* to = values ? values + first : nullptr;
     void* codes_to = codes ? static_cast<std::uint8_t*>(codes) + first * code_bytes(r.format) : nullptr;
-    if (r.format.has_zero) round_block(r, spec, from, random, to, codes_to, count, stats.counts);
-    else round_powers(r, from, random, to, codes_to, count, stats.counts);
+    if (powers) round_powers(power, from, random, to, codes_to, count, stats.counts);
+    else round_block(r, spec, from, random, to, codes_to, count, stats.counts);
     const std::int64_t end = first + count, start = first / kExponents * kExponents;
     if (stats.exponents && !in_place && (end == n || end % kExponents == 0))  // quicker once the source is in the cache
       add_exponents(in + start, end - start, *stats.exponents);
@@ -235,11 +232,19 @@ constexpr std::string_view kOverflows[] = {"ieee", "saturate", "saturate-finite"
 
 }  // namespace
 
-RoundingSpec<std::uint64_t> detail::rounding_spec(const Rounder& r) { return spec_of<std::uint64_t>(r, false); }
-RoundingSpec<std::uint32_t> detail::rounding_spec(const Rounder& r, bool codes) {
+template <class U> RoundingSpec<U> detail::rounding_spec(const Rounder& r, bool codes) {
   check_rounder(r);
-  return spec_of<std::uint32_t>(r, codes);
+  return spec_of<U>(r, codes);
 }
+template RoundingSpec<std::uint32_t> detail::rounding_spec(const Rounder&, bool);
+template RoundingSpec<std::uint64_t> detail::rounding_spec(const Rounder&, bool);
+
+template <class U> detail::PowerSpec<U> detail::power_spec(const Rounder& r) {
+  check_rounder(r);
+  return power_spec_of<U>(r);
+}
+template detail::PowerSpec<std::uint32_t> detail::power_spec(const Rounder&);
+template detail::PowerSpec<std::uint64_t> detail::power_spec(const Rounder&);
 
 int detail::rounding_loop(const Rounder& r, const RoundingSpec<std::uint32_t>& spec) {
   if (r.rounding.mode == RoundingMode::nearest_even) {
@@ -249,7 +254,6 @@ int detail::rounding_loop(const Rounder& r, const RoundingSpec<std::uint32_t>& s
   }
   return static_cast<int>(r.rounding.mode);
 }
-
 std::string name(const Rounding& r) {
   std::string text(kModes[static_cast<int>(r.mode)]);
   if (r.mode == RoundingMode::stochastic && r.random_bits != 32) text += ":" + std::to_string(r.random_bits);

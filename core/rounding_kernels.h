@@ -2,9 +2,12 @@
 #pragma once
 
 #include <bit>
+#include <cmath>
 #include <cstdint>
 #include <type_traits>
+#include <utility>
 
+#include "host_device.h"
 #include "rounding.h"
 
 namespace gradual::detail {
@@ -38,14 +41,18 @@ template <class U> struct RoundingSpec {
   U nan_keeps, nan;   // are masked, and get these bits
   U nan_sign;         // the sign bit where NaN keeps it
   U ordinary;         // sources up to this magnitude need nothing but rounding; 0: all may
+  bool is_signed;     // else the source is first what take_source makes of it:
+  U below_zero;       // this where it is below zero
   U one = 1;          // g++ 12 does not vectorise the shift of a constant of 64 bits
 };
 
-// The spec for doubles and values of a format that has a zero; for floats, values or codes.
-RoundingSpec<std::uint64_t> rounding_spec(const Rounder& rounder);
-RoundingSpec<std::uint32_t> rounding_spec(const Rounder& rounder, bool codes);
-// The loop that floats are rounded by: a RoundingMode or a quicker RoundingLoop.
+// The spec for values or codes of a format that has a zero. U: std::uint32_t or std::uint64_t.
+template <class U> RoundingSpec<U> rounding_spec(const Rounder& rounder, bool codes);
+// The loop that sources are rounded by: a RoundingMode or, for floats, a quicker RoundingLoop.
 int rounding_loop(const Rounder& rounder, const RoundingSpec<std::uint32_t>& spec);
+inline int rounding_loop(const Rounder& rounder, const RoundingSpec<std::uint64_t>&) {
+  return static_cast<int>(rounder.rounding.mode);
+}
 
 // What is left to do once a loop has counted: every magnitude counts for all of them.
 struct LoopCounts {
@@ -144,6 +151,84 @@ constexpr U round_bits(U bits, std::uint32_t random, const RoundingSpec<U>& s, L
   r |= choose<U>(r == 0, moved & s.zero_sign, moved);
   return choose<U>(magnitude > Bits::kInf, ((magnitude >> s.nan_shift) & s.nan_keeps) | (moved & s.nan_sign) | s.nan,
                    r);
+}
+
+// The same by a loop that is known at run time.
+template <bool codes, bool count, class U, int... loops>
+constexpr U round_by(int loop, U bits, std::uint32_t random, const RoundingSpec<U>& s, LoopCounts& counts,
+                     std::integer_sequence<int, loops...>) {
+  U rounded = 0;
+  (void)((loop == loops && (rounded = round_bits<loops, codes, count, false>(bits, random, s, counts), true)) || ...);
+  return rounded;
+}
+template <bool codes, bool count, class U>
+constexpr U round_by(int loop, U bits, std::uint32_t random, const RoundingSpec<U>& s, LoopCounts& counts) {
+  constexpr int kLoops = SourceBits<U>::kWide ? static_cast<int>(kAligned) : static_cast<int>(kRoundingLoops);
+  return round_by<codes, count>(loop, bits, random, s, counts, std::make_integer_sequence<int, kLoops>{});
+}
+
+// What is rounded in the place of a source: itself, or in an unsigned format its magnitude. Numbers below zero become NaN
+// (overflow), or zero (underflow); counts are corrected beforehand for what round_bits will take that for.
+template <bool count, class U> constexpr U take_source(U bits, const RoundingSpec<U>& s, LoopCounts& counts) {
+  using Bits = SourceBits<U>;
+  const U magnitude = bits & ~Bits::kSign;
+  if (s.is_signed) return bits;
+  if (bits <= Bits::kSign || magnitude > Bits::kInf) return magnitude;
+  if constexpr (count) {
+    const bool infinite = magnitude == Bits::kInf;
+    if (s.below_zero != 0) {
+      counts.nan -= 1, counts.not_finite -= !infinite;
+    } else {
+      counts.zeros -= 1;
+      counts.to_zero -= infinite, counts.below_normal -= infinite;
+      counts.beyond += infinite, counts.not_finite += infinite;
+    }
+  }
+  return s.below_zero;
+}
+
+// A format of powers of two without sign and zero (e8m0fnu) as a loop needs it.
+template <class U> struct PowerSpec {
+  using Value = typename SourceBits<U>::Value;
+  RoundingSpec<U> unit;        // rounds a significand of [1, 2)
+  int loop, bias;              // of `unit`; of the format
+  Value low, high;             // the smallest and the largest value
+  Value below, above;          // what is not above zero becomes, and what rounds beyond `high`,
+  Value inf, nan;              // Inf and NaN
+  std::uint32_t nan_code = 0;  // of NaN, where one of these is it
+};
+template <class U> PowerSpec<U> power_spec(const Rounder& rounder);
+
+// One element rounded to a power of two: the significand is rounded as that of a number in [1, 2). Small ones become the
+// smallest value: there is no underflow.
+template <class U>
+GRADUAL_HD typename SourceBits<U>::Value round_to_power(typename SourceBits<U>::Value x, std::uint32_t random,
+                                                        const PowerSpec<U>& s, LoopCounts& counts) {
+  using Bits = SourceBits<U>;
+  using Value = typename Bits::Value;
+  const U magnitude = std::bit_cast<U>(x) & ~Bits::kSign;
+  const bool zero = magnitude == 0, finite = magnitude<Bits::kInf, nan = magnitude> Bits::kInf;
+  counts.zeros += zero, counts.to_zero += zero, counts.below_normal += zero;
+  counts.nan += nan, counts.not_finite += !finite;
+  if (nan || !(x > 0)) {
+    counts.beyond += !zero;
+    return nan ? s.nan : s.below;
+  }
+  Value value = s.inf;
+  if (finite) {
+    int exponent = 0;
+    LoopCounts unused;
+    const U significand = std::bit_cast<U>(std::frexp(x, &exponent) * 2);
+    const U rounded = round_by<false, false>(s.loop, significand, random, s.unit, unused);
+    value = std::ldexp(std::bit_cast<Value>(rounded), exponent - 1);
+    if (value <= s.high) return value < s.low ? s.low : value;
+    value = s.above;
+  }
+  counts.beyond += 1;
+  return value;
+}
+template <class U> GRADUAL_HD std::uint32_t power_code(typename SourceBits<U>::Value value, const PowerSpec<U>& s) {
+  return value != value ? s.nan_code : static_cast<std::uint32_t>(std::ilogb(value) + s.bias);
 }
 
 constexpr std::int64_t kRoundingBlock = 1024;

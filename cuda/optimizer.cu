@@ -189,7 +189,8 @@ template <class T> struct RoundTo {
 
 using detail::RoundingSpec;
 RoundingSpec<std::uint32_t> by_chance(DType dtype) {
-  return detail::rounding_spec({format_of(dtype), {.mode = RoundingMode::stochastic}, Overflow::ieee, {}}, true);
+  return detail::rounding_spec<std::uint32_t>(
+      {format_of(dtype), {.mode = RoundingMode::stochastic}, Overflow::ieee, {}}, true);
 }
 
 template <template <class> class Rule, int kMost> struct Step {

@@ -3,7 +3,7 @@
 #include "../core/quantizer_kernels.h"
 
 #include <algorithm>
-#include <utility>
+#include <type_traits>
 
 #include "../core/philox.h"
 #include "block.h"
@@ -16,21 +16,46 @@ namespace {
 
 using detail::LoopCounts;
 using detail::Scale;
-using Spec = detail::RoundingSpec<std::uint32_t>;
 
 constexpr std::int64_t kBlocks = 2048;  // of a pass, at most: all that 132 multiprocessors hold
 constexpr int kBins = 256, kSums = 6;
 
 __device__ inline std::uint32_t magnitude_of(float x) { return std::bit_cast<std::uint32_t>(x) & 0x7fffffffu; }
 
-template <bool codes, bool count, int... loops>
-__device__ std::uint32_t round_by(int loop, std::uint32_t bits, std::uint32_t word, const Spec& s, LoopCounts& counts,
-                                  std::integer_sequence<int, loops...>) {
-  std::uint32_t rounded = 0;
-  (void)((loop == loops && (rounded = detail::round_bits<loops, codes, count, false>(bits, word, s, counts), true)) ||
-         ...);
-  return rounded;
+// The bin of an ExponentHistogram that a number is counted in, or none (-1).
+__device__ inline int bin_of(float x) {
+  const std::uint32_t size = magnitude_of(x);
+  return size == 0 ? -1 : static_cast<int>(size >> 23);
 }
+__device__ inline int bin_of(double x) {
+  const std::uint64_t size = std::bit_cast<std::uint64_t>(x) << 1;
+  const int exponent = static_cast<int>(size >> 53) - 1023 + 127;
+  return size == 0 ? -1 : exponent < 0 ? 0 : exponent > 255 ? 255 : exponent;
+}
+
+// How bits become other bits: by a format with a zero,
+template <bool codes, bool count, class U> struct ByFormat {
+  using Bits = U;
+  detail::RoundingSpec<U> spec;
+  int loop;
+  explicit ByFormat(const Rounder& r)
+      : spec(detail::rounding_spec<U>(r, codes)), loop(detail::rounding_loop(r, spec)) {}
+  __device__ U operator()(U bits, std::uint32_t word, LoopCounts& counts) const {
+    return detail::round_by<codes, count>(loop, detail::take_source<count>(bits, spec, counts), word, spec, counts);
+  }
+};
+// or by one of powers of two.
+template <bool codes, class U> struct ByPowers {
+  using Bits = U;
+  detail::PowerSpec<U> spec;
+  explicit ByPowers(const Rounder& r) : spec(detail::power_spec<U>(r)) {}
+  __device__ U operator()(U bits, std::uint32_t word, LoopCounts& counts) const {
+    using Value = typename detail::SourceBits<U>::Value;
+    const Value value = detail::round_to_power(std::bit_cast<Value>(bits), word, spec, counts);
+    if constexpr (codes) return detail::power_code(value, spec);
+    else return std::bit_cast<U>(value);
+  }
+};
 
 // Where a pass counts; null: it does not.
 struct Tallies {
@@ -44,52 +69,77 @@ struct Known {
   Scale whole;  // of the tensor
 };
 
-// What happens to one element once its scale is known.
-template <bool kCodes, bool kCount> struct RoundElement {
+Geometry<1> geometry_of(const Tensor& x) {
+  const Tensor* const operands[] = {&x};
+  return make_geometry(x.sizes(), operands, true);
+}
+
+// What happens to one element once its scale is known. By: one of the above.
+template <bool kCodes, bool kCount, class By> struct RoundElement {
+  using Bits = typename By::Bits;
+  using Value = typename detail::SourceBits<Bits>::Value;
   Geometry<1> x;  // in the order [rows, k]
-  Spec spec;
-  int loop;
-  bool stochastic, unscale, last, scaled_exponents;
+  By by;
+  int random_bits;  // 0: rounding is not stochastic
+  bool unscale, last, scaled_exponents;
   DeviceKey key;
   const std::int64_t* steps;  // QuantizeOptions
   Scale whole;
   const float* whole_there;  // not null: `whole` stands there
-  float* values;
+  Value* values;
   char* codes;
   int code_bytes;
   Tallies tallies;
 
-  __device__ float source(std::int64_t i) const {
+  RoundElement(const device::RoundingPass& p, char* to, const Tallies& counted)
+      : x(geometry_of(p.x)),
+        by(p.rounder),
+        random_bits(p.rounder.rounding.mode == RoundingMode::stochastic ? p.rounder.rounding.random_bits : 0),
+        unscale(p.unscale),
+        last(p.last),
+        scaled_exponents(p.scaled_exponents),
+        key(p.steps ? DeviceKey{p.rounder.key} : device_key(p.rounder.key)),
+        steps(p.steps),
+        whole(p.one),
+        whole_there(p.whole.defined() ? static_cast<const float*>(p.whole.raw()) : nullptr),
+        values(kCodes ? nullptr : static_cast<Value*>(p.values.raw())),
+        codes(to),
+        code_bytes(gradual::code_bytes(p.rounder.format)),
+        tallies(counted) {}
+
+  __device__ Value source(std::int64_t i) const {
     std::int64_t at[1] = {i};
     if (!x.operand[0].linear) x.locate(i, at);
-    return load_element<float>(x.operand[0].dtype, x.operand[0].data, at[0]);
+    return load_element<Value>(x.operand[0].dtype, x.operand[0].data, at[0]);
   }
   __device__ Known known() const {
     RandomKey drawn = key.get();
     if (steps) drawn.stream += static_cast<std::uint64_t>(*steps) << 25;
     return {drawn, whole_there ? Scale{whole_there[0], whole_there[1]} : whole};
   }
-  __device__ void operator()(std::int64_t i, float from, const Scale& scale, const Known& known, LoopCounts& counts,
+  __device__ void operator()(std::int64_t i, Value from, const Scale& scale, const Known& known, LoopCounts& counts,
                              unsigned* bins) const {
-    const float scaled = scale.forward == 1 ? from : times(from, scale.forward);
+    Value scaled = from;
+    if constexpr (sizeof(Value) == sizeof(float))  // doubles have no scale
+      if (scale.forward != 1) scaled = times(from, scale.forward);
     if (kCount && tallies.bins) {
-      const std::uint32_t size = magnitude_of(scaled_exponents ? scaled : from);
-      if (size != 0) atomicAdd(bins + (size >> 23), 1u);
+      const int bin = bin_of(scaled_exponents ? scaled : from);
+      if (bin >= 0) atomicAdd(bins + bin, 1u);
     }
     std::uint32_t word = 0;
-    if (stochastic)
-      word = philox_word(known.key.seed, known.key.stream, static_cast<std::uint64_t>(i)) >> (32 - spec.random_bits);
-    const std::uint32_t rounded =
-        round_by<kCodes, kCount>(loop, std::bit_cast<std::uint32_t>(scaled), word, spec, counts,
-                                 std::make_integer_sequence<int, detail::kRoundingLoops>{});
+    if (random_bits != 0)
+      word = philox_word(known.key.seed, known.key.stream, static_cast<std::uint64_t>(i)) >> (32 - random_bits);
+    const Bits rounded = by(std::bit_cast<Bits>(scaled), word, counts);
     if constexpr (kCodes) {
       if (code_bytes == 1) codes[i] = static_cast<char>(rounded);
       else if (code_bytes == 2) reinterpret_cast<std::uint16_t*>(codes)[i] = static_cast<std::uint16_t>(rounded);
-      else reinterpret_cast<std::uint32_t*>(codes)[i] = rounded;
+      else reinterpret_cast<std::uint32_t*>(codes)[i] = static_cast<std::uint32_t>(rounded);
     } else {
-      auto value = std::bit_cast<float>(rounded);
-      if (unscale && scale.inverse != 1) value = times(value, scale.inverse);
-      if (last && known.whole.inverse != 1) value = times(value, known.whole.inverse);
+      auto value = std::bit_cast<Value>(rounded);
+      if constexpr (sizeof(Value) == sizeof(float)) {
+        if (unscale && scale.inverse != 1) value = times(value, scale.inverse);
+        if (last && known.whole.inverse != 1) value = times(value, known.whole.inverse);
+      }
       values[i] = value;
     }
   }
@@ -119,8 +169,8 @@ template <bool kCodes, bool kCount> struct RoundElement {
 };
 
 // One scale for all.
-template <bool kCodes, bool kCount> struct RoundAll {
-  RoundElement<kCodes, kCount> round;
+template <class Round> struct RoundAll {
+  Round round;
   std::int64_t n, blocks;
   __device__ void operator()(const Block& block) const {
     LoopCounts counts;
@@ -137,13 +187,13 @@ struct LargerBits {
 };
 
 // A scale for each row, block or tile, which a warp looks at twice: for its amax, and to round.
-template <bool kCodes, bool kCount> struct RoundTiles {
-  RoundElement<kCodes, kCount> round;
+template <class Round> struct RoundTiles {
+  Round round;
   detail::ScaleSpec rule;
-  Spec scale_codes;  // nvfp4
-  std::int64_t rows, k, tile_rows, tile_cols, across, tiles, blocks;
-  float* scales;
-  std::uint8_t* coded_scales;
+  detail::RoundingSpec<std::uint32_t> scale_codes;  // nvfp4
+  std::int64_t rows, k, tile_rows, tile_cols, across = 1, tiles = 1, blocks = 1;
+  float* scales = nullptr;
+  std::uint8_t* coded_scales = nullptr;
 
   __device__ void operator()(const Block& block) const {
     constexpr int kLanes = static_cast<int>(kWarp);
@@ -200,47 +250,40 @@ struct PackCodes {
   }
 };
 
-Geometry<1> geometry_of(const Tensor& x) {
-  const Tensor* const operands[] = {&x};
-  return make_geometry(x.sizes(), operands, true);
-}
-
 std::int64_t blocks_for(std::int64_t threads) {
   return std::clamp<std::int64_t>((threads + kThreads - 1) / kThreads, 1, kBlocks);
 }
 
-template <bool kCodes, bool kCount>
-void start_pass(const device::RoundingPass& p, char* codes, const Tallies& tallies) {
-  RoundElement<kCodes, kCount> round{};
-  round.x = geometry_of(p.x);
-  round.spec = detail::rounding_spec(p.rounder, kCodes);
-  round.loop = detail::rounding_loop(p.rounder, round.spec);
-  round.stochastic = p.rounder.rounding.mode == RoundingMode::stochastic;
-  round.unscale = p.unscale, round.last = p.last, round.scaled_exponents = p.scaled_exponents;
-  round.steps = p.steps;
-  round.key = p.steps ? DeviceKey{p.rounder.key} : device_key(p.rounder.key);
-  round.whole = p.one;
-  if (p.whole.defined()) round.whole_there = static_cast<const float*>(p.whole.raw());
-  round.values = kCodes ? nullptr : static_cast<float*>(p.values.raw());
-  round.codes = codes, round.code_bytes = code_bytes(p.rounder.format);
-  round.tallies = tallies;
-  const std::int64_t n = p.rows * p.k;
-  if (p.fixed) {
-    const std::int64_t blocks = blocks_for(n);
-    return for_blocks(blocks, kThreads, RoundAll<kCodes, kCount>{round, n, blocks});
-  }
-  RoundTiles<kCodes, kCount> pass{};
-  pass.round = round, pass.rule = p.spec;
-  pass.rows = p.rows, pass.k = p.k;
-  pass.tile_rows = p.block_rows, pass.tile_cols = p.block_cols;
+template <class Round> void start_all(const Round& round, std::int64_t n) {
+  const std::int64_t blocks = blocks_for(n);
+  for_blocks(blocks, kThreads, RoundAll<Round>{round, n, blocks});
+}
+
+template <class Round> void start_tiles(const Round& round, const device::RoundingPass& p) {
+  RoundTiles<Round> pass{round, p.spec, {}, p.rows, p.k, p.block_rows, p.block_cols};
   pass.across = (p.k + p.block_cols - 1) / p.block_cols;
   pass.tiles = (p.rows + p.block_rows - 1) / p.block_rows * pass.across;
   pass.blocks = blocks_for(pass.tiles * kWarp);
   if (p.scales.defined() && p.scales.dtype() == DType::f32) pass.scales = static_cast<float*>(p.scales.raw());
   else if (p.scales.defined()) pass.coded_scales = static_cast<std::uint8_t*>(p.scales.raw());
   if (p.spec.kind == ScalingKind::nvfp4)
-    pass.scale_codes = detail::rounding_spec(Rounder{format("e4m3fn"), {}, Overflow::ieee}, true);
+    pass.scale_codes = detail::rounding_spec<std::uint32_t>({format("e4m3fn"), {}, Overflow::ieee}, true);
   for_blocks(pass.blocks, kThreads, pass);
+}
+
+// Doubles and powers of two have no scales but one.
+template <bool kCodes, bool kCount>
+void start_pass(const device::RoundingPass& p, char* codes, const Tallies& tallies) {
+  const std::int64_t n = p.rows * p.k;
+  const auto all = [&]<class By>(std::type_identity<By>) {
+    start_all(RoundElement<kCodes, kCount, By>(p, codes, tallies), n);
+  };
+  using Floats = ByFormat<kCodes, kCount, std::uint32_t>;
+  if (!p.rounder.format.has_zero && p.wide) all(std::type_identity<ByPowers<kCodes, std::uint64_t>>());
+  else if (!p.rounder.format.has_zero) all(std::type_identity<ByPowers<kCodes, std::uint32_t>>());
+  else if (p.wide) all(std::type_identity<ByFormat<kCodes, kCount, std::uint64_t>>());
+  else if (p.fixed) all(std::type_identity<Floats>());
+  else start_tiles(RoundElement<kCodes, kCount, Floats>(p, codes, tallies), p);
 }
 
 // Adds what a pass counted, for which the device is waited.

@@ -6,6 +6,7 @@
 #include <gradual/core/quantizer.h>
 #include <gradual/core/what_if.h>
 #include <gradual/cuda/cuda.h>
+#include <gradual/cuda/graph.h>
 #include "support/gpu.h"
 #include "support/tensors.h"
 
@@ -45,10 +46,22 @@ std::vector<Quantizer> quantizers() {
   Quantizer flushed{.format = format("e5m2")};
   flushed.format.subnormals = false;
   all.push_back(flushed);
-  Quantizer unsigned_one{.format = format("e4m3fn")};
-  unsigned_one.format.is_signed = unsigned_one.format.has_negative_zero = false;
-  all.push_back(unsigned_one);
-  add("e8m0fnu", {});
+  for (const char* f : {"e4m3fn", "e5m2", "e2m1fn"})
+    for (const Overflow o : {Overflow::ieee, Overflow::saturate, Overflow::saturate_finite}) {
+      Quantizer unsigned_one{.format = format(f), .rounding = {}, .overflow = o};
+      unsigned_one.format.is_signed = unsigned_one.format.has_negative_zero = false;
+      all.push_back(unsigned_one);
+      unsigned_one.scaling.kind = ScalingKind::block;
+      all.push_back(unsigned_one);
+      unsigned_one.scaling = {.kind = ScalingKind::tensor}, unsigned_one.rounding.mode = stochastic;
+      all.push_back(unsigned_one);
+    }
+  for (const RoundingMode m : {nearest_even, nearest_away, toward_zero, up, down, to_odd, stochastic})
+    for (const Overflow o : {Overflow::ieee, Overflow::saturate, Overflow::saturate_finite})
+      add("e8m0fnu", {}, {.mode = m}, o);
+  Quantizer powers{.format = format("e8m0fnu")};  // packed codes
+  powers.format.exponent_bits = 4, powers.format.bias = 7;
+  all.push_back(powers);
   for (const char* f : {"e4m3fn", "e5m2", "e2m1fn"}) {
     add(f, {.kind = ScalingKind::fixed, .value = 3});
     for (const ScaleOracle oracle : {ScaleOracle::transformer_engine, ScaleOracle::torchao}) {
@@ -132,10 +145,41 @@ TEST_CASE("quantizers of odd shapes and of doubles") {
   if (!test::have_gpu()) return;
   for (const Quantizer& q : quantizers()) {
     check_same(spread({}, DType::f32), q, -1, false);
-    check_same(spread({5, 33}, DType::f64), q, -1, false);
+    check_same(spread({5, 33}, DType::f64, true, q.scaling.kind == ScalingKind::none ? -NAN : NAN), q, -1, true);
     check_same(spread({1, 1}, DType::f32), q, -1, false);
     if (q.scaling.kind == ScalingKind::tensor || q.scaling.kind == ScalingKind::none)
       check_same(spread({0, 4}, DType::f32), q, -1, false);
+  }
+}
+
+TEST_CASE("doubles are rounded once, from all their bits and beyond the range of floats") {
+  if (!test::have_gpu()) return;
+  const Tensor x = from_data(std::vector<double>{0x1.08p0, 0x1.0800000000001p0, -0x1.07fffffffffffp0, 1e300, -1e300,
+                                                 1e-300, 0x1p-1074, -0x1p-130, 0x1.fp128},
+                             {9}, {.dtype = DType::f64});
+  for (const char* f : {"e4m3fn", "e5m2", "bf16", "fp32", "e8m0fnu"})
+    for (const Overflow o : {Overflow::ieee, Overflow::saturate})
+      check_same(x, {.format = format(f), .overflow = o}, -1, false);
+}
+
+TEST_CASE("a graph records every kind of quantizer") {
+  if (!test::have_gpu()) return;
+  Quantizer unsigned_one{.format = format("e4m3fn"), .scaling = {.kind = ScalingKind::row}};
+  unsigned_one.format.is_signed = unsigned_one.format.has_negative_zero = false;
+  const Tensor x = spread({12, 96}, DType::f64).to(Device::cuda()), other = spread({12, 96}, DType::f64) * 3;
+  for (const Quantizer& q :
+       {unsigned_one, Quantizer{.format = format("e8m0fnu")}, Quantizer{.format = format("e5m2")}}) {
+    INFO(describe(q));
+    Tensor values;
+    QuantizedTensor codes;
+    const auto step = [&] { values = fake_quantize(x, q), codes = quantize(x, q); };
+    step();
+    cuda::Graph graph;
+    graph.capture(step);
+    x.copy_(other);
+    graph.replay();
+    CHECK(same_bits(values.to(Device::cpu()), fake_quantize(other, q)));
+    CHECK(same_bits(codes.codes.to(Device::cpu()), quantize(other, q).codes));
   }
 }
 

@@ -29,6 +29,11 @@ inline std::vector<Format> odd_formats() {
   Format shifted = gradual::format("e4m3fn");  // a bias unlike any other: all values below 1
   shifted.bias = 40;
   all.push_back(shifted);
+  Format powers = gradual::format("e8m0fnu");  // packed codes, with NaN and without
+  powers.exponent_bits = 4, powers.bias = 7;
+  all.push_back(powers);
+  powers.exponent_bits = 6, powers.bias = 80, powers.nan = NanEncoding::none;
+  all.push_back(powers);
   return all;
 }
 

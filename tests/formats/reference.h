@@ -110,11 +110,12 @@ bool goes_up(std::uint64_t count, std::uint64_t rest, int depth, bool negative, 
 // Where a format has neither sign, zero nor mantissa: powers of two from 2^-bias on (e8m0fnu). Not for stochastic.
 template <RoundingMode mode> Result round_to_power(const Format& f, Overflow overflow, double x) {
   const Codes c = codes_of(f);
-  const bool ieee = overflow == Overflow::ieee;
-  if (std::isnan(x)) return {c.nan, Kind::nan};
+  const bool has_nan = f.nan != NanEncoding::none;
+  const bool ieee = overflow == Overflow::ieee && has_nan;
+  if (std::isnan(x)) return {has_nan ? c.nan : overflow == Overflow::saturate ? c.largest : 0, Kind::nan};
   if (x == 0) return {ieee ? c.nan : 0, Kind::zero};
   if (std::isinf(x)) {
-    if (overflow != Overflow::saturate) return {x > 0 || ieee ? c.nan : 0, Kind::inf};
+    if (overflow != Overflow::saturate && has_nan) return {x > 0 || ieee ? c.nan : 0, Kind::inf};
     return {x > 0 ? c.largest : 0, Kind::inf};
   }
   if (x < 0) return {ieee ? c.nan : 0, Kind::overflow};
