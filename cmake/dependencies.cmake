@@ -56,15 +56,17 @@ endif()
 # Threads must be one pool, OpenMP's, so without it there is no oneDNN either. Never fetched: it takes an hour to build.
 set(GRADUAL_HAVE_ONEDNN OFF)
 if(NOT GRADUAL_ONEDNN STREQUAL "OFF" AND GRADUAL_HAVE_OPENMP)
-  find_package(oneDNN 2.6...<2.7 QUIET)
+  find_package(oneDNN 2.6...<4 QUIET)
   if(oneDNN_FOUND)
     set(GRADUAL_HAVE_ONEDNN ON)
-    list(APPEND GRADUAL_EXPORTED_DEPENDENCIES "oneDNN 2.6...<2.7")
+    string(REGEX MATCH "^[0-9]+" major "${oneDNN_VERSION}")
+    math(EXPR next "${major} + 1")
+    list(APPEND GRADUAL_EXPORTED_DEPENDENCIES "oneDNN ${oneDNN_VERSION}...<${next}")
     message(STATUS "gradual: oneDNN ${oneDNN_VERSION} (${oneDNN_LIBRARY})")
   endif()
 endif()
 if(GRADUAL_ONEDNN STREQUAL "ON" AND NOT GRADUAL_HAVE_ONEDNN)
-  message(FATAL_ERROR "gradual: GRADUAL_ONEDNN is ON, but there is no oneDNN 2.6 with OpenMP (found: "
+  message(FATAL_ERROR "gradual: GRADUAL_ONEDNN is ON, but there is no oneDNN 2.6 to 3 with OpenMP (found: "
                       "\"${oneDNN_VERSION}\"; OpenMP: ${GRADUAL_HAVE_OPENMP}). Install it (Debian: libdnnl-dev) and "
                       "OpenMP, or say -DGRADUAL_ONEDNN=OFF.")
 endif()

@@ -83,11 +83,11 @@ dnnl::convolution_forward::primitive_desc forward_of(Convolution c) {
   const dnnl::memory::dims dilation{a.dilation[0] - 1, a.dilation[1] - 1};
   const auto kind = dnnl::prop_kind::forward_training;
   const auto direct = dnnl::algorithm::convolution_direct;
-  using What = dnnl::convolution_forward::desc;
-  return {c.bias ? What(kind, direct, c.wanted_x(), c.wanted_w(), c.bias_layout(), c.wanted_y(), stride, dilation,
-                        padding, padding)
-                 : What(kind, direct, c.wanted_x(), c.wanted_w(), c.wanted_y(), stride, dilation, padding, padding),
-          attributes(), engine()};
+  using Kind = dnnl::convolution_forward;
+  if (!c.bias)
+    return describe<Kind>(kind, direct, c.wanted_x(), c.wanted_w(), c.wanted_y(), stride, dilation, padding, padding);
+  return describe<Kind>(kind, direct, c.wanted_x(), c.wanted_w(), c.bias_layout(), c.wanted_y(), stride, dilation,
+                        padding, padding);
 }
 
 template <class Kind, class How>
@@ -107,18 +107,16 @@ std::unique_ptr<Primitive> make(const Convolution& c) {
   const auto forward = forward_of(c);
   if (c.op == OpId::conv2d_backward_input) {
     using Kind = dnnl::convolution_backward_data;
-    const Kind::primitive_desc how(
-        {direct, c.wanted_x(), c.wanted_w(), c.wanted_y(), stride, dilation, padding, padding}, attributes(), engine(),
-        forward);
+    const auto how = describe_gradient<Kind>(forward, direct, c.wanted_x(), c.wanted_w(), c.wanted_y(), stride,
+                                             dilation, padding, padding);
     return made<Kind>(c, how, {DNNL_ARG_DIFF_SRC, how.diff_src_desc(), written, c.given_x()},
                       {DNNL_ARG_WEIGHTS, how.weights_desc(), read, c.given_w()},
                       {DNNL_ARG_DIFF_DST, how.diff_dst_desc(), read, c.given_y()});
   }
   if (c.op == OpId::conv2d_backward_weight) {
     using Kind = dnnl::convolution_backward_weights;
-    const Kind::primitive_desc how(
-        {direct, c.wanted_x(), c.wanted_w(), c.wanted_y(), stride, dilation, padding, padding}, attributes(), engine(),
-        forward);
+    const auto how = describe_gradient<Kind>(forward, direct, c.wanted_x(), c.wanted_w(), c.wanted_y(), stride,
+                                             dilation, padding, padding);
     return made<Kind>(c, how, {DNNL_ARG_SRC, how.src_desc(), read, c.given_x()},
                       {DNNL_ARG_DIFF_WEIGHTS, how.diff_weights_desc(), written, c.given_w()},
                       {DNNL_ARG_DIFF_DST, how.diff_dst_desc(), read, c.given_y()});

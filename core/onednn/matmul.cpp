@@ -69,8 +69,7 @@ Primitive* primitive_of(const Product& p) {
     const dnnl::memory::desc b = layout_of({p.k, p.n}, p.b_strides, p.in);
     const dnnl::memory::desc c = layout_of({p.m, p.n}, {p.across, 1}, p.out);
     const dnnl::memory::desc bias = layout_of({1, p.n}, {p.n, 1}, DType::f32);
-    const dnnl::matmul::desc what = p.bias ? dnnl::matmul::desc(a, b, bias, c) : dnnl::matmul::desc(a, b, c);
-    const dnnl::matmul::primitive_desc how(what, attributes(), engine());
+    const auto how = p.bias ? describe<dnnl::matmul>(a, b, bias, c) : describe<dnnl::matmul>(a, b, c);
     if (!is_fast(how.impl_info_str())) return nullptr;
     std::vector<Primitive::Argument> arguments{{DNNL_ARG_SRC, a}, {DNNL_ARG_WEIGHTS, b}, {DNNL_ARG_DST, c}};
     if (p.bias) arguments.push_back({DNNL_ARG_BIAS, bias});

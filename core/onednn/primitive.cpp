@@ -6,6 +6,7 @@
 #include <memory>
 #include <string>
 #include <unordered_map>
+#include <utility>
 
 #include "../failf.h"
 #include "blocks.h"
@@ -13,24 +14,31 @@
 namespace gradual::onednn {
 namespace {
 
+bool has(dnnl::cpu_isa isa) {
+  return (static_cast<unsigned>(dnnl::get_effective_cpu_isa()) & static_cast<unsigned>(isa)) ==
+         static_cast<unsigned>(isa);
+}
+
 inline constexpr std::size_t kPrimitives = 1024;  // that a thread keeps; then it starts anew
 
 struct KeyHash {
   std::size_t operator()(const Key& key) const { return key.hash(); }
 };
 
-const char* isa_name(dnnl::cpu_isa isa) {
-  switch (isa) {
-    case dnnl::cpu_isa::avx512_core_amx: return "avx512_core_amx";
-    case dnnl::cpu_isa::avx512_core_bf16: return "avx512_core_bf16";
-    case dnnl::cpu_isa::avx512_core_vnni: return "avx512_core_vnni";
-    case dnnl::cpu_isa::avx512_core: return "avx512_core";
-    case dnnl::cpu_isa::avx2_vnni: return "avx2_vnni";
-    case dnnl::cpu_isa::avx2: return "avx2";
-    case dnnl::cpu_isa::avx: return "avx";
-    case dnnl::cpu_isa::sse41: return "sse41";
-    default: return "below sse41";
-  }
+// Of instruction sets, which are sets of bits: one that holds others comes before them.
+std::string isa_name() {
+  using enum dnnl::cpu_isa;
+  static constexpr std::pair<dnnl::cpu_isa, const char*> kNames[] = {{avx512_core_amx, "avx512_core_amx"},
+                                                                     {avx512_core_bf16, "avx512_core_bf16"},
+                                                                     {avx512_core_vnni, "avx512_core_vnni"},
+                                                                     {avx512_core, "avx512_core"},
+                                                                     {avx2_vnni, "avx2_vnni"},
+                                                                     {avx2, "avx2"},
+                                                                     {avx, "avx"},
+                                                                     {sse41, "sse41"}};
+  for (const auto& [isa, name] : kNames)
+    if (has(isa)) return name;
+  return "below sse41";
 }
 
 const dnnl::stream& stream() {
@@ -48,17 +56,14 @@ const dnnl::engine& engine() {
 std::string_view description() {
   static const std::string text = [] {
     const dnnl_version_t* v = dnnl_version();
-    return fmt::format("oneDNN {}.{}.{}, {}", v->major, v->minor, v->patch, isa_name(dnnl::get_effective_cpu_isa()));
+    return fmt::format("oneDNN {}.{}.{}, {}", v->major, v->minor, v->patch, isa_name());
   }();
   return text;
 }
 
 bool has_bf16() {
-  static const bool has = [] {
-    const dnnl::cpu_isa isa = dnnl::get_effective_cpu_isa();
-    return isa == dnnl::cpu_isa::avx512_core_bf16 || isa == dnnl::cpu_isa::avx512_core_amx;
-  }();
-  return has;
+  static const bool bf16 = has(dnnl::cpu_isa::avx512_core_bf16);
+  return bf16;
 }
 
 Key& Key::add(std::int64_t value) {
@@ -88,8 +93,14 @@ namespace {
 
 using Desc = dnnl::memory::desc;
 
+// Desc::dims() until version 2, get_dims() from 3 on.
+template <class D> dnnl::memory::dims sizes_of(const D& layout) {
+  if constexpr (requires { layout.get_dims(); }) return layout.get_dims();
+  else return layout.dims();
+}
+
 bool is_bf16_image(const Desc& layout, dnnl::memory::format_tag tag) {
-  const dnnl::memory::dims sizes = layout.dims();
+  const dnnl::memory::dims sizes = sizes_of(layout);
   return sizes.size() == 4 && sizes[1] % 16 == 0 && layout == Desc(sizes, dnnl::memory::data_type::bf16, tag);
 }
 
@@ -97,7 +108,7 @@ std::function<void(const void*, void*)> reorder(const Desc& from, const Desc& to
   using Tag = dnnl::memory::format_tag;
   const bool pack = is_bf16_image(from, Tag::nchw) && is_bf16_image(to, Tag::nChw16c);
   if (pack || (is_bf16_image(from, Tag::nChw16c) && is_bf16_image(to, Tag::nchw))) {
-    const dnnl::memory::dims s = from.dims();
+    const dnnl::memory::dims s = sizes_of(from);
     return [groups = s[0] * s[1] / 16, pixels = s[2] * s[3], way = pack ? Blocks::pack : Blocks::unpack](
                const void* f, void* t) { move_blocks(f, t, groups, pixels, way); };
   }

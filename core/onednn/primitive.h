@@ -1,4 +1,4 @@
-// oneDNN's primitives (oneDNN Developer Guide, v2.6), made once for each thread and shape and then only run.
+// oneDNN's primitives (oneDNN Developer Guide, v2.6 and v3), made once for each thread and shape and then only run.
 #pragma once
 
 #include <array>
@@ -87,5 +87,23 @@ DType product_dtype(DType dtype);
 bool is_fast(std::string_view implementation);
 // Attributes of all our primitives: scratch memory is ours.
 dnnl::primitive_attr attributes();
+
+// How oneDNN would do what these arguments describe. (Until version 2 an
+// operation is described apart from its engine, from 3 on it is not.)
+template <class Kind, class... What> auto describe(const What&... what) {
+  if constexpr (requires { typename Kind::desc; }) {
+    return typename Kind::primitive_desc(typename Kind::desc(what...), attributes(), engine());
+  } else {
+    return typename Kind::primitive_desc(engine(), what..., attributes());
+  }
+}
+template <class Kind, class Forward, class... What>
+auto describe_gradient(const Forward& forward, const What&... what) {
+  if constexpr (requires { typename Kind::desc; }) {
+    return typename Kind::primitive_desc(typename Kind::desc(what...), attributes(), engine(), forward);
+  } else {
+    return typename Kind::primitive_desc(engine(), what..., forward, attributes());
+  }
+}
 
 }  // namespace gradual::onednn
