@@ -40,7 +40,11 @@ Way on_all(std::string how, int threads, double flop, float (*chains)()) {
 }
 
 #if defined(__x86_64__)
-// Inlined into functions that have the instructions.
+// Sums that differ, or the compiler would make one of them all.
+template <class V, int kCount> [[gnu::always_inline]] inline void begin(V (&sums)[kCount]) {
+  for (int i = 0; i < kCount; ++i) sums[i] = V{} + static_cast<float>(i);
+}
+// Both are inlined into functions that have the instructions.
 template <class V, int kCount> [[gnu::always_inline]] inline float total(V (&sums)[kCount]) {
   for (int i = 1; i < kCount; ++i) sums[0] += sums[i];
   return sums[0][0];
@@ -48,7 +52,8 @@ template <class V, int kCount> [[gnu::always_inline]] inline float total(V (&sum
 
 __attribute__((target("avx512f"))) float fma_512() {
   const __m512 a = _mm512_set1_ps(0.5F), b = _mm512_set1_ps(1);
-  __m512 sums[kChains] = {};
+  __m512 sums[kChains];
+  begin(sums);
   for (std::int64_t i = 0; i < kIterations; ++i)
 #pragma GCC unroll 16
     for (__m512& s : sums) s = _mm512_fmadd_ps(s, a, b);
@@ -58,7 +63,8 @@ __attribute__((target("avx512f"))) float fma_512() {
 __attribute__((target("avx2,fma"))) float fma_256() {
   const __m256 a = _mm256_set1_ps(0.5F), b = _mm256_set1_ps(1);
   constexpr int kFew = 12;  // there are 16 registers
-  __m256 sums[kFew] = {};
+  __m256 sums[kFew];
+  begin(sums);
   for (std::int64_t i = 0; i < kIterations; ++i)
 #pragma GCC unroll 12
     for (__m256& s : sums) s = _mm256_fmadd_ps(s, a, b);
@@ -67,7 +73,8 @@ __attribute__((target("avx2,fma"))) float fma_256() {
 
 __attribute__((target("avx512f,avx512bf16"))) float dot_bf16() {
   const __m512bh a = (__m512bh)_mm512_set1_epi16(0x3f80), b = a;  // ones
-  __m512 sums[kChains] = {};
+  __m512 sums[kChains];
+  begin(sums);
   for (std::int64_t i = 0; i < kIterations; ++i)
 #pragma GCC unroll 16
     for (__m512& s : sums) s = _mm512_dpbf16_ps(s, a, b);

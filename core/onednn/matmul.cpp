@@ -3,12 +3,12 @@
 #include <optional>
 
 #include "../accumulator.h"
+#include "../cpu/f32_product.h"
 #include "../cpu/gemm.h"
 #include "../cpu/kernels.h"
 #include "../cpu/loaded.h"
 #include "../cpu/loops.h"
 #include "../cpu/matrix_batch.h"
-#include "../cpu/small_product.h"
 #include "../cpu_backend.h"
 #include "../parallel.h"
 #include "kernels.h"
@@ -17,7 +17,8 @@
 namespace gradual::onednn {
 namespace {
 
-inline constexpr std::int64_t kPart = 256;  // rows or columns of a part, at least, in deterministic mode
+inline constexpr std::int64_t kPart = 256;    // rows or columns of a part, at least, in deterministic mode
+inline constexpr std::int64_t kOwnPart = 96;  // of products by our kernel, always
 
 // A tensor's matrices in the dtype they are multiplied in, with one stride of 1: where they lie, or copied.
 struct Operand : cpu::MatrixBatch {
@@ -58,6 +59,7 @@ struct Product {
   DType in, out;
   bool bias;
   int threads;
+  bool ours = false;  // for our kernel, whose bits are the same however it is cut
 };
 
 Primitive* primitive_of(const Product& p) {
@@ -77,19 +79,20 @@ Primitive* primitive_of(const Product& p) {
   });
 }
 
-// A small product in f32 by our kernel.
-bool small(const Product& p, const char* a, const char* b, char* c, const float* bias) {
-  const auto matrix = [](const char* data, const Shape& strides) {
-    return cpu::MatrixRef<float>{reinterpret_cast<const float*>(data), strides[0], strides[1]};
-  };
-  return p.in == DType::f32 && p.out == DType::f32 &&
-         cpu::small_product({p.m, p.n, p.k, matrix(a, p.a_strides), matrix(b, p.b_strides), bias,
-                             reinterpret_cast<float*>(c), p.across});
+bool is_ours(const Product& p) {
+  return p.in == DType::f32 && p.out == DType::f32 && cpu::suits_f32_product(p.m, p.n, p.k);
 }
 
-// One product, by one primitive if it is not small. False where oneDNN has none.
+// One product, by one primitive if it is not ours. False where oneDNN has none.
 bool run(const Product& p, const char* a, const char* b, char* c, const float* bias) {
-  if (small(p, a, b, c, bias)) return true;
+  if (p.ours) {
+    const auto floats = [](const char* data, const Shape& strides) {
+      return cpu::MatrixRef<float>{reinterpret_cast<const float*>(data), strides[0], strides[1]};
+    };
+    cpu::f32_product(
+        {p.m, p.n, p.k, floats(a, p.a_strides), floats(b, p.b_strides), bias, reinterpret_cast<float*>(c), p.across});
+    return true;
+  }
   const Team team(p.threads);
   Primitive* const primitive = primitive_of(p);
   if (!primitive) return false;
@@ -106,14 +109,17 @@ bool products(Operand& a, const Operand& b, Shape batch, const float* bias, char
   Product whole{a.rows(),           b.cols(), a.cols(), b.cols(),        a.matrix_strides(),
                 b.matrix_strides(), in,       out,      bias != nullptr, 1};
   const std::int64_t work = std::max<std::int64_t>(1, whole.m * whole.n * whole.k);
-  if (count == 1 && !deterministic()) {
-    whole.threads = work < 2 * cpu::kWorthThreads ? 1 : num_threads();
+  const int threads = work < 2 * cpu::kWorthThreads ? 1 : num_threads();
+  whole.ours = is_ours(whole);
+  if (count == 1 && (whole.ours ? threads == 1 : !deterministic())) {
+    whole.threads = threads;
     return run(whole, a.at(0), b.at(0), c, bias);
   }
   // Rows are cut, or columns where the first operand's are the ones without gaps.
   const bool by_columns = whole.a_strides[1] != 1;
   const std::int64_t whole_side = by_columns ? whole.n : whole.m;
-  const std::int64_t side = count > 1 ? whole_side : cpu::even_part(whole_side, kPart);
+  const std::int64_t most = whole.ours ? std::max(kOwnPart, (whole_side + threads - 1) / threads) : kPart;
+  const std::int64_t side = count > 1 ? whole_side : cpu::even_part(whole_side, most);
   const std::int64_t parts = (whole_side + side - 1) / side;
   const std::int64_t grain = std::max<std::int64_t>(1, cpu::kWorthThreads * parts / work);
   const auto cut = [&](std::int64_t first) {
@@ -121,7 +127,7 @@ bool products(Operand& a, const Operand& b, Shape batch, const float* bias, char
     (by_columns ? part.n : part.m) = std::min(side, whole_side - first);
     return part;
   };
-  {
+  if (!whole.ours) {
     const Team one(1);
     if (!primitive_of(cut(0)) || !primitive_of(cut((parts - 1) * side))) return false;
   }

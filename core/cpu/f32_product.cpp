@@ -1,0 +1,291 @@
+#include "f32_product.h"
+
+#include <algorithm>
+
+#include "../error.h"
+#include "../memory.h"
+#include "../multiversion.h"
+
+#if defined(__x86_64__)
+#include <immintrin.h>
+#endif
+
+namespace gradual::cpu {
+
+#if defined(__x86_64__)
+namespace {
+
+inline constexpr std::int64_t kSmall = 1 << 19, kDepth = 1024;  // multiplications, and of a sum, at most
+inline constexpr std::int64_t kSide = 8;                        // rows and columns, at least
+
+// Of larger products (Goto and van de Geijn 2008): as much of b as stays in the last cache, of a in the second, and of their
+// common side that a strip of b stays in the first. Rows are a multiple of a tile's.
+inline constexpr std::int64_t kBlockDepth = 256, kBlockRows = 96, kBlockColumns = 2048;
+inline constexpr std::int64_t kWorthPacking = 32;  // columns from which rows of a are worth a copy in the tiles' order
+
+// What a kernel knows of an instruction set. By reference: vectors cannot be handed over where the caller has no such
+// registers, which it only has once all is inlined.
+struct Avx2 {
+  using Vector = __m256;
+  static constexpr int kLanes = 8, kRows = 6;  // of a tile: sums for 12 of 16 registers
+  [[gnu::target("avx2,fma")]] static void load(Vector& v, const float* from) { v = _mm256_loadu_ps(from); }
+  [[gnu::target("avx2,fma")]] static void store(float* to, const Vector& v) { _mm256_storeu_ps(to, v); }
+  [[gnu::target("avx2,fma")]] static void repeat(Vector& v, const float* from) { v = _mm256_broadcast_ss(from); }
+  [[gnu::target("avx2,fma")]] static void add_product(Vector& sum, const Vector& x, const Vector& y) {
+    sum = _mm256_fmadd_ps(x, y, sum);
+  }
+};
+struct Avx512 {
+  using Vector = __m512;
+  static constexpr int kLanes = 16, kRows = 8;  // 16 of 32 registers
+  [[gnu::target("avx512f")]] static void load(Vector& v, const float* from) { v = _mm512_loadu_ps(from); }
+  [[gnu::target("avx512f")]] static void store(float* to, const Vector& v) { _mm512_storeu_ps(to, v); }
+  [[gnu::target("avx512f")]] static void repeat(Vector& v, const float* from) { v = _mm512_set1_ps(*from); }
+  [[gnu::target("avx512f")]] static void add_product(Vector& sum, const Vector& x, const Vector& y) {
+    sum = _mm512_fmadd_ps(x, y, sum);
+  }
+};
+
+using Eight [[gnu::vector_size(32), gnu::aligned(4), gnu::may_alias]] = float;
+
+// to[i * across + j] = from[j * stride + i] for i below 8 and j below kRows: pairs, fours and halves of vectors change
+// places. Writes 8 numbers a row.
+template <int kRows> void transpose(const float* from, std::int64_t stride, float* to, std::int64_t across) {
+  Eight rows[8], pairs[8], fours[8];
+#pragma GCC unroll 8
+  for (int j = 0; j < 8; ++j) rows[j] = *reinterpret_cast<const Eight*>(from + std::min(j, kRows - 1) * stride);
+#pragma GCC unroll 4
+  for (int j = 0; j < 8; j += 2) {
+    pairs[j] = __builtin_shufflevector(rows[j], rows[j + 1], 0, 8, 1, 9, 4, 12, 5, 13);
+    pairs[j + 1] = __builtin_shufflevector(rows[j], rows[j + 1], 2, 10, 3, 11, 6, 14, 7, 15);
+  }
+#pragma GCC unroll 4
+  for (int j : {0, 1, 4, 5}) {
+    const int even = j / 4 * 4 + j % 4 * 2;
+    fours[even] = __builtin_shufflevector(pairs[j], pairs[j + 2], 0, 1, 8, 9, 4, 5, 12, 13);
+    fours[even + 1] = __builtin_shufflevector(pairs[j], pairs[j + 2], 2, 3, 10, 11, 6, 7, 14, 15);
+  }
+#pragma GCC unroll 8
+  for (int j = 0; j < 8; ++j)  // in this order: what is written beyond kRows is written over
+    *reinterpret_cast<Eight*>(to + j * across) =
+        j < 4 ? __builtin_shufflevector(fours[j], fours[j + 4], 0, 1, 2, 3, 8, 9, 10, 11)
+              : __builtin_shufflevector(fours[j - 4], fours[j], 4, 5, 6, 7, 12, 13, 14, 15);
+}
+
+// A tile of c has kRows rows of two vectors.
+template <class Isa> struct Kernel {
+  using Vector = typename Isa::Vector;
+  static constexpr int kLanes = Isa::kLanes, kRows = Isa::kRows, kColumns = 2 * kLanes;
+
+  // kColumns columns of b (they may be fewer, filled up with zeros) as rows without gaps.
+  static void pack(const MatrixRef<float>& b, std::int64_t k, std::int64_t columns, float* __restrict to) {
+    const float* const from = b.data;
+    const std::int64_t stride = b.col_stride, row = b.row_stride;
+    const std::int64_t squares = row == 1 ? k / 8 * 8 : 0, whole = columns / 8 * 8;
+    for (std::int64_t p = 0; p < squares; p += 8)
+      for (std::int64_t j = 0; j < whole; j += 8)
+        transpose<8>(from + p + j * stride, stride, to + p * kColumns + j, kColumns);
+    if (columns == kColumns && stride == 1) {
+      for (std::int64_t p = 0; p < k; ++p)
+        for (int v = 0; v < kColumns; v += kLanes) {
+          Vector numbers;
+          Isa::load(numbers, from + p * row + v);
+          Isa::store(to + p * kColumns + v, numbers);
+        }
+      return;
+    }
+    for (std::int64_t p = 0; p < k; ++p)
+      for (std::int64_t j = p < squares ? whole : 0; j < kColumns; ++j)
+        to[p * kColumns + j] = j < columns ? from[p * row + j * stride] : 0;
+  }
+
+  // Rows of kColumns numbers, or of kLanes.
+  struct Rows {
+    const float* data;
+    std::int64_t step;
+  };
+
+  // kR rows and kV vectors of c that begin as the rows of `start`. kNext: rows of a are next to each other. Else three rows
+  // share a pointer, as addresses have factors of 1 and 2 for free: with an offset each, most would lie in memory.
+  // kPacked: a and b are as pack_rows and pack leave them, and addresses are known at compile time.
+  template <int kR, int kV, bool kNext, bool kPacked = false>
+  static void tile(std::int64_t k, const MatrixRef<float>& a, const Rows& b, const Rows& start, float* c,
+                   std::int64_t across) {
+    constexpr int kGroup = kNext ? kR : 3, kGroups = (kR + kGroup - 1) / kGroup;
+    const std::int64_t row = kNext ? 1 : a.row_stride;
+    const std::int64_t col = kPacked ? kRows : a.col_stride, step = kPacked ? kColumns : b.step;
+    Vector sums[kR][kV];
+#pragma GCC unroll 8
+    for (int i = 0; i < kR; ++i)
+#pragma GCC unroll 2
+      for (int v = 0; v < kV; ++v) Isa::load(sums[i][v], start.data + i * start.step + v * kLanes);
+    const float* at[kGroups];
+#pragma GCC unroll 4
+    for (int g = 0; g < kGroups; ++g) at[g] = a.data + g * kGroup * row;
+    const float* from_b = b.data;
+#pragma GCC unroll 4
+    for (std::int64_t p = 0; p < k; ++p) {
+      Vector x, y[kV];
+#pragma GCC unroll 2
+      for (int v = 0; v < kV; ++v) Isa::load(y[v], from_b + v * kLanes);
+#pragma GCC unroll 8
+      for (int i = 0; i < kR; ++i) {
+        Isa::repeat(x, at[i / kGroup] + i % kGroup * row);
+#pragma GCC unroll 2
+        for (int v = 0; v < kV; ++v) Isa::add_product(sums[i][v], x, y[v]);
+      }
+#pragma GCC unroll 4
+      for (int g = 0; g < kGroups; ++g) at[g] += col;
+      from_b += step;
+    }
+#pragma GCC unroll 8
+    for (int i = 0; i < kR; ++i)
+#pragma GCC unroll 2
+      for (int v = 0; v < kV; ++v) Isa::store(c + i * across + v * kLanes, sums[i][v]);
+  }
+
+  // All rows of kV vectors of columns.
+  template <int kV>
+  static void strip(std::int64_t m, std::int64_t k, const MatrixRef<float>& a, const Rows& b, const Rows& start,
+                    float* c, std::int64_t across) {
+    std::int64_t i = 0;
+    while (i < m) {
+      const auto rows = [&]<int kR> {
+        const MatrixRef<float> part{a.data + i * a.row_stride, a.row_stride, a.col_stride};
+        const Rows from{start.data + i * start.step, start.step};
+        if (a.row_stride == 1) tile<kR, kV, true>(k, part, b, from, c + i * across, across);
+        else tile<kR, kV, false>(k, part, b, from, c + i * across, across);
+        i += kR;
+      };
+      const std::int64_t left = m - i;  // 8 rows are twice 4 rather than 6 and 2, which would wait for their sums
+      if (left >= kRows && (left == kRows || left != 8)) rows.template operator()<kRows>();
+      else if (left >= 4) rows.template operator()<4>();
+      else if (left >= 2) rows.template operator()<2>();
+      else rows.template operator()<1>();
+    }
+  }
+
+  // Of a small product, columns [column, column + columns) of c, at most kColumns. `room` holds b's columns, c's where they
+  // are fewer, and the bias.
+  static void columns_of(const F32Product& p, std::int64_t column, std::int64_t columns, float* room) {
+    float *const panel = room, *const start = room + p.k * kColumns, *const own = start + kColumns;
+    std::fill_n(start, kColumns, 0.0F);
+    if (p.bias) std::copy_n(p.bias + column, columns, start);
+    const MatrixRef<float> from{p.b.data + column * p.b.col_stride, p.b.row_stride, p.b.col_stride};
+    Rows b{from.data, from.row_stride};
+    if (columns < kColumns || from.col_stride != 1) pack(from, p.k, columns, panel), b = {panel, kColumns};
+    float* const c = columns == kColumns ? p.c + column : own;
+    if (columns > kLanes) strip<2>(p.m, p.k, p.a, b, {start, 0}, c, columns == kColumns ? p.across : kColumns);
+    else strip<1>(p.m, p.k, p.a, b, {start, 0}, own, kColumns);
+    for (std::int64_t i = 0; i < p.m && c == own; ++i)
+      std::copy_n(own + i * kColumns, columns, p.c + i * p.across + column);
+  }
+
+  static void small(const F32Product& p, float* room) {
+    for (std::int64_t column = 0; column < p.n; column += kColumns)
+      columns_of(p, column, std::min<std::int64_t>(kColumns, p.n - column), room);
+  }
+
+  // kRows rows of a next to each other at each of k places; where they are fewer, whatever. Writes 8 numbers a place.
+  static void pack_rows(const MatrixRef<float>& a, std::int64_t rows, std::int64_t k, float* __restrict to) {
+    const std::int64_t row = a.row_stride, col = a.col_stride;
+    const std::int64_t squares = col == 1 && rows == kRows ? k / 8 * 8 : 0;
+    for (std::int64_t p = 0; p < squares; p += 8) transpose<kRows>(a.data + p, row, to + p * kRows, kRows);
+    for (std::int64_t p = squares; p < k; ++p)
+      for (std::int64_t i = 0; i < kRows; ++i) to[p * kRows + i] = i < rows ? a.data[i * row + p * col] : 0;
+  }
+
+  // Room for blocks of a large product: of a, of b, the bias of a strip, and a tile.
+  static constexpr std::int64_t kRoom = kBlockDepth * (kBlockRows + kBlockColumns) + kColumns + kRows * kColumns + 8;
+
+  // A block of c, at most kBlockRows and kBlockColumns, begun or gone on with: c += a b, or a b + bias.
+  static void block(const F32Product& p, const MatrixRef<float>& a, bool packed, const float* b, bool begins,
+                    float* edge) {
+    float* const bias = edge + kRows * kColumns;
+    for (std::int64_t j = 0; j < p.n; j += kColumns) {
+      const std::int64_t columns = std::min<std::int64_t>(kColumns, p.n - j);
+      if (begins) std::fill_n(bias, kColumns, 0.0F);
+      if (begins && p.bias) std::copy_n(p.bias + j, columns, bias);
+      const Rows strip_of_b{b + j * p.k, kColumns};
+      const std::int64_t whole = columns == kColumns ? p.m / kRows * kRows : 0;
+      if (!packed && columns == kColumns) {
+        const Rows from = begins ? Rows{bias, 0} : Rows{p.c + j, p.across};
+        strip<2>(p.m, p.k, a, strip_of_b, from, p.c + j, p.across);
+        continue;
+      }
+      for (std::int64_t i = 0; i < p.m; i += kRows) {
+        const MatrixRef<float> rows{a.data + i * (packed ? p.k : a.row_stride), packed ? 1 : a.row_stride,
+                                    packed ? kRows : a.col_stride};
+        float* const c = p.c + i * p.across + j;
+        if (i < whole) {
+#pragma GCC unroll 8
+          for (int r = 0; r < kRows; ++r) __builtin_prefetch(c + (kRows + r) * p.across, 1);  // the next tile's
+          const Rows from = begins ? Rows{bias, 0} : Rows{c, p.across};
+          tile<kRows, 2, true, true>(p.k, rows, strip_of_b, from, c, p.across);
+          continue;
+        }
+        const std::int64_t high = std::min<std::int64_t>(kRows, p.m - i);
+        for (std::int64_t r = 0; r < high; ++r)
+          std::copy_n(begins ? bias : c + r * p.across, columns, edge + r * kColumns);
+        const Rows from{edge, kColumns};
+        if (packed) tile<kRows, 2, true, true>(p.k, rows, strip_of_b, from, edge, kColumns);
+        else strip<2>(high, p.k, rows, strip_of_b, from, edge, kColumns);
+        for (std::int64_t r = 0; r < high; ++r) std::copy_n(edge + r * kColumns, columns, c + r * p.across);
+      }
+    }
+  }
+
+  static void large(const F32Product& p, float* room) {
+    float *const own_a = room, *const own_b = own_a + kBlockDepth * kBlockRows + 8;
+    float* const edge = own_b + kBlockDepth * kBlockColumns;
+    const bool packed = p.n >= kWorthPacking;
+    F32Product part = p;
+    for (std::int64_t j = 0; j < p.n; j += kBlockColumns)
+      for (std::int64_t q = 0; q < p.k; q += kBlockDepth) {
+        part.n = std::min(kBlockColumns, p.n - j), part.k = std::min(kBlockDepth, p.k - q);
+        part.bias = p.bias ? p.bias + j : nullptr;
+        for (std::int64_t at = 0; at < part.n; at += kColumns)
+          pack({p.b.data + q * p.b.row_stride + (j + at) * p.b.col_stride, p.b.row_stride, p.b.col_stride}, part.k,
+               std::min<std::int64_t>(kColumns, part.n - at), own_b + at * part.k);
+        for (std::int64_t i = 0; i < p.m; i += kBlockRows) {
+          part.m = std::min(kBlockRows, p.m - i);
+          part.c = p.c + i * p.across + j;
+          MatrixRef<float> a{p.a.data + i * p.a.row_stride + q * p.a.col_stride, p.a.row_stride, p.a.col_stride};
+          for (std::int64_t r = 0; packed && r < part.m; r += kRows)
+            pack_rows({a.data + r * a.row_stride, a.row_stride, a.col_stride},
+                      std::min<std::int64_t>(kRows, part.m - r), part.k, own_a + r * part.k);
+          if (packed) a.data = own_a;
+          block(part, a, packed, own_b, q == 0, edge);
+        }
+      }
+  }
+};
+
+bool is_small(std::int64_t m, std::int64_t n, std::int64_t k) { return k <= kDepth && m * n * k <= kSmall; }
+
+}  // namespace
+
+bool suits_f32_product(std::int64_t m, std::int64_t n, std::int64_t k) {
+  const CpuIsa isa = cpu_isa();
+  return m >= kSide && n >= kSide && k > 0 && isa >= CpuIsa::avx2 && (isa == CpuIsa::avx2 || is_small(m, n, k));
+}
+
+void f32_product(const F32Product& p) {
+  static_assert(kBlockRows % Kernel<Avx2>::kRows == 0 && kBlockColumns % Kernel<Avx2>::kColumns == 0);
+  const bool small = is_small(p.m, p.n, p.k);
+  const std::int64_t room = small ? (p.k + 1 + p.m) * Kernel<Avx512>::kColumns : Kernel<Avx2>::kRoom;
+  const Scratch scratch(static_cast<std::size_t>(room) * sizeof(float));
+  auto* const own = scratch.as<float>();
+  if (!small) detail::run_avx2([=] { Kernel<Avx2>::large(p, own); });
+  else if (cpu_isa() == CpuIsa::avx512) detail::run_avx512([=] { Kernel<Avx512>::small(p, own); });
+  else detail::run_avx2([=] { Kernel<Avx2>::small(p, own); });
+}
+
+#else
+
+bool suits_f32_product(std::int64_t, std::int64_t, std::int64_t) { return false; }
+void f32_product(const F32Product&) { fail("internal: f32_product has no kernel for this processor"); }
+
+#endif
+
+}  // namespace gradual::cpu

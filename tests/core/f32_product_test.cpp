@@ -1,0 +1,104 @@
+// Our own products in f32: the bits of sums that go from the bias on in the order of k, by each instruction set.
+#include <doctest/doctest.h>
+
+#include <array>
+#include <cmath>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "../../core/cpu/f32_product.h"
+#include "support/cpu_isas.h"
+
+using namespace gradual;
+
+namespace {
+
+constexpr float kUntouched = -7;
+
+struct Case {
+  std::int64_t m, n, k;
+  bool a_transposed = false, b_transposed = false, bias = false;
+  std::int64_t gap = 0;  // between rows (columns) of each matrix
+};
+
+cpu::MatrixRef<float> matrix(std::vector<float>& data, std::int64_t rows, std::int64_t cols, const Case& c,
+                             bool transposed) {
+  const std::int64_t across = (transposed ? rows : cols) + c.gap;
+  data.resize(static_cast<std::size_t>((transposed ? cols : rows) * across));
+  std::mt19937 random(static_cast<unsigned>(rows * 31 + cols));
+  for (float& x : data) x = std::uniform_real_distribution<float>(-1, 1)(random);
+  return transposed ? cpu::MatrixRef<float>{data.data(), 1, across} : cpu::MatrixRef<float>{data.data(), across, 1};
+}
+
+// How many elements of the result are not what they should be, and of the gaps are not what they were.
+int wrong(const Case& c) {
+  std::vector<float> a, b, bias(static_cast<std::size_t>(c.n));
+  for (std::size_t j = 0; j < bias.size(); ++j) bias[j] = static_cast<float>(j) / 16;
+  const cpu::MatrixRef<float> x = matrix(a, c.m, c.k, c, c.a_transposed), y = matrix(b, c.k, c.n, c, c.b_transposed);
+  const std::int64_t across = c.n + c.gap;
+  std::vector<float> out(static_cast<std::size_t>(c.m * across), kUntouched);
+  cpu::f32_product({c.m, c.n, c.k, x, y, c.bias ? bias.data() : nullptr, out.data(), across});
+  int count = 0;
+  for (std::int64_t i = 0; i < c.m; ++i)
+    for (std::int64_t j = 0; j < across; ++j) {
+      float sum = j >= c.n ? kUntouched : c.bias ? bias[static_cast<std::size_t>(j)] : 0;
+      for (std::int64_t p = 0; j < c.n && p < c.k; ++p)
+        sum = std::fma(x.data[i * x.row_stride + p * x.col_stride], y.data[p * y.row_stride + j * y.col_stride], sum);
+      count += out[static_cast<std::size_t>(i * across + j)] != sum;
+    }
+  return count;
+}
+
+}  // namespace
+
+TEST_CASE("our f32 products add in the order of k, in every layout, at the edges of tiles and blocks") {
+  std::vector<Case> cases;
+  // small ones, then more than a block of rows, of depth, of columns, and too few columns for copies of rows
+  for (const auto& [m, n, k] : {std::array<std::int64_t, 3>{8, 8, 1},
+                                {9, 15, 7},
+                                {13, 17, 8},
+                                {14, 33, 23},
+                                {32, 128, 64},
+                                {97, 70, 300},
+                                {195, 40, 513},
+                                {12, 2065, 40},
+                                {200, 20, 300},
+                                {30, 19, 1100}})
+    for (const bool a_transposed : {false, true})
+      for (const bool b_transposed : {false, true})
+        cases.push_back({m, n, k, a_transposed, b_transposed, a_transposed != b_transposed, b_transposed ? 3 : 0});
+  int taken = 0;
+  reference::for_each_isa([&](CpuIsa isa) {
+    for (const Case& c : cases) {
+      if (!cpu::suits_f32_product(c.m, c.n, c.k)) continue;
+      ++taken;
+      CAPTURE(name(isa));
+      CAPTURE(c.m);
+      CAPTURE(c.n);
+      CAPTURE(c.k);
+      CAPTURE(c.a_transposed);
+      CAPTURE(c.b_transposed);
+      CHECK(wrong(c) == 0);
+    }
+  });
+  if (cpu_isa() == CpuIsa::baseline) MESSAGE("skipped: this processor has no AVX2");
+  else CHECK(taken >= 40);
+}
+
+TEST_CASE("our f32 products keep NaN, Inf and -0 as multiply-adds do") {
+  if (!cpu::suits_f32_product(8, 16, 8)) {
+    MESSAGE("skipped: this processor has no AVX2");
+    return;
+  }
+  std::vector<float> a(64, 0), b(128, 1), c(128);
+  a[0] = INFINITY, a[9] = NAN, a[18] = -0.0F;
+  b[0] = 0;
+  const cpu::MatrixRef<float> x{a.data(), 8, 1}, y{b.data(), 16, 1};
+  cpu::f32_product({8, 16, 8, x, y, nullptr, c.data(), 16});
+  CHECK(std::isnan(c[0]));  // Inf times 0
+  CHECK(c[1] == INFINITY);
+  CHECK(std::isnan(c[16]));
+  CHECK(c[32] == 0);
+  CHECK_FALSE(std::signbit(c[32]));  // sums begin at +0
+}
