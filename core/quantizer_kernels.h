@@ -135,7 +135,7 @@ namespace gradual::device {
 struct RoundingPass {
   Tensor x;  // floating, the axis last
   std::int64_t rows = 1, k = 1;
-  bool wide = false;  // x is f64 and rounded as it is; else f64 is rounded to f32 first
+  bool wide = false;  // x is f64, rounded as it is and not scaled; else f64 is rounded to f32 first
   Rounder rounder = {};
   const std::int64_t* steps = nullptr;  // QuantizeOptions::steps
   bool fixed = false;                   // one scale,

@@ -39,10 +39,10 @@ Rounding rounding_from_name(std::string_view text);
 // What becomes of values beyond the largest one, and of Inf and NaN, for implementations differ. A value overflows when
 // it rounds, as if exponents went on, beyond the largest finite value: truncation alone does not saturate. In formats
 // without Inf and NaN finite values and Inf always saturate. NaN keeps its sign and, in formats with IEEE's NaN, its
-// upper bits, and becomes quiet. In an unsigned format what is below zero becomes NaN, or zero where it saturates;
-// where there is no zero, the smallest value.
+// upper bits, and becomes quiet. In an unsigned format what is below zero becomes NaN, or zero where it saturates or there is
+// no NaN. In a format without zero, zero goes the same way, and the smallest value stands for it.
 enum class Overflow : std::uint8_t {
-  ieee,             // Inf, or NaN where there is no Inf; NaN without a code of its own is -0. As ml_dtypes casts
+  ieee,             // Inf, or NaN where there is no Inf; NaN without a code of its own is -0, or 0. As ml_dtypes casts
   saturate,         // +-max, Inf too; NaN without a code is max. As CUDA's __NV_SATFINITE: IEEE's NaN is all ones
   saturate_finite,  // +-max, but Inf stays Inf (NaN where there is none). As ml_dtypes casts what was clamped
 };

@@ -207,10 +207,11 @@ GRADUAL_HD typename SourceBits<U>::Value round_to_power(typename SourceBits<U>::
   using Bits = SourceBits<U>;
   using Value = typename Bits::Value;
   const U magnitude = std::bit_cast<U>(x) & ~Bits::kSign;
-  const bool zero = magnitude == 0, finite = magnitude<Bits::kInf, nan = magnitude> Bits::kInf;
+  const bool zero = magnitude == 0, finite = magnitude < Bits::kInf;
+  const bool nan = magnitude > Bits::kInf;
   counts.zeros += zero, counts.to_zero += zero, counts.below_normal += zero;
   counts.nan += nan, counts.not_finite += !finite;
-  if (nan || !(x > 0)) {
+  if (!(x > 0)) {
     counts.beyond += !zero;
     return nan ? s.nan : s.below;
   }

@@ -62,6 +62,9 @@ std::vector<Quantizer> quantizers() {
   Quantizer powers{.format = format("e8m0fnu")};  // packed codes
   powers.format.exponent_bits = 4, powers.format.bias = 7;
   all.push_back(powers);
+  powers.format.exponent_bits = 6, powers.format.bias = 80, powers.format.nan = NanEncoding::none;
+  for (const Overflow o : {Overflow::ieee, Overflow::saturate, Overflow::saturate_finite})
+    powers.overflow = o, all.push_back(powers);
   for (const char* f : {"e4m3fn", "e5m2", "e2m1fn"}) {
     add(f, {.kind = ScalingKind::fixed, .value = 3});
     for (const ScaleOracle oracle : {ScaleOracle::transformer_engine, ScaleOracle::torchao}) {
@@ -157,9 +160,25 @@ TEST_CASE("doubles are rounded once, from all their bits and beyond the range of
   const Tensor x = from_data(std::vector<double>{0x1.08p0, 0x1.0800000000001p0, -0x1.07fffffffffffp0, 1e300, -1e300,
                                                  1e-300, 0x1p-1074, -0x1p-130, 0x1.fp128},
                              {9}, {.dtype = DType::f64});
-  for (const char* f : {"e4m3fn", "e5m2", "bf16", "fp32", "e8m0fnu"})
-    for (const Overflow o : {Overflow::ieee, Overflow::saturate})
-      check_same(x, {.format = format(f), .overflow = o}, -1, false);
+  std::vector<Format> formats;
+  for (const char* f : {"e4m3fn", "e5m2", "bf16", "fp32", "e8m0fnu"}) formats.push_back(format(f));
+  formats.push_back(format("e4m3fn"));
+  formats.back().is_signed = formats.back().has_negative_zero = false;
+  using enum RoundingMode;
+  for (const Format& f : formats)
+    for (const RoundingMode m : {nearest_even, nearest_away, toward_zero, up, down, to_odd, stochastic})
+      for (const Overflow o : {Overflow::ieee, Overflow::saturate, Overflow::saturate_finite})
+        check_same(x, {.format = f, .rounding = {.mode = m}, .overflow = o}, -1, false);
+}
+
+TEST_CASE("powers of two from the smallest floats on") {
+  if (!test::have_gpu()) return;
+  const Tensor x = from_data(std::vector<float>{0x1p-149F, 0x1p-128F, 0x1.8p-127F, 0x1p-127F, 0x1.8p-126F, 0x1p-126F,
+                                                0x1.fffffep127F, -0x1p-149F},
+                             {8});
+  using enum RoundingMode;
+  for (const RoundingMode m : {nearest_even, toward_zero, up, stochastic})
+    check_same(x, {.format = format("e8m0fnu"), .rounding = {.mode = m}}, -1, false);
 }
 
 TEST_CASE("a graph records every kind of quantizer") {

@@ -107,8 +107,8 @@ bool goes_up(std::uint64_t count, std::uint64_t rest, int depth, bool negative, 
   return false;
 }
 
-// Where a format has neither sign, zero nor mantissa: powers of two from 2^-bias on (e8m0fnu). Not for stochastic.
-template <RoundingMode mode> Result round_to_power(const Format& f, Overflow overflow, double x) {
+// Where a format has neither sign, zero nor mantissa: powers of two from 2^-bias on (e8m0fnu).
+template <RoundingMode mode> Result round_to_power(const Format& f, Overflow overflow, double x, Chance chance) {
   const Codes c = codes_of(f);
   const bool has_nan = f.nan != NanEncoding::none;
   const bool ieee = overflow == Overflow::ieee && has_nan;
@@ -122,14 +122,14 @@ template <RoundingMode mode> Result round_to_power(const Format& f, Overflow ove
   const Parts p = parts_of(x);
   const int low_bit = static_cast<int>(std::bit_width(p.significand)) - 1;
   const std::uint64_t rest = p.significand - (std::uint64_t{1} << low_bit);
-  const int up = rest != 0 && goes_up<mode>(1, rest, low_bit, false, {}) ? 1 : 0;
+  const int up = rest != 0 && goes_up<mode>(1, rest, low_bit, false, chance) ? 1 : 0;
   const int code = std::max(low_bit + p.exponent + up + f.bias, 0);
   if (code <= static_cast<int>(c.largest)) return {static_cast<std::uint32_t>(code), Kind::normal};
   return {ieee ? c.nan : c.largest, Kind::overflow};
 }
 
 template <RoundingMode mode> Result round(const Format& f, Overflow overflow, double x, Chance chance = {}) {
-  if (!f.has_zero) return round_to_power<mode>(f, overflow, x);
+  if (!f.has_zero) return round_to_power<mode>(f, overflow, x, chance);
   const Codes c = codes_of(f);
   const bool negative = std::signbit(x);
   const bool saturates = overflow == Overflow::saturate;
