@@ -6,13 +6,12 @@
 #include "../memory.h"
 #include "../multiversion.h"
 
-#if defined(__x86_64__)
+// Not for clang, which inlines neither functions of other targets nor, by flatten, what a called function calls: its kernels
+// would consist of calls.
+#if defined(__x86_64__) && !defined(__clang__)
 #include <immintrin.h>
-#endif
 
 namespace gradual::cpu {
-
-#if defined(__x86_64__)
 namespace {
 
 inline constexpr std::int64_t kSmall = 1 << 19, kDepth = 1024;  // multiplications, and of a sum, at most
@@ -105,8 +104,9 @@ template <class Isa> struct Kernel {
     std::int64_t step;
   };
 
-  // kR rows and kV vectors of c that begin as the rows of `start`. kNext: rows of a are next to each other. Else three rows
-  // share a pointer, as addresses have factors of 1 and 2 for free: with an offset each, most would lie in memory.
+  // kR rows and kV vectors of c that begin as the rows of `start`. kNext: rows of a are next to each other and have one
+  // pointer. Else three have one, with 0, 1 and 2 times the distance of rows, which addresses take as they are: with a
+  // number each, most would lie in memory.
   // kPacked: a and b are as pack_rows and pack leave them, and addresses are known at compile time.
   template <int kR, int kV, bool kNext, bool kPacked = false>
   static void tile(std::int64_t k, const MatrixRef<float>& a, const Rows& b, const Rows& start, float* c,
@@ -186,7 +186,7 @@ template <class Isa> struct Kernel {
       columns_of(p, column, std::min<std::int64_t>(kColumns, p.n - column), room);
   }
 
-  // kRows rows of a next to each other at each of k places; where they are fewer, whatever. Writes 8 numbers a place.
+  // kRows rows of a next to each other at each of k places; zeros where they are fewer. May write 2 numbers beyond.
   static void pack_rows(const MatrixRef<float>& a, std::int64_t rows, std::int64_t k, float* __restrict to) {
     const std::int64_t row = a.row_stride, col = a.col_stride;
     const std::int64_t squares = col == 1 && rows == kRows ? k / 8 * 8 : 0;
@@ -195,13 +195,20 @@ template <class Isa> struct Kernel {
       for (std::int64_t i = 0; i < kRows; ++i) to[p * kRows + i] = i < rows ? a.data[i * row + p * col] : 0;
   }
 
-  // Room for blocks of a large product: of a, of b, the bias of a strip, and a tile.
-  static constexpr std::int64_t kRoom = kBlockDepth * (kBlockRows + kBlockColumns) + kColumns + kRows * kColumns + 8;
+  // Where a large product keeps blocks of a and b, a tile and the bias of a strip.
+  struct Room {
+    std::int64_t b, edge, bias, all;
+    explicit Room(const F32Product& p) {
+      const std::int64_t depth = std::min(p.k, kBlockDepth), columns = std::min(p.n, kBlockColumns);
+      b = (depth * kBlockRows + 2 + 15) / 16 * 16;
+      edge = b + depth * ((columns + kColumns - 1) / kColumns * kColumns);
+      bias = edge + kRows * kColumns, all = bias + kColumns;
+    }
+  };
 
   // A block of c, at most kBlockRows and kBlockColumns, begun or gone on with: c += a b, or a b + bias.
   static void block(const F32Product& p, const MatrixRef<float>& a, bool packed, const float* b, bool begins,
-                    float* edge) {
-    float* const bias = edge + kRows * kColumns;
+                    float* edge, float* bias) {
     for (std::int64_t j = 0; j < p.n; j += kColumns) {
       const std::int64_t columns = std::min<std::int64_t>(kColumns, p.n - j);
       if (begins) std::fill_n(bias, kColumns, 0.0F);
@@ -228,16 +235,19 @@ template <class Isa> struct Kernel {
         for (std::int64_t r = 0; r < high; ++r)
           std::copy_n(begins ? bias : c + r * p.across, columns, edge + r * kColumns);
         const Rows from{edge, kColumns};
-        if (packed) tile<kRows, 2, true, true>(p.k, rows, strip_of_b, from, edge, kColumns);
-        else strip<2>(high, p.k, rows, strip_of_b, from, edge, kColumns);
+        if (packed && columns > kLanes) tile<kRows, 2, true, true>(p.k, rows, strip_of_b, from, edge, kColumns);
+        else if (packed) tile<kRows, 1, true, true>(p.k, rows, strip_of_b, from, edge, kColumns);
+        else if (columns > kLanes) strip<2>(high, p.k, rows, strip_of_b, from, edge, kColumns);
+        else strip<1>(high, p.k, rows, strip_of_b, from, edge, kColumns);
         for (std::int64_t r = 0; r < high; ++r) std::copy_n(edge + r * kColumns, columns, c + r * p.across);
       }
     }
   }
 
   static void large(const F32Product& p, float* room) {
-    float *const own_a = room, *const own_b = own_a + kBlockDepth * kBlockRows + 8;
-    float* const edge = own_b + kBlockDepth * kBlockColumns;
+    const Room at_room(p);
+    float *const own_a = room, *const own_b = room + at_room.b, *const edge = room + at_room.edge;
+    std::fill_n(edge, kRows * kColumns, 0.0F);
     const bool packed = p.n >= kWorthPacking;
     F32Product part = p;
     for (std::int64_t j = 0; j < p.n; j += kBlockColumns)
@@ -255,7 +265,7 @@ template <class Isa> struct Kernel {
             pack_rows({a.data + r * a.row_stride, a.row_stride, a.col_stride},
                       std::min<std::int64_t>(kRows, part.m - r), part.k, own_a + r * part.k);
           if (packed) a.data = own_a;
-          block(part, a, packed, own_b, q == 0, edge);
+          block(part, a, packed, own_b, q == 0, edge, room + at_room.bias);
         }
       }
   }
@@ -266,14 +276,14 @@ bool is_small(std::int64_t m, std::int64_t n, std::int64_t k) { return k <= kDep
 }  // namespace
 
 bool suits_f32_product(std::int64_t m, std::int64_t n, std::int64_t k) {
-  const CpuIsa isa = cpu_isa();
+  const CpuIsa isa = cpu_isa();  // with AVX-512 oneDNN is as fast
   return m >= kSide && n >= kSide && k > 0 && isa >= CpuIsa::avx2 && (isa == CpuIsa::avx2 || is_small(m, n, k));
 }
 
 void f32_product(const F32Product& p) {
   static_assert(kBlockRows % Kernel<Avx2>::kRows == 0 && kBlockColumns % Kernel<Avx2>::kColumns == 0);
   const bool small = is_small(p.m, p.n, p.k);
-  const std::int64_t room = small ? (p.k + 1 + p.m) * Kernel<Avx512>::kColumns : Kernel<Avx2>::kRoom;
+  const std::int64_t room = small ? (p.k + 1 + p.m) * Kernel<Avx512>::kColumns : Kernel<Avx2>::Room(p).all;
   const Scratch scratch(static_cast<std::size_t>(room) * sizeof(float));
   auto* const own = scratch.as<float>();
   if (!small) detail::run_avx2([=] { Kernel<Avx2>::large(p, own); });
@@ -281,11 +291,15 @@ void f32_product(const F32Product& p) {
   else detail::run_avx2([=] { Kernel<Avx2>::small(p, own); });
 }
 
+}  // namespace gradual::cpu
+
 #else
 
-bool suits_f32_product(std::int64_t, std::int64_t, std::int64_t) { return false; }
-void f32_product(const F32Product&) { fail("internal: f32_product has no kernel for this processor"); }
+namespace gradual::cpu {
 
-#endif
+bool suits_f32_product(std::int64_t, std::int64_t, std::int64_t) { return false; }
+void f32_product(const F32Product&) { fail("internal: this build has no kernel for f32_product"); }
 
 }  // namespace gradual::cpu
+
+#endif

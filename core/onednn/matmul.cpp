@@ -17,8 +17,9 @@
 namespace gradual::onednn {
 namespace {
 
-inline constexpr std::int64_t kPart = 256;    // rows or columns of a part, at least, in deterministic mode
-inline constexpr std::int64_t kOwnPart = 96;  // of products by our kernel, always
+inline constexpr std::int64_t kPart = 256;  // rows or columns of a part, at most, in deterministic mode
+// Parts of products by our kernel are multiples of this many rows or columns, at least as many as its tiles have.
+inline constexpr std::int64_t kOwnPart = 48;
 
 // A tensor's matrices in the dtype they are multiplied in, with one stride of 1: where they lie, or copied.
 struct Operand : cpu::MatrixBatch {
@@ -101,7 +102,8 @@ bool run(const Product& p, const char* a, const char* b, char* c, const float* b
   return true;
 }
 
-// All products of a batch, each on one thread; one alone on all, or cut by its shape where bits must not depend on them.
+// All products of a batch, each on one thread. One alone is oneDNN's on all of them, or cut: ours for the threads there are, as
+// that changes no bit; oneDNN's by its shape where bits must not depend on them.
 bool products(Operand& a, const Operand& b, Shape batch, const float* bias, char* c, DType in, DType out) {
   cpu::merge_rows(a, b, batch);
   const std::int64_t count = numel(batch);
@@ -115,11 +117,13 @@ bool products(Operand& a, const Operand& b, Shape batch, const float* bias, char
     whole.threads = threads;
     return run(whole, a.at(0), b.at(0), c, bias);
   }
-  // Rows are cut, or columns where the first operand's are the ones without gaps.
-  const bool by_columns = whole.a_strides[1] != 1;
+  // Rows are cut, or columns where the first operand's are the ones without gaps; of ours the longer side.
+  const bool by_columns = whole.ours ? whole.n > whole.m : whole.a_strides[1] != 1;
   const std::int64_t whole_side = by_columns ? whole.n : whole.m;
-  const std::int64_t most = whole.ours ? std::max(kOwnPart, (whole_side + threads - 1) / threads) : kPart;
-  const std::int64_t side = count > 1 ? whole_side : cpu::even_part(whole_side, most);
+  const std::int64_t share = (whole_side + threads - 1) / threads;
+  const std::int64_t side = count > 1    ? whole_side
+                            : whole.ours ? (share + kOwnPart - 1) / kOwnPart * kOwnPart
+                                         : cpu::even_part(whole_side, kPart);
   const std::int64_t parts = (whole_side + side - 1) / side;
   const std::int64_t grain = std::max<std::int64_t>(1, cpu::kWorthThreads * parts / work);
   const auto cut = [&](std::int64_t first) {
