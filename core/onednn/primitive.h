@@ -88,8 +88,7 @@ bool is_fast(std::string_view implementation);
 // Attributes of all our primitives: scratch memory is ours.
 dnnl::primitive_attr attributes();
 
-// How oneDNN would do what these arguments describe. (Until version 2 an
-// operation is described apart from its engine, from 3 on it is not.)
+// How oneDNN would do what these arguments describe: until version 2 apart from its engine, from 3 on with it.
 template <class Kind, class... What> auto describe(const What&... what) {
   if constexpr (requires { typename Kind::desc; }) {
     return typename Kind::primitive_desc(typename Kind::desc(what...), attributes(), engine());
@@ -97,6 +96,7 @@ template <class Kind, class... What> auto describe(const What&... what) {
     return typename Kind::primitive_desc(engine(), what..., attributes());
   }
 }
+// The same of a gradient, whose forward says which kernels go together.
 template <class Kind, class Forward, class... What>
 auto describe_gradient(const Forward& forward, const What&... what) {
   if constexpr (requires { typename Kind::desc; }) {
