@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "../accumulator.h"
+#include "../cpu/f32_conv.h"
 #include "../cpu/gemm.h"
 #include "../cpu/loaded.h"
 #include "../cpu/loops.h"
@@ -226,11 +227,15 @@ bool convolution(const OpCall& call, Outputs& out) {
   return true;
 }
 
+bool backward_weight(const OpCall& call, Outputs& out) {
+  return cpu::f32_weight_gradient(call, out) || convolution(call, out);
+}
+
 }  // namespace
 
 void register_convolutions() {
-  for (const OpId op : {OpId::conv2d, OpId::conv2d_backward_input, OpId::conv2d_backward_weight})
-    set_offer(op, convolution);
+  for (const OpId op : {OpId::conv2d, OpId::conv2d_backward_input}) set_offer(op, convolution);
+  set_offer(OpId::conv2d_backward_weight, backward_weight);
 }
 
 }  // namespace gradual::onednn

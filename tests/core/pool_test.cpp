@@ -30,9 +30,15 @@ PoolAttrs uneven() {
   a.kernel[1] = 2, a.stride[1] = 1, a.padding[1] = 0;
   return a;
 }
+PoolAttrs tall() {
+  PoolAttrs a = attrs(2, 2, 0);
+  a.kernel[0] = 3, a.stride[0] = 1;
+  return a;
+}
 const std::vector<Case> kCases = {
-    {{2, 3, 8, 8}, attrs(2, 2, 0)}, {{2, 3, 7, 9}, attrs(2, 2, 0)}, {{1, 4, 6, 6}, attrs(3, 1, 1)},
-    {{2, 2, 9, 7}, attrs(3, 2, 1)}, {{3, 1, 5, 6}, uneven()},       {{1, 1, 2, 2}, attrs(4, 3, 2)},
+    {{1, 3, 6, 23}, attrs(2, 2, 0)}, {{2, 2, 7, 12}, tall()},        {{2, 3, 8, 8}, attrs(2, 2, 0)},
+    {{2, 3, 7, 9}, attrs(2, 2, 0)},  {{1, 4, 6, 6}, attrs(3, 1, 1)}, {{2, 2, 9, 7}, attrs(3, 2, 1)},
+    {{3, 1, 5, 6}, uneven()},        {{1, 1, 2, 2}, attrs(4, 3, 2)},
 };
 
 // Distinct numbers in disorder, so that the largest is unique.
@@ -111,6 +117,26 @@ TEST_CASE("max_pool2d: NaN wins, -Inf can be the largest, the first of equals is
   CHECK(v[1] == -inf);
   CHECK(index.to_vector<std::int64_t>() == std::vector<std::int64_t>{1, 2});
   CHECK(max_pool2d_with_indices(ones({1, 1, 2, 2}), attrs(2, 2, 0)).second.item() == 0);
+}
+
+TEST_CASE("max_pool2d: NaN, infinities and equals in wide rows, read in pairs or by gathers") {
+  const std::vector<float> kinds{NAN, -INFINITY, INFINITY, 1, 1, -0.0F, 0, 2};
+  const Shape sizes{1, 1, 24, 30};
+  Generator g(3);
+  const std::vector<std::int64_t> draws = randint(0, 8, sizes, {.dtype = DType::i64}, g).to_vector<std::int64_t>();
+  std::vector<float> x;
+  for (const std::int64_t draw : draws) x.push_back(kinds[static_cast<std::size_t>(draw)]);
+  for (const Case& c : {Case{sizes, attrs(2, 2, 0)}, Case{sizes, tall()}, Case{sizes, attrs(3, 2, 0)}}) {
+    const auto [y, index] = max_pool2d_with_indices(from_data(x, sizes), c.attrs);
+    std::vector<std::int64_t> want(static_cast<std::size_t>(y.numel()), -1);
+    windows(c, y.size(2), y.size(3), [&](std::int64_t o, std::int64_t i) {
+      std::int64_t& best = want[static_cast<std::size_t>(o)];
+      const float v = x[static_cast<std::size_t>(i)], most = best < 0 ? 0 : x[static_cast<std::size_t>(best)];
+      if (best < 0 || v > most || (std::isnan(v) && !std::isnan(most))) best = i;
+    });
+    CHECK(index.to_vector<std::int64_t>() == want);
+    CHECK(same_bits(y.reshape({-1}), index_select(from_data(x, {24 * 30}), 0, index.reshape({-1}))));
+  }
 }
 
 TEST_CASE("max_pool2d_backward refuses indices that no pooling gave") {
