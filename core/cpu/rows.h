@@ -87,7 +87,7 @@ template <class F> KernelFn floating(F) {
 }
 
 // run(to) on `out` itself where it is row-major, else on a tensor that is, and then copied.
-template <class F> void write_row_major(Tensor out, const F& run) {
+template <class F> void write_row_major(const Tensor& out, const F& run) {
   Tensor to = out.is_contiguous() ? out : empty(out.sizes(), {.dtype = out.dtype()});
   run(to);
   if (!out.is_contiguous()) out.copy_(to);

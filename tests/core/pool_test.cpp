@@ -125,6 +125,7 @@ TEST_CASE("max_pool2d: NaN, infinities and equals in wide rows, read in pairs or
   Generator g(3);
   const std::vector<std::int64_t> draws = randint(0, 8, sizes, {.dtype = DType::i64}, g).to_vector<std::int64_t>();
   std::vector<float> x;
+  x.reserve(draws.size());
   for (const std::int64_t draw : draws) x.push_back(kinds[static_cast<std::size_t>(draw)]);
   for (const Case& c : {Case{sizes, attrs(2, 2, 0)}, Case{sizes, tall()}, Case{sizes, attrs(3, 2, 0)}}) {
     const auto [y, index] = max_pool2d_with_indices(from_data(x, sizes), c.attrs);
