@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <utility>
 
 #include "../autograd/grad_mode.h"
 #include "../core/capture.h"
@@ -98,6 +99,34 @@ Optimizer::Optimizer(Rule rule, std::vector<ParamGroup> groups, const ParamGroup
   for (ParamGroup& group : groups) add_param_group(std::move(group));
 }
 
+namespace {
+
+// From the first element to behind the last one, in elements of the storage.
+std::pair<std::int64_t, std::int64_t> extent(const Tensor& t) {
+  std::int64_t begin = t.offset(), end = t.offset() + 1;
+  for (int d = 0; d < t.ndim(); ++d) {
+    const std::int64_t last = (t.sizes()[d] - 1) * t.strides()[d];
+    (last < 0 ? begin : end) += last;
+  }
+  return {begin, end};
+}
+
+// Whether an update of one would change the other. Views of one storage may lie between each other: their elements are
+// marked then, in memory of its own.
+bool overlap(const Tensor& a, const Tensor& b) {
+  if (!a.shares_storage(b) || a.numel() == 0 || b.numel() == 0) return false;
+  if (a.dtype() != b.dtype()) return true;
+  const auto [begin_a, end_a] = extent(a);
+  const auto [begin_b, end_b] = extent(b);
+  if (end_a <= begin_b || end_b <= begin_a) return false;
+  const std::int64_t begin = std::min(begin_a, begin_b);
+  const Tensor marks = zeros({std::max(end_a, end_b) - begin});
+  as_strided(marks, a.sizes(), a.strides(), a.offset() - begin).fill_(1);
+  return max(as_strided(marks, b.sizes(), b.strides(), b.offset() - begin)).item() > 0;
+}
+
+}  // namespace
+
 void Optimizer::check_param(const Tensor& p, const std::vector<ParamState>& others) const {
   if (!p.defined() || !p.is_floating() || is_f8(p.dtype()))
     failf("optimizer: a parameter must be f64, f32, f16 or bf16, given {}", p.defined() ? name(p.dtype()) : "none");
@@ -106,6 +135,9 @@ void Optimizer::check_param(const Tensor& p, const std::vector<ParamState>& othe
   for (const auto* list : {&states_, &others})
     for (const ParamState& other : *list)
       if (other.param.is_same(p)) fail(who + " is in a group already; a parameter belongs to one");
+      else if (overlap(other.param, p))
+        fail(who + " shares memory with '" + other.name + "' " + to_string(other.param.sizes()) +
+             ": both would be updated at once; pass the tensor that they are views of");
 }
 
 void Optimizer::add_param_group(ParamGroup group) {

@@ -256,6 +256,14 @@ TEST_CASE("errors of groups and rates") {
           SGD sgd({p});
           sgd.add_param_group({.params = {p}});
         }).find("is in a group already") != std::string::npos);
+  const Tensor both = zeros({4, 2});
+  const auto view = [&](const Shape& sizes, const Shape& strides, std::int64_t offset) {
+    return as_strided(both, sizes, strides, offset);
+  };
+  const Tensor left = view({4}, {2}, 0), right = view({4}, {2}, 1), row = view({2}, {1}, 2);
+  CHECK_NOTHROW(SGD({left, right}));  // columns between each other
+  CHECK_NOTHROW(SGD({row, view({2}, {1}, 4)}));
+  CHECK(error_of([&] { SGD({left, row}); }).find("[2] shares memory with 'parameter 0' [4]") != std::string::npos);
   CHECK(error_of([&] { SGD({p}, {.lr = -1}); }).find("lr -1 is out of range") != std::string::npos);
   CHECK(error_of([&] { Adam({p}, {.beta2 = 1}); }).find("beta2 1 is out of range; it must be in [0, 1)") !=
         std::string::npos);
