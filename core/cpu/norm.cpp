@@ -41,11 +41,15 @@ template <class T> void normalize_rows(const OpCall& call, Outputs& out) {
     const T mean = center ? blocked_sum<T>(n, [&](std::int64_t i) { return x[i]; }) / static_cast<T>(n) : T{0};
     const T square = blocked_sum<T>(n, [&](std::int64_t i) { return (x[i] - mean) * (x[i] - mean); });
     const T scale = 1 / std::sqrt(square / static_cast<T>(n) + static_cast<T>(a.eps));
-    for (std::int64_t i = 0; i < n; ++i) y[i] = (x[i] - mean) * scale;
-    if (weight)
-      for (std::int64_t i = 0; i < n; ++i) y[i] *= weight[i];
-    if (bias)
-      for (std::int64_t i = 0; i < n; ++i) y[i] += bias[i];
+    const T *const w = weight.data(), *const b = bias.data();
+    if (w && b)
+      for (std::int64_t i = 0; i < n; ++i) y[i] = (x[i] - mean) * scale * w[i] + b[i];
+    else if (w)
+      for (std::int64_t i = 0; i < n; ++i) y[i] = (x[i] - mean) * scale * w[i];
+    else if (b)
+      for (std::int64_t i = 0; i < n; ++i) y[i] = (x[i] - mean) * scale + b[i];
+    else
+      for (std::int64_t i = 0; i < n; ++i) y[i] = (x[i] - mean) * scale;
     if (center) means[row] = mean;
     scales[row] = scale;
   });
