@@ -66,16 +66,17 @@ template <bool kHalf>
     _mm512_stream_si512(reinterpret_cast<__m512i*>(codes + 2 * i), line);
   }
 }
-// The same of twice 8 floats, the first ones' codes first.
+// The same of 8 floats, in the lower halves of 32 bits; kNaN: some may be NaN.
 template <bool kNaN> [[gnu::target("avx2")]] inline __m256i bf16_in_32(__m256 value) {
   const __m256i bits = _mm256_castps_si256(value);
   const __m256i odd = _mm256_and_si256(_mm256_srli_epi32(bits, 16), _mm256_set1_epi32(1));
   const __m256i rounded = _mm256_add_epi32(_mm256_add_epi32(bits, _mm256_set1_epi32(0x7fff)), odd);
-  if (!kNaN) return _mm256_srli_epi32(rounded, 16);
+  if constexpr (!kNaN) return _mm256_srli_epi32(rounded, 16);
   const __m256i quiet = _mm256_or_si256(bits, _mm256_set1_epi32(kFloatQuietBit));
   const __m256i nan = _mm256_castps_si256(_mm256_cmp_ps(value, value, _CMP_UNORD_Q));
   return _mm256_srli_epi32(_mm256_blendv_epi8(rounded, quiet, nan), 16);
 }
+// Of twice 8 floats.
 [[gnu::target("avx2")]] inline __m256i bf16_of(__m256 a, __m256 b) {
   constexpr int kInOrder = 0xd8;  // pack takes 4 of one, 4 of the other, twice
   const bool nan = _mm256_movemask_ps(_mm256_cmp_ps(a, b, _CMP_UNORD_Q)) != 0;
@@ -92,7 +93,7 @@ template <bool kHalf> [[gnu::target("avx2,f16c")]] inline void stream_line_avx2(
     _mm256_stream_si256(reinterpret_cast<__m256i*>(codes + 2 * i), codes_of_16);
   }
 }
-// From four places at a time: more is under way from memory than of one row of lines.
+// From four places at a time: more lines are then on their way from memory than are fetched ahead of one place.
 template <bool kHalf> [[gnu::target("avx2,f16c")]] void stream_avx2(const float* in, char* codes, std::int64_t n) {
   const std::int64_t quarter = n / 128 * 32;
   for (std::int64_t i = 0; i < quarter; i += 32)

@@ -115,13 +115,16 @@ std::pair<std::int64_t, std::int64_t> extent(const Tensor& t) {
 // marked then, in memory of its own.
 bool overlap(const Tensor& a, const Tensor& b) {
   if (!a.shares_storage(b) || a.numel() == 0 || b.numel() == 0) return false;
-  if (a.dtype() != b.dtype()) return true;
   const auto [begin_a, end_a] = extent(a);
   const auto [begin_b, end_b] = extent(b);
   if (end_a <= begin_b || end_b <= begin_a) return false;
   const std::int64_t begin = std::min(begin_a, begin_b);
   const Tensor marks = zeros({std::max(end_a, end_b) - begin});
-  as_strided(marks, a.sizes(), a.strides(), a.offset() - begin).fill_(1);
+  const auto distinct = [](Shape sizes, const Shape& strides) {  // of an expanded dim the one entry that there is
+    for (int d = 0; d < sizes.size(); ++d) sizes[d] = strides[d] == 0 ? 1 : sizes[d];
+    return sizes;
+  };
+  as_strided(marks, distinct(a.sizes(), a.strides()), a.strides(), a.offset() - begin).fill_(1);
   return max(as_strided(marks, b.sizes(), b.strides(), b.offset() - begin)).item() > 0;
 }
 

@@ -78,7 +78,8 @@ class Optimizer {
   // Once a GPU skips steps by itself (GradScaler), or a step is recorded (cuda::Graph), the counts of steps live there too.
   void step(SourceLocation loc = SourceLocation::current()) { step_scaled({}, loc); }
   void zero_grad();  // drops the gradients, those of frozen groups too
-  // Error: a parameter that is not floating, is no leaf, is in a group already or shares elements with one that is; a rate out of range.
+  // Error: a parameter that is not floating, is no leaf, is in a group already or shares elements with one that is; a rate
+  // out of range.
   void add_param_group(ParamGroup group);
   // Rates may be changed at any time; params may not (add_param_group).
   std::vector<ParamGroup>& param_groups() { return groups_; }

@@ -15,9 +15,9 @@ namespace {
 inline constexpr std::int64_t kSmall = 1 << 19, kDepth = 1024;  // multiplications, and of a sum, at most
 inline constexpr std::int64_t kSide = 8;                        // rows and columns, at least
 
-// Of larger products (Goto and van de Geijn 2008): as much of b as stays in the last cache, of a in the second, and of their
-// common side that a strip of b stays in the first. Rows are a multiple of a tile's.
-inline constexpr std::int64_t kBlockDepth = 256, kBlockRows = 96, kBlockColumns = 2048;
+// Of larger products (Goto and van de Geijn 2008): as much of b as stays in the last cache, and of a in the second. Rows are a
+// multiple of a tile's.
+inline constexpr std::int64_t kBlockRows = 96, kBlockColumns = 2048;
 inline constexpr std::int64_t kWorthPacking = 32;  // columns from which rows of a are worth a copy in the tiles' order
 
 // A tile of c has kRows rows of two vectors.
@@ -34,7 +34,7 @@ template <class Isa> struct Kernel {
   // kR rows and kV vectors of c that begin as the rows of `start`. kNext: rows of a are next to each other and have one
   // pointer. Else three have one, with 0, 1 and 2 times the distance of rows, which addresses take as they are: with a
   // number each, most would lie in memory.
-  // kPacked: a and b are as pack_rows and pack leave them, and addresses are known at compile time.
+  // kPacked: a and b are as pack_rows and pack_columns leave them, and addresses are known at compile time.
   template <int kR, int kV, bool kNext, bool kPacked = false>
   static void tile(std::int64_t k, const MatrixRef<float>& a, const Rows& b, const Rows& start, float* c,
                    std::int64_t across) {

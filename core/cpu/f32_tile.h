@@ -13,6 +13,9 @@
 
 namespace gradual::cpu {
 
+inline constexpr std::int64_t kBlockDepth =
+    256;  // of sums at a time: a strip of two vectors' columns stays in the first cache
+
 // What a kernel knows of an instruction set. By reference: vectors cannot be handed over where the caller has no such
 // registers, which it only has once all is inlined.
 struct Avx2 {

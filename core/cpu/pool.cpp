@@ -74,8 +74,6 @@ class Spans {
 // padding stands for the nearest one inside, which changes neither a maximum nor which of equals is first.
 std::vector<std::int32_t> taps_of(const OpCall& call, const Tensor& in, const Tensor& out) {
   const auto& a = call.get<PoolAttrs>();
-  if (plane_size(in) > std::numeric_limits<std::int32_t>::max())
-    failf(call, "a plane of {} elements; fewer than 2^31 are right", plane_size(in));
   const auto at = [&](int axis, std::int64_t output, std::int64_t tap) {
     return std::clamp<std::int64_t>(output * a.stride[axis] - a.padding[axis] + tap, 0, in.size(2 + axis) - 1);
   };
@@ -90,7 +88,7 @@ std::vector<std::int32_t> taps_of(const OpCall& call, const Tensor& in, const Te
 }
 
 // A NaN is larger than any number, and the first of equals stays. Without branches: numbers are no pattern to predict.
-template <class T> bool exceeds(T x, T most) { return !(x <= most) & (most == most); }
+template <class T> auto exceeds(T x, T most) { return (!(x <= most)) & (most == most); }
 
 using Four [[gnu::vector_size(16), gnu::aligned(4), gnu::may_alias]] = float;
 using FourIndices [[gnu::vector_size(16)]] = std::int32_t;
@@ -98,29 +96,29 @@ using FourIndices [[gnu::vector_size(16)]] = std::int32_t;
 // Windows of two columns side by side, without padding, and four of them at least in a row: four at a time, read without
 // gathers. The last ones of a row may be done twice.
 struct Pairs {
-  std::int64_t rows, cols, width, height, step;  // of y; of x; of a window, and from one to the next
-  static bool are(const PoolAttrs& a, const Tensor& out) {
+  std::int64_t rows, cols, width, kernel, stride;  // of y, y, x; of a window's rows
+  static bool suit(const PoolAttrs& a, const Tensor& out) {
     return a.kernel[1] == 2 && a.stride[1] == 2 && a.padding[0] == 0 && a.padding[1] == 0 && out.size(3) >= 4;
   }
   Pairs(const PoolAttrs& a, const Tensor& in, const Tensor& out)
-      : rows(out.size(2)), cols(out.size(3)), width(in.size(3)), height(a.kernel[0]), step(a.stride[0]) {}
+      : rows(out.size(2)), cols(out.size(3)), width(in.size(3)), kernel(a.kernel[0]), stride(a.stride[0]) {}
 
   void max(const float* x, float* y, std::int64_t* index) const {
     for (std::int64_t i = 0; i < rows; ++i)
       for (std::int64_t next = 0; next < cols; next += 4) {
         const std::int64_t j = std::min(next, cols - 4);
-        const auto corner = static_cast<std::int32_t>(i * step * width + 2 * j);
+        const auto corner = static_cast<std::int32_t>(i * stride * width + 2 * j);
         FourIndices at = FourIndices{0, 2, 4, 6} + corner, best = at;
         Four most{};
-        for (std::int64_t tap = 0; tap < height; ++tap, at += static_cast<std::int32_t>(width)) {
+        for (std::int64_t tap = 0; tap < kernel; ++tap, at += static_cast<std::int32_t>(width)) {
           const float* const from = x + corner + tap * width;
           const Four low = *reinterpret_cast<const Four*>(from), high = *reinterpret_cast<const Four*>(from + 4);
           const Four even = __builtin_shufflevector(low, high, 0, 2, 4, 6);
           const Four odd = __builtin_shufflevector(low, high, 1, 3, 5, 7);
           if (tap == 0) most = even;
-          const FourIndices first = ~(even <= most) & (most == most);
+          const FourIndices first = exceeds(even, most);
           most = first ? even : most, best = first ? at : best;
-          const FourIndices second = ~(odd <= most) & (most == most);
+          const FourIndices second = exceeds(odd, most);
           most = second ? odd : most, best = second ? at + 1 : best;
         }
         *reinterpret_cast<Four*>(y + i * cols + j) = most;
@@ -132,10 +130,12 @@ struct Pairs {
 void max_pool2d(const OpCall& call, Outputs& out) {
   if (out[0].numel() == 0) return;
   const std::int64_t n = plane_size(out[0]);
-  const std::vector<std::int32_t> taps = taps_of(call, call[0], out[0]);
-  const auto all = static_cast<std::int64_t>(taps.size());
-  const bool in_pairs = Pairs::are(call.get<PoolAttrs>(), out[0]);
+  if (plane_size(call[0]) > std::numeric_limits<std::int32_t>::max())
+    failf(call, "a plane of {} elements; fewer than 2^31 are right", plane_size(call[0]));
+  const bool in_pairs = out[0].dtype() != DType::f64 && Pairs::suit(call.get<PoolAttrs>(), out[0]);
   const Pairs pairs(call.get<PoolAttrs>(), call[0], out[0]);
+  const std::vector<std::int32_t> taps = in_pairs ? std::vector<std::int32_t>() : taps_of(call, call[0], out[0]);
+  const auto all = static_cast<std::int64_t>(taps.size());
   write_row_major(out[1], [&](Tensor& indices) {
     for_planes(call[0], out[0], [&]<class T>(const T* x, T* y, std::int64_t plane) {
       std::int64_t* index = indices.data<std::int64_t>() + plane * n;

@@ -28,8 +28,9 @@ struct Case {
   std::int64_t cols() const { return width + 2 * padding[1] - dilation[1] * (kernel[1] - 1); }
 };
 
-// Several blocks of images, the last of fewer; bands of one image, the last of fewer rows; more outputs than a strip and than
-// two; fewer than a vector's lanes left; more pixels than a sum takes at a time; padding beyond the taps; one tap.
+// Several blocks of images, the last of fewer; bands of one image, the last of fewer rows; more outputs than a strip has, and than
+// two; fewer than a vector's lanes left; more pixels than a sum takes at a time; padding beyond the taps; one tap; more blocks
+// than parts, no multiple of them; one row; groups of several strips; more inputs than a copy has; nothing but padding.
 const std::vector<Case> kCases = {
     {9, 3, 7, 6, 8, {3, 3}, {1, 1}},
     {70, 2, 4, 4, 17, {3, 3}, {1, 1}},
@@ -39,7 +40,10 @@ const std::vector<Case> kCases = {
     {4, 6, 9, 8, 27, {3, 3}, {1, 1}, {1, 1}, 3},
     {5, 7, 11, 10, 9, {1, 1}},
     {2, 3, 5, 5, 16, {2, 2}, {4, 4}},
-    {1, 40, 30, 30, 20, {3, 3}, {1, 1}},
+    {40, 2, 16, 15, 9, {3, 3}, {1, 1}},
+    {3, 4, 1, 300, 34, {1, 5}, {0, 2}, {1, 1}, 2},
+    {1, 200, 20, 60, 8, {1, 1}},
+    {2, 3, 4, 0, 8, {3, 3}, {1, 2}},
 };
 
 Tensor integers(const Shape& sizes, DType dtype, std::uint64_t seed) {
@@ -83,7 +87,8 @@ bool same_bits(const Tensor& a, const Tensor& b) { return std::memcmp(a.raw(), b
 TEST_CASE("our gradient of convolution weights is exact in integers, in every shape, dtype and layout") {
   int taken = 0;
   reference::for_each_isa([&](CpuIsa isa) {
-    for (const Case& c : kCases)
+    for (const Case& c : kCases) {
+      std::vector<double> want, want_of_row;  // the same in each dtype
       for (const DType dtype : {DType::f32, DType::bf16, DType::f16}) {
         CAPTURE(name(isa));
         CAPTURE(c.images);
@@ -95,20 +100,33 @@ TEST_CASE("our gradient of convolution weights is exact in integers, in every sh
         const Tensor dw = gradient(c, dy, x, DType::f32);
         if (!dw.defined()) continue;
         ++taken;
-        CHECK(dw.to_vector<double>() == expected(c, dy, x));
-        CHECK(same_bits(gradient(c, channels_last(dy), channels_last(x), DType::f32), dw));
         const Tensor row = integers({1, c.outputs, 1, 1}, dtype, 3).expand(dy.sizes());  // the gradient of a sum
-        CHECK(gradient(c, row, x, DType::f32).to_vector<double>() == expected(c, row.contiguous(), x));
+        if (want.empty()) want = expected(c, dy, x), want_of_row = expected(c, row.contiguous(), x);
+        CHECK(dw.to_vector<double>() == want);
+        CHECK(same_bits(gradient(c, channels_last(dy), channels_last(x), DType::f32), dw));
+        CHECK(gradient(c, row, x, DType::f32).to_vector<double>() == want_of_row);
         CHECK(same_bits(gradient(c, dy, x, dtype), dw.to(dtype)));
         const MatmulPrecisionScope tf32(MatmulPrecision::tf32);
         CHECK(same_bits(gradient(c, dy, x, DType::f32), dw));  // integers of three bits do not round
       }
+    }
   });
   if (taken == 0) MESSAGE("skipped: no instruction set here has the kernel");
 }
 
-TEST_CASE("our gradient of convolution weights rounds operands to TF32 where that is on") {
-  const Case c = kCases[0];
+TEST_CASE("our gradient of convolution weights has fewer parts where they are large") {
+  const Case c{8, 20000, 12, 12, 16, {1, 1}};
+  const Tensor one = ones({1, 1, 1, 1});
+  reference::for_each_isa([&](CpuIsa) {
+    const Tensor dw = gradient(c, one.expand({8, 16, 12, 12}), one.expand({8, 20000, 12, 12}), DType::f32);
+    if (!dw.defined()) return;
+    CHECK(max(dw).item() == 8 * 12 * 12);
+    CHECK(min(dw).item() == 8 * 12 * 12);
+  });
+}
+
+TEST_CASE("our gradient of convolution weights rounds operands to TF32 where that is on, on every thread") {
+  const Case c = kCases[3];
   Generator g(4);
   const Tensor x = randn({c.images, c.inputs, c.height, c.width}, {}, g);
   const Tensor dy = randn({c.images, c.outputs, c.rows(), c.cols()}, {}, g);
@@ -117,6 +135,7 @@ TEST_CASE("our gradient of convolution weights rounds operands to TF32 where tha
     Tensor rounded_x = clone(x), rounded_dy = clone(dy);
     for (Tensor* t : {&rounded_x, &rounded_dy})
       for (std::int64_t i = 0; i < t->numel(); ++i) t->data<float>()[i] = round_tf32(t->data<float>()[i]);
+    const ThreadsScope threads(7);
     const Tensor want = gradient(c, rounded_dy, rounded_x, DType::f32);
     CHECK_FALSE(same_bits(want, gradient(c, dy, x, DType::f32)));
     const MatmulPrecisionScope tf32(MatmulPrecision::tf32);

@@ -164,6 +164,9 @@ TEST_CASE("layer_norm and rms_norm over one and two dims") {
         check_near(layer_norm(x, dims), reference(wide(x), wide(dy), {}, {}, over, others, normalized, 1e-5, true).y,
                    16);
 
+        check_near(layer_norm(x, dims, {}, b),
+                   reference(wide(x), wide(dy), {}, wide(b), over, others, normalized, 1e-5, true).y, 16);
+
         const Reference rms = reference(wide(x), wide(dy), wide(w), {}, over, others, normalized, 1e-6, false);
         check_near(rms_norm(x, dims, w), rms.y, 16);
         const Outputs q = rms_norm_backward(dy, x, w, reshape(rms.invstd, lead).to(p), attrs);

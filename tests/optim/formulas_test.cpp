@@ -264,6 +264,11 @@ TEST_CASE("errors of groups and rates") {
   CHECK_NOTHROW(SGD({left, right}));  // columns between each other
   CHECK_NOTHROW(SGD({row, view({2}, {1}, 4)}));
   CHECK(error_of([&] { SGD({left, row}); }).find("[2] shares memory with 'parameter 0' [4]") != std::string::npos);
+  CHECK(error_of([&] {
+          SGD sgd({left});
+          sgd.add_param_group({.params = {row}});
+        }).find("shares memory") != std::string::npos);
+  CHECK(error_of([&] { SGD({both.narrow(1, 0, 1).expand({4, 3}), left}); }).find("shares memory") != std::string::npos);
   CHECK(error_of([&] { SGD({p}, {.lr = -1}); }).find("lr -1 is out of range") != std::string::npos);
   CHECK(error_of([&] { Adam({p}, {.beta2 = 1}); }).find("beta2 1 is out of range; it must be in [0, 1)") !=
         std::string::npos);
