@@ -75,12 +75,13 @@ if(GRADUAL_FOUND_CCACHE)
   set(CMAKE_CUDA_COMPILER_LAUNCHER ${CMAKE_CXX_COMPILER_LAUNCHER})
 endif()
 enable_language(CUDA)
+set_target_properties(gradual PROPERTIES CUDA_ARCHITECTURES "${CMAKE_CUDA_ARCHITECTURES}")  # it is older than the variable
 message(STATUS "gradual: CUDA ${CUDAToolkit_VERSION}, cuDNN ${cuDNN_VERSION}, for ${CMAKE_CUDA_ARCHITECTURES}")
 
 # Kernels round as the CPU does: no contraction to fma. constexpr functions may run on the device.
 file(GLOB cuda_kernels CONFIGURE_DEPENDS ${cuda_dir}/*.cu)
 add_library(gradual_cuda OBJECT ${cuda_kernels})
-target_compile_options(gradual_cuda PRIVATE -std=c++20 --fmad=false --expt-relaxed-constexpr --extended-lambda
+target_compile_options(gradual_cuda PRIVATE ${GRADUAL_DEFAULT_OPTIMIZATION} -std=c++20 --fmad=false --expt-relaxed-constexpr --extended-lambda
                        "SHELL:-Xcompiler -ffp-contract=off,-Wall,-Wextra,-fPIC")
 target_include_directories(gradual_cuda PRIVATE ${GRADUAL_BUILD_INCLUDE})
 target_link_libraries(gradual_cuda PRIVATE gradual_dep_fmt)

@@ -17,6 +17,13 @@ if(PROJECT_IS_TOP_LEVEL AND NOT CMAKE_BUILD_TYPE AND NOT CMAKE_CONFIGURATION_TYP
   set(CMAKE_BUILD_TYPE Release CACHE STRING "Build type" FORCE)
 endif()
 
+# As part of a project without a build type the library alone is optimised: without that it is a hundred times slower.
+set(GRADUAL_DEFAULT_OPTIMIZATION "")
+if(NOT CMAKE_BUILD_TYPE AND NOT CMAKE_CONFIGURATION_TYPES)
+  set(GRADUAL_DEFAULT_OPTIMIZATION -O3 -DNDEBUG)
+  message(STATUS "gradual: no CMAKE_BUILD_TYPE; compiled with -O3. Debug is for stepping through it.")
+endif()
+
 # ccache: paths relative to the top and no hash of the working directory, so that several checkouts share hits.
 # (Debug information then may name another checkout's folder. It is the source's text that matters.)
 set(GRADUAL_FOUND_CCACHE OFF)
@@ -46,7 +53,7 @@ endif()
 function(gradual_options target)
   target_compile_features(${target} PUBLIC cxx_std_20)
   set_target_properties(${target} PROPERTIES CXX_EXTENSIONS OFF)
-  target_compile_options(${target} PRIVATE
+  target_compile_options(${target} PRIVATE ${GRADUAL_DEFAULT_OPTIMIZATION}
     -ffp-contract=off -fno-math-errno -fno-trapping-math -fno-semantic-interposition
     -Wall -Wextra -Wpedantic -Wshadow
     $<$<BOOL:${GRADUAL_NATIVE}>:-march=native>

@@ -1,6 +1,7 @@
-# Builds and runs the consumer project, in one of two ways:
+# Builds and runs the consumer project:
 #   cmake -DMODE=installed    ...  installs the build tree GRADUAL_BUILD into WORK/prefix and uses find_package
 #   cmake -DMODE=subdirectory ...  builds the library anew from GRADUAL_SOURCE, by add_subdirectory
+#   cmake -DMODE=configured   ...  configures that in a new folder as one does who names neither generator nor build type
 # and with -DWORK= -DCXX= -DGENERATOR= -DBUILD_TYPE= -DNATIVE= -P run.cmake
 
 function(run)
@@ -11,6 +12,19 @@ function(run)
   endif()
 endfunction()
 
+if(MODE STREQUAL "configured")
+  file(REMOVE_RECURSE ${WORK})
+  run(${CMAKE_COMMAND} -E env --unset=CMAKE_GENERATOR --unset=CMAKE_BUILD_TYPE ${CMAKE_COMMAND} -S ${CMAKE_CURRENT_LIST_DIR}
+      -B ${WORK} -DCMAKE_CXX_COMPILER=${CXX} -DGRADUAL_SOURCE=${GRADUAL_SOURCE})
+  file(GLOB_RECURSE flags ${WORK}/*/gradual.dir/flags.make)
+  foreach(file ${flags})
+    file(STRINGS ${file} optimised REGEX "^CXX_FLAGS = .*-O3")
+    if(NOT optimised)
+      message(FATAL_ERROR "${file}: not optimised")
+    endif()
+  endforeach()
+  return()
+endif()
 set(arguments -S ${CMAKE_CURRENT_LIST_DIR} -B ${WORK} -G ${GENERATOR} -DCMAKE_CXX_COMPILER=${CXX}
               -DCMAKE_BUILD_TYPE=${BUILD_TYPE})
 if(MODE STREQUAL "installed")
