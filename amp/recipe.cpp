@@ -146,6 +146,14 @@ Recipe recipe(const std::string& name) {
   for (const Recipe& r : all_recipes())
     if (r.name == wanted) return r;
   if (const auto emulated = emulated_recipe(name)) return *emulated;
+  const std::string element = name.substr(0, name.find(':'));
+  for (const NamedFormat& n : named_formats()) {
+    if (n.name != element || !element.starts_with('e') || !n.format.is_signed) continue;
+    failf(
+        "no recipe '{0}': {1} is a format. e{2}m{3} is a recipe, of products in {2} exponent and {3} mantissa bits; in "
+        "a recipe's file an operand may be {{\"format\": \"{1}\"}} (docs/precision.md)",
+        name, element, n.format.exponent_bits, n.format.mantissa_bits);
+  }
   std::vector<std::string> names = recipe_names();
   names.insert(names.end(), {"eXmY", "eXmY:ROUNDING", "fp16-static:SCALE", "O0", "O1", "O2", "O3"});
   fail("no recipe '" + name + "'; there are " + join(names) + did_you_mean(name, names));

@@ -97,6 +97,7 @@ Recipe recipe_from(const Json& value, std::size_t index) {
   std::string base;
   r("base", base);
   Recipe out = base.empty() ? Recipe{} : recipe(base);
+  if (!base.empty()) out.description = "made from " + base;  // the base's own may hold no more
   r.read_fields(out, {"base"});
   r.need("name");
   check(out);

@@ -38,11 +38,10 @@ class MedianReporter : public benchmark::BenchmarkReporter {
   bool failed = false;
 };
 
+constexpr const char* kUsage = "usage: gradual-bench [--filter REGEX] [--json FILE] [--threads N] [--repetitions N]\n";
+
 [[noreturn]] void usage(const std::string& problem) {
-  fmt::print(stderr,
-             "gradual-bench: {}\nusage: gradual-bench [--filter REGEX] [--json FILE] [--threads N] "
-             "[--repetitions N]\n",
-             problem);
+  fmt::print(stderr, "gradual-bench: {}\n{}", problem, kUsage);
   std::exit(2);
 }
 
@@ -65,6 +64,10 @@ int main(int argc, char** argv) {
   for (int i = 1; i < argc; ++i) {
     std::string flag = argv[i];
     std::string value;
+    if (flag == "-h" || flag == "--help") {
+      fmt::print("{}", kUsage);
+      return 0;
+    }
     if (const auto equals = flag.find('='); equals != std::string::npos) {
       value = flag.substr(equals + 1);
       flag.resize(equals);

@@ -24,6 +24,14 @@ std::size_t distance(std::string_view a, std::string_view b) {
   return row.back();
 }
 
+// Whether `word` stands in `name` between its hyphens and colons.
+bool has_word(std::string_view name, std::string_view word) {
+  const auto ends = [&](std::size_t at) { return at == name.size() || name[at] == '-' || name[at] == ':'; };
+  for (std::size_t at = name.find(word); at != name.npos && !word.empty(); at = name.find(word, at + 1))
+    if ((at == 0 || ends(at - 1)) && ends(at + word.size())) return true;
+  return false;
+}
+
 }  // namespace
 
 std::string nearest(std::string_view text, const std::vector<std::string>& names) {
@@ -33,6 +41,11 @@ std::string nearest(std::string_view text, const std::vector<std::string>& names
 }
 
 std::string did_you_mean(std::string_view text, const std::vector<std::string>& names) {
+  std::string whole;
+  for (const std::string& name : names)
+    if (has_word(name, text)) whole += (whole.empty() ? "'" : ", '") + name + "'";
+  if (const auto comma = whole.rfind(", "); comma != whole.npos) whole.replace(comma, 2, " or ");
+  if (!whole.empty()) return "; did you mean " + whole + "?";
   const std::string found = nearest(text, names);
   if (found.empty() || 2 * distance(text, found) > std::max(text.size(), found.size())) return {};
   return "; did you mean '" + found + "'?";

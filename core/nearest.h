@@ -9,7 +9,8 @@ namespace gradual {
 
 // The name with the smallest edit distance to `text` (the first of equals); empty where there are no names.
 std::string nearest(std::string_view text, const std::vector<std::string>& names);
-// "; did you mean 'NEAREST'?", or nothing where no name is near (more than half of its letters differ).
+// "; did you mean 'NEAREST'?", or nothing where no name is near (more than half of its letters differ). Names that have
+// `text` as a word ("fp8" of "fp8-delayed") are nearer than any: all of them are listed.
 std::string did_you_mean(std::string_view text, const std::vector<std::string>& names);
 // "a, b, c".
 std::string join(const std::vector<std::string>& names);

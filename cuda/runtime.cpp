@@ -24,13 +24,21 @@ struct Found {
   int count = 0;
   std::string why;
 };
+// Of cudaGetDeviceCount. The runtime calls a missing driver one that is too old.
+std::string reason(cudaError_t status) {
+  int driver = 0;
+  if (status == cudaErrorNoDevice) return "no NVIDIA GPU was found";
+  if (status == cudaErrorInsufficientDriver && cudaDriverGetVersion(&driver) == cudaSuccess && driver == 0)
+    return "no NVIDIA driver was found";
+  return cudaGetErrorString(status);
+}
 const Found& found() {
   static const Found result = [] {
     Found f;
     const cudaError_t status = cudaGetDeviceCount(&f.count);
     if (status != cudaSuccess) {
       f.count = 0;
-      f.why = std::string("no GPU can be used: ") + cudaGetErrorString(status);
+      f.why = "no GPU can be used: " + reason(status);
     } else if (f.count == 0) {
       f.why = "no GPU can be used: the driver sees none";
     }

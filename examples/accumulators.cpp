@@ -3,8 +3,6 @@
 // 1024 dot products under each accumulator, against exact ones: the root of the mean squared error over that of the
 // results. Operands are normal numbers, then their magnitudes: sums that stay about as small as their terms, and sums
 // that outgrow them.
-//
-//   accumulators [--length 4096] [--format e4m3fn]
 #include <gradual/gradual.h>
 
 #include <cmath>
@@ -48,6 +46,11 @@ double error(const Tensor& got, const Tensor& exact) {
   return wrong / norm(exact).item();
 }
 
+constexpr const char* kUsage =
+    "What an accumulator does to dot products.\n"
+    "  accumulators                              # of length 4096, of operands in e4m3fn\n"
+    "  options: --length N  --format FORMAT\n";
+
 void body(example::Arguments& arguments) {
   const long length = arguments.number("--length", 4096);
   const Format operand_format = format(arguments.text("--format", "e4m3fn"));
@@ -83,4 +86,4 @@ void body(example::Arguments& arguments) {
 
 }  // namespace
 
-int main(int argc, char** argv) { return example::run(argc, argv, body); }
+int main(int argc, char** argv) { return example::run(argc, argv, body, kUsage); }

@@ -4,11 +4,6 @@
 // arguments it learns sums of two-digit numbers as text ("12+34=640": the answer's last digit first, for then each carry
 // is known when it is needed), and is asked sums that it never saw. With --text it learns a file, one character after the
 // other, and then writes. The recipe decides on the precision; the loop is the same for all.
-//
-//   char_gpt                                    # addition under amp-bf16, ten seconds or so
-//   char_gpt --recipe fp16-master               # or fp32, amp-fp16, bf16-pure, ..: compare the losses
-//   char_gpt --text FILE --steps 2000           # any text of some length
-//   options: --steps N  --width N  --layers N  --batch N  --context N (of --text)  --seed N  --threads N (1)
 #include <gradual/data/data_loader.h>
 #include <gradual/data/text.h>
 #include <gradual/gradual.h>
@@ -119,6 +114,14 @@ double ask(amp::RecipeRun& run, const Task& task, const data::Addition& addition
   return static_cast<double>(right) / static_cast<double>(questions);
 }
 
+constexpr const char* kUsage =
+    "A small transformer, trained in mixed precision: it learns to add, or to write.\n"
+    "  char_gpt                                  # addition under amp-bf16, ten seconds or so\n"
+    "  char_gpt --recipe fp16-master             # or fp32, amp-fp16, bf16-pure, ..: compare the losses\n"
+    "  char_gpt --text FILE --steps 2000         # any text of some length\n"
+    "  options: --recipe NAME  --text FILE  --steps N  --width N  --layers N  --batch N  --context N (of --text)\n"
+    "           --seed N  --threads N (1)\n";
+
 void body(example::Arguments& arguments) {
   const std::string file = arguments.text("--text", ""), recipe = arguments.text("--recipe", "amp-bf16");
   const std::int64_t steps = arguments.number("--steps", 600),
@@ -170,4 +173,4 @@ void body(example::Arguments& arguments) {
 
 }  // namespace
 
-int main(int argc, char** argv) { return example::run(argc, argv, body); }
+int main(int argc, char** argv) { return example::run(argc, argv, body, kUsage); }

@@ -4,8 +4,6 @@
 // dominate. Composed of ops it overflows: cosh(d) leaves f16 at d = 12 and f32 at d = 89. The Function below computes it
 // without ever forming cosh, says what its gradient is (tanh(d)), and declares that it wants f32 under autocast.
 // You learn to write one, to prove its gradients (and second derivatives), and what autocast does with it.
-//
-//   custom_op
 #include <gradual/autograd/gradcheck.h>
 #include <gradual/gradual.h>
 
@@ -129,6 +127,10 @@ void fit() {
   example::claim(offsets[1] < 0.2 && offsets[0] > 1, "log_cosh finds the line; mse does not");
 }
 
+constexpr const char* kUsage =
+    "An operation of your own: forward, backward, gradcheck, and how it behaves under autocast.\n"
+    "  custom_op\n";
+
 void body(example::Arguments& arguments) {
   arguments.done();
   values();
@@ -139,4 +141,4 @@ void body(example::Arguments& arguments) {
 
 }  // namespace
 
-int main(int argc, char** argv) { return example::run(argc, argv, body); }
+int main(int argc, char** argv) { return example::run(argc, argv, body, kUsage); }

@@ -12,6 +12,11 @@
 
 namespace example {
 
+// What a command line lacks or has too much: the usage is printed with it.
+struct UsageError : std::runtime_error {
+  using std::runtime_error::runtime_error;
+};
+
 // Arguments are read where they are needed; what nobody asked for is an error in done().
 class Arguments {
  public:
@@ -21,7 +26,7 @@ class Arguments {
   std::string text(const std::string& name, const std::string& otherwise) {
     const std::size_t i = find(name);
     if (i >= words_.size()) return otherwise;
-    if (i + 1 >= words_.size()) throw std::runtime_error(name + " wants a value");
+    if (i + 1 >= words_.size()) throw UsageError(name + " wants a value");
     used_[i + 1] = true;
     return words_[i + 1];
   }
@@ -29,20 +34,18 @@ class Arguments {
     const std::string word = text(name, std::to_string(otherwise));
     char* end = nullptr;
     const long value = std::strtol(word.c_str(), &end, 10);
-    if (*end != '\0' || value < 1)
-      throw std::runtime_error(name + " wants a whole number from 1 on, not '" + word + "'");
+    if (*end != '\0' || value < 1) throw UsageError(name + " wants a whole number from 1 on, not '" + word + "'");
     return value;
   }
-  // The next word that nobody asked for yet.
+  // The next word that nobody asked for yet and that is no --name.
   std::string word(const std::string& otherwise) {
     for (std::size_t i = 0; i < words_.size(); ++i)
-      if (!used_[i]) return used_[i] = true, words_[i];
+      if (!used_[i] && !words_[i].starts_with("--")) return used_[i] = true, words_[i];
     return otherwise;
   }
   void done() const {
     for (std::size_t i = 0; i < words_.size(); ++i)
-      if (!used_[i])
-        throw std::runtime_error("'" + words_[i] + "' is not an argument; the file's first lines say which are");
+      if (!used_[i]) throw UsageError("'" + words_[i] + "' is not an argument");
   }
 
  private:
@@ -78,13 +81,23 @@ inline void claim(bool holds, const char* what) {
   if (!holds) ++broken_claims();
 }
 
-// main's body: runs the example and turns errors and broken claims into the program's status.
-inline int run(int argc, char** argv, void (*body)(Arguments&)) {
+inline void print_usage(std::FILE* to, const char* usage) {
+  std::fprintf(to, "%s  --device cpu|cuda, where it computes (cpu)\n  --help, this text\n", usage);
+}
+
+// main's body: runs the example and turns errors and broken claims into the program's status. `usage` says what the
+// example is for and which arguments it reads.
+inline int run(int argc, char** argv, void (*body)(Arguments&), const char* usage) {
   std::setvbuf(stdout, nullptr, _IOLBF, BUFSIZ);  // a progress line shows at once, in a pipe too
   try {
     Arguments arguments(argc, argv);
+    if (arguments.flag("--help") || arguments.flag("-h")) return print_usage(stdout, usage), 0;
     device() = gradual::device_from_name(arguments.text("--device", "cpu"));
     body(arguments);
+  } catch (const UsageError& e) {
+    std::fprintf(stderr, "%s\n\n", e.what());
+    print_usage(stderr, usage);
+    return 2;
   } catch (const std::exception& e) {
     std::fprintf(stderr, "%s\n", e.what());
     return 2;

@@ -8,12 +8,6 @@
 // You learn what the recipe does at each step of the loop, that nothing else is in it (the losses agree to the bit), and
 // where the memory goes: all bytes are counted by the allocator while the steps run.
 //
-//   mixed_precision_from_scratch                                   # embedded digits, 64 -> 1024 -> 10, seconds
-//   mixed_precision_from_scratch --full --data mnist:DIR           # 784 -> 8192 -> 10 with batches of 8192, minutes
-//   mixed_precision_from_scratch --full --device cuda --data random
-//   options: --data digits|mnist:DIR|random  --device cpu|cuda  --recipes LIST  --hidden N  --batch N  --steps N
-//            --threads N (1; --full: all cores)
-//
 // After Micikevicius et al. 2018, "Mixed Precision Training". Fast FP16 wants hardware for it: on a CPU without FP16
 // arithmetic the memory shrinks and the time may not.
 #include <gradual/data/data_loader.h>
@@ -145,6 +139,14 @@ std::vector<data::Batch> load(const std::string& spec, std::int64_t batch, std::
   return batches;
 }
 
+constexpr const char* kUsage =
+    "Mixed precision by hand, and the same by amp.\n"
+    "  mixed_precision_from_scratch                             # embedded digits, 64 -> 1024 -> 10, seconds\n"
+    "  mixed_precision_from_scratch --full --data mnist:DIR     # 784 -> 8192 -> 10 with batches of 8192, minutes\n"
+    "  mixed_precision_from_scratch --full --device cuda --data random\n"
+    "  options: --full  --data digits|mnist:DIR|random  --recipes LIST  --hidden N  --batch N  --steps N\n"
+    "           --threads N (1; --full: all cores)\n";
+
 void body(example::Arguments& arguments) {
   const bool full = arguments.flag("--full");
   const std::string spec = arguments.text("--data", "digits");
@@ -189,4 +191,4 @@ void body(example::Arguments& arguments) {
 
 }  // namespace
 
-int main(int argc, char** argv) { return example::run(argc, argv, body); }
+int main(int argc, char** argv) { return example::run(argc, argv, body, kUsage); }

@@ -5,10 +5,6 @@
 // Exponent code 0 goes on down to zero with the gap of the smallest binade (subnormal values). A number between two
 // values has to go to one of them: which one is the rounding mode's affair, and what becomes of numbers beyond the last
 // value is the overflow policy's.
-//
-//   number_line                   # lists the formats
-//   number_line e2m1              # or any eXmY: X exponent bits (1 to 8), Y mantissa bits (0 to 23)
-//   number_line e4m3fn 17         # 17, 0x1p-10, inf or nan
 #include <gradual/gradual.h>
 
 #include <algorithm>
@@ -36,11 +32,19 @@ std::string with_power(double v) {
   return text(v) + " = 2^" + std::to_string(exponent - 1);
 }
 
+constexpr const char* kUsage =
+    "A number format on paper: its values, the gaps between them, its limits, and where a number of yours lands.\n"
+    "  number_line                               # lists the formats\n"
+    "  number_line FORMAT                        # a name in that list, e4m2 or any other eXmY\n"
+    "  number_line FORMAT NUMBER                 # e4m3fn 17; 0x1p-10, inf or nan too\n";
+
 void list_formats() {
-  std::printf("number_line FORMAT [NUMBER]\n\n  FORMAT is one of\n");
+  std::printf("%s\n  FORMAT is one of\n", kUsage);
   for (const NamedFormat& n : named_formats())
     std::printf("    %-9s %s\n", std::string(n.name).c_str(), std::string(n.about).c_str());
-  std::printf("    eXmY      X exponent bits (1 to 8) and Y mantissa bits (0 to 23), with IEEE's Inf and NaN\n");
+  std::printf(
+      "    eXmY      X exponent bits (1 to 8) and Y mantissa bits (0 to 23), with IEEE's Inf and NaN;\n"
+      "              e2m1, e2m3 and e3m2 are OCP's, without Inf and NaN\n");
 }
 
 void show_limits(const Format& f) {
@@ -196,4 +200,4 @@ void body(example::Arguments& arguments) {
 
 }  // namespace
 
-int main(int argc, char** argv) { return example::run(argc, argv, body); }
+int main(int argc, char** argv) { return example::run(argc, argv, body, kUsage); }

@@ -3,8 +3,6 @@
 // Every number is computed while the program runs; every failure and every cure is checked, and the program ends with
 // status 1 if one does not happen. FP16 has 10 bits behind the point and exponents -14 to 15: neighbours of 1 are 2^-10
 // apart, the largest number is 65504, the smallest above zero 2^-24. Most of what follows is one of these three facts.
-//
-//   pitfalls
 #include <gradual/gradual.h>
 
 #include <cmath>
@@ -164,6 +162,10 @@ void sum_of_ones() {
   example::claim(accumulator.item() == 2048 && fused == 4096, "the f16 accumulator stops half-way");
 }
 
+constexpr const char* kUsage =
+    "Eight ways in which half precision breaks training, each with its cure, as numbers.\n"
+    "  pitfalls\n";
+
 void body(example::Arguments& arguments) {
   arguments.done();
   for (void (*pitfall)() :
@@ -173,4 +175,4 @@ void body(example::Arguments& arguments) {
 
 }  // namespace
 
-int main(int argc, char** argv) { return example::run(argc, argv, body); }
+int main(int argc, char** argv) { return example::run(argc, argv, body, kUsage); }

@@ -4,10 +4,6 @@
 // on what, made at which line, what it keeps for backward), then backward as the engine runs it: newest node first, the
 // gradient that arrives, the rule of the op, the gradients it hands on. At the end the same gradients are computed by
 // backward() in one go, and the tape is written as a drawing.
-//
-//   step_through                       # f32
-//   step_through --amp                 # forward under autocast: see the casts, and the dtype of each gradient
-//   step_through --dot tape.dot        # then: dot -Tsvg tape.dot > tape.svg
 #include <gradual/gradual.h>
 
 #include <algorithm>
@@ -73,6 +69,12 @@ void write(const std::string& path, const std::string& text) {
   if (std::fclose(file) != 0 || !written) throw std::runtime_error("cannot write " + path);
 }
 
+constexpr const char* kUsage =
+    "Backward, one node at a time.\n"
+    "  step_through                              # f32\n"
+    "  step_through --amp                        # forward under autocast: the casts, and the dtype of each gradient\n"
+    "  step_through --dot tape.dot               # then: dot -Tsvg tape.dot > tape.svg\n";
+
 void body(example::Arguments& arguments) {
   const bool amp = arguments.flag("--amp");
   const std::string dot = arguments.text("--dot", "");
@@ -107,4 +109,4 @@ void body(example::Arguments& arguments) {
 
 }  // namespace
 
-int main(int argc, char** argv) { return example::run(argc, argv, body); }
+int main(int argc, char** argv) { return example::run(argc, argv, body, kUsage); }

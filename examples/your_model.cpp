@@ -3,9 +3,6 @@
 // Write a Module and hand lab::compare a function that makes one: it is trained once under each recipe, on the same
 // batches in the same order, and the table shows what each precision did to it. With a folder, results.json, curves.csv
 // and report.html (open it in a browser) are written there.
-//
-//   your_model                                     # fp32, amp-bf16, fp16-master, fp16-pure; seconds
-//   your_model --epochs 2 --recipe amp-fp16 --out DIR
 #include <gradual/data/digits.h>
 #include <gradual/gradual.h>
 #include <gradual/lab/lab.h>
@@ -32,6 +29,9 @@ struct Net : nn::Module {
   Tensor forward(const Tensor& x) override { return head(block2(block1(stem(flatten(x, 1))))); }
 };
 
+constexpr const char* kUsage =
+    "Your own model in the precision lab.\n  your_model [--epochs N] [--recipe NAME] [--out DIR]\n";
+
 void body(example::Arguments& arguments) {
   lab::Options options{.model_name = "residual", .epochs = static_cast<int>(arguments.number("--epochs", 8))};
   const std::string only = arguments.text("--recipe", ""), out = arguments.text("--out", "");
@@ -56,4 +56,4 @@ void body(example::Arguments& arguments) {
 
 }  // namespace
 
-int main(int argc, char** argv) { return example::run(argc, argv, body); }
+int main(int argc, char** argv) { return example::run(argc, argv, body, kUsage); }

@@ -167,7 +167,10 @@ StepResult GradScaler::step(Optimizer& optimizer, SourceLocation loc) {
   if (o.stage == Stage::stepped) fail("GradScaler: step() has already been called since the last update()");
   const bool unscaled = o.stage == Stage::unscaled;
   if (!unscaled) check(o, optimizer, false);
-  if (!o.found.defined()) fail("GradScaler: step: no inf checks were recorded for this optimizer");
+  if (!o.found.defined())
+    fail(
+        "GradScaler: step: no inf checks were recorded for this optimizer: no parameter has a gradient; call "
+        "scale(loss).backward() first");
   StepResult result(optimizer, o.found);
   if (rules(optimizer)) {
     optimizer.step_scaled({.on_device = unscaled ? nullptr : &there()->inverse, .found = o.found}, loc);

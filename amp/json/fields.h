@@ -105,7 +105,15 @@ struct InFile<E> {
 template <class T> struct InFile<std::optional<T>> {
   static void read(const JsonReader& r, const char* key, const Json& from, std::optional<T>& value) {
     if (from == "none") return value.reset();
-    if (!from.is_object()) r.bad(key, "\"none\" or an object");
+    if (!from.is_object()) {
+      Names keys;
+      T some{};
+      Fields<T>::of(some, [&](const char* field, auto&) { keys.emplace_back(field); });
+      std::string allowed = "\"none\" or an object of " + join(keys);
+      if constexpr (requires { Fields<T>::kNeeded; })
+        if (from.is_string()) allowed += fmt::format(", such as {{\"{}\": {}}}", Fields<T>::kNeeded, shown(from));
+      r.bad(key, allowed);
+    }
     const JsonReader inner = r.within(key);
     if constexpr (requires { Fields<T>::kNeeded; })
       if (!value) inner.need(Fields<T>::kNeeded);

@@ -80,11 +80,12 @@ def arguments():
                    help="leave GOMP_SPINCOUNT to the peers too; by default they have OpenMP's own settings")
     p.add_argument("--out", metavar="FILE", help="the tables in Markdown")
     p.add_argument("--json", metavar="FILE", help="every number")
-    builder = p.add_argument_group("what ./dev compare passes")
-    builder.add_argument("--gradual", metavar="PROGRAM", required=True)
-    builder.add_argument("--libtorch", metavar="PROGRAM")
-    builder.add_argument("--torch-python", metavar="INTERPRETER")
-    builder.add_argument("--absent", action="append", default=[], metavar="PEER=REASON", help="why a peer is not there")
+    # what ./dev compare passes
+    p.add_argument("--gradual", metavar="PROGRAM", required=True, help=argparse.SUPPRESS)
+    p.add_argument("--libtorch", metavar="PROGRAM", help=argparse.SUPPRESS)
+    p.add_argument("--torch-python", metavar="INTERPRETER", help=argparse.SUPPRESS)
+    p.add_argument("--absent", action="append", default=[], metavar="PEER=REASON",
+                   help=argparse.SUPPRESS)  # why a peer is not there
     args = p.parse_args()
     if args.models is None and args.ops is None:
         args.models = args.ops = "all"

@@ -2,6 +2,7 @@
 #include <fmt/format.h>
 #include <gradual/amp/recipe.h>
 #include <gradual/core/error.h>
+#include <gradual/core/nearest.h>
 #include <gradual/core/threads.h>
 #include <gradual/lab/lab.h>
 
@@ -39,7 +40,9 @@ std::vector<std::string> split_names(const std::string& text) {
 
 std::vector<amp::Recipe> recipes_for(const std::string& text) {
   std::vector<amp::Recipe> recipes;
-  for (const std::string& name : text == "all" ? amp::recipe_names() : split_names(text)) {
+  const std::vector<std::string> names = split_names(text);
+  for (const std::string& name : text == "all" ? amp::recipe_names() : names) {
+    if (name == "all") fail("--recipes is '" + text + "'; all stands alone, or recipes are named with commas");
     if (name.ends_with(".json")) {
       for (amp::Recipe& r : amp::load_recipes(name)) recipes.push_back(std::move(r));
     } else {
@@ -69,12 +72,20 @@ void list_all_recipes() {
       "eXmY:ROUNDING  the same with nearest-away, toward-zero, up, down, to-odd, stochastic or stochastic:BITS\n"
       "fp16-static:S  fp16-master with the static loss scale S, for example fp16-static:1024\n"
       "O0, O1, O2, O3 Apex's names for fp32, amp-fp16, fp16-master and fp16-pure\n"
-      "FILE.json      recipes of your own\n"
+      "FILE.json      recipes of your own (docs/precision.md, Recipes in files)\n"
       "\n"
       "A quantised step has three products a layer: forward x W, dgrad dy W and wgrad x dy. Each rounds its operands "
       "anew,\n"
       "along the axis that it contracts; what is not listed stays in high precision; unless it says so, sums are "
       "f32.\n");
+}
+
+std::string unknown(const std::string& argument, const CLI::App& app) {
+  if (!argument.starts_with('-')) return "unknown argument '" + argument + "' (see gradual-lab --help)";
+  const std::string option = argument.substr(0, argument.find('='));
+  std::vector<std::string> names;
+  for (const CLI::Option* o : app.get_options()) names.push_back(o->get_name());
+  return "no option '" + option + "'" + did_you_mean(option, names) + " (see gradual-lab --help)";
 }
 
 int run(int argc, char** argv) {
@@ -110,9 +121,11 @@ int run(int argc, char** argv) {
   app.add_option("--trace", options.trace, "write every op of one step of each recipe to FILE (none: to stdout)")
       ->expected(0, 1);
   app.add_option("--profile", options.profile, "write a profile of each run to FILE (none: to stdout)")->expected(0, 1);
+  app.allow_extras();  // said by us, the first with the nearest option
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& e) { return app.exit(e) == 0 ? 0 : 2; }
+  if (const std::vector<std::string> extras = app.remaining(); !extras.empty()) fail(unknown(extras.front(), app));
   if (app.count("--trace") && options.trace.empty()) options.trace = "-";
   if (app.count("--profile") && options.profile.empty()) options.profile = "-";
   if (list) {

@@ -2,6 +2,8 @@
 
 #include <cstdio>
 #include <filesystem>
+#include <fstream>
+#include <iterator>
 
 #include "../../amp/recipe.h"
 #include "../../core/atomic_file.h"
@@ -66,6 +68,8 @@ TEST_CASE("a short recipe takes the rest from its base, or from the defaults") {
   CHECK(amp::recipe_from_json(R"({"name": "m", "mode": "autocast", "dtype": "f16", "scaling": "dynamic"})")
             .scaling->dynamic);
   CHECK_FALSE(amp::recipe_from_json(R"({"name": "m", "base": "amp-fp16", "scaling": "none"})").scaling);
+  CHECK(r.description == "made from fp16-master");
+  CHECK(amp::recipe_from_json(R"({"name": "m", "base": "fp32", "description": "mine"})").description == "mine");
 }
 
 TEST_CASE("quantisation goes to JSON and back unchanged, in every recipe that there is") {
@@ -218,13 +222,15 @@ TEST_CASE("malformed recipes are errors that name the key and what is allowed") 
        "recipe 'a': modes autocast, half and pure take the dtype f16 or bf16, not f32"},
       {R"({"name": "a", "mode": "half", "dtype": "f16", "scaling": {"kind": "static", "init_scale": -1}})",
        "GradScaler"},
-      {R"({"name": "a", "quantization": 8})", "recipe 'a': \"quantization\" is 8; allowed is \"none\" or an object"},
+      {R"({"name": "a", "quantization": 8})",
+       "recipe 'a': \"quantization\" is 8; allowed is \"none\" or an object of forward_x, "},
       {R"({"name": "a", "quantization": {"forwardx": "none"}})",
        "recipe 'a', quantization: unknown key \"forwardx\"; allowed are forward_x, forward_w, dgrad_dy, dgrad_w, "
        "wgrad_x, "
        "wgrad_dy, weight_gradient, weight, master, moment1, moment2, "},
       {R"({"name": "a", "quantization": {"forward_x": "e4m3fn"}})",
-       "recipe 'a', quantization: \"forward_x\" is \"e4m3fn\"; allowed is \"none\" or an object"},
+       "recipe 'a', quantization: \"forward_x\" is \"e4m3fn\"; allowed is \"none\" or an object of format, rounding, "
+       "overflow, scaling, hadamard, such as {\"format\": \"e4m3fn\"}"},
       {R"({"name": "a", "quantization": {"forward_x": {}}})",
        "recipe 'a', quantization, forward_x: \"format\" is missing"},
       {R"({"name": "a", "quantization": {"forward_x": {"format": "e9m3"}}})",
@@ -284,4 +290,43 @@ TEST_CASE("malformed recipes are errors that name the key and what is allowed") 
   for (int i = 0; i < 100000; ++i) deep += '[';
   CHECK(message_of([&] { amp::recipe_from_json(deep); }).starts_with("recipes: not JSON"));
   CHECK(message_of([&] { amp::recipe_from_json("{\"name\": \"\xff\"}"); }).starts_with("recipes: not JSON"));
+}
+
+TEST_CASE("docs/precision.md: the recipes in a file are read as they stand there") {
+  std::ifstream page(GRADUAL_SOURCE_DIR "/docs/precision.md");
+  const std::string text{std::istreambuf_iterator<char>(page), {}};
+  const std::size_t begin = text.find("```json\n") + 8;
+  REQUIRE(begin > 8);
+  const auto recipes = amp::recipes_from_json(text.substr(begin, text.find("```", begin) - begin));
+  REQUIRE(recipes.size() == 2);
+  const amp::Quantization& q = *recipes[0].quantization;
+  CHECK(q.forward_x->scaling.kind == ScalingKind::row);
+  CHECK(q.dgrad_dy->format == Format::ieee(5, 2));  // the base's
+  CHECK(q.dgrad_dy->rounding == rounding_from_name("stochastic"));
+  CHECK(q.accumulator == accumulator("bf16-acc/chunk=64"));
+  CHECK(q.modules.back() == std::pair<std::string, std::string>("last", "fp32"));
+  CHECK(recipes[1].scaling->init_scale == 1024);
+  CHECK(recipes[1].description == "made from fp16-master");
+  // Every key that a file may have is explained.
+  const std::string section = text.substr(text.find("## Recipes in files"));
+  const auto keys = [&](const char* json) {
+    const std::string told = message_of([&] { amp::recipe_from_json(json); });
+    std::string list = told.substr(told.find("allowed are ") + 12);
+    list = list.substr(0, list.find(';'));
+    for (std::size_t at = 0; at < list.size();
+         at = list.find(", ", at) == list.npos ? list.size() : list.find(", ", at) + 2) {
+      const std::string key = list.substr(at, list.find(", ", at) - at);
+      CAPTURE(key);
+      CHECK(section.find("`" + key + "`") != section.npos);
+    }
+  };
+  keys(R"({"name": "a", "?": 0})");
+  keys(R"({"name": "a", "quantization": {"?": 0}})");
+  keys(R"({"name": "a", "scaling": {"kind": "dynamic", "?": 0}})");
+  keys(R"({"name": "a", "quantization": {"weight": {"format": "fp16", "?": 0}}})");
+  keys(R"({"name": "a", "quantization": {"weight": {"format": {"?": 0}}}})");
+  for (const char* kind : {"fixed", "tensor", "delayed", "row", "block", "nvfp4"})
+    keys((R"({"name": "a", "quantization": {"weight": {"format": "fp16", "scaling": {"?": 0, "kind": ")" +
+          std::string(kind) + R"("}}}})")
+             .c_str());
 }

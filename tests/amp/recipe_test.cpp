@@ -313,6 +313,19 @@ TEST_CASE("names, aliases and the registry") {
         "amp-bf16, fp8-delayed, fp8-current, fp8-rowwise, fp8-block128, mxfp8, mxfp6, mxfp4, nvfp4, msamp-o1, "
         "msamp-o2, eXmY, "
         "eXmY:ROUNDING, fp16-static:SCALE, O0, O1, O2, O3; did you mean 'amp-fp16'?");
+  const auto told = [](const char* name, const std::string& end) {
+    CAPTURE(name);
+    CHECK(message_of([&] { amp::recipe(name); }).ends_with(end));
+  };
+  told("fp8", "; did you mean 'fp8-delayed', 'fp8-current', 'fp8-rowwise' or 'fp8-block128'?");
+  told("fp16", "; did you mean 'fp16-pure', 'fp16-master', 'amp-fp16' or 'fp16-static:SCALE'?");
+  told("fp16-static", "; did you mean 'fp16-static:SCALE'?");
+  for (const char* format : {"e4m3fn", "e4m3fn:stochastic"})
+    CHECK(message_of([&] { amp::recipe(format); }) ==
+          "no recipe '" + std::string(format) +
+              "': e4m3fn is a format. e4m3 is a recipe, of products in 4 exponent and 3 mantissa bits; in a recipe's "
+              "file "
+              "an operand may be {\"format\": \"e4m3fn\"} (docs/precision.md)");
   Recipe mine = amp::recipe("fp16-master");
   CHECK(message_of([&] { amp::register_recipe(mine); }) ==
         "register_recipe: the name 'fp16-master' stands for another recipe already");

@@ -257,7 +257,9 @@ TEST_CASE("every wrong order of calls has its error") {
   scaler.update();
   CHECK(contains(error_of([&] { scaler.update(); }), "no inf checks were recorded prior to update"));
   sgd.zero_grad();
-  CHECK(contains(error_of([&] { scaler.step(sgd); }), "no inf checks were recorded for this optimizer"));
+  CHECK(contains(error_of([&] { scaler.step(sgd); }),
+                 "no inf checks were recorded for this optimizer: no parameter has a gradient; call "
+                 "scale(loss).backward() first"));
   CHECK(contains(error_of([&] { scaler.update(); }), "no inf checks were recorded prior to update"));
   scaler.unscale_(sgd);  // nothing to unscale, which the step then says
   CHECK(contains(error_of([&] { scaler.step(sgd); }), "no inf checks were recorded for this optimizer"));
