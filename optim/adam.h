@@ -19,7 +19,8 @@ template <bool kDecoupled> struct AdamOptionsOf {
 template <bool kDecoupled> class AdamOf final : public Optimizer {
  public:
   using Options = AdamOptionsOf<kDecoupled>;
-  explicit AdamOf(std::vector<Tensor> params, const Options& options = {}) : AdamOf(one_group(params), options) {}
+  explicit AdamOf(const std::vector<Tensor>& params, const Options& options = {})
+      : AdamOf(one_group(params), options) {}
   explicit AdamOf(std::vector<ParamGroup> groups, const Options& o = {})
       : Optimizer({kDecoupled ? "adamw" : "adam", OpId::adam_step_, {"exp_avg", "exp_avg_sq"}}, std::move(groups),
                   {.lr = o.lr, .weight_decay = o.weight_decay, .beta1 = o.beta1, .beta2 = o.beta2, .eps = o.eps},

@@ -18,7 +18,7 @@ struct SGDOptions {
 // d = g + weight_decay * w;  m = momentum * m + (1 - dampening) * d;  w -= lr * (nesterov ? d + momentum * m : m).
 class SGD final : public Optimizer {
  public:
-  explicit SGD(std::vector<Tensor> params, const SGDOptions& options = {}) : SGD(one_group(params), options) {}
+  explicit SGD(const std::vector<Tensor>& params, const SGDOptions& options = {}) : SGD(one_group(params), options) {}
   explicit SGD(std::vector<ParamGroup> groups, const SGDOptions& o = {})
       : Optimizer({"sgd", OpId::sgd_step_, {"momentum"}}, std::move(groups),
                   {.lr = o.lr, .weight_decay = o.weight_decay, .momentum = o.momentum, .dampening = o.dampening},
