@@ -279,6 +279,29 @@ TEST_CASE("casts are counted by role and layer: as if in f16, in the stores of h
   }
 }
 
+TEST_CASE("recipes that do not fit the model and unwritable folders are refused before anything runs") {
+  const Folder folder("refused");
+  amp::Recipe wrong = amp::recipe("mxfp8");
+  wrong.name = "q4";
+  wrong.quantization->modules = {{"layer1", "fp32"}};
+  bool ran = false;
+  const lab::Options o{.epochs = 1, .batch = 32, .progress = [&](const lab::Progress&) { ran = true; }};
+  CHECK(message([&] {
+          lab::compare(mlp, small_digits(), {amp::recipe("fp32"), wrong}, folder.path.string(), o);
+        }) ==
+        "recipe 'q4': quantization: the model has no module 'layer1'; allowed are first, last, '' (the whole model), "
+        "0, 1, "
+        "2, 3, 4, 5");
+  CHECK_FALSE(fs::exists(folder.path));
+  for (const char* file : {"report.html", "checkpoints/finished.json"}) {
+    fs::create_directories(folder.path / file);  // as in a folder where no file may be made, but for root too
+    CHECK(message([&] { lab::compare(mlp, small_digits(), recipes({"fp32"}), folder.path.string(), o); }) ==
+          "cannot write \"" + (folder.path / file).string() + "\": it is a folder");
+    fs::remove(folder.path / file);
+  }
+  CHECK_FALSE(ran);
+}
+
 TEST_CASE("bad options, data and models are named") {
   const auto run = [](lab::Options o, const std::vector<std::string>& names) {
     return message([&] { lab::compare(mlp, small_digits(), recipes(names), "", o); });
