@@ -21,7 +21,8 @@ struct Progress {
   std::uint64_t seed = 0;
   std::int64_t step = 0, steps = 0;
   std::int64_t epoch = 0;
-  double loss = 0, scale = 1;
+  double loss = 0;  // of the last batch; finished after a whole epoch: that epoch's mean
+  double scale = 1;
   std::int64_t skipped = 0;
   double accuracy = -1;  // on the test data, after an epoch; -1 before the first
   bool finished = false;
