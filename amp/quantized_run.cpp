@@ -57,8 +57,8 @@ void name_layers(Quantization& q, nn::Module& model) {
     if ((module == "first" || module == "last") && !layers.empty())
       module = module == "first" ? layers.front() : layers.back();
     if (std::find(paths.begin(), paths.end(), module) == paths.end())
-      failf("quantization: the model has no module '{}'; there are {}{}", module, join(paths),
-            did_you_mean(module, paths));
+      failf("quantization: the model has no module '{}'; allowed are first, last, '' (the whole model){}{}", module,
+            paths.size() > 1 ? ", " + join({paths.begin() + 1, paths.end()}) : "", did_you_mean(module, paths));
   }
 }
 

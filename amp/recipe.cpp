@@ -132,6 +132,13 @@ void check(const Recipe& r) {
               fmt::format("mode full has no lower dtype for {}; name one: f16 or bf16", name(op)));
 }
 
+void check(const Recipe& r, nn::Module& model) {
+  check(r);
+  if (!r.quantization) return;
+  Quantization q = *r.quantization;
+  in_context("recipe '" + r.name + "'", [&] { name_layers(q, model); });
+}
+
 PolicyTable policy_table(const Recipe& r) {
   PolicyTable table = table_of(r.mode);
   for (const auto& [op, policy] : r.policy) table.set(op, policy);
@@ -185,7 +192,7 @@ RecipeScope::RecipeScope(const Recipe& r, Device device, std::shared_ptr<Quantiz
 
 RecipeRun::RecipeRun(const Recipe& recipe, nn::Module& model, const MakeOptimizer& make, const RunOptions& options)
     : recipe_(recipe), model_(model), options_(options) {
-  check(recipe_);
+  check(recipe_, model);
   const auto parameters = model.named_parameters();
   if (parameters.empty()) fail("RecipeRun: the model " + model.kind() + " has no parameters to train");
   device_ = parameters.front().second.device();

@@ -56,6 +56,8 @@ struct Recipe {
 
 // Error naming the field where the choices contradict each other.
 void check(const Recipe& recipe);
+// And that the model has the modules that its quantisation names.
+void check(const Recipe& recipe, nn::Module& model);
 
 // By name: those of recipe_names(), an alias O0 to O3 (Apex's levels: fp32, amp-fp16, fp16-master, fp16-pure), or
 // "fp16-static:SCALE". Error listing the names and the nearest.

@@ -36,7 +36,7 @@ AtomicFile::AtomicFile(const std::string& path) : path_(path), target_(path) {
   } while (descriptor_ < 0 && errno == EEXIST);
   if (descriptor_ < 0) {
     temporary_.clear();
-    fail_with("a temporary file in \"" + folder_ + "\"");
+    fail_with("no file can be made in its folder");
   }
   if (fs::exists(status)) fs::permissions(temporary_, status.permissions(), ignored);  // as it was, where we may
 }

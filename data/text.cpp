@@ -1,5 +1,6 @@
 #include "text.h"
 
+#include <algorithm>
 #include <set>
 
 #include "../core/failf.h"
@@ -48,11 +49,15 @@ Dataset windows(const Tensor& tokens, std::int64_t context, std::int64_t stride)
   return {.inputs = from(0), .targets = from(1)};
 }
 
-TextDataset make_text_dataset(std::string_view text, TextOptions o) {
+// source: what errors call the text.
+static TextDataset split_windows(std::string_view text, const TextOptions& o, const std::string& source) {
   if (!(o.test_fraction > 0 && o.test_fraction < 1))
     failf("text: test_fraction {} must lie between 0 and 1", o.test_fraction);
-  Vocabulary vocabulary(text);
   const auto cut = static_cast<std::size_t>(static_cast<double>(text.size()) * (1 - o.test_fraction));
+  if (o.context > 0 && std::min(cut, text.size() - cut) <= static_cast<std::size_t>(o.context))
+    failf("{}: {} characters, {} to train and {} to test; both must be more than the {} of a window", source,
+          text.size(), cut, text.size() - cut, o.context);
+  Vocabulary vocabulary(text);
   const auto part = [&](std::string_view piece) {
     Dataset d = windows(vocabulary.encode(piece), o.context, o.stride == 0 ? o.context : o.stride);
     d.classes = vocabulary.size();
@@ -64,8 +69,12 @@ TextDataset make_text_dataset(std::string_view text, TextOptions o) {
   return {std::move(vocabulary), std::move(train), std::move(test)};
 }
 
+TextDataset make_text_dataset(std::string_view text, TextOptions options) {
+  return split_windows(text, options, "text");
+}
+
 TextDataset read_text(const std::string& path, TextOptions options) {
-  return make_text_dataset(gunzip_if_packed(read_file(path), path), options);
+  return split_windows(gunzip_if_packed(read_file(path), path), options, path);
 }
 
 // How many numbers have that many digits.

@@ -4,6 +4,7 @@
 #include <filesystem>
 
 #include "../core/atomic_file.h"
+#include "../core/generator.h"
 #include "../core/input_file.h"
 #include "run.h"
 
@@ -12,7 +13,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-void check(const std::vector<amp::Recipe>& recipes, const Options& o) {
+void check_options(const std::vector<amp::Recipe>& recipes, const Options& o) {
   const auto at_least = [](const char* what, std::int64_t v, std::int64_t least) {
     if (!(v >= least))
       fail(std::string("lab: ") + what + " is " + std::to_string(v) + "; it must be at least " + std::to_string(least));
@@ -49,6 +50,9 @@ class Folder {
     std::error_code error;
     fs::create_directories(path_ + "/checkpoints", error);
     if (error) fail("cannot make the folder " + path_ + "/checkpoints: " + error.message());
+    for (const std::string& file :
+         {path_ + "/results.json", path_ + "/curves.csv", path_ + "/report.html", finished_path()})
+      static_cast<void>(AtomicFile(file));  // now rather than after the first run
   }
   std::string checkpoint(const std::string& recipe, std::uint64_t seed) const {
     return path_.empty() ? "" : path_ + "/checkpoints/" + file_name(recipe, seed);
@@ -88,11 +92,22 @@ const Result* find(const std::vector<Result>& results, const amp::Recipe& recipe
 
 }  // namespace
 
+void check(const MakeModel& make_model, const std::vector<amp::Recipe>& recipes, const std::string& out,
+           const Options& options) {
+  check_options(recipes, options);
+  if (options.device.is_cuda()) device::select(options.device);  // an error now where there is none
+  {
+    Generator generator(0);
+    const GeneratorScope scope(generator);
+    const std::shared_ptr<nn::Module> model = make_model();
+    for (const amp::Recipe& r : recipes) amp::check(r, *model);
+  }
+  const Folder writable(out);
+}
+
 std::vector<Result> compare(const MakeModel& make_model, const LabData& data, const std::vector<amp::Recipe>& recipes,
                             const std::string& out, const Options& options) {
-  check(recipes, options);
-  if (options.device.is_cuda()) device::select(options.device);  // an error now where there is none
-  for (const amp::Recipe& r : recipes) amp::check(r);
+  check(make_model, recipes, out, options);
   const Folder folder(out);
   const std::vector<Result> before = options.resume && !out.empty() ? folder.finished() : std::vector<Result>{};
   for (const std::string& path : {options.trace, options.profile})

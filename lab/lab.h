@@ -21,7 +21,8 @@ struct Progress {
   std::uint64_t seed = 0;
   std::int64_t step = 0, steps = 0;
   std::int64_t epoch = 0;
-  double loss = 0, scale = 1;
+  double loss = 0;  // of the last batch; finished after a whole epoch: that epoch's mean
+  double scale = 1;
   std::int64_t skipped = 0;
   double accuracy = -1;  // on the test data, after an epoch; -1 before the first
   bool finished = false;
@@ -43,9 +44,13 @@ struct Options {
   std::function<bool()> stop = {};  // asked before every step: true ends the comparison early, keeping what there is
 };
 
+// What compare() does before anything runs: Error for options that are out of range, a recipe that is contradictory or
+// does not fit the model, and an `out` (made where it is missing) into which no file can be written.
+void check(const MakeModel& make_model, const std::vector<amp::Recipe>& recipes, const std::string& out,
+           const Options& options);
+
 // Trains make_model() under each recipe and seed. Where `out` is not empty, results.json, curves.csv, report.html and
-// checkpoints go there (written whole, after every run). A recipe that diverges is a result. Error for options that
-// are out of range, before anything runs.
+// checkpoints go there (written whole, after every run). A recipe that diverges is a result. Errors as in check().
 std::vector<Result> compare(const MakeModel& make_model, const LabData& data, const std::vector<amp::Recipe>& recipes,
                             const std::string& out = "", const Options& options = {});
 

@@ -3,6 +3,9 @@
 const data = JSON.parse(document.getElementById("data").textContent);
 const recipes = [...new Set(data.runs.map(r => r.recipe))];
 const color = name => `var(--c${recipes.indexOf(name) % 10})`;
+// More recipes than colours: the second ten are dashed, the third dotted.
+const dash = name => ["none", "8 4", "2 4"][Math.floor(recipes.indexOf(name) / 10) % 3];
+const dashClass = name => ["", "dashed", "dotted"][Math.floor(recipes.indexOf(name) / 10) % 3];
 const hidden = new Set();
 const shown = () => recipes.filter(r => !hidden.has(r));
 const runsOf = name => data.runs.filter(r => r.recipe === name);
@@ -58,7 +61,7 @@ function xAxis(c, max, x, label) {
   for (let t = 0; t <= max; t += every) c.svg.append(el("text", { x: x(t), y: c.bottom + 16, "text-anchor": "middle" }, String(t)));
   c.svg.append(el("text", { x: c.right, y: c.bottom + 32, "text-anchor": "end" }, label));
 }
-const line = (points, stroke) => el("path", { d: points.map((p, i) => (i ? "L" : "M") + p[0].toFixed(1) + " " + p[1].toFixed(1)).join(""), fill: "none", stroke, "stroke-width": 2, "stroke-linejoin": "round" });
+const line = (points, name) => el("path", { d: points.map((p, i) => (i ? "L" : "M") + p[0].toFixed(1) + " " + p[1].toFixed(1)).join(""), fill: "none", stroke: color(name), "stroke-dasharray": dash(name), "stroke-width": 2, "stroke-linejoin": "round" });
 
 function summary() {
   const head = ["recipe", "status", "test accuracy", "test loss", "train loss", "ms/step", "peak memory", "final scale", "skipped", "underflow", "overflow"];
@@ -67,10 +70,10 @@ function summary() {
   for (const name of recipes) {
     const rs = runsOf(name);
     const status = [...new Set(rs.map(r => r.status))].join(", ");
-    const scale = mean(rs.map(r => r.final_scale));
+    const scale = mean(rs.map(r => r.final_scale)), star = rs.some(r => r.histograms.some(h => h.as_if)) ? "*" : "";
     const cells = [name, status, num(100 * mean(rs.map(r => r.test_accuracy)), 2) + " %", num(mean(rs.map(r => r.test_loss)), 4), num(mean(rs.map(r => r.train_loss)), 4),
-      num(mean(rs.map(r => r.ms_per_step)), 2), bytes(mean(rs.map(r => r.peak_bytes.total))), finite(scale) && scale !== 1 ? (scale >= 1024 ? "2^" + +Math.log2(scale).toFixed(1) : String(+scale.toPrecision(4))) : "–",
-      num(mean(rs.map(r => r.skipped_steps)), 1), num(mean(rs.map(r => r.underflow_percent)), 3) + " %", num(mean(rs.map(r => r.overflow_percent)), 4) + " %"];
+      num(mean(rs.map(r => r.ms_per_step)), 2), bytes(mean(rs.map(r => r.peak_bytes.total))), finite(scale) && scale !== 1 ? "2^" + +Math.log2(scale).toPrecision(4) : "–",
+      num(mean(rs.map(r => r.skipped_steps)), 1), num(mean(rs.map(r => r.underflow_percent)), 3) + " %" + star, num(mean(rs.map(r => r.overflow_percent)), 4) + " %" + star];
     table.append(el("tr", {}, ...cells.map((c, i) => el("td", i === 1 && status !== "ok" ? { class: "bad" } : {}, c))));
   }
 }
@@ -108,7 +111,7 @@ function loss() {
   yAxis(c, ticks, y, v => String(+v.toPrecision(2)));
   xAxis(c, maxStep, x, "step");
   for (const [name, p] of curves) {
-    c.svg.append(hover(line(p.map(([s, v]) => [x(s), y(v)]), color(name)), name));
+    c.svg.append(hover(line(p.map(([s, v]) => [x(s), y(v)]), name), name));
     const end = p[p.length - 1];
     if (runsOf(name).some(r => r.status === "diverged")) c.svg.append(el("text", { x: x(end[0]), y: y(end[1]) + 5, "text-anchor": "middle", style: `fill:${color(name)};font-size:18px` }, "×"));
   }
@@ -148,7 +151,7 @@ function scale() {
   const x = linear(0, maxStep, c.left, c.right), y = s => linear(low, high, c.bottom, c.top)(Math.log2(s));
   const ticks = [];
   for (let e = Math.ceil(low); e <= high; e += Math.max(1, Math.round((high - low) / 6))) ticks.push(2 ** e);
-  yAxis(c, ticks, y, s => "2^" + Math.log2(s));
+  yAxis(c, ticks, y, s => "2^" + +Math.log2(s).toPrecision(4));
   xAxis(c, maxStep, x, "step");
   for (const r of runs) {
     const points = [];
@@ -156,7 +159,7 @@ function scale() {
       if (i && s !== r.curve.scale[i - 1]) points.push([x(r.curve.step[i]), y(r.curve.scale[i - 1])]);
       points.push([x(r.curve.step[i]), y(s)]);
     });
-    c.svg.append(hover(line(points, color(r.recipe)), r.recipe));
+    c.svg.append(hover(line(points, r.recipe), r.recipe));
     r.curve.skipped.forEach((k, i) => { if (k) c.svg.append(hover(el("text", { x: x(r.curve.step[i]), y: y(r.curve.scale[i]) - 6, "text-anchor": "middle", style: `fill:${color(r.recipe)}` }, "×"), `${r.recipe}: step ${r.curve.step[i]} skipped`)); });
   }
 }
@@ -170,7 +173,7 @@ function histograms() {
     const lost = share(runsOf(name).flatMap(r => r.casts).filter(c => roles.includes(c.role)));
     const panel = el("div", { class: "panel" }, el("h3", {}, name));
     place.append(panel);
-    if (!hs.length) { panel.append(el("p", {}, "nothing is rounded here")); continue; }
+    if (!hs.length) { panel.append(el("p", {}, nothingIn(lost))); continue; }
     const h = hs[0];
     const counts = h.counts.map((_, i) => hs.reduce((a, other) => a + other.counts[i], 0));
     const one = hs.every(other => (other.format || {}).name === (h.format || {}).name) && h.format;
@@ -198,6 +201,13 @@ function histograms() {
     if (hi > above + 1) c.svg.append(el("text", { x: x(hi) - 2, y: c.top + 11, "text-anchor": "end" }, "∞"));
     for (let e = Math.ceil(lo / 16) * 16; e < hi; e += 16) c.svg.append(el("text", { x: x(e), y: c.bottom + 15, "text-anchor": "middle" }, "2^" + e));
   }
+}
+
+// Why there are no bars.
+function nothingIn(lost) {
+  if (!lost.elements) return "nothing is rounded here";
+  if (!lost.overflow && !lost.nan) return `all of ${lost.elements} elements are zero`;
+  return `all of ${lost.elements} elements are zero, Inf or NaN: ${num(lost.overflow, 4)} % overflow${lost.nan ? `, ${lost.nan} NaN` : ""}`;
 }
 
 // What rounding did to the elements of several rows of "casts" together, in percent.
@@ -272,12 +282,15 @@ function draw() { loss(); accuracy(); scale(); histograms(); casts(); memory(); 
 function start() {
   const first = data.runs[0] || {};
   const seeds = new Set(data.runs.map(r => r.seed)).size;
+  const count = (n, what) => `${n} ${what}${n === 1 ? "" : "s"}`;
   document.getElementById("subtitle").textContent =
-    `${first.model} on ${first.data}, ${recipes.length} recipe${recipes.length > 1 ? "s" : ""}, ${seeds} seed${seeds > 1 ? "s" : ""}, ${first.epochs} epochs. ` +
+    `${first.model} on ${first.data}, ${count(recipes.length, "recipe")}, ${count(seeds, "seed")}, ${count(first.epochs, "epoch")}. ` +
     "The same network, data and order of batches in every run; only the number formats differ.";
+  document.getElementById("what-ran").textContent = `Batches of ${first.batch}, ${first.optimizer}, learning rate ${first.lr}, on ${first.device}; the recipes as JSON`;
+  document.getElementById("definitions").textContent = JSON.stringify(recipes.map(name => runsOf(name)[0].definition).filter(d => d), null, 2);
   document.getElementById("footer").textContent = `Gradual ${data.version}. ` + Object.entries(data.machine).map(([k, v]) => `${k}: ${v}`).join(", ");
   document.getElementById("legend").replaceChildren(...recipes.map(name => {
-    const b = el("button", { type: "button", "aria-pressed": "true" }, el("i", { style: `background:${color(name)}` }), name);
+    const b = el("button", { type: "button", "aria-pressed": "true" }, el("i", dashClass(name) ? { class: dashClass(name), style: `border-color:${color(name)}` } : { style: `background:${color(name)}` }), name);
     b.addEventListener("click", () => {
       hidden.has(name) ? hidden.delete(name) : hidden.add(name);
       b.setAttribute("aria-pressed", String(!hidden.has(name)));

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 #include <sys/utsname.h>
 
+#include <algorithm>
 #include <cmath>
 #include <fstream>
 #include <limits>
@@ -119,6 +120,10 @@ Json result_json(const Result& r, bool with_curves) {
             {"overflow_percent", number(r.overflow_percent)},
             {"status", r.status},
             {"device", r.device},
+            {"batch", r.batch},
+            {"lr", number(r.lr)},
+            {"optimizer", r.optimizer},
+            {"definition", r.definition.empty() ? Json(nullptr) : Json::parse(r.definition)},
             {"casts", list(r.casts, cast_json)}};
   if (with_curves) {
     j["settings"] = r.settings;
@@ -150,6 +155,10 @@ Result result_from(const Json& j) {
   r.overflow_percent = real(j.at("overflow_percent"));
   r.status = j.at("status");
   r.device = j.value("device", "cpu");
+  r.batch = j.value("batch", std::int64_t{0});
+  r.lr = j.contains("lr") ? real(j["lr"]) : 0;
+  r.optimizer = j.value("optimizer", "");
+  if (j.contains("definition") && !j["definition"].is_null()) r.definition = j["definition"].dump();
   for (const Json& c : j.at("casts")) r.casts.push_back(cast_from(c));
   r.settings = j.at("settings");
   const Json& c = j.at("curve");
@@ -211,13 +220,13 @@ struct Row {
   int runs = 0, bad = 0;
   Mean accuracy = {}, loss = {}, train_loss = {}, ms = {}, scale = {}, skipped = {}, underflow = {};
   Mean overflow = {}, bytes = {};
+  bool as_if = false;       // losses are those that f16 would have
   std::string status = {};  // the last one that is not ok
 };
 
 std::string scale_text(double scale) {
-  if (scale == 1) return "-";
-  const double log = std::log2(scale);
-  return log == std::floor(log) ? fmt::format("2^{:.0f}", log) : fmt::format("{:.4g}", scale);
+  if (scale == 1 || std::isnan(scale)) return "-";
+  return fmt::format("2^{:.4g}", std::log2(scale));
 }
 
 std::string megabytes(double bytes) {
@@ -280,6 +289,8 @@ std::string table(const std::vector<Result>& results) {
     row.underflow.add(r.underflow_percent);
     row.overflow.add(r.overflow_percent);
     row.bytes.add(static_cast<double>(r.peak_total));
+    row.as_if =
+        row.as_if || std::any_of(r.histograms.begin(), r.histograms.end(), [](const auto& h) { return h.as_if; });
     if (r.status != "ok") {
       ++row.bad;
       row.status = r.status;
@@ -287,18 +298,22 @@ std::string table(const std::vector<Result>& results) {
   }
   std::size_t width = 12;
   for (const Row& row : rows) width = std::max(width, row.recipe.size());
-  std::string text =
-      fmt::format("{:<{}} {:>9} {:>10} {:>10} {:>8} {:>10} {:>7} {:>8} {:>10} {:>9}  {}\n", "recipe", width, "accuracy",
-                  "test loss", "train loss", "ms/step", "peak", "scale", "skipped", "underflow", "overflow", "status");
+  std::string text = fmt::format("{:<{}} {:>9} {:>10} {:>10} {:>8} {:>10} {:>7} {:>8} {:>10}  {:>9}   {}\n", "recipe",
+                                 width, "accuracy", "test loss", "train loss", "ms/step", "peak", "scale", "skipped",
+                                 "underflow", "overflow", "status");
   for (const Row& row : rows) {
     const std::string status = row.bad == 0          ? "ok"
                                : row.bad == row.runs ? row.status
                                                      : fmt::format("{} of {} {}", row.bad, row.runs, row.status);
-    text += fmt::format("{:<{}} {:>8.2f}% {:>10.4f} {:>10.4f} {:>8.2f} {:>10} {:>7} {:>8.1f} {:>9.3f}% {:>8.3f}%  {}\n",
-                        row.recipe, width, 100 * row.accuracy.value(), row.loss.value(), row.train_loss.value(),
-                        row.ms.value(), megabytes(row.bytes.value()), scale_text(row.scale.value()),
-                        row.skipped.value(), row.underflow.value(), row.overflow.value(), status);
+    const char* mark = row.as_if ? "*" : " ";
+    text +=
+        fmt::format("{:<{}} {:>8.2f}% {:>10.4f} {:>10.4f} {:>8.2f} {:>10} {:>7} {:>8.1f} {:>9.3f}%{} {:>8.3f}%{}  {}\n",
+                    row.recipe, width, 100 * row.accuracy.value(), row.loss.value(), row.train_loss.value(),
+                    row.ms.value(), megabytes(row.bytes.value()), scale_text(row.scale.value()), row.skipped.value(),
+                    row.underflow.value(), mark, row.overflow.value(), mark, status);
   }
+  if (std::any_of(rows.begin(), rows.end(), [](const Row& row) { return row.as_if; }))
+    text += "* gradients stay in f32, and nothing is lost: what would be, were they cast to f16\n";
   return text;
 }
 

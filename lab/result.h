@@ -52,10 +52,15 @@ struct Result {
   std::array<std::int64_t, kCategories> peak_bytes{};
   std::int64_t peak_total = 0;
   double underflow_percent = 0, overflow_percent = 0;  // of errors and weight gradients
-  std::vector<CastRow> casts = {};
-  std::string settings = {};  // what --resume compares
-  std::string device = {};    // "cpu", "cuda:0 (NVIDIA H200)"
-  std::string status = {};    // "ok", "diverged", "interrupted" or "failed: why"
+  std::vector<CastRow> casts = {};                     // by layer, in the order of the model, then by role
+  std::string settings = {};                           // what --resume compares
+  std::string device = {};                             // "cpu", "cuda:0 (NVIDIA H200)"
+  // What was run, and the recipe as JSON; empty in files of earlier versions.
+  std::int64_t batch = 0;
+  double lr = 0;
+  std::string optimizer = {}, definition = {};
+  // "ok"; "all skipped": no step was applied, the parameters are the initial ones; "diverged"; "interrupted"
+  std::string status = {};
   Curve curve = {};
   std::vector<Histogram> histograms = {};  // one a role
   std::string what_if = {};  // JSON for the report (what_if_section.h), of one run of a comparison; empty: none
@@ -69,7 +74,7 @@ std::vector<Result> results_from_json(const std::string& text, const std::string
 std::string curves_csv(const std::vector<Result>& results);
 // One self-contained page.
 std::string report_html(const std::vector<Result>& results);
-// The table printed at the end: one line a recipe, means over seeds.
+// The table printed at the end: one line a recipe, means over seeds. A star marks losses that are those of f16 instead.
 std::string table(const std::vector<Result>& results);
 
 }  // namespace gradual::lab

@@ -7,6 +7,7 @@
 #include <cmath>
 #include <cstdio>
 #include <limits>
+#include <map>
 
 #include "../core/checkpoint.h"
 #include "../core/profile.h"
@@ -23,12 +24,17 @@ namespace {
 constexpr int kDiverged = 16;
 constexpr std::int64_t kEvaluationBatch = 256;
 
+double learning_rate(const Options& o) {
+  if (o.lr) return o.lr;
+  return o.optimizer == "sgd" ? 0.05 : 2e-3;
+}
+
 std::unique_ptr<optim::Optimizer> make_optimizer(const Options& o, std::vector<optim::ParamGroup> groups,
                                                  const optim::UpdateOptions& precision) {
+  const double lr = learning_rate(o);
   if (o.optimizer == "sgd")
-    return std::make_unique<optim::SGD>(
-        std::move(groups), optim::SGDOptions{.lr = o.lr ? o.lr : 0.05, .momentum = 0.9, .precision = precision});
-  const double lr = o.lr ? o.lr : 2e-3;
+    return std::make_unique<optim::SGD>(std::move(groups),
+                                        optim::SGDOptions{.lr = lr, .momentum = 0.9, .precision = precision});
   if (o.optimizer == "adam")
     return std::make_unique<optim::Adam>(std::move(groups), optim::AdamOptions{.lr = lr, .precision = precision});
   return std::make_unique<optim::AdamW>(std::move(groups), optim::AdamWOptions{.lr = lr, .precision = precision});
@@ -42,6 +48,7 @@ class Sink {
   }
   ~Sink() {
     if (file_ != stdout) std::fclose(file_);
+    else std::fflush(stdout);  // before the progress on stderr goes on
   }
   Sink(const Sink&) = delete;
   Sink& operator=(const Sink&) = delete;
@@ -118,6 +125,10 @@ Run::Run(const MakeModel& make_model, const LabData& data, const amp::Recipe& re
   result_.settings = settings(recipe, options);
   result_.device = to_string(options.device);
   if (options.device.is_cuda()) result_.device += " (" + cuda::device_info(options.device).name + ")";
+  result_.batch = options.batch;
+  result_.lr = learning_rate(options);
+  result_.optimizer = options.optimizer;
+  result_.definition = amp::to_json(recipe);
   result_.status = "ok";
 }
 
@@ -203,6 +214,7 @@ void Run::show(Progress& p, bool finished) const {
   p.step = steps_;
   p.epoch = result_.epochs;
   p.loss = result_.curve.loss.empty() ? 0 : result_.curve.loss.back();
+  if (finished && epoch_steps_ == 0 && result_.epochs > 0) p.loss = result_.train_loss;
   p.scale = run_->loss_scale();
   p.skipped = result_.skipped_steps;
   p.finished = finished;
@@ -240,7 +252,8 @@ bool Run::train(const std::string& checkpoint, Progress progress) {
   stopped = stopped && result_.epochs < options_.epochs;
   if (bad_losses_ >= kDiverged || (result_.epochs > 0 && !std::isfinite(result_.test_loss)))
     result_.status = "diverged";
-  else result_.status = stopped ? "interrupted" : "ok";
+  else if (stopped) result_.status = "interrupted";
+  else result_.status = result_.skipped_steps == steps_ ? "all skipped" : "ok";
   show(progress, true);
   return !stopped;
 }
@@ -253,6 +266,13 @@ Result Run::result() {
   result_.underflow_percent = gradients.underflow_percent();
   result_.overflow_percent = gradients.overflow_percent();
   result_.casts.clear();
+  std::map<std::string, std::size_t> place;  // of a layer in the model; what is outside of all comes last
+  for (const auto& [path, module] : model_->named_modules())
+    if (!path.empty()) place.emplace(path, place.size());
+  const auto place_of = [&](const std::string& layer) {
+    const auto found = place.find(layer);
+    return found == place.end() ? place.size() : found->second;
+  };
   for (const auto& [key, t] : casts_)
     result_.casts.push_back({.role = std::string(name(key.first)),
                              .layer = key.second,
@@ -260,6 +280,8 @@ Result Run::result() {
                              .nan = static_cast<std::int64_t>(t.counts.nan),
                              .underflow_percent = t.underflow_percent(),
                              .overflow_percent = t.overflow_percent()});
+  std::stable_sort(result_.casts.begin(), result_.casts.end(),
+                   [&](const CastRow& a, const CastRow& b) { return place_of(a.layer) < place_of(b.layer); });
   result_.histograms.clear();
   for (int i = 0; i < amp::kRoles; ++i) result_.histograms.push_back(histogram(static_cast<amp::Role>(i)));
   return result_;

@@ -7,6 +7,7 @@
 #include <gradual/lab/lab.h>
 
 #include <CLI/CLI.hpp>
+#include <cmath>
 #include <csignal>
 #include <cstdio>
 #include <string>
@@ -88,6 +89,14 @@ std::string unknown(const std::string& argument, const CLI::App& app) {
   return "no option '" + option + "'" + did_you_mean(option, names) + " (see gradual-lab --help)";
 }
 
+template <class T> std::string count(T n, const char* what) {
+  return fmt::format("{} {}{}", n, what, n == 1 ? "" : "s");
+}
+
+void at_least_one(const char* option, std::int64_t given) {
+  if (given < 1) fail(fmt::format("{} is {}; it must be at least 1", option, given));
+}
+
 int run(int argc, char** argv) {
   lab::Options options;
   std::string model;
@@ -133,7 +142,16 @@ int run(int argc, char** argv) {
     else list_all_recipes();
     return 0;
   }
-  if (app.count("--threads")) set_num_threads(threads);
+  at_least_one("--epochs", options.epochs);
+  at_least_one("--batch", options.batch);
+  at_least_one("--seeds", options.seeds);
+  if (app.count("--lr") && !(std::isfinite(options.lr) && options.lr > 0))
+    fail(fmt::format("--lr is {}; it must be positive and finite", options.lr));
+  if (out.empty()) fail("--out is empty; it must name a folder");
+  if (app.count("--threads")) {
+    at_least_one("--threads", threads);
+    set_num_threads(threads);
+  }
   options.device = device_from_name(device);
   const std::vector<amp::Recipe> chosen = recipes_for(recipes);
   const lab::LabData task = lab::data_for(data);
@@ -145,9 +163,10 @@ int run(int argc, char** argv) {
   std::signal(SIGINT, on_interrupt);
   options.stop = [] { return interrupted != 0; };
   options.progress = lab::ProgressBar(quiet);
+  lab::check(make, chosen, out, options);
   if (!quiet)
-    fmt::print(stderr, "{} on {}: {} recipe(s), {} seed(s), {} epochs of {} samples\n", model, task.name, chosen.size(),
-               options.seeds, options.epochs, sample.train.size());
+    fmt::print(stderr, "{} on {}: {}, {}, {} of {} samples\n", model, task.name, count(chosen.size(), "recipe"),
+               count(options.seeds, "seed"), count(options.epochs, "epoch"), sample.train.size());
   const std::vector<lab::Result> results = lab::compare(make, task, chosen, out, options);
   fmt::print("\n{}\nreport: {}/report.html (beside it results.json and curves.csv)\n", lab::table(results), out);
   if (interrupted) fmt::print("interrupted: the same command with --resume goes on\n");

@@ -1,4 +1,5 @@
 #include <doctest/doctest.h>
+#include <gradual/core/atomic_file.h>
 #include <gradual/data/text.h>
 
 #include <cstdint>
@@ -48,9 +49,21 @@ TEST_CASE("a text's end is for testing") {
   CHECK(d.train.size() == 22);
   CHECK(d.test.size() == 2);
   for (const std::int64_t token : d.test.inputs.to_vector<std::int64_t>()) CHECK(token == 1);
-  CHECK(
-      test::contains(message_of([&] { make_text_dataset(text, {.context = 20}); }), "must be one row of more than 20"));
+  CHECK(message_of([&] { make_text_dataset(text, {.context = 20}); }) ==
+        "text: 100 characters, 90 to train and 10 to test; both must be more than the 20 of a window");
   CHECK(test::contains(message_of([&] { make_text_dataset(text, {.test_fraction = 1}); }), "between 0 and 1"));
+}
+
+TEST_CASE("a text that is too short is told by its file's name") {
+  const test::TemporaryFolder folder;
+  const auto refused = [&](const std::string& text) {
+    write_file_atomically(folder / "short.txt", text);
+    return message_of([&] { read_text(folder / "short.txt", {.context = 4}); });
+  };
+  CHECK(refused("") ==
+        folder / "short.txt" + ": 0 characters, 0 to train and 0 to test; both must be more than the 4 of a window");
+  CHECK(refused(std::string(40, 'a')).starts_with(folder / "short.txt: 40 characters, 36 to train and 4 to test"));
+  CHECK(refused(std::string(50, 'a')) == "nothing was thrown");
 }
 
 TEST_CASE("a real text") {

@@ -74,14 +74,45 @@ TEST_CASE("compare trains under each recipe and seed, and writes its files") {
   }
   const auto json = nlohmann::json::parse(folder.read("results.json"));
   REQUIRE(json["runs"].size() == 4);
-  for (const char* key :
-       {"recipe", "model", "data", "seed", "epochs", "steps", "skipped_steps", "final_scale", "train_loss", "test_loss",
-        "test_accuracy", "ms_per_step", "peak_bytes", "underflow_percent", "overflow_percent", "status", "casts"})
+  for (const char* key : {"recipe",
+                          "model",
+                          "data",
+                          "seed",
+                          "epochs",
+                          "steps",
+                          "skipped_steps",
+                          "final_scale",
+                          "train_loss",
+                          "test_loss",
+                          "test_accuracy",
+                          "ms_per_step",
+                          "peak_bytes",
+                          "underflow_percent",
+                          "overflow_percent",
+                          "status",
+                          "casts",
+                          "batch",
+                          "lr",
+                          "optimizer",
+                          "definition"})
     CHECK_MESSAGE(json["runs"][0].contains(key), key);
   for (const char* key : {"role", "layer", "elements", "underflow_percent", "overflow_percent", "nan"})
     CHECK_MESSAGE(json["runs"][0]["casts"][0].contains(key), key);
   for (const char* key : {"parameters", "masters", "gradients", "optimizer", "activations", "total"})
     CHECK_MESSAGE(json["runs"][0]["peak_bytes"].contains(key), key);
+  CHECK(json["runs"][0]["batch"] == 32);
+  CHECK(json["runs"][0]["lr"] == 2e-3);  // the usual one, though none was given
+  CHECK(json["runs"][0]["optimizer"] == "adamw");
+  CHECK(json["runs"][2]["definition"] == nlohmann::json::parse(amp::to_json(amp::recipe("amp-fp16"))));
+  std::vector<std::string> layers;  // in the order of the model, what is outside of layers last
+  for (const auto& cast : json["runs"][0]["casts"])
+    if (layers.empty() || layers.back() != cast["layer"]) layers.push_back(cast["layer"]);
+  std::vector<std::string> ordered = layers;
+  std::sort(ordered.begin(), ordered.end(), [](const auto& a, const auto& b) {
+    return b.empty() ? !a.empty() : !a.empty() && std::stoi(a) < std::stoi(b);
+  });
+  CHECK(layers == ordered);
+  CHECK(layers.size() > 2);
   CHECK(json.contains("machine"));
   CHECK(json.contains("version"));
   const std::string csv = folder.read("curves.csv");
@@ -196,6 +227,24 @@ TEST_CASE("a recipe that diverges is a result") {
   CHECK(lab::table(results).find("diverged") != std::string::npos);
 }
 
+TEST_CASE("a run whose steps were all skipped says so") {
+  std::vector<double> losses;
+  const lab::Options o{.epochs = 1, .batch = 32, .progress = [&](const lab::Progress& p) { losses.push_back(p.loss); }};
+  const auto results = lab::compare(mlp, small_digits(), recipes({"fp16-static:1e9", "fp32"}), "", o);
+  CHECK(results[0].skipped_steps == results[0].steps);
+  CHECK(results[0].status == "all skipped");
+  CHECK(results[1].status == "ok");
+  const std::string table = lab::table(results);
+  CHECK(table.find("all skipped") != std::string::npos);
+  CHECK(table.find(" 2^29.9 ") != std::string::npos);  // as the progress shows it
+  CHECK(table.find("%*") != std::string::npos);
+  CHECK(table.find("\n* gradients stay in f32") != std::string::npos);
+  CHECK(lab::table({results[0]}).find('*') == std::string::npos);
+  // a finished run's progress shows its last epoch's mean, not the last batch's loss
+  CHECK(losses.back() == results[1].train_loss);
+  CHECK(losses[losses.size() - 2] == results[1].curve.loss.back());
+}
+
 TEST_CASE("the digits' networks under 8 bits come within a point of fp32; under 4 bits they train") {
   const ThreadsScope scope(1);  // the same bits; many small ops cost more in waiting than they gain
   const auto digits = lab::data_for("digits");
@@ -223,10 +272,14 @@ TEST_CASE("results survive JSON, NaN included") {
   lab::Result r{.recipe = "a", .model = "m", .data = "d"};
   r.status = "diverged";
   r.test_loss = NAN;
+  r.batch = 3;
+  r.definition = "{\"name\":\"a\"}";
   r.curve = {{0, 1}, {1.5, NAN}, {1, 1}, {false, true}, {NAN, 2}};
   const auto back = lab::results_from_json(lab::results_json({r}, true), "file");
   REQUIRE(back.size() == 1);
   CHECK(std::isnan(back[0].test_loss));
+  CHECK(back[0].batch == 3);
+  CHECK(back[0].definition == r.definition);
   CHECK(back[0].curve.loss[0] == 1.5);
   CHECK(std::isnan(back[0].curve.loss[1]));
   CHECK(back[0].curve.skipped[1]);
@@ -277,6 +330,29 @@ TEST_CASE("casts are counted by role and layer: as if in f16, in the stores of h
     if (r.recipe == "fp8-current")
       for (int e = 9; e < 127; ++e) CHECK(r.histograms[0].counts[static_cast<std::size_t>(e + 127)] == 0);
   }
+}
+
+TEST_CASE("recipes that do not fit the model and unwritable folders are refused before anything runs") {
+  const Folder folder("refused");
+  amp::Recipe wrong = amp::recipe("mxfp8");
+  wrong.name = "q4";
+  wrong.quantization->modules = {{"layer1", "fp32"}};
+  bool ran = false;
+  const lab::Options o{.epochs = 1, .batch = 32, .progress = [&](const lab::Progress&) { ran = true; }};
+  CHECK(message([&] {
+          lab::compare(mlp, small_digits(), {amp::recipe("fp32"), wrong}, folder.path.string(), o);
+        }) ==
+        "recipe 'q4': quantization: the model has no module 'layer1'; allowed are first, last, '' (the whole model), "
+        "0, 1, "
+        "2, 3, 4, 5");
+  CHECK_FALSE(fs::exists(folder.path));
+  for (const char* file : {"report.html", "checkpoints/finished.json"}) {
+    fs::create_directories(folder.path / file);  // as in a folder where no file may be made, but for root too
+    CHECK(message([&] { lab::compare(mlp, small_digits(), recipes({"fp32"}), folder.path.string(), o); }) ==
+          "cannot write \"" + (folder.path / file).string() + "\": it is a folder");
+    fs::remove(folder.path / file);
+  }
+  CHECK_FALSE(ran);
 }
 
 TEST_CASE("bad options, data and models are named") {
