@@ -17,7 +17,7 @@ if(PROJECT_IS_TOP_LEVEL AND NOT CMAKE_BUILD_TYPE AND NOT CMAKE_CONFIGURATION_TYP
   set(CMAKE_BUILD_TYPE Release CACHE STRING "Build type" FORCE)
 endif()
 
-# As part of a project without a build type the library alone is optimised: without that it is a hundred times slower.
+# As part of a project without a build type the library is optimised all the same.
 set(GRADUAL_DEFAULT_OPTIMIZATION "")
 if(NOT CMAKE_BUILD_TYPE AND NOT CMAKE_CONFIGURATION_TYPES)
   set(GRADUAL_DEFAULT_OPTIMIZATION -O3 -DNDEBUG)
