@@ -3,6 +3,7 @@
 #include <optional>
 
 #include "../accumulator.h"
+#include "../cpu/bf16_product.h"
 #include "../cpu/f32_product.h"
 #include "../cpu/gemm.h"
 #include "../cpu/kernels.h"
@@ -81,11 +82,25 @@ Primitive* primitive_of(const Product& p) {
 }
 
 bool is_ours(const Product& p) {
-  return p.in == DType::f32 && p.out == DType::f32 && cpu::suits_f32_product(p.m, p.n, p.k);
+  if (p.in == DType::bf16) return cpu::has_bf16_product();
+  return p.out == DType::f32 && cpu::suits_f32_product(p.m, p.n, p.k);
+}
+
+template <class Tc> void run_bf16(const Product& p, const char* a, const char* b, char* c, const float* bias) {
+  const auto matrix = [](const char* data, const Shape& strides) {
+    return cpu::MatrixRef<BFloat16>{reinterpret_cast<const BFloat16*>(data), strides[0], strides[1]};
+  };
+  cpu::bf16_product<Tc>(
+      {p.m, p.n, p.k, matrix(a, p.a_strides), matrix(b, p.b_strides), bias, reinterpret_cast<Tc*>(c), p.across});
 }
 
 // One product, by one primitive if it is not ours. False where oneDNN has none.
 bool run(const Product& p, const char* a, const char* b, char* c, const float* bias) {
+  if (p.ours && p.in == DType::bf16) {
+    if (p.out == DType::bf16) run_bf16<BFloat16>(p, a, b, c, bias);
+    else run_bf16<float>(p, a, b, c, bias);
+    return true;
+  }
   if (p.ours) {
     const auto floats = [](const char* data, const Shape& strides) {
       return cpu::MatrixRef<float>{reinterpret_cast<const float*>(data), strides[0], strides[1]};

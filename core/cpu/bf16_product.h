@@ -1,0 +1,30 @@
+// Products of matrices in bf16 by Intel's AMX, whose tiles multiply 16 x 32 by 32 x 16 numbers at once: faster than the
+// libraries' (bench/results/compare_amx.md).
+#pragma once
+
+#include <cstdint>
+
+#include "../float_types.h"
+#include "gemm.h"
+
+namespace gradual::cpu {
+
+// c [m, n] (rows `across` apart) = a [m, k] b [k, n] + bias [n], which may be null. Tc: float, or BFloat16, to which each sum
+// is rounded once.
+template <class Tc> struct Bf16Product {
+  std::int64_t m, n, k;
+  MatrixRef<BFloat16> a, b;  // either stride is 1
+  const float* bias;
+  Tc* c;
+  std::int64_t across;
+};
+
+// Whether bf16_product can be called: the processor has AMX and the system lets this process use it.
+bool has_bf16_product();
+// On the calling thread. Each sum goes from the bias on in the order of k, 32 products at a time: those of even and of odd
+// places are summed apart by fused multiply-adds, then both sums are added, then that to what there is. Subnormal numbers,
+// read or written, count as zeros (Intel 64 and IA-32 Architectures Software Developer's Manual, TDPBF16PS). So no cut of
+// m or n changes a bit.
+template <class Tc> void bf16_product(const Bf16Product<Tc>& p);
+
+}  // namespace gradual::cpu
