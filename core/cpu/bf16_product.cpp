@@ -55,11 +55,19 @@ template <int kC, int kA, int kB> [[gnu::always_inline]] inline void add_product
   asm volatile("tdpbf16ps %%tmm%c2, %%tmm%c1, %%tmm%c0" ::"i"(kC), "i"(kA), "i"(kB));
 }
 
+// Tiles along k: bytes from row to row, numbers from tile to tile and to those of the next 16 lines.
+struct Tiles {
+  const BFloat16* data;
+  std::int64_t row, step, next;
+  const Tiles at(std::int64_t line, std::int64_t tile) const {
+    return {data + line / kSide * next + tile * step, row, step, next};
+  }
+};
+
 // c += a b for kR x kC tiles of c, over `tiles` tiles of a's rows and b's columns. `first`: c begins with 16 (32) numbers for
 // every row, the bias. The rows of a pass by, b's columns are wanted again.
 template <int kR, int kC>
-void multiply(const BFloat16* a, const BFloat16* b, std::int64_t next_a, std::int64_t next_b, std::int64_t tiles,
-              const float* first, float* c) {
+void multiply(const Tiles& a, const Tiles& b, std::int64_t tiles, const float* first, float* c) {
   constexpr std::int64_t kRow = 64, kOf = kSide * kSide;  // bytes of a tile's row, numbers of a tile of c
   const std::int64_t step = first ? 0 : kRow;
   const float* const from = first ? first : c;
@@ -67,16 +75,17 @@ void multiply(const BFloat16* a, const BFloat16* b, std::int64_t next_a, std::in
   if constexpr (kC > 1) load<1>(from + (first ? kSide : kOf), step);
   if constexpr (kR > 1) load<2>(first ? first : c + 2 * kOf, step);
   if constexpr (kR > 1 && kC > 1) load<3>(first ? first + kSide : c + 3 * kOf, step);
-  for (std::int64_t t = 0; t < tiles; ++t, a += kTile, b += kTile) {
-    load<6>(b, kRow);
-    load_passing<4>(a, kRow);
+  const BFloat16 *at_a = a.data, *at_b = b.data;
+  for (std::int64_t t = 0; t < tiles; ++t, at_a += a.step, at_b += b.step) {
+    load<6>(at_b, kRow);
+    load_passing<4>(at_a, a.row);
     add_product<0, 4, 6>();
     if constexpr (kR > 1) {
-      load_passing<5>(a + next_a, kRow);
+      load_passing<5>(at_a + a.next, a.row);
       add_product<2, 5, 6>();
     }
     if constexpr (kC > 1) {
-      load<7>(b + next_b, kRow);
+      load<7>(at_b + b.next, kRow);
       add_product<1, 4, 7>();
     }
     if constexpr (kR > 1 && kC > 1) add_product<3, 5, 7>();
@@ -187,12 +196,14 @@ template <class Tc>
 
 // Where a product keeps what it has put in order, and sums.
 struct Room {
+  bool direct;                            // tiles of a are read where they lie: they are few times
   std::int64_t rows, b, sums, bias, all;  // of a at a time; bytes before each, and of all
   template <class Tc> explicit Room(const Bf16Product<Tc>& p) {
     const std::int64_t tiles = pieces(p.k, kDepth), line = tiles * kDepth * 2;
-    rows = std::max(kBlockRows, kPackedA / line / kBlockRows * kBlockRows);
+    direct = p.a.col_stride == 1 && p.m % kSide == 0 && p.k % kDepth == 0 && p.n <= kBlockColumns;
+    rows = direct ? p.m : std::max(kBlockRows, kPackedA / line / kBlockRows * kBlockRows);
     const std::int64_t columns = std::min(kBlockColumns, pieces(p.n, kPair) * kPair);
-    b = pieces(std::min(rows, p.m), kSide) * kSide * line;
+    b = direct ? 0 : pieces(std::min(rows, p.m), kSide) * kSide * line;
     sums = b + columns * line;
     const std::int64_t block = tiles > kBlockTiles ? std::min(kBlockRows, pieces(p.m, kPair) * kPair) * columns : kSums;
     bias = sums + block * 4;
@@ -202,21 +213,19 @@ struct Room {
 
 // A block of c: sums stay in `sums` until all of k is added.
 template <class Tc>
-void block(const Bf16Product<Tc>& p, const BFloat16* a, const BFloat16* b, const float* bias, float* sums) {
-  const std::int64_t tiles = pieces(p.k, kDepth), next = tiles * kTile;
+void block(const Bf16Product<Tc>& p, const Tiles& a, const Tiles& b, const float* bias, float* sums) {
+  const std::int64_t tiles = pieces(p.k, kDepth);
   for (std::int64_t t = 0; t < tiles; t += kBlockTiles) {
     const std::int64_t some = std::min(kBlockTiles, tiles - t);
     float* c = sums;
     for (std::int64_t j = 0; j < p.n; j += kPair)
       for (std::int64_t i = 0; i < p.m; i += kPair) {
-        const BFloat16 *const from_a = a + i / kSide * next + t * kTile, *const from_b =
-                                                                             b + j / kSide * next + t * kTile;
         const float* const first = t == 0 ? bias + j : nullptr;
         const bool high = p.m - i > kSide, wide = p.n - j > kSide;
-        if (high && wide) multiply<2, 2>(from_a, from_b, next, next, some, first, c);
-        else if (high) multiply<2, 1>(from_a, from_b, next, next, some, first, c);
-        else if (wide) multiply<1, 2>(from_a, from_b, next, next, some, first, c);
-        else multiply<1, 1>(from_a, from_b, next, next, some, first, c);
+        if (high && wide) multiply<2, 2>(a.at(i, t), b.at(j, t), some, first, c);
+        else if (high) multiply<2, 1>(a.at(i, t), b.at(j, t), some, first, c);
+        else if (wide) multiply<1, 2>(a.at(i, t), b.at(j, t), some, first, c);
+        else multiply<1, 1>(a.at(i, t), b.at(j, t), some, first, c);
         if (t + some == tiles)
           write(c, std::min(kPair, p.m - i), std::min(kPair, p.n - j), p.c + i * p.across + j, p.across);
         if (tiles > kBlockTiles) c += kSums;
@@ -247,11 +256,14 @@ template <class Tc> void bf16_product(const Bf16Product<Tc>& p) {
   auto *const a = reinterpret_cast<BFloat16*>(own), *const b = reinterpret_cast<BFloat16*>(own + room.b);
   auto *const sums = reinterpret_cast<float*>(own + room.sums), *const bias = reinterpret_cast<float*>(own + room.bias);
   std::fill_n(bias, kBlockColumns, 0.0F);
-  const TilesScope tiles;
-  const std::int64_t line = pieces(p.k, kDepth) * kDepth;
+  const TilesScope scope;
+  const std::int64_t line = pieces(p.k, kDepth) * kTile;
+  const Tiles packed{a, 64, kTile, line};
   for (std::int64_t i = 0; i < p.m; i += room.rows) {
     const std::int64_t rows = std::min(room.rows, p.m - i);
-    pack<false>({p.a.data + i * p.a.row_stride, p.a.row_stride, p.a.col_stride}, rows, p.k, a);
+    const Lines from{p.a.data + i * p.a.row_stride, p.a.row_stride, p.a.col_stride};
+    const Tiles of_a = room.direct ? Tiles{from.data, from.line * 2, kDepth, from.line * kSide} : packed;
+    if (!room.direct) pack<false>(from, rows, p.k, a);
     for (std::int64_t j = 0; j < p.n; j += kBlockColumns) {
       Bf16Product<Tc> part = p;
       part.n = std::min(kBlockColumns, p.n - j);
@@ -260,7 +272,7 @@ template <class Tc> void bf16_product(const Bf16Product<Tc>& p) {
       for (std::int64_t r = 0; r < rows; r += kBlockRows) {
         part.m = std::min(kBlockRows, rows - r);
         part.c = p.c + (i + r) * p.across + j;
-        block(part, a + r * line, b, bias, sums);
+        block(part, of_a.at(r, 0), {b, 64, kTile, line}, bias, sums);
       }
     }
   }

@@ -19,8 +19,8 @@ namespace gradual::onednn {
 namespace {
 
 inline constexpr std::int64_t kPart = 256;  // rows or columns of a part, at most, in deterministic mode
-// Parts of products by our kernel are multiples of this many rows or columns, at least as many as its tiles have.
-inline constexpr std::int64_t kOwnPart = 48;
+// Parts of products by our kernels are multiples of this many rows or columns, at least as many as their tiles have.
+std::int64_t own_part(DType in) { return in == DType::bf16 ? 32 : 48; }
 
 // A tensor's matrices in the dtype they are multiplied in, with one stride of 1: where they lie, or copied.
 struct Operand : cpu::MatrixBatch {
@@ -135,9 +135,9 @@ bool products(Operand& a, const Operand& b, Shape batch, const float* bias, char
   // Rows are cut, or columns where the first operand's are the ones without gaps; of ours the longer side.
   const bool by_columns = whole.ours ? whole.n > whole.m : whole.a_strides[1] != 1;
   const std::int64_t whole_side = by_columns ? whole.n : whole.m;
-  const std::int64_t share = (whole_side + threads - 1) / threads;
+  const std::int64_t own = own_part(in), share = (whole_side + threads - 1) / threads;
   const std::int64_t side = count > 1    ? whole_side
-                            : whole.ours ? (share + kOwnPart - 1) / kOwnPart * kOwnPart
+                            : whole.ours ? (share + own - 1) / own * own
                                          : cpu::even_part(whole_side, kPart);
   const std::int64_t parts = (whole_side + side - 1) / side;
   const std::int64_t grain = std::max<std::int64_t>(1, cpu::kWorthThreads * parts / work);
