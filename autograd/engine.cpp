@@ -32,6 +32,11 @@ Tensor RuleContext::output(int i) const {
   return t;
 }
 
+Tensor* RuleContext::arrived(int i) const {
+  autograd::Engine* const engine = autograd::Engine::current();
+  return engine && needs(i) ? engine->arrived(node_.input(i).edge) : nullptr;
+}
+
 namespace autograd {
 namespace {
 thread_local std::vector<GradientObserver*> observers;
@@ -113,6 +118,14 @@ void Engine::deliver(const Edge& edge, Tensor grad) {
   } else {
     sum = add(std::move(sum), std::move(grad));  // in the memory of one that nobody else holds
   }
+}
+
+Tensor* Engine::arrived(const Edge& edge) {
+  if (options_.create_graph || watched_ || !observers.empty() || edge.node->sequence < segment_.since) return nullptr;
+  const auto found = pending_.find(edge.node->sequence);
+  if (found == pending_.end()) return nullptr;
+  Tensor& sum = found->second.grads[edge.output];
+  return sum.defined() && owned(sum) && !is_f8(sum.dtype()) ? &sum : nullptr;
 }
 
 namespace {
@@ -199,6 +212,7 @@ void Engine::step(Step* report) {
     report->grads_in.clear();
   }
   const bool go_on = capture_gradients(node, grads);
+  watched_ = report != nullptr;
   if (node.is_leaf) {
     gather(node, std::move(grads[0]));
   } else if (go_on) {

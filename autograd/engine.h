@@ -40,6 +40,10 @@ class Engine : Pinned {
   // The engine whose step runs on this thread, or null.
   static Engine* current();
 
+  // What has arrived at an edge so far, where more may be added to it in place: nobody else holds it, watches gradients, or
+  // wants a graph of them. Else null.
+  Tensor* arrived(const Edge& edge);
+
   bool done() const;
   // Runs the newest node that waits; `report`, where given, is filled.
   void step(Step* report = nullptr);
@@ -59,6 +63,7 @@ class Engine : Pinned {
 
   GradOptions options_;
   Segment segment_;
+  bool watched_ = false;  // somebody reads what each step hands on
   std::map<std::uint64_t, Pending, std::greater<>, PoolAllocator<std::pair<const std::uint64_t, Pending>>>
       pending_;  // by sequence
   std::vector<Edge> wanted_;

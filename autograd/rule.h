@@ -32,6 +32,8 @@ class RuleContext {
   void set(int i, Tensor g) const {
     if (needs(i)) results_[i] = std::move(g);
   }
+  // The sum of what other rules gave input i so far, where a rule may add to it in place rather than set its gradient.
+  Tensor* arrived(int i) const;
 
  private:
   void check(const Tensor& t, std::uint32_t version) const;

@@ -96,12 +96,19 @@ void pad_rule(const C& c) {
   c.set(0, g);
 }
 
+// Many slices of one tensor fill one gradient: after the first, each writes its own part alone.
+void slice_rule(const C& c) {
+  const auto& a = c.get<SliceAttrs>();
+  if (Tensor* const sum = c.arrived(0); sum && sum->dtype() == c.grad().dtype())
+    slice(*sum, a.dim, {a.start, a.stop, a.step}).add_(c.grad());
+  else c.set(0, call_row(OpId::slice_backward, a, c.grad())[0]);
+}
+
 void register_movement() {
   set_rule(OpId::view, {}, [](const C& c) { c.set(0, reshape(c.grad(), c.sizes(0))); });
   set_rule(OpId::permute, {}, permute_rule);
   set_rule(OpId::expand, {}, [](const C& c) { c.set(0, c.grad()); });
-  set_rule(OpId::slice, {},
-           [](const C& c) { c.set(0, call_row(OpId::slice_backward, c.get<SliceAttrs>(), c.grad())[0]); });
+  set_rule(OpId::slice, {}, slice_rule);
   set_rule(OpId::slice_backward, {}, [](const C& c) {
     const auto& a = c.get<SliceAttrs>();
     c.set(0, slice(c.grad(), a.dim, {a.start, a.stop, a.step}));

@@ -3,6 +3,7 @@
 
 #include "accumulator.h"
 #include "counts.h"
+#include "cpu/attention_blocks.h"
 #include "dispatch.h"
 #include "ops.h"
 
@@ -34,21 +35,26 @@ Tensor bce_with_logits(const Tensor& x, const Tensor& y, Loc at) {
   return add({mul({x, at}, sub({1, at}, y)), at}, softplus(neg(x, at), at));
 }
 
-// Whether flash_attention computes this: on a GPU, whose library has kernels for such operands, and where nobody looks at
-// the parts or chooses how they add up.
+// Whether flash_attention computes this: where there are kernels for such operands, and nobody looks at the parts or chooses
+// how they add up.
 bool fused(const OpCall& c) {
   const auto& a = c.get<AttentionAttrs>();
-  if (!c[0].device().is_cuda() || c[3].defined() || a.dropout > 0) return false;
+  if (c[3].defined() || a.dropout > 0) return false;
   if (chain().observe || cast_counts() || current_accumulator()) return false;
   const int n = c[0].ndim();
+  const auto alike = [&](const Tensor& t) {
+    return t.dtype() == c[0].dtype() && t.ndim() == n && t.sizes().first(n - 2) == c[0].sizes().first(n - 2);
+  };
+  const bool meet = alike(c[1]) && alike(c[2]) && c[1].size(-1) == c[0].size(-1) && c[2].size(-2) == c[1].size(-2);
+  if (!meet) return false;
+  if (!c[0].device().is_cuda()) return cpu::suits_attention_blocks(c[0], c[1], c[2]);
   for (int i = 0; i < 3; ++i) {
     const Tensor& t = c[i];
     const bool narrow = t.dtype() == DType::f16 || t.dtype() == DType::bf16;
-    if (!narrow || t.dtype() != c[0].dtype() || t.ndim() != n || n > 4 || t.numel() == 0) return false;
-    if (t.sizes().first(n - 2) != c[0].sizes().first(n - 2) || t.strides()[n - 1] != 1) return false;
+    if (!narrow || n > 4 || t.numel() == 0 || t.strides()[n - 1] != 1) return false;
     if (t.size(-1) % 8 != 0 || t.size(-1) > 128) return false;
   }
-  return c[1].size(-1) == c[0].size(-1) && c[2].size(-2) == c[1].size(-2);
+  return true;
 }
 
 // softmax(q k^T * scale + mask) v with the softmax computed in f32 whatever q's dtype (Vaswani et al. 2017). q is scaled

@@ -10,13 +10,19 @@
 #include <vector>
 
 #if defined(__x86_64__)
+#include <cpuid.h>
 #include <immintrin.h>
+#if defined(__linux__)
+#include <sys/syscall.h>
+#include <unistd.h>
+#endif
 #endif
 
 namespace compare {
 namespace {
 
 constexpr std::int64_t kIterations = 1 << 20;
+constexpr std::int64_t kTileIterations = 1 << 16;
 constexpr std::int64_t kElements = 16 << 20;  // 64 MiB of f32
 constexpr int kChains = 16;                   // independent sums: enough to hide the latency of an addition
 
@@ -80,6 +86,36 @@ __attribute__((target("avx512f,avx512bf16"))) float dot_bf16() {
     for (__m512& s : sums) s = _mm512_dpbf16_ps(s, a, b);
   return total(sums);
 }
+
+#if defined(__linux__)
+// Whether there is AMX for bf16 and the system lets this process use it (ARCH_REQ_XCOMP_PERM of the tiles' data).
+bool has_amx() {
+  unsigned a = 0, b = 0, c = 0, d = 0;
+  if (__get_cpuid_count(7, 0, &a, &b, &c, &d) == 0 || (d & 1U << 24) == 0 || (d & 1U << 22) == 0) return false;
+  return syscall(SYS_arch_prctl, 0x1023L, 18L) == 0;
+}
+
+// Four tiles of sums, 16 x 32 by 32 x 16 numbers at a time; all are ones.
+float tiles_bf16() {
+  struct alignas(64) {
+    unsigned char palette = 1, start = 0, reserved[14] = {};
+    std::uint16_t bytes[16] = {64, 64, 64, 64, 64, 64};
+    unsigned char rows[16] = {16, 16, 16, 16, 16, 16};
+  } configuration;
+  alignas(64) std::uint16_t ones[512];
+  std::fill_n(ones, 512, std::uint16_t{0x3f80});
+  alignas(64) float sums[256];
+  asm volatile("ldtilecfg %0\n\ttileloadd (%1,%2,1), %%tmm4\n\ttileloadd (%1,%2,1), %%tmm5" ::"m"(configuration),
+               "r"(ones), "r"(64L)
+               : "memory");
+  for (std::int64_t i = 0; i < kTileIterations; ++i)
+    asm volatile(
+        "tdpbf16ps %tmm5, %tmm4, %tmm0\n\ttdpbf16ps %tmm5, %tmm4, %tmm1\n\t"
+        "tdpbf16ps %tmm5, %tmm4, %tmm2\n\ttdpbf16ps %tmm5, %tmm4, %tmm3");
+  asm volatile("tilestored %%tmm0, (%0,%1,1)\n\ttilerelease" ::"r"(sums), "r"(64L) : "memory");
+  return sums[0];
+}
+#endif
 
 // Around the caches; n is a multiple of 64.
 __attribute__((target("avx512f"))) void copy_512(float* to, const float* a, const float*, std::int64_t n) {
@@ -149,6 +185,10 @@ std::vector<Way> ways(const std::string& of, int threads) {
     all.push_back(on_all("AVX2 FMA", threads, flop(12, 16), fma_256));
   if (of == "bf16" && avx512 && __builtin_cpu_supports("avx512bf16"))
     all.push_back(on_all("AVX512-BF16 dot product", threads, flop(kChains, 64), dot_bf16));
+#if defined(__linux__)
+  if (of == "bf16" && has_amx())
+    all.push_back(on_all("AMX", threads, 4.0 * 2 * 16 * 16 * 32 * kTileIterations, tiles_bf16));
+#endif
 #endif
   return all;
 }

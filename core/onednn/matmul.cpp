@@ -3,6 +3,7 @@
 #include <optional>
 
 #include "../accumulator.h"
+#include "../cpu/attention_blocks.h"
 #include "../cpu/bf16_product.h"
 #include "../cpu/f32_product.h"
 #include "../cpu/gemm.h"
@@ -213,6 +214,8 @@ void register_contractions() {
   set_offer(OpId::linear_relu, linear_relu);
   set_offer(OpId::linear_gelu, linear_gelu);
   set_offer(OpId::linear_backward_weight, linear_backward_weight);
+  set_offer(OpId::flash_attention, cpu::attention_blocks);  // products, too, though by kernels of ours
+  set_offer(OpId::flash_attention_backward, cpu::attention_blocks_backward);
 }
 
 }  // namespace gradual::onednn

@@ -74,6 +74,25 @@ TEST_CASE("memory: gradients that meet are added in the memory of one of them") 
   CHECK(x.grad().max().item() == 12);
 }
 
+TEST_CASE("memory: gradients of many slices are written into one") {
+  const Tensor x = full({8, kElements / 8}, 0.5, {.requires_grad = true});
+  const auto loss = [&] {
+    Tensor sum = x.narrow(0, 0, 1) * 0;
+    for (int i = 0; i < 8; ++i) sum = sum + x.narrow(0, i, 1) * (i + 1);
+    return (sum + slice(x, 0, {0, 8, 7}).sum({0}, true) * 100).sum();
+  };
+  const Tensor y = loss();
+  CHECK(peak_of([&] { y.backward(); }) <= 1.7);  // x's, and parts: not another of x's size for each slice
+  const Tensor whole =
+      autograd::grad(std::vector<Tensor>{loss()}, std::vector<Tensor>{x}, {}, {.create_graph = true})[0];
+  for (int i = 0; i < 8; ++i) {
+    const double expected = i + 1 + (i % 7 == 0 ? 100 : 0);
+    CHECK(x.grad().narrow(0, i, 1).min().item() == expected);
+    CHECK(x.grad().narrow(0, i, 1).max().item() == expected);
+    CHECK(whole.narrow(0, i, 1).max().item() == expected);
+  }
+}
+
 TEST_CASE("memory: a temporary is written over, what somebody else sees is not") {
   const NoGrad off;
   const Tensor x = numbers({1, 2, 3});

@@ -116,7 +116,8 @@ const Case kCases[] = {{"plain", {3, 4}, {5, 4}, {5, 3}},
                        {"one of each", {1, 1, 8}, {1, 1, 8}, {1, 1, 8}},
                        {"no heads", {0, 3, 4}, {0, 3, 4}, {0, 3, 4}},
                        {"no queries", {2, 0, 8}, {2, 3, 8}, {2, 3, 8}},
-                       {"large", {4, 70, 40}, {4, 150, 40}, {4, 150, 24}, {.causal = true}, true}};
+                       {"large", {4, 70, 40}, {4, 150, 40}, {4, 150, 24}, {.causal = true}, true},
+                       {"several blocks", {2, 150, 64}, {2, 170, 64}, {2, 170, 72}, {}, true}};
 
 std::vector<Sample> forward_samples(Draw& d) {
   std::vector<Sample> all;

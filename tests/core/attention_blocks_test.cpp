@@ -1,0 +1,116 @@
+// Attention by blocks of queries: when it is taken, and that it is its parts but for the order of sums.
+#include <doctest/doctest.h>
+#include <gradual/autograd/tape.h>
+#include <gradual/core/compute_mode.h>
+#include <gradual/core/counts.h>
+#include <gradual/core/cpu_backend.h>
+#include <gradual/core/ops.h>
+#include <gradual/core/threads.h>
+
+#include <cstring>
+#include <vector>
+
+#include "../../core/cpu/bf16_product.h"
+
+using namespace gradual;
+
+namespace {
+
+struct Inputs {
+  Tensor q, k, v, dy;
+};
+// Heads side by side, as a projection of all leaves them: [batch, heads, length, size] of [batch, length, heads, size].
+Inputs draw(std::int64_t queries, std::int64_t keys, std::int64_t size, std::int64_t values, DType dtype) {
+  Generator g(7);
+  const auto heads = [&](std::int64_t length, std::int64_t each) {
+    return randn({2, length, 3, each}, {}, g).to(dtype).transpose(1, 2);
+  };
+  return {heads(queries, size), heads(keys, size), heads(keys, values), heads(queries, values)};
+}
+
+struct Results {
+  std::vector<Tensor> all;  // y, dq, dk, dv
+  bool fused;
+};
+Results run(const Inputs& in, bool causal) {
+  const auto leaf = [](const Tensor& t) {
+    Tensor own = t.detach();
+    own.set_requires_grad(true);
+    return own;
+  };
+  const Tensor q = leaf(in.q), k = leaf(in.k), v = leaf(in.v);
+  const Tensor y = scaled_dot_product_attention(q, k, v, {}, {.causal = causal});
+  const bool fused = Tape::of(y).to_string().find("flash_attention") != std::string::npos;
+  y.backward(in.dy);
+  return {{y.detach(), q.grad(), k.grad(), v.grad()}, fused};
+}
+
+// The largest difference as a share of the largest number.
+double apart(const Tensor& a, const Tensor& b) {
+  const Tensor x = a.to(DType::f64), y = b.to(DType::f64);
+  return (x - y).abs().max().item() / y.abs().max().item();
+}
+
+bool has_blocks(DType dtype) { return has_onednn() && (dtype == DType::f32 || cpu::has_bf16_product()); }
+
+}  // namespace
+
+TEST_CASE("attention by blocks has the results of its parts") {
+  for (const DType dtype : {DType::f32, DType::bf16}) {
+    if (!has_blocks(dtype)) {
+      MESSAGE("skipped: no kernels for products in " << name(dtype));
+      continue;
+    }
+    for (const bool causal : {false, true})
+      for (const auto& [queries, keys] :
+           {std::pair<std::int64_t, std::int64_t>{150, 170}, {170, 90}, {64, 64}, {3, 1100}}) {
+        CAPTURE(name(dtype));
+        CAPTURE(causal);
+        CAPTURE(queries);
+        CAPTURE(keys);
+        const Inputs in = draw(queries, keys, 16, 24, dtype);
+        const Results ours = run(in, causal);
+        CHECK(ours.fused);
+        const CpuBackendScope eigen(CpuBackend::eigen);
+        const Inputs exact{in.q.to(DType::f32), in.k.to(DType::f32), in.v.to(DType::f32), in.dy.to(DType::f32)};
+        const Results parts = run(exact, causal);
+        CHECK_FALSE(parts.fused);
+        for (std::size_t i = 0; i < 4; ++i)
+          CHECK(apart(ours.all[i], parts.all[i]) < (dtype == DType::f32 ? 2e-6 : 0.01));
+      }
+  }
+}
+
+TEST_CASE("attention is computed by its parts where somebody looks at them, and where sums or operands are special") {
+  const Inputs in = draw(9, 9, 8, 8, DType::f32);
+  if (has_blocks(DType::f32)) CHECK(run(in, true).fused);
+  {
+    CastCounts counts;
+    const CountScope counting(&counts);
+    CHECK_FALSE(run(in, true).fused);
+  }
+  {
+    const MatmulPrecisionScope tf32(MatmulPrecision::tf32);
+    CHECK_FALSE(run(in, true).fused);
+  }
+  CHECK_FALSE(run(draw(9, 9, 8, 8, DType::f16), true).fused);
+  CHECK_FALSE(run(draw(9, 9, 8, 8, DType::f64), true).fused);
+}
+
+TEST_CASE("attention by blocks has the same bits on any number of threads") {
+  for (const DType dtype : {DType::f32, DType::bf16}) {
+    const Inputs in = draw(200, 200, 32, 32, dtype);
+    const auto on = [&](int threads) {
+      const ThreadsScope scope(threads);
+      return run(in, true).all;
+    };
+    const std::vector<Tensor> one = on(1);
+    for (const int threads : {2, 5}) {
+      const std::vector<Tensor> many = on(threads);
+      for (std::size_t i = 0; i < 4; ++i) {
+        const Tensor a = one[i].contiguous(), b = many[i].contiguous();
+        CHECK(std::memcmp(a.raw(), b.raw(), a.nbytes()) == 0);
+      }
+    }
+  }
+}
