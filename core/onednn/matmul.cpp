@@ -1,4 +1,5 @@
 // matmul and linear: f32, bf16 where the CPU multiplies it, f8 as exact bf16, all others as f32; sums in f32.
+#include <algorithm>
 #include <memory>
 #include <optional>
 
@@ -12,6 +13,7 @@
 #include "../cpu/loops.h"
 #include "../cpu/matrix_batch.h"
 #include "../cpu_backend.h"
+#include "../failf.h"
 #include "../parallel.h"
 #include "kernels.h"
 #include "primitive.h"
@@ -62,7 +64,8 @@ struct Product {
   DType in, out;
   bool bias;
   int threads;
-  bool ours = false;  // for our kernel, whose bits are the same however it is cut
+  bool ours = false;   // for our kernel, whose bits are the same however it is cut
+  bool sgemm = false;  // for oneDNN's function of that name
 };
 
 Primitive* primitive_of(const Product& p) {
@@ -80,6 +83,23 @@ Primitive* primitive_of(const Product& p) {
     if (p.bias) arguments.push_back({DNNL_ARG_BIAS, bias});
     return std::make_unique<Primitive>(dnnl::matmul(how), how.scratchpad_desc(), arguments);
   });
+}
+
+// oneDNN 2.6's sgemm is faster than its matmul on processors with AMX (bench/results/compare_amx.md) for large products.
+bool is_sgemm(const Product& p) {
+  constexpr std::int64_t kLarge = std::int64_t{1} << 27, kNarrow = 32;
+  return p.in == DType::f32 && p.out == DType::f32 && p.n >= kNarrow && p.m * p.n * p.k >= kLarge &&
+         cpu::has_bf16_product();
+}
+
+void run_sgemm(const Product& p, const char* a, const char* b, float* c, const float* bias) {
+  const auto across = [](const Shape& strides) { return strides[1] == 1 ? strides[0] : strides[1]; };
+  const auto order = [](const Shape& strides) { return strides[1] == 1 ? 'N' : 'T'; };
+  for (std::int64_t i = 0; i < p.m && bias; ++i) std::copy_n(bias, p.n, c + i * p.across);
+  const dnnl::status status = dnnl::sgemm(
+      order(p.a_strides), order(p.b_strides), p.m, p.n, p.k, 1, reinterpret_cast<const float*>(a), across(p.a_strides),
+      reinterpret_cast<const float*>(b), across(p.b_strides), bias ? 1 : 0, c, p.across);
+  if (status != dnnl::status::success) failf("oneDNN's sgemm failed with status {}", static_cast<int>(status));
 }
 
 bool is_ours(const Product& p) {
@@ -111,6 +131,10 @@ bool run(const Product& p, const char* a, const char* b, char* c, const float* b
     return true;
   }
   const Team team(p.threads);
+  if (p.sgemm) {
+    run_sgemm(p, a, b, reinterpret_cast<float*>(c), bias);
+    return true;
+  }
   Primitive* const primitive = primitive_of(p);
   if (!primitive) return false;
   if (bias) primitive->run({a, b, c, bias});
@@ -129,6 +153,7 @@ bool products(Operand& a, const Operand& b, Shape batch, const float* bias, char
   const std::int64_t work = std::max<std::int64_t>(1, whole.m * whole.n * whole.k);
   const int threads = work < 2 * cpu::kWorthThreads ? 1 : num_threads();
   whole.ours = is_ours(whole);
+  whole.sgemm = !whole.ours && is_sgemm(whole);
   if (count == 1 && (whole.ours ? threads == 1 : !deterministic())) {
     whole.threads = threads;
     return run(whole, a.at(0), b.at(0), c, bias);
@@ -147,7 +172,7 @@ bool products(Operand& a, const Operand& b, Shape batch, const float* bias, char
     (by_columns ? part.n : part.m) = std::min(side, whole_side - first);
     return part;
   };
-  if (!whole.ours) {
+  if (!whole.ours && !whole.sgemm) {
     const Team one(1);
     if (!primitive_of(cut(0)) || !primitive_of(cut((parts - 1) * side))) return false;
   }

@@ -114,6 +114,18 @@ TEST_CASE("the backends differ by no more than the order of sums allows") {
   }
 }
 
+TEST_CASE("the backends differ by no more than that in large products, with and without a bias") {
+  if (skipped()) return;
+  const Tensor x = random({520, 512}, DType::f32, 21), w = random({530, 512}, DType::f32, 22);
+  check_bound(x, w.t());
+  check_bound(clone(x.t()).t(), clone(w.t()));
+  const Tensor bias = random({530}, DType::f32, 23);
+  const auto with_bias = [&] { return linear(x, w, bias); };
+  const Tensor difference = with(CpuBackend::eigen, with_bias) - with(CpuBackend::onednn, with_bias);
+  const Tensor size = matmul(abs(x.to(DType::f64)), abs(w.to(DType::f64)).t()) + abs(bias.to(DType::f64));
+  CHECK((abs(difference.to(DType::f64)) / (size * (2 * 514 * 0x1p-24))).max().item() <= 1);
+}
+
 TEST_CASE("small and large numbers of every dtype are multiplied, subnormal ones may be flushed") {
   if (skipped()) return;
   for (const DType dtype : {DType::f16, DType::f8e4m3fn, DType::f8e5m2}) {
