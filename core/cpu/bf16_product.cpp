@@ -59,7 +59,7 @@ template <int kC, int kA, int kB> [[gnu::always_inline]] inline void add_product
 struct Tiles {
   const BFloat16* data;
   std::int64_t row, step, next;
-  const Tiles at(std::int64_t line, std::int64_t tile) const {
+  Tiles at(std::int64_t line, std::int64_t tile) const {
     return {data + line / kSide * next + tile * step, row, step, next};
   }
 };
@@ -237,6 +237,7 @@ bool may_use_amx() {
   unsigned a = 0, b = 0, c = 0, d = 0;
   constexpr unsigned kTiles = 1U << 24, kBf16 = 1U << 22;
   if (__get_cpuid_count(7, 0, &a, &b, &c, &d) == 0 || (d & kTiles) == 0 || (d & kBf16) == 0) return false;
+  if (!__builtin_cpu_supports("avx512bf16")) return false;
   // Linux saves the tiles of a process that asked for it (Documentation/arch/x86/xstate.rst).
   constexpr long kRequest = 0x1023, kTileData = 18;  // ARCH_REQ_XCOMP_PERM, XFEATURE_XTILEDATA
   return syscall(SYS_arch_prctl, kRequest, kTileData) == 0;
