@@ -178,13 +178,18 @@ template <bool kOfB>
 // instructions would make zeros.
 template <class Tc>
 [[gnu::target("avx512f,avx512bw,avx512vl,avx512bf16")]] void write(const float* sums, std::int64_t rows,
-                                                                   std::int64_t columns, Tc* c, std::int64_t across) {
+                                                                   std::int64_t columns, Tc* c, std::int64_t across,
+                                                                   bool relu) {
   constexpr std::int64_t kOf = kSide * kSide;
   const auto some = static_cast<__mmask32>((std::uint64_t{1} << columns) - 1);
   const auto left = static_cast<__mmask16>(some), right = static_cast<__mmask16>(some >> kSide);
   for (std::int64_t i = 0; i < rows; ++i, c += across) {
     const float* const row = sums + i / kSide * 2 * kOf + i % kSide * kSide;
-    const __m512 low = _mm512_load_ps(row), high = _mm512_load_ps(row + kOf);
+    __m512 low = _mm512_load_ps(row), high = _mm512_load_ps(row + kOf);
+    if (relu) {
+      low = _mm512_max_ps(_mm512_setzero_ps(), low);  // of NaN and 0 the second, NaN
+      high = _mm512_max_ps(_mm512_setzero_ps(), high);
+    }
     if constexpr (std::is_same_v<Tc, float>) {
       _mm512_mask_storeu_ps(c, left, low);
       if (right) _mm512_mask_storeu_ps(c + kSide, right, high);
@@ -227,7 +232,7 @@ void block(const Bf16Product<Tc>& p, const Tiles& a, const Tiles& b, const float
         else if (wide) multiply<1, 2>(a.at(i, t), b.at(j, t), some, first, c);
         else multiply<1, 1>(a.at(i, t), b.at(j, t), some, first, c);
         if (t + some == tiles)
-          write(c, std::min(kPair, p.m - i), std::min(kPair, p.n - j), p.c + i * p.across + j, p.across);
+          write(c, std::min(kPair, p.m - i), std::min(kPair, p.n - j), p.c + i * p.across + j, p.across, p.relu);
         if (tiles > kBlockTiles) c += kSums;
       }
   }

@@ -9,14 +9,15 @@
 
 namespace gradual::cpu {
 
-// c [m, n] (rows `across` apart) = a [m, k] b [k, n] + bias [n], which may be null. Tc: float, or BFloat16, to which each sum
-// is rounded once.
+// c [m, n] (rows `across` apart) = a [m, k] b [k, n] + bias [n], which may be null; with relu, 0 for what is below. Tc: float,
+// or BFloat16, to which each sum is rounded once.
 template <class Tc> struct Bf16Product {
   std::int64_t m, n, k;
   MatrixRef<BFloat16> a, b;  // either stride is 1
   const float* bias;
   Tc* c;
   std::int64_t across;
+  bool relu = false;
 };
 
 // Whether bf16_product can be called: the processor has AMX and the system lets this process use it.

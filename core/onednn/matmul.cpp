@@ -66,6 +66,7 @@ struct Product {
   int threads;
   bool ours = false;   // for our kernel, whose bits are the same however it is cut
   bool sgemm = false;  // for oneDNN's function of that name
+  bool relu = false;   // of bf16 products that are ours: with relu over c
 };
 
 Primitive* primitive_of(const Product& p) {
@@ -111,8 +112,8 @@ template <class Tc> void run_bf16(const Product& p, const char* a, const char* b
   const auto matrix = [](const char* data, const Shape& strides) {
     return cpu::MatrixRef<BFloat16>{reinterpret_cast<const BFloat16*>(data), strides[0], strides[1]};
   };
-  cpu::bf16_product<Tc>(
-      {p.m, p.n, p.k, matrix(a, p.a_strides), matrix(b, p.b_strides), bias, reinterpret_cast<Tc*>(c), p.across});
+  cpu::bf16_product<Tc>({p.m, p.n, p.k, matrix(a, p.a_strides), matrix(b, p.b_strides), bias, reinterpret_cast<Tc*>(c),
+                         p.across, p.relu});
 }
 
 // One product, by one primitive if it is not ours. False where oneDNN has none.
@@ -144,7 +145,8 @@ bool run(const Product& p, const char* a, const char* b, char* c, const float* b
 
 // All products of a batch, each on one thread. One alone is oneDNN's on all of them, or cut: ours for the threads there are, as
 // that changes no bit; oneDNN's by its shape where bits must not depend on them.
-bool products(Operand& a, const Operand& b, Shape batch, const float* bias, char* c, DType in, DType out) {
+bool products(Operand& a, const Operand& b, Shape batch, const float* bias, char* c, DType in, DType out,
+              bool relu = false) {
   cpu::merge_rows(a, b, batch);
   const std::int64_t count = numel(batch);
   const auto width = static_cast<std::int64_t>(size_of(out));
@@ -154,6 +156,7 @@ bool products(Operand& a, const Operand& b, Shape batch, const float* bias, char
   const int threads = work < 2 * cpu::kWorthThreads ? 1 : num_threads();
   whole.ours = is_ours(whole);
   whole.sgemm = !whole.ours && is_sgemm(whole);
+  whole.relu = relu;
   if (count == 1 && (whole.ours ? threads == 1 : !deterministic())) {
     whole.threads = threads;
     return run(whole, a.at(0), b.at(0), c, bias);
@@ -192,7 +195,7 @@ bool products(Operand& a, const Operand& b, Shape batch, const float* bias, char
 }
 
 // Sums whose rounding is counted, or that are rounded to what oneDNN does not write, come as f32 first.
-bool contraction(const OpCall& call, Outputs& out, bool linear) {
+bool contraction(const OpCall& call, Outputs& out, bool linear, bool relu = false) {
   Tensor& y = out[0];
   if (y.dtype() == DType::f64 || current_accumulator() || y.numel() == 0 || call[0].numel() == 0) return false;
   const DType in = product_dtype(call[0].dtype());
@@ -206,22 +209,21 @@ bool contraction(const OpCall& call, Outputs& out, bool linear) {
   if (call[0].ndim() > 1) batch.erase(batch.size() - 1);
   if (linear || call[1].ndim() > 1) batch.erase(batch.size() - 1);
   const bool counted = cpu::counts_for(DType::f32, y.dtype()) != nullptr;
-  if (y.dtype() == DType::f32 || (y.dtype() == DType::bf16 && in == DType::bf16 && !counted))
-    return products(a, b, batch, bias.data(), static_cast<char*>(y.raw()), in, y.dtype());
-  const cpu::Result<float> sums(y);
-  if (!products(a, b, batch, bias.data(), reinterpret_cast<char*>(sums.data()), in, DType::f32)) return false;
-  sums.store();
+  const bool inside = relu && in == DType::bf16 && y.dtype() == DType::bf16 && !counted && cpu::has_bf16_product();
+  if (y.dtype() == DType::f32 || (y.dtype() == DType::bf16 && in == DType::bf16 && !counted)) {
+    if (!products(a, b, batch, bias.data(), static_cast<char*>(y.raw()), in, y.dtype(), inside)) return false;
+  } else {
+    const cpu::Result<float> sums(y);
+    if (!products(a, b, batch, bias.data(), reinterpret_cast<char*>(sums.data()), in, DType::f32)) return false;
+    sums.store();
+  }
+  if (relu && !inside) cpu::relu_in_place(y);  // not by oneDNN's own, which makes 0 of NaN
   return true;
 }
 
 bool matmul(const OpCall& call, Outputs& out) { return contraction(call, out, false); }
 bool linear(const OpCall& call, Outputs& out) { return contraction(call, out, true); }
-// Not by oneDNN's own relu, which makes 0 of NaN.
-bool linear_relu(const OpCall& call, Outputs& out) {
-  if (!linear(call, out)) return false;
-  cpu::relu_in_place(out[0]);
-  return true;
-}
+bool linear_relu(const OpCall& call, Outputs& out) { return contraction(call, out, true, true); }
 
 bool linear_gelu(const OpCall& call, Outputs& out) {
   Outputs before{{out[1]}};

@@ -50,18 +50,19 @@ float sum_of(const cpu::MatrixRef<BFloat16>& a, const cpu::MatrixRef<BFloat16>& 
 }
 
 // How many elements of the result are not what they should be, and of the gaps are not what they were.
-template <class Tc> int wrong(const Case& c) {
+template <class Tc> int wrong(const Case& c, bool relu = false) {
   std::vector<BFloat16> a, b;
   std::vector<float> bias(static_cast<std::size_t>(c.n));
   for (std::size_t j = 0; j < bias.size(); ++j) bias[j] = -static_cast<float>(j) / 16;
   const cpu::MatrixRef<BFloat16> x = matrix(a, c.m, c.k, c, c.a_transposed), y = matrix(b, c.k, c.n, c, c.b_transposed);
   const std::int64_t across = c.n + c.gap;
   std::vector<Tc> out(static_cast<std::size_t>(c.m * across), Tc(kUntouched));
-  cpu::bf16_product<Tc>({c.m, c.n, c.k, x, y, c.bias ? bias.data() : nullptr, out.data(), across});
+  cpu::bf16_product<Tc>({c.m, c.n, c.k, x, y, c.bias ? bias.data() : nullptr, out.data(), across, relu});
   int count = 0;
   for (std::int64_t i = 0; i < c.m; ++i)
     for (std::int64_t j = 0; j < across; ++j) {
-      const float sum = j >= c.n ? kUntouched : sum_of(x, y, i, j, c.k, c.bias ? bias[static_cast<std::size_t>(j)] : 0);
+      float sum = j >= c.n ? kUntouched : sum_of(x, y, i, j, c.k, c.bias ? bias[static_cast<std::size_t>(j)] : 0);
+      if (relu && j < c.n && sum < 0) sum = 0;
       const Tc got = out[static_cast<std::size_t>(i * across + j)], expected = Tc(sum);
       count += std::memcmp(&got, &expected, sizeof(Tc)) != 0;
     }
@@ -103,6 +104,7 @@ TEST_CASE(
           CAPTURE(b_transposed);
           CHECK(wrong<float>(c) == 0);
           CHECK(wrong<BFloat16>(c) == 0);
+          CHECK(wrong<BFloat16>(c, true) == 0);
         }
 }
 
@@ -119,6 +121,8 @@ TEST_CASE("our bf16 products keep NaN and Inf, and take subnormal numbers as zer
   CHECK(c[32] == 0);
   CHECK_FALSE(std::signbit(c[32]));  // sums begin at +0
   CHECK(c[48] == 0);
+  cpu::bf16_product<float>({16, 16, 32, {a.data(), 32, 1}, {b.data(), 16, 1}, nullptr, c.data(), 16, true});
+  CHECK(std::isnan(c[16]));  // relu keeps it
 }
 
 TEST_CASE("bf16 products have the same bits on any number of threads, alone and in batches") {
