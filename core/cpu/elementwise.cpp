@@ -5,6 +5,7 @@
 
 #include "../counts.h"
 #include "../elementwise_rows.h"
+#include "../float_types.h"
 #include "../multiversion.h"
 #include "../number.h"
 #include "../ops.h"
@@ -235,6 +236,38 @@ void dropout_add(const OpCall& c, Outputs& out) {
   else of_types(float{}, float{});
 }
 
+// relu's gradient in f16 and bf16 as bits: y is above 0 where they are from 1 to those of Inf, and a NaN of dy becomes quiet as
+// by a conversion. Nothing is converted.
+template <class T> void relu_gradient_bits(const Tensor& dy, const Tensor& y, Tensor& dx) {
+  constexpr auto kInf = T(std::numeric_limits<float>::infinity()).bits;
+  constexpr auto kQuiet = static_cast<std::uint16_t>(T(std::numeric_limits<float>::quiet_NaN()).bits ^ kInf);
+  const auto *const from = static_cast<const std::uint16_t*>(dy.raw()), *const at =
+                                                                            static_cast<std::uint16_t*>(y.raw());
+  auto* const to = static_cast<std::uint16_t*>(dx.raw());
+  parallel_for(dx.numel(), kGrain, [=](std::int64_t begin, std::int64_t end) {
+    vectorized([=] {
+#pragma omp simd
+      for (std::int64_t i = begin; i < end; ++i) {
+        const std::uint16_t bits = from[i], above = at[i] - 1;
+        const auto quiet = static_cast<std::uint16_t>((bits & 0x7fff) > kInf ? bits | kQuiet : bits);
+        to[i] = above < kInf ? quiet : std::uint16_t{0};
+      }
+    });
+  });
+}
+
+void relu_backward(const OpCall& c, Outputs& out) {
+  const DType dtype = out[0].dtype();
+  const auto plain = [&](const Tensor& t) {
+    return t.is_contiguous() && t.dtype() == dtype && t.sizes() == out[0].sizes();
+  };
+  const bool direct =
+      (dtype == DType::f16 || dtype == DType::bf16) && !cast_counts() && plain(out[0]) && plain(c[0]) && plain(c[1]);
+  if (direct && dtype == DType::f16) relu_gradient_bits<Half>(c[0], c[1], out[0]);
+  else if (direct) relu_gradient_bits<BFloat16>(c[0], c[1], out[0]);
+  else floats<2>(functors::ReluBackward{})(c, out);
+}
+
 // --- in place: input 0 is written through its strides ---------------------------------------------------------------
 
 template <class C, class F> void update(const OpCall& c, const F& f, C scalar) {
@@ -279,6 +312,7 @@ void register_elementwise() {
   using namespace functors;
   unary_rows(Cpu{});
   binary_rows(Cpu{});
+  set_kernel(OpId::relu_backward, relu_backward);
   set_kernel(OpId::clamp, clamp);
   set_kernel(OpId::leaky_relu, leaky_relu);
   set_kernel(OpId::gelu, gelu_form<1, GeluExact, GeluTanh>);

@@ -3,10 +3,12 @@
 
 #include <bit>
 #include <cmath>
+#include <cstring>
 #include <functional>
 #include <string>
 
 #include "gradual/core/counts.h"
+#include "gradual/core/dispatch.h"
 #include "gradual/core/error.h"
 #include "gradual/core/philox.h"
 #include "support/tensors.h"
@@ -365,4 +367,20 @@ TEST_CASE("in-place sums are computed in the wider dtype and rounded once") {
   const Tensor f = full({1}, 1);
   f.add_(full({1}, 0x1p-24 + 0x1p-50, {.dtype = DType::f64}));
   CHECK(f.item() == 1 + 0x1p-23);
+}
+
+TEST_CASE("relu's gradient in f16 and bf16 has the bits of one that is converted, for all patterns") {
+  for (const DType dtype : {DType::f16, DType::bf16}) {
+    Tensor all = empty({1 << 16}, {.dtype = dtype}), ones_of = full({1 << 16}, 1, {.dtype = dtype});
+    for (std::size_t i = 0; i < 1 << 16; ++i) static_cast<std::uint16_t*>(all.raw())[i] = static_cast<std::uint16_t>(i);
+    const auto gradient = [](const Tensor& dy, const Tensor& y) { return call_row(OpId::relu_backward, {}, dy, y)[0]; };
+    for (const auto& [dy, y] : {std::pair{all, ones_of}, {ones_of, all}, {all, all}}) {
+      const Tensor bits = gradient(dy, y);
+      CastCounts counts;
+      const CountScope counting(&counts);
+      const Tensor converted = gradient(dy, y);
+      CHECK(counts.elements == 1 << 16);  // this one goes by floats
+      CHECK(std::memcmp(bits.raw(), converted.raw(), bits.nbytes()) == 0);
+    }
+  }
 }
