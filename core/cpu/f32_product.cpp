@@ -20,6 +20,38 @@ inline constexpr std::int64_t kSide = 8;                        // rows and colu
 inline constexpr std::int64_t kBlockRows = 96, kBlockColumns = 2048;
 inline constexpr std::int64_t kWorthPacking = 32;  // columns from which rows of a are worth a copy in the tiles' order
 
+// 16 columns of b, one behind the other in memory, as rows 32 numbers apart: four rows at a time are read as quarters of
+// vectors and change places inside them. Columns past the last one are read as that one again.
+[[gnu::target("avx512f")]] inline void turn16(const float* from, std::int64_t stride, std::int64_t columns,
+                                              std::int64_t k, float* __restrict to) {
+  const float* column[16];
+  for (std::int64_t j = 0; j < 16; ++j) column[j] = from + std::min(j, columns - 1) * stride;
+  std::int64_t p = 0;
+  for (; p + 4 <= k; p += 4) {
+    __m512 rows[4], pairs[4];
+#pragma GCC unroll 4
+    for (int i = 0; i < 4; ++i) {
+      rows[i] = _mm512_castps128_ps512(_mm_loadu_ps(column[i] + p));
+      rows[i] = _mm512_insertf32x4(rows[i], _mm_loadu_ps(column[4 + i] + p), 1);
+      rows[i] = _mm512_insertf32x4(rows[i], _mm_loadu_ps(column[8 + i] + p), 2);
+      rows[i] = _mm512_insertf32x4(rows[i], _mm_loadu_ps(column[12 + i] + p), 3);
+    }
+#pragma GCC unroll 2
+    for (int i = 0; i < 4; i += 2) {
+      pairs[i] = _mm512_unpacklo_ps(rows[i], rows[i + 1]);
+      pairs[i + 1] = _mm512_unpackhi_ps(rows[i], rows[i + 1]);
+    }
+#pragma GCC unroll 4
+    for (int i = 0; i < 4; ++i) {
+      const __m512d a = _mm512_castps_pd(pairs[i / 2]), b = _mm512_castps_pd(pairs[i / 2 + 2]);
+      const __m512d row = i % 2 ? _mm512_unpackhi_pd(a, b) : _mm512_unpacklo_pd(a, b);
+      _mm512_storeu_ps(to + (p + i) * 32, _mm512_castpd_ps(row));
+    }
+  }
+  for (; p < k; ++p)
+    for (int j = 0; j < 16; ++j) to[p * 32 + j] = column[j][p];
+}
+
 // A tile of c has kRows rows of two vectors.
 template <class Isa> struct Kernel {
   using Vector = typename Isa::Vector;
@@ -99,8 +131,12 @@ template <class Isa> struct Kernel {
     std::fill_n(start, kColumns, 0.0F);
     if (p.bias) std::copy_n(p.bias + column, columns, start);
     const MatrixRef<float> from{p.b.data + column * p.b.col_stride, p.b.row_stride, p.b.col_stride};
-    Rows b{from.data, from.row_stride};
-    if (columns < kColumns || from.col_stride != 1) pack_columns<Isa>(from, p.k, columns, panel), b = {panel, kColumns};
+    const bool packs = columns < kColumns || from.col_stride != 1;
+    const Rows b = packs ? Rows{panel, kColumns} : Rows{from.data, from.row_stride};
+    if (packs && kLanes == 16 && from.row_stride == 1)
+      for (std::int64_t j = 0; j < columns; j += 16)
+        turn16(from.data + j * from.col_stride, from.col_stride, columns - j, p.k, panel + j);
+    else if (packs) pack_columns<Isa>(from, p.k, columns, panel);
     float* const c = columns == kColumns ? p.c + column : own;
     if (columns > kLanes) strip<2>(p.m, p.k, p.a, b, {start, 0}, c, columns == kColumns ? p.across : kColumns);
     else strip<1>(p.m, p.k, p.a, b, {start, 0}, own, kColumns);
