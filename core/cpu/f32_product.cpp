@@ -2,10 +2,12 @@
 
 #include <algorithm>
 
+#include "../accumulator.h"
 #include "../error.h"
 #include "../memory.h"
 #include "../multiversion.h"
 #include "f32_tile.h"
+#include "loaded.h"
 
 #if defined(__x86_64__) && !defined(__clang__)
 
@@ -254,6 +256,29 @@ void f32_product(const F32Product& p) {
   else detail::run_avx2([=] { Kernel<Avx2>::small(p, own); });
 }
 
+bool small_f32_product(const OpCall& call, const Tensor& y, bool linear) {
+  const Tensor &a = call[0], &b = call[1];
+  const auto is_matrix = [](const Tensor& t) {
+    return t.dtype() == DType::f32 && t.ndim() == 2 && (t.strides()[0] == 1 || t.strides()[1] == 1);
+  };
+  if (!is_matrix(a) || !is_matrix(b) || y.dtype() != DType::f32) return false;
+  const Tensor* const bias = linear && call[2].defined() ? &call[2] : nullptr;
+  if (bias && (bias->dtype() != DType::f32 || !bias->is_contiguous())) return false;
+  const std::int64_t m = a.sizes()[0], k = a.sizes()[1], n = b.sizes()[linear ? 0 : 1];
+  if (!is_small(m, n, k) || !suits_f32_product(m, n, k)) return false;
+  if (current_accumulator() || rounds_to_tf32(DType::f32)) return false;
+  const auto floats = [](const Tensor& t) { return static_cast<float*>(t.raw()); };
+  f32_product({m,
+               n,
+               k,
+               {floats(a), a.strides()[0], a.strides()[1]},
+               {floats(b), b.strides()[linear ? 1 : 0], b.strides()[linear ? 0 : 1]},
+               bias ? floats(*bias) : nullptr,
+               floats(y),
+               n});
+  return true;
+}
+
 }  // namespace gradual::cpu
 
 #else
@@ -261,6 +286,7 @@ void f32_product(const F32Product& p) {
 namespace gradual::cpu {
 
 bool suits_f32_product(std::int64_t, std::int64_t, std::int64_t) { return false; }
+bool small_f32_product(const OpCall&, const Tensor&, bool) { return false; }
 void f32_product(const F32Product&) { fail("internal: this build has no kernel for f32_product"); }
 
 }  // namespace gradual::cpu
