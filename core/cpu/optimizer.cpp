@@ -133,9 +133,9 @@ void sgd_step(const OpCall& c, Outputs&) {
                rule.update(r, w[i], g[i], has_momentum ? m + i : nullptr, decays, has_momentum, nesterov, times);
            };
            std::int64_t i = 0;
-           if constexpr (std::is_same_v<C, float> && has_momentum) {
+           if constexpr (std::is_same_v<C, float>) {
              constexpr std::integral_constant<std::int64_t, 64> kRun;  // numbers that are looked at together
-             for (; careful && i + kRun <= n; i += kRun)
+             for (; has_momentum && careful && i + kRun <= n; i += kRun)
                if (any_subnormal(m + i, kRun)) run(i, kRun, TimesSubnormal());
                else run(i, kRun, rules::Times());
            }
