@@ -183,9 +183,10 @@ template <int kV> void sum_vectors(const float* x, std::int64_t rows, std::int64
   Eight total[kV] = {};
   for (std::int64_t i = 0; i < rows;) {
     Eight part[kV] = {};
-    for (const std::int64_t end = std::min(i + kRows, rows); i < end; ++i)
+    for (const std::int64_t end = std::min(i + kRows, rows); i < end; ++i) {
 #pragma GCC unroll 4
       for (int v = 0; v < kV; ++v) part[v] += *reinterpret_cast<const Eight*>(x + i * across + 8 * v);
+    }
 #pragma GCC unroll 4
     for (int v = 0; v < kV; ++v) total[v] += part[v];
   }
