@@ -34,6 +34,11 @@ GRADUAL_HD inline void count_steps(AdamAttrs& a, std::int64_t steps) {
   a.correction2_root = std::sqrt(1 - whole_power(a.beta2, steps + 1));
 }
 
+// How a rule multiplies by a rate, unless a kernel has another way to the same bits.
+struct Times {
+  template <class C> GRADUAL_HD C operator()(C rate, C x) const { return rate * x; }
+};
+
 // Stochastic gradient descent with momentum, dampening, Nesterov's look-ahead (Sutskever et al. 2013) and L2 decay.
 template <class C> struct Sgd {
   C lr, decay, mu, fresh, scale;
@@ -49,15 +54,16 @@ template <class C> struct Sgd {
         nesterov(a.nesterov) {}
 
   // Weight w, gradient g; the momentum where there is one.
-  template <class R, class Decays, class HasMomentum, class Nesterov>
-  GRADUAL_HD void update(R r, C& w, C g, C* m, Decays decays, HasMomentum has_momentum, Nesterov looks_ahead) const {
+  template <class R, class Decays, class HasMomentum, class Nesterov, class By = Times>
+  GRADUAL_HD void update(R r, C& w, C g, C* m, Decays decays, HasMomentum has_momentum, Nesterov looks_ahead,
+                         By times = {}) const {
     C d = r(g * scale);
     if (decays) d = r(d + decay * w);
     if (has_momentum) {
-      *m = r(r(mu * *m) + fresh * d);
-      d = looks_ahead ? r(d + mu * *m) : *m;
+      *m = r(r(times(mu, *m)) + fresh * d);
+      d = looks_ahead ? r(d + times(mu, *m)) : *m;
     }
-    w = r(w - lr * d);
+    w = r(w - times(lr, d));
   }
 };
 

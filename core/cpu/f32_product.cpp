@@ -2,10 +2,12 @@
 
 #include <algorithm>
 
+#include "../accumulator.h"
 #include "../error.h"
 #include "../memory.h"
 #include "../multiversion.h"
 #include "f32_tile.h"
+#include "loaded.h"
 
 #if defined(__x86_64__) && !defined(__clang__)
 
@@ -19,6 +21,38 @@ inline constexpr std::int64_t kSide = 8;                        // rows and colu
 // multiple of a tile's.
 inline constexpr std::int64_t kBlockRows = 96, kBlockColumns = 2048;
 inline constexpr std::int64_t kWorthPacking = 32;  // columns from which rows of a are worth a copy in the tiles' order
+
+// 16 columns of b, one behind the other in memory, as rows 32 numbers apart: four rows at a time are read as quarters of
+// vectors and change places inside them. Columns past the last one are read as that one again.
+[[gnu::target("avx512f")]] inline void turn16(const float* from, std::int64_t stride, std::int64_t columns,
+                                              std::int64_t k, float* __restrict to) {
+  const float* column[16];
+  for (std::int64_t j = 0; j < 16; ++j) column[j] = from + std::min(j, columns - 1) * stride;
+  std::int64_t p = 0;
+  for (; p + 4 <= k; p += 4) {
+    __m512 rows[4], pairs[4];
+#pragma GCC unroll 4
+    for (int i = 0; i < 4; ++i) {
+      rows[i] = _mm512_castps128_ps512(_mm_loadu_ps(column[i] + p));
+      rows[i] = _mm512_insertf32x4(rows[i], _mm_loadu_ps(column[4 + i] + p), 1);
+      rows[i] = _mm512_insertf32x4(rows[i], _mm_loadu_ps(column[8 + i] + p), 2);
+      rows[i] = _mm512_insertf32x4(rows[i], _mm_loadu_ps(column[12 + i] + p), 3);
+    }
+#pragma GCC unroll 2
+    for (int i = 0; i < 4; i += 2) {
+      pairs[i] = _mm512_unpacklo_ps(rows[i], rows[i + 1]);
+      pairs[i + 1] = _mm512_unpackhi_ps(rows[i], rows[i + 1]);
+    }
+#pragma GCC unroll 4
+    for (int i = 0; i < 4; ++i) {
+      const __m512d a = _mm512_castps_pd(pairs[i / 2]), b = _mm512_castps_pd(pairs[i / 2 + 2]);
+      const __m512d row = i % 2 ? _mm512_unpackhi_pd(a, b) : _mm512_unpacklo_pd(a, b);
+      _mm512_storeu_ps(to + (p + i) * 32, _mm512_castpd_ps(row));
+    }
+  }
+  for (; p < k; ++p)
+    for (int j = 0; j < 16; ++j) to[p * 32 + j] = column[j][p];
+}
 
 // A tile of c has kRows rows of two vectors.
 template <class Isa> struct Kernel {
@@ -99,8 +133,12 @@ template <class Isa> struct Kernel {
     std::fill_n(start, kColumns, 0.0F);
     if (p.bias) std::copy_n(p.bias + column, columns, start);
     const MatrixRef<float> from{p.b.data + column * p.b.col_stride, p.b.row_stride, p.b.col_stride};
-    Rows b{from.data, from.row_stride};
-    if (columns < kColumns || from.col_stride != 1) pack_columns<Isa>(from, p.k, columns, panel), b = {panel, kColumns};
+    const bool packs = columns < kColumns || from.col_stride != 1;
+    const Rows b = packs ? Rows{panel, kColumns} : Rows{from.data, from.row_stride};
+    if (packs && kLanes == 16 && from.row_stride == 1)
+      for (std::int64_t j = 0; j < columns; j += 16)
+        turn16(from.data + j * from.col_stride, from.col_stride, columns - j, p.k, panel + j);
+    else if (packs) pack_columns<Isa>(from, p.k, columns, panel);
     float* const c = columns == kColumns ? p.c + column : own;
     if (columns > kLanes) strip<2>(p.m, p.k, p.a, b, {start, 0}, c, columns == kColumns ? p.across : kColumns);
     else strip<1>(p.m, p.k, p.a, b, {start, 0}, own, kColumns);
@@ -218,6 +256,29 @@ void f32_product(const F32Product& p) {
   else detail::run_avx2([=] { Kernel<Avx2>::small(p, own); });
 }
 
+bool small_f32_product(const OpCall& call, const Tensor& y, bool linear) {
+  const Tensor &a = call[0], &b = call[1];
+  const auto is_matrix = [](const Tensor& t) {
+    return t.dtype() == DType::f32 && t.ndim() == 2 && (t.strides()[0] == 1 || t.strides()[1] == 1);
+  };
+  if (!is_matrix(a) || !is_matrix(b) || y.dtype() != DType::f32) return false;
+  const Tensor* const bias = linear && call[2].defined() ? &call[2] : nullptr;
+  if (bias && (bias->dtype() != DType::f32 || !bias->is_contiguous())) return false;
+  const std::int64_t m = a.sizes()[0], k = a.sizes()[1], n = b.sizes()[linear ? 0 : 1];
+  if (!is_small(m, n, k) || !suits_f32_product(m, n, k)) return false;
+  if (current_accumulator() || rounds_to_tf32(DType::f32)) return false;
+  const auto floats = [](const Tensor& t) { return static_cast<float*>(t.raw()); };
+  f32_product({m,
+               n,
+               k,
+               {floats(a), a.strides()[0], a.strides()[1]},
+               {floats(b), b.strides()[linear ? 1 : 0], b.strides()[linear ? 0 : 1]},
+               bias ? floats(*bias) : nullptr,
+               floats(y),
+               n});
+  return true;
+}
+
 }  // namespace gradual::cpu
 
 #else
@@ -225,6 +286,7 @@ void f32_product(const F32Product& p) {
 namespace gradual::cpu {
 
 bool suits_f32_product(std::int64_t, std::int64_t, std::int64_t) { return false; }
+bool small_f32_product(const OpCall&, const Tensor&, bool) { return false; }
 void f32_product(const F32Product&) { fail("internal: this build has no kernel for f32_product"); }
 
 }  // namespace gradual::cpu

@@ -4,6 +4,7 @@
 
 #include <cstdint>
 
+#include "../op.h"
 #include "gemm.h"
 
 namespace gradual::cpu {
@@ -21,5 +22,9 @@ struct F32Product {
 bool suits_f32_product(std::int64_t m, std::int64_t n, std::int64_t k);
 // On the calling thread. Each sum goes from the bias on in the order of k, by fused multiply-adds, however the product is cut.
 void f32_product(const F32Product& p);
+
+// matmul, or linear, of two matrices in f32 whose product is a small one: straight to the kernel, with the same bits. False,
+// and nothing written, where the call is another.
+bool small_f32_product(const OpCall& call, const Tensor& y, bool linear);
 
 }  // namespace gradual::cpu

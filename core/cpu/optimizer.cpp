@@ -12,6 +12,7 @@
 #include "../update_rules.h"
 #include "kernels.h"
 #include "loops.h"
+#include "subnormal.h"
 
 namespace gradual::cpu {
 namespace {
@@ -120,12 +121,25 @@ template <class F, class... Rest> void with_flags(const F& f, bool flag, Rest...
 
 void sgd_step(const OpCall& c, Outputs&) {
   const auto& a = c.get<SgdAttrs>();
+  // The momentum of a weight without gradients, as where a unit is never active, decays to a few times the smallest float
+  // and stays there, for 0.9 of that rounds to itself.
+  const bool careful = subnormals_are_slow() && static_cast<float>(a.momentum) <= 1 && static_cast<float>(a.lr) <= 1;
   step(c, a.update, 1,
-       [&]<class C>(auto r, C* __restrict w, const C* __restrict g, C* __restrict m, C*, std::int64_t n) {
+       [&, careful]<class C>(auto r, C* __restrict w, const C* __restrict g, C* __restrict m, C*, std::int64_t n) {
          const rules::Sgd<C> rule(a);
          const auto loop = [=](auto decays, auto has_momentum, auto nesterov) {
-           for (std::int64_t i = 0; i < n; ++i)
-             rule.update(r, w[i], g[i], has_momentum ? m + i : nullptr, decays, has_momentum, nesterov);
+           const auto run = [=](std::int64_t from, auto count, auto times) {
+             for (std::int64_t i = from; i < from + count; ++i)
+               rule.update(r, w[i], g[i], has_momentum ? m + i : nullptr, decays, has_momentum, nesterov, times);
+           };
+           std::int64_t i = 0;
+           if constexpr (std::is_same_v<C, float>) {
+             constexpr std::integral_constant<std::int64_t, 64> kRun;  // numbers that are looked at together
+             for (; has_momentum && careful && i + kRun <= n; i += kRun)
+               if (any_subnormal(m + i, kRun)) run(i, kRun, TimesSubnormal());
+               else run(i, kRun, rules::Times());
+           }
+           run(i, n - i, rules::Times());
          };
          with_flags(loop, a.weight_decay != 0, m != nullptr, a.nesterov);
        });

@@ -26,26 +26,34 @@ struct Rows {
   }
 };
 
-// f(row, a, b, y) for every row of y, in parallel: rows of the inputs (the second may be undefined) and where to write.
-// f is vectorized().
+// f(row, rows, a, b, y) for every row of y, in parallel, up to `most` neighbours at once: rows of the inputs (the second may
+// be undefined) and where to write. f is vectorized().
 template <class T, class F>
-void map_rows(std::int64_t count, const Tensor& a, std::int64_t length_a, const Tensor& b, std::int64_t length_b,
-              Tensor& y, std::int64_t length, const F& f) {
+void map_neighbours(std::int64_t count, std::int64_t most, const Tensor& a, std::int64_t length_a, const Tensor& b,
+                    std::int64_t length_b, Tensor& y, std::int64_t length, const F& f) {
   const Tensor dense_a = row_major(a), dense_b = row_major(b);
   const Dense<T> in_a(dense_a), in_b(dense_b), write(y);
-  const std::int64_t all = length_a + length_b + length;
+  const std::int64_t all = (length_a + length_b + length) * most;
   const std::int64_t grain = std::max<std::int64_t>(1, kGrain / std::max<std::int64_t>({1, length_a, length}));
   parallel_counted(count, grain, dtype_of<T>, y.dtype(), [&](std::int64_t row, std::int64_t end, CastCounts* counts) {
     const Scratch scratch(static_cast<std::size_t>(all) * sizeof(T) + 1);
     T* buffer = scratch.as<T>();
-    for (; row < end; ++row) {
-      const T* x = in_a.load(row * length_a, length_a, buffer);
-      T* to = write.target(row * length, buffer + length_a + length_b);
-      const T* other = in_b.load(row * length_b, length_b, buffer + length_a);
-      vectorized([=, &f] { f(row, x, other, to); });
-      write.store(to, row * length, length, counts);
+    for (std::int64_t rows = 0; row < end; row += rows) {
+      rows = std::min(most, end - row);
+      const T* x = in_a.load(row * length_a, rows * length_a, buffer);
+      T* to = write.target(row * length, buffer + (length_a + length_b) * most);
+      const T* other = in_b.load(row * length_b, rows * length_b, buffer + length_a * most);
+      vectorized([=, &f] { f(row, rows, x, other, to); });
+      write.store(to, row * length, rows * length, counts);
     }
   });
+}
+// f(row, a, b, y): one at a time.
+template <class T, class F>
+void map_rows(std::int64_t count, const Tensor& a, std::int64_t length_a, const Tensor& b, std::int64_t length_b,
+              Tensor& y, std::int64_t length, const F& f) {
+  map_neighbours<T>(count, 1, a, length_a, b, length_b, y, length,
+                    [&f](std::int64_t row, std::int64_t, const T* x, const T* other, T* to) { f(row, x, other, to); });
 }
 // The same where all rows are of one length.
 template <class T, class F>

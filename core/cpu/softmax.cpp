@@ -56,6 +56,35 @@ template <class T> void log_softmax_row(const T* x, T* out, std::int64_t n) {
   for (std::int64_t i = 0; i < n; ++i) out[i] = x[i] - largest - log_sum;
 }
 
+// Rows that are short are taken some at once: their exponentials and logarithms are one loop then.
+inline constexpr std::int64_t kAtOnce = 16;
+std::int64_t rows_at_once(std::int64_t n) { return n < 64 ? kAtOnce : 1; }
+
+// exp of x[0 .. n), in place.
+template <class T> void exp_all(T* x, std::int64_t n) {
+  for_lanes(x, n, [&](std::int64_t at, const T* lanes, int count) {
+    T y[kLanes];
+    for (int p = 0; p < kLanes; ++p) y[p] = math::exp(lanes[p]);
+    std::copy_n(y, count, x + at);
+  });
+}
+
+// The same bits for several rows.
+template <class T> void log_softmax_rows(const T* x, T* out, std::int64_t rows, std::int64_t n) {
+  if (rows == 1) return log_softmax_row(x, out, n);
+  T largest[kAtOnce], log_sum[kAtOnce];
+  std::fill_n(log_sum, kAtOnce, T{1});
+  for (std::int64_t r = 0; r < rows; ++r) {
+    largest[r] = row_max(x + r * n, n);
+    for (std::int64_t i = r * n; i < (r + 1) * n; ++i) out[i] = x[i] - largest[r];
+  }
+  exp_all(out, rows * n);
+  for (std::int64_t r = 0; r < rows; ++r) log_sum[r] = row_sum(out + r * n, n);
+  for (std::int64_t r = 0; r < kAtOnce; ++r) log_sum[r] = math::log(log_sum[r]);
+  for (std::int64_t r = 0; r < rows; ++r)
+    for (std::int64_t i = r * n; i < (r + 1) * n; ++i) out[i] = x[i] - largest[r] - log_sum[r];
+}
+
 // f(row, in0, in1, out, n) for each row along the call's dim; in1 is null where there is one input.
 template <class F> void along(const OpCall& call, Outputs& out, const F& f) {
   if (out[0].numel() == 0) return;
@@ -133,10 +162,13 @@ template <class T> void cross_entropy(const OpCall& call, Outputs& out) {
   const Classes classes(call, call[1], n);
   const Scratch losses_scratch(static_cast<std::size_t>(rows.count) * sizeof(T) + 1);
   T* losses = losses_scratch.as<T>();
-  map_rows<T>(rows.count, n, call[0], {}, out[1], [&](std::int64_t row, const T* x, const T*, T* logp) {
-    log_softmax_row(x, logp, n);
-    losses[row] = classes[row] == a.ignore_index ? T{0} : row_loss(logp, classes[row], a.label_smoothing, n);
-  });
+  map_neighbours<T>(rows.count, rows_at_once(n), call[0], n, {}, 0, out[1], n,
+                    [&](std::int64_t row, std::int64_t some, const T* x, const T*, T* logp) {
+                      log_softmax_rows(x, logp, some, n);
+                      for (const std::int64_t end = row + some; row < end; ++row, logp += n)
+                        losses[row] =
+                            classes[row] == a.ignore_index ? T{0} : row_loss(logp, classes[row], a.label_smoothing, n);
+                    });
   CastCounts* const counts = counts_for(dtype_of<T>, out[0].dtype());
   if (a.reduction == Reduction::none) return store(out[0].dtype(), losses, out[0].raw(), 1, rows.count, counts);
   T loss = row_sum(losses, rows.count);
@@ -154,15 +186,25 @@ template <class T> void cross_entropy_backward(const OpCall& call, Outputs& out)
   const Loaded<T> dy(call[0], Loaded<T>::As::rows);
   const T off = static_cast<T>(a.label_smoothing / static_cast<double>(std::max<std::int64_t>(1, n)));
   const T on = static_cast<T>(1 - a.label_smoothing);
-  map_rows<T>(rows.count, n, call[1], {}, out[0], [&](std::int64_t row, const T* logp, const T*, T* dx) {
-    const std::int64_t label = classes[row];
-    std::fill_n(dx, n, T{0});
-    if (label == a.ignore_index) return;
-    T g = dy.data()[call[0].numel() > 1 ? row : 0];
-    if (mean) g /= static_cast<T>(classes.counted);
-    for (std::int64_t i = 0; i < n; ++i) dx[i] = g * (math::exp(logp[i]) - off);
-    dx[label] = g * (math::exp(logp[label]) - off - on);
-  });
+  map_neighbours<T>(rows.count, rows_at_once(n), call[1], n, {}, 0, out[0], n,
+                    [&](std::int64_t row, std::int64_t some, const T* logp, const T*, T* dx) {
+                      if (some > 1) std::copy_n(logp, some * n, dx), exp_all(dx, some * n);
+                      for (const std::int64_t end = row + some; row < end; ++row, logp += n, dx += n) {
+                        const std::int64_t label = classes[row];
+                        if (label == a.ignore_index) {
+                          std::fill_n(dx, n, T{0});
+                          continue;
+                        }
+                        T g = dy.data()[call[0].numel() > 1 ? row : 0];
+                        if (mean) g /= static_cast<T>(classes.counted);
+                        const T at_label = g * ((some > 1 ? dx[label] : math::exp(logp[label])) - off - on);
+                        if (some > 1)
+                          for (std::int64_t i = 0; i < n; ++i) dx[i] = g * (dx[i] - off);
+                        else
+                          for (std::int64_t i = 0; i < n; ++i) dx[i] = g * (math::exp(logp[i]) - off);
+                        dx[label] = at_label;
+                      }
+                    });
 }
 
 }  // namespace

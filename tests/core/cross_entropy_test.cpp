@@ -4,8 +4,10 @@
 #include <gradual/core/threads.h>
 
 #include <cmath>
+#include <cstring>
 #include <vector>
 
+#include "../support/cpu_isas.h"
 #include "../support/gradients.h"
 
 using namespace gradual;
@@ -120,4 +122,37 @@ TEST_CASE("cross_entropy: strided logits and classes, any number of threads") {
   const double one = loss(1);
   CHECK(loss(6) == one);
   CHECK(cross_entropy(clone(x.t()).t(), slice(twice, 0, {.start = {}, .stop = {}, .step = 2})).item() == one);
+}
+
+TEST_CASE("cross_entropy: many short rows have the bits of each alone") {
+  reference::for_each_isa([](CpuIsa isa) {
+    CAPTURE(name(isa));
+    Generator g(3);
+    for (const DType dtype : {DType::f64, DType::f32, DType::bf16})
+      for (const std::int64_t n : {1, 10, 16, 63, 64})
+        for (const std::int64_t rows : {2, 16, 33}) {
+          CAPTURE(name(dtype));
+          CAPTURE(n);
+          CAPTURE(rows);
+          const Tensor x = (randn({rows, n}, {.dtype = DType::f64}, g) * 5.0).to(dtype);
+          const Tensor y = randint(0, n, {rows}, {.dtype = DType::i64}, g),
+                       dy = randn({rows}, {.dtype = DType::f64}, g).to(dtype);
+          const CrossEntropyAttrs attrs{.reduction = Reduction::none, .label_smoothing = 0.1, .ignore_index = 1};
+          const auto run = [&](std::int64_t from, std::int64_t to) {
+            const auto part = [&](const Tensor& t) { return narrow(t, 0, from, to - from).contiguous(); };
+            const Tensor logp = log_softmax(part(x), 1);
+            return std::vector<Tensor>{cross_entropy(part(x), part(y), attrs),
+                                       cross_entropy_backward(part(dy), logp, part(y), attrs)};
+          };
+          const std::vector<Tensor> all = run(0, rows);
+          int wrong = 0;
+          for (std::int64_t row = 0; row < rows; ++row) {
+            const std::vector<Tensor> alone = run(row, row + 1);
+            for (std::size_t i = 0; i < all.size(); ++i)
+              wrong +=
+                  std::memcmp(narrow(all[i], 0, row, 1).contiguous().raw(), alone[i].raw(), alone[i].nbytes()) != 0;
+          }
+          CHECK(wrong == 0);
+        }
+  });
 }

@@ -1,5 +1,8 @@
 // Our own products in f32: the bits of sums that go from the bias on in the order of k, by each instruction set.
 #include <doctest/doctest.h>
+#include <gradual/core/accumulator.h>
+#include <gradual/core/compute_mode.h>
+#include <gradual/core/cpu_backend.h>
 #include <gradual/core/ops.h>
 #include <gradual/core/threads.h>
 
@@ -133,4 +136,45 @@ TEST_CASE("our f32 products have the same bits on any number of threads, alone a
       }
     }
   });
+}
+
+TEST_CASE("matmul and linear of small f32 matrices have the bits of our product, unless a mode asks for others") {
+  if (cpu_backend() == CpuBackend::eigen) {
+    MESSAGE("skipped: products are Eigen's");
+    return;
+  }
+  Generator g(6);
+  const std::int64_t m = 9, n = 17, k = 23;
+  const Tensor x = randn({m, k}, {}, g), w = randn({n, k}, {}, g), bias = randn({n}, {}, g);
+  const Tensor turned = x.t().contiguous().t(), wide = stack({x, x}, 2).select(2, 0), one = ones({1}).expand({n});
+  int taken = 0;
+  reference::for_each_isa([&](CpuIsa isa) {
+    if (!cpu::suits_f32_product(m, n, k)) return;
+    ++taken;
+    CAPTURE(name(isa));
+    const auto is_product = [&](const Tensor& y, const Tensor& start) {
+      std::vector<float> expected;
+      for (std::int64_t i = 0; i < m; ++i)
+        for (std::int64_t j = 0; j < n; ++j) {
+          float sum = start.defined() ? start[j].item<float>() : 0;
+          for (std::int64_t p = 0; p < k; ++p) sum = std::fma(x[i][p].item<float>(), w[j][p].item<float>(), sum);
+          expected.push_back(sum);
+        }
+      return y.to_vector<float>() == expected;
+    };
+    for (const Tensor& a : {x, turned, wide}) {
+      CHECK(is_product(matmul(a, w.t()), {}));
+      CHECK(is_product(matmul(a, w.t().contiguous()), {}));
+      CHECK(is_product(linear(a, w), {}));
+      CHECK(is_product(linear(a, w, bias), bias));
+      CHECK(is_product(linear(a, w, one), one));
+    }
+    {
+      const MatmulPrecisionScope tf32(MatmulPrecision::tf32);
+      CHECK_FALSE(is_product(linear(x, w, bias), bias));
+    }
+    const AccumulatorScope narrow(accumulator("bf16-acc"));
+    CHECK_FALSE(is_product(linear(x, w, bias), bias));
+  });
+  if (taken == 0) MESSAGE("skipped: no instruction set here has kernels");
 }

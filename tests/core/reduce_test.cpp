@@ -5,6 +5,7 @@
 #include <string>
 
 #include "gradual/core/error.h"
+#include "support/cpu_isas.h"
 #include "support/tensors.h"
 
 using namespace gradual;
@@ -273,4 +274,19 @@ TEST_CASE("the bits of a reduction depend on neither threads nor alignment") {
   const Tensor room = zeros({500002});
   room.narrow(0, 1, 500001).copy_(flat);
   CHECK(same_bits(room.narrow(0, 1, 500001).sum(), want[0]));
+}
+
+TEST_CASE("sums of a small matrix's columns have the bits of those of a part of a larger one") {
+  reference::for_each_isa([](CpuIsa isa) {
+    CAPTURE(name(isa));
+    Generator g(8);
+    for (const std::int64_t rows : {1, 2, 31, 32, 33, 64, 100, 1000})
+      for (const std::int64_t columns : {7, 8, 9, 15, 31, 32, 33, 72}) {
+        CAPTURE(rows);
+        CAPTURE(columns);
+        const Tensor wide = randn({rows, columns + 3}, {}, g);
+        const Tensor part = wide.narrow(1, 2, columns);
+        CHECK(same_bits(part.contiguous().sum({0}), part.sum({0})));
+      }
+  });
 }

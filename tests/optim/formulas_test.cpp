@@ -1,9 +1,12 @@
 // SGD, Adam and AdamW against their formulas in double.
 #include <doctest/doctest.h>
 
+#include <cstring>
+
 #include "gradual/core/counts.h"
 #include "gradual/core/threads.h"
 #include "helpers.h"
+#include "support/cpu_isas.h"
 
 using namespace gradual;
 using namespace gradual::optim;
@@ -56,6 +59,36 @@ TEST_CASE("SGD follows its formula") {
               c.o.lr * kSteps * 2, 100);
     }
   }
+}
+
+TEST_CASE("momentum that decays to subnormal numbers has the bits of one multiplication after another") {
+  constexpr std::size_t kNumbers = 300;  // whole runs of the kernel and a rest
+  constexpr float kRate = 0.5F, kMomentum = 0.9F;
+  const auto gradient = [](std::size_t i, int step) {  // every third weight has none after the first step
+    const float x = static_cast<float>(i % 7) - 2.5F;
+    return i % 3 != 0 ? x : step > 0 ? 0 : std::ldexp(x, -100 - static_cast<int>(i % 48));
+  };
+  reference::for_each_isa([&](CpuIsa isa) {
+    CAPTURE(name(isa));
+    for (const bool nesterov : {false, true}) {
+      std::vector<float> w(kNumbers, 0), m(kNumbers, 0), g(kNumbers);
+      const Tensor p = leaf(Values(kNumbers, 0), DType::f32);
+      SGD sgd({p}, {.lr = kRate, .momentum = kMomentum, .nesterov = nesterov});
+      int subnormal = 0;
+      for (int step = 0; step < 400; ++step) {
+        for (std::size_t i = 0; i < kNumbers; ++i) {
+          g[i] = gradient(i, step);
+          m[i] = kMomentum * m[i] + g[i];
+          w[i] -= kRate * (nesterov ? g[i] + kMomentum * m[i] : m[i]);
+          subnormal += std::fpclassify(m[i]) == FP_SUBNORMAL;
+        }
+        set_gradient(p, Values(g.begin(), g.end()));
+        sgd.step();
+      }
+      CHECK(subnormal > 1000);
+      CHECK(std::memcmp(p.raw(), w.data(), p.nbytes()) == 0);
+    }
+  });
 }
 
 TEST_CASE("Adam and AdamW follow their formulas") {
