@@ -76,6 +76,13 @@ template <class T> class Images {
   void store(const Piece& p, const Part<T>& part, CastCounts* counts) const {
     for_runs(p, [&](std::int64_t i, std::int64_t n) { dense_.store(part.image(i), at(p, i), n, counts); });
   }
+  // A piece that comes next: processors fetch ahead within a page, and a group's next image lies in another.
+  void fetch(const Piece& p) const {
+    const std::int64_t bytes = p.channels * l_.inner * static_cast<std::int64_t>(size_of(tensor_.dtype()));
+    for (std::int64_t i = 0; i < p.images; ++i)
+      for (std::int64_t line = 0; line < bytes; line += 64)
+        __builtin_prefetch(static_cast<const char*>(dense_.at(at(p, i))) + line, 0, 2);
+  }
 
  private:
   // f(first image, elements) for what lies together.
@@ -164,6 +171,10 @@ template <class T> struct Passes {
       apply(p, as, bs, to);
       y.store(p, to, counts);
     };
+    const auto fetch = [&](const Piece& p) {
+      a.fetch(p);
+      if (two) b.fetch(p);
+    };
     const auto with_buffer = [&](const auto& f) {
       const bool direct = a.direct() && y.direct() && (!two || b.direct());
       const Scratch buffer(direct ? 1 : static_cast<std::size_t>(3 * size) * sizeof(T));
@@ -179,9 +190,13 @@ template <class T> struct Passes {
       parallel_counted(l.groups, grain, dtype_of<T>, stored, [&](std::int64_t g, std::int64_t end, CastCounts* counts) {
         with_buffer([&](T* buffer) {
           for (; g < end; ++g) {
-            for (std::int64_t k = 0; sums && k < l.chunks; ++k) one(k, g, false, buffer, counts);
-            finish_group(g);
-            for (std::int64_t k = 0; k < l.chunks; ++k) one(k, g, true, buffer, counts);
+            for (const bool applies : {false, true}) {
+              for (std::int64_t k = 0; (sums || applies) && k < l.chunks; ++k) {
+                if (k + 1 < l.chunks) fetch(piece(k + 1, g));
+                one(k, g, applies, buffer, counts);
+              }
+              if (!applies) finish_group(g);
+            }
           }
         });
       });

@@ -156,7 +156,7 @@ std::int64_t image_bytes(const Shape& sizes, DType dtype) {
 std::int64_t part_of(const Convolution& c) {
   constexpr std::int64_t kCached = 512 << 10;
   const std::int64_t images = c.x[0];
-  const std::int64_t cached = kCached / (image_bytes(c.x, c.x_dtype()) + image_bytes(c.y, c.y_dtype()) + 1);
+  const std::int64_t cached = kCached / (image_bytes(c.x, c.x_dtype()) + image_bytes(c.y, c.y_dtype()));
   const std::int64_t worth = cpu::kWorthThreads * images / std::max<std::int64_t>(1, c.work());
   const std::int64_t threads = deterministic() ? kParts : num_threads();
   return cpu::even_part(images, std::max({std::int64_t{1}, worth, std::min(cached, (images + threads - 1) / threads)}));
