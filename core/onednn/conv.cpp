@@ -231,7 +231,8 @@ bool convolution(const OpCall& call, Outputs& out) {
   const auto go = [&](void* to) {
     const auto data = [&](const Tensor& t) { return &t == &result ? to : const_cast<void*>(t.raw()); };
     const std::int64_t size = part_of(c);
-    if (deterministic() || (size < c.x[0] && !c.stays_last()))
+    const bool fills = (c.x[0] + size - 1) / size >= num_threads();
+    if (deterministic() || (size < c.x[0] && fills && !c.stays_last()))
       return run_parts(c, size, data(x), data(w), data(y), bias.data());
     c.threads = c.work() < 2 * cpu::kWorthThreads ? 1 : num_threads();
     return run(c, data(x), data(w), data(y), bias.data());
