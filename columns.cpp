@@ -20,6 +20,7 @@ void register_columns() {
   cpu::register_convolutions();
   cpu::register_pooling();
   cpu::register_normalization();
+  cpu::register_batch_norm();
   cpu::register_softmax();
   cpu::register_attention();
   cpu::register_optimizer();

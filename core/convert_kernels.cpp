@@ -10,7 +10,6 @@
 namespace gradual::detail {
 namespace {
 
-// vcvtneps2bf16 is not used for bf16: it treats subnormal numbers as zero.
 template <class T> void encode_loop(const float* in, void* codes, std::int64_t n) {
   vectorized([=] {
     const float* __restrict from = in;
@@ -55,14 +54,49 @@ template <class T> void decode_loop(const void* codes, float* out, std::int64_t 
   const __mmask16 nan = _mm512_cmp_ps_mask(value, value, _CMP_UNORD_Q);
   return _mm512_cvtepi32_epi16(_mm512_srli_epi32(_mm512_mask_mov_epi32(rounded, nan, quiet), 16));
 }
-template <bool kHalf>
-[[gnu::target("avx512f,avx512bw,f16c")]] void stream_avx512(const float* in, char* codes, std::int64_t n) {
+[[gnu::target("avx512f,avx512bw")]] inline __m512i bf16_line(__m512 a, __m512 b) {
+  return _mm512_inserti64x4(_mm512_castsi256_si512(bf16_of(a)), bf16_of(b), 1);
+}
+// By the instruction for it, which takes subnormal numbers for zeros: where there are some it is not used.
+[[gnu::target("avx512f,avx512bw,avx512dq,avx512bf16")]] inline __m512i bf16_line_bf16(__m512 a, __m512 b) {
+  constexpr int kSubnormal = 0x20;
+  const __mmask16 subnormal = _mm512_fpclass_ps_mask(a, kSubnormal) | _mm512_fpclass_ps_mask(b, kSubnormal);
+  if (__builtin_expect(subnormal != 0, 0)) return bf16_line(a, b);
+  return reinterpret_cast<__m512i>(_mm512_cvtne2ps_pbh(b, a));
+}
+[[gnu::target("avx512f,avx512bw,avx512dq,avx512bf16")]] void encode_bf16(const float* in, BFloat16* codes,
+                                                                         std::int64_t n) {
+  std::int64_t i = 0;
+  for (; i + 32 <= n; i += 32)
+    _mm512_storeu_si512(codes + i, bf16_line_bf16(_mm512_loadu_ps(in + i), _mm512_loadu_ps(in + i + 16)));
+  for (; i < n; ++i) codes[i] = BFloat16(in[i]);
+}
+[[gnu::target("avx512f")]] void decode_bf16(const BFloat16* codes, float* out, std::int64_t n) {
+  std::int64_t i = 0;
+  for (; i + 16 <= n; i += 16) {
+    const __m256i upper = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(codes + i));
+    _mm512_storeu_si512(out + i, _mm512_slli_epi32(_mm512_cvtepu16_epi32(upper), 16));
+  }
+  for (; i < n; ++i) out[i] = static_cast<float>(codes[i]);
+}
+bool has_bf16() {
+  static const bool bf16 = __builtin_cpu_supports("avx512bf16") != 0;
+  return bf16;
+}
+
+enum class Line : std::uint8_t { f16, bf16, bf16_by_instruction };
+template <Line kLine>
+[[gnu::target("avx512f,avx512bw,avx512dq,avx512bf16,f16c")]] void stream_avx512(const float* in, char* codes,
+                                                                                std::int64_t n) {
   constexpr int kNearestEven = _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC;
   for (std::int64_t i = 0; i < n; i += 32) {
     const __m512 a = _mm512_loadu_ps(in + i), b = _mm512_loadu_ps(in + i + 16);
-    const __m256i low = kHalf ? _mm512_cvtps_ph(a, kNearestEven) : bf16_of(a);
-    const __m256i high = kHalf ? _mm512_cvtps_ph(b, kNearestEven) : bf16_of(b);
-    const __m512i line = _mm512_inserti64x4(_mm512_castsi256_si512(low), high, 1);
+    __m512i line;
+    if constexpr (kLine == Line::f16)
+      line = _mm512_inserti64x4(_mm512_castsi256_si512(_mm512_cvtps_ph(a, kNearestEven)),
+                                _mm512_cvtps_ph(b, kNearestEven), 1);
+    else if constexpr (kLine == Line::bf16) line = bf16_line(a, b);
+    else line = bf16_line_bf16(a, b);
     _mm512_stream_si512(reinterpret_cast<__m512i*>(codes + 2 * i), line);
   }
 }
@@ -117,8 +151,18 @@ void decode_half(const void* codes, float* out, std::int64_t n) {
   if (cpu_isa() >= CpuIsa::avx2) decode_f16c(static_cast<const Half*>(codes), out, n);
   else decode_loop<Half>(codes, out, n);
 }
+void encode_bfloat16(const float* in, void* codes, std::int64_t n) {
+  if (cpu_isa() == CpuIsa::avx512 && has_bf16()) encode_bf16(in, static_cast<BFloat16*>(codes), n);
+  else encode_loop<BFloat16>(in, codes, n);
+}
+void decode_bfloat16(const void* codes, float* out, std::int64_t n) {
+  if (cpu_isa() == CpuIsa::avx512) decode_bf16(static_cast<const BFloat16*>(codes), out, n);
+  else decode_loop<BFloat16>(codes, out, n);
+}
 #else
+constexpr auto decode_bfloat16 = decode_loop<BFloat16>;
 constexpr auto encode_half = encode_loop<Half>;
+constexpr auto encode_bfloat16 = encode_loop<BFloat16>;
 constexpr auto decode_half = decode_loop<Half>;
 #endif
 
@@ -130,7 +174,7 @@ constexpr std::size_t narrow_index(DType dtype) {
 }  // namespace
 
 void encode_array(DType narrow, const float* in, void* codes, std::int64_t n) {
-  static constexpr decltype(&encode_half) kLoops[] = {encode_half, encode_loop<BFloat16>, encode_loop<Float8E4M3FN>,
+  static constexpr decltype(&encode_half) kLoops[] = {encode_half, encode_bfloat16, encode_loop<Float8E4M3FN>,
                                                       encode_loop<Float8E5M2>};
   kLoops[narrow_index(narrow)](in, codes, n);
 }
@@ -139,8 +183,8 @@ bool encode_streamed(DType narrow, const float* in, void* codes, std::int64_t n)
 #if defined(__x86_64__)
   const bool wide = cpu_isa() == CpuIsa::avx512;
   if (cpu_isa() < CpuIsa::avx2 || (narrow != DType::f16 && narrow != DType::bf16)) return false;
-  const auto f16 = wide ? stream_avx512<true> : stream_avx2<true>,
-             bf16 = wide ? stream_avx512<false> : stream_avx2<false>;
+  const auto wide_bf16 = has_bf16() ? stream_avx512<Line::bf16_by_instruction> : stream_avx512<Line::bf16>;
+  const auto f16 = wide ? stream_avx512<Line::f16> : stream_avx2<true>, bf16 = wide ? wide_bf16 : stream_avx2<false>;
   (narrow == DType::f16 ? f16 : bf16)(in, static_cast<char*>(codes), n);
   return true;
 #else
@@ -150,7 +194,7 @@ bool encode_streamed(DType narrow, const float* in, void* codes, std::int64_t n)
 }
 
 void decode_array(DType narrow, const void* codes, float* out, std::int64_t n) {
-  static constexpr decltype(&decode_half) kLoops[] = {decode_half, decode_loop<BFloat16>, decode_loop<Float8E4M3FN>,
+  static constexpr decltype(&decode_half) kLoops[] = {decode_half, decode_bfloat16, decode_loop<Float8E4M3FN>,
                                                       decode_loop<Float8E5M2>};
   kLoops[narrow_index(narrow)](codes, out, n);
 }

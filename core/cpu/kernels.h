@@ -22,6 +22,7 @@ void register_contractions();
 void register_convolutions();
 void register_pooling();
 void register_normalization();
+void register_batch_norm();
 void register_softmax();
 void register_optimizer();
 

@@ -94,6 +94,17 @@ template <class F> KernelFn floating(F) {
   };
 }
 
+// A weight, bias or statistic as T; false where it is absent.
+template <class T> struct Parameter : Loaded<T> {
+  explicit Parameter(const Tensor& t) : Loaded<T>(t, Loaded<T>::As::rows) {}
+  explicit operator bool() const { return this->data() != nullptr; }
+  T operator[](std::int64_t i) const { return this->data()[i]; }
+};
+
+template <class T> void store_parameter(Tensor& out, const T* values) {
+  store(out.dtype(), values, out.raw(), 1, out.numel(), counts_for(dtype_of<T>, out.dtype()));
+}
+
 // run(to) on `out` itself where it is row-major, else on a tensor that is, and then copied.
 template <class F> void write_row_major(const Tensor& out, const F& run) {
   Tensor to = out.is_contiguous() ? out : empty(out.sizes(), {.dtype = out.dtype()});
@@ -107,17 +118,40 @@ template <int kStep = 1, class T, class F> T pairwise(const T* x, const F& f) {
   else return f(pairwise<2 * kStep>(x, f), pairwise<2 * kStep>(x + kStep, f));
 }
 
-// The sum of f(0) .. f(n-1): 16 partial sums, added up pairwise. The order depends on n alone, and the error grows with
-// n / 16.
+// A sum in 64 parts, added up pairwise at the end: additions wait for each other in chains, and of chains there shall be
+// some. The order depends on the lengths that are added alone.
+template <class T> class Lanes {
+ public:
+  // f(0) .. f(n-1)
+  template <class F> void add(std::int64_t n, const F& f) {
+    std::int64_t i = 0;
+    for (; i + 4 * kParts <= n; i += 4 * kParts)
+      for (int p = 0; p < kParts; ++p) {
+        a_[p] += f(i + p);
+        b_[p] += f(i + kParts + p);
+        c_[p] += f(i + 2 * kParts + p);
+        d_[p] += f(i + 3 * kParts + p);
+      }
+    for (; i + kParts <= n; i += kParts)
+      for (int p = 0; p < kParts; ++p) a_[p] += f(i + p);
+    if (i < n)
+      for (int p = 0; p < kParts; ++p) a_[p] = i + p < n ? a_[p] + f(i + p) : a_[p];
+  }
+  T sum() const {
+    T part[kParts];
+    for (int p = 0; p < kParts; ++p) part[p] = (a_[p] + b_[p]) + (c_[p] + d_[p]);
+    return pairwise(part, [](T x, T y) { return x + y; });
+  }
+
+ private:
+  static constexpr int kParts = 16;
+  T a_[kParts] = {}, b_[kParts] = {}, c_[kParts] = {}, d_[kParts] = {};
+};
+// The sum of f(0) .. f(n-1).
 template <class T, class F> T blocked_sum(std::int64_t n, const F& f) {
-  constexpr int kParts = 16;
-  T part[kParts] = {};
-  std::int64_t i = 0;
-  for (; i + kParts <= n; i += kParts)
-    for (int p = 0; p < kParts; ++p) part[p] += f(i + p);
-  if (i < n)
-    for (int p = 0; p < kParts; ++p) part[p] = i + p < n ? part[p] + f(i + p) : part[p];
-  return pairwise(part, [](T a, T b) { return a + b; });
+  Lanes<T> lanes;
+  lanes.add(n, f);
+  return lanes.sum();
 }
 
 }  // namespace gradual::cpu

@@ -1,59 +1,84 @@
 #include "blocks.h"
 
 #include <algorithm>
-#include <cstring>
 
 #include "../cpu/loops.h"
 #include "../parallel.h"
 
+#if defined(__x86_64__)
+#include <immintrin.h>
+#endif
+
 namespace gradual::onednn {
 namespace {
 
-inline constexpr int kSide = 16;
+inline constexpr std::int64_t kSide = 16;
 using Element = std::uint16_t;
-using Row = Element __attribute__((vector_size(kSide * sizeof(Element))));
 
-// One group of 16 channels. Compiled for what every processor has that multiplies bf16, and others are not asked to.
+// to[column * to_step + row] = from[row * from_step + column] for 16 rows and columns.
 #if defined(__x86_64__)
-[[gnu::target("avx512bw,avx512vl")]]
-#endif
-void move_group(const Element* from, Element* to, std::int64_t pixels, bool pack) {
-  // Element (channel, pixel) lies at channel * pixels + pixel in planes, at pixel * 16 + channel in blocks.
-  const std::int64_t channel_from = pack ? pixels : 1, pixel_from = pack ? 1 : kSide;
-  const std::int64_t channel_to = pack ? 1 : pixels, pixel_to = pack ? kSide : 1;
-  std::int64_t pixel = 0;
-  for (; pixel + kSide <= pixels; pixel += kSide) {
-    Row rows[2][kSide];
-    for (int i = 0; i < kSide; ++i)
-      std::memcpy(&rows[0][i], from + pixel * pixel_from + i * (pack ? pixels : kSide), sizeof(Row));
-    // 256 elements cut in halves that interleave: the bits of a position rotate by one, and four times swap row and column.
-    for (int step = 0; step < 4; ++step) {
-      const Row* const in = rows[step % 2];
-      Row* const out = rows[1 - step % 2];
-      for (int i = 0; i < kSide / 2; ++i) {
-        out[2 * i] =
-            __builtin_shufflevector(in[i], in[i + kSide / 2], 0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7, 23);
-        out[2 * i + 1] = __builtin_shufflevector(in[i], in[i + kSide / 2], 8, 24, 9, 25, 10, 26, 11, 27, 12, 28, 13, 29,
-                                                 14, 30, 15, 31);
-      }
+[[gnu::target("avx2")]] inline void transpose(const Element* from, std::int64_t from_step, Element* to,
+                                              std::int64_t to_step) {
+  constexpr int kHalf = 8;
+  for (int half = 0; half < 2; ++half, from += kHalf, to += kHalf * to_step) {
+    __m256i rows[4][kHalf];
+    for (int i = 0; i < kHalf; ++i) {
+      const auto eight = [&](std::int64_t row) {
+        return _mm_loadu_si128(reinterpret_cast<const __m128i*>(from + row * from_step));
+      };
+      rows[0][i] = _mm256_set_m128i(eight(i + kHalf), eight(i));
     }
-    for (int i = 0; i < kSide; ++i)
-      std::memcpy(to + pixel * pixel_to + i * (pack ? kSide : pixels), &rows[0][i], sizeof(Row));
+    // 64 elements of a lane cut in halves that interleave: the bits of a position rotate by one, and three times swap row
+    // and column.
+    for (int step = 0; step < 3; ++step)
+      for (int i = 0; i < kHalf / 2; ++i) {
+        rows[step + 1][2 * i] = _mm256_unpacklo_epi16(rows[step][i], rows[step][i + kHalf / 2]);
+        rows[step + 1][2 * i + 1] = _mm256_unpackhi_epi16(rows[step][i], rows[step][i + kHalf / 2]);
+      }
+    for (int i = 0; i < kHalf; ++i) _mm256_storeu_si256(reinterpret_cast<__m256i*>(to + i * to_step), rows[3][i]);
   }
-  for (; pixel < pixels; ++pixel)
-    for (std::int64_t c = 0; c < kSide; ++c)
-      to[c * channel_to + pixel * pixel_to] = from[c * channel_from + pixel * pixel_from];
+}
+#else
+void transpose(const Element* from, std::int64_t from_step, Element* to, std::int64_t to_step) {
+  for (std::int64_t row = 0; row < kSide; ++row)
+    for (std::int64_t column = 0; column < kSide; ++column) to[column * to_step + row] = from[row * from_step + column];
+}
+#endif
+
+#if defined(__x86_64__)
+[[gnu::target("avx2")]]
+#endif
+void move_image(const Element* from, Element* to, const BlockLayout& l, Blocks direction) {
+  const std::int64_t group_step = l.last ? kSide : kSide * l.pixels, pixel_step = l.last ? l.channels : kSide;
+  const bool pack = direction == Blocks::pack;
+  for (std::int64_t next = 0; next < l.pixels; next += kSide) {
+    const std::int64_t pixel = std::min(next, std::max<std::int64_t>(0, l.pixels - kSide));  // the last ones again
+    for (std::int64_t group = 0; group < l.channels / kSide; ++group) {
+      const std::int64_t plane = group * kSide * l.pixels + pixel, packed = group * group_step + pixel * pixel_step;
+      if (l.pixels >= kSide) {
+        if (pack) transpose(from + plane, l.pixels, to + packed, pixel_step);
+        else transpose(from + packed, pixel_step, to + plane, l.pixels);
+        continue;
+      }
+      for (std::int64_t c = 0; c < kSide; ++c)
+        for (std::int64_t p = 0; p < l.pixels; ++p) {
+          const std::int64_t in_plane = plane + c * l.pixels + p, in_packed = packed + p * pixel_step + c;
+          if (pack) to[in_packed] = from[in_plane];
+          else to[in_plane] = from[in_packed];
+        }
+    }
+  }
 }
 
 }  // namespace
 
-void move_blocks(const void* from, void* to, std::int64_t groups, std::int64_t pixels, Blocks direction) {
-  const std::int64_t size = kSide * pixels;
+void move_blocks(const void* from, void* to, const BlockLayout& l, Blocks direction) {
+  const std::int64_t size = l.channels * l.pixels;
   const std::int64_t grain = std::max<std::int64_t>(1, cpu::kGrain / std::max<std::int64_t>(1, size));
-  parallel_for(groups, grain, [&](std::int64_t group, std::int64_t end) {
-    for (; group < end; ++group)
-      move_group(static_cast<const Element*>(from) + group * size, static_cast<Element*>(to) + group * size, pixels,
-                 direction == Blocks::pack);
+  parallel_for(l.images, grain, [&](std::int64_t image, std::int64_t end) {
+    for (; image < end; ++image)
+      move_image(static_cast<const Element*>(from) + image * size, static_cast<Element*>(to) + image * size, l,
+                 direction);
   });
 }
 

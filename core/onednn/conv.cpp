@@ -147,18 +147,24 @@ bool run(const Convolution& c, const void* x, const void* w, const void* y, cons
   return true;
 }
 
-const char* image(const void* images, const Shape& sizes, DType dtype, std::int64_t i) {
-  const auto bytes = static_cast<std::int64_t>(size_of(dtype));
-  return static_cast<const char*>(images) + i * sizes[1] * sizes[2] * sizes[3] * bytes;
+std::int64_t image_bytes(const Shape& sizes, DType dtype) {
+  return sizes[1] * sizes[2] * sizes[3] * static_cast<std::int64_t>(size_of(dtype));
 }
 
-// The batch cut by its shape alone, each part on one thread; gradients of weights are added up in the order of the parts.
-bool run_parts(const Convolution& whole, const void* x, void* w, const void* y, const float* bias) {
-  const std::int64_t images = whole.x[0];
-  const std::int64_t each =
-      std::max<std::int64_t>(1, cpu::kWorthThreads * images / std::max<std::int64_t>(1, whole.work()));
-  const std::int64_t size = cpu::even_part(images, std::max(each, (images + kParts - 1) / kParts));
-  const std::int64_t parts = (images + size - 1) / size;
+// The images of a part: so few that they stay in a cache while they are reordered and convolved, yet enough for a thread to
+// be worth while.
+std::int64_t part_of(const Convolution& c) {
+  constexpr std::int64_t kCached = 512 << 10;
+  const std::int64_t images = c.x[0];
+  const std::int64_t cached = kCached / (image_bytes(c.x, c.x_dtype()) + image_bytes(c.y, c.y_dtype()));
+  const std::int64_t worth = cpu::kWorthThreads * images / std::max<std::int64_t>(1, c.work());
+  const std::int64_t threads = deterministic() ? kParts : num_threads();
+  return cpu::even_part(images, std::max({std::int64_t{1}, worth, std::min(cached, (images + threads - 1) / threads)}));
+}
+
+// The batch in parts of `size`, each on one thread; gradients of weights are added up in the order of the parts.
+bool run_parts(const Convolution& whole, std::int64_t size, const void* x, void* w, const void* y, const float* bias) {
+  const std::int64_t images = whole.x[0], parts = (images + size - 1) / size;
   const bool sums = whole.op == OpId::conv2d_backward_weight && parts > 1;
   const std::int64_t n = numel(whole.w);
   const Scratch partial(sums ? static_cast<std::size_t>(parts * n) * sizeof(float) : 1);
@@ -172,14 +178,22 @@ bool run_parts(const Convolution& whole, const void* x, void* w, const void* y, 
     const Team one(1);
     if (!primitive_of(cut(0)) || !primitive_of(cut(parts - 1))) return false;
   }
-  const auto task = [&](std::int64_t i) {
-    const Convolution part = cut(i);
-    return run(part, image(x, part.x, part.x_dtype(), i * size), sums ? partial.as<float>() + i * n : w,
-               image(y, part.y, part.y_dtype(), i * size), bias);
+  const std::int64_t steps[] = {size * image_bytes(whole.x, whole.x_dtype()), sums ? n * 4 : 0,
+                                size * image_bytes(whole.y, whole.y_dtype()), 0};
+  const auto task = [&](std::int64_t i, std::int64_t end) {
+    const Team one(1);
+    const auto at = [&](const void* data, int k) { return static_cast<const char*>(data) + i * steps[k]; };
+    const void* const data[] = {at(x, 0), at(sums ? partial.data() : w, 1), at(y, 2), bias};
+    Primitive* const primitive = primitive_of(cut(i));
+    if (!primitive) fail("internal: oneDNN convolves one part of a batch and not another");
+    primitive->run({data, whole.bias ? 4u : 3u}, steps, end - i);
   };
-  parallel_for(parts, 1, [&](std::int64_t i, std::int64_t end) {
-    for (; i < end; ++i)
-      if (!task(i)) fail("internal: oneDNN convolves one part of a batch and not another");
+  // Of consecutive parts the weights are reordered once.
+  const int threads = num_threads();
+  parallel_for(parts, (parts + threads - 1) / threads, [&](std::int64_t i, std::int64_t end) {
+    const bool rest = end == parts && images % size != 0;  // the last part is smaller
+    if (end - rest > i) task(i, end - rest);
+    if (rest) task(parts - 1, parts);
   });
   if (!sums) return true;
   for (std::int64_t part = 1; part < parts; ++part)
@@ -216,7 +230,10 @@ bool convolution(const OpCall& call, Outputs& out) {
   c.x_last = channels_last(x), c.y_last = channels_last(y);
   const auto go = [&](void* to) {
     const auto data = [&](const Tensor& t) { return &t == &result ? to : const_cast<void*>(t.raw()); };
-    if (deterministic()) return run_parts(c, data(x), data(w), data(y), bias.data());
+    const std::int64_t size = part_of(c);
+    const bool fills = (c.x[0] + size - 1) / size >= num_threads();
+    if (deterministic() || (size < c.x[0] && fills && !c.stays_last()))
+      return run_parts(c, size, data(x), data(w), data(y), bias.data());
     c.threads = c.work() < 2 * cpu::kWorthThreads ? 1 : num_threads();
     return run(c, data(x), data(w), data(y), bias.data());
   };

@@ -106,11 +106,12 @@ bool is_bf16_image(const Desc& layout, dnnl::memory::format_tag tag) {
 
 std::function<void(const void*, void*)> reorder(const Desc& from, const Desc& to) {
   using Tag = dnnl::memory::format_tag;
-  const bool pack = is_bf16_image(from, Tag::nchw) && is_bf16_image(to, Tag::nChw16c);
-  if (pack || (is_bf16_image(from, Tag::nChw16c) && is_bf16_image(to, Tag::nchw))) {
+  for (const Tag tag : {Tag::nChw16c, Tag::nhwc}) {
+    const bool pack = is_bf16_image(from, Tag::nchw) && is_bf16_image(to, tag);
+    if (!pack && !(is_bf16_image(from, tag) && is_bf16_image(to, Tag::nchw))) continue;
     const dnnl::memory::dims s = sizes_of(from);
-    return [groups = s[0] * s[1] / 16, pixels = s[2] * s[3], way = pack ? Blocks::pack : Blocks::unpack](
-               const void* f, void* t) { move_blocks(f, t, groups, pixels, way); };
+    return [l = BlockLayout{s[0], s[1], s[2] * s[3], tag == Tag::nhwc}, way = pack ? Blocks::pack : Blocks::unpack](
+               const void* f, void* t) { move_blocks(f, t, l, way); };
   }
   const dnnl::reorder::primitive_desc how(engine(), from, engine(), to, attributes());
   auto run = std::make_shared<Primitive>(dnnl::reorder(how), how.scratchpad_desc(),
@@ -141,20 +142,28 @@ Primitive::Primitive(const dnnl::primitive& primitive, const dnnl::memory::desc&
 }
 
 void Primitive::run(std::initializer_list<const void*> data) {
+  run({data.begin(), data.size()}, std::array<std::int64_t, 8>{}, 1);
+}
+
+void Primitive::run(std::span<const void* const> data, std::span<const std::int64_t> steps, std::int64_t parts) {
   const Scratch scratch(scratch_);
-  auto memory = memories_.begin();
-  for (const void* p : data) (memory++)->set_data_handle(const_cast<void*>(p));
-  memory->set_data_handle(scratch.data());
-  for (const Reorder& r : reorders_) {
-    void* const own = scratch.as<char>() + r.offset;
-    if (!r.written) r.run(data.begin()[r.argument], own);
-    memories_[r.argument].set_data_handle(own);
+  const auto given = [&](std::size_t i, std::int64_t part) {
+    return const_cast<char*>(static_cast<const char*>(data[i]) + part * steps[i]);
+  };
+  memories_[data.size()].set_data_handle(scratch.data());
+  for (std::int64_t part = 0; part < parts; ++part) {
+    for (std::size_t i = 0; i < data.size(); ++i) memories_[i].set_data_handle(given(i, part));
+    for (const Reorder& r : reorders_) {
+      void* const own = scratch.as<char>() + r.offset;
+      if (!r.written && (part == 0 || steps[r.argument] != 0)) r.run(given(r.argument, part), own);
+      memories_[r.argument].set_data_handle(own);
+    }
+    const dnnl_status_t status = dnnl_primitive_execute(primitive_.get(), stream().get(),
+                                                        static_cast<int>(arguments_.size()), arguments_.data());
+    if (status != dnnl_success) failf("oneDNN failed with status {}", static_cast<int>(status));
+    for (const Reorder& r : reorders_)
+      if (r.written) r.run(scratch.as<char>() + r.offset, given(r.argument, part));
   }
-  const dnnl_status_t status =
-      dnnl_primitive_execute(primitive_.get(), stream().get(), static_cast<int>(arguments_.size()), arguments_.data());
-  if (status != dnnl_success) failf("oneDNN failed with status {}", static_cast<int>(status));
-  for (const Reorder& r : reorders_)
-    if (r.written) r.run(scratch.as<char>() + r.offset, const_cast<void*>(data.begin()[r.argument]));
 }
 
 Team::Team(int threads) : saved_(omp_get_max_threads()) {

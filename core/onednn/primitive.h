@@ -6,6 +6,7 @@
 #include <functional>
 #include <initializer_list>
 #include <oneapi/dnnl/dnnl.hpp>
+#include <span>
 #include <string_view>
 #include <vector>
 
@@ -51,6 +52,9 @@ class Primitive {
   ~Primitive();
   // The data of each argument, in their order. What is only read may be const.
   void run(std::initializer_list<const void*> data);
+  // Once for each of `parts`, whose data lie `steps` bytes apart. What is read and has step 0 is reordered once.
+  void run(std::span<const void* const> data, std::span<const std::int64_t> steps, std::int64_t parts);
+  bool reorders() const { return !reorders_.empty(); }
 
  private:
   dnnl::primitive primitive_;

@@ -189,6 +189,54 @@ TEST_CASE("oneDNN takes gradients of convolutions in every dtype, written as f32
   }
 }
 
+// Each sum of k exact products is within k 2^-23 of the sum of their magnitudes, and rounded once.
+void check_convolution(const Tensor& got, const Tensor& want, const Tensor& magnitudes, std::int64_t k) {
+  const double last = got.dtype() == DType::bf16 ? std::ldexp(1, -8) : 0;
+  const auto a = got.to_vector<double>(), b = want.to_vector<double>(), m = magnitudes.to_vector<double>();
+  REQUIRE(a.size() == b.size());
+  const auto is_near = [&](std::size_t i) {
+    const double bound = std::ldexp(static_cast<double>(k), -23) * m[i] + last * std::abs(b[i]) + 1e-30;
+    return std::abs(a[i] - b[i]) <= bound;
+  };
+  std::size_t far = 0;
+  for (std::size_t i = 0; i < a.size(); ++i) far += is_near(i) ? 0 : 1;
+  CHECK(far == 0);
+}
+
+TEST_CASE("convolutions of batches in parts, the last of them smaller, and of images below 16 pixels") {
+  if (skipped()) return;
+  struct Case {
+    std::int64_t images, in, out, size;
+  };
+  for (const Case& c : {Case{19, 16, 32, 33}, Case{23, 32, 16, 20}, Case{5, 48, 32, 3}}) {
+    CAPTURE(c.size);
+    const ConvAttrs attrs{.padding = 1};
+    const ConvAttrs input{.padding = 1, .size = {c.size, c.size}}, kernel{.padding = 1, .size = {3, 3}};
+    for (const DType dtype : {DType::f32, DType::bf16}) {
+      CAPTURE(name(dtype));
+      const Tensor x = random({c.images, c.in, c.size, c.size}, dtype, 31), w = random({c.out, c.in, 3, 3}, dtype, 32);
+      const Tensor dy = random({c.images, c.out, c.size, c.size}, dtype, 33);
+      const auto wide = [](const Tensor& t) { return t.to(DType::f64); };
+      const auto size = [](const Tensor& t) { return abs(t.to(DType::f64)); };
+      const Tensor y = conv2d(wide(x), wide(w), {}, attrs), ys = conv2d(size(x), size(w), {}, attrs);
+      const Tensor dx = conv2d_backward_input(wide(dy), wide(w), input),
+                   dxs = conv2d_backward_input(size(dy), size(w), input);
+      const Tensor dw = conv2d_backward_weight(wide(dy), wide(x), kernel),
+                   dws = conv2d_backward_weight(size(dy), size(x), kernel);
+      for (const bool on : {false, true}) {
+        set_deterministic(on);
+        for (const int threads : {1, 2, 3}) {
+          const ThreadsScope scope(threads);
+          check_convolution(conv2d(x, w, {}, attrs), y, ys, 9 * c.in);
+          check_convolution(conv2d_backward_input(dy, w, input), dx, dxs, 9 * c.out);
+          check_convolution(conv2d_backward_weight(dy, x, kernel), dw, dws, c.images * c.size * c.size);
+        }
+      }
+      set_deterministic(false);
+    }
+  }
+}
+
 // Sums in the order of k by fused multiply-adds, from the bias on: what small products of ours are, bit for bit.
 Tensor fused(const Tensor& x, const Tensor& w, const Tensor& bias) {
   const std::int64_t m = x.size(0), n = w.size(0), k = x.size(1);

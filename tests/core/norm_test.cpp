@@ -61,7 +61,9 @@ Reference reference(const Tensor& x, const Tensor& dy, const Tensor& weight, con
 }  // namespace
 
 TEST_CASE("batch_norm in training: every dtype, layout and absence of parameters") {
-  const Shape shapes[] = {{6, 5, 4, 3}, {9, 4}, {3, 2, 7}, {2, 1, 5, 5}, {70, 3, 1, 1}};
+  // the last two in several chunks, and one of them in several groups of channels
+  const Shape shapes[] = {{6, 5, 4, 3},  {9, 4},          {3, 2, 7},     {2, 1, 5, 5},
+                          {70, 3, 1, 1}, {300, 20, 2, 3}, {7, 24, 17, 9}};
   for (const Shape& s : shapes) {
     CAPTURE(to_string(s));
     const Shape channels{s[1]};
@@ -103,6 +105,27 @@ TEST_CASE("batch_norm in training: every dtype, layout and absence of parameters
         CHECK(same_bits(batch_norm_backward(dy, swapped, w, mean, invstd, attrs)[0], r[0]));
         const Tensor gaps = stack({x, x}, s.size()).select(s.size(), 0);
         CHECK(same_bits(batch_norm(gaps, w, b, {}, {}, true).y, y));
+      }
+    }
+  }
+}
+
+TEST_CASE("batch_norm: the same bits for any number of threads") {
+  for (const Shape& s : {Shape{7, 24, 17, 9}, Shape{64, 5, 33, 32}, Shape{4000, 30}}) {
+    CAPTURE(to_string(s));
+    for (const DType dtype : {DType::f32, DType::bf16}) {
+      const Tensor x = random(s, dtype, 1, 3, 2), dy = random(s, dtype, 2);
+      const Tensor w = random({s[1]}, DType::f32, 3), b = random({s[1]}, DType::f32, 4);
+      const auto run = [&](int threads) {
+        const ThreadsScope scope(threads);
+        const auto [y, mean, invstd] = batch_norm(x, w, b, {}, {}, true);
+        const Outputs r = batch_norm_backward(dy, x, w, mean, invstd, NormAttrs());
+        return std::vector<Tensor>{y, mean, invstd, r[0], r[1], r[2]};
+      };
+      const std::vector<Tensor> one = run(1);
+      for (const int threads : {2, 3, 7}) {
+        const std::vector<Tensor> more = run(threads);
+        for (std::size_t i = 0; i < one.size(); ++i) CHECK(same_bits(one[i], more[i]));
       }
     }
   }
