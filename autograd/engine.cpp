@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "../core/counts.h"
 #include "../core/failf.h"
 #include "../core/ops.h"
 #include "../core/scoped.h"
@@ -60,9 +61,10 @@ void notify(const GradientEvent& event) {
   for (GradientObserver* o : observers) o->gradient(event);
 }
 
-bool owned(const Tensor& t) {  // nobody else can see the numbers
+bool owned(const Tensor& t) {  // nobody else can see the numbers, not as memory of his own either
+  const Storage& storage = *t.unsafe_impl()->storage;
   return t.unsafe_impl()->refs.load(std::memory_order_relaxed) == 1 &&
-         t.unsafe_impl()->storage->refs.load(std::memory_order_relaxed) == 1;
+         storage.refs.load(std::memory_order_relaxed) == 1 && !storage.deleter;
 }
 
 }  // namespace
@@ -121,11 +123,13 @@ void Engine::deliver(const Edge& edge, Tensor grad) {
 }
 
 Tensor* Engine::arrived(const Edge& edge) {
-  if (options_.create_graph || watched_ || !observers.empty() || edge.node->sequence < segment_.since) return nullptr;
+  if (options_.create_graph || watched_ || !observers.empty() || chain().observe || cast_counts()) return nullptr;
+  if (edge.node->sequence < segment_.since) return nullptr;
   const auto found = pending_.find(edge.node->sequence);
   if (found == pending_.end()) return nullptr;
   Tensor& sum = found->second.grads[edge.output];
-  return sum.defined() && owned(sum) && !is_f8(sum.dtype()) ? &sum : nullptr;
+  // an expanded sum, as that of a mean is, has one number for many elements
+  return sum.defined() && owned(sum) && sum.is_contiguous() && !is_f8(sum.dtype()) ? &sum : nullptr;
 }
 
 namespace {

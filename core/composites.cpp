@@ -47,7 +47,7 @@ bool fused(const OpCall& c) {
   };
   const bool meet = alike(c[1]) && alike(c[2]) && c[1].size(-1) == c[0].size(-1) && c[2].size(-2) == c[1].size(-2);
   if (!meet) return false;
-  if (!c[0].device().is_cuda()) return cpu::suits_attention_blocks(c[0], c[1], c[2]);
+  if (!c[0].device().is_cuda()) return cpu::suits_attention_blocks(a, c[0], c[1], c[2]);
   for (int i = 0; i < 3; ++i) {
     const Tensor& t = c[i];
     const bool narrow = t.dtype() == DType::f16 || t.dtype() == DType::bf16;

@@ -9,13 +9,10 @@
 #include <utility>
 #include <vector>
 
+#include "../../core/cpu/bf16_product.h"
+
 #if defined(__x86_64__)
-#include <cpuid.h>
 #include <immintrin.h>
-#if defined(__linux__)
-#include <sys/syscall.h>
-#include <unistd.h>
-#endif
 #endif
 
 namespace compare {
@@ -87,14 +84,6 @@ __attribute__((target("avx512f,avx512bf16"))) float dot_bf16() {
   return total(sums);
 }
 
-#if defined(__linux__)
-// Whether there is AMX for bf16 and the system lets this process use it (ARCH_REQ_XCOMP_PERM of the tiles' data).
-bool has_amx() {
-  unsigned a = 0, b = 0, c = 0, d = 0;
-  if (__get_cpuid_count(7, 0, &a, &b, &c, &d) == 0 || (d & 1U << 24) == 0 || (d & 1U << 22) == 0) return false;
-  return syscall(SYS_arch_prctl, 0x1023L, 18L) == 0;
-}
-
 // Four tiles of sums, 16 x 32 by 32 x 16 numbers at a time; all are ones.
 float tiles_bf16() {
   struct alignas(64) {
@@ -115,7 +104,6 @@ float tiles_bf16() {
   asm volatile("tilestored %%tmm0, (%0,%1,1)\n\ttilerelease" ::"r"(sums), "r"(64L) : "memory");
   return sums[0];
 }
-#endif
 
 // Around the caches; n is a multiple of 64.
 __attribute__((target("avx512f"))) void copy_512(float* to, const float* a, const float*, std::int64_t n) {
@@ -185,10 +173,8 @@ std::vector<Way> ways(const std::string& of, int threads) {
     all.push_back(on_all("AVX2 FMA", threads, flop(12, 16), fma_256));
   if (of == "bf16" && avx512 && __builtin_cpu_supports("avx512bf16"))
     all.push_back(on_all("AVX512-BF16 dot product", threads, flop(kChains, 64), dot_bf16));
-#if defined(__linux__)
-  if (of == "bf16" && has_amx())
+  if (of == "bf16" && gradual::cpu::has_amx())
     all.push_back(on_all("AMX", threads, 4.0 * 2 * 16 * 16 * 32 * kTileIterations, tiles_bf16));
-#endif
 #endif
   return all;
 }

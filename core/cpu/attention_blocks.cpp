@@ -127,17 +127,12 @@ float exponentials(float* s, std::int64_t seen, std::int64_t n, float scale, flo
   constexpr int kParts = 16;
   float largest[kParts];
   std::fill_n(largest, kParts, kLeast);
+  for (std::int64_t i = 0; i < seen; ++i) s[i] *= scale;
   std::fill(s + seen, s + n, kLeast);
   std::int64_t i = 0;
   for (; i + kParts <= n; i += kParts)
-    for (int p = 0; p < kParts; ++p) {
-      s[i + p] *= scale;
-      largest[p] = s[i + p] > largest[p] ? s[i + p] : largest[p];
-    }
-  for (; i < n; ++i) {
-    s[i] *= scale;
-    largest[0] = s[i] > largest[0] ? s[i] : largest[0];
-  }
+    for (int p = 0; p < kParts; ++p) largest[p] = s[i + p] > largest[p] ? s[i + p] : largest[p];
+  for (; i < n; ++i) largest[0] = s[i] > largest[0] ? s[i] : largest[0];
   top = pairwise(largest, [](float a, float b) { return b > a ? b : a; });
   const float shift = top == kLeast ? 0 : top;  // -Inf all over: exp(-Inf) is 0, and a NaN stays one
   for (i = 0; i < n; ++i) s[i] = math::exp(s[i] - shift);
@@ -252,8 +247,10 @@ bool in_rows(const Tensor& t) { return t.numel() > 0 && t.strides().back() == 1;
 
 }  // namespace
 
-bool suits_attention_blocks(const Tensor& q, const Tensor& k, const Tensor& v) {
-  if (cpu_backend() == CpuBackend::eigen || !has_products(q.dtype())) return false;
+bool suits_attention_blocks(const AttentionAttrs& a, const Tensor& q, const Tensor& k, const Tensor& v) {
+  constexpr std::int64_t kLong = 128;
+  if (!a.causal || q.sizes()[q.ndim() - 2] < kLong || cpu_backend() == CpuBackend::eigen || !has_products(q.dtype()))
+    return false;
   return in_rows(q) && in_rows(k) && in_rows(v);
 }
 

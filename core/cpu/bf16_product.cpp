@@ -201,7 +201,7 @@ template <class Tc>
 
 // Where a product keeps what it has put in order, and sums.
 struct Room {
-  bool direct;                            // tiles of a are read where they lie: they are few times
+  bool direct;                            // a is read in place, for each number is read few times (n <= kBlockColumns)
   std::int64_t rows, b, sums, bias, all;  // of a at a time; bytes before each, and of all
   template <class Tc> explicit Room(const Bf16Product<Tc>& p) {
     const std::int64_t tiles = pieces(p.k, kDepth), line = tiles * kDepth * 2;
@@ -250,10 +250,11 @@ bool may_use_amx() {
 
 }  // namespace
 
-bool has_bf16_product() {
+bool has_amx() {
   static const bool may = may_use_amx();
-  return may && cpu_isa() == CpuIsa::avx512;
+  return may;
 }
+bool has_bf16_product() { return has_amx() && cpu_isa() == CpuIsa::avx512; }
 
 template <class Tc> void bf16_product(const Bf16Product<Tc>& p) {
   const Room room(p);
@@ -290,6 +291,7 @@ template <class Tc> void bf16_product(const Bf16Product<Tc>& p) {
 
 namespace gradual::cpu {
 
+bool has_amx() { return false; }
 bool has_bf16_product() { return false; }
 template <class Tc> void bf16_product(const Bf16Product<Tc>&) { fail("internal: this build has no bf16_product"); }
 

@@ -9,7 +9,7 @@
 
 namespace gradual::cpu {
 
-// c [m, n] (rows `across` apart) = a [m, k] b [k, n] + bias [n], which may be null; with relu, 0 for what is below. Tc: float,
+// Sizes above 0. c [m, n] (rows `across` apart) = a [m, k] b [k, n] + bias [n], which may be null; with relu, 0 for what is below. Tc: float,
 // or BFloat16, to which each sum is rounded once.
 template <class Tc> struct Bf16Product {
   std::int64_t m, n, k;
@@ -20,7 +20,9 @@ template <class Tc> struct Bf16Product {
   bool relu = false;
 };
 
-// Whether bf16_product can be called: the processor has AMX and the system lets this process use it.
+// Whether the processor has AMX for bf16 and the system lets this process use it.
+bool has_amx();
+// Whether bf16_product can be called: it has, and cpu_isa() is avx512.
 bool has_bf16_product();
 // On the calling thread. Each sum goes from the bias on in the order of k, 32 products at a time: those of even and of odd
 // places are summed apart by fused multiply-adds, then both sums are added, then that to what there is. Subnormal numbers,

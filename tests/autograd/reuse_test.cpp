@@ -93,6 +93,42 @@ TEST_CASE("memory: gradients of many slices are written into one") {
   }
 }
 
+TEST_CASE("gradients of slices are not written into expanded ones, nor into memory of somebody else") {
+  const auto gradient = [](const std::function<Tensor(const Tensor&)>& loss, const Shape& sizes) {
+    const Tensor x = full(sizes, 1, {.requires_grad = true});
+    loss(x).backward();
+    return x.grad().to_vector<double>();
+  };
+  using Values = std::vector<double>;
+  const auto first = [](const Tensor& t) { return t.narrow(0, 0, 1).sum() * 2; };
+  CHECK(gradient([&](const Tensor& x) { return first(x) + x.sum() * 3; }, {2, 2}) == Values{5, 5, 3, 3});
+  CHECK(gradient([&](const Tensor& x) { return first(x) + x.mean() * 4; }, {2, 2}) == Values{3, 3, 1, 1});
+  CHECK(gradient([&](const Tensor& x) { return first(x) + (x.sum({0}) * 3).sum(); }, {2, 2}) == Values{5, 5, 3, 3});
+  CHECK(gradient([&](const Tensor& x) { return first(x) + (x.sum({1}, true) * 3).sum(); }, {2, 2}) ==
+        Values{5, 5, 3, 3});
+  const auto pooled = [](const Tensor& x) {  // one token and the mean of all
+    const Tensor h = x * 2;
+    return (h.narrow(1, 0, 1) * 2).sum() + (h.mean({1}) * 4).sum();
+  };
+  CHECK(gradient(pooled, {1, 4, 2}) == Values{6, 6, 2, 2, 2, 2, 2, 2});
+
+  std::vector<float> lent(4, 1);
+  struct Lends : Function {
+    explicit Lends(std::vector<float>& own) : memory(own) {}
+    std::vector<Tensor> forward(const std::vector<Tensor>& in) override { return {in[0] * 1}; }
+    std::vector<Tensor> backward(const std::vector<Tensor>&) override {
+      return {from_blob(memory.data(), {2, 2}, DType::f32)};
+    }
+    std::vector<float>& memory;
+  };
+  const Tensor x = full({2, 2}, 1, {.requires_grad = true});
+  const Tensor a = x.narrow(0, 0, 1).sum() * 2;
+  const Tensor b = apply(std::make_shared<Lends>(lent), {x})[0];
+  (a + b.sum()).backward();
+  CHECK(lent == std::vector<float>(4, 1));
+  CHECK(x.grad().to_vector<double>() == Values{3, 3, 1, 1});
+}
+
 TEST_CASE("memory: a temporary is written over, what somebody else sees is not") {
   const NoGrad off;
   const Tensor x = numbers({1, 2, 3});

@@ -32,14 +32,14 @@ struct Results {
   std::vector<Tensor> all;  // y, dq, dk, dv
   bool fused;
 };
-Results run(const Inputs& in, bool causal) {
+Results run(const Inputs& in, bool causal, double scale = 0) {
   const auto leaf = [](const Tensor& t) {
     Tensor own = t.detach();
     own.set_requires_grad(true);
     return own;
   };
   const Tensor q = leaf(in.q), k = leaf(in.k), v = leaf(in.v);
-  const Tensor y = scaled_dot_product_attention(q, k, v, {}, {.causal = causal});
+  const Tensor y = scaled_dot_product_attention(q, k, v, {}, {.causal = causal, .scale = scale});
   const bool fused = Tape::of(y).to_string().find("flash_attention") != std::string::npos;
   y.backward(in.dy);
   return {{y.detach(), q.grad(), k.grad(), v.grad()}, fused};
@@ -61,19 +61,19 @@ TEST_CASE("attention by blocks has the results of its parts") {
       MESSAGE("skipped: no kernels for products in " << name(dtype));
       continue;
     }
-    for (const bool causal : {false, true})
+    for (const double scale : {0.0, -0.5})
       for (const auto& [queries, keys] :
-           {std::pair<std::int64_t, std::int64_t>{150, 170}, {170, 90}, {64, 64}, {3, 1100}}) {
+           {std::pair<std::int64_t, std::int64_t>{150, 170}, {170, 90}, {128, 128}, {130, 1100}}) {
         CAPTURE(name(dtype));
-        CAPTURE(causal);
+        CAPTURE(scale);
         CAPTURE(queries);
         CAPTURE(keys);
         const Inputs in = draw(queries, keys, 16, 24, dtype);
-        const Results ours = run(in, causal);
+        const Results ours = run(in, true, scale);
         CHECK(ours.fused);
         const CpuBackendScope eigen(CpuBackend::eigen);
         const Inputs exact{in.q.to(DType::f32), in.k.to(DType::f32), in.v.to(DType::f32), in.dy.to(DType::f32)};
-        const Results parts = run(exact, causal);
+        const Results parts = run(exact, true, scale);
         CHECK_FALSE(parts.fused);
         for (std::size_t i = 0; i < 4; ++i)
           CHECK(apart(ours.all[i], parts.all[i]) < (dtype == DType::f32 ? 2e-6 : 0.01));
@@ -81,9 +81,12 @@ TEST_CASE("attention by blocks has the results of its parts") {
   }
 }
 
-TEST_CASE("attention is computed by its parts where somebody looks at them, and where sums or operands are special") {
-  const Inputs in = draw(9, 9, 8, 8, DType::f32);
+TEST_CASE("attention is computed by its parts where they are faster, seen, counted, or special") {
+  const auto causal = [](DType dtype) { return draw(128, 128, 8, 8, dtype); };
+  const Inputs in = causal(DType::f32);
   if (has_blocks(DType::f32)) CHECK(run(in, true).fused);
+  CHECK_FALSE(run(in, false).fused);
+  CHECK_FALSE(run(draw(127, 127, 8, 8, DType::f32), true).fused);
   {
     CastCounts counts;
     const CountScope counting(&counts);
@@ -93,22 +96,24 @@ TEST_CASE("attention is computed by its parts where somebody looks at them, and 
     const MatmulPrecisionScope tf32(MatmulPrecision::tf32);
     CHECK_FALSE(run(in, true).fused);
   }
-  CHECK_FALSE(run(draw(9, 9, 8, 8, DType::f16), true).fused);
-  CHECK_FALSE(run(draw(9, 9, 8, 8, DType::f64), true).fused);
+  CHECK_FALSE(run(causal(DType::f16), true).fused);
+  CHECK_FALSE(run(causal(DType::f64), true).fused);
 }
 
 TEST_CASE("attention by blocks has the same bits on any number of threads") {
   for (const DType dtype : {DType::f32, DType::bf16}) {
+    if (!has_blocks(dtype)) continue;  // the case above says so
     const Inputs in = draw(200, 200, 32, 32, dtype);
     const auto on = [&](int threads) {
       const ThreadsScope scope(threads);
-      return run(in, true).all;
+      return run(in, true);
     };
-    const std::vector<Tensor> one = on(1);
+    const Results one = on(1);
+    CHECK(one.fused);
     for (const int threads : {2, 5}) {
-      const std::vector<Tensor> many = on(threads);
+      const Results many = on(threads);
       for (std::size_t i = 0; i < 4; ++i) {
-        const Tensor a = one[i].contiguous(), b = many[i].contiguous();
+        const Tensor a = one.all[i].contiguous(), b = many.all[i].contiguous();
         CHECK(std::memcmp(a.raw(), b.raw(), a.nbytes()) == 0);
       }
     }
