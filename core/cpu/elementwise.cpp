@@ -240,7 +240,7 @@ void dropout_add(const OpCall& c, Outputs& out) {
 // by a conversion. Nothing is converted.
 template <class T> void relu_gradient_bits(const Tensor& dy, const Tensor& y, Tensor& dx) {
   constexpr auto kInf = T(std::numeric_limits<float>::infinity()).bits;
-  constexpr auto kQuiet = static_cast<std::uint16_t>(T(std::numeric_limits<float>::quiet_NaN()).bits ^ kInf);
+  constexpr auto kQuiet = static_cast<std::uint16_t>((kInf & -kInf) >> 1);  // the highest bit below the exponent
   const auto *const from = static_cast<const std::uint16_t*>(dy.raw()), *const at =
                                                                             static_cast<std::uint16_t*>(y.raw());
   auto* const to = static_cast<std::uint16_t*>(dx.raw());

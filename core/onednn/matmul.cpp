@@ -86,11 +86,11 @@ Primitive* primitive_of(const Product& p) {
   });
 }
 
-// oneDNN 2.6's sgemm is faster than its matmul on processors with AMX (bench/results/compare_amx.md) for large products. oneDNN 3
-// was not measured there.
+// oneDNN 2.6's sgemm is faster than its matmul on processors with AMX (bench/results/compare_amx.md) for large products whose
+// rows are not short. oneDNN 3 was not measured there.
 bool is_sgemm(const Product& p) {
-  constexpr std::int64_t kLarge = std::int64_t{1} << 27, kNarrow = 32;
-  return p.in == DType::f32 && p.out == DType::f32 && p.n >= kNarrow && p.m * p.n * p.k >= kLarge &&
+  constexpr std::int64_t kLarge = std::int64_t{1} << 27, kShort = 512;
+  return p.in == DType::f32 && p.out == DType::f32 && p.n >= kShort && p.m * p.n * p.k >= kLarge &&
          DNNL_VERSION_MAJOR == 2 && cpu::has_amx();
 }
 

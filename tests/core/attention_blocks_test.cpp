@@ -62,8 +62,9 @@ TEST_CASE("attention by blocks has the results of its parts") {
       continue;
     }
     for (const double scale : {0.0, -0.5})
-      for (const auto& [queries, keys] :
+      for (const auto& lengths :
            {std::pair<std::int64_t, std::int64_t>{150, 170}, {170, 90}, {128, 128}, {130, 1100}}) {
+        const std::int64_t queries = lengths.first, keys = lengths.second;  // clang captures no structured bindings
         CAPTURE(name(dtype));
         CAPTURE(scale);
         CAPTURE(queries);

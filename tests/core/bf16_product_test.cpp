@@ -49,6 +49,9 @@ float sum_of(const cpu::MatrixRef<BFloat16>& a, const cpu::MatrixRef<BFloat16>& 
   return sum;
 }
 
+std::uint32_t bits_of(float x) { return std::bit_cast<std::uint32_t>(x); }
+std::uint32_t bits_of(BFloat16 x) { return x.bits; }
+
 // How many elements of the result are not what they should be, and of the gaps are not what they were.
 template <class Tc> int wrong(const Case& c, bool relu = false) {
   std::vector<BFloat16> a, b;
@@ -64,7 +67,7 @@ template <class Tc> int wrong(const Case& c, bool relu = false) {
       float sum = j >= c.n ? kUntouched : sum_of(x, y, i, j, c.k, c.bias ? bias[static_cast<std::size_t>(j)] : 0);
       if (relu && j < c.n && sum < 0) sum = 0;
       const Tc got = out[static_cast<std::size_t>(i * across + j)], expected = Tc(sum);
-      count += std::memcmp(&got, &expected, sizeof(Tc)) != 0;
+      count += bits_of(got) != bits_of(expected);
     }
   return count;
 }
@@ -97,11 +100,11 @@ TEST_CASE(
       for (const bool b_transposed : {false, true})
         for (const bool bias : {false, true}) {
           const Case c{m, n, k, a_transposed, b_transposed, bias, bias ? 0 : 3};
-          CAPTURE(m);
-          CAPTURE(n);
-          CAPTURE(k);
-          CAPTURE(a_transposed);
-          CAPTURE(b_transposed);
+          CAPTURE(c.m);
+          CAPTURE(c.n);
+          CAPTURE(c.k);
+          CAPTURE(c.a_transposed);
+          CAPTURE(c.b_transposed);
           CHECK(wrong<float>(c) == 0);
           CHECK(wrong<BFloat16>(c) == 0);
           CHECK(wrong<BFloat16>(c, true) == 0);
