@@ -123,7 +123,8 @@ void sgd_step(const OpCall& c, Outputs&) {
   const auto& a = c.get<SgdAttrs>();
   // The momentum of a weight without gradients, as where a unit is never active, decays to a few times the smallest float
   // and stays there, for 0.9 of that rounds to itself.
-  const bool careful = subnormals_are_slow() && static_cast<float>(a.momentum) <= 1 && static_cast<float>(a.lr) <= 1;
+  const auto is_rate = [](double x) { return x >= 0 && static_cast<float>(x) <= 1; };
+  const bool careful = subnormals_are_slow() && is_rate(a.momentum) && is_rate(a.lr);
   step(c, a.update, 1,
        [&, careful]<class C>(auto r, C* __restrict w, const C* __restrict g, C* __restrict m, C*, std::int64_t n) {
          const rules::Sgd<C> rule(a);

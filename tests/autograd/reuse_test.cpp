@@ -99,18 +99,18 @@ TEST_CASE("gradients of slices are not written into expanded ones, nor into memo
     loss(x).backward();
     return x.grad().to_vector<double>();
   };
-  using Values = std::vector<double>;
+  using Doubles = std::vector<double>;
   const auto first = [](const Tensor& t) { return t.narrow(0, 0, 1).sum() * 2; };
-  CHECK(gradient([&](const Tensor& x) { return first(x) + x.sum() * 3; }, {2, 2}) == Values{5, 5, 3, 3});
-  CHECK(gradient([&](const Tensor& x) { return first(x) + x.mean() * 4; }, {2, 2}) == Values{3, 3, 1, 1});
-  CHECK(gradient([&](const Tensor& x) { return first(x) + (x.sum({0}) * 3).sum(); }, {2, 2}) == Values{5, 5, 3, 3});
+  CHECK(gradient([&](const Tensor& x) { return first(x) + x.sum() * 3; }, {2, 2}) == Doubles{5, 5, 3, 3});
+  CHECK(gradient([&](const Tensor& x) { return first(x) + x.mean() * 4; }, {2, 2}) == Doubles{3, 3, 1, 1});
+  CHECK(gradient([&](const Tensor& x) { return first(x) + (x.sum({0}) * 3).sum(); }, {2, 2}) == Doubles{5, 5, 3, 3});
   CHECK(gradient([&](const Tensor& x) { return first(x) + (x.sum({1}, true) * 3).sum(); }, {2, 2}) ==
-        Values{5, 5, 3, 3});
+        Doubles{5, 5, 3, 3});
   const auto pooled = [](const Tensor& x) {  // one token and the mean of all
     const Tensor h = x * 2;
     return (h.narrow(1, 0, 1) * 2).sum() + (h.mean({1}) * 4).sum();
   };
-  CHECK(gradient(pooled, {1, 4, 2}) == Values{6, 6, 2, 2, 2, 2, 2, 2});
+  CHECK(gradient(pooled, {1, 4, 2}) == Doubles{6, 6, 2, 2, 2, 2, 2, 2});
 
   std::vector<float> lent(4, 1);
   struct Lends : Function {
@@ -126,7 +126,7 @@ TEST_CASE("gradients of slices are not written into expanded ones, nor into memo
   const Tensor b = apply(std::make_shared<Lends>(lent), {x})[0];
   (a + b.sum()).backward();
   CHECK(lent == std::vector<float>(4, 1));
-  CHECK(x.grad().to_vector<double>() == Values{3, 3, 1, 1});
+  CHECK(x.grad().to_vector<double>() == Doubles{3, 3, 1, 1});
 }
 
 TEST_CASE("memory: a temporary is written over, what somebody else sees is not") {
