@@ -54,7 +54,6 @@ class Primitive {
   void run(std::initializer_list<const void*> data);
   // Once for each of `parts`, whose data lie `steps` bytes apart. What is read and has step 0 is reordered once.
   void run(std::span<const void* const> data, std::span<const std::int64_t> steps, std::int64_t parts);
-  bool reorders() const { return !reorders_.empty(); }
 
  private:
   dnnl::primitive primitive_;
