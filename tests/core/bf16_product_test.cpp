@@ -9,32 +9,17 @@
 #include <cmath>
 #include <cstdint>
 #include <cstring>
-#include <random>
 #include <vector>
 
 #include "../../core/cpu/bf16_product.h"
+#include "support/products.h"
 
 using namespace gradual;
+using namespace gradual::testing;
 
 namespace {
 
-constexpr float kUntouched = -7;
-
-struct Case {
-  std::int64_t m, n, k;
-  bool a_transposed = false, b_transposed = false, bias = false;
-  std::int64_t gap = 0;  // between rows (columns) of each matrix
-};
-
-cpu::MatrixRef<BFloat16> matrix(std::vector<BFloat16>& data, std::int64_t rows, std::int64_t cols, const Case& c,
-                                bool transposed) {
-  const std::int64_t across = (transposed ? rows : cols) + c.gap;
-  data.resize(static_cast<std::size_t>((transposed ? cols : rows) * across));
-  std::mt19937 random(static_cast<unsigned>(rows * 31 + cols));
-  for (BFloat16& x : data) x = BFloat16(std::uniform_real_distribution<float>(-1, 1)(random));
-  return transposed ? cpu::MatrixRef<BFloat16>{data.data(), 1, across}
-                    : cpu::MatrixRef<BFloat16>{data.data(), across, 1};
-}
+using Case = ProductCase;
 
 // Number (i, j) of a product, as TDPBF16PS is described: 32 places at a time, even and odd ones apart.
 float sum_of(const cpu::MatrixRef<BFloat16>& a, const cpu::MatrixRef<BFloat16>& b, std::int64_t i, std::int64_t j,
@@ -55,9 +40,9 @@ std::uint32_t bits_of(BFloat16 x) { return x.bits; }
 // How many elements of the result are not what they should be, and of the gaps are not what they were.
 template <class Tc> int wrong(const Case& c, bool relu = false) {
   std::vector<BFloat16> a, b;
-  std::vector<float> bias(static_cast<std::size_t>(c.n));
-  for (std::size_t j = 0; j < bias.size(); ++j) bias[j] = -static_cast<float>(j) / 16;
-  const cpu::MatrixRef<BFloat16> x = matrix(a, c.m, c.k, c, c.a_transposed), y = matrix(b, c.k, c.n, c, c.b_transposed);
+  const std::vector<float> bias = falling_bias(c.n);
+  const cpu::MatrixRef<BFloat16> x = random_matrix(a, c.m, c.k, c.gap, c.a_transposed),
+                                 y = random_matrix(b, c.k, c.n, c.gap, c.b_transposed);
   const std::int64_t across = c.n + c.gap;
   std::vector<Tc> out(static_cast<std::size_t>(c.m * across), Tc(kUntouched));
   cpu::bf16_product<Tc>({c.m, c.n, c.k, x, y, c.bias ? bias.data() : nullptr, out.data(), across, relu});

@@ -11,39 +11,26 @@
 #include <cmath>
 #include <cstdint>
 #include <cstring>
-#include <random>
 #include <string>
 #include <vector>
 
 #include "../../core/cpu/f32_product.h"
 #include "support/cpu_isas.h"
+#include "support/products.h"
 
 using namespace gradual;
+using namespace gradual::testing;
 
 namespace {
 
-constexpr float kUntouched = -7;
-
-struct Case {
-  std::int64_t m, n, k;
-  bool a_transposed = false, b_transposed = false, bias = false;
-  std::int64_t gap = 0;  // between rows (columns) of each matrix
-};
-
-cpu::MatrixRef<float> matrix(std::vector<float>& data, std::int64_t rows, std::int64_t cols, const Case& c,
-                             bool transposed) {
-  const std::int64_t across = (transposed ? rows : cols) + c.gap;
-  data.resize(static_cast<std::size_t>((transposed ? cols : rows) * across));
-  std::mt19937 random(static_cast<unsigned>(rows * 31 + cols));
-  for (float& x : data) x = std::uniform_real_distribution<float>(-1, 1)(random);
-  return transposed ? cpu::MatrixRef<float>{data.data(), 1, across} : cpu::MatrixRef<float>{data.data(), across, 1};
-}
+using Case = ProductCase;
 
 // How many elements of the result are not what they should be, and of the gaps are not what they were.
 int wrong(const Case& c) {
-  std::vector<float> a, b, bias(static_cast<std::size_t>(c.n));
-  for (std::size_t j = 0; j < bias.size(); ++j) bias[j] = -static_cast<float>(j) / 16;
-  const cpu::MatrixRef<float> x = matrix(a, c.m, c.k, c, c.a_transposed), y = matrix(b, c.k, c.n, c, c.b_transposed);
+  std::vector<float> a, b;
+  const std::vector<float> bias = falling_bias(c.n);
+  const cpu::MatrixRef<float> x = random_matrix(a, c.m, c.k, c.gap, c.a_transposed),
+                              y = random_matrix(b, c.k, c.n, c.gap, c.b_transposed);
   const std::int64_t across = c.n + c.gap;
   std::vector<float> out(static_cast<std::size_t>(c.m * across), kUntouched);
   cpu::f32_product({c.m, c.n, c.k, x, y, c.bias ? bias.data() : nullptr, out.data(), across});

@@ -1,0 +1,38 @@
+// Products of matrices in every layout, for tests of our own kernels.
+#pragma once
+
+#include <cstdint>
+#include <random>
+#include <vector>
+
+#include "../../core/cpu/gemm.h"
+
+namespace gradual::testing {
+
+inline constexpr float kUntouched = -7;
+
+struct ProductCase {
+  std::int64_t m, n, k;
+  bool a_transposed = false, b_transposed = false, bias = false;
+  std::int64_t gap = 0;  // between rows (columns) of each matrix
+};
+
+// Random numbers from -1 to 1 in `data`, and the matrix that they are.
+template <class T>
+cpu::MatrixRef<T> random_matrix(std::vector<T>& data, std::int64_t rows, std::int64_t cols, std::int64_t gap,
+                                bool transposed) {
+  const std::int64_t across = (transposed ? rows : cols) + gap;
+  data.resize(static_cast<std::size_t>((transposed ? cols : rows) * across));
+  std::mt19937 random(static_cast<unsigned>(rows * 31 + cols));
+  for (T& x : data) x = T(std::uniform_real_distribution<float>(-1, 1)(random));
+  return transposed ? cpu::MatrixRef<T>{data.data(), 1, across} : cpu::MatrixRef<T>{data.data(), across, 1};
+}
+
+// -j / 16 for column j.
+inline std::vector<float> falling_bias(std::int64_t n) {
+  std::vector<float> bias(static_cast<std::size_t>(n));
+  for (std::size_t j = 0; j < bias.size(); ++j) bias[j] = -static_cast<float>(j) / 16;
+  return bias;
+}
+
+}  // namespace gradual::testing
