@@ -1,6 +1,7 @@
 #include "memory.h"
 
 #include <fmt/format.h>
+#include <sys/mman.h>
 #include <unistd.h>
 
 #include <atomic>
@@ -210,6 +211,16 @@ namespace memory {
 
 namespace {
 
+// Blocks of 2 MiB and more are offered to Linux for pages of that size: fewer misses of the TLB, fewer faults.
+void* from_system(std::size_t size) {
+  constexpr std::size_t kHugePage = std::size_t{2} << 20;
+  const bool large = size >= kHugePage;
+  void* block = nullptr;
+  if (posix_memalign(&block, large ? kHugePage : 64, size) != 0) return nullptr;
+  if (large) madvise(block, size / kHugePage * kHugePage, MADV_HUGEPAGE);  // a hint: where it is refused nothing is lost
+  return block;
+}
+
 // What no thread's cache holds.
 [[gnu::noinline]] void* allocate_afresh(std::size_t bytes, int c) {
   const std::int64_t room = memory_limit() - accounts[kTotal].current.load(std::memory_order_relaxed);
@@ -221,10 +232,10 @@ namespace {
   }
   // Without caches a block has its own size, so that the sanitizer sees what reads past it.
   const std::size_t size = kCache ? class_bytes(c) : (bytes + 63) & ~std::size_t{63};
-  void* block = std::aligned_alloc(64, size);
+  void* block = from_system(size);
   if (!block) {
     empty_cache();
-    block = std::aligned_alloc(64, size);
+    block = from_system(size);
   }
   if (!block) fail_allocation(bytes);
   return block;

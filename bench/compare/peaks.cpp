@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "../../core/cpu/bf16_product.h"
+#include "../../core/tensor.h"
 
 #if defined(__x86_64__)
 #include <immintrin.h>
@@ -136,21 +137,14 @@ void add_plain(float* to, const float* a, const float* b, std::int64_t n) {
 // `move` touches so many arrays, of which it writes one.
 Way streaming(std::string how, int threads, int arrays,
               void (*move)(float*, const float*, const float*, std::int64_t)) {
-  struct Free {
-    void operator()(float* p) const { std::free(p); }
-  };
-  const auto array = [] {
-    const std::size_t bytes = static_cast<std::size_t>(kElements) * sizeof(float);
-    std::shared_ptr<float> p(static_cast<float*>(std::aligned_alloc(4096, bytes)), Free());
-    std::memset(p.get(), 0, bytes);
-    return p;
-  };
+  // The library's own memory, so that its share is of arrays in the same kind of pages.
+  const auto array = [] { return gradual::zeros({kElements}); };
   return {std::move(how), 4.0 * arrays * kElements, [threads, move, to = array(), a = array(), b = array()] {
             const std::int64_t part = kElements / threads / 64 * 64;
 #pragma omp parallel for num_threads(threads) schedule(static)
             for (int t = 0; t < threads; ++t) {
               const std::int64_t at = t * part, n = t + 1 < threads ? part : kElements - at;
-              move(to.get() + at, a.get() + at, b.get() + at, n);
+              move(to.data<float>() + at, a.data<float>() + at, b.data<float>() + at, n);
             }
           }};
 }

@@ -97,7 +97,10 @@ bool is_sgemm(const Product& p) {
 void run_sgemm(const Product& p, const char* a, const char* b, float* c, const float* bias) {
   const auto across = [](const Shape& strides) { return strides[1] == 1 ? strides[0] : strides[1]; };
   const auto order = [](const Shape& strides) { return strides[1] == 1 ? 'N' : 'T'; };
-  for (std::int64_t i = 0; i < p.m && bias; ++i) std::copy_n(bias, p.n, c + i * p.across);
+  if (bias)
+    parallel_for(p.m, std::max<std::int64_t>(1, cpu::kGrain / p.n), [&](std::int64_t i, std::int64_t end) {
+      for (; i < end; ++i) std::copy_n(bias, p.n, c + i * p.across);
+    });
   const dnnl::status status = dnnl::sgemm(
       order(p.a_strides), order(p.b_strides), p.m, p.n, p.k, 1, reinterpret_cast<const float*>(a), across(p.a_strides),
       reinterpret_cast<const float*>(b), across(p.b_strides), bias ? 1 : 0, c, p.across);
