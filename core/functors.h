@@ -33,19 +33,26 @@ GRADUAL_HD inline float two_to(std::uint32_t n) { return std::bit_cast<float>((n
 
 }  // namespace detail
 
-// exp(x) = 2^n exp(r) with |r| <= log(2)/2 (Cody and Waite 1980); the power in two steps, for subnormal results.
-GRADUAL_HD inline float exp(float x) {
-  using namespace detail;
+namespace detail {
+
+// exp(c - d) = 2^n exp(r) with |r| <= log(2)/2 (Cody and Waite 1980), for c in [-105, 89] and a small d; the power in two
+// steps, for subnormal results.
+GRADUAL_HD inline float exp_of_difference(float c, float d) {
   constexpr float kExp[] = {0x1.6d13e2p-10f, 0x1.120e48p-7f, 0x1.555518p-5f, 0x1.5554dap-3f, 0x1p-1f};
-  const float low = x < -105.0f ? -105.0f : x;
-  const float c = low > 89.0f ? 89.0f : low;  // NaN stays
-  const float t = c * 0x1.715476p0f + kRound;
+  const float t = (c - d) * 0x1.715476p0f + kRound;
   const float n = t - kRound;
-  const float r = (c - n * kLn2High) - n * kLn2Low;
+  const float r = (c - n * kLn2High) - n * kLn2Low - d;
   const float y = 1.0f + (r + r * r * polynomial(kExp, r));
   const auto power = static_cast<std::int32_t>(std::bit_cast<std::uint32_t>(t) - std::bit_cast<std::uint32_t>(kRound));
   const auto half = static_cast<std::uint32_t>(power >> 1);
   return y * two_to(half) * two_to(static_cast<std::uint32_t>(power) - half);
+}
+
+}  // namespace detail
+
+GRADUAL_HD inline float exp(float x) {
+  const float low = x < -105.0f ? -105.0f : x;
+  return detail::exp_of_difference(low > 89.0f ? 89.0f : low, 0.0f);  // NaN stays
 }
 
 namespace detail {
@@ -94,20 +101,20 @@ GRADUAL_HD inline float tanh(float x) {
 
 namespace detail {
 
-// exp(t^2) erfc(t) for t in [0, 10.5], as g(q) / (1 + 2t) with q = (t - 3) / (t + 3).
+// exp(t^2) erfc(t) for t in [0, 10.5], as g(q) / (1 + 2t) with q = (t - 3) / (t + 3); one division serves both.
 GRADUAL_HD inline float scaled_erfc(float t) {
   constexpr float kErfc[] = {-0x1.1ee2dep-12f, -0x1.9d33c6p-11f, 0x1.06604cp-9f,  0x1.51c0f4p-9f,
                              -0x1.85da0ep-6f,  0x1.17ba6ep-4f,   -0x1.e889acp-4f, 0x1.098438p-3f,
                              -0x1.85a16ap-5f,  -0x1.15c08ap-3f,  0x1.40c522p0f};
-  return polynomial(kErfc, (t - 3.0f) / (t + 3.0f)) / (1.0f + 2.0f * t);
+  const float above = t + 3.0f, below = 1.0f + 2.0f * t;
+  const float inverse = 1.0f / (above * below);
+  return polynomial(kErfc, (t - 3.0f) * below * inverse) * (above * inverse);
 }
 
-// exp(-scale a^2) for a in [0, 15], scale 1 or 1/2: the upper bits of a have an exact square, the rest is a small factor.
+// exp(-scale a^2) for a^2 scale <= 104, scale 1 or 1/2: the upper bits of a have an exact square, the rest is small.
 GRADUAL_HD inline float exp_of_square(float a, float scale) {
   const float upper = std::bit_cast<float>(std::bit_cast<std::uint32_t>(a) & 0xfffff000u);
-  const float d = (a - upper) * (a + upper) * scale;
-  const float factor = 1.0f - d * (1.0f - d * (0.5f - d * (0x1.555556p-3f - d * 0x1.555556p-5f)));
-  return exp(-(upper * upper * scale)) * factor;
+  return exp_of_difference(-(upper * upper * scale), (a - upper) * (a + upper) * scale);
 }
 
 }  // namespace detail
@@ -127,7 +134,7 @@ GRADUAL_HD inline float erf(float x) {
 GRADUAL_HD inline float gelu(float x) {
   using namespace detail;
   const float a = std::fabs(x);
-  const float t = a > 15.0f ? 15.0f : a;
+  const float t = a > 14.375f ? 14.375f : a;
   const float p = 0.5f * scaled_erfc(t * 0x1.6a09e6p-1f) * exp_of_square(t, 0.5f);
   const float y = x * (x < 0.0f ? p : 1.0f - p);
   return x == -kInf ? -0.0f : y;
@@ -137,7 +144,7 @@ GRADUAL_HD inline float gelu(float x) {
 GRADUAL_HD inline float gelu_slope(float x) {
   using namespace detail;
   const float a = std::fabs(x);
-  const float t = a > 15.0f ? 15.0f : a;
+  const float t = a > 14.375f ? 14.375f : a;
   const float e = exp_of_square(t, 0.5f);
   const float p = 0.5f * scaled_erfc(t * 0x1.6a09e6p-1f) * e;
   const float density = 0x1.988454p-2f * e;  // 1/sqrt(2 pi)
