@@ -55,13 +55,11 @@ template <int kC, int kA, int kB> [[gnu::always_inline]] inline void add_product
   asm volatile("tdpbf16ps %%tmm%c2, %%tmm%c1, %%tmm%c0" ::"i"(kC), "i"(kA), "i"(kB));
 }
 
-// Tiles along k: bytes from row to row, numbers from tile to tile and to those of the next 16 lines.
+// Tiles of 16 lines follow each other along k; `next` numbers on are those of the next 16 lines.
 struct Tiles {
   const BFloat16* data;
-  std::int64_t row, step, next;
-  Tiles at(std::int64_t line, std::int64_t tile) const {
-    return {data + line / kSide * next + tile * step, row, step, next};
-  }
+  std::int64_t next;
+  Tiles at(std::int64_t line, std::int64_t tile) const { return {data + line / kSide * next + tile * kTile, next}; }
 };
 
 // c += a b for kR x kC tiles of c, over `tiles` tiles of a's rows and b's columns. `first`: c begins with 16 (32) numbers for
@@ -76,12 +74,12 @@ void multiply(const Tiles& a, const Tiles& b, std::int64_t tiles, const float* f
   if constexpr (kR > 1) load<2>(first ? first : c + 2 * kOf, step);
   if constexpr (kR > 1 && kC > 1) load<3>(first ? first + kSide : c + 3 * kOf, step);
   const BFloat16 *at_a = a.data, *at_b = b.data;
-  for (std::int64_t t = 0; t < tiles; ++t, at_a += a.step, at_b += b.step) {
+  for (std::int64_t t = 0; t < tiles; ++t, at_a += kTile, at_b += kTile) {
     load<6>(at_b, kRow);
-    load_passing<4>(at_a, a.row);
+    load_passing<4>(at_a, kRow);
     add_product<0, 4, 6>();
     if constexpr (kR > 1) {
-      load_passing<5>(at_a + a.next, a.row);
+      load_passing<5>(at_a + a.next, kRow);
       add_product<2, 5, 6>();
     }
     if constexpr (kC > 1) {
@@ -201,14 +199,13 @@ template <class Tc>
 
 // Where a product keeps what it has put in order, and sums.
 struct Room {
-  bool direct;                            // a is read in place, for each number is read few times (n <= kBlockColumns)
   std::int64_t rows, b, sums, bias, all;  // of a at a time; bytes before each, and of all
   template <class Tc> explicit Room(const Bf16Product<Tc>& p) {
     const std::int64_t tiles = pieces(p.k, kDepth), line = tiles * kDepth * 2;
-    direct = p.a.col_stride == 1 && p.m % kSide == 0 && p.k % kDepth == 0 && p.n <= kBlockColumns;
-    rows = direct ? p.m : std::max(kBlockRows, kPackedA / line / kBlockRows * kBlockRows);
+    // All columns at once want a's rows one time alone: then a block of them, which the second cache keeps.
+    rows = p.n <= kBlockColumns ? kBlockRows : std::max(kBlockRows, kPackedA / line / kBlockRows * kBlockRows);
     const std::int64_t columns = std::min(kBlockColumns, pieces(p.n, kPair) * kPair);
-    b = direct ? 0 : pieces(std::min(rows, p.m), kSide) * kSide * line;
+    b = pieces(std::min(rows, p.m), kSide) * kSide * line;
     sums = b + columns * line;
     const std::int64_t block = tiles > kBlockTiles ? std::min(kBlockRows, pieces(p.m, kPair) * kPair) * columns : kSums;
     bias = sums + block * 4;
@@ -265,21 +262,19 @@ template <class Tc> void bf16_product(const Bf16Product<Tc>& p) {
   std::fill_n(bias, kBlockColumns, 0.0F);
   const TilesScope scope;
   const std::int64_t line = pieces(p.k, kDepth) * kTile;
-  const Tiles packed{a, 64, kTile, line};
   for (std::int64_t i = 0; i < p.m; i += room.rows) {
     const std::int64_t rows = std::min(room.rows, p.m - i);
-    const Lines from{p.a.data + i * p.a.row_stride, p.a.row_stride, p.a.col_stride};
-    const Tiles of_a = room.direct ? Tiles{from.data, from.line * 2, kDepth, from.line * kSide} : packed;
-    if (!room.direct) pack<false>(from, rows, p.k, a);
+    pack<false>({p.a.data + i * p.a.row_stride, p.a.row_stride, p.a.col_stride}, rows, p.k, a);
     for (std::int64_t j = 0; j < p.n; j += kBlockColumns) {
       Bf16Product<Tc> part = p;
       part.n = std::min(kBlockColumns, p.n - j);
-      pack<true>({p.b.data + j * p.b.col_stride, p.b.col_stride, p.b.row_stride}, part.n, p.k, b);
+      const bool packed = i > 0 && p.n <= kBlockColumns;
+      if (!packed) pack<true>({p.b.data + j * p.b.col_stride, p.b.col_stride, p.b.row_stride}, part.n, p.k, b);
       if (p.bias) std::copy_n(p.bias + j, part.n, bias);
       for (std::int64_t r = 0; r < rows; r += kBlockRows) {
         part.m = std::min(kBlockRows, rows - r);
         part.c = p.c + (i + r) * p.across + j;
-        block(part, of_a.at(r, 0), {b, 64, kTile, line}, bias, sums);
+        block(part, Tiles{a, line}.at(r, 0), {b, line}, bias, sums);
       }
     }
   }
