@@ -160,16 +160,20 @@ template <bool kOfB>
   for (int i = 0; i < kSide; ++i) _mm512_store_si512(to + i * kDepth, rows[i]);
 }
 
-// Tiles of 16 lines follow each other along k. Two of them at a time, which share the lines of memory.
+// Tiles of 16 lines follow each other along k. Two of them at a time, which share the lines of memory, in the order of memory:
+// line by line or place by place.
 template <bool kOfB>
 [[gnu::target("avx512f,avx512bw,avx512vl")]] void pack(const Lines& from, std::int64_t lines, std::int64_t k,
                                                        BFloat16* to) {
-  const std::int64_t tiles = pieces(k, kDepth);
-  for (std::int64_t pair = 0; pair < lines; pair += kPair)
-    for (std::int64_t t = 0; t < tiles; ++t)
+  const std::int64_t tiles = pieces(k, kDepth), pairs = pieces(lines, kPair);
+  const bool along = from.place == 1;
+  for (std::int64_t outer = 0; outer < (along ? pairs : tiles); ++outer)
+    for (std::int64_t inner = 0; inner < (along ? tiles : pairs); ++inner) {
+      const std::int64_t t = along ? inner : outer, pair = (along ? outer : inner) * kPair;
       for (std::int64_t i = pair; i < std::min(lines, pair + kPair); i += kSide)
         pack_tile<kOfB>({from.data + i * from.line + t * kDepth * from.place, from.line, from.place}, lines - i,
                         k - t * kDepth, to + (i * tiles / kSide + t) * kTile);
+    }
 }
 
 // Sums in four tiles to where they belong, rounded as BFloat16(float) does: the tiles hold no subnormal numbers, which these
