@@ -8,6 +8,9 @@
 #include <cstdio>
 #include <limits>
 #include <map>
+#include <nlohmann/json.hpp>
+#include <sstream>
+#include <string_view>
 
 #include "../core/checkpoint.h"
 #include "../core/profile.h"
@@ -103,6 +106,41 @@ std::string settings(const amp::Recipe& recipe, const Options& o) {
   return fmt::format("epochs {}, batch {}, optimizer {}, lr {}{}, recipe {}", o.epochs, o.batch, o.optimizer, o.lr,
                      device, amp::to_json(recipe));
 }
+
+namespace {
+
+// The settings by their names, those of the recipe by their paths in it.
+std::map<std::string, std::string> by_name(const std::string& settings) {
+  constexpr std::string_view kRecipe = ", recipe ";
+  const std::size_t at = settings.find(kRecipe);
+  std::map<std::string, std::string> values;
+  std::istringstream fields(settings.substr(0, at));
+  for (std::string field; std::getline(fields >> std::ws, field, ',');)
+    values[field.substr(0, field.find(' '))] = field.substr(field.find(' ') + 1);
+  if (at == std::string::npos) return values;
+  const nlohmann::json recipe = nlohmann::json::parse(settings.substr(at + kRecipe.size())).flatten();
+  for (const auto& [path, value] : recipe.items()) values["recipe" + path] = value.dump();
+  return values;
+}
+
+// Where two runs differ, as "lr 0.1 there and 0.5 here".
+std::string differences(const std::string& there, const std::string& here) {
+  const auto theirs = by_name(there), ours = by_name(here);
+  const auto of = [](const auto& values, const std::string& name) {
+    const auto it = values.find(name);
+    return it == values.end() ? std::string("none") : it->second;
+  };
+  std::map<std::string, std::string> all = theirs;
+  all.insert(ours.begin(), ours.end());
+  std::string text;
+  for (const auto& [name, value] : all)
+    if (of(theirs, name) != of(ours, name))
+      text +=
+          fmt::format("{}{} {} there and {} here", text.empty() ? "" : ", ", name, of(theirs, name), of(ours, name));
+  return text;
+}
+
+}  // namespace
 
 Run::Run(const MakeModel& make_model, const LabData& data, const amp::Recipe& recipe, std::uint64_t seed,
          const Options& options)
@@ -320,8 +358,8 @@ void Run::load(const std::string& path) {
   const StateDict& lab = c.part("lab");
   Result saved = results_from_json(lab.text("result"), path).at(0);
   if (saved.settings != result_.settings)
-    fail(path + ": was written by a run with other settings (" + saved.settings + "), this one has " +
-         result_.settings + "; use the old ones, another --out, or no --resume");
+    fail(path + ": was written by a run with other settings: " + differences(saved.settings, result_.settings) +
+         "; use the old ones, another --out, or no --resume");
   run_->load_state_dict(c.part("run"));
   schedule_->load_state_dict(c.part("schedule"));
   loader_->load_state_dict(c.part("loader"));

@@ -10,6 +10,7 @@
 #include <cmath>
 #include <csignal>
 #include <cstdio>
+#include <filesystem>
 #include <string>
 #include <vector>
 
@@ -163,6 +164,9 @@ int run(int argc, char** argv) {
   std::signal(SIGINT, on_interrupt);
   options.stop = [] { return interrupted != 0; };
   options.progress = lab::ProgressBar(quiet);
+  const std::filesystem::path saved = std::filesystem::path(out) / "checkpoints";
+  if (options.resume && (!std::filesystem::exists(saved) || std::filesystem::is_empty(saved)))
+    fmt::print(stderr, "--resume: nothing is saved in {}; every run starts anew\n", out);
   lab::check(make, chosen, out, options);
   if (!quiet)
     fmt::print(stderr, "{} on {}: {}, {}, {} of {} samples\n", model, task.name, count(chosen.size(), "recipe"),

@@ -169,9 +169,15 @@ TEST_CASE("a stopped comparison resumes to the bits of one that was never stoppe
   o.resume = true;
   lab::Options other = o;
   other.lr = 0.5;
-  CHECK(message([&] {
-          lab::compare(mlp, small_digits(), recipes({"fp16-master"}), parts.path.string(), other);
-        }).find("other settings") != std::string::npos);
+  const auto refusal = [&](const std::vector<amp::Recipe>& changed, const lab::Options& options) {
+    return message([&] { lab::compare(mlp, small_digits(), changed, parts.path.string(), options); });
+  };
+  CHECK(refusal(recipes({"fp16-master"}), other).find("other settings: lr 0 there and 0.5 here; ") !=
+        std::string::npos);
+  auto changed = recipes({"fp16-master"});
+  changed[0].scaling->init_scale = 2;
+  CHECK(refusal(changed, o).find("other settings: recipe/scaling/init_scale 65536.0 there and 2.0 here; ") !=
+        std::string::npos);
   const auto resumed = lab::compare(mlp, small_digits(), list, parts.path.string(), o);
   REQUIRE(resumed.size() == 2);
   for (std::size_t i = 0; i < 2; ++i) {
