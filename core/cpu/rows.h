@@ -132,13 +132,18 @@ template <class T> class Lanes {
         c_[p] += f(i + 2 * kParts + p);
         d_[p] += f(i + 3 * kParts + p);
       }
-    for (; i + kParts <= n; i += kParts)
+    for (; i + kParts <= n; i += kParts) {
+#pragma omp simd
       for (int p = 0; p < kParts; ++p) a_[p] += f(i + p);
-    if (i < n)
+    }
+    if (i < n) {
+#pragma omp simd
       for (int p = 0; p < kParts; ++p) a_[p] = i + p < n ? a_[p] + f(i + p) : a_[p];
+    }
   }
   T sum() const {
     T part[kParts];
+#pragma omp simd
     for (int p = 0; p < kParts; ++p) part[p] = (a_[p] + b_[p]) + (c_[p] + d_[p]);
     return pairwise(part, [](T x, T y) { return x + y; });
   }
