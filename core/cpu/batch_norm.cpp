@@ -254,7 +254,7 @@ template <class T, class E> struct Passes {
           for (; g < end; ++g) {
             for (const bool applies : {false, true}) {
               for (std::int64_t k = 0; (sums || applies) && k < l.chunks; ++k) {
-                if (k + 1 < l.chunks) fetch(piece(k + 1, g));
+                if (!applies && k + 1 < l.chunks) fetch(piece(k + 1, g));
                 one(k, g, applies, buffer, counts);
               }
               if (!applies) finish_group(g);
