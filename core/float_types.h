@@ -53,7 +53,7 @@ template <class L> constexpr std::uint32_t encode(float value) {
   if constexpr (L::kFloatRange) {  // the mantissa's carry makes the next power of two, and Inf of what is too large
     const std::uint32_t rounded = bits + ((1u << (L::kShift - 1)) - 1) + ((bits >> L::kShift) & 1);
     const std::uint32_t quiet = bits | kFloatQuietBit;
-    return ((bits & 0x7fffffff) > kFloatInfBits ? quiet : rounded) >> L::kShift;
+    return (value != value ? quiet : rounded) >> L::kShift;
   }
   const auto magnitude = static_cast<std::int32_t>(bits & 0x7fffffff);
   const std::uint32_t odd = (bits >> L::kShift) & 1;

@@ -2,12 +2,15 @@
 // it differs from its mean by, and its square, and chunks are merged (Chan, Golub and LeVeque 1983): memory is read once
 // for mean and variance.
 #include <algorithm>
+#include <bit>
 #include <cmath>
+#include <cstring>
 #include <limits>
 #include <type_traits>
 #include <vector>
 
 #include "../dispatch.h"
+#include "../float_types.h"
 #include "../norm_element.h"
 #include "kernels.h"
 #include "rows.h"
@@ -33,7 +36,7 @@ struct Channels {
       : last(!x.is_contiguous() && channels_to_back(x).is_contiguous()), channels(x.size(1)) {
     for (int d = 2; d < x.ndim() && !last; ++d) inner *= x.size(d);
     images = x.numel() > 0 ? x.numel() / (channels * inner) : 0;
-    each = std::max<std::int64_t>(1, inner > 1 ? kChunk / inner : 8 * kChunk / channels);
+    each = std::max<std::int64_t>(1, kChunk / (inner > 1 ? inner : channels));
     chunks = (images + each - 1) / each;
     group = inner > 1 ? std::clamp<std::int64_t>(kTogether / inner, 1, channels) : channels;
     groups = (channels + group - 1) / group;
@@ -43,7 +46,7 @@ struct Channels {
   std::int64_t count(std::int64_t chunk) const { return std::min(each, images - chunk * each) * inner; }
 
  private:
-  static constexpr std::int64_t kChunk = 512;      // elements of a channel
+  static constexpr std::int64_t kChunk = 4096;     // elements of a channel, or, channels last, of all
   static constexpr std::int64_t kTogether = 1024;  // of an image's group, at least: memory likes them in a row
 };
 
@@ -58,23 +61,25 @@ template <class T> struct Part {
   T* image(std::int64_t i) const { return data + i * stride; }
 };
 
-// A tensor's pieces: where they lie, or in a buffer where the dtype is not T.
-template <class T> class Images {
+// A tensor's pieces as E: where they lie, or, of an E that is computed in, in a buffer where the dtype is another.
+template <class E> class Images {
  public:
   Images(const Tensor& t, const Channels& l) : tensor_(row_major(t)), dense_(tensor_), l_(l) {}
   bool defined() const { return tensor_.defined(); }
-  bool direct() const { return tensor_.dtype() == dtype_of<T>; }
-  Part<T> load(const Piece& p, T* buffer) const {
-    const Part<T> part = target(p, buffer);
-    for_runs(p, [&](std::int64_t i, std::int64_t n) { dense_.load(at(p, i), n, part.image(i)); });
+  bool direct() const { return tensor_.dtype() == dtype_of<E>; }
+  Part<E> load(const Piece& p, E* buffer) const {
+    const Part<E> part = target(p, buffer);
+    if constexpr (kBuffers)
+      for_runs(p, [&](std::int64_t i, std::int64_t n) { dense_.load(at(p, i), n, part.image(i)); });
     return part;
   }
   // Not loaded.
-  Part<T> target(const Piece& p, T* buffer) const {
+  Part<E> target(const Piece& p, E* buffer) const {
     return {dense_.target(at(p, 0), buffer), (direct() ? l_.channels : p.channels) * l_.inner};
   }
-  void store(const Piece& p, const Part<T>& part, CastCounts* counts) const {
-    for_runs(p, [&](std::int64_t i, std::int64_t n) { dense_.store(part.image(i), at(p, i), n, counts); });
+  void store(const Piece& p, const Part<E>& part, CastCounts* counts) const {
+    if constexpr (kBuffers)
+      for_runs(p, [&](std::int64_t i, std::int64_t n) { dense_.store(part.image(i), at(p, i), n, counts); });
   }
   // A piece that comes next: processors fetch ahead within a page, and a group's next image lies in another.
   void fetch(const Piece& p) const {
@@ -93,63 +98,120 @@ template <class T> class Images {
   }
   std::int64_t at(const Piece& p, std::int64_t i) const { return ((p.image + i) * l_.channels + p.channel) * l_.inner; }
 
+  static constexpr bool kBuffers = std::is_floating_point_v<E>;
   Tensor tensor_;
-  Dense<T> dense_;
+  Dense<E> dense_;
   const Channels& l_;
 };
 
-// sums[c] = the sum of f(c)(a, b) over channel c of a piece.
-template <class T, class F> void sum(const Piece& p, const Part<T>& a, const Part<T>& b, T* sums, const F& f) {
+// Of bf16 numbers two neighbours at a time, in 32 bits: a loop's vectors then are as wide as those of its floats.
+struct Two {
+  static std::uint32_t load(const BFloat16* x, std::int64_t pair) {
+    std::uint32_t bits;
+    std::memcpy(&bits, x + 2 * pair, sizeof bits);
+    return bits;
+  }
+  static float first(const BFloat16* x, std::int64_t pair) { return std::bit_cast<float>(load(x, pair) << 16); }
+  static float second(const BFloat16* x, std::int64_t pair) { return std::bit_cast<float>(load(x, pair) & 0xffff0000); }
+  static void store(float first, float second, BFloat16* to, std::int64_t pair) {
+    const std::uint32_t bits = BFloat16(first).bits | std::uint32_t{BFloat16(second).bits} << 16;
+    std::memcpy(to + 2 * pair, &bits, sizeof bits);
+  }
+};
+
+// To each sum f(x[k], y[k]) for k < n, in one pass.
+template <class T, class E, class... F>
+void add_run(std::int64_t n, const E* x, const E* y, const Summand<T, F>&... s) {
+  if constexpr (std::is_same_v<E, BFloat16>) {
+    const auto first = [=](const auto& f) {
+      return [=](std::int64_t k) { return f(Two::first(x, k), Two::first(y, k)); };
+    };
+    const auto second = [=](const auto& f) {
+      return [=](std::int64_t k) { return f(Two::second(x, k), Two::second(y, k)); };
+    };
+    Lanes<T>::add(n / 2, s.sum.of(first(s.f))..., s.sum.of(second(s.f))...);
+    if (n % 2 != 0) Lanes<T>::add(1, s.sum.of([=, f = s.f](std::int64_t) { return f(T(x[n - 1]), T(y[n - 1])); })...);
+  } else {
+    Lanes<T>::add(n, s.sum.of([=, f = s.f](std::int64_t k) { return f(x[k], y[k]); })...);
+  }
+}
+// to[k] = f(x[k], y[k]).
+template <class T, class E, class F> void map_run(std::int64_t n, const E* x, const E* y, E* to, const F& f) {
+  if constexpr (std::is_same_v<E, BFloat16>) {
+#pragma omp simd
+    for (std::int64_t k = 0; k < n / 2; ++k)
+      Two::store(f(Two::first(x, k), Two::first(y, k)), f(Two::second(x, k), Two::second(y, k)), to, k);
+    if (n % 2 != 0) to[n - 1] = E(f(T(x[n - 1]), T(y[n - 1])));
+  } else {
+#pragma omp simd
+    for (std::int64_t k = 0; k < n; ++k) to[k] = f(x[k], y[k]);
+  }
+}
+
+// To sums[c], the sum of f(c)(a, b) over channel c of a piece.
+template <class T, class F> struct ChannelSum {
+  T* sums;
+  F f;
+};
+template <class T, class F> ChannelSum(T*, F) -> ChannelSum<T, F>;
+template <class T, class E, class... F>
+void sum(const Piece& p, const Part<E>& a, const Part<E>& b, const ChannelSum<T, F>&... s) {
   if (p.inner > 1) {
     for (std::int64_t c = 0; c < p.channels; ++c) {
-      const auto g = f(c);
-      Lanes<T> lanes;
-      for (std::int64_t i = 0; i < p.images; ++i) {
-        const T *const x = a.image(i) + c * p.inner, *const y = b.image(i) + c * p.inner;
-        lanes.add(p.inner, [=](std::int64_t k) { return g(x[k], y[k]); });
-      }
-      sums[c] = lanes.sum();
+      const auto channel = [&](auto... lanes) {
+        for (std::int64_t i = 0; i < p.images; ++i) {
+          const E *const x = a.image(i) + c * p.inner, *const y = b.image(i) + c * p.inner;
+          add_run<T>(p.inner, x, y, lanes.of(s.f(c))...);
+        }
+        ((s.sums[c] = lanes.sum()), ...);
+      };
+      channel((static_cast<void>(s), Lanes<T>())...);
     }
     return;
   }
-  std::fill_n(sums, p.channels, T{0});
+  (std::fill_n(s.sums, p.channels, T{0}), ...);
   std::int64_t i = 0;
   for (; i + 4 <= p.images; i += 4) {
-    const T *const x = a.image(i), *const y = b.image(i);
-    const auto value = [=](std::int64_t k, std::int64_t c) { return f(c)(x[k * a.stride + c], y[k * b.stride + c]); };
+    const E *const x = a.image(i), *const y = b.image(i);
+    const auto four = [=](std::int64_t c, const auto& f) {
+      const auto value = [=](std::int64_t k) { return f(T(x[k * a.stride + c]), T(y[k * b.stride + c])); };
+      return (value(0) + value(1)) + (value(2) + value(3));
+    };
 #pragma omp simd
-    for (std::int64_t c = 0; c < p.channels; ++c) sums[c] += (value(0, c) + value(1, c)) + (value(2, c) + value(3, c));
+    for (std::int64_t c = 0; c < p.channels; ++c) ((s.sums[c] += four(c, s.f(c))), ...);
   }
   for (; i < p.images; ++i)
 #pragma omp simd
-    for (std::int64_t c = 0; c < p.channels; ++c) sums[c] += f(c)(a.image(i)[c], b.image(i)[c]);
+    for (std::int64_t c = 0; c < p.channels; ++c) ((s.sums[c] += s.f(c)(T(a.image(i)[c]), T(b.image(i)[c]))), ...);
 }
 
+inline void put(float value, float& to) { to = value; }
+inline void put(double value, double& to) { to = value; }
+inline void put(float value, BFloat16& to) { to.bits = BFloat16(value).bits; }
+
 // y = f(c)(a, b) for channel c of a piece.
-template <class T, class F> void map(const Piece& p, const Part<T>& a, const Part<T>& b, const Part<T>& y, const F& f) {
+template <class T, class E, class F>
+void map(const Piece& p, const Part<E>& a, const Part<E>& b, const Part<E>& y, const F& f) {
   for (std::int64_t i = 0; i < p.images; ++i) {
-    const T *as = a.image(i), *bs = b.image(i);
-    T* to = y.image(i);
+    const E *as = a.image(i), *bs = b.image(i);
+    E* to = y.image(i);
     if (p.inner == 1) {
 #pragma omp simd
-      for (std::int64_t c = 0; c < p.channels; ++c) to[c] = f(c)(as[c], bs[c]);
+      for (std::int64_t c = 0; c < p.channels; ++c) put(f(c)(T(as[c]), T(bs[c])), to[c]);
       continue;
     }
-    for (std::int64_t c = 0; c < p.channels; ++c, as += p.inner, bs += p.inner, to += p.inner) {
-      const auto g = f(c);
-#pragma omp simd
-      for (std::int64_t k = 0; k < p.inner; ++k) to[k] = g(as[k], bs[k]);
-    }
+    for (std::int64_t c = 0; c < p.channels; ++c, as += p.inner, bs += p.inner, to += p.inner)
+      map_run<T>(p.inner, as, bs, to, f(c));
   }
 }
 
 // For every piece partial(piece, a, b, sums), which leaves kRows rows of sums for its channels; for every channel
 // finish(channel, chunk -> those sums); for every piece apply(piece, a, b, y). A group of channels is gone through at a time, for
 // its numbers may then be in a cache still; where these are too few for the threads, all pieces.
-template <class T> struct Passes {
+template <class T, class E> struct Passes {
   static constexpr std::int64_t kRows = 3;
   const Channels& l;
-  Images<T> a, b, y;
+  Images<E> a, b, y;
   DType stored;
   bool sums;
 
@@ -163,11 +225,11 @@ template <class T> struct Passes {
                    l.inner};
     };
     const std::int64_t size = l.each * l.group * l.inner;
-    const auto one = [&](std::int64_t chunk, std::int64_t g, bool applies, T* buffer, CastCounts* counts) {
+    const auto one = [&](std::int64_t chunk, std::int64_t g, bool applies, E* buffer, CastCounts* counts) {
       const Piece p = piece(chunk, g);
-      const Part<T> as = a.load(p, buffer), bs = two ? b.load(p, buffer + size) : as;
+      const Part<E> as = a.load(p, buffer), bs = two ? b.load(p, buffer + size) : as;
       if (!applies) return partial(p, as, bs, all + chunk * kRows * l.channels + p.channel);
-      const Part<T> to = y.target(p, buffer + 2 * size);
+      const Part<E> to = y.target(p, buffer + 2 * size);
       apply(p, as, bs, to);
       y.store(p, to, counts);
     };
@@ -177,8 +239,8 @@ template <class T> struct Passes {
     };
     const auto with_buffer = [&](const auto& f) {
       const bool direct = a.direct() && y.direct() && (!two || b.direct());
-      const Scratch buffer(direct ? 1 : static_cast<std::size_t>(3 * size) * sizeof(T));
-      f(buffer.as<T>());
+      const Scratch buffer(direct ? 1 : static_cast<std::size_t>(3 * size) * sizeof(E));
+      f(buffer.as<E>());
     };
     const auto finish_group = [&](std::int64_t g) {
       for (std::int64_t c = g * l.group; c < std::min(l.channels, (g + 1) * l.group); ++c)
@@ -188,11 +250,11 @@ template <class T> struct Passes {
     if (l.groups % threads == 0 || l.groups > 8 * threads) {
       const std::int64_t grain = std::max<std::int64_t>(1, kGrain / std::max<std::int64_t>(1, l.chunks * size));
       parallel_counted(l.groups, grain, dtype_of<T>, stored, [&](std::int64_t g, std::int64_t end, CastCounts* counts) {
-        with_buffer([&](T* buffer) {
+        with_buffer([&](E* buffer) {
           for (; g < end; ++g) {
             for (const bool applies : {false, true}) {
               for (std::int64_t k = 0; (sums || applies) && k < l.chunks; ++k) {
-                if (k + 1 < l.chunks) fetch(piece(k + 1, g));
+                if (!applies && k + 1 < l.chunks) fetch(piece(k + 1, g));
                 one(k, g, applies, buffer, counts);
               }
               if (!applies) finish_group(g);
@@ -206,7 +268,7 @@ template <class T> struct Passes {
     const auto each_piece = [&](bool applies) {
       parallel_counted(l.chunks * l.groups, grain, dtype_of<T>, stored,
                        [&](std::int64_t i, std::int64_t end, CastCounts* counts) {
-                         with_buffer([&](T* buffer) {
+                         with_buffer([&](E* buffer) {
                            for (; i < end; ++i) one(i / l.groups, i % l.groups, applies, buffer, counts);
                          });
                        });
@@ -230,7 +292,7 @@ template <class T> struct Affine {
   }
 };
 
-template <class T> void batch_norm_of(const OpCall& call, const Channels& l, Tensor& y, Outputs& out) {
+template <class T, class E> void batch_norm_of(const OpCall& call, const Channels& l, Tensor& y, Outputs& out) {
   const auto& a = call.get<NormAttrs>();
   T* const mean = out[1].data<T>();
   T* const invstd = out[2].data<T>();
@@ -238,15 +300,17 @@ template <class T> void batch_norm_of(const OpCall& call, const Channels& l, Ten
   Affine<T> affine(l.channels, call[1], call[2]);
   const T cut = a.relu ? -rounds_to_zero<T>(y.dtype()) : -std::numeric_limits<T>::infinity();
 
-  const Passes<T> passes{l, {l.view(call[0]), l}, {{}, l}, {y, l}, y.dtype(), a.training};
+  const Passes<T, E> passes{l, {l.view(call[0]), l}, {{}, l}, {y, l}, y.dtype(), a.training};
   passes.run(
-      [&](const Piece& p, const Part<T>& x, const Part<T>&, T* sums) {
+      [&](const Piece& p, const Part<E>& x, const Part<E>&, T* sums) {
         vectorized([=, next = l.channels] {
-          sum<T>(p, x, x, sums, [](std::int64_t) { return [](T v, T) { return v; }; });
+          sum(p, x, x, ChannelSum{sums, [](std::int64_t) { return [](T v, T) { return v; }; }});
           for (std::int64_t c = 0; c < p.channels; ++c) sums[c] /= static_cast<T>(p.images * p.inner);
-          sum<T>(p, x, x, sums + next, [=](std::int64_t c) { return [near = sums[c]](T v, T) { return v - near; }; });
-          sum<T>(p, x, x, sums + 2 * next,
-                 [=](std::int64_t c) { return [near = sums[c]](T v, T) { return (v - near) * (v - near); }; });
+          const auto rest = [=](std::int64_t c) { return [near = sums[c]](T v, T) { return v - near; }; };
+          const auto square = [=](std::int64_t c) {
+            return [near = sums[c]](T v, T) { return (v - near) * (v - near); };
+          };
+          sum(p, x, x, ChannelSum{sums + next, rest}, ChannelSum{sums + 2 * next, square});
         });
       },
       [&](std::int64_t c, const auto& sums) {
@@ -268,7 +332,7 @@ template <class T> void batch_norm_of(const OpCall& call, const Channels& l, Ten
         invstd[c] = 1 / std::sqrt(static_cast<T>(squares) + static_cast<T>(a.eps));
         affine.set(c, invstd[c]);
       },
-      [&](const Piece& p, const Part<T>& x, const Part<T>&, const Part<T>& to) {
+      [&](const Piece& p, const Part<E>& x, const Part<E>&, const Part<E>& to) {
         vectorized([=, m = mean + p.channel, scale = affine.scales.data() + p.channel,
                     shift = affine.shifts.data() + p.channel] {
           map<T>(p, x, x, to, [=](std::int64_t c) {
@@ -284,7 +348,7 @@ template <class T> void batch_norm_of(const OpCall& call, const Channels& l, Ten
 // With M values a channel: dx = weight * invstd * (dy - sum(dy) / M - (x - mean) * invstd^2 * sum(dy (x - mean)) / M);
 // not training, mean and invstd are constants and the first term stands alone. Under relu dy counts where y is above 0;
 // y is computed again, bit for bit, and need not be kept.
-template <class T, bool kRelu>
+template <class T, class E, bool kRelu>
 void batch_norm_backward_of(const OpCall& call, const Channels& l, Tensor& dx, Outputs& out) {
   const Parameter<T> means(call[3]);
   const Parameter<T> invstd(call[4]);
@@ -302,17 +366,17 @@ void batch_norm_backward_of(const OpCall& call, const Channels& l, Tensor& dx, O
     };
   };
 
-  const Passes<T> passes{l, {l.view(call[0]), l}, {l.view(call[1]), l}, {dx, l}, dx.dtype(), true};
+  const Passes<T, E> passes{l, {l.view(call[0]), l}, {l.view(call[1]), l}, {dx, l}, dx.dtype(), true};
   passes.run(
-      [&](const Piece& p, const Part<T>& dy, const Part<T>& x, T* sums) {
-        vectorized([=, next = l.channels, mean = means.data()] {
-          const auto first = p.channel;
-          sum<T>(p, dy, x, sums, [=](std::int64_t c) { return mask(first + c); });
-          sum<T>(p, dy, x, sums + next, [=](std::int64_t c) {
+      [&](const Piece& p, const Part<E>& dy, const Part<E>& x, T* sums) {
+        vectorized([=, next = l.channels, mean = means.data(), first = p.channel] {
+          const auto shift = [=](std::int64_t c) { return mask(first + c); };
+          const auto slope = [=](std::int64_t c) {
             return [=, masked = mask(first + c), center = mean[first + c]](T g, T v) {
               return masked(g, v) * (v - center);
             };
-          });
+          };
+          sum(p, dy, x, ChannelSum{sums, shift}, ChannelSum{sums + next, slope});
         });
       },
       [&](std::int64_t channel, const auto& sums) {
@@ -326,7 +390,7 @@ void batch_norm_backward_of(const OpCall& call, const Channels& l, Tensor& dx, O
         shifts[c] = static_cast<T>(b / n);
         slopes[c] = static_cast<T>(scale * scale * (w / n));
       },
-      [&](const Piece& p, const Part<T>& dy, const Part<T>& x, const Part<T>& to) {
+      [&](const Piece& p, const Part<E>& dy, const Part<E>& x, const Part<E>& to) {
         vectorized([=, first = p.channel, mean = means.data(), shift = shifts.data(), slope = slopes.data(),
                     scale = affine.scales.data()] {
           const auto along = [=](auto trains) {
@@ -346,18 +410,25 @@ void batch_norm_backward_of(const OpCall& call, const Channels& l, Tensor& dx, O
   store_parameter(out[2], db.data());
 }
 
+// f(a number of the type to compute in, one of the elements'): bf16 is converted on the way.
+template <class F> void visit_elements(const Tensor& x, const Tensor& y, const F& f) {
+  if (y.dtype() == DType::f64) f(double{}, double{});
+  else if (x.dtype() != DType::bf16 || y.dtype() != DType::bf16 || counts_for(DType::f32, y.dtype()))
+    f(float{}, float{});
+  else f(float{}, BFloat16{});
+}
 void batch_norm(const OpCall& call, Outputs& out) {
   const Channels l(call[0]);
   write_row_major(l.view(out[0]), [&](Tensor& y) {
-    visit_floating(y.dtype(), [&]<class T>(T) { batch_norm_of<T>(call, l, y, out); });
+    visit_elements(call[0], y, [&]<class T, class E>(T, E) { batch_norm_of<T, E>(call, l, y, out); });
   });
 }
 void batch_norm_backward(const OpCall& call, Outputs& out) {
   const Channels l(call[1]);
   write_row_major(l.view(out[0]), [&](Tensor& dx) {
-    visit_floating(dx.dtype(), [&]<class T>(T) {
-      if (call.get<NormAttrs>().relu) batch_norm_backward_of<T, true>(call, l, dx, out);
-      else batch_norm_backward_of<T, false>(call, l, dx, out);
+    visit_elements(call[0], dx, [&]<class T, class E>(T, E) {
+      if (call.get<NormAttrs>().relu) batch_norm_backward_of<T, E, true>(call, l, dx, out);
+      else batch_norm_backward_of<T, E, false>(call, l, dx, out);
     });
   });
 }

@@ -118,39 +118,54 @@ template <int kStep = 1, class T, class F> T pairwise(const T* x, const F& f) {
   else return f(pairwise<2 * kStep>(x, f), pairwise<2 * kStep>(x + kStep, f));
 }
 
+template <class T> class Lanes;
+template <class T, class F> struct Summand {
+  Lanes<T>& sum;
+  F f;
+};
+
 // A sum in 64 parts, added up pairwise at the end: additions wait for each other in chains, and of chains there shall be
 // some. The order depends on the lengths that are added alone.
 template <class T> class Lanes {
  public:
-  // f(0) .. f(n-1)
-  template <class F> void add(std::int64_t n, const F& f) {
+  template <class F> Summand<T, F> of(const F& f) { return {*this, f}; }
+  // f(0) .. f(n-1) to the sum of each summand, in one pass.
+  template <class... F> static void add(std::int64_t n, const Summand<T, F>&... s) {
     std::int64_t i = 0;
-    for (; i + 4 * kParts <= n; i += 4 * kParts)
-      for (int p = 0; p < kParts; ++p) {
-        a_[p] += f(i + p);
-        b_[p] += f(i + kParts + p);
-        c_[p] += f(i + 2 * kParts + p);
-        d_[p] += f(i + 3 * kParts + p);
-      }
-    for (; i + kParts <= n; i += kParts)
-      for (int p = 0; p < kParts; ++p) a_[p] += f(i + p);
-    if (i < n)
-      for (int p = 0; p < kParts; ++p) a_[p] = i + p < n ? a_[p] + f(i + p) : a_[p];
+    for (; i + 4 * kParts <= n; i += 4 * kParts) {
+#pragma omp simd
+      for (int p = 0; p < kParts; ++p) (s.sum.add_four(p, i + p, s.f), ...);
+    }
+    for (; i + kParts <= n; i += kParts) {
+#pragma omp simd
+      for (int p = 0; p < kParts; ++p) ((s.sum.a_[p] += s.f(i + p)), ...);
+    }
+    if (i < n) {
+#pragma omp simd
+      for (int p = 0; p < kParts; ++p) ((s.sum.a_[p] = i + p < n ? s.sum.a_[p] + s.f(i + p) : s.sum.a_[p]), ...);
+    }
   }
   T sum() const {
     T part[kParts];
+#pragma omp simd
     for (int p = 0; p < kParts; ++p) part[p] = (a_[p] + b_[p]) + (c_[p] + d_[p]);
     return pairwise(part, [](T x, T y) { return x + y; });
   }
 
  private:
   static constexpr int kParts = 16;
+  template <class F> void add_four(int p, std::int64_t i, const F& f) {
+    a_[p] += f(i);
+    b_[p] += f(i + kParts);
+    c_[p] += f(i + 2 * kParts);
+    d_[p] += f(i + 3 * kParts);
+  }
   T a_[kParts] = {}, b_[kParts] = {}, c_[kParts] = {}, d_[kParts] = {};
 };
 // The sum of f(0) .. f(n-1).
 template <class T, class F> T blocked_sum(std::int64_t n, const F& f) {
   Lanes<T> lanes;
-  lanes.add(n, f);
+  Lanes<T>::add(n, lanes.of(f));
   return lanes.sum();
 }
 

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "../accumulator.h"
+#include "../cpu/bf16_conv.h"
 #include "../cpu/f32_conv.h"
 #include "../cpu/gemm.h"
 #include "../cpu/loaded.h"
@@ -244,14 +245,18 @@ bool convolution(const OpCall& call, Outputs& out) {
   return true;
 }
 
+bool forward(const OpCall& call, Outputs& out) {
+  return cpu::bf16_shallow_convolution(call, out) || convolution(call, out);
+}
 bool backward_weight(const OpCall& call, Outputs& out) {
-  return cpu::f32_weight_gradient(call, out) || convolution(call, out);
+  return cpu::bf16_shallow_convolution(call, out) || cpu::f32_weight_gradient(call, out) || convolution(call, out);
 }
 
 }  // namespace
 
 void register_convolutions() {
-  for (const OpId op : {OpId::conv2d, OpId::conv2d_backward_input}) set_offer(op, convolution);
+  set_offer(OpId::conv2d, forward);
+  set_offer(OpId::conv2d_backward_input, convolution);
   set_offer(OpId::conv2d_backward_weight, backward_weight);
 }
 

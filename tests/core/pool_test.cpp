@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "../support/gradients.h"
+#include "support/cpu_isas.h"
 
 using namespace gradual;
 
@@ -140,7 +141,43 @@ TEST_CASE("max_pool2d: NaN, infinities and equals in wide rows, read in pairs or
   }
 }
 
+TEST_CASE("max_pool2d by squares side by side: the same bits by every instruction set, in f32 and bf16") {
+  const std::vector<float> kinds{NAN, -INFINITY, INFINITY, 1, 1, -0.0F, 0, 2, 3, -1};
+  Generator g(4);
+  for (const Shape& sizes : {Shape{3, 2, 28, 28}, Shape{2, 3, 15, 67}, Shape{2, 2, 7, 9}, Shape{1, 1, 2, 2}}) {
+    CAPTURE(to_string(sizes));
+    std::vector<float> numbers;
+    for (const std::int64_t draw : randint(0, 10, sizes, {.dtype = DType::i64}, g).to_vector<std::int64_t>())
+      numbers.push_back(kinds[static_cast<std::size_t>(draw)]);
+    for (const DType dtype : {DType::f32, DType::bf16}) {
+      const Tensor x = from_data(numbers, sizes).to(dtype);
+      if (dtype == DType::bf16) static_cast<std::uint16_t*>(x.raw())[1] = 0x7f81;  // a signalling NaN becomes quiet
+      std::vector<Tensor> first;
+      reference::for_each_isa([&](CpuIsa isa) {
+        CAPTURE(name(isa));
+        const auto [y, index] = max_pool2d_with_indices(x, attrs(2, 2, 0));
+        const PoolAttrs a = sized(attrs(2, 2, 0), x);
+        // Of a window's own pixel, and of another's, where gradients meet.
+        const Tensor moved = clone(index);
+        for (std::int64_t i = 0; i < moved.numel(); i += 5) moved.data<std::int64_t>()[i] = 0;
+        const std::vector<Tensor> now{y, index, max_pool2d_backward(y, index, a), max_pool2d_backward(y, moved, a)};
+        if (first.empty()) first = now;
+        for (std::size_t i = 0; i < now.size(); ++i) CHECK(same_bits(now[i], first[i]));
+        CHECK(same_bits(max_pool2d_backward(channels_last(y), channels_last(index), a), first[2]));
+      });
+    }
+  }
+}
+
 TEST_CASE("max_pool2d_backward refuses indices that no pooling gave") {
+  PoolAttrs wide = attrs(2, 2, 0);
+  wide.size[0] = 4, wide.size[1] = 40;
+  for (const std::int64_t wrong : {std::int64_t{160}, std::int64_t{-1}, std::int64_t{1} << 32}) {
+    Tensor indices = max_pool2d_with_indices(ones({1, 2, 4, 40}), attrs(2, 2, 0)).second;
+    indices.data<std::int64_t>()[20] = wrong;  // of the first plane's second row
+    CHECK_THROWS_WITH_AS(max_pool2d_backward(ones({1, 2, 2, 20}), indices, wide),
+                         doctest::Contains("lies outside a plane of 160"), Error);
+  }
   const Tensor index = full({1, 1, 1, 1}, 4, {.dtype = DType::i64});
   PoolAttrs a = attrs(2, 2, 0);
   a.size[0] = a.size[1] = 2;
