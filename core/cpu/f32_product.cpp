@@ -1,6 +1,7 @@
 #include "f32_product.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "../accumulator.h"
 #include "../error.h"
@@ -151,8 +152,8 @@ template <class Isa> struct Kernel {
   static void wide(const F32Product& p, std::int64_t column, float* start) {
     constexpr int kWide = Isa::kWide * kLanes;
     std::fill_n(start, kWide, 0.0F);
-    strip<Isa::kWide>(p.m, p.k, p.a, {p.b.data + column, p.b.row_stride},
-                      {p.bias ? p.bias + column : start, 0}, p.c + column, p.across);
+    strip<Isa::kWide>(p.m, p.k, p.a, {p.b.data + column, p.b.row_stride}, {p.bias ? p.bias + column : start, 0},
+                      p.c + column, p.across);
   }
 
   static void small(const F32Product& p, float* room) {
