@@ -145,13 +145,8 @@ const char* promotion_cause(OpId op) {
   return cause;
 }
 
-}  // namespace
-
-Outputs next_below_amp(const OpCall& call) {
-  const DTypeRule rule = info(call.op).dtype_rule;
-  if (rule == DTypeRule::Explicit || rule == DTypeRule::Same || rule == DTypeRule::Logical) return run_typed(call);
-  const int first = call.op == OpId::where ? 1 : 0;
-  if (plain_floats(call, first)) return run_typed(call);
+// The call with inputs from `first` on in the dtype that they should have.
+[[gnu::noinline]] Outputs run_promoted(const OpCall& call, DTypeRule rule, int first) {
   const std::optional<DType> common = common_dtype(call, rule, first);
   const auto unlike = [&](const Tensor* t) { return t->defined() && t->dtype() != common; };
   const Tensor* const* inputs = call.inputs.data();
@@ -170,15 +165,28 @@ Outputs next_below_amp(const OpCall& call) {
   return run_typed(promoted);
 }
 
-Outputs next_below_autograd(const OpCall& call) {
-  Chain& c = chain();
-  Interceptor* observe = c.observe;
-  if (!observe) return next_below_observe(call);
+[[gnu::noinline]] Outputs run_observed(const OpCall& call, Chain& c) {
+  Interceptor* const observe = c.observe;
   OpCall seen = call;
   seen.inputs = TensorRefs(call.inputs.data(), call.inputs.size());  // nothing is written over: operands are looked at
   if (info(call.op).kind == OpKind::Custom) return observe->call(seen);  // the ops inside are observed too
   const StageScope mask(c.observe, nullptr);
   return observe->call(seen);
+}
+
+}  // namespace
+
+Outputs next_below_amp(const OpCall& call) {
+  const DTypeRule rule = info(call.op).dtype_rule;
+  const int first = call.op == OpId::where ? 1 : 0;
+  if (rule == DTypeRule::Explicit || rule == DTypeRule::Same || rule == DTypeRule::Logical || plain_floats(call, first))
+    return run_typed(call);
+  return run_promoted(call, rule, first);
+}
+
+Outputs next_below_autograd(const OpCall& call) {
+  Chain& c = chain();
+  return c.observe ? run_observed(call, c) : next_below_observe(call);
 }
 
 Outputs next_below_observe(const OpCall& call) {

@@ -96,16 +96,16 @@ struct Cache {
     Block* next;
   };
   Block* first[kClasses] = {};
-  std::size_t count[kClasses] = {};
+  std::int64_t room[kClasses] = {};  // how many more a thread's cache takes
 
   void* take(int c) {
     Block* block = first[c];
-    if (block) first[c] = block->next, --count[c];
+    if (block) first[c] = block->next, ++room[c];
     return block;
   }
   void give(int c, void* block) {
     first[c] = new (block) Block{first[c]};
-    ++count[c];
+    --room[c];
   }
   void clear() {
     for (int c = 0; c < kClasses; ++c)
@@ -122,12 +122,15 @@ SharedCache& shared_cache() {
 }
 
 constexpr int kSmallClasses = 40;  // up to 64 KiB: cached per thread, at most 1 MiB of each class
-constexpr std::size_t kThreadBlocks = kCache ? 1 << 14 : 0;
+constexpr std::int64_t kThreadBlocks = kCache ? 1 << 14 : 0;
 
 // The owner behind the thread's pointer gives all back when the thread ends.
 [[gnu::noinline]] Cache* make_thread_cache() {
   struct Owner {
     Cache cache;
+    Owner() {
+      for (int c = 0; c < kSmallClasses; ++c) cache.room[c] = kThreadBlocks >> (c / 4);
+    }
     ~Owner() {
       mine.cache = nullptr;
       mine.ended = true;
@@ -262,8 +265,8 @@ void* allocate(std::size_t bytes) {
 void free(void* block, std::size_t bytes) noexcept {
   if (!block) return;
   const int c = class_of(bytes);
-  if (Cache* cache = c < kSmallClasses ? cache_of_thread() : nullptr)
-    if (cache->count[c] < kThreadBlocks >> (c / 4)) return cache->give(c, block);
+  if (Cache* cache = cache_of_thread())
+    if (cache->room[c] > 0) return cache->give(c, block);
   free_for_all(block, c);
 }
 
@@ -284,8 +287,11 @@ void move(Category from, Category to, std::int64_t bytes, Device device) noexcep
     return;
   }
   Mine& m = mine;
-  const bool full = change(m.held[static_cast<int>(from)], -bytes) | change(m.held[static_cast<int>(to)], bytes);
-  if (full || m.ended) flush_accounts();
+  HeldBack &less = m.held[static_cast<int>(from)], &more = m.held[static_cast<int>(to)];
+  less.delta -= bytes;
+  more.delta += bytes;
+  if (more.delta > more.high) more.high = more.delta;
+  if (less.delta < -kHeldBack || more.delta > kHeldBack || m.ended) flush_accounts();
 }
 
 }  // namespace memory

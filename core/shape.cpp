@@ -30,12 +30,17 @@ void Shape::erase(int at) {
   --n_;
 }
 
+namespace {
+[[noreturn, gnu::noinline]] void fail_numel(const Shape& sizes, bool negative) {
+  fail((negative ? "a size cannot be negative: " : "too many elements: ") + to_string(sizes));
+}
+}  // namespace
+
 std::int64_t numel(const Shape& sizes) {
   std::int64_t n = 1;  // of the sizes that are not 0: strides are such products, and must fit too
   bool none = false;
   for (std::int64_t d : sizes) {
-    if (d < 0) fail("a size cannot be negative: " + to_string(sizes));
-    if (__builtin_mul_overflow(n, d == 0 ? 1 : d, &n)) fail("too many elements: " + to_string(sizes));
+    if (d < 0 || __builtin_mul_overflow(n, d == 0 ? 1 : d, &n)) fail_numel(sizes, d < 0);
     none = none || d == 0;
   }
   return none ? 0 : n;

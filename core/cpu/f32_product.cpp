@@ -1,6 +1,7 @@
 #include "f32_product.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "../accumulator.h"
 #include "../error.h"
@@ -78,7 +79,7 @@ template <class Isa> struct Kernel {
     Vector sums[kR][kV];
 #pragma GCC unroll 8
     for (int i = 0; i < kR; ++i)
-#pragma GCC unroll 2
+#pragma GCC unroll 4
       for (int v = 0; v < kV; ++v) Isa::load(sums[i][v], start.data + i * start.step + v * kLanes);
     const float* at[kGroups];
 #pragma GCC unroll 4
@@ -87,12 +88,12 @@ template <class Isa> struct Kernel {
 #pragma GCC unroll 4
     for (std::int64_t p = 0; p < k; ++p) {
       Vector x, y[kV];
-#pragma GCC unroll 2
+#pragma GCC unroll 4
       for (int v = 0; v < kV; ++v) Isa::load(y[v], from_b + v * kLanes);
 #pragma GCC unroll 8
       for (int i = 0; i < kR; ++i) {
         Isa::repeat(x, at[i / kGroup] + i % kGroup * row);
-#pragma GCC unroll 2
+#pragma GCC unroll 4
         for (int v = 0; v < kV; ++v) Isa::add_product(sums[i][v], x, y[v]);
       }
 #pragma GCC unroll 4
@@ -101,28 +102,29 @@ template <class Isa> struct Kernel {
     }
 #pragma GCC unroll 8
     for (int i = 0; i < kR; ++i)
-#pragma GCC unroll 2
+#pragma GCC unroll 4
       for (int v = 0; v < kV; ++v) Isa::store(c + i * across + v * kLanes, sums[i][v]);
   }
 
-  // All rows of kV vectors of columns.
+  // All rows of kV vectors of columns, in tiles that are as even as can be: a narrow one would wait for its sums.
   template <int kV>
   static void strip(std::int64_t m, std::int64_t k, const MatrixRef<float>& a, const Rows& b, const Rows& start,
                     float* c, std::int64_t across) {
-    std::int64_t i = 0;
-    while (i < m) {
-      const auto rows = [&]<int kR> {
-        const MatrixRef<float> part{a.data + i * a.row_stride, a.row_stride, a.col_stride};
-        const Rows from{start.data + i * start.step, start.step};
-        if (a.row_stride == 1) tile<kR, kV, true>(k, part, b, from, c + i * across, across);
-        else tile<kR, kV, false>(k, part, b, from, c + i * across, across);
-        i += kR;
-      };
-      const std::int64_t left = m - i;  // 8 rows are twice 4 rather than 6 and 2, which would wait for their sums
-      if (left >= kRows && (left == kRows || left != 8)) rows.template operator()<kRows>();
-      else if (left >= 4) rows.template operator()<4>();
-      else if (left >= 2) rows.template operator()<2>();
-      else rows.template operator()<1>();
+    constexpr int kMost = kV > 2 ? 6 : kRows;
+    for (std::int64_t i = 0, tiles = (m + kMost - 1) / kMost; tiles > 0; --tiles) {
+      const std::int64_t rows = (m - i + tiles - 1) / tiles;
+      const MatrixRef<float> part{a.data + i * a.row_stride, a.row_stride, a.col_stride};
+      const Rows from{start.data + i * start.step, start.step};
+      float* const to = c + i * across;
+      [&]<int... kR>(std::integer_sequence<int, kR...>) {
+        const auto run = [&]<int kHigh>() {
+          if (a.row_stride == 1) tile<kHigh, kV, true>(k, part, b, from, to, across);
+          else tile<kHigh, kV, false>(k, part, b, from, to, across);
+          return true;
+        };
+        static_cast<void>(((rows == kR + 1 && run.template operator()<kR + 1>()) || ...));
+      }(std::make_integer_sequence<int, kMost>());
+      i += rows;
     }
   }
 
@@ -146,8 +148,19 @@ template <class Isa> struct Kernel {
       std::copy_n(own + i * kColumns, columns, p.c + i * p.across + column);
   }
 
+  // As many columns as a wide tile has, of a small product whose b has rows without gaps inside.
+  static void wide(const F32Product& p, std::int64_t column, float* start) {
+    constexpr int kWide = Isa::kWide * kLanes;
+    std::fill_n(start, kWide, 0.0F);
+    strip<Isa::kWide>(p.m, p.k, p.a, {p.b.data + column, p.b.row_stride}, {p.bias ? p.bias + column : start, 0},
+                      p.c + column, p.across);
+  }
+
   static void small(const F32Product& p, float* room) {
-    for (std::int64_t column = 0; column < p.n; column += kColumns)
+    constexpr int kWide = Isa::kWide * kLanes;  // columns of a tile that reads b where it lies
+    std::int64_t column = 0;
+    for (; kWide > kColumns && p.b.col_stride == 1 && column + kWide <= p.n; column += kWide) wide(p, column, room);
+    for (; column < p.n; column += kColumns)
       columns_of(p, column, std::min<std::int64_t>(kColumns, p.n - column), room);
   }
 

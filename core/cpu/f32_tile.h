@@ -21,6 +21,7 @@ inline constexpr std::int64_t kBlockDepth =
 struct Avx2 {
   using Vector = __m256;
   static constexpr int kLanes = 8, kRows = 6;  // of a tile: sums for 12 of 16 registers
+  static constexpr int kWide = 2;              // vectors of a tile that reads b where it lies
   [[gnu::target("avx2,fma")]] static void load(Vector& v, const float* from) { v = _mm256_loadu_ps(from); }
   [[gnu::target("avx2,fma")]] static void store(float* to, const Vector& v) { _mm256_storeu_ps(to, v); }
   [[gnu::target("avx2,fma")]] static void repeat(Vector& v, const float* from) { v = _mm256_broadcast_ss(from); }
@@ -31,6 +32,7 @@ struct Avx2 {
 struct Avx512 {
   using Vector = __m512;
   static constexpr int kLanes = 16, kRows = 8;  // 16 of 32 registers
+  static constexpr int kWide = 4;               // with 6 rows: 24 of 32
   [[gnu::target("avx512f")]] static void load(Vector& v, const float* from) { v = _mm512_loadu_ps(from); }
   [[gnu::target("avx512f")]] static void store(float* to, const Vector& v) { _mm512_storeu_ps(to, v); }
   [[gnu::target("avx512f")]] static void repeat(Vector& v, const float* from) { v = _mm512_set1_ps(*from); }

@@ -113,9 +113,11 @@ template <class F> void write_row_major(const Tensor& out, const F& run) {
 }
 
 // f over x[0 .. 16): each with the one 8 on, those 8 each with the one 4 on, and so on.
-template <int kStep = 1, class T, class F> T pairwise(const T* x, const F& f) {
-  if constexpr (kStep == 16) return *x;
-  else return f(pairwise<2 * kStep>(x, f), pairwise<2 * kStep>(x + kStep, f));
+template <class T, class F> T pairwise(const T* x, const F& f) {
+  T eight[8], four[4];
+  for (int i = 0; i < 8; ++i) eight[i] = f(x[i], x[i + 8]);
+  for (int i = 0; i < 4; ++i) four[i] = f(eight[i], eight[i + 4]);
+  return f(f(four[0], four[2]), f(four[1], four[3]));
 }
 
 template <class T> class Lanes;

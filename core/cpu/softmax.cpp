@@ -27,25 +27,29 @@ template <class T, class F> void for_lanes(const T* x, std::int64_t n, const F& 
   f(i, static_cast<const T*>(lanes), static_cast<int>(n - i));
 }
 
-// The largest number that is no NaN; -Inf where there is none. In four chains, which do not wait for each other.
+// The largest number that is no NaN; -Inf where there is none. Of long rows in four chains, which do not wait for each other.
 template <class T> T row_max(const T* x, std::int64_t n) {
   constexpr int kChains = 4;
   const auto larger = [](T a, T b) { return b > a ? b : a; };
-  T part[kChains][kLanes];
-  for (auto& chain : part) std::fill_n(chain, kLanes, -std::numeric_limits<T>::infinity());
+  T most[kLanes];
+  std::fill_n(most, kLanes, -std::numeric_limits<T>::infinity());
   std::int64_t i = 0;
-  for (; i + kChains * kLanes <= n; i += kChains * kLanes)
-    for (int p = 0; p < kLanes; ++p) {
-      part[0][p] = larger(part[0][p], x[i + p]);
-      part[1][p] = larger(part[1][p], x[i + kLanes + p]);
-      part[2][p] = larger(part[2][p], x[i + 2 * kLanes + p]);
-      part[3][p] = larger(part[3][p], x[i + 3 * kLanes + p]);
-    }
+  if (n >= kChains * kLanes) {
+    T part[kChains][kLanes];
+    for (auto& chain : part) std::fill_n(chain, kLanes, -std::numeric_limits<T>::infinity());
+    for (; i + kChains * kLanes <= n; i += kChains * kLanes)
+      for (int p = 0; p < kLanes; ++p) {
+        part[0][p] = larger(part[0][p], x[i + p]);
+        part[1][p] = larger(part[1][p], x[i + kLanes + p]);
+        part[2][p] = larger(part[2][p], x[i + 2 * kLanes + p]);
+        part[3][p] = larger(part[3][p], x[i + 3 * kLanes + p]);
+      }
+    for (int p = 0; p < kLanes; ++p) most[p] = larger(larger(part[0][p], part[1][p]), larger(part[2][p], part[3][p]));
+  }
   for_lanes(x + i, n - i, [&](std::int64_t, const T* lanes, int) {
-    for (int p = 0; p < kLanes; ++p) part[0][p] = larger(part[0][p], lanes[p]);
+    for (int p = 0; p < kLanes; ++p) most[p] = larger(most[p], lanes[p]);
   });
-  for (int p = 0; p < kLanes; ++p) part[0][p] = larger(larger(part[0][p], part[1][p]), larger(part[2][p], part[3][p]));
-  return pairwise(part[0], larger);
+  return pairwise(most, larger);
 }
 
 // out = exp(x - max); returns max.

@@ -56,6 +56,8 @@ TEST_CASE("our f32 products add in the order of k, in every layout, at the edges
                                 {13, 17, 8},
                                 {14, 33, 23},
                                 {32, 128, 64},
+                                {13, 70, 31},
+                                {11, 131, 20},
                                 {97, 70, 300},
                                 {195, 40, 513},
                                 {12, 2065, 40},
