@@ -47,7 +47,7 @@ constexpr std::int32_t select(bool condition, std::int32_t a, std::int32_t b) {
   return b ^ ((a ^ b) & -static_cast<std::int32_t>(condition));
 }
 
-// encode and decode compare magnitudes as signed integers, which every vector instruction set can.
+// encode and decode compare magnitudes as signed integers, or numbers, which every vector instruction set can.
 template <class L> constexpr std::uint32_t encode(float value) {
   const auto bits = std::bit_cast<std::uint32_t>(value);
   if constexpr (L::kFloatRange) {  // the mantissa's carry makes the next power of two, and Inf of what is too large

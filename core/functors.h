@@ -31,10 +31,6 @@ template <int N> GRADUAL_HD inline float polynomial(const float (&c)[N], float x
 
 GRADUAL_HD inline float two_to(std::uint32_t n) { return std::bit_cast<float>((n + 127u) << 23); }
 
-}  // namespace detail
-
-namespace detail {
-
 // exp(c - d) = 2^n exp(r) with |r| <= log(2)/2 (Cody and Waite 1980), for c in [-105, 89] and a small d; the power in two
 // steps, for subnormal results.
 GRADUAL_HD inline float exp_of_difference(float c, float d) {

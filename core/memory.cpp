@@ -220,7 +220,10 @@ void* from_system(std::size_t size) {
   const bool large = size >= kHugePage;
   void* block = nullptr;
   if (posix_memalign(&block, large ? kHugePage : 64, size) != 0) return nullptr;
-  if (large) madvise(block, size / kHugePage * kHugePage, MADV_HUGEPAGE);  // a hint: where it is refused nothing is lost
+#ifdef MADV_HUGEPAGE
+  if (large)
+    madvise(block, size / kHugePage * kHugePage, MADV_HUGEPAGE);  // a hint: where it is refused nothing is lost
+#endif
   return block;
 }
 

@@ -48,7 +48,7 @@ namespace memory {
 // 64-byte aligned blocks, cached by size class. Sizes are in bytes; free takes the size that was asked for.
 void* allocate(std::size_t bytes);
 void free(void* block, std::size_t bytes) noexcept;
-// Both are given negative bytes to give back.
+// count is given negative bytes to give back.
 void count(Category category, std::int64_t bytes, Device device = Device::cpu()) noexcept;
 void move(Category from, Category to, std::int64_t bytes, Device device = Device::cpu()) noexcept;
 }  // namespace memory

@@ -99,16 +99,6 @@ double median(std::vector<double> values) {
   return *middle;
 }
 
-}  // namespace
-
-std::string settings(const amp::Recipe& recipe, const Options& o) {
-  const std::string device = o.device.is_cpu() ? "" : ", device " + to_string(o.device);
-  return fmt::format("epochs {}, batch {}, optimizer {}, lr {}{}, recipe {}", o.epochs, o.batch, o.optimizer, o.lr,
-                     device, amp::to_json(recipe));
-}
-
-namespace {
-
 // The settings by their names, those of the recipe by their paths in it.
 std::map<std::string, std::string> by_name(const std::string& settings) {
   constexpr std::string_view kRecipe = ", recipe ";
@@ -118,8 +108,10 @@ std::map<std::string, std::string> by_name(const std::string& settings) {
   for (std::string field; std::getline(fields >> std::ws, field, ',');)
     values[field.substr(0, field.find(' '))] = field.substr(field.find(' ') + 1);
   if (at == std::string::npos) return values;
-  const nlohmann::json recipe = nlohmann::json::parse(settings.substr(at + kRecipe.size())).flatten();
-  for (const auto& [path, value] : recipe.items()) values["recipe" + path] = value.dump();
+  const nlohmann::json recipe = nlohmann::json::parse(settings.substr(at + kRecipe.size()), nullptr, false);
+  if (recipe.is_discarded()) fail("a checkpoint's settings hold no recipe: " + settings);
+  const nlohmann::json flat = recipe.flatten();
+  for (const auto& [path, value] : flat.items()) values["recipe" + path] = value.dump();
   return values;
 }
 
@@ -141,6 +133,12 @@ std::string differences(const std::string& there, const std::string& here) {
 }
 
 }  // namespace
+
+std::string settings(const amp::Recipe& recipe, const Options& o) {
+  const std::string device = o.device.is_cpu() ? "" : ", device " + to_string(o.device);
+  return fmt::format("epochs {}, batch {}, optimizer {}, lr {}{}, recipe {}", o.epochs, o.batch, o.optimizer, o.lr,
+                     device, amp::to_json(recipe));
+}
 
 Run::Run(const MakeModel& make_model, const LabData& data, const amp::Recipe& recipe, std::uint64_t seed,
          const Options& options)

@@ -36,9 +36,10 @@ struct Channels {
       : last(!x.is_contiguous() && channels_to_back(x).is_contiguous()), channels(x.size(1)) {
     for (int d = 2; d < x.ndim() && !last; ++d) inner *= x.size(d);
     images = x.numel() > 0 ? x.numel() / (channels * inner) : 0;
-    each = std::max<std::int64_t>(1, kChunk / (inner > 1 ? inner : channels));
-    chunks = (images + each - 1) / each;
     group = inner > 1 ? std::clamp<std::int64_t>(kTogether / inner, 1, channels) : channels;
+    each = std::min(kChunk / (inner > 1 ? inner : channels), kPiece / (group * inner));
+    each = std::clamp<std::int64_t>(each, 1, std::max<std::int64_t>(1, images));
+    chunks = (images + each - 1) / each;
     groups = (channels + group - 1) / group;
   }
   Tensor view(const Tensor& t) const { return last ? channels_to_back(t) : t; }  // row-major if t lies like x
@@ -48,6 +49,7 @@ struct Channels {
  private:
   static constexpr std::int64_t kChunk = 4096;     // elements of a channel, or, channels last, of all
   static constexpr std::int64_t kTogether = 1024;  // of an image's group, at least: memory likes them in a row
+  static constexpr std::int64_t kPiece = 65536;    // of a piece, at most, or one image's
 };
 
 struct Piece {
@@ -65,6 +67,7 @@ template <class T> struct Part {
 template <class E> class Images {
  public:
   Images(const Tensor& t, const Channels& l) : tensor_(row_major(t)), dense_(tensor_), l_(l) {}
+  template <class Other> Images<Other> as() const { return {tensor_, l_}; }
   bool defined() const { return tensor_.defined(); }
   bool direct() const { return tensor_.dtype() == dtype_of<E>; }
   Part<E> load(const Piece& p, E* buffer) const {
@@ -102,6 +105,7 @@ template <class E> class Images {
   Tensor tensor_;
   Dense<E> dense_;
   const Channels& l_;
+  template <class> friend class Images;
 };
 
 // Of bf16 numbers two neighbours at a time, in 32 bits: a loop's vectors then are as wide as those of its floats.
@@ -207,11 +211,13 @@ void map(const Piece& p, const Part<E>& a, const Part<E>& b, const Part<E>& y, c
 
 // For every piece partial(piece, a, b, sums), which leaves kRows rows of sums for its channels; for every channel
 // finish(channel, chunk -> those sums); for every piece apply(piece, a, b, y). A group of channels is gone through at a time, for
-// its numbers may then be in a cache still; where these are too few for the threads, all pieces.
-template <class T, class E> struct Passes {
+// its numbers may then be in a cache still; where these are too few for the threads, all pieces. Sums are of Es, and y is
+// made as Ys: an observer that counts y's rounding wants a buffer there, and must not change the order of a sum.
+template <class T, class E, class Y> struct Passes {
   static constexpr std::int64_t kRows = 3;
   const Channels& l;
-  Images<E> a, b, y;
+  Images<E> a, b;
+  Images<Y> y;
   DType stored;
   bool sums;
 
@@ -225,11 +231,18 @@ template <class T, class E> struct Passes {
                    l.inner};
     };
     const std::int64_t size = l.each * l.group * l.inner;
-    const auto one = [&](std::int64_t chunk, std::int64_t g, bool applies, E* buffer, CastCounts* counts) {
+    const Images<Y> last_a = a.template as<Y>(), last_b = b.template as<Y>();
+    const auto one = [&](std::int64_t chunk, std::int64_t g, bool applies, Y* buffer, CastCounts* counts) {
       const Piece p = piece(chunk, g);
-      const Part<E> as = a.load(p, buffer), bs = two ? b.load(p, buffer + size) : as;
-      if (!applies) return partial(p, as, bs, all + chunk * kRows * l.channels + p.channel);
-      const Part<E> to = y.target(p, buffer + 2 * size);
+      if (!applies) {
+        T* const to = all + chunk * kRows * l.channels + p.channel;
+        E *of_a = nullptr, *of_b = nullptr;  // E without buffers
+        if constexpr (std::is_same_v<E, Y>) of_a = buffer, of_b = buffer + size;
+        const Part<E> as = a.load(p, of_a);
+        return partial(p, as, two ? b.load(p, of_b) : as, to);
+      }
+      const Part<Y> as = last_a.load(p, buffer), bs = two ? last_b.load(p, buffer + size) : as;
+      const Part<Y> to = y.target(p, buffer + 2 * size);
       apply(p, as, bs, to);
       y.store(p, to, counts);
     };
@@ -238,9 +251,9 @@ template <class T, class E> struct Passes {
       if (two) b.fetch(p);
     };
     const auto with_buffer = [&](const auto& f) {
-      const bool direct = a.direct() && y.direct() && (!two || b.direct());
-      const Scratch buffer(direct ? 1 : static_cast<std::size_t>(3 * size) * sizeof(E));
-      f(buffer.as<E>());
+      const bool direct = last_a.direct() && y.direct() && (!two || last_b.direct());
+      const Scratch buffer(direct ? 1 : static_cast<std::size_t>(3 * size) * sizeof(Y));
+      f(buffer.as<Y>());
     };
     const auto finish_group = [&](std::int64_t g) {
       for (std::int64_t c = g * l.group; c < std::min(l.channels, (g + 1) * l.group); ++c)
@@ -250,7 +263,7 @@ template <class T, class E> struct Passes {
     if (l.groups % threads == 0 || l.groups > 8 * threads) {
       const std::int64_t grain = std::max<std::int64_t>(1, kGrain / std::max<std::int64_t>(1, l.chunks * size));
       parallel_counted(l.groups, grain, dtype_of<T>, stored, [&](std::int64_t g, std::int64_t end, CastCounts* counts) {
-        with_buffer([&](E* buffer) {
+        with_buffer([&](Y* buffer) {
           for (; g < end; ++g) {
             for (const bool applies : {false, true}) {
               for (std::int64_t k = 0; (sums || applies) && k < l.chunks; ++k) {
@@ -268,7 +281,7 @@ template <class T, class E> struct Passes {
     const auto each_piece = [&](bool applies) {
       parallel_counted(l.chunks * l.groups, grain, dtype_of<T>, stored,
                        [&](std::int64_t i, std::int64_t end, CastCounts* counts) {
-                         with_buffer([&](E* buffer) {
+                         with_buffer([&](Y* buffer) {
                            for (; i < end; ++i) one(i / l.groups, i % l.groups, applies, buffer, counts);
                          });
                        });
@@ -292,7 +305,8 @@ template <class T> struct Affine {
   }
 };
 
-template <class T, class E> void batch_norm_of(const OpCall& call, const Channels& l, Tensor& y, Outputs& out) {
+template <class T, class E, class Y>
+void batch_norm_of(const OpCall& call, const Channels& l, Tensor& y, Outputs& out) {
   const auto& a = call.get<NormAttrs>();
   T* const mean = out[1].data<T>();
   T* const invstd = out[2].data<T>();
@@ -300,7 +314,7 @@ template <class T, class E> void batch_norm_of(const OpCall& call, const Channel
   Affine<T> affine(l.channels, call[1], call[2]);
   const T cut = a.relu ? -rounds_to_zero<T>(y.dtype()) : -std::numeric_limits<T>::infinity();
 
-  const Passes<T, E> passes{l, {l.view(call[0]), l}, {{}, l}, {y, l}, y.dtype(), a.training};
+  const Passes<T, E, Y> passes{l, {l.view(call[0]), l}, {{}, l}, {y, l}, y.dtype(), a.training};
   passes.run(
       [&](const Piece& p, const Part<E>& x, const Part<E>&, T* sums) {
         vectorized([=, next = l.channels] {
@@ -332,7 +346,7 @@ template <class T, class E> void batch_norm_of(const OpCall& call, const Channel
         invstd[c] = 1 / std::sqrt(static_cast<T>(squares) + static_cast<T>(a.eps));
         affine.set(c, invstd[c]);
       },
-      [&](const Piece& p, const Part<E>& x, const Part<E>&, const Part<E>& to) {
+      [&](const Piece& p, const Part<Y>& x, const Part<Y>&, const Part<Y>& to) {
         vectorized([=, m = mean + p.channel, scale = affine.scales.data() + p.channel,
                     shift = affine.shifts.data() + p.channel] {
           map<T>(p, x, x, to, [=](std::int64_t c) {
@@ -348,7 +362,7 @@ template <class T, class E> void batch_norm_of(const OpCall& call, const Channel
 // With M values a channel: dx = weight * invstd * (dy - sum(dy) / M - (x - mean) * invstd^2 * sum(dy (x - mean)) / M);
 // not training, mean and invstd are constants and the first term stands alone. Under relu dy counts where y is above 0;
 // y is computed again, bit for bit, and need not be kept.
-template <class T, class E, bool kRelu>
+template <class T, class E, class Y, bool kRelu>
 void batch_norm_backward_of(const OpCall& call, const Channels& l, Tensor& dx, Outputs& out) {
   const Parameter<T> means(call[3]);
   const Parameter<T> invstd(call[4]);
@@ -366,7 +380,7 @@ void batch_norm_backward_of(const OpCall& call, const Channels& l, Tensor& dx, O
     };
   };
 
-  const Passes<T, E> passes{l, {l.view(call[0]), l}, {l.view(call[1]), l}, {dx, l}, dx.dtype(), true};
+  const Passes<T, E, Y> passes{l, {l.view(call[0]), l}, {l.view(call[1]), l}, {dx, l}, dx.dtype(), true};
   passes.run(
       [&](const Piece& p, const Part<E>& dy, const Part<E>& x, T* sums) {
         vectorized([=, next = l.channels, mean = means.data(), first = p.channel] {
@@ -390,7 +404,7 @@ void batch_norm_backward_of(const OpCall& call, const Channels& l, Tensor& dx, O
         shifts[c] = static_cast<T>(b / n);
         slopes[c] = static_cast<T>(scale * scale * (w / n));
       },
-      [&](const Piece& p, const Part<E>& dy, const Part<E>& x, const Part<E>& to) {
+      [&](const Piece& p, const Part<Y>& dy, const Part<Y>& x, const Part<Y>& to) {
         vectorized([=, first = p.channel, mean = means.data(), shift = shifts.data(), slope = slopes.data(),
                     scale = affine.scales.data()] {
           const auto along = [=](auto trains) {
@@ -410,28 +424,32 @@ void batch_norm_backward_of(const OpCall& call, const Channels& l, Tensor& dx, O
   store_parameter(out[2], db.data());
 }
 
-// f(a number of the type to compute in, one of the elements'): bf16 is converted on the way.
+// f(a number of the type to compute in, one of what sums are of, one of what y is made as): bf16 is converted on the way,
+// but through a buffer where its rounding is counted.
 template <class F> void visit_elements(const Tensor& x, const Tensor& y, const F& f) {
-  if (y.dtype() == DType::f64) f(double{}, double{});
-  else if (x.dtype() != DType::bf16 || y.dtype() != DType::bf16 || counts_for(DType::f32, y.dtype()))
-    f(float{}, float{});
-  else f(float{}, BFloat16{});
+  if (y.dtype() == DType::f64) f(double{}, double{}, double{});
+  else if (x.dtype() != DType::bf16 || y.dtype() != DType::bf16) f(float{}, float{}, float{});
+  else if (counts_for(DType::f32, y.dtype())) f(float{}, BFloat16{}, float{});
+  else f(float{}, BFloat16{}, BFloat16{});
 }
 void batch_norm(const OpCall& call, Outputs& out) {
+  if (call[0].size(1) == 0) return;
   const Channels l(call[0]);
   write_row_major(l.view(out[0]), [&](Tensor& y) {
-    visit_elements(call[0], y, [&]<class T, class E>(T, E) { batch_norm_of<T, E>(call, l, y, out); });
+    visit_elements(call[0], y, [&]<class T, class E, class Y>(T, E, Y) { batch_norm_of<T, E, Y>(call, l, y, out); });
   });
 }
 void batch_norm_backward(const OpCall& call, Outputs& out) {
+  if (call[1].size(1) == 0) return;
   const Channels l(call[1]);
   write_row_major(l.view(out[0]), [&](Tensor& dx) {
-    visit_elements(call[0], dx, [&]<class T, class E>(T, E) {
-      if (call.get<NormAttrs>().relu) batch_norm_backward_of<T, E, true>(call, l, dx, out);
-      else batch_norm_backward_of<T, E, false>(call, l, dx, out);
+    visit_elements(call[0], dx, [&]<class T, class E, class Y>(T, E, Y) {
+      if (call.get<NormAttrs>().relu) batch_norm_backward_of<T, E, Y, true>(call, l, dx, out);
+      else batch_norm_backward_of<T, E, Y, false>(call, l, dx, out);
     });
   });
 }
+
 }  // namespace
 
 void register_batch_norm() {

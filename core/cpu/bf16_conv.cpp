@@ -9,6 +9,7 @@
 #include "bf16_product.h"
 #include "im2col.h"
 #include "kernels.h"
+#include "loaded.h"
 #include "loops.h"
 
 namespace gradual::cpu {
@@ -17,6 +18,7 @@ namespace {
 inline constexpr std::int64_t kDepth = 32;            // of a window, with its bias
 inline constexpr std::int64_t kUnfolded = 128 << 10;  // bytes, about: they stay in a cache
 inline constexpr std::int64_t kParts = 16;            // of the batch
+inline constexpr std::int64_t kWide = 16384;          // pixels of a row, at most: one is unfolded at least
 
 const BFloat16* numbers(const Tensor& t) { return static_cast<const BFloat16*>(t.raw()); }
 
@@ -60,7 +62,7 @@ struct Problem {
 };
 
 // A bias is one more input of every window, a 1.
-void forward(const Problem& p, const Tensor& w, const Tensor& bias, Tensor& y) {
+template <class Y> void forward(const Problem& p, const Tensor& w, const Tensor& bias, Y* y) {
   const std::int64_t depth = p.depth + (bias.defined() ? 1 : 0);
   const Scratch both(static_cast<std::size_t>(p.outputs * depth) * sizeof(BFloat16));
   auto* const weights = both.as<BFloat16>();
@@ -68,21 +70,20 @@ void forward(const Problem& p, const Tensor& w, const Tensor& bias, Tensor& y) {
     std::copy_n(numbers(w) + o * p.depth, p.depth, weights + o * depth);
     if (bias.defined()) weights[o * depth + p.depth] = numbers(bias)[o];
   }
-  auto* const to = static_cast<BFloat16*>(y.raw());
   parallel_for(p.images * p.chunks, p.grain(), [&](std::int64_t i, std::int64_t end) {
     const Scratch scratch(p.unfolded());
     auto* const columns = scratch.as<BFloat16>();
     for (; i < end; ++i) {
       const auto [pixels, at] = p.unfold(i, columns);
       std::fill_n(columns + p.depth * pixels, (depth - p.depth) * pixels, BFloat16(1));
-      bf16_product<BFloat16>({.m = p.outputs,
-                              .n = pixels,
-                              .k = depth,
-                              .a = {weights, depth, 1},
-                              .b = {columns, pixels, 1},
-                              .bias = nullptr,
-                              .c = to + i / p.chunks * p.outputs * p.pixels + at,
-                              .across = p.pixels});
+      bf16_product<Y>({.m = p.outputs,
+                       .n = pixels,
+                       .k = depth,
+                       .a = {weights, depth, 1},
+                       .b = {columns, pixels, 1},
+                       .bias = nullptr,
+                       .c = y + i / p.chunks * p.outputs * p.pixels + at,
+                       .across = p.pixels});
     }
   });
 }
@@ -90,14 +91,14 @@ void forward(const Problem& p, const Tensor& w, const Tensor& bias, Tensor& y) {
 void weight_gradient(const Problem& p, const Tensor& dy, Tensor& dw) {
   const std::int64_t all = p.images * p.chunks, part = (all + kParts - 1) / kParts, parts = (all + part - 1) / part;
   const std::int64_t n = p.outputs * p.depth;
-  const Scratch sums(static_cast<std::size_t>((parts + 1) * n) * sizeof(float));
-  std::fill_n(sums.as<float>(), (parts + 1) * n, 0.0F);
+  const Scratch sums(static_cast<std::size_t>(parts * n) * sizeof(float));
+  std::fill_n(sums.as<float>(), parts * n, 0.0F);
   parallel_for(parts, (p.grain() + part - 1) / part, [&](std::int64_t k, std::int64_t end) {
     const Scratch scratch(p.unfolded()), product(static_cast<std::size_t>(n) * sizeof(float));
     auto* const columns = scratch.as<BFloat16>();
     const auto* const here = product.as<float>();
     for (; k < end; ++k) {
-      float* const sum = sums.as<float>() + (k + 1) * n;
+      float* const sum = sums.as<float>() + k * n;
       for (std::int64_t i = k * part; i < std::min(all, (k + 1) * part); ++i) {
         const auto [pixels, at] = p.unfold(i, columns);
         bf16_product<float>({.m = p.outputs,
@@ -112,10 +113,11 @@ void weight_gradient(const Problem& p, const Tensor& dy, Tensor& dw) {
       }
     }
   });
-  auto* const total = sums.as<float>();
-  for (std::int64_t k = 1; k <= parts; ++k)
-    for (std::int64_t j = 0; j < n; ++j) total[j] += total[k * n + j];
-  store(DType::bf16, total, dw.raw(), 1, n);
+  const Result<float> total(dw);
+  std::fill_n(total.data(), n, 0.0F);
+  for (std::int64_t k = 0; k < parts; ++k)
+    for (std::int64_t j = 0; j < n; ++j) total.data()[j] += sums.as<float>()[k * n + j];
+  total.store();
 }
 
 }  // namespace
@@ -128,10 +130,17 @@ bool bf16_shallow_convolution(const OpCall& call, Outputs& out) {
   const auto plain = [](const Tensor& t) { return t.dtype() == DType::bf16 && t.is_contiguous() && t.numel() > 0; };
   if (!has_bf16_product() || a.groups != 1 || current_accumulator()) return false;
   if (!plain(x) || !plain(w) || !plain(y) || (bias.defined() && !plain(bias))) return false;
-  if (w.numel() / w.size(0) + (bias.defined() ? 1 : 0) > kDepth || counts_for(DType::f32, DType::bf16)) return false;
+  if (w.numel() / w.size(0) + (bias.defined() ? 1 : 0) > kDepth || y.size(3) > kWide) return false;
   const Problem p(a, x, w.sizes(), y.sizes());
-  if (gradient) weight_gradient(p, y, out[0]);
-  else forward(p, w, bias, out[0]);
+  if (gradient) {
+    weight_gradient(p, y, out[0]);
+  } else if (counts_for(DType::f32, DType::bf16)) {
+    const Result<float> sums(out[0]);
+    forward(p, w, bias, sums.data());
+    sums.store();
+  } else {
+    forward(p, w, bias, static_cast<BFloat16*>(out[0].raw()));
+  }
   return true;
 }
 

@@ -55,7 +55,7 @@ inline constexpr std::int64_t kWorthPacking = 32;  // columns from which rows of
     for (int j = 0; j < 16; ++j) to[p * 32 + j] = column[j][p];
 }
 
-// A tile of c has kRows rows of two vectors.
+// A tile of c has kRows rows of two vectors, or six rows of four.
 template <class Isa> struct Kernel {
   using Vector = typename Isa::Vector;
   static constexpr int kLanes = Isa::kLanes, kRows = Isa::kRows, kColumns = 2 * kLanes;

@@ -161,7 +161,9 @@ template <class E> bool spread_to_squares(const SquarePool& p, const E* dy, cons
 template <class E> void max_of_squares(const SquarePool&, const E*, E*, std::int64_t*) {
   fail("internal: max_of_squares without AVX-512");
 }
-template <class E> bool spread_to_squares(const SquarePool&, const E*, const std::int64_t*, E*) { return false; }
+template <class E> bool spread_to_squares(const SquarePool&, const E*, const std::int64_t*, E*) {
+  fail("internal: spread_to_squares without AVX-512");
+}
 #endif
 
 template void max_of_squares(const SquarePool&, const float*, float*, std::int64_t*);

@@ -165,7 +165,9 @@ int run(int argc, char** argv) {
   options.stop = [] { return interrupted != 0; };
   options.progress = lab::ProgressBar(quiet);
   const std::filesystem::path saved = std::filesystem::path(out) / "checkpoints";
-  if (options.resume && (!std::filesystem::exists(saved) || std::filesystem::is_empty(saved)))
+  std::error_code none;  // of a folder that is not there; what else is wrong with it check() says
+  if (options.resume && !quiet &&
+      std::filesystem::directory_iterator(saved, none) == std::filesystem::directory_iterator())
     fmt::print(stderr, "--resume: nothing is saved in {}; every run starts anew\n", out);
   lab::check(make, chosen, out, options);
   if (!quiet)

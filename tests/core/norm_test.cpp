@@ -1,5 +1,6 @@
 // Norms against f64 loops: statistics, outputs and gradients, in every layout.
 #include <doctest/doctest.h>
+#include <gradual/core/counts.h>
 #include <gradual/core/ops.h>
 #include <gradual/core/threads.h>
 
@@ -107,6 +108,37 @@ TEST_CASE("batch_norm in training: every dtype, layout and absence of parameters
         CHECK(same_bits(batch_norm(gaps, w, b, {}, {}, true).y, y));
       }
     }
+  }
+}
+
+TEST_CASE("batch_norm: the same bits where rounding is counted") {
+  for (const DType dtype : {DType::f32, DType::f16, DType::bf16})
+    for (const Shape& sizes : {Shape{16, 64, 7, 7}, Shape{9, 5, 33, 31}, Shape{70, 6, 2, 1}, Shape{33, 40}}) {
+      CAPTURE(to_string(sizes));
+      CAPTURE(dtype);
+      const Tensor x = random(sizes, dtype, 1, 0.5), dy = random(sizes, dtype, 2);
+      const Tensor w = random({sizes[1]}, DType::f32, 3), b = random({sizes[1]}, DType::f32, 4);
+      const auto all = [&] {
+        const NormAttrs attrs{.training = true, .relu = true};
+        const auto [y, mean, invstd] = batch_norm(x, w, b, {}, {}, true);
+        const Outputs r = batch_norm_backward(dy, x, w, mean, invstd, attrs, b);
+        return std::vector<Tensor>{y, mean, invstd, r[0], r[1], r[2]};
+      };
+      const std::vector<Tensor> plain = all();
+      CastCounts counts;
+      const CountScope scope(&counts);
+      const std::vector<Tensor> counted = all();
+      for (std::size_t i = 0; i < plain.size(); ++i) CHECK(same_bits(plain[i], counted[i]));
+      CHECK(counts.elements == static_cast<std::uint64_t>(dtype == DType::f32 ? 0 : 2 * x.numel()));
+    }
+}
+
+TEST_CASE("batch_norm of no channels and of no images") {
+  for (const Shape& sizes : {Shape{4, 0}, Shape{4, 0, 3, 3}, Shape{0, 4, 3, 3}}) {
+    const Tensor x = zeros(sizes), w = ones({sizes[1]});
+    const auto [y, mean, invstd] = batch_norm(x, w, w, zeros({sizes[1]}), ones({sizes[1]}), false);
+    CHECK(y.sizes() == sizes);
+    CHECK(batch_norm_backward(x, x, w, mean, invstd, {.training = false})[0].sizes() == sizes);
   }
 }
 

@@ -152,6 +152,19 @@ TEST_CASE("one run of a comparison tells what each format would lose of its numb
   CHECK(nlohmann::json::parse(half[0].what_if)["roles"][1]["amax"] < 1);
 }
 
+TEST_CASE("to look at a run more often changes none of its numbers") {
+  const lab::LabData data = small_digits();
+  const lab::MakeModel cnn = lab::model_for("cnn", data.load(0).train);
+  const auto losses = [&](int every) {
+    std::vector<std::vector<double>> curves;
+    for (const lab::Result& r : lab::compare(cnn, data, recipes({"amp-bf16", "amp-fp16", "bf16-pure"}), "",
+                                             {.epochs = 1, .batch = 32, .sample_every = every}))
+      curves.push_back(r.curve.loss);
+    return curves;
+  };
+  CHECK(losses(1) == losses(1000));
+}
+
 TEST_CASE("a stopped comparison resumes to the bits of one that was never stopped") {
   const Folder whole("whole");
   const Folder parts("parts");
