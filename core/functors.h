@@ -133,7 +133,7 @@ GRADUAL_HD inline float gelu(float x) {
   const float t = a > 14.375f ? 14.375f : a;
   const float p = 0.5f * scaled_erfc(t * 0x1.6a09e6p-1f) * exp_of_square(t, 0.5f);
   const float y = x * (x < 0.0f ? p : 1.0f - p);
-  return x == -kInf ? -0.0f : y;
+  return x == -kInf ? -0.0f : (x == x ? y : x + x);  // of NaNs that meet on the way one stays, which one is not said
 }
 
 // The derivative: Phi(x) + x phi(x), with the same Phi.
