@@ -106,7 +106,7 @@ TEST_CASE("compare trains under each recipe and seed, and writes its files") {
   CHECK(json["runs"][2]["definition"] == nlohmann::json::parse(amp::to_json(amp::recipe("amp-fp16"))));
   std::vector<std::string> layers;  // in the order of the model, what is outside of layers last
   for (const auto& cast : json["runs"][0]["casts"])
-    if (layers.empty() || layers.back() != cast["layer"]) layers.push_back(cast["layer"]);
+    if (layers.empty() || layers.back() != cast["layer"].get<std::string>()) layers.push_back(cast["layer"]);
   std::vector<std::string> ordered = layers;
   std::sort(ordered.begin(), ordered.end(), [](const auto& a, const auto& b) {
     return b.empty() ? !a.empty() : !a.empty() && std::stoi(a) < std::stoi(b);
