@@ -105,7 +105,6 @@ template <class E> class Images {
   Tensor tensor_;
   Dense<E> dense_;
   const Channels& l_;
-  template <class> friend class Images;
 };
 
 // Of bf16 numbers two neighbours at a time, in 32 bits: a loop's vectors then are as wide as those of its floats.

@@ -82,7 +82,7 @@ void run_blocks(Tensor& out, const Tensor* const* inputs, int n, C scalar, Block
   }
   if (direct) {
     auto* const to = static_cast<C*>(out.raw());
-    if (numel > 0 && numel <= kGrain) return fn(functor, to, in, numel);
+    if (numel > 0 && numel <= kGrain) return fn(functor, to, in, numel);  // without the loop's set-up, for small steps
     return parallel_for(numel, kGrain, [&](std::int64_t begin, std::int64_t end) {
       const C* part[kMaxOperands];
       for (int i = 0; i < n; ++i) part[i] = in[i] + begin;
