@@ -2,7 +2,6 @@
 #include <cmath>
 
 #include "accumulator.h"
-#include "counts.h"
 #include "cpu/attention_blocks.h"
 #include "dispatch.h"
 #include "ops.h"
@@ -35,12 +34,12 @@ Tensor bce_with_logits(const Tensor& x, const Tensor& y, Loc at) {
   return add({mul({x, at}, sub({1, at}, y)), at}, softplus(neg(x, at), at));
 }
 
-// Whether flash_attention computes this: where there are kernels for such operands, and nobody looks at the parts or chooses
-// how they add up.
+// Whether flash_attention computes this: where there are kernels for such operands, and nobody chooses how its parts add up.
+// Who looks on has no say, so that looking changes nothing.
 bool fused(const OpCall& c) {
   const auto& a = c.get<AttentionAttrs>();
   if (c[3].defined() || a.dropout > 0) return false;
-  if (chain().observe || cast_counts() || current_accumulator()) return false;
+  if (current_accumulator()) return false;
   const int n = c[0].ndim();
   const auto alike = [&](const Tensor& t) {
     return t.dtype() == c[0].dtype() && t.ndim() == n && t.sizes().first(n - 2) == c[0].sizes().first(n - 2);

@@ -16,6 +16,7 @@
 #include "f32_product.h"
 #include "kernels.h"
 #include "loaded.h"
+#include "loops.h"
 #include "rows.h"
 
 namespace gradual::cpu {
@@ -47,10 +48,11 @@ struct Matrices {
 };
 
 // Rows from `first` on of matrix i become `values`, rounded in `room`.
-void put(const Matrices& to, std::int64_t i, std::int64_t first, std::int64_t rows, const float* values, void* room) {
+void put(const Matrices& to, std::int64_t i, std::int64_t first, std::int64_t rows, const float* values, void* room,
+         CastCounts* counts) {
   const void* from = values;
   if (to.tensor.dtype() != DType::f32) {
-    store(to.tensor.dtype(), values, room, 1, rows * to.cols);
+    store(to.tensor.dtype(), values, room, 1, rows * to.cols, counts);
     from = room;
   }
   const std::int64_t bytes = to.cols * to.width(), across = to.stride * to.width();
@@ -80,10 +82,15 @@ void multiply(std::int64_t m, std::int64_t n, std::int64_t k, const MatrixRef<fl
   gemm<float>({m, n, k, a, b, c, n});
 }
 
-// A block of f32 numbers as the products' operand: themselves, or rounded to `room`.
-MatrixRef<float> operand(const float* values, std::int64_t, std::int64_t cols, float*) { return {values, cols, 1}; }
-MatrixRef<BFloat16> operand(const float* values, std::int64_t rows, std::int64_t cols, BFloat16* room) {
-  store(DType::bf16, values, room, 1, rows * cols, nullptr);
+// A block of f32 numbers as the products' operand: themselves, or rounded to `room`. Of them `unseen` are zeros that no query
+// sees, which are not counted.
+MatrixRef<float> operand(const float* values, std::int64_t, std::int64_t cols, std::int64_t, float*, CastCounts*) {
+  return {values, cols, 1};
+}
+MatrixRef<BFloat16> operand(const float* values, std::int64_t rows, std::int64_t cols, std::int64_t unseen,
+                            BFloat16* room, CastCounts* counts) {
+  store(DType::bf16, values, room, 1, rows * cols, counts);
+  if (counts) counts->elements -= static_cast<std::uint64_t>(unseen), counts->zeros -= static_cast<std::uint64_t>(unseen);
   return {room, cols, 1};
 }
 
@@ -110,6 +117,12 @@ template <class T> struct Heads {
   // Keys that a query sees; and that any of a block does.
   std::int64_t seen(std::int64_t query) const { return causal ? std::min(query + 1, keys) : keys; }
   std::int64_t met(std::int64_t first) const { return seen(first + count(first) - 1); }
+  // Keys of a block that its queries do not see, in all.
+  std::int64_t unseen(std::int64_t first) const {
+    std::int64_t n = 0;
+    for (std::int64_t r = 0; r < count(first); ++r) n += met(first) - seen(first + r);
+    return n;
+  }
 
   // q k^T of a block.
   void scores(std::int64_t head, std::int64_t first, float* s) const {
@@ -143,12 +156,15 @@ float exponentials(float* s, std::int64_t seen, std::int64_t n, float scale, flo
 template <class T> void forward(const Heads<T>& h, const Matrices& y, float* logsumexp) {
   const std::size_t scores = room_for<float>(kQueries * h.keys), sums = room_for<float>(kQueries * h.values);
   const std::int64_t work = kQueries * h.keys * (h.size + h.values);
+  CastCounts* const counts = counts_for(DType::f32, dtype_of<T>);
   parallel_for(h.heads * h.blocks(), std::max<std::int64_t>(1, kWorthThreads / std::max<std::int64_t>(1, work)),
                [&](std::int64_t task, std::int64_t end) {
                  const Scratch scratch(scores + sums + room_for<T>(kQueries * std::max(h.keys, h.values)));
                  auto* const own = scratch.as<char>();
                  auto *const s = reinterpret_cast<float*>(own), *const out = reinterpret_cast<float*>(own + scores);
                  auto* const narrow = reinterpret_cast<T*>(own + scores + sums);
+                 CastCounts mine;
+                 CastCounts* const counted = counts ? &mine : nullptr;
                  for (; task < end; ++task) {
                    const std::int64_t head = task / h.blocks(), first = task % h.blocks() * kQueries;
                    const std::int64_t rows = h.count(first), n = h.met(first);
@@ -162,13 +178,15 @@ template <class T> void forward(const Heads<T>& h, const Matrices& y, float* log
                        log[r] = top + math::log(total[r]);
                      }
                    });
-                   multiply(rows, h.values, n, operand(s, rows, n, narrow), h.v.template ref<T>(head), out);
+                   const MatrixRef<T> p = operand(s, rows, n, h.unseen(first), narrow, counted);
+                   multiply(rows, h.values, n, p, h.v.template ref<T>(head), out);
                    vectorized([=, &total, values = h.values] {
                      for (std::int64_t r = 0; r < rows; ++r)
                        for (std::int64_t f = 0; f < values; ++f) out[r * values + f] /= total[r];
                    });
-                   put(y, head, first, rows, out, narrow);
+                   put(y, head, first, rows, out, narrow, counted);
                  }
+                 if (counts) merge_counts(counts, mine);
                });
 }
 
@@ -181,7 +199,8 @@ void add_to(float* sums, const float* x, std::int64_t n) {
 // p = exp(score - logsumexp) again; dv = p^T dy, dscore = p (dy v^T - dy y), dq = dscore k, dk = dscore^T q: of one head.
 template <class T>
 void backward_of_head(const Heads<T>& h, std::int64_t head, const Matrices& dy, const Matrices& y,
-                      const float* logsumexp, const Matrices& dq, const Matrices& dk, const Matrices& dv) {
+                      const float* logsumexp, const Matrices& dq, const Matrices& dk, const Matrices& dv,
+                      CastCounts* counts) {
   const std::int64_t widest = std::max(h.size, h.values);
   const std::size_t scores = room_for<float>(kQueries * h.keys), keys = room_for<float>(h.keys * widest);
   const std::size_t rows_of = room_for<float>(kQueries * widest),
@@ -199,7 +218,7 @@ void backward_of_head(const Heads<T>& h, std::int64_t head, const Matrices& dy, 
   std::fill_n(sum_k, h.keys * h.size, 0.0F);
   std::fill_n(sum_v, h.keys * h.values, 0.0F);
   for (std::int64_t first = 0; first < h.queries; first += kQueries) {
-    const std::int64_t rows = h.count(first), n = h.met(first);
+    const std::int64_t rows = h.count(first), n = h.met(first), unseen = h.unseen(first);
     h.scores(head, first, p);
     multiply(rows, n, h.values, dy.ref<T>(head, first), transposed(h.v.template ref<T>(head)), dp);
     get(dy, head, first, rows, out);
@@ -224,20 +243,20 @@ void backward_of_head(const Heads<T>& h, std::int64_t head, const Matrices& dy, 
         std::fill(dx + seen, dx + n, 0.0F);
       }
     });
-    multiply(n, h.values, rows, transposed(operand(p, rows, n, room)), dy.ref<T>(head, first), part);
+    multiply(n, h.values, rows, transposed(operand(p, rows, n, unseen, room, counts)), dy.ref<T>(head, first), part);
     add_to(sum_v, part, n * h.values);
-    const MatrixRef<T> ds = operand(dp, rows, n, room);
+    const MatrixRef<T> ds = operand(dp, rows, n, unseen, room, counts);
     multiply(n, h.size, rows, transposed(ds), h.q.template ref<T>(head, first), part);
     add_to(sum_k, part, n * h.size);
     multiply(rows, h.size, n, ds, h.k.template ref<T>(head), out);
-    put(dq, head, first, rows, out, room);
+    put(dq, head, first, rows, out, room, counts);
   }
-  put(dk, head, 0, h.keys, sum_k, part);
-  put(dv, head, 0, h.keys, sum_v, part);
+  put(dk, head, 0, h.keys, sum_k, part, counts);
+  put(dv, head, 0, h.keys, sum_v, part, counts);
 }
 
 bool has_products(DType dtype) {
-  if (cast_counts() || current_accumulator()) return false;  // the plain loops count
+  if (current_accumulator()) return false;
   if (dtype == DType::bf16) return has_bf16_product();
   return dtype == DType::f32 && !rounds_to_tf32(dtype);
 }
@@ -273,8 +292,12 @@ bool attention_blocks_backward(const OpCall& call, Outputs& out) {
   const auto run = [&]<class T>(T) {
     const Heads<T> h(call.get<AttentionAttrs>(), call[1], call[2], call[3]);
     const std::int64_t work = h.queries * h.keys * (3 * h.size + 2 * h.values);
+    CastCounts* const counts = counts_for(DType::f32, dtype_of<T>);
     parallel_for(h.heads, std::max<std::int64_t>(1, kWorthThreads / work), [&](std::int64_t head, std::int64_t end) {
-      for (; head < end; ++head) backward_of_head(h, head, dy, y, logsumexp.data<float>(), dq, dk, dv);
+      CastCounts mine;
+      for (; head < end; ++head)
+        backward_of_head(h, head, dy, y, logsumexp.data<float>(), dq, dk, dv, counts ? &mine : nullptr);
+      if (counts) merge_counts(counts, mine);
     });
   };
   if (out[0].dtype() == DType::bf16) run(BFloat16());

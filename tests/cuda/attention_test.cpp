@@ -118,17 +118,24 @@ TEST_CASE("what the fused kernel does not compute is composed") {
     const AccumulatorScope scope(accumulator("fp16-acc"));
     CHECK(composed(x));
   }
-  {
-    CastCounts counts;
-    const CountScope scope(&counts);
-    CHECK(composed(x));
-  }
+}
+
+TEST_CASE("a profile shows the fused kernel, and counting takes kernels that count") {
+  if (!have_gpu()) return;
+  const Tensor x = drawn({2, 4, 8}, 1, DType::bf16).to(kGpu);
+  const auto attend = [&] { return scaled_dot_product_attention(x, x, x); };
+  const Tensor alone = attend();
   Profile profile;
   {
     const ObserverScope scope(profile);
-    scaled_dot_product_attention(x, x, x);
+    CHECK(numbers(attend()) == numbers(alone));
   }
-  CHECK(profile.table().find("softmax") != std::string::npos);  // an observer sees the parts
+  CHECK(profile.table().find("flash_attention") != std::string::npos);
+  CHECK(profile.table().find("softmax") == std::string::npos);
+  CastCounts counts;
+  const CountScope scope(&counts);
+  CHECK_FALSE(any_has(kernels_of(attend), kForward));
+  CHECK(counts.elements == 2 * 4 * 8);  // the results
 }
 
 TEST_CASE("attention that the library refuses is computed of products") {
