@@ -1,10 +1,12 @@
 #include "f32_product.h"
 
 #include <algorithm>
+#include <limits>
 #include <utility>
 
 #include "../accumulator.h"
 #include "../error.h"
+#include "../functors.h"
 #include "../memory.h"
 #include "../multiversion.h"
 #include "f32_tile.h"
@@ -23,10 +25,16 @@ inline constexpr std::int64_t kSide = 8;                        // rows and colu
 inline constexpr std::int64_t kBlockRows = 96, kBlockColumns = 2048;
 inline constexpr std::int64_t kWorthPacking = 32;  // columns from which rows of a are worth a copy in the tiles' order
 
-// 16 columns of b, one behind the other in memory, as rows 32 numbers apart: four rows at a time are read as quarters of
-// vectors and change places inside them. Columns past the last one are read as that one again.
+// 16 columns, each of k numbers side by side in memory and `stride` from the next, as rows `across` apart: four rows at a time
+// are read as quarters of vectors and change places inside them. Columns past the last one are read as that one again.
+// kLast: they are not written, and with relu nothing below 0 is.
+template <bool kLast>
 [[gnu::target("avx512f")]] inline void turn16(const float* from, std::int64_t stride, std::int64_t columns,
-                                              std::int64_t k, float* __restrict to) {
+                                              std::int64_t k, float* __restrict to, std::int64_t across,
+                                              bool relu = false) {
+  const int some = kLast ? static_cast<int>(std::min<std::int64_t>(columns, 16)) : 16;
+  const auto mask = static_cast<__mmask16>((1U << some) - 1);
+  const __m512 least = _mm512_set1_ps(relu ? 0 : -std::numeric_limits<float>::infinity());
   const float* column[16];
   for (std::int64_t j = 0; j < 16; ++j) column[j] = from + std::min(j, columns - 1) * stride;
   std::int64_t p = 0;
@@ -48,11 +56,13 @@ inline constexpr std::int64_t kWorthPacking = 32;  // columns from which rows of
     for (int i = 0; i < 4; ++i) {
       const __m512d a = _mm512_castps_pd(pairs[i / 2]), b = _mm512_castps_pd(pairs[i / 2 + 2]);
       const __m512d row = i % 2 ? _mm512_unpackhi_pd(a, b) : _mm512_unpacklo_pd(a, b);
-      _mm512_storeu_ps(to + (p + i) * 32, _mm512_castpd_ps(row));
+      float* const at = to + (p + i) * across;
+      if constexpr (kLast) _mm512_mask_storeu_ps(at, mask, _mm512_max_ps(least, _mm512_castpd_ps(row)));  // NaN stays
+      else _mm512_storeu_ps(at, _mm512_castpd_ps(row));
     }
   }
   for (; p < k; ++p)
-    for (int j = 0; j < 16; ++j) to[p * 32 + j] = column[j][p];
+    for (int j = 0; j < some; ++j) to[p * across + j] = relu ? math::relu(column[j][p]) : column[j][p];
 }
 
 // A tile of c has kRows rows of two vectors, or six rows of four.
@@ -139,7 +149,7 @@ template <class Isa> struct Kernel {
     const Rows b = packs ? Rows{panel, kColumns} : Rows{from.data, from.row_stride};
     if (packs && kLanes == 16 && from.row_stride == 1)
       for (std::int64_t j = 0; j < columns; j += 16)
-        turn16(from.data + j * from.col_stride, from.col_stride, columns - j, p.k, panel + j);
+        turn16<false>(from.data + j * from.col_stride, from.col_stride, columns - j, p.k, panel + j, kColumns);
     else if (packs) pack_columns<Isa>(from, p.k, columns, panel);
     float* const c = columns == kColumns ? p.c + column : own;
     if (columns > kLanes) strip<2>(p.m, p.k, p.a, b, {start, 0}, c, columns == kColumns ? p.across : kColumns);
@@ -156,12 +166,39 @@ template <class Isa> struct Kernel {
                       p.c + column, p.across);
   }
 
+  // A small product as c^T = b^T a^T, whose rows of b^T lie where they are read: a's rows are put in order instead of b's columns,
+  // and c is turned when it is written.
+  static void turned(const F32Product& p, float* room) {
+    float *const panel = room, *const own = room + p.k * kColumns;
+    const MatrixRef<float> b{p.b.data, p.b.col_stride, p.b.row_stride};
+    for (std::int64_t row = 0; row < p.m; row += kColumns) {
+      const std::int64_t rows = std::min<std::int64_t>(kColumns, p.m - row);
+      for (std::int64_t j = 0; j < rows; j += 16)
+        turn16<false>(p.a.data + (row + j) * p.a.row_stride, p.a.row_stride, rows - j, p.k, panel + j, kColumns);
+      for (std::int64_t i = 0; i < p.n; ++i) std::fill_n(own + i * kColumns, kColumns, p.bias ? p.bias[i] : 0.0F);
+      if (rows > kLanes) strip<2>(p.n, p.k, b, {panel, kColumns}, {own, kColumns}, own, kColumns);
+      else strip<1>(p.n, p.k, b, {panel, kColumns}, {own, kColumns}, own, kColumns);
+      for (std::int64_t i = 0; i < p.n; i += 16)
+        turn16<true>(own + i * kColumns, kColumns, p.n - i, rows, p.c + row * p.across + i, p.across, p.relu);
+    }
+  }
+  // Whether that is less work: to put a number in order takes as long as about five multiplications.
+  static bool wants_turning(const F32Product& p) {
+    if (p.b.row_stride != 1 || p.b.col_stride == 1 || p.a.col_stride != 1) return false;
+    const auto wide = [](std::int64_t n) { return (n + kLanes - 1) / kLanes * kLanes; };
+    return wide(p.m) * p.k * (p.n + 5) + p.m * p.n * 5 < wide(p.n) * p.k * (p.m + 5);
+  }
+
   static void small(const F32Product& p, float* room) {
+    if constexpr (kLanes == 16)
+      if (wants_turning(p)) return turned(p, room);
     constexpr int kWide = Isa::kWide * kLanes;  // columns of a tile that reads b where it lies
     std::int64_t column = 0;
     for (; kWide > kColumns && p.b.col_stride == 1 && column + kWide <= p.n; column += kWide) wide(p, column, room);
     for (; column < p.n; column += kColumns)
       columns_of(p, column, std::min<std::int64_t>(kColumns, p.n - column), room);
+    for (std::int64_t i = 0; p.relu && i < p.m; ++i)
+      for (std::int64_t j = 0; j < p.n; ++j) p.c[i * p.across + j] = math::relu(p.c[i * p.across + j]);
   }
 
   // kRows rows of a next to each other at each of k places; zeros where they are fewer. May write 2 numbers beyond.
@@ -261,7 +298,8 @@ bool suits_f32_product(std::int64_t m, std::int64_t n, std::int64_t k) {
 void f32_product(const F32Product& p) {
   static_assert(kBlockRows % Kernel<Avx2>::kRows == 0 && kBlockColumns % Kernel<Avx2>::kColumns == 0);
   const bool small = is_small(p.m, p.n, p.k);
-  const std::int64_t room = small ? (p.k + 1 + p.m) * Kernel<Avx512>::kColumns : Kernel<Avx2>::Room(p).all;
+  const std::int64_t room =
+      small ? (p.k + 1 + std::max(p.m, p.n)) * Kernel<Avx512>::kColumns : Kernel<Avx2>::Room(p).all;
   const Scratch scratch(static_cast<std::size_t>(room) * sizeof(float));
   auto* const own = scratch.as<float>();
   if (!small) detail::run_avx2([=] { Kernel<Avx2>::large(p, own); });
@@ -269,7 +307,7 @@ void f32_product(const F32Product& p) {
   else detail::run_avx2([=] { Kernel<Avx2>::small(p, own); });
 }
 
-bool small_f32_product(const OpCall& call, const Tensor& y, bool linear) {
+bool small_f32_product(const OpCall& call, const Tensor& y, bool linear, bool relu) {
   const Tensor &a = call[0], &b = call[1];
   const auto is_matrix = [](const Tensor& t) {
     return t.dtype() == DType::f32 && t.ndim() == 2 && (t.strides()[0] == 1 || t.strides()[1] == 1);
@@ -288,7 +326,8 @@ bool small_f32_product(const OpCall& call, const Tensor& y, bool linear) {
                {floats(b), b.strides()[linear ? 1 : 0], b.strides()[linear ? 0 : 1]},
                bias ? floats(*bias) : nullptr,
                floats(y),
-               n});
+               n,
+               relu});
   return true;
 }
 
@@ -299,7 +338,7 @@ bool small_f32_product(const OpCall& call, const Tensor& y, bool linear) {
 namespace gradual::cpu {
 
 bool suits_f32_product(std::int64_t, std::int64_t, std::int64_t) { return false; }
-bool small_f32_product(const OpCall&, const Tensor&, bool) { return false; }
+bool small_f32_product(const OpCall&, const Tensor&, bool, bool) { return false; }
 void f32_product(const F32Product&) { fail("internal: this build has no kernel for f32_product"); }
 
 }  // namespace gradual::cpu

@@ -201,10 +201,7 @@ bool products(Operand& a, const Operand& b, Shape batch, const float* bias, char
 // Sums whose rounding is counted, or that are rounded to what oneDNN does not write, come as f32 first.
 bool contraction(const OpCall& call, Outputs& out, bool linear, bool relu = false) {
   Tensor& y = out[0];
-  if (cpu::small_f32_product(call, y, linear)) {
-    if (relu) cpu::relu_in_place(y);
-    return true;
-  }
+  if (cpu::small_f32_product(call, y, linear, relu)) return true;
   if (y.dtype() == DType::f64 || current_accumulator() || y.numel() == 0 || call[0].numel() == 0) return false;
   const DType in = product_dtype(call[0].dtype());
   Operand a(call[0], in);
