@@ -72,7 +72,7 @@ template <class T> void log_softmax_row(const T* x, T* out, std::int64_t n) {
 }
 
 // Rows that are short are taken some at once: their exponentials and logarithms are one loop then.
-inline constexpr std::int64_t kAtOnce = 16;
+inline constexpr int kAtOnce = 16;
 std::int64_t rows_at_once(std::int64_t n) { return n < 64 ? kAtOnce : 1; }
 
 // exp of x[0 .. n), in place.
@@ -84,9 +84,28 @@ template <class T> void exp_all(T* x, std::int64_t n) {
   });
 }
 
+// The same bits for kAtOnce rows of kLanes numbers at most, side by side.
+template <class T> void log_softmax_columns(const T* x, T* out, std::int64_t n) {
+  T columns[kLanes][kAtOnce], exps[kLanes][kAtOnce] = {}, largest[kAtOnce], log_sum[kAtOnce];
+  std::fill_n(largest, kAtOnce, -std::numeric_limits<T>::infinity());
+  for (std::int64_t i = 0; i < n; ++i)
+    for (int r = 0; r < kAtOnce; ++r) columns[i][r] = x[r * n + i];
+  for (std::int64_t i = 0; i < n; ++i)
+    for (int r = 0; r < kAtOnce; ++r) largest[r] = columns[i][r] > largest[r] ? columns[i][r] : largest[r];
+  for (std::int64_t i = 0; i < n; ++i)
+    for (int r = 0; r < kAtOnce; ++r) exps[i][r] = math::exp(columns[i][r] - largest[r]);
+  for (int step = kLanes / 2; step > 0; step /= 2)  // as pairwise does
+    for (int i = 0; i < step; ++i)
+      for (int r = 0; r < kAtOnce; ++r) exps[i][r] += exps[i + step][r];
+  for (int r = 0; r < kAtOnce; ++r) log_sum[r] = math::log(exps[0][r]);
+  for (std::int64_t i = 0; i < n; ++i)
+    for (int r = 0; r < kAtOnce; ++r) out[r * n + i] = columns[i][r] - largest[r] - log_sum[r];
+}
+
 // The same bits for several rows.
 template <class T> void log_softmax_rows(const T* x, T* out, std::int64_t rows, std::int64_t n) {
   if (rows == 1) return log_softmax_row(x, out, n);
+  if (rows == kAtOnce && n <= kLanes) return log_softmax_columns(x, out, n);
   T largest[kAtOnce], log_sum[kAtOnce];
   std::fill_n(log_sum, kAtOnce, T{1});
   for (std::int64_t r = 0; r < rows; ++r) {
