@@ -2,6 +2,7 @@
 #include <doctest/doctest.h>
 
 #include <gradual/core/cpu_backend.h>
+#include <gradual/core/observer.h>
 #include <gradual/core/threads.h>
 #include <gradual/cuda/cuda.h>
 #include "op_table.h"
@@ -40,6 +41,42 @@ TEST_CASE("the same bits twice, and with one, two and three threads") {
   const CpuBackendScope scope(CpuBackend::eigen);
   check_bits();
   CHECK(num_threads() >= 1);
+}
+
+class Onlooker final : public Observer {
+ public:
+  explicit Onlooker(bool counts) : counts_(counts) {}
+  bool wants_counts() const override { return counts_; }
+
+ private:
+  bool counts_;
+};
+
+TEST_CASE("the same bits whether somebody looks on or not, and whether rounding is counted") {
+  for (const CpuBackend backend : {CpuBackend::eigen, CpuBackend::onednn}) {
+    if (backend == CpuBackend::onednn && !has_onednn()) {
+      MESSAGE("skipped: " << onednn_description());
+      continue;
+    }
+    const CpuBackendScope scope(backend);
+    int compared = 0;
+    for (const Row* row : rows_under_test())
+      for (const DType dtype : row->dtypes) {
+        if (dtype != DType::f32 && dtype != DType::bf16 && dtype != DType::f16) continue;
+        for (const Sample& sample : samples_of(*row, dtype)) {
+          const auto alone = bits(sample, 1);
+          for (const bool counts : {false, true}) {
+            Onlooker onlooker(counts);
+            const ObserverScope watched(onlooker);
+            ++compared;
+            if (bits(sample, 1) != alone)
+              expect_none(counts ? "counting changed bits" : "looking on changed bits",
+                          describe(*row, sample, sample.inputs, std::string(name(backend))));
+          }
+        }
+      }
+    CHECK(compared > 0);
+  }
 }
 
 TEST_CASE("CUDA: the same bits twice") {

@@ -273,6 +273,8 @@ Tensor with_storage_on(Device device, const Tensor& t) {
 std::vector<std::byte> bytes_of(const Tensor& given) {
   const Tensor t = with_storage_on(Device::cpu(), given);
   const std::size_t width = size_of(t.dtype());
+  const auto* const first = static_cast<const std::byte*>(t.raw());
+  if (t.is_contiguous()) return {first, first + t.nbytes()};
   std::vector<std::byte> bytes(t.nbytes());
   for_each_element(t, [&](const std::byte* p, std::int64_t i) {
     std::memcpy(bytes.data() + static_cast<std::size_t>(i) * width, p, width);
