@@ -19,4 +19,8 @@ struct Attention {
 // Enqueues it; false, and nothing done, where the library does not take it. The same bits every time.
 bool attend(const Attention& a);
 
+// Whether the library has a plan for it on a GPU that need not be there. What the tensors hold does not matter.
+class DescribedGpu;
+bool has_plan(const Attention& a, const DescribedGpu& gpu);
+
 }  // namespace gradual::cuda

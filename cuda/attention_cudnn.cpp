@@ -42,14 +42,16 @@ Tensor fitting(const Tensor& t) { return fits(t) ? t : copied(t, t.dtype()); }
 // The graph of a call, and the tensors that a run hands over, in the order of `ids`.
 class Plan : Pinned {
  public:
-  explicit Plan(const Attention& a) : type_(cudnn_type(a.q.dtype())) {
+  explicit Plan(const Attention& a, const DescribedGpu* gpu = nullptr) : type_(cudnn_type(a.q.dtype())) {
     rows_ = dims(a.logsumexp.sizes());
     q_ = take(a.q);
     kt_ = take(a.k, true);
     if (a.backward()) backward(a);
     else forward(a);
-    plan_.emplace(graph_);
+    plan_.emplace(graph_, gpu);
   }
+
+  explicit operator bool() const { return static_cast<bool>(*plan_); }
 
   bool run(const Attention& a) {
     if (!*plan_) return false;
@@ -158,6 +160,8 @@ bool has_kernels_for(const Attention& a) {
 }
 
 }  // namespace
+
+bool has_plan(const Attention& a, const DescribedGpu& gpu) { return has_kernels_for(a) && Plan(a, &gpu); }
 
 bool attend(const Attention& given) {
   Attention a = given;
