@@ -142,7 +142,7 @@ constexpr int kGpuDescriptor = 38, kJsonOfGpu = 2702, kGpuOfHeuristic = 204, kGp
 cudnnBackendAttributeName_t attribute(int number) { return static_cast<cudnnBackendAttributeName_t>(number); }
 
 void set_handle(CudnnDescriptor& descriptor, cudnnBackendAttributeName_t name) {
-  const cudnnHandle_t handle = cudnn_handle();
+  cudnnHandle_t handle = cudnn_handle();
   descriptor.set(name, CUDNN_TYPE_HANDLE, 1, &handle);
 }
 

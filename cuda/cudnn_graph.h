@@ -89,6 +89,7 @@ class OperationPlan : Pinned {
   explicit OperationPlan(const OperationGraph& graph, const DescribedGpu* gpu = nullptr);
   // False where cuDNN has no engine for it.
   explicit operator bool() const { return plan_ != nullptr; }
+  std::int64_t scratch() const { return workspace_; }  // bytes of memory that a run takes
   // `data`: of each tensor in memory, on the device, and of each number, on the host.
   bool run(std::span<const OperationGraph::Id> ids, std::span<const void* const> data, const char* name);
 
