@@ -42,14 +42,17 @@ Tensor fitting(const Tensor& t) { return fits(t) ? t : copied(t, t.dtype()); }
 // The graph of a call, and the tensors that a run hands over, in the order of `ids`.
 class Plan : Pinned {
  public:
-  explicit Plan(const Attention& a) : type_(cudnn_type(a.q.dtype())) {
+  explicit Plan(const Attention& a, const DescribedGpu* gpu = nullptr) : type_(cudnn_type(a.q.dtype())) {
     rows_ = dims(a.logsumexp.sizes());
     q_ = take(a.q);
     kt_ = take(a.k, true);
     if (a.backward()) backward(a);
     else forward(a);
-    plan_.emplace(graph_);
+    plan_.emplace(graph_, gpu);
   }
+
+  explicit operator bool() const { return static_cast<bool>(*plan_); }
+  std::int64_t scratch() const { return plan_->scratch(); }
 
   bool run(const Attention& a) {
     if (!*plan_) return false;
@@ -157,7 +160,43 @@ bool has_kernels_for(const Attention& a) {
   return !(queries == 1 && keys == 1) && (keys % 128 == 0 || cudnnGetVersion() >= kAnyLength);
 }
 
+Plan& plan_of(const Attention& a) {
+  thread_local std::map<Key, Plan> plans;
+  if (plans.size() >= kMostPlans) plans.clear();
+  return plans.try_emplace(key_of(a), a).first->second;
+}
+
+// Of the batch (dim 0) or of the heads (dim 1) `count` from `begin` on.
+Attention part_of(const Attention& a, int dim, std::int64_t begin, std::int64_t count) {
+  Attention part = a;
+  for (Tensor* t : {&part.q, &part.k, &part.v, &part.y, &part.logsumexp, &part.dy, &part.dq, &part.dk, &part.dv}) {
+    if (!t->defined()) continue;
+    Shape sizes = t->sizes();
+    sizes[dim] = count;
+    *t = as_strided(*t, sizes, t->strides(), t->offset() + begin * t->strides()[dim]);
+  }
+  return part;
+}
+
+std::int64_t parts_of(std::int64_t n, std::int64_t each) { return (n + each - 1) / each; }
+
+// Backward's kernels write the gradients of all scores to scratch memory: a call of many goes in even parts.
+bool start(const Attention& a) {
+  Plan& plan = plan_of(a);
+  if (plan.scratch() <= a.most_scratch) return plan.run(a);
+  const int dim = a.q.size(0) > 1 ? 0 : 1;
+  const std::int64_t all = a.q.size(dim), parts = std::min(all, parts_of(plan.scratch(), a.most_scratch));
+  const std::int64_t unit = a.logsumexp.strides()[dim] % 4 == 0 ? 1 : 4;  // whose logsumexps begin at 16 bytes
+  const std::int64_t step = parts_of(parts_of(all, parts), unit) * unit;
+  if (step >= all) return plan.run(a);
+  for (std::int64_t begin = 0; begin < all; begin += step)
+    if (!start(part_of(a, dim, begin, std::min(step, all - begin)))) return false;
+  return true;
+}
+
 }  // namespace
+
+bool has_plan(const Attention& a, const DescribedGpu& gpu) { return has_kernels_for(a) && Plan(a, &gpu); }
 
 bool attend(const Attention& given) {
   Attention a = given;
@@ -167,9 +206,7 @@ bool attend(const Attention& given) {
   for (Tensor* read : {&a.q, &a.k, &a.v, &a.dy})
     if (read->defined()) *read = fitting(*read);
   if (a.backward()) a.y = fitting(a.y);
-  thread_local std::map<Key, Plan> plans;
-  if (plans.size() >= kMostPlans) plans.clear();
-  return plans.try_emplace(key_of(a), a).first->second.run(a);
+  return start(a);
 }
 
 }  // namespace gradual::cuda

@@ -137,6 +137,15 @@ namespace {
 
 constexpr std::int64_t kMostConfigurations = 16;  // that are tried
 
+// What cuDNN's header has from 9.8 on.
+constexpr int kGpuDescriptor = 38, kJsonOfGpu = 2702, kGpuOfHeuristic = 204, kGpuOfPlan = 407, kChar = 24;
+cudnnBackendAttributeName_t attribute(int number) { return static_cast<cudnnBackendAttributeName_t>(number); }
+
+void set_handle(CudnnDescriptor& descriptor, cudnnBackendAttributeName_t name) {
+  cudnnHandle_t handle = cudnn_handle();
+  descriptor.set(name, CUDNN_TYPE_HANDLE, 1, &handle);
+}
+
 bool gives_the_same_bits(const CudnnDescriptor& configuration) {
   const CudnnDescriptor engine(CUDNN_BACKEND_ENGINE_DESCRIPTOR);
   cudnnBackendDescriptor_t into = engine.get();
@@ -153,22 +162,29 @@ bool gives_the_same_bits(const CudnnDescriptor& configuration) {
 
 }  // namespace
 
-OperationPlan::OperationPlan(const OperationGraph& graph) {
+DescribedGpu::DescribedGpu(const std::string& properties)
+    : CudnnDescriptor(static_cast<cudnnBackendDescriptorType_t>(kGpuDescriptor)) {
+  set(attribute(kJsonOfGpu), static_cast<cudnnBackendAttributeType_t>(kChar),
+      static_cast<std::int64_t>(properties.size() + 1), properties.c_str());
+  finish();
+}
+
+OperationPlan::OperationPlan(const OperationGraph& graph, const DescribedGpu* gpu) {
   std::vector<cudnnBackendDescriptor_t> operations;
   for (const CudnnDescriptor& operation : graph.operations()) operations.push_back(operation.get());
-  const cudnnHandle_t handle = cudnn_handle();
   graph_.set(CUDNN_ATTR_OPERATIONGRAPH_OPS, CUDNN_TYPE_BACKEND_DESCRIPTOR, static_cast<std::int64_t>(operations.size()),
              operations.data());
-  graph_.set(CUDNN_ATTR_OPERATIONGRAPH_HANDLE, CUDNN_TYPE_HANDLE, 1, &handle);
+  if (!gpu) set_handle(graph_, CUDNN_ATTR_OPERATIONGRAPH_HANDLE);
   if (!graph_.try_finish()) return;
-  if (!choose(CUDNN_HEUR_MODE_A)) choose(CUDNN_HEUR_MODE_FALLBACK);
+  if (!choose(CUDNN_HEUR_MODE_A, gpu)) choose(CUDNN_HEUR_MODE_FALLBACK, gpu);
 }
 
 // Takes the first configuration of those that cuDNN proposes of which a plan can be made.
-bool OperationPlan::choose(cudnnBackendHeurMode_t mode) {
+bool OperationPlan::choose(cudnnBackendHeurMode_t mode, const DescribedGpu* gpu) {
   CudnnDescriptor heuristic(CUDNN_BACKEND_ENGINEHEUR_DESCRIPTOR);
   heuristic.set(CUDNN_ATTR_ENGINEHEUR_OPERATION_GRAPH, graph_);
   heuristic.set(CUDNN_ATTR_ENGINEHEUR_MODE, CUDNN_TYPE_HEUR_MODE, 1, &mode);
+  if (gpu) heuristic.set(attribute(kGpuOfHeuristic), *gpu);
   if (!heuristic.try_finish()) return false;
   std::int64_t count = 0;
   if (!supported(cudnnBackendGetAttribute(heuristic.get(), CUDNN_ATTR_ENGINEHEUR_RESULTS, CUDNN_TYPE_BACKEND_DESCRIPTOR,
@@ -184,11 +200,11 @@ bool OperationPlan::choose(cudnnBackendHeurMode_t mode) {
                                                         CUDNN_TYPE_BACKEND_DESCRIPTOR, count, &count, into.data()),
                                "cudnnBackendGetAttribute: engines"))
     return false;
-  const cudnnHandle_t handle = cudnn_handle();
   for (std::size_t i = first; i < first + static_cast<std::size_t>(count); ++i) {
     if (!gives_the_same_bits(configurations_[i])) continue;
     CudnnDescriptor& plan = plans_.emplace_back(CUDNN_BACKEND_EXECUTION_PLAN_DESCRIPTOR);
-    plan.set(CUDNN_ATTR_EXECUTION_PLAN_HANDLE, CUDNN_TYPE_HANDLE, 1, &handle);
+    if (gpu) plan.set(attribute(kGpuOfPlan), *gpu);
+    else set_handle(plan, CUDNN_ATTR_EXECUTION_PLAN_HANDLE);
     plan.set(CUDNN_ATTR_EXECUTION_PLAN_ENGINE_CONFIG, configurations_[i]);
     if (!plan.try_finish()) continue;
     check(cudnnBackendGetAttribute(plan.get(), CUDNN_ATTR_EXECUTION_PLAN_WORKSPACE_SIZE, CUDNN_TYPE_INT64, 1, &count,

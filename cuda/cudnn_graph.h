@@ -7,6 +7,7 @@
 #include <deque>
 #include <initializer_list>
 #include <span>
+#include <string>
 #include <vector>
 
 #include "cudnn_handle.h"
@@ -75,17 +76,25 @@ class OperationGraph : Pinned {
   std::deque<CudnnDescriptor> operations_, details_;
 };
 
+// A GPU by its properties, as cuDNN writes them in JSON: it need not be there. From cuDNN 9.11 on.
+class DescribedGpu : public CudnnDescriptor {
+ public:
+  explicit DescribedGpu(const std::string& properties);
+};
+
 // How an engine runs a graph; made once. Only engines are taken that give the same bits every time.
 class OperationPlan : Pinned {
  public:
-  explicit OperationPlan(const OperationGraph& graph);
+  // For the thread's GPU, or for one that is described: such a plan is not run.
+  explicit OperationPlan(const OperationGraph& graph, const DescribedGpu* gpu = nullptr);
   // False where cuDNN has no engine for it.
   explicit operator bool() const { return plan_ != nullptr; }
+  std::int64_t scratch() const { return workspace_; }  // bytes of memory that a run takes
   // `data`: of each tensor in memory, on the device, and of each number, on the host.
   bool run(std::span<const OperationGraph::Id> ids, std::span<const void* const> data, const char* name);
 
  private:
-  bool choose(cudnnBackendHeurMode_t mode);
+  bool choose(cudnnBackendHeurMode_t mode, const DescribedGpu* gpu);
 
   CudnnDescriptor graph_{CUDNN_BACKEND_OPERATIONGRAPH_DESCRIPTOR};
   std::deque<CudnnDescriptor> configurations_, plans_;

@@ -194,9 +194,9 @@ TEST_CASE("moments that are codes wait for no verdict: a step with an overflow l
   t.step();
   const StateDict after = t.run->state_dict().sub("optimizer");
   CHECK(before.size() > 4);
-  for (const auto& [name, tensor] : before) {
-    CAPTURE(name);
-    CHECK(same_numbers(tensor, after.tensor(name)));
+  for (const auto& entry : before) {
+    CAPTURE(entry.first);
+    CHECK(same_numbers(entry.second, after.tensor(entry.first)));
   }
   CHECK(after.integer("params.0.steps") == 1);
   t.feed(2);
