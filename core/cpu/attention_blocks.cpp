@@ -90,7 +90,8 @@ MatrixRef<float> operand(const float* values, std::int64_t, std::int64_t cols, s
 MatrixRef<BFloat16> operand(const float* values, std::int64_t rows, std::int64_t cols, std::int64_t unseen,
                             BFloat16* room, CastCounts* counts) {
   store(DType::bf16, values, room, 1, rows * cols, counts);
-  if (counts) counts->elements -= static_cast<std::uint64_t>(unseen), counts->zeros -= static_cast<std::uint64_t>(unseen);
+  if (counts)
+    counts->elements -= static_cast<std::uint64_t>(unseen), counts->zeros -= static_cast<std::uint64_t>(unseen);
   return {room, cols, 1};
 }
 

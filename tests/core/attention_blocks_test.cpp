@@ -151,7 +151,9 @@ TEST_CASE("attention by blocks has the same bits whoever looks on") {
   }
 }
 
-TEST_CASE("attention by blocks counts what it rounds to bf16: probabilities, gradients of scores that are seen, and results") {
+TEST_CASE(
+    "attention by blocks counts what it rounds to bf16: probabilities, gradients of scores that are seen, and "
+    "results") {
   if (!has_blocks(DType::bf16)) return;  // the first case says so
   constexpr std::int64_t kLength = 150, kHeads = 3, kSize = 8;
   constexpr std::uint64_t kMet = kHeads * kLength * (kLength + 1) / 2, kNumbers = kHeads * kLength * kSize;
@@ -162,7 +164,8 @@ TEST_CASE("attention by blocks counts what it rounds to bf16: probabilities, gra
   std::uint64_t low = 0;
   for (std::int64_t i = 0; i < kLength; ++i) {
     in.q.select(1, i).select(1, 0).fill_(1);
-    if (i % 2 == 1) in.k.select(1, i).select(1, 0).fill_(-93.5), low += kHeads * static_cast<std::uint64_t>(kLength - i);
+    if (i % 2 == 1)
+      in.k.select(1, i).select(1, 0).fill_(-93.5), low += kHeads * static_cast<std::uint64_t>(kLength - i);
   }
   for (const int threads : {1, 3}) {
     const ThreadsScope scope(threads);

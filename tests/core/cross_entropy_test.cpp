@@ -100,8 +100,10 @@ TEST_CASE("cross_entropy: the gradient of each row where nothing is reduced") {
   const Expected e = expected(x, classes(), 0, -100);
   const CrossEntropyAttrs attrs{.reduction = Reduction::none};
   const std::vector<double> dx = cross_entropy_backward(dy, log_softmax(x, 1), classes(), attrs).to_vector<double>();
-  for (std::size_t i = 0; i < dx.size(); ++i)
-    CHECK(dx[i] == doctest::Approx(e.gradient[i] * static_cast<double>(i / kClasses + 1)).epsilon(1e-12));
+  for (std::size_t i = 0; i < dx.size(); ++i) {
+    const std::size_t row = i / kClasses;
+    CHECK(dx[i] == doctest::Approx(e.gradient[i] * static_cast<double>(row + 1)).epsilon(1e-12));
+  }
 }
 
 TEST_CASE("cross_entropy: rows that all are ignored leave NaN as a mean and 0 as a sum") {

@@ -57,7 +57,7 @@ template <class F> void for_each_element(const Tensor& t, F f) {
 }
 
 Tensor filled(const Shape& sizes, DType dtype, const std::function<double(std::int64_t)>& value) {
-  const Tensor t = empty(sizes, {.dtype = dtype});
+  Tensor t = empty(sizes, {.dtype = dtype});
   for_each_element(t, [&](std::byte* p, std::int64_t i) {
     const double v = value(i);
     store(dtype, &v, p, 1, 1);
@@ -69,7 +69,7 @@ Tensor filled(const Shape& sizes, DType dtype, const std::function<double(std::i
 Tensor placed(const Tensor& t, const Shape& strides, std::int64_t offset, std::int64_t elements) {
   const Tensor storage = empty({elements}, {.dtype = t.dtype()});
   std::memset(storage.raw(), 0xff, storage.nbytes());
-  const Tensor view = as_strided(storage, t.sizes(), strides, offset);
+  Tensor view = as_strided(storage, t.sizes(), strides, offset);
   std::vector<std::byte> from = bytes_of(t);
   const std::size_t width = size_of(t.dtype());
   // An expanded dim is written again and again with what the row-major last entry says; callers made them
@@ -184,7 +184,8 @@ Tensor Draw::distinct(const Shape& sizes) {
   for (std::size_t i = rank.size(); i > 1; --i)
     std::swap(rank[i - 1], rank[static_cast<std::size_t>(next() * static_cast<double>(i))]);
   const double step = is_floating(dtype) ? 0.25 : 1;
-  const double shift = dtype == DType::u8 ? 0 : static_cast<double>(n / 2);
+  const std::int64_t half = n / 2;
+  const double shift = dtype == DType::u8 ? 0 : static_cast<double>(half);
   return filled(sizes, dtype, [&](std::int64_t i) {
     return (static_cast<double>(rank[static_cast<std::size_t>(i)]) - shift) * step;
   });
