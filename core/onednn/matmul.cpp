@@ -91,7 +91,7 @@ Primitive* primitive_of(const Product& p) {
 bool is_sgemm(const Product& p) {
   constexpr std::int64_t kLarge = std::int64_t{1} << 27, kShort = 512;
   return p.in == DType::f32 && p.out == DType::f32 && p.n >= kShort && p.m * p.n * p.k >= kLarge &&
-         DNNL_VERSION_MAJOR == 2 && cpu::has_amx();
+         DNNL_VERSION_MAJOR == 2 && cpu_isa() == CpuIsa::amx;
 }
 
 void run_sgemm(const Product& p, const char* a, const char* b, float* c, const float* bias) {

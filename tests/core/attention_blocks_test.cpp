@@ -10,7 +10,7 @@
 #include <cstring>
 #include <vector>
 
-#include "../../core/cpu/bf16_product.h"
+#include "support/products.h"
 
 using namespace gradual;
 
@@ -51,16 +51,20 @@ double apart(const Tensor& a, const Tensor& b) {
   return (x - y).abs().max().item() / y.abs().max().item();
 }
 
-bool has_blocks(DType dtype) { return has_onednn() && (dtype == DType::f32 || cpu::has_bf16_product()); }
+// Runs body with f32, and with bf16 by each of its kernels.
+template <class F> void for_each_product(const F& body) {
+  if (!has_onednn()) {
+    MESSAGE("skipped: built without oneDNN");
+    return;
+  }
+  body(DType::f32);
+  testing::for_each_bf16_kernel([&] { body(DType::bf16); });
+}
 
 }  // namespace
 
 TEST_CASE("attention by blocks has the results of its parts") {
-  for (const DType dtype : {DType::f32, DType::bf16}) {
-    if (!has_blocks(dtype)) {
-      MESSAGE("skipped: no kernels for products in " << name(dtype));
-      continue;
-    }
+  for_each_product([](DType dtype) {
     for (const double scale : {0.0, -0.5})
       for (const auto& lengths :
            {std::pair<std::int64_t, std::int64_t>{150, 170}, {170, 90}, {128, 128}, {130, 1100}}) {
@@ -79,13 +83,13 @@ TEST_CASE("attention by blocks has the results of its parts") {
         for (std::size_t i = 0; i < 4; ++i)
           CHECK(apart(ours.all[i], parts.all[i]) < (dtype == DType::f32 ? 2e-6 : 0.01));
       }
-  }
+  });
 }
 
 TEST_CASE("attention is computed by its parts where they are faster, seen, counted, or special") {
   const auto causal = [](DType dtype) { return draw(128, 128, 8, 8, dtype); };
   const Inputs in = causal(DType::f32);
-  if (has_blocks(DType::f32)) CHECK(run(in, true).fused);
+  if (has_onednn()) CHECK(run(in, true).fused);
   CHECK_FALSE(run(in, false).fused);
   CHECK_FALSE(run(draw(127, 127, 8, 8, DType::f32), true).fused);
   {
@@ -102,8 +106,7 @@ TEST_CASE("attention is computed by its parts where they are faster, seen, count
 }
 
 TEST_CASE("attention by blocks has the same bits on any number of threads") {
-  for (const DType dtype : {DType::f32, DType::bf16}) {
-    if (!has_blocks(dtype)) continue;  // the case above says so
+  for_each_product([](DType dtype) {
     const Inputs in = draw(200, 200, 32, 32, dtype);
     const auto on = [&](int threads) {
       const ThreadsScope scope(threads);
@@ -118,5 +121,5 @@ TEST_CASE("attention by blocks has the same bits on any number of threads") {
         CHECK(std::memcmp(a.raw(), b.raw(), a.nbytes()) == 0);
       }
     }
-  }
+  });
 }
