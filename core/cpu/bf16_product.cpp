@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstring>
 #include <type_traits>
+#include <utility>
 
 #include "../error.h"
 #include "../memory.h"
@@ -117,28 +118,30 @@ class Amx : Pinned {
 // sums keep two instructions a cycle busy, for which 11 loads are enough.
 struct Dots {
   static constexpr std::int64_t kColumns = 3 * kSide, kBlockColumns = 384;
-  static constexpr std::int64_t kBlockTiles =
-      256 / kDepth;  // of k: three tiles' columns of b fill half of the first cache
+  static constexpr std::int64_t kBlockTiles = 256 / kDepth;  // three tiles' columns of b fill half of the first cache
   // Not 48 and then 16, which have more to load than to add.
   static std::int64_t columns(std::int64_t rest) {
     return rest > kColumns && rest <= 2 * kPair ? kPair : std::min(rest, kColumns);
   }
   static void multiply(const Tiles& a, const Tiles& b, const Sums& s) {
-    constexpr int kHalf = kSide / 2;
-    const std::int64_t pairs = pieces(s.k, 2);
-    if (s.columns > kPair)
-      for (std::int64_t i = 0; i < s.rows; i += kHalf) multiply<kHalf, 3>(a, b, pairs, i, s);
-    else if (s.columns > kSide)
-      for (std::int64_t i = 0; i < s.rows; i += kHalf) multiply<kHalf, 2>(a, b, pairs, i, s);
-    else
-      for (std::int64_t i = 0; i < s.rows; i += kSide) multiply<kSide, 1>(a, b, pairs, i, s);
+    if (s.columns > kPair) strip<3>(a, b, s);
+    else if (s.columns > kSide) strip<2>(a, b, s);
+    else strip<1>(a, b, s);
   }
 
  private:
+  // All rows and kC tiles' columns.
+  template <int kC> static void strip(const Tiles& a, const Tiles& b, const Sums& s) {
+    constexpr int kMost = kC == 1 ? kSide : kSide / 2;
+    for (std::int64_t i = 0; i < s.rows; i += kMost)
+      [&]<int... kR>(std::integer_sequence<int, kR...>) {
+        const std::int64_t rows = std::min<std::int64_t>(kMost, s.rows - i);
+        static_cast<void>(((rows == kMost - kR && (multiply<kMost - kR, kC>(a, b, i, s), true)) || ...));
+      }(std::make_integer_sequence<int, kMost>());
+  }
   // For kRows rows of a tile, from `row` on, and kC tiles' columns.
   template <int kRows, int kC>
-  [[gnu::target("avx512f,avx512bf16")]] static void multiply(const Tiles& a, const Tiles& b, std::int64_t pairs,
-                                                             std::int64_t row, const Sums& s) {
+  [[gnu::target("avx512f")]] static void multiply(const Tiles& a, const Tiles& b, std::int64_t row, const Sums& s) {
     float* const c = s.c + row / kSide * (kColumns / kSide) * kOf + row % kSide * kSide;
     const float* const from = s.first ? s.first : c;
     const std::int64_t down = s.first ? 0 : kSide, right = s.first ? kSide : kOf;
@@ -148,18 +151,22 @@ struct Dots {
 #pragma GCC unroll 3
       for (int j = 0; j < kC; ++j) sums[i][j] = _mm512_loadu_ps(from + i * down + j * right);
     const BFloat16 *at_a = a.at(row, 0).data + row % kSide * kDepth, *at_b = b.data;
-    for (std::int64_t rest = pairs; rest > 0; rest -= kSide, at_a += kTile - kDepth) {
+    for (std::int64_t rest = pieces(s.k, 2); rest > 0; rest -= kSide, at_a += kTile - kDepth) {
       for (std::int64_t p = std::min<std::int64_t>(rest, kSide); p > 0; --p, at_a += 2, at_b += kDepth) {
-        __m512bh columns[kC];
+        __m512i columns[kC];
 #pragma GCC unroll 3
-        for (int j = 0; j < kC; ++j) columns[j] = reinterpret_cast<__m512bh>(_mm512_load_si512(at_b + j * b.next));
+        for (int j = 0; j < kC; ++j) columns[j] = _mm512_load_si512(at_b + j * b.next);
 #pragma GCC unroll 16
         for (int i = 0; i < kRows; ++i) {
           std::int32_t pair;
           std::memcpy(&pair, at_a + i * kDepth, sizeof(pair));
-          const auto row_of_a = reinterpret_cast<__m512bh>(_mm512_set1_epi32(pair));
+          const __m512i row_of_a = _mm512_set1_epi32(pair);
 #pragma GCC unroll 3
-          for (int j = 0; j < kC; ++j) sums[i][j] = _mm512_dpbf16_ps(sums[i][j], row_of_a, columns[j]);
+          for (int j = 0; j < kC; ++j) {
+            __m512 sum = sums[i][j];  // not in place, which g++ 12 takes for a place in memory
+            asm("vdpbf16ps %2, %1, %0" : "+v"(sum) : "v"(row_of_a), "v"(columns[j]));  // the intrinsic crashes clang 16
+            sums[i][j] = sum;
+          }
         }
       }
     }
