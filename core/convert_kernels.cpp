@@ -79,10 +79,6 @@ template <class T> void decode_loop(const void* codes, float* out, std::int64_t 
   }
   for (; i < n; ++i) out[i] = static_cast<float>(codes[i]);
 }
-bool has_bf16() {
-  static const bool bf16 = __builtin_cpu_supports("avx512bf16") != 0;
-  return bf16;
-}
 
 enum class Line : std::uint8_t { f16, bf16, bf16_by_instruction };
 template <Line kLine>
@@ -143,7 +139,7 @@ template <bool kHalf> [[gnu::target("avx2,f16c")]] void stream_avx2(const float*
   for (; i < n; ++i) out[i] = static_cast<float>(codes[i]);
 }
 void encode_half(const float* in, void* codes, std::int64_t n) {
-  if (cpu_isa() == CpuIsa::avx512) encode_avx512(in, static_cast<Half*>(codes), n);
+  if (cpu_isa() >= CpuIsa::avx512) encode_avx512(in, static_cast<Half*>(codes), n);
   else if (cpu_isa() == CpuIsa::avx2) encode_f16c(in, static_cast<Half*>(codes), n);
   else encode_loop<Half>(in, codes, n);
 }
@@ -152,11 +148,11 @@ void decode_half(const void* codes, float* out, std::int64_t n) {
   else decode_loop<Half>(codes, out, n);
 }
 void encode_bfloat16(const float* in, void* codes, std::int64_t n) {
-  if (cpu_isa() == CpuIsa::avx512 && has_bf16()) encode_bf16(in, static_cast<BFloat16*>(codes), n);
+  if (cpu_isa() >= CpuIsa::avx512 && has_avx512_bf16()) encode_bf16(in, static_cast<BFloat16*>(codes), n);
   else encode_loop<BFloat16>(in, codes, n);
 }
 void decode_bfloat16(const void* codes, float* out, std::int64_t n) {
-  if (cpu_isa() == CpuIsa::avx512) decode_bf16(static_cast<const BFloat16*>(codes), out, n);
+  if (cpu_isa() >= CpuIsa::avx512) decode_bf16(static_cast<const BFloat16*>(codes), out, n);
   else decode_loop<BFloat16>(codes, out, n);
 }
 #else
@@ -181,9 +177,9 @@ void encode_array(DType narrow, const float* in, void* codes, std::int64_t n) {
 
 bool encode_streamed(DType narrow, const float* in, void* codes, std::int64_t n) {
 #if defined(__x86_64__)
-  const bool wide = cpu_isa() == CpuIsa::avx512;
+  const bool wide = cpu_isa() >= CpuIsa::avx512;
   if (cpu_isa() < CpuIsa::avx2 || (narrow != DType::f16 && narrow != DType::bf16)) return false;
-  const auto wide_bf16 = has_bf16() ? stream_avx512<Line::bf16_by_instruction> : stream_avx512<Line::bf16>;
+  const auto wide_bf16 = has_avx512_bf16() ? stream_avx512<Line::bf16_by_instruction> : stream_avx512<Line::bf16>;
   const auto f16 = wide ? stream_avx512<Line::f16> : stream_avx2<true>, bf16 = wide ? wide_bf16 : stream_avx2<false>;
   (narrow == DType::f16 ? f16 : bf16)(in, static_cast<char*>(codes), n);
   return true;

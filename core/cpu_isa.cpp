@@ -10,12 +10,16 @@
 
 #if defined(__x86_64__)
 #include <cpuid.h>
+#if defined(__linux__)
+#include <sys/syscall.h>
+#include <unistd.h>
+#endif
 #endif
 
 namespace gradual {
 namespace {
 
-constexpr std::string_view kNames[] = {"baseline", "avx2", "avx512"};
+constexpr std::string_view kNames[] = {"baseline", "avx2", "avx512", "amx"};
 
 #if defined(__x86_64__)
 bool has_f16c() {
@@ -31,6 +35,20 @@ bool runs_avx512() {
 #else
 bool runs_avx2() { return false; }
 bool runs_avx512() { return false; }
+#endif
+
+#if defined(__x86_64__) && defined(__linux__)
+bool runs_amx() {
+  unsigned a = 0, b = 0, c = 0, d = 0;
+  constexpr unsigned kTiles = 1U << 24, kBf16 = 1U << 22;
+  if (__get_cpuid_count(7, 0, &a, &b, &c, &d) == 0 || (d & kTiles) == 0 || (d & kBf16) == 0) return false;
+  if (!runs_avx512() || !detail::has_avx512_bf16()) return false;
+  // Linux saves the tiles of a process that asked for it (Documentation/arch/x86/xstate.rst).
+  constexpr long kRequest = 0x1023, kTileData = 18;  // ARCH_REQ_XCOMP_PERM, XFEATURE_XTILEDATA
+  return syscall(SYS_arch_prctl, kRequest, kTileData) == 0;
+}
+#else
+bool runs_amx() { return false; }
 #endif
 
 // The isa of that name among cpu_isas(); `what` asks for it.
@@ -56,7 +74,17 @@ std::vector<CpuIsa> cpu_isas() {
   std::vector<CpuIsa> isas{detail::kBuiltFor};
   if (detail::kBuiltFor < CpuIsa::avx2 && runs_avx2()) isas.push_back(CpuIsa::avx2);
   if (detail::kBuiltFor < CpuIsa::avx512 && runs_avx512()) isas.push_back(CpuIsa::avx512);
+  if (runs_amx()) isas.push_back(CpuIsa::amx);
   return isas;
+}
+
+bool detail::has_avx512_bf16() {
+#if defined(__x86_64__)
+  static const bool has = __builtin_cpu_supports("avx512bf16") != 0;
+  return has;
+#else
+  return false;
+#endif
 }
 
 CpuIsa detail::choose_isa() {

@@ -8,8 +8,9 @@
 
 namespace gradual {
 
-// Each includes those before it. avx2: AVX2, FMA and F16C; avx512: AVX-512 F, BW, DQ and VL as well.
-enum class CpuIsa : std::uint8_t { baseline, avx2, avx512 };
+// Each includes those before it. avx2: AVX2, FMA and F16C; avx512: AVX-512 F, BW, DQ and VL as well, and BF16 where the processor
+// has it; amx: AMX for bf16, where the system lets this process use it, and AVX512-BF16. Products in bf16 alone know amx.
+enum class CpuIsa : std::uint8_t { baseline, avx2, avx512, amx };
 std::string_view name(CpuIsa isa);
 
 // Those that the library holds and the processor runs, slowest first. None below what the build takes for granted.

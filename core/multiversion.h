@@ -16,6 +16,9 @@ inline constexpr CpuIsa kBuiltFor = CpuIsa::avx2;
 inline constexpr CpuIsa kBuiltFor = CpuIsa::baseline;
 #endif
 
+// Beside cpu_isa() of avx512 or more.
+bool has_avx512_bf16();
+
 // The attribute belongs to the function alone, so no inline function of the rest of the program is compiled for more
 // than every processor has; flatten inlines all that f calls, which is then vectorised for this function's target.
 #if defined(__x86_64__)
@@ -37,7 +40,7 @@ template <class F> auto run_avx512(F f) { return f(); }
 template <class F> auto vectorized(F f) {
   if constexpr (detail::kBuiltFor < CpuIsa::avx512) {
     const CpuIsa isa = cpu_isa();
-    if (isa == CpuIsa::avx512) return detail::run_avx512(f);
+    if (isa >= CpuIsa::avx512) return detail::run_avx512(f);
     if (detail::kBuiltFor < CpuIsa::avx2 && isa == CpuIsa::avx2) return detail::run_avx2(f);
   }
   return f();

@@ -8,7 +8,7 @@
 #include <utility>
 #include <vector>
 
-#include "../../core/cpu/bf16_product.h"
+#include "../../core/cpu_isa.h"
 #include "../../core/tensor.h"
 
 #if defined(__x86_64__)
@@ -166,7 +166,7 @@ std::vector<Way> ways(const std::string& of, int threads) {
     all.push_back(on_all("AVX2 FMA", threads, flop(12, 16), fma_256));
   if (of == "bf16" && avx512 && __builtin_cpu_supports("avx512bf16"))
     all.push_back(on_all("AVX512-BF16 dot product", threads, flop(kChains, 64), dot_bf16));
-  if (of == "bf16" && gradual::cpu::has_amx())
+  if (of == "bf16" && gradual::cpu_isas().back() == gradual::CpuIsa::amx)
     all.push_back(on_all("AMX", threads, 4.0 * 2 * 16 * 16 * 32 * kTileIterations, tiles_bf16));
 #endif
   return all;

@@ -6,7 +6,7 @@
 
 namespace gradual::cpu {
 
-// An offer of conv2d and conv2d_backward_weight, where a window and a bias are at most 32 numbers, which AMX adds up at once.
+// An offer of conv2d and conv2d_backward_weight, where a window and a bias are at most 32 numbers, as many as AMX adds up at once.
 // False, with nothing written, for groups, other dtypes than bf16 of all operands and the result, images that are not
 // row-major, rows of more than 16384 pixels, a set accumulator, empty tensors and other processors. The gradient's sums are those of
 // some rows of windows, f32, added up in order; the cut depends on shapes alone.

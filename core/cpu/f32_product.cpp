@@ -303,7 +303,7 @@ void f32_product(const F32Product& p) {
   const Scratch scratch(static_cast<std::size_t>(room) * sizeof(float));
   auto* const own = scratch.as<float>();
   if (!small) detail::run_avx2([=] { Kernel<Avx2>::large(p, own); });
-  else if (cpu_isa() == CpuIsa::avx512) detail::run_avx512([=] { Kernel<Avx512>::small(p, own); });
+  else if (cpu_isa() >= CpuIsa::avx512) detail::run_avx512([=] { Kernel<Avx512>::small(p, own); });
   else detail::run_avx2([=] { Kernel<Avx2>::small(p, own); });
 }
 

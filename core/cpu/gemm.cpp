@@ -30,7 +30,8 @@ template <class T> void gemm(const Gemm<T>& g) {
   r.a = readable(g.a, g.m, g.k, memory_a);
   r.b = readable(g.b, g.k, g.n, memory_b);
   const CpuIsa isa = cpu_isa();
-  if (isa > detail::kBuiltFor) return isa == CpuIsa::avx512 ? product<CpuIsa::avx512>(r) : product<CpuIsa::avx2>(r);
+  if (detail::kBuiltFor < CpuIsa::avx512 && isa >= CpuIsa::avx512) return product<CpuIsa::avx512>(r);
+  if (detail::kBuiltFor < CpuIsa::avx2 && isa == CpuIsa::avx2) return product<CpuIsa::avx2>(r);
   product<CpuIsa::baseline>(r);
 }
 

@@ -15,7 +15,7 @@ namespace gradual::cpu {
 
 bool SquarePool::suits() const {
 #if defined(__x86_64__)
-  return cpu_isa() == CpuIsa::avx512 && height * width <= std::numeric_limits<std::int32_t>::max();
+  return cpu_isa() >= CpuIsa::avx512 && height * width <= std::numeric_limits<std::int32_t>::max();
 #else
   return false;
 #endif

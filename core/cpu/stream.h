@@ -27,7 +27,7 @@ inline void stream(const void* from, void* to, std::size_t bytes) {
   const auto* in = static_cast<const char*>(from);
   auto* out = static_cast<char*>(to);
 #if defined(__x86_64__)
-  if (cpu_isa() == CpuIsa::avx512) return stream_lines(in, out, bytes);
+  if (cpu_isa() >= CpuIsa::avx512) return stream_lines(in, out, bytes);
   for (std::size_t i = 0; i < bytes; i += 16)
     _mm_stream_si128(reinterpret_cast<__m128i*>(out + i), _mm_loadu_si128(reinterpret_cast<const __m128i*>(in + i)));
 #else

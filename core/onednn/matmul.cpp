@@ -91,7 +91,7 @@ Primitive* primitive_of(const Product& p) {
 bool is_sgemm(const Product& p) {
   constexpr std::int64_t kLarge = std::int64_t{1} << 27, kShort = 512;
   return p.in == DType::f32 && p.out == DType::f32 && p.n >= kShort && p.m * p.n * p.k >= kLarge &&
-         DNNL_VERSION_MAJOR == 2 && cpu::has_amx();
+         DNNL_VERSION_MAJOR == 2 && cpu_isa() == CpuIsa::amx;
 }
 
 void run_sgemm(const Product& p, const char* a, const char* b, float* c, const float* bias) {
@@ -107,8 +107,12 @@ void run_sgemm(const Product& p, const char* a, const char* b, float* c, const f
   if (status != dnnl::status::success) failf("oneDNN's sgemm failed with status {}", static_cast<int>(status));
 }
 
+// By AVX512-BF16 those between small and large stay oneDNN's: ours were up to 3% slower there (a Xeon whose AMX was not used).
 bool is_ours(const Product& p) {
-  if (p.in == DType::bf16) return cpu::has_bf16_product();
+  constexpr std::int64_t kSmall = 1 << 19, kLarge = 1 << 26;
+  const std::int64_t work = p.m * p.n * p.k;
+  if (p.in == DType::bf16)
+    return cpu::has_bf16_product() && (cpu_isa() == CpuIsa::amx || work <= kSmall || work >= kLarge);
   return p.out == DType::f32 && cpu::suits_f32_product(p.m, p.n, p.k);
 }
 
@@ -148,9 +152,10 @@ bool run(const Product& p, const char* a, const char* b, char* c, const float* b
 }
 
 // All products of a batch, each on one thread. One alone is oneDNN's on all of them, or cut: ours for the threads there are, as
-// that changes no bit; oneDNN's by its shape where bits must not depend on them.
+// that changes no bit; oneDNN's by its shape where bits must not depend on them. *relu: whether it is wanted; then whether it is
+// left to do.
 bool products(Operand& a, const Operand& b, Shape batch, const float* bias, char* c, DType in, DType out,
-              bool relu = false) {
+              bool* relu = nullptr) {
   cpu::merge_rows(a, b, batch);
   const std::int64_t count = numel(batch);
   const auto width = static_cast<std::int64_t>(size_of(out));
@@ -160,7 +165,7 @@ bool products(Operand& a, const Operand& b, Shape batch, const float* bias, char
   const int threads = work < 2 * cpu::kWorthThreads ? 1 : num_threads();
   whole.ours = is_ours(whole);
   whole.sgemm = !whole.ours && is_sgemm(whole);
-  whole.relu = relu;
+  if (relu && *relu && whole.ours && in == DType::bf16) whole.relu = true, *relu = false;
   if (count == 1 && (whole.ours ? threads == 1 : !deterministic())) {
     whole.threads = threads;
     return run(whole, a.at(0), b.at(0), c, bias);
@@ -214,15 +219,15 @@ bool contraction(const OpCall& call, Outputs& out, bool linear, bool relu = fals
   if (call[0].ndim() > 1) batch.erase(batch.size() - 1);
   if (linear || call[1].ndim() > 1) batch.erase(batch.size() - 1);
   const bool counted = cpu::counts_for(DType::f32, y.dtype()) != nullptr;
-  const bool inside = relu && in == DType::bf16 && y.dtype() == DType::bf16 && !counted && cpu::has_bf16_product();
+  bool left = relu;
   if (y.dtype() == DType::f32 || (y.dtype() == DType::bf16 && in == DType::bf16 && !counted)) {
-    if (!products(a, b, batch, bias.data(), static_cast<char*>(y.raw()), in, y.dtype(), inside)) return false;
+    if (!products(a, b, batch, bias.data(), static_cast<char*>(y.raw()), in, y.dtype(), &left)) return false;
   } else {
     const cpu::Result<float> sums(y);
     if (!products(a, b, batch, bias.data(), reinterpret_cast<char*>(sums.data()), in, DType::f32)) return false;
     sums.store();
   }
-  if (relu && !inside) cpu::relu_in_place(y);  // not by oneDNN's own, which makes 0 of NaN
+  if (left) cpu::relu_in_place(y);  // not by oneDNN's own, which makes 0 of NaN
   return true;
 }
 

@@ -11,7 +11,7 @@
 #include <cstring>
 #include <vector>
 
-#include "../../core/cpu/bf16_product.h"
+#include "support/products.h"
 
 using namespace gradual;
 
@@ -76,16 +76,20 @@ class Watch final : public Observer {
   bool counts_;
 };
 
-bool has_blocks(DType dtype) { return has_onednn() && (dtype == DType::f32 || cpu::has_bf16_product()); }
+// Runs body with f32, and with bf16 by each of its kernels.
+template <class F> void for_each_product(const F& body) {
+  if (!has_onednn()) {
+    MESSAGE("skipped: built without oneDNN");
+    return;
+  }
+  body(DType::f32);
+  testing::for_each_bf16_kernel([&] { body(DType::bf16); });
+}
 
 }  // namespace
 
 TEST_CASE("attention by blocks has the results of its parts") {
-  for (const DType dtype : {DType::f32, DType::bf16}) {
-    if (!has_blocks(dtype)) {
-      MESSAGE("skipped: no kernels for products in " << name(dtype));
-      continue;
-    }
+  for_each_product([](DType dtype) {
     for (const double scale : {0.0, -0.5})
       for (const auto& lengths :
            {std::pair<std::int64_t, std::int64_t>{150, 170}, {170, 90}, {128, 128}, {130, 1100}}) {
@@ -104,13 +108,13 @@ TEST_CASE("attention by blocks has the results of its parts") {
         for (std::size_t i = 0; i < 4; ++i)
           CHECK(apart(ours.all[i], parts.all[i]) < (dtype == DType::f32 ? 2e-6 : 0.01));
       }
-  }
+  });
 }
 
 TEST_CASE("attention is computed by its parts where they are faster, or special") {
   const auto causal = [](DType dtype) { return draw(128, 128, 8, 8, dtype); };
   const Inputs in = causal(DType::f32);
-  if (has_blocks(DType::f32)) CHECK(run(in, true).fused);
+  if (has_onednn()) CHECK(run(in, true).fused);
   CHECK_FALSE(run(in, false).fused);
   CHECK_FALSE(run(draw(127, 127, 8, 8, DType::f32), true).fused);
   {
@@ -122,8 +126,7 @@ TEST_CASE("attention is computed by its parts where they are faster, or special"
 }
 
 TEST_CASE("attention by blocks has the same bits on any number of threads") {
-  for (const DType dtype : {DType::f32, DType::bf16}) {
-    if (!has_blocks(dtype)) continue;  // the case above says so
+  for_each_product([](DType dtype) {
     const Inputs in = draw(200, 200, 32, 32, dtype);
     const auto on = [&](int threads) {
       const ThreadsScope scope(threads);
@@ -132,12 +135,11 @@ TEST_CASE("attention by blocks has the same bits on any number of threads") {
     const Results one = on(1);
     CHECK(one.fused);
     for (const int threads : {2, 5}) CHECK(same_bits(one, on(threads)));
-  }
+  });
 }
 
 TEST_CASE("attention by blocks has the same bits whoever looks on") {
-  for (const DType dtype : {DType::f32, DType::bf16}) {
-    if (!has_blocks(dtype)) continue;  // the first case says so
+  for_each_product([](DType dtype) {
     const Inputs in = draw(150, 170, 16, 24, dtype);
     const Results alone = run(in, true);
     for (const bool counts : {false, true}) {
@@ -148,13 +150,11 @@ TEST_CASE("attention by blocks has the same bits whoever looks on") {
       CHECK(watch.seen == 2);
       CHECK(same_bits(alone, watched));
     }
-  }
+  });
 }
 
-TEST_CASE(
-    "attention by blocks counts what it rounds to bf16: probabilities, gradients of scores that are seen, and "
-    "results") {
-  if (!has_blocks(DType::bf16)) return;  // the first case says so
+// Probabilities, gradients of scores that are seen, and results.
+TEST_CASE("attention by blocks counts what it rounds to bf16") {
   constexpr std::int64_t kLength = 150, kHeads = 3, kSize = 8;
   constexpr std::uint64_t kMet = kHeads * kLength * (kLength + 1) / 2, kNumbers = kHeads * kLength * kSize;
   Inputs in = draw(kLength, kLength, kSize, kSize, DType::bf16);
@@ -167,16 +167,19 @@ TEST_CASE(
     if (i % 2 == 1)
       in.k.select(1, i).select(1, 0).fill_(-93.5), low += kHeads * static_cast<std::uint64_t>(kLength - i);
   }
-  for (const int threads : {1, 3}) {
-    const ThreadsScope scope(threads);
-    Watch watch(true);
-    const ObserverScope watching(watch);
-    CHECK(run(in, true, 1.0).fused);
-    CHECK(watch.forward.elements == kMet + kNumbers);
-    CHECK(watch.forward.underflow == low);
-    CHECK(watch.forward.zeros == 0);
-    CHECK(watch.forward.nan + watch.forward.inf + watch.forward.overflow == 0);
-    CHECK(watch.backward.elements == 2 * kMet + 3 * kNumbers);
-    CHECK(watch.backward.underflow >= low);
-  }
+  for_each_product([&](DType dtype) {
+    if (dtype == DType::f32) return;  // which rounds nothing
+    for (const int threads : {1, 3}) {
+      const ThreadsScope scope(threads);
+      Watch watch(true);
+      const ObserverScope watching(watch);
+      CHECK(run(in, true, 1.0).fused);
+      CHECK(watch.forward.elements == kMet + kNumbers);
+      CHECK(watch.forward.underflow == low);
+      CHECK(watch.forward.zeros == 0);
+      CHECK(watch.forward.nan + watch.forward.inf + watch.forward.overflow == 0);
+      CHECK(watch.backward.elements == 2 * kMet + 3 * kNumbers);
+      CHECK(watch.backward.underflow >= low);
+    }
+  });
 }

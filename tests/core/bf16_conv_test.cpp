@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "../../core/cpu/bf16_conv.h"
-#include "../../core/cpu/bf16_product.h"
+#include "support/products.h"
 
 using namespace gradual;
 
@@ -62,79 +62,76 @@ Tensor run(OpId op, const ConvAttrs& a, const Tensor& first, const Tensor& secon
   return {};
 }
 
-bool skipped() {
-  if (cpu::has_bf16_product()) return false;
-  MESSAGE("skipped: this processor has no AMX, or the system does not let it be used");
-  return true;
-}
-
 }  // namespace
 
 TEST_CASE("our shallow bf16 convolutions and their gradients are exact in integers, in every shape") {
-  if (skipped()) return;
-  for (const Case& c : kCases) {
-    CAPTURE(to_string(c.x));
-    CAPTURE(to_string(c.w));
-    const Tensor x = integers(c.x, 1), w = integers(c.w, 2);
-    for (const bool with_bias : {false, true}) {
-      const Tensor bias = with_bias ? integers({c.w[0]}, 3) : Tensor();
-      const Tensor want =
-          conv2d(wide(x), wide(w), wide(bias),
-                 {.stride = c.attrs().stride, .padding = c.attrs().padding, .dilation = c.attrs().dilation});
-      const Tensor y = run(OpId::conv2d, c.attrs(), x, w, bias, want.sizes());
-      REQUIRE(y.defined() == fits(c, with_bias));
-      if (y.defined()) CHECK(y.to_vector<double>() == want.to(DType::bf16).to_vector<double>());
-      if (with_bias) continue;
-      const Tensor dy = integers(want.sizes(), 4);
-      const Tensor dw = run(OpId::conv2d_backward_weight, c.attrs(), dy, x, {}, c.w);
-      const Tensor want_dw = call_row(OpId::conv2d_backward_weight, c.attrs(), wide(dy), wide(x))[0];
-      REQUIRE(dw.defined());
-      CHECK(dw.to_vector<double>() == want_dw.to(DType::bf16).to_vector<double>());
+  testing::for_each_bf16_kernel([] {
+    for (const Case& c : kCases) {
+      CAPTURE(to_string(c.x));
+      CAPTURE(to_string(c.w));
+      const Tensor x = integers(c.x, 1), w = integers(c.w, 2);
+      for (const bool with_bias : {false, true}) {
+        const Tensor bias = with_bias ? integers({c.w[0]}, 3) : Tensor();
+        const Tensor want =
+            conv2d(wide(x), wide(w), wide(bias),
+                   {.stride = c.attrs().stride, .padding = c.attrs().padding, .dilation = c.attrs().dilation});
+        const Tensor y = run(OpId::conv2d, c.attrs(), x, w, bias, want.sizes());
+        REQUIRE(y.defined() == fits(c, with_bias));
+        if (y.defined()) CHECK(y.to_vector<double>() == want.to(DType::bf16).to_vector<double>());
+        if (with_bias) continue;
+        const Tensor dy = integers(want.sizes(), 4);
+        const Tensor dw = run(OpId::conv2d_backward_weight, c.attrs(), dy, x, {}, c.w);
+        const Tensor want_dw = call_row(OpId::conv2d_backward_weight, c.attrs(), wide(dy), wide(x))[0];
+        REQUIRE(dw.defined());
+        CHECK(dw.to_vector<double>() == want_dw.to(DType::bf16).to_vector<double>());
+      }
     }
-  }
+  });
 }
 
 TEST_CASE("our shallow bf16 convolutions: the same bits on any number of threads and where rounding is counted") {
-  if (skipped()) return;
-  const Case c{{70, 3, 31, 33}, {16, 3, 3, 3}, {1, 1}, {1, 1}};
-  Generator g(5);
-  const auto draw = [&](const Shape& s) { return randn(s, {}, g).to(DType::bf16); };
-  const Tensor x = draw(c.x), w = draw(c.w), bias = draw({16}), dy = draw({70, 16, 31, 33});
-  const auto on = [&](int threads) {
-    const ThreadsScope scope(threads);
-    return std::vector<Tensor>{run(OpId::conv2d, c.attrs(), x, w, bias, dy.sizes()),
-                               run(OpId::conv2d_backward_weight, c.attrs(), dy, x, {}, c.w)};
-  };
-  const std::vector<Tensor> one = on(1), five = on(5);
-  for (std::size_t i = 0; i < one.size(); ++i) CHECK(same_bits(one[i], five[i]));
+  testing::for_each_bf16_kernel([] {
+    const Case c{{70, 3, 31, 33}, {16, 3, 3, 3}, {1, 1}, {1, 1}};
+    Generator g(5);
+    const auto draw = [&](const Shape& s) { return randn(s, {}, g).to(DType::bf16); };
+    const Tensor x = draw(c.x), w = draw(c.w), bias = draw({16}), dy = draw({70, 16, 31, 33});
+    const auto on = [&](int threads) {
+      const ThreadsScope scope(threads);
+      return std::vector<Tensor>{run(OpId::conv2d, c.attrs(), x, w, bias, dy.sizes()),
+                                 run(OpId::conv2d_backward_weight, c.attrs(), dy, x, {}, c.w)};
+    };
+    const std::vector<Tensor> one = on(1), five = on(5);
+    for (std::size_t i = 0; i < one.size(); ++i) CHECK(same_bits(one[i], five[i]));
 
-  CastCounts counts;
-  const CountScope scope(&counts);
-  const std::vector<Tensor> counted = on(2);
-  for (std::size_t i = 0; i < one.size(); ++i) CHECK(same_bits(one[i], counted[i]));
-  CHECK(counts.elements == static_cast<std::uint64_t>(one[0].numel() + one[1].numel()));
+    CastCounts counts;
+    const CountScope scope(&counts);
+    const std::vector<Tensor> counted = on(2);
+    for (std::size_t i = 0; i < one.size(); ++i) CHECK(same_bits(one[i], counted[i]));
+    CHECK(counts.elements == static_cast<std::uint64_t>(one[0].numel() + one[1].numel()));
+  });
 }
 
 TEST_CASE("our shallow bf16 convolutions decline what they do not compute") {
-  if (skipped()) return;
-  const Case c = kCases[1];
-  const Tensor x = integers(c.x, 1), w = integers(c.w, 2);
-  const Shape y{37, 17, 9, 7};
-  const auto taken = [&](const Tensor& images, const Tensor& weights, const Tensor& bias, ConvAttrs a,
-                         DType dtype = DType::bf16) {
-    return run(OpId::conv2d, a, images, weights, bias, y, dtype).defined();
-  };
-  CHECK(taken(x, w, {}, c.attrs()));
-  CHECK_FALSE(taken(x.to(DType::f32), w.to(DType::f32), {}, c.attrs(), DType::f32));
-  CHECK_FALSE(taken(x, w, {}, c.attrs(), DType::f32));
-  CHECK_FALSE(taken(x, w, zeros({17}), c.attrs()));
-  CHECK_FALSE(taken(clone(x.transpose(2, 3)).transpose(2, 3), w, {}, c.attrs()));
-  CHECK_FALSE(taken(integers({37, 4, 9, 7}, 1), integers({17, 4, 3, 3}, 2), {}, c.attrs()));
-  ConvAttrs grouped = c.attrs();
-  grouped.groups = 3;
-  CHECK_FALSE(taken(x, w, {}, grouped));
-  {
-    const AccumulatorScope scope(accumulator("fp16-acc"));
-    CHECK_FALSE(taken(x, w, {}, c.attrs()));
-  }
+  testing::for_each_bf16_kernel([] {
+    const Case c = kCases[1];
+    const Tensor x = integers(c.x, 1), w = integers(c.w, 2);
+    const Shape y{37, 17, 9, 7};
+    const auto taken = [&](const Tensor& images, const Tensor& weights, const Tensor& bias, ConvAttrs a,
+                           DType dtype = DType::bf16) {
+      return run(OpId::conv2d, a, images, weights, bias, y, dtype).defined();
+    };
+    CHECK(taken(x, w, {}, c.attrs()));
+    CHECK_FALSE(taken(x.to(DType::f32), w.to(DType::f32), {}, c.attrs(), DType::f32));
+    CHECK_FALSE(taken(x, w, {}, c.attrs(), DType::f32));
+    CHECK_FALSE(taken(x, w, zeros({17}), c.attrs()));
+    CHECK_FALSE(taken(clone(x.transpose(2, 3)).transpose(2, 3), w, {}, c.attrs()));
+    CHECK_FALSE(taken(integers({37, 4, 9, 7}, 1), integers({17, 4, 3, 3}, 2), {}, c.attrs()));
+    ConvAttrs grouped = c.attrs();
+    grouped.groups = 3;
+    CHECK_FALSE(taken(x, w, {}, grouped));
+    {
+      const AccumulatorScope scope(accumulator("fp16-acc"));
+      CHECK_FALSE(taken(x, w, {}, c.attrs()));
+    }
+  });
 }

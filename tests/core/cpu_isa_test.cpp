@@ -73,7 +73,7 @@ TEST_CASE("the instruction set in use is the fastest, or what the environment sa
 
 TEST_CASE("the environment must name an instruction set that there is") {
   CHECK(error_of("avx51").starts_with("GRADUAL_CPU_ISA: no instruction set 'avx51'; there are " + names_of_all()));
-  for (const CpuIsa isa : {CpuIsa::baseline, CpuIsa::avx2, CpuIsa::avx512}) {
+  for (const CpuIsa isa : {CpuIsa::baseline, CpuIsa::avx2, CpuIsa::avx512, CpuIsa::amx}) {
     const std::vector<CpuIsa> isas = cpu_isas();
     if (std::find(isas.begin(), isas.end(), isa) != isas.end()) continue;
     const std::string wanted(name(isa));
@@ -85,7 +85,7 @@ TEST_CASE("the environment must name an instruction set that there is") {
 TEST_CASE("an instruction set that is not there is refused and changes nothing") {
   const CpuIsa before = cpu_isa();
   const std::vector<CpuIsa> isas = cpu_isas();
-  for (const CpuIsa isa : {CpuIsa::baseline, CpuIsa::avx2, CpuIsa::avx512}) {
+  for (const CpuIsa isa : {CpuIsa::baseline, CpuIsa::avx2, CpuIsa::avx512, CpuIsa::amx}) {
     if (std::find(isas.begin(), isas.end(), isa) != isas.end()) {
       CHECK(set_cpu_isa(isa) == before);
       CHECK(cpu_isa() == isa);

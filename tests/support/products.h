@@ -1,11 +1,14 @@
 // Products of matrices in every layout, for tests of our own kernels.
 #pragma once
 
+#include <doctest/doctest.h>
+
 #include <cstdint>
 #include <random>
 #include <vector>
 
-#include "../../core/cpu/gemm.h"
+#include "../../core/cpu/bf16_product.h"
+#include "cpu_isas.h"
 
 namespace gradual::testing {
 
@@ -26,6 +29,18 @@ cpu::MatrixRef<T> random_matrix(std::vector<T>& data, std::int64_t rows, std::in
   std::mt19937 random(static_cast<unsigned>(rows * 31 + cols));
   for (T& x : data) x = T(std::uniform_real_distribution<float>(-1, 1)(random));
   return transposed ? cpu::MatrixRef<T>{data.data(), 1, across} : cpu::MatrixRef<T>{data.data(), across, 1};
+}
+
+// Runs body with each instruction set whose bf16 products are ours.
+template <class F> void for_each_bf16_kernel(const F& body) {
+  bool any = false;
+  reference::for_each_isa([&](CpuIsa isa) {
+    if (!cpu::has_bf16_product()) return;
+    any = true;
+    CAPTURE(name(isa));
+    body();
+  });
+  if (!any) MESSAGE("skipped: this processor has neither AVX512-BF16 nor AMX");
 }
 
 // -j / 16 for column j.
