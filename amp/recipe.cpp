@@ -124,8 +124,10 @@ void check(const Recipe& r) {
   refuse_if(r.optimizer_state != DType::f32 && !is_half(r.optimizer_state),
             fmt::format("optimizer_state is f32, f16 or bf16, not {}", name(r.optimizer_state)));
   refuse_if(r.scaling && !r.scaling->enabled, "a scaling that is not enabled is left out");
-  if (r.scaling) static_cast<void>(optim::GradScaler(*r.scaling));  // its own checks
-  static_cast<void>(policy_table(r));                               // the edits' own checks
+  in_context("recipe '" + r.name + "'", [&] {
+    if (r.scaling) static_cast<void>(optim::GradScaler(*r.scaling));  // its own checks
+    static_cast<void>(policy_table(r));                               // the edits' own checks
+  });
   if (r.quantization) check_quantized(r);
   for (const auto& [op, policy] : r.policy)
     refuse_if(r.mode == Mode::full && policy.kind == PolicyKind::lower,
@@ -172,12 +174,16 @@ std::vector<std::string> recipe_names() {
   return names;
 }
 
+bool is_recipe(const std::string& name) {
+  const auto is_alias = [&](const auto& alias) { return name == alias.first; };
+  const auto is_name = [&](const Recipe& other) { return name == other.name; };
+  return name.starts_with(kStatic) || emulated_recipe(name) || std::ranges::any_of(kAliases, is_alias) ||
+         std::ranges::any_of(all_recipes(), is_name);
+}
+
 void register_recipe(const Recipe& r) {
   check(r);
-  bool taken = r.name.starts_with(kStatic) || emulated_recipe(r.name);
-  for (const auto& alias : kAliases) taken = taken || r.name == alias.first;
-  for (const Recipe& other : all_recipes()) taken = taken || r.name == other.name;
-  if (taken) failf("register_recipe: the name '{}' stands for another recipe already", r.name);
+  if (is_recipe(r.name)) failf("register_recipe: the name '{}' stands for another recipe already", r.name);
   all_recipes().push_back(r);
 }
 

@@ -62,14 +62,15 @@ void check(const Recipe& recipe, nn::Module& model);
 // By name: those of recipe_names(), an alias O0 to O3 (Apex's levels: fp32, amp-fp16, fp16-master, fp16-pure), or
 // "fp16-static:SCALE". Error listing the names and the nearest.
 Recipe recipe(const std::string& name);
+bool is_recipe(const std::string& name);  // whether recipe() knows it
 // The library's, in order, then the registered ones.
 std::vector<std::string> recipe_names();
 // Error for an invalid recipe, and for a name that stands for another already. Not while other threads use recipes.
 void register_recipe(const Recipe& recipe);
 
 // JSON (amp/recipe_json.cpp): an object of the fields above by their names. A file may name a recipe it starts from
-// ("base": "amp-fp16"). Error naming the key and what is allowed where a key, type or value is unknown; on writing, for
-// a rewrite, which is code.
+// ("base": "amp-fp16"). Error naming the key and what is allowed where a key, type or value is unknown, and
+// where the name is that of another recipe, which recipe() knows; on writing, for a rewrite, which is code.
 std::string to_json(const Recipe& recipe);
 std::string to_json(const std::vector<Recipe>& recipes);
 Recipe recipe_from_json(const std::string& text);

@@ -89,6 +89,16 @@ template <> struct Fields<Recipe> {
 
 namespace {
 
+// A table that says "fp32" means the library's; a file may repeat one of those, described as it likes.
+void refuse_taken_name(const Recipe& r) {
+  if (!is_recipe(r.name)) return;
+  Recipe known = recipe(r.name);
+  known.name = r.name;  // which may be an alias
+  known.description = r.description;
+  if (json_of_fields(known) != json_of_fields(r))
+    failf("recipe '{0}': there is a recipe '{0}' already, and this is another; it needs a name of its own", r.name);
+}
+
 Recipe recipe_from(const Json& value, std::size_t index) {
   const std::string numbered = fmt::format("recipe number {}", index + 1);
   if (!value.is_object()) fail(numbered + ": is " + shown(value) + "; allowed is an object");
@@ -96,11 +106,12 @@ Recipe recipe_from(const Json& value, std::size_t index) {
   const JsonReader r{value, named ? "recipe '" + value["name"].get<std::string>() + "'" : numbered};
   std::string base;
   r("base", base);
-  Recipe out = base.empty() ? Recipe{} : recipe(base);
+  Recipe out = base.empty() ? Recipe{} : in_context(r.where + ", base", [&] { return recipe(base); });
   if (!base.empty()) out.description = "made from " + base;  // the base's own may hold no more
   r.read_fields(out, {"base"});
   r.need("name");
   check(out);
+  refuse_taken_name(out);
   return out;
 }
 

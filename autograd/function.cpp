@@ -104,8 +104,8 @@ std::vector<Tensor> apply(const std::shared_ptr<Function>& function, const std::
   function->state_ = snapshot();
   std::vector<const Tensor*> refs;
   for (const Tensor& t : inputs) refs.push_back(&t);
-  const Outputs out =
-      dispatch(OpId::custom, TensorRefs(refs.data(), static_cast<int>(refs.size())), CustomAttrs{function.get()}, loc);
+  const CustomAttrs attrs{function.get(), chain().observe ? intern(function->name()) : ""};
+  const Outputs out = dispatch(OpId::custom, TensorRefs(refs.data(), static_cast<int>(refs.size())), attrs, loc);
   return {out.values, out.values + function->outputs_};
 }
 

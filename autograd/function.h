@@ -50,11 +50,6 @@ class Function : public std::enable_shared_from_this<Function> {
 std::vector<Tensor> apply(const std::shared_ptr<Function>& function, const std::vector<Tensor>& inputs,
                           SourceLocation loc = SourceLocation::current());
 
-// The attributes of a custom call.
-struct CustomAttrs {
-  Function* function = nullptr;
-};
-
 void register_custom();
 
 }  // namespace gradual

@@ -47,6 +47,12 @@ class Attrs {
   alignas(8) std::byte bytes_[kCapacity];
 };
 
+// A user's function (autograd/function.h). The name is its own, interned, where an observer is there to read it.
+class Function;
+struct CustomAttrs {
+  Function* function = nullptr;
+  const char* name = "";
+};
 // Rows with one attribute carry it as it is: cast a DType, to_device a Device, view and expand their sizes, permute its
 // dims, gelu and linear_gelu its form, losses their Reduction, tril the diagonal and one_hot the number of classes as std::int64_t.
 enum class Gelu { exact, tanh };

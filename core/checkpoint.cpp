@@ -126,7 +126,8 @@ void save_checkpoint(const std::string& path, const CheckpointParts& parts) {
 Checkpoint load_checkpoint(const std::string& path) { return parse_checkpoint(read_file(path), path); }
 
 Checkpoint parse_checkpoint(std::string_view bytes, const std::string& name) {
-  return in_context("checkpoint \"" + name + "\"", [&] { return read(parse_safetensors(bytes, name)); });
+  const Safetensors file = parse_safetensors(bytes, name);  // its errors name the file
+  return in_context("checkpoint \"" + name + "\"", [&] { return read(file); });
 }
 
 }  // namespace gradual

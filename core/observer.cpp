@@ -75,6 +75,11 @@ class Observe final : public Interceptor {
 
 }  // namespace
 
+std::string_view called(const OpCall& call) {
+  const bool named = call.op == OpId::custom && *call.get<CustomAttrs>().name;
+  return named ? call.get<CustomAttrs>().name : name(call.op);
+}
+
 ObserverScope::ObserverScope(Observer& observer) : observer_(&observer) {
   static Observe stage;
   installed().observers.push_back(&observer);

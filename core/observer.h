@@ -3,6 +3,7 @@
 #pragma once
 
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "convert.h"
@@ -17,6 +18,9 @@ struct CallRecord {
   CastCounts counts;                 // what its narrowing stores did; zero unless an installed observer wants_counts()
   Context context;                   // where the call came from
 };
+
+// For people: the op's name, or that of the user's function that a custom op is.
+std::string_view called(const OpCall& call);
 
 // Told of every op of this thread, composite rows by their parts. Ops that an observer runs are not observed. An
 // exception from an observer leaves through the op.

@@ -29,12 +29,14 @@ template <class Map> std::vector<Profile::Entry> sorted(const Map& map) {
 }
 
 std::string rows(const char* what, const std::vector<Profile::Entry>& entries, double total) {
-  std::string text = fmt::format("{:<28} {:<9} {:>9} {:>9} {:>11} {:>6} {:>10} {:>9} {:>9}\n", what, "phase", "calls",
-                                 "launches", "ms", "%", "GFLOP", "GFLOP/s", "GB/s");
+  std::size_t width = 28;
+  for (const Profile::Entry& e : entries) width = std::max(width, e.name.size());
+  std::string text = fmt::format("{:<{}} {:<9} {:>9} {:>9} {:>11} {:>6} {:>10} {:>9} {:>9}\n", what, width, "phase",
+                                 "calls", "launches", "ms", "%", "GFLOP", "GFLOP/s", "GB/s");
   for (const Profile::Entry& e : entries) {
     const double rate = e.seconds > 0 ? 1e-9 / e.seconds : 0;
-    text += fmt::format("{:<28} {:<9} {:>9} {:>9} {:>11.3f} {:>6.1f} {:>10.4g} {:>9.2f} {:>9.2f}\n",
-                        e.name.empty() ? "(no module)" : e.name, e.phase, e.calls, e.launches, e.seconds * 1e3,
+    text += fmt::format("{:<{}} {:<9} {:>9} {:>9} {:>11.3f} {:>6.1f} {:>10.4g} {:>9.2f} {:>9.2f}\n",
+                        e.name.empty() ? "(no module)" : e.name, width, e.phase, e.calls, e.launches, e.seconds * 1e3,
                         total > 0 ? 100 * e.seconds / total : 0, e.flops * 1e-9, e.flops * rate, e.bytes * rate);
   }
   return text;
@@ -55,7 +57,8 @@ std::string notes(const std::vector<Profile::Entry>& ops) {
     if (!e.tensor_cores.empty()) products += fmt::format("{:<38} {}\n", op, e.tensor_cores);
     for (const std::string& kernel : e.kernels) kernels += fmt::format("{:<38} {}\n", op, kernel);
   }
-  if (!products.empty()) products = "\ntensor cores, in the first call of each\n" + products;
+  if (!products.empty())
+    products = "\nwhether a GPU's tensor cores would take it, by the first call of each\n" + products;
   return kernels.empty() ? products : products + "\nkernels\n" + kernels;
 }
 
@@ -65,8 +68,9 @@ void Profile::after(const OpCall& call, const Outputs& out, const CallRecord& re
   const auto [flops, bytes] = cost(call, out);
   const auto& [module, cause, phase, line, backward_of] = record.context;
   const auto launches = static_cast<std::int64_t>(record.kernels.size());
-  Entry& op = ops_[{call.op, phase}];
-  add(op, {std::string(name(call.op)), std::string(name(phase)), 1, record.seconds, flops, bytes, launches,
+  const std::string_view op_name = called(call);
+  Entry& op = ops_[{call.op, op_name, phase}];
+  add(op, {std::string(op_name), std::string(name(phase)), 1, record.seconds, flops, bytes, launches,
            op.calls == 0 ? verdict(call) : "", record.kernels});
   add(modules_[module], {module, "", 1, record.seconds, flops, bytes, launches});
 }

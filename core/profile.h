@@ -3,7 +3,8 @@
 
 #include <map>
 #include <string>
-#include <utility>
+#include <string_view>
+#include <tuple>
 #include <vector>
 
 #include "cost.h"
@@ -14,7 +15,7 @@ namespace gradual {
 class Profile : public Observer {
  public:
   struct Entry {
-    std::string name;   // the op's or the module's path
+    std::string name;   // the op's (of a user's function its own) or the module's path
     std::string phase;  // of ops: "forward", "backward" or "optimizer"
     std::int64_t calls = 0;
     double seconds = 0;  // a user's function without the ops it ran
@@ -27,7 +28,7 @@ class Profile : public Observer {
 
   void after(const OpCall& call, const Outputs& out, const CallRecord& record) override;
 
-  std::vector<Entry> by_op() const;      // an entry an op and phase; the slowest first
+  std::vector<Entry> by_op() const;      // an entry an op (or user's function) and phase; the slowest first
   std::vector<Entry> by_module() const;  // all phases together; the slowest first; "" is outside of any
   Entry total() const;
   // Both, with each entry's share of the time, GFLOP/s and GB/s, for people; the contractions and whether tensor cores take
@@ -35,7 +36,7 @@ class Profile : public Observer {
   std::string table() const;
 
  private:
-  std::map<std::pair<OpId, Phase>, Entry> ops_;
+  std::map<std::tuple<OpId, std::string_view, Phase>, Entry> ops_;  // by the name too, that of a user's function
   std::map<std::string, Entry> modules_;
 };
 

@@ -34,7 +34,7 @@ Tracer::Tracer(std::FILE* file, bool counts)
 
 void Tracer::after(const OpCall& call, const Outputs& out, const CallRecord& record) {
   const Context& c = record.context;
-  std::string op(name(call.op));
+  std::string op(called(call));
   if (*c.backward_of && c.backward_of != op) op += fmt::format(" (of {})", c.backward_of);
   const double us = record.seconds * 1e6;
   sink_(fmt::format("{:<9} {:<22} {:<52} {:<14} {:<18} {}{}{}{}", name(c.phase), op, signature(call, out),

@@ -12,6 +12,11 @@ namespace {
 constexpr std::uint64_t kOrderStream = std::uint64_t{1} << 62;
 constexpr std::uint64_t kFetchStream = std::uint64_t{1} << 63;
 
+std::int64_t samples_of(const Dataset& dataset) {
+  if (!dataset.inputs.defined()) fail("DataLoader: the dataset has no inputs; it was not filled");
+  return dataset.size();
+}
+
 }  // namespace
 
 struct DataLoader::Impl {
@@ -73,7 +78,7 @@ DataLoader::DataLoader(std::int64_t samples, Fetch fetch, DataLoaderOptions o) {
 
 DataLoader::DataLoader(Dataset dataset, DataLoaderOptions options)
     : DataLoader(
-          dataset.size(), [dataset](const std::vector<std::int64_t>& indices) { return take(dataset, indices); },
+          samples_of(dataset), [dataset](const std::vector<std::int64_t>& indices) { return take(dataset, indices); },
           options) {}
 
 DataLoader::~DataLoader() = default;

@@ -36,7 +36,7 @@ Batch take(const Dataset& dataset, const std::vector<std::int64_t>& indices) {
 
 Split split(const Dataset& dataset, std::int64_t train_count, std::uint64_t seed) {
   const std::int64_t n = dataset.size();
-  if (train_count < 0 || train_count > n) failf("split: {} of {} samples to train", train_count, n);
+  if (train_count < 0 || train_count > n) failf("split: {} samples to train; allowed are 0 to all {}", train_count, n);
   Generator generator(seed);
   const std::vector<std::int64_t> order = randperm(n, generator).to_vector<std::int64_t>();
   const auto part = [&](std::int64_t begin, std::int64_t end) {

@@ -112,6 +112,7 @@ std::vector<Result> compare(const MakeModel& make_model, const LabData& data, co
   const std::vector<Result> before = options.resume && !out.empty() ? folder.finished() : std::vector<Result>{};
   for (const std::string& path : {options.trace, options.profile})
     if (!path.empty() && path != "-") write_file_atomically(path, "");
+  if (options.started) options.started();
   std::vector<Result> results;
   int number = 0;
   // one run tells what every format would lose of its numbers: that of fp32, where there is one

@@ -13,6 +13,10 @@ const finite = x => typeof x === "number" && isFinite(x);
 const mean = xs => { const f = xs.filter(finite); return f.length ? f.reduce((a, b) => a + b, 0) / f.length : NaN; };
 const bytes = b => b >= 2 ** 20 ? (b / 2 ** 20).toFixed(1) + " MiB" : (b / 1024).toFixed(0) + " KiB";
 const num = (x, d) => finite(x) ? x.toFixed(d) : "–";
+const percent = (x, d) => finite(x) ? num(x, d) + " %" : "–";
+const lostText = x => x === 0 ? "0 %" : percent(x, 3);
+// 2 to the power of e; e may be a fraction.
+const power = e => "2" + String(e).replace(/[-.0-9]/g, c => ({ "-": "⁻", ".": "·" })[c] || "⁰¹²³⁴⁵⁶⁷⁸⁹"[c]);
 const categories = ["parameters", "masters", "casts", "gradients", "optimizer", "activations", "workspace"];
 const castRoles = ["activation", "weight", "error", "weight gradient"];
 
@@ -35,6 +39,15 @@ function hover(e, text) {
   });
   e.addEventListener("pointerleave", () => { tip.style.display = "none"; });
   return e;
+}
+
+// About n round numbers from low to high.
+function roundTicks(low, high, n) {
+  const rough = (high - low) / n || 1, tens = 10 ** Math.floor(Math.log10(rough));
+  const every = [1, 2, 5, 10].map(k => k * tens).find(s => s >= rough * .999);
+  const ticks = [];
+  for (let t = Math.ceil(low / every - 1e-9); t * every <= high + 1e-9; t++) ticks.push(+(t * every).toPrecision(12));
+  return ticks;
 }
 
 // An SVG as wide as its place, so that text keeps its size on a phone.
@@ -71,9 +84,9 @@ function summary() {
     const rs = runsOf(name);
     const status = [...new Set(rs.map(r => r.status))].join(", ");
     const scale = mean(rs.map(r => r.final_scale)), star = rs.some(r => r.histograms.some(h => h.as_if)) ? "*" : "";
-    const cells = [name, status, num(100 * mean(rs.map(r => r.test_accuracy)), 2) + " %", num(mean(rs.map(r => r.test_loss)), 4), num(mean(rs.map(r => r.train_loss)), 4),
-      num(mean(rs.map(r => r.ms_per_step)), 2), bytes(mean(rs.map(r => r.peak_bytes.total))), finite(scale) && scale !== 1 ? "2^" + +Math.log2(scale).toPrecision(4) : "–",
-      num(mean(rs.map(r => r.skipped_steps)), 1), num(mean(rs.map(r => r.underflow_percent)), 3) + " %" + star, num(mean(rs.map(r => r.overflow_percent)), 4) + " %" + star];
+    const cells = [name, status, percent(100 * mean(rs.map(r => r.test_accuracy)), 2), num(mean(rs.map(r => r.test_loss)), 4), num(mean(rs.map(r => r.train_loss)), 4),
+      num(mean(rs.map(r => r.ms_per_step)), 2), bytes(mean(rs.map(r => r.peak_bytes.total))), finite(scale) && scale !== 1 ? power(+Math.log2(scale).toPrecision(4)) : "–",
+      num(mean(rs.map(r => r.skipped_steps)), 1), percent(mean(rs.map(r => r.underflow_percent)), 3) + star, percent(mean(rs.map(r => r.overflow_percent)), 4) + star];
     table.append(el("tr", {}, ...cells.map((c, i) => el("td", i === 1 && status !== "ok" ? { class: "bad" } : {}, c))));
   }
 }
@@ -123,10 +136,9 @@ function accuracy() {
   const good = data.runs.filter(r => finite(r.test_accuracy) && r.status === "ok").map(r => 100 * r.test_accuracy);
   const low = Math.max(0, Math.floor((good.length ? Math.min(...good) : 0) - 1)), high = 100;
   const x = linear(low, high, c.left, c.right);
-  for (let i = 0; i <= 4; i++) {
-    const t = low + (high - low) * i / 4;
+  for (const t of roundTicks(low, high, c.width < 500 ? 3 : 6)) {
     c.svg.append(el("line", { class: "axis", x1: x(t), x2: x(t), y1: c.top, y2: c.bottom }));
-    c.svg.append(el("text", { x: x(t), y: c.bottom + 16, "text-anchor": "middle" }, +t.toFixed(2) + " %"));
+    c.svg.append(el("text", { x: x(t), y: c.bottom + 16, "text-anchor": "middle" }, t + " %"));
   }
   names.forEach((name, i) => {
     const yy = c.top + 30 * i + 16;
@@ -151,7 +163,7 @@ function scale() {
   const x = linear(0, maxStep, c.left, c.right), y = s => linear(low, high, c.bottom, c.top)(Math.log2(s));
   const ticks = [];
   for (let e = Math.ceil(low); e <= high; e += Math.max(1, Math.round((high - low) / 6))) ticks.push(2 ** e);
-  yAxis(c, ticks, y, s => "2^" + +Math.log2(s).toPrecision(4));
+  yAxis(c, ticks, y, s => power(+Math.log2(s).toPrecision(4)));
   xAxis(c, maxStep, x, "step");
   for (const r of runs) {
     const points = [];
@@ -177,15 +189,15 @@ function histograms() {
     const h = hs[0];
     const counts = h.counts.map((_, i) => hs.reduce((a, other) => a + other.counts[i], 0));
     const one = hs.every(other => (other.format || {}).name === (h.format || {}).name) && h.format;
-    panel.append(el("p", {}, `${h.as_if ? "as if stored in " : ""}${one ? one.name : "several formats"}: ${num(lost.underflow, 3)} % underflow, ${num(lost.overflow, 4)} % overflow`));
-    const f = one || { min_subnormal_exponent: -999, min_normal_exponent: -999, max_exponent: 999 };  // nothing is shaded
+    panel.append(el("p", {}, `${h.as_if ? "as if in " : ""}${one ? one.name : "several formats"}: ${lostText(lost.underflow)} underflow, ${lostText(lost.overflow)} overflow`));
+    const f = one || { zero_below_exponent: -999, min_normal_exponent: -999, max_exponent: 999 };  // nothing is shaded
     const total = counts.reduce((a, b) => a + b, 0);
-    const first = Math.min(...counts.map((v, i) => v ? i + h.first_exponent : 99), f.min_subnormal_exponent < -60 ? -40 : -34), last = Math.max(...counts.map((v, i) => v ? i + h.first_exponent : -99), 17);
+    const first = Math.min(...counts.map((v, i) => v ? i + h.first_exponent : 99), f.zero_below_exponent < -60 ? -40 : -34), last = Math.max(...counts.map((v, i) => v ? i + h.first_exponent : -99), 17);
     const lo = Math.max(first, -60), hi = Math.min(last, 40) + 1;
     const c = canvas(panel, 170, { left: 8, right: 8, top: 8, bottom: 22 });
     const x = linear(lo, hi, c.left, c.right), top = Math.max(1, ...counts), y = v => linear(0, Math.sqrt(top), c.bottom, c.top + 14)(Math.sqrt(v));
     const shade = (a, b, fill) => { if (b > a) c.svg.append(el("rect", { x: x(a), y: c.top, width: x(b) - x(a), height: c.bottom - c.top, fill })); };
-    const zeroBelow = Math.max(lo, Math.min(hi, f.min_subnormal_exponent)), normal = Math.max(lo, Math.min(hi, f.min_normal_exponent)), above = Math.min(hi, Math.max(lo, f.max_exponent + 1));
+    const zeroBelow = Math.max(lo, Math.min(hi, f.zero_below_exponent)), normal = Math.max(lo, Math.min(hi, f.min_normal_exponent)), above = Math.min(hi, Math.max(lo, f.max_exponent + 1));
     shade(lo, zeroBelow, "var(--lost)");
     shade(zeroBelow, normal, "var(--sub)");
     shade(above, hi, "var(--lost)");
@@ -193,13 +205,13 @@ function histograms() {
       const e = i + h.first_exponent;
       if (!v || e < lo || e >= hi) return;
       c.svg.append(hover(el("rect", { x: x(e) + .5, y: y(v), width: Math.max(1, x(e + 1) - x(e) - 1), height: c.bottom - y(v), fill: e < zeroBelow ? "var(--bad)" : e < normal ? "var(--bar2)" : "var(--bar)" }),
-        `2^${e} to 2^${e + 1}: ${(100 * v / total).toPrecision(3)} %`));
+        `${power(e)} to ${power(e + 1)}: ${(100 * v / total).toPrecision(3)} %`));
     });
     const label = (a, b, text) => { if (x(b) - x(a) > 7 * text.length) c.svg.append(el("text", { x: (x(a) + x(b)) / 2, y: c.top + 11, "text-anchor": "middle" }, text)); };
     label(lo, zeroBelow, "to zero");
     label(zeroBelow, normal, "subnormal");
-    if (hi > above + 1) c.svg.append(el("text", { x: x(hi) - 2, y: c.top + 11, "text-anchor": "end" }, "∞"));
-    for (let e = Math.ceil(lo / 16) * 16; e < hi; e += 16) c.svg.append(el("text", { x: x(e), y: c.bottom + 15, "text-anchor": "middle" }, "2^" + e));
+    label(above, hi, "too large");
+    for (let e = Math.ceil(lo / 16) * 16; e < hi; e += 16) c.svg.append(el("text", { x: x(e), y: c.bottom + 15, "text-anchor": "middle" }, power(e)));
   }
 }
 
@@ -207,7 +219,7 @@ function histograms() {
 function nothingIn(lost) {
   if (!lost.elements) return "nothing is rounded here";
   if (!lost.overflow && !lost.nan) return `all of ${lost.elements} elements are zero`;
-  return `all of ${lost.elements} elements are zero, Inf or NaN: ${num(lost.overflow, 4)} % overflow${lost.nan ? `, ${lost.nan} NaN` : ""}`;
+  return `all of ${lost.elements} elements are zero, Inf or NaN: ${lostText(lost.overflow)} overflow${lost.nan ? `, ${lost.nan} NaN` : ""}`;
 }
 
 // What rounding did to the elements of several rows of "casts" together, in percent.
@@ -221,13 +233,14 @@ function casts() {
   const runs = runsOf(document.getElementById("cast-recipe").value);
   const all = runs.flatMap(r => r.casts);
   const layers = [...new Set(all.map(c => c.layer))];
+  const kinds = Object.fromEntries(all.map(c => [c.layer, c.kind]));
   const table = document.getElementById("casts");
   table.replaceChildren(el("tr", {}, el("th", {}, "layer"), ...castRoles.map(role => el("th", {}, role))));
   for (const layer of layers) {
-    table.append(el("tr", {}, el("td", {}, layer || "(outside of layers)"), ...castRoles.map(role => {
+    table.append(el("tr", {}, el("td", {}, layer ? `${layer} ${kinds[layer] || ""}` : "(outside of layers)"), ...castRoles.map(role => {
       const s = share(all.filter(c => c.layer === layer && c.role === role));
       if (!s.elements) return el("td", {}, "–");
-      return el("td", s.nan ? { class: "bad" } : {}, `${num(s.underflow, 3)} % / ${num(s.overflow, 4)} %${s.nan ? ` / ${s.nan} NaN` : ""}`);
+      return el("td", s.nan ? { class: "bad" } : {}, `${percent(s.underflow, 3)} / ${percent(s.overflow, 4)}${s.nan ? ` / ${s.nan} NaN` : ""}`);
     })));
   }
 }
@@ -263,14 +276,15 @@ function whatIf() {
     `The numbers of ${run.recipe}, seed ${run.seed}, at step ${run.what_if.step}, rounded to each format: as they are, times the power of two that keeps most of them, and times max / amax, which puts the largest on the format's largest value. ` +
     "To zero, subnormal and too large are shares of the elements that are not zero; too large ones become the largest value. " +
     "SQNR is the signal over the quantisation noise in dB, 10 log10(Σx² / Σ(x − q(x))²): one more bit of mantissa is worth 6. One scale serves all tensors of a role here.";
-  const percent = x => x === 0 ? "0" : +(100 * x).toPrecision(2) + " %", db = x => x === null ? "exact" : x.toFixed(1);
+  const fraction = x => x === 0 ? "0" : +(100 * x).toPrecision(2) + " %", db = x => x === null ? "exact" : x.toFixed(1);
+  const scaleText = s => s.startsWith("2^") ? power(s.slice(2)) : s;
   const groups = [["", 1], ["as it is", 4], ["best power of two", 4], ["max / amax", 2]];
   const head = ["format", "to zero", "subnormal", "too large", "SQNR", "scale", "to zero", "too large", "SQNR", "scale", "SQNR"];
   for (const role of run.what_if.roles.filter(r => r.elements)) {
-    const rows = role.formats.map(f => [f.format, percent(f.unscaled.underflow), percent(f.unscaled.subnormal), percent(f.unscaled.overflow), db(f.unscaled.sqnr_db),
-      f.best.scale, percent(f.best.underflow), percent(f.best.overflow), db(f.best.sqnr_db), f.amax.scale, db(f.amax.sqnr_db)]);
-    const about = `${role.elements} elements, ${percent(role.zeros / role.elements)} of them zero${role.not_finite ? `, ${role.not_finite} not finite` : ""}; the others from ${role.amin.toPrecision(3)} to ${role.amax.toPrecision(3)}. ` +
-      (role.role === "weights" ? "" : `As gradients in f16 they would take the loss scale ${role.loss_scale}: the largest power of two at which none is too large, less ${role.headroom} for headroom.`);
+    const rows = role.formats.map(f => [f.format, fraction(f.unscaled.underflow), fraction(f.unscaled.subnormal), fraction(f.unscaled.overflow), db(f.unscaled.sqnr_db),
+      scaleText(f.best.scale), fraction(f.best.underflow), fraction(f.best.overflow), db(f.best.sqnr_db), scaleText(f.amax.scale), db(f.amax.sqnr_db)]);
+    const about = `${role.elements} elements, ${role.zeros ? fraction(role.zeros / role.elements) : "none"} of them zero${role.not_finite ? `, ${role.not_finite} not finite` : ""}; the others from ${role.amin.toPrecision(3)} to ${role.amax.toPrecision(3)}. ` +
+      (role.role === "weights" ? "" : `As gradients in f16 they would take the loss scale ${scaleText(role.loss_scale)}: the largest power of two at which none is too large, less ${role.headroom} for headroom.`);
     document.getElementById("what-if").append(el("h3", {}, role.role), el("p", { class: "note" }, about),
       el("div", { class: "scroll" }, el("table", {}, el("tr", {}, ...groups.map(([t, n]) => el("th", { colspan: n, class: "group" }, t))),
         el("tr", {}, ...head.map(h => el("th", {}, h))), ...rows.map(r => el("tr", {}, ...r.map(c => el("td", {}, c)))))));
@@ -286,7 +300,10 @@ function start() {
   document.getElementById("subtitle").textContent =
     `${first.model} on ${first.data}, ${count(recipes.length, "recipe")}, ${count(seeds, "seed")}, ${count(first.epochs, "epoch")}. ` +
     "The same network, data and order of batches in every run; only the number formats differ.";
-  document.getElementById("what-ran").textContent = `Batches of ${first.batch}, ${first.optimizer}, learning rate ${first.lr}, on ${first.device}; the recipes as JSON`;
+  document.title += `: ${first.model} on ${first.data}`;
+  // a run that an earlier version finished tells nothing of these
+  const settings = first.batch ? `Batches of ${first.batch}, ${first.optimizer}, learning rate ${first.lr}, on ${first.device}` : `On ${first.device}`;
+  document.getElementById("what-ran").textContent = settings + "; the recipes as JSON";
   document.getElementById("definitions").textContent = JSON.stringify(recipes.map(name => runsOf(name)[0].definition).filter(d => d), null, 2);
   document.getElementById("footer").textContent = `Gradual ${data.version}. ` + Object.entries(data.machine).map(([k, v]) => `${k}: ${v}`).join(", ");
   document.getElementById("legend").replaceChildren(...recipes.map(name => {

@@ -54,6 +54,7 @@ Json curve_json(const Curve& c) {
 Json cast_json(const CastRow& c) {
   return {{"role", c.role},
           {"layer", c.layer},
+          {"kind", c.kind},
           {"elements", c.elements},
           {"underflow_percent", c.underflow_percent},
           {"overflow_percent", c.overflow_percent},
@@ -62,6 +63,7 @@ Json cast_json(const CastRow& c) {
 CastRow cast_from(const Json& j) {
   return {.role = j.at("role"),
           .layer = j.at("layer"),
+          .kind = j.value("kind", ""),
           .elements = j.at("elements"),
           .nan = j.at("nan"),
           .underflow_percent = j.at("underflow_percent"),
@@ -72,7 +74,7 @@ Json histogram_json(const Histogram& h) {
   Json format;  // null where there is none
   if (!h.format.empty())
     format = {{"name", h.format},
-              {"min_subnormal_exponent", h.min_subnormal_exponent},
+              {"zero_below_exponent", h.zero_below_exponent},
               {"min_normal_exponent", h.min_normal_exponent},
               {"max_exponent", h.max_exponent}};
   return {{"role", h.role},
@@ -89,7 +91,9 @@ Histogram histogram_from(const Json& j) {
   h.as_if = j.at("as_if");
   if (const Json& f = j.at("format"); !f.is_null()) {
     h.format = f.at("name");
-    h.min_subnormal_exponent = f.at("min_subnormal_exponent");
+    // earlier versions had the smallest subnormal number's, of which all above the half is rounded to it
+    h.zero_below_exponent = f.contains("zero_below_exponent") ? f["zero_below_exponent"].get<int>()
+                                                              : f.at("min_subnormal_exponent").get<int>() - 1;
     h.min_normal_exponent = f.at("min_normal_exponent");
     h.max_exponent = f.at("max_exponent");
   }
@@ -229,6 +233,19 @@ std::string scale_text(double scale) {
   return fmt::format("2^{:.4g}", std::log2(scale));
 }
 
+// A number with its unit, "-" for NaN, which stands for a mean over no run.
+std::string cell(double value, int digits, const char* unit = "") {
+  return std::isnan(value) ? "-" : fmt::format("{:.{}f}{}", value, digits, unit);
+}
+
+// As RFC 4180 has it: a recipe of the user's may have any name.
+std::string csv_field(const std::string& text) {
+  if (text.find_first_of(",\"\r\n") == std::string::npos) return text;
+  std::string quoted = "\"";
+  for (char c : text) quoted += c == '"' ? std::string(2, c) : std::string(1, c);
+  return quoted + '"';
+}
+
 std::string megabytes(double bytes) {
   return bytes >= 1 << 20 ? fmt::format("{:.1f} MiB", bytes / (1 << 20)) : fmt::format("{:.0f} KiB", bytes / 1024);
 }
@@ -253,9 +270,9 @@ std::string curves_csv(const std::vector<Result>& results) {
   for (const Result& r : results) {
     for (std::size_t i = 0; i < r.curve.step.size(); ++i) {
       const double underflow = r.curve.underflow_percent[i];
-      text +=
-          fmt::format("{},{},{},{},{},{},{}\n", r.recipe, r.seed, r.curve.step[i], r.curve.loss[i], r.curve.scale[i],
-                      r.curve.skipped[i] ? 1 : 0, std::isnan(underflow) ? std::string() : fmt::format("{}", underflow));
+      text += fmt::format("{},{},{},{},{},{},{}\n", csv_field(r.recipe), r.seed, r.curve.step[i], r.curve.loss[i],
+                          r.curve.scale[i], r.curve.skipped[i] ? 1 : 0,
+                          std::isnan(underflow) ? std::string() : fmt::format("{}", underflow));
     }
   }
   return text;
@@ -306,11 +323,11 @@ std::string table(const std::vector<Result>& results) {
                                : row.bad == row.runs ? row.status
                                                      : fmt::format("{} of {} {}", row.bad, row.runs, row.status);
     const char* mark = row.as_if ? "*" : " ";
-    text +=
-        fmt::format("{:<{}} {:>8.2f}% {:>10.4f} {:>10.4f} {:>8.2f} {:>10} {:>7} {:>8.1f} {:>9.3f}%{} {:>8.3f}%{}  {}\n",
-                    row.recipe, width, 100 * row.accuracy.value(), row.loss.value(), row.train_loss.value(),
-                    row.ms.value(), megabytes(row.bytes.value()), scale_text(row.scale.value()), row.skipped.value(),
-                    row.underflow.value(), mark, row.overflow.value(), mark, status);
+    text += fmt::format("{:<{}} {:>9} {:>10} {:>10} {:>8} {:>10} {:>7} {:>8} {:>10}{} {:>9}{}  {}\n", row.recipe, width,
+                        cell(100 * row.accuracy.value(), 2, "%"), cell(row.loss.value(), 4),
+                        cell(row.train_loss.value(), 4), cell(row.ms.value(), 2), megabytes(row.bytes.value()),
+                        scale_text(row.scale.value()), cell(row.skipped.value(), 1),
+                        cell(row.underflow.value(), 3, "%"), mark, cell(row.overflow.value(), 3, "%"), mark, status);
   }
   if (std::any_of(rows.begin(), rows.end(), [](const Row& row) { return row.as_if; }))
     text += "* gradients stay in f32, and nothing is lost: what would be, were they cast to f16\n";

@@ -23,6 +23,7 @@ struct Curve {
 // What rounding did to the elements of one role ("activation", "weight", "error", "weight gradient") in one layer.
 struct CastRow {
   std::string role = {}, layer = {};  // a module's path, empty outside of all
+  std::string kind = {};              // the module's: "Linear"
   std::int64_t elements = 0, nan = 0;
   double underflow_percent = 0, overflow_percent = 0;  // saturation is overflow too
 };
@@ -33,9 +34,10 @@ struct Histogram {
   std::string role = {};
   int first_exponent = 0;
   std::vector<std::int64_t> counts = {};
-  std::string format = {};  // "fp16"; empty: none, or several
-  bool as_if = false;       // all is f32, counted as if cast to `format`
-  int min_subnormal_exponent = 0, min_normal_exponent = 0, max_exponent = 0;
+  std::string format = {};      // "fp16"; empty: none, or several
+  bool as_if = false;           // all is f32, counted as if cast to `format`
+  int zero_below_exponent = 0;  // what lies below 2^this becomes zero when rounded to nearest
+  int min_normal_exponent = 0, max_exponent = 0;
 };
 
 struct Result {
@@ -48,7 +50,7 @@ struct Result {
   double train_loss = std::numeric_limits<double>::quiet_NaN();  // mean of the last epoch
   double test_loss = std::numeric_limits<double>::quiet_NaN();
   double test_accuracy = std::numeric_limits<double>::quiet_NaN();  // 0 to 1
-  double ms_per_step = 0;                                           // median over the steps that were not sampled
+  double ms_per_step = 0;  // median over the steps that were not sampled; NaN: all were
   std::array<std::int64_t, kCategories> peak_bytes{};
   std::int64_t peak_total = 0;
   double underflow_percent = 0, overflow_percent = 0;  // of errors and weight gradients

@@ -13,7 +13,9 @@
 #include <string_view>
 
 #include "../core/checkpoint.h"
+#include "../core/failf.h"
 #include "../core/profile.h"
+#include "../core/rounding.h"
 #include "../core/tracer.h"
 #include "../cuda/cuda.h"
 #include "../optim/adam.h"
@@ -93,7 +95,7 @@ amp::CastStatsTable casts_from(const StateDict& state) {
 }
 
 double median(std::vector<double> values) {
-  if (values.empty()) return 0;
+  if (values.empty()) return std::numeric_limits<double>::quiet_NaN();
   const auto middle = values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2);
   std::nth_element(values.begin(), middle, values.end());
   return *middle;
@@ -303,8 +305,12 @@ Result Run::result() {
   result_.overflow_percent = gradients.overflow_percent();
   result_.casts.clear();
   std::map<std::string, std::size_t> place;  // of a layer in the model; what is outside of all comes last
-  for (const auto& [path, module] : model_->named_modules())
-    if (!path.empty()) place.emplace(path, place.size());
+  std::map<std::string, std::string> kinds;
+  for (const auto& [path, module] : model_->named_modules()) {
+    if (path.empty()) continue;
+    place.emplace(path, place.size());
+    kinds.emplace(path, module->kind());
+  }
   const auto place_of = [&](const std::string& layer) {
     const auto found = place.find(layer);
     return found == place.end() ? place.size() : found->second;
@@ -312,6 +318,7 @@ Result Run::result() {
   for (const auto& [key, t] : casts_)
     result_.casts.push_back({.role = std::string(name(key.first)),
                              .layer = key.second,
+                             .kind = kinds[key.second],
                              .elements = static_cast<std::int64_t>(t.counts.elements),
                              .nan = static_cast<std::int64_t>(t.counts.nan),
                              .underflow_percent = t.underflow_percent(),
@@ -329,7 +336,11 @@ Histogram Run::histogram(amp::Role role) const {
   h.counts.assign(t.exponents.bins.begin(), t.exponents.bins.end() - 1);  // the last one is Inf and NaN
   if (const std::optional<Format> f = amp::counted_format(recipe_, role)) {
     h.format = name(*f);
-    h.min_subnormal_exponent = std::ilogb(f->min_positive());
+    const int least = std::ilogb(f->min_positive());
+    const double below = std::ldexp(1.5, least - 1);  // in the binade under the smallest number
+    double rounded = 0;
+    Rounder{*f, rounding_from_name("nearest-even"), Overflow::saturate}.round(&below, &rounded, 1);
+    h.zero_below_exponent = rounded == 0 ? least : least - 1;
     h.min_normal_exponent = std::ilogb(f->min_normal());
     h.max_exponent = f->max_exponent();
   }
@@ -355,6 +366,9 @@ void Run::load(const std::string& path) {
   const Checkpoint c = load_checkpoint(path);
   const StateDict& lab = c.part("lab");
   Result saved = results_from_json(lab.text("result"), path).at(0);
+  if (saved.model != result_.model || saved.data != result_.data)
+    failf("{}: was written by a run of {} on {}, this is {} on {}; use another --out, or no --resume", path,
+          saved.model, saved.data, result_.model, result_.data);
   if (saved.settings != result_.settings)
     fail(path + ": was written by a run with other settings: " + differences(saved.settings, result_.settings) +
          "; use the old ones, another --out, or no --resume");

@@ -16,17 +16,20 @@ std::pair<Tensor, Tensor> rows(const Tensor& logits, const Tensor& targets) {
 
 }  // namespace
 
-LabData data_for(const std::string& spec) {
+LabData data_for(const std::string& spec, std::int64_t context) {
   const std::size_t colon = spec.find(':');
   const std::string kind = spec.substr(0, colon);
   const std::string path = colon == std::string::npos ? "" : spec.substr(colon + 1);
+  if (context && kind != "text")
+    fail("data '" + spec + "' have no context to choose (" + std::to_string(context) + " was given); text:FILE has");
   if (kind == "digits" && path.empty()) {
     return {kind, [all = data::digits()](std::uint64_t seed) { return data::split(all, 1437, seed); }};
   }
-  if (kind == "mnist" && !path.empty()) return {kind, [both = data::mnist(path)](std::uint64_t) { return both; }};
+  if (kind == "mnist" && !path.empty()) return {spec, [both = data::mnist(path)](std::uint64_t) { return both; }};
   if (kind == "text" && !path.empty()) {
-    const data::TextDataset text = data::read_text(path);
-    return {kind, [split = data::Split{text.train, text.test}](std::uint64_t) { return split; }};
+    const data::TextDataset text = context ? data::read_text(path, {.context = context}) : data::read_text(path);
+    return {context ? spec + ", context " + std::to_string(context) : spec,
+            [split = data::Split{text.train, text.test}](std::uint64_t) { return split; }};
   }
   if (kind == "addition" && path.empty()) {
     const data::Dataset all = data::addition().problems;

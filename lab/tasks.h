@@ -21,8 +21,9 @@ struct LabData {
       : name(split.train.name), load([split](std::uint64_t) { return split; }) {}
 };
 
-// "digits", "mnist:DIR", "text:FILE" or "addition"; Error naming these otherwise.
-LabData data_for(const std::string& spec);
+// "digits", "mnist:DIR", "text:FILE" or "addition"; Error naming these otherwise. context: characters in a window of
+// text, 0 for the usual 64; Error for other data.
+LabData data_for(const std::string& spec, std::int64_t context = 0);
 
 // Cross entropy of logits [N, C] with classes [N], or [B, T, C] with [B, T]; class -100 counts nothing.
 Tensor classification_loss(const Tensor& logits, const Tensor& targets);

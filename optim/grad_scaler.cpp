@@ -29,17 +29,22 @@ std::string StepResult::param() const {
 GradScaler::GradScaler(GradScalerOptions o)
     : options_(o), state_{.scale = static_cast<float>(o.init_scale), .hysteresis_tracker = o.hysteresis} {
   if (!o.enabled) return;
-  const auto need = [](bool ok, const char* what) {
-    if (!ok) fail(std::string("GradScaler: ") + what);
+  const auto need = [](bool ok, const std::string& what) {
+    if (!ok) fail("GradScaler: " + what);
   };
-  need(o.growth_factor > 1 && std::isfinite(o.growth_factor), "growth_factor must be above 1");
-  need(o.backoff_factor > 0 && o.backoff_factor < 1, "backoff_factor must be between 0 and 1");
-  need(o.growth_interval >= 1, "growth_interval must be at least 1");
-  need(o.hysteresis >= 1, "hysteresis must be at least 1");
+  need(o.growth_factor > 1 && std::isfinite(o.growth_factor),
+       fmt::format("growth_factor is {}; it must be above 1 and finite", o.growth_factor));
+  need(o.backoff_factor > 0 && o.backoff_factor < 1,
+       fmt::format("backoff_factor is {}; it must be between 0 and 1", o.backoff_factor));
+  need(o.growth_interval >= 1, fmt::format("growth_interval is {}; it must be at least 1", o.growth_interval));
+  need(o.hysteresis >= 1, fmt::format("hysteresis is {}; it must be at least 1", o.hysteresis));
   need(o.min_scale >= 0x1p-126 && o.min_scale <= o.max_scale && o.max_scale <= std::numeric_limits<float>::max(),
-       "min_scale must be at least 2^-126 (its inverse is finite) and max_scale finite and not below it");
+       fmt::format("min_scale is {} and max_scale {}; min_scale must be at least 2^-126 (its inverse is finite), and "
+                   "max_scale finite and not below it",
+                   o.min_scale, o.max_scale));
   need(o.init_scale >= o.min_scale && o.init_scale <= o.max_scale,
-       "init_scale must lie between min_scale and max_scale");
+       fmt::format("init_scale is {}; it must lie between min_scale, {}, and max_scale, {}", o.init_scale, o.min_scale,
+                   o.max_scale));
   remember();
 }
 
@@ -190,7 +195,8 @@ void GradScaler::update(std::optional<double> new_scale) {
   if (!new_scale && std::ranges::none_of(optimizers_, checked))
     fail("GradScaler: update: no inf checks were recorded prior to update");
   if (new_scale && !(*new_scale >= options_.min_scale && *new_scale <= options_.max_scale))
-    failf("GradScaler: update: the new scale {} does not lie between min_scale and max_scale", *new_scale);
+    failf("GradScaler: update: the new scale {} does not lie between min_scale, {}, and max_scale, {}", *new_scale,
+          options_.min_scale, options_.max_scale);
   const std::vector<PerOptimizer> ended = std::exchange(optimizers_, {});
   if (on_device_) {
     std::vector<const std::int64_t*> found;

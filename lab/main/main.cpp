@@ -105,6 +105,7 @@ int run(int argc, char** argv) {
   std::string recipes = "fp32,tf32,fp16-pure,bf16-pure,fp16-master,bf16-master,amp-fp16,amp-bf16";
   std::string out = "gradual-lab-out";
   std::string device = "cpu";
+  std::int64_t context = 0;
   int threads = 0;
   bool quiet = false;
   bool list = false;
@@ -115,6 +116,7 @@ int run(int argc, char** argv) {
       "gradual-lab");
   app.add_option("--model", model, "mlp, cnn or gpt (default: cnn for images, gpt for text)");
   app.add_option("--data", data, "digits, mnist:DIR, text:FILE or addition")->capture_default_str();
+  app.add_option("--context", context, "characters that the model sees at a time, with text:FILE (default: 64)");
   app.add_option("--recipes", recipes, "names with commas, a FILE.json, or all (see --list-recipes)")
       ->capture_default_str();
   app.add_flag("--list-recipes", list, "explain the recipes (those of --recipes, or all) and stop");
@@ -134,6 +136,8 @@ int run(int argc, char** argv) {
   app.allow_extras();  // said by us, the first with the nearest option
   try {
     app.parse(argc, argv);
+  } catch (const CLI::ConversionError& e) {
+    fail(std::string(e.what()) + "; a number is expected (see gradual-lab --help)");
   } catch (const CLI::ParseError& e) { return app.exit(e) == 0 ? 0 : 2; }
   if (const std::vector<std::string> extras = app.remaining(); !extras.empty()) fail(unknown(extras.front(), app));
   if (app.count("--trace") && options.trace.empty()) options.trace = "-";
@@ -146,6 +150,7 @@ int run(int argc, char** argv) {
   at_least_one("--epochs", options.epochs);
   at_least_one("--batch", options.batch);
   at_least_one("--seeds", options.seeds);
+  if (app.count("--context")) at_least_one("--context", context);
   if (app.count("--lr") && !(std::isfinite(options.lr) && options.lr > 0))
     fail(fmt::format("--lr is {}; it must be positive and finite", options.lr));
   if (out.empty()) fail("--out is empty; it must name a folder");
@@ -155,7 +160,7 @@ int run(int argc, char** argv) {
   }
   options.device = device_from_name(device);
   const std::vector<amp::Recipe> chosen = recipes_for(recipes);
-  const lab::LabData task = lab::data_for(data);
+  const lab::LabData task = lab::data_for(data, context);
   const data::Split sample = task.load(0);
   if (model.empty()) model = sample.train.inputs.dtype() == DType::i64 ? "gpt" : "cnn";
   options.model_name = model;
@@ -163,16 +168,17 @@ int run(int argc, char** argv) {
 
   std::signal(SIGINT, on_interrupt);
   options.stop = [] { return interrupted != 0; };
-  options.progress = lab::ProgressBar(quiet);
+  options.progress = lab::ProgressBar(quiet, chosen);
   const std::filesystem::path saved = std::filesystem::path(out) / "checkpoints";
   std::error_code none;  // of a folder that is not there; what else is wrong with it check() says
   if (options.resume && !quiet &&
       std::filesystem::directory_iterator(saved, none) == std::filesystem::directory_iterator())
     fmt::print(stderr, "--resume: nothing is saved in {}; every run starts anew\n", out);
-  lab::check(make, chosen, out, options);
-  if (!quiet)
-    fmt::print(stderr, "{} on {}: {}, {}, {} of {} samples\n", model, task.name, count(chosen.size(), "recipe"),
-               count(options.seeds, "seed"), count(options.epochs, "epoch"), sample.train.size());
+  options.started = [&] {
+    if (!quiet)
+      fmt::print(stderr, "{} on {}: {}, {}, {} of {} samples\n", model, task.name, count(chosen.size(), "recipe"),
+                 count(options.seeds, "seed"), count(options.epochs, "epoch"), sample.train.size());
+  };
   const std::vector<lab::Result> results = lab::compare(make, task, chosen, out, options);
   fmt::print("\n{}\nreport: {}/report.html (beside it results.json and curves.csv)\n", lab::table(results), out);
   if (interrupted) fmt::print("interrupted: the same command with --resume goes on\n");

@@ -4,6 +4,7 @@
 #include <sys/ioctl.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cmath>
 #include <cstdio>
 
@@ -11,14 +12,17 @@ namespace gradual::lab {
 
 using Clock = std::chrono::steady_clock;
 
-ProgressBar::ProgressBar(bool quiet) : quiet_(quiet), terminal_(isatty(STDERR_FILENO) == 1) {}
+ProgressBar::ProgressBar(bool quiet, const std::vector<amp::Recipe>& recipes)
+    : quiet_(quiet), terminal_(isatty(STDERR_FILENO) == 1) {
+  for (const amp::Recipe& r : recipes) width_ = std::max(width_, r.name.size());
+}
 
 std::string ProgressBar::line(const Progress& p) const {
   const double done = p.steps > 0 ? static_cast<double>(p.step) / static_cast<double>(p.steps) : 1;
   const double seconds = std::chrono::duration<double>(Clock::now() - run_started_).count();
   constexpr int kWidth = 20;
   const int full = static_cast<int>(done * kWidth);
-  std::string text = fmt::format("[{:>2}/{}] {:<14} seed {} ", p.run + 1, p.runs, p.recipe.name, p.seed);
+  std::string text = fmt::format("[{:>2}/{}] {:<{}} seed {} ", p.run + 1, p.runs, p.recipe.name, width_, p.seed);
   text += "[" + std::string(static_cast<std::size_t>(full), '#') +
           std::string(static_cast<std::size_t>(kWidth - full), '.') + "]";
   text += fmt::format(" epoch {:>2} loss {:<7.4f}", p.epoch + (p.finished ? 0 : 1), p.loss);

@@ -5,19 +5,21 @@
 
 #include <chrono>
 #include <string>
+#include <vector>
 
 namespace gradual::lab {
 
 // One line a run on stderr, redrawn in place on a terminal; elsewhere a line when a run ends.
 class ProgressBar {
  public:
-  explicit ProgressBar(bool quiet);
+  ProgressBar(bool quiet, const std::vector<amp::Recipe>& recipes);
   void operator()(const Progress& p);
 
  private:
   std::string line(const Progress& p) const;
 
   bool quiet_, terminal_;
+  std::size_t width_ = 0;  // of the longest name
   std::chrono::steady_clock::time_point run_started_{}, drawn_{};
   int run_ = -1;
 };

@@ -1,4 +1,5 @@
 #include <doctest/doctest.h>
+#include <fmt/format.h>
 
 #include <cstdio>
 #include <filesystem>
@@ -70,6 +71,19 @@ TEST_CASE("a short recipe takes the rest from its base, or from the defaults") {
   CHECK_FALSE(amp::recipe_from_json(R"({"name": "m", "base": "amp-fp16", "scaling": "none"})").scaling);
   CHECK(r.description == "made from fp16-master");
   CHECK(amp::recipe_from_json(R"({"name": "m", "base": "fp32", "description": "mine"})").description == "mine");
+}
+
+TEST_CASE("a recipe in a file may not take the name of another recipe") {
+  for (const char* name : {"fp32", "O1", "e4m2", "fp16-static:128", "mxfp8"}) {
+    CAPTURE(name);
+    const std::string text = fmt::format(R"({{"name": "{}", "base": "bf16-pure"}})", name);
+    CHECK(message_of([&] { amp::recipe_from_json(text); }) ==
+          fmt::format("recipe '{0}': there is a recipe '{0}' already, and this is another; it needs a name of its own",
+                      name));
+    const Recipe same = amp::recipe_from_json(fmt::format(R"({{"name": "{0}", "base": "{0}"}})", name));
+    CHECK(same.name == name);  // the same under its name, described in other words, is no harm
+    CHECK(same.description == fmt::format("made from {}", name));
+  }
 }
 
 TEST_CASE("quantisation goes to JSON and back unchanged, in every recipe that there is") {
@@ -194,7 +208,7 @@ TEST_CASE("malformed recipes are errors that name the key and what is allowed") 
        "recipe 'a': \"masters\" is true; allowed is one of none, per-tensor, flat"},
       {R"({"name": "a", "update": "masters"})",
        "recipe 'a': \"update\" is \"masters\"; allowed is one of none, kahan, stochastic"},
-      {R"({"name": "a", "base": "fp23"})", "no recipe 'fp23'; there are fp32, "},
+      {R"({"name": "a", "base": "fp23"})", "recipe 'a', base: no recipe 'fp23'; there are fp32, "},
       {R"({"name": "a", "scaling": 128})",
        "recipe 'a': \"scaling\" is 128; allowed is \"none\", \"dynamic\" or an object"},
       {R"({"name": "a", "scaling": {}})",
@@ -208,7 +222,7 @@ TEST_CASE("malformed recipes are errors that name the key and what is allowed") 
       {R"({"name": "a", "scaling": {"kind": "dynamic", "hysteresis": 1.5}})",
        "recipe 'a', scaling: \"hysteresis\" is 1.5; allowed is an integer from -2147483648 to 2147483647"},
       {R"({"name": "a", "scaling": {"kind": "dynamic", "growth_interval": 0}})",
-       "GradScaler: growth_interval must be at least 1"},
+       "recipe 'a': GradScaler: growth_interval is 0; it must be at least 1"},
       {R"({"name": "a", "scaling": {"kind": "dynamic", "growth_interval": 18446744073709551615}})",
        "recipe 'a', scaling: \"growth_interval\" is 18446744073709551615; allowed is an integer from "},
       {R"({"name": "a", "policy": []})", "recipe 'a': \"policy\" is []; allowed is an object from ops to policies"},
@@ -217,11 +231,11 @@ TEST_CASE("malformed recipes are errors that name the key and what is allowed") 
        "recipe 'a', policy: no cast policy 'low'; allowed are pass, "},
       {R"({"name": "a", "policy": {"softmax": 16}})",
        "recipe 'a', policy: \"softmax\" is 16; allowed is a text such as \"lower\""},
-      {R"({"name": "a", "policy": {"add_": "lower"}})", "policy table: add_ takes no policy but pass"},
+      {R"({"name": "a", "policy": {"add_": "lower"}})", "recipe 'a': policy table: add_ takes no policy but pass"},
       {R"({"name": "a", "mode": "half"})",
        "recipe 'a': modes autocast, half and pure take the dtype f16 or bf16, not f32"},
       {R"({"name": "a", "mode": "half", "dtype": "f16", "scaling": {"kind": "static", "init_scale": -1}})",
-       "GradScaler"},
+       "recipe 'a': GradScaler: init_scale is -1; it must lie between min_scale, "},
       {R"({"name": "a", "quantization": 8})",
        "recipe 'a': \"quantization\" is 8; allowed is \"none\" or an object of forward_x, "},
       {R"({"name": "a", "quantization": {"forwardx": "none"}})",

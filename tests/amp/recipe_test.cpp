@@ -375,7 +375,7 @@ TEST_CASE("contradictions are errors that name the field") {
   CHECK(message([](Recipe& r) { r.scaling->growth_factor = 1; }).find("growth_factor") != std::string::npos);
   CHECK(message([](Recipe& r) {
           r.policy.emplace_back(OpId::add_, amp::CastPolicy::fp32());
-        }).starts_with("policy table: add_ takes no policy but pass"));
+        }).starts_with("recipe 'mine': policy table: add_ takes no policy but pass"));
   CHECK(message([](Recipe& r) { r.policy.emplace_back(OpId::matmul, amp::CastPolicy::lower()); }, "fp32") ==
         "recipe 'mine': mode full has no lower dtype for matmul; name one: f16 or bf16");
   Net net;

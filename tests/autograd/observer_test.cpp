@@ -206,6 +206,34 @@ TEST_CASE("profile: sums calls, bytes and FLOPs by op and by module") {
   check_message(table, {"matmul", "relu", "fc", "act", "total", "GFLOP/s", "%"});
 }
 
+TEST_CASE("profile and tracer call a user's function by its name") {
+  struct Twice : Function {
+    std::vector<Tensor> forward(const std::vector<Tensor>& inputs) override { return {inputs[0] * 2}; }
+    std::vector<Tensor> backward(const std::vector<Tensor>& grads) override { return {grads[0] * 2}; }
+    std::string name() const override { return "twice"; }
+  };
+  struct Unnamed : Twice {
+    std::string name() const override { return Function::name(); }
+  };
+  Profile profile;
+  std::string trace;
+  Tracer tracer([&](const std::string& line) { trace += line + '\n'; });
+  {
+    const ObserverScope profiling(profile), tracing(tracer);
+    for (int i = 0; i < 2; ++i) apply(std::make_shared<Twice>(), {ones({3})});
+    apply(std::make_shared<Unnamed>(), {ones({3})});
+  }
+  const auto calls = [&](const std::string& name) {
+    std::int64_t n = 0;
+    for (const auto& e : profile.by_op()) n += e.name == name ? e.calls : 0;
+    return n;
+  };
+  CHECK(calls("twice") == 2);
+  CHECK(calls("custom") == 1);
+  CHECK(calls("mul") == 3);
+  check_message(trace, {"forward   twice ", "forward   custom "});
+}
+
 TEST_CASE("cost: of the common ops") {
   const auto flops = [](const auto& f) {
     Profile profile;

@@ -126,6 +126,11 @@ TEST_CASE("what is wrong with a checkpoint is said") {
                        "it is a safetensors file but no training checkpoint"));
   CHECK(test::contains(message_of([&] { load_checkpoint(folder / "none"); }), "No such file"));
 
+  write_file_atomically(path, "short");
+  CHECK(message_of([&] { load_checkpoint(path); }).starts_with("safetensors \"" + path + "\": "));
+  CHECK(message_of([&] { load_checkpoint(path); }).find(path) ==
+        message_of([&] { load_checkpoint(path); }).rfind(path));
+
   write_file_atomically(path, "old");
   CHECK(test::contains(message_of([&] {
                          save_checkpoint(path, {{"a.b", {}}});

@@ -25,7 +25,7 @@ double spacing(double v) {  // of floats at v
   return a < 0x1p-126 ? 0x1p-149 : std::ldexp(1.0, std::ilogb(a) - 23);
 }
 
-struct Function {
+struct UnaryFunction {
   const char* name;
   Tensor (*op)(const Tensor&);
   double (*reference)(double);
@@ -35,7 +35,7 @@ struct Function {
 
 double normal_distribution(double x) { return 0.5 * std::erfc(-x / std::sqrt(2.0)); }
 
-const Function kFunctions[] = {
+const UnaryFunction kFunctions[] = {
     {"exp", [](const Tensor& x) { return exp(x); }, [](double x) { return std::exp(x); }, 1.1, 1.1},
     {"log", [](const Tensor& x) { return log(x); }, [](double x) { return std::log(x); }, 1, 1},
     {"log1p", [](const Tensor& x) { return log1p(x); }, [](double x) { return std::log1p(x); }, 1.6, 1},
@@ -72,7 +72,7 @@ Tensor sample_floats() {
 
 TEST_CASE("f32 functions stay within a few ulps of double over all floats") {
   const Tensor x = sample_floats();
-  for (const Function& f : kFunctions) {
+  for (const UnaryFunction& f : kFunctions) {
     const Tensor y = f.op(x);
     for (std::int64_t i = 0; i < x.numel(); ++i) {
       const double in = at(x, i);

@@ -56,7 +56,7 @@ TEST_CASE("split: every sample is on one side, the same for the same seed") {
   CHECK(std::set<std::int64_t>(seen.begin(), seen.end()).size() == 1797);
   CHECK(split(all, 1437, 5).test.inputs.to_vector<std::int64_t>() == rest);
   CHECK(split(all, 1437, 6).test.inputs.to_vector<std::int64_t>() != rest);
-  CHECK(message_of([&] { split(all, 1798); }) == "split: 1798 of 1797 samples to train");
+  CHECK(message_of([&] { split(all, 1798); }) == "split: 1798 samples to train; allowed are 0 to all 1797");
 }
 
 TEST_CASE("take: strided samples, any dtype, and what is out of range") {

@@ -96,7 +96,7 @@ TEST_CASE("compare trains under each recipe and seed, and writes its files") {
                           "optimizer",
                           "definition"})
     CHECK_MESSAGE(json["runs"][0].contains(key), key);
-  for (const char* key : {"role", "layer", "elements", "underflow_percent", "overflow_percent", "nan"})
+  for (const char* key : {"role", "layer", "kind", "elements", "underflow_percent", "overflow_percent", "nan"})
     CHECK_MESSAGE(json["runs"][0]["casts"][0].contains(key), key);
   for (const char* key : {"parameters", "masters", "gradients", "optimizer", "activations", "total"})
     CHECK_MESSAGE(json["runs"][0]["peak_bytes"].contains(key), key);
@@ -113,6 +113,8 @@ TEST_CASE("compare trains under each recipe and seed, and writes its files") {
   });
   CHECK(layers == ordered);
   CHECK(layers.size() > 2);
+  for (const auto& cast : json["runs"][0]["casts"])
+    if (cast["layer"] == "1") CHECK(cast["kind"] == "Linear");
   CHECK(json.contains("machine"));
   CHECK(json.contains("version"));
   const std::string csv = folder.read("curves.csv");
@@ -191,6 +193,9 @@ TEST_CASE("a stopped comparison resumes to the bits of one that was never stoppe
   changed[0].scaling->init_scale = 2;
   CHECK(refusal(changed, o).find("other settings: recipe/scaling/init_scale 65536.0 there and 2.0 here; ") !=
         std::string::npos);
+  other = o;
+  other.model_name = "another";
+  CHECK(refusal(recipes({"fp16-master"}), other).find("was written by a run of model on ") != std::string::npos);
   const auto resumed = lab::compare(mlp, small_digits(), list, parts.path.string(), o);
   REQUIRE(resumed.size() == 2);
   for (std::size_t i = 0; i < 2; ++i) {
@@ -234,6 +239,7 @@ TEST_CASE("a run stopped before its first epoch ends has no accuracy yet, and is
   CHECK(results[0].status == "interrupted");
   CHECK(std::isnan(results[0].test_accuracy));
   CHECK(std::isnan(results[0].train_loss));
+  CHECK(lab::table(results).find("nan") == std::string::npos);  // a dash instead
   CHECK(nlohmann::json::parse(lab::results_json(results, false))["runs"][0]["test_accuracy"].is_null());
 }
 
@@ -305,6 +311,48 @@ TEST_CASE("results survive JSON, NaN included") {
   CHECK(message([] { lab::results_from_json("{}", "x.json"); }).starts_with("x.json is no file of the lab's"));
 }
 
+TEST_CASE("results of earlier versions are read") {
+  lab::Result r{.recipe = "a", .model = "m", .data = "d", .batch = 3};
+  r.histograms = {{.role = "error", .format = "fp16", .zero_below_exponent = -25}};
+  r.casts = {{.role = "error", .layer = "0", .kind = "Linear"}};
+  nlohmann::json old = nlohmann::json::parse(lab::results_json({r}, true));
+  nlohmann::json& run = old["runs"][0];
+  for (const char* key : {"batch", "lr", "optimizer", "definition", "device", "what_if"}) run.erase(key);
+  run["casts"][0].erase("kind");
+  run["histograms"][0]["format"].erase("zero_below_exponent");
+  run["histograms"][0]["format"]["min_subnormal_exponent"] = -24;
+  const auto back = lab::results_from_json(old.dump(), "file");
+  CHECK(back[0].batch == 0);  // which the report leaves out
+  CHECK(back[0].casts[0].layer == "0");
+  CHECK(back[0].histograms[0].zero_below_exponent == -25);
+}
+
+TEST_CASE("names of recipes are quoted in curves.csv where they need it") {
+  lab::Result r{.recipe = "a, \"b\""};
+  r.curve = {{0}, {1.5}, {1}, {false}, {NAN}};
+  CHECK(lab::curves_csv({r}).ends_with("\n\"a, \"\"b\"\"\",0,0,1.5,1,0,\n"));
+}
+
+TEST_CASE("what the report shades as lost is what was lost") {
+  const lab::Options o{.epochs = 1, .batch = 32, .sample_every = 1};
+  for (const lab::Result& r : lab::compare(mlp, small_digits(), recipes({"fp32", "mxfp4", "e4m2"}), "", o)) {
+    CAPTURE(r.recipe);
+    const lab::Histogram& errors = r.histograms[2];
+    double underflow = 0, shaded = 0, next = 0;
+    for (const lab::CastRow& c : r.casts)
+      if (c.role == "error") underflow += c.underflow_percent / 100 * static_cast<double>(c.elements);
+    for (std::size_t i = 0; i < errors.counts.size(); ++i) {
+      const int above = static_cast<int>(i) + errors.first_exponent - errors.zero_below_exponent;
+      if (above < 0) shaded += static_cast<double>(errors.counts[i]);
+      if (above == 0) next = static_cast<double>(errors.counts[i]);
+    }
+    CHECK(shaded > 0);
+    CHECK(shaded < underflow + 0.5);
+    CHECK(underflow < shaded + next);  // of the next ones only ties, which operands of few bits have
+    if (r.recipe == "fp32") CHECK(shaded == doctest::Approx(underflow));
+  }
+}
+
 TEST_CASE("casts are counted by role and layer: as if in f16, in the stores of half models, by the quantisers") {
   const lab::Options o{.epochs = 1, .batch = 32, .sample_every = 1};
   const auto results =
@@ -357,7 +405,8 @@ TEST_CASE("recipes that do not fit the model and unwritable folders are refused 
   wrong.name = "q4";
   wrong.quantization->modules = {{"layer1", "fp32"}};
   bool ran = false;
-  const lab::Options o{.epochs = 1, .batch = 32, .progress = [&](const lab::Progress&) { ran = true; }};
+  const lab::Options o{
+      .epochs = 1, .batch = 32, .started = [&] { ran = true; }, .progress = [&](const lab::Progress&) { ran = true; }};
   CHECK(message([&] {
           lab::compare(mlp, small_digits(), {amp::recipe("fp32"), wrong}, folder.path.string(), o);
         }) ==
@@ -372,6 +421,8 @@ TEST_CASE("recipes that do not fit the model and unwritable folders are refused 
     fs::remove(folder.path / file);
   }
   CHECK_FALSE(ran);
+  lab::compare(mlp, small_digits(), recipes({"fp32"}), "", o);
+  CHECK(ran);
 }
 
 TEST_CASE("bad options, data and models are named") {
@@ -384,6 +435,8 @@ TEST_CASE("bad options, data and models are named") {
   CHECK(run({}, {"fp32", "fp32"}) == "lab: the recipe fp32 is listed twice");
   CHECK(message([] { lab::data_for("cifar"); }) ==
         "no data 'cifar'; allowed are digits, mnist:DIR, text:FILE and addition");
+  CHECK(message([] { lab::data_for("digits", 32); }) ==
+        "data 'digits' have no context to choose (32 was given); text:FILE has");
   CHECK(message([] { lab::model_for("vgg", small_digits().train); }) == "no model 'vgg'; allowed are mlp, cnn and gpt");
   CHECK(message([] { lab::model_for("gpt", small_digits().train); }).starts_with("model gpt reads tokens"));
 }

@@ -267,7 +267,7 @@ TEST_CASE("every wrong order of calls has its error") {
   GradScaler off({.enabled = false});
   CHECK(off.state_dict().empty());
   CHECK(contains(error_of([&] { scaler.load_state_dict(off.state_dict()); }), "the source state is empty"));
-  CHECK(contains(error_of([&] { scaler.update(1e39); }), "does not lie between min_scale and max_scale"));
+  CHECK(contains(error_of([&] { scaler.update(1e39); }), "does not lie between min_scale, "));
 }
 
 TEST_CASE("f16 gradients need an FP32 path, bf16 ones do not") {
