@@ -48,7 +48,7 @@ class Plan : Pinned {
     kt_ = take(a.k, true);
     if (a.backward()) backward(a);
     else forward(a);
-    plan_.emplace(graph_, gpu);
+    plan_.emplace(graph_, true, gpu);
   }
 
   explicit operator bool() const { return static_cast<bool>(*plan_); }

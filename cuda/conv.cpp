@@ -57,7 +57,7 @@ bool made(const OpCall& call, const Tensor& out, const Compute& how, bool channe
     const CategoryScope scope(Category::workspace);
     target = empty(result.sizes(), {.dtype = how.dtype, .device = out.device()});
   }
-  Convolution c{call.op, call.get<ConvAttrs>(), how.dtype, how.tf32, channels_last, {}, {}, {}};
+  Convolution c{call.op, call.get<ConvAttrs>(), how.dtype, how.tf32, channels_last, {}, {}, {}, false};
   ConvolutionData data{first.raw(), second.raw(), target.raw()};
   c.x = call[0].sizes(), c.w = call[1].sizes(), c.y = out.sizes();
   if (call.op == OpId::conv2d_backward_input) {
@@ -69,7 +69,7 @@ bool made(const OpCall& call, const Tensor& out, const Compute& how, bool channe
   }
   if (call.op == OpId::conv2d && call[2].defined()) {
     spread_bias(target, call[2], channels_last);
-    data.adds = true;
+    c.adds = true;
   }
   if (plainly) plain_convolve(c, data);
   else if (!convolve(c, data)) return false;

@@ -5,6 +5,8 @@
 
 namespace gradual::cuda {
 
+class DescribedGpu;  // cudnn_graph.h
+
 // y = conv2d(x, w), or its gradient by x or w: `op` says which of the three is made of the other two.
 struct Convolution {
   OpId op;
@@ -13,6 +15,7 @@ struct Convolution {
   bool tf32;           // f32 operands are rounded to TF32 (core/compute_mode.h)
   bool channels_last;  // x and y lie as [N, H, W, C], w as [O, kh, kw, C/groups]; else all are row-major
   Shape x, w, y;       // [N, C, H, W], [O, C/groups, kh, kw], [N, O, oh, ow]
+  bool adds = false;   // what the made one holds is added to its sums, before they are rounded
 
   bool makes(OpId wanted) const { return op == wanted; }
   // Where element [a, b, c, d] of one of the three lies.
@@ -22,10 +25,9 @@ struct Convolution {
   }
 };
 
-// One of the three is written. `adds` (conv2d): what y holds is added to its sums, before they are rounded.
+// One of the three is written.
 struct ConvolutionData {
   const void *x, *w, *y;
-  bool adds = false;
   void* made(OpId op) const {
     return const_cast<void*>(op == OpId::conv2d ? y : op == OpId::conv2d_backward_input ? x : w);
   }
@@ -33,6 +35,8 @@ struct ConvolutionData {
 
 // Enqueues it; false, and nothing done, where the library does not take it. Sizes are above 0. The same bits every time.
 bool convolve(const Convolution& c, const ConvolutionData& data);
+// Whether the library takes it on the GPU that is described.
+bool has_plan(const Convolution& c, const DescribedGpu& gpu);
 // By our kernel: any sizes; one chain of additions an element.
 void plain_convolve(const Convolution& c, const ConvolutionData& data);
 

@@ -103,7 +103,7 @@ template <class C> void start_plain(const Convolution& c, const ConvolutionData&
                         .w = {},
                         .y = {},
                         .out = data.made(c.op),
-                        .adds = data.adds};
+                        .adds = c.adds};
   for (int i = 0; i < 2; ++i) {
     f.step[i] = c.attrs.stride[i];
     f.padding[i] = c.attrs.padding[i];

@@ -131,11 +131,62 @@ OperationGraph::Id OperationGraph::reshape(Id x, const Dims4& sizes, const Dims4
   return y;
 }
 
+namespace {
+
+struct ConvolutionNames {
+  cudnnBackendDescriptorType_t kind;
+  cudnnBackendAttributeName_t alpha, beta, how, x, w, y;
+};
+constexpr ConvolutionNames kConvolutions[] = {
+    {CUDNN_BACKEND_OPERATION_CONVOLUTION_FORWARD_DESCRIPTOR, CUDNN_ATTR_OPERATION_CONVOLUTION_FORWARD_ALPHA,
+     CUDNN_ATTR_OPERATION_CONVOLUTION_FORWARD_BETA, CUDNN_ATTR_OPERATION_CONVOLUTION_FORWARD_CONV_DESC,
+     CUDNN_ATTR_OPERATION_CONVOLUTION_FORWARD_X, CUDNN_ATTR_OPERATION_CONVOLUTION_FORWARD_W,
+     CUDNN_ATTR_OPERATION_CONVOLUTION_FORWARD_Y},
+    {CUDNN_BACKEND_OPERATION_CONVOLUTION_BACKWARD_DATA_DESCRIPTOR, CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_DATA_ALPHA,
+     CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_DATA_BETA, CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_DATA_CONV_DESC,
+     CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_DATA_DX, CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_DATA_W,
+     CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_DATA_DY},
+    {CUDNN_BACKEND_OPERATION_CONVOLUTION_BACKWARD_FILTER_DESCRIPTOR, CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_FILTER_ALPHA,
+     CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_FILTER_BETA, CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_FILTER_CONV_DESC,
+     CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_FILTER_X, CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_FILTER_DW,
+     CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_FILTER_DY}};
+
+}  // namespace
+
+void OperationGraph::convolution(cudnnBackendDescriptorType_t kind, Id x, Id w, Id y, const ConvAttrs& how,
+                                 cudnnDataType_t sums, bool adds) {
+  CudnnDescriptor& windows = details_.emplace_back(CUDNN_BACKEND_CONVOLUTION_DESCRIPTOR);
+  constexpr auto kMode = CUDNN_CROSS_CORRELATION;
+  windows.set(CUDNN_ATTR_CONVOLUTION_COMP_TYPE, sums);
+  windows.set(CUDNN_ATTR_CONVOLUTION_CONV_MODE, CUDNN_TYPE_CONVOLUTION_MODE, 1, &kMode);
+  windows.set(CUDNN_ATTR_CONVOLUTION_SPATIAL_DIMS, std::int64_t{2});
+  windows.set(CUDNN_ATTR_CONVOLUTION_FILTER_STRIDES, CUDNN_TYPE_INT64, 2, how.stride.of);
+  windows.set(CUDNN_ATTR_CONVOLUTION_PRE_PADDINGS, CUDNN_TYPE_INT64, 2, how.padding.of);
+  windows.set(CUDNN_ATTR_CONVOLUTION_POST_PADDINGS, CUDNN_TYPE_INT64, 2, how.padding.of);
+  windows.set(CUDNN_ATTR_CONVOLUTION_DILATIONS, CUDNN_TYPE_INT64, 2, how.dilation.of);
+  windows.finish();
+
+  const auto names = std::find_if(std::begin(kConvolutions), std::end(kConvolutions),
+                                  [&](const ConvolutionNames& each) { return each.kind == kind; });
+  CudnnDescriptor& operation = operations_.emplace_back(kind);
+  const double one = 1, kept = adds ? 1 : 0;
+  const auto one_f32 = static_cast<float>(one), kept_f32 = static_cast<float>(kept);
+  const bool f64 = sums == CUDNN_DATA_DOUBLE;
+  const auto type = f64 ? CUDNN_TYPE_DOUBLE : CUDNN_TYPE_FLOAT;
+  operation.set(names->alpha, type, 1, f64 ? static_cast<const void*>(&one) : &one_f32);
+  operation.set(names->beta, type, 1, f64 ? static_cast<const void*>(&kept) : &kept_f32);
+  operation.set(names->how, windows);
+  operation.set(names->x, at(x).descriptor);
+  operation.set(names->w, at(w).descriptor);
+  operation.set(names->y, at(y).descriptor);
+  operation.finish();
+}
+
 // --- its plan ------------------------------------------------------------------------------------------------------------
 
 namespace {
 
-constexpr std::int64_t kMostConfigurations = 16;  // that are tried
+constexpr std::int64_t kMostConfigurations = 64;  // that are looked at
 
 // What cuDNN's header has from 9.8 on.
 constexpr int kGpuDescriptor = 38, kJsonOfGpu = 2702, kGpuOfHeuristic = 204, kGpuOfPlan = 407, kChar = 24;
@@ -146,7 +197,23 @@ void set_handle(CudnnDescriptor& descriptor, cudnnBackendAttributeName_t name) {
   descriptor.set(name, CUDNN_TYPE_HANDLE, 1, &handle);
 }
 
-bool gives_the_same_bits(const CudnnDescriptor& configuration) {
+bool is_taken(cudnnBackendNumericalNote_t note, bool tensor_cores) {
+  switch (note) {
+    case CUDNN_NUMERICAL_NOTE_NONDETERMINISTIC:
+    case CUDNN_NUMERICAL_NOTE_DOWN_CONVERT_INPUTS:
+    case CUDNN_NUMERICAL_NOTE_REDUCED_PRECISION_REDUCTION:
+    case CUDNN_NUMERICAL_NOTE_FFT:
+    case CUDNN_NUMERICAL_NOTE_WINOGRAD:
+    case CUDNN_NUMERICAL_NOTE_WINOGRAD_TILE_4x4:
+    case CUDNN_NUMERICAL_NOTE_WINOGRAD_TILE_6x6:
+    case CUDNN_NUMERICAL_NOTE_WINOGRAD_TILE_13x13: return false;
+    case CUDNN_NUMERICAL_NOTE_TENSOR_CORE: return tensor_cores;
+    default: return true;
+  }
+}
+
+// By what its engine notes.
+bool is_taken(const CudnnDescriptor& configuration, bool tensor_cores) {
   const CudnnDescriptor engine(CUDNN_BACKEND_ENGINE_DESCRIPTOR);
   cudnnBackendDescriptor_t into = engine.get();
   std::int64_t count = 0;
@@ -157,7 +224,8 @@ bool gives_the_same_bits(const CudnnDescriptor& configuration) {
   check(cudnnBackendGetAttribute(engine.get(), CUDNN_ATTR_ENGINE_NUMERICAL_NOTE, CUDNN_TYPE_NUMERICAL_NOTE,
                                  CUDNN_NUMERICAL_NOTE_TYPE_COUNT, &count, notes),
         "cudnnBackendGetAttribute: numerical notes");
-  return std::find(notes, notes + count, CUDNN_NUMERICAL_NOTE_NONDETERMINISTIC) == notes + count;
+  return std::all_of(notes, notes + count,
+                     [&](cudnnBackendNumericalNote_t note) { return is_taken(note, tensor_cores); });
 }
 
 }  // namespace
@@ -169,18 +237,18 @@ DescribedGpu::DescribedGpu(const std::string& properties)
   finish();
 }
 
-OperationPlan::OperationPlan(const OperationGraph& graph, const DescribedGpu* gpu) {
+OperationPlan::OperationPlan(const OperationGraph& graph, bool tensor_cores, const DescribedGpu* gpu) {
   std::vector<cudnnBackendDescriptor_t> operations;
   for (const CudnnDescriptor& operation : graph.operations()) operations.push_back(operation.get());
   graph_.set(CUDNN_ATTR_OPERATIONGRAPH_OPS, CUDNN_TYPE_BACKEND_DESCRIPTOR, static_cast<std::int64_t>(operations.size()),
              operations.data());
   if (!gpu) set_handle(graph_, CUDNN_ATTR_OPERATIONGRAPH_HANDLE);
   if (!graph_.try_finish()) return;
-  if (!choose(CUDNN_HEUR_MODE_A, gpu)) choose(CUDNN_HEUR_MODE_FALLBACK, gpu);
+  if (!choose(CUDNN_HEUR_MODE_A, tensor_cores, gpu)) choose(CUDNN_HEUR_MODE_FALLBACK, tensor_cores, gpu);
 }
 
 // Takes the first configuration of those that cuDNN proposes of which a plan can be made.
-bool OperationPlan::choose(cudnnBackendHeurMode_t mode, const DescribedGpu* gpu) {
+bool OperationPlan::choose(cudnnBackendHeurMode_t mode, bool tensor_cores, const DescribedGpu* gpu) {
   CudnnDescriptor heuristic(CUDNN_BACKEND_ENGINEHEUR_DESCRIPTOR);
   heuristic.set(CUDNN_ATTR_ENGINEHEUR_OPERATION_GRAPH, graph_);
   heuristic.set(CUDNN_ATTR_ENGINEHEUR_MODE, CUDNN_TYPE_HEUR_MODE, 1, &mode);
@@ -192,27 +260,29 @@ bool OperationPlan::choose(cudnnBackendHeurMode_t mode, const DescribedGpu* gpu)
                  "cudnnBackendGetAttribute: how many engines"))
     return false;
   count = std::min(count, kMostConfigurations);
-  const std::size_t first = configurations_.size();
+  std::list<CudnnDescriptor> proposed;
   std::vector<cudnnBackendDescriptor_t> into;
   for (std::int64_t i = 0; i < count; ++i)
-    into.push_back(configurations_.emplace_back(CUDNN_BACKEND_ENGINECFG_DESCRIPTOR).get());
+    into.push_back(proposed.emplace_back(CUDNN_BACKEND_ENGINECFG_DESCRIPTOR).get());
   if (count == 0 || !supported(cudnnBackendGetAttribute(heuristic.get(), CUDNN_ATTR_ENGINEHEUR_RESULTS,
                                                         CUDNN_TYPE_BACKEND_DESCRIPTOR, count, &count, into.data()),
                                "cudnnBackendGetAttribute: engines"))
     return false;
-  for (std::size_t i = first; i < first + static_cast<std::size_t>(count); ++i) {
-    if (!gives_the_same_bits(configurations_[i])) continue;
-    CudnnDescriptor& plan = plans_.emplace_back(CUDNN_BACKEND_EXECUTION_PLAN_DESCRIPTOR);
-    if (gpu) plan.set(attribute(kGpuOfPlan), *gpu);
-    else set_handle(plan, CUDNN_ATTR_EXECUTION_PLAN_HANDLE);
-    plan.set(CUDNN_ATTR_EXECUTION_PLAN_ENGINE_CONFIG, configurations_[i]);
-    if (!plan.try_finish()) continue;
-    check(cudnnBackendGetAttribute(plan.get(), CUDNN_ATTR_EXECUTION_PLAN_WORKSPACE_SIZE, CUDNN_TYPE_INT64, 1, &count,
+  while (proposed.size() > static_cast<std::size_t>(count)) proposed.pop_back();
+  for (auto each = proposed.begin(); each != proposed.end(); ++each) {
+    if (!is_taken(*each, tensor_cores)) continue;
+    plan_.emplace(CUDNN_BACKEND_EXECUTION_PLAN_DESCRIPTOR);
+    if (gpu) plan_->set(attribute(kGpuOfPlan), *gpu);
+    else set_handle(*plan_, CUDNN_ATTR_EXECUTION_PLAN_HANDLE);
+    plan_->set(CUDNN_ATTR_EXECUTION_PLAN_ENGINE_CONFIG, *each);
+    if (!plan_->try_finish()) continue;
+    check(cudnnBackendGetAttribute(plan_->get(), CUDNN_ATTR_EXECUTION_PLAN_WORKSPACE_SIZE, CUDNN_TYPE_INT64, 1, &count,
                                    &workspace_),
           "cudnnBackendGetAttribute: workspace");
-    plan_ = &plan;
+    configuration_.splice(configuration_.begin(), proposed, each);
     return true;
   }
+  plan_.reset();
   return false;
 }
 

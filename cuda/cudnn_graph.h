@@ -6,10 +6,13 @@
 #include <cstdint>
 #include <deque>
 #include <initializer_list>
+#include <list>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
 
+#include "../core/attrs.h"
 #include "cudnn_handle.h"
 
 namespace gradual::cuda {
@@ -58,6 +61,10 @@ class OperationGraph : Pinned {
   Id compare(cudnnPointwiseMode_t mode, Id x, Id b);
   Id reduce(cudnnReduceTensorOp_t with, Id x, const Dims4& sizes);
   Id reshape(Id x, const Dims4& sizes, const Dims4& strides, cudnnDataType_t type);  // the same elements
+  // y = conv2d(x, w), or dx or dw of the other two: `kind` is one of the three operations' descriptors. The made one gets
+  // sums of type `sums`, and keeps what it held as a summand where it `adds`.
+  void convolution(cudnnBackendDescriptorType_t kind, Id x, Id w, Id y, const ConvAttrs& how, cudnnDataType_t sums,
+                   bool adds);
 
   const std::deque<CudnnDescriptor>& operations() const { return operations_; }
 
@@ -82,23 +89,25 @@ class DescribedGpu : public CudnnDescriptor {
   explicit DescribedGpu(const std::string& properties);
 };
 
-// How an engine runs a graph; made once. Only engines are taken that give the same bits every time.
+// How an engine runs a graph; made once. Engines are passed over that note that their bits vary, that they transform as
+// Winograd or Fourier do, or that they shorten operands or sums; without `tensor_cores` also those that note tensor cores,
+// which round f32 operands to TF32.
 class OperationPlan : Pinned {
  public:
   // For the thread's GPU, or for one that is described: such a plan is not run.
-  explicit OperationPlan(const OperationGraph& graph, const DescribedGpu* gpu = nullptr);
+  explicit OperationPlan(const OperationGraph& graph, bool tensor_cores, const DescribedGpu* gpu = nullptr);
   // False where cuDNN has no engine for it.
-  explicit operator bool() const { return plan_ != nullptr; }
+  explicit operator bool() const { return plan_.has_value(); }
   std::int64_t scratch() const { return workspace_; }  // bytes of memory that a run takes
   // `data`: of each tensor in memory, on the device, and of each number, on the host.
   bool run(std::span<const OperationGraph::Id> ids, std::span<const void* const> data, const char* name);
 
  private:
-  bool choose(cudnnBackendHeurMode_t mode, const DescribedGpu* gpu);
+  bool choose(cudnnBackendHeurMode_t mode, bool tensor_cores, const DescribedGpu* gpu);
 
   CudnnDescriptor graph_{CUDNN_BACKEND_OPERATIONGRAPH_DESCRIPTOR};
-  std::deque<CudnnDescriptor> configurations_, plans_;
-  CudnnDescriptor* plan_ = nullptr;
+  std::list<CudnnDescriptor> configuration_;  // of the plan
+  std::optional<CudnnDescriptor> plan_;
   std::int64_t workspace_ = 0;
 };
 

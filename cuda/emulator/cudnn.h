@@ -3,7 +3,7 @@
 // a rule (a null pointer, sizes that do not fit, a workspace too small) is our mistake: it throws an Error that says which.
 //
 // The environment variable GRADUAL_EMULATED_CUDNN_REFUSES makes calls answer NOT_SUPPORTED: a list, separated by commas, of
-// convolution, channels_last, narrow (f16 and bf16), batch_norm, pooling, softmax, graph.
+// convolution (whole, or those that are channels_last or narrow: f16 and bf16), batch_norm, pooling, softmax, graph (others).
 #pragma once
 
 #include <cstddef>
@@ -42,8 +42,6 @@ enum cudnnDataType_t {
   CUDNN_DATA_INT64 = 10,
   CUDNN_DATA_BOOLEAN = 11,
 };
-enum cudnnMathType_t { CUDNN_DEFAULT_MATH = 0, CUDNN_TENSOR_OP_MATH = 1, CUDNN_FMA_MATH = 3 };
-enum cudnnTensorFormat_t { CUDNN_TENSOR_NCHW = 0, CUDNN_TENSOR_NHWC = 1 };
 enum cudnnNanPropagation_t { CUDNN_NOT_PROPAGATE_NAN = 0, CUDNN_PROPAGATE_NAN = 1 };
 
 struct cudnnTensorStruct;
@@ -52,67 +50,6 @@ cudnnStatus_t cudnnCreateTensorDescriptor(cudnnTensorDescriptor_t* tensor);
 cudnnStatus_t cudnnDestroyTensorDescriptor(cudnnTensorDescriptor_t tensor);
 cudnnStatus_t cudnnSetTensor4dDescriptorEx(cudnnTensorDescriptor_t tensor, cudnnDataType_t type, int n, int c, int h,
                                            int w, int n_stride, int c_stride, int h_stride, int w_stride);
-
-struct cudnnFilterStruct;
-using cudnnFilterDescriptor_t = cudnnFilterStruct*;
-cudnnStatus_t cudnnCreateFilterDescriptor(cudnnFilterDescriptor_t* filter);
-cudnnStatus_t cudnnDestroyFilterDescriptor(cudnnFilterDescriptor_t filter);
-cudnnStatus_t cudnnSetFilter4dDescriptor(cudnnFilterDescriptor_t filter, cudnnDataType_t type,
-                                         cudnnTensorFormat_t format, int k, int c, int h, int w);
-
-// --- convolutions --------------------------------------------------------------------------------------------------------
-
-enum cudnnConvolutionMode_t { CUDNN_CONVOLUTION = 0, CUDNN_CROSS_CORRELATION = 1 };
-enum cudnnConvolutionFwdAlgo_t {
-  CUDNN_CONVOLUTION_FWD_ALGO_IMPLICIT_GEMM = 0,
-  CUDNN_CONVOLUTION_FWD_ALGO_IMPLICIT_PRECOMP_GEMM = 1,
-};
-enum cudnnConvolutionBwdDataAlgo_t {
-  CUDNN_CONVOLUTION_BWD_DATA_ALGO_0 = 0,  // adds atomically
-  CUDNN_CONVOLUTION_BWD_DATA_ALGO_1 = 1,
-};
-enum cudnnConvolutionBwdFilterAlgo_t {
-  CUDNN_CONVOLUTION_BWD_FILTER_ALGO_0 = 0,  // adds atomically
-  CUDNN_CONVOLUTION_BWD_FILTER_ALGO_1 = 1,
-};
-
-struct cudnnConvolutionStruct;
-using cudnnConvolutionDescriptor_t = cudnnConvolutionStruct*;
-cudnnStatus_t cudnnCreateConvolutionDescriptor(cudnnConvolutionDescriptor_t* convolution);
-cudnnStatus_t cudnnDestroyConvolutionDescriptor(cudnnConvolutionDescriptor_t convolution);
-cudnnStatus_t cudnnSetConvolution2dDescriptor(cudnnConvolutionDescriptor_t convolution, int pad_h, int pad_w,
-                                              int stride_h, int stride_w, int dilation_h, int dilation_w,
-                                              cudnnConvolutionMode_t mode, cudnnDataType_t compute_type);
-cudnnStatus_t cudnnSetConvolutionGroupCount(cudnnConvolutionDescriptor_t convolution, int groups);
-cudnnStatus_t cudnnSetConvolutionMathType(cudnnConvolutionDescriptor_t convolution, cudnnMathType_t math);
-
-cudnnStatus_t cudnnGetConvolutionForwardWorkspaceSize(cudnnHandle_t handle, cudnnTensorDescriptor_t x,
-                                                      cudnnFilterDescriptor_t w, cudnnConvolutionDescriptor_t how,
-                                                      cudnnTensorDescriptor_t y, cudnnConvolutionFwdAlgo_t algorithm,
-                                                      std::size_t* bytes);
-cudnnStatus_t cudnnGetConvolutionBackwardDataWorkspaceSize(cudnnHandle_t handle, cudnnFilterDescriptor_t w,
-                                                           cudnnTensorDescriptor_t dy, cudnnConvolutionDescriptor_t how,
-                                                           cudnnTensorDescriptor_t dx,
-                                                           cudnnConvolutionBwdDataAlgo_t algorithm, std::size_t* bytes);
-cudnnStatus_t cudnnGetConvolutionBackwardFilterWorkspaceSize(
-    cudnnHandle_t handle, cudnnTensorDescriptor_t x, cudnnTensorDescriptor_t dy, cudnnConvolutionDescriptor_t how,
-    cudnnFilterDescriptor_t dw, cudnnConvolutionBwdFilterAlgo_t algorithm, std::size_t* bytes);
-cudnnStatus_t cudnnConvolutionForward(cudnnHandle_t handle, const void* alpha, cudnnTensorDescriptor_t x_desc,
-                                      const void* x, cudnnFilterDescriptor_t w_desc, const void* w,
-                                      cudnnConvolutionDescriptor_t how, cudnnConvolutionFwdAlgo_t algorithm,
-                                      void* workspace, std::size_t workspace_bytes, const void* beta,
-                                      cudnnTensorDescriptor_t y_desc, void* y);
-cudnnStatus_t cudnnConvolutionBackwardData(cudnnHandle_t handle, const void* alpha, cudnnFilterDescriptor_t w_desc,
-                                           const void* w, cudnnTensorDescriptor_t dy_desc, const void* dy,
-                                           cudnnConvolutionDescriptor_t how, cudnnConvolutionBwdDataAlgo_t algorithm,
-                                           void* workspace, std::size_t workspace_bytes, const void* beta,
-                                           cudnnTensorDescriptor_t dx_desc, void* dx);
-cudnnStatus_t cudnnConvolutionBackwardFilter(cudnnHandle_t handle, const void* alpha, cudnnTensorDescriptor_t x_desc,
-                                             const void* x, cudnnTensorDescriptor_t dy_desc, const void* dy,
-                                             cudnnConvolutionDescriptor_t how,
-                                             cudnnConvolutionBwdFilterAlgo_t algorithm, void* workspace,
-                                             std::size_t workspace_bytes, const void* beta,
-                                             cudnnFilterDescriptor_t dw_desc, void* dw);
 
 // --- batch norm, pooling, softmax ----------------------------------------------------------------------------------------
 
@@ -174,10 +111,14 @@ struct cudnnBackendDescriptor;
 using cudnnBackendDescriptor_t = cudnnBackendDescriptor*;
 enum cudnnBackendDescriptorType_t {
   CUDNN_BACKEND_POINTWISE_DESCRIPTOR = 0,
+  CUDNN_BACKEND_CONVOLUTION_DESCRIPTOR = 1,
   CUDNN_BACKEND_ENGINE_DESCRIPTOR = 2,
   CUDNN_BACKEND_ENGINECFG_DESCRIPTOR = 3,
   CUDNN_BACKEND_ENGINEHEUR_DESCRIPTOR = 4,
   CUDNN_BACKEND_EXECUTION_PLAN_DESCRIPTOR = 5,
+  CUDNN_BACKEND_OPERATION_CONVOLUTION_FORWARD_DESCRIPTOR = 10,
+  CUDNN_BACKEND_OPERATION_CONVOLUTION_BACKWARD_FILTER_DESCRIPTOR = 11,
+  CUDNN_BACKEND_OPERATION_CONVOLUTION_BACKWARD_DATA_DESCRIPTOR = 12,
   CUDNN_BACKEND_OPERATION_POINTWISE_DESCRIPTOR = 13,
   CUDNN_BACKEND_OPERATIONGRAPH_DESCRIPTOR = 15,
   CUDNN_BACKEND_VARIANT_PACK_DESCRIPTOR = 16,
@@ -193,7 +134,10 @@ enum cudnnBackendAttributeType_t {
   CUDNN_TYPE_DATA_TYPE = 1,
   CUDNN_TYPE_BOOLEAN = 2,
   CUDNN_TYPE_INT64 = 3,
+  CUDNN_TYPE_FLOAT = 4,
+  CUDNN_TYPE_DOUBLE = 5,
   CUDNN_TYPE_VOID_PTR = 6,
+  CUDNN_TYPE_CONVOLUTION_MODE = 7,
   CUDNN_TYPE_HEUR_MODE = 8,
   CUDNN_TYPE_NUMERICAL_NOTE = 11,
   CUDNN_TYPE_POINTWISE_MODE = 14,
@@ -204,6 +148,13 @@ enum cudnnBackendAttributeName_t {
   CUDNN_ATTR_POINTWISE_MODE = 0,
   CUDNN_ATTR_POINTWISE_MATH_PREC = 1,
   CUDNN_ATTR_POINTWISE_AXIS = 9,
+  CUDNN_ATTR_CONVOLUTION_COMP_TYPE = 100,
+  CUDNN_ATTR_CONVOLUTION_CONV_MODE = 101,
+  CUDNN_ATTR_CONVOLUTION_DILATIONS = 102,
+  CUDNN_ATTR_CONVOLUTION_FILTER_STRIDES = 103,
+  CUDNN_ATTR_CONVOLUTION_POST_PADDINGS = 104,
+  CUDNN_ATTR_CONVOLUTION_PRE_PADDINGS = 105,
+  CUDNN_ATTR_CONVOLUTION_SPATIAL_DIMS = 106,
   CUDNN_ATTR_ENGINEHEUR_MODE = 200,
   CUDNN_ATTR_ENGINEHEUR_OPERATION_GRAPH = 201,
   CUDNN_ATTR_ENGINEHEUR_RESULTS = 202,
@@ -211,6 +162,24 @@ enum cudnnBackendAttributeName_t {
   CUDNN_ATTR_EXECUTION_PLAN_HANDLE = 400,
   CUDNN_ATTR_EXECUTION_PLAN_ENGINE_CONFIG = 401,
   CUDNN_ATTR_EXECUTION_PLAN_WORKSPACE_SIZE = 402,
+  CUDNN_ATTR_OPERATION_CONVOLUTION_FORWARD_ALPHA = 700,
+  CUDNN_ATTR_OPERATION_CONVOLUTION_FORWARD_BETA = 701,
+  CUDNN_ATTR_OPERATION_CONVOLUTION_FORWARD_CONV_DESC = 702,
+  CUDNN_ATTR_OPERATION_CONVOLUTION_FORWARD_W = 703,
+  CUDNN_ATTR_OPERATION_CONVOLUTION_FORWARD_X = 704,
+  CUDNN_ATTR_OPERATION_CONVOLUTION_FORWARD_Y = 705,
+  CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_DATA_ALPHA = 706,
+  CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_DATA_BETA = 707,
+  CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_DATA_CONV_DESC = 708,
+  CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_DATA_W = 709,
+  CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_DATA_DX = 710,
+  CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_DATA_DY = 711,
+  CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_FILTER_ALPHA = 712,
+  CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_FILTER_BETA = 713,
+  CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_FILTER_CONV_DESC = 714,
+  CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_FILTER_DW = 715,
+  CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_FILTER_X = 716,
+  CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_FILTER_DY = 717,
   CUDNN_ATTR_OPERATION_POINTWISE_PW_DESCRIPTOR = 750,
   CUDNN_ATTR_OPERATION_POINTWISE_XDESC = 751,
   CUDNN_ATTR_OPERATION_POINTWISE_BDESC = 752,
@@ -242,6 +211,7 @@ enum cudnnBackendAttributeName_t {
   CUDNN_ATTR_OPERATION_RESHAPE_XDESC = 2200,
   CUDNN_ATTR_OPERATION_RESHAPE_YDESC = 2201,
 };
+enum cudnnConvolutionMode_t { CUDNN_CONVOLUTION = 0, CUDNN_CROSS_CORRELATION = 1 };
 enum cudnnPointwiseMode_t {
   CUDNN_POINTWISE_ADD = 0,
   CUDNN_POINTWISE_MUL = 1,
@@ -257,7 +227,15 @@ enum cudnnReduceTensorOp_t { CUDNN_REDUCE_TENSOR_ADD = 0, CUDNN_REDUCE_TENSOR_MA
 enum cudnnBackendHeurMode_t { CUDNN_HEUR_MODE_FALLBACK = 2, CUDNN_HEUR_MODE_A = 3 };
 enum cudnnBackendNumericalNote_t {
   CUDNN_NUMERICAL_NOTE_TENSOR_CORE = 0,
+  CUDNN_NUMERICAL_NOTE_DOWN_CONVERT_INPUTS = 1,
+  CUDNN_NUMERICAL_NOTE_REDUCED_PRECISION_REDUCTION = 2,
+  CUDNN_NUMERICAL_NOTE_FFT = 3,
   CUDNN_NUMERICAL_NOTE_NONDETERMINISTIC = 4,
+  CUDNN_NUMERICAL_NOTE_WINOGRAD = 5,
+  CUDNN_NUMERICAL_NOTE_WINOGRAD_TILE_4x4 = 6,
+  CUDNN_NUMERICAL_NOTE_WINOGRAD_TILE_6x6 = 7,
+  CUDNN_NUMERICAL_NOTE_WINOGRAD_TILE_13x13 = 8,
+  CUDNN_NUMERICAL_NOTE_STRICT_NAN_PROP = 9,
   CUDNN_NUMERICAL_NOTE_TYPE_COUNT = 10,
 };
 

@@ -1,5 +1,5 @@
 // Descriptors of the graph interface of the emulated cuDNN: which attributes each has, and what must hold when it is
-// finalized. Of graphs it serves those of attention, forward and backward: two products, or five.
+// finalized. Of graphs it serves those of attention, forward and backward (two products, or five), and one convolution.
 #include "cudnn_graph.h"
 
 #include <algorithm>
@@ -15,14 +15,15 @@ using namespace gradual::cuda::emulator;
 
 struct cudnnBackendDescriptor {
   struct Value {
+    cudnnBackendAttributeType_t type{};
     std::int64_t count = 0;
-    std::vector<std::byte> bytes;
+    std::vector<std::byte> bytes{};
   };
   cudnnBackendDescriptorType_t type;
   bool finalized = false;
   std::map<int, Value> values{};
   std::shared_ptr<const Graph> graph{};  // of a graph, and of what is made of it
-  bool ordered = true;                   // of an engine: its sums have an order
+  std::size_t engine = 0;                // of kEngines
 
   bool has(cudnnBackendAttributeName_t name) const { return values.count(name) != 0; }
   template <class T> std::span<const T> all(cudnnBackendAttributeName_t name) const {
@@ -94,6 +95,9 @@ constexpr Field kFields[] = {
      1, true, CUDNN_BACKEND_TENSOR_DESCRIPTOR},
     {CUDNN_BACKEND_OPERATION_RESHAPE_DESCRIPTOR, CUDNN_ATTR_OPERATION_RESHAPE_YDESC, CUDNN_TYPE_BACKEND_DESCRIPTOR, 1,
      1, true, CUDNN_BACKEND_TENSOR_DESCRIPTOR},
+    {CUDNN_BACKEND_CONVOLUTION_DESCRIPTOR, CUDNN_ATTR_CONVOLUTION_COMP_TYPE, CUDNN_TYPE_DATA_TYPE, 1, 1, true},
+    {CUDNN_BACKEND_CONVOLUTION_DESCRIPTOR, CUDNN_ATTR_CONVOLUTION_CONV_MODE, CUDNN_TYPE_CONVOLUTION_MODE, 1, 1, true},
+    {CUDNN_BACKEND_CONVOLUTION_DESCRIPTOR, CUDNN_ATTR_CONVOLUTION_SPATIAL_DIMS, CUDNN_TYPE_INT64, 1, 1, true},
     {CUDNN_BACKEND_OPERATIONGRAPH_DESCRIPTOR, CUDNN_ATTR_OPERATIONGRAPH_HANDLE, CUDNN_TYPE_HANDLE, 1, 1, true},
     {CUDNN_BACKEND_OPERATIONGRAPH_DESCRIPTOR, CUDNN_ATTR_OPERATIONGRAPH_OPS, CUDNN_TYPE_BACKEND_DESCRIPTOR, 1, kMany,
      true},
@@ -108,14 +112,72 @@ constexpr Field kFields[] = {
     {CUDNN_BACKEND_VARIANT_PACK_DESCRIPTOR, CUDNN_ATTR_VARIANT_PACK_WORKSPACE, CUDNN_TYPE_VOID_PTR, 1, 1, false},
 };
 
+// The three operations, each with its attributes.
+struct ConvolutionNames {
+  cudnnBackendDescriptorType_t kind;
+  cudnnBackendAttributeName_t alpha, beta, how, x, w, y;
+};
+constexpr ConvolutionNames kConvolutions[] = {
+    {CUDNN_BACKEND_OPERATION_CONVOLUTION_FORWARD_DESCRIPTOR, CUDNN_ATTR_OPERATION_CONVOLUTION_FORWARD_ALPHA,
+     CUDNN_ATTR_OPERATION_CONVOLUTION_FORWARD_BETA, CUDNN_ATTR_OPERATION_CONVOLUTION_FORWARD_CONV_DESC,
+     CUDNN_ATTR_OPERATION_CONVOLUTION_FORWARD_X, CUDNN_ATTR_OPERATION_CONVOLUTION_FORWARD_W,
+     CUDNN_ATTR_OPERATION_CONVOLUTION_FORWARD_Y},
+    {CUDNN_BACKEND_OPERATION_CONVOLUTION_BACKWARD_DATA_DESCRIPTOR, CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_DATA_ALPHA,
+     CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_DATA_BETA, CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_DATA_CONV_DESC,
+     CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_DATA_DX, CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_DATA_W,
+     CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_DATA_DY},
+    {CUDNN_BACKEND_OPERATION_CONVOLUTION_BACKWARD_FILTER_DESCRIPTOR, CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_FILTER_ALPHA,
+     CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_FILTER_BETA, CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_FILTER_CONV_DESC,
+     CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_FILTER_X, CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_FILTER_DW,
+     CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_FILTER_DY}};
+
+const std::vector<Field>& fields() {
+  static const std::vector<Field> all = [] {
+    std::vector<Field> made(std::begin(kFields), std::end(kFields));
+    for (const auto name : {CUDNN_ATTR_CONVOLUTION_FILTER_STRIDES, CUDNN_ATTR_CONVOLUTION_PRE_PADDINGS,
+                            CUDNN_ATTR_CONVOLUTION_POST_PADDINGS, CUDNN_ATTR_CONVOLUTION_DILATIONS})
+      made.push_back({CUDNN_BACKEND_CONVOLUTION_DESCRIPTOR, name, CUDNN_TYPE_INT64, 2, 2, true});
+    for (const ConvolutionNames& each : kConvolutions) {
+      for (const auto name : {each.alpha, each.beta})
+        for (const auto type : {CUDNN_TYPE_FLOAT, CUDNN_TYPE_DOUBLE})
+          made.push_back({each.kind, name, type, 1, 1, true});
+      for (const auto name : {each.x, each.w, each.y})
+        made.push_back({each.kind, name, CUDNN_TYPE_BACKEND_DESCRIPTOR, 1, 1, true, CUDNN_BACKEND_TENSOR_DESCRIPTOR});
+      made.push_back(
+          {each.kind, each.how, CUDNN_TYPE_BACKEND_DESCRIPTOR, 1, 1, true, CUDNN_BACKEND_CONVOLUTION_DESCRIPTOR});
+    }
+    return made;
+  }();
+  return all;
+}
+
+// The engines of every graph, by what they note; only the last two may run.
+struct Engine {
+  std::int64_t count;
+  cudnnBackendNumericalNote_t notes[2];
+  bool has(cudnnBackendNumericalNote_t note) const { return std::find(notes, notes + count, note) != notes + count; }
+};
+constexpr Engine kEngines[] = {
+    {2, {CUDNN_NUMERICAL_NOTE_TENSOR_CORE, CUDNN_NUMERICAL_NOTE_NONDETERMINISTIC}},
+    {2, {CUDNN_NUMERICAL_NOTE_TENSOR_CORE, CUDNN_NUMERICAL_NOTE_DOWN_CONVERT_INPUTS}},
+    {2, {CUDNN_NUMERICAL_NOTE_TENSOR_CORE, CUDNN_NUMERICAL_NOTE_REDUCED_PRECISION_REDUCTION}},
+    {1, {CUDNN_NUMERICAL_NOTE_FFT}},
+    {2, {CUDNN_NUMERICAL_NOTE_WINOGRAD, CUDNN_NUMERICAL_NOTE_WINOGRAD_TILE_4x4}},
+    {2, {CUDNN_NUMERICAL_NOTE_WINOGRAD, CUDNN_NUMERICAL_NOTE_WINOGRAD_TILE_6x6}},
+    {2, {CUDNN_NUMERICAL_NOTE_WINOGRAD, CUDNN_NUMERICAL_NOTE_WINOGRAD_TILE_13x13}},
+    {1, {CUDNN_NUMERICAL_NOTE_TENSOR_CORE}},
+    {1, {CUDNN_NUMERICAL_NOTE_STRICT_NAN_PROP}}};
+constexpr std::int64_t kEngineCount = std::size(kEngines);
+
 std::size_t size_of_value(cudnnBackendAttributeType_t type) {
   switch (type) {
     case CUDNN_TYPE_BOOLEAN: return sizeof(bool);
     case CUDNN_TYPE_INT64: return sizeof(std::int64_t);
+    case CUDNN_TYPE_DOUBLE: return sizeof(double);
     case CUDNN_TYPE_HANDLE:
     case CUDNN_TYPE_VOID_PTR:
     case CUDNN_TYPE_BACKEND_DESCRIPTOR: return sizeof(void*);
-    default: return sizeof(int);  // enumerations
+    default: return sizeof(int);  // f32, enumerations
   }
 }
 
@@ -242,12 +304,53 @@ GraphOperation check_reshape(const cudnnBackendDescriptor& d) {
   return op;
 }
 
+// alpha or beta: of the type of the sums.
+double factor(const cudnnBackendDescriptor& d, cudnnBackendAttributeName_t name, cudnnDataType_t sums) {
+  const bool f64 = sums == CUDNN_DATA_DOUBLE;
+  need(d.values.at(name).type == (f64 ? CUDNN_TYPE_DOUBLE : CUDNN_TYPE_FLOAT), kFinalize,
+       "alpha and beta have the type of the sums");
+  return f64 ? d.get<double>(name) : d.get<float>(name);
+}
+
+GraphOperation check_convolution(const cudnnBackendDescriptor& d) {
+  const auto names = std::find_if(std::begin(kConvolutions), std::end(kConvolutions),
+                                  [&](const ConvolutionNames& each) { return each.kind == d.type; });
+  const GraphTensor x = tensor_at(d, names->x), w = tensor_at(d, names->w), y = tensor_at(d, names->y);
+  const auto& how = *d.get<Descriptor>(names->how);
+  GraphOperation op{d.type};
+  const bool makes_x = d.type == CUDNN_BACKEND_OPERATION_CONVOLUTION_BACKWARD_DATA_DESCRIPTOR;
+  const bool makes_w = d.type == CUDNN_BACKEND_OPERATION_CONVOLUTION_BACKWARD_FILTER_DESCRIPTOR;
+  op.x = makes_x || makes_w ? y.id : x.id, op.b = makes_w ? x.id : w.id;
+  op.y = makes_x ? x.id : makes_w ? w.id : y.id;
+  const auto pair = [&](cudnnBackendAttributeName_t name) {
+    const auto values = how.all<std::int64_t>(name);
+    return std::array<std::int64_t, 2>{values[0], values[1]};
+  };
+  op.stride = pair(CUDNN_ATTR_CONVOLUTION_FILTER_STRIDES), op.dilation = pair(CUDNN_ATTR_CONVOLUTION_DILATIONS);
+  op.padding = pair(CUDNN_ATTR_CONVOLUTION_PRE_PADDINGS);
+  need(op.padding == pair(CUDNN_ATTR_CONVOLUTION_POST_PADDINGS), kFinalize, "paddings must be as wide on both sides");
+  need(how.get<std::int64_t>(CUDNN_ATTR_CONVOLUTION_SPATIAL_DIMS) == 2, kFinalize, "windows have two dims here");
+  need(how.get<cudnnConvolutionMode_t>(CUDNN_ATTR_CONVOLUTION_CONV_MODE) == CUDNN_CROSS_CORRELATION, kFinalize,
+       "the emulator has no true convolution");
+  const auto sums = how.get<cudnnDataType_t>(CUDNN_ATTR_CONVOLUTION_COMP_TYPE);
+  need(sums == (x.type == CUDNN_DATA_DOUBLE ? CUDNN_DATA_DOUBLE : CUDNN_DATA_FLOAT), kFinalize,
+       "sums must be f32, and f64 of f64");
+  const double beta = factor(d, names->beta, sums);
+  need(factor(d, names->alpha, sums) == 1 && (beta == 0 || beta == 1), kFinalize, "alpha must be 1, beta 0 or 1");
+  op.adds = beta == 1;
+  check_sizes(x, w, y, op);
+  return op;
+}
+
 GraphOperation operation_of(const cudnnBackendDescriptor& d) {
   switch (d.type) {
     case CUDNN_BACKEND_OPERATION_POINTWISE_DESCRIPTOR: return check_pointwise(d);
     case CUDNN_BACKEND_OPERATION_MATMUL_DESCRIPTOR: return check_matmul(d);
     case CUDNN_BACKEND_OPERATION_REDUCTION_DESCRIPTOR: return check_reduction(d);
     case CUDNN_BACKEND_OPERATION_RESHAPE_DESCRIPTOR: return check_reshape(d);
+    case CUDNN_BACKEND_OPERATION_CONVOLUTION_FORWARD_DESCRIPTOR:
+    case CUDNN_BACKEND_OPERATION_CONVOLUTION_BACKWARD_DATA_DESCRIPTOR:
+    case CUDNN_BACKEND_OPERATION_CONVOLUTION_BACKWARD_FILTER_DESCRIPTOR: return check_convolution(d);
     default: need(false, kFinalize, "a graph is made of operations"); return {};
   }
 }
@@ -260,9 +363,11 @@ std::shared_ptr<Graph> graph_of(const cudnnBackendDescriptor& d) {
   for (const Descriptor each : d.all<Descriptor>(CUDNN_ATTR_OPERATIONGRAPH_OPS)) {
     need(each && each->finalized, kFinalize, "an operation is not finalized");
     waiting.push_back(operation_of(*each));
-    for (const auto& [name, value] : each->values)
+    for (const auto& [name, value] : each->values) {
+      if (value.type != CUDNN_TYPE_BACKEND_DESCRIPTOR) continue;
       for (const Descriptor part : each->all<Descriptor>(static_cast<cudnnBackendAttributeName_t>(name)))
         if (part->type == CUDNN_BACKEND_TENSOR_DESCRIPTOR) graph->tensors[tensor_of(*part).id] = tensor_of(*part);
+    }
     need(to_make.insert(waiting.back().y).second, kFinalize, "two operations make one tensor");
   }
   for (const auto& [id, t] : graph->tensors)
@@ -280,8 +385,9 @@ std::shared_ptr<Graph> graph_of(const cudnnBackendDescriptor& d) {
   return graph;
 }
 
-// Fused attention: of f16 or bf16, heads of at most 128 numbers in whole vectors of eight.
+// A convolution; or fused attention: of f16 or bf16, heads of at most 128 numbers in whole vectors of eight.
 bool has_engine(const Graph& graph) {
+  if (is_convolution(graph.operations[0])) return has_convolution_engine(graph);
   if (refuses("graph")) return false;
   const auto products = std::count_if(graph.operations.begin(), graph.operations.end(), [](const GraphOperation& op) {
     return op.kind == CUDNN_BACKEND_OPERATION_MATMUL_DESCRIPTOR;
@@ -312,10 +418,10 @@ cudnnStatus_t cudnnBackendSetAttribute(cudnnBackendDescriptor_t descriptor, cudn
                                        cudnnBackendAttributeType_t type, std::int64_t count, const void* values) {
   need(descriptor && values, kSet, "a null pointer");
   need(!descriptor->finalized, kSet, "the descriptor is finalized");
-  const auto field = std::find_if(std::begin(kFields), std::end(kFields),
-                                  [&](const Field& f) { return f.of == descriptor->type && f.name == name; });
-  need(field != std::end(kFields), kSet, "the descriptor has no such attribute");
-  need(field->type == type, kSet, "the attribute has another type");
+  const auto field = std::find_if(fields().begin(), fields().end(), [&](const Field& f) {
+    return f.of == descriptor->type && f.name == name && f.type == type;
+  });
+  need(field != fields().end(), kSet, "the descriptor has no such attribute of that type");
   need(count >= field->least && count <= field->most, kSet, "the attribute takes another number of values");
   if (type == CUDNN_TYPE_BACKEND_DESCRIPTOR)
     for (std::int64_t i = 0; i < count; ++i) {
@@ -324,7 +430,7 @@ cudnnStatus_t cudnnBackendSetAttribute(cudnnBackendDescriptor_t descriptor, cudn
       need(field->descriptor < 0 || part->type == field->descriptor, kSet, "a part is of another kind");
     }
   auto& value = descriptor->values[name];
-  value.count = count;
+  value.type = type, value.count = count;
   value.bytes.resize(size_of_value(type) * static_cast<std::size_t>(count));
   std::memcpy(value.bytes.data(), values, value.bytes.size());
   return CUDNN_STATUS_SUCCESS;
@@ -333,13 +439,16 @@ cudnnStatus_t cudnnBackendSetAttribute(cudnnBackendDescriptor_t descriptor, cudn
 cudnnStatus_t cudnnBackendFinalize(cudnnBackendDescriptor_t descriptor) {
   need(descriptor && !descriptor->finalized, kFinalize, "no descriptor, or it is finalized");
   cudnnBackendDescriptor& d = *descriptor;
-  for (const Field& f : kFields)
+  for (const Field& f : fields())
     need(f.of != d.type || !f.required || d.has(f.name), kFinalize, "an attribute is missing");
   switch (d.type) {
     case CUDNN_BACKEND_TENSOR_DESCRIPTOR: check_tensor(d); break;
     case CUDNN_BACKEND_OPERATION_POINTWISE_DESCRIPTOR:
     case CUDNN_BACKEND_OPERATION_MATMUL_DESCRIPTOR:
     case CUDNN_BACKEND_OPERATION_REDUCTION_DESCRIPTOR:
+    case CUDNN_BACKEND_OPERATION_CONVOLUTION_FORWARD_DESCRIPTOR:
+    case CUDNN_BACKEND_OPERATION_CONVOLUTION_BACKWARD_DATA_DESCRIPTOR:
+    case CUDNN_BACKEND_OPERATION_CONVOLUTION_BACKWARD_FILTER_DESCRIPTOR:
     case CUDNN_BACKEND_OPERATION_RESHAPE_DESCRIPTOR: operation_of(d); break;
     case CUDNN_BACKEND_OPERATIONGRAPH_DESCRIPTOR: d.graph = graph_of(d); break;
     case CUDNN_BACKEND_ENGINEHEUR_DESCRIPTOR:
@@ -348,7 +457,7 @@ cudnnStatus_t cudnnBackendFinalize(cudnnBackendDescriptor_t descriptor) {
       break;
     case CUDNN_BACKEND_EXECUTION_PLAN_DESCRIPTOR: {
       const auto& configuration = *d.get<Descriptor>(CUDNN_ATTR_EXECUTION_PLAN_ENGINE_CONFIG);
-      d.graph = configuration.graph, d.ordered = configuration.ordered;
+      d.graph = configuration.graph, d.engine = configuration.engine;
       break;
     }
     case CUDNN_BACKEND_VARIANT_PACK_DESCRIPTOR:
@@ -362,7 +471,6 @@ cudnnStatus_t cudnnBackendFinalize(cudnnBackendDescriptor_t descriptor) {
   return CUDNN_STATUS_SUCCESS;
 }
 
-// Two engines for each graph: one whose sums have no order comes first.
 cudnnStatus_t cudnnBackendGetAttribute(cudnnBackendDescriptor_t descriptor, cudnnBackendAttributeName_t name,
                                        cudnnBackendAttributeType_t, std::int64_t asked, std::int64_t* count,
                                        void* values) {
@@ -370,21 +478,20 @@ cudnnStatus_t cudnnBackendGetAttribute(cudnnBackendDescriptor_t descriptor, cudn
   need(asked == 0 || values, kGet, "nowhere to write");
   const auto* const into = static_cast<const Descriptor*>(values);
   if (name == CUDNN_ATTR_ENGINEHEUR_RESULTS) {
-    *count = asked == 0 ? 2 : std::min<std::int64_t>(2, asked);
+    *count = asked == 0 ? kEngineCount : std::min(kEngineCount, asked);
     for (std::int64_t i = 0; i < std::min(*count, asked); ++i) {
       need(into[i] && into[i]->type == CUDNN_BACKEND_ENGINECFG_DESCRIPTOR, kGet, "results are engine configurations");
-      into[i]->graph = descriptor->graph, into[i]->ordered = i == 1, into[i]->finalized = true;
+      into[i]->graph = descriptor->graph, into[i]->engine = static_cast<std::size_t>(i), into[i]->finalized = true;
     }
   } else if (name == CUDNN_ATTR_ENGINECFG_ENGINE) {
     need(asked == 1 && into[0] && into[0]->type == CUDNN_BACKEND_ENGINE_DESCRIPTOR, kGet, "it is an engine");
-    into[0]->ordered = descriptor->ordered, into[0]->finalized = true;
+    into[0]->engine = descriptor->engine, into[0]->finalized = true;
     *count = 1;
   } else if (name == CUDNN_ATTR_ENGINE_NUMERICAL_NOTE) {
-    auto* const notes = static_cast<cudnnBackendNumericalNote_t*>(values);
-    need(asked >= 2, kGet, "there are two notes");
-    notes[0] = CUDNN_NUMERICAL_NOTE_TENSOR_CORE;
-    notes[1] = CUDNN_NUMERICAL_NOTE_NONDETERMINISTIC;
-    *count = descriptor->ordered ? 1 : 2;
+    const Engine& engine = kEngines[descriptor->engine];
+    need(asked >= engine.count, kGet, "there are more notes");
+    std::copy_n(engine.notes, engine.count, static_cast<cudnnBackendNumericalNote_t*>(values));
+    *count = engine.count;
   } else {
     need(name == CUDNN_ATTR_EXECUTION_PLAN_WORKSPACE_SIZE && asked == 1, kGet, "the emulator has no such attribute");
     *static_cast<std::int64_t*>(values) = 256;
@@ -395,7 +502,8 @@ cudnnStatus_t cudnnBackendGetAttribute(cudnnBackendDescriptor_t descriptor, cudn
 
 cudnnStatus_t cudnnBackendExecute(cudnnHandle_t handle, cudnnBackendDescriptor_t plan, cudnnBackendDescriptor_t pack) {
   need(handle && plan && plan->finalized && pack && pack->finalized, kExecute, "a handle, a plan and what it runs on");
-  need(plan->ordered, kExecute, "an engine was taken whose sums have no order");
+  need(plan->engine + 2 >= std::size(kEngines), kExecute,
+       "an engine was taken whose results vary, or are not sums of products of the operands");
   need(pack->get_or<void*>(CUDNN_ATTR_VARIANT_PACK_WORKSPACE, nullptr), kExecute, "the workspace is null");
   const auto ids = pack->all<std::int64_t>(CUDNN_ATTR_VARIANT_PACK_UNIQUE_IDS);
   const auto pointers = pack->all<void*>(CUDNN_ATTR_VARIANT_PACK_DATA_POINTERS);
@@ -415,6 +523,10 @@ cudnnStatus_t cudnnBackendExecute(cudnnHandle_t handle, cudnnBackendDescriptor_t
   }
   for (const auto& [id, t] : plan->graph->tensors)
     need(t.is_virtual || data.count(id) || numbers.count(id), kExecute, "a tensor has no data");
-  enqueue(handle->stream, [graph = plan->graph, data, numbers] { run_graph(*graph, data, numbers); });
+  const bool tensor_cores = kEngines[plan->engine].has(CUDNN_NUMERICAL_NOTE_TENSOR_CORE);
+  enqueue(handle->stream, [graph = plan->graph, data, numbers, tensor_cores] {
+    if (is_convolution(graph->operations[0])) run_convolution(*graph, data, tensor_cores);
+    else run_graph(*graph, data, numbers);
+  });
   return CUDNN_STATUS_SUCCESS;
 }

@@ -25,8 +25,15 @@ struct GraphOperation {
   cudnnPointwiseMode_t mode{};
   cudnnReduceTensorOp_t reduction{};
   std::int64_t axis = -1;
-  std::int64_t x = 0, b = 0, t = 0, y = 0;  // ids; of a product x and b are its operands
+  std::int64_t x = 0, b = 0, t = 0, y = 0;  // ids; of a product x and b are its operands, y is what is made
+  std::array<std::int64_t, 2> stride{}, padding{}, dilation{};  // of a convolution
+  bool adds = false;                                            // what it makes is added to what is there
 };
+inline bool is_convolution(const GraphOperation& op) {
+  return op.kind == CUDNN_BACKEND_OPERATION_CONVOLUTION_FORWARD_DESCRIPTOR ||
+         op.kind == CUDNN_BACKEND_OPERATION_CONVOLUTION_BACKWARD_DATA_DESCRIPTOR ||
+         op.kind == CUDNN_BACKEND_OPERATION_CONVOLUTION_BACKWARD_FILTER_DESCRIPTOR;
+}
 
 // Operations in an order in which each finds its operands made.
 struct Graph {
@@ -37,5 +44,10 @@ struct Graph {
 using GraphData = std::unordered_map<std::int64_t, void*>;     // of tensors in memory
 using GraphNumbers = std::unordered_map<std::int64_t, float>;  // by value
 void run_graph(const Graph& graph, const GraphData& data, const GraphNumbers& numbers);
+
+// Graphs of one convolution (cudnn_conv.cpp). Error where x, w and y do not go together.
+void check_sizes(const GraphTensor& x, const GraphTensor& w, const GraphTensor& y, const GraphOperation& how);
+bool has_convolution_engine(const Graph& graph);
+void run_convolution(const Graph& graph, const GraphData& data, bool tensor_cores);
 
 }  // namespace gradual::cuda::emulator

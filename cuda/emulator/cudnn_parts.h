@@ -16,19 +16,6 @@ struct cudnnTensorStruct {
   cudnnDataType_t type{};
   std::int64_t size[4]{}, stride[4]{};
 };
-struct cudnnFilterStruct {
-  bool set = false;
-  cudnnDataType_t type{};
-  cudnnTensorFormat_t format{};
-  std::int64_t size[4]{};
-};
-struct cudnnConvolutionStruct {
-  bool set = false;
-  std::int64_t padding[2]{}, stride[2]{}, dilation[2]{}, groups = 1;
-  cudnnDataType_t compute{};
-  cudnnMathType_t math = CUDNN_DEFAULT_MATH;
-};
-
 struct cudnnPoolingStruct {
   bool set = false;
   cudnnPoolingMode_t mode{};

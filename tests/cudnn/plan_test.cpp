@@ -8,6 +8,7 @@
 #include <gradual/gradual.h>
 
 #include "../../cuda/attention.h"
+#include "../../cuda/conv.h"
 #include "../../cuda/cudnn_graph.h"
 
 namespace gradual {
@@ -80,6 +81,66 @@ TEST_CASE("cuDNN has no plan for attention on a GPU of compute capability 7.0") 
   if (!describes_gpus()) return;
   const cuda::DescribedGpu gpu(h200(700));
   for (const bool backward : {false, true}) CHECK_FALSE(cuda::has_plan(attention(kCases[0], backward), gpu));
+}
+
+namespace {
+
+struct Layer {
+  Shape x, w;
+  ConvAttrs attrs;
+};
+// Of CNNs (28x28, ResNet-20): first layers, 3x3, strides, 1x1; then sizes that no vector fits, groups, dilation.
+const Layer kLayers[] = {{{64, 1, 28, 28}, {32, 1, 3, 3}, {.padding = 1}},
+                         {{128, 3, 32, 32}, {16, 3, 3, 3}, {.padding = 1}},
+                         {{128, 32, 16, 16}, {32, 32, 3, 3}, {.padding = 1}},
+                         {{128, 16, 32, 32}, {32, 16, 3, 3}, {.stride = 2, .padding = 1}},
+                         {{128, 16, 32, 32}, {32, 16, 1, 1}, {.stride = 2}},
+                         {{3, 5, 9, 7}, {7, 5, 3, 2}, {.stride = {2, 1}, .padding = {0, 1}}},
+                         {{4, 8, 17, 15}, {8, 1, 3, 3}, {.padding = 1, .groups = 8}},
+                         {{2, 12, 20, 20}, {6, 4, 5, 5}, {.padding = 4, .dilation = 2, .groups = 3}}};
+
+cuda::Convolution convolution(const Layer& layer, OpId op, DType dtype, bool tf32, bool channels_last) {
+  Shape y{layer.x[0], layer.w[0], 0, 0};
+  for (int i = 0; i < 2; ++i) {
+    const ConvAttrs& a = layer.attrs;
+    y[2 + i] = (layer.x[2 + i] + 2 * a.padding[i] - a.dilation[i] * (layer.w[2 + i] - 1) - 1) / a.stride[i] + 1;
+  }
+  return {op, layer.attrs, dtype, tf32, channels_last, layer.x, layer.w, y, false};
+}
+
+}  // namespace
+
+TEST_CASE("cuDNN has plans for convolutions and their gradients on an H200, in every dtype and layout") {
+  if (!describes_gpus()) return;
+  const cuda::DescribedGpu gpu(h200());
+  struct Type {
+    DType dtype;
+    bool tf32;
+  };
+  for (const Layer& layer : kLayers)
+    for (const Type type : {Type{DType::f64, false}, Type{DType::f32, false}, Type{DType::f32, true},
+                            Type{DType::f16, false}, Type{DType::bf16, false}})
+      for (const bool channels_last : {false, true})
+        for (const OpId op : {OpId::conv2d, OpId::conv2d_backward_input, OpId::conv2d_backward_weight}) {
+          CAPTURE(to_string(layer.x));
+          CAPTURE(to_string(layer.w));
+          CAPTURE(name(type.dtype));
+          CAPTURE(type.tf32);
+          CAPTURE(channels_last);
+          CAPTURE(static_cast<int>(op));
+          cuda::Convolution c = convolution(layer, op, type.dtype, type.tf32, channels_last);
+          CHECK(cuda::has_plan(c, gpu));
+          c.adds = true;
+          if (op == OpId::conv2d) CHECK(cuda::has_plan(c, gpu));
+        }
+}
+
+TEST_CASE("a convolution whose result is of another size is an Error of cuDNN") {
+  if (!describes_gpus()) return;
+  const cuda::DescribedGpu gpu(h200());
+  cuda::Convolution c = convolution(kLayers[0], OpId::conv2d, DType::f32, false, false);
+  ++c.y[2];
+  CHECK_THROWS_AS(cuda::has_plan(c, gpu), Error);
 }
 
 TEST_CASE("a description of a GPU that lacks a property is an Error") {
