@@ -38,7 +38,7 @@ bool runs_avx512() { return false; }
 #endif
 
 #if defined(__x86_64__) && defined(__linux__)
-bool runs_amx() {
+bool asks_for_amx() {
   unsigned a = 0, b = 0, c = 0, d = 0;
   constexpr unsigned kTiles = 1U << 24, kBf16 = 1U << 22;
   if (__get_cpuid_count(7, 0, &a, &b, &c, &d) == 0 || (d & kTiles) == 0 || (d & kBf16) == 0) return false;
@@ -46,6 +46,10 @@ bool runs_amx() {
   // Linux saves the tiles of a process that asked for it (Documentation/arch/x86/xstate.rst).
   constexpr long kRequest = 0x1023, kTileData = 18;  // ARCH_REQ_XCOMP_PERM, XFEATURE_XTILEDATA
   return syscall(SYS_arch_prctl, kRequest, kTileData) == 0;
+}
+bool runs_amx() {
+  static const bool runs = asks_for_amx();
+  return runs;
 }
 #else
 bool runs_amx() { return false; }

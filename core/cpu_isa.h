@@ -9,7 +9,8 @@
 namespace gradual {
 
 // Each includes those before it. avx2: AVX2, FMA and F16C; avx512: AVX-512 F, BW, DQ and VL as well, and BF16 where the processor
-// has it; amx: AMX for bf16, where the system lets this process use it, and AVX512-BF16. Products in bf16 alone know amx.
+// has it; amx: AMX for bf16, where the system lets this process use it, and AVX512-BF16. Products in bf16 alone know amx,
+// and which of oneDNN's functions computes large ones in f32.
 enum class CpuIsa : std::uint8_t { baseline, avx2, avx512, amx };
 std::string_view name(CpuIsa isa);
 

@@ -30,9 +30,10 @@ Dims4 turned(Dims4 d) {
   return d;
 }
 
+bool begins_vector(const Tensor& t) { return reinterpret_cast<std::uintptr_t>(t.raw()) % 16 == 0; }
 // Vector loads take eight numbers at a time.
 bool fits(const Tensor& t) {
-  if (reinterpret_cast<std::uintptr_t>(t.raw()) % 16 != 0 || t.strides()[3] != 1) return false;
+  if (!begins_vector(t) || t.strides()[3] != 1) return false;
   for (int d = 0; d < 3; ++d)
     if (t.strides()[d] < 8 || t.strides()[d] % 8 != 0) return false;
   return true;
@@ -186,11 +187,13 @@ bool start(const Attention& a) {
   if (plan.scratch() <= a.most_scratch) return plan.run(a);
   const int dim = a.q.size(0) > 1 ? 0 : 1;
   const std::int64_t all = a.q.size(dim), parts = std::min(all, parts_of(plan.scratch(), a.most_scratch));
-  const std::int64_t unit = a.logsumexp.strides()[dim] % 4 == 0 ? 1 : 4;  // whose logsumexps begin at 16 bytes
-  const std::int64_t step = parts_of(parts_of(all, parts), unit) * unit;
+  const std::int64_t step = parts_of(all, parts);
   if (step >= all) return plan.run(a);
-  for (std::int64_t begin = 0; begin < all; begin += step)
-    if (!start(part_of(a, dim, begin, std::min(step, all - begin)))) return false;
+  for (std::int64_t begin = 0; begin < all; begin += step) {
+    Attention part = part_of(a, dim, begin, std::min(step, all - begin));
+    if (!begins_vector(part.logsumexp)) part.logsumexp = copied(part.logsumexp, part.logsumexp.dtype());
+    if (!start(part)) return false;
+  }
   return true;
 }
 

@@ -108,12 +108,15 @@ TEST_CASE(
         for (const bool b_transposed : {false, true})
           for (const bool bias : {false, true}) {
             const Case c{m, n, k, a_transposed, b_transposed, bias, bias ? 0 : 3};
+            const bool large = m * n * k > 1 << 20;
+            if (large && (a_transposed == b_transposed || bias != a_transposed)) continue;  // two of them are enough
             CAPTURE(c.m);
             CAPTURE(c.n);
             CAPTURE(c.k);
             CAPTURE(c.a_transposed);
             CAPTURE(c.b_transposed);
             CHECK(wrong<float>(c) == 0);
+            if (large) continue;
             CHECK(wrong<BFloat16>(c) == 0);
             CHECK(wrong<BFloat16>(c, true) == 0);
           }

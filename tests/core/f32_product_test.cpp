@@ -104,18 +104,24 @@ TEST_CASE("our f32 products keep NaN, Inf and -0 as multiply-adds do") {
   CHECK(std::isnan(c[16]));
   CHECK(c[32] == 0);
   CHECK_FALSE(std::signbit(c[32]));  // sums begin at +0
-  a.assign(16 * 8, 0), b.assign(16 * 8, 1);
-  a[0] = INFINITY, a[9] = NAN, a[18] = -INFINITY, b[0] = 0;
-  const std::vector<float> minus(16, -0.0F);
-  for (const cpu::MatrixRef<float>& columns : {cpu::MatrixRef<float>{b.data(), 16, 1}, {b.data(), 1, 8}}) {
-    std::vector<float> all(16 * 16);
-    cpu::f32_product({16, 16, 8, {a.data(), 8, 1}, columns, minus.data(), all.data(), 16, true});
-    CHECK(std::isnan(all[0]));
-    CHECK(all[1] == INFINITY);
-    CHECK(std::isnan(all[16]));
-    CHECK(all[33] == 0);
-    CHECK_FALSE(std::signbit(all[33]));
-  }
+
+  // with relu and without, and in a size that is turned where b is transposed
+  constexpr std::int64_t kRows = 32, kColumns = 20, kPlaces = 16;
+  a.assign(kRows * kPlaces, 0), b.assign(kPlaces * kColumns, 1);
+  a[0] = INFINITY, a[kPlaces] = NAN, a[2 * kPlaces] = -INFINITY, b[0] = 0;
+  const std::vector<float> minus(kColumns, -0.0F);
+  for (const cpu::MatrixRef<float>& columns : {cpu::MatrixRef<float>{b.data(), kColumns, 1}, {b.data(), 1, kPlaces}})
+    for (const bool relu : {false, true}) {
+      std::vector<float> all(kRows * kColumns);
+      cpu::f32_product(
+          {kRows, kColumns, kPlaces, {a.data(), kPlaces, 1}, columns, minus.data(), all.data(), kColumns, relu});
+      CHECK(std::isnan(all[0]));
+      CHECK(all[1] == INFINITY);
+      CHECK(std::isnan(all[kColumns]));
+      CHECK(std::isnan(all[2 * kColumns]));
+      CHECK(all[2 * kColumns + 1] == (relu ? 0 : -INFINITY));
+      CHECK(all[3 * kColumns] == 0);
+    }
 }
 
 TEST_CASE("our f32 products have the same bits on any number of threads, alone and in batches") {

@@ -21,10 +21,10 @@ const Case kCases[] = {{1, 1, 8, 1},
                        {3, 1, 8, 3},
                        {1, 5, 8, 5},
                        {3, 2, 8, 6},
-                       // parts begin at multiples of 16 bytes in the logsumexp
-                       {2, 3, 5, 1},
-                       {1, 9, 5, 3},
-                       {9, 1, 5, 3}};
+                       // logsumexps of parts that begin at no multiple of 16 bytes
+                       {2, 3, 5, 6},
+                       {1, 9, 5, 9},
+                       {9, 1, 5, 9}};
 
 }  // namespace
 

@@ -328,7 +328,8 @@ TEST_CASE("results of earlier versions are read") {
 }
 
 TEST_CASE("names of recipes are quoted in curves.csv where they need it") {
-  lab::Result r{.recipe = "a, \"b\""};
+  lab::Result r;
+  r.recipe = "a, \"b\"";
   r.curve = {{0}, {1.5}, {1}, {false}, {NAN}};
   CHECK(lab::curves_csv({r}).ends_with("\n\"a, \"\"b\"\"\",0,0,1.5,1,0,\n"));
 }
