@@ -89,4 +89,13 @@ file(GLOB cuda_sources CONFIGURE_DEPENDS ${cuda_dir}/*.cpp)
 list(REMOVE_ITEM cuda_sources ${cuda_dir}/stub.cpp)
 target_sources(gradual PRIVATE ${cuda_sources} $<TARGET_OBJECTS:gradual_cuda>)
 target_link_libraries(gradual PRIVATE CUDA::cudart_static cuBLASLt::cuBLASLt cuDNN::cuDNN)
+# NVIDIA's compiler, which cuDNN loads by its name while a program runs.
+include(${CMAKE_CURRENT_LIST_DIR}/nvidia_packages.cmake)
+nvidia_package_folders(places)
+find_library(GRADUAL_NVRTC NAMES nvrtc libnvrtc.so.13 libnvrtc.so.12 HINTS ${places} PATH_SUFFIXES lib64 lib)
+mark_as_advanced(GRADUAL_NVRTC)
+if(GRADUAL_NVRTC)
+  set_source_files_properties(${cuda_dir}/cudnn_graph.cpp TARGET_DIRECTORY gradual
+                              PROPERTIES COMPILE_DEFINITIONS GRADUAL_NVRTC="${GRADUAL_NVRTC}")
+endif()
 list(APPEND GRADUAL_EXPORTED_DEPENDENCIES "CUDAToolkit" "cuBLASLt" "cuDNN 9")

@@ -1,5 +1,7 @@
 #include "cudnn_graph.h"
 
+#include <dlfcn.h>
+
 #include <algorithm>
 
 #include "memory.h"
@@ -192,6 +194,14 @@ constexpr std::int64_t kMostConfigurations = 64;  // that are looked at
 constexpr int kGpuDescriptor = 38, kJsonOfGpu = 2702, kGpuOfHeuristic = 204, kGpuOfPlan = 407, kChar = 24;
 cudnnBackendAttributeName_t attribute(int number) { return static_cast<cudnnBackendAttributeName_t>(number); }
 
+// cuDNN looks for NVIDIA's compiler by its name alone, so it is loaded from where the build found it. If it has gone from there,
+// cuDNN looks for itself.
+void load_compiler() {
+#ifdef GRADUAL_NVRTC
+  [[maybe_unused]] static void* const loaded = dlopen(GRADUAL_NVRTC, RTLD_LAZY);
+#endif
+}
+
 void set_handle(CudnnDescriptor& descriptor, cudnnBackendAttributeName_t name) {
   cudnnHandle_t handle = cudnn_handle();
   descriptor.set(name, CUDNN_TYPE_HANDLE, 1, &handle);
@@ -238,6 +248,7 @@ DescribedGpu::DescribedGpu(const std::string& properties)
 }
 
 OperationPlan::OperationPlan(const OperationGraph& graph, bool tensor_cores, const DescribedGpu* gpu) {
+  load_compiler();
   std::vector<cudnnBackendDescriptor_t> operations;
   for (const CudnnDescriptor& operation : graph.operations()) operations.push_back(operation.get());
   graph_.set(CUDNN_ATTR_OPERATIONGRAPH_OPS, CUDNN_TYPE_BACKEND_DESCRIPTOR, static_cast<std::int64_t>(operations.size()),
