@@ -192,21 +192,7 @@ TEST_CASE("bf16 products have the same bits on any number of threads, alone and 
                                   {300, 500, 450}}) {
       const std::int64_t work = m * n * k;
       if (cpu_isa() != CpuIsa::amx && work > 1 << 19 && work < 1 << 26) continue;  // oneDNN's
-      const auto bf16 = [&](const Shape& sizes) { return randn(sizes, {}, g).to(DType::bf16); };
-      const Tensor x = bf16({m, k}), w = bf16({n, k}), bias = bf16({n}), batch = bf16({3, m, k}),
-                   others = bf16({3, k, n});
-      const auto all = [&](int threads) {
-        const ThreadsScope scope(threads);
-        return std::vector<Tensor>{linear(x, w, bias),
-                                   matmul(x.transpose(0, 1).contiguous().transpose(0, 1), w.transpose(0, 1)),
-                                   matmul(batch, others)};
-      };
-      const std::vector<Tensor> one = all(1);
-      for (const int threads : {2, 3, 7}) {
-        const std::vector<Tensor> many = all(threads);
-        for (std::size_t i = 0; i < one.size(); ++i)
-          CHECK(std::memcmp(one[i].raw(), many[i].raw(), one[i].nbytes()) == 0);
-      }
+      check_threads(m, n, k, DType::bf16, g);
     }
   });
 }

@@ -131,20 +131,7 @@ TEST_CASE("our f32 products have the same bits on any number of threads, alone a
     for (const auto& [m, n, k] :
          {std::array<std::int64_t, 3>{64, 300, 200}, {300, 40, 150}, {97, 98, 300}, {20, 20, 4000}}) {
       if (!cpu::suits_f32_product(m, n, k)) continue;
-      const Tensor x = randn({m, k}, {}, g), w = randn({n, k}, {}, g), bias = randn({n}, {}, g);
-      const Tensor batch = randn({3, m, k}, {}, g), others = randn({3, k, n}, {}, g);
-      const auto all = [&](int threads) {
-        const ThreadsScope scope(threads);
-        return std::vector<Tensor>{linear(x, w, bias),
-                                   matmul(x.transpose(0, 1).contiguous().transpose(0, 1), w.transpose(0, 1)),
-                                   matmul(batch, others)};
-      };
-      const std::vector<Tensor> one = all(1);
-      for (const int threads : {2, 3, 7}) {
-        const std::vector<Tensor> many = all(threads);
-        for (std::size_t i = 0; i < one.size(); ++i)
-          CHECK(std::memcmp(one[i].raw(), many[i].raw(), one[i].nbytes()) == 0);
-      }
+      check_threads(m, n, k, DType::f32, g);
     }
   });
 }

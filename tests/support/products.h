@@ -2,8 +2,11 @@
 #pragma once
 
 #include <doctest/doctest.h>
+#include <gradual/core/ops.h>
+#include <gradual/core/threads.h>
 
 #include <cstdint>
+#include <cstring>
 #include <random>
 #include <vector>
 
@@ -48,6 +51,23 @@ inline std::vector<float> falling_bias(std::int64_t n) {
   std::vector<float> bias(static_cast<std::size_t>(n));
   for (std::size_t j = 0; j < bias.size(); ++j) bias[j] = -static_cast<float>(j) / 16;
   return bias;
+}
+
+// linear, matmul of a matrix and of a batch have the same bits on any number of threads, in that dtype.
+inline void check_threads(std::int64_t m, std::int64_t n, std::int64_t k, DType dtype, Generator& g) {
+  const auto draw = [&](const Shape& sizes) { return randn(sizes, {}, g).to(dtype); };
+  const Tensor x = draw({m, k}), w = draw({n, k}), bias = draw({n}), batch = draw({3, m, k}), others = draw({3, k, n});
+  const auto all = [&](int threads) {
+    const ThreadsScope scope(threads);
+    return std::vector<Tensor>{linear(x, w, bias),
+                               matmul(x.transpose(0, 1).contiguous().transpose(0, 1), w.transpose(0, 1)),
+                               matmul(batch, others)};
+  };
+  const std::vector<Tensor> one = all(1);
+  for (const int threads : {2, 3, 7}) {
+    const std::vector<Tensor> many = all(threads);
+    for (std::size_t i = 0; i < one.size(); ++i) CHECK(std::memcmp(one[i].raw(), many[i].raw(), one[i].nbytes()) == 0);
+  }
 }
 
 }  // namespace gradual::testing
