@@ -114,23 +114,12 @@ class Autograd final : public Interceptor {
 }  // namespace
 
 Ref<Node> make_node(const OpCall& call) {
-  const int n = call.inputs.size();
-  auto node = Ref<Node>::adopt(new Node(call.op, n));
+  auto node = Ref<Node>::adopt(new Node(call.op, call.inputs));
   const Context& c = context();
   node->where = call.where;
   node->module = c.module;
   node->cause = c.cause;
   node->attrs = *call.attrs;
-  for (int i = 0; i < n; ++i) {
-    const Tensor& t = call[i];
-    if (!t.defined()) continue;
-    Node::Input& slot = node->input(i);
-    slot.present = true;
-    slot.sizes = t.sizes();
-    slot.dtype = t.dtype();
-    slot.device = t.device();
-    if (const GradMeta* m = grad_meta(t); m && m->requires_grad) slot.edge = m->edge;
-  }
   return node;
 }
 
@@ -185,7 +174,7 @@ Tensor& Tensor::set_requires_grad(bool value) {
   if (!value && !m.edge.node->is_leaf)
     fail("set_requires_grad(false): the tensor is the result of " + describe(*m.edge.node) + "; use detach()");
   if (value && !m.edge.node) {
-    auto node = Ref<Node>::adopt(new Node(OpId::custom, 0));
+    auto node = Ref<Node>::adopt(new Node(OpId::custom));
     node->is_leaf = true;
     node->leaf = impl_.get();
     m.edge = {node, 0};

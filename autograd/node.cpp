@@ -14,18 +14,25 @@ constexpr int kInline = 2;
 
 }  // namespace
 
-Node::Node(OpId o, int n) : op(o), input_count(n), sequence(add_to(sequences, 1)) {
-  void* raw =
-      n <= kInline ? static_cast<void*>(inline_inputs_) : memory::allocate(sizeof(Input) * static_cast<std::size_t>(n));
-  inputs_ = static_cast<Input*>(raw);
-  for (int i = 0; i < n; ++i) new (inputs_ + i) Input;
+Node::Input::Input(const Tensor& t) : present(t.defined()) {
+  if (!present) return;
+  const TensorImpl& impl = *t.unsafe_impl();
+  if (const GradMeta* m = grad_meta(t); m && m->requires_grad) edge = m->edge;
+  dtype = impl.dtype;
+  device = impl.storage->device;
+  sizes = impl.sizes;
+}
+
+Node::Node(OpId o, TensorRefs inputs) : op(o), input_count(inputs.size()), sequence(add_to(sequences, 1)) {
+  inputs_ = static_cast<Input*>(input_count <= kInline ? inline_inputs_ : memory::allocate(input_bytes()));
+  for (int i = 0; i < input_count; ++i) new (inputs_ + i) Input(inputs[i]);
 }
 
 Node::~Node() {
   function.reset();  // whoever else holds it keeps what it saved
   release_saved();
   for (int i = 0; i < input_count; ++i) inputs_[i].~Input();
-  if (input_count > kInline) memory::free(inputs_, sizeof(Input) * static_cast<std::size_t>(input_count));
+  if (input_count > kInline) memory::free(inputs_, input_bytes());
 }
 
 void Node::destroy(Node* node) {

@@ -23,11 +23,12 @@ using Hook = std::function<Tensor(const Tensor&)>;
 struct Node : Pooled<Node>, Pinned {
   // What the node knows of one input of its op.
   struct Input {
+    explicit Input(const Tensor& t);
     Edge edge;
-    Shape sizes;
+    bool present = false;  // not an absent optional input, nor a number
     DType dtype = DType::f32;
     Device device;
-    bool present = false;       // not an absent optional input, nor a number
+    Shape sizes;
     Tensor saved;               // where a rule asked for it
     std::uint32_t version = 0;  // of the saved tensor's storage, when it was saved
   };
@@ -37,7 +38,7 @@ struct Node : Pooled<Node>, Pinned {
     Hook hook;
   };
 
-  explicit Node(OpId op, int input_count);
+  explicit Node(OpId op, TensorRefs inputs = {});
   ~Node();
   // Destruction is iterative: a tape of a million nodes needs no deep stack.
   static void destroy(Node* node);
@@ -69,6 +70,7 @@ struct Node : Pooled<Node>, Pinned {
   std::unique_ptr<std::vector<HookEntry>> hooks;  // called with the gradient of an output
 
  private:
+  std::size_t input_bytes() const { return sizeof(Input) * static_cast<std::size_t>(input_count); }
   template <class F> void each_saved(F f) const;
   Node* next_waiting_ = nullptr;  // while destroyed: the next one that waits
   Input* inputs_;

@@ -19,8 +19,9 @@ std::string result_kind(const Node& n) {
 std::string inputs_of(const Node& n) {
   std::vector<std::string> all;
   for (int i = 0; i < n.input_count; ++i) {
-    const auto& [edge, sizes, dtype, device, present, saved, version] = n.input(i);
-    if (present) all.push_back((edge.node ? fmt::format("#{} ", edge.node->sequence) : "- ") + kind_of(sizes, dtype));
+    const Node::Input& in = n.input(i);
+    const std::string from = in.edge.node ? fmt::format("#{} ", in.edge.node->sequence) : "- ";
+    if (in.present) all.push_back(from + kind_of(in.sizes, in.dtype));
   }
   return join(all);
 }

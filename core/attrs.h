@@ -31,7 +31,7 @@ class Attrs {
   Attrs& operator=(const Attrs& o) {
     if (this == &o) return *this;
     tag_ = o.tag_, size_ = o.size_;
-    std::memcpy(bytes_, o.bytes_, size_);
+    if (size_ > 0) std::memcpy(bytes_, o.bytes_, size_);
     return *this;
   }
   template <class T> const T& get() const {

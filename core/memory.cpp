@@ -75,14 +75,8 @@ inline bool change(HeldBack& h, std::int64_t bytes) {
   return h.delta > kHeldBack || h.delta < -kHeldBack;
 }
 
-// Size classes: four steps to each power of two, from 64 bytes. A class index and its size follow from each other.
+// The bytes of a size class.
 constexpr int kClasses = 4 * 40;
-int class_of(std::size_t bytes) {
-  if (bytes <= 64) return 0;
-  const std::size_t b = bytes - 1;
-  const int log = 63 - __builtin_clzll(b);
-  return (log - 6) * 4 + static_cast<int>((b >> (log - 2)) & 3) + 1;
-}
 std::size_t class_bytes(int c) {
   if (c == 0) return 64;
   const int log = (c - 1) / 4 + 6;
@@ -257,17 +251,13 @@ void* from_system(std::size_t size) {
 
 }  // namespace
 
-void* allocate(std::size_t bytes) {
-  if (bytes == 0) return nullptr;
-  const int c = class_of(bytes);
+void* allocate_class(int c, std::size_t bytes) {
   if (Cache* cache = c < kSmallClasses ? mine.cache : nullptr)
     if (void* block = cache->take(c)) return block;
   return allocate_afresh(bytes, c);
 }
 
-void free(void* block, std::size_t bytes) noexcept {
-  if (!block) return;
-  const int c = class_of(bytes);
+void free_class(int c, void* block) noexcept {
   if (Cache* cache = cache_of_thread())
     if (cache->room[c] > 0) return cache->give(c, block);
   free_for_all(block, c);

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <array>
+#include <bit>
 #include <cstddef>
 #include <cstdint>
 #include <string>
@@ -45,9 +46,21 @@ void set_memory_limit(std::int64_t bytes);
 void empty_cache();
 
 namespace memory {
-// 64-byte aligned blocks, cached by size class. Sizes are in bytes; free takes the size that was asked for.
-void* allocate(std::size_t bytes);
-void free(void* block, std::size_t bytes) noexcept;
+// Size classes of blocks: four steps to each power of two, from 64 bytes.
+constexpr int class_of(std::size_t bytes) {
+  if (bytes <= 64) return 0;
+  const std::size_t b = bytes - 1;
+  const int log = std::bit_width(b) - 1;
+  return (log - 6) * 4 + static_cast<int>((b >> (log - 2)) & 3) + 1;
+}
+void* allocate_class(int size_class, std::size_t bytes);
+void free_class(int size_class, void* block) noexcept;
+// 64-byte aligned blocks, cached by size class. Sizes are in bytes; free takes the size that was asked for. Here, so that
+// the class of a known size is known too.
+inline void* allocate(std::size_t bytes) { return bytes == 0 ? nullptr : allocate_class(class_of(bytes), bytes); }
+inline void free(void* block, std::size_t bytes) noexcept {
+  if (block) free_class(class_of(bytes), block);
+}
 // count is given negative bytes to give back.
 void count(Category category, std::int64_t bytes, Device device = Device::cpu()) noexcept;
 void move(Category from, Category to, std::int64_t bytes, Device device = Device::cpu()) noexcept;
