@@ -44,11 +44,16 @@ std::string describe(const Tensor& t) {
   return t.defined() ? fmt::format("{} {}", to_string(t.sizes()), name(t.dtype())) : "none";
 }
 
-std::string describe(const OpCall& call) {
-  std::string text = fmt::format("{}:", name(call.op));
-  for (int i = 0; i < call.inputs.size(); ++i) text += (i ? " x " : " ") + describe(call[i]);
+std::string describe_inputs(const OpCall& call) {
+  std::string text;
+  for (int i = 0; i < call.inputs.size(); ++i) {
+    const bool number = !call[i].defined() && call.attrs->is<ScalarAttrs>();
+    text += (i ? " x " : "") + (number ? fmt::format("{:g}", call.get<ScalarAttrs>().value) : describe(call[i]));
+  }
   return text;
 }
+
+std::string describe(const OpCall& call) { return fmt::format("{}: {}", name(call.op), describe_inputs(call)); }
 
 void fail(const OpCall& call, std::string_view why) { failf("{}: {}", describe(call), why); }
 

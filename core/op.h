@@ -133,6 +133,8 @@ class ModuleScope {
 std::string place(const SourceLocation& where);
 // "[32, 784] f32", or "none" where it is undefined.
 std::string describe(const Tensor& t);
+// "[32, 784] f32 x [512, 784] f32"; a number stands for an operand that is one.
+std::string describe_inputs(const OpCall& call);
 // "matmul: [32, 784] f32 x [512, 784] f32": the start of error messages.
 std::string describe(const OpCall& call);
 // Throws: the call, then why.

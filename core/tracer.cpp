@@ -5,11 +5,6 @@
 namespace gradual {
 namespace {
 
-std::string operand(const OpCall& call, int i) {
-  const bool number = !call[i].defined() && call.attrs->is<ScalarAttrs>();
-  return number ? fmt::format("{:g}", call.get<ScalarAttrs>().value) : describe(call[i]);
-}
-
 std::string losses(const CastCounts& c) {
   const std::pair<std::uint64_t, const char*> all[] = {
       {c.underflow, "underflow"}, {c.subnormal, "subnormal"}, {c.overflow, "overflow"}, {c.nan, "NaN"}, {c.inf, "Inf"}};
@@ -19,10 +14,9 @@ std::string losses(const CastCounts& c) {
   return text;
 }
 
-// "[32, 64] f16 x [64, 10] f16 -> [32, 10] f16"; a number stands for an operand that is one.
+// "[32, 64] f16 x [64, 10] f16 -> [32, 10] f16"
 std::string signature(const OpCall& call, const Outputs& out) {
-  std::string text;
-  for (int i = 0; i < call.inputs.size(); ++i) text += (i ? " x " : "") + operand(call, i);
+  std::string text = describe_inputs(call);
   for (int i = 0; i < kMaxOutputs && out[i].defined(); ++i) text += (i ? ", " : " -> ") + describe(out[i]);
   return text;
 }

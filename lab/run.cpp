@@ -122,7 +122,8 @@ std::string differences(const std::string& there, const std::string& here) {
   const auto theirs = by_name(there), ours = by_name(here);
   const auto of = [](const auto& values, const std::string& name) {
     const auto it = values.find(name);
-    return it == values.end() ? std::string("none") : it->second;
+    if (it == values.end()) return std::string("none");
+    return name == "lr" && it->second == "0" ? "the optimizer's own" : it->second;
   };
   std::map<std::string, std::string> all = theirs;
   all.insert(ours.begin(), ours.end());

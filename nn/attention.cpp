@@ -10,13 +10,14 @@
 namespace gradual::nn {
 
 MultiheadAttention::MultiheadAttention(std::int64_t embed_dim, std::int64_t heads, MultiheadAttentionOptions o)
-    : in_proj_weight(register_parameter("in_proj_weight", empty({3 * embed_dim, embed_dim}))),
+    : in_proj_weight(register_parameter("in_proj_weight",
+                                        empty({3 * count("MultiheadAttention", "embed_dim", embed_dim), embed_dim}))),
       in_proj_bias(register_parameter("in_proj_bias", o.bias ? zeros({3 * embed_dim}) : Tensor())),
       out_proj(register_module("out_proj", Linear(embed_dim, embed_dim, {.bias = o.bias}))),
       embed_dim_(embed_dim),
       heads_(heads),
       options_(o) {
-  if (heads < 1 || embed_dim < 1 || embed_dim % heads)
+  if (heads < 1 || embed_dim % heads)
     failf("MultiheadAttention: {} heads do not divide an embedding of {}", heads, embed_dim);
   if (!(o.dropout >= 0 && o.dropout <= 1)) failf("MultiheadAttention: dropout is {}; allowed are 0 to 1", o.dropout);
   init::xavier_uniform_(in_proj_weight);

@@ -14,7 +14,7 @@ struct LinearOptions {
 // x [.., in] -> [.., out]; weight [out, in], bias [out]. Starts from U(-1/sqrt(in), 1/sqrt(in)).
 struct Linear : Layer {
   Linear(std::int64_t in, std::int64_t out, LinearOptions options = {})
-      : weight(register_parameter("weight", empty({out, in}))),
+      : weight(register_parameter("weight", empty({count("Linear", "out", out), count("Linear", "in", in)}))),
         bias(register_parameter("bias", options.bias ? empty({out}) : Tensor())) {
     init::default_weight_and_bias_(weight, bias);
   }
@@ -39,7 +39,9 @@ struct Conv2dLayerOptions {
 class Conv2d : public Layer {
  public:
   Conv2d(std::int64_t in, std::int64_t out, Size2 kernel, Conv2dLayerOptions o = {})
-      : weight(register_parameter("weight", empty({out, of_group(in, out, o.groups), kernel[0], kernel[1]}))),
+      : weight(register_parameter("weight",
+                                  empty({out, of_group(in, out, o.groups), count("Conv2d", "kernel height", kernel[0]),
+                                         count("Conv2d", "kernel width", kernel[1])}))),
         bias(register_parameter("bias", o.bias ? empty({out}) : Tensor())),
         attrs_{.stride = o.stride, .padding = o.padding, .dilation = o.dilation, .groups = o.groups} {
     init::default_weight_and_bias_(weight, bias);
@@ -51,6 +53,8 @@ class Conv2d : public Layer {
 
  private:
   static std::int64_t of_group(std::int64_t in, std::int64_t out, std::int64_t groups) {
+    count("Conv2d", "in", in);
+    count("Conv2d", "out", out);
     if (groups >= 1 && in % groups == 0 && out % groups == 0) return in / groups;
     fail("Conv2d: " + std::to_string(groups) + " groups do not divide " + std::to_string(in) + " input and " +
          std::to_string(out) + " output channels");
@@ -60,7 +64,9 @@ class Conv2d : public Layer {
 
 // i64 indices [..] -> [.., size]; weight [entries, size] starts from N(0, 1).
 struct Embedding : Layer {
-  Embedding(std::int64_t entries, std::int64_t size) : weight(register_parameter("weight", empty({entries, size}))) {
+  Embedding(std::int64_t entries, std::int64_t size)
+      : weight(register_parameter("weight",
+                                  empty({count("Embedding", "entries", entries), count("Embedding", "size", size)}))) {
     init::normal_(weight);
   }
   Tensor forward(const Tensor& indices) override { return embedding(weight, indices); }

@@ -204,6 +204,11 @@ static SourceLocation place(bool layer, SourceLocation loc) {
   return outer.line() ? outer : loc;
 }
 
+std::int64_t Layer::count(const char* layer, const char* what, std::int64_t n) {
+  if (n < 1) failf("{}: {} is {}; it must be at least 1", layer, what, n);
+  return n;
+}
+
 ModuleCall::ModuleCall(Module& module, SourceLocation loc)
     : module_(module), scope_(module.path_, place(module.layer_, loc)) {
   if (module.hook_) guard_ = module.hook_(module);

@@ -148,6 +148,8 @@ class Module {
 class Layer : public Module {
  protected:
   Layer() { layer_ = true; }
+  // n, the number of what a layer is made for; Error naming the layer and `what` where it is less than one.
+  static std::int64_t count(const char* layer, const char* what, std::int64_t n);
 };
 
 // A running call of a module: its scope and its hook's guard. What Module::operator() uses; a layer with more inputs

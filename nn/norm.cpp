@@ -18,7 +18,7 @@ Tensor full_or_none(bool wanted, const Shape& sizes, double value, DType dtype =
 }  // namespace
 
 BatchNorm::BatchNorm(std::int64_t channels, int min_dims, int max_dims, const BatchNormOptions& o)
-    : weight(register_parameter("weight", full_or_none(o.affine, {channels}, 1))),
+    : weight(register_parameter("weight", full_or_none(o.affine, {count("BatchNorm", "channels", channels)}, 1))),
       bias(register_parameter("bias", full_or_none(o.affine, {channels}, 0))),
       running_mean(register_buffer("running_mean", full_or_none(o.track_running_stats, {channels}, 0))),
       running_var(register_buffer("running_var", full_or_none(o.track_running_stats, {channels}, 1))),
@@ -50,8 +50,15 @@ void BatchNorm::update(const Tensor& x, const Tensor& mean, const Tensor& invstd
   num_batches_tracked.add_(1);
 }
 
-TrailingNorm::TrailingNorm(const Shape& normalized, bool affine, double eps)
-    : weight(register_parameter("weight", full_or_none(affine, normalized, 1))), normalized_(normalized), eps_(eps) {}
+TrailingNorm::TrailingNorm(const char* layer, const Shape& normalized, bool affine, double eps)
+    : weight(register_parameter("weight", full_or_none(affine, counts(layer, normalized), 1))),
+      normalized_(normalized),
+      eps_(eps) {}
+
+const Shape& TrailingNorm::counts(const char* layer, const Shape& normalized) {
+  for (const std::int64_t size : normalized) count(layer, "a normalized size", size);
+  return normalized;
+}
 
 int TrailingNorm::dims(const Tensor& x) const {
   const int n = normalized_.size();
@@ -60,7 +67,7 @@ int TrailingNorm::dims(const Tensor& x) const {
 }
 
 LayerNorm::LayerNorm(const Shape& normalized, LayerNormOptions o)
-    : TrailingNorm(normalized, o.affine, o.eps),
+    : TrailingNorm("LayerNorm", normalized, o.affine, o.eps),
       bias(register_parameter("bias", full_or_none(o.affine && o.bias, normalized, 0))) {}
 
 Tensor LayerNorm::forward(const Tensor& x) { return layer_norm(x, dims(x), weight, bias, eps_); }

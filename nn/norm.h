@@ -54,10 +54,13 @@ class TrailingNorm : public Norm {
   Tensor& weight;
 
  protected:
-  TrailingNorm(const Shape& normalized, bool affine, double eps);
+  TrailingNorm(const char* layer, const Shape& normalized, bool affine, double eps);
   int dims(const Tensor& x) const;  // how many are normalised; Error where they have other sizes
   Shape normalized_;
   double eps_;
+
+ private:
+  static const Shape& counts(const char* layer, const Shape& normalized);
 };
 
 struct LayerNormOptions {
@@ -82,7 +85,8 @@ struct RMSNormOptions {
 
 // x / sqrt(mean(x^2) + eps) * weight over the trailing dims (Zhang and Sennrich 2019).
 struct RMSNorm : TrailingNorm {
-  explicit RMSNorm(const Shape& normalized, RMSNormOptions o = {}) : TrailingNorm(normalized, o.affine, o.eps) {}
+  explicit RMSNorm(const Shape& normalized, RMSNormOptions o = {})
+      : TrailingNorm("RMSNorm", normalized, o.affine, o.eps) {}
   explicit RMSNorm(std::int64_t size, RMSNormOptions options = {}) : RMSNorm(Shape{size}, options) {}
   Tensor forward(const Tensor& x) override;
 };

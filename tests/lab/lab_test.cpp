@@ -187,7 +187,7 @@ TEST_CASE("a stopped comparison resumes to the bits of one that was never stoppe
   const auto refusal = [&](const std::vector<amp::Recipe>& changed, const lab::Options& options) {
     return message([&] { lab::compare(mlp, small_digits(), changed, parts.path.string(), options); });
   };
-  CHECK(refusal(recipes({"fp16-master"}), other).find("other settings: lr 0 there and 0.5 here; ") !=
+  CHECK(refusal(recipes({"fp16-master"}), other).find("other settings: lr the optimizer's own there and 0.5 here; ") !=
         std::string::npos);
   auto changed = recipes({"fp16-master"});
   changed[0].scaling->init_scale = 2;

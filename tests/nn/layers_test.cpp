@@ -66,6 +66,18 @@ TEST_CASE("Conv2d by hand, and with every option against the op") {
   CHECK(contains(message_of([] { nn::Conv2d(3, 4, 1, {.groups = 2}); }), "2 groups do not divide 3 input"));
 }
 
+TEST_CASE("A layer that is given a size below one says which") {
+  CHECK(message_of([] { nn::Linear(-1, 2); }) == "Linear: in is -1; it must be at least 1");
+  CHECK(contains(message_of([] { nn::Linear(2, 0); }), "Linear: out is 0"));
+  CHECK(contains(message_of([] { nn::Conv2d(0, 2, 3); }), "Conv2d: in is 0"));
+  CHECK(contains(message_of([] { nn::Conv2d(1, 2, {3, 0}); }), "Conv2d: kernel width is 0"));
+  CHECK(contains(message_of([] { nn::Embedding(-3, 2); }), "Embedding: entries is -3"));
+  CHECK(contains(message_of([] { nn::BatchNorm2d(-2); }), "BatchNorm: channels is -2"));
+  CHECK(contains(message_of([] { nn::BatchNorm2d(0, {.affine = false}); }), "BatchNorm: channels is 0"));
+  CHECK(contains(message_of([] { nn::LayerNorm(Shape{4, -3}); }), "LayerNorm: a normalized size is -3"));
+  CHECK(contains(message_of([] { nn::MultiheadAttention(-8, 2); }), "MultiheadAttention: embed_dim is -8"));
+}
+
 TEST_CASE("BatchNorm normalises, and moves its running statistics by the formula") {
   for (const Shape& sizes : {Shape{6, 3}, Shape{4, 3, 5}, Shape{2, 3, 4, 4}}) {
     CAPTURE(to_string(sizes));

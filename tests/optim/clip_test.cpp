@@ -37,7 +37,7 @@ TEST_CASE("clip_grad_norm scales all gradients by one factor and returns the nor
   set_gradient(b, {4e100 + 1e88});
   CHECK(clip_grad_norm({a, b}, 1e300) == 3e150);  // no f32 in between
   CHECK(clip_grad_norm({b}, 1e300) == 4e100 + 1e88);
-  SGD empty(std::vector<Tensor>{});
+  const std::vector<Tensor> empty;
   CHECK(clip_grad_norm(empty, 1) == 0);
   CHECK_THROWS_AS(clip_grad_norm(empty, -1), Error);
   CHECK_THROWS_AS(clip_grad_norm(empty, 1, {.p = 0}), Error);

@@ -302,6 +302,7 @@ TEST_CASE("errors of groups and rates") {
           sgd.add_param_group({.params = {row}});
         }).find("shares memory") != std::string::npos);
   CHECK(error_of([&] { SGD({both.narrow(1, 0, 1).expand({4, 3}), left}); }).find("shares memory") != std::string::npos);
+  CHECK(error_of([&] { SGD(std::vector<Tensor>{}); }).find("it was given no parameters") != std::string::npos);
   CHECK(error_of([&] { SGD({p}, {.lr = -1}); }).find("lr -1 is out of range") != std::string::npos);
   CHECK(error_of([&] { Adam({p}, {.beta2 = 1}); }).find("beta2 1 is out of range; it must be in [0, 1)") !=
         std::string::npos);
