@@ -9,6 +9,8 @@ struct CublasLt {
   bool narrow_row_sums = false;     // bias gradients are added up in the output's type
   bool refuses_to_run = false;      // cublasLtMatmul takes nothing that the heuristic promised
   bool knows_no_algorithm = false;  // the heuristic finds nothing
+  bool calls_bias_invalid = false;  // and says so of an epilogue with a bias
+  bool fails_in_capture = false;    // the heuristic does, while a stream is captured
   // Counted until somebody sets them back.
   int heuristics = 0, products = 0;
 };
