@@ -8,6 +8,7 @@
 #include <compare>
 #include <limits>
 #include <map>
+#include <span>
 
 #include "../core/capture.h"
 #include "../core/failf.h"
@@ -113,9 +114,10 @@ class Problem {
     lay_out(c_, {.data = g.c, .dtype = g.c_dtype, .ld = g.ldc, .batch_stride = g.c_batch_stride}, g.m, g.n, g.batch);
   }
 
-  // The best algorithm for it, or none. One that cuts k adds up the parts in the compute type, in a step of its own: one
-  // rounding, and the same bits every time. But what it ends with may come in a further step, which reads c.
-  cublasLtMatmulHeuristicResult_t choose(const Gemm& g) {
+  // The best algorithm for it that is left after so many were refused, or none. One that cuts k adds up the parts in the
+  // compute type, in a step of its own: one rounding, and the same bits every time. But what it ends with may come in a
+  // further step, which reads c.
+  cublasLtMatmulHeuristicResult_t choose(const Gemm& g, int refused_ones = 0) {
     cublasLtMatmulPreferenceOpaque_t preference{};
     check(cublasLtMatmulPreferenceInit(&preference), "cublasLtMatmulPreferenceInit");
     const auto prefer = [&](cublasLtMatmulPreferenceAttributes_t attribute, auto value) {
@@ -139,9 +141,8 @@ class Problem {
                                                                    static_cast<int>(best.size()), best.data(), &found);
       if (refused(g, status)) continue;
       check(status, "cublasLtMatmulAlgoGetHeuristic");
-      const auto end = best.begin() + found;
-      const auto at = std::find_if(best.begin(), end, [parts](const auto& how) { return allowed(how, parts); });
-      if (at != end) return *at;
+      for (const auto& how : std::span(best).first(static_cast<std::size_t>(found)))
+        if (allowed(how, parts) && refused_ones-- == 0) return how;
     }
     cublasLtMatmulHeuristicResult_t none{};
     none.state = CUBLAS_STATUS_NOT_SUPPORTED;
@@ -229,7 +230,8 @@ struct Key {
 struct Choice {
   cublasLtMatmulHeuristicResult_t how;
   bool trusted = false;
-  int doubts = 0;  // how often looking said nothing
+  int doubts = 0;   // how often looking said nothing
+  int refused = 0;  // algorithms that the library chose and did not run
   bool usable() const { return how.state == CUBLAS_STATUS_SUCCESS; }
   void reject() { how.state = CUBLAS_STATUS_NOT_SUPPORTED; }
 };
@@ -257,13 +259,15 @@ bool run_library(const Gemm& g) {
   Problem problem(g);
   Choice& choice = choice_of(g, problem);
   if (!choice.usable()) return false;
-  const bool in_doubt = !choice.trusted && (g.activation == Activation::relu || g.row_sums);
+  const bool looked_at = g.activation == Activation::relu || g.row_sums;  // what an algorithm does there
+  const bool in_doubt = !choice.trusted && looked_at;
   if (in_doubt && device::capturing()) return false;
   if (in_doubt && g.activation == Activation::relu && !relu_keeps_nan(g, problem, choice)) choice.reject();
   if (!choice.usable()) return false;
-  if (!problem.run(g, choice.how)) {
-    choice.reject();
-    return false;
+  while (!problem.run(g, choice.how)) {
+    if (looked_at) choice.reject();
+    else choice.how = problem.choose(g, ++choice.refused);
+    if (!choice.usable()) return false;
   }
   if (!in_doubt || !g.row_sums) return choice.trusted = true;
   const Verdict sums = check_row_sums(g);

@@ -386,6 +386,8 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t handle, cublasLtMatmulDesc_t prod
     if (!is_aligned(pointers[i], algo->alignments[i])) return CUBLAS_STATUS_NOT_SUPPORTED;
   if (algo->reduction_scheme == CUBLASLT_REDUCTION_SCHEME_OUTPUT_TYPE || cublaslt().refuses_to_run)
     return CUBLAS_STATUS_NOT_SUPPORTED;
+  if (algo->reduction_scheme == CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE && cublaslt().refuses_best)
+    return CUBLAS_STATUS_NOT_SUPPORTED;
   // Kernels may read 16 bytes of a bias at a time, however the heuristic was asked: a misaligned address on a GPU.
   if (p.has(CUBLASLT_EPILOGUE_BIAS) && !is_aligned(p.how.bias, 16)) return CUBLAS_STATUS_EXECUTION_FAILED;
   ++cublaslt().products;

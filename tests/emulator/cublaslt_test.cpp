@@ -214,6 +214,19 @@ TEST_CASE("what the library refuses goes to our kernel, and is not asked for aga
     });
 }
 
+TEST_CASE("where the library does not run what it chose, its next choice is taken") {
+  afresh([] {
+    Product p(9, 8, 7, DType::f16);
+    cublaslt().refuses_best = true;
+    for (int i = 1; i < 3; ++i) {
+      cuda::gemm(p.g);
+      CHECK(cublaslt().products == i);
+      CHECK(cublaslt().heuristics == 2);
+    }
+    CHECK(p.holds(p.c, same));
+  });
+}
+
 TEST_CASE("a relu that drops NaN is noticed, and ours runs after the product") {
   for (const bool drops : {false, true})
     afresh([&] {
