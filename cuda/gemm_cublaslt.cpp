@@ -13,6 +13,7 @@
 #include "../core/capture.h"
 #include "../core/failf.h"
 #include "gemm.h"
+#include "inherited.h"
 #include "memory.h"
 #include "runtime.h"
 #include "watch.h"
@@ -68,23 +69,12 @@ std::int64_t alignment(const void* p) {
   return address == 0 ? 256 : std::min<std::int64_t>(256, std::int64_t{1} << std::countr_zero(address));
 }
 
-// One for each thread and device, gone with the thread.
-class Handle : Pinned {
- public:
-  ~Handle() {
-    if (handle_) cublasLtDestroy(handle_);
-  }
-  cublasLtHandle_t get() {
-    if (!handle_) check(cublasLtCreate(&handle_), "cublasLtCreate");
-    return handle_;
-  }
-
- private:
-  cublasLtHandle_t handle_ = nullptr;
-};
+// One for each thread and device.
 cublasLtHandle_t handle() {
-  thread_local std::array<Handle, device::kMost> handles;
-  return handles[static_cast<std::size_t>(current_device())].get();
+  using Handles = std::array<cublasLtHandle_t, device::kMost>;
+  cublasLtHandle_t& mine = inherited<Handles>()[static_cast<std::size_t>(current_device())];
+  if (!mine) check(cublasLtCreate(&mine), "cublasLtCreate");
+  return mine;
 }
 
 // The descriptors of a product: plain values, which nobody has to destroy.
