@@ -10,6 +10,7 @@
 
 #include "attention.h"
 #include "cudnn_graph.h"
+#include "inherited.h"
 #include "memory.h"
 #include "movement.h"
 #include "runtime.h"
@@ -162,7 +163,7 @@ bool has_kernels_for(const Attention& a) {
 }
 
 Plan& plan_of(const Attention& a) {
-  thread_local std::map<Key, Plan> plans;
+  auto& plans = inherited<std::map<Key, Plan>>();
   if (plans.size() >= kMostPlans) plans.clear();
   return plans.try_emplace(key_of(a), a).first->second;
 }

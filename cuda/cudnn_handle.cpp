@@ -1,9 +1,9 @@
 #include "cudnn_handle.h"
 
 #include <array>
-#include <memory>
 
 #include "../core/failf.h"
+#include "inherited.h"
 #include "runtime.h"
 #include "watch.h"
 
@@ -27,12 +27,11 @@ bool done(cudnnStatus_t status, const char* call) {
 }
 
 cudnnHandle_t cudnn_handle() {
-  using Handle = Owned<cudnnHandle_t, cudnnCreate, cudnnDestroy>;
-  thread_local std::array<std::unique_ptr<Handle>, device::kMost> handles;
-  auto& mine = handles[static_cast<std::size_t>(current_device())];
-  if (!mine) mine = std::make_unique<Handle>();
-  check(cudnnSetStream(mine->get(), current_stream()), "cudnnSetStream");
-  return mine->get();
+  using Handles = std::array<cudnnHandle_t, device::kMost>;
+  cudnnHandle_t& mine = inherited<Handles>()[static_cast<std::size_t>(current_device())];
+  if (!mine) check(cudnnCreate(&mine), "cudnnCreate");
+  check(cudnnSetStream(mine, current_stream()), "cudnnSetStream");
+  return mine;
 }
 
 cudnnDataType_t cudnn_type(DType dtype) {

@@ -29,8 +29,9 @@ struct Gemm {
   void* c = nullptr;
   DType c_dtype = DType::f32;
   std::int64_t ldc = 0, c_batch_stride = 0;
-  bool tf32 = false;           // f32 operands are rounded to TF32 (core/compute_mode.h)
-  const void* bias = nullptr;  // [n] of bias_dtype(), the same for the whole batch; null: none
+  bool tf32 = false;  // f32 operands are rounded to TF32 (core/compute_mode.h)
+  // [n] of bias_dtype(), at a multiple of 16 bytes, the same for the whole batch; null: none
+  const void* bias = nullptr;
   Activation activation = Activation::none;
   void* before = nullptr;    // of gelu: what it is taken of, written too, as c lies and in its dtype
   void* row_sums = nullptr;  // not null: the sums of a's rows are written too, [m] in c's dtype

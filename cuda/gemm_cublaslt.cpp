@@ -8,10 +8,12 @@
 #include <compare>
 #include <limits>
 #include <map>
+#include <span>
 
 #include "../core/capture.h"
 #include "../core/failf.h"
 #include "gemm.h"
+#include "inherited.h"
 #include "memory.h"
 #include "runtime.h"
 #include "watch.h"
@@ -25,9 +27,13 @@ constexpr std::size_t kMostChoices = 4096;        // that a thread remembers
 constexpr int kMostDoubts = 16;  // looks at gradients that say nothing (a loss scale that overflows, say): each waits
 constexpr std::int64_t kMostBatch = 32768;  // in a call: grids have 65,535 blocks along the dim that counts products
 
+// Of a product that it meets for the first time, the library may want what is forbidden in a capture.
+constexpr const char* kWarmUp = "; it may be one that only a captured stream meets: run the step once before capture()";
+
 void check(cublasStatus_t status, const char* call) {
   if (status != CUBLAS_STATUS_SUCCESS)
-    failf("{}: {} ({})", call, cublasLtGetStatusString(status), cublasLtGetStatusName(status));
+    failf("{}: {} ({}){}", call, cublasLtGetStatusString(status), cublasLtGetStatusName(status),
+          device::capturing() ? kWarmUp : "");
 }
 
 cudaDataType_t type_of(DType dtype) {
@@ -63,23 +69,12 @@ std::int64_t alignment(const void* p) {
   return address == 0 ? 256 : std::min<std::int64_t>(256, std::int64_t{1} << std::countr_zero(address));
 }
 
-// One for each thread and device, gone with the thread.
-class Handle : Pinned {
- public:
-  ~Handle() {
-    if (handle_) cublasLtDestroy(handle_);
-  }
-  cublasLtHandle_t get() {
-    if (!handle_) check(cublasLtCreate(&handle_), "cublasLtCreate");
-    return handle_;
-  }
-
- private:
-  cublasLtHandle_t handle_ = nullptr;
-};
+// One for each thread and device.
 cublasLtHandle_t handle() {
-  thread_local std::array<Handle, device::kMost> handles;
-  return handles[static_cast<std::size_t>(current_device())].get();
+  using Handles = std::array<cublasLtHandle_t, device::kMost>;
+  cublasLtHandle_t& mine = inherited<Handles>()[static_cast<std::size_t>(current_device())];
+  if (!mine) check(cublasLtCreate(&mine), "cublasLtCreate");
+  return mine;
 }
 
 // The descriptors of a product: plain values, which nobody has to destroy.
@@ -109,9 +104,10 @@ class Problem {
     lay_out(c_, {.data = g.c, .dtype = g.c_dtype, .ld = g.ldc, .batch_stride = g.c_batch_stride}, g.m, g.n, g.batch);
   }
 
-  // The best algorithm for it, or none. One that cuts k adds up the parts in the compute type, in a step of its own: one
-  // rounding, and the same bits every time.
-  cublasLtMatmulHeuristicResult_t choose(const Gemm& g) {
+  // The best algorithm for it that is left after so many were refused, or none. One that cuts k adds up the parts in the
+  // compute type, in a step of its own: one rounding, and the same bits every time. But what it ends with may come in a
+  // further step, which reads c.
+  cublasLtMatmulHeuristicResult_t choose(const Gemm& g, int refused_ones = 0) {
     cublasLtMatmulPreferenceOpaque_t preference{};
     check(cublasLtMatmulPreferenceInit(&preference), "cublasLtMatmulPreferenceInit");
     const auto prefer = [&](cublasLtMatmulPreferenceAttributes_t attribute, auto value) {
@@ -124,8 +120,10 @@ class Problem {
     prefer(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, least(alignment(g.a.data)));
     prefer(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, least(alignment(g.c)));
     prefer(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, least(alignment(g.c)));
+    const bool reads_c = size_of(g.c_dtype) < size_of(DType::f32) && (g.bias || g.activation == Activation::gelu);
+    const auto parts = reads_c ? CUBLASLT_REDUCTION_SCHEME_NONE : CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE;
     // All first, and then, should none of the best be allowed, only those that are.
-    for (const std::uint32_t schemes : {CUBLASLT_REDUCTION_SCHEME_MASK, CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE}) {
+    for (const std::uint32_t schemes : {CUBLASLT_REDUCTION_SCHEME_MASK, parts}) {
       prefer(CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK, schemes);
       std::array<cublasLtMatmulHeuristicResult_t, kCandidates> best{};
       int found = 0;
@@ -133,9 +131,8 @@ class Problem {
                                                                    static_cast<int>(best.size()), best.data(), &found);
       if (refused(g, status)) continue;
       check(status, "cublasLtMatmulAlgoGetHeuristic");
-      const auto end = best.begin() + found;
-      const auto at = std::find_if(best.begin(), end, allowed);
-      if (at != end) return *at;
+      for (const auto& how : std::span(best).first(static_cast<std::size_t>(found)))
+        if (allowed(how, parts) && refused_ones-- == 0) return how;
     }
     cublasLtMatmulHeuristicResult_t none{};
     none.state = CUBLAS_STATUS_NOT_SUPPORTED;
@@ -162,18 +159,18 @@ class Problem {
  private:
   // Of an epilogue that it does not have for these types, the library may say that it is invalid.
   static bool refused(const Gemm& g, cublasStatus_t status) {
-    const bool fused = g.activation != Activation::none || g.row_sums;
+    const bool fused = epilogue_of(g) != CUBLASLT_EPILOGUE_DEFAULT;
     return status == CUBLAS_STATUS_NOT_SUPPORTED || (fused && status == CUBLAS_STATUS_INVALID_VALUE);
   }
   // One that does not say how it adds up parts of k is not allowed.
-  static bool allowed(const cublasLtMatmulHeuristicResult_t& how) {
+  static bool allowed(const cublasLtMatmulHeuristicResult_t& how, std::uint32_t parts) {
     std::uint32_t scheme = 0;
     std::size_t written = 0;
     if (how.state != CUBLAS_STATUS_SUCCESS ||
         cublasLtMatmulAlgoConfigGetAttribute(&how.algo, CUBLASLT_ALGO_CONFIG_REDUCTION_SCHEME, &scheme, sizeof scheme,
                                              &written) != CUBLAS_STATUS_SUCCESS)
       return false;
-    return scheme == CUBLASLT_REDUCTION_SCHEME_NONE || scheme == CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE;
+    return scheme == CUBLASLT_REDUCTION_SCHEME_NONE || scheme == parts;
   }
   template <class T> void set(cublasLtMatmulDescAttributes_t attribute, T value) {
     check(cublasLtMatmulDescSetAttribute(&product_, attribute, &value, sizeof value), "cublasLtMatmulDescSetAttribute");
@@ -223,7 +220,8 @@ struct Key {
 struct Choice {
   cublasLtMatmulHeuristicResult_t how;
   bool trusted = false;
-  int doubts = 0;  // how often looking said nothing
+  int doubts = 0;   // how often looking said nothing
+  int refused = 0;  // algorithms that the library chose and did not run
   bool usable() const { return how.state == CUBLAS_STATUS_SUCCESS; }
   void reject() { how.state = CUBLAS_STATUS_NOT_SUPPORTED; }
 };
@@ -242,18 +240,24 @@ bool relu_keeps_nan(const Gemm& g, Problem& problem, const Choice& choice) {
   return problem.run(g, choice.how, std::numeric_limits<double>::quiet_NaN()) && all_nan(g);
 }
 
+// Whether the library can count it: its documentation has sizes of 32 bits.
+bool countable(const Gemm& g) { return std::max({g.m, g.n, g.k}) <= std::numeric_limits<std::int32_t>::max(); }
+
 // The product by the library; false: not by it, and what was written counts for nothing.
 bool run_library(const Gemm& g) {
+  if (!countable(g)) return false;
   Problem problem(g);
   Choice& choice = choice_of(g, problem);
   if (!choice.usable()) return false;
-  const bool in_doubt = !choice.trusted && (g.activation == Activation::relu || g.row_sums);
+  const bool looked_at = g.activation == Activation::relu || g.row_sums;  // what an algorithm does there
+  const bool in_doubt = !choice.trusted && looked_at;
   if (in_doubt && device::capturing()) return false;
   if (in_doubt && g.activation == Activation::relu && !relu_keeps_nan(g, problem, choice)) choice.reject();
   if (!choice.usable()) return false;
-  if (!problem.run(g, choice.how)) {
-    choice.reject();
-    return false;
+  while (!problem.run(g, choice.how)) {
+    if (looked_at) choice.reject();
+    else choice.how = problem.choose(g, ++choice.refused);
+    if (!choice.usable()) return false;
   }
   if (!in_doubt || !g.row_sums) return choice.trusted = true;
   const Verdict sums = check_row_sums(g);

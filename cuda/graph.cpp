@@ -5,7 +5,7 @@
 
 #include "../core/capture.h"
 #include "../core/failf.h"
-#include "cuda.h"
+#include "index_check.h"
 #include "random.h"
 #include "recording.h"
 
@@ -88,6 +88,9 @@ void Graph::capture(const std::function<void()>& step) {
   if (recording()) fail("cuda::Graph: capture within capture");
   if (s.run) fail("cuda::Graph: it has captured a step already; make another Graph");
   device::select(Device::cuda(s.device));
+  // An error of what ran before is not the step's, and blocks that it freed can be had by the pool (private_pool.cpp).
+  check(cudaStreamSynchronize(current_stream()), "cudaStreamSynchronize");
+  raise_index_fault();
   if (!s.key_shift) s.key_shift = static_cast<RandomKey*>(s.pool->allocate(sizeof(RandomKey), true));
   Recording r{.device = s.device, .pool = s.pool, .key_shift = s.key_shift};
   cudaGraphExec_t run = nullptr;

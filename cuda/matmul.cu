@@ -155,6 +155,8 @@ bool product(Operand& a, Operand& b, Shape batch, const Ending& end, const Tenso
   Tensor own_bias;
   if (end.bias.defined()) {
     own_bias = dense(end.bias, g.bias_dtype());
+    // Kernels of the library may read 16 bytes at a time, of which no preference can be told.
+    if (reinterpret_cast<std::uintptr_t>(own_bias.raw()) % 16 != 0) own_bias = copied(own_bias, own_bias.dtype());
     g.bias = own_bias.raw();
   }
   const bool ours = accumulates || g.k == 0;

@@ -1,22 +1,27 @@
-// Batch norm by cuDNN with the batch's statistics, and its backward. With given statistics it is ours, whose y has the CPU's
-// bits, and so is batch norm with relu, which the library has in few layouts.
+// Batch norm of row-major tensors by cuDNN with the batch's statistics, and its backward. With given statistics it is ours,
+// whose y has the CPU's bits, and so are batch norm with relu, which the library has in few layouts, and of images with the
+// channels last, for which its fast mode is the persistent one, of a smaller range.
 #include "cudnn_images.h"
 #include "library_rows.h"
 
 namespace gradual::cuda {
 namespace {
 
-constexpr auto kMode = CUDNN_BATCHNORM_SPATIAL;  // the persistent one has a smaller range
+// Of one element an image and channel both modes are the same; the first is made for those.
+cudnnBatchNormMode_t mode_of(const Tensor& x) {
+  return x.numel() == x.size(0) * x.size(1) ? CUDNN_BATCHNORM_PER_ACTIVATION : CUDNN_BATCHNORM_SPATIAL;
+}
 
 struct ChannelNumbers : CudnnTensor {
-  explicit ChannelNumbers(const CudnnTensor& x) {
-    check(cudnnDeriveBNTensorDescriptor(get(), x.get(), kMode), "cudnnDeriveBNTensorDescriptor");
+  ChannelNumbers(const CudnnTensor& images, cudnnBatchNormMode_t mode) {
+    check(cudnnDeriveBNTensorDescriptor(get(), images.get(), mode), "cudnnDeriveBNTensorDescriptor");
   }
 };
 bool is_parameter(const Tensor& t) { return t.defined() && t.dtype() == DType::f32 && t.is_contiguous(); }
 // The statistics of x, one a channel, are f32: so must be what the library is given beside them.
 bool taken(const NormAttrs& a, const Tensor& x) {
-  return a.training && !a.relu && a.eps >= CUDNN_BN_MIN_EPSILON && is_image_data(x) && is_dense_image(x);
+  return a.training && !a.relu && a.eps >= CUDNN_BN_MIN_EPSILON && is_image_data(x) && is_dense_image(x) &&
+         x.is_contiguous();
 }
 
 }  // namespace
@@ -27,10 +32,11 @@ bool library_batch_norm(const OpCall& call, Outputs& out) {
   if (!taken(a, x) || out[0].strides() != x.strides() || !is_parameter(call[1]) || !is_parameter(call[2])) return false;
   const CudnnTensor images;
   describe(images, x);
-  const ChannelNumbers channels(images);
+  const cudnnBatchNormMode_t mode = mode_of(x);
+  const ChannelNumbers channels(images, mode);
   const Factor one(1, DType::f32), zero(0, DType::f32);
   return done(cudnnBatchNormalizationForwardTraining(
-                  cudnn_handle(), kMode, one.get(), zero.get(), images.get(), x.raw(), images.get(), out[0].raw(),
+                  cudnn_handle(), mode, one.get(), zero.get(), images.get(), x.raw(), images.get(), out[0].raw(),
                   channels.get(), call[1].raw(), call[2].raw(), 0, nullptr, nullptr, a.eps, out[1].raw(), out[2].raw()),
               "cudnnBatchNormalizationForwardTraining");
 }
@@ -45,10 +51,11 @@ bool library_batch_norm_backward(const OpCall& call, Outputs& out) {
   if (!is_parameter(out[1]) || !is_parameter(out[2])) return false;
   const CudnnTensor images;
   describe(images, x);
-  const ChannelNumbers channels(images);
+  const cudnnBatchNormMode_t mode = mode_of(x);
+  const ChannelNumbers channels(images, mode);
   const Factor one(1, DType::f32), zero(0, DType::f32);
   return done(
-      cudnnBatchNormalizationBackward(cudnn_handle(), kMode, one.get(), zero.get(), one.get(), zero.get(), images.get(),
+      cudnnBatchNormalizationBackward(cudnn_handle(), mode, one.get(), zero.get(), one.get(), zero.get(), images.get(),
                                       x.raw(), images.get(), dy.raw(), images.get(), out[0].raw(), channels.get(),
                                       call[2].raw(), out[1].raw(), out[2].raw(), a.eps, call[3].raw(), call[4].raw()),
       "cudnnBatchNormalizationBackward");

@@ -9,11 +9,17 @@ namespace {
 
 bool taken(const Tensor& t, DType dtype) { return t.dtype() == dtype && is_image_data(t) && t.is_contiguous(); }
 
-void describe_along(const CudnnTensor& descriptor, const Tensor& t, int dim) {
-  const std::int64_t n = t.ndim() == 0 ? 1 : t.sizes()[dim];
-  const std::int64_t outer = t.ndim() == 0 ? 1 : numel(t.sizes().first(dim));
-  describe(descriptor, t.dtype(), outer, n, t.numel() / (outer * n));
-}
+struct Lines : CudnnTensor {
+  cudnnSoftmaxMode_t mode;
+  Lines(const Tensor& t, int dim) {
+    const std::int64_t n = t.ndim() == 0 ? 1 : t.sizes()[dim];
+    const std::int64_t outer = t.ndim() == 0 ? 1 : numel(t.sizes().first(dim));
+    const std::int64_t inner = t.numel() / (outer * n);
+    describe(*this, t.dtype(), outer, n, inner);
+    // Of images of one element both modes are the same, and the first is made for those.
+    mode = inner == 1 ? CUDNN_SOFTMAX_MODE_INSTANCE : CUDNN_SOFTMAX_MODE_CHANNEL;
+  }
+};
 cudnnSoftmaxAlgorithm_t algorithm(OpId op) {
   return op == OpId::softmax || op == OpId::softmax_backward ? CUDNN_SOFTMAX_ACCURATE : CUDNN_SOFTMAX_LOG;
 }
@@ -24,22 +30,20 @@ bool library_softmax(const OpCall& call, Outputs& out) {
   const auto& a = call.get<DimAttrs>();
   const Tensor &x = call[0], &y = out[0];
   if (a.causal || !taken(x, x.dtype()) || !taken(y, x.dtype())) return false;
-  const CudnnTensor lines;
-  describe_along(lines, x, a.dim);
+  const Lines lines(x, a.dim);
   const Factor one(1, DType::f32), zero(0, DType::f32);
-  return done(cudnnSoftmaxForward(cudnn_handle(), algorithm(call.op), CUDNN_SOFTMAX_MODE_CHANNEL, one.get(),
-                                  lines.get(), x.raw(), zero.get(), lines.get(), y.raw()),
+  return done(cudnnSoftmaxForward(cudnn_handle(), algorithm(call.op), lines.mode, one.get(), lines.get(), x.raw(),
+                                  zero.get(), lines.get(), y.raw()),
               "cudnnSoftmaxForward");
 }
 
 bool library_softmax_backward(const OpCall& call, Outputs& out) {
   const Tensor &dy = call[0], &y = call[1], &dx = out[0];
   if (!taken(y, y.dtype()) || !taken(dy, y.dtype()) || !taken(dx, y.dtype())) return false;
-  const CudnnTensor lines;
-  describe_along(lines, y, call.get<DimAttrs>().dim);
+  const Lines lines(y, call.get<DimAttrs>().dim);
   const Factor one(1, DType::f32), zero(0, DType::f32);
-  return done(cudnnSoftmaxBackward(cudnn_handle(), algorithm(call.op), CUDNN_SOFTMAX_MODE_CHANNEL, one.get(),
-                                   lines.get(), y.raw(), lines.get(), dy.raw(), zero.get(), lines.get(), dx.raw()),
+  return done(cudnnSoftmaxBackward(cudnn_handle(), algorithm(call.op), lines.mode, one.get(), lines.get(), y.raw(),
+                                   lines.get(), dy.raw(), zero.get(), lines.get(), dx.raw()),
               "cudnnSoftmaxBackward");
 }
 

@@ -145,6 +145,7 @@ bool is_aligned(const void* p, std::uint32_t bytes) { return reinterpret_cast<st
 struct Data {
   const void *a, *b, *c;
   void* d;
+  bool in_parts;  // sums of parts of k are added up in a step of their own
 };
 
 // Matrix `index` of a batch as [rows, cols] without gaps, row-major.
@@ -210,6 +211,10 @@ void multiply(const Problem& p, const Data& data, C alpha, C beta, const cuda::e
         const std::int64_t at = index * p.d.batch_stride + j * p.d.ld + i;
         C value = alpha * row[static_cast<std::size_t>(j)];
         if (beta != 0) value += beta * static_cast<C>(load(p.c.type, data.c, at));
+        if (data.in_parts) {  // and stored, and what they end with reads them there
+          store(p.d.type, value, data.d, at);
+          value = static_cast<C>(load(p.d.type, data.d, at));
+        }
         store(p.d.type, finished(p, value, index, i, j, faults.relu_drops_nan), data.d, at);
       }
     }
@@ -229,14 +234,24 @@ template <class T> cublasStatus_t take(T& to, const void* value, std::size_t byt
 // --- the interface -------------------------------------------------------------------------------------------------------
 
 const char* cublasLtGetStatusName(cublasStatus_t status) {
-  return status == CUBLAS_STATUS_SUCCESS         ? "CUBLAS_STATUS_SUCCESS"
-         : status == CUBLAS_STATUS_NOT_SUPPORTED ? "CUBLAS_STATUS_NOT_SUPPORTED"
-                                                 : "CUBLAS_STATUS_INVALID_VALUE";
+  switch (status) {
+    case CUBLAS_STATUS_SUCCESS: return "CUBLAS_STATUS_SUCCESS";
+    case CUBLAS_STATUS_INVALID_VALUE: return "CUBLAS_STATUS_INVALID_VALUE";
+    case CUBLAS_STATUS_EXECUTION_FAILED: return "CUBLAS_STATUS_EXECUTION_FAILED";
+    case CUBLAS_STATUS_INTERNAL_ERROR: return "CUBLAS_STATUS_INTERNAL_ERROR";
+    case CUBLAS_STATUS_NOT_SUPPORTED: return "CUBLAS_STATUS_NOT_SUPPORTED";
+  }
+  return "?";
 }
 const char* cublasLtGetStatusString(cublasStatus_t status) {
-  return status == CUBLAS_STATUS_SUCCESS         ? "success"
-         : status == CUBLAS_STATUS_NOT_SUPPORTED ? "the functionality is not supported"
-                                                 : "an unsupported value or parameter was passed to the function";
+  switch (status) {
+    case CUBLAS_STATUS_SUCCESS: return "success";
+    case CUBLAS_STATUS_INVALID_VALUE: return "an unsupported value or parameter was passed to the function";
+    case CUBLAS_STATUS_EXECUTION_FAILED: return "the function failed to launch on the GPU";
+    case CUBLAS_STATUS_INTERNAL_ERROR: return "an internal operation failed";
+    case CUBLAS_STATUS_NOT_SUPPORTED: return "the functionality is not supported";
+  }
+  return "?";
 }
 
 cublasStatus_t cublasLtCreate(cublasLtHandle_t* handle) {
@@ -323,7 +338,8 @@ cublasStatus_t cublasLtMatmulAlgoConfigGetAttribute(const cublasLtMatmulAlgo_t* 
   return CUBLAS_STATUS_SUCCESS;
 }
 
-// One that rounds parts of a sum to the output's type, which our caller must not take, and one that does not cut sums.
+// One that rounds parts of a sum to the output's type, which our caller must not take, one that adds them up in the compute
+// type and rounds before it adds a bias, and one that does not cut sums.
 cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t handle, cublasLtMatmulDesc_t product,
                                               cublasLtMatrixLayout_t a, cublasLtMatrixLayout_t b,
                                               cublasLtMatrixLayout_t c, cublasLtMatrixLayout_t d,
@@ -332,13 +348,16 @@ cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t handle, cublasLtM
   ++cublaslt().heuristics;
   *found = 0;
   if (!handle || wanted < 1) return CUBLAS_STATUS_INVALID_VALUE;
+  if (cublaslt().fails_in_capture && cuda::emulator::captures() > 0) return CUBLAS_STATUS_INTERNAL_ERROR;
   const Problem p{*product, *a, *b, *c, *d};
   if (const cublasStatus_t status = status_of(p); status != CUBLAS_STATUS_SUCCESS) return status;
+  if (cublaslt().calls_bias_invalid && p.has(CUBLASLT_EPILOGUE_BIAS)) return CUBLAS_STATUS_INVALID_VALUE;
   const std::uint32_t* const least = preference->alignments;
   if (cublaslt().knows_no_algorithm || preference->workspace < kWorkspace ||
       (p.f8() && std::any_of(least, least + 4, [](std::uint32_t bytes) { return bytes < 16; })))
     return CUBLAS_STATUS_NOT_SUPPORTED;
-  for (const std::uint32_t scheme : {CUBLASLT_REDUCTION_SCHEME_OUTPUT_TYPE, CUBLASLT_REDUCTION_SCHEME_NONE}) {
+  for (const std::uint32_t scheme : {CUBLASLT_REDUCTION_SCHEME_OUTPUT_TYPE, CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE,
+                                     CUBLASLT_REDUCTION_SCHEME_NONE}) {
     if (*found == wanted || (scheme & preference->reduction_schemes) != scheme) continue;
     cublasLtMatmulHeuristicResult_t& result = results[(*found)++];
     result = {.algo = {scheme, {}, kWorkspace},
@@ -365,10 +384,14 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t handle, cublasLtMatmulDesc_t prod
   const void* const pointers[] = {a, b, c, d};
   for (int i = 0; i < 4; ++i)
     if (!is_aligned(pointers[i], algo->alignments[i])) return CUBLAS_STATUS_NOT_SUPPORTED;
-  if (algo->reduction_scheme != CUBLASLT_REDUCTION_SCHEME_NONE || cublaslt().refuses_to_run)
+  if (algo->reduction_scheme == CUBLASLT_REDUCTION_SCHEME_OUTPUT_TYPE || cublaslt().refuses_to_run)
     return CUBLAS_STATUS_NOT_SUPPORTED;
+  if (algo->reduction_scheme == CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE && cublaslt().refuses_best)
+    return CUBLAS_STATUS_NOT_SUPPORTED;
+  // Kernels may read 16 bytes of a bias at a time, however the heuristic was asked: a misaligned address on a GPU.
+  if (p.has(CUBLASLT_EPILOGUE_BIAS) && !is_aligned(p.how.bias, 16)) return CUBLAS_STATUS_EXECUTION_FAILED;
   ++cublaslt().products;
-  const Data data{a, b, c, d};
+  const Data data{a, b, c, d, algo->reduction_scheme != CUBLASLT_REDUCTION_SCHEME_NONE};
   const auto run = [&](auto one) {
     using C = decltype(one);
     const C scale = *static_cast<const C*>(alpha), old = *static_cast<const C*>(beta);

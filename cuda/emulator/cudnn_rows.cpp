@@ -1,4 +1,5 @@
-// Batch norm, average pooling and softmax of the emulated cuDNN, in f32.
+// Batch norm, average pooling and softmax of the emulated cuDNN, in f32. What the library has in two modes, of which one is
+// slow there, is refused in that one, so that a test sees it.
 #include <cmath>
 #include <functional>
 #include <limits>
@@ -18,6 +19,7 @@ bool same_sizes(const Tensor4& a, const Tensor4& b) {
     if (a.size[d] != b.size[d]) return false;
   return true;
 }
+bool is_one_element(const Tensor4& t) { return t.size[2] * t.size[3] == 1; }  // an image's channel
 bool is_packed(const Tensor4& t) { return is_planar(t) || is_channels_last(t); }
 std::int64_t at(const Tensor4& t, std::int64_t n, std::int64_t c, std::int64_t h, std::int64_t w) {
   return n * t.stride[0] + c * t.stride[1] + h * t.stride[2] + w * t.stride[3];
@@ -46,10 +48,11 @@ cudnnStatus_t norm_support(cudnnBatchNormMode_t mode, std::initializer_list<cons
   const Tensor4& x = **images.begin();
   for (const Tensor4* t : images) {
     need(same_sizes(*t, x), call, "images must have one size");
-    if (!is_packed(*t)) return CUDNN_STATUS_NOT_SUPPORTED_LAYOUT;
+    if (!is_planar(*t)) return CUDNN_STATUS_NOT_SUPPORTED_LAYOUT;
   }
   need(epsilon >= CUDNN_BN_MIN_EPSILON, call, "epsilon is below CUDNN_BN_MIN_EPSILON");
-  return mode != CUDNN_BATCHNORM_SPATIAL || refuses("batch_norm") ? CUDNN_STATUS_NOT_SUPPORTED : status;
+  const auto made_for = is_one_element(x) ? CUDNN_BATCHNORM_PER_ACTIVATION : CUDNN_BATCHNORM_SPATIAL;
+  return mode != made_for || refuses("batch_norm") ? CUDNN_STATUS_NOT_SUPPORTED : status;
 }
 // f(n, h, w) for the elements of a channel.
 template <class F> void each_image(const Tensor4& x, const F& f) {
@@ -93,7 +96,8 @@ cudnnStatus_t softmax_support(cudnnSoftmaxAlgorithm_t algorithm, cudnnSoftmaxMod
     need(same_sizes(*t, **tensors.begin()), call, "tensors must have one size");
     if (!is_planar(*t)) return CUDNN_STATUS_NOT_SUPPORTED_LAYOUT;
   }
-  const bool known = algorithm != CUDNN_SOFTMAX_FAST && mode == CUDNN_SOFTMAX_MODE_CHANNEL;
+  const auto made_for = is_one_element(**tensors.begin()) ? CUDNN_SOFTMAX_MODE_INSTANCE : CUDNN_SOFTMAX_MODE_CHANNEL;
+  const bool known = algorithm != CUDNN_SOFTMAX_FAST && mode == made_for;
   return !known || refuses("softmax") ? CUDNN_STATUS_NOT_SUPPORTED : status;
 }
 // f(offset of a line's first element): its others are the channels.
@@ -139,7 +143,7 @@ cudnnStatus_t cudnnDeriveBNTensorDescriptor(cudnnTensorDescriptor_t derived, cud
                                             cudnnBatchNormMode_t mode) {
   const char* const call = "cudnnDeriveBNTensorDescriptor";
   need(derived && x && x->set, call, "a descriptor is not set");
-  need(mode == CUDNN_BATCHNORM_SPATIAL, call, "the emulator has the spatial mode alone");
+  need(mode == CUDNN_BATCHNORM_SPATIAL || is_one_element(*x), call, "the emulator has one number a channel alone");
   *derived = {true, CUDNN_DATA_FLOAT, {1, x->size[1], 1, 1}, {x->size[1], 1, 1, 1}};
   return CUDNN_STATUS_SUCCESS;
 }

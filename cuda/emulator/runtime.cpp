@@ -1,6 +1,7 @@
 // The runtime's functions on the CPU: device memory is the host's, a stream is a list of work that is done at once.
 #include <unistd.h>
 
+#include <atomic>
 #include <chrono>
 #include <cstdio>
 #include <cstdlib>
@@ -25,7 +26,11 @@ struct CUgraphExec_st {
 };
 
 namespace gradual::cuda::emulator {
+namespace {
+std::atomic<int> captures_now{0};
+}  // namespace
 
+int captures() { return captures_now; }
 void enqueue(cudaStream_t stream, std::function<void()> work) {
   if (stream && stream->captured) stream->work.push_back(std::move(work));
   else work();
@@ -74,7 +79,10 @@ cudaError_t cudaRuntimeGetVersion(int* version) {
   return cudaSuccess;
 }
 cudaError_t cudaDriverGetVersion(int* version) { return cudaRuntimeGetVersion(version); }
-cudaError_t cudaDeviceSynchronize() { return cudaSuccess; }
+// A device whose stream is captured is not waited for, by any thread.
+cudaError_t cudaDeviceSynchronize() {
+  return gradual::cuda::emulator::captures() > 0 ? cudaErrorInvalidValue : cudaSuccess;
+}
 
 cudaError_t cudaStreamCreateWithFlags(cudaStream_t* stream, unsigned) {
   *stream = new CUstream_st;
@@ -141,12 +149,14 @@ cudaError_t cudaMemsetAsync(void* to, int byte, std::size_t bytes, cudaStream_t 
 cudaError_t cudaStreamBeginCapture(cudaStream_t stream, cudaStreamCaptureMode) {
   if (stream->captured) return cudaErrorInvalidValue;
   stream->captured = true;
+  ++gradual::cuda::emulator::captures_now;
   stream->work.clear();
   return cudaSuccess;
 }
 cudaError_t cudaStreamEndCapture(cudaStream_t stream, cudaGraph_t* graph) {
   if (!stream->captured) return cudaErrorInvalidValue;
   stream->captured = false;
+  --gradual::cuda::emulator::captures_now;
   *graph = new CUgraph_st{std::exchange(stream->work, {})};
   return cudaSuccess;
 }

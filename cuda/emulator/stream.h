@@ -8,5 +8,6 @@
 namespace gradual::cuda::emulator {
 
 void enqueue(cudaStream_t stream, std::function<void()> work);
+int captures();  // that go on, of all threads
 
 }  // namespace gradual::cuda::emulator

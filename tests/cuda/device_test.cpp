@@ -1,11 +1,14 @@
 // Tensors on a GPU: copies, views, memory by category, errors.
 #include <doctest/doctest.h>
 
+#include <thread>
+
 #include <gradual/core/memory.h>
 #include <gradual/core/ops.h>
 #include <gradual/core/profile.h>
 #include <gradual/cuda/cuda.h>
 #include <gradual/gradual.h>
+#include "../../cuda/inherited.h"
 #include "support/gpu.h"
 
 namespace gradual {
@@ -20,6 +23,17 @@ TEST_CASE("without a GPU the error says what is missing") {
     zeros({2}, {.device = kGpu});
     FAIL("no error");
   } catch (const Error& e) { CHECK(std::string(e.what()).find("no device cuda:0: ") != std::string::npos); }
+}
+
+TEST_CASE("a thread inherits what an earlier one left, and shares it with none") {
+  struct Kept {
+    int number = 0;
+  };
+  std::thread([] { cuda::inherited<Kept>().number = 7; }).join();
+  std::thread([] {
+    CHECK(cuda::inherited<Kept>().number == 7);
+    std::thread([] { CHECK(cuda::inherited<Kept>().number == 0); }).join();
+  }).join();
 }
 
 TEST_CASE("numbers go there and come back, in every dtype and layout") {

@@ -120,6 +120,15 @@ TEST_CASE("replays of a recorded step have the bits of the steps themselves") {
   }
 }
 
+TEST_CASE("an error of work before a capture is told there") {
+  if (!have_gpu()) return;
+  const Tensor x = on_gpu(4, 1), index = from_data(std::vector<std::int64_t>{1, 4}, {2}).to(kGpu);
+  const Tensor picked = index_select(x, 0, index);
+  CHECK(contains(error_of_capture([&] { relu(x); }), "index 4 (element 1 of the index) is out of range"));
+  cuda::Graph graph;
+  CHECK_NOTHROW(graph.capture([&] { relu(x); }));
+}
+
 TEST_CASE("a recorded step of a model under autocast has the bits of the step itself") {
   if (!have_gpu()) return;
   struct Trained {

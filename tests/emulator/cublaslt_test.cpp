@@ -214,6 +214,19 @@ TEST_CASE("what the library refuses goes to our kernel, and is not asked for aga
     });
 }
 
+TEST_CASE("where the library does not run what it chose, its next choice is taken") {
+  afresh([] {
+    Product p(9, 8, 7, DType::f16);
+    cublaslt().refuses_best = true;
+    for (int i = 1; i < 3; ++i) {
+      cuda::gemm(p.g);
+      CHECK(cublaslt().products == i);
+      CHECK(cublaslt().heuristics == 2);
+    }
+    CHECK(p.holds(p.c, same));
+  });
+}
+
 TEST_CASE("a relu that drops NaN is noticed, and ours runs after the product") {
   for (const bool drops : {false, true})
     afresh([&] {
@@ -368,6 +381,57 @@ TEST_CASE("row sums that never say anything are given up") {
     p.g.a = Product::laid_out(p.a, false, {}, p.room_a);
     for (int i = 0; i < 30; ++i) CHECK_FALSE(cuda::fused_gemm(p.g));
     CHECK(cublaslt().products == 16);
+  });
+}
+
+TEST_CASE("a bias between multiples of 16 bytes is copied to one") {
+  afresh([] {
+    for (const DType dtype : {DType::f64, DType::f32, DType::f16, DType::bf16}) {
+      const Tensor x = drawn({6, 16}, 1, dtype).to(kGpu), w = drawn({24, 16}, 2, dtype).to(kGpu);
+      const Tensor room = drawn({25}, 3, dtype).to(kGpu), bias = room.narrow(0, 1, 24);
+      REQUIRE(reinterpret_cast<std::uintptr_t>(bias.raw()) % 16 != 0);
+      cublaslt().products = 0;
+      const Tensor y = linear(x, w, bias);
+      CHECK(cublaslt().products == 1);
+      CHECK(same_numbers(y, linear(x, w, bias.clone())));
+    }
+  });
+}
+
+TEST_CASE("a bias that the library calls invalid is added by our kernel") {
+  afresh([] {
+    cublaslt().calls_bias_invalid = true;
+    Product p(9, 1, 7, DType::f16);
+    p.add_bias();
+    cuda::gemm(p.g);
+    CHECK(cublaslt().products == 0);
+    CHECK(p.holds(p.c, same));
+  });
+}
+
+TEST_CASE("sizes beyond 32 bits are no question for the library") {
+  afresh([] {
+    Product p(2, 8, 4, DType::f16);
+    p.g.activation = Activation::relu;
+    p.g.m = std::int64_t{1} << 31;
+    CHECK_FALSE(cuda::fused_gemm(p.g));
+    CHECK(cublaslt().heuristics == 0);
+  });
+}
+
+TEST_CASE("a library that chooses nothing in a capture needs a step before it") {
+  afresh([] {
+    cublaslt().fails_in_capture = true;
+    const Tensor x = drawn({8, 16}, 1).to(kGpu), w = drawn({24, 16}, 2).to(kGpu);
+    Tensor y;
+    const auto step = [&] { y = linear(x, w); };
+    CHECK_THROWS_WITH(cuda::Graph().capture(step), doctest::Contains("run the step once before capture()"));
+    step();
+    const Tensor before = y;
+    cuda::Graph graph;
+    graph.capture(step);
+    graph.replay();
+    CHECK(same_numbers(y, before));
   });
 }
 
