@@ -160,7 +160,10 @@ Outputs Autocast::Region::call(const OpCall& call) {
             describe(call), name(*options.dtype));
       dtype = *options.dtype;
       break;
-    case PolicyKind::promote: dtype = operands.widest; break;
+    case PolicyKind::promote:
+      if (reads_mixed(call)) return next_below_amp(call);
+      dtype = operands.widest;
+      break;
     default: break;  // fp32 and cast: the entry's own
   }
   return call_in(dtype, fmt::format("{} is {}", name(call.op), to_string(policy)), call);

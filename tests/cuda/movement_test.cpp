@@ -174,6 +174,38 @@ TEST_CASE("strided copies, casts and sums have the bits and counts of the CPU") 
   if (have_gpu()) compare(strided_cases());
 }
 
+TEST_CASE("f16 and bf16 meet f32 in one kernel and have the bits of a cast") {
+  if (!have_gpu()) return;
+  using Binary = Tensor (*)(const Tensor&, const Tensor&);
+  const Binary ops[] = {[](const Tensor& a, const Tensor& b) { return a + b; },
+                        [](const Tensor& a, const Tensor& b) { return a - b; },
+                        [](const Tensor& a, const Tensor& b) { return a * b; }};
+  for (const DType narrow : {DType::f16, DType::bf16})
+    for (const Binary f : ops)
+      for (const bool swapped : {false, true})
+        for (const Shape& sizes :
+             {Shape{3, 5, 24}, Shape{5, 24}, Shape{24}, Shape{3, 1, 24}, Shape{3, 5, 1}, Shape{}}) {
+          CAPTURE(name(narrow));
+          CAPTURE(to_string(sizes));
+          Tensor values[2][3];
+          for (const bool there : {false, true}) {
+            const Device device = there ? Device::cuda() : Device::cpu();
+            const Tensor wide = numbers({3, 5, 24}, DType::f32, 1).to(device).set_requires_grad();
+            const Tensor half = numbers(sizes, narrow, 2).to(device).set_requires_grad();
+            const auto both = [&] { return swapped ? f(half, wide) : f(wide, half); };
+            if (there) CHECK(kernels_of(both).size() == 1);
+            const Tensor y = both();
+            CHECK(y.dtype() == DType::f32);
+            y.backward(numbers({3, 5, 24}, DType::f32, 3).to(device));
+            CHECK(half.grad().dtype() == narrow);
+            values[there][0] = y.detach(), values[there][1] = wide.grad(), values[there][2] = half.grad();
+          }
+          CHECK(same_numbers(values[0][0], values[1][0]));
+          CHECK(same_numbers(values[0][1], values[1][1]));
+          if (sizes == Shape{3, 5, 24}) CHECK(same_numbers(values[0][2], values[1][2]));  // else there are sums
+        }
+}
+
 TEST_CASE("indexing and pooling and dropout have the bits and counts of the CPU") {
   if (have_gpu()) compare(cases());
 }
