@@ -98,6 +98,21 @@ int castable_inputs(const OpCall& call) {
   return call.op == OpId::scaled_dot_product_attention ? 3 : call.inputs.size();
 }
 
+// Whether cross entropy's kernels widen these logits, and round their gradient, themselves: on a GPU, whose passes over memory
+// count, and where nobody observes a cast.
+bool widens_itself(const OpCall& call) {
+  return !chain().observe && call[0].defined() && call[0].device().is_cuda() && is_half(call[0].dtype());
+}
+Outputs wide_cross_entropy(const OpCall& call) {
+  auto options = call.get<CrossEntropyAttrs>();
+  options.narrow = call[0].dtype();
+  const Attrs attrs = options;
+  OpCall wide = call;
+  wide.inputs = TensorRefs(call.inputs.data(), call.inputs.size());
+  wide.attrs = &attrs;
+  return next_below_amp(wide);
+}
+
 }  // namespace
 
 class Autocast::Region final : public Interceptor, public std::enable_shared_from_this<Region> {
@@ -164,7 +179,10 @@ Outputs Autocast::Region::call(const OpCall& call) {
       if (reads_mixed(call)) return next_below_amp(call);
       dtype = operands.widest;
       break;
-    default: break;  // fp32 and cast: the entry's own
+    case PolicyKind::fp32:
+      if (call.op == OpId::cross_entropy && widens_itself(call)) return wide_cross_entropy(call);
+      break;
+    default: break;  // cast: the entry's own
   }
   return call_in(dtype, fmt::format("{} is {}", name(call.op), to_string(policy)), call);
 }

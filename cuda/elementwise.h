@@ -78,7 +78,7 @@ template <int N, class F> struct MapRuns {
     g.locate(i * kRun, at);
     float x[N][kRun], y[kRun];
     unrolled<N>([&](auto k) {
-      const Operand& o = g.operand[k + 1];
+      const auto& o = g.operand[k + 1];
       if (o.data && o.strides[g.ndim - 1] != 0) return load_run(o, at[k + 1], x[k]);
       const float all = o.data ? load_stored<float>(o, at[k + 1]) : scalar;
       for (float& number : x[k]) number = all;
