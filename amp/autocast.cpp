@@ -13,6 +13,7 @@
 #include "../autograd/rule.h"
 #include "../core/failf.h"
 #include "../core/memory.h"
+#include "../core/observer.h"
 #include "../core/ops.h"
 #include "rewrite.h"
 
@@ -98,6 +99,21 @@ int castable_inputs(const OpCall& call) {
   return call.op == OpId::scaled_dot_product_attention ? 3 : call.inputs.size();
 }
 
+// Whether cross entropy's kernels widen these logits, and round their gradient, themselves: on a GPU, whose passes over memory
+// count, and where no observer counts what casts lose.
+bool widens_itself(const OpCall& call) {
+  return call[0].defined() && call[0].device().is_cuda() && is_half(call[0].dtype()) && !any_observer_counts();
+}
+Outputs wide_cross_entropy(const OpCall& call) {
+  auto options = call.get<CrossEntropyAttrs>();
+  options.narrow = call[0].dtype();
+  const Attrs attrs = options;
+  OpCall wide = call;
+  wide.inputs = TensorRefs(call.inputs.data(), call.inputs.size());
+  wide.attrs = &attrs;
+  return next_below_amp(wide);
+}
+
 }  // namespace
 
 class Autocast::Region final : public Interceptor, public std::enable_shared_from_this<Region> {
@@ -160,8 +176,14 @@ Outputs Autocast::Region::call(const OpCall& call) {
             describe(call), name(*options.dtype));
       dtype = *options.dtype;
       break;
-    case PolicyKind::promote: dtype = operands.widest; break;
-    default: break;  // fp32 and cast: the entry's own
+    case PolicyKind::promote:
+      if (reads_mixed(call)) return next_below_amp(call);
+      dtype = operands.widest;
+      break;
+    case PolicyKind::fp32:
+      if (call.op == OpId::cross_entropy && widens_itself(call)) return wide_cross_entropy(call);
+      break;
+    default: break;  // cast: the entry's own
   }
   return call_in(dtype, fmt::format("{} is {}", name(call.op), to_string(policy)), call);
 }

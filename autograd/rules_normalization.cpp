@@ -106,7 +106,7 @@ void cross_entropy_rule(const C& c) {
   const auto& a = c.get<CrossEntropyAttrs>();
   const Tensor classes = c.input(1);
   if (!c.create_graph()) return c.set(0, call_row(OpId::cross_entropy_backward, a, c.grad(), c.output(1), classes)[0]);
-  const Tensor log_p = log_softmax(c.input(0), 1);
+  const Tensor log_p = log_softmax(a.narrow != DType::f32 ? cast(c.input(0), DType::f32) : c.input(0), 1);
   const std::int64_t count = c.sizes(0)[1];
   const Tensor used = classes != a.ignore_index;
   const Tensor hot = cast(one_hot(where(used, classes, 0), count), log_p.dtype());

@@ -113,6 +113,8 @@ struct CrossEntropyAttrs {
   Reduction reduction = Reduction::mean;
   double label_smoothing = 0;        // in [0, 1]
   std::int64_t ignore_index = -100;  // rows of this class count nothing, in the mean's denominator either
+  // Autocast's, on a GPU. f16 or bf16: logits and their gradient have it, loss and log-probabilities are f32.
+  DType narrow = DType::f32;
 };
 struct DropoutAttrs {
   double p = 0.5;

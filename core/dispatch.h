@@ -62,6 +62,10 @@ template <class... T> Outputs call_row(OpId op, const Attrs& attrs, const T&... 
   return dispatch(op, {&inputs...}, attrs, SourceLocation::current());
 }
 
+// Whether promotion leaves the operands of a call what they are: a GPU's kernels read f16 and bf16 beside f32, which is exact,
+// in a pass less than a cast takes. Where an observer counts, the cast is an op of its own.
+bool reads_mixed(const OpCall& call);
+
 // For the interceptors: on below amp (promotion, inference, autograd), below autograd (observe) and to the backend.
 Outputs next_below_amp(const OpCall& call);
 Outputs next_below_autograd(const OpCall& call);

@@ -2,6 +2,7 @@
 
 #include <bit>
 #include <cstdint>
+#include <type_traits>
 
 #include "dtype.h"
 
@@ -47,8 +48,30 @@ constexpr std::int32_t select(bool condition, std::int32_t a, std::int32_t b) {
   return b ^ ((a ^ b) & -static_cast<std::int32_t>(condition));
 }
 
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800
+template <class L> inline constexpr bool kIsHalf = std::is_same_v<L, Layout<5, 10, true>>;
+// A GPU has instructions for f16 that round alike. What they make of a NaN is not said, so it is made here, of its sign,
+// exponent and payload.
+__device__ inline std::uint32_t encode_half(float value) {
+  const auto bits = std::bit_cast<std::uint32_t>(value);
+  std::uint32_t code;  // two codes, the upper one 0: one of them alone takes a slower instruction
+  asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(code) : "f"(0.0f), "f"(value));
+  return value != value ? ((bits >> 16) & 0x8000) | 0x7e00 | ((bits >> 13) & 0x3ff) : code;
+}
+__device__ inline float decode_half(std::uint32_t code) {
+  float value;
+  asm("cvt.f32.f16 %0, %1;" : "=f"(value) : "h"(static_cast<std::uint16_t>(code)));
+  const std::uint32_t nan = ((code << 16) & 0x80000000) | 0x7fc00000 | ((code << 13) & 0x7fe000);
+  return value != value ? std::bit_cast<float>(nan) : value;
+}
+#endif
+
 // encode and decode compare magnitudes as signed integers, or numbers, which every vector instruction set can.
 template <class L> constexpr std::uint32_t encode(float value) {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800
+  if constexpr (kIsHalf<L>)
+    if (!std::is_constant_evaluated()) return encode_half(value);
+#endif
   const auto bits = std::bit_cast<std::uint32_t>(value);
   if constexpr (L::kFloatRange) {  // the mantissa's carry makes the next power of two, and Inf of what is too large
     const std::uint32_t rounded = bits + ((1u << (L::kShift - 1)) - 1) + ((bits >> L::kShift) & 1);
@@ -69,6 +92,10 @@ template <class L> constexpr std::uint32_t encode(float value) {
 }
 
 template <class L> constexpr float decode(std::uint32_t code) {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800
+  if constexpr (kIsHalf<L>)
+    if (!std::is_constant_evaluated()) return decode_half(code);
+#endif
   if constexpr (L::kFloatRange) return std::bit_cast<float>(code << L::kShift);
   const auto magnitude = static_cast<std::int32_t>(code & (L::kSignBit - 1));
   const float subnormal = static_cast<float>(magnitude) * std::bit_cast<float>(L::kQuantum);

@@ -74,12 +74,14 @@ void infer_activation_backward(const OpCall& c, OutSpec* out) {
   need(c, 1, "the saved tensor", Kind::real);
 }
 
-// What most arithmetic is: row-major floats of one shape. Dtypes are one already.
+// What most arithmetic is: row-major floats of one shape and dtype.
 bool broadcast_nothing(const OpCall& c, OutSpec* out) {
   if (c.inputs.size() != 2) return false;
   const Tensor &a = c[0], &b = c[1];
   if (!a.defined() || !b.defined()) return false;
-  if (!is_floating(a.dtype()) || a.sizes() != b.sizes() || !a.is_contiguous() || !b.is_contiguous()) return false;
+  if (!is_floating(a.dtype()) || a.dtype() != b.dtype() || a.sizes() != b.sizes() || !a.is_contiguous() ||
+      !b.is_contiguous())
+    return false;
   out->dtype = a.dtype();
   out->sizes = a.sizes();
   return true;
@@ -89,11 +91,16 @@ void broadcast(const OpCall& c, OutSpec* out) {
   const OpInfo& row = info(c.op);
   if (row.dtype_rule == DTypeRule::Promote && broadcast_nothing(c, out)) return;
   bool first = true;
+  bool typed = false;
   bool strided = false;
   for (int i = 0; i < c.inputs.size(); ++i) {
     const Tensor& t = c[i];
     if (!t.defined()) continue;
-    if (!(c.op == OpId::where && i == 0)) out->dtype = t.dtype();
+    if (!(c.op == OpId::where && i == 0)) {
+      const bool mixed = typed && row.dtype_rule == DTypeRule::Promote;  // reads_mixed()
+      out->dtype = mixed ? promote(out->dtype, t.dtype()) : t.dtype();
+      typed = true;
+    }
     if (row.dtype_rule == DTypeRule::Logical) refuse_f8(c, t);
     if (first) out->sizes = t.sizes();
     else if (t.sizes() != out->sizes) out->sizes = broadcast_shapes(out->sizes, t.sizes(), row.name.data());

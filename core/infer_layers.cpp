@@ -259,8 +259,12 @@ void infer_cross_entropy(const OpCall& c, OutSpec* out) {
   need_same_sizes(c, 1, {x.sizes()[0]}, "classes");
   const auto& a = c.get<CrossEntropyAttrs>();
   if (!(a.label_smoothing >= 0 && a.label_smoothing <= 1)) fail(c, "label_smoothing must be 0 to 1");
-  out[0] = {x.dtype(), a.reduction == Reduction::none ? y.sizes() : Shape{}};
-  out[1] = {x.dtype(), x.sizes()};
+  const bool half = a.narrow == DType::f16 || a.narrow == DType::bf16;
+  if (a.narrow != DType::f32 && !(half && x.dtype() == a.narrow))
+    fail(c, "narrow is f16 or bf16, and the logits' dtype");
+  const DType computed = a.narrow != DType::f32 ? DType::f32 : x.dtype();
+  out[0] = {computed, a.reduction == Reduction::none ? y.sizes() : Shape{}};
+  out[1] = {computed, x.sizes()};
 }
 
 void infer_cross_entropy_backward(const OpCall& c, OutSpec* out) {
@@ -269,8 +273,9 @@ void infer_cross_entropy_backward(const OpCall& c, OutSpec* out) {
   need(c, 2, "classes", Kind::index, 1);
   const Shape rows{x.sizes()[0]};
   need_same_sizes(c, 2, rows, "classes");
-  need_same_sizes(c, 0, c.get<CrossEntropyAttrs>().reduction == Reduction::none ? rows : Shape{}, "the gradient");
-  *out = {x.dtype(), x.sizes()};
+  const auto& a = c.get<CrossEntropyAttrs>();
+  need_same_sizes(c, 0, a.reduction == Reduction::none ? rows : Shape{}, "the gradient");
+  *out = {a.narrow != DType::f32 ? a.narrow : x.dtype(), x.sizes()};
 }
 
 }  // namespace

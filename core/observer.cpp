@@ -32,6 +32,10 @@ Installed& installed() {
   return all;
 }
 
+bool any_counts(const std::vector<Observer*>& observers) {
+  return std::any_of(observers.begin(), observers.end(), [](Observer* o) { return o->wants_counts(); });
+}
+
 class Observe final : public Interceptor {
  public:
   Outputs call(const OpCall& call) override {
@@ -41,8 +45,7 @@ class Observe final : public Interceptor {
     record.context = context();
     // What a user's function runs is observed and counted call by call.
     const bool custom = info(call.op).kind == OpKind::Custom;
-    const bool counting =
-        !custom && std::any_of(observers.begin(), observers.end(), [](Observer* o) { return o->wants_counts(); });
+    const bool counting = !custom && any_counts(observers);
     const Clock::time_point began = Clock::now();
     const double outer = std::exchange(all.inside, 0);  // this call's own account; at its end all of it is the outer's
     tell(observers, [&](Observer& o) { o.before(call); });
@@ -74,6 +77,8 @@ class Observe final : public Interceptor {
 };
 
 }  // namespace
+
+bool any_observer_counts() { return chain().observe && any_counts(installed().observers); }
 
 std::string_view called(const OpCall& call) {
   const bool named = call.op == OpId::custom && *call.get<CustomAttrs>().name;

@@ -55,13 +55,23 @@ template <class T, class C> struct DropDense {
   __device__ void operator()(std::int64_t i) const {
     constexpr int kSize = Pack<T>::kSize;
     const std::int64_t first = i * kSize;
-    const bool whole = first + kSize <= n;
     const RandomKey key = call_key.get();
     Pack<T> pack;
-    if (whole) pack = *reinterpret_cast<const Pack<T>*>(x + first);
-    else
+    if (first + kSize <= n) {
+      pack = *reinterpret_cast<const Pack<T>*>(x + first);
+      drop(key, first, pack);
+      *reinterpret_cast<Pack<T>*>(out + first) = pack;
+    } else {
       for (int j = 0; j < kSize; ++j) pack.of[j] = x[first + j < n ? first + j : first];
-    for (int b = 0; b < kSize / 4; ++b) {
+      drop(key, first, pack);
+      for (int j = 0; j < kSize; ++j)  // unrolled: pack stays in registers
+        if (first + j < n) out[first + j] = pack.of[j];
+    }
+  }
+
+ private:
+  __device__ void drop(const RandomKey& key, std::int64_t first, Pack<T>& pack) const {
+    for (int b = 0; b < Pack<T>::kSize / 4; ++b) {
       const auto words = philox_block(key.seed, key.stream, static_cast<std::uint64_t>(first / 4 + b));
       for (int k = 0; k < 4; ++k) {
         T& element = pack.of[4 * b + k];
@@ -69,9 +79,6 @@ template <class T, class C> struct DropDense {
         element = cast_element<T>(words[static_cast<std::size_t>(k)] >> 8 >= threshold ? scaled : C{0});
       }
     }
-    if (whole) *reinterpret_cast<Pack<T>*>(out + first) = pack;
-    else
-      for (int j = 0; first + j < n; ++j) out[first + j] = pack.of[j];
   }
 };
 template <class T>

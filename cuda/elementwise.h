@@ -3,8 +3,8 @@
 
 #include "../core/elementwise_rows.h"
 #include "../core/number.h"
-#include "elements.h"
 #include "kernels.h"
+#include "runs.h"
 
 namespace gradual::cuda {
 
@@ -35,6 +35,8 @@ template <class T> struct alignas(16) Pack {
   static constexpr int kSize = 16 / sizeof(T);
   T of[kSize];
 };
+using Sixteen = Pack<std::uint32_t>;
+
 template <class T, class C, int N, class F> struct MapDense {
   std::int64_t n;
   T* out;
@@ -45,30 +47,56 @@ template <class T, class C, int N, class F> struct MapDense {
   __device__ void operator()(std::int64_t i) const {
     constexpr int kSize = Pack<T>::kSize;
     const std::int64_t first = i * kSize;
-    Pack<T> x[N];
-    for (int k = 0; k < N; ++k)
-      if (in[k]) read(in[k], first, x[k]);
-    Pack<T> y;
-    for (int j = 0; j < kSize; ++j) y.of[j] = cast_element<T>(at(x, j, std::make_integer_sequence<int, N>{}));
     if (first + kSize <= n) {
+      Pack<T> x[N] = {}, y;
+      for (int k = 0; k < N; ++k)
+        if (in[k]) x[k] = *reinterpret_cast<const Pack<T>*>(in[k] + first);
+      for (int j = 0; j < kSize; ++j)
+        y.of[j] = value([&](int k) { return x[k].of[j]; }, std::make_integer_sequence<int, N>{});
       *reinterpret_cast<Pack<T>*>(out + first) = y;
     } else {
-      for (int j = 0; first + j < n; ++j) out[first + j] = y.of[j];
+      for (std::int64_t at = first; at < n; ++at)
+        out[at] = value([&](int k) { return in[k][at]; }, std::make_integer_sequence<int, N>{});
     }
   }
 
  private:
-  __device__ void read(const T* p, std::int64_t first, Pack<T>& x) const {
-    if (first + Pack<T>::kSize <= n) {
-      x = *reinterpret_cast<const Pack<T>*>(p + first);
-    } else {
-      for (int j = 0; j < Pack<T>::kSize; ++j) x.of[j] = first + j < n ? p[first + j] : cast_element<T>(C{1});
-    }
-  }
-  template <int... K> __device__ C at(const Pack<T> (&x)[N], int j, std::integer_sequence<int, K...>) const {
-    return f((in[K] ? cast_element<C>(x[K].of[j]) : scalar)...);
+  template <class Read, int... K> __device__ T value(const Read& read, std::integer_sequence<int, K...>) const {
+    return cast_element<T>(C(f((in[K] ? cast_element<C>(read(K)) : scalar)...)));
   }
 };
+
+// Runs of eight, of f32, f16 and bf16, which may differ.
+template <int N, class F> struct MapRuns {
+  Geometry<N + 1> g;
+  float scalar;
+  F f;
+  Counter counter;
+
+  __device__ void operator()(std::int64_t i) const {
+    std::int64_t at[N + 1];
+    g.locate(i * kRun, at);
+    float x[N][kRun], y[kRun];
+    unrolled<N>([&](auto k) {
+      const auto& o = g.operand[k + 1];
+      if (o.data && o.strides[g.ndim - 1] != 0) return load_run(o, at[k + 1], x[k]);
+      const float all = o.data ? load_stored<float>(o, at[k + 1]) : scalar;
+      for (float& number : x[k]) number = all;
+    });
+    for (int j = 0; j < kRun; ++j) y[j] = call(x, j, std::make_integer_sequence<int, N>{});
+    store_run(g.operand[0], at[0], y, counter);
+  }
+  template <int... K> __device__ float call(const float (&x)[N][kRun], int j, std::integer_sequence<int, K...>) const {
+    return f(x[K][j]...);
+  }
+};
+
+// True where the kernel was started: the result's innermost dim is runs of eight, and each operand's too, or one number.
+template <int N, class F> bool map_runs(const Geometry<N + 1>& g, const F& f, float scalar, const Counter& counter) {
+  if (!run_wise(g)) return false;
+  for_each(g.numel / kRun, MapRuns<N, F>{g, scalar, f, counter});
+  return true;
+}
 
 // True where the tensors allowed it and the kernel was started: all in the same order in memory, channels last too.
 template <class T, class C, int N, class F>
@@ -103,8 +131,10 @@ void map_elements(const Tensor& out, const Tensor* const* inputs, const F& f, st
   const Tensor* operands[N + 1] = {&out};
   for (int k = 0; k < N; ++k) operands[k + 1] = inputs[k];
   const Tensor* const(&all)[N + 1] = operands;
-  for_each(out.numel(),
-           MapElements<C, N, F>{make_geometry(out.sizes(), all, out.is_contiguous()), scalar, f, counting.counter()});
+  const Geometry<N + 1> g = make_geometry(out.sizes(), all, out.is_contiguous());
+  if constexpr (std::is_same_v<C, float>)
+    if (map_runs<N>(g, f, scalar, counting.counter())) return;
+  for_each(g.numel, MapElements<C, N, F>{g, scalar, f, counting.counter()});
 }
 
 // Kernels for the rows of elementwise_rows.h.

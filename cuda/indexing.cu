@@ -92,8 +92,6 @@ template <class W> struct SelectSlabs {
   }
 };
 
-using Sixteen = Pack<std::uint32_t>;
-
 template <class W> void select_slabs(const Tensor& x, const Tensor& index, Tensor& out, Slabs slabs, IndexCheck check) {
   slabs.inner = slabs.inner * static_cast<std::int64_t>(size_of(x.dtype())) / static_cast<std::int64_t>(sizeof(W));
   for_each(slabs.numel(), SelectSlabs<W>{slabs, static_cast<const W*>(x.raw()), static_cast<W*>(out.raw()),

@@ -3,7 +3,7 @@
 
 #include "../core/capture.h"
 #include "../core/memory.h"
-#include "elements.h"
+#include "elementwise.h"
 #include "kernels.h"
 
 namespace gradual::cuda {
@@ -17,6 +17,54 @@ template <class W> struct MoveElements {
     g.locate(i, at);
     reinterpret_cast<W*>(g.operand[0].data)[at[0]] = reinterpret_cast<const W*>(g.operand[1].data)[at[1]];
   }
+};
+
+// Packs of elements, all of a pack the same one of the source.
+template <class W> struct RepeatElements {
+  Geometry<2> g;  // of the result, in packs
+  __device__ void operator()(std::int64_t i) const {
+    std::int64_t at[2];
+    g.locate(i, at);
+    const W value = reinterpret_cast<const W*>(g.operand[1].data)[at[1]];
+    Pack<W> pack;
+    for (W& element : pack.of) element = value;
+    reinterpret_cast<Pack<W>*>(g.operand[0].data)[at[0]] = pack;
+  }
+};
+
+// Counts `n` elements of the innermost dim as one, of operand k and not of the other: there they are one number. False
+// where they are not side by side or do not begin where so many can be moved at once.
+bool join(Geometry<2>& g, int n, std::size_t width, bool repeats) {
+  const int last = g.ndim - 1;
+  if (g.sizes[last] % n != 0) return false;
+  const auto fits = [&](const Operand& o) {
+    if (o.strides[last] != 1 || reinterpret_cast<std::uintptr_t>(o.data) % (static_cast<std::size_t>(n) * width) != 0)
+      return false;
+    for (int d = 0; d < last; ++d)
+      if (g.sizes[d] != 1 && o.strides[d] % n != 0) return false;
+    return true;
+  };
+  if (!fits(g.operand[0]) || (repeats ? g.operand[1].strides[last] != 0 : !fits(g.operand[1]))) return false;
+  g.sizes[last] /= n;
+  g.numel /= n;
+  for (int d = 0; d < last; ++d) {
+    g.operand[0].strides[d] /= n;
+    if (!repeats) g.operand[1].strides[d] /= n;
+  }
+  return true;
+}
+
+void move_elements(Geometry<2> g, std::size_t width) {
+  const bool repeats = g.operand[1].strides[g.ndim - 1] == 0;
+  if (repeats && join(g, static_cast<int>(16 / width), width, true))
+    return cpu::visit_width(width, [&]<class W>(W) { for_each(g.numel, RepeatElements<W>{g}); });
+  while (width < 16 && join(g, 2, width, false)) width *= 2;
+  if (width == 16) return for_each(g.numel, MoveElements<Sixteen>{g});
+  cpu::visit_width(width, [&]<class W>(W) { for_each(g.numel, MoveElements<W>{g}); });
+}
+
+struct Same {
+  template <class C> GRADUAL_HD C operator()(C x) const { return x; }
 };
 
 // Through the type C, which holds every value of the source.
@@ -60,7 +108,7 @@ void cat(const OpCall& c, Outputs& out) {
 
 void slice_backward(const OpCall& c, Outputs& out) {
   const auto& a = c.get<SliceAttrs>();
-  fill_elements(out[0], 0);
+  check(cudaMemsetAsync(out[0].raw(), 0, out[0].nbytes(), current_stream()), "cudaMemsetAsync");
   copy_elements(cpu::part(out[0], a.dim, a.start, c[0].sizes()[a.dim], a.step), c[0]);
 }
 
@@ -110,8 +158,9 @@ void copy_elements(const Tensor& out, const Tensor& x) {
     return device::copy(out.raw(), out.device(), x.raw(), x.device(), out.nbytes());
   const Tensor* const operands[] = {&out, &x};
   const Geometry<2> g = make_geometry(out.sizes(), operands, out.is_contiguous());
-  if (same) return cpu::visit_width(size_of(x.dtype()), [&]<class W>(W) { for_each(g.numel, MoveElements<W>{g}); });
+  if (same) return move_elements(g, size_of(x.dtype()));
   const CountingStores counting(x.dtype(), out.dtype());
+  if (map_runs<1>(g, Same{}, 0, counting.counter())) return;
   cpu::visit_compute(x.dtype(), [&]<class C>(C) { for_each(g.numel, ConvertElements<C>{g, counting.counter()}); });
 }
 

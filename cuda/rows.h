@@ -6,6 +6,7 @@
 #pragma once
 
 #include "../core/cpu/reduce_plan.h"
+#include "../core/functors.h"
 #include "block.h"
 #include "runs.h"
 
@@ -60,6 +61,7 @@ template <class C, int N, int M, int kHeld> class Row {
   const Set& set;
   const Team team;
   const std::int64_t index, length;
+  static constexpr bool kReads = kHeld == 0;  // in each pass, from memory
 
   __device__ Row(const Set& s, const Team& t, std::int64_t row) : set(s), team(t), index(row), length(s.along.numel) {
     s.rows.locate(row, base_);
@@ -91,6 +93,35 @@ template <class C, int N, int M, int kHeld> class Row {
       }
     });
     return team.join(best, kLeast, [](C a, C b) { return a > b ? a : b; });
+  }
+  // The sum of exp(x[0] - top) in one pass, and `top`, the largest number as above. A thread's sum counts from the largest
+  // number that it has seen, and becomes smaller by a factor where there is a larger one.
+  __device__ C sum_exps(C& top) const {
+    constexpr C kLeast = -std::numeric_limits<C>::infinity();
+    const auto shrink = [](C from, C to) { return from == kLeast ? C{0} : math::exp(from - to); };
+    C best = kLeast, part[kRun] = {};
+    each_run([&](std::int64_t run, const auto& x, const auto&) {
+      C most = best;
+      for (int j = 0; j < kRun; ++j) most = position(run, j) < length && x[0][j] > most ? x[0][j] : most;
+      if (most > best) {
+        const C factor = shrink(best, most);
+        for (C& sum : part) sum *= factor;
+        best = most;
+      }
+      const C from = best == kLeast ? C{0} : best;
+      for (int j = 0; j < kRun; ++j)
+        if (position(run, j) < length) part[j] += math::exp(x[0][j] - from);
+    });
+    for (int half = kRun / 2; half > 0; half /= 2)
+      for (int j = 0; j < half; ++j) part[j] += part[j + half];
+    top = team.join(best, kLeast, [](C a, C b) { return a > b ? a : b; });
+    const C factor = best == top ? C{1} : shrink(best, top);
+    return team.join(part[0] * factor, C{0}, Plus{});
+  }
+  // x[0] of one element.
+  __device__ C element(std::int64_t i) const {
+    const Operand& o = set.along.operand[1];
+    return load_element<C>(o.dtype, o.data, base_[1] + i * o.strides[0]);
   }
   template <class F> __device__ void write(const F& f) const {
     each_run([&](std::int64_t run, const auto& x, const auto& p) {

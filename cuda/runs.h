@@ -54,6 +54,13 @@ template <class C> __device__ void load_scattered(const Operand& o, const std::i
   });
 }
 
+// Element `at`.
+template <class C> __device__ C load_stored(const Operand& o, std::int64_t at) {
+  C x{};
+  visit_stored<C>(o.dtype, [&]<class T> { x = cast_element<C>(reinterpret_cast<const T*>(o.data)[at]); });
+  return x;
+}
+
 // The same for stores. Of scattered ones the first n are meant.
 template <class C>
 __device__ void store_run(const Operand& o, std::int64_t at, const C (&x)[kRun], const Counter& counter) {
@@ -108,6 +115,23 @@ template <int N, int M> bool wide(const Geometry<N>& inner, const Geometry<M>& o
       if (!fits(inner, d, k)) return false;
     for (int d = 0; d < outer.ndim; ++d)
       if (!fits(outer, d, k)) return false;
+  }
+  return true;
+}
+
+// Whether a loop over elements can go in runs of eight: they lie as above in its first operand, and in each other one too, or
+// that is one number along the last dim or has no data; all are f32, f16 or bf16.
+template <int N> bool run_wise(const Geometry<N>& g) {
+  const int last = g.ndim - 1;
+  if (g.sizes[last] % kRun != 0) return false;
+  for (int k = 0; k < N; ++k) {
+    const Operand& o = g.operand[k];
+    if (!o.data) continue;
+    if (o.dtype != DType::f32 && o.dtype != DType::f16 && o.dtype != DType::bf16) return false;
+    if (k > 0 && o.strides[last] == 0) continue;
+    if (o.strides[last] != 1 || !aligned(o.data)) return false;
+    for (int d = 0; d < last; ++d)
+      if (g.sizes[d] != 1 && o.strides[d] % kRun != 0) return false;
   }
   return true;
 }

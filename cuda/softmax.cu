@@ -32,9 +32,15 @@ template <class C> struct Softmax {
 template <class C, class R> struct LogSum {  // of a row: its largest number, and log(sum of exp(x - largest))
   C largest, log_sum;
   __device__ explicit LogSum(const R& row) {
-    const C top = row.largest([](std::int64_t, const auto& x, const auto&) { return x[0]; });
-    largest = top;
-    log_sum = math::log(row.sum([=](std::int64_t, const auto& x, const auto&) { return math::exp(x[0] - top); }));
+    C sum;
+    if constexpr (R::kReads) {
+      sum = row.sum_exps(largest);
+    } else {
+      const C top = row.largest([](std::int64_t, const auto& x, const auto&) { return x[0]; });
+      largest = top;
+      sum = row.sum([=](std::int64_t, const auto& x, const auto&) { return math::exp(x[0] - top); });
+    }
+    log_sum = math::log(sum);
   }
 };
 
@@ -129,12 +135,11 @@ template <class C> struct CrossEntropy {
     const LogSum<C, R> s(row);
     const auto logp = [&](std::int64_t, const auto& x, const auto&) { return x[0] - s.largest - s.log_sum; };
     row.write(logp);
-    const std::int64_t label = classes[row.index];
-    const C hit =
-        row.sum([&](std::int64_t i, const auto& x, const auto& p) { return i == label ? logp(i, x, p) : C{0}; });
     const C all = smoothing == 0 ? C{0} : row.sum(logp);
     if (!row.first_lane()) return;
+    const std::int64_t label = classes[row.index];
     const bool taken = label != classes.ignore && classes.check(label, row.index);
+    const C hit = taken ? row.element(label) - s.largest - s.log_sum : C{0};
     const C loss = smoothing == 0 ? -hit : on * -hit + each * -all;
     losses(taken ? loss : C{0}, row.index);
   }

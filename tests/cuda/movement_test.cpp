@@ -110,9 +110,44 @@ std::vector<Case> cases() {
   };
 }
 
-TEST_CASE("indexing and pooling and dropout have the bits and counts of the CPU") {
-  if (!have_gpu()) return;
-  for (const Case& c : cases())
+// What goes in runs or units of several elements, and what just misses them.
+std::vector<Case> strided_cases() {
+  using In = std::vector<Tensor>;
+  std::vector<Case> all;
+  const auto other = [](DType d) { return d == DType::f32 ? DType::bf16 : DType::f32; };
+  for (const std::int64_t start : {16, 8, 4, 2, 1})
+    for (const std::int64_t width : {64, 60}) {
+      const auto inputs = [=](DType d) { return In{numbers({3, 2, 96}, d, 1), numbers({3, 2, width}, d, 2)}; };
+      const auto part = [=](const Tensor& t) { return t.narrow(2, start, width); };
+      all.push_back({"a slice copied", inputs, [=](const In& in) { return part(in[0]).contiguous(); }});
+      all.push_back({"a slice cast", inputs, [=](const In& in) { return cast(part(in[0]), other(in[0].dtype())); }});
+      all.push_back({"a slice written", inputs, [=](const In& in) {
+                       const Tensor t = in[0].clone();
+                       part(t).copy_(in[1]);
+                       return t;
+                     }});
+      all.push_back({"a slice added to", inputs, [=](const In& in) {
+                       const Tensor t = in[0].clone();
+                       part(t).add_(cast(in[1], other(in[1].dtype())), 0.5);
+                       return t;
+                     }});
+      all.push_back({"slice_backward", inputs, [=](const In& in) {
+                       return call_row(OpId::slice_backward, SliceAttrs{2, start, start + width, 1, 96}, in[1])[0];
+                     }});
+    }
+  const auto rows = [](DType d) {
+    return In{numbers({4, 6, 24}, d, 1), numbers({6, 24}, d, 2), numbers({4, 6, 1}, d, 3), numbers({24}, d, 4)};
+  };
+  all.push_back({"rows added", rows, [](const In& in) { return in[0] + in[1] * in[3]; }});
+  all.push_back({"a column added", rows, [](const In& in) { return in[2] - in[0]; }});
+  all.push_back({"a column spread", rows, [](const In& in) { return expand(in[2], {4, 6, 24}).contiguous(); }});
+  all.push_back({"rows spread", rows, [](const In& in) { return expand(in[3], {4, 6, 24}).contiguous(); }});
+  all.push_back({"all cast", rows, [=](const In& in) { return cast(in[0], other(in[0].dtype())); }});
+  return all;
+}
+
+void compare(const std::vector<Case>& cases) {
+  for (const Case& c : cases)
     for (DType dtype : {DType::f64, DType::f32, DType::f16, DType::bf16}) {
       INFO(c.name << " " << name(dtype));
       const std::vector<Tensor> here = c.inputs(dtype);
@@ -133,6 +168,46 @@ TEST_CASE("indexing and pooling and dropout have the bits and counts of the CPU"
       CHECK(same_counts(cpu, gpu));
       CHECK(same_bits(c.f(here), y.to(Device::cpu())));
     }
+}
+
+TEST_CASE("strided copies, casts and sums have the bits and counts of the CPU") {
+  if (have_gpu()) compare(strided_cases());
+}
+
+TEST_CASE("f16 and bf16 meet f32 in one kernel and have the bits of a cast") {
+  if (!have_gpu()) return;
+  using Binary = Tensor (*)(const Tensor&, const Tensor&);
+  const Binary ops[] = {[](const Tensor& a, const Tensor& b) { return a + b; },
+                        [](const Tensor& a, const Tensor& b) { return a - b; },
+                        [](const Tensor& a, const Tensor& b) { return a * b; }};
+  for (const DType narrow : {DType::f16, DType::bf16})
+    for (const Binary f : ops)
+      for (const bool swapped : {false, true})
+        for (const Shape& sizes :
+             {Shape{3, 5, 24}, Shape{5, 24}, Shape{24}, Shape{3, 1, 24}, Shape{3, 5, 1}, Shape{}}) {
+          CAPTURE(name(narrow));
+          CAPTURE(to_string(sizes));
+          Tensor values[2][3];
+          for (const bool there : {false, true}) {
+            const Device device = there ? Device::cuda() : Device::cpu();
+            const Tensor wide = numbers({3, 5, 24}, DType::f32, 1).to(device).set_requires_grad();
+            const Tensor half = numbers(sizes, narrow, 2).to(device).set_requires_grad();
+            const auto both = [&] { return swapped ? f(half, wide) : f(wide, half); };
+            if (there) CHECK(kernels_of(both).size() == 1);
+            const Tensor y = both();
+            CHECK(y.dtype() == DType::f32);
+            y.backward(numbers({3, 5, 24}, DType::f32, 3).to(device));
+            CHECK(half.grad().dtype() == narrow);
+            values[there][0] = y.detach(), values[there][1] = wide.grad(), values[there][2] = half.grad();
+          }
+          CHECK(same_numbers(values[0][0], values[1][0]));
+          CHECK(same_numbers(values[0][1], values[1][1]));
+          if (sizes == Shape{3, 5, 24}) CHECK(same_numbers(values[0][2], values[1][2]));  // else there are sums
+        }
+}
+
+TEST_CASE("indexing and pooling and dropout have the bits and counts of the CPU") {
+  if (have_gpu()) compare(cases());
 }
 
 // The error that f's result ends in once it is read.

@@ -3,10 +3,13 @@
 #include <doctest/doctest.h>
 
 #include <cmath>
+#include <optional>
 #include <string>
 #include <vector>
 
+#include <gradual/amp/autocast.h>
 #include <gradual/core/counts.h>
+#include <gradual/core/profile.h>
 #include <gradual/cuda/cuda.h>
 #include <gradual/gradual.h>
 #include "../support/gradients.h"
@@ -76,6 +79,39 @@ TEST_CASE("cross entropy for rows of every length") {
       }
     }
   }
+}
+
+struct CountingProfile : Profile {
+  explicit CountingProfile(bool wanted) : counts(wanted) {}
+  bool wants_counts() const override { return counts; }
+  bool counts;
+};
+
+TEST_CASE("autocast's cross entropy widens the logits itself and has the bits of a cast") {
+  if (!have_gpu()) return;
+  for (const DType dtype : {DType::f16, DType::bf16})
+    for (const std::int64_t n : {10, 40, 1000, 9001, 9008})
+      for (const Reduction r : {Reduction::mean, Reduction::none})
+        for (const double smoothing : {0.0, 0.1}) {
+          CAPTURE(name(dtype));
+          CAPTURE(n);
+          const Tensor classes = from_data(std::vector<std::int64_t>{n / 2, 0, -100, n - 1}, {4}).to(kGpu);
+          Tensor loss[2], dx[2];
+          for (const bool counted : {false, true}) {
+            CountingProfile profile(counted);
+            const ObserverScope observe(profile);
+            const Tensor x = drawn({4, n}, 1, dtype).to(kGpu).set_requires_grad();
+            const amp::Autocast scope({.dtype = dtype, .device = kGpu});
+            loss[counted] = cross_entropy(x, classes, {.reduction = r, .label_smoothing = smoothing});
+            CHECK(loss[counted].dtype() == DType::f32);
+            loss[counted].backward(full(loss[counted].sizes(), 3, {.device = kGpu}));
+            dx[counted] = x.grad();
+            CHECK(dx[counted].dtype() == dtype);
+            CHECK((profile.table().find("cast ") != std::string::npos) == counted);
+          }
+          CHECK(same_numbers(loss[0], loss[1]));
+          CHECK(same_numbers(dx[0], dx[1]));
+        }
 }
 
 TEST_CASE("a class out of range is told when the device is waited for") {

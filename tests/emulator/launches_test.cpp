@@ -1,0 +1,86 @@
+// How much a training step asks of a GPU: the launches and library calls of small models, counted.
+#include <doctest/doctest.h>
+
+#include <gradual/amp/autocast.h>
+#include <gradual/gradual.h>
+#include <gradual/lab/models.h>
+#include "support/gpu.h"
+
+namespace gradual {
+namespace {
+
+using namespace test;
+
+struct Task {
+  std::shared_ptr<nn::Module> model;
+  Tensor x, y;
+  DType dtype;
+};
+
+// Of the third step: the first ones make states and choose algorithms.
+template <class O, class Options> std::vector<std::string> step_of(const Task& task, const Options& options) {
+  task.model->to(kGpu);
+  O optimizer(task.model->parameters(), options);
+  const bool scales = task.dtype == DType::f16;
+  optim::GradScaler scaler;
+  const Tensor x = task.x.to(kGpu), y = task.y.to(kGpu);
+  const auto step = [&] {
+    optimizer.zero_grad();
+    Tensor loss;
+    {
+      const amp::Autocast scope({.dtype = task.dtype, .device = kGpu});
+      const Tensor logits = (*task.model)(x);
+      loss = cross_entropy(logits.ndim() == 2 ? logits : logits.reshape({-1, logits.size(-1)}), y);
+    }
+    (scales ? scaler.scale(loss) : loss).backward();
+    if (!scales) return optimizer.step();
+    scaler.step(optimizer);
+    scaler.update();
+  };
+  step(), step();
+  return kernels_of(step);
+}
+
+Tensor labels(std::int64_t classes, const Shape& sizes) {
+  Generator g(3);
+  return randint(0, classes, sizes, {.dtype = DType::i64}, g);
+}
+std::size_t count(const std::vector<std::string>& names, const std::string& part) {
+  return static_cast<std::size_t>(
+      std::ranges::count_if(names, [&](const auto& n) { return n.find(part) != std::string::npos; }));
+}
+
+TEST_CASE("a step of an MLP in f16 takes so many launches") {
+  const auto model = std::make_shared<nn::Sequential>(nn::Linear(32, 64), nn::ReLU(), nn::Linear(64, 10));
+  const auto names = step_of<optim::SGD>({model, drawn({16, 32}, 1), labels(10, {16}), DType::f16},
+                                         optim::SGDOptions{.lr = 0.01, .momentum = 0.9});
+  CHECK(names.size() == 28);
+  CHECK(count(names, "cublasLtMatmul") == 5);  // forward, and backward without the inputs' gradient
+  CHECK(count(names, "Step<") == 1);
+}
+
+TEST_CASE("a step of a CNN in bf16 takes so many launches") {
+  const auto names =
+      step_of<optim::AdamW>({lab::make_cnn(1, 8, 8, 10), drawn({4, 1, 8, 8}, 1), labels(10, {4}), DType::bf16},
+                            optim::AdamWOptions{.lr = 1e-3});
+  CHECK(names.size() == 66);
+  CHECK(count(names, "cuDNN convolution") == 5);
+  CHECK(count(names, "Step<") == 1);
+}
+
+TEST_CASE("a step of a transformer in bf16 takes so many launches") {
+  const auto launches = [](std::int64_t layers) {
+    const auto model = lab::make_gpt({.vocabulary = 24, .context = 16, .width = 32, .heads = 2, .layers = layers});
+    return step_of<optim::AdamW>({model, labels(24, {2, 16}), labels(24, {32}), DType::bf16},
+                                 optim::AdamWOptions{.lr = 1e-3});
+  };
+  const auto one = launches(1), two = launches(2);
+  CHECK(two.size() - one.size() == 51);  // a layer's
+  CHECK(one.size() == 76);
+  CHECK(count(two, "cuDNN attention") == 4);
+  CHECK(count(two, "ConvertElements") == 0);  // scalar casts
+  CHECK(count(two, "MapElements") == 0);      // and sums
+}
+
+}  // namespace
+}  // namespace gradual
