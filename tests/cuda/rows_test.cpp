@@ -98,9 +98,9 @@ TEST_CASE("autocast's cross entropy widens the logits itself and has the bits of
           const Tensor classes = from_data(std::vector<std::int64_t>{n / 2, 0, -100, n - 1}, {4}).to(kGpu);
           Tensor loss[2], dx[2];
           for (const bool counted : {false, true}) {
+            const Tensor x = drawn({4, n}, 1, dtype).to(kGpu).set_requires_grad();
             CountingProfile profile(counted);
             const ObserverScope observe(profile);
-            const Tensor x = drawn({4, n}, 1, dtype).to(kGpu).set_requires_grad();
             const amp::Autocast scope({.dtype = dtype, .device = kGpu});
             loss[counted] = cross_entropy(x, classes, {.reduction = r, .label_smoothing = smoothing});
             CHECK(loss[counted].dtype() == DType::f32);
