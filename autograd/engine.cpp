@@ -33,6 +33,12 @@ Tensor RuleContext::output(int i) const {
   return t;
 }
 
+Tensor RuleContext::take_output(int i) const {
+  const Tensor t = output(i);
+  if (frees_) node_.release_output(i);
+  return t;
+}
+
 Tensor* RuleContext::arrived(int i) const {
   autograd::Engine* const engine = autograd::Engine::current();
   return engine && needs(i) ? engine->arrived(node_.input(i).edge) : nullptr;
@@ -176,7 +182,8 @@ void Engine::gather(Node& node, Tensor grad) const {
 
 void Engine::run_rule(Node& node, Tensor* grads, Step* report) {
   std::vector<Tensor, PoolAllocator<Tensor>> results(static_cast<std::size_t>(node.input_count));
-  rules()[static_cast<int>(node.op)].backward(RuleContext(node, grads, results.data(), options_.create_graph));
+  rules()[static_cast<int>(node.op)].backward(
+      RuleContext(node, grads, results.data(), options_.create_graph, !options_.retain_graph));
   for (int i = 0; i < node.input_count; ++i) {
     const Node::Input& slot = node.input(i);
     Tensor& g = results[static_cast<std::size_t>(i)];

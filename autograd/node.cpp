@@ -76,12 +76,14 @@ void Node::save_output(int i, const Tensor& t) {
   t.unsafe_impl()->storage->add_saved();
 }
 
+void Node::release(Tensor& saved) {
+  saved.unsafe_impl()->storage->remove_saved();
+  saved = Tensor();
+  released = true;
+}
+void Node::release_output(int i) { release(saved_outputs[i]); }
 void Node::release_saved() {
-  each_saved([&](Tensor& t) {
-    t.unsafe_impl()->storage->remove_saved();
-    t = Tensor();
-    released = true;
-  });
+  each_saved([&](Tensor& t) { release(t); });
   if (function) function->release();
 }
 

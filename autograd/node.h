@@ -49,6 +49,7 @@ struct Node : Pooled<Node>, Pinned {
   void save_output(int i, const Tensor& t);  // kept detached
   // After backward, unless the graph is retained. What a user's function saved included, as in saved_tensors().
   void release_saved();
+  void release_output(int i);  // a saved one
   std::vector<Tensor> saved_tensors() const;
 
   std::atomic<std::uint32_t> refs{1};
@@ -72,6 +73,7 @@ struct Node : Pooled<Node>, Pinned {
  private:
   std::size_t input_bytes() const { return sizeof(Input) * static_cast<std::size_t>(input_count); }
   template <class F> void each_saved(F f) const;
+  void release(Tensor& saved);
   Node* next_waiting_ = nullptr;  // while destroyed: the next one that waits
   Input* inputs_;
   alignas(Input) std::byte inline_inputs_[2 * sizeof(Input)];

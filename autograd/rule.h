@@ -9,17 +9,19 @@ namespace gradual {
 // What a rule sees while it runs.
 class RuleContext {
  public:
-  RuleContext(Node& node, Tensor* grads, Tensor* results, bool create_graph)
-      : node_(node), grads_(grads), results_(results), create_graph_(create_graph) {}
+  // frees: what the node saved is freed after the rule.
+  RuleContext(Node& node, Tensor* grads, Tensor* results, bool create_graph, bool frees = false)
+      : node_(node), grads_(grads), results_(results), create_graph_(create_graph), frees_(frees) {}
 
   const Tensor& grad(int output = 0) const { return grads_[output]; }  // undefined where none arrived
   // The same for the last time: what is computed from it may be written over it.
   Tensor take_grad() const { return std::move(grads_[0]); }
   bool needs(int i) const { return i < node_.input_count && node_.input(i).edge.node; }
   int inputs() const { return node_.input_count; }
-  Tensor input(int i) const;   // saved; Error where it was changed since or freed
-  Tensor output(int i) const;  // saved; on the tape again where a graph of the backward is wanted
-  // The same; undefined where the op had no such input, or a number.
+  Tensor input(int i) const;        // saved; Error where it was changed since or freed
+  Tensor output(int i) const;       // saved; on the tape again where a graph of the backward is wanted
+  Tensor take_output(int i) const;  // the same for the last time: freed while the rule goes on
+  // As input(); undefined where the op had no such input, or a number.
   Tensor optional_input(int i) const { return node_.input(i).present ? input(i) : Tensor(); }
   const Shape& sizes(int i) const { return node_.input(i).sizes; }
   DType dtype(int i) const { return node_.input(i).dtype; }
@@ -41,7 +43,7 @@ class RuleContext {
   Node& node_;
   Tensor* grads_;
   Tensor* results_;
-  bool create_graph_;
+  bool create_graph_, frees_;
 };
 
 // A gradient row of what arrived, over whose memory it may write, and of a saved tensor: relu_backward, gelu_backward.

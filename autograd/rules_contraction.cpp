@@ -50,11 +50,14 @@ void linear_gradients(const C& c, const Tensor& g) {
 }
 
 void linear_rule(const C& c) { linear_gradients(c, c.grad()); }
-void linear_relu_rule(const C& c) { linear_gradients(c, slope_row(c, OpId::relu_backward, {}, c.output(0))); }
+void linear_relu_rule(const C& c) {
+  const Tensor g = slope_row(c, OpId::relu_backward, {}, c.take_output(0));
+  linear_gradients(c, g);
+}
 
 // The second output is what gelu was taken of; where the backward is recorded, a gradient reaches it too.
 void linear_gelu_rule(const C& c) {
-  Tensor g = c.grad().defined() ? gelu_gradient(c, c.output(1)) : Tensor();
+  Tensor g = c.grad().defined() ? gelu_gradient(c, c.take_output(1)) : Tensor();
   if (c.grad(1).defined()) g = g.defined() ? g + c.grad(1) : c.grad(1);
   linear_gradients(c, g);
 }

@@ -59,7 +59,7 @@ Step fp32_by_hand(const std::shared_ptr<nn::Sequential>& model) {
 Step mixed_by_hand(const std::shared_ptr<nn::Sequential>& model) {
   std::vector<Tensor> masters;  // FP32: what training really updates
   for (const Tensor& p : model->parameters()) {
-    masters.push_back(p.detach().clone());
+    masters.push_back(p.detach());
     masters.back().set_category(Category::masters);  // only for the memory table below
   }
   return [masters](const data::Batch& b) {
@@ -71,7 +71,7 @@ Step mixed_by_hand(const std::shared_ptr<nn::Sequential>& model) {
       half.back().set_requires_grad();
     }
     // 2. Forward in FP16; the loss in FP32, where exp and log have room.
-    const Tensor loss = cross_entropy(forward(half, b.inputs.to(DType::f16)).to(DType::f32), b.targets);
+    const Tensor loss = cross_entropy(forward(half, b.inputs).to(DType::f32), b.targets);
     // 3. Backward of the scaled loss lifts FP16 gradients away from zero.
     (loss * kScale).backward();
     // 4. A gradient that overflowed spoils the step: leave it out.
@@ -95,8 +95,8 @@ Step with_amp(const std::shared_ptr<nn::Sequential>& model, const std::string& r
 }
 
 using MakeStep = std::function<Step(const std::shared_ptr<nn::Sequential>&)>;
-Report train(std::string name, const MakeStep& make, const std::vector<data::Batch>& batches, std::int64_t hidden,
-             Device device) {
+Report train(std::string name, DType inputs, const MakeStep& make, const std::vector<data::Batch>& batches,
+             std::int64_t hidden, Device device) {
   Report report{.name = std::move(name), .before = memory_stats(device)};
   const auto model = make_model(batches[0].inputs.size(1), hidden);
   model->to(device);
@@ -106,7 +106,7 @@ Report train(std::string name, const MakeStep& make, const std::vector<data::Bat
   for (const data::Batch& batch : batches) {
     data::Batch here;
     const double copies = example::milliseconds(device, [&] {
-      here = {batch.inputs.to(device), batch.targets.to(device)};
+      here = {batch.inputs.to(device).to(inputs), batch.targets.to(device)};
     });
     Tensor loss;
     const double ms = example::milliseconds(device, [&] { loss = step(here); });
@@ -164,15 +164,15 @@ void body(example::Arguments& arguments) {
               static_cast<long long>(batches[0].inputs.size(1)), static_cast<long long>(hidden),
               static_cast<long long>(batches[0].size()), kLr, kScale, static_cast<long long>(steps));
   std::vector<Report> runs;
-  const auto add = [&](const std::string& name, const MakeStep& make) {
-    runs.push_back(train(name, make, batches, hidden, device));
+  const auto add = [&](const std::string& name, DType inputs, const MakeStep& make) {
+    runs.push_back(train(name, inputs, make, batches, hidden, device));
   };
-  add("fp32", fp32_by_hand);
-  add("by hand", mixed_by_hand);
-  add("amp", [](const auto& model) { return with_amp(model, "fp16-static:128"); });
+  add("fp32", DType::f32, fp32_by_hand);
+  add("by hand", DType::f16, mixed_by_hand);
+  add("amp", DType::f16, [](const auto& model) { return with_amp(model, "fp16-static:128"); });
   for (std::stringstream list(recipes); list.good();) {
     std::string name;
-    if (std::getline(list, name, ',')) add(name, [&](const auto& model) { return with_amp(model, name); });
+    if (std::getline(list, name, ',')) add(name, DType::f32, [&](const auto& model) { return with_amp(model, name); });
   }
   example::print(runs);
 

@@ -65,6 +65,26 @@ TEST_CASE("memory: backward of a chain needs a few tensors at once, however long
   }
 }
 
+TEST_CASE("memory: what relu or gelu was taken of is freed before the gradient of the weight is computed") {
+  const Tensor x = full({1024, 1024}, 0.5);
+  const Tensor b = zeros({1024});
+  using Layer = Tensor (*)(const Tensor& in, const Tensor& weight, const Tensor& bias);
+  for (const Layer layer : {Layer([](auto& in, auto& w, auto& bias) { return linear_relu(in, w, bias); }),
+                            Layer([](auto& in, auto& w, auto& bias) { return linear_gelu(in, w, bias); })}) {
+    const Tensor w = full({1024, 1024}, 0.5, {.requires_grad = true});
+    const auto loss = [&] { return layer(x, w, b).sum(); };
+    Tensor y = loss();
+    CHECK(peak_of([&] { y.backward(); }) < 2);  // the gradient at the sum, the weight's, and scratch
+    const Tensor once = w.grad();
+    w.zero_grad();
+    CHECK_THROWS_AS(y.backward(), Error);
+    y = loss();
+    y.backward({}, true);
+    y.backward();
+    CHECK(values(w.grad()) == values(once * 2));
+  }
+}
+
 TEST_CASE("memory: gradients that meet are added in the memory of one of them") {
   const Tensor x = full({kElements}, 0.5, {.requires_grad = true});
   const Tensor w = full({kElements}, 3);
