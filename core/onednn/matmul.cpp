@@ -203,15 +203,109 @@ bool products(Operand& a, const Operand& b, Shape batch, const float* bias, char
   return true;
 }
 
+// The matrix of narrower numbers whose rows, or columns, a product takes a block of at a time as f32: `side` numbers of them,
+// `step` elements apart, each with k numbers `k_step` apart. One step is 1.
+struct LongSide {
+  const char* data;
+  DType dtype;
+  std::int64_t side, step, k, k_step;
+
+  bool readable() const { return k_step == 1 || step == 1; }
+  // A block as it lies: the steps of what was written.
+  std::pair<std::int64_t, std::int64_t> load(std::int64_t first, std::int64_t n, float* to) const {
+    const auto at = [&](std::int64_t i) { return data + i * static_cast<std::int64_t>(size_of(dtype)); };
+    if (k_step == 1) {
+      for (std::int64_t i = 0; i < n; ++i) gradual::load(dtype, at((first + i) * step), 1, to + i * k, k);
+      return {k, 1};
+    }
+    for (std::int64_t i = 0; i < k; ++i) gradual::load(dtype, at(first + i * k_step), 1, to + i * n, n);
+    return {1, n};
+  }
+};
+
+// A large product in f32 of two matrices of narrower numbers, cut along its longer side: beside them lie as f32 the operand of
+// the shorter side and, for each thread, a block of the other and of the result. False, with nothing written, for others.
+bool product_in_blocks(const OpCall& call, Tensor& y, bool linear, const float* bias) {
+  constexpr std::int64_t kLarge = 1 << 20, kBlock = 512;  // elements that would be f32 at once; rows or columns
+  if (call[0].ndim() < 2 || call[1].ndim() != 2 || call[0].dtype() != call[1].dtype()) return false;
+  cpu::MatrixBatch a{call[0].sizes(), call[0].strides()}, b{call[1].sizes(), call[1].strides()};
+  if (linear) b.transpose();
+  Shape batch = call[0].sizes().first(call[0].ndim() - 2);
+  cpu::merge_rows(a, b, batch);
+  if (numel(batch) != 1 || a.sizes.size() != 2) return false;
+  const std::int64_t m = a.rows(), n = b.cols(), k = a.cols();
+  const bool by_columns = n > m;
+  const auto data = [&](int i) { return static_cast<const char*>(call[i].raw()); };
+  const LongSide wide = by_columns ? LongSide{data(1), call[1].dtype(), n, b.strides[1], k, b.strides[0]}
+                                   : LongSide{data(0), call[0].dtype(), m, a.strides[0], k, a.strides[1]};
+  if (wide.side < 2 * kBlock || wide.side * k + m * n < kLarge || !wide.readable()) return false;
+  const std::int64_t share = deterministic() ? kBlock : (wide.side + num_threads() - 1) / num_threads();
+  const std::int64_t own = own_part(DType::f32), most = cpu::even_part(wide.side, std::min(kBlock, share));
+  const std::int64_t block = (most + own - 1) / own * own;
+
+  Operand whole(call[by_columns ? 0 : 1], DType::f32);
+  if (linear && !by_columns) whole.transpose();
+  const Shape whole_strides = whole.matrix_strides();
+  const bool direct = y.dtype() == DType::f32;
+  const auto part_of = [&](std::int64_t count, std::int64_t step, std::int64_t k_step) {
+    Product part{m,
+                 n,
+                 k,
+                 direct ? n : by_columns ? count : n,
+                 whole_strides,
+                 whole_strides,
+                 DType::f32,
+                 DType::f32,
+                 bias != nullptr,
+                 1};
+    (by_columns ? part.n : part.m) = count;
+    (by_columns ? part.b_strides : part.a_strides) = by_columns ? Shape{k_step, step} : Shape{step, k_step};
+    part.ours = is_ours(part);
+    part.sgemm = !part.ours && is_sgemm(part);
+    return part;
+  };
+  const std::int64_t blocks = (wide.side + block - 1) / block;
+  for (const std::int64_t count : {block, wide.side - (blocks - 1) * block}) {
+    const Product part = wide.k_step == 1 ? part_of(count, k, 1) : part_of(count, 1, count);
+    const Team one(1);
+    if (!part.ours && !part.sgemm && !primitive_of(part)) return false;
+  }
+  const auto width = static_cast<std::int64_t>(size_of(y.dtype()));
+  cpu::parallel_counted(blocks, 1, DType::f32, y.dtype(), [&](std::int64_t i, std::int64_t end, CastCounts* counts) {
+    const Scratch memory(static_cast<std::size_t>(block * k) * sizeof(float));
+    const Scratch sums(static_cast<std::size_t>(direct ? 0 : block * (by_columns ? m : n)) * sizeof(float));
+    for (; i < end; ++i) {
+      const std::int64_t first = i * block, count = std::min(block, wide.side - first);
+      const auto [step, k_step] = wide.load(first, count, memory.as<float>());
+      const Product part = part_of(count, step, k_step);
+      char* const to = static_cast<char*>(y.raw()) + (by_columns ? first : first * n) * width;
+      char* const c = direct ? to : sums.as<char>();
+      const char *const own_data = memory.as<char>(), *const other = whole.at(0);
+      if (!run(part, by_columns ? other : own_data, by_columns ? own_data : other, c,
+               bias && by_columns ? bias + first : bias))
+        fail("internal: oneDNN multiplies one part of a product and not another");
+      if (direct) continue;
+      const std::int64_t rows = by_columns ? m : 1, numbers = by_columns ? count : count * n;
+      for (std::int64_t row = 0; row < rows; ++row)
+        store(y.dtype(), sums.as<float>() + row * numbers, to + row * n * width, 1, numbers, counts);
+    }
+  });
+  return true;
+}
+
 // Sums whose rounding is counted, or that are rounded to what oneDNN does not write, come as f32 first.
 bool contraction(const OpCall& call, Outputs& out, bool linear, bool relu = false) {
   Tensor& y = out[0];
   if (cpu::small_f32_product(call, y, linear, relu)) return true;
   if (y.dtype() == DType::f64 || current_accumulator() || y.numel() == 0 || call[0].numel() == 0) return false;
   const DType in = product_dtype(call[0].dtype());
+  const cpu::Loaded<float> bias(linear ? call[2] : Tensor(), cpu::Loaded<float>::As::rows);
+  if (in == DType::f32 && call[0].dtype() != DType::f32 && product_in_blocks(call, y, linear, bias.data())) {
+    if (relu) cpu::relu_in_place(y);
+    return true;
+  }
   Operand a(call[0], in);
   Operand b(call[1], in);
-  const cpu::Loaded<float> bias(linear ? call[2] : Tensor(), cpu::Loaded<float>::As::rows);
   if (linear) b.transpose();
   if (call[0].ndim() == 1) a.insert_dim(0);
   if (!linear && call[1].ndim() == 1) b.insert_dim(1);

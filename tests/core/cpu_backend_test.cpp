@@ -126,6 +126,48 @@ TEST_CASE("the backends differ by no more than that in large products, with and 
   CHECK((abs(difference.to(DType::f64)) / (size * (2 * 514 * 0x1p-24))).max().item() <= 1);
 }
 
+TEST_CASE("large products of f16 go in blocks of rows or columns") {
+  if (skipped()) return;
+  for (const Shape& s : {Shape{1200, 300, 900}, Shape{300, 1200, 900}, Shape{1100, 1090, 40}}) {
+    const std::int64_t m = s[0], n = s[1], k = s[2];
+    const Tensor a = random({m, k}, DType::f16, 24), b = random({k, n}, DType::f16, 25),
+                 bias = random({n}, DType::f16, 26);
+    const Tensor at = clone(a.t()).t(), bt = clone(b.t());
+    for (const Tensor& left : {a, at})
+      for (const Tensor& right : {b, bt.t()}) check_bound(left, right);
+    const std::vector<std::function<Tensor()>> products{
+        [&] { return matmul(a, b); }, [&] { return matmul(at, bt.t()); }, [&] { return linear(a, bt, bias); },
+        [&] {
+          return linear(a.reshape({2, m / 2, k}), bt, bias).reshape({m, n});
+        }};
+    for (const auto& product : products) {
+      const bool before = deterministic();
+      set_deterministic(true);
+      const Tensor one = threaded(1, product);
+      for (const int threads : {2, 3}) CHECK(same_bits(one, threaded(threads, product)));
+      set_deterministic(before);
+      CastCounts counts;
+      {
+        const CountScope counting(&counts);
+        threaded(2, product);
+      }
+      CHECK(counts.elements == static_cast<std::uint64_t>(m * n));
+      const std::int64_t used = memory_stats().total.current;
+      reset_peak_memory();
+      threaded(1, product);
+      // the result, and in f32 the operand of the shorter side and half of what lies along the longer one
+      const std::int64_t both = std::max(m, n) * k + m * n;
+      CHECK(memory_stats().total.peak - used <= 2 * m * n + 4 * (std::min(m, n) * k + both / 2));
+    }
+    const Tensor y = linear(a, bt, bias);
+    CHECK(same_bits(linear_relu(a, bt, bias), relu(y)));
+    const Tensor exact = matmul(a.to(DType::f64), b.to(DType::f64)) + bias.to(DType::f64);
+    const Tensor size = matmul(abs(a.to(DType::f64)), abs(b.to(DType::f64))) + abs(bias.to(DType::f64));
+    const Tensor bound = size * (static_cast<double>(k + 2) * 0x1p-24) + abs(exact) * 0x1.01p-11 + 0x1p-25;
+    CHECK((abs(y.to(DType::f64) - exact) / bound).max().item() <= 1);
+  }
+}
+
 TEST_CASE("small and large numbers of every dtype are multiplied, subnormal ones may be flushed") {
   if (skipped()) return;
   for (const DType dtype : {DType::f16, DType::f8e4m3fn, DType::f8e5m2}) {
