@@ -102,11 +102,13 @@ class Autograd final : public Interceptor {
     Outputs out = next_below_autograd(call);
     node->output_sizes = out[0].sizes();
     node->output_dtype = out[0].dtype();
-    for (int i = info(call.op).outputs - 1; i >= 0; --i) {  // the first output is the last: it takes the node over
-      if (saves & gradual::out(i)) node->save_output(i, out[i]);
+    const auto place = [&](int i, Ref<Node> of) {
+      if (saves & gradual::out(i)) of->save_output(i, out[i]);
       if ((rule.differentiable >> i & 1) && out[i].defined() && out[i].is_floating())
-        set_history(out[i], i == 0 ? std::move(node) : node, static_cast<std::uint32_t>(i));
-    }
+        set_history(out[i], std::move(of), static_cast<std::uint32_t>(i));
+    };
+    for (int i = info(call.op).outputs - 1; i > 0; --i) place(i, node);
+    place(0, std::move(node));
     return out;
   }
 };

@@ -34,7 +34,7 @@ Tensor RuleContext::output(int i) const {
 }
 
 Tensor RuleContext::take_output(int i) const {
-  const Tensor t = output(i);
+  Tensor t = output(i);
   if (frees_) node_.release_output(i);
   return t;
 }
