@@ -80,7 +80,6 @@ class PolicyTable {
 std::string to_string(const PolicyTable& table);
 
 // Whether autocast casts tensors of this dtype: neither f64 nor f8, nor integers.
-constexpr bool is_half(DType d) { return d == DType::f16 || d == DType::bf16; }
 constexpr bool castable(DType d) { return d == DType::f32 || is_half(d); }
 
 // What autocast looks at in the dtypes of a call.

@@ -1,5 +1,6 @@
 #include "checkpoint.h"
 
+#include <algorithm>
 #include <memory>
 #include <utility>
 
@@ -69,7 +70,9 @@ bool recomputing() { return running; }
 
 std::vector<Tensor> checkpoint(SegmentFn fn, const std::vector<Tensor>& inputs, SourceLocation loc) {
   if (!grad_enabled()) return fn(inputs);
-  std::vector<Tensor> all{empty({0}, {.requires_grad = true})};
+  const auto first = std::ranges::find_if(inputs, &Tensor::defined);
+  const Device device = first == inputs.end() ? Device::cpu() : first->device();
+  std::vector<Tensor> all{empty({0}, {.device = device, .requires_grad = true})};
   all.insert(all.end(), inputs.begin(), inputs.end());
   return apply(std::make_shared<Checkpoint>(std::move(fn)), all, loc);
 }

@@ -49,7 +49,7 @@ bool fused(const OpCall& c) {
   if (!c[0].device().is_cuda()) return cpu::suits_attention_blocks(a, c[0], c[1], c[2]);
   for (int i = 0; i < 3; ++i) {
     const Tensor& t = c[i];
-    const bool narrow = t.dtype() == DType::f16 || t.dtype() == DType::bf16;
+    const bool narrow = is_half(t.dtype());
     if (!narrow || n > 4 || t.numel() == 0 || t.strides()[n - 1] != 1) return false;
     if (t.size(-1) % 8 != 0 || t.size(-1) > 128) return false;
   }

@@ -178,7 +178,7 @@ void encode_array(DType narrow, const float* in, void* codes, std::int64_t n) {
 bool encode_streamed(DType narrow, const float* in, void* codes, std::int64_t n) {
 #if defined(__x86_64__)
   const bool wide = cpu_isa() >= CpuIsa::avx512;
-  if (cpu_isa() < CpuIsa::avx2 || (narrow != DType::f16 && narrow != DType::bf16)) return false;
+  if (cpu_isa() < CpuIsa::avx2 || !is_half(narrow)) return false;
   const auto wide_bf16 = has_avx512_bf16() ? stream_avx512<Line::bf16_by_instruction> : stream_avx512<Line::bf16>;
   const auto f16 = wide ? stream_avx512<Line::f16> : stream_avx2<true>, bf16 = wide ? wide_bf16 : stream_avx2<false>;
   (narrow == DType::f16 ? f16 : bf16)(in, static_cast<char*>(codes), n);

@@ -181,8 +181,7 @@ bool reads_mixed(const OpCall& call) {
   if (call.op != OpId::add && call.op != OpId::sub && call.op != OpId::mul) return false;
   const Tensor &a = call[0], &b = call[1];
   if (!a.defined() || !b.defined() || !a.device().is_cuda() || any_observer_counts()) return false;
-  const auto narrow = [](const Tensor& t) { return t.dtype() == DType::f16 || t.dtype() == DType::bf16; };
-  return (narrow(a) && b.dtype() == DType::f32) || (a.dtype() == DType::f32 && narrow(b));
+  return (is_half(a.dtype()) && b.dtype() == DType::f32) || (a.dtype() == DType::f32 && is_half(b.dtype()));
 }
 
 Outputs next_below_amp(const OpCall& call) {

@@ -31,6 +31,7 @@ constexpr bool is_floating(DType dtype) { return dtype <= DType::f8e5m2; }
 // i64, i32 and u8; bool is neither floating nor integral.
 constexpr bool is_integral(DType dtype) { return dtype >= DType::i64 && dtype <= DType::u8; }
 
+constexpr bool is_half(DType dtype) { return dtype == DType::f16 || dtype == DType::bf16; }
 constexpr bool is_f8(DType dtype) { return dtype == DType::f8e4m3fn || dtype == DType::f8e5m2; }
 
 // The inverse of name(). Throws Error, listing the names, for any other text.

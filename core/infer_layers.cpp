@@ -259,8 +259,7 @@ void infer_cross_entropy(const OpCall& c, OutSpec* out) {
   need_same_sizes(c, 1, {x.sizes()[0]}, "classes");
   const auto& a = c.get<CrossEntropyAttrs>();
   if (!(a.label_smoothing >= 0 && a.label_smoothing <= 1)) fail(c, "label_smoothing must be 0 to 1");
-  const bool half = a.narrow == DType::f16 || a.narrow == DType::bf16;
-  if (a.narrow != DType::f32 && !(half && x.dtype() == a.narrow))
+  if (a.narrow != DType::f32 && !(is_half(a.narrow) && x.dtype() == a.narrow))
     fail(c, "narrow is f16 or bf16, and the logits' dtype");
   const DType computed = a.narrow != DType::f32 ? DType::f32 : x.dtype();
   out[0] = {computed, a.reduction == Reduction::none ? y.sizes() : Shape{}};

@@ -128,7 +128,7 @@ void over_rows(const Tensor& out, const Tensor* const (&in)[N], const Body& body
 // Operands as C, row-major: [heads, rows, length].
 template <class C> Tensor loaded(const Tensor& t) { return matrices(dense(t, dtype_of<C>)); }
 template <class C> MatmulPrecision precision(const Tensor& q) {
-  return q.dtype() == DType::f16 || q.dtype() == DType::bf16 ? MatmulPrecision::tf32 : matmul_precision();
+  return is_half(q.dtype()) ? MatmulPrecision::tf32 : matmul_precision();
 }
 
 template <class C> void forward_by_parts(const OpCall& call, Outputs& out, const Seen& seen, C scale) {

@@ -156,7 +156,7 @@ Key key_of(const Attention& a) {
 bool has_kernels_for(const Attention& a) {
   const std::int64_t queries = a.q.size(2), keys = a.k.size(2);
   const auto size_fits = [](const Tensor& t) { return t.size(3) % 8 == 0 && t.size(3) <= 128; };
-  if (a.q.dtype() != DType::f16 && a.q.dtype() != DType::bf16) return false;
+  if (!is_half(a.q.dtype())) return false;
   if (!size_fits(a.q) || !size_fits(a.v) || cudnnGetVersion() < kOldest) return false;
   if (!a.backward()) return true;
   return !(queries == 1 && keys == 1) && (keys % 128 == 0 || cudnnGetVersion() >= kAnyLength);

@@ -130,7 +130,7 @@ template <class X, class C> struct DropAdd {
       if (!linear) g.locate(i, at);
       const X scaled = load_element<X>(x.dtype, x.data, at[1]) * scale;
       X value = words[static_cast<std::size_t>(k)] >> 8 >= threshold ? scaled : X{0};
-      if (x.dtype == DType::f16 || x.dtype == DType::bf16) {
+      if (is_half(x.dtype)) {
         std::uint16_t half;
         store_counted(x.dtype, value, &half, 0, narrowing);
         value = load_element<X>(x.dtype, &half, 0);

@@ -215,7 +215,7 @@ void run_kernel(OpId op, const Tensor& x, const Attrs& attrs, const Tensor& y) {
 // cuBLASLt's gelu is the tanh form; of f16 and bf16 alone, for its tanh need not be f32's.
 void linear_gelu(const OpCall& call, Outputs& out) {
   const Gelu form = call.get<Gelu>();
-  const bool narrow = out[0].dtype() == DType::f16 || out[0].dtype() == DType::bf16;
+  const bool narrow = is_half(out[0].dtype());
   Ending end;
   if (narrow && form == Gelu::tanh) end.gelu = out[0];
   if (!linear_ending(call, end, out[1])) run_kernel(OpId::gelu, out[1], form, out[0]);

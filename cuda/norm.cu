@@ -22,8 +22,7 @@ template <class C> struct Parameter {
 
 // A gradient as a dtype that kernels which compute in C load.
 template <class C> Tensor loadable(const Tensor& t) {
-  const bool loads =
-      t.dtype() == dtype_of<C> || (std::is_same_v<C, float> && (t.dtype() == DType::f16 || t.dtype() == DType::bf16));
+  const bool loads = t.dtype() == dtype_of<C> || (std::is_same_v<C, float> && is_half(t.dtype()));
   return loads ? t : copied(t, dtype_of<C>);
 }
 

@@ -3,6 +3,7 @@
 #include "../core/memory.h"
 #include "index_check.h"
 #include "library_rows.h"
+#include "movement.h"
 #include "reduce.h"
 #include "rows.h"
 
@@ -145,6 +146,13 @@ template <class C> struct CrossEntropy {
   }
 };
 
+// Logits as a cast would leave them, for the order of sums follows from how they lie: where there are gaps, and where rows
+// begin between multiples of 16 bytes, they are cast.
+Tensor placed(const Tensor& x, const CrossEntropyAttrs& a) {
+  const bool in_place = is_dense(x.sizes(), x.strides()) && (!x.is_contiguous() || aligned(x.raw()));
+  return a.narrow == DType::f32 || in_place ? x : copied(x, DType::f32);
+}
+
 template <class C> void cross_entropy_of(const OpCall& call, Outputs& out) {
   const auto& a = call.get<CrossEntropyAttrs>();
   const std::int64_t n = call[0].size(1);
@@ -158,7 +166,8 @@ template <class C> void cross_entropy_of(const OpCall& call, Outputs& out) {
   CrossEntropy<C> body{classes, static_cast<C>(a.label_smoothing), static_cast<C>(1 - a.label_smoothing),
                        static_cast<C>(a.label_smoothing / static_cast<double>(n)),
                        each ? loss : Stored<C>(static_cast<C*>(losses.raw()))};
-  const Tensor* const operands[] = {&out[1], &call[0]};
+  const Tensor x = placed(call[0], a);
+  const Tensor* const operands[] = {&out[1], &x};
   for_rows(row_set<C>(operands, 1, counting), body);
   if (each) return;
   if (mean) count_rows(call[1], classes, counted.as<C>());

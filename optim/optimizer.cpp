@@ -396,7 +396,7 @@ bool Optimizer::ParamState::wide_stands(const Tensor& gradient) const {
 }
 
 bool Optimizer::needs_wide(const ParamState& s, const Tensor& gradient) const {
-  const bool low = gradient.dtype() == DType::f16 || gradient.dtype() == DType::bf16;
+  const bool low = is_half(gradient.dtype());
   return low && s.is_low() && options_.update != LowPrecisionUpdate::none;
 }
 

@@ -156,7 +156,7 @@ class Optimizer {
     enum class Wide : std::uint8_t { stale, copied, unscaled } wide = Wide::stale;
     Stamp wide_of = {};
 
-    bool is_low() const { return param.dtype() == DType::f16 || param.dtype() == DType::bf16; }
+    bool is_low() const { return is_half(param.dtype()); }
     bool wide_stands(const Tensor& gradient) const;
   };
 

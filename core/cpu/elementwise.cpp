@@ -262,8 +262,7 @@ void relu_backward(const OpCall& c, Outputs& out) {
   const auto plain = [&](const Tensor& t) {
     return t.is_contiguous() && t.dtype() == dtype && t.sizes() == out[0].sizes();
   };
-  const bool direct =
-      (dtype == DType::f16 || dtype == DType::bf16) && !cast_counts() && plain(out[0]) && plain(c[0]) && plain(c[1]);
+  const bool direct = is_half(dtype) && !cast_counts() && plain(out[0]) && plain(c[0]) && plain(c[1]);
   if (direct && dtype == DType::f16) relu_gradient_bits<Half>(c[0], c[1], out[0]);
   else if (direct) relu_gradient_bits<BFloat16>(c[0], c[1], out[0]);
   else floats<2>(functors::ReluBackward{})(c, out);

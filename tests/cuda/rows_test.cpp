@@ -114,6 +114,30 @@ TEST_CASE("autocast's cross entropy widens the logits itself and has the bits of
         }
 }
 
+TEST_CASE("autocast's cross entropy has the bits of a cast of logits with gaps too") {
+  if (!have_gpu()) return;
+  for (const DType dtype : {DType::f16, DType::bf16})
+    for (const std::int64_t n : {1000, 9000, 9008}) {
+      CAPTURE(name(dtype));
+      CAPTURE(n);
+      const Tensor classes = from_data(std::vector<std::int64_t>{n / 2, 0, -100, n - 1}, {4}).to(kGpu);
+      const Tensor line = drawn({4 * n + 1}, 1, dtype).to(kGpu);
+      const Tensor logits[] = {drawn({4, n + 1}, 1, dtype).to(kGpu).narrow(1, 0, n),
+                               drawn({4, n + 8}, 1, dtype).to(kGpu).narrow(1, 8, n),
+                               line.narrow(0, 1, 4 * n).view({4, n}),
+                               line.narrow(0, 1, 4 * n).view({n, 4}).t(),
+                               drawn({n, 4}, 1, dtype).to(kGpu).t(),
+                               drawn({4, 1}, 1, dtype).to(kGpu).expand({4, n})};
+      for (const Tensor& x : logits) {
+        CAPTURE(to_string(x.strides()));
+        const CrossEntropyOptions options{.reduction = Reduction::none, .label_smoothing = 0.1};
+        const amp::Autocast scope({.dtype = dtype, .device = kGpu});
+        const Tensor loss = cross_entropy(x, classes, options);
+        CHECK(same_numbers(loss, cross_entropy(cast(x, DType::f32), classes, options)));
+      }
+    }
+}
+
 TEST_CASE("a class out of range is told when the device is waited for") {
   if (!have_gpu()) return;
   const Tensor x = drawn({3, 5}, 1).to(kGpu);

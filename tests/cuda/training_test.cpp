@@ -3,7 +3,9 @@
 
 #include <cmath>
 
+#include <gradual/amp/autocast.h>
 #include <gradual/amp/recipe.h>
+#include <gradual/autograd/checkpoint.h>
 #include <gradual/core/memory.h>
 #include <gradual/cuda/cuda.h>
 #include <gradual/data/data_loader.h>
@@ -94,6 +96,30 @@ TEST_CASE("nothing stays on the GPU when a run has ended, and the host holds non
   train(images(), "fp16-master", kGpu);
   CHECK(memory_stats(kGpu)[Category::masters].peak > 0);
   CHECK(memory_stats(kGpu)[Category::activations].peak > 0);
+}
+
+TEST_CASE("a checkpointed segment on a GPU has the bits of one that is kept") {
+  if (!have_gpu()) return;
+  for (const bool lower : {false, true}) {
+    std::vector<Tensor> grads[2];
+    for (const bool again : {false, true}) {
+      const Tensor x = drawn({6, 24}, 1, DType::f16).to(kGpu).set_requires_grad();
+      const Tensor w = drawn({24, 24}, 2).to(kGpu).set_requires_grad();
+      const auto segment = [&](const Tensor& t) {
+        const Tensor wide = t.to(DType::f32);
+        return dropout(gelu(matmul(wide, w)), 0.5) * t + wide;
+      };
+      manual_seed(3);
+      Tensor y;
+      {
+        const amp::Autocast scope({.device = kGpu, .enabled = lower});
+        y = again ? checkpoint(segment, x) : segment(x);
+      }
+      y.backward(drawn({6, 24}, 3).to(kGpu));
+      grads[again] = {y.detach(), x.grad(), w.grad()};
+    }
+    for (std::size_t i = 0; i < 3; ++i) CHECK(same_numbers(grads[0][i], grads[1][i]));
+  }
 }
 
 TEST_CASE("the loader puts batches on a GPU, with and without its thread") {
