@@ -248,18 +248,10 @@ bool product_in_blocks(const OpCall& call, Tensor& y, bool linear, const float* 
   const Shape whole_strides = whole.matrix_strides();
   const bool direct = y.dtype() == DType::f32;
   const auto part_of = [&](std::int64_t count, std::int64_t step, std::int64_t k_step) {
-    Product part{m,
-                 n,
-                 k,
-                 direct ? n : by_columns ? count : n,
-                 whole_strides,
-                 whole_strides,
-                 DType::f32,
-                 DType::f32,
-                 bias != nullptr,
-                 1};
-    (by_columns ? part.n : part.m) = count;
-    (by_columns ? part.b_strides : part.a_strides) = by_columns ? Shape{k_step, step} : Shape{step, k_step};
+    Product part{m, n, k, n, whole_strides, whole_strides, DType::f32, DType::f32, bias != nullptr, 1};
+    if (by_columns) part.n = count, part.b_strides = {k_step, step};
+    else part.m = count, part.a_strides = {step, k_step};
+    if (!direct) part.across = part.n;
     part.ours = is_ours(part);
     part.sgemm = !part.ours && is_sgemm(part);
     return part;
