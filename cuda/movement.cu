@@ -108,6 +108,7 @@ void cat(const OpCall& c, Outputs& out) {
 
 void slice_backward(const OpCall& c, Outputs& out) {
   const auto& a = c.get<SliceAttrs>();
+  if (out[0].numel() == 0) return;
   check(cudaMemsetAsync(out[0].raw(), 0, out[0].nbytes(), current_stream()), "cudaMemsetAsync");
   copy_elements(cpu::part(out[0], a.dim, a.start, c[0].sizes()[a.dim], a.step), c[0]);
 }
