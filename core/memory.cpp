@@ -75,8 +75,8 @@ inline bool change(HeldBack& h, std::int64_t bytes) {
   return h.delta > kHeldBack || h.delta < -kHeldBack;
 }
 
-// The bytes of a size class.
 constexpr int kClasses = 4 * 40;
+// The most that a block of a size class holds.
 std::size_t class_bytes(int c) {
   if (c == 0) return 64;
   const int log = (c - 1) / 4 + 6;

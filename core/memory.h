@@ -53,6 +53,7 @@ constexpr int class_of(std::size_t bytes) {
   const int log = std::bit_width(b) - 1;
   return (log - 6) * 4 + static_cast<int>((b >> (log - 2)) & 3) + 1;
 }
+// What allocate and free call; `bytes` is what was asked for.
 void* allocate_class(int size_class, std::size_t bytes);
 void free_class(int size_class, void* block) noexcept;
 // 64-byte aligned blocks, cached by size class. Sizes are in bytes; free takes the size that was asked for. Here, so that

@@ -32,7 +32,7 @@ template <class W> struct RepeatElements {
   }
 };
 
-// Counts `n` elements of the innermost dim as one, of operand k and not of the other: there they are one number. False
+// Counts `n` elements of the innermost dim as one: of both operands or, where the source repeats one number, of the result. False
 // where they are not side by side or do not begin where so many can be moved at once.
 bool join(Geometry<2>& g, int n, std::size_t width, bool repeats) {
   const int last = g.ndim - 1;
