@@ -116,11 +116,14 @@ std::vector<Row> unary_rows();
 std::vector<Row> binary_rows();
 std::vector<Row> reduction_rows();
 std::vector<Row> contraction_rows();
+std::vector<Row> convolution_rows();
 std::vector<Row> attention_rows();
 std::vector<Row> pooling_rows();
 std::vector<Row> normalization_rows();
+std::vector<Row> softmax_rows();
 std::vector<Row> loss_rows();
 std::vector<Row> movement_rows();
+std::vector<Row> indexing_rows();
 std::vector<Row> in_place_rows();
 
 enum class Layout {
