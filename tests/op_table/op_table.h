@@ -8,6 +8,7 @@
 #include <random>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include <gradual/core/dispatch.h>
@@ -100,6 +101,11 @@ struct Row {
   // Reasons for holes; empty means there is none.
   std::string no_samples{}, no_kernel{}, no_gradient{}, no_double_gradient{}, no_empty{}, no_scalar{}, no_large{},
       no_bad{};
+
+  // A bad input that must be an error whose message contains `message`.
+  void refuses(std::string label, std::string message, std::function<void()> run) {
+    bad.push_back({std::move(label), std::move(run), std::move(message)});
+  }
 };
 
 const std::vector<Row>& op_table();

@@ -246,61 +246,37 @@ std::vector<Row> attention_rows() {
                   .samples = attention_samples,
                   .roundings = 2,
                   .ulps = 16,
-                  .bad = {{"1-d",
-                           [=] {
-                             scaled_dot_product_attention(f({4}), f({3, 4}), f({3, 4}));
-                           },
-                           "q, k and v must be"},
-                          {"head size",
-                           [=] {
-                             scaled_dot_product_attention(f({3, 4}), f({3, 5}), f({3, 4}));
-                           },
-                           "inner dimensions 4 and 5 differ"}},
                   .no_scalar = "[.., L, E]"});
-  rows.push_back(
-      {.op = OpId::flash_attention,
-       .policy = "pass",
-       .dtypes = {DType::f64, DType::f32, DType::f16, DType::bf16},
-       .samples = forward_samples,
-       .roundings = 2,
-       .ulps = 16,
-       .differentiable_outputs = 1,
-       .bad = {{"1-d", [=] { call(f({4}), f({4}), f({4})); }, "must be [.., L, E], [.., S, E] and [.., S, F]"},
-               {"head size",
-                [=] {
-                  call(f({3, 4}), f({3, 5}), f({3, 4}));
-                },
-                "given [3, 4], [3, 5] and [3, 4]"},
-               {"heads",
-                [=] {
-                  call(f({2, 3, 4}), f({1, 3, 4}), f({1, 3, 4}));
-                },
-                "given [2, 3, 4], [1, 3, 4]"},
-               {"dropout",
-                [=] {
-                  call(f({3, 4}), f({3, 4}), f({3, 4}), {.dropout = 0.5});
-                },
-                "no dropout here"}},
-       .no_scalar = "[.., L, E]"});
-  rows.push_back(
-      {.op = OpId::flash_attention_backward,
-       .policy = "pass",
-       .dtypes = {DType::f64, DType::f32, DType::f16, DType::bf16},
-       .samples = backward_samples,
-       .roundings = 2,
-       .ulps = 16,
-       .bad = {{"undefined",
-                [=] {
-                  flash_attention_backward(Tensor(), f({3, 4}), f({3, 4}), f({3, 4}), f({3, 4}), f({3}), {});
-                },
-                "needs a gradient"},
-               {"logsumexp",
-                [=] {
-                  flash_attention_backward(f({3, 4}), f({3, 4}), f({3, 4}), f({3, 4}), f({3, 4}), f({4}), {});
-                },
-                "the logsumexp must be [3]"}},
-       .no_gradient = "a fused backward: under create_graph the composed form runs in its place",
-       .no_scalar = "[.., L, E]"});
+  rows.back().refuses("1-d", "q, k and v must be", [=] { scaled_dot_product_attention(f({4}), f({3, 4}), f({3, 4})); });
+  rows.back().refuses("head size", "inner dimensions 4 and 5 differ", [=] {
+    scaled_dot_product_attention(f({3, 4}), f({3, 5}), f({3, 4}));
+  });
+  rows.push_back({.op = OpId::flash_attention,
+                  .policy = "pass",
+                  .dtypes = {DType::f64, DType::f32, DType::f16, DType::bf16},
+                  .samples = forward_samples,
+                  .roundings = 2,
+                  .ulps = 16,
+                  .differentiable_outputs = 1,
+                  .no_scalar = "[.., L, E]"});
+  rows.back().refuses("1-d", "must be [.., L, E], [.., S, E] and [.., S, F]", [=] { call(f({4}), f({4}), f({4})); });
+  rows.back().refuses("head size", "given [3, 4], [3, 5] and [3, 4]", [=] { call(f({3, 4}), f({3, 5}), f({3, 4})); });
+  rows.back().refuses("heads", "given [2, 3, 4], [1, 3, 4]", [=] { call(f({2, 3, 4}), f({1, 3, 4}), f({1, 3, 4})); });
+  rows.back().refuses("dropout", "no dropout here", [=] { call(f({3, 4}), f({3, 4}), f({3, 4}), {.dropout = 0.5}); });
+  rows.push_back({.op = OpId::flash_attention_backward,
+                  .policy = "pass",
+                  .dtypes = {DType::f64, DType::f32, DType::f16, DType::bf16},
+                  .samples = backward_samples,
+                  .roundings = 2,
+                  .ulps = 16,
+                  .no_gradient = "a fused backward: under create_graph the composed form runs in its place",
+                  .no_scalar = "[.., L, E]"});
+  rows.back().refuses("undefined", "needs a gradient", [=] {
+    flash_attention_backward(Tensor(), f({3, 4}), f({3, 4}), f({3, 4}), f({3, 4}), f({3}), {});
+  });
+  rows.back().refuses("logsumexp", "the logsumexp must be [3]", [=] {
+    flash_attention_backward(f({3, 4}), f({3, 4}), f({3, 4}), f({3, 4}), f({3, 4}), f({4}), {});
+  });
   return rows;
 }
 

@@ -208,28 +208,17 @@ std::vector<Row> contraction_rows() {
                   .policy = "lower",
                   .dtypes = kContracted,
                   .samples = matmul_samples,
-                  .bad = {{"inner",
-                           [=] {
-                             matmul(f({32, 784}), f({512, 784}));
-                           },
-                           "matmul: [32, 784] f32 x [512, 784] f32: inner dimensions 784 and 512 differ; did you mean"},
-                          {"0-d", [=] { matmul(f({}), f({3})); }, "a 0-d tensor has no matrix product"},
-                          {"batch",
-                           [=] {
-                             matmul(f({2, 3, 4}), f({3, 4, 5}));
-                           },
-                           "do not broadcast"},
-                          {"integers",
-                           [=] {
-                             matmul(ones({2, 2}, {.dtype = DType::i64}), f({2, 2}).to(DType::i64));
-                           },
-                           "takes floating tensors"},
-                          {"undefined",
-                           [=] {
-                             matmul(f({2, 2}), Tensor());
-                           },
-                           "two tensors"}},
                   .no_scalar = no_scalar});
+  rows.back().refuses("inner",
+                      "matmul: [32, 784] f32 x [512, 784] f32: inner dimensions 784 and 512 differ; did you mean", [=] {
+                        matmul(f({32, 784}), f({512, 784}));
+                      });
+  rows.back().refuses("0-d", "a 0-d tensor has no matrix product", [=] { matmul(f({}), f({3})); });
+  rows.back().refuses("batch", "do not broadcast", [=] { matmul(f({2, 3, 4}), f({3, 4, 5})); });
+  rows.back().refuses("integers", "takes floating tensors", [=] {
+    matmul(ones({2, 2}, {.dtype = DType::i64}), f({2, 2}).to(DType::i64));
+  });
+  rows.back().refuses("undefined", "two tensors", [=] { matmul(f({2, 2}), Tensor()); });
   for (const OpId op : {OpId::linear, OpId::linear_relu, OpId::linear_gelu}) {
     const bool gelu = op == OpId::linear_gelu;
     const Ending ending = gelu ? Ending::gelu : op == OpId::linear ? Ending::none : Ending::relu;
@@ -248,38 +237,22 @@ std::vector<Row> contraction_rows() {
                         },
                     .roundings = gelu ? 2 : 0.5,  // what gelu is taken of is rounded
                     .ulps = gelu ? 8.0 : 0.0,
-                    .bad = {{"inner",
-                             [=] {
-                               call(f({5, 7}), f({3, 6}));
-                             },
-                             "last size must be the weight's second, 6"},
-                            {"weight",
-                             [=] {
-                               call(f({5, 7}), f({7}));
-                             },
-                             "input 1 must be 2-d"},
-                            {"bias",
-                             [=] {
-                               call(f({5, 7}), f({3, 7}), f({4}));
-                             },
-                             "bias must be [3], given [4]"}},
                     .no_scalar = no_scalar});
+    rows.back().refuses("inner", "last size must be the weight's second, 6", [=] { call(f({5, 7}), f({3, 6})); });
+    rows.back().refuses("weight", "input 1 must be 2-d", [=] { call(f({5, 7}), f({7})); });
+    rows.back().refuses("bias", "bias must be [3], given [4]", [=] { call(f({5, 7}), f({3, 7}), f({4})); });
   }
   rows.push_back({.op = OpId::linear_backward_weight,
                   .policy = "pass",
                   .dtypes = kFloats,
                   .samples = linear_backward_weight_samples,
-                  .bad = {{"rows",
-                           [=] {
-                             call_row(OpId::linear_backward_weight, {}, f({5, 7}), f({4, 3}));
-                           },
-                           "5 rows of gradients for 4 inputs"},
-                          {"3-d",
-                           [=] {
-                             call_row(OpId::linear_backward_weight, {}, f({2, 5, 7}), f({5, 3}));
-                           },
-                           "input 0 must be 2-d"}},
                   .no_scalar = "[N, out] and [N, in]"});
+  rows.back().refuses("rows", "5 rows of gradients for 4 inputs", [=] {
+    call_row(OpId::linear_backward_weight, {}, f({5, 7}), f({4, 3}));
+  });
+  rows.back().refuses("3-d", "input 0 must be 2-d", [=] {
+    call_row(OpId::linear_backward_weight, {}, f({2, 5, 7}), f({5, 3}));
+  });
   return rows;
 }
 

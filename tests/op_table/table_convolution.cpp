@@ -130,42 +130,18 @@ std::vector<Row> convolution_rows() {
                   .policy = "lower",
                   .dtypes = kContracted,
                   .samples = conv_samples,
-                  .bad = {{"3-d",
-                           [=] {
-                             conv2d(f({3, 5, 5}), f({2, 3, 3, 3}));
-                           },
-                           "input 0 must be 4-d"},
-                          {"channels",
-                           [=] {
-                             conv2d(f({1, 4, 5, 5}), f({2, 3, 3, 3}));
-                           },
-                           "4 input channels"},
-                          {"groups",
-                           [=] {
-                             conv2d(f({1, 4, 5, 5}), f({3, 2, 3, 3}), {}, {.groups = 2});
-                           },
-                           "groups"},
-                          {"no groups",
-                           [=] {
-                             conv2d(f({1, 4, 5, 5}), f({3, 4, 3, 3}), {}, {.groups = 0});
-                           },
-                           "groups must be at least 1"},
-                          {"stride",
-                           [=] {
-                             conv2d(f({1, 3, 5, 5}), f({2, 3, 3, 3}), {}, {.stride = 0});
-                           },
-                           "stride and dilation must be at least 1"},
-                          {"kernel",
-                           [=] {
-                             conv2d(f({1, 3, 2, 5}), f({2, 3, 3, 3}));
-                           },
-                           "larger than the padded input"},
-                          {"bias",
-                           [=] {
-                             conv2d(f({1, 3, 5, 5}), f({2, 3, 3, 3}), f({3}));
-                           },
-                           "bias must be [2]"}},
                   .no_scalar = "[N, C, H, W]"});
+  rows.back().refuses("3-d", "input 0 must be 4-d", [=] { conv2d(f({3, 5, 5}), f({2, 3, 3, 3})); });
+  rows.back().refuses("channels", "4 input channels", [=] { conv2d(f({1, 4, 5, 5}), f({2, 3, 3, 3})); });
+  rows.back().refuses("groups", "groups", [=] { conv2d(f({1, 4, 5, 5}), f({3, 2, 3, 3}), {}, {.groups = 2}); });
+  rows.back().refuses("no groups", "groups must be at least 1", [=] {
+    conv2d(f({1, 4, 5, 5}), f({3, 4, 3, 3}), {}, {.groups = 0});
+  });
+  rows.back().refuses("stride", "stride and dilation must be at least 1", [=] {
+    conv2d(f({1, 3, 5, 5}), f({2, 3, 3, 3}), {}, {.stride = 0});
+  });
+  rows.back().refuses("kernel", "larger than the padded input", [=] { conv2d(f({1, 3, 2, 5}), f({2, 3, 3, 3})); });
+  rows.back().refuses("bias", "bias must be [2]", [=] { conv2d(f({1, 3, 5, 5}), f({2, 3, 3, 3}), f({3})); });
   for (const bool to_input : {true, false}) {
     const auto call = to_input ? [](const Tensor& a, const Tensor& b) { return conv2d_backward_input(a, b, {}); }
                                : [](const Tensor& a, const Tensor& b) { return conv2d_backward_weight(a, b, {}); };
@@ -173,17 +149,9 @@ std::vector<Row> convolution_rows() {
                     .policy = "pass",
                     .dtypes = kContracted,
                     .samples = [to_input](Draw& d) { return conv_backward_samples(d, to_input); },
-                    .bad = {{"3-d",
-                             [=] {
-                               call(f({3, 5, 5}), f({2, 3, 3, 3}));
-                             },
-                             "input 0 must be 4-d"},
-                            {"undefined",
-                             [=] {
-                               call(f({1, 3, 5, 5}), Tensor());
-                             },
-                             "conv2d_backward"}},
                     .no_scalar = "[N, C, H, W]"});
+    rows.back().refuses("3-d", "input 0 must be 4-d", [=] { call(f({3, 5, 5}), f({2, 3, 3, 3})); });
+    rows.back().refuses("undefined", "conv2d_backward", [=] { call(f({1, 3, 5, 5}), Tensor()); });
   }
   return rows;
 }

@@ -157,85 +157,44 @@ std::vector<Row> indexing_rows() {
   const auto f = [](const Shape& s) { return ones(s); };
   const auto index = [](const Shape& s, double v) { return full(s, v, {.dtype = DType::i64}); };
   std::vector<Row> rows;
-  rows.push_back({.op = OpId::gather,
-                  .policy = "pass",
-                  .dtypes = kAll,
-                  .samples = gather_samples,
-                  .bad = {{"index",
-                           [=] {
-                             gather(f({2, 3}), 0, index({1, 3}, 2));
-                           },
-                           "gather"},
-                          {"negative",
-                           [=] {
-                             gather(f({2, 3}), 0, index({1, 3}, -1));
-                           },
-                           "gather"},
-                          {"dims",
-                           [=] {
-                             gather(f({2, 3}), 0, index({3}, 0));
-                           },
-                           "the same number of dims"},
-                          {"larger",
-                           [=] {
-                             gather(f({2, 3}), 0, index({1, 4}, 0));
-                           },
-                           "larger than x at dim 1"},
-                          {"dtype", [=] { gather(f({2}), 0, f({2})); }, "index must be i64"}}});
-  rows.push_back(
-      {.op = OpId::scatter_add,
-       .policy = "promote",
-       .dtypes = kNumbers,
-       .samples = scatter_add_samples,
-       .bad = {{"index", [=] { scatter_add(f({2}), 0, index({1}, 2), f({1})); }, "scatter_add"},
-               {"source", [=] { scatter_add(f({2}), 0, index({2}, 0), f({1})); }, "larger than src at dim 0"},
-               {"dtype", [=] { scatter_add(f({2}), 0, index({1}, 0), f({1}).to(DType::f64)); },
-                "x and src must have one dtype"}}});
+  rows.push_back({.op = OpId::gather, .policy = "pass", .dtypes = kAll, .samples = gather_samples});
+  rows.back().refuses("index", "gather", [=] { gather(f({2, 3}), 0, index({1, 3}, 2)); });
+  rows.back().refuses("negative", "gather", [=] { gather(f({2, 3}), 0, index({1, 3}, -1)); });
+  rows.back().refuses("dims", "the same number of dims", [=] { gather(f({2, 3}), 0, index({3}, 0)); });
+  rows.back().refuses("larger", "larger than x at dim 1", [=] { gather(f({2, 3}), 0, index({1, 4}, 0)); });
+  rows.back().refuses("dtype", "index must be i64", [=] { gather(f({2}), 0, f({2})); });
+  rows.push_back({.op = OpId::scatter_add, .policy = "promote", .dtypes = kNumbers, .samples = scatter_add_samples});
+  rows.back().refuses("index", "scatter_add", [=] { scatter_add(f({2}), 0, index({1}, 2), f({1})); });
+  rows.back().refuses("source", "larger than src at dim 0", [=] { scatter_add(f({2}), 0, index({2}, 0), f({1})); });
+  rows.back().refuses("dtype", "x and src must have one dtype",
+                      [=] { scatter_add(f({2}), 0, index({1}, 0), f({1}).to(DType::f64)); });
   rows.push_back({.op = OpId::index_select,
                   .policy = "pass",
                   .dtypes = kAll,
                   .samples = index_select_samples,
-                  .bad = {{"index",
-                           [=] {
-                             index_select(f({2, 3}), 1, index({1}, 3));
-                           },
-                           "index_select"},
-                          {"negative",
-                           [=] {
-                             index_select(f({2, 3}), 1, index({1}, -1));
-                           },
-                           "index_select"},
-                          {"2-d",
-                           [=] {
-                             index_select(f({2, 3}), 1, index({1, 1}, 0));
-                           },
-                           "input 1 must be 1-d"},
-                          {"0-d", [=] { index_select(f({}), 0, index({1}, 0)); }, "no dim to index"}},
                   .no_scalar = "has no dim to index"});
+  rows.back().refuses("index", "index_select", [=] { index_select(f({2, 3}), 1, index({1}, 3)); });
+  rows.back().refuses("negative", "index_select", [=] { index_select(f({2, 3}), 1, index({1}, -1)); });
+  rows.back().refuses("2-d", "input 1 must be 1-d", [=] { index_select(f({2, 3}), 1, index({1, 1}, 0)); });
+  rows.back().refuses("0-d", "no dim to index", [=] { index_select(f({}), 0, index({1}, 0)); });
   rows.push_back({.op = OpId::index_add,
                   .policy = "pass",
                   .dtypes = kNumbers,
                   .samples = index_add_samples,
-                  .bad = {{"index",
-                           [=] {
-                             index_add(f({2, 3}), 0, index({2}, 5), 5);
-                           },
-                           "index_add"},
-                          {"entries",
-                           [=] {
-                             index_add(f({2, 3}), 0, index({3}, 0), 5);
-                           },
-                           "the index must be [2], given [3]"}},
                   .no_scalar = "has no dim to index"});
+  rows.back().refuses("index", "index_add", [=] { index_add(f({2, 3}), 0, index({2}, 5), 5); });
+  rows.back().refuses("entries", "the index must be [2], given [3]", [=] {
+    index_add(f({2, 3}), 0, index({3}, 0), 5);
+  });
   rows.push_back({.op = OpId::one_hot,
                   .policy = "pass",
                   .dtypes = {DType::i64},
                   .samples = one_hot_samples,
-                  .bad = {{"class", [=] { one_hot(index({2}, 3), 3); }, "one_hot"},
-                          {"negative", [=] { one_hot(index({2}, -1), 3); }, "one_hot"},
-                          {"count", [=] { one_hot(index({2}, 0), 0); }, "must be at least 1"},
-                          {"dtype", [=] { one_hot(f({2}), 3); }, "index must be i64"}},
                   .no_gradient = "the output is an integer"});
+  rows.back().refuses("class", "one_hot", [=] { one_hot(index({2}, 3), 3); });
+  rows.back().refuses("negative", "one_hot", [=] { one_hot(index({2}, -1), 3); });
+  rows.back().refuses("count", "must be at least 1", [=] { one_hot(index({2}, 0), 0); });
+  rows.back().refuses("dtype", "index must be i64", [=] { one_hot(f({2}), 3); });
   for (Row& row : rows)
     if (row.op != OpId::scatter_add && row.op != OpId::index_add) row.roundings = 0;
   return rows;

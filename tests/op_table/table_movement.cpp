@@ -230,128 +230,59 @@ std::vector<Row> movement_rows() {
                   .policy = "pass",
                   .dtypes = kAll,
                   .samples = view_samples,
-                  .bad = {{"size",
-                           [=] {
-                             view(f({3, 4}), {5});
-                           },
-                           "view"},
-                          {"two unknown",
-                           [=] {
-                             view(f({4}), {-1, -1});
-                           },
-                           "only one size can be -1"},
-                          {"strides",
-                           [=] {
-                             view(f({3, 4}).t(), {12});
-                           },
-                           "without a copy; use reshape"},
-                          {"flatten",
-                           [=] {
-                             flatten(f({2, 3}), 1, 0);
-                           },
-                           "lies behind end"}},
                   .no_kernel = "a view",
                   .no_large = moves_nothing});
+  rows.back().refuses("size", "view", [=] { view(f({3, 4}), {5}); });
+  rows.back().refuses("two unknown", "only one size can be -1", [=] { view(f({4}), {-1, -1}); });
+  rows.back().refuses("strides", "without a copy; use reshape", [=] { view(f({3, 4}).t(), {12}); });
+  rows.back().refuses("flatten", "lies behind end", [=] { flatten(f({2, 3}), 1, 0); });
   rows.push_back({.op = OpId::permute,
                   .policy = "pass",
                   .dtypes = kAll,
                   .samples = permute_samples,
-                  .bad = {{"twice",
-                           [=] {
-                             permute(f({2, 3}), {0, 0});
-                           },
-                           "does not list every dim"},
-                          {"missing",
-                           [=] {
-                             permute(f({2, 3}), {0});
-                           },
-                           "does not list every dim"},
-                          {"dim",
-                           [=] {
-                             transpose(f({2, 3}), 0, 2);
-                           },
-                           "dim 2 is out of range"}},
                   .no_kernel = "a view",
                   .no_large = moves_nothing});
+  rows.back().refuses("twice", "does not list every dim", [=] { permute(f({2, 3}), {0, 0}); });
+  rows.back().refuses("missing", "does not list every dim", [=] { permute(f({2, 3}), {0}); });
+  rows.back().refuses("dim", "dim 2 is out of range", [=] { transpose(f({2, 3}), 0, 2); });
   rows.push_back({.op = OpId::expand,
                   .policy = "pass",
                   .dtypes = kAll,
                   .samples = expand_samples,
-                  .bad = {{"size",
-                           [=] {
-                             expand(f({3, 2}), {3, 4});
-                           },
-                           "expand: [3, 2] does not expand to [3, 4]"},
-                          {"fewer",
-                           [=] {
-                             expand(f({3, 2}), {2});
-                           },
-                           "expand: [3, 2]"}},
                   .no_kernel = "a view",
                   .no_large = moves_nothing});
+  rows.back().refuses("size", "expand: [3, 2] does not expand to [3, 4]", [=] { expand(f({3, 2}), {3, 4}); });
+  rows.back().refuses("fewer", "expand: [3, 2]", [=] { expand(f({3, 2}), {2}); });
   rows.push_back({.op = OpId::slice,
                   .policy = "pass",
                   .dtypes = kAll,
                   .samples = slice_samples,
-                  .bad = {{"step",
-                           [=] {
-                             slice(f({3}), 0, {0, 3, 0});
-                           },
-                           "step 0 is not allowed"},
-                          {"dim",
-                           [=] {
-                             slice(f({3}), 1, {0, 3});
-                           },
-                           "dim 1 is out of range"},
-                          {"0-d", [=] { slice(f({}), 0, {}); }, "a 0-d tensor has no dim to slice"},
-                          {"narrow", [=] { narrow(f({3}), 0, 2, 2); }, "narrow: start 2 and length 2 leave dim 0"},
-                          {"select", [=] { select(f({3}), 0, 3); }, "index 3 is out of range"},
-                          {"split", [=] { split(f({3}), 0); }, "split: size 0"}},
                   .no_kernel = "a view",
                   .no_scalar = "has no dim to slice",
                   .no_large = moves_nothing});
+  rows.back().refuses("step", "step 0 is not allowed", [=] { slice(f({3}), 0, {0, 3, 0}); });
+  rows.back().refuses("dim", "dim 1 is out of range", [=] { slice(f({3}), 1, {0, 3}); });
+  rows.back().refuses("0-d", "a 0-d tensor has no dim to slice", [=] { slice(f({}), 0, {}); });
+  rows.back().refuses("narrow", "narrow: start 2 and length 2 leave dim 0", [=] { narrow(f({3}), 0, 2, 2); });
+  rows.back().refuses("select", "index 3 is out of range", [=] { select(f({3}), 0, 3); });
+  rows.back().refuses("split", "split: size 0", [=] { split(f({3}), 0); });
   rows.push_back({.op = OpId::slice_backward,
                   .policy = "pass",
                   .dtypes = kAll,
                   .samples = slice_backward_samples,
-                  .bad = {{"undefined", [=] { slice_backward(Tensor(), SliceAttrs{.size = 2}); }, "slice_backward"}},
                   .no_scalar = "has no dim to slice"});
-  rows.push_back({.op = OpId::cat,
-                  .policy = "promote",
-                  .dtypes = kAll,
-                  .samples = cat_samples,
-                  .bad = {{"nothing", [=] { cat({}); }, "needs at least one tensor"},
-                          {"sizes",
-                           [=] {
-                             cat({f({2, 3}), f({2, 4})});
-                           },
-                           "all sizes but those of dim 0 must be equal"},
-                          {"0-d",
-                           [=] {
-                             cat({f({}), f({})});
-                           },
-                           "use stack"},
-                          {"stack",
-                           [=] {
-                             stack({f({2}), f({3})});
-                           },
-                           "all shapes must be equal"}}});
-  rows.push_back({.op = OpId::pad,
-                  .policy = "pass",
-                  .dtypes = kAll,
-                  .samples = pad_samples,
-                  .bad = {{"entries",
-                           [=] {
-                             pad(f({2, 3}), {1}, {1});
-                           },
-                           "one entry for each dim of [2, 3]"},
-                          {"negative", [=] { pad(f({2}), {-1}, {0}); }, "must not be negative; use narrow"}}});
-  rows.push_back({.op = OpId::tril,
-                  .policy = "pass",
-                  .dtypes = kAll,
-                  .samples = tril_samples,
-                  .bad = {{"1-d", [=] { tril(f({3})); }, "needs at least two dims"}},
-                  .no_scalar = "needs a matrix"});
+  rows.back().refuses("undefined", "slice_backward", [=] { slice_backward(Tensor(), SliceAttrs{.size = 2}); });
+  rows.push_back({.op = OpId::cat, .policy = "promote", .dtypes = kAll, .samples = cat_samples});
+  rows.back().refuses("nothing", "needs at least one tensor", [=] { cat({}); });
+  rows.back().refuses("sizes", "all sizes but those of dim 0 must be equal", [=] { cat({f({2, 3}), f({2, 4})}); });
+  rows.back().refuses("0-d", "use stack", [=] { cat({f({}), f({})}); });
+  rows.back().refuses("stack", "all shapes must be equal", [=] { stack({f({2}), f({3})}); });
+  rows.push_back({.op = OpId::pad, .policy = "pass", .dtypes = kAll, .samples = pad_samples});
+  rows.back().refuses("entries", "one entry for each dim of [2, 3]", [=] { pad(f({2, 3}), {1}, {1}); });
+  rows.back().refuses("negative", "must not be negative; use narrow", [=] { pad(f({2}), {-1}, {0}); });
+  rows.push_back(
+      {.op = OpId::tril, .policy = "pass", .dtypes = kAll, .samples = tril_samples, .no_scalar = "needs a matrix"});
+  rows.back().refuses("1-d", "needs at least two dims", [=] { tril(f({3})); });
   for (Row& row : rows) row.roundings = 0;
   return rows;
 }

@@ -321,103 +321,59 @@ std::vector<Row> normalization_rows() {
                   .ulps = 4,
                   .differentiable_outputs = 1,
                   .constant_inputs = {3, 4},
-                  .bad = {{"1-d", [=] { batch_norm(f({3}), {}, {}, {}, {}, true); }, "the input must be [N, C, ..]"},
-                          {"weight",
-                           [=] {
-                             batch_norm(f({4, 3}), f({4}), {}, {}, {}, true);
-                           },
-                           "must be [3], given [4]"},
-                          {"dtype",
-                           [=] {
-                             batch_norm(f({4, 3}), f({3}).to(DType::f16), {}, {}, {}, true);
-                           },
-                           "parameters must be f32"},
-                          {"one value",
-                           [=] {
-                             batch_norm(f({1, 3}), {}, {}, {}, {}, true);
-                           },
-                           "more than one value"},
-                          {"running",
-                           [=] {
-                             batch_norm(f({4, 3}), {}, {}, {}, {}, false);
-                           },
-                           "running mean and var"}},
                   .no_scalar = statistics});
+  rows.back().refuses("1-d", "the input must be [N, C, ..]", [=] { batch_norm(f({3}), {}, {}, {}, {}, true); });
+  rows.back().refuses("weight", "must be [3], given [4]", [=] { batch_norm(f({4, 3}), f({4}), {}, {}, {}, true); });
+  rows.back().refuses("dtype", "parameters must be f32", [=] {
+    batch_norm(f({4, 3}), f({3}).to(DType::f16), {}, {}, {}, true);
+  });
+  rows.back().refuses("one value", "more than one value", [=] { batch_norm(f({1, 3}), {}, {}, {}, {}, true); });
+  rows.back().refuses("running", "running mean and var", [=] { batch_norm(f({4, 3}), {}, {}, {}, {}, false); });
   rows.push_back({.op = OpId::batch_norm_backward,
                   .policy = "pass",
                   .dtypes = kFloats,
                   .samples = batch_norm_backward_samples,
                   .ulps = 4,
-                  .bad = {{"undefined",
-                           [=] {
-                             batch_norm_backward(f({4, 3}), Tensor(), {}, f({3}), f({3}), {});
-                           },
-                           "needs an input"},
-                          {"bias",
-                           [=] {
-                             batch_norm_backward(f({4, 3}), f({4, 3}), {}, f({3}), f({3}), {}, f({4}));
-                           },
-                           "bias must be [3], given [4]"}},
                   .no_scalar = statistics});
+  rows.back().refuses("undefined", "needs an input", [=] {
+    batch_norm_backward(f({4, 3}), Tensor(), {}, f({3}), f({3}), {});
+  });
+  rows.back().refuses("bias", "bias must be [3], given [4]", [=] {
+    batch_norm_backward(f({4, 3}), f({4, 3}), {}, f({3}), f({3}), {}, f({4}));
+  });
   rows.push_back({.op = OpId::layer_norm,
                   .policy = "fp32",
                   .dtypes = kFloats,
                   .samples = layer_norm_samples,
                   .ulps = 4,
                   .differentiable_outputs = 1,
-                  .bad = {{"dims",
-                           [=] {
-                             layer_norm(f({4, 3}), 3);
-                           },
-                           "cannot normalise 3 trailing dims of [4, 3]"},
-                          {"weight",
-                           [=] {
-                             layer_norm(f({4, 3}), 1, f({4}));
-                           },
-                           "weight and bias must be [3], given [4]"},
-                          {"integers",
-                           [=] {
-                             layer_norm(ones({4, 3}, {.dtype = DType::i64}), 1);
-                           },
-                           "takes f64, f32"}},
                   .no_scalar = statistics});
+  rows.back().refuses("dims", "cannot normalise 3 trailing dims of [4, 3]", [=] { layer_norm(f({4, 3}), 3); });
+  rows.back().refuses("weight", "weight and bias must be [3], given [4]", [=] { layer_norm(f({4, 3}), 1, f({4})); });
+  rows.back().refuses("integers", "takes f64, f32", [=] { layer_norm(ones({4, 3}, {.dtype = DType::i64}), 1); });
   rows.push_back({.op = OpId::layer_norm_backward,
                   .policy = "pass",
                   .dtypes = kFloats,
                   .samples = [](Draw& d) { return row_backward_samples(d, true); },
-                  .ulps = 4,
-                  .bad = {{"undefined",
-                           [=] {
-                             layer_norm_backward(f({4, 3}), Tensor(), {}, f({4}), f({4}), {});
-                           },
-                           "needs an input"}}});
+                  .ulps = 4});
+  rows.back().refuses("undefined", "needs an input", [=] {
+    layer_norm_backward(f({4, 3}), Tensor(), {}, f({4}), f({4}), {});
+  });
   rows.push_back({.op = OpId::rms_norm,
                   .policy = "fp32",
                   .dtypes = kFloats,
                   .samples = rms_norm_samples,
                   .ulps = 4,
                   .differentiable_outputs = 1,
-                  .bad = {{"dims",
-                           [=] {
-                             rms_norm(f({4, 3}), 0);
-                           },
-                           "cannot normalise 0 trailing dims"},
-                          {"weight",
-                           [=] {
-                             rms_norm(f({4, 3}), 1, f({4}));
-                           },
-                           "must be [3], given [4]"}},
                   .no_scalar = statistics});
+  rows.back().refuses("dims", "cannot normalise 0 trailing dims", [=] { rms_norm(f({4, 3}), 0); });
+  rows.back().refuses("weight", "must be [3], given [4]", [=] { rms_norm(f({4, 3}), 1, f({4})); });
   rows.push_back({.op = OpId::rms_norm_backward,
                   .policy = "pass",
                   .dtypes = kFloats,
                   .samples = [](Draw& d) { return row_backward_samples(d, false); },
-                  .ulps = 4,
-                  .bad = {{"undefined",
-                           [=] {
-                             rms_norm_backward(f({4, 3}), Tensor(), {}, f({4}), {});
-                           },
-                           "needs an input"}}});
+                  .ulps = 4});
+  rows.back().refuses("undefined", "needs an input", [=] { rms_norm_backward(f({4, 3}), Tensor(), {}, f({4}), {}); });
   for (Row& row : rows)
     if (name(row.op).ends_with("_backward"))
       row.no_gradient = "a fused backward: under create_graph the composed form runs in its place";

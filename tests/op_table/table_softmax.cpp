@@ -144,27 +144,19 @@ std::vector<Row> softmax_rows() {
                     .policy = "fp32",
                     .dtypes = kFloats,
                     .samples = [=](Draw& d) { return line_samples(d, call, fn); },
-                    .ulps = 8,
-                    .bad = {{"dim",
-                             [=] {
-                               call(ones({2, 3}), 2, Loc::current());
-                             },
-                             "dim 2 is out of range"},
-                            {"integers", [=] { call(ones({2}, {.dtype = DType::i64}), 0, Loc::current()); },
-                             "takes floating tensors"}}});
+                    .ulps = 8});
+    rows.back().refuses("dim", "dim 2 is out of range", [=] { call(ones({2, 3}), 2, Loc::current()); });
+    rows.back().refuses("integers", "takes floating tensors",
+                        [=] { call(ones({2}, {.dtype = DType::i64}), 0, Loc::current()); });
   };
   const auto backward = [&](OpId op, Tensor (*call)(const Tensor&, const Tensor&, int), LineFn fn, LineFn forward) {
     rows.push_back({.op = op,
                     .policy = "pass",
                     .dtypes = kFloats,
                     .samples = [=](Draw& d) { return line_backward_samples(d, call, fn, forward); },
-                    .ulps = 8,
-                    .bad = {{"undefined", [=] { call(Tensor(), ones({2}), 0); }, "needs a tensor"},
-                            {"shapes",
-                             [=] {
-                               call(ones({2, 3}), ones({2, 4}), 0);
-                             },
-                             std::string(name(op))}}});
+                    .ulps = 8});
+    rows.back().refuses("undefined", "needs a tensor", [=] { call(Tensor(), ones({2}), 0); });
+    rows.back().refuses("shapes", std::string(name(op)), [=] { call(ones({2, 3}), ones({2, 4}), 0); });
   };
   line(OpId::softmax, softmax, softmax_line);
   backward(OpId::softmax_backward, softmax_backward, softmax_backward_line, softmax_line);

@@ -15,7 +15,7 @@ namespace {
 StepResult iterate(GradScaler& scaler, Optimizer& optimizer, const Tensor& p, const Values& gradient) {
   scaler.scale(scalar(1));
   set_gradient(p, gradient);
-  const StepResult result = scaler.step(optimizer);
+  StepResult result = scaler.step(optimizer);
   scaler.update();
   return result;
 }
