@@ -102,7 +102,7 @@ Tensor transformed(const Tensor& t, int axis, std::uint16_t signs) {
 // Fixed: the transform is a random one, but the same in every product and run.
 constexpr std::uint16_t kSigns = 0x9d2b;
 
-Tensor scaled(Tensor y, const Tensor& scale) { return scale.defined() ? y * scale : y; }
+Tensor scaled(const Tensor& y, const Tensor& scale) { return scale.defined() ? y * scale : y; }
 
 // The dtype of an operand that a GPU may multiply by its instructions for f8: one scale a tensor at most.
 std::optional<DType> f8_of(const Operand& o) {
@@ -132,7 +132,7 @@ bool transforms(const Operand& a, const Operand& b) {
 }
 
 // a [.., m, k] b [.., k, n].
-Tensor product(const Quantization& q, Operand a, Operand b, Site& site) {
+Tensor product(const Quantization& q, const Operand& a, const Operand& b, Site& site) {
   Tensor ta = *a.tensor, tb = *b.tensor;
   const int axis_b = tb.ndim() == 1 ? -1 : -2;
   if (transforms(a, b)) {
@@ -205,13 +205,13 @@ Tensor convolution(const Quantization& q, const OpCall& call, Operand a, Operand
 
 // What a skipped module computes, and f64.
 Outputs in_high_precision(const OpCall& call) {
-  std::vector<Tensor> inputs;
   DType widest = DType::f32;
   for (int i = 0; i < call.inputs.size(); ++i)
     if (call[i].defined() && call[i].dtype() == DType::f64) widest = DType::f64;
-  std::vector<const Tensor*> refs;
+  std::vector<Tensor> inputs;
+  inputs.reserve(static_cast<std::size_t>(call.inputs.size()));
   for (int i = 0; i < call.inputs.size(); ++i) inputs.push_back(call[i].defined() ? call[i].to(widest) : Tensor());
-  for (const Tensor& t : inputs) refs.push_back(&t);
+  const std::vector<const Tensor*> refs = pointers_to(inputs);
   return dispatch(call.op, TensorRefs(refs.data(), call.inputs.size()), *call.attrs, call.where);
 }
 

@@ -96,8 +96,7 @@ class Contractions final : public Interceptor {
 };
 
 std::vector<Tensor> Rewritten::forward(const std::vector<Tensor>& inputs) {
-  std::vector<const Tensor*> refs;
-  for (const Tensor& t : inputs) refs.push_back(&t);
+  const std::vector<const Tensor*> refs = pointers_to(inputs);
   const OpCall call{node_->op, TensorRefs(refs.data(), node_->input_count), &node_->attrs, node_->where};
   OutSpec spec[kMaxOutputs];
   columns().infer[static_cast<int>(call.op)](call, spec);  // its checks, and the shape that must come out
@@ -184,6 +183,7 @@ const std::optional<Tensor>& saved_scale(int input) { return running("saved_scal
 
 Outputs run_rewritten(const CastPolicy& policy, const OpCall& call) {
   std::vector<Tensor> inputs;
+  inputs.reserve(static_cast<std::size_t>(call.inputs.size()));
   for (int i = 0; i < call.inputs.size(); ++i) inputs.push_back(call[i]);
   Outputs out;
   out[0] = apply(std::make_shared<Rewritten>(policy, call), inputs, call.where)[0];

@@ -48,6 +48,7 @@ struct FunctionColumns {
     if (f.amp_dtype()) chain().amp = nullptr;
     chain().autograd = c.create_graph() ? default_autograd() : nullptr;
     std::vector<Tensor> grads;
+    grads.reserve(kMaxOutputs);
     for (int i = 0; i < f.outputs_; ++i) grads.push_back(c.grad(i));
     std::vector<Tensor> saved = f.saved_;
     for (std::size_t k = 0; k < saved.size() && c.create_graph(); ++k) {
@@ -102,8 +103,7 @@ std::vector<Tensor> apply(const std::shared_ptr<Function>& function, const std::
   if (std::exchange(function->applied_, true))
     fail(function->name() + ": the object was applied before; make a new one for each call");
   function->state_ = snapshot();
-  std::vector<const Tensor*> refs;
-  for (const Tensor& t : inputs) refs.push_back(&t);
+  const std::vector<const Tensor*> refs = pointers_to(inputs);
   const CustomAttrs attrs{function.get(), chain().observe ? intern(function->name()) : ""};
   const Outputs out = dispatch(OpId::custom, TensorRefs(refs.data(), static_cast<int>(refs.size())), attrs, loc);
   return {out.values, out.values + function->outputs_};

@@ -125,10 +125,10 @@ std::string to_string(const Tape::Stepper::Step& step) {
     if (g.numel() <= 64) values += "\n  " + what + ": " + to_string(g);
     return describe(g);
   };
-  std::vector<std::string> came;
-  std::vector<std::string> went;
+  std::vector<std::string> came, went;
   for (const Tensor& g : step.grads_out)
     if (g.defined()) came.push_back(shown(g, "grad of the result"));
+  went.reserve(step.grads_in.size());
   for (const Tensor& g : step.grads_in) went.push_back(shown(g, fmt::format("to input {}", went.size())));
   return fmt::format("{}: grad {}{}{}{}", describe(*step.node), join(came), step.node->is_leaf ? " gathered" : " -> ",
                      join(went), values);

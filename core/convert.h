@@ -27,6 +27,7 @@ struct CastCounts {
   std::uint64_t inf = 0;        // infinite before
 
   CastCounts& operator+=(const CastCounts& other);
+  bool operator==(const CastCounts&) const = default;
 };
 
 // Reads n elements of dtype src, `stride` elements apart (0 repeats one element, negative walks backwards),

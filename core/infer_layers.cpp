@@ -1,5 +1,6 @@
 // The inference column of contractions, pooling, normalisation, attention and losses.
 #include <algorithm>
+#include <numeric>
 #include <utility>
 
 #include "failf.h"
@@ -208,8 +209,8 @@ void infer_along(const OpCall& c, OutSpec* out) {
 // Row-major but for the order of the dims, which is that in which t lies.
 void order_as(const Tensor& t, OutSpec& out) {
   if (t.is_contiguous()) return;
-  std::vector<int> order;
-  for (int d = 0; d < t.ndim(); ++d) order.push_back(d);
+  std::vector<int> order(static_cast<std::size_t>(t.ndim()));
+  std::iota(order.begin(), order.end(), 0);
   std::stable_sort(order.begin(), order.end(), [&](int a, int b) { return t.strides()[a] > t.strides()[b]; });
   out.strides = out.sizes;
   std::int64_t stride = 1;

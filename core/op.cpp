@@ -18,6 +18,13 @@ OpId op_from_name(std::string_view text) {
   failf("no op '{}'; did you mean '{}'?", text, nearest(text, names));
 }
 
+std::vector<const Tensor*> pointers_to(const std::vector<Tensor>& tensors) {
+  std::vector<const Tensor*> refs;
+  refs.reserve(tensors.size());
+  for (const Tensor& t : tensors) refs.push_back(&t);
+  return refs;
+}
+
 std::string_view name(Phase phase) {
   static constexpr std::string_view kNames[] = {"forward", "backward", "optimizer"};
   return kNames[static_cast<int>(phase)];

@@ -5,6 +5,7 @@
 #include <initializer_list>
 #include <source_location>
 #include <string_view>
+#include <vector>
 
 #include "attrs.h"
 #include "scoped.h"
@@ -67,6 +68,9 @@ class TensorRefs {
   int n_ = 0;
   std::uint32_t temporaries_ = 0;  // bits
 };
+
+// The pointers that TensorRefs takes; they point into `tensors`.
+std::vector<const Tensor*> pointers_to(const std::vector<Tensor>& tensors);
 
 struct Outputs {
   Tensor values[kMaxOutputs];

@@ -309,9 +309,7 @@ std::vector<Tensor> split(const Tensor& x, std::int64_t size, int dim, Loc loc) 
 Tensor contiguous(const Tensor& x, Loc loc) { return x.is_contiguous() ? x : clone(x, loc); }
 Tensor cat(const std::vector<Tensor>& tensors, int dim, Loc loc) {
   if (tensors.empty()) fail("cat: needs at least one tensor");
-  std::vector<const Tensor*> refs;
-  refs.reserve(tensors.size());
-  for (const Tensor& t : tensors) refs.push_back(&t);
+  const std::vector<const Tensor*> refs = pointers_to(tensors);
   const DimAttrs attrs{wrap_dim(dim, tensors[0].ndim(), "cat")};
   return run(OpId::cat, TensorRefs(refs.data(), static_cast<int>(refs.size())), attrs, loc);
 }

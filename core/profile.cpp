@@ -23,6 +23,7 @@ void add(Profile::Entry& to, const Profile::Entry& e) {
 
 template <class Map> std::vector<Profile::Entry> sorted(const Map& map) {
   std::vector<Profile::Entry> entries;
+  entries.reserve(map.size());
   for (const auto& [key, entry] : map) entries.push_back(entry);
   std::stable_sort(entries.begin(), entries.end(), [](const auto& a, const auto& b) { return a.seconds > b.seconds; });
   return entries;

@@ -4,9 +4,7 @@
 
 #include <algorithm>
 #include <bit>
-#include <cfloat>
 #include <cmath>
-#include <limits>
 #include <mutex>
 #include <optional>
 #include <span>
@@ -129,7 +127,7 @@ struct Grid {
 // Grid::whole.
 Tensor whole_scale(const Rows& x, const detail::ScaleSpec& spec, const Quantizer& q, const QuantizeOptions& o) {
   const Device device = x.x.device();
-  const Tensor scale = empty({2}, {.device = device});
+  Tensor scale = empty({2}, {.device = device});
   if (q.scaling.kind == ScalingKind::delayed) {
     device::delayed_scale(o.history->on_device(device, q.scaling.history), o.stage ? amax_tensor(x.x) : Tensor(),
                           o.keep, o.again, scale);
@@ -367,44 +365,6 @@ void check(const Quantizer& q) {
   if (s.square && s.kind != ScalingKind::block && s.kind != ScalingKind::nvfp4) bad("square tiles go with blocks");
 }
 
-std::string_view name(ScalingKind kind) {
-  static constexpr std::string_view kNames[] = {"none", "fixed", "tensor", "delayed", "row", "block", "nvfp4"};
-  return kNames[static_cast<int>(kind)];
-}
-std::string_view name(ScaleFormat format) {
-  static constexpr std::string_view kNames[] = {"f32", "power-of-two", "e8m0"};
-  return kNames[static_cast<int>(format)];
-}
-std::string_view name(ScaleRule rule) {
-  static constexpr std::string_view kNames[] = {"floor", "rceil", "ceil", "even"};
-  return kNames[static_cast<int>(rule)];
-}
-std::string_view name(ScaleOracle oracle) { return oracle == ScaleOracle::torchao ? "torchao" : "transformer-engine"; }
-
-std::string describe(const Quantizer& q) {
-  const Scaling& s = q.scaling;
-  std::string text = name(q.format);
-  if (q.rounding.mode != RoundingMode::nearest_even) text += " " + name(q.rounding);
-  const std::string blocks = s.square ? fmt::format("tiles of {0}x{0}", s.block) : fmt::format("blocks of {}", s.block);
-  const char* one = s.power_of_two ? "power of two" : "scale";
-  switch (s.kind) {
-    case ScalingKind::none: break;
-    case ScalingKind::fixed: text += fmt::format(", scale {}", s.value); break;
-    case ScalingKind::tensor: text += fmt::format(", one {} a tensor", one); break;
-    case ScalingKind::delayed:
-      text += fmt::format(", one delayed scale a tensor (history {}, {})", s.history,
-                          s.most_recent ? "most recent" : "max");
-      break;
-    case ScalingKind::row: text += fmt::format(", one {} a row", one); break;
-    case ScalingKind::block:
-      text += fmt::format(", {} with {} scales", blocks, name(s.scale));
-      if (s.scale != ScaleFormat::f32) text += fmt::format(" ({})", name(s.rule));
-      break;
-    case ScalingKind::nvfp4: text += fmt::format(", {} with e4m3fn scales under one of the tensor", blocks); break;
-  }
-  return text + (q.hadamard ? ", Hadamard transform" : "");
-}
-
 QuantizedTensor quantize(const Tensor& x, const Quantizer& q, const QuantizeOptions& o) {
   check_plain(q, "quantize");
   const Rows rows(x, o.axis);
@@ -508,7 +468,7 @@ float amax(const Tensor& x) {
 Tensor amax_tensor(const Tensor& x) {
   const Rows rows(x, -1);
   if (x.device().is_cpu()) return scalar(amax_of(rows));
-  const Tensor most = empty({}, {.device = x.device()});
+  Tensor most = empty({}, {.device = x.device()});
   device::amax(x, most);
   return most;
 }

@@ -1,7 +1,8 @@
-// Kernels that move numbers: copies, casts, fills, joining; twin of core/cpu/movement.cpp, whose indexing is in indexing.cu.
+// Kernels that move numbers: copies, casts, fills; twin of core/cpu/movement.cpp, whose indexing is in indexing.cu.
 #include "movement.h"
 
 #include "../core/capture.h"
+#include "../core/cpu/joining.h"
 #include "../core/memory.h"
 #include "elementwise.h"
 #include "kernels.h"
@@ -94,32 +95,12 @@ void cast(const OpCall& c, Outputs& out) { copy_elements(out[0], c[0]); }
 // A source on another device is brought here first.
 void copy_in_place(const OpCall& c, Outputs&) { copy_elements(c[0], readable(c[0], c[1].to(c[0].device()))); }
 
+// Of a tensor without gaps.
+void clear(const Tensor& t) {
+  if (t.numel() > 0) check(cudaMemsetAsync(t.raw(), 0, t.nbytes(), current_stream()), "cudaMemsetAsync");
+}
+
 void fill_in_place(const OpCall& c, Outputs&) { fill_elements(c[0], c.get<ScalarAttrs>().value); }
-
-void cat(const OpCall& c, Outputs& out) {
-  const int dim = c.get<DimAttrs>().dim;
-  std::int64_t start = 0;
-  for (int i = 0; i < c.inputs.size(); ++i) {
-    const std::int64_t n = c[i].sizes()[dim];
-    copy_elements(cpu::part(out[0], dim, start, n), c[i]);
-    start += n;
-  }
-}
-
-void slice_backward(const OpCall& c, Outputs& out) {
-  const auto& a = c.get<SliceAttrs>();
-  if (out[0].numel() == 0) return;
-  check(cudaMemsetAsync(out[0].raw(), 0, out[0].nbytes(), current_stream()), "cudaMemsetAsync");
-  copy_elements(cpu::part(out[0], a.dim, a.start, c[0].sizes()[a.dim], a.step), c[0]);
-}
-
-void pad(const OpCall& c, Outputs& out) {
-  const auto& a = c.get<PadAttrs>();
-  fill_elements(out[0], a.value);
-  Tensor inside = out[0];
-  for (int d = 0; d < inside.ndim(); ++d) inside = cpu::part(inside, d, a.before[d], c[0].sizes()[d]);
-  copy_elements(inside, c[0]);
-}
 
 // Entries right of the diagonal become zero, the others stay.
 template <class W> struct LowerTriangle {
@@ -180,9 +161,7 @@ Tensor copied(const Tensor& x, DType dtype) {
 Tensor dense(const Tensor& x, DType dtype) { return x.is_contiguous() && x.dtype() == dtype ? x : copied(x, dtype); }
 
 Tensor readable(const Tensor& x, const Tensor& source) {
-  const bool same = source.sizes() == x.sizes() && source.strides() == x.strides() && source.offset() == x.offset() &&
-                    source.dtype() == x.dtype();
-  return !source.shares_storage(x) || same ? source : copied(source, source.dtype());
+  return cpu::overlaps(x, source) ? copied(source, source.dtype()) : source;
 }
 
 void register_movement() {
@@ -191,9 +170,9 @@ void register_movement() {
   set_kernel(OpId::to_device, to_device);
   set_kernel(OpId::copy_, copy_in_place);
   set_kernel(OpId::fill_, fill_in_place);
-  set_kernel(OpId::cat, cat);
-  set_kernel(OpId::slice_backward, slice_backward);
-  set_kernel(OpId::pad, pad);
+  set_kernel(OpId::cat, cpu::cat<copy_elements>);
+  set_kernel(OpId::slice_backward, cpu::slice_backward<copy_elements, clear>);
+  set_kernel(OpId::pad, cpu::pad<copy_elements, fill_elements>);
   set_kernel(OpId::tril, tril);
 }
 

@@ -13,7 +13,7 @@ void fill_elements(const Tensor& t, double value);
 Tensor copied(const Tensor& x, DType dtype);
 // x itself where it is row-major and of that dtype, else a copy.
 Tensor dense(const Tensor& x, DType dtype);
-// What to read of `source` while x is written: a copy where both lie on one storage in different geometry.
+// What to read of `source` while x is written: a copy where they overlap (core/cpu/loops.h).
 Tensor readable(const Tensor& x, const Tensor& source);
 
 }  // namespace gradual::cuda

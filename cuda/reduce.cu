@@ -106,16 +106,8 @@ template <class C> std::size_t bytes_of(const ReduceSource<1>& s) {
 // Under an accumulator: each output's elements in row-major order, their product with ones, divided by n.
 void sum_accumulated(const Tensor& x, std::uint32_t dims, double n, const Tensor& out) {
   if (out.numel() == 0) return;
-  Shape sizes, strides;
-  for (const bool reduced : {false, true}) {
-    for (int d = 0; d < x.ndim(); ++d) {
-      if ((dims >> d & 1) != static_cast<std::uint32_t>(reduced)) continue;
-      sizes.push_back(x.sizes()[d]);
-      strides.push_back(x.strides()[d]);
-    }
-  }
   const CategoryScope scope(Category::workspace);
-  const Tensor rows = copied(as_strided(x, sizes, strides, x.offset()), DType::f32);
+  const Tensor rows = copied(cpu::reduced_last(x, dims), DType::f32);
   const Tensor one = full({}, 1, {.device = x.device()});
   const Tensor sums = empty(out.sizes(), {.device = x.device()});
   const std::int64_t count = x.numel() / out.numel();

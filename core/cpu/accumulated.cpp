@@ -7,6 +7,7 @@
 #include "accumulate.h"
 #include "loaded.h"
 #include "loops.h"
+#include "reduce_plan.h"
 
 namespace gradual::cpu {
 
@@ -14,15 +15,7 @@ bool sum_accumulated(const Tensor& x, std::uint32_t dims, double n, Tensor& out)
   if (!current_accumulator() || !is_floating(x.dtype()) || x.dtype() == DType::f64) return false;
   constexpr float kOne = 1;
   constexpr std::int64_t kSums = 64;  // side by side
-  Shape sizes, strides;
-  for (const bool reduced : {false, true}) {
-    for (int d = 0; d < x.ndim(); ++d) {
-      if ((dims >> d & 1) != static_cast<std::uint32_t>(reduced)) continue;
-      sizes.push_back(x.sizes()[d]);
-      strides.push_back(x.strides()[d]);
-    }
-  }
-  const Tensor rows = copied(as_strided(x, sizes, strides, x.offset()), DType::f32);
+  const Tensor rows = copied(reduced_last(x, dims), DType::f32);
   const std::int64_t count = x.numel() / std::max<std::int64_t>(1, out.numel());
   const Accumulator& how = *current_accumulator();
   const Result<float> sums(out);

@@ -148,8 +148,9 @@ Tensor part(const Tensor& t, int dim, std::int64_t start, std::int64_t length, s
 void copy_elements(const Tensor& out, const Tensor& x);
 // x's numbers in a tensor of their own, in workspace memory.
 Tensor copied(const Tensor& x, DType dtype);
-// What to read of `source` while x is written: a copy where both lie on one storage in different geometry, for then a
-// write could change what is yet to be read.
+// Whether a write of x could change what is yet to be read of `source`: both lie on one storage, in different geometry.
+bool overlaps(const Tensor& x, const Tensor& source);
+// What to read of `source` while x is written: a copy where they overlap.
 Tensor readable(const Tensor& x, const Tensor& source);
 
 // Adds a chunk's counts to those of the calling thread's scope; any thread may call it.

@@ -1,5 +1,5 @@
-// Kernels that move numbers: casts, copies, joining, indexing. Additions to one element happen in row-major order of
-// the index, whatever the number of threads.
+// Kernels that move numbers: casts, copies, indexing (cat and its kin: joining.h). Additions to one element happen in
+// row-major order of the index, whatever the number of threads.
 #include <algorithm>
 #include <cstdint>
 
@@ -7,6 +7,7 @@
 #include "../convert_kernels.h"
 #include "../failf.h"
 #include "../memory.h"
+#include "joining.h"
 #include "kernels.h"
 #include "loops.h"
 #include "stream.h"
@@ -46,31 +47,9 @@ void to_device(const OpCall& c, Outputs& out) {
 
 void fill(const Tensor& t, double value) { copy_elements(t, full({}, value, {.dtype = t.dtype()})); }
 
+void clear(const Tensor& t) { fill(t, 0); }
+
 void fill_in_place(const OpCall& c, Outputs&) { fill(c[0], c.get<ScalarAttrs>().value); }
-
-void cat(const OpCall& c, Outputs& out) {
-  const int dim = c.get<DimAttrs>().dim;
-  std::int64_t start = 0;
-  for (int i = 0; i < c.inputs.size(); ++i) {
-    const std::int64_t n = c[i].sizes()[dim];
-    copy_elements(part(out[0], dim, start, n), c[i]);
-    start += n;
-  }
-}
-
-void slice_backward(const OpCall& c, Outputs& out) {
-  const auto& a = c.get<SliceAttrs>();
-  fill(out[0], 0);
-  copy_elements(part(out[0], a.dim, a.start, c[0].sizes()[a.dim], a.step), c[0]);
-}
-
-void pad(const OpCall& c, Outputs& out) {
-  const auto& a = c.get<PadAttrs>();
-  fill(out[0], a.value);
-  Tensor inside = out[0];
-  for (int d = 0; d < inside.ndim(); ++d) inside = part(inside, d, a.before[d], c[0].sizes()[d]);
-  copy_elements(inside, c[0]);
-}
 
 // Entries right of the diagonal become zero, the others stay.
 void tril(const OpCall& c, Outputs& out) {
@@ -88,7 +67,7 @@ void tril(const OpCall& c, Outputs& out) {
 // The index for each position of `sizes`, after a check that all its values lie in [0, size): before anything is
 // written. A 1-d index along `dim` repeats along the others.
 Tensor checked_index(const OpCall& c, const Tensor& given, std::int64_t size, const Shape& sizes, int dim) {
-  const Tensor index = given.is_contiguous() ? given : copied(given, DType::i64);
+  Tensor index = given.is_contiguous() ? given : copied(given, DType::i64);
   const auto* values = index.data<std::int64_t>();
   const auto* const end = values + index.numel();
   const auto* const bad = std::find_if(values, end, [&](std::int64_t v) { return v < 0 || v >= size; });
@@ -222,6 +201,12 @@ Tensor part(const Tensor& t, int dim, std::int64_t start, std::int64_t length, s
   return as_strided(t, sizes, strides, t.offset() + start * t.strides()[dim]);
 }
 
+bool overlaps(const Tensor& x, const Tensor& source) {
+  const bool same = source.sizes() == x.sizes() && source.strides() == x.strides() && source.offset() == x.offset() &&
+                    source.dtype() == x.dtype();
+  return source.shares_storage(x) && !same;
+}
+
 void copy_elements(const Tensor& out, const Tensor& x) {
   if (out.numel() == 0 || copy_streamed(out, x)) return;
   if (out.numel() <= kGrain && out.is_contiguous() && x.is_contiguous() && x.numel() == out.numel())
@@ -262,9 +247,7 @@ Tensor copied(const Tensor& x, DType dtype) {
 }
 
 Tensor readable(const Tensor& x, const Tensor& source) {
-  const bool same = source.sizes() == x.sizes() && source.strides() == x.strides() && source.offset() == x.offset() &&
-                    source.dtype() == x.dtype();
-  return !source.shares_storage(x) || same ? source : copied(source, source.dtype());
+  return overlaps(x, source) ? copied(source, source.dtype()) : source;
 }
 
 void register_movement() {
@@ -272,9 +255,9 @@ void register_movement() {
   set_kernel(OpId::to_device, to_device);
   set_kernel(OpId::copy_, copy_in_place);
   set_kernel(OpId::fill_, fill_in_place);
-  set_kernel(OpId::cat, cat);
-  set_kernel(OpId::slice_backward, slice_backward);
-  set_kernel(OpId::pad, pad);
+  set_kernel(OpId::cat, cat<copy_elements>);
+  set_kernel(OpId::slice_backward, slice_backward<copy_elements, clear>);
+  set_kernel(OpId::pad, pad<copy_elements, fill>);
   set_kernel(OpId::tril, tril);
   for (const OpId op : {OpId::gather, OpId::index_select}) set_kernel(op, look_up);
   set_kernel(OpId::scatter_add, scatter_add);

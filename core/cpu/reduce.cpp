@@ -45,6 +45,15 @@ Plan make_plan(std::span<const Tensor* const> operands, std::uint32_t dims) {
   return p;
 }
 
+Tensor reduced_last(const Tensor& x, std::uint32_t dims) {
+  Shape sizes, strides;
+  for (const bool reduced : {false, true})
+    for (int d = 0; d < x.ndim(); ++d)
+      if ((dims >> d & 1) == static_cast<std::uint32_t>(reduced))
+        sizes.push_back(x.sizes()[d]), strides.push_back(x.strides()[d]);
+  return as_strided(x, sizes, strides, x.offset());
+}
+
 namespace {
 
 constexpr std::int64_t kLanes = 256;        // numbers summed side by side

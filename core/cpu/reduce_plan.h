@@ -31,4 +31,7 @@ inline Plan make_plan(const Tensor& x, std::uint32_t dims) {
   return make_plan({&operand, 1}, dims);
 }
 
+// x with the dims of the bit mask last: what each output takes in, in row-major order.
+Tensor reduced_last(const Tensor& x, std::uint32_t dims);
+
 }  // namespace gradual::cpu

@@ -19,13 +19,6 @@ namespace {
 
 constexpr DType kDTypes[] = {DType::f32, DType::bf16, DType::f16, DType::f64};
 
-Tensor values(const Shape& sizes, std::uint64_t seed, DType dtype) {
-  static const Values table = numbers(4099, 1);
-  Values all(static_cast<std::size_t>(numel(sizes)));
-  for (std::size_t i = 0; i < all.size(); ++i) all[i] = table[(i + 71 * seed) % table.size()];
-  return from_data(all, sizes, {.dtype = dtype});
-}
-
 // Empty, of one element, no multiple of four, longer than a chunk, in every dtype, one transposed; more than fit into one
 // launch.
 std::vector<Tensor> parameters(std::size_t few) {
@@ -33,9 +26,9 @@ std::vector<Tensor> parameters(std::size_t few) {
   std::vector<Tensor> all;
   std::uint64_t seed = 0;
   for (const DType dtype : kDTypes)
-    for (const Shape& s : shapes) all.push_back(values(s, ++seed, dtype));
-  for (const DType dtype : kDTypes) all.push_back(values({5, 6}, ++seed, dtype).t());
-  while (all.size() < few) all.push_back(values({3}, ++seed, DType::bf16));
+    for (const Shape& s : shapes) all.push_back(random_tensor(s, ++seed, dtype));
+  for (const DType dtype : kDTypes) all.push_back(random_tensor({5, 6}, ++seed, dtype).t());
+  while (all.size() < few) all.push_back(random_tensor({3}, ++seed, DType::bf16));
   return all;
 }
 
@@ -46,17 +39,6 @@ std::vector<Tensor> leaves_on(Device device, const std::vector<Tensor>& numbers)
     out.push_back(Tensor(here).set_requires_grad());
   }
   return out;
-}
-
-// Of the parameter's dtype, f32 or bf16; some are transposed, some missing.
-void set_gradients(const std::vector<Tensor>& params, std::uint64_t step) {
-  for (std::size_t i = 0; i < params.size(); ++i) {
-    const Tensor& p = params[i];
-    const DType dtype = i % 5 == 1 ? DType::f32 : i % 5 == 2 && p.dtype() != DType::f64 ? DType::bf16 : p.dtype();
-    const bool turned = p.ndim() == 2 && i % 2 == 0;
-    const Tensor g = values(turned ? p.t().sizes() : p.sizes(), 1000 * step + i, dtype).to(p.device());
-    p.set_grad((i + step) % 7 == 0 ? Tensor() : turned ? g.t() : g);
-  }
 }
 
 using Make = std::function<std::unique_ptr<Optimizer>(const std::vector<Tensor>&, const UpdateOptions&)>;
@@ -87,11 +69,6 @@ std::map<std::string, UpdateOptions> updates() {
           {"stochastic", {.update = stochastic, .seed = 5}},
           {"state in bf16", {.update = masters, .state_dtype = DType::bf16}},
           {"pure", {.pure_arithmetic = true}}};
-}
-
-bool same(const CastCounts& a, const CastCounts& b) {
-  return a.elements == b.elements && a.zeros == b.zeros && a.underflow == b.underflow && a.subnormal == b.subnormal &&
-         a.overflow == b.overflow && a.nan == b.nan && a.inf == b.inf;
 }
 
 void check_same(const std::vector<Tensor>& a, const std::vector<Tensor>& b) {
@@ -136,7 +113,7 @@ TEST_CASE("a GPU's steps have the CPU's bits and counts") {
         }
         check_same(params[0], params[1]);
         check_same(optimizers[0]->state_dict(), optimizers[1]->state_dict());
-        CHECK(same(counts[0], counts[1]));
+        CHECK(counts[0] == counts[1]);
         CHECK(counted == (counts[0].elements > 0));
       }
     }
@@ -170,7 +147,7 @@ TEST_CASE("a GPU divides gradients and counts what is not finite as the CPU does
       CHECK(found[0].to_vector<std::int64_t>() == found[1].to_vector<std::int64_t>());
       CHECK(found[0].to_vector<std::int64_t>()[0] > 0);
       check_same(gradients[0], gradients[1]);
-      CHECK(same(counts[0], counts[1]));
+      CHECK(counts[0] == counts[1]);
     }
   }
 }

@@ -206,8 +206,9 @@ Tensor Draw::values(const std::vector<double>& v, const Shape& sizes) {
 const std::vector<Row>& op_table() {
   static const std::vector<Row> table = [] {
     std::vector<Row> all;
-    for (auto part : {unary_rows, binary_rows, reduction_rows, contraction_rows, attention_rows, pooling_rows,
-                      normalization_rows, loss_rows, movement_rows, in_place_rows}) {
+    for (auto part :
+         {unary_rows, binary_rows, reduction_rows, contraction_rows, convolution_rows, attention_rows, pooling_rows,
+          normalization_rows, softmax_rows, loss_rows, movement_rows, indexing_rows, in_place_rows}) {
       std::vector<Row> rows = part();
       std::move(rows.begin(), rows.end(), std::back_inserter(all));
     }

@@ -8,6 +8,7 @@
 #include <random>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include <gradual/core/dispatch.h>
@@ -100,6 +101,11 @@ struct Row {
   // Reasons for holes; empty means there is none.
   std::string no_samples{}, no_kernel{}, no_gradient{}, no_double_gradient{}, no_empty{}, no_scalar{}, no_large{},
       no_bad{};
+
+  // A bad input that must be an error whose message contains `message`.
+  void refuses(std::string label, std::string message, std::function<void()> run) {
+    bad.push_back({std::move(label), std::move(run), std::move(message)});
+  }
 };
 
 const std::vector<Row>& op_table();
@@ -116,11 +122,14 @@ std::vector<Row> unary_rows();
 std::vector<Row> binary_rows();
 std::vector<Row> reduction_rows();
 std::vector<Row> contraction_rows();
+std::vector<Row> convolution_rows();
 std::vector<Row> attention_rows();
 std::vector<Row> pooling_rows();
 std::vector<Row> normalization_rows();
+std::vector<Row> softmax_rows();
 std::vector<Row> loss_rows();
 std::vector<Row> movement_rows();
+std::vector<Row> indexing_rows();
 std::vector<Row> in_place_rows();
 
 enum class Layout {

@@ -1,9 +1,88 @@
-// Attention that keeps no scores, and its backward: plain loops over whole rows of scores.
+// Attention: the composite, and the op that keeps no scores with its backward; plain loops over whole rows of scores.
 #include "../support/gradients.h"
 #include "samples.h"
 
 namespace gradual::test {
 namespace {
+
+using Index = std::vector<std::int64_t>;
+
+// softmax(q k^T scale + mask) v. Every intermediate of a half run is rounded to half but the softmax: the
+// error of a score s (product, scaled q, sum) shows as a relative error of its weight.
+Array attention_reference(const Arrays& in, bool causal, double scale) {
+  const Array &q = in[0], &k = in[1], &v = in[2];
+  const int last = q.sizes.size() - 1;
+  const std::int64_t head = q.sizes[last];
+  const std::int64_t keys = k.sizes[last - 1];
+  if (scale == 0) scale = 1 / std::sqrt(static_cast<double>(head));
+  Shape sizes = q.sizes;
+  sizes[last] = v.sizes[last];
+  return tabulate_sums(sizes, q.dtype, static_cast<double>(head + keys), [&](const Index& i) -> ValueAndSize {
+    Index at = i;
+    std::vector<double> score(static_cast<std::size_t>(keys), -INFINITY);
+    double top = -INFINITY;
+    double rough = 0;
+    for (std::int64_t j = 0; j < keys; ++j) {
+      const std::int64_t row = i[static_cast<std::size_t>(last - 1)];
+      if (causal && j > row) continue;
+      Sum s;
+      for (std::int64_t e = 0; e < head; ++e) {
+        Index iq = i;
+        iq.back() = e;
+        Index ik = iq;
+        ik[static_cast<std::size_t>(last - 1)] = j;
+        s.add(at_broadcast(q, iq) * at_broadcast(k, ik) * scale);
+      }
+      if (in.size() > 3) {
+        Index im = i;
+        im.back() = j;
+        const double m = at_broadcast(in[3], im);
+        if (in[3].dtype == DType::bool_ && m == 0) continue;
+        if (in[3].dtype != DType::bool_) s.add(m);
+      }
+      score[static_cast<std::size_t>(j)] = s.value;
+      top = std::max(top, s.value);
+      rough = std::max(rough, s.size + std::fabs(s.value));
+    }
+    double total = 0;
+    for (double s : score) total += std::exp(s - top);
+    Sum y;
+    for (std::int64_t j = 0; j < keys; ++j) {
+      const double weight = std::exp(score[static_cast<std::size_t>(j)] - top) / total;
+      at[static_cast<std::size_t>(last - 1)] = j;
+      const double term = weight * at_broadcast(v, at);
+      y.add(term, std::fabs(term) * (1 + 4 * rough));
+    }
+    return y;
+  });
+}
+
+std::vector<Sample> attention_samples(Draw& d) {
+  std::vector<Sample> all;
+  const auto add = [&](const char* label, const Shape& q, const Shape& k, const Shape& v, const Tensor& mask,
+                       AttentionAttrs attrs = {}, bool large = false) {
+    Tensors in{d.uniform(q, -2, 2), d.uniform(k, -2, 2), d.uniform(v, -2, 2)};
+    if (mask.defined()) in.push_back(mask);
+    all.push_back({label, in,
+                   [attrs](const Tensors& t) -> Tensors {
+                     return {scaled_dot_product_attention(t[0], t[1], t[2], t.size() > 3 ? t[3] : Tensor(), attrs)};
+                   },
+                   [attrs](const Arrays& a) -> Arrays { return {attention_reference(a, attrs.causal, attrs.scale)}; },
+                   large});
+  };
+  add("plain", {3, 4}, {5, 4}, {5, 3}, {});
+  add("batch and heads", {2, 2, 4, 3}, {2, 2, 4, 3}, {2, 2, 4, 3}, {});
+  add("causal", {2, 4, 3}, {2, 4, 3}, {2, 4, 3}, {}, {.causal = true});
+  add("scale", {2, 3, 4}, {2, 3, 4}, {2, 3, 4}, {}, {.scale = 0.25});
+  Draw f64 = d.with(DType::bool_);
+  Array allowed = to_array(f64.mask({3, 5}));
+  for (std::int64_t i = 0; i < 3; ++i) allowed[i * 5] = 1;  // a row that may attend to nothing has no softmax
+  add("bool mask", {2, 3, 4}, {2, 5, 4}, {2, 5, 3}, f64.values(allowed.v, {3, 5}));
+  add("added mask", {2, 3, 4}, {2, 5, 4}, {2, 5, 3}, d.uniform({2, 3, 5}, -2, 2));
+  add("empty", {0, 3, 4}, {0, 3, 4}, {0, 3, 4}, {});
+  add("large", {4, 70, 33}, {4, 70, 33}, {4, 70, 33}, {}, {.causal = true}, true);
+  return all;
+}
 
 // q [heads, queries, size], k [heads, keys, size], v [heads, keys, values].
 struct Heads {
@@ -161,50 +240,43 @@ std::vector<Row> attention_rows() {
     flash_attention(q, k, v, attrs);
   };
   std::vector<Row> rows;
-  rows.push_back(
-      {.op = OpId::flash_attention,
-       .policy = "pass",
-       .dtypes = {DType::f64, DType::f32, DType::f16, DType::bf16},
-       .samples = forward_samples,
-       .roundings = 2,
-       .ulps = 16,
-       .differentiable_outputs = 1,
-       .bad = {{"1-d", [=] { call(f({4}), f({4}), f({4})); }, "must be [.., L, E], [.., S, E] and [.., S, F]"},
-               {"head size",
-                [=] {
-                  call(f({3, 4}), f({3, 5}), f({3, 4}));
-                },
-                "given [3, 4], [3, 5] and [3, 4]"},
-               {"heads",
-                [=] {
-                  call(f({2, 3, 4}), f({1, 3, 4}), f({1, 3, 4}));
-                },
-                "given [2, 3, 4], [1, 3, 4]"},
-               {"dropout",
-                [=] {
-                  call(f({3, 4}), f({3, 4}), f({3, 4}), {.dropout = 0.5});
-                },
-                "no dropout here"}},
-       .no_scalar = "[.., L, E]"});
-  rows.push_back(
-      {.op = OpId::flash_attention_backward,
-       .policy = "pass",
-       .dtypes = {DType::f64, DType::f32, DType::f16, DType::bf16},
-       .samples = backward_samples,
-       .roundings = 2,
-       .ulps = 16,
-       .bad = {{"undefined",
-                [=] {
-                  flash_attention_backward(Tensor(), f({3, 4}), f({3, 4}), f({3, 4}), f({3, 4}), f({3}), {});
-                },
-                "needs a gradient"},
-               {"logsumexp",
-                [=] {
-                  flash_attention_backward(f({3, 4}), f({3, 4}), f({3, 4}), f({3, 4}), f({3, 4}), f({4}), {});
-                },
-                "the logsumexp must be [3]"}},
-       .no_gradient = "a fused backward: under create_graph the composed form runs in its place",
-       .no_scalar = "[.., L, E]"});
+  rows.push_back({.op = OpId::scaled_dot_product_attention,
+                  .policy = "lower",
+                  .dtypes = kFloats,
+                  .samples = attention_samples,
+                  .roundings = 2,
+                  .ulps = 16,
+                  .no_scalar = "[.., L, E]"});
+  rows.back().refuses("1-d", "q, k and v must be", [=] { scaled_dot_product_attention(f({4}), f({3, 4}), f({3, 4})); });
+  rows.back().refuses("head size", "inner dimensions 4 and 5 differ", [=] {
+    scaled_dot_product_attention(f({3, 4}), f({3, 5}), f({3, 4}));
+  });
+  rows.push_back({.op = OpId::flash_attention,
+                  .policy = "pass",
+                  .dtypes = {DType::f64, DType::f32, DType::f16, DType::bf16},
+                  .samples = forward_samples,
+                  .roundings = 2,
+                  .ulps = 16,
+                  .differentiable_outputs = 1,
+                  .no_scalar = "[.., L, E]"});
+  rows.back().refuses("1-d", "must be [.., L, E], [.., S, E] and [.., S, F]", [=] { call(f({4}), f({4}), f({4})); });
+  rows.back().refuses("head size", "given [3, 4], [3, 5] and [3, 4]", [=] { call(f({3, 4}), f({3, 5}), f({3, 4})); });
+  rows.back().refuses("heads", "given [2, 3, 4], [1, 3, 4]", [=] { call(f({2, 3, 4}), f({1, 3, 4}), f({1, 3, 4})); });
+  rows.back().refuses("dropout", "no dropout here", [=] { call(f({3, 4}), f({3, 4}), f({3, 4}), {.dropout = 0.5}); });
+  rows.push_back({.op = OpId::flash_attention_backward,
+                  .policy = "pass",
+                  .dtypes = {DType::f64, DType::f32, DType::f16, DType::bf16},
+                  .samples = backward_samples,
+                  .roundings = 2,
+                  .ulps = 16,
+                  .no_gradient = "a fused backward: under create_graph the composed form runs in its place",
+                  .no_scalar = "[.., L, E]"});
+  rows.back().refuses("undefined", "needs a gradient", [=] {
+    flash_attention_backward(Tensor(), f({3, 4}), f({3, 4}), f({3, 4}), f({3, 4}), f({3}), {});
+  });
+  rows.back().refuses("logsumexp", "the logsumexp must be [3]", [=] {
+    flash_attention_backward(f({3, 4}), f({3, 4}), f({3, 4}), f({3, 4}), f({3, 4}), f({4}), {});
+  });
   return rows;
 }
 

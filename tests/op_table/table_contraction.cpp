@@ -1,4 +1,4 @@
-// Contractions: naive loops over doubles.
+// Products of matrices, and linear with what it may end in: naive loops over doubles.
 #include "samples.h"
 
 namespace gradual::test {
@@ -198,200 +198,6 @@ std::vector<Sample> linear_backward_weight_samples(Draw& d) {
   return all;
 }
 
-struct ConvShape {
-  const char* label;
-  Shape x, weight;
-  ConvAttrs attrs;
-  bool bias = true;
-  bool large = false;
-};
-
-const std::vector<ConvShape>& conv_shapes() {
-  static const std::vector<ConvShape> all{
-      {"3x3 pad 1", {2, 3, 5, 6}, {4, 3, 3, 3}, {.padding = {1, 1}}},
-      {"no padding", {2, 2, 5, 4}, {3, 2, 3, 2}, {}},
-      {"stride", {2, 2, 7, 6}, {3, 2, 3, 3}, {.stride = {2, 3}, .padding = {1, 0}}},
-      {"dilation", {1, 2, 7, 8}, {2, 2, 3, 3}, {.padding = {2, 1}, .dilation = {2, 3}}},
-      {"groups", {2, 4, 4, 5}, {6, 2, 3, 3}, {.padding = {1, 1}, .groups = 2}},
-      {"depthwise", {2, 3, 4, 4}, {3, 1, 3, 3}, {.stride = {2, 2}, .padding = {1, 1}, .groups = 3}},
-      {"1x1", {2, 3, 3, 4}, {5, 3, 1, 1}, {}, false},
-      {"1x1 stride", {2, 3, 5, 5}, {2, 3, 1, 1}, {.stride = {2, 2}}, false},
-      {"whole image", {2, 3, 3, 4}, {5, 3, 3, 4}, {}},
-      {"empty batch", {0, 2, 4, 4}, {3, 2, 3, 3}, {}},
-      {"large", {5, 8, 19, 23}, {16, 8, 3, 3}, {.padding = {1, 1}}, true, true},
-      {"large groups", {4, 8, 18, 17}, {8, 2, 3, 3}, {.stride = {2, 1}, .padding = {1, 1}, .groups = 4}, true, true},
-  };
-  return all;
-}
-
-Shape conv_output(const Shape& x, const Shape& w, const ConvAttrs& a) {
-  Shape y{x[0], w[0], 0, 0};
-  for (int i = 0; i < 2; ++i)
-    y[2 + i] = (x[2 + i] + 2 * a.padding[i] - a.dilation[i] * (w[2 + i] - 1) - 1) / a.stride[i] + 1;
-  return y;
-}
-
-// Calls f(position in x, in weight, in y) for every product of the convolution's definition.
-template <class F> void for_each_product(const Shape& x, const Shape& w, const ConvAttrs& a, F f) {
-  const Shape y = conv_output(x, w, a);
-  const std::int64_t per_group = w[0] / a.groups;
-  for (std::int64_t i = 0; i < numel(y); ++i) {
-    const std::int64_t column = i % y[3];
-    const std::int64_t row = i / y[3] % y[2];
-    const std::int64_t o = i / y[3] / y[2] % y[1];
-    const std::int64_t n = i / y[3] / y[2] / y[1];
-    for (std::int64_t c = 0; c < w[1]; ++c)
-      for (std::int64_t u = 0; u < w[2]; ++u)
-        for (std::int64_t v = 0; v < w[3]; ++v) {
-          const std::int64_t h = row * a.stride[0] - a.padding[0] + u * a.dilation[0];
-          const std::int64_t k = column * a.stride[1] - a.padding[1] + v * a.dilation[1];
-          if (h < 0 || h >= x[2] || k < 0 || k >= x[3]) continue;
-          const std::int64_t channel = o / per_group * w[1] + c;
-          f(((n * x[1] + channel) * x[2] + h) * x[3] + k, ((o * w[1] + c) * w[2] + u) * w[3] + v, i);
-        }
-  }
-}
-
-// The sums of products of one factor with another, added up at the third position.
-Array sum_of_products(const Shape& sizes, DType dtype, double length) {
-  Array out = make_array(sizes, dtype);
-  out.magnitude.resize(out.v.size());
-  out.length = length;
-  return out;
-}
-void add_product(Array& out, std::int64_t at, double a, double b) {
-  out[at] += a * b;
-  out.mag(at) += std::fabs(a * b);
-}
-
-std::vector<Sample> conv_samples(Draw& d) {
-  std::vector<Sample> all;
-  for (const ConvShape& s : conv_shapes()) {
-    const ConvAttrs a = s.attrs;
-    Tensors in{d.uniform(s.x, -1, 1), d.uniform(s.weight, -1, 1)};
-    if (s.bias) in.push_back(d.uniform({s.weight[0]}, -1, 1));
-    all.push_back({s.label, in,
-                   [a](const Tensors& t) -> Tensors { return {conv2d(t[0], t[1], t.size() > 2 ? t[2] : Tensor(), a)}; },
-                   [a](const Arrays& t) -> Arrays {
-                     const Shape sizes = conv_output(t[0].sizes, t[1].sizes, a);
-                     Array y = sum_of_products(sizes, contracted(t[0].dtype),
-                                               static_cast<double>(t[1].numel() / t[1].sizes[0] + 1));
-                     if (t.size() > 2)
-                       for (std::int64_t i = 0; i < y.numel(); ++i)
-                         add_product(y, i, t[2][i / (sizes[2] * sizes[3]) % sizes[1]], 1);
-                     for_each_product(t[0].sizes, t[1].sizes, a, [&](std::int64_t x, std::int64_t w, std::int64_t o) {
-                       add_product(y, o, t[0][x], t[1][w]);
-                     });
-                     return {y};
-                   },
-                   s.large});
-  }
-  return all;
-}
-
-std::vector<Sample> conv_backward_samples(Draw& d, bool to_input) {
-  std::vector<Sample> all;
-  for (const ConvShape& s : conv_shapes()) {
-    ConvAttrs a = s.attrs;
-    for (int i = 0; i < 2; ++i) a.size[i] = to_input ? s.x[2 + i] : s.weight[2 + i];
-    const Shape y = conv_output(s.x, s.weight, a);
-    const Shape xs = s.x;
-    const Shape ws = s.weight;
-    all.push_back({s.label,
-                   {d.uniform(y, -1, 1), d.uniform(to_input ? ws : xs, -1, 1)},
-                   two([a, to_input](const Tensor& dy, const Tensor& other) {
-                     return to_input ? conv2d_backward_input(dy, other, a) : conv2d_backward_weight(dy, other, a);
-                   }),
-                   [a, xs, ws, y, to_input](const Arrays& t) -> Arrays {
-                     const double length = static_cast<double>(to_input ? ws[0] * ws[2] * ws[3] : y[0] * y[2] * y[3]);
-                     Array g = sum_of_products(to_input ? xs : ws, contracted(t[0].dtype), length);
-                     for_each_product(xs, ws, a, [&](std::int64_t x, std::int64_t w, std::int64_t o) {
-                       add_product(g, to_input ? x : w, t[0][o], t[1][to_input ? w : x]);
-                     });
-                     return {g};
-                   },
-                   s.large});
-  }
-  return all;
-}
-
-// softmax(q k^T scale + mask) v. Every intermediate of a half run is rounded to half but the softmax: the
-// error of a score s (product, scaled q, sum) shows as a relative error of its weight.
-Array attention_reference(const Arrays& in, bool causal, double scale) {
-  const Array &q = in[0], &k = in[1], &v = in[2];
-  const int last = q.sizes.size() - 1;
-  const std::int64_t head = q.sizes[last];
-  const std::int64_t keys = k.sizes[last - 1];
-  if (scale == 0) scale = 1 / std::sqrt(static_cast<double>(head));
-  Shape sizes = q.sizes;
-  sizes[last] = v.sizes[last];
-  return tabulate_sums(sizes, q.dtype, static_cast<double>(head + keys), [&](const Index& i) -> ValueAndSize {
-    Index at = i;
-    std::vector<double> score(static_cast<std::size_t>(keys), -INFINITY);
-    double top = -INFINITY;
-    double rough = 0;
-    for (std::int64_t j = 0; j < keys; ++j) {
-      const std::int64_t row = i[static_cast<std::size_t>(last - 1)];
-      if (causal && j > row) continue;
-      Sum s;
-      for (std::int64_t e = 0; e < head; ++e) {
-        Index iq = i;
-        iq.back() = e;
-        Index ik = iq;
-        ik[static_cast<std::size_t>(last - 1)] = j;
-        s.add(at_broadcast(q, iq) * at_broadcast(k, ik) * scale);
-      }
-      if (in.size() > 3) {
-        Index im = i;
-        im.back() = j;
-        const double m = at_broadcast(in[3], im);
-        if (in[3].dtype == DType::bool_ && m == 0) continue;
-        if (in[3].dtype != DType::bool_) s.add(m);
-      }
-      score[static_cast<std::size_t>(j)] = s.value;
-      top = std::max(top, s.value);
-      rough = std::max(rough, s.size + std::fabs(s.value));
-    }
-    double total = 0;
-    for (double s : score) total += std::exp(s - top);
-    Sum y;
-    for (std::int64_t j = 0; j < keys; ++j) {
-      const double weight = std::exp(score[static_cast<std::size_t>(j)] - top) / total;
-      at[static_cast<std::size_t>(last - 1)] = j;
-      const double term = weight * at_broadcast(v, at);
-      y.add(term, std::fabs(term) * (1 + 4 * rough));
-    }
-    return y;
-  });
-}
-
-std::vector<Sample> attention_samples(Draw& d) {
-  std::vector<Sample> all;
-  const auto add = [&](const char* label, const Shape& q, const Shape& k, const Shape& v, const Tensor& mask,
-                       AttentionAttrs attrs = {}, bool large = false) {
-    Tensors in{d.uniform(q, -2, 2), d.uniform(k, -2, 2), d.uniform(v, -2, 2)};
-    if (mask.defined()) in.push_back(mask);
-    all.push_back({label, in,
-                   [attrs](const Tensors& t) -> Tensors {
-                     return {scaled_dot_product_attention(t[0], t[1], t[2], t.size() > 3 ? t[3] : Tensor(), attrs)};
-                   },
-                   [attrs](const Arrays& a) -> Arrays { return {attention_reference(a, attrs.causal, attrs.scale)}; },
-                   large});
-  };
-  add("plain", {3, 4}, {5, 4}, {5, 3}, {});
-  add("batch and heads", {2, 2, 4, 3}, {2, 2, 4, 3}, {2, 2, 4, 3}, {});
-  add("causal", {2, 4, 3}, {2, 4, 3}, {2, 4, 3}, {}, {.causal = true});
-  add("scale", {2, 3, 4}, {2, 3, 4}, {2, 3, 4}, {}, {.scale = 0.25});
-  Draw f64 = d.with(DType::bool_);
-  Array allowed = to_array(f64.mask({3, 5}));
-  for (std::int64_t i = 0; i < 3; ++i) allowed[i * 5] = 1;  // a row that may attend to nothing has no softmax
-  add("bool mask", {2, 3, 4}, {2, 5, 4}, {2, 5, 3}, f64.values(allowed.v, {3, 5}));
-  add("added mask", {2, 3, 4}, {2, 5, 4}, {2, 5, 3}, d.uniform({2, 3, 5}, -2, 2));
-  add("empty", {0, 3, 4}, {0, 3, 4}, {0, 3, 4}, {});
-  add("large", {4, 70, 33}, {4, 70, 33}, {4, 70, 33}, {}, {.causal = true}, true);
-  return all;
-}
-
 }  // namespace
 
 std::vector<Row> contraction_rows() {
@@ -402,28 +208,17 @@ std::vector<Row> contraction_rows() {
                   .policy = "lower",
                   .dtypes = kContracted,
                   .samples = matmul_samples,
-                  .bad = {{"inner",
-                           [=] {
-                             matmul(f({32, 784}), f({512, 784}));
-                           },
-                           "matmul: [32, 784] f32 x [512, 784] f32: inner dimensions 784 and 512 differ; did you mean"},
-                          {"0-d", [=] { matmul(f({}), f({3})); }, "a 0-d tensor has no matrix product"},
-                          {"batch",
-                           [=] {
-                             matmul(f({2, 3, 4}), f({3, 4, 5}));
-                           },
-                           "do not broadcast"},
-                          {"integers",
-                           [=] {
-                             matmul(ones({2, 2}, {.dtype = DType::i64}), f({2, 2}).to(DType::i64));
-                           },
-                           "takes floating tensors"},
-                          {"undefined",
-                           [=] {
-                             matmul(f({2, 2}), Tensor());
-                           },
-                           "two tensors"}},
                   .no_scalar = no_scalar});
+  rows.back().refuses("inner",
+                      "matmul: [32, 784] f32 x [512, 784] f32: inner dimensions 784 and 512 differ; did you mean", [=] {
+                        matmul(f({32, 784}), f({512, 784}));
+                      });
+  rows.back().refuses("0-d", "a 0-d tensor has no matrix product", [=] { matmul(f({}), f({3})); });
+  rows.back().refuses("batch", "do not broadcast", [=] { matmul(f({2, 3, 4}), f({3, 4, 5})); });
+  rows.back().refuses("integers", "takes floating tensors", [=] {
+    matmul(ones({2, 2}, {.dtype = DType::i64}), f({2, 2}).to(DType::i64));
+  });
+  rows.back().refuses("undefined", "two tensors", [=] { matmul(f({2, 2}), Tensor()); });
   for (const OpId op : {OpId::linear, OpId::linear_relu, OpId::linear_gelu}) {
     const bool gelu = op == OpId::linear_gelu;
     const Ending ending = gelu ? Ending::gelu : op == OpId::linear ? Ending::none : Ending::relu;
@@ -442,114 +237,22 @@ std::vector<Row> contraction_rows() {
                         },
                     .roundings = gelu ? 2 : 0.5,  // what gelu is taken of is rounded
                     .ulps = gelu ? 8.0 : 0.0,
-                    .bad = {{"inner",
-                             [=] {
-                               call(f({5, 7}), f({3, 6}));
-                             },
-                             "last size must be the weight's second, 6"},
-                            {"weight",
-                             [=] {
-                               call(f({5, 7}), f({7}));
-                             },
-                             "input 1 must be 2-d"},
-                            {"bias",
-                             [=] {
-                               call(f({5, 7}), f({3, 7}), f({4}));
-                             },
-                             "bias must be [3], given [4]"}},
                     .no_scalar = no_scalar});
+    rows.back().refuses("inner", "last size must be the weight's second, 6", [=] { call(f({5, 7}), f({3, 6})); });
+    rows.back().refuses("weight", "input 1 must be 2-d", [=] { call(f({5, 7}), f({7})); });
+    rows.back().refuses("bias", "bias must be [3], given [4]", [=] { call(f({5, 7}), f({3, 7}), f({4})); });
   }
   rows.push_back({.op = OpId::linear_backward_weight,
                   .policy = "pass",
                   .dtypes = kFloats,
                   .samples = linear_backward_weight_samples,
-                  .bad = {{"rows",
-                           [=] {
-                             call_row(OpId::linear_backward_weight, {}, f({5, 7}), f({4, 3}));
-                           },
-                           "5 rows of gradients for 4 inputs"},
-                          {"3-d",
-                           [=] {
-                             call_row(OpId::linear_backward_weight, {}, f({2, 5, 7}), f({5, 3}));
-                           },
-                           "input 0 must be 2-d"}},
                   .no_scalar = "[N, out] and [N, in]"});
-  rows.push_back({.op = OpId::conv2d,
-                  .policy = "lower",
-                  .dtypes = kContracted,
-                  .samples = conv_samples,
-                  .bad = {{"3-d",
-                           [=] {
-                             conv2d(f({3, 5, 5}), f({2, 3, 3, 3}));
-                           },
-                           "input 0 must be 4-d"},
-                          {"channels",
-                           [=] {
-                             conv2d(f({1, 4, 5, 5}), f({2, 3, 3, 3}));
-                           },
-                           "4 input channels"},
-                          {"groups",
-                           [=] {
-                             conv2d(f({1, 4, 5, 5}), f({3, 2, 3, 3}), {}, {.groups = 2});
-                           },
-                           "groups"},
-                          {"no groups",
-                           [=] {
-                             conv2d(f({1, 4, 5, 5}), f({3, 4, 3, 3}), {}, {.groups = 0});
-                           },
-                           "groups must be at least 1"},
-                          {"stride",
-                           [=] {
-                             conv2d(f({1, 3, 5, 5}), f({2, 3, 3, 3}), {}, {.stride = 0});
-                           },
-                           "stride and dilation must be at least 1"},
-                          {"kernel",
-                           [=] {
-                             conv2d(f({1, 3, 2, 5}), f({2, 3, 3, 3}));
-                           },
-                           "larger than the padded input"},
-                          {"bias",
-                           [=] {
-                             conv2d(f({1, 3, 5, 5}), f({2, 3, 3, 3}), f({3}));
-                           },
-                           "bias must be [2]"}},
-                  .no_scalar = "[N, C, H, W]"});
-  for (const bool to_input : {true, false}) {
-    const auto call = to_input ? [](const Tensor& a, const Tensor& b) { return conv2d_backward_input(a, b, {}); }
-                               : [](const Tensor& a, const Tensor& b) { return conv2d_backward_weight(a, b, {}); };
-    rows.push_back({.op = to_input ? OpId::conv2d_backward_input : OpId::conv2d_backward_weight,
-                    .policy = "pass",
-                    .dtypes = kContracted,
-                    .samples = [to_input](Draw& d) { return conv_backward_samples(d, to_input); },
-                    .bad = {{"3-d",
-                             [=] {
-                               call(f({3, 5, 5}), f({2, 3, 3, 3}));
-                             },
-                             "input 0 must be 4-d"},
-                            {"undefined",
-                             [=] {
-                               call(f({1, 3, 5, 5}), Tensor());
-                             },
-                             "conv2d_backward"}},
-                    .no_scalar = "[N, C, H, W]"});
-  }
-  rows.push_back({.op = OpId::scaled_dot_product_attention,
-                  .policy = "lower",
-                  .dtypes = kFloats,
-                  .samples = attention_samples,
-                  .roundings = 2,
-                  .ulps = 16,
-                  .bad = {{"1-d",
-                           [=] {
-                             scaled_dot_product_attention(f({4}), f({3, 4}), f({3, 4}));
-                           },
-                           "q, k and v must be"},
-                          {"head size",
-                           [=] {
-                             scaled_dot_product_attention(f({3, 4}), f({3, 5}), f({3, 4}));
-                           },
-                           "inner dimensions 4 and 5 differ"}},
-                  .no_scalar = "[.., L, E]"});
+  rows.back().refuses("rows", "5 rows of gradients for 4 inputs", [=] {
+    call_row(OpId::linear_backward_weight, {}, f({5, 7}), f({4, 3}));
+  });
+  rows.back().refuses("3-d", "input 0 must be 2-d", [=] {
+    call_row(OpId::linear_backward_weight, {}, f({2, 5, 7}), f({5, 3}));
+  });
   return rows;
 }
 

@@ -295,45 +295,25 @@ std::vector<Row> loss_rows() {
                   .samples = cross_entropy_samples,
                   .ulps = 8,
                   .differentiable_outputs = 1,
-                  .bad = {{"class",
-                           [=] {
-                             cross_entropy(f({2, 3}), classes({2}, 3));
-                           },
-                           "cross_entropy"},
-                          {"negative class",
-                           [=] {
-                             cross_entropy(f({2, 3}), classes({2}, -1));
-                           },
-                           "cross_entropy"},
-                          {"index dtype",
-                           [=] {
-                             cross_entropy(f({2, 3}), f({2}));
-                           },
-                           "classes must be i64, given f32"},
-                          {"batch",
-                           [=] {
-                             cross_entropy(f({2, 3}), classes({3}, 0));
-                           },
-                           "classes must be [2], given [3]"},
-                          {"smoothing",
-                           [=] {
-                             cross_entropy(f({2, 3}), classes({2}, 0), {.label_smoothing = 1.5});
-                           },
-                           "label_smoothing must be 0 to 1"}},
                   .no_scalar = "rows of classes"});
+  rows.back().refuses("class", "cross_entropy", [=] { cross_entropy(f({2, 3}), classes({2}, 3)); });
+  rows.back().refuses("negative class", "cross_entropy", [=] { cross_entropy(f({2, 3}), classes({2}, -1)); });
+  rows.back().refuses("index dtype", "classes must be i64, given f32", [=] { cross_entropy(f({2, 3}), f({2})); });
+  rows.back().refuses("batch", "classes must be [2], given [3]", [=] { cross_entropy(f({2, 3}), classes({3}, 0)); });
+  rows.back().refuses("smoothing", "label_smoothing must be 0 to 1", [=] {
+    cross_entropy(f({2, 3}), classes({2}, 0), {.label_smoothing = 1.5});
+  });
   rows.push_back({.op = OpId::cross_entropy_backward,
                   .policy = "pass",
                   .dtypes = kFloats,
                   .samples = cross_entropy_backward_samples,
                   .ulps = 8,
-                  .bad = {{"class",
-                           [=] {
-                             cross_entropy_backward(f({}), f({2, 3}), classes({2}, 3), {});
-                           },
-                           "cross_entropy_backward"},
-                          {"undefined", [=] { cross_entropy_backward(f({}), Tensor(), classes({2}, 0), {}); },
-                           "cross_entropy_backward"}},
                   .no_gradient = "a fused backward: under create_graph the composed form runs in its place"});
+  rows.back().refuses("class", "cross_entropy_backward", [=] {
+    cross_entropy_backward(f({}), f({2, 3}), classes({2}, 3), {});
+  });
+  rows.back().refuses("undefined", "cross_entropy_backward",
+                      [=] { cross_entropy_backward(f({}), Tensor(), classes({2}, 0), {}); });
   // roundings: sub doubled by the square, square, mean; sub, mean; logs, products, 1 - y, sum, mean; the same
   // with logits
   rows.push_back(loss({OpId::mse_loss, "fp32", mse_loss, mse_term, -2, 2, -2, 2, 2, 4}));
@@ -341,50 +321,26 @@ std::vector<Row> loss_rows() {
   rows.push_back(loss({OpId::bce_loss, "banned", bce_loss, bce_term, 0.1, 0.9, 0.1, 0.9, 3, 8}));
   rows.push_back(
       loss({OpId::bce_with_logits_loss, "fp32", bce_with_logits_loss, bce_logits_term, -4, 4, 0.1, 0.9, 2.5, 8}));
-  rows.push_back({.op = OpId::dropout,
+  rows.push_back({.op = OpId::dropout, .policy = "pass", .dtypes = kFloats, .samples = dropout_samples, .ulps = 2});
+  rows.back().refuses("p", "dropout: p is 1.5", [=] { dropout(f({2}), 1.5); });
+  rows.back().refuses("NaN", "dropout: p is", [=] { dropout(f({2}), NAN); });
+  rows.push_back({.op = OpId::dropout_add,
                   .policy = "pass",
                   .dtypes = kFloats,
-                  .samples = dropout_samples,
-                  .ulps = 2,
-                  .bad = {{"p", [=] { dropout(f({2}), 1.5); }, "dropout: p is 1.5"},
-                          {"NaN", [=] { dropout(f({2}), NAN); }, "dropout: p is"}}});
+                  .samples = dropout_add_samples,
+                  .roundings = 1,
+                  .ulps = 3});
+  rows.back().refuses("p", "dropout_add: p is -1", [=] { dropout_add(f({2}), f({2}), -1); });
+  rows.back().refuses("a number", "dropout_add: x is a number", [=] { dropout_add(2, f({2}), 0.5); });
+  rows.back().refuses("undefined", "needs a residual", [=] { dropout_add(f({2}), {}, 0.5); });
+  rows.back().refuses("sizes", "the residual must be [2, 3], given [3]", [=] { dropout_add(f({2, 3}), f({3}), 0.5); });
+  rows.back().refuses("dtype", "takes f64, f32", [=] { dropout_add(f({2}), zeros({2}, {.dtype = DType::i64}), 0.5); });
   rows.push_back(
-      {.op = OpId::dropout_add,
-       .policy = "pass",
-       .dtypes = kFloats,
-       .samples = dropout_add_samples,
-       .roundings = 1,
-       .ulps = 3,
-       .bad = {{"p", [=] { dropout_add(f({2}), f({2}), -1); }, "dropout_add: p is -1"},
-               {"a number", [=] { dropout_add(2, f({2}), 0.5); }, "dropout_add: x is a number"},
-               {"undefined", [=] { dropout_add(f({2}), {}, 0.5); }, "needs a residual"},
-               {"sizes",
-                [=] {
-                  dropout_add(f({2, 3}), f({3}), 0.5);
-                },
-                "the residual must be [2, 3], given [3]"},
-               {"dtype", [=] { dropout_add(f({2}), zeros({2}, {.dtype = DType::i64}), 0.5); }, "takes f64, f32"}}});
-  rows.push_back({.op = OpId::embedding,
-                  .policy = "pass",
-                  .dtypes = kAll,
-                  .samples = embedding_samples,
-                  .roundings = 0,
-                  .bad = {{"weight", [=] { embedding(f({3}), classes({2}, 0)); }, "weight must be [entries, size]"},
-                          {"index",
-                           [=] {
-                             embedding(f({3, 2}), classes({2}, 3));
-                           },
-                           "3"},
-                          {"negative index",
-                           [=] {
-                             embedding(f({3, 2}), classes({2}, -1));
-                           },
-                           "-1"},
-                          {"index dtype",
-                           [=] {
-                             embedding(f({3, 2}), f({2}));
-                           },
-                           "index must be i64"}}});
+      {.op = OpId::embedding, .policy = "pass", .dtypes = kAll, .samples = embedding_samples, .roundings = 0});
+  rows.back().refuses("weight", "weight must be [entries, size]", [=] { embedding(f({3}), classes({2}, 0)); });
+  rows.back().refuses("index", "3", [=] { embedding(f({3, 2}), classes({2}, 3)); });
+  rows.back().refuses("negative index", "-1", [=] { embedding(f({3, 2}), classes({2}, -1)); });
+  rows.back().refuses("index dtype", "index must be i64", [=] { embedding(f({3, 2}), f({2})); });
   return rows;
 }
 

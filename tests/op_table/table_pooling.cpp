@@ -184,47 +184,25 @@ std::vector<Row> pooling_rows() {
                   .samples = max_pool_samples,
                   .roundings = 0,
                   .differentiable_outputs = 1,
-                  .bad = {{"3-d",
-                           [=] {
-                             max_pool2d(f({3, 4, 4}));
-                           },
-                           "input 0 must be 4-d, given [3, 4, 4]"},
-                          {"kernel",
-                           [=] {
-                             max_pool2d(f({1, 1, 2, 2}), {.kernel = 3});
-                           },
-                           "larger than the padded"},
-                          {"kernel 0",
-                           [=] {
-                             max_pool2d(f({1, 1, 2, 2}), {.kernel = 0});
-                           },
-                           "must be at least 1"},
-                          {"padding",
-                           [=] {
-                             max_pool2d(f({1, 1, 4, 4}), {.kernel = 2, .padding = 2});
-                           },
-                           "padding"}},
                   .no_scalar = four});
+  rows.back().refuses("3-d", "input 0 must be 4-d, given [3, 4, 4]", [=] { max_pool2d(f({3, 4, 4})); });
+  rows.back().refuses("kernel", "larger than the padded", [=] { max_pool2d(f({1, 1, 2, 2}), {.kernel = 3}); });
+  rows.back().refuses("kernel 0", "must be at least 1", [=] { max_pool2d(f({1, 1, 2, 2}), {.kernel = 0}); });
+  rows.back().refuses("padding", "padding", [=] { max_pool2d(f({1, 1, 4, 4}), {.kernel = 2, .padding = 2}); });
   rows.push_back({.op = OpId::max_pool2d_backward,
                   .policy = "pass",
                   .dtypes = kFloats,
                   .samples = max_backward_samples,
-                  .bad = {{"index",
-                           [=] {
-                             max_pool2d_backward(f({1, 1, 2, 2}), index({1, 1, 2, 2}, 16), two_by_two);
-                           },
-                           "max_pool2d_backward"},
-                          {"index shape",
-                           [=] {
-                             max_pool2d_backward(f({1, 1, 2, 2}), index({1, 1, 2, 1}, 0), two_by_two);
-                           },
-                           "max_pool2d_backward"},
-                          {"undefined",
-                           [=] {
-                             max_pool2d_backward(f({1, 1, 2, 2}), Tensor(), two_by_two);
-                           },
-                           "max_pool2d_backward"}},
                   .no_scalar = four});
+  rows.back().refuses("index", "max_pool2d_backward", [=] {
+    max_pool2d_backward(f({1, 1, 2, 2}), index({1, 1, 2, 2}, 16), two_by_two);
+  });
+  rows.back().refuses("index shape", "max_pool2d_backward", [=] {
+    max_pool2d_backward(f({1, 1, 2, 2}), index({1, 1, 2, 1}, 0), two_by_two);
+  });
+  rows.back().refuses("undefined", "max_pool2d_backward", [=] {
+    max_pool2d_backward(f({1, 1, 2, 2}), Tensor(), two_by_two);
+  });
   for (const bool adaptive : {false, true})
     for (const bool backward : {false, true}) {
       const OpId op = adaptive ? (backward ? OpId::adaptive_avg_pool2d_backward : OpId::adaptive_avg_pool2d)
@@ -236,34 +214,16 @@ std::vector<Row> pooling_rows() {
               .ulps = 2,
               .no_scalar = four};
       if (backward) {
-        row.bad = {{"3-d",
-                    [=] {
-                      const Tensor dy = ones({1, 2, 2});
-                      adaptive ? adaptive_avg_pool2d_backward(dy, two_by_two) : avg_pool2d_backward(dy, two_by_two);
-                    },
-                    "input 0 must be 4-d"}};
+        row.refuses("3-d", "input 0 must be 4-d", [=] {
+          const Tensor dy = ones({1, 2, 2});
+          adaptive ? adaptive_avg_pool2d_backward(dy, two_by_two) : avg_pool2d_backward(dy, two_by_two);
+        });
       } else if (adaptive) {
-        row.bad = {{"size",
-                    [=] {
-                      adaptive_avg_pool2d(f({1, 1, 2, 2}), 0, 1);
-                    },
-                    "output size must be at least 1 x 1"},
-                   {"no pixels",
-                    [=] {
-                      adaptive_avg_pool2d(f({1, 1, 0, 2}), 1, 1);
-                    },
-                    "no pixels"}};
+        row.refuses("size", "output size must be at least 1 x 1", [=] { adaptive_avg_pool2d(f({1, 1, 2, 2}), 0, 1); });
+        row.refuses("no pixels", "no pixels", [=] { adaptive_avg_pool2d(f({1, 1, 0, 2}), 1, 1); });
       } else {
-        row.bad = {{"kernel",
-                    [=] {
-                      avg_pool2d(f({1, 1, 2, 2}), {.kernel = 3});
-                    },
-                    "larger than the padded"},
-                   {"padding",
-                    [=] {
-                      avg_pool2d(f({1, 1, 4, 4}), {.kernel = 2, .padding = 2});
-                    },
-                    "padding"}};
+        row.refuses("kernel", "larger than the padded", [=] { avg_pool2d(f({1, 1, 2, 2}), {.kernel = 3}); });
+        row.refuses("padding", "padding", [=] { avg_pool2d(f({1, 1, 4, 4}), {.kernel = 2, .padding = 2}); });
       }
       rows.push_back(row);
     }

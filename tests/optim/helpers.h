@@ -30,6 +30,14 @@ inline Values numbers(std::size_t n, std::uint64_t seed, double scale = 1) {
   return out;
 }
 
+// Such numbers as a tensor, other ones for each seed.
+inline Tensor random_tensor(const Shape& sizes, std::uint64_t seed, DType dtype) {
+  static const Values table = numbers(4099, 1);
+  Values all(static_cast<std::size_t>(numel(sizes)));
+  for (std::size_t i = 0; i < all.size(); ++i) all[i] = table[(i + 71 * seed) % table.size()];
+  return from_data(all, sizes, {.dtype = dtype});
+}
+
 // The values as `dtype` holds them.
 inline Values rounded(const Values& values, DType dtype) {
   return from_data(values, {static_cast<std::int64_t>(values.size())}, {.dtype = dtype}).to_vector<double>();
@@ -39,6 +47,17 @@ inline void set_gradient(const Tensor& p, const Values& values, DType dtype) {
   p.set_grad(from_data(values, p.sizes(), {.dtype = dtype}));
 }
 inline void set_gradient(const Tensor& p, const Values& values) { set_gradient(p, values, p.dtype()); }
+
+// Gradients of the parameter's dtype, f32 or bf16; some are transposed, some missing.
+inline void set_gradients(const std::vector<Tensor>& params, std::uint64_t step) {
+  for (std::size_t i = 0; i < params.size(); ++i) {
+    const Tensor& p = params[i];
+    const DType dtype = i % 5 == 1 ? DType::f32 : i % 5 == 2 && p.dtype() != DType::f64 ? DType::bf16 : p.dtype();
+    const bool turned = p.ndim() == 2 && i % 2 == 0;
+    const Tensor g = random_tensor(turned ? p.t().sizes() : p.sizes(), 1000 * step + i, dtype).to(p.device());
+    p.set_grad((i + step) % 7 == 0 ? Tensor() : turned ? g.t() : g);
+  }
+}
 
 inline double max_difference(const Values& a, const Values& b) {
   double worst = a.size() == b.size() ? 0 : INFINITY;

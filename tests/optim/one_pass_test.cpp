@@ -31,14 +31,6 @@ struct Counter : Interceptor {
 
 constexpr DType kDTypes[] = {DType::f32, DType::bf16, DType::f16, DType::f64};
 
-// Numbers in [-1, 1), other ones for each seed.
-Tensor values(const Shape& sizes, std::uint64_t seed, DType dtype) {
-  static const Values table = numbers(4099, 1);
-  Values all(static_cast<std::size_t>(numel(sizes)));
-  for (std::size_t i = 0; i < all.size(); ++i) all[i] = table[(i + 71 * seed) % table.size()];
-  return from_data(all, sizes, {.dtype = dtype});
-}
-
 // Empty, of one element, short, longer than a chunk, beside each other in every dtype, one transposed.
 std::vector<Tensor> mixed_parameters() {
   const Shape shapes[] = {{7}, {0}, {33, 5}, {1}, {3, 0, 2}, {129}, {}, {64, 64}, {40001}, {2, 3, 4}};
@@ -47,22 +39,12 @@ std::vector<Tensor> mixed_parameters() {
   for (const DType dtype : kDTypes) {
     for (const Shape& s : shapes) {
       const bool cut = numel(s) > 40000 && (dtype == DType::f16 || dtype == DType::f64);  // two long ones are enough
-      all.push_back(values(cut ? Shape{401} : s, ++seed, dtype).set_requires_grad());
+      all.push_back(random_tensor(cut ? Shape{401} : s, ++seed, dtype).set_requires_grad());
     }
   }
-  for (const DType dtype : kDTypes) all.push_back(values({5, 6}, ++seed, dtype).t().detach().set_requires_grad());
+  for (const DType dtype : kDTypes)
+    all.push_back(random_tensor({5, 6}, ++seed, dtype).t().detach().set_requires_grad());
   return all;
-}
-
-// Of the parameter's dtype, f32 or bf16; some are transposed, some missing.
-void set_gradients(const std::vector<Tensor>& params, std::uint64_t step) {
-  for (std::size_t i = 0; i < params.size(); ++i) {
-    const Tensor& p = params[i];
-    const DType dtype = i % 5 == 1 ? DType::f32 : i % 5 == 2 && p.dtype() != DType::f64 ? DType::bf16 : p.dtype();
-    const bool turned = p.ndim() == 2 && i % 2 == 0;
-    const Tensor g = values(turned ? p.t().sizes() : p.sizes(), 1000 * step + i, dtype);
-    p.set_grad((i + step) % 7 == 0 ? Tensor() : turned ? g.t() : g);
-  }
 }
 
 using Make = std::function<std::unique_ptr<Optimizer>(const std::vector<Tensor>&, const UpdateOptions&)>;
@@ -97,11 +79,6 @@ std::vector<std::pair<const char*, UpdateOptions>> updates() {
           {"state in bf16", {.update = masters, .state_dtype = DType::bf16}},
           {"codes", coded},
           {"pure", {.pure_arithmetic = true}}};
-}
-
-bool same(const CastCounts& a, const CastCounts& b) {
-  return a.elements == b.elements && a.zeros == b.zeros && a.underflow == b.underflow && a.subnormal == b.subnormal &&
-         a.overflow == b.overflow && a.nan == b.nan && a.inf == b.inf;
 }
 
 std::string difference(const std::vector<Tensor>& a, const std::vector<Tensor>& b) {
@@ -142,7 +119,7 @@ TEST_CASE("one call for all parameters gives the bits and counts of one call eac
           each->step_scaled({0.25});
           CHECK(watcher.calls >= 36);  // all with a gradient
         }
-        CHECK(same(counts[0], counts[1]));
+        CHECK(counts[0] == counts[1]);
         CHECK(counts[0].elements > 0);
       }
       CHECK(difference(together, apart) == "");

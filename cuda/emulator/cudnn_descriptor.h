@@ -1,0 +1,50 @@
+// Descriptors of the emulated cuDNN's graph interface, and the graphs that are made of them.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "cudnn_graph.h"
+
+struct cudnnBackendDescriptor {
+  struct Value {
+    cudnnBackendAttributeType_t type{};
+    std::int64_t count = 0;
+    std::vector<std::byte> bytes{};
+  };
+  cudnnBackendDescriptorType_t type;
+  bool finalized = false;
+  std::map<int, Value> values{};
+  std::shared_ptr<const gradual::cuda::emulator::Graph> graph{};  // of a graph, and of what is made of it
+  std::size_t engine = 0;                                         // of kEngines (cudnn_descriptor.cpp)
+
+  bool has(cudnnBackendAttributeName_t name) const { return values.count(name) != 0; }
+  template <class T> std::span<const T> all(cudnnBackendAttributeName_t name) const {
+    const Value& v = values.at(name);
+    return {reinterpret_cast<const T*>(v.bytes.data()), static_cast<std::size_t>(v.count)};
+  }
+  template <class T> T get(cudnnBackendAttributeName_t name) const { return all<T>(name)[0]; }
+  template <class T> T get_or(cudnnBackendAttributeName_t name, T otherwise) const {
+    return has(name) ? get<T>(name) : otherwise;
+  }
+};
+
+namespace gradual::cuda::emulator {
+
+using Descriptor = cudnnBackendDescriptor_t;
+constexpr const char* kFinalize = "cudnnBackendFinalize";
+
+// What must hold when a descriptor is finalized (cudnn_graph.cpp); Error where it does not.
+void check_tensor(const cudnnBackendDescriptor& d);
+GraphOperation operation_of(const cudnnBackendDescriptor& d);
+// Puts the operations in order; every virtual tensor must be made by one, and no tensor by two.
+std::shared_ptr<Graph> graph_of(const cudnnBackendDescriptor& d);
+// A convolution; or fused attention, forward or backward (two products, or five): of f16 or bf16, heads of at most 128 numbers
+// in whole vectors of eight.
+bool has_engine(const Graph& graph);
+
+}  // namespace gradual::cuda::emulator
