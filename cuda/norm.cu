@@ -367,6 +367,41 @@ template <class C> void batch_norm_backward_of(const OpCall& call, Outputs& out)
   map_channels(mean.values, operands, parameters, ChannelsBackward<C>{mask, a.training});
 }
 
+// One channel a thread; the first thread counts the batch, of no channels too.
+template <class C, class S> struct MoveStatistics {
+  Geometry<4> g;  // running mean and var, the batch's mean and invstd
+  RunningStatistics<C, S> to;
+  std::int64_t* batches;
+  Counter counter;
+  __device__ void operator()(std::int64_t i) const {
+    if (i == 0) ++*batches;
+    if (g.numel == 0) return;
+    std::int64_t at[4];
+    g.locate(i, at);
+    const auto running = [&](int k) { return load_element<C>(to.dtype, g.operand[k].data, at[k]); };
+    const auto batch = [&](int k) { return static_cast<const S*>(static_cast<const void*>(g.operand[k].data))[at[k]]; };
+    const C mean = to.mean(running(0), batch(2)), var = to.var(running(1), batch(3));
+    store_counted(to.dtype, mean, g.operand[0].data, at[0], counter);
+    store_counted(to.dtype, var, g.operand[1].data, at[1], counter);
+  }
+};
+void batch_norm_update(const OpCall& call, Outputs&) {
+  const DType dtype = call[0].dtype();
+  cpu::visit_floating(dtype, [&]<class C>(C) {
+    cpu::visit_floating(call[3].dtype(), [&]<class S>(S) {
+      const Tensor* const operands[] = {&call[0], &call[1], &call[3], &call[4]};
+      const CountingStores counting(dtype_of<C>, dtype);
+      for_each(std::max<std::int64_t>(1, call[0].numel()),
+               MoveStatistics<C, S>{make_geometry(call[0].sizes(), operands, true),
+                                    {dtype, call.get<RunningAttrs>()},
+                                    static_cast<std::int64_t*>(call[2].raw()),
+                                    counting.counter()});
+    });
+  });
+  bump_version(call[1]);
+  bump_version(call[2]);
+}
+
 // In the compute type of output 0.
 void over_rows(const OpCall& call, Outputs& out) {
   cpu::visit_floating(out[0].dtype(), [&]<class C>(C) { normalize_rows<C>(call, out); });
@@ -389,6 +424,7 @@ void register_normalization() {
   set_kernel(OpId::layer_norm_backward, over_rows_backward);
   set_kernel(OpId::rms_norm_backward, over_rows_backward);
   set_kernel(OpId::batch_norm, library_or_ours<library_batch_norm, batch_norm>);
+  set_kernel(OpId::batch_norm_update_, batch_norm_update);
   set_kernel(OpId::batch_norm_backward, library_or_ours<library_batch_norm_backward, batch_norm_backward>);
 }
 

@@ -324,5 +324,45 @@ TEST_CASE("what stores of rows lose is counted") {
   CHECK(gpu.underflow == cpu.underflow);
 }
 
+TEST_CASE("running statistics move in one launch, with the CPU's bits") {
+  if (!have_gpu()) return;
+  for (const DType dtype : {DType::f64, DType::f32, DType::f16, DType::bf16}) {
+    for (const DType of_batch : {DType::f32, DType::f64}) {
+      for (const std::int64_t channels : {0, 1, 300}) {
+        for (const bool counted : {false, true}) {
+          CAPTURE(name(dtype));
+          CAPTURE(name(of_batch));
+          CAPTURE(channels);
+          const Shape s{channels};
+          const std::vector<Tensor> given = {drawn(s, 1, dtype), square(drawn(s, 2)).to(dtype),
+                                             full({}, 5, {.dtype = DType::i64}), drawn(s, 3, of_batch) * 1e-5,
+                                             clamp(drawn(s, 4, of_batch) + 3, 0.1, 31.7)};
+          std::vector<Tensor> there, here;
+          for (const Tensor& t : given) there.push_back(t.to(kGpu)), here.push_back(t.clone());
+          CastCounts on_gpu, on_cpu;
+          const auto move = [](const std::vector<Tensor>& t) {
+            batch_norm_update_(t[0], t[1], t[2], t[3], t[4], {.momentum = 0.1, .eps = 1e-3, .count = 64});
+          };
+          const auto launches = kernels_of([&] {
+            const CountScope scope(counted ? &on_gpu : nullptr);
+            move(there);
+          });
+          if (!counted) CHECK(launches.size() == 1);
+          {
+            const CountScope scope(counted ? &on_cpu : nullptr);
+            move(here);
+          }
+          for (std::size_t i = 0; i < 5; ++i) CHECK(same_numbers(there[i], here[i]));
+          CHECK(here[2].item() == 6);
+          CHECK(there[2].version() == 1);
+          CHECK(on_gpu.elements == on_cpu.elements);
+          CHECK(on_gpu.subnormal == on_cpu.subnormal);
+          if (counted) CHECK(on_cpu.elements == (size_of(dtype) == 2 ? 2 * static_cast<std::uint64_t>(channels) : 0));
+        }
+      }
+    }
+  }
+}
+
 }  // namespace
 }  // namespace gradual
