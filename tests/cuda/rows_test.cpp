@@ -192,7 +192,8 @@ TEST_CASE("batch norm of images in both orders of memory") {
   if (!have_gpu()) return;
   const auto channels_last = [](const Tensor& t) { return t.permute({0, 2, 3, 1}).contiguous().permute({0, 3, 1, 2}); };
   for (const DType dtype : {DType::f32, DType::bf16})
-    for (const Shape& sizes : {Shape{3, 8, 4, 6}, Shape{3, 24, 5, 7}, Shape{2, 5, 8, 8}, Shape{40, 16, 1, 1}})
+    for (const Shape& sizes : {Shape{3, 8, 4, 6}, Shape{3, 24, 5, 7}, Shape{2, 5, 8, 8}, Shape{40, 16, 1, 1},
+                               Shape{3, 6, 14, 14}, Shape{2, 4, 3, 3}})
       for (const bool last : {false, true})
         for (const bool relu : {false, true})
           for (const bool training : {false, true}) {
@@ -221,6 +222,29 @@ TEST_CASE("batch norm of images in both orders of memory") {
 }
 
 Tensor channels_last(const Tensor& t) { return t.permute({0, 2, 3, 1}).contiguous().permute({0, 3, 1, 2}); }
+
+TEST_CASE("batch norm goes through small planes in runs of eight where elements lie side by side") {
+  if (!have_gpu()) return;
+  const auto eval = [](const Tensor& x) {
+    const std::int64_t c = x.size(1);
+    const Tensor w = drawn({c}, 2), mean = drawn({c}, 3), var = add(abs(drawn({c}, 4)), 1);
+    Tensor y;
+    const auto names = kernels_of([&] { y = batch_norm(x, w.to(kGpu), {}, mean.to(kGpu), var.to(kGpu), false).y; });
+    CHECK(same_numbers(y, batch_norm(x.to(Device::cpu()), w, {}, mean, var, false).y));
+    return any_has(names, "MapPlanes");
+  };
+  for (const DType dtype : {DType::f64, DType::f32, DType::f16, DType::bf16}) {
+    CAPTURE(name(dtype));
+    for (const Shape& sizes : {Shape{2, 3, 14, 14}, Shape{2, 4, 7, 7}, Shape{4, 2, 9}, Shape{8, 1, 3, 3}})
+      CHECK(eval(drawn(sizes, 1, dtype).to(kGpu)));
+    CHECK_FALSE(eval(drawn({2, 3, 4, 4}, 1, dtype).to(kGpu)));  // whole runs
+    CHECK_FALSE(eval(drawn({4, 2, 7}, 1, dtype).to(kGpu)));     // three planes in a run
+    CHECK_FALSE(eval(drawn({1, 3, 7, 7}, 1, dtype).to(kGpu)));  // 147 elements
+    CHECK_FALSE(eval(channels_last(drawn({2, 4, 7, 7}, 1, dtype)).to(kGpu)));
+    const Tensor longer = drawn({3 * 4 * 49}, 1, dtype).to(kGpu);
+    CHECK_FALSE(eval(longer.narrow(0, 1, 2 * 4 * 49).view({2, 4, 7, 7})));  // not aligned
+  }
+}
 
 TEST_CASE("batch norm in training is the library's where it takes it, and ours else, within the same bounds") {
   if (!have_gpu()) return;
