@@ -39,9 +39,9 @@ Tensor RuleContext::take_output(int i) const {
   return t;
 }
 
-Tensor* RuleContext::arrived(int i) const {
+bool RuleContext::put_slice(int i, const SliceAttrs& attrs, const Tensor& g) const {
   autograd::Engine* const engine = autograd::Engine::current();
-  return engine && needs(i) ? engine->arrived(node_.input(i).edge) : nullptr;
+  return engine && needs(i) && engine->put_slice(node_.input(i).edge, node_.input(i), attrs, g);
 }
 
 namespace autograd {
@@ -118,6 +118,7 @@ void Engine::deliver(const Edge& edge, Tensor grad) {
   if (edge.node->sequence < segment_.since) return segment_.outer->deliver(edge, std::move(grad));
   Pending& waiting = pending_[edge.node->sequence];
   waiting.node = edge.node;
+  complete(waiting);
   Tensor& sum = waiting.grads[edge.output];
   if (!sum.defined()) {
     sum = std::move(grad);
@@ -128,14 +129,45 @@ void Engine::deliver(const Edge& edge, Tensor grad) {
   }
 }
 
-Tensor* Engine::arrived(const Edge& edge) {
-  if (options_.create_graph || watched_ || !observers.empty() || chain().observe || cast_counts()) return nullptr;
-  if (edge.node->sequence < segment_.since) return nullptr;
-  const auto found = pending_.find(edge.node->sequence);
-  if (found == pending_.end()) return nullptr;
-  Tensor& sum = found->second.grads[edge.output];
-  // an expanded sum, as that of a mean is, has one number for many elements
-  return sum.defined() && owned(sum) && sum.is_contiguous() && !is_f8(sum.dtype()) ? &sum : nullptr;
+bool Engine::put_slice(const Edge& edge, const Node::Input& sliced, const SliceAttrs& a, const Tensor& grad) {
+  if (options_.create_graph || watched_ || !observers.empty() || chain().observe || cast_counts()) return false;
+  if (edge.node->sequence < segment_.since || is_f8(grad.dtype()) || grad.dtype() != sliced.dtype ||
+      grad.device() != sliced.device)
+    return false;
+  Pending& waiting = pending_[edge.node->sequence];
+  waiting.node = edge.node;
+  auto& part = waiting.part;
+  Tensor& sum = waiting.grads[edge.output];
+  const auto place = [&] { return slice(sum, a.dim, {a.start, a.stop, a.step}); };
+  if (!sum.defined()) {
+    const bool at_end = a.start == 0 || a.stop == a.size;
+    if (part.output >= 0 || a.step != 1 || !at_end || grad.numel() == 0) return false;
+    sum = empty(sliced.sizes, {.dtype = grad.dtype(), .device = grad.device()});
+    part = {static_cast<int>(edge.output), a.dim, a.start, a.stop};
+  } else if (part.output == static_cast<int>(edge.output) && part.dim == a.dim && a.step == 1 &&
+             (a.start == part.end || a.stop == part.begin)) {
+    part.begin = std::min(part.begin, a.start);
+    part.end = std::max(part.end, a.stop);
+  } else {
+    complete(waiting);
+    // an expanded sum, as that of a mean is, has one number for many elements
+    if (!owned(sum) || !sum.is_contiguous()) return false;
+    place().add_(grad);
+    return true;
+  }
+  place().copy_(grad);
+  if (part.begin == 0 && part.end == a.size) part.output = -1;
+  return true;
+}
+
+// Zeros where no slice was written.
+void Engine::complete(Pending& waiting) {
+  auto& part = waiting.part;
+  if (part.output < 0) return;
+  const Tensor& sum = waiting.grads[std::exchange(part.output, -1)];
+  const std::int64_t size = sum.size(part.dim);
+  if (part.begin > 0) slice(sum, part.dim, {0, part.begin, 1}).fill_(0);
+  if (part.end < size) slice(sum, part.dim, {part.end, size, 1}).fill_(0);
 }
 
 namespace {
@@ -203,7 +235,7 @@ void Engine::run_rule(Node& node, Tensor* grads, Step* report) {
 
 void Engine::step(Step* report) {
   ensure_registered();
-  const auto taken = pending_.extract(pending_.begin());
+  auto taken = pending_.extract(pending_.begin());
   Node& node = *taken.mapped().node;
   Tensor* grads = taken.mapped().grads;
   // Below amp, recording only where a graph of the backward is wanted, with the line and module of the forward op.
@@ -215,6 +247,7 @@ void Engine::step(Step* report) {
                                          .phase = Phase::backward,
                                          .line = node.where,
                                          .backward_of = node.is_leaf ? "" : name(node.op).data()});
+  complete(taken.mapped());
   if (node.is_leaf) notify({node, -1, grads[0]});
   run_hooks(node, grads);
   if (report) {

@@ -40,9 +40,11 @@ class Engine : Pinned {
   // The engine whose step runs on this thread, or null.
   static Engine* current();
 
-  // What has arrived at an edge so far, where more may be added to it in place: nobody else holds it, watches gradients, or
-  // wants a graph of them. Else null.
-  Tensor* arrived(const Edge& edge);
+  // Puts a slice's gradient into what arrives at the edge of the sliced tensor: of slices that lie side by side, from the
+  // first or the last element of their dim on, each is copied to its place, and only what no slice covers becomes zeros; else
+  // it is added where it belongs. False, with nothing done, where somebody else holds what has arrived, watches gradients or
+  // wants a graph of them, and where the slice is the first and lies elsewhere.
+  bool put_slice(const Edge& edge, const Node::Input& sliced, const SliceAttrs& attrs, const Tensor& grad);
 
   bool done() const;
   // Runs the newest node that waits; `report`, where given, is filled.
@@ -53,10 +55,16 @@ class Engine : Pinned {
   struct Pending {
     Ref<Node> node;
     Tensor grads[kMaxOutputs];
+    // Of grads[output] (none: -1) the elements [begin, end) of `dim` are written so far, the others are not.
+    struct {
+      int output = -1, dim = 0;
+      std::int64_t begin = 0, end = 0;
+    } part = {};
   };
 
   void seed(const Tensor& output, Tensor grad);
   void deliver(const Edge& edge, Tensor grad);
+  static void complete(Pending& waiting);
   bool capture_gradients(Node& node, const Tensor* grads);
   void gather(Node& node, Tensor grad) const;
   void run_rule(Node& node, Tensor* grads, Step* report);

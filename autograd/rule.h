@@ -34,8 +34,8 @@ class RuleContext {
   void set(int i, Tensor g) const {
     if (needs(i)) results_[i] = std::move(g);
   }
-  // The sum of what other rules gave input i so far, where a rule may add to it in place rather than set its gradient.
-  Tensor* arrived(int i) const;
+  // Instead of set(): writes the gradient of a slice of input i to its place in that of input i. False where that is set()'s to do.
+  bool put_slice(int i, const SliceAttrs& attrs, const Tensor& g) const;
 
  private:
   void check(const Tensor& t, std::uint32_t version) const;

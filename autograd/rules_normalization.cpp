@@ -131,6 +131,7 @@ void register_normalization_rules() {
   set_no_rule({OpId::batch_norm_backward, OpId::layer_norm_backward, OpId::rms_norm_backward, OpId::softmax_backward,
                OpId::log_softmax_backward, OpId::cross_entropy_backward},
               "fused backward: under create_graph the composed form runs in its place");
+  set_no_rule({OpId::batch_norm_update_}, "running statistics stand outside the graph");
   set_no_rule({OpId::mse_loss, OpId::l1_loss, OpId::bce_loss, OpId::bce_with_logits_loss},
               "composite: its parts have rules");
 }

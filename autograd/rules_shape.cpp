@@ -96,12 +96,10 @@ void pad_rule(const C& c) {
   c.set(0, g);
 }
 
-// Many slices of one tensor fill one gradient: after the first, each writes its own part alone.
+// Many slices of one tensor fill one gradient: each writes its own part alone.
 void slice_rule(const C& c) {
   const auto& a = c.get<SliceAttrs>();
-  if (Tensor* const sum = c.arrived(0); sum && sum->dtype() == c.grad().dtype())
-    slice(*sum, a.dim, {a.start, a.stop, a.step}).add_(c.grad());
-  else c.set(0, call_row(OpId::slice_backward, a, c.grad())[0]);
+  if (!c.put_slice(0, a, c.grad())) c.set(0, call_row(OpId::slice_backward, a, c.grad())[0]);
 }
 
 void register_movement() {

@@ -2,14 +2,17 @@
 """Everything that only a GPU can prove, in one call: CUDA tests, compute-sanitizer, the lab, the benchmarks against PyTorch.
 
 `./dev gpu-check` builds and calls this. Stages run one after the other while there is time; each is reported, also where it
-failed or was left out. The status is 0 where all ran and passed. Writes OUT.json (every number) and OUT.md (for people).
+failed or was left out. The status is 0 where all ran and passed. Writes OUT.json (every number) and OUT.md (for people), anew
+after each stage, so that a run which is cut off leaves what it found.
 """
 
 import argparse
 import datetime
 import json
 import os
+import re
 import shutil
+import signal
 import subprocess
 import sys
 import time
@@ -21,19 +24,38 @@ import machine  # noqa: E402
 
 # Rows whose kernels take threads together, write through indices or have edges of their own: what sanitizers look at.
 SANITIZED_ROWS = "add,sum,mean,argmax,softmax,log_softmax_backward,layer_norm,layer_norm_backward,batch_norm," \
-    "batch_norm_backward,cross_entropy,cross_entropy_backward,max_pool2d,max_pool2d_backward,gather,index_add,scatter_add," \
-    "cat,dropout,matmul,linear,conv2d,flash_attention,flash_attention_backward"
+    "batch_norm_backward,batch_norm_update_,slice_backward,fill_,cross_entropy,cross_entropy_backward,max_pool2d," \
+    "max_pool2d_backward,gather,index_add,scatter_add,cat,dropout,matmul,linear,conv2d,flash_attention,flash_attention_backward"
 
 
 def say(text):
     print(f"==> {text}", file=sys.stderr, flush=True)
 
 
+def outcome(command, seconds, environment):
+    """Status (0, another number, or words) and output of a command. One that takes longer ends with all that it started."""
+    try:
+        process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, encoding="utf-8",
+                                   errors="replace", start_new_session=True, env=environment)
+    except OSError as problem:
+        return str(problem), ""
+    try:
+        output, _ = process.communicate(timeout=seconds)
+        return process.returncode, output
+    except subprocess.TimeoutExpired:
+        os.killpg(process.pid, signal.SIGKILL)
+        return "cut off: the time was up", process.communicate()[0] or ""
+    except BaseException:  # Ctrl-C goes to this session alone
+        os.killpg(process.pid, signal.SIGKILL)
+        raise
+
+
 class Check:
-    def __init__(self, args):
+    def __init__(self, args, report):
         self.args = args
+        self.report = report
         self.end = time.monotonic() + args.seconds - args.built_in
-        self.stages = []
+        self.stages = report["stages"]
 
     def left(self):
         return self.end - time.monotonic()
@@ -41,32 +63,33 @@ class Check:
     def run(self, name, command, least=10, environment=None):
         """Runs a command as a stage, and gives its output; None where it failed or there was no time."""
         if self.left() < least:
-            self.stages.append({"stage": name, "status": "not run: the time was up"})
-            say(f"{name}: not run, the time was up")
-            return None
+            return self.note(name, "not run: the time was up (the next call finds the build done)")
         say(name)
         start = time.monotonic()
-        try:
-            run = subprocess.run(command, capture_output=True, text=True, timeout=self.left(),
-                                 env={**os.environ, **(environment or {})})
-            status, output = run.returncode, run.stdout + run.stderr
-        except subprocess.TimeoutExpired as late:
-            parts = [t.decode(errors="replace") if isinstance(t, bytes) else t or "" for t in (late.stdout, late.stderr)]
-            status, output = "cut off: the time was up", "".join(parts)
-        except OSError as problem:
-            status, output = str(problem), ""
-        seconds = time.monotonic() - start
-        stage = {"stage": name, "status": "passed" if status == 0 else f"failed ({status})", "seconds": round(seconds, 1),
-                 "command": " ".join(command), "output": output[-20000:]}
-        self.stages.append(stage)
-        say(f"{name}: {stage['status']}, {seconds:.0f} s")
+        status, output = outcome(command, self.left(), {**os.environ, **(environment or {})})
+        if status == 0 and re.search(r"test cases:\s+0 \|", output):
+            status = "no test has that name"
+        self.stages.append({"stage": name, "status": "passed" if status == 0 else f"failed ({status})",
+                            "seconds": round(time.monotonic() - start, 1), "command": " ".join(command),
+                            "output": output[-20000:]})
+        say(f"{name}: {self.stages[-1]['status']}, {self.stages[-1]['seconds']:.0f} s")
         if status != 0:
             print(output[-3000:], file=sys.stderr)
+        self.write()
         return output if status == 0 else None
 
+    def note(self, name, status):
+        self.stages.append({"stage": name, "status": status})
+        say(f"{name}: {status}")
+        self.write()
+
     def leave_out(self, name, reason):
-        self.stages.append({"stage": name, "status": f"left out: {reason}"})
-        say(f"{name}: left out, {reason}")
+        self.note(name, f"left out: {reason}")
+
+    def write(self):
+        for path, text in ((".json", json.dumps(self.report, indent=1) + "\n"), (".md", markdown(self.report))):
+            with open(self.args.out + path, "w", encoding="utf-8") as file:
+                file.write(text)
 
     def built(self, *path):
         return os.path.join(self.args.build, *path)
@@ -74,8 +97,11 @@ class Check:
 
 def gpu_facts():
     fields = ["name", "driver_version", "memory.total", "compute_cap"]
-    run = subprocess.run(["nvidia-smi", f"--query-gpu={','.join(fields)}", "--format=csv,noheader"], capture_output=True,
-                         text=True)
+    try:
+        run = subprocess.run(["nvidia-smi", f"--query-gpu={','.join(fields)}", "--format=csv,noheader"],
+                             capture_output=True, text=True, timeout=60)
+    except (OSError, subprocess.TimeoutExpired) as problem:
+        sys.exit(f"gpu-check: nvidia-smi: {problem}")
     first = run.stdout.strip().splitlines()
     if run.returncode != 0 or not first:
         sys.exit(f"gpu-check: nvidia-smi shows no GPU: {run.stdout}{run.stderr}".rstrip())
@@ -89,7 +115,8 @@ def sanitize(check, tool):
         return check.leave_out(name, "no compute-sanitizer on this machine")
     check.run(name, [program, "--tool", tool, "--error-exitcode", "9", check.built("tests", "test_op_table"),
                      "-tc=CUDA agrees with the float64 references in every layout"],
-              environment={"GRADUAL_TEST_OP": SANITIZED_ROWS, "GRADUAL_TEST_LAYOUTS": "contiguous,strided"})
+              environment={"GRADUAL_TEST_OP": SANITIZED_ROWS, "GRADUAL_TEST_LAYOUTS": "contiguous,strided",
+                           "GRADUAL_TEST_NEEDS_GPU": "1"})
     if "Device not supported" in check.stages[-1].get("output", ""):  # inside some virtual machines
         check.stages.pop()
         check.leave_out(name, "it does not support this device")
@@ -108,26 +135,31 @@ def pytorch():
 
 
 def benchmarks(check, quick):
-    found = {}
+    found = check.report["benchmarks"]
     python, why = pytorch()
     for kind in ("ops", "models"):
-        path = f"{check.args.out}-{kind}.json"
+        path, table = f"{check.args.out}-{kind}.json", f"{check.args.out}-{kind}.md"
+        for old in (path, table):  # of a run that was cut off
+            if os.path.exists(old):
+                os.remove(old)
         command = [sys.executable, os.path.join(HERE, "compare", "compare.py"), "--device", "cuda", f"--{kind}", "all",
                    "--rounds", "3" if quick else "5", "--round-seconds", "0.1" if quick else "0.25",
                    "--gradual", check.built("bench", "compare", "gradual-compare"), "--json", path,
-                   "--out", f"{check.args.out}-{kind}.md"]
+                   "--out", table]
         command += ["--torch-python", python] if python else ["--absent", f"pytorch={why}"]
         if kind == "models" and quick:
             command += ["--precisions", "f32,f16,bf16"]
         check.run(f"benchmark: {kind}", command, least=30, environment={"PYTHONDONTWRITEBYTECODE": "1"})
-        if os.path.exists(path):
-            with open(path) as file:
-                found[kind] = json.load(file)
-            with open(f"{check.args.out}-{kind}.md") as file:
-                found[kind + "_table"] = file.read()
-            os.remove(path)
-            os.remove(f"{check.args.out}-{kind}.md")
-    return found
+        for name, place, read in ((kind, path, json.load), (kind + "_table", table, lambda file: file.read())):
+            if not os.path.exists(place):
+                continue  # the stage says why
+            try:
+                with open(place, encoding="utf-8") as file:
+                    found[name] = read(file)
+                os.remove(place)
+            except (OSError, ValueError) as problem:
+                say(f"{place}: {problem}")
+        check.write()
 
 
 def markdown(report):
@@ -153,26 +185,23 @@ def main():
     p.add_argument("--built-in", type=float, default=0, help="seconds that the build took of these")
     p.add_argument("--quick", action="store_true", help="shorter benchmarks")
     args = p.parse_args()
-    check = Check(args)
     report = {"gpu": gpu_facts(), "date": datetime.date.today().isoformat(), "commit": machine.commit(HERE),
-              "machine": machine.describe()}
-    check.run("tests of CUDA", [check.built("tests", "test_cuda")])
-    check.run("op table, CUDA against the references", [check.built("tests", "test_op_table"), "-tc=*CUDA*"])
+              "machine": machine.describe(), "stages": [], "benchmarks": {}}
+    check = Check(args, report)
+    on_gpu = {"GRADUAL_TEST_NEEDS_GPU": "1"}  # else tests pass where there is none
+    check.run("tests of CUDA", [check.built("tests", "test_cuda")], environment=on_gpu)
+    check.run("op table, CUDA against the references", [check.built("tests", "test_op_table"), "-tc=*CUDA*"],
+              environment=on_gpu)
     seed = check.run("mixed_precision_from_scratch, full size", [
         check.built("examples", "mixed_precision_from_scratch"), "--device", "cuda", "--full", "--data", "random"])
+    report["seed"] = seed and {"title": "The two-layer MLP, 784-8192-10, batches of 8192", "text": seed}
     lab = check.run("the lab on digits", [check.built("gradual-lab"), "--device", "cuda", "--epochs", "3", "--quiet",
                                           "--out", check.built("gpu-lab")])
-    report["seed"] = seed and {"title": "The two-layer MLP, 784-8192-10, batches of 8192", "text": seed}
     report["lab"] = lab and {"title": "The lab: digits, 3 epochs", "text": lab}
-    report["benchmarks"] = benchmarks(check, args.quick)
+    benchmarks(check, args.quick)
     for tool in ("memcheck", "racecheck", "synccheck"):
         sanitize(check, tool)
-    report["stages"] = check.stages
-    with open(args.out + ".json", "w") as file:
-        json.dump(report, file, indent=1)
-        file.write("\n")
-    with open(args.out + ".md", "w") as file:
-        file.write(markdown(report))
+    check.write()
     print(markdown(report))
     say(f"written: {args.out}.json and {args.out}.md")
     return 0 if all(stage["status"] == "passed" for stage in check.stages) else 1

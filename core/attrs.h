@@ -109,6 +109,12 @@ struct NormAttrs {
   bool training = true;  // batch_norm: statistics of the batch, or the running ones
   bool relu = false;     // batch_norm: y is max(0, ..); its backward then reads the bias
 };
+// batch_norm_update_: of a batch with `count` values a channel, whose invstd is 1/sqrt(var + eps).
+struct RunningAttrs {
+  double momentum = 0.1;
+  double eps = 1e-5;
+  std::int64_t count = 0;
+};
 struct CrossEntropyAttrs {
   Reduction reduction = Reduction::mean;
   double label_smoothing = 0;        // in [0, 1]

@@ -37,6 +37,7 @@ double pooling(const OpCall& c, const Tensor& y) {
 double in_place(const OpCall& c) {
   if (c.op == OpId::copy_ || c.op == OpId::fill_) return 0;
   if (c.op == OpId::add_ || c.op == OpId::mul_) return (c.op == OpId::add_ && c[1].defined() ? 2 : 1) * count(c[0]);
+  if (c.op == OpId::batch_norm_update_) return 9 * count(c[0]);
   double elements = 0;
   if (c.op == OpId::unscale_) {
     for (int i = 1; i < c.inputs.size(); i += 2) elements += count(c[i]);

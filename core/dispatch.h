@@ -86,6 +86,11 @@ struct Columns {
 };
 Columns& columns();
 
+// What a kernel calls for each tensor that it wrote besides the first input of an in-place row, whose version dispatch raises.
+inline void bump_version(const Tensor& t) {
+  if (t.defined()) add_to(t.unsafe_impl()->storage->version, 1);
+}
+
 // Defined once, at the top of the tree (columns.cpp): lists every column's registration. Runs at first dispatch.
 void register_columns();
 void ensure_registered();

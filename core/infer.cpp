@@ -259,16 +259,41 @@ void infer_one_hot(const OpCall& c, OutSpec* out) {
   out->sizes.push_back(c.get<std::int64_t>());
 }
 
-void infer_in_place(const OpCall& c, OutSpec* out) {
-  const Tensor& x = need(c, 0);
+void refuse_expanded(const OpCall& c, const Tensor& x) {
   for (int i = 0; i < x.ndim(); ++i)
     if (x.strides()[i] == 0 && x.sizes()[i] > 1) fail(c, "an expanded tensor cannot be written; clone() it first");
+}
+
+void infer_in_place(const OpCall& c, OutSpec* out) {
+  const Tensor& x = need(c, 0);
+  refuse_expanded(c, x);
   if (info(c.op).inputs == 2 && c[1].defined() &&
       broadcast_shapes(x.sizes(), c[1].sizes(), name(c.op).data()) != x.sizes())
     fail(c, "the operand is larger than the tensor written");
   if ((c.op == OpId::add_ || c.op == OpId::mul_) && (is_f8(x.dtype()) || x.dtype() == DType::bool_))
     fail(c, "takes f64, f32, f16, bf16 and integers");
   same_contiguous(c, out);
+}
+
+void infer_batch_norm_update(const OpCall& c, OutSpec* out) {
+  static constexpr const char* kNames[] = {"a running mean", "a running var", "a count of batches", "the mean",
+                                           "invstd"};
+  for (int i = 0; i < 5; ++i) {
+    if (i == 2) {
+      if (need(c, i, kNames[i], Kind::index).numel() != 1)
+        failf(c, "{} is one number, given {}", kNames[i], describe(c[i]));
+      continue;
+    }
+    need(c, i, kNames[i], Kind::real, 1);
+    need_same_sizes(c, i, c[0].sizes(), kNames[i]);
+    const DType wanted = c[i < 2 ? 0 : 3].dtype();
+    if (c[i].dtype() != wanted) failf(c, "{} must be {}, given {}", kNames[i], name(wanted), name(c[i].dtype()));
+  }
+  if (c[3].dtype() != DType::f32 && c[3].dtype() != DType::f64)
+    failf(c, "a batch's statistics are f32 or f64, given {}", name(c[3].dtype()));
+  refuse_expanded(c, c[1]);
+  if (c.get<RunningAttrs>().count < 2) fail(c, "an unbiased variance needs more than one value per channel");
+  infer_in_place(c, out);
 }
 
 // Of each parameter its tensors are walked as one: the same shape, row-major. unscale_ has its counts before them.
@@ -321,6 +346,7 @@ void register_inference() {
   set(infer_pad, {OpId::pad});
   set(infer_tril, {OpId::tril});
   set(infer_one_hot, {OpId::one_hot});
+  set(infer_batch_norm_update, {OpId::batch_norm_update_});
   set(infer_update, {OpId::sgd_step_, OpId::adam_step_, OpId::unscale_});
   set([](const OpCall&, OutSpec*) {}, {OpId::custom});
   set(infer_activation_backward, {OpId::relu_backward, OpId::gelu_backward});

@@ -159,6 +159,10 @@ BatchNormResult batch_norm(const Tensor& x, const Tensor& weight, const Tensor& 
   const Outputs out = dispatch(OpId::batch_norm, {&x, &weight, &bias, &mean, &var}, attrs, loc);
   return {out[0], out[1], out[2]};
 }
+void batch_norm_update_(const Tensor& running_mean, const Tensor& running_var, const Tensor& batches,
+                        const Tensor& mean, const Tensor& invstd, const RunningAttrs& attrs, Loc loc) {
+  dispatch(OpId::batch_norm_update_, {&running_mean, &running_var, &batches, &mean, &invstd}, attrs, loc);
+}
 Tensor layer_norm(const Tensor& x, int dims, const Tensor& weight, const Tensor& bias, double eps, Loc loc) {
   return run(OpId::layer_norm, {&x, &weight, &bias}, NormAttrs{.eps = eps, .dims = dims}, loc);
 }

@@ -33,9 +33,9 @@ template <class W> struct RepeatElements {
   }
 };
 
-// Counts `n` elements of the innermost dim as one: of both operands or, where the source repeats one number, of the result. False
+// Counts `n` elements of the innermost dim as one: of all operands or, where the source repeats one number, of the result. False
 // where they are not side by side or do not begin where so many can be moved at once.
-bool join(Geometry<2>& g, int n, std::size_t width, bool repeats) {
+template <int N> bool join(Geometry<N>& g, int n, std::size_t width, bool repeats) {
   const int last = g.ndim - 1;
   if (g.sizes[last] % n != 0) return false;
   const auto fits = [&](const Operand& o) {
@@ -45,12 +45,15 @@ bool join(Geometry<2>& g, int n, std::size_t width, bool repeats) {
       if (g.sizes[d] != 1 && o.strides[d] % n != 0) return false;
     return true;
   };
-  if (!fits(g.operand[0]) || (repeats ? g.operand[1].strides[last] != 0 : !fits(g.operand[1]))) return false;
+  if (!fits(g.operand[0])) return false;
+  if constexpr (N > 1)
+    if (repeats ? g.operand[1].strides[last] != 0 : !fits(g.operand[1])) return false;
   g.sizes[last] /= n;
   g.numel /= n;
   for (int d = 0; d < last; ++d) {
     g.operand[0].strides[d] /= n;
-    if (!repeats) g.operand[1].strides[d] /= n;
+    if constexpr (N > 1)
+      if (!repeats) g.operand[1].strides[d] /= n;
   }
   return true;
 }
@@ -84,6 +87,15 @@ template <class W> struct FillElements {
   W value;
   W* to;
   __device__ void operator()(std::int64_t i) const { to[i] = value; }
+};
+template <class W> struct FillStrided {
+  Geometry<1> g;
+  W value;
+  __device__ void operator()(std::int64_t i) const {
+    std::int64_t at[1];
+    g.locate(i, at);
+    reinterpret_cast<W*>(g.operand[0].data)[at[0]] = value;
+  }
 };
 
 template <class W> void fill_pattern(void* to, const void* pattern, std::int64_t n) {
@@ -147,8 +159,17 @@ void copy_elements(const Tensor& out, const Tensor& x) {
 }
 
 void fill_elements(const Tensor& t, double value) {
-  const Tensor one = full({}, value, {.dtype = t.dtype(), .device = t.device()});
-  copy_elements(t, one);
+  if (t.numel() == 0) return;
+  const Tensor one = full({}, value, {.dtype = t.dtype()});  // as the dtype has it
+  const Tensor* const operands[] = {&t};
+  Geometry<1> g = make_geometry(t.sizes(), operands, t.is_contiguous());
+  cpu::visit_width(size_of(t.dtype()), [&]<class W>(W) {
+    const W bits = *static_cast<const W*>(one.raw());
+    if (!join(g, Pack<W>::kSize, sizeof(W), false)) return for_each(g.numel, FillStrided<W>{g, bits});
+    Pack<W> pack;
+    for (W& element : pack.of) element = bits;
+    for_each(g.numel, FillStrided<Pack<W>>{g, pack});
+  });
 }
 
 Tensor copied(const Tensor& x, DType dtype) {

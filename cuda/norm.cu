@@ -231,6 +231,55 @@ template <class C, int N, int M, class F> struct MapChannels {
   }
 };
 
+// The same for row-major operands, in runs that may begin in one plane and end in the next: planes of any size from kRun on.
+template <class C, int N, int M, class F> struct MapPlanes {
+  Operand operand[N + 1];  // the output, then the operands
+  std::int64_t plane, channels;
+  bool narrow;  // positions fit in 32 bits
+  const C* parameters[M];
+  F f;
+  Counter counter;
+
+  __device__ void operator()(std::int64_t i) const {
+    const std::int64_t first = i * kRun;
+    const std::int64_t image_plane = divided(first, plane), c = image_plane - divided(image_plane, channels) * channels;
+    const std::int64_t next = c + 1 == channels ? 0 : c + 1, left = (image_plane + 1) * plane - first;
+    C x[N][kRun], y[kRun], here[M], there[M];
+    unrolled<N>([&](auto k) { load_run(operand[k + 1], first, x[k]); });
+    for (int m = 0; m < M; ++m) here[m] = parameters[m][c], there[m] = parameters[m][next];
+    for (int j = 0; j < kRun; ++j) {
+      C of[N], with[M];
+      for (int k = 0; k < N; ++k) of[k] = x[k][j];
+      for (int m = 0; m < M; ++m) with[m] = j < left ? here[m] : there[m];
+      y[j] = f(of, with);
+    }
+    store_run(operand[0], first, y, counter);
+  }
+
+ private:
+  __device__ std::int64_t divided(std::int64_t a, std::int64_t b) const {
+    return narrow ? static_cast<std::uint32_t>(a) / static_cast<std::uint32_t>(b) : a / b;
+  }
+};
+// True where the operands allow it and the kernel was started.
+template <class C, int K, int M, class F>
+bool map_planes(const Tensor* const (&operands)[K], const C* const (&parameters)[M], const F& f,
+                const CountingStores& counting) {
+  const Tensor& out = *operands[0];
+  const std::int64_t channels = out.size(1), plane = out.numel() / (out.size(0) * channels);
+  if (plane < kRun || plane % kRun == 0 || out.numel() % kRun != 0) return false;  // whole runs need no choice
+  MapPlanes<C, K - 1, M, F> map{{}, plane, channels, out.numel() <= INT32_MAX, {}, f, counting.counter()};
+  for (int k = 0; k < K; ++k) {
+    const Tensor& t = *operands[k];
+    if (!t.is_contiguous() || !aligned(t.raw())) return false;
+    map.operand[k].data = static_cast<char*>(t.raw());
+    map.operand[k].dtype = t.dtype();
+  }
+  for (int m = 0; m < M; ++m) map.parameters[m] = parameters[m];
+  for_each(out.numel() / kRun, map);
+  return true;
+}
+
 // Tensors of [N, C, ..]; `statistic` is one of [C].
 template <class C, int K, int M, class F>
 void map_channels(const Tensor& statistic, const Tensor* const (&operands)[K], const C* const (&parameters)[M],
@@ -245,6 +294,7 @@ void map_channels(const Tensor& statistic, const Tensor* const (&operands)[K], c
   all[K] = &channel;
   const Tensor* const(&views)[K + 1] = all;
   const CountingStores counting(dtype_of<C>, out.dtype());
+  if (map_planes<C>(operands, parameters, f, counting)) return;
   MapChannels<C, K - 1, M, F> map{make_geometry(out.sizes(), views, false), false, {}, f, counting.counter()};
   const std::int64_t step = map.g.operand[K].strides[map.g.ndim - 1];
   map.wide = wide(map.g, Geometry<K + 1>{}, K) && (step == 0 || step == 1);
@@ -367,6 +417,41 @@ template <class C> void batch_norm_backward_of(const OpCall& call, Outputs& out)
   map_channels(mean.values, operands, parameters, ChannelsBackward<C>{mask, a.training});
 }
 
+// One channel a thread; the first thread counts the batch, of no channels too.
+template <class C, class S> struct MoveStatistics {
+  Geometry<4> g;  // running mean and var, the batch's mean and invstd
+  RunningStatistics<C, S> to;
+  std::int64_t* batches;
+  Counter counter;
+  __device__ void operator()(std::int64_t i) const {
+    if (i == 0) ++*batches;
+    if (g.numel == 0) return;
+    std::int64_t at[4];
+    g.locate(i, at);
+    const auto running = [&](int k) { return load_element<C>(to.dtype, g.operand[k].data, at[k]); };
+    const auto batch = [&](int k) { return static_cast<const S*>(static_cast<const void*>(g.operand[k].data))[at[k]]; };
+    const C mean = to.mean(running(0), batch(2)), var = to.var(running(1), batch(3));
+    store_counted(to.dtype, mean, g.operand[0].data, at[0], counter);
+    store_counted(to.dtype, var, g.operand[1].data, at[1], counter);
+  }
+};
+void batch_norm_update(const OpCall& call, Outputs&) {
+  const DType dtype = call[0].dtype();
+  cpu::visit_floating(dtype, [&]<class C>(C) {
+    cpu::visit_floating(call[3].dtype(), [&]<class S>(S) {
+      const Tensor* const operands[] = {&call[0], &call[1], &call[3], &call[4]};
+      const CountingStores counting(dtype_of<C>, dtype);
+      for_each(std::max<std::int64_t>(1, call[0].numel()),
+               MoveStatistics<C, S>{make_geometry(call[0].sizes(), operands, true),
+                                    {dtype, call.get<RunningAttrs>()},
+                                    static_cast<std::int64_t*>(call[2].raw()),
+                                    counting.counter()});
+    });
+  });
+  bump_version(call[1]);
+  bump_version(call[2]);
+}
+
 // In the compute type of output 0.
 void over_rows(const OpCall& call, Outputs& out) {
   cpu::visit_floating(out[0].dtype(), [&]<class C>(C) { normalize_rows<C>(call, out); });
@@ -389,6 +474,7 @@ void register_normalization() {
   set_kernel(OpId::layer_norm_backward, over_rows_backward);
   set_kernel(OpId::rms_norm_backward, over_rows_backward);
   set_kernel(OpId::batch_norm, library_or_ours<library_batch_norm, batch_norm>);
+  set_kernel(OpId::batch_norm_update_, batch_norm_update);
   set_kernel(OpId::batch_norm_backward, library_or_ours<library_batch_norm_backward, batch_norm_backward>);
 }
 

@@ -27,10 +27,6 @@ void check_dtypes(const OpCall& c, int first) {
                   "; a GPU's optimizer takes f64, f32, f16 and bf16");
 }
 
-void bump_version(const Tensor& t) {
-  if (t.defined()) add_to(t.unsafe_impl()->storage->version, 1);
-}
-
 // f(table of parts, number of its first part) for all parts of a call, as many in a table as fit.
 template <int N, class Add, class F> void in_tables(int parts, const Add& add, const F& f) {
   const auto fill = [&]<int kMost>(int begin, Parts<N, kMost> table) {

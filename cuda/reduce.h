@@ -24,6 +24,7 @@ template <int N> struct ReduceSource {
   Geometry<N> kept, reduced;
   bool columns = false;  // neighbouring threads take neighbouring outputs, not neighbours of one range
   bool wide = false;     // in runs of eight: outputs, or what one takes in
+  bool halves = false;   // rows in runs of four, two at a time
   std::int64_t outputs() const { return kept.numel; }
   std::int64_t count() const { return reduced.numel; }
 };
@@ -33,6 +34,7 @@ template <int N> ReduceSource<N> reduce_source(const Tensor* const (&operands)[N
   ReduceSource<N> s{geometry_of<N>(plan.kept), geometry_of<N>(plan.reduced)};
   s.columns = plan.columns || plan.count() < cpu::kMinColumns;
   s.wide = s.columns ? wide(s.kept, s.reduced) : wide(s.reduced, s.kept);
+  s.halves = !s.columns && !s.wide && wide(s.reduced, s.kept, N, kRun / 2);
   return s;
 }
 
@@ -80,13 +82,25 @@ template <class Op> struct ReduceRows {
   __device__ void take(std::int64_t output, const std::int64_t (&base)[Op::kInputs], std::int64_t at, int lane,
                        std::int64_t end, Acc (&part)[kRun]) const {
     constexpr int N = Op::kInputs;
-    const std::int64_t first = s.wide ? at + lane * kRun : at + lane, step = s.wide ? 1 : lanes;
+    const bool together = s.wide || s.halves;
+    const std::int64_t first = together ? at + lane * kRun : at + lane, step = together ? 1 : lanes;
     if (first >= end) return;
     typename Op::Number x[N][kRun];
     if (s.wide) {
       std::int64_t offset[N];
       s.reduced.locate(first, offset);
       unrolled<N>([&](auto k) { load_run(s.reduced.operand[k], base[k] + offset[k], x[k]); });
+    } else if (s.halves) {
+      constexpr int kHalf = kRun / 2;
+      unrolled<2>([&](auto h) {
+        std::int64_t offset[N];
+        s.reduced.locate(first + h * kHalf < end ? first + h * kHalf : first, offset);
+        unrolled<N>([&](auto k) {
+          typename Op::Number half[kHalf];
+          load_run(s.reduced.operand[k], base[k] + offset[k], half);
+          for (int j = 0; j < kHalf; ++j) x[k][h * kHalf + j] = half[j];
+        });
+      });
     } else {
       std::int64_t offsets[N][kRun];
       for (int j = 0; j < kRun; ++j) {

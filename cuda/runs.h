@@ -14,9 +14,9 @@ template <int n, class F> __device__ void unrolled(const F& f) {
   }(std::make_integer_sequence<int, n>{});
 }
 
-// Elements of type T that are moved at once.
-template <class T> struct alignas(sizeof(T) * kRun < 16 ? sizeof(T) * kRun : 16) RunPart {
-  static constexpr int kSize = sizeof(T) * kRun < 16 ? kRun : 16 / sizeof(T);
+// Elements of type T that are moved at once, of runs of n.
+template <class T, int n = kRun> struct alignas(sizeof(T) * n < 16 ? sizeof(T) * n : 16) RunPart {
+  static constexpr int kSize = sizeof(T) * n < 16 ? n : 16 / sizeof(T);
   T of[kSize];
 };
 
@@ -36,13 +36,14 @@ template <class C, class F> __device__ void visit_stored(DType d, F&& visit) {
   }
 }
 
-// x = elements [at, at + kRun), which lie as wide() says.
-template <class C> __device__ void load_run(const Operand& o, std::int64_t at, C (&x)[kRun]) {
+// x = elements [at, at + n), which lie as wide() says of runs of n.
+template <class C, int n> __device__ void load_run(const Operand& o, std::int64_t at, C (&x)[n]) {
   visit_stored<C>(o.dtype, [&]<class T> {
-    const auto* parts = reinterpret_cast<const RunPart<T>*>(reinterpret_cast<const T*>(o.data) + at);
-    for (int i = 0; i < kRun; i += RunPart<T>::kSize) {
-      const RunPart<T> part = parts[i / RunPart<T>::kSize];
-      for (int j = 0; j < RunPart<T>::kSize; ++j) x[i + j] = cast_element<C>(part.of[j]);
+    using Part = RunPart<T, n>;
+    const auto* parts = reinterpret_cast<const Part*>(reinterpret_cast<const T*>(o.data) + at);
+    for (int i = 0; i < n; i += Part::kSize) {
+      const Part part = parts[i / Part::kSize];
+      for (int j = 0; j < Part::kSize; ++j) x[i + j] = cast_element<C>(part.of[j]);
     }
   });
 }
@@ -102,13 +103,14 @@ template <class C> struct Stored {
   __device__ void operator()(C value, std::int64_t i) const { store_counted(dtype, value, data, i, counter); }
 };
 
-// Whether elements [8 i, 8 i + 8) of `inner` lie side by side in each of its first operands, and start where wide loads
-// may: at 16 bytes, or at as many as they take. `outer` says where else an operand is moved to.
-template <int N, int M> bool wide(const Geometry<N>& inner, const Geometry<M>& outer, int operands = N) {
+// Whether elements [n i, n i + n) of `inner` lie side by side in each of its first operands, and start where wide loads
+// may: at 16 bytes, or at as many as they take. `outer` says where else an operand is moved to. n: 8, or 4.
+template <int N, int M>
+bool wide(const Geometry<N>& inner, const Geometry<M>& outer, int operands = N, std::int64_t n = kRun) {
   static_assert(M >= N);
   const int last = inner.ndim - 1;
-  if (inner.sizes[last] % kRun != 0) return false;
-  const auto fits = [](const auto& g, int d, int k) { return g.sizes[d] == 1 || g.operand[k].strides[d] % kRun == 0; };
+  if (inner.sizes[last] % n != 0) return false;
+  const auto fits = [=](const auto& g, int d, int k) { return g.sizes[d] == 1 || g.operand[k].strides[d] % n == 0; };
   for (int k = 0; k < operands; ++k) {
     if (inner.operand[k].strides[last] != 1 || !aligned(inner.operand[k].data)) return false;
     for (int d = 0; d < last; ++d)

@@ -1,7 +1,6 @@
 #include "norm.h"
 
 #include <algorithm>
-#include <cmath>
 
 #include "../autograd/checkpoint.h"
 #include "../autograd/grad_mode.h"
@@ -34,20 +33,13 @@ Tensor BatchNorm::run(const Tensor& x, bool relu) {
           min_dims_ == 4 ? "[N, C, H, W]" : "[N, C] or [N, C, L]");
   const bool use_batch = training() || !options_.track_running_stats;
   const BatchNormResult r = batch_norm(x, weight, bias, running_mean, running_var, use_batch, options_.eps, relu);
-  if (training() && options_.track_running_stats && x.numel() > 0 && !recomputing()) update(x, r.mean, r.invstd);
+  if (training() && options_.track_running_stats && x.numel() > 0 && !recomputing()) {
+    const NoGrad no_grad;
+    const CauseScope cause("running statistics");
+    batch_norm_update_(running_mean, running_var, num_batches_tracked, r.mean, r.invstd,
+                       {options_.momentum, options_.eps, x.numel() / x.size(1)});
+  }
   return r.y;
-}
-
-void BatchNorm::update(const Tensor& x, const Tensor& mean, const Tensor& invstd) {
-  const NoGrad no_grad;
-  const CauseScope cause("running statistics");
-  const double n = static_cast<double>(x.numel() / x.size(1));
-  // invstd is 1 / sqrt(var + eps); rounding may take a zero variance below zero.
-  const Tensor biased = clamp(reciprocal(square(invstd)) - options_.eps, 0, INFINITY);
-  const double m = options_.momentum;
-  running_mean.mul_(1 - m).add_(mean.to(running_mean.dtype()), m);
-  running_var.mul_(1 - m).add_(biased.to(running_var.dtype()), m * n / (n - 1));
-  num_batches_tracked.add_(1);
 }
 
 TrailingNorm::TrailingNorm(const char* layer, const Shape& normalized, bool affine, double eps)

@@ -34,7 +34,6 @@ class BatchNorm : public Norm {
 
  private:
   Tensor run(const Tensor& x, bool relu);
-  void update(const Tensor& x, const Tensor& mean, const Tensor& invstd);
 
   BatchNormOptions options_;
   int min_dims_, max_dims_;

@@ -423,6 +423,35 @@ void batch_norm_backward_of(const OpCall& call, const Channels& l, Tensor& dx, O
   store_parameter(out[2], db.data());
 }
 
+// Moves running statistics by `move`, one of the pair in RunningStatistics.
+template <class C, class S, class F> void move_running(const Tensor& running, const Tensor& batch, const F& move) {
+  CastCounts* const counts = counts_for(dtype_of<C>, running.dtype());
+  C moved[kBlock];
+  S given[kBlock];
+  const auto at = [](const Tensor& t, std::int64_t i) {
+    return static_cast<char*>(t.raw()) + i * t.strides()[0] * static_cast<std::int64_t>(size_of(t.dtype()));
+  };
+  for (std::int64_t i = 0; i < running.numel(); i += kBlock) {
+    const std::int64_t n = std::min(running.numel() - i, kBlock);
+    load(running.dtype(), at(running, i), running.strides()[0], moved, n);
+    load(batch.dtype(), at(batch, i), batch.strides()[0], given, n);
+    for (std::int64_t k = 0; k < n; ++k) moved[k] = move(moved[k], given[k]);
+    store(running.dtype(), moved, at(running, i), running.strides()[0], n, counts);
+  }
+}
+void batch_norm_update(const OpCall& call, Outputs&) {
+  visit_floating(call[0].dtype(), [&]<class C>(C) {
+    visit_floating(call[3].dtype(), [&]<class S>(S) {
+      const RunningStatistics<C, S> to(call[0].dtype(), call.get<RunningAttrs>());
+      move_running<C, S>(call[0], call[3], [&](C running, S batch) { return to.mean(running, batch); });
+      move_running<C, S>(call[1], call[4], [&](C running, S batch) { return to.var(running, batch); });
+    });
+  });
+  ++*call[2].data<std::int64_t>();
+  bump_version(call[1]);
+  bump_version(call[2]);
+}
+
 // f(a number of the type to compute in, one of what sums are of, one of what y is made as): bf16 is converted on the way,
 // but through a buffer where its rounding is counted.
 template <class F> void visit_elements(const Tensor& x, const Tensor& y, const F& f) {
@@ -454,6 +483,7 @@ void batch_norm_backward(const OpCall& call, Outputs& out) {
 void register_batch_norm() {
   set_kernel(OpId::batch_norm, batch_norm);
   set_kernel(OpId::batch_norm_backward, batch_norm_backward);
+  set_kernel(OpId::batch_norm_update_, batch_norm_update);
 }
 
 }  // namespace gradual::cpu

@@ -19,10 +19,6 @@ namespace {
 
 using rules::kParam, rules::kGradient, rules::kMaster, rules::kCompensation, rules::kMoment;
 
-void bump_version(const Tensor& t) {
-  if (t.defined()) add_to(t.unsafe_impl()->storage->version, 1);
-}
-
 // f(part, begin, end) over the elements of all parts, part k as many as input first + k * each of the call. Threads take
 // chunks that run through all parts, each of which begins at a cache line of its own.
 template <class F> void for_parts(const OpCall& c, int first, int each, const F& f) {

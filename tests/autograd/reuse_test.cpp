@@ -113,6 +113,49 @@ TEST_CASE("memory: gradients of many slices are written into one") {
   }
 }
 
+TEST_CASE("gradients of slices have the numbers of composed ones, in whatever order and place they arrive") {
+  using Part = std::pair<std::int64_t, std::int64_t>;  // from, to: of a dim of 6
+  const std::vector<std::vector<Part>> cases = {
+      {{0, 2}, {2, 4}, {4, 6}},          // from the last on
+      {{4, 6}, {2, 4}, {0, 2}},          // from the first on
+      {{0, 6}},                          // all of it
+      {{0, 2}},                          // the rest is zeros
+      {{4, 6}},                          //
+      {{2, 4}},                          // in the middle
+      {{2, 4}, {4, 6}},                  // a gap at one end
+      {{2, 4}, {0, 2}},                  //
+      {{0, 2}, {4, 6}},                  // a gap between
+      {{1, 3}, {2, 6}},                  // one over the other
+      {{0, 4}, {3, 5}, {2, 2}, {4, 6}},  // and an empty one
+      {{0, 3}, {3, 6}, {0, 3}},          // twice
+      {{3, 6}, {3, 6}},
+  };
+  for (const int dim : {0, 1}) {
+    for (const bool more : {false, true}) {
+      for (const auto& parts : cases) {
+        CAPTURE(dim);
+        CAPTURE(more);
+        CAPTURE(&parts - cases.data());
+        const Tensor x = full({6, 6}, 0.5, {.requires_grad = true});
+        const auto loss = [&] {
+          const Tensor h = x * 2;
+          Tensor sum = h.narrow(1 - dim, 0, 1).sum() * 0;  // of the other dim, last
+          double k = 1;
+          for (const auto& part : parts) {
+            sum = sum + (h.narrow(dim, part.first, part.second - part.first) * k++).sum();
+            if (more && k == 2) sum = sum + (h * h).sum();  // what is no slice arrives between
+          }
+          return sum;
+        };
+        loss().backward();
+        const Tensor want =
+            autograd::grad(std::vector<Tensor>{loss()}, std::vector<Tensor>{x}, {}, {.create_graph = true})[0];
+        CHECK(values(x.grad()) == values(want));
+      }
+    }
+  }
+}
+
 TEST_CASE("gradients of slices are not written into expanded ones, nor into memory of somebody else") {
   const auto gradient = [](const std::function<Tensor(const Tensor&)>& loss, const Shape& sizes) {
     const Tensor x = full(sizes, 1, {.requires_grad = true});

@@ -121,6 +121,11 @@ std::vector<Case> strided_cases() {
                        part(t).copy_(in[1]);
                        return t;
                      }});
+      all.push_back({"a slice filled", inputs, [=](const In& in) {
+                       const Tensor t = in[0].clone();
+                       part(t).fill_(-0.3);
+                       return t;
+                     }});
       all.push_back({"a slice added to", inputs, [=](const In& in) {
                        const Tensor t = in[0].clone();
                        part(t).add_(cast(in[1], other(in[1].dtype())), 0.5);

@@ -32,8 +32,8 @@ void check_sum(const Tensor& gpu, const Tensor& x, const Shape& dims, double rou
 TEST_CASE("long ranges are summed in a tree") {
   if (!have_gpu()) return;
   for (const DType dtype : {DType::f32, DType::bf16}) {
-    for (const Shape& sizes : {Shape{3, 100000}, Shape{3, 100003}, Shape{2, 16384}, Shape{1, 8192}, Shape{70, 1024},
-                               Shape{5, 1032}, Shape{3, 1025}}) {
+    for (const Shape& sizes : {Shape{3, 100000}, Shape{3, 100003}, Shape{3, 100004}, Shape{2, 16384}, Shape{1, 8192},
+                               Shape{70, 1024}, Shape{5, 1032}, Shape{3, 1025}}) {
       CAPTURE(to_string(sizes));
       const Tensor x = abs(drawn(sizes, 1, dtype));
       check_sum(sum(x.to(kGpu), {1}), x, {1}, 40);
@@ -48,6 +48,19 @@ TEST_CASE("long ranges are summed in a tree") {
       check_sum(sum(x.to(kGpu).narrow(1, 1, sizes[1] - 1), {0}), x.narrow(1, 1, sizes[1] - 1), {0}, 60);
     }
   }
+}
+
+TEST_CASE("rows of whole fours are read in fours: the bits are those of rows with zeros up to whole eights") {
+  if (!have_gpu()) return;
+  for (const DType dtype : {DType::f64, DType::f32, DType::bf16})
+    for (const std::int64_t length : {12, 196, 300, 9004}) {
+      CAPTURE(name(dtype));
+      CAPTURE(length);
+      const Tensor x = drawn({64, length}, 1, dtype).to(kGpu), wide = x.to(DType::f32);
+      const Tensor none = zeros({64, 4}, {.dtype = dtype, .device = kGpu});
+      CHECK(same_numbers(sum(x, {1}), sum(cat({x, none}, 1), {1})));
+      CHECK(same_numbers(sum(square(wide), {1}), sum(square(cat({wide, none.to(DType::f32)}, 1)), {1})));
+    }
 }
 
 TEST_CASE("the same bits every time") {

@@ -192,7 +192,8 @@ TEST_CASE("batch norm of images in both orders of memory") {
   if (!have_gpu()) return;
   const auto channels_last = [](const Tensor& t) { return t.permute({0, 2, 3, 1}).contiguous().permute({0, 3, 1, 2}); };
   for (const DType dtype : {DType::f32, DType::bf16})
-    for (const Shape& sizes : {Shape{3, 8, 4, 6}, Shape{3, 24, 5, 7}, Shape{2, 5, 8, 8}, Shape{40, 16, 1, 1}})
+    for (const Shape& sizes : {Shape{3, 8, 4, 6}, Shape{3, 24, 5, 7}, Shape{2, 5, 8, 8}, Shape{40, 16, 1, 1},
+                               Shape{3, 6, 14, 14}, Shape{2, 4, 3, 3}})
       for (const bool last : {false, true})
         for (const bool relu : {false, true})
           for (const bool training : {false, true}) {
@@ -221,6 +222,29 @@ TEST_CASE("batch norm of images in both orders of memory") {
 }
 
 Tensor channels_last(const Tensor& t) { return t.permute({0, 2, 3, 1}).contiguous().permute({0, 3, 1, 2}); }
+
+TEST_CASE("batch norm goes through small planes in runs of eight where elements lie side by side") {
+  if (!have_gpu()) return;
+  const auto eval = [](const Tensor& x) {
+    const std::int64_t c = x.size(1);
+    const Tensor w = drawn({c}, 2), mean = drawn({c}, 3), var = add(abs(drawn({c}, 4)), 1);
+    Tensor y;
+    const auto names = kernels_of([&] { y = batch_norm(x, w.to(kGpu), {}, mean.to(kGpu), var.to(kGpu), false).y; });
+    CHECK(same_numbers(y, batch_norm(x.to(Device::cpu()), w, {}, mean, var, false).y));
+    return any_has(names, "MapPlanes");
+  };
+  for (const DType dtype : {DType::f64, DType::f32, DType::f16, DType::bf16}) {
+    CAPTURE(name(dtype));
+    for (const Shape& sizes : {Shape{2, 3, 14, 14}, Shape{2, 4, 7, 7}, Shape{4, 2, 9}, Shape{8, 1, 3, 3}})
+      CHECK(eval(drawn(sizes, 1, dtype).to(kGpu)));
+    CHECK_FALSE(eval(drawn({2, 3, 4, 4}, 1, dtype).to(kGpu)));  // whole runs
+    CHECK_FALSE(eval(drawn({4, 2, 7}, 1, dtype).to(kGpu)));     // three planes in a run
+    CHECK_FALSE(eval(drawn({1, 3, 7, 7}, 1, dtype).to(kGpu)));  // 147 elements
+    CHECK_FALSE(eval(channels_last(drawn({2, 4, 7, 7}, 1, dtype)).to(kGpu)));
+    const Tensor longer = drawn({3 * 4 * 49}, 1, dtype).to(kGpu);
+    CHECK_FALSE(eval(longer.narrow(0, 1, 2 * 4 * 49).view({2, 4, 7, 7})));  // not aligned
+  }
+}
 
 TEST_CASE("batch norm in training is the library's where it takes it, and ours else, within the same bounds") {
   if (!have_gpu()) return;
@@ -322,6 +346,46 @@ TEST_CASE("what stores of rows lose is counted") {
   CHECK(gpu.elements == cpu.elements);
   CHECK(gpu.subnormal == cpu.subnormal);
   CHECK(gpu.underflow == cpu.underflow);
+}
+
+TEST_CASE("running statistics move in one launch, with the CPU's bits") {
+  if (!have_gpu()) return;
+  for (const DType dtype : {DType::f64, DType::f32, DType::f16, DType::bf16}) {
+    for (const DType of_batch : {DType::f32, DType::f64}) {
+      for (const std::int64_t channels : {0, 1, 300}) {
+        for (const bool counted : {false, true}) {
+          CAPTURE(name(dtype));
+          CAPTURE(name(of_batch));
+          CAPTURE(channels);
+          const Shape s{channels};
+          const std::vector<Tensor> given = {drawn(s, 1, dtype), square(drawn(s, 2)).to(dtype),
+                                             full({}, 5, {.dtype = DType::i64}), drawn(s, 3, of_batch) * 1e-5,
+                                             clamp(drawn(s, 4, of_batch) + 3, 0.1, 31.7)};
+          std::vector<Tensor> there, here;
+          for (const Tensor& t : given) there.push_back(t.to(kGpu)), here.push_back(t.clone());
+          CastCounts on_gpu, on_cpu;
+          const auto move = [](const std::vector<Tensor>& t) {
+            batch_norm_update_(t[0], t[1], t[2], t[3], t[4], {.momentum = 0.1, .eps = 1e-3, .count = 64});
+          };
+          const auto launches = kernels_of([&] {
+            const CountScope scope(counted ? &on_gpu : nullptr);
+            move(there);
+          });
+          if (!counted) CHECK(launches.size() == 1);
+          {
+            const CountScope scope(counted ? &on_cpu : nullptr);
+            move(here);
+          }
+          for (std::size_t i = 0; i < 5; ++i) CHECK(same_numbers(there[i], here[i]));
+          CHECK(here[2].item() == 6);
+          CHECK(there[2].version() == 1);
+          CHECK(on_gpu.elements == on_cpu.elements);
+          CHECK(on_gpu.subnormal == on_cpu.subnormal);
+          if (counted) CHECK(on_cpu.elements == (size_of(dtype) == 2 ? 2 * static_cast<std::uint64_t>(channels) : 0));
+        }
+      }
+    }
+  }
 }
 
 }  // namespace

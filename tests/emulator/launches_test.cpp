@@ -63,7 +63,7 @@ TEST_CASE("a step of a CNN in bf16 takes so many launches") {
   const auto names =
       step_of<optim::AdamW>({lab::make_cnn(1, 8, 8, 10), drawn({4, 1, 8, 8}, 1), labels(10, {4}), DType::bf16},
                             optim::AdamWOptions{.lr = 1e-3});
-  CHECK(names.size() == 66);
+  CHECK(names.size() == 50);
   CHECK(count(names, "cuDNN convolution") == 5);
   CHECK(count(names, "Step<") == 1);
 }
@@ -80,6 +80,40 @@ TEST_CASE("a step of a transformer in bf16 takes so many launches") {
   CHECK(count(two, "cuDNN attention") == 4);
   CHECK(count(two, "ConvertElements") == 0);  // scalar casts
   CHECK(count(two, "MapElements") == 0);      // and sums
+}
+
+TEST_CASE("the gradient of a packed projection is its three parts, copied") {
+  for (const DType dtype : {DType::f32, DType::bf16}) {
+    const Tensor x = drawn({2, 8, 96}, 1, dtype).to(kGpu);
+    const auto backward = [&](bool whole) {
+      const Tensor packed = x.detach().set_requires_grad();
+      std::vector<Tensor> parts, gradients;
+      for (int i = whole ? 0 : 1; i < 3; ++i) {
+        parts.push_back(packed.narrow(-1, 32 * i, 32));
+        gradients.push_back(drawn({2, 8, 32}, 5, dtype).to(kGpu));
+      }
+      const auto names = kernels_of([&] { autograd::backward(parts, gradients); });
+      const Tensor zero = zeros({2, 8, 32}, {.dtype = dtype, .device = kGpu}), part = gradients[0];
+      CHECK(same_numbers(packed.grad(), cat({whole ? part : zero, part, part}, -1)));
+      return names;
+    };
+    const auto three = backward(true);
+    CHECK(three.size() == 3);
+    CHECK(count(three, "MoveElements") == 3);
+    const auto two = backward(false);
+    CHECK(two.size() == 3);
+    CHECK(count(two, "FillStrided") == 1);
+  }
+}
+
+TEST_CASE("batch norm moves its running statistics in a launch") {
+  nn::BatchNorm2d norm(8);
+  norm.to(kGpu);
+  const Tensor x = drawn({4, 8, 6, 6}, 1).to(kGpu);
+  const auto training = kernels_of([&] { norm(x); });
+  CHECK(count(training, "MoveStatistics") == 1);
+  const auto alone = kernels_of([&] { batch_norm(x, norm.weight, norm.bias, {}, {}, true); });
+  CHECK(training.size() == alone.size() + 1);
 }
 
 }  // namespace

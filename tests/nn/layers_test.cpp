@@ -116,6 +116,49 @@ TEST_CASE("BatchNorm normalises, and moves its running statistics by the formula
   }
 }
 
+TEST_CASE("BatchNorm moves its running statistics in one op with the bits of composed ones") {
+  struct Seen final : Observer {
+    std::vector<OpId> ops;
+    void after(const OpCall& call, const Outputs&, const CallRecord& record) override {
+      if (std::string(record.context.cause) == "running statistics") ops.push_back(call.op);
+    }
+  };
+  for (const DType dtype : {DType::f64, DType::f32, DType::f16, DType::bf16}) {
+    for (const DType of_input : {DType::f64, DType::f32, DType::bf16}) {
+      CAPTURE(name(dtype));
+      CAPTURE(name(of_input));
+      const double m = 0.3, eps = 1e-4;
+      nn::BatchNorm2d bn(67, {.eps = eps, .momentum = m, .affine = false});
+      bn.to(dtype);
+      for (int step = 0; step < 3; ++step) {
+        Tensor x = noise({3, 67, 2, 5}, static_cast<std::uint64_t>(step)).to(of_input);
+        x.narrow(1, 3, 1).fill_(0.5);  // a channel without variance
+        const BatchNormResult batch = batch_norm(x, {}, {}, {}, {}, true, eps);
+        const Tensor mean = bn.running_mean.clone(), var = bn.running_var.clone();
+        const Tensor biased = clamp(reciprocal(square(batch.invstd)) - eps, 0, INFINITY);
+        mean.mul_(1 - m).add_(batch.mean.to(dtype), m);
+        var.mul_(1 - m).add_(biased.to(dtype), m * 30 / 29);
+        const std::uint32_t versions[] = {bn.running_mean.version(), bn.running_var.version(),
+                                          bn.num_batches_tracked.version()};
+        x.set_requires_grad();
+        Seen seen;
+        {
+          const ObserverScope scope(seen);
+          bn(x);
+        }
+        CHECK(seen.ops == std::vector<OpId>{OpId::batch_norm_update_});
+        CHECK(same_bits(bn.running_mean, mean));
+        CHECK(same_bits(bn.running_var, var));
+        CHECK(bn.num_batches_tracked.item() == step + 1);
+        CHECK(bn.running_mean.version() == versions[0] + 1);
+        CHECK(bn.running_var.version() == versions[1] + 1);
+        CHECK(bn.num_batches_tracked.version() == versions[2] + 1);
+        CHECK_FALSE(bn.running_var.requires_grad());
+      }
+    }
+  }
+}
+
 TEST_CASE("BatchNorm's options") {
   nn::BatchNorm1d bare(3, {.affine = false, .track_running_stats = false});
   CHECK(bare.parameters().empty());

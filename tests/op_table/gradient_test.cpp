@@ -135,7 +135,7 @@ TEST_CASE("gradients do not depend on the inputs' layout") {
       const Tensors want = gradients_of(*row, sample, leaves_of(*row, sample));
       for (int l = 1; l < static_cast<int>(Layout::expanded); ++l) {
         const auto layout = static_cast<Layout>(l);
-        auto inputs = lay_out(sample.inputs, layout, info(row->op).kind == OpKind::InPlace);
+        auto inputs = lay_out(sample.inputs, layout, written_inputs(*row));
         if (!inputs) continue;
         for (std::size_t i = 0; i < inputs->size(); ++i)
           if (sample.inputs[i].defined() && sample.inputs[i].dtype() == DType::f64 && !constant(*row, i))

@@ -248,13 +248,15 @@ const char* name(Layout layout) {
   return kNames[static_cast<int>(layout)];
 }
 
-std::optional<Tensors> lay_out(const Tensors& inputs, Layout layout, bool first_is_written) {
+int written_inputs(const Row& row) { return info(row.op).kind == OpKind::InPlace ? row.written : 0; }
+
+std::optional<Tensors> lay_out(const Tensors& inputs, Layout layout, int written) {
   if (layout == Layout::contiguous) return fresh(inputs);
   Tensors out = fresh(inputs);
   bool any = false;
   for (std::size_t i = 0; i < out.size(); ++i) {
     if (!out[i].defined() || (layout == Layout::first_transposed && i > 0)) continue;
-    if (std::optional<Tensor> t = one_laid_out(out[i], layout, !(i == 0 && first_is_written))) {
+    if (std::optional<Tensor> t = one_laid_out(out[i], layout, i >= static_cast<std::size_t>(written))) {
       out[i] = *t;
       any = true;
     }

@@ -97,6 +97,7 @@ struct Row {
   double ulps = 0;
   int differentiable_outputs = kMaxOutputs;  // the first n
   std::vector<int> constant_inputs{};        // inputs no gradient flows into
+  int written = 1;                           // of an in-place row: the first n inputs
   std::vector<BadInput> bad{};
   // Reasons for holes; empty means there is none.
   std::string no_samples{}, no_kernel{}, no_gradient{}, no_double_gradient{}, no_empty{}, no_scalar{}, no_large{},
@@ -145,9 +146,11 @@ enum class Layout {
 };
 const char* name(Layout layout);
 // The inputs in another layout, in storage whose gaps hold NaN, -1 or true; nothing where the layout changes
-// no input. An expanded input repeats its first entry along dim 0, so values change: build the reference
+// no input. The first `written` ones are not expanded. An expanded input repeats its first entry along dim 0, so values change: build the reference
 // afterwards.
-std::optional<Tensors> lay_out(const Tensors& inputs, Layout layout, bool first_is_written);
+std::optional<Tensors> lay_out(const Tensors& inputs, Layout layout, int written);
+// How many inputs a row writes: the first ones.
+int written_inputs(const Row& row);
 
 // The tensor with a copy of its whole storage on another device: the same geometry, gaps included.
 Tensor with_storage_on(Device device, const Tensor& t);

@@ -16,9 +16,13 @@ namespace gradual::test {
 
 inline constexpr Device kGpu = Device::cuda();
 
-// False, with the reason, where there is no GPU.
+// False, with the reason, where there is no GPU: a failure where GRADUAL_TEST_NEEDS_GPU is set.
 inline bool have_gpu() {
   if (cuda::available()) return true;
+  if (std::getenv("GRADUAL_TEST_NEEDS_GPU")) {
+    FAIL_CHECK("no GPU: " << cuda::why_not());
+    return false;
+  }
   MESSAGE("skipped: " << cuda::why_not());
   return false;
 }
