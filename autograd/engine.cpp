@@ -130,10 +130,9 @@ void Engine::deliver(const Edge& edge, Tensor grad) {
 }
 
 bool Engine::put_slice(const Edge& edge, const Node::Input& sliced, const SliceAttrs& a, const Tensor& grad) {
+  if (edge.node->sequence < segment_.since) return segment_.outer->put_slice(edge, sliced, a, grad);
   if (options_.create_graph || watched_ || !observers.empty() || chain().observe || cast_counts()) return false;
-  if (edge.node->sequence < segment_.since || is_f8(grad.dtype()) || grad.dtype() != sliced.dtype ||
-      grad.device() != sliced.device)
-    return false;
+  if (is_f8(grad.dtype()) || grad.dtype() != sliced.dtype || grad.device() != sliced.device) return false;
   Pending& waiting = pending_[edge.node->sequence];
   waiting.node = edge.node;
   auto& part = waiting.part;

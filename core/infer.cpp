@@ -260,6 +260,7 @@ void infer_one_hot(const OpCall& c, OutSpec* out) {
 }
 
 void refuse_expanded(const OpCall& c, const Tensor& x) {
+  if (x.numel() == 0) return;  // row-major strides are 0 then too
   for (int i = 0; i < x.ndim(); ++i)
     if (x.strides()[i] == 0 && x.sizes()[i] > 1) fail(c, "an expanded tensor cannot be written; clone() it first");
 }

@@ -113,8 +113,8 @@ BatchNormResult batch_norm(const Tensor& x, const Tensor& weight, const Tensor& 
                            const Tensor& var, bool training, double eps = 1e-5, bool relu = false,
                            Loc loc = Loc::current());
 // Moves running statistics [C] in place towards those of a batch, as batch_norm returned them, and counts it in `batches`
-// (i64, 0-d): running = (1 - momentum) running + momentum batch, with the unbiased variance, each operation rounded to their
-// dtype. It has no gradient.
+// (i64, 0-d): running = (1 - momentum) running + momentum batch, with the unbiased variance; (1 - momentum) running, batch and
+// the sum are rounded to their dtype. It has no gradient.
 void batch_norm_update_(const Tensor& running_mean, const Tensor& running_var, const Tensor& batches,
                         const Tensor& mean, const Tensor& invstd, const RunningAttrs& attrs, Loc loc = Loc::current());
 // layer_norm and rms_norm: over the last `dims` dims.

@@ -103,7 +103,7 @@ Shape broadcast_shapes(const Shape& a, const Shape& b, const char* op) {
 
 bool view_strides(const Shape& sizes, const Shape& strides, const Shape& new_sizes, Shape& new_strides) {
   new_strides = contiguous_strides(new_sizes);
-  if (is_contiguous(sizes, strides)) return true;
+  if (numel(sizes) == 0 || is_contiguous(sizes, strides)) return true;
   // Walk both shapes from the back; each run of old dims that is contiguous in itself must cover whole new dims.
   int view_dim = new_sizes.size() - 1;
   std::int64_t base = strides.empty() ? 1 : strides.back();

@@ -150,6 +150,10 @@ TEST_CASE("0-d and empty tensors work everywhere") {
   CHECK(cat({e, ones({2, 4})}).sizes() == Shape{2, 4});
   CHECK(e.sum({0}).sizes() == Shape{4});
   CHECK(zeros({0}).to_vector<double>().empty());
+  const Tensor none = zeros({6, 0}), turned = zeros({3, 5}).t().narrow(1, 0, 0);  // in any order of memory
+  CHECK(none.add_(none).mul_(2).fill_(1).copy_(none).numel() == 0);
+  CHECK(turned.unsqueeze(1).squeeze(1).sizes() == Shape{5, 0});
+  CHECK(turned.view({0, 7}).sizes() == Shape{0, 7});
 }
 
 TEST_CASE("promotion: the wider tensor decides, numbers never do") {
