@@ -110,8 +110,7 @@ void run_sgemm(const Product& p, const char* a, const char* b, float* c, const f
 // By AVX512-BF16 only small ones are ours: large ones were up to 5% slower than oneDNN's (bench/results/compare_zen4.md).
 bool is_ours(const Product& p) {
   constexpr std::int64_t kSmall = 1 << 19;
-  if (p.in == DType::bf16)
-    return cpu::has_bf16_product() && (cpu_isa() == CpuIsa::amx || p.m * p.n * p.k <= kSmall);
+  if (p.in == DType::bf16) return cpu::has_bf16_product() && (cpu_isa() == CpuIsa::amx || p.m * p.n * p.k <= kSmall);
   return p.out == DType::f32 && cpu::suits_f32_product(p.m, p.n, p.k);
 }
 
