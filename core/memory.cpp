@@ -6,6 +6,7 @@
 
 #include <atomic>
 #include <cstdlib>
+#include <cstring>
 #include <mutex>
 #include <new>
 #include <string_view>
@@ -84,6 +85,39 @@ std::size_t class_bytes(int c) {
   return (raw + 63) & ~std::size_t{63};
 }
 
+constexpr int kSmallClasses = 40;  // up to 64 KiB: cached per thread, at most 1 MiB of each class
+constexpr std::int64_t kThreadBlocks = kCache ? 1 << 14 : 0;
+
+// Blocks past the small classes each begin some lines later in their page than the one before: arrays that an op walks
+// through side by side would otherwise want the same sets of the caches and the same banks of memory. The system's own
+// address stands in the word before the block.
+constexpr std::size_t kStagger = 4096 + 256, kStaggers = 16;
+bool is_staggered(int c) { return kCache && c >= kSmallClasses; }
+
+// 2 MiB and more are offered to Linux for pages of that size: fewer misses of the TLB, fewer faults.
+void* from_system(std::size_t size, int c) {
+  constexpr std::size_t kPage = 4096, kHugePage = std::size_t{2} << 20;
+  static std::atomic<std::size_t> blocks{0};
+  const bool huge = size >= kHugePage, staggered = is_staggered(c);
+  const std::size_t alignment = huge ? kHugePage : staggered ? kPage : 64;
+  const std::size_t shift = staggered ? 64 + blocks.fetch_add(1, std::memory_order_relaxed) % kStaggers * kStagger : 0;
+  size += shift;
+  void* base = nullptr;
+  if (posix_memalign(&base, alignment, size) != 0) return nullptr;
+#ifdef MADV_HUGEPAGE
+  if (huge) madvise(base, size / kHugePage * kHugePage, MADV_HUGEPAGE);  // a hint: where it is refused nothing is lost
+#endif
+  char* const block = static_cast<char*>(base) + shift;
+  if (staggered) std::memcpy(block - sizeof base, &base, sizeof base);
+  return block;
+}
+
+void to_system(void* block, int c) noexcept {
+  void* base = block;
+  if (is_staggered(c)) std::memcpy(&base, static_cast<char*>(block) - sizeof base, sizeof base);
+  std::free(base);
+}
+
 // Free blocks by size class: each holds the address of the next.
 struct Cache {
   struct Block {
@@ -103,7 +137,7 @@ struct Cache {
   }
   void clear() {
     for (int c = 0; c < kClasses; ++c)
-      while (void* block = take(c)) std::free(block);
+      while (void* block = take(c)) to_system(block, c);
   }
 };
 
@@ -114,9 +148,6 @@ SharedCache& shared_cache() {
   static auto* cache = new SharedCache;  // never destroyed: tensors may outlive static objects
   return *cache;
 }
-
-constexpr int kSmallClasses = 40;  // up to 64 KiB: cached per thread, at most 1 MiB of each class
-constexpr std::int64_t kThreadBlocks = kCache ? 1 << 14 : 0;
 
 // The owner behind the thread's pointer gives all back when the thread ends.
 [[gnu::noinline]] Cache* make_thread_cache() {
@@ -208,19 +239,6 @@ namespace memory {
 
 namespace {
 
-// Blocks of 2 MiB and more are offered to Linux for pages of that size: fewer misses of the TLB, fewer faults.
-void* from_system(std::size_t size) {
-  constexpr std::size_t kHugePage = std::size_t{2} << 20;
-  const bool large = size >= kHugePage;
-  void* block = nullptr;
-  if (posix_memalign(&block, large ? kHugePage : 64, size) != 0) return nullptr;
-#ifdef MADV_HUGEPAGE
-  if (large)
-    madvise(block, size / kHugePage * kHugePage, MADV_HUGEPAGE);  // a hint: where it is refused nothing is lost
-#endif
-  return block;
-}
-
 // What no thread's cache holds.
 [[gnu::noinline]] void* allocate_afresh(std::size_t bytes, int c) {
   const std::int64_t room = memory_limit() - accounts[kTotal].current.load(std::memory_order_relaxed);
@@ -232,10 +250,10 @@ void* from_system(std::size_t size) {
   }
   // Without caches a block has its own size, so that the sanitizer sees what reads past it.
   const std::size_t size = kCache ? class_bytes(c) : (bytes + 63) & ~std::size_t{63};
-  void* block = from_system(size);
+  void* block = from_system(size, c);
   if (!block) {
     empty_cache();
-    block = from_system(size);
+    block = from_system(size, c);
   }
   if (!block) fail_allocation(bytes);
   return block;
@@ -243,7 +261,7 @@ void* from_system(std::size_t size) {
 
 // What the thread's cache has no room for.
 [[gnu::noinline]] void free_for_all(void* block, int c) noexcept {
-  if (c < kSmallClasses || !kCache) return std::free(block);
+  if (c < kSmallClasses || !kCache) return to_system(block, c);
   SharedCache& shared = shared_cache();
   const std::lock_guard lock(shared.mutex);
   shared.give(c, block);

@@ -2,6 +2,7 @@
 #include <doctest/doctest.h>
 
 #include <cstdint>
+#include <set>
 #include <string>
 #include <thread>
 #include <vector>
@@ -176,6 +177,25 @@ TEST_CASE("blocks are aligned for vectors, of whatever size") {
     CHECK(reinterpret_cast<std::uintptr_t>(t.raw()) % 64 == 0);
   }
 }
+
+#ifndef __SANITIZE_ADDRESS__  // whose blocks are its own
+TEST_CASE("large blocks begin at different places of their pages") {
+  for (const std::int64_t bytes : {100 << 10, 1 << 20, 5 << 20}) {
+    CAPTURE(bytes);
+    for (int again = 0; again < 2; ++again) {
+      empty_cache();
+      std::vector<Tensor> kept;
+      std::set<std::uintptr_t> places;
+      for (int i = 0; i < 8; ++i) {
+        kept.push_back(full({bytes}, i, {.dtype = DType::u8}));
+        places.insert(reinterpret_cast<std::uintptr_t>(kept.back().raw()) % 4096 / 256);
+      }
+      CHECK(places.size() == 8);
+      for (int i = 0; i < 8; ++i) CHECK(kept[i].narrow(0, bytes - 1, 1).item() == i);
+    }
+  }
+}
+#endif
 
 TEST_CASE("threads may free what others allocated") {
   const std::int64_t before = total();
