@@ -163,10 +163,37 @@ std::int64_t part_of(const Convolution& c) {
   return cpu::even_part(images, std::max({std::int64_t{1}, worth, std::min(cached, (images + threads - 1) / threads)}));
 }
 
+// The images x or y of a convolution, which takes or gives them as `dtype`: where they lie, or converted a part at a time, so
+// that no copy of them all is made.
+struct Images {
+  const Tensor& tensor;
+  DType dtype;
+  std::int64_t numbers;  // of a part; the last may have fewer
+  bool written;
+  bool tf32 = !written && cpu::rounds_to_tf32(tensor.dtype());
+  bool converted = tf32 || tensor.dtype() != dtype;
+
+  char* at(std::int64_t part) const { return static_cast<char*>(const_cast<void*>(tensor.raw())) + part * step(); }
+  std::int64_t step() const { return numbers * static_cast<std::int64_t>(size_of(tensor.dtype())); }
+  std::int64_t scratch() const {
+    return converted ? (numbers * static_cast<std::int64_t>(size_of(dtype)) + 63) / 64 * 64 : 0;
+  }
+  std::int64_t count(std::int64_t part) const { return std::min(numbers, tensor.numel() - part * numbers); }
+  void load(std::int64_t part, void* to) const {
+    if (!converted || written) return;
+    convert(tensor.dtype(), at(part), dtype, to, count(part));
+    if (tf32) cpu::round_tf32(static_cast<float*>(to), count(part));
+  }
+  void store(std::int64_t part, const void* from, CastCounts* counts) const {
+    if (converted && written) convert(dtype, from, tensor.dtype(), at(part), count(part), counts);
+  }
+};
+
 // The batch in parts of `size`, each on one thread; gradients of weights are added up in the order of the parts.
-bool run_parts(const Convolution& whole, std::int64_t size, const void* x, void* w, const void* y, const float* bias) {
+bool run_parts(const Convolution& whole, std::int64_t size, const Tensor& x, void* w, const Tensor& y,
+               const float* bias) {
   const std::int64_t images = whole.x[0], parts = (images + size - 1) / size;
-  const bool sums = whole.op == OpId::conv2d_backward_weight && parts > 1;
+  const bool sums = whole.makes(OpId::conv2d_backward_weight) && parts > 1;
   const std::int64_t n = numel(whole.w);
   const Scratch partial(sums ? static_cast<std::size_t>(parts * n) * sizeof(float) : 1);
   const auto cut = [&](std::int64_t i) {
@@ -179,23 +206,36 @@ bool run_parts(const Convolution& whole, std::int64_t size, const void* x, void*
     const Team one(1);
     if (!primitive_of(cut(0)) || !primitive_of(cut(parts - 1))) return false;
   }
-  const std::int64_t steps[] = {size * image_bytes(whole.x, whole.x_dtype()), sums ? n * 4 : 0,
-                                size * image_bytes(whole.y, whole.y_dtype()), 0};
-  const auto task = [&](std::int64_t i, std::int64_t end) {
+  const Images xs{x, whole.x_dtype(), size * (numel(whole.x) / images), whole.makes(OpId::conv2d_backward_input)};
+  const Images ys{y, whole.y_dtype(), size * (numel(whole.y) / images), whole.makes(OpId::conv2d)};
+  const std::int64_t steps[] = {xs.step(), sums ? n * 4 : 0, ys.step(), 0};
+  const auto task = [&](std::int64_t i, std::int64_t end, CastCounts* counts) {
     const Team one(1);
-    const auto at = [&](const void* data, int k) { return static_cast<const char*>(data) + i * steps[k]; };
-    const void* const data[] = {at(x, 0), at(sums ? partial.data() : w, 1), at(y, 2), bias};
     Primitive* const primitive = primitive_of(cut(i));
     if (!primitive) fail("internal: oneDNN convolves one part of a batch and not another");
-    primitive->run({data, whole.bias ? 4u : 3u}, steps, end - i);
+    const bool converts = xs.converted || ys.converted;
+    const Scratch memory(static_cast<std::size_t>(xs.scratch() + ys.scratch()) + 1);
+    for (std::int64_t count; i < end; i += count) {
+      count = converts ? 1 : end - i;
+      char* const x_at = xs.converted ? memory.as<char>() : xs.at(i);
+      char* const y_at = ys.converted ? memory.as<char>() + xs.scratch() : ys.at(i);
+      const void* const data[] = {x_at, static_cast<char*>(sums ? partial.data() : w) + i * steps[1], y_at, bias};
+      xs.load(i, x_at);
+      ys.load(i, y_at);
+      primitive->run({data, whole.bias ? 4u : 3u}, steps, count);
+      xs.store(i, x_at, counts);
+      ys.store(i, y_at, counts);
+    }
   };
   // Of consecutive parts the weights are reordered once.
   const int threads = num_threads();
-  parallel_for(parts, (parts + threads - 1) / threads, [&](std::int64_t i, std::int64_t end) {
-    const bool rest = end == parts && images % size != 0;  // the last part is smaller
-    if (end - rest > i) task(i, end - rest);
-    if (rest) task(parts - 1, parts);
-  });
+  const Images& result = xs.written ? xs : ys;
+  cpu::parallel_counted(parts, (parts + threads - 1) / threads, result.dtype, result.tensor.dtype(),
+                        [&](std::int64_t i, std::int64_t end, CastCounts* counts) {
+                          const bool rest = end == parts && images % size != 0;  // the last part is smaller
+                          if (end - rest > i) task(i, end - rest, counts);
+                          if (rest) task(parts - 1, parts, counts);
+                        });
   if (!sums) return true;
   for (std::int64_t part = 1; part < parts; ++part)
     for (std::int64_t i = 0; i < n; ++i) partial.as<float>()[i] += partial.as<float>()[part * n + i];
@@ -220,25 +260,32 @@ bool convolution(const OpCall& call, Outputs& out) {
   const bool plain =
       c.out == DType::f32 || (c.out == DType::bf16 && c.in == DType::bf16 && !cpu::counts_for(DType::f32, c.out));
   if (!plain) c.out = DType::f32;
-  const Tensor first = operand(call[0], c.in, true);
-  const Tensor second = operand(call[1], c.in, call.op == OpId::conv2d_backward_weight);
-  const cpu::Loaded<float> bias(call.op == OpId::conv2d ? call[2] : Tensor(), cpu::Loaded<float>::As::rows);
+  const bool of_weights = c.makes(OpId::conv2d_backward_weight);
+  // Dense images are converted a part at a time, should it come to parts.
+  const auto prepared = [&](const Tensor& t, bool images) {
+    return images && t.is_contiguous() ? t : operand(t, c.in, images);
+  };
+  Tensor first = prepared(call[0], true), second = prepared(call[1], of_weights);
+  const cpu::Loaded<float> bias(c.makes(OpId::conv2d) ? call[2] : Tensor(), cpu::Loaded<float>::As::rows);
   c.bias = bias.data() != nullptr;
-  const Tensor& x = call.op == OpId::conv2d ? first : call.op == OpId::conv2d_backward_weight ? second : result;
-  const Tensor& w = call.op == OpId::conv2d_backward_weight ? result : second;
-  const Tensor& y = call.op == OpId::conv2d ? result : first;
+  const Tensor& x = c.makes(OpId::conv2d) ? first : of_weights ? second : result;
+  const Tensor& w = of_weights ? result : second;
+  const Tensor& y = c.makes(OpId::conv2d) ? result : first;
   c.x = x.sizes(), c.w = w.sizes(), c.y = y.sizes();
   c.x_last = channels_last(x), c.y_last = channels_last(y);
+  const std::int64_t size = part_of(c);
+  const bool fills = (c.x[0] + size - 1) / size >= num_threads();
+  const bool in_parts = deterministic() || (size < c.x[0] && fills && !c.stays_last());
+  if (!in_parts) {
+    first = operand(first, c.in, true), second = operand(second, c.in, of_weights);
+    c.threads = c.work() < 2 * cpu::kWorthThreads ? 1 : num_threads();
+  }
   const auto go = [&](void* to) {
     const auto data = [&](const Tensor& t) { return &t == &result ? to : const_cast<void*>(t.raw()); };
-    const std::int64_t size = part_of(c);
-    const bool fills = (c.x[0] + size - 1) / size >= num_threads();
-    if (deterministic() || (size < c.x[0] && fills && !c.stays_last()))
-      return run_parts(c, size, data(x), data(w), data(y), bias.data());
-    c.threads = c.work() < 2 * cpu::kWorthThreads ? 1 : num_threads();
+    if (in_parts) return run_parts(c, size, x, data(w), y, bias.data());
     return run(c, data(x), data(w), data(y), bias.data());
   };
-  if (plain) return go(result.raw());
+  if (plain || (in_parts && !of_weights)) return go(result.raw());
   const cpu::Result<float> sums(result);
   if (!go(sums.data())) return false;
   sums.store();

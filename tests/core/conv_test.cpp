@@ -1,7 +1,9 @@
 // Convolutions against loops over every tap in f64: all attributes, layouts and dtypes.
 #include <doctest/doctest.h>
 #include <gradual/core/compute_mode.h>
+#include <gradual/core/counts.h>
 #include <gradual/core/cpu_backend.h>
+#include <gradual/core/memory.h>
 #include <gradual/core/ops.h>
 #include <gradual/core/threads.h>
 
@@ -192,6 +194,20 @@ Results run_on(int threads, const Problem& p) {
   return run(p);
 }
 
+// Operands rounded to TF32 through f64: the nearest multiple of 2^(e-10).
+Problem with_tf32(const Problem& p) {
+  const auto rounded = [](const Tensor& t) {
+    std::vector<double> v = t.to_vector<double>();
+    for (double& value : v) {
+      int e;
+      std::frexp(value, &e);
+      value = std::ldexp(std::nearbyint(std::ldexp(value, 11 - e)), e - 11);
+    }
+    return from_data(v, t.sizes());
+  };
+  return {rounded(p.x), rounded(p.w), p.bias, rounded(p.dy), p.attrs};
+}
+
 // Several parts of the batch and groups of channels, also where parts are unequal.
 const std::vector<Case> kThreaded = {{19, 8, 12, 11, 24, {3, 3}, attrs(1, 1)},
                                      {64, 32, 14, 14, 64, {3, 3}, attrs(1, 1)},
@@ -257,23 +273,71 @@ TEST_CASE("convolutions without bias, without images, in f8 and in TF32") {
   CHECK(y8.dtype() == DType::f32);
   CHECK(same_bits(y8, conv2d(x8.to(DType::f32), w8.to(DType::f32), {}, p.attrs)));
 
-  const auto tf32 = [](const Tensor& t) {  // through f64: the nearest multiple of 2^(e-10)
-    std::vector<double> v = t.to_vector<double>();
-    for (double& value : v) {
-      int e;
-      std::frexp(value, &e);
-      value = std::ldexp(std::nearbyint(std::ldexp(value, 11 - e)), e - 11);
-    }
-    return from_data(v, t.sizes());
-  };
   const Results plain = run(p);
-  const Results want = run({tf32(p.x), tf32(p.w), p.bias, tf32(p.dy), p.attrs});
+  const Results want = run(with_tf32(p));
   const MatmulPrecisionScope scope(MatmulPrecision::tf32);
   const Results got = run(p);
-  CHECK(same_bits(got.y, want.y));
-  CHECK(same_bits(got.dx, want.dx));
-  CHECK(same_bits(got.dw, want.dw));
+  CHECK(same_bits(got, want));
   CHECK_FALSE(same_bits(got.y, plain.y));
+}
+
+TEST_CASE("convolutions of a batch in parts: f16, f8 and TF32 give the bits of f32 operands, and are counted") {
+  for (std::size_t i = 0; i < kThreaded.size(); ++i) {
+    for (const int threads : {1, 3}) {
+      for (const bool fixed : {false, true}) {
+        CAPTURE(i);
+        CAPTURE(threads);
+        CAPTURE(fixed);
+        const ThreadsScope on(threads);
+        set_deterministic(fixed);
+        const Problem half = make(kThreaded[i], DType::f16);
+        const Problem wide{half.x.to(DType::f32), half.w.to(DType::f32), half.bias.to(DType::f32),
+                           half.dy.to(DType::f32), half.attrs};
+        CastCounts counted, expected;
+        const Results want = run(wide);
+        const Results rounded = [&] {
+          const CountScope scope(&expected);
+          return Results{want.y.to(DType::f16), want.dx.to(DType::f16), want.dw.to(DType::f16)};
+        }();
+        CHECK(same_bits(run(half), rounded));
+        {
+          const CountScope scope(&counted);
+          CHECK(same_bits(run(half), rounded));
+        }
+        CHECK(counted == expected);
+
+        const Tensor x8 = half.x.to(DType::f8e5m2), w8 = half.w.to(DType::f8e5m2);
+        const Tensor y8 = conv2d(x8.to(DType::bf16), w8.to(DType::bf16), {}, half.attrs);
+        CHECK(same_bits(conv2d(x8, w8, {}, half.attrs).to(DType::bf16), y8));
+
+        const Results of_tf32 = run(with_tf32(wide));
+        {
+          const MatmulPrecisionScope scope(MatmulPrecision::tf32);
+          CHECK(same_bits(run(wide), of_tf32));
+        }
+        set_deterministic(false);
+      }
+    }
+  }
+}
+
+TEST_CASE("convolutions in f16 make no f32 copy of all images") {
+  const Problem p = make(kThreaded[1], DType::f16);
+  for (const CpuBackend backend : {CpuBackend::eigen, CpuBackend::onednn}) {
+    if (backend == CpuBackend::onednn && !has_onednn()) continue;
+    const CpuBackendScope scope(backend);
+    const ThreadsScope one(1);
+    const auto most = [&](const auto& f) {
+      reset_peak_memory();
+      const std::int64_t before = memory_stats().total.current;
+      const Tensor kept = f();
+      return memory_stats().total.peak - before - kept.nbytes();
+    };
+    const std::int64_t images = 4 * (p.x.numel() + p.dy.numel());
+    CHECK(most([&] { return conv2d(p.x, p.w, p.bias, p.attrs); }) < images / 2);
+    CHECK(most([&] { return conv2d_backward_weight(p.dy, p.x, sized(p.attrs, p.w)); }) < images / 2);
+    CHECK(most([&] { return conv2d_backward_input(p.dy, p.w, sized(p.attrs, p.x)); }) < images / 2);
+  }
 }
 
 TEST_CASE("conv2d says what does not fit") {
