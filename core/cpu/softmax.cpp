@@ -52,22 +52,10 @@ template <class T> T row_max(const T* x, std::int64_t n) {
   return pairwise(most, larger);
 }
 
-// out = exp(x - max); returns max.
-template <class T> T exp_row(const T* x, T* out, std::int64_t n) {
-  const T largest = row_max(x, n);
-  for_lanes(x, n, [&](std::int64_t at, const T* lanes, int count) {
-    T y[kLanes];
-    T* const to = count == kLanes ? out + at : y;
-    for (int p = 0; p < kLanes; ++p) to[p] = math::exp(lanes[p] - largest);
-    if (count < kLanes) std::copy_n(y, count, out + at);
-  });
-  return largest;
-}
-
 // out = x - max - log(sum(exp(x - max))). A row that is -Inf all over gives NaN, as the quotient 0/0 would.
 template <class T> void log_softmax_row(const T* x, T* out, std::int64_t n) {
-  const T largest = exp_row(x, out, n);
-  const T log_sum = math::log(row_sum(out, n));
+  const T largest = row_max(x, n);
+  const T log_sum = math::log(blocked_sum<T>(n, [=](std::int64_t i) { return math::exp(x[i] - largest); }));
   for (std::int64_t i = 0; i < n; ++i) out[i] = x[i] - largest - log_sum;
 }
 
@@ -138,8 +126,8 @@ void softmax(const OpCall& call, Outputs& out) {
   const std::int64_t rows = call.get<DimAttrs>().causal ? call[0].size(-2) : 0;
   along(call, out, [&]<class T>(std::int64_t row, const T* x, const T*, T* y, std::int64_t n) {
     const std::int64_t seen = rows ? std::min(row % rows + 1, n) : n;
-    exp_row(x, y, seen);
-    const T scale = 1 / row_sum(y, seen);  // the sum is 1 at least
+    const T largest = row_max(x, seen);
+    const T scale = 1 / blocked_sum<T>(seen, [=](std::int64_t i) { return y[i] = math::exp(x[i] - largest); });
     for (std::int64_t i = 0; i < seen; ++i) y[i] *= scale;
     std::fill(y + seen, y + n, T{0});
   });
