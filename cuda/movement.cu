@@ -6,6 +6,7 @@
 #include "../core/memory.h"
 #include "elementwise.h"
 #include "kernels.h"
+#include "memory.h"
 
 namespace gradual::cuda {
 namespace {
@@ -108,8 +109,8 @@ void cast(const OpCall& c, Outputs& out) { copy_elements(out[0], c[0]); }
 void copy_in_place(const OpCall& c, Outputs&) { copy_elements(c[0], readable(c[0], c[1].to(c[0].device()))); }
 
 // Of a tensor without gaps.
-void clear(const Tensor& t) {
-  if (t.numel() > 0) check(cudaMemsetAsync(t.raw(), 0, t.nbytes(), current_stream()), "cudaMemsetAsync");
+void clear_elements(const Tensor& t) {
+  if (t.numel() > 0) clear(t.raw(), t.nbytes());
 }
 
 void fill_in_place(const OpCall& c, Outputs&) { fill_elements(c[0], c.get<ScalarAttrs>().value); }
@@ -192,7 +193,7 @@ void register_movement() {
   set_kernel(OpId::copy_, copy_in_place);
   set_kernel(OpId::fill_, fill_in_place);
   set_kernel(OpId::cat, cpu::cat<copy_elements>);
-  set_kernel(OpId::slice_backward, cpu::slice_backward<copy_elements, clear>);
+  set_kernel(OpId::slice_backward, cpu::slice_backward<copy_elements, clear_elements>);
   set_kernel(OpId::pad, cpu::pad<copy_elements, fill_elements>);
   set_kernel(OpId::tril, tril);
 }
