@@ -228,6 +228,11 @@ TEST_CASE("tensors are joined in a launch and the bits are theirs") {
     joined({part({4, 16}, 1), part({4, 7}, 2), part({4, 0}, 3), part({4, 1}, 4)}, 1, 1);    // not all
     joined({part({5, 6}, 1), part({6, 3}, 2).t().narrow(1, 0, 6), part({1, 6}, 3)}, 0, 1);  // nor all row-major
     joined({part({0, 6}, 1), part({0, 6}, 2)}, 0, 0);
+    const auto views = [](const Tensor& t) {  // which begin at no multiple of 16 bytes
+      return cat({t.narrow(1, 0, 16), t.narrow(1, 1, 16), t.narrow(1, 8, 16)}, 1);
+    };
+    const Tensor wide = part({4, 24}, 5);
+    CHECK(same_numbers(views(wide.to(kGpu)), views(wide)));
     for (const int inputs : {15, 16, 120, 121, 250}) {
       std::vector<Tensor> parts;
       for (int i = 0; i < inputs; ++i)
