@@ -122,21 +122,18 @@ def sanitize(check, tool):
         check.leave_out(name, "it does not support this device")
 
 
-def pytorch():
-    """This interpreter, where it has PyTorch with CUDA; else why not."""
+def pytorch(seconds):
+    """This interpreter, where it has PyTorch with CUDA and says so in time; else why not."""
     python = os.environ.get("GRADUAL_PYTHON", sys.executable)
-    try:
-        run = subprocess.run([python, "-c", "import torch; assert torch.cuda.is_available(), 'torch sees no GPU'"],
-                             capture_output=True, text=True, timeout=120)
-    except (OSError, subprocess.TimeoutExpired) as problem:
-        return None, str(problem)
-    words = run.stderr.strip().splitlines()
-    return (python, "") if run.returncode == 0 else (None, words[-1] if words else "it does not start")
+    probe = "import torch; assert torch.cuda.is_available(), 'torch sees no GPU'"
+    status, output = outcome([python, "-c", probe], max(seconds, 0), dict(os.environ))
+    words = [status] if isinstance(status, str) else output.strip().splitlines()
+    return (python, "") if status == 0 else (None, words[-1] if words else "it does not start")
 
 
 def benchmarks(check, quick):
     found = check.report["benchmarks"]
-    python, why = pytorch()
+    python, why = pytorch(min(120, check.left()))
     for kind in ("ops", "models"):
         path, table = f"{check.args.out}-{kind}.json", f"{check.args.out}-{kind}.md"
         for old in (path, table):  # of a run that was cut off

@@ -56,7 +56,7 @@ class OwnStream : Pinned {
 // What a GPU did for a call.
 struct Work {
   double seconds = 0;                // by the GPU's clock
-  std::vector<std::string> kernels;  // in the order of their launches; a library's by the name of its function
+  std::vector<std::string> kernels;  // as they were started; what a library or CUDA itself does by its function's name
 };
 // Takes down what this thread starts on a GPU, from now to stop(), which waits for it. One at a time on a thread.
 class Watch : Pinned {

@@ -21,7 +21,7 @@ class Profile : public Observer {
     double seconds = 0;  // a user's function without the ops it ran
     double flops = 0;    // estimates, see cost.h
     double bytes = 0;
-    std::int64_t launches = 0;              // kernels and library calls on a GPU
+    std::int64_t launches = 0;              // on a GPU: what device::Watch takes down
     std::string tensor_cores = {};          // of contractions, the first call's: "yes", or what stands against it
     std::vector<std::string> kernels = {};  // their names, each once
   };

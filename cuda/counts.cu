@@ -15,7 +15,7 @@ CountingStores::CountingStores(DType from, DType to) : into_(cpu::counts_for(fro
   if (!into_) return;
   memory_.emplace(sizeof(CastCounts));
   counter_.counts = memory_->as<unsigned long long>();
-  check(cudaMemsetAsync(counter_.counts, 0, sizeof(CastCounts), current_stream()), "cudaMemsetAsync");
+  clear(counter_.counts, sizeof(CastCounts));
   if (is_floating(to)) counter_.min_normal = float_info(to).min_normal;
   else if (to == DType::i64) counter_.beyond = 0x1p63, counter_.least = -0x1p63;
   else if (to == DType::i32) counter_.beyond = 0x1p31, counter_.least = -0x1p31;

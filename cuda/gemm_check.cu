@@ -17,7 +17,7 @@ template <class Look> struct Gather {
 };
 template <class Look> int gathered(std::int64_t n, const Look& look) {
   const Workspace flags(sizeof(int));
-  check(cudaMemsetAsync(flags.as<void>(), 0, sizeof(int), current_stream()), "cudaMemsetAsync");
+  clear(flags.as<void>(), sizeof(int));
   for_each(n, Gather<Look>{look, flags.as<int>()});
   int seen = 0;
   device::copy(&seen, Device::cpu(), flags.as<void>(), Device::cuda(current_device()), sizeof seen);

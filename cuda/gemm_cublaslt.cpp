@@ -142,7 +142,6 @@ class Problem {
   // `factor` times the product. False where the library refuses it after all: nothing was enqueued.
   bool run(const Gemm& g, const cublasLtMatmulHeuristicResult_t& how, double factor = 1) {
     const Workspace scratch(how.workspaceSize);
-    note_call("cublasLtMatmul");
     const double zero = 0;
     const float factor_f32 = static_cast<float>(factor), zero_f32 = 0;
     const bool f64 = g.a.dtype == DType::f64;
@@ -153,6 +152,7 @@ class Problem {
                        scratch.as<void>(), how.workspaceSize, current_stream());
     if (refused(g, status)) return false;
     check(status, "cublasLtMatmul");
+    note_call("cublasLtMatmul");
     return true;
   }
 

@@ -8,6 +8,7 @@
 #include "elementwise.h"
 #include "index_check.h"
 #include "kernels.h"
+#include "memory.h"
 #include "movement.h"
 #include "sort.h"
 
@@ -169,6 +170,7 @@ void add_runs(const Tensor& out, const Tensor& src, const Slabs& slabs, std::int
   make.keys = keys, make.entries = keys + n;
   for_each(n, make);
   const int bits = std::bit_width(static_cast<std::uint64_t>(size));  // of `beyond`, the largest; size is not 0
+  note_call("cub::DeviceRadixSort::SortPairs");
   sort_pairs(n, bits, keys, keys + 2 * n, keys + n, keys + 3 * n);
   const Tensor from = dense(src, src.dtype());
   cpu::visit_compute(out.dtype(), [&]<class C>(C) {
@@ -197,7 +199,7 @@ void index_add(const OpCall& c, Outputs& out) {
   const auto& a = c.get<IndexAttrs>();
   const IndexCheck in_range = check_into(c, a.size, c[1]);
   if (out[0].numel() == 0) return;
-  check(cudaMemsetAsync(out[0].raw(), 0, out[0].nbytes(), current_stream()), "cudaMemsetAsync");
+  clear(out[0].raw(), out[0].nbytes());
   const Tensor index = dense(c[1], DType::i64), target = as_strided(out[0], index.sizes(), {0}, out[0].offset());
   const Tensor* const operands[] = {&target, &index};
   const MakeKeys make{make_geometry(index.sizes(), operands, true), 1, 0, in_range, nullptr, nullptr};

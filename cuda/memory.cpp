@@ -9,6 +9,7 @@
 #include "memory.h"
 #include "recording.h"
 #include "staging.h"
+#include "watch.h"
 
 namespace gradual {
 
@@ -36,12 +37,18 @@ static void copy_from_peer(void* to, Device to_device, const void* from, Device 
   device::select(to_device);
   Event read;
   written.wait();
+  note_call("cudaMemcpyPeerAsync");
   check(cudaMemcpyPeerAsync(to, to_device.index, from, from_device.index, bytes, current_stream()),
         "cudaMemcpyPeerAsync");
   read.record();
   device::select(from_device);
   read.wait();
   device::select(to_device);
+}
+
+void clear(void* to, std::size_t bytes) {
+  note_call("cudaMemsetAsync");
+  check(cudaMemsetAsync(to, 0, bytes, current_stream()), "cudaMemsetAsync");
 }
 
 void fail_allocation(std::size_t bytes, Device device) {
@@ -113,7 +120,7 @@ void copy(void* to, Device to_device, const void* from, Device from_device, std:
   const cudaStream_t stream = cuda::current_stream();
   if (from_device.is_cpu()) cuda::copy_from_host(to, from, bytes, stream);
   else if (!waits && to_device != from_device) cuda::copy_from_peer(to, to_device, from, from_device, bytes);
-  else cuda::check(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDefault, stream), "cudaMemcpyAsync");
+  else cuda::enqueue_copy(to, from, bytes, stream);
   if (!waits) return;
   cuda::check(cudaStreamSynchronize(stream), "cudaStreamSynchronize");
   cuda::raise_index_fault();

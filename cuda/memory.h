@@ -22,6 +22,9 @@ class Workspace : Pinned {
   std::size_t bytes_;
 };
 
+// The bytes become 0, in the order of the thread's stream.
+void clear(void* to, std::size_t bytes);
+
 // Out of memory: what was asked, what is left, and who uses it.
 [[noreturn]] void fail_allocation(std::size_t bytes, Device device);
 

@@ -6,18 +6,21 @@
 #include "../core/memory.h"
 #include "elementwise.h"
 #include "kernels.h"
+#include "memory.h"
+#include "parts.h"
 
 namespace gradual::cuda {
 namespace {
 
 // Elements as they are: their width is all that matters.
+template <class W> __device__ void move_element(const Geometry<2>& g, std::int64_t i) {
+  std::int64_t at[2];
+  g.locate(i, at);
+  reinterpret_cast<W*>(g.operand[0].data)[at[0]] = reinterpret_cast<const W*>(g.operand[1].data)[at[1]];
+}
 template <class W> struct MoveElements {
   Geometry<2> g;
-  __device__ void operator()(std::int64_t i) const {
-    std::int64_t at[2];
-    g.locate(i, at);
-    reinterpret_cast<W*>(g.operand[0].data)[at[0]] = reinterpret_cast<const W*>(g.operand[1].data)[at[1]];
-  }
+  __device__ void operator()(std::int64_t i) const { move_element<W>(g, i); }
 };
 
 // Packs of elements, all of a pack the same one of the source.
@@ -58,14 +61,44 @@ template <int N> bool join(Geometry<N>& g, int n, std::size_t width, bool repeat
   return true;
 }
 
+// Makes elements of `width` bytes units of up to 16 that can be moved at once: their width.
+std::size_t widen(Geometry<2>& g, std::size_t width) {
+  while (width < 16 && join(g, 2, width, false)) width *= 2;
+  return width;
+}
+template <class F> GRADUAL_HD void visit_unit(std::size_t width, const F& f) {
+  switch (width) {
+    case 1: return f.template operator()<std::uint8_t>();
+    case 2: return f.template operator()<std::uint16_t>();
+    case 4: return f.template operator()<std::uint32_t>();
+    case 8: return f.template operator()<std::uint64_t>();
+    default: return f.template operator()<Sixteen>();
+  }
+}
+
 void move_elements(Geometry<2> g, std::size_t width) {
   const bool repeats = g.operand[1].strides[g.ndim - 1] == 0;
   if (repeats && join(g, static_cast<int>(16 / width), width, true))
     return cpu::visit_width(width, [&]<class W>(W) { for_each(g.numel, RepeatElements<W>{g}); });
-  while (width < 16 && join(g, 2, width, false)) width *= 2;
-  if (width == 16) return for_each(g.numel, MoveElements<Sixteen>{g});
-  cpu::visit_width(width, [&]<class W>(W) { for_each(g.numel, MoveElements<W>{g}); });
+  visit_unit(widen(g, width), [&]<class W> { for_each(g.numel, MoveElements<W>{g}); });
 }
+
+// What moves from a tensor to its place in a larger one. A chunk is a unit.
+struct Moved {
+  Geometry<2> g;
+  std::size_t width;  // of a unit
+  std::int64_t first_chunk;
+  std::int64_t chunks() const { return g.numel; }
+};
+constexpr int kFewMoved = 15, kManyMoved = 120;  // of a table
+
+template <int kMost> struct MoveParts {
+  Table<Moved, kMost> parts;
+  __device__ void operator()(std::int64_t i) const {
+    const Moved& p = parts.part[parts.find(i)];
+    visit_unit(p.width, [&]<class W> { move_element<W>(p.g, i - p.first_chunk); });
+  }
+};
 
 struct Same {
   template <class C> GRADUAL_HD C operator()(C x) const { return x; }
@@ -83,23 +116,34 @@ template <class C> struct ConvertElements {
   }
 };
 
-template <class W> struct FillElements {
-  W value;
-  W* to;
-  __device__ void operator()(std::int64_t i) const { to[i] = value; }
-};
-template <class W> struct FillStrided {
-  Geometry<1> g;
+// n elements an index. They may be fewer at the last one, where the loop has one dim.
+template <class W, int n> struct FillElements {
+  Geometry<1> g;       // in packs of n
+  std::int64_t count;  // of elements
   W value;
   __device__ void operator()(std::int64_t i) const {
     std::int64_t at[1];
     g.locate(i, at);
-    reinterpret_cast<W*>(g.operand[0].data)[at[0]] = value;
+    W* const to = reinterpret_cast<W*>(g.operand[0].data) + n * at[0];
+    if (n * i + n <= count) {
+      RunPart<W, n> pack;
+      for (W& element : pack.of) element = value;
+      *reinterpret_cast<RunPart<W, n>*>(to) = pack;
+    } else {
+      for (std::int64_t j = 0; j < count - n * i; ++j) to[j] = value;
+    }
   }
 };
 
-template <class W> void fill_pattern(void* to, const void* pattern, std::int64_t n) {
-  for_each(n, FillElements<W>{*static_cast<const W*>(pattern), static_cast<W*>(to)});
+void fill_pattern(const Geometry<1>& g, const void* pattern, std::size_t width) {
+  cpu::visit_width(width, [&]<class W>(W) {
+    constexpr int kPack = 16 / sizeof(W);
+    const W value = *static_cast<const W*>(pattern);
+    Geometry<1> packs = g;
+    if (g.ndim == 1) packs.sizes[0] = packs.numel = (g.numel + kPack - 1) / kPack * kPack;
+    if (join(packs, kPack, sizeof(W), false)) for_each(packs.numel, FillElements<W, kPack>{packs, g.numel, value});
+    else for_each(g.numel, FillElements<W, 1>{g, g.numel, value});
+  });
 }
 
 void cast(const OpCall& c, Outputs& out) { copy_elements(out[0], c[0]); }
@@ -108,11 +152,31 @@ void cast(const OpCall& c, Outputs& out) { copy_elements(out[0], c[0]); }
 void copy_in_place(const OpCall& c, Outputs&) { copy_elements(c[0], readable(c[0], c[1].to(c[0].device()))); }
 
 // Of a tensor without gaps.
-void clear(const Tensor& t) {
-  if (t.numel() > 0) check(cudaMemsetAsync(t.raw(), 0, t.nbytes(), current_stream()), "cudaMemsetAsync");
+void clear_elements(const Tensor& t) {
+  if (t.numel() > 0) clear(t.raw(), t.nbytes());
 }
 
 void fill_in_place(const OpCall& c, Outputs&) { fill_elements(c[0], c.get<ScalarAttrs>().value); }
+
+// All inputs in one launch, which have the result's dtype. They need not be row-major.
+void cat(const OpCall& c, Outputs& out) {
+  const int dim = c.get<DimAttrs>().dim;
+  std::int64_t start = 0;
+  const auto make = [&](int i) {
+    const std::int64_t n = c[i].sizes()[dim];
+    const Tensor to = cpu::part(out[0], dim, start, n);
+    start += n;
+    Moved moved{.g = {}, .width = size_of(to.dtype()), .first_chunk = 0};
+    if (to.numel() == 0) return moved;
+    const Tensor* const operands[] = {&to, &c[i]};
+    moved.g = make_geometry(to.sizes(), operands, true);
+    moved.width = widen(moved.g, moved.width);
+    return moved;
+  };
+  in_tables<kFewMoved, kManyMoved>(c.inputs.size(), make, [&]<int kMost>(const Table<Moved, kMost>& table, int) {
+    for_each(table.chunks, MoveParts<kMost>{table});
+  });
+}
 
 // Entries right of the diagonal become zero, the others stay.
 template <class W> struct LowerTriangle {
@@ -162,14 +226,7 @@ void fill_elements(const Tensor& t, double value) {
   if (t.numel() == 0) return;
   const Tensor one = full({}, value, {.dtype = t.dtype()});  // as the dtype has it
   const Tensor* const operands[] = {&t};
-  Geometry<1> g = make_geometry(t.sizes(), operands, t.is_contiguous());
-  cpu::visit_width(size_of(t.dtype()), [&]<class W>(W) {
-    const W bits = *static_cast<const W*>(one.raw());
-    if (!join(g, Pack<W>::kSize, sizeof(W), false)) return for_each(g.numel, FillStrided<W>{g, bits});
-    Pack<W> pack;
-    for (W& element : pack.of) element = bits;
-    for_each(g.numel, FillStrided<Pack<W>>{g, pack});
-  });
+  fill_pattern(make_geometry(t.sizes(), operands, false), one.raw(), size_of(t.dtype()));
 }
 
 Tensor copied(const Tensor& x, DType dtype) {
@@ -191,8 +248,8 @@ void register_movement() {
   set_kernel(OpId::to_device, to_device);
   set_kernel(OpId::copy_, copy_in_place);
   set_kernel(OpId::fill_, fill_in_place);
-  set_kernel(OpId::cat, cpu::cat<copy_elements>);
-  set_kernel(OpId::slice_backward, cpu::slice_backward<copy_elements, clear>);
+  set_kernel(OpId::cat, cat);
+  set_kernel(OpId::slice_backward, cpu::slice_backward<copy_elements, clear_elements>);
   set_kernel(OpId::pad, cpu::pad<copy_elements, fill_elements>);
   set_kernel(OpId::tril, tril);
 }
@@ -202,8 +259,12 @@ void register_movement() {
 namespace gradual::device {
 
 void fill(void* to, Device device, const void* pattern, std::size_t width, std::int64_t n) {
+  if (n == 0) return;
   select(device);
-  cpu::visit_width(width, [&]<class W>(W) { cuda::fill_pattern<W>(to, pattern, n); });
+  cuda::Geometry<1> g;
+  g.ndim = 1, g.narrow = n <= INT32_MAX, g.numel = g.sizes[0] = n;
+  g.operand[0].data = static_cast<char*>(to), g.operand[0].strides[0] = 1;
+  cuda::fill_pattern(g, pattern, width);
 }
 
 }  // namespace gradual::device

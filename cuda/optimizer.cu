@@ -17,25 +17,13 @@ namespace {
 using rules::kParam, rules::kGradient, rules::kMaster, rules::kCompensation, rules::kMoment;
 constexpr int kSecond = kMoment + 1, kTensors = kSecond + 1;  // the second moment
 
-// So many parts fit into a kernel's arguments: 4 KiB are quick to hand over, 32,764 bytes are CUDA's limit.
-constexpr int kFewParts = 40, kManyParts = 400;
+constexpr int kFewParts = 40, kManyParts = 400;  // of a table
 
 void check_dtypes(const OpCall& c, int first) {
   for (int i = first; i < c.inputs.size(); ++i)
     if (c[i].defined() && (!c[i].is_floating() || is_f8(c[i].dtype())))
       fail(c, "input " + std::to_string(i) + " is " + std::string(name(c[i].dtype())) +
                   "; a GPU's optimizer takes f64, f32, f16 and bf16");
-}
-
-// f(table of parts, number of its first part) for all parts of a call, as many in a table as fit.
-template <int N, class Add, class F> void in_tables(int parts, const Add& add, const F& f) {
-  const auto fill = [&]<int kMost>(int begin, Parts<N, kMost> table) {
-    while (begin + table.count < parts && !table.full()) add(table, begin + table.count);
-    f(table, begin);
-    return begin + table.count;
-  };
-  for (int begin = 0; begin < parts;)
-    begin = parts - begin <= kFewParts ? fill(begin, Parts<N, kFewParts>{}) : fill(begin, Parts<N, kManyParts>{});
 }
 
 // Counts of what stores into f16 and bf16 lose; f32 and f64 are computed in.
@@ -58,7 +46,7 @@ class HalfCounts : Pinned {
 // --- unscale_ --------------------------------------------------------------------------------------------------------------
 
 template <int kMost> struct Unscale {
-  Parts<2, kMost> parts;
+  Table<Part<2>, kMost> parts;
   float inverse;
   const float* device_inverse;
   unsigned long long* found;
@@ -102,11 +90,12 @@ void unscale(const OpCall& c, Outputs&) {
   const auto& a = c.get<UnscaleAttrs>();
   check_dtypes(c, 1);
   const HalfCounts counts;
-  const auto add = [&](auto& table, int part) {
+  const auto make = [&](int part) {
     const Tensor* const pair[] = {&c[1 + 2 * part], &c[2 + 2 * part]};
-    table.add(pair);
+    return Part<2>(pair);
   };
-  in_tables<2>((c.inputs.size() - 1) / 2, add, [&]<int kMost>(const Parts<2, kMost>& table, int begin) {
+  const int parts = (c.inputs.size() - 1) / 2;
+  in_tables<kFewParts, kManyParts>(parts, make, [&]<int kMost>(const Table<Part<2>, kMost>& table, int begin) {
     for_blocks(table.chunks, kThreads,
                Unscale<kMost>{table, static_cast<float>(a.inverse_scale), a.device_inverse,
                               static_cast<unsigned long long*>(c[0].raw()), a.slot + begin, counts.counters()});
@@ -190,7 +179,7 @@ RoundingSpec<std::uint32_t> by_chance(DType dtype) {
 }
 
 template <template <class> class Rule, int kMost> struct Step {
-  Parts<kTensors, kMost> parts;
+  Table<Part<kTensors>, kMost> parts;
   Terms<Rule> all;            // of every part, its stream that of the first,
   const Terms<Rule>* each;    // unless they stand here
   const std::int64_t* found;  // not 0: nothing happens
@@ -291,12 +280,12 @@ template <template <class> class Rule> void step(const OpCall& c, int moments) {
     for_each(parts, Prepare<Rule>{a, each->as<Terms<Rule>>()});
   }
   const HalfCounts counts;
-  const auto add = [&](auto& table, int part) {
+  const auto make = [&](int part) {
     const Tensor* const* in = c.inputs.data() + part * given;
     const Tensor* const tensors[] = {in[0], in[1], in[2], in[3], in[kMoment], moments > 1 ? in[kSecond] : &none};
-    table.add(tensors);
+    return Part<kTensors>(tensors);
   };
-  in_tables<kTensors>(parts, add, [&]<int kMost>(const Parts<kTensors, kMost>& table, int begin) {
+  in_tables<kFewParts, kManyParts>(parts, make, [&]<int kMost>(const Table<Part<kTensors>, kMost>& table, int begin) {
     for_blocks(table.chunks, kThreads,
                Step<Rule, kMost>{table, terms_of<Rule>(a, how.key.stream + static_cast<std::uint64_t>(begin)),
                                  each ? each->as<Terms<Rule>>() + begin : nullptr, d.found, how.pure, how.stochastic,

@@ -1,6 +1,8 @@
 // Many tensors in one launch: what a kernel needs to walk the parts of a call, each of which is a few tensors of one shape.
-// Blocks take chunks, cut by shape alone; the table travels as the kernel's argument.
+// Blocks or threads take chunks, cut by shape alone; the table travels as the kernel's argument.
 #pragma once
+
+#include <type_traits>
 
 #include "../core/cast_element.h"
 #include "../core/tensor.h"
@@ -11,35 +13,17 @@ namespace gradual::cuda {
 inline constexpr int kFour = 4;                   // elements that a thread takes at a time
 inline constexpr std::int64_t kPartChunk = 2048;  // and a block
 
-// N row-major tensors of the same sizes, of f64, f32, f16 or bf16; null where one is absent.
-template <int N> struct Part {
-  void* data[N];
-  std::int64_t numel;
-  std::int64_t first_chunk;  // chunks of the parts before it
-  DType dtype[N];
-  bool packed;  // all begin where four elements can be read at once
-};
-
-template <int N, int kMost> struct Parts {
+// Parts one after another, at most kMost. A P has chunks(), how many it is, and room for first_chunk.
+template <class P, int kMost> struct Table {
   int count = 0;
   std::int64_t chunks = 0;
-  Part<N> part[kMost];
+  P part[kMost];
 
   bool full() const { return count == kMost; }
-  void add(const Tensor* const (&tensors)[N]) {
-    Part<N>& p = part[count++];
-    p = {};
-    p.packed = true;
+  void add(const P& next) {
+    P& p = part[count++] = next;
     p.first_chunk = chunks;
-    for (int k = 0; k < N; ++k) {
-      const Tensor& t = *tensors[k];
-      if (!t.defined()) continue;
-      p.data[k] = t.raw();
-      p.dtype[k] = t.dtype();
-      p.numel = t.numel();
-      p.packed = p.packed && reinterpret_cast<std::uintptr_t>(p.data[k]) % (kFour * size_of(t.dtype())) == 0;
-    }
-    chunks += (p.numel + kPartChunk - 1) / kPartChunk;
+    chunks += p.chunks();
   }
   // The part that a chunk belongs to. Those without elements have no chunks.
   GRADUAL_HD int find(std::int64_t chunk) const {
@@ -50,6 +34,41 @@ template <int N, int kMost> struct Parts {
     }
     return low;
   }
+};
+
+// f(table, number of its first part) for parts make(0) .. make(count - 1), as many in a table as fit into a kernel's arguments:
+// 4 KiB (kFew parts) are quick to hand over, 32,764 bytes (kMany) are CUDA's limit.
+template <int kFew, int kMany, class Make, class F> void in_tables(int count, const Make& make, const F& f) {
+  using P = std::invoke_result_t<Make, int>;
+  const auto fill = [&]<int kMost>(int begin, Table<P, kMost> table) {
+    while (begin + table.count < count && !table.full()) table.add(make(begin + table.count));
+    f(table, begin);
+    return begin + table.count;
+  };
+  for (int begin = 0; begin < count;)
+    begin = count - begin <= kFew ? fill(begin, Table<P, kFew>{}) : fill(begin, Table<P, kMany>{});
+}
+
+// N row-major tensors of the same sizes, of f64, f32, f16 or bf16; null where one is absent.
+template <int N> struct Part {
+  void* data[N] = {};
+  std::int64_t numel = 0;
+  std::int64_t first_chunk = 0;  // chunks of the parts before it
+  DType dtype[N] = {};
+  bool packed = true;  // all begin where four elements can be read at once
+
+  Part() = default;
+  explicit Part(const Tensor* const (&tensors)[N]) {
+    for (int k = 0; k < N; ++k) {
+      const Tensor& t = *tensors[k];
+      if (!t.defined()) continue;
+      data[k] = t.raw();
+      dtype[k] = t.dtype();
+      numel = t.numel();
+      packed = packed && reinterpret_cast<std::uintptr_t>(data[k]) % (kFour * size_of(t.dtype())) == 0;
+    }
+  }
+  std::int64_t chunks() const { return (numel + kPartChunk - 1) / kPartChunk; }
 };
 
 // Calls f with the type of a floating dtype that optimizers know.

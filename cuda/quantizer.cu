@@ -314,8 +314,7 @@ void round_scaled(const RoundingPass& p) {
   const Workspace tally((kSums + kBins) * (tallied ? sizeof(unsigned long long) : 0));
   Tallies tallies;
   if (tallied) {
-    check(cudaMemsetAsync(tally.as<void>(), 0, (kSums + kBins) * sizeof(unsigned long long), current_stream()),
-          "cudaMemsetAsync");
+    clear(tally.as<void>(), (kSums + kBins) * sizeof(unsigned long long));
     tallies.sums = tally.as<unsigned long long>();
     if (p.stats.exponents) tallies.bins = tallies.sums + kSums;
   }

@@ -108,7 +108,7 @@ using namespace cuda;
 
 void amax(const Tensor& x, const Tensor& to) {
   select(x.device());
-  check(cudaMemsetAsync(to.raw(), 0, sizeof(float), current_stream()), "cudaMemsetAsync");
+  clear(to.raw(), sizeof(float));
   if (x.numel() == 0) return;
   const Tensor* const operands[] = {&x};
   const std::int64_t blocks = std::clamp<std::int64_t>((x.numel() + kThreads - 1) / kThreads, 1, kBlocks);

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "runtime.h"
+#include "watch.h"
 
 namespace gradual::cuda {
 namespace {
@@ -56,12 +57,17 @@ Idle& idle() {
 
 }  // namespace
 
+void enqueue_copy(void* to, const void* from, std::size_t bytes, cudaStream_t stream) {
+  note_call("cudaMemcpyAsync");
+  check(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDefault, stream), "cudaMemcpyAsync");
+}
+
 void copy_from_host(void* to, const void* from, std::size_t bytes, cudaStream_t stream) {
   for (std::size_t at = 0; at < bytes; at += kPiece) {
     const std::size_t n = std::min(kPiece, bytes - at);
     std::unique_ptr<Buffer> buffer = idle().take();
     std::memcpy(buffer->data, static_cast<const char*>(from) + at, n);
-    check(cudaMemcpyAsync(static_cast<char*>(to) + at, buffer->data, n, cudaMemcpyDefault, stream), "cudaMemcpyAsync");
+    enqueue_copy(static_cast<char*>(to) + at, buffer->data, n, stream);
     buffer->done.record(stream);
     idle().give(std::move(buffer));
   }

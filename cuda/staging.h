@@ -1,4 +1,4 @@
-// Copies of ordinary host memory to the device that nobody waits for.
+// Copies that nobody waits for, of ordinary host memory too.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -7,6 +7,8 @@
 
 namespace gradual::cuda {
 
+// cudaMemcpyAsync, noted where somebody watches.
+void enqueue_copy(void* to, const void* from, std::size_t bytes, cudaStream_t stream);
 // Enqueues the copy and returns as soon as `from` has been read: pieces go through pinned buffers, which the process keeps.
 void copy_from_host(void* to, const void* from, std::size_t bytes, cudaStream_t stream);
 

@@ -1,4 +1,4 @@
-// cat, slice_backward and pad for every device: kernels made of its copies (copy_elements) and fills.
+// slice_backward and pad for every device, and cat for the CPU: kernels made of its copies (copy_elements) and fills.
 #pragma once
 
 #include "../op.h"

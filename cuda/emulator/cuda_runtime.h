@@ -1,6 +1,7 @@
 // CUDA on the CPU: as much of the runtime's interface as cuda/ uses, so that its sources, kernels included, run without a
 // GPU, step by step in a debugger and under sanitizers (GRADUAL_CUDA=EMULATED). The threads of a block are fibers, run one
-// after the other from barrier to barrier; blocks run one after the other. It is made for tests, and slow.
+// after the other from barrier to barrier; blocks run one after the other. Every second launch runs them in reverse. It is
+// made for tests, and slow.
 //
 // A barrier that some threads of a block or warp reach and others do not is an Error here; on a GPU it hangs.
 #pragma once

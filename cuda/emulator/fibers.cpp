@@ -61,7 +61,11 @@ struct Run {
   const std::function<void()>* f = nullptr;
   unsigned current = 0;
   bool together = false;
+  // Of every second launch: its last block and thread come first. What depends on an order that a GPU does not keep, as where a
+  // barrier is missing or one block reads what another writes, then gives other numbers.
+  bool backwards = true;
   std::exception_ptr error;
+  unsigned turn(unsigned i, unsigned of) const { return backwards ? of - 1 - i : i; }
 };
 Run& run() {
   static Run one;
@@ -130,7 +134,8 @@ void run_block(unsigned threads) {
   }
   for (unsigned left = threads; left > 0;) {
     bool moved = false;
-    for (unsigned t = 0; t < threads; ++t) {
+    for (unsigned i = 0; i < threads; ++i) {
+      const unsigned t = r.turn(i, threads);
       if (r.fibers[t]->at != At::running) continue;
       moved = true;
       resume(t);
@@ -139,6 +144,9 @@ void run_block(unsigned threads) {
     for (unsigned w = 0; w < threads; w += kWarp) {
       const unsigned end = w + kWarp < threads ? w + kWarp : threads;
       if (!all_at(w, end, At::warp_barrier)) continue;
+      for (unsigned t = w; t < end; ++t)
+        if (r.fibers[t]->at == At::end)
+          fail("emulated CUDA: threads of a warp exchange a value with one that has ended");
       release(w, end);
       moved = true;
     }
@@ -168,15 +176,16 @@ void run_now(unsigned blocks, unsigned threads, bool together, const std::functi
   r.slots.resize((threads + kWarp - 1) / kWarp * kWarp);
   gridDim = {blocks, 1, 1};
   blockDim = {threads, 1, 1};
+  r.backwards = !r.backwards;
   for (unsigned b = 0; b < blocks; ++b) {
-    blockIdx = {b, 0, 0};
+    blockIdx = {r.turn(b, blocks), 0, 0};
     if (together) {
       run_block(threads);
       if (r.error) std::rethrow_exception(std::exchange(r.error, nullptr));
       continue;
     }
     for (unsigned t = 0; t < threads; ++t) {
-      threadIdx = {t, 0, 0};
+      threadIdx = {r.turn(t, threads), 0, 0};
       f();
     }
   }

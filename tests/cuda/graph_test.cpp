@@ -6,9 +6,11 @@
 #include <gradual/amp/autocast.h>
 #include <gradual/autograd/grad_mode.h>
 #include <gradual/core/memory.h>
+#include <gradual/cuda/cuda.h>
 #include <gradual/cuda/graph.h>
 #include <gradual/nn/activation.h>
 #include <gradual/nn/linear.h>
+#include <gradual/nn/norm.h>
 #include <gradual/nn/sequential.h>
 #include <gradual/optim/clip.h>
 #include <gradual/optim/grad_scaler.h>
@@ -177,6 +179,62 @@ TEST_CASE("a recorded step of a model under autocast has the bits of the step it
   const std::vector<Tensor> a = plain.model.parameters(), b = recorded.model.parameters();
   for (std::size_t k = 0; k < a.size(); ++k) CHECK(same_numbers(a[k], b[k]));
   CHECK(losses[5] != losses[4]);
+}
+
+TEST_CASE("a recorded step with batch norm moves the running statistics at each replay") {
+  if (!have_gpu()) return;
+  constexpr std::size_t kNumbers = 4 * 3 * 6 * 6;
+  struct Trained {
+    nn::Conv2d conv{3, 16, 3, {.padding = 1}};
+    nn::BatchNorm2d norm{16};
+    Tensor x, y;
+    std::unique_ptr<SGD> optimizer;
+
+    explicit Trained(bool channels_last) {
+      conv.to(kGpu);
+      norm.to(kGpu);
+      x = on_gpu(kNumbers, 1).reshape(channels_last ? Shape{4, 6, 6, 3} : Shape{4, 3, 6, 6});
+      if (channels_last) x = x.permute({0, 3, 1, 2});
+      std::vector<Tensor> all = conv.parameters();
+      for (const Tensor& t : norm.parameters()) all.push_back(t);
+      optimizer = std::make_unique<SGD>(all, SGDOptions{.lr = 0.1});
+    }
+    void step() {
+      optimizer->zero_grad();
+      y = norm(conv(x));
+      relu(y).sum().backward();
+      optimizer->step();
+    }
+    std::vector<Tensor> state() {
+      return {y, norm.running_mean, norm.running_var, norm.num_batches_tracked, conv.weight, norm.weight, norm.bias};
+    }
+  };
+  for (const bool channels_last : {false, true})
+    for (const bool library : {false, true}) {
+      CAPTURE(channels_last);
+      CAPTURE(library);
+      cuda::set_library_kernels(library);
+      manual_seed(4);
+      Trained plain(channels_last);
+      manual_seed(4);
+      Trained recorded(channels_last);
+      cuda::Graph graph;
+      std::vector<std::vector<double>> means;
+      for (std::uint64_t i = 0; i < 6; ++i) {
+        for (Trained* run : {&plain, &recorded}) {
+          run->x.copy_(on_gpu(kNumbers, 50 + i).reshape({4, 3, 6, 6}));
+          if (run == &recorded && i == 2) graph.capture([&] { run->step(); });
+          if (run == &plain || i < 2) run->step();
+          else graph.replay();
+        }
+        const std::vector<Tensor> a = plain.state(), b = recorded.state();
+        for (std::size_t k = 0; k < a.size(); ++k) CHECK(same_numbers(a[k], b[k]));
+        CHECK(recorded.norm.num_batches_tracked.item() == static_cast<double>(i + 1));
+        means.push_back(numbers(recorded.norm.running_mean));
+        if (i > 0) CHECK(means[i] != means[i - 1]);
+      }
+    }
+  cuda::set_library_kernels(true);
 }
 
 TEST_CASE("each replay draws other numbers and the generator knows") {

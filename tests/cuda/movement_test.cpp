@@ -210,6 +210,57 @@ TEST_CASE("indexing and pooling and dropout have the bits and counts of the CPU"
   if (have_gpu()) compare(cases());
 }
 
+TEST_CASE("tensors are joined in a launch and the bits are theirs") {
+  if (!have_gpu()) return;
+  for (const DType dtype :
+       {DType::f64, DType::f32, DType::bf16, DType::f8e4m3fn, DType::i64, DType::u8, DType::bool_}) {
+    CAPTURE(name(dtype));
+    const auto part = [&](const Shape& sizes, std::uint64_t seed) { return indices(2, sizes, seed).to(dtype); };
+    const auto joined = [&](const std::vector<Tensor>& parts, int dim, std::size_t launches) {
+      std::vector<Tensor> there;
+      for (const Tensor& t : parts) there.push_back(t.is_contiguous() ? t.to(kGpu) : t.t().to(kGpu).t());
+      const auto names = kernels_of([&] { CHECK(same_numbers(cat(there, dim), cat(parts, dim))); });
+      CHECK(std::ranges::count_if(names, [](const auto& n) { return n.find("MoveParts") != std::string::npos; }) ==
+            static_cast<std::ptrdiff_t>(launches));
+      CHECK(names.size() == launches + (launches > 0));  // and the copy to the CPU
+    };
+    joined({part({4, 16}, 1), part({4, 32}, 2)}, 1, 1);                                     // 16 bytes at a time
+    joined({part({4, 16}, 1), part({4, 7}, 2), part({4, 0}, 3), part({4, 1}, 4)}, 1, 1);    // not all
+    joined({part({5, 6}, 1), part({6, 3}, 2).t().narrow(1, 0, 6), part({1, 6}, 3)}, 0, 1);  // nor all row-major
+    joined({part({0, 6}, 1), part({0, 6}, 2)}, 0, 0);
+    const auto views = [](const Tensor& t) {  // which begin at no multiple of 16 bytes
+      return cat({t.narrow(1, 0, 16), t.narrow(1, 1, 16), t.narrow(1, 8, 16)}, 1);
+    };
+    const Tensor wide = part({4, 24}, 5);
+    CHECK(same_numbers(views(wide.to(kGpu)), views(wide)));
+    for (const int inputs : {15, 16, 120, 121, 250}) {
+      std::vector<Tensor> parts;
+      for (int i = 0; i < inputs; ++i)
+        parts.push_back(part({i % 3 + (i == inputs - 1), 3}, static_cast<std::uint64_t>(i)));
+      joined(parts, 0, static_cast<std::size_t>((inputs + 119) / 120));
+    }
+  }
+}
+
+TEST_CASE("a fill ends where its tensor does") {
+  if (!have_gpu()) return;
+  for (const DType dtype : {DType::u8, DType::bf16, DType::f32, DType::f64})
+    for (const std::int64_t n : {1, 2, 15, 16, 17, 33, 1000})
+      for (const std::int64_t start : {0, 1, 16}) {
+        CAPTURE(name(dtype));
+        CAPTURE(n);
+        CAPTURE(start);
+        const auto filled = [&](Device device) {
+          const Tensor flat = full({n + 32}, 7, {.dtype = dtype, .device = device});
+          const Tensor rows = full({3, n + 32}, 7, {.dtype = dtype, .device = device});
+          const Tensor columns = full({n + 32, 3}, 7, {.dtype = dtype, .device = device}).t();
+          for (const Tensor& t : {flat, rows, columns}) t.narrow(-1, start, n).fill_(3);
+          return cat({flat, rows.reshape({-1}), columns.contiguous().reshape({-1})});
+        };
+        CHECK(same_numbers(filled(Device::cpu()), filled(kGpu)));
+      }
+}
+
 // The error that f's result ends in once it is read.
 std::string error_of(const std::function<Tensor()>& f) {
   try {

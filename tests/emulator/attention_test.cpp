@@ -49,7 +49,8 @@ TEST_CASE("attention's backward goes in parts where it would take much scratch m
     const auto gradients = [&](std::int64_t most_scratch, std::size_t calls) {
       a.dy = heads(c.queries, 5), a.dq = heads(c.queries, 6), a.dk = heads(kKeys, 7), a.dv = heads(kKeys, 8);
       a.most_scratch = most_scratch;
-      const auto names = kernels_of([&] { CHECK(cuda::attend(a)); });
+      auto names = kernels_of([&] { CHECK(cuda::attend(a)); });
+      std::erase(names, "cudaMemcpyAsync");  // of logsumexps
       CHECK(names == std::vector<std::string>(calls, "cuDNN attention, backward"));
       return std::vector<std::vector<double>>{numbers(a.dq), numbers(a.dk), numbers(a.dv)};
     };

@@ -2,6 +2,7 @@
 #include <doctest/doctest.h>
 
 #include <gradual/amp/autocast.h>
+#include <gradual/core/counts.h>
 #include <gradual/gradual.h>
 #include <gradual/lab/models.h>
 #include "support/gpu.h"
@@ -76,7 +77,10 @@ TEST_CASE("a step of a transformer in bf16 takes so many launches") {
   };
   const auto one = launches(1), two = launches(2);
   CHECK(two.size() - one.size() == 51);  // a layer's
-  CHECK(one.size() == 76);
+  CHECK(one.size() == 81);
+  CHECK(count(one, "cudaMemsetAsync") == 2);  // of the two embeddings' gradients,
+  CHECK(count(one, "SortPairs") == 2);        // whose additions are sorted
+  CHECK(count(one, "cudaMemcpyAsync") == 1);
   CHECK(count(two, "cuDNN attention") == 4);
   CHECK(count(two, "ConvertElements") == 0);  // scalar casts
   CHECK(count(two, "MapElements") == 0);      // and sums
@@ -102,8 +106,39 @@ TEST_CASE("the gradient of a packed projection is its three parts, copied") {
     CHECK(count(three, "MoveElements") == 3);
     const auto two = backward(false);
     CHECK(two.size() == 3);
-    CHECK(count(two, "FillStrided") == 1);
+    CHECK(count(two, "FillElements") == 1);
   }
+}
+
+TEST_CASE("what CUDA copies and clears is counted too") {
+  const auto named = [](const auto& f) {
+    f();  // the first time may make buffers
+    return kernels_of(f);
+  };
+  using Names = std::vector<std::string>;
+  const Names copy = {"cudaMemcpyAsync"};
+  const Tensor host = drawn({2, 8, 32}, 1), x = host.to(kGpu);
+  CHECK(named([&] { x.clone(); }) == copy);
+  CHECK(named([&] { x.to(Device::cpu()); }) == copy);
+  CHECK(named([&] { host.to(kGpu); }) == copy);
+  CHECK(named([&] { empty({2 << 20}).to(kGpu); }) == Names(2, "cudaMemcpyAsync"));  // a piece of 4 MiB at a time
+  const auto backward =
+      named([&] { call_row(OpId::slice_backward, SliceAttrs{.dim = 2, .start = 0, .stop = 32, .size = 96}, x); });
+  REQUIRE(backward.size() == 2);
+  CHECK(backward[0] == "cudaMemsetAsync");
+  CHECK(backward[1].find("MoveElements") != std::string::npos);
+  const Tensor index = labels(3, {8}).to(kGpu);
+  const auto added = named([&] { index_add(x, 1, index, 3); });
+  CHECK(added[0] == "cudaMemsetAsync");
+  CHECK(count(added, "SortPairs") == 1);
+  CastCounts counts;
+  const auto counted = named([&] {
+    const CountScope scope(&counts);
+    x.to(DType::f16);
+  });
+  REQUIRE(counted.size() == 3);  // the counts are cleared, added up, and read
+  CHECK(counted.front() == "cudaMemsetAsync");
+  CHECK(counted.back() == "cudaMemcpyAsync");
 }
 
 TEST_CASE("batch norm moves its running statistics in a launch") {
