@@ -209,6 +209,11 @@ Json document(const std::vector<Result>& results, bool with_curves) {
   return {{"runs", runs}, {"machine", machine()}, {"version", GRADUAL_VERSION}};
 }
 
+// A path of the user's may be no UTF-8: what is not becomes U+FFFD.
+std::string to_text(const Json& j, int indent = -1) {
+  return j.dump(indent, ' ', false, Json::error_handler_t::replace);
+}
+
 void replace(std::string& text, const std::string& mark, const std::string& by) {
   text.replace(text.find(mark), mark.size(), by);
 }
@@ -257,7 +262,7 @@ std::string megabytes(double bytes) {
 }  // namespace
 
 std::string results_json(const std::vector<Result>& results, bool with_curves) {
-  return document(results, with_curves).dump(with_curves ? -1 : 2) + "\n";
+  return to_text(document(results, with_curves), with_curves ? -1 : 2) + "\n";
 }
 
 std::vector<Result> results_from_json(const std::string& text, const std::string& file) {
@@ -290,7 +295,7 @@ std::string report_html(const std::vector<Result>& results) {
   replace(html, "@CSS@", text_of(embedded::report_css, embedded::report_css_size));
   replace(html, "@JS@", text_of(embedded::report_js, embedded::report_js_size));
   // "<" stands in texts alone, where "</script" and "<!--" mean something to HTML
-  std::string data = document(results, true).dump();
+  std::string data = to_text(document(results, true));
   for (std::size_t at = 0; (at = data.find('<', at)) != std::string::npos; at += 6) data.replace(at, 1, "\\u003c");
   replace(html, "@DATA@", data);
   return html;

@@ -322,6 +322,12 @@ TEST_CASE("no name of a recipe ends the report's data, or begins a comment in it
   CHECK(html.find("\\u003c!-- \\u003cscript>\\u003c/script>") != std::string::npos);
 }
 
+TEST_CASE("a path that is no UTF-8 is written all the same") {
+  const lab::Result r{.recipe = "a", .model = "m", .data = "text:b\xff.txt"};
+  CHECK(lab::results_from_json(lab::results_json({r}, true), "file").at(0).data == "text:b\xef\xbf\xbd.txt");
+  CHECK(lab::report_html({r}).find("text:b\xef\xbf\xbd.txt") != std::string::npos);
+}
+
 TEST_CASE("results of earlier versions are read") {
   lab::Result r{.recipe = "a", .model = "m", .data = "d", .batch = 3};
   r.histograms = {{.role = "error", .format = "fp16", .zero_below_exponent = -25}};
