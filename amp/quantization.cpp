@@ -47,6 +47,7 @@ bool per_tensor(const Quantizer& q) {
   return q.scaling.kind == ScalingKind::none || q.scaling.kind == ScalingKind::fixed ||
          q.scaling.kind == ScalingKind::tensor || q.scaling.kind == ScalingKind::delayed;
 }
+bool by_chance(const std::optional<Quantizer>& q) { return q && q->rounding.mode == RoundingMode::stochastic; }
 // f32 as it is: nothing to round.
 bool is_identity(const Quantizer& q) {
   return q.scaling.kind == ScalingKind::none && q.format == Format::ieee(8, 23) && !q.hadamard;
@@ -67,7 +68,7 @@ QuantizedOperand rounded(const Operand& o, const Tensor& t, int axis, Site& site
   const bool first = !context.gradient && !recomputing() && (context.recorded || site.state->training());
   options.keep = first;
   options.stage = (context.gradient ? o.role == Role::error : first) && !site.state->frozen();
-  if (o.quantizer->rounding.mode == RoundingMode::stochastic) options.key = default_generator().next();
+  if (o.quantizer->rounding.mode == RoundingMode::stochastic) options.key = rewrite_key();
   CastTally* tally = cast_tally(o.role, site.name);
   if (tally) options.stats = {&tally->counts, &tally->exponents}, options.scaled_exponents = true;
   Quantizer plain = *o.quantizer;
@@ -222,6 +223,9 @@ Outputs quantized(QuantizationState& state, const OpCall& call) {
   if (!site.quantization || call[0].dtype() == DType::f64 || call[1].dtype() == DType::f64)
     return in_high_precision(call);
   const Quantization& q = *site.quantization;
+  // Recorded or not: a checkpointed segment is not, at first.
+  if (by_chance(q.dgrad_dy) || by_chance(q.dgrad_w) || by_chance(q.wgrad_x) || by_chance(q.wgrad_dy))
+    rewrite_context().backward_key = rewrite_key();
   const AccumulatorScope accumulator(q.accumulator ? q.accumulator : current_accumulator());
   Operand a{.tensor = &call[0], .input = 0, .role = operand_role(0), .saved = saved_scale(0)};
   Operand b{.tensor = &call[1], .input = 1, .role = operand_role(1), .saved = saved_scale(1)};

@@ -22,6 +22,8 @@ struct Known {
 struct Backward {
   std::vector<Known> known;
   std::shared_ptr<void> data;
+  std::optional<RandomKey> key;
+  std::uint32_t depth = 1, drawn = 0;  // depth: 2 in the backward of a backward
 
   void know(const Tensor& t, Role role, const std::optional<Tensor>& scale) {
     known.push_back({storage_id(t), t.raw(), role, scale});
@@ -36,13 +38,23 @@ struct Backward {
 };
 thread_local Backward* current_backward = nullptr;
 
+// SplitMix64's output function (Steele et al. 2014).
+std::uint64_t mixed(std::uint64_t z) {
+  z = (z ^ z >> 30) * 0xbf58476d1ce4e5b9;
+  z = (z ^ z >> 27) * 0x94d049bb133111eb;
+  return z ^ z >> 31;
+}
+
 class Rewritten final : public Function {
  public:
   Rewritten(const CastPolicy& policy, const OpCall& call) : policy_(policy), node_(make_node(call)) {
     const Backward* outer = current_backward;
     context_.gradient = outer != nullptr;
     context_.recorded = outer || grad_enabled();
-    if (outer) context_.data = outer->data;
+    if (outer) {
+      context_.data = outer->data;
+      depth_ = outer->depth + 1;
+    }
     for (int i = 0; i < call.inputs.size(); ++i) {
       const Known* k = outer ? outer->find(call[i]) : nullptr;
       // In backward, what is not known was made from the gradient by the rule.
@@ -61,6 +73,7 @@ class Rewritten final : public Function {
   Role role(int input) const { return roles_.at(static_cast<std::size_t>(input)); }
   const std::optional<Tensor>& scale(int input) const { return scales_.at(static_cast<std::size_t>(input)); }
   RewriteContext& context() { return context_; }
+  Backward* outer() const { return outer_; }
   void save_codes(int input, QuantizedTensor codes) { codes_.at(static_cast<std::size_t>(input)) = std::move(codes); }
   static thread_local Rewritten* running;
 
@@ -70,6 +83,8 @@ class Rewritten final : public Function {
   CastPolicy policy_;
   Ref<Node> node_;  // of the op itself, as the tape would have it: what its rule runs on
   RewriteContext context_;
+  Backward* outer_ = nullptr;  // while forward runs
+  std::uint32_t depth_ = 1;    // of our own backward
   std::vector<Role> roles_;
   std::vector<std::optional<Tensor>> scales_;
   std::vector<std::optional<QuantizedTensor>> codes_;
@@ -103,6 +118,7 @@ std::vector<Tensor> Rewritten::forward(const std::vector<Tensor>& inputs) {
   Outputs out;
   {
     const Scoped scope(running, this);
+    const Scoped<Backward*> within(outer_, current_backward);
     const Scoped<Backward*> outside(current_backward, nullptr);
     out = (*policy_.function)(call);
   }
@@ -131,7 +147,7 @@ void Rewritten::save(const OpCall& call) {
 // The op's own rule, under an interceptor that rewrites its contractions.
 std::vector<Tensor> Rewritten::backward(const std::vector<Tensor>& grads) {
   const std::vector<Tensor>& kept = saved();
-  Backward here{.known = {}, .data = context_.data};
+  Backward here{.known = {}, .data = context_.data, .key = context_.backward_key, .depth = depth_};
   if (grads[0].defined()) here.know(grads[0], Role::error, {});
   for (std::size_t i = 0; i < kept.size(); ++i) {
     Tensor operand = kept[i];
@@ -178,6 +194,13 @@ bool is_parameter(const Tensor& t) {
 
 Role operand_role(int input) { return running("operand_role").role(input); }
 RewriteContext& rewrite_context() { return running("rewrite_context").context(); }
+RandomKey rewrite_key() {
+  Backward* const outer = running("rewrite_key").outer();
+  if (!outer || !outer->key) return default_generator().next();
+  // The stream stays: a recorded step moves it on (cuda/random.h).
+  const std::uint64_t draw = (std::uint64_t{outer->depth} << 32) + ++outer->drawn;
+  return {outer->key->seed ^ mixed(draw * 0x9e3779b97f4a7c15), outer->key->stream};
+}
 void save_as_codes(int input, QuantizedTensor codes) { running("save_as_codes").save_codes(input, std::move(codes)); }
 const std::optional<Tensor>& saved_scale(int input) { return running("saved_scale").scale(input); }
 

@@ -4,8 +4,10 @@
 // exact op (straight-through: Bengio et al. 2013), and gradients of gradients are rewritten in the same way.
 #pragma once
 
+#include <memory>
 #include <optional>
 
+#include "../core/generator.h"
 #include "../core/quantized_tensor.h"
 #include "policy.h"
 
@@ -27,8 +29,14 @@ struct RewriteContext {
   bool gradient = false;       // a contraction in the backward of a rewritten op, not the op itself
   bool recorded = false;       // for a backward to come
   std::shared_ptr<void> data;  // the function's own, shared by an op and the contractions of its backward
+  std::optional<RandomKey> backward_key = {};  // of what backward draws, where that draws at all: a rewrite_key()
 };
 RewriteContext& rewrite_context();
+
+// Inside a rewrite: the key of its next random numbers. The op's own are the default generator's. Those of its backward are
+// made of the op's backward_key: they differ from op to op and from step to step, and are the same again where a backward or
+// a checkpointed segment runs again.
+RandomKey rewrite_key();
 
 // Inside the rewrite of an op: backward gets input `input` from these codes, which are kept in its place. Contractions
 // there see the codes' values, f32 and not scaled, and find the scale, of one element, by saved_scale. Codes have no second

@@ -2,8 +2,11 @@
 
 #include <algorithm>
 #include <memory>
+#include <optional>
 #include <utility>
 
+#include "../core/accumulator.h"
+#include "../core/compute_mode.h"
 #include "../core/failf.h"
 #include "../core/ops.h"
 #include "../core/scoped.h"
@@ -52,6 +55,10 @@ class Checkpoint final : public Function {
  private:
   std::vector<Tensor> recompute(const std::vector<Tensor>& inputs) {
     const DrawScope draws(draws_, DrawScope::Mode::replay);
+    // forward's products, whatever those of backward are
+    const MatmulPrecisionScope precision(precision_);
+    const FastF8Scope f8(fast_f8_);
+    const AccumulatorScope sums(accumulator_);
     const Scoped again(running, true);
     const EnableGrad recording;
     context().line = state().context.line;
@@ -62,6 +69,9 @@ class Checkpoint final : public Function {
 
   SegmentFn fn_;
   std::vector<RandomKey> draws_;
+  MatmulPrecision precision_ = matmul_precision();
+  bool fast_f8_ = fast_f8();
+  std::optional<Accumulator> accumulator_ = current_accumulator();
 };
 
 }  // namespace

@@ -11,8 +11,9 @@ namespace gradual {
 using SegmentFn = std::function<std::vector<Tensor>(const std::vector<Tensor>&)>;
 
 // fn(inputs), of one to three outputs, without keeping what its ops save for backward: backward runs fn once more,
-// with the same random numbers, autocast state and module, and differentiates that. The gradients are those without
-// checkpointing, to the bit, of `inputs` as of every tensor that fn captured (parameters); second derivatives too.
+// with the same random numbers, autocast state, module, TF32 mode and accumulator, and differentiates that. The gradients
+// are those without checkpointing, to the bit, of `inputs` as of every tensor that fn captured (parameters). Those
+// of a tensor that fn hands through as it came, and second derivatives, are so but for the order of their sums.
 // fn must compute the same thing again: it must not read what has changed in between, and should write nothing.
 std::vector<Tensor> checkpoint(SegmentFn fn, const std::vector<Tensor>& inputs,
                                SourceLocation loc = SourceLocation::current());

@@ -166,7 +166,8 @@ void infer_norm(const OpCall& c, OutSpec* out) {
   for (int i = 1; i < c.inputs.size(); ++i) {
     need_same_sizes(c, i, parameter, i < 3 ? "weight and bias" : "mean and var");
     if (i < 3 && c[i].defined() && c[i].dtype() != DType::f32 && c[i].dtype() != x.dtype())
-      failf(c, "parameters must be f32 or {}, given {}", name(x.dtype()), name(c[i].dtype()));
+      failf(c, "parameters must be f32{}, given {}",
+            x.dtype() == DType::f32 ? "" : " or " + std::string(name(x.dtype())), name(c[i].dtype()));
   }
   same_contiguous(c, out);
   if (c.op == OpId::batch_norm) {

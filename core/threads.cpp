@@ -1,5 +1,6 @@
 #include "threads.h"
 
+#include <algorithm>
 #include <atomic>
 #include <string>
 
@@ -15,7 +16,8 @@ std::atomic<int> wanted{0};
 }
 
 void set_num_threads(int n) {
-  if (n < 1) fail("set_num_threads: " + std::to_string(n) + " is not allowed; it must be at least 1");
+  if (n < 1 || n > kMostThreads)
+    fail("set_num_threads: " + std::to_string(n) + " is not allowed; it must be 1 to " + std::to_string(kMostThreads));
   wanted.store(n);
 }
 
@@ -23,7 +25,7 @@ int num_threads() {
 #ifdef _OPENMP
   if (omp_in_parallel()) return 1;  // no threads of threads
   const int n = wanted.load(std::memory_order_relaxed);
-  return n ? n : omp_get_max_threads();
+  return n ? n : std::min(omp_get_max_threads(), kMostThreads);
 #else
   return 1;
 #endif

@@ -5,9 +5,12 @@
 
 namespace gradual {
 
-// For every kernel of the process from now on. Error below 1. Without OpenMP all kernels run on one thread.
+// Many more would end the process: OpenMP keeps what it tells each thread on the caller's stack.
+inline constexpr int kMostThreads = 4096;
+
+// For every kernel of the process from now on. Error unless 1 to kMostThreads. Without OpenMP all kernels run on one thread.
 void set_num_threads(int n);
-// Default: the cores this process may use, or OMP_NUM_THREADS.
+// Default: the cores this process may use, or OMP_NUM_THREADS, but no more than kMostThreads.
 int num_threads();
 
 // So many while it lives, for tests and measurements; not for several threads at once.

@@ -68,8 +68,7 @@ struct Task {
 };
 
 void train(amp::RecipeRun& run, Gpt& model, const Task& task, std::int64_t batch, std::int64_t steps) {
-  data::DataLoader loader(task.train,
-                          {.batch = std::min(batch, task.train.size()), .shuffle = true, .drop_last = true});
+  data::DataLoader loader(task.train, {.batch = batch, .shuffle = true, .drop_last = true});
   optim::Scheduler schedule(
       run.optimizer(), optim::chain(optim::linear_warmup(steps / 20 + 1), steps / 20 + 1, optim::cosine(steps, 0.05)));
   double first = 0, last = 0, sum = 0;
@@ -125,8 +124,9 @@ constexpr const char* kUsage =
 void body(example::Arguments& arguments) {
   const std::string file = arguments.text("--text", ""), recipe = arguments.text("--recipe", "amp-bf16");
   const std::int64_t steps = arguments.number("--steps", 600),
-                     batch = arguments.number("--batch", file.empty() ? 128 : 32);
+                     most = arguments.number("--batch", file.empty() ? 128 : 32);
   const std::int64_t width = arguments.number("--width", 64), layers = arguments.number("--layers", 2);
+  if (file.empty() && arguments.has("--context")) throw example::UsageError("--context is for --text");
   const std::int64_t context = arguments.number("--context", 64);
   const auto seed = static_cast<std::uint64_t>(arguments.number("--seed", 1));
   // Ops this small take microseconds: a second thread gains little, and on a busy machine it is waited for.
@@ -144,6 +144,7 @@ void body(example::Arguments& arguments) {
     return {text.vocabulary, text.train, text.test, context};
   };
   const Task task = load();
+  const std::int64_t batch = std::min(most, task.train.size());
 
   manual_seed(seed);
   Gpt model(task.vocabulary.size(), task.context, width, layers);

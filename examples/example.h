@@ -3,6 +3,7 @@
 
 #include <gradual/core/tensor.h>
 
+#include <algorithm>
 #include <cstdio>
 #include <cstdlib>
 #include <exception>
@@ -23,6 +24,7 @@ class Arguments {
   Arguments(int argc, char** argv) : words_(argv + 1, argv + argc), used_(words_.size(), false) {}
 
   bool flag(const std::string& name) { return find(name) < words_.size(); }
+  bool has(const std::string& name) const { return std::find(words_.begin(), words_.end(), name) != words_.end(); }
   std::string text(const std::string& name, const std::string& otherwise) {
     const std::size_t i = find(name);
     if (i >= words_.size()) return otherwise;

@@ -47,6 +47,12 @@ void list_formats() {
       "              e2m1, e2m3 and e3m2 are OCP's, without Inf and NaN\n");
 }
 
+// From x, at most the largest value, to the next value away from zero, if exponents went on.
+double gap(const Format& f, double x) {
+  const int exponent = f.has_zero ? std::max(std::ilogb(x), std::ilogb(f.min_normal())) : std::ilogb(x);
+  return std::ldexp(1.0, exponent - f.mantissa_bits);
+}
+
 void show_limits(const Format& f) {
   std::printf("%s: %d bits, %d of sign, %d of exponent, %d of mantissa; bias %d\n", name(f).c_str(), f.bits(),
               f.is_signed ? 1 : 0, f.exponent_bits, f.mantissa_bits, f.bias);
@@ -56,9 +62,10 @@ void show_limits(const Format& f) {
       std::printf("  (%s has as many bits and reaches %s)\n", std::string(n.name).c_str(),
                   text(n.format.max()).c_str());
   std::printf("  largest value      %s\n", with_power(f.max()).c_str());
-  std::printf("  smallest normal    %s\n", with_power(f.min_normal()).c_str());
+  const bool normals = f.min_normal() <= f.max();  // e1m2 and its like are all subnormal
+  std::printf("  smallest normal    %s\n", normals ? with_power(f.min_normal()).c_str() : "none");
   std::printf("  smallest positive  %s\n", with_power(f.min_positive()).c_str());
-  std::printf("  gap above 1        %s\n", with_power(f.epsilon()).c_str());
+  std::printf("  gap above 1        %s\n", f.max() > 1 ? with_power(gap(f, 1)).c_str() : "none");
   const char *nans[] = {"none", "above Inf", "all ones", "the code of -0"}, *zeros[] = {"none", "one", "yes, and -0"};
   std::printf("  Inf: %s. NaN: %s. Zero: %s\n\n", f.has_inf ? "yes" : "none", nans[static_cast<int>(f.nan)],
               zeros[f.has_zero + f.has_negative_zero]);
@@ -103,7 +110,7 @@ void show_reach(const Format& f) {
   std::string line;
   for (int e = -150; e < 128; e += 4)
     line += e + 3 < std::ilogb(f.min_positive()) || e > f.max_exponent() ? '.'
-            : e < std::ilogb(f.min_normal())                             ? 's'
+            : f.subnormals && e < std::ilogb(f.min_normal())             ? 's'
                                                                          : '=';
   std::printf("\n  2^-150 %s 2^128   (= normal, s subnormal values)\n", line.c_str());
 }
@@ -121,7 +128,7 @@ struct Neighbours {
 Neighbours neighbours(const Format& f, double x) {
   Neighbours n{rounded(f, RoundingMode::down, Overflow::saturate, x),
                rounded(f, RoundingMode::up, Overflow::saturate, x)};
-  if (x > f.max()) n.high = f.max() + std::ldexp(1.0, f.max_exponent() - f.mantissa_bits);
+  if (x > f.max()) n.high = f.max() + gap(f, f.max());
   n.part = n.low == n.high ? 0 : (x - n.low) / (n.high - n.low);
   return n;
 }

@@ -138,7 +138,7 @@ Json result_json(const Result& r, bool with_curves) {
   return j;
 }
 
-Result result_from(const Json& j) {
+Result result_from(const Json& j, const std::string& file) {
   Result r;
   r.recipe = j.at("recipe");
   r.model = j.at("model");
@@ -171,6 +171,10 @@ Result result_from(const Json& j) {
   for (const Json& v : c.at("scale")) r.curve.scale.push_back(real(v));
   r.curve.skipped = c.at("skipped").get<std::vector<bool>>();
   for (const Json& v : c.at("underflow_percent")) r.curve.underflow_percent.push_back(real(v));
+  const std::size_t steps = r.curve.step.size();
+  for (const std::size_t n :
+       {r.curve.loss.size(), r.curve.scale.size(), r.curve.skipped.size(), r.curve.underflow_percent.size()})
+    if (n != steps) fail(fmt::format("{}: a curve of {} steps has a column of {}", file, steps, n));
   for (const Json& h : j.at("histograms")) r.histograms.push_back(histogram_from(h));
   if (j.contains("what_if") && !j["what_if"].is_null()) r.what_if = j["what_if"].dump();
   return r;
@@ -203,6 +207,11 @@ Json document(const std::vector<Result>& results, bool with_curves) {
   Json runs = Json::array();
   for (const Result& r : results) runs.push_back(result_json(r, with_curves));
   return {{"runs", runs}, {"machine", machine()}, {"version", GRADUAL_VERSION}};
+}
+
+// A path of the user's may be no UTF-8: what is not becomes U+FFFD.
+std::string to_text(const Json& j, int indent = -1) {
+  return j.dump(indent, ' ', false, Json::error_handler_t::replace);
 }
 
 void replace(std::string& text, const std::string& mark, const std::string& by) {
@@ -253,14 +262,14 @@ std::string megabytes(double bytes) {
 }  // namespace
 
 std::string results_json(const std::vector<Result>& results, bool with_curves) {
-  return document(results, with_curves).dump(with_curves ? -1 : 2) + "\n";
+  return to_text(document(results, with_curves), with_curves ? -1 : 2) + "\n";
 }
 
 std::vector<Result> results_from_json(const std::string& text, const std::string& file) {
   try {
     std::vector<Result> results;
     const Json all = Json::parse(text);
-    for (const Json& run : all.at("runs")) results.push_back(result_from(run));
+    for (const Json& run : all.at("runs")) results.push_back(result_from(run, file));
     return results;
   } catch (const nlohmann::json::exception& e) { fail(file + " is no file of the lab's: " + e.what()); }
 }
@@ -285,8 +294,9 @@ std::string report_html(const std::vector<Result>& results) {
   std::string html = text_of(embedded::report_html_in, embedded::report_html_in_size);
   replace(html, "@CSS@", text_of(embedded::report_css, embedded::report_css_size));
   replace(html, "@JS@", text_of(embedded::report_js, embedded::report_js_size));
-  std::string data = document(results, true).dump();
-  for (std::size_t at = 0; (at = data.find("</", at)) != std::string::npos; at += 3) data.replace(at, 2, "<\\/");
+  // "<" stands in texts alone, where "</script" and "<!--" mean something to HTML
+  std::string data = to_text(document(results, true));
+  for (std::size_t at = 0; (at = data.find('<', at)) != std::string::npos; at += 6) data.replace(at, 1, "\\u003c");
   replace(html, "@DATA@", data);
   return html;
 }

@@ -137,7 +137,9 @@ int run(int argc, char** argv) {
   try {
     app.parse(argc, argv);
   } catch (const CLI::ConversionError& e) {
-    fail(std::string(e.what()) + "; a number is expected (see gradual-lab --help)");
+    const std::string what = e.what();
+    fail(what + "; " + (what.find("--lr") != std::string::npos ? "a number" : "a whole number, and no huge one,") +
+         " is expected (see gradual-lab --help)");
   } catch (const CLI::ParseError& e) { return app.exit(e) == 0 ? 0 : 2; }
   if (const std::vector<std::string> extras = app.remaining(); !extras.empty()) fail(unknown(extras.front(), app));
   if (app.count("--trace") && options.trace.empty()) options.trace = "-";
@@ -155,7 +157,8 @@ int run(int argc, char** argv) {
     fail(fmt::format("--lr is {}; it must be positive and finite", options.lr));
   if (out.empty()) fail("--out is empty; it must name a folder");
   if (app.count("--threads")) {
-    at_least_one("--threads", threads);
+    if (threads < 1 || threads > kMostThreads)
+      fail(fmt::format("--threads is {}; it must be 1 to {}", threads, kMostThreads));
     set_num_threads(threads);
   }
   options.device = device_from_name(device);

@@ -180,6 +180,29 @@ TEST_CASE("checkpoint: forward's state comes back, the thread's own stays") {
   CHECK(std::string(context().module).empty());
 }
 
+TEST_CASE("checkpoint: products are computed again as forward's were: TF32, accumulators") {
+  const auto gradient = [](bool checkpointed, auto&& run) {
+    const Tensor x = full({2, 2}, 1 + 0x1p-11 + 0x1p-12, {.requires_grad = true});
+    const Tensor w = full({2, 2}, 1 + 0x1p-12);
+    const auto f = [&](const Tensor& h) { return square(matmul(h, w)); };
+    run([&] { return checkpointed ? checkpoint(f, x) : f(x); }).sum().backward();
+    return values(x.grad());
+  };
+  const auto tf32 = [](const auto& forward) {
+    const MatmulPrecisionScope scope(MatmulPrecision::tf32);
+    return forward();
+  };
+  const auto bf16_sums = [](const auto& forward) {
+    const AccumulatorScope scope(accumulator("bf16-acc"));
+    return forward();
+  };
+  const auto plain = [](const auto& forward) { return forward(); };
+  CHECK(gradient(true, tf32) == gradient(false, tf32));
+  CHECK(gradient(true, bf16_sums) == gradient(false, bf16_sums));
+  CHECK(gradient(true, tf32) != gradient(true, plain));
+  CHECK(gradient(true, bf16_sums) != gradient(true, plain));
+}
+
 TEST_CASE("checkpoint: batch norm's running statistics advance once") {
   const auto statistics = [](bool checkpointed) {
     manual_seed(3);

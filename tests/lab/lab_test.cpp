@@ -309,6 +309,23 @@ TEST_CASE("results survive JSON, NaN included") {
   CHECK(std::isnan(back[0].curve.loss[1]));
   CHECK(back[0].curve.skipped[1]);
   CHECK(message([] { lab::results_from_json("{}", "x.json"); }).starts_with("x.json is no file of the lab's"));
+  nlohmann::json longer = nlohmann::json::parse(lab::results_json({r}, true));
+  longer["runs"][0]["curve"]["step"].push_back(2);
+  CHECK(message([&] { lab::results_from_json(longer.dump(), "x.json"); }) ==
+        "x.json: a curve of 3 steps has a column of 2");
+}
+
+TEST_CASE("no name of a recipe ends the report's data, or begins a comment in it") {
+  lab::Result r{.recipe = "<!-- <script></script>"};
+  const std::string html = lab::report_html({r});
+  CHECK(html.find("<!-- <script>") == std::string::npos);
+  CHECK(html.find("\\u003c!-- \\u003cscript>\\u003c/script>") != std::string::npos);
+}
+
+TEST_CASE("a path that is no UTF-8 is written all the same") {
+  const lab::Result r{.recipe = "a", .model = "m", .data = "text:b\xff.txt"};
+  CHECK(lab::results_from_json(lab::results_json({r}, true), "file").at(0).data == "text:b\xef\xbf\xbd.txt");
+  CHECK(lab::report_html({r}).find("text:b\xef\xbf\xbd.txt") != std::string::npos);
 }
 
 TEST_CASE("results of earlier versions are read") {

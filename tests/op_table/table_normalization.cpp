@@ -324,7 +324,7 @@ std::vector<Row> normalization_rows() {
                   .no_scalar = statistics});
   rows.back().refuses("1-d", "the input must be [N, C, ..]", [=] { batch_norm(f({3}), {}, {}, {}, {}, true); });
   rows.back().refuses("weight", "must be [3], given [4]", [=] { batch_norm(f({4, 3}), f({4}), {}, {}, {}, true); });
-  rows.back().refuses("dtype", "parameters must be f32", [=] {
+  rows.back().refuses("dtype", "parameters must be f32, given f16", [=] {
     batch_norm(f({4, 3}), f({3}).to(DType::f16), {}, {}, {}, true);
   });
   rows.back().refuses("one value", "more than one value", [=] { batch_norm(f({1, 3}), {}, {}, {}, {}, true); });
