@@ -26,6 +26,29 @@ TEST_CASE("pow of the number 0 has gradient 0, not NaN") {
   CHECK(values(b.grad()) == Values{0, 0});
 }
 
+// As PyTorch 2.15 has them: where the slope is infinite (p below 1 at x = 0) it is given as 0.
+TEST_CASE("norms of zeros and infinities have no NaN in their gradients") {
+  const auto gradient = [](double p, const Values& at) {
+    const Tensor x = leaf(at);
+    norm(x, p).backward();
+    return values(x.grad());
+  };
+  CHECK(gradient(0, {0, INFINITY, -2}) == Values{0, 0, 0});
+  CHECK(gradient(0.5, {4, 0, -4}) == Values{2, 0, -2});  // (2 + 2)^2 = 16, (16 / 4)^(1/2) = 2
+  CHECK(gradient(0.5, {0, 0}) == Values{0, 0});
+  CHECK(gradient(-1, {0, 1, 3}) == Values{0, 0, 0});  // the norm is 0, whatever the others are
+  CHECK(gradient(-1, {2, -2}) == Values{0.25, -0.25});
+  CHECK(gradient(3, {0, 0}) == Values{0, 0});
+}
+
+TEST_CASE("the variance of fewer numbers than its correction has a gradient that is not finite either") {
+  const Tensor x = leaf({1, 3});
+  const Tensor v = var(x, {0}, false, 3);
+  v.backward();
+  CHECK(v.item() == INFINITY);
+  CHECK(values(x.grad()) == Values{-INFINITY, INFINITY});
+}
+
 TEST_CASE("slice steps past the end") {
   const Tensor x = leaf({1, 2, 3, 4, 5});
   const Tensor y = slice(x, 0, {0, 5, INT64_MAX});
