@@ -79,10 +79,13 @@ Outputs attention(const OpCall& c) {
   Tensor scores = matmul(mul({q, c.where}, {scale, c.where}), transpose(k, -2, -1, c.where), c.where);
   const DType dtype = scores.dtype();
   const DType wide = dtype == DType::f64 ? DType::f64 : DType::f32;
-  if (mask.defined() && mask.dtype() == DType::bool_) scores = where(mask, {scores, c.where}, -INFINITY);
+  // Not -Inf: a query that may attend to nothing would have a softmax of NaN, and v a gradient of it.
+  const bool chosen = mask.defined() && mask.dtype() == DType::bool_;
+  if (chosen) scores = where(mask, {scores, c.where}, -float_info(dtype).max);
   else if (mask.defined()) scores = add({cast(scores, wide, c.where), c.where}, cast(mask, wide, c.where));
   const DimAttrs last{.dim = scores.ndim() - 1, .causal = a.causal};
   Tensor probabilities = cast(dispatch1(OpId::softmax, {&scores}, last, c.where), dtype, c.where);
+  if (chosen) probabilities = where(mask, {probabilities, c.where}, 0);
   if (a.dropout > 0)
     probabilities = dispatch1(OpId::dropout, {&probabilities}, DropoutAttrs{a.dropout, a.key}, c.where);
   return {{matmul(probabilities, v, c.where)}};

@@ -89,6 +89,27 @@ TEST_CASE("binary cross entropy of sure logits keeps its digits") {
   CHECK(values(x.grad()) == Values{0.25, 0.25});
 }
 
+// As in PyTorch since 2.5.
+TEST_CASE("attention: a query that a mask keeps from every key gets zeros, and no gradient is NaN") {
+  for (bool causal : {false, true}) {
+    for (DType d : {DType::f64, DType::f32, DType::f16}) {
+      const Tensor q = leaf({1, 2, 3, 4}, {2, 2}, d);
+      const Tensor k = leaf({1, -1, 2, 0.5}, {2, 2}, d);
+      const Tensor v = leaf({1, 2, 3, 4}, {2, 2}, d);
+      // Query 0 sees nothing: neither key, or under the causal mask the one that it might have seen is padding.
+      const std::vector<std::int64_t> may =
+          causal ? std::vector<std::int64_t>{0, 1, 0, 1} : std::vector<std::int64_t>{0, 0, 0, 1};
+      const Tensor mask = from_data(may, {2, 2}).to(DType::bool_);
+      const Tensor y = scaled_dot_product_attention(q, k, v, mask, {.causal = causal});
+      CHECK(values(y) == Values{0, 0, 3, 4});
+      y.backward(from_data(Values{5, 6, 7, 8}, {2, 2}, {.dtype = d}));
+      CHECK(values(v.grad()) == Values{0, 0, 7, 8});
+      CHECK(values(q.grad()) == Values{0, 0, 0, 0});
+      CHECK(values(k.grad()) == Values{0, 0, 0, 0});
+    }
+  }
+}
+
 TEST_CASE("slice steps past the end") {
   const Tensor x = leaf({1, 2, 3, 4, 5});
   const Tensor y = slice(x, 0, {0, 5, INT64_MAX});
