@@ -31,25 +31,28 @@ void pow_rule(const C& c) {
     c.set(0, where(b == 0, 0, c.grad() * (b * pow(a, b - 1))));
   } else if (c.needs(0)) {
     const double e = c.scalar();
-    c.set(0, e == 0 ? c.grad() * 0 : c.grad() * (pow(a, e - 1) * e));
+    if (e == 0) zero(c);
+    else c.set(0, c.grad() * (pow(a, e - 1) * e));
   }
   if (c.needs(1) && a.defined()) {
     const Tensor flat = logical_and(a == 0, b >= 0);
-    c.set(1, c.grad() * where(flat, 0, c.output(0) * log(where(flat, 1, a))));
+    c.set(1, where(flat, 0, c.grad() * (c.output(0) * log(where(flat, 1, a)))));
   } else if (c.needs(1)) {
-    const Tensor slope = c.output(0) * std::log(c.scalar());
-    c.set(1, c.grad() * (c.scalar() == 0 ? where(b >= 0, 0, slope) : slope));
+    const Tensor g = c.grad() * (c.output(0) * std::log(c.scalar()));
+    c.set(1, c.scalar() == 0 ? where(b >= 0, 0, g) : g);
   }
 }
-// Equal operands share the gradient, as in PyTorch.
+// Equal operands share the gradient, as in PyTorch; where one is NaN, as the result is, both have it. Selected, not
+// multiplied by 0 and 1: an Inf would become NaN.
 template <bool kMax> void extreme(const C& c) {
   const Tensor& g = c.grad();
+  const Tensor half = g * 0.5;
   for (int i : {0, 1}) {
     if (!c.needs(i)) continue;
     const Tensor mine = c.input(i);
     const Tensor other = c.optional_input(1 - i);
-    const Tensor wins = kMax ? gt(mine, operand(c, other)) : lt(mine, operand(c, other));
-    c.set(i, g * (cast(wins, g.dtype()) + cast(eq(mine, operand(c, other)), g.dtype()) * 0.5));
+    const Tensor loses = kMax ? lt(mine, operand(c, other)) : gt(mine, operand(c, other));
+    c.set(i, where(loses, 0, where(eq(mine, operand(c, other)), half, g)));
   }
 }
 // exact: Phi(x) + x phi(x). tanh form (Hendrycks and Gimpel 2016): derivative of 0.5 x (1 + tanh u).

@@ -1,4 +1,5 @@
 // Backward rules of what changes shapes: reductions, views and movement.
+#include <algorithm>
 #include <cmath>
 
 #include "../core/ops.h"
@@ -39,14 +40,17 @@ Tensor share(const C& c, const Tensor& hit) {
 }
 void extreme(const C& c) { c.set(0, keep_dims(c, c.grad()) * share(c, c.input(0) == keep_dims(c, c.output(0)))); }
 
-// d |x|_p = sign(x) (|x| / norm)^(p-1), 0 where the norm is 0.
+// d |x|_p = sign(x) (|x| / norm)^(p-1), 0 where the norm is 0, and below p = 1 where x is, though the slope is infinite there.
 Tensor norm_slope(const C& c, const Tensor& x, double p) {
-  if (p == 0) return x * 0;
+  if (p == 0) return zeros_like(x);
   if (p == 1) return sign(x);
   const Tensor n = keep_dims(c, c.output(0));
   if (std::isinf(p)) return sign(x) * share(c, abs(x) == n);
   const Tensor safe = where(n == 0, 1, n);
-  return p == 2 ? x / safe : sign(x) * pow(abs(x) / safe, p - 1);
+  if (p == 2) return x / safe;
+  if (p > 1) return sign(x) * pow(abs(x) / safe, p - 1);
+  const Tensor flat = logical_or(x == 0, n == 0);
+  return sign(x) * where(flat, 0, pow(where(flat, 1, abs(x) / safe), p - 1));
 }
 
 void register_reductions() {
@@ -54,7 +58,7 @@ void register_reductions() {
   set_rule(OpId::mean, {}, [](const C& c) { c.set(0, spread(c, c.grad() / reduced_count(c))); });
   set_rule(OpId::var, {in(0)}, [](const C& c) {  // 2 (x - mean) / (n - correction)
     const Tensor centred = c.input(0) - mean(c.input(0), reduced_dims(c), true);
-    c.set(0, keep_dims(c, c.grad()) * (centred * (2 / (reduced_count(c) - c.get<ReduceAttrs>().value))));
+    c.set(0, keep_dims(c, c.grad()) * (centred * (2 / std::max(reduced_count(c) - c.get<ReduceAttrs>().value, 0.0))));
   });
   set_rule(OpId::max, {in(0) | out(0)}, extreme);
   set_rule(OpId::min, {in(0) | out(0)}, extreme);

@@ -22,16 +22,26 @@ Tensor mse(const Tensor& x, const Tensor& y, Loc at) { return square(sub({x, at}
 
 Tensor l1(const Tensor& x, const Tensor& y, Loc at) { return abs(sub({x, at}, y), at); }
 
-// -(y log p + (1 - y) log(1 - p)), logs clamped at -100 as PyTorch does, so that p = 0 or 1 stays finite.
+// f(x), a logarithm with that pole, clamped at -100 as PyTorch does. At the pole f is taken elsewhere: its slope there is
+// infinite, and the clamp's 0 times that would be a gradient of NaN.
+template <Tensor (*f)(const Tensor& x, Loc at)> Tensor clamped(const Tensor& x, double pole, Loc at) {
+  const Tensor there = eq({x, at}, pole);
+  return where(there, {-100, at}, clamp(f(where(there, {pole + 1, at}, x), at), -100, INFINITY, at));
+}
+
+// -(y log p + (1 - y) log(1 - p)); p = 0 or 1 stays finite, and has the gradient of the other logarithm alone.
 Tensor bce(const Tensor& p, const Tensor& y, Loc at) {
-  const Tensor log_p = clamp(log(p, at), -100, INFINITY, at);
-  const Tensor log_q = clamp(log1p(neg(p, at), at), -100, INFINITY, at);
+  const Tensor log_p = clamped<log>(p, 0, at);
+  const Tensor log_q = clamped<log1p>(neg(p, at), -1, at);
   return neg(add({mul({y, at}, log_p), at}, mul({sub({1, at}, y), at}, log_q)), at);
 }
 
-// max(x, 0) - x y + log(1 + exp(-|x|)), which never overflows; softplus(-x) + x (1 - y) is the same sum.
+// max(x, 0) - x y + log(1 + exp(-|x|)), which never overflows. Where y is 0 or 1 and x on its side, the first two cancel
+// exactly and the logarithm stands alone, in the gradient as well; |x| has the slope 1 at 0, as the step has.
 Tensor bce_with_logits(const Tensor& x, const Tensor& y, Loc at) {
-  return add({mul({x, at}, sub({1, at}, y)), at}, softplus(neg(x, at), at));
+  const Tensor positive = ge({x, at}, 0);
+  const Tensor log_part = softplus(where(positive, {neg(x, at), at}, x), at);
+  return add({mul({x, at}, sub({cast(positive, x.dtype(), at), at}, y)), at}, log_part);
 }
 
 // Whether flash_attention computes this: where there are kernels for such operands, and nobody chooses how its parts add up.
@@ -69,10 +79,13 @@ Outputs attention(const OpCall& c) {
   Tensor scores = matmul(mul({q, c.where}, {scale, c.where}), transpose(k, -2, -1, c.where), c.where);
   const DType dtype = scores.dtype();
   const DType wide = dtype == DType::f64 ? DType::f64 : DType::f32;
-  if (mask.defined() && mask.dtype() == DType::bool_) scores = where(mask, {scores, c.where}, -INFINITY);
+  // Not -Inf: a query that may attend to nothing would have a softmax of NaN, and v a gradient of it.
+  const bool chosen = mask.defined() && mask.dtype() == DType::bool_;
+  if (chosen) scores = where(mask, {scores, c.where}, -float_info(dtype).max);
   else if (mask.defined()) scores = add({cast(scores, wide, c.where), c.where}, cast(mask, wide, c.where));
   const DimAttrs last{.dim = scores.ndim() - 1, .causal = a.causal};
   Tensor probabilities = cast(dispatch1(OpId::softmax, {&scores}, last, c.where), dtype, c.where);
+  if (chosen) probabilities = where(mask, {probabilities, c.where}, 0);
   if (a.dropout > 0)
     probabilities = dispatch1(OpId::dropout, {&probabilities}, DropoutAttrs{a.dropout, a.key}, c.where);
   return {{matmul(probabilities, v, c.where)}};

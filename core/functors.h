@@ -90,9 +90,9 @@ GRADUAL_HD inline float tanh(float x) {
                              -0x1.ba08c4p-5f, 0x1.1110eap-3f,  -0x1.555556p-2f};
   const float a = std::fabs(x);
   const float s = x * x;
-  const float small = x + x * s * polynomial(kTanh, s);
-  const float large = std::copysign(1.0f - 2.0f / (exp(2.0f * a) + 1.0f), x);
-  return a < 0.625f ? small : large;
+  const float small = a + a * s * polynomial(kTanh, s);
+  const float large = 1.0f - 2.0f / (exp(2.0f * a) + 1.0f);
+  return std::copysign(a < 0.625f ? small : large, x);  // of -0 too, which a sum with its cube would lose
 }
 
 namespace detail {

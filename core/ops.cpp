@@ -305,8 +305,8 @@ Tensor select(const Tensor& x, int dim, std::int64_t index, Loc loc) {
 }
 std::vector<Tensor> split(const Tensor& x, std::int64_t size, int dim, Loc loc) {
   if (size < 1) failf("split: size {} is not allowed; it must be at least 1", size);
-  std::vector<Tensor> parts;
-  for (std::int64_t i = 0; i < x.size(dim); i += size) parts.push_back(slice(x, dim, {i, i + size}, loc));
+  std::vector<Tensor> parts{slice(x, dim, {0, size}, loc)};
+  for (std::int64_t i = size; i < x.size(dim); i += size) parts.push_back(slice(x, dim, {i, i + size}, loc));
   return parts;
 }
 

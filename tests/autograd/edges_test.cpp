@@ -26,6 +26,90 @@ TEST_CASE("pow of the number 0 has gradient 0, not NaN") {
   CHECK(values(b.grad()) == Values{0, 0});
 }
 
+// As PyTorch 2.15 has them: where the slope is infinite (p below 1 at x = 0) it is given as 0.
+TEST_CASE("norms of zeros and infinities have no NaN in their gradients") {
+  const auto gradient = [](double p, const Values& at) {
+    const Tensor x = leaf(at);
+    norm(x, p).backward();
+    return values(x.grad());
+  };
+  CHECK(gradient(0, {0, INFINITY, -2}) == Values{0, 0, 0});
+  CHECK(gradient(0.5, {4, 0, -4}) == Values{2, 0, -2});  // (2 + 2)^2 = 16, (16 / 4)^(1/2) = 2
+  CHECK(gradient(0.5, {0, 0}) == Values{0, 0});
+  CHECK(gradient(-1, {0, 1, 3}) == Values{0, 0, 0});  // the norm is 0, whatever the others are
+  CHECK(gradient(-1, {2, -2}) == Values{0.25, -0.25});
+  CHECK(gradient(3, {0, 0}) == Values{0, 0});
+}
+
+TEST_CASE("the variance of fewer numbers than its correction has a gradient that is not finite either") {
+  const Tensor x = leaf({1, 3});
+  const Tensor v = var(x, {0}, false, 3);
+  v.backward();
+  CHECK(v.item() == INFINITY);
+  CHECK(values(x.grad()) == Values{-INFINITY, INFINITY});
+}
+
+// A sigmoid that has saturated gives these: the loss is clamped there, and PyTorch's gradient through the sigmoid is 0 as well.
+TEST_CASE("binary cross entropy of the probabilities 0 and 1 has a finite gradient") {
+  for (DType d : {DType::f64, DType::f32, DType::f16}) {
+    const Tensor p = leaf({0, 1, 0, 1, -0.0, 0.5}, {6}, d);
+    const Tensor y = from_data(Values{0, 1, 1, 0, 0.5, 1}, {6}, {.dtype = d});
+    const Tensor loss = bce_loss(p, y, Reduction::none);
+    CHECK(values(loss).at(0) == 0);
+    CHECK(values(loss).at(1) == 0);
+    CHECK(values(loss).at(2) == 100);
+    CHECK(values(loss).at(3) == 100);
+    CHECK(values(loss).at(4) == 50);
+    sum(loss).backward();
+    CHECK(values(p.grad()) == Values{1, -1, 0, 0, 0.5, -2});
+
+    const Tensor x = leaf({800, -800}, {2}, d);
+    bce_loss(sigmoid(x), from_data(Values{1, 0}, {2}, {.dtype = d})).backward();
+    CHECK(values(x.grad()) == Values{0, 0});
+  }
+}
+
+// log(1 + exp(-x)) and 1 / (1 + exp(x)), by mpmath.
+TEST_CASE("binary cross entropy of sure logits keeps its digits") {
+  struct Case {
+    DType dtype;
+    double x, loss, slope, tolerance;
+  };
+  for (const Case& c : {Case{DType::f32, 17, 4.1399376330897474e-8, 4.1399375473943306e-8, 1e-6},
+                        {DType::f64, 42, 5.7495222642935598e-19, 5.7495222642935598e-19, 1e-14}}) {
+    const Tensor x = leaf({-c.x, c.x}, {2}, c.dtype);
+    const Tensor loss = bce_with_logits_loss(x, from_data(Values{0, 1}, {2}, {.dtype = c.dtype}), Reduction::none);
+    for (double v : values(loss)) CHECK(v == doctest::Approx(c.loss).epsilon(c.tolerance).scale(0));
+    sum(loss).backward();
+    CHECK(values(x.grad())[0] == doctest::Approx(c.slope).epsilon(c.tolerance).scale(0));
+    CHECK(values(x.grad())[1] == doctest::Approx(-c.slope).epsilon(c.tolerance).scale(0));
+  }
+  const Tensor x = leaf({0, -0.0});  // the corner of max(x, 0)
+  sum(bce_with_logits_loss(x, numbers({0.25, 0.25}), Reduction::none)).backward();
+  CHECK(values(x.grad()) == Values{0.25, 0.25});
+}
+
+// As in PyTorch since 2.5.
+TEST_CASE("attention: a query that a mask keeps from every key gets zeros, and no gradient is NaN") {
+  for (bool causal : {false, true}) {
+    for (DType d : {DType::f64, DType::f32, DType::f16}) {
+      const Tensor q = leaf({1, 2, 3, 4}, {2, 2}, d);
+      const Tensor k = leaf({1, -1, 2, 0.5}, {2, 2}, d);
+      const Tensor v = leaf({1, 2, 3, 4}, {2, 2}, d);
+      // Query 0 sees nothing: neither key, or under the causal mask the one that it might have seen is padding.
+      const std::vector<std::int64_t> may =
+          causal ? std::vector<std::int64_t>{0, 1, 0, 1} : std::vector<std::int64_t>{0, 0, 0, 1};
+      const Tensor mask = from_data(may, {2, 2}).to(DType::bool_);
+      const Tensor y = scaled_dot_product_attention(q, k, v, mask, {.causal = causal});
+      CHECK(values(y) == Values{0, 0, 3, 4});
+      y.backward(from_data(Values{5, 6, 7, 8}, {2, 2}, {.dtype = d}));
+      CHECK(values(v.grad()) == Values{0, 0, 7, 8});
+      CHECK(values(q.grad()) == Values{0, 0, 0, 0});
+      CHECK(values(k.grad()) == Values{0, 0, 0, 0});
+    }
+  }
+}
+
 TEST_CASE("slice steps past the end") {
   const Tensor x = leaf({1, 2, 3, 4, 5});
   const Tensor y = slice(x, 0, {0, 5, INT64_MAX});

@@ -368,3 +368,30 @@ TEST_CASE("engine: an overflowed gradient stays out of what relu and copies cut 
   y.backward(numbers({INFINITY, NAN}));
   CHECK(values(z.grad()) == Values{0, 0});
 }
+
+// The numbers are PyTorch 2.15's.
+TEST_CASE("engine: an overflowed gradient stays out of the smaller operand and of powers that are constant") {
+  const auto gradients = [](const Values& a, const Values& b, const auto& op, const Values& dy) {
+    const Tensor x = leaf(a);
+    const Tensor y = leaf(b);
+    op(x, y).backward(numbers(dy));
+    return std::pair(values(x.grad()), values(y.grad()));
+  };
+  const auto largest = [](const Tensor& x, const Tensor& y) { return maximum(x, y); };
+  const auto smallest = [](const Tensor& x, const Tensor& y) { return minimum(x, y); };
+  const Values dy{INFINITY, INFINITY, 3};
+  CHECK(gradients({1, 2, 5}, {2, 1, 5}, largest, dy) == std::pair(Values{0, INFINITY, 1.5}, Values{INFINITY, 0, 1.5}));
+  CHECK(gradients({1, 2, 5}, {2, 1, 5}, smallest, dy) == std::pair(Values{INFINITY, 0, 1.5}, Values{0, INFINITY, 1.5}));
+  // NaN is the result, and where it comes from is not to be lost on the way back.
+  CHECK(gradients({NAN, 1}, {1, NAN}, largest, {2, 3}) == std::pair(Values{2, 3}, Values{2, 3}));
+  CHECK(gradients({NAN, 1}, {1, NAN}, smallest, {2, 3}) == std::pair(Values{2, 3}, Values{2, 3}));
+
+  const Tensor x = leaf({0, 2, -1});
+  pow(x, 0).backward(numbers({INFINITY, -INFINITY, NAN}));
+  CHECK(values(x.grad()) == Values{0, 0, 0});
+  const auto power = [](const Tensor& b, const Tensor& e) { return pow(b, e); };
+  CHECK(gradients({0}, {2}, power, {INFINITY}).second == Values{0});
+  const Tensor e = leaf({2, 0});
+  pow(0.0, e).backward(numbers({INFINITY, -INFINITY}));
+  CHECK(values(e.grad()) == Values{0, 0});
+}

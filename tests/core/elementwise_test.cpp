@@ -94,6 +94,7 @@ TEST_CASE("f32 functions stay within a few ulps of double over all floats") {
 }
 
 TEST_CASE("functions at the edges of their domains") {
+  using Op = Tensor (*)(const Tensor&, Loc);
   const auto one = [](double v, DType d) { return full({1}, v, {.dtype = d}); };
   for (DType d : {DType::f32, DType::f64}) {
     CHECK(exp(one(-kInf, d)).item() == 0);
@@ -108,6 +109,10 @@ TEST_CASE("functions at the edges of their domains") {
     CHECK(sigmoid(one(-kInf, d)).item() == 0);
     CHECK(sigmoid(one(kInf, d)).item() == 1);
     CHECK(tanh(one(kInf, d)).item() == 1);
+    for (const auto& odd : {Op(tanh), Op(erf), Op(sin)}) {
+      CHECK(std::signbit(odd(one(-0.0, d), Loc::current()).item()));
+      CHECK(!std::signbit(odd(one(0.0, d), Loc::current()).item()));
+    }
     CHECK(erf(one(-kInf, d)).item() == -1);
     CHECK(silu(one(-kInf, d)).item() == 0);
     for (Gelu form : {Gelu::exact, Gelu::tanh}) {

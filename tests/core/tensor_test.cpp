@@ -95,6 +95,8 @@ TEST_CASE("indexing and slicing") {
   CHECK(x.index({0, Slice{-2, {}}}).sizes() == Shape{2, 4});
   CHECK(values(x.narrow(2, 1, 2).select(1, 0)) == std::vector<double>{1, 2, 13, 14});
   CHECK(split(x, 2, 1)[1].sizes() == Shape{2, 1, 4});
+  REQUIRE(split(zeros({2, 0}), 3, 1).size() == 1);  // so that cat puts back what was split
+  CHECK(split(zeros({2, 0}), 3, 1)[0].sizes() == Shape{2, 0});
   CHECK_THROWS_WITH_AS(x[2], doctest::Contains("index 2 is out of range"), Error);
   CHECK_THROWS_WITH_AS(x.narrow(1, 2, 2), doctest::Contains("narrow: start 2 and length 2"), Error);
   CHECK_THROWS_AS(x.index({0, 0, 0, 0}), Error);
