@@ -223,9 +223,10 @@ Outputs quantized(QuantizationState& state, const OpCall& call) {
   if (!site.quantization || call[0].dtype() == DType::f64 || call[1].dtype() == DType::f64)
     return in_high_precision(call);
   const Quantization& q = *site.quantization;
-  // Recorded or not: a checkpointed segment is not, at first.
-  if (by_chance(q.dgrad_dy) || by_chance(q.dgrad_w) || by_chance(q.wgrad_x) || by_chance(q.wgrad_dy))
-    rewrite_context().backward_key = rewrite_key();
+  // Evaluation draws nothing for a backward; a checkpointed segment does, though it is not recorded at first.
+  if (RewriteContext& context = rewrite_context(); context.recorded || in_checkpoint())
+    if (by_chance(q.dgrad_dy) || by_chance(q.dgrad_w) || by_chance(q.wgrad_x) || by_chance(q.wgrad_dy))
+      context.backward_key = rewrite_key();
   const AccumulatorScope accumulator(q.accumulator ? q.accumulator : current_accumulator());
   Operand a{.tensor = &call[0], .input = 0, .role = operand_role(0), .saved = saved_scale(0)};
   Operand b{.tensor = &call[1], .input = 1, .role = operand_role(1), .saved = saved_scale(1)};

@@ -16,7 +16,7 @@
 namespace gradual {
 namespace {
 
-thread_local bool running = false;
+thread_local bool running = false, inside = false;
 
 // Input 0 is a tensor that requires grad and gets none: with it the call is recorded, and the parameters that fn
 // captured get their gradients, even where no input requires grad (token indices).
@@ -28,6 +28,7 @@ class Checkpoint final : public Function {
   std::vector<Tensor> forward(const std::vector<Tensor>& inputs) override {
     save_for_backward(inputs);
     const DrawScope draws(draws_, DrawScope::Mode::record);
+    const Scoped here(inside, true);
     return fn_({inputs.begin() + 1, inputs.end()});
   }
 
@@ -59,7 +60,7 @@ class Checkpoint final : public Function {
     const MatmulPrecisionScope precision(precision_);
     const FastF8Scope f8(fast_f8_);
     const AccumulatorScope sums(accumulator_);
-    const Scoped again(running, true);
+    const Scoped again(running, true), here(inside, true);
     const EnableGrad recording;
     context().line = state().context.line;
     context().backward_of = "";
@@ -77,6 +78,7 @@ class Checkpoint final : public Function {
 }  // namespace
 
 bool recomputing() { return running; }
+bool in_checkpoint() { return inside; }
 
 std::vector<Tensor> checkpoint(SegmentFn fn, const std::vector<Tensor>& inputs, SourceLocation loc) {
   if (!grad_enabled()) return fn(inputs);

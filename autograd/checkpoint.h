@@ -24,5 +24,7 @@ Tensor checkpoint(std::function<Tensor(const Tensor&)> fn, const Tensor& input,
 // Whether this thread is running such a segment again: what keeps a state of its own (batch norm's running
 // statistics, amax histories) must not advance it now.
 bool recomputing();
+// Whether it is in such a segment, the first time (where grad mode is off) or again.
+bool in_checkpoint();
 
 }  // namespace gradual

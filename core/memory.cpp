@@ -85,7 +85,7 @@ std::size_t class_bytes(int c) {
   return (raw + 63) & ~std::size_t{63};
 }
 
-constexpr int kSmallClasses = 40;  // up to 64 KiB: cached per thread, at most 1 MiB of each class
+constexpr int kSmallClasses = 40;  // up to 56 KiB: cached per thread, at most 1 MiB of each class
 constexpr std::int64_t kThreadBlocks = kCache ? 1 << 14 : 0;
 
 // Blocks past the small classes each begin some lines later in their page than the one before: arrays that an op walks
@@ -242,7 +242,7 @@ namespace {
 // What no thread's cache holds.
 [[gnu::noinline]] void* allocate_afresh(std::size_t bytes, int c) {
   const std::int64_t room = memory_limit() - accounts[kTotal].current.load(std::memory_order_relaxed);
-  if (room < 0 || bytes > static_cast<std::size_t>(room)) fail_allocation(bytes);
+  if (room < 0 || bytes > static_cast<std::size_t>(room) || c >= kClasses) fail_allocation(bytes);
   if (c >= kSmallClasses) {
     SharedCache& shared = shared_cache();
     const std::lock_guard lock(shared.mutex);

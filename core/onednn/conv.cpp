@@ -208,24 +208,20 @@ bool run_parts(const Convolution& whole, std::int64_t size, const Tensor& x, voi
   }
   const Images xs{x, whole.x_dtype(), size * (numel(whole.x) / images), whole.makes(OpId::conv2d_backward_input)};
   const Images ys{y, whole.y_dtype(), size * (numel(whole.y) / images), whole.makes(OpId::conv2d)};
-  const std::int64_t steps[] = {xs.step(), sums ? n * 4 : 0, ys.step(), 0};
+  const auto step = [](const Images& images) { return images.converted ? Primitive::kAnew : images.step(); };
+  const std::int64_t steps[] = {step(xs), sums ? n * 4 : 0, step(ys), 0};
   const auto task = [&](std::int64_t i, std::int64_t end, CastCounts* counts) {
     const Team one(1);
     Primitive* const primitive = primitive_of(cut(i));
     if (!primitive) fail("internal: oneDNN convolves one part of a batch and not another");
-    const bool converts = xs.converted || ys.converted;
     const Scratch memory(static_cast<std::size_t>(xs.scratch() + ys.scratch()) + 1);
-    for (std::int64_t count; i < end; i += count) {
-      count = converts ? 1 : end - i;
-      char* const x_at = xs.converted ? memory.as<char>() : xs.at(i);
-      char* const y_at = ys.converted ? memory.as<char>() + xs.scratch() : ys.at(i);
-      const void* const data[] = {x_at, static_cast<char*>(sums ? partial.data() : w) + i * steps[1], y_at, bias};
-      xs.load(i, x_at);
-      ys.load(i, y_at);
-      primitive->run({data, whole.bias ? 4u : 3u}, steps, count);
-      xs.store(i, x_at, counts);
-      ys.store(i, y_at, counts);
-    }
+    char* const x_at = xs.converted ? memory.as<char>() : xs.at(i);
+    char* const y_at = ys.converted ? memory.as<char>() + xs.scratch() : ys.at(i);
+    const void* const data[] = {x_at, static_cast<char*>(sums ? partial.data() : w) + i * steps[1], y_at, bias};
+    primitive->run(
+        {data, whole.bias ? 4u : 3u}, steps, end - i,
+        [&](std::int64_t part) { xs.load(i + part, x_at), ys.load(i + part, y_at); },
+        [&](std::int64_t part) { xs.store(i + part, x_at, counts), ys.store(i + part, y_at, counts); });
   };
   // Of consecutive parts the weights are reordered once.
   const int threads = num_threads();

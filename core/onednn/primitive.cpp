@@ -145,13 +145,15 @@ void Primitive::run(std::initializer_list<const void*> data) {
   run({data.begin(), data.size()}, std::array<std::int64_t, 8>{}, 1);
 }
 
-void Primitive::run(std::span<const void* const> data, std::span<const std::int64_t> steps, std::int64_t parts) {
+void Primitive::run(std::span<const void* const> data, std::span<const std::int64_t> steps, std::int64_t parts,
+                    const Around& before, const Around& after) {
   const Scratch scratch(scratch_);
   const auto given = [&](std::size_t i, std::int64_t part) {
-    return const_cast<char*>(static_cast<const char*>(data[i]) + part * steps[i]);
+    return const_cast<char*>(static_cast<const char*>(data[i]) + (steps[i] == kAnew ? 0 : part * steps[i]));
   };
   memories_[data.size()].set_data_handle(scratch.data());
   for (std::int64_t part = 0; part < parts; ++part) {
+    if (before) before(part);
     for (std::size_t i = 0; i < data.size(); ++i) memories_[i].set_data_handle(given(i, part));
     for (const Reorder& r : reorders_) {
       void* const own = scratch.as<char>() + r.offset;
@@ -163,6 +165,7 @@ void Primitive::run(std::span<const void* const> data, std::span<const std::int6
     if (status != dnnl_success) failf("oneDNN failed with status {}", static_cast<int>(status));
     for (const Reorder& r : reorders_)
       if (r.written) r.run(scratch.as<char>() + r.offset, given(r.argument, part));
+    if (after) after(part);
   }
 }
 

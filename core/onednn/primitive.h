@@ -52,8 +52,12 @@ class Primitive {
   ~Primitive();
   // The data of each argument, in their order. What is only read may be const.
   void run(std::initializer_list<const void*> data);
-  // Once for each of `parts`, whose data lie `steps` bytes apart. What is read and has step 0 is reordered once.
-  void run(std::span<const void* const> data, std::span<const std::int64_t> steps, std::int64_t parts);
+  // Once for each of `parts`, whose data lie `steps` bytes apart: 0 where all parts read the same data, which are reordered
+  // once, kAnew where data lie in one place and before(part) makes them or after(part) takes them away.
+  using Around = std::function<void(std::int64_t part)>;
+  static constexpr std::int64_t kAnew = -1;
+  void run(std::span<const void* const> data, std::span<const std::int64_t> steps, std::int64_t parts,
+           const Around& before = {}, const Around& after = {});
 
  private:
   dnnl::primitive primitive_;

@@ -139,6 +139,7 @@ void run_block(unsigned threads) {
       if (r.fibers[t]->at != At::running) continue;
       moved = true;
       resume(t);
+      if (r.error) std::rethrow_exception(std::exchange(r.error, nullptr));
       if (r.fibers[t]->at == At::end) --left;
     }
     for (unsigned w = 0; w < threads; w += kWarp) {
@@ -181,7 +182,6 @@ void run_now(unsigned blocks, unsigned threads, bool together, const std::functi
     blockIdx = {r.turn(b, blocks), 0, 0};
     if (together) {
       run_block(threads);
-      if (r.error) std::rethrow_exception(std::exchange(r.error, nullptr));
       continue;
     }
     for (unsigned t = 0; t < threads; ++t) {

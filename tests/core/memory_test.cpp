@@ -2,6 +2,7 @@
 #include <doctest/doctest.h>
 
 #include <cstdint>
+#include <limits>
 #include <set>
 #include <string>
 #include <thread>
@@ -157,6 +158,16 @@ TEST_CASE("an impossible request says what was asked for and what is in use") {
   CHECK_THROWS_AS(empty({std::int64_t{1} << 40, std::int64_t{1} << 40}), Error);  // numel beyond 64 bits
   CHECK_THROWS_AS(empty({std::int64_t{1} << 62}), Error);                         // bytes beyond 64 bits
   CHECK(total() == before);
+}
+
+TEST_CASE("a request past all size classes is refused under any limit") {
+  set_memory_limit(std::numeric_limits<std::int64_t>::max());
+  for (const int log : {46, 54, 60}) {
+    CAPTURE(log);
+    for (const std::int64_t n : {15000, 1 << 20}) empty({n});  // blocks that go back to the cache
+    CHECK_THROWS_WITH_AS(empty({std::int64_t{1} << log}), doctest::Contains("out of memory"), Error);
+  }
+  set_memory_limit(0);
 }
 
 TEST_CASE("a limit holds for what is in use, caches aside") {

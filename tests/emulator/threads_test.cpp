@@ -65,5 +65,20 @@ TEST_CASE("values are exchanged by whole warps") {
   CHECK(run(64).empty());
 }
 
+TEST_CASE("a thread's own error is what a launch ends in, and the next one is not touched") {
+  for (int i = 0; i < 2; ++i) {  // in both orders
+    CHECK_THROWS_WITH_AS(launch(1, 64, true,
+                                [&] {
+                                  if (threadIdx.x == 40) throw Error("thrown by thread 40");
+                                  __shfl_xor_sync(~0u, threadIdx.x, 1);
+                                  if (threadIdx.x < 32) __syncthreads();
+                                }),
+                         "thrown by thread 40", Error);
+    int met = 0;
+    launch(1, 64, true, [&] { __syncthreads(), ++met; });
+    CHECK(met == 64);
+  }
+}
+
 }  // namespace
 }  // namespace gradual::cuda::emulator
