@@ -27,7 +27,8 @@ TEST_CASE("bytes are counted while a storage lives, once for all its views") {
     CHECK(in_use(Category::workspace) == before + 4000);
     CHECK(total() == sum + 4000);
     const Tensor view = t.reshape({10, 100}).t();
-    const Tensor handle = t;
+    Tensor handle;
+    handle = t;
     CHECK(in_use(Category::workspace) == before + 4000);
     const Tensor copy = view.clone();
     CHECK(in_use(Category::workspace) == before + 8000);
@@ -211,6 +212,7 @@ TEST_CASE("large blocks begin at different places of their pages") {
 TEST_CASE("threads may free what others allocated") {
   const std::int64_t before = total();
   std::vector<std::thread> threads;
+  threads.reserve(4);
   for (int k = 0; k < 4; ++k) {
     threads.emplace_back([k] {
       std::vector<Tensor> kept;

@@ -79,7 +79,8 @@ TEST_CASE("views share numbers and version") {
   CHECK(x.flatten().sizes() == Shape{12});
   CHECK(scalar(1).flatten().sizes() == Shape{1});
   CHECK(x.permute({1, 0}).strides() == Shape{1, 4});
-  const Tensor handle = x;
+  Tensor handle;
+  handle = x;
   CHECK(handle.is_same(x));
   CHECK(!t.t().is_same(x));
 }
@@ -173,7 +174,8 @@ TEST_CASE("promotion: the wider tensor decides, numbers never do") {
 
 TEST_CASE("swap_data exchanges the numbers inside a handle") {
   const Tensor x = ones({2, 2});
-  const Tensor handle = x;
+  Tensor handle;
+  handle = x;
   x.swap_data(zeros({3}, {.dtype = DType::f16}));
   CHECK(handle.dtype() == DType::f16);
   CHECK(handle.sizes() == Shape{3});
