@@ -316,7 +316,8 @@ TEST_CASE("results survive JSON, NaN included") {
 }
 
 TEST_CASE("no name of a recipe ends the report's data, or begins a comment in it") {
-  lab::Result r{.recipe = "<!-- <script></script>"};
+  lab::Result r;
+  r.recipe = "<!-- <script></script>";
   const std::string html = lab::report_html({r});
   CHECK(html.find("<!-- <script>") == std::string::npos);
   CHECK(html.find("\\u003c!-- \\u003cscript>\\u003c/script>") != std::string::npos);
