@@ -208,7 +208,7 @@ bool run_parts(const Convolution& whole, std::int64_t size, const Tensor& x, voi
   }
   const Images xs{x, whole.x_dtype(), size * (numel(whole.x) / images), whole.makes(OpId::conv2d_backward_input)};
   const Images ys{y, whole.y_dtype(), size * (numel(whole.y) / images), whole.makes(OpId::conv2d)};
-  const auto step = [](const Images& images) { return images.converted ? Primitive::kAnew : images.step(); };
+  const auto step = [](const Images& of) { return of.converted ? Primitive::kAnew : of.step(); };
   const std::int64_t steps[] = {step(xs), sums ? n * 4 : 0, step(ys), 0};
   const auto task = [&](std::int64_t i, std::int64_t end, CastCounts* counts) {
     const Team one(1);
