@@ -273,7 +273,8 @@ bool convolution(const OpCall& call, Outputs& out) {
   const bool fills = (c.x[0] + size - 1) / size >= num_threads();
   const bool in_parts = deterministic() || (size < c.x[0] && fills && !c.stays_last());
   if (!in_parts) {
-    first = operand(first, c.in, true), second = operand(second, c.in, of_weights);
+    if (first.is_same(call[0])) first = operand(first, c.in, true);
+    if (second.is_same(call[1])) second = operand(second, c.in, of_weights);
     c.threads = c.work() < 2 * cpu::kWorthThreads ? 1 : num_threads();
   }
   const auto go = [&](void* to) {
