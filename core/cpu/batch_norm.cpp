@@ -157,6 +157,40 @@ template <class T, class F> struct ChannelSum {
   F f;
 };
 template <class T, class F> ChannelSum(T*, F) -> ChannelSum<T, F>;
+// f(first, n) for groups of n channels that lie side by side, the last of which may have been in the one before.
+template <class F> void for_side_by_side(std::int64_t channels, const F& f) {
+  constexpr int kMost = 16, kSome = 4;
+  const auto groups = [&](auto n) {
+    for (std::int64_t c = 0; c < channels; c += n) f(std::min(c, channels - n), n);
+  };
+  if (channels >= kMost) groups(std::integral_constant<int, kMost>{});
+  else if (channels >= kSome) groups(std::integral_constant<int, kSome>{});
+  else groups(std::integral_constant<int, 1>{});
+}
+// The sums of N channels from c on, in registers while images pass.
+template <class T, class E, class N, class F>
+void add_images(std::int64_t images, const Part<E>& a, const Part<E>& b, std::int64_t c, N n,
+                const ChannelSum<T, F>& s) {
+  T total[N::value] = {};
+  std::int64_t i = 0;
+  for (; i + 4 <= images; i += 4) {
+    const E *const x0 = a.image(i) + c, *const x1 = a.image(i + 1) + c, *const x2 = a.image(i + 2) + c,
+                   *const x3 = a.image(i + 3) + c;
+    const E *const y0 = b.image(i) + c, *const y1 = b.image(i + 1) + c, *const y2 = b.image(i + 2) + c,
+                   *const y3 = b.image(i + 3) + c;
+#pragma omp simd
+    for (int k = 0; k < n; ++k) {
+      const auto f = s.f(c + k);
+      total[k] += (f(T(x0[k]), T(y0[k])) + f(T(x1[k]), T(y1[k]))) + (f(T(x2[k]), T(y2[k])) + f(T(x3[k]), T(y3[k])));
+    }
+  }
+  for (; i < images; ++i) {
+    const E *const x = a.image(i) + c, *const y = b.image(i) + c;
+#pragma omp simd
+    for (int k = 0; k < n; ++k) total[k] += s.f(c + k)(T(x[k]), T(y[k]));
+  }
+  std::copy_n(total, n, s.sums + c);
+}
 template <class T, class E, class... F>
 void sum(const Piece& p, const Part<E>& a, const Part<E>& b, const ChannelSum<T, F>&... s) {
   if (p.inner > 1) {
@@ -172,20 +206,15 @@ void sum(const Piece& p, const Part<E>& a, const Part<E>& b, const ChannelSum<T,
     }
     return;
   }
-  (std::fill_n(s.sums, p.channels, T{0}), ...);
-  std::int64_t i = 0;
-  for (; i + 4 <= p.images; i += 4) {
-    const E *const x = a.image(i), *const y = b.image(i);
-    const auto four = [=](std::int64_t c, const auto& f) {
-      const auto value = [=](std::int64_t k) { return f(T(x[k * a.stride + c]), T(y[k * b.stride + c])); };
-      return (value(0) + value(1)) + (value(2) + value(3));
-    };
-#pragma omp simd
-    for (std::int64_t c = 0; c < p.channels; ++c) ((s.sums[c] += four(c, s.f(c))), ...);
-  }
-  for (; i < p.images; ++i)
-#pragma omp simd
-    for (std::int64_t c = 0; c < p.channels; ++c) ((s.sums[c] += s.f(c)(T(a.image(i)[c]), T(b.image(i)[c]))), ...);
+  for_side_by_side(p.channels, [&](std::int64_t c, auto n) { (add_images<T>(p.images, a, b, c, n, s), ...); });
+}
+
+// x or 0, without a branch.
+inline float kept(float x, bool keep) {
+  return std::bit_cast<float>(std::bit_cast<std::uint32_t>(x) & -static_cast<std::uint32_t>(keep));
+}
+inline double kept(double x, bool keep) {
+  return std::bit_cast<double>(std::bit_cast<std::uint64_t>(x) & -static_cast<std::uint64_t>(keep));
 }
 
 inline void put(float value, float& to) { to = value; }
@@ -195,17 +224,24 @@ inline void put(float value, BFloat16& to) { to.bits = BFloat16(value).bits; }
 // y = f(c)(a, b) for channel c of a piece.
 template <class T, class E, class F>
 void map(const Piece& p, const Part<E>& a, const Part<E>& b, const Part<E>& y, const F& f) {
-  for (std::int64_t i = 0; i < p.images; ++i) {
-    const E *as = a.image(i), *bs = b.image(i);
-    E* to = y.image(i);
-    if (p.inner == 1) {
-#pragma omp simd
-      for (std::int64_t c = 0; c < p.channels; ++c) put(f(c)(T(as[c]), T(bs[c])), to[c]);
-      continue;
+  if (p.inner > 1) {
+    for (std::int64_t i = 0; i < p.images; ++i) {
+      const E *as = a.image(i), *bs = b.image(i);
+      E* to = y.image(i);
+      for (std::int64_t c = 0; c < p.channels; ++c, as += p.inner, bs += p.inner, to += p.inner)
+        map_run<T>(p.inner, as, bs, to, f(c));
     }
-    for (std::int64_t c = 0; c < p.channels; ++c, as += p.inner, bs += p.inner, to += p.inner)
-      map_run<T>(p.inner, as, bs, to, f(c));
+    return;
   }
+  const auto side_by_side = [&](std::int64_t c, auto n) {
+    for (std::int64_t i = 0; i < p.images; ++i) {
+      const E *const as = a.image(i) + c, *const bs = b.image(i) + c;
+      E* const to = y.image(i) + c;
+#pragma omp simd
+      for (int k = 0; k < n; ++k) put(f(c + k)(T(as[k]), T(bs[k])), to[k]);
+    }
+  };
+  for_side_by_side(p.channels, side_by_side);
 }
 
 // For every piece partial(piece, a, b, sums), which leaves kRows rows of sums for its channels; for every channel
@@ -374,8 +410,8 @@ void batch_norm_backward_of(const OpCall& call, const Channels& l, Tensor& dx, O
   // A channel's dy where y is above 0.
   const auto mask = [means = means.data(), scales = affine.scales.data(), biases = affine.shifts.data(),
                      zero](std::int64_t c) {
-    return [=, mean = means[c], scale = scales[c], bias = biases[c]](T dy, T x) {
-      return !kRelu || (x - mean) * scale + bias > zero ? dy : T{0};
+    return [=](T dy, T x) {  // of copies of a channel's numbers g++ 12 makes no vectors
+      return kRelu ? kept(dy, (x - means[c]) * scales[c] + biases[c] > zero) : dy;
     };
   };
 
