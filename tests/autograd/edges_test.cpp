@@ -130,6 +130,28 @@ TEST_CASE("attention: an added mask of -Inf in any shape that broadcasts, and on
   CHECK(std::isnan(sums(leaf({-inf, -inf, -inf, -inf, NAN}))[0]));
 }
 
+// As in PyTorch, and whatever computes relu: its gradient is 0 where y is 0, and what arrives where y is NaN.
+TEST_CASE("relu hands a gradient on where it gave NaN") {
+  for (const DType d : {DType::f64, DType::f32, DType::f16, DType::bf16}) {
+    const auto numbers_of = [&](const Values& v) { return from_data(v, {4, 1}, {.dtype = d, .requires_grad = true}); };
+    const Tensor one = full({1, 1}, 1, {.dtype = d}), none = zeros({1}), var = ones({1});
+    using Form = Tensor (*)(const Tensor&, const Tensor&, const Tensor&, const Tensor&);
+    for (const Form form : std::initializer_list<Form>{
+             [](const Tensor& x, const Tensor&, const Tensor&, const Tensor&) { return relu(x); },
+             [](const Tensor& x, const Tensor& w, const Tensor&, const Tensor&) { return linear_relu(x, w); },
+             [](const Tensor& x, const Tensor&, const Tensor& mean, const Tensor& v) {
+               return batch_norm(x, {}, {}, mean, v, false, 0, true).y;
+             }}) {
+      for (const bool create_graph : {false, true}) {
+        const Tensor x = numbers_of({NAN, -NAN, -2, 2});
+        const Tensor dy = numbers_of({3, 4, 5, 6});
+        const Tensor dx = autograd::grad({form(x, one, none, var)}, {x}, {dy}, {.create_graph = create_graph})[0];
+        CHECK(values(dx) == Values{3, 4, 0, 6});
+      }
+    }
+  }
+}
+
 TEST_CASE("slice steps past the end") {
   const Tensor x = leaf({1, 2, 3, 4, 5});
   const Tensor y = slice(x, 0, {0, 5, INT64_MAX});
