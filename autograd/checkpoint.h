@@ -13,7 +13,9 @@ using SegmentFn = std::function<std::vector<Tensor>(const std::vector<Tensor>&)>
 // fn(inputs), of one to three outputs, without keeping what its ops save for backward: backward runs fn once more,
 // with the same random numbers, autocast state, module, TF32 mode and accumulator, and differentiates that. The gradients
 // are those without checkpointing, to the bit, of `inputs` as of every tensor that fn captured (parameters). Those
-// of a tensor that fn hands through as it came, and second derivatives, are so but for the order of their sums.
+// of a tensor that fn hands through as it came are so but for the order of their sums. Second derivatives are those of a
+// program where fn stands twice, once forward and once in backward: what reaches its inside by the two ways is not added up
+// there but goes back apart, and is rounded apart where products are quantised.
 // fn must compute the same thing again: it must not read what has changed in between, and should write nothing.
 std::vector<Tensor> checkpoint(SegmentFn fn, const std::vector<Tensor>& inputs,
                                SourceLocation loc = SourceLocation::current());

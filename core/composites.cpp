@@ -66,6 +66,17 @@ bool fused(const OpCall& c) {
   return true;
 }
 
+// Where a mask [.., L, S] that is added is -Inf for all keys that a query may see: bool [.., L, 1].
+Tensor sees_nothing(const Tensor& mask, bool causal, const Shape& scores, Loc at) {
+  const int n = scores.size();
+  Tensor added = mask.detach();
+  if (causal) {
+    const Tensor past = tril(ones({scores[n - 2], scores[n - 1]}, {.device = mask.device()}), 0, at);
+    added = where(cast(past, DType::bool_, at), {added, at}, -INFINITY);
+  }
+  return eq({max(added, added.ndim() > 0 ? Shape{-1} : Shape{}, true, at), at}, -INFINITY);
+}
+
 // softmax(q k^T * scale + mask) v with the softmax computed in f32 whatever q's dtype (Vaswani et al. 2017). q is scaled
 // before the product so that f16 scores stay in range.
 Outputs attention(const OpCall& c) {
@@ -79,16 +90,27 @@ Outputs attention(const OpCall& c) {
   Tensor scores = matmul(mul({q, c.where}, {scale, c.where}), transpose(k, -2, -1, c.where), c.where);
   const DType dtype = scores.dtype();
   const DType wide = dtype == DType::f64 ? DType::f64 : DType::f32;
-  // Not -Inf: a query that may attend to nothing would have a softmax of NaN, and v a gradient of it.
+  // Not -Inf throughout: a query that may attend to nothing would have a softmax of NaN, and v a gradient of it.
   const bool chosen = mask.defined() && mask.dtype() == DType::bool_;
-  if (chosen) scores = where(mask, {scores, c.where}, -float_info(dtype).max);
-  else if (mask.defined()) scores = add({cast(scores, wide, c.where), c.where}, cast(mask, wide, c.where));
+  Tensor blind;  // where an added mask is that
+  if (chosen) {
+    scores = where(mask, {scores, c.where}, -float_info(dtype).max);
+  } else if (mask.defined()) {
+    Tensor added = cast(mask, wide, c.where);
+    if (scores.numel() > 0 && mask.numel() > 0) {
+      blind = sees_nothing(added, a.causal, scores.sizes(), c.where);
+      added = where(blind, 0, {added, c.where});
+    }
+    scores = add({cast(scores, wide, c.where), c.where}, added);
+  }
   const DimAttrs last{.dim = scores.ndim() - 1, .causal = a.causal};
   Tensor probabilities = cast(dispatch1(OpId::softmax, {&scores}, last, c.where), dtype, c.where);
   if (chosen) probabilities = where(mask, {probabilities, c.where}, 0);
   if (a.dropout > 0)
     probabilities = dispatch1(OpId::dropout, {&probabilities}, DropoutAttrs{a.dropout, a.key}, c.where);
-  return {{matmul(probabilities, v, c.where)}};
+  Tensor y = matmul(probabilities, v, c.where);
+  if (blind.defined()) y = where(blind, 0, {y, c.where});
+  return {{y}};
 }
 
 Outputs embed(const OpCall& c) {

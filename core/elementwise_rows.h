@@ -39,7 +39,7 @@ struct Div { template <class T> GRADUAL_HD T operator()(T x, T y) const { return
 struct Pow { template <class T> GRADUAL_HD T operator()(T x, T y) const { return math::pow(x, y); } };
 struct Maximum { template <class T> GRADUAL_HD T operator()(T x, T y) const { return math::maximum(x, y); } };
 struct Minimum { template <class T> GRADUAL_HD T operator()(T x, T y) const { return math::minimum(x, y); } };
-struct ReluBackward { template <class T> GRADUAL_HD T operator()(T dy, T y) const { return y > 0 ? dy : T{0}; } };
+struct ReluBackward { template <class T> GRADUAL_HD T operator()(T dy, T y) const { return y <= 0 ? T{0} : dy; } };
 struct GeluExactBackward { template <class T> GRADUAL_HD T operator()(T dy, T x) const { return dy * math::gelu_slope(x); } };
 struct GeluTanhBackward {
   template <class T> GRADUAL_HD T operator()(T dy, T x) const { return dy * math::gelu_tanh_slope(x); }

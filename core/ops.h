@@ -91,7 +91,8 @@ Tensor conv2d(const Tensor& x, const Tensor& weight, const Tensor& bias = {}, Co
               Loc loc = Loc::current());
 Tensor conv2d_backward_input(const Tensor& dy, const Tensor& weight, const ConvAttrs& attrs, Loc loc = Loc::current());
 Tensor conv2d_backward_weight(const Tensor& dy, const Tensor& x, const ConvAttrs& attrs, Loc loc = Loc::current());
-// q, k, v [.., L, E]; mask to [.., L, S]: bool (true: may attend; none gives 0) or floating, added. Softmax in f32.
+// q, k, v [.., L, E]; mask to [.., L, S]: bool (true: may attend) or floating, added. A query whose mask is false, or -Inf,
+// for every key that it may see gets 0. Softmax in f32.
 Tensor scaled_dot_product_attention(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& mask = {},
                                     AttentionAttrs attrs = {}, Loc loc = Loc::current());
 

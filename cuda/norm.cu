@@ -349,12 +349,12 @@ template <class C> void batch_norm_of(const OpCall& call, Outputs& out) {
   map_channels(out[1], operands, parameters, NormalizeChannels<C>{cut});
 }
 
-// dy where y is above 0: y is computed again, bit for bit, which costs less than to read it.
+// dy unless y is 0: y is computed again, bit for bit, which costs less than to read it.
 template <class C> struct ReluMask {
   bool relu;
   C zero;  // up to it y is stored as 0
   GRADUAL_HD C operator()(C dy, C x, C mean, C scale, C shift) const {
-    return !relu || (x - mean) * scale + shift > zero ? dy : C{0};
+    return relu && (x - mean) * scale + shift <= zero ? C{0} : dy;
   }
 };
 // db = sum(dy), dw = sum(dy (x - mean)) * invstd; and what dx needs of them.

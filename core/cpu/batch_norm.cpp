@@ -395,7 +395,7 @@ void batch_norm_of(const OpCall& call, const Channels& l, Tensor& y, Outputs& ou
 }
 
 // With M values a channel: dx = weight * invstd * (dy - sum(dy) / M - (x - mean) * invstd^2 * sum(dy (x - mean)) / M);
-// not training, mean and invstd are constants and the first term stands alone. Under relu dy counts where y is above 0;
+// not training, mean and invstd are constants and the first term stands alone. Under relu dy counts unless y is 0;
 // y is computed again, bit for bit, and need not be kept.
 template <class T, class E, class Y, bool kRelu>
 void batch_norm_backward_of(const OpCall& call, const Channels& l, Tensor& dx, Outputs& out) {
@@ -407,11 +407,11 @@ void batch_norm_backward_of(const OpCall& call, const Channels& l, Tensor& dx, O
   Affine<T> affine(l.channels, call[2], call[5]);
   for (std::int64_t c = 0; c < l.channels; ++c) affine.set(c, invstd[c]);
   std::vector<T> db(channels), dw(channels), shifts(channels), slopes(channels);
-  // A channel's dy where y is above 0.
+  // A channel's dy unless y is 0.
   const auto mask = [means = means.data(), scales = affine.scales.data(), biases = affine.shifts.data(),
                      zero](std::int64_t c) {
     return [=](T dy, T x) {  // of copies of a channel's numbers g++ 12 makes no vectors
-      return kRelu ? kept(dy, (x - means[c]) * scales[c] + biases[c] > zero) : dy;
+      return kRelu ? kept(dy, !((x - means[c]) * scales[c] + biases[c] <= zero)) : dy;
     };
   };
 

@@ -237,8 +237,8 @@ void dropout_add(const OpCall& c, Outputs& out) {
   else of_types(float{}, float{});
 }
 
-// relu's gradient in f16 and bf16 as bits: y is above 0 where they are from 1 to those of Inf, and a NaN of dy becomes quiet as
-// by a conversion. Nothing is converted.
+// relu's gradient in f16 and bf16 as bits: y is 0 or below where they are those of 0, or from -0's to those of -Inf, and a NaN of
+// dy becomes quiet as by a conversion. Nothing is converted.
 template <class T> void relu_gradient_bits(const Tensor& dy, const Tensor& y, Tensor& dx) {
   constexpr auto kInf = T(std::numeric_limits<float>::infinity()).bits;
   constexpr auto kQuiet = static_cast<std::uint16_t>((kInf & -kInf) >> 1);  // the highest bit below the exponent
@@ -249,9 +249,10 @@ template <class T> void relu_gradient_bits(const Tensor& dy, const Tensor& y, Te
     vectorized([=] {
 #pragma omp simd
       for (std::int64_t i = begin; i < end; ++i) {
-        const std::uint16_t bits = from[i], above = at[i] - 1;
+        const std::uint16_t bits = from[i], y = at[i];
         const auto quiet = static_cast<std::uint16_t>((bits & 0x7fff) > kInf ? bits | kQuiet : bits);
-        to[i] = above < kInf ? quiet : std::uint16_t{0};
+        const bool below = y == 0 || (y >= 0x8000 && y <= (kInf | 0x8000));
+        to[i] = below ? std::uint16_t{0} : quiet;
       }
     });
   });

@@ -217,6 +217,30 @@ TEST_CASE("checkpointed segments give the same bits, and advance histories once"
   }
 }
 
+TEST_CASE("second derivatives of a checkpointed segment are those of a program where it stands twice") {
+  for (const char* name : {"mxfp8", "mxfp4", "fp8-rowwise"}) {
+    CAPTURE(name);
+    const Tensor x = random({8, 32}, 1).set_requires_grad(), w = random({32, 32}, 2).set_requires_grad();
+    const auto segment = [&](const Tensor& in) { return gelu(linear(in, w)); };
+    enum class How { once, checkpointed, twice };
+    const auto second = [&](How how) {
+      const amp::RecipeScope scope(amp::recipe(name));
+      const autograd::GradOptions recorded{.create_graph = true};
+      const Tensor y = how == How::checkpointed ? checkpoint(segment, x) : segment(x);
+      const Tensor loss = sum(square(y));
+      Tensor dx;
+      if (how != How::twice) dx = autograd::grad({loss}, {x}, {}, recorded)[0];
+      else dx = autograd::grad({segment(x)}, {x}, autograd::grad({loss}, {y}, {}, recorded), recorded)[0];
+      return autograd::grad({sum(square(dx))}, {x, w});
+    };
+    const auto once = second(How::once), checkpointed = second(How::checkpointed), twice = second(How::twice);
+    for (std::size_t i = 0; i < 2; ++i) {
+      CHECK(same_bits(checkpointed[i], twice[i]));
+      CHECK_FALSE(same_bits(checkpointed[i], once[i]));
+    }
+  }
+}
+
 TEST_CASE(
     "errors that are rounded by chance are rounded anew in each step, product and operand, and right on average") {
   Quantization q;

@@ -99,13 +99,55 @@ TEST_CASE("attention: a query that a mask keeps from every key gets zeros, and n
       // Query 0 sees nothing: neither key, or under the causal mask the one that it might have seen is padding.
       const std::vector<std::int64_t> may =
           causal ? std::vector<std::int64_t>{0, 1, 0, 1} : std::vector<std::int64_t>{0, 0, 0, 1};
-      const Tensor mask = from_data(may, {2, 2}).to(DType::bool_);
-      const Tensor y = scaled_dot_product_attention(q, k, v, mask, {.causal = causal});
-      CHECK(values(y) == Values{0, 0, 3, 4});
-      y.backward(from_data(Values{5, 6, 7, 8}, {2, 2}, {.dtype = d}));
-      CHECK(values(v.grad()) == Values{0, 0, 7, 8});
-      CHECK(values(q.grad()) == Values{0, 0, 0, 0});
-      CHECK(values(k.grad()) == Values{0, 0, 0, 0});
+      const Tensor chosen = from_data(may, {2, 2}).to(DType::bool_);
+      const Tensor added = where(chosen, 0, full({2, 2}, -INFINITY, {.dtype = d})).set_requires_grad();
+      for (const Tensor& mask : {chosen, added}) {
+        for (const Tensor& t : {q, k, v}) t.set_grad({});
+        const Tensor y = scaled_dot_product_attention(q, k, v, mask, {.causal = causal});
+        CHECK(values(y) == Values{0, 0, 3, 4});
+        y.backward(from_data(Values{5, 6, 7, 8}, {2, 2}, {.dtype = d}));
+        CHECK(values(v.grad()) == Values{0, 0, 7, 8});
+        CHECK(values(q.grad()) == Values{0, 0, 0, 0});
+        CHECK(values(k.grad()) == Values{0, 0, 0, 0});
+      }
+      CHECK(values(added.grad()) == Values{0, 0, 0, 0});
+    }
+  }
+}
+
+TEST_CASE("attention: an added mask of -Inf in any shape that broadcasts, and one of NaN") {
+  const Tensor q = ones({2, 3, 4}), k = ones({2, 5, 4}), v = ones({2, 5, 2});
+  const auto sums = [&](const Tensor& mask, bool causal = false) {
+    return values(sum(scaled_dot_product_attention(q, k, v, mask, {.causal = causal}), {0, 2}));
+  };
+  const double inf = INFINITY;
+  CHECK(sums(full({}, -inf)) == Values{0, 0, 0});
+  CHECK(sums(full({5}, -inf)) == Values{0, 0, 0});
+  CHECK(sums(full({1, 5}, -inf), true) == Values{0, 0, 0});
+  CHECK(sums(leaf({0, -inf, 0}, {3, 1})) == Values{4, 0, 4});
+  CHECK(sums(leaf({0, -inf}, {2, 1, 1})) == Values{2, 2, 2});
+  CHECK(sums(leaf({-inf, 0, 0, 0, 0}), true) == Values{0, 4, 4});
+  CHECK(std::isnan(sums(leaf({-inf, -inf, -inf, -inf, NAN}))[0]));
+}
+
+// As in PyTorch, and whatever computes relu: its gradient is 0 where y is 0, and what arrives where y is NaN.
+TEST_CASE("relu hands a gradient on where it gave NaN") {
+  for (const DType d : {DType::f64, DType::f32, DType::f16, DType::bf16}) {
+    const auto numbers_of = [&](const Values& v) { return from_data(v, {4, 1}, {.dtype = d, .requires_grad = true}); };
+    const Tensor one = full({1, 1}, 1, {.dtype = d}), none = zeros({1}), var = ones({1});
+    using Form = Tensor (*)(const Tensor&, const Tensor&, const Tensor&, const Tensor&);
+    for (const Form form : std::initializer_list<Form>{
+             [](const Tensor& x, const Tensor&, const Tensor&, const Tensor&) { return relu(x); },
+             [](const Tensor& x, const Tensor& w, const Tensor&, const Tensor&) { return linear_relu(x, w); },
+             [](const Tensor& x, const Tensor&, const Tensor& mean, const Tensor& v) {
+               return batch_norm(x, {}, {}, mean, v, false, 0, true).y;
+             }}) {
+      for (const bool create_graph : {false, true}) {
+        const Tensor x = numbers_of({NAN, -NAN, -2, 2});
+        const Tensor dy = numbers_of({3, 4, 5, 6});
+        const Tensor dx = autograd::grad({form(x, one, none, var)}, {x}, {dy}, {.create_graph = create_graph})[0];
+        CHECK(values(dx) == Values{3, 4, 0, 6});
+      }
     }
   }
 }

@@ -120,6 +120,24 @@ TEST_CASE("what the fused kernel does not compute is composed") {
   }
 }
 
+TEST_CASE("a query that a mask keeps from every key gets zeros on a GPU too, and no gradient is NaN") {
+  if (!have_gpu()) return;
+  for (const DType dtype : {DType::f32, DType::bf16})
+    for (const bool added : {false, true}) {
+      const auto leaf = [&](std::uint64_t seed) { return drawn({2, 3, 8}, seed, dtype).to(kGpu).set_requires_grad(); };
+      const Tensor q = leaf(1), k = leaf(2), v = leaf(3);
+      const Tensor chosen = from_data(std::vector<std::int64_t>{0, 1, 1}, {3, 1}).to(DType::bool_).to(kGpu);
+      const Tensor mask = added ? where(chosen, 0, full({3, 3}, -INFINITY, {.device = kGpu})) : chosen;
+      const Tensor y = scaled_dot_product_attention(q, k, v, mask, {.causal = true});
+      y.backward(ones(y.sizes(), {.dtype = dtype, .device = kGpu}));
+      CHECK(numbers(y.select(1, 0)) == std::vector<double>(16, 0));
+      CHECK(numbers(y.select(1, 1)) != std::vector<double>(16, 0));
+      CHECK(numbers(q.grad().select(1, 0)) == std::vector<double>(16, 0));
+      for (const Tensor& t : {q, k, v})
+        for (const double g : numbers(t.grad())) CHECK(std::isfinite(g));
+    }
+}
+
 TEST_CASE("a profile shows the fused kernel, and counting takes kernels that count") {
   if (!have_gpu()) return;
   const Tensor x = drawn({2, 4, 8}, 1, DType::bf16).to(kGpu);

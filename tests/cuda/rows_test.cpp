@@ -37,6 +37,21 @@ void check_close(const Tensor& y, const Tensor& want, double size = 0, double ro
 // 16 is a thread's, 1024 a warp's, 8192 a block's; those beyond are read again.
 constexpr std::int64_t kLengths[] = {1, 7, 16, 17, 40, 256, 257, 1000, 1024, 2048, 2050, 8192, 8200, 9001};
 
+TEST_CASE("relu hands a gradient on where it gave NaN, alone and after batch norm") {
+  if (!have_gpu()) return;
+  for (const DType dtype : {DType::f64, DType::f32, DType::bf16}) {
+    const TensorOptions there{.dtype = dtype, .device = kGpu};
+    const Tensor x = from_data(std::vector<double>{NAN, -NAN, -2, 2}, {4, 1}, there).set_requires_grad();
+    const Tensor dy = from_data(std::vector<double>{3, 4, 5, 6}, {4, 1}, there);
+    const Tensor mean = zeros({1}, {.device = kGpu}), var = ones({1}, {.device = kGpu});
+    for (const Tensor& y : {relu(x), batch_norm(x, {}, {}, mean, var, false, 0, true).y}) {
+      x.set_grad({});
+      y.backward(dy);
+      CHECK(numbers(x.grad()) == std::vector<double>{3, 4, 0, 6});
+    }
+  }
+}
+
 TEST_CASE("softmax and its backward for rows of every length") {
   if (!have_gpu()) return;
   for (const bool library : {true, false}) {
