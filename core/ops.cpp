@@ -311,6 +311,11 @@ std::vector<Tensor> split(const Tensor& x, std::int64_t size, int dim, Loc loc) 
 }
 
 Tensor contiguous(const Tensor& x, Loc loc) { return x.is_contiguous() ? x : clone(x, loc); }
+Tensor channels_last(const Tensor& x, Loc loc) {
+  if (x.ndim() != 4) failf("channels_last: wants images [N, C, H, W], got {}", to_string(x.sizes()));
+  const Tensor rows = permute(x, {0, 2, 3, 1}, loc);
+  return rows.is_contiguous() ? x : permute(clone(rows, loc), {0, 3, 1, 2}, loc);
+}
 Tensor cat(const std::vector<Tensor>& tensors, int dim, Loc loc) {
   if (tensors.empty()) fail("cat: needs at least one tensor");
   const std::vector<const Tensor*> refs = pointers_to(tensors);

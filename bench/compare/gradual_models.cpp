@@ -109,6 +109,9 @@ class Training : public Job {
     const std::int64_t targets = tokens ? numel(shape) : batch;
     y_ = from_data(integers(Stream::classes, targets, classes), {targets}).to(device());
     x_ = x_.to(device());
+    for (const Json& variant : spec.value("variant", Json::array()))
+      if (variant == "channels_last") x_ = channels_last(x_);
+      else throw std::invalid_argument("no variant '" + variant.get<std::string>() + "' here");
   }
 
   void step() override {

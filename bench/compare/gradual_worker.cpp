@@ -22,7 +22,7 @@ struct Gradual : Framework {
   Json hello() override {
     return {{"framework", "Gradual"},
             {"version", GRADUAL_VERSION},
-            {"variants", Json::array()},
+            {"variants", {"channels_last"}},
             {"compiler", __VERSION__},
             {"backend", gradual::name(gradual::cpu_backend())},
             {"onednn", gradual::onednn_description()},

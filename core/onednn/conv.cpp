@@ -25,7 +25,7 @@ using Argument = Primitive::Argument;
 
 inline constexpr std::int64_t kParts = 16;  // of the batch, in deterministic mode
 
-bool channels_last(const Tensor& t) {
+bool is_channels_last(const Tensor& t) {
   const Shape& n = t.sizes();
   return !t.is_contiguous() && t.strides() == Shape{n[1] * n[2] * n[3], 1, n[3] * n[1], n[1]};
 }
@@ -242,7 +242,7 @@ bool run_parts(const Convolution& whole, std::int64_t size, const Tensor& x, voi
 // An operand's numbers in `dtype`, row-major, or channels-last where they lie so and that is taken.
 Tensor operand(const Tensor& t, DType dtype, bool last_is_taken) {
   const bool tf32 = cpu::rounds_to_tf32(t.dtype());
-  if (t.dtype() == dtype && !tf32 && (t.is_contiguous() || (last_is_taken && channels_last(t)))) return t;
+  if (t.dtype() == dtype && !tf32 && (t.is_contiguous() || (last_is_taken && is_channels_last(t)))) return t;
   Tensor copy = cpu::copied(t, dtype);
   if (tf32) cpu::round_tf32(copy.data<float>(), copy.numel());
   return copy;
@@ -268,7 +268,7 @@ bool convolution(const OpCall& call, Outputs& out) {
   const Tensor& w = of_weights ? result : second;
   const Tensor& y = c.makes(OpId::conv2d) ? result : first;
   c.x = x.sizes(), c.w = w.sizes(), c.y = y.sizes();
-  c.x_last = channels_last(x), c.y_last = channels_last(y);
+  c.x_last = is_channels_last(x), c.y_last = is_channels_last(y);
   const std::int64_t size = part_of(c);
   const bool fills = (c.x[0] + size - 1) / size >= num_threads();
   const bool in_parts = deterministic() || (size < c.x[0] && fills && !c.stays_last());

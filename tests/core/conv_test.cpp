@@ -135,8 +135,6 @@ bool same_bits(const Tensor& a, const Tensor& b) {
   return x.dtype() == y.dtype() && x.sizes() == y.sizes() && std::memcmp(x.raw(), y.raw(), x.nbytes()) == 0;
 }
 
-Tensor channels_last(const Tensor& t) { return clone(t.permute({0, 2, 3, 1})).permute({0, 3, 1, 2}); }
-
 struct Results {
   Tensor y, dx, dw;
 };

@@ -50,7 +50,6 @@ Tensor integers(const Shape& sizes, DType dtype, std::uint64_t seed) {
   Generator g(seed);
   return randint(-4, 5, sizes, {.dtype = DType::i64}, g).to(dtype);
 }
-Tensor channels_last(const Tensor& t) { return clone(t.permute({0, 2, 3, 1})).permute({0, 3, 1, 2}); }
 
 std::vector<double> expected(const Case& c, const Tensor& dy, const Tensor& x) {
   const std::vector<double> g = dy.to_vector<double>(), v = x.to_vector<double>();

@@ -42,6 +42,19 @@ TEST_CASE("clone and cast keep every element in every layout") {
   }
 }
 
+TEST_CASE("channels_last lays images out by pixels and changes nothing else") {
+  const Tensor x = randn({2, 3, 4, 5}).set_requires_grad();
+  const Tensor y = channels_last(x);
+  CHECK(y.strides() == Shape{60, 1, 15, 3});
+  CHECK(same_bits(y, x));
+  CHECK(channels_last(y).is_same(y));
+  sum(y * y).backward();
+  CHECK(same_bits(x.grad(), x.detach() * 2));
+  const Tensor one = randn({2, 1, 4, 5});
+  CHECK(channels_last(one).is_same(one));
+  CHECK_THROWS_WITH_AS(channels_last(randn({2, 3, 4})), doctest::Contains("[N, C, H, W], got [2, 3, 4]"), Error);
+}
+
 TEST_CASE("a transposed copy moves every element, whatever its width and size") {
   for (DType d : {DType::u8, DType::f16, DType::f32, DType::f64})
     for (const Shape& s : {Shape{16, 16}, Shape{17, 33}, Shape{100, 19}, Shape{700, 150}, Shape{40, 4096}}) {

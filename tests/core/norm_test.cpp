@@ -23,7 +23,6 @@ bool same_bits(const Tensor& a, const Tensor& b) {
   const Tensor y = contiguous(b);
   return x.dtype() == y.dtype() && x.sizes() == y.sizes() && std::memcmp(x.raw(), y.raw(), x.nbytes()) == 0;
 }
-Tensor channels_last(const Tensor& t) { return clone(t.permute({0, 2, 3, 1})).permute({0, 3, 1, 2}); }
 Tensor wide(const Tensor& t) { return t.defined() ? t.to(DType::f64) : t; }
 
 // The largest error, in units of the dtype's rounding and of the f32 (f64) arithmetic on `size`-sized numbers.

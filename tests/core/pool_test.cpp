@@ -52,7 +52,6 @@ bool same_bits(const Tensor& a, const Tensor& b) {
   const Tensor y = contiguous(b);
   return x.dtype() == y.dtype() && x.sizes() == y.sizes() && std::memcmp(x.raw(), y.raw(), x.nbytes()) == 0;
 }
-Tensor channels_last(const Tensor& t) { return clone(t.permute({0, 2, 3, 1})).permute({0, 3, 1, 2}); }
 PoolAttrs sized(PoolAttrs a, const Tensor& x) {
   a.size[0] = x.size(2), a.size[1] = x.size(3);
   return a;

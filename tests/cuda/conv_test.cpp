@@ -21,8 +21,6 @@ namespace {
 
 using namespace test;
 
-Tensor channels_last(const Tensor& t) { return t.permute({0, 2, 3, 1}).contiguous().permute({0, 3, 1, 2}); }
-
 // y = conv2d(x, w) and both gradients.
 struct Case {
   Shape x, w;

@@ -205,7 +205,6 @@ TEST_CASE("layer and rms norm for rows of every length") {
 
 TEST_CASE("batch norm of images in both orders of memory") {
   if (!have_gpu()) return;
-  const auto channels_last = [](const Tensor& t) { return t.permute({0, 2, 3, 1}).contiguous().permute({0, 3, 1, 2}); };
   for (const DType dtype : {DType::f32, DType::bf16})
     for (const Shape& sizes : {Shape{3, 8, 4, 6}, Shape{3, 24, 5, 7}, Shape{2, 5, 8, 8}, Shape{40, 16, 1, 1},
                                Shape{3, 6, 14, 14}, Shape{2, 4, 3, 3}})
@@ -235,8 +234,6 @@ TEST_CASE("batch norm of images in both orders of memory") {
             }
           }
 }
-
-Tensor channels_last(const Tensor& t) { return t.permute({0, 2, 3, 1}).contiguous().permute({0, 3, 1, 2}); }
 
 TEST_CASE("batch norm goes through small planes in runs of eight where elements lie side by side") {
   if (!have_gpu()) return;
