@@ -52,6 +52,8 @@ void refuse_f8(const OpCall& c, const Tensor& t) {
     fail(c, "f8 tensors allow cast, copies, views and contractions only; cast to a wider float first");
 }
 
+bool is_channels_last(const Tensor& t) { return gradual::is_channels_last(t.sizes(), t.strides()); }
+
 // dtype and sizes of input 0, in its stride order.
 void same(const OpCall& c, OutSpec* out) {
   same_contiguous(c, out);
@@ -64,14 +66,15 @@ void infer_dropout_add(const OpCall& c, OutSpec* out) {
   need_same_sizes(c, 1, x.sizes(), "the residual");
   out->dtype = promote(x.dtype(), residual.dtype());
   out->sizes = x.sizes();
-  if (!residual.is_contiguous() || !x.is_contiguous()) keep_strides(residual, *out);  // as add does
+  keep_strides(is_channels_last(x) ? x : residual, *out);  // as add does
 }
 
 // dy and what the op saved, of the same sizes.
 void infer_activation_backward(const OpCall& c, OutSpec* out) {
   same(c, out);
   need_same_sizes(c, 1, need(c, 0).sizes(), "the saved tensor");
-  need(c, 1, "the saved tensor", Kind::real);
+  const Tensor& saved = need(c, 1, "the saved tensor", Kind::real);
+  if (is_channels_last(saved)) keep_strides(saved, *out);
 }
 
 // What most arithmetic is: row-major floats of one shape and dtype.
@@ -114,11 +117,12 @@ void broadcast(const OpCall& c, OutSpec* out) {
   if ((c.op == OpId::add || c.op == OpId::sub || c.op == OpId::mul) && out->dtype == DType::bool_)
     fail(c, "takes numbers, not bool; use logical ops or cast with to(DType::i64)");
   if (c.op == OpId::where && c[0].dtype() != DType::bool_) fail(c, "the condition must be bool");
+  const Tensor* decides = nullptr;  // images that are channels-last, or else the first of full size
   for (int i = 0; strided && i < c.inputs.size(); ++i) {
     if (!c[i].defined() || c[i].sizes() != out->sizes) continue;
-    keep_strides(c[i], *out);  // the first of full size decides
-    return;
+    if (!decides || (is_channels_last(c[i]) && !is_channels_last(*decides))) decides = &c[i];
   }
+  if (decides) keep_strides(*decides, *out);
 }
 
 Shape reduced(const Shape& sizes, std::uint32_t dims, bool keepdim) {

@@ -60,9 +60,7 @@ void infer_linear_backward_weight(const OpCall& c, OutSpec* out) {
 
 // Channels-last [N, C, H, W] gives channels-last.
 void keep_channels_last(const Tensor& t, OutSpec* out) {
-  if (t.is_contiguous() || t.strides()[1] != 1 || t.strides()[3] != t.sizes()[1] ||
-      t.strides()[2] != t.sizes()[1] * t.sizes()[3])
-    return;
+  if (!is_channels_last(t.sizes(), t.strides())) return;
   const Shape& s = out->sizes;
   out->strides = {s[1] * s[2] * s[3], 1, s[3] * s[1], s[1]};
   out->has_strides = true;

@@ -79,6 +79,11 @@ bool is_dense(const Shape& sizes, const Shape& strides) {
   return step == numel(sizes);
 }
 
+bool is_channels_last(const Shape& sizes, const Shape& strides) {
+  if (sizes.size() != 4 || is_contiguous(sizes, strides)) return false;
+  return strides == Shape{sizes[1] * sizes[2] * sizes[3], 1, sizes[1] * sizes[3], sizes[1]};
+}
+
 int wrap_dim(std::int64_t dim, int ndim, const char* op) {
   const int n = ndim == 0 ? 1 : ndim;
   if (dim < -n || dim >= n)

@@ -54,6 +54,8 @@ std::int64_t numel(const Shape& sizes);
 Shape contiguous_strides(const Shape& sizes);
 bool is_contiguous(const Shape& sizes, const Shape& strides);
 bool is_dense(const Shape& sizes, const Shape& strides);  // without gaps or overlaps, in whatever order of dims
+// Images [N, C, H, W] whose channels lie side by side, without gaps; false of those that are row-major too.
+bool is_channels_last(const Shape& sizes, const Shape& strides);
 // Wraps a negative dim; Error naming `op` where it is out of range. A 0-d tensor counts as having one dim.
 int wrap_dim(std::int64_t dim, int ndim, const char* op);
 // The common shape of two operands by NumPy's rules; Error naming `op` and both shapes where there is none.

@@ -25,10 +25,7 @@ using Argument = Primitive::Argument;
 
 inline constexpr std::int64_t kParts = 16;  // of the batch, in deterministic mode
 
-bool is_channels_last(const Tensor& t) {
-  const Shape& n = t.sizes();
-  return !t.is_contiguous() && t.strides() == Shape{n[1] * n[2] * n[3], 1, n[3] * n[1], n[1]};
-}
+bool is_channels_last(const Tensor& t) { return gradual::is_channels_last(t.sizes(), t.strides()); }
 
 // y = conv2d(x, w) of images [N, C, H, W] and weights [O, C/groups, kh, kw], or a gradient of it by x or w.
 struct Convolution {

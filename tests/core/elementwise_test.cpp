@@ -196,6 +196,8 @@ TEST_CASE("elementwise outputs keep the input's stride order") {
   const Tensor x = randn({2, 5, 6, 3}).permute({0, 3, 1, 2});  // channels last
   CHECK(relu(x).strides() == x.strides());
   CHECK((x + randn({1, 3, 1, 1})).strides() == x.strides());
+  CHECK((randn({2, 3, 5, 6}) + x).strides() == x.strides());
+  CHECK(call_row(OpId::relu_backward, {}, randn({2, 3, 5, 6}), x)[0].strides() == x.strides());
   CHECK(x.to(DType::f16).strides() == x.strides());
   CHECK(x.clone().is_contiguous());
 }
