@@ -106,14 +106,16 @@ void cross_entropy_rule(const C& c) {
   const auto& a = c.get<CrossEntropyAttrs>();
   const Tensor classes = c.input(1);
   if (!c.create_graph()) return c.set(0, call_row(OpId::cross_entropy_backward, a, c.grad(), c.output(1), classes)[0]);
-  const Tensor log_p = log_softmax(a.narrow != DType::f32 ? cast(c.input(0), DType::f32) : c.input(0), 1);
-  const std::int64_t count = c.sizes(0)[1];
   const Tensor used = classes != a.ignore_index;
+  // Rows that are ignored hand on zeros, whatever they hold, and so do their own gradients.
+  const Tensor logits = where(unsqueeze(used, 1), c.input(0), 0);
+  const Tensor log_p = log_softmax(a.narrow != DType::f32 ? cast(logits, DType::f32) : logits, 1);
+  const std::int64_t count = c.sizes(0)[1];
   const Tensor hot = cast(one_hot(where(used, classes, 0), count), log_p.dtype());
   const Tensor target = hot * (1 - a.label_smoothing) + a.label_smoothing / static_cast<double>(count);
   const bool mean = a.reduction == Reduction::mean;
-  const Tensor per_row = mean ? c.grad() / cast(sum(used), log_p.dtype()) : c.grad();
-  c.set(0, (exp(log_p) - target) * unsqueeze(cast(used, log_p.dtype()) * per_row, 1));
+  const Tensor per_row = mean ? c.grad() / maximum(cast(sum(used), log_p.dtype()), 1) : c.grad();
+  c.set(0, (exp(log_p) - target) * unsqueeze(where(used, per_row, 0), 1));
 }
 
 }  // namespace

@@ -1,4 +1,5 @@
 // Random numbers as tensors. Element i of a call is word i of its Philox stream (normals: words 2i, 2i+1).
+#include <algorithm>
 #include <vector>
 
 #include "convert.h"
@@ -83,7 +84,12 @@ const Tensor& Tensor::normal_(double mean, double std, Generator& g) const {
   return fill_random(*this, 2, g.next(), value);
 }
 
-Tensor rand(const Shape& s, TensorOptions o, Generator& g) { return empty(s, o).uniform_(0, 1, g); }
+Tensor rand(const Shape& s, TensorOptions o, Generator& g) {
+  // What a narrow dtype would round to 1 becomes the number before it.
+  const double most = is_floating(o.dtype) ? 1 - float_info(o.dtype).epsilon / 2 : 1;
+  const auto value = [=](const std::uint32_t* w) { return std::min<double>(uniform01(w[0]), most); };
+  return fill_random(empty(s, o), 1, g.next(), value);
+}
 Tensor randn(const Shape& s, TensorOptions o, Generator& g) { return empty(s, o).normal_(0, 1, g); }
 
 Tensor randint(std::int64_t low, std::int64_t high, const Shape& sizes, TensorOptions o, Generator& g) {

@@ -157,6 +157,7 @@ class Tensor {
   const Tensor& fill_(double value, SourceLocation loc = SourceLocation::current()) const;
   const Tensor& zero_(SourceLocation loc = SourceLocation::current()) const { return fill_(0, loc); }
   // Random fills, outside the graph and the dispatch chain (initialisation).
+  // uniform_: low + (high - low) u, u from [0, 1), rounded once, which may give high.
   const Tensor& uniform_(double low, double high, Generator& g = default_generator()) const;
   const Tensor& normal_(double mean, double std, Generator& g = default_generator()) const;
 

@@ -89,6 +89,29 @@ TEST_CASE("binary cross entropy of sure logits keeps its digits") {
   CHECK(values(x.grad()) == Values{0.25, 0.25});
 }
 
+TEST_CASE("cross entropy: rows that are ignored have gradients of 0 whatever they hold, recorded or not") {
+  for (const Reduction by : {Reduction::none, Reduction::mean, Reduction::sum})
+    for (const bool one_counts : {false, true}) {
+      const Tensor x = leaf({1, 2, INFINITY, NAN}, {2, 2});
+      const Tensor classes = from_data(std::vector<std::int64_t>{one_counts ? 0 : -100, -100}, {2});
+      const Tensor loss = cross_entropy(x, classes, {.reduction = by});
+      const Tensor dy = ones(loss.sizes(), {.dtype = DType::f64});
+      const auto gradient = [&](bool create_graph) {
+        return autograd::grad({loss}, {x}, {dy}, {.retain_graph = true, .create_graph = create_graph})[0];
+      };
+      const Values want = values(gradient(false));
+      const Tensor recorded = gradient(true);
+      const Values second = values(autograd::grad({recorded}, {x}, {numbers({1, 0, 1, 0}).reshape({2, 2})})[0]);
+      const double p = 1 / (1 + std::exp(1)), first[] = {p - 1, 1 - p, 0, 0};
+      for (std::size_t i = 0; i < 4; ++i) {
+        const double slope = i == 0 ? p * (1 - p) : i == 1 ? p * (p - 1) : 0;
+        CHECK(want[i] == doctest::Approx(one_counts ? first[i] : 0));
+        CHECK(values(recorded)[i] == doctest::Approx(want[i]));
+        CHECK(second[i] == doctest::Approx(one_counts ? slope : 0));
+      }
+    }
+}
+
 // As in PyTorch since 2.5.
 TEST_CASE("attention: a query that a mask keeps from every key gets zeros, and no gradient is NaN") {
   for (bool causal : {false, true}) {

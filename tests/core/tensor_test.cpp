@@ -58,6 +58,20 @@ TEST_CASE("random creation follows the generator") {
   CHECK(same_bits(strided.t(), zeros({4, 4}).uniform_(0, 1, d)));
 }
 
+TEST_CASE("rand stays below 1 in every dtype, and takes the number before it as often as its neighbours or more") {
+  for (const DType d : {DType::f64, DType::f32, DType::f16, DType::bf16, DType::f8e4m3fn, DType::f8e5m2}) {
+    Generator g(3);
+    const double step = float_info(d).epsilon / 2, most = 1 - step;
+    const Tensor u = rand({100000}, {.dtype = d}, g).to(DType::f64);
+    CHECK(u.min().item() >= 0);
+    if (d == DType::f64 || d == DType::f32) CHECK(u.max().item() < 1);
+    else CHECK(u.max().item() == most);
+    if (step < 1e-3) continue;
+    CHECK(sum((u == most).to(DType::f64)).item() == doctest::Approx(1.5 * step * 1e5).epsilon(0.1));
+    CHECK(sum((u == most - step).to(DType::f64)).item() == doctest::Approx(step * 1e5).epsilon(0.1));
+  }
+}
+
 TEST_CASE("views share numbers and version") {
   const Tensor x = zeros({3, 4});
   const Tensor row = x[1];
