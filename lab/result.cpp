@@ -247,6 +247,9 @@ std::string cell(double value, int digits, const char* unit = "") {
   return std::isnan(value) ? "-" : fmt::format("{:.{}f}{}", value, digits, unit);
 }
 
+// A share that is lost: 0 stands for none alone.
+std::string lost_cell(double percent) { return percent > 0 && percent < 5e-4 ? "<0.001%" : cell(percent, 3, "%"); }
+
 // As RFC 4180 has it: a recipe of the user's may have any name.
 std::string csv_field(const std::string& text) {
   if (text.find_first_of(",\"\r\n") == std::string::npos) return text;
@@ -336,8 +339,8 @@ std::string table(const std::vector<Result>& results) {
     text += fmt::format("{:<{}} {:>9} {:>10} {:>10} {:>8} {:>10} {:>7} {:>8} {:>10}{} {:>9}{}  {}\n", row.recipe, width,
                         cell(100 * row.accuracy.value(), 2, "%"), cell(row.loss.value(), 4),
                         cell(row.train_loss.value(), 4), cell(row.ms.value(), 2), megabytes(row.bytes.value()),
-                        scale_text(row.scale.value()), cell(row.skipped.value(), 1),
-                        cell(row.underflow.value(), 3, "%"), mark, cell(row.overflow.value(), 3, "%"), mark, status);
+                        scale_text(row.scale.value()), cell(row.skipped.value(), 1), lost_cell(row.underflow.value()),
+                        mark, lost_cell(row.overflow.value()), mark, status);
   }
   if (std::any_of(rows.begin(), rows.end(), [](const Row& row) { return row.as_if; }))
     text += "* gradients stay in f32, and nothing is lost: what would be, were they cast to f16\n";

@@ -243,6 +243,22 @@ TEST_CASE("a run stopped before its first epoch ends has no accuracy yet, and is
   CHECK(nlohmann::json::parse(lab::results_json(results, false))["runs"][0]["test_accuracy"].is_null());
 }
 
+TEST_CASE("a recipe that rounds no gradient has a dash for what it lost, and a tiny share is no zero") {
+  amp::Recipe only_x{.name = "only-x", .quantization = amp::Quantization{}};
+  only_x.quantization->forward_x = Quantizer{.format = format("e4m3fn")};
+  const auto results = lab::compare(mlp, small_digits(), {only_x}, "", {.epochs = 1, .batch = 32});
+  CHECK(std::isnan(results[0].underflow_percent));
+  CHECK(std::isnan(results[0].overflow_percent));
+  CHECK(std::isnan(results[0].curve.underflow_percent[0]));
+  CHECK(lab::table(results).find('%', lab::table(results).find("KiB")) == std::string::npos);
+  CHECK(nlohmann::json::parse(lab::results_json(results, false))["runs"][0]["underflow_percent"].is_null());
+  lab::Result tiny = results[0], none = results[0];
+  tiny.underflow_percent = 1e-4;
+  none.underflow_percent = 0;
+  CHECK(lab::table({tiny}).find(" <0.001%") != std::string::npos);
+  CHECK(lab::table({none}).find(" 0.000%") != std::string::npos);
+}
+
 TEST_CASE("a recipe that diverges is a result") {
   lab::Options o{.epochs = 20, .batch = 32};
   const auto results = lab::compare(mlp, small_digits(), recipes({"fp16-pure"}), "", o);
