@@ -183,9 +183,10 @@ void Run::train_step(const data::Batch& batch) {
   double underflow = std::numeric_limits<double>::quiet_NaN();
   if (traced_step()) {
     const Sink sink(options_.trace);
-    sink.line("# " + recipe_.name + ", seed " + std::to_string(seed_) +
-              ": one training step; a line an op: phase, name, operands -> results, module, line of the call, time,\n"
-              "# after # why it was inserted, after ! how many elements of the results were lost, or are subnormal, Inf or NaN");
+    sink.line(
+        "# " + recipe_.name + ", seed " + std::to_string(seed_) +
+        ": one training step; a line an op: phase, name, operands -> results, module, line of the call, time,\n"
+        "# after # why it was inserted, after ! elements of the results that were lost or are subnormal, Inf, NaN");
     Tracer tracer([&](const std::string& line) { sink.line(line); }, true);
     const ObserverScope scope(tracer);
     outcome = step();
