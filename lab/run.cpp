@@ -310,6 +310,10 @@ Result Run::result() {
   constexpr double kNone = std::numeric_limits<double>::quiet_NaN();
   result_.underflow_percent = rounded ? gradients.underflow_percent() : kNone;
   result_.overflow_percent = rounded ? gradients.overflow_percent() : kNone;
+  const CastCounts& counts = gradients.counts;
+  result_.zero_percent =
+      rounded ? 100 * static_cast<double>(counts.zeros + counts.underflow) / static_cast<double>(counts.elements)
+              : kNone;
   result_.casts.clear();
   std::map<std::string, std::size_t> place;  // of a layer in the model; what is outside of all comes last
   std::map<std::string, std::string> kinds;

@@ -89,6 +89,7 @@ TEST_CASE("compare trains under each recipe and seed, and writes its files") {
                           "peak_bytes",
                           "underflow_percent",
                           "overflow_percent",
+                          "zero_percent",
                           "status",
                           "casts",
                           "batch",
@@ -257,6 +258,15 @@ TEST_CASE("a recipe that rounds no gradient has a dash for what it lost, and a t
   none.underflow_percent = 0;
   CHECK(lab::table({tiny}).find(" <0.001%") != std::string::npos);
   CHECK(lab::table({none}).find(" 0.000%") != std::string::npos);
+}
+
+TEST_CASE("a format that loses all gradients shows them as zero, though few underflow") {
+  const auto results = lab::compare(mlp, small_digits(), recipes({"e3m3", "fp32"}), "", {.epochs = 1, .batch = 64});
+  // the last layer's errors, at most 1 / 64 and so below half of 2^-5, become zero, and with them all before
+  CHECK(results[0].underflow_percent < 20);
+  CHECK(results[0].zero_percent > 99);
+  CHECK(results[1].zero_percent > results[1].underflow_percent);
+  CHECK(results[1].zero_percent < 90);
 }
 
 TEST_CASE("a recipe that diverges is a result") {
