@@ -78,7 +78,7 @@ function xAxis(c, max, x, label) {
 const line = (points, name) => el("path", { d: points.map((p, i) => (i ? "L" : "M") + p[0].toFixed(1) + " " + p[1].toFixed(1)).join(""), fill: "none", stroke: color(name), "stroke-dasharray": dash(name), "stroke-width": 2, "stroke-linejoin": "round" });
 
 function summary() {
-  const head = ["recipe", "status", "test accuracy", "test loss", "train loss", "ms/step", "peak memory", "final scale", "skipped", "underflow", "overflow", "zero"];
+  const head = ["recipe", "status", "test accuracy", "test loss", "train loss", "ms/step", "peak memory", "scale", "skipped", "underflow", "overflow", "zero"];
   const table = document.getElementById("summary");
   table.replaceChildren(el("tr", {}, ...head.map(h => el("th", {}, h))));
   for (const name of recipes) {
@@ -88,7 +88,7 @@ function summary() {
     const cells = [name, status, percent(100 * mean(rs.map(r => r.test_accuracy)), 2), num(mean(rs.map(r => r.test_loss)), 4), num(mean(rs.map(r => r.train_loss)), 4),
       num(mean(rs.map(r => r.ms_per_step)), 2), bytes(mean(rs.map(r => r.peak_bytes.total))), finite(scale) && scale !== 1 ? power(+Math.log2(scale).toPrecision(4)) : "–",
       num(mean(rs.map(r => r.skipped_steps)), 1), lostText(mean(rs.map(r => r.underflow_percent))) + star, lostText(mean(rs.map(r => r.overflow_percent))) + star,
-      percent(mean(rs.map(r => r.zero_percent)), 2) + star];
+      percent(mean(rs.map(r => r.zero_percent)), 1) + star];
     table.append(el("tr", {}, ...cells.map((c, i) => el("td", i === 1 && status !== "ok" ? { class: "bad" } : {}, c))));
   }
 }

@@ -343,7 +343,7 @@ std::string table(const std::vector<Result>& results) {
                         row.recipe, width, cell(100 * row.accuracy.value(), 2, "%"), cell(row.loss.value(), 4),
                         cell(row.train_loss.value(), 4), cell(row.ms.value(), 2), megabytes(row.bytes.value()),
                         scale_text(row.scale.value()), cell(row.skipped.value(), 1), lost_cell(row.underflow.value()),
-                        mark, lost_cell(row.overflow.value()), mark, cell(row.zero.value(), 2, "%"), mark, status);
+                        mark, lost_cell(row.overflow.value()), mark, cell(row.zero.value(), 1, "%"), mark, status);
   }
   if (std::any_of(rows.begin(), rows.end(), [](const Row& row) { return row.as_if; }))
     text += "* gradients stay in f32, and nothing is lost: what would be, were they cast to f16\n";
