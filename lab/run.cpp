@@ -117,7 +117,8 @@ std::map<std::string, std::string> by_name(const std::string& settings) {
   return values;
 }
 
-// Where two runs differ, as "lr 0.1 there and 0.5 here".
+}  // namespace
+
 std::string differences(const std::string& there, const std::string& here) {
   const auto theirs = by_name(there), ours = by_name(here);
   const auto of = [](const auto& values, const std::string& name) {
@@ -134,8 +135,6 @@ std::string differences(const std::string& there, const std::string& here) {
           fmt::format("{}{} {} there and {} here", text.empty() ? "" : ", ", name, of(theirs, name), of(ours, name));
   return text;
 }
-
-}  // namespace
 
 std::string settings(const amp::Recipe& recipe, const Options& o) {
   const std::string device = o.device.is_cpu() ? "" : ", device " + to_string(o.device);

@@ -211,6 +211,9 @@ int run(int argc, char** argv) {
   if (options.resume && !quiet &&
       std::filesystem::directory_iterator(saved, none) == std::filesystem::directory_iterator())
     fmt::print(stderr, "--resume: nothing is saved in {}; every run starts anew\n", out);
+  options.note = [&](const std::string& text) {
+    if (!quiet) fmt::print(stderr, "--resume: {}\n", text);
+  };
   options.started = [&] {
     if (!quiet)
       fmt::print(stderr, "{} on {}: {}, {}, {} of {} samples\n", model, task.name, count(chosen.size(), "recipe"),

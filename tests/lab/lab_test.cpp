@@ -212,6 +212,20 @@ TEST_CASE("a stopped comparison resumes to the bits of one that was never stoppe
   }
 }
 
+TEST_CASE("resume tells of a finished run that it does not take") {
+  const Folder folder("anew");
+  std::vector<std::string> notes;
+  lab::Options o{.epochs = 1, .batch = 32, .resume = true};
+  o.note = [&](const std::string& text) { notes.push_back(text); };
+  lab::compare(mlp, small_digits(), recipes({"fp32"}), folder.path.string(), o);
+  lab::compare(mlp, small_digits(), recipes({"fp32"}), folder.path.string(), o);
+  CHECK(notes.empty());
+  o.epochs = 2;
+  CHECK(lab::compare(mlp, small_digits(), recipes({"fp32"}), folder.path.string(), o)[0].epochs == 2);
+  REQUIRE(notes.size() == 1);
+  CHECK(notes[0] == "the finished run of fp32, seed 0, had other settings and is done anew: epochs 1 there and 2 here");
+}
+
 TEST_CASE("quantised runs resume to the bits too: histories, draws and codes are in the checkpoint") {
   for (const char* name : {"fp8-delayed", "nvfp4", "msamp-o2"}) {
     CAPTURE(name);
