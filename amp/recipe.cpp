@@ -199,6 +199,7 @@ RecipeScope::RecipeScope(const Recipe& r, Device device, std::shared_ptr<Quantiz
 RecipeRun::RecipeRun(const Recipe& recipe, nn::Module& model, const MakeOptimizer& make, const RunOptions& options)
     : recipe_(recipe), model_(model), options_(options) {
   check(recipe_, model);
+  if (!make) fail("RecipeRun: it was given no function that makes the optimizer");
   const auto parameters = model.named_parameters();
   if (parameters.empty()) fail("RecipeRun: the model " + model.kind() + " has no parameters to train");
   device_ = parameters.front().second.device();

@@ -98,8 +98,9 @@ const StateDict& Checkpoint::part(std::string_view name) const {
 }
 
 void save_checkpoint(const std::string& path, const CheckpointParts& parts) {
+  StateDict tensors;
+  std::string text, crc;
   in_context("save_checkpoint: \"" + path + "\"", [&] {
-    StateDict tensors;
     Json values = Json::array();
     std::set<std::string> seen;
     for (const auto& [name, state] : parts) {
@@ -113,14 +114,13 @@ void save_checkpoint(const std::string& path, const CheckpointParts& parts) {
       }
       values.push_back(Json::array({name, std::move(entries)}));
     }
-    std::string text;
     try {
       text = values.dump();
     } catch (const Json::exception& e) { fail(std::string("a name or text is not valid UTF-8: ") + e.what()); }
-    const std::string crc = checksum(text, tensors);
-    save_safetensors(path, tensors,
-                     {{kVersionKey, std::to_string(kCheckpointVersion)}, {kValuesKey, text}, {kCrcKey, crc}});
+    crc = checksum(text, tensors);
   });
+  save_safetensors(path, tensors,  // its errors name the file
+                   {{kVersionKey, std::to_string(kCheckpointVersion)}, {kValuesKey, text}, {kCrcKey, crc}});
 }
 
 Checkpoint load_checkpoint(const std::string& path) { return parse_checkpoint(read_file(path), path); }

@@ -77,7 +77,7 @@ void body(example::Arguments& arguments) {
     return std::nan("");
   };
   const char *hopper = "hopper-fp8-14bit", *promoted = "hopper-fp8-14bit/promote=128";
-  if (length < 4096) return;  // short sums show little
+  if (length < 4096 || name(operand_format) != "e4m3fn") return;  // short sums, or small operands, show little
   example::claim(of(true, "f64") < 0x1p-24, "f64 sums are off by the one rounding of the result to f32");
   example::claim(of(true, hopper) > 4 * of(true, promoted), "promotion every 128 products recovers truncated sums");
   example::claim(of(true, "fp16-acc") > 10 * of(true, "fp16-acc/chunk=64"), "chunks recover f16 sums");

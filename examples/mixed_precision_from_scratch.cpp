@@ -175,6 +175,7 @@ void body(example::Arguments& arguments) {
     if (std::getline(list, name, ',')) add(name, DType::f32, [&](const auto& model) { return with_amp(model, name); });
   }
   example::print(runs);
+  if (device.is_cpu()) std::printf("(a CPU without f16 arithmetic converts around each product: that takes time)\n\n");
 
   double against_amp = 0, against_fp32 = 0;
   for (std::size_t i = 0; i < batches.size(); ++i) {

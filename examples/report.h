@@ -55,9 +55,9 @@ inline void print(const std::vector<Report>& runs) {
   row("saving", runs, "%15.2fx", [&](const Report& r) { return runs[0].total() / r.total(); });
   std::printf(
       "(workspace: errors on their way back, temporaries, and what a contraction converts; parts peak at "
-      "different times)\n\nms of the fastest step\n");
-  row("with copies", runs, "%16.3f", [](const Report& r) { return r.ms_with_copies; });
-  row("without", runs, "%16.3f", [](const Report& r) { return r.ms; });
+      "different times)\n\nms of the fastest step, with the upload of its batch (a copy, a cast) and without\n");
+  row("with upload", runs, "%16.3f", [](const Report& r) { return r.ms_with_copies; });
+  row("step alone", runs, "%16.3f", [](const Report& r) { return r.ms; });
   row("speed-up", runs, "%15.2fx", [&](const Report& r) { return runs[0].ms / r.ms; });
   std::printf("\n");
 }

@@ -30,7 +30,7 @@ struct Net : nn::Module {
 };
 
 constexpr const char* kUsage =
-    "Your own model in the precision lab.\n  your_model [--epochs N] [--recipe NAME] [--out DIR]\n";
+    "Your own model in the precision lab.\n  your_model [--epochs N] [--recipe NAME, beside fp32] [--out DIR]\n";
 
 void body(example::Arguments& arguments) {
   lab::Options options{.model_name = "residual", .epochs = static_cast<int>(arguments.number("--epochs", 8))};
@@ -43,8 +43,8 @@ void body(example::Arguments& arguments) {
   };
 
   std::vector<amp::Recipe> recipes{amp::recipe("fp32")};
-  if (!only.empty()) recipes.push_back(amp::recipe(only));
-  else
+  if (!only.empty() && amp::recipe(only).name != "fp32") recipes.push_back(amp::recipe(only));
+  if (only.empty())
     for (const char* name : {"amp-bf16", "fp16-master", "fp16-pure"}) recipes.push_back(amp::recipe(name));
 
   const data::Split digits = data::split(data::digits(), 1437);

@@ -126,6 +126,11 @@ std::vector<Result> compare(const MakeModel& make_model, const LabData& data, co
         continue;
       }
       if (options.stop && options.stop()) continue;
+      for (const Result& b : before)
+        if (options.note && b.recipe == recipe.name && b.seed == seed && b.model == options.model_name &&
+            b.data == data.name && b.status != "interrupted")
+          options.note("the finished run of " + recipe.name + ", seed " + std::to_string(seed) +
+                       ", had other settings and is done anew: " + differences(b.settings, settings(recipe, options)));
       Run run(make_model, data, recipe, s, options);
       if (&recipe == &looked_at && seed == 0) run.want_what_if();
       const std::string checkpoint = folder.checkpoint(recipe.name, s);

@@ -36,10 +36,12 @@ struct Options {
   std::string optimizer = "adamw";  // adamw, adam or sgd
   int seeds = 1;                    // seeds 0 to seeds-1
   Device device = Device::cpu();
-  int sample_every = 8;                // gradients are looked at on every n-th step
-  bool resume = false;                 // go on where an earlier run into the same `out` stopped
-  std::string trace = {};              // a file (or "-") for one traced step of each recipe
-  std::string profile = {};            // a file (or "-") for a profile of each run
+  int sample_every = 8;      // gradients are looked at on every n-th step
+  bool resume = false;       // go on where an earlier run into the same `out` stopped
+  std::string trace = {};    // a file (or "-") for one traced step of each recipe
+  std::string profile = {};  // a file (or "-") for a profile of each run
+  // resume: told of each run that is done anew though it was finished, for its settings were others.
+  std::function<void(const std::string&)> note = {};
   std::function<void()> started = {};  // called once, when all is checked and before the first run
   std::function<void(const Progress&)> progress = {};
   std::function<bool()> stop = {};  // asked before every step: true ends the comparison early, keeping what there is

@@ -14,7 +14,8 @@ const mean = xs => { const f = xs.filter(finite); return f.length ? f.reduce((a,
 const bytes = b => b >= 2 ** 20 ? (b / 2 ** 20).toFixed(1) + " MiB" : (b / 1024).toFixed(0) + " KiB";
 const num = (x, d) => finite(x) ? x.toFixed(d) : "–";
 const percent = (x, d) => finite(x) ? num(x, d) + " %" : "–";
-const lostText = x => x === 0 ? "0 %" : percent(x, 3);
+// A share that is lost: 0 stands for none alone.
+const lostText = x => x === 0 ? "0 %" : x < 5e-4 ? "< 0.001 %" : percent(x, 3);
 // 2 to the power of e; e may be a fraction.
 const power = e => "2" + String(e).replace(/[-.0-9]/g, c => ({ "-": "⁻", ".": "·" })[c] || "⁰¹²³⁴⁵⁶⁷⁸⁹"[c]);
 const categories = ["parameters", "masters", "casts", "gradients", "optimizer", "activations", "workspace"];
@@ -77,7 +78,7 @@ function xAxis(c, max, x, label) {
 const line = (points, name) => el("path", { d: points.map((p, i) => (i ? "L" : "M") + p[0].toFixed(1) + " " + p[1].toFixed(1)).join(""), fill: "none", stroke: color(name), "stroke-dasharray": dash(name), "stroke-width": 2, "stroke-linejoin": "round" });
 
 function summary() {
-  const head = ["recipe", "status", "test accuracy", "test loss", "train loss", "ms/step", "peak memory", "final scale", "skipped", "underflow", "overflow"];
+  const head = ["recipe", "status", "test accuracy", "test loss", "train loss", "ms/step", "peak memory", "scale", "skipped", "underflow", "overflow", "zero"];
   const table = document.getElementById("summary");
   table.replaceChildren(el("tr", {}, ...head.map(h => el("th", {}, h))));
   for (const name of recipes) {
@@ -86,7 +87,8 @@ function summary() {
     const scale = mean(rs.map(r => r.final_scale)), star = rs.some(r => r.histograms.some(h => h.as_if)) ? "*" : "";
     const cells = [name, status, percent(100 * mean(rs.map(r => r.test_accuracy)), 2), num(mean(rs.map(r => r.test_loss)), 4), num(mean(rs.map(r => r.train_loss)), 4),
       num(mean(rs.map(r => r.ms_per_step)), 2), bytes(mean(rs.map(r => r.peak_bytes.total))), finite(scale) && scale !== 1 ? power(+Math.log2(scale).toPrecision(4)) : "–",
-      num(mean(rs.map(r => r.skipped_steps)), 1), percent(mean(rs.map(r => r.underflow_percent)), 3) + star, percent(mean(rs.map(r => r.overflow_percent)), 4) + star];
+      num(mean(rs.map(r => r.skipped_steps)), 1), lostText(mean(rs.map(r => r.underflow_percent))) + star, lostText(mean(rs.map(r => r.overflow_percent))) + star,
+      percent(mean(rs.map(r => r.zero_percent)), 1) + star];
     table.append(el("tr", {}, ...cells.map((c, i) => el("td", i === 1 && status !== "ok" ? { class: "bad" } : {}, c))));
   }
 }
@@ -240,7 +242,7 @@ function casts() {
     table.append(el("tr", {}, el("td", {}, layer ? `${layer} ${kinds[layer] || ""}` : "(outside of layers)"), ...castRoles.map(role => {
       const s = share(all.filter(c => c.layer === layer && c.role === role));
       if (!s.elements) return el("td", {}, "–");
-      return el("td", s.nan ? { class: "bad" } : {}, `${percent(s.underflow, 3)} / ${percent(s.overflow, 4)}${s.nan ? ` / ${s.nan} NaN` : ""}`);
+      return el("td", s.nan ? { class: "bad" } : {}, `${lostText(s.underflow)} / ${lostText(s.overflow)}${s.nan ? ` / ${s.nan} NaN` : ""}`);
     })));
   }
 }

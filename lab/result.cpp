@@ -122,6 +122,7 @@ Json result_json(const Result& r, bool with_curves) {
             {"peak_bytes", peak_bytes(r)},
             {"underflow_percent", number(r.underflow_percent)},
             {"overflow_percent", number(r.overflow_percent)},
+            {"zero_percent", number(r.zero_percent)},
             {"status", r.status},
             {"device", r.device},
             {"batch", r.batch},
@@ -157,6 +158,7 @@ Result result_from(const Json& j, const std::string& file) {
   r.peak_total = j.at("peak_bytes").at("total");
   r.underflow_percent = real(j.at("underflow_percent"));
   r.overflow_percent = real(j.at("overflow_percent"));
+  r.zero_percent = j.contains("zero_percent") ? real(j["zero_percent"]) : std::numeric_limits<double>::quiet_NaN();
   r.status = j.at("status");
   r.device = j.value("device", "cpu");
   r.batch = j.value("batch", std::int64_t{0});
@@ -232,7 +234,7 @@ struct Row {
   std::string recipe;
   int runs = 0, bad = 0;
   Mean accuracy = {}, loss = {}, train_loss = {}, ms = {}, scale = {}, skipped = {}, underflow = {};
-  Mean overflow = {}, bytes = {};
+  Mean overflow = {}, zero = {}, bytes = {};
   bool as_if = false;       // losses are those that f16 would have
   std::string status = {};  // the last one that is not ok
 };
@@ -246,6 +248,9 @@ std::string scale_text(double scale) {
 std::string cell(double value, int digits, const char* unit = "") {
   return std::isnan(value) ? "-" : fmt::format("{:.{}f}{}", value, digits, unit);
 }
+
+// A share that is lost: 0 stands for none alone.
+std::string lost_cell(double percent) { return percent > 0 && percent < 5e-4 ? "<0.001%" : cell(percent, 3, "%"); }
 
 // As RFC 4180 has it: a recipe of the user's may have any name.
 std::string csv_field(const std::string& text) {
@@ -315,6 +320,7 @@ std::string table(const std::vector<Result>& results) {
     row.skipped.add(static_cast<double>(r.skipped_steps));
     row.underflow.add(r.underflow_percent);
     row.overflow.add(r.overflow_percent);
+    row.zero.add(r.zero_percent);
     row.bytes.add(static_cast<double>(r.peak_total));
     row.as_if =
         row.as_if || std::any_of(r.histograms.begin(), r.histograms.end(), [](const auto& h) { return h.as_if; });
@@ -325,19 +331,19 @@ std::string table(const std::vector<Result>& results) {
   }
   std::size_t width = 12;
   for (const Row& row : rows) width = std::max(width, row.recipe.size());
-  std::string text = fmt::format("{:<{}} {:>9} {:>10} {:>10} {:>8} {:>10} {:>7} {:>8} {:>10}  {:>9}   {}\n", "recipe",
-                                 width, "accuracy", "test loss", "train loss", "ms/step", "peak", "scale", "skipped",
-                                 "underflow", "overflow", "status");
+  std::string text = fmt::format("{:<{}} {:>9} {:>10} {:>10} {:>8} {:>10} {:>7} {:>8} {:>10}  {:>9}  {:>7}   {}\n",
+                                 "recipe", width, "accuracy", "test loss", "train loss", "ms/step", "peak", "scale",
+                                 "skipped", "underflow", "overflow", "zero", "status");
   for (const Row& row : rows) {
     const std::string status = row.bad == 0          ? "ok"
                                : row.bad == row.runs ? row.status
                                                      : fmt::format("{} of {} {}", row.bad, row.runs, row.status);
     const char* mark = row.as_if ? "*" : " ";
-    text += fmt::format("{:<{}} {:>9} {:>10} {:>10} {:>8} {:>10} {:>7} {:>8} {:>10}{} {:>9}{}  {}\n", row.recipe, width,
-                        cell(100 * row.accuracy.value(), 2, "%"), cell(row.loss.value(), 4),
+    text += fmt::format("{:<{}} {:>9} {:>10} {:>10} {:>8} {:>10} {:>7} {:>8} {:>10}{} {:>9}{} {:>7}{}  {}\n",
+                        row.recipe, width, cell(100 * row.accuracy.value(), 2, "%"), cell(row.loss.value(), 4),
                         cell(row.train_loss.value(), 4), cell(row.ms.value(), 2), megabytes(row.bytes.value()),
-                        scale_text(row.scale.value()), cell(row.skipped.value(), 1),
-                        cell(row.underflow.value(), 3, "%"), mark, cell(row.overflow.value(), 3, "%"), mark, status);
+                        scale_text(row.scale.value()), cell(row.skipped.value(), 1), lost_cell(row.underflow.value()),
+                        mark, lost_cell(row.overflow.value()), mark, cell(row.zero.value(), 1, "%"), mark, status);
   }
   if (std::any_of(rows.begin(), rows.end(), [](const Row& row) { return row.as_if; }))
     text += "* gradients stay in f32, and nothing is lost: what would be, were they cast to f16\n";

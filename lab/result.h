@@ -17,7 +17,7 @@ struct Curve {
   std::vector<double> loss;
   std::vector<double> scale;  // 1 without a scaler
   std::vector<bool> skipped;
-  std::vector<double> underflow_percent;  // NaN where the step was not sampled
+  std::vector<double> underflow_percent;  // NaN where the step was not sampled or rounded none
 };
 
 // What rounding did to the elements of one role ("activation", "weight", "error", "weight gradient") in one layer.
@@ -53,10 +53,12 @@ struct Result {
   double ms_per_step = 0;  // median over the steps that were not sampled; NaN: all were
   std::array<std::int64_t, kCategories> peak_bytes{};
   std::int64_t peak_total = 0;
-  double underflow_percent = 0, overflow_percent = 0;  // of errors and weight gradients
-  std::vector<CastRow> casts = {};                     // by layer, in the order of the model, then by role
-  std::string settings = {};                           // what --resume compares
-  std::string device = {};                             // "cpu", "cuda:0 (NVIDIA H200)"
+  // Of errors and weight gradients; NaN: none was rounded. Zero are those after rounding, before it or not: near 100 where
+  // the last layers lose all, and underflow is small, for nothing is left to lose before them.
+  double underflow_percent = 0, overflow_percent = 0, zero_percent = 0;
+  std::vector<CastRow> casts = {};  // by layer, in the order of the model, then by role
+  std::string settings = {};        // what --resume compares
+  std::string device = {};          // "cpu", "cuda:0 (NVIDIA H200)"
   // What was run, and the recipe as JSON; empty in files of earlier versions.
   std::int64_t batch = 0;
   double lr = 0;

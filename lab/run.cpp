@@ -117,7 +117,8 @@ std::map<std::string, std::string> by_name(const std::string& settings) {
   return values;
 }
 
-// Where two runs differ, as "lr 0.1 there and 0.5 here".
+}  // namespace
+
 std::string differences(const std::string& there, const std::string& here) {
   const auto theirs = by_name(there), ours = by_name(here);
   const auto of = [](const auto& values, const std::string& name) {
@@ -134,8 +135,6 @@ std::string differences(const std::string& there, const std::string& here) {
           fmt::format("{}{} {} there and {} here", text.empty() ? "" : ", ", name, of(theirs, name), of(ours, name));
   return text;
 }
-
-}  // namespace
 
 std::string settings(const amp::Recipe& recipe, const Options& o) {
   const std::string device = o.device.is_cpu() ? "" : ", device " + to_string(o.device);
@@ -183,7 +182,10 @@ void Run::train_step(const data::Batch& batch) {
   double underflow = std::numeric_limits<double>::quiet_NaN();
   if (traced_step()) {
     const Sink sink(options_.trace);
-    sink.line("# " + recipe_.name + ", seed " + std::to_string(seed_) + ": one training step");
+    sink.line(
+        "# " + recipe_.name + ", seed " + std::to_string(seed_) +
+        ": one training step; a line an op: phase, name, operands -> results, module, line of the call, time,\n"
+        "# after # why it was inserted, after ! elements of the results that were lost or are subnormal, Inf, NaN");
     Tracer tracer([&](const std::string& line) { sink.line(line); }, true);
     const ObserverScope scope(tracer);
     outcome = step();
@@ -198,7 +200,8 @@ void Run::train_step(const data::Batch& batch) {
     }
     if (sample) result_.what_if = sample->what_if_json(*model_, scale, steps_);
     add(casts_, casts);
-    underflow = total(casts, amp::kGradients).underflow_percent();
+    const amp::CastTally gradients = total(casts, amp::kGradients);
+    if (gradients.counts.elements > 0) underflow = gradients.underflow_percent();
   } else {
     outcome = step();
   }
@@ -302,8 +305,14 @@ Result Run::result() {
   result_.final_scale = run_->loss_scale();
   result_.ms_per_step = 1e3 * median(seconds_);
   const amp::CastTally gradients = total(casts_, amp::kGradients);
-  result_.underflow_percent = gradients.underflow_percent();
-  result_.overflow_percent = gradients.overflow_percent();
+  const bool rounded = gradients.counts.elements > 0;
+  constexpr double kNone = std::numeric_limits<double>::quiet_NaN();
+  result_.underflow_percent = rounded ? gradients.underflow_percent() : kNone;
+  result_.overflow_percent = rounded ? gradients.overflow_percent() : kNone;
+  const CastCounts& counts = gradients.counts;
+  result_.zero_percent =
+      rounded ? 100 * static_cast<double>(counts.zeros + counts.underflow) / static_cast<double>(counts.elements)
+              : kNone;
   result_.casts.clear();
   std::map<std::string, std::size_t> place;  // of a layer in the model; what is outside of all comes last
   std::map<std::string, std::string> kinds;

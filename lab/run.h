@@ -17,6 +17,9 @@ namespace gradual::lab {
 // What a run depends on besides model, data and seed: a resumed one must agree in it.
 std::string settings(const amp::Recipe& recipe, const Options& options);
 
+// Where two of them differ, as "lr 0.1 there and 0.5 here".
+std::string differences(const std::string& there, const std::string& here);
+
 class Run {
  public:
   Run(const MakeModel& make_model, const LabData& data, const amp::Recipe& recipe, std::uint64_t seed,

@@ -97,7 +97,8 @@ Optimizer::Optimizer(Rule rule, std::vector<ParamGroup> groups, const ParamGroup
     failf("optimizer: state_dtype may be f64, f32, f16 or bf16, not {}", name(*options.state_dtype));
   check_moments(options);
   for (ParamGroup& group : groups) add_param_group(std::move(group));
-  if (states_.empty()) fail("optimizer: it was given no parameters");
+  if (states_.empty())
+    fail("optimizer: it was given no parameters; a model lists what register_module and register_parameter took");
 }
 
 namespace {

@@ -7,10 +7,12 @@
 #include <gradual/lab/lab.h>
 
 #include <CLI/CLI.hpp>
+#include <algorithm>
 #include <cmath>
 #include <csignal>
 #include <cstdio>
 #include <filesystem>
+#include <sstream>
 #include <string>
 #include <vector>
 
@@ -26,32 +28,56 @@ void on_interrupt(int) {
   interrupted = 1;
 }
 
+// What stands between commas, without the spaces around it.
 std::vector<std::string> split_names(const std::string& text) {
   std::vector<std::string> names;
-  std::string name;
-  for (char c : text + ",") {
-    if (c != ',') {
-      name += c;
-    } else if (!name.empty()) {
-      names.push_back(std::move(name));
-      name.clear();
-    }
+  std::istringstream fields(text);
+  for (std::string name; std::getline(fields, name, ',');) {
+    const std::size_t from = name.find_first_not_of(' ');
+    if (from != std::string::npos) names.push_back(name.substr(from, name.find_last_not_of(' ') - from + 1));
   }
   return names;
 }
 
+// A recipe may be asked for by a name that is not its own: O0 is fp32.
+struct Asked {
+  std::string by;
+  amp::Recipe recipe;
+};
+
+amp::Recipe recipe_named(const std::string& name) {
+  try {
+    return amp::recipe(name);
+  } catch (const Error&) {
+    if (!std::filesystem::exists(name)) throw;
+    fail("no recipe '" + name + "'; it is a file here, and the name of a file of recipes ends in .json");
+  }
+}
+
+void add(std::vector<Asked>& all, const std::string& by, amp::Recipe recipe) {
+  for (const Asked& other : all) {
+    if (other.by == by && other.recipe.name == recipe.name) fail("--recipes lists '" + by + "' twice");
+    if (other.recipe.name == recipe.name)
+      fail("--recipes lists the recipe " + recipe.name + " twice, by '" + other.by + "' and by '" + by + "'");
+  }
+  all.push_back({by, std::move(recipe)});
+}
+
 std::vector<amp::Recipe> recipes_for(const std::string& text) {
-  std::vector<amp::Recipe> recipes;
+  std::vector<Asked> asked;
   const std::vector<std::string> names = split_names(text);
   for (const std::string& name : text == "all" ? amp::recipe_names() : names) {
     if (name == "all") fail("--recipes is '" + text + "'; all stands alone, or recipes are named with commas");
     if (name.ends_with(".json")) {
-      for (amp::Recipe& r : amp::load_recipes(name)) recipes.push_back(std::move(r));
+      for (amp::Recipe& r : amp::load_recipes(name)) add(asked, name, std::move(r));
     } else {
-      recipes.push_back(amp::recipe(name));
+      add(asked, name, recipe_named(name));
     }
   }
-  if (recipes.empty()) fail("--recipes names none; see --list-recipes");
+  if (asked.empty()) fail("--recipes is '" + text + "', which names none; see --list-recipes");
+  std::vector<amp::Recipe> recipes;
+  recipes.reserve(asked.size());
+  for (Asked& a : asked) recipes.push_back(std::move(a.recipe));
   return recipes;
 }
 
@@ -138,8 +164,16 @@ int run(int argc, char** argv) {
     app.parse(argc, argv);
   } catch (const CLI::ConversionError& e) {
     const std::string what = e.what();
-    fail(what + "; " + (what.find("--lr") != std::string::npos ? "a number" : "a whole number, and no huge one,") +
+    const auto is_of = [&](const char* option) { return what.find(option) != std::string::npos; };
+    if (is_of("--quiet") || is_of("--resume") || is_of("--list-recipes"))
+      fail(what + "; it takes no value (see gradual-lab --help)");
+    fail(what + "; " + (is_of("--lr") ? "a number" : "a whole number, and no huge one,") +
          " is expected (see gradual-lab --help)");
+  } catch (const CLI::ArgumentMismatch& e) {
+    const std::string what = e.what();
+    const std::size_t twice = what.find(": At Most 1 ");
+    fail((twice == std::string::npos ? what : what.substr(0, twice) + " is given more than once") +
+         " (see gradual-lab --help)");
   } catch (const CLI::ParseError& e) { return app.exit(e) == 0 ? 0 : 2; }
   if (const std::vector<std::string> extras = app.remaining(); !extras.empty()) fail(unknown(extras.front(), app));
   if (app.count("--trace") && options.trace.empty()) options.trace = "-";
@@ -177,15 +211,22 @@ int run(int argc, char** argv) {
   if (options.resume && !quiet &&
       std::filesystem::directory_iterator(saved, none) == std::filesystem::directory_iterator())
     fmt::print(stderr, "--resume: nothing is saved in {}; every run starts anew\n", out);
+  options.note = [&](const std::string& text) {
+    if (!quiet) fmt::print(stderr, "--resume: {}\n", text);
+  };
   options.started = [&] {
     if (!quiet)
       fmt::print(stderr, "{} on {}: {}, {}, {} of {} samples\n", model, task.name, count(chosen.size(), "recipe"),
                  count(options.seeds, "seed"), count(options.epochs, "epoch"), sample.train.size());
   };
   const std::vector<lab::Result> results = lab::compare(make, task, chosen, out, options);
-  fmt::print("\n{}\nreport: {}/report.html (beside it results.json and curves.csv)\n", lab::table(results), out);
-  if (interrupted) fmt::print("interrupted: the same command with --resume goes on\n");
-  return interrupted ? 130 : 0;
+  fmt::print("\n{}\nreport: {}/report.html, which explains the columns (beside it results.json and curves.csv)\n",
+             lab::table(results), out);
+  const bool stopped =  // rather than interrupted: in the last step of all it stops nothing
+      results.size() < chosen.size() * static_cast<std::size_t>(options.seeds) ||
+      std::any_of(results.begin(), results.end(), [](const lab::Result& r) { return r.status == "interrupted"; });
+  if (stopped) fmt::print("interrupted: the same command with --resume goes on\n");
+  return stopped ? 130 : 0;
 }
 
 }  // namespace

@@ -143,5 +143,9 @@ TEST_CASE("what is wrong with a checkpoint is said") {
   StateDict not_text;
   not_text.set("note", "\xff");
   CHECK(test::contains(message_of([&] { save_checkpoint(path, {{"a", not_text}}); }), "is not valid UTF-8"));
+  const std::string nowhere = folder / "none/a";
+  CHECK(message_of([&] {
+          save_checkpoint(nowhere, {{"a", {}}});
+        }).starts_with("save_safetensors: \"" + nowhere + "\": cannot write "));
   CHECK(read_file(path) == "old");
 }

@@ -89,6 +89,7 @@ TEST_CASE("compare trains under each recipe and seed, and writes its files") {
                           "peak_bytes",
                           "underflow_percent",
                           "overflow_percent",
+                          "zero_percent",
                           "status",
                           "casts",
                           "batch",
@@ -211,6 +212,20 @@ TEST_CASE("a stopped comparison resumes to the bits of one that was never stoppe
   }
 }
 
+TEST_CASE("resume tells of a finished run that it does not take") {
+  const Folder folder("anew");
+  std::vector<std::string> notes;
+  lab::Options o{.epochs = 1, .batch = 32, .resume = true};
+  o.note = [&](const std::string& text) { notes.push_back(text); };
+  lab::compare(mlp, small_digits(), recipes({"fp32"}), folder.path.string(), o);
+  lab::compare(mlp, small_digits(), recipes({"fp32"}), folder.path.string(), o);
+  CHECK(notes.empty());
+  o.epochs = 2;
+  CHECK(lab::compare(mlp, small_digits(), recipes({"fp32"}), folder.path.string(), o)[0].epochs == 2);
+  REQUIRE(notes.size() == 1);
+  CHECK(notes[0] == "the finished run of fp32, seed 0, had other settings and is done anew: epochs 1 there and 2 here");
+}
+
 TEST_CASE("quantised runs resume to the bits too: histories, draws and codes are in the checkpoint") {
   for (const char* name : {"fp8-delayed", "nvfp4", "msamp-o2"}) {
     CAPTURE(name);
@@ -241,6 +256,31 @@ TEST_CASE("a run stopped before its first epoch ends has no accuracy yet, and is
   CHECK(std::isnan(results[0].train_loss));
   CHECK(lab::table(results).find("nan") == std::string::npos);  // a dash instead
   CHECK(nlohmann::json::parse(lab::results_json(results, false))["runs"][0]["test_accuracy"].is_null());
+}
+
+TEST_CASE("a recipe that rounds no gradient has a dash for what it lost, and a tiny share is no zero") {
+  amp::Recipe only_x{.name = "only-x", .quantization = amp::Quantization{}};
+  only_x.quantization->forward_x = Quantizer{.format = format("e4m3fn")};
+  const auto results = lab::compare(mlp, small_digits(), {only_x}, "", {.epochs = 1, .batch = 32});
+  CHECK(std::isnan(results[0].underflow_percent));
+  CHECK(std::isnan(results[0].overflow_percent));
+  CHECK(std::isnan(results[0].curve.underflow_percent[0]));
+  CHECK(lab::table(results).find('%', lab::table(results).find("KiB")) == std::string::npos);
+  CHECK(nlohmann::json::parse(lab::results_json(results, false))["runs"][0]["underflow_percent"].is_null());
+  lab::Result tiny = results[0], none = results[0];
+  tiny.underflow_percent = 1e-4;
+  none.underflow_percent = 0;
+  CHECK(lab::table({tiny}).find(" <0.001%") != std::string::npos);
+  CHECK(lab::table({none}).find(" 0.000%") != std::string::npos);
+}
+
+TEST_CASE("a format that loses all gradients shows them as zero, though few underflow") {
+  const auto results = lab::compare(mlp, small_digits(), recipes({"e3m3", "fp32"}), "", {.epochs = 1, .batch = 64});
+  // the last layer's errors, at most 1 / 64 and so below half of 2^-5, become zero, and with them all before
+  CHECK(results[0].underflow_percent < 20);
+  CHECK(results[0].zero_percent > 99);
+  CHECK(results[1].zero_percent > results[1].underflow_percent);
+  CHECK(results[1].zero_percent < 90);
 }
 
 TEST_CASE("a recipe that diverges is a result") {
