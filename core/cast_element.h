@@ -2,6 +2,7 @@
 // rules of convert.h: what every kernel's loads and stores come down to, on the CPU and in CUDA.
 #pragma once
 
+#include <bit>
 #include <concepts>
 #include <cstdint>
 #include <limits>
@@ -64,6 +65,20 @@ template <std::integral To, class From> GRADUAL_HD To saturate(From value) {
   }
 }
 
+namespace detail {
+// A NaN of f64 as f32, and of f32 as f64: quiet, of the same sign, with the upper bits of its payload, as processors convert
+// it. What a GPU makes of one is not said.
+constexpr float nan_as_f32(double nan) {
+  const auto bits = std::bit_cast<std::uint64_t>(nan);
+  return std::bit_cast<float>(static_cast<std::uint32_t>(bits >> 32 & 0x80000000) | 0x7fc00000 |
+                              static_cast<std::uint32_t>(bits >> 29 & 0x003fffff));
+}
+constexpr double nan_as_f64(float nan) {
+  const std::uint64_t bits = std::bit_cast<std::uint32_t>(nan);
+  return std::bit_cast<double>((bits & 0x80000000) << 32 | 0x7ff8000000000000 | (bits & 0x003fffff) << 29);
+}
+}  // namespace detail
+
 // One element, between a storage type and the buffers' types (float, double, i64).
 template <class To, class From> GRADUAL_HD To cast_element(From value) {
   if constexpr (std::same_as<To, From>) {
@@ -81,6 +96,13 @@ template <class To, class From> GRADUAL_HD To cast_element(From value) {
   } else if constexpr (std::integral<To>) {
     return saturate<To>(value);
   } else {
+#ifdef __CUDA_ARCH__
+    if constexpr (std::same_as<From, double> && std::same_as<To, float>) {
+      if (value != value) return detail::nan_as_f32(value);
+    } else if constexpr (std::same_as<From, float> && std::same_as<To, double>) {
+      if (value != value) return detail::nan_as_f64(value);
+    }
+#endif
     return static_cast<To>(value);
   }
 }

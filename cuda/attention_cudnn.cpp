@@ -4,13 +4,12 @@
 // add atomically.
 #include <algorithm>
 #include <limits>
-#include <map>
 #include <optional>
 #include <vector>
 
 #include "attention.h"
 #include "cudnn_graph.h"
-#include "inherited.h"
+#include "cudnn_plans.h"
 #include "memory.h"
 #include "movement.h"
 #include "runtime.h"
@@ -162,12 +161,6 @@ bool has_kernels_for(const Attention& a) {
   return !(queries == 1 && keys == 1) && (keys % 128 == 0 || cudnnGetVersion() >= kAnyLength);
 }
 
-Plan& plan_of(const Attention& a) {
-  auto& plans = inherited<std::map<Key, Plan>>();
-  if (plans.size() >= kMostPlans) plans.clear();
-  return plans.try_emplace(key_of(a), a).first->second;
-}
-
 // Of the batch (dim 0) or of the heads (dim 1) `count` from `begin` on.
 Attention part_of(const Attention& a, int dim, std::int64_t begin, std::int64_t count) {
   Attention part = a;
@@ -184,7 +177,7 @@ std::int64_t parts_of(std::int64_t n, std::int64_t each) { return (n + each - 1)
 
 // Backward's kernels write the gradients of all scores to scratch memory: a call of many goes in even parts.
 bool start(const Attention& a) {
-  Plan& plan = plan_of(a);
+  Plan& plan = plan_of<Plan>(key_of(a), a, kMostPlans);
   if (plan.scratch() <= a.most_scratch) return plan.run(a);
   const int dim = a.q.size(0) > 1 ? 0 : 1;
   const std::int64_t all = a.q.size(dim), parts = std::min(all, parts_of(plan.scratch(), a.most_scratch));

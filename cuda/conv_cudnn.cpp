@@ -2,12 +2,11 @@
 // Fourier are less exact than the bound that sums have here, and give the same bits every time.
 #include <algorithm>
 #include <array>
-#include <map>
 #include <optional>
 
 #include "conv.h"
 #include "cudnn_graph.h"
-#include "inherited.h"
+#include "cudnn_plans.h"
 #include "runtime.h"
 
 namespace gradual::cuda {
@@ -78,9 +77,7 @@ bool has_plan(const Convolution& c, const DescribedGpu& gpu) { return fits_int(c
 
 bool convolve(const Convolution& c, const ConvolutionData& data) {
   if (!fits_int(c)) return false;
-  auto& plans = inherited<std::map<Key, Plan>>();
-  if (plans.size() >= kMostPlans) plans.clear();
-  return plans.try_emplace(key_of(c), c).first->second.run(data);
+  return plan_of<Plan>(key_of(c), c, kMostPlans).run(data);
 }
 
 }  // namespace gradual::cuda

@@ -157,10 +157,10 @@ class Problem {
   }
 
  private:
-  // Of an epilogue that it does not have for these types, the library may say that it is invalid.
+  // Of an epilogue, or of scales, that it does not have for these types, the library may say that they are invalid.
   static bool refused(const Gemm& g, cublasStatus_t status) {
-    const bool fused = epilogue_of(g) != CUBLASLT_EPILOGUE_DEFAULT;
-    return status == CUBLAS_STATUS_NOT_SUPPORTED || (fused && status == CUBLAS_STATUS_INVALID_VALUE);
+    const bool more = epilogue_of(g) != CUBLASLT_EPILOGUE_DEFAULT || g.a.scale || g.b.scale;
+    return status == CUBLAS_STATUS_NOT_SUPPORTED || (more && status == CUBLAS_STATUS_INVALID_VALUE);
   }
   // One that does not say how it adds up parts of k is not allowed.
   static bool allowed(const cublasLtMatmulHeuristicResult_t& how, std::uint32_t parts) {

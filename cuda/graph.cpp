@@ -32,12 +32,24 @@ struct Graph::State {
   std::uint64_t draws = 0;         // of a step
   bool keyed = false;  // a kernel reads key_shift; what draws from a copy of the generator does without draws
   std::vector<std::function<void()>> before_replay{};
+  std::vector<std::shared_ptr<const void>> kept{};  // Recording's
   cudaGraphExec_t run = nullptr;
 };
+
+// What goes with a graph may not go before its last replay is done.
+static void wait_for_replays(int device) noexcept {
+  try {
+    if (recording()) return;
+    device::select(Device::cuda(device));
+    cudaStreamSynchronize(current_stream());
+  } catch (...) {  // the driver is gone, and its work with it
+  }
+}
 
 Graph::Graph() : state_(std::make_unique<State>()) {}
 
 Graph::~Graph() {
+  if (!state_->kept.empty()) wait_for_replays(state_->device);
   if (state_->run) cudaGraphExecDestroy(state_->run);
   if (state_->key_shift) give_back(state_->key_shift);
 }
@@ -112,6 +124,7 @@ void Graph::capture(const std::function<void()>& step) {
   s.draws = after.stream - keep.before.stream;
   s.keyed = r.keyed;
   s.before_replay = std::move(r.before_replay);
+  s.kept = std::move(r.kept);
   s.run = run;
 }
 

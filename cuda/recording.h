@@ -19,6 +19,7 @@ struct Recording {
   bool keyed = false;                    // somebody reads it
   bool keeps_memory = false;             // device::KeptMemory
   std::vector<std::function<void()>> before_replay = {};
+  std::vector<std::shared_ptr<const void>> kept = {};  // what the recorded work needs while it can be replayed
   struct Freed {
     void* block;
     std::size_t bytes;

@@ -183,7 +183,10 @@ void body(example::Arguments& arguments) {
     against_fp32 = std::max(against_fp32, std::fabs(runs[1].losses[i] - runs[0].losses[i]));
   }
   std::printf("largest difference in loss: by hand and amp %g, by hand and fp32 %g\n", against_amp, against_fp32);
-  example::claim(against_amp == 0, "amp does what was written by hand, to the bit");
+  // On a GPU the model's relu is part of a product, whose sums may come in another order.
+  if (device.is_cuda())
+    example::claim(against_amp < 1e-3, "amp does what was written by hand, but for the order of sums");
+  else example::claim(against_amp == 0, "amp does what was written by hand, to the bit");
   example::claim(against_fp32 < 5e-3, "mixed precision follows fp32 (within 0.005)");
   if (steps > 1) example::claim(runs[1].losses.back() < runs[1].losses.front(), "the loss falls");
   const double ratio = runs[0].mb(Category::activations) / runs[1].mb(Category::activations);

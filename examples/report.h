@@ -1,8 +1,8 @@
 // What a training run took, and a table of several.
 #pragma once
 
+#include <gradual/core/device.h>
 #include <gradual/core/memory.h>
-#include <gradual/cuda/cuda.h>
 
 #include <chrono>
 #include <cstdio>
@@ -25,12 +25,16 @@ struct Report {
   double total() const { return static_cast<double>(memory.total.peak - before.total.current) / 1e6; }
 };
 
-// Milliseconds of f, which on a GPU has ended when its work has.
+// Milliseconds of f; on a GPU of its work, by events before and behind it.
 template <class F> double milliseconds(Device device, const F& f) {
+  if (device.is_cuda()) {
+    gradual::device::Watch watch(device);
+    f();
+    return watch.stop().seconds * 1e3;
+  }
   using Clock = std::chrono::steady_clock;
   const Clock::time_point start = Clock::now();
   f();
-  if (device.is_cuda()) gradual::cuda::synchronize(device);
   return std::chrono::duration<double, std::milli>(Clock::now() - start).count();
 }
 

@@ -31,6 +31,7 @@ def describe():
 
 
 def commit(folder):
+    """Of the checkout; where it travelled without its .git, what GRADUAL_COMMIT says."""
     def git(*arguments):
         return subprocess.run(["git", "-c", "safe.directory=*", *arguments], cwd=folder, capture_output=True, text=True,
                               check=True).stdout.strip()
@@ -38,7 +39,7 @@ def commit(folder):
         edited = git("status", "--porcelain", "--untracked-files=no")
         return git("rev-parse", "--short", "HEAD") + (" with changes" if edited else "")
     except (OSError, subprocess.CalledProcessError):
-        return "unknown"
+        return os.environ.get("GRADUAL_COMMIT", "unknown")
 
 
 class Meanwhile:

@@ -351,6 +351,7 @@ cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t handle, cublasLtM
   if (cublaslt().fails_in_capture && cuda::emulator::captures() > 0) return CUBLAS_STATUS_INTERNAL_ERROR;
   const Problem p{*product, *a, *b, *c, *d};
   if (const cublasStatus_t status = status_of(p); status != CUBLAS_STATUS_SUCCESS) return status;
+  if (cublaslt().calls_scales_invalid && (p.how.a_scale || p.how.b_scale)) return CUBLAS_STATUS_INVALID_VALUE;
   if (cublaslt().calls_bias_invalid && p.has(CUBLASLT_EPILOGUE_BIAS)) return CUBLAS_STATUS_INVALID_VALUE;
   const std::uint32_t* const least = preference->alignments;
   if (cublaslt().knows_no_algorithm || preference->workspace < kWorkspace ||

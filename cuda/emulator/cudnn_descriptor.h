@@ -21,6 +21,7 @@ struct cudnnBackendDescriptor {
   std::map<int, Value> values{};
   std::shared_ptr<const gradual::cuda::emulator::Graph> graph{};  // of a graph, and of what is made of it
   std::size_t engine = 0;                                         // of kEngines (cudnn_descriptor.cpp)
+  std::shared_ptr<const int> kernels{};                           // of a plan: they go with it
 
   bool has(cudnnBackendAttributeName_t name) const { return values.count(name) != 0; }
   template <class T> std::span<const T> all(cudnnBackendAttributeName_t name) const {

@@ -74,6 +74,8 @@ cudnnStatus_t pool_support(const cudnnPoolingStruct* p, const Tensor4* x, const 
   return p->mode != CUDNN_POOLING_AVERAGE_COUNT_INCLUDE_PADDING || refuses("pooling") ? CUDNN_STATUS_NOT_SUPPORTED
                                                                                       : status;
 }
+// Of an element in its window's mean. The library promises no bits, so these are not those of a division.
+float share_of(const cudnnPoolingStruct& p) { return 1 / static_cast<float>(p.window[0] * p.window[1]); }
 // f(offset in x, offset in y) for each element of each window.
 template <class F> void each_tap(const cudnnPoolingStruct& p, const Tensor4& x, const Tensor4& y, const F& f) {
   for (std::int64_t n = 0; n < y.size[0]; ++n)
@@ -257,9 +259,9 @@ cudnnStatus_t cudnnPoolingForward(cudnnHandle_t handle, cudnnPoolingDescriptor_t
   enqueue(handle->stream, [=, p = *pooling, in = *x_desc, out = *y_desc] {
     std::vector<float> sums(static_cast<std::size_t>(numel(out)));
     each_tap(p, in, out, [&](std::int64_t i, std::int64_t k) { sums[static_cast<std::size_t>(k)] += load(in, x, i); });
-    const auto area = static_cast<double>(p.window[0] * p.window[1]);
+    const float share = share_of(p);
     for (std::size_t k = 0; k < sums.size(); ++k)
-      store(out, y, static_cast<std::int64_t>(k), static_cast<double>(sums[k]) / area);
+      store(out, y, static_cast<std::int64_t>(k), static_cast<double>(sums[k] * share));
   });
   return CUDNN_STATUS_SUCCESS;
 }
@@ -278,9 +280,9 @@ cudnnStatus_t cudnnPoolingBackward(cudnnHandle_t handle, cudnnPoolingDescriptor_
   for (const void* data : {x, y, dy, static_cast<const void*>(dx)}) need_data(data, call);
   enqueue(handle->stream, [=, p = *pooling, grad = *dy_desc, out = *dx_desc] {
     std::vector<float> sums(static_cast<std::size_t>(numel(out)));
-    const auto area = static_cast<float>(p.window[0] * p.window[1]);
+    const float share = share_of(p);
     each_tap(p, out, grad,
-             [&](std::int64_t i, std::int64_t k) { sums[static_cast<std::size_t>(i)] += load(grad, dy, k) / area; });
+             [&](std::int64_t i, std::int64_t k) { sums[static_cast<std::size_t>(i)] += load(grad, dy, k) * share; });
     for (std::size_t i = 0; i < sums.size(); ++i)
       store(out, dx, static_cast<std::int64_t>(i), static_cast<double>(sums[i]));
   });

@@ -1,4 +1,5 @@
 #include <doctest/doctest.h>
+#include <gradual/core/cast_element.h>
 #include <gradual/core/convert.h>
 #include <gradual/core/float_types.h>
 #include <gradual/core/philox.h>
@@ -98,6 +99,24 @@ TEST_CASE("NaN codes") {
   CHECK(Half::from_double(std::bit_cast<double>(0x7ff8000000000000)).bits == 0x7e00);
   CHECK(Half::from_double(std::bit_cast<double>(0xfff0000000000001)).bits == 0xfe00);
   CHECK(Float8E4M3FN::from_double(std::bit_cast<double>(0xfff8000000000000)).bits == 0xff);
+}
+
+// What GPUs take in the place of their own conversion.
+TEST_CASE("NaN between f32 and f64 by bits is what the processor makes of it") {
+  for (const std::uint32_t bits : {0x7fc00000u, 0xffc00000u, 0x7f800001u, 0xff812345u, 0x7fffffffu}) {
+    CAPTURE(bits);
+    volatile const float nan = from_bits(bits);
+    const auto wide = static_cast<double>(nan);
+    CHECK(std::bit_cast<std::uint64_t>(detail::nan_as_f64(from_bits(bits))) == std::bit_cast<std::uint64_t>(wide));
+  }
+  for (const std::uint64_t bits :
+       {0x7ff8000000000000u, 0xfff8000000000000u, 0x7ff0000000000001u, 0xfff0123456789abcu, 0x7fffffffffffffffu}) {
+    CAPTURE(bits);
+    volatile const double nan = std::bit_cast<double>(bits);
+    const auto narrow = static_cast<float>(nan);
+    CHECK(std::bit_cast<std::uint32_t>(detail::nan_as_f32(std::bit_cast<double>(bits))) ==
+          std::bit_cast<std::uint32_t>(narrow));
+  }
 }
 
 TEST_CASE("known vectors of the formats") {

@@ -207,7 +207,9 @@ TEST_CASE("f16 and bf16 meet f32 in one kernel and have the bits of a cast") {
 }
 
 TEST_CASE("indexing and pooling and dropout have the bits and counts of the CPU") {
-  if (have_gpu()) compare(cases());
+  if (!have_gpu()) return;
+  const cuda::LibraryKernelsScope ours(false);  // the library's means are within a bound, but have bits of their own
+  compare(cases());
 }
 
 TEST_CASE("tensors are joined in a launch and the bits are theirs") {

@@ -4,6 +4,7 @@
 #include <string>
 #include <vector>
 
+#include <gradual/cuda/graph.h>
 #include <gradual/gradual.h>
 #include "../../cuda/attention.h"
 #include "support/gpu.h"
@@ -58,6 +59,18 @@ TEST_CASE("attention's backward goes in parts where it would take much scratch m
     CHECK(gradients(1, c.parts) == whole);
     CHECK(whole[0] != numbers(heads(c.queries, 6)));
   }
+}
+
+// A thread forgets plans when there are many, and each takes its kernels with it.
+TEST_CASE("a graph keeps the plans of what it recorded") {
+  const auto heads = [](std::int64_t length) { return drawn({1, 1, length, 8}, 1, DType::bf16).to(kGpu); };
+  const Tensor q = heads(3), k = heads(5);
+  Tensor y;
+  cuda::Graph graph;
+  graph.capture([&] { y = scaled_dot_product_attention(q, k, k); });
+  for (std::int64_t queries = 1; queries < 300; ++queries) scaled_dot_product_attention(heads(queries), k, k);
+  graph.replay();
+  CHECK(same_numbers(y, scaled_dot_product_attention(q, k, k)));
 }
 
 }  // namespace gradual

@@ -409,6 +409,18 @@ TEST_CASE("a bias that the library calls invalid is added by our kernel") {
   });
 }
 
+TEST_CASE("f8 operands whose scales the library calls invalid are multiplied by our kernel") {
+  afresh([] {
+    cublaslt().calls_scales_invalid = true;
+    const Tensor two = full({1}, 2.0).to(kGpu);
+    Product p(5, 32, 48, DType::f8e4m3fn, 1, {.b_transposed = true});
+    p.g.b.scale = static_cast<const float*>(two.raw());
+    cuda::gemm(p.g);
+    CHECK(cublaslt().products == 0);
+    CHECK(p.holds(p.c, same, 1, 2));
+  });
+}
+
 TEST_CASE("sizes beyond 32 bits are no question for the library") {
   afresh([] {
     Product p(2, 8, 4, DType::f16);

@@ -1,0 +1,29 @@
+// Plans of cuDNN that a thread remembers. A plan takes its kernels with it when it goes (seen with cuDNN 9.19): work that is
+// enqueued, and graphs that recorded it, need them longer.
+#pragma once
+
+#include <cstddef>
+#include <map>
+#include <memory>
+
+#include "inherited.h"
+#include "recording.h"
+#include "runtime.h"
+
+namespace gradual::cuda {
+
+// The plan of a call, made where there is none yet. All are forgotten where there would be more than `most`.
+template <class Plan, class Key, class Call> Plan& plan_of(const Key& key, const Call& call, std::size_t most) {
+  auto& plans = inherited<std::map<Key, std::shared_ptr<Plan>>>();
+  Recording* const recorded = recording();
+  if (plans.size() >= most && !recorded) {
+    check(cudaStreamSynchronize(current_stream()), "cudaStreamSynchronize");
+    plans.clear();
+  }
+  auto at = plans.find(key);
+  if (at == plans.end()) at = plans.emplace(key, std::make_shared<Plan>(call)).first;
+  if (recorded) recorded->kept.push_back(at->second);
+  return *at->second;
+}
+
+}  // namespace gradual::cuda
