@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstdlib>
 
 #include "op_table.h"
 #include "support/gpu.h"
@@ -77,7 +78,7 @@ TEST_CASE("gradcheck of every differentiable row") {
     return autograd::gradcheck(f, inputs, options_for(f, inputs)).message;
   });
   MESSAGE(checks << " samples");
-  CHECK(checks > 0);
+  if (!std::getenv("GRADUAL_TEST_OP")) CHECK(checks > 0);
 }
 
 TEST_CASE("gradgradcheck of every row that is differentiable twice") {
@@ -87,7 +88,7 @@ TEST_CASE("gradgradcheck of every row that is differentiable twice") {
     return autograd::gradgradcheck(f, inputs).message;
   });
   MESSAGE(checks << " samples");
-  CHECK(checks > 0);
+  if (!std::getenv("GRADUAL_TEST_OP")) CHECK(checks > 0);
 }
 
 // The gradients of the sum of the floating outputs, each weighted with its own numbers in its own dtype.
@@ -147,7 +148,7 @@ TEST_CASE("gradients do not depend on the inputs' layout") {
       }
     }
   }
-  CHECK(checks > 0);
+  if (!std::getenv("GRADUAL_TEST_OP")) CHECK(checks > 0);
 }
 
 // Each backward in the dtypes forward ran in: dtype and shape are the input's, and the numbers those of f64
@@ -199,12 +200,14 @@ int check_backward(std::initializer_list<DType> dtypes, Device device) {
 }
 
 TEST_CASE("backward runs in every float dtype") {
-  CHECK(check_backward({DType::f32, DType::f16, DType::bf16}, Device::cpu()) > 0);
+  const auto checks = check_backward({DType::f32, DType::f16, DType::bf16}, Device::cpu());
+  if (!std::getenv("GRADUAL_TEST_OP")) CHECK(checks > 0);
 }
 
 TEST_CASE("CUDA: backward of every row gives the CPU's gradients") {
   if (!have_gpu()) return;
-  CHECK(check_backward({DType::f64, DType::f32, DType::f16, DType::bf16}, Device::cuda()) > 0);
+  const auto checks = check_backward({DType::f64, DType::f32, DType::f16, DType::bf16}, Device::cuda());
+  if (!std::getenv("GRADUAL_TEST_OP")) CHECK(checks > 0);
 }
 
 TEST_CASE("rows without a gradient give results that require none, and have a reason in the rules too") {
