@@ -249,7 +249,8 @@ template detail::PowerSpec<std::uint64_t> detail::power_spec(const Rounder&);
 int detail::rounding_loop(const Rounder& r, const RoundingSpec<std::uint32_t>& spec) {
   if (r.rounding.mode == RoundingMode::nearest_even) {
     const std::uint32_t aligner = spec.highest + (static_cast<std::uint32_t>(spec.shift) << 23);
-    if (spec.min_exponent == 1) return kShifted;
+    // Of no mantissa bits the last one kept would be the exponent's.
+    if (spec.min_exponent == 1 && spec.shift < SourceBits<std::uint32_t>::kMantissa) return kShifted;
     if (spec.shift > 0 && aligner < SourceBits<std::uint32_t>::kInf) return kAligned;
   }
   return static_cast<int>(r.rounding.mode);

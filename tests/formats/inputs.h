@@ -14,7 +14,7 @@ namespace reference {
 // Formats of an experimenter's own making, beside gradual::named_formats().
 inline std::vector<Format> odd_formats() {
   std::vector<Format> all;
-  for (const auto& [x, m] : {std::pair(1, 2), {1, 7}, {2, 0}, {3, 7}, {4, 2}, {5, 0}, {8, 1}, {8, 23}})
+  for (const auto& [x, m] : {std::pair(1, 2), {1, 7}, {2, 0}, {3, 7}, {4, 2}, {5, 0}, {8, 0}, {8, 1}, {8, 23}})
     all.push_back(Format::ieee(x, m));
   for (const std::string_view name : {"bf16", "fp16", "fp32", "e4m3fn", "e2m1fn", "e4m3fnuz"}) {
     Format flushed = gradual::format(name);
