@@ -249,9 +249,9 @@ template <class T> void relu_gradient_bits(const Tensor& dy, const Tensor& y, Te
     vectorized([=] {
 #pragma omp simd
       for (std::int64_t i = begin; i < end; ++i) {
-        const std::uint16_t bits = from[i], y = at[i];
+        const std::uint16_t bits = from[i], saved = at[i];
         const auto quiet = static_cast<std::uint16_t>((bits & 0x7fff) > kInf ? bits | kQuiet : bits);
-        const bool below = y == 0 || (y >= 0x8000 && y <= (kInf | 0x8000));
+        const bool below = saved == 0 || (saved >= 0x8000 && saved <= (kInf | 0x8000));
         to[i] = below ? std::uint16_t{0} : quiet;
       }
     });
