@@ -66,12 +66,12 @@ bool fused(const OpCall& c) {
   return true;
 }
 
-// Where a mask [.., L, S] that is added is -Inf for all keys that a query may see: bool [.., L, 1].
+// Where a mask that is added to scores [.., L, S] is -Inf for all keys that a query may see: bool [.., L, 1].
 Tensor sees_nothing(const Tensor& mask, bool causal, const Shape& scores, Loc at) {
-  const int n = scores.size();
   Tensor added = mask.detach();
   if (causal) {
-    const Tensor past = tril(ones({scores[n - 2], scores[n - 1]}, {.device = mask.device()}), 0, at);
+    const Shape sum = broadcast_shapes(scores, mask.sizes(), "scaled_dot_product_attention's mask");
+    const Tensor past = tril(ones(sum.last(2), {.device = mask.device()}), 0, at);
     added = where(cast(past, DType::bool_, at), {added, at}, -INFINITY);
   }
   return eq({max(added, added.ndim() > 0 ? Shape{-1} : Shape{}, true, at), at}, -INFINITY);

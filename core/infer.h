@@ -14,8 +14,8 @@ const Tensor& need(const OpCall& c, int i, const char* what = "a tensor", Kind k
 void need_same_sizes(const OpCall& c, int i, const Shape& sizes, const char* what);
 // dtype and sizes of input 0.
 void same_contiguous(const OpCall& c, OutSpec* out);
-// Elementwise outputs keep the stride order of the first full-size input, if that is dense; images that are channels-last come
-// before all others.
+// An elementwise output has the stride order of t, if that is dense: the first input of full size, but that images which are
+// channels-last come before all others.
 void keep_strides(const Tensor& t, OutSpec& out);
 void set(InferFn fn, std::initializer_list<OpId> ops);
 

@@ -81,7 +81,7 @@ bool is_dense(const Shape& sizes, const Shape& strides) {
 
 bool is_channels_last(const Shape& sizes, const Shape& strides) {
   if (sizes.size() != 4 || is_contiguous(sizes, strides)) return false;
-  return strides == Shape{sizes[1] * sizes[2] * sizes[3], 1, sizes[1] * sizes[3], sizes[1]};
+  return is_contiguous({sizes[0], sizes[2], sizes[3], sizes[1]}, {strides[0], strides[2], strides[3], strides[1]});
 }
 
 int wrap_dim(std::int64_t dim, int ndim, const char* op) {

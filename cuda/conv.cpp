@@ -20,7 +20,7 @@ Tensor turned(const Tensor& t, bool channels_last) {
   const Shape &n = t.sizes(), &s = t.strides();
   return as_strided(t, {n[0], n[2], n[3], n[1]}, {s[0], s[2], s[3], s[1]}, t.offset());
 }
-bool has_channels_last(const Tensor& t) { return !t.is_contiguous() && turned(t, true).is_contiguous(); }
+bool has_channels_last(const Tensor& t) { return is_channels_last(t.sizes(), t.strides()); }
 
 // x row-major, or with the channels last, at an address that cuDNN's vector loads can take.
 Tensor operand(const Tensor& x, DType dtype, bool channels_last) {

@@ -1,6 +1,7 @@
 #include "graph.h"
 
 #include <exception>
+#include <optional>
 #include <utility>
 
 #include "../core/capture.h"
@@ -8,6 +9,7 @@
 #include "index_check.h"
 #include "random.h"
 #include "recording.h"
+#include "runtime.h"
 
 namespace gradual {
 
@@ -33,25 +35,24 @@ struct Graph::State {
   bool keyed = false;  // a kernel reads key_shift; what draws from a copy of the generator does without draws
   std::vector<std::function<void()>> before_replay{};
   std::vector<std::shared_ptr<const void>> kept{};  // Recording's
+  std::optional<Event> replayed{};                  // where something is kept
   cudaGraphExec_t run = nullptr;
 };
-
-// What goes with a graph may not go before its last replay is done.
-static void wait_for_replays(int device) noexcept {
-  try {
-    if (recording()) return;
-    device::select(Device::cuda(device));
-    cudaStreamSynchronize(current_stream());
-  } catch (...) {  // the driver is gone, and its work with it
-  }
-}
 
 Graph::Graph() : state_(std::make_unique<State>()) {}
 
 Graph::~Graph() {
-  if (!state_->kept.empty()) wait_for_replays(state_->device);
-  if (state_->run) cudaGraphExecDestroy(state_->run);
-  if (state_->key_shift) give_back(state_->key_shift);
+  State& s = *state_;
+  // What was kept may not go before the last replay is done. While a step is recorded nothing can be waited for.
+  if (Recording* const r = recording()) r->kept.insert(r->kept.end(), s.kept.begin(), s.kept.end());
+  else if (s.replayed) {
+    try {
+      s.replayed->synchronize();
+    } catch (const Error&) {  // the driver is gone, and its work with it
+    }
+  }
+  if (s.run) cudaGraphExecDestroy(s.run);
+  if (s.key_shift) give_back(s.key_shift);
 }
 
 namespace {
@@ -138,6 +139,7 @@ void Graph::replay() {
   const RandomKey shift{g.seed() ^ s.first.seed, g.stream() - s.first.stream};
   if (s.keyed) device::upload(s.key_shift, Device::cuda(s.device), &shift, sizeof shift);
   check(cudaGraphLaunch(s.run, current_stream()), "cudaGraphLaunch");
+  if (!s.kept.empty()) (s.replayed ? *s.replayed : s.replayed.emplace()).record();
   g.set_state({g.seed(), g.stream() + s.draws});
 }
 

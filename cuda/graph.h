@@ -26,7 +26,7 @@ namespace gradual::cuda {
 class Graph : Pinned {
  public:
   Graph();
-  // Memory that tensors still use stays until they are gone.
+  // Waits for the last replay where it keeps plans. Memory that tensors still use stays until they are gone.
   ~Graph();
 
   // Runs `step` once, on this thread; its GPU work is recorded and not done. Memory that it allocates is the graph's own.

@@ -79,14 +79,18 @@ class Folder {
   std::string path_;
 };
 
+// Whether a run of these was finished, by whatever settings.
+bool is_finished(const Result& r, const amp::Recipe& recipe, std::uint64_t seed, const Options& o,
+                 const LabData& data) {
+  return r.recipe == recipe.name && r.seed == static_cast<std::int64_t>(seed) && r.model == o.model_name &&
+         r.data == data.name && r.status != "interrupted";
+}
+
 // A finished run of the same settings.
 const Result* find(const std::vector<Result>& results, const amp::Recipe& recipe, std::uint64_t seed, const Options& o,
                    const LabData& data) {
-  for (const Result& r : results) {
-    if (r.recipe == recipe.name && r.seed == static_cast<std::int64_t>(seed) && r.model == o.model_name &&
-        r.data == data.name && r.status != "interrupted" && r.settings == settings(recipe, o))
-      return &r;
-  }
+  for (const Result& r : results)
+    if (is_finished(r, recipe, seed, o, data) && r.settings == settings(recipe, o)) return &r;
   return nullptr;
 }
 
@@ -127,8 +131,7 @@ std::vector<Result> compare(const MakeModel& make_model, const LabData& data, co
       }
       if (options.stop && options.stop()) continue;
       for (const Result& b : before)
-        if (options.note && b.recipe == recipe.name && b.seed == seed && b.model == options.model_name &&
-            b.data == data.name && b.status != "interrupted")
+        if (options.note && is_finished(b, recipe, s, options, data))
           options.note("the finished run of " + recipe.name + ", seed " + std::to_string(seed) +
                        ", had other settings and is done anew: " + differences(b.settings, settings(recipe, options)));
       Run run(make_model, data, recipe, s, options);

@@ -111,7 +111,10 @@ std::map<std::string, std::string> by_name(const std::string& settings) {
     values[field.substr(0, field.find(' '))] = field.substr(field.find(' ') + 1);
   if (at == std::string::npos) return values;
   const nlohmann::json recipe = nlohmann::json::parse(settings.substr(at + kRecipe.size()), nullptr, false);
-  if (recipe.is_discarded()) fail("a checkpoint's settings hold no recipe: " + settings);
+  if (recipe.is_discarded()) {
+    values["recipe"] = settings.substr(at + kRecipe.size());
+    return values;
+  }
   const nlohmann::json flat = recipe.flatten();
   for (const auto& [path, value] : flat.items()) values["recipe" + path] = value.dump();
   return values;

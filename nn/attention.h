@@ -14,7 +14,7 @@ struct MultiheadAttentionOptions {
 };
 
 // What one call attends to. mask, broadcast to [N, heads, L, S] ([N, L, S] stands for all heads): bool, true where a
-// query may attend, or floating, added to the scores. causal: query i sees keys 0 to i.
+// query may attend, or floating, added to the scores (-Inf for all: 0 comes out). causal: query i sees keys 0 to i.
 struct AttentionCall {
   Tensor mask = {};
   bool causal = false;

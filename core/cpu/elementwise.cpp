@@ -260,10 +260,13 @@ template <class T> void relu_gradient_bits(const Tensor& dy, const Tensor& y, Te
 
 void relu_backward(const OpCall& c, Outputs& out) {
   const DType dtype = out[0].dtype();
-  const auto plain = [&](const Tensor& t) {
-    return t.is_contiguous() && t.dtype() == dtype && t.sizes() == out[0].sizes();
+  const Tensor& dx = out[0];
+  const auto alike = [&](const Tensor& t) {  // element by element in memory
+    return t.dtype() == dtype && t.sizes() == dx.sizes() &&
+           (t.strides() == dx.strides() || (t.is_contiguous() && dx.is_contiguous()));
   };
-  const bool direct = is_half(dtype) && !cast_counts() && plain(out[0]) && plain(c[0]) && plain(c[1]);
+  const bool direct =
+      is_half(dtype) && !cast_counts() && is_dense(dx.sizes(), dx.strides()) && alike(c[0]) && alike(c[1]);
   if (direct && dtype == DType::f16) relu_gradient_bits<Half>(c[0], c[1], out[0]);
   else if (direct) relu_gradient_bits<BFloat16>(c[0], c[1], out[0]);
   else floats<2>(functors::ReluBackward{})(c, out);

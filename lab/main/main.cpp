@@ -49,7 +49,8 @@ amp::Recipe recipe_named(const std::string& name) {
   try {
     return amp::recipe(name);
   } catch (const Error&) {
-    if (!std::filesystem::exists(name)) throw;
+    std::error_code none;
+    if (!std::filesystem::is_regular_file(name, none)) throw;
     fail("no recipe '" + name + "'; it is a file here, and the name of a file of recipes ends in .json");
   }
 }

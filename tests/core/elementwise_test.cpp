@@ -383,6 +383,9 @@ TEST_CASE("relu's gradient in f16 and bf16 has the bits of one that is converted
     const auto gradient = [](const Tensor& dy, const Tensor& y) { return call_row(OpId::relu_backward, {}, dy, y)[0]; };
     for (const auto& [dy, y] : {std::pair{all, ones_of}, {ones_of, all}, {all, all}}) {
       const Tensor bits = gradient(dy, y);
+      const auto images = [](const Tensor& t) { return channels_last(t.reshape({4, 8, 32, 64})); };
+      CHECK(same_bits(gradient(images(dy), images(y)), images(bits)));
+      CHECK(same_bits(gradient(images(dy).contiguous(), images(y)), images(bits)));  // goes by floats
       CastCounts counts;
       const CountScope counting(&counts);
       const Tensor converted = gradient(dy, y);

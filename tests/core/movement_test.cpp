@@ -50,6 +50,9 @@ TEST_CASE("channels_last lays images out by pixels and changes nothing else") {
   CHECK(channels_last(y).is_same(y));
   sum(y * y).backward();
   CHECK(same_bits(x.grad(), x.detach() * 2));
+  const Tensor image = randn({4, 5, 3}).permute({2, 0, 1}).unsqueeze(0);  // of pixels; its first stride is 1
+  CHECK(channels_last(image).is_same(image));
+  CHECK(max_pool2d(image, {.kernel = 2}).strides()[1] == 1);
   const Tensor one = randn({2, 1, 4, 5});
   CHECK(channels_last(one).is_same(one));
   CHECK_THROWS_WITH_AS(channels_last(randn({2, 3, 4})), doctest::Contains("[N, C, H, W], got [2, 3, 4]"), Error);

@@ -132,7 +132,7 @@ void check_large(const std::vector<const Row*>& rows, Device device = Device::cp
 
 TEST_CASE("values agree with the float64 references in every layout") {
   const std::int64_t calls = check_values(rows_under_test());
-  if (!std::getenv("GRADUAL_TEST_OP")) CHECK(calls > 0);
+  if (rows_under_test().size() > 1) CHECK(calls > 0);
   MESSAGE(calls << " calls");
 }
 
@@ -156,7 +156,7 @@ TEST_CASE("both CPU backends agree with the float64 references") {
 TEST_CASE("CUDA agrees with the float64 references in every layout") {
   if (!have_gpu()) return;
   const std::int64_t calls = check_values(rows_under_test(), Device::cuda());
-  if (!std::getenv("GRADUAL_TEST_OP")) CHECK(calls > 0);
+  if (rows_under_test().size() > 1) CHECK(calls > 0);
   check_large(rows_under_test(), Device::cuda());
 }
 
