@@ -10,6 +10,10 @@ if(GRADUAL_CUDA STREQUAL "EMULATED")
   file(GLOB kernels CONFIGURE_DEPENDS ${cuda_dir}/*.cu)
   set_source_files_properties(${kernels} PROPERTIES LANGUAGE CXX COMPILE_OPTIONS "-xc++")
   set_source_files_properties(${cuda_sources} PROPERTIES INCLUDE_DIRECTORIES ${cuda_dir}/emulator)
+  if(GRADUAL_SANITIZE MATCHES "thread")  # it tells the sanitizer which thread runs, and takes no part
+    set_source_files_properties(${cuda_dir}/emulator/fibers.cpp PROPERTIES
+      COMPILE_OPTIONS "-fno-sanitize=thread" COMPILE_DEFINITIONS GRADUAL_SANITIZE_THREAD)
+  endif()
   target_sources(gradual PRIVATE ${cuda_sources})
   message(STATUS "gradual: CUDA is emulated on the CPU")
   return()

@@ -6,6 +6,7 @@
 // A barrier that some threads of a block or warp reach and others do not is an Error here; on a GPU it hangs.
 #pragma once
 
+#include <atomic>
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
@@ -36,32 +37,33 @@ namespace gradual::cuda::emulator {
 void launch(unsigned blocks, unsigned threads, bool together, void* stream, std::function<void()> f);
 
 void meet_block();
-void meet_warp();
-// This thread's place for 8 bytes in its warp, and that of another lane.
-void* slot(int lane);
-int lane();
-
-template <class T> T exchange(T value, int from) {
-  static_assert(std::is_trivially_copyable_v<T> && sizeof(T) <= 8);
-  std::memcpy(slot(lane()), &value, sizeof(T));
-  meet_warp();
-  std::memcpy(&value, slot(from), sizeof(T));
-  meet_warp();
-  return value;
-}
+std::uint64_t exchange(std::uint64_t value, int mask);  // with the lane whose number differs by mask
 
 }  // namespace gradual::cuda::emulator
 
 inline void __syncthreads() { gradual::cuda::emulator::meet_block(); }
 template <class T> T __shfl_xor_sync(unsigned, T value, int mask) {
-  return gradual::cuda::emulator::exchange(value, gradual::cuda::emulator::lane() ^ mask);
+  static_assert(std::is_trivially_copyable_v<T> && sizeof(T) <= 8);
+  std::uint64_t bits = 0;
+  std::memcpy(&bits, &value, sizeof(T));
+  bits = gradual::cuda::emulator::exchange(bits, mask);
+  std::memcpy(&value, &bits, sizeof(T));
+  return value;
 }
 
-template <class T> T atomicAdd(T* p, std::type_identity_t<T> value) { return std::exchange(*p, *p + value); }
-template <class T> T atomicMax(T* p, std::type_identity_t<T> value) {
-  return std::exchange(*p, *p < value ? value : *p);
+// Atomic for ThreadSanitizer's sake: one thread runs at a time.
+template <class T> T atomicAdd(T* p, std::type_identity_t<T> value) {
+  return std::atomic_ref(*p).fetch_add(value, std::memory_order_relaxed);
 }
-template <class T> T atomicOr(T* p, std::type_identity_t<T> value) { return std::exchange(*p, *p | value); }
+template <class T> T atomicMax(T* p, std::type_identity_t<T> value) {
+  const std::atomic_ref there(*p);
+  T old = there.load(std::memory_order_relaxed);
+  while (old < value && !there.compare_exchange_weak(old, value, std::memory_order_relaxed)) {}
+  return old;
+}
+template <class T> T atomicOr(T* p, std::type_identity_t<T> value) {
+  return std::atomic_ref(*p).fetch_or(value, std::memory_order_relaxed);
+}
 inline void __threadfence_system() {}
 
 // --- the runtime ---------------------------------------------------------------------------------------------------------

@@ -9,21 +9,8 @@
 
 #include "../../core/error.h"
 #include "cuda_runtime.h"
+#include "sanitizers.h"
 #include "stream.h"
-
-#ifndef __has_feature
-#define __has_feature(x) 0
-#endif
-#if defined(__SANITIZE_ADDRESS__) || __has_feature(address_sanitizer)
-#include <sanitizer/common_interface_defs.h>
-namespace {}
-#else
-namespace {
-
-void __sanitizer_start_switch_fiber(void**, const void*, std::size_t) {}
-void __sanitizer_finish_switch_fiber(void*, const void**, std::size_t*) {}
-}  // namespace
-#endif
 
 dim3 threadIdx, blockIdx, blockDim, gridDim;
 
@@ -39,6 +26,7 @@ struct Fiber {
   ucontext_t context;
   void* stack = nullptr;
   void* fake_stack = nullptr;  // AddressSanitizer's
+  void* thread = new_thread();
   At at = At::end;
   Fiber() {
     stack = mmap(nullptr, kStack, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
@@ -46,18 +34,24 @@ struct Fiber {
   }
   Fiber(const Fiber&) = delete;
   Fiber& operator=(const Fiber&) = delete;
-  ~Fiber() { munmap(stack, kStack); }
+  ~Fiber() {
+    drop_thread(thread);
+    munmap(stack, kStack);
+  }
 };
 
 // The block that runs. One at a time in a process: __shared__ variables are static ones.
 struct Run {
   std::mutex mutex;
   std::vector<std::unique_ptr<Fiber>> fibers;
-  std::vector<std::uint64_t> slots;
+  std::vector<std::uint64_t> values;  // that lanes exchange, by thread
   ucontext_t scheduler;
   void* scheduler_fake_stack = nullptr;
   const void* scheduler_stack = nullptr;
   std::size_t scheduler_stack_bytes = 0;
+  void* scheduler_thread = nullptr;
+  char begins = 0, ends = 0, barriers[2] = {};  // what ThreadSanitizer orders by: their addresses
+  unsigned barrier = 0;                         // the next of the two, so that no thread is ahead by both
   const std::function<void()>* f = nullptr;
   unsigned current = 0;
   bool together = false;
@@ -74,13 +68,15 @@ Run& run() {
 
 void enter() {
   Run& r = run();
-  __sanitizer_finish_switch_fiber(nullptr, &r.scheduler_stack, &r.scheduler_stack_bytes);
+  arrive_on_stack(nullptr, &r.scheduler_stack, &r.scheduler_stack_bytes);
   Fiber& mine = *r.fibers[r.current];
+  acquire(&r.begins);
   try {
     (*r.f)();
   } catch (...) { r.error = std::current_exception(); }
   mine.at = At::end;
-  __sanitizer_start_switch_fiber(nullptr, r.scheduler_stack, r.scheduler_stack_bytes);
+  leave_stack(nullptr, r.scheduler_stack, r.scheduler_stack_bytes);
+  become(r.scheduler_thread);
   setcontext(&r.scheduler);
 }
 
@@ -89,9 +85,13 @@ void stop_at(At barrier) {
   if (!r.together) fail("emulated CUDA: a barrier in a kernel whose threads do not work together");
   Fiber& mine = *r.fibers[r.current];
   mine.at = barrier;
-  __sanitizer_start_switch_fiber(&mine.fake_stack, r.scheduler_stack, r.scheduler_stack_bytes);
+  char* const meeting = &r.barriers[r.barrier];
+  if (barrier == At::block_barrier) release(meeting);
+  leave_stack(&mine.fake_stack, r.scheduler_stack, r.scheduler_stack_bytes);
+  become(r.scheduler_thread);
   swapcontext(&mine.context, &r.scheduler);
-  __sanitizer_finish_switch_fiber(mine.fake_stack, &r.scheduler_stack, &r.scheduler_stack_bytes);
+  arrive_on_stack(mine.fake_stack, &r.scheduler_stack, &r.scheduler_stack_bytes);
+  if (barrier == At::block_barrier) acquire(meeting);
 }
 
 void resume(unsigned t) {
@@ -100,9 +100,10 @@ void resume(unsigned t) {
   r.current = t;
   threadIdx = {t, 0, 0};
   fiber.at = At::running;
-  __sanitizer_start_switch_fiber(&r.scheduler_fake_stack, fiber.stack, kStack);
+  leave_stack(&r.scheduler_fake_stack, fiber.stack, kStack);
+  become(fiber.thread);
   swapcontext(&r.scheduler, &fiber.context);
-  __sanitizer_finish_switch_fiber(r.scheduler_fake_stack, nullptr, nullptr);
+  arrive_on_stack(r.scheduler_fake_stack, nullptr, nullptr);
 }
 
 // Whether all of threads [begin, end) that have not ended wait at `barrier`, and at least one does.
@@ -115,7 +116,7 @@ bool all_at(unsigned begin, unsigned end, At barrier) {
   }
   return any;
 }
-void release(unsigned begin, unsigned end) {
+void go_on(unsigned begin, unsigned end) {
   for (unsigned t = begin; t < end; ++t)
     if (run().fibers[t]->at != At::end) run().fibers[t]->at = At::running;
 }
@@ -148,25 +149,42 @@ void run_block(unsigned threads) {
       for (unsigned t = w; t < end; ++t)
         if (r.fibers[t]->at == At::end)
           fail("emulated CUDA: threads of a warp exchange a value with one that has ended");
-      release(w, end);
+      go_on(w, end);
       moved = true;
     }
     if (all_at(0, threads, At::block_barrier)) {
-      release(0, threads);
+      go_on(0, threads);
+      r.barrier ^= 1;
       moved = true;
     }
     if (!moved) fail("emulated CUDA: threads of a block wait at different barriers");
   }
 }
 
+// What the threads did comes before what follows, also where an error has left them at a barrier.
+void join() {
+  if (!kFindRaces) return;
+  Run& r = run();
+  for (const auto& fiber : r.fibers) {
+    become(fiber->thread);
+    release(&r.ends);
+  }
+  become(r.scheduler_thread);
+  acquire(&r.ends);
+  release(&r.begins);
+}
+
 }  // namespace
 
 void meet_block() { stop_at(At::block_barrier); }
-void meet_warp() { stop_at(At::warp_barrier); }
-int lane() { return static_cast<int>(run().current % kWarp); }
-void* slot(int lane) {
+std::uint64_t exchange(std::uint64_t value, int mask) {
   Run& r = run();
-  return &r.slots[r.current / kWarp * kWarp + static_cast<unsigned>(lane)];
+  const unsigned mine = r.current;
+  r.values[mine] = value;
+  stop_at(At::warp_barrier);
+  value = r.values[mine ^ static_cast<unsigned>(mask)];
+  stop_at(At::warp_barrier);
+  return value;
 }
 
 void run_now(unsigned blocks, unsigned threads, bool together, const std::function<void()>& f) {
@@ -174,19 +192,27 @@ void run_now(unsigned blocks, unsigned threads, bool together, const std::functi
   const std::lock_guard lock(r.mutex);
   r.f = &f;
   r.together = together;
-  r.slots.resize((threads + kWarp - 1) / kWarp * kWarp);
+  r.values.resize(threads);
   gridDim = {blocks, 1, 1};
   blockDim = {threads, 1, 1};
   r.backwards = !r.backwards;
+  r.scheduler_thread = this_thread();
+  release(&r.begins);
+  struct Join {
+    ~Join() { join(); }
+  } at_the_end;
   for (unsigned b = 0; b < blocks; ++b) {
     blockIdx = {r.turn(b, blocks), 0, 0};
     if (together) {
       run_block(threads);
-      continue;
-    }
-    for (unsigned t = 0; t < threads; ++t) {
-      threadIdx = {r.turn(t, threads), 0, 0};
-      f();
+      join();  // __shared__ variables are the next block's too
+    } else if (kFindRaces) {
+      run_block(threads);  // on stacks of their own
+    } else {
+      for (unsigned t = 0; t < threads; ++t) {
+        threadIdx = {r.turn(t, threads), 0, 0};
+        f();
+      }
     }
   }
 }

@@ -2,11 +2,24 @@
 #include <doctest/doctest.h>
 
 #include <algorithm>
+#include <atomic>
 #include <string>
 #include <vector>
 
 #include <gradual/core/error.h>
 #include "../../cuda/emulator/cuda_runtime.h"
+
+#if defined(__has_feature)
+#if __has_feature(thread_sanitizer) && !defined(__SANITIZE_THREAD__)
+#define __SANITIZE_THREAD__  // as g++ says it
+#endif
+#endif
+#ifdef __SANITIZE_THREAD__
+#include <sys/wait.h>
+
+#include <cstdlib>
+#include <filesystem>
+#endif
 
 namespace gradual::cuda::emulator {
 namespace {
@@ -26,13 +39,13 @@ TEST_CASE("a missing barrier shows in one of two launches") {
       CAPTURE(meets);
       CAPTURE(writer);
       const auto readers = of_two([&] {
-        int shared = 0, seen = 0;
+        std::atomic<int> shared = 0, seen = 0;
         launch(1, 64, true, [&] {
           if (threadIdx.x == writer) shared = 1;
           if (meets) __syncthreads();
           seen += shared;
         });
-        return seen;
+        return seen.load();
       });
       CHECK(readers == (meets ? std::pair(64, 64) : std::pair(1, 64)));
     }
@@ -41,8 +54,9 @@ TEST_CASE("a missing barrier shows in one of two launches") {
 TEST_CASE("every second launch runs blocks and threads backwards") {
   for (const bool together : {false, true}) {
     const auto order = of_two([&] {
-      std::vector<unsigned> all;
-      launch(3, 2, together, [&] { all.push_back(10 * blockIdx.x + threadIdx.x); });
+      std::vector<unsigned> all(6);
+      std::atomic<std::size_t> next = 0;
+      launch(3, 2, together, [&] { all.at(next++) = 10 * blockIdx.x + threadIdx.x; });
       return all;
     });
     CHECK(order.first == std::vector<unsigned>{0, 1, 10, 11, 20, 21});
@@ -74,11 +88,67 @@ TEST_CASE("a thread's own error is what a launch ends in, and the next one is no
                                   if (threadIdx.x < 32) __syncthreads();
                                 }),
                          "thrown by thread 40", Error);
-    int met = 0;
+    std::atomic<int> met = 0;
     launch(1, 64, true, [&] { __syncthreads(), ++met; });
     CHECK(met == 64);
   }
 }
+
+#ifdef __SANITIZE_THREAD__
+__shared__ unsigned shared[64];
+unsigned results[64];
+
+void mirror(bool meets_before, bool meets_after) {
+  for (int round = 0; round < 3; ++round) {
+    shared[threadIdx.x] = threadIdx.x;
+    if (meets_before) __syncthreads();
+    results[threadIdx.x] += shared[63 - threadIdx.x];
+    if (meets_after) __syncthreads();
+  }
+}
+
+struct Kernel {
+  const char* name;
+  bool races, together;
+  unsigned blocks;
+  void (*run)();
+};
+const Kernel kernels[] = {
+    {"barriers before and after", false, true, 2, [] { mirror(true, true); }},
+    {"read before all have written", true, true, 2, [] { mirror(false, true); }},
+    {"written before all have read", true, true, 1, [] { mirror(true, false); }},
+    {"an exchange orders nothing", true, true, 1,
+     [] {
+       shared[threadIdx.x] = 1;
+       results[threadIdx.x] = __shfl_xor_sync(~0u, threadIdx.x, 1);
+       results[threadIdx.x] += shared[threadIdx.x ^ 1];
+     }},
+    {"each its own", false, false, 1, [] { results[threadIdx.x] = 1; }},
+    {"two threads, one place", true, false, 1, [] { results[threadIdx.x / 2] = 1; }},
+    {"two blocks, one place", true, false, 2, [] { results[(threadIdx.x + blockIdx.x) % 64] = 1; }},
+    {"atomic", false, false, 2, [] { atomicAdd(&results[0], 1u); }},
+};
+
+TEST_CASE("the kernel that GRADUAL_TEST_KERNEL names" * doctest::skip()) {
+  const char* const name = std::getenv("GRADUAL_TEST_KERNEL");
+  REQUIRE(name);
+  for (const Kernel& k : kernels)
+    if (std::string(name) == k.name) launch(k.blocks, 64, k.together, k.run);
+}
+
+// In a process of its own each, for what ThreadSanitizer reports ends a test.
+TEST_CASE("ThreadSanitizer finds what a kernel leaves to chance") {
+  const std::string program = std::filesystem::read_symlink("/proc/self/exe").string();
+  for (const Kernel& k : kernels) {
+    CAPTURE(k.name);
+    const std::string command = std::string("GRADUAL_TEST_KERNEL='") + k.name + "' '" + program +
+                                "' --no-skip -tc='the kernel that*' >/dev/null 2>&1";
+    const int status = std::system(command.c_str());
+    REQUIRE(WIFEXITED(status));
+    CHECK(WEXITSTATUS(status) == (k.races ? 66 : 0));
+  }
+}
+#endif
 
 }  // namespace
 }  // namespace gradual::cuda::emulator
