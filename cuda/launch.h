@@ -12,7 +12,7 @@
 
 namespace gradual::cuda {
 
-inline constexpr unsigned kThreads = 256;  // of a block, unless a kernel says otherwise
+inline constexpr unsigned kThreads = 256;  // of a block: few enough that any number of registers a thread will do
 inline constexpr unsigned kWarp = 32;
 inline constexpr std::int64_t kMostBlocks = 4096;  // of for_each: enough to fill any GPU, and each then takes several
 
@@ -39,7 +39,7 @@ template <class F> void start(Grid grid, bool together, const F& f) {
 }
 #else
 // The argument stays where it is: indexed, it would otherwise be copied to every thread.
-template <class F> __global__ void kernel(const __grid_constant__ F f) { f(); }
+template <class F> __global__ void __launch_bounds__(kThreads) kernel(const __grid_constant__ F f) { f(); }
 template <class F> void start(Grid grid, bool, const F& f) {
   if (notes) note(*notes, typeid(F));
   kernel<<<grid.blocks, grid.threads, 0, current_stream()>>>(f);
@@ -70,10 +70,10 @@ template <class F> struct EachBlock {
     }
   }
 };
-// f(block) for 0 <= block.index < n, by `threads` threads (a multiple of 32, at most 1024) that go through it together.
-template <class F> void for_blocks(std::int64_t n, unsigned threads, const F& f) {
+// f(block) for 0 <= block.index < n, by kThreads threads that go through it together.
+template <class F> void for_blocks(std::int64_t n, const F& f) {
   constexpr std::int64_t kMost = 65535;
-  if (n > 0) start({static_cast<unsigned>(n < kMost ? n : kMost), threads}, true, EachBlock<F>{n, f});
+  if (n > 0) start({static_cast<unsigned>(n < kMost ? n : kMost), kThreads}, true, EachBlock<F>{n, f});
 }
 #endif
 

@@ -96,7 +96,7 @@ void unscale(const OpCall& c, Outputs&) {
   };
   const int parts = (c.inputs.size() - 1) / 2;
   in_tables<kFewParts, kManyParts>(parts, make, [&]<int kMost>(const Table<Part<2>, kMost>& table, int begin) {
-    for_blocks(table.chunks, kThreads,
+    for_blocks(table.chunks,
                Unscale<kMost>{table, static_cast<float>(a.inverse_scale), a.device_inverse,
                               static_cast<unsigned long long*>(c[0].raw()), a.slot + begin, counts.counters()});
   });
@@ -286,7 +286,7 @@ template <template <class> class Rule> void step(const OpCall& c, int moments) {
     return Part<kTensors>(tensors);
   };
   in_tables<kFewParts, kManyParts>(parts, make, [&]<int kMost>(const Table<Part<kTensors>, kMost>& table, int begin) {
-    for_blocks(table.chunks, kThreads,
+    for_blocks(table.chunks,
                Step<Rule, kMost>{table, terms_of<Rule>(a, how.key.stream + static_cast<std::uint64_t>(begin)),
                                  each ? each->as<Terms<Rule>>() + begin : nullptr, d.found, how.pure, how.stochastic,
                                  how.key.seed, by_chance(DType::f16), by_chance(DType::bf16), counts.counters()});

@@ -256,7 +256,7 @@ std::int64_t blocks_for(std::int64_t threads) {
 
 template <class Round> void start_all(const Round& round, std::int64_t n) {
   const std::int64_t blocks = blocks_for(n);
-  for_blocks(blocks, kThreads, RoundAll<Round>{round, n, blocks});
+  for_blocks(blocks, RoundAll<Round>{round, n, blocks});
 }
 
 template <class Round> void start_tiles(const Round& round, const device::RoundingPass& p) {
@@ -268,7 +268,7 @@ template <class Round> void start_tiles(const Round& round, const device::Roundi
   else if (p.scales.defined()) pass.coded_scales = static_cast<std::uint8_t*>(p.scales.raw());
   if (p.spec.kind == ScalingKind::nvfp4)
     pass.scale_codes = detail::rounding_spec<std::uint32_t>({format("e4m3fn"), {}, Overflow::ieee}, true);
-  for_blocks(pass.blocks, kThreads, pass);
+  for_blocks(pass.blocks, pass);
 }
 
 // Doubles that stay wide and powers of two are never scaled: check(Quantizer) and the caller see to it.

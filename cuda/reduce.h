@@ -226,14 +226,11 @@ template <class Op> void reduce(const ReduceSource<Op::kInputs>& s, const Op& op
   std::optional<Workspace> memory;
   if (segments > 1) memory.emplace(static_cast<std::size_t>(outputs * segments) * sizeof(Acc));
   Acc* const partials = memory ? memory->as<Acc>() : nullptr;
-  if (s.columns)
-    for_blocks(tiles * segments, kThreads, ReduceColumns<Op>{s, op, across, tiles, segments, each, partials});
-  else
-    for_blocks(parts(outputs * segments, kThreads / lanes), kThreads,
-               ReduceRows<Op>{s, op, lanes, segments, each, partials});
+  if (s.columns) for_blocks(tiles * segments, ReduceColumns<Op>{s, op, across, tiles, segments, each, partials});
+  else for_blocks(parts(outputs * segments, kThreads / lanes), ReduceRows<Op>{s, op, lanes, segments, each, partials});
   if (!memory) return;
   const int joining = lanes_for(segments);
-  for_blocks(parts(outputs, kThreads / joining), kThreads, JoinSegments<Op>{op, joining, outputs, segments, partials});
+  for_blocks(parts(outputs, kThreads / joining), JoinSegments<Op>{op, joining, outputs, segments, partials});
 }
 
 }  // namespace gradual::cuda

@@ -248,7 +248,7 @@ template <class C, int N, int M, class Body> void for_rows(const RowSet<C, N, M>
   if (n <= 16 || columns) return for_each(rows, ThreadRows<C, N, M, Body>{set, body});
   const auto start = [&]<int kHeld>(std::integral_constant<int, kHeld>, unsigned lanes) {
     const std::int64_t each = kThreads / lanes;
-    for_blocks((rows + each - 1) / each, kThreads, TeamRows<C, N, M, kHeld, Body>{set, body, static_cast<int>(lanes)});
+    for_blocks((rows + each - 1) / each, TeamRows<C, N, M, kHeld, Body>{set, body, static_cast<int>(lanes)});
   };
   constexpr std::integral_constant<int, kRun> kOne;
   constexpr std::integral_constant<int, 4 * kRun> kFour;

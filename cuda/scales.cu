@@ -112,7 +112,7 @@ void amax(const Tensor& x, const Tensor& to) {
   if (x.numel() == 0) return;
   const Tensor* const operands[] = {&x};
   const std::int64_t blocks = std::clamp<std::int64_t>((x.numel() + kThreads - 1) / kThreads, 1, kBlocks);
-  for_blocks(blocks, kThreads,
+  for_blocks(blocks,
              LargestMagnitude{make_geometry(x.sizes(), operands, false), blocks, static_cast<unsigned*>(to.raw())});
 }
 
@@ -135,7 +135,7 @@ void copy_unless(const std::int64_t* skipped, const Tensor& to, const Tensor& fr
 void advance_amax(DeviceAmaxHistory* history, Device device, int length, bool most_recent,
                   const detail::ScaleSpec& spec) {
   select(device);
-  for_blocks(1, kThreads, AdvanceAmax{history, length, most_recent, spec});
+  for_blocks(1, AdvanceAmax{history, length, most_recent, spec});
 }
 
 }  // namespace gradual::device
