@@ -10,8 +10,8 @@ if(GRADUAL_CUDA STREQUAL "EMULATED")
   file(GLOB kernels CONFIGURE_DEPENDS ${cuda_dir}/*.cu)
   set_source_files_properties(${kernels} PROPERTIES LANGUAGE CXX COMPILE_OPTIONS "-xc++")
   set_source_files_properties(${cuda_sources} PROPERTIES INCLUDE_DIRECTORIES ${cuda_dir}/emulator)
-  if(GRADUAL_SANITIZE MATCHES "thread")  # it tells the sanitizer which thread runs, and takes no part
-    set_source_files_properties(${cuda_dir}/emulator/fibers.cpp PROPERTIES
+  if(GRADUAL_SANITIZE MATCHES "thread")  # these tell the sanitizer who runs, and take no part
+    set_source_files_properties(${cuda_dir}/emulator/fibers.cpp ${cuda_dir}/emulator/streams.cpp PROPERTIES
       COMPILE_OPTIONS "-fno-sanitize=thread" COMPILE_DEFINITIONS GRADUAL_SANITIZE_THREAD)
   endif()
   target_sources(gradual PRIVATE ${cuda_sources})

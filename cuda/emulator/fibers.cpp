@@ -1,15 +1,12 @@
 // Blocks of threads as fibers.
-#include <sys/mman.h>
-#include <ucontext.h>
-
 #include <exception>
+#include <map>
 #include <memory>
-#include <mutex>
 #include <vector>
 
 #include "../../core/error.h"
 #include "cuda_runtime.h"
-#include "sanitizers.h"
+#include "fiber.h"
 #include "stream.h"
 
 dim3 threadIdx, blockIdx, blockDim, gridDim;
@@ -17,33 +14,17 @@ dim3 threadIdx, blockIdx, blockDim, gridDim;
 namespace gradual::cuda::emulator {
 namespace {
 
-constexpr std::size_t kStack = 256 << 10;
 constexpr unsigned kWarp = 32;
 
 enum class At { running, block_barrier, warp_barrier, end };
 
-struct Fiber {
-  ucontext_t context;
-  void* stack = nullptr;
-  void* fake_stack = nullptr;  // AddressSanitizer's
-  void* thread = new_thread();
+struct Thread : Fiber {
   At at = At::end;
-  Fiber() {
-    stack = mmap(nullptr, kStack, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    if (stack == MAP_FAILED) fail("emulated CUDA: no memory for the stack of a thread");
-  }
-  Fiber(const Fiber&) = delete;
-  Fiber& operator=(const Fiber&) = delete;
-  ~Fiber() {
-    drop_thread(thread);
-    munmap(stack, kStack);
-  }
 };
 
-// The block that runs. One at a time in a process: __shared__ variables are static ones.
+// The block that runs, one at a time in a process (streams.cpp).
 struct Run {
-  std::mutex mutex;
-  std::vector<std::unique_ptr<Fiber>> fibers;
+  std::vector<std::unique_ptr<Thread>> threads;
   std::vector<std::uint64_t> values;  // that lanes exchange, by thread
   ucontext_t scheduler;
   void* scheduler_fake_stack = nullptr;
@@ -61,15 +42,18 @@ struct Run {
   std::exception_ptr error;
   unsigned turn(unsigned i, unsigned of) const { return backwards ? of - 1 - i : i; }
 };
-Run& run() {
-  static Run one;
-  return one;
+// Of whoever launches (a stream is a thread to ThreadSanitizer), for the threads of one stream know nothing of another's.
+std::map<void*, Run>& runs() {
+  static auto& all = *new std::map<void*, Run>;  // never destroyed: streams are not either
+  return all;
 }
+Run* running = nullptr;
+Run& run() { return *running; }
 
 void enter() {
   Run& r = run();
   arrive_on_stack(nullptr, &r.scheduler_stack, &r.scheduler_stack_bytes);
-  Fiber& mine = *r.fibers[r.current];
+  Thread& mine = *r.threads[r.current];
   acquire(&r.begins);
   try {
     (*r.f)();
@@ -83,7 +67,7 @@ void enter() {
 void stop_at(At barrier) {
   Run& r = run();
   if (!r.together) fail("emulated CUDA: a barrier in a kernel whose threads do not work together");
-  Fiber& mine = *r.fibers[r.current];
+  Thread& mine = *r.threads[r.current];
   mine.at = barrier;
   char* const meeting = &r.barriers[r.barrier];
   if (barrier == At::block_barrier) release(meeting);
@@ -96,13 +80,13 @@ void stop_at(At barrier) {
 
 void resume(unsigned t) {
   Run& r = run();
-  Fiber& fiber = *r.fibers[t];
+  Thread& thread = *r.threads[t];
   r.current = t;
   threadIdx = {t, 0, 0};
-  fiber.at = At::running;
-  leave_stack(&r.scheduler_fake_stack, fiber.stack, kStack);
-  become(fiber.thread);
-  swapcontext(&r.scheduler, &fiber.context);
+  thread.at = At::running;
+  leave_stack(&r.scheduler_fake_stack, thread.stack, Fiber::kStack);
+  become(thread.thread);
+  swapcontext(&r.scheduler, &thread.context);
   arrive_on_stack(r.scheduler_fake_stack, nullptr, nullptr);
 }
 
@@ -110,7 +94,7 @@ void resume(unsigned t) {
 bool all_at(unsigned begin, unsigned end, At barrier) {
   bool any = false;
   for (unsigned t = begin; t < end; ++t) {
-    const At at = run().fibers[t]->at;
+    const At at = run().threads[t]->at;
     if (at != barrier && at != At::end) return false;
     any = any || at == barrier;
   }
@@ -118,36 +102,32 @@ bool all_at(unsigned begin, unsigned end, At barrier) {
 }
 void go_on(unsigned begin, unsigned end) {
   for (unsigned t = begin; t < end; ++t)
-    if (run().fibers[t]->at != At::end) run().fibers[t]->at = At::running;
+    if (run().threads[t]->at != At::end) run().threads[t]->at = At::running;
 }
 
 // From barrier to barrier until all threads have ended.
 void run_block(unsigned threads) {
   Run& r = run();
-  while (r.fibers.size() < threads) r.fibers.push_back(std::make_unique<Fiber>());
+  while (r.threads.size() < threads) r.threads.push_back(std::make_unique<Thread>());
   for (unsigned t = 0; t < threads; ++t) {
-    Fiber& fiber = *r.fibers[t];
-    getcontext(&fiber.context);
-    fiber.context.uc_stack.ss_sp = fiber.stack;
-    fiber.context.uc_stack.ss_size = kStack;
-    makecontext(&fiber.context, enter, 0);
-    fiber.at = At::running;
+    r.threads[t]->begin(enter);
+    r.threads[t]->at = At::running;
   }
   for (unsigned left = threads; left > 0;) {
     bool moved = false;
     for (unsigned i = 0; i < threads; ++i) {
       const unsigned t = r.turn(i, threads);
-      if (r.fibers[t]->at != At::running) continue;
+      if (r.threads[t]->at != At::running) continue;
       moved = true;
       resume(t);
       if (r.error) std::rethrow_exception(std::exchange(r.error, nullptr));
-      if (r.fibers[t]->at == At::end) --left;
+      if (r.threads[t]->at == At::end) --left;
     }
     for (unsigned w = 0; w < threads; w += kWarp) {
       const unsigned end = w + kWarp < threads ? w + kWarp : threads;
       if (!all_at(w, end, At::warp_barrier)) continue;
       for (unsigned t = w; t < end; ++t)
-        if (r.fibers[t]->at == At::end)
+        if (r.threads[t]->at == At::end)
           fail("emulated CUDA: threads of a warp exchange a value with one that has ended");
       go_on(w, end);
       moved = true;
@@ -165,8 +145,8 @@ void run_block(unsigned threads) {
 void join() {
   if (!kFindRaces) return;
   Run& r = run();
-  for (const auto& fiber : r.fibers) {
-    become(fiber->thread);
+  for (const auto& thread : r.threads) {
+    become(thread->thread);
     release(&r.ends);
   }
   become(r.scheduler_thread);
@@ -188,8 +168,8 @@ std::uint64_t exchange(std::uint64_t value, int mask) {
 }
 
 void run_now(unsigned blocks, unsigned threads, bool together, const std::function<void()>& f) {
+  running = &runs()[this_thread()];
   Run& r = run();
-  const std::lock_guard lock(r.mutex);
   r.f = &f;
   r.together = together;
   r.values.resize(threads);
@@ -216,6 +196,8 @@ void run_now(unsigned blocks, unsigned threads, bool together, const std::functi
     }
   }
 }
+
+void forget_launches(void* thread) { runs().erase(thread); }
 
 void launch(unsigned blocks, unsigned threads, bool together, void* stream, std::function<void()> f) {
   enqueue(static_cast<cudaStream_t>(stream), [=, f = std::move(f)] { run_now(blocks, threads, together, f); });

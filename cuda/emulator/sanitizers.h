@@ -14,7 +14,7 @@
 #define GRADUAL_SANITIZE_ADDRESS
 #include <sanitizer/common_interface_defs.h>
 #endif
-#ifdef GRADUAL_SANITIZE_THREAD  // set by cmake/cuda.cmake for fibers.cpp, which is not instrumented itself
+#ifdef GRADUAL_SANITIZE_THREAD  // set by cmake/cuda.cmake for fibers.cpp and streams.cpp, which are not instrumented
 #include <sanitizer/tsan_interface.h>
 #endif
 

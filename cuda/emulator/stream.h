@@ -8,6 +8,8 @@
 namespace gradual::cuda::emulator {
 
 void enqueue(cudaStream_t stream, std::function<void()> work);
-int captures();  // that go on, of all threads
+void wait_for_all();                 // streams
+int captures();                      // that go on, of all threads
+void forget_launches(void* thread);  // of a stream that goes, by what it is to ThreadSanitizer
 
 }  // namespace gradual::cuda::emulator

@@ -107,45 +107,115 @@ void mirror(bool meets_before, bool meets_after) {
   }
 }
 
-struct Kernel {
-  const char* name;
-  bool races, together;
-  unsigned blocks;
-  void (*run)();
-};
-const Kernel kernels[] = {
-    {"barriers before and after", false, true, 2, [] { mirror(true, true); }},
-    {"read before all have written", true, true, 2, [] { mirror(false, true); }},
-    {"written before all have read", true, true, 1, [] { mirror(true, false); }},
-    {"an exchange orders nothing", true, true, 1,
-     [] {
-       shared[threadIdx.x] = 1;
-       results[threadIdx.x] = __shfl_xor_sync(~0u, threadIdx.x, 1);
-       results[threadIdx.x] += shared[threadIdx.x ^ 1];
-     }},
-    {"each its own", false, false, 1, [] { results[threadIdx.x] = 1; }},
-    {"two threads, one place", true, false, 1, [] { results[threadIdx.x / 2] = 1; }},
-    {"two blocks, one place", true, false, 2, [] { results[(threadIdx.x + blockIdx.x) % 64] = 1; }},
-    {"atomic", false, false, 2, [] { atomicAdd(&results[0], 1u); }},
+// Streams and events as the library has them.
+struct Streams {
+  cudaStream_t a = nullptr, b = nullptr;
+  cudaEvent_t event = nullptr;
+  Streams() {
+    cudaStreamCreateWithFlags(&a, cudaStreamNonBlocking);
+    cudaStreamCreateWithFlags(&b, cudaStreamNonBlocking);
+    cudaEventCreate(&event);
+  }
+  static void write(cudaStream_t stream) {
+    emulator::launch(1, 64, false, stream, [] { results[threadIdx.x] = threadIdx.x; });
+  }
 };
 
-TEST_CASE("the kernel that GRADUAL_TEST_KERNEL names" * doctest::skip()) {
-  const char* const name = std::getenv("GRADUAL_TEST_KERNEL");
+struct Case {
+  const char* name;
+  bool races;
+  void (*run)();
+};
+const Case cases[] = {
+    {"barriers before and after", false, [] { launch(2, 64, true, [] { mirror(true, true); }); }},
+    {"read before all have written", true, [] { launch(2, 64, true, [] { mirror(false, true); }); }},
+    {"written before all have read", true, [] { launch(1, 64, true, [] { mirror(true, false); }); }},
+    {"an exchange orders nothing", true,
+     [] {
+       launch(1, 64, true, [] {
+         shared[threadIdx.x] = 1;
+         results[threadIdx.x] = __shfl_xor_sync(~0u, threadIdx.x, 1);
+         results[threadIdx.x] += shared[threadIdx.x ^ 1];
+       });
+     }},
+    {"each thread its own", false, [] { launch(1, 64, false, [] { results[threadIdx.x] = 1; }); }},
+    {"two threads, one place", true, [] { launch(1, 64, false, [] { results[threadIdx.x / 2] = 1; }); }},
+    {"two blocks, one place", true, [] { launch(2, 64, false, [] { results[(threadIdx.x + blockIdx.x) % 64] = 1; }); }},
+    {"two blocks, one place, atomic", false, [] { launch(2, 64, false, [] { atomicAdd(&results[0], 1u); }); }},
+    {"one launch after another", false,
+     [] {
+       const Streams s;
+       Streams::write(s.a);
+       Streams::write(s.a);
+     }},
+    {"the host waits", false,
+     [] {
+       const Streams s;
+       Streams::write(s.a);
+       cudaStreamSynchronize(s.a);
+       ++results[0];
+     }},
+    {"the host does not wait", true,
+     [] {
+       const Streams s;
+       Streams::write(s.a);
+       ++results[0];
+     }},
+    {"the host waits for an event before", true,
+     [] {
+       const Streams s;
+       cudaEventRecord(s.event, s.a);
+       Streams::write(s.a);
+       cudaEventSynchronize(s.event);
+       ++results[0];
+     }},
+    {"a buffer is filled while it is copied from", true,
+     [] {
+       const Streams s;
+       cudaMemcpyAsync(results, shared, sizeof results, cudaMemcpyDefault, s.a);
+       shared[0] = 1;
+     }},
+    {"two streams", true,
+     [] {
+       const Streams s;
+       Streams::write(s.a);
+       Streams::write(s.b);
+     }},
+    {"two streams, an event between", false,
+     [] {
+       const Streams s;
+       Streams::write(s.a);
+       cudaEventRecord(s.event, s.a);
+       cudaStreamWaitEvent(s.b, s.event, 0);
+       Streams::write(s.b);
+     }},
+    {"freed by another stream", true,
+     [] {
+       const Streams s;
+       void* block = nullptr;
+       cudaMallocAsync(&block, 64, s.a);
+       cudaMemsetAsync(block, 0, 64, s.a);
+       cudaFreeAsync(block, s.b);
+     }},
+};
+
+TEST_CASE("the case that GRADUAL_TEST_RACE names" * doctest::skip()) {
+  const char* const name = std::getenv("GRADUAL_TEST_RACE");
   REQUIRE(name);
-  for (const Kernel& k : kernels)
-    if (std::string(name) == k.name) launch(k.blocks, 64, k.together, k.run);
+  for (const Case& c : cases)
+    if (std::string(name) == c.name) c.run();
 }
 
 // In a process of its own each, for what ThreadSanitizer reports ends a test.
-TEST_CASE("ThreadSanitizer finds what a kernel leaves to chance") {
+TEST_CASE("ThreadSanitizer finds what kernels and streams leave to chance") {
   const std::string program = std::filesystem::read_symlink("/proc/self/exe").string();
-  for (const Kernel& k : kernels) {
-    CAPTURE(k.name);
-    const std::string command = std::string("GRADUAL_TEST_KERNEL='") + k.name + "' '" + program +
-                                "' --no-skip -tc='the kernel that*' >/dev/null 2>&1";
+  for (const Case& c : cases) {
+    CAPTURE(std::string(c.name));
+    const std::string command = std::string("GRADUAL_TEST_RACE='") + c.name + "' '" + program +
+                                "' --no-skip -tc='the case that*' >/dev/null 2>&1";
     const int status = std::system(command.c_str());
     REQUIRE(WIFEXITED(status));
-    CHECK(WEXITSTATUS(status) == (k.races ? 66 : 0));
+    CHECK(WEXITSTATUS(status) == (c.races ? 66 : 0));
   }
 }
 #endif

@@ -1,0 +1,228 @@
+// Streams, events, graphs, and the memory that is given and taken in a stream's order.
+//
+// Work is done when it is enqueued. To ThreadSanitizer each stream is a thread, and what it does comes before what the host or
+// another stream does where one waits for the other, as CUDA has it: who reads a result before the stream is synchronised with,
+// writes to a buffer that is still copied from, or lets another stream go on without an event between, is reported.
+#include <algorithm>
+#include <chrono>
+#include <cstdlib>
+#include <exception>
+#include <memory>
+#include <mutex>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "fiber.h"
+#include "stream.h"
+
+using gradual::cuda::emulator::acquire;
+using gradual::cuda::emulator::become;
+using gradual::cuda::emulator::enqueue;
+using gradual::cuda::emulator::Fiber;
+using gradual::cuda::emulator::kFindRaces;
+using gradual::cuda::emulator::release;
+using gradual::cuda::emulator::this_thread;
+
+using Work = std::vector<std::function<void()>>;
+struct CUstream_st {
+  bool captured = false;
+  Work work;                    // while it is captured
+  char launched = 0, done = 0;  // what ThreadSanitizer orders by: their addresses
+  std::unique_ptr<Fiber> fiber = kFindRaces ? std::make_unique<Fiber>() : nullptr;
+};
+struct CUevent_st {
+  std::chrono::steady_clock::time_point when;
+  char recorded = 0;
+};
+struct CUgraph_st {
+  Work work;
+};
+struct CUgraphExec_st {
+  std::shared_ptr<const Work> work;
+};
+
+namespace {
+
+// One piece of work at a time in a process: variables of the kind __shared__ are static ones.
+struct Now {
+  std::mutex mutex;
+  std::vector<cudaStream_t> streams;  // all there are
+  int captures = 0;
+  // What runs in a stream's fiber.
+  cudaStream_t stream = nullptr;
+  std::function<void()> work;
+  ucontext_t host;
+  void* host_thread = nullptr;
+  std::exception_ptr error;
+};
+Now& now() {
+  static Now& one = *[] {
+    // While a process has had one thread alone, libstdc++ counts a shared_ptr's owners without atomics: a race to ThreadSanitizer.
+    if (kFindRaces) std::thread([] {}).join();
+    return new Now;  // never destroyed: streams are not either
+  }();
+  return one;
+}
+
+void work_in_fiber() {
+  Now& n = now();
+  acquire(&n.stream->launched);
+  try {
+    std::exchange(n.work, nullptr)();
+  } catch (...) { n.error = std::current_exception(); }
+  release(&n.stream->done);
+  become(n.host_thread);
+  setcontext(&n.host);
+}
+
+void do_now(cudaStream_t stream, std::function<void()> work) {
+  Now& n = now();
+  const std::lock_guard lock(n.mutex);
+  if (!kFindRaces || !stream) return work();
+  n.stream = stream;
+  n.work = std::move(work);
+  n.host_thread = this_thread();
+  stream->fiber->begin(work_in_fiber);
+  release(&stream->launched);
+  become(stream->fiber->thread);
+  swapcontext(&n.host, &stream->fiber->context);
+  if (!n.error) return;
+  acquire(&stream->done);
+  std::rethrow_exception(std::exchange(n.error, nullptr));
+}
+
+// A function called as if by the stream: behind the work it has been given.
+template <class F> auto as_stream(cudaStream_t stream, F f) {
+  if (!kFindRaces || !stream) return f();
+  const std::lock_guard lock(now().mutex);
+  void* const host = this_thread();
+  release(&stream->launched);
+  become(stream->fiber->thread);
+  acquire(&stream->launched);
+  struct Back {
+    void* host;
+    ~Back() { become(host); }
+  } back{host};
+  return f();
+}
+
+// Work that waits for the stream's end is no part of a graph.
+cudaError_t unless_captured(cudaStream_t stream) {
+  return stream && stream->captured ? cudaErrorInvalidValue : cudaSuccess;
+}
+
+}  // namespace
+
+namespace gradual::cuda::emulator {
+
+int captures() {
+  const std::lock_guard lock(now().mutex);
+  return now().captures;
+}
+void enqueue(cudaStream_t stream, std::function<void()> work) {
+  if (stream && stream->captured) stream->work.push_back(std::move(work));
+  else do_now(stream, std::move(work));
+}
+void wait_for_all() {
+  const std::lock_guard lock(now().mutex);
+  for (const cudaStream_t stream : now().streams) acquire(&stream->done);
+}
+
+}  // namespace gradual::cuda::emulator
+
+// A device whose stream is captured is not waited for, by any thread.
+cudaError_t cudaDeviceSynchronize() {
+  if (gradual::cuda::emulator::captures() > 0) return cudaErrorInvalidValue;
+  gradual::cuda::emulator::wait_for_all();
+  return cudaSuccess;
+}
+
+cudaError_t cudaStreamCreateWithFlags(cudaStream_t* stream, unsigned) {
+  *stream = new CUstream_st;
+  const std::lock_guard lock(now().mutex);
+  now().streams.push_back(*stream);
+  return cudaSuccess;
+}
+cudaError_t cudaStreamDestroy(cudaStream_t stream) {
+  const std::lock_guard lock(now().mutex);
+  now().streams.erase(std::find(now().streams.begin(), now().streams.end(), stream));
+  if (kFindRaces) {
+    acquire(&stream->done);
+    gradual::cuda::emulator::forget_launches(stream->fiber->thread);
+  }
+  delete stream;
+  return cudaSuccess;
+}
+cudaError_t cudaStreamSynchronize(cudaStream_t stream) {
+  if (stream) acquire(&stream->done);
+  return unless_captured(stream);
+}
+cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned) {
+  return as_stream(stream, [=] { return acquire(&event->recorded), cudaSuccess; });
+}
+cudaError_t cudaEventCreate(cudaEvent_t* event) {
+  *event = new CUevent_st;
+  return cudaSuccess;
+}
+cudaError_t cudaEventDestroy(cudaEvent_t event) {
+  delete event;
+  return cudaSuccess;
+}
+cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream) {
+  event->when = std::chrono::steady_clock::now();
+  return as_stream(stream, [=] { return release(&event->recorded), cudaSuccess; });
+}
+cudaError_t cudaEventSynchronize(cudaEvent_t event) {
+  acquire(&event->recorded);
+  return cudaSuccess;
+}
+cudaError_t cudaEventElapsedTime(float* ms, cudaEvent_t start, cudaEvent_t end) {
+  *ms = std::chrono::duration<float, std::milli>(end->when - start->when).count();
+  return cudaSuccess;
+}
+
+cudaError_t cudaMallocAsync(void** block, std::size_t bytes, cudaStream_t stream) {
+  return as_stream(stream, [=] { return cudaMalloc(block, bytes); });
+}
+cudaError_t cudaFreeAsync(void* block, cudaStream_t stream) {
+  return as_stream(stream, [=] { return std::free(block), cudaSuccess; });
+}
+cudaError_t cudaStreamBeginCapture(cudaStream_t stream, cudaStreamCaptureMode) {
+  if (stream->captured) return cudaErrorInvalidValue;
+  const std::lock_guard lock(now().mutex);
+  stream->captured = true;
+  ++now().captures;
+  stream->work.clear();
+  return cudaSuccess;
+}
+cudaError_t cudaStreamEndCapture(cudaStream_t stream, cudaGraph_t* graph) {
+  if (!stream->captured) return cudaErrorInvalidValue;
+  const std::lock_guard lock(now().mutex);
+  stream->captured = false;
+  --now().captures;
+  *graph = new CUgraph_st{std::exchange(stream->work, {})};
+  return cudaSuccess;
+}
+cudaError_t cudaStreamIsCapturing(cudaStream_t stream, cudaStreamCaptureStatus* status) {
+  *status = stream && stream->captured ? cudaStreamCaptureStatusActive : cudaStreamCaptureStatusNone;
+  return cudaSuccess;
+}
+cudaError_t cudaGraphInstantiate(cudaGraphExec_t* run, cudaGraph_t graph, unsigned long long) {
+  *run = new CUgraphExec_st{std::make_shared<const Work>(graph->work)};
+  return cudaSuccess;
+}
+cudaError_t cudaGraphLaunch(cudaGraphExec_t run, cudaStream_t stream) {
+  enqueue(stream, [all = run->work] {
+    for (const auto& work : *all) work();
+  });
+  return cudaSuccess;
+}
+cudaError_t cudaGraphDestroy(cudaGraph_t graph) {
+  delete graph;
+  return cudaSuccess;
+}
+cudaError_t cudaGraphExecDestroy(cudaGraphExec_t run) {
+  delete run;
+  return cudaSuccess;
+}
