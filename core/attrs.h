@@ -102,6 +102,7 @@ struct ConvAttrs {
 struct PoolAttrs {
   Size2 kernel = 2, stride = 0, padding = 0;  // stride 0: the kernel's
   Size2 size = 0;                             // *_backward: of the input; adaptive: of the output
+  bool channels_last = false;                 // the images are; ops set it, for a gradient of one pixel does not tell
 };
 struct NormAttrs {
   double eps = 1e-5;

@@ -1,21 +1,20 @@
 #include "dtype.h"
 
-#include <fmt/ranges.h>
-
 #include <cmath>
 #include <vector>
 
 #include "failf.h"
+#include "nearest.h"
 
 namespace gradual {
 
 DType dtype_from_name(std::string_view text) {
-  std::vector<std::string_view> known;
+  std::vector<std::string> known;
   for (const DTypeInfo& row : kDTypeTable) {
     if (text == row.name) return static_cast<DType>(known.size());
-    known.push_back(row.name);
+    known.emplace_back(row.name);
   }
-  failf("unknown dtype '{}'; known are {}", text, fmt::join(known, ", "));
+  failf("unknown dtype '{}'; known are {}{}", text, join(known), did_you_mean(text, known));
 }
 
 DType promote(DType a, DType b) {

@@ -58,9 +58,9 @@ void infer_linear_backward_weight(const OpCall& c, OutSpec* out) {
   out[1] = {dy.dtype(), {dy.sizes()[1]}};
 }
 
-// Channels-last [N, C, H, W] gives channels-last.
-void keep_channels_last(const Tensor& t, OutSpec* out) {
-  if (!is_channels_last(t.sizes(), t.strides())) return;
+// Channels-last [N, C, H, W] gives channels-last, and so does what is `known` to be of such images.
+void keep_channels_last(const Tensor& t, OutSpec* out, bool known = false) {
+  if (!known && !is_channels_last(t.sizes(), t.strides())) return;
   const Shape& s = out->sizes;
   out->strides = {s[1] * s[2] * s[3], 1, s[3] * s[1], s[1]};
   out->has_strides = true;
@@ -137,14 +137,14 @@ void infer_sized_pool(const OpCall& c, OutSpec* out) {
   if (c.op == OpId::adaptive_avg_pool2d) {
     if (a.size[0] < 1 || a.size[1] < 1) fail(c, "the output size must be at least 1 x 1");
     if (x.sizes()[2] < 1 || x.sizes()[3] < 1) fail(c, "the input has no pixels");
-    return;
+    return keep_channels_last(x, out);
   }
   if (c.op == OpId::max_pool2d_backward) {
     need(c, 1, "indices", Kind::index);
     need_same_sizes(c, 1, x.sizes(), "indices");
   }
   if (c.op == OpId::avg_pool2d_backward) need_same_sizes(c, 0, pooled(c, out->sizes), "the gradient");
-  keep_channels_last(x, out);
+  keep_channels_last(x, out, a.channels_last);
 }
 
 // Of a norm over x: the shapes of weight and bias, and of the statistics.

@@ -32,6 +32,51 @@ bool has_word(std::string_view name, std::string_view word) {
   return false;
 }
 
+// What others call it, and words of names here.
+struct Meaning {
+  std::vector<std::string_view> said, names;
+};
+const std::vector<std::string_view>& meant_by(std::string_view word) {
+  static const std::vector<Meaning> kMeanings = {
+      {{"fp8", "f8", "float8"}, {"fp8", "e4m3fn", "e5m2", "e4m3fnuz", "e5m2fnuz", "f8e4m3fn", "f8e5m2"}},
+      {{"e4m3", "fp8_e4m3", "fp8e4m3", "fp8e4m3fn", "float8_e4m3", "float8_e4m3fn"}, {"e4m3fn", "f8e4m3fn"}},
+      {{"e5m2", "fp8_e5m2", "fp8e5m2", "float8_e5m2"}, {"e5m2", "f8e5m2"}},
+      {{"mxfp8"}, {"e4m3fn", "e5m2"}},
+      {{"fp6", "f6", "float6", "mxfp6"}, {"mxfp6", "e2m3fn", "e3m2fn"}},
+      {{"fp4", "f4", "float4", "mxfp4", "nvfp4"}, {"mxfp4", "nvfp4", "e2m1fn"}},
+      {{"mx", "mxfp"}, {"mxfp8", "mxfp6", "mxfp4"}},
+      {{"half", "float16", "f16", "fp16"}, {"fp16", "f16"}},
+      {{"bfloat16", "bfloat"}, {"bf16"}},
+      {{"float", "single", "full", "float32", "f32", "fp32"}, {"fp32", "f32"}},
+      {{"double", "float64", "fp64"}, {"f64"}},
+      {{"int64", "long"}, {"i64"}},
+      {{"int32", "int"}, {"i32"}},
+      {{"uint8", "byte"}, {"u8"}},
+      {{"mixed", "mixed-precision", "autocast"}, {"amp"}},
+  };
+  static const std::vector<std::string_view> kNothing;
+  for (const Meaning& m : kMeanings)
+    if (std::find(m.said.begin(), m.said.end(), word) != m.said.end()) return m.names;
+  return kNothing;
+}
+
+std::string lower_case(std::string_view text) {
+  std::string lower(text);
+  for (char& c : lower)
+    if (c >= 'A' && c <= 'Z') c = static_cast<char>(c - 'A' + 'a');
+  return lower;
+}
+
+// Those of `names` that have one of `words`: "'a', 'b' or 'c'".
+std::string all_with(const std::vector<std::string_view>& words, const std::vector<std::string>& names) {
+  std::string all;
+  for (const std::string& name : names)
+    if (std::any_of(words.begin(), words.end(), [&](std::string_view word) { return has_word(name, word); }))
+      all += (all.empty() ? "'" : ", '") + name + "'";
+  if (const auto comma = all.rfind(", "); comma != all.npos) all.replace(comma, 2, " or ");
+  return all;
+}
+
 }  // namespace
 
 std::string nearest(std::string_view text, const std::vector<std::string>& names) {
@@ -41,11 +86,9 @@ std::string nearest(std::string_view text, const std::vector<std::string>& names
 }
 
 std::string did_you_mean(std::string_view text, const std::vector<std::string>& names) {
-  std::string whole;
-  for (const std::string& name : names)
-    if (has_word(name, text)) whole += (whole.empty() ? "'" : ", '") + name + "'";
-  if (const auto comma = whole.rfind(", "); comma != whole.npos) whole.replace(comma, 2, " or ");
-  if (!whole.empty()) return "; did you mean " + whole + "?";
+  const std::string lower = lower_case(text);
+  for (const auto& words : {std::vector<std::string_view>{text}, std::vector<std::string_view>{lower}, meant_by(lower)})
+    if (const std::string all = all_with(words, names); !all.empty()) return "; did you mean " + all + "?";
   const std::string found = nearest(text, names);
   if (found.empty() || 2 * distance(text, found) > std::max(text.size(), found.size())) return {};
   return "; did you mean '" + found + "'?";

@@ -48,7 +48,8 @@ Tensor indexed(OpId op, TensorRefs inputs, int dim, Loc loc, std::int64_t size =
   return run(op, inputs, IndexAttrs{wrap_dim(dim, inputs[0].ndim(), name(op).data()), size}, loc);
 }
 
-PoolAttrs resolved(PoolAttrs a) {
+PoolAttrs resolved(PoolAttrs a, const Tensor& x) {
+  a.channels_last = x.defined() && is_channels_last(x.sizes(), x.strides());
   for (int i = 0; i < 2; ++i) a.stride[i] = a.stride[i] ? a.stride[i] : a.kernel[i];
   return a;
 }
@@ -143,14 +144,14 @@ Tensor scaled_dot_product_attention(const Tensor& q, const Tensor& k, const Tens
   return run(OpId::scaled_dot_product_attention, {&q, &k, &v, &mask}, attrs, loc);
 }
 
-Tensor max_pool2d(const Tensor& x, Pool2dOptions o, Loc l) { return run(OpId::max_pool2d, {&x}, resolved(o), l); }
+Tensor max_pool2d(const Tensor& x, Pool2dOptions o, Loc l) { return run(OpId::max_pool2d, {&x}, resolved(o, x), l); }
 std::pair<Tensor, Tensor> max_pool2d_with_indices(const Tensor& x, const PoolAttrs& attrs, Loc loc) {
-  const Outputs out = dispatch(OpId::max_pool2d, {&x}, resolved(attrs), loc);
+  const Outputs out = dispatch(OpId::max_pool2d, {&x}, resolved(attrs, x), loc);
   return {out[0], out[1]};
 }
-Tensor avg_pool2d(const Tensor& x, Pool2dOptions o, Loc l) { return run(OpId::avg_pool2d, {&x}, resolved(o), l); }
+Tensor avg_pool2d(const Tensor& x, Pool2dOptions o, Loc l) { return run(OpId::avg_pool2d, {&x}, resolved(o, x), l); }
 Tensor adaptive_avg_pool2d(const Tensor& x, std::int64_t height, std::int64_t width, Loc loc) {
-  return run(OpId::adaptive_avg_pool2d, {&x}, PoolAttrs{.size = {height, width}}, loc);
+  return run(OpId::adaptive_avg_pool2d, {&x}, resolved({.size = {height, width}}, x), loc);
 }
 
 BatchNormResult batch_norm(const Tensor& x, const Tensor& weight, const Tensor& bias, const Tensor& mean,

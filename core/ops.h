@@ -159,7 +159,8 @@ std::vector<Tensor> split(const Tensor& x, std::int64_t size, int dim = 0, Loc l
 // Movement.
 Tensor contiguous(const Tensor& x, Loc loc = Loc::current());  // x itself where it is already
 // [N, C, H, W] whose channels lie side by side in memory (NHWC): x itself where they do. Values and sizes are those of x, and
-// convolutions, batch norm, max and average pools and elementwise ops keep that order: libraries have less to rearrange.
+// convolutions, batch norm, pools (adaptive ones too, and their gradients) and elementwise ops keep that order: libraries have less
+// to rearrange.
 Tensor channels_last(const Tensor& x, Loc loc = Loc::current());
 Tensor cat(const std::vector<Tensor>& tensors, int dim = 0, Loc loc = Loc::current());
 Tensor stack(const std::vector<Tensor>& tensors, int dim = 0, Loc loc = Loc::current());

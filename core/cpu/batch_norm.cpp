@@ -28,6 +28,7 @@ Tensor channels_to_back(const Tensor& t) {
 // Tensors of [N, C, ..] as images of `channels` planes of `inner` elements; where the memory has the channels last, each
 // pixel is an image. Kernels take pieces: a group of channels of a chunk of images.
 struct Channels {
+  static constexpr int kSideBySide = 16;  // where the channels are last, at most
   bool last;
   std::int64_t images, channels, inner = 1;
   std::int64_t each, chunks;   // images of a chunk
@@ -159,7 +160,7 @@ template <class T, class F> struct ChannelSum {
 template <class T, class F> ChannelSum(T*, F) -> ChannelSum<T, F>;
 // f(first, n) for groups of n channels that lie side by side, the last of which may have been in the one before.
 template <class F> void for_side_by_side(std::int64_t channels, const F& f) {
-  constexpr int kMost = 16, kSome = 4;
+  constexpr int kMost = Channels::kSideBySide, kSome = 4;
   const auto groups = [&](auto n) {
     for (std::int64_t c = 0; c < channels; c += n) f(std::min(c, channels - n), n);
   };
@@ -489,10 +490,12 @@ void batch_norm_update(const OpCall& call, Outputs&) {
 }
 
 // f(a number of the type to compute in, one of what sums are of, one of what y is made as): bf16 is converted on the way,
-// but through a buffer where its rounding is counted.
-template <class F> void visit_elements(const Tensor& x, const Tensor& y, const F& f) {
+// but through a buffer where its rounding is counted, or a pixel has so few channels that loops over them are not worth it
+// (there sums of either have one order).
+template <class F> void visit_elements(const Tensor& x, const Tensor& y, const Channels& l, const F& f) {
+  const bool narrow = x.dtype() == DType::bf16 && y.dtype() == DType::bf16;
   if (y.dtype() == DType::f64) f(double{}, double{}, double{});
-  else if (x.dtype() != DType::bf16 || y.dtype() != DType::bf16) f(float{}, float{}, float{});
+  else if (!narrow || (l.inner == 1 && l.channels < Channels::kSideBySide)) f(float{}, float{}, float{});
   else if (counts_for(DType::f32, y.dtype())) f(float{}, BFloat16{}, float{});
   else f(float{}, BFloat16{}, BFloat16{});
 }
@@ -500,14 +503,14 @@ void batch_norm(const OpCall& call, Outputs& out) {
   if (call[0].size(1) == 0) return;
   const Channels l(call[0]);
   write_row_major(l.view(out[0]), [&](Tensor& y) {
-    visit_elements(call[0], y, [&]<class T, class E, class Y>(T, E, Y) { batch_norm_of<T, E, Y>(call, l, y, out); });
+    visit_elements(call[0], y, l, [&]<class T, class E, class Y>(T, E, Y) { batch_norm_of<T, E, Y>(call, l, y, out); });
   });
 }
 void batch_norm_backward(const OpCall& call, Outputs& out) {
   if (call[1].size(1) == 0) return;
   const Channels l(call[1]);
   write_row_major(l.view(out[0]), [&](Tensor& dx) {
-    visit_elements(call[0], dx, [&]<class T, class E, class Y>(T, E, Y) {
+    visit_elements(call[0], dx, l, [&]<class T, class E, class Y>(T, E, Y) {
       if (call.get<NormAttrs>().relu) batch_norm_backward_of<T, E, Y, true>(call, l, dx, out);
       else batch_norm_backward_of<T, E, Y, false>(call, l, dx, out);
     });

@@ -85,6 +85,10 @@ std::vector<amp::Recipe> recipes_for(const std::string& text) {
 void list_recipes(const std::vector<amp::Recipe>& recipes) {
   for (const amp::Recipe& r : recipes) {
     fmt::print("{:<14} {}\n", r.name, r.description);
+    if (!amp::is_recipe(r.name)) {  // a file's, whose description need not tell
+      if (r.scaling && !r.scaling->dynamic) fmt::print("{:<16} loss scale: {}, fixed\n", "", r.scaling->init_scale);
+      for (const auto& [op, policy] : r.policy) fmt::print("{:<16} {}: {}\n", "", name(op), to_string(policy));
+    }
     if (!r.quantization) continue;
     for (const amp::OperandGroup& g : describe(*r.quantization))
       fmt::print("{:<16} {}: {}\n", "", fmt::join(g.operands, ", "), g.quantizer);

@@ -318,6 +318,12 @@ TEST_CASE("names, aliases and the registry") {
     CHECK(message_of([&] { amp::recipe(name); }).ends_with(end));
   };
   told("fp8", "; did you mean 'fp8-delayed', 'fp8-current', 'fp8-rowwise' or 'fp8-block128'?");
+  told("fp4", "; did you mean 'mxfp4' or 'nvfp4'?");
+  told("mx", "; did you mean 'mxfp8', 'mxfp6' or 'mxfp4'?");
+  told("mixed", "; did you mean 'amp-fp16' or 'amp-bf16'?");
+  told("bf16", "; did you mean 'bf16-pure', 'bf16-master' or 'amp-bf16'?");
+  told("bfloat16", "; did you mean 'bf16-pure', 'bf16-master' or 'amp-bf16'?");
+  told("half", "; did you mean 'fp16-pure', 'fp16-master', 'amp-fp16' or 'fp16-static:SCALE'?");
   told("fp16", "; did you mean 'fp16-pure', 'fp16-master', 'amp-fp16' or 'fp16-static:SCALE'?");
   told("fp16-static", "; did you mean 'fp16-static:SCALE'?");
   for (const char* format : {"e4m3fn", "e4m3fn:stochastic"})

@@ -153,6 +153,88 @@ TEST_CASE("attention: an added mask of -Inf in any shape that broadcasts, and on
   CHECK(std::isnan(sums(leaf({-inf, -inf, -inf, -inf, NAN}))[0]));
 }
 
+namespace {
+
+// Attention and its gradients with respect to q, k, v and mask, first and, where asked for, of the sum of their squares.
+struct Attended {
+  std::vector<Tensor> first, second;
+  Attended(std::vector<Tensor> t, const Tensor& dy, const AttentionAttrs& attrs, bool twice) {
+    for (Tensor& each : t) each = each.detach().set_requires_grad();
+    first = {scaled_dot_product_attention(t[0], t[1], t[2], t[3], attrs)};
+    const std::vector<Tensor> grads = autograd::grad(first, t, {cast(dy, first[0].dtype())}, {.create_graph = twice});
+    first.insert(first.end(), grads.begin(), grads.end());
+    if (!twice) return;
+    Tensor all = sum(square(grads[0]));
+    for (std::size_t i = 1; i < 4; ++i) all = all + sum(square(grads[i]));
+    second = autograd::grad({all}, t);
+  }
+};
+
+}  // namespace
+
+TEST_CASE("attention: whole rows of -Inf under dropout, autocast and create_graph are 0 and leave the others alone") {
+  const std::int64_t heads = 2, queries = 5, keys = 6, seeing = 3;  // the last queries see nothing
+  Generator g(3);
+  const TensorOptions f64{.dtype = DType::f64};
+  const Tensor q = randn({heads, queries, 4}, f64, g), k = randn({heads, keys, 4}, f64, g);
+  const Tensor v = randn({heads, keys, 3}, f64, g), dy = randn({heads, queries, 3}, f64, g);
+  const auto head = [](const Tensor& t) { return t.narrow(0, 0, 1); };
+  const auto top = [=](const Tensor& t) { return t.narrow(1, 0, seeing); };
+  for (const bool causal : {false, true})
+    for (const double dropout : {0.0, 0.4})
+      for (const bool twice : {false, true})
+        for (const DType dtype : {DType::f64, DType::f32, DType::bf16, DType::f16}) {
+          CAPTURE(causal);
+          CAPTURE(dropout);
+          CAPTURE(twice);
+          CAPTURE(name(dtype));
+          // Under the causal mask what a blind query may not see anyway is a number. A key hidden from all but one.
+          Tensor open = randn({heads, queries, keys}, f64, g);
+          for (std::int64_t h = 0; h < heads; ++h) open[h].narrow(0, 1, seeing - 1).narrow(1, 1, 1).fill_(-INFINITY);
+          const Tensor mask = open.clone();
+          for (std::int64_t i = seeing; i < queries; ++i)
+            mask.narrow(1, i, 1).narrow(2, 0, causal ? i + 1 : keys).fill_(-INFINITY);
+          const Tensor none = cat({top(dy), zeros_like(dy.narrow(1, seeing, 2))}, 1);
+          const AttentionAttrs attrs{.causal = causal, .dropout = dropout, .key = {5, 1}};
+          const bool narrow = is_half(dtype);
+          amp::AutocastOptions options;
+          options.enabled = narrow;
+          if (narrow) options.dtype = dtype;
+          const amp::Autocast scope(options);
+          const DType given = narrow ? DType::f32 : dtype;
+          const auto attend = [&](std::vector<Tensor> t, const Tensor& upstream) {
+            for (Tensor& each : t) each = each.to(given);
+            return Attended(t, upstream, attrs, twice);
+          };
+          const Attended blind = attend({q, k, v, mask}, dy);
+          // The same where those rows see and nobody asks for them: equal bits.
+          const Attended same = attend({q, k, v, open}, none);
+          CHECK(blind.first[0].dtype() == dtype);
+          for (const int order : {1, 2}) {
+            const std::vector<Tensor>& got = order == 1 ? blind.first : blind.second;
+            const std::vector<Tensor>& want = order == 1 ? same.first : same.second;
+            CHECK(got.size() == (order == 1 ? 5 : twice ? 4 : 0));
+            for (std::size_t i = 0; i < got.size(); ++i) {
+              CAPTURE(order);
+              CAPTURE(i);
+              const bool by_query = got[i].size(1) == queries;  // y, and the gradients of q and mask
+              const Tensor rows = by_query ? top(got[i]) : got[i];
+              CHECK(values(rows) == values(by_query ? top(want[i]) : want[i]));
+              if (by_query) CHECK(values(got[i].narrow(1, seeing, 2)) == Values(2 * heads * got[i].size(2)));
+            }
+          }
+          // The same without those rows, of the first head, whose numbers dropout draws are the same.
+          if (dtype != DType::f64) continue;
+          const Attended one = attend({head(q), head(k), head(v), head(mask)}, head(dy));
+          const Attended alone = attend({top(head(q)), head(k), head(v), top(head(mask))}, top(head(dy)));
+          for (const auto& [got, want] : {std::pair(one.first, alone.first), std::pair(one.second, alone.second)})
+            for (std::size_t i = 0; i < got.size(); ++i) {
+              const Values a = values(got[i].narrow(1, 0, want[i].size(1))), b = values(want[i]);
+              for (std::size_t j = 0; j < a.size(); ++j) CHECK(a[j] == doctest::Approx(b[j]).epsilon(1e-12));
+            }
+        }
+}
+
 // As in PyTorch, and whatever computes relu: its gradient is 0 where y is 0, and what arrives where y is NaN.
 TEST_CASE("relu hands a gradient on where it gave NaN") {
   for (const DType d : {DType::f64, DType::f32, DType::f16, DType::bf16}) {

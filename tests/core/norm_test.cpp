@@ -110,6 +110,27 @@ TEST_CASE("batch_norm in training: every dtype, layout and absence of parameters
   }
 }
 
+TEST_CASE("batch_norm of channels-last images in half formats has the bits of f32's, rounded") {
+  for (const DType dtype : {DType::f16, DType::bf16})
+    for (const std::int64_t channels : {3, 4, 15, 16, 17, 40}) {
+      CAPTURE(dtype);
+      CAPTURE(channels);
+      const Shape sizes{9, channels, 14, 15};
+      const Tensor x = channels_last(random(sizes, dtype, 1, 3, 2)), dy = channels_last(random(sizes, dtype, 2));
+      const Tensor w = random({channels}, DType::f32, 3), b = random({channels}, DType::f32, 4);
+      const auto [y, mean, invstd] = batch_norm(x, w, b, {}, {}, true);
+      const auto [wide_y, wide_mean, wide_invstd] = batch_norm(x.to(DType::f32), w, b, {}, {}, true);
+      CHECK(same_bits(y, wide_y.to(dtype)));
+      CHECK(same_bits(mean, wide_mean));
+      CHECK(same_bits(invstd, wide_invstd));
+      const Outputs r = batch_norm_backward(dy, x, w, mean, invstd, {});
+      const Outputs s = batch_norm_backward(dy.to(DType::f32), x.to(DType::f32), w, mean, invstd, {});
+      CHECK(same_bits(r[0], s[0].to(dtype)));
+      CHECK(same_bits(r[1], s[1]));
+      CHECK(same_bits(r[2], s[2]));
+    }
+}
+
 TEST_CASE("batch_norm: the same bits where rounding is counted") {
   for (const DType dtype : {DType::f32, DType::f16, DType::bf16})
     for (const Shape& sizes : {Shape{16, 64, 7, 7}, Shape{9, 5, 33, 31}, Shape{70, 6, 2, 1}, Shape{33, 40}}) {

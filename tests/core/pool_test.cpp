@@ -1,5 +1,6 @@
 // Pooling against loops over every window.
 #include <doctest/doctest.h>
+#include <gradual/autograd/autograd.h>
 #include <gradual/core/ops.h>
 #include <gradual/core/threads.h>
 
@@ -223,6 +224,48 @@ TEST_CASE("adaptive_avg_pool2d covers floor to ceil, its gradient is the transpo
   const Tensor dy = from_data(std::vector<double>{2, 3, 4}, {1, 1, 1, 3}, {.dtype = DType::f64});
   CHECK(adaptive_avg_pool2d_backward(dy, a).to_vector<double>() == std::vector<double>{1, 2, 1, 3, 2});
   CHECK(adaptive_avg_pool2d(zeros({0, 2, 3, 3}), 1, 1).sizes() == Shape{0, 2, 1, 1});
+}
+
+TEST_CASE(
+    "pools of channels-last images give channels-last ones, forward and backward, and the bits of row-major ones") {
+  using Pool = Tensor (*)(const Tensor&);
+  const std::vector<Pool> pools = {
+      [](const Tensor& x) { return adaptive_avg_pool2d(x, 1, 1); },
+      [](const Tensor& x) { return adaptive_avg_pool2d(x, 3, 4); },
+      [](const Tensor& x) { return adaptive_avg_pool2d(x, 11, 2); },
+      [](const Tensor& x) { return avg_pool2d(x, attrs(3, 2, 1)); },
+      [](const Tensor& x) { return avg_pool2d(x, attrs(2, 3, 0)); },  // some pixels are in no window
+      [](const Tensor& x) { return avg_pool2d(x, attrs(7, 7, 0)); },  // one window
+      [](const Tensor& x) { return max_pool2d(x, attrs(2, 2, 0)); },
+      [](const Tensor& x) { return max_pool2d(x, attrs(7, 7, 0)); },
+  };
+  const auto laid_out_like = [](const Tensor& t, const Tensor& x) {
+    return t.strides() == channels_last(x).strides() || (t.size(2) * t.size(3) == 1 && t.is_contiguous());
+  };
+  Generator g(7);
+  for (const std::int64_t channels : {2, 5, 67})
+    for (const DType dtype : {DType::f64, DType::f32, DType::bf16, DType::f16})
+      for (std::size_t i = 0; i < pools.size(); ++i) {
+        CAPTURE(channels);
+        CAPTURE(name(dtype));
+        CAPTURE(i);
+        const Tensor plain = randn({3, channels, 7, 9}, {}, g).to(dtype).set_requires_grad();
+        const Tensor last = channels_last(plain.detach()).set_requires_grad();
+        const Tensor want = pools[i](plain), dy = randn(want.sizes(), {}, g).to(dtype);
+        want.backward(dy);
+        reference::for_each_isa([&](CpuIsa isa) {
+          CAPTURE(name(isa));
+          for (const bool placed : {false, true}) {
+            CAPTURE(placed);
+            const Tensor y = pools[i](last);
+            CHECK(same_bits(y, want));
+            CHECK(laid_out_like(y, want));
+            const Tensor dx = autograd::grad({y}, {last}, {placed ? channels_last(dy) : dy})[0];
+            CHECK(same_bits(dx, plain.grad()));
+            CHECK(dx.strides() == last.strides());
+          }
+        });
+      }
 }
 
 TEST_CASE("pooling gives the same bits on any number of threads") {

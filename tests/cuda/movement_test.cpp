@@ -102,6 +102,16 @@ std::vector<Case> cases() {
       {"adaptive_avg_pool2d", image, [](const In& in) { return adaptive_avg_pool2d(in[0], 4, 9); }},
       {"adaptive_avg_pool2d_backward", smaller,
        [](const In& in) { return call_row(OpId::adaptive_avg_pool2d_backward, windows(9, 7), in[0])[0]; }},
+      {"adaptive_avg_pool2d of channels-last images", image,
+       [](const In& in) { return adaptive_avg_pool2d(channels_last(in[0]), 4, 9); }},
+      {"adaptive_avg_pool2d_backward to channels-last images", smaller,
+       [](const In& in) {
+         PoolAttrs attrs = windows(9, 7);
+         attrs.channels_last = true;
+         const Tensor dx = call_row(OpId::adaptive_avg_pool2d_backward, attrs, in[0])[0];
+         CHECK(dx.strides() == Shape{3 * 9 * 7, 1, 7 * 3, 3});
+         return dx;
+       }},
   };
 }
 

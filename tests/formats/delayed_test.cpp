@@ -135,6 +135,21 @@ TEST_CASE("what a bad format is told") {
   CHECK(contains(of([] { format("e9m2"); }), "9 exponent bits; allowed are 1 to 8"));
   CHECK(contains(of([] { format("e4m3f"); }), "no format 'e4m3f'; there are fp32, tf32, bf16"));
   CHECK(contains(of([] { format("e4m3f"); }), "did you mean 'e4m3fn'?"));
+  const std::pair<const char*, const char*> said[] = {{"fp8", "'e4m3fn', 'e5m2', 'e4m3fnuz' or 'e5m2fnuz'?"},
+                                                      {"FP8", "'e4m3fn', 'e5m2', 'e4m3fnuz' or 'e5m2fnuz'?"},
+                                                      {"float8_e4m3fn", "'e4m3fn'?"},
+                                                      {"mxfp8", "'e4m3fn' or 'e5m2'?"},
+                                                      {"fp6", "'e2m3fn' or 'e3m2fn'?"},
+                                                      {"fp4", "'e2m1fn'?"},
+                                                      {"mxfp4", "'e2m1fn'?"},
+                                                      {"nvfp4", "'e2m1fn'?"},
+                                                      {"bfloat16", "'bf16'?"},
+                                                      {"half", "'fp16'?"},
+                                                      {"float", "'fp32'?"}};
+  for (const auto& [text, meant] : said) {
+    const std::string message = of([text = text] { format(text); });
+    CHECK(message.ends_with("; did you mean " + std::string(meant)));
+  }
   for (const char* text : {"", "e", "em", "e4", "e4m", "e4mx", "4m3", "e4m3 ", "e4m3m2", "e99999999999m1"})
     CHECK(contains(of([&] { format(text); }), "no format '"));
   CHECK(contains(of([] { format("e-4m3"); }), "-4 exponent bits; allowed are 1 to 8"));
