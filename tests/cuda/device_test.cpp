@@ -87,6 +87,20 @@ TEST_CASE("copy_ takes a source on another device") {
   CHECK(back.to_vector<double>() == x.transpose(0, 1).to_vector<double>());
 }
 
+TEST_CASE("a stream of one's own begins behind what the device was given before, and is done at its end") {
+  if (!have_gpu()) return;
+  Tensor x = full({1 << 16}, 1, {.device = kGpu});
+  for (int i = 0; i < 20; ++i) x = x * 2.0;
+  Tensor y;
+  std::thread([&] {
+    const device::OwnStream stream(kGpu);
+    y = x + 1.0;
+  }).join();
+  y = y * 2.0;
+  CHECK(y.max().item() == 2097154);
+  CHECK(y.min().item() == 2097154);
+}
+
 TEST_CASE("operands on two devices are an error that says so") {
   if (!have_gpu()) return;
   CHECK_THROWS_WITH_AS(add(ones({2}), ones({2}, {.device = kGpu})),

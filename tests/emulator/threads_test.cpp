@@ -111,6 +111,11 @@ void mirror(bool meets_before, bool meets_after) {
 struct Streams {
   cudaStream_t a = nullptr, b = nullptr;
   cudaEvent_t event = nullptr;
+  ~Streams() {
+    cudaStreamDestroy(a);
+    cudaStreamDestroy(b);
+    cudaEventDestroy(event);
+  }
   Streams() {
     cudaStreamCreateWithFlags(&a, cudaStreamNonBlocking);
     cudaStreamCreateWithFlags(&b, cudaStreamNonBlocking);
@@ -159,6 +164,11 @@ const Case cases[] = {
      [] {
        const Streams s;
        Streams::write(s.a);
+       ++results[0];
+     }},
+    {"the stream is gone, but was not waited for", true,
+     [] {
+       { Streams::write(Streams().a); }
        ++results[0];
      }},
     {"the host waits for an event before", true,
