@@ -13,6 +13,8 @@ if(GRADUAL_CUDA STREQUAL "EMULATED")
   if(GRADUAL_SANITIZE MATCHES "thread")  # these tell the sanitizer who runs, and take no part
     set_source_files_properties(${cuda_dir}/emulator/fibers.cpp ${cuda_dir}/emulator/streams.cpp PROPERTIES
       COMPILE_OPTIONS "-fno-sanitize=thread" COMPILE_DEFINITIONS GRADUAL_SANITIZE_THREAD)
+    # It tells some 250 threads apart, those of all streams together.
+    set_property(SOURCE ${cuda_sources} APPEND PROPERTY COMPILE_DEFINITIONS GRADUAL_EMULATED_THREADS=64)
   endif()
   target_sources(gradual PRIVATE ${cuda_sources})
   message(STATUS "gradual: CUDA is emulated on the CPU")

@@ -89,8 +89,9 @@ std::string did_you_mean(std::string_view text, const std::vector<std::string>& 
   const std::string lower = lower_case(text);
   for (const auto& words : {std::vector<std::string_view>{text}, std::vector<std::string_view>{lower}, meant_by(lower)})
     if (const std::string all = all_with(words, names); !all.empty()) return "; did you mean " + all + "?";
-  const std::string found = nearest(text, names);
-  if (found.empty() || 2 * distance(text, found) > std::max(text.size(), found.size())) return {};
+  if (!meant_by(lower).empty()) return {};  // what is meant is not among them
+  const std::string found = nearest(lower, names);
+  if (found.empty() || 2 * distance(lower, found) > std::max(lower.size(), found.size())) return {};
   return "; did you mean '" + found + "'?";
 }
 

@@ -12,7 +12,12 @@
 
 namespace gradual::cuda {
 
-inline constexpr unsigned kThreads = 256;  // of a block: few enough that any number of registers a thread will do
+// Threads of a block: few enough that any number of registers a thread will do.
+#ifdef GRADUAL_EMULATED_THREADS
+inline constexpr unsigned kThreads = GRADUAL_EMULATED_THREADS;
+#else
+inline constexpr unsigned kThreads = 256;
+#endif
 inline constexpr unsigned kWarp = 32;
 inline constexpr std::int64_t kMostBlocks = 4096;  // of for_each: enough to fill any GPU, and each then takes several
 

@@ -192,7 +192,7 @@ cudnnStatus_t cudnnBackendFinalize(cudnnBackendDescriptor_t descriptor) {
     case CUDNN_BACKEND_EXECUTION_PLAN_DESCRIPTOR: {
       const auto& configuration = *d.get<Descriptor>(CUDNN_ATTR_EXECUTION_PLAN_ENGINE_CONFIG);
       d.graph = configuration.graph, d.engine = configuration.engine;
-      d.kernels = std::make_shared<const int>();
+      d.kernels = std::shared_ptr<const int>(new int(1));  // which is freed with the plan, whoever else knows of it
       break;
     }
     case CUDNN_BACKEND_VARIANT_PACK_DESCRIPTOR:
@@ -259,8 +259,10 @@ cudnnStatus_t cudnnBackendExecute(cudnnHandle_t handle, cudnnBackendDescriptor_t
   for (const auto& [id, t] : plan->graph->tensors)
     need(t.is_virtual || data.count(id) || numbers.count(id), kExecute, "a tensor has no data");
   const bool tensor_cores = kEngines[plan->engine].has(CUDNN_NUMERICAL_NOTE_TENSOR_CORE);
-  enqueue(handle->stream, [graph = plan->graph, data, numbers, tensor_cores, kernels = std::weak_ptr(plan->kernels)] {
-    need(!kernels.expired(), kExecute, "the plan is gone, and its kernels with it");
+  enqueue(handle->stream, [graph = plan->graph, data, numbers, tensor_cores, kernels = std::weak_ptr(plan->kernels),
+                           loaded = plan->kernels.get()] {
+    // Read, so that ThreadSanitizer sees who lets a plan go without waiting for what it computes.
+    need(!kernels.expired() && *loaded == 1, kExecute, "the plan is gone, and its kernels with it");
     if (is_convolution(graph->operations[0])) run_convolution(*graph, data, tensor_cores);
     else run_graph(*graph, data, numbers);
   });

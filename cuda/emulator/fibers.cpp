@@ -1,4 +1,5 @@
 // Blocks of threads as fibers.
+#include <algorithm>
 #include <exception>
 #include <map>
 #include <memory>
@@ -44,7 +45,7 @@ struct Run {
 };
 // Of whoever launches (a stream is a thread to ThreadSanitizer), for the threads of one stream know nothing of another's.
 std::map<void*, Run>& runs() {
-  static auto& all = *new std::map<void*, Run>;  // never destroyed: streams are not either
+  static auto& all = *new std::map<void*, Run>;  // never destroyed: a device's own stream is not either
   return all;
 }
 Run* running = nullptr;
@@ -159,10 +160,12 @@ void join() {
 void meet_block() { stop_at(At::block_barrier); }
 std::uint64_t exchange(std::uint64_t value, int mask) {
   Run& r = run();
-  const unsigned mine = r.current;
+  const unsigned mine = r.current, other = mine ^ static_cast<unsigned>(mask);
+  if (other / kWarp != mine / kWarp || other >= r.values.size())
+    fail("emulated CUDA: a thread exchanges a value with one that its warp does not have");
   r.values[mine] = value;
   stop_at(At::warp_barrier);
-  value = r.values[mine ^ static_cast<unsigned>(mask)];
+  value = r.values[other];
   stop_at(At::warp_barrier);
   return value;
 }
@@ -188,6 +191,8 @@ void run_now(unsigned blocks, unsigned threads, bool together, const std::functi
       join();  // __shared__ variables are the next block's too
     } else if (kFindRaces) {
       run_block(threads);  // on stacks of their own
+      std::rotate(r.threads.begin(), r.threads.begin() + 7 % r.threads.size(),
+                  r.threads.end());  // the next block's are other ones
     } else {
       for (unsigned t = 0; t < threads; ++t) {
         threadIdx = {r.turn(t, threads), 0, 0};

@@ -3,10 +3,11 @@
 // Work is done when it is enqueued. To ThreadSanitizer each stream is a thread, and what it does comes before what the host or
 // another stream does where one waits for the other, as CUDA has it: who reads a result before the stream is synchronised with,
 // writes to a buffer that is still copied from, or lets another stream go on without an event between, is reported.
-#include <algorithm>
+#include <atomic>
 #include <chrono>
 #include <cstdlib>
 #include <exception>
+#include <list>
 #include <memory>
 #include <mutex>
 #include <thread>
@@ -33,21 +34,37 @@ struct CUstream_st {
 };
 struct CUevent_st {
   std::chrono::steady_clock::time_point when;
-  char recorded = 0;
+  std::unique_ptr<char> recorded = std::make_unique<char>();  // another at each record, which forgets what was before
 };
 struct CUgraph_st {
   Work work;
 };
 struct CUgraphExec_st {
-  std::shared_ptr<const Work> work;
+  struct Steps {
+    Work work;
+    char ran = 0;  // launches of one are behind each other, on whatever streams
+  };
+  std::shared_ptr<Steps> steps;
 };
 
 namespace {
 
-// One piece of work at a time in a process: variables of the kind __shared__ are static ones.
+// One that ThreadSanitizer does not see, for taking turns orders nothing.
+class Lock {
+ public:
+  void lock() {
+    while (held_.test_and_set(std::memory_order_acquire)) std::this_thread::yield();
+  }
+  void unlock() { held_.clear(std::memory_order_release); }
+
+ private:
+  std::atomic_flag held_;
+};
+
+// One piece of work at a time in a process.
 struct Now {
-  std::mutex mutex;
-  std::vector<cudaStream_t> streams;  // all there are
+  Lock mutex;
+  std::list<cudaStream_t> streams;  // all there are
   int captures = 0;
   // What runs in a stream's fiber.
   cudaStream_t stream = nullptr;
@@ -60,7 +77,7 @@ Now& now() {
   static Now& one = *[] {
     // While a process has had one thread alone, libstdc++ counts a shared_ptr's owners without atomics: a race to ThreadSanitizer.
     if (kFindRaces) std::thread([] {}).join();
-    return new Now;  // never destroyed: streams are not either
+    return new Now;  // never destroyed: a device's own stream is not either
   }();
   return one;
 }
@@ -101,9 +118,13 @@ template <class F> auto as_stream(cudaStream_t stream, F f) {
   become(stream->fiber->thread);
   acquire(&stream->launched);
   struct Back {
+    cudaStream_t stream;
     void* host;
-    ~Back() { become(host); }
-  } back{host};
+    ~Back() {
+      release(&stream->done);
+      become(host);
+    }
+  } back{stream, host};
   return f();
 }
 
@@ -147,7 +168,7 @@ cudaError_t cudaStreamCreateWithFlags(cudaStream_t* stream, unsigned) {
 cudaError_t cudaStreamDestroy(cudaStream_t stream) {  // which waits for nothing
   if (kFindRaces) as_stream(stream, [=] { gradual::cuda::emulator::forget_launches(stream->fiber->thread); });
   const std::lock_guard lock(now().mutex);
-  now().streams.erase(std::find(now().streams.begin(), now().streams.end(), stream));
+  now().streams.remove(stream);
   delete stream;
   return cudaSuccess;
 }
@@ -156,7 +177,8 @@ cudaError_t cudaStreamSynchronize(cudaStream_t stream) {
   return unless_captured(stream);
 }
 cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned) {
-  return as_stream(stream, [=] { return acquire(&event->recorded), cudaSuccess; });
+  if (stream && stream->captured) return cudaErrorInvalidValue;  // as an edge of the graph it is not emulated
+  return as_stream(stream, [=] { return acquire(event->recorded.get()), cudaSuccess; });
 }
 cudaError_t cudaEventCreate(cudaEvent_t* event) {
   *event = new CUevent_st;
@@ -167,11 +189,13 @@ cudaError_t cudaEventDestroy(cudaEvent_t event) {
   return cudaSuccess;
 }
 cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream) {
+  if (stream && stream->captured) return cudaErrorInvalidValue;
   event->when = std::chrono::steady_clock::now();
-  return as_stream(stream, [=] { return release(&event->recorded), cudaSuccess; });
+  event->recorded = std::make_unique<char>();
+  return as_stream(stream, [=] { return release(event->recorded.get()), cudaSuccess; });
 }
 cudaError_t cudaEventSynchronize(cudaEvent_t event) {
-  acquire(&event->recorded);
+  acquire(event->recorded.get());
   return cudaSuccess;
 }
 cudaError_t cudaEventElapsedTime(float* ms, cudaEvent_t start, cudaEvent_t end) {
@@ -206,12 +230,14 @@ cudaError_t cudaStreamIsCapturing(cudaStream_t stream, cudaStreamCaptureStatus* 
   return cudaSuccess;
 }
 cudaError_t cudaGraphInstantiate(cudaGraphExec_t* run, cudaGraph_t graph, unsigned long long) {
-  *run = new CUgraphExec_st{std::make_shared<const Work>(graph->work)};
+  *run = new CUgraphExec_st{std::make_shared<CUgraphExec_st::Steps>(graph->work)};
   return cudaSuccess;
 }
 cudaError_t cudaGraphLaunch(cudaGraphExec_t run, cudaStream_t stream) {
-  enqueue(stream, [all = run->work] {
-    for (const auto& work : *all) work();
+  enqueue(stream, [steps = run->steps] {
+    acquire(&steps->ran);
+    for (const auto& work : steps->work) work();
+    release(&steps->ran);
   });
   return cudaSuccess;
 }

@@ -326,6 +326,7 @@ TEST_CASE("names, aliases and the registry") {
   told("half", "; did you mean 'fp16-pure', 'fp16-master', 'amp-fp16' or 'fp16-static:SCALE'?");
   told("fp16", "; did you mean 'fp16-pure', 'fp16-master', 'amp-fp16' or 'fp16-static:SCALE'?");
   told("fp16-static", "; did you mean 'fp16-static:SCALE'?");
+  told("FP16-MASTR", "; did you mean 'fp16-master'?");
   for (const char* format : {"e4m3fn", "e4m3fn:stochastic"})
     CHECK(message_of([&] { amp::recipe(format); }) ==
           "no recipe '" + std::string(format) +

@@ -57,6 +57,7 @@ TEST_CASE("dtype names, sizes and kinds") {
   CHECK(message_of([] { dtype_from_name("float16"); }) ==
         "unknown dtype 'float16'; known are f64, f32, f16, bf16, f8e4m3fn, f8e5m2, i64, i32, u8, bool; did you mean "
         "'f16'?");
+  CHECK(message_of([] { dtype_from_name("fp6"); }).ends_with("u8, bool"));  // no dtype has what is meant
 }
 
 TEST_CASE("dtype of a C++ type has its size") {

@@ -1,4 +1,4 @@
-// What the emulator shows of kernels that are wrong (cuda/emulator/fibers.cpp).
+// What the emulator shows of kernels and streams that are wrong (cuda/emulator/fibers.cpp, streams.cpp).
 #include <doctest/doctest.h>
 
 #include <algorithm>
@@ -19,6 +19,8 @@
 
 #include <cstdlib>
 #include <filesystem>
+#include <iterator>
+#include <thread>
 #endif
 
 namespace gradual::cuda::emulator {
@@ -146,6 +148,8 @@ const Case cases[] = {
     {"each thread its own", false, [] { launch(1, 64, false, [] { results[threadIdx.x] = 1; }); }},
     {"two threads, one place", true, [] { launch(1, 64, false, [] { results[threadIdx.x / 2] = 1; }); }},
     {"two blocks, one place", true, [] { launch(2, 64, false, [] { results[(threadIdx.x + blockIdx.x) % 64] = 1; }); }},
+    {"every block writes to the first places", true,
+     [] { launch(2, 64, false, [] { results[threadIdx.x] = blockIdx.x; }); }},
     {"two blocks, one place, atomic", false, [] { launch(2, 64, false, [] { atomicAdd(&results[0], 1u); }); }},
     {"one launch after another", false,
      [] {
@@ -199,6 +203,64 @@ const Case cases[] = {
        cudaStreamWaitEvent(s.b, s.event, 0);
        Streams::write(s.b);
      }},
+    {"the host waits for a stream that waited", false,
+     [] {
+       const Streams s;
+       Streams::write(s.a);
+       cudaEventRecord(s.event, s.a);
+       cudaStreamWaitEvent(s.b, s.event, 0);
+       cudaStreamSynchronize(s.b);
+       ++results[0];
+     }},
+    {"an event that was recorded again", true,
+     [] {
+       const Streams s;
+       Streams::write(s.a);
+       cudaEventRecord(s.event, s.a);
+       cudaEventRecord(s.event, s.b);
+       cudaEventSynchronize(s.event);
+       ++results[0];
+     }},
+    {"a graph on two streams", false,
+     [] {
+       const Streams s;
+       cudaGraph_t graph = nullptr;
+       cudaGraphExec_t run = nullptr;
+       cudaStreamBeginCapture(s.a, cudaStreamCaptureModeRelaxed);
+       Streams::write(s.a);
+       cudaStreamEndCapture(s.a, &graph);
+       cudaGraphInstantiate(&run, graph, 0);
+       cudaGraphLaunch(run, s.a);
+       cudaGraphLaunch(run, s.b);
+       cudaDeviceSynchronize();
+       ++results[0];
+     }},
+    {"two threads and their streams run one kernel", false,
+     [] {
+       const Streams s;
+       static unsigned of_each[2];
+       const auto sum = [](cudaStream_t stream, unsigned* result) {
+         emulator::launch(1, 64, true, stream, [=] {
+           shared[threadIdx.x] = threadIdx.x;
+           __syncthreads();
+           if (threadIdx.x == 0) *result = shared[63];
+         });
+       };
+       std::thread other([&] { sum(s.a, &of_each[0]); });
+       sum(s.b, &of_each[1]);
+       other.join();
+     }},
+    {"two threads, and taking turns orders nothing", true,
+     [] {
+       const Streams s;
+       std::thread other([&] {
+         results[0] = 1;
+         Streams::write(s.a);
+       });
+       cudaMemsetAsync(shared, 0, sizeof shared, s.b);
+       ++results[0];
+       other.join();
+     }},
     {"freed by another stream", true,
      [] {
        const Streams s;
@@ -212,8 +274,10 @@ const Case cases[] = {
 TEST_CASE("the case that GRADUAL_TEST_RACE names" * doctest::skip()) {
   const char* const name = std::getenv("GRADUAL_TEST_RACE");
   REQUIRE(name);
-  for (const Case& c : cases)
-    if (std::string(name) == c.name) c.run();
+  const Case* const found =
+      std::find_if(std::begin(cases), std::end(cases), [&](const Case& c) { return std::string(name) == c.name; });
+  REQUIRE(found != std::end(cases));
+  found->run();
 }
 
 // In a process of its own each, for what ThreadSanitizer reports ends a test.
