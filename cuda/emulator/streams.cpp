@@ -147,7 +147,7 @@ void enqueue(cudaStream_t stream, std::function<void()> work) {
 }
 void wait_for_all() {
   const std::lock_guard lock(now().mutex);
-  for (const cudaStream_t stream : now().streams) acquire(&stream->done);
+  for (CUstream_st* const stream : now().streams) acquire(&stream->done);
 }
 
 }  // namespace gradual::cuda::emulator
