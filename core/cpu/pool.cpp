@@ -310,7 +310,8 @@ template <bool backward> void sum_pixels(const OpCall& call, Outputs& out) {
           write.store(sum, row * length, length, counts);
         }
       };
-      const std::int64_t all = out[0].size(0) * rows, a_row = std::max(length, call[0].numel() / all);
+      const std::int64_t all = out[0].size(0) * rows;
+      const auto a_row = std::max<std::int64_t>({1, length, call[0].numel() / std::max<std::int64_t>(1, all)});
       parallel_counted(all, std::max<std::int64_t>(1, kGrain / a_row), dtype_of<T>, to.dtype(), sum_rows);
     });
   });
