@@ -20,7 +20,14 @@
 #define __global__
 #define __device__
 #define __host__
-#define __shared__ static thread_local  // two threads may launch, each on a stream of its own
+#ifndef __has_feature
+#define __has_feature(x) 0
+#endif
+#if defined(__SANITIZE_THREAD__) || __has_feature(thread_sanitizer)
+#define __shared__ static thread_local  // two threads may launch one kernel, each on a stream of its own
+#else
+#define __shared__ static
+#endif
 
 struct dim3 {
   unsigned x = 1, y = 1, z = 1;
