@@ -1,8 +1,8 @@
 // Every column's registration, by hand: registrars that run before main vanish from static libraries.
 #include "autograd/rule.h"
 #include "core/cpu/kernels.h"
-#include "core/device.h"
-#include "core/dispatch.h"
+#include "core/ops/dispatch.h"
+#include "core/tensor/device.h"
 #ifdef GRADUAL_HAVE_ONEDNN
 #include "core/onednn/kernels.h"
 #endif

@@ -11,10 +11,10 @@
 #include "../autograd/function.h"
 #include "../autograd/grad_mode.h"
 #include "../autograd/rule.h"
-#include "../core/failf.h"
-#include "../core/memory.h"
-#include "../core/observer.h"
-#include "../core/ops.h"
+#include "../core/observe/observer.h"
+#include "../core/ops/ops.h"
+#include "../core/support/failf.h"
+#include "../core/tensor/memory.h"
 #include "rewrite.h"
 
 namespace gradual::amp {

@@ -4,7 +4,7 @@
 //   Tensor loss = cross_entropy(model(x), y);      // contractions in f16, the loss in f32, all of it on the tape
 //
 // Regions nest, are disabled inside one another, are restored on exceptions and belong to their thread; a snapshot
-// (core/dispatch.h) hands them to another. Backward runs in forward's dtypes whether or not a region is open around it.
+// (core/ops/dispatch.h) hands them to another. Backward runs in forward's dtypes whether or not a region is open around it.
 #pragma once
 
 #include <functional>

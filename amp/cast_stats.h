@@ -6,8 +6,8 @@
 #include <string>
 #include <utility>
 
-#include "../core/rounding.h"
-#include "../core/scoped.h"
+#include "../core/formats/rounding.h"
+#include "../core/support/scoped.h"
 #include "rewrite.h"
 
 namespace gradual::amp {

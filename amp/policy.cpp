@@ -4,8 +4,8 @@
 #include <map>
 
 #include "../autograd/rule.h"
-#include "../core/failf.h"
-#include "../core/nearest.h"
+#include "../core/support/failf.h"
+#include "../core/support/text.h"
 
 namespace gradual::amp {
 namespace {

@@ -11,7 +11,7 @@
 #include <string_view>
 #include <vector>
 
-#include "../core/dispatch.h"
+#include "../core/ops/dispatch.h"
 
 namespace gradual::amp {
 

@@ -8,8 +8,8 @@
 #include "../autograd/autograd.h"
 #include "../autograd/grad_mode.h"
 #include "../autograd/node.h"
-#include "../core/observer.h"
-#include "../core/ops.h"
+#include "../core/observe/observer.h"
+#include "../core/ops/ops.h"
 #include "quantized_recipes.h"
 
 namespace gradual::amp {

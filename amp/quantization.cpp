@@ -4,13 +4,13 @@
 
 #include <algorithm>
 
-#include "../autograd/checkpoint.h"
+#include "../autograd/activation_checkpoint.h"
 #include "../autograd/grad_mode.h"
-#include "../core/compute_mode.h"
-#include "../core/conv_products.h"
-#include "../core/dispatch.h"
-#include "../core/f8_operands.h"
-#include "../core/ops.h"
+#include "../core/ops/compute_mode.h"
+#include "../core/ops/conv_by_gemm.h"
+#include "../core/ops/dispatch.h"
+#include "../core/ops/f8_operands.h"
+#include "../core/ops/ops.h"
 #include "cast_stats.h"
 #include "recipe.h"
 #include "rewrite.h"
@@ -95,8 +95,8 @@ void save_codes(const Quantization& q, const Operand& o, const QuantizedOperand&
 Tensor transformed(const Tensor& t, int axis, std::uint16_t signs) {
   const Tensor last = t.to(DType::f32).transpose(axis, -1).contiguous();
   const std::int64_t k = last.sizes().back(), extra = (16 - k % 16) % 16;
-  Shape before = Shape::filled(last.ndim(), 0), after = before;
-  after[last.ndim() - 1] = extra;
+  Shape before = Shape::filled(last.dim(), 0), after = before;
+  after[last.dim() - 1] = extra;
   return hadamard16(extra ? pad(last, before, after) : last, signs).transpose(axis, -1);
 }
 
@@ -135,7 +135,7 @@ bool transforms(const Operand& a, const Operand& b) {
 // a [.., m, k] b [.., k, n].
 Tensor product(const Quantization& q, const Operand& a, const Operand& b, Site& site) {
   Tensor ta = *a.tensor, tb = *b.tensor;
-  const int axis_b = tb.ndim() == 1 ? -1 : -2;
+  const int axis_b = tb.dim() == 1 ? -1 : -2;
   if (transforms(a, b)) {
     ta = transformed(ta, -1, kSigns);
     tb = transformed(tb, axis_b, kSigns);
@@ -145,8 +145,7 @@ Tensor product(const Quantization& q, const Operand& a, const Operand& b, Site& 
   save_codes(q, b, w);
   // A scale a row has its operand's dims; the product lacks the one that a vector on the other side takes away.
   const auto fitting = [](const Tensor& scale, const Tensor& other, int dim) {
-    return scale.defined() && scale.ndim() > 0 && other.ndim() == 1 ? squeeze(scale, std::max(dim, -scale.ndim()))
-                                                                    : scale;
+    return scale.defined() && scale.dim() > 0 && other.dim() == 1 ? squeeze(scale, std::max(dim, -scale.dim())) : scale;
   };
   const auto [y, done] = multiplied(a, x, b, w, [&] { return matmul(x.values, w.values); });
   return done ? y : scaled(scaled(y, fitting(x.scale, tb, -1)), fitting(w.scale, ta, -2));
@@ -161,7 +160,7 @@ Tensor linear_product(const Quantization& q, const Operand& x, const Operand& w,
   const Tensor added = bias.defined() ? bias.to(a.values.dtype()) : bias;
   if (!a.scale.defined() && !b.scale.defined()) return linear(a.values, b.values, added);
   auto [y, done] = multiplied(x, a, w, b, [&] { return linear(a.values, b.values); });
-  if (!done) y = scaled(scaled(y, a.scale), b.scale.defined() && b.scale.ndim() == 2 ? b.scale.reshape({-1}) : b.scale);
+  if (!done) y = scaled(scaled(y, a.scale), b.scale.defined() && b.scale.dim() == 2 ? b.scale.reshape({-1}) : b.scale);
   return added.defined() ? y + added : y;
 }
 

@@ -17,9 +17,9 @@
 #include <utility>
 #include <vector>
 
-#include "../core/accumulator.h"
-#include "../core/quantizer.h"
-#include "../core/state_dict.h"
+#include "../core/files/state_dict.h"
+#include "../core/formats/accumulator.h"
+#include "../core/quantize/quantizer.h"
 #include "autocast.h"
 
 namespace gradual::amp {

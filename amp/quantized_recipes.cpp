@@ -1,7 +1,7 @@
 // The named recipes of 8 bits and fewer, and eXmY.
 #include "quantized_recipes.h"
 
-#include "../core/failf.h"
+#include "../core/support/failf.h"
 
 namespace gradual::amp {
 namespace {

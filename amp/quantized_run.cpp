@@ -5,9 +5,9 @@
 #include <limits>
 
 #include "../autograd/grad_mode.h"
-#include "../core/failf.h"
-#include "../core/nearest.h"
-#include "../core/ops.h"
+#include "../core/ops/ops.h"
+#include "../core/support/failf.h"
+#include "../core/support/text.h"
 #include "cast_stats.h"
 
 namespace gradual::amp {
@@ -40,7 +40,7 @@ template <class F> void for_quantised(const QuantizationState& state, const nn::
   for (const auto& [name, param] : model.named_parameters()) {
     const auto dot = name.rfind('.');
     const std::string module = dot == std::string::npos ? "" : name.substr(0, dot);
-    if (const Quantization* q = state.of_module(module); q && param.ndim() >= 2) f(*q, module, param);
+    if (const Quantization* q = state.of_module(module); q && param.dim() >= 2) f(*q, module, param);
   }
 }
 
@@ -51,7 +51,7 @@ void name_layers(Quantization& q, nn::Module& model) {
   for (const auto& [path, module] : model.named_modules()) {
     paths.push_back(path);
     for (const auto& [name, param] : module->named_parameters(false))
-      if (name == "weight" && param.ndim() >= 2 && module->kind() != "Embedding") layers.push_back(path);
+      if (name == "weight" && param.dim() >= 2 && module->kind() != "Embedding") layers.push_back(path);
   }
   for (auto& [module, other] : q.modules) {
     if ((module == "first" || module == "last") && !layers.empty())

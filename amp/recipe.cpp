@@ -5,10 +5,10 @@
 #include <cstdlib>
 
 #include "../autograd/grad_mode.h"
-#include "../core/failf.h"
-#include "../core/nearest.h"
+#include "../core/support/failf.h"
+#include "../core/support/text.h"
 #include "../optim/clip.h"
-#include "convert.h"
+#include "convert_model.h"
 #include "quantized_recipes.h"
 #include "quantized_run.h"
 
@@ -246,7 +246,7 @@ optim::StepResult RecipeRun::update() {
   if (quantization_) quantize_gradients(*quantization_, model_);
   if (options_.clip_norm > 0) {
     if (scaler_) scaler_->unscale_(*optimizer_);
-    optim::clip_grad_norm(*optimizer_, options_.clip_norm);
+    optim::clip_grad_norm_(*optimizer_, options_.clip_norm);
   }
   optim::StepResult result;
   if (scaler_) {

@@ -22,7 +22,7 @@
 #include <utility>
 #include <vector>
 
-#include "../core/compute_mode.h"
+#include "../core/ops/compute_mode.h"
 #include "../nn/module.h"
 #include "../optim/grad_scaler.h"
 #include "autocast.h"

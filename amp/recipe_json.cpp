@@ -1,6 +1,6 @@
 // Recipes as JSON.
-#include "../core/atomic_file.h"
-#include "../core/input_file.h"
+#include "../core/files/atomic_file.h"
+#include "../core/files/input_file.h"
 #include "json/quantization.h"
 #include "recipe.h"
 

@@ -6,8 +6,8 @@
 #include "../autograd/function.h"
 #include "../autograd/grad_mode.h"
 #include "../autograd/rule.h"
-#include "../core/failf.h"
-#include "../core/ops.h"
+#include "../core/ops/ops.h"
+#include "../core/support/failf.h"
 
 namespace gradual::amp {
 namespace {
@@ -197,7 +197,7 @@ RewriteContext& rewrite_context() { return running("rewrite_context").context();
 RandomKey rewrite_key() {
   Backward* const outer = running("rewrite_key").outer();
   if (!outer || !outer->key) return default_generator().next();
-  // The stream stays: a recorded step moves it on (cuda/random.h).
+  // The stream stays: a recorded step moves it on (cuda/runtime/random.h).
   const std::uint64_t draw = (std::uint64_t{outer->depth} << 32) + ++outer->drawn;
   return {outer->key->seed ^ mixed(draw * 0x9e3779b97f4a7c15), outer->key->stream};
 }

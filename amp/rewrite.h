@@ -7,8 +7,8 @@
 #include <memory>
 #include <optional>
 
-#include "../core/generator.h"
-#include "../core/quantized_tensor.h"
+#include "../core/quantize/quantized_tensor.h"
+#include "../core/support/generator.h"
 #include "policy.h"
 
 namespace gradual::amp {

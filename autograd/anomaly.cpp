@@ -6,7 +6,7 @@
 #include <cmath>
 #include <utility>
 
-#include "../core/ops.h"
+#include "../core/ops/ops.h"
 #include "grad_mode.h"
 #include "node.h"
 

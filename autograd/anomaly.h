@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "../core/observer.h"
+#include "../core/observe/observer.h"
 
 namespace gradual {
 

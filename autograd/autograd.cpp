@@ -4,8 +4,8 @@
 #include <algorithm>
 #include <bit>
 
-#include "../core/failf.h"
-#include "../core/ops.h"
+#include "../core/ops/ops.h"
+#include "../core/support/failf.h"
 #include "engine.h"
 #include "function.h"
 #include "rule.h"

@@ -3,10 +3,10 @@
 #include <algorithm>
 #include <utility>
 
-#include "../core/counts.h"
-#include "../core/failf.h"
-#include "../core/ops.h"
-#include "../core/scoped.h"
+#include "../core/formats/cast_counts.h"
+#include "../core/ops/ops.h"
+#include "../core/support/failf.h"
+#include "../core/support/scoped.h"
 #include "rule.h"
 
 namespace gradual {

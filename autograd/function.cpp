@@ -2,8 +2,8 @@
 
 #include <utility>
 
-#include "../core/failf.h"
-#include "../core/scoped.h"
+#include "../core/support/failf.h"
+#include "../core/support/scoped.h"
 #include "autograd.h"
 #include "rule.h"
 

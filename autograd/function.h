@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "../core/dispatch.h"
+#include "../core/ops/dispatch.h"
 #include "node.h"
 
 namespace gradual {

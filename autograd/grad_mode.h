@@ -1,7 +1,7 @@
 // Whether ops are recorded on the tape. Per thread; scopes nest and are restored on exceptions.
 #pragma once
 
-#include "../core/dispatch.h"
+#include "../core/ops/dispatch.h"
 
 namespace gradual {
 

@@ -4,8 +4,8 @@
 #include <cmath>
 #include <iterator>
 
-#include "../core/failf.h"
-#include "../core/ops.h"
+#include "../core/ops/ops.h"
+#include "../core/support/failf.h"
 #include "autograd.h"
 
 namespace gradual::autograd {

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <new>
 
-#include "../core/failf.h"
+#include "../core/support/failf.h"
 #include "function.h"
 
 namespace gradual {

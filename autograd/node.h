@@ -5,7 +5,7 @@
 #include <memory>
 #include <vector>
 
-#include "../core/op.h"
+#include "../core/ops/op.h"
 
 namespace gradual {
 

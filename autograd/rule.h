@@ -1,7 +1,7 @@
 // Backward rules: one entry an op in a table, written with the public ops, so that gradients of gradients come free.
 #pragma once
 
-#include "../core/dispatch.h"
+#include "../core/ops/dispatch.h"
 #include "node.h"
 
 namespace gradual {

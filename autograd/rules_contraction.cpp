@@ -1,5 +1,5 @@
 // Backward rules of contractions and pooling: each gradient is a contraction again.
-#include "../core/ops.h"
+#include "../core/ops/ops.h"
 #include "rule.h"
 
 namespace gradual {
@@ -13,7 +13,7 @@ Tensor operand(const C& c, int i) {
   return is_f8(t.dtype()) ? cast(t, c.grad().dtype()) : t;
 }
 // [.., n] as rows [-1, n], where sizes may be 0.
-Tensor rows_of(const Tensor& t) { return t.ndim() == 2 ? t : t.ndim() == 1 ? unsqueeze(t, 0) : flatten(t, 0, -2); }
+Tensor rows_of(const Tensor& t) { return t.dim() == 2 ? t : t.dim() == 1 ? unsqueeze(t, 0) : flatten(t, 0, -2); }
 
 // y = a b: da = dy b^T, db = a^T dy. A 1-d operand is a row on the left and a column on the right.
 void matmul_rule(const C& c) {
@@ -103,7 +103,7 @@ void flash_attention_rule(const C& c) {
     return;
   }
   const double scale = attention_scale(a, q.size(-1));
-  const DimAttrs along{.dim = q.ndim() - 1, .causal = a.causal};
+  const DimAttrs along{.dim = q.dim() - 1, .causal = a.causal};
   const Tensor p = call_row(OpId::softmax, along, matmul(q * scale, transpose(k, -2, -1)))[0];
   const Tensor dp = matmul(g, transpose(v, -2, -1));
   const Tensor ds = p * (dp - sum(dp * p, {-1}, true)) * scale;

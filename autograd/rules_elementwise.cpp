@@ -2,8 +2,8 @@
 #include <cmath>
 #include <numbers>
 
-#include "../core/dispatch.h"
-#include "../core/ops.h"
+#include "../core/ops/dispatch.h"
+#include "../core/ops/ops.h"
 #include "rule.h"
 
 namespace gradual {

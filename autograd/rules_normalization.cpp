@@ -1,6 +1,6 @@
 // Backward rules of norms, softmax and losses. The fused backward rows serve a plain backward; where the backward
 // itself is recorded, the composed form of the same formula is used.
-#include "../core/ops.h"
+#include "../core/ops/ops.h"
 #include "grad_mode.h"
 #include "rule.h"
 

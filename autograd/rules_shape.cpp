@@ -2,7 +2,7 @@
 #include <algorithm>
 #include <cmath>
 
-#include "../core/ops.h"
+#include "../core/ops/ops.h"
 #include "rule.h"
 
 namespace gradual {
@@ -89,14 +89,14 @@ void scatter_add_rule(const C& c) {
   if (!c.needs(2)) return;
   // src may be larger than the index: what no index names gets no gradient.
   const Tensor g = gather(c.grad(), c.get<IndexAttrs>().dim, c.input(1));
-  Shape before = Shape::filled(g.ndim(), 0);
+  Shape before = Shape::filled(g.dim(), 0);
   Shape after = before;
-  for (int i = 0; i < g.ndim(); ++i) after[i] = c.sizes(2)[i] - g.sizes()[i];
+  for (int i = 0; i < g.dim(); ++i) after[i] = c.sizes(2)[i] - g.sizes()[i];
   c.set(2, g.sizes() == c.sizes(2) ? g : pad(g, before, after));
 }
 void pad_rule(const C& c) {
   Tensor g = c.grad();
-  for (int i = 0; i < g.ndim(); ++i) g = narrow(g, i, c.get<PadAttrs>().before[i], c.sizes(0)[i]);
+  for (int i = 0; i < g.dim(); ++i) g = narrow(g, i, c.get<PadAttrs>().before[i], c.sizes(0)[i]);
   c.set(0, g);
 }
 

@@ -4,8 +4,8 @@
 #include <iterator>
 #include <unordered_set>
 
-#include "../core/failf.h"
-#include "../core/nearest.h"
+#include "../core/support/failf.h"
+#include "../core/support/text.h"
 
 namespace gradual {
 namespace {

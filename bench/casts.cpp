@@ -1,8 +1,8 @@
 // Rounding against the machine's memory: bytes read and written a second, all threads, beside a copy of the same run.
 #include <benchmark/benchmark.h>
 #include <gradual/autograd/grad_mode.h>
-#include <gradual/core/quantizer.h>
-#include <gradual/core/threads.h>
+#include <gradual/core/quantize/quantizer.h>
+#include <gradual/core/support/threads.h>
 
 #include <algorithm>
 #include <thread>

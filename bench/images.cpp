@@ -1,7 +1,7 @@
 // The layers of an image model, at the sizes of the 28x28 cnn.
 #include <benchmark/benchmark.h>
 #include <gradual/autograd/grad_mode.h>
-#include <gradual/core/ops.h>
+#include <gradual/core/ops/ops.h>
 
 namespace {
 

@@ -1,8 +1,8 @@
 // The library's own loops, one thread: 64 Ki numbers, which the second-level cache holds, and 16 Mi from memory.
 #include <benchmark/benchmark.h>
 #include <gradual/autograd/grad_mode.h>
-#include <gradual/core/convert.h>
-#include <gradual/core/ops.h>
+#include <gradual/core/formats/convert.h>
+#include <gradual/core/ops/ops.h>
 #include <gradual/optim/adam.h>
 
 #include <string>

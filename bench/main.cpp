@@ -2,7 +2,7 @@
 //   gradual-bench [--filter REGEX] [--json FILE] [--threads N] [--repetitions N]
 #include <benchmark/benchmark.h>
 #include <fmt/format.h>
-#include <gradual/core/threads.h>
+#include <gradual/core/support/threads.h>
 
 #include <cstdio>
 #include <fstream>

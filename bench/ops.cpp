@@ -1,9 +1,9 @@
 // The cost of recording, and the kernels that matter most.
 #include <benchmark/benchmark.h>
 #include <gradual/autograd/grad_mode.h>
-#include <gradual/core/convert.h>
-#include <gradual/core/ops.h>
-#include <gradual/core/quantizer.h>
+#include <gradual/core/formats/convert.h>
+#include <gradual/core/ops/ops.h>
+#include <gradual/core/quantize/quantizer.h>
 
 namespace {
 

@@ -1,8 +1,8 @@
 // Whole optimizer steps against the machine's memory: bytes read and written a second, beside a copy of the same run; and
 // what a step costs where there are few bytes.
 #include <benchmark/benchmark.h>
-#include <gradual/core/ops.h>
-#include <gradual/core/threads.h>
+#include <gradual/core/ops/ops.h>
+#include <gradual/core/support/threads.h>
 #include <gradual/optim/adam.h>
 #include <gradual/optim/grad_scaler.h>
 #include <gradual/optim/sgd.h>

@@ -1,6 +1,6 @@
 // A whole training step: forward, backward, update.
 #include <benchmark/benchmark.h>
-#include <gradual/core/ops.h>
+#include <gradual/core/ops/ops.h>
 #include <gradual/lab/models.h>
 #include <gradual/nn/activation.h>
 #include <gradual/nn/linear.h>

@@ -5,11 +5,13 @@ set(GRADUAL_HAVE_CUDA OFF)
 set(cuda_dir ${PROJECT_SOURCE_DIR}/cuda)
 
 if(GRADUAL_CUDA STREQUAL "EMULATED")
-  file(GLOB cuda_sources CONFIGURE_DEPENDS ${cuda_dir}/*.cu ${cuda_dir}/*.cpp ${cuda_dir}/emulator/*.cpp)
-  list(FILTER cuda_sources EXCLUDE REGEX "/(stub[.]cpp|[a-z_]+_cub[.]cu)$")
-  file(GLOB kernels CONFIGURE_DEPENDS ${cuda_dir}/*.cu)
+  set(doubles ${PROJECT_SOURCE_DIR}/tests/doubles)  # cuBLASLt and cuDNN
+  file(GLOB kernels CONFIGURE_DEPENDS ${cuda_dir}/runtime/*.cu ${cuda_dir}/kernels/*.cu)
+  file(GLOB cuda_sources CONFIGURE_DEPENDS ${cuda_dir}/runtime/*.cpp ${cuda_dir}/kernels/*.cpp ${cuda_dir}/libraries/*.cpp
+       ${cuda_dir}/emulator/*.cpp ${doubles}/*.cpp)
+  list(APPEND cuda_sources ${kernels})
   set_source_files_properties(${kernels} PROPERTIES LANGUAGE CXX COMPILE_OPTIONS "-xc++")
-  set_source_files_properties(${cuda_sources} PROPERTIES INCLUDE_DIRECTORIES ${cuda_dir}/emulator)
+  set_source_files_properties(${cuda_sources} PROPERTIES INCLUDE_DIRECTORIES "${cuda_dir}/emulator;${doubles}")
   if(GRADUAL_SANITIZE MATCHES "thread")  # these tell the sanitizer who runs, and take no part
     set_source_files_properties(${cuda_dir}/emulator/fibers.cpp ${cuda_dir}/emulator/streams.cpp PROPERTIES
       COMPILE_OPTIONS "-fno-sanitize=thread" COMPILE_DEFINITIONS GRADUAL_SANITIZE_THREAD)
@@ -85,14 +87,13 @@ set_target_properties(gradual PROPERTIES CUDA_ARCHITECTURES "${CMAKE_CUDA_ARCHIT
 message(STATUS "gradual: CUDA ${CUDAToolkit_VERSION}, cuDNN ${cuDNN_VERSION}, for ${CMAKE_CUDA_ARCHITECTURES}")
 
 # Kernels round as the CPU does: no contraction to fma. constexpr functions may run on the device.
-file(GLOB cuda_kernels CONFIGURE_DEPENDS ${cuda_dir}/*.cu)
+file(GLOB cuda_kernels CONFIGURE_DEPENDS ${cuda_dir}/runtime/*.cu ${cuda_dir}/kernels/*.cu ${cuda_dir}/libraries/*.cu)
 add_library(gradual_cuda OBJECT ${cuda_kernels})
 target_compile_options(gradual_cuda PRIVATE ${GRADUAL_DEFAULT_OPTIMIZATION} -std=c++20 --fmad=false --expt-relaxed-constexpr --extended-lambda
                        "SHELL:-Xcompiler -ffp-contract=off,-Wall,-Wextra,-fPIC")
 target_include_directories(gradual_cuda PRIVATE ${GRADUAL_BUILD_INCLUDE})
 target_link_libraries(gradual_cuda PRIVATE gradual_dep_fmt)
-file(GLOB cuda_sources CONFIGURE_DEPENDS ${cuda_dir}/*.cpp)
-list(REMOVE_ITEM cuda_sources ${cuda_dir}/stub.cpp)
+file(GLOB cuda_sources CONFIGURE_DEPENDS ${cuda_dir}/runtime/*.cpp ${cuda_dir}/kernels/*.cpp ${cuda_dir}/libraries/*.cpp)
 target_sources(gradual PRIVATE ${cuda_sources} $<TARGET_OBJECTS:gradual_cuda>)
 target_link_libraries(gradual PRIVATE CUDA::cudart_static cuBLASLt::cuBLASLt cuDNN::cuDNN)
 # NVIDIA's compiler, which cuDNN loads by its name while a program runs.
@@ -101,7 +102,7 @@ nvidia_package_folders(places)
 find_library(GRADUAL_NVRTC NAMES nvrtc libnvrtc.so.13 libnvrtc.so.12 HINTS ${places} PATH_SUFFIXES lib64 lib)
 mark_as_advanced(GRADUAL_NVRTC)
 if(GRADUAL_NVRTC)
-  set_source_files_properties(${cuda_dir}/cudnn_graph.cpp TARGET_DIRECTORY gradual
+  set_source_files_properties(${cuda_dir}/libraries/cudnn_graph.cpp TARGET_DIRECTORY gradual
                               PROPERTIES COMPILE_DEFINITIONS GRADUAL_NVRTC="${GRADUAL_NVRTC}")
 endif()
 list(APPEND GRADUAL_EXPORTED_DEPENDENCIES "CUDAToolkit" "cuBLASLt" "cuDNN 9")

@@ -1,12 +1,15 @@
 # Headers live beside their sources and include each other by relative path. Users write <gradual/nn/linear.h>; in the
 # build tree that is a generated header of one line which includes the real one, and the install puts the real ones there.
 
-set(GRADUAL_PUBLIC_FOLDERS core autograd nn optim amp data lab)
+set(GRADUAL_PUBLIC_FOLDERS autograd nn optim amp data lab)
+foreach(room support formats tensor ops observe quantize kernels files)
+  list(APPEND GRADUAL_PUBLIC_FOLDERS core/${room})
+endforeach()
 list(TRANSFORM GRADUAL_PUBLIC_FOLDERS APPEND "/*.h" OUTPUT_VARIABLE patterns)
 list(TRANSFORM patterns PREPEND "${PROJECT_SOURCE_DIR}/")
 file(GLOB GRADUAL_PUBLIC_HEADERS RELATIVE ${PROJECT_SOURCE_DIR} CONFIGURE_DEPENDS
      ${PROJECT_SOURCE_DIR}/gradual.h ${PROJECT_SOURCE_DIR}/core/*.def ${PROJECT_SOURCE_DIR}/cuda/cuda.h
-     ${PROJECT_SOURCE_DIR}/cuda/graph.h ${patterns})
+     ${PROJECT_SOURCE_DIR}/cuda/runtime/graph.h ${patterns})
 
 set(GRADUAL_BUILD_INCLUDE ${PROJECT_BINARY_DIR}/include)
 configure_file(${PROJECT_SOURCE_DIR}/cmake/version.h.in ${GRADUAL_BUILD_INCLUDE}/gradual/version.h @ONLY)

@@ -6,8 +6,8 @@
 #include <string>
 #include <vector>
 
-#include "../core/device.h"
-#include "../core/scoped.h"
+#include "../core/support/scoped.h"
+#include "../core/tensor/device.h"
 
 namespace gradual::cuda {
 

@@ -1,10 +1,10 @@
 // Stands in for the CUDA backend in a build without it: tensors cannot be made there, and the error says why.
-#include "../core/capture.h"
-#include "../core/error.h"
-#include "../core/loss_scale.h"
-#include "../core/quantizer_kernels.h"
+#include "../core/kernels/loss_scale.h"
+#include "../core/quantize/quantizer_kernels.h"
+#include "../core/support/error.h"
+#include "../core/tensor/device_recording.h"
 #include "cuda.h"
-#include "graph.h"
+#include "runtime/graph.h"
 
 namespace gradual {
 

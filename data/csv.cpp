@@ -3,8 +3,8 @@
 #include <algorithm>
 #include <charconv>
 
-#include "../core/failf.h"
-#include "../core/input_file.h"
+#include "../core/files/input_file.h"
+#include "../core/support/failf.h"
 #include "gzip.h"
 
 namespace gradual::data {

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <future>
 
-#include "../core/failf.h"
+#include "../core/support/failf.h"
 
 namespace gradual::data {
 namespace {

@@ -5,7 +5,7 @@
 #include <memory>
 #include <vector>
 
-#include "../core/state_dict.h"
+#include "../core/files/state_dict.h"
 #include "dataset.h"
 
 namespace gradual::data {

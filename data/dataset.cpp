@@ -1,8 +1,8 @@
 #include "dataset.h"
 
-#include "../core/dispatch.h"
-#include "../core/failf.h"
-#include "../core/ops.h"
+#include "../core/ops/dispatch.h"
+#include "../core/ops/ops.h"
+#include "../core/support/failf.h"
 
 namespace gradual::data {
 namespace {

@@ -1,6 +1,6 @@
 #include "digits.h"
 
-#include "../core/ops.h"
+#include "../core/ops/ops.h"
 #include "csv.h"
 
 namespace gradual::embedded {

@@ -5,7 +5,7 @@
 #include <limits>
 #include <memory>
 
-#include "../core/failf.h"
+#include "../core/support/failf.h"
 
 namespace gradual::data {
 

@@ -2,8 +2,8 @@
 
 #include <filesystem>
 
-#include "../core/failf.h"
-#include "../core/input_file.h"
+#include "../core/files/input_file.h"
+#include "../core/support/failf.h"
 #include "gzip.h"
 
 namespace gradual::data {
@@ -40,8 +40,8 @@ Dataset read_pair(const std::string& folder, const std::string& part) {
   const std::string labels_path = find_file(folder, part + "-labels-idx1-ubyte");
   const Tensor images = read_idx(images_path);
   const Tensor labels = read_idx(labels_path);
-  if (images.ndim() != 3) failf("mnist: \"{}\" is {}, not [N, rows, columns]", images_path, to_string(images.sizes()));
-  if (labels.ndim() != 1 || labels.size(0) != images.size(0))
+  if (images.dim() != 3) failf("mnist: \"{}\" is {}, not [N, rows, columns]", images_path, to_string(images.sizes()));
+  if (labels.dim() != 1 || labels.size(0) != images.size(0))
     failf("mnist: \"{}\" is {} for images {}", labels_path, to_string(labels.sizes()), to_string(images.sizes()));
 
   const Shape& s = images.sizes();

@@ -3,8 +3,8 @@
 #include <algorithm>
 #include <set>
 
-#include "../core/failf.h"
-#include "../core/input_file.h"
+#include "../core/files/input_file.h"
+#include "../core/support/failf.h"
 #include "gzip.h"
 
 namespace gradual::data {
@@ -40,7 +40,7 @@ std::string Vocabulary::decode(const Tensor& tokens) const {
 
 Dataset windows(const Tensor& tokens, std::int64_t context, std::int64_t stride) {
   if (context < 1 || stride < 1) failf("windows: context {} and stride {} must be at least 1", context, stride);
-  if (tokens.ndim() != 1 || tokens.numel() <= context || !tokens.is_contiguous())
+  if (tokens.dim() != 1 || tokens.numel() <= context || !tokens.is_contiguous())
     failf("windows: tokens {} must be one row of more than {}", to_string(tokens.sizes()), context);
   const auto from = [&](std::int64_t first) {
     return as_strided(tokens, {(tokens.numel() - context - 1) / stride + 1, context}, {stride, 1},

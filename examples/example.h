@@ -1,7 +1,7 @@
 // What the examples share: a command line of "--name value" pairs and flags, and claims that are checked.
 #pragma once
 
-#include <gradual/core/tensor.h>
+#include <gradual/core/tensor/tensor.h>
 
 #include <algorithm>
 #include <cstdio>

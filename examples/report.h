@@ -1,8 +1,8 @@
 // What a training run took, and a table of several.
 #pragma once
 
-#include <gradual/core/device.h>
-#include <gradual/core/memory.h>
+#include <gradual/core/tensor/device.h>
+#include <gradual/core/tensor/memory.h>
 
 #include <chrono>
 #include <cstdio>

@@ -3,9 +3,9 @@
 #include <algorithm>
 #include <filesystem>
 
-#include "../core/atomic_file.h"
-#include "../core/generator.h"
-#include "../core/input_file.h"
+#include "../core/files/atomic_file.h"
+#include "../core/files/input_file.h"
+#include "../core/support/generator.h"
 #include "run.h"
 
 namespace gradual::lab {

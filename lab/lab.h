@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "../amp/recipe.h"
-#include "../core/device.h"
+#include "../core/tensor/device.h"
 #include "models.h"
 #include "result.h"
 #include "tasks.h"

@@ -1,6 +1,6 @@
 #include "models.h"
 
-#include "../core/ops.h"
+#include "../core/ops/ops.h"
 #include "../nn/activation.h"
 #include "../nn/attention.h"
 #include "../nn/linear.h"
@@ -78,7 +78,7 @@ MakeModel model_for(const std::string& name, const data::Dataset& d) {
     return [inputs, classes = d.classes] { return make_mlp(inputs, classes); };
   }
   if (name == "cnn") {
-    if (d.inputs.ndim() != 4) fail("model cnn reads images [N, C, H, W], the data are " + sizes_of(d));
+    if (d.inputs.dim() != 4) fail("model cnn reads images [N, C, H, W], the data are " + sizes_of(d));
     return [s = d.inputs.sizes(), classes = d.classes] { return make_cnn(s[1], s[2], s[3], classes); };
   }
   fail("no model '" + name + "'; allowed are mlp, cnn and gpt");

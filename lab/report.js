@@ -270,7 +270,7 @@ function memory() {
   document.getElementById("memory-legend").replaceChildren(...used.map(k => el("span", {}, el("i", { style: `background:var(--c${categories.indexOf(k)})` }), k)));
 }
 
-// What each format would lose of one run's numbers (core/what_if.h).
+// What each format would lose of one run's numbers (core/quantize/what_if.h).
 function whatIf() {
   const run = data.runs.find(r => r.what_if);
   if (!run) { document.getElementById("what-if-section").remove(); return; }

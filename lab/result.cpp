@@ -9,8 +9,8 @@
 #include <limits>
 #include <nlohmann/json.hpp>
 
-#include "../core/error.h"
-#include "../core/threads.h"
+#include "../core/support/error.h"
+#include "../core/support/threads.h"
 #include "gradual/version.h"
 
 namespace gradual::embedded {

@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "../core/memory.h"
+#include "../core/tensor/memory.h"
 
 namespace gradual::lab {
 

@@ -12,11 +12,11 @@
 #include <sstream>
 #include <string_view>
 
-#include "../core/checkpoint.h"
-#include "../core/failf.h"
-#include "../core/profile.h"
-#include "../core/rounding.h"
-#include "../core/tracer.h"
+#include "../core/files/checkpoint_file.h"
+#include "../core/formats/rounding.h"
+#include "../core/observe/profile.h"
+#include "../core/observe/tracer.h"
+#include "../core/support/failf.h"
 #include "../cuda/cuda.h"
 #include "../optim/adam.h"
 #include "../optim/sgd.h"

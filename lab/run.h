@@ -7,7 +7,7 @@
 
 #include "../amp/precision_observer.h"
 #include "../amp/recipe.h"
-#include "../core/generator.h"
+#include "../core/support/generator.h"
 #include "../data/data_loader.h"
 #include "../optim/schedule.h"
 #include "lab.h"

@@ -1,6 +1,6 @@
 #include "tasks.h"
 
-#include "../core/ops.h"
+#include "../core/ops/ops.h"
 #include "../data/digits.h"
 #include "../data/idx.h"
 #include "../data/text.h"
@@ -10,7 +10,7 @@ namespace {
 
 // [.., C] with [..] as rows.
 std::pair<Tensor, Tensor> rows(const Tensor& logits, const Tensor& targets) {
-  if (logits.ndim() == 2) return {logits, targets};
+  if (logits.dim() == 2) return {logits, targets};
   return {reshape(logits, {-1, logits.sizes().back()}), reshape(targets, {-1})};
 }
 

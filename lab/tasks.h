@@ -5,7 +5,7 @@
 #include <functional>
 #include <string>
 
-#include "../core/tensor.h"
+#include "../core/tensor/tensor.h"
 #include "../data/dataset.h"
 
 namespace gradual::lab {

@@ -5,9 +5,9 @@
 
 #include "../autograd/grad_mode.h"
 #include "../autograd/node.h"
-#include "../core/dispatch.h"
-#include "../core/ops.h"
-#include "../core/what_if.h"
+#include "../core/ops/dispatch.h"
+#include "../core/ops/ops.h"
+#include "../core/quantize/what_if.h"
 
 namespace gradual::lab {
 namespace {
@@ -53,7 +53,7 @@ Json role_json(const char* role, std::vector<float>& values, double loss_scale) 
 
 void GradientSample::gradient(const autograd::GradientEvent& event) {
   const Tensor& g = event.grad;
-  if (!g.defined() || !g.is_floating() || g.ndim() == 0) return;  // 0-d: the loss and its scaling
+  if (!g.defined() || !g.is_floating() || g.dim() == 0) return;  // 0-d: the loss and its scaling
   const bool gathered = event.input < 0;
   // a leaf's gradient is taken once it is gathered, not as its parts arrive
   if (!gathered && (leaf_of(event) || !seen_.insert(g.unsafe_impl()->storage->id).second)) return;

@@ -3,7 +3,7 @@
 
 #include <tuple>
 
-#include "../core/ops.h"
+#include "../core/ops/ops.h"
 #include "module.h"
 
 namespace gradual::nn {

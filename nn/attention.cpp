@@ -2,9 +2,9 @@
 
 #include <utility>
 
-#include "../core/dispatch.h"
-#include "../core/failf.h"
-#include "../core/ops.h"
+#include "../core/ops/dispatch.h"
+#include "../core/ops/ops.h"
+#include "../core/support/failf.h"
 #include "init.h"
 
 namespace gradual::nn {
@@ -37,7 +37,7 @@ Tensor MultiheadAttention::operator()(const Tensor& query, const Tensor& key, co
 Tensor MultiheadAttention::forward(const Tensor& query, const Tensor& key, const Tensor& value,
                                    const AttentionCall& how) {
   for (const Tensor* t : {&query, &key, &value})
-    if (t->ndim() < 2 || t->size(-1) != embed_dim_)
+    if (t->dim() < 2 || t->size(-1) != embed_dim_)
       failf("MultiheadAttention: input {}; [.., length, {}] is right", to_string(t->sizes()), embed_dim_);
   // The packed projection's rows are those of q, k and v: one product where they share their input.
   const bool one = query.is_same(key) && key.is_same(value);
@@ -48,12 +48,12 @@ Tensor MultiheadAttention::forward(const Tensor& query, const Tensor& key, const
     };
     const Tensor projected = one ? own(packed, -1) : linear(x, own(in_proj_weight, 0), own(in_proj_bias, 0));
     Shape sizes = x.sizes();
-    sizes[x.ndim() - 1] = heads_;
+    sizes[x.dim() - 1] = heads_;
     sizes.push_back(embed_dim_ / heads_);
     return transpose(reshape(projected, sizes), -3, -2);
   };
   const Tensor q = heads_of(query, 0), k = heads_of(key, 1), v = heads_of(value, 2);
-  const Tensor mask = how.mask.defined() && how.mask.ndim() == 3 ? unsqueeze(how.mask, 1) : how.mask;
+  const Tensor mask = how.mask.defined() && how.mask.dim() == 3 ? unsqueeze(how.mask, 1) : how.mask;
   AttentionAttrs attrs{.causal = how.causal};
   if (training() && options_.dropout > 0) attrs.dropout = options_.dropout, attrs.key = default_generator().next();
   const Tensor heads = scaled_dot_product_attention(q, k, v, mask, attrs);

@@ -1,7 +1,7 @@
 // Layers with weights: Linear, Conv2d, Embedding.
 #pragma once
 
-#include "../core/ops.h"
+#include "../core/ops/ops.h"
 #include "init.h"
 #include "module.h"
 

@@ -1,7 +1,7 @@
 // Losses as modules, for those who like to hold them as such: each is the function of ops.h.
 #pragma once
 
-#include "../core/ops.h"
+#include "../core/ops/ops.h"
 #include "module.h"
 
 namespace gradual::nn {

@@ -9,8 +9,8 @@
 #include <unordered_set>
 
 #include "../autograd/grad_mode.h"
-#include "../core/failf.h"
-#include "../core/ops.h"
+#include "../core/ops/ops.h"
+#include "../core/support/failf.h"
 
 namespace gradual::nn {
 namespace {

@@ -14,9 +14,9 @@
 #include <utility>
 #include <vector>
 
-#include "../core/op.h"
-#include "../core/state_dict.h"
-#include "../core/tensor.h"
+#include "../core/files/state_dict.h"
+#include "../core/ops/op.h"
+#include "../core/tensor/tensor.h"
 
 namespace gradual::nn {
 

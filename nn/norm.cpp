@@ -2,10 +2,10 @@
 
 #include <algorithm>
 
-#include "../autograd/checkpoint.h"
+#include "../autograd/activation_checkpoint.h"
 #include "../autograd/grad_mode.h"
-#include "../core/failf.h"
-#include "../core/ops.h"
+#include "../core/ops/ops.h"
+#include "../core/support/failf.h"
 
 namespace gradual::nn {
 namespace {
@@ -28,7 +28,7 @@ BatchNorm::BatchNorm(std::int64_t channels, int min_dims, int max_dims, const Ba
       max_dims_(max_dims) {}
 
 Tensor BatchNorm::run(const Tensor& x, bool relu) {
-  if (x.ndim() < min_dims_ || x.ndim() > max_dims_)
+  if (x.dim() < min_dims_ || x.dim() > max_dims_)
     failf("{}: input {}; {} is right", kind(), to_string(x.sizes()),
           min_dims_ == 4 ? "[N, C, H, W]" : "[N, C] or [N, C, L]");
   const bool use_batch = training() || !options_.track_running_stats;
@@ -54,7 +54,7 @@ const Shape& TrailingNorm::counts(const char* layer, const Shape& normalized) {
 
 int TrailingNorm::dims(const Tensor& x) const {
   const int n = normalized_.size();
-  if (x.ndim() >= n && std::equal(normalized_.begin(), normalized_.end(), x.sizes().end() - n)) return n;
+  if (x.dim() >= n && std::equal(normalized_.begin(), normalized_.end(), x.sizes().end() - n)) return n;
   failf("{}: input {} does not end in the normalised shape {}", kind(), to_string(x.sizes()), to_string(normalized_));
 }
 

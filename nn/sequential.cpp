@@ -2,7 +2,7 @@
 
 #include <typeinfo>
 
-#include "../core/dispatch.h"
+#include "../core/ops/dispatch.h"
 #include "activation.h"
 #include "linear.h"
 #include "norm.h"

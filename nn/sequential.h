@@ -27,7 +27,7 @@ class Sequential : public Layer {
     fail("Sequential: no module " + std::to_string(i) + "; there are " + std::to_string(size()));
   }
   // Linear and ReLU or GELU, BatchNorm and ReLU are one op, where nobody looks between them: no observer and no hook on
-  // either. The bits are the same (of linear_gelu on a GPU, see core/ops.h).
+  // either. The bits are the same (of linear_gelu on a GPU, see core/ops/ops.h).
   Tensor forward(const Tensor& x) override;
   using Module::operator();
 };

@@ -7,7 +7,7 @@
 #include <unordered_set>
 
 #include "../autograd/grad_mode.h"
-#include "../core/nearest.h"
+#include "../core/support/text.h"
 
 namespace gradual::nn {
 namespace {

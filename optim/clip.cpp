@@ -5,9 +5,9 @@
 #include <limits>
 
 #include "../autograd/grad_mode.h"
-#include "../core/dispatch.h"
-#include "../core/failf.h"
-#include "../core/ops.h"
+#include "../core/ops/dispatch.h"
+#include "../core/ops/ops.h"
+#include "../core/support/failf.h"
 
 namespace gradual::optim {
 namespace {
@@ -44,7 +44,7 @@ GradNorm clip_there(const std::vector<Tensor>& gradients, double max_norm, doubl
 
 GradNorm clip_norm(const std::vector<Tensor>& gradients, double max_norm, const ClipOptions& options) {
   if (!(max_norm >= 0) || !(options.p > 0))
-    failf("clip_grad_norm: max_norm must be at least 0 and p above 0, given {} and {}", max_norm, options.p);
+    failf("clip_grad_norm_: max_norm must be at least 0 and p above 0, given {} and {}", max_norm, options.p);
   const NoGrad no_grad;
   const PhaseScope phase(Phase::optimizer);
   if (!options.error_if_nonfinite && on_one_gpu(gradients)) return clip_there(gradients, max_norm, options.p);
@@ -53,7 +53,7 @@ GradNorm clip_norm(const std::vector<Tensor>& gradients, double max_norm, const 
   const double total =
       norm(from_data(norms, {static_cast<std::int64_t>(norms.size())}, {.dtype = DType::f64}), options.p).item();
   if (!std::isfinite(total) && options.error_if_nonfinite)
-    failf("clip_grad_norm: the norm of the gradients is {}, which error_if_nonfinite refuses", total);
+    failf("clip_grad_norm_: the norm of the gradients is {}, which error_if_nonfinite refuses", total);
   const double factor = max_norm / (total + 1e-6);
   if (std::isfinite(total) && factor < 1)
     for (const Tensor& g : gradients) g.mul_(factor);
@@ -61,7 +61,7 @@ GradNorm clip_norm(const std::vector<Tensor>& gradients, double max_norm, const 
 }
 
 void clip_value(const std::vector<Tensor>& gradients, double limit) {
-  if (!(limit >= 0)) failf("clip_grad_value: the limit must be at least 0, given {}", limit);
+  if (!(limit >= 0)) failf("clip_grad_value_: the limit must be at least 0, given {}", limit);
   const NoGrad no_grad;
   const PhaseScope phase(Phase::optimizer);
   for (const Tensor& g : gradients) g.copy_(clamp(g, -limit, limit));
@@ -69,13 +69,13 @@ void clip_value(const std::vector<Tensor>& gradients, double limit) {
 
 }  // namespace
 
-GradNorm clip_grad_norm(Optimizer& optimizer, double max_norm, ClipOptions options) {
+GradNorm clip_grad_norm_(Optimizer& optimizer, double max_norm, ClipOptions options) {
   return clip_norm(optimizer.step_gradients(), max_norm, options);
 }
-GradNorm clip_grad_norm(const std::vector<Tensor>& params, double max_norm, ClipOptions options) {
+GradNorm clip_grad_norm_(const std::vector<Tensor>& params, double max_norm, ClipOptions options) {
   return clip_norm(gradients_of(params), max_norm, options);
 }
-void clip_grad_value(Optimizer& optimizer, double limit) { clip_value(optimizer.step_gradients(), limit); }
-void clip_grad_value(const std::vector<Tensor>& params, double limit) { clip_value(gradients_of(params), limit); }
+void clip_grad_value_(Optimizer& optimizer, double limit) { clip_value(optimizer.step_gradients(), limit); }
+void clip_grad_value_(const std::vector<Tensor>& params, double limit) { clip_value(gradients_of(params), limit); }
 
 }  // namespace gradual::optim

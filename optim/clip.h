@@ -30,11 +30,11 @@ class GradNorm {
 // vector, computed in f32 (f64 for f64) a tensor and in double across tensors. Returns the norm before clipping. A norm
 // that is not finite is returned with the gradients left as they are, or is an Error. Gradients on one GPU are clipped there
 // and nobody waits, unless the norm is read or has to be finite.
-GradNorm clip_grad_norm(Optimizer& optimizer, double max_norm, ClipOptions options = {});
-GradNorm clip_grad_norm(const std::vector<Tensor>& params, double max_norm, ClipOptions options = {});
+GradNorm clip_grad_norm_(Optimizer& optimizer, double max_norm, ClipOptions options = {});
+GradNorm clip_grad_norm_(const std::vector<Tensor>& params, double max_norm, ClipOptions options = {});
 
 // Clamps every element of every gradient to [-limit, limit].
-void clip_grad_value(Optimizer& optimizer, double limit);
-void clip_grad_value(const std::vector<Tensor>& params, double limit);
+void clip_grad_value_(Optimizer& optimizer, double limit);
+void clip_grad_value_(const std::vector<Tensor>& params, double limit);
 
 }  // namespace gradual::optim

@@ -4,11 +4,11 @@
 #include <cmath>
 #include <cstddef>
 
-#include "../core/capture.h"
-#include "../core/dispatch.h"
-#include "../core/failf.h"
-#include "../core/memory.h"
-#include "../core/ops.h"
+#include "../core/ops/dispatch.h"
+#include "../core/ops/ops.h"
+#include "../core/support/failf.h"
+#include "../core/tensor/device_recording.h"
+#include "../core/tensor/memory.h"
 
 namespace gradual::optim {
 

@@ -3,7 +3,7 @@
 //
 //   scaler.scale(loss).backward();
 //   scaler.unscale_(optimizer);         // only to clip
-//   clip_grad_norm(optimizer, 1.0);
+//   clip_grad_norm_(optimizer, 1.0);
 //   scaler.step(optimizer);
 //   scaler.update();
 //   optimizer.zero_grad();
@@ -16,7 +16,7 @@
 #include <utility>
 #include <vector>
 
-#include "../core/loss_scale.h"
+#include "../core/kernels/loss_scale.h"
 #include "optimizer.h"
 
 namespace gradual::optim {

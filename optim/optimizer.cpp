@@ -5,10 +5,10 @@
 #include <utility>
 
 #include "../autograd/grad_mode.h"
-#include "../core/capture.h"
-#include "../core/dispatch.h"
-#include "../core/failf.h"
-#include "../core/ops.h"
+#include "../core/ops/dispatch.h"
+#include "../core/ops/ops.h"
+#include "../core/support/failf.h"
+#include "../core/tensor/device_recording.h"
 #include "quantized_moments.h"
 
 namespace gradual::optim {
@@ -106,7 +106,7 @@ namespace {
 // From the first element to behind the last one, in elements of the storage.
 std::pair<std::int64_t, std::int64_t> extent(const Tensor& t) {
   std::int64_t begin = t.offset(), end = t.offset() + 1;
-  for (int d = 0; d < t.ndim(); ++d) {
+  for (int d = 0; d < t.dim(); ++d) {
     const std::int64_t last = (t.sizes()[d] - 1) * t.strides()[d];
     (last < 0 ? begin : end) += last;
   }

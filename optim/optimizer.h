@@ -11,11 +11,11 @@
 #include <utility>
 #include <vector>
 
-#include "../core/attrs.h"
-#include "../core/op.h"
-#include "../core/quantizer.h"
-#include "../core/state_dict.h"
-#include "../core/tensor.h"
+#include "../core/files/state_dict.h"
+#include "../core/ops/attrs.h"
+#include "../core/ops/op.h"
+#include "../core/quantize/quantizer.h"
+#include "../core/tensor/tensor.h"
 
 namespace gradual::optim {
 

@@ -2,9 +2,9 @@
 #include <algorithm>
 #include <cstring>
 
-#include "../core/capture.h"
-#include "../core/failf.h"
-#include "../core/memory.h"
+#include "../core/support/failf.h"
+#include "../core/tensor/device_recording.h"
+#include "../core/tensor/memory.h"
 #include "optimizer.h"
 
 namespace gradual::optim {

@@ -1,8 +1,8 @@
 // FP32 masters of f16 and bf16 parameters.
 #include "../autograd/grad_mode.h"
-#include "../core/failf.h"
-#include "../core/memory.h"
-#include "../core/ops.h"
+#include "../core/ops/ops.h"
+#include "../core/support/failf.h"
+#include "../core/tensor/memory.h"
 #include "optimizer.h"
 
 namespace gradual::optim {

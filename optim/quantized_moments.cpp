@@ -1,7 +1,7 @@
 #include "quantized_moments.h"
 
-#include "../core/failf.h"
-#include "../core/quantizer_kernels.h"
+#include "../core/quantize/quantizer_kernels.h"
+#include "../core/support/failf.h"
 
 namespace gradual::optim {
 namespace {
@@ -21,7 +21,7 @@ void check_moments(const UpdateOptions& options) {
 
 const Quantizer* moment_quantizer(const UpdateOptions& options, const Tensor& param, std::size_t k) {
   const auto& q = options.moments[k];
-  return q && param.ndim() >= 2 && param.dtype() != DType::f64 ? &*q : nullptr;
+  return q && param.dim() >= 2 && param.dtype() != DType::f64 ? &*q : nullptr;
 }
 
 QuantizedTensor encode_moment(const Tensor& moment, const Quantizer& q, const MomentPlace& p) {

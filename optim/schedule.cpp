@@ -4,7 +4,7 @@
 #include <cmath>
 #include <numbers>
 
-#include "../core/failf.h"
+#include "../core/support/failf.h"
 
 namespace gradual::optim {
 namespace {

@@ -1,7 +1,7 @@
 // Stochastic gradient descent.
 #pragma once
 
-#include "../core/update_rules.h"
+#include "../core/kernels/update_rules.h"
 #include "optimizer.h"
 
 namespace gradual::optim {

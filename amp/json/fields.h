@@ -11,8 +11,8 @@
 #include <type_traits>
 #include <vector>
 
-#include "../../core/failf.h"
-#include "../../core/nearest.h"
+#include "../../core/support/failf.h"
+#include "../../core/support/text.h"
 
 namespace gradual::amp {
 

@@ -1,7 +1,7 @@
 // The models by this library, as a user would write them.
 #include <gradual/amp/autocast.h>
-#include <gradual/core/compute_mode.h>
-#include <gradual/core/ops.h>
+#include <gradual/core/ops/compute_mode.h>
+#include <gradual/core/ops/ops.h>
 #include <gradual/lab/models.h>
 #include <gradual/nn/activation.h>
 #include <gradual/nn/linear.h>
@@ -139,7 +139,7 @@ class Training : public Job {
     std::optional<amp::Autocast> scope;
     if (dtype_) scope.emplace(amp::AutocastOptions{.dtype = dtype_, .device = device()});
     const Tensor logits = (*model_)(x_);
-    return cross_entropy(logits.ndim() == 2 ? logits : logits.reshape({-1, logits.size(-1)}), y_);
+    return cross_entropy(logits.dim() == 2 ? logits : logits.reshape({-1, logits.size(-1)}), y_);
   }
 
   std::shared_ptr<nn::Module> model_;

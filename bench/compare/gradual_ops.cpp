@@ -1,6 +1,6 @@
 // The single ops by this library.
 #include <gradual/autograd/grad_mode.h>
-#include <gradual/core/ops.h>
+#include <gradual/core/ops/ops.h>
 #include <gradual/optim/adam.h>
 
 #include <functional>

@@ -1,10 +1,10 @@
 // gradual-compare [--backend eigen|onednn|ours]: the worker of this library, and the meter of the machine's peaks.
 #include "gradual_worker.h"
 
-#include <gradual/core/cpu_backend.h>
-#include <gradual/core/error.h>
-#include <gradual/core/memory.h>
-#include <gradual/core/threads.h>
+#include <gradual/core/ops/cpu_backend.h>
+#include <gradual/core/support/error.h>
+#include <gradual/core/support/threads.h>
+#include <gradual/core/tensor/memory.h>
 #include <gradual/cuda/cuda.h>
 #include <gradual/version.h>
 

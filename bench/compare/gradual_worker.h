@@ -1,7 +1,7 @@
 // Gradual's side of the comparison.
 #pragma once
 
-#include <gradual/core/device.h>
+#include <gradual/core/tensor/device.h>
 
 #include "worker.h"
 

@@ -8,8 +8,8 @@
 #include <utility>
 #include <vector>
 
-#include "../../core/cpu_isa.h"
-#include "../../core/tensor.h"
+#include "../../core/support/cpu_isa.h"
+#include "../../core/tensor/tensor.h"
 
 #if defined(__x86_64__)
 #include <immintrin.h>

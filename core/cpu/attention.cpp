@@ -5,12 +5,12 @@
 #include <cmath>
 #include <limits>
 
-#include "../functors.h"
-#include "../multiversion.h"
-#include "../parallel.h"
+#include "../kernels/contraction_operand.h"
+#include "../kernels/formulas.h"
+#include "../kernels/loops.h"
+#include "../support/multiversion.h"
+#include "../support/parallel.h"
 #include "kernels.h"
-#include "loaded.h"
-#include "loops.h"
 #include "rows.h"
 
 namespace gradual::cpu {
@@ -38,7 +38,7 @@ template <class T> struct Heads {
         keys(ks.size(-2)),
         size(qs.size(-1)),
         values(vs.size(-1)),
-        heads(numel(qs.sizes().first(qs.ndim() - 2))),
+        heads(numel(qs.sizes().first(qs.dim() - 2))),
         causal(a.causal),
         scale(static_cast<T>(attention_scale(a, size))) {}
   // Keys that a query sees.

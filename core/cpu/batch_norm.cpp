@@ -9,9 +9,9 @@
 #include <type_traits>
 #include <vector>
 
-#include "../dispatch.h"
-#include "../float_types.h"
-#include "../norm_element.h"
+#include "../formats/float_types.h"
+#include "../kernels/norm_element.h"
+#include "../ops/dispatch.h"
 #include "kernels.h"
 #include "rows.h"
 
@@ -20,7 +20,7 @@ namespace {
 
 Tensor channels_to_back(const Tensor& t) {
   Shape order{0};
-  for (int d = 2; d < t.ndim(); ++d) order.push_back(d);
+  for (int d = 2; d < t.dim(); ++d) order.push_back(d);
   order.push_back(1);
   return permute(t, order);
 }
@@ -35,7 +35,7 @@ struct Channels {
   std::int64_t group, groups;  // channels of a group
   explicit Channels(const Tensor& x)
       : last(!x.is_contiguous() && channels_to_back(x).is_contiguous()), channels(x.size(1)) {
-    for (int d = 2; d < x.ndim() && !last; ++d) inner *= x.size(d);
+    for (int d = 2; d < x.dim() && !last; ++d) inner *= x.size(d);
     images = x.numel() > 0 ? x.numel() / (channels * inner) : 0;
     group = inner > 1 ? std::clamp<std::int64_t>(kTogether / inner, 1, channels) : channels;
     each = std::min(kChunk / (inner > 1 ? inner : channels), kPiece / (group * inner));

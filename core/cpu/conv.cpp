@@ -1,14 +1,15 @@
 // conv2d and its two gradients: images are unfolded a few at a time (im2col), and each group is a matrix product.
 
-#include "../dispatch.h"
-#include "../ops.h"
-#include "../parallel.h"
-#include "accumulate.h"
+#include "../kernels/contraction_operand.h"
+#include "../kernels/loops.h"
+#include "../ops/conv_by_gemm.h"
+#include "../ops/dispatch.h"
+#include "../ops/ops.h"
+#include "../support/parallel.h"
 #include "gemm.h"
 #include "im2col.h"
 #include "kernels.h"
-#include "loaded.h"
-#include "loops.h"
+#include "rounded_gemm.h"
 
 namespace gradual::cpu {
 namespace {

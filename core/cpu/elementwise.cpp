@@ -3,15 +3,15 @@
 #include <limits>
 #include <utility>
 
-#include "../counts.h"
-#include "../elementwise_rows.h"
-#include "../float_types.h"
-#include "../multiversion.h"
-#include "../number.h"
-#include "../ops.h"
-#include "../philox.h"
+#include "../formats/cast_counts.h"
+#include "../formats/float_types.h"
+#include "../kernels/functors.h"
+#include "../kernels/loops.h"
+#include "../kernels/scalar_operand.h"
+#include "../ops/ops.h"
+#include "../support/multiversion.h"
+#include "../support/philox.h"
 #include "kernels.h"
-#include "loops.h"
 
 namespace gradual::cpu {
 namespace {

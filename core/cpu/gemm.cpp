@@ -2,8 +2,8 @@
 
 #include <optional>
 
-#include "../memory.h"
-#include "../multiversion.h"
+#include "../support/multiversion.h"
+#include "../tensor/memory.h"
 
 namespace gradual::cpu {
 namespace {

@@ -6,7 +6,7 @@
 
 #include <cstdint>
 
-#include "../cpu_isa.h"
+#include "../support/cpu_isa.h"
 
 namespace gradual::cpu {
 

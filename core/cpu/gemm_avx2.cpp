@@ -1,5 +1,5 @@
 #define Eigen gradual_eigen_avx2
-#include "gemm_product.h"
+#include "gemm_eigen.h"
 
 namespace gradual::cpu {
 

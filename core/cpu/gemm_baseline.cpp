@@ -1,4 +1,4 @@
-#include "gemm_product.h"
+#include "gemm_eigen.h"
 
 namespace gradual::cpu {
 

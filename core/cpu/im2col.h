@@ -4,8 +4,8 @@
 #include <algorithm>
 #include <cstdint>
 
-#include "../attrs.h"
-#include "../shape.h"
+#include "../ops/attrs.h"
+#include "../tensor/shape.h"
 
 namespace gradual::cpu {
 

@@ -1,7 +1,7 @@
 // The CPU kernels, by the file that fills the slots. Called once by register_columns().
 #pragma once
 
-#include "../dispatch.h"
+#include "../ops/dispatch.h"
 
 namespace gradual::cpu {
 

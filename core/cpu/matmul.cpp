@@ -1,14 +1,14 @@
 // matmul, linear and its kin: batches and panels here, the product of a panel in gemm.cpp.
 #include <algorithm>
 
-#include "../dispatch.h"
-#include "../parallel.h"
-#include "accumulate.h"
+#include "../kernels/contraction_operand.h"
+#include "../kernels/loops.h"
+#include "../kernels/matrix_batch.h"
+#include "../ops/dispatch.h"
+#include "../support/parallel.h"
 #include "gemm.h"
 #include "kernels.h"
-#include "loaded.h"
-#include "loops.h"
-#include "matrix_batch.h"
+#include "rounded_gemm.h"
 
 namespace gradual::cpu {
 namespace {
@@ -64,9 +64,9 @@ void matmul(const OpCall& call, Outputs& out) {
     Operand<T> a(call[0]);
     Operand<T> b(call[1]);
     Shape batch = out[0].sizes();
-    if (call[0].ndim() == 1) a.insert_dim(0);
+    if (call[0].dim() == 1) a.insert_dim(0);
     else batch.erase(batch.size() - 1);
-    if (call[1].ndim() == 1) b.insert_dim(1);
+    if (call[1].dim() == 1) b.insert_dim(1);
     else batch.erase(batch.size() - 1);
     product<T>(a, b, batch, nullptr, out[0]);
   });
@@ -78,7 +78,7 @@ void linear(const OpCall& call, Outputs& out) {
     Operand<T> x(call[0]);
     Operand<T> w(call[1]);
     const Loaded<T> bias(call[2], Loaded<T>::As::rows);
-    if (call[0].ndim() == 1) x.insert_dim(0);
+    if (call[0].dim() == 1) x.insert_dim(0);
     w.transpose();
     Shape batch = x.sizes;
     batch.erase(batch.size() - 1);

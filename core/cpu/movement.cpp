@@ -3,13 +3,13 @@
 #include <algorithm>
 #include <cstdint>
 
-#include "../capture.h"
-#include "../convert_kernels.h"
-#include "../failf.h"
-#include "../memory.h"
-#include "joining.h"
+#include "../formats/convert_kernels.h"
+#include "../kernels/cat_slice_pad.h"
+#include "../kernels/loops.h"
+#include "../support/failf.h"
+#include "../tensor/device_recording.h"
+#include "../tensor/memory.h"
 #include "kernels.h"
-#include "loops.h"
 #include "stream.h"
 
 namespace gradual::cpu {
@@ -54,7 +54,7 @@ void fill_in_place(const OpCall& c, Outputs&) { fill(c[0], c.get<ScalarAttrs>().
 // Entries right of the diagonal become zero, the others stay.
 void tril(const OpCall& c, Outputs& out) {
   copy_elements(out[0], c[0]);
-  const int last = c[0].ndim() - 1;
+  const int last = c[0].dim() - 1;
   const std::int64_t columns = c[0].size(last);
   for (std::int64_t row = 0; row < c[0].size(last - 1); ++row) {
     const std::int64_t kept = std::clamp<std::int64_t>(row + c.get<std::int64_t>() + 1, 0, columns);
@@ -73,11 +73,11 @@ Tensor checked_index(const OpCall& c, const Tensor& given, std::int64_t size, co
   const auto* const bad = std::find_if(values, end, [&](std::int64_t v) { return v < 0 || v >= size; });
   if (bad != end) {
     Shape position = index.sizes();
-    for (std::int64_t d = index.ndim() - 1, rest = bad - values; d >= 0; rest /= index.sizes()[static_cast<int>(d--)])
+    for (std::int64_t d = index.dim() - 1, rest = bad - values; d >= 0; rest /= index.sizes()[static_cast<int>(d--)])
       position[static_cast<int>(d)] = rest % index.sizes()[static_cast<int>(d)];
     failf(c, "index {} at {} is out of range; allowed are 0 to {}", *bad, to_string(position), size - 1);
   }
-  if (index.ndim() == sizes.size()) return index;
+  if (index.dim() == sizes.size()) return index;
   Shape strides = Shape::filled(sizes.size(), 0);
   strides[dim] = 1;
   return as_strided(index, sizes, strides, index.offset());
@@ -140,7 +140,7 @@ void sum_at(const Tensor& out, const Tensor& x, int dim, const Tensor& index, co
 void look_up(const OpCall& c, Outputs& out) {
   const int dim = c.get<IndexAttrs>().dim;
   const Shape& sizes = out[0].sizes();
-  const Tensor index = checked_index(c, c[1], c[0].ndim() > 0 ? c[0].sizes()[dim] : 1, sizes, dim);
+  const Tensor index = checked_index(c, c[1], c[0].dim() > 0 ? c[0].sizes()[dim] : 1, sizes, dim);
   if (out[0].numel() == 0) return;
   visit_width(size_of(c[0].dtype()), [&]<class W>(W) {
     for_indexed<W>(c[0], dim, index, out[0], sizes, kGrain, [](const W& from, W& to) { to = from; });
@@ -150,7 +150,7 @@ void look_up(const OpCall& c, Outputs& out) {
 void scatter_add(const OpCall& c, Outputs& out) {
   const int dim = c.get<IndexAttrs>().dim;
   const Shape& sizes = c[1].sizes();
-  sum_at(out[0], c[0], dim, checked_index(c, c[1], c[0].ndim() > 0 ? c[0].sizes()[dim] : 1, sizes, dim), c[2], sizes);
+  sum_at(out[0], c[0], dim, checked_index(c, c[1], c[0].dim() > 0 ? c[0].sizes()[dim] : 1, sizes, dim), c[2], sizes);
 }
 
 void index_add(const OpCall& c, Outputs& out) {

@@ -2,7 +2,7 @@
 #include <cmath>
 #include <vector>
 
-#include "../dispatch.h"
+#include "../ops/dispatch.h"
 #include "kernels.h"
 #include "rows.h"
 

@@ -6,12 +6,12 @@
 #include <limits>
 #include <vector>
 
-#include "../counts.h"
-#include "../float_types.h"
-#include "../multiversion.h"
-#include "../update_rules.h"
+#include "../formats/cast_counts.h"
+#include "../formats/float_types.h"
+#include "../kernels/loops.h"
+#include "../kernels/update_rules.h"
+#include "../support/multiversion.h"
 #include "kernels.h"
-#include "loops.h"
 #include "subnormal.h"
 
 namespace gradual::cpu {

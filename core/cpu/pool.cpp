@@ -5,12 +5,12 @@
 #include <type_traits>
 #include <vector>
 
-#include "../dispatch.h"
-#include "../failf.h"
-#include "../float_types.h"
+#include "../formats/float_types.h"
+#include "../ops/dispatch.h"
+#include "../support/failf.h"
+#include "fast/square_pool.h"
 #include "kernels.h"
 #include "rows.h"
-#include "square_pool.h"
 
 namespace gradual::cpu {
 namespace {

@@ -7,14 +7,14 @@
 #include <limits>
 #include <optional>
 
-#include "../functors.h"
-#include "../memory.h"
-#include "../multiversion.h"
-#include "../ops.h"
-#include "accumulate.h"
+#include "../kernels/contraction_operand.h"
+#include "../kernels/formulas.h"
+#include "../kernels/reduce_plan.h"
+#include "../ops/ops.h"
+#include "../support/multiversion.h"
+#include "../tensor/memory.h"
 #include "kernels.h"
-#include "loaded.h"
-#include "reduce_plan.h"
+#include "rounded_gemm.h"
 
 namespace gradual::cpu {
 
@@ -25,12 +25,12 @@ Plan make_plan(std::span<const Tensor* const> operands, std::uint32_t dims) {
     Shape sizes;
     Tensor views[kMaxOperands];
     const Tensor* pointers[kMaxOperands];
-    for (int d = 0; d < x.ndim(); ++d)
+    for (int d = 0; d < x.dim(); ++d)
       if ((dims >> d & 1) == static_cast<std::uint32_t>(reduced)) sizes.push_back(x.sizes()[d]);
     for (std::size_t k = 0; k < operands.size(); ++k) {
       const Tensor& t = *operands[k];
       Shape strides;
-      for (int d = 0; d < x.ndim(); ++d)
+      for (int d = 0; d < x.dim(); ++d)
         if ((dims >> d & 1) == static_cast<std::uint32_t>(reduced)) strides.push_back(none ? 0 : t.strides()[d]);
       const Tensor elements = none ? empty({}, {.dtype = t.dtype(), .device = t.device()}) : t;
       views[k] = as_strided(elements, sizes, strides, elements.offset());
@@ -48,7 +48,7 @@ Plan make_plan(std::span<const Tensor* const> operands, std::uint32_t dims) {
 Tensor reduced_last(const Tensor& x, std::uint32_t dims) {
   Shape sizes, strides;
   for (const bool reduced : {false, true})
-    for (int d = 0; d < x.ndim(); ++d)
+    for (int d = 0; d < x.dim(); ++d)
       if ((dims >> d & 1) == static_cast<std::uint32_t>(reduced))
         sizes.push_back(x.sizes()[d]), strides.push_back(x.strides()[d]);
   return as_strided(x, sizes, strides, x.offset());
@@ -206,8 +206,7 @@ template <int kV> void sum_vectors(const float* x, std::int64_t rows, std::int64
 // The sums of a small matrix's columns, as gradients of biases are: in the order of reduce(), without its plan. False where
 // the call is another.
 bool sum_columns(const Tensor& x, std::uint32_t dims, const Tensor& out) {
-  if (x.dtype() != DType::f32 || x.ndim() != 2 || dims != 1 || !x.is_contiguous() || current_accumulator())
-    return false;
+  if (x.dtype() != DType::f32 || x.dim() != 2 || dims != 1 || !x.is_contiguous() || current_accumulator()) return false;
   const std::int64_t rows = x.sizes()[0], n = x.sizes()[1];
   if (n < kMinColumns || rows < 2 || rows > kRowSegment || rows * n > kGrain) return false;
   vectorized([=, from = static_cast<const float*>(x.raw()), to = static_cast<float*>(out.raw())] {
@@ -285,7 +284,7 @@ void norm(const OpCall& c, Outputs& out) {
 
 // The first of equals; NaN counts as the extreme.
 template <bool kMax> void arg(const OpCall& c, Outputs& out) {
-  const Plan p = make_plan(c[0], c[0].ndim() > 0 ? 1u << c.get<DimAttrs>().dim : 0u);
+  const Plan p = make_plan(c[0], c[0].dim() > 0 ? 1u << c.get<DimAttrs>().dim : 0u);
   const std::int64_t grain = std::max<std::int64_t>(1, kGrain / std::max<std::int64_t>(1, p.count()));
   visit_compute(c[0].dtype(), [&]<class C>(C) {
     parallel_for(p.outputs(), grain, [&](std::int64_t begin, std::int64_t end) {

@@ -5,13 +5,13 @@
 #include <algorithm>
 #include <cstdint>
 
-#include "../memory.h"
-#include "../multiversion.h"
-#include "../ops.h"
-#include "../parallel.h"
+#include "../kernels/contraction_operand.h"
+#include "../kernels/loops.h"
+#include "../ops/ops.h"
+#include "../support/multiversion.h"
+#include "../support/parallel.h"
+#include "../tensor/memory.h"
 #include "kernels.h"
-#include "loaded.h"
-#include "loops.h"
 
 namespace gradual::cpu {
 

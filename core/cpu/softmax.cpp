@@ -2,9 +2,9 @@
 #include <algorithm>
 #include <limits>
 
-#include "../dispatch.h"
-#include "../failf.h"
-#include "../functors.h"
+#include "../kernels/formulas.h"
+#include "../ops/dispatch.h"
+#include "../support/failf.h"
 #include "kernels.h"
 #include "rows.h"
 
@@ -111,7 +111,7 @@ template <class T> void log_softmax_rows(const T* x, T* out, std::int64_t rows, 
 template <class F> void along(const OpCall& call, Outputs& out, const F& f) {
   if (out[0].numel() == 0) return;
   const int dim = call.get<DimAttrs>().dim;
-  const auto dim_last = [&](const Tensor& t) { return dim + 1 < t.ndim() ? transpose(t, dim, -1) : t; };
+  const auto dim_last = [&](const Tensor& t) { return dim + 1 < t.dim() ? transpose(t, dim, -1) : t; };
   write_row_major(dim_last(out[0]), [&](Tensor& to) {
     visit_floating(to.dtype(), [&]<class T>(T) {
       const Rows rows(to.sizes(), 1);

@@ -5,7 +5,7 @@
 #include <cstdint>
 #include <cstring>
 
-#include "../cpu_isa.h"
+#include "../support/cpu_isa.h"
 
 #if defined(__x86_64__)
 #include <immintrin.h>

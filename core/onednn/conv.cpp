@@ -5,14 +5,14 @@
 #include <string_view>
 #include <vector>
 
-#include "../accumulator.h"
-#include "../cpu/bf16_conv.h"
-#include "../cpu/f32_conv.h"
+#include "../cpu/fast/bf16_conv.h"
+#include "../cpu/fast/f32_conv.h"
 #include "../cpu/gemm.h"
-#include "../cpu/loaded.h"
-#include "../cpu/loops.h"
-#include "../cpu_backend.h"
-#include "../parallel.h"
+#include "../formats/accumulator.h"
+#include "../kernels/contraction_operand.h"
+#include "../kernels/loops.h"
+#include "../ops/cpu_backend.h"
+#include "../support/parallel.h"
 #include "kernels.h"
 #include "primitive.h"
 

@@ -1,7 +1,7 @@
 // What oneDNN offers to compute, by the file that fills the column. Called once by register_columns().
 #pragma once
 
-#include "../dispatch.h"
+#include "../ops/dispatch.h"
 
 namespace gradual::onednn {
 

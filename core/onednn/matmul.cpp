@@ -3,18 +3,18 @@
 #include <memory>
 #include <optional>
 
-#include "../accumulator.h"
-#include "../cpu/attention_blocks.h"
-#include "../cpu/bf16_product.h"
-#include "../cpu/f32_product.h"
+#include "../cpu/fast/attention_blocks.h"
+#include "../cpu/fast/bf16_gemm.h"
+#include "../cpu/fast/f32_gemm.h"
 #include "../cpu/gemm.h"
 #include "../cpu/kernels.h"
-#include "../cpu/loaded.h"
-#include "../cpu/loops.h"
-#include "../cpu/matrix_batch.h"
-#include "../cpu_backend.h"
-#include "../failf.h"
-#include "../parallel.h"
+#include "../formats/accumulator.h"
+#include "../kernels/contraction_operand.h"
+#include "../kernels/loops.h"
+#include "../kernels/matrix_batch.h"
+#include "../ops/cpu_backend.h"
+#include "../support/failf.h"
+#include "../support/parallel.h"
 #include "kernels.h"
 #include "primitive.h"
 
@@ -37,7 +37,7 @@ struct Operand : cpu::MatrixBatch {
   }
   // oneDNN takes rows or columns without gaps inside; a stride of 0 (expanded) is none it knows.
   static bool readable(const Tensor& t) {
-    const int n = t.ndim();
+    const int n = t.dim();
     if (t.is_contiguous() || n < 2) return t.is_contiguous();
     const Shape& size = t.sizes();
     const Shape& stride = t.strides();
@@ -225,10 +225,10 @@ struct LongSide {
 // the shorter side and, for each thread, a block of the other and of the result. False, with nothing written, for others.
 bool product_in_blocks(const OpCall& call, Tensor& y, bool linear, const float* bias) {
   constexpr std::int64_t kLarge = 1 << 20, kBlock = 512;  // elements that would be f32 at once; rows or columns
-  if (call[0].ndim() < 2 || call[1].ndim() != 2 || call[0].dtype() != call[1].dtype()) return false;
+  if (call[0].dim() < 2 || call[1].dim() != 2 || call[0].dtype() != call[1].dtype()) return false;
   cpu::MatrixBatch a{call[0].sizes(), call[0].strides()}, b{call[1].sizes(), call[1].strides()};
   if (linear) b.transpose();
-  Shape batch = call[0].sizes().first(call[0].ndim() - 2);
+  Shape batch = call[0].sizes().first(call[0].dim() - 2);
   cpu::merge_rows(a, b, batch);
   if (numel(batch) != 1 || a.sizes.size() != 2) return false;
   const std::int64_t m = a.rows(), n = b.cols(), k = a.cols();
@@ -297,11 +297,11 @@ bool contraction(const OpCall& call, Outputs& out, bool linear, bool relu = fals
   Operand a(call[0], in);
   Operand b(call[1], in);
   if (linear) b.transpose();
-  if (call[0].ndim() == 1) a.insert_dim(0);
-  if (!linear && call[1].ndim() == 1) b.insert_dim(1);
+  if (call[0].dim() == 1) a.insert_dim(0);
+  if (!linear && call[1].dim() == 1) b.insert_dim(1);
   Shape batch = y.sizes();
-  if (call[0].ndim() > 1) batch.erase(batch.size() - 1);
-  if (linear || call[1].ndim() > 1) batch.erase(batch.size() - 1);
+  if (call[0].dim() > 1) batch.erase(batch.size() - 1);
+  if (linear || call[1].dim() > 1) batch.erase(batch.size() - 1);
   const bool counted = cpu::counts_for(DType::f32, y.dtype()) != nullptr;
   bool left = relu;
   if (y.dtype() == DType::f32 || (y.dtype() == DType::bf16 && in == DType::bf16 && !counted)) {

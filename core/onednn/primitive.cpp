@@ -8,8 +8,8 @@
 #include <unordered_map>
 #include <utility>
 
-#include "../failf.h"
-#include "blocks.h"
+#include "../support/failf.h"
+#include "reorder.h"
 
 namespace gradual::onednn {
 namespace {

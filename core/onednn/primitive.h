@@ -10,9 +10,9 @@
 #include <string_view>
 #include <vector>
 
-#include "../memory.h"
-#include "../scoped.h"
-#include "../tensor.h"
+#include "../support/scoped.h"
+#include "../tensor/memory.h"
+#include "../tensor/tensor.h"
 
 namespace gradual::onednn {
 

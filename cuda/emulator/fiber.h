@@ -6,7 +6,7 @@
 
 #include <cstddef>
 
-#include "../../core/error.h"
+#include "../../core/support/error.h"
 #include "sanitizers.h"
 
 namespace gradual::cuda::emulator {

@@ -5,7 +5,7 @@
 #include <memory>
 #include <vector>
 
-#include "../../core/error.h"
+#include "../../core/support/error.h"
 #include "cuda_runtime.h"
 #include "fiber.h"
 #include "stream.h"

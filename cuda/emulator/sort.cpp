@@ -1,11 +1,11 @@
 // Twin of sort_cub.cu.
-#include "../sort.h"
+#include "../kernels/sort.h"
 
 #include <algorithm>
 #include <numeric>
 #include <vector>
 
-#include "../runtime.h"
+#include "../runtime/runtime.h"
 #include "stream.h"
 
 namespace gradual::cuda {

@@ -1,9 +1,9 @@
 // gradual-lab: trains one network under many precision recipes and shows what each did to the numbers.
 #include <fmt/format.h>
 #include <gradual/amp/recipe.h>
-#include <gradual/core/error.h>
-#include <gradual/core/nearest.h>
-#include <gradual/core/threads.h>
+#include <gradual/core/support/error.h>
+#include <gradual/core/support/text.h>
+#include <gradual/core/support/threads.h>
 #include <gradual/lab/lab.h>
 
 #include <CLI/CLI.hpp>

@@ -4,11 +4,11 @@
 
 #include <thread>
 
-#include "../../autograd/checkpoint.h"
+#include "../../autograd/activation_checkpoint.h"
 #include "../../autograd/function.h"
 #include "../../autograd/grad_mode.h"
-#include "../../core/memory.h"
-#include "../../core/ops.h"
+#include "../../core/ops/ops.h"
+#include "../../core/tensor/memory.h"
 #include "recorder.h"
 #include "support.h"
 

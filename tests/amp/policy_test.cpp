@@ -4,7 +4,7 @@
 
 #include <map>
 
-#include "../../core/ops.h"
+#include "../../core/ops/ops.h"
 #include "support.h"
 
 using namespace gradual;

@@ -3,10 +3,10 @@
 
 #include "../../amp/quantization.h"
 #include "../../amp/recipe.h"
+#include "../../autograd/activation_checkpoint.h"
 #include "../../autograd/autograd.h"
-#include "../../autograd/checkpoint.h"
 #include "../../autograd/grad_mode.h"
-#include "../../core/memory.h"
+#include "../../core/tensor/memory.h"
 #include "../../data/digits.h"
 #include "../../lab/models.h"
 #include "../../nn/activation.h"

@@ -7,8 +7,10 @@
 #include <iterator>
 
 #include "../../amp/recipe.h"
-#include "../../core/atomic_file.h"
+#include "../../core/files/atomic_file.h"
 #include "support.h"
+
+#include "support/source_dir.h"
 
 using namespace gradual;
 using amp::Recipe;
@@ -307,7 +309,7 @@ TEST_CASE("malformed recipes are errors that name the key and what is allowed") 
 }
 
 TEST_CASE("docs/precision.md: the recipes in a file are read as they stand there") {
-  std::ifstream page(GRADUAL_SOURCE_DIR "/docs/precision.md");
+  std::ifstream page(source_dir() + "/docs/precision.md");
   const std::string text{std::istreambuf_iterator<char>(page), {}};
   const std::size_t begin = text.find("```json\n") + 8;
   REQUIRE(begin > 8);

@@ -4,7 +4,7 @@
 
 #include <cmath>
 
-#include "../../core/memory.h"
+#include "../../core/tensor/memory.h"
 #include "../../nn/linear.h"
 #include "../../nn/norm.h"
 #include "../../optim/adam.h"

@@ -4,7 +4,7 @@
 #include <string>
 #include <vector>
 
-#include "../../core/dispatch.h"
+#include "../../core/ops/dispatch.h"
 
 namespace gradual {
 

@@ -9,7 +9,7 @@
 #include "../../amp/rewrite.h"
 #include "../../autograd/autograd.h"
 #include "../../autograd/tape.h"
-#include "../../core/ops.h"
+#include "../../core/ops/ops.h"
 #include "../../nn/activation.h"
 #include "../../nn/linear.h"
 #include "../../nn/sequential.h"

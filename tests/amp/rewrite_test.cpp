@@ -4,7 +4,7 @@
 
 #include "../../amp/autocast.h"
 #include "../../autograd/autograd.h"
-#include "../../core/ops.h"
+#include "../../core/ops/ops.h"
 #include "recorder.h"
 #include "support.h"
 

@@ -5,7 +5,7 @@
 #include <functional>
 #include <string>
 
-#include "../../core/ops.h"
+#include "../../core/ops/ops.h"
 
 namespace gradual {
 

@@ -3,7 +3,7 @@
 #include <functional>
 #include <utility>
 
-#include "gradual/core/observer.h"
+#include "gradual/core/observe/observer.h"
 #include "helpers.h"
 
 using namespace gradual;

@@ -30,7 +30,7 @@ set(arguments -S ${CMAKE_CURRENT_LIST_DIR} -B ${WORK} -G ${GENERATOR} -DCMAKE_CX
 if(MODE STREQUAL "installed")
   file(REMOVE_RECURSE ${WORK})
   run(${CMAKE_COMMAND} --install ${GRADUAL_BUILD} --prefix ${WORK}/prefix --component gradual)
-  foreach(file include/gradual/gradual.h include/gradual/core/tensor.h include/gradual/core/ops.def
+  foreach(file include/gradual/gradual.h include/gradual/core/tensor/tensor.h include/gradual/core/ops.def
           include/gradual/version.h share/doc/gradual/LICENSE)
     if(NOT EXISTS ${WORK}/prefix/${file})
       message(FATAL_ERROR "the install lacks ${file}")

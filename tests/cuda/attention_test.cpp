@@ -8,11 +8,11 @@
 
 #include <gradual/amp/autocast.h>
 #include <gradual/autograd/autograd.h>
-#include <gradual/core/accumulator.h>
-#include <gradual/core/counts.h>
-#include <gradual/core/memory.h>
-#include <gradual/core/profile.h>
-#include <gradual/cuda/graph.h>
+#include <gradual/core/formats/accumulator.h>
+#include <gradual/core/formats/cast_counts.h>
+#include <gradual/core/observe/profile.h>
+#include <gradual/core/tensor/memory.h>
+#include <gradual/cuda/runtime/graph.h>
 #include <gradual/gradual.h>
 #include "support/gpu.h"
 

@@ -6,12 +6,12 @@
 #include <string>
 #include <vector>
 
-#include <gradual/core/accumulator.h>
-#include <gradual/core/compute_mode.h>
-#include <gradual/core/counts.h>
-#include <gradual/core/memory.h>
+#include <gradual/core/formats/accumulator.h>
+#include <gradual/core/formats/cast_counts.h>
+#include <gradual/core/ops/compute_mode.h>
+#include <gradual/core/tensor/memory.h>
 #include <gradual/cuda/cuda.h>
-#include <gradual/cuda/graph.h>
+#include <gradual/cuda/runtime/graph.h>
 #include <gradual/gradual.h>
 #include <gradual/lab/models.h>
 #include "support/gpu.h"

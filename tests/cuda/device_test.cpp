@@ -3,12 +3,12 @@
 
 #include <thread>
 
-#include <gradual/core/memory.h>
-#include <gradual/core/ops.h>
-#include <gradual/core/profile.h>
+#include <gradual/core/observe/profile.h>
+#include <gradual/core/ops/ops.h>
+#include <gradual/core/tensor/memory.h>
 #include <gradual/cuda/cuda.h>
 #include <gradual/gradual.h>
-#include "../../cuda/inherited.h"
+#include "../../cuda/runtime/thread_resources.h"
 #include "support/gpu.h"
 
 namespace gradual {

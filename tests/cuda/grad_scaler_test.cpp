@@ -4,8 +4,8 @@
 #include <memory>
 
 #include <gradual/autograd/grad_mode.h>
-#include <gradual/core/checkpoint.h>
-#include <gradual/core/dispatch.h>
+#include <gradual/core/files/checkpoint_file.h>
+#include <gradual/core/ops/dispatch.h>
 #include <gradual/optim/grad_scaler.h>
 #include "../optim/helpers.h"
 #include "../support/files.h"

@@ -5,9 +5,9 @@
 
 #include <gradual/amp/autocast.h>
 #include <gradual/autograd/grad_mode.h>
-#include <gradual/core/memory.h>
+#include <gradual/core/tensor/memory.h>
 #include <gradual/cuda/cuda.h>
-#include <gradual/cuda/graph.h>
+#include <gradual/cuda/runtime/graph.h>
 #include <gradual/nn/activation.h>
 #include <gradual/nn/linear.h>
 #include <gradual/nn/norm.h>
@@ -157,7 +157,7 @@ TEST_CASE("a recorded step of a model under autocast has the bits of the step it
       }
       scaler.scale(loss).backward();
       scaler.unscale_(*optimizer);
-      clip_grad_norm(*optimizer, 0.5);
+      clip_grad_norm_(*optimizer, 0.5);
       scaler.step(*optimizer);
       scaler.update();
     }

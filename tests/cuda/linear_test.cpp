@@ -7,9 +7,9 @@
 #include <vector>
 
 #include <gradual/autograd/autograd.h>
-#include <gradual/core/accumulator.h>
-#include <gradual/core/compute_mode.h>
-#include <gradual/core/counts.h>
+#include <gradual/core/formats/accumulator.h>
+#include <gradual/core/formats/cast_counts.h>
+#include <gradual/core/ops/compute_mode.h>
 #include <gradual/cuda/cuda.h>
 #include <gradual/gradual.h>
 #include "support/gpu.h"

@@ -3,8 +3,8 @@
 
 #include <functional>
 
-#include <gradual/core/counts.h>
-#include <gradual/core/dispatch.h>
+#include <gradual/core/formats/cast_counts.h>
+#include <gradual/core/ops/dispatch.h>
 #include <gradual/cuda/cuda.h>
 #include "support/gpu.h"
 #include "support/tensors.h"

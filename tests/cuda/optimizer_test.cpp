@@ -4,8 +4,8 @@
 #include <map>
 #include <memory>
 
-#include <gradual/core/counts.h>
-#include <gradual/core/dispatch.h>
+#include <gradual/core/formats/cast_counts.h>
+#include <gradual/core/ops/dispatch.h>
 #include <gradual/optim/clip.h>
 #include <gradual/optim/grad_scaler.h>
 #include "../optim/helpers.h"
@@ -164,7 +164,7 @@ TEST_CASE("gradients on a GPU are clipped as on the CPU") {
           set_gradients(params, 1);
           if (poison != 0) params[2].grad().select(0, 3).fill_(poison);
           SGD sgd(params, {.precision = {.update = LowPrecisionUpdate::masters}});
-          norms[gpu] = clip_grad_norm(sgd, most, {.p = p});
+          norms[gpu] = clip_grad_norm_(sgd, most, {.p = p});
           gradients[gpu] = sgd.step_gradients();
         }
         CHECK(std::isfinite(norms[0]) == (poison == 0));

@@ -7,10 +7,10 @@
 
 #include <gradual/amp/quantized_run.h>
 #include <gradual/amp/recipe.h>
-#include <gradual/core/compute_mode.h>
-#include <gradual/core/dispatch.h>
-#include <gradual/core/quantizer.h>
-#include <gradual/cuda/graph.h>
+#include <gradual/core/ops/compute_mode.h>
+#include <gradual/core/ops/dispatch.h>
+#include <gradual/core/quantize/quantizer.h>
+#include <gradual/cuda/runtime/graph.h>
 #include <gradual/nn/activation.h>
 #include <gradual/nn/linear.h>
 #include <gradual/nn/sequential.h>

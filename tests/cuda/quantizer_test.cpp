@@ -3,10 +3,10 @@
 
 #include <cmath>
 
-#include <gradual/core/quantizer.h>
-#include <gradual/core/what_if.h>
+#include <gradual/core/quantize/quantizer.h>
+#include <gradual/core/quantize/what_if.h>
 #include <gradual/cuda/cuda.h>
-#include <gradual/cuda/graph.h>
+#include <gradual/cuda/runtime/graph.h>
 #include "support/gpu.h"
 #include "support/tensors.h"
 

@@ -5,8 +5,8 @@
 #include <string>
 #include <vector>
 
-#include <gradual/core/accumulator.h>
-#include <gradual/core/counts.h>
+#include <gradual/core/formats/accumulator.h>
+#include <gradual/core/formats/cast_counts.h>
 #include <gradual/cuda/cuda.h>
 #include <gradual/gradual.h>
 #include "support/gpu.h"

@@ -8,8 +8,8 @@
 #include <vector>
 
 #include <gradual/amp/autocast.h>
-#include <gradual/core/counts.h>
-#include <gradual/core/profile.h>
+#include <gradual/core/formats/cast_counts.h>
+#include <gradual/core/observe/profile.h>
 #include <gradual/cuda/cuda.h>
 #include <gradual/gradual.h>
 #include "../support/gradients.h"

@@ -5,8 +5,8 @@
 
 #include <gradual/amp/autocast.h>
 #include <gradual/amp/recipe.h>
-#include <gradual/autograd/checkpoint.h>
-#include <gradual/core/memory.h>
+#include <gradual/autograd/activation_checkpoint.h>
+#include <gradual/core/tensor/memory.h>
 #include <gradual/cuda/cuda.h>
 #include <gradual/data/data_loader.h>
 #include <gradual/gradual.h>
@@ -47,7 +47,7 @@ std::vector<double> train(const Task& task, const std::string& recipe, Device de
   for (int i = 0; i < steps; ++i) {
     const amp::RunStep step = run.step([&] {
       const Tensor logits = (*model)(x);
-      return cross_entropy(logits.ndim() == 2 ? logits : logits.reshape({-1, logits.size(-1)}), y);
+      return cross_entropy(logits.dim() == 2 ? logits : logits.reshape({-1, logits.size(-1)}), y);
     });
     CHECK(step.loss.device() == device);
     losses.push_back(step.loss.item());

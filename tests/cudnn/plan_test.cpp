@@ -7,9 +7,9 @@
 
 #include <gradual/gradual.h>
 
-#include "../../cuda/attention.h"
-#include "../../cuda/conv.h"
-#include "../../cuda/cudnn_graph.h"
+#include "../../cuda/kernels/attention.h"
+#include "../../cuda/kernels/conv.h"
+#include "../../cuda/libraries/cudnn_graph.h"
 
 namespace gradual {
 namespace {

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "support/files.h"
+#include "support/source_dir.h"
 
 using namespace gradual;
 using namespace gradual::data;
@@ -36,7 +37,7 @@ TEST_CASE("digits: the embedded data is the file, normalised") {
   CHECK(x[0] == static_cast<float>(-0.3053 / 0.3760));
   CHECK(x[3] == static_cast<float>((13 / 16.0 - 0.3053) / 0.3760));
 
-  const Tensor file = read_csv(std::string(GRADUAL_SOURCE_DIR) + "/data/digits.csv.gz");
+  const Tensor file = read_csv(source_dir() + "/data/digits.csv.gz");
   CHECK(file.sizes() == Shape{1797, 65});
 }
 

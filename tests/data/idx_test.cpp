@@ -1,5 +1,5 @@
 #include <doctest/doctest.h>
-#include <gradual/core/atomic_file.h>
+#include <gradual/core/files/atomic_file.h>
 #include <gradual/data/gzip.h>
 #include <gradual/data/idx.h>
 #include <zlib.h>

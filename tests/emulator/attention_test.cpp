@@ -4,9 +4,9 @@
 #include <string>
 #include <vector>
 
-#include <gradual/cuda/graph.h>
+#include <gradual/cuda/runtime/graph.h>
 #include <gradual/gradual.h>
-#include "../../cuda/attention.h"
+#include "../../cuda/kernels/attention.h"
 #include "support/gpu.h"
 
 namespace gradual {

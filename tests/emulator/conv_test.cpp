@@ -1,7 +1,7 @@
 // What convolutions ask of the emulated cuDNN.
 #include <doctest/doctest.h>
 
-#include <gradual/core/compute_mode.h>
+#include <gradual/core/ops/compute_mode.h>
 #include <gradual/gradual.h>
 #include "support/gpu.h"
 

@@ -9,13 +9,13 @@
 #include <vector>
 
 #include <gradual/autograd/autograd.h>
-#include <gradual/core/compute_mode.h>
-#include <gradual/core/counts.h>
-#include <gradual/cuda/graph.h>
+#include <gradual/core/formats/cast_counts.h>
+#include <gradual/core/ops/compute_mode.h>
+#include <gradual/cuda/runtime/graph.h>
 #include <gradual/gradual.h>
-#include "../../cuda/emulator/cublasLt.h"
-#include "../../cuda/emulator/cublaslt_switches.h"
-#include "../../cuda/gemm.h"
+#include "../../cuda/kernels/gemm.h"
+#include "../doubles/cublasLt.h"
+#include "../doubles/cublaslt_switches.h"
 #include "support/gpu.h"
 
 namespace gradual {

@@ -2,7 +2,7 @@
 #include <doctest/doctest.h>
 
 #include <gradual/amp/autocast.h>
-#include <gradual/core/counts.h>
+#include <gradual/core/formats/cast_counts.h>
 #include <gradual/gradual.h>
 #include <gradual/lab/models.h>
 #include "support/gpu.h"
@@ -31,7 +31,7 @@ template <class O, class Options> std::vector<std::string> step_of(const Task& t
     {
       const amp::Autocast scope({.dtype = task.dtype, .device = kGpu});
       const Tensor logits = (*task.model)(x);
-      loss = cross_entropy(logits.ndim() == 2 ? logits : logits.reshape({-1, logits.size(-1)}), y);
+      loss = cross_entropy(logits.dim() == 2 ? logits : logits.reshape({-1, logits.size(-1)}), y);
     }
     (scales ? scaler.scale(loss) : loss).backward();
     if (!scales) return optimizer.step();

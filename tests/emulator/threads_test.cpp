@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include <gradual/core/error.h>
+#include <gradual/core/support/error.h>
 #include "../../cuda/emulator/cuda_runtime.h"
 
 #if defined(__has_feature)

@@ -1,8 +1,8 @@
 // What the fuzzers do, for everybody and always the same: thousands of damaged copies of good files. The sanitizer
 // builds run it too.
 #include <doctest/doctest.h>
-#include <gradual/core/input_file.h>
-#include <gradual/core/philox.h>
+#include <gradual/core/files/input_file.h>
+#include <gradual/core/support/philox.h>
 
 #include <algorithm>
 #include <cstdint>

@@ -2,9 +2,9 @@
 // programs and the mutation test share them.
 #pragma once
 
-#include <gradual/core/checkpoint.h>
-#include <gradual/core/npy.h>
-#include <gradual/core/safetensors.h>
+#include <gradual/core/files/checkpoint_file.h>
+#include <gradual/core/files/npy.h>
+#include <gradual/core/files/safetensors.h>
 #include <gradual/data/csv.h>
 #include <gradual/data/idx.h>
 

@@ -3,7 +3,7 @@
 
     pip install numpy==2.4.6 ml_dtypes==0.6.0 safetensors==0.8.0 && ./make_files.py
 
-The other way about: GRADUAL_TEST_WRITE_FILES=FOLDER test_core -tc="files for*" writes the same tensors, and
+The other way about: GRADUAL_TEST_WRITE_FILES=FOLDER test_core_files -tc="files for*" writes the same tensors, and
 make_files.py --check FOLDER reads and compares them.
 """
 

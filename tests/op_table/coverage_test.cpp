@@ -55,7 +55,7 @@ TEST_CASE("every row has samples of every kind that its op allows") {
     if (!row->samples) continue;
     CAPTURE(name(row->op));
     const auto empty = [](const Sample& s) { return any_input(s, [](const Tensor& t) { return t.numel() == 0; }); };
-    const auto scalar = [](const Sample& s) { return any_input(s, [](const Tensor& t) { return t.ndim() == 0; }); };
+    const auto scalar = [](const Sample& s) { return any_input(s, [](const Tensor& t) { return t.dim() == 0; }); };
     const auto large = [](const Sample& s) {
       return s.large && any_input(s, [](const Tensor& t) { return t.numel() > 2000; });
     };

@@ -3,9 +3,9 @@
 
 #include <cstdlib>
 
-#include <gradual/core/cpu_backend.h>
-#include <gradual/core/observer.h>
-#include <gradual/core/threads.h>
+#include <gradual/core/observe/observer.h>
+#include <gradual/core/ops/cpu_backend.h>
+#include <gradual/core/support/threads.h>
 #include <gradual/cuda/cuda.h>
 #include "op_table.h"
 #include "support/cpu_isas.h"

@@ -8,7 +8,7 @@
 #include <cstring>
 #include <sstream>
 
-#include <gradual/core/convert.h>
+#include <gradual/core/formats/convert.h>
 
 namespace gradual::test {
 
@@ -48,7 +48,7 @@ template <class F> void for_each_element(const Tensor& t, F f) {
   for (std::int64_t i = 0; i < t.numel(); ++i) {
     std::int64_t rest = i;
     std::int64_t at = 0;
-    for (int d = t.ndim() - 1; d >= 0; --d) {
+    for (int d = t.dim() - 1; d >= 0; --d) {
       at += rest % t.sizes()[d] * t.strides()[d];
       rest /= t.sizes()[d];
     }
@@ -93,7 +93,7 @@ Tensor permuted_storage(const Tensor& t, const std::vector<int>& order) {  // or
 Tensor strided(const Tensor& t) {  // gaps between all elements and rows, none at either end of the storage
   Shape strides = t.sizes();
   std::int64_t step = 2;
-  for (int d = t.ndim() - 1; d >= 0; --d) {
+  for (int d = t.dim() - 1; d >= 0; --d) {
     strides[d] = step;
     step = step * std::max<std::int64_t>(1, t.sizes()[d]) + 3;
   }
@@ -126,7 +126,7 @@ std::vector<int> order_for(Layout layout, int ndim) {
 }
 
 std::optional<Tensor> one_laid_out(const Tensor& t, Layout layout, bool may_expand) {
-  const int n = t.ndim();
+  const int n = t.dim();
   switch (layout) {
     case Layout::offset: return placed(t, t.strides(), 3, t.numel() + 7);
     case Layout::transposed:

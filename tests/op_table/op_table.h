@@ -11,8 +11,8 @@
 #include <utility>
 #include <vector>
 
-#include <gradual/core/dispatch.h>
-#include <gradual/core/ops.h>
+#include <gradual/core/ops/dispatch.h>
+#include <gradual/core/ops/ops.h>
 
 namespace gradual::test {
 

@@ -1,5 +1,5 @@
 // Losses, dropout and embedding.
-#include <gradual/core/philox.h>
+#include <gradual/core/support/philox.h>
 #include "../support/gradients.h"
 #include "samples.h"
 

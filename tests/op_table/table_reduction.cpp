@@ -155,7 +155,7 @@ std::vector<Sample> var_samples(Draw& d) {
         "correction " + std::to_string(static_cast<int>(correction)), some);
     for (Sample& s : some) {
       // One value has a variance of 0/0 with the correction, and no gradient.
-      s.gradient = s.inputs[0].ndim() > 0 || correction == 0;
+      s.gradient = s.inputs[0].dim() > 0 || correction == 0;
       all.push_back(s);
     }
   }

@@ -5,8 +5,8 @@
 #include <cmath>
 #include <cstdlib>
 
-#include <gradual/core/cpu_backend.h>
-#include <gradual/core/memory.h>
+#include <gradual/core/ops/cpu_backend.h>
+#include <gradual/core/tensor/memory.h>
 #include <gradual/cuda/cuda.h>
 #include "op_table.h"
 #include "support/gpu.h"
@@ -35,7 +35,7 @@ std::vector<std::byte> outside(const Tensor& t) {
   for (std::int64_t i = 0; i < t.numel(); ++i) {
     const std::vector<std::int64_t> index = unflatten(t.sizes(), i);
     std::int64_t at = t.offset();
-    for (int d = 0; d < t.ndim(); ++d) at += index[static_cast<std::size_t>(d)] * t.strides()[d];
+    for (int d = 0; d < t.dim(); ++d) at += index[static_cast<std::size_t>(d)] * t.strides()[d];
     std::fill_n(all.begin() + at * static_cast<std::int64_t>(width), width, std::byte{0});
   }
   return all;

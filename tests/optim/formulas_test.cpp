@@ -3,8 +3,8 @@
 
 #include <cstring>
 
-#include "gradual/core/counts.h"
-#include "gradual/core/threads.h"
+#include "gradual/core/formats/cast_counts.h"
+#include "gradual/core/support/threads.h"
 #include "helpers.h"
 #include "support/cpu_isas.h"
 

@@ -8,8 +8,8 @@
 #include <vector>
 
 #include "gradual/autograd/grad_mode.h"
-#include "gradual/core/ops.h"
-#include "gradual/core/tensor.h"
+#include "gradual/core/ops/ops.h"
+#include "gradual/core/tensor/tensor.h"
 #include "gradual/optim/adam.h"
 #include "gradual/optim/sgd.h"
 
@@ -53,7 +53,7 @@ inline void set_gradients(const std::vector<Tensor>& params, std::uint64_t step)
   for (std::size_t i = 0; i < params.size(); ++i) {
     const Tensor& p = params[i];
     const DType dtype = i % 5 == 1 ? DType::f32 : i % 5 == 2 && p.dtype() != DType::f64 ? DType::bf16 : p.dtype();
-    const bool turned = p.ndim() == 2 && i % 2 == 0;
+    const bool turned = p.dim() == 2 && i % 2 == 0;
     const Tensor g = random_tensor(turned ? p.t().sizes() : p.sizes(), 1000 * step + i, dtype).to(p.device());
     p.set_grad((i + step) % 7 == 0 ? Tensor() : turned ? g.t() : g);
   }

@@ -1,7 +1,7 @@
 // Moments that are kept as codes and scales.
 #include <doctest/doctest.h>
 
-#include "gradual/core/memory.h"
+#include "gradual/core/tensor/memory.h"
 #include "helpers.h"
 
 using namespace gradual;

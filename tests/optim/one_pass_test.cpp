@@ -1,10 +1,10 @@
 // All parameters updated by one call, against one call a parameter: the same bits and counts.
 #include <doctest/doctest.h>
 
-#include "gradual/core/counts.h"
-#include "gradual/core/dispatch.h"
-#include "gradual/core/observer.h"
-#include "gradual/core/threads.h"
+#include "gradual/core/formats/cast_counts.h"
+#include "gradual/core/observe/observer.h"
+#include "gradual/core/ops/dispatch.h"
+#include "gradual/core/support/threads.h"
 #include "gradual/optim/grad_scaler.h"
 #include "helpers.h"
 

@@ -1,7 +1,7 @@
 // For tests of code that the processor chooses.
 #pragma once
 
-#include "gradual/core/cpu_isa.h"
+#include "gradual/core/support/cpu_isa.h"
 
 namespace reference {
 

@@ -1,14 +1,16 @@
 // For tests that read and write files.
 #pragma once
 
-#include <gradual/core/error.h>
-#include <gradual/core/input_file.h>
+#include <gradual/core/files/input_file.h>
+#include <gradual/core/support/error.h>
 
 #include <cstdint>
 #include <cstdlib>
 #include <filesystem>
 #include <string>
 #include <vector>
+
+#include "source_dir.h"
 
 namespace test {
 
@@ -39,9 +41,7 @@ class TemporaryFolder {
   std::string path_;
 };
 
-inline std::string golden(const std::string& name) {
-  return std::string(GRADUAL_SOURCE_DIR) + "/tests/golden/files/" + name;
-}
+inline std::string golden(const std::string& name) { return source_dir() + "/tests/golden/files/" + name; }
 
 // What the call throws says, or that it throws nothing.
 template <class F> std::string message_of(F f) {
@@ -55,7 +55,7 @@ inline bool contains(const std::string& text, const std::string& part) { return 
 
 // Data that is not part of the project; empty where it is not there.
 inline std::string shared_data(const std::string& name) {
-  const std::string path = std::string(GRADUAL_SOURCE_DIR) + "/../shared/data/" + name;
+  const std::string path = source_dir() + "/../shared/data/" + name;
   return std::filesystem::exists(path) ? path : "";
 }
 

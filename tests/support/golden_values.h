@@ -1,7 +1,7 @@
 // The numbers that tests/golden/make_files.py writes.
 #pragma once
 
-#include <gradual/core/state_dict.h>
+#include <gradual/core/files/state_dict.h>
 
 #include <cstdint>
 #include <limits>

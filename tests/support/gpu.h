@@ -3,7 +3,7 @@
 
 #include <doctest/doctest.h>
 
-#include <gradual/core/tensor.h>
+#include <gradual/core/tensor/tensor.h>
 #include <gradual/cuda/cuda.h>
 
 #include <algorithm>
@@ -52,7 +52,7 @@ inline bool any_has(const std::vector<std::string>& names, const std::string& pa
   return std::any_of(names.begin(), names.end(), [&](const auto& n) { return n.find(part) != std::string::npos; });
 }
 
-// The emulated cuDNN refuses these calls (cuda/emulator/cudnn.h) while it lives; the real one takes no notice.
+// The emulated cuDNN refuses these calls (tests/doubles/cudnn.h) while it lives; the real one takes no notice.
 class CudnnRefuses : Pinned {
  public:
   explicit CudnnRefuses(const char* what) { setenv("GRADUAL_EMULATED_CUDNN_REFUSES", what, 1); }

@@ -1,7 +1,7 @@
 // The gradient rows as functions: their tensors, then their attributes.
 #pragma once
 
-#include <gradual/core/dispatch.h>
+#include <gradual/core/ops/dispatch.h>
 
 namespace gradual {
 

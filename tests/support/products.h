@@ -2,15 +2,15 @@
 #pragma once
 
 #include <doctest/doctest.h>
-#include <gradual/core/ops.h>
-#include <gradual/core/threads.h>
+#include <gradual/core/ops/ops.h>
+#include <gradual/core/support/threads.h>
 
 #include <cstdint>
 #include <cstring>
 #include <random>
 #include <vector>
 
-#include "../../core/cpu/bf16_product.h"
+#include "../../core/cpu/fast/bf16_gemm.h"
 #include "cpu_isas.h"
 
 namespace gradual::testing {

@@ -5,16 +5,16 @@
 #include <cstring>
 #include <vector>
 
-#include "gradual/core/convert.h"
-#include "gradual/core/ops.h"
-#include "gradual/core/threads.h"
+#include "gradual/core/formats/convert.h"
+#include "gradual/core/ops/ops.h"
+#include "gradual/core/support/threads.h"
 
 namespace gradual::testing {
 
 // The address of the element that is `flat`-th in row-major order.
 inline char* address(const Tensor& t, std::int64_t flat) {
   std::int64_t offset = 0;
-  for (int d = t.ndim() - 1; d >= 0; --d) {
+  for (int d = t.dim() - 1; d >= 0; --d) {
     offset += flat % t.sizes()[d] * t.strides()[d];
     flat /= t.sizes()[d];
   }
@@ -29,7 +29,7 @@ inline double at(const Tensor& t, std::int64_t flat) {
 inline double broadcast_at(const Tensor& t, const Shape& sizes, std::int64_t flat) {
   std::int64_t position = 0;
   std::int64_t step = 1;
-  for (int d = sizes.size() - 1, e = t.ndim() - 1; e >= 0; --d, --e) {
+  for (int d = sizes.size() - 1, e = t.dim() - 1; e >= 0; --d, --e) {
     position += (t.sizes()[e] == 1 ? 0 : flat % sizes[d]) * step;
     flat /= sizes[d];
     step *= t.sizes()[e];

@@ -1,0 +1,67 @@
+#include "convert_model.h"
+
+#include <unordered_map>
+
+#include "../autograd/grad_mode.h"
+#include "../core/ops/ops.h"
+#include "../core/support/failf.h"
+#include "../nn/norm.h"
+#include "autocast.h"
+
+namespace gradual::amp {
+namespace {
+
+void check_half(DType dtype, const char* function) {
+  if (!is_half(dtype))
+    failf("{}: converts to f16 or bf16, not to {}; use Module::to for other dtypes", function, name(dtype));
+}
+
+}  // namespace
+
+void to_half(nn::Module& model, DType dtype) {
+  check_half(dtype, "to_half");
+  model.to(dtype, [](const nn::Module& m) { return dynamic_cast<const nn::Norm*>(&m) == nullptr; });
+}
+
+void to_pure(nn::Module& model, DType dtype) {
+  check_half(dtype, "to_pure");
+  model.to(dtype);
+}
+
+StateDict master_state_dict(const nn::Module& model, optim::Optimizer& optimizer) {
+  const NoGrad off;
+  std::unordered_map<std::uint64_t, Tensor> masters;  // by the parameter's storage
+  for (const optim::ParamGroup& group : optimizer.param_groups())
+    for (const Tensor& p : group.params) {
+      const Tensor master = optimizer.master(p);
+      if (!master.is_same(p)) masters[p.unsafe_impl()->storage->id] = master;
+    }
+  StateDict wide;
+  for (const auto& [name, value] : model.state_dict()) {
+    const Tensor& stored = std::get<Tensor>(value);
+    const auto found = masters.find(stored.unsafe_impl()->storage->id);
+    if (found != masters.end() && found->second.sizes() == stored.sizes()) {
+      wide.set(name, found->second);
+    } else {
+      wide.set(name, is_half(stored.dtype()) ? cast(stored, DType::f32) : stored);
+    }
+  }
+  return wide;
+}
+
+void set_override(nn::Module& module, const Override& what) {
+  if (what.dtype && !is_half(*what.dtype))
+    failf("set_override on {}: the dtype is f16 or bf16, not {}; {{.enabled = false}} computes in f32", module.kind(),
+          name(*what.dtype));
+  module.set_hook([what](nn::Module&) -> std::shared_ptr<void> {
+    const AutocastOptions* around = current_autocast();
+    if (!around) return nullptr;
+    AutocastOptions options = *around;
+    options.enabled = what.enabled.value_or(options.enabled);
+    if (what.dtype) options.dtype = what.dtype;
+    if (what.table) options.table = *what.table;
+    return std::make_shared<Autocast>(options);
+  });
+}
+
+}  // namespace gradual::amp

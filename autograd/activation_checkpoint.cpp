@@ -1,0 +1,97 @@
+#include "activation_checkpoint.h"
+
+#include <algorithm>
+#include <memory>
+#include <optional>
+#include <utility>
+
+#include "../core/formats/accumulator.h"
+#include "../core/ops/compute_mode.h"
+#include "../core/ops/ops.h"
+#include "../core/support/failf.h"
+#include "../core/support/scoped.h"
+#include "engine.h"
+#include "function.h"
+
+namespace gradual {
+namespace {
+
+thread_local bool running = false, inside = false;
+
+// Input 0 is a tensor that requires grad and gets none: with it the call is recorded, and the parameters that fn
+// captured get their gradients, even where no input requires grad (token indices).
+class Checkpoint final : public Function {
+ public:
+  explicit Checkpoint(SegmentFn fn) : fn_(std::move(fn)) {}
+  std::string name() const override { return "checkpoint"; }
+
+  std::vector<Tensor> forward(const std::vector<Tensor>& inputs) override {
+    save_for_backward(inputs);
+    const DrawScope draws(draws_, DrawScope::Mode::record);
+    const Scoped here(inside, true);
+    return fn_({inputs.begin() + 1, inputs.end()});
+  }
+
+  // What was recorded before the recomputation belongs to the backward that we are a step of: the inputs, and leaves
+  // and other tensors that fn captured. Their gradients go there one by one, so that the sums are made in the order,
+  // and have the bits, that they have without checkpointing. Nothing is left to return.
+  std::vector<Tensor> backward(const std::vector<Tensor>& grads) override {
+    const std::vector<Tensor>& inputs = saved();
+    const std::uint64_t since = next_sequence();
+    const std::vector<Tensor> outputs = recompute({inputs.begin() + 1, inputs.end()});
+    if (outputs.size() != grads.size())
+      failf("checkpoint: fn gave {} tensors in forward and {} when it ran again", grads.size(), outputs.size());
+    std::vector<Tensor> reached, reached_grads;
+    for (std::size_t i = 0; i < outputs.size(); ++i) {
+      if (!grads[i].defined() || !outputs[i].requires_grad()) continue;
+      reached.push_back(outputs[i]);
+      reached_grads.push_back(grads[i]);
+    }
+    autograd::Engine engine(reached, reached_grads, {.create_graph = grad_enabled()},
+                            {.outer = autograd::Engine::current(), .since = since});
+    engine.run();
+    return std::vector<Tensor>(inputs.size());
+  }
+
+ private:
+  std::vector<Tensor> recompute(const std::vector<Tensor>& inputs) {
+    const DrawScope draws(draws_, DrawScope::Mode::replay);
+    // forward's products, whatever those of backward are
+    const MatmulPrecisionScope precision(precision_);
+    const FastF8Scope f8(fast_f8_);
+    const AccumulatorScope sums(accumulator_);
+    const Scoped again(running, true), here(inside, true);
+    const EnableGrad recording;
+    context().line = state().context.line;
+    context().backward_of = "";
+    const CauseScope cause(intern("recomputed in backward"));
+    return fn_(inputs);
+  }
+
+  SegmentFn fn_;
+  std::vector<RandomKey> draws_;
+  MatmulPrecision precision_ = matmul_precision();
+  bool fast_f8_ = fast_f8();
+  std::optional<Accumulator> accumulator_ = current_accumulator();
+};
+
+}  // namespace
+
+bool recomputing() { return running; }
+bool in_checkpoint() { return inside; }
+
+std::vector<Tensor> checkpoint(SegmentFn fn, const std::vector<Tensor>& inputs, SourceLocation loc) {
+  if (!grad_enabled()) return fn(inputs);
+  const auto first = std::ranges::find_if(inputs, &Tensor::defined);
+  const Device device = first == inputs.end() ? Device::cpu() : first->device();
+  std::vector<Tensor> all{empty({0}, {.device = device, .requires_grad = true})};
+  all.insert(all.end(), inputs.begin(), inputs.end());
+  return apply(std::make_shared<Checkpoint>(std::move(fn)), all, loc);
+}
+
+Tensor checkpoint(std::function<Tensor(const Tensor&)> fn, const Tensor& input, SourceLocation loc) {
+  const SegmentFn one = [fn = std::move(fn)](const std::vector<Tensor>& x) { return std::vector<Tensor>{fn(x[0])}; };
+  return checkpoint(one, std::vector<Tensor>{input}, loc)[0];
+}
+
+}  // namespace gradual

@@ -1,0 +1,283 @@
+// dw [taps, outputs] = x [taps, pixels] dy [pixels, outputs], where x is not unfolded (an implicit GEMM, Chetlur et al. 2014):
+// in a copy of the images with their padding, what a tap sees of a pixel lies where the tap says plus where the pixel says.
+#include "f32_conv.h"
+
+#include <algorithm>
+#include <vector>
+
+#include "../../formats/accumulator.h"
+#include "../../kernels/contraction_operand.h"
+#include "../../kernels/loops.h"
+#include "../../ops/attrs.h"
+#include "../../support/multiversion.h"
+#include "../../support/parallel.h"
+#include "../../tensor/memory.h"
+#include "../gemm.h"
+#include "f32_tile.h"
+
+#if defined(__x86_64__) && !defined(__clang__)
+
+namespace gradual::cpu {
+namespace {
+
+using Vector = Avx2::Vector;
+using Offsets = std::vector<std::int32_t>;
+
+inline constexpr int kLanes = Avx2::kLanes, kRows = Avx2::kRows, kColumns = 2 * kLanes;
+inline constexpr std::int64_t kOutputs = 8;        // of a group, at least
+inline constexpr std::int64_t kPixels = 256;       // of a block, about
+inline constexpr std::int64_t kCopied = 1 << 16;   // numbers of a block's copy, about: half of a second cache
+inline constexpr std::int64_t kParts = 16;         // of the batch
+inline constexpr std::int64_t kPartial = 1 << 21;  // numbers of all parts' sums, about
+
+// c [m, kColumns] += a [m, k] b [k, kColumns]; element (i, p) of a is data[taps[i] + pixels[p]].
+struct Strip {
+  std::int64_t m, k;
+  const float* data;
+  const std::int32_t *taps, *pixels;
+  const float* b;
+  float* c;
+};
+
+template <int kR, int kV> void tile(const Strip& p, std::int64_t first) {
+  Vector sums[kR][kV];
+  const float* at[kR];
+  float* const c = p.c + first * kColumns;
+#pragma GCC unroll 8
+  for (int i = 0; i < kR; ++i) {
+    at[i] = p.data + p.taps[first + i];
+#pragma GCC unroll 2
+    for (int v = 0; v < kV; ++v) Avx2::load(sums[i][v], c + i * kColumns + v * kLanes);
+  }
+  const float* b = p.b;
+  const std::int32_t *pixel = p.pixels, *const end = pixel + p.k;
+#pragma GCC unroll 4
+  for (; pixel != end; ++pixel, b += kColumns) {
+    const std::int64_t to = *pixel;
+    Vector x, y[kV];
+#pragma GCC unroll 2
+    for (int v = 0; v < kV; ++v) Avx2::load(y[v], b + v * kLanes);
+#pragma GCC unroll 8
+    for (int i = 0; i < kR; ++i) {
+      Avx2::repeat(x, at[i] + to);
+#pragma GCC unroll 2
+      for (int v = 0; v < kV; ++v) Avx2::add_product(sums[i][v], x, y[v]);
+    }
+  }
+#pragma GCC unroll 8
+  for (int i = 0; i < kR; ++i)
+#pragma GCC unroll 2
+    for (int v = 0; v < kV; ++v) Avx2::store(c + i * kColumns + v * kLanes, sums[i][v]);
+}
+
+// Tiles of as even heights as can be: few rows would wait for their sums.
+template <int kV> void tiles(const Strip& p) {
+  const std::int64_t count = (p.m + kRows - 1) / kRows, least = p.m / count, higher = p.m % count;
+  for (std::int64_t i = 0, first = 0; i < count; ++i) {
+    const std::int64_t rows = least + (i < higher ? 1 : 0);
+    switch (rows) {
+      case 1: tile<1, kV>(p, first); break;
+      case 2: tile<2, kV>(p, first); break;
+      case 3: tile<3, kV>(p, first); break;
+      case 4: tile<4, kV>(p, first); break;
+      case 5: tile<5, kV>(p, first); break;
+      default: tile<6, kV>(p, first);
+    }
+    first += rows;
+  }
+}
+
+// Of c's columns the first `columns` are wanted.
+void add_product(const Strip& whole, std::int64_t columns) {
+  for (std::int64_t q = 0; q < whole.k; q += kBlockDepth) {
+    Strip p = whole;
+    p.k = std::min(kBlockDepth, whole.k - q), p.pixels += q, p.b += q * kColumns;
+    if (columns > kLanes) tiles<2>(p);
+    else tiles<1>(p);
+  }
+}
+
+// An operand's images as they are read: rows of any dtype and strides, in f32. Made on the calling thread, whose modes count.
+struct Images {
+  const Tensor& t;
+  bool tf32 = rounds_to_tf32(t.dtype());
+
+  void read(std::int64_t image, std::int64_t channel, std::int64_t y, std::int64_t n, float* to) const {
+    const Shape& strides = t.strides();
+    const std::int64_t at = image * strides[0] + channel * strides[1] + y * strides[2];
+    const char* const from = static_cast<const char*>(t.raw()) + at * static_cast<std::int64_t>(size_of(t.dtype()));
+    if (t.dtype() == DType::f32 && strides[3] == 1) std::copy_n(reinterpret_cast<const float*>(from), n, to);
+    else load(t.dtype(), from, strides[3], to, n);
+    if (tf32) round_tf32(to, n);
+  }
+};
+
+// How the sums are cut, by shape alone. A block of pixels has some whole images, or some rows of one; its copies have as
+// many input channels as stay in the cache.
+struct Problem {
+  const ConvAttrs& attrs;
+  Images dy, x;
+  std::int64_t inputs, outputs;  // channels of a group
+  std::int64_t kernel[2], reach[2];
+  std::int64_t block_images = 1, block_rows, block_inputs;
+
+  Problem(const OpCall& call, const Shape& w)
+      : attrs(call.get<ConvAttrs>()),
+        dy{call[0]},
+        x{call[1]},
+        inputs(w[1]),
+        outputs(w[0] / attrs.groups),
+        kernel{w[2], w[3]},
+        block_rows(height()) {
+    for (int d = 0; d < 2; ++d) reach[d] = (kernel[d] - 1) * attrs.dilation[d];
+    const std::int64_t pixels = height() * width();
+    if (pixels < kPixels) block_images = std::min(kPixels / pixels, images());
+    else block_rows = even_part(height(), std::max<std::int64_t>(1, 2 * kPixels / width()));
+    const std::int64_t channel = block_images * copied_height() * copied_width();
+    block_inputs = even_part(inputs, std::max<std::int64_t>(1, kCopied / channel));
+  }
+  std::int64_t images() const { return dy.t.sizes()[0]; }
+  std::int64_t height() const { return dy.t.sizes()[2]; }
+  std::int64_t width() const { return dy.t.sizes()[3]; }
+  std::int64_t taps() const { return kernel[0] * kernel[1]; }
+  std::int64_t bands() const { return (height() + block_rows - 1) / block_rows; }  // of an image
+  std::int64_t blocks() const { return (images() + block_images - 1) / block_images * bands(); }
+  std::int64_t block_pixels() const { return block_images * block_rows * width(); }
+  // Of the copies [block_images, block_inputs, copied_height, copied_width].
+  std::int64_t copied_height() const { return block_rows + reach[0]; }
+  std::int64_t copied_width() const { return width() + reach[1]; }
+  std::int64_t copied_image() const { return block_inputs * copied_height() * copied_width(); }
+
+  Offsets tap_offsets() const {
+    Offsets all;
+    for (std::int64_t c = 0; c < block_inputs; ++c)
+      for (std::int64_t i = 0; i < kernel[0]; ++i)
+        for (std::int64_t j = 0; j < kernel[1]; ++j)
+          all.push_back(static_cast<std::int32_t>((c * copied_height() + i * attrs.dilation[0]) * copied_width() +
+                                                  j * attrs.dilation[1]));
+    return all;
+  }
+  Offsets pixel_offsets() const {
+    Offsets all;
+    for (std::int64_t image = 0; image < block_images; ++image)
+      for (std::int64_t i = 0; i < block_rows; ++i)
+        for (std::int64_t j = 0; j < width(); ++j)
+          all.push_back(static_cast<std::int32_t>(image * copied_image() + i * copied_width() + j));
+    return all;
+  }
+};
+
+struct Block {
+  std::int64_t image, images, row, rows;
+  Block(const Problem& p, std::int64_t i)
+      : image(i / p.bands() * p.block_images),
+        images(std::min(p.block_images, p.images() - image)),
+        row(i % p.bands() * p.block_rows),
+        rows(std::min(p.block_rows, p.height() - row)) {}
+};
+
+// `channels` channels of x from `first` on in the block's images, with their padding.
+void copy_inputs(const Problem& p, const Block& block, std::int64_t first, std::int64_t channels, float* to) {
+  const std::int64_t height = p.x.t.sizes()[2], width = p.x.t.sizes()[3], edge = p.attrs.padding[1];
+  for (std::int64_t image = 0; image < block.images; ++image) {
+    float* row = to + image * p.copied_image();
+    for (std::int64_t channel = first; channel < first + channels; ++channel)
+      for (std::int64_t i = 0; i < p.copied_height(); ++i, row += p.copied_width()) {
+        const std::int64_t y = block.row + i - p.attrs.padding[0];
+        if (y < 0 || y >= height) {
+          std::fill_n(row, p.copied_width(), 0.0F);
+          continue;
+        }
+        std::fill_n(row, edge, 0.0F);
+        p.x.read(block.image + image, channel, y, width, row + edge);
+        std::fill_n(row + edge + width, edge, 0.0F);
+      }
+  }
+}
+
+// `channels` channels of dy from `first` on in the block's pixels, [channels, pixels].
+void copy_outputs(const Problem& p, const Block& block, std::int64_t first, std::int64_t channels, float* to) {
+  const Shape& strides = p.dy.t.strides();
+  const bool joined = strides[2] == p.width() * strides[3];  // rows without gaps between them
+  const std::int64_t rows = joined ? block.rows : 1;
+  for (std::int64_t channel = first; channel < first + channels; ++channel)
+    for (std::int64_t image = 0; image < block.images; ++image)
+      for (std::int64_t i = 0; i < block.rows; i += rows, to += rows * p.width())
+        p.dy.read(block.image + image, channel, block.row + i, rows * p.width(), to);
+}
+
+void weight_gradient(const Problem& p, Tensor& out) {
+  const Offsets taps = p.tap_offsets(), pixels = p.pixel_offsets();
+  const Result<float> dw(out);
+  // Sums [parts, groups, strips][depth][kColumns]. A part's are made by one task for each block of input channels.
+  const std::int64_t strips = (p.outputs + kColumns - 1) / kColumns, depth = p.inputs * p.taps();
+  const std::int64_t strip = depth * kColumns, groups = p.attrs.groups, numbers = groups * strips * strip;
+  const std::int64_t most = std::clamp<std::int64_t>(kPartial / numbers, 1, kParts);
+  const std::int64_t each = (p.blocks() + most - 1) / most, parts = (p.blocks() + each - 1) / each;
+  const std::int64_t chunks = (p.inputs + p.block_inputs - 1) / p.block_inputs;
+  const Scratch partial(static_cast<std::size_t>(parts * numbers) * sizeof(float));
+  auto* const total = partial.as<float>();
+  const std::int64_t work = each * p.block_pixels() * p.block_inputs * p.taps() * p.outputs;
+  const std::int64_t grain = std::max<std::int64_t>(1, kWorthThreads / work);
+
+  parallel_for(parts * groups * chunks, grain, [&](std::int64_t i, std::int64_t end) {
+    const std::int64_t copied = p.block_images * p.copied_image();
+    const Scratch memory(static_cast<std::size_t>(copied + 2 * kColumns * p.block_pixels()) * sizeof(float));
+    auto* const images = memory.as<float>();
+    float *const rows = images + copied, *const b = rows + kColumns * p.block_pixels();
+    for (; i < end; ++i) {
+      const std::int64_t input = i % chunks * p.block_inputs, group = i / chunks % groups, part = i / chunks / groups;
+      const std::int64_t inputs = std::min(p.block_inputs, p.inputs - input), m = inputs * p.taps();
+      float* const sums = total + part * numbers + group * strips * strip + input * p.taps() * kColumns;
+      for (std::int64_t j = 0; j < strips; ++j) std::fill_n(sums + j * strip, m * kColumns, 0.0F);
+      for (std::int64_t n = part * each; n < std::min(p.blocks(), (part + 1) * each); ++n) {
+        const Block block(p, n);
+        const std::int64_t k = block.images * block.rows * p.width();
+        copy_inputs(p, block, group * p.inputs + input, inputs, images);
+        for (std::int64_t j = 0; j < strips; ++j) {
+          const std::int64_t columns = std::min(p.outputs - j * kColumns, std::int64_t{kColumns});
+          copy_outputs(p, block, group * p.outputs + j * kColumns, columns, rows);
+          const Strip product{m, k, images, taps.data(), pixels.data(), b, sums + j * strip};
+          detail::run_avx2([=] {
+            pack_columns<Avx2>({rows, 1, k}, k, columns, b);
+            add_product(product, columns);
+          });
+        }
+      }
+    }
+  });
+  for (std::int64_t part = 1; part < parts; ++part)
+    vectorized([=] {
+      for (std::int64_t i = 0; i < numbers; ++i) total[i] += total[part * numbers + i];
+    });
+  for (std::int64_t o = 0; o < groups * p.outputs; ++o) {
+    const std::int64_t j = o % p.outputs;
+    const float* const from = total + (o / p.outputs * strips + j / kColumns) * strip + j % kColumns;
+    for (std::int64_t i = 0; i < depth; ++i) dw.data()[o * depth + i] = from[i * kColumns];
+  }
+  dw.store();
+}
+
+}  // namespace
+
+bool f32_weight_gradient(const OpCall& call, Outputs& out) {
+  const auto& a = call.get<ConvAttrs>();
+  if (cpu_isa() != CpuIsa::avx2 || out[0].dtype() == DType::f64 || current_accumulator()) return false;
+  if (out[0].numel() == 0 || call[0].numel() == 0 || a.stride[0] * a.stride[1] != 1) return false;
+  const Problem p(call, out[0].sizes());
+  if (p.outputs < kOutputs || p.block_images * p.copied_image() > INT32_MAX) return false;
+  weight_gradient(p, out[0]);
+  return true;
+}
+
+}  // namespace gradual::cpu
+
+#else
+
+namespace gradual::cpu {
+
+bool f32_weight_gradient(const OpCall&, Outputs&) { return false; }
+
+}  // namespace gradual::cpu
+
+#endif

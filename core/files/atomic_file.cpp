@@ -1,0 +1,81 @@
+#include "atomic_file.h"
+
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <cerrno>
+#include <cstring>
+#include <filesystem>
+
+#include "../support/failf.h"
+
+namespace gradual {
+
+namespace fs = std::filesystem;
+
+void AtomicFile::fail_with(const std::string& what) const {
+  const char* why = std::strerror(errno);
+  failf("cannot write \"{}\": {}: {}", path_, what, why);
+}
+
+AtomicFile::AtomicFile(const std::string& path) : path_(path), target_(path) {
+  std::error_code ignored;
+  if (const fs::path real = fs::canonical(path, ignored); !real.empty()) target_ = real;
+  const fs::file_status status = fs::status(target_, ignored);
+  if (fs::exists(status) && !fs::is_regular_file(status))
+    fail("cannot write \"" + path_ + "\": it is " + (fs::is_directory(status) ? "a folder" : "no regular file"));
+  folder_ = fs::path(target_).parent_path();
+  if (folder_.empty()) folder_ = ".";
+  // A short name, so that a long one of the file itself does not make one that is too long. It may be left over from
+  // a killed process that had our number.
+  static std::atomic<unsigned> count{0};
+  do {
+    temporary_ = fmt::format("{}/.gradual-{}-{}.tmp", folder_, getpid(), count++);
+    descriptor_ = open(temporary_.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
+  } while (descriptor_ < 0 && errno == EEXIST);
+  if (descriptor_ < 0) {
+    temporary_.clear();
+    fail_with("no file can be made in its folder");
+  }
+  if (fs::exists(status)) fs::permissions(temporary_, status.permissions(), ignored);  // as it was, where we may
+}
+
+AtomicFile::~AtomicFile() {
+  if (descriptor_ >= 0) close(descriptor_);
+  if (!temporary_.empty()) unlink(temporary_.c_str());
+}
+
+void AtomicFile::write(const void* bytes, std::size_t count) {
+  const auto* p = static_cast<const char*>(bytes);
+  while (count > 0) {
+    const ssize_t n = ::write(descriptor_, p, count);
+    if (n < 0 && errno == EINTR) continue;
+    if (n < 0) fail_with("write");
+    p += n;
+    count -= static_cast<std::size_t>(n);
+  }
+}
+
+void AtomicFile::commit() {
+  if (fsync(descriptor_) != 0) fail_with("fsync");
+  const int closed = close(descriptor_);
+  descriptor_ = -1;
+  if (closed != 0) fail_with("close");
+  if (rename(temporary_.c_str(), target_.c_str()) != 0) fail_with("rename");
+  temporary_.clear();
+  // The new name itself must reach the disk. Not every file system lets a folder be synchronised; the file is
+  // complete in any case.
+  const int folder = open(folder_.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+  if (folder < 0) return;
+  static_cast<void>(fsync(folder));
+  close(folder);
+}
+
+void write_file_atomically(const std::string& path, std::string_view contents) {
+  AtomicFile file(path);
+  file.write(contents);
+  file.commit();
+}
+
+}  // namespace gradual

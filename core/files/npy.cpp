@@ -1,0 +1,125 @@
+#include "npy.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include <nlohmann/json.hpp>
+
+#include "../support/failf.h"
+#include "atomic_file.h"
+#include "input_file.h"
+
+namespace gradual {
+namespace {
+
+constexpr std::string_view kMagic = "\x93NUMPY";
+
+struct Kind {
+  DType dtype;
+  std::string_view descr;
+};
+constexpr Kind kKinds[] = {{DType::f64, "<f8"}, {DType::f32, "<f4"}, {DType::f16, "<f2"},  {DType::i64, "<i8"},
+                           {DType::i32, "<i4"}, {DType::u8, "|u1"},  {DType::bool_, "|b1"}};
+
+DType parse_descr(std::string_view descr) {
+  for (const Kind& k : kKinds)
+    if (k.descr == descr) return k.dtype;
+  if (descr.starts_with('>'))
+    failf("dtype '{}' is big-endian; write it as little-endian: a.astype('<{}')", descr, descr.substr(1));
+  if (descr.ends_with("V2") || descr.ends_with("V1"))
+    failf(
+        "dtype '{}' is raw bytes, as ml_dtypes writes bfloat16 and 8-bit floats without saying which; "
+        "write float32 or a safetensors file",
+        descr);
+  failf("dtype '{}' is not read; allowed are <f8 <f4 <f2 <i8 <i4 |u1 |b1", descr);
+}
+
+// The header is the text of a Python dictionary, which turns into JSON by a few replacements. Null where it does not.
+nlohmann::json parse_dictionary(std::string_view text) {
+  constexpr std::string_view kPython = "()'TF";
+  constexpr std::string_view kJson = "[]\"tf";
+  std::string json;
+  bool quoted = false;
+  for (const char c : text) {
+    quoted ^= c == '\'' || c == '"';
+    if (!quoted && (c == ')' || c == '}')) json.resize(json.find_last_not_of(" ,") + 1);  // a comma may end a list
+    const std::size_t at = quoted && c != '\'' ? std::string_view::npos : kPython.find(c);
+    json += at == std::string_view::npos ? c : kJson[at];
+  }
+  return nlohmann::json::parse(json, nullptr, false);
+}
+
+// The header's text; what follows it stays in `bytes`.
+std::string_view split_header(std::string_view& bytes) {
+  if (!bytes.starts_with(kMagic)) fail("does not start with \"\\x93NUMPY\"; it is no .npy file");
+  if (bytes.size() < 12) failf("truncated: {} bytes", bytes.size());
+  const int major = static_cast<unsigned char>(bytes[6]);
+  const int minor = static_cast<unsigned char>(bytes[7]);
+  if ((major != 1 && major != 2) || minor != 0) failf("version {}.{}; 1.0 and 2.0 are read", major, minor);
+  const std::size_t width = major == 1 ? 2 : 4;
+  std::uint32_t length = 0;
+  std::memcpy(&length, bytes.data() + 8, width);
+  bytes.remove_prefix(8 + width);
+  if (length > bytes.size()) failf("truncated: a header of {} bytes, but only {} follow", length, bytes.size());
+  const std::string_view header = bytes.substr(0, length);
+  bytes.remove_prefix(length);
+  return header;
+}
+
+Tensor parse(std::string_view bytes) {
+  const std::string_view text = split_header(bytes);
+  const nlohmann::json header = parse_dictionary(text);
+  const auto refuse = [&](const char* what) { failf("header {}: {}", text.substr(0, 200), what); };
+  if (!header.is_object()) refuse("it is no dictionary");
+  for (const char* key : {"descr", "fortran_order", "shape"})
+    if (!header.contains(key) || header.size() != 3)
+      refuse("it needs the keys descr, fortran_order and shape, no others");
+  if (!header["descr"].is_string()) refuse("descr is no string; structured arrays are not read");
+  if (!header["fortran_order"].is_boolean()) refuse("fortran_order is neither True nor False");
+  const auto is_size = [](const nlohmann::json& n) { return n.is_number_integer(); };
+  if (!header["shape"].is_array() || !std::ranges::all_of(header["shape"], is_size))
+    refuse("shape is no tuple of sizes");
+
+  const DType dtype = parse_descr(header["descr"].get<std::string>());
+  const Shape sizes = header["shape"].get<std::vector<std::int64_t>>();
+  if (!header["fortran_order"]) return tensor_of_bytes(dtype, sizes, bytes);
+  Shape stored = sizes;
+  std::ranges::reverse(stored);
+  const Tensor t = tensor_of_bytes(dtype, stored, bytes);
+  Shape strides = t.strides();
+  std::ranges::reverse(strides);
+  return as_strided(t, sizes, strides, 0);
+}
+
+}  // namespace
+
+Tensor parse_npy(std::string_view bytes, const std::string& name) {
+  return in_context("npy \"" + name + "\"", [&] { return parse(bytes); });
+}
+
+Tensor load_npy(const std::string& path) { return parse_npy(read_file(path), path); }
+
+void save_npy(const std::string& path, const Tensor& tensor) {
+  const auto* kind = std::ranges::find(kKinds, tensor.dtype(), &Kind::dtype);
+  if (kind == std::end(kKinds))
+    failf(
+        "save_npy: NumPy has no {}; f32 holds all its values: save_npy(path, t.to(DType::f32)), or write "
+        "safetensors",
+        name(tensor.dtype()));
+  std::string header = fmt::format("{{'descr': '{}', 'fortran_order': False, 'shape': ({}{}), }}", kind->descr,
+                                   fmt::join(tensor.sizes(), ", "), tensor.dim() == 1 ? "," : "");
+  header.append(63 - (10 + header.size()) % 64, ' ');  // the data then starts at a multiple of 64
+  header += '\n';
+
+  const Tensor dense = tensor.detach().to(Device::cpu()).contiguous();
+  const auto length = static_cast<std::uint16_t>(header.size());
+  AtomicFile file(path);
+  file.write(kMagic);
+  file.write(std::string_view("\x01\x00", 2));
+  file.write(&length, sizeof length);
+  file.write(header);
+  file.write(dense.raw(), dense.nbytes());
+  file.commit();
+}
+
+}  // namespace gradual

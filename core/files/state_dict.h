@@ -1,0 +1,79 @@
+// The state of anything that can be saved: an ordered map from dotted names ("layers.0.weight") to tensors and
+// plain values. Tensors are handles, so a state dict of a live object shares storage with it.
+#pragma once
+
+#include <concepts>
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <unordered_map>
+#include <variant>
+#include <vector>
+
+#include "../tensor/tensor.h"
+
+namespace gradual {
+
+// Integers are int64 where that holds them, a bool is 0 or 1; a double keeps its bits, NaN's payload included, in memory
+// and in files.
+using StateValue = std::variant<Tensor, std::int64_t, std::uint64_t, double, std::string>;
+
+class StateDict {
+ public:
+  struct Entry {
+    std::string name;
+    StateValue value;
+  };
+
+  // A name that is present already gets the new value and keeps its place. Error for an empty name or an
+  // undefined tensor.
+  template <class T> void set(const std::string& name, const T& value) {
+    if constexpr (std::integral<T>) {
+      if (std::is_signed_v<T> || static_cast<std::uint64_t>(value) <= INT64_MAX)
+        put(name, static_cast<std::int64_t>(value));
+      else put(name, static_cast<std::uint64_t>(value));
+    } else if constexpr (std::floating_point<T>) {
+      put(name, double{value});
+    } else {
+      put(name, StateValue(value));
+    }
+  }
+
+  // Each throws Error where the name is missing (naming the nearest one present) or its value is of another
+  // kind. integer and natural read both signed and unsigned values that they can hold; real reads integers too,
+  // where a double holds them exactly.
+  Tensor tensor(const std::string& name) const;
+  std::int64_t integer(const std::string& name) const;
+  std::uint64_t natural(const std::string& name) const;
+  double real(const std::string& name) const;
+  const std::string& text(const std::string& name) const;
+  const StateValue& at(const std::string& name) const;
+
+  bool contains(std::string_view name) const;
+  std::size_t size() const { return entries_.size(); }
+  bool empty() const { return entries_.empty(); }
+
+  // Puts all entries of `other` under "prefix.": add("fc", {weight}) makes "fc.weight".
+  void add(const std::string& prefix, const StateDict& other);
+  // The entries under "prefix.", with that part of their names removed; empty where there are none.
+  StateDict sub(const std::string& prefix) const;
+
+  // In the order in which the names were first set.
+  std::vector<Entry>::const_iterator begin() const { return entries_.begin(); }
+  std::vector<Entry>::const_iterator end() const { return entries_.end(); }
+
+ private:
+  void put(const std::string& name, StateValue value);
+
+  std::vector<Entry> entries_;
+  std::unordered_map<std::string, std::size_t> places_;
+};
+
+// "f32 [2, 3]", "the integer 4", "the text \"sgd\"": for messages.
+std::string describe(const StateValue& value);
+
+// A generator's seed and next stream.
+StateDict state_dict(const Generator& generator);
+void load_state_dict(Generator& generator, const StateDict& state);
+
+}  // namespace gradual

@@ -1,0 +1,38 @@
+// Sums whose every partial sum is rounded to a format, an addition at a time: what both backends do under an accumulator.
+#pragma once
+
+#include <bit>
+#include <cstdint>
+
+#include "../support/host_device.h"
+#include "rounding_kernels.h"
+
+namespace gradual::detail {
+
+using SumSpec = RoundingSpec<std::uint64_t>;
+
+inline SumSpec sum_spec(const Format& format, RoundingMode mode) {
+  return rounding_spec<std::uint64_t>({.format = format, .rounding = {.mode = mode}, .overflow = Overflow::ieee},
+                                      false);
+}
+
+// The bits of a + b rounded to odd in f64: a later rounding to at most 51 bits is as if from the exact sum (Boldo and
+// Melquiond 2005). What a + b rounds off is exact by TwoSum (Knuth, TAOCP 2, 4.2.2); it is NaN beside Inf and NaN,
+// which stay.
+GRADUAL_HD inline std::uint64_t sum_to_odd(double a, double b) {
+  const double sum = a + b;
+  const double of_b = sum - a;
+  const double error = (a - (sum - of_b)) + (b - of_b);
+  const auto bits = std::bit_cast<std::uint64_t>(sum);
+  const auto inexact = static_cast<std::uint64_t>(error < 0) | static_cast<std::uint64_t>(error > 0);
+  const std::uint64_t too_far = (bits ^ std::bit_cast<std::uint64_t>(error)) >> 63;  // rounded away from zero
+  return (bits - (inexact & too_far)) | inexact;
+}
+
+// sum + term, rounded once: by a mode's number, or kAligned for nearest even.
+template <int loop> GRADUAL_HD double add_rounded(const SumSpec& spec, double sum, double term) {
+  LoopCounts none;
+  return std::bit_cast<double>(round_bits<loop, false, false, false>(sum_to_odd(sum, term), 0, spec, none));
+}
+
+}  // namespace gradual::detail

@@ -1,0 +1,110 @@
+// Conversions of one element between a storage type and the types that are computed in (float, double, int64), by the
+// rules of convert.h: what every kernel's loads and stores come down to, on the CPU and in CUDA.
+#pragma once
+
+#include <bit>
+#include <concepts>
+#include <cstdint>
+#include <limits>
+
+#include "../support/host_device.h"
+#include "dtype.h"
+#include "float_types.h"
+
+namespace gradual {
+
+// A bool as it is stored: any byte but 0 is true, which reading a C++ bool would leave undefined.
+struct BoolByte {
+  std::uint8_t byte;
+};
+
+template <class T>
+concept Narrow = requires { T::kDType; };
+
+template <class F> GRADUAL_HD void visit_dtype(DType dtype, F&& visit) {
+  switch (dtype) {
+    case DType::f64: return visit.template operator()<double>();
+    case DType::f32: return visit.template operator()<float>();
+    case DType::f16: return visit.template operator()<Half>();
+    case DType::bf16: return visit.template operator()<BFloat16>();
+    case DType::f8e4m3fn: return visit.template operator()<Float8E4M3FN>();
+    case DType::f8e5m2: return visit.template operator()<Float8E5M2>();
+    case DType::i64: return visit.template operator()<std::int64_t>();
+    case DType::i32: return visit.template operator()<std::int32_t>();
+    case DType::u8: return visit.template operator()<std::uint8_t>();
+    case DType::bool_: return visit.template operator()<BoolByte>();
+  }
+}
+
+// An integer as a float rounded to odd (see detail::round_to_odd).
+GRADUAL_HD inline float round_to_odd(std::int64_t value) {
+  const std::uint64_t magnitude = value < 0 ? 0 - static_cast<std::uint64_t>(value) : static_cast<std::uint64_t>(value);
+  int shift = 0;
+  while (magnitude >> shift >> 24 != 0) ++shift;
+  const std::uint64_t kept = magnitude >> shift;
+  const std::uint64_t odd = kept | ((kept << shift) != magnitude ? 1 : 0);
+  const float rounded = static_cast<float>(odd << shift);  // 24 bits: exact
+  return value < 0 ? -rounded : rounded;
+}
+
+// The first value beyond To's largest: a power of two, exact in every floating type.
+template <std::integral To, std::floating_point From>
+inline constexpr From kEnd = static_cast<From>(std::uint64_t{1} << std::numeric_limits<To>::digits);
+
+template <std::integral To, class From> GRADUAL_HD To saturate(From value) {
+  using Range = std::numeric_limits<To>;
+  if constexpr (std::floating_point<From>) {
+    if (value != value) return 0;
+    if (value >= kEnd<To, From>) return Range::max();
+    return value <= static_cast<From>(Range::min()) ? Range::min() : static_cast<To>(value);
+  } else if constexpr (sizeof(To) < sizeof(From)) {
+    const From low = Range::min(), high = Range::max();
+    return static_cast<To>(value < low ? low : (value > high ? high : value));
+  } else {
+    return value;
+  }
+}
+
+namespace detail {
+// A NaN of f64 as f32, and of f32 as f64: quiet, of the same sign, with the upper bits of its payload, as processors convert
+// it. What a GPU makes of one is not said.
+constexpr float nan_as_f32(double nan) {
+  const auto bits = std::bit_cast<std::uint64_t>(nan);
+  return std::bit_cast<float>(static_cast<std::uint32_t>(bits >> 32 & 0x80000000) | 0x7fc00000 |
+                              static_cast<std::uint32_t>(bits >> 29 & 0x003fffff));
+}
+constexpr double nan_as_f64(float nan) {
+  const std::uint64_t bits = std::bit_cast<std::uint32_t>(nan);
+  return std::bit_cast<double>((bits & 0x80000000) << 32 | 0x7ff8000000000000 | (bits & 0x003fffff) << 29);
+}
+}  // namespace detail
+
+// One element, between a storage type and the buffers' types (float, double, i64).
+template <class To, class From> GRADUAL_HD To cast_element(From value) {
+  if constexpr (std::same_as<To, From>) {
+    return value;
+  } else if constexpr (Narrow<From>) {
+    return cast_element<To>(static_cast<float>(value));
+  } else if constexpr (std::same_as<From, BoolByte>) {
+    return static_cast<To>(value.byte != 0);
+  } else if constexpr (std::same_as<To, BoolByte>) {
+    return {static_cast<std::uint8_t>(value != 0)};
+  } else if constexpr (Narrow<To>) {
+    if constexpr (std::same_as<From, double>) return To::from_double(value);
+    else if constexpr (std::same_as<From, std::int64_t>) return To(round_to_odd(value));
+    else return To(value);
+  } else if constexpr (std::integral<To>) {
+    return saturate<To>(value);
+  } else {
+#ifdef __CUDA_ARCH__
+    if constexpr (std::same_as<From, double> && std::same_as<To, float>) {
+      if (value != value) return detail::nan_as_f32(value);
+    } else if constexpr (std::same_as<From, float> && std::same_as<To, double>) {
+      if (value != value) return detail::nan_as_f64(value);
+    }
+#endif
+    return static_cast<To>(value);
+  }
+}
+
+}  // namespace gradual

@@ -1,0 +1,185 @@
+#include "convert.h"
+
+#include <algorithm>
+#include <bit>
+#include <cmath>
+#include <concepts>
+#include <cstddef>
+#include <cstring>
+#include <limits>
+#include <string>
+#include <type_traits>
+
+#include "../support/error.h"
+#include "../support/multiversion.h"
+#include "cast_element.h"
+#include "convert_kernels.h"
+#include "rounding.h"
+
+namespace gradual {
+
+namespace {
+
+template <class To, class From> void cast_array(const From* in, To* out, std::int64_t n) {
+  vectorized([=] {
+    const From* __restrict from = in;
+    To* __restrict to = out;
+    for (std::int64_t i = 0; i < n; ++i) to[i] = cast_element<To>(from[i]);
+  });
+}
+
+// Elements in a buffer on the stack: small enough for the first-level cache.
+constexpr std::int64_t kBlock = 1024;
+
+// Calls body(first, count) for every block of n elements.
+template <class F> void for_blocks(std::int64_t n, F&& body) {
+  for (std::int64_t first = 0; first < n; first += kBlock) body(first, std::min(kBlock, n - first));
+}
+
+template <class To> void load_contiguous(DType src, const void* p, To* out, std::int64_t n) {
+  if constexpr (std::same_as<To, float>) {
+    if (detail::is_narrow(src)) return detail::decode_array(src, p, out, n);
+  }
+  visit_dtype(src, [&]<class From> { cast_array(static_cast<const From*>(p), out, n); });
+}
+
+}  // namespace
+
+template <class To> void load(DType src, const void* p, std::int64_t stride, To* out, std::int64_t n) {
+  if (n <= 0) return;
+  if (stride == 1) return load_contiguous(src, p, out, n);
+  if (stride == 0) {
+    load_contiguous(src, p, out, 1);
+    std::fill_n(out + 1, n - 1, *out);
+    return;
+  }
+  visit_dtype(src, [&]<class From> {
+    From gathered[kBlock];
+    for_blocks(n, [&](std::int64_t first, std::int64_t count) {
+      const From* from = static_cast<const From*>(p) + first * stride;
+      for (std::int64_t i = 0; i < count; ++i) gathered[i] = from[i * stride];
+      load_contiguous(src, gathered, out + first, count);
+    });
+  });
+}
+
+namespace {
+
+// To an integer, or to bool or f64 (which loses nothing).
+template <class To, class From> void count_wide(const From* in, std::int64_t n, CastCounts& counts) {
+  counts.elements += static_cast<std::uint64_t>(n);
+  for (std::int64_t i = 0; i < n; ++i) {
+    const From value = in[i];
+    counts.zeros += value == 0;
+    if constexpr (std::floating_point<From>) {
+      counts.nan += std::isnan(value);
+      counts.inf += std::isinf(value);
+      if (!std::isfinite(value)) continue;
+      if constexpr (std::same_as<To, double>)
+        counts.subnormal += std::fpclassify(static_cast<double>(value)) == FP_SUBNORMAL;
+      if constexpr (std::integral<To>) {
+        const From truncated = std::trunc(value);
+        counts.underflow += truncated == 0 && value != 0;
+        counts.overflow += truncated >= kEnd<To, From> || truncated < static_cast<From>(std::numeric_limits<To>::min());
+      }
+    } else if constexpr (std::integral<To>) {
+      counts.overflow += static_cast<From>(saturate<To>(value)) != value;
+    }
+  }
+}
+
+// At most kBlock elements. What a floating dtype does to them is what its format does.
+template <class From> void count_cast(DType dst, const From* in, std::int64_t n, CastCounts& counts) {
+  if (dst == DType::f64 || !is_floating(dst)) {
+    visit_dtype(dst, [&]<class To> {
+      if constexpr (std::integral<To> || std::same_as<To, BoolByte> || std::same_as<To, double>)
+        count_wide<To>(in, n, counts);
+    });
+  } else if constexpr (std::integral<From>) {
+    double values[kBlock];  // rounded, but no limit lies where that matters
+    cast_array(in, values, n);
+    count_cast(dst, values, n, counts);
+  } else {
+    From rounded[kBlock];
+    Rounder{format_of(dst), {}, Overflow::ieee}.round(in, rounded, n, 0, {&counts, nullptr});
+  }
+}
+
+template <class From> void store_contiguous(DType dst, const From* in, void* p, std::int64_t n) {
+  if constexpr (std::same_as<From, float>) {
+    if (detail::is_narrow(dst)) return detail::encode_array(dst, in, p, n);
+  }
+  visit_dtype(dst, [&]<class To> { cast_array(in, static_cast<To*>(p), n); });
+}
+
+}  // namespace
+
+template <class From>
+void store(DType dst, const From* in, void* p, std::int64_t stride, std::int64_t n, CastCounts* counts) {
+  if (stride == 1 && counts == nullptr) return store_contiguous(dst, in, p, n);
+  visit_dtype(dst, [&]<class To> {
+    To rounded[kBlock];
+    for_blocks(n, [&](std::int64_t first, std::int64_t count) {
+      To* to = static_cast<To*>(p) + first * stride;
+      store_contiguous(dst, in + first, stride == 1 ? to : rounded, count);
+      for (std::int64_t i = 0; stride != 1 && i < count; ++i) to[i * stride] = rounded[i];
+      if (counts != nullptr) count_cast(dst, in + first, count, *counts);
+    });
+  });
+}
+
+namespace {
+
+// Through a buffer of the type From that holds every value of src.
+template <class From>
+void convert_through(DType src, const void* in, DType dst, void* out, std::int64_t n, CastCounts* counts) {
+  if (src == dtype_of<From>) return store(dst, static_cast<const From*>(in), out, 1, n, counts);
+  From buffer[kBlock];
+  for_blocks(n, [&](std::int64_t first, std::int64_t count) {
+    const auto* from = static_cast<const std::byte*>(in) + first * static_cast<std::int64_t>(size_of(src));
+    auto* to = static_cast<std::byte*>(out) + first * static_cast<std::int64_t>(size_of(dst));
+    load_contiguous(src, from, buffer, count);
+    if (src == dst) std::memcpy(to, from, static_cast<std::size_t>(count) * size_of(src));
+    else store_contiguous(dst, buffer, to, count);
+    if (counts != nullptr) count_cast(dst, buffer, count, *counts);
+  });
+}
+
+}  // namespace
+
+CastCounts& CastCounts::operator+=(const CastCounts& o) {
+  using C = CastCounts;
+  for (const auto n : {&C::elements, &C::zeros, &C::underflow, &C::subnormal, &C::overflow, &C::nan, &C::inf})
+    this->*n += o.*n;
+  return *this;
+}
+
+template void load(DType, const void*, std::int64_t, float*, std::int64_t);
+template void load(DType, const void*, std::int64_t, double*, std::int64_t);
+template void load(DType, const void*, std::int64_t, std::int64_t*, std::int64_t);
+template void store(DType, const float*, void*, std::int64_t, std::int64_t, CastCounts*);
+template void store(DType, const double*, void*, std::int64_t, std::int64_t, CastCounts*);
+template void store(DType, const std::int64_t*, void*, std::int64_t, std::int64_t, CastCounts*);
+
+void convert(DType src, const void* in, DType dst, void* out, std::int64_t n, CastCounts* counts) {
+  if (n <= 0) return;
+  if (src == dst && counts == nullptr) {
+    std::memcpy(out, in, static_cast<std::size_t>(n) * size_of(src));
+  } else if (dst == DType::f32 && counts == nullptr) {
+    load_contiguous(src, in, static_cast<float*>(out), n);
+  } else if (src == DType::f64) {
+    convert_through<double>(src, in, dst, out, n, counts);
+  } else if (is_floating(src)) {
+    convert_through<float>(src, in, dst, out, n, counts);
+  } else {
+    convert_through<std::int64_t>(src, in, dst, out, n, counts);
+  }
+}
+
+void store_stochastic(DType dst, const float* in, void* p, std::int64_t n, std::uint64_t seed, std::uint64_t stream,
+                      std::uint64_t first_element, CastCounts* counts) {
+  const Rounder rounder{format_of(dst), {.mode = RoundingMode::stochastic}, Overflow::ieee, {seed, stream}};
+  rounder.encode(in, p, n, static_cast<std::int64_t>(first_element), {counts, nullptr});
+}
+
+}  // namespace gradual

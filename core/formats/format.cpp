@@ -1,0 +1,211 @@
+#include "format.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <charconv>
+#include <cmath>
+#include <limits>
+
+#include "../support/error.h"
+#include "../support/text.h"
+
+namespace gradual {
+namespace {
+
+std::vector<NamedFormat> make_named() {
+  const auto fn = [](int x, int m, int bias, NanEncoding nan) {
+    return Format{.exponent_bits = x, .mantissa_bits = m, .bias = bias, .nan = nan};
+  };
+  const auto fnuz = [&](int x, int m) {
+    Format f = fn(x, m, 1 << (x - 1), NanEncoding::negative_zero);
+    f.has_negative_zero = false;
+    return f;
+  };
+  return {
+      {"fp32", Format::ieee(8, 23), "IEEE 754 binary32"},
+      {"tf32", Format::ieee(8, 10), "NVIDIA Ampere's tensor cores; a mode there, not a storage format"},
+      {"bf16", Format::ieee(8, 7), "the upper half of binary32"},
+      {"fp16", Format::ieee(5, 10), "IEEE 754 binary16"},
+      {"e4m3fn", fn(4, 3, 7, NanEncoding::all_ones), "OCP 8-bit floating point E4M3"},
+      {"e5m2", Format::ieee(5, 2), "OCP 8-bit floating point E5M2"},
+      {"e4m3fnuz", fnuz(4, 3), "8 bits, one NaN and no -0 (Noune et al. 2022)"},
+      {"e5m2fnuz", fnuz(5, 2), "8 bits, one NaN and no -0 (Noune et al. 2022)"},
+      {"e8m0fnu",
+       {.is_signed = false,
+        .exponent_bits = 8,
+        .bias = 127,
+        .nan = NanEncoding::all_ones,
+        .has_negative_zero = false,
+        .subnormals = false,
+        .has_zero = false},
+       "OCP MX: the scale of a block, a power of two"},
+      {"e2m3fn", fn(2, 3, 1, NanEncoding::none), "OCP MX, 6 bits"},
+      {"e3m2fn", fn(3, 2, 3, NanEncoding::none), "OCP MX, 6 bits"},
+      {"e2m1fn", fn(2, 1, 1, NanEncoding::none), "OCP MX, 4 bits"},
+  };
+}
+
+// Short names in common use.
+constexpr std::pair<std::string_view, std::string_view> kAliases[] = {
+    {"f32", "fp32"},     {"f16", "fp16"},    {"f8e4m3fn", "e4m3fn"}, {"f8e5m2", "e5m2"},
+    {"e8m0", "e8m0fnu"}, {"e2m3", "e2m3fn"}, {"e3m2", "e3m2fn"},     {"e2m1", "e2m1fn"},
+};
+
+// X and Y of "eXmY".
+std::optional<std::pair<int, int>> parse_widths(std::string_view text) {
+  int x = 0, y = 0;
+  const char* end = text.data() + text.size();
+  if (!text.starts_with('e')) return {};
+  const auto [after_x, bad_x] = std::from_chars(text.data() + 1, end, x);
+  if (bad_x != std::errc() || after_x == end || *after_x != 'm') return {};
+  const auto [after_y, bad_y] = std::from_chars(after_x + 1, end, y);
+  if (bad_y != std::errc() || after_y != end) return {};
+  return std::pair(x, y);
+}
+
+}  // namespace
+
+Format Format::ieee(int x, int m) {
+  if (x < 1 || x > 8) fail(fmt::format("format e{}m{}: {} exponent bits; allowed are 1 to 8", x, m, x));
+  if (m < 0 || m > 23) fail(fmt::format("format e{}m{}: {} mantissa bits; allowed are 0 to 23", x, m, m));
+  Format f{.exponent_bits = x, .mantissa_bits = m, .bias = (1 << (x - 1)) - 1};
+  f.has_inf = m > 0;
+  f.nan = m > 0 ? NanEncoding::ieee : NanEncoding::all_ones;
+  check(f);
+  return f;
+}
+
+int Format::storage_bits() const {
+  for (const int width : {4, 6, 8, 16})
+    if (bits() <= width) return width;
+  return 32;
+}
+
+std::uint32_t Format::max_code() const {
+  const std::uint32_t ones = (1u << (exponent_bits + mantissa_bits)) - 1;
+  if (nan == NanEncoding::ieee) return ones - (1u << mantissa_bits);
+  return nan == NanEncoding::all_ones ? ones - 1 : ones;
+}
+
+std::optional<std::uint32_t> Format::inf_code() const { return has_inf ? std::optional(max_code() + 1) : std::nullopt; }
+
+std::optional<std::uint32_t> Format::nan_code() const {
+  switch (nan) {
+    case NanEncoding::none: return {};
+    case NanEncoding::ieee: return max_code() + 1 + (1u << (mantissa_bits - 1));
+    case NanEncoding::all_ones: return max_code() + 1;
+    case NanEncoding::negative_zero: return sign_bit();
+  }
+  return {};
+}
+
+double Format::min_normal() const { return std::ldexp(1.0, (has_zero ? 1 : 0) - bias); }
+double Format::min_positive() const {
+  return subnormals && mantissa_bits > 0 ? std::ldexp(1.0, 1 - bias - mantissa_bits) : min_normal();
+}
+double Format::epsilon() const { return std::ldexp(1.0, -mantissa_bits); }
+int Format::max_exponent() const { return std::ilogb(max()); }
+
+float Format::decode(std::uint32_t code) const {
+  constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
+  const bool negative = (code & sign_bit()) != 0;
+  const std::uint32_t magnitude = code & ((1u << (exponent_bits + mantissa_bits)) - 1);
+  if (nan == NanEncoding::negative_zero && code == sign_bit()) return kNan;
+  if (has_inf && magnitude == max_code() + 1)
+    return negative ? -std::numeric_limits<float>::infinity() : std::numeric_limits<float>::infinity();
+  if (magnitude > max_code()) return negative ? -kNan : kNan;
+  const auto exponent = static_cast<int>(magnitude >> mantissa_bits);
+  const std::uint32_t mantissa = magnitude & ((1u << mantissa_bits) - 1);
+  double value = 0;
+  if (exponent > 0 || !has_zero) value = std::ldexp(mantissa + (1u << mantissa_bits), exponent - bias - mantissa_bits);
+  else if (subnormals) value = std::ldexp(mantissa, 1 - bias - mantissa_bits);
+  return static_cast<float>(negative ? -value : value);
+}
+
+void check(const Format& f) {
+  const auto bad = [&](const std::string& why) {
+    fail(fmt::format("format e{}m{}: {}", f.exponent_bits, f.mantissa_bits, why));
+  };
+  if (f.exponent_bits < 1 || f.exponent_bits > 8)
+    bad(fmt::format("{} exponent bits; allowed are 1 to 8", f.exponent_bits));
+  if (f.mantissa_bits < 0 || f.mantissa_bits > 23)
+    bad(fmt::format("{} mantissa bits; allowed are 0 to 23", f.mantissa_bits));
+  if (f.has_inf != (f.nan == NanEncoding::ieee)) bad("Inf goes with the IEEE encoding of NaN, and only with it");
+  if (f.has_inf && f.mantissa_bits == 0) bad("Inf and NaN need a mantissa bit to be told apart");
+  if (f.nan == NanEncoding::negative_zero && (f.has_negative_zero || !f.is_signed))
+    bad("NaN as the code of -0 needs a sign and leaves no -0");
+  if (!f.is_signed && f.has_negative_zero) bad("an unsigned format has no -0");
+  if (!f.has_zero && (f.is_signed || f.mantissa_bits > 0 || f.subnormals))
+    bad("a format without zero is an unsigned one of powers of two");
+  if (f.max_code() < (f.subnormals ? 1u : 1u << f.mantissa_bits)) bad("it has no value but zero");
+  const std::int64_t bias = f.bias, lowest = (f.has_zero ? 1 : 0) - bias;
+  const std::int64_t highest = (f.max_code() >> f.mantissa_bits) - bias;
+  if (lowest < (f.has_zero ? -126 : -127) || highest > 127)
+    bad(fmt::format("with the bias {} its normal values run from 2^{} to below 2^{}; f32 holds 2^-126 to below 2^128",
+                    f.bias, lowest, highest + 1));
+}
+
+const std::vector<NamedFormat>& named_formats() {
+  static const std::vector<NamedFormat> all = make_named();
+  return all;
+}
+
+Format format(std::string_view text) {
+  std::string_view wanted = text;
+  for (const auto& [alias, target] : kAliases)
+    if (text == alias) wanted = target;
+  for (const NamedFormat& n : named_formats())
+    if (n.name == wanted) return n.format;
+  if (const auto widths = parse_widths(text)) return Format::ieee(widths->first, widths->second);
+  std::vector<std::string> names;
+  for (const NamedFormat& n : named_formats()) names.emplace_back(n.name);
+  fail(fmt::format("no format '{}'; there are {}, and eXmY with X 1 to 8 and Y 0 to 23{}", text, join(names),
+                   did_you_mean(text, names)));
+}
+
+std::string_view name(NanEncoding encoding) {
+  static constexpr std::string_view kNames[] = {"none", "ieee", "all-ones", "negative-zero"};
+  return kNames[static_cast<int>(encoding)];
+}
+
+std::string name(const Format& f) {
+  for (const NamedFormat& n : named_formats())
+    if (n.format == f) return std::string(n.name);
+  const std::string widths = fmt::format("e{}m{}", f.exponent_bits, f.mantissa_bits);
+  if (f.exponent_bits >= 1 && f.exponent_bits <= 8 && f.mantissa_bits >= 0 && f.mantissa_bits <= 23) {
+    Format plain{.exponent_bits = f.exponent_bits,
+                 .mantissa_bits = f.mantissa_bits,
+                 .bias = (1 << (f.exponent_bits - 1)) - 1,
+                 .has_inf = f.mantissa_bits > 0,
+                 .nan = f.mantissa_bits > 0 ? NanEncoding::ieee : NanEncoding::all_ones};
+    // e2m1, e2m3 and e3m2 mean the OCP formats
+    const bool taken =
+        std::any_of(std::begin(kAliases), std::end(kAliases), [&](auto& a) { return a.first == widths; });
+    if (plain == f && !taken) return widths;
+  }
+  static constexpr std::string_view kNan[] = {"no NaN", "IEEE NaN", "NaN all ones", "NaN at -0"};
+  return fmt::format("{}{} (bias {}, {}{}{}{})", f.is_signed ? "" : "unsigned ", widths, f.bias,
+                     kNan[static_cast<int>(f.nan)], f.has_inf ? ", Inf" : "", f.has_negative_zero ? ", -0" : "",
+                     f.subnormals ? "" : ", no subnormals");
+}
+
+Format format_of(DType dtype) {
+  switch (dtype) {
+    case DType::f32: return Format::ieee(8, 23);
+    case DType::f16: return Format::ieee(5, 10);
+    case DType::bf16: return Format::ieee(8, 7);
+    case DType::f8e4m3fn: return format("e4m3fn");
+    case DType::f8e5m2: return Format::ieee(5, 2);
+    default:
+      fail(fmt::format("format_of: {} has no format here; f32, f16, bf16, f8e4m3fn and f8e5m2 have", name(dtype)));
+  }
+}
+
+std::optional<DType> dtype_of_format(const Format& f) {
+  for (const DType d : {DType::f32, DType::f16, DType::bf16, DType::f8e4m3fn, DType::f8e5m2})
+    if (format_of(d) == f) return d;
+  return {};
+}
+
+}  // namespace gradual

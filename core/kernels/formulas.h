@@ -1,0 +1,230 @@
+// The maths of the elementwise ops, once for every backend.
+// Transcendental functions of the compute types. Those of float are branch-free, so that plain loops over them become
+// vector code, and use neither libm nor fused operations: the same bits on every machine. Polynomials are Chebyshev
+// fits of our own; errors are in units in the last place (ulp), found over all floats. Doubles go to libm.
+#pragma once
+
+#include <bit>
+#include <cmath>
+#include <cstdint>
+#include <functional>
+#include <limits>
+#include <type_traits>
+
+#include "../support/host_device.h"
+
+namespace gradual::math {
+
+namespace detail {
+
+inline constexpr float kInf = std::numeric_limits<float>::infinity();
+inline constexpr float kLn2High = 0x1.62e4p-1f;    // 15 bits: its product with an exponent is exact
+inline constexpr float kLn2Low = 0x1.7f7d1cp-20f;  // log(2) - kLn2High
+inline constexpr float kRound = 0x1.8p23f;         // added and subtracted: rounds to an integer
+
+// Coefficients from the highest power down.
+template <int N> GRADUAL_HD inline float polynomial(const float (&c)[N], float x) {
+  float y = c[0];
+  for (int i = 1; i < N; ++i) y = y * x + c[i];
+  return y;
+}
+
+GRADUAL_HD inline float two_to(std::uint32_t n) { return std::bit_cast<float>((n + 127u) << 23); }
+
+// exp(c - d) = 2^n exp(r) with |r| <= log(2)/2 (Cody and Waite 1980), for c in [-105, 89] and a small d; the power in two
+// steps, for subnormal results.
+GRADUAL_HD inline float exp_of_difference(float c, float d) {
+  constexpr float kExp[] = {0x1.6d13e2p-10f, 0x1.120e48p-7f, 0x1.555518p-5f, 0x1.5554dap-3f, 0x1p-1f};
+  const float t = (c - d) * 0x1.715476p0f + kRound;
+  const float n = t - kRound;
+  const float r = (c - n * kLn2High) - n * kLn2Low - d;
+  const float y = 1.0f + (r + r * r * polynomial(kExp, r));
+  const auto power = static_cast<std::int32_t>(std::bit_cast<std::uint32_t>(t) - std::bit_cast<std::uint32_t>(kRound));
+  const auto half = static_cast<std::uint32_t>(power >> 1);
+  return y * two_to(half) * two_to(static_cast<std::uint32_t>(power) - half);
+}
+
+}  // namespace detail
+
+GRADUAL_HD inline float exp(float x) {
+  const float low = x < -105.0f ? -105.0f : x;
+  return detail::exp_of_difference(low > 89.0f ? 89.0f : low, 0.0f);  // NaN stays
+}
+
+namespace detail {
+
+// log(x) = k log(2) + log(1 + f) with 1 + f in [sqrt(1/2), sqrt(2)), for x positive, normal and finite; `k` is added to
+// the exponent.
+GRADUAL_HD inline float log_of_normal(float x, float k) {
+  constexpr float kLog[] = {0x1.1d8ea6p-4f,  -0x1.d635bcp-4f, 0x1.dea282p-4f,  -0x1.fcf4c6p-4f, 0x1.23d21ap-3f,
+                            -0x1.555b4ap-3f, 0x1.999d5ap-3f,  -0x1.fffffcp-3f, 0x1.555554p-2f};
+  constexpr std::uint32_t kRootHalf = 0x3f3504f3;
+  const std::uint32_t bits = std::bit_cast<std::uint32_t>(x) - kRootHalf;
+  const float f = std::bit_cast<float>((bits & 0x007fffffu) + kRootHalf) - 1.0f;
+  k += static_cast<float>(static_cast<std::int32_t>(bits) >> 23);
+  const float tail = f * f * (f * polynomial(kLog, f)) + k * kLn2Low;
+  return k * kLn2High + (f + (tail - 0.5f * f * f));
+}
+
+}  // namespace detail
+
+GRADUAL_HD inline float log(float x) {
+  const bool tiny = x < 0x1p-126f;
+  const float y = detail::log_of_normal(tiny ? x * 0x1p23f : x, tiny ? -23.0f : 0.0f);
+  const float special = x == 0.0f ? -detail::kInf : (x < 0.0f ? std::numeric_limits<float>::quiet_NaN() : x);
+  const bool inside = (x > 0.0f) & (x < detail::kInf);  // no branch: the loop stays vector code
+  return inside ? y : special;
+}
+
+GRADUAL_HD inline float log1p(float x) {
+  const float u = 1.0f + x;
+  const float lost = (x < 1.0f ? x - (u - 1.0f) : 1.0f - (u - x)) / u;
+  const float y = log(u) + (u > 0.0f ? lost : 0.0f);  // of two NaNs in a sum one stays, which one is not said
+  const bool itself = (x == 0.0f) | (x == detail::kInf);
+  return u == 0.0f ? -detail::kInf : (itself ? x : y);
+}
+
+GRADUAL_HD inline float tanh(float x) {
+  using namespace detail;
+  constexpr float kTanh[] = {0x1.2c83cp-9f,   -0x1.116a16p-7f, 0x1.64a976p-6f,
+                             -0x1.ba08c4p-5f, 0x1.1110eap-3f,  -0x1.555556p-2f};
+  const float a = std::fabs(x);
+  const float s = x * x;
+  const float small = a + a * s * polynomial(kTanh, s);
+  const float large = 1.0f - 2.0f / (exp(2.0f * a) + 1.0f);
+  return std::copysign(a < 0.625f ? small : large, x);  // of -0 too, which a sum with its cube would lose
+}
+
+namespace detail {
+
+// exp(t^2) erfc(t) for t in [0, 10.5], as g(q) / (1 + 2t) with q = (t - 3) / (t + 3); one division serves both.
+GRADUAL_HD inline float scaled_erfc(float t) {
+  constexpr float kErfc[] = {-0x1.1ee2dep-12f, -0x1.9d33c6p-11f, 0x1.06604cp-9f,  0x1.51c0f4p-9f,
+                             -0x1.85da0ep-6f,  0x1.17ba6ep-4f,   -0x1.e889acp-4f, 0x1.098438p-3f,
+                             -0x1.85a16ap-5f,  -0x1.15c08ap-3f,  0x1.40c522p0f};
+  const float above = t + 3.0f, below = 1.0f + 2.0f * t;
+  const float inverse = 1.0f / (above * below);
+  return polynomial(kErfc, (t - 3.0f) * below * inverse) * (above * inverse);
+}
+
+// exp(-scale a^2) for a^2 scale <= 104, scale 1 or 1/2: the upper bits of a have an exact square, the rest is small.
+GRADUAL_HD inline float exp_of_square(float a, float scale) {
+  const float upper = std::bit_cast<float>(std::bit_cast<std::uint32_t>(a) & 0xfffff000u);
+  return exp_of_difference(-(upper * upper * scale), (a - upper) * (a + upper) * scale);
+}
+
+}  // namespace detail
+
+GRADUAL_HD inline float erf(float x) {
+  using namespace detail;
+  constexpr float kErf[] = {0x1.4a569p-14f, -0x1.a45088p-11f, 0x1.54127p-8f, -0x1.b7fabap-6f,
+                            0x1.ce2d1p-4f,  -0x1.81273ep-2f,  0x1.06eba8p-3f};
+  const float a = std::fabs(x);
+  const float t = a > 4.0f ? 4.0f : a;  // erf(4) rounds to 1
+  const float small = x + x * polynomial(kErf, x * x);
+  const float large = std::copysign(1.0f - scaled_erfc(t) * exp_of_square(t, 1.0f), x);
+  return a < 1.0f ? small : large;
+}
+
+// x times the normal distribution function; that by erfc of |x|/sqrt(2), so that the left tail keeps its digits.
+GRADUAL_HD inline float gelu(float x) {
+  using namespace detail;
+  const float a = std::fabs(x);
+  const float t = a > 14.375f ? 14.375f : a;
+  const float p = 0.5f * scaled_erfc(t * 0x1.6a09e6p-1f) * exp_of_square(t, 0.5f);
+  const float y = x * (x < 0.0f ? p : 1.0f - p);
+  return x == -kInf ? -0.0f : (x == x ? y : x + x);  // of NaNs that meet on the way one stays, which one is not said
+}
+
+// The derivative: Phi(x) + x phi(x), with the same Phi.
+GRADUAL_HD inline float gelu_slope(float x) {
+  using namespace detail;
+  const float a = std::fabs(x);
+  const float t = a > 14.375f ? 14.375f : a;
+  const float e = exp_of_square(t, 0.5f);
+  const float p = 0.5f * scaled_erfc(t * 0x1.6a09e6p-1f) * e;
+  const float density = 0x1.988454p-2f * e;  // 1/sqrt(2 pi)
+  const float tail = p - t * density;        // of the left side; the right one is its complement
+  return x != x ? x : (x < 0.0f ? tail : 1.0f - tail);
+}
+// x/2 (1 + tanh(k (x + c x^3))) (Hendrycks and Gimpel 2016) and its derivative.
+inline constexpr double kGeluTanh = 0.79788456080286535588;  // sqrt(2/pi)
+inline constexpr double kGeluCube = 0.044715;
+
+GRADUAL_HD inline double exp(double x) { return std::exp(x); }
+GRADUAL_HD inline double log(double x) { return std::log(x); }
+GRADUAL_HD inline double log1p(double x) { return std::log1p(x); }
+GRADUAL_HD inline double tanh(double x) { return std::tanh(x); }
+GRADUAL_HD inline double erf(double x) { return std::erf(x); }
+GRADUAL_HD inline double gelu(double x) {
+  return x == -std::numeric_limits<double>::infinity() ? -0.0 : x * (0.5 * std::erfc(x * -0.70710678118654752440));
+}
+
+GRADUAL_HD inline double gelu_slope(double x) {
+  const double c = x < -40.0 ? -40.0 : (x > 40.0 ? 40.0 : x);  // not Inf * 0; NaN stays
+  return 0.5 * std::erfc(c * -0.70710678118654752440) + c * std::exp(-0.5 * c * c) * 0.39894228040143267794;
+}
+template <class T> GRADUAL_HD T gelu_tanh_slope(T x) {
+  constexpr T kFar = 30;  // where the slope is 0 or 1 and the cube still finite
+  const T low = x < -kFar ? -kFar : x;
+  const T c = low > kFar ? kFar : low;  // NaN stays
+  const T square = c * c;
+  const T t = tanh(static_cast<T>(kGeluTanh) * (c + static_cast<T>(kGeluCube) * c * square));
+  const T du = static_cast<T>(kGeluTanh) * (T{1} + static_cast<T>(3 * kGeluCube) * square);
+  return T{0.5} * (T{1} + t) + T{0.5} * c * (T{1} - t * t) * du;
+}
+
+// x / (1 + exp(-u)) without overflow; its limit 0 where x = u = -Inf.
+template <class T> GRADUAL_HD T times_sigmoid(T x, T u) {
+  const T e = exp(-std::fabs(u));
+  const T top = u < 0 ? (e == 0 ? -T{0} : x * e) : x;
+  return top / (1 + e);
+}
+template <class T> GRADUAL_HD T sigmoid(T x) {
+  const T e = exp(-std::fabs(x));
+  return (x < 0 ? e : T{1}) / (1 + e);
+}
+// log(1 + exp(x)) = max(x, 0) + log(1 + exp(-|x|)).
+template <class T> GRADUAL_HD T softplus(T x) { return (x < 0 ? T{0} : x) + log1p(exp(-std::fabs(x))); }
+
+// T is the compute type: float, double, or int64 for integers
+// and bool.
+
+// Arithmetic without undefined overflow for integers.
+template <class T, class F> GRADUAL_HD T wrapping(T a, T b, const F& f) {
+  if constexpr (std::is_floating_point_v<T>) {
+    return f(a, b);
+  } else {
+    using U = std::make_unsigned_t<T>;
+    return static_cast<T>(f(static_cast<U>(a), static_cast<U>(b)));
+  }
+}
+template <class T> GRADUAL_HD T add(T x, T y) { return wrapping(x, y, std::plus<>()); }
+template <class T> GRADUAL_HD T sub(T x, T y) { return wrapping(x, y, std::minus<>()); }
+template <class T> GRADUAL_HD T mul(T x, T y) { return wrapping(x, y, std::multiplies<>()); }
+template <class T> GRADUAL_HD T neg(T x) {
+  return wrapping(x, x, [](auto a, auto) { return -a; });
+}
+template <class T> GRADUAL_HD T abs(T x) {
+  if constexpr (std::is_floating_point_v<T>) return std::fabs(x);
+  else return x < 0 ? neg(x) : x;
+}
+// -1, 0 or 1; zero for NaN too, as PyTorch has it.
+template <class T> GRADUAL_HD T sign(T x) { return static_cast<T>(x > 0) - static_cast<T>(x < 0); }
+template <class T> GRADUAL_HD T relu(T x) { return x < 0 ? T{0} : x; }  // NaN stays
+template <class T> GRADUAL_HD T leaky_relu(T x, T slope) { return x < 0 ? x * slope : x; }
+// min(max(x, low), high): NaN stays, and high wins where low > high.
+template <class T> GRADUAL_HD T clamp(T x, T low, T high) {
+  const T raised = x < low ? low : x;
+  return raised > high ? high : raised;
+}
+template <class T> GRADUAL_HD T pow(T x, T y) { return y == 2 ? x * x : std::pow(x, y); }
+// x / 2 (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3))), which is x sigmoid of twice the argument.
+template <class T> GRADUAL_HD T gelu_tanh(T x) {
+  constexpr T kTwiceRoot = static_cast<T>(1.5957691216057307);  // 2 sqrt(2/pi)
+  return times_sigmoid(x, kTwiceRoot * (x + static_cast<T>(0.044715) * x * x * x));
+}
+// NaN in either operand gives NaN.
+template <class T> GRADUAL_HD T maximum(T x, T y) { return x > y || x != x ? x : y; }
+template <class T> GRADUAL_HD T minimum(T x, T y) { return x < y || x != x ? x : y; }
+}  // namespace gradual::math

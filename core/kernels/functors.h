@@ -1,0 +1,123 @@
+// The elementwise rows and their functions, once for every backend: a backend gives kernels for functions of numbers (in the
+// operands' own compute type), of floats, comparisons and truth values, and unary_rows and binary_rows fill its column.
+#pragma once
+
+#include <cmath>
+
+#include "../ops/op.h"
+#include "formulas.h"
+
+namespace gradual::functors {
+
+// clang-format off
+struct Neg { template <class T> GRADUAL_HD T operator()(T x) const { return math::neg(x); } };
+struct Abs { template <class T> GRADUAL_HD T operator()(T x) const { return math::abs(x); } };
+struct Sign { template <class T> GRADUAL_HD T operator()(T x) const { return math::sign(x); } };
+struct Square { template <class T> GRADUAL_HD T operator()(T x) const { return math::mul(x, x); } };
+struct Relu { template <class T> GRADUAL_HD T operator()(T x) const { return math::relu(x); } };
+struct Exp { template <class T> GRADUAL_HD T operator()(T x) const { return math::exp(x); } };
+struct Log { template <class T> GRADUAL_HD T operator()(T x) const { return math::log(x); } };
+struct Log1p { template <class T> GRADUAL_HD T operator()(T x) const { return math::log1p(x); } };
+struct Sqrt { template <class T> GRADUAL_HD T operator()(T x) const { return std::sqrt(x); } };
+struct Rsqrt { template <class T> GRADUAL_HD T operator()(T x) const { return 1 / std::sqrt(x); } };
+struct Reciprocal { template <class T> GRADUAL_HD T operator()(T x) const { return 1 / x; } };
+struct Sin { template <class T> GRADUAL_HD T operator()(T x) const { return std::sin(x); } };
+struct Cos { template <class T> GRADUAL_HD T operator()(T x) const { return std::cos(x); } };
+struct Tanh { template <class T> GRADUAL_HD T operator()(T x) const { return math::tanh(x); } };
+struct Sigmoid { template <class T> GRADUAL_HD T operator()(T x) const { return math::sigmoid(x); } };
+struct Erf { template <class T> GRADUAL_HD T operator()(T x) const { return math::erf(x); } };
+struct Silu { template <class T> GRADUAL_HD T operator()(T x) const { return math::times_sigmoid(x, x); } };
+struct Softplus { template <class T> GRADUAL_HD T operator()(T x) const { return math::softplus(x); } };
+struct GeluExact { template <class T> GRADUAL_HD T operator()(T x) const { return math::gelu(x); } };
+struct GeluTanh { template <class T> GRADUAL_HD T operator()(T x) const { return math::gelu_tanh(x); } };
+struct Not { GRADUAL_HD bool operator()(bool x) const { return !x; } };
+
+struct Add { template <class T> GRADUAL_HD T operator()(T x, T y) const { return math::add(x, y); } };
+struct Sub { template <class T> GRADUAL_HD T operator()(T x, T y) const { return math::sub(x, y); } };
+struct Mul { template <class T> GRADUAL_HD T operator()(T x, T y) const { return math::mul(x, y); } };
+struct Div { template <class T> GRADUAL_HD T operator()(T x, T y) const { return x / y; } };
+struct Pow { template <class T> GRADUAL_HD T operator()(T x, T y) const { return math::pow(x, y); } };
+struct Maximum { template <class T> GRADUAL_HD T operator()(T x, T y) const { return math::maximum(x, y); } };
+struct Minimum { template <class T> GRADUAL_HD T operator()(T x, T y) const { return math::minimum(x, y); } };
+struct ReluBackward { template <class T> GRADUAL_HD T operator()(T dy, T y) const { return y <= 0 ? T{0} : dy; } };
+struct GeluExactBackward { template <class T> GRADUAL_HD T operator()(T dy, T x) const { return dy * math::gelu_slope(x); } };
+struct GeluTanhBackward {
+  template <class T> GRADUAL_HD T operator()(T dy, T x) const { return dy * math::gelu_tanh_slope(x); }
+};
+struct Eq { template <class T> GRADUAL_HD bool operator()(T x, T y) const { return x == y; } };
+struct Ne { template <class T> GRADUAL_HD bool operator()(T x, T y) const { return x != y; } };
+struct Lt { template <class T> GRADUAL_HD bool operator()(T x, T y) const { return x < y; } };
+struct Le { template <class T> GRADUAL_HD bool operator()(T x, T y) const { return x <= y; } };
+struct Gt { template <class T> GRADUAL_HD bool operator()(T x, T y) const { return x > y; } };
+struct Ge { template <class T> GRADUAL_HD bool operator()(T x, T y) const { return x >= y; } };
+struct And { GRADUAL_HD bool operator()(bool x, bool y) const { return x & y; } };
+struct Or { GRADUAL_HD bool operator()(bool x, bool y) const { return x | y; } };
+struct Xor { GRADUAL_HD bool operator()(bool x, bool y) const { return x != y; } };
+struct Where { template <class T> GRADUAL_HD T operator()(T condition, T x, T y) const { return condition != 0 ? x : y; } };
+
+// With a number that the call carries.
+template <class C> struct LeakyRelu { C slope; GRADUAL_HD C operator()(C x) const { return math::leaky_relu(x, slope); } };
+template <class C> struct Clamp { C low, high; GRADUAL_HD C operator()(C x) const { return math::clamp(x, low, high); } };
+// x + alpha y, rounded twice: the product is a number of the compute type.
+template <class C> struct AddScaled { C alpha; GRADUAL_HD C operator()(C x, C y) const { return math::add(x, math::mul(alpha, y)); } };
+// clang-format on
+
+// 1 or 0 of type T for what F says of its operands; Truth: of whether they are zero.
+template <class F> struct Flag {
+  template <class T> GRADUAL_HD T operator()(T x, T y) const { return F{}(x, y) ? T{1} : T{0}; }
+};
+template <class F> struct Truth {
+  GRADUAL_HD double operator()(double x) const { return F{}(x != 0) ? 1.0 : 0.0; }
+  GRADUAL_HD double operator()(double x, double y) const { return F{}(x != 0, y != 0) ? 1.0 : 0.0; }
+};
+
+}  // namespace gradual::functors
+
+namespace gradual {
+
+template <class Backend> void unary_rows(const Backend& b) {
+  using namespace functors;
+  b.template numbers<1>(OpId::neg, Neg{});
+  b.template numbers<1>(OpId::abs, Abs{});
+  b.template numbers<1>(OpId::sign, Sign{});
+  b.template numbers<1>(OpId::square, Square{});
+  b.template numbers<1>(OpId::relu, Relu{});
+  b.template floats<1>(OpId::exp, Exp{});
+  b.template floats<1>(OpId::log, Log{});
+  b.template floats<1>(OpId::log1p, Log1p{});
+  b.template floats<1>(OpId::sqrt, Sqrt{});
+  b.template floats<1>(OpId::rsqrt, Rsqrt{});
+  b.template floats<1>(OpId::reciprocal, Reciprocal{});
+  b.template floats<1>(OpId::sin, Sin{});
+  b.template floats<1>(OpId::cos, Cos{});
+  b.template floats<1>(OpId::tanh, Tanh{});
+  b.template floats<1>(OpId::sigmoid, Sigmoid{});
+  b.template floats<1>(OpId::erf, Erf{});
+  b.template floats<1>(OpId::silu, Silu{});
+  b.template floats<1>(OpId::softplus, Softplus{});
+  b.template logical<1>(OpId::logical_not, Not{});
+}
+
+template <class Backend> void binary_rows(const Backend& b) {
+  using namespace functors;
+  b.template numbers<2>(OpId::add, Add{});
+  b.template numbers<2>(OpId::sub, Sub{});
+  b.template numbers<2>(OpId::mul, Mul{});
+  b.template floats<2>(OpId::div, Div{});
+  b.template floats<2>(OpId::pow, Pow{});
+  b.template numbers<2>(OpId::maximum, Maximum{});
+  b.template numbers<2>(OpId::minimum, Minimum{});
+  b.template floats<2>(OpId::relu_backward, ReluBackward{});
+  b.comparison(OpId::eq, Eq{});
+  b.comparison(OpId::ne, Ne{});
+  b.comparison(OpId::lt, Lt{});
+  b.comparison(OpId::le, Le{});
+  b.comparison(OpId::gt, Gt{});
+  b.comparison(OpId::ge, Ge{});
+  b.template logical<2>(OpId::logical_and, And{});
+  b.template logical<2>(OpId::logical_or, Or{});
+  b.template logical<2>(OpId::logical_xor, Xor{});
+  b.template numbers<3>(OpId::where, Where{});
+}
+
+}  // namespace gradual

@@ -1,0 +1,170 @@
+// Strided loops over up to four operands, in blocks of one compute type. Geometry, loading, rounding and threads live
+// here and in loops.cpp once; a kernel brings only its inner loop, compiled for the compute type and never for
+// combinations of dtypes.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+#include <span>
+#include <type_traits>
+#include <utility>
+
+#include "../formats/convert.h"
+#include "../support/parallel.h"
+#include "../tensor/tensor.h"
+
+namespace gradual::cpu {
+
+inline constexpr int kMaxOperands = 4;
+inline constexpr std::int64_t kBlock = 1024;   // elements that pass through one buffer
+inline constexpr std::int64_t kGrain = 32768;  // elements that one thread takes at a time; fixed, so bits are too
+
+// Calls f with a value of the type that elements of dtype d are computed in: double, float or int64.
+template <class F> decltype(auto) visit_compute(DType d, const F& f) {
+  if (d == DType::f64) return f(double{});
+  return is_floating(d) ? f(float{}) : f(std::int64_t{});
+}
+template <class F> decltype(auto) visit_floating(DType d, const F& f) {
+  return d == DType::f64 ? f(double{}) : f(float{});
+}
+
+// Calls f with the unsigned type of an element's width: moving elements needs no more.
+template <class F> void visit_width(std::size_t width, const F& f) {
+  switch (width) {
+    case 1: return f(std::uint8_t{});
+    case 2: return f(std::uint16_t{});
+    case 4: return f(std::uint32_t{});
+    default: return f(std::uint64_t{});
+  }
+}
+
+// One operand as a loop sees it. Strides are in elements, 0 where it is broadcast.
+struct View {
+  char* data = nullptr;
+  DType dtype = DType::f32;
+  bool linear = false;    // element i of the loop is data[i]
+  bool constant = false;  // one element for the whole loop
+  std::int64_t strides[kMaxDims];
+};
+
+// Dims without those of size 1, neighbours merged, the last one innermost.
+struct Loop {
+  int ndim = 0;
+  int operands = 0;
+  std::int64_t numel = 1;
+  std::int64_t sizes[kMaxDims];
+  View view[kMaxOperands];
+
+  // Elements of the block that starts at `position`: long rows are kept whole or cut, short ones are put together.
+  std::int64_t block(std::int64_t position, std::int64_t end) const;
+};
+
+// A loop over `sizes`, to which the operands are broadcast; an undefined one has no data and lies still. In row-major
+// order, or in that of the first operand's memory.
+Loop make_loop(const Shape& sizes, std::span<const Tensor* const> operands, bool row_major);
+
+// Where element `position` of the loop lies, in elements from the operand's data.
+std::int64_t offset_of(const Loop& loop, int operand, std::int64_t position);
+// Where elements [position, position + n) lie side by side, their address; else null.
+char* together(const Loop& loop, int operand, std::int64_t position, std::int64_t n);
+// Moves elements as they are between an operand and contiguous memory.
+enum class Move : std::uint8_t { gather, scatter };
+void move_raw(const Loop& loop, int operand, std::int64_t position, std::int64_t n, void* dense, Move move);
+
+// Walks n elements from `position`, a piece of the innermost dim at a time: f(each operand's offset of the piece, its
+// length).
+template <class F> void for_rows(const Loop& loop, std::int64_t position, std::int64_t n, const F& f) {
+  const int last = loop.ndim - 1;
+  std::int64_t index[kMaxDims];
+  std::int64_t offsets[kMaxOperands] = {};
+  const auto move = [&](int d, std::int64_t by) {
+    for (int i = 0; i < loop.operands; ++i) offsets[i] += by * loop.view[i].strides[d];
+  };
+  for (int d = last; d >= 0; position /= loop.sizes[d--]) move(d, index[d] = position % loop.sizes[d]);
+  for (std::int64_t length = 0; n > 0; n -= length) {
+    length = std::min(loop.sizes[last] - index[last], n);
+    f(offsets, length);
+    move(last, length);
+    index[last] += length;
+    for (int d = last; d > 0 && index[d] == loop.sizes[d]; --d) {  // divisions would cost more than a short row
+      move(d, -std::exchange(index[d], 0));
+      move(d - 1, 1);
+      ++index[d - 1];
+    }
+  }
+}
+
+// Elements [position, position + n) of an operand, n <= kBlock: in place where they lie together in type C, or in
+// `buffer`.
+template <class C> const C* fetch(const Loop& loop, int operand, std::int64_t position, std::int64_t n, C* buffer) {
+  alignas(64) std::uint64_t scratch[kBlock];
+  const DType dtype = loop.view[operand].dtype;
+  const char* p = together(loop, operand, position, n);
+  if (dtype == dtype_of<C>) {
+    if (p) return reinterpret_cast<const C*>(p);
+    move_raw(loop, operand, position, n, buffer, Move::gather);
+  } else {
+    if (!p) move_raw(loop, operand, position, n, scratch, Move::gather);
+    load(dtype, p ? static_cast<const void*>(p) : scratch, 1, buffer, n);
+  }
+  return buffer;
+}
+
+// A row-major tensor's numbers as values of the compute type C, some at a time: where they lie if the dtype is C's,
+// otherwise in the caller's buffer. An undefined tensor gives null. The tensor must outlive it.
+template <class C> class Dense {
+ public:
+  explicit Dense(const Tensor& t) {
+    if (t.defined()) data_ = static_cast<char*>(t.raw()), dtype_ = t.dtype();
+  }
+  explicit operator bool() const { return data_ != nullptr; }
+  void* at(std::int64_t i) const { return data_ + i * static_cast<std::int64_t>(size_of(dtype_)); }
+  // Where to compute elements from i on, not loaded.
+  C* target(std::int64_t i, C* buffer) const {
+    return *this && dtype_ == dtype_of<C> ? static_cast<C*>(at(i)) : buffer;
+  }
+  C* load(std::int64_t i, std::int64_t n, C* buffer) const {
+    if (!*this) return nullptr;
+    if (dtype_ != dtype_of<C>) gradual::load(dtype_, at(i), 1, buffer, n);
+    return target(i, buffer);
+  }
+  // Rounds `values` into the tensor; nothing to do where they are the tensor's own memory.
+  void store(const C* values, std::int64_t i, std::int64_t n, CastCounts* counts) const {
+    if (*this && values != at(i)) gradual::store(dtype_, values, at(i), 1, n, counts);
+  }
+
+ private:
+  char* data_ = nullptr;
+  DType dtype_ = dtype_of<C>;
+};
+
+// Whether two tensors of the same sizes without gaps hold their elements in the same order in memory.
+inline bool same_order(const Tensor& a, const Tensor& b) {
+  return (a.is_contiguous() && b.is_contiguous()) || (is_dense(a.sizes(), a.strides()) && a.strides() == b.strides());
+}
+// `length` entries of `t` along `dim` from `start`, every step-th.
+Tensor part(const Tensor& t, int dim, std::int64_t start, std::int64_t length, std::int64_t step = 1);
+// out[..] = x[..] broadcast to out's sizes and converted to its dtype; any strides. The two must not overlap.
+void copy_elements(const Tensor& out, const Tensor& x);
+// x's numbers in a tensor of their own, in workspace memory.
+Tensor copied(const Tensor& x, DType dtype);
+// Whether a write of x could change what is yet to be read of `source`: both lie on one storage, in different geometry.
+bool overlaps(const Tensor& x, const Tensor& source);
+// What to read of `source` while x is written: a copy where they overlap.
+Tensor readable(const Tensor& x, const Tensor& source);
+
+// Adds a chunk's counts to those of the calling thread's scope; any thread may call it.
+void merge_counts(CastCounts* into, const CastCounts& chunk);
+// The current scope's counts for a store of type `from` into `to`, or null where nothing can be lost.
+CastCounts* counts_for(DType from, DType to);
+// parallel_for whose chunks store `from` into `to`: f(begin, end, the chunk's counts or null).
+template <class F> void parallel_counted(std::int64_t n, std::int64_t grain, DType from, DType to, const F& f) {
+  CastCounts* const total = counts_for(from, to);
+  parallel_for(n, grain, [&](std::int64_t begin, std::int64_t end) {
+    CastCounts chunk;
+    f(begin, end, total ? &chunk : nullptr);
+    if (total) merge_counts(total, chunk);
+  });
+}
+
+}  // namespace gradual::cpu

@@ -1,0 +1,101 @@
+#include "observer.h"
+
+#include <algorithm>
+#include <chrono>
+#include <optional>
+#include <utility>
+#include <vector>
+
+#include "../formats/cast_counts.h"
+
+namespace gradual {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+double seconds_since(Clock::time_point start) { return std::chrono::duration<double>(Clock::now() - start).count(); }
+
+// Where a call computes: where its first input lies, or where to_device brings it.
+Device device_of(const OpCall& call) {
+  if (call.op == OpId::to_device && call.get<Device>().is_cuda()) return call.get<Device>();
+  for (int i = 0; i < call.inputs.size(); ++i)
+    if (call[i].defined()) return call[i].device();
+  return Device::cpu();
+}
+
+struct Installed {
+  std::vector<Observer*> observers;
+  double inside = 0;  // seconds spent in observed calls within the current one, observers included
+};
+Installed& installed() {
+  thread_local Installed all;
+  return all;
+}
+
+bool any_counts(const std::vector<Observer*>& observers) {
+  return std::any_of(observers.begin(), observers.end(), [](Observer* o) { return o->wants_counts(); });
+}
+
+class Observe final : public Interceptor {
+ public:
+  Outputs call(const OpCall& call) override {
+    Installed& all = installed();
+    const std::vector<Observer*> observers = all.observers;  // an observer may go while the call runs
+    CallRecord record;
+    record.context = context();
+    // What a user's function runs is observed and counted call by call.
+    const bool custom = info(call.op).kind == OpKind::Custom;
+    const bool counting = !custom && any_counts(observers);
+    const Clock::time_point began = Clock::now();
+    const double outer = std::exchange(all.inside, 0);  // this call's own account; at its end all of it is the outer's
+    tell(observers, [&](Observer& o) { o.before(call); });
+    Outputs out;
+    {
+      const CountScope counts(counting ? &record.counts : cast_counts());
+      std::optional<device::Watch> watch;
+      if (const Device device = device_of(call); device.is_cuda() && !custom) watch.emplace(device);
+      const Clock::time_point start = Clock::now();
+      out = next_below_observe(call);
+      record.seconds = seconds_since(start) - all.inside;
+      if (watch) {
+        device::Work work = watch->stop();
+        record.seconds = work.seconds;
+        record.kernels = std::move(work.kernels);
+      }
+    }
+    if (CastCounts* around = cast_counts(); around && counting) *around += record.counts;
+    tell(observers, [&](Observer& o) { o.after(call, out, record); });
+    all.inside = outer + seconds_since(began);
+    return out;
+  }
+
+ private:
+  template <class F> static void tell(const std::vector<Observer*>& observers, const F& f) {
+    const StageScope mask(chain().observe, nullptr);
+    for (Observer* o : observers) f(*o);
+  }
+};
+
+}  // namespace
+
+bool any_observer_counts() { return chain().observe && any_counts(installed().observers); }
+
+std::string_view called(const OpCall& call) {
+  const bool named = call.op == OpId::custom && *call.get<CustomAttrs>().name;
+  return named ? call.get<CustomAttrs>().name : name(call.op);
+}
+
+ObserverScope::ObserverScope(Observer& observer) : observer_(&observer) {
+  static Observe stage;
+  installed().observers.push_back(&observer);
+  chain().observe = &stage;
+}
+
+ObserverScope::~ObserverScope() {
+  auto& observers = installed().observers;
+  const auto last = std::find(observers.rbegin(), observers.rend(), observer_);
+  if (last != observers.rend()) observers.erase(std::next(last).base());
+  if (observers.empty()) chain().observe = nullptr;
+}
+
+}  // namespace gradual

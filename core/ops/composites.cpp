@@ -1,0 +1,137 @@
+// The composite rows: ops written with other ops, above autograd, so that amp sees them whole.
+#include <cmath>
+
+#include "../cpu/fast/attention_blocks.h"
+#include "../formats/accumulator.h"
+#include "dispatch.h"
+#include "ops.h"
+
+namespace gradual {
+namespace {
+
+// A row that reduces the loss of each element.
+template <Tensor (*each)(const Tensor& x, const Tensor& y, Loc at)> Outputs loss(const OpCall& c) {
+  if (c[0].sizes() != c[1].sizes()) fail(c, "input and target must have the same shape");
+  const Tensor all = each(c[0], c[1], c.where);
+  const Reduction by = c.get<Reduction>();
+  if (by == Reduction::none) return {{all}};
+  return {{by == Reduction::sum ? sum(all, {}, false, c.where) : mean(all, {}, false, c.where)}};
+}
+
+Tensor mse(const Tensor& x, const Tensor& y, Loc at) { return square(sub({x, at}, y), at); }
+
+Tensor l1(const Tensor& x, const Tensor& y, Loc at) { return abs(sub({x, at}, y), at); }
+
+// f(x), a logarithm with that pole, clamped at -100 as PyTorch does. At the pole f is taken elsewhere: its slope there is
+// infinite, and the clamp's 0 times that would be a gradient of NaN.
+template <Tensor (*f)(const Tensor& x, Loc at)> Tensor clamped(const Tensor& x, double pole, Loc at) {
+  const Tensor there = eq({x, at}, pole);
+  return where(there, {-100, at}, clamp(f(where(there, {pole + 1, at}, x), at), -100, INFINITY, at));
+}
+
+// -(y log p + (1 - y) log(1 - p)); p = 0 or 1 stays finite, and has the gradient of the other logarithm alone.
+Tensor bce(const Tensor& p, const Tensor& y, Loc at) {
+  const Tensor log_p = clamped<log>(p, 0, at);
+  const Tensor log_q = clamped<log1p>(neg(p, at), -1, at);
+  return neg(add({mul({y, at}, log_p), at}, mul({sub({1, at}, y), at}, log_q)), at);
+}
+
+// max(x, 0) - x y + log(1 + exp(-|x|)), which never overflows. Where y is 0 or 1 and x on its side, the first two cancel
+// exactly and the logarithm stands alone, in the gradient as well; |x| has the slope 1 at 0, as the step has.
+Tensor bce_with_logits(const Tensor& x, const Tensor& y, Loc at) {
+  const Tensor positive = ge({x, at}, 0);
+  const Tensor log_part = softplus(where(positive, {neg(x, at), at}, x), at);
+  return add({mul({x, at}, sub({cast(positive, x.dtype(), at), at}, y)), at}, log_part);
+}
+
+// Whether flash_attention computes this: where there are kernels for such operands, and nobody chooses how its parts add up.
+// Who looks on has no say, so that looking changes nothing.
+bool fused(const OpCall& c) {
+  const auto& a = c.get<AttentionAttrs>();
+  if (c[3].defined() || a.dropout > 0) return false;
+  if (current_accumulator()) return false;
+  const int n = c[0].dim();
+  const auto alike = [&](const Tensor& t) {
+    return t.dtype() == c[0].dtype() && t.dim() == n && t.sizes().first(n - 2) == c[0].sizes().first(n - 2);
+  };
+  const bool meet = alike(c[1]) && alike(c[2]) && c[1].size(-1) == c[0].size(-1) && c[2].size(-2) == c[1].size(-2);
+  if (!meet) return false;
+  if (!c[0].device().is_cuda()) return cpu::suits_attention_blocks(a, c[0], c[1], c[2]);
+  for (int i = 0; i < 3; ++i) {
+    const Tensor& t = c[i];
+    const bool narrow = is_half(t.dtype());
+    if (!narrow || n > 4 || t.numel() == 0 || t.strides()[n - 1] != 1) return false;
+    if (t.size(-1) % 8 != 0 || t.size(-1) > 128) return false;
+  }
+  return true;
+}
+
+// Where a mask that is added to scores [.., L, S] is -Inf for all keys that a query may see: bool [.., L, 1].
+Tensor sees_nothing(const Tensor& mask, bool causal, const Shape& scores, Loc at) {
+  Tensor added = mask.detach();
+  if (causal) {
+    const Shape sum = broadcast_shapes(scores, mask.sizes(), "scaled_dot_product_attention's mask");
+    const Tensor past = tril(ones(sum.last(2), {.device = mask.device()}), 0, at);
+    added = where(cast(past, DType::bool_, at), {added, at}, -INFINITY);
+  }
+  return eq({max(added, added.dim() > 0 ? Shape{-1} : Shape{}, true, at), at}, -INFINITY);
+}
+
+// softmax(q k^T * scale + mask) v with the softmax computed in f32 whatever q's dtype (Vaswani et al. 2017). q is scaled
+// before the product so that f16 scores stay in range.
+Outputs attention(const OpCall& c) {
+  const Tensor &q = c[0], &k = c[1], &v = c[2], &mask = c[3];
+  if (!q.defined() || !k.defined() || !v.defined() || q.dim() < 2 || k.dim() < 2 || v.dim() < 2)
+    fail(c, "q, k and v must be [.., length, head size]");
+  const auto& a = c.get<AttentionAttrs>();
+  if (!(a.dropout >= 0 && a.dropout <= 1)) fail(c, "dropout must be 0 to 1");
+  if (fused(c)) return {{dispatch1(OpId::flash_attention, {&q, &k, &v}, a, c.where)}};
+  const double scale = attention_scale(a, q.size(-1));
+  Tensor scores = matmul(mul({q, c.where}, {scale, c.where}), transpose(k, -2, -1, c.where), c.where);
+  const DType dtype = scores.dtype();
+  const DType wide = dtype == DType::f64 ? DType::f64 : DType::f32;
+  // Not -Inf throughout: a query that may attend to nothing would have a softmax of NaN, and v a gradient of it.
+  const bool chosen = mask.defined() && mask.dtype() == DType::bool_;
+  Tensor blind;  // where an added mask is that
+  if (chosen) {
+    scores = where(mask, {scores, c.where}, -float_info(dtype).max);
+  } else if (mask.defined()) {
+    Tensor added = cast(mask, wide, c.where);
+    if (scores.numel() > 0 && mask.numel() > 0) {
+      blind = sees_nothing(added, a.causal, scores.sizes(), c.where);
+      added = where(blind, 0, {added, c.where});
+    }
+    scores = add({cast(scores, wide, c.where), c.where}, added);
+  }
+  const DimAttrs last{.dim = scores.dim() - 1, .causal = a.causal};
+  Tensor probabilities = cast(dispatch1(OpId::softmax, {&scores}, last, c.where), dtype, c.where);
+  if (chosen) probabilities = where(mask, {probabilities, c.where}, 0);
+  if (a.dropout > 0)
+    probabilities = dispatch1(OpId::dropout, {&probabilities}, DropoutAttrs{a.dropout, a.key}, c.where);
+  Tensor y = matmul(probabilities, v, c.where);
+  if (blind.defined()) y = where(blind, 0, {y, c.where});
+  return {{y}};
+}
+
+Outputs embed(const OpCall& c) {
+  const Tensor& weight = c[0];
+  const Tensor& indices = c[1];
+  if (weight.dim() != 2) fail(c, "the weight must be [entries, size]");
+  Shape sizes = indices.sizes();
+  sizes.push_back(weight.sizes()[1]);
+  return {{reshape(index_select(weight, 0, reshape(indices, {-1}, c.where), c.where), sizes, c.where)}};
+}
+
+}  // namespace
+
+void register_composites() {
+  const auto set = [](OpId op, CompositeFn fn) { columns().composite[static_cast<int>(op)] = fn; };
+  set(OpId::mse_loss, loss<mse>);
+  set(OpId::l1_loss, loss<l1>);
+  set(OpId::bce_loss, loss<bce>);
+  set(OpId::bce_with_logits_loss, loss<bce_with_logits>);
+  set(OpId::scaled_dot_product_attention, attention);
+  set(OpId::embedding, embed);
+}
+
+}  // namespace gradual

@@ -1,0 +1,107 @@
+#include "conv_by_gemm.h"
+
+#include <algorithm>
+#include <vector>
+
+#include "../formats/accumulator.h"
+#include "ops.h"
+
+namespace gradual {
+namespace {
+
+// The windows of x [N, C, H, W] as rows [N * oh * ow, C * kh * kw].
+Tensor unfold(const Tensor& x, const std::int64_t* kernel, const ConvAttrs& a, const std::int64_t* out) {
+  const Tensor p = a.padding[0] || a.padding[1]
+                       ? pad(x, {0, 0, a.padding[0], a.padding[1]}, {0, 0, a.padding[0], a.padding[1]})
+                       : x.contiguous();
+  const Shape& s = p.strides();
+  const Tensor windows = as_strided(
+      p, {x.size(0), out[0], out[1], x.size(1), kernel[0], kernel[1]},
+      {s[0], s[2] * a.stride[0], s[3] * a.stride[1], s[1], s[2] * a.dilation[0], s[3] * a.dilation[1]}, p.offset());
+  return windows.contiguous().reshape({x.size(0) * out[0] * out[1], x.size(1) * kernel[0] * kernel[1]});
+}
+
+// rows [N * h * w, C] as [N, C, h, w].
+Tensor as_images(const Tensor& rows, std::int64_t n, std::int64_t h, std::int64_t w) {
+  return rows.reshape({n, h, w, rows.size(1)}).permute({0, 3, 1, 2}).contiguous();
+}
+
+// dy spread over the strides, so that the turned kernel's windows over it are those of dx.
+Tensor spread(const Tensor& dy, const std::int64_t* kernel, const ConvAttrs& a) {
+  std::int64_t size[2], before[2];
+  for (int i = 0; i < 2; ++i) {
+    before[i] = a.dilation[i] * (kernel[i] - 1) - a.padding[i];
+    size[i] = a.size[i] + a.dilation[i] * (kernel[i] - 1);
+  }
+  // Element (y, x) of dy lies at before + stride * (y, x) of a field of zeros; what falls outside meets no input.
+  Tensor field = zeros({dy.size(0), dy.size(1), size[0], size[1]}, {.dtype = dy.dtype(), .device = dy.device()});
+  std::int64_t first[2], count[2];
+  for (int i = 0; i < 2; ++i) {
+    first[i] = before[i] < 0 ? (-before[i] + a.stride[i] - 1) / a.stride[i] : 0;
+    const std::int64_t room = (size[i] - 1 - before[i]) / a.stride[i] + 1;
+    count[i] = std::max<std::int64_t>(0, std::min(dy.size(2 + i), room) - first[i]);
+  }
+  if (count[0] * count[1] == 0) return field;
+  const Shape& s = field.strides();
+  const std::int64_t start = (before[0] + first[0] * a.stride[0]) * s[2] + before[1] + first[1] * a.stride[1];
+  as_strided(field, {dy.size(0), dy.size(1), count[0], count[1]}, {s[0], s[1], s[2] * a.stride[0], a.stride[1]}, start)
+      .copy_(dy.narrow(2, first[0], count[0]).narrow(3, first[1], count[1]));
+  return field;
+}
+
+Tensor forward(const Tensor& x, const Tensor& w, const ConvAttrs& a, const Shape& out, const ConvProduct& product,
+               std::int64_t group) {
+  const Tensor rows = unfold(x, w.sizes().begin() + 2, a, out.begin() + 2);
+  return as_images(product(rows, w.flatten(1).t(), group), out[0], out[2], out[3]);
+}
+
+Tensor input_gradient(const Tensor& dy, const Tensor& w, const ConvAttrs& a, const Shape& out,
+                      const ConvProduct& product, std::int64_t group) {
+  const std::int64_t* const kernel = w.sizes().begin() + 2;
+  const ConvAttrs dense{.dilation = {a.dilation[0], a.dilation[1]}};
+  const Tensor rows = unfold(spread(dy, kernel, a), kernel, dense, a.size.of);
+  // turned[o, y, x, c] = w[o, c, kh - 1 - y, kw - 1 - x]
+  const Tensor order =
+      arange(static_cast<double>(kernel[0] * kernel[1] - 1), -1, -1, {.dtype = DType::i64, .device = w.device()});
+  const Tensor turned = index_select(w.flatten(2), 2, order).permute({0, 2, 1}).reshape({rows.size(1), w.size(1)});
+  return as_images(product(rows, turned, group), out[0], out[2], out[3]);
+}
+
+Tensor weight_gradient(const Tensor& dy, const Tensor& x, const ConvAttrs& a, const ConvProduct& product,
+                       std::int64_t group) {
+  const Tensor rows = unfold(x, a.size.of, a, dy.sizes().begin() + 2);
+  const Tensor errors = dy.permute({1, 0, 2, 3}).reshape({dy.size(1), rows.size(0)});
+  return product(errors, rows, group).reshape({dy.size(1), x.size(1), a.size[0], a.size[1]});
+}
+
+}  // namespace
+
+Tensor conv_by_products(OpId op, const Tensor& first, const Tensor& second, const ConvAttrs& attrs, const Shape& out,
+                        const ConvProduct& product) {
+  // Groups lie along the channels, or along a weight's outputs.
+  const int dim = op == OpId::conv2d_backward_weight ? 1 : 0;
+  const auto part = [&](const Tensor& t, int along, std::int64_t g) {
+    const std::int64_t n = t.size(along) / attrs.groups;
+    return attrs.groups == 1 ? t : t.narrow(along, g * n, n);
+  };
+  std::vector<Tensor> parts;
+  for (std::int64_t g = 0; g < attrs.groups; ++g) {
+    const Tensor a = part(first, 1, g), b = part(second, dim, g);
+    if (op == OpId::conv2d) parts.push_back(forward(a, b, attrs, out, product, g));
+    else if (op == OpId::conv2d_backward_input) parts.push_back(input_gradient(a, b, attrs, out, product, g));
+    else parts.push_back(weight_gradient(a, b, attrs, product, g));
+  }
+  return attrs.groups == 1 ? parts[0] : cat(parts, 1 - dim);
+}
+
+bool convolution_accumulated(const OpCall& call, Tensor& out) {
+  if (!current_accumulator() || out.dtype() == DType::f64) return false;
+  const auto product = [&](const Tensor& a, const Tensor& b, std::int64_t group) {
+    if (call.op != OpId::conv2d || !call[2].defined()) return matmul(a, b);
+    return linear(a, b.t(), call[2].narrow(0, group * b.size(1), b.size(1)));
+  };
+  out.copy_(conv_by_products(call.op, call[0], call[1], call.get<ConvAttrs>(), out.sizes(), product));
+  return true;
+}
+
+}  // namespace gradual

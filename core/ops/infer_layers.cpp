@@ -1,0 +1,299 @@
+// The inference column of contractions, pooling, normalisation, attention and losses.
+#include <algorithm>
+#include <numeric>
+#include <utility>
+
+#include "../support/failf.h"
+#include "infer.h"
+
+namespace gradual {
+
+using namespace inference;
+
+namespace {
+
+DType statistics_dtype(DType x) { return x == DType::f64 ? DType::f64 : DType::f32; }
+
+DType contraction_dtype(DType d) { return is_f8(d) ? DType::f32 : d; }
+
+void infer_matmul(const OpCall& c, OutSpec* out) {
+  const Tensor& a = need(c, 0, "two tensors");
+  const Tensor& b = need(c, 1, "two tensors");
+  if (a.dim() < 1 || b.dim() < 1) fail(c, "a 0-d tensor has no matrix product; use *");
+  const int a_rows = a.dim() > 1;  // how many dims of the result come from a's rows, and from b's columns
+  const int b_columns = b.dim() > 1;
+  const std::int64_t k = a.sizes().back();
+  const std::int64_t kb = b.sizes()[b.dim() - 1 - b_columns];
+  if (k != kb)
+    failf(c, "inner dimensions {} and {} differ{}", k, kb,
+          b_columns && b.sizes().back() == k ? "; did you mean transpose(-2, -1) of the second?" : "");
+  out->sizes =
+      broadcast_shapes(a.sizes().first(a.dim() - 1 - a_rows), b.sizes().first(b.dim() - 1 - b_columns), "matmul");
+  if (a_rows) out->sizes.push_back(a.sizes()[a.dim() - 2]);
+  if (b_columns) out->sizes.push_back(b.sizes().back());
+  out->dtype = contraction_dtype(a.dtype());
+}
+
+void infer_linear(const OpCall& c, OutSpec* out) {
+  const Tensor& x = need(c, 0, "an input");
+  const Tensor& w = need(c, 1, "a weight", Kind::any, 2);
+  if (x.dim() < 1 || x.sizes().back() != w.sizes()[1])
+    failf(c, "the input's last size must be the weight's second, {}", w.sizes()[1]);
+  need_same_sizes(c, 2, {w.sizes()[0]}, "bias");
+  out->sizes = x.sizes();
+  out->sizes[x.dim() - 1] = w.sizes()[0];
+  out->dtype = contraction_dtype(x.dtype());
+}
+
+void infer_linear_gelu(const OpCall& c, OutSpec* out) {
+  infer_linear(c, out);
+  out[1] = out[0];
+}
+
+void infer_linear_backward_weight(const OpCall& c, OutSpec* out) {
+  const Tensor& dy = need(c, 0, "a gradient", Kind::real, 2);
+  const Tensor& x = need(c, 1, "an input", Kind::real, 2);
+  if (dy.sizes()[0] != x.sizes()[0]) failf(c, "{} rows of gradients for {} inputs", dy.sizes()[0], x.sizes()[0]);
+  out[0] = {dy.dtype(), {dy.sizes()[1], x.sizes()[1]}};
+  out[1] = {dy.dtype(), {dy.sizes()[1]}};
+}
+
+// Channels-last [N, C, H, W] gives channels-last, and so does what is `known` to be of such images.
+void keep_channels_last(const Tensor& t, OutSpec* out, bool known = false) {
+  if (!known && !is_channels_last(t.sizes(), t.strides())) return;
+  const Shape& s = out->sizes;
+  out->strides = {s[1] * s[2] * s[3], 1, s[3] * s[1], s[1]};
+  out->has_strides = true;
+}
+
+// [n, channels, height, width]: how often windows of `extent` fit into the padded image.
+Shape windows(const OpCall& c, const Shape& image, std::int64_t channels, Size2 extent, Size2 stride, Size2 padding) {
+  Shape out{image[0], channels, 0, 0};
+  for (int i = 0; i < 2; ++i) {
+    const std::int64_t room = image[2 + i] + 2 * padding[i] - extent[i];
+    if (room < 0) fail(c, "the kernel is larger than the padded input");
+    out[2 + i] = room / stride[i] + 1;
+  }
+  return out;
+}
+
+// y = conv2d(x, w) and its two gradients: two of the three are there, the third is wanted.
+void infer_conv2d(const OpCall& c, OutSpec* out) {
+  const Tensor& first = need(c, 0, "an input", Kind::any, 4);
+  const Tensor& second = need(c, 1, "a weight or an input", Kind::any, 4);
+  const auto& a = c.get<ConvAttrs>();
+  for (int i = 0; i < 2; ++i)
+    if (a.stride[i] < 1 || a.dilation[i] < 1 || a.padding[i] < 0)
+      fail(c, "stride and dilation must be at least 1, padding at least 0");
+  if (a.groups < 1) fail(c, "groups must be at least 1");
+  const Shape& s = second.sizes();
+  Shape x = first.sizes();
+  Shape w = s;
+  if (c.op == OpId::conv2d_backward_input) x = {first.sizes()[0], s[1] * a.groups, a.size[0], a.size[1]};
+  if (c.op == OpId::conv2d_backward_weight) {
+    x = s;
+    w = {first.sizes()[1], s[1] / a.groups, a.size[0], a.size[1]};
+  }
+  if (x[1] != w[1] * a.groups || w[0] % a.groups != 0)
+    failf(c, "{} input channels, weight for {} x {} groups, {} outputs do not fit", x[1], w[1], a.groups, w[0]);
+  if (w[2] < 1 || w[3] < 1) fail(c, "the kernel must be at least 1 x 1");
+  const Size2 extent{a.dilation[0] * (w[2] - 1) + 1, a.dilation[1] * (w[3] - 1) + 1};
+  const Shape y = windows(c, x, w[0], extent, a.stride, a.padding);
+  out->dtype = contraction_dtype(first.dtype());
+  if (c.op == OpId::conv2d) {
+    need_same_sizes(c, 2, {w[0]}, "bias");
+    out->sizes = y;
+  } else {
+    need_same_sizes(c, 0, y, "the gradient");
+    out->sizes = c.op == OpId::conv2d_backward_input ? x : w;
+  }
+  if (c.op != OpId::conv2d_backward_weight) keep_channels_last(first, out);
+}
+
+Shape pooled(const OpCall& c, const Shape& x) {
+  const auto& a = c.get<PoolAttrs>();
+  for (int i = 0; i < 2; ++i) {
+    if (a.kernel[i] < 1 || a.stride[i] < 1) fail(c, "kernel and stride must be at least 1");
+    if (a.padding[i] < 0 || 2 * a.padding[i] > a.kernel[i]) fail(c, "padding must be 0 to half the kernel");
+  }
+  return windows(c, x, x[1], a.kernel, a.stride, a.padding);
+}
+
+void infer_pool(const OpCall& c, OutSpec* out) {
+  const Tensor& x = need(c, 0, "an input", Kind::real, 4);
+  *out = {x.dtype(), pooled(c, x.sizes())};
+  keep_channels_last(x, out);
+  if (c.op != OpId::max_pool2d) return;
+  if (numel(out->sizes) > 0 && (x.sizes()[2] == 0 || x.sizes()[3] == 0)) fail(c, "the images have no pixels");
+  out[1] = out[0];
+  out[1].dtype = DType::i64;
+}
+
+// adaptive_avg_pool2d and the gradients of all pools: attributes say height and width of the result.
+void infer_sized_pool(const OpCall& c, OutSpec* out) {
+  const Tensor& x = need(c, 0, "an input", Kind::real, 4);
+  const auto& a = c.get<PoolAttrs>();
+  *out = {x.dtype(), {x.sizes()[0], x.sizes()[1], a.size[0], a.size[1]}};
+  if (c.op == OpId::adaptive_avg_pool2d) {
+    if (a.size[0] < 1 || a.size[1] < 1) fail(c, "the output size must be at least 1 x 1");
+    if (x.sizes()[2] < 1 || x.sizes()[3] < 1) fail(c, "the input has no pixels");
+    return keep_channels_last(x, out);
+  }
+  if (c.op == OpId::max_pool2d_backward) {
+    need(c, 1, "indices", Kind::index);
+    need_same_sizes(c, 1, x.sizes(), "indices");
+  }
+  if (c.op == OpId::avg_pool2d_backward) need_same_sizes(c, 0, pooled(c, out->sizes), "the gradient");
+  keep_channels_last(x, out, a.channels_last);
+}
+
+// Of a norm over x: the shapes of weight and bias, and of the statistics.
+std::pair<Shape, Shape> norm_shapes(const OpCall& c, const Tensor& x) {
+  if (c.op == OpId::batch_norm || c.op == OpId::batch_norm_backward) {
+    if (x.dim() < 2) fail(c, "the input must be [N, C, ..]");
+    return {{x.sizes()[1]}, {x.sizes()[1]}};
+  }
+  const int dims = c.get<NormAttrs>().dims;
+  if (dims < 1 || dims > x.dim()) failf(c, "cannot normalise {} trailing dims of {}", dims, to_string(x.sizes()));
+  return {x.sizes().last(dims), x.sizes().first(x.dim() - dims)};
+}
+
+void infer_norm(const OpCall& c, OutSpec* out) {
+  const Tensor& x = need(c, 0, "an input", Kind::real);
+  const auto [parameter, statistics] = norm_shapes(c, x);
+  for (int i = 1; i < c.inputs.size(); ++i) {
+    need_same_sizes(c, i, parameter, i < 3 ? "weight and bias" : "mean and var");
+    if (i < 3 && c[i].defined() && c[i].dtype() != DType::f32 && c[i].dtype() != x.dtype())
+      failf(c, "parameters must be f32{}, given {}",
+            x.dtype() == DType::f32 ? "" : " or " + std::string(name(x.dtype())), name(c[i].dtype()));
+  }
+  same_contiguous(c, out);
+  if (c.op == OpId::batch_norm) {
+    keep_strides(x, *out);
+    const bool training = c.get<NormAttrs>().training;
+    if (!training && !(c[3].defined() && c[4].defined())) fail(c, "needs running mean and var when not training");
+    if (training && x.numel() > 0 && x.numel() / std::max<std::int64_t>(1, parameter[0]) < 2)
+      fail(c, "training needs more than one value per channel");
+  }
+  out[1] = out[2] = {statistics_dtype(x.dtype()), statistics};
+}
+
+void infer_norm_backward(const OpCall& c, OutSpec* out) {
+  need(c, 0, "a gradient");
+  const Tensor& x = need(c, 1, "an input", Kind::real);
+  const auto [parameter, statistics] = norm_shapes(c, x);
+  need_same_sizes(c, 0, x.sizes(), "the gradient");
+  need_same_sizes(c, 2, parameter, "weight");
+  const bool batch = c.op == OpId::batch_norm_backward;
+  if (batch) need_same_sizes(c, 5, parameter, "bias");
+  for (int i = 3; i < (batch ? 5 : c.inputs.size()); ++i) {
+    need(c, i, "the statistics");
+    need_same_sizes(c, i, statistics, "statistics");
+  }
+  out[0] = {x.dtype(), x.sizes()};
+  if (batch) keep_strides(x, out[0]);
+  out[1] = out[2] = {c[2].defined() ? c[2].dtype() : statistics_dtype(x.dtype()), parameter};
+}
+
+void infer_along(const OpCall& c, OutSpec* out) {
+  const Tensor& x = need(c, 0, "a tensor", Kind::real);
+  if (c.inputs.size() > 1) need_same_sizes(c, 1, x.sizes(), "the output");
+  if (const auto& a = c.get<DimAttrs>(); a.causal) {
+    if (x.dim() < 2 || a.dim != x.dim() - 1) fail(c, "a causal softmax runs over the last dim of [.., L, S]");
+    if (c.op != OpId::softmax) fail(c, "softmax alone is causal");
+  }
+  same_contiguous(c, out);
+}
+
+// Row-major but for the order of the dims, which is that in which t lies.
+void order_as(const Tensor& t, OutSpec& out) {
+  if (t.is_contiguous()) return;
+  std::vector<int> order(static_cast<std::size_t>(t.dim()));
+  std::iota(order.begin(), order.end(), 0);
+  std::stable_sort(order.begin(), order.end(), [&](int a, int b) { return t.strides()[a] > t.strides()[b]; });
+  out.strides = out.sizes;
+  std::int64_t stride = 1;
+  for (auto d = order.rbegin(); d != order.rend(); ++d) {
+    out.strides[*d] = stride;
+    stride *= std::max<std::int64_t>(1, out.sizes[*d]);
+  }
+  out.has_strides = true;
+}
+
+// flash_attention: heads stay as they lie side by side in a projection of many.
+void infer_attention(const OpCall& c, OutSpec* out) {
+  const bool back = c.op == OpId::flash_attention_backward;
+  if (back) need(c, 0, "a gradient", Kind::real);
+  const Tensor& q = need(c, back ? 1 : 0, "queries", Kind::real);
+  const Tensor& k = need(c, back ? 2 : 1, "keys", Kind::real);
+  const Tensor& v = need(c, back ? 3 : 2, "values", Kind::real);
+  const int n = q.dim();
+  if (n < 2 || k.dim() != n || v.dim() != n || k.sizes().first(n - 2) != q.sizes().first(n - 2) ||
+      v.sizes().first(n - 2) != q.sizes().first(n - 2) || k.size(-1) != q.size(-1) || v.size(-2) != k.size(-2))
+    failf(c, "q, k and v must be [.., L, E], [.., S, E] and [.., S, F], given {}, {} and {}", to_string(q.sizes()),
+          to_string(k.sizes()), to_string(v.sizes()));
+  if (k.dtype() != q.dtype() || v.dtype() != q.dtype()) fail(c, "q, k and v must have one dtype");
+  if (c.get<AttentionAttrs>().dropout != 0) fail(c, "no dropout here: scaled_dot_product_attention has it");
+  Shape y = q.sizes();
+  y[n - 1] = v.size(-1);
+  if (!back) {
+    out[0] = {q.dtype(), y};
+    order_as(q, out[0]);
+    out[1] = {statistics_dtype(q.dtype()), q.sizes().first(n - 1)};
+    return;
+  }
+  need(c, 4, "the output", Kind::real);
+  need(c, 5, "the logsumexp", Kind::real);
+  need_same_sizes(c, 0, y, "the gradient");
+  need_same_sizes(c, 4, y, "the output");
+  need_same_sizes(c, 5, q.sizes().first(n - 1), "the logsumexp");
+  for (int i = 0; i < 3; ++i) {
+    out[i] = {q.dtype(), c[1 + i].sizes()};
+    order_as(c[1 + i], out[i]);
+  }
+}
+
+void infer_cross_entropy(const OpCall& c, OutSpec* out) {
+  const Tensor& x = need(c, 0, "logits", Kind::real, 2);
+  const Tensor& y = need(c, 1, "classes", Kind::index);
+  need_same_sizes(c, 1, {x.sizes()[0]}, "classes");
+  const auto& a = c.get<CrossEntropyAttrs>();
+  if (!(a.label_smoothing >= 0 && a.label_smoothing <= 1)) fail(c, "label_smoothing must be 0 to 1");
+  if (a.narrow != DType::f32 && !(is_half(a.narrow) && x.dtype() == a.narrow))
+    fail(c, "narrow is f16 or bf16, and the logits' dtype");
+  const DType computed = a.narrow != DType::f32 ? DType::f32 : x.dtype();
+  out[0] = {computed, a.reduction == Reduction::none ? y.sizes() : Shape{}};
+  out[1] = {computed, x.sizes()};
+}
+
+void infer_cross_entropy_backward(const OpCall& c, OutSpec* out) {
+  need(c, 0, "a gradient");
+  const Tensor& x = need(c, 1, "log-probabilities", Kind::real, 2);
+  need(c, 2, "classes", Kind::index, 1);
+  const Shape rows{x.sizes()[0]};
+  need_same_sizes(c, 2, rows, "classes");
+  const auto& a = c.get<CrossEntropyAttrs>();
+  need_same_sizes(c, 0, a.reduction == Reduction::none ? rows : Shape{}, "the gradient");
+  *out = {a.narrow != DType::f32 ? a.narrow : x.dtype(), x.sizes()};
+}
+
+}  // namespace
+
+void inference::register_layers() {
+  set(infer_matmul, {OpId::matmul});
+  set(infer_linear, {OpId::linear, OpId::linear_relu});
+  set(infer_linear_gelu, {OpId::linear_gelu});
+  set(infer_linear_backward_weight, {OpId::linear_backward_weight});
+  set(infer_conv2d, {OpId::conv2d, OpId::conv2d_backward_input, OpId::conv2d_backward_weight});
+  set(infer_pool, {OpId::max_pool2d, OpId::avg_pool2d});
+  set(infer_sized_pool, {OpId::adaptive_avg_pool2d, OpId::adaptive_avg_pool2d_backward, OpId::max_pool2d_backward,
+                         OpId::avg_pool2d_backward});
+  set(infer_norm, {OpId::batch_norm, OpId::layer_norm, OpId::rms_norm});
+  set(infer_norm_backward, {OpId::batch_norm_backward, OpId::layer_norm_backward, OpId::rms_norm_backward});
+  set(infer_along, {OpId::softmax, OpId::softmax_backward, OpId::log_softmax, OpId::log_softmax_backward});
+  set(infer_attention, {OpId::flash_attention, OpId::flash_attention_backward});
+  set(infer_cross_entropy, {OpId::cross_entropy});
+  set(infer_cross_entropy_backward, {OpId::cross_entropy_backward});
+}
+
+}  // namespace gradual

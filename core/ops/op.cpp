@@ -1,0 +1,67 @@
+#include "op.h"
+
+#include <mutex>
+#include <string>
+#include <unordered_set>
+#include <vector>
+
+#include "../support/failf.h"
+#include "../support/text.h"
+
+namespace gradual {
+
+OpId op_from_name(std::string_view text) {
+  for (int i = 0; i < kOpCount; ++i)
+    if (kOpInfos[i].name == text) return static_cast<OpId>(i);
+  std::vector<std::string> names;
+  for (const OpInfo& row : kOpInfos) names.emplace_back(row.name);
+  failf("no op '{}'; did you mean '{}'?", text, nearest(text, names));
+}
+
+std::vector<const Tensor*> pointers_to(const std::vector<Tensor>& tensors) {
+  std::vector<const Tensor*> refs;
+  refs.reserve(tensors.size());
+  for (const Tensor& t : tensors) refs.push_back(&t);
+  return refs;
+}
+
+std::string_view name(Phase phase) {
+  static constexpr std::string_view kNames[] = {"forward", "backward", "optimizer"};
+  return kNames[static_cast<int>(phase)];
+}
+
+Context& context() {
+  [[gnu::tls_model("initial-exec")]] constinit thread_local Context current;
+  return current;
+}
+
+const char* intern(std::string_view text) {
+  static std::mutex mutex;
+  static auto* const texts = new std::unordered_set<std::string>;
+  const std::lock_guard lock(mutex);
+  return texts->emplace(text).first->c_str();
+}
+
+std::string place(const SourceLocation& where) {
+  const std::string_view path = where.file_name();
+  return where.line() ? fmt::format("{}:{}", path.substr(path.rfind('/') + 1), where.line()) : "";
+}
+
+std::string describe(const Tensor& t) {
+  return t.defined() ? fmt::format("{} {}", to_string(t.sizes()), name(t.dtype())) : "none";
+}
+
+std::string describe_inputs(const OpCall& call) {
+  std::string text;
+  for (int i = 0; i < call.inputs.size(); ++i) {
+    const bool number = !call[i].defined() && call.attrs->is<ScalarAttrs>();
+    text += (i ? " x " : "") + (number ? fmt::format("{:g}", call.get<ScalarAttrs>().value) : describe(call[i]));
+  }
+  return text;
+}
+
+std::string describe(const OpCall& call) { return fmt::format("{}: {}", name(call.op), describe_inputs(call)); }
+
+void fail(const OpCall& call, std::string_view why) { failf("{}: {}", describe(call), why); }
+
+}  // namespace gradual

@@ -1,0 +1,178 @@
+// Every op as a free function (the gradients of pools, norms and losses are rows that rules run by their id). Shapes are stated as [..]; errors name the op, shapes and dtypes. The last argument
+// records where the call stands in the user's source; never pass it by hand except to forward a caller's.
+#pragma once
+
+#include <utility>
+#include <vector>
+
+#include "../tensor/tensor.h"
+#include "op.h"
+
+namespace gradual {
+
+using Loc = SourceLocation;
+
+// A tensor or a number, with the place of the operator: what operators take.
+class Operand {
+ public:
+  // NOLINTNEXTLINE(google-explicit-constructor)
+  Operand(const Tensor& t, Loc loc = Loc::current()) : tensor(&t), where(loc) {}
+  // NOLINTNEXTLINE(google-explicit-constructor)
+  Operand(Tensor&& t, Loc loc = Loc::current()) : tensor(&t), temporary(true), where(loc) {}
+  template <class T>
+    requires std::is_arithmetic_v<T>
+  Operand(T v, Loc loc = Loc::current())  // NOLINT(google-explicit-constructor)
+      : tensor(&none()), value(static_cast<double>(v)), where(loc) {}
+
+  bool is_number() const { return tensor == &none(); }
+
+  const Tensor* tensor;
+  double value = 0;
+  bool temporary = false;  // an elementwise result may be written over it, which leaves it undefined
+  Loc where;
+
+ private:
+  static const Tensor& none();
+};
+
+// Elementwise, any shape: neg abs sign exp log log1p sqrt rsqrt reciprocal square sin cos tanh sigmoid erf relu silu
+// softplus logical_not clone. Floats compute in f32 (f64 in f64) and round once; integers give f32 where a float must
+// come out.
+#define GRADUAL_UNARY_OP(name, ...) Tensor name(const Tensor& x, Loc loc = Loc::current());
+// Elementwise, two operands that broadcast; either may be a number, which never promotes the tensor: add sub mul div pow
+// maximum minimum, eq ne lt le gt ge (bool), logical_and logical_or logical_xor (bool).
+#define GRADUAL_BINARY_OP(name, ...) Tensor name(const Operand& a, const Operand& b);
+// Reductions over `dims` (none: all): sum mean max min logsumexp. Accumulation in f32 (f64 for f64, i64 for integers),
+// blocked in a fixed way; of sum and mean as an AccumulatorScope says.
+#define GRADUAL_REDUCTION_OP(name, ...) \
+  Tensor name(const Tensor& x, const Shape& dims = {}, bool keepdim = false, Loc loc = Loc::current());
+#include "../ops.def"
+
+// Elementwise with options.
+Tensor leaky_relu(const Tensor& x, double slope = 0.01, Loc loc = Loc::current());
+Tensor gelu(const Tensor& x, Gelu form = Gelu::exact, Loc loc = Loc::current());
+Tensor clamp(const Tensor& x, double low, double high, Loc loc = Loc::current());
+// Nearest-even, IEEE overflow; x itself if it has the dtype (the device).
+Tensor cast(const Tensor& x, DType dtype, Loc loc = Loc::current());
+Tensor to_device(const Tensor& x, Device device, Loc loc = Loc::current());
+Tensor where(const Tensor& condition, const Operand& a, const Operand& b);  // condition: bool
+
+inline Tensor operator+(const Operand& a, const Operand& b) { return add(a, b); }
+inline Tensor operator-(const Operand& a, const Operand& b) { return sub(a, b); }
+inline Tensor operator*(const Operand& a, const Operand& b) { return mul(a, b); }
+inline Tensor operator/(const Operand& a, const Operand& b) { return div(a, b); }
+Tensor operator-(const Operand& a);
+inline Tensor operator==(const Operand& a, const Operand& b) { return eq(a, b); }
+inline Tensor operator!=(const Operand& a, const Operand& b) { return ne(a, b); }
+inline Tensor operator<(const Operand& a, const Operand& b) { return lt(a, b); }
+inline Tensor operator<=(const Operand& a, const Operand& b) { return le(a, b); }
+inline Tensor operator>(const Operand& a, const Operand& b) { return gt(a, b); }
+inline Tensor operator>=(const Operand& a, const Operand& b) { return ge(a, b); }
+
+// More reductions. argmax and argmin give i64, the first of equals.
+Tensor var(const Tensor& x, const Shape& dims = {}, bool keepdim = false, double correction = 1, Loc = Loc::current());
+Tensor norm(const Tensor& x, double p = 2, const Shape& dims = {}, bool keepdim = false, Loc loc = Loc::current());
+Tensor argmax(const Tensor& x, int dim, bool keepdim = false, Loc loc = Loc::current());
+Tensor argmin(const Tensor& x, int dim, bool keepdim = false, Loc loc = Loc::current());
+
+// Contractions: exact products, f32 accumulation (f64 for f64; else as an AccumulatorScope says), one rounding at the
+// end.
+// matmul: [.., m, k] x [.., k, n], batch dims broadcast.
+Tensor matmul(const Tensor& a, const Tensor& b, Loc loc = Loc::current());
+Tensor linear(const Tensor& x, const Tensor& weight, const Tensor& bias = {}, Loc loc = Loc::current());
+// relu(linear(..)), the same bits, as one op.
+Tensor linear_relu(const Tensor& x, const Tensor& weight, const Tensor& bias = {}, Loc loc = Loc::current());
+// gelu(linear(..)) as one op: the same bits on the CPU. On a GPU, where cuBLASLt can, the tanh form of f16 and bf16 is
+// taken of the sum before that is rounded.
+Tensor linear_gelu(const Tensor& x, const Tensor& weight, const Tensor& bias = {}, Gelu form = Gelu::exact,
+                   Loc loc = Loc::current());
+using Conv2dOptions = ConvAttrs;  // stride, padding, dilation, groups
+Tensor conv2d(const Tensor& x, const Tensor& weight, const Tensor& bias = {}, Conv2dOptions options = {},
+              Loc loc = Loc::current());
+Tensor conv2d_backward_input(const Tensor& dy, const Tensor& weight, const ConvAttrs& attrs, Loc loc = Loc::current());
+Tensor conv2d_backward_weight(const Tensor& dy, const Tensor& x, const ConvAttrs& attrs, Loc loc = Loc::current());
+// q, k, v [.., L, E]; mask to [.., L, S]: bool (true: may attend) or floating, added. A query whose mask is false, or -Inf,
+// for every key that it may see gets 0. Softmax in f32.
+Tensor scaled_dot_product_attention(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& mask = {},
+                                    AttentionAttrs attrs = {}, Loc loc = Loc::current());
+
+// Pooling over [N, C, H, W]. In avg_pool2d padding counts as zeros.
+using Pool2dOptions = PoolAttrs;  // kernel, stride, padding
+Tensor max_pool2d(const Tensor& x, Pool2dOptions options = {}, Loc loc = Loc::current());
+std::pair<Tensor, Tensor> max_pool2d_with_indices(const Tensor& x, const PoolAttrs& attrs, Loc loc = Loc::current());
+Tensor avg_pool2d(const Tensor& x, Pool2dOptions options = {}, Loc loc = Loc::current());
+Tensor adaptive_avg_pool2d(const Tensor& x, std::int64_t height, std::int64_t width, Loc loc = Loc::current());
+
+// Normalisation. All outputs of a row are returned where the name says so.
+// batch_norm is pure: x [N, C, ..]; weight, bias, mean, var [C] (weight, bias may be undefined; mean, var are used when
+// not training). Returns y and the mean and 1/sqrt(var + eps) that were used (f32; f64 for f64). With `relu`, y is relu of it,
+// the same bits.
+struct BatchNormResult {
+  Tensor y, mean, invstd;
+};
+BatchNormResult batch_norm(const Tensor& x, const Tensor& weight, const Tensor& bias, const Tensor& mean,
+                           const Tensor& var, bool training, double eps = 1e-5, bool relu = false,
+                           Loc loc = Loc::current());
+// Moves running statistics [C] in place towards those of a batch, as batch_norm returned them, and counts it in `batches`
+// (i64, 0-d): running = (1 - momentum) running + momentum batch, with the unbiased variance; (1 - momentum) running, batch and
+// the sum are rounded to their dtype. It has no gradient.
+void batch_norm_update_(const Tensor& running_mean, const Tensor& running_var, const Tensor& batches,
+                        const Tensor& mean, const Tensor& invstd, const RunningAttrs& attrs, Loc loc = Loc::current());
+// layer_norm and rms_norm: over the last `dims` dims.
+Tensor layer_norm(const Tensor& x, int dims, const Tensor& weight = {}, const Tensor& bias = {}, double eps = 1e-5,
+                  Loc loc = Loc::current());
+Tensor rms_norm(const Tensor& x, int dims, const Tensor& weight = {}, double eps = 1e-6, Loc loc = Loc::current());
+Tensor softmax(const Tensor& x, int dim, Loc loc = Loc::current());
+Tensor log_softmax(const Tensor& x, int dim, Loc loc = Loc::current());
+
+// Losses. cross_entropy: logits [N, C] (or [N, C, d..]) and classes i64 [N] (or [N, d..]).
+using CrossEntropyOptions = CrossEntropyAttrs;
+Tensor cross_entropy(const Tensor& logits, const Tensor& classes, CrossEntropyOptions options = {},
+                     Loc loc = Loc::current());
+Tensor mse_loss(const Tensor& x, const Tensor& y, Reduction reduction = Reduction::mean, Loc loc = Loc::current());
+Tensor l1_loss(const Tensor& x, const Tensor& y, Reduction reduction = Reduction::mean, Loc loc = Loc::current());
+// bce: x are probabilities, or logits.
+Tensor bce_loss(const Tensor& x, const Tensor& y, Reduction reduction = Reduction::mean, Loc loc = Loc::current());
+Tensor bce_with_logits_loss(const Tensor& x, const Tensor& y, Reduction = Reduction::mean, Loc loc = Loc::current());
+
+// Random and lookup. dropout draws one stream of the generator; its backward redraws the same numbers.
+Tensor dropout(const Tensor& x, double p, Generator& g = default_generator(), Loc loc = Loc::current());
+// residual + dropout(x), of the same sizes: the bits of the two ops in one.
+Tensor dropout_add(const Operand& x, const Tensor& residual, double p, Generator& g = default_generator());
+// [V, E], i64 [..] -> [.., E]
+Tensor embedding(const Tensor& weight, const Tensor& indices, Loc loc = Loc::current());
+
+// Views: no number moves.
+Tensor view(const Tensor& x, const Shape& sizes, Loc loc = Loc::current());     // Error where a copy would be needed
+Tensor reshape(const Tensor& x, const Shape& sizes, Loc loc = Loc::current());  // copies only where it must
+Tensor permute(const Tensor& x, const Shape& dims, Loc loc = Loc::current());
+Tensor transpose(const Tensor& x, int a, int b, Loc loc = Loc::current());
+Tensor expand(const Tensor& x, const Shape& sizes, Loc loc = Loc::current());  // -1 keeps a size
+Tensor squeeze(const Tensor& x, int dim, Loc loc = Loc::current());            // drops a dim of size 1, else no change
+Tensor unsqueeze(const Tensor& x, int dim, Loc loc = Loc::current());
+Tensor flatten(const Tensor& x, int start = 0, int end = -1, Loc loc = Loc::current());
+Tensor slice(const Tensor& x, int dim, Slice range, Loc loc = Loc::current());
+Tensor narrow(const Tensor& x, int dim, std::int64_t start, std::int64_t length, Loc loc = Loc::current());
+Tensor select(const Tensor& x, int dim, std::int64_t index, Loc loc = Loc::current());
+std::vector<Tensor> split(const Tensor& x, std::int64_t size, int dim = 0, Loc loc = Loc::current());
+
+// Movement.
+Tensor contiguous(const Tensor& x, Loc loc = Loc::current());  // x itself where it is already
+// [N, C, H, W] whose channels lie side by side in memory (NHWC): x itself where they do. Values and sizes are those of x, and
+// convolutions, batch norm, pools (adaptive ones too, and their gradients) and elementwise ops keep that order: libraries have less
+// to rearrange.
+Tensor channels_last(const Tensor& x, Loc loc = Loc::current());
+Tensor cat(const std::vector<Tensor>& tensors, int dim = 0, Loc loc = Loc::current());
+Tensor stack(const std::vector<Tensor>& tensors, int dim = 0, Loc loc = Loc::current());
+Tensor gather(const Tensor& x, int dim, const Tensor& index, Loc loc = Loc::current());
+Tensor scatter_add(const Tensor& x, int dim, const Tensor& index, const Tensor& src, Loc loc = Loc::current());
+Tensor index_select(const Tensor& x, int dim, const Tensor& index, Loc loc = Loc::current());
+Tensor index_add(const Tensor& src, int dim, const Tensor& index, std::int64_t size, Loc loc = Loc::current());
+Tensor pad(const Tensor& x, const Shape& before, const Shape& after, double value = 0, Loc loc = Loc::current());
+Tensor tril(const Tensor& x, std::int64_t diagonal = 0, Loc loc = Loc::current());
+Tensor one_hot(const Tensor& classes, std::int64_t count, Loc loc = Loc::current());  // i64 [..] -> i64 [.., count]
+
+// Sums `x` down to `sizes`, undoing a broadcast.
+Tensor sum_to(const Tensor& x, const Shape& sizes, Loc loc = Loc::current());
+
+}  // namespace gradual

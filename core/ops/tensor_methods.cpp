@@ -1,0 +1,45 @@
+// Tensor's methods that are ops: each calls the function of ops.h.
+#include "../support/failf.h"
+#include "../tensor/tensor.h"
+#include "ops.h"
+
+namespace gradual {
+
+Tensor Tensor::to(DType d, SourceLocation l) const { return cast(*this, d, l); }
+Tensor Tensor::to(Device d, SourceLocation l) const { return to_device(*this, d, l); }
+Tensor Tensor::contiguous(SourceLocation l) const { return gradual::contiguous(*this, l); }
+Tensor Tensor::reshape(const Shape& s, SourceLocation l) const { return gradual::reshape(*this, s, l); }
+Tensor Tensor::view(const Shape& s, SourceLocation l) const { return gradual::view(*this, s, l); }
+Tensor Tensor::flatten(int a, int b, SourceLocation l) const { return gradual::flatten(*this, a, b, l); }
+Tensor Tensor::permute(const Shape& d, SourceLocation l) const { return gradual::permute(*this, d, l); }
+Tensor Tensor::transpose(int a, int b, SourceLocation l) const { return gradual::transpose(*this, a, b, l); }
+Tensor Tensor::t(SourceLocation l) const {
+  if (dim() < 2) fail("t: needs at least two dims, the tensor has shape " + to_string(sizes()));
+  return gradual::transpose(*this, -2, -1, l);
+}
+Tensor Tensor::expand(const Shape& s, SourceLocation l) const { return gradual::expand(*this, s, l); }
+Tensor Tensor::squeeze(int d, SourceLocation l) const { return gradual::squeeze(*this, d, l); }
+Tensor Tensor::unsqueeze(int d, SourceLocation l) const { return gradual::unsqueeze(*this, d, l); }
+Tensor Tensor::select(int d, std::int64_t i, SourceLocation l) const { return gradual::select(*this, d, i, l); }
+Tensor Tensor::narrow(int d, std::int64_t s, std::int64_t n, SourceLocation l) const {
+  return gradual::narrow(*this, d, s, n, l);
+}
+Tensor Tensor::index(std::initializer_list<Index> indices, SourceLocation l) const {
+  if (static_cast<int>(indices.size()) > dim())
+    failf("index: {} indices for a tensor of shape {}", indices.size(), to_string(sizes()));
+  Tensor t = *this;
+  int dim = 0;
+  for (const Index& i : indices)
+    t = i.integer ? gradual::select(t, dim, *i.integer, l) : gradual::slice(t, dim++, i.slice, l);
+  return t;
+}
+#define GRADUAL_UNARY_OP(name, ...) \
+  Tensor Tensor::name(SourceLocation l) const { return gradual::name(*this, l); }
+#define GRADUAL_REDUCTION_OP(name, ...) \
+  Tensor Tensor::name(const Shape& d, bool k, SourceLocation l) const { return gradual::name(*this, d, k, l); }
+#include "../ops.def"
+Tensor Tensor::argmax(int d, bool k, SourceLocation l) const { return gradual::argmax(*this, d, k, l); }
+Tensor Tensor::pow(double e, SourceLocation l) const { return gradual::pow({*this, l}, e); }
+Tensor Tensor::matmul(const Tensor& o, SourceLocation l) const { return gradual::matmul(*this, o, l); }
+
+}  // namespace gradual

@@ -1,0 +1,476 @@
+#include "quantizer.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <bit>
+#include <cmath>
+#include <mutex>
+#include <optional>
+#include <span>
+
+#include "../formats/accumulator.h"
+#include "../ops/dispatch.h"
+#include "../ops/ops.h"
+#include "../support/multiversion.h"
+#include "../support/parallel.h"
+#include "../tensor/device_recording.h"
+#include "../tensor/memory.h"
+#include "quantizer_kernels.h"
+
+namespace gradual {
+namespace {
+
+using detail::inverted;
+using detail::moved;
+using detail::Scale;
+
+constexpr std::int64_t kChunk = 16 * 1024;         // elements that a thread takes at a time, about
+constexpr std::int64_t kWorthThreads = 64 * 1024;  // fewer stay on one thread
+
+// A tensor seen as rows along one axis, wherever its elements lie.
+struct Rows {
+  Tensor x;
+  int axis = 0;
+  std::int64_t rows = 1, k = 1, stride = 1;
+  Shape sizes, strides;  // of the other dims
+
+  Rows(const Tensor& t, int wanted) : x(t) {
+    if (!t.is_floating()) fail("quantize: takes a floating tensor, not " + std::string(name(t.dtype())));
+    axis = wrap_dim(wanted, t.dim(), "quantize");
+    sizes = t.sizes(), strides = t.strides();
+    if (sizes.empty()) return;
+    k = sizes[axis], stride = strides[axis];
+    sizes.erase(axis), strides.erase(axis);
+    rows = numel(sizes);
+  }
+
+  // Elements [first, first + n) in the order [rows, k] as T (float, double): where they lie, if they are T in that
+  // order, or in `scratch`, which is made when it is needed.
+  template <class T> const T* load(std::int64_t first, std::int64_t n, std::optional<Scratch>& scratch) const {
+    const auto size = static_cast<std::int64_t>(size_of(x.dtype()));
+    const auto* base = static_cast<const char*>(x.raw());
+    const bool in_order = x.is_contiguous() && (stride == 1 || x.numel() == k);
+    if (in_order && x.dtype() == dtype_of<T>) return static_cast<const T*>(x.raw()) + first;
+    T* buffer = scratch.emplace(static_cast<std::size_t>(n) * sizeof(T)).template as<T>();
+    const auto copy = [&](std::int64_t at, std::int64_t step, std::int64_t to, std::int64_t count) {
+      gradual::load(x.dtype(), base + at * size, step, buffer + to, count);
+    };
+    if (in_order) copy(first, 1, 0, n);
+    for (std::int64_t done = 0; done < n && !in_order;) {
+      const std::int64_t column = (first + done) % k;
+      const std::int64_t count = std::min(n - done, k - column);
+      std::int64_t at = column * stride, rest = (first + done) / k;
+      for (int d = sizes.size() - 1; d >= 0; rest /= sizes[d--]) at += rest % sizes[d] * strides[d];
+      copy(at, stride, done, count);
+      done += count;
+    }
+    return buffer;
+  }
+
+  // f(first, n) for chunks that are whole multiples of `unit` elements (and of 4, which fill bytes whatever the code),
+  // on threads where there are enough.
+  template <class F> void chunks(std::int64_t unit, const F& f) const {
+    const std::int64_t all = rows * k;
+    if (all == 0) return;
+    unit *= unit % 4 == 0 ? 1 : unit % 2 == 0 ? 2 : 4;
+    const std::int64_t per = unit >= kChunk ? unit : kChunk / unit * unit;
+    const std::int64_t parts = (all + per - 1) / per;
+    parallel_for(parts, all < kWorthThreads ? parts : 1, [&](std::int64_t part, std::int64_t end) {
+      for (; part < end; ++part) f(part * per, std::min(per, all - part * per));
+    });
+  }
+
+  // A tensor of x's sizes whose memory has the axis last, [rows, k].
+  Tensor shaped_like(const Tensor& matrix) const {
+    const StageScope amp(chain().amp, nullptr), autograd(chain().autograd, nullptr);
+    if (x.dim() == 0) return matrix.reshape({});
+    Shape last = sizes;
+    last.push_back(k);
+    Shape order;
+    for (int i = 0; i < x.dim(); ++i) order.push_back(i < axis ? i : i == axis ? x.dim() - 1 : i - 1);
+    return matrix.reshape(last).permute(order);
+  }
+};
+
+// The larger of two magnitudes; NaN wins. As bits, so that loops vectorise.
+float larger(const float* values, std::int64_t n, float than) {
+  auto most = std::bit_cast<std::uint32_t>(than);
+  for (std::int64_t i = 0; i < n; ++i) most = std::max(most, std::bit_cast<std::uint32_t>(values[i]) & 0x7fffffffu);
+  return std::bit_cast<float>(most);
+}
+
+float amax_of(const Rows& x) {
+  std::mutex mutex;
+  float total = 0;
+  x.chunks(1, [&](std::int64_t first, std::int64_t n) {
+    std::optional<Scratch> scratch;
+    const float* values = x.load<float>(first, n, scratch);
+    const float most = vectorized([=] { return larger(values, n, 0); });
+    const std::lock_guard lock(mutex);
+    total = larger(&most, 1, total);
+  });
+  return total;
+}
+
+// The grid of scales of one call, and how to find them.
+struct Grid {
+  std::int64_t k = 1;  // of the rows that the pass sees: x.k, or a block where those fill the rows
+  std::int64_t block_rows = 1, block_cols = 1;
+  bool fixed = false;  // one scale, known beforehand
+  Scale one = {};
+  float global = 1;  // nvfp4: s_enc
+  detail::ScaleSpec spec = {};
+  Tensor whole;  // on a GPU, from an amax: `one` or `global`, and its inverse, f32 [2]
+};
+
+// Grid::whole.
+Tensor whole_scale(const Rows& x, const detail::ScaleSpec& spec, const Quantizer& q, const QuantizeOptions& o) {
+  const Device device = x.x.device();
+  Tensor scale = empty({2}, {.device = device});
+  if (q.scaling.kind == ScalingKind::delayed) {
+    device::delayed_scale(o.history->on_device(device, q.scaling.history), o.stage ? amax_tensor(x.x) : Tensor(),
+                          o.keep, o.again, scale);
+    o.history->is_staged = o.history->is_staged || o.stage;
+  } else {
+    device::whole_scale(amax_tensor(x.x), spec, scale);
+  }
+  return scale;
+}
+
+Scale delayed_scale(const Rows& x, const QuantizeOptions& o) {
+  o.history->on_host();
+  if (o.keep) o.history->used = o.history->scale;
+  const Scale scale = inverted(o.again ? o.history->used : o.history->scale);
+  if (o.stage) o.history->stage(amax_of(x));
+  return scale;
+}
+
+Grid make_grid(const Rows& x, const Quantizer& q, const QuantizeOptions& o) {
+  const Scaling& s = q.scaling;
+  Grid g;
+  g.k = x.k;
+  g.spec = detail::scale_spec(q);
+  g.block_rows = std::max<std::int64_t>(1, x.rows), g.block_cols = std::max<std::int64_t>(1, x.k);
+  if (s.kind == ScalingKind::delayed && !o.history)
+    fail("quantize: delayed scaling needs the history of a tensor's amaxes (QuantizeOptions::history)");
+  const bool whole = s.kind == ScalingKind::tensor || s.kind == ScalingKind::delayed || s.kind == ScalingKind::nvfp4;
+  const bool there = whole && x.x.device().is_cuda();
+  if (there) g.whole = whole_scale(x, g.spec, q, o);
+  switch (s.kind) {
+    case ScalingKind::none: g.fixed = true; break;
+    case ScalingKind::fixed: g.fixed = true, g.one = inverted(static_cast<float>(s.value)); break;
+    case ScalingKind::tensor:
+      g.fixed = true;
+      if (!there) g.one = current_scale(amax_of(x), g.spec);
+      break;
+    case ScalingKind::delayed:
+      g.fixed = true;
+      if (!there) g.one = delayed_scale(x, o);
+      break;
+    case ScalingKind::row: g.block_rows = 1; break;
+    case ScalingKind::nvfp4:
+      if (!there) g.global = nvfp4_global(amax_of(x), g.spec).forward;
+      [[fallthrough]];
+    case ScalingKind::block:
+      g.block_rows = s.square ? s.block : 1, g.block_cols = s.block;
+      if (!s.square && x.k % s.block == 0) g.k = s.block;
+  }
+  g.spec.global = g.global;
+  return g;
+}
+
+// to[i] = from[i] * by for n elements. `from` may be `to`.
+void multiply(const float* from, float* to, std::int64_t n, float by) {
+  vectorized([=] {
+#pragma omp simd
+    for (std::int64_t i = 0; i < n; ++i) to[i] = from[i] * by;
+  });
+}
+
+// Multiplies n elements, whole rows of the grid, by a scale each block, picked by `pick`. `from` may be `to`.
+template <class P>
+void multiply(const float* from, float* to, std::int64_t n, const Grid& g, std::span<const Scale> scales, P pick) {
+  const std::int64_t cols = (g.k + g.block_cols - 1) / g.block_cols;
+  vectorized([=, &g] {
+    for (std::int64_t r = 0; r < n / g.k; ++r)
+      for (std::int64_t b = 0; b < cols; ++b) {
+        const float by = pick(scales[static_cast<std::size_t>(r / g.block_rows * cols + b)]);
+        const std::int64_t begin = r * g.k + b * g.block_cols;
+        const std::int64_t end = std::min(begin + g.block_cols, (r + 1) * g.k);
+        for (std::int64_t i = begin; i < end; ++i) to[i] = from[i] * by;
+      }
+  });
+}
+
+// Scales of the blocks of n elements, whole rows of the grid.
+std::vector<Scale> find_scales(const float* values, std::int64_t n, const Grid& g) {
+  const std::int64_t rows = n / g.k, cols = (g.k + g.block_cols - 1) / g.block_cols;
+  const std::int64_t tiles = (rows + g.block_rows - 1) / g.block_rows;
+  std::vector<float> most(static_cast<std::size_t>(tiles * cols), 0.0F);
+  vectorized([=, &g, to = most.data()] {
+    for (std::int64_t r = 0; r < rows; ++r)
+      for (std::int64_t b = 0; b < cols; ++b) {
+        float& m = to[r / g.block_rows * cols + b];
+        m = larger(values + r * g.k + b * g.block_cols, std::min(g.block_cols, g.k - b * g.block_cols), m);
+      }
+  });
+  std::vector<Scale> scales;
+  scales.reserve(most.size());
+  for (const float m : most) scales.push_back(scale_of(m, g.spec));
+  return scales;
+}
+
+// Doubles are rounded from all their bits where nothing is scaled; else from f32.
+bool stays_wide(const Rows& x, const Quantizer& q) {
+  return q.scaling.kind == ScalingKind::none && x.x.dtype() == DType::f64;
+}
+
+// The one pass: body(first, n, values, scales, stats) gets a chunk of the source, scaled but yet to be rounded (and
+// counted). Chunks are whole rows of blocks, or anything where the grid is fixed;
+// `scales` has one entry then.
+template <class F>
+void for_scaled(const Rows& x, const Grid& g, const Quantizer& q, const QuantizeOptions& o, const F& body) {
+  const auto chunk = [&](std::int64_t first, std::int64_t n, CastStats stats) {
+    std::optional<Scratch> scratch;
+    const std::span one(&g.one, 1);
+    if (stays_wide(x, q)) return body(first, n, x.load<double>(first, n, scratch), one, stats);
+    const float* source = x.load<float>(first, n, scratch);
+    if (g.fixed && g.one.forward == 1) return body(first, n, source, one, stats);
+    if (stats.exponents && !o.scaled_exponents) stats.exponents->add(source, n), stats.exponents = nullptr;
+    if (!scratch) scratch.emplace(static_cast<std::size_t>(n) * sizeof(float));
+    auto* values = scratch->as<float>();
+    if (g.fixed) {
+      multiply(source, values, n, g.one.forward);
+      return body(first, n, values, one, stats);
+    }
+    const std::vector<Scale> scales = find_scales(source, n, g);
+    multiply(source, values, n, g, scales, [](const Scale& s) { return s.forward; });
+    body(first, n, values, std::span(scales), stats);
+  };
+  std::mutex mutex;
+  x.chunks(g.fixed ? 1 : g.block_rows * g.k, [&](std::int64_t first, std::int64_t n) {
+    CastCounts counts;
+    std::optional<ExponentHistogram> exponents;
+    if (o.stats.exponents) exponents.emplace();
+    chunk(first, n, {o.stats.counts ? &counts : nullptr, exponents ? &*exponents : nullptr});
+    if (!o.stats.counts && !exponents) return;
+    const std::lock_guard lock(mutex);
+    if (o.stats.counts) *o.stats.counts += counts;
+    if (exponents) *o.stats.exponents += *exponents;
+  });
+}
+
+device::RoundingPass pass_of(const Rows& x, const Grid& g, const Quantizer& q, const QuantizeOptions& o) {
+  device::RoundingPass pass;
+  Shape sizes = x.sizes, strides = x.strides;
+  if (x.x.dim() > 0) sizes.push_back(x.k), strides.push_back(x.stride);
+  pass.x = as_strided(x.x, sizes, strides, x.x.offset());
+  pass.rows = x.rows, pass.k = x.k, pass.wide = stays_wide(x, q);
+  pass.rounder = {q.format, q.rounding, q.overflow, o.key};
+  pass.fixed = g.fixed, pass.one = g.one, pass.spec = g.spec, pass.whole = g.whole;
+  pass.steps = o.steps;
+  pass.block_rows = g.block_rows, pass.block_cols = g.block_cols;
+  pass.stats = o.stats, pass.scaled_exponents = o.scaled_exponents;
+  return pass;
+}
+
+// Values times the scales that `unscale` asks for: those of blocks always, one a tensor or a row with `all`.
+Tensor round_values(const Rows& x, const Grid& g, const Quantizer& q, const QuantizeOptions& o, bool all,
+                    Tensor* row_scales) {
+  const bool wide = stays_wide(x, q);
+  const Device device = x.x.device();
+  const Tensor out = empty({x.rows, x.k}, {.dtype = wide ? DType::f64 : DType::f32, .device = device});
+  const Rounder rounder{q.format, q.rounding, q.overflow, o.key};
+  const bool apart = q.scaling.kind == ScalingKind::row && !all;
+  if (apart) *row_scales = empty({x.rows, 1}, {.device = device});
+  if (device.is_cuda()) {
+    device::RoundingPass pass = pass_of(x, g, q, o);
+    pass.values = out;
+    pass.unscale = g.fixed ? all && (g.whole.defined() || g.one.inverse != 1) : !apart;
+    pass.last = all && !g.fixed && g.whole.defined();
+    if (apart) pass.scales = *row_scales;
+    device::round_scaled(pass);
+    return x.shaped_like(out);
+  }
+  for_scaled(x, g, q, o,
+             [&]<class T>(std::int64_t first, std::int64_t n, const T* values, std::span<const Scale> scales,
+                          CastStats stats) {
+               T* to = out.data<T>() + first;
+               rounder.round(values, to, n, first, stats);
+               if constexpr (sizeof(T) == 4) {
+                 if (apart) {
+                   float* row = row_scales->data<float>() + first / x.k;
+                   for (const Scale& s : scales) *row++ = s.inverse;
+                 } else if (!g.fixed) {
+                   multiply(to, to, n, g, scales, [](const Scale& s) { return s.inverse; });
+                 } else if (all && g.one.inverse != 1) {
+                   multiply(to, to, n, g.one.inverse);
+                 }
+                 if (all && g.global != 1) multiply(to, to, n, 1 / g.global);
+               }
+             });
+  return x.shaped_like(out);
+}
+
+void check_plain(const Quantizer& q, const char* what) {
+  check(q);
+  if (q.hadamard) fail(std::string(what) + ": the Hadamard transform belongs to a product; apply hadamard16 yourself");
+}
+
+Tensor make_scales(const Rows& x, const Grid& g, const Quantizer& q, Format& scale_format) {
+  const bool e8m0 = q.scaling.kind == ScalingKind::block && q.scaling.scale == ScaleFormat::e8m0;
+  const bool e4m3 = q.scaling.kind == ScalingKind::nvfp4;
+  scale_format = format(e8m0 ? "e8m0fnu" : e4m3 ? "e4m3fn" : "fp32");
+  if (q.scaling.kind == ScalingKind::none) return {};
+  const Shape sizes{(x.rows + g.block_rows - 1) / g.block_rows, (x.k + g.block_cols - 1) / g.block_cols};
+  if (g.fixed && g.whole.defined()) return as_strided(g.whole, sizes, {1, 1}, 1);
+  return empty(sizes, {.dtype = e8m0 || e4m3 ? DType::u8 : DType::f32, .device = x.x.device()});
+}
+
+}  // namespace
+
+detail::ScaleSpec detail::scale_spec(const Quantizer& q) {
+  const Scaling& s = q.scaling;
+  ScaleSpec spec{.kind = s.kind, .scale = s.scale, .rule = s.rule, .oracle = s.oracle, .power_of_two = s.power_of_two};
+  spec.margin = static_cast<float>(std::exp2(-s.margin));
+  spec.most = q.format.max(), spec.emax = q.format.max_exponent(), spec.mantissa_bits = q.format.mantissa_bits;
+  if (s.kind == ScalingKind::nvfp4)
+    spec.e4m3 = rounding_spec<std::uint32_t>({gradual::format("e4m3fn"), {}, Overflow::saturate}, false);
+  return spec;
+}
+
+void check(const Quantizer& q) {
+  check(q.format);
+  const Scaling& s = q.scaling;
+  const auto bad = [&](const std::string& why) { fail("quantizer to " + name(q.format) + ": " + why); };
+  if (!q.format.has_zero && s.kind != ScalingKind::none) bad("a format without zero holds scales and has none itself");
+  if (q.rounding.mode == RoundingMode::stochastic && (q.rounding.random_bits < 1 || q.rounding.random_bits > 32))
+    bad(fmt::format("stochastic rounding takes 1 to 32 random bits, not {}", q.rounding.random_bits));
+  if (s.block < 1) bad(fmt::format("a block has at least 1 element, not {}", s.block));
+  if (s.history < 1) bad(fmt::format("the history keeps at least 1 amax, not {}", s.history));
+  if (!(s.value >= 0x1p-126 && s.value <= 0x1p126))
+    bad(fmt::format("a fixed scale is a number from 2^-126 to 2^126, not {}", s.value));
+  if (!std::isfinite(s.margin) || std::abs(s.margin) > 64)
+    bad(fmt::format("the margin is -64 to 64 (powers of two), not {}", s.margin));
+  if (s.kind == ScalingKind::nvfp4 && q.format.bits() > 8)
+    bad(fmt::format("nvfp4 scales are for elements of at most 8 bits, not {}", q.format.bits()));
+  const bool from_amax = s.kind == ScalingKind::tensor || s.kind == ScalingKind::row ||
+                         (s.kind == ScalingKind::block && s.scale == ScaleFormat::f32);
+  if (s.value != 1 && s.kind != ScalingKind::fixed) bad("a value goes with a fixed scale");
+  if (s.power_of_two && !from_amax) bad("power_of_two goes with scales of a tensor or a row and with blocks' f32 ones");
+  if (s.margin != 0 && !from_amax && s.kind != ScalingKind::delayed)
+    bad("a margin goes with scales of a tensor or a row and with blocks' f32 ones");
+  if (s.most_recent && s.kind != ScalingKind::delayed) bad("most_recent goes with delayed scaling");
+  if (s.square && s.kind != ScalingKind::block && s.kind != ScalingKind::nvfp4) bad("square tiles go with blocks");
+}
+
+QuantizedTensor quantize(const Tensor& x, const Quantizer& q, const QuantizeOptions& o) {
+  check_plain(q, "quantize");
+  const Rows rows(x, o.axis);
+  const Grid g = make_grid(rows, q, o);
+  const int bits = q.format.storage_bits();
+  const Rounder rounder{q.format, q.rounding, q.overflow, o.key};
+  QuantizedTensor out;
+  out.format = q.format, out.shape = x.sizes(), out.axis = rows.axis;
+  out.block_rows = g.block_rows, out.block_cols = g.block_cols;
+  out.codes = empty({packed_bytes(x.numel(), bits)}, {.dtype = DType::u8, .device = x.device()});
+  out.scales = make_scales(rows, g, q, out.scale_format);
+  if (!g.fixed && g.whole.defined()) out.global_scale = as_strided(g.whole, {}, {}, 1);
+  else if (g.global != 1) out.global_scale = scalar(1 / g.global);
+  const Rounder scale_rounder{out.scale_format, {}, Overflow::ieee};
+  const std::int64_t cols = (g.k + g.block_cols - 1) / g.block_cols;
+  if (g.fixed && out.scales.defined() && !g.whole.defined()) out.scales.fill_(g.one.inverse);
+  if (x.device().is_cuda()) {
+    device::RoundingPass pass = pass_of(rows, g, q, o);
+    pass.codes = out.codes;
+    if (!g.fixed) pass.scales = out.scales;
+    device::round_scaled(pass);
+    return out;
+  }
+  auto* codes = out.codes.data<std::uint8_t>();
+  for_scaled(
+      rows, g, q, o,
+      [&](std::int64_t first, std::int64_t n, const auto* values, std::span<const Scale> scales, CastStats stats) {
+        if (bits >= 8) {
+          rounder.encode(values, codes + first * bits / 8, n, first, stats);
+        } else {
+          const Scratch loose(static_cast<std::size_t>(n));
+          rounder.encode(values, loose.data(), n, first, stats);
+          pack_codes(loose.as<std::uint8_t>(), n, bits, codes + first * bits / 8);
+        }
+        if (g.fixed) return;
+        std::vector<float> inverse;
+        for (const Scale& s : scales) inverse.push_back(s.inverse);
+        const std::int64_t at = first / g.k / g.block_rows * cols;
+        const auto count = static_cast<std::int64_t>(inverse.size());
+        if (out.scales.dtype() == DType::f32) std::copy_n(inverse.data(), count, out.scales.data<float>() + at);
+        else scale_rounder.encode(inverse.data(), out.scales.data<std::uint8_t>() + at, count);
+      });
+  return out;
+}
+
+QuantizedTensor quantize(const Tensor& x, const Format& f, const Rounding& rounding, Overflow overflow, RandomKey key,
+                         CastStats stats) {
+  return quantize(x, {.format = f, .rounding = rounding, .overflow = overflow}, {.key = key, .stats = stats});
+}
+
+Tensor fake_quantize(const Tensor& x, const Quantizer& q, const QuantizeOptions& o) {
+  check_plain(q, "fake_quantize");
+  const Rows rows(x, o.axis);
+  return round_values(rows, make_grid(rows, q, o), q, o, true, nullptr);
+}
+
+Tensor fake_quantize(const Tensor& x, const Format& f, const Rounding& rounding, Overflow overflow, RandomKey key,
+                     CastStats stats) {
+  return fake_quantize(x, {.format = f, .rounding = rounding, .overflow = overflow}, {.key = key, .stats = stats});
+}
+
+QuantizedOperand quantize_operand(const Tensor& x, const Quantizer& q, const QuantizeOptions& o) {
+  check_plain(q, "quantize_operand");
+  const Rows rows(x, o.axis);
+  const Grid g = make_grid(rows, q, o);
+  QuantizedOperand out;
+  Tensor row_scales;
+  out.values = round_values(rows, g, q, o, false, &row_scales);
+  if (row_scales.defined()) {
+    Shape sizes = x.sizes();
+    sizes[rows.axis] = 1;
+    out.scale = row_scales.reshape(sizes);
+  } else if (g.whole.defined()) {
+    out.scale = as_strided(g.whole, {}, {}, 1);
+  } else if (g.fixed ? g.one.inverse != 1 : g.global != 1) {
+    out.scale = full({}, g.fixed ? g.one.inverse : 1 / g.global, {.device = x.device()});
+  }
+  return out;
+}
+
+Tensor hadamard16(const Tensor& x, std::uint16_t signs) {
+  const AccumulatorScope exact(std::nullopt);  // a recipe's accumulator is not for the transform
+  if (x.dim() < 1 || x.sizes().back() % 16 != 0)
+    fail("hadamard16: " + to_string(x.sizes()) + ": the last dim must be a multiple of 16");
+  float values[16 * 16];
+  for (unsigned i = 0; i < 16; ++i)
+    for (unsigned j = 0; j < 16; ++j) {
+      const bool negative = (std::popcount(i & j) + (signs >> i & 1)) % 2 != 0;
+      values[i * 16 + j] = negative ? -0.25F : 0.25F;
+    }
+  const Tensor h = empty({16, 16}, {.device = x.device()});
+  if (x.device().is_cuda()) device::upload(h.raw(), x.device(), values, sizeof values);
+  else std::copy_n(values, 16 * 16, h.data<float>());
+  return matmul(x.reshape({-1, 16}), h).reshape(x.sizes());
+}
+
+float amax(const Tensor& x) {
+  return x.device().is_cuda() ? moved(amax_tensor(x), Device::cpu()).item<float>() : amax_of(Rows(x, -1));
+}
+
+Tensor amax_tensor(const Tensor& x) {
+  const Rows rows(x, -1);
+  if (x.device().is_cpu()) return scalar(amax_of(rows));
+  Tensor most = empty({}, {.device = x.device()});
+  device::amax(x, most);
+  return most;
+}
+
+}  // namespace gradual

@@ -1,0 +1,266 @@
+#include "what_if.h"
+
+#include <algorithm>
+#include <cfloat>
+#include <cmath>
+#include <limits>
+#include <mutex>
+
+#include "../ops/dispatch.h"
+#include "../support/failf.h"
+#include "../support/parallel.h"
+#include "../support/text.h"
+
+namespace gradual {
+namespace {
+
+constexpr std::int64_t kBlock = 1024;  // elements that stay in the nearest cache through all formats and scales
+
+// One way to round the whole tensor. A power of two times x in a format is x in that format with its bias moved: nothing
+// is multiplied, so nothing else is rounded.
+struct Point {
+  Rounder rounder;
+  double scale = 1;
+  bool multiply = false;  // by `scale`, which is no power of two
+};
+struct Sums {
+  CastCounts counts;
+  double noise = 0;
+};
+
+// The largest k with amax * 2^k <= max.
+int fitting_exponent(double max, double amax) {
+  const int k = std::ilogb(max) - std::ilogb(amax);
+  return k - (std::ldexp(amax, k) > max ? 1 : 0);
+}
+
+// sum ((x - q * back) * unit)^2. Eight sums, so that the loop vectorises in an order of its own.
+template <class T> double noise_of(const T* x, const T* q, std::int64_t n, double back, double unit) {
+  double sums[8] = {};
+  const auto add = [&](std::int64_t i, double& sum) {
+    const double d = (static_cast<double>(x[i]) - static_cast<double>(q[i]) * back) * unit;
+    sum += d * d;
+  };
+  std::int64_t i = 0;
+  for (; i + 8 <= n; i += 8)
+    for (int k = 0; k < 8; ++k) add(i + k, sums[k]);
+  for (; i < n; ++i) add(i, sums[0]);
+  return ((sums[0] + sums[1]) + (sums[2] + sums[3])) + ((sums[4] + sums[5]) + (sums[6] + sums[7]));
+}
+
+// Elements [first, first + n) of a contiguous tensor; Inf and NaN become zeros and are counted.
+template <class T> void load(const Tensor& x, std::int64_t first, std::int64_t n, T* out, WhatIf* counts) {
+  const void* from = static_cast<const char*>(x.raw()) + static_cast<std::size_t>(first) * size_of(x.dtype());
+  if constexpr (sizeof(T) == 8) load(x.dtype(), from, 1, out, n);
+  else load(x.dtype(), from, 1, out, n);
+  for (std::int64_t i = 0; i < n; ++i) {
+    const bool nan = std::isnan(out[i]), inf = std::isinf(out[i]);
+    if (counts) counts->zeros += out[i] == 0, counts->nan += nan, counts->inf += inf;
+    if (nan || inf) out[i] = 0;
+  }
+}
+
+std::int64_t chunk_of(std::int64_t n) { return std::max<std::int64_t>(32 * kBlock, (n + 63) / 64); }
+
+template <class T> WhatIf survey(const Tensor& x) {
+  WhatIf total{.elements = x.numel(), .amin = std::numeric_limits<double>::infinity()};
+  std::mutex mutex;
+  parallel_for(x.numel(), chunk_of(x.numel()), [&](std::int64_t begin, std::int64_t end) {
+    WhatIf mine;
+    T most = 0, least = std::numeric_limits<T>::infinity(), values[kBlock];
+    for (std::int64_t first = begin; first < end; first += kBlock) {
+      const std::int64_t n = std::min(kBlock, end - first);
+      load(x, first, n, values, &mine);
+      for (std::int64_t i = 0; i < n; ++i) {
+        const T magnitude = std::abs(values[i]);
+        most = std::max(most, magnitude);
+        if (magnitude > 0) least = std::min(least, magnitude);
+      }
+    }
+    const std::lock_guard lock(mutex);
+    total.zeros += mine.zeros, total.nan += mine.nan, total.inf += mine.inf;
+    total.amax = std::max<double>(total.amax, most);
+    total.amin = std::min<double>(total.amin, least);
+  });
+  if (total.amax == 0) total.amin = 0;
+  return total;
+}
+
+// The scales of a format: the sweep by rising powers of two, then max / amax.
+std::vector<Point> points_of(const Format& f, double amax, const WhatIfOptions& o) {
+  const Rounder plain{f, o.rounding, Overflow::saturate};
+  if (amax == 0) return {{plain}, {plain}};
+  const int fit = fitting_exponent(f.max(), amax);
+  std::vector<int> exponents;
+  for (int k = std::min(0, fit); k <= std::max(0, fit + o.above); ++k)
+    if (k >= f.max_exponent() - 127 && k <= 127 - f.bias && (k == 0 || k <= fit + o.above)) exponents.push_back(k);
+  std::vector<Point> points;
+  for (const int k : exponents) {
+    points.push_back({.rounder = plain, .scale = std::ldexp(1.0, k)});
+    points.back().rounder.format.bias += k;
+  }
+  const float scale = std::min(static_cast<float>(f.max()) / static_cast<float>(amax), FLT_MAX);  // as Quantizer has it
+  points.push_back({.rounder = plain, .scale = scale, .multiply = true});
+  return points;
+}
+
+// The sums of every point, and of x^2 at the end, over one chunk. `unit` keeps squares of doubles within range.
+template <class T>
+void add_sums(const Tensor& x, std::int64_t begin, std::int64_t end, const std::vector<Point>& points, double unit,
+              std::vector<Sums>& sums) {
+  T values[kBlock], scaled[kBlock], rounded[kBlock];
+  constexpr T kZeros[kBlock] = {};
+  for (std::int64_t first = begin; first < end; first += kBlock) {
+    const std::int64_t n = std::min(kBlock, end - first);
+    load(x, first, n, values, nullptr);
+    for (std::size_t p = 0; p < points.size(); ++p) {
+      const Point& point = points[p];
+      const T* source = values;
+      if (point.multiply) {
+        for (std::int64_t i = 0; i < n; ++i) scaled[i] = values[i] * static_cast<T>(point.scale);
+        source = scaled;
+      }
+      point.rounder.round(source, rounded, n, first, {.counts = &sums[p].counts});
+      sums[p].noise += noise_of(values, rounded, n, point.multiply ? 1 / point.scale : 1, unit);
+    }
+    sums.back().noise += noise_of(values, kZeros, n, 1, unit);
+  }
+}
+
+template <class T> std::vector<Sums> all_sums(const Tensor& x, const std::vector<Point>& points, double amax) {
+  const std::int64_t n = x.numel(), per = chunk_of(n);
+  const double unit = amax > 0 ? std::ldexp(1.0, -std::max(std::ilogb(amax), -1000)) : 1;
+  // A chunk's sums stand apart and are added in order: the same bits for any number of threads.
+  std::vector<std::vector<Sums>> parts(static_cast<std::size_t>((n + per - 1) / per));
+  parallel_for(n, per, [&](std::int64_t begin, std::int64_t end) {
+    auto& mine = parts[static_cast<std::size_t>(begin / per)];
+    mine.resize(points.size() + 1);
+    add_sums<T>(x, begin, end, points, unit, mine);
+  });
+  std::vector<Sums> total(points.size() + 1);
+  for (const auto& part : parts)
+    for (std::size_t p = 0; p < part.size(); ++p) total[p].counts += part[p].counts, total[p].noise += part[p].noise;
+  return total;
+}
+
+ScaleLoss loss_of(const Point& point, const Sums& s, double signal, const WhatIf& w) {
+  const std::int64_t left_out = w.zeros + w.nan + w.inf;
+  const auto count = static_cast<double>(std::max<std::int64_t>(1, w.elements - left_out));
+  ScaleLoss loss{.scale = point.scale};
+  // what the product with a scale made zero already is lost as well
+  loss.underflow =
+      static_cast<double>(s.counts.underflow + s.counts.zeros - static_cast<std::uint64_t>(left_out)) / count;
+  loss.subnormal = static_cast<double>(s.counts.subnormal) / count;
+  loss.overflow = static_cast<double>(s.counts.overflow) / count;
+  loss.sqnr_db = s.noise == 0 ? std::numeric_limits<double>::infinity() : 10 * std::log10(signal / s.noise);
+  return loss;
+}
+
+FormatLoss format_loss(const Format& f, std::vector<ScaleLoss> losses) {
+  FormatLoss out{.name = name(f), .format = f};
+  out.amax = losses.back();
+  losses.pop_back();
+  const auto distance = [](const ScaleLoss& l) { return std::abs(std::log2(l.scale)); };
+  out.best = losses.front();
+  for (const ScaleLoss& l : losses) {
+    if (l.scale == 1) out.unscaled = l;
+    if (l.sqnr_db > out.best.sqnr_db || (l.sqnr_db == out.best.sqnr_db && distance(l) < distance(out.best)))
+      out.best = l;
+  }
+  out.sweep = std::move(losses);
+  return out;
+}
+
+std::string percent(double share) { return fmt::format("{:.3g}%", 100 * share); }
+std::string decibels(double db) { return std::isinf(db) && db > 0 ? "exact" : fmt::format("{:.1f}", db); }
+
+}  // namespace
+
+const FormatLoss& WhatIf::of(std::string_view wanted) const {
+  std::vector<std::string> names;
+  for (const FormatLoss& f : formats) {
+    if (f.name == wanted) return f;
+    names.push_back(f.name);
+  }
+  const Format meant = format(wanted);
+  for (const FormatLoss& f : formats)
+    if (f.format == meant) return f;
+  failf("what_if: {} was not among the formats; they are {}, and those of WhatIfOptions::also", wanted, join(names));
+}
+
+WhatIf what_if(const Tensor& x, const WhatIfOptions& o) {
+  if (!x.is_floating()) failf("what_if: takes a floating tensor, not {}", name(x.dtype()));
+  if (o.above < 0 || o.above > 256)
+    failf("what_if: the sweep goes 0 to 256 powers of two beyond the first overflow, not {}", o.above);
+  std::vector<Format> formats;
+  for (const NamedFormat& n : named_formats())
+    if (n.format.has_zero) formats.push_back(n.format);
+  for (const Format& f : o.also) {
+    check(f);
+    if (!f.has_zero) failf("what_if: {} has no zero: it holds scales, not values", name(f));
+    if (std::find(formats.begin(), formats.end(), f) == formats.end()) formats.push_back(f);
+  }
+  if (o.headroom < 0 || o.headroom > 64) failf("what_if: a headroom is 0 to 64 powers of two, not {}", o.headroom);
+  // what counting runs is no part of the program
+  const StageScope amp(chain().amp, nullptr), autograd(chain().autograd, nullptr), quiet(chain().observe, nullptr);
+  const Tensor values = x.to(Device::cpu()).contiguous();
+  const bool wide = x.dtype() == DType::f64;
+  WhatIf w = wide ? survey<double>(values) : survey<float>(values);
+  w.headroom = o.headroom;
+  if (w.amax > 0) w.loss_scale = std::ldexp(1.0, fitting_exponent(65504, w.amax) - o.headroom);
+  std::vector<Point> points;
+  std::vector<std::size_t> ends;
+  for (const Format& f : formats) {
+    for (Point& p : points_of(f, w.amax, o)) points.push_back(std::move(p));
+    ends.push_back(points.size());
+  }
+  const std::vector<Sums> sums =
+      wide ? all_sums<double>(values, points, w.amax) : all_sums<float>(values, points, w.amax);
+  for (std::size_t f = 0, p = 0; f < formats.size(); ++f) {
+    std::vector<ScaleLoss> losses;
+    for (; p < ends[f]; ++p) losses.push_back(loss_of(points[p], sums[p], sums.back().noise, w));
+    w.formats.push_back(format_loss(formats[f], std::move(losses)));
+  }
+  return w;
+}
+
+std::string scale_text(double scale) {
+  int exponent = 0;
+  return scale != 1 && std::frexp(scale, &exponent) == 0.5 ? fmt::format("2^{}", exponent - 1)
+                                                           : fmt::format("{:.4g}", scale);
+}
+
+std::string to_string(const WhatIf& w) {
+  std::string text = fmt::format("{} elements: {} zero, {} NaN, {} Inf", w.elements, w.zeros, w.nan, w.inf);
+  if (w.amax == 0) return text + "; nothing else\n";
+  text += fmt::format(", the others from {:.4g} to {:.4g} in magnitude\n", w.amin, w.amax);
+  std::size_t width = 9;
+  for (const FormatLoss& f : w.formats) width = std::max(width, f.name.size());
+  text += fmt::format("{:<{}} | {:^36} | {:^36} | max / amax\n", "", width, "as it is", "best power of two");
+  text += fmt::format("{:<{}} | {:>9} {:>9} {:>9} {:>6} | {:>6} {:>9} {:>9} {:>9} | {:>10} {:>7}\n", "format", width,
+                      "to zero", "subnormal", "too large", "SQNR", "scale", "to zero", "too large", "SQNR", "scale",
+                      "SQNR");
+  for (const FormatLoss& f : w.formats)
+    text += fmt::format("{:<{}} | {:>9} {:>9} {:>9} {:>6} | {:>6} {:>9} {:>9} {:>9} | {:>10} {:>7}\n", f.name, width,
+                        percent(f.unscaled.underflow), percent(f.unscaled.subnormal), percent(f.unscaled.overflow),
+                        decibels(f.unscaled.sqnr_db), scale_text(f.best.scale), percent(f.best.underflow),
+                        percent(f.best.overflow), decibels(f.best.sqnr_db), scale_text(f.amax.scale),
+                        decibels(f.amax.sqnr_db));
+  return text +
+         fmt::format(
+             "SQNR in dB: 10 log10(sum x^2 / sum (x - q(x))^2). Shares are of the finite elements that are not zero.\n"
+             "As gradients in f16: loss scale {} = 2^(floor(log2(65504 / {:.4g})) - {})\n",
+             scale_text(w.loss_scale), w.amax, w.headroom);
+}
+
+std::string to_string(const FormatLoss& loss) {
+  std::string text = fmt::format("{}\n{:>8} {:>9} {:>9} {:>9} {:>7}\n", loss.name, "scale", "to zero", "subnormal",
+                                 "too large", "SQNR");
+  for (const ScaleLoss& l : loss.sweep)
+    text += fmt::format("{:>8} {:>9} {:>9} {:>9} {:>7}{}\n", scale_text(l.scale), percent(l.underflow),
+                        percent(l.subnormal), percent(l.overflow), decibels(l.sqnr_db),
+                        l.scale == loss.best.scale ? "  best" : "");
+  return text;
+}
+
+}  // namespace gradual

@@ -1,0 +1,318 @@
+#include "memory.h"
+
+#include <fmt/format.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <cstdlib>
+#include <cstring>
+#include <mutex>
+#include <new>
+#include <string_view>
+
+#include "../support/failf.h"
+
+#ifndef __has_feature  // g++
+#define __has_feature(x) 0
+#endif
+
+namespace gradual {
+namespace {
+
+#if defined(__SANITIZE_ADDRESS__) || __has_feature(address_sanitizer)
+constexpr bool kCache = false;  // so that the sanitizer sees every use after free
+#else
+constexpr bool kCache = true;
+#endif
+
+struct Account {
+  std::atomic<std::int64_t> current{0};
+  std::atomic<std::int64_t> peak{0};
+  // Adds a thread's changes, which in between were up to `high` more than before.
+  void add(std::int64_t bytes, std::int64_t high) {
+    const std::int64_t before = current.fetch_add(bytes, std::memory_order_relaxed);
+    std::int64_t seen = peak.load(std::memory_order_relaxed);
+    while (before + high > seen && !peak.compare_exchange_weak(seen, before + high, std::memory_order_relaxed)) {}
+  }
+};
+constexpr int kTotal = kCategories;
+using Accounts = Account[kCategories + 1];  // the last one is the total
+Accounts accounts;                          // of the CPU
+Accounts gpu_accounts[device::kMost];       // changed at once: an allocation there costs more than a locked instruction
+Accounts& accounts_of(Device device) { return device.is_cpu() ? accounts : gpu_accounts[device.index]; }
+std::atomic<std::int64_t> limit{0};  // 0: the machine's memory
+
+// Each thread gathers small changes before it touches the accounts: a locked instruction costs as much as a small op.
+// With one thread figures stay exact, peaks too; each further thread may hold back up to kHeldBack bytes.
+constexpr std::int64_t kHeldBack = 64 << 10;
+struct HeldBack {
+  std::int64_t delta = 0;
+  std::int64_t high = 0;  // the largest delta since the last flush
+};
+
+struct Cache;
+// What a thread keeps, together: one address to find, without a call also in position-independent code.
+struct Mine {
+  HeldBack held[kCategories + 1];
+  Cache* cache = nullptr;  // a plain pointer needs no guard on the hot path
+  bool ended = false;
+  Category category = Category::workspace;
+};
+[[gnu::tls_model("initial-exec")]] constinit thread_local Mine mine;
+
+[[gnu::noinline]] void flush_accounts() {
+  for (int i = 0; i <= kCategories; ++i) {
+    HeldBack& h = mine.held[i];
+    if (h.delta == 0 && h.high == 0) continue;
+    accounts[i].add(h.delta, h.high);
+    h = {};
+  }
+}
+// Whether the account wants to be flushed.
+inline bool change(HeldBack& h, std::int64_t bytes) {
+  h.delta += bytes;
+  if (h.delta > h.high) h.high = h.delta;
+  return h.delta > kHeldBack || h.delta < -kHeldBack;
+}
+
+constexpr int kClasses = 4 * 40;
+// The most that a block of a size class holds.
+std::size_t class_bytes(int c) {
+  if (c == 0) return 64;
+  const int log = (c - 1) / 4 + 6;
+  const std::size_t raw = (std::size_t{1} << log) + (static_cast<std::size_t>((c - 1) % 4 + 1) << (log - 2));
+  return (raw + 63) & ~std::size_t{63};
+}
+
+constexpr int kSmallClasses = 40;  // up to 56 KiB: cached per thread, at most 1 MiB of each class
+constexpr std::int64_t kThreadBlocks = kCache ? 1 << 14 : 0;
+
+// Blocks past the small classes each begin some lines later in their page than the one before: arrays that an op walks
+// through side by side would otherwise want the same sets of the caches and the same banks of memory. The system's own
+// address stands in the word before the block.
+constexpr std::size_t kStagger = 4096 + 256, kStaggers = 16;
+bool is_staggered(int c) { return kCache && c >= kSmallClasses; }
+
+// 2 MiB and more are offered to Linux for pages of that size: fewer misses of the TLB, fewer faults.
+void* from_system(std::size_t size, int c) {
+  constexpr std::size_t kPage = 4096, kHugePage = std::size_t{2} << 20;
+  static std::atomic<std::size_t> blocks{0};
+  const bool huge = size >= kHugePage, staggered = is_staggered(c);
+  const std::size_t alignment = huge ? kHugePage : staggered ? kPage : 64;
+  const std::size_t shift = staggered ? 64 + blocks.fetch_add(1, std::memory_order_relaxed) % kStaggers * kStagger : 0;
+  size += shift;
+  void* base = nullptr;
+  if (posix_memalign(&base, alignment, size) != 0) return nullptr;
+#ifdef MADV_HUGEPAGE
+  if (huge) madvise(base, size / kHugePage * kHugePage, MADV_HUGEPAGE);  // a hint: where it is refused nothing is lost
+#endif
+  char* const block = static_cast<char*>(base) + shift;
+  if (staggered) std::memcpy(block - sizeof base, &base, sizeof base);
+  return block;
+}
+
+void to_system(void* block, int c) noexcept {
+  void* base = block;
+  if (is_staggered(c)) std::memcpy(&base, static_cast<char*>(block) - sizeof base, sizeof base);
+  std::free(base);
+}
+
+// Free blocks by size class: each holds the address of the next.
+struct Cache {
+  struct Block {
+    Block* next;
+  };
+  Block* first[kClasses] = {};
+  std::int64_t room[kClasses] = {};  // how many more a thread's cache takes
+
+  void* take(int c) {
+    Block* block = first[c];
+    if (block) first[c] = block->next, ++room[c];
+    return block;
+  }
+  void give(int c, void* block) {
+    first[c] = new (block) Block{first[c]};
+    --room[c];
+  }
+  void clear() {
+    for (int c = 0; c < kClasses; ++c)
+      while (void* block = take(c)) to_system(block, c);
+  }
+};
+
+struct SharedCache : Cache {
+  std::mutex mutex;
+};
+SharedCache& shared_cache() {
+  static auto* cache = new SharedCache;  // never destroyed: tensors may outlive static objects
+  return *cache;
+}
+
+// The owner behind the thread's pointer gives all back when the thread ends.
+[[gnu::noinline]] Cache* make_thread_cache() {
+  struct Owner {
+    Cache cache;
+    Owner() {
+      for (int c = 0; c < kSmallClasses; ++c) cache.room[c] = kThreadBlocks >> (c / 4);
+    }
+    ~Owner() {
+      mine.cache = nullptr;
+      mine.ended = true;
+      cache.clear();
+      flush_accounts();
+    }
+  };
+  if (mine.ended) return nullptr;
+  thread_local Owner owner;
+  return mine.cache = &owner.cache;
+}
+inline Cache* cache_of_thread() { return mine.cache ? mine.cache : make_thread_cache(); }
+
+std::int64_t memory_limit() {
+  static const std::int64_t physical = std::int64_t{sysconf(_SC_PHYS_PAGES)} * sysconf(_SC_PAGE_SIZE);
+  const std::int64_t set = limit.load(std::memory_order_relaxed);
+  return set ? set : physical;
+}
+
+std::string human(auto bytes) {
+  constexpr std::string_view kUnits[] = {"B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB"};
+  auto value = static_cast<double>(bytes);
+  std::size_t unit = 0;
+  for (; value >= 1024; value /= 1024) ++unit;
+  return fmt::format("{:.{}f} {}", value, unit == 0 ? 0 : 2, kUnits[unit]);
+}
+
+[[noreturn]] void fail_allocation(std::size_t bytes) {
+  failf("out of memory: asked for {} ({} bytes); in use {} of {} allowed\n{}", human(bytes), bytes,
+        human(accounts[kTotal].current.load()), human(memory_limit()), memory_summary());
+}
+
+}  // namespace
+
+const char* name(Category category) {
+  constexpr const char* kNames[kCategories] = {"parameters", "masters",     "casts",    "gradients",
+                                               "optimizer",  "activations", "workspace"};
+  return kNames[static_cast<int>(category)];
+}
+
+MemoryStats memory_stats(Device device) {
+  MemoryStats s;
+  flush_accounts();
+  for (int i = 0; i <= kCategories; ++i) {
+    auto& entry = i == kTotal ? s.total : s.by_category[static_cast<std::size_t>(i)];
+    const Account& account = accounts_of(device)[i];
+    entry = {account.current.load(), account.peak.load()};
+  }
+  return s;
+}
+
+void reset_peak_memory(Device device) {
+  flush_accounts();
+  for (Account& a : accounts_of(device)) a.peak.store(a.current.load());
+}
+
+std::string memory_summary(Device device) {
+  const MemoryStats s = memory_stats(device);
+  std::string text = "memory on " + to_string(device) + "        current         peak\n";
+  for (int i = 0; i <= kCategories; ++i) {
+    const auto category = static_cast<Category>(i);
+    const auto& [current, peak] = i == kTotal ? s.total : s[category];
+    text +=
+        fmt::format("  {:<12} {:>14} {:>12}\n", i == kTotal ? "total" : name(category), human(current), human(peak));
+  }
+  return text;
+}
+
+Category& current_category() { return mine.category; }
+
+void set_memory_limit(std::int64_t bytes) { limit.store(bytes); }
+
+void empty_cache() {
+  if (Cache* cache = cache_of_thread()) cache->clear();
+  SharedCache& shared = shared_cache();
+  const std::lock_guard lock(shared.mutex);
+  shared.clear();
+}
+
+namespace memory {
+
+namespace {
+
+// What no thread's cache holds.
+[[gnu::noinline]] void* allocate_afresh(std::size_t bytes, int c) {
+  const std::int64_t room = memory_limit() - accounts[kTotal].current.load(std::memory_order_relaxed);
+  if (room < 0 || bytes > static_cast<std::size_t>(room) || c >= kClasses) fail_allocation(bytes);
+  if (c >= kSmallClasses) {
+    SharedCache& shared = shared_cache();
+    const std::lock_guard lock(shared.mutex);
+    if (void* block = shared.take(c)) return block;
+  }
+  // Without caches a block has its own size, so that the sanitizer sees what reads past it.
+  const std::size_t size = kCache ? class_bytes(c) : (bytes + 63) & ~std::size_t{63};
+  void* block = from_system(size, c);
+  if (!block) {
+    empty_cache();
+    block = from_system(size, c);
+  }
+  if (!block) fail_allocation(bytes);
+  return block;
+}
+
+// What the thread's cache has no room for.
+[[gnu::noinline]] void free_for_all(void* block, int c) noexcept {
+  if (c < kSmallClasses || !kCache) return to_system(block, c);
+  SharedCache& shared = shared_cache();
+  const std::lock_guard lock(shared.mutex);
+  shared.give(c, block);
+}
+
+}  // namespace
+
+void* allocate_class(int c, std::size_t bytes) {
+  if (Cache* cache = c < kSmallClasses ? mine.cache : nullptr)
+    if (void* block = cache->take(c)) return block;
+  return allocate_afresh(bytes, c);
+}
+
+void free_class(int c, void* block) noexcept {
+  if (Cache* cache = cache_of_thread())
+    if (cache->room[c] > 0) return cache->give(c, block);
+  free_for_all(block, c);
+}
+
+void count(Category category, std::int64_t bytes, Device device) noexcept {
+  if (device.is_cuda()) {
+    for (const int i : {static_cast<int>(category), kTotal}) gpu_accounts[device.index][i].add(bytes, bytes);
+    return;
+  }
+  Mine& m = mine;
+  const bool full = change(m.held[static_cast<int>(category)], bytes) | change(m.held[kTotal], bytes);
+  if (full || m.ended) flush_accounts();
+}
+
+void move(Category from, Category to, std::int64_t bytes, Device device) noexcept {
+  if (device.is_cuda()) {
+    gpu_accounts[device.index][static_cast<int>(from)].add(-bytes, -bytes);
+    gpu_accounts[device.index][static_cast<int>(to)].add(bytes, bytes);
+    return;
+  }
+  Mine& m = mine;
+  HeldBack &less = m.held[static_cast<int>(from)], &more = m.held[static_cast<int>(to)];
+  less.delta -= bytes;
+  more.delta += bytes;
+  if (more.delta > more.high) more.high = more.delta;
+  if (less.delta < -kHeldBack || more.delta > kHeldBack || m.ended) flush_accounts();
+}
+
+}  // namespace memory
+
+Scratch::Scratch(std::size_t bytes) : data_(memory::allocate(bytes)), bytes_(bytes) {
+  memory::count(Category::workspace, static_cast<std::int64_t>(bytes));
+}
+Scratch::~Scratch() {
+  memory::count(Category::workspace, -static_cast<std::int64_t>(bytes_));
+  memory::free(data_, bytes_);
+}
+
+}  // namespace gradual

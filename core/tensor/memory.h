@@ -1,0 +1,99 @@
+// The caching, counted allocator. Every tensor's bytes are counted by category at all times, so memory is
+// measured, never claimed.
+#pragma once
+
+#include <array>
+#include <bit>
+#include <cstddef>
+#include <cstdint>
+#include <string>
+
+#include "../support/scoped.h"
+#include "device.h"
+
+namespace gradual {
+
+// What bytes are for. A storage starts in the category of the innermost CategoryScope (workspace outside of
+// any) and moves when it becomes a parameter, is saved for backward, ...
+enum class Category : std::uint8_t { parameters, masters, casts, gradients, optimizer, activations, workspace };
+inline constexpr int kCategories = 7;
+const char* name(Category category);
+
+struct MemoryStats {
+  struct Entry {
+    std::int64_t current = 0;
+    std::int64_t peak = 0;  // since the last reset_peak_memory()
+  };
+  std::array<Entry, kCategories> by_category;  // each peak is its own
+  Entry total;                                 // the peak of the sum, not the sum of peaks
+  const Entry& operator[](Category c) const { return by_category[static_cast<std::size_t>(c)]; }
+};
+// Exact, peaks too, while one thread allocates; every further one may hold back changes of up to 64 KiB a category.
+MemoryStats memory_stats(Device device = Device::cpu());
+void reset_peak_memory(Device device = Device::cpu());
+// A small table of the above, for people.
+std::string memory_summary(Device device = Device::cpu());
+
+// Where new storages of this thread start.
+Category& current_category();
+struct CategoryScope : Scoped<Category> {
+  explicit CategoryScope(Category category) : Scoped(current_category(), category) {}
+};
+
+// A request that would take the CPU's bytes in use past the limit throws. Default: the machine's physical memory.
+void set_memory_limit(std::int64_t bytes);
+// Gives cached blocks back to the system.
+void empty_cache();
+
+namespace memory {
+// Size classes of blocks: four steps to each power of two, from 64 bytes.
+constexpr int class_of(std::size_t bytes) {
+  if (bytes <= 64) return 0;
+  const std::size_t b = bytes - 1;
+  const int log = std::bit_width(b) - 1;
+  return (log - 6) * 4 + static_cast<int>((b >> (log - 2)) & 3) + 1;
+}
+// What allocate and free call; `bytes` is what was asked for.
+void* allocate_class(int size_class, std::size_t bytes);
+void free_class(int size_class, void* block) noexcept;
+// 64-byte aligned blocks, cached by size class. Sizes are in bytes; free takes the size that was asked for. Here, so that
+// the class of a known size is known too.
+inline void* allocate(std::size_t bytes) { return bytes == 0 ? nullptr : allocate_class(class_of(bytes), bytes); }
+inline void free(void* block, std::size_t bytes) noexcept {
+  if (block) free_class(class_of(bytes), block);
+}
+// count is given negative bytes to give back.
+void count(Category category, std::int64_t bytes, Device device = Device::cpu()) noexcept;
+void move(Category from, Category to, std::int64_t bytes, Device device = Device::cpu()) noexcept;
+}  // namespace memory
+
+// A base that gives a class new and delete from these caches, uncounted.
+template <class T> struct Pooled {
+  static void* operator new(std::size_t bytes) { return memory::allocate(bytes); }
+  static void operator delete(void* p, std::size_t bytes) noexcept { memory::free(p, bytes); }
+};
+
+// The same for standard containers.
+template <class T> struct PoolAllocator {
+  using value_type = T;
+  PoolAllocator() = default;
+  template <class U> PoolAllocator(const PoolAllocator<U>&) {}  // NOLINT(google-explicit-constructor)
+  T* allocate(std::size_t n) { return static_cast<T*>(memory::allocate(n * sizeof(T))); }
+  void deallocate(T* p, std::size_t n) noexcept { memory::free(p, n * sizeof(T)); }
+  friend bool operator==(const PoolAllocator&, const PoolAllocator&) { return true; }
+};
+
+// Uninitialised, 64-byte aligned scratch for kernels, counted as workspace.
+class Scratch : Pinned {
+ public:
+  explicit Scratch(std::size_t bytes);
+  ~Scratch();
+  void* data() const { return data_; }
+  template <class T> T* as() const { return static_cast<T*>(data_); }
+
+ private:
+  void* data_;
+  std::size_t bytes_;
+};
+
+}  // namespace gradual

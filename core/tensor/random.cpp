@@ -1,0 +1,119 @@
+// Random numbers as tensors. Element i of a call is word i of its Philox stream (normals: words 2i, 2i+1).
+#include <algorithm>
+#include <vector>
+
+#include "../formats/convert.h"
+#include "../support/failf.h"
+#include "../support/generator.h"
+#include "../support/parallel.h"
+#include "../support/philox.h"
+#include "tensor.h"
+
+namespace gradual {
+namespace {
+
+__extension__ using Wide = unsigned __int128;  // for the upper half of a 64 x 64 bit product
+
+thread_local Generator* current = nullptr;
+
+thread_local DrawScope* draws = nullptr;
+
+Generator& thread_generator() {
+  thread_local Generator generator;
+  return generator;
+}
+
+// Writes value(words of the element) to each element of t, in chunks that do not depend on the number of threads. The
+// numbers of a GPU's tensor are drawn on the CPU, too: logarithms and cosines may differ in a last bit from one to the other.
+template <class F> const Tensor& fill_random(const Tensor& t, int words_each, RandomKey key, F value) {
+  constexpr std::int64_t kChunk = 4096;
+  const DType dtype = t.dtype();
+  const Tensor dense = t.is_contiguous() && t.device().is_cpu() ? t : empty(t.sizes(), {.dtype = dtype});
+  auto* out = static_cast<char*>(dense.raw());
+  parallel_for(t.numel(), kChunk, [&](std::int64_t begin, std::int64_t end) {
+    const auto n = static_cast<std::size_t>(end - begin);
+    std::vector<std::uint32_t> words(n * static_cast<std::size_t>(words_each));
+    philox_fill(key.seed, key.stream, static_cast<std::uint64_t>(begin * words_each), words.data(),
+                (end - begin) * words_each);
+    std::vector<double> values(n);
+    for (std::size_t i = 0; i < n; ++i) values[i] = value(&words[i * static_cast<std::size_t>(words_each)]);
+    store(dtype, values.data(), out + static_cast<std::size_t>(begin) * size_of(dtype), 1, end - begin);
+  });
+  if (!dense.is_same(t)) t.detach().copy_(dense);
+  t.unsafe_impl()->storage->version.fetch_add(1);
+  return t;
+}
+
+// A number below `range` from two words: the upper 64 bits of their product with it, a bias below range / 2^64.
+std::uint64_t draw_below(std::int64_t range, RandomKey key, std::uint64_t high_word, std::uint64_t low_word) {
+  const std::uint64_t bits =
+      std::uint64_t{philox_word(key.seed, key.stream, high_word)} << 32 | philox_word(key.seed, key.stream, low_word);
+  return static_cast<std::uint64_t>(static_cast<Wide>(bits) * static_cast<std::uint64_t>(range) >> 64);
+}
+
+}  // namespace
+
+DrawScope::DrawScope(std::vector<RandomKey>& log, Mode mode)
+    : log_(log), mode_(mode), outer_(draws), current_(draws, this) {}
+
+RandomKey Generator::next() {
+  // Out to the first scope that replays; those that record inside of it write down what it gives.
+  DrawScope* source = draws;
+  while (source && source->mode_ == DrawScope::Mode::record) source = source->outer_;
+  if (source && source->used_ == source->log_.size())
+    failf("random numbers: a computation that runs again draws more than it did the first time ({} draws)",
+          source->used_);
+  const RandomKey key = source ? source->log_[source->used_++] : RandomKey{seed_, stream_++};
+  for (DrawScope* s = draws; s != source; s = s->outer_) s->log_.push_back(key);
+  return key;
+}
+
+Generator& default_generator() { return current ? *current : thread_generator(); }
+void manual_seed(std::uint64_t seed) { default_generator().manual_seed(seed); }
+GeneratorScope::GeneratorScope(Generator& generator) : Scoped(current, &generator) {}
+
+const Tensor& Tensor::uniform_(double low, double high, Generator& g) const {
+  const auto value = [=](const std::uint32_t* w) { return low + (high - low) * static_cast<double>(uniform01(w[0])); };
+  return fill_random(*this, 1, g.next(), value);
+}
+
+const Tensor& Tensor::normal_(double mean, double std, Generator& g) const {
+  const auto value = [=](const std::uint32_t* w) {
+    return mean + std * static_cast<double>(box_muller(w[0], w[1])[0]);
+  };
+  return fill_random(*this, 2, g.next(), value);
+}
+
+Tensor rand(const Shape& s, TensorOptions o, Generator& g) {
+  // What a narrow dtype would round to 1 becomes the number before it.
+  const double most = is_floating(o.dtype) ? 1 - float_info(o.dtype).epsilon / 2 : 1;
+  const auto value = [=](const std::uint32_t* w) { return std::min<double>(uniform01(w[0]), most); };
+  return fill_random(empty(s, o), 1, g.next(), value);
+}
+Tensor randn(const Shape& s, TensorOptions o, Generator& g) { return empty(s, o).normal_(0, 1, g); }
+
+Tensor randint(std::int64_t low, std::int64_t high, const Shape& sizes, TensorOptions o, Generator& g) {
+  if (high <= low) failf("randint: low {} must lie below high {}", low, high);
+  const Tensor t = empty(sizes, {.dtype = o.dtype});
+  const Tensor exact = o.dtype == DType::i64 ? t : empty(sizes, {.dtype = DType::i64});
+  auto* values = exact.data<std::int64_t>();
+  const RandomKey key = g.next();
+  for (std::uint64_t i = 0; i < static_cast<std::uint64_t>(t.numel()); ++i)
+    values[i] = low + static_cast<std::int64_t>(draw_below(high - low, key, 2 * i, 2 * i + 1));
+  if (!exact.is_same(t)) store(o.dtype, values, t.raw(), 1, t.numel());
+  return t.to(o.device);
+}
+
+Tensor randperm(std::int64_t n, Generator& g) {
+  if (n < 0) failf("randperm: {} is not allowed; it must be at least 0", n);
+  const RandomKey key = g.next();
+  Tensor t = arange(0, static_cast<double>(n));
+  auto* p = t.data<std::int64_t>();
+  for (std::int64_t i = n - 1; i > 0; --i) {  // Fisher and Yates
+    const auto word = static_cast<std::uint64_t>(2 * i);
+    std::swap(p[i], p[draw_below(i + 1, key, word + 1, word)]);
+  }
+  return t;
+}
+
+}  // namespace gradual

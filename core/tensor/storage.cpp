@@ -1,0 +1,113 @@
+#include "storage.h"
+
+#include <memory>
+#include <new>
+
+#include "../support/error.h"
+#include "device.h"
+
+namespace gradual {
+
+namespace {
+
+// A block: the Storage itself, then, up to kBeside, its bytes, aligned like any block.
+constexpr std::size_t kHeader = (sizeof(Storage) + 63) & ~std::size_t{63};
+constexpr std::size_t kBeside = 4096;
+
+void* allocate_on(Device device, std::size_t bytes) {
+  return device.is_cpu() ? memory::allocate(bytes) : device::allocate(bytes, device);
+}
+void free_on(Device device, void* data, std::size_t bytes) noexcept {
+  if (device.is_cpu()) memory::free(data, bytes);
+  else device::free(data, bytes, device);
+}
+
+// Ids are handed to threads a thousand at a time.
+std::uint64_t next_id() {
+  static std::atomic<std::uint64_t> next_block{1};
+  struct Block {
+    std::uint64_t next = 0, end = 0;
+  };
+  [[gnu::tls_model("initial-exec")]] constinit thread_local Block ids;
+  if (ids.next == ids.end) {
+    ids.next = next_block.fetch_add(1024, std::memory_order_relaxed);
+    ids.end = ids.next + 1024;
+  }
+  return ids.next++;
+}
+
+}  // namespace
+
+std::string to_string(Device device) { return device.is_cpu() ? "cpu" : "cuda:" + std::to_string(device.index); }
+
+Device device_from_name(const std::string& name) {
+  if (name == "cpu") return Device::cpu();
+  if (name == "cuda") return Device::cuda();
+  if (name.size() == 6 && name.starts_with("cuda:") && name[5] >= '0' && name[5] <= '9')
+    return Device::cuda(name[5] - '0');
+  fail("no device '" + name + "'; allowed are cpu, cuda and cuda:0 to cuda:9");
+}
+
+Storage::Storage(std::size_t size, Device where)
+    : category(current_category()), device(where), bytes(size), id(next_id()) {}
+
+Ref<Storage> Storage::allocate(std::size_t bytes, Device device) {
+  const bool beside = device.is_cpu() && bytes <= kBeside;
+  void* const data = beside ? nullptr : allocate_on(device, bytes);
+  void* block = nullptr;
+  try {
+    block = memory::allocate(beside ? kHeader + bytes : kHeader);
+  } catch (...) {
+    free_on(device, data, bytes);
+    throw;
+  }
+  auto* const s = new (block) Storage(bytes, device);
+  s->data = beside && bytes > 0 ? static_cast<char*>(block) + kHeader : data;
+  memory::count(s->category, static_cast<std::int64_t>(bytes), device);
+  return Ref<Storage>::adopt(s);
+}
+
+Ref<Storage> Storage::wrap(void* data, std::size_t bytes, std::function<void()> deleter) {
+  auto owner = std::make_unique<std::function<void()>>(std::move(deleter));
+  auto* const s = new (memory::allocate(kHeader)) Storage(bytes, Device::cpu());
+  s->category = Category::workspace;
+  s->data = data;
+  s->deleter = std::move(owner);
+  return Ref<Storage>::adopt(s);
+}
+
+void Storage::destroy(Storage* s) {
+  std::size_t block = kHeader;
+  if (!s->deleter) {
+    memory::count(s->counted(), -static_cast<std::int64_t>(s->bytes), s->device);
+    if (s->device.is_cuda() || s->bytes > kBeside) free_on(s->device, s->data, s->bytes);
+    else block += s->bytes;
+  } else if (*s->deleter) {
+    (*s->deleter)();
+  }
+  s->~Storage();
+  memory::free(s, block);
+}
+
+Category Storage::counted() const {
+  return category == Category::workspace && saved.load(std::memory_order_relaxed) > 0 ? Category::activations
+                                                                                      : category;
+}
+
+void Storage::set_category(Category to) {
+  const Category before = counted();
+  category = to;
+  if (!deleter) memory::move(before, counted(), static_cast<std::int64_t>(bytes), device);
+}
+
+void Storage::add_saved() {
+  if (add_to(saved, 1) == 0 && category == Category::workspace && !deleter)
+    memory::move(Category::workspace, Category::activations, static_cast<std::int64_t>(bytes), device);
+}
+
+void Storage::remove_saved() {
+  if (add_to(saved, -1) == 1 && category == Category::workspace && !deleter)
+    memory::move(Category::activations, Category::workspace, static_cast<std::int64_t>(bytes), device);
+}
+
+}  // namespace gradual

@@ -1,0 +1,215 @@
+// Tensor: a value-semantic handle to a strided view of counted storage. Copying a handle copies no numbers;
+// views share storage and version. Ops are free functions in ops.h; the commonest are methods here too.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <initializer_list>
+#include <optional>
+#include <source_location>
+#include <string>
+#include <vector>
+
+#include "../formats/dtype.h"
+#include "../support/error.h"
+#include "../support/generator.h"
+#include "device.h"
+#include "shape.h"
+#include "storage.h"
+
+namespace gradual {
+
+using SourceLocation = std::source_location;
+
+// What autograd keeps with a tensor. core owns it and never looks inside; autograd/node.h defines it.
+struct GradMetaBase {
+  virtual ~GradMetaBase() = default;
+  static constexpr std::size_t kBytes = 40;  // what a tensor has room for
+};
+
+struct TensorImpl : Pooled<TensorImpl> {
+  std::atomic<std::uint32_t> refs{1};
+  DType dtype = DType::f32;
+  bool contiguous = true;  // row-major without gaps
+  std::int64_t numel = 0;
+  std::int64_t offset = 0;  // elements from the storage's start
+  Ref<Storage> storage;
+  Shape sizes;
+  Shape strides;                      // elements; 0 for a broadcast dim
+  GradMetaBase* grad_meta = nullptr;  // null, or in grad_space: no block of its own
+  alignas(8) std::byte grad_space[GradMetaBase::kBytes];
+
+  TensorImpl() = default;
+  TensorImpl(const TensorImpl&) = delete;
+  TensorImpl& operator=(const TensorImpl&) = delete;
+  ~TensorImpl() {
+    if (grad_meta) grad_meta->~GradMetaBase();
+  }
+  static void destroy(TensorImpl* t);
+};
+
+struct TensorOptions {
+  DType dtype = DType::f32;
+  Device device = Device::cpu();
+  bool requires_grad = false;
+};
+
+// A half-open range for slicing; negative indices count from the end, out-of-range ends are clamped.
+struct Slice {
+  std::optional<std::int64_t> start, stop;
+  std::int64_t step = 1;  // at least 1
+};
+
+// One position of an index: an integer drops the dim, a Slice keeps it.
+struct Index {
+  Index(std::int64_t i) : integer(i) {}  // NOLINT(google-explicit-constructor)
+  Index(int i) : integer(i) {}           // NOLINT(google-explicit-constructor)
+  Index(Slice s) : slice(s) {}           // NOLINT(google-explicit-constructor)
+  std::optional<std::int64_t> integer;
+  Slice slice;
+};
+
+class Tensor {
+ public:
+  Tensor() = default;  // undefined: no dtype, no shape
+  explicit Tensor(Ref<TensorImpl> impl) : impl_(std::move(impl)) {}
+
+  bool defined() const { return static_cast<bool>(impl_); }
+  explicit operator bool() const = delete;  // ask defined() or item()
+
+  // What it is.
+  DType dtype() const { return impl().dtype; }
+  Device device() const { return impl().storage->device; }
+  const Shape& sizes() const { return impl().sizes; }
+  const Shape& strides() const { return impl().strides; }
+  std::int64_t size(std::int64_t dim) const;  // negative dims count from the end
+  std::int64_t numel() const { return impl().numel; }
+  int dim() const { return impl().sizes.size(); }
+  std::int64_t offset() const { return impl().offset; }
+  bool is_contiguous() const { return impl().contiguous; }
+  bool is_floating() const { return gradual::is_floating(dtype()); }
+  std::size_t nbytes() const { return static_cast<std::size_t>(numel()) * size_of(dtype()); }
+
+  // The numbers. data<T>() checks that T is the dtype and that they are on the CPU; raw() is the address of element
+  // [0, ..., 0] wherever it lies.
+  void* raw() const {
+    return static_cast<char*>(impl_->storage->data) + static_cast<std::size_t>(impl_->offset) * size_of(impl_->dtype);
+  }
+  template <class T> T* data() const {
+    if (dtype_of<T> != dtype() || !device().is_cpu()) fail_data(dtype_of<T>);
+    return static_cast<T*>(raw());
+  }
+  double item() const;  // the value of a one-element tensor (integers beyond 2^53: use item<int64_t>)
+  template <class T> T item() const;
+  template <class T> std::vector<T> to_vector() const;  // row-major, converted to T (T: double, float, int64_t)
+
+  // Gradients (defined in autograd/).
+  bool requires_grad() const;
+  Tensor& set_requires_grad(bool value = true);  // leaves of floating dtype only
+  bool is_leaf() const;
+  Tensor grad() const;  // undefined until backward has reached this leaf
+  void set_grad(const Tensor& grad) const;
+  void zero_grad() const;  // drops the gradient
+  // Runs the tape back from here. `gradient` defaults to one for a one-element tensor.
+  void backward(const Tensor& gradient = {}, bool retain_graph = false, bool create_graph = false) const;
+  Tensor detach() const;  // the same numbers, outside the graph
+  // `hook` sees the gradient of this tensor in backward and may return another in its place (or undefined to
+  // keep it). Returns an id for remove_hook.
+  std::uint64_t register_hook(std::function<Tensor(const Tensor&)> hook) const;
+  void remove_hook(std::uint64_t id) const;
+
+  // Conversion and copies.
+  Tensor to(DType dtype, SourceLocation loc = SourceLocation::current()) const;
+  Tensor to(Device device, SourceLocation loc = SourceLocation::current()) const;
+  Tensor contiguous(SourceLocation loc = SourceLocation::current()) const;
+
+  // Views and movement (see ops.h for what each does).
+  Tensor reshape(const Shape& sizes, SourceLocation loc = SourceLocation::current()) const;
+  Tensor view(const Shape& sizes, SourceLocation loc = SourceLocation::current()) const;
+  Tensor flatten(int start = 0, int end = -1, SourceLocation loc = SourceLocation::current()) const;
+  Tensor permute(const Shape& dims, SourceLocation loc = SourceLocation::current()) const;
+  Tensor transpose(int a, int b, SourceLocation loc = SourceLocation::current()) const;
+  Tensor t(SourceLocation loc = SourceLocation::current()) const;  // the last two dims swapped
+  Tensor expand(const Shape& sizes, SourceLocation loc = SourceLocation::current()) const;
+  Tensor squeeze(int dim, SourceLocation loc = SourceLocation::current()) const;
+  Tensor unsqueeze(int dim, SourceLocation loc = SourceLocation::current()) const;
+  Tensor select(int dim, std::int64_t index, SourceLocation loc = SourceLocation::current()) const;
+  Tensor narrow(int dim, std::int64_t start, std::int64_t length, SourceLocation loc = SourceLocation::current()) const;
+  Tensor index(std::initializer_list<Index> indices, SourceLocation loc = SourceLocation::current()) const;
+  Tensor operator[](std::int64_t i) const { return select(0, i); }
+
+  // The unary ops and the reductions of ops.h. No dims means all of them.
+#define GRADUAL_UNARY_OP(name, ...) Tensor name(SourceLocation loc = SourceLocation::current()) const;
+#define GRADUAL_REDUCTION_OP(name, ...) \
+  Tensor name(const Shape& dims = {}, bool keepdim = false, SourceLocation loc = SourceLocation::current()) const;
+#include "../ops.def"
+  Tensor argmax(int dim, bool keepdim = false, SourceLocation loc = SourceLocation::current()) const;
+  Tensor pow(double exponent, SourceLocation loc = SourceLocation::current()) const;
+  Tensor matmul(const Tensor& other, SourceLocation loc = SourceLocation::current()) const;
+
+  // In place. With gradients on: a non-leaf that shares storage with no other differentiable tensor only.
+  const Tensor& add_(const Tensor& other, double alpha = 1, SourceLocation loc = SourceLocation::current()) const;
+  const Tensor& add_(double value, SourceLocation loc = SourceLocation::current()) const;
+  const Tensor& mul_(const Tensor& other, SourceLocation loc = SourceLocation::current()) const;
+  const Tensor& mul_(double value, SourceLocation loc = SourceLocation::current()) const;
+  const Tensor& copy_(const Tensor& source, SourceLocation loc = SourceLocation::current()) const;
+  const Tensor& fill_(double value, SourceLocation loc = SourceLocation::current()) const;
+  const Tensor& zero_(SourceLocation loc = SourceLocation::current()) const { return fill_(0, loc); }
+  // Random fills, outside the graph and the dispatch chain (initialisation).
+  // uniform_: low + (high - low) u, u from [0, 1), rounded once, which may give high.
+  const Tensor& uniform_(double low, double high, Generator& g = default_generator()) const;
+  const Tensor& normal_(double mean, double std, Generator& g = default_generator()) const;
+
+  // Identity and internals.
+  bool is_same(const Tensor& o) const { return impl_ == o.impl_; }  // the same handle, not equal numbers
+  bool shares_storage(const Tensor& o) const { return impl().storage == o.impl().storage; }
+  std::uint32_t version() const { return impl().storage->version.load(std::memory_order_relaxed); }
+  // Takes over another tensor's storage, dtype and shape inside this very handle (Module::to, masters).
+  void swap_data(const Tensor& source) const;
+  void set_category(Category category) const { impl().storage->set_category(category); }
+  TensorImpl* unsafe_impl() const { return impl_.get(); }
+  const Ref<TensorImpl>& impl_ref() const { return impl_; }
+
+ private:
+  TensorImpl& impl() const {
+    if (!impl_) fail_undefined();
+    return *impl_;
+  }
+  [[noreturn]] static void fail_undefined();
+  [[noreturn]] void fail_data(DType asked) const;
+
+  Ref<TensorImpl> impl_;
+};
+
+// Creation.
+Tensor empty(const Shape& sizes, TensorOptions options = {});  // uninitialised
+Tensor zeros(const Shape& sizes, TensorOptions options = {});
+Tensor ones(const Shape& sizes, TensorOptions options = {});
+Tensor full(const Shape& sizes, double value, TensorOptions options = {});
+Tensor scalar(double value, TensorOptions options = {});  // 0-d
+Tensor arange(double start, double stop, double step = 1, TensorOptions options = {.dtype = DType::i64});
+Tensor linspace(double start, double stop, std::int64_t count, TensorOptions options = {});
+Tensor eye(std::int64_t n, TensorOptions options = {});
+Tensor rand(const Shape& sizes, TensorOptions options = {}, Generator& g = default_generator());   // [0, 1)
+Tensor randn(const Shape& sizes, TensorOptions options = {}, Generator& g = default_generator());  // N(0, 1)
+Tensor randint(std::int64_t low, std::int64_t high, const Shape& sizes, TensorOptions options = {.dtype = DType::i64},
+               Generator& g = default_generator());
+Tensor randperm(std::int64_t n, Generator& g = default_generator());  // i64
+Tensor empty_like(const Tensor& t);  // same dtype, device and, where t is dense, stride order
+Tensor zeros_like(const Tensor& t);
+Tensor ones_like(const Tensor& t);
+// Copies `values` (row-major) and rounds them to options.dtype.
+Tensor from_data(const std::vector<double>& values, const Shape& sizes, TensorOptions options = {});
+Tensor from_data(const std::vector<float>& values, const Shape& sizes, TensorOptions options = {});
+Tensor from_data(const std::vector<std::int64_t>& values, const Shape& sizes,
+                 TensorOptions options = {.dtype = DType::i64});
+// Memory of somebody else, not copied and not counted; `deleter` runs when the last view is gone.
+Tensor from_blob(void* data, const Shape& sizes, DType dtype, std::function<void()> deleter = {});
+// A view of t's storage as told; no check beyond the storage's bounds.
+Tensor as_strided(const Tensor& t, const Shape& sizes, const Shape& strides, std::int64_t offset);
+
+// Numbers as PyTorch prints them, then shape and dtype.
+std::string to_string(const Tensor& t);
+
+}  // namespace gradual

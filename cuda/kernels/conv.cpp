@@ -1,0 +1,102 @@
+// conv2d and its two gradients: in which dtype and layout they are made; twin of core/cpu/conv.cpp.
+#include "conv.h"
+
+#include <cstdint>
+
+#include "../../core/kernels/contraction_operand.h"
+#include "../../core/kernels/loops.h"
+#include "../../core/ops/conv_by_gemm.h"
+#include "../../core/tensor/memory.h"
+#include "../cuda.h"
+#include "kernels.h"
+#include "movement.h"
+
+namespace gradual::cuda {
+namespace {
+
+// A view with the channels last, [N, H, W, C], or the tensor as it is.
+Tensor turned(const Tensor& t, bool channels_last) {
+  if (!channels_last) return t;
+  const Shape &n = t.sizes(), &s = t.strides();
+  return as_strided(t, {n[0], n[2], n[3], n[1]}, {s[0], s[2], s[3], s[1]}, t.offset());
+}
+bool has_channels_last(const Tensor& t) { return is_channels_last(t.sizes(), t.strides()); }
+
+// x row-major, or with the channels last, at an address that cuDNN's vector loads can take.
+Tensor operand(const Tensor& x, DType dtype, bool channels_last) {
+  const Tensor t = dense(turned(x, channels_last), dtype);
+  return reinterpret_cast<std::uintptr_t>(t.raw()) % 16 == 0 ? t : copied(t, dtype);
+}
+
+// y becomes the bias, repeated.
+void spread_bias(const Tensor& y, const Tensor& bias, bool channels_last) {
+  Shape strides{0, 0, 0, 0};
+  strides[channels_last ? 3 : 1] = bias.strides()[0];
+  copy_elements(y, as_strided(bias, y.sizes(), strides, bias.offset()));
+}
+
+// What it is computed in. cuDNN writes what it reads, so that sums which are wanted as f32, or whose rounding is counted,
+// are made of f32 operands: f8, f16 and bf16 numbers are exact in TF32, and so tensor cores take them.
+struct Compute {
+  DType dtype;
+  bool tf32;
+};
+Compute compute(DType in, DType out) {
+  const bool counted = cpu::counts_for(DType::f32, out) != nullptr;
+  if (in == out && !counted) return {in, cpu::rounds_to_tf32(in)};
+  return {DType::f32, in != DType::f32 || cpu::rounds_to_tf32(in)};
+}
+
+// False where the library does not take this; nothing is done then. `plainly`: by our kernel.
+bool made(const OpCall& call, const Tensor& out, const Compute& how, bool channels_last, bool plainly = false) {
+  const Tensor first = operand(call[0], how.dtype, channels_last);
+  const Tensor second = operand(call[1], how.dtype, channels_last);
+  const Tensor result = turned(out, channels_last);
+  Tensor target = result;
+  if (result.dtype() != how.dtype || !result.is_contiguous()) {
+    const CategoryScope scope(Category::workspace);
+    target = empty(result.sizes(), {.dtype = how.dtype, .device = out.device()});
+  }
+  Convolution c{call.op, call.get<ConvAttrs>(), how.dtype, how.tf32, channels_last, {}, {}, {}, false};
+  ConvolutionData data{first.raw(), second.raw(), target.raw()};
+  c.x = call[0].sizes(), c.w = call[1].sizes(), c.y = out.sizes();
+  if (call.op == OpId::conv2d_backward_input) {
+    std::swap(c.x, c.y);
+    std::swap(data.x, data.y);
+  } else if (call.op == OpId::conv2d_backward_weight) {  // of dy and x
+    c.x = call[1].sizes(), c.w = out.sizes(), c.y = call[0].sizes();
+    data = {second.raw(), target.raw(), first.raw()};
+  }
+  if (call.op == OpId::conv2d && call[2].defined()) {
+    spread_bias(target, call[2], channels_last);
+    c.adds = true;
+  }
+  if (plainly) plain_convolve(c, data);
+  else if (!convolve(c, data)) return false;
+  if (!target.is_same(result)) copy_elements(result, target);
+  return true;
+}
+
+void convolution(const OpCall& call, Outputs& out) {
+  if (out[0].numel() == 0 || convolution_accumulated(call, out[0])) return;
+  const bool last = has_channels_last(call[0]) || has_channels_last(out[0]) ||
+                    (call.op == OpId::conv2d_backward_weight && has_channels_last(call[1]));
+  const Compute how = compute(call[0].dtype(), out[0].dtype());
+  const bool narrow = size_of(how.dtype) == 2, empty_sums = call[0].numel() == 0 || call[1].numel() == 0;
+  if (library_kernels() && !empty_sums) {
+    // In the layout at hand; else turned, which is a copy; else of f32 operands, which f16 and bf16 become exactly.
+    if (last && made(call, out[0], how, true)) return;
+    if (made(call, out[0], how, false)) return;
+    if (narrow && made(call, out[0], {DType::f32, true}, false)) return;
+  }
+  made(call, out[0], how, false, true);
+}
+
+}  // namespace
+
+void register_convolutions() {
+  for (const OpId op : {OpId::conv2d, OpId::conv2d_backward_input, OpId::conv2d_backward_weight})
+    set_kernel(op, convolution);
+}
+
+}  // namespace gradual::cuda

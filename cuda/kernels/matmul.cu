@@ -1,0 +1,244 @@
+// matmul, linear and its kin: which products they are, of which matrices; twin of core/cpu/matmul.cpp.
+#include <algorithm>
+
+#include "../../core/formats/accumulator.h"
+#include "../../core/formats/cast_counts.h"
+#include "../../core/kernels/contraction_operand.h"
+#include "../../core/kernels/loops.h"
+#include "../../core/kernels/matrix_batch.h"
+#include "../../core/ops/compute_mode.h"
+#include "../../core/ops/f8_operands.h"
+#include "../../core/tensor/memory.h"
+#include "elementwise.h"
+#include "gemm.h"
+#include "kernels.h"
+#include "movement.h"
+#include "rounded_gemm.h"
+
+namespace gradual::cuda {
+namespace {
+
+// An operand as a batch of matrices, where it lies or copied.
+struct Operand : cpu::MatrixBatch {
+  Tensor values;
+  explicit Operand(const Tensor& t) : MatrixBatch{t.sizes(), t.strides()}, values(t) {}
+
+  // To another dtype, row-major; what is repeated stays one copy.
+  void convert(DType dtype) {
+    Shape distinct = sizes;
+    for (int d = 0; d < distinct.size(); ++d)
+      if (strides[d] == 0) distinct[d] = std::min<std::int64_t>(1, distinct[d]);
+    values = copied(as_strided(values, distinct, strides, values.offset()), dtype);
+    for (int d = 0; d < distinct.size(); ++d)
+      if (strides[d] != 0) strides[d] = values.strides()[d];
+  }
+  // A row-major copy of all matrices of the batch, each its own.
+  void make_dense(const Shape& batch) {
+    Shape all = batch, from;
+    for (int d = 0, own = sizes.size() - 2 - batch.size(); d < batch.size(); ++d, ++own)
+      from.push_back(own >= 0 && sizes[own] != 1 ? strides[own] : 0);
+    for (const int d : {sizes.size() - 2, sizes.size() - 1}) {
+      all.push_back(sizes[d]);
+      from.push_back(strides[d]);
+    }
+    values = copied(as_strided(values, all, from, values.offset()), values.dtype());
+    sizes = values.sizes();
+    strides = values.strides();
+  }
+  // How far the matrices of the batch lie apart, if that is the same everywhere.
+  bool even_stride(const Shape& batch, std::int64_t& stride) const {
+    std::int64_t count = 1;
+    stride = 0;
+    for (int d = batch.size() - 1, own = sizes.size() - 3; d >= 0; --d, --own) {
+      if (batch[d] == 1) continue;
+      const std::int64_t step = own >= 0 && sizes[own] != 1 ? strides[own] : 0;
+      if (count == 1) stride = step;
+      else if (step != stride * count) return false;
+      count *= batch[d];
+    }
+    return true;
+  }
+  // What a product reads; false where the strides are not those of such matrices.
+  bool describe(const Shape& batch, Matrix& matrix) const {
+    const std::int64_t down = strides[strides.size() - 2], across = strides.back();
+    const bool by_rows = (across == 1 || cols() == 1) && (down >= cols() || rows() == 1);
+    const bool by_cols = (down == 1 || rows() == 1) && (across >= rows() || cols() == 1);
+    matrix.data = values.raw();
+    matrix.dtype = values.dtype();
+    matrix.transposed = !by_rows;
+    if (by_rows) matrix.ld = rows() == 1 ? std::max<std::int64_t>(1, cols()) : down;
+    else matrix.ld = cols() == 1 ? std::max<std::int64_t>(1, rows()) : across;
+    return (by_rows || by_cols) && even_stride(batch, matrix.batch_stride);
+  }
+  Matrix matrix(const Shape& batch) {
+    Matrix m;
+    if (describe(batch, m)) return m;
+    make_dense(batch);
+    describe(batch, m);
+    return m;
+  }
+};
+
+// What a product ends with. The last two are done with the product or not at all; undefined: not asked for.
+struct Ending {
+  Tensor bias = {};
+  bool relu = false;
+  Tensor gelu = {};      // the tanh form of the product, which is written too
+  Tensor row_sums = {};  // of a
+  bool fuses() const { return relu || gelu.defined() || row_sums.defined(); }
+};
+
+// The product with all that it ends with, if cuBLASLt has that.
+bool fused_product(Gemm g, const Ending& end) {
+  if (end.relu) g.activation = Activation::relu;
+  if (end.gelu.defined()) {
+    g.activation = Activation::gelu;
+    g.before = g.c;
+    g.c = end.gelu.raw();
+  }
+  if (end.row_sums.defined()) g.row_sums = end.row_sums.raw();
+  return fused_gemm(g);
+}
+
+void relu_in_place(const Tensor& t) {
+  const CountScope uncounted(nullptr);
+  const Tensor* const inputs[] = {&t};
+  cpu::visit_floating(t.dtype(), [&]<class C>(C) { map_elements<C, 1>(t, inputs, functors::Relu{}); });
+}
+
+// The product of f32 operands by their f8 codes and scales; false where it is none for the instructions for f8.
+bool f8_product(const F8Operands& f8, Operand a, Operand b, Shape batch, const Tensor& out) {
+  if (a.cols() == 0 || a.cols() % 16 != 0 || b.cols() % 16 != 0) return false;
+  a.convert(f8.a);
+  b.transpose();  // the contracted axis last in both, as Hopper wants it
+  b.convert(f8.b);
+  b.transpose();
+  cpu::merge_rows(a, b, batch);
+  Gemm g;
+  g.m = a.rows(), g.n = b.cols(), g.k = a.cols(), g.batch = numel(batch);
+  g.c = out.raw(), g.c_dtype = out.dtype(), g.ldc = g.n, g.c_batch_stride = g.m * g.n;
+  g.a = a.matrix(batch), g.b = b.matrix(batch);
+  g.a.scale = f8.a_scale, g.b.scale = f8.b_scale;
+  if (!multiplies_f8(g)) return false;
+  gemm(g);
+  *f8.scaled = true;
+  return true;
+}
+
+// out, which has no gaps, is the product of a and b, and more; whether gelu or row sums were written. `narrows`: what f32 sums
+// are rounded to is narrower.
+bool product(Operand& a, Operand& b, Shape batch, const Ending& end, const Tensor& out, bool narrows) {
+  Gemm g;
+  const bool accumulates = current_accumulator() && out.dtype() != DType::f64;
+  const F8Operands* const codes = f8_operands();
+  const bool plain = !end.bias.defined() && !end.fuses() && !accumulates && a.values.dtype() == DType::f32;
+  if (codes && fast_f8() && plain && f8_product(*codes, a, b, batch, out)) return false;
+  const auto describe = [&] {
+    g.a = a.matrix(batch);
+    g.b = b.matrix(batch);
+  };
+  const auto widen = [&] {
+    a.convert(DType::bf16);
+    b.convert(DType::bf16);
+  };
+  const bool f8 = is_f8(a.values.dtype()) && !accumulates;
+  cpu::merge_rows(a, b, batch);
+  g.m = a.rows(), g.n = b.cols(), g.k = a.cols(), g.batch = numel(batch);
+  g.c = out.raw(), g.c_dtype = out.dtype(), g.ldc = g.n, g.c_batch_stride = g.m * g.n;
+  g.tf32 = cpu::rounds_to_tf32(a.values.dtype());
+  if (f8 && !fast_f8()) widen();
+  describe();
+  if (f8 && fast_f8() && !multiplies_f8(g)) {
+    widen();
+    describe();
+  }
+  Tensor own_bias;
+  if (end.bias.defined()) {
+    own_bias = dense(end.bias, g.bias_dtype());
+    // Kernels of the library may read 16 bytes at a time, of which no preference can be told.
+    if (reinterpret_cast<std::uintptr_t>(own_bias.raw()) % 16 != 0) own_bias = copied(own_bias, own_bias.dtype());
+    g.bias = own_bias.raw();
+  }
+  const bool ours = accumulates || g.k == 0;
+  if (!ours && end.fuses() && fused_product(g, end)) return true;
+  if (accumulates) accumulate(*current_accumulator(), g, narrows);
+  else if (ours) plain_gemm(g);
+  else gemm(g);
+  if (end.relu) relu_in_place(out);
+  return false;
+}
+
+// The same. Where the rounding of sums is counted, they come as f32 first.
+bool contraction(Operand& a, Operand& b, const Shape& batch, const Ending& end, const Tensor& out) {
+  const bool narrows = out.dtype() != DType::f32;
+  const bool counted = cpu::counts_for(DType::f32, out.dtype()) != nullptr;
+  if (!counted) return product(a, b, batch, end, out, narrows);
+  const CategoryScope scope(Category::workspace);
+  const Tensor sums = empty(out.sizes(), {.dtype = DType::f32, .device = out.device()});
+  product(a, b, batch, {.bias = end.bias}, sums, narrows);
+  copy_elements(out, sums);
+  if (end.relu) relu_in_place(out);
+  return false;
+}
+
+void matmul(const OpCall& call, Outputs& out) {
+  if (out[0].numel() == 0) return;
+  Operand a(call[0]), b(call[1]);
+  Shape batch = out[0].sizes();
+  if (call[0].dim() == 1) a.insert_dim(0);
+  else batch.erase(batch.size() - 1);
+  if (call[1].dim() == 1) b.insert_dim(1);
+  else batch.erase(batch.size() - 1);
+  contraction(a, b, batch, {}, out[0]);
+}
+
+bool linear_ending(const OpCall& call, Ending end, const Tensor& out) {
+  if (out.numel() == 0) return true;
+  Operand x(call[0]), w(call[1]);
+  if (call[0].dim() == 1) x.insert_dim(0);
+  w.transpose();
+  Shape batch = x.sizes;
+  batch.erase(batch.size() - 1);
+  batch.erase(batch.size() - 1);
+  end.bias = call[2];
+  return contraction(x, w, batch, end, out);
+}
+void linear(const OpCall& call, Outputs& out) { linear_ending(call, {}, out[0]); }
+void linear_relu(const OpCall& call, Outputs& out) { linear_ending(call, {.relu = true}, out[0]); }
+
+void run_kernel(OpId op, const Tensor& x, const Attrs& attrs, const Tensor& y) {
+  const Tensor* const input = &x;
+  Outputs out{{y}};
+  columns().cuda[static_cast<int>(op)]({op, TensorRefs(&input, 1), &attrs, {}}, out);
+}
+
+// cuBLASLt's gelu is the tanh form; of f16 and bf16 alone, for its tanh need not be f32's.
+void linear_gelu(const OpCall& call, Outputs& out) {
+  const Gelu form = call.get<Gelu>();
+  const bool narrow = is_half(out[0].dtype());
+  Ending end;
+  if (narrow && form == Gelu::tanh) end.gelu = out[0];
+  if (!linear_ending(call, end, out[1])) run_kernel(OpId::gelu, out[1], form, out[0]);
+}
+
+void linear_backward_weight(const OpCall& call, Outputs& out) {
+  bool summed = false;
+  if (out[0].numel() > 0) {
+    Operand dy(call[0]), x(call[1]);
+    dy.transpose();
+    summed = contraction(dy, x, {}, {.row_sums = out[1]}, out[0]);
+  }
+  if (!summed) run_kernel(OpId::sum, call[0], ReduceAttrs{.dims = 1}, out[1]);
+}
+
+}  // namespace
+
+void register_contractions() {
+  set_kernel(OpId::matmul, matmul);
+  set_kernel(OpId::linear, linear);
+  set_kernel(OpId::linear_relu, linear_relu);
+  set_kernel(OpId::linear_gelu, linear_gelu);
+  set_kernel(OpId::linear_backward_weight, linear_backward_weight);
+}
+
+}  // namespace gradual::cuda

@@ -1,0 +1,15 @@
+// Products as the CPU has them, NaN's sign and upper bits included: a GPU's arithmetic makes one NaN only.
+#pragma once
+
+#include "../../core/quantize/quantizer_kernels.h"
+
+namespace gradual::cuda {
+
+__device__ inline float times(float x, float by) {
+  const float y = x * by;
+  if (y == y) return y;
+  if (x != x) return detail::quieted(x);
+  return by != by ? detail::quieted(by) : std::bit_cast<float>(0xffc00000u);
+}
+
+}  // namespace gradual::cuda

@@ -1,0 +1,481 @@
+// layer_norm and rms_norm over rows, batch_norm over channels, in f32 (f64 for f64); twin of core/cpu/norm.cpp. The variance
+// is taken about the mean in a second pass.
+#include "../../core/kernels/norm_element.h"
+#include "library_choice.h"
+#include "movement.h"
+#include "reduce.h"
+#include "rows.h"
+
+namespace gradual::cuda {
+namespace {
+
+// A weight, bias or statistic as C, side by side; null where it is absent.
+template <class C> struct Parameter {
+  explicit Parameter(const Tensor& t) {
+    if (!t.defined()) return;
+    values = dense(t, dtype_of<C>);
+    data = static_cast<const C*>(values.raw());
+  }
+  Tensor values;
+  const C* data = nullptr;
+};
+
+// A gradient as a dtype that kernels which compute in C load.
+template <class C> Tensor loadable(const Tensor& t) {
+  const bool loads = t.dtype() == dtype_of<C> || (std::is_same_v<C, float> && is_half(t.dtype()));
+  return loads ? t : copied(t, dtype_of<C>);
+}
+
+// Two sums that are made at once.
+template <class C> struct Pair {
+  C a, b;
+  template <class F> __device__ Pair each(const F& f) const { return {f(a), f(b)}; }
+  __device__ Pair operator+(const Pair& o) const { return {a + o.a, b + o.b}; }
+};
+template <class C> struct SumPairs {
+  using Number = C;
+  using Acc = Pair<C>;
+  static constexpr int kInputs = 2;
+  __device__ Acc identity() const { return {0, 0}; }
+  __device__ Acc combine(const Acc& x, const Acc& y) const { return x + y; }
+};
+
+// --- over rows --------------------------------------------------------------------------------------------------------
+
+// y = (x - mean) * scale * weight + bias with scale = 1 / sqrt(variance + eps); for rms_norm the mean is 0
+// (Ba et al. 2016; Zhang and Sennrich 2019).
+template <class C> struct Normalize {
+  C eps;
+  C *means, *scales;  // rms_norm has no means
+  bool weight, bias;
+  template <class R> __device__ void operator()(R& row) const {
+    const auto n = static_cast<C>(row.length);
+    const C mean = means ? row.sum([](std::int64_t, const auto& x, const auto&) { return x[0]; }) / n : C{0};
+    const C square = row.sum([=](std::int64_t, const auto& x, const auto&) { return (x[0] - mean) * (x[0] - mean); });
+    const C scale = 1 / std::sqrt(square / n + eps);
+    row.write([&](std::int64_t, const auto& x, const auto& p) {
+      C y = (x[0] - mean) * scale;
+      if (weight) y *= p[0];
+      if (bias) y += p[1];
+      return y;
+    });
+    if (!row.first_lane()) return;
+    if (means) means[row.index] = mean;
+    scales[row.index] = scale;
+  }
+};
+
+// With g = dy * weight and xhat the normalised row: dx = scale * (g - mean(g) - xhat * mean(g * xhat)). x: dy, x.
+template <class C> struct NormalizeBackward {
+  const C *means, *scales;
+  bool weight;
+  template <class R> __device__ void operator()(R& row) const {
+    const auto n = static_cast<C>(row.length);
+    const C mean = means ? means[row.index] : C{0}, scale = scales[row.index];
+    const auto xhat = [&](const auto& x) { return (x[1] - mean) * scale; };
+    const auto g = [&](const auto& x, const auto& p) { return weight ? x[0] * p[0] : x[0]; };
+    const C along = row.sum([&](std::int64_t, const auto& x, const auto& p) { return g(x, p) * xhat(x); }) / n;
+    const C shift = means ? row.sum([&](std::int64_t, const auto& x, const auto& p) { return g(x, p); }) / n : C{0};
+    row.write([&](std::int64_t, const auto& x, const auto& p) { return scale * (g(x, p) - shift - xhat(x) * along); });
+  }
+};
+// dw = sum of dy * xhat, db = sum of dy, over rows.
+template <class C> struct RowGradients : SumPairs<C> {
+  const C *means, *scales;
+  Stored<C> dw, db;
+  __device__ Pair<C> map(const C (&x)[2], std::int64_t, std::int64_t row) const {
+    return {x[0] * ((x[1] - (means ? means[row] : C{0})) * scales[row]), x[0]};
+  }
+  __device__ void finish(const Pair<C>& sums, std::int64_t i) const {
+    dw(sums.a, i);
+    if (db.data) db(sums.b, i);
+  }
+};
+
+// Row-major tensors as [rows, length].
+struct RowShape {
+  std::int64_t rows = 1, length = 1;
+  RowShape(const Shape& sizes, int dims) {
+    for (int d = 0; d < sizes.size(); ++d) (d < sizes.size() - dims ? rows : length) *= sizes[d];
+  }
+  Tensor of(const Tensor& t) const { return dense(t, t.dtype()).view({rows, length}); }
+};
+
+template <class C> void normalize_rows(const OpCall& call, Outputs& out) {
+  const auto& a = call.get<NormAttrs>();
+  const bool center = call.op == OpId::layer_norm;
+  const RowShape shape(call[0].sizes(), a.dims);
+  const Parameter<C> weight(call[1]), bias(center ? call[2] : Tensor());
+  const Tensor y = shape.of(out[0]), x = shape.of(call[0]);
+  const CountingStores counting(dtype_of<C>, y.dtype());
+  const Tensor* const operands[] = {&y, &x};
+  const C* const parameters[] = {weight.data, bias.data};
+  C* const means = center ? static_cast<C*>(out[1].raw()) : nullptr;
+  for_rows(row_set<C>(operands, 1, parameters, counting),
+           Normalize<C>{static_cast<C>(a.eps), means, static_cast<C*>(out[center ? 2 : 1].raw()),
+                        weight.data != nullptr, bias.data != nullptr});
+}
+
+template <class C> void normalize_rows_backward(const OpCall& call, Outputs& out) {
+  const bool center = call.op == OpId::layer_norm_backward;
+  const RowShape shape(call[1].sizes(), call.get<NormAttrs>().dims);
+  const Parameter<C> weight(call[2]), means(center ? call[3] : Tensor()), scales(call[center ? 4 : 3]);
+  const Tensor dx = shape.of(out[0]), dy = shape.of(loadable<C>(call[0])), x = shape.of(call[1]);
+  {
+    const CountingStores counting(dtype_of<C>, dx.dtype());
+    const Tensor* const operands[] = {&dx, &dy, &x};
+    const C* const parameters[] = {weight.data};
+    for_rows(row_set<C>(operands, 1, parameters, counting),
+             NormalizeBackward<C>{means.data, scales.data, weight.data != nullptr});
+  }
+  const CountingStores counting(dtype_of<C>, out[1].dtype());
+  const Tensor* const operands[] = {&dy, &x};
+  const Stored<C> dw(out[1], counting), db = center ? Stored<C>(out[2], counting) : Stored<C>();
+  reduce(reduce_source(operands, 1), RowGradients<C>{{}, means.data, scales.data, dw, db});
+}
+
+// --- over channels (Ioffe and Szegedy 2015) -----------------------------------------------------------------------------
+
+// (x - mean) * scale + shift, for each channel.
+template <class C> struct Affine {
+  const C *weight, *bias;
+  C *scales, *shifts;
+  __device__ void operator()(std::int64_t c, C invstd) const {
+    scales[c] = weight ? invstd * weight[c] : invstd;
+    shifts[c] = bias ? bias[c] : C{0};
+  }
+};
+
+template <class C> struct ChannelSum {
+  using Number = C;
+  using Acc = C;
+  static constexpr int kInputs = 1;
+  __device__ C identity() const { return 0; }
+  __device__ C combine(C a, C b) const { return a + b; }
+};
+template <class C> struct ChannelMean : ChannelSum<C> {
+  C count;
+  C* mean;
+  __device__ C map(const C (&x)[1], std::int64_t, std::int64_t) const { return x[0]; }
+  __device__ void finish(C sum, std::int64_t c) const { mean[c] = sum / count; }
+};
+template <class C> struct ChannelDeviation : ChannelSum<C> {
+  C count, eps;
+  const C* mean;
+  C* invstd;
+  Affine<C> affine;
+  __device__ C map(const C (&x)[1], std::int64_t c, std::int64_t) const { return (x[0] - mean[c]) * (x[0] - mean[c]); }
+  __device__ void finish(C square, std::int64_t c) const {
+    invstd[c] = 1 / std::sqrt(square / count + eps);
+    affine(c, invstd[c]);
+  }
+};
+// The running statistics in place of the batch's.
+template <class C> struct GivenStatistics {
+  const C *given_mean, *given_var;
+  C eps;
+  C *mean, *invstd;
+  Affine<C> affine;
+  __device__ void operator()(std::int64_t c) const {
+    mean[c] = given_mean[c];
+    invstd[c] = 1 / std::sqrt(given_var[c] + eps);
+    affine(c, invstd[c]);
+  }
+};
+template <class C> struct AffineOfChannels {
+  const C* invstd;
+  Affine<C> affine;
+  __device__ void operator()(std::int64_t c) const { affine(c, invstd[c]); }
+};
+
+// out = f(x, p) for elements of N operands and M numbers of their channel.
+template <class C, int N, int M, class F> struct MapChannels {
+  Geometry<N + 2> g;  // the output, the operands, and where the channel is
+  bool wide;          // in runs of eight, of one channel or as many
+  const C* parameters[M];
+  F f;
+  Counter counter;
+
+  __device__ void operator()(std::int64_t i) const {
+    std::int64_t at[N + 2];
+    g.locate(wide ? i * kRun : i, at);
+    if (wide) run(at);
+    else one(at);
+  }
+
+ private:
+  __device__ void one(const std::int64_t (&at)[N + 2]) const {
+    C x[N], p[M];
+    for (int k = 0; k < N; ++k) x[k] = load_element<C>(g.operand[k + 1].dtype, g.operand[k + 1].data, at[k + 1]);
+    for (int m = 0; m < M; ++m) p[m] = parameters[m][at[N + 1]];
+    const Operand& out = g.operand[0];
+    store_counted(out.dtype, f(x, p), out.data, at[0], counter);
+  }
+  __device__ void run(const std::int64_t (&at)[N + 2]) const {
+    C x[N][kRun], p[M][kRun], y[kRun];
+    for (int k = 0; k < N; ++k) load_run(g.operand[k + 1], at[k + 1], x[k]);
+    const bool alone = g.operand[N + 1].strides[g.ndim - 1] == 0;
+    for (int m = 0; m < M; ++m) {
+      const C* const numbers = parameters[m] + at[N + 1];
+      const auto* parts = reinterpret_cast<const RunPart<C>*>(numbers);
+      for (int j = 0; j < kRun; ++j)
+        p[m][j] = alone ? *numbers : parts[j / RunPart<C>::kSize].of[j % RunPart<C>::kSize];
+    }
+    for (int j = 0; j < kRun; ++j) {
+      C of[N], with[M];
+      for (int k = 0; k < N; ++k) of[k] = x[k][j];
+      for (int m = 0; m < M; ++m) with[m] = p[m][j];
+      y[j] = f(of, with);
+    }
+    store_run(g.operand[0], at[0], y, counter);
+  }
+};
+
+// The same for row-major operands, in runs that may begin in one plane and end in the next: planes of any size from kRun on.
+template <class C, int N, int M, class F> struct MapPlanes {
+  Operand operand[N + 1];  // the output, then the operands
+  std::int64_t plane, channels;
+  bool narrow;  // positions fit in 32 bits
+  const C* parameters[M];
+  F f;
+  Counter counter;
+
+  __device__ void operator()(std::int64_t i) const {
+    const std::int64_t first = i * kRun;
+    const std::int64_t image_plane = divided(first, plane), c = image_plane - divided(image_plane, channels) * channels;
+    const std::int64_t next = c + 1 == channels ? 0 : c + 1, left = (image_plane + 1) * plane - first;
+    C x[N][kRun], y[kRun], here[M], there[M];
+    unrolled<N>([&](auto k) { load_run(operand[k + 1], first, x[k]); });
+    for (int m = 0; m < M; ++m) here[m] = parameters[m][c], there[m] = parameters[m][next];
+    for (int j = 0; j < kRun; ++j) {
+      C of[N], with[M];
+      for (int k = 0; k < N; ++k) of[k] = x[k][j];
+      for (int m = 0; m < M; ++m) with[m] = j < left ? here[m] : there[m];
+      y[j] = f(of, with);
+    }
+    store_run(operand[0], first, y, counter);
+  }
+
+ private:
+  __device__ std::int64_t divided(std::int64_t a, std::int64_t b) const {
+    return narrow ? static_cast<std::uint32_t>(a) / static_cast<std::uint32_t>(b) : a / b;
+  }
+};
+// True where the operands allow it and the kernel was started.
+template <class C, int K, int M, class F>
+bool map_planes(const Tensor* const (&operands)[K], const C* const (&parameters)[M], const F& f,
+                const CountingStores& counting) {
+  const Tensor& out = *operands[0];
+  const std::int64_t channels = out.size(1), plane = out.numel() / (out.size(0) * channels);
+  if (plane < kRun || plane % kRun == 0 || out.numel() % kRun != 0) return false;  // whole runs need no choice
+  MapPlanes<C, K - 1, M, F> map{{}, plane, channels, out.numel() <= INT32_MAX, {}, f, counting.counter()};
+  for (int k = 0; k < K; ++k) {
+    const Tensor& t = *operands[k];
+    if (!t.is_contiguous() || !aligned(t.raw())) return false;
+    map.operand[k].data = static_cast<char*>(t.raw());
+    map.operand[k].dtype = t.dtype();
+  }
+  for (int m = 0; m < M; ++m) map.parameters[m] = parameters[m];
+  for_each(out.numel() / kRun, map);
+  return true;
+}
+
+// Tensors of [N, C, ..]; `statistic` is one of [C].
+template <class C, int K, int M, class F>
+void map_channels(const Tensor& statistic, const Tensor* const (&operands)[K], const C* const (&parameters)[M],
+                  const F& f) {
+  const Tensor& out = *operands[0];
+  if (out.numel() == 0) return;
+  Shape strides;
+  for (int d = 0; d < out.dim(); ++d) strides.push_back(d == 1 ? 1 : 0);
+  const Tensor channel = as_strided(statistic, out.sizes(), strides, statistic.offset());
+  const Tensor* all[K + 1];
+  for (int k = 0; k < K; ++k) all[k] = operands[k];
+  all[K] = &channel;
+  const Tensor* const(&views)[K + 1] = all;
+  const CountingStores counting(dtype_of<C>, out.dtype());
+  if (map_planes<C>(operands, parameters, f, counting)) return;
+  MapChannels<C, K - 1, M, F> map{make_geometry(out.sizes(), views, false), false, {}, f, counting.counter()};
+  const std::int64_t step = map.g.operand[K].strides[map.g.ndim - 1];
+  map.wide = wide(map.g, Geometry<K + 1>{}, K) && (step == 0 || step == 1);
+  for (int m = 0; m < M; ++m) {
+    map.parameters[m] = parameters[m];
+    map.wide = map.wide && (step == 0 || aligned(parameters[m]));
+  }
+  for_each(map.wide ? out.numel() / kRun : out.numel(), map);
+}
+
+std::uint32_t all_but_channels(const Tensor& x) { return ((1u << x.dim()) - 1) & ~2u; }
+double values_per_channel(const Tensor& x) { return x.numel() == 0 ? 0 : static_cast<double>(x.numel() / x.size(1)); }
+// Rows of memory for `rows` numbers a channel, each aligned.
+template <class C> struct ChannelMemory {
+  std::int64_t pitch;
+  Workspace memory;
+  ChannelMemory(std::int64_t channels, std::int64_t rows)
+      : pitch((channels + 3) / 4 * 4), memory(static_cast<std::size_t>(pitch * rows) * sizeof(C)) {}
+  C* row(std::int64_t i) const { return memory.template as<C>() + i * pitch; }
+};
+
+template <class C> struct NormalizeChannels {
+  C cut;  // what is below becomes 0
+  GRADUAL_HD C operator()(const C (&x)[1], const C (&p)[3]) const {
+    const C value = (x[0] - p[0]) * p[1] + p[2];
+    return value < cut ? C{0} : value;
+  }
+};
+
+template <class C> void batch_norm_of(const OpCall& call, Outputs& out) {
+  const auto& a = call.get<NormAttrs>();
+  const std::int64_t channels = call[0].size(1);
+  const Parameter<C> weight(call[1]), bias(call[2]);
+  const ChannelMemory<C> memory(channels, 2);
+  const Affine<C> affine{weight.data, bias.data, memory.row(0), memory.row(1)};
+  C* const mean = static_cast<C*>(out[1].raw());
+  C* const invstd = static_cast<C*>(out[2].raw());
+  const auto count = static_cast<C>(values_per_channel(call[0]));
+  const auto eps = static_cast<C>(a.eps);
+  if (a.training) {
+    const Tensor* const operands[] = {&call[0]};
+    const ReduceSource<1> s = reduce_source(operands, all_but_channels(call[0]));
+    reduce(s, ChannelMean<C>{{}, count, mean});
+    reduce(s, ChannelDeviation<C>{{}, count, eps, mean, invstd, affine});
+  } else {
+    const Parameter<C> given_mean(call[3]), given_var(call[4]);
+    for_each(channels, GivenStatistics<C>{given_mean.data, given_var.data, eps, mean, invstd, affine});
+  }
+  const Tensor* const operands[] = {&out[0], &call[0]};
+  const C* const parameters[] = {mean, affine.scales, affine.shifts};
+  const C cut = a.relu ? -rounds_to_zero<C>(out[0].dtype()) : -std::numeric_limits<C>::infinity();
+  map_channels(out[1], operands, parameters, NormalizeChannels<C>{cut});
+}
+
+// dy unless y is 0: y is computed again, bit for bit, which costs less than to read it.
+template <class C> struct ReluMask {
+  bool relu;
+  C zero;  // up to it y is stored as 0
+  GRADUAL_HD C operator()(C dy, C x, C mean, C scale, C shift) const {
+    return relu && (x - mean) * scale + shift <= zero ? C{0} : dy;
+  }
+};
+// db = sum(dy), dw = sum(dy (x - mean)) * invstd; and what dx needs of them.
+template <class C> struct ChannelGradients : SumPairs<C> {
+  ReluMask<C> mask;
+  const C *mean, *invstd, *scales, *shifts;
+  C count;
+  C *averages, *slopes;
+  Stored<C> dw, db;
+  __device__ Pair<C> map(const C (&x)[2], std::int64_t c, std::int64_t) const {
+    const C dy = mask(x[0], x[1], mean[c], scales[c], shifts[c]);
+    return {dy, dy * (x[1] - mean[c])};
+  }
+  __device__ void finish(const Pair<C>& sums, std::int64_t c) const {
+    averages[c] = sums.a / count;
+    slopes[c] = invstd[c] * invstd[c] * (sums.b / count);
+    db(sums.a, c);
+    dw(sums.b * invstd[c], c);
+  }
+};
+// With M values a channel: dx = weight * invstd * (dy - sum(dy) / M - (x - mean) * invstd^2 * sum(dy (x - mean)) / M);
+// not training, mean and invstd are constants and the first term stands alone.
+template <class C> struct ChannelsBackward {
+  ReluMask<C> mask;
+  bool training;
+  // p: mean, scale, shift, average, slope
+  GRADUAL_HD C operator()(const C (&x)[2], const C (&p)[5]) const {
+    const C dy = mask(x[0], x[1], p[0], p[1], p[2]);
+    return training ? (dy - p[3] - (x[1] - p[0]) * p[4]) * p[1] : dy * p[1];
+  }
+};
+
+template <class C> void batch_norm_backward_of(const OpCall& call, Outputs& out) {
+  const auto& a = call.get<NormAttrs>();
+  const std::int64_t channels = call[1].size(1);
+  const Parameter<C> weight(call[2]), mean(call[3]), invstd(call[4]), bias(call[5]);
+  const ChannelMemory<C> memory(channels, 4);
+  const Affine<C> affine{weight.data, bias.data, memory.row(0), memory.row(1)};
+  for_each(channels, AffineOfChannels<C>{invstd.data, affine});
+  const ReluMask<C> mask{a.relu, rounds_to_zero<C>(call[1].dtype())};
+  const Tensor dy = loadable<C>(call[0]);
+  {
+    const CountingStores counting(dtype_of<C>, out[1].dtype());
+    const Tensor* const operands[] = {&dy, &call[1]};
+    reduce(reduce_source(operands, all_but_channels(call[1])),
+           ChannelGradients<C>{{},
+                               mask,
+                               mean.data,
+                               invstd.data,
+                               affine.scales,
+                               affine.shifts,
+                               static_cast<C>(values_per_channel(call[1])),
+                               memory.row(2),
+                               memory.row(3),
+                               Stored<C>(out[1], counting),
+                               Stored<C>(out[2], counting)});
+  }
+  const Tensor* const operands[] = {&out[0], &dy, &call[1]};
+  const C* const parameters[] = {mean.data, affine.scales, affine.shifts, memory.row(2), memory.row(3)};
+  map_channels(mean.values, operands, parameters, ChannelsBackward<C>{mask, a.training});
+}
+
+// One channel a thread; the first thread counts the batch, of no channels too.
+template <class C, class S> struct MoveStatistics {
+  Geometry<4> g;  // running mean and var, the batch's mean and invstd
+  RunningStatistics<C, S> to;
+  std::int64_t* batches;
+  Counter counter;
+  __device__ void operator()(std::int64_t i) const {
+    if (i == 0) ++*batches;
+    if (g.numel == 0) return;
+    std::int64_t at[4];
+    g.locate(i, at);
+    const auto running = [&](int k) { return load_element<C>(to.dtype, g.operand[k].data, at[k]); };
+    const auto batch = [&](int k) { return static_cast<const S*>(static_cast<const void*>(g.operand[k].data))[at[k]]; };
+    const C mean = to.mean(running(0), batch(2)), var = to.var(running(1), batch(3));
+    store_counted(to.dtype, mean, g.operand[0].data, at[0], counter);
+    store_counted(to.dtype, var, g.operand[1].data, at[1], counter);
+  }
+};
+void batch_norm_update(const OpCall& call, Outputs&) {
+  const DType dtype = call[0].dtype();
+  cpu::visit_floating(dtype, [&]<class C>(C) {
+    cpu::visit_floating(call[3].dtype(), [&]<class S>(S) {
+      const Tensor* const operands[] = {&call[0], &call[1], &call[3], &call[4]};
+      const CountingStores counting(dtype_of<C>, dtype);
+      for_each(std::max<std::int64_t>(1, call[0].numel()),
+               MoveStatistics<C, S>{make_geometry(call[0].sizes(), operands, true),
+                                    {dtype, call.get<RunningAttrs>()},
+                                    static_cast<std::int64_t*>(call[2].raw()),
+                                    counting.counter()});
+    });
+  });
+  bump_version(call[1]);
+  bump_version(call[2]);
+}
+
+// In the compute type of output 0.
+void over_rows(const OpCall& call, Outputs& out) {
+  cpu::visit_floating(out[0].dtype(), [&]<class C>(C) { normalize_rows<C>(call, out); });
+}
+void over_rows_backward(const OpCall& call, Outputs& out) {
+  cpu::visit_floating(out[0].dtype(), [&]<class C>(C) { normalize_rows_backward<C>(call, out); });
+}
+void batch_norm(const OpCall& call, Outputs& out) {
+  cpu::visit_floating(out[0].dtype(), [&]<class C>(C) { batch_norm_of<C>(call, out); });
+}
+void batch_norm_backward(const OpCall& call, Outputs& out) {
+  cpu::visit_floating(out[0].dtype(), [&]<class C>(C) { batch_norm_backward_of<C>(call, out); });
+}
+
+}  // namespace
+
+void register_normalization() {
+  set_kernel(OpId::layer_norm, over_rows);
+  set_kernel(OpId::rms_norm, over_rows);
+  set_kernel(OpId::layer_norm_backward, over_rows_backward);
+  set_kernel(OpId::rms_norm_backward, over_rows_backward);
+  set_kernel(OpId::batch_norm, library_or_ours<library_batch_norm, batch_norm>);
+  set_kernel(OpId::batch_norm_update_, batch_norm_update);
+  set_kernel(OpId::batch_norm_backward, library_or_ours<library_batch_norm_backward, batch_norm_backward>);
+}
+
+}  // namespace gradual::cuda

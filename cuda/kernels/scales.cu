@@ -1,0 +1,141 @@
+// Amaxes, the scales of whole tensors that follow from them, and their history, all in the memory of the GPU: the host waits
+// for none. The arithmetic is that of core/quantize/quantizer_kernels.h.
+#include "../../core/quantize/amax_history.h"
+#include "../../core/quantize/quantizer_kernels.h"
+#include "block.h"
+#include "elements.h"
+
+namespace gradual::cuda {
+namespace {
+
+using detail::Scale;
+
+constexpr std::int64_t kBlocks = 2048;
+
+struct LargerBits {
+  __device__ std::uint32_t operator()(std::uint32_t a, std::uint32_t b) const { return a > b ? a : b; }
+};
+
+struct LargestMagnitude {
+  Geometry<1> x;  // in the order of its memory
+  std::int64_t blocks;
+  unsigned* most;
+  __device__ void operator()(const Block& block) const {
+    std::uint32_t mine = 0;
+    for (std::int64_t i = block.index * block.threads + block.thread; i < x.numel; i += blocks * block.threads) {
+      std::int64_t at[1] = {i};
+      if (!x.operand[0].linear) x.locate(i, at);
+      const auto value = load_element<float>(x.operand[0].dtype, x.operand[0].data, at[0]);
+      const std::uint32_t size = std::bit_cast<std::uint32_t>(value) & 0x7fffffffu;
+      mine = size > mine ? size : mine;
+    }
+    mine = reduce_block(block, mine, 0u, LargerBits{});
+    if (block.thread == 0) atomicMax(most, mine);
+  }
+};
+
+__device__ inline void put(const Scale& scale, float* to) { to[0] = scale.forward, to[1] = scale.inverse; }
+
+struct WholeScale {
+  const float* amax;
+  detail::ScaleSpec spec;
+  float* to;
+  __device__ void operator()(std::int64_t) const {
+    put(spec.kind == ScalingKind::nvfp4 ? nvfp4_global(*amax, spec) : current_scale(*amax, spec), to);
+  }
+};
+
+struct DelayedScale {
+  DeviceAmaxHistory* history;
+  const float* amax;  // null: nothing is staged
+  bool keep, again;
+  float* to;
+  __device__ void operator()(std::int64_t) const {
+    if (keep) history->used = history->scale;
+    put(detail::inverted(again ? history->used : history->scale), to);
+    if (amax) history->staged = detail::larger_magnitude(*amax, history->staged);
+  }
+};
+
+// One block.
+struct AdvanceAmax {
+  DeviceAmaxHistory* history;
+  int length;
+  bool most_recent;
+  detail::ScaleSpec spec;
+  __device__ void operator()(const Block& block) const {
+    auto* const ring = reinterpret_cast<float*>(history + 1);
+    const std::int64_t count = history->count + 1, kept = count < length ? count : length;
+    if (block.thread == 0) ring[(count - 1) % length] = history->staged;
+    __syncthreads();
+    std::uint32_t most = 0;
+    for (std::int64_t i = block.thread; i < kept; i += block.threads) {
+      const auto bits = std::bit_cast<std::uint32_t>(ring[i]);
+      most = bits > most ? bits : most;
+    }
+    most = reduce_block(block, most, 0u, LargerBits{});
+    if (block.thread != 0) return;
+    history->scale = delayed_scale(most_recent ? history->staged : std::bit_cast<float>(most), history->scale, spec);
+    history->staged = 0;
+    history->count = count;
+  }
+};
+
+// Index i copies 4 bytes, or the fewer that are left.
+struct CopyUnless {
+  const std::int64_t* skipped;
+  std::int64_t bytes;
+  char* to;
+  const char* from;
+  __device__ void operator()(std::int64_t i) const {
+    if (skipped && *skipped != 0) return;
+    if (4 * i + 4 <= bytes) {
+      reinterpret_cast<std::uint32_t*>(to)[i] = reinterpret_cast<const std::uint32_t*>(from)[i];
+    } else {
+      for (std::int64_t b = 4 * i; b < bytes; ++b) to[b] = from[b];
+    }
+  }
+};
+
+float* floats(const Tensor& t) { return static_cast<float*>(t.raw()); }
+
+}  // namespace
+}  // namespace gradual::cuda
+
+namespace gradual::device {
+
+using namespace cuda;
+
+void amax(const Tensor& x, const Tensor& to) {
+  select(x.device());
+  clear(to.raw(), sizeof(float));
+  if (x.numel() == 0) return;
+  const Tensor* const operands[] = {&x};
+  const std::int64_t blocks = std::clamp<std::int64_t>((x.numel() + kThreads - 1) / kThreads, 1, kBlocks);
+  for_blocks(blocks,
+             LargestMagnitude{make_geometry(x.sizes(), operands, false), blocks, static_cast<unsigned*>(to.raw())});
+}
+
+void whole_scale(const Tensor& amax, const detail::ScaleSpec& spec, const Tensor& to) {
+  select(to.device());
+  for_each(1, WholeScale{floats(amax), spec, floats(to)});
+}
+
+void delayed_scale(DeviceAmaxHistory* history, const Tensor& amax, bool keep, bool again, const Tensor& to) {
+  select(to.device());
+  for_each(1, DelayedScale{history, amax.defined() ? floats(amax) : nullptr, keep, again, floats(to)});
+}
+
+void copy_unless(const std::int64_t* skipped, const Tensor& to, const Tensor& from) {
+  select(to.device());
+  const auto bytes = static_cast<std::int64_t>(to.nbytes());
+  for_each((bytes + 3) / 4, CopyUnless{skipped, bytes, static_cast<char*>(to.raw()), static_cast<char*>(from.raw())});
+}
+
+void advance_amax(DeviceAmaxHistory* history, Device device, int length, bool most_recent,
+                  const detail::ScaleSpec& spec) {
+  select(device);
+  for_blocks(1, AdvanceAmax{history, length, most_recent, spec});
+}
+
+}  // namespace gradual::device

@@ -1,0 +1,173 @@
+#include "graph.h"
+
+#include <exception>
+#include <optional>
+#include <utility>
+
+#include "../../core/support/failf.h"
+#include "../../core/tensor/device_recording.h"
+#include "index_check.h"
+#include "random.h"
+#include "recording.h"
+#include "runtime.h"
+
+namespace gradual {
+
+namespace cuda {
+
+Recording*& recording() {
+  thread_local Recording* current = nullptr;
+  return current;
+}
+
+DeviceKey device_key(RandomKey key) {
+  if (!recording()) return {key};
+  recording()->keyed = true;
+  return {key, recording()->key_shift};
+}
+
+struct Graph::State {
+  int device = current_device();
+  std::shared_ptr<PrivatePool> pool = std::make_shared<PrivatePool>(device);
+  RandomKey* key_shift = nullptr;  // in the pool
+  RandomKey first{};               // where the generator stood
+  std::uint64_t draws = 0;         // of a step
+  bool keyed = false;  // a kernel reads key_shift; what draws from a copy of the generator does without draws
+  std::vector<std::function<void()>> before_replay{};
+  std::vector<std::shared_ptr<const void>> kept{};  // Recording's
+  std::optional<Event> replayed{};                  // where something is kept
+  cudaGraphExec_t run = nullptr;
+};
+
+Graph::Graph() : state_(std::make_unique<State>()) {}
+
+Graph::~Graph() {
+  State& s = *state_;
+  // What was kept may not go before the last replay is done. While a step is recorded nothing can be waited for.
+  if (Recording* const r = recording()) r->kept.insert(r->kept.end(), s.kept.begin(), s.kept.end());
+  else if (s.replayed) {
+    try {
+      s.replayed->synchronize();
+    } catch (const Error&) {  // the driver is gone, and its work with it
+    }
+  }
+  if (s.run) cudaGraphExecDestroy(s.run);
+  if (s.key_shift) give_back(s.key_shift);
+}
+
+namespace {
+
+// Between its construction and end() the thread's stream is recorded. Without end(), as after an error, nothing remains.
+class Capture : Pinned {
+ public:
+  explicit Capture(Recording& r) : scope_(stream_.get()), now_(recording(), &r) {
+    check(cudaStreamBeginCapture(stream_.get(), cudaStreamCaptureModeRelaxed), "cudaStreamBeginCapture");
+  }
+  ~Capture() {
+    if (open_) {
+      cudaGraph_t graph = nullptr;
+      if (cudaStreamEndCapture(stream_.get(), &graph) == cudaSuccess && graph) cudaGraphDestroy(graph);
+      cudaGetLastError();
+    }
+  }
+  cudaGraphExec_t end() {
+    cudaGraph_t graph = nullptr;
+    cudaGraphExec_t run = nullptr;
+    open_ = false;
+    check(cudaStreamEndCapture(stream_.get(), &graph), "cudaStreamEndCapture");
+    const cudaError_t status = cudaGraphInstantiate(&run, graph, 0);
+    cudaGraphDestroy(graph);
+    check(status, "cudaGraphInstantiate");
+    return run;
+  }
+
+ private:
+  Stream stream_;
+  StreamScope scope_;
+  Scoped<Recording*> now_;
+  bool open_ = true;
+};
+
+// The numbers that a recorded step drew are drawn again by its first replay.
+struct KeepGenerator : Pinned {
+  RandomKey before = default_generator().state();
+  ~KeepGenerator() { default_generator().set_state(before); }
+};
+
+}  // namespace
+
+void Graph::capture(const std::function<void()>& step) {
+  State& s = *state_;
+  if (recording()) fail("cuda::Graph: capture within capture");
+  if (s.run) fail("cuda::Graph: it has captured a step already; make another Graph");
+  device::select(Device::cuda(s.device));
+  // An error of what ran before is not the step's, and blocks that it freed can be had by the pool (private_pool.cpp).
+  check(cudaStreamSynchronize(current_stream()), "cudaStreamSynchronize");
+  raise_index_fault();
+  if (!s.key_shift) s.key_shift = static_cast<RandomKey*>(s.pool->allocate(sizeof(RandomKey), true));
+  Recording r{.device = s.device, .pool = s.pool, .key_shift = s.key_shift};
+  cudaGraphExec_t run = nullptr;
+  const KeepGenerator keep;
+  std::exception_ptr error;
+  try {
+    Capture capture(r);
+    step();
+    run = capture.end();
+  } catch (...) { error = std::current_exception(); }
+  for (const Recording::Freed& f : r.freed) device::free(f.block, f.bytes, Device::cuda(s.device));
+  if (error) std::rethrow_exception(error);
+  const RandomKey after = default_generator().state();
+  if (after.seed != keep.before.seed || after.stream < keep.before.stream) {
+    cudaGraphExecDestroy(run);
+    fail("cuda::Graph: the step seeds the default generator; do that before capture()");
+  }
+  s.first = keep.before;
+  s.draws = after.stream - keep.before.stream;
+  s.keyed = r.keyed;
+  s.before_replay = std::move(r.before_replay);
+  s.kept = std::move(r.kept);
+  s.run = run;
+}
+
+void Graph::replay() {
+  State& s = *state_;
+  if (!s.run) fail("cuda::Graph: replay() needs a step; capture one first");
+  device::need_no_capture("a replay");
+  device::select(Device::cuda(s.device));
+  for (const auto& f : s.before_replay) f();
+  Generator& g = default_generator();
+  const RandomKey shift{g.seed() ^ s.first.seed, g.stream() - s.first.stream};
+  if (s.keyed) device::upload(s.key_shift, Device::cuda(s.device), &shift, sizeof shift);
+  check(cudaGraphLaunch(s.run, current_stream()), "cudaGraphLaunch");
+  if (!s.kept.empty()) (s.replayed ? *s.replayed : s.replayed.emplace()).record();
+  g.set_state({g.seed(), g.stream() + s.draws});
+}
+
+std::int64_t Graph::memory() const { return state_->pool->bytes(); }
+
+}  // namespace cuda
+
+namespace device {
+
+bool capturing() { return cuda::recording() != nullptr; }
+
+void need_no_capture(const std::string& what) {
+  if (capturing())
+    failf(
+        "cuda::Graph: {} cannot be recorded: the host would wait for work that is not done yet. Move it out of "
+        "capture()",
+        what);
+}
+
+void before_replay(std::function<void()> f) {
+  if (!capturing()) fail("before_replay: nothing is being recorded");
+  cuda::recording()->before_replay.push_back(std::move(f));
+}
+
+KeptMemory::KeptMemory() : before_(capturing() && std::exchange(cuda::recording()->keeps_memory, true)) {}
+KeptMemory::~KeptMemory() {
+  if (capturing()) cuda::recording()->keeps_memory = before_;
+}
+
+}  // namespace device
+}  // namespace gradual

@@ -1,0 +1,185 @@
+// Attention by blocks of queries: when it is taken, that it is its parts but for the order of sums, and that looking on changes
+// nothing.
+#include <doctest/doctest.h>
+#include <gradual/autograd/tape.h>
+#include <gradual/core/observe/observer.h>
+#include <gradual/core/ops/compute_mode.h>
+#include <gradual/core/ops/cpu_backend.h>
+#include <gradual/core/ops/ops.h>
+#include <gradual/core/support/threads.h>
+
+#include <cstring>
+#include <vector>
+
+#include "support/products.h"
+
+using namespace gradual;
+
+namespace {
+
+struct Inputs {
+  Tensor q, k, v, dy;
+};
+// Heads side by side, as a projection of all leaves them: [batch, heads, length, size] of [batch, length, heads, size].
+Inputs draw(std::int64_t queries, std::int64_t keys, std::int64_t size, std::int64_t values, DType dtype) {
+  Generator g(7);
+  const auto heads = [&](std::int64_t length, std::int64_t each) {
+    return randn({2, length, 3, each}, {}, g).to(dtype).transpose(1, 2);
+  };
+  return {heads(queries, size), heads(keys, size), heads(keys, values), heads(queries, values)};
+}
+
+struct Results {
+  std::vector<Tensor> all;  // y, dq, dk, dv
+  bool fused;
+};
+Results run(const Inputs& in, bool causal, double scale = 0) {
+  const auto leaf = [](const Tensor& t) {
+    Tensor own = t.detach();
+    own.set_requires_grad(true);
+    return own;
+  };
+  const Tensor q = leaf(in.q), k = leaf(in.k), v = leaf(in.v);
+  const Tensor y = scaled_dot_product_attention(q, k, v, {}, {.causal = causal, .scale = scale});
+  const bool fused = Tape::of(y).to_string().find("flash_attention") != std::string::npos;
+  y.backward(in.dy);
+  return {{y.detach(), q.grad(), k.grad(), v.grad()}, fused};
+}
+
+// The largest difference as a share of the largest number.
+double apart(const Tensor& a, const Tensor& b) {
+  const Tensor x = a.to(DType::f64), y = b.to(DType::f64);
+  return (x - y).abs().max().item() / y.abs().max().item();
+}
+
+bool same_bits(const Results& a, const Results& b) {
+  for (std::size_t i = 0; i < a.all.size(); ++i) {
+    const Tensor x = a.all[i].contiguous(), y = b.all[i].contiguous();
+    if (std::memcmp(x.raw(), y.raw(), x.nbytes()) != 0) return false;
+  }
+  return true;
+}
+
+// What the attention rows of a run were told.
+class Watch final : public Observer {
+ public:
+  explicit Watch(bool counts) : counts_(counts) {}
+  bool wants_counts() const override { return counts_; }
+  void after(const OpCall& call, const Outputs&, const CallRecord& record) override {
+    if (call.op == OpId::flash_attention) forward = record.counts, ++seen;
+    if (call.op == OpId::flash_attention_backward) backward = record.counts, ++seen;
+  }
+  CastCounts forward, backward;
+  int seen = 0;
+
+ private:
+  bool counts_;
+};
+
+// Runs body with f32, and with bf16 by each of its kernels.
+template <class F> void for_each_product(const F& body) {
+  if (!has_onednn()) {
+    MESSAGE("skipped: built without oneDNN");
+    return;
+  }
+  body(DType::f32);
+  testing::for_each_bf16_kernel([&] { body(DType::bf16); });
+}
+
+}  // namespace
+
+TEST_CASE("attention by blocks has the results of its parts") {
+  for_each_product([](DType dtype) {
+    for (const double scale : {0.0, -0.5})
+      for (const auto& lengths :
+           {std::pair<std::int64_t, std::int64_t>{150, 170}, {170, 90}, {128, 128}, {130, 1100}}) {
+        const std::int64_t queries = lengths.first, keys = lengths.second;  // clang captures no structured bindings
+        CAPTURE(name(dtype));
+        CAPTURE(scale);
+        CAPTURE(queries);
+        CAPTURE(keys);
+        const Inputs in = draw(queries, keys, 16, 24, dtype);
+        const Results ours = run(in, true, scale);
+        CHECK(ours.fused);
+        const CpuBackendScope eigen(CpuBackend::eigen);
+        const Inputs exact{in.q.to(DType::f32), in.k.to(DType::f32), in.v.to(DType::f32), in.dy.to(DType::f32)};
+        const Results parts = run(exact, true, scale);
+        CHECK_FALSE(parts.fused);
+        for (std::size_t i = 0; i < 4; ++i)
+          CHECK(apart(ours.all[i], parts.all[i]) < (dtype == DType::f32 ? 2e-6 : 0.01));
+      }
+  });
+}
+
+TEST_CASE("attention is computed by its parts where they are faster, or special") {
+  const auto causal = [](DType dtype) { return draw(128, 128, 8, 8, dtype); };
+  const Inputs in = causal(DType::f32);
+  if (has_onednn()) CHECK(run(in, true).fused);
+  CHECK_FALSE(run(in, false).fused);
+  CHECK_FALSE(run(draw(127, 127, 8, 8, DType::f32), true).fused);
+  {
+    const MatmulPrecisionScope tf32(MatmulPrecision::tf32);
+    CHECK_FALSE(run(in, true).fused);
+  }
+  CHECK_FALSE(run(causal(DType::f16), true).fused);
+  CHECK_FALSE(run(causal(DType::f64), true).fused);
+}
+
+TEST_CASE("attention by blocks has the same bits on any number of threads") {
+  for_each_product([](DType dtype) {
+    const Inputs in = draw(200, 200, 32, 32, dtype);
+    const auto on = [&](int threads) {
+      const ThreadsScope scope(threads);
+      return run(in, true);
+    };
+    const Results one = on(1);
+    CHECK(one.fused);
+    for (const int threads : {2, 5}) CHECK(same_bits(one, on(threads)));
+  });
+}
+
+TEST_CASE("attention by blocks has the same bits whoever looks on") {
+  for_each_product([](DType dtype) {
+    const Inputs in = draw(150, 170, 16, 24, dtype);
+    const Results alone = run(in, true);
+    for (const bool counts : {false, true}) {
+      Watch watch(counts);
+      const ObserverScope scope(watch);
+      const Results watched = run(in, true);
+      CHECK(watched.fused);
+      CHECK(watch.seen == 2);
+      CHECK(same_bits(alone, watched));
+    }
+  });
+}
+
+// Probabilities, gradients of scores that are seen, and results.
+TEST_CASE("attention by blocks counts what it rounds to bf16") {
+  constexpr std::int64_t kLength = 150, kHeads = 3, kSize = 8;
+  constexpr std::uint64_t kMet = kHeads * kLength * (kLength + 1) / 2, kNumbers = kHeads * kLength * kSize;
+  Inputs in = draw(kLength, kLength, kSize, kSize, DType::bf16);
+  for (Tensor* t : {&in.q, &in.k, &in.v, &in.dy}) *t = t->select(0, 0).contiguous();
+  // A query's scores are 0 and, for each key of an odd number, -93.5: exp(-93.5) is below half of the least bf16 number.
+  in.q.fill_(0), in.k.fill_(0);
+  std::uint64_t low = 0;
+  for (std::int64_t i = 0; i < kLength; ++i) {
+    in.q.select(1, i).select(1, 0).fill_(1);
+    if (i % 2 == 1)
+      in.k.select(1, i).select(1, 0).fill_(-93.5), low += kHeads * static_cast<std::uint64_t>(kLength - i);
+  }
+  for_each_product([&](DType dtype) {
+    if (dtype == DType::f32) return;  // which rounds nothing
+    for (const int threads : {1, 3}) {
+      const ThreadsScope scope(threads);
+      Watch watch(true);
+      const ObserverScope watching(watch);
+      CHECK(run(in, true, 1.0).fused);
+      CHECK(watch.forward.elements == kMet + kNumbers);
+      CHECK(watch.forward.underflow == low);
+      CHECK(watch.forward.zeros == 0);
+      CHECK(watch.forward.nan + watch.forward.inf + watch.forward.overflow == 0);
+      CHECK(watch.backward.elements == 2 * kMet + 3 * kNumbers);
+      CHECK(watch.backward.underflow >= low);
+    }
+  });
+}

@@ -1,0 +1,446 @@
+// Every way of scaling against its definition, element by element.
+#include <doctest/doctest.h>
+#include <fmt/format.h>
+#include <gradual/core/quantize/quantizer.h>
+
+#include <cfloat>
+#include <string>
+
+#include "../formats/inputs.h"
+#include "support/tensors.h"
+
+using namespace gradual;
+using namespace gradual::testing;
+
+namespace {
+
+float global_of(const QuantizedTensor& q) { return q.global_scale.defined() ? q.global_scale.item<float>() : 1; }
+
+// --- the definition (formats.md's formulas), on a matrix whose rows run along the contracted axis ---------------------
+
+struct Factors {
+  float forward = 1, inverse = 1;
+};
+
+// One scale for a tensor, a row, or a block with an f32 scale.
+Factors current(float amax, const Quantizer& q) {
+  const Scaling& s = q.scaling;
+  const bool plain = amax > 0 && std::isfinite(amax);
+  double scale = 1;
+  if (s.oracle == ScaleOracle::torchao)
+    scale = std::isnan(amax) ? static_cast<double>(amax) : q.format.max() / std::max<double>(amax, 1e-12);
+  else if (plain) scale = static_cast<float>(q.format.max()) / amax;
+  if (s.oracle == ScaleOracle::torchao || plain) scale *= std::exp2(-s.margin);
+  auto forward = std::min(static_cast<float>(scale), FLT_MAX);
+  if (s.power_of_two && forward > 0)
+    forward = static_cast<float>(std::exp2(std::floor(std::log2(static_cast<double>(forward)))));
+  return {forward, 1 / forward};
+}
+
+// The exponent of a block's scale: searched for, from the largest on down.
+int exponent(float amax, const Quantizer& q) {
+  const Format& f = q.format;
+  const int emax = static_cast<int>(std::floor(std::log2(f.max())));
+  const auto power = [](int e) { return std::ldexp(1.0, e); };
+  int e = 140;
+  switch (q.scaling.rule) {
+    case ScaleRule::floor:
+      while (power(e) > amax) --e;
+      return e - emax;
+    case ScaleRule::ceil:
+      while (power(e - 1) >= amax) --e;
+      return e - emax;
+    case ScaleRule::rceil:
+      while (f.max() * power(e - 1) >= amax) --e;
+      return e;
+    case ScaleRule::even: {
+      // amax = m * 2^e with 1 <= m < 2, and m rounded to the element's mantissa may be 2
+      while (power(e) > amax) --e;
+      const double units = std::ldexp(amax / power(e), f.mantissa_bits);
+      const double rounded = std::nearbyint(units);
+      return e + (rounded == std::ldexp(2, f.mantissa_bits) ? 1 : 0) - emax;
+    }
+  }
+  return 0;
+}
+
+Factors of_block(float amax, float global, const Quantizer& q) {
+  const Scaling& s = q.scaling;
+  if (s.kind == ScalingKind::row || s.scale == ScaleFormat::f32) return current(amax, q);
+  if (s.kind == ScalingKind::nvfp4) {
+    const Format e4m3 = format("e4m3fn");
+    const float wanted = amax * global / static_cast<float>(q.format.max());
+    const auto code = reference::round<RoundingMode::nearest_even>(e4m3, Overflow::saturate, wanted).code;
+    const auto scale = static_cast<float>(reference::decode(e4m3, code));
+    return {scale == 0 ? 0 : global / scale, scale};
+  }
+  const bool infinite = std::isinf(amax);
+  if (std::isnan(amax) || (infinite && s.oracle == ScaleOracle::torchao)) return {NAN, NAN};
+  if (amax == 0 && s.scale == ScaleFormat::power_of_two) return {};
+  const int e = infinite ? 127 : amax == 0 ? -127 : std::clamp(exponent(amax, q), -127, 127);
+  return {std::ldexp(1.0F, -e), std::ldexp(1.0F, e)};
+}
+
+float largest(const std::vector<float>& x) {
+  float most = 0;
+  for (const float v : x) most = std::isnan(v) || std::isnan(most) ? NAN : std::max(most, std::abs(v));
+  return most;
+}
+
+struct Defined {
+  std::vector<std::uint32_t> codes;
+  std::vector<float> values, scaled;  // with the scales taken out again; as they were rounded
+  std::vector<float> scales;          // of the grid, row by row: what codes are multiplied by
+  std::int64_t grid_rows = 0, grid_cols = 0;
+  float global = 1;
+  CastCounts counts;
+};
+
+// The blocks of a quantizer, [rows, columns].
+std::pair<std::int64_t, std::int64_t> block_of(const Quantizer& q, std::int64_t rows, std::int64_t k) {
+  const Scaling& s = q.scaling;
+  if (s.kind == ScalingKind::row) return {1, std::max<std::int64_t>(k, 1)};
+  if (s.kind == ScalingKind::block || s.kind == ScalingKind::nvfp4) return {s.square ? s.block : 1, s.block};
+  return {std::max<std::int64_t>(rows, 1), std::max<std::int64_t>(k, 1)};
+}
+
+Defined define(const std::vector<float>& x, std::int64_t rows, std::int64_t k, const Quantizer& q,
+               const AmaxHistory& history) {
+  const Scaling& s = q.scaling;
+  const auto [height, width] = block_of(q, rows, k);
+  Defined d;
+  d.grid_rows = (rows + height - 1) / height, d.grid_cols = (k + width - 1) / width;
+  if (s.kind == ScalingKind::nvfp4) {
+    const float amax = largest(x);
+    const float encode = static_cast<float>(448 * q.format.max()) / amax;  // 2688 for e2m1
+    d.global = amax == 0 || encode == 0 ? 1 : std::min(encode, FLT_MAX);
+  }
+  std::vector<Factors> factors;
+  for (std::int64_t i = 0; i < d.grid_rows; ++i)
+    for (std::int64_t j = 0; j < d.grid_cols; ++j) {
+      std::vector<float> inside;
+      for (std::int64_t r = i * height; r < std::min(rows, (i + 1) * height); ++r)
+        for (std::int64_t c = j * width; c < std::min(k, (j + 1) * width); ++c)
+          inside.push_back(x[static_cast<std::size_t>(r * k + c)]);
+      Factors f;
+      if (s.kind == ScalingKind::fixed) f = {static_cast<float>(s.value), 1 / static_cast<float>(s.value)};
+      else if (s.kind == ScalingKind::delayed) f = {history.scale, 1 / history.scale};
+      else if (s.kind == ScalingKind::tensor) f = current(largest(inside), q);
+      else if (s.kind != ScalingKind::none) f = of_block(largest(inside), d.global, q);
+      factors.push_back(f);
+      d.scales.push_back(f.inverse);
+    }
+  const auto round = reference::round_function(q.rounding.mode);
+  for (std::int64_t r = 0; r < rows; ++r)
+    for (std::int64_t c = 0; c < k; ++c) {
+      const Factors f = factors[static_cast<std::size_t>(r / height * d.grid_cols + c / width)];
+      d.scaled.push_back(x[static_cast<std::size_t>(r * k + c)] * f.forward);
+      const reference::Result result = round(q.format, q.overflow, d.scaled.back(), {});
+      reference::count(result.kind, d.counts);
+      d.codes.push_back(result.code);
+      d.values.push_back(static_cast<float>(reference::decode(q.format, result.code)) * f.inverse * (1 / d.global));
+    }
+  return d;
+}
+
+// --- what is tried ------------------------------------------------------------------------------------------------------
+
+std::vector<Quantizer> quantizers() {
+  using enum ScalingKind;
+  const Format e4m3 = format("e4m3fn"), e5m2 = format("e5m2"), e2m1 = format("e2m1");
+  const auto make = [](const Format& f, Scaling scaling, Overflow overflow = Overflow::saturate) {
+    return Quantizer{.format = f, .overflow = overflow, .scaling = scaling};
+  };
+  std::vector<Quantizer> all = {
+      make(e4m3, {}),
+      make(format("fp16"), {}, Overflow::ieee),
+      make(e2m1, {}),
+      make(format("e2m3"), {}),
+      make(format("e6m9"), {}, Overflow::ieee),
+      make(format("e8m12"), {}),  // 21 bits, stored in 32
+      make(e4m3, {.kind = fixed, .value = 4}),
+      make(e5m2, {.kind = fixed, .value = 0.3}, Overflow::ieee),
+      make(e4m3, {.kind = tensor}),
+      make(e5m2, {.kind = tensor, .margin = 1}),
+      make(e4m3, {.kind = tensor, .power_of_two = true}),
+      make(e4m3, {.kind = tensor, .oracle = ScaleOracle::torchao}),
+      make(e4m3, {.kind = delayed}),
+      make(e4m3, {.kind = row}),
+      make(e4m3, {.kind = row, .power_of_two = true, .oracle = ScaleOracle::torchao}),
+      make(e2m1, {.kind = row}),
+      make(e4m3, {.kind = block, .block = 128, .scale = ScaleFormat::f32}),
+      make(e4m3, {.kind = block, .power_of_two = true, .block = 7, .scale = ScaleFormat::f32}),
+      make(e4m3, {.kind = block, .block = 4, .square = true, .scale = ScaleFormat::f32}),
+      make(e5m2, {.kind = block, .block = 5, .scale = ScaleFormat::power_of_two, .rule = ScaleRule::rceil}),
+      make(e4m3, {.kind = block, .block = 1}),
+      make(e2m1, {.kind = block, .block = 3, .square = true}),
+      make(e2m1, {.kind = nvfp4, .block = 16}),
+      make(e2m1, {.kind = nvfp4, .block = 16, .square = true}),
+      make(e4m3, {.kind = nvfp4, .block = 6}),
+  };
+  for (const std::string_view element : {"e4m3fn", "e5m2", "e2m3", "e3m2", "e2m1"})
+    for (const ScaleRule rule : {ScaleRule::floor, ScaleRule::rceil, ScaleRule::ceil, ScaleRule::even})
+      all.push_back(make(format(element), {.kind = block, .block = 32, .rule = rule}));
+  return all;
+}
+
+// Numbers of many sizes; some blocks are zero, and some largest numbers are just below and at powers of two.
+Tensor numbers(const Shape& sizes, std::uint64_t stream = 0) {
+  const Tensor t = empty(sizes);
+  auto* p = t.data<float>();
+  for (std::int64_t i = 0; i < t.numel(); ++i) {
+    const auto word = philox_word(31, stream, static_cast<std::uint64_t>(i));
+    const int e = static_cast<int>(philox_word(31, stream, static_cast<std::uint64_t>(i / 37)) % 60) - 40;
+    const float size = word % 11 == 0 ? std::nextafter(2.0F, 1.0F) : word % 7 == 0 ? 1.0F : 1 + uniform01(word);
+    p[i] = i / 32 % 5 == 3 ? 0.0F : std::ldexp(word % 2 == 0 ? size : -size, e - static_cast<int>(word % 5));
+  }
+  return t;
+}
+
+struct Input {
+  std::string what;
+  Tensor x;
+  int axis;
+};
+std::vector<Input> inputs() {
+  std::vector<Input> all = {
+      {"matrix", numbers({5, 37}), -1},
+      {"matrix, first axis", numbers({37, 5}), 0},
+      {"whole blocks", numbers({6, 64}), 1},
+      {"three dims", numbers({3, 4, 33}), 2},
+      {"three dims, middle", numbers({3, 40, 5}), 1},
+      {"three dims, first", numbers({35, 4, 3}), 0},
+      {"vector", numbers({70}), 0},
+      {"number", numbers({}), 0},
+      {"transposed", numbers({40, 9}).t(), 1},
+      {"transposed, first axis", numbers({40, 9}).t(), 0},
+      {"strided", numbers({9, 80}).index({Slice{0, {}, 2}, Slice{1, {}, 2}}), 1},
+      {"broadcast", numbers({1, 33}).expand({4, 33}), 0},
+      {"threads", numbers({300, 301}), 1},
+      {"one long row", numbers({1, 96 * 1024}), 1},
+      {"empty rows", numbers({0, 4}), 1},
+      {"empty columns", numbers({4, 0}), 1},
+      {"zeros", zeros({3, 40}), 1},
+  };
+  for (const DType dtype : {DType::bf16, DType::f16, DType::f64})
+    all.push_back({std::string(name(dtype)), numbers({5, 37}).to(dtype), 1});
+  return all;
+}
+
+// [rows, k] with the axis last.
+Tensor rows_of(const Tensor& x, int axis) {
+  if (x.dim() == 0) return x.reshape({1, 1});
+  Shape order;
+  const int last = axis < 0 ? axis + x.dim() : axis;
+  for (int d = 0; d < x.dim(); ++d)
+    if (d != last) order.push_back(d);
+  order.push_back(last);
+  return x.permute(order);
+}
+std::vector<float> floats(const Tensor& x) {
+  std::vector<float> out;
+  for (const double v : values(x)) out.push_back(static_cast<float>(v));
+  return out;
+}
+int differences(const std::vector<float>& a, const std::vector<float>& b) {
+  int n = a.size() != b.size() ? 1 : 0;
+  for (std::size_t i = 0; i < std::min(a.size(), b.size()); ++i)
+    n += reference::value_bits(a[i]) != reference::value_bits(b[i]);
+  return n;
+}
+
+void check_against_definition(const Quantizer& q, const Input& in) {
+  const Tensor matrix = rows_of(in.x, in.axis);
+  const std::int64_t k = matrix.dim() ? matrix.size(-1) : 1, rows = k ? matrix.numel() / k : matrix.size(0);
+  const std::vector<float> x = floats(matrix);
+  AmaxHistory history;
+  history.scale = 3;
+  const Defined d = define(x, rows, k, q, history);
+
+  CastCounts fake_counts, counts;
+  ExponentHistogram exponents, scaled_exponents, expected_exponents, expected_scaled;
+  expected_exponents.add(x.data(), static_cast<std::int64_t>(x.size()));
+  expected_scaled.add(d.scaled.data(), static_cast<std::int64_t>(d.scaled.size()));
+  const Tensor fake = fake_quantize(
+      in.x, q,
+      {.axis = in.axis, .history = &history, .stats = {&fake_counts, &scaled_exponents}, .scaled_exponents = true});
+  const QuantizedTensor codes =
+      quantize(in.x, q, {.axis = in.axis, .history = &history, .stats = {&counts, &exponents}});
+  const QuantizedOperand operand = quantize_operand(in.x, q, {.axis = in.axis, .history = &history});
+
+  CHECK(fake.sizes() == in.x.sizes());
+  CHECK(differences(floats(rows_of(fake, in.axis)), d.values) == 0);
+  const Tensor back = codes.dequantize();
+  CHECK(back.sizes() == in.x.sizes());
+  CHECK(differences(floats(rows_of(back, in.axis)), d.values) == 0);
+  const Tensor product = operand.scale.defined() ? mul(operand.values, operand.scale) : operand.values;
+  CHECK(differences(floats(rows_of(product, in.axis)), d.values) == 0);
+
+  std::vector<std::uint32_t> got;
+  for (const double code : values(rows_of(codes.unpack(), in.axis)))
+    got.push_back(static_cast<std::uint32_t>(static_cast<std::int64_t>(code)));
+  CHECK(got == d.codes);
+  const std::int64_t bits = q.format.storage_bits();
+  CHECK(static_cast<std::int64_t>(codes.codes.nbytes()) == (in.x.numel() * bits + 7) / 8);
+  CHECK(codes.scales.defined() == (q.scaling.kind != ScalingKind::none));
+  if (codes.scales.defined()) {
+    CHECK(codes.scale_values().sizes() == Shape{d.grid_rows, d.grid_cols});
+    CHECK(differences(floats(codes.scale_values()), d.scales) == 0);
+  }
+  CHECK(reference::value_bits(global_of(codes)) == reference::value_bits(1 / d.global));
+  CHECK(reference::as_vector(counts) == reference::as_vector(d.counts));
+  CHECK(reference::as_vector(fake_counts) == reference::as_vector(d.counts));
+  CHECK(exponents.bins == expected_exponents.bins);
+  CHECK(scaled_exponents.bins == expected_scaled.bins);
+}
+
+}  // namespace
+
+TEST_CASE("every quantizer does what its definition says, in every layout and dtype") {
+  for (const Input& in : inputs())
+    for (const Quantizer& q : quantizers()) {
+      const std::string what = in.what + ": " + describe(q);
+      CAPTURE(what);
+      check_against_definition(q, in);
+    }
+}
+
+TEST_CASE("zeros, Inf and NaN in every quantizer and by both oracles") {
+  std::vector<float> x = floats(numbers({6, 64}));
+  for (std::size_t i = 128; i < 192; ++i) x[i] = i % 2 == 0 ? 0.0F : -0.0F;
+  x[5] = INFINITY, x[70] = NAN, x[200] = -INFINITY, x[201] = NAN, x[260] = 1e-44F, x[330] = FLT_MAX;
+  const Tensor special = from_data(x, {6, 64});
+  std::vector<Input> all = {{"special", special, 1}, {"special, first axis", special, 0}};
+  for (const float only : {INFINITY, NAN, 0.0F, 1e-44F, FLT_MAX}) {
+    const Tensor t = zeros({2, 32});
+    t.data<float>()[7] = only;
+    all.push_back({fmt::format("only {}", only), t, 1});
+  }
+  for (const Input& in : all)
+    for (Quantizer q : quantizers())
+      for (const ScaleOracle oracle : {ScaleOracle::transformer_engine, ScaleOracle::torchao}) {
+        q.scaling.oracle = oracle;
+        const std::string what = in.what + ": " + describe(q) + " " + std::string(name(oracle));
+        CAPTURE(what);
+        check_against_definition(q, in);
+      }
+}
+
+TEST_CASE("one scale of zeros, Inf and NaN, as Transformer Engine and torchao have it") {
+  const auto scale = [](ScaleOracle oracle, float value) {
+    const Quantizer q{.format = format("e4m3fn"), .scaling = {.kind = ScalingKind::tensor, .oracle = oracle}};
+    return quantize(full({4}, value), q).scales.item();
+  };
+  for (const float value : {0.0F, INFINITY, NAN}) CHECK(scale(ScaleOracle::transformer_engine, value) == 1);
+  CHECK(scale(ScaleOracle::torchao, 0) == 1 / static_cast<float>(448 / 1e-12));
+  CHECK(scale(ScaleOracle::torchao, INFINITY) == INFINITY);
+  CHECK(std::isnan(scale(ScaleOracle::torchao, NAN)));
+  const auto e8m0 = [](ScaleOracle oracle, float value) {
+    const Quantizer q{.format = format("e4m3fn"), .scaling = {.kind = ScalingKind::block, .oracle = oracle}};
+    return static_cast<int>(quantize(full({32}, value), q).scales.item());
+  };
+  CHECK(e8m0(ScaleOracle::transformer_engine, 0) == 0x00);
+  CHECK(e8m0(ScaleOracle::transformer_engine, INFINITY) == 0xfe);
+  CHECK(e8m0(ScaleOracle::transformer_engine, NAN) == 0xff);
+  CHECK(e8m0(ScaleOracle::torchao, 0) == 0x00);
+  CHECK(e8m0(ScaleOracle::torchao, INFINITY) == 0xff);
+  CHECK(e8m0(ScaleOracle::torchao, NAN) == 0xff);
+  // a scale beyond f32's range
+  const Quantizer q{.format = format("e5m2"), .scaling = {.kind = ScalingKind::tensor}};
+  CHECK(quantize(full({4}, 1e-44), q).scales.item() == 1 / FLT_MAX);
+}
+
+TEST_CASE("the scales of MX") {
+  const auto mx = [](std::string_view element, double amax, ScaleRule rule) {
+    const Quantizer q{.format = format(element), .scaling = {.kind = ScalingKind::block, .rule = rule}};
+    const QuantizedTensor t = quantize(full({32}, amax), q);
+    return std::pair(t.scale_values().item(), t.dequantize().select(0, 0).item());
+  };
+  using enum ScaleRule;
+  using Pair = std::pair<double, double>;
+  CHECK(mx("e4m3fn", 448, floor) == Pair(1, 448));
+  CHECK(mx("e4m3fn", 448, rceil) == Pair(1, 448));
+  CHECK(mx("e4m3fn", 449, floor) == Pair(1, 448));
+  CHECK(mx("e4m3fn", 449, rceil) == Pair(2, 448));
+  CHECK(mx("e4m3fn", 500, floor) == Pair(1, 448));  // clips
+  CHECK(mx("e4m3fn", 500, rceil) == Pair(2, 512));  // 250 rounds to 256
+  CHECK(mx("e4m3fn", 500, ceil) == Pair(2, 512));
+  CHECK(mx("e4m3fn", 150, floor) == Pair(0.5, 144));  // 300 rounds to 288
+  CHECK(mx("e4m3fn", 150, rceil) == Pair(0.5, 144));
+  CHECK(mx("e2m1", 7, floor) == Pair(1, 6));
+  CHECK(mx("e2m1", 7, rceil) == Pair(2, 8));  // 3.5 rounds to 4
+  CHECK(mx("e2m1", 7, even) == Pair(2, 8));   // 1.75 * 4 rounds to 2 * 4
+  CHECK(mx("e2m1", 6.9, even) == Pair(1, 6));
+  CHECK(mx("e5m2", 57344, floor) == Pair(1, 57344));
+  CHECK(mx("e5m2", 1, floor).first == 0x1p-15);
+  CHECK(mx("e3m2", 28, floor).first == 1);
+  CHECK(mx("e2m3", 7.5, floor).first == 1);
+  // rows and columns differ: transposed codes are not the codes of the transposed
+  const Tensor x = numbers({32, 32});
+  const Quantizer q{.format = format("e2m1"), .scaling = {.kind = ScalingKind::block}};
+  CHECK(!same_bits(fake_quantize(x, q).t(), fake_quantize(x.t(), q)));
+  CHECK(same_bits(fake_quantize(x, q, {.axis = 0}).t(), fake_quantize(x.t(), q)));
+}
+
+TEST_CASE("the formulas of NVFP4") {
+  // amax 12 gives 2688 / 12 = 224; a block of amax 3 has the scale e4m3(3 * 224 / 6) = 112, and 112 / 224 = 1/2.
+  std::vector<float> x(32, 0.0F);
+  x[0] = 12, x[1] = -6, x[16] = 3, x[17] = 0.25F, x[18] = -1.25F;
+  const Quantizer q{.format = format("e2m1"), .scaling = {.kind = ScalingKind::nvfp4, .block = 16}};
+  const QuantizedTensor t = quantize(from_data(x, {32}), q);
+  CHECK(global_of(t) == 1 / 224.0F);
+  CHECK(values(t.scale_values()) == std::vector<double>{448, 112});
+  const auto back = values(t.dequantize());
+  CHECK(back[0] == doctest::Approx(12).epsilon(1e-6));
+  CHECK(back[1] == doctest::Approx(-6).epsilon(1e-6));
+  CHECK(back[16] == doctest::Approx(3).epsilon(1e-6));
+  CHECK(back[17] == doctest::Approx(0.25).epsilon(1e-6));  // 0.5 times 1/2
+  CHECK(back[18] == doctest::Approx(-1).epsilon(1e-6));    // 2.5 is a tie, to 2
+  CHECK(t.codes.nbytes() == 16);
+  CHECK(t.scales.nbytes() == 2);
+  CHECK(t.nbytes() == 18);
+  CHECK(global_of(quantize(full({16}, 1e-38), q)) == 1 / FLT_MAX);
+  // The scales of the smallest blocks end at FLT_MAX: zeros stay zeros.
+  std::vector<float> tiny(32, 0.0F);
+  tiny[0] = 1e-37F, tiny[16] = 1e-39F;
+  const auto small = values(fake_quantize(from_data(tiny, {32}), q));
+  CHECK(small[16] > 0);
+  CHECK(small[16] <= 2e-39);
+  for (std::size_t i = 0; i < 32; ++i)
+    if (i % 16 != 0) CHECK(small[i] == 0);
+  CHECK(global_of(quantize(zeros({16}), q)) == 1);
+}
+
+TEST_CASE("packed codes") {
+  for (const int bits : {4, 6, 8})
+    for (std::int64_t n = 0; n <= 33; ++n) {
+      std::vector<std::uint8_t> codes(static_cast<std::size_t>(n)), again(codes.size(), 99);
+      for (std::size_t i = 0; i < codes.size(); ++i)
+        codes[i] = static_cast<std::uint8_t>(philox_word(2, 0, i) & ((1U << bits) - 1));
+      const std::int64_t bytes = packed_bytes(n, bits);
+      CHECK(bytes == (n * bits + 7) / 8);
+      std::vector<std::uint8_t> packed(static_cast<std::size_t>(bytes) + 1, 0xaa);
+      pack_codes(codes.data(), n, bits, packed.data());
+      CHECK(packed.back() == 0xaa);  // nothing is written beyond
+      unpack_codes(packed.data(), n, bits, again.data());
+      CHECK(again == codes);
+      // bit `bits` * i of the whole, counted from the first byte's lowest
+      for (std::int64_t bit = 0; bit < 8 * bytes; ++bit) {
+        const bool set = (packed[static_cast<std::size_t>(bit / 8)] >> (bit % 8) & 1) != 0;
+        const bool expected = bit < n * bits && (codes[static_cast<std::size_t>(bit / bits)] >> (bit % bits) & 1) != 0;
+        if (set != expected) FAIL_CHECK(fmt::format("{} bits, {} codes: bit {}", bits, n, bit));
+      }
+    }
+  CHECK(quantize(zeros({1000}), format("e2m1"), {}, Overflow::ieee).codes.nbytes() == 500);
+  CHECK(quantize(zeros({1000}), format("e3m2"), {}, Overflow::ieee).codes.nbytes() == 750);
+  CHECK(quantize(zeros({1000}), format("e2m2"), {}, Overflow::ieee).codes.nbytes() == 750);  // 5 bits lie in 6
+}
+
+TEST_CASE("doubles are rounded once") {
+  const double x = 1 + 0x1p-11 + 0x1p-40;  // as a float a tie
+  const Tensor t = from_data(std::vector<double>{x, -x}, {2}, {.dtype = DType::f64});
+  const Tensor y = fake_quantize(t, format("fp16"), {}, Overflow::ieee);
+  CHECK(y.dtype() == DType::f64);
+  CHECK(values(y) == std::vector<double>{1 + 0x1p-10, -1 - 0x1p-10});
+  CHECK(values(quantize(t, format("fp16"), {}, Overflow::ieee).unpack()) == std::vector<double>{0x3c01, 0xbc01});
+}
