@@ -3,8 +3,12 @@
 #include "../core/ops/ops.h"
 #include "../nn/activation.h"
 #include "../nn/attention.h"
+#include "../nn/conv.h"
+#include "../nn/embedding.h"
+#include "../nn/flatten.h"
 #include "../nn/linear.h"
 #include "../nn/norm.h"
+#include "../nn/pool.h"
 #include "../nn/sequential.h"
 
 namespace gradual::lab {

@@ -1,7 +1,7 @@
 // MultiheadAttention, and the transformer block built on it. Parameters are named as PyTorch names them.
 #pragma once
 
-#include "activation.h"
+#include "dropout.h"
 #include "linear.h"
 #include "norm.h"
 

@@ -4,8 +4,11 @@
 #include <gradual/core/ops/ops.h>
 #include <gradual/lab/models.h>
 #include <gradual/nn/activation.h>
+#include <gradual/nn/conv.h>
+#include <gradual/nn/flatten.h>
 #include <gradual/nn/linear.h>
 #include <gradual/nn/norm.h>
+#include <gradual/nn/pool.h>
 #include <gradual/nn/sequential.h>
 #include <gradual/optim/adam.h>
 #include <gradual/optim/grad_scaler.h>

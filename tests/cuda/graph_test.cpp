@@ -9,6 +9,8 @@
 #include <gradual/cuda/cuda.h>
 #include <gradual/cuda/runtime/graph.h>
 #include <gradual/nn/activation.h>
+#include <gradual/nn/conv.h>
+#include <gradual/nn/dropout.h>
 #include <gradual/nn/linear.h>
 #include <gradual/nn/norm.h>
 #include <gradual/nn/sequential.h>

@@ -12,6 +12,9 @@
 #include <gradual/core/quantize/quantizer.h>
 #include <gradual/cuda/runtime/graph.h>
 #include <gradual/nn/activation.h>
+#include <gradual/nn/conv.h>
+#include <gradual/nn/dropout.h>
+#include <gradual/nn/flatten.h>
 #include <gradual/nn/linear.h>
 #include <gradual/nn/sequential.h>
 #include <gradual/optim/adam.h>
