@@ -165,7 +165,19 @@ Recipe recipe(const std::string& name) {
   }
   std::vector<std::string> names = recipe_names();
   names.insert(names.end(), {"eXmY", "eXmY:ROUNDING", "fp16-static:SCALE", "O0", "O1", "O2", "O3"});
-  fail("no recipe '" + name + "'; there are " + join(names) + did_you_mean(name, names));
+  // What other libraries call a recipe, or a word of its name.
+  static const std::vector<Synonym> kSynonyms = {
+      {{"fp8", "f8", "float8"}, {"fp8"}},
+      {{"fp6", "f6", "float6"}, {"mxfp6"}},
+      {{"fp4", "f4", "float4"}, {"mxfp4", "nvfp4"}},
+      {{"mx", "mxfp"}, {"mxfp8", "mxfp6", "mxfp4"}},
+      {{"half", "float16", "f16"}, {"fp16"}},
+      {{"bfloat16", "bfloat"}, {"bf16"}},
+      {{"float", "single", "full", "float32", "f32"}, {"fp32"}},
+      {{"double", "float64", "fp64"}, {"f64"}},
+      {{"mixed", "mixed-precision", "autocast"}, {"amp"}},
+  };
+  fail("no recipe '" + name + "'; there are " + join(names) + did_you_mean(name, names, kSynonyms));
 }
 
 std::vector<std::string> recipe_names() {

@@ -8,6 +8,7 @@
 
 #include "../support/failf.h"
 #include "../support/text.h"
+#include "synonyms.h"
 
 namespace gradual {
 namespace {
@@ -40,7 +41,7 @@ Accumulator from_base(std::string_view base) {
   const bool widths = base.size() > 1 && base[0] == 'e' && std::isdigit(static_cast<unsigned char>(base[1]));
   if (widths || std::find(names.begin(), names.end(), base) != names.end()) return {.format = format(base)};
   failf("there are {}, formats as bf16 and eXmY; then :ROUNDING, /chunk=N, /promote=N{}", own,
-        did_you_mean(base, names));
+        did_you_mean(base, names, format_synonyms()));
 }
 
 constexpr std::pair<std::string_view, int Accumulator::*> kCounts[] = {{"chunk", &Accumulator::chunk},

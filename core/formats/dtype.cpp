@@ -5,6 +5,7 @@
 
 #include "../support/failf.h"
 #include "../support/text.h"
+#include "synonyms.h"
 
 namespace gradual {
 
@@ -14,7 +15,7 @@ DType dtype_from_name(std::string_view text) {
     if (text == row.name) return static_cast<DType>(known.size());
     known.emplace_back(row.name);
   }
-  failf("unknown dtype '{}'; known are {}{}", text, join(known), did_you_mean(text, known));
+  failf("unknown dtype '{}'; known are {}{}", text, join(known), did_you_mean(text, known, format_synonyms()));
 }
 
 DType promote(DType a, DType b) {

@@ -9,6 +9,7 @@
 
 #include "../support/error.h"
 #include "../support/text.h"
+#include "synonyms.h"
 
 namespace gradual {
 namespace {
@@ -161,7 +162,7 @@ Format format(std::string_view text) {
   std::vector<std::string> names;
   for (const NamedFormat& n : named_formats()) names.emplace_back(n.name);
   fail(fmt::format("no format '{}'; there are {}, and eXmY with X 1 to 8 and Y 0 to 23{}", text, join(names),
-                   did_you_mean(text, names)));
+                   did_you_mean(text, names, format_synonyms())));
 }
 
 std::string_view name(NanEncoding encoding) {

@@ -32,32 +32,11 @@ bool has_word(std::string_view name, std::string_view word) {
   return false;
 }
 
-// What others call it, and words of names here.
-struct Meaning {
-  std::vector<std::string_view> said, names;
-};
-const std::vector<std::string_view>& meant_by(std::string_view word) {
-  static const std::vector<Meaning> kMeanings = {
-      {{"fp8", "f8", "float8"}, {"fp8", "e4m3fn", "e5m2", "e4m3fnuz", "e5m2fnuz", "f8e4m3fn", "f8e5m2"}},
-      {{"e4m3", "fp8_e4m3", "fp8e4m3", "fp8e4m3fn", "float8_e4m3", "float8_e4m3fn"}, {"e4m3fn", "f8e4m3fn"}},
-      {{"e5m2", "fp8_e5m2", "fp8e5m2", "float8_e5m2"}, {"e5m2", "f8e5m2"}},
-      {{"mxfp8"}, {"e4m3fn", "e5m2"}},
-      {{"fp6", "f6", "float6", "mxfp6"}, {"mxfp6", "e2m3fn", "e3m2fn"}},
-      {{"fp4", "f4", "float4", "mxfp4", "nvfp4"}, {"mxfp4", "nvfp4", "e2m1fn"}},
-      {{"mx", "mxfp"}, {"mxfp8", "mxfp6", "mxfp4"}},
-      {{"half", "float16", "f16", "fp16"}, {"fp16", "f16"}},
-      {{"bfloat16", "bfloat"}, {"bf16"}},
-      {{"float", "single", "full", "float32", "f32", "fp32"}, {"fp32", "f32"}},
-      {{"double", "float64", "fp64"}, {"f64"}},
-      {{"int64", "long"}, {"i64"}},
-      {{"int32", "int"}, {"i32"}},
-      {{"uint8", "byte"}, {"u8"}},
-      {{"mixed", "mixed-precision", "autocast"}, {"amp"}},
-  };
-  static const std::vector<std::string_view> kNothing;
-  for (const Meaning& m : kMeanings)
-    if (std::find(m.said.begin(), m.said.end(), word) != m.said.end()) return m.names;
-  return kNothing;
+// The words of names that `word` stands for; empty where no synonym has it.
+std::span<const std::string_view> meant_by(std::string_view word, std::span<const Synonym> synonyms) {
+  for (const Synonym& s : synonyms)
+    if (std::find(s.said.begin(), s.said.end(), word) != s.said.end()) return s.names;
+  return {};
 }
 
 std::string lower_case(std::string_view text) {
@@ -68,7 +47,7 @@ std::string lower_case(std::string_view text) {
 }
 
 // Those of `names` that have one of `words`: "'a', 'b' or 'c'".
-std::string all_with(const std::vector<std::string_view>& words, const std::vector<std::string>& names) {
+std::string all_with(std::span<const std::string_view> words, const std::vector<std::string>& names) {
   std::string all;
   for (const std::string& name : names)
     if (std::any_of(words.begin(), words.end(), [&](std::string_view word) { return has_word(name, word); }))
@@ -85,11 +64,16 @@ std::string nearest(std::string_view text, const std::vector<std::string>& names
   return found == names.end() ? std::string() : *found;
 }
 
-std::string did_you_mean(std::string_view text, const std::vector<std::string>& names) {
+std::string did_you_mean(std::string_view text, const std::vector<std::string>& names,
+                         std::span<const Synonym> synonyms) {
   const std::string lower = lower_case(text);
-  for (const auto& words : {std::vector<std::string_view>{text}, std::vector<std::string_view>{lower}, meant_by(lower)})
+  const std::string_view as_given[] = {text};
+  const std::string_view in_lower_case[] = {lower};
+  const std::span<const std::string_view> meant = meant_by(lower, synonyms);
+  for (const std::span<const std::string_view> words :
+       {std::span<const std::string_view>(as_given), std::span<const std::string_view>(in_lower_case), meant})
     if (const std::string all = all_with(words, names); !all.empty()) return "; did you mean " + all + "?";
-  if (!meant_by(lower).empty()) return {};  // what is meant is not among them
+  if (!meant.empty()) return {};  // the synonym stands for a name that is not in this list
   const std::string found = nearest(lower, names);
   if (found.empty() || 2 * distance(lower, found) > std::max(lower.size(), found.size())) return {};
   return "; did you mean '" + found + "'?";

@@ -1,0 +1,13 @@
+// What other libraries and papers call the dtypes and formats.
+#pragma once
+
+#include <span>
+
+#include "../support/text.h"
+
+namespace gradual {
+
+// For did_you_mean(): "half" stands for fp16 and f16, "fp8" for the 8-bit formats.
+std::span<const Synonym> format_synonyms();
+
+}  // namespace gradual
