@@ -5,6 +5,7 @@
 
 #include "../formats/cast_counts.h"
 #include "../formats/float_types.h"
+#include "../kernels/copies.h"
 #include "../kernels/functors.h"
 #include "../kernels/loops.h"
 #include "../kernels/scalar_operand.h"

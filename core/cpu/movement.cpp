@@ -1,37 +1,20 @@
-// Kernels that move numbers: casts, copies, indexing (cat and its kin: joining.h). Additions to one element happen in
+// Kernels that move numbers: casts, copies, indexing (cat and its kin: cat_slice_pad.h). Additions to one element happen in
 // row-major order of the index, whatever the number of threads.
 #include <algorithm>
 #include <cstdint>
 
-#include "../formats/convert_kernels.h"
 #include "../kernels/cat_slice_pad.h"
+#include "../kernels/copies.h"
 #include "../kernels/loops.h"
 #include "../support/failf.h"
 #include "../tensor/device_recording.h"
 #include "../tensor/memory.h"
 #include "kernels.h"
-#include "stream.h"
 
 namespace gradual::cpu {
 namespace {
 
 // --- copies ---------------------------------------------------------------------------------------------------------
-
-// One block from any dtype to any other, with the bits kept where the dtypes are equal.
-void copy_block(const Loop& loop, std::int64_t at, std::int64_t n, CastCounts* counts) {
-  alignas(64) std::uint64_t from[kBlock];
-  alignas(64) std::uint64_t to[kBlock];
-  const DType out = loop.view[0].dtype;
-  const DType in = loop.view[1].dtype;
-  void* target = together(loop, 0, at, n);
-  void* source = together(loop, 1, at, n);
-  if (!source) {
-    source = target && in == out ? target : from;
-    move_raw(loop, 1, at, n, source, Move::gather);
-  }
-  if (in != out || (target && source != target)) convert(in, source, out, target ? target : to, n, counts);
-  if (!target) move_raw(loop, 0, at, n, in == out ? source : to, Move::scatter);
-}
 
 void cast(const OpCall& c, Outputs& out) { copy_elements(out[0], c[0]); }
 
@@ -167,88 +150,7 @@ void one_hot(const OpCall& c, Outputs& out) {
   for (std::int64_t i = 0; i < index.numel(); ++i) to[i * classes + index.data<std::int64_t>()[i]] = 1;
 }
 
-// copy_elements of row-major tensors beyond the caches: a block is converted in the nearest one and streamed from there.
-bool copy_streamed(const Tensor& out, const Tensor& x) {
-  const auto from = static_cast<std::int64_t>(size_of(x.dtype()));
-  const auto to = static_cast<std::int64_t>(size_of(out.dtype()));
-  const bool aligned = reinterpret_cast<std::uintptr_t>(out.raw()) % 64 == 0 && out.numel() * to % 64 == 0;
-  if (out.nbytes() < kStreamed || !aligned || !out.is_contiguous() || !x.is_contiguous() || x.sizes() != out.sizes())
-    return false;
-  const auto* in = static_cast<const char*>(x.raw());
-  auto* const y = static_cast<char*>(out.raw());
-  parallel_counted(out.numel(), kGrain, x.dtype(), out.dtype(), [&](auto at, auto end, CastCounts* counts) {
-    alignas(64) std::uint64_t block[kBlock];
-    const bool direct =
-        x.dtype() == DType::f32 && !counts &&
-        detail::encode_streamed(out.dtype(), reinterpret_cast<const float*>(in) + at, y + at * to, end - at);
-    for (std::int64_t n = 0; at < end && !direct; at += n) {
-      n = std::min(kBlock, end - at);
-      convert(x.dtype(), in + at * from, out.dtype(), block, n, counts);
-      stream(block, y + at * to, static_cast<std::size_t>(n * to));
-    }
-    stream_end();
-  });
-  return true;
-}
-
 }  // namespace
-
-Tensor part(const Tensor& t, int dim, std::int64_t start, std::int64_t length, std::int64_t step) {
-  Shape sizes = t.sizes();
-  Shape strides = t.strides();
-  sizes[dim] = length;
-  strides[dim] *= step;
-  return as_strided(t, sizes, strides, t.offset() + start * t.strides()[dim]);
-}
-
-bool overlaps(const Tensor& x, const Tensor& source) {
-  const bool same = source.sizes() == x.sizes() && source.strides() == x.strides() && source.offset() == x.offset() &&
-                    source.dtype() == x.dtype();
-  return source.shares_storage(x) && !same;
-}
-
-void copy_elements(const Tensor& out, const Tensor& x) {
-  if (out.numel() == 0 || copy_streamed(out, x)) return;
-  if (out.numel() <= kGrain && out.is_contiguous() && x.is_contiguous() && x.numel() == out.numel())
-    return convert(x.dtype(), x.raw(), out.dtype(), out.raw(), x.numel(), counts_for(x.dtype(), out.dtype()));
-  const Tensor* operands[] = {&out, &x};
-  const Loop loop = make_loop(out.sizes(), operands, out.is_contiguous());
-  const auto copy = [](const Loop& part, std::int64_t at, std::int64_t end, CastCounts* counts) {
-    for (std::int64_t n = 0; at < end; at += n) copy_block(part, at, n = part.block(at, end), counts);
-  };
-  // Elements of x that lie whole pages apart, as in some transposes, would all fall into the same few sets of the cache:
-  // in narrow strips of the last dim they stay there until their neighbours are read too.
-  constexpr std::int64_t kPage = 4096, kStrip = 16;
-  const int last = loop.ndim - 1;
-  const std::int64_t jump = loop.view[1].strides[last] * static_cast<std::int64_t>(size_of(x.dtype()));
-  const std::int64_t strips = loop.sizes[last] / kStrip;
-  if (jump == 0 || jump % kPage != 0 || strips < 2)
-    return parallel_counted(loop.numel, kGrain, x.dtype(), out.dtype(),
-                            [&](auto begin, auto end, CastCounts* counts) { copy(loop, begin, end, counts); });
-  const std::int64_t grain = std::max<std::int64_t>(1, kGrain * strips / loop.numel);
-  parallel_counted(strips, grain, x.dtype(), out.dtype(), [&](auto strip, auto end, CastCounts* counts) {
-    for (; strip < end; ++strip) {
-      Loop part = loop;
-      part.sizes[last] = strip + 1 < strips ? kStrip : loop.sizes[last] - strip * kStrip;
-      for (View& v : std::span(part.view, 2)) {
-        v.linear = false;
-        v.data += strip * kStrip * v.strides[last] * static_cast<std::int64_t>(size_of(v.dtype));
-      }
-      copy(part, 0, loop.numel / loop.sizes[last] * part.sizes[last], counts);
-    }
-  });
-}
-
-Tensor copied(const Tensor& x, DType dtype) {
-  const CategoryScope scope(Category::workspace);
-  Tensor out = empty(x.sizes(), {.dtype = dtype});
-  copy_elements(out, x);
-  return out;
-}
-
-Tensor readable(const Tensor& x, const Tensor& source) {
-  return overlaps(x, source) ? copied(source, source.dtype()) : source;
-}
 
 void register_movement() {
   for (const OpId op : {OpId::cast, OpId::clone}) set_kernel(op, cast);

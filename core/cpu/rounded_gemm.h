@@ -12,8 +12,4 @@ namespace gradual::cpu {
 // odd: rounding once more then gives what rounding once would have given (Boldo and Melquiond 2005).
 void accumulate(const Accumulator& how, const Gemm<float>& g, bool narrows);
 
-// Under the scope's accumulator, if there is one and x is no f64: each output's elements in row-major order, their
-// product with ones, divided by n. False where nothing was done.
-bool sum_accumulated(const Tensor& x, std::uint32_t dims, double n, Tensor& out);
-
 }  // namespace gradual::cpu

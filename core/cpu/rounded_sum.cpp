@@ -1,7 +1,9 @@
-// sum and mean under an accumulator: products with ones, whose chains are not cut.
+#include "rounded_sum.h"
+
 #include <algorithm>
 
 #include "../kernels/contraction_operand.h"
+#include "../kernels/copies.h"
 #include "../kernels/loops.h"
 #include "../kernels/reduce_plan.h"
 #include "../ops/ops.h"

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "../ops/op.h"
+#include "copies.h"
 #include "loops.h"
 
 namespace gradual::cpu {

@@ -4,6 +4,7 @@
 
 #include "../ops/compute_mode.h"
 #include "../support/multiversion.h"
+#include "copies.h"
 #include "loops.h"
 
 namespace gradual {

@@ -10,6 +10,7 @@
 #include "../cpu/gemm.h"
 #include "../formats/accumulator.h"
 #include "../kernels/contraction_operand.h"
+#include "../kernels/copies.h"
 #include "../kernels/loops.h"
 #include "../ops/cpu_backend.h"
 #include "../support/parallel.h"

@@ -10,6 +10,7 @@
 #include "../cpu/kernels.h"
 #include "../formats/accumulator.h"
 #include "../kernels/contraction_operand.h"
+#include "../kernels/copies.h"
 #include "../kernels/loops.h"
 #include "../kernels/matrix_batch.h"
 #include "../ops/cpu_backend.h"

@@ -14,15 +14,6 @@ namespace {
 
 __extension__ using Wide = unsigned __int128;  // for the upper half of a 64 x 64 bit product
 
-thread_local Generator* current = nullptr;
-
-thread_local DrawScope* draws = nullptr;
-
-Generator& thread_generator() {
-  thread_local Generator generator;
-  return generator;
-}
-
 // Writes value(words of the element) to each element of t, in chunks that do not depend on the number of threads. The
 // numbers of a GPU's tensor are drawn on the CPU, too: logarithms and cosines may differ in a last bit from one to the other.
 template <class F> const Tensor& fill_random(const Tensor& t, int words_each, RandomKey key, F value) {
@@ -52,25 +43,6 @@ std::uint64_t draw_below(std::int64_t range, RandomKey key, std::uint64_t high_w
 }
 
 }  // namespace
-
-DrawScope::DrawScope(std::vector<RandomKey>& log, Mode mode)
-    : log_(log), mode_(mode), outer_(draws), current_(draws, this) {}
-
-RandomKey Generator::next() {
-  // Out to the first scope that replays; those that record inside of it write down what it gives.
-  DrawScope* source = draws;
-  while (source && source->mode_ == DrawScope::Mode::record) source = source->outer_;
-  if (source && source->used_ == source->log_.size())
-    failf("random numbers: a computation that runs again draws more than it did the first time ({} draws)",
-          source->used_);
-  const RandomKey key = source ? source->log_[source->used_++] : RandomKey{seed_, stream_++};
-  for (DrawScope* s = draws; s != source; s = s->outer_) s->log_.push_back(key);
-  return key;
-}
-
-Generator& default_generator() { return current ? *current : thread_generator(); }
-void manual_seed(std::uint64_t seed) { default_generator().manual_seed(seed); }
-GeneratorScope::GeneratorScope(Generator& generator) : Scoped(current, &generator) {}
 
 const Tensor& Tensor::uniform_(double low, double high, Generator& g) const {
   const auto value = [=](const std::uint32_t* w) { return low + (high - low) * static_cast<double>(uniform01(w[0])); };

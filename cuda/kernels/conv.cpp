@@ -4,6 +4,7 @@
 #include <cstdint>
 
 #include "../../core/kernels/contraction_operand.h"
+#include "../../core/kernels/copies.h"
 #include "../../core/kernels/loops.h"
 #include "../../core/ops/conv_by_gemm.h"
 #include "../../core/tensor/memory.h"

@@ -4,6 +4,7 @@
 #include "../../core/formats/accumulator.h"
 #include "../../core/formats/cast_counts.h"
 #include "../../core/kernels/contraction_operand.h"
+#include "../../core/kernels/copies.h"
 #include "../../core/kernels/loops.h"
 #include "../../core/kernels/matrix_batch.h"
 #include "../../core/ops/compute_mode.h"

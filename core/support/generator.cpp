@@ -1,0 +1,36 @@
+#include "generator.h"
+
+#include "failf.h"
+
+namespace gradual {
+namespace {
+
+thread_local Generator* current = nullptr;
+thread_local DrawScope* draws = nullptr;
+
+Generator& thread_generator() {
+  thread_local Generator generator;
+  return generator;
+}
+
+}  // namespace
+
+DrawScope::DrawScope(std::vector<RandomKey>& log, Mode mode)
+    : log_(log), mode_(mode), outer_(draws), current_(draws, this) {}
+
+RandomKey Generator::next() {
+  // The innermost scope that replays gives the key; the recording scopes inside it log the key.
+  DrawScope* source = draws;
+  while (source && source->mode_ == DrawScope::Mode::record) source = source->outer_;
+  if (source && source->used_ == source->log_.size())
+    failf("random numbers: a recomputation draws more often than the first computation ({} draws)", source->used_);
+  const RandomKey key = source ? source->log_[source->used_++] : RandomKey{seed_, stream_++};
+  for (DrawScope* s = draws; s != source; s = s->outer_) s->log_.push_back(key);
+  return key;
+}
+
+Generator& default_generator() { return current ? *current : thread_generator(); }
+void manual_seed(std::uint64_t seed) { default_generator().manual_seed(seed); }
+GeneratorScope::GeneratorScope(Generator& generator) : Scoped(current, &generator) {}
+
+}  // namespace gradual
