@@ -20,6 +20,9 @@ struct GradOptions {
   bool allow_unused = false;  // an input the outputs do not depend on gets an undefined gradient, not an Error
 };
 
+// With create_graph a gradient that is constant, as that of a linear function, counts as differentiable: its own gradient
+// is zero.
+//
 // The gradients of `outputs` (weighted with `grad_outputs`, by default 1 for one-element outputs) with respect to
 // `inputs`, leaves or not. No leaf's grad() is touched.
 std::vector<Tensor> grad(const std::vector<Tensor>& outputs, const std::vector<Tensor>& inputs,
@@ -42,6 +45,9 @@ class GradientObserver : Pinned {
   GradientObserver();
   virtual ~GradientObserver();
   virtual void gradient(const GradientEvent& event) = 0;
+
+  static bool any();                             // whether this thread has one
+  static void tell(const GradientEvent& event);  // all of this thread's
 };
 
 }  // namespace autograd

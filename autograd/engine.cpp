@@ -3,69 +3,18 @@
 #include <algorithm>
 #include <utility>
 
-#include "../core/formats/cast_counts.h"
 #include "../core/ops/ops.h"
 #include "../core/support/failf.h"
 #include "../core/support/scoped.h"
+#include "autograd.h"
 #include "rule.h"
 
 namespace gradual {
 
-void RuleContext::check(const Tensor& t, std::uint32_t version) const {
-  if (!t.defined())
-    failf("backward of {}: {}", describe(node_),
-          node_.released ? "what it saved is freed already; pass retain_graph to the first backward"
-                         : "internal: the rule asks for a tensor it did not save");
-  if (t.version() != version) fail_changed("backward of " + describe(node_), t, version);
-}
-
-Tensor RuleContext::input(int i) const {
-  const Node::Input& slot = node_.input(i);
-  check(slot.saved, slot.version);
-  return slot.saved;
-}
-
-Tensor RuleContext::output(int i) const {
-  check(node_.saved_outputs[i], node_.output_versions[i]);
-  if (!create_graph_ || !node_.saved_outputs[i].is_floating()) return node_.saved_outputs[i];
-  Tensor t = detached(node_.saved_outputs[i]);
-  set_history(t, Ref<Node>::share(&node_), static_cast<std::uint32_t>(i));
-  return t;
-}
-
-Tensor RuleContext::take_output(int i) const {
-  Tensor t = output(i);
-  if (frees_) node_.release_output(i);
-  return t;
-}
-
-bool RuleContext::put_slice(int i, const SliceAttrs& attrs, const Tensor& g) const {
-  autograd::Engine* const engine = autograd::Engine::current();
-  return engine && needs(i) && engine->put_slice(node_.input(i).edge, node_.input(i), attrs, g);
-}
-
 namespace autograd {
-namespace {
-thread_local std::vector<GradientObserver*> observers;
-}
-
-const Node* leaf_of(const GradientEvent& event) {
-  const Node* node = event.input < 0 ? &event.node : event.node.input(event.input).edge.node.get();
-  while (node && !node->is_leaf && (node->op == OpId::cast || info(node->op).kind == OpKind::View))
-    node = node->input(0).edge.node.get();
-  return node && node->is_leaf ? node : nullptr;
-}
-
-GradientObserver::GradientObserver() { observers.push_back(this); }
-GradientObserver::~GradientObserver() { std::erase(observers, this); }
-
 namespace {
 
 thread_local Engine* current_engine = nullptr;
-
-void notify(const GradientEvent& event) {
-  for (GradientObserver* o : observers) o->gradient(event);
-}
 
 bool owned(const Tensor& t) {  // nobody else can see the numbers, not as memory of his own either
   const Storage& storage = *t.unsafe_impl()->storage;
@@ -96,10 +45,10 @@ void Engine::seed(const Tensor& y, Tensor g) {
       failf("backward: an output of shape {} needs a gradient of that shape; only one-element outputs start from 1",
             to_string(y.sizes()));
     g = ones_like(y);
-  } else if (g.sizes() != y.sizes() || g.dtype() != y.dtype()) {
+  } else if (g.sizes() != y.sizes() || !g.is_floating()) {
     failf("backward: a gradient {} for an output {}", describe(g), describe(y));
   }
-  deliver(grad_meta(y)->edge, std::move(g));
+  deliver(grad_meta(y)->edge, g.dtype() == y.dtype() ? std::move(g) : cast(g, y.dtype()));
 }
 
 void Engine::capture(const std::vector<Tensor>& inputs) {
@@ -129,9 +78,17 @@ void Engine::deliver(const Edge& edge, Tensor grad) {
   }
 }
 
-bool Engine::put_slice(const Edge& edge, const Node::Input& sliced, const SliceAttrs& a, const Tensor& grad) {
-  if (edge.node->sequence < segment_.since) return segment_.outer->put_slice(edge, sliced, a, grad);
-  if (options_.create_graph || watched_ || !observers.empty() || chain().observe || cast_counts()) return false;
+bool Engine::put_slice(Node& node, const SliceAttrs& a, const Tensor& grad) {
+  const Node::Input& sliced = node.input(0);
+  if (options_.create_graph || !write_slice(sliced.edge, sliced, a, grad)) return false;
+  if (!report_ && !GradientObserver::any()) return true;
+  const StageScope unseen(chain().observe, nullptr);  // for the observer alone, not a part of backward
+  hand_on(node, 0, call_row(OpId::slice_backward, a, grad)[0]);
+  return true;
+}
+
+bool Engine::write_slice(const Edge& edge, const Node::Input& sliced, const SliceAttrs& a, const Tensor& grad) {
+  if (edge.node->sequence < segment_.since) return segment_.outer->write_slice(edge, sliced, a, grad);
   if (is_f8(grad.dtype()) || grad.dtype() != sliced.dtype || grad.device() != sliced.device) return false;
   Pending& waiting = pending_[edge.node->sequence];
   waiting.node = edge.node;
@@ -179,9 +136,9 @@ void run_hooks(Node& node, Tensor* grads) {
     if (!g.defined()) continue;
     Tensor replaced = h.hook(g);
     if (!replaced.defined()) continue;
-    if (replaced.sizes() != g.sizes() || replaced.dtype() != g.dtype())
-      fail("a hook on " + describe(node) + " returned a gradient of another shape or dtype");
-    g = std::move(replaced);
+    if (replaced.sizes() != g.sizes() || !replaced.is_floating())
+      failf("a hook on {} returned {}; the gradient is {}", describe(node), describe(replaced), describe(g));
+    g = replaced.dtype() == g.dtype() ? std::move(replaced) : cast(replaced, g.dtype());
   }
 }
 
@@ -209,12 +166,17 @@ void Engine::gather(Node& node, Tensor grad) const {
   } else {
     sum.add_(grad);
   }
+  if (options_.create_graph) sum = constant_on_tape(std::move(sum));
 }
 
-void Engine::run_rule(Node& node, Tensor* grads, Step* report) {
-  std::vector<Tensor, PoolAllocator<Tensor>> results(static_cast<std::size_t>(node.input_count));
-  rules()[static_cast<int>(node.op)].backward(
-      RuleContext(node, grads, results.data(), options_.create_graph, !options_.retain_graph));
+namespace {
+
+using Gradients = std::vector<Tensor, PoolAllocator<Tensor>>;
+
+// What the node's rule gives for each input, in the input's shape and dtype and on its device.
+Gradients gradients_of(Node& node, Tensor* grads, bool create_graph, bool frees) {
+  Gradients results(static_cast<std::size_t>(node.input_count));
+  rules()[static_cast<int>(node.op)].backward(RuleContext(node, grads, results.data(), create_graph, frees));
   for (int i = 0; i < node.input_count; ++i) {
     const Node::Input& slot = node.input(i);
     Tensor& g = results[static_cast<std::size_t>(i)];
@@ -222,12 +184,58 @@ void Engine::run_rule(Node& node, Tensor* grads, Step* report) {
     if (g.sizes() != slot.sizes) g = sum_to(g, slot.sizes);
     if (g.dtype() != slot.dtype) g = cast(g, slot.dtype);
     if (g.device() != slot.device) g = to_device(g, slot.device);
-    notify({node, i, g});
-    if (report) {
-      report->grads_in.resize(results.size());
-      report->grads_in[static_cast<std::size_t>(i)] = g;
-    }
-    deliver(slot.edge, std::move(g));
+  }
+  return results;
+}
+
+// The gradients of a rule that has a fused row and a composed form: the fused row's numbers, so that create_graph changes
+// no bit, with the history of the composed form.
+Gradients fused_gradients(Node& node, Tensor* grads) {
+  Gradients numbers;
+  {
+    const NoGrad off;
+    Tensor copies[kMaxOutputs];  // a rule may take a gradient
+    for (int i = 0; i < kMaxOutputs; ++i)
+      if (grads[i].defined()) copies[i] = grads[i].detach();
+    numbers = gradients_of(node, copies, false, false);
+  }
+  Gradients composed = gradients_of(node, grads, true, false);
+  for (std::size_t i = 0; i < numbers.size(); ++i) {
+    const GradMeta* m = grad_meta(composed[i]);
+    if (!numbers[i].defined() || !m || !m->requires_grad) continue;
+    numbers[i] = detached(numbers[i]);
+    set_history(numbers[i], m->edge.node, m->edge.output);
+  }
+  return numbers;
+}
+
+}  // namespace
+
+Tensor constant_on_tape(Tensor t) {
+  if (!t.defined() || t.requires_grad()) return t;
+  Tensor constant = detached(t);
+  const Ref<Node> node = make_leaf(nullptr);
+  node->of_backward = true;
+  set_history(constant, node, 0);
+  return constant;
+}
+
+void Engine::hand_on(Node& node, int input, const Tensor& grad) {
+  GradientObserver::tell({node, input, grad});
+  if (!report_) return;
+  report_->grads_in.resize(static_cast<std::size_t>(node.input_count));
+  report_->grads_in[static_cast<std::size_t>(input)] = grad;
+}
+
+void Engine::run_rule(Node& node, Tensor* grads) {
+  Gradients results = options_.create_graph && rules()[static_cast<int>(node.op)].fused
+                          ? fused_gradients(node, grads)
+                          : gradients_of(node, grads, options_.create_graph, !options_.retain_graph);
+  for (int i = 0; i < node.input_count; ++i) {
+    Tensor& g = results[static_cast<std::size_t>(i)];
+    if (!g.defined()) continue;
+    hand_on(node, i, g);
+    deliver(node.input(i).edge, std::move(g));
   }
   if (!options_.retain_graph) node.release_saved();
 }
@@ -239,15 +247,17 @@ void Engine::step(Step* report) {
   Tensor* grads = taken.mapped().grads;
   // Below amp, recording only where a graph of the backward is wanted, with the line and module of the forward op.
   const Scoped engine(current_engine, this);
+  const Scoped reporting(report_, report);
+  saw_gradient_ = saw_gradient_ || node.of_backward;
   const StageScope no_amp(chain().amp, nullptr);
   const StageScope recording(chain().autograd, options_.create_graph ? default_autograd() : nullptr);
   const Scoped around(context(), Context{.module = node.module,
                                          .cause = node.cause,
                                          .phase = Phase::backward,
                                          .line = node.where,
-                                         .backward_of = node.is_leaf ? "" : name(node.op).data()});
+                                         .backward_of = node.is_leaf() ? "" : name(node.op).data()});
   complete(taken.mapped());
-  if (node.is_leaf) notify({node, -1, grads[0]});
+  if (node.is_leaf()) GradientObserver::tell({node, -1, grads[0]});
   run_hooks(node, grads);
   if (report) {
     report->node = taken.mapped().node;
@@ -255,32 +265,15 @@ void Engine::step(Step* report) {
     report->grads_in.clear();
   }
   const bool go_on = capture_gradients(node, grads);
-  watched_ = report != nullptr;
-  if (node.is_leaf) {
+  if (node.is_leaf()) {
     gather(node, std::move(grads[0]));
   } else if (go_on) {
-    run_rule(node, grads, report);
+    run_rule(node, grads);
   }
 }
 
 void Engine::run() {
   while (!done()) step();
-}
-
-std::vector<Tensor> grad(const std::vector<Tensor>& outputs, const std::vector<Tensor>& inputs,
-                         const std::vector<Tensor>& grad_outputs, GradOptions options) {
-  Engine engine(outputs, grad_outputs, options);
-  engine.capture(inputs);
-  engine.run();
-  for (std::size_t i = 0; i < inputs.size(); ++i)
-    if (!engine.captured()[i].defined() && !options.allow_unused)
-      failf("grad: input {} {} was not used for the outputs; pass allow_unused for an undefined gradient", i,
-            to_string(inputs[i].sizes()));
-  return engine.captured();
-}
-
-void backward(const std::vector<Tensor>& outputs, const std::vector<Tensor>& grad_outputs, GradOptions options) {
-  Engine(outputs, grad_outputs, options).run();
 }
 
 }  // namespace autograd

@@ -40,11 +40,13 @@ class Engine : Pinned {
   // The engine whose step runs on this thread, or null.
   static Engine* current();
 
-  // Puts a slice's gradient into what arrives at the edge of the sliced tensor: of slices that lie side by side, from the
-  // first or the last element of their dim on, each is copied to its place, and only what no slice covers becomes zeros; else
-  // it is added where it belongs. False, with nothing done, where somebody else holds what has arrived, watches gradients or
-  // wants a graph of them, and where the slice is the first and lies elsewhere.
-  bool put_slice(const Edge& edge, const Node::Input& sliced, const SliceAttrs& attrs, const Tensor& grad);
+  // Writes the gradient of a slice, made by input 0 of `node`, into the buffer that the slices of one tensor share. Adjacent
+  // slices are copied into it, and only what no slice covers is set to zero. False, with nothing done, under create_graph,
+  // where another handle to the buffer exists, and where the first slice does not start or end the dim.
+  bool put_slice(Node& node, const SliceAttrs& attrs, const Tensor& grad);
+
+  // Whether a node ran that an earlier backward recorded (create_graph): the outputs depend on gradients.
+  bool saw_gradient() const { return saw_gradient_; }
 
   bool done() const;
   // Runs the newest node that waits; `report`, where given, is filled.
@@ -64,19 +66,25 @@ class Engine : Pinned {
 
   void seed(const Tensor& output, Tensor grad);
   void deliver(const Edge& edge, Tensor grad);
+  bool write_slice(const Edge& edge, const Node::Input& sliced, const SliceAttrs& attrs, const Tensor& grad);
+  void hand_on(Node& node, int input, const Tensor& grad);
   static void complete(Pending& waiting);
   bool capture_gradients(Node& node, const Tensor* grads);
   void gather(Node& node, Tensor grad) const;
-  void run_rule(Node& node, Tensor* grads, Step* report);
+  void run_rule(Node& node, Tensor* grads);
 
   GradOptions options_;
   Segment segment_;
-  bool watched_ = false;  // somebody reads what each step hands on
+  Step* report_ = nullptr;  // of the step that runs
+  bool saw_gradient_ = false;
   std::map<std::uint64_t, Pending, std::greater<>, PoolAllocator<std::pair<const std::uint64_t, Pending>>>
       pending_;  // by sequence
   std::vector<Edge> wanted_;
   std::vector<Tensor> captured_;
   std::uint64_t stop_below_ = 0;  // no wanted node has a smaller sequence
 };
+
+// Gives `t` an entry on the tape, if it has none, whose own gradient is zero.
+Tensor constant_on_tape(Tensor t);
 
 }  // namespace gradual::autograd

@@ -8,6 +8,17 @@
 #include "rule.h"
 
 namespace gradual {
+namespace {
+
+// Whether `from` broadcasts to `to`, so that a gradient of shape `to` can be summed to `from`.
+bool expands_to(const Shape& from, const Shape& to) {
+  const int lead = to.size() - from.size();
+  for (int d = 0; d < from.size(); ++d)
+    if (lead < 0 || (from[d] != to[lead + d] && from[d] != 1)) return false;
+  return lead >= 0;
+}
+
+}  // namespace
 
 // The kernel and the rule of the op `custom`.
 struct FunctionColumns {
@@ -62,7 +73,8 @@ struct FunctionColumns {
       failf("{}: backward returned {} gradients for {} inputs", f.name(), results.size(), c.inputs());
     for (int i = 0; i < c.inputs(); ++i) {
       Tensor& g = results[static_cast<std::size_t>(i)];
-      if (g.defined() && c.needs(i) && (g.sizes() != c.sizes(i) || g.dtype() != c.dtype(i)))
+      // The engine sums a broadcast gradient and casts another dtype, as for the rules of the library.
+      if (g.defined() && c.needs(i) && !(g.is_floating() && expands_to(c.sizes(i), g.sizes())))
         failf("{}: backward gave input {} a gradient {}; the input is {}", f.name(), i, describe(g),
               kind_of(c.sizes(i), c.dtype(i)));
       c.set(i, std::move(g));

@@ -94,15 +94,58 @@ std::vector<Tensor> Node::saved_tensors() const {
   return tensors;
 }
 
+GradMeta::~GradMeta() {
+  if (edge.node && edge.node->is_leaf()) edge.node->leaf = nullptr;
+}
+
+GradMeta& ensure_grad_meta(const Tensor& t) {
+  TensorImpl* impl = t.unsafe_impl();
+  if (!impl->grad_meta) {
+    impl->grad_meta = new (impl->grad_space) GradMeta;
+    std::atomic<std::int32_t>& count = impl->storage->differentiable;
+    if (impl->storage->refs.load(std::memory_order_relaxed) == 1) count.store(1, std::memory_order_relaxed);  // fresh
+    else add_to(count, 1);
+  }
+  return static_cast<GradMeta&>(*impl->grad_meta);
+}
+
+void set_history(const Tensor& t, Ref<Node> node, std::uint32_t output) {
+  GradMeta& m = ensure_grad_meta(t);
+  // A leaf that stopped requiring grad and now becomes a result: older nodes must not gather here.
+  if (m.edge.node && m.edge.node->is_leaf()) m.edge.node->leaf = nullptr;
+  m.edge.node = std::move(node);
+  m.edge.output = output;
+  m.requires_grad = true;
+}
+
+Tensor detached(const Tensor& t) { return as_strided(t, t.sizes(), t.strides(), t.offset()); }
+
+Ref<Node> make_node(const OpCall& call) {
+  auto node = Ref<Node>::adopt(new Node(call.op, call.inputs));
+  const Context& c = context();
+  node->where = call.where;
+  node->module = c.module;
+  node->cause = c.cause;
+  node->attrs = *call.attrs;
+  node->of_backward = c.phase == Phase::backward;
+  return node;
+}
+
+Ref<Node> make_leaf(TensorImpl* owner) {
+  auto node = Ref<Node>::adopt(new Node(OpId::leaf));
+  node->leaf = owner;
+  return node;
+}
+
 std::uint64_t next_sequence() { return sequences.load(std::memory_order_relaxed); }
 
 std::string name(const Node& node) {
-  if (node.is_leaf) return "leaf";
+  if (node.is_leaf()) return "leaf";
   return node.function ? node.function->name() : std::string(name(node.op));
 }
 
 std::string describe(const Node& node) {
-  if (node.is_leaf) return "leaf";
+  if (node.is_leaf()) return "leaf";
   return name(node) + " at " + place(node.where) + (*node.module ? std::string(" in ") + node.module : "");
 }
 

@@ -43,6 +43,7 @@ struct Node : Pooled<Node>, Pinned {
   // Destruction is iterative: a tape of a million nodes needs no deep stack.
   static void destroy(Node* node);
 
+  bool is_leaf() const { return op == OpId::leaf; }
   Input& input(int i) { return inputs_[i]; }
   const Input& input(int i) const { return inputs_[i]; }
   void save_input(int i, const Tensor& t);
@@ -62,7 +63,7 @@ struct Node : Pooled<Node>, Pinned {
   const char* cause = "";
   Attrs attrs;
   TensorImpl* leaf = nullptr;  // a leaf's node: the tensor that gathers the gradient (null once it is gone)
-  bool is_leaf = false;
+  bool of_backward = false;    // recorded while a backward ran: create_graph
   Tensor saved_outputs[kMaxOutputs];
   std::uint32_t output_versions[kMaxOutputs] = {};
   Shape output_sizes;  // of output 0
@@ -111,6 +112,10 @@ inline bool needs_grad(const Tensor& t) {
   const GradMeta* m = grad_meta(t);
   return m && m->requires_grad;
 }
+// The tape's entry of a call, with its edges, and without what its rule saves.
+Ref<Node> make_node(const OpCall& call);
+// A leaf's node: `owner` gathers the gradient (null: nobody does).
+Ref<Node> make_leaf(TensorImpl* owner);
 // Makes `t` output `output` of `node`.
 void set_history(const Tensor& t, Ref<Node> node, std::uint32_t output);
 // The same numbers without history.

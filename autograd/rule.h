@@ -34,8 +34,9 @@ class RuleContext {
   void set(int i, Tensor g) const {
     if (needs(i)) results_[i] = std::move(g);
   }
-  // Instead of set(): writes the gradient of a slice of input i to its place in that of input i. False where that is set()'s to do.
-  bool put_slice(int i, const SliceAttrs& attrs, const Tensor& g) const;
+  // Instead of set(0, ..): writes the gradient of a slice into its place in the gradient of input 0. False, with nothing
+  // done, where the rule must call set().
+  bool put_slice(const SliceAttrs& attrs, const Tensor& g) const;
 
  private:
   void check(const Tensor& t, std::uint32_t version) const;
@@ -62,17 +63,17 @@ struct Rule {
   int saves[5] = {};                // what the gradient of input i needs: only that is kept
   const char* reason = nullptr;     // why there is no backward: "integer result", "in place, outside the graph"
   std::uint8_t differentiable = 1;  // outputs (bits) that carry gradients
+  bool fused = false;               // a fused row computes the gradient; a composed form gives create_graph its graph
 };
 
 // The column, by OpId. A row with neither backward nor reason is a hole.
 Rule* rules();
 void set_rule(OpId op, std::initializer_list<int> saves, RuleFn backward);
+// Says that these rules have a fused row and, under create_graph, a composed form.
+void set_fused(std::initializer_list<OpId> ops);
 void set_no_rule(std::initializer_list<OpId> ops, const char* reason);
 // What a call keeps whose inputs `needs` (input_bit) want gradients: bits as in Rule::saves.
 int saves_of(const Rule& rule, std::uint32_t needs);
-// The tape's entry of a call, with its edges, and without what its rule saves.
-Ref<Node> make_node(const OpCall& call);
-
 void register_rules();  // calls the following
 void register_elementwise_rules();
 void register_shape_rules();

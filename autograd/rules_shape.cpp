@@ -103,7 +103,7 @@ void pad_rule(const C& c) {
 // Many slices of one tensor fill one gradient: each writes its own part alone.
 void slice_rule(const C& c) {
   const auto& a = c.get<SliceAttrs>();
-  if (!c.put_slice(0, a, c.grad())) c.set(0, call_row(OpId::slice_backward, a, c.grad())[0]);
+  if (!c.put_slice(a, c.grad())) c.set(0, call_row(OpId::slice_backward, a, c.grad())[0]);
 }
 
 void register_movement() {

@@ -11,7 +11,7 @@ namespace gradual {
 namespace {
 
 std::string result_kind(const Node& n) {
-  if (!n.is_leaf) return kind_of(n.output_sizes, n.output_dtype);
+  if (!n.is_leaf()) return kind_of(n.output_sizes, n.output_dtype);
   return n.leaf ? kind_of(n.leaf->sizes, n.leaf->dtype) : "gone";
 }
 
@@ -100,7 +100,7 @@ std::string Tape::to_dot() const {
     const std::string module = *n->module ? " | " + escaped(n->module) : "";
     text += fmt::format("  v{} [shape=record, label=\"{{ {} | {}{} }}\"];\n", id, escaped(name_of(*n)),
                         escaped(result_kind(*n)), module);
-    if (n->is_leaf) continue;
+    if (n->is_leaf()) continue;
     const std::string cause = *n->cause ? "\\n" + escaped(n->cause) : "";
     text += fmt::format("  o{0} [shape=ellipse, label=\"{1}{2}\"];\n  o{0} -> v{0};\n", id, escaped(name(*n)), cause);
     for (int i = 0; i < n->input_count; ++i)
@@ -130,7 +130,7 @@ std::string to_string(const Tape::Stepper::Step& step) {
     if (g.defined()) came.push_back(shown(g, "grad of the result"));
   went.reserve(step.grads_in.size());
   for (const Tensor& g : step.grads_in) went.push_back(shown(g, fmt::format("to input {}", went.size())));
-  return fmt::format("{}: grad {}{}{}{}", describe(*step.node), join(came), step.node->is_leaf ? " gathered" : " -> ",
+  return fmt::format("{}: grad {}{}{}{}", describe(*step.node), join(came), step.node->is_leaf() ? " gathered" : " -> ",
                      join(went), values);
 }
 

@@ -353,7 +353,7 @@ void register_inference() {
   set(infer_one_hot, {OpId::one_hot});
   set(infer_batch_norm_update, {OpId::batch_norm_update_});
   set(infer_update, {OpId::sgd_step_, OpId::adam_step_, OpId::unscale_});
-  set([](const OpCall&, OutSpec*) {}, {OpId::custom});
+  set([](const OpCall&, OutSpec*) {}, {OpId::custom, OpId::leaf});
   set(infer_activation_backward, {OpId::relu_backward, OpId::gelu_backward});
   register_layers();
 }

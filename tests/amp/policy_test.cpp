@@ -100,6 +100,7 @@ const std::vector<std::string> kPass{"neg",
                                      "unscale_",
                                      "sgd_step_",
                                      "adam_step_",
+                                     "leaf",
                                      "custom"};
 
 }  // namespace

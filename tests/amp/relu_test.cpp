@@ -201,7 +201,7 @@ TEST_CASE("a cast for linear_relu names it as its cause") {
   int casts = 0;
   const Tape tape = Tape::of(y);
   for (const auto& node : tape.nodes()) {
-    if (node->is_leaf) continue;
+    if (node->is_leaf()) continue;
     CHECK(std::string(node->module) == "0");
     if (node->op == OpId::cast) ++casts;
   }

@@ -143,9 +143,10 @@ TEST_CASE("function: errors name the function") {
   check_message(
       message_of([&] { apply(with(one, [](In) { return std::vector<Tensor>{}; }), {x})[0].sum().backward(); }),
       {"any", "0 gradients", "1 inputs"});
+  const Tensor integers = ones({2}, {.dtype = DType::i64});
   check_message(
-      message_of([&] { apply(with(one, [](In) { return std::vector<Tensor>{ones({2})}; }), {x})[0].sum().backward(); }),
-      {"any", "f32", "f64"});
+      message_of([&] { apply(with(one, [&](In) { return std::vector<Tensor>{integers}; }), {x})[0].sum().backward(); }),
+      {"any", "i64", "f64"});
   check_message(message_of([&] { apply(with([](In) { return std::vector<Tensor>{}; }, one), {x}); }),
                 {"any", "1 to 3"});
   check_message(message_of([&] { apply(with([](In) { return std::vector<Tensor>(2); }, one), {x}); }),

@@ -3,6 +3,8 @@
 #include <gradual/autograd/autograd.h>
 #include <gradual/autograd/gradcheck.h>
 #include <gradual/autograd/rule.h>
+#include <gradual/core/observe/observer.h>
+#include <gradual/core/ops/cpu_backend.h>
 #include <gradual/cuda/cuda.h>
 
 #include <algorithm>
@@ -92,7 +94,7 @@ TEST_CASE("gradgradcheck of every row that is differentiable twice") {
 }
 
 // The gradients of the sum of the floating outputs, each weighted with its own numbers in its own dtype.
-Tensors gradients_of(const Row& row, const Sample& sample, const Tensors& inputs) {
+Tensors gradients_of(const Row& row, const Sample& sample, const Tensors& inputs, bool create_graph = false) {
   Tensors leaves;
   for (const Tensor& t : inputs)
     if (t.defined() && t.requires_grad()) leaves.push_back(t);
@@ -105,7 +107,7 @@ Tensors gradients_of(const Row& row, const Sample& sample, const Tensors& inputs
     weights.push_back(draw.uniform(t.sizes(), 0.5, 1.5).to(t.device()));
   }
   if (ends.empty()) return Tensors(leaves.size());
-  return autograd::grad(ends, leaves, weights, {.allow_unused = true});
+  return autograd::grad(ends, leaves, weights, {.create_graph = create_graph, .allow_unused = true});
 }
 
 // The largest difference of two gradients, and the largest entry.
@@ -197,6 +199,65 @@ int check_backward(std::initializer_list<DType> dtypes, Device device) {
     }
   }
   return checks;
+}
+
+class Onlooker final : public Observer, public autograd::GradientObserver {
+ public:
+  bool wants_counts() const override { return true; }
+  void gradient(const autograd::GradientEvent&) override {}
+};
+
+// Of gradients: the bytes, or none where there is no gradient.
+std::vector<std::vector<std::byte>> bits_of(const Tensors& gradients) {
+  std::vector<std::vector<std::byte>> bits;
+  for (const Tensor& g : gradients) bits.push_back(g.defined() ? bytes_of(g.detach()) : std::vector<std::byte>{});
+  return bits;
+}
+
+int check_same_bits(Device device) {
+  int checks = 0;
+  for (const Row* row : rows_under_test()) {
+    if (!row->samples || !row->no_gradient.empty()) continue;
+    for (DType dtype : row->dtypes) {
+      if (!is_floating(dtype) || is_f8(dtype)) continue;
+      for (const Sample& sample : samples_of(*row, dtype)) {
+        if (sample.large) continue;
+        const auto gradients = [&](bool create_graph) {
+          Tensors inputs = fresh(sample.inputs);
+          for (std::size_t i = 0; i < inputs.size(); ++i) {
+            const Tensor& t = inputs[i];
+            const bool leaf = t.defined() && t.is_floating() && !is_f8(t.dtype()) && !constant(*row, i);
+            inputs[i] = with_storage_on(device, inputs[i]);
+            if (leaf) inputs[i].set_requires_grad();
+          }
+          return bits_of(gradients_of(*row, sample, inputs, create_graph));
+        };
+        const auto plain = gradients(false);
+        const std::string where = describe(*row, sample, sample.inputs, "backward");
+        if (gradients(true) != plain) expect_none("create_graph changes bits of the first derivative", where);
+        Onlooker onlooker;
+        const ObserverScope watched(onlooker);
+        if (gradients(false) != plain) expect_none("an observer changes bits of the gradient", where);
+        ++checks;
+      }
+    }
+  }
+  return checks;
+}
+
+TEST_CASE("gradients have the same bits under create_graph and under observers") {
+  for (const CpuBackend backend : {CpuBackend::eigen, CpuBackend::onednn}) {
+    if (backend == CpuBackend::onednn && !has_onednn()) continue;
+    const CpuBackendScope scope(backend);
+    const int checks = check_same_bits(Device::cpu());
+    if (!std::getenv("GRADUAL_TEST_OP")) CHECK(checks > 0);
+  }
+}
+
+TEST_CASE("CUDA: gradients have the same bits under create_graph and under observers") {
+  if (!have_gpu()) return;
+  const int checks = check_same_bits(Device::cuda());
+  if (!std::getenv("GRADUAL_TEST_OP")) CHECK(checks > 0);
 }
 
 TEST_CASE("backward runs in every float dtype") {

@@ -221,6 +221,13 @@ std::vector<Row> in_place_rows() {
                     .samples = nullptr,
                     .no_samples = "tests of the optimizers hold the update against a scalar loop",
                     .no_gradient = "outside the graph"});
+  rows.push_back({.op = OpId::leaf,
+                  .policy = "pass",
+                  .dtypes = {},
+                  .samples = nullptr,
+                  .no_samples = "the tape's entry of a leaf: nothing calls it",
+                  .no_kernel = "the tape's entry of a leaf: nothing calls it",
+                  .no_gradient = "a leaf gathers its gradient"});
   rows.push_back({.op = OpId::custom,
                   .policy = "pass",
                   .dtypes = {},

@@ -1,0 +1,91 @@
+// The Autograd stage of the dispatch chain: runs what lies below and records a node where a gradient will be wanted.
+#include <bit>
+
+#include "../core/ops/ops.h"
+#include "../core/support/failf.h"
+#include "function.h"
+#include "grad_mode.h"
+#include "rule.h"
+
+namespace gradual {
+namespace {
+
+// A copy of `t` that stands for it on the tape: what a rule needs of a tensor that is about to be overwritten.
+Tensor copy_before_write(const Tensor& t, const OpCall& call) {
+  Tensor copy;
+  {
+    const NoGrad off;
+    const CauseScope cause(intern(fmt::format("kept for the backward of {}", name(call.op))));
+    copy = clone(t, call.where);
+  }
+  if (const GradMeta* m = grad_meta(t); m && m->requires_grad) set_history(copy, m->edge.node, m->edge.output);
+  return copy;
+}
+
+void check_in_place(const OpCall& call, const Rule& rule) {
+  const Tensor& x = call[0];
+  const GradMeta* m = grad_meta(x);
+  const Storage& storage = *x.unsafe_impl()->storage;
+  const auto refuse = [&](const char* why) {
+    std::string_view op = name(call.op);
+    if (op.ends_with('_')) op.remove_suffix(1);
+    failf("{}: {}; use the functional form x = {}(x, ..), or write under NoGrad", describe(call), why, op);
+  };
+  if (x.requires_grad() && x.is_leaf()) refuse("a leaf that requires grad cannot be written in place");
+  if (storage.differentiable.load() > (m ? 1 : 0))
+    refuse("the tensor shares storage with another differentiable tensor");
+  if (!x.requires_grad() && storage.refs.load() > 1)
+    refuse("the tensor shares storage with another one, which would not carry the gradient");
+  if (!x.is_floating()) refuse("only floating tensors carry gradients");
+  if (!rule.backward) refuse(rule.reason ? rule.reason : "this op has no gradient");
+}
+
+class Autograd final : public Interceptor {
+ public:
+  Outputs call(const OpCall& call) override {
+    std::uint32_t needs = 0;
+    for (int i = 0; i < call.inputs.size(); ++i)
+      if (needs_grad(call[i])) needs |= input_bit(i);
+    const Rule& rule = rules()[static_cast<int>(call.op)];
+    if (!needs || (!rule.backward && rule.reason && info(call.op).kind != OpKind::InPlace))
+      return next_below_autograd(call);
+    return record(call, rule, needs);
+  }
+
+ private:
+  // Apart from call(), so that what it returns is made in its place.
+  static Outputs record(const OpCall& call, const Rule& rule, std::uint32_t needs) {
+    const bool in_place = info(call.op).kind == OpKind::InPlace;
+    if (in_place) check_in_place(call, rule);
+    if (!rule.backward) failf("{}: no backward rule; run it under NoGrad or on detach()ed inputs", name(call.op));
+    Ref<Node> node = make_node(call);
+    const int saves = saves_of(rule, needs);
+    for (int left = saves & 255; left != 0; left &= left - 1) {
+      const int i = std::countr_zero(static_cast<unsigned>(left));
+      if (i >= call.inputs.size() || !call[i].defined()) continue;
+      if (in_place && call[i].shares_storage(call[0])) node->save_input(i, copy_before_write(call[i], call));
+      else node->save_input(i, call[i]);
+    }
+    if (call.op == OpId::custom) node->function = call.get<CustomAttrs>().function->shared_from_this();
+    Outputs out = next_below_autograd(call);
+    node->output_sizes = out[0].sizes();
+    node->output_dtype = out[0].dtype();
+    const auto place = [&](int i, Ref<Node> of) {
+      if (saves & gradual::out(i)) of->save_output(i, out[i]);
+      if ((rule.differentiable >> i & 1) && out[i].defined() && out[i].is_floating())
+        set_history(out[i], std::move(of), static_cast<std::uint32_t>(i));
+    };
+    for (int i = info(call.op).outputs - 1; i > 0; --i) place(i, node);
+    place(0, std::move(node));
+    return out;
+  }
+};
+
+}  // namespace
+
+Interceptor* default_autograd() {
+  static Autograd autograd;
+  return &autograd;
+}
+
+}  // namespace gradual

@@ -1,0 +1,78 @@
+#include "rule.h"
+
+#include <algorithm>
+
+#include "../core/support/failf.h"
+#include "engine.h"
+#include "function.h"
+
+namespace gradual {
+namespace {
+
+Rule table[kOpCount];
+
+}  // namespace
+
+void RuleContext::check(const Tensor& t, std::uint32_t version) const {
+  if (!t.defined())
+    failf("backward of {}: {}", describe(node_),
+          node_.released ? "what it saved is freed already; pass retain_graph to the first backward"
+                         : "internal: the rule asks for a tensor it did not save");
+  if (t.version() != version) fail_changed("backward of " + describe(node_), t, version);
+}
+
+Tensor RuleContext::input(int i) const {
+  const Node::Input& slot = node_.input(i);
+  check(slot.saved, slot.version);
+  return slot.saved;
+}
+
+Tensor RuleContext::output(int i) const {
+  check(node_.saved_outputs[i], node_.output_versions[i]);
+  if (!create_graph_ || !node_.saved_outputs[i].is_floating()) return node_.saved_outputs[i];
+  Tensor t = detached(node_.saved_outputs[i]);
+  set_history(t, Ref<Node>::share(&node_), static_cast<std::uint32_t>(i));
+  return t;
+}
+
+Tensor RuleContext::take_output(int i) const {
+  Tensor t = output(i);
+  if (frees_) node_.release_output(i);
+  return t;
+}
+
+bool RuleContext::put_slice(const SliceAttrs& attrs, const Tensor& g) const {
+  autograd::Engine* const engine = autograd::Engine::current();
+  return engine && needs(0) && engine->put_slice(node_, attrs, g);
+}
+
+int saves_of(const Rule& rule, std::uint32_t needs) {
+  int saves = 0;
+  for (int i = 0; i < 5 && needs >> i != 0; ++i)
+    if (needs & input_bit(i)) saves |= rule.saves[i];
+  return saves;
+}
+
+Rule* rules() { return table; }
+void set_rule(OpId op, std::initializer_list<int> saves, RuleFn backward) {
+  Rule& r = table[static_cast<int>(op)];
+  r.backward = backward;
+  std::ranges::copy(saves, r.saves);
+}
+void set_fused(std::initializer_list<OpId> ops) {
+  for (OpId op : ops) table[static_cast<int>(op)].fused = true;
+}
+void set_no_rule(std::initializer_list<OpId> ops, const char* reason) {
+  for (OpId op : ops) table[static_cast<int>(op)].reason = reason;
+}
+
+void register_rules() {
+  register_elementwise_rules();
+  register_shape_rules();
+  register_contraction_rules();
+  register_normalization_rules();
+  register_custom();
+  set_no_rule({OpId::leaf}, "the engine gathers a leaf's gradient");
+}
+
+}  // namespace gradual
