@@ -201,10 +201,7 @@ Gradients fused_gradients(Node& node, Tensor* grads) {
   }
   Gradients composed = gradients_of(node, grads, true, false);
   for (std::size_t i = 0; i < numbers.size(); ++i) {
-    const GradMeta* m = grad_meta(composed[i]);
-    if (!numbers[i].defined() || !m || !m->requires_grad) continue;
-    numbers[i] = detached(numbers[i]);
-    set_history(numbers[i], m->edge.node, m->edge.output);
+    if (numbers[i].defined()) numbers[i] = with_history(numbers[i], composed[i]);
   }
   return numbers;
 }

@@ -118,6 +118,14 @@ void set_history(const Tensor& t, Ref<Node> node, std::uint32_t output) {
   m.requires_grad = true;
 }
 
+Tensor with_history(const Tensor& t, const Tensor& other) {
+  const GradMeta* m = grad_meta(other);
+  if (!m || !m->requires_grad) return t;
+  Tensor numbers = detached(t);
+  set_history(numbers, m->edge.node, m->edge.output);
+  return numbers;
+}
+
 Tensor detached(const Tensor& t) { return as_strided(t, t.sizes(), t.strides(), t.offset()); }
 
 Ref<Node> make_node(const OpCall& call) {

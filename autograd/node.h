@@ -118,6 +118,8 @@ Ref<Node> make_node(const OpCall& call);
 Ref<Node> make_leaf(TensorImpl* owner);
 // Makes `t` output `output` of `node`.
 void set_history(const Tensor& t, Ref<Node> node, std::uint32_t output);
+// The numbers of `t` with the history of `other`, where that has one.
+Tensor with_history(const Tensor& t, const Tensor& other);
 // The same numbers without history.
 Tensor detached(const Tensor& t);
 

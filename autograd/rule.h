@@ -49,7 +49,7 @@ class RuleContext {
 
 // A gradient row of what arrived, over whose memory it may write, and of a saved tensor: relu_backward, gelu_backward.
 Tensor slope_row(const RuleContext& c, OpId op, const Attrs& attrs, const Tensor& saved);
-// What arrived times gelu's slope at x: one row, or composed where the backward is recorded.
+// What arrived times gelu's slope at x: one row, with the history of the composed form under create_graph.
 Tensor gelu_gradient(const RuleContext& c, const Tensor& x);
 
 using RuleFn = void (*)(const RuleContext&);

@@ -141,7 +141,7 @@ void register_contraction_rules() {
            [](const C& c) { c.set(0, adaptive_avg_pool2d(c.grad(), c.sizes(0)[2], c.sizes(0)[3])); });
   constexpr int kAttention = in(0) | in(1) | in(2) | out(0) | out(1);
   set_rule(OpId::flash_attention, {kAttention, kAttention, kAttention}, flash_attention_rule);
-  set_fused({OpId::linear_gelu, OpId::flash_attention});
+  set_fused({OpId::flash_attention});
   set_no_rule({OpId::flash_attention_backward}, "fused backward: under create_graph the composed form gives the graph");
   set_no_rule({OpId::scaled_dot_product_attention}, "composite: its parts have rules");
 }

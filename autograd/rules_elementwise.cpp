@@ -125,7 +125,6 @@ void register_unary() {
   set_rule(OpId::leaky_relu, {in(0)},
            [](const C& c) { c.set(0, where(c.input(0) > 0, c.grad(), c.grad() * c.scalar())); });
   set_rule(OpId::gelu, {in(0)}, [](const C& c) { c.set(0, gelu_gradient(c, c.input(0))); });
-  set_fused({OpId::gelu});
   set_no_rule({OpId::gelu_backward}, "fused backward: under create_graph the composed form gives the graph");
   set_rule(OpId::silu, {in(0)},
            [](const C& c) { c.set(0, c.take_grad() * silu_slope(c.input(0), sigmoid(c.input(0)))); });
@@ -158,8 +157,9 @@ Tensor slope_row(const C& c, OpId op, const Attrs& attrs, const Tensor& saved) {
 
 Tensor gelu_gradient(const C& c, const Tensor& x) {
   const Gelu form = c.get<Gelu>();
-  return c.create_graph() ? c.take_grad() * gelu_slope(x, form == Gelu::tanh)
-                          : slope_row(c, OpId::gelu_backward, form, x);
+  if (!c.create_graph()) return slope_row(c, OpId::gelu_backward, form, x);
+  return with_history(call_row(OpId::gelu_backward, form, c.grad(), x)[0],
+                      c.grad() * gelu_slope(x, form == Gelu::tanh));
 }
 
 void register_elementwise_rules() {
