@@ -1,6 +1,7 @@
 // Recipes as JSON.
 #include "../core/files/atomic_file.h"
 #include "../core/files/input_file.h"
+#include "../core/files/json_text.h"
 #include "json/quantization.h"
 #include "recipe.h"
 
@@ -135,7 +136,7 @@ Json parse(const std::string& text) {
     return true;
   };
   try {
-    return Json::parse(text, watch);
+    return Json::parse(bounded_json(text), watch);
   } catch (const Json::exception& e) { fail(std::string("recipes: not JSON: ") + e.what()); }
 }
 

@@ -9,6 +9,7 @@
 #include <limits>
 #include <nlohmann/json.hpp>
 
+#include "../core/files/json_text.h"
 #include "../core/support/error.h"
 #include "../core/support/threads.h"
 #include "gradual/version.h"
@@ -273,7 +274,7 @@ std::string results_json(const std::vector<Result>& results, bool with_curves) {
 std::vector<Result> results_from_json(const std::string& text, const std::string& file) {
   try {
     std::vector<Result> results;
-    const Json all = Json::parse(text);
+    const Json all = Json::parse(bounded_json(text));
     for (const Json& run : all.at("runs")) results.push_back(result_from(run, file));
     return results;
   } catch (const nlohmann::json::exception& e) { fail(file + " is no file of the lab's: " + e.what()); }

@@ -13,6 +13,7 @@
 #include <string_view>
 
 #include "../core/files/checkpoint_file.h"
+#include "../core/files/json_text.h"
 #include "../core/formats/rounding.h"
 #include "../core/observe/profile.h"
 #include "../core/observe/tracer.h"
@@ -110,7 +111,8 @@ std::map<std::string, std::string> by_name(const std::string& settings) {
   for (std::string field; std::getline(fields >> std::ws, field, ',');)
     values[field.substr(0, field.find(' '))] = field.substr(field.find(' ') + 1);
   if (at == std::string::npos) return values;
-  const nlohmann::json recipe = nlohmann::json::parse(settings.substr(at + kRecipe.size()), nullptr, false);
+  const nlohmann::json recipe =
+      nlohmann::json::parse(bounded_json(settings.substr(at + kRecipe.size())), nullptr, false);
   if (recipe.is_discarded()) {
     values["recipe"] = settings.substr(at + kRecipe.size());
     return values;

@@ -13,6 +13,7 @@
 #include "../support/failf.h"
 #include "../support/text.h"
 #include "input_file.h"
+#include "json_text.h"
 #include "safetensors.h"
 
 // In the file's metadata: "gradual.checkpoint" the version, "gradual.values" a JSON list that has for each part
@@ -64,14 +65,15 @@ Checkpoint read(const Safetensors& file) {
   };
   Checkpoint out;
   try {
-    const int version = Json::parse(metadata(kVersionKey)).get<int>();
+    const std::string written = metadata(kVersionKey);
+    const int version = Json::parse(bounded_json(written)).get<int>();
     if (version < 1 || version > kCheckpointVersion)
       failf("its format version is {}, this library reads versions 1 to {}{}", version, kCheckpointVersion,
             version > 1 ? "; a newer one wrote it" : "");
     const std::string values = metadata(kValuesKey), expected = metadata(kCrcKey);
     if (const std::string found = checksum(values, file.tensors); found != expected)
       failf("damaged: its checksum is {}, it was written with {}", found, expected);
-    for (const Json& part : Json::parse(values)) {
+    for (const Json& part : Json::parse(bounded_json(values))) {
       auto& [name, state] = out.parts.emplace_back(part.at(0), StateDict());
       for (const Json& entry : part.at(1)) {
         const std::string key = entry.at(0);

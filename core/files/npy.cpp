@@ -8,6 +8,7 @@
 #include "../support/failf.h"
 #include "atomic_file.h"
 #include "input_file.h"
+#include "json_text.h"
 
 namespace gradual {
 namespace {
@@ -46,7 +47,7 @@ nlohmann::json parse_dictionary(std::string_view text) {
     const std::size_t at = quoted && c != '\'' ? std::string_view::npos : kPython.find(c);
     json += at == std::string_view::npos ? c : kJson[at];
   }
-  return nlohmann::json::parse(json, nullptr, false);
+  return nlohmann::json::parse(bounded_json(json), nullptr, false);
 }
 
 // The header's text; what follows it stays in `bytes`.

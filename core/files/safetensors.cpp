@@ -12,6 +12,7 @@
 #include "../support/text.h"
 #include "atomic_file.h"
 #include "input_file.h"
+#include "json_text.h"
 
 namespace gradual {
 namespace {
@@ -50,7 +51,7 @@ Json parse_json(std::string_view text, std::vector<std::string>& order) {
     return true;
   };
   try {
-    return Json::parse(text, check);
+    return Json::parse(bounded_json(text), check);
   } catch (const Json::exception& e) { fail(std::string("the header is not valid JSON: ") + e.what()); }
 }
 

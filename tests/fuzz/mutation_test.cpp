@@ -1,8 +1,10 @@
 // What the fuzzers do, for everybody and always the same: thousands of damaged copies of good files. The sanitizer
 // builds run it too.
 #include <doctest/doctest.h>
+#include <gradual/amp/recipe.h>
 #include <gradual/core/files/input_file.h>
 #include <gradual/core/support/philox.h>
+#include <gradual/lab/result.h>
 
 #include <algorithm>
 #include <cstdint>
@@ -140,4 +142,24 @@ TEST_CASE("damaged csv files") {
   const int accepted = survive(fuzz::csv, {"1,2,3\n4,5,6\n", "-1.5e3,+2\r\n\r\n", "0.1\n"});
   CHECK(accepted > 0);
   CHECK(accepted < kMutations);
+}
+
+TEST_CASE("damaged recipe files") {
+  std::vector<std::string> seeds;
+  for (const char* name : {"fp16-master", "amp-fp16", "fp8-delayed", "nvfp4"})
+    seeds.push_back(amp::to_json(amp::recipe(name)));
+  const int accepted = survive(fuzz::recipes, seeds);
+  CHECK(accepted > 0);
+  CHECK(accepted < kMutations);
+}
+
+TEST_CASE("files that nest too deep are refused by every reader of JSON") {
+  const std::string deep(200'000, '[');
+  const std::string closed = deep + std::string(200'000, ']');
+  for (const std::string& text : {deep, closed, "{\"name\": " + closed + "}"}) {
+    CHECK_THROWS_WITH_AS(amp::recipes_from_json(text), doctest::Contains("nests deeper than 64 levels"), Error);
+    CHECK_THROWS_AS(lab::results_from_json(text, "results.json"), Error);
+  }
+  const std::string quoted = "{\"name\": \"[[[[\\\"" + deep + "\"}";
+  CHECK(amp::recipes_from_json(quoted).size() == 1);  // brackets in a string do not nest
 }

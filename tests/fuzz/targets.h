@@ -2,6 +2,7 @@
 // programs and the mutation test share them.
 #pragma once
 
+#include <gradual/amp/recipe.h>
 #include <gradual/core/files/checkpoint_file.h>
 #include <gradual/core/files/npy.h>
 #include <gradual/core/files/safetensors.h>
@@ -10,6 +11,7 @@
 
 #include <cstdint>
 #include <cstring>
+#include <string>
 #include <string_view>
 
 namespace fuzz {
@@ -54,6 +56,13 @@ inline bool idx(std::string_view bytes) {
 inline bool csv(std::string_view bytes) {
   try {
     touch(gradual::data::parse_csv(bytes, "input"));
+    return true;
+  } catch (const gradual::Error&) { return false; }
+}
+
+inline bool recipes(std::string_view bytes) {
+  try {
+    gradual::amp::recipes_from_json(std::string(bytes));
     return true;
   } catch (const gradual::Error&) { return false; }
 }

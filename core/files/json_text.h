@@ -1,0 +1,14 @@
+// Checks of JSON text from outside, before a parser sees it.
+#pragma once
+
+#include <string_view>
+
+namespace gradual {
+
+// How deep arrays and objects may nest in a file that the library reads.
+inline constexpr int kMostJsonLevels = 64;
+
+// Error where brackets nest deeper than kMostJsonLevels: freeing such a value would overflow the stack. Returns the text.
+std::string_view bounded_json(std::string_view text);
+
+}  // namespace gradual
