@@ -81,6 +81,8 @@ Tensor cast_leaf(CastCache& cache, const Tensor& leaf, DType dtype, SourceLocati
   return y;
 }
 
+DType half_of(Device device) { return device.is_cuda() ? DType::f16 : DType::bf16; }
+
 // The activation that a call ends in.
 std::optional<OpId> activation_of(const OpCall& call) {
   if (call.op == OpId::linear_gelu) return OpId::gelu;
@@ -119,8 +121,8 @@ Outputs wide_cross_entropy(const OpCall& call) {
 class Autocast::Region final : public Interceptor, public std::enable_shared_from_this<Region> {
  public:
   Region(const AutocastOptions& o, Interceptor* around) : options(o), outer(around ? around->share() : nullptr) {
-    if (!options.dtype) options.dtype = options.device.is_cuda() ? DType::f16 : DType::bf16;
-    if (!is_half(*options.dtype))
+    if (!options.dtype && options.device) options.dtype = half_of(*options.device);
+    if (options.dtype && !is_half(*options.dtype))
       failf("Autocast: casts to f16 or bf16, not to {}; {{.enabled = false}} computes in f32", name(*options.dtype));
     const auto* region = dynamic_cast<const Region*>(outer.get());
     outermost = region == nullptr;
@@ -129,6 +131,8 @@ class Autocast::Region final : public Interceptor, public std::enable_shared_fro
 
   std::shared_ptr<Interceptor> share() override { return shared_from_this(); }
   Outputs call(const OpCall& call) override;
+  bool covers(Device device) const { return !options.device || options.device->type == device.type; }
+  DType dtype_on(Device device) const { return options.dtype.value_or(half_of(device)); }
 
   AutocastOptions options;
   std::shared_ptr<Interceptor> outer;
@@ -142,9 +146,11 @@ class Autocast::Region final : public Interceptor, public std::enable_shared_fro
 };
 
 Outputs Autocast::Region::call(const OpCall& call) {
+  Device on = options.device.value_or(Device::cpu());
   for (int i = 0; i < call.inputs.size(); ++i) {
     if (!call[i].defined()) continue;
-    if (call[i].device().type == options.device.type) break;
+    on = call[i].device();
+    if (covers(on)) break;
     return outer ? outer->call(call) : next_below_amp(call);
   }
   if (!options.enabled) return next_below_amp(call);
@@ -173,8 +179,8 @@ Outputs Autocast::Region::call(const OpCall& call) {
         failf(
             "{}: under autocast to {} an f64 tensor keeps its dtype and cannot meet the others; cast it with "
             "to(DType::f32), or all to f64",
-            describe(call), name(*options.dtype));
-      dtype = *options.dtype;
+            describe(call), name(dtype_on(on)));
+      dtype = dtype_on(on);
       break;
     case PolicyKind::promote:
       if (reads_mixed(call)) return next_below_amp(call);
@@ -251,9 +257,8 @@ const AutocastOptions* current_autocast() {
 
 std::optional<DType> autocast_dtype(Device device) {
   const auto* region = dynamic_cast<const Autocast::Region*>(chain().amp);
-  while (region && region->options.device.type != device.type)
-    region = dynamic_cast<const Autocast::Region*>(region->outer.get());
-  return region && region->options.enabled ? region->options.dtype : std::nullopt;
+  while (region && !region->covers(device)) region = dynamic_cast<const Autocast::Region*>(region->outer.get());
+  return region && region->options.enabled ? std::optional(region->dtype_on(device)) : std::nullopt;
 }
 
 }  // namespace gradual::amp

@@ -17,9 +17,9 @@
 namespace gradual::amp {
 
 struct AutocastOptions {
-  std::optional<DType> dtype = {};  // f16 or bf16; by default f16 on CUDA and bf16 on the CPU
-  Device device = Device::cpu();    // only tensors on devices of this type are cast
-  bool enabled = true;              // false: ops run as they would outside of any region
+  std::optional<DType> dtype = {};    // f16 or bf16; by default f16 on CUDA and bf16 on the CPU
+  std::optional<Device> device = {};  // only tensors on devices of this type are cast; none: on every device
+  bool enabled = true;                // false: ops run as they would outside of any region
   PolicyTable table = {};
   std::function<void()> at_end = {};  // called as the outermost region ends, unless by an exception
   bool cache = true;                  // a weight used twice is cast once (leaves that require grad; Category::casts)
@@ -40,7 +40,7 @@ class Autocast : Pinned {
   StageScope stage_;
 };
 
-// The options of this thread's innermost region, enabled or not (its dtype is set); null outside of any. It lives as
+// The options of this thread's innermost region, enabled or not; null outside of any. It lives as
 // long as the region does.
 const AutocastOptions* current_autocast();
 // The dtype of the region that casts tensors of this device; nothing where autocast is off.

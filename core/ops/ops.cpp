@@ -61,6 +61,12 @@ const Tensor& in_place(OpId op, const Tensor& x, const Tensor& other, const Attr
   return x;
 }
 
+const Operand& mask(const Operand& a) {
+  if (!a.is_number() && a.tensor->defined() && a.tensor->dtype() != DType::bool_)
+    failf("& | ^ ! ~ take masks (bool), given {}; compare it with a number first", describe(*a.tensor));
+  return a;
+}
+
 Tensor loss(OpId op, const Tensor& x, const Tensor& y, Reduction reduction, Loc loc) {
   return run(op, {&x, &y}, reduction, loc);
 }
@@ -87,6 +93,10 @@ Tensor to_device(const Tensor& x, Device device, Loc loc) {
   return x.device() == device ? x : unary(OpId::to_device, x, loc, device);
 }
 Tensor operator-(const Operand& a) { return neg(*a.tensor, a.where); }
+Tensor operator&(const Operand& a, const Operand& b) { return logical_and(mask(a), mask(b)); }
+Tensor operator|(const Operand& a, const Operand& b) { return logical_or(mask(a), mask(b)); }
+Tensor operator^(const Operand& a, const Operand& b) { return logical_xor(mask(a), mask(b)); }
+Tensor operator~(const Operand& a) { return logical_not(*mask(a).tensor, a.where); }
 
 const Tensor& Tensor::add_(const Tensor& y, double alpha, Loc l) const {
   return in_place(OpId::add_, *this, y, ScalarAttrs{alpha}, l);

@@ -68,6 +68,12 @@ inline Tensor operator<(const Operand& a, const Operand& b) { return lt(a, b); }
 inline Tensor operator<=(const Operand& a, const Operand& b) { return le(a, b); }
 inline Tensor operator>(const Operand& a, const Operand& b) { return gt(a, b); }
 inline Tensor operator>=(const Operand& a, const Operand& b) { return ge(a, b); }
+// Of masks (bool). There is no bitwise op on integers.
+Tensor operator&(const Operand& a, const Operand& b);
+Tensor operator|(const Operand& a, const Operand& b);
+Tensor operator^(const Operand& a, const Operand& b);
+Tensor operator~(const Operand& a);
+inline Tensor operator!(const Tensor& a) { return ~a; }
 
 // More reductions. argmax and argmin give i64, the first of equals.
 Tensor var(const Tensor& x, const Shape& dims = {}, bool keepdim = false, double correction = 1, Loc = Loc::current());

@@ -7,6 +7,7 @@ namespace gradual {
 
 Tensor Tensor::to(DType d, SourceLocation l) const { return cast(*this, d, l); }
 Tensor Tensor::to(Device d, SourceLocation l) const { return to_device(*this, d, l); }
+Tensor Tensor::to(Device d, DType t, SourceLocation l) const { return cast(to_device(*this, d, l), t, l); }
 Tensor Tensor::contiguous(SourceLocation l) const { return gradual::contiguous(*this, l); }
 Tensor Tensor::reshape(const Shape& s, SourceLocation l) const { return gradual::reshape(*this, s, l); }
 Tensor Tensor::view(const Shape& s, SourceLocation l) const { return gradual::view(*this, s, l); }
@@ -35,11 +36,35 @@ Tensor Tensor::index(std::initializer_list<Index> indices, SourceLocation l) con
 }
 #define GRADUAL_UNARY_OP(name, ...) \
   Tensor Tensor::name(SourceLocation l) const { return gradual::name(*this, l); }
+#define GRADUAL_BINARY_OP(name, ...)                                                                         \
+  Tensor Tensor::name(const Tensor& o, SourceLocation l) const { return gradual::name({*this, l}, {o, l}); } \
+  Tensor Tensor::name(double v, SourceLocation l) const { return gradual::name({*this, l}, {v, l}); }
 #define GRADUAL_REDUCTION_OP(name, ...) \
   Tensor Tensor::name(const Shape& d, bool k, SourceLocation l) const { return gradual::name(*this, d, k, l); }
 #include "../ops.def"
 Tensor Tensor::argmax(int d, bool k, SourceLocation l) const { return gradual::argmax(*this, d, k, l); }
-Tensor Tensor::pow(double e, SourceLocation l) const { return gradual::pow({*this, l}, e); }
+Tensor Tensor::argmin(int d, bool k, SourceLocation l) const { return gradual::argmin(*this, d, k, l); }
+Tensor Tensor::softmax(int d, SourceLocation l) const { return gradual::softmax(*this, d, l); }
+Tensor Tensor::log_softmax(int d, SourceLocation l) const { return gradual::log_softmax(*this, d, l); }
+Tensor Tensor::clamp(double a, double b, SourceLocation l) const { return gradual::clamp(*this, a, b, l); }
 Tensor Tensor::matmul(const Tensor& o, SourceLocation l) const { return gradual::matmul(*this, o, l); }
+
+// The divisor's gradient reads the dividend, which is overwritten here.
+const Tensor& Tensor::operator/=(const Tensor& o) const {
+  return copy_(gradual::div(o.defined() && o.requires_grad() ? gradual::clone(*this) : *this, o));
+}
+const Tensor& Tensor::operator/=(double v) const { return copy_(gradual::div(*this, v)); }
+
+Tensor Tensor::operator[](const Tensor& mask) const {
+  const int n = mask.dim();
+  if (mask.dtype() != DType::bool_ || n == 0 || n > dim() || mask.sizes() != sizes().first(n))
+    failf("index: a mask must be bool and have the leading sizes of {}, given {}", to_string(sizes()), describe(mask));
+  const std::vector<std::int64_t> flags = mask.to_vector<std::int64_t>();
+  std::vector<std::int64_t> rows;
+  for (std::size_t i = 0; i < flags.size(); ++i)
+    if (flags[i]) rows.push_back(static_cast<std::int64_t>(i));
+  const auto count = static_cast<std::int64_t>(rows.size());
+  return index_select(flatten(0, n - 1), 0, from_data(rows, count, {.dtype = DType::i64, .device = device()}));
+}
 
 }  // namespace gradual

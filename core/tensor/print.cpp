@@ -1,6 +1,7 @@
 // Printing tensors by PyTorch's rules: four digits, one format for all numbers of a tensor, columns aligned, scientific
 // where the numbers span more than three decades, and the edges only past 1000 elements.
 #include <fmt/format.h>
+#include <ostream>
 
 #include <algorithm>
 #include <cmath>
@@ -103,5 +104,7 @@ std::string to_string(const Tensor& tensor) {
   const std::size_t line = text.size() - (text.rfind('\n') + 1);  // of the last line; npos + 1 is 0
   return text + (line + 2 + suffix.size() + 1 > kLineWidth ? ",\n" + std::string(kIndent, ' ') : ", ") + suffix + ")";
 }
+
+std::ostream& operator<<(std::ostream& out, const Tensor& t) { return out << to_string(t); }
 
 }  // namespace gradual

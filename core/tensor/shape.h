@@ -1,6 +1,7 @@
 // Sizes, strides and dimension lists: up to eight int64 values without heap allocation.
 #pragma once
 
+#include <concepts>
 #include <cstdint>
 #include <initializer_list>
 #include <string>
@@ -15,6 +16,12 @@ class Shape {
   Shape() {}  // NOLINT(modernize-use-equals-default): leaves the unused entries alone, shapes are made often
   Shape(std::initializer_list<std::int64_t> dims)  // NOLINT(google-explicit-constructor)
       : Shape(dims.begin(), dims.end()) {}
+  // One size or one dim: zeros(3), x.sum(1).
+  template <std::integral T>
+    requires(!std::same_as<T, bool>)
+  Shape(T size) : n_(1) {  // NOLINT(google-explicit-constructor)
+    d_[0] = static_cast<std::int64_t>(size);
+  }
   Shape(const std::vector<std::int64_t>& dims)  // NOLINT(google-explicit-constructor)
       : Shape(dims.data(), dims.data() + dims.size()) {}
   Shape(const std::int64_t* begin, const std::int64_t* end);  // Error past kMaxDims

@@ -2,10 +2,12 @@
 // views share storage and version. Ops are free functions in ops.h; the commonest are methods here too.
 #pragma once
 
+#include <concepts>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
 #include <initializer_list>
+#include <iosfwd>
 #include <optional>
 #include <source_location>
 #include <string>
@@ -122,6 +124,7 @@ class Tensor {
   // Conversion and copies.
   Tensor to(DType dtype, SourceLocation loc = SourceLocation::current()) const;
   Tensor to(Device device, SourceLocation loc = SourceLocation::current()) const;
+  Tensor to(Device device, DType dtype, SourceLocation loc = SourceLocation::current()) const;
   Tensor contiguous(SourceLocation loc = SourceLocation::current()) const;
 
   // Views and movement (see ops.h for what each does).
@@ -138,14 +141,22 @@ class Tensor {
   Tensor narrow(int dim, std::int64_t start, std::int64_t length, SourceLocation loc = SourceLocation::current()) const;
   Tensor index(std::initializer_list<Index> indices, SourceLocation loc = SourceLocation::current()) const;
   Tensor operator[](std::int64_t i) const { return select(0, i); }
+  // The elements where a bool mask of the leading sizes is true, in row-major order: [n, ..]. It waits for a GPU.
+  Tensor operator[](const Tensor& mask) const;
 
-  // The unary ops and the reductions of ops.h. No dims means all of them.
+  // The unary and binary ops and the reductions of ops.h. No dims means all of them.
 #define GRADUAL_UNARY_OP(name, ...) Tensor name(SourceLocation loc = SourceLocation::current()) const;
+#define GRADUAL_BINARY_OP(name, ...)                                                      \
+  Tensor name(const Tensor& other, SourceLocation loc = SourceLocation::current()) const; \
+  Tensor name(double value, SourceLocation loc = SourceLocation::current()) const;
 #define GRADUAL_REDUCTION_OP(name, ...) \
   Tensor name(const Shape& dims = {}, bool keepdim = false, SourceLocation loc = SourceLocation::current()) const;
 #include "../ops.def"
   Tensor argmax(int dim, bool keepdim = false, SourceLocation loc = SourceLocation::current()) const;
-  Tensor pow(double exponent, SourceLocation loc = SourceLocation::current()) const;
+  Tensor argmin(int dim, bool keepdim = false, SourceLocation loc = SourceLocation::current()) const;
+  Tensor softmax(int dim, SourceLocation loc = SourceLocation::current()) const;
+  Tensor log_softmax(int dim, SourceLocation loc = SourceLocation::current()) const;
+  Tensor clamp(double low, double high, SourceLocation loc = SourceLocation::current()) const;
   Tensor matmul(const Tensor& other, SourceLocation loc = SourceLocation::current()) const;
 
   // In place. With gradients on: a non-leaf that shares storage with no other differentiable tensor only.
@@ -155,6 +166,14 @@ class Tensor {
   const Tensor& mul_(double value, SourceLocation loc = SourceLocation::current()) const;
   const Tensor& copy_(const Tensor& source, SourceLocation loc = SourceLocation::current()) const;
   const Tensor& fill_(double value, SourceLocation loc = SourceLocation::current()) const;
+  const Tensor& operator+=(const Tensor& other) const { return add_(other); }
+  const Tensor& operator+=(double value) const { return add_(value); }
+  const Tensor& operator-=(const Tensor& other) const { return add_(other, -1.0); }
+  const Tensor& operator-=(double value) const { return add_(-value); }
+  const Tensor& operator*=(const Tensor& other) const { return mul_(other); }
+  const Tensor& operator*=(double value) const { return mul_(value); }
+  const Tensor& operator/=(const Tensor& other) const;
+  const Tensor& operator/=(double value) const;
   const Tensor& zero_(SourceLocation loc = SourceLocation::current()) const { return fill_(0, loc); }
   // Random fills, outside the graph and the dispatch chain (initialisation).
   // uniform_: low + (high - low) u, u from [0, 1), rounded once, which may give high.
@@ -182,11 +201,22 @@ class Tensor {
   Ref<TensorImpl> impl_;
 };
 
-// Creation.
+template <class T>
+concept DTypeOrDevice = std::same_as<T, DType> || std::same_as<T, Device>;
+inline TensorOptions options_of(DType dtype) { return {.dtype = dtype}; }
+inline TensorOptions options_of(Device device) { return {.device = device}; }
+
+// Creation. empty, zeros, ones and full also take a dtype or a device alone: zeros({2}, DType::f16).
 Tensor empty(const Shape& sizes, TensorOptions options = {});  // uninitialised
 Tensor zeros(const Shape& sizes, TensorOptions options = {});
 Tensor ones(const Shape& sizes, TensorOptions options = {});
 Tensor full(const Shape& sizes, double value, TensorOptions options = {});
+template <DTypeOrDevice T> Tensor empty(const Shape& sizes, T where) { return empty(sizes, options_of(where)); }
+template <DTypeOrDevice T> Tensor zeros(const Shape& sizes, T where) { return zeros(sizes, options_of(where)); }
+template <DTypeOrDevice T> Tensor ones(const Shape& sizes, T where) { return ones(sizes, options_of(where)); }
+template <DTypeOrDevice T> Tensor full(const Shape& sizes, double value, T where) {
+  return full(sizes, value, options_of(where));
+}
 Tensor scalar(double value, TensorOptions options = {});  // 0-d
 Tensor arange(double start, double stop, double step = 1, TensorOptions options = {.dtype = DType::i64});
 Tensor linspace(double start, double stop, std::int64_t count, TensorOptions options = {});
@@ -211,5 +241,6 @@ Tensor as_strided(const Tensor& t, const Shape& sizes, const Shape& strides, std
 
 // Numbers as PyTorch prints them, then shape and dtype.
 std::string to_string(const Tensor& t);
+std::ostream& operator<<(std::ostream& out, const Tensor& t);
 
 }  // namespace gradual

@@ -64,6 +64,14 @@ TEST_CASE("the region's dtype and device") {
   CHECK(amp::autocast_dtype() == DType::bf16);
 }
 
+TEST_CASE("a region without a device serves every device") {
+  const Autocast scope;
+  CHECK(amp::autocast_dtype(Device::cuda()) == DType::f16);
+  CHECK(amp::autocast_dtype(Device::cpu()) == DType::bf16);
+  const Autocast off({.enabled = false});
+  CHECK_FALSE(amp::is_autocast_enabled(Device::cuda()));
+}
+
 TEST_CASE("autocast() makes any callable run under it") {
   const Tensor a = random({3, 3}, 1);
   const auto product =

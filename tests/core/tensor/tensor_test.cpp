@@ -3,6 +3,7 @@
 
 #include <cmath>
 #include <set>
+#include <sstream>
 #include <string>
 
 #include "gradual/core/support/error.h"
@@ -214,4 +215,61 @@ TEST_CASE("what cannot be is an Error, whatever function is asked for it") {
   CHECK_THROWS_WITH_AS(scaled_dot_product_attention(x, x, x, {}, {.dropout = 2}), doctest::Contains("0 to 1"), Error);
   CHECK_THROWS_WITH_AS(cross_entropy(ones({2, 3, 4}), zeros({4, 2}, {.dtype = DType::i64})),
                        doctest::Contains("must be [2, 4], given [4, 2]"), Error);
+}
+
+TEST_CASE("one integer is a shape or a dim; a dtype or a device alone are options") {
+  CHECK(zeros(3).sizes() == Shape{3});
+  CHECK(values(arange(0, 6).reshape({2, 3}).sum(1)) == std::vector<double>{3, 12});
+  CHECK(zeros({2}, DType::f16).dtype() == DType::f16);
+  CHECK(full(2, 3, Device::cpu()).device().is_cpu());
+  CHECK(ones(2).to(Device::cpu(), DType::bf16).dtype() == DType::bf16);
+}
+
+TEST_CASE("assignment operators work in place, with gradients") {
+  Tensor x = ones({2});
+  const Tensor same = x;
+  x += 3;
+  x -= ones({2});
+  x *= 4;
+  x /= full({2}, 2);
+  CHECK(x.is_same(same));
+  CHECK(values(x) == std::vector<double>{6, 6});
+  Tensor a = full({2}, 6), b = full({2}, 2);
+  a.set_requires_grad(), b.set_requires_grad();
+  Tensor y = a * 1;
+  y /= b;
+  y.sum().backward();
+  CHECK(values(a.grad()) == std::vector<double>{0.5, 0.5});
+  CHECK(values(b.grad()) == std::vector<double>{-1.5, -1.5});
+}
+
+TEST_CASE("binary ops and softmax are methods") {
+  const Tensor x = arange(1, 4, 1, {.dtype = DType::f32});
+  CHECK(values(x.maximum(2).add(x)) == std::vector<double>{3, 4, 6});
+  CHECK(values(x.pow(2)) == std::vector<double>{1, 4, 9});
+  CHECK(x.softmax(0).sum().item() == doctest::Approx(1));
+  CHECK(x.argmin(0).item() == 0);
+  CHECK(values(x.clamp(2, 3)) == std::vector<double>{2, 2, 3});
+}
+
+TEST_CASE("operators on masks, and the elements that a mask selects") {
+  Tensor x = arange(0, 6, 1, {.dtype = DType::f32}).reshape({2, 3});
+  x.set_requires_grad();
+  const Tensor mask = ((x > 0) & (x < 4) & !(x == 2)) | (x == 5);
+  const Tensor picked = x[mask];
+  CHECK(values(picked) == std::vector<double>{1, 3, 5});
+  picked.sum().backward();
+  CHECK(values(x.grad()) == std::vector<double>{0, 1, 0, 1, 0, 1});
+  CHECK(x[(x > 2).select(1, 0)].sizes() == Shape{1, 3});
+  CHECK(x[x > 9].sizes() == Shape{0});
+  CHECK(values(~(x > 2) ^ (x > 1)) == std::vector<double>{1, 1, 0, 1, 1, 1});
+  CHECK_THROWS_WITH_AS(x & mask, doctest::Contains("take masks (bool)"), Error);
+  CHECK_THROWS_WITH_AS(x[ones({2})], doctest::Contains("a mask must be bool"), Error);
+}
+
+TEST_CASE("a stream shows a tensor as to_string does") {
+  const Tensor x = arange(0, 3);
+  std::ostringstream out;
+  out << x;
+  CHECK(out.str() == to_string(x));
 }
