@@ -9,7 +9,6 @@
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <cmath>
-#include <csignal>
 #include <cstdio>
 #include <filesystem>
 #include <sstream>
@@ -17,16 +16,11 @@
 #include <vector>
 
 #include "progress.h"
+#include "terminal.h"
 
 namespace {
 
 using namespace gradual;
-
-volatile std::sig_atomic_t interrupted = 0;
-void on_interrupt(int) {
-  if (interrupted) std::_Exit(130);  // the second time: at once
-  interrupted = 1;
-}
 
 // What stands between commas, without the spaces around it.
 std::vector<std::string> split_names(const std::string& text) {
@@ -84,22 +78,25 @@ std::vector<amp::Recipe> recipes_for(const std::string& text) {
 
 void list_recipes(const std::vector<amp::Recipe>& recipes) {
   for (const amp::Recipe& r : recipes) {
-    fmt::print("{:<14} {}\n", r.name, r.description);
+    lab::say(stdout, "{:<14} {}\n", r.name, r.description);
     if (!amp::is_recipe(r.name)) {  // a file's, whose description need not tell
-      if (r.scaling && !r.scaling->dynamic) fmt::print("{:<16} loss scale: {}, fixed\n", "", r.scaling->init_scale);
-      for (const auto& [op, policy] : r.policy) fmt::print("{:<16} {}: {}\n", "", name(op), to_string(policy));
+      if (r.scaling && !r.scaling->dynamic)
+        lab::say(stdout, "{:<16} loss scale: {}, fixed\n", "", r.scaling->init_scale);
+      for (const auto& [op, policy] : r.policy) lab::say(stdout, "{:<16} {}: {}\n", "", name(op), to_string(policy));
     }
     if (!r.quantization) continue;
     for (const amp::OperandGroup& g : describe(*r.quantization))
-      fmt::print("{:<16} {}: {}\n", "", fmt::join(g.operands, ", "), g.quantizer);
-    if (r.quantization->accumulator) fmt::print("{:<16} sums: {}\n", "", name(*r.quantization->accumulator));
-    for (const auto& [module, other] : r.quantization->modules) fmt::print("{:<16} {}: as {}\n", "", module, other);
+      lab::say(stdout, "{:<16} {}: {}\n", "", fmt::join(g.operands, ", "), g.quantizer);
+    if (r.quantization->accumulator) lab::say(stdout, "{:<16} sums: {}\n", "", name(*r.quantization->accumulator));
+    for (const auto& [module, other] : r.quantization->modules)
+      lab::say(stdout, "{:<16} {}: as {}\n", "", module, other);
   }
 }
 
 void list_all_recipes() {
   list_recipes(recipes_for("all"));
-  fmt::print(
+  lab::say(
+      stdout,
       "eXmY           products of operands rounded to X exponent and Y mantissa bits, without scales, for example "
       "e4m2\n"
       "eXmY:ROUNDING  the same with nearest-away, toward-zero, up, down, to-odd, stochastic or stochastic:BITS\n"
@@ -208,30 +205,30 @@ int run(int argc, char** argv) {
   options.model_name = model;
   const lab::MakeModel make = lab::model_for(model, sample.train);
 
-  std::signal(SIGINT, on_interrupt);
-  options.stop = [] { return interrupted != 0; };
+  lab::stop_on_signals();
+  options.stop = [] { return lab::stop_signal() != 0; };
   options.progress = lab::ProgressBar(quiet, chosen);
   const std::filesystem::path saved = std::filesystem::path(out) / "checkpoints";
   std::error_code none;  // of a folder that is not there; what else is wrong with it check() says
   if (options.resume && !quiet &&
       std::filesystem::directory_iterator(saved, none) == std::filesystem::directory_iterator())
-    fmt::print(stderr, "--resume: nothing is saved in {}; every run starts anew\n", out);
+    lab::say(stderr, "--resume: nothing is saved in {}; every run starts anew\n", out);
   options.note = [&](const std::string& text) {
-    if (!quiet) fmt::print(stderr, "--resume: {}\n", text);
+    if (!quiet) lab::say(stderr, "--resume: {}\n", text);
   };
   options.started = [&] {
     if (!quiet)
-      fmt::print(stderr, "{} on {}: {}, {}, {} of {} samples\n", model, task.name, count(chosen.size(), "recipe"),
-                 count(options.seeds, "seed"), count(options.epochs, "epoch"), sample.train.size());
+      lab::say(stderr, "{} on {}: {}, {}, {} of {} samples\n", model, task.name, count(chosen.size(), "recipe"),
+               count(options.seeds, "seed"), count(options.epochs, "epoch"), sample.train.size());
   };
   const std::vector<lab::Result> results = lab::compare(make, task, chosen, out, options);
-  fmt::print("\n{}\nreport: {}/report.html, which explains the columns (beside it results.json and curves.csv)\n",
-             lab::table(results), out);
+  lab::say(stdout, "\n{}\nreport: {}/report.html, which explains the columns (beside it results.json and curves.csv)\n",
+           lab::table(results), out);
   const bool stopped =  // rather than interrupted: in the last step of all it stops nothing
       results.size() < chosen.size() * static_cast<std::size_t>(options.seeds) ||
       std::any_of(results.begin(), results.end(), [](const lab::Result& r) { return r.status == "interrupted"; });
-  if (stopped) fmt::print("interrupted: the same command with --resume goes on\n");
-  return stopped ? 130 : 0;
+  if (stopped) lab::say(stdout, "interrupted: the same command with --resume goes on\n");
+  return stopped ? 128 + lab::stop_signal() : 0;
 }
 
 }  // namespace
@@ -241,7 +238,7 @@ int main(int argc, char** argv) {
     return run(argc, argv);
   } catch (const std::exception& e) {
     std::fflush(stdout);
-    fmt::print(stderr, "\ngradual-lab: {}\n", e.what());
+    lab::say(stderr, "\ngradual-lab: {}\n", e.what());
     return 2;
   }
 }

@@ -8,6 +8,8 @@
 #include <cmath>
 #include <cstdio>
 
+#include "terminal.h"
+
 namespace gradual::lab {
 
 using Clock = std::chrono::steady_clock;
@@ -47,9 +49,9 @@ void ProgressBar::operator()(const Progress& p) {
     winsize size{};
     if (ioctl(STDERR_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col > 8 && text.size() >= size.ws_col)
       text.resize(size.ws_col - 1);
-    fmt::print(stderr, "\r\033[K{}{}", text, p.finished ? "\n" : "");
+    say(stderr, "\r\033[K{}{}", text, p.finished ? "\n" : "");
   } else {
-    fmt::print(stderr, "{}\n", text);
+    say(stderr, "{}\n", text);
   }
   std::fflush(stderr);
 }

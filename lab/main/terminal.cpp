@@ -1,0 +1,24 @@
+#include "terminal.h"
+
+#include <csignal>
+#include <cstdlib>
+
+namespace gradual::lab {
+namespace {
+
+volatile std::sig_atomic_t asked = 0;
+
+void on_signal(int signal) {
+  if (asked != 0 && signal != SIGPIPE) std::_Exit(128 + signal);
+  if (asked == 0) asked = signal;
+}
+
+}  // namespace
+
+void stop_on_signals() {
+  for (const int signal : {SIGINT, SIGTERM, SIGHUP, SIGPIPE}) std::signal(signal, on_signal);
+}
+
+int stop_signal() { return asked; }
+
+}  // namespace gradual::lab
