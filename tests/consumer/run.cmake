@@ -1,7 +1,7 @@
 # Builds and runs the consumer project:
 #   cmake -DMODE=installed    ...  installs the build tree GRADUAL_BUILD into WORK/prefix and uses find_package
 #   cmake -DMODE=subdirectory ...  builds the library anew from GRADUAL_SOURCE, by add_subdirectory
-#   cmake -DMODE=configured   ...  configures that in a new folder as one does who names neither generator nor build type
+#   cmake -DMODE=configured   ...  configures that in a new folder with neither generator nor build type named
 # and with -DWORK= -DCXX= -DGENERATOR= -DBUILD_TYPE= -DNATIVE= -P run.cmake
 
 function(run)
@@ -14,15 +14,24 @@ endfunction()
 
 if(MODE STREQUAL "configured")
   file(REMOVE_RECURSE ${WORK})
+  # by default CMake generates for make, which a fresh machine need not have: then by the generator of the build tree
+  find_program(MAKE make)
+  set(generator "")
+  if(NOT MAKE)
+    set(generator -G ${GENERATOR})
+  endif()
   run(${CMAKE_COMMAND} -E env --unset=CMAKE_GENERATOR --unset=CMAKE_BUILD_TYPE ${CMAKE_COMMAND} -S ${CMAKE_CURRENT_LIST_DIR}
-      -B ${WORK} -DCMAKE_CXX_COMPILER=${CXX} -DGRADUAL_SOURCE=${GRADUAL_SOURCE})
-  file(GLOB_RECURSE flags ${WORK}/*/gradual.dir/flags.make)
-  foreach(file ${flags})
-    file(STRINGS ${file} optimised REGEX "^CXX_FLAGS = .*-O3")
-    if(NOT optimised)
-      message(FATAL_ERROR "${file}: not optimised")
-    endif()
-  endforeach()
+      -B ${WORK} ${generator} -DCMAKE_CXX_COMPILER=${CXX} -DGRADUAL_SOURCE=${GRADUAL_SOURCE}
+      -DCMAKE_EXPORT_COMPILE_COMMANDS=ON)
+  file(STRINGS ${WORK}/compile_commands.json sources REGEX "\"command\": .*gradual[.]dir/.*[.]cpp")
+  if(NOT sources)
+    message(FATAL_ERROR "${WORK}/compile_commands.json has no source of the library")
+  endif()
+  list(FILTER sources EXCLUDE REGEX " -O3 ")
+  if(sources)
+    list(GET sources 0 source)
+    message(FATAL_ERROR "not optimised: ${source}")
+  endif()
   return()
 endif()
 set(arguments -S ${CMAKE_CURRENT_LIST_DIR} -B ${WORK} -G ${GENERATOR} -DCMAKE_CXX_COMPILER=${CXX}

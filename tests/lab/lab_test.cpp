@@ -3,9 +3,11 @@
 #include <gradual/gradual.h>
 #include <gradual/lab/lab.h>
 
+#include <algorithm>
 #include <cmath>
 #include <filesystem>
 #include <fstream>
+#include <functional>
 #include <nlohmann/json.hpp>
 #include <sstream>
 

@@ -1,6 +1,8 @@
 // All parameters updated by one call, against one call a parameter: the same bits and counts.
 #include <doctest/doctest.h>
 
+#include <algorithm>
+
 #include "gradual/core/formats/cast_counts.h"
 #include "gradual/core/observe/observer.h"
 #include "gradual/core/ops/dispatch.h"
