@@ -185,7 +185,10 @@ template <class T> GRADUAL_HD T sigmoid(T x) {
   return (x < 0 ? e : T{1}) / (1 + e);
 }
 // log(1 + exp(x)) = max(x, 0) + log(1 + exp(-|x|)).
-template <class T> GRADUAL_HD T softplus(T x) { return (x < 0 ? T{0} : x) + log1p(exp(-std::fabs(x))); }
+template <class T> GRADUAL_HD T softplus(T x) {
+  const T y = (x < 0 ? T{0} : x) + log1p(exp(-std::fabs(x)));
+  return x == x ? y : x + x;  // of two NaN added, the compiler's order of operands would choose the sign
+}
 
 // T is the compute type: float, double, or int64 for integers
 // and bool.
