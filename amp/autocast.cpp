@@ -11,7 +11,6 @@
 #include "../autograd/function.h"
 #include "../autograd/grad_mode.h"
 #include "../autograd/rule.h"
-#include "../core/observe/observer.h"
 #include "../core/ops/ops.h"
 #include "../core/support/failf.h"
 #include "../core/tensor/memory.h"
@@ -101,10 +100,9 @@ int castable_inputs(const OpCall& call) {
   return call.op == OpId::scaled_dot_product_attention ? 3 : call.inputs.size();
 }
 
-// Whether cross entropy's kernels widen these logits, and round their gradient, themselves: on a GPU, whose passes over memory
-// count, and where no observer counts what casts lose.
+// Whether cross entropy's kernels widen these logits, and round their gradient, themselves: on a GPU, to save passes over memory.
 bool widens_itself(const OpCall& call) {
-  return call[0].defined() && call[0].device().is_cuda() && is_half(call[0].dtype()) && !any_observer_counts();
+  return call[0].defined() && call[0].device().is_cuda() && is_half(call[0].dtype());
 }
 Outputs wide_cross_entropy(const OpCall& call) {
   auto options = call.get<CrossEntropyAttrs>();

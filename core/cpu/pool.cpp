@@ -8,9 +8,9 @@
 #include "../formats/float_types.h"
 #include "../ops/dispatch.h"
 #include "../support/failf.h"
-#include "fast/square_pool.h"
 #include "kernels.h"
 #include "rows.h"
+#include "square_pool.h"
 
 namespace gradual::cpu {
 namespace {

@@ -78,8 +78,6 @@ class Observe final : public Interceptor {
 
 }  // namespace
 
-bool any_observer_counts() { return chain().observe && any_counts(installed().observers); }
-
 std::string_view called(const OpCall& call) {
   const bool named = call.op == OpId::custom && *call.get<CustomAttrs>().name;
   return named ? call.get<CustomAttrs>().name : name(call.op);

@@ -32,9 +32,6 @@ class Observer {
   virtual void after(const OpCall&, const Outputs&, const CallRecord&) {}
 };
 
-// Whether an observer that this thread's ops are shown to wants_counts(): then casts stay ops of their own.
-bool any_observer_counts();
-
 // Installs an observer on this thread while the scope lives. Scopes nest: all installed observers are told.
 class ObserverScope : Pinned {
  public:

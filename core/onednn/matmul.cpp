@@ -336,6 +336,8 @@ void register_contractions() {
   set_offer(OpId::linear_relu, linear_relu);
   set_offer(OpId::linear_gelu, linear_gelu);
   set_offer(OpId::linear_backward_weight, linear_backward_weight);
+  columns().suits_flash_attention = cpu::suits_attention_blocks;
+  columns().onednn_description = description;
   set_offer(OpId::flash_attention, cpu::attention_blocks);  // products, too, though by kernels of ours
   set_offer(OpId::flash_attention_backward, cpu::attention_blocks_backward);
 }

@@ -1,7 +1,6 @@
 // The composite rows: ops written with other ops, above autograd, so that amp sees them whole.
 #include <cmath>
 
-#include "../cpu/fast/attention_blocks.h"
 #include "../formats/accumulator.h"
 #include "dispatch.h"
 #include "ops.h"
@@ -56,7 +55,8 @@ bool fused(const OpCall& c) {
   };
   const bool meet = alike(c[1]) && alike(c[2]) && c[1].size(-1) == c[0].size(-1) && c[2].size(-2) == c[1].size(-2);
   if (!meet) return false;
-  if (!c[0].device().is_cuda()) return cpu::suits_attention_blocks(a, c[0], c[1], c[2]);
+  if (!c[0].device().is_cuda())
+    return columns().suits_flash_attention && columns().suits_flash_attention(a, c[0], c[1], c[2]);
   for (int i = 0; i < 3; ++i) {
     const Tensor& t = c[i];
     const bool narrow = is_half(t.dtype());

@@ -3,9 +3,7 @@
 #include <atomic>
 
 #include "../support/error.h"
-#ifdef GRADUAL_HAVE_ONEDNN
-#include "../onednn/primitive.h"
-#endif
+#include "dispatch.h"
 
 namespace gradual {
 namespace {
@@ -25,11 +23,9 @@ std::string_view name(CpuBackend backend) { return backend == CpuBackend::eigen 
 bool has_onednn() { return kDefault == CpuBackend::onednn; }
 
 std::string_view onednn_description() {
-#ifdef GRADUAL_HAVE_ONEDNN
-  return onednn::description();
-#else
+  ensure_registered();
+  if (columns().onednn_description) return columns().onednn_description();
   return "not built with oneDNN (Debian: libdnnl-dev; CMake: GRADUAL_ONEDNN=ON)";
-#endif
 }
 
 void set_cpu_backend(CpuBackend backend) {

@@ -4,6 +4,7 @@
 #pragma once
 
 #include <memory>
+#include <string_view>
 
 #include "op.h"
 
@@ -62,8 +63,7 @@ template <class... T> Outputs call_row(OpId op, const Attrs& attrs, const T&... 
   return dispatch(op, {&inputs...}, attrs, SourceLocation::current());
 }
 
-// Whether promotion leaves the operands of a call what they are: a GPU's kernels read f16 and bf16 beside f32, which is exact,
-// in a pass less than a cast takes. Where an observer counts, the cast is an op of its own.
+// True if mixed dtypes may stay unpromoted: CUDA add, sub and mul read f16 or bf16 with f32, which is exact and saves a cast.
 bool reads_mixed(const OpCall& call);
 
 // For the interceptors: on below amp (promotion, inference, autograd), below autograd (observe) and to the backend.
@@ -83,6 +83,9 @@ struct Columns {
   OfferFn onednn[kOpCount] = {};  // asked before cpu where that backend is chosen (cpu_backend.h)
   KernelFn cuda[kOpCount] = {};
   CompositeFn composite[kOpCount] = {};
+  // What the fast CPU kernels and oneDNN say of themselves; null where they are not built.
+  bool (*suits_flash_attention)(const AttentionAttrs& a, const Tensor& q, const Tensor& k, const Tensor& v) = nullptr;
+  std::string_view (*onednn_description)() = nullptr;
 };
 Columns& columns();
 

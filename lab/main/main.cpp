@@ -11,6 +11,7 @@
 #include <cmath>
 #include <cstdio>
 #include <filesystem>
+#include <optional>
 #include <sstream>
 #include <string>
 #include <vector>
@@ -126,7 +127,7 @@ void at_least_one(const char* option, std::int64_t given) {
   if (given < 1) fail(fmt::format("{} is {}; it must be at least 1", option, given));
 }
 
-int run(int argc, char** argv) {
+struct Arguments {
   lab::Options options;
   std::string model;
   std::string data = "digits";
@@ -137,31 +138,34 @@ int run(int argc, char** argv) {
   int threads = 0;
   bool quiet = false;
   bool list = false;
+};
 
-  CLI::App app(
-      "Trains the same network on the same data under many precision recipes, and reports what each did to "
-      "the numbers: accuracy, loss scale, memory, and which gradients were lost.\n",
-      "gradual-lab");
-  app.add_option("--model", model, "mlp, cnn or gpt (default: cnn for images, gpt for text)");
-  app.add_option("--data", data, "digits, mnist:DIR, text:FILE or addition")->capture_default_str();
-  app.add_option("--context", context, "characters that the model sees at a time, with text:FILE (default: 64)");
-  app.add_option("--recipes", recipes, "names with commas, a FILE.json, or all (see --list-recipes)")
+void declare_options(CLI::App& app, Arguments& a) {
+  app.add_option("--model", a.model, "mlp, cnn or gpt (default: cnn for images, gpt for text)");
+  app.add_option("--data", a.data, "digits, mnist:DIR, text:FILE or addition")->capture_default_str();
+  app.add_option("--context", a.context, "characters that the model sees at a time, with text:FILE (default: 64)");
+  app.add_option("--recipes", a.recipes, "names with commas, a FILE.json, or all (see --list-recipes)")
       ->capture_default_str();
-  app.add_flag("--list-recipes", list, "explain the recipes (those of --recipes, or all) and stop");
-  app.add_option("--epochs", options.epochs, "passes over the training data")->capture_default_str();
-  app.add_option("--batch", options.batch, "samples a step")->capture_default_str();
-  app.add_option("--lr", options.lr, "learning rate (default: 2e-3 for adamw and adam, 0.05 for sgd)");
-  app.add_option("--optimizer", options.optimizer, "adamw, adam or sgd")->capture_default_str();
-  app.add_option("--seeds", options.seeds, "runs seeds 0 to N-1")->capture_default_str();
-  app.add_option("--threads", threads, "threads (default: all cores)");
-  app.add_option("--device", device, "cpu or cuda")->capture_default_str();
-  app.add_option("--out", out, "folder for results.json, curves.csv and report.html")->capture_default_str();
-  app.add_flag("--resume", options.resume, "go on where an interrupted run into the same folder stopped");
-  app.add_flag("--quiet", quiet, "no progress, only the table");
-  app.add_option("--trace", options.trace, "write every op of one step of each recipe to FILE (none: to stdout)")
+  app.add_flag("--list-recipes", a.list, "explain the recipes (those of --recipes, or all) and stop");
+  app.add_option("--epochs", a.options.epochs, "passes over the training data")->capture_default_str();
+  app.add_option("--batch", a.options.batch, "samples a step")->capture_default_str();
+  app.add_option("--lr", a.options.lr, "learning rate (default: 2e-3 for adamw and adam, 0.05 for sgd)");
+  app.add_option("--optimizer", a.options.optimizer, "adamw, adam or sgd")->capture_default_str();
+  app.add_option("--seeds", a.options.seeds, "runs seeds 0 to N-1")->capture_default_str();
+  app.add_option("--threads", a.threads, "threads (default: all cores)");
+  app.add_option("--device", a.device, "cpu or cuda")->capture_default_str();
+  app.add_option("--out", a.out, "folder for results.json, curves.csv and report.html")->capture_default_str();
+  app.add_flag("--resume", a.options.resume, "go on where an interrupted run into the same folder stopped");
+  app.add_flag("--quiet", a.quiet, "no progress, only the table");
+  app.add_option("--trace", a.options.trace, "write every op of one step of each recipe to FILE (none: to stdout)")
       ->expected(0, 1);
-  app.add_option("--profile", options.profile, "write a profile of each run to FILE (none: to stdout)")->expected(0, 1);
-  app.allow_extras();  // said by us, the first with the nearest option
+  app.add_option("--profile", a.options.profile, "write a profile of each run to FILE (none: to stdout)")
+      ->expected(0, 1);
+  app.allow_extras();  // unknown() answers them, the first with the nearest option
+}
+
+// The status to end with, where help or an error in the command line ends the program.
+std::optional<int> parse(CLI::App& app, int argc, char** argv) {
   try {
     app.parse(argc, argv);
   } catch (const CLI::ConversionError& e) {
@@ -178,57 +182,76 @@ int run(int argc, char** argv) {
          " (see gradual-lab --help)");
   } catch (const CLI::ParseError& e) { return app.exit(e) == 0 ? 0 : 2; }
   if (const std::vector<std::string> extras = app.remaining(); !extras.empty()) fail(unknown(extras.front(), app));
-  if (app.count("--trace") && options.trace.empty()) options.trace = "-";
-  if (app.count("--profile") && options.profile.empty()) options.profile = "-";
-  if (list) {
-    if (app.count("--recipes")) list_recipes(recipes_for(recipes));
-    else list_all_recipes();
-    return 0;
-  }
-  at_least_one("--epochs", options.epochs);
-  at_least_one("--batch", options.batch);
-  at_least_one("--seeds", options.seeds);
-  if (app.count("--context")) at_least_one("--context", context);
-  if (app.count("--lr") && !(std::isfinite(options.lr) && options.lr > 0))
-    fail(fmt::format("--lr is {}; it must be positive and finite", options.lr));
-  if (out.empty()) fail("--out is empty; it must name a folder");
-  if (app.count("--threads")) {
-    if (threads < 1 || threads > kMostThreads)
-      fail(fmt::format("--threads is {}; it must be 1 to {}", threads, kMostThreads));
-    set_num_threads(threads);
-  }
-  options.device = device_from_name(device);
-  const std::vector<amp::Recipe> chosen = recipes_for(recipes);
-  const lab::LabData task = lab::data_for(data, context);
+  return std::nullopt;
+}
+
+void check(const CLI::App& app, const Arguments& a) {
+  at_least_one("--epochs", a.options.epochs);
+  at_least_one("--batch", a.options.batch);
+  at_least_one("--seeds", a.options.seeds);
+  if (app.count("--context")) at_least_one("--context", a.context);
+  if (app.count("--lr") && !(std::isfinite(a.options.lr) && a.options.lr > 0))
+    fail(fmt::format("--lr is {}; it must be positive and finite", a.options.lr));
+  if (a.out.empty()) fail("--out is empty; it must name a folder");
+  if (app.count("--threads") && (a.threads < 1 || a.threads > kMostThreads))
+    fail(fmt::format("--threads is {}; it must be 1 to {}", a.threads, kMostThreads));
+}
+
+// Trains, writes the folder, prints the table; gives the program's status.
+int train(Arguments& a) {
+  lab::Options& options = a.options;
+  options.device = device_from_name(a.device);
+  const std::vector<amp::Recipe> chosen = recipes_for(a.recipes);
+  const lab::LabData task = lab::data_for(a.data, a.context);
   const data::Split sample = task.load(0);
-  if (model.empty()) model = sample.train.inputs.dtype() == DType::i64 ? "gpt" : "cnn";
-  options.model_name = model;
-  const lab::MakeModel make = lab::model_for(model, sample.train);
+  if (a.model.empty()) a.model = sample.train.inputs.dtype() == DType::i64 ? "gpt" : "cnn";
+  options.model_name = a.model;
+  const lab::MakeModel make = lab::model_for(a.model, sample.train);
 
   lab::stop_on_signals();
   options.stop = [] { return lab::stop_signal() != 0; };
-  options.progress = lab::ProgressBar(quiet, chosen);
-  const std::filesystem::path saved = std::filesystem::path(out) / "checkpoints";
-  std::error_code none;  // of a folder that is not there; what else is wrong with it check() says
-  if (options.resume && !quiet &&
+  options.progress = lab::ProgressBar(a.quiet, chosen);
+  const std::filesystem::path saved = std::filesystem::path(a.out) / "checkpoints";
+  std::error_code none;  // of a folder that is not there; what else is wrong with it lab::check() says
+  if (options.resume && !a.quiet &&
       std::filesystem::directory_iterator(saved, none) == std::filesystem::directory_iterator())
-    lab::say(stderr, "--resume: nothing is saved in {}; every run starts anew\n", out);
+    lab::say(stderr, "--resume: nothing is saved in {}; every run starts anew\n", a.out);
   options.note = [&](const std::string& text) {
-    if (!quiet) lab::say(stderr, "--resume: {}\n", text);
+    if (!a.quiet) lab::say(stderr, "--resume: {}\n", text);
   };
   options.started = [&] {
-    if (!quiet)
-      lab::say(stderr, "{} on {}: {}, {}, {} of {} samples\n", model, task.name, count(chosen.size(), "recipe"),
+    if (!a.quiet)
+      lab::say(stderr, "{} on {}: {}, {}, {} of {} samples\n", a.model, task.name, count(chosen.size(), "recipe"),
                count(options.seeds, "seed"), count(options.epochs, "epoch"), sample.train.size());
   };
-  const std::vector<lab::Result> results = lab::compare(make, task, chosen, out, options);
+  const std::vector<lab::Result> results = lab::compare(make, task, chosen, a.out, options);
   lab::say(stdout, "\n{}\nreport: {}/report.html, which explains the columns (beside it results.json and curves.csv)\n",
-           lab::table(results), out);
-  const bool stopped =  // rather than interrupted: in the last step of all it stops nothing
+           lab::table(results), a.out);
+  const bool stopped =  // a signal in the last step of all stops nothing
       results.size() < chosen.size() * static_cast<std::size_t>(options.seeds) ||
       std::any_of(results.begin(), results.end(), [](const lab::Result& r) { return r.status == "interrupted"; });
   if (stopped) lab::say(stdout, "interrupted: the same command with --resume goes on\n");
   return stopped ? 128 + lab::stop_signal() : 0;
+}
+
+int run(int argc, char** argv) {
+  Arguments a;
+  CLI::App app(
+      "Trains the same network on the same data under many precision recipes, and reports what each did to "
+      "the numbers: accuracy, loss scale, memory, and which gradients were lost.\n",
+      "gradual-lab");
+  declare_options(app, a);
+  if (const std::optional<int> status = parse(app, argc, argv)) return *status;
+  if (app.count("--trace") && a.options.trace.empty()) a.options.trace = "-";
+  if (app.count("--profile") && a.options.profile.empty()) a.options.profile = "-";
+  if (a.list) {
+    if (app.count("--recipes")) list_recipes(recipes_for(a.recipes));
+    else list_all_recipes();
+    return 0;
+  }
+  check(app, a);
+  if (app.count("--threads")) set_num_threads(a.threads);
+  return train(a);
 }
 
 }  // namespace

@@ -3,9 +3,9 @@
 #include <algorithm>
 #include <limits>
 
-#include "../../formats/float_types.h"
-#include "../../support/cpu_isa.h"
-#include "../../support/failf.h"
+#include "../formats/float_types.h"
+#include "../support/cpu_isa.h"
+#include "../support/failf.h"
 
 #if defined(__x86_64__)
 #include <immintrin.h>
