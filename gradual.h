@@ -32,6 +32,7 @@
 #include "core/observe/tracer.h"
 #include "core/ops/cost.h"
 #include "core/ops/dispatch.h"
+#include "core/ops/fused.h"
 #include "core/ops/op.h"
 #include "core/ops/ops.h"
 #include "core/ops/tensor_cores.h"

@@ -136,7 +136,7 @@ Json parse(const std::string& text) {
     return true;
   };
   try {
-    return Json::parse(bounded_json(text), watch);
+    return Json::parse(in_context("recipes", [&] { return bounded_json(text); }), watch);
   } catch (const Json::exception& e) { fail(std::string("recipes: not JSON: ") + e.what()); }
 }
 

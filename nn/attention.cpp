@@ -2,7 +2,7 @@
 
 #include <utility>
 
-#include "../core/ops/dispatch.h"
+#include "../core/ops/fused.h"
 #include "../core/ops/ops.h"
 #include "../core/support/failf.h"
 #include "init.h"
@@ -80,16 +80,16 @@ Tensor TransformerBlock::operator()(const Tensor& x, const Tensor& mask, SourceL
 
 namespace {
 
-// gelu(layer(x)), as one op where nobody looks between.
+// gelu(layer(x)): one op, unless a hook is to see what passes between the two or a scope asks for the parts.
 Tensor gelu_after(Linear& layer, const Tensor& x, Gelu form) {
-  if (chain().observe || layer.has_hooks()) return gelu(layer(x), form);
+  if (!fused_rows() || layer.has_hooks()) return gelu(layer(x), form);
   const ModuleCall call(layer, SourceLocation::current());
   return layer.forward_gelu(x, form);
 }
 
-// residual + layer(x), as one op where it drops and nobody sees what passes between the two.
+// residual + layer(x): one op where it drops, unless a hook is to see what passes between the two or a scope asks for the parts.
 Tensor add_dropped(Dropout& layer, Tensor x, const Tensor& residual) {
-  if (!layer.drops() || chain().observe || layer.has_hooks()) return residual + layer(x);
+  if (!layer.drops() || !fused_rows() || layer.has_hooks()) return residual + layer(x);
   const ModuleCall call(layer, SourceLocation::current());
   return layer.forward_add(std::move(x), residual);
 }

@@ -2,7 +2,7 @@
 
 #include <typeinfo>
 
-#include "../core/ops/dispatch.h"
+#include "../core/ops/fused.h"
 #include "activation.h"
 #include "linear.h"
 #include "norm.h"
@@ -25,9 +25,9 @@ Both as_one(const Module& layer, const Module& next) {
   return nullptr;
 }
 
-// The same where what passes between the two is seen by nobody.
+// The same, unless a hook is to see what passes between the two or a scope asks for the parts.
 Both with_next(const Module& layer, const Module& next) {
-  return chain().observe || layer.has_hooks() || next.has_hooks() ? nullptr : as_one(layer, next);
+  return !fused_rows() || layer.has_hooks() || next.has_hooks() ? nullptr : as_one(layer, next);
 }
 
 }  // namespace

@@ -26,8 +26,8 @@ class Sequential : public Layer {
     if (i < size()) return *children()[i].module;
     fail("Sequential: no module " + std::to_string(i) + "; there are " + std::to_string(size()));
   }
-  // Linear and ReLU or GELU, BatchNorm and ReLU are one op, where nobody looks between them: no observer and no hook on
-  // either. The bits are the same (of linear_gelu on a GPU, see core/ops/ops.h).
+  // Linear and ReLU or GELU, BatchNorm and ReLU are one op, without a hook on either and outside an
+  // UnfusedScope. The bits are the same (of linear_gelu on a GPU, see core/ops/ops.h).
   Tensor forward(const Tensor& x) override;
   using Module::operator();
 };

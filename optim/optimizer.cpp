@@ -6,6 +6,7 @@
 
 #include "../autograd/grad_mode.h"
 #include "../core/ops/dispatch.h"
+#include "../core/ops/fused.h"
 #include "../core/ops/ops.h"
 #include "../core/support/failf.h"
 #include "../core/tensor/device_recording.h"
@@ -178,16 +179,16 @@ std::vector<Optimizer::ParamState>& Optimizer::states() {
 
 std::vector<Optimizer::Live> Optimizer::live_gradients() {
   settle_masters();
-  const bool observed = chain().observe != nullptr;
   std::vector<Live> out;
   out.reserve(states().size());
   for (ParamState& s : states_) {
     if (groups_[s.group].frozen) continue;
     Tensor g = s.param.grad();
     if (!g.defined()) continue;
-    // Alone: what needs tensors that last as long as the call, of which there shall be no more than one parameter's at a
-    // time, and where somebody looks at every parameter.
-    const bool alone = observed || codes_moments(s) || !s.param.is_contiguous() || !g.is_contiguous();
+    // Alone: what needs tensors that last as long as the call, so that those of one parameter exist at a time. Under an observer
+    // too, which tells parameters apart by their calls; the bits are the same.
+    const bool alone =
+        !fused_rows() || chain().observe || codes_moments(s) || !s.param.is_contiguous() || !g.is_contiguous();
     out.push_back({&s, std::move(g), alone});
   }
   return out;

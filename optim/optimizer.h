@@ -74,7 +74,7 @@ class Optimizer {
   Optimizer& operator=(const Optimizer&) = delete;
 
   // One update of all parameters that have a gradient, outside the graph: one pass over memory by one call for those of a
-  // group that were updated equally often. Under an observer each parameter is a call of its own; the bits are the same.
+  // group that were updated equally often. Under an UnfusedScope or an observer each parameter is a call of its own; the bits are the same.
   // Once a GPU skips steps by itself (GradScaler), or a step is recorded (cuda::Graph), the counts of steps live there too.
   void step(SourceLocation loc = SourceLocation::current()) { step_scaled({}, loc); }
   void zero_grad();  // drops the gradients, those of frozen groups too

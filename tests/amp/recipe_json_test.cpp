@@ -304,7 +304,7 @@ TEST_CASE("malformed recipes are errors that name the key and what is allowed") 
   }
   std::string deep = "{\"name\": \"a\", \"policy\": ";
   for (int i = 0; i < 100000; ++i) deep += '[';
-  CHECK(message_of([&] { amp::recipe_from_json(deep); }).starts_with("recipes: not JSON"));
+  CHECK(message_of([&] { amp::recipe_from_json(deep); }).starts_with("recipes: JSON nests deeper than 64 levels"));
   CHECK(message_of([&] { amp::recipe_from_json("{\"name\": \"\xff\"}"); }).starts_with("recipes: not JSON"));
 }
 

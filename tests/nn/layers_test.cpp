@@ -312,7 +312,7 @@ TEST_CASE("Sequential runs in order and names by position") {
   CHECK(none(x).is_same(x));
 }
 
-TEST_CASE("Sequential runs a layer and its ReLU as one op, with the same bits, where nobody looks between them") {
+TEST_CASE("Sequential runs a layer and its ReLU as one op, with the same bits") {
   const auto make = [] {
     Generator generator(5);
     const GeneratorScope scope(generator);
@@ -345,7 +345,7 @@ TEST_CASE("Sequential runs a layer and its ReLU as one op, with the same bits, w
     if (node->op == OpId::linear_relu) CHECK(std::string(node->module) == "7");
 }
 
-TEST_CASE("Sequential runs a Linear and its GELU as one op, with the same bits, where nobody looks between them") {
+TEST_CASE("Sequential runs a Linear and its GELU as one op, with the same bits") {
   for (const Gelu form : {Gelu::exact, Gelu::tanh}) {
     const auto make = [form] {
       Generator generator(5);
@@ -364,20 +364,27 @@ TEST_CASE("Sequential runs a Linear and its GELU as one op, with the same bits, 
   }
 }
 
-TEST_CASE("an observer and a derived layer see relu apart") {
+TEST_CASE("an observer sees the fused op that runs; under UnfusedScope, and in a derived layer, relu runs apart") {
   struct Doubled : nn::Linear {
     using Linear::Linear;
     Tensor forward(const Tensor& x) override { return linear(x, weight, bias) * 2; }
   };
   nn::Sequential model(nn::Linear(3, 4), nn::ReLU()), derived(Doubled(3, 4), nn::ReLU());
   const Tensor x = noise({5, 3});
-  Profile profile;
-  {
+  const auto seen = [&] {
+    Profile profile;
     const ObserverScope scope(profile);
-    model(x);
+    CHECK(same_bits(model(x), model(x)));
+    return profile.table();
+  };
+  CHECK(contains(seen(), "linear_relu"));
+  const Tensor fused = model(x);
+  {
+    const UnfusedScope scope;
+    CHECK_FALSE(contains(seen(), "linear_relu"));
+    CHECK(contains(seen(), "relu"));
+    CHECK(same_bits(model(x), fused));
   }
-  CHECK(contains(profile.table(), "relu"));
-  CHECK_FALSE(contains(profile.table(), "linear_relu"));
   const Tensor twice = linear(x, derived.parameters()[0], derived.parameters()[1]) * 2;
   CHECK(same_bits(derived(x), relu(twice)));
 }

@@ -6,6 +6,7 @@
 #include "gradual/core/formats/cast_counts.h"
 #include "gradual/core/observe/observer.h"
 #include "gradual/core/ops/dispatch.h"
+#include "gradual/core/ops/fused.h"
 #include "gradual/core/support/threads.h"
 #include "gradual/optim/grad_scaler.h"
 #include "helpers.h"
@@ -16,7 +17,7 @@ using namespace gradual::test;
 
 namespace {
 
-// Under an observer every parameter has a call of its own.
+// Counts the calls of the optimizers' rows. Under an UnfusedScope every parameter has a call of its own.
 struct Watcher : Observer {
   int calls = 0;
   void after(const OpCall& call, const Outputs&, const CallRecord&) override { calls += info(call.op).inputs == -1; }
@@ -118,6 +119,7 @@ TEST_CASE("one call for all parameters gives the bits and counts of one call eac
           const CountScope scope(&counts[1]);
           Watcher watcher;
           const ObserverScope watching(watcher);
+          const UnfusedScope parts;
           each->step_scaled({0.25});
           CHECK(watcher.calls >= 36);  // all with a gradient
         }
@@ -191,6 +193,7 @@ TEST_CASE("one look at all gradients counts for each what is not finite") {
     {
       Watcher watcher;
       const ObserverScope watching(watcher);
+      const UnfusedScope parts;
       CHECK(each.unscale(one_by_one, {0.5}, write) == live);
       CHECK(watcher.calls == live);
     }
