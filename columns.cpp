@@ -3,6 +3,9 @@
 #include "core/cpu/kernels.h"
 #include "core/ops/dispatch.h"
 #include "core/tensor/device.h"
+#ifdef GRADUAL_HAVE_FAST
+#include "core/cpu/fast/kernels.h"
+#endif
 #ifdef GRADUAL_HAVE_ONEDNN
 #include "core/onednn/kernels.h"
 #endif
@@ -24,6 +27,11 @@ void register_columns() {
   cpu::register_softmax();
   cpu::register_attention();
   cpu::register_optimizer();
+#ifdef GRADUAL_HAVE_FAST
+  fast::register_contractions();
+  fast::register_convolutions();
+  fast::register_attention();
+#endif
 #ifdef GRADUAL_HAVE_ONEDNN
   onednn::register_contractions();
   onednn::register_convolutions();

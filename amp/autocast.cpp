@@ -82,34 +82,14 @@ Tensor cast_leaf(CastCache& cache, const Tensor& leaf, DType dtype, SourceLocati
 
 DType half_of(Device device) { return device.is_cuda() ? DType::f16 : DType::bf16; }
 
-// The activation that a call ends in.
-std::optional<OpId> activation_of(const OpCall& call) {
-  if (call.op == OpId::linear_gelu) return OpId::gelu;
-  const bool relu = call.op == OpId::linear_relu || (call.op == OpId::batch_norm && call.get<NormAttrs>().relu);
-  return relu ? std::optional(OpId::relu) : std::nullopt;
-}
-
-// Whether the table leaves dropout_add what it is: dropout in x's dtype and the sum in the wider one.
-bool drops_and_adds(const PolicyTable& table) {
-  const PolicyKind sum = table[OpId::add].kind;
-  return table[OpId::dropout].kind == PolicyKind::pass && (sum == PolicyKind::promote || sum == PolicyKind::pass);
-}
-
 // Attention's mask, the fourth input, keeps its dtype: large negative numbers in it would not survive.
 int castable_inputs(const OpCall& call) {
   return call.op == OpId::scaled_dot_product_attention ? 3 : call.inputs.size();
 }
 
-// Whether cross entropy's kernels widen these logits, and round their gradient, themselves: on a GPU, to save passes over memory.
-bool widens_itself(const OpCall& call) {
-  return call[0].defined() && call[0].device().is_cuda() && is_half(call[0].dtype());
-}
-Outputs wide_cross_entropy(const OpCall& call) {
-  auto options = call.get<CrossEntropyAttrs>();
-  options.narrow = call[0].dtype();
-  const Attrs attrs = options;
+// The call with attributes by which its kernel reads half inputs as f32 itself.
+Outputs run_with(const OpCall& call, const Attrs& attrs) {
   OpCall wide = call;
-  wide.inputs = TensorRefs(call.inputs.data(), call.inputs.size());
   wide.attrs = &attrs;
   return next_below_amp(wide);
 }
@@ -139,8 +119,6 @@ class Autocast::Region final : public Interceptor, public std::enable_shared_fro
 
  private:
   Outputs call_in(DType dtype, const std::string& cause, const OpCall& call) const;
-  Outputs call_apart(const OpCall& call, OpId activation);
-  Outputs drop_and_add(const OpCall& call);
 };
 
 Outputs Autocast::Region::call(const OpCall& call) {
@@ -153,10 +131,8 @@ Outputs Autocast::Region::call(const OpCall& call) {
   }
   if (!options.enabled) return next_below_amp(call);
   const CastPolicy& policy = options.table[call.op];
-  if (const auto last = activation_of(call))
-    if (policy.kind == PolicyKind::rewrite || options.table[*last].kind != PolicyKind::pass)
-      return call_apart(call, *last);
-  if (call.op == OpId::dropout_add && !drops_and_adds(options.table)) return drop_and_add(call);
+  if (const Fusion* fusion = fusion_of(call); fusion && !options.table.runs_whole(*fusion))
+    return run_parts(*fusion, call, [this](const OpCall& part) { return this->call(part); });
   if (call.op == OpId::custom) {
     const Function& function = *call.get<CustomAttrs>().function;
     const std::optional<DType> dtype = function.amp_dtype();
@@ -185,7 +161,8 @@ Outputs Autocast::Region::call(const OpCall& call) {
       dtype = operands.widest;
       break;
     case PolicyKind::fp32:
-      if (call.op == OpId::cross_entropy && widens_itself(call)) return wide_cross_entropy(call);
+      if (const auto widened = capability(call.op, on).widened)
+        if (const std::optional<Attrs> attrs = widened(call)) return run_with(call, *attrs);
       break;
     default: break;  // cast: the entry's own
   }
@@ -208,33 +185,6 @@ Outputs Autocast::Region::call_in(DType dtype, const std::string& cause, const O
   OpCall below = call;
   below.inputs = TensorRefs(refs.data(), call.inputs.size());
   return next_below_amp(below);
-}
-
-// The op and then the activation, each by its own policy: what replaces the op knows no activation, or that does not follow
-// the op's dtype.
-Outputs Autocast::Region::call_apart(const OpCall& whole, OpId activation) {
-  Attrs attrs{};
-  if (whole.op == OpId::batch_norm) {
-    NormAttrs norm = whole.get<NormAttrs>();
-    norm.relu = false;
-    attrs = norm;
-  }
-  Outputs out = call({whole.op == OpId::batch_norm ? whole.op : OpId::linear, whole.inputs, &attrs, whole.where});
-  const Tensor before = out[0];
-  const Tensor* const y = &before;
-  const Attrs none{};
-  const bool gelu = activation == OpId::gelu;
-  out[0] = call({activation, TensorRefs(&y, 1), gelu ? whole.attrs : &none, whole.where})[0];
-  if (gelu) out[1] = before;
-  return out;
-}
-
-Outputs Autocast::Region::drop_and_add(const OpCall& whole) {
-  const Tensor* const x = &whole[0];
-  const Outputs dropped = call({OpId::dropout, TensorRefs(&x, 1), whole.attrs, whole.where});
-  const Tensor* const both[] = {&whole[1], &dropped[0]};
-  const Attrs none{};
-  return call({OpId::add, TensorRefs(both, 2), &none, whole.where});
 }
 
 Autocast::Autocast(const AutocastOptions& options)

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <map>
+#include <optional>
 
 #include "../autograd/rule.h"
 #include "../core/support/failf.h"
@@ -51,6 +52,19 @@ bool rewritable(OpId op) {
   const Rule& rule = rules()[static_cast<int>(op)];
   return rule.backward && info(op).outputs == 1 && saves_of(rule, ~0u) < gradual::out(0) &&
          info(op).kind != OpKind::View;
+}
+
+// The dtype of what an op with this policy gives on these inputs; none without inputs.
+std::optional<DType> result_dtype(const CastPolicy& policy, const std::vector<DType>& inputs, DType lower) {
+  std::optional<DType> widest;
+  for (DType d : inputs) widest = widest ? gradual::promote(*widest, d) : d;
+  if (!widest || !castable(*widest)) return widest;
+  switch (policy.kind) {
+    case PolicyKind::lower: return lower;
+    case PolicyKind::fp32: return DType::f32;
+    case PolicyKind::cast: return policy.dtype;
+    default: return widest;
+  }
 }
 
 // Why an op stands in the fp32 list.
@@ -110,14 +124,15 @@ PolicyTable::PolicyTable() : entries_(default_entries()) {}
 
 PolicyTable& PolicyTable::set(OpId op, CastPolicy policy) {
   if (op >= OpId::count_) failf("policy table: there is no op number {}", static_cast<int>(op));
-  const bool composed = op == linear_relu || op == linear_gelu || op == dropout_add;
-  if ((fixed(op) || composed) && policy.kind != PolicyKind::pass)
+  const Fusion* fusion = fusion_of(op);
+  if (fusion && policy.kind != PolicyKind::pass)
+    failf("policy table: {} takes no policy but pass: it is {} and {}, which have theirs", gradual::name(op),
+          gradual::name(fusion->first), gradual::name(fusion->second));
+  if (fusion) return *this;
+  if (fixed(op) && policy.kind != PolicyKind::pass)
     failf("policy table: {} takes no policy but pass: {}", gradual::name(op),
           info(op).kind == OpKind::InPlace  ? "what is written in place keeps its dtype; use the functional form"
           : info(op).kind == OpKind::Custom ? "a user function declares its amp_dtype()"
-          : op == linear_relu               ? "it is linear and relu, which have theirs"
-          : op == dropout_add               ? "it is dropout and add, which have theirs"
-          : op == linear_gelu               ? "it is linear and gelu, which have theirs"
                                             : "what the program asks for is not changed");
   if (policy.kind == PolicyKind::rewrite && !rewritable(op))
     failf("policy table: {} cannot be rewritten; its gradient must be made of its inputs alone, as that of matmul is",
@@ -127,7 +142,23 @@ PolicyTable& PolicyTable::set(OpId op, CastPolicy policy) {
   return *this;
 }
 
+bool PolicyTable::runs_whole(const Fusion& f) const {
+  const PolicyKind first = (*this)[f.first].kind, second = (*this)[f.second].kind;
+  // The kernel reads the other operands of `second` in their own dtypes, and promotes.
+  if (f.others() > 0) return first == PolicyKind::pass && (second == PolicyKind::pass || second == PolicyKind::promote);
+  return first != PolicyKind::rewrite && second == PolicyKind::pass;
+}
+
 std::string PolicyTable::why(OpId op, const std::vector<DType>& inputs, DType lower) const {
+  if (const Fusion* f = fusion_of(op)) {
+    const auto n = std::min(inputs.size(), static_cast<std::size_t>(info(f->first).inputs));
+    const std::vector<DType> of_first(inputs.begin(), inputs.begin() + static_cast<std::ptrdiff_t>(n));
+    std::vector<DType> of_second(inputs.begin() + static_cast<std::ptrdiff_t>(n), inputs.end());
+    if (const auto middle = result_dtype((*this)[f->first], of_first, lower)) of_second.push_back(*middle);
+    return fmt::format("{} is {} and {}{}. {}; {}", gradual::name(op), gradual::name(f->first),
+                       gradual::name(f->second), runs_whole(*f) ? "" : ", which run apart",
+                       why(f->first, of_first, lower), why(f->second, of_second, lower));
+  }
   const CastPolicy& policy = (*this)[op];
   const std::string title(gradual::name(op));
   std::vector<std::string> names;
@@ -150,7 +181,7 @@ std::string PolicyTable::why(OpId op, const std::vector<DType>& inputs, DType lo
         return fmt::format("{}f64 is not autocast and cannot meet {}, so this call is an Error", listed,
                            gradual::name(lower));
       return fmt::format("{}runs in {}, exact products with f32 accumulation{}", listed, gradual::name(lower),
-                         op == scaled_dot_product_attention ? ", its softmax in f32" : "");
+                         op == scaled_dot_product_attention ? ", its scores and probabilities in f32" : "");
     case PolicyKind::fp32: return fmt::format("{}runs in f32, since {}", listed, fp32_reason(op));
     case PolicyKind::promote:
       return fmt::format("{}runs in {}, the widest of its inputs {}", listed, gradual::name(seen.widest), given);

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "../core/ops/dispatch.h"
+#include "../core/ops/fusions.h"
 
 namespace gradual::amp {
 
@@ -53,15 +54,16 @@ class PolicyTable {
  public:
   PolicyTable();  // the default table
 
-  // linear_relu and linear_gelu have linear's: they are taken apart where that rewrites, or where relu or gelu has a policy
-  // of its own.
+  // A fusion (core/ops/fusions.h) has the policy of its first part.
   const CastPolicy& operator[](OpId op) const {
-    const bool ends_linear = op == OpId::linear_relu || op == OpId::linear_gelu;
-    return (*entries_)[static_cast<std::size_t>(ends_linear ? OpId::linear : op)];
+    const Fusion* f = fusion_of(op);
+    return (*entries_)[static_cast<std::size_t>(f ? f->first : op)];
   }
+  // Whether autocast runs the fusion as one op: where the policies of its parts give the dtypes that its kernel has. Otherwise
+  // autocast runs the parts, each by its own policy.
+  bool runs_whole(const Fusion& fusion) const;
   // In-place ops, casts, copies between devices and user functions take `pass` only: an explicit dtype wins, and what
-  // is written in place keeps its dtype. So do linear_relu and linear_gelu, which have linear's, and dropout_add, which is taken
-  // apart where dropout or add has another policy than by default. A rewrite needs an op of one output
+  // is written in place keeps its dtype. So do fusions: their parts have policies. A rewrite needs an op of one output
   // whose gradient is made of its inputs. Error otherwise, and for a name that is no op's (it names the nearest).
   PolicyTable& set(OpId op, CastPolicy policy);
   PolicyTable& set(std::string_view op, CastPolicy policy) { return set(op_from_name(op), std::move(policy)); }

@@ -10,6 +10,7 @@
 #include "../autograd/node.h"
 #include "../core/observe/observer.h"
 #include "../core/ops/ops.h"
+#include "../core/ops/parameter_inputs.h"
 #include "quantized_recipes.h"
 
 namespace gradual::amp {
@@ -40,6 +41,7 @@ class PrecisionObserver::Watch final : public Observer, public autograd::Gradien
  private:
   void forward(const OpCall& call, const Outputs& out, const CallRecord& record);
   void backward(const OpCall& call, const Outputs& out, const CallRecord& record);
+  void optimizer(const OpCall& call, const CallRecord& record);
   void add(Role role, const std::string& layer, const CastCounts& counts, const Tensor& values) {
     CastTally& tally = table_[{role, layer}];
     tally.counts += counts;
@@ -60,10 +62,21 @@ void PrecisionObserver::Watch::after(const OpCall& call, const Outputs& out, con
   switch (record.context.phase) {
     case Phase::forward: return forward(call, out, record);
     case Phase::backward: return backward(call, out, record);
-    case Phase::optimizer:
-      if (record.counts.elements && is_parameter(call[0]))
-        add(Role::weight, layers_[storage_id(call[0])], record.counts, call[0]);
+    case Phase::optimizer: return optimizer(call, record);
   }
+}
+
+// A step writes many parameters with one call.
+void PrecisionObserver::Watch::optimizer(const OpCall& call, const CallRecord& record) {
+  const ParameterInputs parameters = parameter_inputs(call);
+  for (std::size_t k = 0; k < record.counts_by_parameter.size(); ++k) {
+    const OpCall one = call_of_parameter(call, parameters, static_cast<int>(k));
+    const CastCounts& counts = record.counts_by_parameter[k];
+    if (counts.elements && is_parameter(one[0])) add(Role::weight, layers_[storage_id(one[0])], counts, one[0]);
+  }
+  // An optimizer that is written with ops copies the new weight into the parameter.
+  if (call.op == OpId::copy_ && record.counts.elements && is_parameter(call[0]))
+    add(Role::weight, layers_[storage_id(call[0])], record.counts, call[0]);
 }
 
 void PrecisionObserver::Watch::forward(const OpCall& call, const Outputs& out, const CallRecord& record) {

@@ -105,7 +105,7 @@ constexpr std::uint16_t kSigns = 0x9d2b;
 
 Tensor scaled(const Tensor& y, const Tensor& scale) { return scale.defined() ? y * scale : y; }
 
-// The dtype of an operand that a GPU may multiply by its instructions for f8: one scale a tensor at most.
+// The dtype of an operand that a backend may multiply by its instructions for f8: one scale a tensor at most.
 std::optional<DType> f8_of(const Operand& o) {
   if (!o.quantizer || !per_tensor(*o.quantizer)) return {};
   const std::optional<DType> dtype = dtype_of_format(o.quantizer->format);
@@ -117,7 +117,7 @@ template <class F>
 std::pair<Tensor, bool> multiplied(const Operand& a, const QuantizedOperand& x, const Operand& b,
                                    const QuantizedOperand& w, const F& multiply) {
   const std::optional<DType> left = f8_of(a), right = f8_of(b);
-  if (!fast_f8() || !x.values.device().is_cuda() || !left || !right) return {multiply(), false};
+  if (!fast_f8() || !left || !right) return {multiply(), false};
   const auto at = [](const Tensor& scale) {
     return scale.defined() ? static_cast<const float*>(scale.raw()) : nullptr;
   };

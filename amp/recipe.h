@@ -9,12 +9,11 @@
 //
 // and a RecipeRun trains a model by one:
 //
-//   amp::RecipeRun run(amp::recipe("amp-fp16"), model, [](auto groups, const auto& precision) {
-//     return std::make_unique<optim::AdamW>(std::move(groups), optim::AdamWOptions{.lr = 1e-3, .precision = precision});
-//   });
+//   amp::RecipeRun run(amp::recipe("amp-fp16"), model, optim::AdamWOptions{.lr = 1e-3});
 //   for (auto& [x, y] : loader) run.step([&] { return cross_entropy(model(x), y); });
 #pragma once
 
+#include <cstddef>
 #include <functional>
 #include <memory>
 #include <optional>
@@ -24,7 +23,9 @@
 
 #include "../core/ops/compute_mode.h"
 #include "../nn/module.h"
+#include "../optim/adam.h"
 #include "../optim/grad_scaler.h"
+#include "../optim/sgd.h"
 #include "autocast.h"
 #include "quantization.h"
 
@@ -93,9 +94,34 @@ class RecipeScope {
 // The table of a recipe: its mode's with its edits.
 PolicyTable policy_table(const Recipe& recipe);
 
-// Makes the optimizer for a model's parameters (one group, with names), told how low-precision ones are updated.
-using MakeOptimizer = std::function<std::unique_ptr<optim::Optimizer>(std::vector<optim::ParamGroup> groups,
-                                                                      const optim::UpdateOptions& precision)>;
+// Makes the optimizer for a model's parameters (one group, with names), told how low-precision ones are updated: from the options
+// of SGD, Adam or AdamW, whose .precision the recipe replaces, or by a function, for an optimizer of your own.
+class MakeOptimizer {
+ public:
+  using Groups = std::vector<optim::ParamGroup>;
+  using Made = std::unique_ptr<optim::Optimizer>;
+  template <class F>
+    requires std::is_invocable_r_v<Made, F&, Groups, const optim::UpdateOptions&>
+  MakeOptimizer(F make) : make_(std::move(make)) {}                              // NOLINT(google-explicit-constructor)
+  MakeOptimizer(std::nullptr_t) {}                                               // NOLINT(google-explicit-constructor)
+  MakeOptimizer(const optim::SGDOptions& o) : make_(from<optim::SGD>(o)) {}      // NOLINT(google-explicit-constructor)
+  MakeOptimizer(const optim::AdamOptions& o) : make_(from<optim::Adam>(o)) {}    // NOLINT(google-explicit-constructor)
+  MakeOptimizer(const optim::AdamWOptions& o) : make_(from<optim::AdamW>(o)) {}  // NOLINT(google-explicit-constructor)
+  explicit operator bool() const { return static_cast<bool>(make_); }
+  Made operator()(Groups groups, const optim::UpdateOptions& precision) const {
+    return make_(std::move(groups), precision);
+  }
+
+ private:
+  using Make = std::function<Made(Groups, const optim::UpdateOptions&)>;
+  template <class T, class Options> static Make from(Options options) {
+    return [options](Groups groups, const optim::UpdateOptions& precision) mutable -> Made {
+      options.precision = precision;
+      return std::make_unique<T>(std::move(groups), options);
+    };
+  }
+  Make make_;
+};
 
 struct RunOptions {
   double clip_norm = 0;    // gradients are clipped to this norm; 0: not

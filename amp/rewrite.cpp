@@ -6,6 +6,7 @@
 #include "../autograd/function.h"
 #include "../autograd/grad_mode.h"
 #include "../autograd/rule.h"
+#include "../core/ops/fusions.h"
 #include "../core/ops/ops.h"
 #include "../core/support/failf.h"
 
@@ -164,6 +165,7 @@ std::vector<Tensor> Rewritten::backward(const std::vector<Tensor>& grads) {
     if (operand.defined()) here.know(operand, roles_[i], scale);
   }
   Contractions rewriting(policy_);
+  const UnfusedScope parts;  // each product of the gradient is a call of its own
   const StageScope amp(chain().amp, &rewriting);
   const Scoped scope(current_backward, &here);
   std::vector<Tensor> results(kept.size());

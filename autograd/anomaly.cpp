@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "../core/ops/ops.h"
+#include "../core/ops/parameter_inputs.h"
 #include "grad_mode.h"
 #include "node.h"
 
@@ -59,6 +60,7 @@ std::string Anomaly::to_string() const {
   if (!module.empty()) text += " in module " + module;
   if (!cause.empty()) text += " [" + cause + "]";
   text += " gave the first non-finite value, at " + index_of(result.first, result.sizes);
+  if (parameter >= 0) text += fmt::format(" of parameter {} of the call", parameter);
   if (output > 0) text += fmt::format(" of output {}", output);
   text += "\n  result:  " + describe(result);
   for (const auto& [index, range] : inputs)
@@ -67,6 +69,15 @@ std::string Anomaly::to_string() const {
 }
 
 void AnomalyMode::after(const OpCall& call, const Outputs& out, const CallRecord& record) {
+  const ParameterInputs parameters = parameter_inputs(call);
+  if (parameters.count == 0) return look(call, out, record, -1);
+  for (int k = 0; k < parameters.count; ++k) {
+    const OpCall one = call_of_parameter(call, parameters, k);
+    look(one, {one[parameters.written]}, record, k);
+  }
+}
+
+void AnomalyMode::look(const OpCall& call, const Outputs& out, const CallRecord& record, int parameter) {
   if (first_ || info(call.op).kind == OpKind::View) return;
   for (int i = 0; i < kMaxOutputs; ++i) {
     if (!out[i].defined() || !out[i].is_floating()) continue;
@@ -81,7 +92,7 @@ void AnomalyMode::after(const OpCall& call, const Outputs& out, const CallRecord
     }
     if (masked && r.nan + r.positive_inf == 0) continue;
     const Context& c = record.context;
-    first_ = Anomaly{std::string(name(call.op)), c.backward_of, c.phase, c.module, c.cause, call.where, i, r,
+    first_ = Anomaly{std::string(name(call.op)), parameter, c.backward_of, c.phase, c.module, c.cause, call.where, i, r,
                      std::move(inputs)};
     if (on_finding_ == OnFinding::raise) fail("anomaly: " + first_->to_string());
     return;

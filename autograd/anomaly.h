@@ -22,6 +22,7 @@ ValueRange value_range(const Tensor& t);  // floating tensors
 
 struct Anomaly {
   std::string op;
+  int parameter = -1;       // of an optimizer's step: which of the call's parameters
   std::string backward_of;  // in backward: the op whose gradient was being computed
   Phase phase = Phase::forward;
   std::string module;
@@ -33,7 +34,8 @@ struct Anomaly {
     int index;  // among the op's inputs
     ValueRange range;
   };
-  std::vector<Input> inputs;      // the floating ones; in place: input 0 as it is after the write
+  std::vector<Input>
+      inputs;  // the floating ones, of a step those of the parameter; in place: input 0 as it is after the write
   std::string to_string() const;  // a paragraph for people
 };
 
@@ -49,6 +51,7 @@ class AnomalyMode : private Observer {
 
  private:
   void after(const OpCall& call, const Outputs& out, const CallRecord& record) override;
+  void look(const OpCall& call, const Outputs& out, const CallRecord& record, int parameter);
 
   OnFinding on_finding_;
   std::optional<Anomaly> first_;

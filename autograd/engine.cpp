@@ -16,12 +16,6 @@ namespace {
 
 thread_local Engine* current_engine = nullptr;
 
-bool owned(const Tensor& t) {  // nobody else can see the numbers, not as memory of his own either
-  const Storage& storage = *t.unsafe_impl()->storage;
-  return t.unsafe_impl()->refs.load(std::memory_order_relaxed) == 1 &&
-         storage.refs.load(std::memory_order_relaxed) == 1 && !storage.deleter;
-}
-
 }  // namespace
 
 Engine* Engine::current() { return current_engine; }
@@ -67,7 +61,7 @@ void Engine::deliver(const Edge& edge, Tensor grad) {
   if (edge.node->sequence < segment_.since) return segment_.outer->deliver(edge, std::move(grad));
   Pending& waiting = pending_[edge.node->sequence];
   waiting.node = edge.node;
-  complete(waiting);
+  waiting.slices.complete(waiting.grads);
   Tensor& sum = waiting.grads[edge.output];
   if (!sum.defined()) {
     sum = std::move(grad);
@@ -89,41 +83,9 @@ bool Engine::put_slice(Node& node, const SliceAttrs& a, const Tensor& grad) {
 
 bool Engine::write_slice(const Edge& edge, const Node::Input& sliced, const SliceAttrs& a, const Tensor& grad) {
   if (edge.node->sequence < segment_.since) return segment_.outer->write_slice(edge, sliced, a, grad);
-  if (is_f8(grad.dtype()) || grad.dtype() != sliced.dtype || grad.device() != sliced.device) return false;
   Pending& waiting = pending_[edge.node->sequence];
   waiting.node = edge.node;
-  auto& part = waiting.part;
-  Tensor& sum = waiting.grads[edge.output];
-  const auto place = [&] { return slice(sum, a.dim, {a.start, a.stop, a.step}); };
-  if (!sum.defined()) {
-    const bool at_end = a.start == 0 || a.stop == a.size;
-    if (part.output >= 0 || a.step != 1 || !at_end || grad.numel() == 0) return false;
-    sum = empty(sliced.sizes, {.dtype = grad.dtype(), .device = grad.device()});
-    part = {static_cast<int>(edge.output), a.dim, a.start, a.stop};
-  } else if (part.output == static_cast<int>(edge.output) && part.dim == a.dim && a.step == 1 &&
-             (a.start == part.end || a.stop == part.begin)) {
-    part.begin = std::min(part.begin, a.start);
-    part.end = std::max(part.end, a.stop);
-  } else {
-    complete(waiting);
-    // an expanded sum, as that of a mean is, has one number for many elements
-    if (!owned(sum) || !sum.is_contiguous()) return false;
-    place().add_(grad);
-    return true;
-  }
-  place().copy_(grad);
-  if (part.begin == 0 && part.end == a.size) part.output = -1;
-  return true;
-}
-
-// Zeros where no slice was written.
-void Engine::complete(Pending& waiting) {
-  auto& part = waiting.part;
-  if (part.output < 0) return;
-  const Tensor& sum = waiting.grads[std::exchange(part.output, -1)];
-  const std::int64_t size = sum.size(part.dim);
-  if (part.begin > 0) slice(sum, part.dim, {0, part.begin, 1}).fill_(0);
-  if (part.end < size) slice(sum, part.dim, {part.end, size, 1}).fill_(0);
+  return waiting.slices.write(waiting.grads, static_cast<int>(edge.output), sliced, a, grad);
 }
 
 namespace {
@@ -158,7 +120,7 @@ void Engine::gather(Node& node, Tensor grad) const {
   Tensor& sum = static_cast<GradMeta*>(node.leaf->grad_meta)->grad;
   if (!sum.defined()) {
     // a memory of its own, with create_graph too: what arrives may have arrived at another leaf, or be the user's
-    sum = owned(grad) && grad.is_contiguous() ? std::move(grad) : clone(grad);
+    sum = sole_owner(grad) && grad.is_contiguous() ? std::move(grad) : clone(grad);
     sum.set_category(Category::gradients);
   } else if (options_.create_graph) {
     sum = add(sum, grad);
@@ -253,7 +215,7 @@ void Engine::step(Step* report) {
                                          .phase = Phase::backward,
                                          .line = node.where,
                                          .backward_of = node.is_leaf() ? "" : name(node.op).data()});
-  complete(taken.mapped());
+  taken.mapped().slices.complete(grads);
   if (node.is_leaf()) GradientObserver::tell({node, -1, grads[0]});
   run_hooks(node, grads);
   if (report) {

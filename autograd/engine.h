@@ -8,6 +8,7 @@
 
 #include "autograd.h"
 #include "node.h"
+#include "slice_sum.h"
 
 namespace gradual::autograd {
 
@@ -57,18 +58,13 @@ class Engine : Pinned {
   struct Pending {
     Ref<Node> node;
     Tensor grads[kMaxOutputs];
-    // Of grads[output] (none: -1) the elements [begin, end) of `dim` are written so far, the others are not.
-    struct {
-      int output = -1, dim = 0;
-      std::int64_t begin = 0, end = 0;
-    } part = {};
+    SliceSum slices = {};
   };
 
   void seed(const Tensor& output, Tensor grad);
   void deliver(const Edge& edge, Tensor grad);
   bool write_slice(const Edge& edge, const Node::Input& sliced, const SliceAttrs& attrs, const Tensor& grad);
   void hand_on(Node& node, int input, const Tensor& grad);
-  static void complete(Pending& waiting);
   bool capture_gradients(Node& node, const Tensor* grads);
   void gather(Node& node, Tensor grad) const;
   void run_rule(Node& node, Tensor* grads);

@@ -1,4 +1,5 @@
 // Backward rules of contractions and pooling: each gradient is a contraction again.
+#include "../core/ops/fusions.h"
 #include "../core/ops/ops.h"
 #include "rule.h"
 
@@ -34,12 +35,12 @@ void matmul_rule(const C& c) {
   }
 }
 
-// y = x W^T + b: dx = dy W, dW = dy^T x, db = the sum of dy's rows. On a GPU the latter two are one product, unless each
-// product is rewritten.
+// y = x W^T + b: dx = dy W, dW = dy^T x, db = the sum of dy's rows. Where the backend suits it, one row gives the latter two.
 void linear_gradients(const C& c, const Tensor& g) {
   if (c.needs(0)) c.set(0, matmul(g, operand(c, 1)));
   const Tensor rows = rows_of(g);
-  if (c.needs(1) && c.needs(2) && g.device().is_cuda() && !chain().amp) {
+  const auto suited = [&] { return capability(OpId::linear_backward_weight, g.device()).suits != nullptr; };
+  if (c.needs(1) && c.needs(2) && fused_rows() && suited()) {
     const Outputs both = call_row(OpId::linear_backward_weight, {}, rows, rows_of(operand(c, 0)));
     c.set(1, both[0]);
     c.set(2, both[1]);
@@ -93,15 +94,17 @@ void conv2d_backward_weight_rule(const C& c) {
 }
 
 // With scores S, P = softmax(S), y = P v: dv = P^T dy, dS = P (dP - sum(dP P)) for dP = dy v^T, and dq, dk from dS.
+// Half operands are widened, so that the gradients of these gradients are rounded once too.
 void flash_attention_rule(const C& c) {
   const auto& a = c.get<AttentionAttrs>();
-  const Tensor q = c.input(0), k = c.input(1), v = c.input(2);
-  const Tensor& g = c.grad();
   if (!c.create_graph()) {
-    const Outputs all = call_row(OpId::flash_attention_backward, a, g, q, k, v, c.output(0), c.output(1));
+    const Outputs all = call_row(OpId::flash_attention_backward, a, c.grad(), c.input(0), c.input(1), c.input(2),
+                                 c.output(0), c.output(1));
     for (int i = 0; i < 3; ++i) c.set(i, all[i]);
     return;
   }
+  const auto wide = [](const Tensor& t) { return is_half(t.dtype()) ? cast(t, DType::f32) : t; };
+  const Tensor q = wide(c.input(0)), k = wide(c.input(1)), v = wide(c.input(2)), g = wide(c.grad());
   const double scale = attention_scale(a, q.size(-1));
   const DimAttrs along{.dim = q.dim() - 1, .causal = a.causal};
   const Tensor p = call_row(OpId::softmax, along, matmul(q * scale, transpose(k, -2, -1)))[0];

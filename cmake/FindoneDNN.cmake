@@ -14,7 +14,7 @@ if(oneDNN_INCLUDE_DIR AND EXISTS ${oneDNN_INCLUDE_DIR}/oneapi/dnnl/dnnl_version.
   list(JOIN oneDNN_VERSION "." oneDNN_VERSION)
 endif()
 
-# One pool of threads: OpenMP's.
+# Its threads are OpenMP's: core/onednn says by OpenMP how many a primitive takes.
 if(oneDNN_INCLUDE_DIR AND EXISTS ${oneDNN_INCLUDE_DIR}/oneapi/dnnl/dnnl_config.h)
   file(STRINGS ${oneDNN_INCLUDE_DIR}/oneapi/dnnl/dnnl_config.h oneDNN_OPENMP
        REGEX "#define DNNL_CPU_THREADING_RUNTIME DNNL_RUNTIME_OMP")

@@ -53,7 +53,7 @@ if(NOT GRADUAL_OPENMP STREQUAL "OFF")
   endif()
 endif()
 
-# Threads must be one pool, OpenMP's, so without it there is no oneDNN either. Never fetched: it takes an hour to build.
+# oneDNN is told through OpenMP how many threads a primitive takes, nearly always one. Never fetched: it takes an hour to build.
 set(GRADUAL_HAVE_ONEDNN OFF)
 if(NOT GRADUAL_ONEDNN STREQUAL "OFF" AND GRADUAL_HAVE_OPENMP)
   find_package(oneDNN 2.6...<4 QUIET)

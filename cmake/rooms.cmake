@@ -17,7 +17,7 @@ set(rooms
   "core/files:core/support core/formats core/tensor core/ops"
   "core/cpu:core/support core/formats core/tensor core/ops core/kernels"
   "core/cpu/fast:core/support core/formats core/tensor core/ops core/kernels core/cpu"
-  "core/onednn:core/support core/formats core/tensor core/ops core/kernels core/cpu core/cpu/fast"
+  "core/onednn:core/support core/formats core/tensor core/ops core/kernels core/cpu"
   "autograd:core/support core/formats core/tensor core/ops core/observe core/kernels"
   "nn:core autograd"
   "optim:core autograd"

@@ -5,7 +5,9 @@
 
 namespace gradual::nn {
 
-struct ReLU : OpLayer<relu> {};
+struct ReLU : OpLayer<relu> {
+  std::optional<std::pair<OpId, Attrs>> as_op() const override { return only<ReLU>(std::pair(OpId::relu, Attrs())); }
+};
 struct SiLU : OpLayer<silu> {};
 struct Tanh : OpLayer<tanh> {};
 struct Sigmoid : OpLayer<sigmoid> {};
@@ -15,7 +17,9 @@ struct LeakyReLU : OpLayer<leaky_relu, double> {
 };
 struct GELU : OpLayer<gelu, Gelu> {
   explicit GELU(Gelu form = Gelu::exact) : OpLayer(form) {}
-  Gelu form() const { return std::get<0>(arguments_); }
+  std::optional<std::pair<OpId, Attrs>> as_op() const override {
+    return only<GELU>(std::pair(OpId::gelu, Attrs(std::get<0>(arguments_))));
+  }
 };
 struct Softmax : OpLayer<softmax, int> {  // Softmax(dim)
   using OpLayer::OpLayer;

@@ -2,7 +2,7 @@
 
 #include <utility>
 
-#include "../core/ops/fused.h"
+#include "../core/ops/fusions.h"
 #include "../core/ops/ops.h"
 #include "../core/support/failf.h"
 #include "init.h"
@@ -84,7 +84,7 @@ namespace {
 Tensor gelu_after(Linear& layer, const Tensor& x, Gelu form) {
   if (!fused_rows() || layer.has_hooks()) return gelu(layer(x), form);
   const ModuleCall call(layer, SourceLocation::current());
-  return layer.forward_gelu(x, form);
+  return layer.forward_fused(x, *find_fusion(OpId::linear, OpId::gelu), form);
 }
 
 // residual + layer(x): one op where it drops, unless a hook is to see what passes between the two or a scope asks for the parts.

@@ -1,6 +1,7 @@
 // A fully connected layer.
 #pragma once
 
+#include "../core/ops/dispatch.h"
 #include "../core/ops/ops.h"
 #include "init.h"
 #include "module.h"
@@ -19,9 +20,10 @@ struct Linear : Layer {
     init::default_weight_and_bias_(weight, bias);
   }
   Tensor forward(const Tensor& x) override { return linear(x, weight, bias); }
-  // relu(forward(x)) and gelu(forward(x)) in one op.
-  Tensor forward_relu(const Tensor& x) { return linear_relu(x, weight, bias); }
-  Tensor forward_gelu(const Tensor& x, Gelu form) { return linear_gelu(x, weight, bias, form); }
+  std::optional<OpId> ends_in() const override { return only<Linear>(OpId::linear); }
+  Tensor forward_fused(const Tensor& x, const Fusion& fusion, const Attrs& second) override {
+    return dispatch1(fusion.whole, {&x, &weight, &bias}, fusion.whole_attrs({}, second), Loc::current());
+  }
 
   Tensor& weight;
   Tensor& bias;  // undefined without one

@@ -39,6 +39,10 @@ Tensor Module::forward(const Tensor&) {
   failf("{}: has no forward for one tensor; call its operator(), or override forward(const Tensor&)", kind());
 }
 
+Tensor Module::forward_fused(const Tensor&, const Fusion& fusion, const Attrs&) {
+  failf("{}: does not run {}; override forward_fused where ends_in() names an op", kind(), name(fusion.whole));
+}
+
 Tensor Module::operator()(const Tensor& x, SourceLocation loc) {
   const ModuleCall call(*this, loc);
   return call.leave(x, forward(x));

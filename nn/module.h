@@ -9,13 +9,15 @@
 
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <type_traits>
+#include <typeinfo>
 #include <utility>
 #include <vector>
 
 #include "../core/files/state_dict.h"
-#include "../core/ops/op.h"
+#include "../core/ops/fusions.h"
 #include "../core/tensor/tensor.h"
 
 namespace gradual::nn {
@@ -109,6 +111,15 @@ class Module {
   void set_hook(ModuleHook hook) { hook_ = std::move(hook); }  // null: none
   bool has_hooks() const { return hook_ || !forward_hooks_.empty(); }
 
+  // What Sequential asks of a layer and the next one, to run two ops as one (core/ops/fusions.h). A class derived from a layer
+  // may compute otherwise, so the layers of this library answer for themselves alone.
+  // The op that this module is, of one input, with its attributes; none by default.
+  virtual std::optional<std::pair<OpId, Attrs>> as_op() const { return std::nullopt; }
+  // The op that forward ends in, where forward_fused can run a fusion in its place; none by default.
+  virtual std::optional<OpId> ends_in() const { return std::nullopt; }
+  // second(forward(x)) for a fusion whose first op is ends_in().
+  virtual Tensor forward_fused(const Tensor& x, const Fusion& fusion, const Attrs& second);
+
  protected:
   struct Child {
     std::string name;
@@ -148,6 +159,10 @@ class Module {
 class Layer : public Module {
  protected:
   Layer() { layer_ = true; }
+  // `value` where this layer is an L itself, none where it is of a class derived from L: what as_op and ends_in return.
+  template <class L, class T> std::optional<T> only(const T& value) const {
+    return typeid(*this) == typeid(L) ? std::optional(value) : std::nullopt;
+  }
   // n, the number of what a layer is made for; Error naming the layer and `what` where it is less than one.
   static std::int64_t count(const char* layer, const char* what, std::int64_t n);
 };

@@ -4,6 +4,7 @@
 
 #include "../autograd/activation_checkpoint.h"
 #include "../autograd/grad_mode.h"
+#include "../core/ops/dispatch.h"
 #include "../core/ops/ops.h"
 #include "../core/support/failf.h"
 
@@ -27,19 +28,27 @@ BatchNorm::BatchNorm(std::int64_t channels, int min_dims, int max_dims, const Ba
       min_dims_(min_dims),
       max_dims_(max_dims) {}
 
-Tensor BatchNorm::run(const Tensor& x, bool relu) {
+std::optional<OpId> BatchNorm::ends_in() const {
+  const auto one = only<BatchNorm1d>(OpId::batch_norm);
+  return one ? one : only<BatchNorm2d>(OpId::batch_norm);
+}
+
+Tensor BatchNorm::run(const Tensor& x, const Fusion* fusion, const Attrs& second) {
   if (x.dim() < min_dims_ || x.dim() > max_dims_)
     failf("{}: input {}; {} is right", kind(), to_string(x.sizes()),
           min_dims_ == 4 ? "[N, C, H, W]" : "[N, C] or [N, C, L]");
   const bool use_batch = training() || !options_.track_running_stats;
-  const BatchNormResult r = batch_norm(x, weight, bias, running_mean, running_var, use_batch, options_.eps, relu);
+  const Attrs own = NormAttrs{.eps = options_.eps, .training = use_batch};
+  const Outputs out =
+      dispatch(fusion ? fusion->whole : OpId::batch_norm, {&x, &weight, &bias, &running_mean, &running_var},
+               fusion ? fusion->whole_attrs(own, second) : own, Loc::current());
   if (training() && options_.track_running_stats && x.numel() > 0 && !recomputing()) {
     const NoGrad no_grad;
     const CauseScope cause("running statistics");
-    batch_norm_update_(running_mean, running_var, num_batches_tracked, r.mean, r.invstd,
+    batch_norm_update_(running_mean, running_var, num_batches_tracked, out[1], out[2],
                        {options_.momentum, options_.eps, x.numel() / x.size(1)});
   }
-  return r.y;
+  return out[0];
 }
 
 TrailingNorm::TrailingNorm(const char* layer, const Shape& normalized, bool affine, double eps)

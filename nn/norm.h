@@ -20,8 +20,11 @@ struct BatchNormOptions {
 // Parameters "weight" (1) and "bias" (0), buffers "running_mean" (0), "running_var" (1), "num_batches_tracked" (i64).
 class BatchNorm : public Norm {
  public:
-  Tensor forward(const Tensor& x) override { return run(x, false); }
-  Tensor forward_relu(const Tensor& x) { return run(x, true); }  // relu(forward(x)) in one op
+  Tensor forward(const Tensor& x) override { return run(x, nullptr, {}); }
+  std::optional<OpId> ends_in() const override;
+  Tensor forward_fused(const Tensor& x, const Fusion& fusion, const Attrs& second) override {
+    return run(x, &fusion, second);
+  }
 
   Tensor& weight;
   Tensor& bias;
@@ -33,7 +36,7 @@ class BatchNorm : public Norm {
   BatchNorm(std::int64_t channels, int min_dims, int max_dims, const BatchNormOptions& options);
 
  private:
-  Tensor run(const Tensor& x, bool relu);
+  Tensor run(const Tensor& x, const Fusion* fusion, const Attrs& second);
 
   BatchNormOptions options_;
   int min_dims_, max_dims_;

@@ -28,11 +28,11 @@ template <bool kDecoupled> class AdamOf final : public Optimizer {
 
  private:
   Attrs attrs(const ParamGroup& group, std::int64_t steps, const UpdateAttrs& how) const override {
-    AdamAttrs attrs{.lr = group.lr,
-                    .beta1 = group.beta1,
-                    .beta2 = group.beta2,
-                    .eps = group.eps,
-                    .weight_decay = group.weight_decay,
+    AdamAttrs attrs{.lr = *group.lr,
+                    .beta1 = *group.beta1,
+                    .beta2 = *group.beta2,
+                    .eps = *group.eps,
+                    .weight_decay = *group.weight_decay,
                     .decoupled = kDecoupled,
                     .update = how};
     rules::count_steps(attrs, steps);

@@ -6,7 +6,7 @@
 
 #include "../autograd/grad_mode.h"
 #include "../core/ops/dispatch.h"
-#include "../core/ops/fused.h"
+#include "../core/ops/fusions.h"
 #include "../core/ops/ops.h"
 #include "../core/support/failf.h"
 #include "../core/tensor/device_recording.h"
@@ -18,7 +18,7 @@ namespace {
 // The rates of a group by name: for defaults, checks and state dicts.
 struct Rate {
   const char* name;
-  double ParamGroup::*value;
+  std::optional<double> ParamGroup::*value;
   double below;  // valid: 0 <= rate < below
 };
 constexpr double kInf = std::numeric_limits<double>::infinity();
@@ -59,8 +59,8 @@ void check_rates(const ParamGroup& group) {
   if (!group.names.empty() && group.names.size() != group.params.size())
     failf("optimizer: a group has {} parameters and {} names", group.params.size(), group.names.size());
   for (const Rate& rate : kRates)
-    if (const double value = group.*rate.value; value < 0 || value >= rate.below)
-      failf("optimizer: {} {} is out of range; it must be {}", rate.name, value,
+    if (const auto& value = group.*rate.value; value && !(*value >= 0 && *value < rate.below))
+      failf("optimizer: {} {} is out of range; it must be {}", rate.name, *value,
             rate.below == 1 ? "in [0, 1)" : "at least 0 and finite");
 }
 
@@ -97,6 +97,15 @@ Optimizer::Optimizer(Rule rule, std::vector<ParamGroup> groups, const ParamGroup
   if (options.state_dtype && (!is_floating(*options.state_dtype) || is_f8(*options.state_dtype)))
     failf("optimizer: state_dtype may be f64, f32, f16 or bf16, not {}", name(*options.state_dtype));
   check_moments(options);
+  if (rule_.moments.size() > kMaxState)
+    failf("optimizer: {} names {} state tensors; allowed are at most {}", rule_.kind, rule_.moments.size(), kMaxState);
+  std::vector<std::string> taken = {"", "steps", "master", "compensation"};  // of a state dict
+  for (const std::string& state : rule_.moments) {
+    if (std::ranges::find(taken, state) != taken.end())
+      failf("optimizer: {} names a state tensor '{}'; names differ, and none is '', steps, master or compensation",
+            rule_.kind, state);
+    taken.push_back(state);
+  }
   for (ParamGroup& group : groups) add_param_group(std::move(group));
   if (states_.empty())
     fail("optimizer: it was given no parameters; a model lists what register_module and register_parameter took");
@@ -148,7 +157,7 @@ void Optimizer::check_param(const Tensor& p, const std::vector<ParamState>& othe
 
 void Optimizer::add_param_group(ParamGroup group) {
   for (const Rate& rate : kRates)
-    if (std::isnan(group.*rate.value)) group.*rate.value = defaults_.*rate.value;
+    if (!(group.*rate.value)) group.*rate.value = defaults_.*rate.value;
   check_rates(group);
   const NoGrad no_grad;
   read_steps();
@@ -185,10 +194,8 @@ std::vector<Optimizer::Live> Optimizer::live_gradients() {
     if (groups_[s.group].frozen) continue;
     Tensor g = s.param.grad();
     if (!g.defined()) continue;
-    // Alone: what needs tensors that last as long as the call, so that those of one parameter exist at a time. Under an observer
-    // too, which tells parameters apart by their calls; the bits are the same.
-    const bool alone =
-        !fused_rows() || chain().observe || codes_moments(s) || !s.param.is_contiguous() || !g.is_contiguous();
+    // Alone: what needs tensors that last as long as the call, so that those of one parameter exist at a time.
+    const bool alone = !fused_rows() || codes_moments(s) || !s.param.is_contiguous() || !g.is_contiguous();
     out.push_back({&s, std::move(g), alone});
   }
   return out;
@@ -221,7 +228,7 @@ void Optimizer::prepare_state(ParamState& s) {
   for (std::size_t k = 0; k < kept; ++k) {
     const bool coded = moment_quantizer(options_, s.param, k) != nullptr;
     const CategoryScope here(coded ? Category::workspace : Category::optimizer);
-    if (s.codes[k]) {
+    if (k < std::size(s.codes) && s.codes[k]) {
       s.moments[k] = s.codes[k]->dequantize();
       if (!overwrites(s, k)) s.codes[k].reset();
     }
@@ -240,7 +247,7 @@ bool Optimizer::overwrites(const ParamState& s, std::size_t k) {
 
 void Optimizer::encode_moments(ParamState& s, const DeviceStep& there) const {
   if (!codes_moments(s)) return;
-  for (std::size_t k = 0; k < moments(s).size(); ++k) {
+  for (std::size_t k = 0; k < std::min(moments(s).size(), std::size(s.codes)); ++k) {
     const Quantizer* q = moment_quantizer(options_, s.param, k);
     if (!q) continue;
     QuantizedTensor codes = encode_moment(s.moments[k], *q, {options_.seed, s.steps, there.steps, s.index, k});
@@ -280,7 +287,7 @@ void Optimizer::step_run(std::span<const Live> run, const GradientScale& by, boo
         .found = by.found.defined() ? static_cast<const std::int64_t*>(by.found.raw()) : nullptr,
         .steps = static_cast<std::int64_t*>(device_steps_.raw()) + first.index,
         .rates = device::capturing() ? static_cast<const Rates*>(device_rates_.raw()) + first.group : nullptr};
-  dispatch(rule_.op, TensorRefs(inputs.data(), static_cast<int>(inputs.size())),
+  dispatch(*rule_.op, TensorRefs(inputs.data(), static_cast<int>(inputs.size())),
            attrs(groups_[first.group], counts_there ? 1 : steps, how), loc);
   if (copies[0].defined()) first.param.copy_(copies[0], loc);
   for (const Live& l : run) {
@@ -295,6 +302,16 @@ void Optimizer::step_run(std::span<const Live> run, const GradientScale& by, boo
 void Optimizer::step_scaled(const GradientScale& by, SourceLocation loc) {
   const NoGrad no_grad;
   const PhaseScope phase(Phase::optimizer);
+  for (const ParamGroup& group : groups_) check_rates(group);
+  for (const Rate& rate : kRates)
+    for (std::size_t g = 0; g < groups_.size(); ++g)
+      if (defaults_.*rate.value && !(groups_[g].*rate.value))
+        failf("optimizer: {} of group {} is unset; assign a number", rate.name, g);
+  if (!rule_.op) {
+    count_on_device(false);  // an Error where a step is recorded
+    for (const Live& l : live_gradients()) step_by_ops(l, by);
+    return;
+  }
   const bool counts_there = count_on_device(by.found.defined());
   // A GPU's counts stand side by side, and stochastic rounding numbers its streams through the call.
   const bool in_order = counts_there || options_.update == LowPrecisionUpdate::stochastic;
@@ -316,7 +333,7 @@ std::vector<std::pair<std::string, Tensor*>> Optimizer::saved_tensors(ParamState
 StateDict Optimizer::state_dict() {
   read_steps();
   StateDict out;
-  out.set("kind", std::string(rule_.kind));
+  out.set("kind", rule_.kind);
   out.set("seed", options_.seed);
   out.set("groups", groups_.size());
   for (std::size_t g = 0; g < groups_.size(); ++g) {
@@ -324,16 +341,15 @@ StateDict Optimizer::state_dict() {
     out.set(prefix + "params", groups_[g].params.size());
     out.set(prefix + "frozen", groups_[g].frozen);
     for (const Rate& rate : kRates)
-      if (const double value = groups_[g].*rate.value; !std::isnan(value)) out.set(prefix + rate.name, value);
+      if (const auto& value = groups_[g].*rate.value) out.set(prefix + rate.name, *value);
   }
   for (ParamState& s : states()) {
     const std::string prefix = fmt::format("params.{}.", s.index);
     out.set(prefix + "steps", s.steps);
     for (const auto& [key, t] : saved_tensors(s))
       if (t->defined() && (s.is_low() || t != &s.master)) out.set(prefix + key, *t);
-    for (std::size_t k = 0; k < moments(s).size(); ++k)
-      if (s.codes[k])
-        save_moment(out, prefix + std::string(moments(s)[k]), *s.codes[k], *moment_quantizer(options_, s.param, k));
+    for (std::size_t k = 0; k < std::min(moments(s).size(), std::size(s.codes)); ++k)
+      if (s.codes[k]) save_moment(out, prefix + moments(s)[k], *s.codes[k], *moment_quantizer(options_, s.param, k));
   }
   return out;
 }
@@ -352,8 +368,8 @@ void Optimizer::load_param(ParamState& s, const StateDict& from) const {
     const CategoryScope scope(is_master ? Category::masters : Category::optimizer);
     *t = value.device() == s.param.device() ? value.clone() : value.to(s.param.device());
   }
-  for (std::size_t k = 0; k < moments(s).size(); ++k)
-    s.codes[k] = load_moment(from, std::string(moments(s)[k]), s.name, s.param, moment_quantizer(options_, s.param, k));
+  for (std::size_t k = 0; k < std::min(moments(s).size(), std::size(s.codes)); ++k)
+    s.codes[k] = load_moment(from, moments(s)[k], s.name, s.param, moment_quantizer(options_, s.param, k));
   s.wide = ParamState::Wide::stale;
   s.written = {};  // the next step compares the master with whatever the parameter is by then
 }

@@ -3,7 +3,6 @@
 #pragma once
 
 #include <cstdint>
-#include <limits>
 #include <optional>
 #include <span>
 #include <string>
@@ -43,17 +42,12 @@ struct UpdateOptions {
   std::uint64_t seed = 0;  // of stochastic rounding: keyed by seed, step, parameter and element
 };
 
-// "Unset": the optimizer's own value is taken when the group is added.
-inline constexpr double kInherit = std::numeric_limits<double>::quiet_NaN();
-
 // Parameters with their own rates. An optimizer reads the fields that its formula has and ignores the others.
 struct ParamGroup {
   std::vector<Tensor> params = {};      // floating leaves; parameters without a gradient are passed over
   std::vector<std::string> names = {};  // none, or one for each parameter: for messages and exports
-  double lr = kInherit;
-  double weight_decay = kInherit;
-  double momentum = kInherit, dampening = kInherit;
-  double beta1 = kInherit, beta2 = kInherit, eps = kInherit;
+  // Unset: the optimizer's own value, taken when the group is added.
+  std::optional<double> lr = {}, weight_decay = {}, momentum = {}, dampening = {}, beta1 = {}, beta2 = {}, eps = {};
   bool frozen = false;  // not stepped, not unscaled, not clipped
 };
 // A group of what Module::named_parameters returns.
@@ -74,7 +68,8 @@ class Optimizer {
   Optimizer& operator=(const Optimizer&) = delete;
 
   // One update of all parameters that have a gradient, outside the graph: one pass over memory by one call for those of a
-  // group that were updated equally often. Under an UnfusedScope or an observer each parameter is a call of its own; the bits are the same.
+  // group that were updated equally often. Under an UnfusedScope
+  // each parameter is a call of its own; the bits are the same.
   // Once a GPU skips steps by itself (GradScaler), or a step is recorded (cuda::Graph), the counts of steps live there too.
   void step(SourceLocation loc = SourceLocation::current()) { step_scaled({}, loc); }
   void zero_grad();  // drops the gradients, those of frozen groups too
@@ -103,7 +98,7 @@ class Optimizer {
   const std::string& param_name(std::size_t index) const { return states_[index].name; }
   std::size_t param_count() const { return states_.size(); }  // of all groups; indices run through the groups in order
   Device device() const;                                      // of the first parameter
-  // Whether all parameters lie on that GPU, where a step needs nothing of the host.
+  // Whether all parameters lie on that GPU and have a fused row: then a step needs nothing of the host.
   bool skips_on(Device device) const;
   void step_scaled(const GradientScale& by, SourceLocation loc = SourceLocation::current());
   // Counts the non-finite elements of gradient i, times the inverse scale, into found[1 + i] and the sum into found[0]
@@ -116,17 +111,36 @@ class Optimizer {
   void forget_unscaled();  // the FP32 gradients are stale
 
  protected:
-  // What tells one optimizer from another: its name, the row that updates parameters (each from parameter, gradient,
-  // master, compensation and moments), and the names of its moments, at most two. They are zeros at first.
+  static constexpr std::size_t kMaxState = 4;  // tensors of state for each parameter
+
+  // An optimizer of your own (examples/own_optimizers.h): its kind, which a state dict names, and the names of its state tensors,
+  // at most four. They have the parameter's shape and are zeros at first. It overrides update().
+  Optimizer(std::string kind, std::vector<std::string> state, std::vector<ParamGroup> groups,
+            const ParamGroup& defaults, const UpdateOptions& options)
+      : Optimizer(Rule{std::move(kind), {}, std::move(state)}, std::move(groups), defaults, options) {}
+  // One update of one parameter. The tensors are f32 (f64 for f64 parameters; the parameter's dtype under pure_arithmetic).
+  struct Update {
+    const Tensor& weight;     // the master where there is one, else the parameter's value
+    const Tensor& gradient;   // unscaled and clipped; of the weight's shape; to be read only
+    std::span<Tensor> state;  // in the order of their names: write in place, or assign
+    const ParamGroup& group;  // its rates
+    std::int64_t step;        // of this parameter, from 1
+  };
+  // The new weight, computed with ops: recording and autocast are off. Where it throws, the weight stays; state that was written in
+  // place is not taken back. The base rounds the weight into the parameter as UpdateOptions
+  // says, and state tensors to state_dtype.
+  virtual Tensor update(const Update&);
+
+  // An optimizer with a fused row, as SGD and Adam have one: the row that updates parameters (each from parameter, gradient,
+  // master, compensation and state) and its attributes for parameters that were updated `steps` times before; where a GPU counts,
+  // for more than none.
   struct Rule {
-    std::string_view kind;
-    OpId op;
-    std::vector<std::string_view> moments;
+    std::string kind;
+    std::optional<OpId> op;  // none: update() is called
+    std::vector<std::string> moments;
   };
   Optimizer(Rule rule, std::vector<ParamGroup> groups, const ParamGroup& defaults, const UpdateOptions& options);
-
-  // The row's attributes for parameters that were updated `steps` times before; where a GPU counts, for more than none.
-  virtual Attrs attrs(const ParamGroup& group, std::int64_t steps, const UpdateAttrs& how) const = 0;
+  virtual Attrs attrs(const ParamGroup& group, std::int64_t steps, const UpdateAttrs& how) const;
   virtual bool has_moments(const ParamGroup&) const { return true; }
 
   static std::vector<ParamGroup> one_group(const std::vector<Tensor>& params) { return {{.params = params}}; }
@@ -148,8 +162,8 @@ class Optimizer {
     std::int64_t steps = 0;    // taken so far
     Tensor master = {};        // f32; undefined where there is none
     Tensor compensation = {};  // LowPrecisionUpdate::kahan
-    Tensor moments[2] = {};
-    std::optional<QuantizedTensor> codes[2] = {};  // in the place of a moment
+    Tensor moments[kMaxState] = {};
+    std::optional<QuantizedTensor> codes[2] = {};  // in the place of one of the first two
     Stamp written = {};  // the parameter after our last write: any other was written by somebody else
     // f32: what unscale_ or clipping made of the gradient of a f16 or bf16 parameter, and of which gradient.
     Tensor wide_gradient = {};
@@ -161,7 +175,7 @@ class Optimizer {
   };
 
   std::vector<ParamState>& states();  // Error where a group's params were edited
-  std::span<const std::string_view> moments(const ParamState& s) const {
+  std::span<const std::string> moments(const ParamState& s) const {
     return std::span(rule_.moments).first(has_moments(groups_[s.group]) ? rule_.moments.size() : 0);
   }
   struct Live {
@@ -178,6 +192,7 @@ class Optimizer {
   void prepare_state(ParamState& s);
   void encode_moments(ParamState& s, const DeviceStep& there) const;
   void step_run(std::span<const Live> run, const GradientScale& by, bool counts_there, SourceLocation loc);
+  void step_by_ops(const Live& live, const GradientScale& by);
   void unscale_run(std::span<const Live> run, const Tensor& found, const GradientScale& by, bool write);
   std::vector<std::pair<std::string, Tensor*>> saved_tensors(ParamState& s) const;
   void load_param(ParamState& s, const StateDict& from) const;

@@ -17,14 +17,17 @@ void Optimizer::need_no_capture(const std::string& who) {
 Device Optimizer::device() const { return states_.empty() ? Device::cpu() : states_[0].param.device(); }
 
 bool Optimizer::skips_on(Device device) const {
-  return device.is_cuda() && !states_.empty() &&
+  return rule_.op && device.is_cuda() && !states_.empty() &&
          std::ranges::all_of(states_, [&](const ParamState& s) { return s.param.device() == device; });
 }
 
 // Whether this step's GPU counts it. The counts come back to the host where the parameters leave the GPU.
 bool Optimizer::count_on_device(bool skips) {
   const bool can = skips_on(device());
-  if (device::capturing() && !can) fail("cuda::Graph: an optimizer can be recorded whose parameters lie on one GPU");
+  if (device::capturing() && !can)
+    fail(
+        "cuda::Graph: an optimizer can be recorded that has a fused row (SGD, Adam, AdamW) and whose parameters lie on "
+        "one GPU");
   if (!can) {
     read_steps();
     device_counts_ = false;
@@ -61,8 +64,9 @@ void Optimizer::read_steps() {
 std::vector<Rates> Optimizer::rates() const {
   std::vector<Rates> all;
   all.reserve(groups_.size());
+  const auto of = [](const std::optional<double>& rate) { return rate.value_or(0); };
   for (const ParamGroup& g : groups_)
-    all.push_back({g.lr, g.weight_decay, g.momentum, g.dampening, g.beta1, g.beta2, g.eps});
+    all.push_back({of(g.lr), of(g.weight_decay), of(g.momentum), of(g.dampening), of(g.beta1), of(g.beta2), of(g.eps)});
   return all;
 }
 

@@ -20,8 +20,8 @@ void check_moments(const UpdateOptions& options) {
 }
 
 const Quantizer* moment_quantizer(const UpdateOptions& options, const Tensor& param, std::size_t k) {
-  const auto& q = options.moments[k];
-  return q && param.dim() >= 2 && param.dtype() != DType::f64 ? &*q : nullptr;
+  const bool none = k >= std::size(options.moments) || param.dim() < 2 || param.dtype() == DType::f64;
+  return !none && options.moments[k] ? &*options.moments[k] : nullptr;
 }
 
 QuantizedTensor encode_moment(const Tensor& moment, const Quantizer& q, const MomentPlace& p) {

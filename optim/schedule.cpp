@@ -60,7 +60,11 @@ void Scheduler::step() {
 
 void Scheduler::apply() {
   auto& groups = optimizer_->param_groups();
-  while (initial_.size() < groups.size()) initial_.push_back(groups[initial_.size()].lr);
+  while (initial_.size() < groups.size()) {
+    const auto& lr = groups[initial_.size()].lr;
+    if (!lr) failf("Scheduler: group {} of the optimizer has no lr to multiply", initial_.size());
+    initial_.push_back(*lr);
+  }
   for (std::size_t g = 0; g < groups.size(); ++g) groups[g].lr = initial_[g] * factor();
 }
 

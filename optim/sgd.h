@@ -29,12 +29,12 @@ class SGD final : public Optimizer {
   }
 
  private:
-  bool has_moments(const ParamGroup& group) const override { return group.momentum != 0; }
+  bool has_moments(const ParamGroup& group) const override { return group.momentum.value_or(0) != 0; }
   Attrs attrs(const ParamGroup& group, std::int64_t steps, const UpdateAttrs& how) const override {
-    SgdAttrs attrs{.lr = group.lr,
-                   .weight_decay = group.weight_decay,
-                   .momentum = group.momentum,
-                   .dampening = group.dampening,
+    SgdAttrs attrs{.lr = *group.lr,
+                   .weight_decay = *group.weight_decay,
+                   .momentum = *group.momentum,
+                   .dampening = *group.dampening,
                    .nesterov = nesterov_,
                    .update = how};
     rules::count_steps(attrs, steps);

@@ -1,4 +1,4 @@
-// gradual-compare [--backend eigen|onednn|ours]: the worker of this library, and the meter of the machine's peaks.
+// gradual-compare [--backend eigen|fast|onednn|ours]: the worker of this library, and the meter of the machine's peaks.
 #include "gradual_worker.h"
 
 #include <gradual/core/ops/cpu_backend.h>
@@ -47,14 +47,14 @@ struct Gradual : Framework {
 int main(int argc, char** argv) {
   const std::span<char*> arguments(argv, static_cast<std::size_t>(argc));
   if (argc != 1 && !(argc == 3 && std::string_view(arguments[1]) == "--backend")) {
-    std::fputs("usage: gradual-compare [--backend eigen|onednn|ours]\n", stderr);
+    std::fputs("usage: gradual-compare [--backend eigen|fast|onednn|ours]\n", stderr);
     return 2;
   }
   try {
     if (argc == 3 && arguments[2] == std::string_view("ours")) gradual::cuda::set_library_kernels(false);
     else if (argc == 3)
-      gradual::set_cpu_backend(arguments[2] == std::string_view("eigen") ? gradual::CpuBackend::eigen
-                                                                         : gradual::CpuBackend::onednn);
+      for (const auto backend : {gradual::CpuBackend::eigen, gradual::CpuBackend::fast, gradual::CpuBackend::onednn})
+        if (arguments[2] == gradual::name(backend)) gradual::set_cpu_backend(backend);
   } catch (const gradual::Error& e) {
     std::fprintf(stderr, "gradual-compare: %s\n", e.what());
     return 2;

@@ -116,6 +116,9 @@ template <int N, bool kFloats = false, class F> KernelFn numbers(F) {
   };
 }
 template <int N, class F> KernelFn floats(F f) { return numbers<N, true>(f); }
+template <template <class> class F> void with_number(const OpCall& c, Outputs& out) {
+  visit_floating(c[0].dtype(), [&]<class C>(C) { run<C, 1>(out[0], c.inputs.data(), F<C>{number<C>(c)}); });
+}
 // Integers against a fraction compare as doubles.
 template <class F> KernelFn comparison(F) {
   return [](const OpCall& c, Outputs& out) {
@@ -135,14 +138,10 @@ template <int N, class F> KernelFn logical(F) {
 struct Cpu {
   template <int N, class F> void numbers(OpId op, F f) const { set_kernel(op, cpu::numbers<N>(f)); }
   template <int N, class F> void floats(OpId op, F f) const { set_kernel(op, cpu::floats<N>(f)); }
+  template <template <class> class F> void with_number(OpId op) const { set_kernel(op, cpu::with_number<F>); }
   template <class F> void comparison(OpId op, F f) const { set_kernel(op, cpu::comparison(f)); }
   template <int N, class F> void logical(OpId op, F f) const { set_kernel(op, cpu::logical<N>(f)); }
 };
-
-void leaky_relu(const OpCall& c, Outputs& out) {
-  visit_floating(c[0].dtype(),
-                 [&]<class C>(C) { run<C, 1>(out[0], c.inputs.data(), functors::LeakyRelu<C>{number<C>(c)}); });
-}
 
 void clamp(const OpCall& c, Outputs& out) {
   const auto& a = c.get<ScalarAttrs>();
@@ -319,7 +318,6 @@ void register_elementwise() {
   binary_rows(Cpu{});
   set_kernel(OpId::relu_backward, relu_backward);
   set_kernel(OpId::clamp, clamp);
-  set_kernel(OpId::leaky_relu, leaky_relu);
   set_kernel(OpId::gelu, gelu_form<1, GeluExact, GeluTanh>);
   set_kernel(OpId::gelu_backward, gelu_form<2, GeluExactBackward, GeluTanhBackward>);
   set_kernel(OpId::add_, add_in_place);

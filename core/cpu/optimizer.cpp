@@ -27,17 +27,18 @@ template <class F> void for_parts(const OpCall& c, int first, int each, const F&
   begins.reserve(static_cast<std::size_t>(c.inputs.size() / each) + 1);
   for (int i = first; i < c.inputs.size(); i += each)
     begins.push_back(begins.back() + (c[i].numel() + kLine - 1) / kLine * kLine);
-  CastCounts* const counts = cast_counts();  // this thread's
+  std::vector<CastCounts> counts(cast_counts() ? begins.size() - 1 : 0);
   parallel_for(begins.back(), kGrain, [&](std::int64_t begin, std::int64_t end) {
-    const CountScope scope(counts);
     auto at = std::upper_bound(begins.begin(), begins.end(), begin) - 1;
     for (; *at < end; ++at) {
       const int part = static_cast<int>(at - begins.begin());
       const std::int64_t from = std::max<std::int64_t>(0, begin - *at);
       const std::int64_t to = std::min(end - *at, c[first + part * each].numel());
+      const CountScope scope(counts.empty() ? nullptr : &counts[static_cast<std::size_t>(part)]);
       if (from < to) f(part, from, to);
     }
   });
+  add_cast_counts(counts);
 }
 
 // An update of elements [begin, end) of the parameter that stands at in[0]. formula(round, w, g, m, v, n) changes the

@@ -1,16 +1,13 @@
 // Pooling over [N, C, H, W], a plane at a time, in the compute type.
 #include <algorithm>
-#include <atomic>
 #include <limits>
 #include <type_traits>
 #include <vector>
 
-#include "../formats/float_types.h"
 #include "../ops/dispatch.h"
 #include "../support/failf.h"
 #include "kernels.h"
 #include "rows.h"
-#include "square_pool.h"
 
 namespace gradual::cpu {
 namespace {
@@ -130,45 +127,8 @@ struct Pairs {
   }
 };
 
-// Whether square_pool.h's kernels do what is asked: then f(where pixels and windows lie, a number of their dtype).
-template <class F> bool in_squares(const OpCall& call, const Tensor& pixels, const Tensor& windows, const F& f) {
-  const auto& a = call.get<PoolAttrs>();
-  const SquarePool p{windows.size(2), windows.size(3), pixels.size(2), pixels.size(3)};
-  for (int i = 0; i < 2; ++i)
-    if (a.kernel[i] != 2 || a.stride[i] != 2 || a.padding[i] != 0) return false;
-  if (!p.suits() || p.rows != p.height / 2 || p.cols != p.width / 2) return false;
-  const DType dtype = windows.dtype();
-  if (dtype == DType::bf16 && !counts_for(DType::f32, dtype)) return f(p, BFloat16{});
-  return dtype == DType::f32 && f(p, float{});
-}
-// f(plane) for all, in parallel.
-template <class F> void each_plane(const Tensor& pixels, const F& f) {
-  const std::int64_t grain = std::max<std::int64_t>(1, kGrain / std::max<std::int64_t>(1, plane_size(pixels)));
-  parallel_for(pixels.size(0) * pixels.size(1), grain, [&](std::int64_t plane, std::int64_t end) {
-    for (; plane < end; ++plane) f(plane);
-  });
-}
-
-bool max_in_squares(const OpCall& call, Outputs& out) {
-  return in_squares(call, call[0], out[0], [&]<class E>(const SquarePool& p, E) {
-    const Tensor in = row_major(call[0]);
-    write_row_major(out[0], [&](Tensor& values) {
-      write_row_major(out[1], [&](Tensor& indices) {
-        const auto* const x = static_cast<const E*>(in.raw());
-        auto* const y = static_cast<E*>(values.raw());
-        auto* const index = indices.data<std::int64_t>();
-        each_plane(in, [&](std::int64_t plane) {
-          const std::int64_t at = plane * p.rows * p.cols;
-          max_of_squares(p, x + plane * p.height * p.width, y + at, index + at);
-        });
-      });
-    });
-    return true;
-  });
-}
-
 void max_pool2d(const OpCall& call, Outputs& out) {
-  if (out[0].numel() == 0 || max_in_squares(call, out)) return;
+  if (out[0].numel() == 0) return;
   const std::int64_t n = plane_size(out[0]);
   if (plane_size(call[0]) > std::numeric_limits<std::int32_t>::max())
     failf(call, "a plane of {} elements; fewer than 2^31 are right", plane_size(call[0]));
@@ -207,27 +167,8 @@ void max_pool2d(const OpCall& call, Outputs& out) {
         static_cast<std::int64_t>(index), plane);
 }
 
-// False where an index lies outside its window.
-bool spread_in_squares(const OpCall& call, Outputs& out) {
-  return in_squares(call, out[0], call[0], [&]<class E>(const SquarePool& p, E) {
-    const Tensor from = row_major(call[0]), indices = row_major(call[1]);
-    const auto* const dy = static_cast<const E*>(from.raw());
-    const auto* const index = indices.data<std::int64_t>();
-    std::atomic<bool> inside = true;
-    write_row_major(out[0], [&](Tensor& to) {
-      auto* const dx = static_cast<E*>(to.raw());
-      each_plane(to, [&](std::int64_t plane) {
-        const std::int64_t at = plane * p.rows * p.cols;
-        if (!spread_to_squares(p, dy + at, index + at, dx + plane * p.height * p.width)) inside = false;
-      });
-    });
-    return inside.load();
-  });
-}
-
 // dx[index] += dy: windows that overlap add up, in the order of the outputs.
 void max_pool2d_backward(const OpCall& call, Outputs& out) {
-  if (spread_in_squares(call, out)) return;
   const std::int64_t n = plane_size(call[0]);
   const std::int64_t inputs = plane_size(out[0]);
   const Tensor indices = contiguous(call[1]);

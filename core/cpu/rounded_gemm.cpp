@@ -4,14 +4,15 @@
 
 #include "../formats/accumulate_element.h"
 #include "../support/multiversion.h"
+#include "../tensor/memory.h"
 
 namespace gradual::cpu {
 namespace {
 
 using Spec = detail::SumSpec;
 
-constexpr std::int64_t kRows = 32, kCols = 64;  // of a tile: chains that run side by side
-constexpr std::int64_t kDepth = 64;             // products of each that are packed at a time
+// Of a tile: chains that run side by side, and how many products of each are packed at a time.
+constexpr std::int64_t kRows = 32, kCols = 64, kDepth = 64;
 
 // sums[j] = round(sums[j] + factor * terms[j]). Factor and terms hold f32 values, so that the product is exact.
 using Add = void (*)(const Spec&, double factor, const double* terms, double* sums, std::int64_t n);
@@ -63,13 +64,13 @@ struct Adders {
   Adder own, promoted, last;
 };
 
-void tile(const Accumulator& how, const Adders& add, const Problem& g) {
-  double packed[kDepth * kCols], sums[3][kRows * kCols];  // sums: the chains, of chunks, promoted
+// `packed` has room for kDepth rows of b and then for three tiles of sums: the chains, those of chunks, the promoted ones.
+void tile(const Accumulator& how, const Adders& add, const Problem& g, double* packed) {
   const std::int64_t all = g.m * g.n;
-  for (double* level : sums) std::fill_n(level, all, 0.0);
-  double* const chain = sums[0];
-  double* const group = how.chunk ? sums[1] : chain;
-  double* const total = how.promote ? sums[2] : group;
+  double* const chain = packed + kDepth * kCols;
+  double* const group = how.chunk ? chain + kRows * kCols : chain;
+  double* const total = how.promote ? chain + 2 * kRows * kCols : group;
+  for (int level = 0; level < 3; ++level) std::fill_n(chain + level * kRows * kCols, all, 0.0);
   for (std::int64_t at = 0, end = 0; at < g.k; at = end) {
     const std::int64_t within = how.promote ? at % how.promote : at;
     end = std::min(g.k, at + kDepth);
@@ -106,6 +107,7 @@ void accumulate(const Accumulator& how, const Gemm<float>& g, bool narrows) {
   if (g.n < kCols && g.n < g.m)  // the transposed product has more columns, which are what is vectorised
     p = {g.n, g.m, g.k,  {g.b.data, g.b.col_stride, g.b.row_stride}, {g.a.data, g.a.col_stride, g.a.row_stride},
          g.c, 1,   g.ldc};
+  const Scratch memory((kDepth * kCols + 3 * kRows * kCols) * sizeof(double));  // too large for a small stack
   for (std::int64_t j = 0; j < p.n; j += kCols) {
     for (std::int64_t i = 0; i < p.m; i += kRows) {
       Problem part = p;
@@ -114,7 +116,7 @@ void accumulate(const Accumulator& how, const Gemm<float>& g, bool narrows) {
       part.a.data += i * p.a.row_stride;
       part.b.data += j * p.b.col_stride;
       part.c += i * p.row_stride + j * p.col_stride;
-      tile(how, add, part);
+      tile(how, add, part, memory.as<double>());
     }
   }
 }

@@ -7,18 +7,7 @@
 #include "copies.h"
 #include "loops.h"
 
-namespace gradual {
-
-MatmulPrecision& matmul_precision() {
-  thread_local MatmulPrecision current = MatmulPrecision::f32;
-  return current;
-}
-bool& fast_f8() {
-  thread_local bool on = false;
-  return on;
-}
-
-namespace cpu {
+namespace gradual::cpu {
 namespace {
 
 // Sizes with broadcast dims counted once, and whether the elements then span no more memory than they need: the span
@@ -87,5 +76,4 @@ template class Result<float>;
 template class Result<double>;
 template class Result<std::int64_t>;
 
-}  // namespace cpu
-}  // namespace gradual
+}  // namespace gradual::cpu

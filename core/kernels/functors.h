@@ -1,5 +1,6 @@
 // The elementwise rows and their functions, once for every backend: a backend gives kernels for functions of numbers (in the
-// operands' own compute type), of floats, comparisons and truth values, and unary_rows and binary_rows fill its column.
+// operands' own compute type), of floats, of a float and the call's number, comparisons and truth values, and unary_rows and
+// binary_rows fill its column.
 #pragma once
 
 #include <cmath>
@@ -95,6 +96,7 @@ template <class Backend> void unary_rows(const Backend& b) {
   b.template floats<1>(OpId::erf, Erf{});
   b.template floats<1>(OpId::silu, Silu{});
   b.template floats<1>(OpId::softplus, Softplus{});
+  b.template with_number<LeakyRelu>(OpId::leaky_relu);
   b.template logical<1>(OpId::logical_not, Not{});
 }
 

@@ -16,11 +16,9 @@ using Clock = std::chrono::steady_clock;
 double seconds_since(Clock::time_point start) { return std::chrono::duration<double>(Clock::now() - start).count(); }
 
 // Where a call computes: where its first input lies, or where to_device brings it.
-Device device_of(const OpCall& call) {
+Device computed_on(const OpCall& call) {
   if (call.op == OpId::to_device && call.get<Device>().is_cuda()) return call.get<Device>();
-  for (int i = 0; i < call.inputs.size(); ++i)
-    if (call[i].defined()) return call[i].device();
-  return Device::cpu();
+  return device_of(call);
 }
 
 struct Installed {
@@ -52,8 +50,9 @@ class Observe final : public Interceptor {
     Outputs out;
     {
       const CountScope counts(counting ? &record.counts : cast_counts());
+      const Scoped by_parameter(cast_counts_by_tensor(), counting ? &record.counts_by_parameter : nullptr);
       std::optional<device::Watch> watch;
-      if (const Device device = device_of(call); device.is_cuda() && !custom) watch.emplace(device);
+      if (const Device device = computed_on(call); device.is_cuda() && !custom) watch.emplace(device);
       const Clock::time_point start = Clock::now();
       out = next_below_observe(call);
       record.seconds = seconds_since(start) - all.inside;

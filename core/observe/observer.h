@@ -16,7 +16,9 @@ struct CallRecord {
       0;  // of the call itself: the ops that a user's function ran inside are not in it; on a GPU by its clock
   std::vector<std::string> kernels;  // what ran on a GPU, launch by launch
   CastCounts counts;                 // what its narrowing stores did; zero unless an installed observer wants_counts()
-  Context context;                   // where the call came from
+  // Of an optimizer's row: the counts of each of its parameters (core/ops/parameter_inputs.h). Empty: there are none.
+  std::vector<CastCounts> counts_by_parameter = {};
+  Context context;  // where the call came from
 };
 
 // For people: the op's name, or that of the user's function that a custom op is.

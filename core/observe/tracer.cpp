@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include "../ops/parameter_inputs.h"
+
 namespace gradual {
 namespace {
 
@@ -16,6 +18,7 @@ std::string losses(const CastCounts& c) {
 
 // "[32, 64] f16 x [64, 10] f16 -> [32, 10] f16"
 std::string signature(const OpCall& call, const Outputs& out) {
+  if (const int n = parameter_inputs(call).count) return fmt::format("{} parameter{}", n, n == 1 ? "" : "s");
   std::string text = describe_inputs(call);
   for (int i = 0; i < kMaxOutputs && out[i].defined(); ++i) text += (i ? ", " : " -> ") + describe(out[i]);
   return text;
@@ -35,6 +38,13 @@ void Tracer::after(const OpCall& call, const Outputs& out, const CallRecord& rec
                     *c.module ? c.module : "-", place(call.where),
                     us < 1e3 ? fmt::format("{:7.1f} us", us) : fmt::format("{:7.2f} ms", us * 1e-3),
                     *c.cause ? "  # " : "", c.cause, losses(record.counts)));
+  const ParameterInputs parameters = parameter_inputs(call);
+  for (int k = 0; k < parameters.count; ++k) {
+    const OpCall one = call_of_parameter(call, parameters, k);
+    const auto i = static_cast<std::size_t>(k);
+    sink_(fmt::format("{:<9} {:<22} {} -> {}{}", "", "", describe_inputs(one), describe(one[parameters.written]),
+                      i < record.counts_by_parameter.size() ? losses(record.counts_by_parameter[i]) : ""));
+  }
 }
 
 }  // namespace gradual

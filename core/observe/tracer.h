@@ -13,7 +13,8 @@ namespace gradual {
 //   forward   matmul          [32, 64] f16 x [64, 10] f16 -> [32, 10] f16   head            model.h:12      8.1 us
 //   forward   cast            [32, 64] f32 -> [32, 64] f16                  head            model.h:12      1.2 us  # amp: matmul is lower
 // phase (in backward: of which op), op, inputs and outputs, module, source line, time and, where the user did not
-// write the op, why it is there. With counts, also what rounding did to its results.
+// write the op, why it is there. With counts, also what rounding did to its results. A call of an optimizer has a line for each
+// of its parameters besides.
 class Tracer : public Observer {
  public:
   using Sink = std::function<void(const std::string& line)>;  // lines without a newline

@@ -5,8 +5,6 @@
 #include <string_view>
 #include <vector>
 
-#include "../cpu/fast/bf16_conv.h"
-#include "../cpu/fast/f32_conv.h"
 #include "../cpu/gemm.h"
 #include "../formats/accumulator.h"
 #include "../kernels/contraction_operand.h"
@@ -155,7 +153,9 @@ std::int64_t image_bytes(const Shape& sizes, DType dtype) {
 std::int64_t part_of(const Convolution& c) {
   constexpr std::int64_t kCached = 512 << 10;
   const std::int64_t images = c.x[0];
-  const std::int64_t cached = kCached / (image_bytes(c.x, c.x_dtype()) + image_bytes(c.y, c.y_dtype()));
+  // Images that stay as they are need no such cache.
+  const std::int64_t bytes = image_bytes(c.x, c.x_dtype()) + image_bytes(c.y, c.y_dtype());
+  const std::int64_t cached = c.stays_last() ? images : kCached / bytes;
   const std::int64_t worth = cpu::kWorthThreads * images / std::max<std::int64_t>(1, c.work());
   const std::int64_t threads = deterministic() ? kParts : num_threads();
   return cpu::even_part(images, std::max({std::int64_t{1}, worth, std::min(cached, (images + threads - 1) / threads)}));
@@ -231,8 +231,11 @@ bool run_parts(const Convolution& whole, std::int64_t size, const Tensor& x, voi
                           if (rest) task(parts - 1, parts, counts);
                         });
   if (!sums) return true;
-  for (std::int64_t part = 1; part < parts; ++part)
-    for (std::int64_t i = 0; i < n; ++i) partial.as<float>()[i] += partial.as<float>()[part * n + i];
+  parallel_for(n, std::max<std::int64_t>(1, cpu::kGrain / parts), [&](std::int64_t i, std::int64_t end) {
+    float* const sum = partial.as<float>();
+    for (std::int64_t part = 1; part < parts; ++part)
+      for (std::int64_t k = i; k < end; ++k) sum[k] += sum[part * n + k];
+  });
   store(whole.out, partial.as<float>(), w, 1, n, nullptr);
   return true;
 }
@@ -268,12 +271,13 @@ bool convolution(const OpCall& call, Outputs& out) {
   c.x = x.sizes(), c.w = w.sizes(), c.y = y.sizes();
   c.x_last = is_channels_last(x), c.y_last = is_channels_last(y);
   const std::int64_t size = part_of(c);
-  const bool fills = (c.x[0] + size - 1) / size >= num_threads();
-  const bool in_parts = deterministic() || (size < c.x[0] && fills && !c.stays_last());
+  // oneDNN's own threads, which wait for each other, long on a busy machine, are for batches of too few images.
+  const bool few = 2 * c.x[0] <= num_threads();
+  const bool in_parts = deterministic() || (size < c.x[0] && !few);
   if (!in_parts) {
     if (first.is_same(call[0])) first = operand(first, c.in, true);
     if (second.is_same(call[1])) second = operand(second, c.in, of_weights);
-    c.threads = c.work() < 2 * cpu::kWorthThreads ? 1 : num_threads();
+    c.threads = few && c.work() >= 2 * cpu::kWorthThreads ? num_threads() : 1;
   }
   const auto go = [&](void* to) {
     const auto data = [&](const Tensor& t) { return &t == &result ? to : const_cast<void*>(t.raw()); };
@@ -287,19 +291,11 @@ bool convolution(const OpCall& call, Outputs& out) {
   return true;
 }
 
-bool forward(const OpCall& call, Outputs& out) {
-  return cpu::bf16_shallow_convolution(call, out) || convolution(call, out);
-}
-bool backward_weight(const OpCall& call, Outputs& out) {
-  return cpu::bf16_shallow_convolution(call, out) || cpu::f32_weight_gradient(call, out) || convolution(call, out);
-}
-
 }  // namespace
 
 void register_convolutions() {
-  set_offer(OpId::conv2d, forward);
-  set_offer(OpId::conv2d_backward_input, convolution);
-  set_offer(OpId::conv2d_backward_weight, backward_weight);
+  for (const OpId op : {OpId::conv2d, OpId::conv2d_backward_input, OpId::conv2d_backward_weight})
+    set_offer(op, convolution);
 }
 
 }  // namespace gradual::onednn

@@ -69,8 +69,9 @@ class Primitive {
   std::vector<Reorder> reorders_;
 };
 
-// The threads that primitives are made for and run on while it lives. A primitive's blocking depends on them, so they
-// are part of its key.
+// The threads that primitives are made for and run on while it lives: one, and loops share the parts
+// (core/support/parallel.h), but for convolutions of fewer images than threads. A primitive's blocking depends on them,
+// so there they are part of its key.
 class Team : Pinned {
  public:
   explicit Team(int threads);

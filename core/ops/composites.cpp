@@ -43,8 +43,7 @@ Tensor bce_with_logits(const Tensor& x, const Tensor& y, Loc at) {
   return add({mul({x, at}, sub({cast(positive, x.dtype(), at), at}, y)), at}, log_part);
 }
 
-// Whether flash_attention computes this: where there are kernels for such operands, and nobody chooses how its parts add up.
-// Who looks on has no say, so that looking changes nothing.
+// Whether flash_attention computes this: the backend suits the call, and no scope chooses how the parts add up.
 bool fused(const OpCall& c) {
   const auto& a = c.get<AttentionAttrs>();
   if (c[3].defined() || a.dropout > 0) return false;
@@ -54,16 +53,7 @@ bool fused(const OpCall& c) {
     return t.dtype() == c[0].dtype() && t.dim() == n && t.sizes().first(n - 2) == c[0].sizes().first(n - 2);
   };
   const bool meet = alike(c[1]) && alike(c[2]) && c[1].size(-1) == c[0].size(-1) && c[2].size(-2) == c[1].size(-2);
-  if (!meet) return false;
-  if (!c[0].device().is_cuda())
-    return columns().suits_flash_attention && columns().suits_flash_attention(a, c[0], c[1], c[2]);
-  for (int i = 0; i < 3; ++i) {
-    const Tensor& t = c[i];
-    const bool narrow = is_half(t.dtype());
-    if (!narrow || n > 4 || t.numel() == 0 || t.strides()[n - 1] != 1) return false;
-    if (t.size(-1) % 8 != 0 || t.size(-1) > 128) return false;
-  }
-  return true;
+  return meet && suits({OpId::flash_attention, TensorRefs(c.inputs.data(), 3), c.attrs, c.where});
 }
 
 // Where a mask that is added to scores [.., L, S] is -Inf for all keys that a query may see: bool [.., L, 1].
@@ -77,40 +67,45 @@ Tensor sees_nothing(const Tensor& mask, bool causal, const Shape& scores, Loc at
   return eq({max(added, added.dim() > 0 ? Shape{-1} : Shape{}, true, at), at}, -INFINITY);
 }
 
-// softmax(q k^T * scale + mask) v with the softmax computed in f32 whatever q's dtype (Vaswani et al. 2017). q is scaled
-// before the product so that f16 scores stay in range.
+Tensor attention_cast(const Tensor& t, DType dtype, Loc at) {
+  const CauseScope cause("attention in f32");
+  return cast(t, dtype, at);
+}
+
+// softmax(q k^T * scale + mask) v (Vaswani et al. 2017). Half operands are widened: scores, probabilities and their
+// gradients are f32, and y and the gradients of q, k and v are rounded once.
 Outputs attention(const OpCall& c) {
-  const Tensor &q = c[0], &k = c[1], &v = c[2], &mask = c[3];
-  if (!q.defined() || !k.defined() || !v.defined() || q.dim() < 2 || k.dim() < 2 || v.dim() < 2)
-    fail(c, "q, k and v must be [.., length, head size]");
+  const Tensor& mask = c[3];
+  for (int i = 0; i < 3; ++i)
+    if (!c[i].defined() || c[i].dim() < 2) fail(c, "q, k and v must be [.., length, head size]");
   const auto& a = c.get<AttentionAttrs>();
   if (!(a.dropout >= 0 && a.dropout <= 1)) fail(c, "dropout must be 0 to 1");
-  if (fused(c)) return {{dispatch1(OpId::flash_attention, {&q, &k, &v}, a, c.where)}};
-  const double scale = attention_scale(a, q.size(-1));
+  if (fused(c)) return {{dispatch1(OpId::flash_attention, {&c[0], &c[1], &c[2]}, a, c.where)}};
+  const double scale = attention_scale(a, c[0].size(-1));
+  const auto wide = [&](const Tensor& t) { return is_half(t.dtype()) ? attention_cast(t, DType::f32, c.where) : t; };
+  const Tensor q = wide(c[0]), k = wide(c[1]), v = wide(c[2]);
   Tensor scores = matmul(mul({q, c.where}, {scale, c.where}), transpose(k, -2, -1, c.where), c.where);
-  const DType dtype = scores.dtype();
-  const DType wide = dtype == DType::f64 ? DType::f64 : DType::f32;
   // Not -Inf throughout: a query that may attend to nothing would have a softmax of NaN, and v a gradient of it.
   const bool chosen = mask.defined() && mask.dtype() == DType::bool_;
   Tensor blind;  // where an added mask is that
   if (chosen) {
-    scores = where(mask, {scores, c.where}, -float_info(dtype).max);
+    scores = where(mask, {scores, c.where}, -float_info(scores.dtype()).max);
   } else if (mask.defined()) {
-    Tensor added = cast(mask, wide, c.where);
+    Tensor added = cast(mask, scores.dtype(), c.where);
     if (scores.numel() > 0 && mask.numel() > 0) {
       blind = sees_nothing(added, a.causal, scores.sizes(), c.where);
       added = where(blind, 0, {added, c.where});
     }
-    scores = add({cast(scores, wide, c.where), c.where}, added);
+    scores = add({scores, c.where}, added);
   }
   const DimAttrs last{.dim = scores.dim() - 1, .causal = a.causal};
-  Tensor probabilities = cast(dispatch1(OpId::softmax, {&scores}, last, c.where), dtype, c.where);
+  Tensor probabilities = dispatch1(OpId::softmax, {&scores}, last, c.where);
   if (chosen) probabilities = where(mask, {probabilities, c.where}, 0);
   if (a.dropout > 0)
     probabilities = dispatch1(OpId::dropout, {&probabilities}, DropoutAttrs{a.dropout, a.key}, c.where);
   Tensor y = matmul(probabilities, v, c.where);
   if (blind.defined()) y = where(blind, 0, {y, c.where});
-  return {{y}};
+  return {{attention_cast(y, promote(promote(c[0].dtype(), c[1].dtype()), c[2].dtype()), c.where)}};
 }
 
 Outputs embed(const OpCall& c) {

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "fusions.h"
+
 namespace gradual {
 namespace {
 
@@ -24,8 +26,7 @@ double contraction(const OpCall& c, const Tensor& y) {
     return 2 * count(c[1]) / last(c[1]) * static_cast<double>(c[2].size(-2)) * (3 * last(c[1]) + 2 * last(c[3]));
   if (c.op == OpId::linear_backward_weight) return 2 * count(c[0]) * last(c[1]) + count(c[0]);
   const double bias = c.inputs.size() > 2 && c[2].defined() ? count(y) : 0;
-  const double activation = c.op == OpId::linear_relu || c.op == OpId::linear_gelu ? count(y) : 0;
-  return 2 * count(y) * (c.op == OpId::conv2d ? filter(c[1]) : last(c[0])) + bias + activation;
+  return 2 * count(y) * (c.op == OpId::conv2d ? filter(c[1]) : last(c[0])) + bias;
 }
 
 double pooling(const OpCall& c, const Tensor& y) {
@@ -52,7 +53,7 @@ double flops(const OpCall& c, const Tensor& y) {
     case OpKind::Elementwise: return c.op == OpId::where ? 0 : count(y);
     case OpKind::Transcendental:
     case OpKind::Comparison:
-    case OpKind::Random: return count(y) * (c.op == OpId::dropout_add ? 2 : 1);
+    case OpKind::Random: return count(y);
     case OpKind::Reduction: return count(c[0]) * (c.op == OpId::var || c.op == OpId::norm ? 3 : 1);
     case OpKind::Contraction: return contraction(c, y);
     case OpKind::Pooling: return pooling(c, y);
@@ -69,7 +70,8 @@ double flops(const OpCall& c, const Tensor& y) {
 Cost cost(const OpCall& call, const Outputs& out) {
   const OpKind kind = info(call.op).kind;
   if (kind == OpKind::View || kind == OpKind::Custom) return {};
-  Cost total{.flops = flops(call, out[0])};
+  Cost total{.flops =
+                 flops(call, out[0]) + (fusion_of(call) ? count(out[0]) : 0)};  // a fusion's second op is elementwise
   const auto add = [&](const Tensor& t) { total.bytes += t.defined() ? static_cast<double>(t.nbytes()) : 0; };
   for (int i = 0; i < call.inputs.size(); ++i) add(call[i]);
   for (const Tensor& t : out.values) add(t);

@@ -9,18 +9,27 @@ namespace gradual {
 namespace {
 
 #ifdef GRADUAL_HAVE_ONEDNN
-constexpr CpuBackend kDefault = CpuBackend::onednn;
+constexpr bool kOneDnn = true;
 #else
-constexpr CpuBackend kDefault = CpuBackend::eigen;
+constexpr bool kOneDnn = false;
 #endif
+#ifdef GRADUAL_HAVE_FAST
+constexpr bool kFast = true;
+#else
+constexpr bool kFast = false;
+#endif
+constexpr CpuBackend kDefault = kOneDnn ? CpuBackend::onednn : kFast ? CpuBackend::fast : CpuBackend::eigen;
 std::atomic<CpuBackend> backend_now{kDefault};
 std::atomic<bool> deterministic_now{false};
 
 }  // namespace
 
-std::string_view name(CpuBackend backend) { return backend == CpuBackend::eigen ? "eigen" : "onednn"; }
+std::string_view name(CpuBackend backend) {
+  return backend == CpuBackend::eigen ? "eigen" : backend == CpuBackend::fast ? "fast" : "onednn";
+}
 
-bool has_onednn() { return kDefault == CpuBackend::onednn; }
+bool has_onednn() { return kOneDnn; }
+bool has_fast() { return kFast; }
 
 std::string_view onednn_description() {
   ensure_registered();
@@ -30,7 +39,11 @@ std::string_view onednn_description() {
 
 void set_cpu_backend(CpuBackend backend) {
   if (backend == CpuBackend::onednn && !has_onednn())
-    fail("set_cpu_backend: " + std::string(onednn_description()) + "; eigen is allowed");
+    fail("set_cpu_backend: " + std::string(onednn_description()) +
+         (has_fast() ? "; eigen and fast are allowed" : "; eigen is allowed"));
+  if (backend == CpuBackend::fast && !has_fast())
+    fail(std::string("set_cpu_backend: not built with the fast kernels (CMake: GRADUAL_FAST=ON); ") +
+         (has_onednn() ? "eigen and onednn are allowed" : "eigen is allowed"));
   backend_now.store(backend, std::memory_order_relaxed);
 }
 CpuBackend cpu_backend() { return backend_now.load(std::memory_order_relaxed); }

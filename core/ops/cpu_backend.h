@@ -8,16 +8,17 @@
 
 namespace gradual {
 
-// eigen: the readable reference; runs everywhere and has the same bits for any number of threads. onednn: JIT kernels of
-// oneDNN where it has fast ones for the call at hand, the reference otherwise. Both multiply exactly and add up in f32,
-// in different orders (docs/architecture.md has the bound).
-enum class CpuBackend : std::uint8_t { eigen, onednn };
+// eigen: the readable reference; runs everywhere. fast: kernels for particular processors (core/cpu/fast) where there is one for the
+// call at hand, the reference otherwise. onednn: as fast, and JIT kernels of oneDNN before the reference. All multiply exactly and
+// add up in f32, in different orders (docs/architecture.md has the bound). eigen and fast have the same bits for any number of threads.
+enum class CpuBackend : std::uint8_t { eigen, fast, onednn };
 std::string_view name(CpuBackend backend);
 
-// For the whole process from now on; the default is onednn where the library was built with it. Error where it was not.
+// For the whole process from now on; the default is the last that the library was built with. Error where it was not.
 void set_cpu_backend(CpuBackend backend);
 CpuBackend cpu_backend();
 bool has_onednn();
+bool has_fast();  // CMake: GRADUAL_FAST
 // "oneDNN 2.6.3, avx512_core_bf16", or why there is none.
 std::string_view onednn_description();
 

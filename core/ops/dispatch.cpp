@@ -8,17 +8,11 @@
 #include <utility>
 #include <vector>
 
-#include "../formats/cast_counts.h"
 #include "../support/failf.h"
 #include "cpu_backend.h"
 #include "ops.h"
 
 namespace gradual {
-
-CastCounts*& cast_counts() {
-  thread_local CastCounts* current = nullptr;
-  return current;
-}
 
 Columns& columns() {
   static Columns all;
@@ -47,6 +41,113 @@ ThreadStateScope::ThreadStateScope(const ThreadState& state)
       generator_scope_(generator_),
       amp_(state.amp) {}
 
+const Capability& capability(OpId op, Device device) {
+  return (device.is_cuda() ? columns().cuda_capability : columns().cpu_capability)[static_cast<int>(op)];
+}
+
+Device device_of(const OpCall& call) {
+  for (int i = 0; i < call.inputs.size(); ++i)
+    if (call[i].defined()) return call[i].device();
+  return Device::cpu();
+}
+
+bool suits(const OpCall& call) {
+  const auto suited = capability(call.op, device_of(call)).suits;
+  return suited && suited(call);
+}
+
+bool reads_mixed(const OpCall& call) {
+  const auto mixed = capability(call.op, device_of(call)).reads_mixed;
+  return mixed && mixed(call);
+}
+
+// --- the chain, in the order in which a call passes it: amp, promotion, inference, autograd, observe, backend -----------------
+
+namespace {
+
+bool needs_promotion(const OpCall& call, DTypeRule rule, int first);
+Outputs run_promoted(const OpCall& call, DTypeRule rule, int first);
+Outputs run_typed(const OpCall& call);
+Outputs run_observed(const OpCall& call, Chain& c);
+Device common_device(const OpCall& call);
+int allocate(const OpCall& call, Device device, Outputs& out);
+bool offered(const OpCall& call, Outputs& out);
+[[noreturn]] void fail_no_kernel(const OpCall& call, Device device);
+
+}  // namespace
+
+Outputs dispatch(OpId op, TensorRefs inputs, const Attrs& attrs, SourceLocation where) {
+  ensure_registered();
+  const SourceLocation line = context().line;
+  const OpCall call{op, inputs, &attrs, line.line() ? line : where};
+  Chain& c = chain();
+  if (Interceptor* amp = c.amp) {
+    const StageScope mask(c.amp, nullptr);
+    return amp->call(call);
+  }
+  return next_below_amp(call);
+}
+
+// Promotion: inputs of unlike dtypes are cast by the row's dtype rule.
+Outputs next_below_amp(const OpCall& call) {
+  const DTypeRule rule = info(call.op).dtype_rule;
+  const int first = call.op == OpId::where ? 1 : 0;
+  return needs_promotion(call, rule, first) ? run_promoted(call, rule, first) : run_typed(call);
+}
+
+namespace {
+
+// Inference: shapes, dtypes and checks. A composite row runs its parts in its place, each a call of its own. Then autograd.
+Outputs run_typed(const OpCall& call) {
+  const OpInfo& row = info(call.op);
+  if (row.kind == OpKind::Composite) return columns().composite[static_cast<int>(call.op)](call);
+  OutSpec specs[kMaxOutputs];
+  columns().infer[static_cast<int>(call.op)](call, specs);
+  // Field by field: a wide copy of what was just written in small pieces would wait for the writes.
+  const OpCall typed{
+      call.op, {call.inputs.data(), call.inputs.size(), call.inputs.temporaries()}, call.attrs, call.where, specs};
+  Chain& c = chain();
+  if (Interceptor* autograd = c.autograd) {
+    const StageScope mask(c.autograd, nullptr);
+    return autograd->call(typed);
+  }
+  return next_below_autograd(typed);
+}
+
+}  // namespace
+
+// Observe.
+Outputs next_below_autograd(const OpCall& call) {
+  Chain& c = chain();
+  return c.observe ? run_observed(call, c) : next_below_observe(call);
+}
+
+// Backend: outputs are allocated, and the kernel fills them. A view has no kernel.
+Outputs next_below_observe(const OpCall& call) {
+  const OpInfo& row = info(call.op);
+  Outputs out;
+  if (row.kind == OpKind::View) {
+    out[0] = as_strided(call[0], call.specs[0].sizes, call.specs[0].strides, call.specs[0].offset);
+    return out;
+  }
+  const Device device = common_device(call);
+  if (device.is_cuda()) device::select(device);
+  const KernelFn kernel = (device.is_cuda() ? columns().cuda : columns().cpu)[static_cast<int>(call.op)];
+  if (!kernel) fail_no_kernel(call, device);
+  const int used_up = allocate(call, device, out);
+  if (device.is_cuda() || !offered(call, out)) kernel(call, out);
+  // In an expression the temporary would outlive the next op, which could then not write over it.
+  if (used_up >= 0) call.inputs.drop(used_up);
+  if (row.kind == OpKind::InPlace) out[0].unsafe_impl()->storage->version.fetch_add(1, std::memory_order_relaxed);
+  return out;
+}
+
+Tensor dispatch1(OpId op, TensorRefs inputs, const Attrs& attrs, SourceLocation where) {
+  return std::move(dispatch(op, inputs, attrs, where)[0]);
+}
+
+// --- promotion ---------------------------------------------------------------------------------------------------------------
+
 namespace {
 
 // Whether inputs from i on have one floating dtype that needs no look at any rule: most calls.
@@ -59,6 +160,12 @@ bool plain_floats(const OpCall& call, int i) {
     else if (t->dtype != first->dtype) return false;
   }
   return first && is_floating(first->dtype) && !is_f8(first->dtype);
+}
+
+// Whether the row's dtype rule asks for casts, or for a look at each dtype.
+bool needs_promotion(const OpCall& call, DTypeRule rule, int first) {
+  return rule != DTypeRule::Explicit && rule != DTypeRule::Same && rule != DTypeRule::Logical &&
+         !plain_floats(call, first) && !reads_mixed(call);
 }
 
 // The dtype that input i and all behind it should have; none where no input is defined.
@@ -77,64 +184,6 @@ std::optional<DType> common_dtype(const OpCall& call, DTypeRule rule, int i) {
   if (rule == DTypeRule::Number && common == DType::bool_)
     fail(call, "takes numbers, not bool; cast with to(DType::i64) or to(DType::f32)");
   return common;
-}
-
-Outputs run_typed(const OpCall& call) {
-  const OpInfo& row = info(call.op);
-  if (row.kind == OpKind::Composite) return columns().composite[static_cast<int>(call.op)](call);
-  OutSpec specs[kMaxOutputs];
-  columns().infer[static_cast<int>(call.op)](call, specs);
-  // Field by field: a wide copy of what was just written in small pieces would wait for the writes.
-  const OpCall typed{
-      call.op, {call.inputs.data(), call.inputs.size(), call.inputs.temporaries()}, call.attrs, call.where, specs};
-  Chain& c = chain();
-  if (Interceptor* autograd = c.autograd) {
-    const StageScope mask(c.autograd, nullptr);
-    return autograd->call(typed);
-  }
-  return next_below_autograd(typed);
-}
-
-[[noreturn, gnu::noinline]] void fail_devices(const OpCall& call, Device a, Device b) {
-  failf(call, "inputs on {} and {}; move them to one device with to(Device)", to_string(a), to_string(b));
-}
-
-// Where all inputs lie (but copy_'s, which moves numbers).
-Device common_device(const OpCall& call) {
-  const Storage* first = nullptr;
-  for (int i = 0; i < call.inputs.size(); ++i) {
-    const TensorImpl* t = call[i].unsafe_impl();
-    if (!t) continue;
-    const Storage* s = t->storage.get();
-    if (!first) first = s;
-    else if (s->device != first->device && call.op != OpId::copy_) fail_devices(call, first->device, s->device);
-  }
-  return first ? first->device : Device::cpu();
-}
-
-[[noreturn, gnu::noinline]] void fail_no_kernel(const OpCall& call, Device device) {
-  failf("no {} kernel for {}", to_string(device), name(call.op));
-}
-
-// The input that the caller is done with, and that nobody else can see: what the output may be written over, where it is
-// an element of the output for each of its own. -1 where there is none.
-int disposable(const OpCall& call, const OutSpec& out) {
-  const OpKind kind = info(call.op).kind;
-  if (kind != OpKind::Elementwise && kind != OpKind::Transcendental && kind != OpKind::Random) return -1;
-  for (int i = 0; i < call.inputs.size(); ++i) {
-    const TensorImpl* t = call.inputs.temporary(i) ? call[i].unsafe_impl() : nullptr;
-    if (!t || t->refs.load(std::memory_order_acquire) != 1) continue;
-    const Storage& s = *t->storage;
-    if (s.refs.load(std::memory_order_acquire) != 1 || s.deleter || s.category != current_category()) continue;
-    if (t->dtype == out.dtype && t->contiguous && !out.has_strides && t->sizes == out.sizes) return i;
-  }
-  return -1;
-}
-
-// A tensor in the memory of `t`, which will hold other numbers.
-Tensor over(const Tensor& t) {
-  add_to(t.unsafe_impl()->storage->version, 1);
-  return as_strided(t, t.sizes(), t.strides(), t.offset());
 }
 
 // "promotion in add", made once for each op.
@@ -165,88 +214,91 @@ const char* promotion_cause(OpId op) {
   return run_typed(promoted);
 }
 
+// --- observe -----------------------------------------------------------------------------------------------------------------
+
 [[gnu::noinline]] Outputs run_observed(const OpCall& call, Chain& c) {
   Interceptor* const observe = c.observe;
   OpCall seen = call;
-  seen.inputs = TensorRefs(call.inputs.data(), call.inputs.size());  // nothing is written over: operands are looked at
+  // No output is written over an operand, which observers read afterwards: other memory, the same bits.
+  seen.inputs = TensorRefs(call.inputs.data(), call.inputs.size());
   if (info(call.op).kind == OpKind::Custom) return observe->call(seen);  // the ops inside are observed too
   const StageScope mask(c.observe, nullptr);
   return observe->call(seen);
 }
 
-}  // namespace
+// --- backend -----------------------------------------------------------------------------------------------------------------
 
-bool reads_mixed(const OpCall& call) {
-  if (call.op != OpId::add && call.op != OpId::sub && call.op != OpId::mul) return false;
-  const Tensor &a = call[0], &b = call[1];
-  if (!a.defined() || !b.defined() || !a.device().is_cuda()) return false;
-  return (is_half(a.dtype()) && b.dtype() == DType::f32) || (a.dtype() == DType::f32 && is_half(b.dtype()));
+[[noreturn, gnu::noinline]] void fail_devices(const OpCall& call, Device a, Device b) {
+  failf(call, "inputs on {} and {}; move them to one device with to(Device)", to_string(a), to_string(b));
 }
 
-Outputs next_below_amp(const OpCall& call) {
-  const DTypeRule rule = info(call.op).dtype_rule;
-  const int first = call.op == OpId::where ? 1 : 0;
-  if (rule == DTypeRule::Explicit || rule == DTypeRule::Same || rule == DTypeRule::Logical ||
-      plain_floats(call, first) || reads_mixed(call))
-    return run_typed(call);
-  return run_promoted(call, rule, first);
-}
-
-Outputs next_below_autograd(const OpCall& call) {
-  Chain& c = chain();
-  return c.observe ? run_observed(call, c) : next_below_observe(call);
-}
-
-Outputs next_below_observe(const OpCall& call) {
-  const OpInfo& row = info(call.op);
-  Outputs out;
-  if (row.kind == OpKind::View) {
-    out[0] = as_strided(call[0], call.specs[0].sizes, call.specs[0].strides, call.specs[0].offset);
-    return out;
+// Where all inputs lie (but copy_'s, which moves numbers).
+Device common_device(const OpCall& call) {
+  const Storage* first = nullptr;
+  for (int i = 0; i < call.inputs.size(); ++i) {
+    const TensorImpl* t = call[i].unsafe_impl();
+    if (!t) continue;
+    const Storage* s = t->storage.get();
+    if (!first) first = s;
+    else if (s->device != first->device && call.op != OpId::copy_) fail_devices(call, first->device, s->device);
   }
-  Device device = common_device(call);
-  if (device.is_cuda()) device::select(device);
-  const KernelFn kernel = (device.is_cuda() ? columns().cuda : columns().cpu)[static_cast<int>(call.op)];
-  if (!kernel) fail_no_kernel(call, device);
+  return first ? first->device : Device::cpu();
+}
+
+// Whether the fast kernels or oneDNN have computed the call, of those that the backend may use.
+bool offered(const OpCall& call, Outputs& out) {
+  const CpuBackend backend = cpu_backend();
+  const OfferFn fast = columns().fast[static_cast<int>(call.op)];
+  if (fast && backend >= CpuBackend::fast && fast(call, out)) return true;
+  const OfferFn onednn = columns().onednn[static_cast<int>(call.op)];
+  return onednn && backend == CpuBackend::onednn && onednn(call, out);
+}
+
+[[noreturn, gnu::noinline]] void fail_no_kernel(const OpCall& call, Device device) {
+  failf("no {} kernel for {}", to_string(device), name(call.op));
+}
+
+// The input that the caller is done with, and that nobody else can see: what the output may be written over, where it is
+// an element of the output for each of its own. -1 where there is none.
+int disposable(const OpCall& call, const OutSpec& out) {
+  const OpKind kind = info(call.op).kind;
+  if (kind != OpKind::Elementwise && kind != OpKind::Transcendental && kind != OpKind::Random) return -1;
+  for (int i = 0; i < call.inputs.size(); ++i) {
+    const TensorImpl* t = call.inputs.temporary(i) ? call[i].unsafe_impl() : nullptr;
+    if (!t || t->refs.load(std::memory_order_acquire) != 1) continue;
+    const Storage& s = *t->storage;
+    if (s.refs.load(std::memory_order_acquire) != 1 || s.deleter || s.category != current_category()) continue;
+    if (t->dtype == out.dtype && t->contiguous && !out.has_strides && t->sizes == out.sizes) return i;
+  }
+  return -1;
+}
+
+// A tensor in the memory of `t`, which will hold other numbers.
+Tensor over(const Tensor& t) {
+  add_to(t.unsafe_impl()->storage->version, 1);
+  return as_strided(t, t.sizes(), t.strides(), t.offset());
+}
+
+// Makes the outputs. Returns the input whose memory output 0 took over, or -1.
+inline int allocate(const OpCall& call, Device device, Outputs& out) {
+  const OpInfo& row = info(call.op);
   int used_up = -1;
-  if (row.kind == OpKind::InPlace) {
-    out[0] = call[0];
-  } else if (row.kind != OpKind::Custom) {
-    if (call.op == OpId::to_device) device = call.get<Device>();
-    for (int i = 0; i < row.outputs; ++i) {
-      const OutSpec& s = call.specs[i];
-      if (call.inputs.temporaries() != 0) used_up = disposable(call, s);
-      out[i] = used_up >= 0 ? over(call[used_up]) : empty(s.sizes, {.dtype = s.dtype, .device = device});
-      if (s.has_strides) {
-        TensorImpl* t = out[i].unsafe_impl();
-        t->strides = s.strides;
-        t->contiguous = is_contiguous(s.sizes, s.strides);
-      }
+  if (row.kind == OpKind::InPlace) out[0] = call[0];
+  if (row.kind == OpKind::InPlace || row.kind == OpKind::Custom) return used_up;
+  if (call.op == OpId::to_device) device = call.get<Device>();
+  for (int i = 0; i < row.outputs; ++i) {
+    const OutSpec& s = call.specs[i];
+    if (call.inputs.temporaries() != 0) used_up = disposable(call, s);
+    out[i] = used_up >= 0 ? over(call[used_up]) : empty(s.sizes, {.dtype = s.dtype, .device = device});
+    if (s.has_strides) {
+      TensorImpl* t = out[i].unsafe_impl();
+      t->strides = s.strides;
+      t->contiguous = is_contiguous(s.sizes, s.strides);
     }
   }
-  const OfferFn offer =
-      device.is_cuda() || cpu_backend() == CpuBackend::eigen ? nullptr : columns().onednn[static_cast<int>(call.op)];
-  if (!offer || !offer(call, out)) kernel(call, out);
-  // As if moved from: in an expression it would outlive the next op, which could then write over nothing.
-  if (used_up >= 0) const_cast<Tensor&>(call[used_up]) = Tensor();
-  if (row.kind == OpKind::InPlace) out[0].unsafe_impl()->storage->version.fetch_add(1, std::memory_order_relaxed);
-  return out;
+  return used_up;
 }
 
-Outputs dispatch(OpId op, TensorRefs inputs, const Attrs& attrs, SourceLocation where) {
-  ensure_registered();
-  const SourceLocation line = context().line;
-  const OpCall call{op, inputs, &attrs, line.line() ? line : where};
-  Chain& c = chain();
-  if (Interceptor* amp = c.amp) {
-    const StageScope mask(c.amp, nullptr);
-    return amp->call(call);
-  }
-  return next_below_amp(call);
-}
-
-Tensor dispatch1(OpId op, TensorRefs inputs, const Attrs& attrs, SourceLocation where) {
-  return std::move(dispatch(op, inputs, attrs, where)[0]);
-}
+}  // namespace
 
 }  // namespace gradual

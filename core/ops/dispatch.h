@@ -4,6 +4,7 @@
 #pragma once
 
 #include <memory>
+#include <optional>
 #include <string_view>
 
 #include "op.h"
@@ -26,7 +27,7 @@ struct Chain {
 };
 Chain& chain();
 
-// The recording interceptor (autograd/autograd.cpp): what every thread starts with.
+// The recording interceptor (autograd/record.cpp): what every thread starts with.
 Interceptor* default_autograd();
 
 // Sets one stage of this thread's chain and restores it, on exceptions too.
@@ -63,9 +64,6 @@ template <class... T> Outputs call_row(OpId op, const Attrs& attrs, const T&... 
   return dispatch(op, {&inputs...}, attrs, SourceLocation::current());
 }
 
-// True if mixed dtypes may stay unpromoted: CUDA add, sub and mul read f16 or bf16 with f32, which is exact and saves a cast.
-bool reads_mixed(const OpCall& call);
-
 // For the interceptors: on below amp (promotion, inference, autograd), below autograd (observe) and to the backend.
 Outputs next_below_amp(const OpCall& call);
 Outputs next_below_autograd(const OpCall& call);
@@ -77,17 +75,34 @@ using KernelFn = void (*)(const OpCall& call, Outputs& out);  // outputs are all
 // Computes the outputs, or declines (false) and has written nothing: then the CPU kernel runs.
 using OfferFn = bool (*)(const OpCall& call, Outputs& out);
 using CompositeFn = Outputs (*)(const OpCall& call);  // runs above autograd
+
+// What a backend's kernel for a row can do. Those above the backends ask here and never for a kind of device. Null: it cannot.
+struct Capability {
+  // The row computes this call in fewer passes over memory than the ops that it stands for; called with the row's own call.
+  bool (*suits)(const OpCall& call) = nullptr;
+  // The kernel reads inputs of these unlike dtypes as they are, with the bits that casts before it would give.
+  bool (*reads_mixed)(const OpCall& call) = nullptr;
+  // The attributes with which the kernel reads half inputs as f32 and rounds their gradients itself; none if it does not.
+  std::optional<Attrs> (*widened)(const OpCall& call) = nullptr;
+};
 struct Columns {
   InferFn infer[kOpCount] = {};
   KernelFn cpu[kOpCount] = {};
-  OfferFn onednn[kOpCount] = {};  // asked before cpu where that backend is chosen (cpu_backend.h)
+  OfferFn fast[kOpCount] = {};    // asked before the next two, and onednn before cpu, where the backend
+  OfferFn onednn[kOpCount] = {};  // is chosen (cpu_backend.h)
   KernelFn cuda[kOpCount] = {};
   CompositeFn composite[kOpCount] = {};
-  // What the fast CPU kernels and oneDNN say of themselves; null where they are not built.
-  bool (*suits_flash_attention)(const AttentionAttrs& a, const Tensor& q, const Tensor& k, const Tensor& v) = nullptr;
+  Capability cpu_capability[kOpCount] = {}, cuda_capability[kOpCount] = {};
+  // What oneDNN says of itself; null where it is not built.
   std::string_view (*onednn_description)() = nullptr;
 };
 Columns& columns();
+const Capability& capability(OpId op, Device device);
+// Whether the backend of the call's inputs suits it (Capability).
+bool suits(const OpCall& call);
+bool reads_mixed(const OpCall& call);
+// The device of the first defined input; the CPU where there is none.
+Device device_of(const OpCall& call);
 
 // What a kernel calls for each tensor that it wrote besides the first input of an in-place row, whose version dispatch raises.
 inline void bump_version(const Tensor& t) {

@@ -5,6 +5,7 @@
 #include "../support/failf.h"
 #include "dispatch.h"
 #include "infer.h"
+#include "parameter_inputs.h"
 
 namespace gradual {
 
@@ -304,8 +305,7 @@ void infer_batch_norm_update(const OpCall& c, OutSpec* out) {
 // Of each parameter its tensors are walked as one: the same shape, row-major. unscale_ has its counts before them.
 void infer_update(const OpCall& c, OutSpec* out) {
   infer_in_place(c, out);
-  const int first = c.op == OpId::unscale_ ? 1 : 0;
-  const int each = c.op == OpId::unscale_ ? 2 : c.op == OpId::sgd_step_ ? 5 : 6;
+  const auto [count, first, each, written] = parameter_inputs(c);
   const int n = c.inputs.size() - first;
   if (n < each || n % each != 0) failf(c, "takes {} tensors for each parameter, given {}", each, n);
   for (int part = first; part < c.inputs.size(); part += each) {
@@ -320,7 +320,7 @@ void infer_update(const OpCall& c, OutSpec* out) {
   }
   if (first == 0) return;
   const std::int64_t slot = c.get<UnscaleAttrs>().slot;
-  if (c[0].dtype() != DType::i64 || c[0].dim() != 1 || slot < 1 || slot + n / each > c[0].numel())
+  if (c[0].dtype() != DType::i64 || c[0].dim() != 1 || slot < 1 || slot + count > c[0].numel())
     failf(c, "found must be i64 [n] with a place for each gradient from {} on", slot);
 }
 

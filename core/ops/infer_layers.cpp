@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "../support/failf.h"
+#include "fusions.h"
 #include "infer.h"
 
 namespace gradual {
@@ -45,9 +46,14 @@ void infer_linear(const OpCall& c, OutSpec* out) {
   out->dtype = contraction_dtype(x.dtype());
 }
 
-void infer_linear_gelu(const OpCall& c, OutSpec* out) {
-  infer_linear(c, out);
-  out[1] = out[0];
+// A fusion whose second op is elementwise in the output of the first.
+void infer_fusion(const OpCall& c, OutSpec* out) {
+  const Fusion& f = *fusion_of(c.op);
+  const Attrs attrs = f.first_attrs(*c.attrs);
+  OpCall first = c;  // messages name the whole
+  first.attrs = &attrs;
+  columns().infer[static_cast<int>(f.first)](first, out);
+  if (f.middle > 0) out[f.middle] = out[0];
 }
 
 void infer_linear_backward_weight(const OpCall& c, OutSpec* out) {
@@ -281,8 +287,7 @@ void infer_cross_entropy_backward(const OpCall& c, OutSpec* out) {
 
 void inference::register_layers() {
   set(infer_matmul, {OpId::matmul});
-  set(infer_linear, {OpId::linear, OpId::linear_relu});
-  set(infer_linear_gelu, {OpId::linear_gelu});
+  set(infer_linear, {OpId::linear});
   set(infer_linear_backward_weight, {OpId::linear_backward_weight});
   set(infer_conv2d, {OpId::conv2d, OpId::conv2d_backward_input, OpId::conv2d_backward_weight});
   set(infer_pool, {OpId::max_pool2d, OpId::avg_pool2d});
@@ -294,6 +299,8 @@ void inference::register_layers() {
   set(infer_attention, {OpId::flash_attention, OpId::flash_attention_backward});
   set(infer_cross_entropy, {OpId::cross_entropy});
   set(infer_cross_entropy_backward, {OpId::cross_entropy_backward});
+  for (const Fusion& f : fusions())
+    if (f.is_row() && f.others() == 0) set(infer_fusion, {f.whole});
 }
 
 }  // namespace gradual

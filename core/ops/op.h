@@ -62,6 +62,8 @@ class TensorRefs {
   // Whether the caller is done with handle i: the result may lie in its memory where nobody else can see that.
   bool temporary(int i) const { return temporaries_ >> i & 1; }
   std::uint32_t temporaries() const { return temporaries_; }
+  // Empties handle i, a temporary, as a move would.
+  void drop(int i) const { const_cast<Tensor&>(*refs_[i]) = Tensor(); }
 
  private:
   const Tensor* const* refs_ = nullptr;

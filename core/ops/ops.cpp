@@ -77,13 +77,14 @@ const Tensor& Operand::none() { return kNone; }
 
 #define GRADUAL_UNARY_OP(name, ...) \
   Tensor name(const Tensor& x, Loc loc) { return unary(OpId::name, x, loc); }
+#define GRADUAL_UNARY_NUMBER_OP(name, kind, rule, option, ...) \
+  Tensor name(const Tensor& x, double option, Loc loc) { return unary(OpId::name, x, loc, ScalarAttrs{option}); }
 #define GRADUAL_BINARY_OP(name, ...) \
   Tensor name(const Operand& a, const Operand& b) { return binary(OpId::name, a, b); }
 #define GRADUAL_REDUCTION_OP(name, ...) \
   Tensor name(const Tensor& x, const Shape& d, bool keepdim, Loc loc) { return reduce(OpId::name, x, d, keepdim, loc); }
 #include "../ops.def"
 
-Tensor leaky_relu(const Tensor& x, double slope, Loc l) { return unary(OpId::leaky_relu, x, l, ScalarAttrs{slope}); }
 Tensor gelu(const Tensor& x, Gelu form, Loc loc) { return unary(OpId::gelu, x, loc, form); }
 Tensor clamp(const Tensor& x, double low, double high, Loc loc) {
   return unary(OpId::clamp, x, loc, ScalarAttrs{low, high});

@@ -39,6 +39,9 @@ class Operand {
 // softplus logical_not clone. Floats compute in f32 (f64 in f64) and round once; integers give f32 where a float must
 // come out.
 #define GRADUAL_UNARY_OP(name, ...) Tensor name(const Tensor& x, Loc loc = Loc::current());
+// The same with a number: leaky_relu(x, slope).
+#define GRADUAL_UNARY_NUMBER_OP(name, kind, rule, option, standard) \
+  Tensor name(const Tensor& x, double option = standard, Loc loc = Loc::current());
 // Elementwise, two operands that broadcast; either may be a number, which never promotes the tensor: add sub mul div pow
 // maximum minimum, eq ne lt le gt ge (bool), logical_and logical_or logical_xor (bool).
 #define GRADUAL_BINARY_OP(name, ...) Tensor name(const Operand& a, const Operand& b);
@@ -49,7 +52,6 @@ class Operand {
 #include "../ops.def"
 
 // Elementwise with options.
-Tensor leaky_relu(const Tensor& x, double slope = 0.01, Loc loc = Loc::current());
 Tensor gelu(const Tensor& x, Gelu form = Gelu::exact, Loc loc = Loc::current());
 Tensor clamp(const Tensor& x, double low, double high, Loc loc = Loc::current());
 // Nearest-even, IEEE overflow; x itself if it has the dtype (the device).
@@ -98,7 +100,7 @@ Tensor conv2d(const Tensor& x, const Tensor& weight, const Tensor& bias = {}, Co
 Tensor conv2d_backward_input(const Tensor& dy, const Tensor& weight, const ConvAttrs& attrs, Loc loc = Loc::current());
 Tensor conv2d_backward_weight(const Tensor& dy, const Tensor& x, const ConvAttrs& attrs, Loc loc = Loc::current());
 // q, k, v [.., L, E]; mask to [.., L, S]: bool (true: may attend) or floating, added. A query whose mask is false, or -Inf,
-// for every key that it may see gets 0. Softmax in f32.
+// for every key that it may see gets 0. Of half operands the scores and probabilities are f32, and y is rounded once.
 Tensor scaled_dot_product_attention(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& mask = {},
                                     AttentionAttrs attrs = {}, Loc loc = Loc::current());
 

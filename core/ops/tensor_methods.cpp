@@ -36,6 +36,8 @@ Tensor Tensor::index(std::initializer_list<Index> indices, SourceLocation l) con
 }
 #define GRADUAL_UNARY_OP(name, ...) \
   Tensor Tensor::name(SourceLocation l) const { return gradual::name(*this, l); }
+#define GRADUAL_UNARY_NUMBER_OP(name, kind, rule, option, ...) \
+  Tensor Tensor::name(double option, SourceLocation l) const { return gradual::name(*this, option, l); }
 #define GRADUAL_BINARY_OP(name, ...)                                                                         \
   Tensor Tensor::name(const Tensor& o, SourceLocation l) const { return gradual::name({*this, l}, {o, l}); } \
   Tensor Tensor::name(double v, SourceLocation l) const { return gradual::name({*this, l}, {v, l}); }

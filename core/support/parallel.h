@@ -3,8 +3,8 @@
 #pragma once
 
 #include <cstdint>
-#include <exception>
 
+#include "pool.h"
 #include "threads.h"
 
 namespace gradual {
@@ -18,25 +18,11 @@ template <class F> void parallel_for(std::int64_t n, std::int64_t grain, const F
     return;
   }
   const auto chunk = [&](std::int64_t c) { f(c * grain, c * grain + grain < n ? c * grain + grain : n); };
-#ifdef _OPENMP
-  const int threads = num_threads();
-  if (threads > 1) {
-    std::exception_ptr error;
-    // A thread takes some at a time: neighbours share cache lines and the counter bounces between cores.
-    const std::int64_t some = chunks / (16 * threads) + 1;
-#pragma omp parallel for schedule(dynamic, some) num_threads(threads)
-    for (std::int64_t c = 0; c < chunks; ++c) {
-      try {
-        chunk(c);
-      } catch (...) {
-#pragma omp critical(gradual_parallel_for)
-        if (!error) error = std::current_exception();
-      }
-    }
-    if (error) std::rethrow_exception(error);
-    return;
+  if (const int threads = num_threads(); threads > 1) {
+    using Chunk = decltype(chunk);
+    const auto call = [](const void* loop, std::int64_t c) { (*static_cast<Chunk*>(loop))(c); };
+    return run_chunks(chunks, threads, {call, &chunk});
   }
-#endif
   for (std::int64_t c = 0; c < chunks; ++c) chunk(c);
 }
 

@@ -5,9 +5,12 @@
 #include <string>
 
 #include "error.h"
+#include "pool.h"
 
 #ifdef _OPENMP
 #include <omp.h>
+#else
+#include <thread>
 #endif
 
 namespace gradual {
@@ -22,13 +25,16 @@ void set_num_threads(int n) {
 }
 
 int num_threads() {
+  if (in_parallel_loop()) return 1;  // no threads of threads
 #ifdef _OPENMP
-  if (omp_in_parallel()) return 1;  // no threads of threads
-  const int n = wanted.load(std::memory_order_relaxed);
-  return n ? n : std::min(omp_get_max_threads(), kMostThreads);
+  if (omp_in_parallel()) return 1;
+  const auto usable = [] { return omp_get_max_threads(); };
 #else
-  return 1;
+  static const int cores = std::max(1, static_cast<int>(std::thread::hardware_concurrency()));  // reads a file
+  const auto usable = [] { return cores; };
 #endif
+  const int n = wanted.load(std::memory_order_relaxed);
+  return n ? n : std::min(usable(), kMostThreads);
 }
 
 }  // namespace gradual

@@ -5,12 +5,13 @@
 
 namespace gradual {
 
-// Many more would end the process: OpenMP keeps what it tells each thread on the caller's stack.
+// More are surely a mistake, and OpenMP, which oneDNN uses, keeps what it tells each thread on the caller's stack.
 inline constexpr int kMostThreads = 4096;
 
-// For every kernel of the process from now on. Error unless 1 to kMostThreads. Without OpenMP all kernels run on one thread.
+// For every kernel of the process from now on. Error unless 1 to kMostThreads.
 void set_num_threads(int n);
-// Default: the cores this process may use, or OMP_NUM_THREADS, but no more than kMostThreads.
+// Default: the cores this process may use, or OMP_NUM_THREADS; without OpenMP all cores of the machine. No more than
+// kMostThreads. 1 inside a kernel's loop.
 int num_threads();
 
 // So many while it lives, for tests and measurements; not for several threads at once.

@@ -146,6 +146,8 @@ class Tensor {
 
   // The unary and binary ops and the reductions of ops.h. No dims means all of them.
 #define GRADUAL_UNARY_OP(name, ...) Tensor name(SourceLocation loc = SourceLocation::current()) const;
+#define GRADUAL_UNARY_NUMBER_OP(name, kind, rule, option, standard) \
+  Tensor name(double option = standard, SourceLocation loc = SourceLocation::current()) const;
 #define GRADUAL_BINARY_OP(name, ...)                                                      \
   Tensor name(const Tensor& other, SourceLocation loc = SourceLocation::current()) const; \
   Tensor name(double value, SourceLocation loc = SourceLocation::current()) const;

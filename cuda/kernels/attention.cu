@@ -3,10 +3,10 @@
 // their products then use; the probabilities are rounded to it.
 #include "attention.h"
 
-#include "../../core/formats/cast_counts.h"
 #include "../../core/kernels/formulas.h"
 #include "../../core/ops/compute_mode.h"
 #include "../cuda.h"
+#include "counted_again.h"
 #include "kernels.h"
 #include "movement.h"
 #include "reduce.h"
@@ -162,7 +162,7 @@ template <class C> void backward_by_parts(const OpCall& call, Outputs& out, cons
 // --- the rows ------------------------------------------------------------------------------------------------------------
 
 bool by_library(const OpCall& call, const Outputs& out, bool backward) {
-  if (!library_kernels() || cast_counts() || call[0].dim() > 4) return false;
+  if (!library_kernels() || call[0].dim() > 4) return false;
   const auto& a = call.get<AttentionAttrs>();
   const int first = backward ? 1 : 0;
   Tensor logsumexp = backward ? dense(call[5], call[5].dtype()) : out[1];
@@ -189,11 +189,14 @@ void flash_attention(const OpCall& call, Outputs& out) {
     if (out[0].numel() > 0) fill_elements(out[0], 0);
     return fill_elements(out[1], -std::numeric_limits<double>::infinity());
   }
-  if (by_library(call, out, false)) return;
   const auto& a = call.get<AttentionAttrs>();
   const Seen seen{a.causal ? call[0].size(-2) : 0};
   const double scale = attention_scale(a, call[0].size(-1));
-  cpu::visit_floating(out[0].dtype(), [&]<class C>(C) { forward_by_parts<C>(call, out, seen, static_cast<C>(scale)); });
+  const auto ours = [&](Outputs& y) {
+    cpu::visit_floating(y[0].dtype(), [&]<class C>(C) { forward_by_parts<C>(call, y, seen, static_cast<C>(scale)); });
+  };
+  if (by_library(call, out, false)) count_again(out, ours);
+  else ours(out);
 }
 
 void flash_attention_backward(const OpCall& call, Outputs& out) {
@@ -202,17 +205,31 @@ void flash_attention_backward(const OpCall& call, Outputs& out) {
       if (out[i].numel() > 0) fill_elements(out[i], 0);
     return;
   }
-  if (by_library(call, out, true)) return;
   const auto& a = call.get<AttentionAttrs>();
   const Seen seen{a.causal ? call[1].size(-2) : 0};
   const double scale = attention_scale(a, call[1].size(-1));
-  cpu::visit_floating(out[0].dtype(),
-                      [&]<class C>(C) { backward_by_parts<C>(call, out, seen, static_cast<C>(scale)); });
+  const auto ours = [&](Outputs& dx) {
+    cpu::visit_floating(dx[0].dtype(),
+                        [&]<class C>(C) { backward_by_parts<C>(call, dx, seen, static_cast<C>(scale)); });
+  };
+  if (by_library(call, out, true)) count_again(out, ours);
+  else ours(out);
+}
+
+// What cuDNN's kernels take: half operands in rows of a multiple of 8 numbers, 128 at most.
+bool suits_flash_attention(const OpCall& call) {
+  for (int i = 0; i < 3; ++i) {
+    const Tensor& t = call[i];
+    if (!is_half(t.dtype()) || t.dim() > 4 || t.numel() == 0 || t.strides().back() != 1) return false;
+    if (t.size(-1) % 8 != 0 || t.size(-1) > 128) return false;
+  }
+  return true;
 }
 
 }  // namespace
 
 void register_attention() {
+  capability(OpId::flash_attention).suits = suits_flash_attention;
   set_kernel(OpId::flash_attention, flash_attention);
   set_kernel(OpId::flash_attention_backward, flash_attention_backward);
 }

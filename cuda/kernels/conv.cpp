@@ -9,6 +9,7 @@
 #include "../../core/ops/conv_by_gemm.h"
 #include "../../core/tensor/memory.h"
 #include "../cuda.h"
+#include "counted_again.h"
 #include "kernels.h"
 #include "movement.h"
 
@@ -36,15 +37,14 @@ void spread_bias(const Tensor& y, const Tensor& bias, bool channels_last) {
   copy_elements(y, as_strided(bias, y.sizes(), strides, bias.offset()));
 }
 
-// What it is computed in. cuDNN writes what it reads, so that sums which are wanted as f32, or whose rounding is counted,
-// are made of f32 operands: f8, f16 and bf16 numbers are exact in TF32, and so tensor cores take them.
+// What it is computed in. cuDNN writes what it reads, so that sums which are wanted as f32 are made of f32 operands: f8, f16
+// and bf16 numbers are exact in TF32, and so tensor cores take them.
 struct Compute {
   DType dtype;
   bool tf32;
 };
 Compute compute(DType in, DType out) {
-  const bool counted = cpu::counts_for(DType::f32, out) != nullptr;
-  if (in == out && !counted) return {in, cpu::rounds_to_tf32(in)};
+  if (in == out) return {in, cpu::rounds_to_tf32(in)};
   return {DType::f32, in != DType::f32 || cpu::rounds_to_tf32(in)};
 }
 
@@ -78,11 +78,9 @@ bool made(const OpCall& call, const Tensor& out, const Compute& how, bool channe
   return true;
 }
 
-void convolution(const OpCall& call, Outputs& out) {
-  if (out[0].numel() == 0 || convolution_accumulated(call, out[0])) return;
+void convolve_in(const OpCall& call, Outputs& out, const Compute& how) {
   const bool last = has_channels_last(call[0]) || has_channels_last(out[0]) ||
                     (call.op == OpId::conv2d_backward_weight && has_channels_last(call[1]));
-  const Compute how = compute(call[0].dtype(), out[0].dtype());
   const bool narrow = size_of(how.dtype) == 2, empty_sums = call[0].numel() == 0 || call[1].numel() == 0;
   if (library_kernels() && !empty_sums) {
     // In the layout at hand; else turned, which is a copy; else of f32 operands, which f16 and bf16 become exactly.
@@ -91,6 +89,15 @@ void convolution(const OpCall& call, Outputs& out) {
     if (narrow && made(call, out[0], {DType::f32, true}, false)) return;
   }
   made(call, out[0], how, false, true);
+}
+
+void convolution(const OpCall& call, Outputs& out) {
+  const DType in = call[0].dtype(), to = out[0].dtype();
+  if (out[0].numel() == 0 || convolution_accumulated(call, out[0])) return;
+  const bool counted = cpu::counts_for(DType::f32, to) != nullptr;
+  if (counted) count_again(out, [&](Outputs& dropped) { convolve_in(call, dropped, compute(in, DType::f32)); });
+  const CountScope rest(counted ? nullptr : cast_counts());
+  convolve_in(call, out, compute(in, to));
 }
 
 }  // namespace

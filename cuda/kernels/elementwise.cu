@@ -6,12 +6,6 @@
 namespace gradual::cuda {
 namespace {
 
-void leaky_relu(const OpCall& c, Outputs& out) {
-  cpu::visit_floating(c[0].dtype(), [&]<class C>(C) {
-    map_elements<C, 1>(out[0], c.inputs.data(), functors::LeakyRelu<C>{number<C>(c)});
-  });
-}
-
 void clamp(const OpCall& c, Outputs& out) {
   const auto& a = c.get<ScalarAttrs>();
   cpu::visit_compute(c[0].dtype(), [&]<class C>(C) {
@@ -170,7 +164,6 @@ void register_elementwise() {
   using namespace functors;
   unary_rows(Cuda{});
   set_kernel(OpId::clamp, clamp);
-  set_kernel(OpId::leaky_relu, leaky_relu);
   set_kernel(OpId::dropout, dropout);
   set_kernel(OpId::dropout_add, dropout_add);
   set_kernel(OpId::gelu, gelu_form<1, GeluExact, GeluTanh>);

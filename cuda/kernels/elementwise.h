@@ -155,9 +155,15 @@ template <int N, class F> void logical_kernel(const OpCall& c, Outputs& out) {
   map_elements<double, N>(out[0], c.inputs.data(), functors::Truth<F>{}, scalar_of<double, N>(c));
 }
 
+template <template <class> class F> void number_kernel(const OpCall& c, Outputs& out) {
+  cpu::visit_floating(c[0].dtype(),
+                      [&]<class C>(C) { map_elements<C, 1>(out[0], c.inputs.data(), F<C>{number<C>(c)}); });
+}
+
 struct Cuda {
   template <int N, class F> void numbers(OpId op, F) const { set_kernel(op, numbers_kernel<N, F>); }
   template <int N, class F> void floats(OpId op, F) const { set_kernel(op, floats_kernel<N, F>); }
+  template <template <class> class F> void with_number(OpId op) const { set_kernel(op, number_kernel<F>); }
   template <class F> void comparison(OpId op, F) const { set_kernel(op, comparison_kernel<F>); }
   template <int N, class F> void logical(OpId op, F) const { set_kernel(op, logical_kernel<N, F>); }
 };

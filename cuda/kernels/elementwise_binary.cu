@@ -25,10 +25,18 @@ void mul_in_place(const OpCall& c, Outputs&) {
                      [&]<class C>(C) { update<C>(c, functors::Mul{}, c[1].defined() ? C{} : number<C>(c)); });
 }
 
+// f16 or bf16 with f32: widening is exact, and a pass over memory less.
+bool half_with_f32(const OpCall& call) {
+  const Tensor &a = call[0], &b = call[1];
+  if (!a.defined() || !b.defined()) return false;
+  return (is_half(a.dtype()) && b.dtype() == DType::f32) || (a.dtype() == DType::f32 && is_half(b.dtype()));
+}
+
 }  // namespace
 
 void register_elementwise_binary() {
   binary_rows(Cuda{});
+  for (const OpId op : {OpId::add, OpId::sub, OpId::mul}) capability(op).reads_mixed = half_with_f32;
   set_kernel(OpId::add_, add_in_place);
   set_kernel(OpId::mul_, mul_in_place);
 }

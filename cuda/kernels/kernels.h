@@ -7,6 +7,7 @@
 namespace gradual::cuda {
 
 inline void set_kernel(OpId op, KernelFn fn) { columns().cuda[static_cast<int>(op)] = fn; }
+inline Capability& capability(OpId op) { return columns().cuda_capability[static_cast<int>(op)]; }
 
 void register_attention();
 void register_elementwise();

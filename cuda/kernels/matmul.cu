@@ -2,7 +2,6 @@
 #include <algorithm>
 
 #include "../../core/formats/accumulator.h"
-#include "../../core/formats/cast_counts.h"
 #include "../../core/kernels/contraction_operand.h"
 #include "../../core/kernels/copies.h"
 #include "../../core/kernels/loops.h"
@@ -10,6 +9,7 @@
 #include "../../core/ops/compute_mode.h"
 #include "../../core/ops/f8_operands.h"
 #include "../../core/tensor/memory.h"
+#include "counted_again.h"
 #include "elementwise.h"
 #include "gemm.h"
 #include "kernels.h"
@@ -169,17 +169,19 @@ bool product(Operand& a, Operand& b, Shape batch, const Ending& end, const Tenso
   return false;
 }
 
-// The same. Where the rounding of sums is counted, they come as f32 first.
-bool contraction(Operand& a, Operand& b, const Shape& batch, const Ending& end, const Tensor& out) {
-  const bool narrows = out.dtype() != DType::f32;
-  const bool counted = cpu::counts_for(DType::f32, out.dtype()) != nullptr;
-  if (!counted) return product(a, b, batch, end, out, narrows);
+// Counts what rounding a product's sums to out's dtype loses, with sums that are made once more, as f32.
+void count_rounding(Operand a, Operand b, const Shape& batch, const Tensor& bias, const Tensor& out) {
   const CategoryScope scope(Category::workspace);
   const Tensor sums = empty(out.sizes(), {.dtype = DType::f32, .device = out.device()});
-  product(a, b, batch, {.bias = end.bias}, sums, narrows);
-  copy_elements(out, sums);
-  if (end.relu) relu_in_place(out);
-  return false;
+  product(a, b, batch, {.bias = bias}, sums, true);
+  copied(sums, out.dtype());
+}
+
+bool contraction(Operand& a, Operand& b, const Shape& batch, const Ending& end, const Tensor& out) {
+  const bool counted = cpu::counts_for(DType::f32, out.dtype()) != nullptr;
+  if (counted) count_rounding(a, b, batch, end.bias, out);
+  const CountScope rest(counted ? nullptr : cast_counts());
+  return product(a, b, batch, end, out, out.dtype() != DType::f32);
 }
 
 void matmul(const OpCall& call, Outputs& out) {
@@ -219,7 +221,9 @@ void linear_gelu(const OpCall& call, Outputs& out) {
   const bool narrow = is_half(out[0].dtype());
   Ending end;
   if (narrow && form == Gelu::tanh) end.gelu = out[0];
-  if (!linear_ending(call, end, out[1])) run_kernel(OpId::gelu, out[1], form, out[0]);
+  const auto gelu = [&](const Outputs& y) { run_kernel(OpId::gelu, out[1], form, y[0]); };
+  if (linear_ending(call, end, out[1])) count_again({{out[0]}}, gelu);
+  else gelu(out);
 }
 
 void linear_backward_weight(const OpCall& call, Outputs& out) {
@@ -229,7 +233,9 @@ void linear_backward_weight(const OpCall& call, Outputs& out) {
     dy.transpose();
     summed = contraction(dy, x, {}, {.row_sums = out[1]}, out[0]);
   }
-  if (!summed) run_kernel(OpId::sum, call[0], ReduceAttrs{.dims = 1}, out[1]);
+  const auto sums = [&](const Outputs& db) { run_kernel(OpId::sum, call[0], ReduceAttrs{.dims = 1}, db[0]); };
+  if (summed) count_again({{out[1]}}, sums);
+  else sums({{out[1]}});
 }
 
 }  // namespace
@@ -240,6 +246,9 @@ void register_contractions() {
   set_kernel(OpId::linear_relu, linear_relu);
   set_kernel(OpId::linear_gelu, linear_gelu);
   set_kernel(OpId::linear_backward_weight, linear_backward_weight);
+  capability(OpId::linear_backward_weight).suits = [](const OpCall&) {
+    return true;
+  };  // one product gives both gradients
 }
 
 }  // namespace gradual::cuda

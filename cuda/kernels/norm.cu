@@ -1,7 +1,7 @@
 // layer_norm and rms_norm over rows, batch_norm over channels, in f32 (f64 for f64); twin of core/cpu/norm.cpp. The variance
 // is taken about the mean in a second pass.
 #include "../../core/kernels/norm_element.h"
-#include "library_choice.h"
+#include "kernels.h"
 #include "movement.h"
 #include "reduce.h"
 #include "rows.h"
@@ -473,9 +473,9 @@ void register_normalization() {
   set_kernel(OpId::rms_norm, over_rows);
   set_kernel(OpId::layer_norm_backward, over_rows_backward);
   set_kernel(OpId::rms_norm_backward, over_rows_backward);
-  set_kernel(OpId::batch_norm, library_or_ours<library_batch_norm, batch_norm>);
+  set_kernel(OpId::batch_norm, batch_norm);
   set_kernel(OpId::batch_norm_update_, batch_norm_update);
-  set_kernel(OpId::batch_norm_backward, library_or_ours<library_batch_norm_backward, batch_norm_backward>);
+  set_kernel(OpId::batch_norm_backward, batch_norm_backward);
 }
 
 }  // namespace gradual::cuda

@@ -26,18 +26,18 @@ void check_dtypes(const OpCall& c, int first) {
                   "; a GPU's optimizer takes f64, f32, f16 and bf16");
 }
 
-// Counts of what stores into f16 and bf16 lose; f32 and f64 are computed in.
+// Counts of what stores into f16 and bf16 lose, part by part; f32 and f64 are computed in.
 class HalfCounts : Pinned {
  public:
-  HalfCounts() : f16_(DType::f32, DType::f16), bf16_(DType::f32, DType::bf16) {}
+  explicit HalfCounts(int parts) : f16_(DType::f32, DType::f16, parts), bf16_(DType::f32, DType::bf16, parts) {}
   struct Counters {
-    Counter f16, bf16;
-    __device__ void add(DType stored, double x, double y) const {
-      if (stored == DType::f16) f16.add(x, y);
-      if (stored == DType::bf16) bf16.add(x, y);
+    Counter f16, bf16;  // of the table's first part
+    __device__ void add(int part, DType stored, double x, double y) const {
+      if (stored == DType::f16) f16.of_tensor(part).add(x, y);
+      if (stored == DType::bf16) bf16.of_tensor(part).add(x, y);
     }
   };
-  Counters counters() const { return {f16_.counter(), bf16_.counter()}; }
+  Counters counters(int begin) const { return {f16_.counter().of_tensor(begin), bf16_.counter().of_tensor(begin)}; }
 
  private:
   CountingStores f16_, bf16_;
@@ -55,8 +55,8 @@ template <int kMost> struct Unscale {
 
   __device__ void operator()(const Block& block) const {
     const int at = parts.find(block.index);
-    const Part<2>& p = parts.part[at];
-    const int bad = sum_block(block, p.dtype[0] == DType::f64 ? chunk<double>(block, p) : chunk<float>(block, p));
+    const DType dtype = parts.part[at].dtype[0];
+    const int bad = sum_block(block, dtype == DType::f64 ? chunk<double>(block, at) : chunk<float>(block, at));
     if (block.thread != 0 || bad == 0) return;
     atomicAdd(found, static_cast<unsigned long long>(bad));
     atomicAdd(found + slot + at, static_cast<unsigned long long>(bad));
@@ -64,7 +64,8 @@ template <int kMost> struct Unscale {
 
  private:
   // How many of this thread's products are not finite: as the target has them, where there is one.
-  template <class C> __device__ int chunk(const Block& block, const Part<2>& p) const {
+  template <class C> __device__ int chunk(const Block& block, int at) const {
+    const Part<2>& p = parts.part[at];
     const std::int64_t begin = (block.index - p.first_chunk) * kPartChunk;
     const std::int64_t end = begin + kPartChunk < p.numel ? begin + kPartChunk : p.numel;
     const C factor = device_inverse ? *device_inverse : inverse;
@@ -78,7 +79,7 @@ template <int kMost> struct Unscale {
       load_four(p, 1, i, n, stored);
       for (int j = 0; j < kFour; ++j) {
         if (j >= n) break;
-        if (p.data[1]) counters.add(p.dtype[1], x[j], stored[j]);
+        if (p.data[1]) counters.add(at, p.dtype[1], x[j], stored[j]);
         bad += std::abs(stored[j]) < std::numeric_limits<C>::infinity() ? 0 : 1;
       }
     }
@@ -89,16 +90,16 @@ template <int kMost> struct Unscale {
 void unscale(const OpCall& c, Outputs&) {
   const auto& a = c.get<UnscaleAttrs>();
   check_dtypes(c, 1);
-  const HalfCounts counts;
+  const int parts = (c.inputs.size() - 1) / 2;
+  const HalfCounts counts(parts);
   const auto make = [&](int part) {
     const Tensor* const pair[] = {&c[1 + 2 * part], &c[2 + 2 * part]};
     return Part<2>(pair);
   };
-  const int parts = (c.inputs.size() - 1) / 2;
   in_tables<kFewParts, kManyParts>(parts, make, [&]<int kMost>(const Table<Part<2>, kMost>& table, int begin) {
     for_blocks(table.chunks,
                Unscale<kMost>{table, static_cast<float>(a.inverse_scale), a.device_inverse,
-                              static_cast<unsigned long long*>(c[0].raw()), a.slot + begin, counts.counters()});
+                              static_cast<unsigned long long*>(c[0].raw()), a.slot + begin, counts.counters(begin)});
   });
   for (int i = 2; i < c.inputs.size(); i += 2) bump_version(c[i]);
 }
@@ -207,14 +208,14 @@ template <template <class> class Rule, int kMost> struct Step {
     const std::int64_t begin = (block.index - p.first_chunk) * kPartChunk;
     const std::int64_t end = begin + kPartChunk < p.numel ? begin + kPartChunk : p.numel;
     for (std::int64_t i = begin + kFour * block.thread; i < end; i += kFour * block.threads)
-      update<C>(p, rule, stream, i, end - i < kFour ? static_cast<int>(end - i) : kFour, round);
+      update<C>(at, rule, stream, i, end - i < kFour ? static_cast<int>(end - i) : kFour, round);
   }
 
   // As core/cpu/optimizer.cpp has it: weights exactly into the master and rounded into the parameter; what that took off
   // into the compensation.
   template <class C, class R>
-  __device__ void update(const Part<kTensors>& p, const Rule<C>& rule, std::uint64_t stream, std::int64_t i, int n,
-                         R round) const {
+  __device__ void update(int at, const Rule<C>& rule, std::uint64_t stream, std::int64_t i, int n, R round) const {
+    const Part<kTensors>& p = parts.part[at];
     C w[kFour] = {}, g[kFour] = {}, m[kFour] = {}, v[kFour] = {}, rest[kFour] = {};
     load_four(p, kGradient, i, n, g);
     load_four(p, p.data[kMaster] ? kMaster : kParam, i, n, w);
@@ -232,12 +233,12 @@ template <template <class> class Rule, int kMost> struct Step {
     if constexpr (std::is_same_v<C, float>) {
       if (stochastic && size_of(dtype) == 2) {
         store_by_chance(p, w, stream, i, n);
-        if (counters.f16.counts || counters.bf16.counts) count(p, i, n, w, stored);
+        if (counters.f16.counts || counters.bf16.counts) count(at, i, n, w, stored);
         return;
       }
     }
     store_four(p, kParam, i, n, w);
-    if (counters.f16.counts || counters.bf16.counts) count(p, i, n, w, stored);
+    if (counters.f16.counts || counters.bf16.counts) count(at, i, n, w, stored);
     if (!p.data[kCompensation]) return;
     load_four(p, kParam, i, n, stored);
     for (int j = 0; j < kFour; ++j) rest[j] = w[j] - stored[j];
@@ -260,10 +261,11 @@ template <template <class> class Rule, int kMost> struct Step {
   }
 
   template <class C>
-  __device__ void count(const Part<kTensors>& p, std::int64_t i, int n, const C (&w)[kFour], C (&stored)[kFour]) const {
+  __device__ void count(int at, std::int64_t i, int n, const C (&w)[kFour], C (&stored)[kFour]) const {
+    const Part<kTensors>& p = parts.part[at];
     load_four(p, kParam, i, n, stored);
     for (int j = 0; j < kFour; ++j)
-      if (j < n) counters.add(p.dtype[kParam], w[j], stored[j]);
+      if (j < n) counters.add(at, p.dtype[kParam], w[j], stored[j]);
   }
 };
 
@@ -279,7 +281,7 @@ template <template <class> class Rule> void step(const OpCall& c, int moments) {
     each.emplace(static_cast<std::size_t>(parts) * sizeof(Terms<Rule>));
     for_each(parts, Prepare<Rule>{a, each->as<Terms<Rule>>()});
   }
-  const HalfCounts counts;
+  const HalfCounts counts(parts);
   const auto make = [&](int part) {
     const Tensor* const* in = c.inputs.data() + part * given;
     const Tensor* const tensors[] = {in[0], in[1], in[2], in[3], in[kMoment], moments > 1 ? in[kSecond] : &none};
@@ -289,7 +291,7 @@ template <template <class> class Rule> void step(const OpCall& c, int moments) {
     for_blocks(table.chunks,
                Step<Rule, kMost>{table, terms_of<Rule>(a, how.key.stream + static_cast<std::uint64_t>(begin)),
                                  each ? each->as<Terms<Rule>>() + begin : nullptr, d.found, how.pure, how.stochastic,
-                                 how.key.seed, by_chance(DType::f16), by_chance(DType::bf16), counts.counters()});
+                                 how.key.seed, by_chance(DType::f16), by_chance(DType::bf16), counts.counters(begin)});
   });
   for (int i = 1; i < c.inputs.size(); ++i)  // input 0 is dispatch's
     if (i % given != kGradient) bump_version(c[i]);

@@ -2,7 +2,7 @@
 // backward it collects what the windows that saw it give back, in the order of the outputs.
 #include "../runtime/index_check.h"
 #include "elements.h"
-#include "library_choice.h"
+#include "kernels.h"
 
 namespace gradual::cuda {
 namespace {
@@ -233,9 +233,9 @@ void avg_pool2d_backward(const OpCall& c, Outputs& out) {
 void register_pooling() {
   set_kernel(OpId::max_pool2d, max_pool2d);
   set_kernel(OpId::max_pool2d_backward, max_pool2d_backward);
-  set_kernel(OpId::avg_pool2d, library_or_ours<library_avg_pool2d, avg_pool2d>);
+  set_kernel(OpId::avg_pool2d, avg_pool2d);
   set_kernel(OpId::adaptive_avg_pool2d, avg_pool2d);
-  set_kernel(OpId::avg_pool2d_backward, library_or_ours<library_avg_pool2d_backward, avg_pool2d_backward>);
+  set_kernel(OpId::avg_pool2d_backward, avg_pool2d_backward);
   set_kernel(OpId::adaptive_avg_pool2d_backward, avg_pool2d_backward);
 }
 

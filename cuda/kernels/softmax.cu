@@ -2,7 +2,7 @@
 #include "../../core/kernels/formulas.h"
 #include "../../core/tensor/memory.h"
 #include "../runtime/index_check.h"
-#include "library_choice.h"
+#include "kernels.h"
 #include "movement.h"
 #include "reduce.h"
 #include "rows.h"
@@ -219,13 +219,22 @@ void cross_entropy_backward(const OpCall& call, Outputs& out) {
   cpu::visit_floating(out[0].dtype(), [&]<class C>(C) { cross_entropy_backward_of<C>(call, out); });
 }
 
+// Half logits: loss and log-probabilities are f32, and the gradient is rounded to the logits' dtype once.
+std::optional<Attrs> widened_cross_entropy(const OpCall& call) {
+  if (!call[0].defined() || !is_half(call[0].dtype())) return std::nullopt;
+  auto attrs = call.get<CrossEntropyAttrs>();
+  attrs.narrow = call[0].dtype();
+  return attrs;
+}
+
 }  // namespace
 
 void register_softmax() {
-  set_kernel(OpId::softmax, library_or_ours<library_softmax, along<1, Softmax>>);
-  set_kernel(OpId::softmax_backward, library_or_ours<library_softmax_backward, along<2, SoftmaxBackward>>);
-  set_kernel(OpId::log_softmax, library_or_ours<library_softmax, along<1, LogSoftmax>>);
-  set_kernel(OpId::log_softmax_backward, library_or_ours<library_softmax_backward, along<2, LogSoftmaxBackward>>);
+  set_kernel(OpId::softmax, along<1, Softmax>);
+  set_kernel(OpId::softmax_backward, along<2, SoftmaxBackward>);
+  set_kernel(OpId::log_softmax, along<1, LogSoftmax>);
+  set_kernel(OpId::log_softmax_backward, along<2, LogSoftmaxBackward>);
+  capability(OpId::cross_entropy).widened = widened_cross_entropy;
   set_kernel(OpId::cross_entropy, cross_entropy);
   set_kernel(OpId::cross_entropy_backward, cross_entropy_backward);
 }

@@ -1,5 +1,10 @@
 #include "cast_counts.h"
 
+#include <algorithm>
+#include <type_traits>
+#include <vector>
+
+#include "../../core/formats/cast_counts.h"
 #include "../../core/kernels/loops.h"
 #include "../../core/tensor/device.h"
 #include "runtime.h"
@@ -8,14 +13,16 @@ namespace gradual::cuda {
 
 namespace {
 constexpr std::size_t kFields = sizeof(CastCounts) / sizeof(std::uint64_t);
-static_assert(kFields == Counter::kInf + 1);
+static_assert(kFields == Counter::kInf + 1 && std::is_trivially_copyable_v<CastCounts>);
 }  // namespace
 
-CountingStores::CountingStores(DType from, DType to) : into_(cpu::counts_for(from, to)) {
+CountingStores::CountingStores(DType from, DType to, int tensors)
+    : into_(cpu::counts_for(from, to)), tensors_(tensors) {
   if (!into_) return;
-  memory_.emplace(sizeof(CastCounts));
+  const std::size_t bytes = static_cast<std::size_t>(std::max(tensors, 1)) * sizeof(CastCounts);
+  memory_.emplace(bytes);
   counter_.counts = memory_->as<unsigned long long>();
-  clear(counter_.counts, sizeof(CastCounts));
+  clear(counter_.counts, bytes);
   if (is_floating(to)) counter_.min_normal = float_info(to).min_normal;
   else if (to == DType::i64) counter_.beyond = 0x1p63, counter_.least = -0x1p63;
   else if (to == DType::i32) counter_.beyond = 0x1p31, counter_.least = -0x1p31;
@@ -24,9 +31,11 @@ CountingStores::CountingStores(DType from, DType to) : into_(cpu::counts_for(fro
 
 CountingStores::~CountingStores() noexcept(false) {
   if (!into_ || std::uncaught_exceptions() > thrown_) return;  // what failed is told, its counts are not wanted
-  std::uint64_t fields[kFields];
-  device::copy(fields, Device::cpu(), counter_.counts, Device::cuda(current_device()), sizeof fields);
-  cpu::merge_counts(into_, {fields[0], fields[1], fields[2], fields[3], fields[4], fields[5], fields[6]});
+  std::vector<CastCounts> each(static_cast<std::size_t>(std::max(tensors_, 1)));
+  device::copy(each.data(), Device::cpu(), counter_.counts, Device::cuda(current_device()),
+               each.size() * sizeof(CastCounts));
+  if (tensors_ > 0) add_cast_counts(each);
+  else cpu::merge_counts(into_, each[0]);
 }
 
 }  // namespace gradual::cuda

@@ -31,6 +31,11 @@ struct Counter {
     const int what = category(x, y);
     if (what != kElements) atomicAdd(counts + what, 1ull);
   }
+  GRADUAL_HD Counter of_tensor(int k) const {  // where CountingStores counts tensor by tensor
+    Counter c = *this;
+    if (counts) c.counts += k * (kInf + 1);
+    return c;
+  }
   enum { kElements, kZeros, kUnderflow, kSubnormal, kOverflow, kNan, kInf };
   GRADUAL_HD int category(double x, double y) const {
     constexpr double kInfinite = std::numeric_limits<double>::infinity();
@@ -53,13 +58,15 @@ struct Counter {
 // CountScope, for which it waits for the device.
 class CountingStores : Pinned {
  public:
-  CountingStores(DType from, DType to);
+  // tensors > 0: of a call that serves so many, counted one by one.
+  CountingStores(DType from, DType to, int tensors = 0);
   ~CountingStores() noexcept(false);
-  const Counter& counter() const { return counter_; }
+  const Counter& counter() const { return counter_; }  // of the first tensor
   explicit operator bool() const { return counter_.counts != nullptr; }
 
  private:
   CastCounts* into_ = nullptr;
+  int tensors_ = 0;
   int thrown_ = std::uncaught_exceptions();
   std::optional<Workspace> memory_;
   Counter counter_;

@@ -139,7 +139,8 @@ TEST_CASE("linear_relu and linear_gelu show linear's policy and take none of the
   table.set("linear", CastPolicy::fp32());
   CHECK(to_string(table[OpId::linear_relu]) == "fp32");
   CHECK(to_string(table[OpId::linear_gelu]) == "fp32");
-  CHECK(table.why("linear_relu", {DType::f16}).starts_with("linear_relu is in the fp32 list: runs in f32"));
+  CHECK(table.why("linear_relu", {DType::f16})
+            .starts_with("linear_relu is linear and relu. linear is in the fp32 list: runs in f32"));
 }
 
 TEST_CASE("what a policy table asks of dropout and add happens in dropout_add") {

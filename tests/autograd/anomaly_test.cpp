@@ -36,6 +36,20 @@ TEST_CASE("anomaly: forward, the op, its line, module, ranges and first index") 
                                 "[2, 3] f32", "-12 to 8", "2 NaN", "1 -Inf"});
 }
 
+TEST_CASE("anomaly: a step's parameter and its inputs") {
+  const Tensor weights = ones({3}), gradients = from_data(Values{1, INFINITY, 1}, {3}), fine = ones({3}), none;
+  AnomalyMode mode(On::record);
+  dispatch(OpId::sgd_step_, {&fine, &fine, &none, &none, &none, &weights, &gradients, &none, &none, &none},
+           SgdAttrs{.lr = 0.5, .update = {}}, SourceLocation::current());
+  REQUIRE(mode.first().has_value());
+  CHECK(mode.first()->op == "sgd_step_");
+  CHECK(mode.first()->parameter == 1);
+  CHECK(mode.first()->result.negative_inf == 1);
+  REQUIRE(mode.first()->inputs.size() == 2);
+  CHECK(mode.first()->inputs[1].range.positive_inf == 1);
+  check_message(mode.first()->to_string(), {"sgd_step_", "parameter 1 of the call", "1 Inf"});
+}
+
 TEST_CASE("anomaly: backward names the op whose gradient it was, at the forward's line") {
   const Tensor x = leaf({0, 4});
   Tensor y;

@@ -22,7 +22,7 @@ struct MyLinear : Function {
 
 // Hands on whatever gradient it is told to.
 struct Gives : Function {
-  explicit Gives(Tensor gradient) : gradient(std::move(gradient)) {}
+  explicit Gives(Tensor given) : gradient(std::move(given)) {}
   std::vector<Tensor> forward(const std::vector<Tensor>& in) override { return {in[0] * 1}; }
   std::vector<Tensor> backward(const std::vector<Tensor>&) override { return {gradient}; }
   Tensor gradient;

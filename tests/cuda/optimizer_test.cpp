@@ -3,8 +3,10 @@
 
 #include <map>
 #include <memory>
+#include <optional>
 
 #include <gradual/core/formats/cast_counts.h>
+#include <gradual/core/observe/observer.h>
 #include <gradual/core/ops/dispatch.h>
 #include <gradual/optim/clip.h>
 #include <gradual/optim/grad_scaler.h>
@@ -40,6 +42,15 @@ std::vector<Tensor> leaves_on(Device device, const std::vector<Tensor>& numbers)
   }
   return out;
 }
+
+// The counts of steps, parameter by parameter.
+struct Collector : Observer {
+  std::vector<CastCounts> counts;
+  bool wants_counts() const override { return true; }
+  void after(const OpCall&, const Outputs&, const CallRecord& record) override {
+    counts.insert(counts.end(), record.counts_by_parameter.begin(), record.counts_by_parameter.end());
+  }
+};
 
 using Make = std::function<std::unique_ptr<Optimizer>(const std::vector<Tensor>&, const UpdateOptions&)>;
 const std::map<std::string, Make> kKinds = {
@@ -100,6 +111,7 @@ TEST_CASE("a GPU's steps have the CPU's bits and counts") {
         CAPTURE(update);
         const std::vector<Tensor> numbers = parameters(kind == "adamw" && update == "masters" ? 450 : 0);
         CastCounts counts[2];
+        Collector collected[2];
         std::vector<Tensor> params[2];
         std::unique_ptr<Optimizer> optimizers[2];
         for (const int gpu : {0, 1}) {
@@ -108,6 +120,8 @@ TEST_CASE("a GPU's steps have the CPU's bits and counts") {
           for (std::uint64_t step = 0; step < 3; ++step) {
             set_gradients(params[gpu], step);
             const CountScope scope(counted ? &counts[gpu] : nullptr);
+            std::optional<ObserverScope> watching;
+            if (counted && step == 2) watching.emplace(collected[gpu]);
             optimizers[gpu]->step();
           }
         }
@@ -115,6 +129,8 @@ TEST_CASE("a GPU's steps have the CPU's bits and counts") {
         check_same(optimizers[0]->state_dict(), optimizers[1]->state_dict());
         CHECK(counts[0] == counts[1]);
         CHECK(counted == (counts[0].elements > 0));
+        CHECK(collected[0].counts == collected[1].counts);
+        CHECK(counted == !collected[0].counts.empty());
       }
     }
   }

@@ -2,6 +2,7 @@
 // through the kernels, wherever they lie; images in both orders of memory; classes out of range.
 #include <doctest/doctest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <optional>
 #include <string>
@@ -54,23 +55,20 @@ TEST_CASE("relu hands a gradient on where it gave NaN, alone and after batch nor
 
 TEST_CASE("softmax and its backward for rows of every length") {
   if (!have_gpu()) return;
-  for (const bool library : {true, false}) {
-    const cuda::LibraryKernelsScope scope(library);
-    for (const DType dtype : {DType::f32, DType::bf16}) {
-      for (const std::int64_t n : kLengths) {
-        CAPTURE(n);
-        const Tensor x = drawn({3, n}, 1, dtype), wide = x.to(DType::f64), dy = drawn({3, n}, 2, dtype);
-        check_close(softmax(x.to(kGpu), 1), softmax(wide, 1));
-        check_close(log_softmax(x.to(kGpu), 1), log_softmax(wide, 1), 1);
-        check_close(softmax(x.t().contiguous().to(kGpu), 0), softmax(wide, 1).t());  // columns
-        check_close(softmax(x.t().contiguous().to(kGpu).t(), 1), softmax(wide, 1));
-        const Tensor y = softmax(wide, 1).to(dtype);
-        check_close(softmax_backward(dy.to(kGpu), y.to(kGpu), 1),
-                    softmax_backward(dy.to(DType::f64), y.to(DType::f64), 1), 1);
-        const Tensor logs = log_softmax(wide, 1).to(dtype);
-        check_close(log_softmax_backward(dy.to(kGpu), logs.to(kGpu), 1),
-                    log_softmax_backward(dy.to(DType::f64), logs.to(DType::f64), 1), 4);
-      }
+  for (const DType dtype : {DType::f32, DType::bf16}) {
+    for (const std::int64_t n : kLengths) {
+      CAPTURE(n);
+      const Tensor x = drawn({3, n}, 1, dtype), wide = x.to(DType::f64), dy = drawn({3, n}, 2, dtype);
+      check_close(softmax(x.to(kGpu), 1), softmax(wide, 1));
+      check_close(log_softmax(x.to(kGpu), 1), log_softmax(wide, 1), 1);
+      check_close(softmax(x.t().contiguous().to(kGpu), 0), softmax(wide, 1).t());  // columns
+      check_close(softmax(x.t().contiguous().to(kGpu).t(), 1), softmax(wide, 1));
+      const Tensor y = softmax(wide, 1).to(dtype);
+      check_close(softmax_backward(dy.to(kGpu), y.to(kGpu), 1),
+                  softmax_backward(dy.to(DType::f64), y.to(DType::f64), 1), 1);
+      const Tensor logs = log_softmax(wide, 1).to(dtype);
+      check_close(log_softmax_backward(dy.to(kGpu), logs.to(kGpu), 1),
+                  log_softmax_backward(dy.to(DType::f64), logs.to(DType::f64), 1), 4);
     }
   }
 }
@@ -251,89 +249,6 @@ TEST_CASE("batch norm goes through small planes in runs of eight where elements 
     const Tensor longer = drawn({3 * 4 * 49}, 1, dtype).to(kGpu);
     CHECK_FALSE(eval(longer.narrow(0, 1, 2 * 4 * 49).view({2, 4, 7, 7})));  // not aligned
   }
-}
-
-TEST_CASE("batch norm in training is the library's where it takes it, and ours else, within the same bounds") {
-  if (!have_gpu()) return;
-  struct Options {
-    bool training = true, relu = false, weight = true;
-  };
-  const auto run = [](const Tensor& x, Options o) {
-    const std::int64_t c = x.size(1);
-    Tensor in = x.detach(), w = drawn({c}, 2).to(x.device()), b = drawn({c}, 3).to(x.device());
-    for (Tensor* t : {&in, &w, &b}) t->set_requires_grad(true);
-    const Tensor mean = zeros({c}, {.device = x.device()}), var = ones({c}, {.device = x.device()});
-    const auto r = batch_norm(in, o.weight ? w : Tensor(), b, mean, var, o.training, 1e-5, o.relu);
-    const Tensor dy = drawn(x.sizes(), 4, x.dtype()).to(x.device());
-    r.y.backward(x.is_contiguous() ? dy : channels_last(dy));
-    std::vector<Tensor> all{r.y.detach(), r.mean, r.invstd, in.grad(), b.grad()};
-    if (o.weight) all.push_back(w.grad());
-    return all;
-  };
-  for (const DType dtype : {DType::f32, DType::f16, DType::bf16})
-    for (const Shape& sizes : {Shape{3, 8, 4, 6}, Shape{2, 5, 7, 3}, Shape{6, 4}, Shape{4, 3, 9}})
-      for (const bool last : {false, true}) {
-        if (last && sizes.size() != 4) continue;
-        CAPTURE(to_string(sizes));
-        CAPTURE(last);
-        const Tensor x = drawn(sizes, 1, dtype).to(kGpu), placed = last ? channels_last(x) : x;
-        std::vector<Tensor> library, ours;
-        const auto names = kernels_of([&] { library = run(placed, {}); });
-        CHECK(any_has(names, "cudnnBatchNormalizationForwardTraining") == !last);
-        CHECK(any_has(names, "cudnnBatchNormalizationBackward") == !last);
-        {
-          const CudnnRefuses refusal("batch_norm");
-          run(placed, {});  // computed in any case
-        }
-        const cuda::LibraryKernelsScope off(false);
-        CHECK_FALSE(any_has(kernels_of([&] { ours = run(placed, {}); }), "cudnn"));
-        for (std::size_t i = 0; i < ours.size(); ++i) {
-          CHECK(library[i].strides() == ours[i].strides());
-          check_close(library[i], ours[i], 16, dtype == DType::f32 ? 64 : 64 + 0x1p24 * float_info(dtype).epsilon);
-        }
-      }
-  const Tensor x = drawn({3, 4, 5, 5}, 1).to(kGpu);
-  CHECK_FALSE(any_has(kernels_of([&] { run(x, {.training = false}); }), "cudnn"));
-  CHECK_FALSE(any_has(kernels_of([&] { run(x, {.relu = true}); }), "cudnn"));
-  CHECK_FALSE(any_has(kernels_of([&] { run(x, {.weight = false}); }), "cudnn"));
-}
-
-TEST_CASE("average pooling and softmax are the library's where it takes them, and ours else") {
-  if (!have_gpu()) return;
-  const auto calls = [](const std::string& part, const auto& f) { return any_has(kernels_of(f), part); };
-  for (const DType dtype : {DType::f32, DType::f16, DType::bf16})
-    for (const bool last : {false, true}) {
-      CAPTURE(name(dtype));
-      Tensor x = drawn({2, 3, 7, 6}, 1, dtype).to(kGpu), y, dx;
-      if (last) x = channels_last(x);
-      x = x.detach().set_requires_grad(true);
-      const Pool2dOptions windows{.kernel = {3, 2}, .stride = {2, 2}, .padding = {1, 0}};
-      const auto pool = [&] {
-        x.zero_grad();
-        y = avg_pool2d(x, windows);
-        const Tensor dy = drawn(y.sizes(), 2, dtype).to(kGpu);
-        y.backward(last ? channels_last(dy) : dy);
-        y = y.detach(), dx = x.grad();
-      };
-      CHECK(calls("cudnnPoolingForward", pool));
-      CHECK(calls("cudnnPoolingBackward", pool));
-      const Tensor library_y = y, library_dx = dx;
-      const cuda::LibraryKernelsScope off(false);
-      CHECK_FALSE(calls("cudnn", pool));
-      check_close(library_y, y, 1, 64 + 0x1p24 * float_info(dtype).epsilon);
-      check_close(library_dx, dx, 1, 64 + 0x1p24 * float_info(dtype).epsilon);
-      CHECK(library_y.strides() == y.strides());
-    }
-  const Tensor x = drawn({2, 3, 40}, 1).to(kGpu);
-  CHECK(calls("cudnnSoftmaxForward", [&] { softmax(x, 1); }));
-  CHECK(calls("cudnnSoftmaxForward", [&] { log_softmax(x, -1); }));
-  for (const int dim : {0, 1, 2})
-    CHECK(calls("cudnnSoftmaxBackward", [&] { softmax_backward(x, softmax(x, dim), dim); }));
-  CHECK_FALSE(calls("cudnn", [&] { softmax(x.to(DType::f64), 1); }));
-  CHECK_FALSE(calls("cudnn", [&] { softmax(x.transpose(0, 1), 1); }));
-  const CudnnRefuses refusal("softmax,pooling");
-  CHECK(numbers(sum(softmax(x, 2), {2})).size() == 6);
-  CHECK(numbers(avg_pool2d(drawn({1, 1, 2, 2}, 1).to(kGpu), {.kernel = 2})).size() == 1);
 }
 
 TEST_CASE("what stores of rows lose is counted") {

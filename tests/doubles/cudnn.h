@@ -31,7 +31,7 @@ cudnnStatus_t cudnnCreate(cudnnHandle_t* handle);
 cudnnStatus_t cudnnDestroy(cudnnHandle_t handle);
 cudnnStatus_t cudnnSetStream(cudnnHandle_t handle, cudaStream_t stream);
 
-// --- descriptors ---------------------------------------------------------------------------------------------------------
+// --- data types ---------------------------------------------------------------------------------------------------------
 
 enum cudnnDataType_t {
   CUDNN_DATA_FLOAT = 0,
@@ -42,68 +42,6 @@ enum cudnnDataType_t {
   CUDNN_DATA_INT64 = 10,
   CUDNN_DATA_BOOLEAN = 11,
 };
-enum cudnnNanPropagation_t { CUDNN_NOT_PROPAGATE_NAN = 0, CUDNN_PROPAGATE_NAN = 1 };
-
-struct cudnnTensorStruct;
-using cudnnTensorDescriptor_t = cudnnTensorStruct*;
-cudnnStatus_t cudnnCreateTensorDescriptor(cudnnTensorDescriptor_t* tensor);
-cudnnStatus_t cudnnDestroyTensorDescriptor(cudnnTensorDescriptor_t tensor);
-cudnnStatus_t cudnnSetTensor4dDescriptorEx(cudnnTensorDescriptor_t tensor, cudnnDataType_t type, int n, int c, int h,
-                                           int w, int n_stride, int c_stride, int h_stride, int w_stride);
-
-// --- batch norm, pooling, softmax ----------------------------------------------------------------------------------------
-
-#define CUDNN_BN_MIN_EPSILON 0.0
-enum cudnnBatchNormMode_t {
-  CUDNN_BATCHNORM_PER_ACTIVATION = 0,
-  CUDNN_BATCHNORM_SPATIAL = 1,
-  CUDNN_BATCHNORM_SPATIAL_PERSISTENT = 2,
-};
-cudnnStatus_t cudnnDeriveBNTensorDescriptor(cudnnTensorDescriptor_t derived, cudnnTensorDescriptor_t x,
-                                            cudnnBatchNormMode_t mode);
-cudnnStatus_t cudnnBatchNormalizationForwardTraining(cudnnHandle_t handle, cudnnBatchNormMode_t mode, const void* alpha,
-                                                     const void* beta, cudnnTensorDescriptor_t x_desc, const void* x,
-                                                     cudnnTensorDescriptor_t y_desc, void* y,
-                                                     cudnnTensorDescriptor_t numbers, const void* scale,
-                                                     const void* bias, double factor, void* running_mean,
-                                                     void* running_variance, double epsilon, void* mean, void* invstd);
-cudnnStatus_t cudnnBatchNormalizationBackward(cudnnHandle_t handle, cudnnBatchNormMode_t mode, const void* alpha_data,
-                                              const void* beta_data, const void* alpha_parameters,
-                                              const void* beta_parameters, cudnnTensorDescriptor_t x_desc,
-                                              const void* x, cudnnTensorDescriptor_t dy_desc, const void* dy,
-                                              cudnnTensorDescriptor_t dx_desc, void* dx,
-                                              cudnnTensorDescriptor_t numbers, const void* scale, void* dscale,
-                                              void* dbias, double epsilon, const void* mean, const void* invstd);
-
-enum cudnnPoolingMode_t {
-  CUDNN_POOLING_MAX = 0,
-  CUDNN_POOLING_AVERAGE_COUNT_INCLUDE_PADDING = 1,
-  CUDNN_POOLING_AVERAGE_COUNT_EXCLUDE_PADDING = 2,
-};
-struct cudnnPoolingStruct;
-using cudnnPoolingDescriptor_t = cudnnPoolingStruct*;
-cudnnStatus_t cudnnCreatePoolingDescriptor(cudnnPoolingDescriptor_t* pooling);
-cudnnStatus_t cudnnDestroyPoolingDescriptor(cudnnPoolingDescriptor_t pooling);
-cudnnStatus_t cudnnSetPooling2dDescriptor(cudnnPoolingDescriptor_t pooling, cudnnPoolingMode_t mode,
-                                          cudnnNanPropagation_t nan, int height, int width, int padding_h,
-                                          int padding_w, int stride_h, int stride_w);
-cudnnStatus_t cudnnPoolingForward(cudnnHandle_t handle, cudnnPoolingDescriptor_t pooling, const void* alpha,
-                                  cudnnTensorDescriptor_t x_desc, const void* x, const void* beta,
-                                  cudnnTensorDescriptor_t y_desc, void* y);
-cudnnStatus_t cudnnPoolingBackward(cudnnHandle_t handle, cudnnPoolingDescriptor_t pooling, const void* alpha,
-                                   cudnnTensorDescriptor_t y_desc, const void* y, cudnnTensorDescriptor_t dy_desc,
-                                   const void* dy, cudnnTensorDescriptor_t x_desc, const void* x, const void* beta,
-                                   cudnnTensorDescriptor_t dx_desc, void* dx);
-
-enum cudnnSoftmaxAlgorithm_t { CUDNN_SOFTMAX_FAST = 0, CUDNN_SOFTMAX_ACCURATE = 1, CUDNN_SOFTMAX_LOG = 2 };
-enum cudnnSoftmaxMode_t { CUDNN_SOFTMAX_MODE_INSTANCE = 0, CUDNN_SOFTMAX_MODE_CHANNEL = 1 };
-cudnnStatus_t cudnnSoftmaxForward(cudnnHandle_t handle, cudnnSoftmaxAlgorithm_t algorithm, cudnnSoftmaxMode_t mode,
-                                  const void* alpha, cudnnTensorDescriptor_t x_desc, const void* x, const void* beta,
-                                  cudnnTensorDescriptor_t y_desc, void* y);
-cudnnStatus_t cudnnSoftmaxBackward(cudnnHandle_t handle, cudnnSoftmaxAlgorithm_t algorithm, cudnnSoftmaxMode_t mode,
-                                   const void* alpha, cudnnTensorDescriptor_t y_desc, const void* y,
-                                   cudnnTensorDescriptor_t dy_desc, const void* dy, const void* beta,
-                                   cudnnTensorDescriptor_t dx_desc, void* dx);
 
 // --- graphs of operations ------------------------------------------------------------------------------------------------
 

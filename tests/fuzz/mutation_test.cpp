@@ -153,6 +153,17 @@ TEST_CASE("damaged recipe files") {
   CHECK(accepted < kMutations);
 }
 
+TEST_CASE("damaged results of the lab") {
+  lab::Result ran;
+  ran.recipe = "fp32", ran.status = "ok";
+  ran.curve = {{1, 2}, {0.5, 0.25}, {1, 1}, {false, true}, {0, 1.5}};
+  ran.casts.push_back({.role = "error", .layer = "0", .kind = "Linear", .elements = 3});
+  ran.histograms.push_back({.role = "error", .first_exponent = -3, .counts = {1, 0, 2}, .format = "fp16"});
+  const int accepted = survive(fuzz::results, {lab::results_json({ran, ran}, true)});
+  CHECK(accepted > 0);
+  CHECK(accepted < kMutations);
+}
+
 TEST_CASE("files that nest too deep are refused by every reader of JSON") {
   const std::string deep(200'000, '[');
   const std::string closed = deep + std::string(200'000, ']');

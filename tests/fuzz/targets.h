@@ -8,6 +8,7 @@
 #include <gradual/core/files/safetensors.h>
 #include <gradual/data/csv.h>
 #include <gradual/data/idx.h>
+#include <gradual/lab/result.h>
 
 #include <cstdint>
 #include <cstring>
@@ -63,6 +64,13 @@ inline bool csv(std::string_view bytes) {
 inline bool recipes(std::string_view bytes) {
   try {
     gradual::amp::recipes_from_json(std::string(bytes));
+    return true;
+  } catch (const gradual::Error&) { return false; }
+}
+
+inline bool results(std::string_view bytes) {
+  try {
+    gradual::lab::results_from_json(std::string(bytes), "input");
     return true;
   } catch (const gradual::Error&) { return false; }
 }

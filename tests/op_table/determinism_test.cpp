@@ -8,6 +8,7 @@
 #include <gradual/core/support/threads.h>
 #include <gradual/cuda/cuda.h>
 #include "op_table.h"
+#include "support/cpu_backends.h"
 #include "support/cpu_isas.h"
 #include "support/gpu.h"
 
@@ -40,8 +41,11 @@ void check_bits() {
 }
 
 TEST_CASE("the same bits twice, and with one, two and three threads") {
-  const CpuBackendScope scope(CpuBackend::eigen);
-  check_bits();
+  for (const CpuBackend backend : testing::cpu_backends()) {
+    if (backend == CpuBackend::onednn) continue;
+    const CpuBackendScope scope(backend);
+    check_bits();
+  }
   CHECK(num_threads() >= 1);
 }
 
@@ -55,11 +59,7 @@ class Onlooker final : public Observer {
 };
 
 TEST_CASE("the same bits whether somebody looks on or not, and whether rounding is counted") {
-  for (const CpuBackend backend : {CpuBackend::eigen, CpuBackend::onednn}) {
-    if (backend == CpuBackend::onednn && !has_onednn()) {
-      MESSAGE("skipped: " << onednn_description());
-      continue;
-    }
+  for (const CpuBackend backend : testing::cpu_backends()) {
     const CpuBackendScope scope(backend);
     int compared = 0;
     for (const Row* row : rows_under_test())

@@ -9,6 +9,7 @@
 #include <gradual/core/tensor/memory.h>
 #include <gradual/cuda/cuda.h>
 #include "op_table.h"
+#include "support/cpu_backends.h"
 #include "support/gpu.h"
 
 namespace gradual::test {
@@ -138,19 +139,19 @@ TEST_CASE("values agree with the float64 references in every layout") {
 
 TEST_CASE("large inputs agree with the float64 references") { check_large(rows_under_test()); }
 
-// The rows that oneDNN offers to compute ran on it above; here they run on the reference.
-TEST_CASE("both CPU backends agree with the float64 references") {
-  if (!has_onednn()) {
-    MESSAGE("skipped: " << onednn_description());
-    return;
-  }
+// The rows that other backends offer to compute ran on the default above; here they run on each backend.
+TEST_CASE("all CPU backends agree with the float64 references") {
   ensure_registered();
   std::vector<const Row*> rows;
   for (const Row* row : rows_under_test())
-    if (columns().onednn[static_cast<int>(row->op)]) rows.push_back(row);
-  const CpuBackendScope scope(CpuBackend::eigen);
-  if (!rows.empty()) CHECK(check_values(rows) > 0);
-  check_large(rows);
+    if (const int op = static_cast<int>(row->op); columns().fast[op] || columns().onednn[op]) rows.push_back(row);
+  for (const CpuBackend backend : testing::cpu_backends()) {
+    if (backend == cpu_backend()) continue;
+    CAPTURE(name(backend));
+    const CpuBackendScope scope(backend);
+    if (!rows.empty()) CHECK(check_values(rows) > 0);
+    check_large(rows);
+  }
 }
 
 TEST_CASE("CUDA agrees with the float64 references in every layout") {

@@ -2,11 +2,12 @@
 #include <doctest/doctest.h>
 
 #include <algorithm>
+#include <optional>
 
 #include "gradual/core/formats/cast_counts.h"
 #include "gradual/core/observe/observer.h"
 #include "gradual/core/ops/dispatch.h"
-#include "gradual/core/ops/fused.h"
+#include "gradual/core/ops/fusions.h"
 #include "gradual/core/support/threads.h"
 #include "gradual/optim/grad_scaler.h"
 #include "helpers.h"
@@ -20,7 +21,12 @@ namespace {
 // Counts the calls of the optimizers' rows. Under an UnfusedScope every parameter has a call of its own.
 struct Watcher : Observer {
   int calls = 0;
-  void after(const OpCall& call, const Outputs&, const CallRecord&) override { calls += info(call.op).inputs == -1; }
+  std::vector<CastCounts> counts;  // parameter by parameter
+  bool wants_counts() const override { return true; }
+  void after(const OpCall& call, const Outputs&, const CallRecord& record) override {
+    calls += info(call.op).inputs == -1;
+    counts.insert(counts.end(), record.counts_by_parameter.begin(), record.counts_by_parameter.end());
+  }
 };
 
 // Counts the calls of the optimizers' rows without being an observer.
@@ -110,10 +116,15 @@ TEST_CASE("one call for all parameters gives the bits and counts of one call eac
         set_gradients(together, step);
         set_gradients(apart, step);
         CastCounts counts[2];
+        std::vector<CastCounts> by_parameter;
         {
           const CountScope scope(&counts[0]);
           const ThreadsScope three(3);
+          Watcher watcher;
+          std::optional<ObserverScope> watching;
+          if (step != 1) watching.emplace(watcher);  // which changes neither bits nor counts
           all->step_scaled({0.25});
+          by_parameter = watcher.counts;
         }
         {
           const CountScope scope(&counts[1]);
@@ -122,6 +133,7 @@ TEST_CASE("one call for all parameters gives the bits and counts of one call eac
           const UnfusedScope parts;
           each->step_scaled({0.25});
           CHECK(watcher.calls >= 36);  // all with a gradient
+          if (step != 1) CHECK(watcher.counts == by_parameter);
         }
         CHECK(counts[0] == counts[1]);
         CHECK(counts[0].elements > 0);
@@ -167,7 +179,14 @@ TEST_CASE("parameters of a group and an age share a call") {
   CHECK(calls([&] { adam.step(); }) == std::vector{OpId::adam_step_, OpId::adam_step_});
   params[2].zero_grad();
   CHECK(calls([&] { adam.step(); }) == std::vector{OpId::adam_step_, OpId::adam_step_});
-  gradients();  // 2 is a step behind its neighbours
+  gradients();
+  {
+    Watcher watcher;
+    const ObserverScope watching(watcher);
+    CHECK(calls([&] { adam.step(); }).size() == 4);  // 2 is a step behind its neighbours
+    CHECK(watcher.calls == 4);
+  }
+  gradients();
   CHECK(calls([&] { adam.step(); }).size() == 4);
   SGD sgd(params, {.momentum = 0.9, .precision = {.update = LowPrecisionUpdate::masters}});
   GradScaler scaler;

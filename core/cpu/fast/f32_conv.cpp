@@ -14,6 +14,7 @@
 #include "../../tensor/memory.h"
 #include "../gemm.h"
 #include "f32_tile.h"
+#include "kernels.h"
 
 #if defined(__x86_64__) && !defined(__clang__)
 
@@ -281,3 +282,9 @@ bool f32_weight_gradient(const OpCall&, Outputs&) { return false; }
 }  // namespace gradual::cpu
 
 #endif
+
+namespace gradual::fast {
+
+void register_convolutions() { set_offer(OpId::conv2d_backward_weight, cpu::f32_weight_gradient); }
+
+}  // namespace gradual::fast

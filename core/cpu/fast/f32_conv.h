@@ -1,4 +1,4 @@
-// The gradient of a convolution's weights in f32 by a kernel of our own, on processors with AVX2 alone, where oneDNN's is slower.
+// The gradient of a convolution's weights in f32 on processors with AVX2 alone, where oneDNN's is slower.
 #pragma once
 
 #include "../../ops/dispatch.h"

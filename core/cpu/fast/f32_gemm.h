@@ -1,4 +1,4 @@
-// Products of matrices in f32 by kernels of our own, where libraries are slower: of small ones, for whose call and preparations
+// Products of matrices in f32 where libraries are slower: of small ones, for whose call and preparations
 // weigh as much as the sums, and of all on processors with AVX2 alone.
 #pragma once
 

@@ -1,4 +1,4 @@
-// What our own f32 kernels share: the vectors of an instruction set, and ways into the order that tiles read.
+// What the fast f32 kernels share: the vectors of an instruction set, and ways into the order that tiles read.
 #pragma once
 
 // Not for clang, which inlines neither functions of other targets nor, by flatten, what a called function calls: its kernels

@@ -12,6 +12,8 @@
 #include <string>
 #include <vector>
 
+#include "support/cpu_backends.h"
+
 using namespace gradual;
 
 namespace {
@@ -321,8 +323,7 @@ TEST_CASE("convolutions of a batch in parts: f16, f8 and TF32 give the bits of f
 
 TEST_CASE("convolutions in f16 make no f32 copy of all images") {
   const Problem p = make(kThreaded[1], DType::f16);
-  for (const CpuBackend backend : {CpuBackend::eigen, CpuBackend::onednn}) {
-    if (backend == CpuBackend::onednn && !has_onednn()) continue;
+  for (const CpuBackend backend : testing::cpu_backends()) {
     const CpuBackendScope scope(backend);
     const ThreadsScope one(1);
     const auto most = [&](const auto& f) {

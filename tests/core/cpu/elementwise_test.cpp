@@ -132,6 +132,7 @@ TEST_CASE("functions at the edges of their domains") {
     CHECK(sign(one(0, d)).item() == 0);
     CHECK(sign(one(-3, d)).item() == -1);
     CHECK(leaky_relu(one(-2, d), 0.25).item() == -0.5);
+    CHECK(one(-2, d).leaky_relu(0.25).item() == -0.5);
     CHECK(std::signbit(neg(one(0, d)).item()));
     CHECK(!std::signbit(abs(one(-0.0, d)).item()));
     for (double base : {0.0, -0.0, -2.0, 2.0, kInf, -kInf})

@@ -8,11 +8,14 @@
 #include <gradual/core/support/threads.h>
 #include <gradual/core/tensor/memory.h>
 
+#include <algorithm>
 #include <cmath>
 #include <cstring>
 #include <functional>
 #include <string>
 #include <vector>
+
+#include "support/cpu_backends.h"
 
 using namespace gradual;
 
@@ -77,7 +80,8 @@ void check_bound(const Tensor& a, const Tensor& b) {
 
 TEST_CASE("the backend is told, set and restored") {
   CHECK(name(CpuBackend::eigen) == "eigen");
-  CHECK((cpu_backend() == CpuBackend::onednn) == has_onednn());
+  CHECK(name(CpuBackend::fast) == "fast");
+  CHECK(cpu_backend() == testing::cpu_backends().back());
   const CpuBackend before = cpu_backend();
   {
     const CpuBackendScope scope(CpuBackend::eigen);
@@ -86,6 +90,7 @@ TEST_CASE("the backend is told, set and restored") {
   CHECK(cpu_backend() == before);
   if (has_onednn()) CHECK(onednn_description().starts_with("oneDNN "));
   else CHECK_THROWS_WITH_AS(set_cpu_backend(CpuBackend::onednn), doctest::Contains("not built with oneDNN"), Error);
+  if (!has_fast()) CHECK_THROWS_WITH_AS(set_cpu_backend(CpuBackend::fast), doctest::Contains("GRADUAL_FAST=ON"), Error);
 }
 
 TEST_CASE("oneDNN is asked: a long sum has another order, so other bits, than Eigen's") {
@@ -201,11 +206,10 @@ TEST_CASE("the same bits from run to run, and in deterministic mode for any numb
   }
 }
 
-TEST_CASE("a product's rounding is counted with oneDNN as with Eigen") {
-  if (skipped()) return;
+TEST_CASE("a product's rounding is counted on each backend") {
   const Tensor a = random({20, 30}, DType::bf16, 12);
   const Tensor b = random({30, 20}, DType::bf16, 13);
-  for (const CpuBackend backend : {CpuBackend::eigen, CpuBackend::onednn}) {
+  for (const CpuBackend backend : testing::cpu_backends()) {
     const CpuBackendScope scope(backend);
     CastCounts counts;
     {

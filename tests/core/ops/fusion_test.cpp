@@ -6,6 +6,7 @@
 #include <gradual/core/formats/convert.h>
 #include <gradual/core/ops/cpu_backend.h>
 #include <gradual/core/ops/dispatch.h>
+#include <gradual/core/ops/fusions.h>
 #include <gradual/core/ops/ops.h>
 
 #include <cmath>
@@ -13,6 +14,7 @@
 #include <vector>
 
 #include "../../support/tensors.h"
+#include "support/cpu_backends.h"
 
 using namespace gradual;
 using gradual::testing::same_bits;
@@ -65,15 +67,10 @@ void check_same(const Op& one, const Op& two, const Tensors& inputs) {
 Tensor fused_linear(const Tensors& t) { return linear_relu(t[0], t[1], t[2]); }
 Tensor two_of_linear(const Tensors& t) { return relu(linear(t[0], t[1], t[2])); }
 
-std::vector<CpuBackend> backends() {
-  if (has_onednn()) return {CpuBackend::eigen, CpuBackend::onednn};
-  return {CpuBackend::eigen};
-}
-
 }  // namespace
 
 TEST_CASE("linear_relu is relu of linear, bit for bit, on each backend") {
-  for (const CpuBackend backend : backends()) {
+  for (const CpuBackend backend : testing::cpu_backends()) {
     const CpuBackendScope scope(backend);
     CAPTURE(name(backend));
     for (const DType dtype : {DType::f64, DType::f32, DType::f16, DType::bf16}) {
@@ -143,7 +140,7 @@ TEST_CASE("dropout_add writes over what its caller is done with") {
 }
 
 TEST_CASE("linear_gelu is gelu of linear, bit for bit, on each backend") {
-  for (const CpuBackend backend : backends()) {
+  for (const CpuBackend backend : testing::cpu_backends()) {
     const CpuBackendScope scope(backend);
     CAPTURE(name(backend));
     for (const Gelu form : {Gelu::exact, Gelu::tanh})
@@ -167,7 +164,7 @@ TEST_CASE("linear_gelu is gelu of linear, bit for bit, on each backend") {
 }
 
 TEST_CASE("the gradients of weight and bias in one op are those of two, bit for bit, on each backend") {
-  for (const CpuBackend backend : backends()) {
+  for (const CpuBackend backend : testing::cpu_backends()) {
     const CpuBackendScope scope(backend);
     for (const DType dtype : {DType::f64, DType::f32, DType::f16, DType::bf16})
       for (const bool turned : {true, false}) {
@@ -226,4 +223,36 @@ TEST_CASE("batch_norm with relu is relu of batch_norm, bit for bit") {
           odd.select(1, 0).fill_(NAN);
           check_same(one, two, {odd, random(c, statistics, 2), random(c, statistics, 3)});
         }
+}
+
+TEST_CASE("run_parts gives the outputs of each fusion of the table, bit for bit") {
+  const Tensor x = random({9, 12}, DType::f32, 1), weight = random({7, 12}, DType::f32, 2),
+               bias = random({7}, DType::f32, 3);
+  const Tensor scale = random({12}, DType::f32, 4), shift = random({12}, DType::f32, 5), none;
+  for (const Fusion& f : fusions()) {
+    CAPTURE(name(f.whole));
+    CAPTURE(name(f.second));
+    CHECK(find_fusion(f.first, f.second) == &f);
+    const bool norm = f.first == OpId::batch_norm, drops = f.first == OpId::dropout;
+    const Attrs first = norm ? Attrs(NormAttrs{}) : drops ? Attrs(DropoutAttrs{0.3, {7, 0}}) : Attrs();
+    const Attrs attrs = f.whole_attrs(first, f.second == OpId::gelu ? Attrs(Gelu::tanh) : Attrs());
+    const std::vector<const Tensor*> inputs = norm    ? std::vector{&x, &scale, &shift, &none, &none}
+                                              : drops ? std::vector{&x, &x}
+                                                      : std::vector{&x, &weight, &bias};
+    const OpCall call{f.whole, TensorRefs(inputs.data(), static_cast<int>(inputs.size())), &attrs,
+                      SourceLocation::current()};
+    CHECK(fusion_of(call) == &f);
+    const auto run = [](const OpCall& c) { return dispatch(c.op, c.inputs, *c.attrs, c.where); };
+    const Outputs whole = run(call);
+    int parts = 0;
+    const Outputs apart = run_parts(f, call, [&](const OpCall& part) {
+      CHECK(part.op == (parts++ == 0 ? f.first : f.second));
+      CHECK(fusion_of(part) == nullptr);
+      return run(part);
+    });
+    CHECK(parts == 2);
+    for (int i = 0; i < info(f.whole).outputs; ++i) CHECK(same_bits(whole[i], apart[i]));
+  }
+  CHECK(fusion_of(OpId::linear) == nullptr);
+  CHECK(find_fusion(OpId::linear, OpId::silu) == nullptr);
 }

@@ -3,10 +3,12 @@
 #include <fmt/format.h>
 #include <gradual/core/quantize/quantizer.h>
 
+#include <algorithm>
 #include <cfloat>
 #include <string>
 
 #include "../formats/inputs.h"
+#include "support/files.h"
 #include "support/tensors.h"
 
 using namespace gradual;
@@ -443,4 +445,25 @@ TEST_CASE("doubles are rounded once") {
   CHECK(y.dtype() == DType::f64);
   CHECK(values(y) == std::vector<double>{1 + 0x1p-10, -1 - 0x1p-10});
   CHECK(values(quantize(t, format("fp16"), {}, Overflow::ieee).unpack()) == std::vector<double>{0x3c01, 0xbc01});
+}
+
+TEST_CASE("hadamard16 is orthogonal and keeps products") {
+  const std::uint16_t signs = 0x5a31;
+  const Tensor h = hadamard16(eye(16), signs);
+  for (std::int64_t i = 0; i < 256; ++i) CHECK(std::abs(at(h, i)) == 0.25);
+  const Tensor unit = matmul(h, h.t());  // sums of 1/16: exact
+  for (std::int64_t i = 0; i < 256; ++i) CHECK(at(unit, i) == (i % 17 == 0 ? 1 : 0));
+  // row i of H has the sign of bit i, and without signs H is symmetric
+  const Tensor plain = hadamard16(eye(16), 0);
+  CHECK(same_bits(plain, plain.t().contiguous()));
+  for (std::int64_t i = 0; i < 256; ++i) CHECK(at(h, i) == at(plain, i) * ((signs >> (i / 16) & 1) != 0 ? -1 : 1));
+  // integers up to 31: every sum is exact in f32, so products do not change at all
+  const Tensor a = empty({5, 48}), b = empty({7, 48});
+  for (std::int64_t i = 0; i < a.numel(); ++i) a.data<float>()[i] = static_cast<float>(i * 7 % 63 - 31);
+  for (std::int64_t i = 0; i < b.numel(); ++i) b.data<float>()[i] = static_cast<float>(i * 11 % 63 - 31);
+  CHECK(same_bits(matmul(hadamard16(a, signs), hadamard16(b, signs).t()), matmul(a, b.t())));
+  CHECK(test::contains(test::message_of([] {
+                         hadamard16(zeros({2, 24}), 0);
+                       }),
+                       "the last dim must be a multiple of 16"));
 }

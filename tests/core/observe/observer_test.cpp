@@ -1,4 +1,5 @@
-#include "helpers.h"
+// Observers: what they see, what they count, and the tracer and profile that are made of them.
+#include "../../autograd/helpers.h"
 
 #include <algorithm>
 
@@ -176,6 +177,21 @@ TEST_CASE("tracer: phase, op, shapes, dtypes, module, line, cause and time") {
   CHECK(found);
 }
 
+TEST_CASE("tracer: a step's call and a line for each of its parameters") {
+  std::vector<std::string> lines;
+  Tracer tracer([&](const std::string& line) { lines.push_back(line); }, true);
+  const Tensor half = from_data(Values{1e-7, 1}, {2}, {.dtype = DType::f16}), rate = ones({2}, {.dtype = DType::f16});
+  const Tensor wide = ones({3}), none;
+  const ObserverScope scope(tracer);
+  dispatch(OpId::sgd_step_, {&half, &rate, &none, &none, &none, &wide, &wide, &none, &none, &none},
+           SgdAttrs{.lr = 0x1p-30, .update = {}}, SourceLocation::current());
+  REQUIRE(lines.size() == 3);
+  check_message(lines[0], {"sgd_step_", "2 parameters", "observer_test.cpp:", " us", "1 subnormal"});
+  check_message(lines[1], {"[2] f16 x [2] f16 x none x none x none -> [2] f16", "1 subnormal"});
+  check_message(lines[2], {"[3] f32 x [3] f32 x none x none x none -> [3] f32"});
+  CHECK_FALSE(contains(lines[2], "subnormal"));
+}
+
 TEST_CASE("profile: sums calls, bytes and FLOPs by op and by module") {
   Profile profile;
   const Tensor x = ones({4, 8});
@@ -231,40 +247,4 @@ TEST_CASE("profile and tracer call a user's function by its name") {
   CHECK(calls("custom") == 1);
   CHECK(calls("mul") == 3);
   check_message(trace, {"forward   twice ", "forward   custom "});
-}
-
-TEST_CASE("cost: of the common ops") {
-  const auto flops = [](const auto& f) {
-    Profile profile;
-    const ObserverScope scope(profile);
-    f();
-    return profile.total().flops;
-  };
-  const Tensor x = ones({2, 4, 8, 8});
-  const Tensor w = ones({6, 4, 3, 3});
-  CHECK(flops([&] { conv2d(x, w, {}, {.padding = 1}); }) == 2.0 * (2 * 6 * 8 * 8) * (4 * 9));
-  CHECK(flops([&] {
-          conv2d(x, ones({4, 2, 3, 3}), ones({4}), {.padding = 1, .groups = 2});
-        }) == 2.0 * (2 * 4 * 64) * (2 * 9) + 2 * 4 * 64);
-  CHECK(flops([&] { x + 1; }) == 512);
-  CHECK(flops([&] { x.sum(); }) == 512);
-  CHECK(flops([&] { linear(ones({3, 4}), ones({5, 4}), ones({5})); }) == 2.0 * 15 * 4 + 15);
-  CHECK(flops([&] { x.transpose(0, 1); }) == 0);
-  CHECK(flops([&] { x.clone(); }) == 0);
-}
-
-TEST_CASE("cost: a convolution's backward costs twice its forward") {
-  Profile profile;
-  const Tensor x = ones({2, 4, 8, 8}).set_requires_grad();
-  const Tensor w = ones({6, 4, 3, 3}).set_requires_grad();
-  const ObserverScope scope(profile);
-  conv2d(x, w, {}, {.padding = 1}).sum().backward();
-  double forward = 0;
-  double backward = 0;
-  for (const auto& e : profile.by_op()) {
-    if (e.name == "conv2d") forward += e.flops;
-    if (e.name.starts_with("conv2d_backward")) backward += e.flops;
-  }
-  CHECK(forward > 0);
-  CHECK(backward == 2 * forward);
 }

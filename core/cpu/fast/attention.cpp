@@ -1,5 +1,6 @@
-#include "attention_blocks.h"
-
+// Attention as products of blocks: 64 queries meet all keys that one of them sees at a time, by the kernels that products have.
+// The results are those of the plain loops of ../attention.cpp but for the order of sums, and for NaN: one in v, or that an Inf makes
+// there, reaches all queries of a block.
 #include <algorithm>
 #include <cstring>
 #include <limits>
@@ -18,9 +19,12 @@
 #include "../rows.h"
 #include "bf16_gemm.h"
 #include "f32_gemm.h"
+#include "kernels.h"
 
-namespace gradual::cpu {
+namespace gradual::fast {
 namespace {
+
+using namespace cpu;  // the products and loops of this room and the one above
 
 inline constexpr std::int64_t kQueries = 64;  // that meet their keys together
 inline constexpr float kLeast = -std::numeric_limits<float>::infinity();
@@ -265,16 +269,18 @@ bool has_products(DType dtype) {
 // Whether rows lie where products can write them.
 bool in_rows(const Tensor& t) { return t.numel() > 0 && t.strides().back() == 1; }
 
-}  // namespace
-
-bool suits_attention_blocks(const AttentionAttrs& a, const Tensor& q, const Tensor& k, const Tensor& v) {
+// Whether this is faster than the products and the softmax that attention consists of: causal, for it leaves out most of what is
+// not seen, and long.
+bool suits(const OpCall& call) {
   constexpr std::int64_t kLong = 128;
-  if (!a.causal || q.sizes()[q.dim() - 2] < kLong || cpu_backend() == CpuBackend::eigen || !has_products(q.dtype()))
-    return false;
-  return in_rows(q) && in_rows(k) && in_rows(v);
+  const Tensor &q = call[0], &k = call[1], &v = call[2];
+  return call.get<AttentionAttrs>().causal && q.size(-2) >= kLong && cpu_backend() >= CpuBackend::fast &&
+         has_products(q.dtype()) && in_rows(q) && in_rows(k) && in_rows(v);
 }
 
-bool attention_blocks(const OpCall& call, Outputs& out) {
+// Offers of flash_attention and its backward. False, with nothing written, for f64, f16 and TF32, and for results without
+// rows. bf16 probabilities and score gradients are rounded to bf16 once for their products; all sums are f32.
+bool attention(const OpCall& call, Outputs& out) {
   if (!has_products(out[0].dtype()) || !in_rows(out[0]) || call[1].numel() == 0) return false;
   const auto& a = call.get<AttentionAttrs>();
   const Matrices y(out[0]);
@@ -284,7 +290,7 @@ bool attention_blocks(const OpCall& call, Outputs& out) {
   return true;
 }
 
-bool attention_blocks_backward(const OpCall& call, Outputs& out) {
+bool attention_backward(const OpCall& call, Outputs& out) {
   if (!has_products(out[0].dtype()) || !in_rows(out[0]) || !in_rows(out[1]) || !in_rows(out[2])) return false;
   if (call[0].dtype() != out[0].dtype() || call[4].dtype() != out[0].dtype() || call[5].dtype() != DType::f32)
     return false;
@@ -306,4 +312,12 @@ bool attention_blocks_backward(const OpCall& call, Outputs& out) {
   return true;
 }
 
-}  // namespace gradual::cpu
+}  // namespace
+
+void register_attention() {
+  columns().cpu_capability[static_cast<int>(OpId::flash_attention)].suits = suits;
+  set_offer(OpId::flash_attention, attention);
+  set_offer(OpId::flash_attention_backward, attention_backward);
+}
+
+}  // namespace gradual::fast

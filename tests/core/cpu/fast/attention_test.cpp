@@ -78,10 +78,6 @@ class Watch final : public Observer {
 
 // Runs body with f32, and with bf16 by each of its kernels.
 template <class F> void for_each_product(const F& body) {
-  if (!has_onednn()) {
-    MESSAGE("skipped: built without oneDNN");
-    return;
-  }
   body(DType::f32);
   testing::for_each_bf16_kernel([&] { body(DType::bf16); });
 }
@@ -114,7 +110,7 @@ TEST_CASE("attention by blocks has the results of its parts") {
 TEST_CASE("attention is computed by its parts where they are faster, or special") {
   const auto causal = [](DType dtype) { return draw(128, 128, 8, 8, dtype); };
   const Inputs in = causal(DType::f32);
-  if (has_onednn()) CHECK(run(in, true).fused);
+  CHECK(run(in, true).fused);
   CHECK_FALSE(run(in, false).fused);
   CHECK_FALSE(run(draw(127, 127, 8, 8, DType::f32), true).fused);
   {

@@ -1,0 +1,325 @@
+// Passes over tensors channel by channel, of images or of pixels with their channels last: sums of each channel, then a map of
+// each element. Pieces stay in a cache; threads share pieces, which shapes alone cut.
+#pragma once
+
+#include <algorithm>
+#include <bit>
+#include <cstring>
+#include <type_traits>
+
+#include "../formats/float_types.h"
+#include "rows.h"
+
+namespace gradual::cpu::channelwise {
+
+inline Tensor channels_to_back(const Tensor& t) {
+  Shape order{0};
+  for (int d = 2; d < t.dim(); ++d) order.push_back(d);
+  order.push_back(1);
+  return permute(t, order);
+}
+
+// Tensors of [N, C, ..] as images of `channels` planes of `inner` elements; where the memory has the channels last, each
+// pixel is an image. Kernels take pieces: a group of channels of a chunk of images.
+struct Channels {
+  static constexpr int kSideBySide = 16;  // where the channels are last, at most
+  bool last;
+  std::int64_t images, channels, inner = 1;
+  std::int64_t each, chunks;   // images of a chunk
+  std::int64_t group, groups;  // channels of a group
+  explicit Channels(const Tensor& x)
+      : last(!x.is_contiguous() && channels_to_back(x).is_contiguous()), channels(x.size(1)) {
+    for (int d = 2; d < x.dim() && !last; ++d) inner *= x.size(d);
+    images = x.numel() > 0 ? x.numel() / (channels * inner) : 0;
+    group = inner > 1 ? std::clamp<std::int64_t>(kTogether / inner, 1, channels) : channels;
+    each = std::min(kChunk / (inner > 1 ? inner : channels), kPiece / (group * inner));
+    each = std::clamp<std::int64_t>(each, 1, std::max<std::int64_t>(1, images));
+    chunks = (images + each - 1) / each;
+    groups = (channels + group - 1) / group;
+  }
+  Tensor view(const Tensor& t) const { return last ? channels_to_back(t) : t; }  // row-major if t lies like x
+  std::int64_t count() const { return images * inner; }                          // of a channel's elements
+  std::int64_t count(std::int64_t chunk) const { return std::min(each, images - chunk * each) * inner; }
+
+ private:
+  static constexpr std::int64_t kChunk = 4096;     // elements of a channel, or, channels last, of all
+  static constexpr std::int64_t kTogether = 1024;  // of an image's group, at least: memory likes them in a row
+  static constexpr std::int64_t kPiece = 65536;    // of a piece, at most, or one image's
+};
+
+struct Piece {
+  std::int64_t image, images, channel, channels, inner;
+};
+
+// Where a piece of a tensor lies: its images are `stride` elements apart.
+template <class T> struct Part {
+  T* data;
+  std::int64_t stride;
+  T* image(std::int64_t i) const { return data + i * stride; }
+};
+
+// A tensor's pieces as E: where they lie, or, of an E that is computed in, in a buffer where the dtype is another.
+template <class E> class Images {
+ public:
+  Images(const Tensor& t, const Channels& l) : tensor_(row_major(t)), dense_(tensor_), l_(l) {}
+  template <class Other> Images<Other> as() const { return {tensor_, l_}; }
+  bool defined() const { return tensor_.defined(); }
+  bool direct() const { return tensor_.dtype() == dtype_of<E>; }
+  Part<E> load(const Piece& p, E* buffer) const {
+    const Part<E> part = target(p, buffer);
+    if constexpr (kBuffers)
+      for_runs(p, [&](std::int64_t i, std::int64_t n) { dense_.load(at(p, i), n, part.image(i)); });
+    return part;
+  }
+  // Not loaded.
+  Part<E> target(const Piece& p, E* buffer) const {
+    return {dense_.target(at(p, 0), buffer), (direct() ? l_.channels : p.channels) * l_.inner};
+  }
+  void store(const Piece& p, const Part<E>& part, CastCounts* counts) const {
+    if constexpr (kBuffers)
+      for_runs(p, [&](std::int64_t i, std::int64_t n) { dense_.store(part.image(i), at(p, i), n, counts); });
+  }
+  // A piece that comes next: processors fetch ahead within a page, and a group's next image lies in another.
+  void fetch(const Piece& p) const {
+    const std::int64_t bytes = p.channels * l_.inner * static_cast<std::int64_t>(size_of(tensor_.dtype()));
+    for (std::int64_t i = 0; i < p.images; ++i)
+      for (std::int64_t line = 0; line < bytes; line += 64)
+        __builtin_prefetch(static_cast<const char*>(dense_.at(at(p, i))) + line, 0, 2);
+  }
+
+ private:
+  // f(first image, elements) for what lies together.
+  template <class F> void for_runs(const Piece& p, const F& f) const {
+    if (direct()) return;
+    if (p.channels == l_.channels) return f(0, p.images * l_.channels * l_.inner);
+    for (std::int64_t i = 0; i < p.images; ++i) f(i, p.channels * l_.inner);
+  }
+  std::int64_t at(const Piece& p, std::int64_t i) const { return ((p.image + i) * l_.channels + p.channel) * l_.inner; }
+
+  static constexpr bool kBuffers = std::is_floating_point_v<E>;
+  Tensor tensor_;
+  Dense<E> dense_;
+  const Channels& l_;
+};
+
+// Of bf16 numbers two neighbours at a time, in 32 bits: a loop's vectors then are as wide as those of its floats.
+struct Two {
+  static std::uint32_t load(const BFloat16* x, std::int64_t pair) {
+    std::uint32_t bits;
+    std::memcpy(&bits, x + 2 * pair, sizeof bits);
+    return bits;
+  }
+  static float first(const BFloat16* x, std::int64_t pair) { return std::bit_cast<float>(load(x, pair) << 16); }
+  static float second(const BFloat16* x, std::int64_t pair) { return std::bit_cast<float>(load(x, pair) & 0xffff0000); }
+  static void store(float first, float second, BFloat16* to, std::int64_t pair) {
+    const std::uint32_t bits = BFloat16(first).bits | std::uint32_t{BFloat16(second).bits} << 16;
+    std::memcpy(to + 2 * pair, &bits, sizeof bits);
+  }
+};
+
+// To each sum f(x[k], y[k]) for k < n, in one pass.
+template <class T, class E, class... F>
+void add_run(std::int64_t n, const E* x, const E* y, const Summand<T, F>&... s) {
+  if constexpr (std::is_same_v<E, BFloat16>) {
+    const auto first = [=](const auto& f) {
+      return [=](std::int64_t k) { return f(Two::first(x, k), Two::first(y, k)); };
+    };
+    const auto second = [=](const auto& f) {
+      return [=](std::int64_t k) { return f(Two::second(x, k), Two::second(y, k)); };
+    };
+    Lanes<T>::add(n / 2, s.sum.of(first(s.f))..., s.sum.of(second(s.f))...);
+    if (n % 2 != 0) Lanes<T>::add(1, s.sum.of([=, f = s.f](std::int64_t) { return f(T(x[n - 1]), T(y[n - 1])); })...);
+  } else {
+    Lanes<T>::add(n, s.sum.of([=, f = s.f](std::int64_t k) { return f(x[k], y[k]); })...);
+  }
+}
+// to[k] = f(x[k], y[k]).
+template <class T, class E, class F> void map_run(std::int64_t n, const E* x, const E* y, E* to, const F& f) {
+  if constexpr (std::is_same_v<E, BFloat16>) {
+#pragma omp simd
+    for (std::int64_t k = 0; k < n / 2; ++k)
+      Two::store(f(Two::first(x, k), Two::first(y, k)), f(Two::second(x, k), Two::second(y, k)), to, k);
+    if (n % 2 != 0) to[n - 1] = E(f(T(x[n - 1]), T(y[n - 1])));
+  } else {
+#pragma omp simd
+    for (std::int64_t k = 0; k < n; ++k) to[k] = f(x[k], y[k]);
+  }
+}
+
+// To sums[c], the sum of f(c)(a, b) over channel c of a piece.
+template <class T, class F> struct ChannelSum {
+  T* sums;
+  F f;
+};
+template <class T, class F> ChannelSum(T*, F) -> ChannelSum<T, F>;
+// f(first, n) for groups of n channels that lie side by side, the last of which may have been in the one before.
+template <class F> void for_side_by_side(std::int64_t channels, const F& f) {
+  constexpr int kMost = Channels::kSideBySide, kSome = 4;
+  const auto groups = [&](auto n) {
+    for (std::int64_t c = 0; c < channels; c += n) f(std::min(c, channels - n), n);
+  };
+  if (channels >= kMost) groups(std::integral_constant<int, kMost>{});
+  else if (channels >= kSome) groups(std::integral_constant<int, kSome>{});
+  else groups(std::integral_constant<int, 1>{});
+}
+// The sums of N channels from c on, in registers while images pass.
+template <class T, class E, class N, class F>
+void add_images(std::int64_t images, const Part<E>& a, const Part<E>& b, std::int64_t c, N n,
+                const ChannelSum<T, F>& s) {
+  T total[N::value] = {};
+  std::int64_t i = 0;
+  for (; i + 4 <= images; i += 4) {
+    const E *const x0 = a.image(i) + c, *const x1 = a.image(i + 1) + c, *const x2 = a.image(i + 2) + c,
+                   *const x3 = a.image(i + 3) + c;
+    const E *const y0 = b.image(i) + c, *const y1 = b.image(i + 1) + c, *const y2 = b.image(i + 2) + c,
+                   *const y3 = b.image(i + 3) + c;
+#pragma omp simd
+    for (int k = 0; k < n; ++k) {
+      const auto f = s.f(c + k);
+      total[k] += (f(T(x0[k]), T(y0[k])) + f(T(x1[k]), T(y1[k]))) + (f(T(x2[k]), T(y2[k])) + f(T(x3[k]), T(y3[k])));
+    }
+  }
+  for (; i < images; ++i) {
+    const E *const x = a.image(i) + c, *const y = b.image(i) + c;
+#pragma omp simd
+    for (int k = 0; k < n; ++k) total[k] += s.f(c + k)(T(x[k]), T(y[k]));
+  }
+  std::copy_n(total, n, s.sums + c);
+}
+template <class T, class E, class... F>
+void sum(const Piece& p, const Part<E>& a, const Part<E>& b, const ChannelSum<T, F>&... s) {
+  if (p.inner > 1) {
+    for (std::int64_t c = 0; c < p.channels; ++c) {
+      const auto channel = [&](auto... lanes) {
+        for (std::int64_t i = 0; i < p.images; ++i) {
+          const E *const x = a.image(i) + c * p.inner, *const y = b.image(i) + c * p.inner;
+          add_run<T>(p.inner, x, y, lanes.of(s.f(c))...);
+        }
+        ((s.sums[c] = lanes.sum()), ...);
+      };
+      channel((static_cast<void>(s), Lanes<T>())...);
+    }
+    return;
+  }
+  for_side_by_side(p.channels, [&](std::int64_t c, auto n) { (add_images<T>(p.images, a, b, c, n, s), ...); });
+}
+
+// x or 0, without a branch.
+template <class T> T kept(T x, bool keep) {
+  using Bits = std::conditional_t<sizeof(T) == 4, std::uint32_t, std::uint64_t>;
+  return std::bit_cast<T>(std::bit_cast<Bits>(x) & -static_cast<Bits>(keep));
+}
+
+template <class T> void put(T value, T& to) { to = value; }
+inline void put(float value, BFloat16& to) { to.bits = BFloat16(value).bits; }
+
+// y = f(c)(a, b) for channel c of a piece.
+template <class T, class E, class F>
+void map(const Piece& p, const Part<E>& a, const Part<E>& b, const Part<E>& y, const F& f) {
+  if (p.inner > 1) {
+    for (std::int64_t i = 0; i < p.images; ++i) {
+      const E *as = a.image(i), *bs = b.image(i);
+      E* to = y.image(i);
+      for (std::int64_t c = 0; c < p.channels; ++c, as += p.inner, bs += p.inner, to += p.inner)
+        map_run<T>(p.inner, as, bs, to, f(c));
+    }
+    return;
+  }
+  const auto side_by_side = [&](std::int64_t c, auto n) {
+    for (std::int64_t i = 0; i < p.images; ++i) {
+      const E *const as = a.image(i) + c, *const bs = b.image(i) + c;
+      E* const to = y.image(i) + c;
+#pragma omp simd
+      for (int k = 0; k < n; ++k) put(f(c + k)(T(as[k]), T(bs[k])), to[k]);
+    }
+  };
+  for_side_by_side(p.channels, side_by_side);
+}
+
+// For every piece partial(piece, a, b, sums), which leaves kRows rows of sums for its channels; for every channel
+// finish(channel, chunk -> those sums); for every piece apply(piece, a, b, y). A group of channels is gone through at a time, for
+// its numbers may then be in a cache still; where these are too few for the threads, all pieces. Sums are of Es, and y is
+// made as Ys: an observer that counts y's rounding wants a buffer there, and must not change the order of a sum.
+template <class T, class E, class Y> struct Passes {
+  static constexpr std::int64_t kRows = 3;
+  const Channels& l;
+  Images<E> a, b;
+  Images<Y> y;
+  DType stored;
+  bool sums;
+
+  template <class P, class F, class A> void run(const P& partial, const F& finish, const A& apply) const {
+    const Scratch scratch(static_cast<std::size_t>(l.chunks * kRows * l.channels) * sizeof(T) + 1);
+    T* const all = scratch.as<T>();
+    const Images<Y> last_a = a.template as<Y>(), last_b = b.template as<Y>();
+    const auto add = [&](std::int64_t chunk, std::int64_t g, Y* buffer, CastCounts*) {
+      const Piece p = piece(chunk, g);
+      E *of_a = nullptr, *of_b = nullptr;  // E without buffers
+      if constexpr (std::is_same_v<E, Y>) of_a = buffer, of_b = buffer + size();
+      const Part<E> as = a.load(p, of_a);
+      partial(p, as, two() ? b.load(p, of_b) : as, all + chunk * kRows * l.channels + p.channel);
+    };
+    const auto make = [&](std::int64_t chunk, std::int64_t g, Y* buffer, CastCounts* counts) {
+      const Piece p = piece(chunk, g);
+      const Part<Y> as = last_a.load(p, buffer), bs = two() ? last_b.load(p, buffer + size()) : as;
+      const Part<Y> to = y.target(p, buffer + 2 * size());
+      apply(p, as, bs, to);
+      y.store(p, to, counts);
+    };
+    const auto finish_group = [&](std::int64_t g) {
+      for (std::int64_t c = g * l.group; c < std::min(l.channels, (g + 1) * l.group); ++c)
+        finish(c, [&](std::int64_t chunk, int which) { return all[(chunk * kRows + which) * l.channels + c]; });
+    };
+    const bool direct = last_a.direct() && y.direct() && (!two() || last_b.direct());
+    const std::size_t buffered = direct ? 1 : static_cast<std::size_t>(3 * size()) * sizeof(Y);
+    const int threads = num_threads();
+    if (l.groups % threads == 0 || l.groups > 8 * threads) by_groups(buffered, add, finish_group, make);
+    else by_pieces(buffered, add, finish_group, make);
+  }
+
+ private:
+  bool two() const { return b.defined(); }
+  std::int64_t size() const { return l.each * l.group * l.inner; }  // of the largest piece, in elements
+  Piece piece(std::int64_t chunk, std::int64_t g) const {
+    const std::int64_t image = chunk * l.each, channel = g * l.group;
+    return {image, std::min(l.each, l.images - image), channel, std::min(l.group, l.channels - channel), l.inner};
+  }
+  void fetch(const Piece& p) const {
+    a.fetch(p);
+    if (two()) b.fetch(p);
+  }
+  // f(i, buffer, counts) for i in [0, n), shared by threads; an i stands for `elements`.
+  template <class F> void share(std::int64_t n, std::int64_t elements, std::size_t buffered, const F& f) const {
+    const std::int64_t grain = std::max<std::int64_t>(1, kGrain / std::max<std::int64_t>(1, elements));
+    parallel_counted(n, grain, dtype_of<T>, stored, [&](std::int64_t i, std::int64_t end, CastCounts* counts) {
+      const Scratch buffer(buffered);
+      for (; i < end; ++i) f(i, buffer.as<Y>(), counts);
+    });
+  }
+
+  // A thread goes through all chunks of a group of channels twice: its numbers may be in a cache still.
+  template <class Add, class Finish, class Make>
+  void by_groups(std::size_t buffered, const Add& add, const Finish& finish, const Make& make) const {
+    share(l.groups, l.chunks * size(), buffered, [&](std::int64_t g, Y* buffer, CastCounts* counts) {
+      for (std::int64_t k = 0; sums && k < l.chunks; ++k) {
+        if (k + 1 < l.chunks) fetch(piece(k + 1, g));
+        add(k, g, buffer, nullptr);
+      }
+      finish(g);
+      for (std::int64_t k = 0; k < l.chunks; ++k) make(k, g, buffer, counts);
+    });
+  }
+  // Threads share all pieces of one pass, then of the other.
+  template <class Add, class Finish, class Make>
+  void by_pieces(std::size_t buffered, const Add& add, const Finish& finish, const Make& make) const {
+    const auto each = [&](const auto& f) {
+      share(l.chunks * l.groups, size(), buffered,
+            [&](std::int64_t i, Y* buffer, CastCounts* counts) { f(i / l.groups, i % l.groups, buffer, counts); });
+    };
+    if (sums) each(add);
+    for (std::int64_t g = 0; g < l.groups; ++g) finish(g);
+    each(make);
+  }
+};
+
+}  // namespace gradual::cpu::channelwise

@@ -1,0 +1,65 @@
+// matmul and linear by the fast products: f32 as it is, bf16 and f8 as bf16 where the processor multiplies it; sums in f32.
+#include "../../ops/cpu_backend.h"
+#include "../product_offers.h"
+#include "bf16_gemm.h"
+#include "f32_gemm.h"
+#include "kernels.h"
+
+namespace gradual::fast {
+namespace {
+
+using cpu::Product;
+
+// With AVX512-BF16 large products of bf16 are left to oneDNN, whose are up to 5% faster (bench/results/compare_zen4.md).
+bool suits_sizes(DType in, std::int64_t m, std::int64_t n, std::int64_t k) {
+  constexpr std::int64_t kSmall = 1 << 19;
+  if (in == DType::f32) return cpu::suits_f32_product(m, n, k);
+  return cpu_isa() == CpuIsa::amx || cpu_backend() == CpuBackend::fast || m * n * k <= kSmall;
+}
+
+DType dtype_for(DType operands) {
+  const bool exact = operands == DType::bf16 || is_f8(operands);
+  return exact && cpu::has_bf16_product() ? DType::bf16 : DType::f32;
+}
+
+bool suits(const Product& p) {
+  return (p.in == DType::bf16 || p.out == DType::f32) && suits_sizes(p.in, p.m, p.n, p.k);
+}
+
+template <class T> cpu::MatrixRef<T> matrix(const char* data, const Shape& strides) {
+  return {reinterpret_cast<const T*>(data), strides[0], strides[1]};
+}
+template <class Tc> void run_bf16(const Product& p, const char* a, const char* b, char* c, const float* bias) {
+  cpu::bf16_product<Tc>({p.m, p.n, p.k, matrix<BFloat16>(a, p.a_strides), matrix<BFloat16>(b, p.b_strides), bias,
+                         reinterpret_cast<Tc*>(c), p.across, p.relu});
+}
+
+bool run(const Product& p, const char* a, const char* b, char* c, const float* bias) {
+  if (p.in == DType::f32)
+    cpu::f32_product({p.m, p.n, p.k, matrix<float>(a, p.a_strides), matrix<float>(b, p.b_strides), bias,
+                      reinterpret_cast<float*>(c), p.across});
+  else if (p.out == DType::bf16) run_bf16<BFloat16>(p, a, b, c, bias);
+  else run_bf16<float>(p, a, b, c, bias);
+  return true;
+}
+
+// Whether a product of these operands may suit, as one of a batch or with the rows of all: before anything is converted.
+bool may_suit(const OpCall& call, bool linear) {
+  const Tensor &a = call[0], &b = call[1];
+  if (a.dtype() == DType::f64 || a.numel() == 0 || b.numel() == 0) return false;
+  const DType in = dtype_for(a.dtype());
+  const std::int64_t k = a.size(-1), n = linear ? b.size(0) : b.dim() == 1 ? 1 : b.size(-1);
+  return suits_sizes(in, a.dim() == 1 ? 1 : a.size(-2), n, k) || suits_sizes(in, a.numel() / k, n, k);
+}
+
+bool product(const OpCall& call, Outputs& out, bool linear, bool relu) {
+  static constexpr cpu::Multiplier kKernel{.same_bits = true, .dtype = dtype_for, .suits = suits, .run = run};
+  if (cpu::small_f32_product(call, out[0], linear, relu)) return true;
+  return may_suit(call, linear) && cpu::multiply(kKernel, call, out, linear, relu);
+}
+
+}  // namespace
+
+void register_contractions() { cpu::offer_products<product>(columns().fast); }
+
+}  // namespace gradual::fast

@@ -1,0 +1,239 @@
+#include "product_offers.h"
+
+#include <algorithm>
+#include <optional>
+#include <utility>
+
+#include "../formats/accumulator.h"
+#include "../kernels/contraction_operand.h"
+#include "../kernels/copies.h"
+#include "../kernels/loops.h"
+#include "../kernels/matrix_batch.h"
+#include "../ops/cpu_backend.h"
+#include "../support/error.h"
+#include "../support/parallel.h"
+#include "gemm.h"
+
+namespace gradual::cpu {
+namespace {
+
+inline constexpr std::int64_t kPart = 256;  // rows or columns of a part, at most, in deterministic mode
+inline constexpr std::int64_t kTile = 16;   // parts are multiples of it in others
+// Parts are multiples of this many rows or columns where that changes no bit: as many as tiles of the fast kernels have, or more.
+std::int64_t whole_tiles(DType in) { return in == DType::bf16 ? 32 : 48; }
+
+// A tensor's matrices in the dtype they are multiplied in, with one stride of 1: where they lie, or copied.
+struct Operand : MatrixBatch {
+  Tensor tensor;
+  Operand(const Tensor& t, DType dtype) : tensor(t) {
+    const bool tf32 = rounds_to_tf32(t.dtype());
+    if (t.dtype() != dtype || tf32 || !readable(t)) tensor = copied(t, dtype);
+    if (tf32) round_tf32(tensor.data<float>(), tensor.numel());
+    sizes = tensor.sizes();
+    strides = tensor.strides();
+  }
+  // Rows or columns have no gaps inside; a stride of 0 (expanded) is not read.
+  static bool readable(const Tensor& t) {
+    const int n = t.dim();
+    if (t.is_contiguous() || n < 2) return t.is_contiguous();
+    const Shape& size = t.sizes();
+    const Shape& stride = t.strides();
+    return (stride[n - 1] == 1 && stride[n - 2] >= size[n - 1]) || (stride[n - 2] == 1 && stride[n - 1] >= size[n - 2]);
+  }
+  const char* at(std::int64_t offset) const {
+    return static_cast<const char*>(tensor.raw()) + offset * static_cast<std::int64_t>(size_of(tensor.dtype()));
+  }
+  // Strides of one matrix, in the form that oneDNN reads also where a size is 1.
+  Shape matrix_strides() const {
+    const int n = sizes.size();
+    Shape s{strides[n - 2], strides[n - 1]};
+    if (rows() == 1 && cols() == 1) return {1, 1};
+    if (rows() == 1 && s[1] == 1) s[0] = cols();
+    if (cols() == 1 && (s[0] == 1 || s[1] == 0)) s[1] = s[0] == 1 ? rows() : 1;
+    return s;
+  }
+};
+
+[[noreturn, gnu::noinline]] void fail_part() {
+  fail("internal: a kernel multiplies one part of a product and not another");
+}
+
+// Whether columns are cut instead of rows. Where that changes no bit the longer side is. oneDNN's small products have the
+// bits of one thread where rows are cut, or columns of a product with a transposed operand. Of wide ones the longer side
+// is cut, for each part reads the other operand whole.
+bool cuts_columns(const Multiplier& kernel, const Product& p, int threads) {
+  constexpr std::int64_t kWide = 128;  // rows or columns a thread
+  const bool longer = p.n > p.m, columns = p.a_strides[1] != 1;
+  if (kernel.same_bits) return longer;
+  if (deterministic() || columns == longer) return columns;
+  return (columns ? p.n : p.m) < kTile * threads || std::max(p.m, p.n) >= kWide * threads ? longer : columns;
+}
+
+// All products of a batch, each on one thread. One alone is cut: for the threads there are, or by its shape where bits
+// must not depend on them and the cut may change bits. *relu: whether it is wanted; then whether it is left to do.
+bool products(const Multiplier& kernel, Operand& a, const Operand& b, Shape batch, const float* bias, char* c, DType in,
+              DType out, bool* relu = nullptr) {
+  merge_rows(a, b, batch);
+  const std::int64_t count = numel(batch), width = static_cast<std::int64_t>(size_of(out));
+  const std::int64_t m = a.rows(), n = b.cols(), k = a.cols(), work = std::max<std::int64_t>(1, m * n * k);
+  Product whole{m, n, k, n, a.matrix_strides(), b.matrix_strides(), in, out, bias != nullptr, work};
+  const int threads = work < 2 * kWorthThreads ? 1 : num_threads();
+  const bool cuts = count > 1 || threads > 1 || (!kernel.same_bits && deterministic());
+  const bool by_columns = cuts_columns(kernel, whole, threads);
+  const std::int64_t whole_side = by_columns ? whole.n : whole.m;
+  const std::int64_t tile = kernel.same_bits ? whole_tiles(in) : kTile, share = (whole_side + threads - 1) / threads;
+  const std::int64_t side = count > 1 || !cuts                     ? whole_side
+                            : kernel.same_bits || !deterministic() ? (share + tile - 1) / tile * tile
+                                                                   : even_part(whole_side, kPart);
+  const std::int64_t parts = (whole_side + side - 1) / side;
+  const std::int64_t grain = std::max<std::int64_t>(1, kWorthThreads * parts / whole.work);
+  const auto cut = [&](std::int64_t first) {
+    Product part = whole;
+    (by_columns ? part.n : part.m) = std::min(side, whole_side - first);
+    return part;
+  };
+  if (kernel.same_bits ? !kernel.suits(whole)
+                       : cuts && !(kernel.suits(cut(0)) && kernel.suits(cut((parts - 1) * side))))
+    return false;
+  if (relu && *relu && kernel.same_bits && in == DType::bf16) whole.relu = true, *relu = false;
+  if (!cuts) return kernel.run(whole, a.at(0), b.at(0), c, bias);
+  parallel_for(count * parts, grain, [&](std::int64_t i, std::int64_t end) {
+    for (; i < end; ++i) {
+      const std::int64_t first = i % parts * side;
+      const std::int64_t at_a = a.offset(i / parts, batch) + (by_columns ? 0 : first * whole.a_strides[0]);
+      const std::int64_t at_b = b.offset(i / parts, batch) + (by_columns ? first * whole.b_strides[1] : 0);
+      const std::int64_t at_c = i / parts * whole.m * whole.n + first * (by_columns ? 1 : whole.across);
+      if (!kernel.run(cut(first), a.at(at_a), b.at(at_b), c + at_c * width, bias && by_columns ? bias + first : bias))
+        fail_part();
+    }
+  });
+  return true;
+}
+
+// The matrix of narrower numbers whose rows, or columns, a product takes a block of at a time as f32: `side` numbers of them,
+// `step` elements apart, each with k numbers `k_step` apart. One step is 1.
+struct LongSide {
+  const char* data;
+  DType dtype;
+  std::int64_t side, step, k, k_step;
+
+  bool readable() const { return k_step == 1 || step == 1; }
+  // A block as it lies: the steps of what was written.
+  std::pair<std::int64_t, std::int64_t> load(std::int64_t first, std::int64_t n, float* to) const {
+    const auto at = [&](std::int64_t i) { return data + i * static_cast<std::int64_t>(size_of(dtype)); };
+    if (k_step == 1) {
+      for (std::int64_t i = 0; i < n; ++i) gradual::load(dtype, at((first + i) * step), 1, to + i * k, k);
+      return {k, 1};
+    }
+    for (std::int64_t i = 0; i < k; ++i) gradual::load(dtype, at(first + i * k_step), 1, to + i * n, n);
+    return {1, n};
+  }
+};
+
+// A large product in f32 of two matrices of narrower numbers, cut along its longer side into blocks: memory holds as f32 the
+// operand of the shorter side and, for each thread, a block of the other and of the result.
+struct Blocks {
+  std::int64_t m, n, k, size, blocks;  // size: lines of a block, but for the last
+  bool by_columns;
+  LongSide wide;
+
+  // Nothing where the call is another.
+  static std::optional<Blocks> of(const OpCall& call, bool linear) {
+    constexpr std::int64_t kLarge = 1 << 20, kBlock = 512;  // elements that would be f32 at once; rows or columns
+    if (call[0].dim() < 2 || call[1].dim() != 2 || call[0].dtype() != call[1].dtype()) return {};
+    MatrixBatch a{call[0].sizes(), call[0].strides()}, b{call[1].sizes(), call[1].strides()};
+    if (linear) b.transpose();
+    Shape batch = call[0].sizes().first(call[0].dim() - 2);
+    merge_rows(a, b, batch);
+    if (numel(batch) != 1 || a.sizes.size() != 2) return {};
+    const std::int64_t m = a.rows(), n = b.cols(), k = a.cols();
+    const bool by_columns = n > m;
+    const auto data = [&](int i) { return static_cast<const char*>(call[i].raw()); };
+    const LongSide wide = by_columns ? LongSide{data(1), call[1].dtype(), n, b.strides[1], k, b.strides[0]}
+                                     : LongSide{data(0), call[0].dtype(), m, a.strides[0], k, a.strides[1]};
+    if (wide.side < 2 * kBlock || wide.side * k + m * n < kLarge || !wide.readable()) return {};
+    const std::int64_t share = deterministic() ? kBlock : (wide.side + num_threads() - 1) / num_threads();
+    const std::int64_t tile = whole_tiles(DType::f32), most = even_part(wide.side, std::min(kBlock, share));
+    const std::int64_t size = (most + tile - 1) / tile * tile;
+    return Blocks{m, n, k, size, (wide.side + size - 1) / size, by_columns, wide};
+  }
+  std::int64_t lines(std::int64_t block) const { return std::min(size, wide.side - block * size); }
+  // The product of `count` rows or columns that lie `step` apart, with `whole` strides of the other operand.
+  Product part(std::int64_t count, std::int64_t step, std::int64_t k_step, const Shape& whole, bool direct,
+               bool bias) const {
+    Product p{m, n, k, n, whole, whole, DType::f32, DType::f32, bias, m * n * k};
+    if (by_columns) p.n = count, p.b_strides = {k_step, step};
+    else p.m = count, p.a_strides = {step, k_step};
+    if (!direct) p.across = p.n;
+    p.work = p.m * p.n * k;
+    return p;
+  }
+};
+
+bool product_in_blocks(const Multiplier& kernel, const OpCall& call, Tensor& y, bool linear, const float* bias) {
+  const std::optional<Blocks> found = Blocks::of(call, linear);
+  if (!found) return false;
+  const Blocks& b = *found;
+  const bool direct = y.dtype() == DType::f32;
+  Operand whole(call[b.by_columns ? 0 : 1], DType::f32);
+  if (linear && !b.by_columns) whole.transpose();
+  const Shape strides = whole.matrix_strides();
+  for (const std::int64_t count : {b.lines(0), b.lines(b.blocks - 1)}) {
+    const bool rows = b.wide.k_step == 1;
+    if (!kernel.suits(b.part(count, rows ? b.k : 1, rows ? 1 : count, strides, direct, bias))) return false;
+  }
+  const auto width = static_cast<std::int64_t>(size_of(y.dtype()));
+  parallel_counted(b.blocks, 1, DType::f32, y.dtype(), [&](std::int64_t i, std::int64_t end, CastCounts* counts) {
+    const Scratch memory(static_cast<std::size_t>(b.size * b.k) * sizeof(float));
+    const Scratch sums(static_cast<std::size_t>(direct ? 0 : b.size * (b.by_columns ? b.m : b.n)) * sizeof(float));
+    for (; i < end; ++i) {
+      const std::int64_t first = i * b.size, count = b.lines(i);
+      const auto [step, k_step] = b.wide.load(first, count, memory.as<float>());
+      const Product part = b.part(count, step, k_step, strides, direct, bias);
+      char* const to = static_cast<char*>(y.raw()) + (b.by_columns ? first : first * b.n) * width;
+      const char *const block = memory.as<char>(), *const other = whole.at(0);
+      if (!kernel.run(part, b.by_columns ? other : block, b.by_columns ? block : other, direct ? to : sums.as<char>(),
+                      bias && b.by_columns ? bias + first : bias))
+        fail_part();
+      if (direct) continue;
+      const std::int64_t rows = b.by_columns ? b.m : 1, numbers = b.by_columns ? count : count * b.n;
+      for (std::int64_t row = 0; row < rows; ++row)
+        store(y.dtype(), sums.as<float>() + row * numbers, to + row * b.n * width, 1, numbers, counts);
+    }
+  });
+  return true;
+}
+
+}  // namespace
+
+bool multiply(const Multiplier& kernel, const OpCall& call, Outputs& out, bool linear, bool relu) {
+  Tensor& y = out[0];
+  if (y.dtype() == DType::f64 || current_accumulator() || y.numel() == 0 || call[0].numel() == 0) return false;
+  const DType in = kernel.dtype(call[0].dtype());
+  const Loaded<float> bias(linear ? call[2] : Tensor(), Loaded<float>::As::rows);
+  if (in == DType::f32 && call[0].dtype() != DType::f32 && product_in_blocks(kernel, call, y, linear, bias.data())) {
+    if (relu) relu_in_place(y);
+    return true;
+  }
+  Operand a(call[0], in);
+  Operand b(call[1], in);
+  if (linear) b.transpose();
+  if (call[0].dim() == 1) a.insert_dim(0);
+  if (!linear && call[1].dim() == 1) b.insert_dim(1);
+  Shape batch = y.sizes();
+  if (call[0].dim() > 1) batch.erase(batch.size() - 1);
+  if (linear || call[1].dim() > 1) batch.erase(batch.size() - 1);
+  const bool counted = counts_for(DType::f32, y.dtype()) != nullptr;
+  bool left = relu;
+  if (y.dtype() == DType::f32 || (y.dtype() == DType::bf16 && in == DType::bf16 && !counted)) {
+    if (!products(kernel, a, b, batch, bias.data(), static_cast<char*>(y.raw()), in, y.dtype(), &left)) return false;
+  } else {
+    const Result<float> sums(y);
+    if (!products(kernel, a, b, batch, bias.data(), reinterpret_cast<char*>(sums.data()), in, DType::f32)) return false;
+    sums.store();
+  }
+  if (left) relu_in_place(y);  // not by oneDNN's own, which makes 0 of NaN
+  return true;
+}
+
+}  // namespace gradual::cpu

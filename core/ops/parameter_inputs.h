@@ -1,0 +1,32 @@
+// One call of an optimizer's row (sgd_step_, adam_step_, unscale_) serves many parameters. This is how its inputs are laid out.
+#pragma once
+
+#include "op.h"
+
+namespace gradual {
+
+struct ParameterInputs {
+  int count = 0;    // parameters of the call; 0 for every other row
+  int first = 0;    // the input at which the first parameter's tensors begin
+  int each = 0;     // tensors a parameter
+  int written = 0;  // which of them is the result
+};
+
+inline ParameterInputs parameter_inputs(const OpCall& call) {
+  ParameterInputs p;
+  if (call.op == OpId::sgd_step_) p.each = 5;
+  else if (call.op == OpId::adam_step_) p.each = 6;
+  else if (call.op == OpId::unscale_) p = {.first = 1, .each = 2, .written = 1};
+  else return p;
+  p.count = (call.inputs.size() - p.first) / p.each;
+  return p;
+}
+
+// The call as if it served its k-th parameter alone.
+inline OpCall call_of_parameter(const OpCall& call, const ParameterInputs& p, int k) {
+  OpCall one = call;
+  one.inputs = TensorRefs(call.inputs.data() + p.first + k * p.each, p.each);
+  return one;
+}
+
+}  // namespace gradual

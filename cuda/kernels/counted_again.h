@@ -1,0 +1,26 @@
+// A library's kernels do not count what rounding loses. Where counts are wanted, a kernel that counts runs besides, into memory
+// that is dropped: the bits are those without counting, and the counts are those of the same formula in our arithmetic, whose
+// sums may differ from the library's in last bits.
+#pragma once
+
+#include "../../core/formats/cast_counts.h"
+#include "../../core/tensor/memory.h"
+#include "kernels.h"
+
+namespace gradual::cuda {
+
+// Calls count(outputs like `out`, to be dropped), if this thread counts.
+template <class F> void count_again(const Outputs& out, const F& count) {
+  if (!cast_counts()) return;
+  const CategoryScope scope(Category::workspace);
+  Outputs dropped;
+  for (int i = 0; i < kMaxOutputs; ++i) {
+    if (!out[i].defined()) continue;
+    dropped[i] = empty(out[i].sizes(), {.dtype = out[i].dtype(), .device = out[i].device()});
+    dropped[i].unsafe_impl()->strides = out[i].strides();
+    dropped[i].unsafe_impl()->contiguous = out[i].is_contiguous();
+  }
+  count(dropped);
+}
+
+}  // namespace gradual::cuda

@@ -1,0 +1,88 @@
+// Steps of every recipe: the same bits with and without observers, on the CPU and on a GPU.
+#include <doctest/doctest.h>
+
+#include <cmath>
+#include <optional>
+
+#include "../../amp/precision_observer.h"
+#include "../../amp/recipe.h"
+#include "../../autograd/anomaly.h"
+#include "../../core/observe/profile.h"
+#include "../../core/observe/tracer.h"
+#include "../../nn/activation.h"
+#include "../../nn/linear.h"
+#include "../../nn/norm.h"
+#include "../../nn/sequential.h"
+#include "../../optim/adam.h"
+#include "../support/gpu.h"
+#include "support.h"
+
+using namespace gradual;
+using gradual::test::drawn, gradual::test::kGpu, gradual::test::same_numbers;
+
+namespace {
+
+struct Observers {
+  std::int64_t lines = 0;
+  amp::CastStatsTable table;
+  Tracer tracer{[this](const std::string&) { ++lines; }, true};
+  Profile profile;
+  AnomalyMode anomaly{AnomalyMode::OnFinding::record};
+  amp::PrecisionObserver precision;
+  ObserverScope tracing{tracer}, profiling{profile};
+  explicit Observers(const amp::Recipe& recipe) : precision(table, recipe) {}
+};
+
+// What three steps leave: losses, and all that a checkpoint holds.
+struct Left {
+  std::vector<Tensor> losses;
+  StateDict state;
+};
+
+Left after_steps(const amp::Recipe& recipe, Device device, bool observed) {
+  manual_seed(7);
+  nn::Sequential net(nn::Linear(32, 48), nn::ReLU(), nn::Linear(48, 32), nn::GELU(Gelu::tanh), nn::LayerNorm(32),
+                     nn::Linear(32, 16));
+  net.to(device);
+  amp::RecipeRun run(recipe, net, [](auto groups, const auto& precision) {
+    return std::make_unique<optim::AdamW>(std::move(groups),
+                                          optim::AdamWOptions{.lr = 0.01, .eps = 1e-3, .precision = precision});
+  });
+  Left left;
+  for (std::uint64_t i = 0; i < 3; ++i) {
+    const Tensor x = drawn({16, 32}, 10 + i).to(device), y = zeros({16}, {.dtype = DType::i64, .device = device});
+    std::optional<Observers> observers;
+    if (observed) observers.emplace(recipe);
+    left.losses.push_back(run.step([&] { return cross_entropy(net(x), y); }).loss);
+    CHECK(std::isfinite(left.losses.back().item()));
+    if (observed) CHECK(observers->lines > 10);
+  }
+  left.state = run.state_dict();
+  return left;
+}
+
+void check_recipes(Device device) {
+  for (const std::string& name : amp::recipe_names()) {
+    CAPTURE(name);
+    const amp::Recipe recipe = amp::recipe(name);
+    const Left alone = after_steps(recipe, device, false), observed = after_steps(recipe, device, true);
+    for (std::size_t i = 0; i < alone.losses.size(); ++i) CHECK(same_numbers(alone.losses[i], observed.losses[i]));
+    std::size_t tensors = 0;
+    for (const auto& [key, value] : alone.state) {
+      CAPTURE(key);
+      const auto* t = std::get_if<Tensor>(&value);
+      if (!t) continue;
+      CHECK(same_numbers(*t, observed.state.tensor(key)));
+      ++tensors;
+    }
+    CHECK(tensors >= 8);
+  }
+}
+
+}  // namespace
+
+TEST_CASE("steps of every recipe have the same bits with and without observers") { check_recipes(Device::cpu()); }
+
+TEST_CASE("CUDA: steps of every recipe have the same bits with and without observers") {
+  if (test::have_gpu()) check_recipes(kGpu);
+}
