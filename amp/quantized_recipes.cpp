@@ -81,25 +81,26 @@ Recipe full(const char* name, const char* description, Quantization quantization
 
 std::vector<Recipe> quantized_recipes() {
   return {
-      full("fp8-delayed", "products in e4m3 (errors e5m2), one scale a tensor from the last 1024 amaxes",
+      full("fp8-delayed", "matmul inputs in e4m3, gradients in e5m2; one scale per tensor, from its amaxes in the last 1024 steps",
            fp8({.kind = ScalingKind::delayed})),
-      full("fp8-current", "products in e4m3 (errors e5m2), one scale a tensor from its own amax",
+      full("fp8-current", "matmul inputs in e4m3, gradients in e5m2; one scale per tensor, from its own amax",
            fp8({.kind = ScalingKind::tensor})),
-      full("fp8-rowwise", "products in e4m3, one power of two a row",
+      full("fp8-rowwise", "matmul operands in e4m3; one power-of-two scale per row",
            [] {
              const Quantizer q =
                  to_format("e4m3fn", {.kind = ScalingKind::row, .power_of_two = true, .oracle = ScaleOracle::torchao});
              return products(q, q, q);
            }()),
-      full("fp8-block128", "products in e4m3, blocks of 128 and weights in 128x128 tiles, powers of two", fp8_blocks()),
-      full("mxfp8", "products in e4m3, blocks of 32 with e8m0 scales (OCP MX, floor)", mx("e4m3fn")),
-      full("mxfp6", "products in e3m2, blocks of 32 with e8m0 scales (OCP MX, floor)", mx("e3m2")),
-      full("mxfp4", "products in e2m1, blocks of 32 with e8m0 scales (OCP MX, floor)", mx("e2m1")),
+      full("fp8-block128",
+           "matmul operands in e4m3; power-of-two scales per block of 128, for weights per tile of 128x128", fp8_blocks()),
+      full("mxfp8", "matmul operands in e4m3; blocks of 32 with e8m0 scales (OCP MX, floor)", mx("e4m3fn")),
+      full("mxfp6", "matmul operands in e3m2; blocks of 32 with e8m0 scales (OCP MX, floor)", mx("e3m2")),
+      full("mxfp4", "matmul operands in e2m1; blocks of 32 with e8m0 scales (OCP MX, floor)", mx("e2m1")),
       full("nvfp4",
-           "products in e2m1, blocks of 16 with e4m3 scales under one of the tensor; stochastic errors, wgrad "
-           "after a Hadamard transform",
+           "matmul operands in e2m1; blocks of 16, each with an e4m3 scale, plus one f32 scale per tensor; gradients "
+           "rounded stochastically, Hadamard transform in wgrad",
            nvfp4()),
-      full("msamp-o1", "products and weight gradients in FP8, weights in f16, one power of two a tensor",
+      full("msamp-o1", "matmul operands and weight gradients in FP8, weights in f16; one power-of-two scale per tensor",
            ms_amp(false)),
       full("msamp-o2", "as msamp-o1, with Adam's first moment in e4m3 and its second in f16", ms_amp(true)),
   };
@@ -116,7 +117,7 @@ std::optional<Recipe> emulated_recipe(const std::string& name) {
                     .overflow = Overflow::ieee};
   Recipe r;
   r.name = name;
-  r.description = "products of operands rounded to " + element + " (" + gradual::name(q.rounding) + "), no scales";
+  r.description = "matmul operands rounded to " + element + " (" + gradual::name(q.rounding) + "), no scales";
   r.quantization = products(q, q, q);
   check(r);
   return r;
