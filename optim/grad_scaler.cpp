@@ -8,7 +8,6 @@
 #include "../core/ops/ops.h"
 #include "../core/support/failf.h"
 #include "../core/tensor/device_recording.h"
-#include "../core/tensor/memory.h"
 
 namespace gradual::optim {
 
@@ -55,7 +54,7 @@ GradScaler& GradScaler::operator=(const GradScaler& o) {
   const LossScale state = o.now();
   options_ = o.options_, used_ = o.used_, optimizers_ = o.optimizers_, history_ = o.history_;
   state_ = state;
-  published_ = false;  // a GPU's copy learns of it before it is used again
+  there_.host_changed();
   return *this;
 }
 
@@ -68,51 +67,25 @@ void GradScaler::remember() { history_.push_back({state_.updates, static_cast<do
 
 // --- the state on a GPU --------------------------------------------------------------------------------------------------
 
-void GradScaler::move_to(Device device) {
-  if (device_state_.defined() && device_state_.device() != device) {
-    static_cast<void>(now());
-    device_state_ = Tensor();
-  }
-  if (!device_state_.defined()) {
-    const CategoryScope category(Category::optimizer);
-    const device::KeptMemory kept;
-    device_state_ = empty({static_cast<std::int64_t>(sizeof(DeviceLossScale) / sizeof(float))}, {.device = device});
-    published_ = false;
-  }
-  on_device_ = true;
-  // A recorded step must not set the state back at each replay.
-  if (device::capturing()) device::before_replay([this] { publish(); });
-  else publish();
-}
-
-void GradScaler::publish() const {
-  if (published_) return;
+void GradScaler::upload(void* to, Device device) const {
   const DeviceLossScale fresh{.scale = state_.scale, .inverse = state_.inverse(), .now = state_};
-  device::upload(there(), device_state_.device(), &fresh, offsetof(DeviceLossScale, history));
-  published_ = true;
+  device::upload(to, device, &fresh, offsetof(DeviceLossScale, history));
   seen_ = 0;
 }
 
-const LossScale& GradScaler::now() const {
-  if (!on_device_ || !published_) return state_;
-  const Tensor bytes = device_state_.to(Device::cpu());
-  const auto& read = *static_cast<const DeviceLossScale*>(bytes.raw());
+void GradScaler::take(const void* bytes) const {
+  const auto& read = *static_cast<const DeviceLossScale*>(bytes);
   for (std::int64_t k = std::max(seen_, read.changes - DeviceLossScale::kKept); k < read.changes; ++k)
     history_.push_back(read.history[k % DeviceLossScale::kKept]);
   seen_ = read.changes;
-  return state_ = read.now;
+  state_ = read.now;
 }
 
 bool GradScaler::rules(const Optimizer& optimizer) {
-  if (on_device_ && optimizer.skips_on(device_state_.device())) {
-    if (!device::capturing()) publish();
-    return true;
-  }
-  if (on_device_) {
-    static_cast<void>(now());
-    on_device_ = published_ = false;
-  }
-  return false;
+  const bool on_gpu = there_.in_use() && optimizer.skips_on(there_.memory().device());
+  if (!on_gpu) there_.leave();
+  else if (!device::capturing()) there_.upload_changes();
+  return on_gpu;
 }
 
 double GradScaler::scale() const { return options_.enabled ? static_cast<double>(now().scale) : 1; }
@@ -137,14 +110,14 @@ Tensor GradScaler::scale(const Tensor& loss, SourceLocation loc) {
   if (!options_.enabled) return loss;
   used_ = true;
   if (loss.device().is_cpu()) return mul({loss, loc}, static_cast<double>(now().scale));
-  move_to(loss.device());
-  const Tensor scale = as_strided(device_state_, {}, {}, 0);  // DeviceLossScale::scale
+  there_.move_to(loss.device(), sizeof(DeviceLossScale));
+  const Tensor scale = as_strided(there_.memory(), {}, {}, 0);  // DeviceLossScale::scale
   if (loss.dtype() == DType::f32 || loss.dtype() == DType::f64) return mul({loss, loc}, scale);
   return cast(mul({cast(loss, DType::f32, loc), loc}, scale), loss.dtype(), loc);  // rounded once, as by a number
 }
 
 void GradScaler::check(PerOptimizer& o, Optimizer& optimizer, bool write) {
-  const GradientScale by = rules(optimizer) ? GradientScale{.on_device = &there()->inverse}
+  const GradientScale by = rules(optimizer) ? GradientScale{.on_device = &on_gpu()->inverse}
                                             : GradientScale{static_cast<double>(now().inverse())};
   const Tensor found = zeros({static_cast<std::int64_t>(optimizer.param_count()) + 1},
                              {.dtype = DType::i64, .device = optimizer.device()});
@@ -178,7 +151,7 @@ StepResult GradScaler::step(Optimizer& optimizer, SourceLocation loc) {
         "scale(loss).backward() first");
   StepResult result(optimizer, o.found);
   if (rules(optimizer)) {
-    optimizer.step_scaled({.on_device = unscaled ? nullptr : &there()->inverse, .found = o.found}, loc);
+    optimizer.step_scaled({.on_device = unscaled ? nullptr : &on_gpu()->inverse, .found = o.found}, loc);
   } else if (result.applied()) {
     optimizer.step_scaled({unscaled ? 1 : static_cast<double>(now().inverse())}, loc);
   } else {
@@ -198,12 +171,12 @@ void GradScaler::update(std::optional<double> new_scale) {
     failf("GradScaler: update: the new scale {} does not lie between min_scale, {}, and max_scale, {}", *new_scale,
           options_.min_scale, options_.max_scale);
   const std::vector<PerOptimizer> ended = std::exchange(optimizers_, {});
-  if (on_device_) {
+  if (there_.in_use()) {
     std::vector<const std::int64_t*> found;
     for (const PerOptimizer& o : ended)
       if (checked(o)) found.push_back(static_cast<const std::int64_t*>(o.found.raw()));
-    device::advance_scale(there(), device_state_.device(), rule(), found, new_scale.value_or(0));
-    add_to(device_state_.unsafe_impl()->storage->version, 1);  // a scaled loss must not be taken backward after it
+    device::advance_scale(on_gpu(), there_.memory().device(), rule(), found, new_scale.value_or(0));
+    add_to(there_.memory().unsafe_impl()->storage->version, 1);  // a scaled loss must not be taken backward after it
     return;
   }
   const bool overflow = std::ranges::any_of(
@@ -247,7 +220,7 @@ void GradScaler::load_state_dict(const StateDict& state) {
   options_ = options;
   optimizers_.clear();
   state_ = loaded;
-  published_ = false;
+  there_.host_changed();
   history_.clear();
   remember();
 }

@@ -17,6 +17,7 @@
 #include <vector>
 
 #include "../core/kernels/loss_scale.h"
+#include "../core/tensor/device_mirror.h"
 #include "optimizer.h"
 
 namespace gradual::optim {
@@ -102,22 +103,23 @@ class GradScaler {
   LossScaleRule rule() const;
   void remember();
 
-  // Where the state is. A GPU's copy, once made, stays where it is; it is the present state or waits to become it again.
-  void move_to(Device device);
-  void publish() const;
-  const LossScale& now() const;
+  void upload(void* to, Device device) const;
+  void take(const void* bytes) const;  // what the GPU has
+  const LossScale& now() const {
+    there_.read();
+    return state_;
+  }
   bool rules(const Optimizer& optimizer);  // whether the optimizer reads the scale on the GPU; else it is here now
-  DeviceLossScale* there() const { return static_cast<DeviceLossScale*>(device_state_.raw()); }
+  DeviceLossScale* on_gpu() const { return static_cast<DeviceLossScale*>(there_.raw()); }
 
   GradScalerOptions options_;
   bool used_ = false;  // scale() was called
   std::vector<PerOptimizer> optimizers_;
   mutable LossScale state_;
   mutable std::vector<Change> history_;
-  Tensor device_state_;             // a DeviceLossScale, or undefined
-  bool on_device_ = false;          // that is the state, and state_ what was read last
-  mutable bool published_ = false;  // it holds what state_ held when it became the state
-  mutable std::int64_t seen_ = 0;   // of its changes
+  mutable std::int64_t seen_ = 0;  // of the GPU's changes
+  mutable DeviceMirror there_{[this](void* to, Device device) { upload(to, device); },
+                              [this](const void* bytes) { take(bytes); }};  // a DeviceLossScale
 };
 
 }  // namespace gradual::optim

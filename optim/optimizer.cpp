@@ -1,7 +1,6 @@
 #include "optimizer.h"
 
 #include <algorithm>
-#include <cmath>
 #include <utility>
 
 #include "../autograd/grad_mode.h"
@@ -11,49 +10,15 @@
 #include "../core/support/failf.h"
 #include "../core/tensor/device_recording.h"
 #include "quantized_moments.h"
+#include "rates.h"
 
 namespace gradual::optim {
 namespace {
 
-// The rates of a group by name: for defaults, checks and state dicts.
-struct Rate {
-  const char* name;
-  std::optional<double> ParamGroup::*value;
-  double below;  // valid: 0 <= rate < below
-};
-constexpr double kInf = std::numeric_limits<double>::infinity();
-constexpr Rate kRates[] = {{"lr", &ParamGroup::lr, kInf},
-                           {"weight_decay", &ParamGroup::weight_decay, kInf},
-                           {"momentum", &ParamGroup::momentum, kInf},
-                           {"dampening", &ParamGroup::dampening, kInf},
-                           {"beta1", &ParamGroup::beta1, 1},
-                           {"beta2", &ParamGroup::beta2, 1},
-                           {"eps", &ParamGroup::eps, kInf}};
-
 // Keeps the streams of stochastic rounding apart from those of a Generator with the same seed.
 constexpr std::uint64_t kRoundingKey = 0x6772616475616c21;
 
-// f(run) for each run of neighbours that belong to one call.
-template <class T, class Same, class F> void for_runs(const std::vector<T>& all, const Same& same_call, const F& f) {
-  for (std::size_t begin = 0, end = 1; begin < all.size(); begin = end++) {
-    while (end < all.size() && same_call(all[end - 1], all[end])) ++end;
-    f(std::span(all).subspan(begin, end - begin));
-  }
-}
-
-// Numbers that were loaded go into the tensor that was there, where a recorded step finds them.
-void keep_place(const Tensor& before, Tensor& loaded) {
-  if (!before.defined() || !loaded.defined() || before.dtype() != loaded.dtype() || before.device() != loaded.device())
-    return;
-  before.copy_(loaded);
-  loaded = before;
-}
-
-void keep_place(const QuantizedTensor& before, QuantizedTensor& loaded) {
-  keep_place(before.codes, loaded.codes);
-  keep_place(before.scales, loaded.scales);
-  keep_place(before.global_scale, loaded.global_scale);
-}
+}  // namespace
 
 void check_rates(const ParamGroup& group) {
   if (!group.names.empty() && group.names.size() != group.params.size())
@@ -63,17 +28,6 @@ void check_rates(const ParamGroup& group) {
       failf("optimizer: {} {} is out of range; it must be {}", rate.name, *value,
             rate.below == 1 ? "in [0, 1)" : "at least 0 and finite");
 }
-
-void load_group(ParamGroup& group, const StateDict& from) {
-  if (const auto n = from.natural("params"); n != group.params.size())
-    failf("load_state_dict: a group of the state has {} parameters, the optimizer's has {}", n, group.params.size());
-  group.frozen = from.integer("frozen") != 0;
-  for (const Rate& rate : kRates)
-    if (from.contains(rate.name)) group.*rate.value = from.real(rate.name);
-  check_rates(group);
-}
-
-}  // namespace
 
 std::string_view name(LowPrecisionUpdate update) {
   static constexpr std::string_view kNames[] = {"none", "masters", "kahan", "stochastic"};
@@ -160,9 +114,8 @@ void Optimizer::add_param_group(ParamGroup group) {
     if (!(group.*rate.value)) group.*rate.value = defaults_.*rate.value;
   check_rates(group);
   const NoGrad no_grad;
-  read_steps();
-  device_counts_ = false;
-  device_steps_ = device_rates_ = Tensor();
+  device_steps_.leave();
+  device_rates_ = Tensor();
   flat_masters_.resize(groups_.size() + 1);
   std::vector<ParamState> added;
   for (const Tensor& p : group.params) {
@@ -321,171 +274,6 @@ void Optimizer::step_scaled(const GradientScale& by, SourceLocation loc) {
            a.state->param.device() == b.state->param.device();
   };
   for_runs(live_gradients(), same_call, [&](const auto& run) { step_run(run, by, counts_there, loc); });
-}
-
-// What a state dict holds of a parameter, by key.
-std::vector<std::pair<std::string, Tensor*>> Optimizer::saved_tensors(ParamState& s) const {
-  std::vector<std::pair<std::string, Tensor*>> out = {{"master", &s.master}, {"compensation", &s.compensation}};
-  for (std::size_t k = 0; k < moments(s).size(); ++k) out.emplace_back(moments(s)[k], &s.moments[k]);
-  return out;
-}
-
-StateDict Optimizer::state_dict() {
-  read_steps();
-  StateDict out;
-  out.set("kind", rule_.kind);
-  out.set("seed", options_.seed);
-  out.set("groups", groups_.size());
-  for (std::size_t g = 0; g < groups_.size(); ++g) {
-    const std::string prefix = fmt::format("groups.{}.", g);
-    out.set(prefix + "params", groups_[g].params.size());
-    out.set(prefix + "frozen", groups_[g].frozen);
-    for (const Rate& rate : kRates)
-      if (const auto& value = groups_[g].*rate.value) out.set(prefix + rate.name, *value);
-  }
-  for (ParamState& s : states()) {
-    const std::string prefix = fmt::format("params.{}.", s.index);
-    out.set(prefix + "steps", s.steps);
-    for (const auto& [key, t] : saved_tensors(s))
-      if (t->defined() && (s.is_low() || t != &s.master)) out.set(prefix + key, *t);
-    for (std::size_t k = 0; k < std::min(moments(s).size(), std::size(s.codes)); ++k)
-      if (s.codes[k]) save_moment(out, prefix + moments(s)[k], *s.codes[k], *moment_quantizer(options_, s.param, k));
-  }
-  return out;
-}
-
-void Optimizer::load_param(ParamState& s, const StateDict& from) const {
-  s.steps = from.integer("steps");
-  for (const auto& [key, t] : saved_tensors(s)) {
-    const bool is_master = t == &s.master;
-    if (is_master && !(keeps_masters() && from.contains(key))) continue;
-    *t = Tensor();
-    if (!from.contains(key)) continue;
-    const Tensor value = from.tensor(key);
-    if (value.sizes() != s.param.sizes())
-      failf("load_state_dict: {} of {} is {}, the parameter is {}", key, s.name, to_string(value.sizes()),
-            to_string(s.param.sizes()));
-    const CategoryScope scope(is_master ? Category::masters : Category::optimizer);
-    *t = value.device() == s.param.device() ? value.clone() : value.to(s.param.device());
-  }
-  for (std::size_t k = 0; k < std::min(moments(s).size(), std::size(s.codes)); ++k)
-    s.codes[k] = load_moment(from, moments(s)[k], s.name, s.param, moment_quantizer(options_, s.param, k));
-  s.wide = ParamState::Wide::stale;
-  s.written = {};  // the next step compares the master with whatever the parameter is by then
-}
-
-void Optimizer::load_state_dict(const StateDict& from) {
-  const NoGrad no_grad;
-  if (const std::string& kind = from.text("kind"); kind != rule_.kind)
-    failf("load_state_dict: the state of '{}' does not fit '{}'", kind, rule_.kind);
-  if (const auto n = from.natural("groups"); n != groups_.size())
-    failf("load_state_dict: the state has {} groups, the optimizer {}", n, groups_.size());
-  const std::uint64_t seed = from.natural("seed");
-  std::vector<ParamGroup> groups = groups_;
-  for (std::size_t g = 0; g < groups.size(); ++g) load_group(groups[g], from.sub(fmt::format("groups.{}", g)));
-  std::vector<ParamState> loaded = states();
-  for (ParamState& s : loaded) load_param(s, from.sub(fmt::format("params.{}", s.index)));
-  options_.seed = seed;
-  groups_ = std::move(groups);
-  for (std::size_t i = 0; i < loaded.size(); ++i) {
-    const auto before = saved_tensors(states_[i]), after = saved_tensors(loaded[i]);
-    for (std::size_t k = 0; k < after.size(); ++k) keep_place(*before[k].second, *after[k].second);
-    for (std::size_t k = 0; k < std::size(loaded[i].codes); ++k)
-      if (states_[i].codes[k] && loaded[i].codes[k]) keep_place(*states_[i].codes[k], *loaded[i].codes[k]);
-  }
-  states_ = std::move(loaded);
-  device_counts_ = false;
-  for (std::size_t g = 0; g < groups_.size(); ++g) {
-    const bool laid_out = std::ranges::all_of(states_, [&](const ParamState& s) {
-      return s.group != g || !s.master.defined() ||
-             (flat_masters_[g].defined() && s.master.shares_storage(flat_masters_[g]));
-    });
-    if (!laid_out) flatten_masters(g);
-  }
-}
-
-// --- FP32 gradients --------------------------------------------------------------------------------------------------
-
-// Whether wide_gradient stands for `gradient`. One that clipping filled follows every change of it; one that was
-// unscaled is what the step takes, whatever becomes of the scaled one.
-bool Optimizer::ParamState::wide_stands(const Tensor& gradient) const {
-  const Stamp now(gradient);
-  return (wide == Wide::copied && wide_of == now) || (wide == Wide::unscaled && wide_of.storage == now.storage);
-}
-
-bool Optimizer::needs_wide(const ParamState& s, const Tensor& gradient) const {
-  const bool low = is_half(gradient.dtype());
-  return low && s.is_low() && options_.update != LowPrecisionUpdate::none;
-}
-
-Tensor& Optimizer::wide_gradient(ParamState& s) {
-  const CategoryScope category(Category::gradients);
-  if (!s.wide_gradient.defined() || s.wide_gradient.device() != s.param.device())
-    s.wide_gradient = empty(s.param.sizes(), {.dtype = DType::f32, .device = s.param.device()});
-  return s.wide_gradient;
-}
-
-// One call for gradients whose counts lie side by side.
-void Optimizer::unscale_run(std::span<const Live> run, const Tensor& found, const GradientScale& by, bool write) {
-  const Tensor none;
-  Tensor copy;  // of a gradient alone, row-major
-  std::vector<const Tensor*> inputs = {&found};
-  inputs.reserve(1 + 2 * run.size());
-  for (const Live& l : run) {
-    ParamState& s = *l.state;
-    const bool clipped = s.wide == ParamState::Wide::copied && s.wide_stands(l.gradient);
-    const Tensor& taken = clipped ? s.wide_gradient : l.gradient;
-    const Tensor& source = taken.is_contiguous() ? taken : copy = contiguous(taken);
-    inputs.push_back(&source);
-    inputs.push_back(!write ? &none : needs_wide(s, l.gradient) ? &wide_gradient(s) : &source);
-  }
-  const Attrs attrs = UnscaleAttrs{by.inverse, static_cast<std::int64_t>(run[0].state->index) + 1, by.on_device};
-  dispatch(OpId::unscale_, TensorRefs(inputs.data(), static_cast<int>(inputs.size())), attrs,
-           SourceLocation::current());
-  if (!write) return;
-  for (const Live& l : run) {
-    ParamState& s = *l.state;
-    if (needs_wide(s, l.gradient)) {
-      s.wide = ParamState::Wide::unscaled;
-      s.wide_of = Stamp(l.gradient);
-    } else if (copy.defined()) {
-      copy.set_category(Category::gradients);
-      s.param.set_grad(copy);
-    }
-  }
-}
-
-// A step must not begin before all gradients are known to be finite, for it cannot be taken back: hence a pass over
-// them that only reads comes before the one that updates.
-int Optimizer::unscale(const Tensor& found, const GradientScale& by, bool write) {
-  const NoGrad no_grad;
-  const PhaseScope phase(Phase::optimizer);
-  const std::vector<Live> live = live_gradients();
-  for (const Live& l : live)
-    if (l.gradient.dtype() == DType::f16 && !needs_wide(*l.state, l.gradient))
-      failf("attempting to unscale FP16 gradients: {} {} needs .update = LowPrecisionUpdate::masters", l.state->name,
-            to_string(l.state->param.sizes()));
-  const auto same_call = [&](const Live& a, const Live& b) {
-    return a.state->index + 1 == b.state->index && !a.alone && !b.alone;
-  };
-  for_runs(live, same_call, [&](const auto& run) { unscale_run(run, found, by, write); });
-  return static_cast<int>(live.size());
-}
-
-std::vector<Tensor> Optimizer::step_gradients() {
-  const NoGrad no_grad;
-  std::vector<Tensor> out;
-  for (const Live& l : live_gradients()) {
-    ParamState& s = *l.state;
-    const bool wide = needs_wide(s, l.gradient);
-    if (wide && !s.wide_stands(l.gradient)) {
-      wide_gradient(s).copy_(l.gradient);
-      s.wide = ParamState::Wide::copied;
-      s.wide_of = Stamp(l.gradient);
-    }
-    out.push_back(wide ? s.wide_gradient : l.gradient);
-  }
-  return out;
 }
 
 }  // namespace gradual::optim

@@ -14,7 +14,7 @@
 #include "../core/ops/attrs.h"
 #include "../core/ops/op.h"
 #include "../core/quantize/quantizer.h"
-#include "../core/tensor/tensor.h"
+#include "../core/tensor/device_mirror.h"
 
 namespace gradual::optim {
 
@@ -183,6 +183,14 @@ class Optimizer {
     Tensor gradient;
     bool alone;  // has a call of its own
   };
+  // f(run) for each run of neighbours that belong to one call.
+  template <class SameCall, class F>
+  static void for_runs(std::span<const Live> all, const SameCall& same_call, const F& f) {
+    for (std::size_t begin = 0, end = 1; begin < all.size(); begin = end++) {
+      while (end < all.size() && same_call(all[end - 1], all[end])) ++end;
+      f(all.subspan(begin, end - begin));
+    }
+  }
   // Of all groups that are not frozen; masters are in order then.
   std::vector<Live> live_gradients();
   void check_param(const Tensor& param, const std::vector<ParamState>& others) const;
@@ -200,8 +208,9 @@ class Optimizer {
   // Counts of steps, and in recorded steps the rates, in the memory of the parameters' GPU.
   static void need_no_capture(const std::string& who);  // what a recorded step makes, each replay would make anew
   bool count_on_device(bool skips);
-  void read_steps();
-  void publish();
+  void take_steps(const void* counts);
+  void upload_steps(void* to, Device device) const;
+  void upload_rates();
   std::vector<Rates> rates() const;
 
   bool keeps_masters() const { return options_.update == LowPrecisionUpdate::masters; }
@@ -217,10 +226,10 @@ class Optimizer {
   std::vector<ParamGroup> groups_;
   std::vector<Tensor> flat_masters_;  // one a group: the buffer behind its masters
   std::vector<ParamState> states_;
-  Tensor device_steps_;           // i64, of each parameter; undefined until a GPU counts
-  bool device_counts_ = false;    // they are the counts, and ParamState::steps what was read last
-  Tensor device_rates_;           // a Rates of each group
-  std::vector<Rates> published_;  // what stands there
+  DeviceMirror device_steps_{[this](void* to, Device device) { upload_steps(to, device); },
+                             [this](const void* counts) { take_steps(counts); }};  // i64, of each parameter
+  Tensor device_rates_;                // of recorded steps: a Rates of each group
+  std::vector<Rates> uploaded_rates_;  // what stands there
 };
 
 }  // namespace gradual::optim

@@ -29,36 +29,35 @@ bool Optimizer::count_on_device(bool skips) {
         "cuda::Graph: an optimizer can be recorded that has a fused row (SGD, Adam, AdamW) and whose parameters lie on "
         "one GPU");
   if (!can) {
-    read_steps();
-    device_counts_ = false;
+    device_steps_.leave();
     return false;
   }
-  if (!skips && !device::capturing() && !device_counts_) return false;
-  const auto make = [&](Tensor& t, std::size_t n) {
-    const CategoryScope category(Category::optimizer);
-    const device::KeptMemory kept;
-    if (!t.defined() || t.device() != device())
-      t = empty({static_cast<std::int64_t>(n)}, {.dtype = DType::i64, .device = device()});
-  };
-  if (device_steps_.defined() && device_steps_.device() != device()) {
-    read_steps();
-    device_counts_ = false;
-  }
-  make(device_steps_, states_.size());
+  if (!skips && !device::capturing() && !device_steps_.current()) return false;
+  device_steps_.move_to(device(), states_.size() * sizeof(std::int64_t));
   if (!device::capturing()) {
-    publish();
+    upload_rates();
     return true;
   }
-  make(device_rates_, groups_.size() * sizeof(Rates) / sizeof(std::int64_t));
-  published_.clear();
-  device::before_replay([this] { publish(); });
+  if (!device_rates_.defined() || device_rates_.device() != device()) {
+    const CategoryScope category(Category::optimizer);
+    const device::KeptMemory kept;
+    const std::size_t words = groups_.size() * sizeof(Rates) / sizeof(std::int64_t);
+    device_rates_ = empty({static_cast<std::int64_t>(words)}, {.dtype = DType::i64, .device = device()});
+  }
+  uploaded_rates_.clear();
+  device::before_replay([this] { upload_rates(); });
   return true;
 }
 
-void Optimizer::read_steps() {
-  if (!device_counts_) return;
-  const std::vector<std::int64_t> counts = device_steps_.to_vector<std::int64_t>();
-  for (ParamState& s : states_) s.steps = counts[s.index];
+void Optimizer::take_steps(const void* counts) {
+  for (ParamState& s : states_) s.steps = static_cast<const std::int64_t*>(counts)[s.index];
+}
+
+void Optimizer::upload_steps(void* to, Device device) const {
+  std::vector<std::int64_t> counts;
+  counts.reserve(states_.size());
+  for (const ParamState& s : states_) counts.push_back(s.steps);
+  device::upload(to, device, counts.data(), counts.size() * sizeof counts[0]);
 }
 
 std::vector<Rates> Optimizer::rates() const {
@@ -70,21 +69,14 @@ std::vector<Rates> Optimizer::rates() const {
   return all;
 }
 
-// Hands the GPU what it does not know yet.
-void Optimizer::publish() {
-  if (!device_counts_) {
-    std::vector<std::int64_t> counts;
-    counts.reserve(states_.size());
-    for (const ParamState& s : states_) counts.push_back(s.steps);
-    device::upload(device_steps_.raw(), device_steps_.device(), counts.data(), counts.size() * sizeof counts[0]);
-    device_counts_ = true;
-  }
+// Hands the GPU the rates that it does not know yet.
+void Optimizer::upload_rates() {
   if (!device_rates_.defined()) return;
   std::vector<Rates> now = rates();
   const std::size_t bytes = now.size() * sizeof(Rates);
-  if (published_.size() == now.size() && std::memcmp(published_.data(), now.data(), bytes) == 0) return;
+  if (uploaded_rates_.size() == now.size() && std::memcmp(uploaded_rates_.data(), now.data(), bytes) == 0) return;
   device::upload(device_rates_.raw(), device_rates_.device(), now.data(), bytes);
-  published_ = std::move(now);
+  uploaded_rates_ = std::move(now);
 }
 
 }  // namespace gradual::optim

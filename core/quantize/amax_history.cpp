@@ -5,7 +5,6 @@
 #include <cstring>
 
 #include "../tensor/device_recording.h"
-#include "../tensor/memory.h"
 #include "quantizer_kernels.h"
 
 namespace gradual {
@@ -15,60 +14,40 @@ AmaxHistory::AmaxHistory(const AmaxHistory& o) { *this = o; }
 AmaxHistory& AmaxHistory::operator=(const AmaxHistory& o) {
   if (this == &o) return *this;
   scale = o.scale, amax = o.amax, staged = o.staged, is_staged = o.is_staged, used = o.used;
-  if (o.on_device_ && o.published_) o.fetch_into(*this);
-  published_ = false;
+  o.there_.read([&](const void* bytes) { take(bytes, o.length_); });
+  there_.host_changed();
   return *this;
 }
 
 AmaxHistory& AmaxHistory::read() {
-  if (on_device_ && published_) fetch_into(*this);
+  there_.read();
   return *this;
 }
 
-void AmaxHistory::fetch_into(AmaxHistory& to) const {
-  const Tensor copy = detail::moved(there_, Device::cpu());
-  const auto& read = *static_cast<const DeviceAmaxHistory*>(copy.raw());
+void AmaxHistory::take(const void* bytes, int length) {
+  const auto& read = *static_cast<const DeviceAmaxHistory*>(bytes);
   const auto* ring = reinterpret_cast<const float*>(&read + 1);
-  to.scale = read.scale, to.used = read.used, to.staged = read.staged;
-  to.amax.resize(static_cast<std::size_t>(std::min<std::int64_t>(read.count, length_)));
-  for (std::size_t i = 0; i < to.amax.size(); ++i)
-    to.amax[i] = ring[(read.count - 1 - static_cast<std::int64_t>(i)) % length_];
+  scale = read.scale, used = read.used, staged = read.staged;
+  amax.resize(static_cast<std::size_t>(std::min<std::int64_t>(read.count, length)));
+  for (std::size_t i = 0; i < amax.size(); ++i)
+    amax[i] = ring[(read.count - 1 - static_cast<std::int64_t>(i)) % length];
 }
 
-void AmaxHistory::publish() {
-  if (published_) return;
+void AmaxHistory::upload(void* to, Device device) const {
   const std::size_t n = std::min(amax.size(), static_cast<std::size_t>(length_));
   const DeviceAmaxHistory head{.scale = scale, .used = used, .staged = staged, .count = static_cast<std::int64_t>(n)};
   std::vector<std::uint64_t> bytes((sizeof head + n * sizeof(float) + 7) / 8);
   std::memcpy(bytes.data(), &head, sizeof head);
   auto* ring = reinterpret_cast<float*>(reinterpret_cast<char*>(bytes.data()) + sizeof head);
   std::reverse_copy(amax.begin(), amax.begin() + static_cast<std::ptrdiff_t>(n), ring);
-  device::upload(there_.raw(), there_.device(), bytes.data(), bytes.size() * sizeof bytes[0]);
-  published_ = true;
+  device::upload(to, device, bytes.data(), bytes.size() * sizeof bytes[0]);
 }
 
 DeviceAmaxHistory* AmaxHistory::on_device(Device device, int length) {
-  if (there_.defined() && (there_.device() != device || length_ != length)) {
-    on_host();
-    there_ = Tensor();
-  }
-  if (!there_.defined()) {
-    const CategoryScope category(Category::optimizer);
-    const device::KeptMemory kept;
-    const auto bytes = static_cast<std::int64_t>(sizeof(DeviceAmaxHistory)) + (length + 1) / 2 * 8;
-    there_ = empty({bytes / 4}, {.device = device});
-    length_ = length;
-  }
-  on_device_ = true;
-  // A recorded step must not set the state back at each replay.
-  if (device::capturing()) device::before_replay([this] { publish(); });
-  else publish();
+  if (length != length_) on_host();
+  length_ = length;
+  there_.move_to(device, sizeof(DeviceAmaxHistory) + static_cast<std::size_t>(length) * sizeof(float));
   return static_cast<DeviceAmaxHistory*>(there_.raw());
-}
-
-void AmaxHistory::on_host() {
-  read();
-  on_device_ = published_ = false;
 }
 
 void AmaxHistory::stage(float value) {
@@ -80,9 +59,9 @@ void AmaxHistory::stage(float value) {
 void AmaxHistory::advance(const Scaling& s, const Format& f) {
   const detail::ScaleSpec spec = detail::scale_spec({.format = f, .scaling = s});
   is_staged = false;
-  if (on_device_) {
-    DeviceAmaxHistory* const there = on_device(there_.device(), s.history);
-    return device::advance_amax(there, there_.device(), s.history, s.most_recent, spec);
+  if (there_.in_use()) {
+    const Device gpu = there_.memory().device();
+    return device::advance_amax(on_device(gpu, s.history), gpu, s.history, s.most_recent, spec);
   }
   amax.insert(amax.begin(), staged);
   amax.resize(std::min(amax.size(), static_cast<std::size_t>(s.history)));

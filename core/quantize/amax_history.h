@@ -4,7 +4,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "../tensor/tensor.h"
+#include "../tensor/device_mirror.h"
 
 namespace gradual {
 
@@ -41,15 +41,15 @@ struct AmaxHistory {
 
   // For quantizers: moves it to a GPU, with room for so many amaxes, or back.
   DeviceAmaxHistory* on_device(Device device, int length);
-  void on_host();
+  void on_host() { there_.leave(); }
 
  private:
-  void fetch_into(AmaxHistory& to) const;
-  void publish();
+  void take(const void* bytes, int length);
+  void upload(void* to, Device device) const;
 
-  Tensor there_;  // a DeviceAmaxHistory and its amaxes
   int length_ = 0;
-  bool on_device_ = false, published_ = false;  // it lives there; the memory has what the fields had
+  DeviceMirror there_{[this](void* to, Device device) { upload(to, device); },
+                      [this](const void* bytes) { take(bytes, length_); }};  // a DeviceAmaxHistory and its amaxes
 };
 
 }  // namespace gradual

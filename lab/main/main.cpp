@@ -17,6 +17,7 @@
 #include <vector>
 
 #include "progress.h"
+#include "stack.h"
 #include "terminal.h"
 
 namespace {
@@ -257,11 +258,14 @@ int run(int argc, char** argv) {
 }  // namespace
 
 int main(int argc, char** argv) {
-  try {
-    return run(argc, argv);
-  } catch (const std::exception& e) {
-    std::fflush(stdout);
-    lab::say(stderr, "\ngradual-lab: {}\n", e.what());
-    return 2;
-  }
+  int status = 2;
+  lab::on_large_stack([&] {
+    try {
+      status = run(argc, argv);
+    } catch (const std::exception& e) {
+      std::fflush(stdout);
+      lab::say(stderr, "\ngradual-lab: {}\n", e.what());
+    }
+  });
+  return status;
 }

@@ -39,14 +39,14 @@ struct Left {
   StateDict state;
 };
 
-Left after_steps(const amp::Recipe& recipe, Device device, bool observed) {
+Left after_steps(const amp::Recipe& recipe, Device device, double eps, bool observed) {
   manual_seed(7);
   nn::Sequential net(nn::Linear(32, 48), nn::ReLU(), nn::Linear(48, 32), nn::GELU(Gelu::tanh), nn::LayerNorm(32),
                      nn::Linear(32, 16));
   net.to(device);
-  amp::RecipeRun run(recipe, net, [](auto groups, const auto& precision) {
+  amp::RecipeRun run(recipe, net, [eps](auto groups, const auto& precision) {
     return std::make_unique<optim::AdamW>(std::move(groups),
-                                          optim::AdamWOptions{.lr = 0.01, .eps = 1e-3, .precision = precision});
+                                          optim::AdamWOptions{.lr = 0.01, .eps = eps, .precision = precision});
   });
   Left left;
   for (std::uint64_t i = 0; i < 3; ++i) {
@@ -54,18 +54,18 @@ Left after_steps(const amp::Recipe& recipe, Device device, bool observed) {
     std::optional<Observers> observers;
     if (observed) observers.emplace(recipe);
     left.losses.push_back(run.step([&] { return cross_entropy(net(x), y); }).loss);
-    CHECK(std::isfinite(left.losses.back().item()));
+    if (eps > 1e-4) CHECK(std::isfinite(left.losses.back().item()));
     if (observed) CHECK(observers->lines > 10);
   }
   left.state = run.state_dict();
   return left;
 }
 
-void check_recipes(Device device) {
+void check_recipes(Device device, double eps) {
   for (const std::string& name : amp::recipe_names()) {
     CAPTURE(name);
     const amp::Recipe recipe = amp::recipe(name);
-    const Left alone = after_steps(recipe, device, false), observed = after_steps(recipe, device, true);
+    const Left alone = after_steps(recipe, device, eps, false), observed = after_steps(recipe, device, eps, true);
     for (std::size_t i = 0; i < alone.losses.size(); ++i) CHECK(same_numbers(alone.losses[i], observed.losses[i]));
     std::size_t tensors = 0;
     for (const auto& [key, value] : alone.state) {
@@ -81,8 +81,12 @@ void check_recipes(Device device) {
 
 }  // namespace
 
-TEST_CASE("steps of every recipe have the same bits with and without observers") { check_recipes(Device::cpu()); }
+TEST_CASE("steps of every recipe have the same bits with and without observers") {
+  check_recipes(Device::cpu(), 1e-3);
+  check_recipes(Device::cpu(), 1e-8);  // 0 in f16: fp16-pure ends in NaN
+}
 
+// Finite steps alone: a GPU has one NaN, but in the emulator its sign is the compiler's choice, kernel by kernel.
 TEST_CASE("CUDA: steps of every recipe have the same bits with and without observers") {
-  if (test::have_gpu()) check_recipes(kGpu);
+  if (test::have_gpu()) check_recipes(kGpu, 1e-3);
 }

@@ -1,0 +1,45 @@
+#include "device_mirror.h"
+
+#include <cstdint>
+#include <utility>
+#include <vector>
+
+#include "device_recording.h"
+#include "memory.h"
+
+namespace gradual {
+
+void DeviceMirror::move_to(Device device, std::size_t bytes) {
+  if (memory_.defined() && (memory_.device() != device || bytes_ != bytes)) {
+    leave();
+    memory_ = Tensor();
+  }
+  if (!memory_.defined()) {
+    const CategoryScope category(Category::optimizer);
+    const device::KeptMemory kept;
+    memory_ = empty({static_cast<std::int64_t>((bytes + 7) / 8 * 2)}, {.device = device});
+    bytes_ = bytes;
+    current_ = false;
+  }
+  in_use_ = true;
+  if (!device::capturing()) return upload_changes();
+  device::before_replay([this] { upload_changes(); });
+}
+
+void DeviceMirror::upload_changes() {
+  if (!std::exchange(current_, true)) upload_(memory_.raw(), memory_.device());
+}
+
+void DeviceMirror::read(const Fetch& fetch) const {
+  if (!current()) return;
+  std::vector<std::uint64_t> bytes((bytes_ + 7) / 8);
+  device::copy(bytes.data(), Device::cpu(), memory_.raw(), memory_.device(), bytes_);
+  fetch(bytes.data());
+}
+
+void DeviceMirror::leave() {
+  read();
+  in_use_ = current_ = false;
+}
+
+}  // namespace gradual

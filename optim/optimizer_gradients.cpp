@@ -1,0 +1,93 @@
+// The gradients that a step takes: unscaled and clipped, in FP32 where f16 and bf16 parameters are updated by way of it.
+#include "../autograd/grad_mode.h"
+#include "../core/ops/dispatch.h"
+#include "../core/ops/ops.h"
+#include "../core/support/failf.h"
+#include "../core/tensor/memory.h"
+#include "optimizer.h"
+
+namespace gradual::optim {
+
+// Whether wide_gradient stands for `gradient`. One that clipping filled follows every change of it; one that was
+// unscaled is what the step takes, whatever becomes of the scaled one.
+bool Optimizer::ParamState::wide_stands(const Tensor& gradient) const {
+  const Stamp now(gradient);
+  return (wide == Wide::copied && wide_of == now) || (wide == Wide::unscaled && wide_of.storage == now.storage);
+}
+
+bool Optimizer::needs_wide(const ParamState& s, const Tensor& gradient) const {
+  const bool low = is_half(gradient.dtype());
+  return low && s.is_low() && options_.update != LowPrecisionUpdate::none;
+}
+
+Tensor& Optimizer::wide_gradient(ParamState& s) {
+  const CategoryScope category(Category::gradients);
+  if (!s.wide_gradient.defined() || s.wide_gradient.device() != s.param.device())
+    s.wide_gradient = empty(s.param.sizes(), {.dtype = DType::f32, .device = s.param.device()});
+  return s.wide_gradient;
+}
+
+// One call for gradients whose counts lie side by side.
+void Optimizer::unscale_run(std::span<const Live> run, const Tensor& found, const GradientScale& by, bool write) {
+  const Tensor none;
+  Tensor copy;  // of a gradient alone, row-major
+  std::vector<const Tensor*> inputs = {&found};
+  inputs.reserve(1 + 2 * run.size());
+  for (const Live& l : run) {
+    ParamState& s = *l.state;
+    const bool clipped = s.wide == ParamState::Wide::copied && s.wide_stands(l.gradient);
+    const Tensor& taken = clipped ? s.wide_gradient : l.gradient;
+    const Tensor& source = taken.is_contiguous() ? taken : copy = contiguous(taken);
+    inputs.push_back(&source);
+    inputs.push_back(!write ? &none : needs_wide(s, l.gradient) ? &wide_gradient(s) : &source);
+  }
+  const Attrs attrs = UnscaleAttrs{by.inverse, static_cast<std::int64_t>(run[0].state->index) + 1, by.on_device};
+  dispatch(OpId::unscale_, TensorRefs(inputs.data(), static_cast<int>(inputs.size())), attrs,
+           SourceLocation::current());
+  if (!write) return;
+  for (const Live& l : run) {
+    ParamState& s = *l.state;
+    if (needs_wide(s, l.gradient)) {
+      s.wide = ParamState::Wide::unscaled;
+      s.wide_of = Stamp(l.gradient);
+    } else if (copy.defined()) {
+      copy.set_category(Category::gradients);
+      s.param.set_grad(copy);
+    }
+  }
+}
+
+// A step must not begin before all gradients are known to be finite, for it cannot be taken back: hence a pass over
+// them that only reads comes before the one that updates.
+int Optimizer::unscale(const Tensor& found, const GradientScale& by, bool write) {
+  const NoGrad no_grad;
+  const PhaseScope phase(Phase::optimizer);
+  const std::vector<Live> live = live_gradients();
+  for (const Live& l : live)
+    if (l.gradient.dtype() == DType::f16 && !needs_wide(*l.state, l.gradient))
+      failf("attempting to unscale FP16 gradients: {} {} needs .update = LowPrecisionUpdate::masters", l.state->name,
+            to_string(l.state->param.sizes()));
+  const auto same_call = [&](const Live& a, const Live& b) {
+    return a.state->index + 1 == b.state->index && !a.alone && !b.alone;
+  };
+  for_runs(live, same_call, [&](const auto& run) { unscale_run(run, found, by, write); });
+  return static_cast<int>(live.size());
+}
+
+std::vector<Tensor> Optimizer::step_gradients() {
+  const NoGrad no_grad;
+  std::vector<Tensor> out;
+  for (const Live& l : live_gradients()) {
+    ParamState& s = *l.state;
+    const bool wide = needs_wide(s, l.gradient);
+    if (wide && !s.wide_stands(l.gradient)) {
+      wide_gradient(s).copy_(l.gradient);
+      s.wide = ParamState::Wide::copied;
+      s.wide_of = Stamp(l.gradient);
+    }
+    out.push_back(wide ? s.wide_gradient : l.gradient);
+  }
+  return out;
+}
+
+}  // namespace gradual::optim

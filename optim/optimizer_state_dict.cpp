@@ -1,0 +1,120 @@
+// What an optimizer saves and loads: rates, step counts, masters, compensations and moments.
+#include <algorithm>
+#include <utility>
+
+#include "../autograd/grad_mode.h"
+#include "../core/support/failf.h"
+#include "optimizer.h"
+#include "quantized_moments.h"
+#include "rates.h"
+
+namespace gradual::optim {
+namespace {
+
+// Numbers that were loaded go into the tensor that was there, where a recorded step finds them.
+void keep_place(const Tensor& before, Tensor& loaded) {
+  if (!before.defined() || !loaded.defined() || before.dtype() != loaded.dtype() || before.device() != loaded.device())
+    return;
+  before.copy_(loaded);
+  loaded = before;
+}
+
+void keep_place(const QuantizedTensor& before, QuantizedTensor& loaded) {
+  keep_place(before.codes, loaded.codes);
+  keep_place(before.scales, loaded.scales);
+  keep_place(before.global_scale, loaded.global_scale);
+}
+
+void load_group(ParamGroup& group, const StateDict& from) {
+  if (const auto n = from.natural("params"); n != group.params.size())
+    failf("load_state_dict: a group of the state has {} parameters, the optimizer's has {}", n, group.params.size());
+  group.frozen = from.integer("frozen") != 0;
+  for (const Rate& rate : kRates)
+    if (from.contains(rate.name)) group.*rate.value = from.real(rate.name);
+  check_rates(group);
+}
+
+}  // namespace
+
+// What a state dict holds of a parameter, by key.
+std::vector<std::pair<std::string, Tensor*>> Optimizer::saved_tensors(ParamState& s) const {
+  std::vector<std::pair<std::string, Tensor*>> out = {{"master", &s.master}, {"compensation", &s.compensation}};
+  for (std::size_t k = 0; k < moments(s).size(); ++k) out.emplace_back(moments(s)[k], &s.moments[k]);
+  return out;
+}
+
+StateDict Optimizer::state_dict() {
+  device_steps_.read();
+  StateDict out;
+  out.set("kind", rule_.kind);
+  out.set("seed", options_.seed);
+  out.set("groups", groups_.size());
+  for (std::size_t g = 0; g < groups_.size(); ++g) {
+    const std::string prefix = fmt::format("groups.{}.", g);
+    out.set(prefix + "params", groups_[g].params.size());
+    out.set(prefix + "frozen", groups_[g].frozen);
+    for (const Rate& rate : kRates)
+      if (const auto& value = groups_[g].*rate.value) out.set(prefix + rate.name, *value);
+  }
+  for (ParamState& s : states()) {
+    const std::string prefix = fmt::format("params.{}.", s.index);
+    out.set(prefix + "steps", s.steps);
+    for (const auto& [key, t] : saved_tensors(s))
+      if (t->defined() && (s.is_low() || t != &s.master)) out.set(prefix + key, *t);
+    for (std::size_t k = 0; k < std::min(moments(s).size(), std::size(s.codes)); ++k)
+      if (s.codes[k]) save_moment(out, prefix + moments(s)[k], *s.codes[k], *moment_quantizer(options_, s.param, k));
+  }
+  return out;
+}
+
+void Optimizer::load_param(ParamState& s, const StateDict& from) const {
+  s.steps = from.integer("steps");
+  for (const auto& [key, t] : saved_tensors(s)) {
+    const bool is_master = t == &s.master;
+    if (is_master && !(keeps_masters() && from.contains(key))) continue;
+    *t = Tensor();
+    if (!from.contains(key)) continue;
+    const Tensor value = from.tensor(key);
+    if (value.sizes() != s.param.sizes())
+      failf("load_state_dict: {} of {} is {}, the parameter is {}", key, s.name, to_string(value.sizes()),
+            to_string(s.param.sizes()));
+    const CategoryScope scope(is_master ? Category::masters : Category::optimizer);
+    *t = value.device() == s.param.device() ? value.clone() : value.to(s.param.device());
+  }
+  for (std::size_t k = 0; k < std::min(moments(s).size(), std::size(s.codes)); ++k)
+    s.codes[k] = load_moment(from, moments(s)[k], s.name, s.param, moment_quantizer(options_, s.param, k));
+  s.wide = ParamState::Wide::stale;
+  s.written = {};  // the next step compares the master with whatever the parameter is by then
+}
+
+void Optimizer::load_state_dict(const StateDict& from) {
+  const NoGrad no_grad;
+  if (const std::string& kind = from.text("kind"); kind != rule_.kind)
+    failf("load_state_dict: the state of '{}' does not fit '{}'", kind, rule_.kind);
+  if (const auto n = from.natural("groups"); n != groups_.size())
+    failf("load_state_dict: the state has {} groups, the optimizer {}", n, groups_.size());
+  const std::uint64_t seed = from.natural("seed");
+  std::vector<ParamGroup> groups = groups_;
+  for (std::size_t g = 0; g < groups.size(); ++g) load_group(groups[g], from.sub(fmt::format("groups.{}", g)));
+  std::vector<ParamState> loaded = states();
+  for (ParamState& s : loaded) load_param(s, from.sub(fmt::format("params.{}", s.index)));
+  options_.seed = seed;
+  groups_ = std::move(groups);
+  for (std::size_t i = 0; i < loaded.size(); ++i) {
+    const auto before = saved_tensors(states_[i]), after = saved_tensors(loaded[i]);
+    for (std::size_t k = 0; k < after.size(); ++k) keep_place(*before[k].second, *after[k].second);
+    for (std::size_t k = 0; k < std::size(loaded[i].codes); ++k)
+      if (states_[i].codes[k] && loaded[i].codes[k]) keep_place(*states_[i].codes[k], *loaded[i].codes[k]);
+  }
+  states_ = std::move(loaded);
+  device_steps_.host_changed();
+  for (std::size_t g = 0; g < groups_.size(); ++g) {
+    const bool laid_out = std::ranges::all_of(states_, [&](const ParamState& s) {
+      return s.group != g || !s.master.defined() ||
+             (flat_masters_[g].defined() && s.master.shares_storage(flat_masters_[g]));
+    });
+    if (!laid_out) flatten_masters(g);
+  }
+}
+
+}  // namespace gradual::optim

@@ -1,0 +1,28 @@
+// The rates of a parameter group by name: for defaults, checks and state dicts.
+#pragma once
+
+#include <limits>
+#include <optional>
+
+#include "optimizer.h"
+
+namespace gradual::optim {
+
+struct Rate {
+  const char* name;
+  std::optional<double> ParamGroup::*value;
+  double below;  // valid: 0 <= rate < below
+};
+inline constexpr double kInf = std::numeric_limits<double>::infinity();
+inline constexpr Rate kRates[] = {{"lr", &ParamGroup::lr, kInf},
+                                  {"weight_decay", &ParamGroup::weight_decay, kInf},
+                                  {"momentum", &ParamGroup::momentum, kInf},
+                                  {"dampening", &ParamGroup::dampening, kInf},
+                                  {"beta1", &ParamGroup::beta1, 1},
+                                  {"beta2", &ParamGroup::beta2, 1},
+                                  {"eps", &ParamGroup::eps, kInf}};
+
+// Error for a rate out of range, and where names and parameters differ in number.
+void check_rates(const ParamGroup& group);
+
+}  // namespace gradual::optim
