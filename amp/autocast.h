@@ -1,10 +1,11 @@
 // Automatic mixed precision as a scope:
 //
 //   amp::Autocast scope({.dtype = DType::f16});
-//   Tensor loss = cross_entropy(model(x), y);      // contractions in f16, the loss in f32, all of it on the tape
+//   Tensor loss = cross_entropy(model(x), y);      // contractions in f16, the loss in f32, all on the tape
 //
-// Regions nest, are disabled inside one another, are restored on exceptions and belong to their thread; a snapshot
-// (core/ops/dispatch.h) hands them to another. Backward runs in forward's dtypes whether or not a region is open around it.
+// Regions nest; an inner region may disable the outer one. They are restored on exceptions and belong to their thread;
+// a snapshot (core/ops/dispatch.h) passes them to another. Backward runs in forward's dtypes, inside a region or
+// outside.
 #pragma once
 
 #include <functional>
@@ -18,11 +19,11 @@ namespace gradual::amp {
 
 struct AutocastOptions {
   std::optional<DType> dtype = {};    // f16 or bf16; by default f16 on CUDA and bf16 on the CPU
-  std::optional<Device> device = {};  // only tensors on devices of this type are cast; none: on every device
-  bool enabled = true;                // false: ops run as they would outside of any region
+  std::optional<Device> device = {};  // casts only tensors on devices of this type; none: on every device
+  bool enabled = true;                // false: ops run as outside of any region
   PolicyTable table = {};
-  std::function<void()> at_end = {};  // called as the outermost region ends, unless by an exception
-  bool cache = true;                  // a weight used twice is cast once (leaves that require grad; Category::casts)
+  std::function<void()> at_end = {};  // called when the outermost region ends without an exception
+  bool cache = true;                  // casts a weight once per region (leaves that require grad; Category::casts)
 };
 
 class Autocast : Pinned {
@@ -40,10 +41,10 @@ class Autocast : Pinned {
   StageScope stage_;
 };
 
-// The options of this thread's innermost region, enabled or not; null outside of any. It lives as
-// long as the region does.
+// The options of this thread's innermost region, enabled or not; null outside of any. Valid as
+// long as the region lives.
 const AutocastOptions* current_autocast();
-// The dtype of the region that casts tensors of this device; nothing where autocast is off.
+// The dtype that autocast casts to on this device; none if autocast is off.
 std::optional<DType> autocast_dtype(Device device = Device::cpu());
 inline bool is_autocast_enabled(Device device = Device::cpu()) { return autocast_dtype(device).has_value(); }
 

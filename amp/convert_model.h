@@ -1,4 +1,4 @@
-// Models in half precision, and parts of them under a policy of their own.
+// Converts models to half precision, and sets autocast options per module.
 #pragma once
 
 #include <optional>
@@ -10,19 +10,19 @@
 
 namespace gradual::amp {
 
-// Converts parameters and buffers to f16 or bf16, all but those of normalisation layers (nn::Norm), which take half
-// inputs with FP32 parameters and statistics. Parameters stay the same tensors. Make the optimizer first where it shall
-// keep masters: they are the values from before. Inputs are the caller's to cast: an f32 input beside half weights
-// computes in f32 (a RecipeRun, amp/recipe.h, sees to that).
+// Converts parameters and buffers to f16 or bf16, except in normalisation layers (nn::Norm), which take half inputs
+// with FP32 parameters and statistics. Parameters stay the same tensors. If the optimizer keeps masters, construct it
+// first: it copies the values before the conversion. The caller casts the inputs: an f32 input with half weights
+// computes in f32 (a RecipeRun, amp/recipe.h, casts them).
 void to_half(nn::Module& model, DType dtype = DType::f16);
-// Converts all of them, normalisation layers too: shows what goes wrong.
+// Converts all of them, including normalisation layers. Demonstrates what goes wrong.
 void to_pure(nn::Module& model, DType dtype = DType::f16);
 
-// The model's state dict in FP32: masters where `optimizer` has them, other half tensors widened, the rest as it is.
+// The model's state dict in FP32: masters if `optimizer` has them, other half tensors widened, the rest unchanged.
 StateDict master_state_dict(const nn::Module& model, optim::Optimizer& optimizer);
 
-// What is set replaces the surrounding region's choice for the module's calls, children included unless they have an
-// override of their own. Outside of any region it does nothing.
+// Replaces options of the surrounding region for the module's calls. It includes children without an override of their
+// own. No effect outside of any region.
 struct Override {
   std::optional<bool> enabled = {};
   std::optional<DType> dtype = {};

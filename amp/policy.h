@@ -1,4 +1,4 @@
-// The cast policy: what autocast does with each op. One table for CPU and CUDA, a value that users print, edit and ask:
+// The cast policy: what autocast does with each op. One table for CPU and CUDA; users print, edit and query it:
 //
 //   amp::PolicyTable table;                                  // the default
 //   table.set("softmax", amp::CastPolicy::lower());          // copies share what neither changed
@@ -20,20 +20,20 @@ enum class PolicyKind : std::uint8_t {
   lower,    // floating inputs are cast to the region's dtype
   fp32,     // half inputs are cast to f32
   promote,  // floating inputs are cast to the widest among them
-  banned,   // an Error that names the cure
+  banned,   // an Error that names the remedy
   cast,     // floating inputs are cast to the entry's own dtype
-  rewrite,  // another function runs in its place
+  rewrite,  // another function replaces the op
   pass      // runs in its inputs' dtypes
 };
 
-// Computes an op in its own way. Called below amp with recording off: for the op itself and, in its backward, for each
-// contraction that its gradient is made of (amp/rewrite.h). Returns the op's output, in any floating dtype.
+// Replaces an op. Called below amp with recording off, for the op itself and, in backward, for each contraction of its
+// gradient (amp/rewrite.h). Returns the op's output, in any floating dtype.
 using Rewrite = std::function<Outputs(const OpCall& call)>;
 
 struct CastPolicy {
   PolicyKind kind = PolicyKind::pass;
   DType dtype = DType::f32;                      // cast: to what
-  std::string text = {};                         // banned: why, and what to do instead; rewrite: its name
+  std::string text = {};                         // banned: the reason and the remedy; rewrite: its name
   std::shared_ptr<const Rewrite> function = {};  // rewrite
 
   static CastPolicy pass() { return {}; }
@@ -43,13 +43,13 @@ struct CastPolicy {
   static CastPolicy cast(DType dtype);  // f32, f16 or bf16
   static CastPolicy banned(const std::string& message);
   static CastPolicy rewrite(const std::string& name, Rewrite function);
-  // What can be said in a file: "pass", "lower", "fp32", "promote", "banned", or the dtype of a cast ("f16").
+  // From a name in a file: "pass", "lower", "fp32", "promote", "banned", or the dtype of a cast ("f16").
   static CastPolicy from_name(std::string_view name);
 };
 // The inverse of from_name; "rewrite NAME" for a rewrite.
 std::string to_string(const CastPolicy& policy);
 
-// An entry for every op. Copies share their entries until one is edited, so a table of one's own at a call is cheap.
+// An entry for every op. Copies share their entries until one is edited, so copying a table is cheap.
 class PolicyTable {
  public:
   PolicyTable();  // the default table
@@ -59,32 +59,33 @@ class PolicyTable {
     const Fusion* f = fusion_of(op);
     return (*entries_)[static_cast<std::size_t>(f ? f->first : op)];
   }
-  // Whether autocast runs the fusion as one op: where the policies of its parts give the dtypes that its kernel has. Otherwise
+  // True if autocast runs the fusion as one op: the policies of its parts give the dtypes of its kernel. Otherwise
   // autocast runs the parts, each by its own policy.
   bool runs_whole(const Fusion& fusion) const;
-  // In-place ops, casts, copies between devices and user functions take `pass` only: an explicit dtype wins, and what
-  // is written in place keeps its dtype. So do fusions: their parts have policies. A rewrite needs an op of one output
-  // whose gradient is made of its inputs. Error otherwise, and for a name that is no op's (it names the nearest).
+  // In-place ops, casts, copies between devices and user functions accept only `pass`: an explicit dtype takes
+  // precedence, and a tensor written in place keeps its dtype. Fusions accept only `pass` too, because their parts have
+  // policies. A rewrite needs an op of one output whose gradient depends on its inputs alone. Error otherwise, and for
+  // an unknown name.
   PolicyTable& set(OpId op, CastPolicy policy);
   PolicyTable& set(std::string_view op, CastPolicy policy) { return set(op_from_name(op), std::move(policy)); }
 
-  // One sentence: what autocast to `lower` does with the op on inputs of these dtypes, and why.
+  // One sentence that explains what autocast to `lower` does with the op on inputs of these dtypes, and why.
   std::string why(OpId op, const std::vector<DType>& inputs, DType lower = DType::f16) const;
   std::string why(std::string_view op, const std::vector<DType>& inputs, DType lower = DType::f16) const {
     return why(op_from_name(op), inputs, lower);
   }
 
  private:
-  std::shared_ptr<std::vector<CastPolicy>> entries_;  // written only where no other table shares it
+  std::shared_ptr<std::vector<CastPolicy>> entries_;  // written only if no other table shares it
 };
 
 // A line for each policy, with the ops that have it.
 std::string to_string(const PolicyTable& table);
 
-// Whether autocast casts tensors of this dtype: neither f64 nor f8, nor integers.
+// True if autocast casts tensors of this dtype. It does not cast f64, f8 and integers.
 constexpr bool castable(DType d) { return d == DType::f32 || is_half(d); }
 
-// What autocast looks at in the dtypes of a call.
+// The properties of a call's dtypes that autocast uses.
 struct OperandDTypes {
   bool any = false;           // one is castable
   bool f64 = false;           // one is f64

@@ -1,5 +1,5 @@
-// What rounding does to the numbers of a training step: which share of them vanishes or overflows, and in which exponents
-// they lie, by role and layer.
+// Counts what rounding does to the numbers of a training step, by role and layer: the shares that vanish and overflow,
+// and a histogram of exponents.
 //
 //   amp::CastStatsTable casts;
 //   for (step = 0; ...; ++step) {
@@ -11,13 +11,13 @@
 //
 // What is counted depends on the recipe:
 // - quantised: what the quantisers do to operands and gradients (amp/quantization.h), and nothing else;
-// - f16 and bf16: each narrowing store once. In forward, of casts that autocast inserts and of results in half models
-//   (activations; casts of parameters are weights); in backward, of the gradients that are handed from op to op (errors)
-//   and to parameters (weight gradients), where handing on the same numbers (a view, a copy) is no new rounding; in the
-//   optimizer, of the parameters. Exponents are those of a cast's source, and of what was stored elsewhere;
-// - all f32: the operands of contractions and the gradients as if each were cast to f16.
-// Underflow: not zero before and zero after. Overflow: finite before and not after, or saturated.
-// A kernel that stores several gradients counts as one store, under the role of the first that is handed on.
+// - f16 and bf16: each narrowing store, once. In forward: casts that autocast inserts and results in half models
+//   (activations; casts of parameters count as weights). In backward: gradients passed from op to op (errors) and to
+//   parameters (weight gradients); views and copies of the same numbers do not count again. In the optimizer: the
+//   parameters. Exponents are those of a cast's source, or of the stored values;
+// - all f32: the operands of contractions and the gradients, as if each were cast to f16.
+// Underflow: nonzero before and zero after. Overflow: finite before and not after, or saturated.
+// A kernel that stores several gradients counts as one store, under the role of the first that is passed on.
 #pragma once
 
 #include <memory>
@@ -28,7 +28,7 @@
 
 namespace gradual::amp {
 
-// Counts what this thread does into a table while it lives.
+// Counts this thread's roundings into a table while it lives.
 class PrecisionObserver : Pinned {
  public:
   PrecisionObserver(CastStatsTable& table, const Recipe& recipe);
@@ -40,9 +40,9 @@ class PrecisionObserver : Pinned {
   std::unique_ptr<Watch> watch_;
 };
 
-// Whether a recipe's numbers are counted as if they were cast.
+// True if a recipe's numbers are counted as if they were cast.
 bool counted_as_if(const Recipe& recipe);
-// The format that numbers of a role meet when they are counted; none where there is none, or more than one.
+// The format that numbers of a role are rounded to when they are counted; none if there is none or more than one.
 std::optional<Format> counted_format(const Recipe& recipe, Role role);
 
 }  // namespace gradual::amp

@@ -1,5 +1,5 @@
-// Quantised contractions: which operand of which product is rounded to what. A training step has three products a
-// layer: forward x W, dgrad dy W and wgrad x dy; every one quantises its operands anew, along the axis that it contracts.
+// Quantised contractions: the quantizer of each operand of each product. A training step has three products per layer:
+// forward x W, dgrad dy W and wgrad x dy. Each quantises its operands anew, along the axis that it contracts.
 //
 //   Quantization q = amp::recipe("mxfp8").quantization.value();
 //   amp::PolicyTable table;
@@ -7,8 +7,8 @@
 //   amp::quantize_contractions(table, state);            // matmul, linear and conv2d are rewritten
 //   { const amp::Autocast scope({.table = table}); y = model(x); }
 //
-// (A RecipeRun does all of that.) Products are exact and sums f32: an operand of at most 12 significant bits and its
-// partner multiply without rounding. Outputs, norms, softmax, losses and attention stay in high precision.
+// (A RecipeRun does all of this.) Products are exact and sums are f32: two operands of at most 12 significant bits
+// multiply without rounding. Outputs, norms, softmax, losses and attention stay in high precision.
 #pragma once
 
 #include <memory>
@@ -24,20 +24,20 @@
 
 namespace gradual::amp {
 
-// The quantizers of a step; what is unset stays in high precision.
+// The quantizers of a step; operands without one stay in high precision.
 struct Quantization {
   std::optional<Quantizer> forward_x = {}, forward_w = {};
   std::optional<Quantizer> dgrad_dy = {}, dgrad_w = {};
   std::optional<Quantizer> wgrad_x = {}, wgrad_dy = {};
-  // What is kept between steps, per tensor of at least two dims: gradients of parameters before the optimizer sees
-  // them, parameters and masters after its step, Adam's moments (held as codes; SGD's momentum is the first).
+  // Tensors kept between steps, of at least two dims: gradients of parameters before the optimizer reads them,
+  // parameters and masters after its step, Adam's moments (stored as codes; SGD's momentum is the first).
   std::optional<Quantizer> weight_gradient = {}, weight = {}, master = {}, moment1 = {}, moment2 = {};
-  std::optional<Accumulator> accumulator = {};  // of the three products; unset: the scope's around (else f32)
-  // Modules, by path and with all below them, that follow another recipe's quantisation: {"head", "fp32"} leaves one out.
-  // The optimizer's moments are alike for all.
-  // A RecipeRun takes "first" and "last" for the model's first and last layers.
+  std::optional<Accumulator> accumulator = {};  // of the three products; unset: that of the surrounding scope, else f32
+  // Modules, by path and including their children, that follow another recipe's quantisation: {"head", "fp32"} excludes
+  // one. The optimizer's moments are the same for all modules.
+  // A RecipeRun accepts "first" and "last" for the model's first and last layers.
   std::vector<std::pair<std::string, std::string>> modules = {};
-  bool save_codes = true;  // operands with one scale a tensor are kept for backward as codes (no second derivatives)
+  bool save_codes = true;  // save operands with one scale per tensor as codes for backward (no second derivatives)
 
   bool operator==(const Quantization&) const = default;
 };
@@ -60,7 +60,7 @@ inline constexpr QuantizerField kQuantizerFields[] = {{"forward_x", &Quantizatio
 // Error naming the field.
 void check(const Quantization& quantization);
 
-// What operands become: those that share a quantizer, in order, and what describe() says of it.
+// Operands that share a quantizer, in order, and the describe() text of that quantizer.
 struct OperandGroup {
   std::vector<std::string> operands;
   std::string quantizer;
@@ -108,9 +108,9 @@ class QuantizationState : Pinned {
   std::vector<std::pair<std::string, std::vector<const void*>>> weights_;  // seen in each module, in order
 };
 
-// Makes matmul, linear and conv2d of a table quantised.
+// Sets a table's policies of matmul, linear and conv2d to quantised rewrites.
 void quantize_contractions(PolicyTable& table, const std::shared_ptr<QuantizationState>& state);
-// The same for an autocast region, which begins and ends a forward of the state. No state: a new one.
+// The same for an autocast region, which is one forward for `state`. No state: a new one.
 void quantize_region(AutocastOptions& options, const Quantization& quantization,
                      std::shared_ptr<QuantizationState> state);
 

@@ -11,12 +11,12 @@
 namespace gradual::amp {
 
 std::vector<Recipe> quantized_recipes();
-// "e4m2", "e5m10:toward-zero", "e8m7:stochastic": every operand rounded to that format, without scales. Nothing where
-// the name is of another form; Error where the format or the rounding is none.
+// "e4m2", "e5m10:toward-zero", "e8m7:stochastic": every operand rounded to that format, without scales. None if the
+// name has another form; Error if the format or the rounding does not exist.
 std::optional<Recipe> emulated_recipe(const std::string& name);
 // The checks of a recipe that has a quantization; Error naming the field.
 void check_quantized(const Recipe& recipe);
-// The format that numbers of a role meet, in the products they have part in; none where there is none, or more than one.
+// The format that numbers of a role are rounded to in the products; none if there is none or more than one.
 std::optional<Format> format_met(const Quantization& quantization, Role role);
 
 }  // namespace gradual::amp

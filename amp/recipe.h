@@ -1,5 +1,5 @@
-// A recipe is a whole choice of precision under a name: what computes in which dtype, who keeps masters, how the loss
-// is scaled. Recipes are values; one of your own takes a few lines:
+// A recipe is a named, complete choice of precision: the dtype of each op, masters, loss scaling. Recipes are values;
+// your own takes a few lines:
 //
 //   amp::Recipe mine = amp::recipe("fp16-master");
 //   mine.name = "fp16-kahan";
@@ -7,7 +7,7 @@
 //   mine.update = optim::LowPrecisionUpdate::kahan;
 //   amp::register_recipe(mine);                               // now known to the lab and to recipe()
 //
-// and a RecipeRun trains a model by one:
+// A RecipeRun trains a model with a recipe:
 //
 //   amp::RecipeRun run(amp::recipe("amp-fp16"), model, optim::AdamWOptions{.lr = 1e-3});
 //   for (auto& [x, y] : loader) run.step([&] { return cross_entropy(model(x), y); });
@@ -32,13 +32,13 @@
 namespace gradual::amp {
 
 enum class Mode : std::uint8_t {
-  full,      // the model as it is, in f32
+  full,      // the model unchanged, in f32
   autocast,  // f32 parameters, ops cast by the policy table
   half,      // parameters in half, norm layers and losses in f32
   pure       // everything in half
 };
 enum class Masters : std::uint8_t { none, per_tensor, flat };
-std::string_view name(Mode mode);  // as in a file
+std::string_view name(Mode mode);  // as in a JSON file
 std::string_view name(Masters masters);
 
 struct Recipe {
@@ -46,7 +46,7 @@ struct Recipe {
   std::string description = {};
   Mode mode = Mode::full;
   DType dtype = DType::f32;  // f32 in mode full, f16 or bf16 in the others
-  bool tf32 = false;         // contractions of f32 operands round them to 10 bits
+  bool tf32 = false;         // contractions round f32 operands to 10 mantissa bits
   Masters masters = Masters::none;
   optim::LowPrecisionUpdate update = optim::LowPrecisionUpdate::none;  // none, kahan or stochastic: without masters
   DType optimizer_state = DType::f32;                                  // of momentum and moments
@@ -55,23 +55,23 @@ struct Recipe {
   std::optional<Quantization> quantization = {};                       // of matmul, linear and conv2d
 };
 
-// Error naming the field where the choices contradict each other.
+// Error naming the field if the choices contradict each other.
 void check(const Recipe& recipe);
-// And that the model has the modules that its quantisation names.
+// Also checks that the model has the modules that the quantisation names.
 void check(const Recipe& recipe, nn::Module& model);
 
 // By name: those of recipe_names(), an alias O0 to O3 (Apex's levels: fp32, amp-fp16, fp16-master, fp16-pure), or
 // "fp16-static:SCALE". Error listing the names and the nearest.
 Recipe recipe(const std::string& name);
-bool is_recipe(const std::string& name);  // whether recipe() knows it
-// The library's, in order, then the registered ones.
+bool is_recipe(const std::string& name);  // true if recipe() knows it
+// The built-in ones, in order, then the registered ones.
 std::vector<std::string> recipe_names();
-// Error for an invalid recipe, and for a name that stands for another already. Not while other threads use recipes.
+// Error for an invalid recipe, and for a name of another recipe. Not while other threads use recipes.
 void register_recipe(const Recipe& recipe);
 
-// JSON (amp/recipe_json.cpp): an object of the fields above by their names. A file may name a recipe it starts from
-// ("base": "amp-fp16"). Error naming the key and what is allowed where a key, type or value is unknown, and
-// where the name is that of another recipe, which recipe() knows; on writing, for a rewrite, which is code.
+// JSON (amp/recipe_json.cpp): an object with the fields above as keys. A file may name a recipe to start from
+// ("base": "amp-fp16"). Reading: Error naming the key and what is allowed for an unknown key, type or value, and for
+// the name of another recipe that recipe() knows. Writing: Error for a rewrite, because that is code.
 std::string to_json(const Recipe& recipe);
 std::string to_json(const std::vector<Recipe>& recipes);
 Recipe recipe_from_json(const std::string& text);
@@ -79,11 +79,11 @@ std::vector<Recipe> recipes_from_json(const std::string& text);  // one recipe o
 std::vector<Recipe> load_recipes(const std::string& path);
 void save_recipes(const std::string& path, const std::vector<Recipe>& recipes);
 
-// What the recipe's ops run under, for as long as it lives. In modes half and pure too a table casts: contractions to
-// the model's dtype, so inputs need no cast by hand, and losses to f32 (half) or to the model's dtype (pure).
+// Runs ops under the recipe while it lives. Modes half and pure also have a policy table: it casts contractions to the
+// model's dtype, so inputs need no cast by hand, and losses to f32 (half) or to the model's dtype (pure).
 class RecipeScope {
  public:
-  // state: of the recipe's quantisation, which delayed scaling carries from step to step; by default a new one.
+  // state: the quantisation's state, which delayed scaling keeps from step to step; by default a new one.
   explicit RecipeScope(const Recipe& recipe, Device device = Device::cpu(),
                        std::shared_ptr<QuantizationState> state = nullptr);
 
@@ -91,11 +91,12 @@ class RecipeScope {
   MatmulPrecisionScope precision_;
   std::optional<Autocast> autocast_;
 };
-// The table of a recipe: its mode's with its edits.
+// The policy table of a recipe: that of its mode, with the recipe's edits.
 PolicyTable policy_table(const Recipe& recipe);
 
-// Makes the optimizer for a model's parameters (one group, with names), told how low-precision ones are updated: from the options
-// of SGD, Adam or AdamW, whose .precision the recipe replaces, or by a function, for an optimizer of your own.
+// Makes the optimizer for a model's parameters (one group, with names) and the recipe's low-precision update. Built
+// from the options of SGD, Adam or AdamW, whose .precision the recipe replaces, or from a function for your own
+// optimizer.
 class MakeOptimizer {
  public:
   using Groups = std::vector<optim::ParamGroup>;
@@ -124,25 +125,25 @@ class MakeOptimizer {
 };
 
 struct RunOptions {
-  double clip_norm = 0;    // gradients are clipped to this norm; 0: not
+  double clip_norm = 0;    // clips gradients to this norm; 0: no clipping
   std::uint64_t seed = 0;  // of stochastic rounding
 };
 
 struct RunStep {
-  Tensor loss;               // detached, unscaled: item() when you want it
-  optim::StepResult result;  // lazy as well; applied where nothing scales
+  Tensor loss;               // detached, unscaled; item() reads it
+  optim::StepResult result;  // read on demand as well; always applied without a scaler
 };
 
-// Trains `model`, which it converts, by a recipe. Model and run must not be moved while it lives.
+// Converts `model` and trains it with a recipe. Do not move the model or the run while it lives.
 class RecipeRun : Pinned {
  public:
   RecipeRun(const Recipe& recipe, nn::Module& model, const MakeOptimizer& make, const RunOptions& options = {});
 
   // One training step: forward under the recipe, backward of the scaled loss, clipping, update, gradients dropped.
   RunStep step(const std::function<Tensor()>& loss);
-  // The same in parts: several forward-backward pairs accumulate before one update.
+  // The parts of step(): several forward-backward pairs accumulate before one update.
   Tensor forward(const std::function<Tensor()>& loss) const;  // what `loss` returns, computed under the recipe
-  void backward(const Tensor& loss);                          // scales it
+  void backward(const Tensor& loss);                          // scales the loss first
   optim::StepResult update();
   // Without recording: for evaluation. Put the model into eval mode yourself.
   Tensor evaluate(const std::function<Tensor()>& output) const;
@@ -153,11 +154,11 @@ class RecipeRun : Pinned {
   optim::Optimizer& optimizer() { return *optimizer_; }
   bool scales() const { return scaler_.has_value(); }
   double loss_scale() const { return scaler_ ? scaler_->scale() : 1; }
-  QuantizationState* quantization() { return quantization_.get(); }  // null where nothing is quantised
+  QuantizationState* quantization() { return quantization_.get(); }  // null if nothing is quantised
   optim::GradScaler* scaler() { return scaler_ ? &*scaler_ : nullptr; }
 
-  // Model, optimizer with masters, scaler, histories. Resumes to the bit in a run of the same recipe; default_generator(),
-  // from which dropout and stochastic rounding draw, is the caller's to keep.
+  // Model, optimizer with masters, scaler, histories. A run of the same recipe resumes with the same bits; the caller
+  // saves default_generator(), which dropout and stochastic rounding draw from.
   StateDict state_dict();
   void load_state_dict(const StateDict& state);
   StateDict master_state_dict();  // the model in FP32

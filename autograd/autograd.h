@@ -1,4 +1,4 @@
-// The engine's public face. Tensor::backward is the common way in.
+// The public interface of backward. Most programs call Tensor::backward.
 #pragma once
 
 #include <vector>
@@ -13,41 +13,41 @@ struct Node;
 namespace autograd {
 
 struct GradOptions {
-  bool retain_graph = false;  // keep what the nodes saved, for another backward
-  // Record the backward itself (implies retain_graph). A leaf's grad() then keeps its graph, and that the leaf: drop it
-  // with zero_grad(), or use autograd::grad.
+  bool retain_graph = false;  // keep saved tensors for another backward
+  // Record the backward itself (implies retain_graph). A leaf's grad() then owns its graph, which owns the leaf: break
+  // the cycle with zero_grad(), or use autograd::grad.
   bool create_graph = false;
-  bool allow_unused = false;  // an input the outputs do not depend on gets an undefined gradient, not an Error
+  bool allow_unused = false;  // an input that the outputs do not depend on gets an undefined gradient, not an Error
 };
 
-// With create_graph a gradient that is constant, as that of a linear function, counts as differentiable: its own gradient
-// is zero.
+// Returns the gradients of `outputs` (weighted with `grad_outputs`, by default 1 for one-element outputs) with respect
+// to `inputs`, leaves or not. Does not change any leaf's grad().
 //
-// The gradients of `outputs` (weighted with `grad_outputs`, by default 1 for one-element outputs) with respect to
-// `inputs`, leaves or not. No leaf's grad() is touched.
+// With create_graph a constant gradient, such as that of a linear function, counts as differentiable: its gradient is
+// zero.
 std::vector<Tensor> grad(const std::vector<Tensor>& outputs, const std::vector<Tensor>& inputs,
                          const std::vector<Tensor>& grad_outputs = {}, GradOptions options = {});
 // Accumulates into the leaves' grad().
 void backward(const std::vector<Tensor>& outputs, const std::vector<Tensor>& grad_outputs = {},
               GradOptions options = {});
 
-// A gradient that a node handed on: what observers of gradients see.
+// A gradient that a node passed on, as gradient observers see it.
 struct GradientEvent {
   const Node& node;    // the node whose rule made it, or the leaf's own
-  int input;           // which input of that node it belongs to; -1: gathered by a leaf
+  int input;           // index of the node's input that it is for; -1: accumulated by a leaf
   const Tensor& grad;  // before hooks
 };
-// The leaf that the gradient is for, if casts and views alone lie between; else null.
+// The leaf that the gradient is for, if only casts and views are between; else null.
 const Node* leaf_of(const GradientEvent& event);
-// Observers are told of every gradient of this thread's backward while their scope lives.
+// Receives every gradient of this thread's backward while it lives.
 class GradientObserver : Pinned {
  public:
   GradientObserver();
   virtual ~GradientObserver();
   virtual void gradient(const GradientEvent& event) = 0;
 
-  static bool any();                             // whether this thread has one
-  static void tell(const GradientEvent& event);  // all of this thread's
+  static bool any();                             // true if this thread has one
+  static void tell(const GradientEvent& event);  // calls all observers of this thread
 };
 
 }  // namespace autograd

@@ -1,4 +1,4 @@
-// Backward: nodes in falling sequence order, the tape read backwards. No recursion.
+// Backward: runs nodes in descending sequence order, which reads the tape backwards. No recursion.
 #pragma once
 
 #include <functional>
@@ -14,8 +14,8 @@ namespace gradual::autograd {
 
 class Engine;
 
-// A part of another backward (activation checkpointing): gradients of nodes recorded before `since` are not followed
-// here but handed to `outer`, in whose step this engine runs.
+// A part of another backward (activation checkpointing). This engine runs inside a step of `outer`. It passes gradients
+// of nodes recorded before `since` to `outer` and does not follow them.
 struct Segment {
   Engine* outer = nullptr;
   std::uint64_t since = 0;
@@ -26,31 +26,31 @@ class Engine : Pinned {
   // What one step did.
   struct Step {
     Ref<Node> node;
-    std::vector<Tensor> grads_out;  // arrived, by output
-    std::vector<Tensor> grads_in;   // handed on, by input
+    std::vector<Tensor> grads_out;  // received, by output
+    std::vector<Tensor> grads_in;   // passed on, by input
   };
 
   // `grad_outputs`: none, or one for each output (undefined: 1).
   Engine(std::span<const Tensor> outputs, std::span<const Tensor> grad_outputs, GradOptions options,
          Segment segment = {});
 
-  // Gradients are captured for these instead of gathered in leaves.
+  // Captures the gradients of these tensors instead of accumulating gradients in leaves.
   void capture(const std::vector<Tensor>& inputs);
   const std::vector<Tensor>& captured() const { return captured_; }
 
-  // The engine whose step runs on this thread, or null.
+  // The engine whose step is running on this thread, or null.
   static Engine* current();
 
-  // Writes the gradient of a slice, made by input 0 of `node`, into the buffer that the slices of one tensor share. Adjacent
-  // slices are copied into it, and only what no slice covers is set to zero. False, with nothing done, under create_graph,
-  // where another handle to the buffer exists, and where the first slice does not start or end the dim.
+  // Writes the gradient of a slice into the buffer that all slices of one tensor share; `node` is the slice's node.
+  // Copies adjacent slices; only elements that no slice covers are set to zero. Returns false and does nothing under
+  // create_graph, if the buffer has another handle, or if the first slice neither starts nor ends the dim.
   bool put_slice(Node& node, const SliceAttrs& attrs, const Tensor& grad);
 
-  // Whether a node ran that an earlier backward recorded (create_graph): the outputs depend on gradients.
+  // True if a node ran that an earlier backward recorded (create_graph): the outputs depend on gradients.
   bool saw_gradient() const { return saw_gradient_; }
 
   bool done() const;
-  // Runs the newest node that waits; `report`, where given, is filled.
+  // Runs the newest pending node; fills `report` if given.
   void step(Step* report = nullptr);
   void run();
 
@@ -71,7 +71,7 @@ class Engine : Pinned {
 
   GradOptions options_;
   Segment segment_;
-  Step* report_ = nullptr;  // of the step that runs
+  Step* report_ = nullptr;  // of the running step
   bool saw_gradient_ = false;
   std::map<std::uint64_t, Pending, std::greater<>, PoolAllocator<std::pair<const std::uint64_t, Pending>>>
       pending_;  // by sequence
@@ -80,7 +80,7 @@ class Engine : Pinned {
   std::uint64_t stop_below_ = 0;  // no wanted node has a smaller sequence
 };
 
-// Gives `t` an entry on the tape, if it has none, whose own gradient is zero.
+// If `t` has no node, gives it one whose gradient is zero.
 Tensor constant_on_tape(Tensor t);
 
 }  // namespace gradual::autograd

@@ -11,22 +11,22 @@
 
 namespace gradual {
 
-// One object is one call: apply() takes it once. forward runs with recording off; backward gets the gradients of the
-// outputs (undefined where none arrived) and returns one for each input (undefined where there is none). Backward runs
-// under forward's amp state, generator and module; written with public ops it can be differentiated again.
+// One object serves one call of apply(). forward runs with recording off. backward receives the gradients of the
+// outputs (undefined if there is none) and returns one for each input (undefined: no gradient). backward runs under
+// forward's amp state, generator and module; if it uses public ops, it can be differentiated again.
 class Function : public std::enable_shared_from_this<Function> {
  public:
   virtual ~Function();
   virtual std::vector<Tensor> forward(const std::vector<Tensor>& inputs) = 0;  // one to three outputs
   virtual std::vector<Tensor> backward(const std::vector<Tensor>& grads) = 0;
   virtual std::string name() const { return "custom"; }
-  // Where set, forward and backward run with autocast off, and floating inputs are cast to this dtype under autocast.
+  // If set: under autocast, floating inputs are cast to this dtype, and forward and backward run with autocast off.
   virtual std::optional<DType> amp_dtype() const { return std::nullopt; }
 
   const ThreadState& state() const { return state_; }  // the thread's state when apply() was called
 
  protected:
-  // Keeps tensors for backward; saved() fails where one was changed in place since.
+  // Keeps tensors for backward; saved() is an Error if one was changed in place since.
   void save_for_backward(std::vector<Tensor> tensors);
   const std::vector<Tensor>& saved() const;
   bool needs_input_grad(int i) const { return needs_ & input_bit(i); }
@@ -44,7 +44,7 @@ class Function : public std::enable_shared_from_this<Function> {
   bool released_ = false;
   std::vector<Tensor> saved_;
   std::vector<std::uint32_t> versions_;
-  std::vector<int> output_of_;  // which output a saved tensor is, or -1
+  std::vector<int> output_of_;  // index of the output that a saved tensor is, or -1
 };
 
 std::vector<Tensor> apply(const std::shared_ptr<Function>& function, const std::vector<Tensor>& inputs,

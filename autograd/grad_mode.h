@@ -1,4 +1,4 @@
-// Whether ops are recorded on the tape. Per thread; scopes nest and are restored on exceptions.
+// Switches recording on the tape on and off. Per thread; scopes nest and are restored on exceptions.
 #pragma once
 
 #include "../core/ops/dispatch.h"
@@ -13,7 +13,7 @@ class NoGrad : StageScope {
   NoGrad() : StageScope(chain().autograd, nullptr) {}
 };
 
-// Recording is on while it lives, inside a NoGrad too.
+// Recording is on while it lives, also inside a NoGrad.
 class EnableGrad : StageScope {
  public:
   EnableGrad();

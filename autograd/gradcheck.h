@@ -1,4 +1,4 @@
-// Gradients against central differences, for tests of ops and of user-defined functions.
+// Compares gradients with central differences, for tests of ops and of user-defined functions.
 #pragma once
 
 #include <functional>
@@ -16,18 +16,18 @@ struct GradcheckOptions {
 };
 struct GradcheckResult {
   bool ok = true;
-  std::string message;  // names input, element, analytic and numeric value; empty where ok
+  std::string message;  // names input, element, analytic and numeric value; empty if ok
 };
 
 using CheckedFunction = std::function<std::vector<Tensor>(const std::vector<Tensor>&)>;
 
 // Compares the gradients of `f`'s floating outputs with differences of its values, for every input that
-// requires a gradient: all of the Jacobian where the outputs are few, else its product with random vectors.
-// `f` must be smooth around the inputs and give the same outputs each time. Error where an input that
-// requires a gradient is not f64, or none does.
+// requires a gradient: the whole Jacobian for few outputs, else its product with random vectors.
+// `f` must be smooth around the inputs and give the same outputs each time. Error if no input requires a
+// gradient, or one that does is not f64.
 GradcheckResult gradcheck(const CheckedFunction& f, const std::vector<Tensor>& inputs, GradcheckOptions options = {});
-// The same of the gradient function itself, built with create_graph: second derivatives, with respect to the
-// inputs and to the gradients that arrive.
+// The same for the gradient function, built with create_graph: second derivatives, with respect to the
+// inputs and to the gradients of the outputs.
 GradcheckResult gradgradcheck(const CheckedFunction& f, const std::vector<Tensor>& inputs,
                               GradcheckOptions options = {});
 

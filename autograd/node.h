@@ -1,5 +1,5 @@
-// One entry of the tape: an op that ran, where its gradients go, and what it keeps for backward. And a tensor's place
-// on the tape.
+// One entry of the tape: an op that ran, the edges that its gradients follow, and what it saved for backward. Also a
+// tensor's link to the tape.
 #pragma once
 
 #include <memory>
@@ -12,7 +12,7 @@ namespace gradual {
 struct Node;
 class Function;
 
-// Where a gradient flows: into output `output` of `node`. Null: nobody needs it.
+// The destination of a gradient: output `output` of `node`. Null: no gradient is needed.
 struct Edge {
   Ref<Node> node;
   std::uint32_t output = 0;
@@ -21,15 +21,15 @@ struct Edge {
 using Hook = std::function<Tensor(const Tensor&)>;
 
 struct Node : Pooled<Node>, Pinned {
-  // What the node knows of one input of its op.
+  // The node's data about one input of its op.
   struct Input {
     explicit Input(const Tensor& t);
     Edge edge;
-    bool present = false;  // not an absent optional input, nor a number
+    bool present = false;  // false: an absent optional input, or a number
     DType dtype = DType::f32;
     Device device;
     Shape sizes;
-    Tensor saved;               // where a rule asked for it
+    Tensor saved;               // if the rule asked for it
     std::uint32_t version = 0;  // of the saved tensor's storage, when it was saved
   };
   struct HookEntry {
@@ -47,8 +47,8 @@ struct Node : Pooled<Node>, Pinned {
   Input& input(int i) { return inputs_[i]; }
   const Input& input(int i) const { return inputs_[i]; }
   void save_input(int i, const Tensor& t);
-  void save_output(int i, const Tensor& t);  // kept detached
-  // After backward, unless the graph is retained. What a user's function saved included, as in saved_tensors().
+  void save_output(int i, const Tensor& t);  // stored detached
+  // Called after backward, unless the graph is retained. Includes what a user's function saved, as in saved_tensors().
   void release_saved();
   void release_output(int i);  // a saved one
   std::vector<Tensor> saved_tensors() const;
@@ -57,12 +57,12 @@ struct Node : Pooled<Node>, Pinned {
   OpId op;
   int input_count;
   bool released = false;
-  std::uint64_t sequence;  // grows in the order of recording; backward takes nodes in falling order
+  std::uint64_t sequence;  // grows in the order of recording; backward takes nodes in descending order
   SourceLocation where;    // none in a leaf
   const char* module = "";
   const char* cause = "";
   Attrs attrs;
-  TensorImpl* leaf = nullptr;  // a leaf's node: the tensor that gathers the gradient (null once it is gone)
+  TensorImpl* leaf = nullptr;  // a leaf's node: the tensor that accumulates the gradient (null once destroyed)
   bool of_backward = false;    // recorded while a backward ran: create_graph
   Tensor saved_outputs[kMaxOutputs];
   std::uint32_t output_versions[kMaxOutputs] = {};
@@ -75,12 +75,12 @@ struct Node : Pooled<Node>, Pinned {
   std::size_t input_bytes() const { return sizeof(Input) * static_cast<std::size_t>(input_count); }
   template <class F> void each_saved(F f) const;
   void release(Tensor& saved);
-  Node* next_waiting_ = nullptr;  // while destroyed: the next one that waits
+  Node* next_waiting_ = nullptr;  // during destruction: the next node to destroy
   Input* inputs_;
   alignas(Input) std::byte inline_inputs_[2 * sizeof(Input)];
 };
 
-// The op's name; a user function's own.
+// The op's name, or the name of a user's function.
 std::string name(const Node& node);
 // "op at file:line in module"
 std::string describe(const Node& node);
@@ -88,22 +88,22 @@ std::string describe(const Node& node);
 std::string kind_of(const Shape& sizes, DType dtype);
 // The bit of input `i` in a mask: inputs past the 31st share one.
 constexpr std::uint32_t input_bit(int i) { return 1u << (i < 31 ? i : 31); }
-// The error of a saved tensor that was written since.
+// Throws the Error about a saved tensor that was changed in place.
 [[noreturn]] void fail_changed(const std::string& who, const Tensor& saved, std::uint32_t version);
-// Nodes recorded from now on, on any thread, have at least this sequence number.
+// A lower bound of the sequence numbers of all nodes recorded later, on any thread.
 std::uint64_t next_sequence();
 
-// What autograd keeps with a tensor: its place on the tape and its gradient.
+// Autograd's data of a tensor: its link to the tape and its gradient.
 struct GradMeta final : GradMetaBase {
   ~GradMeta() override;
   Tensor grad;  // leaves only
-  Edge edge;    // where this tensor's gradient flows; a leaf's own node gathers it
+  Edge edge;    // the destination of this tensor's gradient; a leaf's own node accumulates it
   bool requires_grad = false;
 };
 
 static_assert(sizeof(GradMeta) <= GradMetaBase::kBytes);
 
-// Null where autograd knows nothing of the tensor.
+// Null if autograd has no data of the tensor.
 inline GradMeta* grad_meta(const Tensor& t) {
   return t.defined() ? static_cast<GradMeta*>(t.unsafe_impl()->grad_meta) : nullptr;
 }
@@ -112,13 +112,13 @@ inline bool needs_grad(const Tensor& t) {
   const GradMeta* m = grad_meta(t);
   return m && m->requires_grad;
 }
-// The tape's entry of a call, with its edges, and without what its rule saves.
+// Makes the node of a call, with its edges but without saved tensors.
 Ref<Node> make_node(const OpCall& call);
-// A leaf's node: `owner` gathers the gradient (null: nobody does).
+// Makes a leaf's node; `owner` accumulates the gradient (null: the gradient is dropped).
 Ref<Node> make_leaf(TensorImpl* owner);
 // Makes `t` output `output` of `node`.
 void set_history(const Tensor& t, Ref<Node> node, std::uint32_t output);
-// The numbers of `t` with the history of `other`, where that has one.
+// The numbers of `t` with the history of `other`, if it has one.
 Tensor with_history(const Tensor& t, const Tensor& other);
 // The same numbers without history.
 Tensor detached(const Tensor& t);

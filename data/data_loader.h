@@ -1,4 +1,4 @@
-// Batches of a dataset, in a seeded order, made ahead by a background thread.
+// Batches of a dataset in a seeded order, prefetched by a background thread.
 #pragma once
 
 #include <functional>
@@ -13,17 +13,17 @@ namespace gradual::data {
 struct DataLoaderOptions {
   std::int64_t batch = 32;
   bool shuffle = false;
-  std::uint64_t seed = 0;  // of the order: epoch e has the same one for the same seed, whatever else happens
-  bool drop_last = false;  // leaves out an epoch's last batch where it is smaller than the others
-  Device device = {};      // where batches are put: a GPU gets the next one while it works on this one
-  bool prefetch = true;    // a background thread makes the next batch ahead; false: each when it is asked for
+  std::uint64_t seed = 0;  // of the order, which depends on seed and epoch alone
+  bool drop_last = false;  // drops an epoch's last batch if it is smaller than the others
+  Device device = {};      // of the batches; a GPU receives the next batch while it computes
+  bool prefetch = true;    // a background thread makes the next batch in advance; false: on demand
 };
 
 class DataLoader {
  public:
-  // Makes the batch of the given samples. May run on the background thread, one call at a time. There and here
-  // default_generator() is one of this very batch's own, so that random augmentation does not depend on `prefetch`
-  // and is the same again after a resume.
+  // Makes the batch of the given samples. May run on the background thread, one call at a time. During the call
+  // default_generator() is a generator of this batch, so random augmentation does not depend on `prefetch` and is the
+  // same after a resume.
   using Fetch = std::function<Batch(const std::vector<std::int64_t>& indices)>;
 
   explicit DataLoader(Dataset dataset, DataLoaderOptions options = {});
@@ -32,23 +32,23 @@ class DataLoader {
   DataLoader(DataLoader&&) noexcept;
   DataLoader& operator=(DataLoader&&) noexcept;
 
-  // The next batch of this epoch; false at its end, and the call after that begins the next epoch. What `fetch`
-  // throws comes out here, also from the background thread; the same batch is then tried again by the next call.
+  // The next batch of this epoch. Returns false at its end; the following call begins the next epoch. Rethrows
+  // exceptions of `fetch`, also from the background thread; the next call then tries the same batch again.
   bool next(Batch& batch);
 
   std::int64_t size() const;      // batches in an epoch
   std::int64_t epoch() const;     // from 0
-  std::int64_t position() const;  // batches of this epoch that were handed out
+  std::int64_t position() const;  // number of batches returned in this epoch
 
-  void start_epoch(std::int64_t epoch);  // goes to the start of any epoch, this one too
+  void start_epoch(std::int64_t epoch);  // goes to the start of any epoch, also the current one
 
-  // Seed, epoch and position. A loader over the same data that loads it goes on with the very batch that would have
-  // come next, in the middle of an epoch too. Error where samples, batch, shuffle or drop_last differ.
+  // Seed, epoch and position. A loader over the same data that loads it continues with the next batch, also in the
+  // middle of an epoch. Error if samples, batch, shuffle or drop_last differ.
   StateDict state_dict() const;
   void load_state_dict(const StateDict& state);
 
-  // for (const Batch& b : loader): what is left of this epoch (all of it, unless one stands in its middle after a
-  // break or a resume).
+  // for (const Batch& b : loader): the rest of this epoch (the whole epoch, unless a break or a resume left it in the
+  // middle).
   class Iterator {
    public:
     explicit Iterator(DataLoader* loader) : loader_(loader) { ++*this; }

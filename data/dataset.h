@@ -1,5 +1,5 @@
-// Samples and targets as two tensors. Anything that can be laid out so needs no class of its own: overlapping windows
-// of a text are a strided view, a dataset that makes its samples anew gives DataLoader a function.
+// Samples and targets as two tensors. Overlapping windows of a text are a strided view. A dataset that computes its
+// samples passes a function to DataLoader.
 #pragma once
 
 #include <cstdint>
@@ -13,10 +13,10 @@ namespace gradual::data {
 struct Dataset {
   Tensor inputs{};           // [N, ...]
   Tensor targets{};          // [N, ...]; class numbers are i64
-  std::int64_t classes = 0;  // how many classes (or characters) targets tell apart; 0: they are no class numbers
+  std::int64_t classes = 0;  // number of classes (or characters); 0: targets are not class numbers
   std::string name{};        // for tables and reports
 
-  std::int64_t size() const;  // N; Error where the two tensors disagree about it
+  std::int64_t size() const;  // N; Error if the two tensors differ in N
 };
 
 struct Batch {
@@ -33,7 +33,7 @@ struct Split {
 // Copies of the given samples, in the given order. Error for an index that is not in [0, N).
 Batch take(const Dataset& dataset, const std::vector<std::int64_t>& indices);
 
-// `train_count` samples drawn by seed and the rest, both in the drawn order: the same for the same seed everywhere.
+// `train_count` samples drawn by seed, and the rest, both in the drawn order. The order depends on the seed alone.
 Split split(const Dataset& dataset, std::int64_t train_count, std::uint64_t seed = 0);
 
 }  // namespace gradual::data

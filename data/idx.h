@@ -1,4 +1,4 @@
-// IDX files, in which MNIST comes (yann.lecun.com/exdb/mnist): two zero bytes, the element's type, the number of
+// IDX files, the format of MNIST (yann.lecun.com/exdb/mnist): two zero bytes, the element type, the number of
 // dimensions, each size as a big-endian 32-bit integer, then the elements, row-major.
 #pragma once
 
@@ -9,8 +9,8 @@
 
 namespace gradual::data {
 
-// u8, plain or gzipped. An Error names the file, what was found and what is allowed: another element type than
-// unsigned bytes, more than eight dimensions, sizes that do not agree with the file's length.
+// Reads u8, plain or gzipped. Error naming the file, what was found and what is allowed, for an element type other than
+// unsigned bytes, more than eight dimensions, or sizes that do not match the file's length.
 Tensor read_idx(const std::string& path);
 // The same from memory; `name` stands for the file in messages.
 Tensor parse_idx(std::string_view bytes, const std::string& name);

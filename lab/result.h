@@ -1,4 +1,4 @@
-// What a run of the lab leaves behind, and the files it becomes.
+// The result of a run of the lab, and the files made from it.
 #pragma once
 
 #include <array>
@@ -11,32 +11,32 @@
 
 namespace gradual::lab {
 
-// One entry a step, for the curves.
+// One entry per step, for the curves.
 struct Curve {
   std::vector<std::int64_t> step;
   std::vector<double> loss;
   std::vector<double> scale;  // 1 without a scaler
   std::vector<bool> skipped;
-  std::vector<double> underflow_percent;  // NaN where the step was not sampled or rounded none
+  std::vector<double> underflow_percent;  // NaN if the step was not sampled or rounded nothing
 };
 
-// What rounding did to the elements of one role ("activation", "weight", "error", "weight gradient") in one layer.
+// The effect of rounding on the elements of one role ("activation", "weight", "error", "weight gradient") in one layer.
 struct CastRow {
   std::string role = {}, layer = {};  // a module's path, empty outside of all
   std::string kind = {};              // the module's: "Linear"
   std::int64_t elements = 0, nan = 0;
-  double underflow_percent = 0, overflow_percent = 0;  // saturation is overflow too
+  double underflow_percent = 0, overflow_percent = 0;  // overflow includes saturation
 };
 
-// Counts of one role's elements by binary exponent (frexp's less one: 1.0 is in bin 0), times the scales that stand
-// between them and the format they meet.
+// Counts of one role's elements by binary exponent (frexp's minus one: 1.0 is in bin 0), after multiplication by the
+// scales that apply before rounding.
 struct Histogram {
   std::string role = {};
   int first_exponent = 0;
   std::vector<std::int64_t> counts = {};
   std::string format = {};      // "fp16"; empty: none, or several
-  bool as_if = false;           // all is f32, counted as if cast to `format`
-  int zero_below_exponent = 0;  // what lies below 2^this becomes zero when rounded to nearest
+  bool as_if = false;           // the recipe is all f32; counted as if cast to `format`
+  int zero_below_exponent = 0;  // values below 2^this become zero when rounded to nearest
   int min_normal_exponent = 0, max_exponent = 0;
 };
 
@@ -53,13 +53,14 @@ struct Result {
   double ms_per_step = 0;  // median over the steps that were not sampled; NaN: all were
   std::array<std::int64_t, kCategories> peak_bytes{};
   std::int64_t peak_total = 0;
-  // Of errors and weight gradients; NaN: none was rounded. Zero are those after rounding, before it or not: near 100 where
-  // the last layers lose all, and underflow is small, for nothing is left to lose before them.
+  // Of errors and weight gradients; NaN: none was rounded. zero_percent counts zeros after rounding, including values
+  // that were zero before. It is near 100 if the last layers lose everything; underflow is small then, because earlier
+  // layers receive only zeros.
   double underflow_percent = 0, overflow_percent = 0, zero_percent = 0;
   std::vector<CastRow> casts = {};  // by layer, in the order of the model, then by role
   std::string settings = {};        // what --resume compares
   std::string device = {};          // "cpu", "cuda:0 (NVIDIA H200)"
-  // What was run, and the recipe as JSON; empty in files of earlier versions.
+  // The settings of the run, and the recipe as JSON; empty in files of earlier versions.
   std::int64_t batch = 0;
   double lr = 0;
   std::string optimizer = {}, definition = {};
@@ -78,7 +79,7 @@ std::vector<Result> results_from_json(const std::string& text, const std::string
 std::string curves_csv(const std::vector<Result>& results);
 // One self-contained page.
 std::string report_html(const std::vector<Result>& results);
-// The table printed at the end: one line a recipe, means over seeds. A star marks losses that are those of f16 instead.
+// The table printed at the end: one line per recipe, means over seeds. A star marks losses computed as if cast to f16.
 std::string table(const std::vector<Result>& results);
 
 }  // namespace gradual::lab

@@ -14,10 +14,10 @@
 
 namespace gradual::lab {
 
-// What a run depends on besides model, data and seed: a resumed one must agree in it.
+// The settings of a run besides model, data and seed; a resumed run must have the same ones.
 std::string settings(const amp::Recipe& recipe, const Options& options);
 
-// Where two of them differ, as "lr 0.1 there and 0.5 here".
+// The differences of two settings, as "lr 0.1 there and 0.5 here".
 std::string differences(const std::string& there, const std::string& here);
 
 class Run {
@@ -25,8 +25,8 @@ class Run {
   Run(const MakeModel& make_model, const LabData& data, const amp::Recipe& recipe, std::uint64_t seed,
       const Options& options);
 
-  // Trains to the end, or until options.stop says so (false then). `checkpoint`, where not empty, is written after
-  // every epoch and on a stop. `progress` is told after every step.
+  // Trains to the end. Returns false if options.stop ended it. Writes `checkpoint`, if not empty, after every epoch and
+  // on a stop. Reports `progress` after every step.
   bool train(const std::string& checkpoint, Progress progress);
   Result result();
   // The last sampled step is looked at for the report's section on formats.

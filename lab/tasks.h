@@ -1,4 +1,4 @@
-// The data a lab run trains on, and how its outputs are judged.
+// The data of a lab run, and the score of its outputs.
 #pragma once
 
 #include <cstdint>
@@ -10,7 +10,7 @@
 
 namespace gradual::lab {
 
-// A name for tables and the way to a seeded split.
+// A name for tables, and a function that makes a seeded split.
 struct LabData {
   std::string name;
   std::function<data::Split(std::uint64_t seed)> load;
@@ -22,10 +22,10 @@ struct LabData {
 };
 
 // "digits", "mnist:DIR", "text:FILE" or "addition"; Error naming these otherwise. context: characters in a window of
-// text, 0 for the usual 64; Error for other data.
+// text (0: 64); Error for other data.
 LabData data_for(const std::string& spec, std::int64_t context = 0);
 
-// Cross entropy of logits [N, C] with classes [N], or [B, T, C] with [B, T]; class -100 counts nothing.
+// Cross entropy of logits [N, C] with classes [N], or [B, T, C] with [B, T]; class -100 is ignored.
 Tensor classification_loss(const Tensor& logits, const Tensor& targets);
 
 struct Score {

@@ -1,4 +1,4 @@
-// The report's section on what each format would lose of a run's numbers. Internal to compare().
+// The report's section on what each format would lose of a run's numbers (what_if). Internal to compare().
 #pragma once
 
 #include <string>
@@ -10,11 +10,11 @@
 
 namespace gradual::lab {
 
-// Keeps the gradients of this thread's backward passes while it lives: of large ones an even sample.
+// Keeps the gradients of this thread's backward passes while it lives; an evenly spaced sample of large ones.
 class GradientSample final : public autograd::GradientObserver {
  public:
   void gradient(const autograd::GradientEvent& event) override;
-  // A JSON object for the report: what_if of the model's weights, and of errors and weight gradients over loss_scale.
+  // A JSON object for the report: what_if of the model's weights, and of errors and weight gradients / loss_scale.
   std::string what_if_json(nn::Module& model, double loss_scale, std::int64_t step);
 
  private:

@@ -9,12 +9,12 @@ namespace gradual::nn {
 
 struct MultiheadAttentionOptions {
   double dropout = 0;   // of the attention's probabilities
-  bool causal = false;  // for the call with one tensor; others say it in AttentionCall
+  bool causal = false;  // for the call with one tensor; other calls set it in AttentionCall
   bool bias = true;
 };
 
-// What one call attends to. mask, broadcast to [N, heads, L, S] ([N, L, S] stands for all heads): bool, true where a
-// query may attend, or floating, added to the scores (-Inf for all: 0 comes out). causal: query i sees keys 0 to i.
+// The mask of one call. mask broadcasts to [N, heads, L, S] ([N, L, S]: the same for all heads). bool: true if the
+// query may attend. Floating: added to the scores (-Inf for all keys gives 0). causal: query i attends to keys 0 to i.
 struct AttentionCall {
   Tensor mask = {};
   bool causal = false;
@@ -47,7 +47,7 @@ struct TransformerBlockOptions {
   double dropout = 0;            // of the attention's probabilities, the hidden layer and both branches
   bool causal = false;
   bool bias = true;         // of linear layers and norms
-  Gelu gelu = Gelu::exact;  // tanh: GPT-2's form, which a GPU computes with the product
+  Gelu gelu = Gelu::exact;  // tanh: GPT-2's form, which a GPU fuses with the product
   std::int64_t hidden(std::int64_t embed_dim) const { return feedforward ? feedforward : 4 * embed_dim; }
 };
 

@@ -29,7 +29,7 @@ class Conv2d : public Layer {
   Tensor forward(const Tensor& x) override { return conv2d(x, weight, bias, attrs_); }
 
   Tensor& weight;
-  Tensor& bias;  // undefined without one
+  Tensor& bias;  // undefined if there is none
 
  private:
   static std::int64_t of_group(std::int64_t in, std::int64_t out, std::int64_t groups) {

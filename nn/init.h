@@ -11,8 +11,8 @@ void constant_(const Tensor& t, double value);
 void uniform_(const Tensor& t, double low = 0, double high = 1, Generator& g = default_generator());
 void normal_(const Tensor& t, double mean = 0, double std = 1, Generator& g = default_generator());
 
-// What a weight [out, in, ..] (the dims from the third on are the kernel) adds up for each output, and the reverse.
-// Error below two dims.
+// Fan in (inputs per output) and fan out (outputs per input) of a weight [out, in, ..]; dims from the third on are the
+// kernel. Error below two dims.
 struct Fans {
   std::int64_t in, out;
 };
@@ -31,8 +31,8 @@ struct Kaiming {
 void kaiming_uniform_(const Tensor& weight, Kaiming options = {}, Generator& g = default_generator());
 void kaiming_normal_(const Tensor& weight, Kaiming options = {}, Generator& g = default_generator());
 
-// What Linear and Conv2d start from: kaiming_uniform_ with slope sqrt(5), which is U(-b, b) with b = 1/sqrt(fan in),
-// and the same for the bias (which may be undefined).
+// The default of Linear and Conv2d: kaiming_uniform_ with slope sqrt(5), which is U(-b, b) with b = 1/sqrt(fan in).
+// The bias (which may be undefined) has the same distribution.
 void default_weight_and_bias_(const Tensor& weight, const Tensor& bias, Generator& g = default_generator());
 
 }  // namespace gradual::nn::init

@@ -26,7 +26,7 @@ struct Linear : Layer {
   }
 
   Tensor& weight;
-  Tensor& bias;  // undefined without one
+  Tensor& bias;  // undefined if there is none
 };
 
 }  // namespace gradual::nn

@@ -1,4 +1,4 @@
-// Losses as modules, for those who like to hold them as such: each is the function of ops.h.
+// Losses as modules. Each calls the function of the same name in ops.h.
 #pragma once
 
 #include "../core/ops/ops.h"
@@ -20,7 +20,7 @@ template <auto op, class Options = Reduction> class Loss : public Layer {
 
 // logits [N, C] or [N, C, d..], classes i64 [N] or [N, d..].
 using CrossEntropyLoss = Loss<cross_entropy, CrossEntropyOptions>;
-// Input and target of one shape; with a Reduction other than the mean: MSELoss(Reduction::sum).
+// Input and target have one shape. The reduction is the mean by default: MSELoss(Reduction::sum).
 using MSELoss = Loss<mse_loss>;
 using L1Loss = Loss<l1_loss>;
 using BCELoss = Loss<bce_loss>;  // of probabilities

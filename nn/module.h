@@ -24,21 +24,21 @@ namespace gradual::nn {
 
 class Module;
 
-// Surrounds every call of a module it was set on: amp's per-module overrides. Runs when the call begins, and what it
-// returns is destroyed when the call ends, on exceptions too.
+// Surrounds every call of its module (amp's per-module overrides). Runs when a call begins. The object that it returns
+// is destroyed when the call ends, on exceptions too.
 using ModuleHook = std::function<std::shared_ptr<void>(Module& module)>;
 
-// Sees each call's first input and output: for observers.
+// Receives each call's first input and its output.
 using ForwardHook = std::function<void(Module& module, const Tensor& input, const Tensor& output)>;
 
-// The keys that load_state_dict(.., strict = false) passed over.
+// The keys that load_state_dict(.., strict = false) ignored.
 struct LoadResult {
   std::vector<std::string> missing;     // in the module, not in the state dict
   std::vector<std::string> unexpected;  // in the state dict, not in the module
 };
 
-// Not copyable. A module may be moved: everything it registered lives on the heap and keeps its address, so that the
-// references which register_parameter and register_module return stay valid.
+// Not copyable. A module may be moved: everything that it registered is on the heap and keeps its address, so the
+// references that register_parameter and register_module returned stay valid.
 class Module {
  public:
   Module() = default;
@@ -48,16 +48,16 @@ class Module {
   Module& operator=(const Module&) = delete;
   Module& operator=(Module&&) = delete;
 
-  // What the layer computes. Modules with several inputs add their own operator() (with a ModuleCall) instead.
+  // Computes the layer. Modules with several inputs define their own operator() (with a ModuleCall) instead.
   virtual Tensor forward(const Tensor& x);
-  // Calls forward inside this module's scope: ops carry its path, and inside a Layer the place of this call.
+  // Calls forward inside this module's scope: ops carry its path, and inside a Layer the line of this call.
   Tensor operator()(const Tensor& x, SourceLocation loc = SourceLocation::current());
 
-  // Names have no dots and are unique in a module. The reference is the registered slot itself: assigning to it
-  // (head.weight = embedding.weight) ties parameters. An undefined tensor holds a place and is listed nowhere.
+  // Names have no dots and are unique in a module. Returns a reference to the registered tensor; assigning to it
+  // (head.weight = embedding.weight) ties parameters. An undefined tensor reserves a name and is not listed.
   Tensor& register_parameter(const std::string& name, const Tensor& value, bool requires_grad = true);
   Tensor& register_buffer(const std::string& name, const Tensor& value) { return add_slot(name, value, Kind::buffer); }
-  // Takes the module over; the reference is to its new place.
+  // Moves the module in; returns a reference to it.
   template <class M>
     requires std::is_base_of_v<Module, M>
   M& register_module(const std::string& name, M&& module) {
@@ -70,8 +70,8 @@ class Module {
     return module;
   }
 
-  // Dotted paths, in the order of registration, a module's own before its children's. What is shared is listed
-  // once, under its first name. recurse = false: the module's own alone.
+  // Dotted paths in the order of registration, a module's own before its children's. A shared tensor is listed
+  // once, under its first name. recurse = false: only the module's own.
   std::vector<std::pair<std::string, Tensor>> named_parameters(bool recurse = true) const {
     return list(Kind::parameter, recurse);
   }
@@ -83,24 +83,24 @@ class Module {
 
   // The class's name without its namespaces: "Linear".
   std::string kind() const;
-  // Where the module was last registered, from the root: "layers.0.attn"; "" for a root. Lives as long as the process.
+  // The path from the root at the last registration: "layers.0.attn"; "" for a root. Valid as long as the process.
   const char* path() const { return path_; }
 
   void train(bool on = true);
   void eval() { train(false); }
   bool training() const { return training_; }
-  void set_training(bool on) { training_ = on; }  // this module alone
+  void set_training(bool on) { training_ = on; }  // only this module
 
-  // Converts floating parameters, their gradients and floating buffers; with `which`, those of the modules for which
-  // it is true. Handles stay the same tensors, so optimizers and other owners see the change. Buffers of integers
-  // keep their dtype.
+  // Converts floating parameters, their gradients and floating buffers; with `which`, only in modules for which it
+  // returns true. Handles stay the same tensors, so optimizers and other owners see the change. Integer buffers keep
+  // their dtype.
   void to(DType dtype, const std::function<bool(const Module&)>& which = {});
   void to(Device device);
   void zero_grad();
   void set_requires_grad(bool value);
 
-  // The stored tensors themselves (detached, sharing storage); clone() what must outlive the next step. What is shared
-  // appears under each of its names.
+  // The stored tensors (detached, sharing storage); clone() what must outlive the next step. A shared tensor appears
+  // under each of its names.
   StateDict state_dict() const;
   // Copies values in, converted to the dtypes stored here. Error, with nothing written, listing every missing,
   // unexpected and mis-shaped key; strict = false lets missing and unexpected keys pass and returns them.
@@ -111,11 +111,11 @@ class Module {
   void set_hook(ModuleHook hook) { hook_ = std::move(hook); }  // null: none
   bool has_hooks() const { return hook_ || !forward_hooks_.empty(); }
 
-  // What Sequential asks of a layer and the next one, to run two ops as one (core/ops/fusions.h). A class derived from a layer
-  // may compute otherwise, so the layers of this library answer for themselves alone.
-  // The op that this module is, of one input, with its attributes; none by default.
+  // Sequential uses these to run two adjacent layers as one fused op (core/ops/fusions.h). A class derived from a layer
+  // may compute something else, so the library's layers answer only for their exact type (only()). The op of one input
+  // that this module computes, with its attributes; none by default.
   virtual std::optional<std::pair<OpId, Attrs>> as_op() const { return std::nullopt; }
-  // The op that forward ends in, where forward_fused can run a fusion in its place; none by default.
+  // The last op of forward, if forward_fused can run a fusion in its place; none by default.
   virtual std::optional<OpId> ends_in() const { return std::nullopt; }
   // second(forward(x)) for a fusion whose first op is ends_in().
   virtual Tensor forward_fused(const Tensor& x, const Fusion& fusion, const Attrs& second);
@@ -154,20 +154,20 @@ class Module {
   bool layer_ = false;
 };
 
-// A module whose inside is nobody's concern: its ops carry the place where the layer was called. Derive models from
-// Module instead, so that their ops carry the lines of your forward.
+// A module whose ops carry the line where the layer was called. Derive models from Module instead; then their ops carry
+// the lines of your forward.
 class Layer : public Module {
  protected:
   Layer() { layer_ = true; }
-  // `value` where this layer is an L itself, none where it is of a class derived from L: what as_op and ends_in return.
+  // `value` if this layer is exactly an L, none if its class derives from L. For as_op and ends_in.
   template <class L, class T> std::optional<T> only(const T& value) const {
     return typeid(*this) == typeid(L) ? std::optional(value) : std::nullopt;
   }
-  // n, the number of what a layer is made for; Error naming the layer and `what` where it is less than one.
+  // Returns n, a size of the layer; Error naming the layer and `what` if it is less than one.
   static std::int64_t count(const char* layer, const char* what, std::int64_t n);
 };
 
-// A running call of a module: its scope and its hook's guard. What Module::operator() uses; a layer with more inputs
+// A running call of a module: its scope and its hook's guard. Module::operator() uses it; a layer with more inputs
 // writes its own:
 //   Tensor operator()(const Tensor& q, const Tensor& k, Loc loc = Loc::current()) {
 //     const nn::ModuleCall call(*this, loc);

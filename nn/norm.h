@@ -1,4 +1,4 @@
-// Normalisation layers. Under half models amp keeps them in f32; it knows them by their base, Norm.
+// Normalisation layers. In half models amp keeps layers derived from Norm in f32.
 #pragma once
 
 #include "module.h"
@@ -11,12 +11,12 @@ struct BatchNormOptions {
   double eps = 1e-5;
   double momentum = 0.1;            // of the new value in the running statistics
   bool affine = true;               // weight and bias
-  bool track_running_stats = true;  // without: statistics of the batch in eval too
+  bool track_running_stats = true;  // false: uses statistics of the batch in eval too
 };
 
-// Over every dim but the second, channels (Ioffe and Szegedy 2015). In training it normalises with the batch's
-// statistics and moves the running ones, running = (1 - momentum) running + momentum batch, with the unbiased
-// variance; not in a recomputation. In eval it normalises with the running ones.
+// Normalises over every dim except the second, channels (Ioffe and Szegedy 2015). In training it uses the batch's
+// statistics and updates the running ones: running = (1 - momentum) running + momentum batch, with the unbiased
+// variance. A recomputation does not update them. In eval it uses the running ones.
 // Parameters "weight" (1) and "bias" (0), buffers "running_mean" (0), "running_var" (1), "num_batches_tracked" (i64).
 class BatchNorm : public Norm {
  public:
@@ -50,14 +50,14 @@ struct BatchNorm2d : BatchNorm {  // x [N, C, H, W]
   explicit BatchNorm2d(std::int64_t channels, BatchNormOptions options = {}) : BatchNorm(channels, 4, 4, options) {}
 };
 
-// What LayerNorm and RMSNorm share.
+// The base of LayerNorm and RMSNorm.
 class TrailingNorm : public Norm {
  public:
   Tensor& weight;
 
  protected:
   TrailingNorm(const char* layer, const Shape& normalized, bool affine, double eps);
-  int dims(const Tensor& x) const;  // how many are normalised; Error where they have other sizes
+  int dims(const Tensor& x) const;  // number of normalised dims; Error if their sizes differ from `normalized`
   Shape normalized_;
   double eps_;
 
@@ -71,7 +71,7 @@ struct LayerNormOptions {
   bool bias = true;    // with affine
 };
 
-// Over the trailing dims, which must have the sizes `normalized` (Ba et al. 2016).
+// Normalises over the trailing dims, which must have the sizes `normalized` (Ba et al. 2016).
 struct LayerNorm : TrailingNorm {
   explicit LayerNorm(const Shape& normalized, LayerNormOptions options = {});
   explicit LayerNorm(std::int64_t size, LayerNormOptions options = {}) : LayerNorm(Shape{size}, options) {}

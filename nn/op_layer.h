@@ -1,4 +1,4 @@
-// A layer without weights that is one op.
+// A layer without weights that calls one op.
 #pragma once
 
 #include <tuple>

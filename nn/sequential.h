@@ -6,18 +6,18 @@
 namespace gradual::nn {
 
 //   nn::Sequential model{nn::Linear(64, 128), nn::ReLU(), nn::Linear(128, 10)};
-// Takes modules over, or shared pointers to them.
+// Holds modules (moved in) or shared pointers to modules.
 class Sequential : public Layer {
  public:
   Sequential() = default;
-  // One argument is a module to hold too, but never a Sequential: that would be a move.
+  // A single argument is also a module to hold, except a Sequential: that is a move.
   template <class First, class... Rest>
     requires(!std::is_same_v<std::remove_cvref_t<First>, Sequential> || sizeof...(Rest) > 0)
   explicit Sequential(First&& first, Rest&&... rest) {
     push_back(std::forward<First>(first));
     (push_back(std::forward<Rest>(rest)), ...);
   }
-  // A reference to the module, or the pointer that was given.
+  // Returns a reference to the module, or the pointer that was given.
   template <class M> decltype(auto) push_back(M&& module) {
     return register_module(std::to_string(size()), std::forward<M>(module));
   }
@@ -26,8 +26,8 @@ class Sequential : public Layer {
     if (i < size()) return *children()[i].module;
     fail("Sequential: no module " + std::to_string(i) + "; there are " + std::to_string(size()));
   }
-  // Linear and ReLU or GELU, BatchNorm and ReLU are one op, without a hook on either and outside an
-  // UnfusedScope. The bits are the same (of linear_gelu on a GPU, see core/ops/ops.h).
+  // Runs Linear with ReLU or GELU, and BatchNorm with ReLU, as one op, unless either has a hook or an UnfusedScope
+  // is active. The bits are the same (except linear_gelu on a GPU, see core/ops/ops.h).
   Tensor forward(const Tensor& x) override;
   using Module::operator();
 };

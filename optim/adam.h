@@ -15,7 +15,7 @@ template <bool kDecoupled> struct AdamOptionsOf {
 };
 
 // m = beta1 m + (1 - beta1) g;  v = beta2 v + (1 - beta2) g^2;
-// w -= lr / (1 - beta1^t) * m / (sqrt(v) / sqrt(1 - beta2^t) + eps), t counted for each parameter.
+// w -= lr / (1 - beta1^t) * m / (sqrt(v) / sqrt(1 - beta2^t) + eps), with t counted per parameter.
 template <bool kDecoupled> class AdamOf final : public Optimizer {
  public:
   using Options = AdamOptionsOf<kDecoupled>;

@@ -1,5 +1,5 @@
-// Gradient clipping. With an optimizer it works on the gradients that its next step takes: FP32 ones where the
-// optimizer updates f16 or bf16 parameters by way of f32, otherwise .grad. With a GradScaler, call unscale_ before.
+// Gradient clipping. It works on the gradients that the optimizer's next step uses: FP32 gradients if the optimizer
+// updates f16 or bf16 parameters in f32, otherwise .grad. With a GradScaler, call unscale_ first.
 #pragma once
 
 #include <utility>
@@ -14,7 +14,7 @@ struct ClipOptions {
   bool error_if_nonfinite = false;
 };
 
-// A norm, read from a GPU when it is asked for.
+// A norm, read from a GPU on demand.
 class GradNorm {
  public:
   GradNorm(double value) : value_(value) {}  // NOLINT(google-explicit-constructor)
@@ -26,10 +26,10 @@ class GradNorm {
   Tensor there_;  // f64 []
 };
 
-// Multiplies all gradients by max_norm / (norm + 1e-6) where that is below 1, norm being that of all of them seen as one
-// vector, computed in f32 (f64 for f64) a tensor and in double across tensors. Returns the norm before clipping. A norm
-// that is not finite is returned with the gradients left as they are, or is an Error. Gradients on one GPU are clipped there
-// and nobody waits, unless the norm is read or has to be finite.
+// Multiplies all gradients by max_norm / (norm + 1e-6) if that is below 1. norm is that of all gradients as one vector,
+// computed in f32 (f64 for f64) per tensor and in double across tensors. Returns the norm before clipping. If the norm
+// is not finite, the gradients stay unchanged, or it is an Error (options). Gradients on one GPU are clipped there
+// without waiting, unless the norm is read or must be finite.
 GradNorm clip_grad_norm_(Optimizer& optimizer, double max_norm, ClipOptions options = {});
 GradNorm clip_grad_norm_(const std::vector<Tensor>& params, double max_norm, ClipOptions options = {});
 

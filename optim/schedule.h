@@ -1,4 +1,5 @@
-// Learning-rate schedules: plain functions from the number of steps taken to a factor, and what applies them.
+// Learning-rate schedules: plain functions from the number of steps taken to a factor, and the Scheduler that applies
+// one.
 #pragma once
 
 #include <cstdint>
@@ -9,25 +10,25 @@
 
 namespace gradual::optim {
 
-// What the initial rates are multiplied by after `step` steps.
+// The factor of the initial rates after `step` steps.
 using Schedule = std::function<double(std::int64_t step)>;
 
 Schedule step_decay(std::int64_t every, double gamma = 0.1);  // gamma^(step / every)
-// gamma^(how many milestones have been reached).
+// gamma^(number of milestones reached).
 Schedule multi_step(std::vector<std::int64_t> milestones, double gamma = 0.1);
 // From 1 to min_factor along half a cosine in `steps` steps, then min_factor (Loshchilov and Hutter 2017).
 Schedule cosine(std::int64_t steps, double min_factor = 0);
 // From start_factor to 1 in `steps` equal steps, then 1.
 Schedule linear_warmup(std::int64_t steps, double start_factor = 0);
-// `first` for `steps` steps, then `second` from its own beginning: chain(linear_warmup(100), 100, cosine(900)).
+// `first` for `steps` steps, then `second` from its step 0: chain(linear_warmup(100), 100, cosine(900)).
 Schedule chain(Schedule first, std::int64_t steps, Schedule second);
 
-// Sets the rate of every group to its initial one times the schedule's factor: at once, and after each step(). A group
-// added later starts from the rate that it has when it is first seen. The optimizer must outlive it.
+// Sets the rate of every group to its initial rate times the schedule's factor: in the constructor, and in each step().
+// The initial rate of a group added later is its rate at the next step(). The optimizer must outlive the scheduler.
 class Scheduler {
  public:
   Scheduler(Optimizer& optimizer, Schedule schedule);
-  void step();  // after the optimizer's
+  void step();  // call it after the optimizer's step
   std::int64_t steps() const { return steps_; }
   double factor() const { return schedule_(steps_); }
 

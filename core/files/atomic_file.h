@@ -1,5 +1,5 @@
-// Writing files so that nobody ever sees half of one: the bytes go to a temporary file in the same folder, which
-// takes the file's name in one step when it is complete and on disk.
+// Atomic file writes. The bytes go to a temporary file in the same folder. When that is complete and on disk, a rename
+// gives it the final name, so no reader ever sees half a file.
 #pragma once
 
 #include <cstddef>
@@ -12,15 +12,15 @@ namespace gradual {
 
 class AtomicFile : Pinned {
  public:
-  // Opens the temporary file. A symbolic link is followed, so that the file behind it is replaced. Error where the
-  // folder cannot be written or `path` names something that is no regular file.
+  // Opens the temporary file. Follows a symbolic link, so the file behind it is replaced. Error if the folder is not
+  // writable or `path` is not a regular file.
   explicit AtomicFile(const std::string& path);
   // Removes the temporary file unless commit() has returned; `path` is then as it was before.
   ~AtomicFile();
 
   void write(const void* bytes, std::size_t count);
   void write(std::string_view bytes) { write(bytes.data(), bytes.size()); }
-  // fsync, rename, fsync of the folder. Error (and the old file untouched) where one of the first two fails.
+  // fsync, rename, fsync of the folder. If one of the first two fails: Error, and the old file is untouched.
   void commit();
 
  private:
@@ -33,7 +33,7 @@ class AtomicFile : Pinned {
   int descriptor_ = -1;
 };
 
-// The whole of a small file at once.
+// Writes a whole small file at once.
 void write_file_atomically(const std::string& path, std::string_view contents);
 
 }  // namespace gradual

@@ -1,6 +1,6 @@
-// A training checkpoint: the state dicts of all that a run consists of (model, optimizer with its masters, scaler,
-// schedule, generator, position in the data, the user's own values) in one safetensors file, so that a run resumes to
-// the same bits as one that was never stopped. Tensors are stored as "part.name" and can be read by other programs.
+// A training checkpoint: the state dicts of all parts of a run (model, optimizer with its masters, scaler, schedule,
+// generator, position in the data, the user's own values) in one safetensors file. A resumed run has the same bits as
+// an uninterrupted one. Tensors are stored as "part.name"; other programs can read them.
 #pragma once
 
 #include <string>
@@ -24,12 +24,12 @@ struct Checkpoint {
 };
 
 // save_checkpoint("run.safetensors", {{"model", model.state_dict()}, {"generator", state_dict(generator)}}).
-// Atomic: a run that is killed here leaves the previous checkpoint whole. Error for a part without a name, with a '.'
-// in it, or given twice.
+// Atomic: if the run is killed here, the previous checkpoint stays whole. Error for a part name that is empty, contains
+// a '.', or is given twice.
 void save_checkpoint(const std::string& path, const CheckpointParts& parts);
 
-// All or nothing: a file that is truncated, changed in any bit (a CRC-32 covers every name, value and tensor) or
-// written by a newer version of the library gives an Error that says so.
+// Error for a file that is truncated, changed in any bit (a CRC-32 covers every name, value and tensor) or written by a
+// newer version of the library; then nothing is loaded.
 Checkpoint load_checkpoint(const std::string& path);
 // The same from memory; `name` stands for the file in messages.
 Checkpoint parse_checkpoint(std::string_view bytes, const std::string& name);

@@ -8,7 +8,7 @@ namespace gradual {
 // How deep arrays and objects may nest in a file that the library reads.
 inline constexpr int kMostJsonLevels = 64;
 
-// Error where brackets nest deeper than kMostJsonLevels: freeing such a value would overflow the stack. Returns the text.
+// Returns the text. Error if brackets nest deeper than kMostJsonLevels: freeing such a value would overflow the stack.
 std::string_view bounded_json(std::string_view text);
 
 }  // namespace gradual

@@ -8,9 +8,9 @@
 
 namespace gradual {
 
-// f64 f32 f16 i64 i32 u8 bool, as NumPy's f8 f4 f2 i8 i4 u1 b1. The others are refused, with a message: NumPy has no
-// bf16 and no f8, and what the ml_dtypes package writes for them ("<V2", "<V1") does not tell one f8 format from the
-// other. Cast them to f32, which keeps every value, or write safetensors. The write is atomic (atomic_file.h).
+// Writes f64 f32 f16 i64 i32 u8 bool, as NumPy's f8 f4 f2 i8 i4 u1 b1. Other dtypes are an Error: NumPy has no bf16 and
+// no f8, and the types that the ml_dtypes package writes for them ("<V2", "<V1") do not distinguish the f8 formats.
+// Cast them to f32, which keeps every value, or write safetensors. The write is atomic (atomic_file.h).
 void save_npy(const std::string& path, const Tensor& tensor);
 
 // A file in Fortran order gives a tensor with Fortran's strides. Error, naming the file, for a malformed or truncated

@@ -1,6 +1,6 @@
 // The safetensors format (huggingface.co/docs/safetensors): 8 bytes of header length, little-endian; a JSON header
-// that gives each tensor's dtype, shape and place, and texts under "__metadata__"; then the numbers, row-major.
-// PyTorch's and NumPy's packages read what is written here, and the other way about.
+// with each tensor's dtype, shape and place, and texts under "__metadata__"; then the numbers, row-major.
+// The safetensors packages for PyTorch and NumPy read these files, and this reader reads theirs.
 #pragma once
 
 #include <map>
@@ -16,14 +16,14 @@ struct Safetensors {
   std::map<std::string, std::string> metadata;
 };
 
-// All ten dtypes; tensors that share storage are written one by one. The write is atomic (atomic_file.h). Error for
-// an entry that is no tensor (a checkpoint keeps those too) and for a name or text that is not UTF-8.
+// Writes all ten dtypes; tensors that share storage are written separately. The write is atomic (atomic_file.h). Error
+// for an entry that is not a tensor (checkpoints can store those) and for a name or text that is not UTF-8.
 void save_safetensors(const std::string& path, const StateDict& tensors,
                       const std::map<std::string, std::string>& metadata = {});
 
-// The whole file is checked before any of it is used: the header's size (at most 100 MB) and form, every dtype, shape
-// and place, that no tensors overlap and that no bytes are left over. An Error names the file, the tensor, what was
-// found and what is allowed.
+// Checks the whole file before using any of it: the header's size (at most 100 MB) and form, every dtype, shape and
+// place, that no tensors overlap and that no bytes are left over. An Error names the file, the tensor, what was found
+// and what is allowed.
 Safetensors load_safetensors(const std::string& path);
 // The same from memory; `name` stands for the file in messages.
 Safetensors parse_safetensors(std::string_view bytes, const std::string& name);

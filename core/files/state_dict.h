@@ -14,8 +14,8 @@
 
 namespace gradual {
 
-// Integers are int64 where that holds them, a bool is 0 or 1; a double keeps its bits, NaN's payload included, in memory
-// and in files.
+// Integers are int64 if they fit. A bool is 0 or 1. A double keeps its bits, including a NaN's payload, in memory and
+// in files.
 using StateValue = std::variant<Tensor, std::int64_t, std::uint64_t, double, std::string>;
 
 class StateDict {
@@ -25,8 +25,8 @@ class StateDict {
     StateValue value;
   };
 
-  // A name that is present already gets the new value and keeps its place. Error for an empty name or an
-  // undefined tensor.
+  // If the name exists, its value is replaced and keeps its position. Error for an empty name or an undefined
+  // tensor.
   template <class T> void set(const std::string& name, const T& value) {
     if constexpr (std::integral<T>) {
       if (std::is_signed_v<T> || static_cast<std::uint64_t>(value) <= INT64_MAX)
@@ -39,9 +39,9 @@ class StateDict {
     }
   }
 
-  // Each throws Error where the name is missing (naming the nearest one present) or its value is of another
-  // kind. integer and natural read both signed and unsigned values that they can hold; real reads integers too,
-  // where a double holds them exactly.
+  // Error if the name is missing (the message names the nearest one) or the value is of another kind. integer and
+  // natural read signed and unsigned values in their range. real also reads integers that a double represents
+  // exactly.
   Tensor tensor(const std::string& name) const;
   std::int64_t integer(const std::string& name) const;
   std::uint64_t natural(const std::string& name) const;
@@ -53,9 +53,9 @@ class StateDict {
   std::size_t size() const { return entries_.size(); }
   bool empty() const { return entries_.empty(); }
 
-  // Puts all entries of `other` under "prefix.": add("fc", {weight}) makes "fc.weight".
+  // Adds all entries of `other` under "prefix.": add("fc", {weight}) adds "fc.weight".
   void add(const std::string& prefix, const StateDict& other);
-  // The entries under "prefix.", with that part of their names removed; empty where there are none.
+  // The entries under "prefix.", without the prefix; empty if there are none.
   StateDict sub(const std::string& prefix) const;
 
   // In the order in which the names were first set.

@@ -1,5 +1,6 @@
-// The Observe stage: everything that looks at numbers. It sits innermost, so it sees true dtypes, the casts that amp
-// and promotion inserted, and the kernels of backward and of the optimizer. It costs nothing where none is installed.
+// The Observe stage: all code that inspects numbers. It is the innermost stage, so it sees the dtypes of the kernels,
+// the casts that amp and promotion insert, and the kernels of backward and of the optimizer. Without observers it costs
+// nothing.
 #pragma once
 
 #include <string>
@@ -12,20 +13,19 @@
 namespace gradual {
 
 struct CallRecord {
-  double seconds =
-      0;  // of the call itself: the ops that a user's function ran inside are not in it; on a GPU by its clock
+  double seconds = 0;  // of the call itself, without the ops inside a user's function; on a GPU by the GPU's clock
   std::vector<std::string> kernels;  // what ran on a GPU, launch by launch
-  CastCounts counts;                 // what its narrowing stores did; zero unless an installed observer wants_counts()
-  // Of an optimizer's row: the counts of each of its parameters (core/ops/parameter_inputs.h). Empty: there are none.
+  CastCounts counts;                 // of its narrowing stores; zero unless an installed observer wants_counts()
+  // For an optimizer's op: the counts of each parameter (core/ops/parameter_inputs.h). Empty for other ops.
   std::vector<CastCounts> counts_by_parameter = {};
   Context context;  // where the call came from
 };
 
-// For people: the op's name, or that of the user's function that a custom op is.
+// For messages: the op's name; for a custom op the name of the user's function.
 std::string_view called(const OpCall& call);
 
-// Told of every op of this thread, composite rows by their parts. Ops that an observer runs are not observed. An
-// exception from an observer leaves through the op.
+// Receives every op of this thread; a composite op as its parts. Ops that an observer runs are not observed. An
+// exception from an observer propagates through the op.
 class Observer {
  public:
   virtual ~Observer() = default;
@@ -34,7 +34,7 @@ class Observer {
   virtual void after(const OpCall&, const Outputs&, const CallRecord&) {}
 };
 
-// Installs an observer on this thread while the scope lives. Scopes nest: all installed observers are told.
+// Installs an observer on this thread while the scope lives. Scopes nest: all installed observers receive each op.
 class ObserverScope : Pinned {
  public:
   explicit ObserverScope(Observer& observer);

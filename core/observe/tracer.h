@@ -12,9 +12,9 @@ namespace gradual {
 // One line an op, for example
 //   forward   matmul          [32, 64] f16 x [64, 10] f16 -> [32, 10] f16   head            model.h:12      8.1 us
 //   forward   cast            [32, 64] f32 -> [32, 64] f16                  head            model.h:12      1.2 us  # amp: matmul is lower
-// phase (in backward: of which op), op, inputs and outputs, module, source line, time and, where the user did not
-// write the op, why it is there. With counts, also what rounding did to its results. A call of an optimizer has a line for each
-// of its parameters besides.
+// phase (in backward: the forward op), op, inputs and outputs, module, source line, time, and the cause of an op that
+// the user did not write. With counts, also the effect of rounding on its results. An optimizer's call prints one more
+// line per parameter.
 class Tracer : public Observer {
  public:
   using Sink = std::function<void(const std::string& line)>;  // lines without a newline

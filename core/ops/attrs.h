@@ -1,4 +1,4 @@
-// The attributes of op calls: one small trivially copyable struct a kind of row, carried by value.
+// The attributes of op calls: one small trivially copyable struct per kind of op, passed by value.
 #pragma once
 
 #include <cmath>
@@ -16,7 +16,7 @@
 
 namespace gradual {
 
-// Holds one attrs struct of up to kCapacity bytes and knows which.
+// Holds one attribute struct of up to kCapacity bytes and its type.
 class Attrs {
  public:
   static constexpr std::size_t kCapacity = 160;
@@ -47,17 +47,18 @@ class Attrs {
   alignas(8) std::byte bytes_[kCapacity];
 };
 
-// A user's function (autograd/function.h). The name is its own, interned, where an observer is there to read it.
+// A user's function (autograd/function.h). `name` is its interned name; set only if an observer is installed.
 class Function;
 struct CustomAttrs {
   Function* function = nullptr;
   const char* name = "";
 };
-// Rows with one attribute carry it as it is: cast a DType, to_device a Device, view and expand their sizes, permute its
-// dims, gelu and linear_gelu its form, losses their Reduction, tril the diagonal and one_hot the number of classes as std::int64_t.
+// Ops with one attribute carry it without a struct: cast a DType, to_device a Device, view and expand their sizes,
+// permute its dims, gelu and linear_gelu the form, losses their Reduction, tril the diagonal and one_hot the number of
+// classes as std::int64_t.
 enum class Gelu { exact, tanh };
 enum class Reduction { none, mean, sum };
-// A binary op whose left or right operand is a number: that input's slot is undefined and the value stands here.
+// For a binary op whose left or right operand is a number: that input is undefined and this is its value.
 struct ScalarAttrs {
   double value = 0;  // clamp's low, leaky_relu's slope, pow's exponent, add_'s alpha, fill_'s value
   double high = std::numeric_limits<double>::infinity();  // clamp's high
@@ -71,15 +72,15 @@ struct ReduceAttrs {
 struct DimAttrs {
   int dim = 0;
   bool keepdim = false;
-  bool causal = false;  // softmax over the last dim of [.., L, S]: row i sees columns 0 to i, the others become 0
+  bool causal = false;  // softmax over the last dim of [.., L, S]: row i takes columns 0 to i, the others become 0
 };
 struct SliceAttrs {
   int dim = 0;
   std::int64_t start = 0, stop = 0, step = 1;  // resolved: 0 <= start <= stop <= size
-  std::int64_t size = 0;                       // of the dim that was sliced (for slice_backward)
+  std::int64_t size = 0;                       // of the sliced dim (for slice_backward)
 };
 struct PadAttrs {
-  Shape before, after;  // one entry a dim, all >= 0
+  Shape before, after;  // one entry per dim, all >= 0
   double value = 0;
 };
 struct IndexAttrs {
@@ -97,20 +98,20 @@ struct Size2 {
 struct ConvAttrs {
   Size2 stride = 1, padding = 0, dilation = 1;
   std::int64_t groups = 1;
-  Size2 size = 0;  // conv2d_backward_*: of the input or the kernel wanted
+  Size2 size = 0;  // conv2d_backward_*: of the input or the kernel, whichever is computed
 };
 struct PoolAttrs {
   Size2 kernel = 2, stride = 0, padding = 0;  // stride 0: the kernel's
   Size2 size = 0;                             // *_backward: of the input; adaptive: of the output
-  bool channels_last = false;                 // the images are; ops set it, for a gradient of one pixel does not tell
+  bool channels_last = false;                 // of the images; ops set it, because strides of 1x1 images are ambiguous
 };
 struct NormAttrs {
   double eps = 1e-5;
   int dims = 1;          // layer_norm, rms_norm: how many trailing dims are normalised
-  bool training = true;  // batch_norm: statistics of the batch, or the running ones
+  bool training = true;  // batch_norm: true uses the batch's statistics, false the running ones
   bool relu = false;     // batch_norm: y is max(0, ..); its backward then reads the bias
 };
-// batch_norm_update_: of a batch with `count` values a channel, whose invstd is 1/sqrt(var + eps).
+// batch_norm_update_: the batch has `count` values per channel; its invstd is 1/sqrt(var + eps).
 struct RunningAttrs {
   double momentum = 0.1;
   double eps = 1e-5;
@@ -119,39 +120,39 @@ struct RunningAttrs {
 struct CrossEntropyAttrs {
   Reduction reduction = Reduction::mean;
   double label_smoothing = 0;        // in [0, 1]
-  std::int64_t ignore_index = -100;  // rows of this class count nothing, in the mean's denominator either
-  // Autocast's, on a GPU. f16 or bf16: logits and their gradient have it, loss and log-probabilities are f32.
+  std::int64_t ignore_index = -100;  // rows of this class are left out, also of the mean's denominator
+  // Set by autocast on a GPU. f16 or bf16: the dtype of logits and their gradient; loss and log-probabilities are f32.
   DType narrow = DType::f32;
 };
 struct DropoutAttrs {
   double p = 0.5;
   RandomKey key;
 };
-// unscale_: see optim/optimizer.h for the inputs of these rows.
+// unscale_: see optim/optimizer.h for the inputs of these ops.
 struct UnscaleAttrs {
   double inverse_scale = 1;
-  std::int64_t slot = 1;  // where in `found` the first gradient is counted, the next behind it; slot 0 sums all
-  const float* device_inverse = nullptr;  // CUDA: where it stands in the GPU's memory; null: inverse_scale holds
+  std::int64_t slot = 1;  // index in `found` of the first gradient's count, the others follow; slot 0 is the sum
+  const float* device_inverse = nullptr;  // CUDA: the inverse scale in GPU memory; null: use inverse_scale
 };
-// The rates that an optimizer's formula may have.
+// The rates that an optimizer's formula may use.
 struct Rates {
   double lr = 0, weight_decay = 0, momentum = 0, dampening = 0, beta1 = 0, beta2 = 0, eps = 0;
 };
-// What changes from step to step, where it stands in a GPU's memory, so that no step waits for the host. Null: the
-// attributes' values hold.
+// Pointers into GPU memory to what changes from step to step, so that no step waits for the host. Null: use the
+// attributes' values.
 struct DeviceStep {
   const float* inverse_scale = nullptr;
-  const std::int64_t* found = nullptr;  // not 0: nothing of the step happens
-  // Steps taken so far, of the call's first parameter and those behind it; counted up by the call. Parameter k is then
-  // rounded stochastically by stream (steps[k] << 24) + key.stream + k.
+  const std::int64_t* found = nullptr;  // not 0: the step is skipped
+  // Step counts of the call's parameters, in order; the call increments them. Stochastic rounding of parameter k then
+  // uses stream (steps[k] << 24) + key.stream + k.
   std::int64_t* steps = nullptr;
   const Rates* rates = nullptr;
 };
-// How a fused update multiplies its gradients, rounds and stores; what is said of rounding holds for f16 and bf16.
+// How a fused update scales its gradients, rounds and stores. `pure` and `stochastic` apply to f16 and bf16.
 struct UpdateAttrs {
-  double inverse_scale = 1;  // times the gradient, before all else
+  double inverse_scale = 1;  // multiplies the gradient first
   bool pure = false;         // every operation rounds to the parameter's dtype, as composed ops would
-  bool stochastic = false;   // parameter k of the call is rounded stochastically, by stream key.stream + k
+  bool stochastic = false;   // stochastic rounding; parameter k of the call uses stream key.stream + k
   RandomKey key = {};
   DeviceStep device = {};
 };
@@ -170,7 +171,7 @@ struct AdamAttrs {
 struct AttentionAttrs {
   bool causal = false;
   double scale = 0;    // 0: 1/sqrt(head size)
-  double dropout = 0;  // of the probabilities, drawn with `key`; flash_attention has none
+  double dropout = 0;  // of the probabilities, drawn with `key`; 0 for flash_attention
   RandomKey key = {};
 };
 inline double attention_scale(const AttentionAttrs& a, std::int64_t head_size) {

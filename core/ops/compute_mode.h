@@ -1,4 +1,4 @@
-// How contractions treat operands.
+// Compute modes of contractions.
 #pragma once
 
 #include <bit>
@@ -9,11 +9,11 @@
 
 namespace gradual {
 
-// f32: products of the operands as they are. tf32: operands rounded to 10 mantissa bits first (nearest, ties to even),
-// as the tensor cores of NVIDIA's Ampere and later do; sums stay f32. f64 and narrower inputs are never touched.
+// f32: operands are used unchanged. tf32: operands are first rounded to 10 mantissa bits (nearest, ties to even), as in
+// the tensor cores of NVIDIA's Ampere and later; sums stay f32. No effect on f64 and on inputs narrower than f32.
 enum class MatmulPrecision : std::uint8_t { f32, tf32 };
 
-// What contractions called from this thread use; f32 unless a scope says otherwise.
+// The mode of contractions called from this thread; f32 unless a scope sets another.
 MatmulPrecision& matmul_precision();
 
 struct MatmulPrecisionScope : Scoped<MatmulPrecision> {
@@ -27,8 +27,8 @@ GRADUAL_HD inline float round_tf32(float x) {
   return std::bit_cast<float>((bits & 0x7f800000) == 0x7f800000 ? bits : rounded);
 }
 
-// Whether a GPU multiplies f8 operands by its instructions for f8, whose sums keep fewer bits than f32 (on Hopper about
-// 14). Off unless a scope says otherwise: they are widened first, exactly, and sums are f32. The CPU always does that.
+// True: a GPU multiplies f8 operands by its f8 instructions, whose sums keep fewer bits than f32 (on Hopper about 14).
+// False (the default): operands are widened exactly and sums are f32. The CPU always does the latter.
 bool& fast_f8();
 
 struct FastF8Scope : Scoped<bool> {

@@ -6,7 +6,7 @@
 namespace gradual {
 
 // FLOPs count a multiply-add as two and any other function of an element as one; data movement and views count none.
-// Bytes are what the inputs and outputs hold, each read or written once; a view moves none.
+// Bytes are those of the inputs and outputs, each read or written once; a view moves none.
 struct Cost {
   double flops = 0;
   double bytes = 0;

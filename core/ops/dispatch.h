@@ -1,6 +1,6 @@
-// The dispatch chain: Amp -> Autograd -> Observe -> Backend. Each stage is an interceptor or null (skipped); a
-// stage goes on *below itself* with the matching next_*(), and calls it makes there are masked from itself.
-// Between Amp and Autograd stand dtype promotion (recorded casts), shape inference and checks.
+// The dispatch chain: Amp -> Autograd -> Observe -> Backend. Each stage is an interceptor or null (skipped). A stage
+// passes a call on with the matching next_*(); calls that it makes there do not reach it again.
+// Dtype promotion (recorded casts), shape inference and checks run between Amp and Autograd.
 #pragma once
 
 #include <memory>
@@ -15,7 +15,7 @@ class Interceptor {
  public:
   virtual ~Interceptor() = default;
   virtual Outputs call(const OpCall& call) = 0;
-  // Ownership, from a stage that may be asked for again after its scope has ended (a backward, another thread).
+  // Shared ownership, for a stage that may be used after its scope has ended (in backward, on another thread).
   virtual std::shared_ptr<Interceptor> share() { return {}; }
 };
 
@@ -27,14 +27,14 @@ struct Chain {
 };
 Chain& chain();
 
-// The recording interceptor (autograd/record.cpp): what every thread starts with.
+// The recording interceptor (autograd/record.cpp), the default of every thread.
 Interceptor* default_autograd();
 
 // Sets one stage of this thread's chain and restores it, on exceptions too.
 using StageScope = Scoped<Interceptor*>;
 
-// The state a worker thread or a later backward needs to go on as here. Installing it leaves observe alone: observers
-// belong to the thread and the time in which they were set.
+// The state that a worker thread or a later backward needs to continue as this thread. Installing it does not change
+// observe: an observer belongs to the thread and the time in which it was installed.
 struct ThreadState {
   Chain chain;
   Context context;
@@ -57,32 +57,34 @@ class ThreadStateScope {
 
 // Runs a call through the whole chain. `attrs` must outlive the call.
 Outputs dispatch(OpId op, TensorRefs inputs, const Attrs& attrs, SourceLocation where);
-// The first output of a call with the given inputs: what nearly every op function is.
+// dispatch() for ops of one output: returns the first output.
 Tensor dispatch1(OpId op, TensorRefs inputs, const Attrs& attrs, SourceLocation where);
-// Gradient rows, which rules call, have no function of their own: call_row(OpId::softmax_backward, attrs, dy, y)[0].
+// Calls a gradient op, which has no function of its own: call_row(OpId::softmax_backward, attrs, dy, y)[0].
 template <class... T> Outputs call_row(OpId op, const Attrs& attrs, const T&... inputs) {
   return dispatch(op, {&inputs...}, attrs, SourceLocation::current());
 }
 
-// For the interceptors: on below amp (promotion, inference, autograd), below autograd (observe) and to the backend.
+// For the interceptors: continue below amp (promotion, inference, autograd), below autograd (observe) and at the
+// backend.
 Outputs next_below_amp(const OpCall& call);
 Outputs next_below_autograd(const OpCall& call);
 Outputs next_below_observe(const OpCall& call);
 
-// Columns owned by core. Null: a hole (a test lists the reasons for each).
+// Columns owned by core. Null: not implemented (a test lists the reason for each).
 using InferFn = void (*)(const OpCall& call, OutSpec* specs);
-using KernelFn = void (*)(const OpCall& call, Outputs& out);  // outputs are allocated already
-// Computes the outputs, or declines (false) and has written nothing: then the CPU kernel runs.
+using KernelFn = void (*)(const OpCall& call, Outputs& out);  // outputs are allocated
+// Computes the outputs, or returns false and writes nothing; then the CPU kernel runs.
 using OfferFn = bool (*)(const OpCall& call, Outputs& out);
 using CompositeFn = Outputs (*)(const OpCall& call);  // runs above autograd
 
-// What a backend's kernel for a row can do. Those above the backends ask here and never for a kind of device. Null: it cannot.
+// What a backend's kernel for an op can do. Code above the backends asks here, never for a kind of device. Null: no.
 struct Capability {
-  // The row computes this call in fewer passes over memory than the ops that it stands for; called with the row's own call.
+  // The fused op computes this call in fewer passes over memory than its parts; called with the fused op's own call.
   bool (*suits)(const OpCall& call) = nullptr;
-  // The kernel reads inputs of these unlike dtypes as they are, with the bits that casts before it would give.
+  // The kernel reads these mixed dtypes itself, with the same bits as casts before it.
   bool (*reads_mixed)(const OpCall& call) = nullptr;
-  // The attributes with which the kernel reads half inputs as f32 and rounds their gradients itself; none if it does not.
+  // The attributes with which the kernel widens half inputs to f32 and rounds their gradients itself; none if it
+  // cannot.
   std::optional<Attrs> (*widened)(const OpCall& call) = nullptr;
 };
 struct Columns {
@@ -93,23 +95,23 @@ struct Columns {
   KernelFn cuda[kOpCount] = {};
   CompositeFn composite[kOpCount] = {};
   Capability cpu_capability[kOpCount] = {}, cuda_capability[kOpCount] = {};
-  // What oneDNN says of itself; null where it is not built.
+  // oneDNN's version and instruction set; null if it is not built.
   std::string_view (*onednn_description)() = nullptr;
 };
 Columns& columns();
 const Capability& capability(OpId op, Device device);
-// Whether the backend of the call's inputs suits it (Capability).
+// The capabilities of the call's backend, for this call (Capability).
 bool suits(const OpCall& call);
 bool reads_mixed(const OpCall& call);
-// The device of the first defined input; the CPU where there is none.
+// The device of the first defined input; the CPU if there is none.
 Device device_of(const OpCall& call);
 
-// What a kernel calls for each tensor that it wrote besides the first input of an in-place row, whose version dispatch raises.
+// A kernel calls this for each input that it writes, except the first input of an in-place op: dispatch bumps that one.
 inline void bump_version(const Tensor& t) {
   if (t.defined()) add_to(t.unsafe_impl()->storage->version, 1);
 }
 
-// Defined once, at the top of the tree (columns.cpp): lists every column's registration. Runs at first dispatch.
+// Defined in columns.cpp: calls every column's registration. Runs at the first dispatch.
 void register_columns();
 void ensure_registered();
 

@@ -1,5 +1,5 @@
-// What the caller of a product knows of its f32 operands: that they hold values of f8 formats, exactly, under one scale each.
-// A GPU may then multiply their codes, where FastF8Scope lets it (core/ops/compute_mode.h).
+// Tells a product that its f32 operands hold exact values of f8 formats, each with one scale. A GPU may then multiply
+// their codes, if FastF8Scope allows it (core/ops/compute_mode.h).
 #pragma once
 
 #include "../formats/dtype.h"
@@ -10,9 +10,9 @@ namespace gradual {
 struct F8Operands {
   DType a, b;                      // f8e4m3fn, f8e5m2
   const float *a_scale, *b_scale;  // in the GPU's memory; null: 1
-  bool* scaled;                    // becomes true where the product is times both
+  bool* scaled;                    // set to true if the product includes both scales
 };
-// Of the product that this thread computes; null: nothing is known.
+// For the product that this thread computes; null: unknown.
 inline const F8Operands*& f8_operands() {
   thread_local const F8Operands* current = nullptr;
   return current;

@@ -1,5 +1,5 @@
-// The table of fusions. A fusion is a row that computes second(first(..)) in one kernel, with the bits of the two. Autocast's
-// policy and splitting, costs, inference and the layers of nn read this table; none of them names a fused row.
+// The table of fusions. A fused op computes second(first(..)) in one kernel, with the bits of the two ops. Autocast's
+// policy and splitting, costs, inference and the layers of nn read this table; none of them names a fused op.
 #pragma once
 
 #include <span>
@@ -10,14 +10,14 @@ namespace gradual {
 
 struct Fusion {
   OpId whole, first, second;
-  // The whole's inputs are those of `first`, then the other inputs of `second`. Its output 0 is that of `second`; its further
-  // outputs are those of `first`.
+  // The inputs of `whole` are those of `first`, then the other inputs of `second`. Its output 0 is that of `second`;
+  // its further outputs are those of `first`.
   int slot = 0;     // the input of `second` that takes output 0 of `first`
-  int middle = -1;  // the output of the whole that keeps output 0 of `first`; -1: none does
-  // The parts' attributes, from those of the whole.
+  int middle = -1;  // the output of `whole` that holds output 0 of `first`; -1: none
+  // The parts' attributes, from those of `whole`.
   Attrs (*first_attrs)(const Attrs& whole);
   Attrs (*second_attrs)(const Attrs& whole);
-  // The whole's attributes, from those of the parts.
+  // The attributes of `whole`, from those of the parts.
   Attrs (*whole_attrs)(const Attrs& first, const Attrs& second);
 
   bool is_row() const { return whole != first; }  // false: `first` with a flag in its attributes
@@ -25,14 +25,14 @@ struct Fusion {
 };
 
 std::span<const Fusion> fusions();
-// The fusion that this call is; null where it is none.
+// The fusion that this call is an instance of; null if none.
 const Fusion* fusion_of(const OpCall& call);
-// The fusion with a row of its own, by that row; null where the row is no fusion.
+// The fusion whose `whole` is this op, if it is an op of its own (is_row); null if none.
 const Fusion* fusion_of(OpId whole);
-// How second(first(..)) runs as one row; null where there is none.
+// The fusion that computes second(first(..)); null if there is none.
 const Fusion* find_fusion(OpId first, OpId second);
 
-// The parts of a call, one after the other, each run by `run` (OpCall -> Outputs). Gives the whole's outputs.
+// Runs the parts of a call one after the other by `run` (OpCall -> Outputs). Returns the outputs of `whole`.
 template <class Run> Outputs run_parts(const Fusion& f, const OpCall& whole, const Run& run) {
   const int n = info(f.first).inputs;
   const Attrs first_attrs = f.first_attrs(*whole.attrs), second_attrs = f.second_attrs(*whole.attrs);
@@ -45,14 +45,14 @@ template <class Run> Outputs run_parts(const Fusion& f, const OpCall& whole, con
   return out;
 }
 
-// Whether layers use fused rows. True unless a scope of this thread says otherwise.
+// Whether layers use fused ops. True unless a scope of this thread sets it to false.
 inline bool& fused_rows() {
   thread_local bool on = true;
   return on;
 }
 
-// While it lives, layers and backward rules run the parts of fused rows, and an optimizer updates one parameter a call: to see
-// what passes between the parts. On the CPU the bits are the same.
+// While it lives, layers and backward rules run the parts of fused ops, and an optimizer updates one parameter per
+// call. Observers then see the tensors between the parts. On the CPU the bits are the same.
 struct UnfusedScope : Scoped<bool> {
   UnfusedScope() : Scoped(fused_rows(), false) {}
 };

@@ -20,7 +20,7 @@ enum class OpId : std::uint16_t {
 };
 inline constexpr int kOpCount = static_cast<int>(OpId::count_);
 
-// Where kinds and rules are explained: ops.def.
+// ops.def explains kinds and rules.
 // clang-format off
 enum class OpKind : std::uint8_t {
   Elementwise, Transcendental, Comparison, Reduction, Contraction, Pooling, Normalization, Loss, View, Movement, Random,
@@ -42,27 +42,27 @@ inline constexpr OpInfo kOpInfos[kOpCount] = {
 };
 inline const OpInfo& info(OpId op) { return kOpInfos[static_cast<int>(op)]; }
 inline std::string_view name(OpId op) { return info(op).name; }
-// Error naming the nearest op where there is none of that name.
+// Error naming the nearest op if there is none of that name.
 OpId op_from_name(std::string_view name);
 
 inline constexpr int kMaxOutputs = 3;
 
-// Refers to the inputs of a call without touching their counts. An absent optional input is undefined.
+// References to the inputs of a call, without changing reference counts. An absent optional input is undefined.
 class TensorRefs {
  public:
   TensorRefs() = default;
   TensorRefs(const Tensor* const* refs, int n, std::uint32_t temporaries = 0)
       : refs_(refs), n_(n), temporaries_(temporaries) {}
-  // Of a call's argument list: lives as long as the call's expression.
+  // From a call's argument list: valid until the end of the call's expression.
   TensorRefs(std::initializer_list<const Tensor*> refs)  // NOLINT(google-explicit-constructor)
       : TensorRefs(refs.begin(), static_cast<int>(refs.size())) {}
   int size() const { return n_; }
   const Tensor& operator[](int i) const { return *refs_[i]; }
   const Tensor* const* data() const { return refs_; }
-  // Whether the caller is done with handle i: the result may lie in its memory where nobody else can see that.
+  // True if the caller gives up handle i: the result may reuse its memory if no other handle shares it.
   bool temporary(int i) const { return temporaries_ >> i & 1; }
   std::uint32_t temporaries() const { return temporaries_; }
-  // Empties handle i, a temporary, as a move would.
+  // Makes handle i, a temporary, undefined, as a move would.
   void drop(int i) const { const_cast<Tensor&>(*refs_[i]) = Tensor(); }
 
  private:
@@ -80,7 +80,7 @@ struct Outputs {
   const Tensor& operator[](int i) const { return values[i]; }
 };
 
-// What inference says of one output: its dtype and layout. A view also says where in input 0's storage it lies.
+// The dtype and layout of one output, set by inference. For a view also its offset in input 0's storage.
 struct OutSpec {
   DType dtype = DType::f32;
   Shape sizes;
@@ -100,16 +100,16 @@ struct OpCall {
   template <class T> const T& get() const { return attrs->get<T>(); }
 };
 
-// Where in a training step a call stands.
+// The part of a training step that a call belongs to.
 enum class Phase : std::uint8_t { forward, backward, optimizer };
 std::string_view name(Phase phase);
 
-// What surrounds the calls of this thread. module and cause are interned: they outlive every call (intern()).
+// The context of this thread's calls. module and cause are interned: they outlive every call (intern()).
 struct Context {
   const char* module = "";  // path of the module whose forward runs (or ran, in backward): "layers.0.attn"
-  const char* cause = "";   // why an op the user did not write is there: "amp: matmul is lower", "promotion in add"
+  const char* cause = "";   // reason for an op that the user did not write: "amp: matmul is lower", "promotion in add"
   Phase phase = Phase::forward;
-  // Replaces each call's own place: the user's line inside a layer, the forward's in backward. Line 0: no change.
+  // Replaces each call's own line: inside a layer by the user's line, in backward by forward's. Line 0: no change.
   SourceLocation line = {};
   // In backward: the name of the op whose gradient is being computed ("matmul"); interned as well.
   const char* backward_of = "";
@@ -124,7 +124,7 @@ struct CauseScope : Scoped<const char*> {
 struct PhaseScope : Scoped<Phase> {
   explicit PhaseScope(Phase phase) : Scoped(context().phase, phase) {}
 };
-// Enters module `path` (Module::operator() does). `line` becomes the place of its ops; without one they have their own.
+// Enters module `path` (Module::operator() does). `line` becomes the line of its ops; without one they keep their own.
 class ModuleScope {
  public:
   explicit ModuleScope(const char* path, SourceLocation line = {})
@@ -135,15 +135,15 @@ class ModuleScope {
   Scoped<SourceLocation> line_;
 };
 
-// "main.cpp:42"; "" where there is no line.
+// "main.cpp:42"; "" if there is no line.
 std::string place(const SourceLocation& where);
-// "[32, 784] f32", or "none" where it is undefined.
+// "[32, 784] f32", or "none" if it is undefined.
 std::string describe(const Tensor& t);
-// "[32, 784] f32 x [512, 784] f32"; a number stands for an operand that is one.
+// "[32, 784] f32 x [512, 784] f32"; an operand that is a number is printed as a number.
 std::string describe_inputs(const OpCall& call);
 // "matmul: [32, 784] f32 x [512, 784] f32": the start of error messages.
 std::string describe(const OpCall& call);
-// Throws: the call, then why.
+// Throws an Error: the call, then why.
 [[noreturn]] void fail(const OpCall& call, std::string_view why);
 
 }  // namespace gradual

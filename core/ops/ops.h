@@ -1,5 +1,6 @@
-// Every op as a free function (the gradients of pools, norms and losses are rows that rules run by their id). Shapes are stated as [..]; errors name the op, shapes and dtypes. The last argument
-// records where the call stands in the user's source; never pass it by hand except to forward a caller's.
+// Every op as a free function. (Gradient ops of pools, norms and losses have no function; backward rules dispatch them
+// by OpId.) Shapes are written as [..]. Errors name the op, shapes and dtypes. The last argument records the caller's
+// source line; pass it only to forward your own caller's.
 #pragma once
 
 #include <utility>
@@ -12,7 +13,7 @@ namespace gradual {
 
 using Loc = SourceLocation;
 
-// A tensor or a number, with the place of the operator: what operators take.
+// An operand of an operator: a tensor or a number, with the operator's source line.
 class Operand {
  public:
   // NOLINTNEXTLINE(google-explicit-constructor)
@@ -28,7 +29,7 @@ class Operand {
 
   const Tensor* tensor;
   double value = 0;
-  bool temporary = false;  // an elementwise result may be written over it, which leaves it undefined
+  bool temporary = false;  // an elementwise result may reuse its memory; the handle is undefined then
   Loc where;
 
  private:
@@ -36,17 +37,17 @@ class Operand {
 };
 
 // Elementwise, any shape: neg abs sign exp log log1p sqrt rsqrt reciprocal square sin cos tanh sigmoid erf relu silu
-// softplus logical_not clone. Floats compute in f32 (f64 in f64) and round once; integers give f32 where a float must
-// come out.
+// softplus logical_not clone. Floats compute in f32 (f64 in f64) and round once; integers give f32 if the result must
+// be a float.
 #define GRADUAL_UNARY_OP(name, ...) Tensor name(const Tensor& x, Loc loc = Loc::current());
 // The same with a number: leaky_relu(x, slope).
 #define GRADUAL_UNARY_NUMBER_OP(name, kind, rule, option, standard) \
   Tensor name(const Tensor& x, double option = standard, Loc loc = Loc::current());
-// Elementwise, two operands that broadcast; either may be a number, which never promotes the tensor: add sub mul div pow
-// maximum minimum, eq ne lt le gt ge (bool), logical_and logical_or logical_xor (bool).
+// Elementwise, two operands that broadcast; either may be a number, which never promotes the tensor: add sub mul div
+// pow maximum minimum, eq ne lt le gt ge (bool), logical_and logical_or logical_xor (bool).
 #define GRADUAL_BINARY_OP(name, ...) Tensor name(const Operand& a, const Operand& b);
-// Reductions over `dims` (none: all): sum mean max min logsumexp. Accumulation in f32 (f64 for f64, i64 for integers),
-// blocked in a fixed way; of sum and mean as an AccumulatorScope says.
+// Reductions over `dims` (none: all): sum mean max min logsumexp. They accumulate in f32 (f64 for f64, i64 for
+// integers) in fixed blocks; sum and mean obey an AccumulatorScope.
 #define GRADUAL_REDUCTION_OP(name, ...) \
   Tensor name(const Tensor& x, const Shape& dims = {}, bool keepdim = false, Loc loc = Loc::current());
 #include "../ops.def"
@@ -83,15 +84,15 @@ Tensor norm(const Tensor& x, double p = 2, const Shape& dims = {}, bool keepdim 
 Tensor argmax(const Tensor& x, int dim, bool keepdim = false, Loc loc = Loc::current());
 Tensor argmin(const Tensor& x, int dim, bool keepdim = false, Loc loc = Loc::current());
 
-// Contractions: exact products, f32 accumulation (f64 for f64; else as an AccumulatorScope says), one rounding at the
+// Contractions: exact products, f32 accumulation (f64 for f64; an AccumulatorScope changes it), one rounding at the
 // end.
 // matmul: [.., m, k] x [.., k, n], batch dims broadcast.
 Tensor matmul(const Tensor& a, const Tensor& b, Loc loc = Loc::current());
 Tensor linear(const Tensor& x, const Tensor& weight, const Tensor& bias = {}, Loc loc = Loc::current());
 // relu(linear(..)), the same bits, as one op.
 Tensor linear_relu(const Tensor& x, const Tensor& weight, const Tensor& bias = {}, Loc loc = Loc::current());
-// gelu(linear(..)) as one op: the same bits on the CPU. On a GPU, where cuBLASLt can, the tanh form of f16 and bf16 is
-// taken of the sum before that is rounded.
+// gelu(linear(..)) as one op, with the same bits on the CPU. On a GPU, if cuBLASLt supports it, the tanh form of f16
+// and bf16 is applied to the sum before rounding.
 Tensor linear_gelu(const Tensor& x, const Tensor& weight, const Tensor& bias = {}, Gelu form = Gelu::exact,
                    Loc loc = Loc::current());
 using Conv2dOptions = ConvAttrs;  // stride, padding, dilation, groups
@@ -99,8 +100,9 @@ Tensor conv2d(const Tensor& x, const Tensor& weight, const Tensor& bias = {}, Co
               Loc loc = Loc::current());
 Tensor conv2d_backward_input(const Tensor& dy, const Tensor& weight, const ConvAttrs& attrs, Loc loc = Loc::current());
 Tensor conv2d_backward_weight(const Tensor& dy, const Tensor& x, const ConvAttrs& attrs, Loc loc = Loc::current());
-// q, k, v [.., L, E]; mask to [.., L, S]: bool (true: may attend) or floating, added. A query whose mask is false, or -Inf,
-// for every key that it may see gets 0. Of half operands the scores and probabilities are f32, and y is rounded once.
+// q, k, v [.., L, E]; mask broadcasts to [.., L, S]: bool (true: may attend) or floating (added). A query that may
+// attend to no key (false or -Inf for all) gives 0. For half operands scores and probabilities are f32, and y is
+// rounded once.
 Tensor scaled_dot_product_attention(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& mask = {},
                                     AttentionAttrs attrs = {}, Loc loc = Loc::current());
 
@@ -111,19 +113,19 @@ std::pair<Tensor, Tensor> max_pool2d_with_indices(const Tensor& x, const PoolAtt
 Tensor avg_pool2d(const Tensor& x, Pool2dOptions options = {}, Loc loc = Loc::current());
 Tensor adaptive_avg_pool2d(const Tensor& x, std::int64_t height, std::int64_t width, Loc loc = Loc::current());
 
-// Normalisation. All outputs of a row are returned where the name says so.
-// batch_norm is pure: x [N, C, ..]; weight, bias, mean, var [C] (weight, bias may be undefined; mean, var are used when
-// not training). Returns y and the mean and 1/sqrt(var + eps) that were used (f32; f64 for f64). With `relu`, y is relu of it,
-// the same bits.
+// Normalisation.
+// batch_norm is pure: x [N, C, ..]; weight, bias, mean, var [C] (weight, bias may be undefined; mean, var are used if
+// not training). Returns y, and the mean and 1/sqrt(var + eps) that it used (f32; f64 for f64). With `relu`, returns
+// relu(y), with the same bits as the two ops.
 struct BatchNormResult {
   Tensor y, mean, invstd;
 };
 BatchNormResult batch_norm(const Tensor& x, const Tensor& weight, const Tensor& bias, const Tensor& mean,
                            const Tensor& var, bool training, double eps = 1e-5, bool relu = false,
                            Loc loc = Loc::current());
-// Moves running statistics [C] in place towards those of a batch, as batch_norm returned them, and counts it in `batches`
-// (i64, 0-d): running = (1 - momentum) running + momentum batch, with the unbiased variance; (1 - momentum) running, batch and
-// the sum are rounded to their dtype. It has no gradient.
+// Updates running statistics [C] in place from those that batch_norm returned, and increments `batches` (i64, 0-d):
+// running = (1 - momentum) running + momentum batch, with the unbiased variance; (1 - momentum) running, batch and the
+// sum are rounded to the buffers' dtype. No gradient.
 void batch_norm_update_(const Tensor& running_mean, const Tensor& running_var, const Tensor& batches,
                         const Tensor& mean, const Tensor& invstd, const RunningAttrs& attrs, Loc loc = Loc::current());
 // layer_norm and rms_norm: over the last `dims` dims.
@@ -139,20 +141,20 @@ Tensor cross_entropy(const Tensor& logits, const Tensor& classes, CrossEntropyOp
                      Loc loc = Loc::current());
 Tensor mse_loss(const Tensor& x, const Tensor& y, Reduction reduction = Reduction::mean, Loc loc = Loc::current());
 Tensor l1_loss(const Tensor& x, const Tensor& y, Reduction reduction = Reduction::mean, Loc loc = Loc::current());
-// bce: x are probabilities, or logits.
+// Binary cross entropy: x are probabilities (bce_loss) or logits.
 Tensor bce_loss(const Tensor& x, const Tensor& y, Reduction reduction = Reduction::mean, Loc loc = Loc::current());
 Tensor bce_with_logits_loss(const Tensor& x, const Tensor& y, Reduction = Reduction::mean, Loc loc = Loc::current());
 
 // Random and lookup. dropout draws one stream of the generator; its backward redraws the same numbers.
 Tensor dropout(const Tensor& x, double p, Generator& g = default_generator(), Loc loc = Loc::current());
-// residual + dropout(x), of the same sizes: the bits of the two ops in one.
+// residual + dropout(x) as one op, with the bits of the two ops; the sizes must be equal.
 Tensor dropout_add(const Operand& x, const Tensor& residual, double p, Generator& g = default_generator());
 // [V, E], i64 [..] -> [.., E]
 Tensor embedding(const Tensor& weight, const Tensor& indices, Loc loc = Loc::current());
 
-// Views: no number moves.
-Tensor view(const Tensor& x, const Shape& sizes, Loc loc = Loc::current());     // Error where a copy would be needed
-Tensor reshape(const Tensor& x, const Shape& sizes, Loc loc = Loc::current());  // copies only where it must
+// Views: no data is copied.
+Tensor view(const Tensor& x, const Shape& sizes, Loc loc = Loc::current());     // Error if a copy would be needed
+Tensor reshape(const Tensor& x, const Shape& sizes, Loc loc = Loc::current());  // copies only if it must
 Tensor permute(const Tensor& x, const Shape& dims, Loc loc = Loc::current());
 Tensor transpose(const Tensor& x, int a, int b, Loc loc = Loc::current());
 Tensor expand(const Tensor& x, const Shape& sizes, Loc loc = Loc::current());  // -1 keeps a size
@@ -165,10 +167,10 @@ Tensor select(const Tensor& x, int dim, std::int64_t index, Loc loc = Loc::curre
 std::vector<Tensor> split(const Tensor& x, std::int64_t size, int dim = 0, Loc loc = Loc::current());
 
 // Movement.
-Tensor contiguous(const Tensor& x, Loc loc = Loc::current());  // x itself where it is already
-// [N, C, H, W] whose channels lie side by side in memory (NHWC): x itself where they do. Values and sizes are those of x, and
-// convolutions, batch norm, pools (adaptive ones too, and their gradients) and elementwise ops keep that order: libraries have less
-// to rearrange.
+Tensor contiguous(const Tensor& x, Loc loc = Loc::current());  // x itself if it is contiguous
+// x [N, C, H, W] with contiguous channels in memory (NHWC); x itself if it already is. Values and sizes do not change.
+// Convolutions, batch norm, pools (with adaptive ones and gradients) and elementwise ops keep this order, which saves
+// libraries a reorder.
 Tensor channels_last(const Tensor& x, Loc loc = Loc::current());
 Tensor cat(const std::vector<Tensor>& tensors, int dim = 0, Loc loc = Loc::current());
 Tensor stack(const std::vector<Tensor>& tensors, int dim = 0, Loc loc = Loc::current());
@@ -180,7 +182,7 @@ Tensor pad(const Tensor& x, const Shape& before, const Shape& after, double valu
 Tensor tril(const Tensor& x, std::int64_t diagonal = 0, Loc loc = Loc::current());
 Tensor one_hot(const Tensor& classes, std::int64_t count, Loc loc = Loc::current());  // i64 [..] -> i64 [.., count]
 
-// Sums `x` down to `sizes`, undoing a broadcast.
+// Sums `x` to `sizes`, which undoes a broadcast.
 Tensor sum_to(const Tensor& x, const Shape& sizes, Loc loc = Loc::current());
 
 }  // namespace gradual

@@ -1,4 +1,4 @@
-// One call of an optimizer's row (sgd_step_, adam_step_, unscale_) serves many parameters. This is how its inputs are laid out.
+// One call of an optimizer's op (sgd_step_, adam_step_, unscale_) updates many parameters. This describes its inputs.
 #pragma once
 
 #include "op.h"
@@ -6,10 +6,10 @@
 namespace gradual {
 
 struct ParameterInputs {
-  int count = 0;    // parameters of the call; 0 for every other row
-  int first = 0;    // the input at which the first parameter's tensors begin
-  int each = 0;     // tensors a parameter
-  int written = 0;  // which of them is the result
+  int count = 0;    // parameters of the call; 0 for every other op
+  int first = 0;    // index of the first parameter's first tensor
+  int each = 0;     // tensors per parameter
+  int written = 0;  // index of the result among them
 };
 
 inline ParameterInputs parameter_inputs(const OpCall& call) {
@@ -22,7 +22,7 @@ inline ParameterInputs parameter_inputs(const OpCall& call) {
   return p;
 }
 
-// The call as if it served its k-th parameter alone.
+// The call restricted to its k-th parameter.
 inline OpCall call_of_parameter(const OpCall& call, const ParameterInputs& p, int k) {
   OpCall one = call;
   one.inputs = TensorRefs(call.inputs.data() + p.first + k * p.each, p.each);

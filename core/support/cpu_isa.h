@@ -1,4 +1,5 @@
-// The vector instructions that kernels use: one binary holds their loops for several, the processor decides at run time.
+// The vector instructions that kernels use. One binary holds loops for several instruction sets and picks one at run
+// time.
 #pragma once
 
 #include <atomic>
@@ -8,13 +9,14 @@
 
 namespace gradual {
 
-// Each includes those before it. avx2: AVX2, FMA and F16C; avx512: AVX-512 F, BW, DQ and VL as well, and BF16 where the processor
-// has it; amx: AMX for bf16, where the system lets this process use it, and AVX512-BF16. Products in bf16 alone know amx,
-// and which of oneDNN's functions computes large ones in f32.
+// Each includes those before it. avx2: AVX2, FMA and F16C. avx512: also AVX-512 F, BW, DQ and VL, and BF16 if the
+// processor has it. amx: also AMX for bf16, if the system allows it, and AVX512-BF16. amx equals avx512 except for bf16
+// products and the choice of oneDNN's function for large f32 products.
 enum class CpuIsa : std::uint8_t { baseline, avx2, avx512, amx };
 std::string_view name(CpuIsa isa);
 
-// Those that the library holds and the processor runs, slowest first. None below what the build takes for granted.
+// The instruction sets that the library contains and the processor supports, slowest first. None below the build's
+// minimum.
 std::vector<CpuIsa> cpu_isas();
 
 namespace detail {
@@ -23,15 +25,15 @@ extern constinit std::atomic<int> current_isa;
 CpuIsa choose_isa();
 }  // namespace detail
 
-// The one in use: the fastest, or what the environment variable GRADUAL_CPU_ISA names when it is first asked for (error
-// where cpu_isas() lacks it). All give the same bits, but for matrix products, whose sums have another order in each, and
-// for which of several NaNs a sum keeps.
+// The one in use: the fastest, or the one named by the environment variable GRADUAL_CPU_ISA at the first call (Error if
+// cpu_isas() lacks it). All give the same bits, except matrix products, whose sums have another order in each, and the
+// choice among several NaNs in a sum.
 inline CpuIsa cpu_isa() {
   const int isa = detail::current_isa.load(std::memory_order_relaxed);
   return isa != detail::kNoIsa ? static_cast<CpuIsa>(isa) : detail::choose_isa();
 }
 
-// For the whole process from now on, for tests and measurements; returns the one before. Error where cpu_isas() lacks it.
+// Sets it for the whole process, for tests and measurements. Returns the previous one. Error if cpu_isas() lacks it.
 CpuIsa set_cpu_isa(CpuIsa isa);
 
 }  // namespace gradual

@@ -1,5 +1,5 @@
-// The one exception type of the library. A message names the op, the shapes, dtypes and devices at hand,
-// and what would have been right.
+// The one exception type of the library. A message names the op, the shapes, dtypes and devices,
+// and what would be right.
 #pragma once
 
 #include <stdexcept>
@@ -14,7 +14,7 @@ class Error : public std::runtime_error {
 
 [[noreturn]] inline void fail(const std::string& message) { throw Error(message); }
 
-// f(), whose errors are told with `context` in front of them: the file that was being read, for example.
+// Calls f() and puts `context` in front of the messages of its errors, for example the name of the file being read.
 template <class F> auto in_context(const std::string& context, F f) {
   try {
     return f();

@@ -1,4 +1,4 @@
-// fail() with a message made by fmt. For sources only: fmt stands in no public header.
+// fail() with a message formatted by fmt. For sources only: no public header includes fmt.
 #pragma once
 
 #include <fmt/format.h>
@@ -13,7 +13,7 @@ namespace gradual {
 template <class... A> [[noreturn]] void failf(fmt::format_string<A...> text, A&&... arguments) {
   fail(fmt::format(text, std::forward<A>(arguments)...));
 }
-// The same, about a call.
+// The same, for errors about a call.
 struct OpCall;
 [[noreturn]] void fail(const OpCall& call, std::string_view why);
 template <class... A> [[noreturn]] void failf(const OpCall& call, fmt::format_string<A...> why, A&&... arguments) {

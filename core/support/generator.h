@@ -42,8 +42,8 @@ struct GeneratorScope : Scoped<Generator*> {
   explicit GeneratorScope(Generator& generator);
 };
 
-// While it lives, what next() gives on this thread, whatever the generator, is written to `log`, or comes from there
-// in the same order and no generator moves: for computing something again (activation checkpointing). Scopes nest.
+// record: appends every key that next() returns on this thread, for any generator, to `log`. replay: next() returns the
+// keys of `log` in the same order and no generator advances. For recomputation (activation checkpointing). Scopes nest.
 class DrawScope {
  public:
   enum class Mode { record, replay };

@@ -1,5 +1,5 @@
-// Code that CUDA kernels share: nvcc compiles what is marked so for the device, too; every other compiler sees nothing. The
-// one macro beside the op table, for a keyword cannot be spelled otherwise.
+// Marks functions that CUDA kernels share: nvcc compiles them for the device too; for other compilers the mark is
+// empty. The only macro besides the op table, because a keyword cannot be written in another way.
 #pragma once
 
 #ifdef __CUDACC__

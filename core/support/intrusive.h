@@ -21,8 +21,8 @@ inline bool only_thread() {
 #endif
 }
 
-// Adds to a count that other threads may change, too, and gives what it was. A locked instruction costs as much as a
-// small op's kernel: the only thread does without.
+// Adds to a count that other threads may change too, and returns the old value. A locked instruction costs as much as a
+// small op's kernel, so a process with one thread avoids it.
 template <class T>
 T add_to(std::atomic<T>& count, std::type_identity_t<T> by, std::memory_order order = std::memory_order_relaxed) {
   if (!only_thread()) return count.fetch_add(by, order);
@@ -34,7 +34,7 @@ T add_to(std::atomic<T>& count, std::type_identity_t<T> by, std::memory_order or
 template <class T> class Ref {
  public:
   constexpr Ref() = default;
-  static Ref adopt(T* fresh) {  // takes over a count that is already one
+  static Ref adopt(T* fresh) {  // takes over an object whose count is already one
     Ref r;
     r.p_ = fresh;
     return r;
@@ -53,7 +53,7 @@ template <class T> class Ref {
   }
   ~Ref() {
     if (!p_) return;
-    // The last owner needs no locked instruction: nobody else is there to change the count.
+    // The last owner needs no locked instruction, because no other owner can change the count.
     if (p_->refs.load(std::memory_order_acquire) == 1 ||
         add_to(p_->refs, std::uint32_t(-1), std::memory_order_acq_rel) == 1)
       T::destroy(p_);

@@ -1,4 +1,4 @@
-// The threads that share a loop with the one that calls it.
+// The thread pool: workers that share a loop with the calling thread.
 #pragma once
 
 #include <cstdint>
@@ -12,13 +12,13 @@ struct ChunkCall {
 };
 
 // Calls every chunk in [0, chunks) once, on the calling thread and on up to threads - 1 workers. The caller takes all
-// chunks that no worker has begun, so it waits only for workers that have one. Workers look for the next loop for a
-// moment and then sleep. Where they finish late, as on a busy machine, the next loops are the caller's alone for a
-// while; so is a loop while another thread's loop has the workers, and a loop of a forked process. The first exception is
-// rethrown; other chunks may still run. A chunk must not fork.
+// chunks that no worker has begun, so it waits only for workers inside a chunk. Idle workers spin briefly, then sleep.
+// The caller runs a loop alone while another thread's loop uses the workers, in a forked process, and for a while after
+// workers finished late, as on a busy machine. The first exception is rethrown; other chunks may still run. A chunk
+// must not fork.
 void run_chunks(std::int64_t chunks, int threads, ChunkCall chunk);
 
-// Whether this thread runs a chunk: loops inside it do not share.
+// True while this thread runs a chunk. Loops inside a chunk run on this thread alone.
 bool in_parallel_loop();
 
 }  // namespace gradual

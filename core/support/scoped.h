@@ -1,4 +1,4 @@
-// A value that is restored: what nearly every RAII mode of the library is.
+// Sets a value and restores it later: the base of nearly every RAII mode of the library.
 #pragma once
 
 #include <type_traits>
@@ -6,14 +6,14 @@
 
 namespace gradual {
 
-// A base of what is neither copied nor moved.
+// Base of classes that are neither copied nor moved.
 struct Pinned {
   Pinned() = default;
   Pinned(const Pinned&) = delete;
   Pinned& operator=(const Pinned&) = delete;
 };
 
-// Sets `place` and puts the old value back when it goes, on exceptions too.
+// Sets `place` and restores the old value in the destructor, on exceptions too.
 template <class T> class Scoped : Pinned {
  public:
   Scoped(T& place, std::type_identity_t<T> value) : place_(place), saved_(std::exchange(place, std::move(value))) {}

@@ -5,16 +5,16 @@
 
 namespace gradual {
 
-// More are surely a mistake, and OpenMP, which oneDNN uses, keeps what it tells each thread on the caller's stack.
+// More threads are surely a mistake. OpenMP, which oneDNN uses, keeps data per thread on the caller's stack.
 inline constexpr int kMostThreads = 4096;
 
-// For every kernel of the process from now on. Error unless 1 to kMostThreads.
+// Sets the number for every kernel of the process. Error unless 1 to kMostThreads.
 void set_num_threads(int n);
-// Default: the cores this process may use, or OMP_NUM_THREADS; without OpenMP all cores of the machine. No more than
-// kMostThreads. 1 inside a kernel's loop.
+// Default: OMP_NUM_THREADS, or the number of cores this process may use; without OpenMP all cores of the machine. At
+// most kMostThreads. 1 inside a kernel's loop.
 int num_threads();
 
-// So many while it lives, for tests and measurements; not for several threads at once.
+// Sets the number while the scope lives, for tests and measurements. Not for several threads at once.
 class ThreadsScope : Pinned {
  public:
   explicit ThreadsScope(int n) : saved_(num_threads()) { set_num_threads(n); }

@@ -29,21 +29,23 @@ std::string to_string(Device device);
 // Parses "cpu", "cuda" or "cuda:N"; anything else is an Error naming what is allowed.
 Device device_from_name(const std::string& name);
 
-// What cuda/ gives the layers above it. Without CUDA, or without a GPU, the others are an Error that says what is missing.
+// The functions of cuda/ for the layers above it. Without CUDA or a GPU all except count() are an Error that names what
+// is missing.
 namespace device {
 inline constexpr int kMost = 10;  // cuda:0 to cuda:9
-int count();                      // the GPUs at hand; 0 without CUDA
+int count();                      // the number of GPUs; 0 without CUDA
 void select(Device device);       // a GPU: where this thread's kernels run from now on
 // Memory of a GPU. Work that is enqueued on the thread's stream may still use a block when it is freed.
 void* allocate(std::size_t bytes, Device device);
 void free(void* block, std::size_t bytes, Device device) noexcept;
-// Bytes between devices, in the order of the thread's stream. When it returns, the source may be changed and, on the CPU, the
-// copy is there.
+// Copies bytes between devices, in the order of the thread's stream. On return the source may be changed, and a copy on
+// the CPU is complete.
 void copy(void* to, Device to_device, const void* from, Device from_device, std::size_t bytes);
 // Repeats a pattern of `width` (1, 2, 4 or 8) bytes n times in a GPU's memory.
 void fill(void* to, Device device, const void* pattern, std::size_t width, std::int64_t n);
-// While it lives, what this thread does on `device` does not wait for what others do there, nor they for it (a stream of its
-// own): it begins behind what they had enqueued before, and at its end it is done. Of the CPU it is nothing.
+// While it lives, this thread's work on `device` runs on a stream of its own: it and the work of other threads do not
+// wait for each other. It starts after the work enqueued before; the destructor waits for its end. No effect on the
+// CPU.
 class OwnStream : Pinned {
  public:
   explicit OwnStream(Device device);
@@ -56,9 +58,9 @@ class OwnStream : Pinned {
 // What a GPU did for a call.
 struct Work {
   double seconds = 0;                // by the GPU's clock
-  std::vector<std::string> kernels;  // as they were started; what a library or CUDA itself does by its function's name
+  std::vector<std::string> kernels;  // in launch order; calls of a library or of CUDA by their function's name
 };
-// Takes down what this thread starts on a GPU, from now to stop(), which waits for it. One at a time on a thread.
+// Records the work that this thread starts on a GPU until stop(), which waits for that work. One at a time per thread.
 class Watch : Pinned {
  public:
   explicit Watch(Device device);

@@ -1,5 +1,5 @@
-// What the layers above cuda/ need to know of work that a GPU records and runs again and again (cuda::Graph), and how they
-// hand it a few numbers without waiting. Defined in cuda/.
+// For the layers above cuda/: whether work is being recorded for replay (cuda::Graph), and how to pass a few numbers to
+// a replay without waiting. Defined in cuda/.
 #pragma once
 
 #include <cstddef>
@@ -11,16 +11,16 @@
 
 namespace gradual::device {
 
-// Whether this thread's work is being recorded, not done: what the host reads, counts or decides then is decided for every
-// replay. False without CUDA.
+// True while this thread's GPU work is recorded and not executed. Whatever the host reads, counts or decides then is
+// fixed for every replay. False without CUDA.
 bool capturing();
-// Error saying that `what` cannot be recorded, where that would be.
+// Error that `what` cannot be recorded, if this thread is recording.
 void need_no_capture(const std::string& what);
-// f runs on the host before each replay of what is being recorded: there it may upload() what has changed, into memory
-// that was there before the recording or was allocated under KeptMemory.
+// f runs on the host before each replay of the current recording. It may upload() changed numbers into memory that was
+// allocated before the recording or under KeptMemory.
 void before_replay(std::function<void()> f);
-// Memory that is allocated while it lives is no other recorded work's, before or behind: what stands there when a replay
-// begins is still there when it is read.
+// Memory that is allocated while it lives is not shared with other recorded work, earlier or later: its contents at the
+// start of a replay are still there when they are read.
 class KeptMemory : Pinned {
  public:
   KeptMemory();
@@ -29,8 +29,8 @@ class KeptMemory : Pinned {
  private:
   bool before_;
 };
-// Copies a few numbers to a GPU's memory, where they are aligned to 8 bytes, in the order of the thread's stream. Nobody
-// waits: they travel as the arguments of kernels.
+// Copies a few numbers to a GPU's memory (8-byte aligned), in the order of the thread's stream. Does not wait: they are
+// passed as kernel arguments.
 void upload(void* to, Device device, const void* from, std::size_t bytes);
 
 }  // namespace gradual::device

@@ -24,8 +24,8 @@ class NestedList {
   std::vector<NestedList> list_;
 };
 
-// Row-major, rounded to options.dtype (f32 by default; integers beyond 2^53 need from_data). Error where lists of one dim have
-// unlike lengths, or numbers stand next to lists.
+// Row-major, rounded to options.dtype (f32 by default; integers beyond 2^53 need from_data). Error if the lists of one
+// dim differ in length, or numbers and lists are mixed.
 Tensor tensor(std::initializer_list<NestedList> list, TensorOptions options = {});
 
 }  // namespace gradual

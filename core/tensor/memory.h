@@ -1,5 +1,5 @@
-// The caching, counted allocator. Every tensor's bytes are counted by category at all times, so memory is
-// measured, never claimed.
+// The caching, counting allocator. It counts every tensor's bytes by category at all times, so reported memory is
+// measured, not estimated.
 #pragma once
 
 #include <array>
@@ -13,8 +13,8 @@
 
 namespace gradual {
 
-// What bytes are for. A storage starts in the category of the innermost CategoryScope (workspace outside of
-// any) and moves when it becomes a parameter, is saved for backward, ...
+// The use of the bytes. A storage starts in the category of the innermost CategoryScope (workspace without one) and
+// moves when it becomes a parameter, is saved for backward, ...
 enum class Category : std::uint8_t { parameters, masters, casts, gradients, optimizer, activations, workspace };
 inline constexpr int kCategories = 7;
 const char* name(Category category);
@@ -24,17 +24,18 @@ struct MemoryStats {
     std::int64_t current = 0;
     std::int64_t peak = 0;  // since the last reset_peak_memory()
   };
-  std::array<Entry, kCategories> by_category;  // each peak is its own
+  std::array<Entry, kCategories> by_category;  // each with its own peak
   Entry total;                                 // the peak of the sum, not the sum of peaks
   const Entry& operator[](Category c) const { return by_category[static_cast<std::size_t>(c)]; }
 };
-// Exact, peaks too, while one thread allocates; every further one may hold back changes of up to 64 KiB a category.
+// Exact, including peaks, while one thread allocates. Each further thread may delay changes of up to 64 KiB per
+// category.
 MemoryStats memory_stats(Device device = Device::cpu());
 void reset_peak_memory(Device device = Device::cpu());
-// A small table of the above, for people.
+// The statistics as a small text table.
 std::string memory_summary(Device device = Device::cpu());
 
-// Where new storages of this thread start.
+// The category of new storages of this thread.
 Category& current_category();
 struct CategoryScope : Scoped<Category> {
   explicit CategoryScope(Category category) : Scoped(current_category(), category) {}
@@ -53,21 +54,21 @@ constexpr int class_of(std::size_t bytes) {
   const int log = std::bit_width(b) - 1;
   return (log - 6) * 4 + static_cast<int>((b >> (log - 2)) & 3) + 1;
 }
-// What allocate and free call; `bytes` is what was asked for.
+// Called by allocate and free; `bytes` is the requested size.
 void* allocate_class(int size_class, std::size_t bytes);
 void free_class(int size_class, void* block) noexcept;
-// 64-byte aligned blocks, cached by size class. Sizes are in bytes; free takes the size that was asked for. Here, so that
-// the class of a known size is known too.
+// 64-byte aligned blocks, cached by size class. Sizes are in bytes; free takes the size that was requested. Inline, so
+// that the class of a constant size is a constant.
 inline void* allocate(std::size_t bytes) { return bytes == 0 ? nullptr : allocate_class(class_of(bytes), bytes); }
 inline void free(void* block, std::size_t bytes) noexcept {
   if (block) free_class(class_of(bytes), block);
 }
-// count is given negative bytes to give back.
+// Negative bytes return memory.
 void count(Category category, std::int64_t bytes, Device device = Device::cpu()) noexcept;
 void move(Category from, Category to, std::int64_t bytes, Device device = Device::cpu()) noexcept;
 }  // namespace memory
 
-// A base that gives a class new and delete from these caches, uncounted.
+// A base class whose new and delete use these caches, uncounted.
 template <class T> struct Pooled {
   static void* operator new(std::size_t bytes) { return memory::allocate(bytes); }
   static void operator delete(void* p, std::size_t bytes) noexcept { memory::free(p, bytes); }

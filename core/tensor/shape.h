@@ -55,22 +55,22 @@ class Shape {
   int n_ = 0;
 };
 
-// Product of the sizes; Error where it does not fit in int64 or a size is negative.
+// Product of the sizes; Error if it overflows int64 or a size is negative.
 std::int64_t numel(const Shape& sizes);
 // Row-major strides, in elements.
 Shape contiguous_strides(const Shape& sizes);
 bool is_contiguous(const Shape& sizes, const Shape& strides);
-bool is_dense(const Shape& sizes, const Shape& strides);  // without gaps or overlaps, in whatever order of dims
-// Images [N, C, H, W] whose channels lie side by side, without gaps; false of those that are row-major too.
+bool is_dense(const Shape& sizes, const Shape& strides);  // without gaps or overlaps, in any order of dims
+// True for images [N, C, H, W] with contiguous channels and no gaps; false if they are row-major too.
 bool is_channels_last(const Shape& sizes, const Shape& strides);
-// Wraps a negative dim; Error naming `op` where it is out of range. A 0-d tensor counts as having one dim.
+// Wraps a negative dim; Error naming `op` if it is out of range. A 0-d tensor counts as having one dim.
 int wrap_dim(std::int64_t dim, int ndim, const char* op);
-// The common shape of two operands by NumPy's rules; Error naming `op` and both shapes where there is none.
+// The common shape of two operands by NumPy's rules; Error naming `op` and both shapes if there is none.
 Shape broadcast_shapes(const Shape& a, const Shape& b, const char* op);
-// Strides that let a tensor of the given sizes and strides be seen with new sizes without a copy; false where
-// that cannot be. One size may be -1 (already resolved by infer_size).
+// Strides that view a tensor of the given sizes and strides with new sizes, without a copy; false if that is not
+// possible. infer_size has resolved a size of -1 before.
 bool view_strides(const Shape& sizes, const Shape& strides, const Shape& new_sizes, Shape& new_strides);
-// Replaces one -1 by the size that keeps numel; Error where none fits.
+// Replaces one -1 by the size that keeps numel; Error if none fits.
 Shape infer_size(const Shape& new_sizes, std::int64_t numel, const char* op);
 // "[2, 3]"
 std::string to_string(const Shape& shape);

@@ -13,25 +13,25 @@
 
 namespace gradual {
 
-// Small ones hold their bytes behind them, in one block.
+// A small storage and its bytes share one block.
 struct Storage {
   std::atomic<std::uint32_t> refs{1};
   std::atomic<std::uint32_t> version{0};        // grows with every in-place write; shared by all views
   std::atomic<std::int32_t> differentiable{0};  // tensors on this storage that are part of a graph
   std::atomic<std::int32_t> saved{0};           // nodes that keep it for backward
-  Category category = Category::workspace;      // what it is counted as when not saved
+  Category category = Category::workspace;      // its category while no node saves it
   Device device;
   void* data = nullptr;
   std::size_t bytes = 0;
   std::uint64_t id = 0;                            // never used twice in a process
-  std::unique_ptr<std::function<void()>> deleter;  // from_blob: memory of somebody else, not counted
+  std::unique_ptr<std::function<void()>> deleter;  // from_blob: memory that the caller owns, not counted
 
   Storage(std::size_t size, Device where);
   static Ref<Storage> allocate(std::size_t bytes, Device device);
   static Ref<Storage> wrap(void* data, std::size_t bytes, std::function<void()> deleter);
   static void destroy(Storage* s);
 
-  Category counted() const;        // where its bytes are in the accounts
+  Category counted() const;        // the category that its bytes count in now
   void set_category(Category to);  // moves them
   void add_saved();                // counted under activations while any node keeps it
   void remove_saved();

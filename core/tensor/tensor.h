@@ -1,5 +1,5 @@
 // Tensor: a value-semantic handle to a strided view of counted storage. Copying a handle copies no numbers;
-// views share storage and version. Ops are free functions in ops.h; the commonest are methods here too.
+// views share storage and version. Ops are free functions in ops.h; the most common are methods here too.
 #pragma once
 
 #include <concepts>
@@ -24,10 +24,10 @@ namespace gradual {
 
 using SourceLocation = std::source_location;
 
-// What autograd keeps with a tensor. core owns it and never looks inside; autograd/node.h defines it.
+// Autograd's data of a tensor. core owns it as an opaque object; autograd/node.h defines it.
 struct GradMetaBase {
   virtual ~GradMetaBase() = default;
-  static constexpr std::size_t kBytes = 40;  // what a tensor has room for
+  static constexpr std::size_t kBytes = 40;  // the space that a tensor reserves
 };
 
 struct TensorImpl : Pooled<TensorImpl> {
@@ -39,7 +39,7 @@ struct TensorImpl : Pooled<TensorImpl> {
   Ref<Storage> storage;
   Shape sizes;
   Shape strides;                      // elements; 0 for a broadcast dim
-  GradMetaBase* grad_meta = nullptr;  // null, or in grad_space: no block of its own
+  GradMetaBase* grad_meta = nullptr;  // null, or an object in grad_space
   alignas(8) std::byte grad_space[GradMetaBase::kBytes];
 
   TensorImpl() = default;
@@ -80,7 +80,7 @@ class Tensor {
   bool defined() const { return static_cast<bool>(impl_); }
   explicit operator bool() const = delete;  // ask defined() or item()
 
-  // What it is.
+  // Properties.
   DType dtype() const { return impl().dtype; }
   Device device() const { return impl().storage->device; }
   const Shape& sizes() const { return impl().sizes; }
@@ -94,7 +94,7 @@ class Tensor {
   std::size_t nbytes() const { return static_cast<std::size_t>(numel()) * size_of(dtype()); }
 
   // The numbers. data<T>() checks that T is the dtype and that they are on the CPU; raw() is the address of element
-  // [0, ..., 0] wherever it lies.
+  // [0, ..., 0] on any device.
   void* raw() const {
     return static_cast<char*>(impl_->storage->data) + static_cast<std::size_t>(impl_->offset) * size_of(impl_->dtype);
   }
@@ -113,11 +113,11 @@ class Tensor {
   Tensor grad() const;  // undefined until backward has reached this leaf
   void set_grad(const Tensor& grad) const;
   void zero_grad() const;  // drops the gradient
-  // Runs the tape back from here. `gradient` defaults to one for a one-element tensor.
+  // Runs backward from this tensor. `gradient` defaults to one for a one-element tensor.
   void backward(const Tensor& gradient = {}, bool retain_graph = false, bool create_graph = false) const;
   Tensor detach() const;  // the same numbers, outside the graph
-  // `hook` sees the gradient of this tensor in backward and may return another in its place (or undefined to
-  // keep it). Returns an id for remove_hook.
+  // `hook` receives the gradient of this tensor in backward. It returns a replacement, or an undefined tensor to
+  // keep the gradient. Returns an id for remove_hook.
   std::uint64_t register_hook(std::function<Tensor(const Tensor&)> hook) const;
   void remove_hook(std::uint64_t id) const;
 
@@ -141,7 +141,7 @@ class Tensor {
   Tensor narrow(int dim, std::int64_t start, std::int64_t length, SourceLocation loc = SourceLocation::current()) const;
   Tensor index(std::initializer_list<Index> indices, SourceLocation loc = SourceLocation::current()) const;
   Tensor operator[](std::int64_t i) const { return select(0, i); }
-  // The elements where a bool mask of the leading sizes is true, in row-major order: [n, ..]. It waits for a GPU.
+  // The elements where a bool mask of the leading sizes is true, in row-major order: [n, ..]. Waits for a GPU.
   Tensor operator[](const Tensor& mask) const;
 
   // The unary and binary ops and the reductions of ops.h. No dims means all of them.
@@ -161,7 +161,7 @@ class Tensor {
   Tensor clamp(double low, double high, SourceLocation loc = SourceLocation::current()) const;
   Tensor matmul(const Tensor& other, SourceLocation loc = SourceLocation::current()) const;
 
-  // In place. With gradients on: a non-leaf that shares storage with no other differentiable tensor only.
+  // In place. With gradients on, only for a non-leaf that shares storage with no other differentiable tensor.
   const Tensor& add_(const Tensor& other, double alpha = 1, SourceLocation loc = SourceLocation::current()) const;
   const Tensor& add_(double value, SourceLocation loc = SourceLocation::current()) const;
   const Tensor& mul_(const Tensor& other, SourceLocation loc = SourceLocation::current()) const;
@@ -178,7 +178,7 @@ class Tensor {
   const Tensor& operator/=(double value) const;
   const Tensor& zero_(SourceLocation loc = SourceLocation::current()) const { return fill_(0, loc); }
   // Random fills, outside the graph and the dispatch chain (initialisation).
-  // uniform_: low + (high - low) u, u from [0, 1), rounded once, which may give high.
+  // uniform_: low + (high - low) u with u in [0, 1), rounded once; rounding may give high.
   const Tensor& uniform_(double low, double high, Generator& g = default_generator()) const;
   const Tensor& normal_(double mean, double std, Generator& g = default_generator()) const;
 
@@ -186,7 +186,8 @@ class Tensor {
   bool is_same(const Tensor& o) const { return impl_ == o.impl_; }  // the same handle, not equal numbers
   bool shares_storage(const Tensor& o) const { return impl().storage == o.impl().storage; }
   std::uint32_t version() const { return impl().storage->version.load(std::memory_order_relaxed); }
-  // Takes over another tensor's storage, dtype and shape inside this very handle (Module::to, masters).
+  // Replaces storage, dtype and shape by those of another tensor; handles to this tensor see the change (Module::to,
+  // masters).
   void swap_data(const Tensor& source) const;
   void set_category(Category category) const { impl().storage->set_category(category); }
   TensorImpl* unsafe_impl() const { return impl_.get(); }
@@ -236,9 +237,9 @@ Tensor from_data(const std::vector<double>& values, const Shape& sizes, TensorOp
 Tensor from_data(const std::vector<float>& values, const Shape& sizes, TensorOptions options = {});
 Tensor from_data(const std::vector<std::int64_t>& values, const Shape& sizes,
                  TensorOptions options = {.dtype = DType::i64});
-// Memory of somebody else, not copied and not counted; `deleter` runs when the last view is gone.
+// Wraps the caller's memory, not copied and not counted; `deleter` runs after the last view is destroyed.
 Tensor from_blob(void* data, const Shape& sizes, DType dtype, std::function<void()> deleter = {});
-// A view of t's storage as told; no check beyond the storage's bounds.
+// A view of t's storage with these sizes, strides and offset; checks only the storage's bounds.
 Tensor as_strided(const Tensor& t, const Shape& sizes, const Shape& strides, std::int64_t offset);
 
 // Numbers as PyTorch prints them, then shape and dtype.

@@ -47,7 +47,7 @@ amp::Recipe recipe_named(const std::string& name) {
   } catch (const Error&) {
     std::error_code none;
     if (!std::filesystem::is_regular_file(name, none)) throw;
-    fail("no recipe '" + name + "'; it is a file here, and the name of a file of recipes ends in .json");
+    fail("no recipe '" + name + "'; a file of this name exists, but the name of a recipe file must end in .json");
   }
 }
 
@@ -55,7 +55,7 @@ void add(std::vector<Asked>& all, const std::string& by, amp::Recipe recipe) {
   for (const Asked& other : all) {
     if (other.by == by && other.recipe.name == recipe.name) fail("--recipes lists '" + by + "' twice");
     if (other.recipe.name == recipe.name)
-      fail("--recipes lists the recipe " + recipe.name + " twice, by '" + other.by + "' and by '" + by + "'");
+      fail("--recipes lists the recipe " + recipe.name + " twice, as '" + other.by + "' and as '" + by + "'");
   }
   all.push_back({by, std::move(recipe)});
 }
@@ -64,7 +64,7 @@ std::vector<amp::Recipe> recipes_for(const std::string& text) {
   std::vector<Asked> asked;
   const std::vector<std::string> names = split_names(text);
   for (const std::string& name : text == "all" ? amp::recipe_names() : names) {
-    if (name == "all") fail("--recipes is '" + text + "'; all stands alone, or recipes are named with commas");
+    if (name == "all") fail("--recipes is '" + text + "'; use all alone, or names separated by commas");
     if (name.ends_with(".json")) {
       for (amp::Recipe& r : amp::load_recipes(name)) add(asked, name, std::move(r));
     } else {
@@ -97,19 +97,19 @@ void list_recipes(const std::vector<amp::Recipe>& recipes) {
 
 void list_all_recipes() {
   list_recipes(recipes_for("all"));
-  lab::say(
-      stdout,
-      "eXmY           products of operands rounded to X exponent and Y mantissa bits, without scales, for example "
-      "e4m2\n"
-      "eXmY:ROUNDING  the same with nearest-away, toward-zero, up, down, to-odd, stochastic or stochastic:BITS\n"
-      "fp16-static:S  fp16-master with the static loss scale S, for example fp16-static:1024\n"
-      "O0, O1, O2, O3 Apex's names for fp32, amp-fp16, fp16-master and fp16-pure\n"
-      "FILE.json      recipes of your own (docs/precision.md, Recipes in files)\n"
-      "\n"
-      "A quantised step has three products a layer: forward x W, dgrad dy W and wgrad x dy. Each rounds its operands "
-      "anew,\n"
-      "along the axis that it contracts; what is not listed stays in high precision; unless it says so, sums are "
-      "f32.\n");
+  lab::say(stdout,
+           "eXmY           matmul operands rounded to X exponent and Y mantissa bits, without scales, for example "
+           "e4m2\n"
+           "eXmY:ROUNDING  the same with nearest-away, toward-zero, up, down, to-odd, stochastic or stochastic:BITS\n"
+           "fp16-static:S  fp16-master with the static loss scale S, for example fp16-static:1024\n"
+           "O0, O1, O2, O3 Apex's names for fp32, amp-fp16, fp16-master and fp16-pure\n"
+           "FILE.json      recipes of your own (docs/precision.md, Recipes in files)\n"
+           "\n"
+           "A quantised step has three products per layer: forward x W, dgrad dy W and wgrad x dy. Each rounds its "
+           "operands\n"
+           "anew, along the axis that it contracts. Operands that are not listed stay in high precision. Sums are f32 "
+           "unless\n"
+           "a recipe names another accumulator.\n");
 }
 
 std::string unknown(const std::string& argument, const CLI::App& app) {
@@ -144,23 +144,24 @@ struct Arguments {
 void declare_options(CLI::App& app, Arguments& a) {
   app.add_option("--model", a.model, "mlp, cnn or gpt (default: cnn for images, gpt for text)");
   app.add_option("--data", a.data, "digits, mnist:DIR, text:FILE or addition")->capture_default_str();
-  app.add_option("--context", a.context, "characters that the model sees at a time, with text:FILE (default: 64)");
-  app.add_option("--recipes", a.recipes, "names with commas, a FILE.json, or all (see --list-recipes)")
+  app.add_option("--context", a.context, "characters in a window of text:FILE (default: 64)");
+  app.add_option("--recipes", a.recipes, "names separated by commas, FILE.json, or all (see --list-recipes)")
       ->capture_default_str();
-  app.add_flag("--list-recipes", a.list, "explain the recipes (those of --recipes, or all) and stop");
+  app.add_flag("--list-recipes", a.list, "explain the recipes (those of --recipes, or all) and exit");
   app.add_option("--epochs", a.options.epochs, "passes over the training data")->capture_default_str();
-  app.add_option("--batch", a.options.batch, "samples a step")->capture_default_str();
+  app.add_option("--batch", a.options.batch, "samples per step")->capture_default_str();
   app.add_option("--lr", a.options.lr, "learning rate (default: 2e-3 for adamw and adam, 0.05 for sgd)");
   app.add_option("--optimizer", a.options.optimizer, "adamw, adam or sgd")->capture_default_str();
-  app.add_option("--seeds", a.options.seeds, "runs seeds 0 to N-1")->capture_default_str();
+  app.add_option("--seeds", a.options.seeds, "number N of seeds; runs seeds 0 to N-1")->capture_default_str();
   app.add_option("--threads", a.threads, "threads (default: all cores)");
   app.add_option("--device", a.device, "cpu or cuda")->capture_default_str();
   app.add_option("--out", a.out, "folder for results.json, curves.csv and report.html")->capture_default_str();
-  app.add_flag("--resume", a.options.resume, "go on where an interrupted run into the same folder stopped");
+  app.add_flag("--resume", a.options.resume, "continue an interrupted run into the same folder");
   app.add_flag("--quiet", a.quiet, "no progress, only the table");
-  app.add_option("--trace", a.options.trace, "write every op of one step of each recipe to FILE (none: to stdout)")
+  app.add_option("--trace", a.options.trace,
+                 "write every op of one step of each recipe to FILE (without FILE: to stdout)")
       ->expected(0, 1);
-  app.add_option("--profile", a.options.profile, "write a profile of each run to FILE (none: to stdout)")
+  app.add_option("--profile", a.options.profile, "write a profile of each run to FILE (without FILE: to stdout)")
       ->expected(0, 1);
   app.allow_extras();  // unknown() answers them, the first with the nearest option
 }
@@ -174,7 +175,7 @@ std::optional<int> parse(CLI::App& app, int argc, char** argv) {
     const auto is_of = [&](const char* option) { return what.find(option) != std::string::npos; };
     if (is_of("--quiet") || is_of("--resume") || is_of("--list-recipes"))
       fail(what + "; it takes no value (see gradual-lab --help)");
-    fail(what + "; " + (is_of("--lr") ? "a number" : "a whole number, and no huge one,") +
+    fail(what + "; " + (is_of("--lr") ? "a number" : "a whole number, not too large,") +
          " is expected (see gradual-lab --help)");
   } catch (const CLI::ArgumentMismatch& e) {
     const std::string what = e.what();
@@ -216,7 +217,7 @@ int train(Arguments& a) {
   std::error_code none;  // of a folder that is not there; what else is wrong with it lab::check() says
   if (options.resume && !a.quiet &&
       std::filesystem::directory_iterator(saved, none) == std::filesystem::directory_iterator())
-    lab::say(stderr, "--resume: nothing is saved in {}; every run starts anew\n", a.out);
+    lab::say(stderr, "--resume: nothing is saved in {}; every run starts from the beginning\n", a.out);
   options.note = [&](const std::string& text) {
     if (!a.quiet) lab::say(stderr, "--resume: {}\n", text);
   };
@@ -226,12 +227,12 @@ int train(Arguments& a) {
                count(options.seeds, "seed"), count(options.epochs, "epoch"), sample.train.size());
   };
   const std::vector<lab::Result> results = lab::compare(make, task, chosen, a.out, options);
-  lab::say(stdout, "\n{}\nreport: {}/report.html, which explains the columns (beside it results.json and curves.csv)\n",
+  lab::say(stdout, "\n{}\nreport: {}/report.html, which explains the columns (also results.json and curves.csv)\n",
            lab::table(results), a.out);
   const bool stopped =  // a signal in the last step of all stops nothing
       results.size() < chosen.size() * static_cast<std::size_t>(options.seeds) ||
       std::any_of(results.begin(), results.end(), [](const lab::Result& r) { return r.status == "interrupted"; });
-  if (stopped) lab::say(stdout, "interrupted: the same command with --resume goes on\n");
+  if (stopped) lab::say(stdout, "interrupted; to continue, run the same command with --resume\n");
   return stopped ? 128 + lab::stop_signal() : 0;
 }
 

@@ -437,7 +437,8 @@ TEST_CASE("casts are counted by role and layer: as if in f16, in the stores of h
                                                                                : 64;
     CHECK(row(r, "activation", first).elements == kSteps * kBatch * per_sample);
     const std::int64_t bias = quantised ? 0 : 128, forward_and_dgrad = r.recipe == "mxfp8" ? 2 : 1;
-    // Blocks run along another axis in dgrad: W is quantised anew, but for the first layer, whose input wants no gradient.
+    // Blocks run along another axis in dgrad: W is quantised anew, but for the first layer, whose input wants no
+    // gradient.
     CHECK(row(r, "weight", first).elements == kSteps * (64 * 128 + bias));
     CHECK(row(r, "weight", last).elements == kSteps * (forward_and_dgrad * 128 * 10 + (quantised ? 0 : 10)));
     // dy is an operand of both products; otherwise it is stored once, as what the loss hands to the layer.
@@ -500,7 +501,7 @@ TEST_CASE("bad options, data and models are named") {
   CHECK(message([] { lab::data_for("cifar"); }) ==
         "no data 'cifar'; allowed are digits, mnist:DIR, text:FILE and addition");
   CHECK(message([] { lab::data_for("digits", 32); }) ==
-        "data 'digits' have no context to choose (32 was given); text:FILE has");
+        "data 'digits' have no context option (32 was given); use it with text:FILE");
   CHECK(message([] { lab::model_for("vgg", small_digits().train); }) == "no model 'vgg'; allowed are mlp, cnn and gpt");
   CHECK(message([] { lab::model_for("gpt", small_digits().train); }).starts_with("model gpt reads tokens"));
 }
