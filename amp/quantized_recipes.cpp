@@ -81,8 +81,7 @@ Recipe full(const char* name, const char* description, Quantization quantization
 
 std::vector<Recipe> quantized_recipes() {
   return {
-      full("fp8-delayed",
-           "matmul inputs in e4m3, gradients in e5m2; one scale per tensor, from its amaxes in the last 1024 steps",
+      full("fp8-delayed", "matmul inputs in e4m3, gradients in e5m2; one scale per tensor, from its last 1024 amaxes",
            fp8({.kind = ScalingKind::delayed})),
       full("fp8-current", "matmul inputs in e4m3, gradients in e5m2; one scale per tensor, from its own amax",
            fp8({.kind = ScalingKind::tensor})),
@@ -92,8 +91,7 @@ std::vector<Recipe> quantized_recipes() {
                  to_format("e4m3fn", {.kind = ScalingKind::row, .power_of_two = true, .oracle = ScaleOracle::torchao});
              return products(q, q, q);
            }()),
-      full("fp8-block128",
-           "matmul operands in e4m3; power-of-two scales per block of 128, for weights per tile of 128x128",
+      full("fp8-block128", "matmul operands in e4m3; powers of two per block of 128, for weights per 128x128",
            fp8_blocks()),
       full("mxfp8", "matmul operands in e4m3; blocks of 32 with e8m0 scales (OCP MX, floor)", mx("e4m3fn")),
       full("mxfp6", "matmul operands in e3m2; blocks of 32 with e8m0 scales (OCP MX, floor)", mx("e3m2")),
