@@ -1,4 +1,4 @@
-// Every column's registration, by hand: registrars that run before main vanish from static libraries.
+// Calls every column's registration explicitly: linkers drop static registrars from static libraries.
 #include "autograd/rule.h"
 #include "core/cpu/kernels.h"
 #include "core/ops/dispatch.h"

@@ -91,8 +91,7 @@ std::vector<Recipe> quantized_recipes() {
                  to_format("e4m3fn", {.kind = ScalingKind::row, .power_of_two = true, .oracle = ScaleOracle::torchao});
              return products(q, q, q);
            }()),
-      full("fp8-block128", "matmul operands in e4m3; powers of two per block of 128, for weights per 128x128",
-           fp8_blocks()),
+      full("fp8-block128", "matmul operands in e4m3; powers of two per block of 128 (weights: 128x128)", fp8_blocks()),
       full("mxfp8", "matmul operands in e4m3; blocks of 32 with e8m0 scales (OCP MX, floor)", mx("e4m3fn")),
       full("mxfp6", "matmul operands in e3m2; blocks of 32 with e8m0 scales (OCP MX, floor)", mx("e3m2")),
       full("mxfp4", "matmul operands in e2m1; blocks of 32 with e8m0 scales (OCP MX, floor)", mx("e2m1")),

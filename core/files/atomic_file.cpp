@@ -27,8 +27,8 @@ AtomicFile::AtomicFile(const std::string& path) : path_(path), target_(path) {
     fail("cannot write \"" + path_ + "\": it is " + (fs::is_directory(status) ? "a folder" : "no regular file"));
   folder_ = fs::path(target_).parent_path();
   if (folder_.empty()) folder_ = ".";
-  // A short name, so that a long one of the file itself does not make one that is too long. It may be left over from
-  // a killed process that had our number.
+  // A short name, because the file's own name may be of maximal length. A file of this name may be left over from a
+  // killed process with the same id.
   static std::atomic<unsigned> count{0};
   do {
     temporary_ = fmt::format("{}/.gradual-{}-{}.tmp", folder_, getpid(), count++);
@@ -38,7 +38,8 @@ AtomicFile::AtomicFile(const std::string& path) : path_(path), target_(path) {
     temporary_.clear();
     fail_with("no file can be made in its folder");
   }
-  if (fs::exists(status)) fs::permissions(temporary_, status.permissions(), ignored);  // as it was, where we may
+  if (fs::exists(status))
+    fs::permissions(temporary_, status.permissions(), ignored);  // keep the old permissions if allowed
 }
 
 AtomicFile::~AtomicFile() {
@@ -64,8 +65,8 @@ void AtomicFile::commit() {
   if (closed != 0) fail_with("close");
   if (rename(temporary_.c_str(), target_.c_str()) != 0) fail_with("rename");
   temporary_.clear();
-  // The new name itself must reach the disk. Not every file system lets a folder be synchronised; the file is
-  // complete in any case.
+  // The rename must reach the disk too. Not every file system can synchronise a folder; the file is complete in any
+  // case.
   const int folder = open(folder_.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
   if (folder < 0) return;
   static_cast<void>(fsync(folder));

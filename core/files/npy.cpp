@@ -35,7 +35,7 @@ DType parse_descr(std::string_view descr) {
   failf("dtype '{}' is not read; allowed are <f8 <f4 <f2 <i8 <i4 |u1 |b1", descr);
 }
 
-// The header is the text of a Python dictionary, which turns into JSON by a few replacements. Null where it does not.
+// The header is the text of a Python dictionary. Converts it to JSON by a few replacements; null if that fails.
 nlohmann::json parse_dictionary(std::string_view text) {
   constexpr std::string_view kPython = "()'TF";
   constexpr std::string_view kJson = "[]\"tf";
@@ -50,7 +50,7 @@ nlohmann::json parse_dictionary(std::string_view text) {
   return nlohmann::json::parse(bounded_json(json), nullptr, false);
 }
 
-// The header's text; what follows it stays in `bytes`.
+// Returns the header's text and leaves the rest in `bytes`.
 std::string_view split_header(std::string_view& bytes) {
   if (!bytes.starts_with(kMagic)) fail("does not start with \"\\x93NUMPY\"; it is no .npy file");
   if (bytes.size() < 12) failf("truncated: {} bytes", bytes.size());

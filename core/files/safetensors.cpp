@@ -66,7 +66,7 @@ std::string_view split_header(std::string_view bytes) {
   return bytes.substr(8, length);
 }
 
-// A list of unsigned integers, or an error that says it is none.
+// A list of unsigned integers; Error if it is not one.
 std::vector<std::int64_t> parse_numbers(const Json& json, const char* key, const char* wanted) {
   const auto fits = [](const Json& n) {
     return n.is_number_unsigned() && std::in_range<std::int64_t>(n.get<std::uint64_t>());

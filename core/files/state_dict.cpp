@@ -9,7 +9,7 @@
 namespace gradual {
 namespace {
 
-// The value as a T, or null; an integer also as the other kind of integer, where that holds it.
+// The value as a T, or null; an integer also as the other kind of integer, if it fits.
 template <class T> std::optional<T> as(const StateValue& value) {
   if (const auto* t = std::get_if<T>(&value)) return *t;
   if constexpr (std::integral<T>) {

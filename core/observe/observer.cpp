@@ -15,7 +15,7 @@ using Clock = std::chrono::steady_clock;
 
 double seconds_since(Clock::time_point start) { return std::chrono::duration<double>(Clock::now() - start).count(); }
 
-// Where a call computes: where its first input lies, or where to_device brings it.
+// The device of a call: that of its first input, or the destination of to_device.
 Device computed_on(const OpCall& call) {
   if (call.op == OpId::to_device && call.get<Device>().is_cuda()) return call.get<Device>();
   return device_of(call);
@@ -38,14 +38,15 @@ class Observe final : public Interceptor {
  public:
   Outputs call(const OpCall& call) override {
     Installed& all = installed();
-    const std::vector<Observer*> observers = all.observers;  // an observer may go while the call runs
+    const std::vector<Observer*> observers = all.observers;  // an observer may be removed during the call
     CallRecord record;
     record.context = context();
     // What a user's function runs is observed and counted call by call.
     const bool custom = info(call.op).kind == OpKind::Custom;
     const bool counting = !custom && any_counts(observers);
     const Clock::time_point began = Clock::now();
-    const double outer = std::exchange(all.inside, 0);  // this call's own account; at its end all of it is the outer's
+    const double outer =
+        std::exchange(all.inside, 0);  // starts at 0 for this call; at its end its whole time counts for the outer one
     tell(observers, [&](Observer& o) { o.before(call); });
     Outputs out;
     {

@@ -50,7 +50,7 @@ std::string verdict(const OpCall& call) {
   return fmt::format("{}: {}", t.use == TensorCores::Use::partly ? "slower" : "no", t.why);
 }
 
-// "matmul (backward)    yes", or each kernel's name in a line of its own.
+// "matmul (backward)    yes", or each kernel's name on a line of its own.
 std::string notes(const std::vector<Profile::Entry>& ops) {
   std::string products, kernels;
   for (const Profile::Entry& e : ops) {

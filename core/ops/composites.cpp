@@ -1,4 +1,4 @@
-// The composite rows: ops written with other ops, above autograd, so that amp sees them whole.
+// The composite ops: written with other ops, above autograd, so that amp sees them whole.
 #include <cmath>
 
 #include "../formats/accumulator.h"
@@ -8,7 +8,7 @@
 namespace gradual {
 namespace {
 
-// A row that reduces the loss of each element.
+// A composite op that reduces the loss of each element.
 template <Tensor (*each)(const Tensor& x, const Tensor& y, Loc at)> Outputs loss(const OpCall& c) {
   if (c[0].sizes() != c[1].sizes()) fail(c, "input and target must have the same shape");
   const Tensor all = each(c[0], c[1], c.where);
@@ -21,29 +21,29 @@ Tensor mse(const Tensor& x, const Tensor& y, Loc at) { return square(sub({x, at}
 
 Tensor l1(const Tensor& x, const Tensor& y, Loc at) { return abs(sub({x, at}, y), at); }
 
-// f(x), a logarithm with that pole, clamped at -100 as PyTorch does. At the pole f is taken elsewhere: its slope there is
-// infinite, and the clamp's 0 times that would be a gradient of NaN.
+// f(x), a logarithm with this pole, clamped at -100 as in PyTorch. At the pole f is evaluated at another point: the
+// slope there is infinite, and times the clamp's 0 it would give a gradient of NaN.
 template <Tensor (*f)(const Tensor& x, Loc at)> Tensor clamped(const Tensor& x, double pole, Loc at) {
   const Tensor there = eq({x, at}, pole);
   return where(there, {-100, at}, clamp(f(where(there, {pole + 1, at}, x), at), -100, INFINITY, at));
 }
 
-// -(y log p + (1 - y) log(1 - p)); p = 0 or 1 stays finite, and has the gradient of the other logarithm alone.
+// -(y log p + (1 - y) log(1 - p)). Finite for p = 0 and 1, where only the other logarithm has a gradient.
 Tensor bce(const Tensor& p, const Tensor& y, Loc at) {
   const Tensor log_p = clamped<log>(p, 0, at);
   const Tensor log_q = clamped<log1p>(neg(p, at), -1, at);
   return neg(add({mul({y, at}, log_p), at}, mul({sub({1, at}, y), at}, log_q)), at);
 }
 
-// max(x, 0) - x y + log(1 + exp(-|x|)), which never overflows. Where y is 0 or 1 and x on its side, the first two cancel
-// exactly and the logarithm stands alone, in the gradient as well; |x| has the slope 1 at 0, as the step has.
+// max(x, 0) - x y + log(1 + exp(-|x|)), which never overflows. If y is 0 or 1 and x has its sign, the first two terms
+// cancel exactly, in the gradient too. |x| has slope 1 at 0, consistent with the step function.
 Tensor bce_with_logits(const Tensor& x, const Tensor& y, Loc at) {
   const Tensor positive = ge({x, at}, 0);
   const Tensor log_part = softplus(where(positive, {neg(x, at), at}, x), at);
   return add({mul({x, at}, sub({cast(positive, x.dtype(), at), at}, y)), at}, log_part);
 }
 
-// Whether flash_attention computes this: the backend suits the call, and no scope chooses how the parts add up.
+// True if flash_attention computes this: no mask, dropout or accumulator, and the backend suits the call.
 bool fused(const OpCall& c) {
   const auto& a = c.get<AttentionAttrs>();
   if (c[3].defined() || a.dropout > 0) return false;
@@ -56,7 +56,7 @@ bool fused(const OpCall& c) {
   return meet && suits({OpId::flash_attention, TensorRefs(c.inputs.data(), 3), c.attrs, c.where});
 }
 
-// Where a mask that is added to scores [.., L, S] is -Inf for all keys that a query may see: bool [.., L, 1].
+// bool [.., L, 1]: true for queries whose added mask [.., L, S] is -Inf for all keys that they may attend to.
 Tensor sees_nothing(const Tensor& mask, bool causal, const Shape& scores, Loc at) {
   Tensor added = mask.detach();
   if (causal) {
@@ -85,9 +85,9 @@ Outputs attention(const OpCall& c) {
   const auto wide = [&](const Tensor& t) { return is_half(t.dtype()) ? attention_cast(t, DType::f32, c.where) : t; };
   const Tensor q = wide(c[0]), k = wide(c[1]), v = wide(c[2]);
   Tensor scores = matmul(mul({q, c.where}, {scale, c.where}), transpose(k, -2, -1, c.where), c.where);
-  // Not -Inf throughout: a query that may attend to nothing would have a softmax of NaN, and v a gradient of it.
+  // A row of only -Inf would give a softmax of NaN, and v a gradient of NaN, for a query that may attend to no key.
   const bool chosen = mask.defined() && mask.dtype() == DType::bool_;
-  Tensor blind;  // where an added mask is that
+  Tensor blind;  // queries with such a row in an added mask
   if (chosen) {
     scores = where(mask, {scores, c.where}, -float_info(scores.dtype()).max);
   } else if (mask.defined()) {

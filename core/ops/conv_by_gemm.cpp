@@ -26,14 +26,14 @@ Tensor as_images(const Tensor& rows, std::int64_t n, std::int64_t h, std::int64_
   return rows.reshape({n, h, w, rows.size(1)}).permute({0, 3, 1, 2}).contiguous();
 }
 
-// dy spread over the strides, so that the turned kernel's windows over it are those of dx.
+// dy spread over the strides, so that convolving it with the rotated kernel gives dx.
 Tensor spread(const Tensor& dy, const std::int64_t* kernel, const ConvAttrs& a) {
   std::int64_t size[2], before[2];
   for (int i = 0; i < 2; ++i) {
     before[i] = a.dilation[i] * (kernel[i] - 1) - a.padding[i];
     size[i] = a.size[i] + a.dilation[i] * (kernel[i] - 1);
   }
-  // Element (y, x) of dy lies at before + stride * (y, x) of a field of zeros; what falls outside meets no input.
+  // Puts element (y, x) of dy at before + stride * (y, x) of a field of zeros; elements outside affect no input.
   Tensor field = zeros({dy.size(0), dy.size(1), size[0], size[1]}, {.dtype = dy.dtype(), .device = dy.device()});
   std::int64_t first[2], count[2];
   for (int i = 0; i < 2; ++i) {

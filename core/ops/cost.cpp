@@ -11,7 +11,7 @@ double count(const Tensor& t) { return t.defined() ? static_cast<double>(t.numel
 
 double last(const Tensor& t) { return t.dim() ? static_cast<double>(t.sizes().back()) : 1; }
 
-// Multiply-adds of a convolution for each element of its output: a filter's size.
+// Multiply-adds of a convolution per element of its output: a filter's size.
 double filter(const Tensor& weight) {
   const Shape& s = weight.sizes();
   return static_cast<double>(s[1] * s[2] * s[3]);
@@ -19,8 +19,9 @@ double filter(const Tensor& weight) {
 
 double contraction(const OpCall& c, const Tensor& y) {
   if (c.op == OpId::conv2d_backward_input) return 2 * count(c[0]) * filter(c[1]);
-  if (c.op == OpId::conv2d_backward_weight) return 2 * count(c[0]) * filter(y);  // dy meets each filter tap
-  if (c.op == OpId::flash_attention)  // a query and a key meet twice; in backward five times
+  if (c.op == OpId::conv2d_backward_weight)
+    return 2 * count(c[0]) * filter(y);  // each dy is multiplied by each filter tap
+  if (c.op == OpId::flash_attention)     // two products per query and key; five in backward
     return 2 * count(c[0]) / last(c[0]) * static_cast<double>(c[1].size(-2)) * (last(c[0]) + last(c[2]));
   if (c.op == OpId::flash_attention_backward)
     return 2 * count(c[1]) / last(c[1]) * static_cast<double>(c[2].size(-2)) * (3 * last(c[1]) + 2 * last(c[3]));
@@ -45,7 +46,7 @@ double in_place(const OpCall& c) {
     return elements;
   }
   for (int i = 0; i < c.inputs.size(); ++i) elements += count(c[i]);
-  return 3 * elements;  // of an optimizer's step, about: each tensor of the state meets a few operations
+  return 3 * elements;  // a rough estimate of an optimizer's step: a few operations per tensor of state
 }
 
 double flops(const OpCall& c, const Tensor& y) {
@@ -61,7 +62,7 @@ double flops(const OpCall& c, const Tensor& y) {
     case OpKind::Loss: return 5 * std::max(count(c[0]), count(y));
     case OpKind::InPlace: return in_place(c);
     case OpKind::Movement: return c.op == OpId::scatter_add ? count(c[2]) : c.op == OpId::index_add ? count(c[0]) : 0;
-    default: return 0;  // views move nothing; the parts of composite and custom rows are calls of their own
+    default: return 0;  // views move no data; the parts of composite and custom ops are calls of their own
   }
 }
 

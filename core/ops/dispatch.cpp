@@ -61,7 +61,8 @@ bool reads_mixed(const OpCall& call) {
   return mixed && mixed(call);
 }
 
-// --- the chain, in the order in which a call passes it: amp, promotion, inference, autograd, observe, backend -----------------
+// --- the chain, in the order of a call: amp, promotion, inference, autograd, observe, backend
+// -------------------------
 
 namespace {
 
@@ -88,7 +89,7 @@ Outputs dispatch(OpId op, TensorRefs inputs, const Attrs& attrs, SourceLocation 
   return next_below_amp(call);
 }
 
-// Promotion: inputs of unlike dtypes are cast by the row's dtype rule.
+// Promotion: casts inputs of different dtypes by the op's dtype rule.
 Outputs next_below_amp(const OpCall& call) {
   const DTypeRule rule = info(call.op).dtype_rule;
   const int first = call.op == OpId::where ? 1 : 0;
@@ -97,13 +98,13 @@ Outputs next_below_amp(const OpCall& call) {
 
 namespace {
 
-// Inference: shapes, dtypes and checks. A composite row runs its parts in its place, each a call of its own. Then autograd.
+// Inference: shapes, dtypes and checks. A composite op runs its parts here, each as a call of its own. Then autograd.
 Outputs run_typed(const OpCall& call) {
   const OpInfo& row = info(call.op);
   if (row.kind == OpKind::Composite) return columns().composite[static_cast<int>(call.op)](call);
   OutSpec specs[kMaxOutputs];
   columns().infer[static_cast<int>(call.op)](call, specs);
-  // Field by field: a wide copy of what was just written in small pieces would wait for the writes.
+  // Field by field: a wide copy of fields that were just written would stall (store forwarding).
   const OpCall typed{
       call.op, {call.inputs.data(), call.inputs.size(), call.inputs.temporaries()}, call.attrs, call.where, specs};
   Chain& c = chain();
@@ -122,7 +123,7 @@ Outputs next_below_autograd(const OpCall& call) {
   return c.observe ? run_observed(call, c) : next_below_observe(call);
 }
 
-// Backend: outputs are allocated, and the kernel fills them. A view has no kernel.
+// Backend: allocates the outputs and runs the kernel. A view has no kernel.
 Outputs next_below_observe(const OpCall& call) {
   const OpInfo& row = info(call.op);
   Outputs out;
@@ -136,7 +137,7 @@ Outputs next_below_observe(const OpCall& call) {
   if (!kernel) fail_no_kernel(call, device);
   const int used_up = allocate(call, device, out);
   if (device.is_cuda() || !offered(call, out)) kernel(call, out);
-  // In an expression the temporary would outlive the next op, which could then not write over it.
+  // Drops the temporary now, so that the next op in this expression can reuse its buffer.
   if (used_up >= 0) call.inputs.drop(used_up);
   if (row.kind == OpKind::InPlace) out[0].unsafe_impl()->storage->version.fetch_add(1, std::memory_order_relaxed);
   return out;
@@ -146,11 +147,12 @@ Tensor dispatch1(OpId op, TensorRefs inputs, const Attrs& attrs, SourceLocation 
   return std::move(dispatch(op, inputs, attrs, where)[0]);
 }
 
-// --- promotion ---------------------------------------------------------------------------------------------------------------
+// --- promotion
+// ---------------------------------------------------------------------------------------------------------------
 
 namespace {
 
-// Whether inputs from i on have one floating dtype that needs no look at any rule: most calls.
+// True if all inputs from i on have one floating dtype, which every rule accepts: most calls.
 bool plain_floats(const OpCall& call, int i) {
   const TensorImpl* first = nullptr;
   for (; i < call.inputs.size(); ++i) {
@@ -162,13 +164,13 @@ bool plain_floats(const OpCall& call, int i) {
   return first && is_floating(first->dtype) && !is_f8(first->dtype);
 }
 
-// Whether the row's dtype rule asks for casts, or for a look at each dtype.
+// False if the op's dtype rule certainly needs no cast.
 bool needs_promotion(const OpCall& call, DTypeRule rule, int first) {
   return rule != DTypeRule::Explicit && rule != DTypeRule::Same && rule != DTypeRule::Logical &&
          !plain_floats(call, first) && !reads_mixed(call);
 }
 
-// The dtype that input i and all behind it should have; none where no input is defined.
+// The common dtype of input i and all inputs after it; none if no input is defined.
 std::optional<DType> common_dtype(const OpCall& call, DTypeRule rule, int i) {
   std::optional<DType> common;
   for (; i < call.inputs.size(); ++i) {
@@ -194,7 +196,7 @@ const char* promotion_cause(OpId op) {
   return cause;
 }
 
-// The call with inputs from `first` on in the dtype that they should have.
+// Runs the call with inputs from `first` on cast to their common dtype.
 [[gnu::noinline]] Outputs run_promoted(const OpCall& call, DTypeRule rule, int first) {
   const std::optional<DType> common = common_dtype(call, rule, first);
   const auto unlike = [&](const Tensor* t) { return t->defined() && t->dtype() != common; };
@@ -214,25 +216,27 @@ const char* promotion_cause(OpId op) {
   return run_typed(promoted);
 }
 
-// --- observe -----------------------------------------------------------------------------------------------------------------
+// --- observe
+// -----------------------------------------------------------------------------------------------------------------
 
 [[gnu::noinline]] Outputs run_observed(const OpCall& call, Chain& c) {
   Interceptor* const observe = c.observe;
   OpCall seen = call;
-  // No output is written over an operand, which observers read afterwards: other memory, the same bits.
+  // No output reuses an operand's memory, because observers read operands afterwards. The bits are the same.
   seen.inputs = TensorRefs(call.inputs.data(), call.inputs.size());
   if (info(call.op).kind == OpKind::Custom) return observe->call(seen);  // the ops inside are observed too
   const StageScope mask(c.observe, nullptr);
   return observe->call(seen);
 }
 
-// --- backend -----------------------------------------------------------------------------------------------------------------
+// --- backend
+// -----------------------------------------------------------------------------------------------------------------
 
 [[noreturn, gnu::noinline]] void fail_devices(const OpCall& call, Device a, Device b) {
   failf(call, "inputs on {} and {}; move them to one device with to(Device)", to_string(a), to_string(b));
 }
 
-// Where all inputs lie (but copy_'s, which moves numbers).
+// The device of all inputs (except for copy_, which copies between devices).
 Device common_device(const OpCall& call) {
   const Storage* first = nullptr;
   for (int i = 0; i < call.inputs.size(); ++i) {
@@ -245,7 +249,7 @@ Device common_device(const OpCall& call) {
   return first ? first->device : Device::cpu();
 }
 
-// Whether the fast kernels or oneDNN have computed the call, of those that the backend may use.
+// Asks the fast kernels and oneDNN, as far as the backend allows them. True if one has computed the call.
 bool offered(const OpCall& call, Outputs& out) {
   const CpuBackend backend = cpu_backend();
   const OfferFn fast = columns().fast[static_cast<int>(call.op)];
@@ -258,8 +262,8 @@ bool offered(const OpCall& call, Outputs& out) {
   failf("no {} kernel for {}", to_string(device), name(call.op));
 }
 
-// The input that the caller is done with, and that nobody else can see: what the output may be written over, where it is
-// an element of the output for each of its own. -1 where there is none.
+// An input whose memory an elementwise output may reuse: the caller gives it up, nothing else shares it, and it has the
+// output's shape and dtype. -1 if there is none.
 int disposable(const OpCall& call, const OutSpec& out) {
   const OpKind kind = info(call.op).kind;
   if (kind != OpKind::Elementwise && kind != OpKind::Transcendental && kind != OpKind::Random) return -1;
@@ -273,13 +277,13 @@ int disposable(const OpCall& call, const OutSpec& out) {
   return -1;
 }
 
-// A tensor in the memory of `t`, which will hold other numbers.
+// A new tensor in the memory of `t`, whose numbers will be overwritten.
 Tensor over(const Tensor& t) {
   add_to(t.unsafe_impl()->storage->version, 1);
   return as_strided(t, t.sizes(), t.strides(), t.offset());
 }
 
-// Makes the outputs. Returns the input whose memory output 0 took over, or -1.
+// Makes the outputs. Returns the input whose memory output 0 reuses, or -1.
 inline int allocate(const OpCall& call, Device device, Outputs& out) {
   const OpInfo& row = info(call.op);
   int used_up = -1;

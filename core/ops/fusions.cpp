@@ -18,7 +18,7 @@ Attrs with_relu_too(const Attrs& first, const Attrs&) { return with_relu(first, 
 
 using enum OpId;
 constexpr Fusion kFusions[] = {
-    // whole, first, second, slot, middle, attributes of first, of second, of the whole
+    // whole, first, second, slot, middle, attributes of first, of second, of whole
     {linear_relu, linear, relu, 0, -1, none, none, of_first},
     {linear_gelu, linear, gelu, 0, 1, none, same, of_second},
     {batch_norm, batch_norm, relu, 0, -1, without_relu, none, with_relu_too},

@@ -1,4 +1,4 @@
-// The inference column: from inputs and attributes to the outputs' dtypes and shapes, with every check of a call.
+// The inference column: computes the outputs' dtypes and shapes from inputs and attributes, with every check of a call.
 #include <algorithm>
 #include <utility>
 
@@ -55,7 +55,7 @@ void refuse_f8(const OpCall& c, const Tensor& t) {
 
 bool is_channels_last(const Tensor& t) { return gradual::is_channels_last(t.sizes(), t.strides()); }
 
-// dtype and sizes of input 0, in its stride order.
+// The output has dtype, sizes and stride order of input 0.
 void same(const OpCall& c, OutSpec* out) {
   same_contiguous(c, out);
   keep_strides(c[0], *out);
@@ -70,7 +70,7 @@ void infer_dropout_add(const OpCall& c, OutSpec* out) {
   keep_strides(is_channels_last(x) ? x : residual, *out);  // as add does
 }
 
-// dy and what the op saved, of the same sizes.
+// Inputs: dy and the saved tensor, of the same sizes.
 void infer_activation_backward(const OpCall& c, OutSpec* out) {
   same(c, out);
   need_same_sizes(c, 1, need(c, 0).sizes(), "the saved tensor");
@@ -78,7 +78,7 @@ void infer_activation_backward(const OpCall& c, OutSpec* out) {
   if (is_channels_last(saved)) keep_strides(saved, *out);
 }
 
-// What most arithmetic is: row-major floats of one shape and dtype.
+// The common case of arithmetic: row-major floats of one shape and dtype.
 bool broadcast_nothing(const OpCall& c, OutSpec* out) {
   if (c.inputs.size() != 2) return false;
   const Tensor &a = c[0], &b = c[1];
@@ -118,7 +118,7 @@ void broadcast(const OpCall& c, OutSpec* out) {
   if ((c.op == OpId::add || c.op == OpId::sub || c.op == OpId::mul) && out->dtype == DType::bool_)
     fail(c, "takes numbers, not bool; use logical ops or cast with to(DType::i64)");
   if (c.op == OpId::where && c[0].dtype() != DType::bool_) fail(c, "the condition must be bool");
-  const Tensor* decides = nullptr;  // images that are channels-last, or else the first of full size
+  const Tensor* decides = nullptr;  // a channels-last image, or else the first input of full size
   for (int i = 0; strided && i < c.inputs.size(); ++i) {
     if (!c[i].defined() || c[i].sizes() != out->sizes) continue;
     if (!decides || (is_channels_last(c[i]) && !is_channels_last(*decides))) decides = &c[i];
@@ -151,7 +151,7 @@ void infer_arg(const OpCall& c, OutSpec* out) {
   if (is_f8(x.dtype()) || x.dtype() == DType::bool_) fail(c, "takes numbers");
 }
 
-// Where every view starts: input 0 as it is.
+// The start of every view: the layout of input 0.
 const Tensor& start_view(const OpCall& c, OutSpec* out) {
   const Tensor& x = need(c, 0);
   *out = {x.dtype(), x.sizes(), x.strides(), false, x.offset()};
@@ -211,7 +211,7 @@ void infer_cat(const OpCall& c, OutSpec* out) {
   }
 }
 
-// Dims but `dim` (-1: all) of the index must not be larger than those of t.
+// Dims of the index, except `dim` (-1: no exception), must not be larger than those of t.
 void need_cover(const OpCall& c, const Tensor& t, const char* what, int dim) {
   const Shape& index = c[1].sizes();
   if (t.dim() != index.size()) failf(c, "{} and index must have the same number of dims", what);
@@ -302,7 +302,7 @@ void infer_batch_norm_update(const OpCall& c, OutSpec* out) {
   infer_in_place(c, out);
 }
 
-// Of each parameter its tensors are walked as one: the same shape, row-major. unscale_ has its counts before them.
+// All tensors of a parameter have one shape and are row-major. unscale_ has its counts before them.
 void infer_update(const OpCall& c, OutSpec* out) {
   infer_in_place(c, out);
   const auto [count, first, each, written] = parameter_inputs(c);

@@ -21,7 +21,7 @@ void infer_matmul(const OpCall& c, OutSpec* out) {
   const Tensor& a = need(c, 0, "two tensors");
   const Tensor& b = need(c, 1, "two tensors");
   if (a.dim() < 1 || b.dim() < 1) fail(c, "a 0-d tensor has no matrix product; use *");
-  const int a_rows = a.dim() > 1;  // how many dims of the result come from a's rows, and from b's columns
+  const int a_rows = a.dim() > 1;  // number of result dims from a's rows, and from b's columns
   const int b_columns = b.dim() > 1;
   const std::int64_t k = a.sizes().back();
   const std::int64_t kb = b.sizes()[b.dim() - 1 - b_columns];
@@ -64,7 +64,7 @@ void infer_linear_backward_weight(const OpCall& c, OutSpec* out) {
   out[1] = {dy.dtype(), {dy.sizes()[1]}};
 }
 
-// Channels-last [N, C, H, W] gives channels-last, and so does what is `known` to be of such images.
+// The output is channels-last if t is, or if `known` says that the images are.
 void keep_channels_last(const Tensor& t, OutSpec* out, bool known = false) {
   if (!known && !is_channels_last(t.sizes(), t.strides())) return;
   const Shape& s = out->sizes;
@@ -72,7 +72,7 @@ void keep_channels_last(const Tensor& t, OutSpec* out, bool known = false) {
   out->has_strides = true;
 }
 
-// [n, channels, height, width]: how often windows of `extent` fit into the padded image.
+// [n, channels, height, width]: the number of windows of `extent` that fit into the padded image.
 Shape windows(const OpCall& c, const Shape& image, std::int64_t channels, Size2 extent, Size2 stride, Size2 padding) {
   Shape out{image[0], channels, 0, 0};
   for (int i = 0; i < 2; ++i) {
@@ -83,7 +83,7 @@ Shape windows(const OpCall& c, const Shape& image, std::int64_t channels, Size2 
   return out;
 }
 
-// y = conv2d(x, w) and its two gradients: two of the three are there, the third is wanted.
+// y = conv2d(x, w) and its two gradients: each computes one of x, w, y from the other two.
 void infer_conv2d(const OpCall& c, OutSpec* out) {
   const Tensor& first = need(c, 0, "an input", Kind::any, 4);
   const Tensor& second = need(c, 1, "a weight or an input", Kind::any, 4);
@@ -135,7 +135,7 @@ void infer_pool(const OpCall& c, OutSpec* out) {
   out[1].dtype = DType::i64;
 }
 
-// adaptive_avg_pool2d and the gradients of all pools: attributes say height and width of the result.
+// adaptive_avg_pool2d and the gradients of all pools: the attributes give height and width of the result.
 void infer_sized_pool(const OpCall& c, OutSpec* out) {
   const Tensor& x = need(c, 0, "an input", Kind::real, 4);
   const auto& a = c.get<PoolAttrs>();
@@ -153,7 +153,7 @@ void infer_sized_pool(const OpCall& c, OutSpec* out) {
   keep_channels_last(x, out, a.channels_last);
 }
 
-// Of a norm over x: the shapes of weight and bias, and of the statistics.
+// For a norm over x: the shape of weight and bias, and that of the statistics.
 std::pair<Shape, Shape> norm_shapes(const OpCall& c, const Tensor& x) {
   if (c.op == OpId::batch_norm || c.op == OpId::batch_norm_backward) {
     if (x.dim() < 2) fail(c, "the input must be [N, C, ..]");
@@ -211,7 +211,7 @@ void infer_along(const OpCall& c, OutSpec* out) {
   same_contiguous(c, out);
 }
 
-// Row-major but for the order of the dims, which is that in which t lies.
+// Dense strides with the dims in t's memory order.
 void order_as(const Tensor& t, OutSpec& out) {
   if (t.is_contiguous()) return;
   std::vector<int> order(static_cast<std::size_t>(t.dim()));
@@ -226,7 +226,7 @@ void order_as(const Tensor& t, OutSpec& out) {
   out.has_strides = true;
 }
 
-// flash_attention: heads stay as they lie side by side in a projection of many.
+// flash_attention: the outputs keep the memory order of heads, which are adjacent in a packed projection.
 void infer_attention(const OpCall& c, OutSpec* out) {
   const bool back = c.op == OpId::flash_attention_backward;
   if (back) need(c, 0, "a gradient", Kind::real);

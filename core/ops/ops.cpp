@@ -55,7 +55,7 @@ PoolAttrs resolved(PoolAttrs a, const Tensor& x) {
 }
 
 const Tensor& in_place(OpId op, const Tensor& x, const Tensor& other, const Attrs& attrs, Loc loc) {
-  // In-place ops take an undefined operand for a number: a user's must not get that far.
+  // In-place ops take an undefined operand for a number, so a user's undefined tensor is an Error here.
   if (&other != &kNone && !other.defined()) failf("{}: the operand is an undefined tensor", name(op));
   run(op, {&x, &other}, attrs, loc);
   return x;
@@ -296,7 +296,7 @@ Tensor slice(const Tensor& x, int dim, Slice r, Loc loc) {
   const auto clamped = [n](std::int64_t i) { return std::clamp<std::int64_t>(i < 0 ? i + n : i, 0, n); };
   const std::int64_t start = clamped(r.start.value_or(0));
   const std::int64_t stop = std::max(start, clamped(r.stop.value_or(n)));
-  r.step = std::min(r.step, std::max<std::int64_t>(1, stop - start));  // no larger one reaches further
+  r.step = std::min(r.step, std::max<std::int64_t>(1, stop - start));  // larger steps give the same slice
   if (start == 0 && stop == n && r.step == 1) return x;
   return unary(OpId::slice, x, loc, SliceAttrs{d, start, stop, r.step, n});
 }

@@ -13,7 +13,7 @@ namespace {
 
 using Dims = std::vector<std::pair<const char*, std::int64_t>>;
 
-// The sizes that are cut into tiles.
+// The dims that tensor cores tile.
 Dims tiled(const OpCall& c) {
   const auto at = [](const Tensor& t, int from_end) {
     return t.dim() >= from_end ? t.sizes()[t.dim() - from_end] : std::int64_t{1};

@@ -94,7 +94,7 @@ bool detail::has_avx512_bf16() {
 CpuIsa detail::choose_isa() {
   const char* const wanted = std::getenv("GRADUAL_CPU_ISA");
   const CpuIsa isa = wanted && *wanted ? find_isa("GRADUAL_CPU_ISA", wanted) : cpu_isas().back();
-  int none = kNoIsa;  // unless another thread was faster
+  int none = kNoIsa;  // another thread may have set it first
   current_isa.compare_exchange_strong(none, static_cast<int>(isa));
   return cpu_isa();
 }

@@ -19,7 +19,7 @@ DrawScope::DrawScope(std::vector<RandomKey>& log, Mode mode)
     : log_(log), mode_(mode), outer_(draws), current_(draws, this) {}
 
 RandomKey Generator::next() {
-  // The innermost scope that replays gives the key; the recording scopes inside it log the key.
+  // The key comes from the innermost replaying scope; recording scopes inside it log the key.
   DrawScope* source = draws;
   while (source && source->mode_ == DrawScope::Mode::record) source = source->outer_;
   if (source && source->used_ == source->log_.size())

@@ -21,11 +21,11 @@ namespace {
 using Clock = std::chrono::steady_clock;
 using std::chrono::microseconds;
 
-constexpr microseconds kIdleSpin{200};         // a worker looks for the next loop for so long before it sleeps
-constexpr microseconds kWaitSpin{50};          // and the caller for the end of the last chunk
-constexpr microseconds kLate{1000};            // a wait beyond two chunks' time that means: a worker was not running
-constexpr microseconds kFirstRest{8'000};      // the caller's loops are its own then, for twice as long each time
-constexpr microseconds kLongestRest{256'000};  // that workers are late again within the time of the last rest
+constexpr microseconds kIdleSpin{200};         // an idle worker spins this long, then sleeps
+constexpr microseconds kWaitSpin{50};          // the caller spins this long for the last chunks, then sleeps
+constexpr microseconds kLate{1000};            // a wait this much longer than two chunks means that a worker is late
+constexpr microseconds kFirstRest{8'000};      // then the caller runs loops alone for this long; doubled each time
+constexpr microseconds kLongestRest{256'000};  // that workers are late again soon after, up to this
 
 thread_local constinit bool in_loop = false;
 
@@ -49,7 +49,7 @@ template <class Done> bool spin(microseconds time, const Done& done) {
 
 class Pool : Pinned {
  public:
-  // False, with nothing done, where the caller shall run the loop alone.
+  // Returns false and does nothing if the caller must run the loop alone.
   bool run(std::int64_t chunks, int threads, ChunkCall chunk) {
     const std::unique_lock lock(caller_, std::try_to_lock);
     const Clock::time_point begin = lock ? Clock::now() : Clock::time_point();
@@ -57,7 +57,7 @@ class Pool : Pinned {
     start_workers(threads - 1);
     chunk_ = chunk;
     chunks_ = chunks;
-    // A thread takes some at a time: neighbours share cache lines and the counter bounces between cores.
+    // A thread takes several chunks at a time: neighbours share cache lines, and the counter moves between cores.
     some_ = chunks / (std::int64_t{16} * threads) + 1;
     next_.store(0, std::memory_order_relaxed);
     const std::int64_t useful = std::min<std::int64_t>({threads - 1, workers_, (chunks + some_ - 1) / some_ - 1});
@@ -71,7 +71,7 @@ class Pool : Pinned {
   }
 
  private:
-  // state_: how many workers the loop still takes, whether the caller waits for the others, and how many work.
+  // Bits of state_: the number of workers that may still join, whether the caller waits, the number of active workers.
   static constexpr std::uint32_t kSeat = 1 << 16, kWaited = 1 << 15, kWorking = kWaited - 1;
 
   std::mutex caller_;  // held by the caller during its loop
@@ -92,7 +92,7 @@ class Pool : Pinned {
     try {
       for (; can_start_ && workers_ < wanted; ++workers_) std::thread([this] { work(); }).detach();
     } catch (const std::system_error&) {
-      can_start_ = false;  // no more threads are allowed
+      can_start_ = false;  // the system allows no more threads
     }
   }
 
@@ -110,7 +110,7 @@ class Pool : Pinned {
     }
   }
 
-  // How often it took some.
+  // Takes and runs chunks; returns how many times it took some.
   std::int64_t take_chunks() {
     for (std::int64_t times = 0;; ++times) {
       const std::int64_t first = next_.fetch_add(some_, std::memory_order_relaxed);
@@ -142,7 +142,7 @@ class Pool : Pinned {
   }
 };
 
-// Never destroyed: its workers are in it until the process ends.
+// Never destroyed: its workers use it until the process ends.
 Pool& pool() {
   static Pool& pool = *new Pool;
   return pool;

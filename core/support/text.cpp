@@ -24,7 +24,7 @@ std::size_t distance(std::string_view a, std::string_view b) {
   return row.back();
 }
 
-// Whether `word` stands in `name` between its hyphens and colons.
+// True if `word` is one of the parts of `name` between hyphens and colons.
 bool has_word(std::string_view name, std::string_view word) {
   const auto ends = [&](std::size_t at) { return at == name.size() || name[at] == '-' || name[at] == ':'; };
   for (std::size_t at = name.find(word); at != name.npos && !word.empty(); at = name.find(word, at + 1))
@@ -32,7 +32,7 @@ bool has_word(std::string_view name, std::string_view word) {
   return false;
 }
 
-// The words of names that `word` stands for; empty where no synonym has it.
+// The words of names that `word` is a synonym for; empty if none.
 std::span<const std::string_view> meant_by(std::string_view word, std::span<const Synonym> synonyms) {
   for (const Synonym& s : synonyms)
     if (std::find(s.said.begin(), s.said.end(), word) != s.said.end()) return s.names;
@@ -46,7 +46,7 @@ std::string lower_case(std::string_view text) {
   return lower;
 }
 
-// Those of `names` that have one of `words`: "'a', 'b' or 'c'".
+// The `names` that contain one of `words`: "'a', 'b' or 'c'".
 std::string all_with(std::span<const std::string_view> words, const std::vector<std::string>& names) {
   std::string all;
   for (const std::string& name : names)

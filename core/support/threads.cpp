@@ -25,7 +25,7 @@ void set_num_threads(int n) {
 }
 
 int num_threads() {
-  if (in_parallel_loop()) return 1;  // no threads of threads
+  if (in_parallel_loop()) return 1;  // loops do not nest
 #ifdef _OPENMP
   if (omp_in_parallel()) return 1;
   const auto usable = [] { return omp_get_max_threads(); };

@@ -29,7 +29,7 @@ constexpr bool kCache = true;
 struct Account {
   std::atomic<std::int64_t> current{0};
   std::atomic<std::int64_t> peak{0};
-  // Adds a thread's changes, which in between were up to `high` more than before.
+  // Adds a thread's changes; `high` is their largest sum in between.
   void add(std::int64_t bytes, std::int64_t high) {
     const std::int64_t before = current.fetch_add(bytes, std::memory_order_relaxed);
     std::int64_t seen = peak.load(std::memory_order_relaxed);
@@ -39,12 +39,12 @@ struct Account {
 constexpr int kTotal = kCategories;
 using Accounts = Account[kCategories + 1];  // the last one is the total
 Accounts accounts;                          // of the CPU
-Accounts gpu_accounts[device::kMost];       // changed at once: an allocation there costs more than a locked instruction
+Accounts gpu_accounts[device::kMost];  // updated directly: an allocation there costs more than a locked instruction
 Accounts& accounts_of(Device device) { return device.is_cpu() ? accounts : gpu_accounts[device.index]; }
 std::atomic<std::int64_t> limit{0};  // 0: the machine's memory
 
-// Each thread gathers small changes before it touches the accounts: a locked instruction costs as much as a small op.
-// With one thread figures stay exact, peaks too; each further thread may hold back up to kHeldBack bytes.
+// Each thread batches small changes before it updates the accounts: a locked instruction costs as much as a small op.
+// With one thread all figures, including peaks, are exact; each further thread may hold back up to kHeldBack bytes.
 constexpr std::int64_t kHeldBack = 64 << 10;
 struct HeldBack {
   std::int64_t delta = 0;
@@ -52,7 +52,7 @@ struct HeldBack {
 };
 
 struct Cache;
-// What a thread keeps, together: one address to find, without a call also in position-independent code.
+// All data of a thread in one struct: one address to compute, without a call even in position-independent code.
 struct Mine {
   HeldBack held[kCategories + 1];
   Cache* cache = nullptr;  // a plain pointer needs no guard on the hot path
@@ -69,7 +69,7 @@ struct Mine {
     h = {};
   }
 }
-// Whether the account wants to be flushed.
+// True if the account must be flushed.
 inline bool change(HeldBack& h, std::int64_t bytes) {
   h.delta += bytes;
   if (h.delta > h.high) h.high = h.delta;
@@ -88,13 +88,13 @@ std::size_t class_bytes(int c) {
 constexpr int kSmallClasses = 40;  // up to 56 KiB: cached per thread, at most 1 MiB of each class
 constexpr std::int64_t kThreadBlocks = kCache ? 1 << 14 : 0;
 
-// Blocks past the small classes each begin some lines later in their page than the one before: arrays that an op walks
-// through side by side would otherwise want the same sets of the caches and the same banks of memory. The system's own
-// address stands in the word before the block.
+// Each large block begins some cache lines later in its page than the previous one. Otherwise arrays that an op reads
+// in parallel would map to the same cache sets and memory banks. The word before the block holds the address that the
+// system returned.
 constexpr std::size_t kStagger = 4096 + 256, kStaggers = 16;
 bool is_staggered(int c) { return kCache && c >= kSmallClasses; }
 
-// 2 MiB and more are offered to Linux for pages of that size: fewer misses of the TLB, fewer faults.
+// Blocks of 2 MiB and more ask Linux for huge pages: fewer TLB misses, fewer faults.
 void* from_system(std::size_t size, int c) {
   constexpr std::size_t kPage = 4096, kHugePage = std::size_t{2} << 20;
   static std::atomic<std::size_t> blocks{0};
@@ -105,7 +105,7 @@ void* from_system(std::size_t size, int c) {
   void* base = nullptr;
   if (posix_memalign(&base, alignment, size) != 0) return nullptr;
 #ifdef MADV_HUGEPAGE
-  if (huge) madvise(base, size / kHugePage * kHugePage, MADV_HUGEPAGE);  // a hint: where it is refused nothing is lost
+  if (huge) madvise(base, size / kHugePage * kHugePage, MADV_HUGEPAGE);  // a hint that may be refused
 #endif
   char* const block = static_cast<char*>(base) + shift;
   if (staggered) std::memcpy(block - sizeof base, &base, sizeof base);
@@ -124,7 +124,7 @@ struct Cache {
     Block* next;
   };
   Block* first[kClasses] = {};
-  std::int64_t room[kClasses] = {};  // how many more a thread's cache takes
+  std::int64_t room[kClasses] = {};  // number of further blocks that a thread's cache takes
 
   void* take(int c) {
     Block* block = first[c];
@@ -149,7 +149,7 @@ SharedCache& shared_cache() {
   return *cache;
 }
 
-// The owner behind the thread's pointer gives all back when the thread ends.
+// Makes the cache and its owner, which returns all blocks when the thread ends.
 [[gnu::noinline]] Cache* make_thread_cache() {
   struct Owner {
     Cache cache;
@@ -239,7 +239,7 @@ namespace memory {
 
 namespace {
 
-// What no thread's cache holds.
+// Allocates a block that the thread's cache does not have.
 [[gnu::noinline]] void* allocate_afresh(std::size_t bytes, int c) {
   const std::int64_t room = memory_limit() - accounts[kTotal].current.load(std::memory_order_relaxed);
   if (room < 0 || bytes > static_cast<std::size_t>(room) || c >= kClasses) fail_allocation(bytes);
@@ -259,7 +259,7 @@ namespace {
   return block;
 }
 
-// What the thread's cache has no room for.
+// Frees a block that the thread's cache has no room for.
 [[gnu::noinline]] void free_for_all(void* block, int c) noexcept {
   if (c < kSmallClasses || !kCache) return to_system(block, c);
   SharedCache& shared = shared_cache();

@@ -1,5 +1,5 @@
-// Printing tensors by PyTorch's rules: four digits, one format for all numbers of a tensor, columns aligned, scientific
-// where the numbers span more than three decades, and the edges only past 1000 elements.
+// Prints tensors by PyTorch's rules: four digits, one format for all numbers of a tensor, columns aligned, scientific
+// notation if the numbers span more than three decades, and only the edges of more than 1000 elements.
 #include <fmt/format.h>
 #include <ostream>
 
@@ -24,7 +24,7 @@ struct Printer {
   const char* format = "{:.0f}.";  // of finite floats
   std::size_t width = 1;
 
-  // The indices along a dim of n entries that are printed; -1 stands for those left out.
+  // The printed indices along a dim of n entries; -1 stands for the omitted ones.
   std::vector<std::int64_t> shown(std::int64_t n) const {
     const bool cut = t.numel() > kThreshold && n > 2 * kEdge;
     std::vector<std::int64_t> indices(static_cast<std::size_t>(cut ? 2 * kEdge + 1 : n));

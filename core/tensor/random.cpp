@@ -14,8 +14,8 @@ namespace {
 
 __extension__ using Wide = unsigned __int128;  // for the upper half of a 64 x 64 bit product
 
-// Writes value(words of the element) to each element of t, in chunks that do not depend on the number of threads. The
-// numbers of a GPU's tensor are drawn on the CPU, too: logarithms and cosines may differ in a last bit from one to the other.
+// Writes value(words of the element) to each element of t, in chunks that do not depend on the number of threads.
+// Numbers for a GPU are drawn on the CPU too, because logarithms and cosines of the two may differ in the last bit.
 template <class F> const Tensor& fill_random(const Tensor& t, int words_each, RandomKey key, F value) {
   constexpr std::int64_t kChunk = 4096;
   const DType dtype = t.dtype();
@@ -57,7 +57,7 @@ const Tensor& Tensor::normal_(double mean, double std, Generator& g) const {
 }
 
 Tensor rand(const Shape& s, TensorOptions o, Generator& g) {
-  // What a narrow dtype would round to 1 becomes the number before it.
+  // A value that a narrow dtype would round to 1 becomes the largest number below 1.
   const double most = is_floating(o.dtype) ? 1 - float_info(o.dtype).epsilon / 2 : 1;
   const auto value = [=](const std::uint32_t* w) { return std::min<double>(uniform01(w[0]), most); };
   return fill_random(empty(s, o), 1, g.next(), value);

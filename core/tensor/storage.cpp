@@ -22,7 +22,7 @@ void free_on(Device device, void* data, std::size_t bytes) noexcept {
   else device::free(data, bytes, device);
 }
 
-// Ids are handed to threads a thousand at a time.
+// Each thread reserves a thousand ids at a time.
 std::uint64_t next_id() {
   static std::atomic<std::uint64_t> next_block{1};
   struct Block {

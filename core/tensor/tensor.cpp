@@ -46,7 +46,7 @@ template <class T> std::vector<T> read_all(const Tensor& t) {
   return v;
 }
 
-// What was made on the CPU, as the options want it.
+// Moves a tensor made on the CPU to the options' device and sets requires_grad.
 Tensor placed(const Tensor& t, const TensorOptions& o) {
   Tensor there = t.to(o.device);
   if (o.requires_grad) there.set_requires_grad();
@@ -61,8 +61,8 @@ template <class T> Tensor filled_from(const std::vector<T>& values, const Shape&
   return placed(t, o);
 }
 
-// value(0) .. value(n-1), rounded to the dtype asked for. In counted memory: what does not fit is an Error. Where a step is
-// recorded they are part of it.
+// value(0) .. value(n-1), rounded to the options' dtype, in counted memory: Error if it does not fit. In a recorded
+// step they are part of the recording.
 template <class F> Tensor generated(std::int64_t n, const TensorOptions& o, const F& value) {
   const Tensor t = empty({n}, {.dtype = o.dtype});
   const Tensor exact = o.dtype == DType::f64 ? t : empty({n}, {.dtype = DType::f64});
@@ -75,13 +75,13 @@ template <class F> Tensor generated(std::int64_t n, const TensorOptions& o, cons
   return there;
 }
 
-// A tensor of row-major layout that has no storage yet.
+// A row-major tensor without storage.
 Ref<TensorImpl> laid_out(const Shape& sizes, DType dtype) {
   auto impl = Ref<TensorImpl>::adopt(new TensorImpl);
   impl->dtype = dtype;
   impl->numel = numel(sizes);
   impl->sizes = sizes;
-  // In place: a copy of what was just written element by element would wait for the writes.
+  // In place: a copy of elements that were just written would stall (store forwarding).
   impl->strides = sizes;
   std::int64_t step = 1;
   for (int i = sizes.size() - 1; i >= 0; --i)
