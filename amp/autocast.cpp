@@ -19,8 +19,8 @@
 namespace gradual::amp {
 namespace {
 
-// The lowered copies of weights. Only the numbers are kept, outside the graph: a copy with a history would lose its
-// gradient where the first use ran under NoGrad. Found by storage and version, so an edited weight is cast again.
+// The cache of cast weights. It holds detached values: a cached copy with a history would have no gradient if the first
+// use ran under NoGrad. The key includes storage and version, so an edited weight is cast again.
 class CastCache {
  public:
   Tensor find(const Tensor& t, DType to) {
@@ -33,14 +33,14 @@ class CastCache {
     const std::lock_guard lock(mutex_);
     if (closed_) return;
     const Key key = key_of(t, buffer.dtype());
-    // Older versions of the storage will not be asked for again.
+    // Older versions of the storage are no longer needed.
     std::erase_if(entries_, [&](const Entry& e) {
       return std::get<0>(e.first) == std::get<0>(key) && std::get<1>(e.first) != std::get<1>(key);
     });
     entries_.emplace_back(key, buffer);
   }
 
-  // The outermost region has ended; who still holds it (a snapshot) casts afresh.
+  // The outermost region has ended; a snapshot that still holds it casts again.
   void close() {
     const std::lock_guard lock(mutex_);
     entries_.clear();
@@ -55,12 +55,12 @@ class CastCache {
     return {t.unsafe_impl()->storage->id, t.version(), t.offset(), t.sizes(), t.strides(), t.dtype(), to};
   }
 
-  std::mutex mutex_;  // a snapshot may take the region to other threads
+  std::mutex mutex_;  // a snapshot may share the region with other threads
   std::vector<Entry> entries_;
   bool closed_ = false;
 };
 
-// The lowered weight. On the tape it is a cast whose numbers are already there; its gradient is the cast back.
+// The cast weight. On the tape it is a cast whose values come from the cache; its gradient is cast back.
 Tensor cast_leaf(CastCache& cache, const Tensor& leaf, DType dtype, SourceLocation where) {
   Tensor buffer = cache.find(leaf, dtype);
   if (!buffer.defined()) {
@@ -82,12 +82,12 @@ Tensor cast_leaf(CastCache& cache, const Tensor& leaf, DType dtype, SourceLocati
 
 DType half_of(Device device) { return device.is_cuda() ? DType::f16 : DType::bf16; }
 
-// Attention's mask, the fourth input, keeps its dtype: large negative numbers in it would not survive.
+// Attention's mask, the fourth input, keeps its dtype, because half dtypes would lose large negative numbers.
 int castable_inputs(const OpCall& call) {
   return call.op == OpId::scaled_dot_product_attention ? 3 : call.inputs.size();
 }
 
-// The call with attributes by which its kernel reads half inputs as f32 itself.
+// The call with attributes that make its kernel widen half inputs itself.
 Outputs run_with(const OpCall& call, const Attrs& attrs) {
   OpCall wide = call;
   wide.attrs = &attrs;
@@ -177,7 +177,7 @@ Outputs Autocast::Region::call_in(DType dtype, const std::string& cause, const O
   for (int i = 0; i < castable_inputs(call); ++i) {
     const Tensor& t = call[i];
     if (!t.defined() || t.dtype() == dtype || !castable(t.dtype())) continue;
-    const CauseScope scope(intern("amp: " + cause));  // what a tracer shows beside the cast
+    const CauseScope scope(intern("amp: " + cause));  // a tracer shows it with the cast
     const bool weight = options.cache && t.requires_grad() && t.is_leaf();
     casts.push_back(weight ? cast_leaf(*cache, t, dtype, call.where) : gradual::cast(t, dtype, call.where));
     refs[static_cast<std::size_t>(i)] = &casts.back();

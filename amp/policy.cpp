@@ -15,7 +15,7 @@ using enum OpId;
 
 // Contractions: exact products and an f32 accumulator, so that only operands and the result are rounded.
 constexpr OpId kLower[] = {matmul, linear, conv2d, scaled_dot_product_attention};
-// What leaves a half format's range, or adds up many small terms.
+// Ops that exceed a half format's range, or sum many small terms.
 constexpr OpId kFp32[] = {exp,        log,      log1p,         rsqrt,    reciprocal, pow,
                           softplus,   sum,      logsumexp,     norm,     softmax,    log_softmax,
                           layer_norm, rms_norm, cross_entropy, mse_loss, l1_loss,    bce_with_logits_loss};
@@ -46,7 +46,7 @@ bool fixed(OpId op) {
   return kind == OpKind::InPlace || kind == OpKind::Custom || op == OpId::cast || op == OpId::to_device;
 }
 
-// A rewritten op's backward rebuilds what its rule saved from the inputs alone.
+// The backward of a rewritten op reconstructs the rule's saved tensors from the inputs alone.
 bool rewritable(OpId op) {
   ensure_registered();
   const Rule& rule = rules()[static_cast<int>(op)];
@@ -54,7 +54,7 @@ bool rewritable(OpId op) {
          info(op).kind != OpKind::View;
 }
 
-// The dtype of what an op with this policy gives on these inputs; none without inputs.
+// The dtype that an op with this policy returns for these inputs; none without inputs.
 std::optional<DType> result_dtype(const CastPolicy& policy, const std::vector<DType>& inputs, DType lower) {
   std::optional<DType> widest;
   for (DType d : inputs) widest = widest ? gradual::promote(*widest, d) : d;
@@ -67,7 +67,7 @@ std::optional<DType> result_dtype(const CastPolicy& policy, const std::vector<DT
   }
 }
 
-// Why an op stands in the fp32 list.
+// The reason why an op is in the fp32 list.
 std::string_view fp32_reason(OpId op) {
   if (op == cross_entropy || info(op).kind == OpKind::Composite)
     return "a loss is a mean of small terms, which half formats drop";
@@ -144,7 +144,7 @@ PolicyTable& PolicyTable::set(OpId op, CastPolicy policy) {
 
 bool PolicyTable::runs_whole(const Fusion& f) const {
   const PolicyKind first = (*this)[f.first].kind, second = (*this)[f.second].kind;
-  // The kernel reads the other operands of `second` in their own dtypes, and promotes.
+  // The kernel reads the other operands of `second` in their own dtypes and promotes.
   if (f.others() > 0) return first == PolicyKind::pass && (second == PolicyKind::pass || second == PolicyKind::promote);
   return first != PolicyKind::rewrite && second == PolicyKind::pass;
 }

@@ -19,7 +19,7 @@ namespace {
 // Adds the exponents and, with as_if, the counts of a cast.
 void add_values(const Tensor& t, std::optional<DType> as_if, CastTally& tally) {
   const NoGrad off;
-  const StageScope quiet(chain().observe, nullptr);  // what counting runs is no part of the program
+  const StageScope quiet(chain().observe, nullptr);  // ops that counting runs are not observed
   const std::vector<float> values = t.detach().to_vector<float>();
   const auto n = static_cast<std::int64_t>(values.size());
   tally.exponents.add(values.data(), n);
@@ -50,7 +50,7 @@ class PrecisionObserver::Watch final : public Observer, public autograd::Gradien
 
   CastStatsTable& table_;
   std::optional<DType> as_if_;
-  // The stores of backward whose result was not handed on yet, by storage; outputs of one kernel share an entry.
+  // Stores of backward whose result was not passed on yet, by storage; outputs of one kernel share an entry.
   std::unordered_map<std::uint64_t, std::shared_ptr<CastCounts>> stores_;
   std::unordered_map<std::uint64_t, std::uint32_t> seen_;          // as if: storages and versions counted already
   std::unordered_map<std::uint64_t, std::string> layers_;          // of parameters, by storage
@@ -98,7 +98,7 @@ void PrecisionObserver::Watch::backward(const OpCall& call, const Outputs& out, 
   std::shared_ptr<CastCounts> store;
   if (record.counts.elements) {
     store = std::make_shared<CastCounts>(record.counts);
-  } else if (call.inputs.size() > 0 && call[0].defined()) {  // numbers that moved: the rounding before them stands
+  } else if (call.inputs.size() > 0 && call[0].defined()) {  // copied numbers: their earlier rounding still counts
     const auto moved = stores_.find(storage_id(call[0]));
     if (moved != stores_.end()) store = moved->second;
   }
@@ -124,7 +124,7 @@ void PrecisionObserver::Watch::gradient(const autograd::GradientEvent& event) {
     if (!is_half(grad.dtype())) return;
     const auto store = stores_.find(id);
     if (store == stores_.end() || !store->second->elements) return;
-    counts = std::exchange(*store->second, CastCounts{});  // once, whoever else shares it
+    counts = std::exchange(*store->second, CastCounts{});  // counted once, although others share it
     stores_.erase(store);
   }
   add(leaf ? Role::weight_gradient : Role::error, layer, counts, grad);

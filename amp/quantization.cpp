@@ -20,7 +20,7 @@ namespace {
 
 using Site = QuantizationState::Site;
 
-// One operand of a product: what it is, how it is rounded and where its amaxes are kept.
+// One operand of a product: its role, its quantizer and its amax history.
 struct Operand {
   const Tensor* tensor = nullptr;
   int input = 0;  // of the call
@@ -31,7 +31,7 @@ struct Operand {
 
 const Quantizer* pointer(const std::optional<Quantizer>& q) { return q ? &*q : nullptr; }
 
-// Which of the three products it is follows from the roles; others occur in gradients of gradients alone.
+// The roles determine which of the three products it is; other combinations occur only in gradients of gradients.
 std::pair<const Quantizer*, const Quantizer*> quantizers(const Quantization& q, Role a, Role b) {
   const bool has_error = a == Role::error || b == Role::error;
   const bool has_weight = a == Role::weight || b == Role::weight;
@@ -48,7 +48,7 @@ bool per_tensor(const Quantizer& q) {
          q.scaling.kind == ScalingKind::tensor || q.scaling.kind == ScalingKind::delayed;
 }
 bool by_chance(const std::optional<Quantizer>& q) { return q && q->rounding.mode == RoundingMode::stochastic; }
-// f32 as it is: nothing to round.
+// f32 unchanged: nothing to round.
 bool is_identity(const Quantizer& q) {
   return q.scaling.kind == ScalingKind::none && q.format == Format::ieee(8, 23) && !q.hadamard;
 }
@@ -64,7 +64,7 @@ QuantizedOperand rounded(const Operand& o, const Tensor& t, int axis, Site& site
   const RewriteContext& context = rewrite_context();
   QuantizeOptions options{.axis = axis, .history = &history(site, o.role), .stats = {}};
   options.again = (recomputing() || context.gradient) && o.role != Role::error;  // with the scale of the first time
-  // Forward stages x and w, backward dy: each tensor's amax once. A checkpointed segment does not record at first.
+  // Forward stages amaxes of x and w, backward of dy, each once. A checkpointed segment does not record at first.
   const bool first = !context.gradient && !recomputing() && (context.recorded || site.state->training());
   options.keep = first;
   options.stage = (context.gradient ? o.role == Role::error : first) && !site.state->frozen();
@@ -76,7 +76,7 @@ QuantizedOperand rounded(const Operand& o, const Tensor& t, int axis, Site& site
   return quantize_operand(t, plain, options);
 }
 
-// The forward's operands with one scale a tensor are kept as codes, where the backward's quantizer is the same.
+// Saves forward's operands with one scale per tensor as codes, if backward uses the same quantizer.
 void save_codes(const Quantization& q, const Operand& o, const QuantizedOperand& v) {
   const auto& later = o.role == Role::activation ? q.wgrad_x : q.dgrad_w;
   if (!q.save_codes || !o.quantizer || rewrite_context().gradient || !rewrite_context().recorded) return;
@@ -100,12 +100,12 @@ Tensor transformed(const Tensor& t, int axis, std::uint16_t signs) {
   return hadamard16(extra ? pad(last, before, after) : last, signs).transpose(axis, -1);
 }
 
-// Fixed: the transform is a random one, but the same in every product and run.
+// Fixed: the transform is random, but the same in every product and run.
 constexpr std::uint16_t kSigns = 0x9d2b;
 
 Tensor scaled(const Tensor& y, const Tensor& scale) { return scale.defined() ? y * scale : y; }
 
-// The dtype of an operand that a backend may multiply by its instructions for f8: one scale a tensor at most.
+// The f8 dtype of an operand that a backend may multiply by f8 instructions: at most one scale per tensor.
 std::optional<DType> f8_of(const Operand& o) {
   if (!o.quantizer || !per_tensor(*o.quantizer)) return {};
   const std::optional<DType> dtype = dtype_of_format(o.quantizer->format);
@@ -143,7 +143,7 @@ Tensor product(const Quantization& q, const Operand& a, const Operand& b, Site& 
   const QuantizedOperand x = rounded(a, ta, -1, site), w = rounded(b, tb, axis_b, site);
   save_codes(q, a, x);
   save_codes(q, b, w);
-  // A scale a row has its operand's dims; the product lacks the one that a vector on the other side takes away.
+  // Row scales have their operand's dims; a product with a vector has one dim less.
   const auto fitting = [](const Tensor& scale, const Tensor& other, int dim) {
     return scale.defined() && scale.dim() > 0 && other.dim() == 1 ? squeeze(scale, std::max(dim, -scale.dim())) : scale;
   };
@@ -164,8 +164,8 @@ Tensor linear_product(const Quantization& q, const Operand& x, const Operand& w,
   return added.defined() ? y + added : y;
 }
 
-// One scale a tensor commutes with the unfolding: such operands are rounded as they are, others as the matrices that
-// groups are unfolded to.
+// One scale per tensor commutes with the unfolding: such operands are rounded before it, others after it, as matrices
+// per group.
 Tensor convolution(const Quantization& q, const OpCall& call, Operand a, Operand b, Site& site) {
   const auto& attrs = call.get<ConvAttrs>();
   QuantizedOperand done[2];
@@ -203,7 +203,7 @@ Tensor convolution(const Quantization& q, const OpCall& call, Operand a, Operand
   return biased ? y + bias.to(y.dtype()).reshape({-1, 1, 1}) : y;
 }
 
-// What a skipped module computes, and f64.
+// The product in high precision, for excluded modules and f64.
 Outputs in_high_precision(const OpCall& call) {
   DType widest = DType::f32;
   for (int i = 0; i < call.inputs.size(); ++i)
@@ -222,7 +222,7 @@ Outputs quantized(QuantizationState& state, const OpCall& call) {
   if (!site.quantization || call[0].dtype() == DType::f64 || call[1].dtype() == DType::f64)
     return in_high_precision(call);
   const Quantization& q = *site.quantization;
-  // Evaluation draws nothing for a backward; a checkpointed segment does, though it is not recorded at first.
+  // Evaluation draws nothing for backward; a checkpointed segment does, although it is not recorded at first.
   if (RewriteContext& context = rewrite_context(); context.recorded || in_checkpoint())
     if (by_chance(q.dgrad_dy) || by_chance(q.dgrad_w) || by_chance(q.wgrad_x) || by_chance(q.wgrad_dy))
       context.backward_key = rewrite_key();
@@ -275,7 +275,7 @@ void check(const Quantization& q) {
       fail(fmt::format("quantization, {}: the Hadamard transform is of both operands or of none", product));
   };
   pair("forward", q.forward_x, q.forward_w), pair("dgrad", q.dgrad_dy, q.dgrad_w), pair("wgrad", q.wgrad_x, q.wgrad_dy);
-  // x and W are staged in forward alone, and one history serves both products of a tensor.
+  // x and W are staged only in forward, and one history serves both products of a tensor.
   using Field = std::optional<Quantizer>;
   const auto one_history = [](const char* later, const Field& b, const char* sooner, const Field& a, bool may_lack) {
     if (!b || b->scaling.kind != ScalingKind::delayed) return;

@@ -20,8 +20,8 @@ void store(const Tensor& to, const Tensor& from, const Quantizer& q) {
   to.copy_(fake_quantize(from, q, o));
 }
 
-// Rounds a gradient where it lies, unless something in it is not finite. Whether it is decides a GPU itself, unless somebody
-// counts; random numbers are drawn for it in any case.
+// Rounds a gradient in place, unless an element is not finite. On a GPU the check runs on the device, unless an
+// observer counts. Random numbers are drawn in any case.
 void store_finite(const Tensor& gradient, const Quantizer& q, CastTally* tally) {
   QuantizeOptions o;
   if (q.rounding.mode == RoundingMode::stochastic) o.key = default_generator().next();
@@ -34,7 +34,7 @@ void store_finite(const Tensor& gradient, const Quantizer& q, CastTally* tally) 
   }
 }
 
-// f(the module's quantisation, its path, parameter) for parameters of at least two dims.
+// Calls f(the module's quantisation, its path, parameter) for parameters of at least two dims.
 template <class F> void for_quantised(const QuantizationState& state, const nn::Module& model, const F& f) {
   const NoGrad off;
   for (const auto& [name, param] : model.named_parameters()) {

@@ -61,7 +61,7 @@ Recipe static_recipe(const std::string& name) {
   return r;
 }
 
-// A mode's own table. In full, half and pure the parameters say what is computed in; only a model's edges need casts.
+// A mode's own table. In full, half and pure the parameters' dtype decides; only inputs and losses need casts.
 PolicyTable make_table(Mode mode) {
   using enum OpId;
   PolicyTable table;
@@ -125,8 +125,8 @@ void check(const Recipe& r) {
             fmt::format("optimizer_state is f32, f16 or bf16, not {}", name(r.optimizer_state)));
   refuse_if(r.scaling && !r.scaling->enabled, "a scaling that is not enabled is left out");
   in_context("recipe '" + r.name + "'", [&] {
-    if (r.scaling) static_cast<void>(optim::GradScaler(*r.scaling));  // its own checks
-    static_cast<void>(policy_table(r));                               // the edits' own checks
+    if (r.scaling) static_cast<void>(optim::GradScaler(*r.scaling));  // checks its options
+    static_cast<void>(policy_table(r));                               // checks the edits
   });
   if (r.quantization) check_quantized(r);
   for (const auto& [op, policy] : r.policy)
@@ -165,7 +165,7 @@ Recipe recipe(const std::string& name) {
   }
   std::vector<std::string> names = recipe_names();
   names.insert(names.end(), {"eXmY", "eXmY:ROUNDING", "fp16-static:SCALE", "O0", "O1", "O2", "O3"});
-  // What other libraries call a recipe, or a word of its name.
+  // Names of recipes in other libraries, or words of the names.
   static const std::vector<Synonym> kSynonyms = {
       {{"fp8", "f8", "float8"}, {"fp8"}},
       {{"fp6", "f6", "float6"}, {"mxfp6"}},
@@ -215,7 +215,7 @@ RecipeRun::RecipeRun(const Recipe& recipe, nn::Module& model, const MakeOptimize
   const auto parameters = model.named_parameters();
   if (parameters.empty()) fail("RecipeRun: the model " + model.kind() + " has no parameters to train");
   device_ = parameters.front().second.device();
-  // The optimizer first: it takes its masters from the FP32 values.
+  // The optimizer first: it copies its masters from the FP32 values.
   optimizer_ = make({optim::named_group(parameters)}, update_options(recipe_, options.seed));
   if (!optimizer_) fail("RecipeRun: the function that makes the optimizer returned none");
   if (recipe_.mode == Mode::half) to_half(model_, recipe_.dtype);

@@ -90,7 +90,7 @@ template <> struct Fields<Recipe> {
 
 namespace {
 
-// A table that says "fp32" means the library's; a file may repeat one of those, described as it likes.
+// A name such as "fp32" means the built-in recipe; a file may repeat a built-in recipe with another description.
 void refuse_taken_name(const Recipe& r) {
   if (!is_recipe(r.name)) return;
   Recipe known = recipe(r.name);
@@ -108,7 +108,7 @@ Recipe recipe_from(const Json& value, std::size_t index) {
   std::string base;
   r("base", base);
   Recipe out = base.empty() ? Recipe{} : in_context(r.where + ", base", [&] { return recipe(base); });
-  if (!base.empty()) out.description = "made from " + base;  // the base's own may hold no more
+  if (!base.empty()) out.description = "made from " + base;  // the base's description may no longer be true
   r.read_fields(out, {"base"});
   r.need("name");
   check(out);
@@ -122,7 +122,7 @@ Json json_of(const Recipe& r) {
 }
 
 Json parse(const std::string& text) {
-  // The parser would take the last of two equal keys without a word.
+  // The parser would silently take the last of two equal keys.
   std::vector<Names> open;
   const auto watch = [&](int, Json::parse_event_t event, Json& value) {
     if (event == Json::parse_event_t::object_start) open.emplace_back();

@@ -13,7 +13,7 @@
 namespace gradual::amp {
 namespace {
 
-// What is known of a storage in the backward that runs; the rule hands it on as views and copies.
+// Data about a storage in the running backward; the rule passes it on as views and copies.
 struct Known {
   std::uint64_t storage;
   const void* data;  // tells views of one storage apart
@@ -58,7 +58,7 @@ class Rewritten final : public Function {
     }
     for (int i = 0; i < call.inputs.size(); ++i) {
       const Known* k = outer ? outer->find(call[i]) : nullptr;
-      // In backward, what is not known was made from the gradient by the rule.
+      // In backward, a tensor without data was computed from the gradient by the rule.
       roles_.push_back(k ? k->role : outer ? Role::error : i == 0 ? Role::activation : Role::weight);
       scales_.push_back(k ? k->scale : std::nullopt);
     }
@@ -82,7 +82,7 @@ class Rewritten final : public Function {
   void save(const OpCall& call);
 
   CastPolicy policy_;
-  Ref<Node> node_;  // of the op itself, as the tape would have it: what its rule runs on
+  Ref<Node> node_;  // the exact op's node, which its rule runs on
   RewriteContext context_;
   Backward* outer_ = nullptr;  // while forward runs
   std::uint32_t depth_ = 1;    // of our own backward
@@ -93,7 +93,7 @@ class Rewritten final : public Function {
 
 thread_local Rewritten* Rewritten::running = nullptr;
 
-// Above a rule that runs: its contractions are rewritten too.
+// An interceptor above a running rule: rewrites its contractions too.
 class Contractions final : public Interceptor {
  public:
   explicit Contractions(const CastPolicy& policy) : policy_(policy) {}
@@ -101,7 +101,7 @@ class Contractions final : public Interceptor {
     const OpKind kind = info(call.op).kind;
     if (kind == OpKind::Contraction) return run_rewritten(policy_, call);
     Outputs out = next_below_amp(call);
-    // What the rule copies keeps its role.
+    // A copy keeps the role of its source.
     if (kind == OpKind::Movement && call.inputs.size() == 1)
       if (const Known* from = current_backward->find(call[0])) current_backward->know(out[0], from->role, from->scale);
     return out;
@@ -115,7 +115,7 @@ std::vector<Tensor> Rewritten::forward(const std::vector<Tensor>& inputs) {
   const std::vector<const Tensor*> refs = pointers_to(inputs);
   const OpCall call{node_->op, TensorRefs(refs.data(), node_->input_count), &node_->attrs, node_->where};
   OutSpec spec[kMaxOutputs];
-  columns().infer[static_cast<int>(call.op)](call, spec);  // its checks, and the shape that must come out
+  columns().infer[static_cast<int>(call.op)](call, spec);  // its checks, and the expected shape
   Outputs out;
   {
     const Scoped scope(running, this);
@@ -129,7 +129,7 @@ std::vector<Tensor> Rewritten::forward(const std::vector<Tensor>& inputs) {
   return {out[0]};
 }
 
-// What the op's rule reads, codes in the place of the operands that were given any.
+// The tensors that the op's rule reads; codes replace operands that were saved as codes.
 void Rewritten::save(const OpCall& call) {
   std::uint32_t needs = 0;
   for (int i = 0; i < node_->input_count; ++i)
@@ -199,7 +199,7 @@ RewriteContext& rewrite_context() { return running("rewrite_context").context();
 RandomKey rewrite_key() {
   Backward* const outer = running("rewrite_key").outer();
   if (!outer || !outer->key) return default_generator().next();
-  // The stream stays: a recorded step moves it on (cuda/runtime/random.h).
+  // The stream does not change: a recorded step advances it (cuda/runtime/random.h).
   const std::uint64_t draw = (std::uint64_t{outer->depth} << 32) + ++outer->drawn;
   return {outer->key->seed ^ mixed(draw * 0x9e3779b97f4a7c15), outer->key->stream};
 }

@@ -18,8 +18,8 @@ namespace {
 
 thread_local bool running = false, inside = false;
 
-// Input 0 is a tensor that requires grad and gets none: with it the call is recorded, and the parameters that fn
-// captured get their gradients, even where no input requires grad (token indices).
+// Input 0 is a dummy tensor that requires grad. It makes the call recorded even if no real input requires grad (token
+// indices), so that parameters captured by fn get gradients.
 class Checkpoint final : public Function {
  public:
   explicit Checkpoint(SegmentFn fn) : fn_(std::move(fn)) {}
@@ -32,9 +32,9 @@ class Checkpoint final : public Function {
     return fn_({inputs.begin() + 1, inputs.end()});
   }
 
-  // What was recorded before the recomputation belongs to the backward that we are a step of: the inputs, and leaves
-  // and other tensors that fn captured. Their gradients go there one by one, so that the sums are made in the order,
-  // and have the bits, that they have without checkpointing. Nothing is left to return.
+  // Nodes recorded before the recomputation (the inputs, and leaves and other tensors that fn captured) belong to the
+  // outer backward. Their gradients go there one by one, so the sums have the order and the bits that they have without
+  // checkpointing. Nothing is left to return.
   std::vector<Tensor> backward(const std::vector<Tensor>& grads) override {
     const std::vector<Tensor>& inputs = saved();
     const std::uint64_t since = next_sequence();
@@ -56,7 +56,7 @@ class Checkpoint final : public Function {
  private:
   std::vector<Tensor> recompute(const std::vector<Tensor>& inputs) {
     const DrawScope draws(draws_, DrawScope::Mode::replay);
-    // forward's products, whatever those of backward are
+    // recompute in forward's modes, not backward's
     const MatmulPrecisionScope precision(precision_);
     const FastF8Scope f8(fast_f8_);
     const AccumulatorScope sums(accumulator_);

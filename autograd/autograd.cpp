@@ -100,7 +100,7 @@ std::vector<Tensor> grad(const std::vector<Tensor>& outputs, const std::vector<T
     if (!grads[i].defined() && !engine.saw_gradient())
       failf("grad: input {} {} was not used for the outputs; pass allow_unused for an undefined gradient", i,
             to_string(inputs[i].sizes()));
-    if (!grads[i].defined()) grads[i] = zeros_like(inputs[i]);  // the derivative of a gradient that is constant
+    if (!grads[i].defined()) grads[i] = zeros_like(inputs[i]);  // the derivative of a constant gradient
     if (options.create_graph) grads[i] = constant_on_tape(std::move(grads[i]));
   }
   return grads;

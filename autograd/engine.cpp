@@ -68,7 +68,7 @@ void Engine::deliver(const Edge& edge, Tensor grad) {
   } else if (is_f8(sum.dtype())) {  // f8 tensors do not add
     sum = cast(add(cast(sum, DType::f32), cast(grad, DType::f32)), sum.dtype());
   } else {
-    sum = add(std::move(sum), std::move(grad));  // in the memory of one that nobody else holds
+    sum = add(std::move(sum), std::move(grad));  // reuses the memory of one, if it is not shared
   }
 }
 
@@ -119,7 +119,7 @@ void Engine::gather(Node& node, Tensor grad) const {
   if (!node.leaf || !wanted_.empty()) return;
   Tensor& sum = static_cast<GradMeta*>(node.leaf->grad_meta)->grad;
   if (!sum.defined()) {
-    // a memory of its own, with create_graph too: what arrives may have arrived at another leaf, or be the user's
+    // a copy, with create_graph too: the gradient may also go to another leaf, or belong to the user
     sum = sole_owner(grad) && grad.is_contiguous() ? std::move(grad) : clone(grad);
     sum.set_category(Category::gradients);
   } else if (options_.create_graph) {
@@ -135,7 +135,7 @@ namespace {
 
 using Gradients = std::vector<Tensor, PoolAllocator<Tensor>>;
 
-// What the node's rule gives for each input, in the input's shape and dtype and on its device.
+// Runs the node's rule; converts each gradient to its input's shape, dtype and device.
 Gradients gradients_of(Node& node, Tensor* grads, bool create_graph, bool frees) {
   Gradients results(static_cast<std::size_t>(node.input_count));
   rules()[static_cast<int>(node.op)].backward(RuleContext(node, grads, results.data(), create_graph, frees));
@@ -150,8 +150,8 @@ Gradients gradients_of(Node& node, Tensor* grads, bool create_graph, bool frees)
   return results;
 }
 
-// The gradients of a rule that has a fused row and a composed form: the fused row's numbers, so that create_graph changes
-// no bit, with the history of the composed form.
+// The gradients of a rule with a fused op and a composed form: the fused op's values, so that create_graph changes no
+// bit, with the history of the composed form.
 Gradients fused_gradients(Node& node, Tensor* grads) {
   Gradients numbers;
   {
@@ -204,7 +204,7 @@ void Engine::step(Step* report) {
   auto taken = pending_.extract(pending_.begin());
   Node& node = *taken.mapped().node;
   Tensor* grads = taken.mapped().grads;
-  // Below amp, recording only where a graph of the backward is wanted, with the line and module of the forward op.
+  // Below amp, recording only under create_graph, with the line and module of the forward op.
   const Scoped engine(current_engine, this);
   const Scoped reporting(report_, report);
   saw_gradient_ = saw_gradient_ || node.of_backward;

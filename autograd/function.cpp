@@ -10,7 +10,7 @@
 namespace gradual {
 namespace {
 
-// Whether `from` broadcasts to `to`, so that a gradient of shape `to` can be summed to `from`.
+// True if `from` broadcasts to `to`, so that a gradient of shape `to` can be summed to `from`.
 bool expands_to(const Shape& from, const Shape& to) {
   const int lead = to.size() - from.size();
   for (int d = 0; d < from.size(); ++d)
@@ -35,7 +35,7 @@ struct FunctionColumns {
       failf("{}: forward returned {} tensors; allowed are 1 to {}", f.name(), results.size(), kMaxOutputs);
     f.outputs_ = static_cast<int>(results.size());
     for (int i = 0; i < f.outputs_; ++i) {
-      // An input handed through, a tensor returned twice or saved gets a handle of its own: its history is its own.
+      // An input returned unchanged, or a tensor returned twice or saved, gets a new handle with its own history.
       const Tensor& y = results[static_cast<std::size_t>(i)];
       if (!y.defined()) fail(f.name() + ": forward returned an undefined tensor");
       bool taken = y.requires_grad();
@@ -63,7 +63,7 @@ struct FunctionColumns {
     for (int i = 0; i < f.outputs_; ++i) grads.push_back(c.grad(i));
     std::vector<Tensor> saved = f.saved_;
     for (std::size_t k = 0; k < saved.size() && c.create_graph(); ++k) {
-      if (f.output_of_[k] < 0) continue;  // saved outputs are on the tape again
+      if (f.output_of_[k] < 0) continue;  // saved outputs are reattached to the tape
       saved[k] = detached(saved[k]);
       set_history(saved[k], Ref<Node>::share(&c.node()), static_cast<std::uint32_t>(f.output_of_[k]));
     }
@@ -73,7 +73,7 @@ struct FunctionColumns {
       failf("{}: backward returned {} gradients for {} inputs", f.name(), results.size(), c.inputs());
     for (int i = 0; i < c.inputs(); ++i) {
       Tensor& g = results[static_cast<std::size_t>(i)];
-      // The engine sums a broadcast gradient and casts another dtype, as for the rules of the library.
+      // The engine sums a broadcast gradient and casts its dtype, as for built-in rules.
       if (g.defined() && c.needs(i) && !(g.is_floating() && expands_to(c.sizes(i), g.sizes())))
         failf("{}: backward gave input {} a gradient {}; the input is {}", f.name(), i, describe(g),
               kind_of(c.sizes(i), c.dtype(i)));

@@ -14,7 +14,7 @@ namespace {
 using Tensors = std::vector<Tensor>;
 using Values = std::vector<double>;
 
-constexpr std::int64_t kWholeJacobian = 100;  // outputs up to which every row is checked
+constexpr std::int64_t kWholeJacobian = 100;  // up to this many outputs every row is checked
 constexpr std::int64_t kProjections = 4;
 
 bool wanted(const Tensor& t) { return t.defined() && t.requires_grad(); }
@@ -45,7 +45,7 @@ Tensor probes(std::int64_t outputs) {
   return randn({kProjections, outputs}, {.dtype = DType::f64}, g);
 }
 
-// f's outputs where one element of one input is moved.
+// f's outputs with one element of one input shifted.
 Tensor moved(const CheckedFunction& f, const Tensors& inputs, std::size_t input, std::size_t element, double by) {
   Tensors at = leaves(inputs);
   Values v = at[input].to_vector<double>();
@@ -55,7 +55,7 @@ Tensor moved(const CheckedFunction& f, const Tensors& inputs, std::size_t input,
   return flat(f(at)).detach();
 }
 
-// What is wrong with the gradients of one input, one for each row of `all`; empty where nothing is.
+// Describes an error in the gradients of one input (one per row of `all`); empty if there is none.
 std::string compare(const CheckedFunction& f, const Tensors& inputs, std::size_t input, const Tensors& gradients,
                     const Tensor& all, const GradcheckOptions& o) {
   const Tensor& x = inputs[input];
@@ -113,7 +113,7 @@ GradcheckResult gradcheck(const CheckedFunction& f, const std::vector<Tensor>& i
 
 GradcheckResult gradgradcheck(const CheckedFunction& f, const std::vector<Tensor>& inputs, GradcheckOptions options) {
   check_inputs("gradgradcheck", inputs);
-  // The gradients that arrive are inputs too: random, for a rule may be right for ones alone.
+  // The gradients of the outputs are inputs too. They are random, because a wrong rule may be right for ones.
   Generator g(0x7f4a7c15);
   Tensors all = inputs;
   for (const Tensor& t : all_wanted(f(leaves(inputs))))

@@ -29,14 +29,14 @@ Node::Node(OpId o, TensorRefs inputs) : op(o), input_count(inputs.size()), seque
 }
 
 Node::~Node() {
-  function.reset();  // whoever else holds it keeps what it saved
+  function.reset();  // other owners keep it and its saved tensors
   release_saved();
   for (int i = 0; i < input_count; ++i) inputs_[i].~Input();
   if (input_count > kInline) memory::free(inputs_, input_bytes());
 }
 
 void Node::destroy(Node* node) {
-  // Dropping a node drops its edges and saved tensors, which may drop further nodes: those wait in a list.
+  // Destroying a node destroys its edges and saved tensors, which may destroy further nodes: these go to a list.
   struct List {
     Node* first = nullptr;
     bool running = false;
@@ -111,7 +111,7 @@ GradMeta& ensure_grad_meta(const Tensor& t) {
 
 void set_history(const Tensor& t, Ref<Node> node, std::uint32_t output) {
   GradMeta& m = ensure_grad_meta(t);
-  // A leaf that stopped requiring grad and now becomes a result: older nodes must not gather here.
+  // A former leaf that now becomes a result: older nodes must not accumulate gradients in it.
   if (m.edge.node && m.edge.node->is_leaf()) m.edge.node->leaf = nullptr;
   m.edge.node = std::move(node);
   m.edge.output = output;

@@ -1,4 +1,4 @@
-// The Autograd stage of the dispatch chain: runs what lies below and records a node where a gradient will be wanted.
+// The Autograd stage of the dispatch chain: runs the stages below and records a node if a gradient is needed.
 #include <bit>
 
 #include "../core/ops/ops.h"
@@ -10,7 +10,7 @@
 namespace gradual {
 namespace {
 
-// A copy of `t` that stands for it on the tape: what a rule needs of a tensor that is about to be overwritten.
+// A copy of `t` that replaces it on the tape, for a rule that needs a tensor that is about to be overwritten.
 Tensor copy_before_write(const Tensor& t, const OpCall& call) {
   Tensor copy;
   {
@@ -53,7 +53,7 @@ class Autograd final : public Interceptor {
   }
 
  private:
-  // Apart from call(), so that what it returns is made in its place.
+  // Separate from call(), so that its result is constructed in place.
   static Outputs record(const OpCall& call, const Rule& rule, std::uint32_t needs) {
     const bool in_place = info(call.op).kind == OpKind::InPlace;
     if (in_place) check_in_place(call, rule);

@@ -8,12 +8,12 @@ namespace {
 
 using C = RuleContext;
 
-// A saved operand as the gradient meets it: f8 ones are widened, since f8 and f32 do not mix.
+// A saved operand for the gradient's product: f8 is widened, since f8 and f32 do not mix.
 Tensor operand(const C& c, int i) {
   const Tensor t = c.input(i);
   return is_f8(t.dtype()) ? cast(t, c.grad().dtype()) : t;
 }
-// [.., n] as rows [-1, n], where sizes may be 0.
+// [.., n] as rows [-1, n]; sizes may be 0.
 Tensor rows_of(const Tensor& t) { return t.dim() == 2 ? t : t.dim() == 1 ? unsqueeze(t, 0) : flatten(t, 0, -2); }
 
 // y = a b: da = dy b^T, db = a^T dy. A 1-d operand is a row on the left and a column on the right.
@@ -35,7 +35,7 @@ void matmul_rule(const C& c) {
   }
 }
 
-// y = x W^T + b: dx = dy W, dW = dy^T x, db = the sum of dy's rows. Where the backend suits it, one row gives the latter two.
+// y = x W^T + b: dx = dy W, dW = dy^T x, db = the sum of dy's rows. If the backend suits it, one op computes dW and db.
 void linear_gradients(const C& c, const Tensor& g) {
   if (c.needs(0)) c.set(0, matmul(g, operand(c, 1)));
   const Tensor rows = rows_of(g);
@@ -56,7 +56,7 @@ void linear_relu_rule(const C& c) {
   linear_gradients(c, g);
 }
 
-// The second output is what gelu was taken of; where the backward is recorded, a gradient reaches it too.
+// The second output is gelu's argument; if the backward is recorded, it may have a gradient too.
 void linear_gelu_rule(const C& c) {
   Tensor g = c.grad().defined() ? gelu_gradient(c, c.take_output(1)) : Tensor();
   if (c.grad(1).defined()) g = g.defined() ? g + c.grad(1) : c.grad(1);
@@ -69,7 +69,7 @@ void linear_backward_weight_rule(const C& c) {
   if (c.needs(1) && gw.defined()) c.set(1, matmul(c.input(0), gw));
 }
 
-// The op's attributes with the height and width of input `i`, for the backward row that makes a tensor of its size.
+// The op's attributes with the height and width of input `i`, for the backward op that makes a tensor of that size.
 template <class A> A sized(const C& c, int i) {
   A a;
   if (c.node().attrs.is<A>()) a = c.get<A>();
@@ -131,9 +131,10 @@ void register_contraction_rules() {
   set_rule(OpId::max_pool2d, {out(1)}, [](const C& c) {
     c.set(0, call_row(OpId::max_pool2d_backward, sized<PoolAttrs>(c, 0), c.grad(), c.output(1))[0]);
   });
-  set_rule(OpId::max_pool2d_backward, {in(1)}, [](const C& c) {  // each output sees the input that it was taken from
-    c.set(0, reshape(gather(flatten(c.grad(), 2), 2, flatten(c.input(1), 2)), c.sizes(0)));
-  });
+  set_rule(OpId::max_pool2d_backward, {in(1)},
+           [](const C& c) {  // each output depends on the one input that it selected
+             c.set(0, reshape(gather(flatten(c.grad(), 2), 2, flatten(c.input(1), 2)), c.sizes(0)));
+           });
   set_rule(OpId::avg_pool2d, {},
            [](const C& c) { c.set(0, call_row(OpId::avg_pool2d_backward, sized<PoolAttrs>(c, 0), c.grad())[0]); });
   set_rule(OpId::avg_pool2d_backward, {}, [](const C& c) { c.set(0, avg_pool2d(c.grad(), c.get<PoolAttrs>())); });

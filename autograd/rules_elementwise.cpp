@@ -1,4 +1,4 @@
-// Backward rules of the elementwise rows.
+// Backward rules of the elementwise ops.
 #include <cmath>
 #include <numbers>
 
@@ -42,8 +42,8 @@ void pow_rule(const C& c) {
     c.set(1, c.scalar() == 0 ? where(b >= 0, 0, g) : g);
   }
 }
-// Equal operands share the gradient, as in PyTorch; where one is NaN, as the result is, both have it. Selected, not
-// multiplied by 0 and 1: an Inf would become NaN.
+// Equal operands share the gradient, as in PyTorch. If one is NaN, so is the result, and both get the gradient. Uses
+// selection, not multiplication by 0 and 1, which would turn an Inf into NaN.
 template <bool kMax> void extreme(const C& c) {
   const Tensor& g = c.grad();
   const Tensor half = g * 0.5;
@@ -117,7 +117,7 @@ void register_unary() {
   set_rule(OpId::sigmoid, {out(0)}, [](const C& c) { c.set(0, c.take_grad() * (c.output(0) * (1 - c.output(0)))); });
   set_rule(OpId::erf, {in(0)},
            [](const C& c) { c.set(0, c.take_grad() * (exp(-square(c.input(0))) * (2 * std::numbers::inv_sqrtpi))); });
-  // Multiplying by a 0/1 mask would turn an overflowed gradient into NaN where the mask is 0; selecting does not.
+  // Selection: multiplying by a 0/1 mask would turn an Inf in the gradient into NaN where the mask is 0.
   set_rule(OpId::relu, {out(0)}, [](const C& c) { c.set(0, slope_row(c, OpId::relu_backward, {}, c.output(0))); });
   set_rule(OpId::relu_backward, {in(1), 0}, [](const C& c) {
     if (c.needs(0)) c.set(0, slope_row(c, OpId::relu_backward, {}, c.input(1)));
@@ -136,7 +136,7 @@ void register_unary() {
   set_rule(OpId::cast, {}, same);
   set_rule(OpId::clone, {}, same);
   set_rule(OpId::to_device, {}, [](const C& c) { c.set(0, c.grad()); });
-  set_rule(OpId::dropout, {},  // draws the same numbers again
+  set_rule(OpId::dropout, {},  // its gradient draws the same numbers again
            [](const C& c) { c.set(0, dispatch1(OpId::dropout, {&c.grad()}, c.node().attrs, Loc::current())); });
   set_rule(OpId::dropout_add, {}, [](const C& c) {
     if (c.needs(0)) {
@@ -150,7 +150,7 @@ void register_unary() {
 }  // namespace
 
 Tensor slope_row(const C& c, OpId op, const Attrs& attrs, const Tensor& saved) {
-  Tensor dy = c.take_grad();  // not const: dispatch takes it
+  Tensor dy = c.take_grad();  // not const: dispatch may reuse it
   const Tensor* const inputs[] = {&dy, &saved};
   return dispatch1(op, TensorRefs(inputs, 2, 1), attrs, SourceLocation::current());
 }

@@ -1,5 +1,5 @@
-// Backward rules of norms, softmax and losses. The fused backward rows serve a plain backward; where the backward
-// itself is recorded, the composed form of the same formula is used.
+// Backward rules of norms, softmax and losses. The fused backward ops compute the values; if the backward itself is
+// recorded, the composed form of the same formula builds its graph.
 #include "../core/ops/ops.h"
 #include "grad_mode.h"
 #include "rule.h"
@@ -9,12 +9,12 @@ namespace {
 
 using C = RuleContext;
 
-// What tells the norms apart: means over `dims`, a weight (and bias) that meets x in the shape `weight`.
+// The differences between the norms: means over `dims`; weight and bias broadcast to x in the shape `weight`.
 struct Norm {
   Shape dims = {}, others = {};  // means are taken over dims, the weight's gradient is summed over others
   Shape weight = {};
   bool centre = true;      // rms_norm does not subtract the mean
-  bool statistics = true;  // depend on x: not so in batch norm in eval
+  bool statistics = true;  // the statistics depend on x: false for batch norm in eval
 };
 
 // With xh the normalised input and g = dy w: dx = invstd (g - mean(g) - xh mean(g xh)) (Ioffe and Szegedy 2015; Ba et
@@ -48,7 +48,7 @@ void set_all(const C& c, const Outputs& gradients) {
   for (int i = 0; i < c.inputs() && i < 3; ++i) c.set(i, gradients[i]);
 }
 
-// The y that forward gave relu, by the same steps and so with the same bits; off the tape.
+// Recomputes the input of relu by forward's steps, so with the same bits; off the tape.
 Tensor before_relu(const C& c, const Shape& along) {
   const NoGrad off;
   const DType wide = c.dtype(0) == DType::f64 ? DType::f64 : DType::f32;
@@ -107,7 +107,7 @@ void cross_entropy_rule(const C& c) {
   const Tensor classes = c.input(1);
   if (!c.create_graph()) return c.set(0, call_row(OpId::cross_entropy_backward, a, c.grad(), c.output(1), classes)[0]);
   const Tensor used = classes != a.ignore_index;
-  // Rows that are ignored hand on zeros, whatever they hold, and so do their own gradients.
+  // Ignored rows have zero gradients, whatever their values, and so have the gradients of these.
   const Tensor logits = where(unsqueeze(used, 1), c.input(0), 0);
   const Tensor log_p = log_softmax(a.narrow != DType::f32 ? cast(logits, DType::f32) : logits, 1);
   const std::int64_t count = c.sizes(0)[1];

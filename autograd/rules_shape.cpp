@@ -1,4 +1,4 @@
-// Backward rules of what changes shapes: reductions, views and movement.
+// Backward rules of ops that change shapes: reductions, views and movement.
 #include <algorithm>
 #include <cmath>
 
@@ -10,7 +10,7 @@ namespace {
 
 using C = RuleContext;
 
-// `t`, a reduced tensor, with the dims it lost back as size 1.
+// A reduced tensor `t` with its reduced dims restored as size 1.
 Tensor keep_dims(const C& c, const Tensor& t) {
   const auto& a = c.get<ReduceAttrs>();
   if (a.keepdim) return t;
@@ -21,7 +21,7 @@ Tensor keep_dims(const C& c, const Tensor& t) {
 }
 Tensor spread(const C& c, const Tensor& t) { return expand(keep_dims(c, t), c.sizes(0)); }
 
-// Empty for a 0-d input alone, where it means all dims to every reduction.
+// Empty only for a 0-d input; to every reduction that means all dims.
 Shape reduced_dims(const C& c) {
   Shape dims;
   for (int i = 0; i < c.sizes(0).size(); ++i)
@@ -33,14 +33,15 @@ double reduced_count(const C& c) {
   for (std::int64_t dim : reduced_dims(c)) n *= static_cast<double>(c.sizes(0)[static_cast<int>(dim)]);
   return n;
 }
-// 1 / their number at the elements that `hit` marks, else 0: equal extremes share the gradient, as in PyTorch's amax.
+// 1/n at the n elements that `hit` marks, else 0: equal extremes share the gradient, as in PyTorch's amax.
 Tensor share(const C& c, const Tensor& hit) {
   const Tensor marks = cast(hit, c.grad().dtype());
   return marks / sum(marks, reduced_dims(c), true);
 }
 void extreme(const C& c) { c.set(0, keep_dims(c, c.grad()) * share(c, c.input(0) == keep_dims(c, c.output(0)))); }
 
-// d |x|_p = sign(x) (|x| / norm)^(p-1), 0 where the norm is 0, and below p = 1 where x is, though the slope is infinite there.
+// d |x|_p = sign(x) (|x| / norm)^(p-1); 0 if the norm is 0. For p < 1 also 0 where x is 0, although the slope is
+// infinite.
 Tensor norm_slope(const C& c, const Tensor& x, double p) {
   if (p == 0) return zeros_like(x);
   if (p == 1) return sign(x);
@@ -87,7 +88,7 @@ void cat_rule(const C& c) {
 void scatter_add_rule(const C& c) {
   c.set(0, c.grad());
   if (!c.needs(2)) return;
-  // src may be larger than the index: what no index names gets no gradient.
+  // src may be larger than the index: elements without an index get no gradient.
   const Tensor g = gather(c.grad(), c.get<IndexAttrs>().dim, c.input(1));
   Shape before = Shape::filled(g.dim(), 0);
   Shape after = before;
@@ -100,7 +101,7 @@ void pad_rule(const C& c) {
   c.set(0, g);
 }
 
-// Many slices of one tensor fill one gradient: each writes its own part alone.
+// The slices of one tensor share one gradient buffer: each writes its own part.
 void slice_rule(const C& c) {
   const auto& a = c.get<SliceAttrs>();
   if (!c.put_slice(a, c.grad())) c.set(0, call_row(OpId::slice_backward, a, c.grad())[0]);

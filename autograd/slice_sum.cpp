@@ -27,7 +27,7 @@ bool SliceSum::write(Tensor* grads, int to, const Node::Input& sliced, const Sli
     end = std::max(end, a.stop);
   } else {
     complete(grads);
-    // an expanded sum, as that of a mean is, has one number for many elements
+    // an expanded tensor, such as the gradient of a mean, has one number for many elements
     if (!sole_owner(sum) || !sum.is_contiguous()) return false;
     place().add_(grad);
     return true;

@@ -39,7 +39,7 @@ Tensor MultiheadAttention::forward(const Tensor& query, const Tensor& key, const
   for (const Tensor* t : {&query, &key, &value})
     if (t->dim() < 2 || t->size(-1) != embed_dim_)
       failf("MultiheadAttention: input {}; [.., length, {}] is right", to_string(t->sizes()), embed_dim_);
-  // The packed projection's rows are those of q, k and v: one product where they share their input.
+  // The rows of the packed projection are those of q, k and v: one product if they have the same input.
   const bool one = query.is_same(key) && key.is_same(value);
   const Tensor packed = one ? linear(query, in_proj_weight, in_proj_bias) : Tensor();
   const auto heads_of = [&](const Tensor& x, int part) {  // [.., L, E] -> [.., heads, L, E / heads]
@@ -80,14 +80,15 @@ Tensor TransformerBlock::operator()(const Tensor& x, const Tensor& mask, SourceL
 
 namespace {
 
-// gelu(layer(x)): one op, unless a hook is to see what passes between the two or a scope asks for the parts.
+// gelu(layer(x)): one op, unless a hook must see the tensor between the two or an UnfusedScope is active.
 Tensor gelu_after(Linear& layer, const Tensor& x, Gelu form) {
   if (!fused_rows() || layer.has_hooks()) return gelu(layer(x), form);
   const ModuleCall call(layer, SourceLocation::current());
   return layer.forward_fused(x, *find_fusion(OpId::linear, OpId::gelu), form);
 }
 
-// residual + layer(x): one op where it drops, unless a hook is to see what passes between the two or a scope asks for the parts.
+// residual + layer(x): one op if dropout is active, unless a hook must see the tensor between or an UnfusedScope is
+// active.
 Tensor add_dropped(Dropout& layer, Tensor x, const Tensor& residual) {
   if (!layer.drops() || !fused_rows() || layer.has_hooks()) return residual + layer(x);
   const ModuleCall call(layer, SourceLocation::current());

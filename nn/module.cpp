@@ -201,7 +201,7 @@ void Module::remove_forward_hook(std::uint64_t id) {
   std::erase_if(forward_hooks_, [&](const auto& entry) { return entry.first == id; });
 }
 
-// Inside a layer the outer line counts; a layer's own code has no lines a user knows.
+// Inside a layer the outer line is kept, because users do not know the lines of the layer's code.
 static SourceLocation place(bool layer, SourceLocation loc) {
   if (!layer) return {};
   const SourceLocation outer = context().line;

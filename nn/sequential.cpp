@@ -3,8 +3,8 @@
 namespace gradual::nn {
 namespace {
 
-// How `layer` and `next` run as one op; null where there is no such op, a hook is to see what passes between the two, or a
-// scope asks for the parts.
+// The fusion of `layer` and `next`; null if there is none, a hook must see the tensor between the two, or an
+// UnfusedScope is active.
 const Fusion* fusion_of(const Module& layer, const Module& next) {
   if (!fused_rows() || layer.has_hooks() || next.has_hooks()) return nullptr;
   const std::optional<OpId> first = layer.ends_in();

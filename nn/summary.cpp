@@ -52,7 +52,7 @@ std::string summary(Module& model, const Shape& input, DType dtype) {
     for (const bool buffers : {false, true})
       for (const auto& named : buffers ? module->named_buffers(false) : module->named_parameters(false)) {
         const Tensor& t = named.second;
-        if (!seen.insert(t.unsafe_impl()).second) continue;  // shared: counted where it came first
+        if (!seen.insert(t.unsafe_impl()).second) continue;  // shared: counted at its first occurrence
         const std::size_t n = buffers ? 0 : static_cast<std::size_t>(t.numel());
         own += n;
         if (t.requires_grad()) trainable += n;

@@ -19,7 +19,7 @@ std::vector<Tensor> gradients_of(const std::vector<Tensor>& params) {
   return out;
 }
 
-// Not below FP32.
+// At least FP32.
 Tensor norm_of(const Tensor& gradient, double p) {
   return norm(gradient.dtype() == DType::f64 ? gradient : cast(gradient, DType::f32), p);
 }
@@ -30,7 +30,7 @@ bool on_one_gpu(const std::vector<Tensor>& gradients) {
   });
 }
 
-// The factor is a number on the GPU, 1 where nothing is to be done.
+// The factor is a number on the GPU; 1 if no clipping is needed.
 GradNorm clip_there(const std::vector<Tensor>& gradients, double max_norm, double p) {
   std::vector<Tensor> norms = {zeros({1}, {.dtype = DType::f64, .device = gradients[0].device()})};
   for (const Tensor& g : gradients) norms.push_back(reshape(cast(norm_of(g, p), DType::f64), {1}));

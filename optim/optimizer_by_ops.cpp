@@ -9,7 +9,7 @@
 namespace gradual::optim {
 namespace {
 
-// Keeps these streams of stochastic rounding apart from those of the fused rows.
+// Separates these streams of stochastic rounding from those of the fused ops.
 constexpr std::uint64_t kRoundingKey = 0x6772616475616c23;
 
 }  // namespace
@@ -45,7 +45,7 @@ void Optimizer::step_by_ops(const Live& live, const GradientScale& by) {
   check(next, "a weight");
   for (std::size_t k = 0; k < state.size(); ++k) check(state[k], moments(s)[k]);
 
-  // A result may lie in another state tensor's memory, which is written next.
+  // A result may share memory with another state tensor, which is written next.
   const auto own = [&](Tensor& t, const Tensor& place) {
     for (std::size_t k = 0; k < state.size(); ++k)
       if (!s.moments[k].is_same(place) && t.shares_storage(s.moments[k])) t = clone(t);

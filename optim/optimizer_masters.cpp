@@ -16,7 +16,7 @@ Tensor fp32_copy(const Tensor& param) {
 
 }  // namespace
 
-// Lays a group's masters out in one new buffer.
+// Copies a group's masters into one new buffer.
 void Optimizer::flatten_masters(std::size_t g) {
   if (!options_.flat_masters || !keeps_masters()) return;
   flat_masters_[g] = Tensor();
@@ -34,13 +34,13 @@ void Optimizer::flatten_masters(std::size_t g) {
   }
 }
 
-// Gives a parameter a master that says what the parameter says.
+// Brings a parameter's master up to date with the parameter.
 void Optimizer::ensure_master(ParamState& s) {
   const Tensor& p = s.param;
   if (!s.master.defined()) {
     need_no_capture(s.name);
     s.master = fp32_copy(p);
-    flat_masters_[s.group] = Tensor();  // to be laid out anew
+    flat_masters_[s.group] = Tensor();  // rebuilt later
     s.written = Stamp(p);
     return;
   }

@@ -6,7 +6,7 @@
 namespace gradual::optim {
 namespace {
 
-constexpr std::uint64_t kMomentKey = 0x6772616475616c22;  // apart from the streams of others with the same seed
+constexpr std::uint64_t kMomentKey = 0x6772616475616c22;  // separates its streams from others with the same seed
 
 }  // namespace
 
@@ -42,7 +42,7 @@ void save_moment(StateDict& to, const std::string& key, const QuantizedTensor& c
   to.set(key + ".global_scale", codes.global_scale.defined() ? codes.global_scale.item() : 1.0);
 }
 
-// What the quantizer makes of zeros is what the parts must look like.
+// Quantises zeros to find the expected layout of the codes.
 std::optional<QuantizedTensor> load_moment(const StateDict& from, const std::string& key, const std::string& name,
                                            const Tensor& param, const Quantizer* q) {
   if (!from.contains(key + ".codes")) return {};

@@ -13,7 +13,7 @@ void need_steps(const char* what, std::int64_t steps) {
   if (steps < 1) failf("{}: needs at least one step, given {}", what, steps);
 }
 
-// f(the part of `steps` that is over, 0 to 1).
+// f(share of `steps` that has passed, 0 to 1).
 template <class F> Schedule over(const char* what, std::int64_t steps, F f) {
   need_steps(what, steps);
   return [=](std::int64_t step) { return f(static_cast<double>(std::min(step, steps)) / static_cast<double>(steps)); };

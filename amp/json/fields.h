@@ -1,5 +1,5 @@
-// Objects as JSON by lists of their fields. Reading is strict: what is not known is an Error that names the key and says
-// what is allowed. Not a public header: users need no JSON library.
+// Objects as JSON by lists of their fields. Reading is strict: an unknown key or value is an Error that names the key
+// and what is allowed. Not a public header: users need no JSON library.
 #pragma once
 
 #include <algorithm>
@@ -19,7 +19,7 @@ namespace gradual::amp {
 using Json = nlohmann::ordered_json;
 using Names = std::vector<std::string>;
 
-// What an enumeration may be in a file: specialised for each.
+// The names of an enumeration's values in a file; specialised for each enumeration.
 template <class E> std::vector<E> choices();
 template <class E> std::vector<E> first_choices(E last) {
   std::vector<E> all;
@@ -27,10 +27,10 @@ template <class E> std::vector<E> first_choices(E last) {
   return all;
 }
 
-// The fields of an object, in order: of(object, field) calls field(key, member) for each. kNeeded, where there is one, is
-// the key that a file cannot leave out. Specialised for each.
+// The fields of an object, in order: of(object, field) calls field(key, member) for each. kNeeded, if present, is the
+// required key. Specialised for each type.
 template <class T> struct Fields;
-// How a field is read and written; what follows serves texts, numbers, enumerations and objects that may be "none".
+// Reads and writes a field; the overloads below serve texts, numbers, enumerations and objects that may be "none".
 template <class T> struct InFile;
 
 inline std::string shown(const Json& value) {
@@ -101,7 +101,7 @@ struct InFile<E> {
   }
   static Json of(E value) { return name(value); }
 };
-// An object goes over the value that is there: keys that it leaves out stay as the base has them.
+// Reads an object onto an existing value: missing keys keep the base's values.
 template <class T> struct InFile<std::optional<T>> {
   static void read(const JsonReader& r, const char* key, const Json& from, std::optional<T>& value) {
     if (from == "none") return value.reset();
