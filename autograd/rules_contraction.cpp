@@ -132,7 +132,7 @@ void register_contraction_rules() {
     c.set(0, call_row(OpId::max_pool2d_backward, sized<PoolAttrs>(c, 0), c.grad(), c.output(1))[0]);
   });
   set_rule(OpId::max_pool2d_backward, {in(1)},
-           [](const C& c) {  // each output depends on the one input that it selected
+           [](const C& c) {  // an output depends on one input
              c.set(0, reshape(gather(flatten(c.grad(), 2), 2, flatten(c.input(1), 2)), c.sizes(0)));
            });
   set_rule(OpId::avg_pool2d, {},
