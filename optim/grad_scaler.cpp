@@ -65,7 +65,8 @@ LossScaleRule GradScaler::rule() const {
 
 void GradScaler::remember() { history_.push_back({state_.updates, static_cast<double>(state_.scale)}); }
 
-// --- the state on a GPU --------------------------------------------------------------------------------------------------
+// --- the state on a GPU
+// --------------------------------------------------------------------------------------------------
 
 void GradScaler::upload(void* to, Device device) const {
   const DeviceLossScale fresh{.scale = state_.scale, .inverse = state_.inverse(), .now = state_};
@@ -95,7 +96,8 @@ const std::vector<GradScaler::Change>& GradScaler::history() const {
   return history_;
 }
 
-// --- an iteration --------------------------------------------------------------------------------------------------------
+// --- an iteration
+// --------------------------------------------------------------------------------------------------------
 
 GradScaler::PerOptimizer& GradScaler::of(const Optimizer& optimizer) {
   const auto found = std::ranges::find(optimizers_, &optimizer, &PerOptimizer::optimizer);
@@ -176,7 +178,7 @@ void GradScaler::update(std::optional<double> new_scale) {
     for (const PerOptimizer& o : ended)
       if (checked(o)) found.push_back(static_cast<const std::int64_t*>(o.found.raw()));
     device::advance_scale(on_gpu(), there_.memory().device(), rule(), found, new_scale.value_or(0));
-    add_to(there_.memory().unsafe_impl()->storage->version, 1);  // a scaled loss must not be taken backward after it
+    add_to(there_.memory().unsafe_impl()->storage->version, 1);  // a backward of an older scaled loss is then an Error
     return;
   }
   const bool overflow = std::ranges::any_of(
@@ -186,7 +188,7 @@ void GradScaler::update(std::optional<double> new_scale) {
   if (state_.scale != before) remember();
 }
 
-// What a state dict holds: f(name, member) for each.
+// Calls f(name, member) for each entry of the state dict.
 template <class F> void GradScaler::for_state(GradScalerOptions& options, LossScale& state, const F& f) {
   f("scale", state.scale);
   f("growth_factor", options.growth_factor);
@@ -216,7 +218,7 @@ void GradScaler::load_state_dict(const StateDict& state) {
     else value = static_cast<T>(state.integer(name));
   });
   options.init_scale = state.real("scale");
-  static_cast<void>(GradScaler(options));  // its checks
+  static_cast<void>(GradScaler(options));  // checks the options
   options_ = options;
   optimizers_.clear();
   state_ = loaded;

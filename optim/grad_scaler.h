@@ -1,5 +1,5 @@
-// Dynamic loss scaling: the loss is multiplied by a scale so that small gradients survive f16, the gradients are divided
-// by it again, a step whose gradients overflowed is skipped, and the scale follows (Micikevicius et al. 2018).
+// Dynamic loss scaling (Micikevicius et al. 2018): the loss is multiplied by a scale so that small gradients survive
+// f16, and the gradients are divided by it. A step whose gradients overflowed is skipped, and the scale is adjusted.
 //
 //   scaler.scale(loss).backward();
 //   scaler.unscale_(optimizer);         // only to clip
@@ -27,23 +27,24 @@ struct GradScalerOptions {
   double growth_factor = 2;             // above 1
   double backoff_factor = 0.5;          // below 1
   std::int64_t growth_interval = 2000;  // clean steps in a row before the scale grows
-  int hysteresis = 1;                   // overflows before it shrinks; clean steps make up for them
-  double min_scale = 0x1p-126;          // its inverse is finite still
+  int hysteresis = 1;                   // overflows before it shrinks; clean steps restore the count
+  double min_scale = 0x1p-126;          // the smallest normal number; its inverse is finite
   double max_scale = std::numeric_limits<float>::max();
-  bool dynamic = true;  // false: the scale stays, steps with overflow are skipped all the same
+  bool dynamic = true;  // false: the scale is fixed; steps with overflow are still skipped
   bool enabled = true;  // false: everything is the identity
 };
 
-// What became of a step. Nothing is read back before somebody asks; of a step that a cuda::Graph recorded, its last replay's.
+// The result of a step, read from a GPU on demand. For a step that a cuda::Graph recorded: the result of the last
+// replay.
 class StepResult {
  public:
   StepResult() = default;
   StepResult(const Optimizer& optimizer, Tensor found) : optimizer_(&optimizer), found_(std::move(found)) {}
   bool applied() const { return nonfinite() == 0; }
   bool skipped() const { return !applied(); }
-  std::int64_t nonfinite() const;  // how many elements of all gradients were Inf or NaN
-  // The first parameter with such an element, in the optimizer's order: its index; its name ("" where the step was
-  // applied), for which the optimizer must still live.
+  std::int64_t nonfinite() const;  // number of elements of all gradients that were Inf or NaN
+  // The first parameter with such an element, in the optimizer's order: its index, and its name ("" if the step was
+  // applied). The optimizer must still exist.
   std::optional<std::size_t> index() const;
   std::string param() const;
 
@@ -52,9 +53,9 @@ class StepResult {
   Tensor found_;
 };
 
-// With losses and parameters on a GPU the scale and all that moves it live in its memory: kernels scale, divide, skip and
-// update there, and no call waits. What this class tells of it then (scale(), history(), state_dict(), ..) is read when it
-// is asked, which waits for the GPU. A scaler that a cuda::Graph recorded must outlive it and stay where it is.
+// With losses and parameters on a GPU, the scale and its state are in GPU memory: kernels scale, divide, skip and
+// update there, and no call waits. Functions that return the state (scale(), history(), state_dict(), ..) read it and
+// wait for the GPU. A scaler that a cuda::Graph recorded must outlive the graph and must not be moved.
 class GradScaler {
  public:
   explicit GradScaler(GradScalerOptions options = {});
@@ -62,30 +63,29 @@ class GradScaler {
   GradScaler& operator=(const GradScaler& other);
 
   Tensor scale(const Tensor& loss, SourceLocation loc = SourceLocation::current());
-  // Divides the optimizer's gradients by the scale and looks for Inf and NaN. Optional, once before each step: to clip
-  // or to look at gradients. Where f16 and bf16 parameters are updated by way of f32, FP32 gradients are filled and
-  // .grad stays scaled; elsewhere .grad itself is divided.
-  // Error: called twice or after step() without update(); no scale() yet; f16 gradients that have no FP32 path.
+  // Divides the optimizer's gradients by the scale and checks for Inf and NaN. Optional, once before each step: to clip
+  // or to inspect gradients. If f16 and bf16 parameters are updated in f32, it fills FP32 gradients and leaves .grad
+  // scaled; otherwise it divides .grad itself.
+  // Error: called twice or after step() without update(); no scale() yet; f16 gradients without an FP32 path.
   void unscale_(Optimizer& optimizer);
-  // The optimizer's step, unless a gradient overflowed: then nothing of it happens. Gradients that were not unscaled are
-  // divided within the update, and .grad keeps the scale. Error: called twice without update(), no scale() yet, or no
-  // gradients at all.
+  // The optimizer's step; skipped if a gradient overflowed. Gradients that are not unscaled yet are divided within the
+  // update, and .grad keeps the scale. Error: called twice without update(), no scale() yet, or no gradients at all.
   StepResult step(Optimizer& optimizer, SourceLocation loc = SourceLocation::current());
   // Ends the iteration: shrinks the scale after an overflow in any optimizer, grows it after growth_interval clean
-  // iterations, or sets the one given. Error where no gradients were checked since the last update().
+  // iterations, or sets `new_scale`. Error if no gradients were checked since the last update().
   void update(std::optional<double> new_scale = {});
 
   bool enabled() const { return options_.enabled; }
-  double scale() const;                 // the present one
+  double scale() const;                 // the current one
   std::int64_t growth_tracker() const;  // clean iterations in a row
   const GradScalerOptions& options() const { return options_; }
 
-  // Each value the scale had, with the number of update()s before it; of the changes that a GPU made since somebody asked
-  // (for any of these figures), the last DeviceLossScale::kKept.
+  // Each value of the scale, with the number of update()s before it. Of the changes that a GPU made since the last read
+  // of any of these figures, only the last DeviceLossScale::kKept.
   using Change = ScaleChange;
   const std::vector<Change>& history() const;
 
-  // Empty where disabled. Error on loading an empty one into an enabled scaler.
+  // Empty if disabled. Error on loading an empty one into an enabled scaler.
   StateDict state_dict() const;
   void load_state_dict(const StateDict& state);
 
@@ -109,7 +109,7 @@ class GradScaler {
     there_.read();
     return state_;
   }
-  bool rules(const Optimizer& optimizer);  // whether the optimizer reads the scale on the GPU; else it is here now
+  bool rules(const Optimizer& optimizer);  // true if the optimizer reads the scale on the GPU; else moves it to the CPU
   DeviceLossScale* on_gpu() const { return static_cast<DeviceLossScale*>(there_.raw()); }
 
   GradScalerOptions options_;

@@ -67,7 +67,7 @@ Optimizer::Optimizer(Rule rule, std::vector<ParamGroup> groups, const ParamGroup
 
 namespace {
 
-// From the first element to behind the last one, in elements of the storage.
+// The range from the first element to one past the last, in elements of the storage.
 std::pair<std::int64_t, std::int64_t> extent(const Tensor& t) {
   std::int64_t begin = t.offset(), end = t.offset() + 1;
   for (int d = 0; d < t.dim(); ++d) {
@@ -77,8 +77,8 @@ std::pair<std::int64_t, std::int64_t> extent(const Tensor& t) {
   return {begin, end};
 }
 
-// Whether an update of one would change the other. Views of one storage may lie between each other: their elements are
-// marked then, in memory of its own.
+// True if an update of one would change the other. The elements of two views of one storage may interleave; then their
+// elements are marked in a separate buffer.
 bool overlap(const Tensor& a, const Tensor& b) {
   if (!a.shares_storage(b) || a.numel() == 0 || b.numel() == 0) return false;
   const auto [begin_a, end_a] = extent(a);
@@ -86,7 +86,7 @@ bool overlap(const Tensor& a, const Tensor& b) {
   if (end_a <= begin_b || end_b <= begin_a) return false;
   const std::int64_t begin = std::min(begin_a, begin_b);
   const Tensor marks = zeros({std::max(end_a, end_b) - begin});
-  const auto distinct = [](Shape sizes, const Shape& strides) {  // of an expanded dim the one entry that there is
+  const auto distinct = [](Shape sizes, const Shape& strides) {  // an expanded dim has one entry
     for (int d = 0; d < sizes.size(); ++d) sizes[d] = strides[d] == 0 ? 1 : sizes[d];
     return sizes;
   };
@@ -147,7 +147,7 @@ std::vector<Optimizer::Live> Optimizer::live_gradients() {
     if (groups_[s.group].frozen) continue;
     Tensor g = s.param.grad();
     if (!g.defined()) continue;
-    // Alone: what needs tensors that last as long as the call, so that those of one parameter exist at a time.
+    // Alone: parameters whose update needs temporary tensors, so that those of only one parameter exist at a time.
     const bool alone = !fused_rows() || codes_moments(s) || !s.param.is_contiguous() || !g.is_contiguous();
     out.push_back({&s, std::move(g), alone});
   }
@@ -171,7 +171,7 @@ void Optimizer::prepare_state(ParamState& s) {
       need_no_capture(s.name);
       t = zeros(p.sizes(), {.dtype = dtype, .device = p.device()});
     }
-    t = t.to(p.device());  // it follows the parameter
+    t = t.to(p.device());  // follows the parameter
   };
   if (!s.is_low()) s.compensation = Tensor();
   if (s.is_low() && options_.update == LowPrecisionUpdate::kahan) make(s.compensation, p.dtype());
@@ -193,7 +193,7 @@ bool Optimizer::codes_moments(const ParamState& s) const {
   return moment_quantizer(options_, s.param, 0) || moment_quantizer(options_, s.param, 1);
 }
 
-// On a GPU codes stay where they are: a recorded step finds them there, and one that is skipped leaves them.
+// On a GPU codes keep their address, which a recorded step uses; a skipped step leaves them unchanged.
 bool Optimizer::overwrites(const ParamState& s, std::size_t k) {
   return s.codes[k] && s.param.device().is_cuda() && s.codes[k]->device() == s.param.device();
 }
@@ -210,7 +210,7 @@ void Optimizer::encode_moments(ParamState& s, const DeviceStep& there) const {
   }
 }
 
-// One call updates them all: parameters of one group and with one number of steps, unless the GPU counts.
+// One call updates all these parameters: those of one group with one step count (or counted by the GPU).
 void Optimizer::step_run(std::span<const Live> run, const GradientScale& by, bool counts_there, SourceLocation loc) {
   const ParamState& first = *run[0].state;
   const std::size_t kept = moments(first).size();

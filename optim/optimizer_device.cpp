@@ -1,4 +1,4 @@
-// What an optimizer keeps in the memory of its parameters' GPU, so that a step waits for nothing.
+// The optimizer's state in GPU memory, which lets a step run without waiting.
 #include <algorithm>
 #include <cstring>
 
@@ -21,7 +21,7 @@ bool Optimizer::skips_on(Device device) const {
          std::ranges::all_of(states_, [&](const ParamState& s) { return s.param.device() == device; });
 }
 
-// Whether this step's GPU counts it. The counts come back to the host where the parameters leave the GPU.
+// True if the GPU counts this step. The counts move back to the host if the parameters leave the GPU.
 bool Optimizer::count_on_device(bool skips) {
   const bool can = skips_on(device());
   if (device::capturing() && !can)

@@ -1,4 +1,5 @@
-// The gradients that a step takes: unscaled and clipped, in FP32 where f16 and bf16 parameters are updated by way of it.
+// The gradients that a step takes: unscaled and clipped, in FP32 where f16 and bf16 parameters are updated by way of
+// it.
 #include "../autograd/grad_mode.h"
 #include "../core/ops/dispatch.h"
 #include "../core/ops/ops.h"
@@ -8,8 +9,8 @@
 
 namespace gradual::optim {
 
-// Whether wide_gradient stands for `gradient`. One that clipping filled follows every change of it; one that was
-// unscaled is what the step takes, whatever becomes of the scaled one.
+// True if wide_gradient is valid for `gradient`. One filled by clipping becomes stale with every change of `gradient`.
+// One that was unscaled stays valid, even if the scaled gradient changes.
 bool Optimizer::ParamState::wide_stands(const Tensor& gradient) const {
   const Stamp now(gradient);
   return (wide == Wide::copied && wide_of == now) || (wide == Wide::unscaled && wide_of.storage == now.storage);
@@ -27,7 +28,7 @@ Tensor& Optimizer::wide_gradient(ParamState& s) {
   return s.wide_gradient;
 }
 
-// One call for gradients whose counts lie side by side.
+// One call for gradients whose counts are contiguous.
 void Optimizer::unscale_run(std::span<const Live> run, const Tensor& found, const GradientScale& by, bool write) {
   const Tensor none;
   Tensor copy;  // of a gradient alone, row-major
@@ -57,8 +58,8 @@ void Optimizer::unscale_run(std::span<const Live> run, const Tensor& found, cons
   }
 }
 
-// A step must not begin before all gradients are known to be finite, for it cannot be taken back: hence a pass over
-// them that only reads comes before the one that updates.
+// A step cannot be undone, so all gradients must be known to be finite before it begins. A pass that only reads them
+// precedes the pass that updates.
 int Optimizer::unscale(const Tensor& found, const GradientScale& by, bool write) {
   const NoGrad no_grad;
   const PhaseScope phase(Phase::optimizer);

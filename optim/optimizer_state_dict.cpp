@@ -11,7 +11,7 @@
 namespace gradual::optim {
 namespace {
 
-// Numbers that were loaded go into the tensor that was there, where a recorded step finds them.
+// Copies loaded numbers into the existing tensor, whose address a recorded step uses.
 void keep_place(const Tensor& before, Tensor& loaded) {
   if (!before.defined() || !loaded.defined() || before.dtype() != loaded.dtype() || before.device() != loaded.device())
     return;
@@ -36,7 +36,7 @@ void load_group(ParamGroup& group, const StateDict& from) {
 
 }  // namespace
 
-// What a state dict holds of a parameter, by key.
+// A parameter's entries in the state dict, by key.
 std::vector<std::pair<std::string, Tensor*>> Optimizer::saved_tensors(ParamState& s) const {
   std::vector<std::pair<std::string, Tensor*>> out = {{"master", &s.master}, {"compensation", &s.compensation}};
   for (std::size_t k = 0; k < moments(s).size(); ++k) out.emplace_back(moments(s)[k], &s.moments[k]);
@@ -84,7 +84,7 @@ void Optimizer::load_param(ParamState& s, const StateDict& from) const {
   for (std::size_t k = 0; k < std::min(moments(s).size(), std::size(s.codes)); ++k)
     s.codes[k] = load_moment(from, moments(s)[k], s.name, s.param, moment_quantizer(options_, s.param, k));
   s.wide = ParamState::Wide::stale;
-  s.written = {};  // the next step compares the master with whatever the parameter is by then
+  s.written = {};  // the next step compares the master with the parameter
 }
 
 void Optimizer::load_state_dict(const StateDict& from) {
