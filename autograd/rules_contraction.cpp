@@ -131,10 +131,9 @@ void register_contraction_rules() {
   set_rule(OpId::max_pool2d, {out(1)}, [](const C& c) {
     c.set(0, call_row(OpId::max_pool2d_backward, sized<PoolAttrs>(c, 0), c.grad(), c.output(1))[0]);
   });
-  set_rule(OpId::max_pool2d_backward, {in(1)},
-           [](const C& c) {  // an output depends on one input
-             c.set(0, reshape(gather(flatten(c.grad(), 2), 2, flatten(c.input(1), 2)), c.sizes(0)));
-           });
+  set_rule(OpId::max_pool2d_backward, {in(1)}, [](const C& c) {  // an output depends on a single input element
+    c.set(0, reshape(gather(flatten(c.grad(), 2), 2, flatten(c.input(1), 2)), c.sizes(0)));
+  });
   set_rule(OpId::avg_pool2d, {},
            [](const C& c) { c.set(0, call_row(OpId::avg_pool2d_backward, sized<PoolAttrs>(c, 0), c.grad())[0]); });
   set_rule(OpId::avg_pool2d_backward, {}, [](const C& c) { c.set(0, avg_pool2d(c.grad(), c.get<PoolAttrs>())); });

@@ -21,8 +21,7 @@ LabData data_for(const std::string& spec, std::int64_t context) {
   const std::string kind = spec.substr(0, colon);
   const std::string path = colon == std::string::npos ? "" : spec.substr(colon + 1);
   if (context && kind != "text")
-    fail("data '" + spec + "' have no context option (" + std::to_string(context) +
-         " was given); use it with text:FILE");
+    fail("data '" + spec + "' have no context option (" + std::to_string(context) + " was given); text:FILE has");
   if (kind == "digits" && path.empty()) {
     return {kind, [all = data::digits()](std::uint64_t seed) { return data::split(all, 1437, seed); }};
   }

@@ -38,8 +38,7 @@ AtomicFile::AtomicFile(const std::string& path) : path_(path), target_(path) {
     temporary_.clear();
     fail_with("no file can be made in its folder");
   }
-  if (fs::exists(status))
-    fs::permissions(temporary_, status.permissions(), ignored);  // keep the old permissions if allowed
+  if (fs::exists(status)) fs::permissions(temporary_, status.permissions(), ignored);  // the old ones, if allowed
 }
 
 AtomicFile::~AtomicFile() {

@@ -45,8 +45,7 @@ class Observe final : public Interceptor {
     const bool custom = info(call.op).kind == OpKind::Custom;
     const bool counting = !custom && any_counts(observers);
     const Clock::time_point began = Clock::now();
-    const double outer =
-        std::exchange(all.inside, 0);  // starts at 0 for this call; at its end its whole time counts for the outer one
+    const double outer = std::exchange(all.inside, 0);  // 0 for this call; later its whole time is added to `outer`
     tell(observers, [&](Observer& o) { o.before(call); });
     Outputs out;
     {

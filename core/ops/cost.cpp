@@ -19,9 +19,8 @@ double filter(const Tensor& weight) {
 
 double contraction(const OpCall& c, const Tensor& y) {
   if (c.op == OpId::conv2d_backward_input) return 2 * count(c[0]) * filter(c[1]);
-  if (c.op == OpId::conv2d_backward_weight)
-    return 2 * count(c[0]) * filter(y);  // each dy is multiplied by each filter tap
-  if (c.op == OpId::flash_attention)     // two products per query and key; five in backward
+  if (c.op == OpId::conv2d_backward_weight) return 2 * count(c[0]) * filter(y);  // each dy times each filter tap
+  if (c.op == OpId::flash_attention)  // two products per query and key; five in backward
     return 2 * count(c[0]) / last(c[0]) * static_cast<double>(c[1].size(-2)) * (last(c[0]) + last(c[2]));
   if (c.op == OpId::flash_attention_backward)
     return 2 * count(c[1]) / last(c[1]) * static_cast<double>(c[2].size(-2)) * (3 * last(c[1]) + 2 * last(c[3]));

@@ -501,7 +501,7 @@ TEST_CASE("bad options, data and models are named") {
   CHECK(message([] { lab::data_for("cifar"); }) ==
         "no data 'cifar'; allowed are digits, mnist:DIR, text:FILE and addition");
   CHECK(message([] { lab::data_for("digits", 32); }) ==
-        "data 'digits' have no context option (32 was given); use it with text:FILE");
+        "data 'digits' have no context option (32 was given); text:FILE has");
   CHECK(message([] { lab::model_for("vgg", small_digits().train); }) == "no model 'vgg'; allowed are mlp, cnn and gpt");
   CHECK(message([] { lab::model_for("gpt", small_digits().train); }).starts_with("model gpt reads tokens"));
 }
