@@ -1,4 +1,4 @@
-// Ops that end in relu or gelu under a policy table that treats the op or relu in a way of its own.
+// Fused ops (linear_relu, linear_gelu, batch_norm with relu, dropout_add) follow the policies of their parts.
 #include <doctest/doctest.h>
 
 #include <algorithm>
@@ -62,7 +62,7 @@ bool ran(const Seen& seen, OpId op) { return std::find(seen.ops.begin(), seen.op
 
 }  // namespace
 
-TEST_CASE("what a policy table asks of linear, batch_norm and relu happens in the ops that end in relu or gelu") {
+TEST_CASE("fused ops with relu or gelu follow the policies of their parts") {
   const std::vector<std::vector<std::pair<OpId, CastPolicy>>> edits{
       {},
       {{OpId::linear, CastPolicy::fp32()}},
@@ -95,7 +95,7 @@ TEST_CASE("what a policy table asks of linear, batch_norm and relu happens in th
     }
 }
 
-TEST_CASE("a ban of relu or of linear holds in linear_relu") {
+TEST_CASE("linear_relu is banned if linear or relu is banned") {
   const Tensor x = ones({2, 3}), w = ones({4, 3});
   for (const OpId op : {OpId::linear, OpId::relu}) {
     amp::PolicyTable table;
@@ -130,7 +130,7 @@ TEST_CASE("a rewrite of linear runs in linear_gelu, and gelu after it") {
   CHECK_FALSE(same_bits(one.y, run({}, gelu_one, DType::f32).y));
 }
 
-TEST_CASE("linear_relu and linear_gelu show linear's policy and take none of their own") {
+TEST_CASE("linear_relu and linear_gelu have linear's policy and refuse one of their own") {
   amp::PolicyTable table;
   CHECK(message_of([&] { table.set("linear_gelu", CastPolicy::fp32()); }) ==
         "policy table: linear_gelu takes no policy but pass: it is linear and gelu, which have theirs");
@@ -143,7 +143,7 @@ TEST_CASE("linear_relu and linear_gelu show linear's policy and take none of the
             .starts_with("linear_relu is linear and relu. linear is in the fp32 list: runs in f32"));
 }
 
-TEST_CASE("what a policy table asks of dropout and add happens in dropout_add") {
+TEST_CASE("dropout_add follows the policies of dropout and add") {
   const auto one = [](const Tensors& t) {
     Generator g(4);
     return dropout_add(t[0], t[1], 0.4, g);
