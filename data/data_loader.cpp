@@ -8,7 +8,7 @@
 namespace gradual::data {
 namespace {
 
-// Streams of the seed's generator that nothing else reaches: a model initialised with the same seed counts from 0.
+// Streams of the seed's generator that no other code uses: a model initialised with the same seed counts from 0.
 constexpr std::uint64_t kOrderStream = std::uint64_t{1} << 62;
 constexpr std::uint64_t kFetchStream = std::uint64_t{1} << 63;
 
@@ -24,17 +24,17 @@ struct DataLoader::Impl {
   Fetch fetch;
   DataLoaderOptions options;
   std::int64_t epoch = 0, position = 0;
-  // Of `epoch_of_order`, where it shuffles. Used by one thread at a time.
+  // The order of `epoch_of_order`, if it shuffles. Used by one thread at a time.
   std::vector<std::int64_t> order = {};
   std::int64_t epoch_of_order = -1;
-  std::future<Batch> ahead = {};  // the next batch, once one was asked for; none after an exception or a jump
+  std::future<Batch> ahead = {};  // the next batch, after the first call of next(); none after an exception or a jump
 
   std::int64_t batches() const {
     const std::int64_t extra = options.drop_last ? 0 : options.batch - 1;
     return (samples + extra) / options.batch;
   }
 
-  // Any batch, counted from the start of epoch 0.
+  // Makes any batch, counted from the start of epoch 0.
   Batch make(std::int64_t number) {
     const std::int64_t of_epoch = number / batches();
     if (options.shuffle && of_epoch != epoch_of_order) {
@@ -87,7 +87,7 @@ DataLoader& DataLoader::operator=(DataLoader&&) noexcept = default;
 
 bool DataLoader::next(Batch& batch) {
   if (impl_->position >= size()) {
-    ++impl_->epoch;  // what was made ahead goes on there
+    ++impl_->epoch;  // the prefetched batch belongs to it
     impl_->position = 0;
     return false;
   }

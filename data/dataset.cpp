@@ -7,7 +7,7 @@
 namespace gradual::data {
 namespace {
 
-// No part of what an observer watches, be it on the loader's thread or on this one.
+// Observers do not see this, on the loader's thread or on this one.
 Tensor take_rows(const Tensor& t, const Tensor& indices) {
   const StageScope no_amp(chain().amp, nullptr), no_autograd(chain().autograd, nullptr),
       hidden(chain().observe, nullptr);

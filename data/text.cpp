@@ -49,7 +49,7 @@ Dataset windows(const Tensor& tokens, std::int64_t context, std::int64_t stride)
   return {.inputs = from(0), .targets = from(1)};
 }
 
-// source: what errors call the text.
+// source: the name of the text in errors.
 static TextDataset split_windows(std::string_view text, const TextOptions& o, const std::string& source) {
   if (!(o.test_fraction > 0 && o.test_fraction < 1))
     failf("text: test_fraction {} must lie between 0 and 1", o.test_fraction);
@@ -77,7 +77,7 @@ TextDataset read_text(const std::string& path, TextOptions options) {
   return split_windows(gunzip_if_packed(read_file(path), path), options, path);
 }
 
-// How many numbers have that many digits.
+// The count of numbers with that many digits.
 static std::int64_t count_of(int digits) { return digits == 1 ? 10 : 10 * count_of(digits - 1); }
 
 std::string Addition::prompt(std::int64_t a, std::int64_t b) const {

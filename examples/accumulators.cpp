@@ -1,8 +1,9 @@
-// What an accumulator does to dot products of length 4096: operands in e4m3, exact products, sums rounded one by one.
+// The effect of an accumulator on dot products of length 4096: operands in e4m3, exact products, every partial sum
+// rounded.
 //
-// 1024 dot products under each accumulator, against exact ones: the root of the mean squared error over that of the
-// results. Operands are normal numbers, then their magnitudes: sums that stay about as small as their terms, and sums
-// that outgrow them.
+// Compares 1024 dot products under each accumulator with exact ones: root mean square error relative to the root mean
+// square of the results. Operands are normal numbers (sums stay about as small as their terms), then their magnitudes
+// (sums outgrow their terms).
 #include <gradual/gradual.h>
 
 #include <cmath>

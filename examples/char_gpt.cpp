@@ -1,9 +1,9 @@
 // A small transformer, trained in mixed precision: it learns to add, or to write.
 //
-// The model is GPT-2's in small: token and position embeddings, causal pre-norm blocks, a norm, a linear head. Without
-// arguments it learns sums of two-digit numbers as text ("12+34=640": the answer's last digit first, for then each carry
-// is known when it is needed), and is asked sums that it never saw. With --text it learns a file, one character after the
-// other, and then writes. The recipe decides on the precision; the loop is the same for all.
+// The model is a small GPT-2: token and position embeddings, causal pre-norm blocks, a norm, a linear head. Without
+// arguments it learns sums of two-digit numbers as text ("12+34=640": the answer's digits are reversed, so that each
+// carry is known when it is needed) and is tested on sums that it never saw. With --text it learns the characters of a
+// file and then writes text. The recipe decides the precision; the loop is the same for all.
 #include <gradual/data/data_loader.h>
 #include <gradual/data/text.h>
 #include <gradual/gradual.h>
@@ -37,13 +37,13 @@ struct Gpt : nn::Module {
   nn::Linear& head;
 };
 
-// Cross entropy over all positions; targets of -100 (the question) count nothing.
+// Cross entropy over all positions; targets of -100 (the question) are ignored.
 Tensor loss_of(Gpt& model, const data::Batch& b) {
   const Tensor logits = model(b.inputs.to(example::device()));
   return cross_entropy(flatten(logits, 0, 1), flatten(b.targets.to(example::device()), 0, 1));
 }
 
-// Appends `count` characters to `text`; each is the likeliest, or with temperature drawn by its probability.
+// Appends `count` characters to `text`: the most likely ones, or with a temperature drawn by probability.
 std::string complete(amp::RecipeRun& run, const data::Vocabulary& vocabulary, std::string text, int count,
                      std::int64_t context, double temperature, Generator& generator) {
   for (int i = 0; i < count; ++i) {
@@ -93,7 +93,7 @@ void train(amp::RecipeRun& run, Gpt& model, const Task& task, std::int64_t batch
   if (last != first) example::claim(last < first, "the loss fell");
 }
 
-// Asks sums that were left out of training; returns the share of right answers.
+// Tests sums that were left out of training; returns the share of right answers.
 double ask(amp::RecipeRun& run, const Task& task, const data::Addition& addition, std::int64_t questions) {
   Generator unused;
   std::int64_t right = 0;
@@ -129,7 +129,7 @@ void body(example::Arguments& arguments) {
   if (file.empty() && arguments.has("--context")) throw example::UsageError("--context is for --text");
   const std::int64_t context = arguments.number("--context", 64);
   const auto seed = static_cast<std::uint64_t>(arguments.number("--seed", 1));
-  // Ops this small take microseconds: a second thread gains little, and on a busy machine it is waited for.
+  // Ops this small take microseconds: a second thread gains little, and on a busy machine it delays the step.
   set_num_threads(static_cast<int>(arguments.number("--threads", 1)));
   arguments.done();
   if (width % 4 != 0) throw std::runtime_error("--width must be a multiple of 4, the heads of attention");

@@ -1,9 +1,9 @@
 // An operation of your own: forward, backward, gradcheck, and how it behaves under autocast.
 //
-// The op is the log-cosh loss, log(cosh(d)) of the error d: a square near zero, |d| far away, so that outliers do not
-// dominate. Composed of ops it overflows: cosh(d) leaves f16 at d = 12 and f32 at d = 89. The Function below computes it
-// without ever forming cosh, says what its gradient is (tanh(d)), and declares that it wants f32 under autocast.
-// You learn to write one, to prove its gradients (and second derivatives), and what autocast does with it.
+// The op is the log-cosh loss, log(cosh(d)) of the error d: quadratic near zero, |d| far away, so that outliers do not
+// dominate. Composed of ops it overflows: cosh(d) exceeds f16 at d = 12 and f32 at d = 89. The Function below computes
+// it without cosh, defines its gradient, tanh(d), and requests f32 under autocast. You learn to write a Function, to
+// check its first and second derivatives, and what autocast does with it.
 #include <gradual/autograd/gradcheck.h>
 #include <gradual/gradual.h>
 
@@ -31,7 +31,7 @@ class LogCosh : public Function {
   // Gets dL/dy, returns dL/dd. Written with public ops, so it can be differentiated again.
   std::vector<Tensor> backward(const std::vector<Tensor>& grads) override { return {grads[0] * tanh(saved()[0])}; }
 
-  // Without this, forward would run its ops under the region that is open, on whatever dtype arrives.
+  // Without this, forward would run under the surrounding autocast region, on any input dtype.
   std::optional<DType> amp_dtype() const override { return DType::f32; }
 
   DType seen() const { return seen_; }  // the dtype forward was given
@@ -40,12 +40,12 @@ class LogCosh : public Function {
   DType seen_ = DType::f64;
 };
 
-// A Function is one call: the usual way to offer one is a plain function that makes it and applies it.
+// A Function object is one call. The usual interface is a plain function that makes one and applies it.
 Tensor log_cosh(const Tensor& d) { return apply(std::make_shared<LogCosh>(), {d})[0]; }
 
 Tensor composed(const Tensor& d) { return log((exp(d) + exp(-d)) * 0.5); }
 
-// The same with a wrong backward: what gradcheck is for.
+// The same with a wrong backward, which gradcheck finds.
 class Wrong : public LogCosh {
  public:
   std::vector<Tensor> backward(const std::vector<Tensor>& grads) override { return {grads[0] * sin(saved()[0])}; }
@@ -103,7 +103,7 @@ void under_autocast() {
   example::claim(std::isinf(half), "composed in f16 it overflows");
 }
 
-// A line through points of which one in ten is far off: y = 2 x + 1 is found by log_cosh, mse is drawn away.
+// Fits a line through points of which one in ten is an outlier: log_cosh finds y = 2 x + 1, mse does not.
 void fit() {
   std::printf("\n4. In training: points on y = 2 x + 1, one in ten of them 20 too high\n");
   const Tensor x = linspace(-1, 1, 100, example::on_device()).reshape({100, 1});

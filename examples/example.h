@@ -1,4 +1,4 @@
-// What the examples share: a command line of "--name value" pairs and flags, and claims that are checked.
+// Shared by the examples: a command line of "--name value" pairs and flags, and checked claims.
 #pragma once
 
 #include <gradual/core/tensor/tensor.h>
@@ -13,12 +13,12 @@
 
 namespace example {
 
-// What a command line lacks or has too much: the usage is printed with it.
+// An error in the command line; it is printed with the usage.
 struct UsageError : std::runtime_error {
   using std::runtime_error::runtime_error;
 };
 
-// Arguments are read where they are needed; what nobody asked for is an error in done().
+// Arguments are read where they are needed; done() is an error if one was not read.
 class Arguments {
  public:
   Arguments(int argc, char** argv) : words_(argv + 1, argv + argc), used_(words_.size(), false) {}
@@ -39,7 +39,7 @@ class Arguments {
     if (*end != '\0' || value < 1) throw UsageError(name + " wants a whole number from 1 on, not '" + word + "'");
     return value;
   }
-  // The next word that nobody asked for yet and that is no --name.
+  // The next word that is not a --name and was not read yet.
   std::string word(const std::string& otherwise) {
     for (std::size_t i = 0; i < words_.size(); ++i)
       if (!used_[i] && !words_[i].starts_with("--")) return used_[i] = true, words_[i];
@@ -63,12 +63,12 @@ class Arguments {
   std::vector<bool> used_;
 };
 
-// Where the example computes: --device cpu or cuda.
+// The device of the example: --device cpu or cuda.
 inline gradual::Device& device() {
   static gradual::Device chosen;
   return chosen;
 }
-// Options of tensors made there.
+// Options of tensors on that device.
 inline gradual::TensorOptions on_device(gradual::DType dtype = gradual::DType::f32) {
   return {.dtype = dtype, .device = device()};
 }
@@ -77,7 +77,7 @@ inline int& broken_claims() {
   static int count = 0;
   return count;
 }
-// An example says nothing that it has not checked: a claim that does not hold makes the program end with status 1.
+// Checks a claim of the example. If one does not hold, the program ends with status 1.
 inline void claim(bool holds, const char* what) {
   std::printf("  [%s] %s\n", holds ? "holds" : "DOES NOT HOLD", what);
   if (!holds) ++broken_claims();
@@ -87,8 +87,8 @@ inline void print_usage(std::FILE* to, const char* usage) {
   std::fprintf(to, "%s  --device cpu|cuda, where it computes (cpu)\n  --help, this text\n", usage);
 }
 
-// main's body: runs the example and turns errors and broken claims into the program's status. `usage` says what the
-// example is for and which arguments it reads.
+// main's body: runs the example and converts errors and failed claims to the exit status. `usage` describes the example
+// and its arguments.
 inline int run(int argc, char** argv, void (*body)(Arguments&), const char* usage) {
   std::setvbuf(stdout, nullptr, _IOLBF, BUFSIZ);  // a progress line shows at once, in a pipe too
   try {

@@ -1,15 +1,15 @@
-// Mixed precision by hand, and the same by amp.
+// Mixed precision by hand, and the same with amp.
 //
 // A two-layer MLP (inputs -> hidden -> 10, ReLU, SGD) is trained from the same weights on the same batches:
 //   fp32      as usual;
 //   by hand   FP32 masters, FP16 copies of them, a scaled loss: every cast is written out, with plain tensor ops;
-//   amp       the same in five lines, by the recipe fp16-static:128;
-//   and by the recipes of --recipes.
-// You learn what the recipe does at each step of the loop, that nothing else is in it (the losses agree to the bit), and
-// where the memory goes: all bytes are counted by the allocator while the steps run.
+//   amp       the same in five lines, with the recipe fp16-static:128;
+//   and with the recipes of --recipes.
+// You learn what the recipe does at each step of the loop, that it does nothing else (the losses have the same bits),
+// and what uses the memory: the allocator counts all bytes during the steps.
 //
-// After Micikevicius et al. 2018, "Mixed Precision Training". Fast FP16 wants hardware for it: on a CPU without FP16
-// arithmetic the memory shrinks and the time may not.
+// After Micikevicius et al. 2018, "Mixed Precision Training". FP16 needs hardware support to be fast: on a CPU without
+// FP16 arithmetic it saves memory, but maybe no time.
 #include <gradual/data/data_loader.h>
 #include <gradual/data/digits.h>
 #include <gradual/data/idx.h>
@@ -38,7 +38,7 @@ std::shared_ptr<nn::Sequential> make_model(std::int64_t inputs, std::int64_t hid
   return std::make_shared<nn::Sequential>(nn::Linear(inputs, hidden), nn::ReLU(), nn::Linear(hidden, 10));
 }
 
-// The model once more as a plain function of its four parameters, in whatever dtype these are.
+// The same model as a plain function of its four parameters, in any dtype.
 Tensor forward(const std::vector<Tensor>& w, const Tensor& x) {
   return linear(relu(linear(x, w[0], w[1])), w[2], w[3]);
 }
@@ -57,7 +57,7 @@ Step fp32_by_hand(const std::shared_ptr<nn::Sequential>& model) {
 }
 
 Step mixed_by_hand(const std::shared_ptr<nn::Sequential>& model) {
-  std::vector<Tensor> masters;  // FP32: what training really updates
+  std::vector<Tensor> masters;  // FP32: the weights that training updates
   for (const Tensor& p : model->parameters()) {
     masters.push_back(p.detach());
     masters.back().set_category(Category::masters);  // only for the memory table below
@@ -74,11 +74,11 @@ Step mixed_by_hand(const std::shared_ptr<nn::Sequential>& model) {
     const Tensor loss = cross_entropy(forward(half, b.inputs).to(DType::f32), b.targets);
     // 3. Backward of the scaled loss lifts FP16 gradients away from zero.
     (loss * kScale).backward();
-    // 4. A gradient that overflowed spoils the step: leave it out.
+    // 4. Skip the step if a gradient overflowed.
     const NoGrad no_grad;
     for (const Tensor& h : half)
       if (!std::isfinite(h.grad().to(DType::f32).abs().sum().item())) return loss.detach();
-    // 5. Unscale in FP32 (in FP16 the small ones would vanish after all) and update the masters.
+    // 5. Unscale in FP32 (in FP16 small gradients would underflow again) and update the masters.
     for (std::size_t i = 0; i < masters.size(); ++i)
       masters[i].add_(half[i].grad().to(DType::f32) * (1 / kScale), -kLr);
     return loss.detach();
@@ -118,7 +118,7 @@ Report train(std::string name, DType inputs, const MakeStep& make, const std::ve
   return report;
 }
 
-// Images that a fixed random map tells apart: for timing where no data are at hand.
+// Images labelled by a fixed random map: for timing without data.
 data::Dataset random_data(std::int64_t samples) {
   Generator generator(1);
   const Tensor x = rand({samples, 784}, {}, generator);
@@ -155,7 +155,7 @@ void body(example::Arguments& arguments) {
   const std::int64_t steps = arguments.number("--steps", 7);
   const Device device = example::device();
   const std::string recipes = arguments.text("--recipes", device.is_cuda() ? "tf32,amp-fp16,amp-bf16,fp8-delayed" : "");
-  // Steps of less than a millisecond are timed on one thread: on a busy machine they would measure waiting.
+  // Steps of less than a millisecond are timed on one thread: on a busy machine two threads would measure waiting.
   set_num_threads(static_cast<int>(arguments.number("--threads", full ? num_threads() : 1)));
   arguments.done();
 
@@ -183,7 +183,7 @@ void body(example::Arguments& arguments) {
     against_fp32 = std::max(against_fp32, std::fabs(runs[1].losses[i] - runs[0].losses[i]));
   }
   std::printf("largest difference in loss: by hand and amp %g, by hand and fp32 %g\n", against_amp, against_fp32);
-  // On a GPU the model's relu is part of a product, whose sums may come in another order.
+  // On a GPU the model's relu is fused with a product, whose sums may have another order.
   if (device.is_cuda())
     example::claim(against_amp < 1e-3, "amp does what was written by hand, but for the order of sums");
   else example::claim(against_amp == 0, "amp does what was written by hand, to the bit");

@@ -1,10 +1,10 @@
-// A number format on paper: its values, the gaps between them, its limits, and where a number of yours lands.
+// A number format: its values, the gaps between them, its limits, and the value that your number rounds to.
 //
-// A code is sign, exponent and mantissa. Exponent codes from 1 on mean (1 + mantissa / 2^m) * 2^(exponent - bias): from one
-// power of two to the next, a binade, values stand 2^m times at the same gap, and each binade's gap is twice the last one's.
-// Exponent code 0 goes on down to zero with the gap of the smallest binade (subnormal values). A number between two
-// values has to go to one of them: which one is the rounding mode's affair, and what becomes of numbers beyond the last
-// value is the overflow policy's.
+// A code is sign, exponent and mantissa. Exponent codes from 1 on mean (1 + mantissa / 2^m) * 2^(exponent - bias). From
+// one power of two to the next (a binade) there are 2^m values with equal gaps; each binade's gap is twice the previous
+// one's. Exponent code 0 continues down to zero with the gap of the smallest binade (subnormal values). A number
+// between two values is rounded to one of them: the rounding mode decides which. The overflow policy decides about
+// numbers beyond the largest value.
 #include <gradual/gradual.h>
 
 #include <algorithm>
@@ -25,7 +25,7 @@ std::string text(double v) {
   std::snprintf(buffer, sizeof buffer, "%.9g", v);
   return buffer;
 }
-// The same with its power of two, where it is one.
+// The same, as a power of two if it is one.
 std::string with_power(double v) {
   int exponent = 0;
   if (std::frexp(v, &exponent) != 0.5 || v == 1) return text(v);
@@ -47,7 +47,7 @@ void list_formats() {
       "              e2m1, e2m3 and e3m2 are OCP's, without Inf and NaN\n");
 }
 
-// From x, at most the largest value, to the next value away from zero, if exponents went on.
+// The gap from x, at most the largest value, to the next value away from zero, as if the exponent were unbounded.
 double gap(const Format& f, double x) {
   const int exponent = f.has_zero ? std::max(std::ilogb(x), std::ilogb(f.min_normal())) : std::ilogb(x);
   return std::ldexp(1.0, exponent - f.mantissa_bits);
@@ -62,7 +62,7 @@ void show_limits(const Format& f) {
       std::printf("  (%s has as many bits and reaches %s)\n", std::string(n.name).c_str(),
                   text(n.format.max()).c_str());
   std::printf("  largest value      %s\n", with_power(f.max()).c_str());
-  const bool normals = f.min_normal() <= f.max();  // e1m2 and its like are all subnormal
+  const bool normals = f.min_normal() <= f.max();  // e1m2 and similar formats are all subnormal
   std::printf("  smallest normal    %s\n", normals ? with_power(f.min_normal()).c_str() : "none");
   std::printf("  smallest positive  %s\n", with_power(f.min_positive()).c_str());
   std::printf("  gap above 1        %s\n", f.max() > 1 ? with_power(gap(f, 1)).c_str() : "none");
@@ -71,13 +71,13 @@ void show_limits(const Format& f) {
               zeros[f.has_zero + f.has_negative_zero]);
 }
 
-// One line a binade: its codes, its gap, its values or the first and last of them.
+// One line per binade: its codes, its gap, its values or the first and last of them.
 void show_binades(const Format& f) {
   const std::uint32_t per = 1u << f.mantissa_bits, last = f.max_code() >> f.mantissa_bits;
   std::printf("  %-*s %-24s %s\n", f.bits() > 8 ? 24 : 12, "codes", "gap",
               f.is_signed ? "values (and their negatives)" : "values");
   for (std::uint32_t e = 0; e <= last; ++e) {
-    // of many binades: the first and last ones and those around 1
+    // of many binades: the first, the last, and those around 1
     const int power = static_cast<int>(e) - f.bias;
     if (last > 32 && e > 2 && e + 2 < last && std::abs(power) > 2) {
       if (e == 3 || power == 3) std::printf("  ...\n");
@@ -95,7 +95,7 @@ void show_binades(const Format& f) {
   }
 }
 
-// From 0 to the largest value, a mark for each value; # where several fall on one place.
+// From 0 to the largest value, a mark for each value; # if several share a column.
 void show_line(const Format& f) {
   std::string line(kColumns + 1, '-');
   for (std::uint32_t c = 0; c <= f.max_code(); ++c) {
@@ -105,7 +105,7 @@ void show_line(const Format& f) {
   std::printf("\n  0 %s %s\n", line.c_str(), text(f.max()).c_str());
 }
 
-// The exponents that a wide format reaches, as those of f32 are seen from 2^-150 to 2^128.
+// The exponent range of a wide format, drawn on f32's range from 2^-150 to 2^128.
 void show_reach(const Format& f) {
   std::string line;
   for (int e = -150; e < 128; e += 4)
@@ -121,9 +121,9 @@ double rounded(const Format& f, RoundingMode mode, Overflow overflow, double x) 
   return y;
 }
 
-// The values below and above |x|; above the largest one: the next if exponents went on.
+// The values below and above |x|; beyond the largest one as if the exponent were unbounded.
 struct Neighbours {
-  double low = 0, high = 0, part = 0;  // part: how far x is on the way, 0 to 1 (more: beyond both)
+  double low = 0, high = 0, part = 0;  // part: position of x between them, 0 to 1 (more: beyond both)
 };
 Neighbours neighbours(const Format& f, double x) {
   Neighbours n{rounded(f, RoundingMode::down, Overflow::saturate, x),
@@ -150,7 +150,7 @@ void show_between(const Format& f, double x, const Neighbours& n) {
   std::printf("  %s %s %s   (+ halfway%s)\n", low.c_str(), line.c_str(), high.c_str(), shown ? ", x your number" : "");
 }
 
-// Where x lands under each rounding and policy.
+// The value that x rounds to under each rounding and policy.
 void show_rounding(const Format& f, double x) {
   const bool inside = std::isfinite(x) && (f.is_signed || x >= 0) && (f.has_zero || x >= f.min_positive());
   const Neighbours n = inside ? neighbours(f, std::abs(x)) : Neighbours{};
@@ -178,7 +178,7 @@ void show_rounding(const Format& f, double x) {
 
 bool codes_come_back(const Format& f) {
   const Rounder r{f, {}, Overflow::ieee};
-  const std::uint32_t step = f.bits() > 16 ? 65521 : 1;  // of fp32 and its like every 65521st, a prime
+  const std::uint32_t step = f.bits() > 16 ? 65521 : 1;  // of wide formats every 65521st code, a prime
   for (std::uint32_t code = 0; code <= f.max_code(); code += step) {
     const float value = f.decode(code);
     std::uint32_t again = 0;  // the codes' bytes lie low first

@@ -1,5 +1,5 @@
-// Optimizers of your own under a recipe: RMSprop, Lion and Muon, each written with ops (own_optimizers.h), train a network whose
-// parameters are f16 with FP32 masters and a dynamic loss scale.
+// User-defined optimizers under a recipe: RMSprop, Lion and Muon, each written with ops (own_optimizers.h), train a
+// network whose parameters are f16 with FP32 masters and a dynamic loss scale.
 #include "own_optimizers.h"
 
 #include <gradual/data/digits.h>

@@ -1,5 +1,5 @@
-// Three optimizers of your own, each an update written with ops. Masters, Kahan and stochastic updates, the loss scaler, clipping,
-// state dicts and recipes come from optim::Optimizer.
+// Three user-defined optimizers, each an update written with ops. optim::Optimizer provides masters, Kahan and
+// stochastic updates, the loss scaler, clipping, state dicts and recipes.
 #pragma once
 
 #include <gradual/gradual.h>
@@ -51,7 +51,8 @@ inline Tensor orthogonal(Tensor x) {
   return tall ? x.t() : x;
 }
 
-// Muon: momentum with Nesterov's look-ahead, made orthogonal (Jordan 2024). Matrices only; give other parameters to AdamW.
+// Muon: momentum with Nesterov's look-ahead, made orthogonal (Jordan 2024). Matrices only; give other parameters to
+// AdamW.
 struct Muon : Optimizer {
   Muon(std::vector<ParamGroup> groups, const ParamGroup& rates, const UpdateOptions& precision = {})
       : Optimizer("muon", {"momentum"}, std::move(groups), rates, precision) {}

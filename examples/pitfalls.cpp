@@ -1,8 +1,8 @@
-// Eight ways in which half precision breaks training, each with its cure, as numbers.
+// Eight ways in which half precision breaks training, each with its cure, with numbers.
 //
-// Every number is computed while the program runs; every failure and every cure is checked, and the program ends with
-// status 1 if one does not happen. FP16 has 10 bits behind the point and exponents -14 to 15: neighbours of 1 are 2^-10
-// apart, the largest number is 65504, the smallest above zero 2^-24. Most of what follows is one of these three facts.
+// The program computes every number and checks every failure and every cure; it ends with status 1 if one does not
+// occur. FP16 has 10 mantissa bits and exponents -14 to 15: neighbours of 1 are 2^-10 apart, the largest number is
+// 65504, the smallest above zero is 2^-24. Most failures below follow from one of these three facts.
 #include <gradual/gradual.h>
 
 #include <cmath>
@@ -19,7 +19,7 @@ TensorOptions f32() { return example::on_device(DType::f32); }
 void title(int number, const char* text) { std::printf("\n%d. %s\n", number, text); }
 void row(const char* what, double value) {
   std::printf("  %-62s %.9g\n", what,
-              std::isnan(value) ? std::fabs(value) : value);  // a NaN's sign says nothing
+              std::isnan(value) ? std::fabs(value) : value);  // a NaN's sign has no meaning
 }
 
 void rounding() {

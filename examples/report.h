@@ -1,4 +1,4 @@
-// What a training run took, and a table of several.
+// Time and memory of a training run, and a table of several runs.
 #pragma once
 
 #include <gradual/core/tensor/device.h>
@@ -18,14 +18,14 @@ using gradual::MemoryStats;
 struct Report {
   std::string name;
   std::vector<double> losses = {};
-  double ms = 0, ms_with_copies = 0;  // of the fastest step: the others waited for something else
+  double ms = 0, ms_with_copies = 0;  // of the fastest step: slower ones were disturbed
   MemoryStats memory = {};
   MemoryStats before = {};  // what the data hold
   double mb(Category c) const { return static_cast<double>(memory[c].peak - before[c].current) / 1e6; }
   double total() const { return static_cast<double>(memory.total.peak - before.total.current) / 1e6; }
 };
 
-// Milliseconds of f; on a GPU of its work, by events before and behind it.
+// Milliseconds of f; on a GPU of its work, by events before and after it.
 template <class F> double milliseconds(Device device, const F& f) {
   if (device.is_cuda()) {
     gradual::device::Watch watch(device);

@@ -1,9 +1,9 @@
 // Backward, one node at a time.
 //
-// A network of three linear layers is small enough to read every number. You see the tape that forward recorded (which op,
-// on what, made at which line, what it keeps for backward), then backward as the engine runs it: newest node first, the
-// gradient that arrives, the rule of the op, the gradients it hands on. At the end the same gradients are computed by
-// backward() in one go, and the tape is written as a drawing.
+// A network of three linear layers is small enough to read every number. The program prints the tape that forward
+// recorded (ops, inputs, source lines, saved tensors), then backward as the engine runs it: newest node first, the
+// gradient that it receives, the rule of the op, the gradients that it passes on. At the end backward() computes the
+// same gradients in one call, and the tape is written as a drawing.
 #include <gradual/gradual.h>
 
 #include <algorithm>
@@ -26,7 +26,7 @@ struct Net : nn::Module {
   }
 };
 
-// What the nodes of this network do with the gradient g of their result.
+// The rules of this network's nodes, for the gradient g of their result.
 const std::map<std::string, const char*> kRules{
     {"cross_entropy", "logits get g * (softmax(logits) - one_hot(class)) / rows"},
     {"linear", "x gets g W; W gets g^T x; the bias gets the sum of g over rows"},

@@ -1,8 +1,8 @@
 // Your own model in the precision lab.
 //
-// Write a Module and hand lab::compare a function that makes one: it is trained once under each recipe, on the same
-// batches in the same order, and the table shows what each precision did to it. With a folder, results.json, curves.csv
-// and report.html (open it in a browser) are written there.
+// Write a Module and pass lab::compare a function that makes one. The lab trains it once under each recipe, on the same
+// batches in the same order, and the table shows the effect of each precision. With a folder, it writes results.json,
+// curves.csv and report.html (open it in a browser) there.
 #include <gradual/data/digits.h>
 #include <gradual/gradual.h>
 #include <gradual/lab/lab.h>
@@ -13,7 +13,7 @@ using namespace gradual;
 
 namespace {
 
-// A residual network: each block adds to what it was given. Replace it by yours.
+// A residual network: each block adds to its input. Replace it by yours.
 struct Block : nn::Module {
   nn::LayerNorm& norm = register_module("norm", nn::LayerNorm(96));
   nn::Linear& up = register_module("up", nn::Linear(96, 192));

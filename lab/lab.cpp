@@ -52,12 +52,12 @@ class Folder {
     if (error) fail("cannot make the folder " + path_ + "/checkpoints: " + error.message());
     for (const std::string& file :
          {path_ + "/results.json", path_ + "/curves.csv", path_ + "/report.html", finished_path()})
-      static_cast<void>(AtomicFile(file));  // now rather than after the first run
+      static_cast<void>(AtomicFile(file));  // fails now, not after the first run
   }
   std::string checkpoint(const std::string& recipe, std::uint64_t seed) const {
     return path_.empty() ? "" : path_ + "/checkpoints/" + file_name(recipe, seed);
   }
-  // `before`: finished runs of earlier calls, which stay known to --resume though this call does not list them.
+  // `before`: finished runs of earlier calls, kept for --resume although this call does not list them.
   void write(const std::vector<Result>& results, const std::vector<Result>& before) const {
     if (path_.empty()) return;
     write_file_atomically(path_ + "/results.json", results_json(results, false));
@@ -79,7 +79,7 @@ class Folder {
   std::string path_;
 };
 
-// Whether a run of these was finished, by whatever settings.
+// True if a run of these was finished, with any settings.
 bool is_finished(const Result& r, const amp::Recipe& recipe, std::uint64_t seed, const Options& o,
                  const LabData& data) {
   return r.recipe == recipe.name && r.seed == static_cast<std::int64_t>(seed) && r.model == o.model_name &&
@@ -99,7 +99,7 @@ const Result* find(const std::vector<Result>& results, const amp::Recipe& recipe
 void check(const MakeModel& make_model, const std::vector<amp::Recipe>& recipes, const std::string& out,
            const Options& options) {
   check_options(recipes, options);
-  if (options.device.is_cuda()) device::select(options.device);  // an error now where there is none
+  if (options.device.is_cuda()) device::select(options.device);  // an Error now if there is none
   {
     Generator generator(0);
     const GeneratorScope scope(generator);
@@ -119,7 +119,7 @@ std::vector<Result> compare(const MakeModel& make_model, const LabData& data, co
   if (options.started) options.started();
   std::vector<Result> results;
   int number = 0;
-  // one run tells what every format would lose of its numbers: that of fp32, where there is one
+  // one run provides the numbers for the section on formats (what_if): fp32's, if there is one
   const auto full = std::find_if(recipes.begin(), recipes.end(), [](const auto& r) { return r.name == "fp32"; });
   const amp::Recipe& looked_at = full == recipes.end() ? recipes.front() : *full;
   for (const amp::Recipe& recipe : recipes) {

@@ -92,7 +92,7 @@ Histogram histogram_from(const Json& j) {
   h.as_if = j.at("as_if");
   if (const Json& f = j.at("format"); !f.is_null()) {
     h.format = f.at("name");
-    // earlier versions had the smallest subnormal number's, of which all above the half is rounded to it
+    // earlier versions stored the exponent of the smallest subnormal number, half of which is the limit
     h.zero_below_exponent = f.contains("zero_below_exponent") ? f["zero_below_exponent"].get<int>()
                                                               : f.at("min_subnormal_exponent").get<int>() - 1;
     h.min_normal_exponent = f.at("min_normal_exponent");
@@ -212,7 +212,7 @@ Json document(const std::vector<Result>& results, bool with_curves) {
   return {{"runs", runs}, {"machine", machine()}, {"version", GRADUAL_VERSION}};
 }
 
-// A path of the user's may be no UTF-8: what is not becomes U+FFFD.
+// A user's path may contain invalid UTF-8; it is replaced by U+FFFD.
 std::string to_text(const Json& j, int indent = -1) {
   return j.dump(indent, ' ', false, Json::error_handler_t::replace);
 }
@@ -221,7 +221,7 @@ void replace(std::string& text, const std::string& mark, const std::string& by) 
   text.replace(text.find(mark), mark.size(), by);
 }
 
-// The mean over runs of the values that are finite; NaN where none is.
+// The mean of the finite values over runs; NaN if there are none.
 struct Mean {
   double sum = 0;
   int count = 0;
@@ -236,7 +236,7 @@ struct Row {
   int runs = 0, bad = 0;
   Mean accuracy = {}, loss = {}, train_loss = {}, ms = {}, scale = {}, skipped = {}, underflow = {};
   Mean overflow = {}, zero = {}, bytes = {};
-  bool as_if = false;       // losses are those that f16 would have
+  bool as_if = false;       // losses are computed as if cast to f16
   std::string status = {};  // the last one that is not ok
 };
 
@@ -245,15 +245,15 @@ std::string scale_text(double scale) {
   return fmt::format("2^{:.4g}", std::log2(scale));
 }
 
-// A number with its unit, "-" for NaN, which stands for a mean over no run.
+// A number with its unit; "-" for NaN, the mean over no run.
 std::string cell(double value, int digits, const char* unit = "") {
   return std::isnan(value) ? "-" : fmt::format("{:.{}f}{}", value, digits, unit);
 }
 
-// A share that is lost: 0 stands for none alone.
+// A lost share: "0" only if nothing was lost.
 std::string lost_cell(double percent) { return percent > 0 && percent < 5e-4 ? "<0.001%" : cell(percent, 3, "%"); }
 
-// As RFC 4180 has it: a recipe of the user's may have any name.
+// Quoted as in RFC 4180, because a user's recipe may have any name.
 std::string csv_field(const std::string& text) {
   if (text.find_first_of(",\"\r\n") == std::string::npos) return text;
   std::string quoted = "\"";
@@ -300,7 +300,7 @@ std::string report_html(const std::vector<Result>& results) {
   std::string html = text_of(embedded::report_html_in, embedded::report_html_in_size);
   replace(html, "@CSS@", text_of(embedded::report_css, embedded::report_css_size));
   replace(html, "@JS@", text_of(embedded::report_js, embedded::report_js_size));
-  // "<" stands in texts alone, where "</script" and "<!--" mean something to HTML
+  // "<" occurs only in strings, where HTML would interpret "</script" and "<!--"
   std::string data = to_text(document(results, true));
   for (std::size_t at = 0; (at = data.find('<', at)) != std::string::npos; at += 6) data.replace(at, 1, "\\u003c");
   replace(html, "@DATA@", data);

@@ -26,7 +26,8 @@
 namespace gradual::lab {
 namespace {
 
-// So many non-finite losses in a row and a run counts as diverged: a skipped step or two recover, NaN parameters do not.
+// A run with this many non-finite losses in a row has diverged. It recovers from a few skipped steps, not from NaN
+// weights.
 constexpr int kDiverged = 16;
 constexpr std::int64_t kEvaluationBatch = 256;
 
@@ -54,7 +55,7 @@ class Sink {
   }
   ~Sink() {
     if (file_ != stdout) std::fclose(file_);
-    else std::fflush(stdout);  // before the progress on stderr goes on
+    else std::fflush(stdout);  // before more progress on stderr
   }
   Sink(const Sink&) = delete;
   Sink& operator=(const Sink&) = delete;
@@ -66,7 +67,7 @@ class Sink {
 
 constexpr std::size_t kCounts = 7, kBins = 256;  // of a tally, in the order of their declaration
 
-// A row of counts a role and layer: "0 fc1" for the activations of fc1.
+// One row of counts per role and layer: "0 fc1" for the activations of fc1.
 StateDict casts_state(const amp::CastStatsTable& casts) {
   StateDict state;
   for (const auto& [key, tally] : casts) {
@@ -102,7 +103,7 @@ double median(std::vector<double> values) {
   return *middle;
 }
 
-// The settings by their names, those of the recipe by their paths in it.
+// The settings by name; those of the recipe by their paths in it.
 std::map<std::string, std::string> by_name(const std::string& settings) {
   constexpr std::string_view kRecipe = ", recipe ";
   const std::size_t at = settings.find(kRecipe);
@@ -247,7 +248,7 @@ void Run::end_epoch(Progress& progress) {
   progress.accuracy = result_.test_accuracy;
 }
 
-// The peaks of training alone: building the model, evaluation and checkpoints are not in them.
+// The peaks of training alone, without building the model, evaluation and checkpoints.
 void Run::take_memory() {
   const MemoryStats m = memory_stats(options_.device);
   for (std::size_t i = 0; i < result_.peak_bytes.size(); ++i)
@@ -319,7 +320,7 @@ Result Run::result() {
       rounded ? 100 * static_cast<double>(counts.zeros + counts.underflow) / static_cast<double>(counts.elements)
               : kNone;
   result_.casts.clear();
-  std::map<std::string, std::size_t> place;  // of a layer in the model; what is outside of all comes last
+  std::map<std::string, std::size_t> place;  // of a layer in the model; numbers outside of layers come last
   std::map<std::string, std::string> kinds;
   for (const auto& [path, module] : model_->named_modules()) {
     if (path.empty()) continue;

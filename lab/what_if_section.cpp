@@ -18,7 +18,7 @@ constexpr std::int64_t kMostElements = 1 << 18;  // of one tensor
 
 void append(const Tensor& t, std::vector<float>& to) {
   const NoGrad off;
-  const StageScope amp(chain().amp, nullptr), quiet(chain().observe, nullptr);  // it is no part of the training
+  const StageScope amp(chain().amp, nullptr), quiet(chain().observe, nullptr);  // not a part of training
   const std::vector<float> values = t.to_vector<float>();
   const auto step = static_cast<std::size_t>((t.numel() + kMostElements - 1) / kMostElements);
   for (std::size_t i = 0; i < values.size(); i += step) to.push_back(values[i]);
@@ -32,7 +32,7 @@ Json loss_json(const ScaleLoss& l) {
           {"sqnr_db", std::isfinite(l.sqnr_db) ? Json(l.sqnr_db) : Json(nullptr)}};
 }
 
-// The values are scaled back first, in place.
+// Divides the values by the loss scale first, in place.
 Json role_json(const char* role, std::vector<float>& values, double loss_scale) {
   for (float& v : values) v = static_cast<float>(v / loss_scale);
   // from_blob: memory that the run's peaks do not count
@@ -55,7 +55,7 @@ void GradientSample::gradient(const autograd::GradientEvent& event) {
   const Tensor& g = event.grad;
   if (!g.defined() || !g.is_floating() || g.dim() == 0) return;  // 0-d: the loss and its scaling
   const bool gathered = event.input < 0;
-  // a leaf's gradient is taken once it is gathered, not as its parts arrive
+  // takes a leaf's gradient once it is accumulated, not its parts
   if (!gathered && (leaf_of(event) || !seen_.insert(g.unsafe_impl()->storage->id).second)) return;
   append(g, gathered ? weight_gradients_ : errors_);
 }

@@ -24,7 +24,7 @@ namespace {
 
 using namespace gradual;
 
-// What stands between commas, without the spaces around it.
+// The texts between commas, without surrounding spaces.
 std::vector<std::string> split_names(const std::string& text) {
   std::vector<std::string> names;
   std::istringstream fields(text);
@@ -35,7 +35,7 @@ std::vector<std::string> split_names(const std::string& text) {
   return names;
 }
 
-// A recipe may be asked for by a name that is not its own: O0 is fp32.
+// A recipe may be requested by another name than its own: O0 is fp32.
 struct Asked {
   std::string by;
   amp::Recipe recipe;
@@ -81,7 +81,7 @@ std::vector<amp::Recipe> recipes_for(const std::string& text) {
 void list_recipes(const std::vector<amp::Recipe>& recipes) {
   for (const amp::Recipe& r : recipes) {
     lab::say(stdout, "{:<14} {}\n", r.name, r.description);
-    if (!amp::is_recipe(r.name)) {  // a file's, whose description need not tell
+    if (!amp::is_recipe(r.name)) {  // from a file; its description may not say it
       if (r.scaling && !r.scaling->dynamic)
         lab::say(stdout, "{:<16} loss scale: {}, fixed\n", "", r.scaling->init_scale);
       for (const auto& [op, policy] : r.policy) lab::say(stdout, "{:<16} {}: {}\n", "", name(op), to_string(policy));
@@ -161,10 +161,10 @@ void declare_options(CLI::App& app, Arguments& a) {
       ->expected(0, 1);
   app.add_option("--profile", a.options.profile, "write a profile of each run to FILE (without FILE: to stdout)")
       ->expected(0, 1);
-  app.allow_extras();  // unknown() answers them, the first with the nearest option
+  app.allow_extras();  // unknown() reports the first, with the nearest option
 }
 
-// The status to end with, where help or an error in the command line ends the program.
+// The exit status, if help or an error in the command line ends the program.
 std::optional<int> parse(CLI::App& app, int argc, char** argv) {
   try {
     app.parse(argc, argv);
@@ -197,7 +197,7 @@ void check(const CLI::App& app, const Arguments& a) {
     fail(fmt::format("--threads is {}; it must be 1 to {}", a.threads, kMostThreads));
 }
 
-// Trains, writes the folder, prints the table; gives the program's status.
+// Trains, writes the folder, prints the table; returns the exit status.
 int train(Arguments& a) {
   lab::Options& options = a.options;
   options.device = device_from_name(a.device);
@@ -212,7 +212,7 @@ int train(Arguments& a) {
   options.stop = [] { return lab::stop_signal() != 0; };
   options.progress = lab::ProgressBar(a.quiet, chosen);
   const std::filesystem::path saved = std::filesystem::path(a.out) / "checkpoints";
-  std::error_code none;  // of a folder that is not there; what else is wrong with it lab::check() says
+  std::error_code none;  // if the folder does not exist; lab::check() reports other errors
   if (options.resume && !a.quiet &&
       std::filesystem::directory_iterator(saved, none) == std::filesystem::directory_iterator())
     lab::say(stderr, "--resume: nothing is saved in {}; every run starts from the beginning\n", a.out);

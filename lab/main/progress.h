@@ -9,7 +9,7 @@
 
 namespace gradual::lab {
 
-// One line a run on stderr, redrawn in place on a terminal; elsewhere a line when a run ends.
+// One line per run on stderr, redrawn in place on a terminal; otherwise one line when a run ends.
 class ProgressBar {
  public:
   ProgressBar(bool quiet, const std::vector<amp::Recipe>& recipes);

@@ -1,4 +1,4 @@
-// What the terminal program writes, and the signals that stop it.
+// Output of the terminal program, and the signals that stop it.
 #pragma once
 
 #include <fmt/format.h>
@@ -14,10 +14,10 @@ template <class... A> void say(std::FILE* to, fmt::format_string<A...> text, A&&
   put(to, fmt::format(text, std::forward<A>(arguments)...));
 }
 
-// From now on SIGINT, SIGTERM, SIGHUP and SIGPIPE ask the program to stop: it then writes results and report of the runs so
-// far. A second signal other than SIGPIPE ends it at once.
+// After this call SIGINT, SIGTERM, SIGHUP and SIGPIPE request a stop: the program writes results and report of the runs
+// so far. A second signal, except SIGPIPE, ends it at once.
 void stop_on_signals();
-// The signal that asked for the stop; 0: none.
+// The signal that requested the stop; 0: none.
 int stop_signal();
 
 }  // namespace gradual::lab
