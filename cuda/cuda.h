@@ -1,5 +1,5 @@
-// CUDA devices: whether there are any, streams, and what a program may ask of them. Tensors get there by to(Device::cuda())
-// or by TensorOptions::device; everything else is the same as on the CPU.
+// CUDA devices: availability, properties, synchronisation. to(Device::cuda()) or TensorOptions::device puts tensors on
+// a GPU; everything else is the same as on the CPU.
 #pragma once
 
 #include <cstdint>
@@ -11,7 +11,7 @@
 
 namespace gradual::cuda {
 
-// Whether the library was built with CUDA and a GPU can be used; else why_not() says in a sentence what is missing.
+// True if the library was built with CUDA and a GPU can be used; else why_not() says in a sentence what is missing.
 inline bool available() { return device::count() > 0; }
 std::string why_not();
 
@@ -22,21 +22,20 @@ struct DeviceInfo {
   std::int64_t memory = 0;      // bytes in all
   int runtime = 0, driver = 0;  // CUDA's versions: 13000 is 13.0
 };
-// Error where there is no such device.
+// Error if there is no such device.
 DeviceInfo device_info(Device device = Device::cuda());
 
-// Waits until all work of the device is done. Errors of kernels that ran before come out here at the latest. So does an
-// index out of range: gather, index_select and their kin do not wait to look at the numbers of an index on a GPU; they take
-// zero there, or add nothing, and the Error comes when the CPU next reads a tensor, writes one, or synchronises.
+// Waits until all work of the device is done. Throws pending errors of earlier kernels, including an index out of
+// range: gather, index_select and similar ops do not wait to check an index on a GPU. They read zero or add nothing
+// there, and the Error comes when the CPU next reads a tensor, writes one, or synchronises.
 void synchronize(Device device = Device::cuda());
 
-// Whether NVIDIA's libraries compute what they can: convolutions, batch norm, average pooling, softmax and attention by
-// cuDNN. Otherwise kernels of ours do, slower and readable, within the same bounds of error. On by default; set for the
-// whole process from now on, by any thread.
+// On (the default): cuDNN computes convolutions and attention. Off: Gradual's own kernels do, slower and readable,
+// within the same error bounds. Set for the whole process, by any thread.
 void set_library_kernels(bool on);
 bool library_kernels();
 
-// The choice of a block, for tests and comparisons; not for several threads at once.
+// Sets it while it lives, for tests and comparisons. Not for several threads at once.
 class LibraryKernelsScope : Pinned {
  public:
   explicit LibraryKernelsScope(bool on) : saved_(library_kernels()) { set_library_kernels(on); }
@@ -46,7 +45,7 @@ class LibraryKernelsScope : Pinned {
   bool saved_;
 };
 
-// Gives the blocks that nobody uses back to the driver.
+// Returns unused blocks to the driver.
 void empty_cache(Device device = Device::cuda());
 
 }  // namespace gradual::cuda

@@ -1,7 +1,7 @@
-// CUDA on the CPU: as much of the runtime's interface as cuda/ uses, so that its sources, kernels included, run without a
-// GPU, step by step in a debugger and under sanitizers (GRADUAL_CUDA=EMULATED). The threads of a block are fibers, run one
-// after the other from barrier to barrier; blocks run one after the other. Every second launch runs them in reverse. It is
-// made for tests, and slow.
+// CUDA on the CPU: the part of the runtime's interface that cuda/ uses, so that its sources, including kernels, run
+// without a GPU, in a debugger and under sanitizers (GRADUAL_CUDA=EMULATED). The threads of a block are fibers that run
+// one after the other from barrier to barrier; blocks run one after the other. Every second launch runs them in reverse
+// order. It is for tests, and slow.
 //
 // A barrier that some threads of a block or warp reach and others do not is an Error here; on a GPU it hangs.
 #pragma once
@@ -24,7 +24,7 @@
 #define __has_feature(x) 0
 #endif
 #if defined(__SANITIZE_THREAD__) || __has_feature(thread_sanitizer)
-#define __shared__ static thread_local  // two threads may launch one kernel, each on a stream of its own
+#define __shared__ static thread_local  // two threads may launch the same kernel on different streams
 #else
 #define __shared__ static
 #endif
@@ -32,15 +32,16 @@
 struct dim3 {
   unsigned x = 1, y = 1, z = 1;
 };
-// Of the thread that runs now.
+// Of the running thread.
 extern dim3 threadIdx, blockIdx, blockDim, gridDim;
 
-// --- barriers and exchange -----------------------------------------------------------------------------------------------
+// --- barriers and exchange
+// -----------------------------------------------------------------------------------------------
 
 namespace gradual::cuda::emulator {
 
-// Runs f() for every thread of every block on this thread, or records it where the stream is captured. Threads that work
-// `together` may meet at barriers.
+// Runs f() for every thread of every block on this thread, or records it if the stream is captured. together: threads
+// of a block may use barriers.
 void launch(unsigned blocks, unsigned threads, bool together, void* stream, std::function<void()> f);
 
 void meet_block();
@@ -73,7 +74,8 @@ template <class T> T atomicOr(T* p, std::type_identity_t<T> value) {
 }
 inline void __threadfence_system() {}
 
-// --- the runtime ---------------------------------------------------------------------------------------------------------
+// --- the runtime
+// ---------------------------------------------------------------------------------------------------------
 
 enum cudaError_t {
   cudaSuccess = 0,

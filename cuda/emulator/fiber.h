@@ -1,4 +1,4 @@
-// A stack of its own for what runs now and then.
+// A fiber: code with its own stack that is switched to and from.
 #pragma once
 
 #include <sys/mman.h>
@@ -27,7 +27,7 @@ struct Fiber {
     drop_thread(thread);
     munmap(stack, kStack);
   }
-  // Begins at `entry` when it is switched to.
+  // Starts at `entry` at the next switch.
   void begin(void (*entry)()) {
     getcontext(&context);
     context.uc_stack.ss_sp = stack;

@@ -37,13 +37,14 @@ struct Run {
   const std::function<void()>* f = nullptr;
   unsigned current = 0;
   bool together = false;
-  // Of every second launch: its last block and thread come first. What depends on an order that a GPU does not keep, as where a
-  // barrier is missing or one block reads what another writes, then gives other numbers.
+  // Of every second launch: its last block and thread come first. What depends on an order that a GPU does not keep, as
+  // where a barrier is missing or one block reads what another writes, then gives other numbers.
   bool backwards = true;
   std::exception_ptr error;
   unsigned turn(unsigned i, unsigned of) const { return backwards ? of - 1 - i : i; }
 };
-// Of whoever launches (a stream is a thread to ThreadSanitizer), for the threads of one stream know nothing of another's.
+// Of whoever launches (a stream is a thread to ThreadSanitizer), for the threads of one stream know nothing of
+// another's.
 std::map<void*, Run>& runs() {
   static auto& all = *new std::map<void*, Run>;  // never destroyed: a device's own stream is not either
   return all;

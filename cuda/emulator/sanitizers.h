@@ -1,8 +1,8 @@
-// What sanitizers are told of fibers. In other builds nothing is called.
+// Reports fibers to sanitizers. Does nothing in other builds.
 //
-// To ThreadSanitizer a thread of a block is a thread. What one does comes before what another does where a barrier of the block
-// lies between, or the end of the launch, and not because fibers take turns: so it finds what compute-sanitizer's racecheck
-// looks for, and the same in the device's memory. An exchange in a warp orders nothing, as in CUDA.
+// ThreadSanitizer sees a thread of a block as a thread. Only a barrier of the block or the end of a launch orders the
+// accesses of two threads, not the switches between fibers. So it finds the races that compute-sanitizer's racecheck
+// finds, also in device memory. An exchange in a warp orders nothing, as in CUDA.
 #pragma once
 
 #include <cstddef>
@@ -33,7 +33,7 @@ inline void leave_stack(void**, const void*, std::size_t) {}
 inline void arrive_on_stack(void*, const void**, std::size_t*) {}
 #endif
 
-// ThreadSanitizer: which thread runs, and that what came before release(at) comes before what follows acquire(at).
+// ThreadSanitizer: the running thread; accesses before release(at) happen before those after acquire(at).
 #ifdef GRADUAL_SANITIZE_THREAD
 inline constexpr bool kFindRaces = true;
 inline void* new_thread() { return __tsan_create_fiber(0); }

@@ -1,4 +1,4 @@
-// Streams do their work at once, on the calling thread, unless they are captured.
+// Streams execute work immediately, on the calling thread, unless they are captured.
 #pragma once
 
 #include <functional>
@@ -9,7 +9,7 @@ namespace gradual::cuda::emulator {
 
 void enqueue(cudaStream_t stream, std::function<void()> work);
 void wait_for_all();                 // streams
-int captures();                      // that go on, of all threads
+int captures();                      // active captures of all threads
 void forget_launches(void* thread);  // of a stream that goes, by what it is to ThreadSanitizer
 
 }  // namespace gradual::cuda::emulator

@@ -1,8 +1,9 @@
 // Streams, events, graphs, and the memory that is given and taken in a stream's order.
 //
-// Work is done when it is enqueued. To ThreadSanitizer each stream is a thread, and what it does comes before what the host or
-// another stream does where one waits for the other, as CUDA has it: who reads a result before the stream is synchronised with,
-// writes to a buffer that is still copied from, or lets another stream go on without an event between, is reported.
+// Work is done when it is enqueued. To ThreadSanitizer each stream is a thread, and what it does comes before what the
+// host or another stream does where one waits for the other, as CUDA has it: who reads a result before the stream is
+// synchronised with, writes to a buffer that is still copied from, or lets another stream go on without an event
+// between, is reported.
 #include <atomic>
 #include <chrono>
 #include <cstdlib>
@@ -75,7 +76,8 @@ struct Now {
 };
 Now& now() {
   static Now& one = *[] {
-    // While a process has had one thread alone, libstdc++ counts a shared_ptr's owners without atomics: a race to ThreadSanitizer.
+    // While a process has had one thread alone, libstdc++ counts a shared_ptr's owners without atomics: a race to
+    // ThreadSanitizer.
     if (kFindRaces) std::thread([] {}).join();
     return new Now;  // never destroyed: a device's own stream is not either
   }();

@@ -1,6 +1,6 @@
-// flash_attention and its backward; twin of core/cpu/attention.cpp. What the library does not take is computed of products
-// and kernels over the rows of scores, all of them at once, in f32 (f64 for f64). f16 and bf16 operands are exact in TF32, which
-// their products then use; the probabilities are rounded to it.
+// flash_attention and its backward; twin of core/cpu/attention.cpp. What the library does not take is computed of
+// products and kernels over the rows of scores, all of them at once, in f32 (f64 for f64). f16 and bf16 operands are
+// exact in TF32, which their products then use; the probabilities are rounded to it.
 #include "attention.h"
 
 #include "../../core/kernels/formulas.h"
@@ -35,7 +35,8 @@ Tensor column(const Tensor& t) {
   return as_strided(t, sizes, strides, t.offset());
 }
 
-// --- by parts ------------------------------------------------------------------------------------------------------------
+// --- by parts
+// ------------------------------------------------------------------------------------------------------------
 
 // [.., rows, length] row-major, as [heads, rows, length].
 Tensor matrices(const Tensor& t) {
@@ -159,7 +160,8 @@ template <class C> void backward_by_parts(const OpCall& call, Outputs& out, cons
     copy_elements(out[i], as_strided(made[i], out[i].sizes(), contiguous_strides(out[i].sizes()), 0));
 }
 
-// --- the rows ------------------------------------------------------------------------------------------------------------
+// --- the rows
+// ------------------------------------------------------------------------------------------------------------
 
 bool by_library(const OpCall& call, const Outputs& out, bool backward) {
   if (!library_kernels() || call[0].dim() > 4) return false;

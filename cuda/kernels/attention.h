@@ -1,26 +1,27 @@
-// flash_attention and its backward in device memory: by cuDNN (attention_cudnn.cpp), and by products and kernels of ours
-// (attention.cu) what it does not take.
+// flash_attention and its backward on device memory: by cuDNN (attention_cudnn.cpp); calls that cuDNN does not take run
+// as products and own kernels (attention.cu).
 #pragma once
 
 #include "../../core/tensor/tensor.h"
 
 namespace gradual::cuda {
 
-// The tensors of a call as [batch, heads, length, head size], the logsumexp as [batch, heads, queries, 1]. Forward makes y and
-// logsumexp; backward reads them too, and makes dq, dk and dv of dy.
+// The tensors of a call as [batch, heads, length, head size], the logsumexp as [batch, heads, queries, 1]. Forward
+// makes y and logsumexp; backward reads them too, and makes dq, dk and dv of dy.
 struct Attention {
   bool causal;
   double scale;
   Tensor q, k, v, y, logsumexp;
   Tensor dy{}, dq{}, dk{}, dv{};
-  std::int64_t most_scratch = std::int64_t{1} << 30;  // bytes; what takes more goes in parts where it can be cut
+  std::int64_t most_scratch = std::int64_t{1} << 30;  // bytes; a call that needs more is split if possible
   bool backward() const { return dy.defined(); }
 };
 
-// Enqueues it; false where the library does not take it: what was written counts for nothing. The same bits every time.
+// Enqueues it. False if the library does not take it; outputs are then undefined. The same bits every time.
 bool attend(const Attention& a);
 
-// Whether the library has a plan for it on a GPU that need not be there. What the tensors hold does not matter.
+// True if the library has a plan for it on the described GPU, which need not be present. Tensors' contents are not
+// used.
 class DescribedGpu;
 bool has_plan(const Attention& a, const DescribedGpu& gpu);
 

@@ -37,8 +37,8 @@ void spread_bias(const Tensor& y, const Tensor& bias, bool channels_last) {
   copy_elements(y, as_strided(bias, y.sizes(), strides, bias.offset()));
 }
 
-// What it is computed in. cuDNN writes what it reads, so that sums which are wanted as f32 are made of f32 operands: f8, f16
-// and bf16 numbers are exact in TF32, and so tensor cores take them.
+// What it is computed in. cuDNN writes what it reads, so that sums which are wanted as f32 are made of f32 operands:
+// f8, f16 and bf16 numbers are exact in TF32, and so tensor cores take them.
 struct Compute {
   DType dtype;
   bool tf32;

@@ -1,6 +1,6 @@
-// A library's kernels do not count what rounding loses. Where counts are wanted, a kernel that counts runs besides, into memory
-// that is dropped: the bits are those without counting, and the counts are those of the same formula in our arithmetic, whose
-// sums may differ from the library's in last bits.
+// Library kernels do not count what rounding loses. If counts are wanted, an own kernel that counts runs in addition,
+// into memory that is discarded. The bits do not change. The counts are those of the same formula in Gradual's
+// arithmetic, whose sums may differ from the library's in the last bits.
 #pragma once
 
 #include "../../core/formats/cast_counts.h"
@@ -9,7 +9,7 @@
 
 namespace gradual::cuda {
 
-// Calls count(outputs like `out`, to be dropped), if this thread counts.
+// If this thread counts, calls count(temporary outputs like `out`).
 template <class F> void count_again(const Outputs& out, const F& count) {
   if (!cast_counts()) return;
   const CategoryScope scope(Category::workspace);

@@ -1,4 +1,4 @@
-// Elements of tensors in kernels: their conversion to and from the type that is computed in, and where they lie.
+// Elements of tensors in kernels: conversion to and from the compute type, and their positions.
 #pragma once
 
 #include "../../core/formats/cast_element.h"
@@ -8,7 +8,7 @@
 
 namespace gradual::cuda {
 
-// Element `at` of an array of dtype d as a C (float, double or int64), and back, rounded once as convert.h says.
+// Element `at` of an array of dtype d as a C (float, double or int64), and back, rounded once as in convert.h.
 template <class C> GRADUAL_HD C load_element(DType d, const void* p, std::int64_t at) {
   C value{};
   visit_dtype(d, [&]<class T> { value = cast_element<C>(static_cast<const T*>(p)[at]); });
@@ -17,12 +17,12 @@ template <class C> GRADUAL_HD C load_element(DType d, const void* p, std::int64_
 template <class C> GRADUAL_HD void store_element(DType d, C value, void* p, std::int64_t at) {
   visit_dtype(d, [&]<class T> { static_cast<T*>(p)[at] = cast_element<T>(value); });
 }
-// The same, counted where that is wanted.
+// The same, counted if `counter` is set.
 template <class C> __device__ void store_counted(DType d, C value, void* p, std::int64_t at, const Counter& counter) {
   store_element(d, value, p, at);
   if (counter.counts) counter.add(static_cast<double>(value), load_element<double>(d, p, at));
 }
-// Integers wrap where the dtype is too small, as they do in C.
+// Integers wrap if the dtype is too small, as in C.
 template <class C> GRADUAL_HD C wrapped(DType d, C value) {
   if constexpr (std::is_same_v<C, std::int64_t>) {
     if (d == DType::u8) return static_cast<std::uint8_t>(value);
@@ -44,12 +44,12 @@ struct Operand {
 // cpu::Loop as kernels take it: dims merged, the last one innermost.
 template <int N> struct Geometry {
   int ndim = 0;
-  bool narrow = false;  // positions fit in 32 bits, whose divisions are quicker
+  bool narrow = false;  // positions fit in 32 bits, whose divisions are faster
   std::int64_t numel = 0;
   std::int64_t sizes[kMaxDims] = {};
   Operand operand[N];
 
-  // Where element `position` lies in each operand.
+  // The offset of element `position` in each operand.
   GRADUAL_HD void locate(std::int64_t position, std::int64_t (&at)[N]) const {
     for (int k = 0; k < N; ++k) at[k] = 0;
     if (narrow) walk(static_cast<std::uint32_t>(position), at);

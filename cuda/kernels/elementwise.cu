@@ -14,8 +14,8 @@ void clamp(const OpCall& c, Outputs& out) {
   });
 }
 
-// The mask is a function of the key and the element's row-major index, as on the CPU: element i stays where the upper 24
-// bits of word i are at least the threshold. A thread takes the four elements of one block of random words.
+// The mask is a function of the key and the element's row-major index, as on the CPU: element i stays where the upper
+// 24 bits of word i are at least the threshold. A thread takes the four elements of one block of random words.
 template <class C> struct DropElements {
   Geometry<2> g;  // in row-major order
   DeviceKey call_key;
@@ -104,8 +104,8 @@ void dropout(const OpCall& c, Outputs& out) {
   });
 }
 
-// The same, and the residual's element: both stores are rounded, and counted, as those of the two ops. X is what x is computed
-// in, C the sum.
+// The same, and the residual's element: both stores are rounded, and counted, as those of the two ops. X is what x is
+// computed in, C the sum.
 template <class X, class C> struct DropAdd {
   Geometry<3> g;  // in row-major order
   bool linear;

@@ -1,4 +1,4 @@
-// out[i] = f(in[0][i], in[1][i], ..): the kernels of all elementwise rows, twin of core/cpu/elementwise.cpp.
+// out[i] = f(in[0][i], in[1][i], ..): the kernels of all elementwise ops, counterpart of core/cpu/elementwise.cpp.
 #pragma once
 
 #include "../../core/kernels/functors.h"
@@ -8,7 +8,7 @@
 
 namespace gradual::cuda {
 
-// Any strides and dtypes: one element an index.
+// Any strides and dtypes: one element per index.
 template <class C, int N, class F> struct MapElements {
   Geometry<N + 1> g;  // of the output, then of the inputs
   C scalar;           // in place of an input that has no data
@@ -30,7 +30,7 @@ template <class C, int N, class F> struct MapElements {
   template <int... K> __device__ C call(const C (&x)[N], std::integer_sequence<int, K...>) const { return f(x[K]...); }
 };
 
-// Elements of one dtype T that lie side by side, 16 bytes at a time.
+// Contiguous elements of one dtype T, 16 bytes at a time.
 template <class T> struct alignas(16) Pack {
   static constexpr int kSize = 16 / sizeof(T);
   T of[kSize];
@@ -91,14 +91,15 @@ template <int N, class F> struct MapRuns {
   }
 };
 
-// True where the kernel was started: the result's innermost dim is runs of eight, and each operand's too, or one number.
+// True if the kernel was started: the innermost dims of the result and of each operand are runs of eight, or one
+// number.
 template <int N, class F> bool map_runs(const Geometry<N + 1>& g, const F& f, float scalar, const Counter& counter) {
   if (!run_wise(g)) return false;
   for_each(g.numel / kRun, MapRuns<N, F>{g, scalar, f, counter});
   return true;
 }
 
-// True where the tensors allowed it and the kernel was started: all in the same order in memory, channels last too.
+// True if the kernel was started: all tensors have the same memory order, row-major or channels-last.
 template <class T, class C, int N, class F>
 bool map_dense(const Tensor& out, const Tensor* const* inputs, C scalar, const F& f) {
   MapDense<T, C, N, F> map{out.numel(), static_cast<T*>(out.raw()), {}, scalar, f};

@@ -1,5 +1,5 @@
-// Products of matrices in device memory, which matmul and linear come down to: by cuBLASLt (gemm_cublaslt.cpp), and by a
-// kernel of ours (gemm_plain.cu) what it has no algorithm for.
+// Matrix products on device memory, for matmul and linear: by cuBLASLt (gemm_cublaslt.cpp); if it has no algorithm, by
+// an own kernel (gemm_plain.cu).
 #pragma once
 
 #include <cstdint>
@@ -13,16 +13,16 @@ struct Matrix {
   const void* data = nullptr;
   DType dtype = DType::f32;
   bool transposed = false;
-  std::int64_t ld = 0;            // elements; at least the size that lies side by side
+  std::int64_t ld = 0;            // elements; at least the size of the contiguous dim
   std::int64_t batch_stride = 0;  // elements; 0: all products share it
-  const float* scale = nullptr;   // of f8: one number in device memory that all elements count times; null: 1
+  const float* scale = nullptr;   // of f8: the scale of all elements, in device memory; null: 1
 };
 
-// What becomes of a finished sum before it is rounded, once. gelu is its tanh form.
+// Applied to a finished sum before the one rounding. gelu: the tanh form.
 enum class Activation : std::uint8_t { none, relu, gelu };
 
-// c [m, n] = activation(a [m, k] b [k, n] + bias), `batch` times. Both operands have one dtype or are of f8; c has theirs or
-// is f32. Sums are f64 of f64, f32 of all else.
+// c [m, n] = activation(a [m, k] b [k, n] + bias), `batch` times. Both operands have one dtype or are of f8; c has
+// theirs or is f32. Sums are f64 of f64, f32 of all else.
 struct Gemm {
   std::int64_t m = 0, n = 0, k = 0, batch = 1;
   Matrix a, b;
@@ -33,27 +33,27 @@ struct Gemm {
   // [n] of bias_dtype(), at a multiple of 16 bytes, the same for the whole batch; null: none
   const void* bias = nullptr;
   Activation activation = Activation::none;
-  void* before = nullptr;    // of gelu: what it is taken of, written too, as c lies and in its dtype
+  void* before = nullptr;    // of gelu: its argument is written too, in c's layout and dtype
   void* row_sums = nullptr;  // not null: the sums of a's rows are written too, [m] in c's dtype
 
   constexpr DType bias_dtype() const { return is_f8(a.dtype) ? DType::bf16 : c_dtype; }
 };
 
-// Enqueues the product, which has no activation and no row sums. Sizes are above 0. The same bits every time.
+// Enqueues the product, without activation and row sums. Sizes are above 0. The same bits every time.
 void gemm(const Gemm& g);
-// The same with an activation or row sums, by the library alone. False: it does not do that, or not as it should (relu keeps
-// NaN, row sums are f32), or this cannot be looked at while a stream is captured; what was written then counts for nothing.
+// The same with an activation or row sums, by the library alone. False if it has no such product, if it fails a check
+// (relu keeps NaN, row sums are f32), or if the check cannot run during stream capture; outputs are then undefined.
 bool fused_gemm(const Gemm& g);
-// By our kernel: relu or no activation, any sizes, k = 0 too; one chain of additions an element, in the order of k.
+// By an own kernel: relu or no activation, any sizes, k = 0 too; one chain of additions per element, in the order of k.
 void plain_gemm(const Gemm& g);
-// Whether gemm() multiplies f8 operands as they are here.
+// True if gemm() multiplies these f8 operands without widening.
 bool multiplies_f8(const Gemm& g);
 
-// What the library computed is looked at by these, which wait for the stream (gemm_check.cu).
+// Checks of the library's results; they wait for the stream (gemm_check.cu).
 bool all_nan(const Gemm& g);  // c
 enum class Verdict : std::uint8_t { unknown, right, wrong };
-// Whether row_sums are those of a, added up in f32 and rounded once. Unknown where all sums are of zeros or overflow: they
-// are the same then, however they are added up.
+// Checks that row_sums are those of a, summed in f32 and rounded once. Unknown if all sums are of zeros or overflow,
+// because these do not depend on the precision.
 Verdict check_row_sums(const Gemm& g);
 
 }  // namespace gradual::cuda

@@ -1,4 +1,4 @@
-// What the kernels that multiply matrices read and write.
+// Element access of the matrix-product kernels.
 #pragma once
 
 #include "../../core/kernels/formulas.h"
@@ -8,7 +8,7 @@
 
 namespace gradual::cuda {
 
-// Output element i of all products in a row: its product, row and column.
+// Output element i over all products of the batch: its product, row and column.
 struct Place {
   std::int64_t batch, row, col;
 };

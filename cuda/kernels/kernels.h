@@ -1,5 +1,5 @@
-// The CUDA kernels, by the file that fills the slots, each the twin of the file of that name in core/cpu. Called once by
-// device::register_kernels().
+// Registration of the CUDA kernels, one function per file; each is the counterpart of the file of that name in
+// core/cpu. Called once by device::register_kernels().
 #pragma once
 
 #include "../../core/ops/dispatch.h"

@@ -126,8 +126,8 @@ bool f8_product(const F8Operands& f8, Operand a, Operand b, Shape batch, const T
   return true;
 }
 
-// out, which has no gaps, is the product of a and b, and more; whether gelu or row sums were written. `narrows`: what f32 sums
-// are rounded to is narrower.
+// out, which has no gaps, is the product of a and b, and more; whether gelu or row sums were written. `narrows`: what
+// f32 sums are rounded to is narrower.
 bool product(Operand& a, Operand& b, Shape batch, const Ending& end, const Tensor& out, bool narrows) {
   Gemm g;
   const bool accumulates = current_accumulator() && out.dtype() != DType::f64;

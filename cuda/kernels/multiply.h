@@ -1,4 +1,4 @@
-// Products as the CPU has them, NaN's sign and upper bits included: a GPU's arithmetic makes one NaN only.
+// Multiplication with the CPU's bits, including a NaN's sign and payload: a GPU's arithmetic produces only one NaN.
 #pragma once
 
 #include "../../core/quantize/quantizer_kernels.h"

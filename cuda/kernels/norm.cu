@@ -1,5 +1,5 @@
-// layer_norm and rms_norm over rows, batch_norm over channels, in f32 (f64 for f64); twin of core/cpu/norm.cpp. The variance
-// is taken about the mean in a second pass.
+// layer_norm and rms_norm over rows, batch_norm over channels, in f32 (f64 for f64); twin of core/cpu/norm.cpp. The
+// variance is taken about the mean in a second pass.
 #include "../../core/kernels/norm_element.h"
 #include "kernels.h"
 #include "movement.h"
@@ -40,7 +40,8 @@ template <class C> struct SumPairs {
   __device__ Acc combine(const Acc& x, const Acc& y) const { return x + y; }
 };
 
-// --- over rows --------------------------------------------------------------------------------------------------------
+// --- over rows
+// --------------------------------------------------------------------------------------------------------
 
 // y = (x - mean) * scale * weight + bias with scale = 1 / sqrt(variance + eps); for rms_norm the mean is 0
 // (Ba et al. 2016; Zhang and Sennrich 2019).
@@ -134,7 +135,8 @@ template <class C> void normalize_rows_backward(const OpCall& call, Outputs& out
   reduce(reduce_source(operands, 1), RowGradients<C>{{}, means.data, scales.data, dw, db});
 }
 
-// --- over channels (Ioffe and Szegedy 2015) -----------------------------------------------------------------------------
+// --- over channels (Ioffe and Szegedy 2015)
+// -----------------------------------------------------------------------------
 
 // (x - mean) * scale + shift, for each channel.
 template <class C> struct Affine {
@@ -231,7 +233,8 @@ template <class C, int N, int M, class F> struct MapChannels {
   }
 };
 
-// The same for row-major operands, in runs that may begin in one plane and end in the next: planes of any size from kRun on.
+// The same for row-major operands, in runs that may begin in one plane and end in the next: planes of any size from
+// kRun on.
 template <class C, int N, int M, class F> struct MapPlanes {
   Operand operand[N + 1];  // the output, then the operands
   std::int64_t plane, channels;

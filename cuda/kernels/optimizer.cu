@@ -43,7 +43,8 @@ class HalfCounts : Pinned {
   CountingStores f16_, bf16_;
 };
 
-// --- unscale_ --------------------------------------------------------------------------------------------------------------
+// --- unscale_
+// --------------------------------------------------------------------------------------------------------------
 
 template <int kMost> struct Unscale {
   Table<Part<2>, kMost> parts;
@@ -104,7 +105,8 @@ void unscale(const OpCall& c, Outputs&) {
   for (int i = 2; i < c.inputs.size(); i += 2) bump_version(c[i]);
 }
 
-// --- steps -----------------------------------------------------------------------------------------------------------------
+// --- steps
+// -----------------------------------------------------------------------------------------------------------------
 
 // The formulas over four elements, their flags read from the rule.
 template <class C> struct SgdRule : rules::Sgd<C> {
@@ -211,8 +213,8 @@ template <template <class> class Rule, int kMost> struct Step {
       update<C>(at, rule, stream, i, end - i < kFour ? static_cast<int>(end - i) : kFour, round);
   }
 
-  // As core/cpu/optimizer.cpp has it: weights exactly into the master and rounded into the parameter; what that took off
-  // into the compensation.
+  // As core/cpu/optimizer.cpp has it: weights exactly into the master and rounded into the parameter; what that took
+  // off into the compensation.
   template <class C, class R>
   __device__ void update(int at, const Rule<C>& rule, std::uint64_t stream, std::int64_t i, int n, R round) const {
     const Part<kTensors>& p = parts.part[at];

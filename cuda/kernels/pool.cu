@@ -1,5 +1,5 @@
-// Pooling over [N, C, H, W] in the compute type; twin of core/cpu/pool.cpp. A thread makes one element of the result; in
-// backward it collects what the windows that saw it give back, in the order of the outputs.
+// Pooling over [N, C, H, W] in the compute type; twin of core/cpu/pool.cpp. A thread makes one element of the result;
+// in backward it collects what the windows that saw it give back, in the order of the outputs.
 #include "../runtime/index_check.h"
 #include "elements.h"
 #include "kernels.h"
@@ -98,7 +98,8 @@ template <class T> __device__ void put(const Image& to, std::int64_t at, T value
   store_counted(to.dtype, value, to.data, at, counter);
 }
 
-// A NaN is larger than any number, and the first of equals stays. A tap in the padding stands for the nearest one inside.
+// A NaN is larger than any number, and the first of equals stays. A tap in the padding stands for the nearest one
+// inside.
 template <class T> struct MaxPool {
   Positions positions;
   Image x, y, indices;

@@ -1,5 +1,6 @@
-// Quantizers' passes over tensors: scale, round, count; twin of core/quantize/quantizer.cpp's loops and of core/formats/rounding.cpp. The
-// arithmetic is that of core/formats/rounding_kernels.h and core/quantize/quantizer_kernels.h, so bits and counts are the CPU's.
+// Quantizers' passes over tensors: scale, round, count; twin of core/quantize/quantizer.cpp's loops and of
+// core/formats/rounding.cpp. The arithmetic is that of core/formats/rounding_kernels.h and
+// core/quantize/quantizer_kernels.h, so bits and counts are the CPU's.
 #include "../../core/quantize/quantizer_kernels.h"
 
 #include <algorithm>

@@ -1,14 +1,15 @@
-// Reductions of one operand or several at once, twin of core/cpu/reduce.cpp. An Op is a struct passed to kernels by value:
+// Reductions over one or several operands, counterpart of core/cpu/reduce.cpp. An Op is a struct passed to kernels by
+// value:
 //
-//   Number                      what elements are computed in: float, double or int64
-//   Acc                         what is gathered: a number, or a struct as block.h has it
-//   kInputs                     how many operands are read
-//   identity()                  combines with anything and leaves it as it is
+//   Number                      the compute type of elements: float, double or int64
+//   Acc                         the accumulator: a number, or a struct as in block.h
+//   kInputs                     number of operands
+//   identity()                  the neutral element of combine
 //   map(x, output, position)    the Acc of the elements x[0], x[1], .. at that position of the output's range
 //   combine(a, b)
 //   finish(acc, output)         stores the output's result
 //
-// The order of combinations follows from sizes and strides alone.
+// The order of combinations depends on sizes and strides alone.
 #pragma once
 
 #include <optional>

@@ -1,4 +1,4 @@
-// Products of matrices whose every partial sum is rounded; twin of core/cpu/rounded_gemm.h, with the same bits.
+// Matrix products with every partial sum rounded; counterpart of core/cpu/rounded_gemm.h, with the same bits.
 #pragma once
 
 #include "../../core/formats/accumulator.h"
@@ -6,8 +6,8 @@
 
 namespace gradual::cuda {
 
-// Enqueues the product. `narrows` says that f32 is not the last format: sums are then rounded to it to odd. c may be f32 all
-// the same, and is rounded on later.
+// Enqueues the product. narrows: the final format is narrower than f32, so sums are rounded to f32 by to-odd. c may
+// still be f32 and is rounded later.
 void accumulate(const Accumulator& how, const Gemm& g, bool narrows);
 
 }  // namespace gradual::cuda

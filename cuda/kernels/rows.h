@@ -1,8 +1,8 @@
-// Kernels that take a row at a time: softmax, layer and RMS norm, cross entropy; twin of core/cpu/rows.h. A row is read once,
-// into registers, where it fits there; a longer one is read again in each pass.
+// Kernels over rows: softmax, layer and RMS norm, cross entropy; counterpart of core/cpu/rows.h. A row that fits into
+// registers is read once; a longer one is read again in each pass.
 //
-// A kernel brings a Body, a struct passed by value, whose call operator gets a Row. The functions that it gives to the
-// row's methods are f(i, x, p): element i of the row as x[0], x[1], .. of the operands, and p[0], .. of the parameters.
+// A kernel provides a Body, a struct passed by value, whose call operator receives a Row. It passes functions f(i, x,
+// p) to the row's methods: element i of the row as x[0], x[1], .. of the operands, and p[0], .. of the parameters.
 #pragma once
 
 #include "../../core/kernels/formulas.h"
@@ -12,8 +12,7 @@
 
 namespace gradual::cuda {
 
-// Operand 0 is written, N are read; of M parameters (or none, where there is one that is null) all rows read the same
-// numbers, of type C.
+// Operand 0 is written, N are read. All rows read the same M parameters of type C (none if one of them is null).
 template <class C, int N, int M> struct RowSet {
   Geometry<N + 1> rows, along;  // position: the row, in row-major order; an element of it
   const C* parameters[M] = {};
@@ -43,7 +42,7 @@ RowSet<C, K - 1, 1> row_set(const Tensor* const (&operands)[K], int dim, const C
   return row_set<C>(operands, dim, none, counting);
 }
 
-// The threads that work on a row: one, a warp or a block. Sums come in an order that follows from their number.
+// The threads of a row: one, a warp or a block. The order of sums depends on their number.
 struct Team {
   Block block;
   int lane, lanes;
@@ -54,7 +53,7 @@ struct Team {
   }
 };
 
-// kHeld: numbers of each operand that a thread keeps in registers, a multiple of kRun; 0: it reads them in each pass.
+// kHeld: numbers of each operand that a thread holds in registers, a multiple of kRun; 0: it reads them in each pass.
 template <class C, int N, int M, int kHeld> class Row {
  public:
   using Set = RowSet<C, N, M>;
@@ -81,7 +80,7 @@ template <class C, int N, int M, int kHeld> class Row {
       for (int j = 0; j < half; ++j) part[j] += part[j + half];
     return team.join(part[0], C{0}, Plus{});
   }
-  // The largest number that is no NaN; -Inf where there is none.
+  // The largest number that is not NaN; -Inf if there is none.
   template <class F> __device__ C largest(const F& f) const {
     constexpr C kLeast = -std::numeric_limits<C>::infinity();
     C best = kLeast;
@@ -94,8 +93,8 @@ template <class C, int N, int M, int kHeld> class Row {
     });
     return team.join(best, kLeast, [](C a, C b) { return a > b ? a : b; });
   }
-  // The sum of exp(x[0] - top) in one pass, and `top`, the largest number as above. A thread's sum counts from the largest
-  // number that it has seen, and becomes smaller by a factor where there is a larger one.
+  // The sum of exp(x[0] - top) in one pass, and `top`, the largest number as above (online softmax). A thread's sum is
+  // relative to the largest number so far, and is rescaled when a larger one follows.
   __device__ C sum_exps(C& top) const {
     constexpr C kLeast = -std::numeric_limits<C>::infinity();
     const auto shrink = [](C from, C to) { return from == kLeast ? C{0} : math::exp(from - to); };
@@ -138,7 +137,7 @@ template <class C, int N, int M, int kHeld> class Row {
       else store_scattered(set.along.operand[0], to, n, y, set.counter);
     });
   }
-  // From now on kept(f, ..) gives what f does, without computing it again where the row is held; x[0] is lost.
+  // Replaces x[0] by f's value, so that kept(f, ..) does not compute f again if the row is in registers.
   template <class F> __device__ void keep(const F& f) {
     if constexpr (kHeld > 0) {
       each_run([&](std::int64_t run, auto& x, const auto& p) {
@@ -166,8 +165,8 @@ template <class C, int N, int M, int kHeld> class Row {
     for (int m = 0; m < M; ++m) parameters[m] = p[m][j];
     return f(position(run, j), numbers, parameters);
   }
-  // f(run, the operands' numbers, the parameters') for each of this thread's runs. Numbers beyond the row's end mean
-  // nothing.
+  // f(run, the operands' numbers, the parameters') for each of this thread's runs. Numbers beyond the row's end are
+  // undefined.
   template <class F> __device__ void each_run(const F& f) const { runs(*this, f); }
   template <class F> __device__ void each_run(const F& f) { runs(*this, f); }
   template <class Self, class F> static __device__ void runs(Self& self, const F& f) {

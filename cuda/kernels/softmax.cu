@@ -10,7 +10,8 @@
 namespace gradual::cuda {
 namespace {
 
-// --- along a dim ------------------------------------------------------------------------------------------------------
+// --- along a dim
+// ------------------------------------------------------------------------------------------------------
 
 // exp(x - max) / sum. `causal`: row i of so many sees elements 0 to i, and the others become 0.
 template <class C> struct Softmax {
@@ -81,7 +82,8 @@ template <int N, template <class> class Body> void along(const OpCall& c, Output
   });
 }
 
-// --- cross entropy ----------------------------------------------------------------------------------------------------
+// --- cross entropy
+// ----------------------------------------------------------------------------------------------------
 
 // The classes of a call. One that is out of range is told when the device is waited for; its row counts as zeros.
 struct Classes {
@@ -146,8 +148,8 @@ template <class C> struct CrossEntropy {
   }
 };
 
-// Logits as a cast would leave them, for the order of sums follows from how they lie: where there are gaps, and where rows
-// begin between multiples of 16 bytes, they are cast.
+// Logits as a cast would leave them, for the order of sums follows from how they lie: where there are gaps, and where
+// rows begin between multiples of 16 bytes, they are cast.
 Tensor placed(const Tensor& x, const CrossEntropyAttrs& a) {
   const bool in_place = is_dense(x.sizes(), x.strides()) && (!x.is_contiguous() || aligned(x.raw()));
   return a.narrow == DType::f32 || in_place ? x : copied(x, DType::f32);

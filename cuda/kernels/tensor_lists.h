@@ -1,5 +1,5 @@
-// Many tensors in one launch: what a kernel needs to walk the parts of a call, each of which is a few tensors of one shape.
-// Blocks or threads take chunks, cut by shape alone; the table travels as the kernel's argument.
+// Many tensors in one launch: a table of the parts of a call, passed as a kernel argument. Each part is a few tensors
+// of one shape. Blocks or threads take chunks, cut by shape alone.
 #pragma once
 
 #include <type_traits>
@@ -13,7 +13,7 @@ namespace gradual::cuda {
 inline constexpr int kFour = 4;                   // elements that a thread takes at a time
 inline constexpr std::int64_t kPartChunk = 2048;  // and a block
 
-// Parts one after another, at most kMost. A P has chunks(), how many it is, and room for first_chunk.
+// At most kMost parts. A P has chunks(), its number of chunks, and a member first_chunk.
 template <class P, int kMost> struct Table {
   int count = 0;
   std::int64_t chunks = 0;
@@ -25,7 +25,7 @@ template <class P, int kMost> struct Table {
     p.first_chunk = chunks;
     chunks += p.chunks();
   }
-  // The part that a chunk belongs to. Those without elements have no chunks.
+  // The part that a chunk belongs to. Parts without elements have no chunks.
   GRADUAL_HD int find(std::int64_t chunk) const {
     int low = 0, high = count;  // part[low].first_chunk <= chunk
     while (high - low > 1) {
@@ -36,8 +36,8 @@ template <class P, int kMost> struct Table {
   }
 };
 
-// f(table, number of its first part) for parts make(0) .. make(count - 1), as many in a table as fit into a kernel's arguments:
-// 4 KiB (kFew parts) are quick to hand over, 32,764 bytes (kMany) are CUDA's limit.
+// f(table, index of its first part) for parts make(0) .. make(count - 1). A table has as many parts as fit into a
+// kernel's arguments: 4 KiB (kFew parts) pass quickly, 32,764 bytes (kMany) are CUDA's limit.
 template <int kFew, int kMany, class Make, class F> void in_tables(int count, const Make& make, const F& f) {
   using P = std::invoke_result_t<Make, int>;
   const auto fill = [&]<int kMost>(int begin, Table<P, kMost> table) {
@@ -49,13 +49,13 @@ template <int kFew, int kMany, class Make, class F> void in_tables(int count, co
     begin = count - begin <= kFew ? fill(begin, Table<P, kFew>{}) : fill(begin, Table<P, kMany>{});
 }
 
-// N row-major tensors of the same sizes, of f64, f32, f16 or bf16; null where one is absent.
+// N row-major tensors of the same sizes, of f64, f32, f16 or bf16; null if one is absent.
 template <int N> struct Part {
   void* data[N] = {};
   std::int64_t numel = 0;
   std::int64_t first_chunk = 0;  // chunks of the parts before it
   DType dtype[N] = {};
-  bool packed = true;  // all begin where four elements can be read at once
+  bool packed = true;  // all are aligned for reads of four elements
 
   Part() = default;
   explicit Part(const Tensor* const (&tensors)[N]) {
@@ -85,7 +85,8 @@ template <class T> struct alignas(kFour * sizeof(T)) FourOf {
   T of[kFour];
 };
 
-// Elements [i, i + n) of a part's tensor k as C; i is a multiple of four and n at most that. Absent: x stays.
+// Elements [i, i + n) of a part's tensor k as C; i is a multiple of four, n at most four. Absent tensor: x is
+// unchanged.
 template <class C, int N> __device__ void load_four(const Part<N>& p, int k, std::int64_t i, int n, C (&x)[kFour]) {
   if (!p.data[k]) return;
   visit_float(p.dtype[k], [&]<class T>() {

@@ -1,4 +1,4 @@
-// Eight elements at a time: what the kernels of reductions, softmax and norms read and write.
+// Loads and stores of eight elements, for the kernels of reductions, softmax and norms.
 #pragma once
 
 #include "elements.h"
@@ -7,20 +7,20 @@ namespace gradual::cuda {
 
 inline constexpr int kRun = 8;
 
-// f(0), .. f(n - 1) with constants for arguments, so that what they index stays in registers.
+// f(0), .. f(n - 1) with constant arguments, so that arrays indexed by them stay in registers.
 template <int n, class F> __device__ void unrolled(const F& f) {
   [&]<int... i>(std::integer_sequence<int, i...>) {
     (f(std::integral_constant<int, i>{}), ...);
   }(std::make_integer_sequence<int, n>{});
 }
 
-// Elements of type T that are moved at once, of runs of n.
+// Part of a run of n elements of type T that one instruction moves.
 template <class T, int n = kRun> struct alignas(sizeof(T) * n < 16 ? sizeof(T) * n : 16) RunPart {
   static constexpr int kSize = sizeof(T) * n < 16 ? n : 16 / sizeof(T);
   T of[kSize];
 };
 
-// visit.operator()<T>() for the type T of dtype d, which is one of those that are computed in C, and no f8.
+// visit.operator()<T>() for the type T of dtype d, which has compute type C and is not f8.
 template <class C, class F> __device__ void visit_stored(DType d, F&& visit) {
   if constexpr (std::is_same_v<C, double>) {
     visit.template operator()<double>();
@@ -36,7 +36,7 @@ template <class C, class F> __device__ void visit_stored(DType d, F&& visit) {
   }
 }
 
-// x = elements [at, at + n), which lie as wide() says of runs of n.
+// x = elements [at, at + n), laid out as wide() requires for runs of n.
 template <class C, int n> __device__ void load_run(const Operand& o, std::int64_t at, C (&x)[n]) {
   visit_stored<C>(o.dtype, [&]<class T> {
     using Part = RunPart<T, n>;
@@ -62,7 +62,7 @@ template <class C> __device__ C load_stored(const Operand& o, std::int64_t at) {
   return x;
 }
 
-// The same for stores. Of scattered ones the first n are meant.
+// The same for stores. Scattered stores write the first n.
 template <class C>
 __device__ void store_run(const Operand& o, std::int64_t at, const C (&x)[kRun], const Counter& counter) {
   visit_stored<C>(o.dtype, [&]<class T> {
@@ -91,7 +91,7 @@ __device__ void store_scattered(const Operand& o, const std::int64_t (&at)[kRun]
   });
 }
 
-// A result: number i rounded to the dtype. Null data: it is not wanted.
+// A result: number i rounded to the dtype. Null data: the result is not needed.
 template <class C> struct Stored {
   void* data = nullptr;
   DType dtype = dtype_of<C>;
@@ -103,8 +103,8 @@ template <class C> struct Stored {
   __device__ void operator()(C value, std::int64_t i) const { store_counted(dtype, value, data, i, counter); }
 };
 
-// Whether elements [n i, n i + n) of `inner` lie side by side in each of its first operands, and start where wide loads
-// may: at 16 bytes, or at as many as they take. `outer` says where else an operand is moved to. n: 8, or 4.
+// True if elements [n i, n i + n) of `inner` are contiguous in each of its first operands and aligned for wide loads:
+// to 16 bytes, or to their size if that is less. `outer`: further offsets of an operand. n: 8 or 4.
 template <int N, int M>
 bool wide(const Geometry<N>& inner, const Geometry<M>& outer, int operands = N, std::int64_t n = kRun) {
   static_assert(M >= N);
@@ -121,8 +121,8 @@ bool wide(const Geometry<N>& inner, const Geometry<M>& outer, int operands = N, 
   return true;
 }
 
-// Whether a loop over elements can go in runs of eight: they lie as above in its first operand, and in each other one too, or
-// that is one number along the last dim or has no data; all are f32, f16 or bf16.
+// True if a loop over elements can use runs of eight: the first operand is laid out as above; each other one is too, or
+// is one number along the last dim, or has no data; all are f32, f16 or bf16.
 template <int N> bool run_wise(const Geometry<N>& g) {
   const int last = g.ndim - 1;
   if (g.sizes[last] % kRun != 0) return false;

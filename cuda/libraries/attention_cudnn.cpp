@@ -1,7 +1,7 @@
-// Attention by cuDNN's fused kernels, as graphs of operations: of the patterns that its documentation names ("Fused flash
-// attention fprop" and "bprop") those without dropout. The single operation for attention (SDPA_FWD) has no causal mask
-// before cuDNN 9.21. In backward the product that makes dq writes dq itself: with an f32 tensor between, its kernels would
-// add atomically.
+// Attention by cuDNN's fused kernels, as graphs of operations: of the patterns that its documentation names ("Fused
+// flash attention fprop" and "bprop") those without dropout. The single operation for attention (SDPA_FWD) has no
+// causal mask before cuDNN 9.21. In backward the product that makes dq writes dq itself: with an f32 tensor between,
+// its kernels would add atomically.
 #include <algorithm>
 #include <limits>
 #include <optional>
@@ -109,7 +109,8 @@ class Plan : Pinned {
     graph_.matmul(p, v, y);
   }
 
-  // With p = exp(score - logsumexp): dv = p^T dy, dscore = p (dy v^T - sum(dy y)) scale, dk = dscore^T q, dq = dscore k.
+  // With p = exp(score - logsumexp): dv = p^T dy, dscore = p (dy v^T - sum(dy y)) scale, dk = dscore^T q, dq = dscore
+  // k.
   void backward(const Attention& a) {
     const Id vt = take(a.v, true), y = take(a.y), logsumexp = take_rows(), dy = take(a.dy);
     const Id dq = take(a.dq), dk = take(a.dk), dv = take(a.dv);

@@ -1,5 +1,5 @@
-// Convolutions by cuDNN, each a graph of one operation. Its engines multiply and add, for the transforms of Winograd and of
-// Fourier are less exact than the bound that sums have here, and give the same bits every time.
+// Convolutions by cuDNN, each a graph of one operation. Its engines multiply and add, for the transforms of Winograd
+// and of Fourier are less exact than the bound that sums have here, and give the same bits every time.
 #include <algorithm>
 #include <array>
 #include <optional>

@@ -23,7 +23,8 @@ bool CudnnDescriptor::try_finish() { return supported(cudnnBackendFinalize(value
 
 Dims4 packed_strides(const Dims4& s) { return {s[1] * s[2] * s[3], s[2] * s[3], s[3], 1}; }
 
-// --- a graph -------------------------------------------------------------------------------------------------------------
+// --- a graph
+// -------------------------------------------------------------------------------------------------------------
 
 OperationGraph::Tensor& OperationGraph::add(cudnnDataType_t type, const Dims4& sizes, const Dims4& strides) {
   Tensor& t = tensors_.emplace_back();
@@ -163,7 +164,8 @@ void OperationGraph::convolution(cudnnBackendDescriptorType_t kind, Id x, Id w, 
   operation.finish();
 }
 
-// --- its plan ------------------------------------------------------------------------------------------------------------
+// --- its plan
+// ------------------------------------------------------------------------------------------------------------
 
 namespace {
 
@@ -173,8 +175,8 @@ constexpr std::int64_t kMostConfigurations = 64;  // that are looked at
 constexpr int kGpuDescriptor = 38, kJsonOfGpu = 2702, kGpuOfHeuristic = 204, kGpuOfPlan = 407, kChar = 24;
 cudnnBackendAttributeName_t attribute(int number) { return static_cast<cudnnBackendAttributeName_t>(number); }
 
-// cuDNN looks for NVIDIA's compiler by its name alone, so it is loaded from where the build found it. If it has gone from there,
-// cuDNN looks for itself.
+// cuDNN looks for NVIDIA's compiler by its name alone, so it is loaded from where the build found it. If it has gone
+// from there, cuDNN looks for itself.
 void load_compiler() {
 #ifdef GRADUAL_NVRTC
   [[maybe_unused]] static void* const loaded = dlopen(GRADUAL_NVRTC, RTLD_LAZY);

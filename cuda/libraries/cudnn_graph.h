@@ -1,5 +1,5 @@
-// cuDNN's interface for graphs of operations (cuDNN documentation, "Graph API"): tensors, operations between them, and the
-// plan by which an engine runs them all in one kernel or few.
+// cuDNN's interface for graphs of operations (cuDNN documentation, "Graph API"): tensors, operations between them, and
+// the plan by which an engine runs them all in one kernel or few.
 #pragma once
 
 #include <array>
@@ -17,7 +17,7 @@
 
 namespace gradual::cuda {
 
-// A descriptor of that interface. Errors name what was set.
+// A descriptor of that interface. Errors name the attribute.
 class CudnnDescriptor : Pinned {
  public:
   explicit CudnnDescriptor(cudnnBackendDescriptorType_t type);
@@ -31,7 +31,7 @@ class CudnnDescriptor : Pinned {
   void set(cudnnBackendAttributeName_t name, const CudnnDescriptor& value) {
     set(name, CUDNN_TYPE_BACKEND_DESCRIPTOR, 1, &value.value_);
   }
-  void finish();      // Error where it does not go together
+  void finish();      // Error if it is inconsistent
   bool try_finish();  // false where cuDNN does not support it
 
  private:
@@ -41,8 +41,8 @@ class CudnnDescriptor : Pinned {
 using Dims4 = std::array<std::int64_t, 4>;
 Dims4 packed_strides(const Dims4& sizes);
 
-// Operations on tensors of four dims, which broadcast. Whatever is made between operations is of f32 unless said
-// otherwise, and so are their arithmetic and sums.
+// Operations on tensors of four dims, which broadcast. Intermediate tensors, arithmetic and sums are f32 unless stated
+// otherwise.
 class OperationGraph : Pinned {
  public:
   using Id = std::int64_t;  // of a tensor; 0 is none
@@ -50,10 +50,10 @@ class OperationGraph : Pinned {
   Id memory(cudnnDataType_t type, const Dims4& sizes, const Dims4& strides);
   Id between(const Dims4& sizes, cudnnDataType_t type = CUDNN_DATA_FLOAT);
   Id between(const Dims4& sizes, const Dims4& strides, cudnnDataType_t type);
-  Id number();  // an f32 that each run is given
+  Id number();  // an f32 argument of each run
 
   void matmul(Id a, Id b, Id c);  // of the last two dims
-  // y = mode(x, b), or of x alone; select: where t holds x, else b.
+  // y = mode(x, b), or mode(x). select: x where t is true, else b.
   Id pointwise(cudnnPointwiseMode_t mode, Id x, Id b = 0);
   void pointwise_into(Id y, cudnnPointwiseMode_t mode, Id x, Id b = 0);
   Id select(Id x, Id b, Id t);
@@ -61,8 +61,8 @@ class OperationGraph : Pinned {
   Id compare(cudnnPointwiseMode_t mode, Id x, Id b);
   Id reduce(cudnnReduceTensorOp_t with, Id x, const Dims4& sizes);
   Id reshape(Id x, const Dims4& sizes, const Dims4& strides, cudnnDataType_t type);  // the same elements
-  // y = conv2d(x, w), or dx or dw of the other two: `kind` is one of the three operations' descriptors. The made one gets
-  // sums of type `sums`, and keeps what it held as a summand where it `adds`.
+  // y = conv2d(x, w), or dx or dw: `kind` is the descriptor of one of the three operations. Sums have type `sums`.
+  // adds: the output's old contents are added to them.
   void convolution(cudnnBackendDescriptorType_t kind, Id x, Id w, Id y, const ConvAttrs& how, cudnnDataType_t sums,
                    bool adds);
 
@@ -76,29 +76,29 @@ class OperationGraph : Pinned {
   Tensor& add(cudnnDataType_t type, const Dims4& sizes, const Dims4& strides);
   Id finished(Tensor& t);
   const Tensor& at(Id id) const { return tensors_[static_cast<std::size_t>(id - 1)]; }
-  Dims4 joined(Id x, Id b) const;  // sizes of what broadcasts
+  Dims4 joined(Id x, Id b) const;  // the broadcast sizes
   void point(Id y, cudnnPointwiseMode_t mode, cudnnDataType_t math, Id x, Id b, Id t, std::int64_t dim);
 
   std::deque<Tensor> tensors_;
   std::deque<CudnnDescriptor> operations_, details_;
 };
 
-// A GPU by its properties, as cuDNN writes them in JSON: it need not be there. From cuDNN 9.11 on.
+// A GPU described by its properties, in cuDNN's JSON; it need not be present. From cuDNN 9.11 on.
 class DescribedGpu : public CudnnDescriptor {
  public:
   explicit DescribedGpu(const std::string& properties);
 };
 
-// How an engine runs a graph; made once. Engines are passed over that note that their bits vary, that they transform as
-// Winograd or Fourier do, or that they shorten operands or sums; without `tensor_cores` also those that note tensor cores,
+// The plan by which an engine runs a graph; made once. Engines are rejected if they note nondeterminism, a Winograd or
+// Fourier transform, or reduced precision of operands or sums; without `tensor_cores` also if they note tensor cores,
 // which round f32 operands to TF32.
 class OperationPlan : Pinned {
  public:
   // For the thread's GPU, or for one that is described: such a plan is not run.
   explicit OperationPlan(const OperationGraph& graph, bool tensor_cores, const DescribedGpu* gpu = nullptr);
-  // False where cuDNN has no engine for it.
+  // False if cuDNN has no engine for it.
   explicit operator bool() const { return plan_.has_value(); }
-  std::int64_t scratch() const { return workspace_; }  // bytes of memory that a run takes
+  std::int64_t scratch() const { return workspace_; }  // bytes of scratch memory of a run
   // `data`: of each tensor in memory, on the device, and of each number, on the host.
   bool run(std::span<const OperationGraph::Id> ids, std::span<const void* const> data, const char* name);
 

@@ -1,4 +1,4 @@
-// cuDNN as the files that call it use it: statuses, handles, data types.
+// cuDNN for the files that call it: statuses, handles, data types.
 #pragma once
 
 #include <cudnn.h>
@@ -9,12 +9,12 @@
 
 namespace gradual::cuda {
 
-// Throws an Error that names the call and cuDNN's reason, unless all went well.
+// Throws an Error that names the call and cuDNN's reason, unless the status is success.
 void check(cudnnStatus_t status, const char* call);
-// False where cuDNN says that it does not do that: the caller has another way. It may call a combination that it does not
-// know a bad parameter. The emulated cuDNN throws for what really is one.
+// False if cuDNN does not support the call; the caller has an alternative. cuDNN may report an unknown combination as a
+// bad parameter. The emulated cuDNN throws for real bad parameters.
 bool supported(cudnnStatus_t status, const char* call);
-// The same, and notes the call where it is supported.
+// The same; also reports the call to an active Watch if it is supported.
 bool done(cudnnStatus_t status, const char* call);
 
 // One for each thread and device, on the thread's stream.

@@ -1,5 +1,5 @@
-// Plans of cuDNN that a thread remembers, for each device. A plan takes its kernels with it when it goes (seen with cuDNN 9.19): work that is
-// enqueued, and graphs that recorded it, need them longer.
+// cuDNN plans cached per thread and device. Destroying a plan unloads its kernels (observed with cuDNN 9.19), but
+// enqueued work, and graphs that recorded it, still need them.
 #pragma once
 
 #include <array>
@@ -13,7 +13,7 @@
 
 namespace gradual::cuda {
 
-// The plan of a call, made where there is none yet. All are forgotten where there would be more than `most`.
+// The plan of a call, made if it is not cached. The cache is cleared before it exceeds `most` plans.
 template <class Plan, class Key, class Call> Plan& plan_of(const Key& key, const Call& call, std::size_t most) {
   using Plans = std::map<Key, std::shared_ptr<Plan>>;
   Plans& plans = inherited<std::array<Plans, device::kMost>>()[static_cast<std::size_t>(current_device())];

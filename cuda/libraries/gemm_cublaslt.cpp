@@ -1,5 +1,6 @@
-// Products of matrices by cuBLASLt (cuBLAS documentation, "Using the cuBLASLt API"). Its matrices are column-major, and ours
-// row-major: the same memory is the transposed matrix there, so that it is asked for c^T = b^T a^T, where its A is our b.
+// Products of matrices by cuBLASLt (cuBLAS documentation, "Using the cuBLASLt API"). Its matrices are column-major, and
+// ours row-major: the same memory is the transposed matrix there, so that it is asked for c^T = b^T a^T, where its A is
+// our b.
 #include <cublasLt.h>
 
 #include <algorithm>
@@ -104,9 +105,9 @@ class Problem {
     lay_out(c_, {.data = g.c, .dtype = g.c_dtype, .ld = g.ldc, .batch_stride = g.c_batch_stride}, g.m, g.n, g.batch);
   }
 
-  // The best algorithm for it that is left after so many were refused, or none. One that cuts k adds up the parts in the
-  // compute type, in a step of its own: one rounding, and the same bits every time. But what it ends with may come in a
-  // further step, which reads c.
+  // The best algorithm for it that is left after so many were refused, or none. One that cuts k adds up the parts in
+  // the compute type, in a step of its own: one rounding, and the same bits every time. But what it ends with may come
+  // in a further step, which reads c.
   cublasLtMatmulHeuristicResult_t choose(const Gemm& g, int refused_ones = 0) {
     cublasLtMatmulPreferenceOpaque_t preference{};
     check(cublasLtMatmulPreferenceInit(&preference), "cublasLtMatmulPreferenceInit");

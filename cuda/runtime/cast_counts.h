@@ -1,4 +1,4 @@
-// Counting what narrowing stores do (core/formats/cast_counts.h), on the device.
+// Counts narrowing stores (core/formats/cast_counts.h) on the device.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -16,22 +16,22 @@
 
 namespace gradual::cuda {
 
-// What a kernel needs to count the stores of one operand. The counts are those of CastCounts, in its order; null: none are
-// wanted. Integer additions, so the same numbers every time.
+// The data of a kernel that counts the stores of one operand. The counts are those of CastCounts, in its order; null:
+// no counting. Additions are integer, so the result does not depend on their order.
 struct Counter {
   unsigned long long* counts = nullptr;
   double min_normal = 0;  // of the dtype that is stored; 0 for integers
-  double beyond = 0;      // integers: the first value too large,
-  double least = 0;       // and the smallest one
+  double beyond = 0;      // integers: the first value that is too large
+  double least = 0;       // integers: the smallest value
 
-  // x as it was computed, y as it is stored.
+  // x: the computed value; y: the stored value.
   __device__ void add(double x, double y) const {
     if (!counts) return;
     atomicAdd(counts + kElements, 1ull);
     const int what = category(x, y);
     if (what != kElements) atomicAdd(counts + what, 1ull);
   }
-  GRADUAL_HD Counter of_tensor(int k) const {  // where CountingStores counts tensor by tensor
+  GRADUAL_HD Counter of_tensor(int k) const {  // if CountingStores counts per tensor
     Counter c = *this;
     if (counts) c.counts += k * (kInf + 1);
     return c;
@@ -54,11 +54,11 @@ struct Counter {
   }
 };
 
-// A Counter for stores of type `from` into `to` while it lives; then its counts are added to those of the thread's
-// CountScope, for which it waits for the device.
+// A Counter for stores of type `from` into `to`. The destructor waits for the device and adds the counts to the
+// thread's CountScope.
 class CountingStores : Pinned {
  public:
-  // tensors > 0: of a call that serves so many, counted one by one.
+  // tensors > 0: the call updates this many tensors, each counted separately.
   CountingStores(DType from, DType to, int tensors = 0);
   ~CountingStores() noexcept(false);
   const Counter& counter() const { return counter_; }  // of the first tensor

@@ -57,7 +57,8 @@ Graph::~Graph() {
 
 namespace {
 
-// Between its construction and end() the thread's stream is recorded. Without end(), as after an error, nothing remains.
+// Between its construction and end() the thread's stream is recorded. Without end(), as after an error, nothing
+// remains.
 class Capture : Pinned {
  public:
   explicit Capture(Recording& r) : scope_(stream_.get()), now_(recording(), &r) {

@@ -1,10 +1,10 @@
-// A training step that is recorded once and then run again and again by one call: nothing of the host's work is repeated.
+// Records a training step once and replays it with one call, without the host's work.
 //
-//   for (int i = 0; i < 3; ++i) train_step();   // warm up: what the optimizer and the scaler keep must be there
+//   for (int i = 0; i < 3; ++i) train_step();   // warm up: creates the state of optimizer and scaler
 //   cuda::Graph graph;
 //   graph.capture([&] { train_step(); });       // records, does nothing
 //   for (..) {
-//     x.copy_(next_x);                          // new numbers where the recorded step reads them
+//     x.copy_(next_x);                          // new numbers in the tensor that the recorded step reads
 //     graph.replay();
 //     scheduler.step();                         // the next replay has the new rate
 //   }
@@ -18,25 +18,25 @@
 
 namespace gradual::cuda {
 
-// A replay does what the recorded calls would do again, on the same memory: it reads the tensors that the step read, which
-// must outlive the graph as optimizers and scalers must, and writes those that it wrote. What may change from replay to
-// replay: the numbers in these tensors, the optimizers' rates, steps and loss scales, which live on the GPU then, and the
-// random numbers, which go on from where this thread's default generator stands: n replays draw and compute what n steps
-// would. Everything that the host decides from numbers it reads would be wrong at the next replay and is an Error.
+// A replay repeats the recorded calls on the same memory: it reads and writes the tensors of the recorded step. These
+// tensors, the optimizers and the scalers must outlive the graph. Between replays may change: the numbers in these
+// tensors; rates, step counts and loss scales, which are then on the GPU; and the random numbers, which continue from
+// the state of this thread's default generator. n replays draw and compute what n steps would. A recorded step in which
+// the host reads numbers is an Error, because its decisions would be wrong at the next replay.
 class Graph : Pinned {
  public:
   Graph();
-  // Waits for the last replay where it keeps plans. Memory that tensors still use stays until they are gone.
+  // Waits for the last replay if the graph keeps plans. Memory that tensors still use is freed with them.
   ~Graph();
 
-  // Runs `step` once, on this thread; its GPU work is recorded and not done. Memory that it allocates is the graph's own.
-  // Error, naming the op: a copy from or to the CPU, or any other wait for the GPU. After an error there is no graph.
-  // Once for each Graph.
+  // Runs `step` once, on this thread; its GPU work is recorded and not executed. Memory that it allocates belongs to
+  // the graph. Error naming the op for a copy from or to the CPU, or any other wait for the GPU; then there is no
+  // graph. Call it once per Graph.
   void capture(const std::function<void()>& step);
-  // Enqueues the recorded work behind that of this thread's stream, and does not wait for it. Error before capture().
+  // Enqueues the recorded work on this thread's stream and does not wait for it. Error before capture().
   void replay();
 
-  std::int64_t memory() const;  // bytes of its own
+  std::int64_t memory() const;  // bytes of the graph's memory
 
  private:
   struct State;

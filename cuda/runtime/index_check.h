@@ -1,6 +1,6 @@
-// Index values lie on the device, where a kernel finds those out of range: it skips them (what would be read is zero) and
-// leaves word in memory that the host sees too. The Error comes when the host next waits for the device: at a copy to or
-// from the CPU, item() included, or at synchronize(). So a launch never waits, and can be captured in a graph.
+// Checks of index values on the device. A kernel skips a value out of range (a read gives zero) and writes a report to
+// memory that the host can read. The Error comes when the host next waits for the device: at a copy to or from the CPU,
+// item() included, or at synchronize(). A launch therefore never waits, and can be captured in a graph.
 #pragma once
 
 #include "../../core/ops/op.h"
@@ -8,9 +8,9 @@
 
 namespace gradual::cuda {
 
-// The first value out of range since the last one that was told.
+// The first value out of range since the last report.
 struct IndexFault {
-  unsigned taken = 0, ready = 0;  // being written; whole
+  unsigned taken = 0, ready = 0;  // being written; complete
   OpId op = {};
   SourceLocation where;
   std::int64_t index = 0, element = 0, size = 0;
@@ -22,7 +22,7 @@ struct IndexCheck {
   SourceLocation where;
   std::int64_t size;  // allowed are 0 to size - 1
 
-  // Whether a value, element `element` of the index in row-major order, is in range.
+  // True if a value, element `element` of the index in row-major order, is in range.
   __device__ bool operator()(std::int64_t index, std::int64_t element) const {
     if (index >= 0 && index < size) return true;
     report(index, element);
@@ -44,7 +44,7 @@ __device__ inline void IndexCheck::report(std::int64_t index, std::int64_t eleme
 #endif
 IndexCheck index_check(const OpCall& call, std::int64_t size);
 
-// Error if a kernel of this thread's device that is done met an index out of range.
+// Error if a finished kernel of this thread's device found an index out of range.
 void raise_index_fault();
 
 }  // namespace gradual::cuda

@@ -1,6 +1,6 @@
-// How kernels are started. Two forms: one that calls a function object once for each of n indices, and one that runs it once
-// for each block of threads, which may work together (block.h). Function objects are small structs whose call operator is
-// GRADUAL_HD or __device__, and are passed by value.
+// Kernel launches, in two forms: for_each calls a function object once per index, for_blocks once per block of threads,
+// which may cooperate (block.h). Function objects are small structs whose call operator is GRADUAL_HD or __device__.
+// They are passed by value.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -12,14 +12,15 @@
 
 namespace gradual::cuda {
 
-// Threads of a block: few enough that any number of registers a thread will do.
+// Threads per block: few enough for any number of registers per thread.
 #ifdef GRADUAL_EMULATED_THREADS
 inline constexpr unsigned kThreads = GRADUAL_EMULATED_THREADS;
 #else
 inline constexpr unsigned kThreads = 256;
 #endif
 inline constexpr unsigned kWarp = 32;
-inline constexpr std::int64_t kMostBlocks = 4096;  // of for_each: enough to fill any GPU, and each then takes several
+inline constexpr std::int64_t kMostBlocks =
+    4096;  // of for_each: fills any GPU; blocks take several indices
 
 struct Grid {
   unsigned blocks, threads;
@@ -36,14 +37,14 @@ struct Block {
   int thread, threads;
 };
 
-#if defined(__CUDACC__) || defined(GRADUAL_CUDA_EMULATED)  // host sources see the rest alone
+#if defined(__CUDACC__) || defined(GRADUAL_CUDA_EMULATED)  // host sources see only the rest
 #ifdef GRADUAL_CUDA_EMULATED
 template <class F> void start(Grid grid, bool together, const F& f) {
   if (notes) note(*notes, typeid(F));
   emulator::launch(grid.blocks, grid.threads, together, current_stream(), f);
 }
 #else
-// The argument stays where it is: indexed, it would otherwise be copied to every thread.
+// __grid_constant__: otherwise an indexed argument is copied to every thread.
 template <class F> __global__ void __launch_bounds__(kThreads) kernel(const __grid_constant__ F f) { f(); }
 template <class F> void start(Grid grid, bool, const F& f) {
   if (notes) note(*notes, typeid(F));
@@ -75,7 +76,7 @@ template <class F> struct EachBlock {
     }
   }
 };
-// f(block) for 0 <= block.index < n, by kThreads threads that go through it together.
+// f(block) for 0 <= block.index < n; kThreads threads execute it together.
 template <class F> void for_blocks(std::int64_t n, const F& f) {
   constexpr std::int64_t kMost = 65535;
   if (n > 0) start({static_cast<unsigned>(n < kMost ? n : kMost), kThreads}, true, EachBlock<F>{n, f});

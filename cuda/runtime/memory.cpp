@@ -1,4 +1,5 @@
-// Device memory: CUDA's stream-ordered pools, which keep freed blocks. What is in use is counted in core/tensor/memory.cpp.
+// Device memory: CUDA's stream-ordered pools, which keep freed blocks. What is in use is counted in
+// core/tensor/memory.cpp.
 #include <cstring>
 #include <mutex>
 

@@ -1,4 +1,4 @@
-// Scratch memory of kernels, and the error where there is none.
+// Scratch memory of kernels, and the out-of-memory error.
 #pragma once
 
 #include <cstddef>
@@ -8,8 +8,8 @@
 
 namespace gradual::cuda {
 
-// Uninitialised memory of this thread's device, counted as workspace. Kernels that were enqueued may still use it when it
-// goes: it is freed in the stream's order.
+// Uninitialised memory of this thread's device, counted as workspace. It is freed in the stream's order, so enqueued
+// kernels may still use it after the destructor.
 class Workspace : Pinned {
  public:
   explicit Workspace(std::size_t bytes);
@@ -22,10 +22,10 @@ class Workspace : Pinned {
   std::size_t bytes_;
 };
 
-// The bytes become 0, in the order of the thread's stream.
+// Sets the bytes to 0, in the order of the thread's stream.
 void clear(void* to, std::size_t bytes);
 
-// Out of memory: what was asked, what is left, and who uses it.
+// Throws the out-of-memory Error: the request, the free memory, and the memory by category.
 [[noreturn]] void fail_allocation(std::size_t bytes, Device device);
 
 }  // namespace gradual::cuda

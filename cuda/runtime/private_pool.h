@@ -1,4 +1,4 @@
-// Memory of a graph. Its recorded work writes the same addresses at each replay, so nobody else may get them.
+// Memory of a graph. Each replay writes the same addresses, so no other code may use them.
 #pragma once
 
 #include <cstddef>
@@ -11,13 +11,13 @@
 
 namespace gradual::cuda {
 
-// Blocks are kept by size class until the pool goes, which it does when neither the graph nor a block in use holds it.
+// Keeps blocks by size class. The pool is destroyed when neither the graph nor a block in use holds it.
 class PrivatePool : public std::enable_shared_from_this<PrivatePool>, Pinned {
  public:
   explicit PrivatePool(int device) : device_(device) {}
   ~PrivatePool();
-  // Uninitialised memory of the pool's device; work before it in the order of the recording has done with the block, or,
-  // fresh, never had it.
+  // Uninitialised memory of the pool's device. Earlier recorded work no longer uses the block; with `fresh` it never
+  // did.
   void* allocate(std::size_t bytes, bool fresh);
   std::int64_t bytes() const { return bytes_; }
 
@@ -29,7 +29,7 @@ class PrivatePool : public std::enable_shared_from_this<PrivatePool>, Pinned {
   std::map<std::size_t, std::vector<void*>> free_;  // by size
 };
 
-// Whether the block was of a private pool; it is that pool's again then.
+// Returns the block to its private pool; false if it is not from one.
 bool give_back(void* block) noexcept;
 
 }  // namespace gradual::cuda

@@ -1,4 +1,4 @@
-// Keys of random numbers as kernels take them.
+// Keys of random numbers for kernels.
 #pragma once
 
 #include "../../core/support/generator.h"
@@ -6,8 +6,8 @@
 
 namespace gradual::cuda {
 
-// The key of a call. Where the call is recorded (graph.h) `shift` stands in the GPU's memory and says, at each replay, how
-// far the generator has gone since then.
+// The key of a call. If the call is recorded (graph.h), `shift` points to GPU memory with the distance that the
+// generator has advanced since the recording, updated before each replay.
 struct DeviceKey {
   RandomKey key;
   const RandomKey* shift = nullptr;

@@ -1,4 +1,4 @@
-// What is recorded by this thread (graph.h), as the rest of cuda/ sees it.
+// The recording of this thread (graph.h), for the rest of cuda/.
 #pragma once
 
 #include <functional>
@@ -16,17 +16,17 @@ struct Recording {
   int device = 0;
   std::shared_ptr<PrivatePool> pool;
   const RandomKey* key_shift = nullptr;  // see random.h
-  bool keyed = false;                    // somebody reads it
+  bool keyed = false;                    // a kernel reads key_shift
   bool keeps_memory = false;             // device::KeptMemory
   std::vector<std::function<void()>> before_replay = {};
-  std::vector<std::shared_ptr<const void>> kept = {};  // what the recorded work needs while it can be replayed
+  std::vector<std::shared_ptr<const void>> kept = {};  // objects that replays need
   struct Freed {
     void* block;
     std::size_t bytes;
   };
-  std::vector<Freed> freed = {};  // blocks of others, given back at the end
+  std::vector<Freed> freed = {};  // blocks from outside the recording, returned at its end
 };
-// Null: this thread's work is done at once.
+// Null: this thread is not recording.
 Recording*& recording();
 
 }  // namespace gradual::cuda

@@ -1,4 +1,4 @@
-// The CUDA runtime as the rest of cuda/ uses it: errors become exceptions, streams and events are values.
+// The CUDA runtime for the rest of cuda/: errors become exceptions, streams and events are RAII objects.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -8,13 +8,13 @@
 
 namespace gradual::cuda {
 
-// Throws an Error that names the call and CUDA's reason, unless all went well.
+// Throws an Error that names the call and CUDA's reason, unless the status is success.
 void check(cudaError_t status, const char* call);
 
-// The stream that this thread's work on its device goes to. Each device has one that all threads share until a thread
-// sets its own with StreamScope.
+// The stream of this thread's work on its device. Each device has one that all threads share; StreamScope sets another
+// for a thread.
 cudaStream_t current_stream();
-// The device that device::select() was given last on this thread.
+// The device of the last device::select() on this thread.
 int current_device();
 
 // Owned; made on this thread's device.

@@ -1,4 +1,4 @@
-// Copies that nobody waits for, of ordinary host memory too.
+// Copies without waiting, also from pageable host memory.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -7,9 +7,9 @@
 
 namespace gradual::cuda {
 
-// cudaMemcpyAsync, noted where somebody watches.
+// cudaMemcpyAsync, reported to an active Watch.
 void enqueue_copy(void* to, const void* from, std::size_t bytes, cudaStream_t stream);
-// Enqueues the copy and returns as soon as `from` has been read: pieces go through pinned buffers, which the process keeps.
+// Enqueues the copy and returns once `from` has been read: pieces go through pinned buffers, which the process keeps.
 void copy_from_host(void* to, const void* from, std::size_t bytes, cudaStream_t stream);
 
 }  // namespace gradual::cuda

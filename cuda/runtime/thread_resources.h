@@ -1,4 +1,4 @@
-// What a thread keeps of the driver's: handles and plans of libraries.
+// Driver resources of a thread: handles and plans of libraries.
 #pragma once
 
 #include <mutex>
@@ -6,8 +6,8 @@
 
 namespace gradual::cuda {
 
-// This thread's T. A thread that ends leaves it to the next one, and none is ever destroyed: when the process ends, the driver
-// may be gone before the main thread's objects are.
+// This thread's T. When a thread ends, a later thread reuses its T. None is ever destroyed: at the end of the process
+// the driver may be destroyed before the main thread's objects.
 template <class T> T& inherited() {
   struct Left {
     std::mutex mutex;
