@@ -1,5 +1,5 @@
-// Whole optimizer steps against the machine's memory: bytes read and written a second, beside a copy of the same run; and
-// what a step costs where there are few bytes.
+// Whole optimizer steps against the machine's memory: bytes read and written a second, beside a copy of the same run;
+// and what a step costs where there are few bytes.
 #include <benchmark/benchmark.h>
 #include <gradual/core/ops/ops.h>
 #include <gradual/core/support/threads.h>

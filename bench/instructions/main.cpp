@@ -1,5 +1,5 @@
-// gradual-step NAME COUNT: runs one small step COUNT times and nothing else, so that an instruction counter can tell two
-// counts apart (`./dev instructions`).
+// gradual-step NAME COUNT: runs one small step COUNT times and nothing else, so that an instruction counter can tell
+// two counts apart (`./dev instructions`).
 #include <gradual/core/ops/ops.h>
 #include <gradual/core/support/threads.h>
 #include <gradual/nn/activation.h>

@@ -1,5 +1,6 @@
-// State that lives on the host or in a GPU's memory, where kernels read and advance it and the host waits for nothing: the loss
-// scale, amax histories, step counts. The owner keeps fields on the host and says how to upload and to fetch them.
+// State that lives on the host or in a GPU's memory, where kernels read and advance it and the host waits for nothing:
+// the loss scale, amax histories, step counts. The owner keeps fields on the host and says how to upload and to fetch
+// them.
 #pragma once
 
 #include <cstddef>
@@ -22,8 +23,8 @@ class DeviceMirror : Pinned {
   const Tensor& memory() const { return memory_; }      // f32; undefined before the first move_to
   void* raw() const { return memory_.raw(); }
 
-  // From now on the state lives in memory of `device`, of the category optimizer. While a step is recorded (cuda::Graph), each
-  // replay uploads the fields first if the host has changed them; so does upload_changes().
+  // From now on the state lives in memory of `device`, of the category optimizer. While a step is recorded
+  // (cuda::Graph), each replay uploads the fields first if the host has changed them; so does upload_changes().
   void move_to(Device device, std::size_t bytes);
   void upload_changes();
   // The host has assigned the fields: they win over what the GPU has.

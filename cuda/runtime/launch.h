@@ -19,8 +19,7 @@ inline constexpr unsigned kThreads = GRADUAL_EMULATED_THREADS;
 inline constexpr unsigned kThreads = 256;
 #endif
 inline constexpr unsigned kWarp = 32;
-inline constexpr std::int64_t kMostBlocks =
-    4096;  // of for_each: fills any GPU; blocks take several indices
+inline constexpr std::int64_t kMostBlocks = 4096;  // of for_each: fills any GPU; blocks take several indices
 
 struct Grid {
   unsigned blocks, threads;

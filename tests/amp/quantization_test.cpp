@@ -1,5 +1,5 @@
-// Quantised products against their definition: operands rounded by fake_quantize along the axis that is contracted, then
-// multiplied and summed in f64.
+// Quantised products against their definition: operands rounded by fake_quantize along the axis that is contracted,
+// then multiplied and summed in f64.
 #include "../../amp/quantization.h"
 
 #include <doctest/doctest.h>
@@ -237,8 +237,8 @@ template <class F> Tensor table(std::array<std::int64_t, 3> d, std::array<std::i
   return from_data(out, {d[0] * d[1] * d[2], e[0] * e[1] * e[2]});
 }
 
-// The three products of a group as matrices with K last: forward over (c, kh, kw), dgrad over (o, kh, kw) with the kernel
-// turned, wgrad over (n, oh, ow).
+// The three products of a group as matrices with K last: forward over (c, kh, kw), dgrad over (o, kh, kw) with the
+// kernel turned, wgrad over (n, oh, ow).
 struct Products {
   Products(const Conv& v, std::int64_t group, const Images& x, const Images& w, const Images& dy) {
     const std::int64_t cs = v.c / v.attrs.groups, os = v.o / v.attrs.groups, oh = v.out(0), ow = v.out(1);
@@ -409,9 +409,9 @@ TEST_CASE("the Hadamard transform is orthogonal: it changes what is rounded, not
   const Tensor x = leaf({5, 23}, 1), w = leaf({23, 18}, 2), dy = leaf({5, 18}, 3).detach();  // padded to 16 inside
   Tensor y = fine.forward([&] { return matmul(x, w); });
   fine.backward(y, dy);
-  // With u = 2^-24: a transform is a matrix product of 16 terms with |H| of norm 4, so that its error is 64 u of a row's
-  // norm, which the transform keeps; rounding adds 8 u; summing 32 products 32 u. By Cauchy and Schwarz the product is
-  // off by no more than so much of |row| |column|: 2 (64 + 8) + 32, and what is left of second order.
+  // With u = 2^-24: a transform is a matrix product of 16 terms with |H| of norm 4, so that its error is 64 u of a
+  // row's norm, which the transform keeps; rounding adds 8 u; summing 32 products 32 u. By Cauchy and Schwarz the
+  // product is off by no more than so much of |row| |column|: 2 (64 + 8) + 32, and what is left of second order.
   const auto check = [](const Tensor& got, const Tensor& left, const Tensor& right) {
     const Tensor a = left.to(DType::f64), b = right.to(DType::f64);
     const Tensor bound = sqrt(matmul(sum(a * a, {1}, true), sum(b * b, {0}, true))) * (180 * 0x1p-24);

@@ -49,7 +49,8 @@ TEST_CASE("the variance of fewer numbers than its correction has a gradient that
   CHECK(values(x.grad()) == Values{-INFINITY, INFINITY});
 }
 
-// A sigmoid that has saturated gives these: the loss is clamped there, and PyTorch's gradient through the sigmoid is 0 as well.
+// A sigmoid that has saturated gives these: the loss is clamped there, and PyTorch's gradient through the sigmoid is 0
+// as well.
 TEST_CASE("binary cross entropy of the probabilities 0 and 1 has a finite gradient") {
   for (DType d : {DType::f64, DType::f32, DType::f16}) {
     const Tensor p = leaf({0, 1, 0, 1, -0.0, 0.5}, {6}, d);
@@ -155,7 +156,8 @@ TEST_CASE("attention: an added mask of -Inf in any shape that broadcasts, and on
 
 namespace {
 
-// Attention and its gradients with respect to q, k, v and mask, first and, where asked for, of the sum of their squares.
+// Attention and its gradients with respect to q, k, v and mask, first and, where asked for, of the sum of their
+// squares.
 struct Attended {
   std::vector<Tensor> first, second;
   Attended(std::vector<Tensor> t, const Tensor& dy, const AttentionAttrs& attrs, bool twice) {

@@ -1,5 +1,5 @@
-// One training step as a user outside the tree writes it, by every instruction set; ends with status 0 when the gradient is
-// right.
+// One training step as a user outside the tree writes it, by every instruction set; ends with status 0 when the
+// gradient is right.
 #include <gradual/gradual.h>
 #include <gradual/version.h>
 

@@ -1,4 +1,5 @@
-// linear with an activation, and its gradients, on a GPU: what becomes of NaN, counts, accumulators and second derivatives.
+// linear with an activation, and its gradients, on a GPU: what becomes of NaN, counts, accumulators and second
+// derivatives.
 #include <doctest/doctest.h>
 
 #include <cmath>

@@ -70,8 +70,8 @@ TEST_CASE("batches wherever their matrices lie") {
   }
 }
 
-// A library that is allowed TF32 need not use it, and its tensor cores may cut the operands instead of rounding them: what
-// holds is that each product is off by 2^-9 of itself at most, and none where TF32 is not allowed, or of f64.
+// A library that is allowed TF32 need not use it, and its tensor cores may cut the operands instead of rounding them:
+// what holds is that each product is off by 2^-9 of itself at most, and none where TF32 is not allowed, or of f64.
 TEST_CASE("TF32 costs the operands' last bits, and only those of f32") {
   if (!have_gpu()) return;
   const Tensor a = drawn({20, 64}, 1), b = drawn({64, 24}, 2), a64 = a.to(DType::f64), b64 = b.to(DType::f64);
@@ -103,7 +103,8 @@ TEST_CASE("f8 products are exact, and may be those of f8 instructions") {
   }
 }
 
-// A relu that makes 0 of NaN would hide what a loss scaler looks for; tests/emulator shows that such a library's is not used.
+// A relu that makes 0 of NaN would hide what a loss scaler looks for; tests/emulator shows that such a library's is not
+// used.
 TEST_CASE("relu in the product keeps NaN") {
   if (!have_gpu()) return;
   constexpr double kNan = std::numeric_limits<double>::quiet_NaN();

@@ -21,8 +21,8 @@ namespace {
 
 constexpr DType kDTypes[] = {DType::f32, DType::bf16, DType::f16, DType::f64};
 
-// Empty, of one element, no multiple of four, longer than a chunk, in every dtype, one transposed; more than fit into one
-// launch.
+// Empty, of one element, no multiple of four, longer than a chunk, in every dtype, one transposed; more than fit into
+// one launch.
 std::vector<Tensor> parameters(std::size_t few) {
   const Shape shapes[] = {{7}, {0}, {33, 5}, {1}, {}, {64, 64}, {2049}};
   std::vector<Tensor> all;

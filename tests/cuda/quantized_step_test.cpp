@@ -129,7 +129,8 @@ TEST_CASE("fast f8 multiplies codes, their scales in the product, in all three p
       return next_below_observe(call);
     }
   };
-  // e5m2 with e5m2 (a dy for both operands), and sizes that are no multiple of 16, are no products for those instructions.
+  // e5m2 with e5m2 (a dy for both operands), and sizes that are no multiple of 16, are no products for those
+  // instructions.
   for (const char* name : {"fp8-current", "fp8-delayed", "msamp-o1"})
     for (const std::int64_t rows : {32, 24})
       for (const bool codes : {true, false}) {

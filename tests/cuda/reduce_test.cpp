@@ -16,8 +16,8 @@ namespace {
 
 using namespace test;
 
-// Within `roundings` of f32 of the sum of magnitudes, and the rounding on store. A chain of additions over these ranges would
-// be far outside.
+// Within `roundings` of f32 of the sum of magnitudes, and the rounding on store. A chain of additions over these ranges
+// would be far outside.
 void check_sum(const Tensor& gpu, const Tensor& x, const Shape& dims, double roundings) {
   const Tensor exact = sum(x.to(DType::f64), dims), size = sum(abs(x.to(DType::f64)), dims);
   const std::vector<double> y = numbers(gpu), want = numbers(exact), terms = numbers(size);

@@ -1,5 +1,5 @@
-// What the op table does not ask of softmax, cross entropy and the norms on a GPU: rows of every length that has its own way
-// through the kernels, wherever they lie; images in both orders of memory; classes out of range.
+// What the op table does not ask of softmax, cross entropy and the norms on a GPU: rows of every length that has its
+// own way through the kernels, wherever they lie; images in both orders of memory; classes out of range.
 #include <doctest/doctest.h>
 
 #include <algorithm>

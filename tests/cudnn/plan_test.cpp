@@ -1,5 +1,5 @@
-// Which calls cuDNN itself has plans for on an H200. It makes them by a description of the GPU, and compiles their kernels; no GPU
-// is needed, and none is used, so that what the kernels compute is not seen here.
+// Which calls cuDNN itself has plans for on an H200. It makes them by a description of the GPU, and compiles their
+// kernels; no GPU is needed, and none is used, so that what the kernels compute is not seen here.
 #include <cudnn.h>
 #include <doctest/doctest.h>
 
@@ -17,8 +17,8 @@ namespace {
 constexpr std::size_t kDescribes = 91100;  // the cuDNN that makes plans by descriptions
 constexpr std::size_t kAnyLength = 91600;  // the one whose backward takes any number of keys
 
-// By NVIDIA's tables for compute capability 9.0 (CUDA C++ programming guide), and by what PyTorch and nvidia-smi print of an H200:
-// 132 multiprocessors, 60 MB of L2, 143156 MB, 1980 and 3201 MHz.
+// By NVIDIA's tables for compute capability 9.0 (CUDA C++ programming guide), and by what PyTorch and nvidia-smi print
+// of an H200: 132 multiprocessors, 60 MB of L2, 143156 MB, 1980 and 3201 MHz.
 std::string h200(int capability = 900) {
   return R"({"deviceName":"NVIDIA H200","cudaDeviceId":0,"pciDeviceId":0,"isTccDriver":0,"supportCoopLaunch":1,)"
          R"("driverVer":13000,"multiProcessorCount":132,"smClockRateKHz":1980000,"memClockRateKHz":3201000,)"

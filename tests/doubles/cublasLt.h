@@ -1,5 +1,5 @@
-// cuBLASLt on the CPU: as much of its interface as cuda/ uses, with the names, numbers and sizes of the library's header, and
-// what its documentation says of them. What the documentation forbids is refused, so that a test sees it.
+// cuBLASLt on the CPU: as much of its interface as cuda/ uses, with the names, numbers and sizes of the library's
+// header, and what its documentation says of them. What the documentation forbids is refused, so that a test sees it.
 #pragma once
 
 #include "../../cuda/emulator/cuda_runtime.h"
@@ -43,7 +43,8 @@ enum cublasLtReductionScheme_t {
   CUBLASLT_REDUCTION_SCHEME_MASK = 7,
 };
 
-// --- descriptors: the library's are opaque -------------------------------------------------------------------------------
+// --- descriptors: the library's are opaque
+// -------------------------------------------------------------------------------
 
 struct cublasLtMatrixLayoutOpaque_t {
   cudaDataType_t type;
@@ -111,7 +112,8 @@ struct cublasLtMatmulHeuristicResult_t {
   int reserved[4];
 };
 
-// --- functions -----------------------------------------------------------------------------------------------------------
+// --- functions
+// -----------------------------------------------------------------------------------------------------------
 
 struct cublasLtContext;
 using cublasLtHandle_t = cublasLtContext*;

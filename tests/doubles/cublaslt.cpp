@@ -1,5 +1,5 @@
-// cublasLtMatmul by loops, with the checks of its documentation (cuBLAS, "cublasLtMatmul()": the tables of types, "Tensor Core
-// Usage", and the attributes' descriptions). D = epilogue(alpha op(A) op(B) + beta C), column-major.
+// cublasLtMatmul by loops, with the checks of its documentation (cuBLAS, "cublasLtMatmul()": the tables of types,
+// "Tensor Core Usage", and the attributes' descriptions). D = epilogue(alpha op(A) op(B) + beta C), column-major.
 #include <cublasLt.h>
 
 #include <algorithm>
@@ -53,7 +53,8 @@ template <class C> void store(std::int32_t type, C value, void* p, std::int64_t 
   visit_dtype(dtype_of_type(type), [&]<class T> { static_cast<T*>(p)[at] = cast_element<T>(value); });
 }
 
-// --- what is allowed -----------------------------------------------------------------------------------------------------
+// --- what is allowed
+// -----------------------------------------------------------------------------------------------------
 
 struct Problem {
   cublasLtMatmulDescOpaque_t how;
@@ -140,7 +141,8 @@ cublasStatus_t status_of(const Problem& p) {
 
 bool is_aligned(const void* p, std::uint32_t bytes) { return reinterpret_cast<std::uintptr_t>(p) % bytes == 0; }
 
-// --- the product ---------------------------------------------------------------------------------------------------------
+// --- the product
+// ---------------------------------------------------------------------------------------------------------
 
 struct Data {
   const void *a, *b, *c;
@@ -231,7 +233,8 @@ template <class T> cublasStatus_t take(T& to, const void* value, std::size_t byt
 
 }  // namespace
 
-// --- the interface -------------------------------------------------------------------------------------------------------
+// --- the interface
+// -------------------------------------------------------------------------------------------------------
 
 const char* cublasLtGetStatusName(cublasStatus_t status) {
   switch (status) {
@@ -338,8 +341,8 @@ cublasStatus_t cublasLtMatmulAlgoConfigGetAttribute(const cublasLtMatmulAlgo_t* 
   return CUBLAS_STATUS_SUCCESS;
 }
 
-// One that rounds parts of a sum to the output's type, which our caller must not take, one that adds them up in the compute
-// type and rounds before it adds a bias, and one that does not cut sums.
+// One that rounds parts of a sum to the output's type, which our caller must not take, one that adds them up in the
+// compute type and rounds before it adds a bias, and one that does not cut sums.
 cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t handle, cublasLtMatmulDesc_t product,
                                               cublasLtMatrixLayout_t a, cublasLtMatrixLayout_t b,
                                               cublasLtMatrixLayout_t c, cublasLtMatrixLayout_t d,

@@ -1,9 +1,11 @@
-// cuDNN on the CPU: as much of its interface as cuda/ uses, names and values as in NVIDIA's headers (cuDNN 9), so that our
-// calls of it run without a GPU. What its documentation does not support is answered by NOT_SUPPORTED. A call that breaks
-// a rule (a null pointer, sizes that do not fit, a workspace too small) is our mistake: it throws an Error that says which.
+// cuDNN on the CPU: as much of its interface as cuda/ uses, names and values as in NVIDIA's headers (cuDNN 9), so that
+// our calls of it run without a GPU. What its documentation does not support is answered by NOT_SUPPORTED. A call that
+// breaks a rule (a null pointer, sizes that do not fit, a workspace too small) is our mistake: it throws an Error that
+// says which.
 //
-// The environment variable GRADUAL_EMULATED_CUDNN_REFUSES makes calls answer NOT_SUPPORTED: a list, separated by commas, of
-// convolution (whole, or those that are channels_last or narrow: f16 and bf16), batch_norm, pooling, softmax, graph (others).
+// The environment variable GRADUAL_EMULATED_CUDNN_REFUSES makes calls answer NOT_SUPPORTED: a list, separated by
+// commas, of convolution (whole, or those that are channels_last or narrow: f16 and bf16), batch_norm, pooling,
+// softmax, graph (others).
 #pragma once
 
 #include <cstddef>
@@ -31,7 +33,8 @@ cudnnStatus_t cudnnCreate(cudnnHandle_t* handle);
 cudnnStatus_t cudnnDestroy(cudnnHandle_t handle);
 cudnnStatus_t cudnnSetStream(cudnnHandle_t handle, cudaStream_t stream);
 
-// --- data types ---------------------------------------------------------------------------------------------------------
+// --- data types
+// ---------------------------------------------------------------------------------------------------------
 
 enum cudnnDataType_t {
   CUDNN_DATA_FLOAT = 0,
@@ -43,7 +46,8 @@ enum cudnnDataType_t {
   CUDNN_DATA_BOOLEAN = 11,
 };
 
-// --- graphs of operations ------------------------------------------------------------------------------------------------
+// --- graphs of operations
+// ------------------------------------------------------------------------------------------------
 
 struct cudnnBackendDescriptor;
 using cudnnBackendDescriptor_t = cudnnBackendDescriptor*;

@@ -44,8 +44,8 @@ void check_tensor(const cudnnBackendDescriptor& d);
 GraphOperation operation_of(const cudnnBackendDescriptor& d);
 // Puts the operations in order; every virtual tensor must be made by one, and no tensor by two.
 std::shared_ptr<Graph> graph_of(const cudnnBackendDescriptor& d);
-// A convolution; or fused attention, forward or backward (two products, or five): of f16 or bf16, heads of at most 128 numbers
-// in whole vectors of eight.
+// A convolution; or fused attention, forward or backward (two products, or five): of f16 or bf16, heads of at most 128
+// numbers in whole vectors of eight.
 bool has_engine(const Graph& graph);
 
 }  // namespace gradual::cuda::emulator

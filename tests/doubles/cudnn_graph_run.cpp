@@ -1,5 +1,5 @@
-// The operations of a graph one after the other, all that is made between them kept whole: row-major, in f32, rounded to
-// the type that it is declared to have.
+// The operations of a graph one after the other, all that is made between them kept whole: row-major, in f32, rounded
+// to the type that it is declared to have.
 #include <algorithm>
 #include <cmath>
 #include <limits>

@@ -1,4 +1,5 @@
-// Our calls of cuBLASLt, by way of its emulator: what is asked of it, how often, and what happens where it refuses or errs.
+// Our calls of cuBLASLt, by way of its emulator: what is asked of it, how often, and what happens where it refuses or
+// errs.
 #include <doctest/doctest.h>
 
 #include <cmath>
@@ -40,8 +41,8 @@ template <class F> void afresh(const F& f) {
   if (error) std::rethrow_exception(error);
 }
 
-// Row-major matrices of a product and where they lie: in rows of `pad` more elements, `shift` elements behind an aligned
-// address, and stored transposed or not.
+// Row-major matrices of a product and where they lie: in rows of `pad` more elements, `shift` elements behind an
+// aligned address, and stored transposed or not.
 struct Where {
   bool a_transposed = false, b_transposed = false;
   std::int64_t pad = 0, shift = 0;

@@ -240,8 +240,8 @@ int check_same_bits(Device device) {
         const auto plain = gradients(false);
         const std::string where = describe(*row, sample, sample.inputs, "backward");
         if (gradients(true) != plain) expect_none("create_graph changes bits of the first derivative", where);
-        // On a GPU an observer that counts still gets the library's own kernels instead of cuDNN's for norms, pools, softmax and
-        // attention, which count nothing (docs/cuda.md).
+        // On a GPU an observer that counts still gets the library's own kernels instead of cuDNN's for norms, pools,
+        // softmax and attention, which count nothing (docs/cuda.md).
         Onlooker onlooker(device.is_cpu());
         const ObserverScope watched(onlooker);
         if (gradients(false) != plain) expect_none("an observer changes bits of the gradient", where);

@@ -146,8 +146,8 @@ enum class Layout {
 };
 const char* name(Layout layout);
 // The inputs in another layout, in storage whose gaps hold NaN, -1 or true; nothing where the layout changes
-// no input. The first `written` ones are not expanded. An expanded input repeats its first entry along dim 0, so values change: build the reference
-// afterwards.
+// no input. The first `written` ones are not expanded. An expanded input repeats its first entry along dim 0, so values
+// change: build the reference afterwards.
 std::optional<Tensors> lay_out(const Tensors& inputs, Layout layout, int written);
 // How many inputs a row writes: the first ones.
 int written_inputs(const Row& row);

@@ -1,5 +1,5 @@
-// Batch, layer and RMS norm and their fused backwards, from the formulas of the papers (Ioffe and Szegedy 2015, Ba et al.
-// 2016, Zhang and Sennrich 2019).
+// Batch, layer and RMS norm and their fused backwards, from the formulas of the papers (Ioffe and Szegedy 2015, Ba et
+// al. 2016, Zhang and Sennrich 2019).
 #include "../support/gradients.h"
 #include "samples.h"
 

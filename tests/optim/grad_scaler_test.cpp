@@ -1,5 +1,5 @@
-// GradScaler: the cases of PyTorch's and Apex's own suites, the stages and their errors, and what goes beyond them. How the
-// scale moves: loss_scale_test.cpp.
+// GradScaler: the cases of PyTorch's and Apex's own suites, the stages and their errors, and what goes beyond them. How
+// the scale moves: loss_scale_test.cpp.
 #include <doctest/doctest.h>
 
 #include "gradual/autograd/autograd.h"

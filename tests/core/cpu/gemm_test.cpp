@@ -20,7 +20,8 @@ Tensor random(const Shape& sizes, DType dtype, std::uint64_t seed) {
   return randn(sizes, {.dtype = DType::f64}, g).to(dtype);
 }
 
-// c [m, n] against start + a b in long double: k + 1 roundings of sums of this size, in any order. f32 where c is not f64.
+// c [m, n] against start + a b in long double: k + 1 roundings of sums of this size, in any order. f32 where c is not
+// f64.
 void check_product(const Tensor& a, const Tensor& b, const Tensor& c, const Tensor& start = {}) {
   const std::int64_t m = a.size(0), k = a.size(1), n = b.size(1);
   REQUIRE(c.sizes() == Shape{m, n});

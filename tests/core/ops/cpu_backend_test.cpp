@@ -56,8 +56,8 @@ bool takes(OpId op, const Tensor& a, const Tensor& b, const ConvAttrs& attrs, co
   return columns().onednn[static_cast<int>(op)](call, out);
 }
 
-// Each backend is within (k + 1) 2^-24 of the sum of |a b|, whatever the order of its sums, so two are within twice that;
-// both round once to the output's dtype.
+// Each backend is within (k + 1) 2^-24 of the sum of |a b|, whatever the order of its sums, so two are within twice
+// that; both round once to the output's dtype.
 void check_bound(const Tensor& a, const Tensor& b) {
   const auto product = [&] { return matmul(a, b); };
   const Tensor one = with(CpuBackend::eigen, product);

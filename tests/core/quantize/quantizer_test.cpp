@@ -18,7 +18,8 @@ namespace {
 
 float global_of(const QuantizedTensor& q) { return q.global_scale.defined() ? q.global_scale.item<float>() : 1; }
 
-// --- the definition (formats.md's formulas), on a matrix whose rows run along the contracted axis ---------------------
+// --- the definition (formats.md's formulas), on a matrix whose rows run along the contracted axis
+// ---------------------
 
 struct Factors {
   float forward = 1, inverse = 1;
@@ -145,7 +146,8 @@ Defined define(const std::vector<float>& x, std::int64_t rows, std::int64_t k, c
   return d;
 }
 
-// --- what is tried ------------------------------------------------------------------------------------------------------
+// --- what is tried
+// ------------------------------------------------------------------------------------------------------
 
 std::vector<Quantizer> quantizers() {
   using enum ScalingKind;

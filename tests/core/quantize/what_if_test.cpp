@@ -15,7 +15,8 @@ constexpr double kInf = std::numeric_limits<double>::infinity();
 constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
 
 double db(double signal, double noise) { return 10 * std::log10(signal / noise); }
-// For sums of positive terms in any order: each of n additions and of the few operations a term is off by at most 2^-53.
+// For sums of positive terms in any order: each of n additions and of the few operations a term is off by at most
+// 2^-53.
 double close_db(std::int64_t n) { return 20 / std::log(10.0) * static_cast<double>(n + 8) * 0x1p-53; }
 
 Tensor values(const std::vector<double>& v, DType dtype = DType::f32) {

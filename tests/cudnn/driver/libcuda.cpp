@@ -1,5 +1,5 @@
-// A driver, as cuDNN loads one to make plans: it takes the kernels that cuDNN compiled without looking at them, and for all
-// else there is no GPU.
+// A driver, as cuDNN loads one to make plans: it takes the kernels that cuDNN compiled without looking at them, and for
+// all else there is no GPU.
 namespace {
 constexpr int kSuccess = 0, kNoDevice = 100;
 constexpr int kVersion = 13000;

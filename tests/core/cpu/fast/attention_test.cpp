@@ -1,5 +1,5 @@
-// Attention by blocks of queries: when it is taken, that it is its parts but for the order of sums, and that looking on changes
-// nothing.
+// Attention by blocks of queries: when it is taken, that it is its parts but for the order of sums, and that looking on
+// changes nothing.
 #include <doctest/doctest.h>
 #include <gradual/autograd/tape.h>
 #include <gradual/core/observe/observer.h>
@@ -155,7 +155,8 @@ TEST_CASE("attention by blocks counts what it rounds to bf16") {
   constexpr std::uint64_t kMet = kHeads * kLength * (kLength + 1) / 2, kNumbers = kHeads * kLength * kSize;
   Inputs in = draw(kLength, kLength, kSize, kSize, DType::bf16);
   for (Tensor* t : {&in.q, &in.k, &in.v, &in.dy}) *t = t->select(0, 0).contiguous();
-  // A query's scores are 0 and, for each key of an odd number, -93.5: exp(-93.5) is below half of the least bf16 number.
+  // A query's scores are 0 and, for each key of an odd number, -93.5: exp(-93.5) is below half of the least bf16
+  // number.
   in.q.fill_(0), in.k.fill_(0);
   std::uint64_t low = 0;
   for (std::int64_t i = 0; i < kLength; ++i) {

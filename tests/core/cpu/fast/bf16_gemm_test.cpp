@@ -1,4 +1,5 @@
-// Our products in bf16, by AMX and by AVX512-BF16: the bits of sums as the processor's manual says they are made, at every edge.
+// Our products in bf16, by AMX and by AVX512-BF16: the bits of sums as the processor's manual says they are made, at
+// every edge.
 #include <doctest/doctest.h>
 #include <gradual/core/ops/cpu_backend.h>
 #include <gradual/core/ops/ops.h>
@@ -24,8 +25,8 @@ using Case = ProductCase;
 
 float flushed(float x) { return std::abs(x) < 0x1p-126F ? std::copysign(0.0F, x) : x; }
 
-// One number of a product, of `k` factors of a and b from the bias on, as TDPBF16PS is described: 32 places at a time, even and odd
-// ones apart; behind the last are zeros.
+// One number of a product, of `k` factors of a and b from the bias on, as TDPBF16PS is described: 32 places at a time,
+// even and odd ones apart; behind the last are zeros.
 template <class F> float sum_of_amx(std::int64_t k, float sum, const F& plus_product) {
   for (std::int64_t t = 0; t < k; t += 32) {
     float both[2] = {0, 0};
@@ -70,8 +71,8 @@ bool adds_as_described() {
 std::uint32_t bits_of(float x) { return std::bit_cast<std::uint32_t>(x); }
 std::uint32_t bits_of(BFloat16 x) { return x.bits; }
 
-// How many elements of the result are not what they should be, and of the gaps are not what they were. a and the bias are
-// multiplied by `scale`.
+// How many elements of the result are not what they should be, and of the gaps are not what they were. a and the bias
+// are multiplied by `scale`.
 template <class Tc> int wrong(const Case& c, bool relu = false, float scale = 1) {
   std::vector<BFloat16> a, b;
   std::vector<float> bias = falling_bias(c.n);
@@ -95,7 +96,8 @@ template <class Tc> int wrong(const Case& c, bool relu = false, float scale = 1)
 
 }  // namespace
 
-// small ones, then more than a block of rows, of columns, of depth, two of it, and more of a than is put in order at once
+// small ones, then more than a block of rows, of columns, of depth, two of it, and more of a than is put in order at
+// once
 const std::vector<std::array<std::int64_t, 3>> kSizes = {
     {1, 1, 1},    {16, 16, 32},  {15, 17, 31},  {17, 15, 33},  {9, 33, 2},    {32, 128, 64},    {48, 40, 544},
     {33, 49, 65}, {150, 40, 70}, {20, 290, 40}, {25, 445, 40}, {50, 30, 520}, {145, 272, 1030}, {150, 17, 16400}};

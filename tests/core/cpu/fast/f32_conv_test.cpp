@@ -1,4 +1,5 @@
-// Our own gradient of a convolution's weights: exact where numbers are small integers, whatever the shape, dtype and layout.
+// Our own gradient of a convolution's weights: exact where numbers are small integers, whatever the shape, dtype and
+// layout.
 #include <doctest/doctest.h>
 #include <gradual/core/ops/compute_mode.h>
 #include <gradual/core/ops/ops.h>
@@ -28,9 +29,10 @@ struct Case {
   std::int64_t cols() const { return width + 2 * padding[1] - dilation[1] * (kernel[1] - 1); }
 };
 
-// Several blocks of images, the last of fewer; bands of one image, the last of fewer rows; more outputs than a strip has, and than
-// two; fewer than a vector's lanes left; more pixels than a sum takes at a time; padding beyond the taps; one tap; more blocks
-// than parts, no multiple of them; one row; groups of several strips; more inputs than a copy has; nothing but padding.
+// Several blocks of images, the last of fewer; bands of one image, the last of fewer rows; more outputs than a strip
+// has, and than two; fewer than a vector's lanes left; more pixels than a sum takes at a time; padding beyond the taps;
+// one tap; more blocks than parts, no multiple of them; one row; groups of several strips; more inputs than a copy has;
+// nothing but padding.
 const std::vector<Case> kCases = {
     {9, 3, 7, 6, 8, {3, 3}, {1, 1}},
     {70, 2, 4, 4, 17, {3, 3}, {1, 1}},
