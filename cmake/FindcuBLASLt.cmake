@@ -1,4 +1,4 @@
-# cuBLASLt::cuBLASLt: beside the CUDA toolkit, or inside Python's nvidia packages. cuBLASLt_ROOT says where to look first.
+# cuBLASLt::cuBLASLt, from the CUDA toolkit or Python's nvidia packages. cuBLASLt_ROOT names the first place to look.
 
 include(${CMAKE_CURRENT_LIST_DIR}/nvidia_packages.cmake)
 nvidia_package_folders(places)

@@ -1,5 +1,5 @@
-# The CUDA backend (GRADUAL_CUDA): compiled by nvcc where the toolkit is found, by the C++ compiler against the emulator of
-# cuda/emulator where that is asked for, else a stub. Included when the target gradual exists.
+# The CUDA backend (GRADUAL_CUDA): compiled by nvcc if the toolkit is found, by the C++ compiler with the emulator of
+# cuda/emulator if requested, else a stub. Included when the target gradual exists.
 
 set(GRADUAL_HAVE_CUDA OFF)
 set(cuda_dir ${PROJECT_SOURCE_DIR}/cuda)

@@ -53,7 +53,7 @@ if(NOT GRADUAL_OPENMP STREQUAL "OFF")
   endif()
 endif()
 
-# oneDNN is told through OpenMP how many threads a primitive takes, nearly always one. Never fetched: it takes an hour to build.
+# oneDNN gets the number of threads of a primitive through OpenMP, nearly always one. Never fetched: it builds an hour.
 set(GRADUAL_HAVE_ONEDNN OFF)
 if(NOT GRADUAL_ONEDNN STREQUAL "OFF" AND GRADUAL_HAVE_OPENMP)
   find_package(oneDNN 2.6...<4 QUIET)

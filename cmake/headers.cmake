@@ -1,5 +1,6 @@
 # Headers live beside their sources and include each other by relative path. Users write <gradual/nn/linear.h>; in the
-# build tree that is a generated header of one line which includes the real one, and the install puts the real ones there.
+# build tree that is a generated header of one line which includes the real one, and the install puts the real ones
+# there.
 
 set(GRADUAL_PUBLIC_FOLDERS autograd nn optim amp data lab)
 foreach(room support formats tensor ops observe quantize kernels files)

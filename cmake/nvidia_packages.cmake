@@ -1,5 +1,5 @@
-# nvidia_package_folders(VAR): where NVIDIA's libraries may lie: the CUDA toolkit's folders, then those of Python's packages
-# nvidia-* (which hold libraries under their full names alone).
+# nvidia_package_folders(VAR): where NVIDIA's libraries may lie: the CUDA toolkit's folders, then those of Python's
+# packages nvidia-* (which hold libraries under their full names alone).
 
 function(nvidia_package_folders result)
   find_package(CUDAToolkit QUIET)

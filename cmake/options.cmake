@@ -1,15 +1,15 @@
 # Options, compiler flags and the function that applies them to our own targets.
 
-option(GRADUAL_NATIVE "Compile for the machine that builds alone (-march=native): kernels choose at run time without it" OFF)
+option(GRADUAL_NATIVE "Compile only for the building machine (-march=native), without a choice at run time" OFF)
 option(GRADUAL_BUILD_TESTS "Build the tests" ${PROJECT_IS_TOP_LEVEL})
 option(GRADUAL_BUILD_EXAMPLES "Build the examples" ${PROJECT_IS_TOP_LEVEL})
 option(GRADUAL_BUILD_LAB "Build the program gradual-lab" ${PROJECT_IS_TOP_LEVEL})
 option(GRADUAL_BUILD_BENCH "Build the benchmarks (needs Google Benchmark)" OFF)
 option(GRADUAL_CCACHE "Compile through ccache when it is found" ${PROJECT_IS_TOP_LEVEL})
-option(GRADUAL_FAST "Build the fast kernels for particular processors (core/cpu/fast); without them the reference computes" ON)
+option(GRADUAL_FAST "Build the fast kernels for particular processors (core/cpu/fast)" ON)
 set(GRADUAL_OPENMP AUTO CACHE STRING "OpenMP, which oneDNN needs: AUTO (when found), ON (required), OFF")
 set(GRADUAL_ONEDNN AUTO CACHE STRING "oneDNN as the fast CPU backend: AUTO (when found), ON (required), OFF")
-set(GRADUAL_CUDA AUTO CACHE STRING "CUDA: AUTO (when found), ON (required), OFF, EMULATED (kernels run on the CPU, for tests)")
+set(GRADUAL_CUDA AUTO CACHE STRING "CUDA: AUTO (if found), ON (required), OFF, EMULATED (kernels on the CPU, for tests)")
 set(GRADUAL_SANITIZE "" CACHE STRING "Sanitizers, comma-separated: \"address,undefined\" or \"thread\"")
 set_property(CACHE GRADUAL_OPENMP GRADUAL_ONEDNN GRADUAL_CUDA PROPERTY STRINGS AUTO ON OFF)
 set_property(CACHE GRADUAL_CUDA APPEND PROPERTY STRINGS EMULATED)
@@ -49,8 +49,8 @@ endif()
 
 # -ffp-contract=off: a product and a sum round twice unless std::fma is written; one can see what every bit did.
 # -fno-math-errno and -fno-trapping-math change no result, they only let loops vectorise. Never -ffast-math.
-# -fno-semantic-interposition lets g++ inline the functions of position-independent code into one another, as clang does.
-# -march=native is the same for all targets here: inline code of one program must not be compiled in two ways.
+# -fno-semantic-interposition lets g++ inline the functions of position-independent code into one another, as clang
+# does. -march=native is the same for all targets here: inline code of one program must not be compiled in two ways.
 function(gradual_options target)
   target_compile_features(${target} PUBLIC cxx_std_20)
   set_target_properties(${target} PROPERTIES CXX_EXTENSIONS OFF)

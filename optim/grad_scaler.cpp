@@ -65,8 +65,7 @@ LossScaleRule GradScaler::rule() const {
 
 void GradScaler::remember() { history_.push_back({state_.updates, static_cast<double>(state_.scale)}); }
 
-// --- the state on a GPU
-// --------------------------------------------------------------------------------------------------
+// --- the state on a GPU ----------------------------------------------------------------------------------------------
 
 void GradScaler::upload(void* to, Device device) const {
   const DeviceLossScale fresh{.scale = state_.scale, .inverse = state_.inverse(), .now = state_};
@@ -96,8 +95,7 @@ const std::vector<GradScaler::Change>& GradScaler::history() const {
   return history_;
 }
 
-// --- an iteration
-// --------------------------------------------------------------------------------------------------------
+// --- an iteration ----------------------------------------------------------------------------------------------------
 
 GradScaler::PerOptimizer& GradScaler::of(const Optimizer& optimizer) {
   const auto found = std::ranges::find(optimizers_, &optimizer, &PerOptimizer::optimizer);

@@ -61,8 +61,7 @@ bool reads_mixed(const OpCall& call) {
   return mixed && mixed(call);
 }
 
-// --- the chain, in the order of a call: amp, promotion, inference, autograd, observe, backend
-// -------------------------
+// --- the chain, in the order of a call: amp, promotion, inference, autograd, observe, backend ------------------------
 
 namespace {
 
@@ -147,8 +146,7 @@ Tensor dispatch1(OpId op, TensorRefs inputs, const Attrs& attrs, SourceLocation 
   return std::move(dispatch(op, inputs, attrs, where)[0]);
 }
 
-// --- promotion
-// ---------------------------------------------------------------------------------------------------------------
+// --- promotion -------------------------------------------------------------------------------------------------------
 
 namespace {
 
@@ -216,8 +214,7 @@ const char* promotion_cause(OpId op) {
   return run_typed(promoted);
 }
 
-// --- observe
-// -----------------------------------------------------------------------------------------------------------------
+// --- observe ---------------------------------------------------------------------------------------------------------
 
 [[gnu::noinline]] Outputs run_observed(const OpCall& call, Chain& c) {
   Interceptor* const observe = c.observe;
@@ -229,8 +226,7 @@ const char* promotion_cause(OpId op) {
   return observe->call(seen);
 }
 
-// --- backend
-// -----------------------------------------------------------------------------------------------------------------
+// --- backend ---------------------------------------------------------------------------------------------------------
 
 [[noreturn, gnu::noinline]] void fail_devices(const OpCall& call, Device a, Device b) {
   failf(call, "inputs on {} and {}; move them to one device with to(Device)", to_string(a), to_string(b));

@@ -35,8 +35,7 @@ struct dim3 {
 // Of the running thread.
 extern dim3 threadIdx, blockIdx, blockDim, gridDim;
 
-// --- barriers and exchange
-// -----------------------------------------------------------------------------------------------
+// --- barriers and exchange -------------------------------------------------------------------------------------------
 
 namespace gradual::cuda::emulator {
 
@@ -74,8 +73,7 @@ template <class T> T atomicOr(T* p, std::type_identity_t<T> value) {
 }
 inline void __threadfence_system() {}
 
-// --- the runtime
-// ---------------------------------------------------------------------------------------------------------
+// --- the runtime -----------------------------------------------------------------------------------------------------
 
 enum cudaError_t {
   cudaSuccess = 0,

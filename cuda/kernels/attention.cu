@@ -35,8 +35,7 @@ Tensor column(const Tensor& t) {
   return as_strided(t, sizes, strides, t.offset());
 }
 
-// --- by parts
-// ------------------------------------------------------------------------------------------------------------
+// --- by parts --------------------------------------------------------------------------------------------------------
 
 // [.., rows, length] row-major, as [heads, rows, length].
 Tensor matrices(const Tensor& t) {
@@ -160,8 +159,7 @@ template <class C> void backward_by_parts(const OpCall& call, Outputs& out, cons
     copy_elements(out[i], as_strided(made[i], out[i].sizes(), contiguous_strides(out[i].sizes()), 0));
 }
 
-// --- the rows
-// ------------------------------------------------------------------------------------------------------------
+// --- the rows --------------------------------------------------------------------------------------------------------
 
 bool by_library(const OpCall& call, const Outputs& out, bool backward) {
   if (!library_kernels() || call[0].dim() > 4) return false;

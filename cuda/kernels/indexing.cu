@@ -62,8 +62,7 @@ IndexCheck check_into(const OpCall& c, std::int64_t size, const Tensor& index) {
 }
 std::int64_t stride_along(const Tensor& x, int dim) { return x.dim() > 0 ? x.strides()[dim] : 0; }
 
-// --- gather and index_select: out[position] = x[position with the index's value at dim]
-// ---------------------------------
+// --- gather and index_select: out[position] = x[position with the index's value at dim] ------------------------------
 
 // Any strides.
 template <class W> struct LookUp {
@@ -122,8 +121,7 @@ void look_up(const OpCall& c, Outputs& out) {
   });
 }
 
-// --- scatter_add and index_add
-// ------------------------------------------------------------------------------------------
+// --- scatter_add and index_add ---------------------------------------------------------------------------------------
 
 // For each entry of the index, in row-major order: where it goes, and its number. Values out of range go to `beyond`.
 struct MakeKeys {
@@ -208,8 +206,7 @@ void index_add(const OpCall& c, Outputs& out) {
   add_runs(out[0], c[0], Slabs(c[0].sizes(), a.dim), a.size, make);
 }
 
-// --- one_hot
-// ------------------------------------------------------------------------------------------------------------
+// --- one_hot ---------------------------------------------------------------------------------------------------------
 
 struct OneHot {
   const std::int64_t* index;

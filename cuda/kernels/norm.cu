@@ -40,8 +40,7 @@ template <class C> struct SumPairs {
   __device__ Acc combine(const Acc& x, const Acc& y) const { return x + y; }
 };
 
-// --- over rows
-// --------------------------------------------------------------------------------------------------------
+// --- over rows -------------------------------------------------------------------------------------------------------
 
 // y = (x - mean) * scale * weight + bias with scale = 1 / sqrt(variance + eps); for rms_norm the mean is 0
 // (Ba et al. 2016; Zhang and Sennrich 2019).
@@ -135,8 +134,7 @@ template <class C> void normalize_rows_backward(const OpCall& call, Outputs& out
   reduce(reduce_source(operands, 1), RowGradients<C>{{}, means.data, scales.data, dw, db});
 }
 
-// --- over channels (Ioffe and Szegedy 2015)
-// -----------------------------------------------------------------------------
+// --- over channels (Ioffe and Szegedy 2015) --------------------------------------------------------------------------
 
 // (x - mean) * scale + shift, for each channel.
 template <class C> struct Affine {

@@ -43,8 +43,7 @@ class HalfCounts : Pinned {
   CountingStores f16_, bf16_;
 };
 
-// --- unscale_
-// --------------------------------------------------------------------------------------------------------------
+// --- unscale_ --------------------------------------------------------------------------------------------------------
 
 template <int kMost> struct Unscale {
   Table<Part<2>, kMost> parts;
@@ -105,8 +104,7 @@ void unscale(const OpCall& c, Outputs&) {
   for (int i = 2; i < c.inputs.size(); i += 2) bump_version(c[i]);
 }
 
-// --- steps
-// -----------------------------------------------------------------------------------------------------------------
+// --- steps -----------------------------------------------------------------------------------------------------------
 
 // The formulas over four elements, their flags read from the rule.
 template <class C> struct SgdRule : rules::Sgd<C> {

@@ -10,8 +10,7 @@
 namespace gradual::cuda {
 namespace {
 
-// --- what is made of elements, and of what they gave
-// ------------------------------------------------------------------
+// --- what is made of elements, and of what they gave -----------------------------------------------------------------
 
 struct Same {
   template <class C> GRADUAL_HD C operator()(C x) const { return x; }
@@ -92,8 +91,7 @@ template <bool kMax, class C> void reduce_extreme(const ReduceSource<1>& s, cons
   else reduce(s, Numeric<C, Same, functors::Minimum>{{}, kTop<C>, nullptr, last});
 }
 
-// --- kernels
-// ------------------------------------------------------------------------------------------------------------
+// --- kernels ---------------------------------------------------------------------------------------------------------
 
 ReduceSource<1> source(const OpCall& c, std::uint32_t dims) {
   const Tensor* const operands[] = {&c[0]};

@@ -10,8 +10,7 @@
 namespace gradual::cuda {
 namespace {
 
-// --- along a dim
-// ------------------------------------------------------------------------------------------------------
+// --- along a dim -----------------------------------------------------------------------------------------------------
 
 // exp(x - max) / sum. `causal`: row i of so many sees elements 0 to i, and the others become 0.
 template <class C> struct Softmax {
@@ -82,8 +81,7 @@ template <int N, template <class> class Body> void along(const OpCall& c, Output
   });
 }
 
-// --- cross entropy
-// ----------------------------------------------------------------------------------------------------
+// --- cross entropy ---------------------------------------------------------------------------------------------------
 
 // The classes of a call. One that is out of range is told when the device is waited for; its row counts as zeros.
 struct Classes {

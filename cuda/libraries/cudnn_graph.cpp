@@ -23,8 +23,7 @@ bool CudnnDescriptor::try_finish() { return supported(cudnnBackendFinalize(value
 
 Dims4 packed_strides(const Dims4& s) { return {s[1] * s[2] * s[3], s[2] * s[3], s[3], 1}; }
 
-// --- a graph
-// -------------------------------------------------------------------------------------------------------------
+// --- a graph ---------------------------------------------------------------------------------------------------------
 
 OperationGraph::Tensor& OperationGraph::add(cudnnDataType_t type, const Dims4& sizes, const Dims4& strides) {
   Tensor& t = tensors_.emplace_back();
@@ -164,8 +163,7 @@ void OperationGraph::convolution(cudnnBackendDescriptorType_t kind, Id x, Id w, 
   operation.finish();
 }
 
-// --- its plan
-// ------------------------------------------------------------------------------------------------------------
+// --- its plan --------------------------------------------------------------------------------------------------------
 
 namespace {
 

@@ -121,7 +121,7 @@ TEST_CASE("every fusion takes no policy of its own, and runs whole under the def
   }
 }
 
-TEST_CASE("what cannot be set is an Error that says what can") {
+TEST_CASE("set: an invalid policy is an Error that names what is allowed") {
   PolicyTable table;
   CHECK(message_of([&] { table.set("sofmax", CastPolicy::pass()); }) == "no op 'sofmax'; did you mean 'softmax'?");
   CHECK(message_of([&] { table.set("add_", CastPolicy::lower()); }) ==

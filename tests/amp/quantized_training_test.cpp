@@ -217,7 +217,7 @@ TEST_CASE("checkpointed segments give the same bits, and advance histories once"
   }
 }
 
-TEST_CASE("second derivatives of a checkpointed segment are those of a program where it stands twice") {
+TEST_CASE("second derivatives of a checkpointed segment are those of a program that calls it twice") {
   for (const char* name : {"mxfp8", "mxfp4", "fp8-rowwise"}) {
     CAPTURE(name);
     const Tensor x = random({8, 32}, 1).set_requires_grad(), w = random({32, 32}, 2).set_requires_grad();
@@ -286,7 +286,7 @@ TEST_CASE(
   CHECK(abs(sum / (4.0 * kSteps) - 1.25).max().item() < 6 * 0.433 / 8);
 }
 
-TEST_CASE("evaluation draws nothing where forward rounds to nearest: training goes on with the bits it has without") {
+TEST_CASE("evaluation draws no random numbers if forward rounds to nearest: training keeps its bits") {
   const auto train = [](bool evaluates) {
     manual_seed(3);
     nn::Sequential net(nn::Linear(32, 64), nn::ReLU(), nn::Linear(64, 10));

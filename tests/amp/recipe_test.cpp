@@ -249,7 +249,7 @@ TEST_CASE("tf32 holds in forward and backward and nowhere else") {
   CHECK(same_bits(outside, plain(b.x)));  // fp32 means f32 whatever is around it
 }
 
-TEST_CASE("a recipe of one's own: rewritten contractions in an f32 model") {
+TEST_CASE("a custom recipe: rewritten contractions in an f32 model") {
   Recipe mine{.name = "e4m3 operands", .description = "an emulation"};
   const auto q = [](const Tensor& t) { return t.to(DType::f8e4m3fn).to(DType::f32); };
   const auto rewrite = amp::CastPolicy::rewrite("e4m3", [q](const OpCall& call) {

@@ -103,7 +103,7 @@ TEST_CASE("anomaly: an f16 overflow, and nothing where all is finite") {
   CHECK(mode.first()->result.dtype == DType::f16);
 }
 
-TEST_CASE("anomaly: masks of -Inf are no fault, what comes of them is") {
+TEST_CASE("anomaly: masks of -Inf are accepted, Inf or NaN computed from them is not") {
   AnomalyMode mode(On::record);
   const Tensor scores = from_data(Values{1, 2, 3, 4}, {2, 2});
   const Tensor allowed = tril(ones({2, 2}, {.dtype = DType::bool_}));

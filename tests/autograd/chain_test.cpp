@@ -124,7 +124,7 @@ TEST_CASE("saved: rises with the forward, falls with the backward") {
   CHECK(memory_stats()[Category::gradients].current >= 1024 * 8);
 }
 
-TEST_CASE("saved: only what a needed gradient needs") {
+TEST_CASE("saved: only tensors that a required gradient needs") {
   const Tensor x = leaf(Values(512, 2));
   const Tensor constant = numbers(Values(512, 3));
   const auto saved_by = [](const Tensor& y) {

@@ -238,7 +238,7 @@ TEST_CASE("attention: whole rows of -Inf under dropout, autocast and create_grap
 }
 
 // As in PyTorch, and whatever computes relu: its gradient is 0 where y is 0, and what arrives where y is NaN.
-TEST_CASE("relu hands a gradient on where it gave NaN") {
+TEST_CASE("relu passes a gradient on where its result is NaN") {
   for (const DType d : {DType::f64, DType::f32, DType::f16, DType::bf16}) {
     const auto numbers_of = [&](const Values& v) { return from_data(v, {4, 1}, {.dtype = d, .requires_grad = true}); };
     const Tensor one = full({1, 1}, 1, {.dtype = d}), none = zeros({1}), var = ones({1});

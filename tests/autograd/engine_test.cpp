@@ -96,7 +96,7 @@ TEST_CASE("engine: diamonds, and a weight used twice") {
   CHECK(values(w.grad()) == Values{-1 + 4, -1 - 4, -1 + 6, -1 - 6});
 }
 
-TEST_CASE("engine: outputs nobody used") {
+TEST_CASE("engine: unused outputs") {
   const Tensor x = from_data(Values{1, 2, 3, 4}, {1, 1, 2, 2}, {.requires_grad = true});
   const auto parts = split(x.reshape({4}), 2);
   parts[1].sum().backward();

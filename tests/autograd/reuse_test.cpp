@@ -156,7 +156,7 @@ TEST_CASE("gradients of slices have the numbers of composed ones, in whatever or
   }
 }
 
-TEST_CASE("gradients of slices are not written into expanded ones, nor into memory of somebody else") {
+TEST_CASE("gradients of slices are not written into expanded tensors, nor into shared memory") {
   const auto gradient = [](const std::function<Tensor(const Tensor&)>& loss, const Shape& sizes) {
     const Tensor x = full(sizes, 1, {.requires_grad = true});
     loss(x).backward();
@@ -192,7 +192,7 @@ TEST_CASE("gradients of slices are not written into expanded ones, nor into memo
   CHECK(x.grad().to_vector<double>() == Doubles{3, 3, 1, 1});
 }
 
-TEST_CASE("memory: a temporary is written over, what somebody else sees is not") {
+TEST_CASE("memory: an op reuses the memory of a temporary, but not of a shared tensor") {
   const NoGrad off;
   const Tensor x = numbers({1, 2, 3});
   Tensor t = x + 1;
@@ -257,7 +257,7 @@ TEST_CASE("memory: a temporary is written over, what somebody else sees is not")
   }
 }
 
-TEST_CASE("memory: what a node saved of a temporary is not written over") {
+TEST_CASE("memory: a temporary that a node saved is not overwritten") {
   const Tensor w = leaf({3, 4});
   const Tensor x = leaf({1, 2});
   Tensor t = x + 1;

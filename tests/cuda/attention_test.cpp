@@ -88,7 +88,7 @@ TEST_CASE("attention in half formats is one fused kernel, and so is its backward
     }
 }
 
-TEST_CASE("a projection of all heads is read where it lies, and the result needs no copy to be joined") {
+TEST_CASE("attention reads a packed projection in place, and joining the heads needs no copy") {
   if (!have_gpu()) return;
   const Tensor packed = drawn({2, 6, 3 * 16}, 1, DType::bf16).to(kGpu);
   const auto part = [&](int i) { return transpose(narrow(packed, -1, 16 * i, 16).reshape({2, 6, 2, 8}), 1, 2); };

@@ -125,7 +125,7 @@ const Case kOrdinary[] = {{{2, 3, 9, 7}, {16, 3, 3, 3}, {.padding = {1, 1}}},
                           {{2, 16, 5, 5}, {8, 16, 1, 1}, {.stride = {2, 2}}},
                           {{2, 8, 9, 9}, {8, 8, 3, 3}, {.padding = {2, 2}, .dilation = {2, 2}}}};
 
-TEST_CASE("ordinary convolutions are the library's in every dtype and layout, ours where it is switched off") {
+TEST_CASE("the library computes ordinary convolutions in every dtype and layout, our kernel if it is switched off") {
   if (!have_gpu()) return;
   for (const Case& c : kOrdinary)
     for (const DType dtype : {DType::f64, DType::f32, DType::f16, DType::bf16})

@@ -16,7 +16,7 @@ namespace {
 
 using namespace test;
 
-TEST_CASE("without a GPU the error says what is missing") {
+TEST_CASE("without a GPU the error names what is missing") {
   if (cuda::available()) return;
   CHECK(cuda::why_not().size() > 20);
   try {
@@ -87,7 +87,7 @@ TEST_CASE("copy_ takes a source on another device") {
   CHECK(back.to_vector<double>() == x.transpose(0, 1).to_vector<double>());
 }
 
-TEST_CASE("a stream of one's own begins behind what the device was given before, and is done at its end") {
+TEST_CASE("OwnStream starts after earlier work of the device, and is complete at its end") {
   if (!have_gpu()) return;
   Tensor x = full({1 << 16}, 1, {.device = kGpu});
   for (int i = 0; i < 20; ++i) x = x * 2.0;
@@ -101,7 +101,7 @@ TEST_CASE("a stream of one's own begins behind what the device was given before,
   CHECK(y.min().item() == 2097154);
 }
 
-TEST_CASE("operands on two devices are an error that says so") {
+TEST_CASE("operands on two devices are an error that names both") {
   if (!have_gpu()) return;
   CHECK_THROWS_WITH_AS(add(ones({2}), ones({2}, {.device = kGpu})),
                        doctest::Contains("inputs on cpu and cuda:0; move them to one device"), Error);
@@ -127,7 +127,7 @@ TEST_CASE("bytes are counted for each device by category") {
   CHECK(memory_summary(kGpu).find("memory on cuda:0") != std::string::npos);
 }
 
-TEST_CASE("what does not fit is an error with the bytes asked for and what is in use") {
+TEST_CASE("out of memory: the error names the bytes requested and in use") {
   if (!have_gpu()) return;
   CHECK_THROWS_WITH_AS(zeros({std::int64_t{1} << 44}, {.device = kGpu}),
                        doctest::Contains("out of memory on cuda:0: asked for 70368744177664 bytes"), Error);

@@ -291,7 +291,7 @@ TEST_CASE("numbers that follow from the host's alone are part of a recorded step
   CHECK(same_numbers(x, arange(5, 0, -1, {.dtype = DType::u8})));
 }
 
-TEST_CASE("what a graph allocates stays its own until graph and tensors are gone") {
+TEST_CASE("a graph's memory is its own until graph and tensors are destroyed") {
   if (!have_gpu()) return;
   const std::int64_t before = memory_stats(kGpu).total.current;
   Tensor result;

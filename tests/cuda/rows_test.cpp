@@ -38,7 +38,7 @@ void check_close(const Tensor& y, const Tensor& want, double size = 0, double ro
 // 16 is a thread's, 1024 a warp's, 8192 a block's; those beyond are read again.
 constexpr std::int64_t kLengths[] = {1, 7, 16, 17, 40, 256, 257, 1000, 1024, 2048, 2050, 8192, 8200, 9001};
 
-TEST_CASE("relu hands a gradient on where it gave NaN, alone and after batch norm") {
+TEST_CASE("relu passes a gradient on where its result is NaN, alone and after batch norm") {
   if (!have_gpu()) return;
   for (const DType dtype : {DType::f64, DType::f32, DType::bf16}) {
     const TensorOptions there{.dtype = dtype, .device = kGpu};

@@ -102,7 +102,7 @@ TEST_CASE("random augmentation is the same with and without prefetching") {
   CHECK(default_generator().stream() == 0);  // nobody's own generator was touched
 }
 
-TEST_CASE("a resumed loader goes on with the very next batch") {
+TEST_CASE("a resumed loader continues with the next batch") {
   const DataLoaderOptions options{.batch = 4, .shuffle = true, .seed = 77};
   DataLoader whole(numbers(30), options);
   std::vector<Numbers> expected;

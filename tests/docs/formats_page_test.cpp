@@ -54,8 +54,7 @@ std::string code(const Format& f, Overflow overflow, double x) {
   return fmt::format("{:0{}X}", bits, (f.bits() + 3) / 4);
 }
 
-// --- the formats
-// ---------------------------------------------------------------------------------------------------------
+// --- the formats -----------------------------------------------------------------------------------------------------
 
 std::string codes(const Format& f, std::optional<std::uint32_t> first, std::uint32_t last) {
   if (!first) return "none";
@@ -99,8 +98,7 @@ std::string formats() {
   return text;
 }
 
-// --- rounding
-// ----------------------------------------------------------------------------------------------------------------
+// --- rounding --------------------------------------------------------------------------------------------------------
 
 constexpr RoundingMode kModes[] = {RoundingMode::nearest_even, RoundingMode::nearest_away, RoundingMode::toward_zero,
                                    RoundingMode::up,           RoundingMode::down,         RoundingMode::to_odd};
@@ -148,8 +146,7 @@ std::string overflow_policies() {
   return text;
 }
 
-// --- scales
-// ------------------------------------------------------------------------------------------------------------------
+// --- scales ----------------------------------------------------------------------------------------------------------
 
 // What the codes of a tensor of one element are multiplied by, and what it becomes.
 std::pair<double, double> scale_of(double amax, const std::string& element, const Scaling& scaling) {
@@ -207,8 +204,7 @@ std::string odd_amaxes() {
   return text + row(cells);
 }
 
-// --- recipes
-// ----------------------------------------------------------------------------------------------------------------
+// --- recipes ---------------------------------------------------------------------------------------------------------
 
 std::string recipes() {
   std::vector<std::string> names = amp::recipe_names();
@@ -234,7 +230,7 @@ const Part kParts[] = {{"formats", formats},         {"rounding", rounding_modes
 
 }  // namespace
 
-TEST_CASE("docs/formats.md says what the formats, quantizers and recipes are") {
+TEST_CASE("docs/formats.md agrees with the formats, quantizers and recipes") {
   const std::string path = source_dir() + "/docs/formats.md";
   std::ostringstream read;
   read << std::ifstream(path).rdbuf();

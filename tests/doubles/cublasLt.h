@@ -43,8 +43,7 @@ enum cublasLtReductionScheme_t {
   CUBLASLT_REDUCTION_SCHEME_MASK = 7,
 };
 
-// --- descriptors: the library's are opaque
-// -------------------------------------------------------------------------------
+// --- descriptors: the library's are opaque ---------------------------------------------------------------------------
 
 struct cublasLtMatrixLayoutOpaque_t {
   cudaDataType_t type;
@@ -112,8 +111,7 @@ struct cublasLtMatmulHeuristicResult_t {
   int reserved[4];
 };
 
-// --- functions
-// -----------------------------------------------------------------------------------------------------------
+// --- functions -------------------------------------------------------------------------------------------------------
 
 struct cublasLtContext;
 using cublasLtHandle_t = cublasLtContext*;

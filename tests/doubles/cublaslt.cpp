@@ -53,8 +53,7 @@ template <class C> void store(std::int32_t type, C value, void* p, std::int64_t 
   visit_dtype(dtype_of_type(type), [&]<class T> { static_cast<T*>(p)[at] = cast_element<T>(value); });
 }
 
-// --- what is allowed
-// -----------------------------------------------------------------------------------------------------
+// --- what is allowed -------------------------------------------------------------------------------------------------
 
 struct Problem {
   cublasLtMatmulDescOpaque_t how;
@@ -141,8 +140,7 @@ cublasStatus_t status_of(const Problem& p) {
 
 bool is_aligned(const void* p, std::uint32_t bytes) { return reinterpret_cast<std::uintptr_t>(p) % bytes == 0; }
 
-// --- the product
-// ---------------------------------------------------------------------------------------------------------
+// --- the product -----------------------------------------------------------------------------------------------------
 
 struct Data {
   const void *a, *b, *c;
@@ -233,8 +231,7 @@ template <class T> cublasStatus_t take(T& to, const void* value, std::size_t byt
 
 }  // namespace
 
-// --- the interface
-// -------------------------------------------------------------------------------------------------------
+// --- the interface ---------------------------------------------------------------------------------------------------
 
 const char* cublasLtGetStatusName(cublasStatus_t status) {
   switch (status) {

@@ -33,8 +33,7 @@ cudnnStatus_t cudnnCreate(cudnnHandle_t* handle);
 cudnnStatus_t cudnnDestroy(cudnnHandle_t handle);
 cudnnStatus_t cudnnSetStream(cudnnHandle_t handle, cudaStream_t stream);
 
-// --- data types
-// ---------------------------------------------------------------------------------------------------------
+// --- data types ------------------------------------------------------------------------------------------------------
 
 enum cudnnDataType_t {
   CUDNN_DATA_FLOAT = 0,
@@ -46,8 +45,7 @@ enum cudnnDataType_t {
   CUDNN_DATA_BOOLEAN = 11,
 };
 
-// --- graphs of operations
-// ------------------------------------------------------------------------------------------------
+// --- graphs of operations --------------------------------------------------------------------------------------------
 
 struct cudnnBackendDescriptor;
 using cudnnBackendDescriptor_t = cudnnBackendDescriptor*;

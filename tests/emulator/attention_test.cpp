@@ -29,7 +29,7 @@ const Case kCases[] = {{1, 1, 8, 1},
 
 }  // namespace
 
-TEST_CASE("attention's backward goes in parts where it would take much scratch memory, with the same bits") {
+TEST_CASE("attention's backward is split if it needs much scratch memory, with the same bits") {
   for (const Case& c : kCases) {
     CAPTURE(c.batch);
     CAPTURE(c.heads);

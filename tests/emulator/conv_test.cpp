@@ -10,7 +10,7 @@ namespace {
 
 using namespace test;
 
-TEST_CASE("convolutions round to TF32 where it is allowed, and there alone") {
+TEST_CASE("convolutions round to TF32 only if it is allowed") {
   const Tensor x = drawn({2, 8, 9, 7}, 1), w = drawn({16, 8, 3, 3}, 2), dy = drawn({2, 16, 7, 5}, 3);
   const auto made = [](const Tensor& a, const Tensor& b, const Tensor& d) {
     const ConvAttrs none, by_x{.size = {9, 7}}, by_w{.size = {3, 3}};

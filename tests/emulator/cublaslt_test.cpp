@@ -126,7 +126,7 @@ struct Product {
 double same(double x) { return x; }
 double gelu_of(double x) { return 0.5 * x * (1 + std::tanh(0.79788456080286536 * (x + 0.044715 * x * x * x))); }
 
-TEST_CASE("products where they lie: one call of the library each, its algorithm asked for once") {
+TEST_CASE("products read operands in place: one library call each, its algorithm chosen once") {
   afresh([] {
     const Where wheres[] = {{},           {.a_transposed = true}, {.b_transposed = true},
                             {true, true}, {true, false, 5, 3},    {false, true, 3, 1}};
@@ -184,7 +184,7 @@ TEST_CASE("f8 operands with scales, and a bias in bf16") {
   });
 }
 
-TEST_CASE("TF32 is asked for where it is allowed, and rounds the operands") {
+TEST_CASE("TF32 is requested if allowed, and rounds the operands") {
   afresh([] {
     Product p(4, 8, 16, DType::f32);
     const Tensor fine = full({1, 4, 16}, 1 + 0x1p-12).to(kGpu);
@@ -199,7 +199,7 @@ TEST_CASE("TF32 is asked for where it is allowed, and rounds the operands") {
   });
 }
 
-TEST_CASE("what the library refuses goes to our kernel, and is not asked for again") {
+TEST_CASE("a product that the library refuses runs in our kernel, and is not requested again") {
   for (const bool at_run : {false, true})
     afresh([&] {
       Product p(9, 8, 7, DType::f16);
@@ -228,7 +228,7 @@ TEST_CASE("where the library does not run what it chose, its next choice is take
   });
 }
 
-TEST_CASE("a relu that drops NaN is noticed, and ours runs after the product") {
+TEST_CASE("a relu that drops NaN is detected, and ours runs after the product") {
   for (const bool drops : {false, true})
     afresh([&] {
       cublaslt().relu_drops_nan = drops;
@@ -354,7 +354,7 @@ TEST_CASE("a linear layer with gelu and its gradients are three products") {
   });
 }
 
-TEST_CASE("what an accumulator, counts and wide dtypes ask for is not fused") {
+TEST_CASE("no fusion under an accumulator, with counts, or for wide dtypes") {
   afresh([] {
     Product p(8, 24, 16, DType::f16, 1, {.b_transposed = true});
     const Tensor x = p.a.reshape({8, 16}), w = p.b.reshape({16, 24}).t().contiguous();

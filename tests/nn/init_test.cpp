@@ -87,7 +87,7 @@ TEST_CASE("init's distributions follow their formulas") {
   CHECK(contains(message_of([] { nn::init::kaiming_uniform_(ones({3})); }), "at least two dims"));
 }
 
-TEST_CASE("parameters that need gradients can be initialised anew") {
+TEST_CASE("parameters that require gradients can be reinitialised") {
   nn::Linear layer(4, 4);
   nn::init::constant_(layer.weight, 2);
   nn::init::normal_(layer.weight);

@@ -66,7 +66,7 @@ TEST_CASE("Conv2d by hand, and with every option against the op") {
   CHECK(contains(message_of([] { nn::Conv2d(3, 4, 1, {.groups = 2}); }), "2 groups do not divide 3 input"));
 }
 
-TEST_CASE("A layer that is given a size below one says which") {
+TEST_CASE("a layer with a size below one is an Error that names the size") {
   CHECK(message_of([] { nn::Linear(-1, 2); }) == "Linear: in is -1; it must be at least 1");
   CHECK(contains(message_of([] { nn::Linear(2, 0); }), "Linear: out is 0"));
   CHECK(contains(message_of([] { nn::Conv2d(0, 2, 3); }), "Conv2d: in is 0"));

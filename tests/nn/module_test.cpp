@@ -64,7 +64,7 @@ TEST_CASE("names are dotted paths in the order of registration") {
   for (const Tensor& p : net.parameters()) CHECK(p.requires_grad());
 }
 
-TEST_CASE("what cannot be registered says why") {
+TEST_CASE("register: an invalid registration is an Error with the reason") {
   nn::Module m;
   m.register_parameter("w", ones({1}));
   const auto shared = std::make_shared<nn::ReLU>();

@@ -46,7 +46,7 @@ TEST_CASE("an undefined tensor in the place of one that is needed is an error") 
   }
 }
 
-TEST_CASE("f8 tensors allow cast, copies, views and contractions only, and the message says so") {
+TEST_CASE("f8 tensors allow only cast, copies, views and contractions, and the message names these") {
   for (const Row* row : rows_under_test()) {
     if (!row->samples) continue;
     for (DType f8 : {DType::f8e4m3fn, DType::f8e5m2}) {

@@ -58,7 +58,7 @@ class Onlooker final : public Observer {
   bool counts_;
 };
 
-TEST_CASE("the same bits whether somebody looks on or not, and whether rounding is counted") {
+TEST_CASE("the same bits with and without observers, and with and without counting") {
   for (const CpuBackend backend : testing::cpu_backends()) {
     const CpuBackendScope scope(backend);
     int compared = 0;

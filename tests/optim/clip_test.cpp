@@ -43,7 +43,7 @@ TEST_CASE("clip_grad_norm_ scales all gradients by one factor and returns the no
   CHECK_THROWS_AS(clip_grad_norm_(empty, 1, {.p = 0}), Error);
 }
 
-TEST_CASE("a norm that is not finite leaves the gradients and says so") {
+TEST_CASE("a norm that is not finite leaves the gradients unchanged and is reported") {
   const Tensor p = leaf({0, 0});
   SGD sgd({p});
   for (double p_norm : {2.0, 1.0, static_cast<double>(INFINITY)}) {

@@ -118,7 +118,7 @@ TEST_CASE("update takes a scale of the user's") {
   CHECK(scaler.scale() == 256);
 }
 
-TEST_CASE("a resumed scaler goes on as if it had not been stopped") {
+TEST_CASE("a resumed scaler continues as if it had not been stopped") {
   const Tensor p = leaf({0});
   SGD sgd({p});
   const GradScalerOptions options{.init_scale = 64, .growth_interval = 3, .hysteresis = 2};

@@ -109,7 +109,7 @@ TEST_CASE("masters are counted as masters, and f32 parameters lose theirs at the
   CHECK(held() == 0);
 }
 
-TEST_CASE("a parameter that somebody else changes refreshes its master") {
+TEST_CASE("a parameter changed by other code refreshes its master") {
   for (bool flat : {false, true}) {
     const Tensor p = leaf({0.1, 0.2, 0.3, 0.4});
     SGD sgd({p}, {.lr = 1, .precision = {.update = LowPrecisionUpdate::masters, .flat_masters = flat}});

@@ -286,7 +286,7 @@ TEST_CASE("a recipe run takes an optimizer's options, and functions that make an
   }
 }
 
-TEST_CASE("a rate that is NaN is an Error that says what is allowed") {
+TEST_CASE("a rate that is NaN is an Error that names what is allowed") {
   const Tensor p = leaf({1});
   CHECK(error_of([&] { SGD({p}, {.lr = NAN}); }) ==
         "optimizer: lr nan is out of range; it must be at least 0 and finite");

@@ -102,7 +102,7 @@ TEST_CASE("softmax of strided inputs and of single numbers") {
   CHECK(softmax(zeros({4, 0}), 1).sizes() == Shape{4, 0});
 }
 
-TEST_CASE("softmax: large numbers are shifted, masked ones are exact zeros, -Inf all over is NaN") {
+TEST_CASE("softmax: large numbers are shifted, masked ones are exact zeros, a row of -Inf is NaN") {
   const Tensor x =
       from_data(std::vector<double>{1e30, 1e30, -kInf, -kInf, -kInf, -kInf, kInf, 0, 0, NAN, 1, 2}, {4, 3});
   const std::vector<double> y = softmax(x, 1).to_vector<double>();

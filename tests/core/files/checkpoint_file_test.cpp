@@ -77,7 +77,7 @@ TEST_CASE("a checkpoint gives back every bit, kind, name and order") {
   CHECK(read_file(folder / "a") == read_file(folder / "b"));
 }
 
-TEST_CASE("a checkpoint that changed in any bit is refused or still says the same") {
+TEST_CASE("a checkpoint with any changed bit is refused or has the same contents") {
   const test::TemporaryFolder folder;
   const CheckpointParts parts = {{"model", values()}};
   save_checkpoint(folder / "a", parts);

@@ -11,7 +11,7 @@ using namespace gradual;
 using test::contains;
 using test::message_of;
 
-TEST_CASE("what a bad format is told") {
+TEST_CASE("errors of invalid formats") {
   const auto of = [](auto f) { return message_of(f); };
   CHECK(contains(of([] { Format::ieee(9, 2); }), "format e9m2: 9 exponent bits; allowed are 1 to 8"));
   CHECK(contains(of([] { Format::ieee(0, 2); }), "0 exponent bits; allowed are 1 to 8"));
@@ -77,7 +77,7 @@ TEST_CASE("what a bad format is told") {
   }
 }
 
-TEST_CASE("what a bad rounding or overflow is told") {
+TEST_CASE("errors of invalid roundings and overflow policies") {
   CHECK(contains(message_of([] { rounding_from_name("nearest"); }), "no rounding 'nearest'; there are nearest-even,"));
   CHECK(contains(message_of([] { rounding_from_name("to-zero"); }), "did you mean"));
   for (const char* text : {"stochastic:0", "stochastic:33", "stochastic:x", "stochastic:", "stochastic:8 "})

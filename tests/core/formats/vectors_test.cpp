@@ -94,7 +94,7 @@ TEST_CASE("the table of formats") {
   }
 }
 
-TEST_CASE("every code means what the definition says") {
+TEST_CASE("every code has the value of the definition") {
   for (const Format& f : reference::all_formats()) {
     const std::string what = name(f);
     CAPTURE(what);

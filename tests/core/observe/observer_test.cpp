@@ -84,7 +84,7 @@ TEST_CASE("observer: backward kernels, casts and the parts of composite ops") {
   CHECK(seen.ops.back() == "cast");  // x's gradient goes back to f16
 }
 
-TEST_CASE("observer: counts what rounding did, only where asked") {
+TEST_CASE("observer: counts roundings only if it wants counts") {
   const Tensor x = from_data(Values{1, 1e-9, 1e6, 0}, {4});
   Recorder plain;
   Recorder counting;

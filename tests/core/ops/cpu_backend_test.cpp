@@ -93,7 +93,7 @@ TEST_CASE("the backend is told, set and restored") {
   if (!has_fast()) CHECK_THROWS_WITH_AS(set_cpu_backend(CpuBackend::fast), doctest::Contains("GRADUAL_FAST=ON"), Error);
 }
 
-TEST_CASE("oneDNN is asked: a long sum has another order, so other bits, than Eigen's") {
+TEST_CASE("oneDNN is used: a long sum has another order, so other bits, than Eigen's") {
   if (skipped()) return;
   const Tensor a = random({64, 3000}, DType::f32, 1);
   const Tensor b = random({3000, 64}, DType::f32, 2);
@@ -297,7 +297,7 @@ Tensor fused(const Tensor& x, const Tensor& w, const Tensor& bias) {
   return from_data(y, {m, n});
 }
 
-TEST_CASE("small products are ours where there is AVX-512, whatever their shape and strides") {
+TEST_CASE("with AVX-512 our kernel computes small products of any shape and strides") {
   if (skipped() || cpu_isa() < CpuIsa::avx512) return;
   for (const Shape& s : {Shape{8, 8, 1}, Shape{9, 10, 33}, Shape{15, 16, 4}, Shape{32, 48, 64}, Shape{11, 61, 700}}) {
     CAPTURE(to_string(s));

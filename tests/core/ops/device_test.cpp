@@ -21,7 +21,7 @@ int count(const std::string& text, const std::string& what) {
 
 }  // namespace
 
-TEST_CASE("above the backends only what places memory asks whether a device is a GPU") {
+TEST_CASE("above the backends only code that places memory asks whether a device is a GPU") {
   const std::map<std::string, int> allowed = {
       {"amp/autocast.cpp", 1},                    // the default dtype of a region: f16 on a GPU, bf16 on the CPU
       {"amp/quantized_run.cpp", 1},               // where a check for Inf and NaN runs

@@ -64,7 +64,7 @@ TEST_CASE("an operand that begins between 16 bytes is named") {
   CHECK(said([&] { matmul(shifted, zeros_of(DType::f16, {8, 8})); }).why == "input 0 is not at 16 bytes");
 }
 
-TEST_CASE("the profile says it of each contraction, once") {
+TEST_CASE("the profile reports tensor cores once per contraction") {
   Profile profile;
   {
     const ObserverScope scope(profile);

@@ -12,7 +12,7 @@ using namespace gradual;
 using test::contains;
 using test::message_of;
 
-TEST_CASE("what a bad quantizer is told") {
+TEST_CASE("errors of invalid quantizers") {
   const auto message = [](auto change, QuantizeOptions o = {}, const Tensor& x = zeros({2, 3})) {
     Quantizer q{.format = format("e4m3fn")};
     change(q);

@@ -18,8 +18,7 @@ namespace {
 
 float global_of(const QuantizedTensor& q) { return q.global_scale.defined() ? q.global_scale.item<float>() : 1; }
 
-// --- the definition (formats.md's formulas), on a matrix whose rows run along the contracted axis
-// ---------------------
+// --- the definition (formats.md's formulas), on a matrix whose rows run along the contracted axis --------------------
 
 struct Factors {
   float forward = 1, inverse = 1;
@@ -146,8 +145,7 @@ Defined define(const std::vector<float>& x, std::int64_t rows, std::int64_t k, c
   return d;
 }
 
-// --- what is tried
-// ------------------------------------------------------------------------------------------------------
+// --- what is tried ---------------------------------------------------------------------------------------------------
 
 std::vector<Quantizer> quantizers() {
   using enum ScalingKind;
@@ -300,7 +298,7 @@ void check_against_definition(const Quantizer& q, const Input& in) {
 
 }  // namespace
 
-TEST_CASE("every quantizer does what its definition says, in every layout and dtype") {
+TEST_CASE("every quantizer follows its definition, in every layout and dtype") {
   for (const Input& in : inputs())
     for (const Quantizer& q : quantizers()) {
       const std::string what = in.what + ": " + describe(q);
