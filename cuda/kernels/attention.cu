@@ -1,6 +1,6 @@
-// flash_attention and its backward; twin of core/cpu/attention.cpp. What the library does not take is computed of
-// products and kernels over the rows of scores, all of them at once, in f32 (f64 for f64). f16 and bf16 operands are
-// exact in TF32, which their products then use; the probabilities are rounded to it.
+// flash_attention and its backward; counterpart of core/cpu/attention.cpp. Calls that the library does not take are
+// computed by products and kernels over the rows of scores, all at once, in f32 (f64 for f64). f16 and bf16 operands
+// are exact in TF32, which their products use; the probabilities are rounded to TF32.
 #include "attention.h"
 
 #include "../../core/kernels/formulas.h"
@@ -56,7 +56,7 @@ Tensor product(const Tensor& a, const Tensor& b) {
 }
 Tensor scratch_like(const Tensor& t) { return empty(t.sizes(), {.dtype = t.dtype(), .device = t.device()}); }
 
-// Which keys a query sees.
+// The keys that a query attends to.
 struct Seen {
   std::int64_t queries;  // of a causal mask; 0: all
   template <class R> __device__ std::int64_t operator()(const R& row) const {
@@ -216,7 +216,7 @@ void flash_attention_backward(const OpCall& call, Outputs& out) {
   else ours(out);
 }
 
-// What cuDNN's kernels take: half operands in rows of a multiple of 8 numbers, 128 at most.
+// The calls of cuDNN's kernels: half operands in rows of a multiple of 8 numbers, at most 128.
 bool suits_flash_attention(const OpCall& call) {
   for (int i = 0; i < 3; ++i) {
     const Tensor& t = call[i];

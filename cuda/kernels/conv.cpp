@@ -1,4 +1,4 @@
-// conv2d and its two gradients: in which dtype and layout they are made; twin of core/cpu/conv.cpp.
+// conv2d and its two gradients: chooses their dtype and layout; counterpart of core/cpu/conv.cpp.
 #include "conv.h"
 
 #include <cstdint>
@@ -16,7 +16,7 @@
 namespace gradual::cuda {
 namespace {
 
-// A view with the channels last, [N, H, W, C], or the tensor as it is.
+// A view with the channels last, [N, H, W, C], or the tensor unchanged.
 Tensor turned(const Tensor& t, bool channels_last) {
   if (!channels_last) return t;
   const Shape &n = t.sizes(), &s = t.strides();
@@ -24,13 +24,13 @@ Tensor turned(const Tensor& t, bool channels_last) {
 }
 bool has_channels_last(const Tensor& t) { return is_channels_last(t.sizes(), t.strides()); }
 
-// x row-major, or with the channels last, at an address that cuDNN's vector loads can take.
+// x row-major or channels-last, at an address aligned for cuDNN's vector loads.
 Tensor operand(const Tensor& x, DType dtype, bool channels_last) {
   const Tensor t = dense(turned(x, channels_last), dtype);
   return reinterpret_cast<std::uintptr_t>(t.raw()) % 16 == 0 ? t : copied(t, dtype);
 }
 
-// y becomes the bias, repeated.
+// Fills y with the bias.
 void spread_bias(const Tensor& y, const Tensor& bias, bool channels_last) {
   Shape strides{0, 0, 0, 0};
   strides[channels_last ? 3 : 1] = bias.strides()[0];
@@ -48,7 +48,7 @@ Compute compute(DType in, DType out) {
   return {DType::f32, in != DType::f32 || cpu::rounds_to_tf32(in)};
 }
 
-// False where the library does not take this; nothing is done then. `plainly`: by our kernel.
+// Returns false and does nothing if the library does not take this. `plainly`: by Gradual's own kernel.
 bool made(const OpCall& call, const Tensor& out, const Compute& how, bool channels_last, bool plainly = false) {
   const Tensor first = operand(call[0], how.dtype, channels_last);
   const Tensor second = operand(call[1], how.dtype, channels_last);
@@ -83,7 +83,7 @@ void convolve_in(const OpCall& call, Outputs& out, const Compute& how) {
                     (call.op == OpId::conv2d_backward_weight && has_channels_last(call[1]));
   const bool narrow = size_of(how.dtype) == 2, empty_sums = call[0].numel() == 0 || call[1].numel() == 0;
   if (library_kernels() && !empty_sums) {
-    // In the layout at hand; else turned, which is a copy; else of f32 operands, which f16 and bf16 become exactly.
+    // Tries the present layout; then a copy in row-major layout; then f32 operands, which hold f16 and bf16 exactly.
     if (last && made(call, out[0], how, true)) return;
     if (made(call, out[0], how, false)) return;
     if (narrow && made(call, out[0], {DType::f32, true}, false)) return;

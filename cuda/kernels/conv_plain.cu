@@ -1,4 +1,4 @@
-// Convolutions by one thread an element of what is made.
+// Convolutions with one thread per output element.
 #include "../../core/ops/compute_mode.h"
 #include "conv.h"
 #include "elements.h"

@@ -1,4 +1,4 @@
-// The rows of one operand, those whose function holds a number, and dropout.
+// Ops of one operand, ops whose functor holds a number, and dropout.
 #include "../../core/support/philox.h"
 #include "../runtime/random.h"
 #include "elementwise.h"

@@ -1,4 +1,4 @@
-// The rows of two and three operands, and arithmetic in place.
+// Ops of two and three operands, and in-place arithmetic.
 #include "elementwise.h"
 #include "movement.h"
 
@@ -25,7 +25,7 @@ void mul_in_place(const OpCall& c, Outputs&) {
                      [&]<class C>(C) { update<C>(c, functors::Mul{}, c[1].defined() ? C{} : number<C>(c)); });
 }
 
-// f16 or bf16 with f32: widening is exact, and a pass over memory less.
+// f16 or bf16 with f32: widening in the kernel is exact and saves a pass over memory.
 bool half_with_f32(const OpCall& call) {
   const Tensor &a = call[0], &b = call[1];
   if (!a.defined() || !b.defined()) return false;

@@ -1,4 +1,4 @@
-// Whether a library's products are what its documentation leaves open.
+// Checks properties of a library's products that its documentation leaves open.
 #include <limits>
 
 #include "../runtime/memory.h"
@@ -7,7 +7,7 @@
 namespace gradual::cuda {
 namespace {
 
-// What `look` gives for all of n indices, or-ed together, on the host.
+// The bitwise or of look(i) over n indices, on the host.
 template <class Look> struct Gather {
   Look look;
   int* seen;
@@ -33,7 +33,7 @@ struct NotNan {
   }
 };
 
-// Of one row: 1, it says something; 2, its sum is wrong.
+// For one row: 1 if it is conclusive, 2 if its sum is wrong.
 struct RowSum {
   Gemm g;
   double half_ulp, most, least;  // of c's dtype

@@ -1,4 +1,4 @@
-// Products of matrices by one thread an element.
+// Matrix products with one thread per element.
 #include "gemm_element.h"
 
 namespace gradual::cuda {

@@ -1,5 +1,6 @@
-// Kernels that look up and add at an index; twin of the second half of core/cpu/movement.cpp. Additions to one element
-// happen in row-major order of the index: entries are sorted by where they go, and each run of equals has one thread.
+// Kernels that gather and add at an index; counterpart of the second half of core/cpu/movement.cpp. Additions to one
+// element are in row-major order of the index: entries are sorted by destination, and one thread adds each run of equal
+// ones.
 #include <bit>
 
 #include "../../core/ops/ops.h"
@@ -15,7 +16,7 @@
 namespace gradual::cuda {
 namespace {
 
-// A row-major [outer, middle, inner], as ops along one dim see it.
+// A row-major tensor as [outer, middle, inner], for ops along one dim.
 struct Slabs {
   std::int64_t outer = 1, middle = 1, inner = 1;
   bool narrow = false;
@@ -123,7 +124,7 @@ void look_up(const OpCall& c, Outputs& out) {
 
 // --- scatter_add and index_add ---------------------------------------------------------------------------------------
 
-// For each entry of the index, in row-major order: where it goes, and its number. Values out of range go to `beyond`.
+// For each entry of the index, in row-major order: its destination and its number. Values out of range go to `beyond`.
 struct MakeKeys {
   Geometry<2> g;  // the target along 0, index
   std::int64_t jump, beyond;

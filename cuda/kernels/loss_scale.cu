@@ -1,4 +1,4 @@
-// The loss scale in a GPU's memory, and numbers that the host hands over without waiting.
+// The loss scale in GPU memory, and upload of numbers without waiting.
 #include "../../core/kernels/loss_scale.h"
 
 #include <algorithm>

@@ -1,4 +1,4 @@
-// matmul, linear and its kin: which products they are, of which matrices; twin of core/cpu/matmul.cpp.
+// Maps matmul, linear and its fusions to matrix products; counterpart of core/cpu/matmul.cpp.
 #include <algorithm>
 
 #include "../../core/formats/accumulator.h"
@@ -19,7 +19,7 @@
 namespace gradual::cuda {
 namespace {
 
-// An operand as a batch of matrices, where it lies or copied.
+// An operand as a batch of matrices, in place or copied.
 struct Operand : cpu::MatrixBatch {
   Tensor values;
   explicit Operand(const Tensor& t) : MatrixBatch{t.sizes(), t.strides()}, values(t) {}
@@ -46,7 +46,7 @@ struct Operand : cpu::MatrixBatch {
     sizes = values.sizes();
     strides = values.strides();
   }
-  // How far the matrices of the batch lie apart, if that is the same everywhere.
+  // The distance of the batch's matrices, if it is constant.
   bool even_stride(const Shape& batch, std::int64_t& stride) const {
     std::int64_t count = 1;
     stride = 0;
@@ -59,7 +59,7 @@ struct Operand : cpu::MatrixBatch {
     }
     return true;
   }
-  // What a product reads; false where the strides are not those of such matrices.
+  // The matrices of a product; false if the strides do not fit.
   bool describe(const Shape& batch, Matrix& matrix) const {
     const std::int64_t down = strides[strides.size() - 2], across = strides.back();
     const bool by_rows = (across == 1 || cols() == 1) && (down >= cols() || rows() == 1);
@@ -80,7 +80,7 @@ struct Operand : cpu::MatrixBatch {
   }
 };
 
-// What a product ends with. The last two are done with the product or not at all; undefined: not asked for.
+// The epilogue of a product. The last two are fused with the product or not done; undefined: not requested.
 struct Ending {
   Tensor bias = {};
   bool relu = false;
@@ -89,7 +89,7 @@ struct Ending {
   bool fuses() const { return relu || gelu.defined() || row_sums.defined(); }
 };
 
-// The product with all that it ends with, if cuBLASLt has that.
+// The product with its epilogue, if cuBLASLt has it.
 bool fused_product(Gemm g, const Ending& end) {
   if (end.relu) g.activation = Activation::relu;
   if (end.gelu.defined()) {
@@ -107,7 +107,7 @@ void relu_in_place(const Tensor& t) {
   cpu::visit_floating(t.dtype(), [&]<class C>(C) { map_elements<C, 1>(t, inputs, functors::Relu{}); });
 }
 
-// The product of f32 operands by their f8 codes and scales; false where it is none for the instructions for f8.
+// The product of f32 operands by their f8 codes and scales; false if f8 instructions cannot compute it.
 bool f8_product(const F8Operands& f8, Operand a, Operand b, Shape batch, const Tensor& out) {
   if (a.cols() == 0 || a.cols() % 16 != 0 || b.cols() % 16 != 0) return false;
   a.convert(f8.a);
@@ -156,7 +156,7 @@ bool product(Operand& a, Operand& b, Shape batch, const Ending& end, const Tenso
   Tensor own_bias;
   if (end.bias.defined()) {
     own_bias = dense(end.bias, g.bias_dtype());
-    // Kernels of the library may read 16 bytes at a time, of which no preference can be told.
+    // Library kernels may read 16 bytes at a time; the interface has no preference for alignment.
     if (reinterpret_cast<std::uintptr_t>(own_bias.raw()) % 16 != 0) own_bias = copied(own_bias, own_bias.dtype());
     g.bias = own_bias.raw();
   }
@@ -169,7 +169,7 @@ bool product(Operand& a, Operand& b, Shape batch, const Ending& end, const Tenso
   return false;
 }
 
-// Counts what rounding a product's sums to out's dtype loses, with sums that are made once more, as f32.
+// Counts what rounding a product's sums to out's dtype loses, by computing the sums again in f32.
 void count_rounding(Operand a, Operand b, const Shape& batch, const Tensor& bias, const Tensor& out) {
   const CategoryScope scope(Category::workspace);
   const Tensor sums = empty(out.sizes(), {.dtype = DType::f32, .device = out.device()});
@@ -215,7 +215,7 @@ void run_kernel(OpId op, const Tensor& x, const Attrs& attrs, const Tensor& y) {
   columns().cuda[static_cast<int>(op)]({op, TensorRefs(&input, 1), &attrs, {}}, out);
 }
 
-// cuBLASLt's gelu is the tanh form; of f16 and bf16 alone, for its tanh need not be f32's.
+// cuBLASLt's gelu is the tanh form; used only for f16 and bf16, because its tanh may differ from f32's.
 void linear_gelu(const OpCall& call, Outputs& out) {
   const Gelu form = call.get<Gelu>();
   const bool narrow = is_half(out[0].dtype());

@@ -1,4 +1,4 @@
-// Kernels that move numbers: copies, casts, fills; twin of core/cpu/movement.cpp, whose indexing is in indexing.cu.
+// Kernels that move numbers: copies, casts, fills; counterpart of core/cpu/movement.cpp (indexing: indexing.cu).
 #include "movement.h"
 
 #include "../../core/kernels/cat_slice_pad.h"
@@ -12,7 +12,7 @@
 namespace gradual::cuda {
 namespace {
 
-// Elements as they are: their width is all that matters.
+// Elements without conversion: only their width matters.
 template <class W> __device__ void move_element(const Geometry<2>& g, std::int64_t i) {
   std::int64_t at[2];
   g.locate(i, at);
@@ -148,7 +148,7 @@ void fill_pattern(const Geometry<1>& g, const void* pattern, std::size_t width) 
 
 void cast(const OpCall& c, Outputs& out) { copy_elements(out[0], c[0]); }
 
-// A source on another device is brought here first.
+// A source on another device is copied to this one first.
 void copy_in_place(const OpCall& c, Outputs&) { copy_elements(c[0], readable(c[0], c[1].to(c[0].device()))); }
 
 // Of a tensor without gaps.

@@ -9,7 +9,7 @@
 namespace gradual::cuda {
 namespace {
 
-// A weight, bias or statistic as C, side by side; null where it is absent.
+// A weight, bias or statistic as contiguous C; null if absent.
 template <class C> struct Parameter {
   explicit Parameter(const Tensor& t) {
     if (!t.defined()) return;
@@ -20,13 +20,13 @@ template <class C> struct Parameter {
   const C* data = nullptr;
 };
 
-// A gradient as a dtype that kernels which compute in C load.
+// A gradient in a dtype that kernels with compute type C can load.
 template <class C> Tensor loadable(const Tensor& t) {
   const bool loads = t.dtype() == dtype_of<C> || (std::is_same_v<C, float> && is_half(t.dtype()));
   return loads ? t : copied(t, dtype_of<C>);
 }
 
-// Two sums that are made at once.
+// Two sums computed together.
 template <class C> struct Pair {
   C a, b;
   template <class F> __device__ Pair each(const F& f) const { return {f(a), f(b)}; }
@@ -350,7 +350,7 @@ template <class C> void batch_norm_of(const OpCall& call, Outputs& out) {
   map_channels(out[1], operands, parameters, NormalizeChannels<C>{cut});
 }
 
-// dy unless y is 0: y is computed again, bit for bit, which costs less than to read it.
+// dy unless y is 0: recomputing y with the same bits costs less than reading it.
 template <class C> struct ReluMask {
   bool relu;
   C zero;  // up to it y is stored as 0
@@ -377,7 +377,7 @@ template <class C> struct ChannelGradients : SumPairs<C> {
   }
 };
 // With M values a channel: dx = weight * invstd * (dy - sum(dy) / M - (x - mean) * invstd^2 * sum(dy (x - mean)) / M);
-// not training, mean and invstd are constants and the first term stands alone.
+// not training, mean and invstd are constants and only the first term remains.
 template <class C> struct ChannelsBackward {
   ReluMask<C> mask;
   bool training;

@@ -1,5 +1,5 @@
-// Kernels of the optimizer rows, twin of core/cpu/optimizer.cpp: one launch for all parameters of a call, one pass over
-// everything that their update reads and writes, the same bits.
+// Kernels of the optimizer ops, counterpart of core/cpu/optimizer.cpp: one launch for all parameters of a call, one
+// pass over everything that their update reads and writes, with the same bits.
 #include <limits>
 #include <string>
 
@@ -124,7 +124,7 @@ template <class C> struct AdamRule : rules::Adam<C> {
   }
 };
 
-// What the update of one parameter takes beside its tensors.
+// The numbers of one parameter's update, besides its tensors.
 template <template <class> class Rule> struct Terms {
   Rule<float> narrow;
   Rule<double> wide;
@@ -145,7 +145,7 @@ GRADUAL_HD inline void take_rates(AdamAttrs& a, const Rates& r) {
   a.lr = r.lr, a.weight_decay = r.weight_decay, a.beta1 = r.beta1, a.beta2 = r.beta2, a.eps = r.eps;
 }
 
-// Where the GPU has them, rates, counts of steps and the loss scale become each parameter's terms; the counts go up.
+// Computes each parameter's terms from rates, step counts and loss scale in GPU memory, and increments the counts.
 template <template <class> class Rule> struct Prepare {
   using A = typename Rule<float>::Attrs;
   A attrs;
@@ -211,8 +211,8 @@ template <template <class> class Rule, int kMost> struct Step {
       update<C>(at, rule, stream, i, end - i < kFour ? static_cast<int>(end - i) : kFour, round);
   }
 
-  // As core/cpu/optimizer.cpp has it: weights exactly into the master and rounded into the parameter; what that took
-  // off into the compensation.
+  // As in core/cpu/optimizer.cpp: stores the exact weight into the master, the rounded one into the parameter, the
+  // rounding error into the compensation.
   template <class C, class R>
   __device__ void update(int at, const Rule<C>& rule, std::uint64_t stream, std::int64_t i, int n, R round) const {
     const Part<kTensors>& p = parts.part[at];

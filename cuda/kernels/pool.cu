@@ -7,7 +7,7 @@
 namespace gradual::cuda {
 namespace {
 
-// A tensor of four dims wherever its elements lie.
+// A tensor of four dims with any strides.
 struct Image {
   char* data;
   DType dtype;
@@ -72,15 +72,15 @@ struct Axis {
     const auto& a = c.get<PoolAttrs>();
     kernel = a.kernel[axis], stride = a.stride[axis], padding = a.padding[axis];
   }
-  // Where an output's window begins; taps before 0 and behind the last input are padding.
+  // The start of an output's window; taps before 0 and after the last input are padding.
   GRADUAL_HD std::int64_t start(std::int64_t output) const { return output * stride - padding; }
-  // The inputs that an output sees.
+  // The inputs of an output's window.
   GRADUAL_HD Range window(std::int64_t output) const {
     if (adaptive) return {output * inputs / outputs, ((output + 1) * inputs + outputs - 1) / outputs};
     const std::int64_t begin = start(output), end = begin + kernel;
     return {begin > 0 ? begin : 0, end < inputs ? end : inputs};
   }
-  // The outputs that see an input.
+  // The outputs whose windows contain an input.
   GRADUAL_HD Range seen_by(std::int64_t input) const {
     if (adaptive) return {input * outputs / inputs, ((input + 1) * outputs - 1) / inputs + 1};
     const std::int64_t late = input + padding - kernel, last = (input + padding) / stride;  // late: too early by one
@@ -98,8 +98,7 @@ template <class T> __device__ void put(const Image& to, std::int64_t at, T value
   store_counted(to.dtype, value, to.data, at, counter);
 }
 
-// A NaN is larger than any number, and the first of equals stays. A tap in the padding stands for the nearest one
-// inside.
+// A NaN counts as larger than any number; of equals the first is taken. A tap in the padding reads the nearest input.
 template <class T> struct MaxPool {
   Positions positions;
   Image x, y, indices;

@@ -1,5 +1,5 @@
-// Amaxes, the scales of whole tensors that follow from them, and their history, all in the memory of the GPU: the host
-// waits for none. The arithmetic is that of core/quantize/quantizer_kernels.h.
+// Amaxes, the scales derived from them, and their history, all in GPU memory: the host does not wait. The arithmetic is
+// that of core/quantize/quantizer_kernels.h.
 #include "../../core/quantize/amax_history.h"
 #include "../../core/quantize/quantizer_kernels.h"
 #include "block.h"

@@ -1,4 +1,4 @@
-// softmax, log_softmax, and cross entropy on class indices, twin of core/cpu/softmax.cpp.
+// softmax, log_softmax, and cross entropy on class indices, counterpart of core/cpu/softmax.cpp.
 #include "../../core/kernels/formulas.h"
 #include "../../core/tensor/memory.h"
 #include "../runtime/index_check.h"
@@ -83,7 +83,7 @@ template <int N, template <class> class Body> void along(const OpCall& c, Output
 
 // --- cross entropy ---------------------------------------------------------------------------------------------------
 
-// The classes of a call. One that is out of range is told when the device is waited for; its row counts as zeros.
+// The classes of a call. One out of range is reported at the next wait for the device; its row counts as zeros.
 struct Classes {
   const std::int64_t* data;
   std::int64_t stride, ignore;
@@ -146,8 +146,8 @@ template <class C> struct CrossEntropy {
   }
 };
 
-// Logits as a cast would leave them, for the order of sums follows from how they lie: where there are gaps, and where
-// rows begin between multiples of 16 bytes, they are cast.
+// Logits in the layout that a cast would give, because the order of sums depends on it: logits with gaps, or with rows
+// not aligned to 16 bytes, are cast.
 Tensor placed(const Tensor& x, const CrossEntropyAttrs& a) {
   const bool in_place = is_dense(x.sizes(), x.strides()) && (!x.is_contiguous() || aligned(x.raw()));
   return a.narrow == DType::f32 || in_place ? x : copied(x, DType::f32);

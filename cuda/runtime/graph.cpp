@@ -43,7 +43,7 @@ Graph::Graph() : state_(std::make_unique<State>()) {}
 
 Graph::~Graph() {
   State& s = *state_;
-  // What was kept may not go before the last replay is done. While a step is recorded nothing can be waited for.
+  // Kept objects must live until the last replay is done. During a recording nothing can be waited for.
   if (Recording* const r = recording()) r->kept.insert(r->kept.end(), s.kept.begin(), s.kept.end());
   else if (s.replayed) {
     try {
@@ -89,7 +89,7 @@ class Capture : Pinned {
   bool open_ = true;
 };
 
-// The numbers that a recorded step drew are drawn again by its first replay.
+// The first replay draws the numbers of the recorded step again.
 struct KeepGenerator : Pinned {
   RandomKey before = default_generator().state();
   ~KeepGenerator() { default_generator().set_state(before); }

@@ -9,7 +9,7 @@
 namespace gradual::cuda {
 namespace {
 
-// One a device, in the host's memory where kernels can write; made when it is first needed, and never freed.
+// One per device, in host memory that kernels can write; made at the first use and never freed.
 std::array<IndexFault*, device::kMost> faults{};
 
 IndexFault* fault_of(int device) {

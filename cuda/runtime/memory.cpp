@@ -17,7 +17,7 @@ namespace gradual {
 namespace cuda {
 namespace {
 
-// The pool of a device keeps what is freed instead of giving it back at the next synchronisation.
+// The pool of a device keeps freed memory instead of returning it at the next synchronisation.
 void keep_freed_blocks(int device) {
   static std::once_flag once[device::kMost];
   std::call_once(once[device], [&] {
@@ -30,7 +30,7 @@ void keep_freed_blocks(int device) {
 
 }  // namespace
 
-// On the stream of the device that is copied to, behind the work of the other one, which goes on when it has been read.
+// Copies on the destination's stream, after the work of the source's stream, which continues once the source is read.
 static void copy_from_peer(void* to, Device to_device, const void* from, Device from_device, std::size_t bytes) {
   device::select(from_device);
   Event written;

@@ -12,7 +12,7 @@
 namespace gradual::cuda {
 namespace {
 
-// At most an eighth more than was asked for: freed blocks fit again.
+// Rounds the size up by at most an eighth, so that freed blocks fit again.
 std::size_t size_class(std::size_t bytes) {
   constexpr std::size_t kLeast = 512;
   const std::size_t step = bytes <= kLeast ? kLeast : std::bit_floor(bytes) / 8;

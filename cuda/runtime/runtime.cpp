@@ -48,7 +48,7 @@ const Found& found() {
   return result;
 }
 
-// One for each device, made when it is first needed, and never destroyed: tensors may outlive static objects.
+// One per device, made at the first use and never destroyed: tensors may outlive static objects.
 cudaStream_t shared_stream(int device) {
   static std::array<std::once_flag, device::kMost> once;
   static std::array<cudaStream_t, device::kMost> streams{};
@@ -63,7 +63,7 @@ cudaStream_t shared_stream(int device) {
 
 void check(cudaError_t status, const char* call) {
   if (status == cudaSuccess) return;
-  cudaGetLastError();  // it is told now, and must not be told again
+  cudaGetLastError();  // clears the error, which is reported here
   failf("{}: {} ({})", call, cudaGetErrorString(status), cudaGetErrorName(status));
 }
 

@@ -24,7 +24,7 @@ struct Buffer : Pinned {
   Event done;
 };
 
-// Buffers that nobody fills; the oldest first, for its copy is done soonest.
+// Idle buffers, oldest first, because its copy finishes first.
 class Idle {
  public:
   std::unique_ptr<Buffer> take() {
@@ -49,7 +49,7 @@ class Idle {
   std::mutex mutex_;
   std::vector<std::unique_ptr<Buffer>> buffers_;
 };
-// Of this thread's device: events are recorded on streams of the device they were made on, and on no others.
+// For this thread's device: an event can be recorded only on streams of the device it was made on.
 Idle& idle() {
   static auto* buffers = new std::array<Idle, device::kMost>;  // never destroyed: the driver may be gone before it
   return (*buffers)[static_cast<std::size_t>(current_device())];

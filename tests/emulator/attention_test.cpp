@@ -71,8 +71,7 @@ TEST_CASE("a graph keeps the plans of what it recorded") {
   for (std::int64_t queries = 1; queries < 300; ++queries) scaled_dot_product_attention(heads(queries), k, k);
   graph.replay();
   CHECK(same_numbers(y, scaled_dot_product_attention(q, k, k)));
-  graph
-      .replay();  // and waits for the last replay before it lets go of them: what it does not wait for, ThreadSanitizer tells
+  graph.replay();  // waits for the last replay of them: what it does not wait for, ThreadSanitizer tells
 }
 
 }  // namespace gradual
