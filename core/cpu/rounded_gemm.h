@@ -1,4 +1,4 @@
-// Products of matrices whose every partial sum is rounded: exact and slow.
+// Products of matrices whose partial sums are rounded: exact and slow.
 #pragma once
 
 #include "../formats/accumulator.h"
@@ -7,9 +7,9 @@
 
 namespace gradual::cpu {
 
-// c += a b as the accumulator's definition says: each element's chain starts at zero, what c held is added to the
-// finished sum exactly, and the result is rounded once to f32. Where f32 is not the last format (`narrows`), that is to
-// odd: rounding once more then gives what rounding once would have given (Boldo and Melquiond 2005).
+// c += a b by the accumulator's definition (core/formats/accumulator.h). Each element's sum starts at zero; the
+// finished sum and the old c are added exactly and rounded once to f32. `narrows`: the caller rounds c to a narrower
+// dtype, so c is rounded to odd, which makes both roundings equal to one (Boldo and Melquiond 2005).
 void accumulate(const Accumulator& how, const Gemm<float>& g, bool narrows);
 
 }  // namespace gradual::cpu

@@ -7,8 +7,9 @@
 
 namespace gradual::cpu {
 
-// Under the scope's accumulator, if there is one and x is no f64: each output's elements in row-major order, their
-// product with ones, divided by n. False where nothing was done.
+// The sum of x over the dims of the bit mask `dims`, divided by n, by the scope's accumulator: each output is the
+// product of its elements, in row-major order, with ones. Returns false, and does nothing, without an accumulator or if
+// x is f64.
 bool sum_accumulated(const Tensor& x, std::uint32_t dims, double n, Tensor& out);
 
 }  // namespace gradual::cpu

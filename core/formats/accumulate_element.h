@@ -1,4 +1,5 @@
-// Sums whose every partial sum is rounded to a format, an addition at a time: what both backends do under an accumulator.
+// One addition of a sum whose partial sums are rounded to a format. CPU and CUDA kernels share it
+// (core/formats/accumulator.h).
 #pragma once
 
 #include <bit>
@@ -16,9 +17,9 @@ inline SumSpec sum_spec(const Format& format, RoundingMode mode) {
                                       false);
 }
 
-// The bits of a + b rounded to odd in f64: a later rounding to at most 51 bits is as if from the exact sum (Boldo and
-// Melquiond 2005). What a + b rounds off is exact by TwoSum (Knuth, TAOCP 2, 4.2.2); it is NaN beside Inf and NaN,
-// which stay.
+// The bits of a + b rounded to odd in f64. A later rounding to at most 51 bits gives the rounding of the exact sum
+// (Boldo and Melquiond 2005). TwoSum (Knuth, TAOCP 2, 4.2.2) gives the exact error of a + b. If a + b is Inf or NaN the
+// error is NaN and the sum stays.
 GRADUAL_HD inline std::uint64_t sum_to_odd(double a, double b) {
   const double sum = a + b;
   const double of_b = sum - a;
@@ -29,7 +30,7 @@ GRADUAL_HD inline std::uint64_t sum_to_odd(double a, double b) {
   return (bits - (inexact & too_far)) | inexact;
 }
 
-// sum + term, rounded once: by a mode's number, or kAligned for nearest even.
+// sum + term, rounded once. `loop` is the number of a RoundingMode, or kAligned for nearest even.
 template <int loop> GRADUAL_HD double add_rounded(const SumSpec& spec, double sum, double term) {
   LoopCounts none;
   return std::bit_cast<double>(round_bits<loop, false, false, false>(sum_to_odd(sum, term), 0, spec, none));

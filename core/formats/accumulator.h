@@ -1,4 +1,4 @@
-// The accumulator of a contraction or a reduction as a type: what its partial sums are rounded to.
+// The accumulator of a contraction or a reduction: the format of its partial sums.
 //
 //   const AccumulatorScope scope(accumulator("fp16-acc"));
 //   matmul(a, b);   // every partial sum is rounded to f16
@@ -14,36 +14,37 @@
 
 namespace gradual {
 
-// sum = round(sum + a b) for one product after the other, from zero; products and the sum before rounding are exact.
-// The scope's ops (matmul, linear, conv2d with its gradients, attention's products, and sum, mean) run on one exact,
-// slow path. Products come in the order of the contracted axis; a convolution is its im2col product, of C*kh*kw in
-// forward, O*kh*kw in the input's gradient (zeros between strides included) and N*oh*ow in the weight's; a reduction
-// takes the elements of an output in row-major order. What is beyond the format's range becomes Inf (NaN where there is
-// none). The finished sum and the bias are added exactly and rounded once to the output's dtype; a mean divides the sum
-// in f32. f64 tensors know no accumulator.
+// The sum starts at zero, and each product updates it: sum = round(sum + a b). The product and the sum before rounding
+// are exact. matmul, linear, conv2d with its gradients, the products of attention, sum and mean compute so in an
+// AccumulatorScope, on one exact and slow path. The products have the order of the contracted axis. A convolution is
+// its im2col product with the axis C*kh*kw in forward, O*kh*kw in the input's gradient (with the zeros between strides)
+// and N*oh*ow in the weight's gradient. A reduction takes the elements of an output in row-major order. A sum beyond
+// the format's range becomes Inf, or NaN in a format without Inf. The finished sum and the bias are added exactly and
+// rounded once to the output's dtype. A mean divides the sum in f32. Ops on f64 tensors ignore the accumulator.
 struct Accumulator {
   Format format = Format::ieee(8, 23);
-  Rounding rounding = {};  // toward_zero: truncation; stochastic is not allowed
-  // Sums of `chunk` products are made alone and then added up in the same format (Wang et al. 2018); 0: one chain.
+  Rounding rounding = {};  // toward_zero truncates; stochastic is not allowed
+  // `chunk` products have a sum of their own; these sums are added in the same format (Wang et al. 2018). 0: one sum.
   int chunk = 0;
-  // The sum is added to an f32 one (to nearest) and starts again after so many products, as DeepSeek-V3 does; 0: never.
-  // Chunks lie within what is promoted.
+  // After this many products the sum is added to an f32 sum (to nearest) and restarts at zero, as in DeepSeek-V3. 0:
+  // never. A chunk ends there too.
   int promote = 0;
-  bool f64 = false;  // sums are doubles; format and rounding stay as they are by default
+  bool f64 = false;  // sums are doubles; format and rounding must have their defaults
 
   bool operator==(const Accumulator&) const = default;
 };
-// Error naming the field and what is allowed.
+// Throws Error that names the wrong field and what is allowed.
 void check(const Accumulator& accumulator);
 
-// By name: "f32", "f64", "fp16-acc" (f16 sums, nearest), "bf16-acc", "hopper-fp8-14bit" (e8m13 truncated: what was
-// measured of Hopper's FP8 tensor cores), a name of named_formats() or "eXmY"; then ":toward-zero" or another rounding,
-// "/chunk=N", "/promote=N". "hopper-fp8-14bit/promote=128" is what libraries run.
+// The accumulator with this name: "f32", "f64", "fp16-acc" (f16 sums, nearest), "bf16-acc", "hopper-fp8-14bit" (e8m13,
+// truncated, as measured on Hopper's FP8 tensor cores), a name of named_formats() or "eXmY". ":toward-zero" or another
+// rounding, "/chunk=N" and "/promote=N" may follow. Libraries use "hopper-fp8-14bit/promote=128". Error for other
+// texts.
 Accumulator accumulator(std::string_view name);
-// The inverse.
+// The inverse of accumulator().
 std::string name(const Accumulator& accumulator);
 
-// Of this thread's ops while it lives; none: f32 as they are.
+// Sets the accumulator of this thread's ops while the scope lives. nullopt: the ops accumulate in f32 as usual.
 struct AccumulatorScope : Scoped<std::optional<Accumulator>> {
   explicit AccumulatorScope(const std::optional<Accumulator>& accumulator);
 };

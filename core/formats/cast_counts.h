@@ -1,4 +1,4 @@
-// Counting what rounding does: while a CountScope lives, every narrowing store of this thread's kernels adds to it.
+// Counts of roundings. While a CountScope lives, every narrowing store of this thread's kernels adds to its counts.
 #pragma once
 
 #include <span>
@@ -9,17 +9,18 @@
 
 namespace gradual {
 
-// The counts that kernels called from this thread add to, or null (the usual case).
+// The counts to which kernels that this thread calls add. Null, the usual case: nothing is counted.
 CastCounts*& cast_counts();
 
 struct CountScope : Scoped<CastCounts*> {
   explicit CountScope(CastCounts* counts) : Scoped(cast_counts(), counts) {}
 };
 
-// A call that serves many tensors, an optimizer's step, also counts for each tensor. Null: the sum is enough.
+// Counts for each tensor of a call that serves many tensors, such as an optimizer's step. Null: the sum alone is
+// counted.
 std::vector<CastCounts>*& cast_counts_by_tensor();
 
-// Adds the counts of such a call, one for each tensor, to both.
+// Adds the counts of such a call, one element per tensor, to both of the above.
 void add_cast_counts(std::span<const CastCounts> each);
 
 }  // namespace gradual

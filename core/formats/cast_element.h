@@ -1,5 +1,5 @@
-// Conversions of one element between a storage type and the types that are computed in (float, double, int64), by the
-// rules of convert.h: what every kernel's loads and stores come down to, on the CPU and in CUDA.
+// Conversions of one element between a storage type and the compute types (float, double, int64), by the rules of
+// convert.h. The loads and stores of all CPU and CUDA kernels use them.
 #pragma once
 
 #include <bit>
@@ -13,7 +13,7 @@
 
 namespace gradual {
 
-// A bool as it is stored: any byte but 0 is true, which reading a C++ bool would leave undefined.
+// The storage of a bool. Every byte but 0 is true; as a C++ bool, bytes above 1 would be undefined behaviour.
 struct BoolByte {
   std::uint8_t byte;
 };
@@ -47,7 +47,7 @@ GRADUAL_HD inline float round_to_odd(std::int64_t value) {
   return value < 0 ? -rounded : rounded;
 }
 
-// The first value beyond To's largest: a power of two, exact in every floating type.
+// The first value beyond To's largest one. It is a power of two, exact in every floating type.
 template <std::integral To, std::floating_point From>
 inline constexpr From kEnd = static_cast<From>(std::uint64_t{1} << std::numeric_limits<To>::digits);
 
@@ -66,8 +66,8 @@ template <std::integral To, class From> GRADUAL_HD To saturate(From value) {
 }
 
 namespace detail {
-// A NaN of f64 as f32, and of f32 as f64: quiet, of the same sign, with the upper bits of its payload, as processors convert
-// it. What a GPU makes of one is not said.
+// A NaN of f64 as f32, and of f32 as f64. The result is quiet and has the sign and the upper bits of the payload, as on
+// CPUs. The result of a GPU's own conversion is unspecified.
 constexpr float nan_as_f32(double nan) {
   const auto bits = std::bit_cast<std::uint64_t>(nan);
   return std::bit_cast<float>(static_cast<std::uint32_t>(bits >> 32 & 0x80000000) | 0x7fc00000 |
@@ -79,7 +79,7 @@ constexpr double nan_as_f64(float nan) {
 }
 }  // namespace detail
 
-// One element, between a storage type and the buffers' types (float, double, i64).
+// One element converted between a storage type and a compute type.
 template <class To, class From> GRADUAL_HD To cast_element(From value) {
   if constexpr (std::same_as<To, From>) {
     return value;

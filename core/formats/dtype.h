@@ -12,10 +12,10 @@ enum class DType : std::uint8_t { f64, f32, f16, bf16, f8e4m3fn, f8e5m2, i64, i3
 inline constexpr int kDTypeCount = 10;
 
 struct DTypeInfo {
-  // What users read and write.
+  // The text that users read and write.
   std::string_view name;
   std::size_t size;   // bytes an element
-  int promotion;      // the higher wins; f16 and bf16 share one, and neither holds the other
+  int promotion;      // the higher rank wins; f16 and bf16 share a rank, and neither holds the other
   int exponent_bits;  // floats only
   int mantissa_bits;
 };
@@ -37,12 +37,12 @@ constexpr bool is_f8(DType dtype) { return dtype == DType::f8e4m3fn || dtype == 
 // The inverse of name(). Throws Error, listing the names, for any other text.
 DType dtype_from_name(std::string_view text);
 
-// The dtype of an operation on two tensors: bool < u8 < i32 < i64 < any float, the wider float wins, and f16
-// with bf16 gives f32 because neither holds the other. f8 never promotes: throws Error unless both are equal.
+// The dtype of an operation on two tensors: bool < u8 < i32 < i64 < any float. The wider float wins; f16 with bf16
+// gives f32 because neither holds the other. f8 never promotes: Error unless both dtypes are equal.
 DType promote(DType a, DType b);
 
-// What a floating format can hold. `max` is the largest finite value and `epsilon` the distance from 1 to the
-// next value, 2^-mantissa_bits.
+// The range and precision of a floating dtype. `max` is the largest finite value; `epsilon` is the distance from 1 to
+// the next value, 2^-mantissa_bits.
 struct FloatInfo {
   double max, min_normal, min_subnormal, epsilon;
   int exponent_bits, mantissa_bits, bias;
@@ -52,7 +52,7 @@ struct FloatInfo {
 // Throws Error for a dtype that is not floating.
 FloatInfo float_info(DType dtype);
 
-// The dtype whose elements are stored as the C++ type T. The types of float_types.h name theirs themselves.
+// The dtype that stores elements as the C++ type T. The types of float_types.h define it themselves.
 template <class T> inline constexpr DType dtype_of = T::kDType;
 template <> inline constexpr DType dtype_of<double> = DType::f64;
 template <> inline constexpr DType dtype_of<float> = DType::f32;

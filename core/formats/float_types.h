@@ -6,14 +6,14 @@
 
 #include "dtype.h"
 
-// The narrow floating formats as plain bit patterns, and their conversions one value at a time. Arrays go
-// through convert.h, whose vector code gives the same bits.
+// The narrow floating dtypes as bit patterns, and the conversions of one value. convert.h converts arrays, with the
+// same bits.
 //
-// To a narrow format: round to nearest, ties to even, once. What rounds beyond the largest value becomes Inf,
-// or NaN in f8e4m3fn, which has no Inf. A NaN stays a NaN of the same sign, is made quiet, and keeps the
-// upper bits of its payload that fit; the standard NaN thus becomes 7e00, 7fc0, 7f and 7e in f16, bf16,
-// f8e4m3fn and f8e5m2. From a narrow format: exact. A signalling NaN of f16 or f8e5m2 becomes quiet, as the
-// F16C instructions make it; bf16 is the upper half of a float and comes back bit for bit.
+// Conversion to a narrow dtype rounds once, to nearest, ties to even. A value that rounds beyond the largest one
+// becomes Inf, or NaN in f8e4m3fn, which has no Inf. A NaN stays NaN, becomes quiet, and keeps its sign and the upper
+// bits of its payload that fit. The standard NaN thus becomes 7e00, 7fc0, 7f and 7e in f16, bf16, f8e4m3fn and f8e5m2.
+// Conversion from a narrow dtype is exact. A signalling NaN of f16 or f8e5m2 becomes quiet, as with the F16C
+// instructions. bf16 is the upper half of a float, so its NaNs keep all bits.
 namespace gradual {
 
 namespace detail {
@@ -21,40 +21,40 @@ namespace detail {
 constexpr std::int32_t kFloatInfBits = 0x7f800000;
 constexpr std::int32_t kFloatQuietBit = 0x00400000;
 
-// A narrow format's layout: exponent and mantissa widths, and whether the highest exponent means Inf and NaN.
+// The layout of a narrow format: its exponent and mantissa bits, and whether the highest exponent is Inf and NaN.
 template <int kExponent, int kMantissa, bool kInfinite> struct Layout {
   static constexpr bool kHasInf = kInfinite;
-  static constexpr int kShift = 23 - kMantissa;  // mantissa bits a float has more
+  static constexpr int kShift = 23 - kMantissa;  // a float's mantissa bits minus the format's
   static constexpr int kBias = (1 << (kExponent - 1)) - 1;
-  static constexpr bool kFloatRange = kExponent == 8;  // bf16 has a float's exponents, subnormals included
+  static constexpr bool kFloatRange = kExponent == 8;  // bf16 has a float's exponents, also those of subnormal values
   static constexpr int kSignShift = kExponent + kMantissa;
   static constexpr std::uint32_t kSignBit = 1u << kSignShift;
   static constexpr std::int32_t kMantissaMask = (1 << kMantissa) - 1;
   static constexpr std::int32_t kQuietBit = 1 << (kMantissa - 1);
   static constexpr std::int32_t kRebias = (127 - kBias) << kMantissa;
-  // The code that an overflow gives: Inf, or the only NaN.
+  // The code of Inf, or of the only NaN.
   static constexpr std::int32_t kOverflowCode = kHasInf ? ((1 << kExponent) - 1) << kMantissa : (1 << kSignShift) - 1;
-  // As a float's bits: the smallest normal value, the smallest subnormal one, and 2^23 of the latter. Added
-  // to a value below kMinNormal, these push all bits below one quantum out of the sum's mantissa: the
-  // addition itself rounds to nearest even, and the sum's lowest bits are the code.
+  // Bits of floats: the smallest normal value, the smallest subnormal value, and 2^23 times the latter. If kAligner is
+  // added to a value below kMinNormal, the sum's last place is one quantum: the addition rounds to nearest even, and
+  // the sum's lowest bits are the code.
   static constexpr std::int32_t kMinNormal = (128 - kBias) << 23;
   static constexpr std::int32_t kQuantum = kFloatRange ? 0 : (128 - kBias - kMantissa) << 23;
   static constexpr std::int32_t kAligner = kQuantum + (23 << 23);
 };
 
-// condition ? a : b by bits. A conditional expression would let the compiler move the float arithmetic of one
-// side into a branch, and the loop around it would not vectorise.
+// condition ? a : b by bits. With a conditional expression the compiler could move the float arithmetic of one side
+// into a branch, and the loop around it would not vectorise.
 constexpr std::int32_t select(bool condition, std::int32_t a, std::int32_t b) {
   return b ^ ((a ^ b) & -static_cast<std::int32_t>(condition));
 }
 
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800
 template <class L> inline constexpr bool kIsHalf = std::is_same_v<L, Layout<5, 10, true>>;
-// A GPU has instructions for f16 that round alike. What they make of a NaN is not said, so it is made here, of its sign,
-// exponent and payload.
+// A GPU has instructions for f16 with the same rounding. Their results for NaN are unspecified, so a NaN is built here
+// from its sign, exponent and payload.
 __device__ inline std::uint32_t encode_half(float value) {
   const auto bits = std::bit_cast<std::uint32_t>(value);
-  std::uint32_t code;  // two codes, the upper one 0: one of them alone takes a slower instruction
+  std::uint32_t code;  // two codes, the upper one 0; the instruction for a single code is slower
   asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(code) : "f"(0.0f), "f"(value));
   return value != value ? ((bits >> 16) & 0x8000) | 0x7e00 | ((bits >> 13) & 0x3ff) : code;
 }
@@ -66,14 +66,14 @@ __device__ inline float decode_half(std::uint32_t code) {
 }
 #endif
 
-// encode and decode compare magnitudes as signed integers, or numbers, which every vector instruction set can.
+// encode and decode compare signed integers or floats only, because every vector instruction set can compare those.
 template <class L> constexpr std::uint32_t encode(float value) {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800
   if constexpr (kIsHalf<L>)
     if (!std::is_constant_evaluated()) return encode_half(value);
 #endif
   const auto bits = std::bit_cast<std::uint32_t>(value);
-  if constexpr (L::kFloatRange) {  // the mantissa's carry makes the next power of two, and Inf of what is too large
+  if constexpr (L::kFloatRange) {  // a carry out of the mantissa gives the next power of two, or Inf
     const std::uint32_t rounded = bits + ((1u << (L::kShift - 1)) - 1) + ((bits >> L::kShift) & 1);
     const std::uint32_t quiet = bits | kFloatQuietBit;
     return (value != value ? quiet : rounded) >> L::kShift;
@@ -108,9 +108,9 @@ template <class L> constexpr float decode(std::uint32_t code) {
   return std::bit_cast<float>(static_cast<std::uint32_t>(bits) | sign);
 }
 
-// A double rounded to odd: truncated to a float, with the last bit set where anything was lost. Rounding the
-// result to a format at least two bits narrower gives what rounding the double itself would give (Boldo and
-// Melquiond, "When double rounding is odd", 2005); plain nearest-even twice would not.
+// A double rounded to odd: truncated to a float, whose last bit is set if the truncation is not exact. Rounding the
+// result to a format at least two bits narrower gives the same as rounding the double itself (Boldo and Melquiond,
+// "When double rounding is odd", 2005). Rounding to nearest even twice does not.
 constexpr float round_to_odd(double value) {
   const auto bits = std::bit_cast<std::uint64_t>(value);
   const std::uint64_t magnitude = bits & 0x7fffffffffffffff;
@@ -136,7 +136,7 @@ constexpr float round_to_odd(double value) {
 
 }  // namespace detail
 
-// A narrow format's codes; kinds differ in their layout and how many bytes hold a code.
+// One code of a narrow dtype. Dtypes differ in the layout and in the bytes of a code.
 template <DType kType, class Bits, class Layout> struct NarrowFloat {
   static constexpr DType kDType = kType;
   Bits bits;
@@ -150,7 +150,7 @@ template <DType kType, class Bits, class Layout> struct NarrowFloat {
 
 // IEEE binary16: largest value 65504, smallest 2^-24.
 using Half = NarrowFloat<DType::f16, std::uint16_t, detail::Layout<5, 10, true>>;
-// The upper half of a float: largest value 0x1.fep127, smallest 2^-133.
+// bfloat16, the upper half of a float: largest value 0x1.fep127, smallest 2^-133.
 using BFloat16 = NarrowFloat<DType::bf16, std::uint16_t, detail::Layout<8, 7, true>>;
 // OCP E4M3: largest value 448, smallest 2^-9, no Inf, NaN only as 7f and ff.
 using Float8E4M3FN = NarrowFloat<DType::f8e4m3fn, std::uint8_t, detail::Layout<4, 3, false>>;

@@ -1,4 +1,4 @@
-// What other libraries and papers call the dtypes and formats.
+// Names of dtypes and formats in other libraries and in papers.
 #pragma once
 
 #include <span>

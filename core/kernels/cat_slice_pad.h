@@ -1,4 +1,5 @@
-// slice_backward and pad for every device, and cat for the CPU: kernels made of its copies (copy_elements) and fills.
+// Kernels made of a device's copies (copy_elements) and fills: slice_backward and pad for every device, cat for the
+// CPU.
 #pragma once
 
 #include "../ops/op.h"
@@ -19,7 +20,7 @@ template <CopyFn copy> void cat(const OpCall& c, Outputs& out) {
   }
 }
 
-// clear: all elements become 0.
+// `clear` sets all elements to 0.
 template <CopyFn copy, void clear(const Tensor& t)> void slice_backward(const OpCall& c, Outputs& out) {
   const auto& a = c.get<SliceAttrs>();
   clear(out[0]);

@@ -1,4 +1,4 @@
-// What contractions read and write: tensors as plain arrays of the compute type T (float; double for f64).
+// The operands and results of contractions as plain arrays of the compute type T (double for f64, else float).
 #pragma once
 
 #include <cstdint>
@@ -10,15 +10,15 @@
 
 namespace gradual::cpu {
 
-// A tensor's numbers as T. In place where they are T already, else converted once into workspace memory, which keeps the order
-// in memory where the tensor has no gaps. An operand's f32 numbers are rounded to TF32 where that mode is on; a rows
-// tensor always is row-major.
+// A tensor's elements as T. A tensor of T is read in place; any other is converted once into workspace memory, which
+// keeps the order in memory if the tensor has no gaps. In TF32 mode an operand's f32 elements are rounded to TF32. A
+// rows tensor is always row-major.
 template <class T> class Loaded {
  public:
   enum class As { operand, rows };
   explicit Loaded(const Tensor& t, As as = As::operand);
-  const T* data() const { return data_; }            // null of an undefined tensor
-  const Shape& strides() const { return strides_; }  // elements; broadcast dims stay 0
+  const T* data() const { return data_; }            // null for an undefined tensor
+  const Shape& strides() const { return strides_; }  // in elements; 0 in broadcast dims
 
  private:
   Tensor tensor_;
@@ -26,8 +26,8 @@ template <class T> class Loaded {
   const T* data_ = nullptr;
 };
 
-// Where a kernel leaves T for a dense output in the order of its memory: the output itself, or scratch that store()
-// rounds into it, once.
+// The memory into which a kernel writes T for a dense output, in the order of the output's memory: the output itself,
+// or scratch memory that store() rounds into the output once.
 template <class T> class Result {
  public:
   explicit Result(Tensor& out);
@@ -40,7 +40,7 @@ template <class T> class Result {
   T* data_;
 };
 
-// To 10 mantissa bits, nearest, ties to even; NaN and Inf stay.
+// Rounds n values in place to 10 mantissa bits, to nearest even. NaN and Inf stay.
 void round_tf32(float* values, std::int64_t n);
 bool rounds_to_tf32(DType dtype);
 

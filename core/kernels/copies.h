@@ -7,15 +7,16 @@
 
 namespace gradual::cpu {
 
-// `length` entries of `t` along `dim` from `start`, every step-th.
+// A view of `length` entries of `t` along `dim`: start, start + step, ...
 Tensor part(const Tensor& t, int dim, std::int64_t start, std::int64_t length, std::int64_t step = 1);
-// out[..] = x[..] broadcast to out's sizes and converted to its dtype; any strides. The two must not overlap.
+// out[..] = x[..], with x broadcast to out's sizes and converted to out's dtype. Any strides; the two must not overlap.
 void copy_elements(const Tensor& out, const Tensor& x);
-// x's numbers in a tensor of their own, in workspace memory.
+// A contiguous copy of x as `dtype`, in workspace memory.
 Tensor copied(const Tensor& x, DType dtype);
-// Whether a write of x could change what is yet to be read of `source`: both lie on one storage, in different geometry.
+// Whether a write to x may change elements of `source` before they are read: both share a storage with different
+// geometry.
 bool overlaps(const Tensor& x, const Tensor& source);
-// What to read of `source` while x is written: a copy where they overlap.
+// The tensor to read while x is written: `source`, or a copy of it if the two overlap.
 Tensor readable(const Tensor& x, const Tensor& source);
 
 }  // namespace gradual::cpu

@@ -1,7 +1,7 @@
-// The maths of the elementwise ops, once for every backend.
-// Transcendental functions of the compute types. Those of float are branch-free, so that plain loops over them become
-// vector code, and use neither libm nor fused operations: the same bits on every machine. Polynomials are Chebyshev
-// fits of our own; errors are in units in the last place (ulp), found over all floats. Doubles go to libm.
+// The formulas of the elementwise ops; all backends share them. The functions of float have no branches, so that the
+// compiler vectorises plain loops over them. They use neither libm nor fused operations, so every machine gives the
+// same bits. Their polynomials are Chebyshev fits. Errors are in units in the last place (ulp), the largest over all
+// floats. The functions of double call libm.
 #pragma once
 
 #include <bit>
@@ -18,11 +18,11 @@ namespace gradual::math {
 namespace detail {
 
 inline constexpr float kInf = std::numeric_limits<float>::infinity();
-inline constexpr float kLn2High = 0x1.62e4p-1f;    // 15 bits: its product with an exponent is exact
+inline constexpr float kLn2High = 0x1.62e4p-1f;    // 15 bits, so that its product with an exponent is exact
 inline constexpr float kLn2Low = 0x1.7f7d1cp-20f;  // log(2) - kLn2High
-inline constexpr float kRound = 0x1.8p23f;         // added and subtracted: rounds to an integer
+inline constexpr float kRound = 0x1.8p23f;         // adding and then subtracting it rounds to an integer
 
-// Coefficients from the highest power down.
+// A polynomial in x; c begins with the coefficient of the highest power.
 template <int N> GRADUAL_HD inline float polynomial(const float (&c)[N], float x) {
   float y = c[0];
   for (int i = 1; i < N; ++i) y = y * x + c[i];
@@ -31,8 +31,8 @@ template <int N> GRADUAL_HD inline float polynomial(const float (&c)[N], float x
 
 GRADUAL_HD inline float two_to(std::uint32_t n) { return std::bit_cast<float>((n + 127u) << 23); }
 
-// exp(c - d) = 2^n exp(r) with |r| <= log(2)/2 (Cody and Waite 1980), for c in [-105, 89] and a small d; the power in two
-// steps, for subnormal results.
+// exp(c - d) = 2^n exp(r) with |r| <= log(2)/2 (Cody and Waite 1980), for c in [-105, 89] and a small d. The power of
+// two is multiplied in two steps, so that subnormal results are right.
 GRADUAL_HD inline float exp_of_difference(float c, float d) {
   constexpr float kExp[] = {0x1.6d13e2p-10f, 0x1.120e48p-7f, 0x1.555518p-5f, 0x1.5554dap-3f, 0x1p-1f};
   const float t = (c - d) * 0x1.715476p0f + kRound;
@@ -53,8 +53,8 @@ GRADUAL_HD inline float exp(float x) {
 
 namespace detail {
 
-// log(x) = k log(2) + log(1 + f) with 1 + f in [sqrt(1/2), sqrt(2)), for x positive, normal and finite; `k` is added to
-// the exponent.
+// log(2^k x) = (k + e) log(2) + log(1 + f) with x = 2^e (1 + f) and 1 + f in [sqrt(1/2), sqrt(2)), for a positive,
+// normal and finite x.
 GRADUAL_HD inline float log_of_normal(float x, float k) {
   constexpr float kLog[] = {0x1.1d8ea6p-4f,  -0x1.d635bcp-4f, 0x1.dea282p-4f,  -0x1.fcf4c6p-4f, 0x1.23d21ap-3f,
                             -0x1.555b4ap-3f, 0x1.999d5ap-3f,  -0x1.fffffcp-3f, 0x1.555554p-2f};
@@ -72,14 +72,14 @@ GRADUAL_HD inline float log(float x) {
   const bool tiny = x < 0x1p-126f;
   const float y = detail::log_of_normal(tiny ? x * 0x1p23f : x, tiny ? -23.0f : 0.0f);
   const float special = x == 0.0f ? -detail::kInf : (x < 0.0f ? std::numeric_limits<float>::quiet_NaN() : x);
-  const bool inside = (x > 0.0f) & (x < detail::kInf);  // no branch: the loop stays vector code
+  const bool inside = (x > 0.0f) & (x < detail::kInf);  // no branch, so that the loop vectorises
   return inside ? y : special;
 }
 
 GRADUAL_HD inline float log1p(float x) {
   const float u = 1.0f + x;
   const float lost = (x < 1.0f ? x - (u - 1.0f) : 1.0f - (u - x)) / u;
-  const float y = log(u) + (u > 0.0f ? lost : 0.0f);  // of two NaNs in a sum one stays, which one is not said
+  const float y = log(u) + (u > 0.0f ? lost : 0.0f);  // a sum of two NaNs is one of them; which one is unspecified
   const bool itself = (x == 0.0f) | (x == detail::kInf);
   return u == 0.0f ? -detail::kInf : (itself ? x : y);
 }
@@ -92,12 +92,12 @@ GRADUAL_HD inline float tanh(float x) {
   const float s = x * x;
   const float small = a + a * s * polynomial(kTanh, s);
   const float large = 1.0f - 2.0f / (exp(2.0f * a) + 1.0f);
-  return std::copysign(a < 0.625f ? small : large, x);  // of -0 too, which a sum with its cube would lose
+  return std::copysign(a < 0.625f ? small : large, x);  // the sign of -0 too, which the sum with the cube would lose
 }
 
 namespace detail {
 
-// exp(t^2) erfc(t) for t in [0, 10.5], as g(q) / (1 + 2t) with q = (t - 3) / (t + 3); one division serves both.
+// exp(t^2) erfc(t) for t in [0, 10.5]: g(q) / (1 + 2t) with q = (t - 3) / (t + 3). One division gives both quotients.
 GRADUAL_HD inline float scaled_erfc(float t) {
   constexpr float kErfc[] = {-0x1.1ee2dep-12f, -0x1.9d33c6p-11f, 0x1.06604cp-9f,  0x1.51c0f4p-9f,
                              -0x1.85da0ep-6f,  0x1.17ba6ep-4f,   -0x1.e889acp-4f, 0x1.098438p-3f,
@@ -107,7 +107,7 @@ GRADUAL_HD inline float scaled_erfc(float t) {
   return polynomial(kErfc, (t - 3.0f) * below * inverse) * (above * inverse);
 }
 
-// exp(-scale a^2) for a^2 scale <= 104, scale 1 or 1/2: the upper bits of a have an exact square, the rest is small.
+// exp(-scale a^2) for a^2 scale <= 104 and scale 1 or 1/2. The upper bits of a have an exact square; the rest is small.
 GRADUAL_HD inline float exp_of_square(float a, float scale) {
   const float upper = std::bit_cast<float>(std::bit_cast<std::uint32_t>(a) & 0xfffff000u);
   return exp_of_difference(-(upper * upper * scale), (a - upper) * (a + upper) * scale);
@@ -126,17 +126,18 @@ GRADUAL_HD inline float erf(float x) {
   return a < 1.0f ? small : large;
 }
 
-// x times the normal distribution function; that by erfc of |x|/sqrt(2), so that the left tail keeps its digits.
+// x Phi(x), with Phi the normal distribution function. Phi follows from erfc(|x|/sqrt(2)), so that the left tail is
+// accurate.
 GRADUAL_HD inline float gelu(float x) {
   using namespace detail;
   const float a = std::fabs(x);
   const float t = a > 14.375f ? 14.375f : a;
   const float p = 0.5f * scaled_erfc(t * 0x1.6a09e6p-1f) * exp_of_square(t, 0.5f);
   const float y = x * (x < 0.0f ? p : 1.0f - p);
-  return x == -kInf ? -0.0f : (x == x ? y : x + x);  // of NaNs that meet on the way one stays, which one is not said
+  return x == -kInf ? -0.0f : (x == x ? y : x + x);  // which of several NaNs stays is unspecified
 }
 
-// The derivative: Phi(x) + x phi(x), with the same Phi.
+// gelu's derivative Phi(x) + x phi(x), with the same Phi.
 GRADUAL_HD inline float gelu_slope(float x) {
   using namespace detail;
   const float a = std::fabs(x);
@@ -144,7 +145,7 @@ GRADUAL_HD inline float gelu_slope(float x) {
   const float e = exp_of_square(t, 0.5f);
   const float p = 0.5f * scaled_erfc(t * 0x1.6a09e6p-1f) * e;
   const float density = 0x1.988454p-2f * e;  // 1/sqrt(2 pi)
-  const float tail = p - t * density;        // of the left side; the right one is its complement
+  const float tail = p - t * density;        // for x < 0; for x > 0 the result is 1 - tail
   return x != x ? x : (x < 0.0f ? tail : 1.0f - tail);
 }
 // x/2 (1 + tanh(k (x + c x^3))) (Hendrycks and Gimpel 2016) and its derivative.
@@ -161,11 +162,11 @@ GRADUAL_HD inline double gelu(double x) {
 }
 
 GRADUAL_HD inline double gelu_slope(double x) {
-  const double c = x < -40.0 ? -40.0 : (x > 40.0 ? 40.0 : x);  // not Inf * 0; NaN stays
+  const double c = x < -40.0 ? -40.0 : (x > 40.0 ? 40.0 : x);  // avoids Inf * 0; NaN stays
   return 0.5 * std::erfc(c * -0.70710678118654752440) + c * std::exp(-0.5 * c * c) * 0.39894228040143267794;
 }
 template <class T> GRADUAL_HD T gelu_tanh_slope(T x) {
-  constexpr T kFar = 30;  // where the slope is 0 or 1 and the cube still finite
+  constexpr T kFar = 30;  // there the slope is 0 or 1, and the cube is still finite
   const T low = x < -kFar ? -kFar : x;
   const T c = low > kFar ? kFar : low;  // NaN stays
   const T square = c * c;
@@ -174,7 +175,7 @@ template <class T> GRADUAL_HD T gelu_tanh_slope(T x) {
   return T{0.5} * (T{1} + t) + T{0.5} * c * (T{1} - t * t) * du;
 }
 
-// x / (1 + exp(-u)) without overflow; its limit 0 where x = u = -Inf.
+// x / (1 + exp(-u)) without overflow. For x = u = -Inf the result is the limit 0.
 template <class T> GRADUAL_HD T times_sigmoid(T x, T u) {
   const T e = exp(-std::fabs(u));
   const T top = u < 0 ? (e == 0 ? -T{0} : x * e) : x;
@@ -187,13 +188,12 @@ template <class T> GRADUAL_HD T sigmoid(T x) {
 // log(1 + exp(x)) = max(x, 0) + log(1 + exp(-|x|)).
 template <class T> GRADUAL_HD T softplus(T x) {
   const T y = (x < 0 ? T{0} : x) + log1p(exp(-std::fabs(x)));
-  return x == x ? y : x + x;  // of two NaN added, the compiler's order of operands would choose the sign
+  return x == x ? y : x + x;  // a sum of two NaNs would have a sign that depends on the compiler
 }
 
-// T is the compute type: float, double, or int64 for integers
-// and bool.
+// T is the compute type: float, double, or int64 for integers and bool.
 
-// Arithmetic without undefined overflow for integers.
+// Arithmetic in which the overflow of integers wraps.
 template <class T, class F> GRADUAL_HD T wrapping(T a, T b, const F& f) {
   if constexpr (std::is_floating_point_v<T>) {
     return f(a, b);
@@ -212,17 +212,17 @@ template <class T> GRADUAL_HD T abs(T x) {
   if constexpr (std::is_floating_point_v<T>) return std::fabs(x);
   else return x < 0 ? neg(x) : x;
 }
-// -1, 0 or 1; zero for NaN too, as PyTorch has it.
+// -1, 0 or 1. NaN gives 0, as in PyTorch.
 template <class T> GRADUAL_HD T sign(T x) { return static_cast<T>(x > 0) - static_cast<T>(x < 0); }
 template <class T> GRADUAL_HD T relu(T x) { return x < 0 ? T{0} : x; }  // NaN stays
 template <class T> GRADUAL_HD T leaky_relu(T x, T slope) { return x < 0 ? x * slope : x; }
-// min(max(x, low), high): NaN stays, and high wins where low > high.
+// min(max(x, low), high). NaN stays. If low > high the result is high.
 template <class T> GRADUAL_HD T clamp(T x, T low, T high) {
   const T raised = x < low ? low : x;
   return raised > high ? high : raised;
 }
 template <class T> GRADUAL_HD T pow(T x, T y) { return y == 2 ? x * x : std::pow(x, y); }
-// x / 2 (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3))), which is x sigmoid of twice the argument.
+// x / 2 (1 + tanh(u)) = x sigmoid(2u) with u = sqrt(2/pi) (x + 0.044715 x^3).
 template <class T> GRADUAL_HD T gelu_tanh(T x) {
   constexpr T kTwiceRoot = static_cast<T>(1.5957691216057307);  // 2 sqrt(2/pi)
   return times_sigmoid(x, kTwiceRoot * (x + static_cast<T>(0.044715) * x * x * x));

@@ -1,6 +1,6 @@
-// Strided loops over up to four operands, in blocks of one compute type. Geometry, loading, rounding and threads live
-// here and in loops.cpp once; a kernel brings only its inner loop, compiled for the compute type and never for
-// combinations of dtypes.
+// Strided loops over up to four operands, in blocks of one compute type. This header and loops.cpp hold the geometry,
+// the loads, the rounding and the threads. A kernel provides its inner loop only, which is compiled for each compute
+// type and not for combinations of dtypes.
 #pragma once
 
 #include <algorithm>
@@ -16,10 +16,10 @@
 namespace gradual::cpu {
 
 inline constexpr int kMaxOperands = 4;
-inline constexpr std::int64_t kBlock = 1024;   // elements that pass through one buffer
-inline constexpr std::int64_t kGrain = 32768;  // elements that one thread takes at a time; fixed, so bits are too
+inline constexpr std::int64_t kBlock = 1024;   // elements of one buffer
+inline constexpr std::int64_t kGrain = 32768;  // elements that a thread takes at a time, for any number of threads
 
-// Calls f with a value of the type that elements of dtype d are computed in: double, float or int64.
+// Calls f with a value of d's compute type: double, float or int64.
 template <class F> decltype(auto) visit_compute(DType d, const F& f) {
   if (d == DType::f64) return f(double{});
   return is_floating(d) ? f(float{}) : f(std::int64_t{});
@@ -28,7 +28,7 @@ template <class F> decltype(auto) visit_floating(DType d, const F& f) {
   return d == DType::f64 ? f(double{}) : f(float{});
 }
 
-// Calls f with the unsigned type of an element's width: moving elements needs no more.
+// Calls f with a value of the unsigned type of `width` bytes, for loops that move elements.
 template <class F> void visit_width(std::size_t width, const F& f) {
   switch (width) {
     case 1: return f(std::uint8_t{});
@@ -38,7 +38,7 @@ template <class F> void visit_width(std::size_t width, const F& f) {
   }
 }
 
-// One operand as a loop sees it. Strides are in elements, 0 where it is broadcast.
+// One operand of a loop. Strides are in elements; a broadcast dim has stride 0.
 struct View {
   char* data = nullptr;
   DType dtype = DType::f32;
@@ -47,7 +47,7 @@ struct View {
   std::int64_t strides[kMaxDims];
 };
 
-// Dims without those of size 1, neighbours merged, the last one innermost.
+// The dims of a loop without those of size 1. Adjacent dims are merged; the last one is innermost.
 struct Loop {
   int ndim = 0;
   int operands = 0;
@@ -55,24 +55,23 @@ struct Loop {
   std::int64_t sizes[kMaxDims];
   View view[kMaxOperands];
 
-  // Elements of the block that starts at `position`: long rows are kept whole or cut, short ones are put together.
+  // The number of elements of the block that starts at `position`: part of a long row, or several short rows.
   std::int64_t block(std::int64_t position, std::int64_t end) const;
 };
 
-// A loop over `sizes`, to which the operands are broadcast; an undefined one has no data and lies still. In row-major
-// order, or in that of the first operand's memory.
+// A loop over `sizes`, to which the operands are broadcast. An undefined operand has no data and strides of 0. The
+// order is row-major or that of the first operand's memory.
 Loop make_loop(const Shape& sizes, std::span<const Tensor* const> operands, bool row_major);
 
-// Where element `position` of the loop lies, in elements from the operand's data.
+// The offset of the loop's element `position` from the operand's data, in elements.
 std::int64_t offset_of(const Loop& loop, int operand, std::int64_t position);
-// Where elements [position, position + n) lie side by side, their address; else null.
+// The address of elements [position, position + n) if they are adjacent in memory, else null.
 char* together(const Loop& loop, int operand, std::int64_t position, std::int64_t n);
-// Moves elements as they are between an operand and contiguous memory.
+// Copies elements without conversion from an operand to contiguous memory (gather) or back (scatter).
 enum class Move : std::uint8_t { gather, scatter };
 void move_raw(const Loop& loop, int operand, std::int64_t position, std::int64_t n, void* dense, Move move);
 
-// Walks n elements from `position`, a piece of the innermost dim at a time: f(each operand's offset of the piece, its
-// length).
+// Walks n elements from `position` in pieces of the innermost dim: f(the piece's offset in each operand, its length).
 template <class F> void for_rows(const Loop& loop, std::int64_t position, std::int64_t n, const F& f) {
   const int last = loop.ndim - 1;
   std::int64_t index[kMaxDims];
@@ -86,7 +85,7 @@ template <class F> void for_rows(const Loop& loop, std::int64_t position, std::i
     f(offsets, length);
     move(last, length);
     index[last] += length;
-    for (int d = last; d > 0 && index[d] == loop.sizes[d]; --d) {  // divisions would cost more than a short row
+    for (int d = last; d > 0 && index[d] == loop.sizes[d]; --d) {  // faster than divisions for short rows
       move(d, -std::exchange(index[d], 0));
       move(d - 1, 1);
       ++index[d - 1];
@@ -94,8 +93,8 @@ template <class F> void for_rows(const Loop& loop, std::int64_t position, std::i
   }
 }
 
-// Elements [position, position + n) of an operand, n <= kBlock: in place where they lie together in type C, or in
-// `buffer`.
+// Elements [position, position + n) of an operand as C, n <= kBlock: in place if they are adjacent elements of type C,
+// else in `buffer`.
 template <class C> const C* fetch(const Loop& loop, int operand, std::int64_t position, std::int64_t n, C* buffer) {
   alignas(64) std::uint64_t scratch[kBlock];
   const DType dtype = loop.view[operand].dtype;
@@ -110,8 +109,8 @@ template <class C> const C* fetch(const Loop& loop, int operand, std::int64_t po
   return buffer;
 }
 
-// A row-major tensor's numbers as values of the compute type C, some at a time: where they lie if the dtype is C's,
-// otherwise in the caller's buffer. An undefined tensor gives null. The tensor must outlive it.
+// Blocks of a row-major tensor's elements as values of the compute type C: in place if the dtype is C's, else in the
+// caller's buffer. An undefined tensor gives null. The tensor must outlive this object.
 template <class C> class Dense {
  public:
   explicit Dense(const Tensor& t) {
@@ -119,7 +118,7 @@ template <class C> class Dense {
   }
   explicit operator bool() const { return data_ != nullptr; }
   void* at(std::int64_t i) const { return data_ + i * static_cast<std::int64_t>(size_of(dtype_)); }
-  // Where to compute elements from i on, not loaded.
+  // The memory for results from element i on; it is not loaded.
   C* target(std::int64_t i, C* buffer) const {
     return *this && dtype_ == dtype_of<C> ? static_cast<C*>(at(i)) : buffer;
   }
@@ -128,7 +127,7 @@ template <class C> class Dense {
     if (dtype_ != dtype_of<C>) gradual::load(dtype_, at(i), 1, buffer, n);
     return target(i, buffer);
   }
-  // Rounds `values` into the tensor; nothing to do where they are the tensor's own memory.
+  // Rounds `values` into the tensor, unless they are the tensor's memory already.
   void store(const C* values, std::int64_t i, std::int64_t n, CastCounts* counts) const {
     if (*this && values != at(i)) gradual::store(dtype_, values, at(i), 1, n, counts);
   }
@@ -138,15 +137,15 @@ template <class C> class Dense {
   DType dtype_ = dtype_of<C>;
 };
 
-// Whether two tensors of the same sizes without gaps hold their elements in the same order in memory.
+// Whether two tensors of the same sizes have no gaps and the same order of elements in memory.
 inline bool same_order(const Tensor& a, const Tensor& b) {
   return (a.is_contiguous() && b.is_contiguous()) || (is_dense(a.sizes(), a.strides()) && a.strides() == b.strides());
 }
-// Adds a chunk's counts to those of the calling thread's scope; any thread may call it.
+// Adds a chunk's counts to *into. Any thread may call it.
 void merge_counts(CastCounts* into, const CastCounts& chunk);
-// The current scope's counts for a store of type `from` into `to`, or null where nothing can be lost.
+// The counts of this thread's scope for a store of `from` into `to`; null without a scope or if the store is exact.
 CastCounts* counts_for(DType from, DType to);
-// parallel_for whose chunks store `from` into `to`: f(begin, end, the chunk's counts or null).
+// parallel_for over chunks that store `from` into `to`: f(begin, end, the chunk's counts or null).
 template <class F> void parallel_counted(std::int64_t n, std::int64_t grain, DType from, DType to, const F& f) {
   CastCounts* const total = counts_for(from, to);
   parallel_for(n, grain, [&](std::int64_t begin, std::int64_t end) {

@@ -1,5 +1,5 @@
-// A dynamic loss scale (optim/grad_scaler.h): its state, the rule by which it moves, and its home in a GPU's memory, where
-// kernels read and move it and the host need not wait.
+// A dynamic loss scale (optim/grad_scaler.h): its state, its update rule, and its copy in a GPU's memory, which kernels
+// read and update while the host does not wait.
 #pragma once
 
 #include <cstdint>
@@ -14,9 +14,9 @@ namespace gradual {
 struct LossScaleRule {
   double growth_factor = 2, backoff_factor = 0.5;
   std::int64_t growth_interval = 2000;  // clean iterations in a row before the scale grows
-  std::int64_t hysteresis = 1;          // overflows before it shrinks; clean iterations make up for them
+  std::int64_t hysteresis = 1;          // overflows before the scale shrinks; clean iterations restore the number
   double min_scale = 0x1p-126, max_scale = std::numeric_limits<float>::max();
-  bool dynamic = true;  // false: it stays
+  bool dynamic = true;  // false: the scale never changes
 };
 
 struct LossScale {
@@ -25,7 +25,7 @@ struct LossScale {
   std::int64_t hysteresis_tracker = 1;
   std::int64_t updates = 0;
 
-  // Rounded once: what gradients are multiplied by.
+  // The factor for gradients, rounded once.
   GRADUAL_HD float inverse() const { return static_cast<float>(1 / static_cast<double>(scale)); }
 
   GRADUAL_HD void set(double value, const LossScaleRule& rule) {
@@ -33,14 +33,14 @@ struct LossScale {
     scale = static_cast<float>(low > rule.max_scale ? rule.max_scale : low);
   }
 
-  // The end of an iteration, with or without an overflow. given, unless 0: the scale from now on.
+  // Ends an iteration. `overflow`: it had one. `given`, unless 0, becomes the scale.
   GRADUAL_HD void advance(const LossScaleRule& rule, bool overflow, double given) {
     ++updates;
     if (given != 0) return set(given, rule);
     if (!rule.dynamic) return;
     if (overflow) {
       growth_tracker = 0;
-      // Once used up, the patience comes back only with a clean step.
+      // An exhausted hysteresis is restored by clean iterations only.
       if (hysteresis_tracker > 0) --hysteresis_tracker;
       if (hysteresis_tracker == 0) set(static_cast<double>(scale) * rule.backoff_factor, rule);
       return;
@@ -53,24 +53,24 @@ struct LossScale {
   }
 };
 
-// A value the scale had, with the number of updates before it.
+// A value of the scale and the number of updates before it.
 struct ScaleChange {
   std::int64_t update = 0;
   double scale = 1;
 };
 
-// In a GPU's memory; copied as bytes.
+// The state in a GPU's memory. It is copied as bytes.
 struct DeviceLossScale {
-  static constexpr std::int64_t kKept = 256;  // changes that are remembered until the host reads them
-  float scale = 1, inverse = 1;               // of `now`: what kernels read
+  static constexpr std::int64_t kKept = 256;  // changes that are kept until the host reads them
+  float scale = 1, inverse = 1;               // those of `now`; kernels read them
   LossScale now;
   std::int64_t changes = 0;
-  ScaleChange history[kKept] = {};  // change k stands at k % kKept
+  ScaleChange history[kKept] = {};  // change k is at k % kKept
 };
 static_assert(sizeof(DeviceLossScale) % 8 == 0);
 
 namespace device {
-// state->now.advance(), with an overflow where any of the counts found[k][0] is not 0.
+// state->now.advance() on the GPU. The iteration has an overflow if any of the counts found[k][0] is not 0.
 void advance_scale(DeviceLossScale* state, Device device, const LossScaleRule& rule,
                    std::span<const std::int64_t* const> found, double given);
 }  // namespace device

@@ -1,4 +1,4 @@
-// The operands of matmul and linear as batches of matrices, wherever their elements lie.
+// The operands of matmul and linear as batches of matrices with any strides.
 #pragma once
 
 #include <cstdint>
@@ -8,10 +8,10 @@
 
 namespace gradual::cpu {
 
-// [.., rows, cols] with strides in elements.
+// Sizes [.., rows, cols]; strides in elements.
 struct MatrixBatch {
   Shape sizes, strides;
-  // A vector is one row, or one column.
+  // Makes a vector a matrix of one row or one column.
   void insert_dim(int at) {
     sizes.insert(at, 1);
     strides.insert(at, 0);
@@ -23,7 +23,7 @@ struct MatrixBatch {
   }
   std::int64_t rows() const { return sizes[sizes.size() - 2]; }
   std::int64_t cols() const { return sizes.back(); }
-  // Where matrix i of a batch begins; its dims are repeated where they are 1 or absent here.
+  // The offset of matrix i of a batch. Dims that are 1 or absent here are broadcast.
   std::int64_t offset(std::int64_t i, const Shape& batch) const {
     std::int64_t offset = 0;
     for (int d = batch.size() - 1, own = sizes.size() - 3; d >= 0; --d, --own) {
@@ -34,7 +34,7 @@ struct MatrixBatch {
   }
 };
 
-// Where all batches of a are multiplied by one matrix, and their rows lie as those of one tall matrix, they become it.
+// Merges the batches of a into one tall matrix if one matrix multiplies all of them and their rows have one stride.
 inline void merge_rows(MatrixBatch& a, const MatrixBatch& b, Shape& batch) {
   Shape lead = a.sizes;
   Shape lead_strides = a.strides;
@@ -44,7 +44,7 @@ inline void merge_rows(MatrixBatch& a, const MatrixBatch& b, Shape& batch) {
   rows.push_back(a.rows());
   Shape merged;
   if (b.sizes.size() > 2 || !(lead == rows) || !view_strides(lead, lead_strides, {numel(lead)}, merged)) return;
-  // rows that overlap, as repeated ones do, make no matrix that every library reads
+  // not every library reads a matrix whose rows overlap, for example repeated rows
   const std::int64_t count = numel(lead);
   if (count > 1 && merged[0] < (a.strides.back() == 1 ? a.cols() : 1)) return;
   if (count > 1 && a.cols() > 1 && a.strides.back() != 1 && a.strides.back() < count) return;

@@ -1,4 +1,4 @@
-// What the norms of every backend share.
+// Formulas of the norms; all backends share them.
 #pragma once
 
 #include "../formats/cast_element.h"
@@ -8,14 +8,14 @@
 
 namespace gradual {
 
-// The largest number that a store as `to` rounds to 0. Up to it relu sees a zero, which keeps its sign, since it comes
-// after rounding. T is the type that is computed in.
+// The largest number that a store as `to` rounds to 0. A fused relu treats numbers up to it as zeros, which keep their
+// sign, because relu follows the rounding. T is the compute type.
 template <class T> T rounds_to_zero(DType to) {
   return to == dtype_of<T> ? T{0} : static_cast<T>(float_info(to).min_subnormal / 2);
 }
 
-// How batch_norm_update_ moves running statistics of a dtype, computed in C (float; double for f64), towards a batch's, which
-// are S. What it gives is yet to be rounded.
+// batch_norm_update_'s formula: moves running statistics of `dtype` towards a batch's statistics of type S. C is the
+// compute type (double for f64, else float). The caller rounds the results to `dtype`.
 template <class C, class S> struct RunningStatistics {
   DType dtype;
   C keep, mean_rate, var_rate;
@@ -30,7 +30,7 @@ template <class C, class S> struct RunningStatistics {
 
   GRADUAL_HD C mean(C running, S batch) const { return rounded(running * keep) + mean_rate * rounded(batch); }
   GRADUAL_HD C var(C running, S invstd) const {
-    const S batch = 1 / (invstd * invstd) - eps;  // rounding may take a zero below zero
+    const S batch = 1 / (invstd * invstd) - eps;  // rounding may make it negative
     return rounded(running * keep) + var_rate * rounded(batch < 0 ? S{0} : batch);
   }
 

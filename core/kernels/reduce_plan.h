@@ -1,4 +1,4 @@
-// How a reduction goes through its operands: what every backend's kernels start from.
+// The loops of a reduction over its operands; all backends share them.
 #pragma once
 
 #include <span>
@@ -7,31 +7,31 @@
 
 namespace gradual::cpu {
 
-// Dims split in two, each merged: `kept` runs over outputs in row-major order, `reduced` over what one output takes in, in
+// Two loops with merged dims: `kept` over the outputs in row-major order, `reduced` over the elements of one output in
 // the order of the first operand's memory.
 struct Plan {
   Loop kept, reduced;
-  DType dtype{};         // of the first operand
-  bool columns = false;  // neighbours in memory belong to different outputs, or outputs take in few elements each
+  DType dtype{};         // the dtype of the first operand
+  bool columns = false;  // adjacent elements belong to different outputs, or each output has few elements
   std::int64_t outputs() const { return kept.numel; }
   std::int64_t count() const { return reduced.numel; }
-  // The elements of one output, in a plan for one operand.
+  // A loop over the elements of one output, in a plan for one operand.
   Loop row_of(std::int64_t output) const {
     Loop row = reduced;
     row.view[0].data += offset_of(kept, 0, output) * static_cast<std::int64_t>(size_of(dtype));
     return row;
   }
 };
-inline constexpr std::int64_t kMinColumns = 8;  // fewer are gathered and summed one by one
+inline constexpr std::int64_t kMinColumns = 8;  // fewer columns are gathered and summed one by one
 
-// Of operands of one size, which is reduced in the dims of the bit mask.
+// The plan for operands of the same sizes. Bit i of `dims` is set: dim i is reduced.
 Plan make_plan(std::span<const Tensor* const> operands, std::uint32_t dims);
 inline Plan make_plan(const Tensor& x, std::uint32_t dims) {
   const Tensor* operand = &x;
   return make_plan({&operand, 1}, dims);
 }
 
-// x with the dims of the bit mask last: what each output takes in, in row-major order.
+// A view of x with the dims of the bit mask `dims` last, so that each output's elements are in row-major order.
 Tensor reduced_last(const Tensor& x, std::uint32_t dims);
 
 }  // namespace gradual::cpu

@@ -1,4 +1,4 @@
-// The number that a call's attributes carry, as its kernel computes with it.
+// The number in a call's attributes, in the type that the kernel computes with.
 #pragma once
 
 #include <cmath>
@@ -10,32 +10,32 @@
 
 namespace gradual {
 
-// Error: the number is no integer of 64 bits, where the tensor holds integers.
+// Throws Error: the tensor holds integers, and the number is no 64-bit integer.
 [[noreturn]] void fail_number(const OpCall& c, double value);
 
-// Integers take integers only: a fraction would be cut in silence.
+// The call's number as C. Error for a fraction if C is an integer, because the conversion would truncate it silently.
 template <class C> C number(const OpCall& c) {
   const double value = c.get<ScalarAttrs>().value;
   if constexpr (std::is_same_v<C, std::int64_t>)
     if (value != std::trunc(value) || std::fabs(value) >= 0x1p63) fail_number(c, value);
   return static_cast<C>(value);
 }
-// That in place of an undefined operand, if there is one among the first N.
+// The call's number if one of the first N operands is undefined, else 0.
 template <class C, int N> C scalar_of(const OpCall& c) {
   bool absent = false;
   for (int i = 0; i < N; ++i) absent = absent || !c[i].defined();
   return absent ? number<C>(c) : C{};
 }
 
-// The first defined operand says what the numbers are: promotion has made all alike, but not the condition of where.
+// The dtype of the first defined operand. Promotion has made the operands' dtypes equal, except where's condition.
 template <int N> DType operand_dtype(const OpCall& c) {
   constexpr int kFirst = N == 3 ? 1 : 0;
   return c[kFirst].defined() ? c[kFirst].dtype() : c[kFirst + 1].dtype();
 }
-// Whether integers are compared with a fraction, for which both become doubles.
+// Whether the call compares integers with a fraction. Both are then compared as doubles.
 bool compares_fraction(const OpCall& c);
 
-// A bound of clamp: integers x with a <= x are those with ceil(a) <= x.
+// A bound of clamp. For integers x, a <= x means ceil(a) <= x.
 template <class C> C bound(double rounded, double exact) {
   if constexpr (std::is_floating_point_v<C>) return static_cast<C>(exact);
   else if (rounded >= 0x1p63) return std::numeric_limits<C>::max();
@@ -43,8 +43,8 @@ template <class C> C bound(double rounded, double exact) {
   else return static_cast<C>(rounded);
 }
 
-// How an in-place op computes: as x's dtype says, but a wider operand must not be cut before it is used. Error where a
-// floating operand would go into integers.
+// The dtype in which an in-place op computes: x's, or that of a wider operand, which must not be rounded before its
+// use. Error if x holds integers and the operand is floating.
 DType in_place_dtype(const OpCall& c);
 
 }  // namespace gradual

@@ -1,4 +1,4 @@
-// Stores past the caches, for results that are larger than they: a line is written without being read first.
+// Stores that bypass the caches, for results larger than the caches: a line is written without being read first.
 #pragma once
 
 #include <cstddef>
@@ -13,7 +13,7 @@
 
 namespace gradual::cpu {
 
-inline constexpr std::size_t kStreamed = 16 << 20;  // bytes of a result from which on it is written so
+inline constexpr std::size_t kStreamed = 16 << 20;  // bytes of the smallest result that is written so
 
 #if defined(__x86_64__)
 [[gnu::target("avx512f")]] inline void stream_lines(const char* from, char* to, std::size_t bytes) {
@@ -22,7 +22,7 @@ inline constexpr std::size_t kStreamed = 16 << 20;  // bytes of a result from wh
 }
 #endif
 
-// Copies bytes; `to` and `bytes` are multiples of 64. stream_end() before another thread may read them.
+// Copies bytes. `to` and `bytes` are multiples of 64. Call stream_end() before another thread reads the bytes.
 inline void stream(const void* from, void* to, std::size_t bytes) {
   const auto* in = static_cast<const char*>(from);
   auto* out = static_cast<char*>(to);

@@ -1,6 +1,7 @@
-// The optimizers' formulas for one element, once for every backend: core/cpu/optimizer.cpp and cuda/kernels/optimizer.cu walk the
-// tensors. C is the type that is computed in; `r` goes on each result of an operation and rounds it where an update is pure.
-// Flags are bools, or std::true_type and std::false_type, which leave no branch behind.
+// The optimizers' formulas for one element; all backends share them. core/cpu/optimizer.cpp and
+// cuda/kernels/optimizer.cu loop over the tensors. C is the compute type. `r` is applied to the result of each
+// operation; in a pure update it rounds. Flags are bools, or std::true_type and std::false_type, which compile to no
+// branch.
 #pragma once
 
 #include <cmath>
@@ -11,11 +12,11 @@
 
 namespace gradual::rules {
 
-// What a step's row holds of each parameter; adam_step_ has a second moment.
+// The inputs of a step for each parameter. adam_step_ has a second moment after them.
 enum Input { kParam, kGradient, kMaster, kCompensation, kMoment };
 
-// base^n for n >= 0 by squaring: the same bits on every machine, which std::pow does not promise. Of rates below 1 the error
-// stays below n eps base^n.
+// base^n for n >= 0 by squaring. Every machine gives the same bits, which std::pow does not guarantee. For a base below
+// 1 the error is below n eps base^n.
 GRADUAL_HD inline double whole_power(double base, std::int64_t n) {
   double result = 1;
   for (; n > 0; n /= 2) {
@@ -25,7 +26,7 @@ GRADUAL_HD inline double whole_power(double base, std::int64_t n) {
   return result;
 }
 
-// What parameters need that were updated `steps` times before.
+// Adapts the attributes to parameters that had `steps` updates before.
 GRADUAL_HD inline void count_steps(SgdAttrs& a, std::int64_t steps) {
   if (steps == 0) a.dampening = 0;  // the first momentum is the gradient itself
 }
@@ -34,7 +35,7 @@ GRADUAL_HD inline void count_steps(AdamAttrs& a, std::int64_t steps) {
   a.correction2_root = std::sqrt(1 - whole_power(a.beta2, steps + 1));
 }
 
-// How a rule multiplies by a rate, unless a kernel has another way to the same bits.
+// The product of a rate and a number. A kernel may use another function with the same bits.
 struct Times {
   template <class C> GRADUAL_HD C operator()(C rate, C x) const { return rate * x; }
 };
@@ -53,7 +54,7 @@ template <class C> struct Sgd {
         scale(static_cast<C>(a.update.inverse_scale)),
         nesterov(a.nesterov) {}
 
-  // Weight w, gradient g; the momentum where there is one.
+  // Updates the weight w and, if has_momentum, the momentum *m by the gradient g.
   template <class R, class Decays, class HasMomentum, class Nesterov, class By = Times>
   GRADUAL_HD void update(R r, C& w, C g, C* m, Decays decays, HasMomentum has_momentum, Nesterov looks_ahead,
                          By times = {}) const {

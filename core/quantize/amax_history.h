@@ -1,4 +1,4 @@
-// The state of delayed scaling (Transformer Engine's): the scale in use comes from the amaxes of earlier tensors.
+// The state of delayed scaling (as in Transformer Engine): the scale follows from the amaxes of earlier tensors.
 #pragma once
 
 #include <cstdint>
@@ -11,35 +11,36 @@ namespace gradual {
 struct Format;
 struct Scaling;
 
-// In a GPU's memory, with room for Scaling::history amaxes behind it; copied as bytes.
+// The state in a GPU's memory. Memory for Scaling::history amaxes follows it. It is copied as bytes.
 struct DeviceAmaxHistory {
   float scale = 1, used = 1, staged = 0, unused = 0;
-  std::int64_t count = 0;  // amaxes ever taken in: number k stands at k % history
+  std::int64_t count = 0;  // amaxes so far; amax number k is at k % history
 };
 static_assert(sizeof(DeviceAmaxHistory) % 8 == 0);
 
-// It lives where the tensors are: in these fields, or in the memory of their GPU, which then stages and advances it and
-// waits for nobody. The fields are what read() fetched last in that case, is_staged apart.
+// The state is where the tensors are: in these fields or in their GPU's memory. A GPU stages and advances its state,
+// and the host does not wait. The fields, except is_staged, then have the values of the last read().
 struct AmaxHistory {
   float scale = 1;
-  std::vector<float> amax;  // newest first, `history` of them once advance() was called often enough; 0: none yet
+  std::vector<float> amax;  // newest first, at most `history`; empty before the first advance()
   float staged = 0;         // the largest amax since the last advance()
   bool is_staged = false;
-  float used = 1;  // the scale that QuantizeOptions::keep remembered: that of a recomputation
+  float used = 1;  // the scale that QuantizeOptions::keep stored, for a recomputation
 
   AmaxHistory() = default;
-  // Copies have fields alone, with what a GPU has. What is assigned to reaches the GPU when it is next used there, also by
-  // the next replay of a recorded step.
+  // A copy has the values of the GPU's state, in its fields. An assigned value reaches the GPU at the next use there,
+  // also at the next replay of a recorded step.
   AmaxHistory(const AmaxHistory& other);
   AmaxHistory& operator=(const AmaxHistory& other);
   ~AmaxHistory() = default;
 
-  AmaxHistory& read();  // waits for the GPU that has it
-  void stage(float value);
-  // Takes `staged` in: scale = max * 2^-margin / amax; an amax of 0, Inf or NaN keeps the scale, Inf becomes FLT_MAX.
+  AmaxHistory& read();      // copies the GPU's state into the fields, if a GPU has it, and waits for the GPU
+  void stage(float value);  // staged = max(staged, |value|)
+  // Adds `staged` to the amaxes and sets scale = format.max() * 2^-margin / amax, at most FLT_MAX. An amax of 0, Inf or
+  // NaN keeps the scale.
   void advance(const Scaling& scaling, const Format& format);
 
-  // For quantizers: moves it to a GPU, with room for so many amaxes, or back.
+  // For quantizers: moves the state to a GPU, with memory for `length` amaxes, or back.
   DeviceAmaxHistory* on_device(Device device, int length);
   void on_host() { there_.leave(); }
 

@@ -1,8 +1,8 @@
-// What would a tensor lose in each format, at which scale would it lose least?
+// The loss of a tensor in each format, and the scale at which it is least.
 //
 //   const WhatIf w = what_if(weight.grad());
-//   w.loss_scale;                    // what to multiply the loss by, if such gradients were f16
-//   w.of("e4m3fn").best.scale;       // the power of two at which e4m3fn keeps most of it
+//   w.loss_scale;                    // the loss scale for such gradients in f16
+//   w.of("e4m3fn").best.scale;       // the power of two at which e4m3fn loses least
 //   std::puts(to_string(w).c_str());
 #pragma once
 
@@ -17,52 +17,53 @@
 namespace gradual {
 
 struct WhatIfOptions {
-  std::vector<Format> also = {};  // beside the named formats
+  std::vector<Format> also = {};  // in addition to the named formats
   Rounding rounding = {};         // values beyond the largest one saturate
-  int headroom = 3;               // of the proposed loss scale: powers of two kept free below overflow
-  // The sweep is the powers of two from 1 (or from the largest one at which nothing overflows, where that is smaller) to
-  // 2^above times the largest one at which nothing overflows. Nearest rounding gains nothing below that range.
+  int headroom = 3;               // powers of two between the proposed loss scale and overflow
+  // The sweep has 1 and the powers of two from min(1, L) to 2^above L, with L the largest power of two at which nothing
+  // overflows. Below this range rounding to nearest loses no less.
   int above = 8;
 };
 
-// One format at one scale. Shares (0 to 1) are of the tensor's finite elements that are not zero; its zeros, NaN and Inf
-// lose nothing and are left out.
+// The loss in one format at one scale. Shares (0 to 1) are of the tensor's finite elements that are not zero; zeros,
+// NaN and Inf are left out.
 struct ScaleLoss {
-  double scale = 1;      // times the tensor; divided out again after rounding
-  double underflow = 0;  // become zero
-  double subnormal = 0;  // become subnormal values, which have fewer bits
-  double overflow = 0;   // lie beyond the largest value
+  double scale = 1;      // the tensor is multiplied by it, and divided by it after rounding
+  double underflow = 0;  // the share that becomes zero
+  double subnormal = 0;  // the share that becomes subnormal, with fewer bits
+  double overflow = 0;   // the share beyond the largest value
   double sqnr_db = 0;    // signal to quantisation noise, 10 log10(sum x^2 / sum (x - q(x))^2); Inf: nothing is lost
 };
 
 struct FormatLoss {
   std::string name;
   Format format;
-  ScaleLoss unscaled = {};  // at scale 1
-  ScaleLoss best = {};      // the power of two of the sweep with the best sqnr_db; of equals, the nearest to 1
-  ScaleLoss amax = {};      // at max / amax, which puts the largest element on the format's largest value
-  std::vector<ScaleLoss> sweep = {};  // by rising scale; 1 is always there
+  ScaleLoss unscaled = {};            // at scale 1
+  ScaleLoss best = {};                // the sweep's power of two with the best sqnr_db; of equal ones, the nearest to 1
+  ScaleLoss amax = {};                // at max / amax, which maps the largest element to the format's largest value
+  std::vector<ScaleLoss> sweep = {};  // in ascending order of scale; 1 is included
 };
 
 struct WhatIf {
   std::int64_t elements = 0, zeros = 0, nan = 0, inf = 0;
-  double amax = 0, amin = 0;  // the largest and smallest magnitude of the finite elements that are not zero; 0: none
+  double amax = 0, amin = 0;  // the largest and smallest magnitude of finite nonzero elements; 0 without any
   int headroom = 0;
   double loss_scale = 1;                 // for gradients in f16: 2^(floor(log2(65504 / amax)) - headroom)
-  std::vector<FormatLoss> formats = {};  // those of named_formats() that hold values, then WhatIfOptions::also
+  std::vector<FormatLoss> formats = {};  // named_formats() with a zero, then WhatIfOptions::also
 
-  // Error listing the formats.
+  // The loss in the format with this name. Error that lists the formats for another name.
   const FormatLoss& of(std::string_view name) const;
 };
 
-// x: any floating tensor. Scaling by a power of two is exact and rounded once, at every scale whose format is a Format
-// itself (see check(Format)): formats with f32's exponents have the scale 1 alone.
+// x is a floating tensor of any sizes on any device. A product with a power of two is exact and rounded once. The sweep
+// has only scales at which the format with a shifted bias is a valid Format (see check(Format)); formats with f32's
+// exponents have the scale 1 only.
 WhatIf what_if(const Tensor& x, const WhatIfOptions& options = {});
-// A table, one line a format.
+// A table with one line per format.
 std::string to_string(const WhatIf& w);
-// A format's sweep, one line a scale.
+// A format's sweep with one line per scale.
 std::string to_string(const FormatLoss& loss);
-// "2^12", "0.3", "1".
+// A scale as text: "2^12", "0.3", "1".
 std::string scale_text(double scale);
 
 }  // namespace gradual
