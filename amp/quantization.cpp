@@ -1,7 +1,5 @@
 #include "quantization.h"
 
-#include <fmt/format.h>
-
 #include <algorithm>
 
 #include "../autograd/activation_checkpoint.h"
@@ -11,6 +9,7 @@
 #include "../core/ops/dispatch.h"
 #include "../core/ops/f8_operands.h"
 #include "../core/ops/ops.h"
+#include "../core/support/failf.h"
 #include "cast_stats.h"
 #include "recipe.h"
 #include "rewrite.h"
@@ -29,40 +28,29 @@ struct Operand {
   std::optional<Tensor> saved = {};      // the scale of what forward saved as codes
 };
 
-const Quantizer* pointer(const std::optional<Quantizer>& q) { return q ? &*q : nullptr; }
-
 // The roles determine which of the three products it is; other combinations occur only in gradients of gradients.
-std::pair<const Quantizer*, const Quantizer*> quantizers(const Quantization& q, Role a, Role b) {
-  const bool has_error = a == Role::error || b == Role::error;
-  const bool has_weight = a == Role::weight || b == Role::weight;
-  const auto of = [&](Role r) {
-    if (r == Role::error) return pointer(has_weight ? q.dgrad_dy : q.wgrad_dy);
-    if (r == Role::weight) return pointer(has_error ? q.dgrad_w : q.forward_w);
-    return pointer(has_error ? q.wgrad_x : q.forward_x);
-  };
-  return {of(a), of(b)};
+const Quantizer* quantizer_of(const Quantization& q, Role role, Role other) {
+  const bool second = role == Role::error ? other != Role::weight : other == Role::error;
+  const auto& quantizer = q.*kOperandQuantizers[static_cast<int>(role)][second];
+  return quantizer ? &*quantizer : nullptr;
 }
 
-bool per_tensor(const Quantizer& q) {
-  return q.scaling.kind == ScalingKind::none || q.scaling.kind == ScalingKind::fixed ||
-         q.scaling.kind == ScalingKind::tensor || q.scaling.kind == ScalingKind::delayed;
-}
 bool by_chance(const std::optional<Quantizer>& q) { return q && q->rounding.mode == RoundingMode::stochastic; }
 // f32 unchanged: nothing to round.
 bool is_identity(const Quantizer& q) {
   return q.scaling.kind == ScalingKind::none && q.format == Format::ieee(8, 23) && !q.hadamard;
 }
 
-AmaxHistory& history(Site& site, Role role) {
-  return role == Role::activation ? site.x : role == Role::weight ? site.w : site.dy;
-}
+// By Role: activation, weight, error.
+constexpr std::pair<const char*, AmaxHistory Site::*> kHistories[] = {
+    {"x", &Site::x}, {"w", &Site::w}, {"dy", &Site::dy}};
 
 // Rounds an operand along `axis`, unless it was saved as codes.
 QuantizedOperand rounded(const Operand& o, const Tensor& t, int axis, Site& site) {
   if (o.saved) return {t, *o.saved};
   if (!o.quantizer || is_identity(*o.quantizer)) return {t.dtype() == DType::f64 ? t : t.to(DType::f32), {}};
   const RewriteContext& context = rewrite_context();
-  QuantizeOptions options{.axis = axis, .history = &history(site, o.role), .stats = {}};
+  QuantizeOptions options{.axis = axis, .history = &(site.*kHistories[static_cast<int>(o.role)].second), .stats = {}};
   options.again = (recomputing() || context.gradient) && o.role != Role::error;  // with the scale of the first time
   // Forward stages amaxes of x and w, backward of dy, each once. A checkpointed segment does not record at first.
   const bool first = !context.gradient && !recomputing() && (context.recorded || site.state->training());
@@ -78,9 +66,9 @@ QuantizedOperand rounded(const Operand& o, const Tensor& t, int axis, Site& site
 
 // Saves forward's operands with one scale per tensor as codes, if backward uses the same quantizer.
 void save_codes(const Quantization& q, const Operand& o, const QuantizedOperand& v) {
-  const auto& later = o.role == Role::activation ? q.wgrad_x : q.dgrad_w;
+  const auto& later = q.*kOperandQuantizers[static_cast<int>(o.role)][1];
   if (!q.save_codes || !o.quantizer || rewrite_context().gradient || !rewrite_context().recorded) return;
-  if (!per_tensor(*o.quantizer) || o.quantizer->hadamard || is_identity(*o.quantizer) ||
+  if (!per_tensor(o.quantizer->scaling.kind) || o.quantizer->hadamard || is_identity(*o.quantizer) ||
       o.quantizer->format.bits() > 16)
     return;
   if (!later || !(*later == *o.quantizer)) return;
@@ -107,7 +95,7 @@ Tensor scaled(const Tensor& y, const Tensor& scale) { return scale.defined() ? y
 
 // The f8 dtype of an operand that a backend may multiply by f8 instructions: at most one scale per tensor.
 std::optional<DType> f8_of(const Operand& o) {
-  if (!o.quantizer || !per_tensor(*o.quantizer)) return {};
+  if (!o.quantizer || !per_tensor(o.quantizer->scaling.kind)) return {};
   const std::optional<DType> dtype = dtype_of_format(o.quantizer->format);
   return dtype && is_f8(*dtype) ? dtype : std::nullopt;
 }
@@ -128,38 +116,35 @@ std::pair<Tensor, bool> multiplied(const Operand& a, const QuantizedOperand& x, 
   return {y, in_it};
 }
 
-bool transforms(const Operand& a, const Operand& b) {
-  return a.quantizer && b.quantizer && a.quantizer->hadamard && b.quantizer->hadamard;
+// Both operands of a product, transformed if their quantizers say so, and rounded along the contracted axes.
+std::pair<QuantizedOperand, QuantizedOperand> operands(const Quantization& q, const Operand& a, int axis_a,
+                                                       const Operand& b, int axis_b, Site& site) {
+  const bool transforms = a.quantizer && b.quantizer && a.quantizer->hadamard && b.quantizer->hadamard;
+  const auto operand = [&](const Operand& o, int axis) {
+    return rounded(o, transforms ? transformed(*o.tensor, axis, kSigns) : *o.tensor, axis, site);
+  };
+  QuantizedOperand x = operand(a, axis_a), w = operand(b, axis_b);
+  save_codes(q, a, x);
+  save_codes(q, b, w);
+  return {std::move(x), std::move(w)};
 }
 
 // a [.., m, k] b [.., k, n].
 Tensor product(const Quantization& q, const Operand& a, const Operand& b, Site& site) {
-  Tensor ta = *a.tensor, tb = *b.tensor;
-  const int axis_b = tb.dim() == 1 ? -1 : -2;
-  if (transforms(a, b)) {
-    ta = transformed(ta, -1, kSigns);
-    tb = transformed(tb, axis_b, kSigns);
-  }
-  const QuantizedOperand x = rounded(a, ta, -1, site), w = rounded(b, tb, axis_b, site);
-  save_codes(q, a, x);
-  save_codes(q, b, w);
+  const auto [x, w] = operands(q, a, -1, b, b.tensor->dim() == 1 ? -1 : -2, site);
   // Row scales have their operand's dims; a product with a vector has one dim less.
   const auto fitting = [](const Tensor& scale, const Tensor& other, int dim) {
     return scale.defined() && scale.dim() > 0 && other.dim() == 1 ? squeeze(scale, std::max(dim, -scale.dim())) : scale;
   };
-  const auto [y, done] = multiplied(a, x, b, w, [&] { return matmul(x.values, w.values); });
-  return done ? y : scaled(scaled(y, fitting(x.scale, tb, -1)), fitting(w.scale, ta, -2));
+  const auto [y, done] = multiplied(a, x, b, w, [&x = x, &w = w] { return matmul(x.values, w.values); });
+  return done ? y : scaled(scaled(y, fitting(x.scale, *b.tensor, -1)), fitting(w.scale, *a.tensor, -2));
 }
 
 Tensor linear_product(const Quantization& q, const Operand& x, const Operand& w, const Tensor& bias, Site& site) {
-  const bool both = transforms(x, w);
-  const QuantizedOperand a = rounded(x, both ? transformed(*x.tensor, -1, kSigns) : *x.tensor, -1, site);
-  const QuantizedOperand b = rounded(w, both ? transformed(*w.tensor, -1, kSigns) : *w.tensor, -1, site);
-  save_codes(q, x, a);
-  save_codes(q, w, b);
+  const auto [a, b] = operands(q, x, -1, w, -1, site);
   const Tensor added = bias.defined() ? bias.to(a.values.dtype()) : bias;
   if (!a.scale.defined() && !b.scale.defined()) return linear(a.values, b.values, added);
-  auto [y, done] = multiplied(x, a, w, b, [&] { return linear(a.values, b.values); });
+  auto [y, done] = multiplied(x, a, w, b, [&a = a, &b = b] { return linear(a.values, b.values); });
   if (!done) y = scaled(scaled(y, a.scale), b.scale.defined() && b.scale.dim() == 2 ? b.scale.reshape({-1}) : b.scale);
   return added.defined() ? y + added : y;
 }
@@ -171,7 +156,8 @@ Tensor convolution(const Quantization& q, const OpCall& call, Operand a, Operand
   QuantizedOperand done[2];
   bool whole = true;
   for (Operand* o : {&a, &b}) {
-    const bool unfolds = !o->saved && o->quantizer && (!per_tensor(*o->quantizer) || o->quantizer->hadamard);
+    const bool unfolds =
+        !o->saved && o->quantizer && (!per_tensor(o->quantizer->scaling.kind) || o->quantizer->hadamard);
     whole = whole && !unfolds;
     if (unfolds) continue;
     QuantizedOperand& r = done[o->input] = rounded(*o, *o->tensor, 1, site);
@@ -229,7 +215,7 @@ Outputs quantized(QuantizationState& state, const OpCall& call) {
   const AccumulatorScope accumulator(q.accumulator ? q.accumulator : current_accumulator());
   Operand a{.tensor = &call[0], .input = 0, .role = operand_role(0), .saved = saved_scale(0)};
   Operand b{.tensor = &call[1], .input = 1, .role = operand_role(1), .saved = saved_scale(1)};
-  std::tie(a.quantizer, b.quantizer) = quantizers(q, a.role, b.role);
+  a.quantizer = quantizer_of(q, a.role, b.role), b.quantizer = quantizer_of(q, b.role, a.role);
   Outputs out;
   switch (call.op) {
     case OpId::matmul: out[0] = product(q, a, b, site); break;
@@ -262,9 +248,6 @@ void restore(const StateDict& state, const std::string& name, AmaxHistory& h) {
   h = loaded;
 }
 
-constexpr std::pair<const char*, AmaxHistory Site::*> kHistories[] = {
-    {"x", &Site::x}, {"w", &Site::w}, {"dy", &Site::dy}};
-
 }  // namespace
 
 void check(const Quantization& q) {
@@ -272,7 +255,7 @@ void check(const Quantization& q) {
     if (const auto& given = q.*quantizer) in_context(fmt::format("quantization, {}", field), [&] { check(*given); });
   const auto pair = [](const char* product, const std::optional<Quantizer>& a, const std::optional<Quantizer>& b) {
     if ((a && a->hadamard) != (b && b->hadamard))
-      fail(fmt::format("quantization, {}: the Hadamard transform is of both operands or of none", product));
+      failf("quantization, {}: the Hadamard transform is of both operands or of none", product);
   };
   pair("forward", q.forward_x, q.forward_w), pair("dgrad", q.dgrad_dy, q.dgrad_w), pair("wgrad", q.wgrad_x, q.wgrad_dy);
   // x and W are staged only in forward, and one history serves both products of a tensor.
@@ -281,9 +264,8 @@ void check(const Quantization& q) {
     if (!b || b->scaling.kind != ScalingKind::delayed) return;
     if (may_lack && (!a || a->scaling.kind != ScalingKind::delayed)) return;
     if (!a || a->scaling != b->scaling || a->format != b->format)
-      fail(fmt::format(
-          "quantization, {}: delayed scaling keeps one history, so {} must have the same format and scaling", later,
-          sooner));
+      failf("quantization, {}: delayed scaling keeps one history, so {} must have the same format and scaling", later,
+            sooner);
   };
   one_history("wgrad_x", q.wgrad_x, "forward_x", q.forward_x, false);
   one_history("dgrad_w", q.dgrad_w, "forward_w", q.forward_w, false);

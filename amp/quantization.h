@@ -21,6 +21,7 @@
 #include "../core/formats/accumulator.h"
 #include "../core/quantize/quantizer.h"
 #include "autocast.h"
+#include "rewrite.h"
 
 namespace gradual::amp {
 
@@ -41,7 +42,7 @@ struct Quantization {
 
   bool operator==(const Quantization&) const = default;
 };
-// The quantizers by name, in the order above.
+// The quantizers by name, in the order of the fields.
 struct QuantizerField {
   const char* name;
   std::optional<Quantizer> Quantization::*quantizer;
@@ -57,7 +58,13 @@ inline constexpr QuantizerField kQuantizerFields[] = {{"forward_x", &Quantizatio
                                                       {"master", &Quantization::master},
                                                       {"moment1", &Quantization::moment1},
                                                       {"moment2", &Quantization::moment2}};
-// Error naming the field.
+// By Role: the quantizers of an operand in its two products, in the order of a training step.
+inline constexpr std::optional<Quantizer> Quantization::*kOperandQuantizers[kRoles][2] = {
+    {&Quantization::forward_x, &Quantization::wgrad_x},
+    {&Quantization::forward_w, &Quantization::dgrad_w},
+    {&Quantization::dgrad_dy, &Quantization::wgrad_dy},
+    {&Quantization::weight_gradient, &Quantization::weight_gradient}};
+// Throws Error that names the wrong field.
 void check(const Quantization& quantization);
 
 // Operands that share a quantizer, in order, and the describe() text of that quantizer.
@@ -67,30 +74,31 @@ struct OperandGroup {
 };
 std::vector<OperandGroup> describe(const Quantization& quantization);
 
-// The state of delayed scaling, by module: amax histories of x, w and dy. One object serves one model.
+// The state of delayed scaling: amax histories of x, w and dy for each module. One object serves one model.
 class QuantizationState : Pinned {
  public:
-  // A product of a module, known by the weight that it multiplies.
+  // A product of a module. The weight that it multiplies identifies it.
   struct Site {
     std::string name;  // "fc1", "fc1#2" for a module's second weight
     AmaxHistory x, w, dy;
     const QuantizationState* state = nullptr;
-    const Quantization* quantization = nullptr;  // its own; null: high precision
+    const Quantization* quantization = nullptr;  // that of its module; null: high precision
   };
 
   explicit QuantizationState(Quantization quantization);
   const Quantization& quantization() const { return quantization_; }
-  // What a module follows: its own or that of Quantization::modules, the last that names it; null: high precision.
+  // The quantisation of a module: that of the last entry of Quantization::modules that names it, else quantization().
+  // Null: high precision.
   const Quantization* of_module(const std::string& path) const;
-  // The site of the module whose forward runs. `weight` tells a module's products apart.
+  // The site of the module whose forward runs, for the product with `weight`.
   Site& site(const Tensor& weight);
   const std::vector<std::unique_ptr<Site>>& sites() const { return sites_; }
 
-  // Amaxes are staged where gradients are recorded, and in a region that says it is training (for segments that will be
-  // computed again). They are taken in at the end of the outermost autocast region (x, w) and of backward (dy).
+  // Amaxes are staged if gradients are recorded, and in a region with `training` (for segments that are computed
+  // again). Histories take them in at the end of the outermost autocast region (x, w) and of backward (dy).
   void begin_forward(bool training) { training_ = training; }
   bool training() const { return training_; }
-  // true: histories are read and not changed. A RecipeRun asks for it while its model is in eval mode.
+  // true: histories do not change. A RecipeRun sets it while its model is in eval mode.
   void freeze(bool on) { frozen_ = on; }
   bool frozen() const { return frozen_; }
   void end_forward();
@@ -105,7 +113,7 @@ class QuantizationState : Pinned {
   Quantization quantization_;
   std::vector<std::optional<Quantization>> overrides_;  // of quantization_.modules
   std::vector<std::unique_ptr<Site>> sites_;
-  std::vector<std::pair<std::string, std::vector<const void*>>> weights_;  // seen in each module, in order
+  std::vector<std::pair<std::string, std::vector<const void*>>> weights_;  // of each module, in order of first use
 };
 
 // Sets a table's policies of matmul, linear and conv2d to quantised rewrites.

@@ -69,12 +69,8 @@ Quantization ms_amp(bool moments) {
   return q;
 }
 
-Recipe full(const char* name, const char* description, Quantization quantization) {
-  Recipe r;
-  r.name = name;
-  r.description = description;
-  r.quantization = std::move(quantization);
-  return r;
+Recipe full(const std::string& name, const std::string& description, Quantization quantization) {
+  return {.name = name, .description = description, .quantization = std::move(quantization)};
 }
 
 }  // namespace
@@ -114,10 +110,8 @@ std::optional<Recipe> emulated_recipe(const std::string& name) {
   const Quantizer q{.format = in_context("recipe '" + name + "'", [&] { return format(element); }),
                     .rounding = colon == std::string::npos ? Rounding{} : rounding_from_name(name.substr(colon + 1)),
                     .overflow = Overflow::ieee};
-  Recipe r;
-  r.name = name;
-  r.description = "matmul operands rounded to " + element + " (" + gradual::name(q.rounding) + "), no scales";
-  r.quantization = products(q, q, q);
+  const std::string about = "matmul operands rounded to " + element + " (" + gradual::name(q.rounding) + "), no scales";
+  Recipe r = full(name, about, products(q, q, q));
   check(r);
   return r;
 }
@@ -135,15 +129,9 @@ void check_quantized(const Recipe& r) {
 }
 
 std::optional<Format> format_met(const Quantization& q, Role role) {
-  using Q = Quantization;
-  static constexpr std::pair<std::optional<Quantizer> Q::*, std::optional<Quantizer> Q::*> kOperands[kRoles] = {
-      {&Q::forward_x, &Q::wgrad_x},
-      {&Q::forward_w, &Q::dgrad_w},
-      {&Q::dgrad_dy, &Q::wgrad_dy},
-      {&Q::weight_gradient, &Q::weight_gradient}};
-  const auto& [first, second] = kOperands[static_cast<int>(role)];
   std::optional<Format> one;
-  for (const auto& operand : {q.*first, q.*second}) {
+  for (const auto field : kOperandQuantizers[static_cast<int>(role)]) {
+    const auto& operand = q.*field;
     if (operand && one && operand->format != *one) return {};
     if (operand) one = operand->format;
   }

@@ -13,18 +13,17 @@
 namespace gradual::amp {
 namespace {
 
-// Rounds `from` into `to`.
-void store(const Tensor& to, const Tensor& from, const Quantizer& q) {
+// Stochastic rounding draws a key from the default generator.
+QuantizeOptions options_for(const Quantizer& q) {
   QuantizeOptions o;
   if (q.rounding.mode == RoundingMode::stochastic) o.key = default_generator().next();
-  to.copy_(fake_quantize(from, q, o));
+  return o;
 }
 
 // Rounds a gradient in place, unless an element is not finite. On a GPU the check runs on the device, unless an
 // observer counts. Random numbers are drawn in any case.
 void store_finite(const Tensor& gradient, const Quantizer& q, CastTally* tally) {
-  QuantizeOptions o;
-  if (q.rounding.mode == RoundingMode::stochastic) o.key = default_generator().next();
+  QuantizeOptions o = options_for(q);
   if (gradient.device().is_cuda() && !tally) {
     const Tensor finite = lt(amax_tensor(gradient), std::numeric_limits<double>::infinity());
     gradient.copy_(where(finite, fake_quantize(gradient, q, o), gradient));
@@ -74,10 +73,10 @@ void quantize_parameters(const QuantizationState& state, const nn::Module& model
   for_quantised(state, model, [&](const Quantization& q, const std::string&, const Tensor& param) {
     const Tensor wide = optimizer.master(param);
     if (q.master && !wide.is_same(param)) {
-      store(wide, wide, *q.master);
+      wide.copy_(fake_quantize(wide, *q.master, options_for(*q.master)));
       param.copy_(wide);
     }
-    if (q.weight) store(param, wide, *q.weight);
+    if (q.weight) param.copy_(fake_quantize(wide, *q.weight, options_for(*q.weight)));
     optimizer.keep_master(param);
   });
 }

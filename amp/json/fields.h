@@ -11,6 +11,7 @@
 #include <type_traits>
 #include <vector>
 
+#include "../../core/formats/format.h"
 #include "../../core/support/failf.h"
 #include "../../core/support/text.h"
 
@@ -19,13 +20,13 @@ namespace gradual::amp {
 using Json = nlohmann::ordered_json;
 using Names = std::vector<std::string>;
 
-// The names of an enumeration's values in a file; specialised for each enumeration.
-template <class E> std::vector<E> choices();
 template <class E> std::vector<E> first_choices(E last) {
   std::vector<E> all;
   for (int i = 0; i <= static_cast<int>(last); ++i) all.push_back(static_cast<E>(i));
   return all;
 }
+// The values of an enumeration that a file may have: all with kEnumNames, or what a specialisation says.
+template <class E> std::vector<E> choices() { return first_choices(static_cast<E>(std::size(kEnumNames<E>) - 1)); }
 
 // The fields of an object, in order: of(object, field) calls field(key, member) for each. kNeeded, if present, is the
 // required key. Specialised for each type.
@@ -50,7 +51,7 @@ struct JsonReader {
     if (!object.contains(key)) failf("{}: \"{}\" is missing{}", where, key, more);
   }
   JsonReader within(const char* key) const { return {object.at(key), where + ", " + key}; }
-  // All fields that are there; keys besides those are in `allowed`.
+  // Reads all fields that the object has. `allowed`: other keys that it may have.
   template <class T> void read_fields(T& all, Names allowed = {}) const {
     Fields<T>::of(all, [&](const char* key, auto&) { allowed.emplace_back(key); });
     for (const auto& item : object.items())

@@ -1,4 +1,4 @@
-// A quantisation as JSON: quantizers, scalings, formats by name or by their fields, accumulators.
+// A quantisation as JSON: quantizers, scalings, formats by name or by fields, accumulators.
 #pragma once
 
 #include <utility>
@@ -8,12 +8,11 @@
 
 namespace gradual::amp {
 
-template <> inline std::vector<NanEncoding> choices() { return first_choices(NanEncoding::negative_zero); }
-template <> inline std::vector<Overflow> choices() { return first_choices(Overflow::saturate_finite); }
-template <> inline std::vector<ScalingKind> choices() { return first_choices(ScalingKind::nvfp4); }
-template <> inline std::vector<ScaleFormat> choices() { return first_choices(ScaleFormat::e8m0); }
-template <> inline std::vector<ScaleRule> choices() { return first_choices(ScaleRule::even); }
-template <> inline std::vector<ScaleOracle> choices() { return first_choices(ScaleOracle::torchao); }
+// Reads a value by its name: `read` throws for an unknown one.
+template <class F> auto read_name(const JsonReader& r, const char* key, const Json& from, const char* allowed, F read) {
+  if (!from.is_string()) r.bad(key, allowed);
+  return in_context(r.where + ", " + key, [&] { return read(from.get<std::string>()); });
+}
 
 template <> struct Fields<Format> {
   template <class F> static void of(Format& f, F field) {
@@ -31,8 +30,8 @@ template <> struct Fields<Format> {
 template <> struct InFile<Format> {
   static void read(const JsonReader& r, const char* key, const Json& from, Format& value) {
     if (from.is_object()) return r.within(key).read_fields(value);
-    if (!from.is_string()) r.bad(key, "a name such as \"e4m3fn\" or \"e5m10\", or an object of a format's fields");
-    value = in_context(r.where + ", " + key, [&] { return format(from.get<std::string>()); });
+    value =
+        read_name(r, key, from, "a name such as \"e4m3fn\" or \"e5m10\", or an object of a format's fields", format);
   }
   static Json of(const Format& format) {
     const std::string text = name(format);
@@ -42,8 +41,7 @@ template <> struct InFile<Format> {
 
 template <> struct InFile<Rounding> {
   static void read(const JsonReader& r, const char* key, const Json& from, Rounding& value) {
-    if (!from.is_string()) r.bad(key, "a name such as \"nearest-even\" or \"stochastic:8\"");
-    value = in_context(r.where + ", " + key, [&] { return rounding_from_name(from.get<std::string>()); });
+    value = read_name(r, key, from, "a name such as \"nearest-even\" or \"stochastic:8\"", rounding_from_name);
   }
   static Json of(const Rounding& rounding) { return name(rounding); }
 };
@@ -58,7 +56,7 @@ template <> struct InFile<std::optional<Accumulator>> {
   static Json of(const std::optional<Accumulator>& a) { return a ? name(accumulator(name(*a))) : "none"; }
 };
 
-// Those that the kind has.
+// The fields that the kind has.
 template <> struct Fields<Scaling> {
   template <class F> static void of(Scaling& s, F field) {
     field("kind", s.kind);
@@ -77,7 +75,7 @@ template <> struct Fields<Scaling> {
     if (any(tensor, row, block)) field("oracle", s.oracle);
   }
 };
-// Another kind starts from that kind's defaults.
+// Another kind than the present one starts from its defaults.
 template <> struct InFile<Scaling> {
   static void read(const JsonReader& r, const char* key, const Json& from, Scaling& value) {
     if (!from.is_object()) r.bad(key, "an object such as {\"kind\": \"block\", \"block\": 32}");
@@ -101,7 +99,7 @@ template <> struct Fields<Quantizer> {
   }
 };
 
-// The modules that follow other recipes.
+// Quantization::modules.
 template <> struct InFile<std::vector<std::pair<std::string, std::string>>> {
   using Modules = std::vector<std::pair<std::string, std::string>>;
   static void read(const JsonReader& r, const char* key, const Json& from, Modules& value) {

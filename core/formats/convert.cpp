@@ -1,16 +1,12 @@
 #include "convert.h"
 
 #include <algorithm>
-#include <bit>
 #include <cmath>
 #include <concepts>
 #include <cstddef>
 #include <cstring>
 #include <limits>
-#include <string>
-#include <type_traits>
 
-#include "../support/error.h"
 #include "../support/multiversion.h"
 #include "cast_element.h"
 #include "convert_kernels.h"

@@ -27,8 +27,8 @@ template <class T> void decode_loop(const void* codes, float* out, std::int64_t 
 
 // f16 has instructions of its own.
 #if defined(__x86_64__)
+constexpr int kNearestEven = _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC;
 [[gnu::target("avx2,f16c")]] void encode_f16c(const float* in, Half* codes, std::int64_t n) {
-  constexpr int kNearestEven = _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC;
   std::int64_t i = 0;
   for (; i + 8 <= n; i += 8) {
     const __m128i half = _mm256_cvtps_ph(_mm256_loadu_ps(in + i), kNearestEven);
@@ -37,7 +37,6 @@ template <class T> void decode_loop(const void* codes, float* out, std::int64_t 
   for (; i < n; ++i) codes[i] = Half(in[i]);
 }
 [[gnu::target("avx512f,f16c")]] void encode_avx512(const float* in, Half* codes, std::int64_t n) {
-  constexpr int kNearestEven = _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC;
   std::int64_t i = 0;
   for (; i + 16 <= n; i += 16) {
     const __m256i half = _mm512_cvtps_ph(_mm512_loadu_ps(in + i), kNearestEven);
@@ -84,7 +83,6 @@ enum class Line : std::uint8_t { f16, bf16, bf16_by_instruction };
 template <Line kLine>
 [[gnu::target("avx512f,avx512bw,avx512dq,avx512bf16,f16c")]] void stream_avx512(const float* in, char* codes,
                                                                                 std::int64_t n) {
-  constexpr int kNearestEven = _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC;
   for (std::int64_t i = 0; i < n; i += 32) {
     const __m512 a = _mm512_loadu_ps(in + i), b = _mm512_loadu_ps(in + i + 16);
     __m512i line;
@@ -115,7 +113,6 @@ template <bool kNaN> [[gnu::target("avx2")]] inline __m256i bf16_in_32(__m256 va
   return _mm256_permute4x64_epi64(codes, kInOrder);
 }
 template <bool kHalf> [[gnu::target("avx2,f16c")]] inline void stream_line_avx2(const float* in, char* codes) {
-  constexpr int kNearestEven = _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC;
   for (int i = 0; i < 32; i += 16) {
     const __m256 a = _mm256_loadu_ps(in + i), b = _mm256_loadu_ps(in + i + 8);
     const __m256i codes_of_16 =

@@ -1,13 +1,11 @@
 #include "format.h"
 
-#include <fmt/format.h>
-
 #include <algorithm>
 #include <charconv>
 #include <cmath>
 #include <limits>
 
-#include "../support/error.h"
+#include "../support/failf.h"
 #include "../support/text.h"
 #include "synonyms.h"
 
@@ -65,14 +63,22 @@ std::optional<std::pair<int, int>> parse_widths(std::string_view text) {
   return std::pair(x, y);
 }
 
+void check_widths(int x, int m) {
+  if (x < 1 || x > 8) failf("format e{}m{}: {} exponent bits; allowed are 1 to 8", x, m, x);
+  if (m < 0 || m > 23) failf("format e{}m{}: {} mantissa bits; allowed are 0 to 23", x, m, m);
+}
+
+// Format::ieee without its checks, for allowed widths.
+Format ieee_form(int x, int m) {
+  const auto nan = m > 0 ? NanEncoding::ieee : NanEncoding::all_ones;
+  return {.exponent_bits = x, .mantissa_bits = m, .bias = (1 << (x - 1)) - 1, .has_inf = m > 0, .nan = nan};
+}
+
 }  // namespace
 
 Format Format::ieee(int x, int m) {
-  if (x < 1 || x > 8) fail(fmt::format("format e{}m{}: {} exponent bits; allowed are 1 to 8", x, m, x));
-  if (m < 0 || m > 23) fail(fmt::format("format e{}m{}: {} mantissa bits; allowed are 0 to 23", x, m, m));
-  Format f{.exponent_bits = x, .mantissa_bits = m, .bias = (1 << (x - 1)) - 1};
-  f.has_inf = m > 0;
-  f.nan = m > 0 ? NanEncoding::ieee : NanEncoding::all_ones;
+  check_widths(x, m);
+  const Format f = ieee_form(x, m);
   check(f);
   return f;
 }
@@ -125,13 +131,8 @@ float Format::decode(std::uint32_t code) const {
 }
 
 void check(const Format& f) {
-  const auto bad = [&](const std::string& why) {
-    fail(fmt::format("format e{}m{}: {}", f.exponent_bits, f.mantissa_bits, why));
-  };
-  if (f.exponent_bits < 1 || f.exponent_bits > 8)
-    bad(fmt::format("{} exponent bits; allowed are 1 to 8", f.exponent_bits));
-  if (f.mantissa_bits < 0 || f.mantissa_bits > 23)
-    bad(fmt::format("{} mantissa bits; allowed are 0 to 23", f.mantissa_bits));
+  const auto bad = [&](const std::string& why) { failf("format e{}m{}: {}", f.exponent_bits, f.mantissa_bits, why); };
+  check_widths(f.exponent_bits, f.mantissa_bits);
   if (f.has_inf != (f.nan == NanEncoding::ieee)) bad("Inf goes with the IEEE encoding of NaN, and only with it");
   if (f.has_inf && f.mantissa_bits == 0) bad("Inf and NaN need a mantissa bit to be told apart");
   if (f.nan == NanEncoding::negative_zero && (f.has_negative_zero || !f.is_signed))
@@ -161,30 +162,18 @@ Format format(std::string_view text) {
   if (const auto widths = parse_widths(text)) return Format::ieee(widths->first, widths->second);
   std::vector<std::string> names;
   for (const NamedFormat& n : named_formats()) names.emplace_back(n.name);
-  fail(fmt::format("no format '{}'; there are {}, and eXmY with X 1 to 8 and Y 0 to 23{}", text, join(names),
-                   did_you_mean(text, names, format_synonyms())));
-}
-
-std::string_view name(NanEncoding encoding) {
-  static constexpr std::string_view kNames[] = {"none", "ieee", "all-ones", "negative-zero"};
-  return kNames[static_cast<int>(encoding)];
+  failf("no format '{}'; there are {}, and eXmY with X 1 to 8 and Y 0 to 23{}", text, join(names),
+        did_you_mean(text, names, format_synonyms()));
 }
 
 std::string name(const Format& f) {
   for (const NamedFormat& n : named_formats())
     if (n.format == f) return std::string(n.name);
   const std::string widths = fmt::format("e{}m{}", f.exponent_bits, f.mantissa_bits);
-  if (f.exponent_bits >= 1 && f.exponent_bits <= 8 && f.mantissa_bits >= 0 && f.mantissa_bits <= 23) {
-    Format plain{.exponent_bits = f.exponent_bits,
-                 .mantissa_bits = f.mantissa_bits,
-                 .bias = (1 << (f.exponent_bits - 1)) - 1,
-                 .has_inf = f.mantissa_bits > 0,
-                 .nan = f.mantissa_bits > 0 ? NanEncoding::ieee : NanEncoding::all_ones};
-    // e2m1, e2m3 and e3m2 mean the OCP formats
-    const bool taken =
-        std::any_of(std::begin(kAliases), std::end(kAliases), [&](auto& a) { return a.first == widths; });
-    if (plain == f && !taken) return widths;
-  }
+  const bool allowed = f.exponent_bits >= 1 && f.exponent_bits <= 8 && f.mantissa_bits >= 0 && f.mantissa_bits <= 23;
+  // "e2m1", "e2m3" and "e3m2" mean the OCP formats.
+  const bool taken = std::ranges::any_of(kAliases, [&](const auto& alias) { return alias.first == widths; });
+  if (allowed && !taken && f == ieee_form(f.exponent_bits, f.mantissa_bits)) return widths;
   static constexpr std::string_view kNan[] = {"no NaN", "IEEE NaN", "NaN all ones", "NaN at -0"};
   return fmt::format("{}{} (bias {}, {}{}{}{})", f.is_signed ? "" : "unsigned ", widths, f.bias,
                      kNan[static_cast<int>(f.nan)], f.has_inf ? ", Inf" : "", f.has_negative_zero ? ", -0" : "",
@@ -192,15 +181,9 @@ std::string name(const Format& f) {
 }
 
 Format format_of(DType dtype) {
-  switch (dtype) {
-    case DType::f32: return Format::ieee(8, 23);
-    case DType::f16: return Format::ieee(5, 10);
-    case DType::bf16: return Format::ieee(8, 7);
-    case DType::f8e4m3fn: return format("e4m3fn");
-    case DType::f8e5m2: return Format::ieee(5, 2);
-    default:
-      fail(fmt::format("format_of: {} has no format here; f32, f16, bf16, f8e4m3fn and f8e5m2 have", name(dtype)));
-  }
+  if (!is_floating(dtype) || dtype == DType::f64)
+    failf("format_of: {} has no format here; f32, f16, bf16, f8e4m3fn and f8e5m2 have", name(dtype));
+  return format(name(dtype));
 }
 
 std::optional<DType> dtype_of_format(const Format& f) {

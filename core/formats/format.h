@@ -1,10 +1,11 @@
-// Scalar number formats as data: every format of the OCP, ml_dtypes and MX specifications, and any eXmY up to f32.
+// Scalar number formats as values: the formats of the OCP, ml_dtypes and MX specifications, and every eXmY up to f32.
 //
 //   const Format f = format("e4m3fn");        // or Format{.exponent_bits = 4, .mantissa_bits = 2, .bias = 7, ...}
 //   f.max();                                  // 448
 //   f.decode(0x7e);                           // 448
 //
-// A code is sign, exponent and mantissa from the high bit down. Codes of one sign are ordered as their values are.
+// A code holds the sign, the exponent and the mantissa, from the high bit down. Codes of one sign have the order of
+// their values.
 #pragma once
 
 #include <cstdint>
@@ -17,63 +18,73 @@
 
 namespace gradual {
 
+// The names of an enumeration's values, in their order. Each enumeration with names specialises it.
+template <class E> inline constexpr int kEnumNames = 0;
+// The name of a value: name(NanEncoding::all_ones) is "all-ones".
+template <class E>
+  requires requires { kEnumNames<E>[0]; }
+constexpr std::string_view name(E value) {
+  return kEnumNames<E>[static_cast<int>(value)];
+}
+
 // Which codes are NaN.
 enum class NanEncoding : std::uint8_t {
   none,
-  ieee,          // highest exponent, mantissa not 0 (mantissa 0 is Inf)
-  all_ones,      // only the code of ones below the sign, the names' "fn"
-  negative_zero  // only the code of -0, the names' "fnuz"
+  ieee,          // the highest exponent with a mantissa that is not 0 (mantissa 0 is Inf)
+  all_ones,      // only the code with ones below the sign; "fn" in names
+  negative_zero  // only the code of -0; "fnuz" in names
 };
-std::string_view name(NanEncoding encoding);  // "all-ones"
+template <> inline constexpr std::string_view kEnumNames<NanEncoding>[] = {"none", "ieee", "all-ones", "negative-zero"};
 
 struct Format {
   bool is_signed = true;
   int exponent_bits = 0;  // 1 to 8
   int mantissa_bits = 0;  // 0 to 23, without the hidden bit
-  int bias = 0;           // value of a normal code: (1 + mantissa / 2^mantissa_bits) * 2^(exponent - bias)
+  int bias = 0;           // a normal code has the value (1 + mantissa / 2^mantissa_bits) * 2^(exponent - bias)
   bool has_inf = false;
   NanEncoding nan = NanEncoding::none;
   bool has_negative_zero = true;
-  bool subnormals = true;  // false: results below min_normal() become zero once they are rounded
-  bool has_zero = true;    // false: code 0 is 2^-bias, as in e8m0fnu
+  bool subnormals = true;  // false: a rounded result below min_normal() becomes zero
+  bool has_zero = true;    // false: code 0 has the value 2^-bias, as in e8m0fnu
 
-  // The IEEE form of eXmY: bias 2^(X-1) - 1, Inf, NaN, -0 and subnormals. Without mantissa bits there is no Inf, and
-  // the highest code is NaN. Error where X is not 1 to 8 or Y not 0 to 23.
+  // The IEEE form of eXmY: bias 2^(X-1) - 1, Inf, NaN, -0 and subnormals. A format without mantissa bits has no Inf,
+  // and its highest code is NaN. Error if X is not 1 to 8 or Y is not 0 to 23.
   static Format ieee(int exponent_bits, int mantissa_bits);
 
   int bits() const { return static_cast<int>(is_signed) + exponent_bits + mantissa_bits; }
-  int storage_bits() const;  // of one code in memory: 4, 6, 8, 16 or 32
+  int storage_bits() const;  // bits that one code takes in memory: 4, 6, 8, 16 or 32
   std::uint32_t sign_bit() const { return is_signed ? 1u << (exponent_bits + mantissa_bits) : 0; }
-  std::uint32_t max_code() const;                 // of the largest finite value
-  std::optional<std::uint32_t> inf_code() const;  // of the positive one
-  std::optional<std::uint32_t> nan_code() const;  // the quiet one without a sign
+  std::uint32_t max_code() const;                 // the code of the largest finite value
+  std::optional<std::uint32_t> inf_code() const;  // the code of +Inf
+  std::optional<std::uint32_t> nan_code() const;  // the quiet NaN without a sign
   double max() const { return decode(max_code()); }
   double min_normal() const;
-  double min_positive() const;  // the smallest subnormal value where there are any
-  double epsilon() const;       // from 1 to the next value: 2^-mantissa_bits
+  double min_positive() const;  // the smallest subnormal value, or min_normal() without subnormals
+  double epsilon() const;       // the distance from 1 to the next value: 2^-mantissa_bits
   int max_exponent() const;     // floor(log2(max())); "emax" in the MX specification
   float decode(std::uint32_t code) const;
 
   bool operator==(const Format&) const = default;
 };
 
-// Error naming the field and what is allowed: every value must be exact in f32, the smallest normal one normal there.
+// Throws Error that names the wrong field and what is allowed. Every value must be exact in f32, and the smallest
+// normal value must be normal in f32.
 void check(const Format& format);
 
-// By name: those of named_formats(), "e2m1", "e2m3" and "e3m2" for OCP's, or "eXmY" for Format::ieee(X, Y). Error listing
-// what there is.
+// The format with this name: a name of named_formats(), OCP's "e2m1", "e2m3" or "e3m2", or "eXmY" for Format::ieee(X,
+// Y). Error that lists the names for any other text.
 Format format(std::string_view name);
-// The format's name, "eXmY" for the IEEE ones, else its fields.
+// The format's name: "eXmY" for an IEEE form, a list of the fields for a format without a name.
 std::string name(const Format& format);
 struct NamedFormat {
   std::string_view name;
   Format format;
-  std::string_view about;  // where it is from
+  std::string_view about;  // its source
 };
 const std::vector<NamedFormat>& named_formats();
-// The format of a floating dtype of at most 32 bits. Error for any other.
+// The format of a floating dtype of at most 32 bits. Error for any other dtype.
 Format format_of(DType dtype);
-// The dtype that stores this format, if there is one.
+// The dtype that stores this format, if one does.
 std::optional<DType> dtype_of_format(const Format& format);
 
 }  // namespace gradual

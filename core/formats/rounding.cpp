@@ -1,15 +1,11 @@
 #include "rounding.h"
 
-#include <fmt/format.h>
-
 #include <algorithm>
 #include <charconv>
 #include <cmath>
-#include <cstring>
 #include <limits>
 
-#include "../support/error.h"
-#include "../support/multiversion.h"
+#include "../support/failf.h"
 #include "../support/philox.h"
 #include "../support/text.h"
 #include "rounding_kernels.h"
@@ -27,7 +23,94 @@ template <class U> U bits_of(double value) {
   return std::bit_cast<U>(static_cast<typename SourceBits<U>::Value>(value));
 }
 
-template <class U> RoundingSpec<U> spec_of(const Rounder& r, bool codes) {
+// A correction by take_source may make a difference of counts less than zero.
+void add_counts(const LoopCounts& c, std::int64_t n, CastCounts& total) {
+  const auto wide = [](std::uint32_t count) {
+    return static_cast<std::uint64_t>(std::int64_t{std::bit_cast<std::int32_t>(count)});
+  };
+  total += {static_cast<std::uint64_t>(n), wide(c.zeros), wide(c.to_zero - c.zeros), wide(c.below_normal - c.to_zero),
+            wide(c.beyond - c.not_finite), wide(c.nan),   wide(c.not_finite - c.nan)};
+}
+
+// Rounds n sources to powers of two without sign and zero.
+template <class U, class T>
+void round_powers(const detail::PowerSpec<U>& spec, const T* in, const std::uint32_t* random, T* values, void* codes,
+                  std::int64_t n, LoopCounts& counts) {
+  for (std::int64_t i = 0; i < n; ++i) {
+    const T value = detail::round_to_power(in[i], random ? random[i] : 0, spec, counts);
+    if (codes) static_cast<std::uint8_t*>(codes)[i] = static_cast<std::uint8_t>(detail::power_code(value, spec));
+    else values[i] = value;
+  }
+}
+
+void add_exponents(const float* in, std::int64_t n, ExponentHistogram& exponents) { exponents.add(in, n); }
+// Floats in the same bins.
+void add_exponents(const double* in, std::int64_t n, ExponentHistogram& exponents) {
+  float narrow[detail::kExponentBlock];
+  for (std::int64_t i = 0; i < n; ++i) {
+    const std::uint64_t magnitude = std::bit_cast<std::uint64_t>(in[i]) << 1;
+    const auto exponent =
+        std::clamp(static_cast<std::int64_t>(magnitude >> 53) - 1023 + 127, std::int64_t{0}, std::int64_t{255});
+    narrow[i] = std::bit_cast<float>(magnitude == 0 ? 0 : static_cast<std::uint32_t>(exponent << 23) + 1);
+  }
+  exponents.add(narrow, n);
+}
+
+// To values, or to codes where they are asked for.
+template <class T>
+void round_all(const Rounder& r, const T* in, T* values, void* codes, std::int64_t n, std::int64_t first_element,
+               CastStats stats) {
+  using U = std::conditional_t<sizeof(T) == 8, std::uint64_t, std::uint32_t>;
+  constexpr std::int64_t kExponents = detail::kExponentBlock;
+  const bool powers = !r.format.has_zero;
+  const RoundingSpec<U> spec = powers ? RoundingSpec<U>{} : detail::rounding_spec<U>(r, codes != nullptr);
+  const detail::PowerSpec<U> power = powers ? detail::power_spec<U>(r) : detail::PowerSpec<U>{};
+  std::uint32_t words[kBlock];
+  T copy[kBlock];
+  for (std::int64_t first = 0; first < n; first += kBlock) {
+    const std::int64_t count = std::min(kBlock, n - first);
+    const T* from = in + first;
+    const bool in_place = in == values;
+    if (stats.exponents && in_place && first % kExponents == 0)
+      add_exponents(from, std::min(kExponents, n - first), *stats.exponents);
+    const std::uint32_t* random = nullptr;
+    if (r.rounding.mode == RoundingMode::stochastic) {
+      philox_fill(r.key.seed, r.key.stream, static_cast<std::uint64_t>(first_element + first), words, count);
+      for (std::int64_t i = 0; i < count; ++i) words[i] >>= 32 - r.rounding.random_bits;
+      random = words;
+    }
+    LoopCounts counts;
+    if (!r.format.is_signed && !powers) {
+      for (std::int64_t i = 0; i < count; ++i)
+        copy[i] = std::bit_cast<T>(detail::take_source<true>(std::bit_cast<U>(from[i]), spec, counts));
+      from = copy;
+    } else if (in_place) {
+      from = std::copy_n(from, count, copy) - count;
+    }
+    T* to = values ? values + first : nullptr;
+    void* codes_to = codes ? static_cast<std::uint8_t*>(codes) + first * code_bytes(r.format) : nullptr;
+    if (powers) round_powers(power, from, random, to, codes_to, count, counts);
+    else
+      detail::round_block(detail::rounding_loop(r, spec), spec, from, random, to, codes_to, code_bytes(r.format), count,
+                          stats.counts ? &counts : nullptr);
+    if (stats.counts) add_counts(counts, count, *stats.counts);
+    const std::int64_t end = first + count, start = first / kExponents * kExponents;
+    if (stats.exponents && !in_place && (end == n || end % kExponents == 0))  // quicker once the source is in the cache
+      add_exponents(in + start, end - start, *stats.exponents);
+  }
+}
+
+// The plain casts to f16 and bf16 have quicker loops of their own.
+std::optional<DType> plain_half(const Rounder& r, CastStats stats) {
+  if (r.rounding.mode != RoundingMode::nearest_even || r.overflow != Overflow::ieee || stats.counts) return {};
+  const std::optional<DType> dtype = dtype_of_format(r.format);
+  return dtype && is_half(*dtype) ? dtype : std::nullopt;
+}
+
+}  // namespace
+
+template <class U> RoundingSpec<U> detail::rounding_spec(const Rounder& r, bool codes) {
+  check(r.rounding);
   using Bits = SourceBits<U>;
   const Format& f = r.format;
   const bool saturates = r.overflow == Overflow::saturate;
@@ -69,14 +152,14 @@ template <class U> RoundingSpec<U> spec_of(const Rounder& r, bool codes) {
   return s;
 }
 
-template <class U> detail::PowerSpec<U> power_spec_of(const Rounder& r) {
+template <class U> detail::PowerSpec<U> detail::power_spec(const Rounder& r) {
   using Value = typename SourceBits<U>::Value;
   const bool saturates = r.overflow == Overflow::saturate, has_nan = r.format.nan != NanEncoding::none;
   Rounder unit = r;
   unit.format = {.exponent_bits = 8, .bias = 127, .nan = NanEncoding::all_ones};
-  detail::PowerSpec<U> s{};
-  s.unit = spec_of<U>(unit, false);
-  s.loop = detail::rounding_loop(unit, s.unit);
+  PowerSpec<U> s{};
+  s.unit = rounding_spec<U>(unit, false);
+  s.loop = rounding_loop(unit, s.unit);
   s.bias = r.format.bias;
   s.low = static_cast<Value>(r.format.min_normal()), s.high = static_cast<Value>(r.format.max());
   s.nan = has_nan ? std::numeric_limits<Value>::quiet_NaN() : saturates ? s.high : s.low;
@@ -87,162 +170,8 @@ template <class U> detail::PowerSpec<U> power_spec_of(const Rounder& r) {
   return s;
 }
 
-// A correction by take_source may make a difference of counts less than zero.
-void add_counts(const LoopCounts& c, std::int64_t n, CastCounts& total) {
-  const auto wide = [](std::uint32_t count) {
-    return static_cast<std::uint64_t>(std::int64_t{std::bit_cast<std::int32_t>(count)});
-  };
-  total += {static_cast<std::uint64_t>(n), wide(c.zeros), wide(c.to_zero - c.zeros), wide(c.below_normal - c.to_zero),
-            wide(c.beyond - c.not_finite), wide(c.nan),   wide(c.not_finite - c.nan)};
-}
-
-// One block of f32 by the vector loops, to values or (where codes are asked for) to codes of so many bytes.
-void round_block(const Rounder& r, const RoundingSpec<std::uint32_t>& spec, const float* in,
-                 const std::uint32_t* random, float* values, void* codes, std::int64_t n, CastCounts* counts) {
-  const int loop = detail::rounding_loop(r, spec);
-  LoopCounts c;
-  const auto& kernels = detail::kRoundingKernels;
-  if (codes) kernels.codes[loop](spec, in, random, codes, code_bytes(r.format), n, counts ? &c : nullptr);
-  else kernels.values[loop](spec, in, random, values, n, counts ? &c : nullptr);
-  if (counts) add_counts(c, n, *counts);
-}
-
-template <RoundingMode mode>
-void round_doubles(const RoundingSpec<std::uint64_t>& spec, const double* in, const std::uint32_t* random,
-                   double* values, void* codes, int bytes, std::int64_t n, LoopCounts& c) {
-  constexpr int kLoop = static_cast<int>(mode);
-  c = vectorized([=] {
-    LoopCounts sums;
-    for (std::int64_t i = 0; i < n; ++i) {
-      const auto bits = std::bit_cast<std::uint64_t>(in[i]);
-      const std::uint32_t word = random ? random[i] : 0;
-      if (codes) {
-        const std::uint64_t code = detail::round_bits<kLoop, true, true, false>(bits, word, spec, sums);
-        std::memcpy(static_cast<char*>(codes) + i * bytes, &code, static_cast<std::size_t>(bytes));  // little-endian
-      } else {
-        values[i] = std::bit_cast<double>(detail::round_bits<kLoop, false, true, false>(bits, word, spec, sums));
-      }
-    }
-    return sums;
-  });
-}
-
-void round_block(const Rounder& r, const RoundingSpec<std::uint64_t>& spec, const double* in,
-                 const std::uint32_t* random, double* values, void* codes, std::int64_t n, CastCounts* counts) {
-  using enum RoundingMode;
-  static constexpr decltype(&round_doubles<nearest_even>) kLoops[] = {
-      round_doubles<nearest_even>, round_doubles<nearest_away>, round_doubles<toward_zero>, round_doubles<up>,
-      round_doubles<down>,         round_doubles<to_odd>,       round_doubles<stochastic>};
-  LoopCounts c;
-  kLoops[static_cast<int>(r.rounding.mode)](spec, in, random, values, codes, code_bytes(r.format), n, c);
-  if (counts) add_counts(c, n, *counts);
-}
-
-// To powers of two without sign and zero.
-template <class U, class T>
-void round_powers(const detail::PowerSpec<U>& spec, const T* in, const std::uint32_t* random, T* values, void* codes,
-                  std::int64_t n, CastCounts* counts) {
-  LoopCounts c;
-  for (std::int64_t i = 0; i < n; ++i) {
-    const T value = detail::round_to_power(in[i], random ? random[i] : 0, spec, c);
-    if (codes) static_cast<std::uint8_t*>(codes)[i] = static_cast<std::uint8_t>(detail::power_code(value, spec));
-    else values[i] = value;
-  }
-  if (counts) add_counts(c, n, *counts);
-}
-
-// The sources of an unsigned format.
-template <class U, class T>
-void take_sources(const RoundingSpec<U>& spec, const T* in, T* out, std::int64_t n, CastCounts* counts) {
-  LoopCounts c;
-  for (std::int64_t i = 0; i < n; ++i)
-    out[i] = std::bit_cast<T>(detail::take_source<true>(std::bit_cast<U>(in[i]), spec, c));
-  if (counts) add_counts(c, 0, *counts);
-}
-
-void add_exponents(const float* in, std::int64_t n, ExponentHistogram& exponents) { exponents.add(in, n); }
-// Floats in the same bins.
-void add_exponents(const double* in, std::int64_t n, ExponentHistogram& exponents) {
-  float narrow[detail::kExponentBlock];
-  for (std::int64_t i = 0; i < n; ++i) {
-    const std::uint64_t magnitude = std::bit_cast<std::uint64_t>(in[i]) << 1;
-    const auto exponent =
-        std::clamp(static_cast<std::int64_t>(magnitude >> 53) - 1023 + 127, std::int64_t{0}, std::int64_t{255});
-    narrow[i] = std::bit_cast<float>(magnitude == 0 ? 0 : static_cast<std::uint32_t>(exponent << 23) + 1);
-  }
-  exponents.add(narrow, n);
-}
-
-void check_rounder(const Rounder& r) {
-  if (r.rounding.mode == RoundingMode::stochastic && (r.rounding.random_bits < 1 || r.rounding.random_bits > 32))
-    fail(fmt::format("stochastic rounding takes 1 to 32 random bits, not {}", r.rounding.random_bits));
-}
-
-// To values, or to codes where they are asked for.
-template <class T>
-void round_all(const Rounder& r, const T* in, T* values, void* codes, std::int64_t n, std::int64_t first_element,
-               CastStats stats) {
-  using U = std::conditional_t<sizeof(T) == 8, std::uint64_t, std::uint32_t>;
-  constexpr std::int64_t kExponents = detail::kExponentBlock;
-  check_rounder(r);
-  const bool powers = !r.format.has_zero;
-  const RoundingSpec<U> spec = powers ? RoundingSpec<U>{} : spec_of<U>(r, codes != nullptr);
-  const detail::PowerSpec<U> power = powers ? power_spec_of<U>(r) : detail::PowerSpec<U>{};
-  std::uint32_t words[kBlock];
-  T copy[kBlock];
-  for (std::int64_t first = 0; first < n; first += kBlock) {
-    const std::int64_t count = std::min(kBlock, n - first);
-    const T* from = in + first;
-    const bool in_place = in == values;
-    if (stats.exponents && in_place && first % kExponents == 0)
-      add_exponents(from, std::min(kExponents, n - first), *stats.exponents);
-    const std::uint32_t* random = nullptr;
-    if (r.rounding.mode == RoundingMode::stochastic) {
-      philox_fill(r.key.seed, r.key.stream, static_cast<std::uint64_t>(first_element + first), words, count);
-      for (std::int64_t i = 0; i < count; ++i) words[i] >>= 32 - r.rounding.random_bits;
-      random = words;
-    }
-    if (!r.format.is_signed && !powers) {
-      take_sources(spec, from, copy, count, stats.counts);
-      from = copy;
-    } else if (in_place) {
-      from = std::copy_n(from, count, copy) - count;
-    }
-    T* to = values ? values + first : nullptr;
-    void* codes_to = codes ? static_cast<std::uint8_t*>(codes) + first * code_bytes(r.format) : nullptr;
-    if (powers) round_powers(power, from, random, to, codes_to, count, stats.counts);
-    else round_block(r, spec, from, random, to, codes_to, count, stats.counts);
-    const std::int64_t end = first + count, start = first / kExponents * kExponents;
-    if (stats.exponents && !in_place && (end == n || end % kExponents == 0))  // quicker once the source is in the cache
-      add_exponents(in + start, end - start, *stats.exponents);
-  }
-}
-
-// The plain casts to f16 and bf16 have quicker loops of their own.
-std::optional<DType> plain_half(const Rounder& r, CastStats stats) {
-  if (r.rounding.mode != RoundingMode::nearest_even || r.overflow != Overflow::ieee || stats.counts) return {};
-  for (const DType dtype : {DType::f16, DType::bf16})
-    if (r.format.exponent_bits == format_of(dtype).exponent_bits && r.format == format_of(dtype)) return dtype;
-  return {};
-}
-
-constexpr std::string_view kModes[] = {"nearest-even", "nearest-away", "toward-zero", "up",
-                                       "down",         "to-odd",       "stochastic"};
-constexpr std::string_view kOverflows[] = {"ieee", "saturate", "saturate-finite"};
-
-}  // namespace
-
-template <class U> RoundingSpec<U> detail::rounding_spec(const Rounder& r, bool codes) {
-  check_rounder(r);
-  return spec_of<U>(r, codes);
-}
 template RoundingSpec<std::uint32_t> detail::rounding_spec(const Rounder&, bool);
 template RoundingSpec<std::uint64_t> detail::rounding_spec(const Rounder&, bool);
-
-template <class U> detail::PowerSpec<U> detail::power_spec(const Rounder& r) {
-  check_rounder(r);
-  return power_spec_of<U>(r);
-}
 template detail::PowerSpec<std::uint32_t> detail::power_spec(const Rounder&);
 template detail::PowerSpec<std::uint64_t> detail::power_spec(const Rounder&);
 
@@ -255,15 +184,24 @@ int detail::rounding_loop(const Rounder& r, const RoundingSpec<std::uint32_t>& s
   }
   return static_cast<int>(r.rounding.mode);
 }
+
+void check(const Rounding& r) {
+  if (r.mode == RoundingMode::stochastic && (r.random_bits < 1 || r.random_bits > 32))
+    failf("stochastic rounding takes 1 to 32 random bits, not {}", r.random_bits);
+}
+
 std::string name(const Rounding& r) {
-  std::string text(kModes[static_cast<int>(r.mode)]);
+  std::string text(name(r.mode));
   if (r.mode == RoundingMode::stochastic && r.random_bits != 32) text += ":" + std::to_string(r.random_bits);
   return text;
 }
 
 Rounding rounding_from_name(std::string_view text) {
-  for (int i = 0; i < 7; ++i)
-    if (text == kModes[i]) return {.mode = static_cast<RoundingMode>(i)};
+  std::vector<std::string> names;
+  for (const std::string_view known : kEnumNames<RoundingMode>) {
+    if (text == known) return {.mode = static_cast<RoundingMode>(names.size())};
+    names.emplace_back(known);
+  }
   constexpr std::string_view kPrefix = "stochastic:";
   if (text.starts_with(kPrefix)) {
     const std::string_view digits = text.substr(kPrefix.size());
@@ -271,27 +209,26 @@ Rounding rounding_from_name(std::string_view text) {
     const auto [end, error] = std::from_chars(digits.data(), digits.data() + digits.size(), bits);
     if (error == std::errc() && end == digits.data() + digits.size() && bits >= 1 && bits <= 32)
       return {.mode = RoundingMode::stochastic, .random_bits = bits};
-    fail(fmt::format("rounding '{}': after stochastic: stands the number of random bits, 1 to 32", text));
+    failf("rounding '{}': after stochastic: stands the number of random bits, 1 to 32", text);
   }
-  std::vector<std::string> names(std::begin(kModes), std::end(kModes));
   names.emplace_back("stochastic:BITS");
-  fail(fmt::format("no rounding '{}'; there are {}{}", text, join(names), did_you_mean(text, names)));
+  failf("no rounding '{}'; there are {}{}", text, join(names), did_you_mean(text, names));
 }
 
-std::string_view name(Overflow overflow) { return kOverflows[static_cast<int>(overflow)]; }
-
 Overflow overflow_from_name(std::string_view text) {
-  for (int i = 0; i < 3; ++i)
-    if (text == kOverflows[i]) return static_cast<Overflow>(i);
-  const std::vector<std::string> names(std::begin(kOverflows), std::end(kOverflows));
-  fail(fmt::format("no overflow policy '{}'; there are {}{}", text, join(names), did_you_mean(text, names)));
+  std::vector<std::string> names;
+  for (const std::string_view known : kEnumNames<Overflow>) {
+    if (text == known) return static_cast<Overflow>(names.size());
+    names.emplace_back(known);
+  }
+  failf("no overflow policy '{}'; there are {}{}", text, join(names), did_you_mean(text, names));
 }
 
 void ExponentHistogram::add(const float* values, std::int64_t n) {
   for (std::int64_t first = 0; first < n; first += detail::kExponentBlock) {
     const std::int64_t count = std::min(detail::kExponentBlock, n - first);
     const std::uint64_t before = bins[0];
-    detail::kRoundingKernels.exponents(values + first, count, bins.data());
+    detail::count_exponents(values + first, count, bins.data());
     if (bins[0] != before)
       bins[0] -= static_cast<std::uint64_t>(std::count(values + first, values + first + count, 0.0F));
   }

@@ -1,5 +1,6 @@
-// Rounding arrays of f32 and f64 to any Format: the one place that knows how. Rounding is done from the source's bits,
-// once. The vector code is chosen at run time and gives the same bits as the portable code; arrays may be split freely.
+// Rounds arrays of f32 and f64 to any Format; no other file implements this rounding. Each element is rounded once,
+// from the bits of its source. The vector code is chosen at run time and gives the bits of the portable code. Arrays
+// may be split anywhere.
 #pragma once
 
 #include <array>
@@ -19,70 +20,79 @@ enum class RoundingMode : std::uint8_t {
   toward_zero,
   up,      // towards +Inf
   down,    // towards -Inf
-  to_odd,  // what is not exact goes to the neighbour whose last bit is 1 (Boldo and Melquiond 2005)
+  to_odd,  // an inexact value becomes the neighbour whose last bit is 1 (Boldo and Melquiond 2005)
   stochastic
 };
+template <>
+inline constexpr std::string_view kEnumNames<RoundingMode>[] = {"nearest-even", "nearest-away", "toward-zero", "up",
+                                                                "down",         "to-odd",       "stochastic"};
 
 struct Rounding {
   RoundingMode mode = RoundingMode::nearest_even;
-  // stochastic: random bits for each element, 1 to 32. The distance to the lower neighbour is cut to as many bits of
-  // the spacing, and compared: the probability of rounding up is too small by less than 2^-random_bits, and exact
-  // where no bits were cut.
+  // For stochastic rounding: random bits per element, 1 to 32. The distance to the lower neighbour, in units of the
+  // spacing, is truncated to this many bits and compared with the random number. The probability of rounding up is too
+  // small by less than 2^-random_bits, and exact if the truncation loses nothing.
   int random_bits = 32;
 
   bool operator==(const Rounding&) const = default;
 };
-// "nearest-even", "nearest-away", "toward-zero", "up", "down", "to-odd", "stochastic", "stochastic:BITS".
+// Error if stochastic rounding has no 1 to 32 random bits.
+void check(const Rounding& rounding);
+// "nearest-even", "nearest-away", "toward-zero", "up", "down", "to-odd", "stochastic" or "stochastic:BITS".
 std::string name(const Rounding& rounding);
+// The inverse of name(). Error that lists the names for any other text.
 Rounding rounding_from_name(std::string_view text);
 
-// What becomes of values beyond the largest one, and of Inf and NaN, for implementations differ. A value overflows when
-// it rounds, as if exponents went on, beyond the largest finite value: truncation alone does not saturate. In formats
-// without Inf and NaN finite values and Inf always saturate. NaN keeps its sign and, in formats with IEEE's NaN, its
-// upper bits, and becomes quiet. In an unsigned format what is below zero becomes NaN, or zero where it saturates or there is
-// no NaN. In a format without zero, zero goes the same way, and the smallest value stands for it.
+// What values beyond the largest one, Inf and NaN become; implementations differ. A value overflows if it rounds, with
+// an unlimited exponent, beyond the largest finite value, so truncation alone does not saturate. In formats without Inf
+// and NaN, finite values and Inf always saturate. NaN becomes quiet and keeps its sign and, in formats with IEEE's NaN,
+// its upper bits. In an unsigned format a value below zero becomes NaN; it becomes zero if the policy saturates or the
+// format has no NaN. In a format without zero, zero follows the same rule, and the smallest value replaces zero.
 enum class Overflow : std::uint8_t {
-  ieee,             // Inf, or NaN where there is no Inf; NaN without a code of its own is -0, or 0. As ml_dtypes casts
-  saturate,         // +-max, Inf too; NaN without a code is max. As CUDA's __NV_SATFINITE: IEEE's NaN is all ones
-  saturate_finite,  // +-max, but Inf stays Inf (NaN where there is none). As ml_dtypes casts what was clamped
+  // Inf, or NaN without Inf. NaN in a format without NaN becomes -0, or 0 without -0. As ml_dtypes casts.
+  ieee,
+  // +-max, also for Inf. NaN in a format without NaN becomes max; IEEE's NaN becomes all ones. CUDA's __NV_SATFINITE.
+  saturate,
+  // +-max for finite values; Inf stays Inf, or becomes NaN without Inf. As ml_dtypes casts clamped values.
+  saturate_finite
 };
-std::string_view name(Overflow overflow);
+template <> inline constexpr std::string_view kEnumNames<Overflow>[] = {"ieee", "saturate", "saturate-finite"};
 Overflow overflow_from_name(std::string_view text);
 
-// How often each exponent occurs among the sources of a cast: bins[i] counts 2^(i - 127) <= |x| < 2^(i - 126), i from 1
-// to 254; bins[0] those below 2^-126 but not zero; bins[255] from 2^128 on, Inf and NaN. Zeros are in CastCounts.
+// How often each exponent occurs among the sources of a cast. bins[i], i from 1 to 254, counts
+// 2^(i - 127) <= |x| < 2^(i - 126). bins[0] counts nonzero values below 2^-126. bins[255] counts values from 2^128 on,
+// Inf and NaN. CastCounts counts zeros.
 struct ExponentHistogram {
   std::array<std::uint64_t, 256> bins{};
   void add(const float* values, std::int64_t n);
   ExponentHistogram& operator+=(const ExponentHistogram& other);
 };
 
-// Where the counts of a rounding are added; null members are not counted.
+// Where a rounding adds its counts. A null member is not counted.
 struct CastStats {
   CastCounts* counts = nullptr;
   ExponentHistogram* exponents = nullptr;
 };
 
-// One way to round to one format. Element i of a call draws its random bits from word first_element + i of the stream
-// `key`. Overflow counts as overflow where it saturates too.
+// One way to round to one format. Element i of a call takes its random bits from word first_element + i of the stream
+// `key`. A saturated value counts as overflow too.
 struct Rounder {
   Format format;
   Rounding rounding;
   Overflow overflow;
   RandomKey key = {};
 
-  // The rounded values, as f32; in and out may be the same.
+  // Rounds n values to n values of the same type. Doubles are rounded once, never by way of f32. `in` may be `out`.
   void round(const float* in, float* out, std::int64_t n, std::int64_t first_element = 0, CastStats stats = {}) const;
-  // The same of doubles (rounded once: never by way of f32).
   void round(const double* in, double* out, std::int64_t n, std::int64_t first_element = 0, CastStats stats = {}) const;
-  // The codes, one in the smallest of 1, 2 and 4 bytes that holds it.
+  // Rounds n values to n codes of code_bytes(format) bytes.
   void encode(const float* in, void* codes, std::int64_t n, std::int64_t first_element = 0, CastStats stats = {}) const;
   void encode(const double* in, void* codes, std::int64_t n, std::int64_t first_element = 0,
               CastStats stats = {}) const;
 };
-// Bytes of one code that is not packed.
+// Bytes of one code that is not packed: the smallest of 1, 2 and 4 that holds it.
 inline int code_bytes(const Format& f) { return f.bits() <= 8 ? 1 : f.bits() <= 16 ? 2 : 4; }
-// The values of codes as encode writes them; exact.
+// The exact values of n codes that Rounder::encode wrote.
 void decode(const Format& format, const void* codes, float* out, std::int64_t n);
 
 }  // namespace gradual

@@ -1,5 +1,6 @@
 #include "rounding_kernels.h"
 
+#include <array>
 #include <cstring>
 #include <utility>
 
@@ -8,17 +9,16 @@
 namespace gradual::detail {
 namespace {
 
-using Spec = RoundingKernels::Spec;
-
-template <int loop, bool codes, bool count, bool ordinary, class Out>
-[[gnu::always_inline]] inline void round_loop(const Spec& spec, const float* __restrict in,
+template <int loop, bool codes, bool count, bool ordinary, class U, class T, class Out>
+[[gnu::always_inline]] inline void round_loop(const RoundingSpec<U>& spec, const T* __restrict in,
                                               const std::uint32_t* __restrict random, Out* out, std::int64_t n,
                                               LoopCounts* counts) {
-  const Spec s = spec;
+  const RoundingSpec<U> s = spec;
   LoopCounts sums;
+  if constexpr (count) sums = *counts;
   for (std::int64_t i = 0; i < n; ++i) {
     const std::uint32_t word = loop == static_cast<int>(RoundingMode::stochastic) ? random[i] : 0;
-    const auto bits = round_bits<loop, codes, count, ordinary>(std::bit_cast<std::uint32_t>(in[i]), word, s, sums);
+    const auto bits = round_bits<loop, codes, count, ordinary>(std::bit_cast<U>(in[i]), word, s, sums);
     out[i] = std::bit_cast<Out>(bits);
   }
   if constexpr (count) *counts = sums;
@@ -33,9 +33,9 @@ template <int loop, bool codes, bool count, bool ordinary, class Out>
   return most;
 }
 
-template <int loop, bool codes, class Out>
-[[gnu::always_inline]] inline void round_loop(const Spec& s, const float* in, const std::uint32_t* random, Out* out,
-                                              std::int64_t n, LoopCounts* counts) {
+template <int loop, bool codes, class U, class T, class Out>
+[[gnu::always_inline]] inline void round_loop(const RoundingSpec<U>& s, const T* in, const std::uint32_t* random,
+                                              Out* out, std::int64_t n, LoopCounts* counts) {
   LoopCounts unused;
   if constexpr (loop >= kAligned) {  // the others are not worth more forms
     if (s.ordinary != 0 && largest_magnitude(in, n) <= s.ordinary) {
@@ -46,16 +46,16 @@ template <int loop, bool codes, class Out>
   round_loop<loop, codes, true, false>(s, in, random, out, n, counts ? counts : &unused);
 }
 
-template <class Code>
-[[gnu::always_inline]] inline void narrow(const std::uint32_t* __restrict in, void* out, std::int64_t n) {
+template <class Code, class U>
+[[gnu::always_inline]] inline void narrow(const U* __restrict in, void* out, std::int64_t n) {
   auto* __restrict to = static_cast<Code*>(out);
   for (std::int64_t i = 0; i < n; ++i) to[i] = static_cast<Code>(in[i]);
 }
 
-template <int loop>
-[[gnu::always_inline]] inline void code_loop(const Spec& s, const float* in, const std::uint32_t* random, void* out,
-                                             int bytes, std::int64_t n, LoopCounts* counts) {
-  alignas(64) std::uint32_t codes[kRoundingBlock];
+template <int loop, class U, class T>
+[[gnu::always_inline]] inline void code_loop(const RoundingSpec<U>& s, const T* in, const std::uint32_t* random,
+                                             void* out, int bytes, std::int64_t n, LoopCounts* counts) {
+  alignas(64) U codes[kRoundingBlock];
   round_loop<loop, true>(s, in, random, codes, n, counts);
   if (bytes == 1) narrow<std::uint8_t>(codes, out, n);
   else if (bytes == 2) narrow<std::uint16_t>(codes, out, n);
@@ -101,26 +101,35 @@ using Bytes [[gnu::vector_size(64), gnu::may_alias]] = std::uint8_t;
     for (const auto& table : tables) bins[e] += table[e];
 }
 
-template <int loop>
-void round_values(const Spec& s, const float* in, const std::uint32_t* random, float* out, std::int64_t n,
-                  LoopCounts* counts) {
-  vectorized([=, &s] { round_loop<loop, false>(s, in, random, out, n, counts); });
-}
-template <int loop>
-void round_codes(const Spec& s, const float* in, const std::uint32_t* random, void* out, int bytes, std::int64_t n,
-                 LoopCounts* counts) {
-  vectorized([=, &s] { code_loop<loop>(s, in, random, out, bytes, n, counts); });
-}
-void count_exponents(const float* in, std::int64_t n, std::uint64_t* bins) {
-  vectorized([=] { exponent_loop(in, n, bins); });
-}
+template <class U, class T = typename SourceBits<U>::Value>
+using RoundBlock = void (*)(const RoundingSpec<U>&, const T* in, const std::uint32_t* random, T* values, void* codes,
+                            int bytes, std::int64_t n, LoopCounts* counts);
 
-template <int... loops> constexpr RoundingKernels table(std::integer_sequence<int, loops...>) {
-  return {{round_values<loops>...}, {round_codes<loops>...}, count_exponents};
+// round_block by each loop.
+template <class U, int... loops>
+constexpr auto blocks_of(std::integer_sequence<int, loops...>) -> std::array<RoundBlock<U>, sizeof...(loops)> {
+  return {[](const auto& s, auto* in, auto* random, auto* values, auto* codes, int bytes, auto n, auto* counts) {
+    if (codes) vectorized([=, &s] { code_loop<loops>(s, in, random, codes, bytes, n, counts); });
+    else vectorized([=, &s] { round_loop<loops, false>(s, in, random, values, n, counts); });
+  }...};
 }
 
 }  // namespace
 
-constinit const RoundingKernels kRoundingKernels = table(std::make_integer_sequence<int, kRoundingLoops>());
+template <class U, class T>
+void round_block(int loop, const RoundingSpec<U>& spec, const T* in, const std::uint32_t* random, T* values,
+                 void* codes, int bytes, std::int64_t n, LoopCounts* counts) {
+  constexpr int kLoops = SourceBits<U>::kWide ? static_cast<int>(kAligned) : static_cast<int>(kRoundingLoops);
+  static constexpr auto kBlocks = blocks_of<U>(std::make_integer_sequence<int, kLoops>());
+  kBlocks[static_cast<std::size_t>(loop)](spec, in, random, values, codes, bytes, n, counts);
+}
+template void round_block(int, const RoundingSpec<std::uint32_t>&, const float*, const std::uint32_t*, float*, void*,
+                          int, std::int64_t, LoopCounts*);
+template void round_block(int, const RoundingSpec<std::uint64_t>&, const double*, const std::uint32_t*, double*, void*,
+                          int, std::int64_t, LoopCounts*);
+
+void count_exponents(const float* in, std::int64_t n, std::uint64_t* bins) {
+  vectorized([=] { exponent_loop(in, n, bins); });
+}
 
 }  // namespace gradual::detail

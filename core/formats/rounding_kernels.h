@@ -1,4 +1,4 @@
-// The inner loops of rounding.h, an element at a time, and their table.
+// The arithmetic of rounding.h: one element at a time, for the CPU and for CUDA kernels, and blocks of elements.
 #pragma once
 
 #include <bit>
@@ -12,7 +12,7 @@
 
 namespace gradual::detail {
 
-// The bits of an f32 or f64 source.
+// Constants of the bits of an f32 or f64 source.
 template <class U> struct SourceBits {
   static constexpr bool kWide = sizeof(U) == 8;
   static constexpr int kMantissa = kWide ? 52 : 23;
@@ -24,52 +24,53 @@ template <class U> struct SourceBits {
   using Int = std::make_signed_t<U>;
 };
 
-// A format and a policy as a loop needs them. "Magnitudes" are those of what the loop writes: the bits of values, as the
-// source's type and without sign, or codes without sign.
+// A format and a policy in the form that loops read. A loop writes values, as bits of the source's type, or codes. A
+// "magnitude" is such a result without its sign.
 template <class U> struct RoundingSpec {
-  int shift;          // mantissa bits that the source has more
+  int shift;          // mantissa bits of the source minus those of the format
   int min_exponent;   // biased exponent of the smallest normal value
-  int random_bits;    // of stochastic rounding
-  U lowest, highest;  // exponents of the smallest and largest normal value in place, the rest of the bits zero
-  U quantum;          // bits of the smallest subnormal value
+  int random_bits;    // for stochastic rounding
+  U lowest, highest;  // source bits of the smallest and the largest normal value's power of two
+  U quantum;          // source bits of the smallest subnormal value
   U min_normal, max;  // magnitudes
-  U flush_below;      // results below it become zero
-  U overflow, inf;    // what finite values beyond max and what Inf become: magnitudes, or NaN's
-  int sign_shift;     // how far the sign bit goes down
-  U zero_sign;        // the sign bit then, where zero may keep it
-  int nan_shift;      // how far a NaN's bits go down,
-  U nan_keeps, nan;   // are masked, and get these bits
-  U nan_sign;         // the sign bit where NaN keeps it
-  U ordinary;         // sources up to this magnitude need nothing but rounding; 0: all may
-  bool is_signed;     // else the source is first what take_source makes of it:
-  U below_zero;       // this where it is below zero
-  U one = 1;          // g++ 12 does not vectorise the shift of a constant of 64 bits
+  U flush_below;      // a smaller magnitude becomes zero
+  U overflow, inf;    // results for finite values beyond max and for Inf: a magnitude, or NaN's bits
+  int sign_shift;     // right shift of the source's sign bit
+  U zero_sign;        // the shifted sign bit if zero keeps its sign, else 0
+  int nan_shift;      // a NaN's bits are shifted right by this,
+  U nan_keeps, nan;   // masked with nan_keeps and combined with nan
+  U nan_sign;         // the shifted sign bit if NaN keeps its sign, else 0
+  U ordinary;         // sources up to this magnitude need rounding only; 0: any source may need more
+  bool is_signed;     // false: take_source first replaces the source
+  U below_zero;       // take_source's result for a source below zero
+  U one = 1;          // g++ 12 does not vectorise the shift of a 64-bit constant
 };
 
-// The spec for values or codes of a format that has a zero. U: std::uint32_t or std::uint64_t.
+// The spec for values or codes of a format that has a zero. U: std::uint32_t or std::uint64_t. Error for a wrong
+// number of random bits.
 template <class U> RoundingSpec<U> rounding_spec(const Rounder& rounder, bool codes);
-// The loop that sources are rounded by: a RoundingMode or, for floats, a quicker RoundingLoop.
+// The number of the loop that rounds the sources: a RoundingMode or, for floats, a faster RoundingLoop.
 int rounding_loop(const Rounder& rounder, const RoundingSpec<std::uint32_t>& spec);
 inline int rounding_loop(const Rounder& rounder, const RoundingSpec<std::uint64_t>&) {
   return static_cast<int>(rounder.rounding.mode);
 }
 
-// What is left to do once a loop has counted: every magnitude counts for all of them.
+// Counts of a loop. An element may add to several counts; CastCounts follow from their differences.
 struct LoopCounts {
   std::uint32_t zeros = 0, to_zero = 0, below_normal = 0, beyond = 0, not_finite = 0, nan = 0;
 };
 
-// How a loop rounds: by the modes' numbers, and two quicker ways to nearest even.
+// A loop's number is its RoundingMode. Two more loops round to nearest even faster.
 enum RoundingLoop : int {
-  kAligned = 7,  // adding 2^shift times the value's power of two leaves its units in the sum, rounded by the processor
-  kShifted = 8,  // f32's exponents and subnormal values: every code is a multiple of 2^shift
+  kAligned = 7,  // adds 2^shift times the value's power of two: the addition rounds, the sum's low bits are the result
+  kShifted = 8,  // for f32's exponents and subnormal values: every result is a multiple of 2^shift
   kRoundingLoops
 };
 
-// a where the condition holds, else b: by bits, so that loops vectorise.
+// condition ? a : b by bits, so that loops vectorise.
 template <class U> constexpr U choose(bool condition, U a, U b) { return b ^ ((a ^ b) & (U{0} - U{condition})); }
 
-// (sig * 2^random_bits / 2^shift + random) / 2^random_bits, each division cut to an integer.
+// (sig * 2^random_bits / 2^shift + random) / 2^random_bits; each division truncates.
 template <class U> constexpr U round_by_chance(U sig, int shift, std::uint32_t random, int random_bits) {
   __extension__ using Wide = std::conditional_t<sizeof(U) == 8, unsigned __int128, std::uint64_t>;
   const int most = 8 * static_cast<int>(sizeof(Wide)) - 1;
@@ -77,9 +78,9 @@ template <class U> constexpr U round_by_chance(U sig, int shift, std::uint32_t r
   return static_cast<U>((fixed + random) >> random_bits);
 }
 
-// The magnitude rounded as if exponents went on upwards (to Inf's bits and above where it passes the source's range).
-// sig counts units of the source's last place and q those of the target's, which has `shift` bits fewer, and still
-// fewer where it is subnormal. Within a binade and up to the next one bits are linear in the value.
+// The magnitude rounded with an unlimited exponent; beyond the source's range the result has Inf's bits or larger ones.
+// sig counts units in the source's last place, q units in the target's last place. The target has `shift` mantissa bits
+// fewer, and a subnormal target has still fewer. From one power of two to the next, bits are linear in the value.
 template <int loop, bool codes, class U>
 constexpr U round_magnitude(U magnitude, bool negative, std::uint32_t random, const RoundingSpec<U>& s) {
   using Bits = SourceBits<U>;
@@ -98,7 +99,7 @@ constexpr U round_magnitude(U magnitude, bool negative, std::uint32_t random, co
     return std::bit_cast<U>(sum - std::bit_cast<Value>(aligner));
   } else {
     constexpr auto mode = static_cast<RoundingMode>(loop);
-    using Int = typename Bits::Int;  // all of one width, so that loops vectorise
+    using Int = typename Bits::Int;  // one width for all integers, so that loops vectorise
     constexpr Int kDeepest = 8 * sizeof(U) - 1;
     const auto exponent = static_cast<Int>(magnitude >> Bits::kMantissa);
     const U sig = (magnitude & (Bits::kHidden - 1)) | choose<U>(exponent > 0, Bits::kHidden, 0);
@@ -120,7 +121,7 @@ constexpr U round_magnitude(U magnitude, bool negative, std::uint32_t random, co
   }
 }
 
-// One element's bits rounded, as the source's type or as a code.
+// One element's bits rounded to bits of the source's type or to a code. `ordinary`: RoundingSpec::ordinary holds.
 template <int loop, bool codes, bool count, bool ordinary, class U>
 constexpr U round_bits(U bits, std::uint32_t random, const RoundingSpec<U>& s, LoopCounts& counts) {
   using Bits = SourceBits<U>;
@@ -128,20 +129,15 @@ constexpr U round_bits(U bits, std::uint32_t random, const RoundingSpec<U>& s, L
   const U magnitude = bits ^ sign;
   const U moved = sign >> s.sign_shift;
   U r = round_magnitude<loop, codes>(magnitude, sign != 0, random, s);
-  if constexpr (ordinary) {
-    if constexpr (count) {
-      counts.zeros += magnitude == 0;
-      counts.to_zero += r == 0;
-      counts.below_normal += r < s.min_normal;
-    }
-    return r | moved;
-  }
-  r = choose<U>(r < s.flush_below, 0, r);
-  const bool beyond = r > s.max;
+  if constexpr (!ordinary) r = choose<U>(r < s.flush_below, 0, r);
   if constexpr (count) {
     counts.zeros += magnitude == 0;
     counts.to_zero += r == 0;
     counts.below_normal += r < s.min_normal;
+  }
+  if constexpr (ordinary) return r | moved;
+  const bool beyond = r > s.max;
+  if constexpr (count) {
     counts.beyond += beyond;
     counts.not_finite += magnitude >= Bits::kInf;
     counts.nan += magnitude > Bits::kInf;
@@ -153,7 +149,7 @@ constexpr U round_bits(U bits, std::uint32_t random, const RoundingSpec<U>& s, L
                    r);
 }
 
-// The same by a loop that is known at run time.
+// round_bits by the loop with this number.
 template <bool codes, bool count, class U, int... loops>
 constexpr U round_by(int loop, U bits, std::uint32_t random, const RoundingSpec<U>& s, LoopCounts& counts,
                      std::integer_sequence<int, loops...>) {
@@ -167,8 +163,8 @@ constexpr U round_by(int loop, U bits, std::uint32_t random, const RoundingSpec<
   return round_by<codes, count>(loop, bits, random, s, counts, std::make_integer_sequence<int, kLoops>{});
 }
 
-// What is rounded in the place of a source: itself, or in an unsigned format its magnitude. Numbers below zero become NaN
-// (overflow), or zero (underflow); counts are corrected beforehand for what round_bits will take that for.
+// The bits to round instead of a source's: the same bits, or the magnitude for an unsigned format. A source below zero
+// becomes NaN (overflow) or zero (underflow). Counts are corrected here, because round_bits counts the replacement.
 template <bool count, class U> constexpr U take_source(U bits, const RoundingSpec<U>& s, LoopCounts& counts) {
   using Bits = SourceBits<U>;
   const U magnitude = bits & ~Bits::kSign;
@@ -187,20 +183,20 @@ template <bool count, class U> constexpr U take_source(U bits, const RoundingSpe
   return s.below_zero;
 }
 
-// A format of powers of two without sign and zero (e8m0fnu) as a loop needs it.
+// A format of powers of two without sign and zero (e8m0fnu) in the form that loops read.
 template <class U> struct PowerSpec {
   using Value = typename SourceBits<U>::Value;
-  RoundingSpec<U> unit;        // rounds a significand of [1, 2)
-  int loop, bias;              // of `unit`; of the format
+  RoundingSpec<U> unit;        // rounds a significand in [1, 2)
+  int loop, bias;              // the loop for `unit`; the format's bias
   Value low, high;             // the smallest and the largest value
-  Value below, above;          // what is not above zero becomes, and what rounds beyond `high`,
-  Value inf, nan;              // Inf and NaN
-  std::uint32_t nan_code = 0;  // of NaN, where one of these is it
+  Value below, above;          // results for sources that are not above zero and for finite ones beyond `high`
+  Value inf, nan;              // results for Inf and NaN
+  std::uint32_t nan_code = 0;  // NaN's code
 };
 template <class U> PowerSpec<U> power_spec(const Rounder& rounder);
 
-// One element rounded to a power of two: the significand is rounded as that of a number in [1, 2). Small ones become the
-// smallest value: there is no underflow.
+// One element rounded to a power of two: the significand is rounded as a number in [1, 2). Sources below the smallest
+// value become that value, so nothing underflows.
 template <class U>
 GRADUAL_HD typename SourceBits<U>::Value round_to_power(typename SourceBits<U>::Value x, std::uint32_t random,
                                                         const PowerSpec<U>& s, LoopCounts& counts) {
@@ -233,20 +229,15 @@ template <class U> GRADUAL_HD std::uint32_t power_code(typename SourceBits<U>::V
 }
 
 constexpr std::int64_t kRoundingBlock = 1024;
+// Rounds n sources, at most kRoundingBlock, by the loop with this number: to `values` or, if `codes` is not null, to
+// codes of `bytes` bytes. `random` holds one word per source for stochastic rounding, else it may be null. Counts are
+// added to *counts unless that is null.
+template <class U, class T = typename SourceBits<U>::Value>
+void round_block(int loop, const RoundingSpec<U>& spec, const T* in, const std::uint32_t* random, T* values,
+                 void* codes, int bytes, std::int64_t n, LoopCounts* counts);
 
-// n at most kRoundingBlock; random is null unless the mode is stochastic. With counts or, where they are null, without.
-struct RoundingKernels {
-  using Spec = RoundingSpec<std::uint32_t>;
-  using Values = void (*)(const Spec&, const float* in, const std::uint32_t* random, float* out, std::int64_t n,
-                          LoopCounts* counts);
-  using Codes = void (*)(const Spec&, const float* in, const std::uint32_t* random, void* out, int bytes,
-                         std::int64_t n, LoopCounts* counts);
-  Values values[kRoundingLoops];
-  Codes codes[kRoundingLoops];
-  // Adds to bins[e] how many of n floats, at most kExponentBlock, have the biased exponent e; zeros are in bins[0] too.
-  void (*exponents)(const float* in, std::int64_t n, std::uint64_t* bins);
-};
 constexpr std::int64_t kExponentBlock = 8192;
-extern const RoundingKernels kRoundingKernels;
+// Adds to bins[e] how many of n floats, at most kExponentBlock, have the biased exponent e. bins[0] includes zeros.
+void count_exponents(const float* in, std::int64_t n, std::uint64_t* bins);
 
 }  // namespace gradual::detail

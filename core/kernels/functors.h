@@ -1,6 +1,6 @@
-// The elementwise rows and their functions, once for every backend: a backend gives kernels for functions of numbers (in the
-// operands' own compute type), of floats, of a float and the call's number, comparisons and truth values, and unary_rows and
-// binary_rows fill its column.
+// The elementwise ops and their functions; all backends share them. A backend provides kernels for five kinds of
+// functions: of numbers in the operands' compute type, of floats, of a float and the call's number, comparisons and
+// truth values. unary_rows and binary_rows fill the backend's column with them.
 #pragma once
 
 #include <cmath>
@@ -41,7 +41,9 @@ struct Pow { template <class T> GRADUAL_HD T operator()(T x, T y) const { return
 struct Maximum { template <class T> GRADUAL_HD T operator()(T x, T y) const { return math::maximum(x, y); } };
 struct Minimum { template <class T> GRADUAL_HD T operator()(T x, T y) const { return math::minimum(x, y); } };
 struct ReluBackward { template <class T> GRADUAL_HD T operator()(T dy, T y) const { return y <= 0 ? T{0} : dy; } };
-struct GeluExactBackward { template <class T> GRADUAL_HD T operator()(T dy, T x) const { return dy * math::gelu_slope(x); } };
+struct GeluExactBackward {
+  template <class T> GRADUAL_HD T operator()(T dy, T x) const { return dy * math::gelu_slope(x); }
+};
 struct GeluTanhBackward {
   template <class T> GRADUAL_HD T operator()(T dy, T x) const { return dy * math::gelu_tanh_slope(x); }
 };
@@ -54,16 +56,19 @@ struct Ge { template <class T> GRADUAL_HD bool operator()(T x, T y) const { retu
 struct And { GRADUAL_HD bool operator()(bool x, bool y) const { return x & y; } };
 struct Or { GRADUAL_HD bool operator()(bool x, bool y) const { return x | y; } };
 struct Xor { GRADUAL_HD bool operator()(bool x, bool y) const { return x != y; } };
-struct Where { template <class T> GRADUAL_HD T operator()(T condition, T x, T y) const { return condition != 0 ? x : y; } };
+struct Where { template <class T> GRADUAL_HD T operator()(T when, T x, T y) const { return when != 0 ? x : y; } };
 
-// With a number that the call carries.
-template <class C> struct LeakyRelu { C slope; GRADUAL_HD C operator()(C x) const { return math::leaky_relu(x, slope); } };
-template <class C> struct Clamp { C low, high; GRADUAL_HD C operator()(C x) const { return math::clamp(x, low, high); } };
-// x + alpha y, rounded twice: the product is a number of the compute type.
-template <class C> struct AddScaled { C alpha; GRADUAL_HD C operator()(C x, C y) const { return math::add(x, math::mul(alpha, y)); } };
+// Functions with a number from the call's attributes.
+template <class C> struct LeakyRelu { C a; GRADUAL_HD C operator()(C x) const { return math::leaky_relu(x, a); } };
+template <class C> struct Clamp { C lo, hi; GRADUAL_HD C operator()(C x) const { return math::clamp(x, lo, hi); } };
 // clang-format on
+// x + alpha y, rounded twice: the product is rounded to the compute type.
+template <class C> struct AddScaled {
+  C alpha;
+  GRADUAL_HD C operator()(C x, C y) const { return math::add(x, math::mul(alpha, y)); }
+};
 
-// 1 or 0 of type T for what F says of its operands; Truth: of whether they are zero.
+// F of the operands as 1 or 0 of type T. Truth: F of whether the operands are nonzero.
 template <class F> struct Flag {
   template <class T> GRADUAL_HD T operator()(T x, T y) const { return F{}(x, y) ? T{1} : T{0}; }
 };

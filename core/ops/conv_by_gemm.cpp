@@ -11,9 +11,8 @@ namespace {
 
 // The windows of x [N, C, H, W] as rows [N * oh * ow, C * kh * kw].
 Tensor unfold(const Tensor& x, const std::int64_t* kernel, const ConvAttrs& a, const std::int64_t* out) {
-  const Tensor p = a.padding[0] || a.padding[1]
-                       ? pad(x, {0, 0, a.padding[0], a.padding[1]}, {0, 0, a.padding[0], a.padding[1]})
-                       : x.contiguous();
+  const Shape around{0, 0, a.padding[0], a.padding[1]};
+  const Tensor p = a.padding[0] || a.padding[1] ? pad(x, around, around) : x.contiguous();
   const Shape& s = p.strides();
   const Tensor windows = as_strided(
       p, {x.size(0), out[0], out[1], x.size(1), kernel[0], kernel[1]},

@@ -1,7 +1,6 @@
 #include "amax_history.h"
 
 #include <algorithm>
-#include <bit>
 #include <cstring>
 
 #include "../tensor/device_recording.h"
@@ -65,11 +64,11 @@ void AmaxHistory::advance(const Scaling& s, const Format& f) {
   }
   amax.insert(amax.begin(), staged);
   amax.resize(std::min(amax.size(), static_cast<std::size_t>(s.history)));
-  auto most = std::bit_cast<std::uint32_t>(staged);  // as bits, so that the loop vectorises
+  float most = staged;
   if (!s.most_recent)
-    for (const float a : amax) most = std::max(most, std::bit_cast<std::uint32_t>(a) & 0x7fffffffu);
+    for (const float a : amax) most = detail::larger_magnitude(a, most);
   staged = 0;
-  scale = detail::delayed_scale(std::bit_cast<float>(most), scale, spec);
+  scale = detail::delayed_scale(most, scale, spec);
 }
 
 }  // namespace gradual

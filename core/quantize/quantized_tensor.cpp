@@ -12,23 +12,16 @@
 namespace gradual {
 namespace {
 
-// [rows, K] of T in the layout of the codes as a tensor of `shape`.
+// [rows, K] of T in the layout of the codes as a contiguous tensor of `shape`.
 Tensor in_order(const QuantizedTensor& q, const Tensor& matrix) {
   const StageScope amp(chain().amp, nullptr), autograd(chain().autograd, nullptr);
-  Shape sizes = q.shape;
-  if (sizes.empty()) return matrix.reshape(sizes);
-  const std::int64_t k = sizes[q.axis];
-  sizes.erase(q.axis);
-  sizes.push_back(k);
-  Shape order;
-  for (int i = 0; i < sizes.size(); ++i) order.push_back(i < q.axis ? i : i == q.axis ? sizes.size() - 1 : i - 1);
-  return matrix.reshape(sizes).permute(order).contiguous();
+  return detail::with_axis_last(matrix, q.shape, q.axis).contiguous();
 }
 
-// The values of the codes, in their order.
-Tensor decoded(const QuantizedTensor& q) {
+// The values of the codes in their order, with these sizes.
+Tensor decoded(const QuantizedTensor& q, const Shape& sizes) {
   const std::int64_t n = q.numel();
-  Tensor values = empty({n}, {.device = q.device()});
+  Tensor values = empty(sizes, {.device = q.device()});
   if (q.device().is_cuda()) {
     device::decode(q, values);
     return values;
@@ -75,11 +68,19 @@ Tensor detail::moved(const Tensor& t, Device device) {
   return t.to(device);
 }
 
+Tensor detail::with_axis_last(const Tensor& matrix, Shape shape, int axis) {
+  const StageScope amp(chain().amp, nullptr), autograd(chain().autograd, nullptr);
+  if (shape.empty()) return matrix.reshape(shape);
+  Shape order;
+  for (int i = 0; i < shape.size(); ++i) order.push_back(i < axis ? i : i == axis ? shape.size() - 1 : i - 1);
+  shape.push_back(shape[axis]);
+  shape.erase(axis);
+  return matrix.reshape(shape).permute(order);
+}
+
 QuantizedTensor QuantizedTensor::to(Device device) const {
   QuantizedTensor moved = *this;
-  moved.codes = detail::moved(codes, device);
-  moved.scales = detail::moved(scales, device);
-  moved.global_scale = detail::moved(global_scale, device);
+  for (Tensor* part : {&moved.codes, &moved.scales, &moved.global_scale}) *part = detail::moved(*part, device);
   return moved;
 }
 
@@ -87,19 +88,12 @@ std::size_t QuantizedTensor::nbytes() const { return codes.nbytes() + (scales.de
 
 Tensor QuantizedTensor::scale_values() const {
   if (!scales.defined() || scales.dtype() == DType::f32) return scales;
-  if (scales.device().is_cuda()) {
-    QuantizedTensor alone;
-    alone.format = scale_format, alone.shape = scales.sizes(), alone.codes = scales;
-    Tensor values = empty(scales.sizes(), {.device = scales.device()});
-    device::decode(alone, values);
-    return values;
-  }
-  Tensor values = empty(scales.sizes());
-  gradual::decode(scale_format, scales.raw(), values.data<float>(), scales.numel());
-  return values;
+  QuantizedTensor alone;
+  alone.format = scale_format, alone.shape = scales.sizes(), alone.codes = scales;
+  return decoded(alone, alone.shape);
 }
 
-Tensor QuantizedTensor::decode() const { return in_order(*this, decoded(*this)); }
+Tensor QuantizedTensor::decode() const { return in_order(*this, decoded(*this, {numel()})); }
 
 Tensor QuantizedTensor::unpack() const {
   if (device().is_cuda()) return detail::moved(to(Device::cpu()).unpack(), device());  // rare: it is for looking at
@@ -126,7 +120,7 @@ Tensor QuantizedTensor::dequantize() const {
     device::dequantize(*this, scale_values(), values);
     return in_order(*this, values);
   }
-  const Tensor values = decoded(*this);
+  const Tensor values = decoded(*this, {numel()});
   const float global = global_scale.defined() ? *global_scale.data<float>() : 1;
   if (scales.defined() || global != 1) {
     const std::int64_t k = shape.empty() ? 1 : shape[axis];

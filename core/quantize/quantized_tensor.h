@@ -1,5 +1,5 @@
-// Numbers in formats that are no dtype: packed codes and their scales. They are data for dequantize and quantised
-// contractions; no op takes them.
+// Numbers in formats that are not dtypes: packed codes and their scales. Only dequantize() and quantised contractions
+// take them; ops do not.
 #pragma once
 
 #include "../formats/format.h"
@@ -7,38 +7,40 @@
 
 namespace gradual {
 
-// Seen as a matrix [rows, K] with `axis` last and the other dims, in order, as rows: so codes and scales are laid out.
+// Codes and scales have the layout of a matrix [rows, K]: K is the dim `axis`, rows are the other dims in order.
 struct QuantizedTensor {
   Format format;
   Shape shape;
   int axis = 0;
-  Tensor codes;  // u8 [bytes]: format.storage_bits() a code, the first in the lowest bits
-  std::int64_t block_rows = 0, block_cols = 0;  // elements under one scale; the last ones may be ragged
-  Format scale_format;                          // of scales: fp32, e8m0fnu or e4m3fn
+  Tensor codes;  // u8 [bytes]: format.storage_bits() bits per code, the first code in the lowest bits
+  std::int64_t block_rows = 0, block_cols = 0;  // elements under one scale; the last blocks may be smaller
+  Format scale_format;                          // the format of scales: fp32, e8m0fnu or e4m3fn
   Tensor scales;        // [ceil(rows / block_rows), ceil(K / block_cols)], f32 or u8 codes. Undefined: 1
-  Tensor global_scale;  // times all (nvfp4): f32 []. Undefined: 1
+  Tensor global_scale;  // a factor of all values (nvfp4), f32 []. Undefined: 1
 
   std::int64_t numel() const { return gradual::numel(shape); }
-  std::size_t nbytes() const;   // of codes and scales
-  Tensor scale_values() const;  // f32, sizes as scales: what decoded codes are multiplied by, global_scale aside
+  std::size_t nbytes() const;   // bytes of codes and scales
+  Tensor scale_values() const;  // f32, sizes of scales: their values without global_scale; undefined if scales is
   Tensor decode() const;        // f32 [shape]: the codes' values without scales
-  Tensor dequantize() const;    // f32 [shape]
+  Tensor dequantize() const;    // f32 [shape]: the codes' values times their scales
   Tensor unpack() const;        // i32 [shape]: the codes
 
   Device device() const { return codes.device(); }
   QuantizedTensor to(Device device) const;
 };
 
-// n codes of up to 8 bits, one a byte, to packed ones of 4, 6 or 8 bits, and back. n is a multiple of 4, or what is
-// left of the last byte is zero.
+// Packs n codes of at most 8 bits, one per byte, to codes of 4, 6 or 8 bits, and unpacks them. Unused bits of the last
+// byte are zero.
 void pack_codes(const std::uint8_t* codes, std::int64_t n, int storage_bits, std::uint8_t* packed);
 void unpack_codes(const std::uint8_t* packed, std::int64_t n, int storage_bits, std::uint8_t* codes);
-// Bytes that n codes take.
+// Bytes of n packed codes.
 constexpr std::int64_t packed_bytes(std::int64_t n, int storage_bits) { return (n * storage_bits + 7) / 8; }
 
 namespace detail {
-// t on that device, unseen by the dispatch chain.
+// t on that device. The dispatch chain does not see the copy.
 Tensor moved(const Tensor& t, Device device);
+// A view of `matrix` [rows, K] with the sizes `shape`: K is the dim `axis`, rows are the other dims in order.
+Tensor with_axis_last(const Tensor& matrix, Shape shape, int axis);
 }  // namespace detail
 
 }  // namespace gradual

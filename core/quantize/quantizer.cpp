@@ -1,7 +1,5 @@
 #include "quantizer.h"
 
-#include <fmt/format.h>
-
 #include <algorithm>
 #include <bit>
 #include <cmath>
@@ -12,6 +10,7 @@
 #include "../formats/accumulator.h"
 #include "../ops/dispatch.h"
 #include "../ops/ops.h"
+#include "../support/failf.h"
 #include "../support/multiversion.h"
 #include "../support/parallel.h"
 #include "../tensor/device_recording.h"
@@ -81,16 +80,8 @@ struct Rows {
     });
   }
 
-  // A tensor of x's sizes whose memory has the axis last, [rows, k].
-  Tensor shaped_like(const Tensor& matrix) const {
-    const StageScope amp(chain().amp, nullptr), autograd(chain().autograd, nullptr);
-    if (x.dim() == 0) return matrix.reshape({});
-    Shape last = sizes;
-    last.push_back(k);
-    Shape order;
-    for (int i = 0; i < x.dim(); ++i) order.push_back(i < axis ? i : i == axis ? x.dim() - 1 : i - 1);
-    return matrix.reshape(last).permute(order);
-  }
+  // A tensor of x's sizes whose memory is `matrix` [rows, k].
+  Tensor shaped_like(const Tensor& matrix) const { return detail::with_axis_last(matrix, x.sizes(), axis); }
 };
 
 // The larger of two magnitudes; NaN wins. As bits, so that loops vectorise.
@@ -113,18 +104,11 @@ float amax_of(const Rows& x) {
   return total;
 }
 
-// The grid of scales of one call, and how to find them.
-struct Grid {
-  std::int64_t k = 1;  // of the rows that the pass sees: x.k, or a block where those fill the rows
-  std::int64_t block_rows = 1, block_cols = 1;
-  bool fixed = false;  // one scale, known beforehand
-  Scale one = {};
-  float global = 1;  // nvfp4: s_enc
-  detail::ScaleSpec spec = {};
-  Tensor whole;  // on a GPU, from an amax: `one` or `global`, and its inverse, f32 [2]
+struct Grid : detail::ScaleGrid {
+  std::int64_t k = 1;  // of the rows that the pass sees: x.k, or one block if blocks fill the rows
 };
 
-// Grid::whole.
+// ScaleGrid::whole.
 Tensor whole_scale(const Rows& x, const detail::ScaleSpec& spec, const Quantizer& q, const QuantizeOptions& o) {
   const Device device = x.x.device();
   Tensor scale = empty({2}, {.device = device});
@@ -155,28 +139,17 @@ Grid make_grid(const Rows& x, const Quantizer& q, const QuantizeOptions& o) {
   if (s.kind == ScalingKind::delayed && !o.history)
     fail("quantize: delayed scaling needs the history of a tensor's amaxes (QuantizeOptions::history)");
   const bool whole = s.kind == ScalingKind::tensor || s.kind == ScalingKind::delayed || s.kind == ScalingKind::nvfp4;
-  const bool there = whole && x.x.device().is_cuda();
-  if (there) g.whole = whole_scale(x, g.spec, q, o);
-  switch (s.kind) {
-    case ScalingKind::none: g.fixed = true; break;
-    case ScalingKind::fixed: g.fixed = true, g.one = inverted(static_cast<float>(s.value)); break;
-    case ScalingKind::tensor:
-      g.fixed = true;
-      if (!there) g.one = current_scale(amax_of(x), g.spec);
-      break;
-    case ScalingKind::delayed:
-      g.fixed = true;
-      if (!there) g.one = delayed_scale(x, o);
-      break;
-    case ScalingKind::row: g.block_rows = 1; break;
-    case ScalingKind::nvfp4:
-      if (!there) g.global = nvfp4_global(amax_of(x), g.spec).forward;
-      [[fallthrough]];
-    case ScalingKind::block:
-      g.block_rows = s.square ? s.block : 1, g.block_cols = s.block;
-      if (!s.square && x.k % s.block == 0) g.k = s.block;
+  g.fixed = per_tensor(s.kind);
+  if (whole && x.x.device().is_cuda()) g.whole = whole_scale(x, g.spec, q, o);
+  else if (s.kind == ScalingKind::fixed) g.one = inverted(static_cast<float>(s.value));
+  else if (s.kind == ScalingKind::tensor) g.one = current_scale(amax_of(x), g.spec);
+  else if (s.kind == ScalingKind::delayed) g.one = delayed_scale(x, o);
+  else if (s.kind == ScalingKind::nvfp4) g.spec.global = nvfp4_global(amax_of(x), g.spec).forward;
+  if (s.kind == ScalingKind::row) g.block_rows = 1;
+  if (s.kind == ScalingKind::block || s.kind == ScalingKind::nvfp4) {
+    g.block_rows = s.square ? s.block : 1, g.block_cols = s.block;
+    if (!s.square && x.k % s.block == 0) g.k = s.block;
   }
-  g.spec.global = g.global;
   return g;
 }
 
@@ -188,14 +161,14 @@ void multiply(const float* from, float* to, std::int64_t n, float by) {
   });
 }
 
-// Multiplies n elements, whole rows of the grid, by a scale each block, picked by `pick`. `from` may be `to`.
-template <class P>
-void multiply(const float* from, float* to, std::int64_t n, const Grid& g, std::span<const Scale> scales, P pick) {
+// Multiplies n elements, whole rows of the grid, by `side` of their blocks' scales. `from` may be `to`.
+void multiply(const float* from, float* to, std::int64_t n, const Grid& g, std::span<const Scale> scales,
+              float Scale::*side) {
   const std::int64_t cols = (g.k + g.block_cols - 1) / g.block_cols;
   vectorized([=, &g] {
     for (std::int64_t r = 0; r < n / g.k; ++r)
       for (std::int64_t b = 0; b < cols; ++b) {
-        const float by = pick(scales[static_cast<std::size_t>(r / g.block_rows * cols + b)]);
+        const float by = scales[static_cast<std::size_t>(r / g.block_rows * cols + b)].*side;
         const std::int64_t begin = r * g.k + b * g.block_cols;
         const std::int64_t end = std::min(begin + g.block_cols, (r + 1) * g.k);
         for (std::int64_t i = begin; i < end; ++i) to[i] = from[i] * by;
@@ -245,7 +218,7 @@ void for_scaled(const Rows& x, const Grid& g, const Quantizer& q, const Quantize
       return body(first, n, values, one, stats);
     }
     const std::vector<Scale> scales = find_scales(source, n, g);
-    multiply(source, values, n, g, scales, [](const Scale& s) { return s.forward; });
+    multiply(source, values, n, g, scales, &Scale::forward);
     body(first, n, values, std::span(scales), stats);
   };
   std::mutex mutex;
@@ -263,15 +236,13 @@ void for_scaled(const Rows& x, const Grid& g, const Quantizer& q, const Quantize
 
 device::RoundingPass pass_of(const Rows& x, const Grid& g, const Quantizer& q, const QuantizeOptions& o) {
   device::RoundingPass pass;
+  static_cast<detail::ScaleGrid&>(pass) = g;
   Shape sizes = x.sizes, strides = x.strides;
   if (x.x.dim() > 0) sizes.push_back(x.k), strides.push_back(x.stride);
   pass.x = as_strided(x.x, sizes, strides, x.x.offset());
   pass.rows = x.rows, pass.k = x.k, pass.wide = stays_wide(x, q);
   pass.rounder = {q.format, q.rounding, q.overflow, o.key};
-  pass.fixed = g.fixed, pass.one = g.one, pass.spec = g.spec, pass.whole = g.whole;
-  pass.steps = o.steps;
-  pass.block_rows = g.block_rows, pass.block_cols = g.block_cols;
-  pass.stats = o.stats, pass.scaled_exponents = o.scaled_exponents;
+  pass.steps = o.steps, pass.stats = o.stats, pass.scaled_exponents = o.scaled_exponents;
   return pass;
 }
 
@@ -303,11 +274,11 @@ Tensor round_values(const Rows& x, const Grid& g, const Quantizer& q, const Quan
                    float* row = row_scales->data<float>() + first / x.k;
                    for (const Scale& s : scales) *row++ = s.inverse;
                  } else if (!g.fixed) {
-                   multiply(to, to, n, g, scales, [](const Scale& s) { return s.inverse; });
+                   multiply(to, to, n, g, scales, &Scale::inverse);
                  } else if (all && g.one.inverse != 1) {
                    multiply(to, to, n, g.one.inverse);
                  }
-                 if (all && g.global != 1) multiply(to, to, n, 1 / g.global);
+                 if (all && g.spec.global != 1) multiply(to, to, n, 1 / g.spec.global);
                }
              });
   return x.shaped_like(out);
@@ -315,7 +286,7 @@ Tensor round_values(const Rows& x, const Grid& g, const Quantizer& q, const Quan
 
 void check_plain(const Quantizer& q, const char* what) {
   check(q);
-  if (q.hadamard) fail(std::string(what) + ": the Hadamard transform belongs to a product; apply hadamard16 yourself");
+  if (q.hadamard) failf("{}: the Hadamard transform belongs to a product; apply hadamard16 yourself", what);
 }
 
 Tensor make_scales(const Rows& x, const Grid& g, const Quantizer& q, Format& scale_format) {
@@ -343,10 +314,9 @@ detail::ScaleSpec detail::scale_spec(const Quantizer& q) {
 void check(const Quantizer& q) {
   check(q.format);
   const Scaling& s = q.scaling;
-  const auto bad = [&](const std::string& why) { fail("quantizer to " + name(q.format) + ": " + why); };
+  const auto bad = [&](const std::string& why) { failf("quantizer to {}: {}", name(q.format), why); };
   if (!q.format.has_zero && s.kind != ScalingKind::none) bad("a format without zero holds scales and has none itself");
-  if (q.rounding.mode == RoundingMode::stochastic && (q.rounding.random_bits < 1 || q.rounding.random_bits > 32))
-    bad(fmt::format("stochastic rounding takes 1 to 32 random bits, not {}", q.rounding.random_bits));
+  in_context("quantizer to " + name(q.format), [&] { check(q.rounding); });
   if (s.block < 1) bad(fmt::format("a block has at least 1 element, not {}", s.block));
   if (s.history < 1) bad(fmt::format("the history keeps at least 1 amax, not {}", s.history));
   if (!(s.value >= 0x1p-126 && s.value <= 0x1p126))
@@ -377,7 +347,7 @@ QuantizedTensor quantize(const Tensor& x, const Quantizer& q, const QuantizeOpti
   out.codes = empty({packed_bytes(x.numel(), bits)}, {.dtype = DType::u8, .device = x.device()});
   out.scales = make_scales(rows, g, q, out.scale_format);
   if (!g.fixed && g.whole.defined()) out.global_scale = as_strided(g.whole, {}, {}, 1);
-  else if (g.global != 1) out.global_scale = scalar(1 / g.global);
+  else if (g.spec.global != 1) out.global_scale = scalar(1 / g.spec.global);
   const Rounder scale_rounder{out.scale_format, {}, Overflow::ieee};
   const std::int64_t cols = (g.k + g.block_cols - 1) / g.block_cols;
   if (g.fixed && out.scales.defined() && !g.whole.defined()) out.scales.fill_(g.one.inverse);
@@ -402,10 +372,9 @@ QuantizedTensor quantize(const Tensor& x, const Quantizer& q, const QuantizeOpti
         if (g.fixed) return;
         std::vector<float> inverse;
         for (const Scale& s : scales) inverse.push_back(s.inverse);
-        const std::int64_t at = first / g.k / g.block_rows * cols;
-        const auto count = static_cast<std::int64_t>(inverse.size());
-        if (out.scales.dtype() == DType::f32) std::copy_n(inverse.data(), count, out.scales.data<float>() + at);
-        else scale_rounder.encode(inverse.data(), out.scales.data<std::uint8_t>() + at, count);
+        const std::int64_t at = first / g.k / g.block_rows * cols * code_bytes(out.scale_format);
+        scale_rounder.encode(inverse.data(), static_cast<char*>(out.scales.raw()) + at,
+                             static_cast<std::int64_t>(inverse.size()));
       });
   return out;
 }
@@ -439,8 +408,8 @@ QuantizedOperand quantize_operand(const Tensor& x, const Quantizer& q, const Qua
     out.scale = row_scales.reshape(sizes);
   } else if (g.whole.defined()) {
     out.scale = as_strided(g.whole, {}, {}, 1);
-  } else if (g.fixed ? g.one.inverse != 1 : g.global != 1) {
-    out.scale = full({}, g.fixed ? g.one.inverse : 1 / g.global, {.device = x.device()});
+  } else if (const float inverse = g.fixed ? g.one.inverse : 1 / g.spec.global; inverse != 1) {
+    out.scale = full({}, inverse, {.device = x.device()});
   }
   return out;
 }

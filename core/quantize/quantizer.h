@@ -1,6 +1,6 @@
-// Quantizers: a format with a rule for its scales, from none to the two levels of NVFP4. Bits and scales stay apart:
+// Quantizers: a format and a rule for its scales, from no scale to the two levels of NVFP4.
 //
-//   const Quantizer q{.format = format("e4m3fn"), .overflow = Overflow::saturate, .scaling = {.kind = ScalingKind::tensor}};
+//   const Quantizer q{.format = format("e4m3fn"), .scaling = {.kind = ScalingKind::tensor}};
 //   const QuantizedTensor codes = quantize(x, q);        // 8-bit codes and a scale
 //   codes.dequantize();                                  // f32
 //   fake_quantize(x, q);                                 // the same values, without the codes
@@ -20,46 +20,50 @@ namespace gradual {
 
 enum class ScalingKind : std::uint8_t {
   none,
-  fixed,    // one number, given
-  tensor,   // one a tensor, from its own amax
-  delayed,  // one a tensor, from the amax of earlier ones (AmaxHistory)
-  row,      // one for each row along the contracted axis, from its amax
-  block,    // one for each block along the contracted axis (square: for each square tile of a matrix)
-  nvfp4     // blocks with e4m3fn scales, under one f32 scale a tensor
+  fixed,    // one given number
+  tensor,   // one scale per tensor, from its amax
+  delayed,  // one scale per tensor, from the amaxes of earlier tensors (AmaxHistory)
+  row,      // one scale per row along the contracted axis, from its amax
+  block,    // one scale per block along the contracted axis (square: per square tile of a matrix)
+  nvfp4     // one e4m3fn scale per block and one f32 scale per tensor
 };
-std::string_view name(ScalingKind kind);
+// Whether a tensor has at most one scale.
+constexpr bool per_tensor(ScalingKind kind) { return kind <= ScalingKind::delayed; }
+template <>
+inline constexpr std::string_view kEnumNames<ScalingKind>[] = {"none", "fixed", "tensor", "delayed",
+                                                               "row",  "block", "nvfp4"};
 
-// In what a block's scale is held.
+// The storage of a block's scale.
 enum class ScaleFormat : std::uint8_t { f32, power_of_two, e8m0 };
-std::string_view name(ScaleFormat format);
+template <> inline constexpr std::string_view kEnumNames<ScaleFormat>[] = {"f32", "power-of-two", "e8m0"};
 
-// How a power of two is found from a block's amax (OCP MX; torchao's names), emax the format's largest exponent.
+// How a power of two follows from a block's amax (OCP MX; torchao's names). emax is the format's largest exponent.
 enum class ScaleRule : std::uint8_t {
-  floor,  // 2^(floor(log2 amax) - emax), the specification's: the largest elements may saturate
-  rceil,  // the power of two at or above amax / max: none does
+  floor,  // 2^(floor(log2 amax) - emax), as in the specification; the largest elements may saturate
+  rceil,  // the smallest power of two at or above amax / max; no element saturates
   ceil,   // 2^(ceil(log2 amax) - emax)
-  even    // floor of the amax rounded to the element's mantissa
+  even    // as floor, with the amax first rounded to the element's mantissa bits
 };
-std::string_view name(ScaleRule rule);
+template <> inline constexpr std::string_view kEnumNames<ScaleRule>[] = {"floor", "rceil", "ceil", "even"};
 
-// What implementations do with an amax of 0, Inf or NaN, where they differ.
+// The implementation whose scales for an amax of 0, Inf or NaN are used; implementations differ.
 enum class ScaleOracle : std::uint8_t {
   transformer_engine,  // tensor, row: 1. Blocks: 0 gives the smallest scale, Inf the largest (e8m0 FE), NaN gives NaN
-  torchao              // tensor, row: max / max(amax, 1e-12) in f64. Blocks: 0 gives the smallest, Inf and NaN NaN (FF)
+  torchao  // tensor, row: max / max(amax, 1e-12) in f64. Blocks: 0 gives the smallest; Inf, NaN give NaN (FF)
 };
-std::string_view name(ScaleOracle oracle);
+template <> inline constexpr std::string_view kEnumNames<ScaleOracle>[] = {"transformer-engine", "torchao"};
 
 struct Scaling {
   ScalingKind kind = ScalingKind::none;
-  double value = 1;           // fixed: times the source
-  double margin = 0;          // tensor, row, delayed, blocks' f32 scales: the scale is 2^margin smaller
-  bool power_of_two = false;  // tensor, row, blocks' f32 scales: rounded down to one
-  int history = 1024;         // delayed: amaxes kept, at least 1
-  bool most_recent = false;   // delayed: the last amax, not the largest kept
-  int block = 32;             // block, nvfp4: elements, at least 1; a ragged last block counts as padded with zeros
-  bool square = false;        // block, nvfp4: weights in tiles of block x block
+  double value = 1;           // fixed: the factor of the source
+  double margin = 0;          // tensor, row, delayed, block with f32 scales: the scale is 2^margin smaller
+  bool power_of_two = false;  // tensor, row, block with f32 scales: the scale is rounded down to a power of two
+  int history = 1024;         // delayed: the number of amaxes kept, at least 1
+  bool most_recent = false;   // delayed: the scale follows from the last amax, not from the largest one kept
+  int block = 32;             // block, nvfp4: elements per block, at least 1; zeros pad a smaller last block
+  bool square = false;        // block, nvfp4: tiles of block x block elements
   ScaleFormat scale = ScaleFormat::e8m0;  // block
-  ScaleRule rule = ScaleRule::floor;      // block, with a scale that is a power of two
+  ScaleRule rule = ScaleRule::floor;      // block, with scales that are powers of two
   ScaleOracle oracle = ScaleOracle::transformer_engine;
 
   bool operator==(const Scaling&) const = default;
@@ -70,58 +74,59 @@ struct Quantizer {
   Rounding rounding = {};
   Overflow overflow = Overflow::saturate;
   Scaling scaling = {};
-  bool hadamard = false;  // a random Hadamard transform of 16 along the contracted axis first (see hadamard16)
+  bool hadamard = false;  // a random Hadamard transform along the contracted axis before rounding (see hadamard16)
 
   bool operator==(const Quantizer&) const = default;
 };
-// Error naming the field and what is allowed.
+// Throws Error that names the wrong field and what is allowed.
 void check(const Quantizer& quantizer);
-// "e4m3fn, one delayed scale a tensor (history 1024, max)".
+// A description: "e4m3fn, one delayed scale a tensor (history 1024, max)".
 std::string describe(const Quantizer& quantizer);
 
 struct QuantizeOptions {
-  int axis = -1;  // the contracted one: rows and blocks run along it
-  // Of stochastic rounding; element i is numbered with the axis last. Where the call is recorded (cuda::Graph) it counts as
-  // drawn from the default generator, and replays move it on.
+  int axis = -1;  // the contracted axis, along which rows and blocks lie
+  // The key of stochastic rounding. Elements are numbered with the axis last. In a recorded call (cuda::Graph) the key
+  // counts as a draw from the default generator, and each replay advances it.
   RandomKey key = {};
-  // Instead of that, in the memory of x's GPU: streams begin at key.stream + (*steps << 25).
+  // If not null, in the memory of x's GPU: the stream is key.stream + (*steps << 25), and replays do not advance the
+  // key.
   const std::int64_t* steps = nullptr;
-  AmaxHistory* history = nullptr;  // delayed scaling needs it; the amax is staged
-  bool stage = true;               // false: the history is only read,
-  bool keep = false;               // its scale remembered,
-  bool again = false;              // and the one used that was remembered last
-  CastStats stats = {};  // of the scaled values; exponents are the source's. Of a GPU's tensor they are waited for
-  bool scaled_exponents = false;  // exponents too are of the scaled values, as the format meets them
+  AmaxHistory* history = nullptr;  // delayed scaling needs it
+  bool stage = true;               // stage x's amax in the history
+  bool keep = false;               // store the history's scale as AmaxHistory::used
+  bool again = false;              // use AmaxHistory::used as the scale
+  CastStats stats = {};  // counts are of the scaled values, exponents of the source. The host waits for a GPU's stats
+  bool scaled_exponents = false;  // exponents are of the scaled values too
 };
 
-// Codes and scales. x: any floating tensor, of any device, where the result lies too, with the
-// same bits and counts (of a NaN times a scale that is NaN, either's sign may stay); scales from amaxes are found there, and
-// the host waits for none. Error for the transform, which has no codes of its own.
+// x's codes and scales. x is a floating tensor of any sizes on any device. The result is on x's device; all devices
+// give the same bits and counts (a NaN times a NaN scale may have either sign). Scales from amaxes are computed on the
+// device, and the host does not wait. Error if q.hadamard is set: the transform belongs to a product.
 QuantizedTensor quantize(const Tensor& x, const Quantizer& quantizer, const QuantizeOptions& options = {});
-// Plain rounding to a format's codes, without scales.
+// x rounded to codes of a format, without scales.
 QuantizedTensor quantize(const Tensor& x, const Format& format, const Rounding& rounding, Overflow overflow,
                          RandomKey key = {}, CastStats stats = {});
-// What codes and scales stand for, as f32 (f64 for f64 where nothing is scaled).
+// The values of quantize(x, ..), as f32 with x's sizes; f64 if x is f64 and the quantizer has no scales.
 Tensor fake_quantize(const Tensor& x, const Quantizer& quantizer, const QuantizeOptions& options = {});
 Tensor fake_quantize(const Tensor& x, const Format& format, const Rounding& rounding, Overflow overflow,
                      RandomKey key = {}, CastStats stats = {});
 
-// An operand for an exact contraction: x is about values * scale. Scales of blocks are in the values; one a tensor or
-// a row stands apart (f32, sizes 1 but for the rows; undefined: 1; on a GPU one from an amax is always defined), so that
-// values have few significant bits.
+// An operand for an exact contraction: fake_quantize(x) is values * scale. `values` includes the scales of blocks. A
+// scale per tensor or row is separate, so that the values have few significant bits.
 struct QuantizedOperand {
-  Tensor values;  // x's sizes; f32, or f64 as fake_quantize gives it
-  Tensor scale;
+  Tensor values;  // x's sizes, the dtype of fake_quantize
+  Tensor scale;   // f32, [] or x's sizes with 1 along the axis. Undefined: 1. On a GPU a scale from an amax is defined
 };
 QuantizedOperand quantize_operand(const Tensor& x, const Quantizer& quantizer, const QuantizeOptions& options = {});
 
-// x [.., K], K a multiple of 16, times H = 1/4 diag(signs) H16 in groups of 16 along the last dim; bit i of `signs` set:
-// element i is negated first. H is orthogonal: transformed operands have the products of the original ones.
+// x [.., K], K a multiple of 16, times H = 1/4 diag(signs) H16 in groups of 16 along the last dim. Bit i of `signs`
+// negates element i of a group first. H is orthogonal, so a product of transformed operands is the product of the
+// operands.
 Tensor hadamard16(const Tensor& x, std::uint16_t signs);
 
-// The largest magnitude: 0 for none, NaN where there is one.
+// The largest magnitude in x: 0 without elements, NaN if x has one.
 float amax(const Tensor& x);
-// The same, f32 [], where x is: nobody waits.
+// The same as f32 [] on x's device. The host does not wait.
 Tensor amax_tensor(const Tensor& x);
 
 }  // namespace gradual

@@ -1,4 +1,5 @@
-// How the scales of quantizer.h follow from magnitudes, for the CPU and for CUDA kernels; and what cuda/ gives quantizers.
+// How the scales of quantizer.h follow from magnitudes, for CPU and CUDA kernels, and the functions that cuda/ defines
+// for quantizers.
 #pragma once
 
 #include <bit>
@@ -12,13 +13,13 @@
 
 namespace gradual::detail {
 
-// What the source is multiplied by before it is rounded, and a code's value afterwards.
+// The factor of the source before rounding, and the factor of a code's value.
 struct Scale {
   float forward = 1, inverse = 1;
 };
 constexpr Scale inverted(float forward) { return {forward, 1 / forward}; }
 
-// A quantizer's rule for scales, as kernels take it.
+// A quantizer's rule for scales in the form that kernels read.
 struct ScaleSpec {
   ScalingKind kind = ScalingKind::none;
   ScaleFormat scale = ScaleFormat::f32;
@@ -26,28 +27,37 @@ struct ScaleSpec {
   ScaleOracle oracle = ScaleOracle::transformer_engine;
   bool power_of_two = false;
   float margin = 1;  // 2^-margin
-  double most = 1;   // of the format: the largest value, its exponent, its mantissa bits
+  double most = 1;   // the format's largest value; next, its exponent and the format's mantissa bits
   int emax = 0, mantissa_bits = 0;
-  float global = 1;                       // nvfp4: of the tensor
-  RoundingSpec<std::uint32_t> e4m3 = {};  // nvfp4: of blocks' scales
+  float global = 1;                       // nvfp4: the scale of the tensor
+  RoundingSpec<std::uint32_t> e4m3 = {};  // nvfp4: rounds the scales of blocks
 };
 ScaleSpec scale_spec(const Quantizer& q);
+
+// The scales of one call: one for the tensor, or one for each block of a grid over [rows, k].
+struct ScaleGrid {
+  std::int64_t block_rows = 1, block_cols = 1;  // elements under one scale
+  bool fixed = false;                           // one scale, known before the pass: `one`
+  Scale one = {};
+  ScaleSpec spec = {};  // not fixed: the rule for each block's scale; spec.global is the tensor's scale (nvfp4)
+  Tensor whole;         // on a GPU, for scales from an amax: replaces `one` or spec.global, with its inverse, f32 [2]
+};
 
 GRADUAL_HD inline float floor_power(float x) { return std::ldexp(1.0F, std::ilogb(x)); }
 GRADUAL_HD inline bool is_nan(float x) { return x != x; }
 GRADUAL_HD inline bool is_inf(float x) { return x > FLT_MAX || x < -FLT_MAX; }
-// With NaN's upper bits kept, as arithmetic on the CPU does it: a GPU's has one NaN only.
+// A quiet NaN with the upper bits of `nan`, as a CPU's arithmetic gives it. A GPU's arithmetic has one NaN only.
 GRADUAL_HD inline float quieted(float nan) {
   return std::bit_cast<float>(std::bit_cast<std::uint32_t>(nan) | SourceBits<std::uint32_t>::kQuiet);
 }
 
-// The larger of two magnitudes by their bits, which are ordered as the values are; NaN wins.
+// max(|a|, b) for b >= 0. Bits of magnitudes have the order of their values, and NaN is the largest.
 GRADUAL_HD inline float larger_magnitude(float a, float b) {
   const std::uint32_t x = std::bit_cast<std::uint32_t>(a) & 0x7fffffffu, y = std::bit_cast<std::uint32_t>(b);
   return std::bit_cast<float>(x > y ? x : y);
 }
 
-// One scale for a tensor or a row: max / amax.
+// The scale of a tensor, a row or a block with f32 scales: max / amax.
 GRADUAL_HD inline Scale current_scale(float amax, const ScaleSpec& s) {
   float scale = 1;
   if (s.oracle == ScaleOracle::torchao) {
@@ -65,14 +75,14 @@ GRADUAL_HD inline Scale current_scale(float amax, const ScaleSpec& s) {
   return inverted(scale);
 }
 
-// Delayed scaling: from the amax that its history gives.
+// Delayed scaling: the scale from the history's amax, or `before` if that is 0, Inf or NaN.
 GRADUAL_HD inline float delayed_scale(float amax, float before, const ScaleSpec& s) {
   if (!(amax > 0) || is_inf(amax)) return before;
   const float scale = static_cast<float>(s.most) / amax * s.margin;
   return scale > FLT_MAX ? FLT_MAX : scale;
 }
 
-// NVFP4: the scale of the tensor, under which blocks have theirs.
+// NVFP4: the scale of the tensor.
 GRADUAL_HD inline Scale nvfp4_global(float amax, const ScaleSpec& s) {
   if (is_nan(amax)) return {quieted(amax), quieted(amax)};
   const float encode = static_cast<float>(448 * s.most) / amax;
@@ -80,7 +90,7 @@ GRADUAL_HD inline Scale nvfp4_global(float amax, const ScaleSpec& s) {
   return inverted(encode > FLT_MAX ? FLT_MAX : encode);
 }
 
-// The exponent of a block's scale, amax finite and not 0.
+// The exponent of a block's scale. amax is finite and not 0.
 GRADUAL_HD inline int block_exponent(float amax, const ScaleSpec& s) {
   switch (s.rule) {
     case ScaleRule::floor: return std::ilogb(amax) - s.emax;
@@ -100,11 +110,11 @@ GRADUAL_HD inline int block_exponent(float amax, const ScaleSpec& s) {
 }
 
 GRADUAL_HD inline Scale power_scale(int e) {
-  e = e < -127 ? -127 : e > 127 ? 127 : e;  // e8m0 ends there; f32's reciprocals as well
+  e = e < -127 ? -127 : e > 127 ? 127 : e;  // the range of e8m0 and of f32's reciprocals
   return {std::ldexp(1.0F, -e), std::ldexp(1.0F, e)};
 }
 
-// NVFP4 (NVIDIA 2025): the scale of a block is e4m3fn, relative to the tensor's.
+// NVFP4 (NVIDIA 2025): the e4m3fn scale of a block, relative to the tensor's scale.
 GRADUAL_HD inline Scale nvfp4_scale(float amax, const ScaleSpec& s) {
   const float nan = is_nan(amax) ? amax : s.global;
   const float wanted = is_nan(nan) ? quieted(nan) : amax * s.global / static_cast<float>(s.most);
@@ -116,7 +126,7 @@ GRADUAL_HD inline Scale nvfp4_scale(float amax, const ScaleSpec& s) {
   return {forward > FLT_MAX ? FLT_MAX : forward, scale};
 }
 
-// The scale of a row or a block with this largest magnitude.
+// The scale of a row or a block with the largest magnitude `amax`.
 GRADUAL_HD inline Scale scale_of(float amax, const ScaleSpec& s) {
   constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
   if (s.kind == ScalingKind::nvfp4) return nvfp4_scale(amax, s);
@@ -131,42 +141,37 @@ GRADUAL_HD inline Scale scale_of(float amax, const ScaleSpec& s) {
 
 namespace gradual::device {
 
-// A tensor of a GPU scaled, rounded and counted as a quantizer does it, in the order [rows, k].
-struct RoundingPass {
-  Tensor x;  // floating, the axis last
+// One quantizer's pass over a GPU's tensor, seen as [rows, k]: scales, rounds and counts.
+struct RoundingPass : detail::ScaleGrid {
+  Tensor x;  // floating, with the axis last
   std::int64_t rows = 1, k = 1;
-  bool wide = false;  // x is f64, rounded as it is and not scaled; else f64 is rounded to f32 first
+  bool wide = false;  // x is f64 and is rounded without a scale; false: f64 is rounded to f32 first
   Rounder rounder = {};
   const std::int64_t* steps = nullptr;  // QuantizeOptions::steps
-  bool fixed = false;                   // one scale,
-  detail::Scale one = {};               // this
-  detail::ScaleSpec spec = {};          // else one for each block
-  Tensor
-      whole;  // f32 [2]: in the place of `one`; not fixed, the scale of the tensor (nvfp4): spec.global and its inverse
-  std::int64_t block_rows = 1, block_cols = 1;
-  Tensor values;         // f32 (wide: f64) [rows, k], or
-  Tensor codes;          // u8, packed
-  bool unscale = false;  // values times the inverse of their scale,
-  bool last = false;     // and then times that of the tensor's
-  Tensor scales;         // not fixed: where the inverse scales go, if anywhere: f32, or u8 as codes
+  Tensor values;                        // the output, f32 (wide: f64) [rows, k], or
+  Tensor codes;                         // the output as packed codes, u8
+  bool unscale = false;                 // multiply values by the inverse of their scale
+  bool last = false;                    // then multiply them by the inverse of the tensor's scale
+  Tensor scales;  // not fixed: the output for the inverse scales, f32 or u8 codes; may be undefined
   CastStats stats = {};
   bool scaled_exponents = false;
 };
 void round_scaled(const RoundingPass& pass);
-// The values of a QuantizedTensor's codes on a GPU, in their order, into f32 [numel]; with `scale_values`, which may be
-// undefined, and its global scale.
+// Writes the values of a QuantizedTensor's codes on a GPU, in their order, to `values`, f32 with q.numel() elements.
 void decode(const QuantizedTensor& q, const Tensor& values);
+// The same times `scale_values`, which may be undefined, and times q's global scale.
 void dequantize(const QuantizedTensor& q, const Tensor& scale_values, const Tensor& values);
-// The largest magnitude of a tensor of a GPU, into `to`: f32 [] there.
+// Writes the largest magnitude of a GPU's tensor to `to`, f32 [] on that GPU.
 void amax(const Tensor& x, const Tensor& to);
-// What follows from it, into `to`, f32 [2]: the scale of the tensor by spec.kind (tensor, nvfp4), and its inverse.
+// Writes the scale of a tensor with this amax, by spec.kind (tensor or nvfp4), and its inverse to `to`, f32 [2].
 void whole_scale(const Tensor& amax, const detail::ScaleSpec& spec, const Tensor& to);
-// The same by a history, in which an amax is staged if it is defined. keep, again: as in QuantizeOptions.
+// The same from a history. Stages `amax` if it is defined. keep, again: see QuantizeOptions.
 void delayed_scale(DeviceAmaxHistory* history, const Tensor& amax, bool keep, bool again, const Tensor& to);
-// AmaxHistory::advance() with room for so many amaxes.
+// AmaxHistory::advance() for a history of `length` amaxes.
 void advance_amax(DeviceAmaxHistory* history, Device device, int length, bool most_recent,
                   const detail::ScaleSpec& spec);
-// The bytes of `from` into `to`, both without gaps and of one size, unless *skipped is not 0 there (null: always).
+// Copies the bytes of `from` to `to`, unless *skipped on the GPU is not 0 (null: always). Both have one size and no
+// gaps.
 void copy_unless(const std::int64_t* skipped, const Tensor& to, const Tensor& from);
 
 }  // namespace gradual::device

@@ -1,23 +1,9 @@
-// What quantizers and the parts of their scaling are called.
+// The text of describe(Quantizer).
 #include <fmt/format.h>
 
 #include "quantizer.h"
 
 namespace gradual {
-
-std::string_view name(ScalingKind kind) {
-  static constexpr std::string_view kNames[] = {"none", "fixed", "tensor", "delayed", "row", "block", "nvfp4"};
-  return kNames[static_cast<int>(kind)];
-}
-std::string_view name(ScaleFormat format) {
-  static constexpr std::string_view kNames[] = {"f32", "power-of-two", "e8m0"};
-  return kNames[static_cast<int>(format)];
-}
-std::string_view name(ScaleRule rule) {
-  static constexpr std::string_view kNames[] = {"floor", "rceil", "ceil", "even"};
-  return kNames[static_cast<int>(rule)];
-}
-std::string_view name(ScaleOracle oracle) { return oracle == ScaleOracle::torchao ? "torchao" : "transformer-engine"; }
 
 std::string describe(const Quantizer& q) {
   const Scaling& s = q.scaling;

@@ -51,8 +51,7 @@ template <class T> double noise_of(const T* x, const T* q, std::int64_t n, doubl
 // Elements [first, first + n) of a contiguous tensor; Inf and NaN become zeros and are counted.
 template <class T> void load(const Tensor& x, std::int64_t first, std::int64_t n, T* out, WhatIf* counts) {
   const void* from = static_cast<const char*>(x.raw()) + static_cast<std::size_t>(first) * size_of(x.dtype());
-  if constexpr (sizeof(T) == 8) load(x.dtype(), from, 1, out, n);
-  else load(x.dtype(), from, 1, out, n);
+  load(x.dtype(), from, 1, out, n);
   for (std::int64_t i = 0; i < n; ++i) {
     const bool nan = std::isnan(out[i]), inf = std::isinf(out[i]);
     if (counts) counts->zeros += out[i] == 0, counts->nan += nan, counts->inf += inf;
@@ -91,11 +90,9 @@ std::vector<Point> points_of(const Format& f, double amax, const WhatIfOptions& 
   const Rounder plain{f, o.rounding, Overflow::saturate};
   if (amax == 0) return {{plain}, {plain}};
   const int fit = fitting_exponent(f.max(), amax);
-  std::vector<int> exponents;
-  for (int k = std::min(0, fit); k <= std::max(0, fit + o.above); ++k)
-    if (k >= f.max_exponent() - 127 && k <= 127 - f.bias && (k == 0 || k <= fit + o.above)) exponents.push_back(k);
   std::vector<Point> points;
-  for (const int k : exponents) {
+  for (int k = std::min(0, fit); k <= std::max(0, fit + o.above); ++k) {
+    if (k < f.max_exponent() - 127 || k > 127 - f.bias || (k != 0 && k > fit + o.above)) continue;
     points.push_back({.rounder = plain, .scale = std::ldexp(1.0, k)});
     points.back().rounder.format.bias += k;
   }
@@ -237,15 +234,14 @@ std::string to_string(const WhatIf& w) {
   std::size_t width = 9;
   for (const FormatLoss& f : w.formats) width = std::max(width, f.name.size());
   text += fmt::format("{:<{}} | {:^36} | {:^36} | max / amax\n", "", width, "as it is", "best power of two");
-  text += fmt::format("{:<{}} | {:>9} {:>9} {:>9} {:>6} | {:>6} {:>9} {:>9} {:>9} | {:>10} {:>7}\n", "format", width,
-                      "to zero", "subnormal", "too large", "SQNR", "scale", "to zero", "too large", "SQNR", "scale",
-                      "SQNR");
-  for (const FormatLoss& f : w.formats)
-    text += fmt::format("{:<{}} | {:>9} {:>9} {:>9} {:>6} | {:>6} {:>9} {:>9} {:>9} | {:>10} {:>7}\n", f.name, width,
-                        percent(f.unscaled.underflow), percent(f.unscaled.subnormal), percent(f.unscaled.overflow),
-                        decibels(f.unscaled.sqnr_db), scale_text(f.best.scale), percent(f.best.underflow),
-                        percent(f.best.overflow), decibels(f.best.sqnr_db), scale_text(f.amax.scale),
-                        decibels(f.amax.sqnr_db));
+  static constexpr char kLine[] = "{:<{}} | {:>9} {:>9} {:>9} {:>6} | {:>6} {:>9} {:>9} {:>9} | {:>10} {:>7}\n";
+  text += fmt::format(kLine, "format", width, "to zero", "subnormal", "too large", "SQNR", "scale", "to zero",
+                      "too large", "SQNR", "scale", "SQNR");
+  for (const auto& [name, format, as_it_is, best, amax, sweep] : w.formats)
+    text += fmt::format(kLine, name, width, percent(as_it_is.underflow), percent(as_it_is.subnormal),
+                        percent(as_it_is.overflow), decibels(as_it_is.sqnr_db), scale_text(best.scale),
+                        percent(best.underflow), percent(best.overflow), decibels(best.sqnr_db), scale_text(amax.scale),
+                        decibels(amax.sqnr_db));
   return text +
          fmt::format(
              "SQNR in dB: 10 log10(sum x^2 / sum (x - q(x))^2). Shares are of the finite elements that are not zero.\n"
@@ -254,12 +250,12 @@ std::string to_string(const WhatIf& w) {
 }
 
 std::string to_string(const FormatLoss& loss) {
-  std::string text = fmt::format("{}\n{:>8} {:>9} {:>9} {:>9} {:>7}\n", loss.name, "scale", "to zero", "subnormal",
-                                 "too large", "SQNR");
+  static constexpr char kLine[] = "{:>8} {:>9} {:>9} {:>9} {:>7}{}\n";
+  std::string text = loss.name + "\n";
+  text += fmt::format(kLine, "scale", "to zero", "subnormal", "too large", "SQNR", "");
   for (const ScaleLoss& l : loss.sweep)
-    text += fmt::format("{:>8} {:>9} {:>9} {:>9} {:>7}{}\n", scale_text(l.scale), percent(l.underflow),
-                        percent(l.subnormal), percent(l.overflow), decibels(l.sqnr_db),
-                        l.scale == loss.best.scale ? "  best" : "");
+    text += fmt::format(kLine, scale_text(l.scale), percent(l.underflow), percent(l.subnormal), percent(l.overflow),
+                        decibels(l.sqnr_db), l.scale == loss.best.scale ? "  best" : "");
   return text;
 }
 
