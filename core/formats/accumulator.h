@@ -34,14 +34,14 @@ struct Accumulator {
   bool operator==(const Accumulator&) const = default;
 };
 // Error naming the field and what is allowed.
-void check(const Accumulator& accumulator);
+void check_valid(const Accumulator& accumulator);
 
 // By name: "f32", "f64", "fp16-acc" (f16 sums, nearest), "bf16-acc", "hopper-fp8-14bit" (e8m13 truncated: what was
 // measured of Hopper's FP8 tensor cores), a name of named_formats() or "eXmY"; then ":toward-zero" or another rounding,
 // "/chunk=N", "/promote=N". "hopper-fp8-14bit/promote=128" is what libraries run.
 Accumulator accumulator(std::string_view name);
 // The inverse.
-std::string name(const Accumulator& accumulator);
+std::string to_string(const Accumulator& accumulator);
 
 // Of this thread's ops while it lives; none: f32 as they are.
 struct AccumulatorScope : Scoped<std::optional<Accumulator>> {

@@ -56,7 +56,7 @@ struct WhatIf {
 };
 
 // x: any floating tensor. Scaling by a power of two is exact and rounded once, at every scale whose format is a Format
-// itself (see check(Format)): formats with f32's exponents have the scale 1 alone.
+// itself (see check_valid(Format)): formats with f32's exponents have the scale 1 alone.
 WhatIf what_if(const Tensor& x, const WhatIfOptions& options = {});
 // A table, one line a format.
 std::string to_string(const WhatIf& w);
