@@ -1,5 +1,6 @@
 // What dtype comes out: integers into float ops, f16 with bf16, tensors with numbers.
 #include <doctest/doctest.h>
+#include <gradual/core/tensor/literal.h>
 
 #include <array>
 #include <cmath>
