@@ -7,6 +7,7 @@
 #include <string>
 
 #include "gradual/core/support/error.h"
+#include "gradual/core/tensor/literal.h"
 #include "support/tensors.h"
 
 using namespace gradual;
