@@ -63,9 +63,9 @@ std::vector<PoolShape> pool_shapes() {
           {"large", {8, 16, 31, 33}, {{.kernel = {3, 3}, .stride = {2, 2}, .padding = {1, 1}}}, true}};
 }
 std::vector<PoolShape> adaptive_shapes() {
-  return {{"1x1", {2, 3, 4, 5}, {.size = {1, 1}}},    {"uneven", {2, 2, 5, 7}, {.size = {3, 4}}},
-          {"larger", {1, 2, 3, 2}, {.size = {4, 3}}}, {"empty", {0, 2, 4, 4}, {.size = {2, 2}}},
-          {"same", {2, 2, 3, 4}, {.size = {3, 4}}},   {"large", {8, 16, 31, 33}, {.size = {7, 5}}, true}};
+  return {{"1x1", {2, 3, 4, 5}, {{}, {1, 1}}},    {"uneven", {2, 2, 5, 7}, {{}, {3, 4}}},
+          {"larger", {1, 2, 3, 2}, {{}, {4, 3}}}, {"empty", {0, 2, 4, 4}, {{}, {2, 2}}},
+          {"same", {2, 2, 3, 4}, {{}, {3, 4}}},   {"large", {8, 16, 31, 33}, {{}, {7, 5}}, true}};
 }
 
 // The extreme of each window and where in its plane it lies; the first of equals in row-major order, NaN
