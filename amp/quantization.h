@@ -65,7 +65,7 @@ inline constexpr std::optional<Quantizer> Quantization::*kOperandQuantizers[kRol
     {&Quantization::dgrad_dy, &Quantization::wgrad_dy},
     {&Quantization::weight_gradient, &Quantization::weight_gradient}};
 // Throws Error that names the wrong field.
-void check(const Quantization& quantization);
+void check_valid(const Quantization& quantization);
 
 // Operands that share a quantizer, in order, and the describe() text of that quantizer.
 struct OperandGroup {

@@ -6,8 +6,8 @@
 
 #include "../autograd/grad_mode.h"
 #include "../core/ops/ops.h"
-#include "../core/support/failf.h"
 #include "../core/support/text.h"
+#include "../core/support/throwf.h"
 #include "cast_stats.h"
 
 namespace gradual::amp {
@@ -25,9 +25,9 @@ QuantizeOptions options_for(const Quantizer& q) {
 void store_finite(const Tensor& gradient, const Quantizer& q, CastTally* tally) {
   QuantizeOptions o = options_for(q);
   if (gradient.device().is_cuda() && !tally) {
-    const Tensor finite = lt(amax_tensor(gradient), std::numeric_limits<double>::infinity());
+    const Tensor finite = lt(absmax_tensor(gradient), std::numeric_limits<double>::infinity());
     gradient.copy_(where(finite, fake_quantize(gradient, q, o), gradient));
-  } else if (std::isfinite(amax(gradient))) {
+  } else if (std::isfinite(absmax(gradient))) {
     if (tally) o.stats = {&tally->counts, &tally->exponents}, o.scaled_exponents = true;
     gradient.copy_(fake_quantize(gradient, q, o));
   }
@@ -56,8 +56,8 @@ void name_layers(Quantization& q, nn::Module& model) {
     if ((module == "first" || module == "last") && !layers.empty())
       module = module == "first" ? layers.front() : layers.back();
     if (std::find(paths.begin(), paths.end(), module) == paths.end())
-      failf("quantization: the model has no module '{}'; allowed are first, last, '' (the whole model){}{}", module,
-            paths.size() > 1 ? ", " + join({paths.begin() + 1, paths.end()}) : "", did_you_mean(module, paths));
+      throwf("quantization: the model has no module '{}'; allowed are first, last, '' (the whole model){}{}", module,
+             paths.size() > 1 ? ", " + join({paths.begin() + 1, paths.end()}) : "", did_you_mean(module, paths));
   }
 }
 

@@ -5,8 +5,8 @@
 #include <cmath>
 #include <limits>
 
-#include "../support/failf.h"
 #include "../support/text.h"
+#include "../support/throwf.h"
 #include "synonyms.h"
 
 namespace gradual {
@@ -64,8 +64,8 @@ std::optional<std::pair<int, int>> parse_widths(std::string_view text) {
 }
 
 void check_widths(int x, int m) {
-  if (x < 1 || x > 8) failf("format e{}m{}: {} exponent bits; allowed are 1 to 8", x, m, x);
-  if (m < 0 || m > 23) failf("format e{}m{}: {} mantissa bits; allowed are 0 to 23", x, m, m);
+  if (x < 1 || x > 8) throwf("format e{}m{}: {} exponent bits; allowed are 1 to 8", x, m, x);
+  if (m < 0 || m > 23) throwf("format e{}m{}: {} mantissa bits; allowed are 0 to 23", x, m, m);
 }
 
 // Format::ieee without its checks, for allowed widths.
@@ -79,7 +79,7 @@ Format ieee_form(int x, int m) {
 Format Format::ieee(int x, int m) {
   check_widths(x, m);
   const Format f = ieee_form(x, m);
-  check(f);
+  check_valid(f);
   return f;
 }
 
@@ -130,8 +130,8 @@ float Format::decode(std::uint32_t code) const {
   return static_cast<float>(negative ? -value : value);
 }
 
-void check(const Format& f) {
-  const auto bad = [&](const std::string& why) { failf("format e{}m{}: {}", f.exponent_bits, f.mantissa_bits, why); };
+void check_valid(const Format& f) {
+  const auto bad = [&](const std::string& why) { throwf("format e{}m{}: {}", f.exponent_bits, f.mantissa_bits, why); };
   check_widths(f.exponent_bits, f.mantissa_bits);
   if (f.has_inf != (f.nan == NanEncoding::ieee)) bad("Inf goes with the IEEE encoding of NaN, and only with it");
   if (f.has_inf && f.mantissa_bits == 0) bad("Inf and NaN need a mantissa bit to be told apart");
@@ -162,11 +162,11 @@ Format format(std::string_view text) {
   if (const auto widths = parse_widths(text)) return Format::ieee(widths->first, widths->second);
   std::vector<std::string> names;
   for (const NamedFormat& n : named_formats()) names.emplace_back(n.name);
-  failf("no format '{}'; there are {}, and eXmY with X 1 to 8 and Y 0 to 23{}", text, join(names),
-        did_you_mean(text, names, format_synonyms()));
+  throwf("no format '{}'; there are {}, and eXmY with X 1 to 8 and Y 0 to 23{}", text, join(names),
+         did_you_mean(text, names, format_synonyms()));
 }
 
-std::string name(const Format& f) {
+std::string to_string(const Format& f) {
   for (const NamedFormat& n : named_formats())
     if (n.format == f) return std::string(n.name);
   const std::string widths = fmt::format("e{}m{}", f.exponent_bits, f.mantissa_bits);
@@ -182,8 +182,8 @@ std::string name(const Format& f) {
 
 Format format_of(DType dtype) {
   if (!is_floating(dtype) || dtype == DType::f64)
-    failf("format_of: {} has no format here; f32, f16, bf16, f8e4m3fn and f8e5m2 have", name(dtype));
-  return format(name(dtype));
+    throwf("format_of: {} has no format here; f32, f16, bf16, f8e4m3fn and f8e5m2 have", to_string(dtype));
+  return format(to_string(dtype));
 }
 
 std::optional<DType> dtype_of_format(const Format& f) {

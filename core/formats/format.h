@@ -20,10 +20,10 @@ namespace gradual {
 
 // The names of an enumeration's values, in their order. Each enumeration with names specialises it.
 template <class E> inline constexpr int kEnumNames = 0;
-// The name of a value: name(NanEncoding::all_ones) is "all-ones".
+// The name of a value: to_string(NanEncoding::all_ones) is "all-ones".
 template <class E>
   requires requires { kEnumNames<E>[0]; }
-constexpr std::string_view name(E value) {
+constexpr std::string_view to_string(E value) {
   return kEnumNames<E>[static_cast<int>(value)];
 }
 
@@ -69,13 +69,13 @@ struct Format {
 
 // Throws Error that names the wrong field and what is allowed. Every value must be exact in f32, and the smallest
 // normal value must be normal in f32.
-void check(const Format& format);
+void check_valid(const Format& format);
 
 // The format with this name: a name of named_formats(), OCP's "e2m1", "e2m3" or "e3m2", or "eXmY" for Format::ieee(X,
 // Y). Error that lists the names for any other text.
 Format format(std::string_view name);
 // The format's name: "eXmY" for an IEEE form, a list of the fields for a format without a name.
-std::string name(const Format& format);
+std::string to_string(const Format& format);
 struct NamedFormat {
   std::string_view name;
   Format format;

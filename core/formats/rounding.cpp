@@ -5,9 +5,9 @@
 #include <cmath>
 #include <limits>
 
-#include "../support/failf.h"
 #include "../support/philox.h"
 #include "../support/text.h"
+#include "../support/throwf.h"
 #include "rounding_kernels.h"
 
 namespace gradual {
@@ -110,7 +110,7 @@ std::optional<DType> plain_half(const Rounder& r, CastStats stats) {
 }  // namespace
 
 template <class U> RoundingSpec<U> detail::rounding_spec(const Rounder& r, bool codes) {
-  check(r.rounding);
+  check_valid(r.rounding);
   using Bits = SourceBits<U>;
   const Format& f = r.format;
   const bool saturates = r.overflow == Overflow::saturate;
@@ -185,13 +185,13 @@ int detail::rounding_loop(const Rounder& r, const RoundingSpec<std::uint32_t>& s
   return static_cast<int>(r.rounding.mode);
 }
 
-void check(const Rounding& r) {
+void check_valid(const Rounding& r) {
   if (r.mode == RoundingMode::stochastic && (r.random_bits < 1 || r.random_bits > 32))
-    failf("stochastic rounding takes 1 to 32 random bits, not {}", r.random_bits);
+    throwf("stochastic rounding takes 1 to 32 random bits, not {}", r.random_bits);
 }
 
-std::string name(const Rounding& r) {
-  std::string text(name(r.mode));
+std::string to_string(const Rounding& r) {
+  std::string text(to_string(r.mode));
   if (r.mode == RoundingMode::stochastic && r.random_bits != 32) text += ":" + std::to_string(r.random_bits);
   return text;
 }
@@ -209,10 +209,10 @@ Rounding rounding_from_name(std::string_view text) {
     const auto [end, error] = std::from_chars(digits.data(), digits.data() + digits.size(), bits);
     if (error == std::errc() && end == digits.data() + digits.size() && bits >= 1 && bits <= 32)
       return {.mode = RoundingMode::stochastic, .random_bits = bits};
-    failf("rounding '{}': after stochastic: stands the number of random bits, 1 to 32", text);
+    throwf("rounding '{}': after stochastic: stands the number of random bits, 1 to 32", text);
   }
   names.emplace_back("stochastic:BITS");
-  failf("no rounding '{}'; there are {}{}", text, join(names), did_you_mean(text, names));
+  throwf("no rounding '{}'; there are {}{}", text, join(names), did_you_mean(text, names));
 }
 
 Overflow overflow_from_name(std::string_view text) {
@@ -221,7 +221,7 @@ Overflow overflow_from_name(std::string_view text) {
     if (text == known) return static_cast<Overflow>(names.size());
     names.emplace_back(known);
   }
-  failf("no overflow policy '{}'; there are {}{}", text, join(names), did_you_mean(text, names));
+  throwf("no overflow policy '{}'; there are {}{}", text, join(names), did_you_mean(text, names));
 }
 
 void ExponentHistogram::add(const float* values, std::int64_t n) {
@@ -250,7 +250,7 @@ void Rounder::round(const double* in, double* out, std::int64_t n, std::int64_t 
 void Rounder::encode(const float* in, void* codes, std::int64_t n, std::int64_t first_element, CastStats stats) const {
   const std::optional<DType> half = plain_half(*this, stats);
   if (!half) return round_all<float>(*this, in, nullptr, codes, n, first_element, stats);
-  store(*half, in, codes, 1, n);
+  cast_and_store(*half, in, codes, 1, n);
   if (stats.exponents) stats.exponents->add(in, n);
 }
 
@@ -267,7 +267,7 @@ void decode(const Format& f, const void* codes, float* out, std::int64_t n) {
     for (std::int64_t i = 0; i < n; ++i) out[i] = values[static_cast<const std::uint8_t*>(codes)[i] & mask];
     return;
   }
-  if (const auto dtype = dtype_of_format(f)) return load(*dtype, codes, 1, out, n);
+  if (const auto dtype = dtype_of_format(f)) return fetch_and_cast(*dtype, codes, 1, out, n);
   for (std::int64_t i = 0; i < n; ++i)
     out[i] = f.decode(bytes == 2 ? static_cast<const std::uint16_t*>(codes)[i]
                                  : static_cast<const std::uint32_t*>(codes)[i]);

@@ -37,10 +37,10 @@ struct Rounding {
   bool operator==(const Rounding&) const = default;
 };
 // Error if stochastic rounding has no 1 to 32 random bits.
-void check(const Rounding& rounding);
+void check_valid(const Rounding& rounding);
 // "nearest-even", "nearest-away", "toward-zero", "up", "down", "to-odd", "stochastic" or "stochastic:BITS".
-std::string name(const Rounding& rounding);
-// The inverse of name(). Error that lists the names for any other text.
+std::string to_string(const Rounding& rounding);
+// The inverse of to_string(). Error that lists the names for any other text.
 Rounding rounding_from_name(std::string_view text);
 
 // What values beyond the largest one, Inf and NaN become; implementations differ. A value overflows if it rounds, with

@@ -10,9 +10,9 @@
 #include "../formats/accumulator.h"
 #include "../ops/dispatch.h"
 #include "../ops/ops.h"
-#include "../support/failf.h"
 #include "../support/multiversion.h"
 #include "../support/parallel.h"
+#include "../support/throwf.h"
 #include "../tensor/device_recording.h"
 #include "../tensor/memory.h"
 #include "quantizer_kernels.h"
@@ -35,7 +35,7 @@ struct Rows {
   Shape sizes, strides;  // of the other dims
 
   Rows(const Tensor& t, int wanted) : x(t) {
-    if (!t.is_floating()) fail("quantize: takes a floating tensor, not " + std::string(name(t.dtype())));
+    if (!t.is_floating()) throw_error("quantize: takes a floating tensor, not " + std::string(to_string(t.dtype())));
     axis = wrap_dim(wanted, t.dim(), "quantize");
     sizes = t.sizes(), strides = t.strides();
     if (sizes.empty()) return;
@@ -53,7 +53,7 @@ struct Rows {
     if (in_order && x.dtype() == dtype_of<T>) return static_cast<const T*>(x.raw()) + first;
     T* buffer = scratch.emplace(static_cast<std::size_t>(n) * sizeof(T)).template as<T>();
     const auto copy = [&](std::int64_t at, std::int64_t step, std::int64_t to, std::int64_t count) {
-      gradual::load(x.dtype(), base + at * size, step, buffer + to, count);
+      gradual::fetch_and_cast(x.dtype(), base + at * size, step, buffer + to, count);
     };
     if (in_order) copy(first, 1, 0, n);
     for (std::int64_t done = 0; done < n && !in_order;) {
@@ -113,11 +113,11 @@ Tensor whole_scale(const Rows& x, const detail::ScaleSpec& spec, const Quantizer
   const Device device = x.x.device();
   Tensor scale = empty({2}, {.device = device});
   if (q.scaling.kind == ScalingKind::delayed) {
-    device::delayed_scale(o.history->on_device(device, q.scaling.history), o.stage ? amax_tensor(x.x) : Tensor(),
+    device::delayed_scale(o.history->on_device(device, q.scaling.history), o.stage ? absmax_tensor(x.x) : Tensor(),
                           o.keep, o.again, scale);
     o.history->is_staged = o.history->is_staged || o.stage;
   } else {
-    device::whole_scale(amax_tensor(x.x), spec, scale);
+    device::whole_scale(absmax_tensor(x.x), spec, scale);
   }
   return scale;
 }
@@ -137,7 +137,7 @@ Grid make_grid(const Rows& x, const Quantizer& q, const QuantizeOptions& o) {
   g.spec = detail::scale_spec(q);
   g.block_rows = std::max<std::int64_t>(1, x.rows), g.block_cols = std::max<std::int64_t>(1, x.k);
   if (s.kind == ScalingKind::delayed && !o.history)
-    fail("quantize: delayed scaling needs the history of a tensor's amaxes (QuantizeOptions::history)");
+    throw_error("quantize: delayed scaling needs the history of a tensor's amaxes (QuantizeOptions::history)");
   const bool whole = s.kind == ScalingKind::tensor || s.kind == ScalingKind::delayed || s.kind == ScalingKind::nvfp4;
   g.fixed = per_tensor(s.kind);
   if (whole && x.x.device().is_cuda()) g.whole = whole_scale(x, g.spec, q, o);
@@ -285,8 +285,8 @@ Tensor round_values(const Rows& x, const Grid& g, const Quantizer& q, const Quan
 }
 
 void check_plain(const Quantizer& q, const char* what) {
-  check(q);
-  if (q.hadamard) failf("{}: the Hadamard transform belongs to a product; apply hadamard16 yourself", what);
+  check_valid(q);
+  if (q.hadamard) throwf("{}: the Hadamard transform belongs to a product; apply hadamard16 yourself", what);
 }
 
 Tensor make_scales(const Rows& x, const Grid& g, const Quantizer& q, Format& scale_format) {
@@ -311,12 +311,12 @@ detail::ScaleSpec detail::scale_spec(const Quantizer& q) {
   return spec;
 }
 
-void check(const Quantizer& q) {
-  check(q.format);
+void check_valid(const Quantizer& q) {
+  check_valid(q.format);
   const Scaling& s = q.scaling;
-  const auto bad = [&](const std::string& why) { failf("quantizer to {}: {}", name(q.format), why); };
+  const auto bad = [&](const std::string& why) { throwf("quantizer to {}: {}", to_string(q.format), why); };
   if (!q.format.has_zero && s.kind != ScalingKind::none) bad("a format without zero holds scales and has none itself");
-  in_context("quantizer to " + name(q.format), [&] { check(q.rounding); });
+  in_context("quantizer to " + to_string(q.format), [&] { check_valid(q.rounding); });
   if (s.block < 1) bad(fmt::format("a block has at least 1 element, not {}", s.block));
   if (s.history < 1) bad(fmt::format("the history keeps at least 1 amax, not {}", s.history));
   if (!(s.value >= 0x1p-126 && s.value <= 0x1p126))
@@ -417,7 +417,7 @@ QuantizedOperand quantize_operand(const Tensor& x, const Quantizer& q, const Qua
 Tensor hadamard16(const Tensor& x, std::uint16_t signs) {
   const AccumulatorScope exact(std::nullopt);  // a recipe's accumulator is not for the transform
   if (x.dim() < 1 || x.sizes().back() % 16 != 0)
-    fail("hadamard16: " + to_string(x.sizes()) + ": the last dim must be a multiple of 16");
+    throw_error("hadamard16: " + to_string(x.sizes()) + ": the last dim must be a multiple of 16");
   float values[16 * 16];
   for (unsigned i = 0; i < 16; ++i)
     for (unsigned j = 0; j < 16; ++j) {
@@ -430,15 +430,15 @@ Tensor hadamard16(const Tensor& x, std::uint16_t signs) {
   return matmul(x.reshape({-1, 16}), h).reshape(x.sizes());
 }
 
-float amax(const Tensor& x) {
-  return x.device().is_cuda() ? moved(amax_tensor(x), Device::cpu()).item<float>() : amax_of(Rows(x, -1));
+float absmax(const Tensor& x) {
+  return x.device().is_cuda() ? moved(absmax_tensor(x), Device::cpu()).item<float>() : amax_of(Rows(x, -1));
 }
 
-Tensor amax_tensor(const Tensor& x) {
+Tensor absmax_tensor(const Tensor& x) {
   const Rows rows(x, -1);
   if (x.device().is_cpu()) return scalar(amax_of(rows));
   Tensor most = empty({}, {.device = x.device()});
-  device::amax(x, most);
+  device::absmax(x, most);
   return most;
 }
 

@@ -79,7 +79,7 @@ struct Quantizer {
   bool operator==(const Quantizer&) const = default;
 };
 // Throws Error that names the wrong field and what is allowed.
-void check(const Quantizer& quantizer);
+void check_valid(const Quantizer& quantizer);
 // A description: "e4m3fn, one delayed scale a tensor (history 1024, max)".
 std::string describe(const Quantizer& quantizer);
 
@@ -125,8 +125,8 @@ QuantizedOperand quantize_operand(const Tensor& x, const Quantizer& quantizer, c
 Tensor hadamard16(const Tensor& x, std::uint16_t signs);
 
 // The largest magnitude in x: 0 without elements, NaN if x has one.
-float amax(const Tensor& x);
+float absmax(const Tensor& x);
 // The same as f32 [] on x's device. The host does not wait.
-Tensor amax_tensor(const Tensor& x);
+Tensor absmax_tensor(const Tensor& x);
 
 }  // namespace gradual

@@ -1,14 +1,15 @@
 // The text of describe(Quantizer).
 #include <fmt/format.h>
 
+#include "../support/text.h"
 #include "quantizer.h"
 
 namespace gradual {
 
 std::string describe(const Quantizer& q) {
   const Scaling& s = q.scaling;
-  std::string text = name(q.format);
-  if (q.rounding.mode != RoundingMode::nearest_even) text += " " + name(q.rounding);
+  std::string text = to_string(q.format);
+  if (q.rounding.mode != RoundingMode::nearest_even) text += " " + to_string(q.rounding);
   const std::string blocks = s.square ? fmt::format("tiles of {0}x{0}", s.block) : fmt::format("blocks of {}", s.block);
   const char* one = s.power_of_two ? "power of two" : "scale";
   switch (s.kind) {
@@ -21,8 +22,8 @@ std::string describe(const Quantizer& q) {
       break;
     case ScalingKind::row: text += fmt::format(", one {} a row", one); break;
     case ScalingKind::block:
-      text += fmt::format(", {} with {} scales", blocks, name(s.scale));
-      if (s.scale != ScaleFormat::f32) text += fmt::format(" ({})", name(s.rule));
+      text += fmt::format(", {} with {} scales", blocks, to_string(s.scale));
+      if (s.scale != ScaleFormat::f32) text += fmt::format(" ({})", to_string(s.rule));
       break;
     case ScalingKind::nvfp4: text += fmt::format(", {} with e4m3fn scales under one of the tensor", blocks); break;
   }

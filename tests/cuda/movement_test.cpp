@@ -32,7 +32,7 @@ struct Case {
 };
 
 PoolAttrs windows(std::int64_t height, std::int64_t width) {
-  return {.kernel = {3, 2}, .stride = {2, 1}, .padding = 1, .size = {height, width}};
+  return {{.kernel = {3, 2}, .stride = {2, 1}, .padding = 1}, {height, width}};
 }
 
 std::vector<Case> cases() {
@@ -159,7 +159,7 @@ std::vector<Case> strided_cases() {
 void compare(const std::vector<Case>& cases) {
   for (const Case& c : cases)
     for (DType dtype : {DType::f64, DType::f32, DType::f16, DType::bf16}) {
-      INFO(c.name << " " << name(dtype));
+      INFO(c.name << " " << to_string(dtype));
       const std::vector<Tensor> here = c.inputs(dtype);
       std::vector<Tensor> there;
       there.reserve(here.size());
@@ -195,7 +195,7 @@ TEST_CASE("f16 and bf16 meet f32 in one kernel and have the bits of a cast") {
       for (const bool swapped : {false, true})
         for (const Shape& sizes :
              {Shape{3, 5, 24}, Shape{5, 24}, Shape{24}, Shape{3, 1, 24}, Shape{3, 5, 1}, Shape{}}) {
-          CAPTURE(name(narrow));
+          CAPTURE(to_string(narrow));
           CAPTURE(to_string(sizes));
           Tensor values[2][3];
           for (const bool there : {false, true}) {
@@ -226,7 +226,7 @@ TEST_CASE("tensors are joined in a launch and the bits are theirs") {
   if (!have_gpu()) return;
   for (const DType dtype :
        {DType::f64, DType::f32, DType::bf16, DType::f8e4m3fn, DType::i64, DType::u8, DType::bool_}) {
-    CAPTURE(name(dtype));
+    CAPTURE(to_string(dtype));
     const auto part = [&](const Shape& sizes, std::uint64_t seed) { return indices(2, sizes, seed).to(dtype); };
     const auto joined = [&](const std::vector<Tensor>& parts, int dim, std::size_t launches) {
       std::vector<Tensor> there;
@@ -259,7 +259,7 @@ TEST_CASE("a fill ends where its tensor does") {
   for (const DType dtype : {DType::u8, DType::bf16, DType::f32, DType::f64})
     for (const std::int64_t n : {1, 2, 15, 16, 17, 33, 1000})
       for (const std::int64_t start : {0, 1, 16}) {
-        CAPTURE(name(dtype));
+        CAPTURE(to_string(dtype));
         CAPTURE(n);
         CAPTURE(start);
         const auto filled = [&](Device device) {
@@ -303,7 +303,7 @@ TEST_CASE("an index out of range is told when the numbers are read and then no m
   CHECK(contains(error_of([&] { return index_add(x.narrow(0, 0, 3), 0, bad, 0); }), "no index is in range"));
   CHECK(contains(error_of([&] { return scatter_add(nothing, 0, negative, x); }), "no index is in range"));
   const Tensor dy = numbers({1, 1, 2, 2}, DType::f32, 1).to(gpu);
-  const PoolAttrs two{.kernel = 2, .stride = 2, .padding = 0, .size = 4};
+  const PoolAttrs two{{.kernel = 2, .stride = 2}, 4};
   for (const std::int64_t wrong : {16, -1, 3}) {  // outside of the plane, and of the window
     const Tensor at = from_data(std::vector<std::int64_t>{wrong, 2, 8, 10}, {1, 1, 2, 2}).to(gpu);
     CHECK(contains(error_of([&] { return call_row(OpId::max_pool2d_backward, two, dy, at)[0]; }),

@@ -83,7 +83,7 @@ class Watch final : public Observer {
 template <class F> void for_each_product(const F& body) {
   if (!has_fast() && !has_onednn()) return;
   reference::for_each_isa([&](CpuIsa isa) {
-    CAPTURE(name(isa));
+    CAPTURE(to_string(isa));
     for (const DType dtype : {DType::f32, DType::bf16}) body(dtype);
   });
 }
@@ -96,7 +96,7 @@ TEST_CASE("attention by blocks has the results of its parts") {
       for (const auto& lengths :
            {std::pair<std::int64_t, std::int64_t>{150, 170}, {170, 90}, {128, 128}, {130, 1100}}) {
         const std::int64_t queries = lengths.first, keys = lengths.second;  // clang captures no structured bindings
-        CAPTURE(name(dtype));
+        CAPTURE(to_string(dtype));
         CAPTURE(scale);
         CAPTURE(queries);
         CAPTURE(keys);
