@@ -59,7 +59,7 @@ void set_cure(Finding& f, Cure cure) {
 // Whether a quantiser, or a product of quantised operands, made a row.
 bool is_quantised(const LedgerRow& r) { return r.op.find("quantiz") != std::string::npos; }
 
-std::string in_layer(const std::string& path) { return path.empty() ? "ops outside of all layers" : path; }
+std::string in_layer(const std::string& path) { return path.empty() ? "ops outside of all layers" : "layer " + path; }
 
 std::string percent(double share) { return fmt::format("{:.3g}%", share); }
 

@@ -86,7 +86,7 @@ nlohmann::ordered_json json(const LedgerRow& r) {
 std::string LedgerRow::site() const {
   if (!parameter.empty()) return op + " of " + parameter;
   const std::string what = backward_of.empty() || backward_of == op ? op : op + " (backward of " + backward_of + ")";
-  return module.empty() ? what : what + " in " + module;
+  return module.empty() ? what : what + " in layer " + module;
 }
 
 Ledger::Ledger(const nn::Module& model) {

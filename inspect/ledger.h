@@ -41,7 +41,7 @@ struct LedgerRow {
   double eps = 0;
   bool eps_is_zero = false;
 
-  // "adam_step_ of fc2.weight", "matmul_backward in fc1".
+  // "adam_step_ of fc2.weight", "matmul (backward of linear) in layer fc1".
   std::string site() const;
 };
 
