@@ -27,7 +27,8 @@ set(rooms
   "cuda/runtime:core/support core/formats core/tensor core/ops core/quantize core/kernels cuda"
   "cuda/kernels:core/support core/formats core/tensor core/ops core/quantize core/kernels cuda cuda/runtime"
   "cuda/libraries:core/support core/formats core/tensor core/ops core/kernels cuda cuda/runtime cuda/kernels"
-  "lab:core autograd nn optim data amp cuda")
+  "inspect:core autograd nn optim amp"
+  "lab:core autograd nn optim data amp inspect cuda")
 # "core" stands for what users see of it: all rooms but the kernels of the CPU.
 set(core core/support core/formats core/tensor core/ops core/observe core/quantize core/kernels core/files)
 

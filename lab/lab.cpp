@@ -7,6 +7,7 @@
 #include "../core/files/input_file.h"
 #include "../core/support/generator.h"
 #include "run.h"
+#include "verdict.h"
 
 namespace gradual::lab {
 namespace {
@@ -58,12 +59,14 @@ class Folder {
   std::string checkpoint(const std::string& recipe, std::uint64_t seed) const {
     return path_.empty() ? "" : path_ + "/checkpoints/" + file_name(recipe, seed);
   }
-  // `before`: finished runs of earlier calls, kept for --resume although this call does not list them.
-  void write(const std::vector<Result>& results, const std::vector<Result>& before) const {
+  // judged: `results` with verdicts. `before`: finished runs of earlier calls, which stay known to --resume though this call does
+  // not list them.
+  void write(const std::vector<Result>& judged, const std::vector<Result>& results,
+             const std::vector<Result>& before) const {
     if (path_.empty()) return;
-    write_file_atomically(path_ + "/results.json", results_json(results, false));
-    write_file_atomically(path_ + "/curves.csv", curves_csv(results));
-    write_file_atomically(path_ + "/report.html", report_html(results));
+    write_file_atomically(path_ + "/results.json", results_json(judged, false));
+    write_file_atomically(path_ + "/curves.csv", curves_csv(judged));
+    write_file_atomically(path_ + "/report.html", report_html(judged));
     std::vector<Result> known = results;
     for (const Result& b : before)
       if (std::none_of(results.begin(), results.end(), [&](const Result& r) { return same_run(r, b); }))
@@ -93,6 +96,29 @@ const Result* find(const std::vector<Result>& results, const amp::Recipe& recipe
   for (const Result& r : results)
     if (is_finished(r, recipe, seed, o, data) && r.settings == settings(recipe, o)) return &r;
   return nullptr;
+}
+
+std::vector<Result> judged(std::vector<Result> results) {
+  judge(results);
+  return results;
+}
+
+// Runs each recipe's first cure, with its first seed, and puts into the finding what came of it.
+void try_cures(std::vector<Result>& results, const MakeModel& make_model, const LabData& data,
+               const std::vector<amp::Recipe>& recipes, const Options& options) {
+  for (const amp::Recipe& recipe : recipes) {
+    const auto r = std::ranges::find(results, recipe.name, &Result::recipe);
+    if (r == results.end() || (options.stop && options.stop())) continue;
+    const auto f = std::ranges::find_if(r->findings, [](const Finding& x) { return !x.cure.empty(); });
+    if (f == r->findings.end()) continue;
+    const amp::Recipe cured = inspect::edited(recipe, f->cure);
+    Run run(make_model, data, cured, static_cast<std::uint64_t>(r->seed), options);
+    run.train("", {.recipe = cured, .seed = static_cast<std::uint64_t>(r->seed)});
+    std::vector<Result> with = results;
+    with.push_back(run.result());
+    judge(with);
+    f->tried = Finding::Tried{with.back().test_accuracy, with.back().test_loss, with.back().verdict};
+  }
 }
 
 }  // namespace
@@ -142,13 +168,17 @@ std::vector<Result> compare(const MakeModel& make_model, const LabData& data, co
       Progress progress{
           .recipe = recipe, .run = number, .runs = static_cast<int>(recipes.size()) * options.seeds, .seed = s};
       const bool finished = run.train(checkpoint, progress);
-      results.push_back(run.result());
-      folder.write(results, before);
+      Result result = run.result();
+      if (finished) result.findings = explain(make_model, data, recipe, s, options, result, run.evidence());
+      results.push_back(std::move(result));
+      folder.write(judged(results), results, before);
       if (finished && !checkpoint.empty()) fs::remove(checkpoint);
     }
   }
-  folder.write(results, before);
-  return results;
+  std::vector<Result> all = judged(results);
+  if (options.cure) try_cures(all, make_model, data, recipes, options);
+  folder.write(all, results, before);
+  return all;
 }
 
 }  // namespace gradual::lab

@@ -37,6 +37,7 @@ struct Options {
   int seeds = 1;                    // seeds 0 to seeds-1
   Device device = Device::cpu();
   int sample_every = 8;      // counts gradients on every n-th step
+  bool cure = false;         // try the cure of each recipe's first finding that has one, with its first seed
   bool resume = false;       // continue an earlier run into the same `out`
   std::string trace = {};    // a file (or "-") for one traced step of each recipe
   std::string profile = {};  // a file (or "-") for a profile of each run

@@ -78,19 +78,35 @@ function xAxis(c, max, x, label) {
 const line = (points, name) => el("path", { d: points.map((p, i) => (i ? "L" : "M") + p[0].toFixed(1) + " " + p[1].toFixed(1)).join(""), fill: "none", stroke: color(name), "stroke-dasharray": dash(name), "stroke-width": 2, "stroke-linejoin": "round" });
 
 function summary() {
-  const head = ["recipe", "status", "test accuracy", "test loss", "train loss", "ms/step", "peak memory", "scale", "skipped", "underflow", "overflow", "zero"];
+  const head = ["recipe", "verdict", "test accuracy", "test loss", "train loss", "ms/step", "peak memory", "scale", "skipped", "underflow", "overflow", "zero"];
   const table = document.getElementById("summary");
   table.replaceChildren(el("tr", {}, ...head.map(h => el("th", {}, h))));
   for (const name of recipes) {
     const rs = runsOf(name);
-    const status = [...new Set(rs.map(r => r.status))].join(", ");
+    const verdict = [...new Set(rs.map(r => r.verdict || r.status))].join("; ");
     const scale = mean(rs.map(r => r.final_scale)), star = rs.some(r => r.histograms.some(h => h.as_if)) ? "*" : "";
-    const cells = [name, status, percent(100 * mean(rs.map(r => r.test_accuracy)), 2), num(mean(rs.map(r => r.test_loss)), 4), num(mean(rs.map(r => r.train_loss)), 4),
+    const cells = [name, verdict, percent(100 * mean(rs.map(r => r.test_accuracy)), 2), num(mean(rs.map(r => r.test_loss)), 4), num(mean(rs.map(r => r.train_loss)), 4),
       num(mean(rs.map(r => r.ms_per_step)), 2), bytes(mean(rs.map(r => r.peak_bytes.total))), finite(scale) && scale !== 1 ? power(+Math.log2(scale).toPrecision(4)) : "–",
       num(mean(rs.map(r => r.skipped_steps)), 1), lostText(mean(rs.map(r => r.underflow_percent))) + star, lostText(mean(rs.map(r => r.overflow_percent))) + star,
       percent(mean(rs.map(r => r.zero_percent)), 1) + star];
-    table.append(el("tr", {}, ...cells.map((c, i) => el("td", i === 1 && status !== "ok" ? { class: "bad" } : {}, c))));
+    table.append(el("tr", {}, ...cells.map((c, i) => el("td", i === 1 && !/^(ok|baseline|matches|not judged)/.test(verdict) ? { class: "bad" } : {}, c))));
   }
+}
+
+// Why runs went wrong: of a recipe's seeds the first that has findings.
+function findings() {
+  const place = document.getElementById("findings");
+  for (const name of recipes) {
+    const run = runsOf(name).find(r => (r.findings || []).length);
+    if (!run) continue;
+    place.append(el("h3", {}, `${name}: ${run.verdict}`));
+    for (const f of run.findings) {
+      const cure = f.remedy ? [el("br"), "Cure: " + f.remedy, ...(f.cure ? [el("details", {}, el("summary", {}, "the edit of the recipe"), el("pre", {}, JSON.stringify(f.cure, null, 1)))] : [])] : [];
+      const tried = f.tried ? [`Tried: ${percent(100 * f.tried.accuracy, 2)}, ${f.tried.verdict}`] : [];
+      place.append(el("div", { class: "finding" }, (f.step === null ? "" : `Step ${f.step}: `) + f.sentence + ` [${f.cause}]`, ...cure, ...tried));
+    }
+  }
+  if (!place.children.length) document.getElementById("findings-section").remove();
 }
 
 // Mean over seeds step by step, then a running mean.
@@ -322,6 +338,7 @@ function start() {
   recipe.addEventListener("change", casts);
   document.getElementById("role").addEventListener("change", histograms);
   summary();
+  findings();
   whatIf();
   draw();
 }

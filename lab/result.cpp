@@ -102,6 +102,37 @@ Histogram histogram_from(const Json& j) {
   return h;
 }
 
+Json finding_json(const Finding& f) {
+  Json j = {{"cause", f.cause},
+            {"phase", f.phase},
+            {"op", f.op},
+            {"site", f.site},
+            {"step", f.step < 0 ? Json(nullptr) : Json(f.step)},
+            {"sentence", f.sentence},
+            {"precision", f.precision},
+            {"remedy", f.remedy},
+            {"cure", f.cure.empty() ? Json(nullptr) : Json::parse(f.cure)},
+            {"tried", nullptr}};
+  if (f.tried)
+    j["tried"] = {
+        {"accuracy", number(f.tried->accuracy)}, {"loss", number(f.tried->loss)}, {"verdict", f.tried->verdict}};
+  return j;
+}
+Finding finding_from(const Json& j) {
+  Finding f{.cause = j.at("cause"),
+            .phase = j.at("phase"),
+            .op = j.at("op"),
+            .site = j.at("site"),
+            .step = j.at("step").is_null() ? -1 : j["step"].get<std::int64_t>(),
+            .sentence = j.at("sentence"),
+            .remedy = j.at("remedy"),
+            .precision = j.at("precision")};
+  if (const Json& cure = j.at("cure"); !cure.is_null()) f.cure = cure.dump();
+  if (const Json& t = j.at("tried"); !t.is_null())
+    f.tried = Finding::Tried{real(t.at("accuracy")), real(t.at("loss")), t.at("verdict")};
+  return f;
+}
+
 template <class T> Json list(const std::vector<T>& values, Json (*json)(const T&)) {
   Json out = Json::array();
   for (const T& v : values) out.push_back(json(v));
@@ -120,12 +151,15 @@ Json result_json(const Result& r, bool with_curves) {
             {"train_loss", number(r.train_loss)},
             {"test_loss", number(r.test_loss)},
             {"test_accuracy", number(r.test_accuracy)},
+            {"test_samples", r.test_samples},
             {"ms_per_step", number(r.ms_per_step)},
             {"peak_bytes", peak_bytes(r)},
             {"underflow_percent", number(r.underflow_percent)},
             {"overflow_percent", number(r.overflow_percent)},
             {"zero_percent", number(r.zero_percent)},
             {"status", r.status},
+            {"verdict", r.verdict},
+            {"findings", list(r.findings, finding_json)},
             {"device", r.device},
             {"batch", r.batch},
             {"lr", number(r.lr)},
@@ -161,7 +195,11 @@ Result result_from(const Json& j, const std::string& file) {
   r.underflow_percent = real(j.at("underflow_percent"));
   r.overflow_percent = real(j.at("overflow_percent"));
   r.zero_percent = j.contains("zero_percent") ? real(j["zero_percent"]) : std::numeric_limits<double>::quiet_NaN();
+  r.test_samples = j.value("test_samples", std::int64_t{0});
   r.status = j.at("status");
+  r.verdict = j.value("verdict", "");
+  if (j.contains("findings"))
+    for (const Json& f : j["findings"]) r.findings.push_back(finding_from(f));
   r.device = j.value("device", "cpu");
   r.batch = j.value("batch", std::int64_t{0});
   r.lr = j.contains("lr") ? real(j["lr"]) : 0;
@@ -239,6 +277,7 @@ struct Row {
   Mean overflow = {}, zero = {}, bytes = {};
   bool as_if = false;       // losses are computed as if cast to f16
   std::string status = {};  // the last one that is not ok
+  std::string verdict = {};  // of all seeds
 };
 
 std::string scale_text(double scale) {
@@ -308,6 +347,14 @@ std::string report_html(const std::vector<Result>& results) {
   return html;
 }
 
+std::string to_string(const Finding& f) {
+  std::string text = f.step < 0 ? "" : fmt::format("step {}: ", f.step);
+  text += fmt::format("{} [{}]", f.sentence, f.cause);
+  if (!f.cure.empty()) text += ". Cure: " + f.remedy;
+  if (f.tried) text += fmt::format(". Tried: {}, {}", cell(100 * f.tried->accuracy, 2, "%"), f.tried->verdict);
+  return text;
+}
+
 std::string table(const std::vector<Result>& results) {
   std::vector<Row> rows;
   for (const Result& r : results) {
@@ -326,6 +373,7 @@ std::string table(const std::vector<Result>& results) {
     row.bytes.add(static_cast<double>(r.peak_total));
     row.as_if =
         row.as_if || std::any_of(r.histograms.begin(), r.histograms.end(), [](const auto& h) { return h.as_if; });
+    row.verdict = r.verdict;
     if (r.status != "ok") {
       ++row.bad;
       row.status = r.status;
@@ -335,9 +383,10 @@ std::string table(const std::vector<Result>& results) {
   for (const Row& row : rows) width = std::max(width, row.recipe.size());
   std::string text = fmt::format("{:<{}} {:>9} {:>10} {:>10} {:>8} {:>10} {:>7} {:>8} {:>10}  {:>9}  {:>7}   {}\n",
                                  "recipe", width, "accuracy", "test loss", "train loss", "ms/step", "peak", "scale",
-                                 "skipped", "underflow", "overflow", "zero", "status");
+                                 "skipped", "underflow", "overflow", "zero", "verdict");
   for (const Row& row : rows) {
-    const std::string status = row.bad == 0          ? "ok"
+    const std::string status = !row.verdict.empty()  ? row.verdict
+                               : row.bad == 0        ? "ok"
                                : row.bad == row.runs ? row.status
                                                      : fmt::format("{} of {} {}", row.bad, row.runs, row.status);
     const char* mark = row.as_if ? "*" : " ";
@@ -349,6 +398,13 @@ std::string table(const std::vector<Result>& results) {
   }
   if (std::any_of(rows.begin(), rows.end(), [](const Row& row) { return row.as_if; }))
     text += "* gradients stay in f32, and nothing is lost: what would be, were they cast to f16\n";
+  std::string said;  // of a recipe's seeds the first that has findings
+  for (const Result& r : results) {
+    if (r.findings.empty() || r.recipe == said) continue;
+    said = r.recipe;
+    text += fmt::format("\n{}: {}\n", r.recipe, r.verdict);
+    for (const Finding& f : r.findings) text += "  " + to_string(f) + "\n";
+  }
   return text;
 }
 

@@ -4,6 +4,7 @@
 #include <array>
 #include <cstdint>
 #include <limits>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -40,6 +41,21 @@ struct Histogram {
   int min_normal_exponent = 0, max_exponent = 0;
 };
 
+// Why a run went wrong (inspect/diagnosis.h lists the causes), and what the edited recipe gave where that was tried.
+struct Finding {
+  std::string cause = {}, phase = {}, op = {}, site = {};
+  std::int64_t step = -1;  // -1: of many steps
+  std::string sentence = {};
+  std::string cure = {};    // a JSON merge patch of the recipe; empty: none is known
+  std::string remedy = {};  // the same in words
+  struct Tried {
+    double accuracy = 0, loss = 0;
+    std::string verdict = {};
+  };
+  std::optional<Tried> tried = {};
+  bool precision = true;  // false: the cause lies in data, learning rate or code
+};
+
 struct Result {
   std::string recipe, model, data;
   std::int64_t seed = 0;
@@ -50,7 +66,8 @@ struct Result {
   double train_loss = std::numeric_limits<double>::quiet_NaN();  // mean of the last epoch
   double test_loss = std::numeric_limits<double>::quiet_NaN();
   double test_accuracy = std::numeric_limits<double>::quiet_NaN();  // 0 to 1
-  double ms_per_step = 0;  // median over the steps that were not sampled; NaN: all were
+  std::int64_t test_samples = 0;  // that the accuracy is of; 0 in files of earlier versions
+  double ms_per_step = 0;         // median over the steps that were not sampled; NaN: all were
   std::array<std::int64_t, kCategories> peak_bytes{};
   std::int64_t peak_total = 0;
   // Of errors and weight gradients; NaN: none was rounded. zero_percent counts zeros after rounding, including values
@@ -66,6 +83,9 @@ struct Result {
   std::string optimizer = {}, definition = {};
   // "ok"; "all skipped": no step was applied, the parameters are the initial ones; "diverged"; "interrupted"
   std::string status = {};
+  // How the run compares with fp32 (lab/verdict.h), and why; empty in files of earlier versions.
+  std::string verdict = {};
+  std::vector<Finding> findings = {};
   Curve curve = {};
   std::vector<Histogram> histograms = {};  // one a role
   std::string what_if = {};  // JSON for the report (what_if_section.h), of one run of a comparison; empty: none
@@ -79,6 +99,8 @@ std::vector<Result> results_from_json(const std::string& text, const std::string
 std::string curves_csv(const std::vector<Result>& results);
 // One self-contained page.
 std::string report_html(const std::vector<Result>& results);
+// A line: step, sentence, cause, cure, what it gave.
+std::string to_string(const Finding& finding);
 // The table printed at the end: one line per recipe, means over seeds. A star marks losses computed as if cast to f16.
 std::string table(const std::vector<Result>& results);
 

@@ -96,6 +96,38 @@ amp::CastStatsTable casts_from(const StateDict& state) {
   return casts;
 }
 
+// A row a parameter.
+StateDict updates_state(const std::map<std::string, inspect::Update>& updates) {
+  StateDict state;
+  for (const auto& [name, u] : updates) {
+    state.set(name + ".op", u.op);
+    state.set(name + ".counts", from_data(std::vector<std::int64_t>{u.elements, u.intended, u.vanished}, {3}));
+    state.set(name + ".sums", from_data(std::vector<double>{u.weight_squares, u.intended_squares, u.product}, {3}));
+  }
+  return state;
+}
+std::map<std::string, inspect::Update> updates_from(const StateDict& state) {
+  std::map<std::string, inspect::Update> updates;
+  for (const auto& [key, value] : state) {
+    const std::size_t dot = key.rfind('.');
+    inspect::Update& u = updates[key.substr(0, dot)];
+    u.parameter = key.substr(0, dot);
+    const std::string_view what = std::string_view(key).substr(dot);
+    if (what == ".op") {
+      u.op = state.text(key);
+    } else if (state.tensor(key).numel() != 3) {
+      fail("a checkpoint's counts of updates are of another version");
+    } else if (what == ".counts") {
+      const auto counts = state.tensor(key).to_vector<std::int64_t>();
+      u.elements = counts[0], u.intended = counts[1], u.vanished = counts[2];
+    } else {
+      const auto sums = state.tensor(key).to_vector<double>();
+      u.weight_squares = sums[0], u.intended_squares = sums[1], u.product = sums[2];
+    }
+  }
+  return updates;
+}
+
 double median(std::vector<double> values) {
   if (values.empty()) return std::numeric_limits<double>::quiet_NaN();
   const auto middle = values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2);
@@ -195,6 +227,9 @@ void Run::train_step(const data::Batch& batch) {
     Tracer tracer([&](const std::string& line) { sink.line(line); }, true);
     const ObserverScope scope(tracer);
     outcome = step();
+  } else if (ledger_ && steps_ == replay_step_) {
+    const ObserverScope scope(*ledger_);
+    outcome = step();
   } else if (sampled) {
     const std::int64_t all = loader_->size() * options_.epochs;
     std::optional<GradientSample> sample;
@@ -202,7 +237,15 @@ void Run::train_step(const data::Batch& batch) {
     amp::CastStatsTable casts;
     {
       const amp::PrecisionObserver watch(casts, recipe_);
+      // Every second time also what becomes of updates. The meter holds copies, so the peaks of memory are those of other steps.
+      std::optional<inspect::UpdateMeter> meter;
+      std::optional<ObserverScope> metering;
+      const bool metered = steps_ % (2 * options_.sample_every) == 0;
+      if (metered) take_memory(), metering.emplace(meter.emplace(*model_));
       outcome = step();
+      if (metered && all > 1) reset_peak_memory(options_.device);
+      if (metered)
+        for (const inspect::Update& u : meter->updates()) updates_[u.parameter] += u;
     }
     if (sample) result_.what_if = sample->what_if_json(*model_, scale, steps_);
     add(casts_, casts);
@@ -245,6 +288,7 @@ void Run::end_epoch(Progress& progress) {
   const auto counted = static_cast<double>(std::max<std::int64_t>(1, score.counted));
   result_.test_loss = score.loss / counted;
   result_.test_accuracy = static_cast<double>(score.correct) / counted;
+  result_.test_samples = score.counted;
   progress.accuracy = result_.test_accuracy;
 }
 
@@ -283,7 +327,7 @@ bool Run::train(const std::string& checkpoint, Progress progress) {
     while (bad_losses_ < kDiverged && loader_->next(batch)) {
       train_step(batch);
       show(progress, false);
-      stopped = options_.stop && options_.stop();
+      stopped = (options_.stop && options_.stop()) || steps_ > replay_step_;
       if (stopped) break;
     }
     take_memory();
@@ -346,6 +390,24 @@ Result Run::result() {
   return result_;
 }
 
+inspect::Evidence Run::evidence() const {
+  inspect::Evidence e{.recipe = &recipe_, .steps = steps_, .skipped = result_.skipped_steps, .casts = casts_};
+  for (const auto& [name, update] : updates_) e.updates.push_back(update);
+  for (const auto& [path, module] : model_->named_modules()) e.layers.push_back(path);
+  return e;
+}
+
+Run::Replay Run::replay(std::int64_t step) {
+  Replay r{.ledger = inspect::Ledger(*model_)};
+  ledger_ = &r.ledger;
+  replay_step_ = step;
+  train("", {.recipe = recipe_});
+  if (result_.curve.loss.empty() || result_.curve.skipped.back()) return r;
+  r.nonfinite = !std::isfinite(result_.curve.loss.back());
+  for (const Tensor& p : model_->parameters()) r.nonfinite = r.nonfinite || !inspect::numbers_of(p).finite();
+  return r;
+}
+
 Histogram Run::histogram(amp::Role role) const {
   const amp::CastTally t = total(casts_, {role});
   Histogram h{.role = std::string(to_string(role)), .first_exponent = -127, .as_if = amp::counted_as_if(recipe_)};
@@ -371,6 +433,7 @@ void Run::save(const std::string& path) {
   lab.set("epoch_steps", epoch_steps_);
   lab.set("bad_losses", std::int64_t{bad_losses_});
   lab.add("casts", casts_state(casts_));
+  lab.add("updates", updates_state(updates_));
   save_checkpoint(path, {{"run", run_->state_dict()},
                          {"schedule", schedule_->state_dict()},
                          {"loader", loader_->state_dict()},
@@ -393,6 +456,7 @@ void Run::load(const std::string& path) {
   loader_->load_state_dict(c.part("loader"));
   load_state_dict(generator_, c.part("generator"));
   casts_ = casts_from(lab.sub("casts"));
+  updates_ = updates_from(lab.sub("updates"));
   result_ = std::move(saved);
   steps_ = lab.integer("steps");
   epoch_loss_ = lab.real("epoch_loss");

@@ -1,6 +1,8 @@
 // One run of the lab: one recipe, one seed. Internal to compare().
 #pragma once
 
+#include <limits>
+#include <map>
 #include <memory>
 #include <optional>
 #include <string>
@@ -9,6 +11,7 @@
 #include "../amp/recipe.h"
 #include "../core/support/generator.h"
 #include "../data/data_loader.h"
+#include "../inspect/diagnosis.h"
 #include "../optim/schedule.h"
 #include "lab.h"
 
@@ -32,6 +35,15 @@ class Run {
   // The last sampled step is looked at for the report's section on formats.
   void want_what_if() { wants_what_if_ = true; }
 
+  // What was seen of the run, for explain().
+  inspect::Evidence evidence() const;
+  // Trains to `step` and observes that step. Of a run that has just been made.
+  struct Replay {
+    inspect::Ledger ledger;
+    bool nonfinite = false;  // the step was applied, and loss or parameters are not finite
+  };
+  Replay replay(std::int64_t step);
+
   void save(const std::string& path);
   void load(const std::string& path);
 
@@ -54,7 +66,10 @@ class Run {
   std::optional<amp::RecipeRun> run_;
   std::optional<optim::Scheduler> schedule_;
   std::optional<data::DataLoader> loader_;
-  amp::CastStatsTable casts_;    // of the sampled steps
+  amp::CastStatsTable casts_;                       // of the sampled steps
+  std::map<std::string, inspect::Update> updates_;  // of them as well, summed by parameter
+  inspect::Ledger* ledger_ = nullptr;               // that observes the step replay_step_, the last one
+  std::int64_t replay_step_ = std::numeric_limits<std::int64_t>::max();
   std::vector<double> seconds_;  // of the steps that were not sampled
   double epoch_loss_ = 0;        // sum over this epoch's steps
   std::int64_t epoch_steps_ = 0, steps_ = 0;

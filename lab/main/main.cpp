@@ -156,6 +156,7 @@ void declare_options(CLI::App& app, Arguments& a) {
   app.add_option("--threads", a.threads, "threads (default: all cores)");
   app.add_option("--device", a.device, "cpu or cuda")->capture_default_str();
   app.add_option("--out", a.out, "folder for results.json, curves.csv and report.html")->capture_default_str();
+  app.add_flag("--cure", a.options.cure, "try the cure of each recipe's first finding, and say what it gives");
   app.add_flag("--resume", a.options.resume, "continue an interrupted run into the same folder");
   app.add_flag("--quiet", a.quiet, "no progress, only the table");
   app.add_option("--trace", a.options.trace,

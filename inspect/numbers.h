@@ -1,0 +1,34 @@
+// What stands in a tensor: how many zeros, subnormal numbers, NaN and Inf, and between which magnitudes the others lie.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "../core/tensor/tensor.h"
+
+namespace gradual::inspect {
+
+struct Numbers {
+  std::int64_t elements = 0;
+  std::int64_t zeros = 0;      // of either sign
+  std::int64_t subnormal = 0;  // below the smallest normal number of the tensor's dtype, and not zero
+  std::int64_t nan = 0, inf = 0;
+  double least = 0, largest = 0;  // magnitudes of the finite elements that are not zero; 0: there are none
+
+  bool finite() const { return nan + inf == 0; }
+  double zero_percent() const {
+    return elements ? 100.0 * static_cast<double>(zeros) / static_cast<double>(elements) : 0;
+  }
+};
+
+// t: any floating tensor, on any device; elements of an expanded dim count as often as they are seen. Runs no op that an observer,
+// the tape or autocast sees. All zero for an undefined tensor and for integers.
+Numbers numbers_of(const Tensor& t);
+
+// The values as f64, row-major and on the CPU; empty for an undefined tensor. Unseen as well.
+Tensor f64_of(const Tensor& t);
+
+// "2^-24 to 2^3.2, 12% zero, 3 NaN": for people.
+std::string to_string(const Numbers& n);
+
+}  // namespace gradual::inspect

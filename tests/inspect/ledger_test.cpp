@@ -1,0 +1,181 @@
+// The ledger, what it says of tensors, and the update meter.
+#include <doctest/doctest.h>
+#include <gradual/gradual.h>
+#include <gradual/inspect/ledger.h>
+#include <gradual/inspect/update_meter.h>
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <nlohmann/json.hpp>
+#include <sstream>
+
+using namespace gradual;
+using inspect::Ledger, inspect::LedgerRow, inspect::Numbers;
+
+namespace {
+
+constexpr double kInf = std::numeric_limits<double>::infinity(), kNaN = std::numeric_limits<double>::quiet_NaN();
+
+std::vector<std::string> lines(const std::string& text) {
+  std::istringstream in(text);
+  std::vector<std::string> all;
+  for (std::string line; std::getline(in, line);) all.push_back(line);
+  return all;
+}
+
+const LedgerRow* row_of(const Ledger& ledger, const std::string& site) {
+  const auto found = std::ranges::find_if(ledger.rows(), [&](const LedgerRow& r) { return r.site() == site; });
+  return found == ledger.rows().end() ? nullptr : &*found;
+}
+
+}  // namespace
+
+TEST_CASE("numbers of a tensor: zeros, subnormals of its own dtype, NaN, Inf and the range") {
+  const Tensor x = tensor({0.0, -0.0, 0x1p-15, 0x1p-14, -8.0, kInf, -kInf, kNaN});
+  const Numbers f32 = inspect::numbers_of(x), f16 = inspect::numbers_of(x.to(DType::f16)),
+                f64 = inspect::numbers_of(x.to(DType::f64));
+  for (const Numbers& n : {f32, f16, f64}) {
+    CHECK(n.elements == 8);
+    CHECK(n.zeros == 2);
+    CHECK(n.inf == 2);
+    CHECK(n.nan == 1);
+    CHECK(n.least == 0x1p-15);
+    CHECK(n.largest == 8);
+  }
+  CHECK(f32.subnormal == 0);
+  CHECK(f16.subnormal == 1);
+  CHECK(inspect::numbers_of(tensor({5e-324, 1.0}, {.dtype = DType::f64})).subnormal == 1);
+  CHECK(inspect::numbers_of(zeros({3, 0})).elements == 0);
+  CHECK(inspect::numbers_of(Tensor()).elements == 0);
+  CHECK(inspect::numbers_of(ones({4, 3}).transpose(0, 1)).elements == 12);
+}
+
+TEST_CASE("a ledger has a row for each op of a step, and one for each parameter of the optimizer's call") {
+  manual_seed(0);
+  nn::Sequential net(nn::Linear(8, 16), nn::ReLU(), nn::Linear(16, 4));
+  amp::RecipeRun run(amp::recipe("amp-fp16"), net, optim::AdamWOptions{.lr = 1e-3});
+  const Tensor x = randn({5, 8}), y = zeros({5}, DType::i64);
+  Ledger ledger(net);
+  {
+    const ObserverScope scope(ledger);
+    run.step([&] { return cross_entropy(net(x), y); });
+  }
+  for (const char* name : {"0.weight", "0.bias", "2.weight", "2.bias"}) {
+    const LedgerRow* row = row_of(ledger, std::string("adam_step_ of ") + name);
+    REQUIRE(row);
+    CHECK(row->phase == Phase::optimizer);
+    CHECK(row->state.size() == 2);
+    CHECK(row->numbers.elements > 0);
+  }
+  const auto count = [&](Phase phase) {
+    return std::ranges::count_if(ledger.rows(), [&](const LedgerRow& r) { return r.phase == phase; });
+  };
+  CHECK(count(Phase::forward) >= 6);
+  CHECK(count(Phase::backward) >= 6);
+  const auto cast =
+      std::ranges::find_if(ledger.rows(), [](const LedgerRow& r) { return r.op == "cast" && r.to == DType::f16; });
+  REQUIRE(cast != ledger.rows().end());
+  CHECK(cast->cause.find("amp") != std::string::npos);
+  CHECK(cast->sqnr_db > 60);
+  CHECK(cast->sqnr_db < 90);
+  CHECK(ledger.first_nonfinite() == nullptr);
+
+  const auto csv = lines(ledger.to_csv()), jsonl = lines(ledger.to_jsonl());
+  REQUIRE(jsonl.size() == ledger.rows().size());
+  CHECK(csv.size() == jsonl.size() + 1);
+  CHECK(csv[0].starts_with("number,phase,op,parameter,"));
+  for (std::size_t i = 0; i < jsonl.size(); ++i) CHECK(nlohmann::json::parse(jsonl[i]).at("number") == i);
+  CHECK(ledger.to_string().find("adam_step_ of 2.weight") != std::string::npos);
+}
+
+TEST_CASE("a cast's SQNR is that of its elements") {
+  const Tensor x = tensor({1.0, 1.0 + 0x1p-12});
+  Ledger ledger;
+  {
+    const ObserverScope scope(ledger);
+    static_cast<void>(x.to(DType::f16));
+  }
+  const double noise = 0x1p-24, signal = 1 + std::pow(1 + 0x1p-12, 2);
+  CHECK(ledger.rows()[0].sqnr_db == doctest::Approx(10 * std::log10(signal / noise)));
+}
+
+TEST_CASE("the first row that makes NaN or Inf is found, and not what inherits it") {
+  Ledger ledger;
+  {
+    const ObserverScope scope(ledger);
+    const Tensor x = full({4}, 1e5) * 1;
+    const Tensor half = x.to(DType::f16);
+    static_cast<void>(half * 2 - half);
+  }
+  REQUIRE(ledger.first_nonfinite());
+  CHECK(ledger.first_nonfinite()->op == "cast");
+  CHECK(ledger.first_nonfinite()->counts.overflow == 4);
+
+  Ledger in_place;
+  Tensor x = full({4}, 4e4, DType::f16);
+  {
+    const ObserverScope scope(in_place);
+    x.mul_(2);
+    x.mul_(0);
+  }
+  CHECK(in_place.first_nonfinite()->number == 0);
+}
+
+TEST_CASE("the update meter: what vanishes in bf16, and what masters, Kahan and stochastic updates keep") {
+  // A weight of 1 and an update of 1/2048: below half an ulp of bf16 (1/256).
+  const auto updates = [](optim::LowPrecisionUpdate update) {
+    nn::Linear layer(64, 64, {.bias = false});
+    {
+      const NoGrad off;
+      layer.weight.fill_(1);
+    }
+    layer.to(DType::bf16);
+    optim::SGD sgd({optim::named_group(layer.named_parameters())}, {.lr = 1, .precision = {.update = update}});
+    inspect::UpdateMeter meter(layer);
+    const ObserverScope scope(meter);
+    for (int i = 0; i < 4; ++i) {
+      layer.weight.set_grad(full({64, 64}, -0x1p-11, DType::bf16));
+      sgd.step();
+    }
+    inspect::Update all;
+    for (const inspect::Update& u : meter.updates()) all += u;
+    return all;
+  };
+  using enum optim::LowPrecisionUpdate;
+  const inspect::Update lost = updates(none);
+  CHECK(lost.parameter == "weight");
+  CHECK(lost.elements == 4 * 64 * 64);
+  CHECK(lost.intended == lost.elements);
+  CHECK(lost.vanished == lost.elements);
+  CHECK(lost.arriving() == 0);
+  CHECK(lost.ratio() == doctest::Approx(0x1p-11));
+  for (const auto update : {masters, kahan}) {
+    CHECK(updates(update).vanished == 0);
+    CHECK(updates(update).arriving() == doctest::Approx(1));
+  }
+  CHECK(updates(stochastic).arriving() == doctest::Approx(1).epsilon(0.1));
+  CHECK(updates(stochastic).vanished_percent() > 80);
+}
+
+TEST_CASE("a ledger and a meter change no bit, Adam with weight decay") {
+  const auto after = [](bool observed) {
+    manual_seed(3);
+    nn::Sequential net(nn::Linear(8, 16), nn::Dropout(0.2), nn::ReLU(), nn::Linear(16, 4));
+    amp::RecipeRun run(amp::recipe("bf16-pure"), net, optim::AdamWOptions{.lr = 1e-2});
+    const Tensor x = randn({5, 8}), y = zeros({5}, DType::i64);
+    for (int i = 0; i < 3; ++i) {
+      Ledger ledger(net);
+      inspect::UpdateMeter meter(net);
+      std::optional<ObserverScope> a, b;
+      if (observed) a.emplace(ledger), b.emplace(meter);
+      run.step([&] { return cross_entropy(net(x), y); });
+      if (observed) CHECK(meter.updates().size() == 4);
+    }
+    std::vector<float> all;
+    for (const Tensor& p : net.parameters())
+      for (const float v : p.to_vector<float>()) all.push_back(v);
+    return all;
+  };
+  CHECK(after(false) == after(true));
+}
