@@ -65,7 +65,7 @@ std::string percent(double share) { return fmt::format("{:.3g}%", share); }
 
 Finding at(const LedgerRow& r, std::int64_t step, std::string cause) {
   return {.cause = std::move(cause),
-          .phase = std::string(name(r.phase)),
+          .phase = std::string(to_string(r.phase)),
           .op = r.op,
           .site = !r.parameter.empty() ? r.parameter : r.module,
           .step = step};
@@ -85,13 +85,13 @@ Finding of_optimizer(const LedgerRow& r, const Evidence& e) {
   if (adam && r.eps_is_zero && r.state[1].zeros > 0) {
     f.cause = "adam-eps";
     f.sentence = fmt::format("{} of {}: {} of its second moments and eps {} are 0 in {}{}", r.op, r.parameter,
-                             percent(r.state[1].zero_percent()), r.eps, name(r.from), became);
+                             percent(r.state[1].zero_percent()), r.eps, to_string(r.from), became);
   } else if (adam && !r.state[1].finite()) {
     f.cause = "second-moment";
     f.sentence = fmt::format("{} of {}: its second moment, a square of the gradient, overflows {}: {}", r.op,
-                             r.parameter, name(r.from), lost(r.state[1]));
+                             r.parameter, to_string(r.from), lost(r.state[1]));
   } else {
-    f.sentence = fmt::format("{} of {} gives numbers beyond {}{}", r.op, r.parameter, name(r.from), became);
+    f.sentence = fmt::format("{} of {} gives numbers beyond {}{}", r.op, r.parameter, to_string(r.from), became);
   }
   if (is_half(r.from)) set_cure(f, with_masters(*e.recipe));
   return f;
@@ -119,7 +119,7 @@ Finding of_row(const LedgerRow& r, const Evidence& e) {
     f.precision = false;
   }
   f.sentence =
-      fmt::format("{} gives numbers beyond {}: {}{}", r.site(), name(r.to), lost(r.numbers),
+      fmt::format("{} gives numbers beyond {}: {}{}", r.site(), to_string(r.to), lost(r.numbers),
                   r.numbers.largest > 0 ? fmt::format("; the largest finite one is {:.3g}", r.numbers.largest) : "");
   if (quantised && has_unscaled(*e.recipe)) set_cure(f, with_scales(*e.recipe));
   else if (r.to == DType::f16) set_cure(f, in_bf16(*e.recipe));
@@ -143,8 +143,8 @@ std::optional<Finding> of_skips(const Evidence& e) {
   Finding f{.cause = "scale-too-high"};
   std::string where;
   if (const LedgerRow* r = e.skipped_step ? e.skipped_step->first_nonfinite() : nullptr) {
-    f.phase = name(r->phase), f.op = r->op, f.site = !r->parameter.empty() ? r->parameter : r->module;
-    where = fmt::format(": {} overflows {}", r->site(), name(r->to));
+    f.phase = to_string(r->phase), f.op = r->op, f.site = !r->parameter.empty() ? r->parameter : r->module;
+    where = fmt::format(": {} overflows {}", r->site(), to_string(r->to));
   }
   const bool dynamic = e.recipe->scaling && e.recipe->scaling->dynamic;
   f.sentence = fmt::format("{} of {} steps are skipped at the {} loss scale {}{}", e.skipped, e.steps,
@@ -173,7 +173,7 @@ std::vector<Finding> of_casts(const Evidence& e) {
     keep(small, tally.underflow_percent());
     keep(large, tally.overflow_percent());
   }
-  const std::string format = e.recipe->quantization ? "its format" : std::string(name(e.recipe->dtype));
+  const std::string format = e.recipe->quantization ? "its format" : std::string(to_string(e.recipe->dtype));
   const auto add = [&](Finding f, bool too_small) {
     const Recipe& r = *e.recipe;
     if (has_unscaled(r)) set_cure(f, with_scales(r));
@@ -205,13 +205,13 @@ std::vector<Finding> of_casts(const Evidence& e) {
            .phase = phase,
            .site = w.layer,
            .sentence = fmt::format("{} of the {}s of {} exceed the largest number of {}", percent(w.percent),
-                                   name(role), in_layer(w.layer), format)},
+                                   to_string(role), in_layer(w.layer), format)},
           false);
     if (const Worst& w = small[role]; w.percent > kMostUnderflow && !(gradient && !found.empty()))
       add({.cause = gradient ? "gradient-underflow" : "format-range",
            .phase = phase,
            .site = w.layer,
-           .sentence = fmt::format("{} of the {}s of {} become 0 in {}", percent(w.percent), name(role),
+           .sentence = fmt::format("{} of the {}s of {} become 0 in {}", percent(w.percent), to_string(role),
                                    in_layer(w.layer), format)},
           true);
   }
@@ -232,8 +232,8 @@ std::optional<Finding> of_updates(const Evidence& e) {
   Finding f{.cause = "update-vanishes", .phase = "optimizer", .op = worst->op, .site = worst->parameter};
   f.sentence =
       fmt::format("{} of all updates vanish, for they are below half an ulp of the weights in {}; most in {}: {}",
-                  percent(100.0 * static_cast<double>(vanished) / static_cast<double>(intended)), name(e.recipe->dtype),
-                  worst->parameter, percent(worst->vanished_percent()));
+                  percent(100.0 * static_cast<double>(vanished) / static_cast<double>(intended)),
+                  to_string(e.recipe->dtype), worst->parameter, percent(worst->vanished_percent()));
   set_cure(f, with_masters(*e.recipe));
   return f;
 }

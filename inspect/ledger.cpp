@@ -52,7 +52,7 @@ std::string csv_field(const std::string& text) {
 nlohmann::ordered_json json(const LedgerRow& r) {
   const auto number = [](double v) { return std::isfinite(v) ? nlohmann::ordered_json(v) : nlohmann::ordered_json(); };
   return {{"number", r.number},
-          {"phase", name(r.phase)},
+          {"phase", to_string(r.phase)},
           {"op", r.op},
           {"parameter", r.parameter},
           {"backward_of", r.backward_of},
@@ -61,8 +61,8 @@ nlohmann::ordered_json json(const LedgerRow& r) {
           {"cause", r.cause},
           {"inputs", r.inputs},
           {"results", r.results},
-          {"from", name(r.from)},
-          {"to", name(r.to)},
+          {"from", to_string(r.from)},
+          {"to", to_string(r.to)},
           {"rounded", r.counts.elements},
           {"zero_before", r.counts.zeros},
           {"underflow", r.counts.underflow},
@@ -99,7 +99,7 @@ void Ledger::before(const OpCall& call) {
   for (int k = 0; k < parameters.count; ++k)
     nonfinite_parameters_.push_back(any_nonfinite(call_of_parameter(call, parameters, k)));
   // What an op leaves alone can be read afterwards.
-  if (!parameters.count && info(call.op).kind == OpKind::InPlace) nonfinite_inputs_ = any_nonfinite(call);
+  if (!parameters.count && op_info(call.op).kind == OpKind::InPlace) nonfinite_inputs_ = any_nonfinite(call);
 }
 
 LedgerRow Ledger::row(const OpCall& call, const CallRecord& record) {
@@ -109,7 +109,7 @@ LedgerRow Ledger::row(const OpCall& call, const CallRecord& record) {
           .op = std::string(called(call)),
           .backward_of = c.backward_of,
           .module = c.module,
-          .line = place(call.where),
+          .line = file_line(call.where),
           .cause = c.cause,
           .inputs = describe_inputs(call),
           .counts = record.counts,
@@ -144,7 +144,7 @@ void Ledger::add_parameters(const OpCall& call, const CallRecord& record) {
 
 void Ledger::after(const OpCall& call, const Outputs& out, const CallRecord& record) {
   if (parameter_inputs(call).count) return add_parameters(call, record);
-  const OpKind kind = info(call.op).kind;
+  const OpKind kind = op_info(call.op).kind;
   LedgerRow r = row(call, record);
   for (int i = 0; i < kMaxOutputs && out[i].defined(); ++i) {
     r.results += (i ? ", " : "") + describe(out[i]);
@@ -178,8 +178,8 @@ std::string Ledger::to_string() const {
     for (const auto& [n, what] : all)
       if (n) lost += fmt::format("{}{} {}", lost.empty() ? "" : ", ", n, what);
     if (lost.empty()) lost = r.counts.elements ? "nothing" : "-";
-    text += fmt::format("{:>5}  {:<9}  {:<36}  {:<11}  {:<40}  {:<24}  {}{}{}\n", r.number, name(r.phase), r.site(),
-                        fmt::format("{}->{}", name(r.from), name(r.to)),
+    text += fmt::format("{:>5}  {:<9}  {:<36}  {:<11}  {:<40}  {:<24}  {}{}{}\n", r.number, to_string(r.phase),
+                        r.site(), fmt::format("{}->{}", to_string(r.from), to_string(r.to)),
                         r.numbers.elements ? inspect::to_string(r.numbers) : "-", lost, r.line,
                         r.cause.empty() ? "" : "  # ", r.cause);
   }

@@ -50,7 +50,7 @@ template <class T, class Bits> void count(Numbers& to, const Tensor& t) {
   T block[kBlock];
   for (std::int64_t i = 0; i < to.elements; i += kBlock) {
     const std::int64_t n = std::min(kBlock, to.elements - i);
-    load(t.dtype(), p + i * width, 1, block, n);
+    fetch_and_cast(t.dtype(), p + i * width, 1, block, n);
     add<T, Bits>(to, block, n, normal, least, largest);
   }
   if (largest) to.least = std::bit_cast<T>(least), to.largest = std::bit_cast<T>(largest);

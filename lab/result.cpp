@@ -275,8 +275,8 @@ struct Row {
   int runs = 0, bad = 0;
   Mean accuracy = {}, loss = {}, train_loss = {}, ms = {}, scale = {}, skipped = {}, underflow = {};
   Mean overflow = {}, zero = {}, bytes = {};
-  bool as_if = false;       // losses are computed as if cast to f16
-  std::string status = {};  // the last one that is not ok
+  bool as_if = false;        // losses are computed as if cast to f16
+  std::string status = {};   // the last one that is not ok
   std::string verdict = {};  // of all seeds
 };
 

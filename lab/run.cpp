@@ -116,7 +116,7 @@ std::map<std::string, inspect::Update> updates_from(const StateDict& state) {
     if (what == ".op") {
       u.op = state.text(key);
     } else if (state.tensor(key).numel() != 3) {
-      fail("a checkpoint's counts of updates are of another version");
+      throw_error("a checkpoint's counts of updates are of another version");
     } else if (what == ".counts") {
       const auto counts = state.tensor(key).to_vector<std::int64_t>();
       u.elements = counts[0], u.intended = counts[1], u.vanished = counts[2];
