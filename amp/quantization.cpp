@@ -232,7 +232,7 @@ void advance(AmaxHistory& h, const std::optional<Quantizer>& q) {
   if (q && q->scaling.kind == ScalingKind::delayed && h.is_staged) h.advance(q->scaling, q->format);
 }
 
-void cast_and_store(StateDict& state, const std::string& name, AmaxHistory& h) {
+void store(StateDict& state, const std::string& name, AmaxHistory& h) {
   h.read();
   if (h.amax.empty()) return;
   state.set(name + ".scale", static_cast<double>(h.scale));
@@ -350,7 +350,7 @@ StateDict QuantizationState::state_dict() const {
   for (const auto& s : sites_) {
     names += s->name + "\n";
     StateDict one;
-    for (const auto& [name, member] : kHistories) cast_and_store(one, name, (*s).*member);
+    for (const auto& [name, member] : kHistories) store(one, name, (*s).*member);
     state.add(std::to_string(number++), one);
   }
   state.set("sites", names);

@@ -178,8 +178,8 @@ std::string Ledger::to_string() const {
     for (const auto& [n, what] : all)
       if (n) lost += fmt::format("{}{} {}", lost.empty() ? "" : ", ", n, what);
     if (lost.empty()) lost = r.counts.elements ? "nothing" : "-";
-    text += fmt::format("{:>5}  {:<9}  {:<36}  {:<11}  {:<40}  {:<24}  {}{}{}\n", r.number, to_string(r.phase),
-                        r.site(), fmt::format("{}->{}", to_string(r.from), to_string(r.to)),
+    text += fmt::format("{:>5}  {:<9}  {:<36}  {:<11}  {:<40}  {:<24}  {}{}{}\n", r.number, gradual::to_string(r.phase),
+                        r.site(), fmt::format("{}->{}", gradual::to_string(r.from), gradual::to_string(r.to)),
                         r.numbers.elements ? inspect::to_string(r.numbers) : "-", lost, r.line,
                         r.cause.empty() ? "" : "  # ", r.cause);
   }

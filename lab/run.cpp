@@ -208,6 +208,31 @@ Run::Run(const MakeModel& make_model, const LabData& data, const amp::Recipe& re
   result_.status = "ok";
 }
 
+amp::RunStep Run::sampled_step(const std::function<amp::RunStep()>& step, double scale, double& underflow) {
+  const std::int64_t all = loader_->size() * options_.epochs;
+  std::optional<GradientSample> sample;
+  if (wants_what_if_ && steps_ + options_.sample_every >= all) sample.emplace();
+  amp::CastStatsTable casts;
+  amp::RunStep outcome;
+  {
+    const amp::PrecisionObserver watch(casts, recipe_);
+    // Every second time also what becomes of updates. The meter holds copies, so the peaks of memory are those of other steps.
+    std::optional<inspect::UpdateMeter> meter;
+    std::optional<ObserverScope> metering;
+    const bool metered = steps_ % (2 * options_.sample_every) == 0;
+    if (metered) take_memory(), metering.emplace(meter.emplace(*model_));
+    outcome = step();
+    if (metered && all > 1) reset_peak_memory(options_.device);
+    if (metered)
+      for (const inspect::Update& u : meter->updates()) updates_[u.parameter] += u;
+  }
+  if (sample) result_.what_if = sample->what_if_json(*model_, scale, steps_);
+  add(casts_, casts);
+  const amp::CastTally gradients = total(casts, amp::kGradients);
+  if (gradients.counts.elements > 0) underflow = gradients.underflow_percent();
+  return outcome;
+}
+
 void Run::train_step(const data::Batch& batch) {
   using Clock = std::chrono::steady_clock;
   const bool sampled = steps_ % options_.sample_every == 0;
@@ -231,26 +256,7 @@ void Run::train_step(const data::Batch& batch) {
     const ObserverScope scope(*ledger_);
     outcome = step();
   } else if (sampled) {
-    const std::int64_t all = loader_->size() * options_.epochs;
-    std::optional<GradientSample> sample;
-    if (wants_what_if_ && steps_ + options_.sample_every >= all) sample.emplace();
-    amp::CastStatsTable casts;
-    {
-      const amp::PrecisionObserver watch(casts, recipe_);
-      // Every second time also what becomes of updates. The meter holds copies, so the peaks of memory are those of other steps.
-      std::optional<inspect::UpdateMeter> meter;
-      std::optional<ObserverScope> metering;
-      const bool metered = steps_ % (2 * options_.sample_every) == 0;
-      if (metered) take_memory(), metering.emplace(meter.emplace(*model_));
-      outcome = step();
-      if (metered && all > 1) reset_peak_memory(options_.device);
-      if (metered)
-        for (const inspect::Update& u : meter->updates()) updates_[u.parameter] += u;
-    }
-    if (sample) result_.what_if = sample->what_if_json(*model_, scale, steps_);
-    add(casts_, casts);
-    const amp::CastTally gradients = total(casts, amp::kGradients);
-    if (gradients.counts.elements > 0) underflow = gradients.underflow_percent();
+    outcome = sampled_step(step, scale, underflow);
   } else {
     outcome = step();
   }

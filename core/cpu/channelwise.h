@@ -65,7 +65,7 @@ template <class E> class Images {
   template <class Other> Images<Other> as() const { return {tensor_, l_}; }
   bool defined() const { return tensor_.defined(); }
   bool direct() const { return tensor_.dtype() == dtype_of<E>; }
-  Part<E> fetch_and_cast(const Piece& p, E* buffer) const {
+  Part<E> load(const Piece& p, E* buffer) const {
     const Part<E> part = target(p, buffer);
     if constexpr (kBuffers)
       for_runs(p, [&](std::int64_t i, std::int64_t n) { dense_.load(at(p, i), n, part.image(i)); });
@@ -75,7 +75,7 @@ template <class E> class Images {
   Part<E> target(const Piece& p, E* buffer) const {
     return {dense_.target(at(p, 0), buffer), (direct() ? l_.channels : p.channels) * l_.inner};
   }
-  void cast_and_store(const Piece& p, const Part<E>& part, CastCounts* counts) const {
+  void store(const Piece& p, const Part<E>& part, CastCounts* counts) const {
     if constexpr (kBuffers)
       for_runs(p, [&](std::int64_t i, std::int64_t n) { dense_.store(part.image(i), at(p, i), n, counts); });
   }
@@ -97,18 +97,14 @@ template <class E> class Images {
 
 // Of bf16 numbers two neighbours at a time, in 32 bits: a loop's vectors then are as wide as those of its floats.
 struct Two {
-  static std::uint32_t fetch_and_cast(const BFloat16* x, std::int64_t pair) {
+  static std::uint32_t load(const BFloat16* x, std::int64_t pair) {
     std::uint32_t bits;
     std::memcpy(&bits, x + 2 * pair, sizeof bits);
     return bits;
   }
-  static float first(const BFloat16* x, std::int64_t pair) {
-    return std::bit_cast<float>(fetch_and_cast(x, pair) << 16);
-  }
-  static float second(const BFloat16* x, std::int64_t pair) {
-    return std::bit_cast<float>(fetch_and_cast(x, pair) & 0xffff0000);
-  }
-  static void cast_and_store(float first, float second, BFloat16* to, std::int64_t pair) {
+  static float first(const BFloat16* x, std::int64_t pair) { return std::bit_cast<float>(load(x, pair) << 16); }
+  static float second(const BFloat16* x, std::int64_t pair) { return std::bit_cast<float>(load(x, pair) & 0xffff0000); }
+  static void store(float first, float second, BFloat16* to, std::int64_t pair) {
     const std::uint32_t bits = BFloat16(first).bits | std::uint32_t{BFloat16(second).bits} << 16;
     std::memcpy(to + 2 * pair, &bits, sizeof bits);
   }
@@ -135,7 +131,7 @@ template <class T, class E, class F> void map_run(std::int64_t n, const E* x, co
   if constexpr (std::is_same_v<E, BFloat16>) {
 #pragma omp simd
     for (std::int64_t k = 0; k < n / 2; ++k)
-      Two::cast_and_store(f(Two::first(x, k), Two::first(y, k)), f(Two::second(x, k), Two::second(y, k)), to, k);
+      Two::store(f(Two::first(x, k), Two::first(y, k)), f(Two::second(x, k), Two::second(y, k)), to, k);
     if (n % 2 != 0) to[n - 1] = E(f(T(x[n - 1]), T(y[n - 1])));
   } else {
 #pragma omp simd

@@ -49,7 +49,7 @@ template <class T> double noise_of(const T* x, const T* q, std::int64_t n, doubl
 }
 
 // Elements [first, first + n) of a contiguous tensor; Inf and NaN become zeros and are counted.
-template <class T> void fetch_and_cast(const Tensor& x, std::int64_t first, std::int64_t n, T* out, WhatIf* counts) {
+template <class T> void load(const Tensor& x, std::int64_t first, std::int64_t n, T* out, WhatIf* counts) {
   const void* from = static_cast<const char*>(x.raw()) + static_cast<std::size_t>(first) * size_of(x.dtype());
   fetch_and_cast(x.dtype(), from, 1, out, n);
   for (std::int64_t i = 0; i < n; ++i) {
@@ -69,7 +69,7 @@ template <class T> WhatIf survey(const Tensor& x) {
     T most = 0, least = std::numeric_limits<T>::infinity(), values[kBlock];
     for (std::int64_t first = begin; first < end; first += kBlock) {
       const std::int64_t n = std::min(kBlock, end - first);
-      fetch_and_cast(x, first, n, values, &mine);
+      load(x, first, n, values, &mine);
       for (std::int64_t i = 0; i < n; ++i) {
         const T magnitude = std::abs(values[i]);
         most = std::max(most, magnitude);
@@ -109,7 +109,7 @@ void add_sums(const Tensor& x, std::int64_t begin, std::int64_t end, const std::
   constexpr T kZeros[kBlock] = {};
   for (std::int64_t first = begin; first < end; first += kBlock) {
     const std::int64_t n = std::min(kBlock, end - first);
-    fetch_and_cast(x, first, n, values, nullptr);
+    load(x, first, n, values, nullptr);
     for (std::size_t p = 0; p < points.size(); ++p) {
       const Point& point = points[p];
       const T* source = values;

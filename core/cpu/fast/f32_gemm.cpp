@@ -75,7 +75,7 @@ template <class Isa> struct Kernel {
 #pragma GCC unroll 8
     for (int i = 0; i < kR; ++i)
 #pragma GCC unroll 4
-      for (int v = 0; v < kV; ++v) Isa::fetch_and_cast(sums[i][v], start.data + i * start.step + v * kLanes);
+      for (int v = 0; v < kV; ++v) Isa::load(sums[i][v], start.data + i * start.step + v * kLanes);
     const float* at[kGroups];
 #pragma GCC unroll 4
     for (int g = 0; g < kGroups; ++g) at[g] = a.data + g * kGroup * row;
@@ -84,7 +84,7 @@ template <class Isa> struct Kernel {
     for (std::int64_t p = 0; p < k; ++p) {
       Vector x, y[kV];
 #pragma GCC unroll 4
-      for (int v = 0; v < kV; ++v) Isa::fetch_and_cast(y[v], from_b + v * kLanes);
+      for (int v = 0; v < kV; ++v) Isa::load(y[v], from_b + v * kLanes);
 #pragma GCC unroll 8
       for (int i = 0; i < kR; ++i) {
         Isa::repeat(x, at[i / kGroup] + i % kGroup * row);
@@ -98,7 +98,7 @@ template <class Isa> struct Kernel {
 #pragma GCC unroll 8
     for (int i = 0; i < kR; ++i)
 #pragma GCC unroll 4
-      for (int v = 0; v < kV; ++v) Isa::cast_and_store(c + i * across + v * kLanes, sums[i][v]);
+      for (int v = 0; v < kV; ++v) Isa::store(c + i * across + v * kLanes, sums[i][v]);
   }
 
   // All rows of kV vectors of columns, in tiles that are as even as can be: a narrow one would wait for its sums.

@@ -20,8 +20,8 @@ inline constexpr std::int64_t kBlockDepth =
 struct Avx2 {
   using Vector = __m256;
   static constexpr int kLanes = 8, kRows = 6;  // of a tile: sums for 12 of 16 registers
-  [[gnu::target("avx2,fma")]] static void fetch_and_cast(Vector& v, const float* from) { v = _mm256_loadu_ps(from); }
-  [[gnu::target("avx2,fma")]] static void cast_and_store(float* to, const Vector& v) { _mm256_storeu_ps(to, v); }
+  [[gnu::target("avx2,fma")]] static void load(Vector& v, const float* from) { v = _mm256_loadu_ps(from); }
+  [[gnu::target("avx2,fma")]] static void store(float* to, const Vector& v) { _mm256_storeu_ps(to, v); }
   [[gnu::target("avx2,fma")]] static void repeat(Vector& v, const float* from) { v = _mm256_broadcast_ss(from); }
   [[gnu::target("avx2,fma")]] static void add_product(Vector& sum, const Vector& x, const Vector& y) {
     sum = _mm256_fmadd_ps(x, y, sum);
@@ -30,8 +30,8 @@ struct Avx2 {
 struct Avx512 {
   using Vector = __m512;
   static constexpr int kLanes = 16, kRows = 8;  // 16 of 32 registers
-  [[gnu::target("avx512f")]] static void fetch_and_cast(Vector& v, const float* from) { v = _mm512_loadu_ps(from); }
-  [[gnu::target("avx512f")]] static void cast_and_store(float* to, const Vector& v) { _mm512_storeu_ps(to, v); }
+  [[gnu::target("avx512f")]] static void load(Vector& v, const float* from) { v = _mm512_loadu_ps(from); }
+  [[gnu::target("avx512f")]] static void store(float* to, const Vector& v) { _mm512_storeu_ps(to, v); }
   [[gnu::target("avx512f")]] static void repeat(Vector& v, const float* from) { v = _mm512_set1_ps(*from); }
   [[gnu::target("avx512f")]] static void add_product(Vector& sum, const Vector& x, const Vector& y) {
     sum = _mm512_fmadd_ps(x, y, sum);
@@ -78,8 +78,8 @@ void pack_columns(const MatrixRef<float>& b, std::int64_t k, std::int64_t column
     for (std::int64_t p = 0; p < k; ++p)
       for (int v = 0; v < kColumns; v += kLanes) {
         Vector numbers;
-        Isa::fetch_and_cast(numbers, from + p * row + v);
-        Isa::cast_and_store(to + p * kColumns + v, numbers);
+        Isa::load(numbers, from + p * row + v);
+        Isa::store(to + p * kColumns + v, numbers);
       }
     return;
   }
