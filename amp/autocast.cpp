@@ -12,7 +12,7 @@
 #include "../autograd/grad_mode.h"
 #include "../autograd/rule.h"
 #include "../core/ops/ops.h"
-#include "../core/support/failf.h"
+#include "../core/support/throwf.h"
 #include "../core/tensor/memory.h"
 #include "rewrite.h"
 
@@ -101,7 +101,8 @@ class Autocast::Region final : public Interceptor, public std::enable_shared_fro
   Region(const AutocastOptions& o, Interceptor* around) : options(o), outer(around ? around->share() : nullptr) {
     if (!options.dtype && options.device) options.dtype = half_of(*options.device);
     if (options.dtype && !is_half(*options.dtype))
-      failf("Autocast: casts to f16 or bf16, not to {}; {{.enabled = false}} computes in f32", name(*options.dtype));
+      throwf("Autocast: casts to f16 or bf16, not to {}; {{.enabled = false}} computes in f32",
+             to_string(*options.dtype));
     const auto* region = dynamic_cast<const Region*>(outer.get());
     outermost = region == nullptr;
     cache = region ? region->cache : std::make_shared<CastCache>();
@@ -136,7 +137,7 @@ Outputs Autocast::Region::call(const OpCall& call) {
   if (call.op == OpId::custom) {
     const Function& function = *call.get<CustomAttrs>().function;
     const std::optional<DType> dtype = function.amp_dtype();
-    return dtype ? call_in(*dtype, fmt::format("{} asks for {}", function.name(), name(*dtype)), call)
+    return dtype ? call_in(*dtype, fmt::format("{} asks for {}", function.name(), to_string(*dtype)), call)
                  : next_below_amp(call);
   }
   OperandDTypes operands;
@@ -147,13 +148,13 @@ Outputs Autocast::Region::call(const OpCall& call) {
   switch (policy.kind) {
     case PolicyKind::pass: return next_below_amp(call);
     case PolicyKind::rewrite: return run_rewritten(policy, call);
-    case PolicyKind::banned: fail(describe(call) + ": " + policy.text);
+    case PolicyKind::banned: throw_error(describe(call) + ": " + policy.text);
     case PolicyKind::lower:
       if (operands.f64)
-        failf(
+        throwf(
             "{}: under autocast to {} an f64 tensor keeps its dtype and cannot meet the others; cast it with "
             "to(DType::f32), or all to f64",
-            describe(call), name(dtype_on(on)));
+            describe(call), to_string(dtype_on(on)));
       dtype = dtype_on(on);
       break;
     case PolicyKind::promote:
@@ -166,7 +167,7 @@ Outputs Autocast::Region::call(const OpCall& call) {
       break;
     default: break;  // cast: the entry's own
   }
-  return call_in(dtype, fmt::format("{} is {}", name(call.op), to_string(policy)), call);
+  return call_in(dtype, fmt::format("{} is {}", to_string(call.op), to_string(policy)), call);
 }
 
 Outputs Autocast::Region::call_in(DType dtype, const std::string& cause, const OpCall& call) const {

@@ -4,7 +4,7 @@
 
 #include "../autograd/grad_mode.h"
 #include "../core/ops/ops.h"
-#include "../core/support/failf.h"
+#include "../core/support/throwf.h"
 #include "../nn/norm.h"
 #include "autocast.h"
 
@@ -13,7 +13,7 @@ namespace {
 
 void check_half(DType dtype, const char* function) {
   if (!is_half(dtype))
-    failf("{}: converts to f16 or bf16, not to {}; use Module::to for other dtypes", function, name(dtype));
+    throwf("{}: converts to f16 or bf16, not to {}; use Module::to for other dtypes", function, to_string(dtype));
 }
 
 }  // namespace
@@ -51,8 +51,8 @@ StateDict master_state_dict(const nn::Module& model, optim::Optimizer& optimizer
 
 void set_override(nn::Module& module, const Override& what) {
   if (what.dtype && !is_half(*what.dtype))
-    failf("set_override on {}: the dtype is f16 or bf16, not {}; {{.enabled = false}} computes in f32", module.kind(),
-          name(*what.dtype));
+    throwf("set_override on {}: the dtype is f16 or bf16, not {}; {{.enabled = false}} computes in f32", module.kind(),
+           to_string(*what.dtype));
   module.set_hook([what](nn::Module&) -> std::shared_ptr<void> {
     const AutocastOptions* around = current_autocast();
     if (!around) return nullptr;

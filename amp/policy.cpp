@@ -5,8 +5,8 @@
 #include <optional>
 
 #include "../autograd/rule.h"
-#include "../core/support/failf.h"
 #include "../core/support/text.h"
+#include "../core/support/throwf.h"
 
 namespace gradual::amp {
 namespace {
@@ -42,7 +42,7 @@ std::shared_ptr<std::vector<CastPolicy>> default_entries() {
 }
 
 bool fixed(OpId op) {
-  const OpKind kind = info(op).kind;
+  const OpKind kind = op_info(op).kind;
   return kind == OpKind::InPlace || kind == OpKind::Custom || op == OpId::cast || op == OpId::to_device;
 }
 
@@ -50,8 +50,8 @@ bool fixed(OpId op) {
 bool rewritable(OpId op) {
   ensure_registered();
   const Rule& rule = rules()[static_cast<int>(op)];
-  return rule.backward && info(op).outputs == 1 && saves_of(rule, ~0u) < gradual::out(0) &&
-         info(op).kind != OpKind::View;
+  return rule.backward && op_info(op).outputs == 1 && saves_of(rule, ~0u) < gradual::out(0) &&
+         op_info(op).kind != OpKind::View;
 }
 
 // The dtype that an op with this policy returns for these inputs; none without inputs.
@@ -69,9 +69,9 @@ std::optional<DType> result_dtype(const CastPolicy& policy, const std::vector<DT
 
 // The reason why an op is in the fp32 list.
 std::string_view fp32_reason(OpId op) {
-  if (op == cross_entropy || info(op).kind == OpKind::Composite)
+  if (op == cross_entropy || op_info(op).kind == OpKind::Composite)
     return "a loss is a mean of small terms, which half formats drop";
-  switch (info(op).kind) {
+  switch (op_info(op).kind) {
     case OpKind::Transcendental: return "its result can leave a half format's range or lose its small differences";
     case OpKind::Reduction: return "its sum can overflow a half format and drops small terms";
     case OpKind::Normalization: return "its sums and quotients need the range and precision of f32";
@@ -90,15 +90,15 @@ void OperandDTypes::add(DType d) {
 
 CastPolicy CastPolicy::cast(DType dtype) {
   if (!castable(dtype))
-    failf("cast policy: casts to f32, f16 or bf16, not to {}; a rewrite computes in other formats",
-          gradual::name(dtype));
+    throwf("cast policy: casts to f32, f16 or bf16, not to {}; a rewrite computes in other formats",
+           gradual::to_string(dtype));
   return {.kind = PolicyKind::cast, .dtype = dtype};
 }
 
 CastPolicy CastPolicy::banned(const std::string& message) { return {.kind = PolicyKind::banned, .text = message}; }
 
 CastPolicy CastPolicy::rewrite(const std::string& name, Rewrite function) {
-  if (!function) fail("cast policy: the rewrite '" + name + "' has no function");
+  if (!function) throw_error("cast policy: the rewrite '" + name + "' has no function");
   return {.kind = PolicyKind::rewrite, .text = name, .function = std::make_shared<const Rewrite>(std::move(function))};
 }
 
@@ -106,7 +106,7 @@ CastPolicy CastPolicy::from_name(std::string_view name) {
   static const std::vector<std::string> kNames{"pass", "lower", "fp32", "promote", "banned", "f32", "f16", "bf16"};
   const auto found = std::ranges::find(kNames, name);
   if (found == kNames.end())
-    failf("no cast policy '{}'; allowed are {}{}", name, join(kNames), did_you_mean(name, kNames));
+    throwf("no cast policy '{}'; allowed are {}{}", name, join(kNames), did_you_mean(name, kNames));
   if (found - kNames.begin() >= 5) return cast(dtype_from_name(name));
   for (const CastPolicy& p : {pass(), lower(), fp32(), promote()})
     if (to_string(p) == name) return p;
@@ -114,29 +114,28 @@ CastPolicy CastPolicy::from_name(std::string_view name) {
 }
 
 std::string to_string(const CastPolicy& policy) {
-  static constexpr std::string_view kNames[] = {"lower", "fp32", "promote", "banned", "cast", "rewrite", "pass"};
-  if (policy.kind == PolicyKind::cast) return std::string(gradual::name(policy.dtype));
+  if (policy.kind == PolicyKind::cast) return std::string(gradual::to_string(policy.dtype));
   if (policy.kind == PolicyKind::rewrite) return "rewrite " + policy.text;
-  return std::string(kNames[static_cast<int>(policy.kind)]);
+  return std::string(enum_name(policy.kind, {"lower", "fp32", "promote", "banned", "cast", "rewrite", "pass"}));
 }
 
 PolicyTable::PolicyTable() : entries_(default_entries()) {}
 
 PolicyTable& PolicyTable::set(OpId op, CastPolicy policy) {
-  if (op >= OpId::count_) failf("policy table: there is no op number {}", static_cast<int>(op));
+  if (op >= OpId::count_) throwf("policy table: there is no op number {}", static_cast<int>(op));
   const Fusion* fusion = fusion_of(op);
   if (fusion && policy.kind != PolicyKind::pass)
-    failf("policy table: {} takes no policy but pass: it is {} and {}, which have theirs", gradual::name(op),
-          gradual::name(fusion->first), gradual::name(fusion->second));
+    throwf("policy table: {} takes no policy but pass: it is {} and {}, which have theirs", gradual::to_string(op),
+           gradual::to_string(fusion->first), gradual::to_string(fusion->second));
   if (fusion) return *this;
   if (fixed(op) && policy.kind != PolicyKind::pass)
-    failf("policy table: {} takes no policy but pass: {}", gradual::name(op),
-          info(op).kind == OpKind::InPlace  ? "what is written in place keeps its dtype; use the functional form"
-          : info(op).kind == OpKind::Custom ? "a user function declares its amp_dtype()"
-                                            : "what the program asks for is not changed");
+    throwf("policy table: {} takes no policy but pass: {}", gradual::to_string(op),
+           op_info(op).kind == OpKind::InPlace  ? "what is written in place keeps its dtype; use the functional form"
+           : op_info(op).kind == OpKind::Custom ? "a user function declares its amp_dtype()"
+                                                : "what the program asks for is not changed");
   if (policy.kind == PolicyKind::rewrite && !rewritable(op))
-    failf("policy table: {} cannot be rewritten; its gradient must be made of its inputs alone, as that of matmul is",
-          gradual::name(op));
+    throwf("policy table: {} cannot be rewritten; its gradient must be made of its inputs alone, as that of matmul is",
+           gradual::to_string(op));
   if (entries_.use_count() > 1) entries_ = std::make_shared<std::vector<CastPolicy>>(*entries_);
   (*entries_)[static_cast<std::size_t>(op)] = std::move(policy);
   return *this;
@@ -151,20 +150,20 @@ bool PolicyTable::runs_whole(const Fusion& f) const {
 
 std::string PolicyTable::why(OpId op, const std::vector<DType>& inputs, DType lower) const {
   if (const Fusion* f = fusion_of(op)) {
-    const auto n = std::min(inputs.size(), static_cast<std::size_t>(info(f->first).inputs));
+    const auto n = std::min(inputs.size(), static_cast<std::size_t>(op_info(f->first).inputs));
     const std::vector<DType> of_first(inputs.begin(), inputs.begin() + static_cast<std::ptrdiff_t>(n));
     std::vector<DType> of_second(inputs.begin() + static_cast<std::ptrdiff_t>(n), inputs.end());
     if (const auto middle = result_dtype((*this)[f->first], of_first, lower)) of_second.push_back(*middle);
-    return fmt::format("{} is {} and {}{}. {}; {}", gradual::name(op), gradual::name(f->first),
-                       gradual::name(f->second), runs_whole(*f) ? "" : ", which run apart",
+    return fmt::format("{} is {} and {}{}. {}; {}", gradual::to_string(op), gradual::to_string(f->first),
+                       gradual::to_string(f->second), runs_whole(*f) ? "" : ", which run apart",
                        why(f->first, of_first, lower), why(f->second, of_second, lower));
   }
   const CastPolicy& policy = (*this)[op];
-  const std::string title(gradual::name(op));
+  const std::string title(gradual::to_string(op));
   std::vector<std::string> names;
   OperandDTypes seen;
   for (DType d : inputs) {
-    names.emplace_back(gradual::name(d));
+    names.emplace_back(gradual::to_string(d));
     seen.add(d);
   }
   const std::string given = names.empty() ? "no inputs" : join(names);
@@ -179,12 +178,12 @@ std::string PolicyTable::why(OpId op, const std::vector<DType>& inputs, DType lo
     case PolicyKind::lower:
       if (seen.f64)
         return fmt::format("{}f64 is not autocast and cannot meet {}, so this call is an Error", listed,
-                           gradual::name(lower));
-      return fmt::format("{}runs in {}, exact products with f32 accumulation{}", listed, gradual::name(lower),
+                           gradual::to_string(lower));
+      return fmt::format("{}runs in {}, exact products with f32 accumulation{}", listed, gradual::to_string(lower),
                          op == scaled_dot_product_attention ? ", its scores and probabilities in f32" : "");
     case PolicyKind::fp32: return fmt::format("{}runs in f32, since {}", listed, fp32_reason(op));
     case PolicyKind::promote:
-      return fmt::format("{}runs in {}, the widest of its inputs {}", listed, gradual::name(seen.widest), given);
+      return fmt::format("{}runs in {}, the widest of its inputs {}", listed, gradual::to_string(seen.widest), given);
     case PolicyKind::cast: return title + " is cast by its own entry: runs in " + to_string(policy);
     case PolicyKind::banned: return title + " is " + policy.text;
     default: return title + " is in no list: runs in its inputs' dtypes, " + given;
@@ -195,7 +194,7 @@ std::string to_string(const PolicyTable& table) {
   std::map<std::pair<PolicyKind, std::string>, std::string> lines;
   for (int i = 0; i < kOpCount; ++i) {
     const auto op = static_cast<OpId>(i);
-    lines[{table[op].kind, to_string(table[op])}] += fmt::format(" {}", name(op));
+    lines[{table[op].kind, to_string(table[op])}] += fmt::format(" {}", to_string(op));
   }
   std::string text;
   for (const auto& [policy, ops] : lines) text += policy.second + ":" + ops + "\n";

@@ -25,7 +25,7 @@ void add_values(const Tensor& t, std::optional<DType> as_if, CastTally& tally) {
   tally.exponents.add(values.data(), n);
   if (!as_if) return;
   std::vector<std::uint16_t> narrow(values.size());
-  store(*as_if, values.data(), narrow.data(), 1, n, &tally.counts);
+  cast_and_store(*as_if, values.data(), narrow.data(), 1, n, &tally.counts);
 }
 
 }  // namespace
@@ -85,7 +85,7 @@ void PrecisionObserver::Watch::forward(const OpCall& call, const Outputs& out, c
     const Tensor& t = call[i];
     if (!t.defined() || !t.is_floating()) continue;
     if (is_parameter(t)) layers_.try_emplace(storage_id(t), layer);
-    if (as_if_ && info(call.op).kind == OpKind::Contraction)
+    if (as_if_ && op_info(call.op).kind == OpKind::Contraction)
       add(is_parameter(t) ? Role::weight : Role::activation, layer, {}, t);
   }
   if (!record.counts.elements || !out[0].defined()) return;
@@ -94,7 +94,7 @@ void PrecisionObserver::Watch::forward(const OpCall& call, const Outputs& out, c
 }
 
 void PrecisionObserver::Watch::backward(const OpCall& call, const Outputs& out, const CallRecord& record) {
-  if (as_if_ || info(call.op).kind == OpKind::View) return;
+  if (as_if_ || op_info(call.op).kind == OpKind::View) return;
   std::shared_ptr<CastCounts> store;
   if (record.counts.elements) {
     store = std::make_shared<CastCounts>(record.counts);

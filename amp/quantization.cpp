@@ -1,7 +1,5 @@
 #include "quantization.h"
 
-#include <fmt/format.h>
-
 #include <algorithm>
 
 #include "../autograd/activation_checkpoint.h"
@@ -11,6 +9,7 @@
 #include "../core/ops/dispatch.h"
 #include "../core/ops/f8_operands.h"
 #include "../core/ops/ops.h"
+#include "../core/support/throwf.h"
 #include "cast_stats.h"
 #include "recipe.h"
 #include "rewrite.h"
@@ -267,12 +266,12 @@ constexpr std::pair<const char*, AmaxHistory Site::*> kHistories[] = {
 
 }  // namespace
 
-void check(const Quantization& q) {
+void check_valid(const Quantization& q) {
   for (const auto& [field, quantizer] : kQuantizerFields)
-    if (const auto& given = q.*quantizer) in_context(fmt::format("quantization, {}", field), [&] { check(*given); });
+    if (const auto& one = q.*quantizer) in_context(fmt::format("quantization, {}", field), [&] { check_valid(*one); });
   const auto pair = [](const char* product, const std::optional<Quantizer>& a, const std::optional<Quantizer>& b) {
     if ((a && a->hadamard) != (b && b->hadamard))
-      fail(fmt::format("quantization, {}: the Hadamard transform is of both operands or of none", product));
+      throw_error(fmt::format("quantization, {}: the Hadamard transform is of both operands or of none", product));
   };
   pair("forward", q.forward_x, q.forward_w), pair("dgrad", q.dgrad_dy, q.dgrad_w), pair("wgrad", q.wgrad_x, q.wgrad_dy);
   // x and W are staged only in forward, and one history serves both products of a tensor.
@@ -281,24 +280,23 @@ void check(const Quantization& q) {
     if (!b || b->scaling.kind != ScalingKind::delayed) return;
     if (may_lack && (!a || a->scaling.kind != ScalingKind::delayed)) return;
     if (!a || a->scaling != b->scaling || a->format != b->format)
-      fail(fmt::format(
-          "quantization, {}: delayed scaling keeps one history, so {} must have the same format and scaling", later,
-          sooner));
+      throwf("quantization, {}: delayed scaling keeps one history, so {} must have the same format and scaling", later,
+             sooner);
   };
   one_history("wgrad_x", q.wgrad_x, "forward_x", q.forward_x, false);
   one_history("dgrad_w", q.dgrad_w, "forward_w", q.forward_w, false);
   one_history("wgrad_dy", q.wgrad_dy, "dgrad_dy", q.dgrad_dy, true);
   for (const auto* kept : {&q.weight_gradient, &q.weight, &q.master, &q.moment1, &q.moment2})
     if (*kept && ((*kept)->scaling.kind == ScalingKind::delayed || (*kept)->hadamard))
-      fail(
+      throw_error(
           "quantization: gradients, weights, masters and moments are scaled by what they are: no delayed scaling, no "
           "transform");
-  if (q.accumulator) check(*q.accumulator);
+  if (q.accumulator) check_valid(*q.accumulator);
   for (const auto& module : q.modules)
     in_context("quantization, modules, " + module.first, [&] {
       const Recipe r = recipe(module.second);  // Error where none is
       if (r.quantization && !r.quantization->modules.empty())
-        fail("recipe '" + module.second + "' has modules of its own, which only a model's recipe has");
+        throw_error("recipe '" + module.second + "' has modules of its own, which only a model's recipe has");
     });
 }
 
@@ -314,7 +312,7 @@ std::vector<OperandGroup> describe(const Quantization& q) {
 }
 
 QuantizationState::QuantizationState(Quantization quantization) : quantization_(std::move(quantization)) {
-  check(quantization_);
+  check_valid(quantization_);
   for (const auto& [module, other] : quantization_.modules) overrides_.push_back(recipe(other).quantization);
 }
 

@@ -58,7 +58,7 @@ inline constexpr QuantizerField kQuantizerFields[] = {{"forward_x", &Quantizatio
                                                       {"moment1", &Quantization::moment1},
                                                       {"moment2", &Quantization::moment2}};
 // Error naming the field.
-void check(const Quantization& quantization);
+void check_valid(const Quantization& quantization);
 
 // Operands that share a quantizer, in order, and the describe() text of that quantizer.
 struct OperandGroup {

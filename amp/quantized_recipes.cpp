@@ -1,7 +1,7 @@
 // The named recipes of 8 bits and fewer, and eXmY.
 #include "quantized_recipes.h"
 
-#include "../core/support/failf.h"
+#include "../core/support/throwf.h"
 
 namespace gradual::amp {
 namespace {
@@ -116,22 +116,20 @@ std::optional<Recipe> emulated_recipe(const std::string& name) {
                     .overflow = Overflow::ieee};
   Recipe r;
   r.name = name;
-  r.description = "matmul operands rounded to " + element + " (" + gradual::name(q.rounding) + "), no scales";
+  r.description = "matmul operands rounded to " + element + " (" + gradual::to_string(q.rounding) + "), no scales";
   r.quantization = products(q, q, q);
-  check(r);
+  check_valid(r);
   return r;
 }
 
 void check_quantized(const Recipe& r) {
   const std::string who = "recipe '" + r.name + "'";
-  in_context(who, [&] { check(*r.quantization); });
-  if (r.quantization->master && r.masters == Masters::none) fail(who + ": a quantizer of masters needs masters");
+  in_context(who, [&] { check_valid(*r.quantization); });
+  if (r.quantization->master && r.masters == Masters::none) throw_error(who + ": a quantizer of masters needs masters");
   for (const auto& [op, policy] : r.policy)
     if (op == OpId::matmul || op == OpId::linear || op == OpId::conv2d)
-      failf(
-          "{}: the policy of {} is the quantisation's; leave it out of `policy`, or leave modules out by "
-          "`modules`",
-          who, name(op));
+      throwf("{}: the policy of {} is the quantisation's; leave it out of `policy`, or leave modules out by `modules`",
+             who, to_string(op));
 }
 
 std::optional<Format> format_met(const Quantization& q, Role role) {

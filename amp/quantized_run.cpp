@@ -6,8 +6,8 @@
 
 #include "../autograd/grad_mode.h"
 #include "../core/ops/ops.h"
-#include "../core/support/failf.h"
 #include "../core/support/text.h"
+#include "../core/support/throwf.h"
 #include "cast_stats.h"
 
 namespace gradual::amp {
@@ -57,8 +57,8 @@ void name_layers(Quantization& q, nn::Module& model) {
     if ((module == "first" || module == "last") && !layers.empty())
       module = module == "first" ? layers.front() : layers.back();
     if (std::find(paths.begin(), paths.end(), module) == paths.end())
-      failf("quantization: the model has no module '{}'; allowed are first, last, '' (the whole model){}{}", module,
-            paths.size() > 1 ? ", " + join({paths.begin() + 1, paths.end()}) : "", did_you_mean(module, paths));
+      throwf("quantization: the model has no module '{}'; allowed are first, last, '' (the whole model){}{}", module,
+             paths.size() > 1 ? ", " + join({paths.begin() + 1, paths.end()}) : "", did_you_mean(module, paths));
   }
 }
 

@@ -5,8 +5,8 @@
 #include <cstdlib>
 
 #include "../autograd/grad_mode.h"
-#include "../core/support/failf.h"
 #include "../core/support/text.h"
+#include "../core/support/throwf.h"
 #include "../optim/clip.h"
 #include "convert_model.h"
 #include "quantized_recipes.h"
@@ -53,7 +53,7 @@ Recipe static_recipe(const std::string& name) {
   char* end = nullptr;
   const double scale = std::strtod(text.c_str(), &end);
   if (text.empty() || *end || !std::isfinite(scale) || !(scale > 0))
-    fail("recipe '" + name + "': after fp16-static: stands a positive number, as in fp16-static:128");
+    throw_error("recipe '" + name + "': after fp16-static: stands a positive number, as in fp16-static:128");
   Recipe r = recipe("fp16-master");
   r.name = name;
   r.description = "f16 model with norms and loss in f32, FP32 masters, static loss scale " + text;
@@ -94,35 +94,30 @@ optim::UpdateOptions update_options(const Recipe& r, std::uint64_t seed) {
 
 }  // namespace
 
-std::string_view name(Mode mode) {
-  static constexpr std::string_view kNames[] = {"full", "autocast", "half", "pure"};
-  return kNames[static_cast<int>(mode)];
-}
-std::string_view name(Masters masters) {
-  static constexpr std::string_view kNames[] = {"none", "per-tensor", "flat"};
-  return kNames[static_cast<int>(masters)];
-}
+std::string_view to_string(Mode mode) { return enum_name(mode, {"full", "autocast", "half", "pure"}); }
+std::string_view to_string(Masters masters) { return enum_name(masters, {"none", "per-tensor", "flat"}); }
 
-void check(const Recipe& r) {
+void check_valid(const Recipe& r) {
   const auto refuse_if = [&](bool wrong, const std::string& why) {
-    if (wrong) fail("recipe '" + r.name + "': " + why);
+    if (wrong) throw_error("recipe '" + r.name + "': " + why);
   };
   const bool low = r.mode == Mode::half || r.mode == Mode::pure;
   const bool masters = r.masters != Masters::none;
   const bool update = r.update != LowPrecisionUpdate::none;
   refuse_if(r.name.empty(), "it needs a name");
-  refuse_if(r.mode == Mode::full && r.dtype != DType::f32,
-            fmt::format("mode full computes in f32, not {}; autocast, half and pure take f16 and bf16", name(r.dtype)));
+  refuse_if(
+      r.mode == Mode::full && r.dtype != DType::f32,
+      fmt::format("mode full computes in f32, not {}; autocast, half and pure take f16 and bf16", to_string(r.dtype)));
   refuse_if(r.mode != Mode::full && !is_half(r.dtype),
-            fmt::format("modes autocast, half and pure take the dtype f16 or bf16, not {}", name(r.dtype)));
+            fmt::format("modes autocast, half and pure take the dtype f16 or bf16, not {}", to_string(r.dtype)));
   refuse_if(r.update == LowPrecisionUpdate::masters,
             "update is none, kahan or stochastic; masters have their own field");
   refuse_if(!low && (masters || update),
             "masters, kahan and stochastic updates are for half parameters (modes half and pure); this mode keeps f32 "
             "ones");
-  refuse_if(masters && update, fmt::format("masters and a {} update exclude each other", name(r.update)));
+  refuse_if(masters && update, fmt::format("masters and a {} update exclude each other", to_string(r.update)));
   refuse_if(r.optimizer_state != DType::f32 && !is_half(r.optimizer_state),
-            fmt::format("optimizer_state is f32, f16 or bf16, not {}", name(r.optimizer_state)));
+            fmt::format("optimizer_state is f32, f16 or bf16, not {}", to_string(r.optimizer_state)));
   refuse_if(r.scaling && !r.scaling->enabled, "a scaling that is not enabled is left out");
   in_context("recipe '" + r.name + "'", [&] {
     if (r.scaling) static_cast<void>(optim::GradScaler(*r.scaling));  // checks its options
@@ -131,11 +126,11 @@ void check(const Recipe& r) {
   if (r.quantization) check_quantized(r);
   for (const auto& [op, policy] : r.policy)
     refuse_if(r.mode == Mode::full && policy.kind == PolicyKind::lower,
-              fmt::format("mode full has no lower dtype for {}; name one: f16 or bf16", name(op)));
+              fmt::format("mode full has no lower dtype for {}; name one: f16 or bf16", to_string(op)));
 }
 
-void check(const Recipe& r, nn::Module& model) {
-  check(r);
+void check_valid(const Recipe& r, nn::Module& model) {
+  check_valid(r);
   if (!r.quantization) return;
   Quantization q = *r.quantization;
   in_context("recipe '" + r.name + "'", [&] { name_layers(q, model); });
@@ -158,7 +153,7 @@ Recipe recipe(const std::string& name) {
   const std::string element = name.substr(0, name.find(':'));
   for (const NamedFormat& n : named_formats()) {
     if (n.name != element || !element.starts_with('e') || !n.format.is_signed) continue;
-    failf(
+    throwf(
         "no recipe '{0}': {1} is a format. e{2}m{3} is a recipe, of products in {2} exponent and {3} mantissa bits; in "
         "a recipe's file an operand may be {{\"format\": \"{1}\"}} (docs/precision.md)",
         name, element, n.format.exponent_bits, n.format.mantissa_bits);
@@ -177,7 +172,7 @@ Recipe recipe(const std::string& name) {
       {{"double", "float64", "fp64"}, {"f64"}},
       {{"mixed", "mixed-precision", "autocast"}, {"amp"}},
   };
-  fail("no recipe '" + name + "'; there are " + join(names) + did_you_mean(name, names, kSynonyms));
+  throw_error("no recipe '" + name + "'; there are " + join(names) + did_you_mean(name, names, kSynonyms));
 }
 
 std::vector<std::string> recipe_names() {
@@ -194,8 +189,8 @@ bool is_recipe(const std::string& name) {
 }
 
 void register_recipe(const Recipe& r) {
-  check(r);
-  if (is_recipe(r.name)) failf("register_recipe: the name '{}' stands for another recipe already", r.name);
+  check_valid(r);
+  if (is_recipe(r.name)) throwf("register_recipe: the name '{}' stands for another recipe already", r.name);
   all_recipes().push_back(r);
 }
 
@@ -210,14 +205,14 @@ RecipeScope::RecipeScope(const Recipe& r, Device device, std::shared_ptr<Quantiz
 
 RecipeRun::RecipeRun(const Recipe& recipe, nn::Module& model, const MakeOptimizer& make, const RunOptions& options)
     : recipe_(recipe), model_(model), options_(options) {
-  check(recipe_, model);
-  if (!make) fail("RecipeRun: it was given no function that makes the optimizer");
+  check_valid(recipe_, model);
+  if (!make) throw_error("RecipeRun: it was given no function that makes the optimizer");
   const auto parameters = model.named_parameters();
-  if (parameters.empty()) fail("RecipeRun: the model " + model.kind() + " has no parameters to train");
+  if (parameters.empty()) throw_error("RecipeRun: the model " + model.kind() + " has no parameters to train");
   device_ = parameters.front().second.device();
   // The optimizer first: it copies its masters from the FP32 values.
   optimizer_ = make({optim::named_group(parameters)}, update_options(recipe_, options.seed));
-  if (!optimizer_) fail("RecipeRun: the function that makes the optimizer returned none");
+  if (!optimizer_) throw_error("RecipeRun: the function that makes the optimizer returned none");
   if (recipe_.mode == Mode::half) to_half(model_, recipe_.dtype);
   if (recipe_.mode == Mode::pure) to_pure(model_, recipe_.dtype);
   if (recipe_.scaling) scaler_.emplace(*recipe_.scaling);
@@ -291,7 +286,7 @@ StateDict RecipeRun::state_dict() {
 void RecipeRun::load_state_dict(const StateDict& state) {
   const std::string& from = state.text("recipe");
   if (from != recipe_.name)
-    failf("RecipeRun: the state is of a run of '{}'; this run's recipe is '{}'", from, recipe_.name);
+    throwf("RecipeRun: the state is of a run of '{}'; this run's recipe is '{}'", from, recipe_.name);
   model_.load_state_dict(state.sub("model"));
   optimizer_->load_state_dict(state.sub("optimizer"));  // after the model: its masters stand
   if (scaler_) scaler_->load_state_dict(state.sub("scaler"));

@@ -38,8 +38,8 @@ enum class Mode : std::uint8_t {
   pure       // everything in half
 };
 enum class Masters : std::uint8_t { none, per_tensor, flat };
-std::string_view name(Mode mode);  // as in a JSON file
-std::string_view name(Masters masters);
+std::string_view to_string(Mode mode);  // as in a JSON file
+std::string_view to_string(Masters masters);
 
 struct Recipe {
   std::string name;
@@ -56,9 +56,9 @@ struct Recipe {
 };
 
 // Error naming the field if the choices contradict each other.
-void check(const Recipe& recipe);
+void check_valid(const Recipe& recipe);
 // Also checks that the model has the modules that the quantisation names.
-void check(const Recipe& recipe, nn::Module& model);
+void check_valid(const Recipe& recipe, nn::Module& model);
 
 // By name: those of recipe_names(), an alias O0 to O3 (Apex's levels: fp32, amp-fp16, fp16-master, fp16-pure), or
 // "fp16-static:SCALE". Error listing the names and the nearest.

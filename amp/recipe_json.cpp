@@ -56,7 +56,7 @@ template <> struct InFile<Policies> {
     if (!from.is_object()) r.bad(key, "an object from ops to policies, such as {\"softmax\": \"lower\"}");
     in_context(r.where + ", policy", [&] {
       for (const auto& [op, policy] : from.items()) {
-        if (!policy.is_string()) failf("\"{}\" is {}; allowed is a text such as \"lower\"", op, shown(policy));
+        if (!policy.is_string()) throwf("\"{}\" is {}; allowed is a text such as \"lower\"", op, shown(policy));
         value.emplace_back(op_from_name(op), CastPolicy::from_name(policy.get<std::string>()));
       }
     });
@@ -65,8 +65,8 @@ template <> struct InFile<Policies> {
     Json j = Json::object();
     for (const auto& [op, policy] : policies) {
       if (policy.kind == PolicyKind::rewrite)
-        failf("{} is rewritten by '{}', which is code and cannot be written to a file", name(op), policy.text);
-      j[name(op)] = to_string(policy);
+        throwf("{} is rewritten by '{}', which is code and cannot be written to a file", to_string(op), policy.text);
+      j[to_string(op)] = to_string(policy);
     }
     return j;
   }
@@ -97,12 +97,12 @@ void refuse_taken_name(const Recipe& r) {
   known.name = r.name;  // which may be an alias
   known.description = r.description;
   if (json_of_fields(known) != json_of_fields(r))
-    failf("recipe '{0}': there is a recipe '{0}' already, and this is another; it needs a name of its own", r.name);
+    throwf("recipe '{0}': there is a recipe '{0}' already, and this is another; it needs a name of its own", r.name);
 }
 
 Recipe recipe_from(const Json& value, std::size_t index) {
   const std::string numbered = fmt::format("recipe number {}", index + 1);
-  if (!value.is_object()) fail(numbered + ": is " + shown(value) + "; allowed is an object");
+  if (!value.is_object()) throw_error(numbered + ": is " + shown(value) + "; allowed is an object");
   const bool named = value.contains("name") && value["name"].is_string();
   const JsonReader r{value, named ? "recipe '" + value["name"].get<std::string>() + "'" : numbered};
   std::string base;
@@ -111,13 +111,13 @@ Recipe recipe_from(const Json& value, std::size_t index) {
   if (!base.empty()) out.description = "made from " + base;  // the base's description may no longer be true
   r.read_fields(out, {"base"});
   r.need("name");
-  check(out);
+  check_valid(out);
   refuse_taken_name(out);
   return out;
 }
 
 Json json_of(const Recipe& r) {
-  check(r);
+  check_valid(r);
   return in_context("recipe '" + r.name + "'", [&] { return json_of_fields(r); });
 }
 
@@ -130,14 +130,14 @@ Json parse(const std::string& text) {
     if (event == Json::parse_event_t::key) {
       const auto key = value.get<std::string>();
       if (std::ranges::find(open.back(), key) != open.back().end())
-        fail("recipes: the key \"" + key + "\" stands twice in one object");
+        throw_error("recipes: the key \"" + key + "\" stands twice in one object");
       open.back().push_back(key);
     }
     return true;
   };
   try {
     return Json::parse(in_context("recipes", [&] { return bounded_json(text); }), watch);
-  } catch (const Json::exception& e) { fail(std::string("recipes: not JSON: ") + e.what()); }
+  } catch (const Json::exception& e) { throw_error(std::string("recipes: not JSON: ") + e.what()); }
 }
 
 }  // namespace
@@ -157,14 +157,14 @@ std::vector<Recipe> recipes_from_json(const std::string& text) {
   for (std::size_t i = 0; i < value.size(); ++i) {
     recipes.push_back(recipe_from(value[i], i));
     for (std::size_t k = 0; k < i; ++k)
-      if (recipes[k].name == recipes[i].name) fail("recipes: two recipes have the name '" + recipes[i].name + "'");
+      if (recipes[k].name == recipes[i].name) throwf("recipes: two recipes have the name '{}'", recipes[i].name);
   }
   return recipes;
 }
 
 Recipe recipe_from_json(const std::string& text) {
   std::vector<Recipe> recipes = recipes_from_json(text);
-  if (recipes.size() != 1) fail("recipe_from_json: one recipe is expected, given " + std::to_string(recipes.size()));
+  if (recipes.size() != 1) throwf("recipe_from_json: one recipe is expected, given {}", recipes.size());
   return recipes.front();
 }
 

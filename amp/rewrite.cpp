@@ -8,7 +8,8 @@
 #include "../autograd/rule.h"
 #include "../core/ops/fusions.h"
 #include "../core/ops/ops.h"
-#include "../core/support/failf.h"
+#include "../core/support/text.h"
+#include "../core/support/throwf.h"
 
 namespace gradual::amp {
 namespace {
@@ -68,7 +69,7 @@ class Rewritten final : public Function {
   std::vector<Tensor> forward(const std::vector<Tensor>& inputs) override;
   std::vector<Tensor> backward(const std::vector<Tensor>& grads) override;
   std::string name() const override {
-    return fmt::format("{} rewritten by {}", gradual::name(node_->op), policy_.text);
+    return fmt::format("{} rewritten by {}", gradual::to_string(node_->op), policy_.text);
   }
 
   Role role(int input) const { return roles_.at(static_cast<std::size_t>(input)); }
@@ -98,7 +99,7 @@ class Contractions final : public Interceptor {
  public:
   explicit Contractions(const CastPolicy& policy) : policy_(policy) {}
   Outputs call(const OpCall& call) override {
-    const OpKind kind = info(call.op).kind;
+    const OpKind kind = op_info(call.op).kind;
     if (kind == OpKind::Contraction) return run_rewritten(policy_, call);
     Outputs out = next_below_amp(call);
     // A copy keeps the role of its source.
@@ -124,7 +125,7 @@ std::vector<Tensor> Rewritten::forward(const std::vector<Tensor>& inputs) {
     out = (*policy_.function)(call);
   }
   if (!out[0].defined() || !out[0].is_floating() || out[0].sizes() != spec[0].sizes)
-    failf("{}: must give a floating tensor of shape {}, gave {}", name(), to_string(spec[0].sizes), describe(out[0]));
+    throwf("{}: must give a floating tensor of shape {}, gave {}", name(), to_string(spec[0].sizes), describe(out[0]));
   save(call);
   return {out[0]};
 }
@@ -155,7 +156,7 @@ std::vector<Tensor> Rewritten::backward(const std::vector<Tensor>& grads) {
     std::optional<Tensor> scale = scales_[i];
     if (codes_[i]) {
       if (grad_enabled())
-        failf("{}: operands saved as codes have no second derivative; quantise with save_codes off", name());
+        throwf("{}: operands saved as codes have no second derivative; quantise with save_codes off", name());
       QuantizedTensor codes = *codes_[i];
       codes.codes = kept[i];
       operand = codes.decode();
@@ -179,16 +180,13 @@ std::vector<Tensor> Rewritten::backward(const std::vector<Tensor>& grads) {
 }
 
 Rewritten& running(const char* who) {
-  if (!Rewritten::running) fail(std::string(who) + ": no rewrite is running");
+  if (!Rewritten::running) throw_error(std::string(who) + ": no rewrite is running");
   return *Rewritten::running;
 }
 
 }  // namespace
 
-std::string_view name(Role role) {
-  static constexpr std::string_view kNames[] = {"activation", "weight", "error", "weight gradient"};
-  return kNames[static_cast<int>(role)];
-}
+std::string_view to_string(Role role) { return enum_name(role, {"activation", "weight", "error", "weight gradient"}); }
 
 bool is_parameter(const Tensor& t) {
   return t.unsafe_impl()->storage->category == Category::parameters || (t.is_leaf() && t.requires_grad());

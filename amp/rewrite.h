@@ -17,7 +17,7 @@ namespace gradual::amp {
 // weight_gradient: the result of wgrad.
 enum class Role : std::uint8_t { activation, weight, error, weight_gradient };
 inline constexpr int kRoles = 4;
-std::string_view name(Role role);
+std::string_view to_string(Role role);
 bool is_parameter(const Tensor& t);  // true for any leaf that requires a gradient
 inline std::uint64_t storage_id(const Tensor& t) { return t.unsafe_impl()->storage->id; }
 

@@ -8,8 +8,8 @@
 #include "../core/formats/accumulator.h"
 #include "../core/ops/compute_mode.h"
 #include "../core/ops/ops.h"
-#include "../core/support/failf.h"
 #include "../core/support/scoped.h"
+#include "../core/support/throwf.h"
 #include "engine.h"
 #include "function.h"
 
@@ -40,7 +40,7 @@ class Checkpoint final : public Function {
     const std::uint64_t since = next_sequence();
     const std::vector<Tensor> outputs = recompute({inputs.begin() + 1, inputs.end()});
     if (outputs.size() != grads.size())
-      failf("checkpoint: fn gave {} tensors in forward and {} when it ran again", grads.size(), outputs.size());
+      throwf("checkpoint: fn gave {} tensors in forward and {} when it ran again", grads.size(), outputs.size());
     std::vector<Tensor> reached, reached_grads;
     for (std::size_t i = 0; i < outputs.size(); ++i) {
       if (!grads[i].defined() || !outputs[i].requires_grad()) continue;

@@ -55,8 +55,8 @@ std::string Anomaly::to_string() const {
   std::string text = phase == Phase::backward && !backward_of.empty()
                          ? "the backward of " + backward_of + (backward_of == op ? "" : ", in " + op + ",")
                          : op;
-  text += fmt::format(" ({})", name(phase));
-  if (const std::string at = place(where); !at.empty()) text += " at " + at;
+  text += fmt::format(" ({})", gradual::to_string(phase));
+  if (const std::string at = file_line(where); !at.empty()) text += " at " + at;
   if (!module.empty()) text += " in module " + module;
   if (!cause.empty()) text += " [" + cause + "]";
   text += " gave the first non-finite value, at " + index_of(result.first, result.sizes);
@@ -78,7 +78,7 @@ void AnomalyMode::after(const OpCall& call, const Outputs& out, const CallRecord
 }
 
 void AnomalyMode::look(const OpCall& call, const Outputs& out, const CallRecord& record, int parameter) {
-  if (first_ || info(call.op).kind == OpKind::View) return;
+  if (first_ || op_info(call.op).kind == OpKind::View) return;
   for (int i = 0; i < kMaxOutputs; ++i) {
     if (!out[i].defined() || !out[i].is_floating()) continue;
     const ValueRange r = value_range(out[i]);
@@ -88,13 +88,14 @@ void AnomalyMode::look(const OpCall& call, const Outputs& out, const CallRecord&
     for (int k = 0; k < call.inputs.size(); ++k) {
       if (!call[k].defined() || !call[k].is_floating()) continue;
       inputs.push_back({k, value_range(call[k])});
-      masked = masked || (inputs.back().range.negative_inf > 0 && info(call.op).kind != OpKind::InPlace);
+      masked = masked || (inputs.back().range.negative_inf > 0 && op_info(call.op).kind != OpKind::InPlace);
     }
     if (masked && r.nan + r.positive_inf == 0) continue;
     const Context& c = record.context;
-    first_ = Anomaly{std::string(name(call.op)), parameter, c.backward_of, c.phase, c.module, c.cause, call.where, i, r,
+    std::string op(to_string(call.op));
+    first_ = Anomaly{std::move(op),    parameter, c.backward_of, c.phase, c.module, c.cause, call.where, i, r,
                      std::move(inputs)};
-    if (on_finding_ == OnFinding::raise) fail("anomaly: " + first_->to_string());
+    if (on_finding_ == OnFinding::raise) throw_error("anomaly: " + first_->to_string());
     return;
   }
 }

@@ -3,7 +3,7 @@
 #include <algorithm>
 
 #include "../core/ops/ops.h"
-#include "../core/support/failf.h"
+#include "../core/support/throwf.h"
 #include "engine.h"
 #include "node.h"
 
@@ -21,11 +21,12 @@ bool Tensor::is_leaf() const {
 Tensor& Tensor::set_requires_grad(bool value) {
   if (!value && !grad_meta(*this)) return *this;
   if (value && (!is_floating() || is_f8(dtype())))
-    failf("set_requires_grad: only f64, f32, f16 and bf16 tensors carry gradients, this one is {}", name(dtype()));
+    throwf("set_requires_grad: only f64, f32, f16 and bf16 tensors carry gradients, this one is {}",
+           to_string(dtype()));
   GradMeta& m = ensure_grad_meta(*this);
   if (m.requires_grad == value) return *this;
   if (!value && !m.edge.node->is_leaf())
-    fail("set_requires_grad(false): the tensor is the result of " + describe(*m.edge.node) + "; use detach()");
+    throw_error("set_requires_grad(false): the tensor is the result of " + describe(*m.edge.node) + "; use detach()");
   if (value && !m.edge.node) { m.edge = {make_leaf(impl_.get()), 0}; }
   m.requires_grad = value;
   return *this;
@@ -38,8 +39,8 @@ Tensor Tensor::grad() const {
 
 void Tensor::set_grad(const Tensor& grad) const {
   if (grad.defined() && grad.sizes() != sizes())
-    failf("set_grad: a gradient of shape {} for a tensor of shape {}", gradual::to_string(grad.sizes()),
-          gradual::to_string(sizes()));
+    throwf("set_grad: a gradient of shape {} for a tensor of shape {}", gradual::to_string(grad.sizes()),
+           gradual::to_string(sizes()));
   ensure_grad_meta(*this).grad = grad;
 }
 
@@ -55,7 +56,7 @@ void Tensor::backward(const Tensor& gradient, bool retain_graph, bool create_gra
 
 std::uint64_t Tensor::register_hook(Hook hook) const {
   const GradMeta* m = grad_meta(*this);
-  if (!m || !m->requires_grad) fail("register_hook: the tensor does not require grad");
+  if (!m || !m->requires_grad) throw_error("register_hook: the tensor does not require grad");
   static std::atomic<std::uint64_t> next_id{1};
   Node& node = *m->edge.node;
   if (!node.hooks) node.hooks = std::make_unique<std::vector<Node::HookEntry>>();
@@ -77,7 +78,7 @@ thread_local std::vector<GradientObserver*> observers;
 
 const Node* leaf_of(const GradientEvent& event) {
   const Node* node = event.input < 0 ? &event.node : event.node.input(event.input).edge.node.get();
-  while (node && !node->is_leaf() && (node->op == OpId::cast || info(node->op).kind == OpKind::View))
+  while (node && !node->is_leaf() && (node->op == OpId::cast || op_info(node->op).kind == OpKind::View))
     node = node->input(0).edge.node.get();
   return node && node->is_leaf() ? node : nullptr;
 }
@@ -98,8 +99,8 @@ std::vector<Tensor> grad(const std::vector<Tensor>& outputs, const std::vector<T
   for (std::size_t i = 0; i < inputs.size(); ++i) {
     if (!grads[i].defined() && options.allow_unused) continue;
     if (!grads[i].defined() && !engine.saw_gradient())
-      failf("grad: input {} {} was not used for the outputs; pass allow_unused for an undefined gradient", i,
-            to_string(inputs[i].sizes()));
+      throwf("grad: input {} {} was not used for the outputs; pass allow_unused for an undefined gradient", i,
+             to_string(inputs[i].sizes()));
     if (!grads[i].defined()) grads[i] = zeros_like(inputs[i]);  // the derivative of a constant gradient
     if (options.create_graph) grads[i] = constant_on_tape(std::move(grads[i]));
   }

@@ -4,8 +4,8 @@
 #include <utility>
 
 #include "../core/ops/ops.h"
-#include "../core/support/failf.h"
 #include "../core/support/scoped.h"
+#include "../core/support/throwf.h"
 #include "autograd.h"
 #include "rule.h"
 
@@ -25,7 +25,7 @@ Engine::Engine(std::span<const Tensor> outputs, std::span<const Tensor> grad_out
     : options_(options), segment_(segment) {
   options_.retain_graph = options.retain_graph || options.create_graph;
   if (!grad_outputs.empty() && grad_outputs.size() != outputs.size())
-    failf("backward: {} outputs and {} gradients", outputs.size(), grad_outputs.size());
+    throwf("backward: {} outputs and {} gradients", outputs.size(), grad_outputs.size());
   const StageScope no_amp(chain().amp, nullptr);
   const StageScope recording(chain().autograd, options_.create_graph ? default_autograd() : nullptr);
   for (std::size_t i = 0; i < outputs.size(); ++i) seed(outputs[i], grad_outputs.empty() ? Tensor() : grad_outputs[i]);
@@ -33,14 +33,14 @@ Engine::Engine(std::span<const Tensor> outputs, std::span<const Tensor> grad_out
 
 void Engine::seed(const Tensor& y, Tensor g) {
   if (!y.requires_grad())
-    failf("backward: the output {} does not depend on any tensor that requires grad", to_string(y.sizes()));
+    throwf("backward: the output {} does not depend on any tensor that requires grad", to_string(y.sizes()));
   if (!g.defined()) {
     if (y.numel() != 1)
-      failf("backward: an output of shape {} needs a gradient of that shape; only one-element outputs start from 1",
-            to_string(y.sizes()));
+      throwf("backward: an output of shape {} needs a gradient of that shape; only one-element outputs start from 1",
+             to_string(y.sizes()));
     g = ones_like(y);
   } else if (g.sizes() != y.sizes() || !g.is_floating()) {
-    failf("backward: a gradient {} for an output {}", describe(g), describe(y));
+    throwf("backward: a gradient {} for an output {}", describe(g), describe(y));
   }
   deliver(grad_meta(y)->edge, g.dtype() == y.dtype() ? std::move(g) : cast(g, y.dtype()));
 }
@@ -48,7 +48,7 @@ void Engine::seed(const Tensor& y, Tensor g) {
 void Engine::capture(const std::vector<Tensor>& inputs) {
   stop_below_ = ~std::uint64_t{0};
   for (const Tensor& x : inputs) {
-    if (!x.requires_grad()) fail("grad: an input " + to_string(x.sizes()) + " does not require grad");
+    if (!x.requires_grad()) throw_error("grad: an input " + to_string(x.sizes()) + " does not require grad");
     wanted_.push_back(grad_meta(x)->edge);
     stop_below_ = std::min(stop_below_, wanted_.back().node->sequence);
   }
@@ -99,7 +99,7 @@ void run_hooks(Node& node, Tensor* grads) {
     Tensor replaced = h.hook(g);
     if (!replaced.defined()) continue;
     if (replaced.sizes() != g.sizes() || !replaced.is_floating())
-      failf("a hook on {} returned {}; the gradient is {}", describe(node), describe(replaced), describe(g));
+      throwf("a hook on {} returned {}; the gradient is {}", describe(node), describe(replaced), describe(g));
     g = replaced.dtype() == g.dtype() ? std::move(replaced) : cast(replaced, g.dtype());
   }
 }
@@ -214,7 +214,7 @@ void Engine::step(Step* report) {
                                          .cause = node.cause,
                                          .phase = Phase::backward,
                                          .line = node.where,
-                                         .backward_of = node.is_leaf() ? "" : name(node.op).data()});
+                                         .backward_of = node.is_leaf() ? "" : to_string(node.op).data()});
   taken.mapped().slices.complete(grads);
   if (node.is_leaf()) GradientObserver::tell({node, -1, grads[0]});
   run_hooks(node, grads);

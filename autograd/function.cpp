@@ -2,8 +2,8 @@
 
 #include <utility>
 
-#include "../core/support/failf.h"
 #include "../core/support/scoped.h"
+#include "../core/support/throwf.h"
 #include "autograd.h"
 #include "rule.h"
 
@@ -32,12 +32,12 @@ struct FunctionColumns {
     const StageScope amp(chain().amp, f.amp_dtype() ? nullptr : f.state_.chain.amp);
     const std::vector<Tensor> results = f.forward(inputs);
     if (results.empty() || results.size() > kMaxOutputs)
-      failf("{}: forward returned {} tensors; allowed are 1 to {}", f.name(), results.size(), kMaxOutputs);
+      throwf("{}: forward returned {} tensors; allowed are 1 to {}", f.name(), results.size(), kMaxOutputs);
     f.outputs_ = static_cast<int>(results.size());
     for (int i = 0; i < f.outputs_; ++i) {
       // An input returned unchanged, or a tensor returned twice or saved, gets a new handle with its own history.
       const Tensor& y = results[static_cast<std::size_t>(i)];
-      if (!y.defined()) fail(f.name() + ": forward returned an undefined tensor");
+      if (!y.defined()) throw_error(f.name() + ": forward returned an undefined tensor");
       bool taken = y.requires_grad();
       for (std::size_t k = 0; k < f.saved_.size(); ++k) {
         if (!f.saved_[k].is_same(y)) continue;
@@ -70,13 +70,13 @@ struct FunctionColumns {
     const Scoped on_tape(f.saved_, std::move(saved));
     std::vector<Tensor> results = f.backward(grads);
     if (static_cast<int>(results.size()) != c.inputs())
-      failf("{}: backward returned {} gradients for {} inputs", f.name(), results.size(), c.inputs());
+      throwf("{}: backward returned {} gradients for {} inputs", f.name(), results.size(), c.inputs());
     for (int i = 0; i < c.inputs(); ++i) {
       Tensor& g = results[static_cast<std::size_t>(i)];
       // The engine sums a broadcast gradient and casts its dtype, as for built-in rules.
       if (g.defined() && c.needs(i) && !(g.is_floating() && expands_to(c.sizes(i), g.sizes())))
-        failf("{}: backward gave input {} a gradient {}; the input is {}", f.name(), i, describe(g),
-              kind_of(c.sizes(i), c.dtype(i)));
+        throwf("{}: backward gave input {} a gradient {}; the input is {}", f.name(), i, describe(g),
+               kind_of(c.sizes(i), c.dtype(i)));
       c.set(i, std::move(g));
     }
   }
@@ -97,7 +97,7 @@ void Function::save_for_backward(std::vector<Tensor> tensors) {
 }
 
 const std::vector<Tensor>& Function::saved() const {
-  if (released_) fail(name() + ": what it saved is freed already; pass retain_graph to the first backward");
+  if (released_) throw_error(name() + ": what it saved is freed already; pass retain_graph to the first backward");
   for (std::size_t i = 0; i < saved_.size(); ++i)
     if (saved_[i].defined() && saved_[i].version() != versions_[i]) fail_changed(name(), saved_[i], versions_[i]);
   return saved_;
@@ -113,7 +113,7 @@ void Function::release() {
 std::vector<Tensor> apply(const std::shared_ptr<Function>& function, const std::vector<Tensor>& inputs,
                           SourceLocation loc) {
   if (std::exchange(function->applied_, true))
-    fail(function->name() + ": the object was applied before; make a new one for each call");
+    throw_error(function->name() + ": the object was applied before; make a new one for each call");
   function->state_ = snapshot();
   const std::vector<const Tensor*> refs = pointers_to(inputs);
   const CustomAttrs attrs{function.get(), chain().observe ? intern(function->name()) : ""};

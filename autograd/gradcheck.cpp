@@ -5,7 +5,7 @@
 #include <iterator>
 
 #include "../core/ops/ops.h"
-#include "../core/support/failf.h"
+#include "../core/support/throwf.h"
 #include "autograd.h"
 
 namespace gradual::autograd {
@@ -98,10 +98,10 @@ GradcheckResult checked(const CheckedFunction& f, const Tensors& given, const Gr
 }
 
 void check_inputs(const char* who, const Tensors& inputs) {
-  if (std::ranges::none_of(inputs, wanted)) failf("{}: no input requires a gradient", who);
+  if (std::ranges::none_of(inputs, wanted)) throwf("{}: no input requires a gradient", who);
   for (std::size_t i = 0; i < inputs.size(); ++i)
     if (wanted(inputs[i]) && inputs[i].dtype() != DType::f64)
-      failf("{}: input {} is {}; differences need f64", who, i, name(inputs[i].dtype()));
+      throwf("{}: input {} is {}; differences need f64", who, i, to_string(inputs[i].dtype()));
 }
 
 }  // namespace

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <new>
 
-#include "../core/support/failf.h"
+#include "../core/support/throwf.h"
 #include "function.h"
 
 namespace gradual {
@@ -147,21 +147,21 @@ Ref<Node> make_leaf(TensorImpl* owner) {
 
 std::uint64_t next_sequence() { return sequences.load(std::memory_order_relaxed); }
 
-std::string name(const Node& node) {
+std::string op_name(const Node& node) {
   if (node.is_leaf()) return "leaf";
-  return node.function ? node.function->name() : std::string(name(node.op));
+  return node.function ? node.function->name() : std::string(to_string(node.op));
 }
 
 std::string describe(const Node& node) {
   if (node.is_leaf()) return "leaf";
-  return name(node) + " at " + place(node.where) + (*node.module ? std::string(" in ") + node.module : "");
+  return op_name(node) + " at " + file_line(node.where) + (*node.module ? std::string(" in ") + node.module : "");
 }
 
-std::string kind_of(const Shape& sizes, DType dtype) { return fmt::format("{} {}", to_string(sizes), name(dtype)); }
+std::string kind_of(const Shape& sizes, DType d) { return fmt::format("{} {}", to_string(sizes), to_string(d)); }
 
 void fail_changed(const std::string& who, const Tensor& t, std::uint32_t version) {
-  failf("{}: a saved tensor {} was changed in place since (version {}, saved at version {}); clone() it first", who,
-        describe(t), t.version(), version);
+  throwf("{}: a saved tensor {} was changed in place since (version {}, saved at version {}); clone() it first", who,
+         describe(t), t.version(), version);
 }
 
 }  // namespace gradual

@@ -81,7 +81,7 @@ struct Node : Pooled<Node>, Pinned {
 };
 
 // The op's name, or the name of a user's function.
-std::string name(const Node& node);
+std::string op_name(const Node& node);
 // "op at file:line in module"
 std::string describe(const Node& node);
 // "[2, 3] f32"

@@ -2,7 +2,7 @@
 #include <bit>
 
 #include "../core/ops/ops.h"
-#include "../core/support/failf.h"
+#include "../core/support/throwf.h"
 #include "function.h"
 #include "grad_mode.h"
 #include "rule.h"
@@ -15,7 +15,7 @@ Tensor copy_before_write(const Tensor& t, const OpCall& call) {
   Tensor copy;
   {
     const NoGrad off;
-    const CauseScope cause(intern(fmt::format("kept for the backward of {}", name(call.op))));
+    const CauseScope cause(intern(fmt::format("kept for the backward of {}", to_string(call.op))));
     copy = clone(t, call.where);
   }
   if (const GradMeta* m = grad_meta(t); m && m->requires_grad) set_history(copy, m->edge.node, m->edge.output);
@@ -27,9 +27,9 @@ void check_in_place(const OpCall& call, const Rule& rule) {
   const GradMeta* m = grad_meta(x);
   const Storage& storage = *x.unsafe_impl()->storage;
   const auto refuse = [&](const char* why) {
-    std::string_view op = name(call.op);
+    std::string_view op = to_string(call.op);
     if (op.ends_with('_')) op.remove_suffix(1);
-    failf("{}: {}; use the functional form x = {}(x, ..), or write under NoGrad", describe(call), why, op);
+    throwf("{}: {}; use the functional form x = {}(x, ..), or write under NoGrad", describe(call), why, op);
   };
   if (x.requires_grad() && x.is_leaf()) refuse("a leaf that requires grad cannot be written in place");
   if (storage.differentiable.load() > (m ? 1 : 0))
@@ -47,7 +47,7 @@ class Autograd final : public Interceptor {
     for (int i = 0; i < call.inputs.size(); ++i)
       if (needs_grad(call[i])) needs |= input_bit(i);
     const Rule& rule = rules()[static_cast<int>(call.op)];
-    if (!needs || (!rule.backward && rule.reason && info(call.op).kind != OpKind::InPlace))
+    if (!needs || (!rule.backward && rule.reason && op_info(call.op).kind != OpKind::InPlace))
       return next_below_autograd(call);
     return record(call, rule, needs);
   }
@@ -55,9 +55,9 @@ class Autograd final : public Interceptor {
  private:
   // Separate from call(), so that its result is constructed in place.
   static Outputs record(const OpCall& call, const Rule& rule, std::uint32_t needs) {
-    const bool in_place = info(call.op).kind == OpKind::InPlace;
+    const bool in_place = op_info(call.op).kind == OpKind::InPlace;
     if (in_place) check_in_place(call, rule);
-    if (!rule.backward) failf("{}: no backward rule; run it under NoGrad or on detach()ed inputs", name(call.op));
+    if (!rule.backward) throwf("{}: no backward rule; run it under NoGrad or on detach()ed inputs", to_string(call.op));
     Ref<Node> node = make_node(call);
     const int saves = saves_of(rule, needs);
     for (int left = saves & 255; left != 0; left &= left - 1) {
@@ -75,7 +75,7 @@ class Autograd final : public Interceptor {
       if ((rule.differentiable >> i & 1) && out[i].defined() && out[i].is_floating())
         set_history(out[i], std::move(of), static_cast<std::uint32_t>(i));
     };
-    for (int i = info(call.op).outputs - 1; i > 0; --i) place(i, node);
+    for (int i = op_info(call.op).outputs - 1; i > 0; --i) place(i, node);
     place(0, std::move(node));
     return out;
   }

@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "../core/support/failf.h"
+#include "../core/support/throwf.h"
 #include "engine.h"
 #include "function.h"
 
@@ -15,9 +15,9 @@ Rule table[kOpCount];
 
 void RuleContext::check(const Tensor& t, std::uint32_t version) const {
   if (!t.defined())
-    failf("backward of {}: {}", describe(node_),
-          node_.released ? "what it saved is freed already; pass retain_graph to the first backward"
-                         : "internal: the rule asks for a tensor it did not save");
+    throwf("backward of {}: {}", describe(node_),
+           node_.released ? "what it saved is freed already; pass retain_graph to the first backward"
+                          : "internal: the rule asks for a tensor it did not save");
   if (t.version() != version) fail_changed("backward of " + describe(node_), t, version);
 }
 

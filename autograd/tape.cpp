@@ -4,8 +4,8 @@
 #include <iterator>
 #include <unordered_set>
 
-#include "../core/support/failf.h"
 #include "../core/support/text.h"
+#include "../core/support/throwf.h"
 
 namespace gradual {
 namespace {
@@ -48,7 +48,7 @@ std::string escaped(const std::string& text) {
 
 Tape Tape::of(const Tensor& result) {
   if (!result.requires_grad())
-    failf("Tape::of: the tensor {} does not require grad, nothing is recorded", gradual::to_string(result.sizes()));
+    throwf("Tape::of: the tensor {} does not require grad, nothing is recorded", gradual::to_string(result.sizes()));
   Tape tape;
   std::unordered_set<const Node*> seen;
   std::vector<Ref<Node>> open{grad_meta(result)->edge.node};
@@ -78,7 +78,7 @@ void Tape::set_name(const Tensor& t, const std::string& text) {
 std::string Tape::name_of(const Node& node) const {
   for (const auto& [named, text] : names_)
     if (named == &node) return text;
-  return name(node);
+  return op_name(node);
 }
 
 std::string Tape::to_string() const {
@@ -86,8 +86,9 @@ std::string Tape::to_string() const {
   for (const Ref<Node>& n : nodes_) {
     const std::int64_t bytes = bytes_of(n->saved_tensors());
     const std::string given = name_of(*n);
-    rows.push_back({fmt::to_string(n->sequence), given == name(*n) ? given : name(*n) + " " + given, inputs_of(*n),
-                    result_kind(*n), n->module, place(n->where), bytes ? fmt::to_string(bytes) : "", n->cause});
+    rows.push_back({fmt::to_string(n->sequence), given == op_name(*n) ? given : op_name(*n) + " " + given,
+                    inputs_of(*n), result_kind(*n), n->module, file_line(n->where), bytes ? fmt::to_string(bytes) : "",
+                    n->cause});
   }
   return table_of(rows) + fmt::format("total: {} nodes, {} bytes saved for backward (each storage counted once)\n",
                                       nodes_.size(), saved_bytes());
@@ -102,7 +103,8 @@ std::string Tape::to_dot() const {
                         escaped(result_kind(*n)), module);
     if (n->is_leaf()) continue;
     const std::string cause = *n->cause ? "\\n" + escaped(n->cause) : "";
-    text += fmt::format("  o{0} [shape=ellipse, label=\"{1}{2}\"];\n  o{0} -> v{0};\n", id, escaped(name(*n)), cause);
+    text +=
+        fmt::format("  o{0} [shape=ellipse, label=\"{1}{2}\"];\n  o{0} -> v{0};\n", id, escaped(op_name(*n)), cause);
     for (int i = 0; i < n->input_count; ++i)
       if (const Ref<Node>& from = n->input(i).edge.node) text += fmt::format("  v{} -> o{};\n", from->sequence, id);
   }
@@ -113,7 +115,7 @@ Tape::Stepper::Stepper(const Tensor& result, const Tensor& gradient, autograd::G
     : engine_({&result, 1}, {&gradient, 1}, options) {}
 
 const Tape::Stepper::Step& Tape::Stepper::next() {
-  if (done()) fail("Tape::Stepper: the backward is done; ask done() first");
+  if (done()) throw_error("Tape::Stepper: the backward is done; ask done() first");
   engine_.step(&step_);
   return step_;
 }

@@ -56,7 +56,7 @@ template <class F, class... A> void add(const std::string& name, F run, A... arg
 
 const bool registered = [] {
   for (const DType d : {DType::f32, DType::f16, DType::bf16, DType::f8e4m3fn})
-    add("cast_f32_" + std::string(name(d)), cast, d);
+    add("cast_f32_" + std::string(to_string(d)), cast, d);
   using Op = Tensor (*)(const Tensor&);
   const std::pair<const char*, Op> ops[] = {{"exp", [](const Tensor& x) { return exp(x); }},
                                             {"tanh", [](const Tensor& x) { return tanh(x); }},

@@ -20,7 +20,7 @@ void set_library_kernels(bool) {}
 bool library_kernels() { return false; }
 
 struct Graph::State {};
-Graph::Graph() { fail("cuda::Graph: " + why_not()); }
+Graph::Graph() { throw_error("cuda::Graph: " + why_not()); }
 Graph::~Graph() = default;
 void Graph::capture(const std::function<void()>&) {}
 void Graph::replay() {}
@@ -29,7 +29,9 @@ std::int64_t Graph::memory() const { return 0; }
 }  // namespace cuda
 
 namespace {
-[[noreturn]] void fail_no_cuda(Device device) { fail("no device " + to_string(device) + ": " + cuda::why_not()); }
+[[noreturn]] void fail_no_cuda(Device device) {
+  throw_error("no device " + to_string(device) + ": " + cuda::why_not());
+}
 }  // namespace
 
 namespace cuda {
@@ -72,7 +74,7 @@ bool capturing() { return false; }
 void need_no_capture(const std::string&) {}
 KeptMemory::KeptMemory() : before_(false) {}
 KeptMemory::~KeptMemory() = default;
-void before_replay(std::function<void()>) { fail("before_replay: " + cuda::why_not()); }
+void before_replay(std::function<void()>) { throw_error("before_replay: " + cuda::why_not()); }
 void upload(void*, Device device, const void*, std::size_t) { fail_no_cuda(device); }
 void advance_scale(DeviceLossScale*, Device device, const LossScaleRule&, std::span<const std::int64_t* const>,
                    double) {

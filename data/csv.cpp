@@ -4,7 +4,7 @@
 #include <charconv>
 
 #include "../core/files/input_file.h"
-#include "../core/support/failf.h"
+#include "../core/support/throwf.h"
 #include "gzip.h"
 
 namespace gradual::data {
@@ -20,13 +20,13 @@ std::string_view split_off(std::string_view& rest, char end) {
 }
 
 double parse_number(std::string_view field) {
-  if (field.empty()) fail("empty, a number is needed");
+  if (field.empty()) throw_error("empty, a number is needed");
   const std::string_view digits = field.substr(field.starts_with('+') && !field.starts_with("+-") ? 1 : 0);
   double value = 0;
   const auto [end, error] = std::from_chars(digits.data(), digits.data() + digits.size(), value);
   if (error == std::errc() && end == digits.data() + digits.size()) return value;
   const bool too_large = error == std::errc::result_out_of_range;
-  failf("\"{}\" is {}", field.substr(0, 40), too_large ? "out of f64's range" : "not a number");
+  throwf("\"{}\" is {}", field.substr(0, 40), too_large ? "out of f64's range" : "not a number");
 }
 
 }  // namespace
@@ -44,15 +44,15 @@ Tensor parse_csv(std::string_view bytes, const std::string& name, std::int64_t c
     try {
       for (bool more = true; more;) {
         ++column;
-        if (columns > 0 && column > columns) failf("one too many; each line has {} columns", columns);
+        if (columns > 0 && column > columns) throwf("one too many; each line has {} columns", columns);
         more = fields.find(',') != std::string_view::npos;
         values.push_back(parse_number(split_off(fields, ',')));
       }
-      if (column < columns) failf("the last of this line; each line has {} columns", columns);
-    } catch (const Error& e) { failf("csv \"{}\", line {}, column {}: {}", name, rows, column, e.what()); }
+      if (column < columns) throwf("the last of this line; each line has {} columns", columns);
+    } catch (const Error& e) { throwf("csv \"{}\", line {}, column {}: {}", name, rows, column, e.what()); }
     columns = column;
   }
-  if (rows == 0) failf("csv \"{}\": it is empty", name);
+  if (rows == 0) throwf("csv \"{}\": it is empty", name);
   return from_data(values, {rows, columns}, {.dtype = DType::f64});
 }
 

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <future>
 
-#include "../core/support/failf.h"
+#include "../core/support/throwf.h"
 
 namespace gradual::data {
 namespace {
@@ -13,7 +13,7 @@ constexpr std::uint64_t kOrderStream = std::uint64_t{1} << 62;
 constexpr std::uint64_t kFetchStream = std::uint64_t{1} << 63;
 
 std::int64_t samples_of(const Dataset& dataset) {
-  if (!dataset.inputs.defined()) fail("DataLoader: the dataset has no inputs; it was not filled");
+  if (!dataset.inputs.defined()) throw_error("DataLoader: the dataset has no inputs; it was not filled");
   return dataset.size();
 }
 
@@ -70,9 +70,9 @@ struct DataLoader::Impl {
 };
 
 DataLoader::DataLoader(std::int64_t samples, Fetch fetch, DataLoaderOptions o) {
-  if (samples < 0) failf("DataLoader: {} samples", samples);
-  if (o.batch < 1) failf("DataLoader: batch {} is not allowed; it must be at least 1", o.batch);
-  if (!fetch) fail("DataLoader: the function that makes a batch is empty");
+  if (samples < 0) throwf("DataLoader: {} samples", samples);
+  if (o.batch < 1) throwf("DataLoader: batch {} is not allowed; it must be at least 1", o.batch);
+  if (!fetch) throw_error("DataLoader: the function that makes a batch is empty");
   impl_ = std::make_unique<Impl>(Impl{.samples = samples, .fetch = std::move(fetch), .options = o});
 }
 
@@ -101,7 +101,7 @@ std::int64_t DataLoader::epoch() const { return impl_->epoch; }
 std::int64_t DataLoader::position() const { return impl_->position; }
 
 void DataLoader::start_epoch(std::int64_t epoch) {
-  if (epoch < 0) failf("DataLoader: epoch {}; they count from 0", epoch);
+  if (epoch < 0) throwf("DataLoader: epoch {}; they count from 0", epoch);
   impl_->ahead = {};
   impl_->epoch = epoch;
   impl_->position = 0;
@@ -123,11 +123,11 @@ void DataLoader::load_state_dict(const StateDict& state) {
   const StateDict mine = state_dict();
   for (const char* key : {"samples", "batch", "shuffle", "drop_last"}) {
     if (const auto given = state.integer(key), own = mine.integer(key); given != own)
-      failf("DataLoader: the state has {} {}, this loader {}", key, given, own);
+      throwf("DataLoader: the state has {} {}, this loader {}", key, given, own);
   }
   const std::int64_t epoch = state.integer("epoch"), position = state.integer("position");
   if (epoch < 0 || position < 0 || position > size())
-    failf("DataLoader: the state stands at batch {} of epoch {}; an epoch has {} batches", position, epoch, size());
+    throwf("DataLoader: the state stands at batch {} of epoch {}; an epoch has {} batches", position, epoch, size());
   const std::uint64_t seed = state.natural("seed");
   start_epoch(epoch);
   impl_->position = position;

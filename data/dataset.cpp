@@ -2,7 +2,7 @@
 
 #include "../core/ops/dispatch.h"
 #include "../core/ops/ops.h"
-#include "../core/support/failf.h"
+#include "../core/support/throwf.h"
 
 namespace gradual::data {
 namespace {
@@ -20,23 +20,23 @@ std::int64_t Dataset::size() const {
   const Shape& a = inputs.sizes();
   const Shape& b = targets.sizes();
   if (a.empty() || b.empty() || a[0] != b[0])
-    failf("dataset: inputs {} and targets {} need the same first size", to_string(a), to_string(b));
+    throwf("dataset: inputs {} and targets {} need the same first size", to_string(a), to_string(b));
   return a[0];
 }
 
 Batch take(const Dataset& dataset, const std::vector<std::int64_t>& indices) {
   const std::int64_t n = dataset.size();
   for (const std::int64_t i : indices)
-    if (i < 0 || i >= n) failf("take: sample {} of {}", i, n);
+    if (i < 0 || i >= n) throwf("take: sample {} of {}", i, n);
   if (!dataset.inputs.device().is_cpu() || !dataset.targets.device().is_cpu())
-    fail("take: a dataset lives on the CPU; move the batches instead");
+    throw_error("take: a dataset lives on the CPU; move the batches instead");
   const Tensor rows = from_data(indices, {static_cast<std::int64_t>(indices.size())}, {.dtype = DType::i64});
   return {take_rows(dataset.inputs, rows), take_rows(dataset.targets, rows)};
 }
 
 Split split(const Dataset& dataset, std::int64_t train_count, std::uint64_t seed) {
   const std::int64_t n = dataset.size();
-  if (train_count < 0 || train_count > n) failf("split: {} samples to train; allowed are 0 to all {}", train_count, n);
+  if (train_count < 0 || train_count > n) throwf("split: {} samples to train; allowed are 0 to all {}", train_count, n);
   Generator generator(seed);
   const std::vector<std::int64_t> order = randperm(n, generator).to_vector<std::int64_t>();
   const auto part = [&](std::int64_t begin, std::int64_t end) {

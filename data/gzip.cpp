@@ -5,13 +5,13 @@
 #include <limits>
 #include <memory>
 
-#include "../core/support/failf.h"
+#include "../core/support/throwf.h"
 
 namespace gradual::data {
 
 std::string gunzip_if_packed(std::string_view bytes, const std::string& name, std::uint64_t max_bytes) {
   if (!bytes.starts_with("\x1f\x8b")) return std::string(bytes);
-  const auto refuse = [&](std::string_view what) { failf("gzip \"{}\": {}", name, what); };
+  const auto refuse = [&](std::string_view what) { throwf("gzip \"{}\": {}", name, what); };
   if (bytes.size() > std::numeric_limits<uInt>::max()) refuse("has more than 4 GiB");
   z_stream z{};
   if (inflateInit2(&z, 15 + 16) != Z_OK) refuse("zlib could not start");  // +16: gzip

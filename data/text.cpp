@@ -4,13 +4,13 @@
 #include <set>
 
 #include "../core/files/input_file.h"
-#include "../core/support/failf.h"
+#include "../core/support/throwf.h"
 #include "gzip.h"
 
 namespace gradual::data {
 
 Vocabulary::Vocabulary(std::string_view corpus) {
-  if (corpus.empty()) fail("vocabulary: the text is empty");
+  if (corpus.empty()) throw_error("vocabulary: the text is empty");
   const std::set<unsigned char> seen(corpus.begin(), corpus.end());
   characters_.assign(seen.begin(), seen.end());
 }
@@ -21,27 +21,27 @@ Tensor Vocabulary::encode(std::string_view text) const {
   for (std::size_t i = 0; i < text.size(); ++i) {
     const std::size_t number = characters_.find(text[i]);
     if (number == std::string::npos)
-      failf("vocabulary: character {} of the text has code {}, which is not among the {} of the vocabulary", i,
-            static_cast<unsigned char>(text[i]), size());
+      throwf("vocabulary: character {} of the text has code {}, which is not among the {} of the vocabulary", i,
+             static_cast<unsigned char>(text[i]), size());
     out[i] = static_cast<std::int64_t>(number);
   }
   return tokens;
 }
 
 std::string Vocabulary::decode(const Tensor& tokens) const {
-  if (tokens.dtype() != DType::i64) failf("vocabulary: tokens are i64, not {}", name(tokens.dtype()));
+  if (tokens.dtype() != DType::i64) throwf("vocabulary: tokens are i64, not {}", to_string(tokens.dtype()));
   std::string text;
   for (const std::int64_t token : tokens.to_vector<std::int64_t>()) {
-    if (token < 0 || token >= size()) failf("vocabulary: token {} is outside of [0, {})", token, size());
+    if (token < 0 || token >= size()) throwf("vocabulary: token {} is outside of [0, {})", token, size());
     text.push_back(characters_[static_cast<std::size_t>(token)]);
   }
   return text;
 }
 
 Dataset windows(const Tensor& tokens, std::int64_t context, std::int64_t stride) {
-  if (context < 1 || stride < 1) failf("windows: context {} and stride {} must be at least 1", context, stride);
+  if (context < 1 || stride < 1) throwf("windows: context {} and stride {} must be at least 1", context, stride);
   if (tokens.dim() != 1 || tokens.numel() <= context || !tokens.is_contiguous())
-    failf("windows: tokens {} must be one row of more than {}", to_string(tokens.sizes()), context);
+    throwf("windows: tokens {} must be one row of more than {}", to_string(tokens.sizes()), context);
   const auto from = [&](std::int64_t first) {
     return as_strided(tokens, {(tokens.numel() - context - 1) / stride + 1, context}, {stride, 1},
                       tokens.offset() + first);
@@ -52,11 +52,11 @@ Dataset windows(const Tensor& tokens, std::int64_t context, std::int64_t stride)
 // source: the name of the text in errors.
 static TextDataset split_windows(std::string_view text, const TextOptions& o, const std::string& source) {
   if (!(o.test_fraction > 0 && o.test_fraction < 1))
-    failf("text: test_fraction {} must lie between 0 and 1", o.test_fraction);
+    throwf("text: test_fraction {} must lie between 0 and 1", o.test_fraction);
   const auto cut = static_cast<std::size_t>(static_cast<double>(text.size()) * (1 - o.test_fraction));
   if (o.context > 0 && std::min(cut, text.size() - cut) <= static_cast<std::size_t>(o.context))
-    failf("{}: {} characters, {} to train and {} to test; both must be more than the {} of a window", source,
-          text.size(), cut, text.size() - cut, o.context);
+    throwf("{}: {} characters, {} to train and {} to test; both must be more than the {} of a window", source,
+           text.size(), cut, text.size() - cut, o.context);
   Vocabulary vocabulary(text);
   const auto part = [&](std::string_view piece) {
     Dataset d = windows(vocabulary.encode(piece), o.context, o.stride == 0 ? o.context : o.stride);
@@ -82,7 +82,7 @@ static std::int64_t count_of(int digits) { return digits == 1 ? 10 : 10 * count_
 
 std::string Addition::prompt(std::int64_t a, std::int64_t b) const {
   const std::int64_t limit = count_of(digits);
-  if (a < 0 || b < 0 || a >= limit || b >= limit) failf("addition: {} + {}: both must lie in [0, {})", a, b, limit);
+  if (a < 0 || b < 0 || a >= limit || b >= limit) throwf("addition: {} + {}: both must lie in [0, {})", a, b, limit);
   return fmt::format("{:0{}}+{:0{}}=", a, digits, b, digits);
 }
 
@@ -92,7 +92,7 @@ std::string Addition::answer(std::int64_t a, std::int64_t b) const {
 }
 
 Addition addition(int digits) {
-  if (digits < 1 || digits > 3) failf("addition: {} digits; 1 to 3 are allowed", digits);
+  if (digits < 1 || digits > 3) throwf("addition: {} digits; 1 to 3 are allowed", digits);
   Addition out{.vocabulary = Vocabulary("+0123456789="), .problems = {}, .digits = digits};
   const std::int64_t limit = count_of(digits);
   std::string text;

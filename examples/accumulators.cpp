@@ -67,7 +67,7 @@ void body(example::Arguments& arguments) {
       errors[positive][i] = error(o.product(), exact);
     }
   }
-  std::printf("relative error of dot products of %ld numbers in %s\n\n", length, name(operand_format).c_str());
+  std::printf("relative error of dot products of %ld numbers in %s\n\n", length, to_string(operand_format).c_str());
   std::printf("| accumulator | normal | positive |\n|---|---|---|\n");
   for (int i = 0; i < kCount; ++i) std::printf("| `%s` | %.1e | %.1e |\n", kNames[i], errors[0][i], errors[1][i]);
   std::printf("\n");
@@ -78,7 +78,7 @@ void body(example::Arguments& arguments) {
     return std::nan("");
   };
   const char *hopper = "hopper-fp8-14bit", *promoted = "hopper-fp8-14bit/promote=128";
-  if (length < 4096 || name(operand_format) != "e4m3fn") return;  // short sums, or small operands, show little
+  if (length < 4096 || to_string(operand_format) != "e4m3fn") return;  // short sums, or small operands, show little
   example::claim(of(true, "f64") < 0x1p-24, "f64 sums are off by the one rounding of the result to f32");
   example::claim(of(true, hopper) > 4 * of(true, promoted), "promotion every 128 products recovers truncated sums");
   example::claim(of(true, "fp16-acc") > 10 * of(true, "fp16-acc/chunk=64"), "chunks recover f16 sums");

@@ -89,8 +89,8 @@ void under_autocast() {
   const Tensor d = linear(x, weight);  // 40: its cosh is 1.2e17
   const Tensor loss = apply(op, {d})[0].mean();
   loss.backward();
-  std::printf("  d is %s, log_cosh was given %s, the loss is %s: %.6g\n", std::string(name(d.dtype())).c_str(),
-              std::string(name(op->seen())).c_str(), std::string(name(loss.dtype())).c_str(), loss.item());
+  std::printf("  d is %s, log_cosh was given %s, the loss is %s: %.6g\n", std::string(to_string(d.dtype())).c_str(),
+              std::string(to_string(op->seen())).c_str(), std::string(to_string(loss.dtype())).c_str(), loss.item());
   std::printf("  gradient of the f32 weight: %s\n", to_string(weight.grad()).c_str());
   const amp::Autocast off({.device = example::device(), .enabled = false});
   const double half = composed(d.detach()).mean().item();

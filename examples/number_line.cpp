@@ -54,7 +54,7 @@ double gap(const Format& f, double x) {
 }
 
 void show_limits(const Format& f) {
-  std::printf("%s: %d bits, %d of sign, %d of exponent, %d of mantissa; bias %d\n", name(f).c_str(), f.bits(),
+  std::printf("%s: %d bits, %d of sign, %d of exponent, %d of mantissa; bias %d\n", to_string(f).c_str(), f.bits(),
               f.is_signed ? 1 : 0, f.exponent_bits, f.mantissa_bits, f.bias);
   for (const NamedFormat& n : named_formats())
     if (n.format == f) std::printf("  %s\n", std::string(n.about).c_str());
@@ -136,7 +136,7 @@ Neighbours neighbours(const Format& f, double x) {
 void show_between(const Format& f, double x, const Neighbours& n) {
   const std::string sign = x < 0 ? "-" : "";
   if (n.low == n.high) {
-    std::printf("\n%s is a value of %s\n", text(x).c_str(), name(f).c_str());
+    std::printf("\n%s is a value of %s\n", text(x).c_str(), to_string(f).c_str());
     return;
   }
   std::string line(kColumns + 1, '-');
@@ -158,9 +158,9 @@ void show_rounding(const Format& f, double x) {
   else std::printf("\n%s\n", text(x).c_str());
   constexpr Overflow kPolicies[] = {Overflow::ieee, Overflow::saturate, Overflow::saturate_finite};
   std::printf("  %-14s", "rounding");
-  for (const Overflow o : kPolicies) std::printf("%-29s ", std::string(name(o)).c_str());
+  for (const Overflow o : kPolicies) std::printf("%-29s ", std::string(to_string(o)).c_str());
   for (int mode = 0; mode < 7; ++mode) {
-    std::printf("\n  %-14s", name(Rounding{static_cast<RoundingMode>(mode)}).c_str());
+    std::printf("\n  %-14s", to_string(Rounding{static_cast<RoundingMode>(mode)}).c_str());
     for (const Overflow o : kPolicies) {
       const auto landing = [&](RoundingMode m) { return text(rounded(f, m, o, x)); };
       std::string cell = landing(static_cast<RoundingMode>(mode));

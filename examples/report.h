@@ -54,7 +54,7 @@ inline void print(const std::vector<Report>& runs) {
   std::printf("\npeak memory, MB, as the allocator counted it\n");
   for (const Category c : {Category::parameters, Category::masters, Category::activations, Category::gradients,
                            Category::optimizer, Category::workspace})
-    row(name(c), runs, "%16.2f", [&](const Report& r) { return r.mb(c); });
+    row(to_string(c), runs, "%16.2f", [&](const Report& r) { return r.mb(c); });
   row("total", runs, "%16.2f", [](const Report& r) { return r.total(); });
   row("saving", runs, "%15.2fx", [&](const Report& r) { return runs[0].total() / r.total(); });
   std::printf(

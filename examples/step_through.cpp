@@ -43,8 +43,8 @@ Tensor loss_of(Net& net, const Tensor& x, const Tensor& classes, bool amp) {
 void print_step(int number, const Tape& tape, const Tape::Stepper::Step& step) {
   const Node& node = *step.node;
   std::printf("\n--- step %d: #%llu %s %s\n", number, static_cast<unsigned long long>(node.sequence),
-              name(node).c_str(), node.is_leaf() ? tape.name_of(node).c_str() : node.module);
-  const auto rule = kRules.find(name(node));
+              op_name(node).c_str(), node.is_leaf() ? tape.name_of(node).c_str() : node.module);
+  const auto rule = kRules.find(op_name(node));
   if (node.is_leaf()) std::printf("    gathered in grad()\n");
   else if (rule != kRules.end()) std::printf("    rule: %s\n", rule->second);
   std::printf("%s\n", to_string(step).c_str());

@@ -16,19 +16,20 @@ namespace fs = std::filesystem;
 void check_options(const std::vector<amp::Recipe>& recipes, const Options& o) {
   const auto at_least = [](const char* what, std::int64_t v, std::int64_t least) {
     if (!(v >= least))
-      fail(std::string("lab: ") + what + " is " + std::to_string(v) + "; it must be at least " + std::to_string(least));
+      throw_error(std::string("lab: ") + what + " is " + std::to_string(v) + "; it must be at least " +
+                  std::to_string(least));
   };
-  if (recipes.empty()) fail("lab: no recipe was given");
+  if (recipes.empty()) throw_error("lab: no recipe was given");
   for (std::size_t i = 0; i < recipes.size(); ++i)
     for (std::size_t j = 0; j < i; ++j)
-      if (recipes[i].name == recipes[j].name) fail("lab: the recipe " + recipes[i].name + " is listed twice");
+      if (recipes[i].name == recipes[j].name) throw_error("lab: the recipe " + recipes[i].name + " is listed twice");
   at_least("epochs", o.epochs, 1);
   at_least("batch", o.batch, 1);
   at_least("seeds", o.seeds, 1);
   at_least("sample_every", o.sample_every, 1);
-  if (!(o.lr >= 0)) fail("lab: lr is " + std::to_string(o.lr) + "; it must be positive, or 0 for the usual one");
+  if (!(o.lr >= 0)) throw_error("lab: lr is " + std::to_string(o.lr) + "; it must be positive, or 0 for the usual one");
   if (o.optimizer != "adamw" && o.optimizer != "adam" && o.optimizer != "sgd")
-    fail("lab: no optimizer '" + o.optimizer + "'; allowed are adamw, adam and sgd");
+    throw_error("lab: no optimizer '" + o.optimizer + "'; allowed are adamw, adam and sgd");
 }
 
 // A recipe's name as part of a file name: "fp16-static:1024" has a character that some systems refuse.
@@ -49,7 +50,7 @@ class Folder {
     if (path_.empty()) return;
     std::error_code error;
     fs::create_directories(path_ + "/checkpoints", error);
-    if (error) fail("cannot make the folder " + path_ + "/checkpoints: " + error.message());
+    if (error) throw_error("cannot make the folder " + path_ + "/checkpoints: " + error.message());
     for (const std::string& file :
          {path_ + "/results.json", path_ + "/curves.csv", path_ + "/report.html", finished_path()})
       static_cast<void>(AtomicFile(file));  // fails now, not after the first run
@@ -104,7 +105,7 @@ void check(const MakeModel& make_model, const std::vector<amp::Recipe>& recipes,
     Generator generator(0);
     const GeneratorScope scope(generator);
     const std::shared_ptr<nn::Module> model = make_model();
-    for (const amp::Recipe& r : recipes) amp::check(r, *model);
+    for (const amp::Recipe& r : recipes) amp::check_valid(r, *model);
   }
   const Folder writable(out);
 }

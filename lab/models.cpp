@@ -32,8 +32,8 @@ struct Gpt : nn::Module {
   Tensor forward(const Tensor& x) override {
     const std::int64_t length = x.size(1);
     if (length > options.context)
-      fail("gpt: a sequence of " + std::to_string(length) + " tokens, the context is " +
-           std::to_string(options.context));
+      throw_error("gpt: a sequence of " + std::to_string(length) + " tokens, the context is " +
+                  std::to_string(options.context));
     const Tensor at = arange(0, static_cast<double>(length), 1, {.dtype = DType::i64, .device = x.device()});
     return head(norm(blocks(tokens(x) + positions(at))));
   }
@@ -71,21 +71,21 @@ MakeModel model_for(const std::string& name, const data::Dataset& d) {
   const bool tokens = d.inputs.dtype() == DType::i64;
   if (name == "gpt") {
     if (!tokens)
-      fail("model gpt reads tokens, the data are " + sizes_of(d) + " numbers; use --data text:FILE or addition");
+      throw_error("model gpt reads tokens, the data are " + sizes_of(d) + " numbers; use --data text:FILE or addition");
     const GptOptions o{.vocabulary = d.classes, .context = d.inputs.size(1)};
     return [o] { return make_gpt(o); };
   }
   if (tokens && (name == "mlp" || name == "cnn"))
-    fail("model " + name + " reads images, the data are tokens; use --model gpt");
+    throw_error("model " + name + " reads images, the data are tokens; use --model gpt");
   if (name == "mlp") {
     const std::int64_t inputs = d.inputs.numel() / d.size();
     return [inputs, classes = d.classes] { return make_mlp(inputs, classes); };
   }
   if (name == "cnn") {
-    if (d.inputs.dim() != 4) fail("model cnn reads images [N, C, H, W], the data are " + sizes_of(d));
+    if (d.inputs.dim() != 4) throw_error("model cnn reads images [N, C, H, W], the data are " + sizes_of(d));
     return [s = d.inputs.sizes(), classes = d.classes] { return make_cnn(s[1], s[2], s[3], classes); };
   }
-  fail("no model '" + name + "'; allowed are mlp, cnn and gpt");
+  throw_error("no model '" + name + "'; allowed are mlp, cnn and gpt");
 }
 
 }  // namespace gradual::lab

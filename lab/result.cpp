@@ -39,7 +39,8 @@ double real(const Json& j) { return j.is_null() ? std::numeric_limits<double>::q
 
 Json peak_bytes(const Result& r) {
   Json j = Json::object();
-  for (int i = 0; i < kCategories; ++i) j[name(static_cast<Category>(i))] = r.peak_bytes[static_cast<std::size_t>(i)];
+  for (int i = 0; i < kCategories; ++i)
+    j[to_string(static_cast<Category>(i))] = r.peak_bytes[static_cast<std::size_t>(i)];
   j["total"] = r.peak_total;
   return j;
 }
@@ -155,7 +156,7 @@ Result result_from(const Json& j, const std::string& file) {
   r.test_accuracy = real(j.at("test_accuracy"));
   r.ms_per_step = real(j.at("ms_per_step"));
   for (int i = 0; i < kCategories; ++i)
-    r.peak_bytes[static_cast<std::size_t>(i)] = j.at("peak_bytes").at(name(static_cast<Category>(i)));
+    r.peak_bytes[static_cast<std::size_t>(i)] = j.at("peak_bytes").at(to_string(static_cast<Category>(i)));
   r.peak_total = j.at("peak_bytes").at("total");
   r.underflow_percent = real(j.at("underflow_percent"));
   r.overflow_percent = real(j.at("overflow_percent"));
@@ -177,7 +178,7 @@ Result result_from(const Json& j, const std::string& file) {
   const std::size_t steps = r.curve.step.size();
   for (const std::size_t n :
        {r.curve.loss.size(), r.curve.scale.size(), r.curve.skipped.size(), r.curve.underflow_percent.size()})
-    if (n != steps) fail(fmt::format("{}: a curve of {} steps has a column of {}", file, steps, n));
+    if (n != steps) throw_error(fmt::format("{}: a curve of {} steps has a column of {}", file, steps, n));
   for (const Json& h : j.at("histograms")) r.histograms.push_back(histogram_from(h));
   if (j.contains("what_if") && !j["what_if"].is_null()) r.what_if = j["what_if"].dump();
   return r;
@@ -277,7 +278,7 @@ std::vector<Result> results_from_json(const std::string& text, const std::string
     const Json all = Json::parse(bounded_json(text));
     for (const Json& run : all.at("runs")) results.push_back(result_from(run, file));
     return results;
-  } catch (const nlohmann::json::exception& e) { fail(file + " is no file of the lab's: " + e.what()); }
+  } catch (const nlohmann::json::exception& e) { throw_error(file + " is no file of the lab's: " + e.what()); }
 }
 
 std::string curves_csv(const std::vector<Result>& results) {

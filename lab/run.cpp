@@ -17,7 +17,7 @@
 #include "../core/formats/rounding.h"
 #include "../core/observe/profile.h"
 #include "../core/observe/tracer.h"
-#include "../core/support/failf.h"
+#include "../core/support/throwf.h"
 #include "../cuda/cuda.h"
 #include "../optim/adam.h"
 #include "../optim/sgd.h"
@@ -51,7 +51,7 @@ std::unique_ptr<optim::Optimizer> make_optimizer(const Options& o, std::vector<o
 class Sink {
  public:
   explicit Sink(const std::string& path) : file_(path == "-" ? stdout : std::fopen(path.c_str(), "a")) {
-    if (!file_) fail("cannot write '" + path + "'");
+    if (!file_) throw_error("cannot write '" + path + "'");
   }
   ~Sink() {
     if (file_ != stdout) std::fclose(file_);
@@ -87,7 +87,7 @@ amp::CastStatsTable casts_from(const StateDict& state) {
     const std::vector<std::int64_t> values = state.tensor(name).to_vector<std::int64_t>();
     const int role = name[0] - '0';
     if (values.size() != kCounts + kBins || role < 0 || role >= amp::kRoles || name.size() < 2)
-      fail("a checkpoint's counts of casts are of another version");
+      throw_error("a checkpoint's counts of casts are of another version");
     const auto at = [&](std::size_t i) { return static_cast<std::uint64_t>(values[i]); };
     amp::CastTally& t = casts[{static_cast<amp::Role>(role), name.substr(2)}];
     t.counts = {at(0), at(1), at(2), at(3), at(4), at(5), at(6)};
@@ -332,7 +332,7 @@ Result Run::result() {
     return found == place.end() ? place.size() : found->second;
   };
   for (const auto& [key, t] : casts_)
-    result_.casts.push_back({.role = std::string(name(key.first)),
+    result_.casts.push_back({.role = std::string(to_string(key.first)),
                              .layer = key.second,
                              .kind = kinds[key.second],
                              .elements = static_cast<std::int64_t>(t.counts.elements),
@@ -348,10 +348,10 @@ Result Run::result() {
 
 Histogram Run::histogram(amp::Role role) const {
   const amp::CastTally t = total(casts_, {role});
-  Histogram h{.role = std::string(name(role)), .first_exponent = -127, .as_if = amp::counted_as_if(recipe_)};
+  Histogram h{.role = std::string(to_string(role)), .first_exponent = -127, .as_if = amp::counted_as_if(recipe_)};
   h.counts.assign(t.exponents.bins.begin(), t.exponents.bins.end() - 1);  // the last one is Inf and NaN
   if (const std::optional<Format> f = amp::counted_format(recipe_, role)) {
-    h.format = name(*f);
+    h.format = to_string(*f);
     const int least = std::ilogb(f->min_positive());
     const double below = std::ldexp(1.5, least - 1);  // in the binade under the smallest number
     double rounded = 0;
@@ -383,11 +383,11 @@ void Run::load(const std::string& path) {
   const StateDict& lab = c.part("lab");
   Result saved = results_from_json(lab.text("result"), path).at(0);
   if (saved.model != result_.model || saved.data != result_.data)
-    failf("{}: was written by a run of {} on {}, this is {} on {}; use another --out, or no --resume", path,
-          saved.model, saved.data, result_.model, result_.data);
+    throwf("{}: was written by a run of {} on {}, this is {} on {}; use another --out, or no --resume", path,
+           saved.model, saved.data, result_.model, result_.data);
   if (saved.settings != result_.settings)
-    fail(path + ": was written by a run with other settings: " + differences(saved.settings, result_.settings) +
-         "; use the old ones, another --out, or no --resume");
+    throw_error(path + ": was written by a run with other settings: " + differences(saved.settings, result_.settings) +
+                "; use the old ones, another --out, or no --resume");
   run_->load_state_dict(c.part("run"));
   schedule_->load_state_dict(c.part("schedule"));
   loader_->load_state_dict(c.part("loader"));

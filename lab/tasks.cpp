@@ -21,7 +21,8 @@ LabData data_for(const std::string& spec, std::int64_t context) {
   const std::string kind = spec.substr(0, colon);
   const std::string path = colon == std::string::npos ? "" : spec.substr(colon + 1);
   if (context && kind != "text")
-    fail("data '" + spec + "' have no context option (" + std::to_string(context) + " was given); text:FILE has");
+    throw_error("data '" + spec + "' have no context option (" + std::to_string(context) +
+                " was given); text:FILE has");
   if (kind == "digits" && path.empty()) {
     return {kind, [all = data::digits()](std::uint64_t seed) { return data::split(all, 1437, seed); }};
   }
@@ -35,7 +36,7 @@ LabData data_for(const std::string& spec, std::int64_t context) {
     const data::Dataset all = data::addition().problems;
     return {kind, [all](std::uint64_t seed) { return data::split(all, all.size() * 9 / 10, seed); }};
   }
-  fail("no data '" + spec + "'; allowed are digits, mnist:DIR, text:FILE and addition");
+  throw_error("no data '" + spec + "'; allowed are digits, mnist:DIR, text:FILE and addition");
 }
 
 Tensor classification_loss(const Tensor& logits, const Tensor& targets) {

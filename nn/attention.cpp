@@ -4,7 +4,7 @@
 
 #include "../core/ops/fusions.h"
 #include "../core/ops/ops.h"
-#include "../core/support/failf.h"
+#include "../core/support/throwf.h"
 #include "init.h"
 
 namespace gradual::nn {
@@ -18,8 +18,8 @@ MultiheadAttention::MultiheadAttention(std::int64_t embed_dim, std::int64_t head
       heads_(heads),
       options_(o) {
   if (heads < 1 || embed_dim % heads)
-    failf("MultiheadAttention: {} heads do not divide an embedding of {}", heads, embed_dim);
-  if (!(o.dropout >= 0 && o.dropout <= 1)) failf("MultiheadAttention: dropout is {}; allowed are 0 to 1", o.dropout);
+    throwf("MultiheadAttention: {} heads do not divide an embedding of {}", heads, embed_dim);
+  if (!(o.dropout >= 0 && o.dropout <= 1)) throwf("MultiheadAttention: dropout is {}; allowed are 0 to 1", o.dropout);
   init::xavier_uniform_(in_proj_weight);
   if (o.bias) init::constant_(out_proj.bias, 0);
 }
@@ -38,7 +38,7 @@ Tensor MultiheadAttention::forward(const Tensor& query, const Tensor& key, const
                                    const AttentionCall& how) {
   for (const Tensor* t : {&query, &key, &value})
     if (t->dim() < 2 || t->size(-1) != embed_dim_)
-      failf("MultiheadAttention: input {}; [.., length, {}] is right", to_string(t->sizes()), embed_dim_);
+      throwf("MultiheadAttention: input {}; [.., length, {}] is right", to_string(t->sizes()), embed_dim_);
   // The rows of the packed projection are those of q, k and v: one product if they have the same input.
   const bool one = query.is_same(key) && key.is_same(value);
   const Tensor packed = one ? linear(query, in_proj_weight, in_proj_bias) : Tensor();

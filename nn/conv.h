@@ -36,8 +36,8 @@ class Conv2d : public Layer {
     count("Conv2d", "in", in);
     count("Conv2d", "out", out);
     if (groups >= 1 && in % groups == 0 && out % groups == 0) return in / groups;
-    fail("Conv2d: " + std::to_string(groups) + " groups do not divide " + std::to_string(in) + " input and " +
-         std::to_string(out) + " output channels");
+    throw_error("Conv2d: " + std::to_string(groups) + " groups do not divide " + std::to_string(in) + " input and " +
+                std::to_string(out) + " output channels");
   }
   ConvAttrs attrs_;
 };

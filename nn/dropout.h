@@ -11,7 +11,7 @@ namespace gradual::nn {
 class Dropout : public Layer {
  public:
   explicit Dropout(double p = 0.5) : p_(p) {
-    if (!(p >= 0 && p <= 1)) fail("Dropout: p is " + std::to_string(p) + "; allowed are 0 to 1");
+    if (!(p >= 0 && p <= 1)) throw_error("Dropout: p is " + std::to_string(p) + "; allowed are 0 to 1");
   }
   Tensor forward(const Tensor& x) override { return drops() ? dropout(x, p_) : x; }
   bool drops() const { return training() && p_ > 0; }

@@ -42,8 +42,8 @@ void normal_(const Tensor& t, double mean, double std, Generator& g) {
 
 Fans fans(const Tensor& weight) {
   if (weight.dim() < 2)
-    fail("init: fan in and fan out need a weight of at least two dims [out, in, ..], given " +
-         to_string(weight.sizes()) + "; use uniform_, normal_ or constant_ for a bias");
+    throw_error("init: fan in and fan out need a weight of at least two dims [out, in, ..], given " +
+                to_string(weight.sizes()) + "; use uniform_, normal_ or constant_ for a bias");
   std::int64_t kernel = 1;
   for (int i = 2; i < weight.dim(); ++i) kernel *= weight.size(i);
   return {weight.size(1) * kernel, weight.size(0) * kernel};

@@ -10,7 +10,7 @@
 
 #include "../autograd/grad_mode.h"
 #include "../core/ops/ops.h"
-#include "../core/support/failf.h"
+#include "../core/support/throwf.h"
 
 namespace gradual::nn {
 namespace {
@@ -36,11 +36,11 @@ template <class M, class F> void Module::walk(M& root, const F& visit, bool once
 }
 
 Tensor Module::forward(const Tensor&) {
-  failf("{}: has no forward for one tensor; call its operator(), or override forward(const Tensor&)", kind());
+  throwf("{}: has no forward for one tensor; call its operator(), or override forward(const Tensor&)", kind());
 }
 
 Tensor Module::forward_fused(const Tensor&, const Fusion& fusion, const Attrs&) {
-  failf("{}: does not run {}; override forward_fused where ends_in() names an op", kind(), name(fusion.whole));
+  throwf("{}: does not run {}; override forward_fused where ends_in() names an op", kind(), to_string(fusion.whole));
 }
 
 Tensor Module::operator()(const Tensor& x, SourceLocation loc) {
@@ -51,7 +51,7 @@ Tensor Module::operator()(const Tensor& x, SourceLocation loc) {
 // --- registration ---
 
 void Module::check_name(const std::string& name, const char* what) const {
-  const auto refuse = [&](const char* why) { failf("{}: cannot register {} '{}': {}", kind(), what, name, why); };
+  const auto refuse = [&](const char* why) { throwf("{}: cannot register {} '{}': {}", kind(), what, name, why); };
   if (name.empty()) refuse("the name is empty");
   if (name.find('.') != std::string::npos) refuse("a name has no dots; they separate the parts of a path");
   const auto taken = [&](const auto& named) { return named->name == name; };
@@ -74,9 +74,9 @@ Tensor& Module::add_slot(const std::string& name, const Tensor& value, Kind kind
 
 void Module::add_child(const std::string& name, const std::shared_ptr<Module>& module) {
   check_name(name, "module");
-  if (!module) failf("{}: cannot register module '{}': the pointer is null", kind(), name);
+  if (!module) throwf("{}: cannot register module '{}': the pointer is null", kind(), name);
   for (const auto& below : module->named_modules())
-    if (below.second == this) failf("{}: cannot register module '{}': it would contain itself", kind(), name);
+    if (below.second == this) throwf("{}: cannot register module '{}': it would contain itself", kind(), name);
   children_.push_back({name, module});
   for (const auto& [below, m] : module->named_modules()) m->path_ = intern(joined(joined(path_, name), below));
 }
@@ -139,7 +139,8 @@ template <class F> void Module::convert(const F& converted, const std::function<
 }
 
 void Module::to(DType dtype, const std::function<bool(const Module&)>& which) {
-  if (!is_floating(dtype)) failf("{}: cannot convert parameters to {}; a floating dtype is right", kind(), name(dtype));
+  if (!is_floating(dtype))
+    throwf("{}: cannot convert parameters to {}; a floating dtype is right", kind(), to_string(dtype));
   convert([&](const Tensor& t) { return t.is_floating() ? t.to(dtype) : t; }, which);
 }
 
@@ -183,7 +184,7 @@ LoadResult Module::load_state_dict(const StateDict& state, bool strict) {
     if (!own.contains(entry.name)) result.unexpected.push_back(entry.name);
   std::string problems = listed("mis-shaped", wrong);
   if (strict) problems = listed("missing", result.missing) + listed("unexpected", result.unexpected) + problems;
-  if (!problems.empty()) failf("load_state_dict of {}: the keys do not fit:{}", kind(), problems);
+  if (!problems.empty()) throwf("load_state_dict of {}: the keys do not fit:{}", kind(), problems);
   const NoGrad no_grad;
   for (const auto& [name, value] : own)
     if (state.contains(name)) std::get<Tensor>(value).copy_(state.tensor(name).detach());
@@ -209,7 +210,7 @@ static SourceLocation place(bool layer, SourceLocation loc) {
 }
 
 std::int64_t Layer::count(const char* layer, const char* what, std::int64_t n) {
-  if (n < 1) failf("{}: {} is {}; it must be at least 1", layer, what, n);
+  if (n < 1) throwf("{}: {} is {}; it must be at least 1", layer, what, n);
   return n;
 }
 

@@ -6,7 +6,7 @@
 #include "../autograd/grad_mode.h"
 #include "../core/ops/dispatch.h"
 #include "../core/ops/ops.h"
-#include "../core/support/failf.h"
+#include "../core/support/throwf.h"
 
 namespace gradual::nn {
 namespace {
@@ -35,8 +35,8 @@ std::optional<OpId> BatchNorm::ends_in() const {
 
 Tensor BatchNorm::run(const Tensor& x, const Fusion* fusion, const Attrs& second) {
   if (x.dim() < min_dims_ || x.dim() > max_dims_)
-    failf("{}: input {}; {} is right", kind(), to_string(x.sizes()),
-          min_dims_ == 4 ? "[N, C, H, W]" : "[N, C] or [N, C, L]");
+    throwf("{}: input {}; {} is right", kind(), to_string(x.sizes()),
+           min_dims_ == 4 ? "[N, C, H, W]" : "[N, C] or [N, C, L]");
   const bool use_batch = training() || !options_.track_running_stats;
   const Attrs own = NormAttrs{.eps = options_.eps, .training = use_batch};
   const Outputs out =
@@ -64,7 +64,7 @@ const Shape& TrailingNorm::counts(const char* layer, const Shape& normalized) {
 int TrailingNorm::dims(const Tensor& x) const {
   const int n = normalized_.size();
   if (x.dim() >= n && std::equal(normalized_.begin(), normalized_.end(), x.sizes().end() - n)) return n;
-  failf("{}: input {} does not end in the normalised shape {}", kind(), to_string(x.sizes()), to_string(normalized_));
+  throwf("{}: input {} does not end in the normalised shape {}", kind(), to_string(x.sizes()), to_string(normalized_));
 }
 
 LayerNorm::LayerNorm(const Shape& normalized, LayerNormOptions o)

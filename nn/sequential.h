@@ -24,7 +24,7 @@ class Sequential : public Layer {
   std::size_t size() const { return children().size(); }
   Module& operator[](std::size_t i) {
     if (i < size()) return *children()[i].module;
-    fail("Sequential: no module " + std::to_string(i) + "; there are " + std::to_string(size()));
+    throw_error("Sequential: no module " + std::to_string(i) + "; there are " + std::to_string(size()));
   }
   // Runs Linear with ReLU or GELU, and BatchNorm with ReLU, as one op, unless either has a hook or an UnfusedScope
   // is active. The bits are the same (except linear_gelu on a GPU, see core/ops/ops.h).

@@ -7,7 +7,7 @@
 #include "../autograd/grad_mode.h"
 #include "../core/ops/dispatch.h"
 #include "../core/ops/ops.h"
-#include "../core/support/failf.h"
+#include "../core/support/throwf.h"
 
 namespace gradual::optim {
 namespace {
@@ -44,7 +44,7 @@ GradNorm clip_there(const std::vector<Tensor>& gradients, double max_norm, doubl
 
 GradNorm clip_norm(const std::vector<Tensor>& gradients, double max_norm, const ClipOptions& options) {
   if (!(max_norm >= 0) || !(options.p > 0))
-    failf("clip_grad_norm_: max_norm must be at least 0 and p above 0, given {} and {}", max_norm, options.p);
+    throwf("clip_grad_norm_: max_norm must be at least 0 and p above 0, given {} and {}", max_norm, options.p);
   const NoGrad no_grad;
   const PhaseScope phase(Phase::optimizer);
   if (!options.error_if_nonfinite && on_one_gpu(gradients)) return clip_there(gradients, max_norm, options.p);
@@ -53,7 +53,7 @@ GradNorm clip_norm(const std::vector<Tensor>& gradients, double max_norm, const 
   const double total =
       norm(from_data(norms, {static_cast<std::int64_t>(norms.size())}, {.dtype = DType::f64}), options.p).item();
   if (!std::isfinite(total) && options.error_if_nonfinite)
-    failf("clip_grad_norm_: the norm of the gradients is {}, which error_if_nonfinite refuses", total);
+    throwf("clip_grad_norm_: the norm of the gradients is {}, which error_if_nonfinite refuses", total);
   const double factor = max_norm / (total + 1e-6);
   if (std::isfinite(total) && factor < 1)
     for (const Tensor& g : gradients) g.mul_(factor);
@@ -61,7 +61,7 @@ GradNorm clip_norm(const std::vector<Tensor>& gradients, double max_norm, const 
 }
 
 void clip_value(const std::vector<Tensor>& gradients, double limit) {
-  if (!(limit >= 0)) failf("clip_grad_value_: the limit must be at least 0, given {}", limit);
+  if (!(limit >= 0)) throwf("clip_grad_value_: the limit must be at least 0, given {}", limit);
   const NoGrad no_grad;
   const PhaseScope phase(Phase::optimizer);
   for (const Tensor& g : gradients) g.copy_(clamp(g, -limit, limit));

@@ -6,7 +6,7 @@
 
 #include "../core/ops/dispatch.h"
 #include "../core/ops/ops.h"
-#include "../core/support/failf.h"
+#include "../core/support/throwf.h"
 #include "../core/tensor/device_recording.h"
 
 namespace gradual::optim {
@@ -29,7 +29,7 @@ GradScaler::GradScaler(GradScalerOptions o)
     : options_(o), state_{.scale = static_cast<float>(o.init_scale), .hysteresis_tracker = o.hysteresis} {
   if (!o.enabled) return;
   const auto need = [](bool ok, const std::string& what) {
-    if (!ok) fail("GradScaler: " + what);
+    if (!ok) throw_error("GradScaler: " + what);
   };
   need(o.growth_factor > 1 && std::isfinite(o.growth_factor),
        fmt::format("growth_factor is {}; it must be above 1 and finite", o.growth_factor));
@@ -103,7 +103,7 @@ GradScaler::PerOptimizer& GradScaler::of(const Optimizer& optimizer) {
 }
 
 void GradScaler::need_scale(const char* what) const {
-  if (!used_) failf("GradScaler: {}: no scale yet: scale(loss) was not used earlier in the iteration", what);
+  if (!used_) throwf("GradScaler: {}: no scale yet: scale(loss) was not used earlier in the iteration", what);
 }
 
 Tensor GradScaler::scale(const Tensor& loss, SourceLocation loc) {
@@ -129,8 +129,8 @@ void GradScaler::unscale_(Optimizer& optimizer) {
   need_scale("unscale_");
   PerOptimizer& o = of(optimizer);
   if (o.stage == Stage::unscaled)
-    fail("GradScaler: unscale_() has already been called on this optimizer since the last update()");
-  if (o.stage == Stage::stepped) fail("GradScaler: unscale_() is being called after step()");
+    throw_error("GradScaler: unscale_() has already been called on this optimizer since the last update()");
+  if (o.stage == Stage::stepped) throw_error("GradScaler: unscale_() is being called after step()");
   check(o, optimizer, true);
   o.stage = Stage::unscaled;
 }
@@ -142,11 +142,11 @@ StepResult GradScaler::step(Optimizer& optimizer, SourceLocation loc) {
   }
   need_scale("step");
   PerOptimizer& o = of(optimizer);
-  if (o.stage == Stage::stepped) fail("GradScaler: step() has already been called since the last update()");
+  if (o.stage == Stage::stepped) throw_error("GradScaler: step() has already been called since the last update()");
   const bool unscaled = o.stage == Stage::unscaled;
   if (!unscaled) check(o, optimizer, false);
   if (!o.found.defined())
-    fail(
+    throw_error(
         "GradScaler: step: no inf checks were recorded for this optimizer: no parameter has a gradient; call "
         "scale(loss).backward() first");
   StepResult result(optimizer, o.found);
@@ -166,10 +166,10 @@ void GradScaler::update(std::optional<double> new_scale) {
   need_scale("update");
   const auto checked = [](const PerOptimizer& o) { return o.found.defined(); };
   if (!new_scale && std::ranges::none_of(optimizers_, checked))
-    fail("GradScaler: update: no inf checks were recorded prior to update");
+    throw_error("GradScaler: update: no inf checks were recorded prior to update");
   if (new_scale && !(*new_scale >= options_.min_scale && *new_scale <= options_.max_scale))
-    failf("GradScaler: update: the new scale {} does not lie between min_scale, {}, and max_scale, {}", *new_scale,
-          options_.min_scale, options_.max_scale);
+    throwf("GradScaler: update: the new scale {} does not lie between min_scale, {}, and max_scale, {}", *new_scale,
+           options_.min_scale, options_.max_scale);
   const std::vector<PerOptimizer> ended = std::exchange(optimizers_, {});
   if (there_.in_use()) {
     std::vector<const std::int64_t*> found;
@@ -208,7 +208,8 @@ StateDict GradScaler::state_dict() const {
 
 void GradScaler::load_state_dict(const StateDict& state) {
   if (!options_.enabled) return;
-  if (state.empty()) fail("GradScaler: load_state_dict: the source state is empty; it was saved by a disabled scaler");
+  if (state.empty())
+    throw_error("GradScaler: load_state_dict: the source state is empty; it was saved by a disabled scaler");
   GradScalerOptions options = options_;
   LossScale loaded;
   for_state(options, loaded, [&]<class T>(const char* name, T& value) {

@@ -7,7 +7,8 @@
 #include "../core/ops/dispatch.h"
 #include "../core/ops/fusions.h"
 #include "../core/ops/ops.h"
-#include "../core/support/failf.h"
+#include "../core/support/text.h"
+#include "../core/support/throwf.h"
 #include "../core/tensor/device_recording.h"
 #include "quantized_moments.h"
 #include "rates.h"
@@ -22,17 +23,14 @@ constexpr std::uint64_t kRoundingKey = 0x6772616475616c21;
 
 void check_rates(const ParamGroup& group) {
   if (!group.names.empty() && group.names.size() != group.params.size())
-    failf("optimizer: a group has {} parameters and {} names", group.params.size(), group.names.size());
+    throwf("optimizer: a group has {} parameters and {} names", group.params.size(), group.names.size());
   for (const Rate& rate : kRates)
     if (const auto& value = group.*rate.value; value && !(*value >= 0 && *value < rate.below))
-      failf("optimizer: {} {} is out of range; it must be {}", rate.name, *value,
-            rate.below == 1 ? "in [0, 1)" : "at least 0 and finite");
+      throwf("optimizer: {} {} is out of range; it must be {}", rate.name, *value,
+             rate.below == 1 ? "in [0, 1)" : "at least 0 and finite");
 }
 
-std::string_view name(LowPrecisionUpdate update) {
-  static constexpr std::string_view kNames[] = {"none", "masters", "kahan", "stochastic"};
-  return kNames[static_cast<int>(update)];
-}
+std::string_view to_string(LowPrecisionUpdate u) { return enum_name(u, {"none", "masters", "kahan", "stochastic"}); }
 
 ParamGroup named_group(const std::vector<std::pair<std::string, Tensor>>& named) {
   ParamGroup group;
@@ -47,22 +45,22 @@ Optimizer::Optimizer(Rule rule, std::vector<ParamGroup> groups, const ParamGroup
                      const UpdateOptions& options)
     : rule_(std::move(rule)), defaults_(defaults), options_(options) {
   if (options.pure_arithmetic && options.update != LowPrecisionUpdate::none)
-    failf("optimizer: pure_arithmetic needs LowPrecisionUpdate::none, not {}", name(options.update));
+    throwf("optimizer: pure_arithmetic needs LowPrecisionUpdate::none, not {}", to_string(options.update));
   if (options.state_dtype && (!is_floating(*options.state_dtype) || is_f8(*options.state_dtype)))
-    failf("optimizer: state_dtype may be f64, f32, f16 or bf16, not {}", name(*options.state_dtype));
+    throwf("optimizer: state_dtype may be f64, f32, f16 or bf16, not {}", to_string(*options.state_dtype));
   check_moments(options);
   if (rule_.moments.size() > kMaxState)
-    failf("optimizer: {} names {} state tensors; allowed are at most {}", rule_.kind, rule_.moments.size(), kMaxState);
+    throwf("optimizer: {} names {} state tensors; allowed are at most {}", rule_.kind, rule_.moments.size(), kMaxState);
   std::vector<std::string> taken = {"", "steps", "master", "compensation"};  // of a state dict
   for (const std::string& state : rule_.moments) {
     if (std::ranges::find(taken, state) != taken.end())
-      failf("optimizer: {} names a state tensor '{}'; names differ, and none is '', steps, master or compensation",
-            rule_.kind, state);
+      throwf("optimizer: {} names a state tensor '{}'; names differ, and none is '', steps, master or compensation",
+             rule_.kind, state);
     taken.push_back(state);
   }
   for (ParamGroup& group : groups) add_param_group(std::move(group));
   if (states_.empty())
-    fail("optimizer: it was given no parameters; a model lists what register_module and register_parameter took");
+    throwf("optimizer: it was given no parameters; a model lists what register_module and register_parameter took");
 }
 
 namespace {
@@ -98,15 +96,16 @@ bool overlap(const Tensor& a, const Tensor& b) {
 
 void Optimizer::check_param(const Tensor& p, const std::vector<ParamState>& others) const {
   if (!p.defined() || !p.is_floating() || is_f8(p.dtype()))
-    failf("optimizer: a parameter must be f64, f32, f16 or bf16, given {}", p.defined() ? name(p.dtype()) : "none");
+    throwf("optimizer: a parameter must be f64, f32, f16 or bf16, given {}",
+           p.defined() ? to_string(p.dtype()) : "none");
   const std::string who = "optimizer: a parameter " + to_string(p.sizes());
-  if (!p.is_leaf()) fail(who + " is the result of an op; only leaves can be optimized");
+  if (!p.is_leaf()) throw_error(who + " is the result of an op; only leaves can be optimized");
   for (const auto* list : {&states_, &others})
     for (const ParamState& other : *list)
-      if (other.param.is_same(p)) fail(who + " is in a group already; a parameter belongs to one");
+      if (other.param.is_same(p)) throw_error(who + " is in a group already; a parameter belongs to one");
       else if (overlap(other.param, p))
-        fail(who + " shares memory with '" + other.name + "' " + to_string(other.param.sizes()) +
-             ": both would be updated at once; pass the tensor that they are views of");
+        throw_error(who + " shares memory with '" + other.name + "' " + to_string(other.param.sizes()) +
+                    ": both would be updated at once; pass the tensor that they are views of");
 }
 
 void Optimizer::add_param_group(ParamGroup group) {
@@ -134,8 +133,8 @@ std::vector<Optimizer::ParamState>& Optimizer::states() {
   std::size_t count = 0;
   for (const ParamGroup& group : groups_) count += group.params.size();
   if (count != states_.size())
-    failf("optimizer: {} parameters were added, the groups now have {}; add parameters with add_param_group",
-          states_.size(), count);
+    throwf("optimizer: {} parameters were added, the groups now have {}; add parameters with add_param_group",
+           states_.size(), count);
   return states_;
 }
 
@@ -259,7 +258,7 @@ void Optimizer::step_scaled(const GradientScale& by, SourceLocation loc) {
   for (const Rate& rate : kRates)
     for (std::size_t g = 0; g < groups_.size(); ++g)
       if (defaults_.*rate.value && !(groups_[g].*rate.value))
-        failf("optimizer: {} of group {} is unset; assign a number", rate.name, g);
+        throwf("optimizer: {} of group {} is unset; assign a number", rate.name, g);
   if (!rule_.op) {
     count_on_device(false);  // an Error where a step is recorded
     for (const Live& l : live_gradients()) step_by_ops(l, by);

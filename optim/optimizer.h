@@ -25,7 +25,7 @@ enum class LowPrecisionUpdate : std::uint8_t {
   kahan,      // a second tensor of the parameter's dtype keeps the rounding error (Zamirai et al. 2020)
   stochastic  // rounded up or down at random, so that small updates apply on average
 };
-std::string_view name(LowPrecisionUpdate update);
+std::string_view to_string(LowPrecisionUpdate update);
 
 struct UpdateOptions {
   LowPrecisionUpdate update = LowPrecisionUpdate::none;

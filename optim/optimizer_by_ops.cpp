@@ -2,7 +2,7 @@
 #include "../core/ops/dispatch.h"
 #include "../core/ops/ops.h"
 #include "../core/quantize/quantizer.h"
-#include "../core/support/failf.h"
+#include "../core/support/throwf.h"
 #include "../core/tensor/memory.h"
 #include "optimizer.h"
 
@@ -15,11 +15,11 @@ constexpr std::uint64_t kRoundingKey = 0x6772616475616c23;
 }  // namespace
 
 Tensor Optimizer::update(const Update&) {
-  failf("optimizer: {} has neither a fused row nor an update(); override update(const Update&)", rule_.kind);
+  throwf("optimizer: {} has neither a fused row nor an update(); override update(const Update&)", rule_.kind);
 }
 
 Attrs Optimizer::attrs(const ParamGroup&, std::int64_t, const UpdateAttrs&) const {
-  failf("optimizer: {} names a fused row, but does not override attrs()", rule_.kind);
+  throwf("optimizer: {} names a fused row, but does not override attrs()", rule_.kind);
 }
 
 void Optimizer::step_by_ops(const Live& live, const GradientScale& by) {
@@ -39,8 +39,8 @@ void Optimizer::step_by_ops(const Live& live, const GradientScale& by) {
   Tensor next = update({weight, gradient, state, groups_[s.group], step});
   const auto check = [&](const Tensor& t, std::string_view what) {
     if (!t.defined() || t.sizes() != p.sizes() || t.dtype() != dtype || t.device() != p.device())
-      failf("optimizer: {}: update() gave {} {} for {}; it must be {} {} on {}", rule_.kind, what,
-            t.defined() ? describe(t) : "none", s.name, to_string(p.sizes()), name(dtype), to_string(p.device()));
+      throwf("optimizer: {}: update() gave {} {} for {}; it must be {} {} on {}", rule_.kind, what,
+             t.defined() ? describe(t) : "none", s.name, to_string(p.sizes()), to_string(dtype), to_string(p.device()));
   };
   check(next, "a weight");
   for (std::size_t k = 0; k < state.size(); ++k) check(state[k], moments(s)[k]);

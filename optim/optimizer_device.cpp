@@ -2,7 +2,7 @@
 #include <algorithm>
 #include <cstring>
 
-#include "../core/support/failf.h"
+#include "../core/support/throwf.h"
 #include "../core/tensor/device_recording.h"
 #include "../core/tensor/memory.h"
 #include "optimizer.h"
@@ -11,7 +11,7 @@ namespace gradual::optim {
 
 void Optimizer::need_no_capture(const std::string& who) {
   if (device::capturing())
-    failf("cuda::Graph: the optimizer's state of {} is not there yet: take a step before capture()", who);
+    throwf("cuda::Graph: the optimizer's state of {} is not there yet: take a step before capture()", who);
 }
 
 Device Optimizer::device() const { return states_.empty() ? Device::cpu() : states_[0].param.device(); }
@@ -25,7 +25,7 @@ bool Optimizer::skips_on(Device device) const {
 bool Optimizer::count_on_device(bool skips) {
   const bool can = skips_on(device());
   if (device::capturing() && !can)
-    fail(
+    throw_error(
         "cuda::Graph: an optimizer can be recorded that has a fused row (SGD, Adam, AdamW) and whose parameters lie on "
         "one GPU");
   if (!can) {

@@ -3,7 +3,7 @@
 #include "../autograd/grad_mode.h"
 #include "../core/ops/dispatch.h"
 #include "../core/ops/ops.h"
-#include "../core/support/failf.h"
+#include "../core/support/throwf.h"
 #include "../core/tensor/memory.h"
 #include "optimizer.h"
 
@@ -66,8 +66,8 @@ int Optimizer::unscale(const Tensor& found, const GradientScale& by, bool write)
   const std::vector<Live> live = live_gradients();
   for (const Live& l : live)
     if (l.gradient.dtype() == DType::f16 && !needs_wide(*l.state, l.gradient))
-      failf("attempting to unscale FP16 gradients: {} {} needs .update = LowPrecisionUpdate::masters", l.state->name,
-            to_string(l.state->param.sizes()));
+      throwf("attempting to unscale FP16 gradients: {} {} needs .update = LowPrecisionUpdate::masters", l.state->name,
+             to_string(l.state->param.sizes()));
   const auto same_call = [&](const Live& a, const Live& b) {
     return a.state->index + 1 == b.state->index && !a.alone && !b.alone;
   };

@@ -1,7 +1,7 @@
 // FP32 masters of f16 and bf16 parameters.
 #include "../autograd/grad_mode.h"
 #include "../core/ops/ops.h"
-#include "../core/support/failf.h"
+#include "../core/support/throwf.h"
 #include "../core/tensor/memory.h"
 #include "optimizer.h"
 
@@ -51,7 +51,7 @@ void Optimizer::ensure_master(ParamState& s) {
   }
   if (s.written != Stamp(p)) {
     if (s.master.sizes() != p.sizes())
-      failf("optimizer: {} became {}, its master is {}", s.name, to_string(p.sizes()), to_string(s.master.sizes()));
+      throwf("optimizer: {} became {}, its master is {}", s.name, to_string(p.sizes()), to_string(s.master.sizes()));
     s.master.copy_(where(eq(cast(s.master, p.dtype()), p), s.master, cast(p, DType::f32)));
   }
   s.written = Stamp(p);
@@ -73,8 +73,8 @@ void Optimizer::settle_masters() {
 Optimizer::ParamState& Optimizer::state_of(const Tensor& param) {
   for (ParamState& s : states_)
     if (s.param.is_same(param)) return s;
-  failf("optimizer: the tensor {} is none of its parameters",
-        param.defined() ? to_string(param.sizes()) : "(undefined)");
+  throwf("optimizer: the tensor {} is none of its parameters",
+         param.defined() ? to_string(param.sizes()) : "(undefined)");
 }
 
 Tensor Optimizer::master(const Tensor& param) {

@@ -3,7 +3,7 @@
 #include <utility>
 
 #include "../autograd/grad_mode.h"
-#include "../core/support/failf.h"
+#include "../core/support/throwf.h"
 #include "optimizer.h"
 #include "quantized_moments.h"
 #include "rates.h"
@@ -27,7 +27,7 @@ void keep_place(const QuantizedTensor& before, QuantizedTensor& loaded) {
 
 void load_group(ParamGroup& group, const StateDict& from) {
   if (const auto n = from.natural("params"); n != group.params.size())
-    failf("load_state_dict: a group of the state has {} parameters, the optimizer's has {}", n, group.params.size());
+    throwf("load_state_dict: a group of the state has {} parameters, the optimizer's has {}", n, group.params.size());
   group.frozen = from.integer("frozen") != 0;
   for (const Rate& rate : kRates)
     if (from.contains(rate.name)) group.*rate.value = from.real(rate.name);
@@ -76,8 +76,8 @@ void Optimizer::load_param(ParamState& s, const StateDict& from) const {
     if (!from.contains(key)) continue;
     const Tensor value = from.tensor(key);
     if (value.sizes() != s.param.sizes())
-      failf("load_state_dict: {} of {} is {}, the parameter is {}", key, s.name, to_string(value.sizes()),
-            to_string(s.param.sizes()));
+      throwf("load_state_dict: {} of {} is {}, the parameter is {}", key, s.name, to_string(value.sizes()),
+             to_string(s.param.sizes()));
     const CategoryScope scope(is_master ? Category::masters : Category::optimizer);
     *t = value.device() == s.param.device() ? value.clone() : value.to(s.param.device());
   }
@@ -90,9 +90,9 @@ void Optimizer::load_param(ParamState& s, const StateDict& from) const {
 void Optimizer::load_state_dict(const StateDict& from) {
   const NoGrad no_grad;
   if (const std::string& kind = from.text("kind"); kind != rule_.kind)
-    failf("load_state_dict: the state of '{}' does not fit '{}'", kind, rule_.kind);
+    throwf("load_state_dict: the state of '{}' does not fit '{}'", kind, rule_.kind);
   if (const auto n = from.natural("groups"); n != groups_.size())
-    failf("load_state_dict: the state has {} groups, the optimizer {}", n, groups_.size());
+    throwf("load_state_dict: the state has {} groups, the optimizer {}", n, groups_.size());
   const std::uint64_t seed = from.natural("seed");
   std::vector<ParamGroup> groups = groups_;
   for (std::size_t g = 0; g < groups.size(); ++g) load_group(groups[g], from.sub(fmt::format("groups.{}", g)));

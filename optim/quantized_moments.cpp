@@ -1,7 +1,7 @@
 #include "quantized_moments.h"
 
 #include "../core/quantize/quantizer_kernels.h"
-#include "../core/support/failf.h"
+#include "../core/support/throwf.h"
 
 namespace gradual::optim {
 namespace {
@@ -13,9 +13,9 @@ constexpr std::uint64_t kMomentKey = 0x6772616475616c22;  // separates its strea
 void check_moments(const UpdateOptions& options) {
   for (const auto& q : options.moments) {
     if (!q) continue;
-    in_context("optimizer, moments", [&] { check(*q); });
+    in_context("optimizer, moments", [&] { check_valid(*q); });
     if (q->scaling.kind == ScalingKind::delayed || q->hadamard || options.pure_arithmetic)
-      fail("optimizer: moments are kept as codes without delayed scaling, Hadamard transform and pure_arithmetic");
+      throwf("optimizer: moments are kept as codes without delayed scaling, Hadamard transform and pure_arithmetic");
   }
 }
 
@@ -48,15 +48,15 @@ std::optional<QuantizedTensor> load_moment(const StateDict& from, const std::str
   if (!from.contains(key + ".codes")) return {};
   const std::string who = fmt::format("load_state_dict: {} of {}", key, name);
   if (const std::string& kept = from.text(key + ".quantizer"); !q || describe(*q) != kept)
-    failf("{} is kept as '{}', the optimizer's as '{}'", who, kept, q ? describe(*q) : "numbers");
+    throwf("{} is kept as '{}', the optimizer's as '{}'", who, kept, q ? describe(*q) : "numbers");
   QuantizedTensor codes = quantize(zeros(param.sizes(), {.device = param.device()}), *q);
   const CategoryScope category(Category::optimizer);
   const auto take = [&](const char* part, Tensor& to) {
     if (!to.defined()) return;
     const Tensor value = from.tensor(key + part);
     if (value.sizes() != to.sizes() || value.dtype() != to.dtype())
-      failf("{}: {} is {} {}, it should be {} {}", who, part, gradual::name(value.dtype()), to_string(value.sizes()),
-            gradual::name(to.dtype()), to_string(to.sizes()));
+      throwf("{}: {} is {} {}, it should be {} {}", who, part, gradual::to_string(value.dtype()),
+             to_string(value.sizes()), gradual::to_string(to.dtype()), to_string(to.sizes()));
     to = value.device() == to.device() ? value.clone() : value.to(to.device());
   };
   take(".codes", codes.codes);

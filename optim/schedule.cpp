@@ -4,13 +4,13 @@
 #include <cmath>
 #include <numbers>
 
-#include "../core/support/failf.h"
+#include "../core/support/throwf.h"
 
 namespace gradual::optim {
 namespace {
 
 void need_steps(const char* what, std::int64_t steps) {
-  if (steps < 1) failf("{}: needs at least one step, given {}", what, steps);
+  if (steps < 1) throwf("{}: needs at least one step, given {}", what, steps);
 }
 
 // f(share of `steps` that has passed, 0 to 1).
@@ -62,7 +62,7 @@ void Scheduler::apply() {
   auto& groups = optimizer_->param_groups();
   while (initial_.size() < groups.size()) {
     const auto& lr = groups[initial_.size()].lr;
-    if (!lr) failf("Scheduler: group {} of the optimizer has no lr to multiply", initial_.size());
+    if (!lr) throwf("Scheduler: group {} of the optimizer has no lr to multiply", initial_.size());
     initial_.push_back(*lr);
   }
   for (std::size_t g = 0; g < groups.size(); ++g) groups[g].lr = initial_[g] * factor();
@@ -79,8 +79,8 @@ StateDict Scheduler::state_dict() const {
 void Scheduler::load_state_dict(const StateDict& state) {
   std::vector<double> initial(state.natural("groups"));
   if (initial.size() > optimizer_->param_groups().size())
-    failf("load_state_dict: the schedule has {} groups, the optimizer {}", initial.size(),
-          optimizer_->param_groups().size());
+    throwf("load_state_dict: the schedule has {} groups, the optimizer {}", initial.size(),
+           optimizer_->param_groups().size());
   for (std::size_t g = 0; g < initial.size(); ++g) initial[g] = state.real(fmt::format("initial_lr.{}", g));
   steps_ = state.integer("steps");
   initial_ = std::move(initial);

@@ -25,7 +25,7 @@ class SGD final : public Optimizer {
                   o.precision),
         nesterov_(o.nesterov) {
     if (o.nesterov && (o.momentum <= 0 || o.dampening != 0))
-      fail("SGD: nesterov needs a momentum above 0 and a dampening of 0");
+      throw_error("SGD: nesterov needs a momentum above 0 and a dampening of 0");
   }
 
  private:

@@ -11,8 +11,8 @@
 #include <type_traits>
 #include <vector>
 
-#include "../../core/support/failf.h"
 #include "../../core/support/text.h"
+#include "../../core/support/throwf.h"
 
 namespace gradual::amp {
 
@@ -44,10 +44,10 @@ struct JsonReader {
   std::string where;
 
   [[noreturn]] void bad(const std::string& key, const std::string& allowed) const {
-    failf("{}: \"{}\" is {}; allowed is {}", where, key, shown(object.at(key)), allowed);
+    throwf("{}: \"{}\" is {}; allowed is {}", where, key, shown(object.at(key)), allowed);
   }
   void need(const char* key, const char* more = "") const {
-    if (!object.contains(key)) failf("{}: \"{}\" is missing{}", where, key, more);
+    if (!object.contains(key)) throwf("{}: \"{}\" is missing{}", where, key, more);
   }
   JsonReader within(const char* key) const { return {object.at(key), where + ", " + key}; }
   // All fields that are there; keys besides those are in `allowed`.
@@ -55,8 +55,8 @@ struct JsonReader {
     Fields<T>::of(all, [&](const char* key, auto&) { allowed.emplace_back(key); });
     for (const auto& item : object.items())
       if (std::ranges::find(allowed, item.key()) == allowed.end())
-        failf("{}: unknown key \"{}\"; allowed are {}{}", where, item.key(), join(allowed),
-              did_you_mean(item.key(), allowed));
+        throwf("{}: unknown key \"{}\"; allowed are {}{}", where, item.key(), join(allowed),
+               did_you_mean(item.key(), allowed));
     Fields<T>::of(all, *this);
   }
   template <class T> void operator()(const char* key, T& value) const {
@@ -94,12 +94,12 @@ struct InFile<E> {
   static void read(const JsonReader& r, const char* key, const Json& from, E& value) {
     Names names;
     for (const E e : choices<E>()) {
-      if (from == name(e)) return void(value = e);
-      names.emplace_back(name(e));
+      if (from == to_string(e)) return void(value = e);
+      names.emplace_back(to_string(e));
     }
     r.bad(key, "one of " + join(names) + (from.is_string() ? did_you_mean(from.get<std::string>(), names) : ""));
   }
-  static Json of(E value) { return name(value); }
+  static Json of(E value) { return to_string(value); }
 };
 // Reads an object onto an existing value: missing keys keep the base's values.
 template <class T> struct InFile<std::optional<T>> {

@@ -35,7 +35,7 @@ template <> struct InFile<Format> {
     value = in_context(r.where + ", " + key, [&] { return format(from.get<std::string>()); });
   }
   static Json of(const Format& format) {
-    const std::string text = name(format);
+    const std::string text = to_string(format);
     return text.find(' ') == std::string::npos ? Json(text) : json_of_fields(format);
   }
 };
@@ -45,7 +45,7 @@ template <> struct InFile<Rounding> {
     if (!from.is_string()) r.bad(key, "a name such as \"nearest-even\" or \"stochastic:8\"");
     value = in_context(r.where + ", " + key, [&] { return rounding_from_name(from.get<std::string>()); });
   }
-  static Json of(const Rounding& rounding) { return name(rounding); }
+  static Json of(const Rounding& rounding) { return to_string(rounding); }
 };
 
 template <> struct InFile<std::optional<Accumulator>> {
@@ -55,7 +55,7 @@ template <> struct InFile<std::optional<Accumulator>> {
     value = in_context(r.where + ", " + key, [&] { return accumulator(from.get<std::string>()); });
   }
   // Error for a format without a name.
-  static Json of(const std::optional<Accumulator>& a) { return a ? name(accumulator(name(*a))) : "none"; }
+  static Json of(const std::optional<Accumulator>& a) { return a ? to_string(accumulator(to_string(*a))) : "none"; }
 };
 
 // Those that the kind has.
@@ -108,7 +108,7 @@ template <> struct InFile<std::vector<std::pair<std::string, std::string>>> {
     if (!from.is_object()) r.bad(key, "an object from modules to recipes, such as {\"last\": \"fp32\"}");
     for (const auto& [module, recipe] : from.items()) {
       if (!recipe.is_string())
-        failf("{}, {}: \"{}\" is {}; allowed is a recipe's name", r.where, key, module, shown(recipe));
+        throwf("{}, {}: \"{}\" is {}; allowed is a recipe's name", r.where, key, module, shown(recipe));
       value.emplace_back(module, recipe.get<std::string>());
     }
   }

@@ -24,7 +24,7 @@ struct Gradual : Framework {
             {"version", GRADUAL_VERSION},
             {"variants", {"channels_last"}},
             {"compiler", __VERSION__},
-            {"backend", gradual::name(gradual::cpu_backend())},
+            {"backend", gradual::to_string(gradual::cpu_backend())},
             {"onednn", gradual::onednn_description()},
             {"gpu", gradual::cuda::available() ? gradual::cuda::device_info().name : gradual::cuda::why_not()}};
   }
@@ -54,7 +54,7 @@ int main(int argc, char** argv) {
     if (argc == 3 && arguments[2] == std::string_view("ours")) gradual::cuda::set_library_kernels(false);
     else if (argc == 3)
       for (const auto backend : {gradual::CpuBackend::eigen, gradual::CpuBackend::fast, gradual::CpuBackend::onednn})
-        if (arguments[2] == gradual::name(backend)) gradual::set_cpu_backend(backend);
+        if (arguments[2] == gradual::to_string(backend)) gradual::set_cpu_backend(backend);
   } catch (const gradual::Error& e) {
     std::fprintf(stderr, "gradual-compare: %s\n", e.what());
     return 2;

@@ -158,10 +158,10 @@ template <class C, class S, class F> void move_running(const Tensor& running, co
   };
   for (std::int64_t i = 0; i < running.numel(); i += kBlock) {
     const std::int64_t n = std::min(running.numel() - i, kBlock);
-    load(running.dtype(), at(running, i), running.strides()[0], moved, n);
-    load(batch.dtype(), at(batch, i), batch.strides()[0], given, n);
+    fetch_and_cast(running.dtype(), at(running, i), running.strides()[0], moved, n);
+    fetch_and_cast(batch.dtype(), at(batch, i), batch.strides()[0], given, n);
     for (std::int64_t k = 0; k < n; ++k) moved[k] = move(moved[k], given[k]);
-    store(running.dtype(), moved, at(running, i), running.strides()[0], n, counts);
+    cast_and_store(running.dtype(), moved, at(running, i), running.strides()[0], n, counts);
   }
 }
 void batch_norm_update(const OpCall& call, Outputs&) {

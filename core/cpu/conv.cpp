@@ -78,7 +78,7 @@ class Images {
       for (std::int64_t i = 0; i < n; ++i) to[i] = from[i * step];
     };
     const auto widen = [&](std::int64_t at, std::int64_t step, std::int64_t n, T* to) {
-      load(dtype, base + (start + at) * static_cast<std::int64_t>(size_of(dtype)), step, to, n);
+      fetch_and_cast(dtype, base + (start + at) * static_cast<std::int64_t>(size_of(dtype)), step, to, n);
     };
     if (dtype == dtype_of<T>) im2col(w, tensor_.strides(), c.first, c.rows, columns, copy);
     else im2col(w, tensor_.strides(), c.first, c.rows, columns, widen);
@@ -117,7 +117,7 @@ template <class T> void conv2d_of(const OpCall& call, Tensor& out) {
     const Shape& strides = out.strides();
     for_taps(p.y, strides, c.first, c.rows, [&](std::int64_t at, std::int64_t to, std::int64_t, std::int64_t) {
       void* row = y + (o * strides[1] + to) * static_cast<std::int64_t>(size_of(out.dtype()));
-      store(out.dtype(), c.tile + at, row, strides[3], p.y.out[1], counts ? &mine : nullptr);
+      cast_and_store(out.dtype(), c.tile + at, row, strides[3], p.y.out[1], counts ? &mine : nullptr);
     });
     if (counts) merge_counts(counts, mine);
   });

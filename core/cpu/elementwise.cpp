@@ -42,7 +42,7 @@ template <class C> void put(const Loop& loop, std::int64_t position, std::int64_
     for (std::int64_t i = 0; i < n && dtype == DType::i32; ++i) values[i] = static_cast<std::int32_t>(values[i]);
   }
   char* p = together(loop, 0, position, n);
-  store(dtype, values, p ? static_cast<void*>(p) : scratch, 1, n, counts);
+  cast_and_store(dtype, values, p ? static_cast<void*>(p) : scratch, 1, n, counts);
   if (!p) move_raw(loop, 0, position, n, scratch, Move::scatter);
 }
 
@@ -55,7 +55,7 @@ void run_chunk(const Loop& loop, C scalar, BlockFn<C> fn, const void* functor, s
     const View& v = loop.view[i];
     if (!v.constant) continue;
     C value = scalar;
-    if (v.data) load(v.dtype, v.data, 1, &value, 1);
+    if (v.data) fetch_and_cast(v.dtype, v.data, 1, &value, 1);
     std::fill_n(buffers[i], std::min(kBlock, end - begin), value);
     in[i - 1] = buffers[i];
   }
@@ -218,8 +218,8 @@ void dropout_add(const OpCall& c, Outputs& out) {
         n = loop.block(at, end);
         drop(fetch(loop, 1, at, n, in), at, n, kept);
         if (size_of(x.dtype()) == 2) {
-          store(x.dtype(), kept, half, 1, n, narrowing ? &counts : nullptr);
-          load(x.dtype(), half, 1, wide, n);
+          cast_and_store(x.dtype(), kept, half, 1, n, narrowing ? &counts : nullptr);
+          fetch_and_cast(x.dtype(), half, 1, wide, n);
         } else {
           std::copy_n(kept, n, wide);
         }

@@ -6,7 +6,7 @@
 #include "../kernels/cat_slice_pad.h"
 #include "../kernels/copies.h"
 #include "../kernels/loops.h"
-#include "../support/failf.h"
+#include "../support/throwf.h"
 #include "../tensor/device_recording.h"
 #include "../tensor/memory.h"
 #include "kernels.h"
@@ -58,7 +58,7 @@ Tensor checked_index(const OpCall& c, const Tensor& given, std::int64_t size, co
     Shape position = index.sizes();
     for (std::int64_t d = index.dim() - 1, rest = bad - values; d >= 0; rest /= index.sizes()[static_cast<int>(d--)])
       position[static_cast<int>(d)] = rest % index.sizes()[static_cast<int>(d)];
-    failf(c, "index {} at {} is out of range; allowed are 0 to {}", *bad, to_string(position), size - 1);
+    throwf(c, "index {} at {} is out of range; allowed are 0 to {}", *bad, to_string(position), size - 1);
   }
   if (index.dim() == sizes.size()) return index;
   Shape strides = Shape::filled(sizes.size(), 0);

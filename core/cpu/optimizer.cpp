@@ -79,7 +79,7 @@ void update(const Tensor* const* in, const Tensor& second_moment, const RandomKe
     }
     param.store(w, i, n, counts);
     if (!rest) continue;
-    load(dtype, param.at(i), 1, rest, n);
+    fetch_and_cast(dtype, param.at(i), 1, rest, n);
     vectorized([=] {
       for (std::int64_t k = 0; k < n; ++k) rest[k] = w[k] - rest[k];
     });
@@ -146,7 +146,7 @@ void sgd_step(const OpCall& c, Outputs&) {
 void adam_step(const OpCall& c, Outputs&) {
   const auto& a = c.get<AdamAttrs>();
   for (int i = kMoment; i < c.inputs.size(); i += kMoment + 2)
-    if (!c[i].defined() || !c[i + 1].defined()) fail(c, "needs two moments");
+    if (!c[i].defined() || !c[i + 1].defined()) throw_error(c, "needs two moments");
   step(c, a.update, 2,
        [&]<class C>(auto r, C* __restrict w, const C* __restrict g, C* __restrict m, C* __restrict v, std::int64_t n) {
          const rules::Adam<C> rule(a);

@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "../ops/dispatch.h"
-#include "../support/failf.h"
+#include "../support/throwf.h"
 #include "kernels.h"
 #include "rows.h"
 
@@ -131,7 +131,7 @@ void max_pool2d(const OpCall& call, Outputs& out) {
   if (out[0].numel() == 0) return;
   const std::int64_t n = plane_size(out[0]);
   if (plane_size(call[0]) > std::numeric_limits<std::int32_t>::max())
-    failf(call, "a plane of {} elements; fewer than 2^31 are right", plane_size(call[0]));
+    throwf(call, "a plane of {} elements; fewer than 2^31 are right", plane_size(call[0]));
   const bool in_pairs = out[0].dtype() != DType::f64 && Pairs::suit(call.get<PoolAttrs>(), out[0]);
   const Pairs pairs(call.get<PoolAttrs>(), call[0], out[0]);
   const std::vector<std::int32_t> taps = in_pairs ? std::vector<std::int32_t>() : taps_of(call, call[0], out[0]);
@@ -163,8 +163,8 @@ void max_pool2d(const OpCall& call, Outputs& out) {
 }
 
 [[noreturn, gnu::noinline]] void refuse_index(const OpCall& call, std::uint64_t index, std::int64_t plane) {
-  failf(call, "index {} lies outside a plane of {} elements; pass the indices of max_pool2d and its input's sizes",
-        static_cast<std::int64_t>(index), plane);
+  throwf(call, "index {} lies outside a plane of {} elements; pass the indices of max_pool2d and its input's sizes",
+         static_cast<std::int64_t>(index), plane);
 }
 
 // dx[index] += dy: windows that overlap add up, in the order of the outputs.

@@ -55,7 +55,7 @@ struct Operand : MatrixBatch {
 };
 
 [[noreturn, gnu::noinline]] void fail_part() {
-  fail("internal: a kernel multiplies one part of a product and not another");
+  throw_error("internal: a kernel multiplies one part of a product and not another");
 }
 
 // Whether columns are cut instead of rows. Where that changes no bit the longer side is. oneDNN's small products have the
@@ -122,10 +122,10 @@ struct LongSide {
   std::pair<std::int64_t, std::int64_t> load(std::int64_t first, std::int64_t n, float* to) const {
     const auto at = [&](std::int64_t i) { return data + i * static_cast<std::int64_t>(size_of(dtype)); };
     if (k_step == 1) {
-      for (std::int64_t i = 0; i < n; ++i) gradual::load(dtype, at((first + i) * step), 1, to + i * k, k);
+      for (std::int64_t i = 0; i < n; ++i) gradual::fetch_and_cast(dtype, at((first + i) * step), 1, to + i * k, k);
       return {k, 1};
     }
-    for (std::int64_t i = 0; i < k; ++i) gradual::load(dtype, at(first + i * k_step), 1, to + i * n, n);
+    for (std::int64_t i = 0; i < k; ++i) gradual::fetch_and_cast(dtype, at(first + i * k_step), 1, to + i * n, n);
     return {1, n};
   }
 };
@@ -198,7 +198,7 @@ bool product_in_blocks(const Multiplier& kernel, const OpCall& call, Tensor& y, 
       if (direct) continue;
       const std::int64_t rows = b.by_columns ? b.m : 1, numbers = b.by_columns ? count : count * b.n;
       for (std::int64_t row = 0; row < rows; ++row)
-        store(y.dtype(), sums.as<float>() + row * numbers, to + row * b.n * width, 1, numbers, counts);
+        cast_and_store(y.dtype(), sums.as<float>() + row * numbers, to + row * b.n * width, 1, numbers, counts);
     }
   });
   return true;

@@ -91,7 +91,7 @@ void reduce_segment(const Plan& p, const Reducer<C>& r, std::int64_t output, std
     for_rows(row, begin, end - begin, [&](const std::int64_t* offset, std::int64_t length) {
       for (std::int64_t i = 0; i < length; ++i) {
         const void* x = row.view[0].data + (*offset + i * step) * static_cast<std::int64_t>(size_of(p.dtype));
-        if (!in_place) load(p.dtype, x, across, buffer, width);
+        if (!in_place) fetch_and_cast(p.dtype, x, across, buffer, width);
         take(in_place ? static_cast<const C*>(x) : buffer, width);
       }
     });

@@ -102,7 +102,7 @@ template <class T> struct Parameter : Loaded<T> {
 };
 
 template <class T> void store_parameter(Tensor& out, const T* values) {
-  store(out.dtype(), values, out.raw(), 1, out.numel(), counts_for(dtype_of<T>, out.dtype()));
+  cast_and_store(out.dtype(), values, out.raw(), 1, out.numel(), counts_for(dtype_of<T>, out.dtype()));
 }
 
 // run(to) on `out` itself where it is row-major, else on a tensor that is, and then copied.

@@ -4,7 +4,7 @@
 
 #include "../kernels/formulas.h"
 #include "../ops/dispatch.h"
-#include "../support/failf.h"
+#include "../support/throwf.h"
 #include "kernels.h"
 #include "rows.h"
 
@@ -163,7 +163,7 @@ struct Classes {
       const std::int64_t label = (*this)[i];
       if (label == ignore) continue;
       if (label < 0 || label >= c)
-        failf(call, "class {} in row {}; classes must be 0 to {}, or ignore_index {}", label, i, c - 1, ignore);
+        throwf(call, "class {} in row {}; classes must be 0 to {}, or ignore_index {}", label, i, c - 1, ignore);
       ++counted;
     }
   }
@@ -191,11 +191,11 @@ template <class T> void cross_entropy(const OpCall& call, Outputs& out) {
                         losses[row] =
                             classes[row] == a.ignore_index ? T{0} : row_loss(logp, classes[row], a.label_smoothing, n);
                     });
-  CastCounts* const counts = counts_for(dtype_of<T>, out[0].dtype());
-  if (a.reduction == Reduction::none) return store(out[0].dtype(), losses, out[0].raw(), 1, rows.count, counts);
+  CastCounts* const cast = counts_for(dtype_of<T>, out[0].dtype());
+  if (a.reduction == Reduction::none) return cast_and_store(out[0].dtype(), losses, out[0].raw(), 1, rows.count, cast);
   T loss = row_sum(losses, rows.count);
   if (a.reduction == Reduction::mean) loss /= static_cast<T>(classes.counted);  // 0/0: NaN, as it should
-  store(out[0].dtype(), &loss, out[0].raw(), 1, 1, counts);
+  cast_and_store(out[0].dtype(), &loss, out[0].raw(), 1, 1, cast);
 }
 
 // dx = dy * (softmax - target).

@@ -8,7 +8,7 @@
 #include <cstring>
 #include <filesystem>
 
-#include "../support/failf.h"
+#include "../support/throwf.h"
 
 namespace gradual {
 
@@ -16,7 +16,7 @@ namespace fs = std::filesystem;
 
 void AtomicFile::fail_with(const std::string& what) const {
   const char* why = std::strerror(errno);
-  failf("cannot write \"{}\": {}: {}", path_, what, why);
+  throwf("cannot write \"{}\": {}: {}", path_, what, why);
 }
 
 AtomicFile::AtomicFile(const std::string& path) : path_(path), target_(path) {
@@ -24,7 +24,7 @@ AtomicFile::AtomicFile(const std::string& path) : path_(path), target_(path) {
   if (const fs::path real = fs::canonical(path, ignored); !real.empty()) target_ = real;
   const fs::file_status status = fs::status(target_, ignored);
   if (fs::exists(status) && !fs::is_regular_file(status))
-    fail("cannot write \"" + path_ + "\": it is " + (fs::is_directory(status) ? "a folder" : "no regular file"));
+    throw_error("cannot write \"" + path_ + "\": it is " + (fs::is_directory(status) ? "a folder" : "no regular file"));
   folder_ = fs::path(target_).parent_path();
   if (folder_.empty()) folder_ = ".";
   // A short name, because the file's own name may be of maximal length. A file of this name may be left over from a

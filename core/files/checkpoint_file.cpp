@@ -10,8 +10,8 @@
 
 #include <nlohmann/json.hpp>
 
-#include "../support/failf.h"
 #include "../support/text.h"
+#include "../support/throwf.h"
 #include "input_file.h"
 #include "json_text.h"
 #include "safetensors.h"
@@ -61,18 +61,18 @@ std::string checksum(const std::string& values, const StateDict& tensors) {
 Checkpoint read(const Safetensors& file) {
   const auto metadata = [&](const char* key) {
     if (const auto found = file.metadata.find(key); found != file.metadata.end()) return found->second;
-    failf("no \"{}\" in its metadata; it is a safetensors file but no training checkpoint", key);
+    throwf("no \"{}\" in its metadata; it is a safetensors file but no training checkpoint", key);
   };
   Checkpoint out;
   try {
     const std::string written = metadata(kVersionKey);
     const int version = Json::parse(bounded_json(written)).get<int>();
     if (version < 1 || version > kCheckpointVersion)
-      failf("its format version is {}, this library reads versions 1 to {}{}", version, kCheckpointVersion,
-            version > 1 ? "; a newer one wrote it" : "");
+      throwf("its format version is {}, this library reads versions 1 to {}{}", version, kCheckpointVersion,
+             version > 1 ? "; a newer one wrote it" : "");
     const std::string values = metadata(kValuesKey), expected = metadata(kCrcKey);
     if (const std::string found = checksum(values, file.tensors); found != expected)
-      failf("damaged: its checksum is {}, it was written with {}", found, expected);
+      throwf("damaged: its checksum is {}, it was written with {}", found, expected);
     for (const Json& part : Json::parse(bounded_json(values))) {
       auto& [name, state] = out.parts.emplace_back(part.at(0), StateDict());
       for (const Json& entry : part.at(1)) {
@@ -80,7 +80,7 @@ Checkpoint read(const Safetensors& file) {
         state.set(key, entry.at(1).is_null() ? file.tensors.tensor(name + "." + key) : from_json(entry.at(1)));
       }
     }
-  } catch (const Json::exception& e) { fail(std::string("its metadata is malformed: ") + e.what()); }
+  } catch (const Json::exception& e) { throw_error(std::string("its metadata is malformed: ") + e.what()); }
   return out;
 }
 
@@ -96,7 +96,7 @@ const StateDict& Checkpoint::part(std::string_view name) const {
     if (part == name) return state;
     present.push_back(part);
   }
-  failf("checkpoint: no part \"{}\"; it has {}", name, present.empty() ? "none" : join(present));
+  throwf("checkpoint: no part \"{}\"; it has {}", name, present.empty() ? "none" : join(present));
 }
 
 void save_checkpoint(const std::string& path, const CheckpointParts& parts) {
@@ -107,7 +107,7 @@ void save_checkpoint(const std::string& path, const CheckpointParts& parts) {
     std::set<std::string> seen;
     for (const auto& [name, state] : parts) {
       if (name.empty() || name.find('.') != std::string::npos || !seen.insert(name).second)
-        failf("a part is called \"{}\"; each needs a name of its own without '.'", name);
+        throwf("a part is called \"{}\"; each needs a name of its own without '.'", name);
       Json entries = Json::array();
       for (const auto& [key, value] : state) {
         entries.push_back(Json::array({key, to_json(value)}));
@@ -118,7 +118,7 @@ void save_checkpoint(const std::string& path, const CheckpointParts& parts) {
     }
     try {
       text = values.dump();
-    } catch (const Json::exception& e) { fail(std::string("a name or text is not valid UTF-8: ") + e.what()); }
+    } catch (const Json::exception& e) { throw_error(std::string("a name or text is not valid UTF-8: ") + e.what()); }
     crc = checksum(text, tensors);
   });
   save_safetensors(path, tensors,  // its errors name the file

@@ -9,12 +9,12 @@
 #include <cstring>
 #include <memory>
 
-#include "../support/failf.h"
+#include "../support/throwf.h"
 
 namespace gradual {
 
 std::string read_file(const std::string& path) {
-  const auto refuse = [&](const std::string& why) { fail("cannot read \"" + path + "\": " + why); };
+  const auto refuse = [&](const std::string& why) { throw_error("cannot read \"" + path + "\": " + why); };
   struct stat status {};
   if (stat(path.c_str(), &status) != 0) refuse(std::strerror(errno));
   if (!S_ISREG(status.st_mode)) refuse(S_ISDIR(status.st_mode) ? "it is a folder" : "it is no regular file");
@@ -29,9 +29,9 @@ Tensor tensor_of_bytes(DType dtype, const Shape& sizes, std::string_view bytes) 
   static_assert(std::endian::native == std::endian::little, "the bytes are copied as they are");
   const std::size_t width = size_of(dtype);
   if (bytes.size() % width != 0 || bytes.size() / width != static_cast<std::size_t>(numel(sizes)))
-    failf("{} {} does not take the {} bytes that are there", name(dtype), to_string(sizes), bytes.size());
+    throwf("{} {} does not take the {} bytes that are there", to_string(dtype), to_string(sizes), bytes.size());
   if (dtype == DType::bool_ && std::ranges::any_of(bytes, [](unsigned char b) { return b > 1; }))
-    fail("a bool's byte is neither 0 nor 1");
+    throw_error("a bool's byte is neither 0 nor 1");
   const Tensor t = empty(sizes, {.dtype = dtype});
   if (!bytes.empty()) std::memcpy(t.raw(), bytes.data(), bytes.size());
   return t;

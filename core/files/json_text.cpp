@@ -1,6 +1,6 @@
 #include "json_text.h"
 
-#include "../support/failf.h"
+#include "../support/throwf.h"
 
 namespace gradual {
 
@@ -14,8 +14,8 @@ std::string_view bounded_json(std::string_view text) {
     if (quoted) continue;
     if (c == ']' || c == '}') --level;
     if ((c == '[' || c == '{') && ++level > kMostJsonLevels)
-      failf("JSON nests deeper than {} levels, at byte {}; at most {} are allowed", kMostJsonLevels, i,
-            kMostJsonLevels);
+      throwf("JSON nests deeper than {} levels, at byte {}; at most {} are allowed", kMostJsonLevels, i,
+             kMostJsonLevels);
   }
   return text;
 }

@@ -5,7 +5,7 @@
 
 #include <nlohmann/json.hpp>
 
-#include "../support/failf.h"
+#include "../support/throwf.h"
 #include "atomic_file.h"
 #include "input_file.h"
 #include "json_text.h"
@@ -26,13 +26,13 @@ DType parse_descr(std::string_view descr) {
   for (const Kind& k : kKinds)
     if (k.descr == descr) return k.dtype;
   if (descr.starts_with('>'))
-    failf("dtype '{}' is big-endian; write it as little-endian: a.astype('<{}')", descr, descr.substr(1));
+    throwf("dtype '{}' is big-endian; write it as little-endian: a.astype('<{}')", descr, descr.substr(1));
   if (descr.ends_with("V2") || descr.ends_with("V1"))
-    failf(
+    throwf(
         "dtype '{}' is raw bytes, as ml_dtypes writes bfloat16 and 8-bit floats without saying which; "
         "write float32 or a safetensors file",
         descr);
-  failf("dtype '{}' is not read; allowed are <f8 <f4 <f2 <i8 <i4 |u1 |b1", descr);
+  throwf("dtype '{}' is not read; allowed are <f8 <f4 <f2 <i8 <i4 |u1 |b1", descr);
 }
 
 // The header is the text of a Python dictionary. Converts it to JSON by a few replacements; null if that fails.
@@ -52,16 +52,16 @@ nlohmann::json parse_dictionary(std::string_view text) {
 
 // Returns the header's text and leaves the rest in `bytes`.
 std::string_view split_header(std::string_view& bytes) {
-  if (!bytes.starts_with(kMagic)) fail("does not start with \"\\x93NUMPY\"; it is no .npy file");
-  if (bytes.size() < 12) failf("truncated: {} bytes", bytes.size());
+  if (!bytes.starts_with(kMagic)) throw_error("does not start with \"\\x93NUMPY\"; it is no .npy file");
+  if (bytes.size() < 12) throwf("truncated: {} bytes", bytes.size());
   const int major = static_cast<unsigned char>(bytes[6]);
   const int minor = static_cast<unsigned char>(bytes[7]);
-  if ((major != 1 && major != 2) || minor != 0) failf("version {}.{}; 1.0 and 2.0 are read", major, minor);
+  if ((major != 1 && major != 2) || minor != 0) throwf("version {}.{}; 1.0 and 2.0 are read", major, minor);
   const std::size_t width = major == 1 ? 2 : 4;
   std::uint32_t length = 0;
   std::memcpy(&length, bytes.data() + 8, width);
   bytes.remove_prefix(8 + width);
-  if (length > bytes.size()) failf("truncated: a header of {} bytes, but only {} follow", length, bytes.size());
+  if (length > bytes.size()) throwf("truncated: a header of {} bytes, but only {} follow", length, bytes.size());
   const std::string_view header = bytes.substr(0, length);
   bytes.remove_prefix(length);
   return header;
@@ -70,7 +70,7 @@ std::string_view split_header(std::string_view& bytes) {
 Tensor parse(std::string_view bytes) {
   const std::string_view text = split_header(bytes);
   const nlohmann::json header = parse_dictionary(text);
-  const auto refuse = [&](const char* what) { failf("header {}: {}", text.substr(0, 200), what); };
+  const auto refuse = [&](const char* what) { throwf("header {}: {}", text.substr(0, 200), what); };
   if (!header.is_object()) refuse("it is no dictionary");
   for (const char* key : {"descr", "fortran_order", "shape"})
     if (!header.contains(key) || header.size() != 3)
@@ -103,10 +103,9 @@ Tensor load_npy(const std::string& path) { return parse_npy(read_file(path), pat
 void save_npy(const std::string& path, const Tensor& tensor) {
   const auto* kind = std::ranges::find(kKinds, tensor.dtype(), &Kind::dtype);
   if (kind == std::end(kKinds))
-    failf(
-        "save_npy: NumPy has no {}; f32 holds all its values: save_npy(path, t.to(DType::f32)), or write "
-        "safetensors",
-        name(tensor.dtype()));
+    throwf(
+        "save_npy: NumPy has no {}; f32 holds all its values: save_npy(path, t.to(DType::f32)), or write safetensors",
+        to_string(tensor.dtype()));
   std::string header = fmt::format("{{'descr': '{}', 'fortran_order': False, 'shape': ({}{}), }}", kind->descr,
                                    fmt::join(tensor.sizes(), ", "), tensor.dim() == 1 ? "," : "");
   header.append(63 - (10 + header.size()) % 64, ' ');  // the data then starts at a multiple of 64

@@ -8,8 +8,8 @@
 
 #include <nlohmann/json.hpp>
 
-#include "../support/failf.h"
 #include "../support/text.h"
+#include "../support/throwf.h"
 #include "atomic_file.h"
 #include "input_file.h"
 #include "json_text.h"
@@ -39,30 +39,30 @@ Json parse_json(std::string_view text, std::vector<std::string>& order) {
   std::vector<std::set<std::string>> keys(1);
   const auto check = [&](int depth, Json::parse_event_t event, const Json& value) {
     const auto level = static_cast<std::size_t>(depth);
-    if (level > 3) fail("the header nests deeper than the format does");
+    if (level > 3) throw_error("the header nests deeper than the format does");
     if (event == Json::parse_event_t::object_start) {
       keys.resize(level + 1);
       keys.emplace_back();
     } else if (event == Json::parse_event_t::key) {
       const auto& key = value.get_ref<const std::string&>();
-      if (!keys[level].insert(key).second) fail("the header has the key \"" + key + "\" twice");
+      if (!keys[level].insert(key).second) throw_error("the header has the key \"" + key + "\" twice");
       if (level == 1) order.push_back(key);
     }
     return true;
   };
   try {
     return Json::parse(bounded_json(text), check);
-  } catch (const Json::exception& e) { fail(std::string("the header is not valid JSON: ") + e.what()); }
+  } catch (const Json::exception& e) { throw_error(std::string("the header is not valid JSON: ") + e.what()); }
 }
 
 std::string_view split_header(std::string_view bytes) {
-  if (bytes.size() < 8) failf("has {} bytes, less than its header's length takes", bytes.size());
+  if (bytes.size() < 8) throwf("has {} bytes, less than its header's length takes", bytes.size());
   std::uint64_t length = 0;
   std::memcpy(&length, bytes.data(), sizeof length);
   const std::string about = fmt::format("a header of {} bytes, ", length);
-  if (length > kMaxHeader) failf("{}at most {} are allowed; is it a safetensors file?", about, kMaxHeader);
-  if (length > bytes.size() - 8) failf("{}but only {} follow; the file is truncated", about, bytes.size() - 8);
-  if (length == 0 || bytes[8] != '{') fail("the header does not start with \"{\"; is it a safetensors file?");
+  if (length > kMaxHeader) throwf("{}at most {} are allowed; is it a safetensors file?", about, kMaxHeader);
+  if (length > bytes.size() - 8) throwf("{}but only {} follow; the file is truncated", about, bytes.size() - 8);
+  if (length == 0 || bytes[8] != '{') throw_error("the header does not start with \"{\"; is it a safetensors file?");
   return bytes.substr(8, length);
 }
 
@@ -71,27 +71,27 @@ std::vector<std::int64_t> parse_numbers(const Json& json, const char* key, const
   const auto fits = [](const Json& n) {
     return n.is_number_unsigned() && std::in_range<std::int64_t>(n.get<std::uint64_t>());
   };
-  if (!json.is_array() || !std::ranges::all_of(json, fits)) failf("{} {} {}", key, json.dump(), wanted);
+  if (!json.is_array() || !std::ranges::all_of(json, fits)) throwf("{} {} {}", key, json.dump(), wanted);
   return json.get<std::vector<std::int64_t>>();
 }
 
 Entry parse_entry(const std::string& name, const Json& json, std::size_t data_size) {
-  if (!json.is_object()) fail("its entry is no object");
+  if (!json.is_object()) throw_error("its entry is no object");
   for (const char* key : {"dtype", "shape", "data_offsets"})
-    if (!json.contains(key)) failf("has no \"{}\"", key);
-  if (json.size() != 3) failf("unknown keys in {}; allowed are dtype, shape, data_offsets", json.dump());
+    if (!json.contains(key)) throwf("has no \"{}\"", key);
+  if (json.size() != 3) throwf("unknown keys in {}; allowed are dtype, shape, data_offsets", json.dump());
   const auto dtype = std::ranges::find_if(kNames, [&](const std::string& n) { return json["dtype"] == n; });
-  if (dtype == kNames.end()) failf("dtype {} is unknown; allowed are {}", json["dtype"].dump(), join(kNames));
+  if (dtype == kNames.end()) throwf("dtype {} is unknown; allowed are {}", json["dtype"].dump(), join(kNames));
   const Json& offsets = json["data_offsets"];
   const auto places = parse_numbers(offsets, "data_offsets", "are not two unsigned integers");
-  if (places.size() != 2) failf("data_offsets {} are not two unsigned integers", offsets.dump());
+  if (places.size() != 2) throwf("data_offsets {} are not two unsigned integers", offsets.dump());
   Entry e{.name = name,
           .dtype = static_cast<DType>(dtype - kNames.begin()),
           .sizes = parse_numbers(json["shape"], "shape", "is no list of sizes"),
           .begin = static_cast<std::size_t>(places[0]),
           .end = static_cast<std::size_t>(places[1])};
   if (e.begin > e.end || e.end > data_size)
-    failf("data_offsets {} do not lie in order within the {} bytes of data", offsets.dump(), data_size);
+    throwf("data_offsets {} do not lie in order within the {} bytes of data", offsets.dump(), data_size);
   return e;
 }
 
@@ -101,17 +101,17 @@ void check_places(std::vector<Entry> entries, std::size_t data_size) {
   std::size_t at = 0;
   for (const Entry& e : entries) {
     if (e.begin != at)
-      failf("tensor \"{}\": its data starts at byte {}, {}", e.name, e.begin,
-            e.begin < at ? "within another tensor's" : fmt::format("but bytes from {} on belong to none", at));
+      throwf("tensor \"{}\": its data starts at byte {}, {}", e.name, e.begin,
+             e.begin < at ? "within another tensor's" : fmt::format("but bytes from {} on belong to none", at));
     at = e.end;
   }
-  if (at != data_size) failf("{} bytes are left over after the last tensor's data", data_size - at);
+  if (at != data_size) throwf("{} bytes are left over after the last tensor's data", data_size - at);
 }
 
 std::map<std::string, std::string> parse_metadata(const Json& json) {
-  if (!json.is_object()) fail("__metadata__ is no object");
+  if (!json.is_object()) throw_error("__metadata__ is no object");
   for (const auto& item : json.items())
-    if (!item.value().is_string()) fail("__metadata__: \"" + item.key() + "\" is no text");
+    if (!item.value().is_string()) throw_error("__metadata__: \"" + item.key() + "\" is no text");
   return json.get<std::map<std::string, std::string>>();
 }
 
@@ -163,9 +163,9 @@ std::string make_header(Tensors& tensors, const std::map<std::string, std::strin
   std::string text;
   try {
     text = json.dump();
-  } catch (const OrderedJson::exception& e) { fail(std::string("a name or text is not valid UTF-8: ") + e.what()); }
+  } catch (const OrderedJson::exception& e) { throwf("a name or text is not valid UTF-8: {}", e.what()); }
   text.append((8 - text.size() % 8) % 8, ' ');
-  if (text.size() > kMaxHeader) failf("its header would have {} bytes", text.size());
+  if (text.size() > kMaxHeader) throwf("its header would have {} bytes", text.size());
   return text;
 }
 
@@ -177,8 +177,8 @@ void save_safetensors(const std::string& path, const StateDict& tensors,
     Tensors dense;
     for (const auto& [name, value] : tensors) {
       const auto* t = std::get_if<Tensor>(&value);
-      if (!t) failf("\"{}\" is {}, the format has tensors only; save_checkpoint has both", name, describe(value));
-      if (name == kMetadata) fail("a tensor cannot be called __metadata__, the format uses that name");
+      if (!t) throwf("\"{}\" is {}, the format has tensors only; save_checkpoint has both", name, describe(value));
+      if (name == kMetadata) throw_error("a tensor cannot be called __metadata__, the format uses that name");
       dense.emplace_back(name, t->detach().to(Device::cpu()).contiguous());
     }
     const std::string header = make_header(dense, metadata);

@@ -3,8 +3,8 @@
 #include <optional>
 #include <utility>
 
-#include "../support/failf.h"
 #include "../support/text.h"
+#include "../support/throwf.h"
 
 namespace gradual {
 namespace {
@@ -22,15 +22,15 @@ template <class T> std::optional<T> as(const StateValue& value) {
 template <class T> T get(const StateDict& state, const std::string& name, const char* asked) {
   const StateValue& value = state.at(name);
   if (const auto found = as<T>(value)) return *found;
-  failf("state_dict: \"{}\" is {}; {} was asked for", name, describe(value), asked);
+  throwf("state_dict: \"{}\" is {}; {} was asked for", name, describe(value), asked);
 }
 
 }  // namespace
 
 void StateDict::put(const std::string& name, StateValue value) {
-  if (name.empty()) fail("state_dict: an entry needs a name; it is empty");
+  if (name.empty()) throw_error("state_dict: an entry needs a name; it is empty");
   if (const auto* t = std::get_if<Tensor>(&value); t && !t->defined())
-    fail("state_dict: \"" + name + "\" is an undefined tensor; leave the entry out instead");
+    throw_error("state_dict: \"" + name + "\" is an undefined tensor; leave the entry out instead");
   const auto [place, is_new] = places_.try_emplace(name, entries_.size());
   if (is_new) entries_.push_back({name, std::move(value)});
   else entries_[place->second].value = std::move(value);
@@ -38,10 +38,10 @@ void StateDict::put(const std::string& name, StateValue value) {
 
 const StateValue& StateDict::at(const std::string& name) const {
   if (const auto place = places_.find(name); place != places_.end()) return entries_[place->second].value;
-  if (entries_.empty()) fail("state_dict: no entry \"" + name + "\"; the state dict is empty");
+  if (entries_.empty()) throw_error("state_dict: no entry \"" + name + "\"; the state dict is empty");
   std::vector<std::string> names;
   for (const Entry& e : entries_) names.push_back(e.name);
-  failf("state_dict: no entry \"{}\" among {}; the nearest is \"{}\"", name, names.size(), nearest(name, names));
+  throwf("state_dict: no entry \"{}\" among {}; the nearest is \"{}\"", name, names.size(), nearest(name, names));
 }
 
 bool StateDict::contains(std::string_view name) const { return places_.contains(std::string(name)); }
@@ -84,7 +84,7 @@ StateDict StateDict::sub(const std::string& prefix) const {
 
 std::string describe(const StateValue& value) {
   if (const auto* t = std::get_if<Tensor>(&value))
-    return fmt::format("a tensor {} {}", name(t->dtype()), to_string(t->sizes()));
+    return fmt::format("a tensor {} {}", to_string(t->dtype()), to_string(t->sizes()));
   if (const auto* i = std::get_if<std::int64_t>(&value)) return fmt::format("the integer {}", *i);
   if (const auto* u = std::get_if<std::uint64_t>(&value)) return fmt::format("the unsigned integer {}", *u);
   if (const auto* s = std::get_if<std::string>(&value)) return "the text \"" + *s + "\"";

@@ -6,15 +6,15 @@
 #include <utility>
 #include <vector>
 
-#include "../support/failf.h"
 #include "../support/text.h"
+#include "../support/throwf.h"
 #include "synonyms.h"
 
 namespace gradual {
 namespace {
 
 std::optional<Accumulator> checked(const std::optional<Accumulator>& accumulator) {
-  if (accumulator) check(*accumulator);
+  if (accumulator) check_valid(*accumulator);
   return accumulator;
 }
 
@@ -40,8 +40,8 @@ Accumulator from_base(std::string_view base) {
     if (f.format.is_signed) names.emplace_back(f.name);
   const bool widths = base.size() > 1 && base[0] == 'e' && std::isdigit(static_cast<unsigned char>(base[1]));
   if (widths || std::find(names.begin(), names.end(), base) != names.end()) return {.format = format(base)};
-  failf("there are {}, formats as bf16 and eXmY; then :ROUNDING, /chunk=N, /promote=N{}", own,
-        did_you_mean(base, names, format_synonyms()));
+  throwf("there are {}, formats as bf16 and eXmY; then :ROUNDING, /chunk=N, /promote=N{}", own,
+         did_you_mean(base, names, format_synonyms()));
 }
 
 constexpr std::pair<std::string_view, int Accumulator::*> kCounts[] = {{"chunk", &Accumulator::chunk},
@@ -57,24 +57,24 @@ void read_count(std::string_view text, Accumulator& a) {
     int n = 0;
     const auto [stop, error] = std::from_chars(digits.data(), end, n);
     if (error != std::errc() || stop != end || n < 1)
-      failf("{}=N takes a whole number from 1 on, not '{}'", name, text);
-    if (a.*count != 0) failf("{} stands there twice", name);
+      throwf("{}=N takes a whole number from 1 on, not '{}'", name, text);
+    if (a.*count != 0) throwf("{} stands there twice", name);
     a.*count = n;
     return;
   }
-  failf("no option '{}'; there are chunk=N and promote=N{}", text, did_you_mean(text, {"chunk=N", "promote=N"}));
+  throwf("no option '{}'; there are chunk=N and promote=N{}", text, did_you_mean(text, {"chunk=N", "promote=N"}));
 }
 
 }  // namespace
 
-void check(const Accumulator& a) {
-  check(a.format);
-  if (!a.format.is_signed) failf("accumulator: sums have a sign, the format {} has none", name(a.format));
-  if (a.rounding.mode == RoundingMode::stochastic) fail("accumulator: its rounding is not stochastic");
-  if (a.chunk < 0) failf("accumulator: a chunk has at least 1 product (0: one chain), not {}", a.chunk);
-  if (a.promote < 0) failf("accumulator: it promotes after at least 1 product (0: never), not {}", a.promote);
+void check_valid(const Accumulator& a) {
+  check_valid(a.format);
+  if (!a.format.is_signed) throwf("accumulator: sums have a sign, the format {} has none", to_string(a.format));
+  if (a.rounding.mode == RoundingMode::stochastic) throw_error("accumulator: its rounding is not stochastic");
+  if (a.chunk < 0) throwf("accumulator: a chunk has at least 1 product (0: one chain), not {}", a.chunk);
+  if (a.promote < 0) throwf("accumulator: it promotes after at least 1 product (0: never), not {}", a.promote);
   if (a.f64 && (a.format != Accumulator().format || a.rounding != Rounding()))
-    fail("accumulator: f64 sums are doubles, to nearest: leave format and rounding as they are");
+    throw_error("accumulator: f64 sums are doubles, to nearest: leave format and rounding as they are");
 }
 
 Accumulator accumulator(std::string_view text) {
@@ -89,21 +89,21 @@ Accumulator accumulator(std::string_view text) {
       read_count(option, a);
       rest.remove_prefix(option.size());
     }
-    check(a);
+    check_valid(a);
     return a;
   });
 }
 
-std::string name(const Accumulator& a) {
+std::string to_string(const Accumulator& a) {
   std::string text;
   for (const auto& [name, preset] : presets()) {
     const bool same = preset.format == a.format && preset.f64 == a.f64;
     if (same && preset.rounding == a.rounding) text = name;
-    else if (same && preset.rounding == Rounding()) text = name + ":" + gradual::name(a.rounding);
+    else if (same && preset.rounding == Rounding()) text = name + ":" + gradual::to_string(a.rounding);
   }
   if (text.empty()) {
-    text = gradual::name(a.format);
-    if (a.rounding != Rounding()) text += ":" + gradual::name(a.rounding);
+    text = gradual::to_string(a.format);
+    if (a.rounding != Rounding()) text += ":" + gradual::to_string(a.rounding);
   }
   for (const auto& [name, count] : kCounts)
     if (a.*count != 0) text += fmt::format("/{}={}", name, a.*count);

@@ -34,7 +34,7 @@ struct Accumulator {
   bool operator==(const Accumulator&) const = default;
 };
 // Throws Error that names the wrong field and what is allowed.
-void check(const Accumulator& accumulator);
+void check_valid(const Accumulator& accumulator);
 
 // The accumulator with this name: "f32", "f64", "fp16-acc" (f16 sums, nearest), "bf16-acc", "hopper-fp8-14bit" (e8m13,
 // truncated, as measured on Hopper's FP8 tensor cores), a name of named_formats() or "eXmY". ":toward-zero" or another
@@ -42,7 +42,7 @@ void check(const Accumulator& accumulator);
 // texts.
 Accumulator accumulator(std::string_view name);
 // The inverse of accumulator().
-std::string name(const Accumulator& accumulator);
+std::string to_string(const Accumulator& accumulator);
 
 // Sets the accumulator of this thread's ops while the scope lives. nullopt: the ops accumulate in f32 as usual.
 struct AccumulatorScope : Scoped<std::optional<Accumulator>> {

@@ -45,7 +45,7 @@ template <class To> void load_contiguous(DType src, const void* p, To* out, std:
 
 }  // namespace
 
-template <class To> void load(DType src, const void* p, std::int64_t stride, To* out, std::int64_t n) {
+template <class To> void fetch_and_cast(DType src, const void* p, std::int64_t stride, To* out, std::int64_t n) {
   if (n <= 0) return;
   if (stride == 1) return load_contiguous(src, p, out, n);
   if (stride == 0) {
@@ -115,7 +115,7 @@ template <class From> void store_contiguous(DType dst, const From* in, void* p, 
 }  // namespace
 
 template <class From>
-void store(DType dst, const From* in, void* p, std::int64_t stride, std::int64_t n, CastCounts* counts) {
+void cast_and_store(DType dst, const From* in, void* p, std::int64_t stride, std::int64_t n, CastCounts* counts) {
   if (stride == 1 && counts == nullptr) return store_contiguous(dst, in, p, n);
   visit_dtype(dst, [&]<class To> {
     To rounded[kBlock];
@@ -133,7 +133,7 @@ namespace {
 // Through a buffer of the type From that holds every value of src.
 template <class From>
 void convert_through(DType src, const void* in, DType dst, void* out, std::int64_t n, CastCounts* counts) {
-  if (src == dtype_of<From>) return store(dst, static_cast<const From*>(in), out, 1, n, counts);
+  if (src == dtype_of<From>) return cast_and_store(dst, static_cast<const From*>(in), out, 1, n, counts);
   From buffer[kBlock];
   for_blocks(n, [&](std::int64_t first, std::int64_t count) {
     const auto* from = static_cast<const std::byte*>(in) + first * static_cast<std::int64_t>(size_of(src));
@@ -154,12 +154,12 @@ CastCounts& CastCounts::operator+=(const CastCounts& o) {
   return *this;
 }
 
-template void load(DType, const void*, std::int64_t, float*, std::int64_t);
-template void load(DType, const void*, std::int64_t, double*, std::int64_t);
-template void load(DType, const void*, std::int64_t, std::int64_t*, std::int64_t);
-template void store(DType, const float*, void*, std::int64_t, std::int64_t, CastCounts*);
-template void store(DType, const double*, void*, std::int64_t, std::int64_t, CastCounts*);
-template void store(DType, const std::int64_t*, void*, std::int64_t, std::int64_t, CastCounts*);
+template void fetch_and_cast(DType, const void*, std::int64_t, float*, std::int64_t);
+template void fetch_and_cast(DType, const void*, std::int64_t, double*, std::int64_t);
+template void fetch_and_cast(DType, const void*, std::int64_t, std::int64_t*, std::int64_t);
+template void cast_and_store(DType, const float*, void*, std::int64_t, std::int64_t, CastCounts*);
+template void cast_and_store(DType, const double*, void*, std::int64_t, std::int64_t, CastCounts*);
+template void cast_and_store(DType, const std::int64_t*, void*, std::int64_t, std::int64_t, CastCounts*);
 
 void convert(DType src, const void* in, DType dst, void* out, std::int64_t n, CastCounts* counts) {
   if (n <= 0) return;

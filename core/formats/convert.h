@@ -32,10 +32,10 @@ struct CastCounts {
 
 // Reads n elements of dtype src, `stride` elements apart, into a contiguous buffer of float, double or std::int64_t.
 // Stride 0 repeats one element; a negative stride walks backwards.
-template <class To> void load(DType src, const void* p, std::int64_t stride, To* out, std::int64_t n);
-// Rounds n elements of such a buffer to dtype dst and writes them `stride` elements apart. Counts are added to *counts.
-template <class From>
-void store(DType dst, const From* in, void* p, std::int64_t stride, std::int64_t n, CastCounts* counts = nullptr);
+template <class To> void fetch_and_cast(DType src, const void* p, std::int64_t stride, To* out, std::int64_t n);
+// Rounds n elements of such a buffer to dtype `to` and writes them `stride` elements apart. Counts are added to *counts.
+template <class T>
+void cast_and_store(DType to, const T* in, void* p, std::int64_t stride, std::int64_t n, CastCounts* counts = nullptr);
 
 // Converts n contiguous elements between any two dtypes. Equal dtypes copy the bits. The arrays must not overlap.
 void convert(DType src, const void* in, DType dst, void* out, std::int64_t n, CastCounts* counts = nullptr);

@@ -3,8 +3,8 @@
 #include <cmath>
 #include <vector>
 
-#include "../support/failf.h"
 #include "../support/text.h"
+#include "../support/throwf.h"
 #include "synonyms.h"
 
 namespace gradual {
@@ -15,20 +15,20 @@ DType dtype_from_name(std::string_view text) {
     if (text == row.name) return static_cast<DType>(known.size());
     known.emplace_back(row.name);
   }
-  failf("unknown dtype '{}'; known are {}{}", text, join(known), did_you_mean(text, known, format_synonyms()));
+  throwf("unknown dtype '{}'; known are {}{}", text, join(known), did_you_mean(text, known, format_synonyms()));
 }
 
 DType promote(DType a, DType b) {
   if (a == b) return a;
   if (is_f8(a) || is_f8(b))
-    failf("promote: {} with {}: f8 tensors never promote; cast one operand to the dtype that is meant", name(a),
-          name(b));
+    throwf("promote: {} with {}: f8 tensors never promote; cast one operand to the dtype that is meant", to_string(a),
+           to_string(b));
   const int by = kDTypeTable[static_cast<int>(a)].promotion - kDTypeTable[static_cast<int>(b)].promotion;
   return by == 0 ? DType::f32 : by > 0 ? a : b;  // equal: f16 with bf16
 }
 
 FloatInfo float_info(DType dtype) {
-  if (!is_floating(dtype)) failf("float_info: {} is not a floating dtype", name(dtype));
+  if (!is_floating(dtype)) throwf("float_info: {} is not a floating dtype", to_string(dtype));
   const auto& [text, size, promotion, exponent_bits, mantissa_bits] = kDTypeTable[static_cast<int>(dtype)];
   // IEEE formats keep the highest exponent for Inf and NaN. e4m3fn spends it on numbers, and only its last
   // code, all ones, is NaN: the largest number has that exponent and the mantissa 110.

@@ -24,7 +24,7 @@ inline constexpr DTypeInfo kDTypeTable[kDTypeCount] = {
     {"f8e5m2", 1, 6, 5, 2}, {"i64", 8, 3, 0, 0},  {"i32", 4, 2, 0, 0},  {"u8", 1, 1, 0, 0},   {"bool", 1, 0, 0, 0},
 };
 constexpr std::size_t size_of(DType dtype) { return kDTypeTable[static_cast<int>(dtype)].size; }
-constexpr std::string_view name(DType dtype) { return kDTypeTable[static_cast<int>(dtype)].name; }
+constexpr std::string_view to_string(DType dtype) { return kDTypeTable[static_cast<int>(dtype)].name; }
 
 constexpr bool is_floating(DType dtype) { return dtype <= DType::f8e5m2; }
 
@@ -34,7 +34,7 @@ constexpr bool is_integral(DType dtype) { return dtype >= DType::i64 && dtype <=
 constexpr bool is_half(DType dtype) { return dtype == DType::f16 || dtype == DType::bf16; }
 constexpr bool is_f8(DType dtype) { return dtype == DType::f8e4m3fn || dtype == DType::f8e5m2; }
 
-// The inverse of name(). Throws Error, listing the names, for any other text.
+// The inverse of to_string(). Throws Error, listing the names, for any other text.
 DType dtype_from_name(std::string_view text);
 
 // The dtype of an operation on two tensors: bool < u8 < i32 < i64 < any float. The wider float wins; f16 with bf16

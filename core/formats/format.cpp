@@ -7,8 +7,8 @@
 #include <cmath>
 #include <limits>
 
-#include "../support/error.h"
 #include "../support/text.h"
+#include "../support/throwf.h"
 #include "synonyms.h"
 
 namespace gradual {
@@ -68,12 +68,12 @@ std::optional<std::pair<int, int>> parse_widths(std::string_view text) {
 }  // namespace
 
 Format Format::ieee(int x, int m) {
-  if (x < 1 || x > 8) fail(fmt::format("format e{}m{}: {} exponent bits; allowed are 1 to 8", x, m, x));
-  if (m < 0 || m > 23) fail(fmt::format("format e{}m{}: {} mantissa bits; allowed are 0 to 23", x, m, m));
+  if (x < 1 || x > 8) throw_error(fmt::format("format e{}m{}: {} exponent bits; allowed are 1 to 8", x, m, x));
+  if (m < 0 || m > 23) throw_error(fmt::format("format e{}m{}: {} mantissa bits; allowed are 0 to 23", x, m, m));
   Format f{.exponent_bits = x, .mantissa_bits = m, .bias = (1 << (x - 1)) - 1};
   f.has_inf = m > 0;
   f.nan = m > 0 ? NanEncoding::ieee : NanEncoding::all_ones;
-  check(f);
+  check_valid(f);
   return f;
 }
 
@@ -124,9 +124,9 @@ float Format::decode(std::uint32_t code) const {
   return static_cast<float>(negative ? -value : value);
 }
 
-void check(const Format& f) {
+void check_valid(const Format& f) {
   const auto bad = [&](const std::string& why) {
-    fail(fmt::format("format e{}m{}: {}", f.exponent_bits, f.mantissa_bits, why));
+    throw_error(fmt::format("format e{}m{}: {}", f.exponent_bits, f.mantissa_bits, why));
   };
   if (f.exponent_bits < 1 || f.exponent_bits > 8)
     bad(fmt::format("{} exponent bits; allowed are 1 to 8", f.exponent_bits));
@@ -161,16 +161,15 @@ Format format(std::string_view text) {
   if (const auto widths = parse_widths(text)) return Format::ieee(widths->first, widths->second);
   std::vector<std::string> names;
   for (const NamedFormat& n : named_formats()) names.emplace_back(n.name);
-  fail(fmt::format("no format '{}'; there are {}, and eXmY with X 1 to 8 and Y 0 to 23{}", text, join(names),
-                   did_you_mean(text, names, format_synonyms())));
+  throw_error(fmt::format("no format '{}'; there are {}, and eXmY with X 1 to 8 and Y 0 to 23{}", text, join(names),
+                          did_you_mean(text, names, format_synonyms())));
 }
 
-std::string_view name(NanEncoding encoding) {
-  static constexpr std::string_view kNames[] = {"none", "ieee", "all-ones", "negative-zero"};
-  return kNames[static_cast<int>(encoding)];
+std::string_view to_string(NanEncoding encoding) {
+  return enum_name(encoding, {"none", "ieee", "all-ones", "negative-zero"});
 }
 
-std::string name(const Format& f) {
+std::string to_string(const Format& f) {
   for (const NamedFormat& n : named_formats())
     if (n.format == f) return std::string(n.name);
   const std::string widths = fmt::format("e{}m{}", f.exponent_bits, f.mantissa_bits);
@@ -199,7 +198,8 @@ Format format_of(DType dtype) {
     case DType::f8e4m3fn: return format("e4m3fn");
     case DType::f8e5m2: return Format::ieee(5, 2);
     default:
-      fail(fmt::format("format_of: {} has no format here; f32, f16, bf16, f8e4m3fn and f8e5m2 have", name(dtype)));
+      throw_error(
+          fmt::format("format_of: {} has no format here; f32, f16, bf16, f8e4m3fn and f8e5m2 have", to_string(dtype)));
   }
 }
 

@@ -24,7 +24,7 @@ enum class NanEncoding : std::uint8_t {
   all_ones,      // only the code of ones below the sign, the names' "fn"
   negative_zero  // only the code of -0, the names' "fnuz"
 };
-std::string_view name(NanEncoding encoding);  // "all-ones"
+std::string_view to_string(NanEncoding encoding);  // "all-ones"
 
 struct Format {
   bool is_signed = true;
@@ -58,13 +58,13 @@ struct Format {
 };
 
 // Error naming the field and what is allowed: every value must be exact in f32, the smallest normal one normal there.
-void check(const Format& format);
+void check_valid(const Format& format);
 
 // By name: those of named_formats(), "e2m1", "e2m3" and "e3m2" for OCP's, or "eXmY" for Format::ieee(X, Y). Error listing
 // what there is.
 Format format(std::string_view name);
 // The format's name, "eXmY" for the IEEE ones, else its fields.
-std::string name(const Format& format);
+std::string to_string(const Format& format);
 struct NamedFormat {
   std::string_view name;
   Format format;

@@ -175,7 +175,7 @@ void add_exponents(const double* in, std::int64_t n, ExponentHistogram& exponent
 
 void check_rounder(const Rounder& r) {
   if (r.rounding.mode == RoundingMode::stochastic && (r.rounding.random_bits < 1 || r.rounding.random_bits > 32))
-    fail(fmt::format("stochastic rounding takes 1 to 32 random bits, not {}", r.rounding.random_bits));
+    throw_error(fmt::format("stochastic rounding takes 1 to 32 random bits, not {}", r.rounding.random_bits));
 }
 
 // To values, or to codes where they are asked for.
@@ -255,7 +255,7 @@ int detail::rounding_loop(const Rounder& r, const RoundingSpec<std::uint32_t>& s
   }
   return static_cast<int>(r.rounding.mode);
 }
-std::string name(const Rounding& r) {
+std::string to_string(const Rounding& r) {
   std::string text(kModes[static_cast<int>(r.mode)]);
   if (r.mode == RoundingMode::stochastic && r.random_bits != 32) text += ":" + std::to_string(r.random_bits);
   return text;
@@ -271,20 +271,20 @@ Rounding rounding_from_name(std::string_view text) {
     const auto [end, error] = std::from_chars(digits.data(), digits.data() + digits.size(), bits);
     if (error == std::errc() && end == digits.data() + digits.size() && bits >= 1 && bits <= 32)
       return {.mode = RoundingMode::stochastic, .random_bits = bits};
-    fail(fmt::format("rounding '{}': after stochastic: stands the number of random bits, 1 to 32", text));
+    throw_error(fmt::format("rounding '{}': after stochastic: stands the number of random bits, 1 to 32", text));
   }
   std::vector<std::string> names(std::begin(kModes), std::end(kModes));
   names.emplace_back("stochastic:BITS");
-  fail(fmt::format("no rounding '{}'; there are {}{}", text, join(names), did_you_mean(text, names)));
+  throw_error(fmt::format("no rounding '{}'; there are {}{}", text, join(names), did_you_mean(text, names)));
 }
 
-std::string_view name(Overflow overflow) { return kOverflows[static_cast<int>(overflow)]; }
+std::string_view to_string(Overflow overflow) { return kOverflows[static_cast<int>(overflow)]; }
 
 Overflow overflow_from_name(std::string_view text) {
   for (int i = 0; i < 3; ++i)
     if (text == kOverflows[i]) return static_cast<Overflow>(i);
   const std::vector<std::string> names(std::begin(kOverflows), std::end(kOverflows));
-  fail(fmt::format("no overflow policy '{}'; there are {}{}", text, join(names), did_you_mean(text, names)));
+  throw_error(fmt::format("no overflow policy '{}'; there are {}{}", text, join(names), did_you_mean(text, names)));
 }
 
 void ExponentHistogram::add(const float* values, std::int64_t n) {
@@ -313,7 +313,7 @@ void Rounder::round(const double* in, double* out, std::int64_t n, std::int64_t 
 void Rounder::encode(const float* in, void* codes, std::int64_t n, std::int64_t first_element, CastStats stats) const {
   const std::optional<DType> half = plain_half(*this, stats);
   if (!half) return round_all<float>(*this, in, nullptr, codes, n, first_element, stats);
-  store(*half, in, codes, 1, n);
+  cast_and_store(*half, in, codes, 1, n);
   if (stats.exponents) stats.exponents->add(in, n);
 }
 
@@ -330,7 +330,7 @@ void decode(const Format& f, const void* codes, float* out, std::int64_t n) {
     for (std::int64_t i = 0; i < n; ++i) out[i] = values[static_cast<const std::uint8_t*>(codes)[i] & mask];
     return;
   }
-  if (const auto dtype = dtype_of_format(f)) return load(*dtype, codes, 1, out, n);
+  if (const auto dtype = dtype_of_format(f)) return fetch_and_cast(*dtype, codes, 1, out, n);
   for (std::int64_t i = 0; i < n; ++i)
     out[i] = f.decode(bytes == 2 ? static_cast<const std::uint16_t*>(codes)[i]
                                  : static_cast<const std::uint32_t*>(codes)[i]);

@@ -33,7 +33,7 @@ struct Rounding {
   bool operator==(const Rounding&) const = default;
 };
 // "nearest-even", "nearest-away", "toward-zero", "up", "down", "to-odd", "stochastic", "stochastic:BITS".
-std::string name(const Rounding& rounding);
+std::string to_string(const Rounding& rounding);
 Rounding rounding_from_name(std::string_view text);
 
 // What becomes of values beyond the largest one, and of Inf and NaN, for implementations differ. A value overflows when
@@ -46,7 +46,7 @@ enum class Overflow : std::uint8_t {
   saturate,         // +-max, Inf too; NaN without a code is max. As CUDA's __NV_SATFINITE: IEEE's NaN is all ones
   saturate_finite,  // +-max, but Inf stays Inf (NaN where there is none). As ml_dtypes casts what was clamped
 };
-std::string_view name(Overflow overflow);
+std::string_view to_string(Overflow overflow);
 Overflow overflow_from_name(std::string_view text);
 
 // How often each exponent occurs among the sources of a cast: bins[i] counts 2^(i - 127) <= |x| < 2^(i - 126), i from 1

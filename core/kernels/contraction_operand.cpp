@@ -66,7 +66,7 @@ template <class T> void Result<T>::store() const {
   const DType dtype = out_.dtype();
   parallel_counted(out_.numel(), kGrain, dtype_of<T>, dtype, [&](auto begin, auto end, CastCounts* counts) {
     auto* to = static_cast<char*>(out_.raw()) + begin * static_cast<std::int64_t>(size_of(dtype));
-    gradual::store(dtype, data_ + begin, to, 1, end - begin, counts);
+    gradual::cast_and_store(dtype, data_ + begin, to, 1, end - begin, counts);
   });
 }
 

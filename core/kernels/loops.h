@@ -104,7 +104,7 @@ template <class C> const C* fetch(const Loop& loop, int operand, std::int64_t po
     move_raw(loop, operand, position, n, buffer, Move::gather);
   } else {
     if (!p) move_raw(loop, operand, position, n, scratch, Move::gather);
-    load(dtype, p ? static_cast<const void*>(p) : scratch, 1, buffer, n);
+    fetch_and_cast(dtype, p ? static_cast<const void*>(p) : scratch, 1, buffer, n);
   }
   return buffer;
 }
@@ -124,12 +124,12 @@ template <class C> class Dense {
   }
   C* load(std::int64_t i, std::int64_t n, C* buffer) const {
     if (!*this) return nullptr;
-    if (dtype_ != dtype_of<C>) gradual::load(dtype_, at(i), 1, buffer, n);
+    if (dtype_ != dtype_of<C>) gradual::fetch_and_cast(dtype_, at(i), 1, buffer, n);
     return target(i, buffer);
   }
   // Rounds `values` into the tensor, unless they are the tensor's memory already.
   void store(const C* values, std::int64_t i, std::int64_t n, CastCounts* counts) const {
-    if (*this && values != at(i)) gradual::store(dtype_, values, at(i), 1, n, counts);
+    if (*this && values != at(i)) gradual::cast_and_store(dtype_, values, at(i), 1, n, counts);
   }
 
  private:

@@ -1,11 +1,11 @@
 #include "scalar_operand.h"
 
-#include "../support/failf.h"
+#include "../support/throwf.h"
 
 namespace gradual {
 
 void fail_number(const OpCall& c, double value) {
-  failf(c, "the number {} is not an integer of 64 bits; cast the tensor with to(DType::f32)", value);
+  throwf(c, "the number {} is not an integer of 64 bits; cast the tensor with to(DType::f32)", value);
 }
 
 bool compares_fraction(const OpCall& c) {
@@ -18,7 +18,8 @@ DType in_place_dtype(const OpCall& c) {
   const DType x = c[0].dtype();
   if (!c[1].defined() || c[1].dtype() == x) return x;
   const DType both = promote(x, c[1].dtype());
-  if (is_floating(both) && !is_floating(x)) fail(c, "a floating operand does not go into integers; cast it with to()");
+  if (is_floating(both) && !is_floating(x))
+    throwf(c, "a floating operand does not go into integers; cast it with to()");
   return both;
 }
 

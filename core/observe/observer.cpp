@@ -42,7 +42,7 @@ class Observe final : public Interceptor {
     CallRecord record;
     record.context = context();
     // What a user's function runs is observed and counted call by call.
-    const bool custom = info(call.op).kind == OpKind::Custom;
+    const bool custom = op_info(call.op).kind == OpKind::Custom;
     const bool counting = !custom && any_counts(observers);
     const Clock::time_point began = Clock::now();
     const double outer = std::exchange(all.inside, 0);  // 0 for this call; later its whole time is added to `outer`
@@ -79,7 +79,7 @@ class Observe final : public Interceptor {
 
 std::string_view called(const OpCall& call) {
   const bool named = call.op == OpId::custom && *call.get<CustomAttrs>().name;
-  return named ? call.get<CustomAttrs>().name : name(call.op);
+  return named ? call.get<CustomAttrs>().name : to_string(call.op);
 }
 
 ObserverScope::ObserverScope(Observer& observer) : observer_(&observer) {

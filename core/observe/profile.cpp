@@ -44,7 +44,7 @@ std::string rows(const char* what, const std::vector<Profile::Entry>& entries, d
 }
 
 std::string verdict(const OpCall& call) {
-  if (info(call.op).kind != OpKind::Contraction) return "";
+  if (op_info(call.op).kind != OpKind::Contraction) return "";
   const TensorCores t = tensor_cores(call);
   if (t.use == TensorCores::Use::full) return "yes";
   return fmt::format("{}: {}", t.use == TensorCores::Use::partly ? "slower" : "no", t.why);
@@ -71,7 +71,7 @@ void Profile::after(const OpCall& call, const Outputs& out, const CallRecord& re
   const auto launches = static_cast<std::int64_t>(record.kernels.size());
   const std::string_view op_name = called(call);
   Entry& op = ops_[{call.op, op_name, phase}];
-  add(op, {std::string(op_name), std::string(name(phase)), 1, record.seconds, flops, bytes, launches,
+  add(op, {std::string(op_name), std::string(to_string(phase)), 1, record.seconds, flops, bytes, launches,
            op.calls == 0 ? verdict(call) : "", record.kernels});
   add(modules_[module], {module, "", 1, record.seconds, flops, bytes, launches});
 }

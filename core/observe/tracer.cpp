@@ -34,8 +34,8 @@ void Tracer::after(const OpCall& call, const Outputs& out, const CallRecord& rec
   std::string op(called(call));
   if (*c.backward_of && c.backward_of != op) op += fmt::format(" (of {})", c.backward_of);
   const double us = record.seconds * 1e6;
-  sink_(fmt::format("{:<9} {:<22} {:<52} {:<14} {:<18} {}{}{}{}", name(c.phase), op, signature(call, out),
-                    *c.module ? c.module : "-", place(call.where),
+  sink_(fmt::format("{:<9} {:<22} {:<52} {:<14} {:<18} {}{}{}{}", to_string(c.phase), op, signature(call, out),
+                    *c.module ? c.module : "-", file_line(call.where),
                     us < 1e3 ? fmt::format("{:7.1f} us", us) : fmt::format("{:7.2f} ms", us * 1e-3),
                     *c.cause ? "  # " : "", c.cause, losses(record.counts)));
   const ParameterInputs parameters = parameter_inputs(call);

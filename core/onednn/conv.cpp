@@ -211,7 +211,7 @@ bool run_parts(const Convolution& whole, std::int64_t size, const Tensor& x, voi
   const auto task = [&](std::int64_t i, std::int64_t end, CastCounts* counts) {
     const Team one(1);
     Primitive* const primitive = primitive_of(cut(i));
-    if (!primitive) fail("internal: oneDNN convolves one part of a batch and not another");
+    if (!primitive) throw_error("internal: oneDNN convolves one part of a batch and not another");
     const Scratch memory(static_cast<std::size_t>(xs.scratch() + ys.scratch()) + 1);
     char* const x_at = xs.converted ? memory.as<char>() : xs.at(i);
     char* const y_at = ys.converted ? memory.as<char>() + xs.scratch() : ys.at(i);
@@ -236,7 +236,7 @@ bool run_parts(const Convolution& whole, std::int64_t size, const Tensor& x, voi
     for (std::int64_t part = 1; part < parts; ++part)
       for (std::int64_t k = i; k < end; ++k) sum[k] += sum[part * n + k];
   });
-  store(whole.out, partial.as<float>(), w, 1, n, nullptr);
+  cast_and_store(whole.out, partial.as<float>(), w, 1, n, nullptr);
   return true;
 }
 

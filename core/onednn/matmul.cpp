@@ -5,8 +5,8 @@
 #include "../cpu/gemm.h"
 #include "../cpu/product_offers.h"
 #include "../kernels/loops.h"
-#include "../support/failf.h"
 #include "../support/parallel.h"
+#include "../support/throwf.h"
 #include "kernels.h"
 #include "primitive.h"
 
@@ -50,7 +50,7 @@ void run_sgemm(const Product& p, const char* a, const char* b, float* c, const f
   const dnnl::status status = dnnl::sgemm(
       order(p.a_strides), order(p.b_strides), p.m, p.n, p.k, 1, reinterpret_cast<const float*>(a), across(p.a_strides),
       reinterpret_cast<const float*>(b), across(p.b_strides), bias ? 1 : 0, c, p.across);
-  if (status != dnnl::status::success) failf("oneDNN's sgemm failed with status {}", static_cast<int>(status));
+  if (status != dnnl::status::success) throwf("oneDNN's sgemm failed with status {}", static_cast<int>(status));
 }
 
 bool suits(const Product& p) {

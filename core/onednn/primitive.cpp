@@ -8,7 +8,7 @@
 #include <unordered_map>
 #include <utility>
 
-#include "../support/failf.h"
+#include "../support/throwf.h"
 #include "reorder.h"
 
 namespace gradual::onednn {
@@ -67,7 +67,7 @@ bool has_bf16() {
 }
 
 Key& Key::add(std::int64_t value) {
-  if (n_ == kCapacity) fail("internal: the key of a oneDNN primitive is too long");
+  if (n_ == kCapacity) throw_error("internal: the key of a oneDNN primitive is too long");
   values_[n_++] = value;
   return *this;
 }
@@ -162,7 +162,7 @@ void Primitive::run(std::span<const void* const> data, std::span<const std::int6
     }
     const dnnl_status_t status = dnnl_primitive_execute(primitive_.get(), stream().get(),
                                                         static_cast<int>(arguments_.size()), arguments_.data());
-    if (status != dnnl_success) failf("oneDNN failed with status {}", static_cast<int>(status));
+    if (status != dnnl_success) throwf("oneDNN failed with status {}", static_cast<int>(status));
     for (const Reorder& r : reorders_)
       if (r.written) r.run(scratch.as<char>() + r.offset, given(r.argument, part));
     if (after) after(part);
@@ -183,7 +183,7 @@ Primitive* find(const Key& key, const Make& make) {
   try {
     made = make();
   } catch (const dnnl::error& e) {
-    if (e.status != dnnl_unimplemented) failf("oneDNN could not make a primitive: {}", e.what());
+    if (e.status != dnnl_unimplemented) throwf("oneDNN could not make a primitive: {}", e.what());
   }
   if (own.size() >= kPrimitives) own.clear();
   return own.emplace(key, std::move(made)).first->second.get();

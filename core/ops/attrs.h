@@ -35,7 +35,7 @@ class Attrs {
     return *this;
   }
   template <class T> const T& get() const {
-    if (tag_ != &tag<T>) fail("internal: an op was given the attributes of another");
+    if (tag_ != &tag<T>) throw_error("internal: an op was given the attributes of another");
     return *reinterpret_cast<const T*>(bytes_);
   }
   template <class T> bool is() const { return tag_ == &tag<T>; }

@@ -10,7 +10,7 @@ namespace {
 
 // A composite op that reduces the loss of each element.
 template <Tensor (*each)(const Tensor& x, const Tensor& y, Loc at)> Outputs loss(const OpCall& c) {
-  if (c[0].sizes() != c[1].sizes()) fail(c, "input and target must have the same shape");
+  if (c[0].sizes() != c[1].sizes()) throw_error(c, "input and target must have the same shape");
   const Tensor all = each(c[0], c[1], c.where);
   const Reduction by = c.get<Reduction>();
   if (by == Reduction::none) return {{all}};
@@ -77,9 +77,9 @@ Tensor attention_cast(const Tensor& t, DType dtype, Loc at) {
 Outputs attention(const OpCall& c) {
   const Tensor& mask = c[3];
   for (int i = 0; i < 3; ++i)
-    if (!c[i].defined() || c[i].dim() < 2) fail(c, "q, k and v must be [.., length, head size]");
+    if (!c[i].defined() || c[i].dim() < 2) throw_error(c, "q, k and v must be [.., length, head size]");
   const auto& a = c.get<AttentionAttrs>();
-  if (!(a.dropout >= 0 && a.dropout <= 1)) fail(c, "dropout must be 0 to 1");
+  if (!(a.dropout >= 0 && a.dropout <= 1)) throw_error(c, "dropout must be 0 to 1");
   if (fused(c)) return {{dispatch1(OpId::flash_attention, {&c[0], &c[1], &c[2]}, a, c.where)}};
   const double scale = attention_scale(a, c[0].size(-1));
   const auto wide = [&](const Tensor& t) { return is_half(t.dtype()) ? attention_cast(t, DType::f32, c.where) : t; };
@@ -111,7 +111,7 @@ Outputs attention(const OpCall& c) {
 Outputs embed(const OpCall& c) {
   const Tensor& weight = c[0];
   const Tensor& indices = c[1];
-  if (weight.dim() != 2) fail(c, "the weight must be [entries, size]");
+  if (weight.dim() != 2) throw_error(c, "the weight must be [entries, size]");
   Shape sizes = indices.sizes();
   sizes.push_back(weight.sizes()[1]);
   return {{reshape(index_select(weight, 0, reshape(indices, {-1}, c.where), c.where), sizes, c.where)}};

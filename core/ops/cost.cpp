@@ -49,7 +49,7 @@ double in_place(const OpCall& c) {
 }
 
 double flops(const OpCall& c, const Tensor& y) {
-  switch (info(c.op).kind) {
+  switch (op_info(c.op).kind) {
     case OpKind::Elementwise: return c.op == OpId::where ? 0 : count(y);
     case OpKind::Transcendental:
     case OpKind::Comparison:
@@ -68,7 +68,7 @@ double flops(const OpCall& c, const Tensor& y) {
 }  // namespace
 
 Cost cost(const OpCall& call, const Outputs& out) {
-  const OpKind kind = info(call.op).kind;
+  const OpKind kind = op_info(call.op).kind;
   if (kind == OpKind::View || kind == OpKind::Custom) return {};
   Cost total{.flops =
                  flops(call, out[0]) + (fusion_of(call) ? count(out[0]) : 0)};  // a fusion's second op is elementwise

@@ -24,7 +24,7 @@ std::atomic<bool> deterministic_now{false};
 
 }  // namespace
 
-std::string_view name(CpuBackend backend) {
+std::string_view to_string(CpuBackend backend) {
   return backend == CpuBackend::eigen ? "eigen" : backend == CpuBackend::fast ? "fast" : "onednn";
 }
 
@@ -39,11 +39,11 @@ std::string_view onednn_description() {
 
 void set_cpu_backend(CpuBackend backend) {
   if (backend == CpuBackend::onednn && !has_onednn())
-    fail("set_cpu_backend: " + std::string(onednn_description()) +
-         (has_fast() ? "; eigen and fast are allowed" : "; eigen is allowed"));
+    throw_error("set_cpu_backend: " + std::string(onednn_description()) +
+                (has_fast() ? "; eigen and fast are allowed" : "; eigen is allowed"));
   if (backend == CpuBackend::fast && !has_fast())
-    fail(std::string("set_cpu_backend: not built with the fast kernels (CMake: GRADUAL_FAST=ON); ") +
-         (has_onednn() ? "eigen and onednn are allowed" : "eigen is allowed"));
+    throw_error(std::string("set_cpu_backend: not built with the fast kernels (CMake: GRADUAL_FAST=ON); ") +
+                (has_onednn() ? "eigen and onednn are allowed" : "eigen is allowed"));
   backend_now.store(backend, std::memory_order_relaxed);
 }
 CpuBackend cpu_backend() { return backend_now.load(std::memory_order_relaxed); }

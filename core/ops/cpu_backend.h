@@ -13,7 +13,7 @@ namespace gradual {
 // in different orders (docs/architecture.md has the bound). eigen and fast have the same bits for any number of
 // threads.
 enum class CpuBackend : std::uint8_t { eigen, fast, onednn };
-std::string_view name(CpuBackend backend);
+std::string_view to_string(CpuBackend backend);
 
 // Sets it for the whole process. The default is the last one that the library was built with. Error if it lacks
 // `backend`.

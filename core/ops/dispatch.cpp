@@ -8,7 +8,7 @@
 #include <utility>
 #include <vector>
 
-#include "../support/failf.h"
+#include "../support/throwf.h"
 #include "cpu_backend.h"
 #include "ops.h"
 
@@ -90,7 +90,7 @@ Outputs dispatch(OpId op, TensorRefs inputs, const Attrs& attrs, SourceLocation 
 
 // Promotion: casts inputs of different dtypes by the op's dtype rule.
 Outputs next_below_amp(const OpCall& call) {
-  const DTypeRule rule = info(call.op).dtype_rule;
+  const DTypeRule rule = op_info(call.op).dtype_rule;
   const int first = call.op == OpId::where ? 1 : 0;
   return needs_promotion(call, rule, first) ? run_promoted(call, rule, first) : run_typed(call);
 }
@@ -99,7 +99,7 @@ namespace {
 
 // Inference: shapes, dtypes and checks. A composite op runs its parts here, each as a call of its own. Then autograd.
 Outputs run_typed(const OpCall& call) {
-  const OpInfo& row = info(call.op);
+  const OpInfo& row = op_info(call.op);
   if (row.kind == OpKind::Composite) return columns().composite[static_cast<int>(call.op)](call);
   OutSpec specs[kMaxOutputs];
   columns().infer[static_cast<int>(call.op)](call, specs);
@@ -124,7 +124,7 @@ Outputs next_below_autograd(const OpCall& call) {
 
 // Backend: allocates the outputs and runs the kernel. A view has no kernel.
 Outputs next_below_observe(const OpCall& call) {
-  const OpInfo& row = info(call.op);
+  const OpInfo& row = op_info(call.op);
   Outputs out;
   if (row.kind == OpKind::View) {
     out[0] = as_strided(call[0], call.specs[0].sizes, call.specs[0].strides, call.specs[0].offset);
@@ -174,15 +174,15 @@ std::optional<DType> common_dtype(const OpCall& call, DTypeRule rule, int i) {
   for (; i < call.inputs.size(); ++i) {
     if (!call[i].defined()) continue;
     const DType d = call[i].dtype();
-    if (is_f8(d) && info(call.op).kind != OpKind::Contraction && call.op != OpId::cat)
-      fail(call, "f8 tensors allow cast, copies, views and contractions only; cast to a wider float first");
+    if (is_f8(d) && op_info(call.op).kind != OpKind::Contraction && call.op != OpId::cat)
+      throw_error(call, "f8 tensors allow cast, copies, views and contractions only; cast to a wider float first");
     common = common ? promote(*common, d) : d;
   }
   if (!common || is_floating(*common)) return common;
   if (rule == DTypeRule::Float) return DType::f32;
-  if (rule == DTypeRule::FloatOnly) fail(call, "takes floating tensors; cast with to(DType::f32)");
+  if (rule == DTypeRule::FloatOnly) throw_error(call, "takes floating tensors; cast with to(DType::f32)");
   if (rule == DTypeRule::Number && common == DType::bool_)
-    fail(call, "takes numbers, not bool; cast with to(DType::i64) or to(DType::f32)");
+    throw_error(call, "takes numbers, not bool; cast with to(DType::i64) or to(DType::f32)");
   return common;
 }
 
@@ -190,7 +190,7 @@ std::optional<DType> common_dtype(const OpCall& call, DTypeRule rule, int i) {
 const char* promotion_cause(OpId op) {
   static std::atomic<const char*> causes[kOpCount] = {};
   std::atomic<const char*>& cause = causes[static_cast<int>(op)];
-  if (!cause) cause = intern(fmt::format("promotion in {}", name(op)));
+  if (!cause) cause = intern(fmt::format("promotion in {}", to_string(op)));
   return cause;
 }
 
@@ -221,7 +221,7 @@ const char* promotion_cause(OpId op) {
   OpCall seen = call;
   // No output reuses an operand's memory, because observers read operands afterwards. The bits are the same.
   seen.inputs = TensorRefs(call.inputs.data(), call.inputs.size());
-  if (info(call.op).kind == OpKind::Custom) return observe->call(seen);  // the ops inside are observed too
+  if (op_info(call.op).kind == OpKind::Custom) return observe->call(seen);  // the ops inside are observed too
   const StageScope mask(c.observe, nullptr);
   return observe->call(seen);
 }
@@ -229,7 +229,7 @@ const char* promotion_cause(OpId op) {
 // --- backend ---------------------------------------------------------------------------------------------------------
 
 [[noreturn, gnu::noinline]] void fail_devices(const OpCall& call, Device a, Device b) {
-  failf(call, "inputs on {} and {}; move them to one device with to(Device)", to_string(a), to_string(b));
+  throwf(call, "inputs on {} and {}; move them to one device with to(Device)", to_string(a), to_string(b));
 }
 
 // The device of all inputs (except for copy_, which copies between devices).
@@ -255,13 +255,13 @@ bool offered(const OpCall& call, Outputs& out) {
 }
 
 [[noreturn, gnu::noinline]] void fail_no_kernel(const OpCall& call, Device device) {
-  failf("no {} kernel for {}", to_string(device), name(call.op));
+  throwf("no {} kernel for {}", to_string(device), to_string(call.op));
 }
 
 // An input whose memory an elementwise output may reuse: the caller gives it up, nothing else shares it, and it has the
 // output's shape and dtype. -1 if there is none.
 int disposable(const OpCall& call, const OutSpec& out) {
-  const OpKind kind = info(call.op).kind;
+  const OpKind kind = op_info(call.op).kind;
   if (kind != OpKind::Elementwise && kind != OpKind::Transcendental && kind != OpKind::Random) return -1;
   for (int i = 0; i < call.inputs.size(); ++i) {
     const TensorImpl* t = call.inputs.temporary(i) ? call[i].unsafe_impl() : nullptr;
@@ -281,7 +281,7 @@ Tensor over(const Tensor& t) {
 
 // Makes the outputs. Returns the input whose memory output 0 reuses, or -1.
 inline int allocate(const OpCall& call, Device device, Outputs& out) {
-  const OpInfo& row = info(call.op);
+  const OpInfo& row = op_info(call.op);
   int used_up = -1;
   if (row.kind == OpKind::InPlace) out[0] = call[0];
   if (row.kind == OpKind::InPlace || row.kind == OpKind::Custom) return used_up;

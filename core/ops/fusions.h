@@ -21,7 +21,7 @@ struct Fusion {
   Attrs (*whole_attrs)(const Attrs& first, const Attrs& second);
 
   bool is_row() const { return whole != first; }  // false: `first` with a flag in its attributes
-  int others() const { return info(second).inputs - 1; }
+  int others() const { return op_info(second).inputs - 1; }
 };
 
 std::span<const Fusion> fusions();
@@ -34,7 +34,7 @@ const Fusion* find_fusion(OpId first, OpId second);
 
 // Runs the parts of a call one after the other by `run` (OpCall -> Outputs). Returns the outputs of `whole`.
 template <class Run> Outputs run_parts(const Fusion& f, const OpCall& whole, const Run& run) {
-  const int n = info(f.first).inputs;
+  const int n = op_info(f.first).inputs;
   const Attrs first_attrs = f.first_attrs(*whole.attrs), second_attrs = f.second_attrs(*whole.attrs);
   Outputs out = run(OpCall{f.first, TensorRefs(whole.inputs.data(), n), &first_attrs, whole.where});
   const Tensor middle = out[0];

@@ -2,7 +2,7 @@
 #include <algorithm>
 #include <utility>
 
-#include "../support/failf.h"
+#include "../support/throwf.h"
 #include "dispatch.h"
 #include "infer.h"
 #include "parameter_inputs.h"
@@ -12,18 +12,18 @@ namespace gradual {
 namespace inference {
 
 const Tensor& need(const OpCall& c, int i, const char* what, Kind kind, int dims) {
-  if (i >= c.inputs.size() || !c[i].defined()) failf(c, "needs {}", what);
+  if (i >= c.inputs.size() || !c[i].defined()) throwf(c, "needs {}", what);
   const Tensor& t = c[i];
   if (kind == Kind::real && (!t.is_floating() || is_f8(t.dtype())))
-    fail(c, "takes f64, f32, f16 or bf16; cast with to(DType::f32)");
-  if (kind == Kind::index && t.dtype() != DType::i64) failf(c, "{} must be i64, given {}", what, name(t.dtype()));
-  if (dims >= 0 && t.dim() != dims) failf(c, "input {} must be {}-d, given {}", i, dims, to_string(t.sizes()));
+    throw_error(c, "takes f64, f32, f16 or bf16; cast with to(DType::f32)");
+  if (kind == Kind::index && t.dtype() != DType::i64) throwf(c, "{} must be i64, given {}", what, to_string(t.dtype()));
+  if (dims >= 0 && t.dim() != dims) throwf(c, "input {} must be {}-d, given {}", i, dims, to_string(t.sizes()));
   return t;
 }
 
 void need_same_sizes(const OpCall& c, int i, const Shape& sizes, const char* what) {
   if (c[i].defined() && c[i].sizes() != sizes)
-    failf(c, "{} must be {}, given {}", what, to_string(sizes), to_string(c[i].sizes()));
+    throwf(c, "{} must be {}, given {}", what, to_string(sizes), to_string(c[i].sizes()));
 }
 
 void same_contiguous(const OpCall& c, OutSpec* out) {
@@ -50,7 +50,7 @@ namespace {
 
 void refuse_f8(const OpCall& c, const Tensor& t) {
   if (is_f8(t.dtype()))
-    fail(c, "f8 tensors allow cast, copies, views and contractions only; cast to a wider float first");
+    throw_error(c, "f8 tensors allow cast, copies, views and contractions only; cast to a wider float first");
 }
 
 bool is_channels_last(const Tensor& t) { return gradual::is_channels_last(t.sizes(), t.strides()); }
@@ -92,7 +92,7 @@ bool broadcast_nothing(const OpCall& c, OutSpec* out) {
 }
 
 void broadcast(const OpCall& c, OutSpec* out) {
-  const OpInfo& row = info(c.op);
+  const OpInfo& row = op_info(c.op);
   if (row.dtype_rule == DTypeRule::Promote && broadcast_nothing(c, out)) return;
   bool first = true;
   bool typed = false;
@@ -111,13 +111,13 @@ void broadcast(const OpCall& c, OutSpec* out) {
     strided = strided || !t.is_contiguous();
     first = false;
   }
-  if (first) fail(c, "needs a tensor");
+  if (first) throw_error(c, "needs a tensor");
   if (row.dtype_rule == DTypeRule::Compare || row.dtype_rule == DTypeRule::Logical) out->dtype = DType::bool_;
   if ((c.op == OpId::div || c.op == OpId::pow) && !is_floating(out->dtype))
-    fail(c, "takes floats only; cast with to(DType::f32)");
+    throw_error(c, "takes floats only; cast with to(DType::f32)");
   if ((c.op == OpId::add || c.op == OpId::sub || c.op == OpId::mul) && out->dtype == DType::bool_)
-    fail(c, "takes numbers, not bool; use logical ops or cast with to(DType::i64)");
-  if (c.op == OpId::where && c[0].dtype() != DType::bool_) fail(c, "the condition must be bool");
+    throw_error(c, "takes numbers, not bool; use logical ops or cast with to(DType::i64)");
+  if (c.op == OpId::where && c[0].dtype() != DType::bool_) throw_error(c, "the condition must be bool");
   const Tensor* decides = nullptr;  // a channels-last image, or else the first input of full size
   for (int i = 0; strided && i < c.inputs.size(); ++i) {
     if (!c[i].defined() || c[i].sizes() != out->sizes) continue;
@@ -140,15 +140,15 @@ void infer_reduce(const OpCall& c, OutSpec* out) {
   if (c.op == OpId::sum && !x.is_floating()) out->dtype = DType::i64;
   if (c.op == OpId::sum) refuse_f8(c, x);
   if ((c.op == OpId::max || c.op == OpId::min) && x.numel() == 0 && numel(out->sizes) > 0)
-    fail(c, "an empty range has no extreme");
+    throw_error(c, "an empty range has no extreme");
 }
 
 void infer_arg(const OpCall& c, OutSpec* out) {
   const Tensor& x = need(c, 0);
   const auto& a = c.get<DimAttrs>();
   *out = {DType::i64, reduced(x.sizes(), 1u << a.dim, a.keepdim)};
-  if (x.numel() == 0 && numel(out->sizes) > 0) fail(c, "an empty range has no extreme");
-  if (is_f8(x.dtype()) || x.dtype() == DType::bool_) fail(c, "takes numbers");
+  if (x.numel() == 0 && numel(out->sizes) > 0) throw_error(c, "an empty range has no extreme");
+  if (is_f8(x.dtype()) || x.dtype() == DType::bool_) throw_error(c, "takes numbers");
 }
 
 // The start of every view: the layout of input 0.
@@ -162,8 +162,8 @@ void infer_view(const OpCall& c, OutSpec* out) {
   const Tensor& x = start_view(c, out);
   out->sizes = c.get<Shape>();
   if (!view_strides(x.sizes(), x.strides(), out->sizes, out->strides))
-    failf(c, "strides {} cannot be seen as {} without a copy; use reshape", to_string(x.strides()),
-          to_string(out->sizes));
+    throwf(c, "strides {} cannot be seen as {} without a copy; use reshape", to_string(x.strides()),
+           to_string(out->sizes));
 }
 
 void infer_permute(const OpCall& c, OutSpec* out) {
@@ -200,13 +200,13 @@ void infer_slice_backward(const OpCall& c, OutSpec* out) {
 void infer_cat(const OpCall& c, OutSpec* out) {
   const int dim = c.get<DimAttrs>().dim;
   const Tensor& first = need(c, 0, "at least one tensor");
-  if (first.dim() == 0) fail(c, "0-d tensors cannot be concatenated; use stack");
+  if (first.dim() == 0) throw_error(c, "0-d tensors cannot be concatenated; use stack");
   same_contiguous(c, out);
   for (int i = 1; i < c.inputs.size(); ++i) {
     Shape rest = need(c, i, "defined tensors").sizes();
     const std::int64_t size = rest.size() == first.dim() ? rest[dim] : 0;
     if (rest.size() == first.dim()) rest[dim] = first.sizes()[dim];
-    if (rest != first.sizes()) failf(c, "all sizes but those of dim {} must be equal", dim);
+    if (rest != first.sizes()) throwf(c, "all sizes but those of dim {} must be equal", dim);
     out->sizes[dim] += size;
   }
 }
@@ -214,9 +214,9 @@ void infer_cat(const OpCall& c, OutSpec* out) {
 // Dims of the index, except `dim` (-1: no exception), must not be larger than those of t.
 void need_cover(const OpCall& c, const Tensor& t, const char* what, int dim) {
   const Shape& index = c[1].sizes();
-  if (t.dim() != index.size()) failf(c, "{} and index must have the same number of dims", what);
+  if (t.dim() != index.size()) throwf(c, "{} and index must have the same number of dims", what);
   for (int d = 0; d < t.dim(); ++d)
-    if (d != dim && index[d] > t.sizes()[d]) failf(c, "the index is larger than {} at dim {}", what, d);
+    if (d != dim && index[d] > t.sizes()[d]) throwf(c, "the index is larger than {} at dim {}", what, d);
 }
 
 void infer_gather(const OpCall& c, OutSpec* out) {
@@ -227,7 +227,7 @@ void infer_gather(const OpCall& c, OutSpec* out) {
   if (c.op == OpId::gather) return;
   const Tensor& src = need(c, 2, "a source");
   refuse_f8(c, x);
-  if (src.dtype() != x.dtype()) fail(c, "x and src must have one dtype");
+  if (src.dtype() != x.dtype()) throw_error(c, "x and src must have one dtype");
   need_cover(c, src, "src", -1);
   out->sizes = x.sizes();
 }
@@ -235,7 +235,7 @@ void infer_gather(const OpCall& c, OutSpec* out) {
 void infer_index_select(const OpCall& c, OutSpec* out) {
   const Tensor& x = need(c, 0);
   const Tensor& index = need(c, 1, "an index", Kind::index, 1);
-  if (x.dim() == 0) fail(c, "a 0-d tensor has no dim to index");
+  if (x.dim() == 0) throw_error(c, "a 0-d tensor has no dim to index");
   const auto& a = c.get<IndexAttrs>();
   same_contiguous(c, out);
   out->sizes[a.dim] = c.op == OpId::index_add ? a.size : index.numel();
@@ -245,21 +245,21 @@ void infer_index_select(const OpCall& c, OutSpec* out) {
 }
 
 void infer_tril(const OpCall& c, OutSpec* out) {
-  if (need(c, 0).dim() < 2) fail(c, "needs at least two dims");
+  if (need(c, 0).dim() < 2) throw_error(c, "needs at least two dims");
   same_contiguous(c, out);
 }
 void infer_pad(const OpCall& c, OutSpec* out) {
   const auto& a = c.get<PadAttrs>();
   same_contiguous(c, out);
   for (int i = 0; i < out->sizes.size(); ++i) {
-    if (a.before[i] < 0 || a.after[i] < 0) fail(c, "padding must not be negative; use narrow to crop");
+    if (a.before[i] < 0 || a.after[i] < 0) throw_error(c, "padding must not be negative; use narrow to crop");
     out->sizes[i] += a.before[i] + a.after[i];
   }
 }
 
 void infer_one_hot(const OpCall& c, OutSpec* out) {
   need(c, 0, "the index", Kind::index);
-  if (c.get<std::int64_t>() < 1) fail(c, "the number of classes must be at least 1");
+  if (c.get<std::int64_t>() < 1) throw_error(c, "the number of classes must be at least 1");
   same_contiguous(c, out);
   out->sizes.push_back(c.get<std::int64_t>());
 }
@@ -267,17 +267,17 @@ void infer_one_hot(const OpCall& c, OutSpec* out) {
 void refuse_expanded(const OpCall& c, const Tensor& x) {
   if (x.numel() == 0) return;  // row-major strides are 0 then too
   for (int i = 0; i < x.dim(); ++i)
-    if (x.strides()[i] == 0 && x.sizes()[i] > 1) fail(c, "an expanded tensor cannot be written; clone() it first");
+    if (x.strides()[i] == 0 && x.sizes()[i] > 1) throwf(c, "an expanded tensor cannot be written; clone() it first");
 }
 
 void infer_in_place(const OpCall& c, OutSpec* out) {
   const Tensor& x = need(c, 0);
   refuse_expanded(c, x);
-  if (info(c.op).inputs == 2 && c[1].defined() &&
-      broadcast_shapes(x.sizes(), c[1].sizes(), name(c.op).data()) != x.sizes())
-    fail(c, "the operand is larger than the tensor written");
+  if (op_info(c.op).inputs == 2 && c[1].defined() &&
+      broadcast_shapes(x.sizes(), c[1].sizes(), to_string(c.op).data()) != x.sizes())
+    throw_error(c, "the operand is larger than the tensor written");
   if ((c.op == OpId::add_ || c.op == OpId::mul_) && (is_f8(x.dtype()) || x.dtype() == DType::bool_))
-    fail(c, "takes f64, f32, f16, bf16 and integers");
+    throw_error(c, "takes f64, f32, f16, bf16 and integers");
   same_contiguous(c, out);
 }
 
@@ -287,18 +287,19 @@ void infer_batch_norm_update(const OpCall& c, OutSpec* out) {
   for (int i = 0; i < 5; ++i) {
     if (i == 2) {
       if (need(c, i, kNames[i], Kind::index).numel() != 1)
-        failf(c, "{} is one number, given {}", kNames[i], describe(c[i]));
+        throwf(c, "{} is one number, given {}", kNames[i], describe(c[i]));
       continue;
     }
     need(c, i, kNames[i], Kind::real, 1);
     need_same_sizes(c, i, c[0].sizes(), kNames[i]);
     const DType wanted = c[i < 2 ? 0 : 3].dtype();
-    if (c[i].dtype() != wanted) failf(c, "{} must be {}, given {}", kNames[i], name(wanted), name(c[i].dtype()));
+    if (c[i].dtype() != wanted)
+      throwf(c, "{} must be {}, given {}", kNames[i], to_string(wanted), to_string(c[i].dtype()));
   }
   if (c[3].dtype() != DType::f32 && c[3].dtype() != DType::f64)
-    failf(c, "a batch's statistics are f32 or f64, given {}", name(c[3].dtype()));
+    throwf(c, "a batch's statistics are f32 or f64, given {}", to_string(c[3].dtype()));
   refuse_expanded(c, c[1]);
-  if (c.get<RunningAttrs>().count < 2) fail(c, "an unbiased variance needs more than one value per channel");
+  if (c.get<RunningAttrs>().count < 2) throw_error(c, "an unbiased variance needs more than one value per channel");
   infer_in_place(c, out);
 }
 
@@ -307,7 +308,7 @@ void infer_update(const OpCall& c, OutSpec* out) {
   infer_in_place(c, out);
   const auto [count, first, each, written] = parameter_inputs(c);
   const int n = c.inputs.size() - first;
-  if (n < each || n % each != 0) failf(c, "takes {} tensors for each parameter, given {}", each, n);
+  if (n < each || n % each != 0) throwf(c, "takes {} tensors for each parameter, given {}", each, n);
   for (int part = first; part < c.inputs.size(); part += each) {
     const Shape& sizes = need(c, part).sizes();
     if (first == 0) need(c, part + 1, "a gradient");
@@ -315,13 +316,13 @@ void infer_update(const OpCall& c, OutSpec* out) {
       if (!c[i].defined()) continue;
       need(c, i, "a tensor", Kind::real);
       need_same_sizes(c, i, sizes, "every tensor");
-      if (!c[i].is_contiguous()) failf(c, "input {} must be contiguous", i);
+      if (!c[i].is_contiguous()) throwf(c, "input {} must be contiguous", i);
     }
   }
   if (first == 0) return;
   const std::int64_t slot = c.get<UnscaleAttrs>().slot;
   if (c[0].dtype() != DType::i64 || c[0].dim() != 1 || slot < 1 || slot + count > c[0].numel())
-    failf(c, "found must be i64 [n] with a place for each gradient from {} on", slot);
+    throwf(c, "found must be i64 [n] with a place for each gradient from {} on", slot);
 }
 
 }  // namespace
@@ -329,7 +330,7 @@ void infer_update(const OpCall& c, OutSpec* out) {
 void register_inference() {
   InferFn* infer = columns().infer;
   for (int i = 0; i < kOpCount; ++i) {
-    const auto& [text, inputs, outputs, kind, rule] = info(static_cast<OpId>(i));
+    const auto& [text, inputs, outputs, kind, rule] = op_info(static_cast<OpId>(i));
     if (kind == OpKind::Elementwise || kind == OpKind::Transcendental) infer[i] = inputs == 1 ? same : broadcast;
     if (kind == OpKind::Comparison) infer[i] = broadcast;
     if (kind == OpKind::Reduction) infer[i] = infer_reduce;

@@ -3,7 +3,7 @@
 #include <numeric>
 #include <utility>
 
-#include "../support/failf.h"
+#include "../support/throwf.h"
 #include "fusions.h"
 #include "infer.h"
 
@@ -20,14 +20,14 @@ DType contraction_dtype(DType d) { return is_f8(d) ? DType::f32 : d; }
 void infer_matmul(const OpCall& c, OutSpec* out) {
   const Tensor& a = need(c, 0, "two tensors");
   const Tensor& b = need(c, 1, "two tensors");
-  if (a.dim() < 1 || b.dim() < 1) fail(c, "a 0-d tensor has no matrix product; use *");
+  if (a.dim() < 1 || b.dim() < 1) throw_error(c, "a 0-d tensor has no matrix product; use *");
   const int a_rows = a.dim() > 1;  // number of result dims from a's rows, and from b's columns
   const int b_columns = b.dim() > 1;
   const std::int64_t k = a.sizes().back();
   const std::int64_t kb = b.sizes()[b.dim() - 1 - b_columns];
   if (k != kb)
-    failf(c, "inner dimensions {} and {} differ{}", k, kb,
-          b_columns && b.sizes().back() == k ? "; did you mean transpose(-2, -1) of the second?" : "");
+    throwf(c, "inner dimensions {} and {} differ{}", k, kb,
+           b_columns && b.sizes().back() == k ? "; did you mean transpose(-2, -1) of the second?" : "");
   out->sizes =
       broadcast_shapes(a.sizes().first(a.dim() - 1 - a_rows), b.sizes().first(b.dim() - 1 - b_columns), "matmul");
   if (a_rows) out->sizes.push_back(a.sizes()[a.dim() - 2]);
@@ -39,7 +39,7 @@ void infer_linear(const OpCall& c, OutSpec* out) {
   const Tensor& x = need(c, 0, "an input");
   const Tensor& w = need(c, 1, "a weight", Kind::any, 2);
   if (x.dim() < 1 || x.sizes().back() != w.sizes()[1])
-    failf(c, "the input's last size must be the weight's second, {}", w.sizes()[1]);
+    throwf(c, "the input's last size must be the weight's second, {}", w.sizes()[1]);
   need_same_sizes(c, 2, {w.sizes()[0]}, "bias");
   out->sizes = x.sizes();
   out->sizes[x.dim() - 1] = w.sizes()[0];
@@ -59,7 +59,7 @@ void infer_fusion(const OpCall& c, OutSpec* out) {
 void infer_linear_backward_weight(const OpCall& c, OutSpec* out) {
   const Tensor& dy = need(c, 0, "a gradient", Kind::real, 2);
   const Tensor& x = need(c, 1, "an input", Kind::real, 2);
-  if (dy.sizes()[0] != x.sizes()[0]) failf(c, "{} rows of gradients for {} inputs", dy.sizes()[0], x.sizes()[0]);
+  if (dy.sizes()[0] != x.sizes()[0]) throwf(c, "{} rows of gradients for {} inputs", dy.sizes()[0], x.sizes()[0]);
   out[0] = {dy.dtype(), {dy.sizes()[1], x.sizes()[1]}};
   out[1] = {dy.dtype(), {dy.sizes()[1]}};
 }
@@ -77,7 +77,7 @@ Shape windows(const OpCall& c, const Shape& image, std::int64_t channels, Size2 
   Shape out{image[0], channels, 0, 0};
   for (int i = 0; i < 2; ++i) {
     const std::int64_t room = image[2 + i] + 2 * padding[i] - extent[i];
-    if (room < 0) fail(c, "the kernel is larger than the padded input");
+    if (room < 0) throw_error(c, "the kernel is larger than the padded input");
     out[2 + i] = room / stride[i] + 1;
   }
   return out;
@@ -90,8 +90,8 @@ void infer_conv2d(const OpCall& c, OutSpec* out) {
   const auto& a = c.get<ConvAttrs>();
   for (int i = 0; i < 2; ++i)
     if (a.stride[i] < 1 || a.dilation[i] < 1 || a.padding[i] < 0)
-      fail(c, "stride and dilation must be at least 1, padding at least 0");
-  if (a.groups < 1) fail(c, "groups must be at least 1");
+      throw_error(c, "stride and dilation must be at least 1, padding at least 0");
+  if (a.groups < 1) throw_error(c, "groups must be at least 1");
   const Shape& s = second.sizes();
   Shape x = first.sizes();
   Shape w = s;
@@ -101,8 +101,8 @@ void infer_conv2d(const OpCall& c, OutSpec* out) {
     w = {first.sizes()[1], s[1] / a.groups, a.size[0], a.size[1]};
   }
   if (x[1] != w[1] * a.groups || w[0] % a.groups != 0)
-    failf(c, "{} input channels, weight for {} x {} groups, {} outputs do not fit", x[1], w[1], a.groups, w[0]);
-  if (w[2] < 1 || w[3] < 1) fail(c, "the kernel must be at least 1 x 1");
+    throwf(c, "{} input channels, weight for {} x {} groups, {} outputs do not fit", x[1], w[1], a.groups, w[0]);
+  if (w[2] < 1 || w[3] < 1) throw_error(c, "the kernel must be at least 1 x 1");
   const Size2 extent{a.dilation[0] * (w[2] - 1) + 1, a.dilation[1] * (w[3] - 1) + 1};
   const Shape y = windows(c, x, w[0], extent, a.stride, a.padding);
   out->dtype = contraction_dtype(first.dtype());
@@ -119,8 +119,8 @@ void infer_conv2d(const OpCall& c, OutSpec* out) {
 Shape pooled(const OpCall& c, const Shape& x) {
   const auto& a = c.get<PoolAttrs>();
   for (int i = 0; i < 2; ++i) {
-    if (a.kernel[i] < 1 || a.stride[i] < 1) fail(c, "kernel and stride must be at least 1");
-    if (a.padding[i] < 0 || 2 * a.padding[i] > a.kernel[i]) fail(c, "padding must be 0 to half the kernel");
+    if (a.kernel[i] < 1 || a.stride[i] < 1) throw_error(c, "kernel and stride must be at least 1");
+    if (a.padding[i] < 0 || 2 * a.padding[i] > a.kernel[i]) throw_error(c, "padding must be 0 to half the kernel");
   }
   return windows(c, x, x[1], a.kernel, a.stride, a.padding);
 }
@@ -130,7 +130,7 @@ void infer_pool(const OpCall& c, OutSpec* out) {
   *out = {x.dtype(), pooled(c, x.sizes())};
   keep_channels_last(x, out);
   if (c.op != OpId::max_pool2d) return;
-  if (numel(out->sizes) > 0 && (x.sizes()[2] == 0 || x.sizes()[3] == 0)) fail(c, "the images have no pixels");
+  if (numel(out->sizes) > 0 && (x.sizes()[2] == 0 || x.sizes()[3] == 0)) throw_error(c, "the images have no pixels");
   out[1] = out[0];
   out[1].dtype = DType::i64;
 }
@@ -141,8 +141,8 @@ void infer_sized_pool(const OpCall& c, OutSpec* out) {
   const auto& a = c.get<PoolAttrs>();
   *out = {x.dtype(), {x.sizes()[0], x.sizes()[1], a.size[0], a.size[1]}};
   if (c.op == OpId::adaptive_avg_pool2d) {
-    if (a.size[0] < 1 || a.size[1] < 1) fail(c, "the output size must be at least 1 x 1");
-    if (x.sizes()[2] < 1 || x.sizes()[3] < 1) fail(c, "the input has no pixels");
+    if (a.size[0] < 1 || a.size[1] < 1) throw_error(c, "the output size must be at least 1 x 1");
+    if (x.sizes()[2] < 1 || x.sizes()[3] < 1) throw_error(c, "the input has no pixels");
     return keep_channels_last(x, out);
   }
   if (c.op == OpId::max_pool2d_backward) {
@@ -156,11 +156,11 @@ void infer_sized_pool(const OpCall& c, OutSpec* out) {
 // For a norm over x: the shape of weight and bias, and that of the statistics.
 std::pair<Shape, Shape> norm_shapes(const OpCall& c, const Tensor& x) {
   if (c.op == OpId::batch_norm || c.op == OpId::batch_norm_backward) {
-    if (x.dim() < 2) fail(c, "the input must be [N, C, ..]");
+    if (x.dim() < 2) throw_error(c, "the input must be [N, C, ..]");
     return {{x.sizes()[1]}, {x.sizes()[1]}};
   }
   const int dims = c.get<NormAttrs>().dims;
-  if (dims < 1 || dims > x.dim()) failf(c, "cannot normalise {} trailing dims of {}", dims, to_string(x.sizes()));
+  if (dims < 1 || dims > x.dim()) throwf(c, "cannot normalise {} trailing dims of {}", dims, to_string(x.sizes()));
   return {x.sizes().last(dims), x.sizes().first(x.dim() - dims)};
 }
 
@@ -170,16 +170,16 @@ void infer_norm(const OpCall& c, OutSpec* out) {
   for (int i = 1; i < c.inputs.size(); ++i) {
     need_same_sizes(c, i, parameter, i < 3 ? "weight and bias" : "mean and var");
     if (i < 3 && c[i].defined() && c[i].dtype() != DType::f32 && c[i].dtype() != x.dtype())
-      failf(c, "parameters must be f32{}, given {}",
-            x.dtype() == DType::f32 ? "" : " or " + std::string(name(x.dtype())), name(c[i].dtype()));
+      throwf(c, "parameters must be f32{}, given {}",
+             x.dtype() == DType::f32 ? "" : " or " + std::string(to_string(x.dtype())), to_string(c[i].dtype()));
   }
   same_contiguous(c, out);
   if (c.op == OpId::batch_norm) {
     keep_strides(x, *out);
     const bool training = c.get<NormAttrs>().training;
-    if (!training && !(c[3].defined() && c[4].defined())) fail(c, "needs running mean and var when not training");
+    if (!training && !(c[3].defined() && c[4].defined())) throwf(c, "needs running mean and var when not training");
     if (training && x.numel() > 0 && x.numel() / std::max<std::int64_t>(1, parameter[0]) < 2)
-      fail(c, "training needs more than one value per channel");
+      throw_error(c, "training needs more than one value per channel");
   }
   out[1] = out[2] = {statistics_dtype(x.dtype()), statistics};
 }
@@ -205,8 +205,8 @@ void infer_along(const OpCall& c, OutSpec* out) {
   const Tensor& x = need(c, 0, "a tensor", Kind::real);
   if (c.inputs.size() > 1) need_same_sizes(c, 1, x.sizes(), "the output");
   if (const auto& a = c.get<DimAttrs>(); a.causal) {
-    if (x.dim() < 2 || a.dim != x.dim() - 1) fail(c, "a causal softmax runs over the last dim of [.., L, S]");
-    if (c.op != OpId::softmax) fail(c, "softmax alone is causal");
+    if (x.dim() < 2 || a.dim != x.dim() - 1) throw_error(c, "a causal softmax runs over the last dim of [.., L, S]");
+    if (c.op != OpId::softmax) throw_error(c, "softmax alone is causal");
   }
   same_contiguous(c, out);
 }
@@ -236,10 +236,10 @@ void infer_attention(const OpCall& c, OutSpec* out) {
   const int n = q.dim();
   if (n < 2 || k.dim() != n || v.dim() != n || k.sizes().first(n - 2) != q.sizes().first(n - 2) ||
       v.sizes().first(n - 2) != q.sizes().first(n - 2) || k.size(-1) != q.size(-1) || v.size(-2) != k.size(-2))
-    failf(c, "q, k and v must be [.., L, E], [.., S, E] and [.., S, F], given {}, {} and {}", to_string(q.sizes()),
-          to_string(k.sizes()), to_string(v.sizes()));
-  if (k.dtype() != q.dtype() || v.dtype() != q.dtype()) fail(c, "q, k and v must have one dtype");
-  if (c.get<AttentionAttrs>().dropout != 0) fail(c, "no dropout here: scaled_dot_product_attention has it");
+    throwf(c, "q, k and v must be [.., L, E], [.., S, E] and [.., S, F], given {}, {} and {}", to_string(q.sizes()),
+           to_string(k.sizes()), to_string(v.sizes()));
+  if (k.dtype() != q.dtype() || v.dtype() != q.dtype()) throw_error(c, "q, k and v must have one dtype");
+  if (c.get<AttentionAttrs>().dropout != 0) throw_error(c, "no dropout here: scaled_dot_product_attention has it");
   Shape y = q.sizes();
   y[n - 1] = v.size(-1);
   if (!back) {
@@ -264,9 +264,9 @@ void infer_cross_entropy(const OpCall& c, OutSpec* out) {
   const Tensor& y = need(c, 1, "classes", Kind::index);
   need_same_sizes(c, 1, {x.sizes()[0]}, "classes");
   const auto& a = c.get<CrossEntropyAttrs>();
-  if (!(a.label_smoothing >= 0 && a.label_smoothing <= 1)) fail(c, "label_smoothing must be 0 to 1");
+  if (!(a.label_smoothing >= 0 && a.label_smoothing <= 1)) throw_error(c, "label_smoothing must be 0 to 1");
   if (a.narrow != DType::f32 && !(is_half(a.narrow) && x.dtype() == a.narrow))
-    fail(c, "narrow is f16 or bf16, and the logits' dtype");
+    throw_error(c, "narrow is f16 or bf16, and the logits' dtype");
   const DType computed = a.narrow != DType::f32 ? DType::f32 : x.dtype();
   out[0] = {computed, a.reduction == Reduction::none ? y.sizes() : Shape{}};
   out[1] = {computed, x.sizes()};

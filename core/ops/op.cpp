@@ -5,8 +5,8 @@
 #include <unordered_set>
 #include <vector>
 
-#include "../support/failf.h"
 #include "../support/text.h"
+#include "../support/throwf.h"
 
 namespace gradual {
 
@@ -15,7 +15,7 @@ OpId op_from_name(std::string_view text) {
     if (kOpInfos[i].name == text) return static_cast<OpId>(i);
   std::vector<std::string> names;
   for (const OpInfo& row : kOpInfos) names.emplace_back(row.name);
-  failf("no op '{}'; did you mean '{}'?", text, nearest(text, names));
+  throwf("no op '{}'; did you mean '{}'?", text, nearest(text, names));
 }
 
 std::vector<const Tensor*> pointers_to(const std::vector<Tensor>& tensors) {
@@ -25,10 +25,7 @@ std::vector<const Tensor*> pointers_to(const std::vector<Tensor>& tensors) {
   return refs;
 }
 
-std::string_view name(Phase phase) {
-  static constexpr std::string_view kNames[] = {"forward", "backward", "optimizer"};
-  return kNames[static_cast<int>(phase)];
-}
+std::string_view to_string(Phase phase) { return enum_name(phase, {"forward", "backward", "optimizer"}); }
 
 Context& context() {
   [[gnu::tls_model("initial-exec")]] constinit thread_local Context current;
@@ -42,13 +39,13 @@ const char* intern(std::string_view text) {
   return texts->emplace(text).first->c_str();
 }
 
-std::string place(const SourceLocation& where) {
+std::string file_line(const SourceLocation& where) {
   const std::string_view path = where.file_name();
   return where.line() ? fmt::format("{}:{}", path.substr(path.rfind('/') + 1), where.line()) : "";
 }
 
 std::string describe(const Tensor& t) {
-  return t.defined() ? fmt::format("{} {}", to_string(t.sizes()), name(t.dtype())) : "none";
+  return t.defined() ? fmt::format("{} {}", to_string(t.sizes()), to_string(t.dtype())) : "none";
 }
 
 std::string describe_inputs(const OpCall& call) {
@@ -60,8 +57,8 @@ std::string describe_inputs(const OpCall& call) {
   return text;
 }
 
-std::string describe(const OpCall& call) { return fmt::format("{}: {}", name(call.op), describe_inputs(call)); }
+std::string describe(const OpCall& call) { return fmt::format("{}: {}", to_string(call.op), describe_inputs(call)); }
 
-void fail(const OpCall& call, std::string_view why) { failf("{}: {}", describe(call), why); }
+void throw_error(const OpCall& call, std::string_view why) { throwf("{}: {}", describe(call), why); }
 
 }  // namespace gradual

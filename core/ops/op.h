@@ -40,8 +40,8 @@ inline constexpr OpInfo kOpInfos[kOpCount] = {
 #define GRADUAL_OP(name, inputs, outputs, kind, rule) {#name, inputs, outputs, OpKind::kind, DTypeRule::rule},
 #include "../ops.def"
 };
-inline const OpInfo& info(OpId op) { return kOpInfos[static_cast<int>(op)]; }
-inline std::string_view name(OpId op) { return info(op).name; }
+inline const OpInfo& op_info(OpId op) { return kOpInfos[static_cast<int>(op)]; }
+inline std::string_view to_string(OpId op) { return op_info(op).name; }
 // Error naming the nearest op if there is none of that name.
 OpId op_from_name(std::string_view name);
 
@@ -102,7 +102,7 @@ struct OpCall {
 
 // The part of a training step that a call belongs to.
 enum class Phase : std::uint8_t { forward, backward, optimizer };
-std::string_view name(Phase phase);
+std::string_view to_string(Phase phase);
 
 // The context of this thread's calls. module and cause are interned: they outlive every call (intern()).
 struct Context {
@@ -136,7 +136,7 @@ class ModuleScope {
 };
 
 // "main.cpp:42"; "" if there is no line.
-std::string place(const SourceLocation& where);
+std::string file_line(const SourceLocation& where);
 // "[32, 784] f32", or "none" if it is undefined.
 std::string describe(const Tensor& t);
 // "[32, 784] f32 x [512, 784] f32"; an operand that is a number is printed as a number.
@@ -144,6 +144,6 @@ std::string describe_inputs(const OpCall& call);
 // "matmul: [32, 784] f32 x [512, 784] f32": the start of error messages.
 std::string describe(const OpCall& call);
 // Throws an Error: the call, then why.
-[[noreturn]] void fail(const OpCall& call, std::string_view why);
+[[noreturn]] void throw_error(const OpCall& call, std::string_view why);
 
 }  // namespace gradual

@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "../support/failf.h"
+#include "../support/throwf.h"
 #include "dispatch.h"
 
 namespace gradual {
@@ -19,8 +19,9 @@ Tensor binary(OpId op, const Operand& a, const Operand& b) {
   const TensorRefs inputs(both, 2, (a.temporary ? 1u : 0u) | (b.temporary ? 2u : 0u));
   if (a.tensor->defined() && b.tensor->defined()) return run(op, inputs, Attrs{}, a.where);
   for (const Operand* operand : {&a, &b})
-    if (!operand->is_number() && !operand->tensor->defined()) failf("{}: an operand is an undefined tensor", name(op));
-  if (a.is_number() && b.is_number()) failf("{}: needs a tensor, given two numbers", name(op));
+    if (!operand->is_number() && !operand->tensor->defined())
+      throwf("{}: an operand is an undefined tensor", to_string(op));
+  if (a.is_number() && b.is_number()) throwf("{}: needs a tensor, given two numbers", to_string(op));
   const bool left = a.is_number();
   return run(op, inputs, ScalarAttrs{left ? a.value : b.value}, left ? b.where : a.where);
 }
@@ -29,8 +30,8 @@ std::uint32_t dim_mask(const Tensor& x, const Shape& dims, OpId op) {
   if (dims.empty()) return (1u << x.dim()) - 1;
   std::uint32_t mask = 0;
   for (std::int64_t d : dims) {
-    const std::uint32_t bit = 1u << wrap_dim(d, x.dim(), name(op).data());
-    if (mask & bit) failf("{}: dim {} is listed twice", name(op), d);
+    const std::uint32_t bit = 1u << wrap_dim(d, x.dim(), to_string(op).data());
+    if (mask & bit) throwf("{}: dim {} is listed twice", to_string(op), d);
     mask |= bit;
   }
   return x.dim() == 0 ? 0 : mask;
@@ -41,11 +42,11 @@ Tensor reduce(OpId op, const Tensor& x, const Shape& dims, bool keepdim, Loc loc
 }
 
 Tensor along(OpId op, const Tensor& x, int dim, bool keepdim, Loc loc) {
-  return unary(op, x, loc, DimAttrs{wrap_dim(dim, x.dim(), name(op).data()), keepdim});
+  return unary(op, x, loc, DimAttrs{wrap_dim(dim, x.dim(), to_string(op).data()), keepdim});
 }
 
 Tensor indexed(OpId op, TensorRefs inputs, int dim, Loc loc, std::int64_t size = 0) {
-  return run(op, inputs, IndexAttrs{wrap_dim(dim, inputs[0].dim(), name(op).data()), size}, loc);
+  return run(op, inputs, IndexAttrs{wrap_dim(dim, inputs[0].dim(), to_string(op).data()), size}, loc);
 }
 
 PoolAttrs resolved(PoolAttrs a, const Tensor& x) {
@@ -56,14 +57,14 @@ PoolAttrs resolved(PoolAttrs a, const Tensor& x) {
 
 const Tensor& in_place(OpId op, const Tensor& x, const Tensor& other, const Attrs& attrs, Loc loc) {
   // In-place ops take an undefined operand for a number, so a user's undefined tensor is an Error here.
-  if (&other != &kNone && !other.defined()) failf("{}: the operand is an undefined tensor", name(op));
+  if (&other != &kNone && !other.defined()) throwf("{}: the operand is an undefined tensor", to_string(op));
   run(op, {&x, &other}, attrs, loc);
   return x;
 }
 
 const Operand& mask(const Operand& a) {
   if (!a.is_number() && a.tensor->defined() && a.tensor->dtype() != DType::bool_)
-    failf("& | ^ ! ~ take masks (bool), given {}; compare it with a number first", describe(*a.tensor));
+    throwf("& | ^ ! ~ take masks (bool), given {}; compare it with a number first", describe(*a.tensor));
   return a;
 }
 
@@ -113,7 +114,7 @@ const Tensor& Tensor::fill_(double value, Loc loc) const {
 
 Tensor where(const Tensor& condition, const Operand& a, const Operand& b) {
   if (!condition.defined() || (!a.is_number() && !a.tensor->defined()) || (!b.is_number() && !b.tensor->defined()))
-    fail("where: an operand is an undefined tensor");
+    throw_error("where: an operand is an undefined tensor");
   const bool left = a.is_number() && !b.is_number();
   // Two numbers: the first becomes an f32 0-d tensor, the second stays a scalar.
   const Tensor first = a.is_number() && b.is_number() ? scalar(a.value, {.device = condition.device()}) : Tensor();
@@ -122,18 +123,14 @@ Tensor where(const Tensor& condition, const Operand& a, const Operand& b) {
              ScalarAttrs{left ? a.value : b.value}, a.where);
 }
 
-Tensor var(const Tensor& x, const Shape& dims, bool keepdim, double correction, Loc loc) {
-  return reduce(OpId::var, x, dims, keepdim, loc, correction);
-}
+Tensor var(const Tensor& x, const Shape& d, bool k, double c, Loc l) { return reduce(OpId::var, x, d, k, l, c); }
 Tensor argmax(const Tensor& x, int dim, bool keepdim, Loc loc) { return along(OpId::argmax, x, dim, keepdim, loc); }
 Tensor argmin(const Tensor& x, int dim, bool keepdim, Loc loc) { return along(OpId::argmin, x, dim, keepdim, loc); }
-Tensor norm(const Tensor& x, double p, const Shape& dims, bool keepdim, Loc loc) {
-  return reduce(OpId::norm, x, dims, keepdim, loc, p);
-}
+Tensor norm(const Tensor& x, double p, const Shape& d, bool k, Loc l) { return reduce(OpId::norm, x, d, k, l, p); }
 
 Tensor matmul(const Tensor& a, const Tensor& b, Loc loc) { return run(OpId::matmul, {&a, &b}, {}, loc); }
-Tensor linear(const Tensor& x, const Tensor& weight, const Tensor& bias, Loc loc) {
-  return run(OpId::linear, {&x, &weight, &bias}, {}, loc);
+Tensor linear(const Tensor& x, const Tensor& w, const Tensor& b, Loc l) {
+  return run(OpId::linear, {&x, &w, &b}, {}, l);
 }
 Tensor linear_relu(const Tensor& x, const Tensor& weight, const Tensor& bias, Loc loc) {
   return run(OpId::linear_relu, {&x, &weight, &bias}, {}, loc);
@@ -193,8 +190,8 @@ Tensor cross_entropy(const Tensor& logits, const Tensor& classes, CrossEntropyOp
   Shape expected = logits.sizes();
   expected.erase(1);
   if (classes.sizes() != expected)
-    failf("cross_entropy: classes for logits {} must be {}, given {}", to_string(logits.sizes()), to_string(expected),
-          to_string(classes.sizes()));
+    throwf("cross_entropy: classes for logits {} must be {}, given {}", to_string(logits.sizes()), to_string(expected),
+           to_string(classes.sizes()));
   const Tensor rows = flatten(permute(logits, order, loc), 0, -2, loc);
   const Tensor flat = reshape(classes, {-1}, loc);
   const Tensor result = run(OpId::cross_entropy, {&rows, &flat}, o, loc);
@@ -208,19 +205,19 @@ Tensor bce_with_logits_loss(const Tensor& x, const Tensor& y, Reduction r, Loc l
 }
 
 Tensor dropout(const Tensor& x, double p, Generator& g, Loc loc) {
-  if (!(p >= 0 && p <= 1)) failf("dropout: p is {}; allowed are 0 to 1", p);
+  if (!(p >= 0 && p <= 1)) throwf("dropout: p is {}; allowed are 0 to 1", p);
   return unary(OpId::dropout, x, loc, DropoutAttrs{p, g.next()});
 }
 Tensor dropout_add(const Operand& x, const Tensor& residual, double p, Generator& g) {
-  if (!(p >= 0 && p <= 1)) failf("dropout_add: p is {}; allowed are 0 to 1", p);
-  if (x.is_number()) fail("dropout_add: x is a number; it must be a tensor");
+  if (!(p >= 0 && p <= 1)) throwf("dropout_add: p is {}; allowed are 0 to 1", p);
+  if (x.is_number()) throw_error("dropout_add: x is a number; it must be a tensor");
   const Tensor* const inputs[] = {x.tensor, &residual};
   return run(OpId::dropout_add, TensorRefs(inputs, 2, x.temporary ? 1u : 0u), DropoutAttrs{p, g.next()}, x.where);
 }
 Tensor embedding(const Tensor& w, const Tensor& i, Loc l) { return run(OpId::embedding, {&w, &i}, {}, l); }
 
-Tensor view(const Tensor& x, const Shape& sizes, Loc loc) {
-  return unary(OpId::view, x, loc, infer_size(sizes, x.numel(), "view"));
+Tensor view(const Tensor& x, const Shape& s, Loc l) {
+  return unary(OpId::view, x, l, infer_size(s, x.numel(), "view"));
 }
 Tensor reshape(const Tensor& x, const Shape& sizes, Loc loc) {
   const Shape resolved = infer_size(sizes, x.numel(), "reshape");
@@ -237,7 +234,7 @@ Tensor permute(const Tensor& x, const Shape& dims, Loc loc) {
     seen |= 1u << d;
   }
   if (dims.size() != x.dim() || seen != (1u << x.dim()) - 1)
-    fail("permute: " + to_string(dims) + " does not list every dim of " + to_string(x.sizes()) + " once");
+    throw_error("permute: " + to_string(dims) + " does not list every dim of " + to_string(x.sizes()) + " once");
   return unary(OpId::permute, x, loc, wrapped);
 }
 Tensor transpose(const Tensor& x, int a, int b, Loc loc) {
@@ -257,8 +254,8 @@ Tensor expand(const Tensor& x, const Shape& sizes, Loc loc) {
     fits = wanted[i] >= 0 && (own == 1 || own == wanted[i]);
   }
   if (!fits)
-    failf("expand: {} does not expand to {}; only dims of size 1 and new leading dims can grow", to_string(x.sizes()),
-          to_string(sizes));
+    throwf("expand: {} does not expand to {}; only dims of size 1 and new leading dims can grow", to_string(x.sizes()),
+           to_string(sizes));
   return wanted == x.sizes() ? x : unary(OpId::expand, x, loc, wanted);
 }
 Tensor squeeze(const Tensor& x, int dim, Loc loc) {
@@ -277,7 +274,7 @@ Tensor flatten(const Tensor& x, int start, int end, Loc loc) {
   if (x.dim() == 0) return reshape(x, {1}, loc);
   const int a = wrap_dim(start, x.dim(), "flatten");
   const int b = wrap_dim(end, x.dim(), "flatten");
-  if (a > b) failf("flatten: start {} lies behind end {}", start, end);
+  if (a > b) throwf("flatten: start {} lies behind end {}", start, end);
   Shape sizes;
   std::int64_t run = 1;
   for (int i = 0; i < x.dim(); ++i) {
@@ -289,9 +286,9 @@ Tensor flatten(const Tensor& x, int start, int end, Loc loc) {
   return reshape(x, sizes, loc);
 }
 Tensor slice(const Tensor& x, int dim, Slice r, Loc loc) {
-  if (x.dim() == 0) fail("slice: a 0-d tensor has no dim to slice");
+  if (x.dim() == 0) throw_error("slice: a 0-d tensor has no dim to slice");
   const int d = wrap_dim(dim, x.dim(), "slice");
-  if (r.step < 1) failf("slice: step {} is not allowed; it must be at least 1", r.step);
+  if (r.step < 1) throwf("slice: step {} is not allowed; it must be at least 1", r.step);
   const std::int64_t n = x.sizes()[d];
   const auto clamped = [n](std::int64_t i) { return std::clamp<std::int64_t>(i < 0 ? i + n : i, 0, n); };
   const std::int64_t start = clamped(r.start.value_or(0));
@@ -304,19 +301,19 @@ Tensor narrow(const Tensor& x, int dim, std::int64_t start, std::int64_t length,
   const int d = wrap_dim(dim, x.dim(), "narrow");
   const std::int64_t n = x.dim() ? x.sizes()[d] : 0;
   if (start < 0 || start > n || length < 0 || length > n - start)
-    failf("narrow: start {} and length {} leave dim {} of {}", start, length, d, to_string(x.sizes()));
+    throwf("narrow: start {} and length {} leave dim {} of {}", start, length, d, to_string(x.sizes()));
   return slice(x, d, {start, start + length}, loc);
 }
 Tensor select(const Tensor& x, int dim, std::int64_t index, Loc loc) {
-  if (x.dim() == 0) fail("select: a 0-d tensor has no dim to select from; use item()");
+  if (x.dim() == 0) throw_error("select: a 0-d tensor has no dim to select from; use item()");
   const int d = wrap_dim(dim, x.dim(), "select");
   const std::int64_t n = x.sizes()[d];
   const std::int64_t i = index < 0 ? index + n : index;
-  if (i < 0 || i >= n) failf("select: index {} is out of range for dim {} of {}", index, d, to_string(x.sizes()));
+  if (i < 0 || i >= n) throwf("select: index {} is out of range for dim {} of {}", index, d, to_string(x.sizes()));
   return squeeze(slice(x, d, {i, i + 1}, loc), d, loc);
 }
 std::vector<Tensor> split(const Tensor& x, std::int64_t size, int dim, Loc loc) {
-  if (size < 1) failf("split: size {} is not allowed; it must be at least 1", size);
+  if (size < 1) throwf("split: size {} is not allowed; it must be at least 1", size);
   std::vector<Tensor> parts{slice(x, dim, {0, size}, loc)};
   for (std::int64_t i = size; i < x.size(dim); i += size) parts.push_back(slice(x, dim, {i, i + size}, loc));
   return parts;
@@ -324,12 +321,12 @@ std::vector<Tensor> split(const Tensor& x, std::int64_t size, int dim, Loc loc) 
 
 Tensor contiguous(const Tensor& x, Loc loc) { return x.is_contiguous() ? x : clone(x, loc); }
 Tensor channels_last(const Tensor& x, Loc loc) {
-  if (x.dim() != 4) failf("channels_last: wants images [N, C, H, W], got {}", to_string(x.sizes()));
+  if (x.dim() != 4) throwf("channels_last: wants images [N, C, H, W], got {}", to_string(x.sizes()));
   const Tensor rows = permute(x, {0, 2, 3, 1}, loc);
   return rows.is_contiguous() ? x : permute(clone(rows, loc), {0, 3, 1, 2}, loc);
 }
 Tensor cat(const std::vector<Tensor>& tensors, int dim, Loc loc) {
-  if (tensors.empty()) fail("cat: needs at least one tensor");
+  if (tensors.empty()) throw_error("cat: needs at least one tensor");
   const std::vector<const Tensor*> refs = pointers_to(tensors);
   const DimAttrs attrs{wrap_dim(dim, tensors[0].dim(), "cat")};
   return run(OpId::cat, TensorRefs(refs.data(), static_cast<int>(refs.size())), attrs, loc);
@@ -339,10 +336,10 @@ Tensor stack(const std::vector<Tensor>& tensors, int dim, Loc loc) {
   rows.reserve(tensors.size());
   for (const Tensor& t : tensors) {
     if (t.sizes() != tensors[0].sizes())
-      failf("stack: all shapes must be equal, given {} and {}", to_string(tensors[0].sizes()), to_string(t.sizes()));
+      throwf("stack: all shapes must be equal, given {} and {}", to_string(tensors[0].sizes()), to_string(t.sizes()));
     rows.push_back(unsqueeze(t, dim, loc));
   }
-  if (rows.empty()) fail("stack: needs at least one tensor");
+  if (rows.empty()) throw_error("stack: needs at least one tensor");
   return cat(rows, wrap_dim(dim, rows[0].dim(), "stack"), loc);
 }
 Tensor gather(const Tensor& x, int dim, const Tensor& i, Loc l) { return indexed(OpId::gather, {&x, &i}, dim, l); }
@@ -357,8 +354,8 @@ Tensor index_add(const Tensor& src, int dim, const Tensor& index, std::int64_t s
 }
 Tensor pad(const Tensor& x, const Shape& before, const Shape& after, double value, Loc loc) {
   if (before.size() != x.dim() || after.size() != x.dim())
-    failf("pad: before {} and after {} need one entry for each dim of {}", to_string(before), to_string(after),
-          to_string(x.sizes()));
+    throwf("pad: before {} and after {} need one entry for each dim of {}", to_string(before), to_string(after),
+           to_string(x.sizes()));
   return unary(OpId::pad, x, loc, PadAttrs{before, after, value});
 }
 Tensor tril(const Tensor& x, std::int64_t diagonal, Loc loc) { return unary(OpId::tril, x, loc, diagonal); }

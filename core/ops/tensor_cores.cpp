@@ -42,7 +42,7 @@ Dims tiled(const OpCall& c) {
 
 TensorCores tensor_cores(const OpCall& call) {
   using Use = TensorCores::Use;
-  if (info(call.op).kind != OpKind::Contraction) return {Use::none, "no contraction"};
+  if (op_info(call.op).kind != OpKind::Contraction) return {Use::none, "no contraction"};
   const DType dtype = call[0].dtype();
   if (dtype == DType::f32 && matmul_precision() != MatmulPrecision::tf32)
     return {Use::none, "f32 operands, and TF32 is not allowed"};

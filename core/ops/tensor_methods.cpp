@@ -1,5 +1,5 @@
 // Tensor's methods that are ops: each calls the function of ops.h.
-#include "../support/failf.h"
+#include "../support/throwf.h"
 #include "../tensor/tensor.h"
 #include "ops.h"
 
@@ -15,7 +15,7 @@ Tensor Tensor::flatten(int a, int b, SourceLocation l) const { return gradual::f
 Tensor Tensor::permute(const Shape& d, SourceLocation l) const { return gradual::permute(*this, d, l); }
 Tensor Tensor::transpose(int a, int b, SourceLocation l) const { return gradual::transpose(*this, a, b, l); }
 Tensor Tensor::t(SourceLocation l) const {
-  if (dim() < 2) fail("t: needs at least two dims, the tensor has shape " + to_string(sizes()));
+  if (dim() < 2) throw_error("t: needs at least two dims, the tensor has shape " + to_string(sizes()));
   return gradual::transpose(*this, -2, -1, l);
 }
 Tensor Tensor::expand(const Shape& s, SourceLocation l) const { return gradual::expand(*this, s, l); }
@@ -27,7 +27,7 @@ Tensor Tensor::narrow(int d, std::int64_t s, std::int64_t n, SourceLocation l) c
 }
 Tensor Tensor::index(std::initializer_list<Index> indices, SourceLocation l) const {
   if (static_cast<int>(indices.size()) > dim())
-    failf("index: {} indices for a tensor of shape {}", indices.size(), to_string(sizes()));
+    throwf("index: {} indices for a tensor of shape {}", indices.size(), to_string(sizes()));
   Tensor t = *this;
   int dim = 0;
   for (const Index& i : indices)
@@ -60,7 +60,7 @@ const Tensor& Tensor::operator/=(double v) const { return copy_(gradual::div(*th
 Tensor Tensor::operator[](const Tensor& mask) const {
   const int n = mask.dim();
   if (mask.dtype() != DType::bool_ || n == 0 || n > dim() || mask.sizes() != sizes().first(n))
-    failf("index: a mask must be bool and have the leading sizes of {}, given {}", to_string(sizes()), describe(mask));
+    throwf("index: a mask must be bool and have the leading sizes of {}, given {}", to_string(sizes()), describe(mask));
   const std::vector<std::int64_t> flags = mask.to_vector<std::int64_t>();
   std::vector<std::int64_t> rows;
   for (std::size_t i = 0; i < flags.size(); ++i)

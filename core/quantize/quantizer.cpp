@@ -1,7 +1,5 @@
 #include "quantizer.h"
 
-#include <fmt/format.h>
-
 #include <algorithm>
 #include <bit>
 #include <cmath>
@@ -14,6 +12,7 @@
 #include "../ops/ops.h"
 #include "../support/multiversion.h"
 #include "../support/parallel.h"
+#include "../support/throwf.h"
 #include "../tensor/device_recording.h"
 #include "../tensor/memory.h"
 #include "quantizer_kernels.h"
@@ -36,7 +35,7 @@ struct Rows {
   Shape sizes, strides;  // of the other dims
 
   Rows(const Tensor& t, int wanted) : x(t) {
-    if (!t.is_floating()) fail("quantize: takes a floating tensor, not " + std::string(name(t.dtype())));
+    if (!t.is_floating()) throw_error("quantize: takes a floating tensor, not " + std::string(to_string(t.dtype())));
     axis = wrap_dim(wanted, t.dim(), "quantize");
     sizes = t.sizes(), strides = t.strides();
     if (sizes.empty()) return;
@@ -54,7 +53,7 @@ struct Rows {
     if (in_order && x.dtype() == dtype_of<T>) return static_cast<const T*>(x.raw()) + first;
     T* buffer = scratch.emplace(static_cast<std::size_t>(n) * sizeof(T)).template as<T>();
     const auto copy = [&](std::int64_t at, std::int64_t step, std::int64_t to, std::int64_t count) {
-      gradual::load(x.dtype(), base + at * size, step, buffer + to, count);
+      gradual::fetch_and_cast(x.dtype(), base + at * size, step, buffer + to, count);
     };
     if (in_order) copy(first, 1, 0, n);
     for (std::int64_t done = 0; done < n && !in_order;) {
@@ -153,7 +152,7 @@ Grid make_grid(const Rows& x, const Quantizer& q, const QuantizeOptions& o) {
   g.spec = detail::scale_spec(q);
   g.block_rows = std::max<std::int64_t>(1, x.rows), g.block_cols = std::max<std::int64_t>(1, x.k);
   if (s.kind == ScalingKind::delayed && !o.history)
-    fail("quantize: delayed scaling needs the history of a tensor's amaxes (QuantizeOptions::history)");
+    throw_error("quantize: delayed scaling needs the history of a tensor's amaxes (QuantizeOptions::history)");
   const bool whole = s.kind == ScalingKind::tensor || s.kind == ScalingKind::delayed || s.kind == ScalingKind::nvfp4;
   const bool there = whole && x.x.device().is_cuda();
   if (there) g.whole = whole_scale(x, g.spec, q, o);
@@ -314,8 +313,8 @@ Tensor round_values(const Rows& x, const Grid& g, const Quantizer& q, const Quan
 }
 
 void check_plain(const Quantizer& q, const char* what) {
-  check(q);
-  if (q.hadamard) fail(std::string(what) + ": the Hadamard transform belongs to a product; apply hadamard16 yourself");
+  check_valid(q);
+  if (q.hadamard) throwf("{}: the Hadamard transform belongs to a product; apply hadamard16 yourself", what);
 }
 
 Tensor make_scales(const Rows& x, const Grid& g, const Quantizer& q, Format& scale_format) {
@@ -340,10 +339,10 @@ detail::ScaleSpec detail::scale_spec(const Quantizer& q) {
   return spec;
 }
 
-void check(const Quantizer& q) {
-  check(q.format);
+void check_valid(const Quantizer& q) {
+  check_valid(q.format);
   const Scaling& s = q.scaling;
-  const auto bad = [&](const std::string& why) { fail("quantizer to " + name(q.format) + ": " + why); };
+  const auto bad = [&](const std::string& why) { throw_error("quantizer to " + to_string(q.format) + ": " + why); };
   if (!q.format.has_zero && s.kind != ScalingKind::none) bad("a format without zero holds scales and has none itself");
   if (q.rounding.mode == RoundingMode::stochastic && (q.rounding.random_bits < 1 || q.rounding.random_bits > 32))
     bad(fmt::format("stochastic rounding takes 1 to 32 random bits, not {}", q.rounding.random_bits));
@@ -448,7 +447,7 @@ QuantizedOperand quantize_operand(const Tensor& x, const Quantizer& q, const Qua
 Tensor hadamard16(const Tensor& x, std::uint16_t signs) {
   const AccumulatorScope exact(std::nullopt);  // a recipe's accumulator is not for the transform
   if (x.dim() < 1 || x.sizes().back() % 16 != 0)
-    fail("hadamard16: " + to_string(x.sizes()) + ": the last dim must be a multiple of 16");
+    throw_error("hadamard16: " + to_string(x.sizes()) + ": the last dim must be a multiple of 16");
   float values[16 * 16];
   for (unsigned i = 0; i < 16; ++i)
     for (unsigned j = 0; j < 16; ++j) {

@@ -27,11 +27,11 @@ enum class ScalingKind : std::uint8_t {
   block,    // one for each block along the contracted axis (square: for each square tile of a matrix)
   nvfp4     // blocks with e4m3fn scales, under one f32 scale a tensor
 };
-std::string_view name(ScalingKind kind);
+std::string_view to_string(ScalingKind kind);
 
 // In what a block's scale is held.
 enum class ScaleFormat : std::uint8_t { f32, power_of_two, e8m0 };
-std::string_view name(ScaleFormat format);
+std::string_view to_string(ScaleFormat format);
 
 // How a power of two is found from a block's amax (OCP MX; torchao's names), emax the format's largest exponent.
 enum class ScaleRule : std::uint8_t {
@@ -40,14 +40,14 @@ enum class ScaleRule : std::uint8_t {
   ceil,   // 2^(ceil(log2 amax) - emax)
   even    // floor of the amax rounded to the element's mantissa
 };
-std::string_view name(ScaleRule rule);
+std::string_view to_string(ScaleRule rule);
 
 // What implementations do with an amax of 0, Inf or NaN, where they differ.
 enum class ScaleOracle : std::uint8_t {
   transformer_engine,  // tensor, row: 1. Blocks: 0 gives the smallest scale, Inf the largest (e8m0 FE), NaN gives NaN
   torchao              // tensor, row: max / max(amax, 1e-12) in f64. Blocks: 0 gives the smallest, Inf and NaN NaN (FF)
 };
-std::string_view name(ScaleOracle oracle);
+std::string_view to_string(ScaleOracle oracle);
 
 struct Scaling {
   ScalingKind kind = ScalingKind::none;
@@ -75,7 +75,7 @@ struct Quantizer {
   bool operator==(const Quantizer&) const = default;
 };
 // Error naming the field and what is allowed.
-void check(const Quantizer& quantizer);
+void check_valid(const Quantizer& quantizer);
 // "e4m3fn, one delayed scale a tensor (history 1024, max)".
 std::string describe(const Quantizer& quantizer);
 

@@ -1,28 +1,22 @@
 // What quantizers and the parts of their scaling are called.
 #include <fmt/format.h>
 
+#include "../support/text.h"
 #include "quantizer.h"
 
 namespace gradual {
 
-std::string_view name(ScalingKind kind) {
-  static constexpr std::string_view kNames[] = {"none", "fixed", "tensor", "delayed", "row", "block", "nvfp4"};
-  return kNames[static_cast<int>(kind)];
+std::string_view to_string(ScalingKind kind) {
+  return enum_name(kind, {"none", "fixed", "tensor", "delayed", "row", "block", "nvfp4"});
 }
-std::string_view name(ScaleFormat format) {
-  static constexpr std::string_view kNames[] = {"f32", "power-of-two", "e8m0"};
-  return kNames[static_cast<int>(format)];
-}
-std::string_view name(ScaleRule rule) {
-  static constexpr std::string_view kNames[] = {"floor", "rceil", "ceil", "even"};
-  return kNames[static_cast<int>(rule)];
-}
-std::string_view name(ScaleOracle oracle) { return oracle == ScaleOracle::torchao ? "torchao" : "transformer-engine"; }
+std::string_view to_string(ScaleFormat format) { return enum_name(format, {"f32", "power-of-two", "e8m0"}); }
+std::string_view to_string(ScaleRule rule) { return enum_name(rule, {"floor", "rceil", "ceil", "even"}); }
+std::string_view to_string(ScaleOracle o) { return o == ScaleOracle::torchao ? "torchao" : "transformer-engine"; }
 
 std::string describe(const Quantizer& q) {
   const Scaling& s = q.scaling;
-  std::string text = name(q.format);
-  if (q.rounding.mode != RoundingMode::nearest_even) text += " " + name(q.rounding);
+  std::string text = to_string(q.format);
+  if (q.rounding.mode != RoundingMode::nearest_even) text += " " + to_string(q.rounding);
   const std::string blocks = s.square ? fmt::format("tiles of {0}x{0}", s.block) : fmt::format("blocks of {}", s.block);
   const char* one = s.power_of_two ? "power of two" : "scale";
   switch (s.kind) {
@@ -35,8 +29,8 @@ std::string describe(const Quantizer& q) {
       break;
     case ScalingKind::row: text += fmt::format(", one {} a row", one); break;
     case ScalingKind::block:
-      text += fmt::format(", {} with {} scales", blocks, name(s.scale));
-      if (s.scale != ScaleFormat::f32) text += fmt::format(" ({})", name(s.rule));
+      text += fmt::format(", {} with {} scales", blocks, to_string(s.scale));
+      if (s.scale != ScaleFormat::f32) text += fmt::format(" ({})", to_string(s.rule));
       break;
     case ScalingKind::nvfp4: text += fmt::format(", {} with e4m3fn scales under one of the tensor", blocks); break;
   }

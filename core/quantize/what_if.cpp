@@ -7,9 +7,9 @@
 #include <mutex>
 
 #include "../ops/dispatch.h"
-#include "../support/failf.h"
 #include "../support/parallel.h"
 #include "../support/text.h"
+#include "../support/throwf.h"
 
 namespace gradual {
 namespace {
@@ -51,8 +51,8 @@ template <class T> double noise_of(const T* x, const T* q, std::int64_t n, doubl
 // Elements [first, first + n) of a contiguous tensor; Inf and NaN become zeros and are counted.
 template <class T> void load(const Tensor& x, std::int64_t first, std::int64_t n, T* out, WhatIf* counts) {
   const void* from = static_cast<const char*>(x.raw()) + static_cast<std::size_t>(first) * size_of(x.dtype());
-  if constexpr (sizeof(T) == 8) load(x.dtype(), from, 1, out, n);
-  else load(x.dtype(), from, 1, out, n);
+  if constexpr (sizeof(T) == 8) fetch_and_cast(x.dtype(), from, 1, out, n);
+  else fetch_and_cast(x.dtype(), from, 1, out, n);
   for (std::int64_t i = 0; i < n; ++i) {
     const bool nan = std::isnan(out[i]), inf = std::isinf(out[i]);
     if (counts) counts->zeros += out[i] == 0, counts->nan += nan, counts->inf += inf;
@@ -157,7 +157,7 @@ ScaleLoss loss_of(const Point& point, const Sums& s, double signal, const WhatIf
 }
 
 FormatLoss format_loss(const Format& f, std::vector<ScaleLoss> losses) {
-  FormatLoss out{.name = name(f), .format = f};
+  FormatLoss out{.name = to_string(f), .format = f};
   out.amax = losses.back();
   losses.pop_back();
   const auto distance = [](const ScaleLoss& l) { return std::abs(std::log2(l.scale)); };
@@ -185,22 +185,22 @@ const FormatLoss& WhatIf::of(std::string_view wanted) const {
   const Format meant = format(wanted);
   for (const FormatLoss& f : formats)
     if (f.format == meant) return f;
-  failf("what_if: {} was not among the formats; they are {}, and those of WhatIfOptions::also", wanted, join(names));
+  throwf("what_if: {} was not among the formats; they are {}, and those of WhatIfOptions::also", wanted, join(names));
 }
 
 WhatIf what_if(const Tensor& x, const WhatIfOptions& o) {
-  if (!x.is_floating()) failf("what_if: takes a floating tensor, not {}", name(x.dtype()));
+  if (!x.is_floating()) throwf("what_if: takes a floating tensor, not {}", to_string(x.dtype()));
   if (o.above < 0 || o.above > 256)
-    failf("what_if: the sweep goes 0 to 256 powers of two beyond the first overflow, not {}", o.above);
+    throwf("what_if: the sweep goes 0 to 256 powers of two beyond the first overflow, not {}", o.above);
   std::vector<Format> formats;
   for (const NamedFormat& n : named_formats())
     if (n.format.has_zero) formats.push_back(n.format);
   for (const Format& f : o.also) {
-    check(f);
-    if (!f.has_zero) failf("what_if: {} has no zero: it holds scales, not values", name(f));
+    check_valid(f);
+    if (!f.has_zero) throwf("what_if: {} has no zero: it holds scales, not values", to_string(f));
     if (std::find(formats.begin(), formats.end(), f) == formats.end()) formats.push_back(f);
   }
-  if (o.headroom < 0 || o.headroom > 64) failf("what_if: a headroom is 0 to 64 powers of two, not {}", o.headroom);
+  if (o.headroom < 0 || o.headroom > 64) throwf("what_if: a headroom is 0 to 64 powers of two, not {}", o.headroom);
   // what counting runs is no part of the program
   const StageScope amp(chain().amp, nullptr), autograd(chain().autograd, nullptr), quiet(chain().observe, nullptr);
   const Tensor values = x.to(Device::cpu()).contiguous();

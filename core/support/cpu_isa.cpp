@@ -4,9 +4,9 @@
 #include <cstdlib>
 #include <string>
 
-#include "failf.h"
 #include "multiversion.h"
 #include "text.h"
+#include "throwf.h"
 
 #if defined(__x86_64__)
 #include <cpuid.h>
@@ -60,19 +60,19 @@ CpuIsa find_isa(std::string_view what, std::string_view wanted) {
   const std::vector<CpuIsa> isas = cpu_isas();
   std::vector<std::string> names;
   for (const CpuIsa isa : isas) {
-    if (name(isa) == wanted) return isa;
-    names.emplace_back(name(isa));
+    if (to_string(isa) == wanted) return isa;
+    names.emplace_back(to_string(isa));
   }
   const bool known = std::find(std::begin(kNames), std::end(kNames), wanted) != std::end(kNames);
-  failf("{}: {} '{}'; there are {}{}", what, known ? "this build on this processor has no" : "no instruction set",
-        wanted, join(names), known ? "" : did_you_mean(wanted, names));
+  throwf("{}: {} '{}'; there are {}{}", what, known ? "this build on this processor has no" : "no instruction set",
+         wanted, join(names), known ? "" : did_you_mean(wanted, names));
 }
 
 }  // namespace
 
 constinit std::atomic<int> detail::current_isa{kNoIsa};
 
-std::string_view name(CpuIsa isa) { return kNames[static_cast<int>(isa)]; }
+std::string_view to_string(CpuIsa isa) { return kNames[static_cast<int>(isa)]; }
 
 std::vector<CpuIsa> cpu_isas() {
   std::vector<CpuIsa> isas{detail::kBuiltFor};
@@ -101,7 +101,7 @@ CpuIsa detail::choose_isa() {
 
 CpuIsa set_cpu_isa(CpuIsa isa) {
   const CpuIsa before = cpu_isa();
-  detail::current_isa.store(static_cast<int>(find_isa("set_cpu_isa", name(isa))));
+  detail::current_isa.store(static_cast<int>(find_isa("set_cpu_isa", to_string(isa))));
   return before;
 }
 

@@ -13,7 +13,7 @@ namespace gradual {
 // processor has it. amx: also AMX for bf16, if the system allows it, and AVX512-BF16. amx equals avx512 except for bf16
 // products and the choice of oneDNN's function for large f32 products.
 enum class CpuIsa : std::uint8_t { baseline, avx2, avx512, amx };
-std::string_view name(CpuIsa isa);
+std::string_view to_string(CpuIsa isa);
 
 // The instruction sets that the library contains and the processor supports, slowest first. None below the build's
 // minimum.

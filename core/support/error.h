@@ -12,13 +12,13 @@ class Error : public std::runtime_error {
   using std::runtime_error::runtime_error;
 };
 
-[[noreturn]] inline void fail(const std::string& message) { throw Error(message); }
+[[noreturn]] inline void throw_error(const std::string& message) { throw Error(message); }
 
 // Calls f() and puts `context` in front of the messages of its errors, for example the name of the file being read.
 template <class F> auto in_context(const std::string& context, F f) {
   try {
     return f();
-  } catch (const Error& e) { fail(context + ": " + e.what()); }
+  } catch (const Error& e) { throw_error(context + ": " + e.what()); }
 }
 
 }  // namespace gradual

@@ -1,6 +1,6 @@
 #include "generator.h"
 
-#include "failf.h"
+#include "throwf.h"
 
 namespace gradual {
 namespace {
@@ -23,7 +23,7 @@ RandomKey Generator::next() {
   DrawScope* source = draws;
   while (source && source->mode_ == DrawScope::Mode::record) source = source->outer_;
   if (source && source->used_ == source->log_.size())
-    failf("random numbers: a recomputation draws more often than the first computation ({} draws)", source->used_);
+    throwf("random numbers: a recomputation draws more often than the first computation ({} draws)", source->used_);
   const RandomKey key = source ? source->log_[source->used_++] : RandomKey{seed_, stream_++};
   for (DrawScope* s = draws; s != source; s = s->outer_) s->log_.push_back(key);
   return key;

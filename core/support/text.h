@@ -1,6 +1,7 @@
 // Text for messages: suggestions for unknown names, tables.
 #pragma once
 
+#include <initializer_list>
 #include <span>
 #include <string>
 #include <string_view>
@@ -19,6 +20,10 @@ struct Synonym {
 // there are none, the nearest name.
 std::string did_you_mean(std::string_view text, const std::vector<std::string>& names,
                          std::span<const Synonym> synonyms = {});
+// What an enumerator is called, of the names of all in order.
+template <class E> std::string_view enum_name(E e, std::initializer_list<std::string_view> names) {
+  return names.begin()[static_cast<int>(e)];
+}
 // "a, b, c".
 std::string join(const std::vector<std::string>& names);
 // One line per row, columns two spaces apart, the last `numbers` columns aligned right.

@@ -4,8 +4,8 @@
 #include <atomic>
 #include <string>
 
-#include "error.h"
 #include "pool.h"
+#include "throwf.h"
 
 #ifdef _OPENMP
 #include <omp.h>
@@ -19,8 +19,7 @@ std::atomic<int> wanted{0};
 }
 
 void set_num_threads(int n) {
-  if (n < 1 || n > kMostThreads)
-    fail("set_num_threads: " + std::to_string(n) + " is not allowed; it must be 1 to " + std::to_string(kMostThreads));
+  if (n < 1 || n > kMostThreads) throwf("set_num_threads: {} is not allowed; it must be 1 to {}", n, kMostThreads);
   wanted.store(n);
 }
 

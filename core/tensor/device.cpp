@@ -11,7 +11,7 @@ Device device_from_name(const std::string& name) {
   if (name == "cuda") return Device::cuda();
   if (name.size() == 6 && name.starts_with("cuda:") && name[5] >= '0' && name[5] <= '9')
     return Device::cuda(name[5] - '0');
-  fail("no device '" + name + "'; allowed are cpu, cuda and cuda:0 to cuda:9");
+  throw_error("no device '" + name + "'; allowed are cpu, cuda and cuda:0 to cuda:9");
 }
 
 }  // namespace gradual

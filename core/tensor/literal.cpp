@@ -1,18 +1,18 @@
 #include "literal.h"
 
-#include "../support/failf.h"
+#include "../support/throwf.h"
 
 namespace gradual {
 
 void NestedList::append_to(std::vector<double>& values, const Shape& sizes, int dim) const {
   if (is_list_ != (dim < sizes.size()))
-    failf("tensor: a {} stands where the first entries have {}", is_list_ ? "list" : "number",
-          is_list_ ? "a number" : "a list");
+    throwf("tensor: a {} stands where the first entries have {}", is_list_ ? "list" : "number",
+           is_list_ ? "a number" : "a list");
   if (!is_list_) return values.push_back(value_);
   const auto length = static_cast<std::int64_t>(list_.size());
   if (length != sizes[dim])
-    failf("tensor: a list of {} in dim {}, where the first one has {}; all lists of a dim have one length", length, dim,
-          sizes[dim]);
+    throwf("tensor: a list of {} in dim {}, where the first one has {}; all lists of a dim have one length", length,
+           dim, sizes[dim]);
   for (const NestedList& entry : list_) entry.append_to(values, sizes, dim + 1);
 }
 

@@ -11,7 +11,7 @@
 #include <new>
 #include <string_view>
 
-#include "../support/failf.h"
+#include "../support/throwf.h"
 
 #ifndef __has_feature  // g++
 #define __has_feature(x) 0
@@ -184,13 +184,13 @@ std::string human(auto bytes) {
 }
 
 [[noreturn]] void fail_allocation(std::size_t bytes) {
-  failf("out of memory: asked for {} ({} bytes); in use {} of {} allowed\n{}", human(bytes), bytes,
-        human(accounts[kTotal].current.load()), human(memory_limit()), memory_summary());
+  throwf("out of memory: asked for {} ({} bytes); in use {} of {} allowed\n{}", human(bytes), bytes,
+         human(accounts[kTotal].current.load()), human(memory_limit()), memory_summary());
 }
 
 }  // namespace
 
-const char* name(Category category) {
+const char* to_string(Category category) {
   constexpr const char* kNames[kCategories] = {"parameters", "masters",     "casts",    "gradients",
                                                "optimizer",  "activations", "workspace"};
   return kNames[static_cast<int>(category)];
@@ -218,8 +218,8 @@ std::string memory_summary(Device device) {
   for (int i = 0; i <= kCategories; ++i) {
     const auto category = static_cast<Category>(i);
     const auto& [current, peak] = i == kTotal ? s.total : s[category];
-    text +=
-        fmt::format("  {:<12} {:>14} {:>12}\n", i == kTotal ? "total" : name(category), human(current), human(peak));
+    text += fmt::format("  {:<12} {:>14} {:>12}\n", i == kTotal ? "total" : to_string(category), human(current),
+                        human(peak));
   }
   return text;
 }

@@ -17,7 +17,7 @@ namespace gradual {
 // moves when it becomes a parameter, is saved for backward, ...
 enum class Category : std::uint8_t { parameters, masters, casts, gradients, optimizer, activations, workspace };
 inline constexpr int kCategories = 7;
-const char* name(Category category);
+const char* to_string(Category category);
 
 struct MemoryStats {
   struct Entry {

@@ -98,7 +98,7 @@ std::string to_string(const Tensor& tensor) {
   Printer printer{t};
   if (t.numel() > 0) printer.choose();
   std::string text = "tensor(" + (t.numel() > 0 ? printer.block(0, 0, kIndent) : "[]");
-  std::string suffix = fmt::format("shape={}, dtype={}", to_string(t.sizes()), name(t.dtype()));
+  std::string suffix = fmt::format("shape={}, dtype={}", to_string(t.sizes()), to_string(t.dtype()));
   if (!tensor.device().is_cpu()) suffix += ", device=" + to_string(tensor.device());
   if (tensor.requires_grad()) suffix += ", requires_grad=True";
   const std::size_t line = text.size() - (text.rfind('\n') + 1);  // of the last line; npos + 1 is 0

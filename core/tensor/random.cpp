@@ -3,10 +3,10 @@
 #include <vector>
 
 #include "../formats/convert.h"
-#include "../support/failf.h"
 #include "../support/generator.h"
 #include "../support/parallel.h"
 #include "../support/philox.h"
+#include "../support/throwf.h"
 #include "tensor.h"
 
 namespace gradual {
@@ -28,7 +28,7 @@ template <class F> const Tensor& fill_random(const Tensor& t, int words_each, Ra
                 (end - begin) * words_each);
     std::vector<double> values(n);
     for (std::size_t i = 0; i < n; ++i) values[i] = value(&words[i * static_cast<std::size_t>(words_each)]);
-    store(dtype, values.data(), out + static_cast<std::size_t>(begin) * size_of(dtype), 1, end - begin);
+    cast_and_store(dtype, values.data(), out + static_cast<std::size_t>(begin) * size_of(dtype), 1, end - begin);
   });
   if (!dense.is_same(t)) t.detach().copy_(dense);
   t.unsafe_impl()->storage->version.fetch_add(1);
@@ -65,19 +65,19 @@ Tensor rand(const Shape& s, TensorOptions o, Generator& g) {
 Tensor randn(const Shape& s, TensorOptions o, Generator& g) { return empty(s, o).normal_(0, 1, g); }
 
 Tensor randint(std::int64_t low, std::int64_t high, const Shape& sizes, TensorOptions o, Generator& g) {
-  if (high <= low) failf("randint: low {} must lie below high {}", low, high);
+  if (high <= low) throwf("randint: low {} must lie below high {}", low, high);
   const Tensor t = empty(sizes, {.dtype = o.dtype});
   const Tensor exact = o.dtype == DType::i64 ? t : empty(sizes, {.dtype = DType::i64});
   auto* values = exact.data<std::int64_t>();
   const RandomKey key = g.next();
   for (std::uint64_t i = 0; i < static_cast<std::uint64_t>(t.numel()); ++i)
     values[i] = low + static_cast<std::int64_t>(draw_below(high - low, key, 2 * i, 2 * i + 1));
-  if (!exact.is_same(t)) store(o.dtype, values, t.raw(), 1, t.numel());
+  if (!exact.is_same(t)) cast_and_store(o.dtype, values, t.raw(), 1, t.numel());
   return t.to(o.device);
 }
 
 Tensor randperm(std::int64_t n, Generator& g) {
-  if (n < 0) failf("randperm: {} is not allowed; it must be at least 0", n);
+  if (n < 0) throwf("randperm: {} is not allowed; it must be at least 0", n);
   const RandomKey key = g.next();
   Tensor t = arange(0, static_cast<double>(n));
   auto* p = t.data<std::int64_t>();

@@ -5,7 +5,7 @@
 
 #include <algorithm>
 
-#include "../support/failf.h"
+#include "../support/throwf.h"
 
 namespace gradual {
 
@@ -18,7 +18,7 @@ Shape Shape::filled(int n, std::int64_t value) {
   return s;
 }
 void Shape::push_back(std::int64_t value) {
-  if (n_ == kMaxDims) failf("a tensor has at most {} dimensions", kMaxDims);
+  if (n_ == kMaxDims) throwf("a tensor has at most {} dimensions", kMaxDims);
   d_[n_++] = value;
 }
 void Shape::insert(int at, std::int64_t value) {
@@ -32,7 +32,7 @@ void Shape::erase(int at) {
 
 namespace {
 [[noreturn, gnu::noinline]] void fail_numel(const Shape& sizes, bool negative) {
-  fail((negative ? "a size cannot be negative: " : "too many elements: ") + to_string(sizes));
+  throw_error((negative ? "a size cannot be negative: " : "too many elements: ") + to_string(sizes));
 }
 }  // namespace
 
@@ -87,7 +87,7 @@ bool is_channels_last(const Shape& sizes, const Shape& strides) {
 int wrap_dim(std::int64_t dim, int ndim, const char* op) {
   const int n = ndim == 0 ? 1 : ndim;
   if (dim < -n || dim >= n)
-    failf("{}: dim {} is out of range for a {}-d tensor; allowed are {} to {}", op, dim, ndim, -n, n - 1);
+    throwf("{}: dim {} is out of range for a {}-d tensor; allowed are {} to {}", op, dim, ndim, -n, n - 1);
   return static_cast<int>(dim < 0 ? dim + n : dim);
 }
 
@@ -99,8 +99,8 @@ Shape broadcast_shapes(const Shape& a, const Shape& b, const char* op) {
     const std::int64_t x = i <= a.size() ? a[a.size() - i] : 1;
     const std::int64_t y = i <= b.size() ? b[b.size() - i] : 1;
     if (x != y && x != 1 && y != 1)
-      failf("{}: {} and {} do not broadcast: sizes {} and {} at dim {} differ and neither is 1", op, to_string(a),
-            to_string(b), x, y, n - i);
+      throwf("{}: {} and {} do not broadcast: sizes {} and {} at dim {} differ and neither is 1", op, to_string(a),
+             to_string(b), x, y, n - i);
     out[n - i] = x == 1 ? y : x;
   }
   return out;
@@ -134,16 +134,16 @@ bool view_strides(const Shape& sizes, const Shape& strides, const Shape& new_siz
 
 Shape infer_size(const Shape& new_sizes, std::int64_t numel_in, const char* op) {
   if (std::count(new_sizes.begin(), new_sizes.end(), -1) > 1)
-    failf("{}: only one size can be -1, given {}", op, to_string(new_sizes));
+    throwf("{}: only one size can be -1, given {}", op, to_string(new_sizes));
   Shape out = new_sizes;
   std::int64_t* unknown = std::find(out.begin(), out.end(), -1);
   if (unknown != out.end()) *unknown = 1;
   if (std::any_of(out.begin(), out.end(), [](std::int64_t d) { return d < 0; }))
-    failf("{}: a size cannot be negative: {}", op, to_string(new_sizes));
+    throwf("{}: a size cannot be negative: {}", op, to_string(new_sizes));
   const std::int64_t known = numel(out);
   if (unknown != out.end() && known != 0) *unknown = numel_in / known;
   if ((unknown != out.end() && known == 0) || numel(out) != numel_in)
-    failf("{}: {} elements do not fit {}", op, numel_in, to_string(new_sizes));
+    throwf("{}: {} elements do not fit {}", op, numel_in, to_string(new_sizes));
   return out;
 }
 

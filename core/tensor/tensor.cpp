@@ -7,7 +7,7 @@
 #include <utility>
 
 #include "../formats/convert.h"
-#include "../support/failf.h"
+#include "../support/throwf.h"
 #include "device_recording.h"
 
 namespace gradual {
@@ -18,31 +18,31 @@ void TensorImpl::destroy(TensorImpl* t) {
   delete t;
 }
 
-void Tensor::fail_undefined() { fail("an undefined tensor was used; it has no dtype, shape or numbers"); }
+void Tensor::fail_undefined() { throw_error("an undefined tensor was used; it has no dtype, shape or numbers"); }
 void Tensor::fail_data(DType asked) const {
   if (!device().is_cpu())
-    failf("data: the tensor is on {}; copy it with to(Device::cpu()) to read its numbers", to_string(device()));
-  failf("data: the tensor is {}, asked for {}", name(dtype()), name(asked));
+    throwf("data: the tensor is on {}; copy it with to(Device::cpu()) to read its numbers", to_string(device()));
+  throwf("data: the tensor is {}, asked for {}", to_string(dtype()), to_string(asked));
 }
 
 std::int64_t Tensor::size(std::int64_t d) const {
-  if (dim() == 0) failf("size: a 0-d tensor has no dim {}", d);
+  if (dim() == 0) throwf("size: a 0-d tensor has no dim {}", d);
   return sizes()[wrap_dim(d, dim(), "size")];
 }
 
 namespace {
 
 template <class T> T read_one(const Tensor& t) {
-  if (t.numel() != 1) fail("item: needs exactly one element, the tensor has shape " + to_string(t.sizes()));
+  if (t.numel() != 1) throw_error("item: needs exactly one element, the tensor has shape " + to_string(t.sizes()));
   T v = 0;
-  load(t.dtype(), t.to(Device::cpu()).raw(), 1, &v, 1);
+  fetch_and_cast(t.dtype(), t.to(Device::cpu()).raw(), 1, &v, 1);
   return v;
 }
 
 template <class T> std::vector<T> read_all(const Tensor& t) {
   const Tensor c = t.detach().to(Device::cpu()).contiguous();
   std::vector<T> v(static_cast<std::size_t>(t.numel()));
-  load(t.dtype(), c.raw(), 1, v.data(), t.numel());
+  fetch_and_cast(t.dtype(), c.raw(), 1, v.data(), t.numel());
   return v;
 }
 
@@ -55,9 +55,9 @@ Tensor placed(const Tensor& t, const TensorOptions& o) {
 
 template <class T> Tensor filled_from(const std::vector<T>& values, const Shape& sizes, const TensorOptions& o) {
   if (static_cast<std::int64_t>(values.size()) != numel(sizes))
-    failf("from_data: {} values do not fill {}", values.size(), to_string(sizes));
+    throwf("from_data: {} values do not fill {}", values.size(), to_string(sizes));
   const Tensor t = empty(sizes, {.dtype = o.dtype});
-  store(o.dtype, values.data(), t.raw(), 1, t.numel());
+  cast_and_store(o.dtype, values.data(), t.raw(), 1, t.numel());
   return placed(t, o);
 }
 
@@ -68,7 +68,7 @@ template <class F> Tensor generated(std::int64_t n, const TensorOptions& o, cons
   const Tensor exact = o.dtype == DType::f64 ? t : empty({n}, {.dtype = DType::f64});
   auto* numbers = exact.data<double>();
   for (std::int64_t i = 0; i < n; ++i) numbers[i] = value(static_cast<double>(i));
-  if (!exact.is_same(t)) store(o.dtype, numbers, t.raw(), 1, n);
+  if (!exact.is_same(t)) cast_and_store(o.dtype, numbers, t.raw(), 1, n);
   if (!o.device.is_cuda() || !device::capturing()) return placed(t, o);
   const Tensor there = empty({n}, o);
   device::upload(there.raw(), o.device, t.raw(), t.nbytes());
@@ -121,7 +121,7 @@ Tensor empty(const Shape& sizes, TensorOptions o) {
   std::size_t bytes = 0;
   if (__builtin_mul_overflow(static_cast<std::size_t>(impl->numel), size_of(o.dtype), &bytes) ||
       bytes > static_cast<std::size_t>(INT64_MAX))
-    failf("too many bytes: {} {}", to_string(sizes), name(o.dtype));
+    throwf("too many bytes: {} {}", to_string(sizes), to_string(o.dtype));
   impl->storage = Storage::allocate(bytes, o.device);
   Tensor t(std::move(impl));
   if (o.requires_grad) t.set_requires_grad();
@@ -134,11 +134,11 @@ Tensor full(const Shape& sizes, double value, TensorOptions o) {
   const std::size_t width = size_of(o.dtype);
   if (o.device.is_cuda()) {
     std::uint64_t pattern = 0;
-    store(o.dtype, &value, &pattern, 1, 1);
+    cast_and_store(o.dtype, &value, &pattern, 1, 1);
     device::fill(t.raw(), o.device, &pattern, width, t.numel());
   } else {
     auto* p = static_cast<char*>(t.raw());
-    store(o.dtype, &value, p, 1, 1);
+    cast_and_store(o.dtype, &value, p, 1, 1);
     for (std::size_t done = width; done < t.nbytes(); done *= 2)
       std::memcpy(p + done, p, std::min(done, t.nbytes() - done));
   }
@@ -154,13 +154,13 @@ Tensor from_data(const std::vector<std::int64_t>& v, const Shape& s, TensorOptio
 
 Tensor arange(double start, double stop, double step, TensorOptions o) {
   if (step == 0 || !std::isfinite(start) || !std::isfinite(stop) || !std::isfinite(step))
-    fail("arange: start, stop and step must be finite and step not 0");
+    throw_error("arange: start, stop and step must be finite and step not 0");
   const double count = std::ceil((stop - start) / step);
-  if (count > 9e15) fail("arange: too many elements");
+  if (count > 9e15) throw_error("arange: too many elements");
   return generated(static_cast<std::int64_t>(std::max(0.0, count)), o, [&](double i) { return start + i * step; });
 }
 Tensor linspace(double start, double stop, std::int64_t count, TensorOptions o) {
-  if (count < 0) failf("linspace: count {} is not allowed; it must be at least 0", count);
+  if (count < 0) throwf("linspace: count {} is not allowed; it must be at least 0", count);
   return generated(
       count, o, [&](double i) { return i > 0 ? std::lerp(start, stop, i / static_cast<double>(count - 1)) : start; });
 }
@@ -196,8 +196,8 @@ Tensor as_strided(const Tensor& t, const Shape& sizes, const Shape& strides, std
   std::int64_t high = offset;
   for (int i = 0; i < sizes.size(); ++i) (strides[i] < 0 ? low : high) += (sizes[i] - 1) * strides[i];
   if (impl->numel > 0 && (low < 0 || static_cast<std::size_t>(high + 1) * size_of(t.dtype()) > impl->storage->bytes))
-    failf("as_strided: sizes {}, strides {} and offset {} leave a storage of {} bytes", to_string(sizes),
-          to_string(strides), offset, impl->storage->bytes);
+    throwf("as_strided: sizes {}, strides {} and offset {} leave a storage of {} bytes", to_string(sizes),
+           to_string(strides), offset, impl->storage->bytes);
   return Tensor(std::move(impl));
 }
 

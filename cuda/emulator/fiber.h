@@ -19,7 +19,7 @@ struct Fiber {
   void* thread = new_thread();
 
   Fiber() {
-    if (stack == MAP_FAILED) fail("emulated CUDA: no memory for the stack of a thread");
+    if (stack == MAP_FAILED) throw_error("emulated CUDA: no memory for the stack of a thread");
   }
   Fiber(const Fiber&) = delete;
   Fiber& operator=(const Fiber&) = delete;

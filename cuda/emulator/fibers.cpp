@@ -68,7 +68,7 @@ void enter() {
 
 void stop_at(At barrier) {
   Run& r = run();
-  if (!r.together) fail("emulated CUDA: a barrier in a kernel whose threads do not work together");
+  if (!r.together) throw_error("emulated CUDA: a barrier in a kernel whose threads do not work together");
   Thread& mine = *r.threads[r.current];
   mine.at = barrier;
   char* const meeting = &r.barriers[r.barrier];
@@ -130,7 +130,7 @@ void run_block(unsigned threads) {
       if (!all_at(w, end, At::warp_barrier)) continue;
       for (unsigned t = w; t < end; ++t)
         if (r.threads[t]->at == At::end)
-          fail("emulated CUDA: threads of a warp exchange a value with one that has ended");
+          throw_error("emulated CUDA: threads of a warp exchange a value with one that has ended");
       go_on(w, end);
       moved = true;
     }
@@ -139,7 +139,7 @@ void run_block(unsigned threads) {
       r.barrier ^= 1;
       moved = true;
     }
-    if (!moved) fail("emulated CUDA: threads of a block wait at different barriers");
+    if (!moved) throw_error("emulated CUDA: threads of a block wait at different barriers");
   }
 }
 
@@ -163,7 +163,7 @@ std::uint64_t exchange(std::uint64_t value, int mask) {
   Run& r = run();
   const unsigned mine = r.current, other = mine ^ static_cast<unsigned>(mask);
   if (other / kWarp != mine / kWarp || other >= r.values.size())
-    fail("emulated CUDA: a thread exchanges a value with one that its warp does not have");
+    throw_error("emulated CUDA: a thread exchanges a value with one that its warp does not have");
   r.values[mine] = value;
   stop_at(At::warp_barrier);
   value = r.values[other];

@@ -58,7 +58,7 @@ Tensor first_along(const Tensor& x, const Shape& sizes, int dim) {
 std::int64_t size_along(const Tensor& x, int dim) { return x.dim() > 0 ? x.sizes()[dim] : 1; }
 // The check of an index into a dim of this size.
 IndexCheck check_into(const OpCall& c, std::int64_t size, const Tensor& index) {
-  if (size == 0 && index.numel() > 0) fail(c, "no index is in range, for there is nothing along that dim");
+  if (size == 0 && index.numel() > 0) throw_error(c, "no index is in range, for there is nothing along that dim");
   return index_check(c, size);
 }
 std::int64_t stride_along(const Tensor& x, int dim) { return x.dim() > 0 ? x.strides()[dim] : 0; }

@@ -58,8 +58,8 @@ namespace gradual::device {
 void advance_scale(DeviceLossScale* state, Device device, const LossScaleRule& rule,
                    std::span<const std::int64_t* const> found, double given) {
   if (found.size() > cuda::kMostOptimizers)
-    fail("GradScaler: " + std::to_string(found.size()) + " optimizers in one iteration; " +
-         std::to_string(cuda::kMostOptimizers) + " are allowed");
+    throw_error("GradScaler: " + std::to_string(found.size()) + " optimizers in one iteration; " +
+                std::to_string(cuda::kMostOptimizers) + " are allowed");
   select(device);
   cuda::AdvanceScale advance{state, rule, {}, static_cast<int>(found.size()), given};
   std::copy(found.begin(), found.end(), advance.found);

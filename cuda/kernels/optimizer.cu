@@ -22,8 +22,8 @@ constexpr int kFewParts = 40, kManyParts = 400;  // of a table
 void check_dtypes(const OpCall& c, int first) {
   for (int i = first; i < c.inputs.size(); ++i)
     if (c[i].defined() && (!c[i].is_floating() || is_f8(c[i].dtype())))
-      fail(c, "input " + std::to_string(i) + " is " + std::string(name(c[i].dtype())) +
-                  "; a GPU's optimizer takes f64, f32, f16 and bf16");
+      throw_error(c, "input " + std::to_string(i) + " is " + std::string(to_string(c[i].dtype())) +
+                         "; a GPU's optimizer takes f64, f32, f16 and bf16");
 }
 
 // Counts of what stores into f16 and bf16 lose, part by part; f32 and f64 are computed in.
@@ -301,7 +301,7 @@ void sgd_step(const OpCall& c, Outputs&) { step<SgdRule>(c, 1); }
 
 void adam_step(const OpCall& c, Outputs&) {
   for (int i = kMoment; i < c.inputs.size(); i += kMoment + 2)
-    if (!c[i].defined() || !c[i + 1].defined()) fail(c, "needs two moments");
+    if (!c[i].defined() || !c[i + 1].defined()) throw_error(c, "needs two moments");
   step<AdamRule>(c, 2);
 }
 

@@ -202,7 +202,7 @@ void max_pool2d_backward(const OpCall& c, Outputs& out) {
   const Tensor &dy = c[0], &dx = out[0];
   for (int d = 0; d < 2 && dy.numel() > 0; ++d)
     if (a.stride[d] < 1 || (dx.size(2 + d) + 2 * a.padding[d] - a.kernel[d]) / a.stride[d] + 1 != dy.size(2 + d))
-      fail(c, "kernel, stride, padding and size must be those of the max_pool2d that gave the indices");
+      throw_error(c, "kernel, stride, padding and size must be those of the max_pool2d that gave the indices");
   cpu::visit_floating(dy.dtype(), [&]<class T>(T) {
     const CountingStores counting(dtype_of<T>, dx.dtype());
     for_each(dx.numel(),

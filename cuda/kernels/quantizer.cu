@@ -272,7 +272,7 @@ template <class Round> void start_tiles(const Round& round, const device::Roundi
   for_blocks(pass.blocks, pass);
 }
 
-// Doubles that stay wide and powers of two are never scaled: check(Quantizer) and the caller see to it.
+// Doubles that stay wide and powers of two are never scaled: check_valid(Quantizer) and the caller see to it.
 template <bool kCodes, bool kCount>
 void start_pass(const device::RoundingPass& p, char* codes, const Tallies& tallies) {
   const std::int64_t n = p.rows * p.k;

@@ -2,7 +2,7 @@
 
 #include <array>
 
-#include "../../core/support/failf.h"
+#include "../../core/support/throwf.h"
 #include "../runtime/profiling.h"
 #include "../runtime/runtime.h"
 #include "../runtime/thread_resources.h"
@@ -10,7 +10,7 @@
 namespace gradual::cuda {
 
 void check(cudnnStatus_t status, const char* call) {
-  if (status != CUDNN_STATUS_SUCCESS) failf("{}: {}", call, cudnnGetErrorString(status));
+  if (status != CUDNN_STATUS_SUCCESS) throwf("{}: {}", call, cudnnGetErrorString(status));
 }
 
 bool supported(cudnnStatus_t status, const char* call) {
@@ -40,7 +40,7 @@ cudnnDataType_t cudnn_type(DType dtype) {
     case DType::f32: return CUDNN_DATA_FLOAT;
     case DType::f16: return CUDNN_DATA_HALF;
     case DType::bf16: return CUDNN_DATA_BFLOAT16;
-    default: failf("internal: cuDNN has no {}", name(dtype));
+    default: throwf("internal: cuDNN has no {}", to_string(dtype));
   }
 }
 

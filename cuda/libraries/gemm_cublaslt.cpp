@@ -11,7 +11,7 @@
 #include <map>
 #include <span>
 
-#include "../../core/support/failf.h"
+#include "../../core/support/throwf.h"
 #include "../../core/tensor/device_recording.h"
 #include "../kernels/gemm.h"
 #include "../runtime/memory.h"
@@ -33,8 +33,8 @@ constexpr const char* kWarmUp = "; it may be one that only a captured stream mee
 
 void check(cublasStatus_t status, const char* call) {
   if (status != CUBLAS_STATUS_SUCCESS)
-    failf("{}: {} ({}){}", call, cublasLtGetStatusString(status), cublasLtGetStatusName(status),
-          device::capturing() ? kWarmUp : "");
+    throwf("{}: {} ({}){}", call, cublasLtGetStatusString(status), cublasLtGetStatusName(status),
+           device::capturing() ? kWarmUp : "");
 }
 
 cudaDataType_t type_of(DType dtype) {
@@ -45,7 +45,7 @@ cudaDataType_t type_of(DType dtype) {
     case DType::bf16: return CUDA_R_16BF;
     case DType::f8e4m3fn: return CUDA_R_8F_E4M3;
     case DType::f8e5m2: return CUDA_R_8F_E5M2;
-    default: failf("internal: cuBLASLt multiplies no {}", name(dtype));
+    default: throwf("internal: cuBLASLt multiplies no {}", to_string(dtype));
   }
 }
 

@@ -4,7 +4,7 @@
 #include <optional>
 #include <utility>
 
-#include "../../core/support/failf.h"
+#include "../../core/support/throwf.h"
 #include "../../core/tensor/device_recording.h"
 #include "index_check.h"
 #include "random.h"
@@ -99,8 +99,8 @@ struct KeepGenerator : Pinned {
 
 void Graph::capture(const std::function<void()>& step) {
   State& s = *state_;
-  if (recording()) fail("cuda::Graph: capture within capture");
-  if (s.run) fail("cuda::Graph: it has captured a step already; make another Graph");
+  if (recording()) throw_error("cuda::Graph: capture within capture");
+  if (s.run) throw_error("cuda::Graph: it has captured a step already; make another Graph");
   device::select(Device::cuda(s.device));
   // An error of what ran before is not the step's, and blocks that it freed can be had by the pool (private_pool.cpp).
   check(cudaStreamSynchronize(current_stream()), "cudaStreamSynchronize");
@@ -120,7 +120,7 @@ void Graph::capture(const std::function<void()>& step) {
   const RandomKey after = default_generator().state();
   if (after.seed != keep.before.seed || after.stream < keep.before.stream) {
     cudaGraphExecDestroy(run);
-    fail("cuda::Graph: the step seeds the default generator; do that before capture()");
+    throw_error("cuda::Graph: the step seeds the default generator; do that before capture()");
   }
   s.first = keep.before;
   s.draws = after.stream - keep.before.stream;
@@ -132,7 +132,7 @@ void Graph::capture(const std::function<void()>& step) {
 
 void Graph::replay() {
   State& s = *state_;
-  if (!s.run) fail("cuda::Graph: replay() needs a step; capture one first");
+  if (!s.run) throw_error("cuda::Graph: replay() needs a step; capture one first");
   device::need_no_capture("a replay");
   device::select(Device::cuda(s.device));
   for (const auto& f : s.before_replay) f();
@@ -154,14 +154,14 @@ bool capturing() { return cuda::recording() != nullptr; }
 
 void need_no_capture(const std::string& what) {
   if (capturing())
-    failf(
+    throwf(
         "cuda::Graph: {} cannot be recorded: the host would wait for work that is not done yet. Move it out of "
         "capture()",
         what);
 }
 
 void before_replay(std::function<void()> f) {
-  if (!capturing()) fail("before_replay: nothing is being recorded");
+  if (!capturing()) throw_error("before_replay: nothing is being recorded");
   cuda::recording()->before_replay.push_back(std::move(f));
 }
 

@@ -4,7 +4,7 @@
 #include <mutex>
 #include <new>
 
-#include "../../core/support/failf.h"
+#include "../../core/support/throwf.h"
 
 namespace gradual::cuda {
 namespace {
@@ -36,14 +36,14 @@ void raise_index_fault() {
   if (!fault || *static_cast<volatile unsigned*>(&fault->ready) == 0) return;
   const IndexFault told = *fault;
   *fault = IndexFault{};
-  const std::string line = place(told.where);
+  const std::string line = file_line(told.where);
   if (told.op == OpId::max_pool2d_backward)
-    failf(
+    throwf(
         "{}: index {} (element {}) lies outside its window in a plane of {} elements; pass the indices and the "
         "attributes of max_pool2d and its input's sizes",
-        name(told.op), told.index, told.element, told.size);
-  failf("{}{}{}: index {} (element {} of the index) is out of range; allowed are 0 to {}", name(told.op),
-        line.empty() ? "" : " at ", line, told.index, told.element, told.size - 1);
+        to_string(told.op), told.index, told.element, told.size);
+  throwf("{}{}{}: index {} (element {} of the index) is out of range; allowed are 0 to {}", to_string(told.op),
+         line.empty() ? "" : " at ", line, told.index, told.element, told.size - 1);
 }
 
 }  // namespace gradual::cuda

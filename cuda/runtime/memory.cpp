@@ -3,7 +3,7 @@
 #include <cstring>
 #include <mutex>
 
-#include "../../core/support/failf.h"
+#include "../../core/support/throwf.h"
 #include "../../core/tensor/memory.h"
 #include "../cuda.h"
 #include "index_check.h"
@@ -55,8 +55,8 @@ void clear(void* to, std::size_t bytes) {
 void fail_allocation(std::size_t bytes, Device device) {
   std::size_t left = 0, all = 0;
   cudaMemGetInfo(&left, &all);
-  failf("out of memory on {}: asked for {} bytes; the driver has {} of {} bytes left\n{}", to_string(device), bytes,
-        left, all, memory_summary(device));
+  throwf("out of memory on {}: asked for {} bytes; the driver has {} of {} bytes left\n{}", to_string(device), bytes,
+         left, all, memory_summary(device));
 }
 
 void empty_cache(Device device) {
@@ -83,7 +83,8 @@ void* allocate(std::size_t bytes, Device device) {
   select(device);
   if (bytes == 0) return nullptr;
   if (const cuda::Recording* r = cuda::recording()) {
-    if (r->device != device.index) failf("cuda::Graph: a graph of cuda:{} cannot use {}", r->device, to_string(device));
+    if (r->device != device.index)
+      throwf("cuda::Graph: a graph of cuda:{} cannot use {}", r->device, to_string(device));
     return r->pool->allocate(bytes, r->keeps_memory);
   }
   cuda::keep_freed_blocks(device.index);

@@ -46,7 +46,7 @@ struct Watch::Span {
 };
 
 Watch::Watch(Device device) {
-  if (cuda::notes) fail("device::Watch: this thread is watched already");
+  if (cuda::notes) throw_error("device::Watch: this thread is watched already");
   select(device);
   span_ = std::make_unique<Span>();
   span_->start.record();

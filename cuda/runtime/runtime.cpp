@@ -6,7 +6,7 @@
 #include <mutex>
 #include <string>
 
-#include "../../core/support/failf.h"
+#include "../../core/support/throwf.h"
 #include "../cuda.h"
 #include "index_check.h"
 #include "recording.h"
@@ -64,7 +64,7 @@ cudaStream_t shared_stream(int device) {
 void check(cudaError_t status, const char* call) {
   if (status == cudaSuccess) return;
   cudaGetLastError();  // clears the error, which is reported here
-  failf("{}: {} ({})", call, cudaGetErrorString(status), cudaGetErrorName(status));
+  throwf("{}: {} ({})", call, cudaGetErrorString(status), cudaGetErrorName(status));
 }
 
 std::string why_not() { return found().why; }
@@ -134,8 +134,8 @@ int count() { return cuda::found().count; }
 void select(Device device) {
   if (device.index == cuda::selected) return;
   if (device.index >= count()) {
-    if (count() == 0) failf("no device {}: {}", to_string(device), cuda::why_not());
-    failf("no device {}: the GPUs at hand are cuda:0 to cuda:{}", to_string(device), count() - 1);
+    if (count() == 0) throwf("no device {}: {}", to_string(device), cuda::why_not());
+    throwf("no device {}: the GPUs at hand are cuda:0 to cuda:{}", to_string(device), count() - 1);
   }
   cuda::check(cudaSetDevice(device.index), "cudaSetDevice");
   cuda::selected = device.index;

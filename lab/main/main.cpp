@@ -47,15 +47,16 @@ amp::Recipe recipe_named(const std::string& name) {
   } catch (const Error&) {
     std::error_code none;
     if (!std::filesystem::is_regular_file(name, none)) throw;
-    fail("no recipe '" + name + "'; a file of this name exists, but the name of a recipe file must end in .json");
+    throw_error("no recipe '" + name +
+                "'; a file of this name exists, but the name of a recipe file must end in .json");
   }
 }
 
 void add(std::vector<Asked>& all, const std::string& by, amp::Recipe recipe) {
   for (const Asked& other : all) {
-    if (other.by == by && other.recipe.name == recipe.name) fail("--recipes lists '" + by + "' twice");
+    if (other.by == by && other.recipe.name == recipe.name) throw_error("--recipes lists '" + by + "' twice");
     if (other.recipe.name == recipe.name)
-      fail("--recipes lists the recipe " + recipe.name + " twice, as '" + other.by + "' and as '" + by + "'");
+      throw_error("--recipes lists the recipe " + recipe.name + " twice, as '" + other.by + "' and as '" + by + "'");
   }
   all.push_back({by, std::move(recipe)});
 }
@@ -64,14 +65,14 @@ std::vector<amp::Recipe> recipes_for(const std::string& text) {
   std::vector<Asked> asked;
   const std::vector<std::string> names = split_names(text);
   for (const std::string& name : text == "all" ? amp::recipe_names() : names) {
-    if (name == "all") fail("--recipes is '" + text + "'; use all alone, or names separated by commas");
+    if (name == "all") throw_error("--recipes is '" + text + "'; use all alone, or names separated by commas");
     if (name.ends_with(".json")) {
       for (amp::Recipe& r : amp::load_recipes(name)) add(asked, name, std::move(r));
     } else {
       add(asked, name, recipe_named(name));
     }
   }
-  if (asked.empty()) fail("--recipes is '" + text + "', which names none; see --list-recipes");
+  if (asked.empty()) throw_error("--recipes is '" + text + "', which names none; see --list-recipes");
   std::vector<amp::Recipe> recipes;
   recipes.reserve(asked.size());
   for (Asked& a : asked) recipes.push_back(std::move(a.recipe));
@@ -84,12 +85,13 @@ void list_recipes(const std::vector<amp::Recipe>& recipes) {
     if (!amp::is_recipe(r.name)) {  // from a file; its description may not say it
       if (r.scaling && !r.scaling->dynamic)
         lab::say(stdout, "{:<16} loss scale: {}, fixed\n", "", r.scaling->init_scale);
-      for (const auto& [op, policy] : r.policy) lab::say(stdout, "{:<16} {}: {}\n", "", name(op), to_string(policy));
+      for (const auto& [op, policy] : r.policy)
+        lab::say(stdout, "{:<16} {}: {}\n", "", to_string(op), to_string(policy));
     }
     if (!r.quantization) continue;
     for (const amp::OperandGroup& g : describe(*r.quantization))
       lab::say(stdout, "{:<16} {}: {}\n", "", fmt::join(g.operands, ", "), g.quantizer);
-    if (r.quantization->accumulator) lab::say(stdout, "{:<16} sums: {}\n", "", name(*r.quantization->accumulator));
+    if (r.quantization->accumulator) lab::say(stdout, "{:<16} sums: {}\n", "", to_string(*r.quantization->accumulator));
     for (const auto& [module, other] : r.quantization->modules)
       lab::say(stdout, "{:<16} {}: as {}\n", "", module, other);
   }
@@ -123,7 +125,7 @@ template <class T> std::string count(T n, const char* what) {
 }
 
 void at_least_one(const char* option, std::int64_t given) {
-  if (given < 1) fail(fmt::format("{} is {}; it must be at least 1", option, given));
+  if (given < 1) throw_error(fmt::format("{} is {}; it must be at least 1", option, given));
 }
 
 struct Arguments {
@@ -172,16 +174,17 @@ std::optional<int> parse(CLI::App& app, int argc, char** argv) {
     const std::string what = e.what();
     const auto is_of = [&](const char* option) { return what.find(option) != std::string::npos; };
     if (is_of("--quiet") || is_of("--resume") || is_of("--list-recipes"))
-      fail(what + "; it takes no value (see gradual-lab --help)");
-    fail(what + "; " + (is_of("--lr") ? "a number" : "a whole number, not too large,") +
-         " is expected (see gradual-lab --help)");
+      throw_error(what + "; it takes no value (see gradual-lab --help)");
+    throw_error(what + "; " + (is_of("--lr") ? "a number" : "a whole number, not too large,") +
+                " is expected (see gradual-lab --help)");
   } catch (const CLI::ArgumentMismatch& e) {
     const std::string what = e.what();
     const std::size_t twice = what.find(": At Most 1 ");
-    fail((twice == std::string::npos ? what : what.substr(0, twice) + " is given more than once") +
-         " (see gradual-lab --help)");
+    throw_error((twice == std::string::npos ? what : what.substr(0, twice) + " is given more than once") +
+                " (see gradual-lab --help)");
   } catch (const CLI::ParseError& e) { return app.exit(e) == 0 ? 0 : 2; }
-  if (const std::vector<std::string> extras = app.remaining(); !extras.empty()) fail(unknown(extras.front(), app));
+  if (const std::vector<std::string> extras = app.remaining(); !extras.empty())
+    throw_error(unknown(extras.front(), app));
   return std::nullopt;
 }
 
@@ -191,10 +194,10 @@ void check(const CLI::App& app, const Arguments& a) {
   at_least_one("--seeds", a.options.seeds);
   if (app.count("--context")) at_least_one("--context", a.context);
   if (app.count("--lr") && !(std::isfinite(a.options.lr) && a.options.lr > 0))
-    fail(fmt::format("--lr is {}; it must be positive and finite", a.options.lr));
-  if (a.out.empty()) fail("--out is empty; it must name a folder");
+    throw_error(fmt::format("--lr is {}; it must be positive and finite", a.options.lr));
+  if (a.out.empty()) throw_error("--out is empty; it must name a folder");
   if (app.count("--threads") && (a.threads < 1 || a.threads > kMostThreads))
-    fail(fmt::format("--threads is {}; it must be 1 to {}", a.threads, kMostThreads));
+    throw_error(fmt::format("--threads is {}; it must be 1 to {}", a.threads, kMostThreads));
 }
 
 // Trains, writes the folder, prints the table; returns the exit status.

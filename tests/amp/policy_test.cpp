@@ -38,7 +38,7 @@ TEST_CASE("every op's default policy is the one listed here") {
   std::size_t listed = 0;
   for (int i = 0; i < kOpCount; ++i) {
     const auto op = static_cast<OpId>(i);
-    const std::string title(name(op));
+    const std::string title(to_string(op));
     CAPTURE(title);
     const auto found = kListed.find(title);
     CHECK(to_string(table[op]) == (found == kListed.end() ? "pass" : found->second));

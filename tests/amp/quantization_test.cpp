@@ -428,6 +428,6 @@ TEST_CASE("the Hadamard transform is orthogonal: it changes what is rounded, not
   CHECK_FALSE(same_bits(turned, Region(q).forward([&] { return matmul(x, w); })));
   Quantization half = q;
   half.wgrad_x->hadamard = true;
-  CHECK(message_of([&] { amp::check(half); }) ==
+  CHECK(message_of([&] { amp::check_valid(half); }) ==
         "quantization, wgrad: the Hadamard transform is of both operands or of none");
 }

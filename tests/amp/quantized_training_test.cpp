@@ -137,7 +137,7 @@ TEST_CASE("delayed scales advance when the outermost region ends and when backwa
       [&] {
         const amp::RecipeScope scope = region();
         linear(x * 100, w);
-        fail("in the middle of a step");
+        throw_error("in the middle of a step");
       }(),
       Error);
   CHECK(site.x.amax == std::vector<float>{7});
@@ -510,7 +510,7 @@ TEST_CASE("quantisation that cannot be is named") {
     Recipe r = amp::recipe("fp8-delayed");
     r.name = "mine";
     edit(r);
-    return message_of([&] { amp::check(r); });
+    return message_of([&] { amp::check_valid(r); });
   };
   CHECK(refused([](Recipe&) {}) == "no error");
   CHECK(

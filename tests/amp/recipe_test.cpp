@@ -351,7 +351,7 @@ TEST_CASE("names, aliases and the registry") {
   amp::register_recipe(inner);
   Recipe outer = amp::recipe("mxfp8");
   outer.quantization->modules = {{"first", "mxfp8-but-head"}};
-  CHECK(message_of([&] { amp::check(outer); }) ==
+  CHECK(message_of([&] { amp::check_valid(outer); }) ==
         "recipe 'mxfp8': quantization, modules, first: recipe 'mxfp8-but-head' has modules of its own, which only a "
         "model's recipe has");
   Net net = make_net();
@@ -365,7 +365,7 @@ TEST_CASE("contradictions are errors that name the field") {
     Recipe r = amp::recipe(base);
     r.name = "mine";
     edit(r);
-    return message_of([&] { amp::check(r); });
+    return message_of([&] { amp::check_valid(r); });
   };
   CHECK(message([](Recipe& r) { r.name = ""; }) == "recipe '': it needs a name");
   CHECK(message([](Recipe& r) { r.mode = amp::Mode::full; }) ==

@@ -30,7 +30,7 @@ Outputs rounded_contraction(const OpCall& call) {
     case OpId::conv2d_backward_weight:
       out[0] = conv2d_backward_weight(q(call[0]), q(call[1]), call.get<ConvAttrs>());
       break;
-    default: fail("rounded_contraction: no " + std::string(name(call.op)));
+    default: throw_error("rounded_contraction: no " + std::string(to_string(call.op)));
   }
   return out;
 }
@@ -115,8 +115,8 @@ TEST_CASE("it is one node on the tape, and nothing is kept but its operands") {
 TEST_CASE("a rewrite is told each operand's role") {
   std::vector<std::string> seen;
   const amp::Rewrite rewrite = [&](const OpCall& call) {
-    std::string text(name(call.op));
-    for (int i = 0; i < 2; ++i) text.append(" ").append(name(amp::operand_role(i)));
+    std::string text(to_string(call.op));
+    for (int i = 0; i < 2; ++i) text.append(" ").append(to_string(amp::operand_role(i)));
     seen.push_back(text);
     return rounded_contraction(call);
   };

@@ -189,7 +189,7 @@ TEST_CASE("attention: whole rows of -Inf under dropout, autocast and create_grap
           CAPTURE(causal);
           CAPTURE(dropout);
           CAPTURE(twice);
-          CAPTURE(name(dtype));
+          CAPTURE(to_string(dtype));
           // Under the causal mask what a blind query may not see anyway is a number. A key hidden from all but one.
           Tensor open = randn({heads, queries, keys}, f64, g);
           for (std::int64_t h = 0; h < heads; ++h) open[h].narrow(0, 1, seeing - 1).narrow(1, 1, 1).fill_(-INFINITY);

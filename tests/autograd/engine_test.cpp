@@ -142,7 +142,7 @@ TEST_CASE("engine: detach cuts, no_grad and enable_grad nest") {
   CHECK_THROWS_AS(
       [&] {
         const NoGrad off;
-        fail("out of the scope");
+        throw_error("out of the scope");
       }(),
       Error);
   CHECK(grad_enabled());
@@ -151,7 +151,7 @@ TEST_CASE("engine: detach cuts, no_grad and enable_grad nest") {
 TEST_CASE("engine: a failing backward leaves the thread as it was") {
   const Tensor x = leaf({1, 2});
   const Tensor y = x * x;
-  y.register_hook([](const Tensor&) -> Tensor { fail("hook"); });
+  y.register_hook([](const Tensor&) -> Tensor { throw_error("hook"); });
   const Context before = context();
   CHECK_THROWS_WITH((y * y).sum().backward(), "hook");
   CHECK(grad_enabled());

@@ -169,7 +169,7 @@ TEST_CASE("function: backward runs under forward's generator, module and line") 
   f->b = [&](const std::vector<Tensor>& g) {
     drawn_again = values(rand({3}));
     module = context().module;
-    line = place(context().line);
+    line = file_line(context().line);
     CHECK(context().phase == Phase::backward);
     return std::vector<Tensor>{g[0]};
   };
@@ -213,12 +213,12 @@ TEST_CASE("function: one inside another, and without gradients") {
 TEST_CASE("function: an exception in forward or backward leaves the thread clean") {
   const Tensor x = leaf({2});
   auto f = std::make_shared<Any>();
-  f->f = [](const std::vector<Tensor>&) -> std::vector<Tensor> { fail("forward broke"); };
+  f->f = [](const std::vector<Tensor>&) -> std::vector<Tensor> { throw_error("forward broke"); };
   CHECK_THROWS_WITH(apply(f, {x}), "forward broke");
   CHECK(grad_enabled());
   auto g = std::make_shared<Any>();
   g->f = [](const std::vector<Tensor>& in) { return std::vector<Tensor>{in[0] * 2}; };
-  g->b = [](const std::vector<Tensor>&) -> std::vector<Tensor> { fail("backward broke"); };
+  g->b = [](const std::vector<Tensor>&) -> std::vector<Tensor> { throw_error("backward broke"); };
   const std::uint64_t stream = default_generator().state().stream;
   CHECK_THROWS_WITH(apply(g, {x})[0].sum().backward(), "backward broke");
   CHECK(grad_enabled());

@@ -29,7 +29,7 @@ TEST_CASE("tape: lists each node once, oldest first") {
   const Tensor y = (a * a + a).sum();
   const Tape tape = Tape::of(y);
   std::vector<std::string> names;
-  for (const auto& n : tape.nodes()) names.push_back(name(*n));
+  for (const auto& n : tape.nodes()) names.push_back(op_name(*n));
   CHECK(names == std::vector<std::string>{"leaf", "mul", "mul", "add", "sum"});
   for (std::size_t i = 1; i < tape.nodes().size(); ++i)
     CHECK(tape.nodes()[i - 1]->sequence < tape.nodes()[i]->sequence);
@@ -74,7 +74,7 @@ TEST_CASE("tape: stepping back with the gradient in hand") {
   std::uint64_t last = ~std::uint64_t{0};
   while (!stepper.done()) {
     const auto& step = stepper.next();
-    names.push_back(name(*step.node));
+    names.push_back(op_name(*step.node));
     CHECK(step.node->sequence < last);
     last = step.node->sequence;
     REQUIRE(step.grads_out[0].defined());

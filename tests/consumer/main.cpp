@@ -15,8 +15,8 @@ static bool train() {
 
   // Every output is 1, so dL/dw = sum over 4 rows of 2 * 1 * 1 / 1200.
   const double gradient = w.grad().select(0, 0).select(0, 0).item();
-  std::printf("gradual %s, %s: loss %g, gradient %g\n", GRADUAL_VERSION, std::string(name(gradual::cpu_isa())).c_str(),
-              loss.item(), gradient);
+  std::printf("gradual %s, %s: loss %g, gradient %g\n", GRADUAL_VERSION,
+              std::string(to_string(gradual::cpu_isa())).c_str(), loss.item(), gradient);
   return std::abs(loss.item() - 1.0) < 1e-6 && std::abs(gradient - 8.0 / 1200.0) < 1e-6;
 }
 

@@ -69,7 +69,7 @@ TEST_CASE("attention in half formats is one fused kernel, and so is its backward
   for (const Case& c : kCases)
     for (const DType dtype : {DType::f16, DType::bf16}) {
       CAPTURE(c.size);
-      CAPTURE(name(dtype));
+      CAPTURE(to_string(dtype));
       std::vector<Tensor> fused, parts, composed;
       const auto names = kernels_of([&] { fused = run(c, dtype, kGpu, dtype); });
       CHECK(any_has(names, kForward));

@@ -52,7 +52,8 @@ void compare(const Case& c, DType dtype, bool x_last, bool dy_last, double eps) 
     int wrong = 0;
     for (std::size_t k = 0; k < a.size(); ++k)
       wrong += !(std::fabs(a[k] - b[k]) <= (store + eps) * (4 + std::fabs(b[k])));
-    CHECK_MESSAGE(wrong == 0, "output ", i, " in ", name(dtype), x_last ? " x last" : "", dy_last ? " dy last" : "");
+    CHECK_MESSAGE(wrong == 0, "output ", i, " in ", to_string(dtype), x_last ? " x last" : "",
+                  dy_last ? " dy last" : "");
   }
 }
 
@@ -131,7 +132,7 @@ TEST_CASE("the library computes ordinary convolutions in every dtype and layout,
     for (const DType dtype : {DType::f64, DType::f32, DType::f16, DType::bf16})
       for (const bool last : {false, true}) {
         CAPTURE(to_string(c.w));
-        CAPTURE(name(dtype));
+        CAPTURE(to_string(dtype));
         CAPTURE(last);
         const auto placed = [&](const Tensor& t) { return last ? channels_last(t.to(kGpu)) : t.to(kGpu); };
         const Tensor x = placed(drawn(c.x, 1, dtype)), w = drawn(c.w, 2, dtype).to(kGpu);

@@ -82,7 +82,7 @@ TEST_CASE("a GPU's scaled steps have the CPU's bits and scales and skip where it
   for (const LowPrecisionUpdate update :
        {LowPrecisionUpdate::masters, LowPrecisionUpdate::kahan, LowPrecisionUpdate::stochastic}) {
     for (const bool unscale : {false, true}) {
-      CAPTURE(name(update));
+      CAPTURE(to_string(update));
       CAPTURE(unscale);
       Run cpu(Device::cpu(), update), gpu(Device::cuda(), update);
       for (std::uint64_t i = 0; i < 14; ++i) {

@@ -80,7 +80,7 @@ TEST_CASE("replays of a recorded step have the bits of the steps themselves") {
     for (const LowPrecisionUpdate update :
          {LowPrecisionUpdate::masters, LowPrecisionUpdate::kahan, LowPrecisionUpdate::stochastic}) {
       CAPTURE(sgd);
-      CAPTURE(name(update));
+      CAPTURE(to_string(update));
       Run plain(update, sgd), recorded(update, sgd);
       cuda::Graph graph;
       std::vector<float> outputs;
@@ -326,7 +326,7 @@ TEST_CASE("what cannot be recorded is an error that names it and leaves nothing 
   CHECK(contains(item, "to_device: [] f32 from cuda:0 to the CPU cannot be recorded"));
   CHECK(contains(error_of_capture([&] { ones({2}).to(kGpu); }), "to_device: [2] f32 from the CPU to cuda:0 cannot"));
   CHECK(contains(error_of_capture([&] { cuda::synchronize(); }), "cuda::synchronize() cannot be recorded"));
-  CHECK(contains(error_of_capture([&] { fail("mine"); }), "mine"));
+  CHECK(contains(error_of_capture([&] { throw_error("mine"); }), "mine"));
   CHECK(contains(error_of_capture([&] {
                    cuda::Graph inner;
                    inner.capture([] {});

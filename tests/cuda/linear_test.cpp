@@ -46,7 +46,7 @@ TEST_CASE("linear_gelu and its gradients, once and twice, are the CPU's") {
   if (!have_gpu()) return;
   for (const DType dtype : {DType::f64, DType::f32, DType::f16, DType::bf16})
     for (const Gelu form : {Gelu::exact, Gelu::tanh}) {
-      CAPTURE(name(dtype));
+      CAPTURE(to_string(dtype));
       std::vector<std::vector<Tensor>> seen;
       for (const Device device : {Device::cpu(), kGpu}) {
         Layer l(dtype, device);
@@ -115,7 +115,7 @@ TEST_CASE("the gradients of weight and bias in one op are the CPU's, wherever th
   for (const DType dtype : {DType::f64, DType::f32, DType::f16, DType::bf16})
     for (const bool turned : {false, true})
       for (const std::int64_t rows : {1, 40, 700}) {
-        CAPTURE(name(dtype));
+        CAPTURE(to_string(dtype));
         const Tensor dy = turned ? drawn({24, rows}, 1, dtype).t() : drawn({rows, 24}, 1, dtype);
         const Tensor x = drawn({rows, 16}, 2, dtype), gdy = dy.to(kGpu), gx = x.to(kGpu);
         const Outputs here = call_row(OpId::linear_backward_weight, {}, dy, x);

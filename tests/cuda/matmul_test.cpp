@@ -43,7 +43,7 @@ TEST_CASE("an accumulator gives the CPU's bits") {
           "e5m4/chunk=3/promote=10", "f32/promote=64"}) {
       const AccumulatorScope scope(accumulator(name));
       CAPTURE(name);
-      CAPTURE(gradual::name(dtype));
+      CAPTURE(gradual::to_string(dtype));
       CHECK(numbers(linear(there[0], there[1], there[2])) == numbers(linear(a, w, bias)));
       CHECK(numbers(matmul(there[0], there[1].t())) == numbers(matmul(a, w.t())));
       CHECK(numbers(matmul(there[0].narrow(1, 0, 0), there[1].narrow(1, 0, 0).t())) == std::vector<double>(63));

@@ -159,7 +159,7 @@ std::vector<Case> strided_cases() {
 void compare(const std::vector<Case>& cases) {
   for (const Case& c : cases)
     for (DType dtype : {DType::f64, DType::f32, DType::f16, DType::bf16}) {
-      INFO(c.name << " " << name(dtype));
+      INFO(c.name << " " << to_string(dtype));
       const std::vector<Tensor> here = c.inputs(dtype);
       std::vector<Tensor> there;
       there.reserve(here.size());
@@ -195,7 +195,7 @@ TEST_CASE("f16 and bf16 meet f32 in one kernel and have the bits of a cast") {
       for (const bool swapped : {false, true})
         for (const Shape& sizes :
              {Shape{3, 5, 24}, Shape{5, 24}, Shape{24}, Shape{3, 1, 24}, Shape{3, 5, 1}, Shape{}}) {
-          CAPTURE(name(narrow));
+          CAPTURE(to_string(narrow));
           CAPTURE(to_string(sizes));
           Tensor values[2][3];
           for (const bool there : {false, true}) {
@@ -226,7 +226,7 @@ TEST_CASE("tensors are joined in a launch and the bits are theirs") {
   if (!have_gpu()) return;
   for (const DType dtype :
        {DType::f64, DType::f32, DType::bf16, DType::f8e4m3fn, DType::i64, DType::u8, DType::bool_}) {
-    CAPTURE(name(dtype));
+    CAPTURE(to_string(dtype));
     const auto part = [&](const Shape& sizes, std::uint64_t seed) { return indices(2, sizes, seed).to(dtype); };
     const auto joined = [&](const std::vector<Tensor>& parts, int dim, std::size_t launches) {
       std::vector<Tensor> there;
@@ -259,7 +259,7 @@ TEST_CASE("a fill ends where its tensor does") {
   for (const DType dtype : {DType::u8, DType::bf16, DType::f32, DType::f64})
     for (const std::int64_t n : {1, 2, 15, 16, 17, 33, 1000})
       for (const std::int64_t start : {0, 1, 16}) {
-        CAPTURE(name(dtype));
+        CAPTURE(to_string(dtype));
         CAPTURE(n);
         CAPTURE(start);
         const auto filled = [&](Device device) {

@@ -124,7 +124,7 @@ TEST_CASE("fast f8 multiplies codes, their scales in the product, in all three p
   struct Counter : Interceptor {
     int products = 0, multiplications = 0;
     Outputs call(const OpCall& call) override {
-      products += info(call.op).kind == OpKind::Contraction;
+      products += op_info(call.op).kind == OpKind::Contraction;
       multiplications += call.op == OpId::mul;
       return next_below_observe(call);
     }

@@ -113,8 +113,8 @@ Result run(const Tensor& x, const Quantizer& q, int axis, bool scaled_exponents)
 }
 
 void check_same(const Tensor& x, const Quantizer& q, int axis, bool scaled_exponents) {
-  INFO(describe(q) << " " << name(q.overflow) << " of " << to_string(x.sizes()) << " " << name(x.dtype()) << ", axis "
-                   << axis);
+  INFO(describe(q) << " " << to_string(q.overflow) << " of " << to_string(x.sizes()) << " " << to_string(x.dtype())
+                   << ", axis " << axis);
   const Result cpu = run(x, q, axis, scaled_exponents), gpu = run(x.to(Device::cuda()), q, axis, scaled_exponents);
   for (std::size_t i = 0; i < cpu.tensors.size(); ++i) {
     INFO("result " << i);

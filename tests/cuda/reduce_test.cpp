@@ -54,7 +54,7 @@ TEST_CASE("rows of whole fours are read in fours: the bits are those of rows wit
   if (!have_gpu()) return;
   for (const DType dtype : {DType::f64, DType::f32, DType::bf16})
     for (const std::int64_t length : {12, 196, 300, 9004}) {
-      CAPTURE(name(dtype));
+      CAPTURE(to_string(dtype));
       CAPTURE(length);
       const Tensor x = drawn({64, length}, 1, dtype).to(kGpu), wide = x.to(DType::f32);
       const Tensor none = zeros({64, 4}, {.dtype = dtype, .device = kGpu});
@@ -97,7 +97,7 @@ TEST_CASE("sums under an accumulator have the CPU's bits") {
          {"f64", "fp16-acc", "bf16-acc:toward-zero", "hopper-fp8-14bit", "e5m4/chunk=3/promote=10"}) {
       const AccumulatorScope scope(accumulator(name));
       CAPTURE(name);
-      CAPTURE(gradual::name(dtype));
+      CAPTURE(gradual::to_string(dtype));
       for (const Shape& dims : {Shape{}, Shape{1}, Shape{0, 2}, Shape{2}}) {
         CHECK(numbers(sum(x.to(kGpu), dims)) == numbers(sum(x, dims)));
         CHECK(numbers(mean(x.to(kGpu), dims)) == numbers(mean(x, dims)));

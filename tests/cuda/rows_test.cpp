@@ -100,7 +100,7 @@ TEST_CASE("autocast's cross entropy widens the logits itself and has the bits of
     for (const std::int64_t n : {10, 40, 1000, 9001, 9008})
       for (const Reduction r : {Reduction::mean, Reduction::none})
         for (const double smoothing : {0.0, 0.1}) {
-          CAPTURE(name(dtype));
+          CAPTURE(to_string(dtype));
           CAPTURE(n);
           const Tensor classes = from_data(std::vector<std::int64_t>{n / 2, 0, -100, n - 1}, {4}).to(kGpu);
           Tensor loss[2], dx[2];
@@ -126,7 +126,7 @@ TEST_CASE("autocast's cross entropy has the bits of a cast of logits with gaps t
   if (!have_gpu()) return;
   for (const DType dtype : {DType::f16, DType::bf16})
     for (const std::int64_t n : {1000, 9000, 9008}) {
-      CAPTURE(name(dtype));
+      CAPTURE(to_string(dtype));
       CAPTURE(n);
       const Tensor classes = from_data(std::vector<std::int64_t>{n / 2, 0, -100, n - 1}, {4}).to(kGpu);
       const Tensor line = drawn({4 * n + 1}, 1, dtype).to(kGpu);
@@ -239,7 +239,7 @@ TEST_CASE("batch norm goes through small planes in runs of eight where elements 
     return any_has(names, "MapPlanes");
   };
   for (const DType dtype : {DType::f64, DType::f32, DType::f16, DType::bf16}) {
-    CAPTURE(name(dtype));
+    CAPTURE(to_string(dtype));
     for (const Shape& sizes : {Shape{2, 3, 14, 14}, Shape{2, 4, 7, 7}, Shape{4, 2, 9}, Shape{8, 1, 3, 3}})
       CHECK(eval(drawn(sizes, 1, dtype).to(kGpu)));
     CHECK_FALSE(eval(drawn({2, 3, 4, 4}, 1, dtype).to(kGpu)));  // whole runs
@@ -276,8 +276,8 @@ TEST_CASE("running statistics move in one launch, with the CPU's bits") {
     for (const DType of_batch : {DType::f32, DType::f64}) {
       for (const std::int64_t channels : {0, 1, 300}) {
         for (const bool counted : {false, true}) {
-          CAPTURE(name(dtype));
-          CAPTURE(name(of_batch));
+          CAPTURE(to_string(dtype));
+          CAPTURE(to_string(of_batch));
           CAPTURE(channels);
           const Shape s{channels};
           const std::vector<Tensor> given = {drawn(s, 1, dtype), square(drawn(s, 2)).to(dtype),

@@ -124,7 +124,7 @@ TEST_CASE("cuDNN has plans for convolutions and their gradients on an H200, in e
         for (const OpId op : {OpId::conv2d, OpId::conv2d_backward_input, OpId::conv2d_backward_weight}) {
           CAPTURE(to_string(layer.x));
           CAPTURE(to_string(layer.w));
-          CAPTURE(name(type.dtype));
+          CAPTURE(to_string(type.dtype));
           CAPTURE(type.tf32);
           CAPTURE(channels_last);
           CAPTURE(static_cast<int>(op));

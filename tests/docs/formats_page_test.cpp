@@ -106,7 +106,7 @@ constexpr RoundingMode kModes[] = {RoundingMode::nearest_even, RoundingMode::nea
 std::string rounding_modes() {
   const Format f = format("e4m3fn");
   std::vector<std::string> columns{"into e4m3fn"};
-  for (const RoundingMode m : kModes) columns.push_back("`" + name(Rounding{m}) + "`");
+  for (const RoundingMode m : kModes) columns.push_back("`" + to_string(Rounding{m}) + "`");
   columns.emplace_back("`stochastic`");
   std::string text = head(columns);
   for (const double x : {17.0, 19.0, 18.5, -17.0, -18.5, 0x1p-10, 0x1.8p-9, 470.0, 1e6}) {
@@ -127,7 +127,7 @@ std::string rounding_modes() {
 std::string overflow_policies() {
   constexpr Overflow kPolicies[] = {Overflow::ieee, Overflow::saturate, Overflow::saturate_finite};
   std::vector<std::string> columns{"format", "source"};
-  for (const Overflow o : kPolicies) columns.push_back(fmt::format("`{}`", name(o)));
+  for (const Overflow o : kPolicies) columns.push_back(fmt::format("`{}`", to_string(o)));
   std::string text = head(columns);
   const std::pair<const char*, std::vector<double>> cases[] = {
       {"fp16", {65520, kInf, kNan}},     {"e4m3fn", {464, 465, -1e6, kInf, kNan}},

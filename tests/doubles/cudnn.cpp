@@ -4,13 +4,13 @@
 #include <cstdlib>
 #include <string>
 
-#include "../../core/support/failf.h"
+#include "../../core/support/throwf.h"
 #include "cudnn_parts.h"
 
 namespace gradual::cuda::emulator {
 
 void need(bool right, std::string_view call, std::string_view rule) {
-  if (!right) failf("emulated cuDNN: {}: bad parameter: {}", call, rule);
+  if (!right) throwf("emulated cuDNN: {}: bad parameter: {}", call, rule);
 }
 
 void need_data(const void* data, std::string_view call) {
@@ -39,7 +39,7 @@ DType dtype_of_cudnn(cudnnDataType_t type) {
     case CUDNN_DATA_INT64: return DType::i64;
     case CUDNN_DATA_BOOLEAN: return DType::bool_;
   }
-  failf("emulated cuDNN: bad parameter: {} is no data type", static_cast<int>(type));
+  throwf("emulated cuDNN: bad parameter: {} is no data type", static_cast<int>(type));
 }
 
 }  // namespace gradual::cuda::emulator

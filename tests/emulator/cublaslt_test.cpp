@@ -310,7 +310,7 @@ TEST_CASE("row sums with the product, where they are f32") {
       cublaslt().narrow_row_sums = narrow;
       for (const DType dtype : {DType::f32, DType::f16, DType::bf16})
         for (const bool transposed : {false, true}) {
-          CAPTURE(name(dtype));
+          CAPTURE(to_string(dtype));
           Product p(11, 16, 300, dtype, 1, {.a_transposed = transposed});
           p.sum_rows();
           Product none = p;  // the same memory

@@ -24,7 +24,7 @@ inline bool contains(const std::string& text, const std::string& part) { return 
 inline bool on_tape(const Tensor& y, const std::string& op) {
   const Tape tape = Tape::of(y);
   for (const auto& node : tape.nodes())
-    if (!node->is_leaf() && name(node->op) == op) return true;
+    if (!node->is_leaf() && to_string(node->op) == op) return true;
   return false;
 }
 

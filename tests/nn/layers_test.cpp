@@ -125,8 +125,8 @@ TEST_CASE("BatchNorm moves its running statistics in one op with the bits of com
   };
   for (const DType dtype : {DType::f64, DType::f32, DType::f16, DType::bf16}) {
     for (const DType of_input : {DType::f64, DType::f32, DType::bf16}) {
-      CAPTURE(name(dtype));
-      CAPTURE(name(of_input));
+      CAPTURE(to_string(dtype));
+      CAPTURE(to_string(of_input));
       const double m = 0.3, eps = 1e-4;
       nn::BatchNorm2d bn(67, {.eps = eps, .momentum = m, .affine = false});
       bn.to(dtype);

@@ -67,14 +67,15 @@ void expect_same(const Result& got, const Result& want, const Row& row, const Sa
   if (got == want) return;
   const bool dtypes = got.dtypes == want.dtypes;
   expect_none(dtypes ? "other bits than with the casts by hand"
-                     : "gives " + std::string(name(got.dtypes[0])) + ", expected " + std::string(name(want.dtypes[0])),
+                     : "gives " + std::string(to_string(got.dtypes[0])) + ", expected " +
+                           std::string(to_string(want.dtypes[0])),
               describe(row, sample, inputs, what));
 }
 
 TEST_CASE("amp's default table has the policy of every row") {
   const amp::PolicyTable table;
   for (const Row* row : rows_under_test()) {
-    CAPTURE(name(row->op));
+    CAPTURE(to_string(row->op));
     CHECK(to_string(table[row->op]) == row->policy);
   }
 }
@@ -138,7 +139,7 @@ TEST_CASE("all other ops run in their inputs' dtypes") {
 
 TEST_CASE("banned ops throw, and the message names the cure") {
   for_each_sample("banned", [](const Row& row, const Sample& sample) {
-    CAPTURE(name(row.op));
+    CAPTURE(to_string(row.op));
     CHECK_THROWS_WITH_AS(under(DType::f16, sample, sample.inputs), doctest::Contains("use bce_with_logits_loss"),
                          Error);
     CHECK(result_of(sample, sample.inputs).dtypes.size() == 1);

@@ -28,7 +28,7 @@ TEST_CASE("bad inputs give the messages they should") {
   int cases = 0;
   for (const Row* row : rows_under_test()) {
     for (const BadInput& bad : row->bad) {
-      expect_message(message_of(bad.run), bad.message, std::string(name(row->op)) + " '" + bad.label + "'");
+      expect_message(message_of(bad.run), bad.message, std::string(to_string(row->op)) + " '" + bad.label + "'");
       ++cases;
     }
   }

@@ -28,15 +28,15 @@ TEST_CASE("every op has exactly one row, in every column or with a reason") {
   ensure_registered();
   std::set<OpId> seen;
   for (const Row& row : op_table()) {
-    CAPTURE(name(row.op));
+    CAPTURE(to_string(row.op));
     CHECK_MESSAGE(seen.insert(row.op).second, "two rows for one op");
   }
   for (int i = 0; i < kOpCount; ++i) {
     const auto op = static_cast<OpId>(i);
-    CAPTURE(name(op));
+    CAPTURE(to_string(op));
     REQUIRE(seen.count(op) == 1);
     const Row& row = row_of(op);
-    const OpInfo& def = info(op);
+    const OpInfo& def = op_info(op);
     CHECK(kPolicies.count(row.policy) == 1);
     const bool composite = def.kind == OpKind::Composite;
     CHECK((columns().infer[i] != nullptr) == !composite);
@@ -53,7 +53,7 @@ TEST_CASE("every op has exactly one row, in every column or with a reason") {
 TEST_CASE("every row has samples of every kind that its op allows") {
   for (const Row* row : rows_under_test()) {
     if (!row->samples) continue;
-    CAPTURE(name(row->op));
+    CAPTURE(to_string(row->op));
     const auto empty = [](const Sample& s) { return any_input(s, [](const Tensor& t) { return t.numel() == 0; }); };
     const auto scalar = [](const Sample& s) { return any_input(s, [](const Tensor& t) { return t.dim() == 0; }); };
     const auto large = [](const Sample& s) {

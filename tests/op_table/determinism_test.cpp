@@ -73,7 +73,7 @@ TEST_CASE("the same bits with and without observers, and with and without counti
             ++compared;
             if (bits(sample, 1) != alone)
               expect_none(counts ? "counting changed bits" : "looking on changed bits",
-                          describe(*row, sample, sample.inputs, std::string(name(backend))));
+                          describe(*row, sample, sample.inputs, std::string(to_string(backend))));
           }
         }
       }
@@ -105,7 +105,7 @@ TEST_CASE("CUDA: the same bits twice") {
 // But for products: the order of their sums follows the registers.
 TEST_CASE("the same bits by every instruction set") {
   for (const Row* row : rows_under_test()) {
-    if (info(row->op).kind == OpKind::Contraction || row->op == OpId::scaled_dot_product_attention) continue;
+    if (op_info(row->op).kind == OpKind::Contraction || row->op == OpId::scaled_dot_product_attention) continue;
     for (const DType dtype : row->dtypes) {
       for (const Sample& sample : samples_of(*row, dtype)) {
         std::optional<std::vector<std::vector<std::byte>>> slowest;
@@ -113,8 +113,9 @@ TEST_CASE("the same bits by every instruction set") {
           const auto here = bits(sample, 1);
           if (!slowest) slowest = here;
           if (here != *slowest)
-            expect_none(std::string(name(isa)) + " gave other bits than " + std::string(name(cpu_isas().front())),
-                        describe(*row, sample, sample.inputs, "contiguous"));
+            expect_none(
+                std::string(to_string(isa)) + " gave other bits than " + std::string(to_string(cpu_isas().front())),
+                describe(*row, sample, sample.inputs, "contiguous"));
         });
         CHECK(slowest.has_value());
       }

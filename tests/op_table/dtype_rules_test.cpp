@@ -26,7 +26,7 @@ const Sample* plain_sample(const std::vector<Sample>& samples, std::size_t float
 
 TEST_CASE("integers into a Float row give f32, and are refused by a FloatOnly row") {
   for (const Row* row : rows_under_test()) {
-    const DTypeRule rule = info(row->op).dtype_rule;
+    const DTypeRule rule = op_info(row->op).dtype_rule;
     if (!row->samples || (rule != DTypeRule::Float && rule != DTypeRule::FloatOnly)) continue;
     const std::vector<Sample> samples = samples_of(*row, DType::f32);
     const Sample* sample = plain_sample(samples, 1);
@@ -57,7 +57,7 @@ TEST_CASE("f16 with bf16 gives f32, a narrow float with f32 gives f32, f32 with 
                                                 {DType::f32, DType::bf16, DType::f32},
                                                 {DType::f32, DType::f64, DType::f64}};
   for (const Row* row : rows_under_test()) {
-    const DTypeRule rule = info(row->op).dtype_rule;
+    const DTypeRule rule = op_info(row->op).dtype_rule;
     if (!row->samples || (rule != DTypeRule::Promote && rule != DTypeRule::Compare && rule != DTypeRule::FloatOnly))
       continue;
     const std::vector<Sample> samples = samples_of(*row, DType::f32);
@@ -122,10 +122,10 @@ TEST_CASE("bool and integers with floats promote to the float, f8 with another d
 
 TEST_CASE("rows of numbers refuse bool") {
   for (const Row* row : rows_under_test()) {
-    if (!row->samples || info(row->op).dtype_rule != DTypeRule::Number) continue;
+    if (!row->samples || op_info(row->op).dtype_rule != DTypeRule::Number) continue;
     const std::vector<Sample> samples = samples_of(*row, DType::f32);
     const Sample& sample = *plain_sample(samples, 1);
-    CAPTURE(name(row->op));
+    CAPTURE(to_string(row->op));
     CHECK_THROWS_WITH_AS(sample.call({as_integer(sample.inputs[0], DType::bool_)}),
                          doctest::Contains("takes numbers, not bool"), Error);
   }

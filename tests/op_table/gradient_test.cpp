@@ -28,7 +28,7 @@ bool constant(const Row& row, std::size_t input) {
 autograd::CheckedFunction function_of(const Row& row, const Sample& sample) {
   return [&row, call = sample.call](const Tensors& inputs) {
     Tensors given = inputs;
-    if (info(row.op).kind == OpKind::InPlace) given[0] = clone(given[0]);
+    if (op_info(row.op).kind == OpKind::InPlace) given[0] = clone(given[0]);
     Tensors out = call(given);
     out.resize(std::min(out.size(), static_cast<std::size_t>(row.differentiable_outputs)));
     return out;
@@ -63,7 +63,7 @@ template <class Check> int check_rows(bool twice, Check check) {
       } catch (const std::exception& e) { expect_none(std::string("threw: ") + e.what(), where); }
       ++of_row;
     }
-    CHECK_MESSAGE(of_row > 0, name(row->op) << " has no sample with a gradient");
+    CHECK_MESSAGE(of_row > 0, to_string(row->op) << " has no sample with a gradient");
     checks += of_row;
   }
   return checks;
@@ -146,7 +146,7 @@ TEST_CASE("gradients do not depend on the inputs' layout") {
             (*inputs)[i].set_requires_grad();
         const auto [far, size] = distance(gradients_of(*row, sample, *inputs), want);
         if (!(far <= 1e-12 * size))
-          expect_none("gradients differ by " + std::to_string(far), describe(*row, sample, *inputs, name(layout)));
+          expect_none("gradients differ by " + std::to_string(far), describe(*row, sample, *inputs, to_string(layout)));
         ++checks;
       }
     }
@@ -281,7 +281,7 @@ TEST_CASE("rows without a gradient give results that require none, and have a re
   ensure_registered();
   for (const Row* row : rows_under_test()) {
     if (row->no_gradient.empty() || !row->samples) continue;
-    CAPTURE(name(row->op));
+    CAPTURE(to_string(row->op));
     CHECK(rules()[static_cast<int>(row->op)].reason != nullptr);
     if (std::find(row->dtypes.begin(), row->dtypes.end(), DType::f64) == row->dtypes.end()) continue;
     const Sample sample = samples_of(*row, DType::f64)[0];
@@ -293,7 +293,7 @@ TEST_CASE("every row with a backward rule is checked") {
   ensure_registered();
   for (const Row* row : rows_under_test()) {
     if (!rules()[static_cast<int>(row->op)].backward || !row->samples) continue;
-    CAPTURE(name(row->op));
+    CAPTURE(to_string(row->op));
     CHECK(row->no_gradient.empty());
   }
 }

@@ -20,7 +20,7 @@ Bits bits(const Row& row, const Sample& sample, Device device) {
   Tensors inputs;
   for (const Tensor& t : fresh(sample.inputs)) inputs.push_back(t.defined() ? with_storage_on(device, t) : t);
   const bool backward =
-      row.no_gradient.empty() && sample.gradient && !sample.large && info(row.op).kind != OpKind::InPlace;
+      row.no_gradient.empty() && sample.gradient && !sample.large && op_info(row.op).kind != OpKind::InPlace;
   Tensors leaves;
   for (std::size_t i = 0; backward && i < inputs.size(); ++i) {
     Tensor& t = inputs[i];

@@ -60,7 +60,7 @@ Tensor filled(const Shape& sizes, DType dtype, const std::function<double(std::i
   Tensor t = empty(sizes, {.dtype = dtype});
   for_each_element(t, [&](std::byte* p, std::int64_t i) {
     const double v = value(i);
-    store(dtype, &v, p, 1, 1);
+    cast_and_store(dtype, &v, p, 1, 1);
   });
   return t;
 }
@@ -157,7 +157,7 @@ Array to_array(const Tensor& given) {
   if (!given.defined()) return {.sizes = {}, .v = {}, .defined = false};
   const Tensor t = with_storage_on(Device::cpu(), given);
   Array a = make_array(t.sizes(), t.dtype());
-  for_each_element(t, [&](std::byte* p, std::int64_t i) { load(t.dtype(), p, 1, &a[i], 1); });
+  for_each_element(t, [&](std::byte* p, std::int64_t i) { fetch_and_cast(t.dtype(), p, 1, &a[i], 1); });
   return a;
 }
 
@@ -220,7 +220,7 @@ const std::vector<Row>& op_table() {
 const Row& row_of(OpId op) {
   for (const Row& row : op_table())
     if (row.op == op) return row;
-  fail("the op table has no row for " + std::string(gradual::name(op)));
+  throw_error("the op table has no row for " + std::string(gradual::to_string(op)));
 }
 
 bool chosen(const char* variable, std::string_view name) {
@@ -231,8 +231,8 @@ bool chosen(const char* variable, std::string_view name) {
 std::vector<const Row*> rows_under_test() {
   std::vector<const Row*> rows;
   for (const Row& row : op_table())
-    if (chosen("GRADUAL_TEST_OP", gradual::name(row.op))) rows.push_back(&row);
-  if (rows.empty()) fail("GRADUAL_TEST_OP names no op");
+    if (chosen("GRADUAL_TEST_OP", gradual::to_string(row.op))) rows.push_back(&row);
+  if (rows.empty()) throw_error("GRADUAL_TEST_OP names no op");
   return rows;
 }
 
@@ -242,13 +242,13 @@ std::vector<Sample> samples_of(const Row& row, DType dtype) {
   return row.samples(draw);
 }
 
-const char* name(Layout layout) {
+const char* to_string(Layout layout) {
   static constexpr const char* kNames[] = {"contiguous", "offset",        "transposed", "first transposed",
                                            "reversed",   "channels-last", "strided",    "expanded"};
   return kNames[static_cast<int>(layout)];
 }
 
-int written_inputs(const Row& row) { return info(row.op).kind == OpKind::InPlace ? row.written : 0; }
+int written_inputs(const Row& row) { return op_info(row.op).kind == OpKind::InPlace ? row.written : 0; }
 
 std::optional<Tensors> lay_out(const Tensors& inputs, Layout layout, int written) {
   if (layout == Layout::contiguous) return fresh(inputs);
@@ -360,8 +360,8 @@ std::string compare(const Row& row, const Tensors& outputs, const Arrays& refere
     }
     if (!y.defined()) continue;
     if (y.dtype() != want.dtype || y.sizes() != want.sizes) {
-      why << to_string(y.sizes()) << ' ' << gradual::name(y.dtype()) << ", expected " << to_string(want.sizes) << ' '
-          << gradual::name(want.dtype);
+      why << to_string(y.sizes()) << ' ' << gradual::to_string(y.dtype()) << ", expected " << to_string(want.sizes)
+          << ' ' << gradual::to_string(want.dtype);
       return why.str();
     }
     const Array got = to_array(y);
@@ -378,13 +378,13 @@ std::string compare(const Row& row, const Tensors& outputs, const Arrays& refere
 }
 
 std::string describe(const Row& row, const Sample& sample, const Tensors& inputs, const std::string& layout) {
-  std::string text = std::string(gradual::name(row.op)) + " '" + sample.label + "' " + layout + ":";
+  std::string text = std::string(gradual::to_string(row.op)) + " '" + sample.label + "' " + layout + ":";
   for (const Tensor& t : inputs) {
-    text += t.defined() ? " " + to_string(t.sizes()) + " " + std::string(gradual::name(t.dtype())) + " strides " +
+    text += t.defined() ? " " + to_string(t.sizes()) + " " + std::string(gradual::to_string(t.dtype())) + " strides " +
                               to_string(t.strides()) + ";"
                         : " none;";
   }
-  return text + " (alone: GRADUAL_TEST_OP=" + std::string(gradual::name(row.op)) + " test_op_table)";
+  return text + " (alone: GRADUAL_TEST_OP=" + std::string(gradual::to_string(row.op)) + " test_op_table)";
 }
 
 void expect_none(const std::string& problem, const std::string& where) {

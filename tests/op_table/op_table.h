@@ -144,7 +144,7 @@ enum class Layout {
   expanded,
   count_
 };
-const char* name(Layout layout);
+const char* to_string(Layout layout);
 // The inputs in another layout, in storage whose gaps hold NaN, -1 or true; nothing where the layout changes
 // no input. The first `written` ones are not expanded. An expanded input repeats its first entry along dim 0, so values
 // change: build the reference afterwards.

@@ -263,7 +263,7 @@ std::vector<Row> binary_rows() {
                     const Tensor b = ones({3, 5});
                     dispatch1(op, {&a, &b}, {}, SourceLocation::current());
                   },
-                  std::string(name(row.op)) + ": [3, 4]"}};
+                  std::string(to_string(row.op)) + ": [3, 4]"}};
 
   rows.push_back({.op = OpId::where,
                   .policy = "promote",

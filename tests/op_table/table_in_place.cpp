@@ -35,8 +35,10 @@ std::vector<Sample> written(Draw& d, Apply apply, double (*reference)(double, do
     Draw whole = d.with(DType::u8);
     const Array v = to_array(whole.uniform({3, 4}, d.dtype == DType::bool_ || from == DType::bool_ ? 0 : 1,
                                            d.dtype == DType::bool_ || from == DType::bool_ ? 1 : 7));
-    all.push_back(
-        {"from " + std::string(name(from)), {d.uniform({3, 4}, -2, 3), d.with(from).values(v.v, {3, 4})}, call, ref});
+    all.push_back({"from " + std::string(to_string(from)),
+                   {d.uniform({3, 4}, -2, 3), d.with(from).values(v.v, {3, 4})},
+                   call,
+                   ref});
   }
   return all;
 }

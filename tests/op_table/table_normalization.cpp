@@ -167,7 +167,7 @@ std::vector<Sample> batch_norm_samples(Draw& d) {
             in.push_back(running.uniform(c, -1, 1));
             in.push_back(running.uniform(c, 0.5, 2));
           }
-          all.push_back({std::string(training ? "training " : "eval ") + how + " " + std::string(name(p)), in,
+          all.push_back({std::string(training ? "training " : "eval ") + how + " " + std::string(to_string(p)), in,
                          [training, relu](const Tensors& t) -> Tensors {
                            const BatchNormResult r = batch_norm(t[0], t[1], t[2], training ? Tensor() : t[3],
                                                                 training ? Tensor() : t[4], training, kEps, relu);
@@ -237,7 +237,7 @@ std::vector<Sample> layer_norm_samples(Draw& d) {
         Draw parameters = d.with(p);
         const Shape n = trailing(s.x, s.dims);
         const int dims = s.dims;
-        all.push_back({std::string(affine ? "affine " : "plain ") + std::string(name(p)),
+        all.push_back({std::string(affine ? "affine " : "plain ") + std::string(to_string(p)),
                        {d.uniform(s.x, -1, 3), affine ? parameters.uniform(n, 0.5, 2) : Tensor(),
                         affine ? parameters.uniform(n, -1, 1) : Tensor()},
                        [dims](const Tensors& t) -> Tensors {
@@ -261,7 +261,7 @@ std::vector<Sample> rms_norm_samples(Draw& d) {
       for (const RowShape& s : row_shapes()) {
         Draw parameters = d.with(p);
         const int dims = s.dims;
-        all.push_back({std::string(affine ? "affine " : "plain ") + std::string(name(p)),
+        all.push_back({std::string(affine ? "affine " : "plain ") + std::string(to_string(p)),
                        {d.uniform(s.x, -1, 3), affine ? parameters.uniform(trailing(s.x, dims), 0.5, 2) : Tensor()},
                        [dims](const Tensors& t) -> Tensors {
                          const Tensor* in[] = {&t[0], &t[1]};
@@ -375,7 +375,7 @@ std::vector<Row> normalization_rows() {
                   .ulps = 4});
   rows.back().refuses("undefined", "needs an input", [=] { rms_norm_backward(f({4, 3}), Tensor(), {}, f({4}), {}); });
   for (Row& row : rows)
-    if (name(row.op).ends_with("_backward"))
+    if (to_string(row.op).ends_with("_backward"))
       row.no_gradient = "a fused backward: under create_graph the composed form runs in its place";
   return rows;
 }

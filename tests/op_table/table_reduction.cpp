@@ -253,7 +253,7 @@ Row reduction(OpId op, const char* policy, const std::vector<DType>& dtypes, dou
           .dtypes = dtypes,
           .samples = reduced(r),
           .ulps = ulps,
-          .bad = dim_errors(gradual::name(op).data(), r.op)};
+          .bad = dim_errors(gradual::to_string(op).data(), r.op)};
 }
 
 }  // namespace

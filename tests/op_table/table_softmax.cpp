@@ -156,14 +156,14 @@ std::vector<Row> softmax_rows() {
                     .samples = [=](Draw& d) { return line_backward_samples(d, call, fn, forward); },
                     .ulps = 8});
     rows.back().refuses("undefined", "needs a tensor", [=] { call(Tensor(), ones({2}), 0); });
-    rows.back().refuses("shapes", std::string(name(op)), [=] { call(ones({2, 3}), ones({2, 4}), 0); });
+    rows.back().refuses("shapes", std::string(to_string(op)), [=] { call(ones({2, 3}), ones({2, 4}), 0); });
   };
   line(OpId::softmax, softmax, softmax_line);
   backward(OpId::softmax_backward, softmax_backward, softmax_backward_line, softmax_line);
   line(OpId::log_softmax, log_softmax, log_softmax_line);
   backward(OpId::log_softmax_backward, log_softmax_backward, log_softmax_backward_line, log_softmax_line);
   for (Row& row : rows)
-    if (name(row.op).ends_with("_backward"))
+    if (to_string(row.op).ends_with("_backward"))
       row.no_gradient = "a fused backward: under create_graph the composed form runs in its place";
   return rows;
 }

@@ -116,7 +116,7 @@ std::vector<Sample> cast_samples(Draw& d) {
     for (const Shape& sizes : {Shape{3, 4}, Shape{}, Shape{2, 0}, Shape{200, 500}}) {
       Draw whole = d.with(DType::u8);
       const Array v = to_array(whole.uniform(sizes, 0, 7));
-      all.push_back({"to " + std::string(name(to)),
+      all.push_back({"to " + std::string(to_string(to)),
                      {d.values(v.v, sizes)},
                      one([to](const Tensor& x) { return cast(x, to); }),
                      ref,

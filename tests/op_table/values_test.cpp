@@ -96,10 +96,11 @@ std::int64_t check_values(const std::vector<const Row*>& rows, Device device = D
         if (sample.large) continue;
         for (int l = 0; l < static_cast<int>(Layout::count_); ++l) {
           const auto layout = static_cast<Layout>(l);
-          if (!chosen("GRADUAL_TEST_LAYOUTS", name(layout))) continue;  // sanitizers take long
+          if (!chosen("GRADUAL_TEST_LAYOUTS", to_string(layout))) continue;  // sanitizers take long
           const auto inputs = lay_out(sample.inputs, layout, written_inputs(*row));
           if (!inputs) continue;
-          const std::string where = describe(*row, sample, *inputs, std::string(name(dtype)) + " " + name(layout));
+          const std::string where =
+              describe(*row, sample, *inputs, std::string(to_string(dtype)) + " " + to_string(layout));
           try {
             expect_none(run(*row, sample, *inputs, &seen_varied, device), where);
           } catch (const std::exception& e) { expect_none(std::string("threw: ") + e.what(), where); }
@@ -109,8 +110,8 @@ std::int64_t check_values(const std::vector<const Row*>& rows, Device device = D
       // fill_ gives one number, and a cast to bool of ones may; a count of batches is one.
       for (std::size_t k = 0; k < seen_varied.size(); ++k)
         if (row->op != OpId::fill_ && !(row->op == OpId::batch_norm_update_ && k == 2))
-          CHECK_MESSAGE(seen_varied[k], name(row->op) << " " << name(dtype) << ": output " << k
-                                                      << " is the same everywhere in every sample");
+          CHECK_MESSAGE(seen_varied[k], to_string(row->op) << " " << to_string(dtype) << ": output " << k
+                                                           << " is the same everywhere in every sample");
     }
   }
   return calls;
@@ -147,7 +148,7 @@ TEST_CASE("all CPU backends agree with the float64 references") {
     if (const int op = static_cast<int>(row->op); columns().fast[op] || columns().onednn[op]) rows.push_back(row);
   for (const CpuBackend backend : testing::cpu_backends()) {
     if (backend == cpu_backend()) continue;
-    CAPTURE(name(backend));
+    CAPTURE(to_string(backend));
     const CpuBackendScope scope(backend);
     if (!rows.empty()) CHECK(check_values(rows) > 0);
     check_large(rows);
@@ -178,7 +179,7 @@ TEST_CASE("CUDA agrees with the float64 references without the libraries") {
 
 TEST_CASE("elementwise ops, convolution and pooling keep the order of their input's strides") {
   for (const Row* row : rows_under_test()) {
-    const OpKind kind = info(row->op).kind;
+    const OpKind kind = op_info(row->op).kind;
     const bool elementwise = kind == OpKind::Elementwise || kind == OpKind::Transcendental || row->op == OpId::cast;
     const bool image = row->op == OpId::conv2d || row->op == OpId::max_pool2d || row->op == OpId::avg_pool2d ||
                        row->op == OpId::batch_norm;
@@ -191,7 +192,7 @@ TEST_CASE("elementwise ops, convolution and pooling keep the order of their inpu
         if (!inputs || (image && layout != Layout::channels_last)) continue;
         const Tensor y = sample.call(*inputs)[0];
         if (elementwise && y.sizes() != (*inputs)[0].sizes()) continue;  // broadcast
-        CAPTURE(describe(*row, sample, *inputs, name(layout)));
+        CAPTURE(describe(*row, sample, *inputs, to_string(layout)));
         CAPTURE(to_string(y.strides()));
         ++checked;
         if (elementwise) {
@@ -202,14 +203,14 @@ TEST_CASE("elementwise ops, convolution and pooling keep the order of their inpu
         }
       }
     }
-    CHECK_MESSAGE(checked > 0, name(row->op));
+    CHECK_MESSAGE(checked > 0, to_string(row->op));
   }
 }
 
 TEST_CASE("no op keeps memory") {
   for (const Row* row : rows_under_test()) {
     if (!row->samples) continue;
-    CAPTURE(name(row->op));
+    CAPTURE(to_string(row->op));
     const std::vector<Sample> samples = samples_of(*row, row->dtypes[0]);
     const std::int64_t before = memory_stats().total.current;
     for (const Sample& sample : samples)

@@ -51,7 +51,7 @@ TEST_CASE("SGD follows its formula") {
   for (DType dtype : {DType::f32, DType::f64}) {
     for (const Case& c : cases) {
       CAPTURE(c.what);
-      CAPTURE(name(dtype));
+      CAPTURE(to_string(dtype));
       const Tensor p = leaf(numbers(kSize, 1), dtype);
       SGD sgd({p}, c.o);
       // |m| stays below the sum of the gradients
@@ -69,7 +69,7 @@ TEST_CASE("momentum that decays to subnormal numbers has the bits of one multipl
     return i % 3 != 0 ? x : step > 0 ? 0 : std::ldexp(x, -100 - static_cast<int>(i % 48));
   };
   reference::for_each_isa([&](CpuIsa isa) {
-    CAPTURE(name(isa));
+    CAPTURE(to_string(isa));
     for (const bool nesterov : {false, true}) {
       std::vector<float> w(kNumbers, 0), m(kNumbers, 0), g(kNumbers);
       const Tensor p = leaf(Values(kNumbers, 0), DType::f32);

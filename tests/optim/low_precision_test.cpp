@@ -36,7 +36,7 @@ double mean_of(const Tensor& t) {
 TEST_CASE("masters are an f32 run to the bit, rounded into the parameter") {
   for (DType dtype : {DType::f16, DType::bf16}) {
     for (bool adam : {false, true}) {
-      CAPTURE(name(dtype));
+      CAPTURE(to_string(dtype));
       CAPTURE(adam);
       const Values start = numbers(kSize, 1);
       const Tensor control = leaf(start);
@@ -157,9 +157,9 @@ TEST_CASE("small updates vanish without masters, and each cure saves them") {
   const double lr = 0x1p-13;
   for (LowPrecisionUpdate update : {LowPrecisionUpdate::none, LowPrecisionUpdate::masters, LowPrecisionUpdate::kahan,
                                     LowPrecisionUpdate::stochastic}) {
-    CAPTURE(name(update));
+    CAPTURE(to_string(update));
     for (DType dtype : {DType::f16, DType::bf16}) {
-      CAPTURE(name(dtype));
+      CAPTURE(to_string(dtype));
       const Tensor p = leaf(Values(1024, 1.0), dtype);
       SGD sgd({p}, {.lr = lr, .precision = {.update = update, .seed = 9}});
       set_gradient(p, Values(1024, -1.0));
@@ -253,7 +253,7 @@ TEST_CASE("f32 and f64 parameters take no notice of the update's kind") {
 
 TEST_CASE("pure arithmetic is the update composed of ops in the parameter's dtype") {
   for (DType dtype : {DType::f16, DType::bf16}) {
-    CAPTURE(name(dtype));
+    CAPTURE(to_string(dtype));
     const Tensor p = leaf(numbers(kSize, 1), dtype);
     SGD sgd({p}, {.lr = 0.01, .momentum = 0.9, .weight_decay = 0.1, .precision = {.pure_arithmetic = true}});
     Tensor w = p.detach().clone(), m = zeros_like(w);

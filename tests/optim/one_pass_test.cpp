@@ -24,7 +24,7 @@ struct Watcher : Observer {
   std::vector<CastCounts> counts;  // parameter by parameter
   bool wants_counts() const override { return true; }
   void after(const OpCall& call, const Outputs&, const CallRecord& record) override {
-    calls += info(call.op).inputs == -1;
+    calls += op_info(call.op).inputs == -1;
     counts.insert(counts.end(), record.counts_by_parameter.begin(), record.counts_by_parameter.end());
   }
 };

@@ -98,8 +98,8 @@ TEST_CASE("an update written with ops has the fused row's bits under masters, Ka
   for (const DType dtype : {DType::f64, DType::f32, DType::f16, DType::bf16})
     for (const LowPrecisionUpdate update :
          {LowPrecisionUpdate::none, LowPrecisionUpdate::masters, LowPrecisionUpdate::kahan}) {
-      CAPTURE(name(dtype));
-      CAPTURE(name(update));
+      CAPTURE(to_string(dtype));
+      CAPTURE(to_string(update));
       const Values start = numbers(300, 1);
       const Tensor a = leaf(start, dtype), b = leaf(start, dtype);
       Momentum own(group_of(a), 3e-3, 0.9, {.update = update});

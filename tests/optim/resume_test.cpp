@@ -70,7 +70,7 @@ TEST_CASE("a resumed optimizer repeats to the bit") {
     for (const UpdateOptions& precision : precisions) {
       for (bool optimizer_first : {false, true}) {
         CAPTURE(kind);
-        CAPTURE(name(precision.update));
+        CAPTURE(to_string(precision.update));
         CAPTURE(optimizer_first);
         const Run straight(kind, precision, DType::bf16);
         straight.steps(0, 5);

@@ -97,7 +97,7 @@ inline std::array<Tensor, 4> attention_bounds(const AttentionRun& r, DType dtype
 
 inline void check_attention_in_half(const AttentionCase& c, DType dtype, Device device) {
   CAPTURE(c.label);
-  CAPTURE(name(dtype));
+  CAPTURE(to_string(dtype));
   const AttentionRun r = attention_run(c, dtype);
   const std::array<Tensor, 4> exact = r.run(DType::f64, Device::cpu()), given = r.run(dtype, device);
   const std::array<Tensor, 4> bounds = attention_bounds(r, dtype, exact);
@@ -109,7 +109,7 @@ inline void check_attention_in_half(const AttentionCase& c, DType dtype, Device 
 
 // v and the gradient of y are 4 but for one number, so that dq and dk are small differences of large ones.
 inline void check_cancelling_attention(DType dtype, Device device) {
-  CAPTURE(name(dtype));
+  CAPTURE(to_string(dtype));
   AttentionRun r = attention_run({"", {1, 2, 24, 64}, {1, 2, 24, 64}}, dtype);
   r.v = full({1, 2, 24, 64}, 4, {.dtype = dtype});
   r.v.narrow(2, 5, 1).fill_(4.0625);

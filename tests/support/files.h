@@ -19,7 +19,7 @@ class TemporaryFolder {
  public:
   TemporaryFolder() {
     std::string name = (std::filesystem::temp_directory_path() / "gradual-test-XXXXXX").string();
-    if (!mkdtemp(name.data())) gradual::fail("cannot make a folder like " + name);
+    if (!mkdtemp(name.data())) gradual::throw_error("cannot make a folder like " + name);
     path_ = name;
   }
   ~TemporaryFolder() {

@@ -40,7 +40,7 @@ template <class F> void for_each_bf16_kernel(const F& body) {
   reference::for_each_isa([&](CpuIsa isa) {
     if (!cpu::has_bf16_product()) return;
     any = true;
-    CAPTURE(name(isa));
+    CAPTURE(to_string(isa));
     body();
   });
   if (!any) MESSAGE("skipped: this processor has neither AVX512-BF16 nor AMX");

@@ -22,7 +22,7 @@ inline char* address(const Tensor& t, std::int64_t flat) {
 }
 inline double at(const Tensor& t, std::int64_t flat) {
   double v = 0;
-  load(t.dtype(), address(t, flat), 1, &v, 1);
+  fetch_and_cast(t.dtype(), address(t, flat), 1, &v, 1);
   return v;
 }
 // Element `flat` of `out`'s shape in `t`, which broadcasts to it.

@@ -56,7 +56,7 @@ void put(const Matrices& to, std::int64_t i, std::int64_t first, std::int64_t ro
          CastCounts* counts) {
   const void* from = values;
   if (to.tensor.dtype() != DType::f32) {
-    store(to.tensor.dtype(), values, room, 1, rows * to.cols, counts);
+    cast_and_store(to.tensor.dtype(), values, room, 1, rows * to.cols, counts);
     from = room;
   }
   const std::int64_t bytes = to.cols * to.width(), across = to.stride * to.width();
@@ -69,7 +69,7 @@ void get(const Matrices& from, std::int64_t i, std::int64_t first, std::int64_t 
   const char* const at = from.at(i, first);
   const std::int64_t across = from.stride * from.width();
   for (std::int64_t r = 0; r < rows; ++r)
-    load(from.tensor.dtype(), at + r * across, 1, values + r * from.cols, from.cols);
+    fetch_and_cast(from.tensor.dtype(), at + r * across, 1, values + r * from.cols, from.cols);
 }
 
 template <class T> MatrixRef<T> transposed(const MatrixRef<T>& m) { return {m.data, m.col_stride, m.row_stride}; }
@@ -93,7 +93,7 @@ MatrixRef<float> operand(const float* values, std::int64_t, std::int64_t cols, s
 }
 MatrixRef<BFloat16> operand(const float* values, std::int64_t rows, std::int64_t cols, std::int64_t unseen,
                             BFloat16* room, CastCounts* counts) {
-  store(DType::bf16, values, room, 1, rows * cols, counts);
+  cast_and_store(DType::bf16, values, room, 1, rows * cols, counts);
   if (counts)
     counts->elements -= static_cast<std::uint64_t>(unseen), counts->zeros -= static_cast<std::uint64_t>(unseen);
   return {room, cols, 1};

@@ -363,7 +363,7 @@ template <class Tc> void bf16_product(const Bf16Product<Tc>& p) {
 namespace gradual::cpu {
 
 bool has_bf16_product() { return false; }
-template <class Tc> void bf16_product(const Bf16Product<Tc>&) { fail("internal: this build has no bf16_product"); }
+template <class T> void bf16_product(const Bf16Product<T>&) { throw_error("internal: this build has no bf16_product"); }
 
 }  // namespace gradual::cpu
 

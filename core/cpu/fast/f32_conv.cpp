@@ -108,7 +108,7 @@ struct Images {
     const std::int64_t at = image * strides[0] + channel * strides[1] + y * strides[2];
     const char* const from = static_cast<const char*>(t.raw()) + at * static_cast<std::int64_t>(size_of(t.dtype()));
     if (t.dtype() == DType::f32 && strides[3] == 1) std::copy_n(reinterpret_cast<const float*>(from), n, to);
-    else load(t.dtype(), from, strides[3], to, n);
+    else fetch_and_cast(t.dtype(), from, strides[3], to, n);
     if (tf32) round_tf32(to, n);
   }
 };

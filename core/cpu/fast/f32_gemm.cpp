@@ -298,7 +298,7 @@ bool suits_f32_product(std::int64_t m, std::int64_t n, std::int64_t k) {
 void f32_product(const F32Product& p) {
   static_assert(kBlockRows % Kernel<Avx2>::kRows == 0 && kBlockColumns % Kernel<Avx2>::kColumns == 0);
   const bool small = is_small(p.m, p.n, p.k);
-  if (p.relu && !small) fail("internal: relu is a small product's alone");
+  if (p.relu && !small) throw_error("internal: relu is a small product's alone");
   const std::int64_t room =
       small ? (p.k + 1 + std::max(p.m, p.n)) * Kernel<Avx512>::kColumns : Kernel<Avx2>::Room(p).all;
   const Scratch scratch(static_cast<std::size_t>(room) * sizeof(float));
@@ -340,7 +340,7 @@ namespace gradual::cpu {
 
 bool suits_f32_product(std::int64_t, std::int64_t, std::int64_t) { return false; }
 bool small_f32_product(const OpCall&, const Tensor&, bool, bool) { return false; }
-void f32_product(const F32Product&) { fail("internal: this build has no kernel for f32_product"); }
+void f32_product(const F32Product&) { throw_error("internal: this build has no kernel for f32_product"); }
 
 }  // namespace gradual::cpu
 

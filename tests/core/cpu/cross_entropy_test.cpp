@@ -138,12 +138,12 @@ TEST_CASE("cross_entropy: strided logits and classes, any number of threads") {
 
 TEST_CASE("cross_entropy: many short rows have the bits of each alone") {
   reference::for_each_isa([](CpuIsa isa) {
-    CAPTURE(name(isa));
+    CAPTURE(to_string(isa));
     Generator g(3);
     for (const DType dtype : {DType::f64, DType::f32, DType::bf16})
       for (const std::int64_t n : {1, 10, 16, 63, 64})
         for (const std::int64_t rows : {2, 16, 33}) {
-          CAPTURE(name(dtype));
+          CAPTURE(to_string(dtype));
           CAPTURE(n);
           CAPTURE(rows);
           const Tensor x = (randn({rows, n}, {.dtype = DType::f64}, g) * 5.0).to(dtype);

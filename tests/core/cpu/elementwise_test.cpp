@@ -149,7 +149,7 @@ TEST_CASE("functions at the edges of their domains") {
 TEST_CASE("every layout gives what its elements give") {
   for (DType d : {DType::f64, DType::f32, DType::f16, DType::bf16, DType::i64, DType::i32, DType::u8}) {
     for (const Tensor& x : layouts(d)) {
-      CAPTURE(name(d));
+      CAPTURE(to_string(d));
       CAPTURE(to_string(x.sizes()));
       CAPTURE(to_string(x.strides()));
       const Tensor y = x + 2;

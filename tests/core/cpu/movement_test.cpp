@@ -27,13 +27,13 @@ TEST_CASE("clone and cast keep every element in every layout") {
       if (x.numel() > 10000 && from != DType::f32 && from != DType::u8) continue;
       const Tensor y = x.to(from);
       CAPTURE(to_string(x.sizes()));
-      CAPTURE(name(from));
+      CAPTURE(to_string(from));
       for (std::int64_t i = 0; i < x.numel(); ++i) {
         double want = 0;
         char element[8];
         const double v = at(x, i);
-        store(from, &v, element, 1, 1);
-        load(from, element, 1, &want, 1);
+        cast_and_store(from, &v, element, 1, 1);
+        fetch_and_cast(from, element, 1, &want, 1);
         REQUIRE(at(y, i) == want);
       }
       REQUIRE(same_bits(y.clone(), y));
@@ -227,7 +227,7 @@ TEST_CASE("a cast beyond the caches gives what the casts of its parts give") {
   for (std::int64_t i = 0; i < n; ++i)
     x.data<float>()[i] = std::bit_cast<float>(static_cast<std::uint32_t>(i) * 477218589u);
   for (const DType to : {DType::f16, DType::bf16, DType::f32, DType::f64}) {
-    CAPTURE(name(to));
+    CAPTURE(to_string(to));
     const Tensor whole = to == DType::f32 ? clone(x) : x.to(to);
     bool same = true;
     for (std::int64_t i = 0; i < n; i += n / 16) {

@@ -154,7 +154,7 @@ TEST_CASE("max_pool2d by squares side by side: the same bits by every instructio
       if (dtype == DType::bf16) static_cast<std::uint16_t*>(x.raw())[1] = 0x7f81;  // a signalling NaN becomes quiet
       std::vector<Tensor> first;
       reference::for_each_isa([&](CpuIsa isa) {
-        CAPTURE(name(isa));
+        CAPTURE(to_string(isa));
         const auto [y, index] = max_pool2d_with_indices(x, attrs(2, 2, 0));
         const PoolAttrs a = sized(attrs(2, 2, 0), x);
         // Of a window's own pixel, and of another's, where gradients meet.
@@ -247,14 +247,14 @@ TEST_CASE(
     for (const DType dtype : {DType::f64, DType::f32, DType::bf16, DType::f16})
       for (std::size_t i = 0; i < pools.size(); ++i) {
         CAPTURE(channels);
-        CAPTURE(name(dtype));
+        CAPTURE(to_string(dtype));
         CAPTURE(i);
         const Tensor plain = randn({3, channels, 7, 9}, {}, g).to(dtype).set_requires_grad();
         const Tensor last = channels_last(plain.detach()).set_requires_grad();
         const Tensor want = pools[i](plain), dy = randn(want.sizes(), {}, g).to(dtype);
         want.backward(dy);
         reference::for_each_isa([&](CpuIsa isa) {
-          CAPTURE(name(isa));
+          CAPTURE(to_string(isa));
           for (const bool placed : {false, true}) {
             CAPTURE(placed);
             const Tensor y = pools[i](last);

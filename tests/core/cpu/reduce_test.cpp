@@ -123,7 +123,7 @@ TEST_CASE("reductions match sums in double over every geometry") {
     for (const auto& one : cases(d)) {
       const Tensor& x = one.first;
       const Shape& dims = one.second;
-      CAPTURE(name(d));
+      CAPTURE(to_string(d));
       CAPTURE(to_string(x.sizes()));
       CAPTURE(to_string(x.strides()));
       CAPTURE(to_string(dims));
@@ -278,7 +278,7 @@ TEST_CASE("the bits of a reduction depend on neither threads nor alignment") {
 
 TEST_CASE("sums of a small matrix's columns have the bits of those of a part of a larger one") {
   reference::for_each_isa([](CpuIsa isa) {
-    CAPTURE(name(isa));
+    CAPTURE(to_string(isa));
     Generator g(8);
     for (const std::int64_t rows : {1, 2, 31, 32, 33, 64, 100, 1000})
       for (const std::int64_t columns : {7, 8, 9, 15, 31, 32, 33, 72}) {

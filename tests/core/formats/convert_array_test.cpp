@@ -29,13 +29,13 @@ constexpr double kInf = std::numeric_limits<double>::infinity();
 // Elements of any dtype as bytes, and back as doubles.
 std::vector<std::uint8_t> make(DType dtype, const std::vector<double>& values) {
   std::vector<std::uint8_t> bytes(values.size() * size_of(dtype));
-  store(dtype, values.data(), bytes.data(), 1, static_cast<std::int64_t>(values.size()));
+  cast_and_store(dtype, values.data(), bytes.data(), 1, static_cast<std::int64_t>(values.size()));
   return bytes;
 }
 
 std::vector<double> read(DType dtype, const std::vector<std::uint8_t>& bytes) {
   std::vector<double> values(bytes.size() / size_of(dtype));
-  load(dtype, bytes.data(), 1, values.data(), static_cast<std::int64_t>(values.size()));
+  fetch_and_cast(dtype, bytes.data(), 1, values.data(), static_cast<std::int64_t>(values.size()));
   return values;
 }
 
@@ -62,7 +62,7 @@ TEST_CASE("loads and stores with strides") {
   std::vector<double> values(3 * kCount);
   for (std::size_t i = 0; i < values.size(); ++i) values[i] = static_cast<double>(i % 7);
   for (const DType dtype : kAll) {
-    CAPTURE(std::string(name(dtype)));
+    CAPTURE(std::string(to_string(dtype)));
     const auto bytes = make(dtype, values);
     const auto expected = [&](std::int64_t i) {
       const double value = values[static_cast<std::size_t>(i)];
@@ -75,9 +75,9 @@ TEST_CASE("loads and stores with strides") {
       std::vector<float> floats(kCount + 1, -5);
       std::vector<double> doubles(kCount + 1, -5);
       std::vector<std::int64_t> integers(kCount + 1, -5);
-      load(dtype, p, stride, floats.data(), kCount);
-      load(dtype, p, stride, doubles.data(), kCount);
-      load(dtype, p, stride, integers.data(), kCount);
+      fetch_and_cast(dtype, p, stride, floats.data(), kCount);
+      fetch_and_cast(dtype, p, stride, doubles.data(), kCount);
+      fetch_and_cast(dtype, p, stride, integers.data(), kCount);
       int failures = 0;
       for (std::int64_t i = 0; i < kCount; ++i) {
         const double want = expected(start + i * stride);
@@ -93,15 +93,15 @@ TEST_CASE("loads and stores with strides") {
       // Back to where they came from; what lies between stays.
       auto untouched = std::vector<std::uint8_t>(bytes.size(), 0x11);
       auto written = untouched;
-      store(dtype, floats.data(), written.data() + (p - bytes.data()), stride, kCount);
+      cast_and_store(dtype, floats.data(), written.data() + (p - bytes.data()), stride, kCount);
       for (std::size_t i = 0; i < written.size(); ++i) {
         const auto element = static_cast<std::int64_t>(i / size_of(dtype)) - start;
         const bool hit = element % stride == 0 && element / stride >= 0 && element / stride < kCount;
         failures += written[i] != (hit ? bytes[i] : 0x11);
       }
       auto from_double = untouched, from_i64 = untouched;
-      store(dtype, doubles.data(), from_double.data() + (p - bytes.data()), stride, kCount);
-      store(dtype, integers.data(), from_i64.data() + (p - bytes.data()), stride, kCount);
+      cast_and_store(dtype, doubles.data(), from_double.data() + (p - bytes.data()), stride, kCount);
+      cast_and_store(dtype, integers.data(), from_i64.data() + (p - bytes.data()), stride, kCount);
       CHECK(failures == 0);
       CHECK(from_double == written);
       CHECK(from_i64 == written);
@@ -112,11 +112,11 @@ TEST_CASE("loads and stores with strides") {
 TEST_CASE("empty arrays touch nothing") {
   CastCounts counts;
   for (const DType src : kAll) {
-    load<float>(src, nullptr, 0, nullptr, 0);
-    load<double>(src, nullptr, 1, nullptr, 0);
-    load<std::int64_t>(src, nullptr, 2, nullptr, 0);
+    fetch_and_cast<float>(src, nullptr, 0, nullptr, 0);
+    fetch_and_cast<double>(src, nullptr, 1, nullptr, 0);
+    fetch_and_cast<std::int64_t>(src, nullptr, 2, nullptr, 0);
     for (const DType dst : kAll) convert(src, nullptr, dst, nullptr, 0, &counts);
-    store<float>(src, nullptr, nullptr, 1, 0, &counts);
+    cast_and_store<float>(src, nullptr, nullptr, 1, 0, &counts);
   }
   CHECK(as_array(counts) == Seven{});
 }
@@ -126,7 +126,7 @@ TEST_CASE("every dtype converts to every other") {
   const std::vector<double> values = {0, 1, 2, 3, 4, 5, 6, 7, 8, 96, 100.5, 224.25, 0.5, 3.75};
   for (const DType src : kAll) {
     for (const DType dst : kAll) {
-      CAPTURE(std::string(name(src)) + " to " + std::string(name(dst)));
+      CAPTURE(std::string(to_string(src)) + " to " + std::string(to_string(dst)));
       const auto from = make(src, values);
       std::vector<std::uint8_t> to(values.size() * size_of(dst));
       convert(src, from.data(), dst, to.data(), static_cast<std::int64_t>(values.size()));
@@ -189,29 +189,29 @@ TEST_CASE("floats become integers towards zero, saturate, and NaN gives 0") {
   std::vector<std::uint8_t> out8(values.size());
   std::vector<std::int32_t> out32(values.size());
   std::vector<std::int64_t> out64(values.size());
-  store(u8, values.data(), out8.data(), 1, n);
-  store(i32, values.data(), out32.data(), 1, n);
-  store(i64, values.data(), out64.data(), 1, n);
+  cast_and_store(u8, values.data(), out8.data(), 1, n);
+  cast_and_store(i32, values.data(), out32.data(), 1, n);
+  cast_and_store(i64, values.data(), out64.data(), 1, n);
   CHECK(out8 == bytes);
   CHECK(out32 == ints);
   CHECK(out64 == longs);
-  store(bool_, values.data(), out8.data(), 1, n);
+  cast_and_store(bool_, values.data(), out8.data(), 1, n);
   CHECK(out8 == bools);
-  load(f64, values.data(), 1, out64.data(), n);
+  fetch_and_cast(f64, values.data(), 1, out64.data(), n);
   CHECK(out64 == longs);
 
   // From float: 2147483647 rounds to 2^31, and 254.9 is not far off.
   const std::vector<float> floats(values.begin(), values.end());
-  store(u8, floats.data(), out8.data(), 1, n);
+  cast_and_store(u8, floats.data(), out8.data(), 1, n);
   CHECK(out8 == bytes);
-  store(i32, floats.data(), out32.data(), 1, n);
+  cast_and_store(i32, floats.data(), out32.data(), 1, n);
   CHECK(out32 == ints);
 
   // Integers into narrower ones saturate as well.
   const std::vector<std::int64_t> wide = {-1, 0, 255, 256, kMax64, kMin64};
-  store(u8, wide.data(), out8.data(), 1, 6);
+  cast_and_store(u8, wide.data(), out8.data(), 1, 6);
   CHECK(std::vector<std::uint8_t>(out8.begin(), out8.begin() + 6) == std::vector<std::uint8_t>{0, 0, 255, 255, 255, 0});
-  store(i32, wide.data(), out32.data(), 1, 6);
+  cast_and_store(i32, wide.data(), out32.data(), 1, 6);
   CHECK(std::vector<std::int32_t>(out32.begin(), out32.begin() + 6) ==
         std::vector<std::int32_t>{-1, 0, 255, 256, kMax32, kMin32});
 }
@@ -221,7 +221,7 @@ TEST_CASE("integers keep all their bits on the way to integers and f64") {
   std::vector<std::int64_t> out(3);
   convert(i64, integers.data(), i64, out.data(), 3);
   CHECK(out == integers);
-  load(i64, integers.data(), 1, out.data(), 3);
+  fetch_and_cast(i64, integers.data(), 1, out.data(), 3);
   CHECK(out == integers);
   const std::vector<std::int32_t> small = {std::numeric_limits<std::int32_t>::max(), -16777217, 3};
   std::vector<double> doubles(3);
@@ -286,7 +286,7 @@ TEST_CASE("counts agree with the results, element by element") {
   for (std::size_t i = 0; i < kCount; ++i)
     floats[i] = std::bit_cast<float>(i % 9 == 0 ? words[i] & 0x80000000 : words[i]);
   for (const DType dtype : kNarrow) {
-    CAPTURE(std::string(name(dtype)));
+    CAPTURE(std::string(to_string(dtype)));
     const auto codes = reference::encode(dtype, floats);
     const auto& format = reference::format(dtype);
     CastCounts want{.elements = kCount};
@@ -301,8 +301,8 @@ TEST_CASE("counts agree with the results, element by element") {
     }
     CastCounts contiguous, strided;
     std::vector<std::uint16_t> out(2 * kCount);
-    store(dtype, floats.data(), out.data(), 1, kCount, &contiguous);
-    store(dtype, floats.data(), out.data(), 2, kCount, &strided);
+    cast_and_store(dtype, floats.data(), out.data(), 1, kCount, &contiguous);
+    cast_and_store(dtype, floats.data(), out.data(), 2, kCount, &strided);
     CHECK(as_array(contiguous) == as_array(want));
     CHECK(as_array(strided) == as_array(want));
     CHECK(reference::codes_of(dtype, out.data(), 1)[0] == codes[0]);

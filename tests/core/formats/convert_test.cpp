@@ -55,7 +55,7 @@ std::vector<float> random_floats(std::size_t n, std::uint64_t stream) {
 TEST_CASE("every 8- and 16-bit pattern widens exactly and comes back") {
   reference::for_each_isa([](CpuIsa isa) {
     for (const DType dtype : kNarrow) {
-      CAPTURE(std::string(name(dtype)));
+      CAPTURE(std::string(to_string(dtype)));
       CAPTURE(static_cast<int>(isa));
       const auto codes = reference::all_codes(dtype);
       const std::vector<float> values = reference::decode(dtype, codes);
@@ -172,7 +172,7 @@ TEST_CASE("known vectors of the formats") {
                       {bf16, -0.0f, 0x8000}};
   reference::for_each_isa([&](CpuIsa) {
     for (const Row& row : rows) {
-      CAPTURE(std::string(name(row.dtype)));
+      CAPTURE(std::string(to_string(row.dtype)));
       CAPTURE(row.value);
       CHECK(reference::encode(row.dtype, std::vector<float>(40, row.value)) ==
             std::vector<std::uint32_t>(40, row.code));
@@ -186,7 +186,7 @@ TEST_CASE("known vectors of the formats") {
 
 TEST_CASE("around every value and every midpoint between neighbours") {
   for (const DType dtype : kNarrow) {
-    CAPTURE(std::string(name(dtype)));
+    CAPTURE(std::string(to_string(dtype)));
     std::vector<float> floats;
     std::vector<double> doubles;
     const auto add = [&](double x) {
@@ -218,7 +218,7 @@ TEST_CASE("around every value and every midpoint between neighbours") {
 TEST_CASE("all paths and the scalar types give the same bits on millions of floats") {
   constexpr std::size_t kFloats = 1 << 21;
   for (const DType dtype : kNarrow) {
-    CAPTURE(std::string(name(dtype)));
+    CAPTURE(std::string(to_string(dtype)));
     const std::vector<float> floats = random_floats(kFloats, static_cast<std::uint64_t>(dtype));
     std::vector<std::uint32_t> scalar(kFloats);
     int failures = 0;
@@ -241,7 +241,7 @@ TEST_CASE("all paths agree on every upper half of a float") {
     std::vector<float> floats(1 << 16);
     for (std::uint32_t high = 0; high < 1 << 16; ++high) floats[high] = from_bits(high << 16 | low);
     for (const DType dtype : kNarrow) {
-      CAPTURE(std::string(name(dtype)));
+      CAPTURE(std::string(to_string(dtype)));
       CAPTURE(low);
       std::vector<std::uint32_t> scalar(floats.size());
       for (std::size_t i = 0; i < floats.size(); ++i) scalar[i] = encode_scalar(dtype, floats[i]);
@@ -325,13 +325,13 @@ TEST_CASE("doubles and 64-bit integers are rounded once") {
   const std::vector<std::uint32_t> f16 = {0x7c00, 0x7c00, 0xfc00, 0x6800, 0x6801, 0x6802,
                                           0x7bff, 0x7c00, 0xfc00, 0xfc00, 0};
   std::vector<std::uint16_t> out(integers.size());
-  store(DType::bf16, integers.data(), out.data(), 1, static_cast<std::int64_t>(integers.size()));
+  cast_and_store(DType::bf16, integers.data(), out.data(), 1, static_cast<std::int64_t>(integers.size()));
   CHECK(reference::codes_of(DType::bf16, out.data(), out.size()) == bf16);
-  store(DType::f16, integers.data(), out.data(), 1, static_cast<std::int64_t>(integers.size()));
+  cast_and_store(DType::f16, integers.data(), out.data(), 1, static_cast<std::int64_t>(integers.size()));
   CHECK(reference::codes_of(DType::f16, out.data(), out.size()) == f16);
   const std::int64_t odd = (1ll << 24) + 1;
   float single = 0;
-  store(DType::f32, &odd, &single, 1, 1);
+  cast_and_store(DType::f32, &odd, &single, 1, 1);
   CHECK(single == 0x1p24f);
 }
 
@@ -381,7 +381,7 @@ TEST_CASE("all 2^32 floats into each format") {
   }
   constexpr std::uint32_t kChunk = 1 << 20;
   for (const DType dtype : kNarrow) {
-    CAPTURE(std::string(name(dtype)));
+    CAPTURE(std::string(to_string(dtype)));
     Staircase staircase(dtype);
     std::vector<float> floats(kChunk);
     std::vector<std::uint32_t> expected(kChunk);

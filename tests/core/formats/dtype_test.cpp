@@ -47,7 +47,7 @@ TEST_CASE("dtype names, sizes and kinds") {
   CHECK(std::size(rows) == kDTypeCount);
   for (const Row& row : rows) {
     CAPTURE(row.name);
-    CHECK(name(row.dtype) == row.name);
+    CHECK(to_string(row.dtype) == row.name);
     CHECK(dtype_from_name(row.name) == row.dtype);
     CHECK(size_of(row.dtype) == row.size);
     CHECK(is_floating(row.dtype) == row.floating);
@@ -118,7 +118,7 @@ TEST_CASE("what the floating formats hold") {
                       {DType::f8e5m2, 57344, 0x1p-14, 0x1p-16, 0x1p-2, 5, 2, 15, true}};
   for (const Row& row : rows) {
     const FloatInfo info = float_info(row.dtype);
-    CAPTURE(std::string(name(row.dtype)));
+    CAPTURE(std::string(to_string(row.dtype)));
     CHECK(info.max == row.max);
     CHECK(info.min_normal == row.min_normal);
     CHECK(info.min_subnormal == row.min_subnormal);

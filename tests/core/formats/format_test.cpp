@@ -72,7 +72,7 @@ TEST_CASE("errors of invalid formats") {
        "no value but zero"},
   };
   for (const Row& row : rows) {
-    const std::string message = message_of([&] { check(row.f); });
+    const std::string message = message_of([&] { check_valid(row.f); });
     CHECK_MESSAGE(contains(message, row.message), message);
   }
 }
@@ -86,8 +86,8 @@ TEST_CASE("errors of invalid roundings and overflow policies") {
                  "no overflow policy 'clip'; there are ieee, saturate, saturate-finite"));
   for (const char* text :
        {"nearest-even", "nearest-away", "toward-zero", "up", "down", "to-odd", "stochastic", "stochastic:8"})
-    CHECK(name(rounding_from_name(text)) == text);
-  for (const char* text : {"ieee", "saturate", "saturate-finite"}) CHECK(name(overflow_from_name(text)) == text);
+    CHECK(to_string(rounding_from_name(text)) == text);
+  for (const char* text : {"ieee", "saturate", "saturate-finite"}) CHECK(to_string(overflow_from_name(text)) == text);
   float x = 1;
   const Rounder r{format("bf16"), {RoundingMode::stochastic, 40}, Overflow::ieee};
   CHECK(contains(message_of([&] { r.round(&x, &x, 1); }), "takes 1 to 32 random bits, not 40"));

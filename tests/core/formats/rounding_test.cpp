@@ -39,8 +39,8 @@ template <class T> Expected expect(const Rounder& r, const std::vector<T>& in) {
 }
 
 std::string describe(const Rounder& r, double x, std::uint32_t got, std::uint32_t want) {
-  return fmt::format("{} {} {}: {:a} gave {:x}, not {:x}", name(r.format), name(r.rounding), name(r.overflow), x, got,
-                     want);
+  return fmt::format("{} {} {}: {:a} gave {:x}, not {:x}", to_string(r.format), to_string(r.rounding),
+                     to_string(r.overflow), x, got, want);
 }
 
 // Codes and values with counts and without, which may take other ways.
@@ -66,7 +66,7 @@ template <class T> void check_rounder(const Rounder& r, const std::vector<T>& in
         first = "value: " + describe(r, x, bits, e.values[i]);
     }
   }
-  const std::string what = name(r.format) + " " + name(r.rounding) + " " + std::string(name(r.overflow));
+  const std::string what = to_string(r.format) + " " + to_string(r.rounding) + " " + std::string(to_string(r.overflow));
   CHECK_MESSAGE(first.empty(), first);
   CHECK_MESSAGE(reference::as_vector(encode_counts) == reference::as_vector(e.counts), what);
   CHECK_MESSAGE(reference::as_vector(round_counts) == reference::as_vector(e.counts), what);

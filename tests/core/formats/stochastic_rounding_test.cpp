@@ -47,7 +47,7 @@ TEST_CASE("stochastic rounding goes up where the random word exceeds the distanc
   std::vector<std::uint32_t> words(kCount);
   philox_fill(99, 0, 0, words.data(), kCount);
   for (const DType dtype : kStochastic) {
-    CAPTURE(std::string(name(dtype)));
+    CAPTURE(std::string(to_string(dtype)));
     const auto& values = format(dtype).values;
     std::vector<float> floats(kCount);
     for (std::size_t i = 0; i < kCount; ++i) {
@@ -99,7 +99,7 @@ TEST_CASE("stochastic rounding is unbiased") {
                       {DType::f16, -0x1.8p-16f - 0x1p-26f, -0x1.8p-16 - 0x1p-24, -0x1.8p-16},
                       {DType::f8e5m2, 4.3f, 4, 5}};
   for (const Row& row : rows) {
-    CAPTURE(std::string(name(row.dtype)));
+    CAPTURE(std::string(to_string(row.dtype)));
     CAPTURE(row.value);
     const auto codes = round(row.dtype, std::vector<float>(kDraws, row.value));
     std::size_t ups = 0, downs = 0;

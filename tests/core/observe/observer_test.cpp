@@ -19,7 +19,7 @@ struct Recorder : Observer {
   void before(const OpCall&) override { ++open; }
   void after(const OpCall& call, const Outputs& out, const CallRecord& record) override {
     --open;
-    ops.emplace_back(name(call.op));
+    ops.emplace_back(to_string(call.op));
     phases.push_back(record.context.phase);
     total += record.counts;
     seconds += record.seconds;
@@ -56,7 +56,7 @@ TEST_CASE("observer: none installed, nothing observed, scopes nest and go on exc
     CHECK_THROWS_AS(
         [&] {
           const ObserverScope b(inner);
-          fail("out");
+          throw_error("out");
         }(),
         Error);
     const Tensor v = exp(x);
@@ -121,7 +121,7 @@ TEST_CASE("observer: a user function and the ops inside it, time is each one's o
 
 TEST_CASE("observer: an exception from one leaves through the op") {
   struct Thrower : Observer {
-    void after(const OpCall&, const Outputs&, const CallRecord&) override { fail("seen enough"); }
+    void after(const OpCall&, const Outputs&, const CallRecord&) override { throw_error("seen enough"); }
   } thrower;
   const Tensor x = leaf({1});
   {

@@ -72,15 +72,15 @@ void check_bound(const Tensor& a, const Tensor& b) {
     worst = std::max(worst, std::abs(y1[i] - y2[i]) / bound);
   }
   CAPTURE(to_string(a.sizes()));
-  CAPTURE(name(a.dtype()));
+  CAPTURE(to_string(a.dtype()));
   CHECK(worst <= 1);
 }
 
 }  // namespace
 
 TEST_CASE("the backend is told, set and restored") {
-  CHECK(name(CpuBackend::eigen) == "eigen");
-  CHECK(name(CpuBackend::fast) == "fast");
+  CHECK(to_string(CpuBackend::eigen) == "eigen");
+  CHECK(to_string(CpuBackend::fast) == "fast");
   CHECK(cpu_backend() == testing::cpu_backends().back());
   const CpuBackend before = cpu_backend();
   {
@@ -225,7 +225,7 @@ TEST_CASE("oneDNN takes gradients of convolutions in every dtype, written as f32
   const ConvAttrs attrs{.padding = 1, .size = {14, 14}};
   const ConvAttrs kernel{.padding = 1, .size = {3, 3}};
   for (const DType dtype : {DType::f32, DType::bf16, DType::f16, DType::f8e4m3fn}) {
-    CAPTURE(name(dtype));
+    CAPTURE(to_string(dtype));
     const Tensor dy = random({8, 32, 14, 14}, dtype, 21), w = random({32, 16, 3, 3}, dtype, 22);
     const Tensor x = random({8, 16, 14, 14}, dtype, 23);
     CastCounts counts;
@@ -259,7 +259,7 @@ TEST_CASE("convolutions of batches in parts, the last of them smaller, and of im
     const ConvAttrs attrs{.padding = 1};
     const ConvAttrs input{.padding = 1, .size = {c.size, c.size}}, kernel{.padding = 1, .size = {3, 3}};
     for (const DType dtype : {DType::f32, DType::bf16}) {
-      CAPTURE(name(dtype));
+      CAPTURE(to_string(dtype));
       const Tensor x = random({c.images, c.in, c.size, c.size}, dtype, 31), w = random({c.out, c.in, 3, 3}, dtype, 32);
       const Tensor dy = random({c.images, c.out, c.size, c.size}, dtype, 33);
       const auto wide = [](const Tensor& t) { return t.to(DType::f64); };

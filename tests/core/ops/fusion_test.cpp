@@ -72,9 +72,9 @@ Tensor two_of_linear(const Tensors& t) { return relu(linear(t[0], t[1], t[2])); 
 TEST_CASE("linear_relu is relu of linear, bit for bit, on each backend") {
   for (const CpuBackend backend : testing::cpu_backends()) {
     const CpuBackendScope scope(backend);
-    CAPTURE(name(backend));
+    CAPTURE(to_string(backend));
     for (const DType dtype : {DType::f64, DType::f32, DType::f16, DType::bf16}) {
-      CAPTURE(name(dtype));
+      CAPTURE(to_string(dtype));
       // Products of 1e-4 end where f16 and then bf16 have no more numbers.
       for (const double scale : {1.0, 1e-4, 1e-19})
         for (const bool bias : {true, false}) {
@@ -107,8 +107,8 @@ TEST_CASE("dropout_add is dropout and add, bit for bit, in every mix of dtypes a
   };
   for (const DType x : kFloats)
     for (const DType residual : kFloats) {
-      CAPTURE(name(x));
-      CAPTURE(name(residual));
+      CAPTURE(to_string(x));
+      CAPTURE(to_string(residual));
       for (const Shape& sizes : {Shape{}, Shape{7}, Shape{3, 0}, Shape{37, 51}, Shape{300, 130}})
         check_same(one, two, {random(sizes, x, 1, 3), random(sizes, residual, 2, 3)});
       const Tensor a = random({6, 10, 4}, x, 1).permute({2, 0, 1}), b = random({4, 10, 6}, residual, 2).transpose(1, 2);
@@ -142,11 +142,11 @@ TEST_CASE("dropout_add writes over what its caller is done with") {
 TEST_CASE("linear_gelu is gelu of linear, bit for bit, on each backend") {
   for (const CpuBackend backend : testing::cpu_backends()) {
     const CpuBackendScope scope(backend);
-    CAPTURE(name(backend));
+    CAPTURE(to_string(backend));
     for (const Gelu form : {Gelu::exact, Gelu::tanh})
       for (const DType dtype : {DType::f64, DType::f32, DType::f16, DType::bf16})
         for (const bool bias : {true, false}) {
-          CAPTURE(name(dtype));
+          CAPTURE(to_string(dtype));
           const auto one = [form](const Tensors& t) { return linear_gelu(t[0], t[1], t[2], form); };
           const auto two = [form](const Tensors& t) { return gelu(linear(t[0], t[1], t[2]), form); };
           Tensor x = random({33, 20}, dtype, 1);
@@ -168,8 +168,8 @@ TEST_CASE("the gradients of weight and bias in one op are those of two, bit for 
     const CpuBackendScope scope(backend);
     for (const DType dtype : {DType::f64, DType::f32, DType::f16, DType::bf16})
       for (const bool turned : {true, false}) {
-        CAPTURE(name(backend));
-        CAPTURE(name(dtype));
+        CAPTURE(to_string(backend));
+        CAPTURE(to_string(dtype));
         const Tensor dy = turned ? random({17, 33}, dtype, 1).t() : random({33, 17}, dtype, 1);
         const Tensor x = random({33, 20}, dtype, 2);
         const Outputs both = call_row(OpId::linear_backward_weight, {}, dy, x);
@@ -201,7 +201,7 @@ TEST_CASE("batch_norm with relu is relu of batch_norm, bit for bit") {
         for (const bool last : {false, true}) {
           if (last && sizes.size() != 4) continue;
           CAPTURE(training);
-          CAPTURE(name(dtype));
+          CAPTURE(to_string(dtype));
           CAPTURE(to_string(sizes));
           const Shape c{sizes[1]};
           const Tensor mean = random(c, DType::f32, 5, 0.1), var = square(random(c, DType::f32, 6)) + 0.1;
@@ -230,8 +230,8 @@ TEST_CASE("run_parts gives the outputs of each fusion of the table, bit for bit"
                bias = random({7}, DType::f32, 3);
   const Tensor scale = random({12}, DType::f32, 4), shift = random({12}, DType::f32, 5), none;
   for (const Fusion& f : fusions()) {
-    CAPTURE(name(f.whole));
-    CAPTURE(name(f.second));
+    CAPTURE(to_string(f.whole));
+    CAPTURE(to_string(f.second));
     CHECK(find_fusion(f.first, f.second) == &f);
     const bool norm = f.first == OpId::batch_norm, drops = f.first == OpId::dropout;
     const Attrs first = norm ? Attrs(NormAttrs{}) : drops ? Attrs(DropoutAttrs{0.3, {7, 0}}) : Attrs();
@@ -251,7 +251,7 @@ TEST_CASE("run_parts gives the outputs of each fusion of the table, bit for bit"
       return run(part);
     });
     CHECK(parts == 2);
-    for (int i = 0; i < info(f.whole).outputs; ++i) CHECK(same_bits(whole[i], apart[i]));
+    for (int i = 0; i < op_info(f.whole).outputs; ++i) CHECK(same_bits(whole[i], apart[i]));
   }
   CHECK(fusion_of(OpId::linear) == nullptr);
   CHECK(find_fusion(OpId::linear, OpId::silu) == nullptr);

@@ -17,7 +17,7 @@ template <class F> TensorCores said(const F& f) {
   struct Ask : Observer {
     TensorCores last{Use::full, "never called"};
     void before(const OpCall& call) override {
-      if (info(call.op).kind == OpKind::Contraction) last = tensor_cores(call);
+      if (op_info(call.op).kind == OpKind::Contraction) last = tensor_cores(call);
     }
   } ask;
   const ObserverScope scope(ask);

@@ -225,7 +225,7 @@ std::vector<Input> inputs() {
       {"zeros", zeros({3, 40}), 1},
   };
   for (const DType dtype : {DType::bf16, DType::f16, DType::f64})
-    all.push_back({std::string(name(dtype)), numbers({5, 37}).to(dtype), 1});
+    all.push_back({std::string(to_string(dtype)), numbers({5, 37}).to(dtype), 1});
   return all;
 }
 
@@ -322,7 +322,7 @@ TEST_CASE("zeros, Inf and NaN in every quantizer and by both oracles") {
     for (Quantizer q : quantizers())
       for (const ScaleOracle oracle : {ScaleOracle::transformer_engine, ScaleOracle::torchao}) {
         q.scaling.oracle = oracle;
-        const std::string what = in.what + ": " + describe(q) + " " + std::string(name(oracle));
+        const std::string what = in.what + ": " + describe(q) + " " + std::string(to_string(oracle));
         CAPTURE(what);
         check_against_definition(q, in);
       }

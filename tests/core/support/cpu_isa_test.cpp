@@ -49,7 +49,7 @@ std::string error_of(const char* wanted) {
 
 std::string names_of_all() {
   std::string names;
-  for (const CpuIsa isa : cpu_isas()) names += (names.empty() ? "" : ", ") + std::string(name(isa));
+  for (const CpuIsa isa : cpu_isas()) names += (names.empty() ? "" : ", ") + std::string(to_string(isa));
   return names;
 }
 
@@ -57,7 +57,7 @@ std::string names_of_all() {
 
 TEST_CASE("the instruction set in use is the fastest, or what the environment says") {
   const std::vector<CpuIsa> isas = cpu_isas();
-  MESSAGE("in use: " << name(cpu_isa()) << ", of: " << names_of_all());
+  MESSAGE("in use: " << to_string(cpu_isa()) << ", of: " << names_of_all());
   REQUIRE(!isas.empty());
   CHECK(std::is_sorted(isas.begin(), isas.end()));
   CHECK(std::adjacent_find(isas.begin(), isas.end()) == isas.end());
@@ -66,7 +66,7 @@ TEST_CASE("the instruction set in use is the fastest, or what the environment sa
     CHECK(cpu_isa() == isas.back());
   }
   for (const CpuIsa isa : isas) {
-    const Environment environment(std::string(name(isa)).c_str());
+    const Environment environment(std::string(to_string(isa)).c_str());
     CHECK(cpu_isa() == isa);
   }
 }
@@ -76,7 +76,7 @@ TEST_CASE("the environment must name an instruction set that there is") {
   for (const CpuIsa isa : {CpuIsa::baseline, CpuIsa::avx2, CpuIsa::avx512, CpuIsa::amx}) {
     const std::vector<CpuIsa> isas = cpu_isas();
     if (std::find(isas.begin(), isas.end(), isa) != isas.end()) continue;
-    const std::string wanted(name(isa));
+    const std::string wanted(to_string(isa));
     CHECK(error_of(wanted.c_str()) ==
           "GRADUAL_CPU_ISA: this build on this processor has no '" + wanted + "'; there are " + names_of_all());
   }
@@ -91,7 +91,7 @@ TEST_CASE("an instruction set that is not there is refused and changes nothing")
       CHECK(cpu_isa() == isa);
       CHECK(set_cpu_isa(before) == isa);
     } else {
-      const std::string message = "set_cpu_isa: this build on this processor has no '" + std::string(name(isa)) +
+      const std::string message = "set_cpu_isa: this build on this processor has no '" + std::string(to_string(isa)) +
                                   "'; there are " + names_of_all();
       CHECK_THROWS_WITH_AS(set_cpu_isa(isa), message.c_str(), Error);
     }
@@ -135,7 +135,7 @@ TEST_CASE("conversions, elementwise ops and reductions of any length have the sa
       const std::vector<Tensor> here = results(in);
       for (std::size_t i = 0; i < here.size(); ++i) {
         CAPTURE(n);
-        CAPTURE(name(isa));
+        CAPTURE(to_string(isa));
         CAPTURE(i);
         CHECK(testing::same_bits(here[i], slowest[i]));
       }

@@ -75,7 +75,7 @@ TEST_CASE("the caller of a loop gets an exception of a chunk, and the next loop 
     CHECK_THROWS_WITH_AS(parallel_for(100, 1,
                                       [&](std::int64_t c, std::int64_t) {
                                         ++ran;
-                                        if (c % 10 == 3) fail("chunk");
+                                        if (c % 10 == 3) throw_error("chunk");
                                       }),
                          "chunk", Error);
     CHECK(num_threads() == 3);

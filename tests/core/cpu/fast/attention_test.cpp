@@ -90,7 +90,7 @@ TEST_CASE("attention by blocks has the results of its parts") {
       for (const auto& lengths :
            {std::pair<std::int64_t, std::int64_t>{150, 170}, {170, 90}, {128, 128}, {130, 1100}}) {
         const std::int64_t queries = lengths.first, keys = lengths.second;  // clang captures no structured bindings
-        CAPTURE(name(dtype));
+        CAPTURE(to_string(dtype));
         CAPTURE(scale);
         CAPTURE(queries);
         CAPTURE(keys);

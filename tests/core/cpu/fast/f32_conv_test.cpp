@@ -91,7 +91,7 @@ TEST_CASE("our gradient of convolution weights is exact in integers, in every sh
     for (const Case& c : kCases) {
       std::vector<double> want, want_of_row;  // the same in each dtype
       for (const DType dtype : {DType::f32, DType::bf16, DType::f16}) {
-        CAPTURE(name(isa));
+        CAPTURE(to_string(isa));
         CAPTURE(c.images);
         CAPTURE(c.inputs);
         CAPTURE(c.height);

@@ -75,7 +75,7 @@ TEST_CASE("our f32 products add in the order of k, in every layout, at the edges
     for (const Case& c : cases) {
       if (!cpu::suits_f32_product(c.m, c.n, c.k)) continue;
       ++taken;
-      CAPTURE(name(isa));
+      CAPTURE(to_string(isa));
       CAPTURE(c.m);
       CAPTURE(c.n);
       CAPTURE(c.k);
@@ -126,7 +126,7 @@ TEST_CASE("our f32 products keep NaN, Inf and -0 as multiply-adds do") {
 
 TEST_CASE("our f32 products have the same bits on any number of threads, alone and in batches") {
   reference::for_each_isa([&](CpuIsa isa) {
-    CAPTURE(name(isa));
+    CAPTURE(to_string(isa));
     Generator g(5);
     for (const auto& [m, n, k] :
          {std::array<std::int64_t, 3>{64, 300, 200}, {300, 40, 150}, {97, 98, 300}, {20, 20, 4000}}) {
@@ -145,7 +145,7 @@ TEST_CASE("matmul and linear of small f32 matrices have the bits of our product,
   reference::for_each_isa([&](CpuIsa isa) {
     if (!cpu::suits_f32_product(m, n, k)) return;
     ++taken;
-    CAPTURE(name(isa));
+    CAPTURE(to_string(isa));
     const auto is_product = [&](const Tensor& y, const Tensor& start) {
       std::vector<float> expected;
       for (std::int64_t i = 0; i < m; ++i)
