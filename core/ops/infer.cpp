@@ -93,7 +93,7 @@ bool broadcast_nothing(const OpCall& c, OutSpec* out) {
 
 void broadcast(const OpCall& c, OutSpec* out) {
   const OpInfo& row = op_info(c.op);
-  if (row.dtype_rule == DTypeRule::Promote && broadcast_nothing(c, out)) return;
+  if ((row.dtype_rule == DTypeRule::Promote || row.dtype_rule == DTypeRule::Float) && broadcast_nothing(c, out)) return;
   bool first = true;
   bool typed = false;
   bool strided = false;
@@ -113,8 +113,7 @@ void broadcast(const OpCall& c, OutSpec* out) {
   }
   if (first) throw_error(c, "needs a tensor");
   if (row.dtype_rule == DTypeRule::Compare || row.dtype_rule == DTypeRule::Logical) out->dtype = DType::bool_;
-  if ((c.op == OpId::div || c.op == OpId::pow) && !is_floating(out->dtype))
-    throw_error(c, "takes floats only; cast with to(DType::f32)");
+  if (c.op == OpId::pow && !is_floating(out->dtype)) throw_error(c, "takes floats only; cast with to(DType::f32)");
   if ((c.op == OpId::add || c.op == OpId::sub || c.op == OpId::mul) && out->dtype == DType::bool_)
     throw_error(c, "takes numbers, not bool; use logical ops or cast with to(DType::i64)");
   if (c.op == OpId::where && c[0].dtype() != DType::bool_) throw_error(c, "the condition must be bool");

@@ -44,10 +44,10 @@ class Operand {
 #define GRADUAL_UNARY_NUMBER_OP(name, kind, rule, option, standard) \
   Tensor name(const Tensor& x, double option = standard, Loc loc = Loc::current());
 // Elementwise, two operands that broadcast; either may be a number, which never promotes the tensor: add sub mul div
-// pow maximum minimum, eq ne lt le gt ge (bool), logical_and logical_or logical_xor (bool).
+// pow maximum minimum, eq ne lt le gt ge (bool), logical_and logical_or logical_xor (bool). div of integers gives f32.
 #define GRADUAL_BINARY_OP(name, ...) Tensor name(const Operand& a, const Operand& b);
 // Reductions over `dims` (none: all): sum mean max min logsumexp. They accumulate in f32 (f64 for f64, i64 for
-// integers) in fixed blocks; sum and mean obey an AccumulatorScope.
+// integers) in fixed blocks; sum and mean obey an AccumulatorScope. mean of integers and bool gives f32.
 #define GRADUAL_REDUCTION_OP(name, ...) \
   Tensor name(const Tensor& x, const Shape& dims = {}, bool keepdim = false, Loc loc = Loc::current());
 #include "../ops.def"

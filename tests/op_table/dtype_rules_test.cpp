@@ -1,7 +1,9 @@
 // What dtype comes out: integers into float ops, f16 with bf16, tensors with numbers.
 #include <doctest/doctest.h>
+#include <gradual/core/tensor/literal.h>
 
 #include <array>
+#include <cmath>
 
 #include "op_table.h"
 
@@ -58,7 +60,8 @@ TEST_CASE("f16 with bf16 gives f32, a narrow float with f32 gives f32, f32 with 
                                                 {DType::f32, DType::f64, DType::f64}};
   for (const Row* row : rows_under_test()) {
     const DTypeRule rule = op_info(row->op).dtype_rule;
-    if (!row->samples || (rule != DTypeRule::Promote && rule != DTypeRule::Compare && rule != DTypeRule::FloatOnly))
+    if (!row->samples || (rule != DTypeRule::Promote && rule != DTypeRule::Float && rule != DTypeRule::Compare &&
+                          rule != DTypeRule::FloatOnly))
       continue;
     const std::vector<Sample> samples = samples_of(*row, DType::f32);
     const Sample* sample = plain_sample(samples, 2);
@@ -118,6 +121,33 @@ TEST_CASE("bool and integers with floats promote to the float, f8 with another d
   CHECK_THROWS_WITH_AS(matmul(f8, ones({2, 2})), doctest::Contains("f8"), Error);
   CHECK_THROWS_WITH_AS(f8 + f8, doctest::Contains("cast to a wider float first"), Error);
   CHECK(matmul(f8, f8).dtype() == DType::f32);
+}
+
+// As PyTorch, whose default dtype is f32; its mean refuses integers.
+TEST_CASE("true division and mean of integers give f32") {
+  const Tensor seven = full({2}, 7, {.dtype = DType::i64});
+  for (DType dtype : {DType::i64, DType::i32, DType::u8, DType::bool_}) {
+    const Tensor x = full({2}, 1, {.dtype = dtype});
+    for (const Tensor& y : {seven / x, x / seven, x / x, x / 4, 4 / x, x / 2.5, x.mean(), x.mean(0, true)})
+      CHECK(y.dtype() == DType::f32);
+    for (DType wide : kFloats) CHECK((x / full({2}, 4, {.dtype = wide})).dtype() == wide);
+    CHECK((x / 4).to_vector<double>() == std::vector<double>{0.25, 0.25});
+    CHECK_THROWS_WITH_AS(x /= 2, doctest::Contains("cannot be written into [2]"), Error);
+    CHECK_THROWS_WITH_AS(x /= full({2}, 0.5), doctest::Contains("cannot be written into [2]"), Error);
+  }
+  CHECK((seven / 2).to_vector<double>() == std::vector<double>{3.5, 3.5});
+  CHECK((-seven / 2).to_vector<double>() == std::vector<double>{-3.5, -3.5});
+  CHECK(std::isinf((seven / (seven - 7)).to_vector<double>()[0]));
+  // Operands are rounded to f32 first.
+  CHECK((full({1}, 16777217, {.dtype = DType::i64}) / 1).item() == 16777216);
+  CHECK(tensor({1, 2, 4}, {.dtype = DType::i64}).mean().item() == 7.0F / 3);
+  CHECK(tensor({1, 0, 1, 1}, {.dtype = DType::bool_}).mean().item() == 0.75);
+  CHECK(std::isnan(zeros({0}, {.dtype = DType::i64}).mean().item()));
+  Tensor half = full({2}, 3, {.dtype = DType::f16}).set_requires_grad();
+  (half / seven).sum().backward();
+  CHECK(half.grad().dtype() == DType::f16);
+  CHECK_THROWS_WITH_AS(full({2}, 1, {.dtype = DType::f8e4m3fn}).mean(),
+                       doctest::Contains("cast to a wider float first"), Error);
 }
 
 TEST_CASE("rows of numbers refuse bool") {

@@ -277,7 +277,9 @@ std::vector<Row> reduction_rows() {
   std::vector<Row> rows;
   rows.push_back(reduction(OpId::sum, "fp32", summed, 1, {sum_op, sum_of}));
   rows.back().samples = sum_samples;
-  rows.push_back(reduction(OpId::mean, "pass", kFloats, 2, {mean_op, mean_of}));
+  rows.push_back(reduction(OpId::mean, "pass", kAllButF8, 2, {.op = mean_op, .f = mean_of, .out = [](DType d) {
+                                                                return is_floating(d) ? d : DType::f32;
+                                                              }}));
   rows.push_back(reduction(OpId::var, "pass", kFloats, 4, {var_op, nullptr}));
   rows.back().samples = var_samples;
   rows.push_back(reduction(OpId::max, "pass", kNumbers, 0, {max_op, max_fn}));
