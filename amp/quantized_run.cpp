@@ -26,9 +26,9 @@ void store_finite(const Tensor& gradient, const Quantizer& q, CastTally* tally) 
   QuantizeOptions o;
   if (q.rounding.mode == RoundingMode::stochastic) o.key = default_generator().next();
   if (gradient.device().is_cuda() && !tally) {
-    const Tensor finite = lt(amax_tensor(gradient), std::numeric_limits<double>::infinity());
+    const Tensor finite = lt(absmax_tensor(gradient), std::numeric_limits<double>::infinity());
     gradient.copy_(where(finite, fake_quantize(gradient, q, o), gradient));
-  } else if (std::isfinite(amax(gradient))) {
+  } else if (std::isfinite(absmax(gradient))) {
     if (tally) o.stats = {&tally->counts, &tally->exponents}, o.scaled_exponents = true;
     gradient.copy_(fake_quantize(gradient, q, o));
   }

@@ -85,6 +85,7 @@ const Tensor& Operand::none() { return kNone; }
 #define GRADUAL_REDUCTION_OP(name, ...) \
   Tensor name(const Tensor& x, const Shape& d, bool keepdim, Loc loc) { return reduce(OpId::name, x, d, keepdim, loc); }
 #include "../ops.def"
+Tensor amax(const Tensor& x, const Shape& d, bool keepdim, Loc loc) { return max(x, d, keepdim, loc); }
 
 Tensor gelu(const Tensor& x, Gelu form, Loc loc) { return unary(OpId::gelu, x, loc, form); }
 Tensor clamp(const Tensor& x, double low, double high, Loc loc) {

@@ -51,6 +51,7 @@ class Operand {
 #define GRADUAL_REDUCTION_OP(name, ...) \
   Tensor name(const Tensor& x, const Shape& dims = {}, bool keepdim = false, Loc loc = Loc::current());
 #include "../ops.def"
+Tensor amax(const Tensor& x, const Shape& dims = {}, bool keepdim = false, Loc loc = Loc::current());  // max
 
 // Elementwise with options.
 Tensor gelu(const Tensor& x, Gelu form = Gelu::exact, Loc loc = Loc::current());

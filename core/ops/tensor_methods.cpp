@@ -44,6 +44,7 @@ Tensor Tensor::index(std::initializer_list<Index> indices, SourceLocation l) con
 #define GRADUAL_REDUCTION_OP(name, ...) \
   Tensor Tensor::name(const Shape& d, bool k, SourceLocation l) const { return gradual::name(*this, d, k, l); }
 #include "../ops.def"
+Tensor Tensor::amax(const Shape& d, bool k, SourceLocation l) const { return gradual::max(*this, d, k, l); }
 Tensor Tensor::argmax(int d, bool k, SourceLocation l) const { return gradual::argmax(*this, d, k, l); }
 Tensor Tensor::argmin(int d, bool k, SourceLocation l) const { return gradual::argmin(*this, d, k, l); }
 Tensor Tensor::softmax(int d, SourceLocation l) const { return gradual::softmax(*this, d, l); }

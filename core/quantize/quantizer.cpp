@@ -128,11 +128,11 @@ Tensor whole_scale(const Rows& x, const detail::ScaleSpec& spec, const Quantizer
   const Device device = x.x.device();
   Tensor scale = empty({2}, {.device = device});
   if (q.scaling.kind == ScalingKind::delayed) {
-    device::delayed_scale(o.history->on_device(device, q.scaling.history), o.stage ? amax_tensor(x.x) : Tensor(),
+    device::delayed_scale(o.history->on_device(device, q.scaling.history), o.stage ? absmax_tensor(x.x) : Tensor(),
                           o.keep, o.again, scale);
     o.history->is_staged = o.history->is_staged || o.stage;
   } else {
-    device::whole_scale(amax_tensor(x.x), spec, scale);
+    device::whole_scale(absmax_tensor(x.x), spec, scale);
   }
   return scale;
 }
@@ -460,11 +460,11 @@ Tensor hadamard16(const Tensor& x, std::uint16_t signs) {
   return matmul(x.reshape({-1, 16}), h).reshape(x.sizes());
 }
 
-float amax(const Tensor& x) {
-  return x.device().is_cuda() ? moved(amax_tensor(x), Device::cpu()).item<float>() : amax_of(Rows(x, -1));
+float absmax(const Tensor& x) {
+  return x.device().is_cuda() ? moved(absmax_tensor(x), Device::cpu()).item<float>() : amax_of(Rows(x, -1));
 }
 
-Tensor amax_tensor(const Tensor& x) {
+Tensor absmax_tensor(const Tensor& x) {
   const Rows rows(x, -1);
   if (x.device().is_cpu()) return scalar(amax_of(rows));
   Tensor most = empty({}, {.device = x.device()});

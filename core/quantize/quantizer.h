@@ -119,9 +119,9 @@ QuantizedOperand quantize_operand(const Tensor& x, const Quantizer& quantizer, c
 // element i is negated first. H is orthogonal: transformed operands have the products of the original ones.
 Tensor hadamard16(const Tensor& x, std::uint16_t signs);
 
-// The largest magnitude: 0 for none, NaN where there is one.
-float amax(const Tensor& x);
+// The largest magnitude, max(|x|): 0 for none, NaN where there is one.
+float absmax(const Tensor& x);
 // The same, f32 [], where x is: nobody waits.
-Tensor amax_tensor(const Tensor& x);
+Tensor absmax_tensor(const Tensor& x);
 
 }  // namespace gradual

@@ -154,6 +154,7 @@ class Tensor {
 #define GRADUAL_REDUCTION_OP(name, ...) \
   Tensor name(const Shape& dims = {}, bool keepdim = false, SourceLocation loc = SourceLocation::current()) const;
 #include "../ops.def"
+  Tensor amax(const Shape& dims = {}, bool keepdim = false, SourceLocation loc = SourceLocation::current()) const;
   Tensor argmax(int dim, bool keepdim = false, SourceLocation loc = SourceLocation::current()) const;
   Tensor argmin(int dim, bool keepdim = false, SourceLocation loc = SourceLocation::current()) const;
   Tensor softmax(int dim, SourceLocation loc = SourceLocation::current()) const;

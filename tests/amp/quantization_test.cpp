@@ -52,9 +52,9 @@ struct Histories {
 
   void advance(const Quantization& q, const Tensor& x_now, const Tensor& w_now, const Tensor& dy_now) {
     if (q.forward_x->scaling.kind != ScalingKind::delayed) return;
-    x.stage(amax(x_now)), x.advance(q.forward_x->scaling, q.forward_x->format);
-    w.stage(amax(w_now)), w.advance(q.forward_w->scaling, q.forward_w->format);
-    dy.stage(amax(dy_now)), dy.advance(q.dgrad_dy->scaling, q.dgrad_dy->format);
+    x.stage(absmax(x_now)), x.advance(q.forward_x->scaling, q.forward_x->format);
+    w.stage(absmax(w_now)), w.advance(q.forward_w->scaling, q.forward_w->format);
+    dy.stage(absmax(dy_now)), dy.advance(q.dgrad_dy->scaling, q.dgrad_dy->format);
   }
 };
 

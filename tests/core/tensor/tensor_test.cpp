@@ -7,6 +7,7 @@
 #include <string>
 
 #include "gradual/core/support/error.h"
+#include "gradual/core/tensor/literal.h"
 #include "support/tensors.h"
 
 using namespace gradual;
@@ -223,6 +224,19 @@ TEST_CASE("one integer is a shape or a dim; a dtype or a device alone are option
   CHECK(zeros({2}, DType::f16).dtype() == DType::f16);
   CHECK(full(2, 3, Device::cpu()).device().is_cpu());
   CHECK(ones(2).to(Device::cpu(), DType::bf16).dtype() == DType::bf16);
+}
+
+TEST_CASE("amax is a tensor, over any dims") {
+  Tensor x = tensor({{1, -5, 3}, {3, 2, -1}});
+  CHECK(x.amax().item() == 3);
+  CHECK(values(amax(x, 1)) == std::vector<double>{3, 3});
+  CHECK(values(x.amax(0)) == std::vector<double>{3, 2, 3});
+  CHECK(amax(x, {0, -1}, true).sizes() == Shape{1, 1});
+  CHECK(amax(x.to(DType::i64), 0).dtype() == DType::i64);
+  CHECK(values(x.amax(0)) == values(x.max(0)));
+  x.set_requires_grad();
+  amax(x).backward();  // equals share it, as torch.amax says
+  CHECK(values(x.grad()) == std::vector<double>{0, 0, 0.5, 0.5, 0, 0});
 }
 
 TEST_CASE("assignment operators work in place, with gradients") {
