@@ -90,8 +90,7 @@ void OperandDTypes::add(DType d) {
 
 CastPolicy CastPolicy::cast(DType dtype) {
   if (!castable(dtype))
-    throwf("cast policy: casts to f32, f16 or bf16, not to {}; a rewrite computes in other formats",
-           gradual::to_string(dtype));
+    throwf("cast policy: casts to f32, f16 or bf16, not to {}; a rewrite computes in other formats", to_string(dtype));
   return {.kind = PolicyKind::cast, .dtype = dtype};
 }
 
@@ -114,7 +113,7 @@ CastPolicy CastPolicy::from_name(std::string_view name) {
 }
 
 std::string to_string(const CastPolicy& policy) {
-  if (policy.kind == PolicyKind::cast) return std::string(gradual::to_string(policy.dtype));
+  if (policy.kind == PolicyKind::cast) return std::string(to_string(policy.dtype));
   if (policy.kind == PolicyKind::rewrite) return "rewrite " + policy.text;
   return std::string(enum_name(policy.kind, {"lower", "fp32", "promote", "banned", "cast", "rewrite", "pass"}));
 }
@@ -125,17 +124,17 @@ PolicyTable& PolicyTable::set(OpId op, CastPolicy policy) {
   if (op >= OpId::count_) throwf("policy table: there is no op number {}", static_cast<int>(op));
   const Fusion* fusion = fusion_of(op);
   if (fusion && policy.kind != PolicyKind::pass)
-    throwf("policy table: {} takes no policy but pass: it is {} and {}, which have theirs", gradual::to_string(op),
-           gradual::to_string(fusion->first), gradual::to_string(fusion->second));
+    throwf("policy table: {} takes no policy but pass: it is {} and {}, which have theirs", to_string(op),
+           to_string(fusion->first), to_string(fusion->second));
   if (fusion) return *this;
   if (fixed(op) && policy.kind != PolicyKind::pass)
-    throwf("policy table: {} takes no policy but pass: {}", gradual::to_string(op),
+    throwf("policy table: {} takes no policy but pass: {}", to_string(op),
            op_info(op).kind == OpKind::InPlace  ? "what is written in place keeps its dtype; use the functional form"
            : op_info(op).kind == OpKind::Custom ? "a user function declares its amp_dtype()"
                                                 : "what the program asks for is not changed");
   if (policy.kind == PolicyKind::rewrite && !rewritable(op))
     throwf("policy table: {} cannot be rewritten; its gradient must be made of its inputs alone, as that of matmul is",
-           gradual::to_string(op));
+           to_string(op));
   if (entries_.use_count() > 1) entries_ = std::make_shared<std::vector<CastPolicy>>(*entries_);
   (*entries_)[static_cast<std::size_t>(op)] = std::move(policy);
   return *this;
@@ -154,16 +153,16 @@ std::string PolicyTable::why(OpId op, const std::vector<DType>& inputs, DType lo
     const std::vector<DType> of_first(inputs.begin(), inputs.begin() + static_cast<std::ptrdiff_t>(n));
     std::vector<DType> of_second(inputs.begin() + static_cast<std::ptrdiff_t>(n), inputs.end());
     if (const auto middle = result_dtype((*this)[f->first], of_first, lower)) of_second.push_back(*middle);
-    return fmt::format("{} is {} and {}{}. {}; {}", gradual::to_string(op), gradual::to_string(f->first),
-                       gradual::to_string(f->second), runs_whole(*f) ? "" : ", which run apart",
-                       why(f->first, of_first, lower), why(f->second, of_second, lower));
+    return fmt::format("{} is {} and {}{}. {}; {}", to_string(op), to_string(f->first), to_string(f->second),
+                       runs_whole(*f) ? "" : ", which run apart", why(f->first, of_first, lower),
+                       why(f->second, of_second, lower));
   }
   const CastPolicy& policy = (*this)[op];
-  const std::string title(gradual::to_string(op));
+  const std::string title(to_string(op));
   std::vector<std::string> names;
   OperandDTypes seen;
   for (DType d : inputs) {
-    names.emplace_back(gradual::to_string(d));
+    names.emplace_back(to_string(d));
     seen.add(d);
   }
   const std::string given = names.empty() ? "no inputs" : join(names);
@@ -178,12 +177,12 @@ std::string PolicyTable::why(OpId op, const std::vector<DType>& inputs, DType lo
     case PolicyKind::lower:
       if (seen.f64)
         return fmt::format("{}f64 is not autocast and cannot meet {}, so this call is an Error", listed,
-                           gradual::to_string(lower));
-      return fmt::format("{}runs in {}, exact products with f32 accumulation{}", listed, gradual::to_string(lower),
+                           to_string(lower));
+      return fmt::format("{}runs in {}, exact products with f32 accumulation{}", listed, to_string(lower),
                          op == scaled_dot_product_attention ? ", its scores and probabilities in f32" : "");
     case PolicyKind::fp32: return fmt::format("{}runs in f32, since {}", listed, fp32_reason(op));
     case PolicyKind::promote:
-      return fmt::format("{}runs in {}, the widest of its inputs {}", listed, gradual::to_string(seen.widest), given);
+      return fmt::format("{}runs in {}, the widest of its inputs {}", listed, to_string(seen.widest), given);
     case PolicyKind::cast: return title + " is cast by its own entry: runs in " + to_string(policy);
     case PolicyKind::banned: return title + " is " + policy.text;
     default: return title + " is in no list: runs in its inputs' dtypes, " + given;

@@ -116,7 +116,7 @@ std::optional<Recipe> emulated_recipe(const std::string& name) {
                     .overflow = Overflow::ieee};
   Recipe r;
   r.name = name;
-  r.description = "matmul operands rounded to " + element + " (" + gradual::to_string(q.rounding) + "), no scales";
+  r.description = "matmul operands rounded to " + element + " (" + to_string(q.rounding) + "), no scales";
   r.quantization = products(q, q, q);
   check_valid(r);
   return r;

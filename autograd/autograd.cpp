@@ -39,8 +39,7 @@ Tensor Tensor::grad() const {
 
 void Tensor::set_grad(const Tensor& grad) const {
   if (grad.defined() && grad.sizes() != sizes())
-    throwf("set_grad: a gradient of shape {} for a tensor of shape {}", gradual::to_string(grad.sizes()),
-           gradual::to_string(sizes()));
+    throwf("set_grad: a gradient of shape {} for a tensor of shape {}", to_string(grad.sizes()), to_string(sizes()));
   ensure_grad_meta(*this).grad = grad;
 }
 

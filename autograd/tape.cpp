@@ -85,10 +85,9 @@ std::string Tape::to_string() const {
   std::vector<std::vector<std::string>> rows{{"#", "op", "inputs", "result", "module", "line", "saved", "inserted by"}};
   for (const Ref<Node>& n : nodes_) {
     const std::int64_t bytes = bytes_of(n->saved_tensors());
-    const std::string given = name_of(*n);
-    rows.push_back({fmt::to_string(n->sequence), given == op_name(*n) ? given : op_name(*n) + " " + given,
-                    inputs_of(*n), result_kind(*n), n->module, file_line(n->where), bytes ? fmt::to_string(bytes) : "",
-                    n->cause});
+    const std::string given = name_of(*n), op = op_name(*n);
+    rows.push_back({fmt::to_string(n->sequence), given == op ? given : op + " " + given, inputs_of(*n), result_kind(*n),
+                    n->module, file_line(n->where), bytes ? fmt::to_string(bytes) : "", n->cause});
   }
   return table_of(rows) + fmt::format("total: {} nodes, {} bytes saved for backward (each storage counted once)\n",
                                       nodes_.size(), saved_bytes());
@@ -102,9 +101,8 @@ std::string Tape::to_dot() const {
     text += fmt::format("  v{} [shape=record, label=\"{{ {} | {}{} }}\"];\n", id, escaped(name_of(*n)),
                         escaped(result_kind(*n)), module);
     if (n->is_leaf()) continue;
-    const std::string cause = *n->cause ? "\\n" + escaped(n->cause) : "";
-    text +=
-        fmt::format("  o{0} [shape=ellipse, label=\"{1}{2}\"];\n  o{0} -> v{0};\n", id, escaped(op_name(*n)), cause);
+    const std::string why = *n->cause ? "\\n" + escaped(n->cause) : "";
+    text += fmt::format("  o{0} [shape=ellipse, label=\"{1}{2}\"];\n  o{0} -> v{0};\n", id, escaped(op_name(*n)), why);
     for (int i = 0; i < n->input_count; ++i)
       if (const Ref<Node>& from = n->input(i).edge.node) text += fmt::format("  v{} -> o{};\n", from->sequence, id);
   }

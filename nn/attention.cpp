@@ -54,9 +54,8 @@ Tensor MultiheadAttention::forward(const Tensor& query, const Tensor& key, const
   };
   const Tensor q = heads_of(query, 0), k = heads_of(key, 1), v = heads_of(value, 2);
   const Tensor mask = how.mask.defined() && how.mask.dim() == 3 ? unsqueeze(how.mask, 1) : how.mask;
-  AttentionAttrs attrs{.causal = how.causal};
-  if (training() && options_.dropout > 0) attrs.dropout = options_.dropout, attrs.key = default_generator().next();
-  const Tensor heads = scaled_dot_product_attention(q, k, v, mask, attrs);
+  const double dropout = training() ? options_.dropout : 0;
+  const Tensor heads = scaled_dot_product_attention(q, k, v, mask, {.causal = how.causal, .dropout = dropout});
   return out_proj(flatten(transpose(heads, -3, -2), -2, -1));
 }
 

@@ -23,10 +23,10 @@ class Conv2d : public Layer {
                                   empty({out, of_group(in, out, o.groups), count("Conv2d", "kernel height", kernel[0]),
                                          count("Conv2d", "kernel width", kernel[1])}))),
         bias(register_parameter("bias", o.bias ? empty({out}) : Tensor())),
-        attrs_{.stride = o.stride, .padding = o.padding, .dilation = o.dilation, .groups = o.groups} {
+        options_{.stride = o.stride, .padding = o.padding, .dilation = o.dilation, .groups = o.groups} {
     init::default_weight_and_bias_(weight, bias);
   }
-  Tensor forward(const Tensor& x) override { return conv2d(x, weight, bias, attrs_); }
+  Tensor forward(const Tensor& x) override { return conv2d(x, weight, bias, options_); }
 
   Tensor& weight;
   Tensor& bias;  // undefined if there is none
@@ -39,7 +39,7 @@ class Conv2d : public Layer {
     throw_error("Conv2d: " + std::to_string(groups) + " groups do not divide " + std::to_string(in) + " input and " +
                 std::to_string(out) + " output channels");
   }
-  ConvAttrs attrs_;
+  Conv2dOptions options_;
 };
 
 }  // namespace gradual::nn

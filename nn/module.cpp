@@ -138,10 +138,9 @@ template <class F> void Module::convert(const F& converted, const std::function<
   });
 }
 
-void Module::to(DType dtype, const std::function<bool(const Module&)>& which) {
-  if (!is_floating(dtype))
-    throwf("{}: cannot convert parameters to {}; a floating dtype is right", kind(), to_string(dtype));
-  convert([&](const Tensor& t) { return t.is_floating() ? t.to(dtype) : t; }, which);
+void Module::to(DType d, const std::function<bool(const Module&)>& which) {
+  if (!is_floating(d)) throwf("{}: cannot convert parameters to {}; a floating dtype is right", kind(), to_string(d));
+  convert([&](const Tensor& t) { return t.is_floating() ? t.to(d) : t; }, which);
 }
 
 void Module::to(Device device) {

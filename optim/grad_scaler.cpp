@@ -209,7 +209,7 @@ StateDict GradScaler::state_dict() const {
 void GradScaler::load_state_dict(const StateDict& state) {
   if (!options_.enabled) return;
   if (state.empty())
-    throw_error("GradScaler: load_state_dict: the source state is empty; it was saved by a disabled scaler");
+    throwf("GradScaler: load_state_dict: the source state is empty; it was saved by a disabled scaler");
   GradScalerOptions options = options_;
   LossScale loaded;
   for_state(options, loaded, [&]<class T>(const char* name, T& value) {

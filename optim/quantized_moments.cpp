@@ -55,8 +55,8 @@ std::optional<QuantizedTensor> load_moment(const StateDict& from, const std::str
     if (!to.defined()) return;
     const Tensor value = from.tensor(key + part);
     if (value.sizes() != to.sizes() || value.dtype() != to.dtype())
-      throwf("{}: {} is {} {}, it should be {} {}", who, part, gradual::to_string(value.dtype()),
-             to_string(value.sizes()), gradual::to_string(to.dtype()), to_string(to.sizes()));
+      throwf("{}: {} is {} {}, it should be {} {}", who, part, to_string(value.dtype()), to_string(value.sizes()),
+             to_string(to.dtype()), to_string(to.sizes()));
     to = value.device() == to.device() ? value.clone() : value.to(to.device());
   };
   take(".codes", codes.codes);

@@ -99,11 +99,11 @@ std::string to_string(const Accumulator& a) {
   for (const auto& [name, preset] : presets()) {
     const bool same = preset.format == a.format && preset.f64 == a.f64;
     if (same && preset.rounding == a.rounding) text = name;
-    else if (same && preset.rounding == Rounding()) text = name + ":" + gradual::to_string(a.rounding);
+    else if (same && preset.rounding == Rounding()) text = name + ":" + to_string(a.rounding);
   }
   if (text.empty()) {
-    text = gradual::to_string(a.format);
-    if (a.rounding != Rounding()) text += ":" + gradual::to_string(a.rounding);
+    text = to_string(a.format);
+    if (a.rounding != Rounding()) text += ":" + to_string(a.rounding);
   }
   for (const auto& [name, count] : kCounts)
     if (a.*count != 0) text += fmt::format("/{}={}", name, a.*count);

@@ -17,10 +17,9 @@ bool compares_fraction(const OpCall& c) {
 DType in_place_dtype(const OpCall& c) {
   const DType x = c[0].dtype();
   if (!c[1].defined() || c[1].dtype() == x) return x;
-  const DType both = promote(x, c[1].dtype());
-  if (is_floating(both) && !is_floating(x))
-    throwf(c, "a floating operand does not go into integers; cast it with to()");
-  return both;
+  const DType y = promote(x, c[1].dtype());
+  if (is_floating(y) && !is_floating(x)) throwf(c, "a floating operand does not go into integers; cast it with to()");
+  return y;
 }
 
 }  // namespace gradual

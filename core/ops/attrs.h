@@ -95,15 +95,20 @@ struct Size2 {
   constexpr std::int64_t& operator[](int i) { return of[i]; }
   std::int64_t of[2];
 };
-struct ConvAttrs {
+// Options are what a caller may say; the attributes add what the op function tells the kernel.
+struct Conv2dOptions {
   Size2 stride = 1, padding = 0, dilation = 1;
   std::int64_t groups = 1;
+};
+struct ConvAttrs : Conv2dOptions {
   Size2 size = 0;  // conv2d_backward_*: of the input or the kernel, whichever is computed
 };
-struct PoolAttrs {
+struct Pool2dOptions {
   Size2 kernel = 2, stride = 0, padding = 0;  // stride 0: the kernel's
-  Size2 size = 0;                             // *_backward: of the input; adaptive: of the output
-  bool channels_last = false;                 // of the images; ops set it, because strides of 1x1 images are ambiguous
+};
+struct PoolAttrs : Pool2dOptions {
+  Size2 size = 0;              // *_backward: of the input; adaptive: of the output
+  bool channels_last = false;  // of the images; ops set it, because strides of 1x1 images are ambiguous
 };
 struct NormAttrs {
   double eps = 1e-5;
@@ -117,10 +122,12 @@ struct RunningAttrs {
   double eps = 1e-5;
   std::int64_t count = 0;
 };
-struct CrossEntropyAttrs {
+struct CrossEntropyOptions {
   Reduction reduction = Reduction::mean;
   double label_smoothing = 0;        // in [0, 1]
   std::int64_t ignore_index = -100;  // rows of this class are left out, also of the mean's denominator
+};
+struct CrossEntropyAttrs : CrossEntropyOptions {
   // Set by autocast on a GPU. f16 or bf16: the dtype of logits and their gradient; loss and log-probabilities are f32.
   DType narrow = DType::f32;
 };
@@ -168,11 +175,13 @@ struct AdamAttrs {
   bool decoupled = false;       // weight decay as in AdamW
   UpdateAttrs update;
 };
-struct AttentionAttrs {
+struct AttentionOptions {
   bool causal = false;
   double scale = 0;    // 0: 1/sqrt(head size)
   double dropout = 0;  // of the probabilities, drawn with `key`; 0 for flash_attention
-  RandomKey key = {};
+};
+struct AttentionAttrs : AttentionOptions {
+  RandomKey key = {};  // of dropout
 };
 inline double attention_scale(const AttentionAttrs& a, std::int64_t head_size) {
   return a.scale != 0 ? a.scale : 1 / std::sqrt(static_cast<double>(head_size));

@@ -58,7 +58,7 @@ Tensor forward(const Tensor& x, const Tensor& w, const ConvAttrs& a, const Shape
 Tensor input_gradient(const Tensor& dy, const Tensor& w, const ConvAttrs& a, const Shape& out,
                       const ConvProduct& product, std::int64_t group) {
   const std::int64_t* const kernel = w.sizes().begin() + 2;
-  const ConvAttrs dense{.dilation = {a.dilation[0], a.dilation[1]}};
+  const ConvAttrs dense{{.dilation = {a.dilation[0], a.dilation[1]}}};
   const Tensor rows = unfold(spread(dy, kernel, a), kernel, dense, a.size.of);
   // turned[o, y, x, c] = w[o, c, kh - 1 - y, kw - 1 - x]
   const Tensor order =

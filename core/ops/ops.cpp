@@ -18,9 +18,8 @@ Tensor binary(OpId op, const Operand& a, const Operand& b) {
   const Tensor* const both[] = {a.tensor, b.tensor};
   const TensorRefs inputs(both, 2, (a.temporary ? 1u : 0u) | (b.temporary ? 2u : 0u));
   if (a.tensor->defined() && b.tensor->defined()) return run(op, inputs, Attrs{}, a.where);
-  for (const Operand* operand : {&a, &b})
-    if (!operand->is_number() && !operand->tensor->defined())
-      throwf("{}: an operand is an undefined tensor", to_string(op));
+  for (const Operand* o : {&a, &b})
+    if (!o->is_number() && !o->tensor->defined()) throwf("{}: an operand is an undefined tensor", to_string(op));
   if (a.is_number() && b.is_number()) throwf("{}: needs a tensor, given two numbers", to_string(op));
   const bool left = a.is_number();
   return run(op, inputs, ScalarAttrs{left ? a.value : b.value}, left ? b.where : a.where);
@@ -49,7 +48,8 @@ Tensor indexed(OpId op, TensorRefs inputs, int dim, Loc loc, std::int64_t size =
   return run(op, inputs, IndexAttrs{wrap_dim(dim, inputs[0].dim(), to_string(op).data()), size}, loc);
 }
 
-PoolAttrs resolved(PoolAttrs a, const Tensor& x) {
+PoolAttrs attrs_of(const Pool2dOptions& o, const Tensor& x, Size2 size = 0) {
+  PoolAttrs a{o, size};
   a.channels_last = x.defined() && is_channels_last(x.sizes(), x.strides());
   for (int i = 0; i < 2; ++i) a.stride[i] = a.stride[i] ? a.stride[i] : a.kernel[i];
   return a;
@@ -139,8 +139,8 @@ Tensor linear_relu(const Tensor& x, const Tensor& weight, const Tensor& bias, Lo
 Tensor linear_gelu(const Tensor& x, const Tensor& weight, const Tensor& bias, Gelu form, Loc loc) {
   return run(OpId::linear_gelu, {&x, &weight, &bias}, form, loc);
 }
-Tensor conv2d(const Tensor& x, const Tensor& weight, const Tensor& bias, Conv2dOptions options, Loc loc) {
-  return run(OpId::conv2d, {&x, &weight, &bias}, options, loc);
+Tensor conv2d(const Tensor& x, const Tensor& weight, const Tensor& bias, Conv2dOptions o, Loc loc) {
+  return run(OpId::conv2d, {&x, &weight, &bias}, ConvAttrs{o}, loc);
 }
 Tensor conv2d_backward_input(const Tensor& dy, const Tensor& weight, const ConvAttrs& attrs, Loc loc) {
   return run(OpId::conv2d_backward_input, {&dy, &weight}, attrs, loc);
@@ -149,18 +149,19 @@ Tensor conv2d_backward_weight(const Tensor& dy, const Tensor& x, const ConvAttrs
   return run(OpId::conv2d_backward_weight, {&dy, &x}, attrs, loc);
 }
 Tensor scaled_dot_product_attention(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& mask,
-                                    AttentionAttrs attrs, Loc loc) {
+                                    AttentionOptions o, Generator& g, Loc loc) {
+  const AttentionAttrs attrs{o, o.dropout > 0 ? g.next() : RandomKey{}};
   return run(OpId::scaled_dot_product_attention, {&q, &k, &v, &mask}, attrs, loc);
 }
 
-Tensor max_pool2d(const Tensor& x, Pool2dOptions o, Loc l) { return run(OpId::max_pool2d, {&x}, resolved(o, x), l); }
-std::pair<Tensor, Tensor> max_pool2d_with_indices(const Tensor& x, const PoolAttrs& attrs, Loc loc) {
-  const Outputs out = dispatch(OpId::max_pool2d, {&x}, resolved(attrs, x), loc);
+Tensor max_pool2d(const Tensor& x, Pool2dOptions o, Loc l) { return run(OpId::max_pool2d, {&x}, attrs_of(o, x), l); }
+std::pair<Tensor, Tensor> max_pool2d_with_indices(const Tensor& x, Pool2dOptions o, Loc loc) {
+  const Outputs out = dispatch(OpId::max_pool2d, {&x}, attrs_of(o, x), loc);
   return {out[0], out[1]};
 }
-Tensor avg_pool2d(const Tensor& x, Pool2dOptions o, Loc l) { return run(OpId::avg_pool2d, {&x}, resolved(o, x), l); }
+Tensor avg_pool2d(const Tensor& x, Pool2dOptions o, Loc l) { return run(OpId::avg_pool2d, {&x}, attrs_of(o, x), l); }
 Tensor adaptive_avg_pool2d(const Tensor& x, std::int64_t height, std::int64_t width, Loc loc) {
-  return run(OpId::adaptive_avg_pool2d, {&x}, resolved({.size = {height, width}}, x), loc);
+  return run(OpId::adaptive_avg_pool2d, {&x}, attrs_of({}, x, {height, width}), loc);
 }
 
 BatchNormResult batch_norm(const Tensor& x, const Tensor& weight, const Tensor& bias, const Tensor& mean,
@@ -183,7 +184,7 @@ Tensor softmax(const Tensor& x, int dim, Loc loc) { return along(OpId::softmax, 
 Tensor log_softmax(const Tensor& x, int dim, Loc loc) { return along(OpId::log_softmax, x, dim, false, loc); }
 
 Tensor cross_entropy(const Tensor& logits, const Tensor& classes, CrossEntropyOptions o, Loc loc) {
-  if (logits.dim() <= 2) return run(OpId::cross_entropy, {&logits, &classes}, o, loc);
+  if (logits.dim() <= 2) return run(OpId::cross_entropy, {&logits, &classes}, CrossEntropyAttrs{o}, loc);
   // [N, C, d..]: classes last, then rows.
   Shape order{0};
   for (int i = 2; i < logits.dim(); ++i) order.push_back(i);
@@ -195,7 +196,7 @@ Tensor cross_entropy(const Tensor& logits, const Tensor& classes, CrossEntropyOp
            to_string(classes.sizes()));
   const Tensor rows = flatten(permute(logits, order, loc), 0, -2, loc);
   const Tensor flat = reshape(classes, {-1}, loc);
-  const Tensor result = run(OpId::cross_entropy, {&rows, &flat}, o, loc);
+  const Tensor result = run(OpId::cross_entropy, {&rows, &flat}, CrossEntropyAttrs{o}, loc);
   return o.reduction == Reduction::none ? reshape(result, classes.sizes(), loc) : result;
 }
 Tensor mse_loss(const Tensor& x, const Tensor& y, Reduction r, Loc loc) { return loss(OpId::mse_loss, x, y, r, loc); }

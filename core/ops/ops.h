@@ -96,7 +96,6 @@ Tensor linear_relu(const Tensor& x, const Tensor& weight, const Tensor& bias = {
 // and bf16 is applied to the sum before rounding.
 Tensor linear_gelu(const Tensor& x, const Tensor& weight, const Tensor& bias = {}, Gelu form = Gelu::exact,
                    Loc loc = Loc::current());
-using Conv2dOptions = ConvAttrs;  // stride, padding, dilation, groups
 Tensor conv2d(const Tensor& x, const Tensor& weight, const Tensor& bias = {}, Conv2dOptions options = {},
               Loc loc = Loc::current());
 Tensor conv2d_backward_input(const Tensor& dy, const Tensor& weight, const ConvAttrs& attrs, Loc loc = Loc::current());
@@ -105,12 +104,11 @@ Tensor conv2d_backward_weight(const Tensor& dy, const Tensor& x, const ConvAttrs
 // attend to no key (false or -Inf for all) gives 0. For half operands scores and probabilities are f32, and y is
 // rounded once.
 Tensor scaled_dot_product_attention(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& mask = {},
-                                    AttentionAttrs attrs = {}, Loc loc = Loc::current());
+                                    AttentionOptions = {}, Generator& = default_generator(), Loc = Loc::current());
 
 // Pooling over [N, C, H, W]. In avg_pool2d padding counts as zeros.
-using Pool2dOptions = PoolAttrs;  // kernel, stride, padding
 Tensor max_pool2d(const Tensor& x, Pool2dOptions options = {}, Loc loc = Loc::current());
-std::pair<Tensor, Tensor> max_pool2d_with_indices(const Tensor& x, const PoolAttrs& attrs, Loc loc = Loc::current());
+std::pair<Tensor, Tensor> max_pool2d_with_indices(const Tensor& x, Pool2dOptions options, Loc loc = Loc::current());
 Tensor avg_pool2d(const Tensor& x, Pool2dOptions options = {}, Loc loc = Loc::current());
 Tensor adaptive_avg_pool2d(const Tensor& x, std::int64_t height, std::int64_t width, Loc loc = Loc::current());
 
@@ -137,7 +135,6 @@ Tensor softmax(const Tensor& x, int dim, Loc loc = Loc::current());
 Tensor log_softmax(const Tensor& x, int dim, Loc loc = Loc::current());
 
 // Losses. cross_entropy: logits [N, C] (or [N, C, d..]) and classes i64 [N] (or [N, d..]).
-using CrossEntropyOptions = CrossEntropyAttrs;
 Tensor cross_entropy(const Tensor& logits, const Tensor& classes, CrossEntropyOptions options = {},
                      Loc loc = Loc::current());
 Tensor mse_loss(const Tensor& x, const Tensor& y, Reduction reduction = Reduction::mean, Loc loc = Loc::current());

@@ -1,7 +1,6 @@
 // Text for messages: suggestions for unknown names, tables.
 #pragma once
 
-#include <initializer_list>
 #include <span>
 #include <string>
 #include <string_view>

@@ -284,10 +284,10 @@ Exact images(const std::vector<Exact>& groups, std::int64_t n, std::int64_t h, s
 }
 
 const Conv kConvs[] = {
-    {2, 4, 6, 5, 6, 3, 3, {.padding = {1, 1}}},
-    {2, 3, 8, 7, 5, 3, 2, {.stride = {2, 1}, .padding = {1, 0}, .dilation = {1, 2}}},
-    {2, 4, 7, 6, 6, 3, 3, {.stride = {3, 2}, .padding = {1, 2}, .groups = 2}},
-    {1, 4, 5, 5, 4, 1, 1, {.stride = {2, 2}, .padding = {1, 1}, .groups = 4}},  // windows that see padding alone
+    {2, 4, 6, 5, 6, 3, 3, {{.padding = {1, 1}}}},
+    {2, 3, 8, 7, 5, 3, 2, {{.stride = {2, 1}, .padding = {1, 0}, .dilation = {1, 2}}}},
+    {2, 4, 7, 6, 6, 3, 3, {{.stride = {3, 2}, .padding = {1, 2}, .groups = 2}}},
+    {1, 4, 5, 5, 4, 1, 1, {{.stride = {2, 2}, .padding = {1, 1}, .groups = 4}}},  // windows that see padding alone
 };
 
 }  // namespace

@@ -77,7 +77,7 @@ TEST_CASE("linear with bias and conv2d likewise, the bias gradient is the plain 
   Tensor kernel = random({4, 3, 3, 3}, 6).set_requires_grad();
   const Tensor dimage = random({2, 4, 5, 5}, 7);
   conv2d(image, kernel, {}, {.padding = 1}).backward(dimage);
-  ConvAttrs a{.padding = {1, 1}};
+  ConvAttrs a{{.padding = {1, 1}}};
   const Autocast off({.enabled = false});
   a.size[0] = a.size[1] = 5;
   CHECK(same_bits(image.grad(), conv2d_backward_input(q(dimage), q(kernel.detach()), a)));

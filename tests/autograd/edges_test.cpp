@@ -162,7 +162,7 @@ struct Attended {
   std::vector<Tensor> first, second;
   Attended(std::vector<Tensor> t, const Tensor& dy, const AttentionAttrs& attrs, bool twice) {
     for (Tensor& each : t) each = each.detach().set_requires_grad();
-    first = {scaled_dot_product_attention(t[0], t[1], t[2], t[3], attrs)};
+    first = {call_row(OpId::scaled_dot_product_attention, attrs, t[0], t[1], t[2], t[3])[0]};
     const std::vector<Tensor> grads = autograd::grad(first, t, {cast(dy, first[0].dtype())}, {.create_graph = twice});
     first.insert(first.end(), grads.begin(), grads.end());
     if (!twice) return;
@@ -197,7 +197,7 @@ TEST_CASE("attention: whole rows of -Inf under dropout, autocast and create_grap
           for (std::int64_t i = seeing; i < queries; ++i)
             mask.narrow(1, i, 1).narrow(2, 0, causal ? i + 1 : keys).fill_(-INFINITY);
           const Tensor none = cat({top(dy), zeros_like(dy.narrow(1, seeing, 2))}, 1);
-          const AttentionAttrs attrs{.causal = causal, .dropout = dropout, .key = {5, 1}};
+          const AttentionAttrs attrs{{.causal = causal, .dropout = dropout}, {5, 1}};
           const bool narrow = is_half(dtype);
           amp::AutocastOptions options;
           options.enabled = narrow;

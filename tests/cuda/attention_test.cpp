@@ -103,14 +103,14 @@ TEST_CASE("attention reads a packed projection in place, and joining the heads n
 
 TEST_CASE("what the fused kernel does not compute is composed") {
   if (!have_gpu()) return;
-  const auto composed = [](const Tensor& q, const Tensor& mask = {}, const AttentionAttrs& attrs = {}) {
+  const auto composed = [](const Tensor& q, const Tensor& mask = {}, const AttentionOptions& attrs = {}) {
     return !any_has(kernels_of([&] { scaled_dot_product_attention(q, q, q, mask, attrs); }), kForward);
   };
   const Tensor x = drawn({2, 4, 8}, 1, DType::bf16).to(kGpu);
   CHECK_FALSE(composed(x));
   CHECK_FALSE(composed(x.select(0, 0)));
   CHECK(composed(x, ones({4, 4}, {.dtype = DType::bool_, .device = kGpu})));
-  CHECK(composed(x, {}, {.dropout = 0.5, .key = default_generator().next()}));
+  CHECK(composed(x, {}, {.dropout = 0.5}));
   CHECK(composed(x.to(DType::f32)));
   CHECK(composed(drawn({2, 4, 12}, 1, DType::bf16).to(kGpu)));
   CHECK(composed(drawn({2, 4, 136}, 1, DType::bf16).to(kGpu)));

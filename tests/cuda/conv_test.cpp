@@ -26,9 +26,9 @@ struct Case {
   Shape x, w;
   ConvAttrs attrs;
 };
-const Case kCases[] = {{{2, 8, 9, 7}, {16, 8, 3, 3}, {.padding = {1, 1}}},
-                       {{3, 8, 8, 8}, {8, 4, 3, 3}, {.stride = {2, 1}, .padding = {0, 1}, .groups = 2}},
-                       {{2, 6, 10, 11}, {6, 1, 3, 2}, {.padding = {2, 1}, .dilation = {2, 1}, .groups = 6}},
+const Case kCases[] = {{{2, 8, 9, 7}, {16, 8, 3, 3}, {{.padding = {1, 1}}}},
+                       {{3, 8, 8, 8}, {8, 4, 3, 3}, {{.stride = {2, 1}, .padding = {0, 1}, .groups = 2}}},
+                       {{2, 6, 10, 11}, {6, 1, 3, 2}, {{.padding = {2, 1}, .dilation = {2, 1}, .groups = 6}}},
                        {{2, 8, 5, 5}, {1, 8, 1, 1}, {}}};
 
 std::vector<Tensor> all_three(const Case& c, const Tensor& x, const Tensor& w, const Tensor& bias, const Tensor& dy) {
@@ -120,11 +120,11 @@ TEST_CASE("convolutions give the same bits twice and keep no memory") {
 }
 
 // Layers as CNNs have them: strides, groups, one channel in, one by one.
-const Case kOrdinary[] = {{{2, 3, 9, 7}, {16, 3, 3, 3}, {.padding = {1, 1}}},
-                          {{2, 1, 8, 8}, {4, 1, 5, 5}, {.padding = {2, 2}}},
-                          {{3, 8, 8, 8}, {8, 1, 3, 3}, {.stride = {2, 2}, .padding = {1, 1}, .groups = 8}},
-                          {{2, 16, 5, 5}, {8, 16, 1, 1}, {.stride = {2, 2}}},
-                          {{2, 8, 9, 9}, {8, 8, 3, 3}, {.padding = {2, 2}, .dilation = {2, 2}}}};
+const Case kOrdinary[] = {{{2, 3, 9, 7}, {16, 3, 3, 3}, {{.padding = {1, 1}}}},
+                          {{2, 1, 8, 8}, {4, 1, 5, 5}, {{.padding = {2, 2}}}},
+                          {{3, 8, 8, 8}, {8, 1, 3, 3}, {{.stride = {2, 2}, .padding = {1, 1}, .groups = 8}}},
+                          {{2, 16, 5, 5}, {8, 16, 1, 1}, {{.stride = {2, 2}}}},
+                          {{2, 8, 9, 9}, {8, 8, 3, 3}, {{.padding = {2, 2}, .dilation = {2, 2}}}}};
 
 TEST_CASE("the library computes ordinary convolutions in every dtype and layout, our kernel if it is switched off") {
   if (!have_gpu()) return;
@@ -160,7 +160,7 @@ TEST_CASE("the library computes ordinary convolutions in every dtype and layout,
 TEST_CASE("what the library refuses is computed another way") {
   if (!have_gpu()) return;
   // Sizes of their own: how a size is done is remembered.
-  const Case c{{2, 8, 7, 6}, {16, 4, 3, 3}, {.padding = {1, 1}, .groups = 2}};
+  const Case c{{2, 8, 7, 6}, {16, 4, 3, 3}, {{.padding = {1, 1}, .groups = 2}}};
   for (const char* what : {"channels_last", "narrow", "channels_last,narrow", "convolution"}) {
     CAPTURE(what);
     Case own = c;

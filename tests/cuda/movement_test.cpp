@@ -32,7 +32,7 @@ struct Case {
 };
 
 PoolAttrs windows(std::int64_t height, std::int64_t width) {
-  return {.kernel = {3, 2}, .stride = {2, 1}, .padding = 1, .size = {height, width}};
+  return {{.kernel = {3, 2}, .stride = {2, 1}, .padding = 1}, {height, width}};
 }
 
 std::vector<Case> cases() {
@@ -303,7 +303,7 @@ TEST_CASE("an index out of range is told when the numbers are read and then no m
   CHECK(contains(error_of([&] { return index_add(x.narrow(0, 0, 3), 0, bad, 0); }), "no index is in range"));
   CHECK(contains(error_of([&] { return scatter_add(nothing, 0, negative, x); }), "no index is in range"));
   const Tensor dy = numbers({1, 1, 2, 2}, DType::f32, 1).to(gpu);
-  const PoolAttrs two{.kernel = 2, .stride = 2, .padding = 0, .size = 4};
+  const PoolAttrs two{{.kernel = 2, .stride = 2}, 4};
   for (const std::int64_t wrong : {16, -1, 3}) {  // outside of the plane, and of the window
     const Tensor at = from_data(std::vector<std::int64_t>{wrong, 2, 8, 10}, {1, 1, 2, 2}).to(gpu);
     CHECK(contains(error_of([&] { return call_row(OpId::max_pool2d_backward, two, dy, at)[0]; }),

@@ -90,14 +90,14 @@ struct Layer {
   ConvAttrs attrs;
 };
 // Of CNNs (28x28, ResNet-20): first layers, 3x3, strides, 1x1; then sizes that no vector fits, groups, dilation.
-const Layer kLayers[] = {{{64, 1, 28, 28}, {32, 1, 3, 3}, {.padding = 1}},
-                         {{128, 3, 32, 32}, {16, 3, 3, 3}, {.padding = 1}},
-                         {{128, 32, 16, 16}, {32, 32, 3, 3}, {.padding = 1}},
-                         {{128, 16, 32, 32}, {32, 16, 3, 3}, {.stride = 2, .padding = 1}},
-                         {{128, 16, 32, 32}, {32, 16, 1, 1}, {.stride = 2}},
-                         {{3, 5, 9, 7}, {7, 5, 3, 2}, {.stride = {2, 1}, .padding = {0, 1}}},
-                         {{4, 8, 17, 15}, {8, 1, 3, 3}, {.padding = 1, .groups = 8}},
-                         {{2, 12, 20, 20}, {6, 4, 5, 5}, {.padding = 4, .dilation = 2, .groups = 3}}};
+const Layer kLayers[] = {{{64, 1, 28, 28}, {32, 1, 3, 3}, {{.padding = 1}}},
+                         {{128, 3, 32, 32}, {16, 3, 3, 3}, {{.padding = 1}}},
+                         {{128, 32, 16, 16}, {32, 32, 3, 3}, {{.padding = 1}}},
+                         {{128, 16, 32, 32}, {32, 16, 3, 3}, {{.stride = 2, .padding = 1}}},
+                         {{128, 16, 32, 32}, {32, 16, 1, 1}, {{.stride = 2}}},
+                         {{3, 5, 9, 7}, {7, 5, 3, 2}, {{.stride = {2, 1}, .padding = {0, 1}}}},
+                         {{4, 8, 17, 15}, {8, 1, 3, 3}, {{.padding = 1, .groups = 8}}},
+                         {{2, 12, 20, 20}, {6, 4, 5, 5}, {{.padding = 4, .dilation = 2, .groups = 3}}}};
 
 cuda::Convolution convolution(const Layer& layer, OpId op, DType dtype, bool tf32, bool channels_last) {
   Shape y{layer.x[0], layer.w[0], 0, 0};

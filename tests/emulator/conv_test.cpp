@@ -13,7 +13,7 @@ using namespace test;
 TEST_CASE("convolutions round to TF32 only if it is allowed") {
   const Tensor x = drawn({2, 8, 9, 7}, 1), w = drawn({16, 8, 3, 3}, 2), dy = drawn({2, 16, 7, 5}, 3);
   const auto made = [](const Tensor& a, const Tensor& b, const Tensor& d) {
-    const ConvAttrs none, by_x{.size = {9, 7}}, by_w{.size = {3, 3}};
+    const ConvAttrs none, by_x{{}, {9, 7}}, by_w{{}, {3, 3}};
     return std::vector<Tensor>{conv2d(a, b, {}, none), conv2d_backward_input(d, b, by_x),
                                conv2d_backward_weight(d, a, by_w)};
   };

@@ -61,7 +61,7 @@ TEST_CASE("Conv2d by hand, and with every option against the op") {
   const Tensor x = noise({2, 4, 7, 6});
   const Tensor y = layer(x);
   CHECK(y.sizes() == Shape{2, 6, 4, 8});
-  const ConvAttrs attrs{.stride = {2, 1}, .padding = {1, 2}, .dilation = {1, 2}, .groups = 2};
+  const Conv2dOptions attrs{.stride = {2, 1}, .padding = {1, 2}, .dilation = {1, 2}, .groups = 2};
   CHECK(same_bits(y, conv2d(x, layer.weight, layer.bias, attrs)));
   CHECK(contains(message_of([] { nn::Conv2d(3, 4, 1, {.groups = 2}); }), "2 groups do not divide 3 input"));
 }

@@ -72,15 +72,15 @@ std::vector<Sample> attention_samples(Draw& d) {
   };
   add("plain", {3, 4}, {5, 4}, {5, 3}, {});
   add("batch and heads", {2, 2, 4, 3}, {2, 2, 4, 3}, {2, 2, 4, 3}, {});
-  add("causal", {2, 4, 3}, {2, 4, 3}, {2, 4, 3}, {}, {.causal = true});
-  add("scale", {2, 3, 4}, {2, 3, 4}, {2, 3, 4}, {}, {.scale = 0.25});
+  add("causal", {2, 4, 3}, {2, 4, 3}, {2, 4, 3}, {}, {{.causal = true}});
+  add("scale", {2, 3, 4}, {2, 3, 4}, {2, 3, 4}, {}, {{.scale = 0.25}});
   Draw f64 = d.with(DType::bool_);
   Array allowed = to_array(f64.mask({3, 5}));
   for (std::int64_t i = 0; i < 3; ++i) allowed[i * 5] = 1;  // a row that may attend to nothing has no softmax
   add("bool mask", {2, 3, 4}, {2, 5, 4}, {2, 5, 3}, f64.values(allowed.v, {3, 5}));
   add("added mask", {2, 3, 4}, {2, 5, 4}, {2, 5, 3}, d.uniform({2, 3, 5}, -2, 2));
   add("empty", {0, 3, 4}, {0, 3, 4}, {0, 3, 4}, {});
-  add("large", {4, 70, 33}, {4, 70, 33}, {4, 70, 33}, {}, {.causal = true}, true);
+  add("large", {4, 70, 33}, {4, 70, 33}, {4, 70, 33}, {}, {{.causal = true}}, true);
   return all;
 }
 
@@ -187,15 +187,15 @@ struct Case {
 // Heads in whole vectors of eight are those that a GPU's library takes.
 const Case kCases[] = {{"plain", {3, 4}, {5, 4}, {5, 3}},
                        {"batch and heads", {2, 2, 4, 3}, {2, 2, 4, 3}, {2, 2, 4, 3}},
-                       {"causal", {2, 4, 3}, {2, 4, 3}, {2, 4, 3}, {.causal = true}},
-                       {"scale", {2, 3, 4}, {2, 3, 4}, {2, 3, 4}, {.scale = 0.25}},
-                       {"heads of eight", {2, 2, 5, 8}, {2, 2, 5, 8}, {2, 2, 5, 8}, {.causal = true}},
+                       {"causal", {2, 4, 3}, {2, 4, 3}, {2, 4, 3}, {{.causal = true}}},
+                       {"scale", {2, 3, 4}, {2, 3, 4}, {2, 3, 4}, {{.scale = 0.25}}},
+                       {"heads of eight", {2, 2, 5, 8}, {2, 2, 5, 8}, {2, 2, 5, 8}, {{.causal = true}}},
                        {"more keys than queries", {2, 4, 16}, {2, 9, 16}, {2, 9, 8}},
-                       {"fewer keys than queries", {2, 9, 8}, {2, 4, 8}, {2, 4, 16}, {.causal = true}},
+                       {"fewer keys than queries", {2, 9, 8}, {2, 4, 8}, {2, 4, 16}, {{.causal = true}}},
                        {"one of each", {1, 1, 8}, {1, 1, 8}, {1, 1, 8}},
                        {"no heads", {0, 3, 4}, {0, 3, 4}, {0, 3, 4}},
                        {"no queries", {2, 0, 8}, {2, 3, 8}, {2, 3, 8}},
-                       {"large", {4, 70, 40}, {4, 150, 40}, {4, 150, 24}, {.causal = true}, true},
+                       {"large", {4, 70, 40}, {4, 150, 40}, {4, 150, 24}, {{.causal = true}}, true},
                        {"several blocks", {2, 150, 64}, {2, 170, 64}, {2, 170, 72}, {}, true}};
 
 std::vector<Sample> forward_samples(Draw& d) {
@@ -262,7 +262,7 @@ std::vector<Row> attention_rows() {
   rows.back().refuses("1-d", "must be [.., L, E], [.., S, E] and [.., S, F]", [=] { call(f({4}), f({4}), f({4})); });
   rows.back().refuses("head size", "given [3, 4], [3, 5] and [3, 4]", [=] { call(f({3, 4}), f({3, 5}), f({3, 4})); });
   rows.back().refuses("heads", "given [2, 3, 4], [1, 3, 4]", [=] { call(f({2, 3, 4}), f({1, 3, 4}), f({1, 3, 4})); });
-  rows.back().refuses("dropout", "no dropout here", [=] { call(f({3, 4}), f({3, 4}), f({3, 4}), {.dropout = 0.5}); });
+  rows.back().refuses("dropout", "no dropout here", [=] { call(f({3, 4}), f({3, 4}), f({3, 4}), {{.dropout = 0.5}}); });
   rows.push_back({.op = OpId::flash_attention_backward,
                   .policy = "pass",
                   .dtypes = {DType::f64, DType::f32, DType::f16, DType::bf16},

@@ -14,18 +14,18 @@ struct ConvShape {
 
 const std::vector<ConvShape>& conv_shapes() {
   static const std::vector<ConvShape> all{
-      {"3x3 pad 1", {2, 3, 5, 6}, {4, 3, 3, 3}, {.padding = {1, 1}}},
+      {"3x3 pad 1", {2, 3, 5, 6}, {4, 3, 3, 3}, {{.padding = {1, 1}}}},
       {"no padding", {2, 2, 5, 4}, {3, 2, 3, 2}, {}},
-      {"stride", {2, 2, 7, 6}, {3, 2, 3, 3}, {.stride = {2, 3}, .padding = {1, 0}}},
-      {"dilation", {1, 2, 7, 8}, {2, 2, 3, 3}, {.padding = {2, 1}, .dilation = {2, 3}}},
-      {"groups", {2, 4, 4, 5}, {6, 2, 3, 3}, {.padding = {1, 1}, .groups = 2}},
-      {"depthwise", {2, 3, 4, 4}, {3, 1, 3, 3}, {.stride = {2, 2}, .padding = {1, 1}, .groups = 3}},
+      {"stride", {2, 2, 7, 6}, {3, 2, 3, 3}, {{.stride = {2, 3}, .padding = {1, 0}}}},
+      {"dilation", {1, 2, 7, 8}, {2, 2, 3, 3}, {{.padding = {2, 1}, .dilation = {2, 3}}}},
+      {"groups", {2, 4, 4, 5}, {6, 2, 3, 3}, {{.padding = {1, 1}, .groups = 2}}},
+      {"depthwise", {2, 3, 4, 4}, {3, 1, 3, 3}, {{.stride = {2, 2}, .padding = {1, 1}, .groups = 3}}},
       {"1x1", {2, 3, 3, 4}, {5, 3, 1, 1}, {}, false},
-      {"1x1 stride", {2, 3, 5, 5}, {2, 3, 1, 1}, {.stride = {2, 2}}, false},
+      {"1x1 stride", {2, 3, 5, 5}, {2, 3, 1, 1}, {{.stride = {2, 2}}}, false},
       {"whole image", {2, 3, 3, 4}, {5, 3, 3, 4}, {}},
       {"empty batch", {0, 2, 4, 4}, {3, 2, 3, 3}, {}},
-      {"large", {5, 8, 19, 23}, {16, 8, 3, 3}, {.padding = {1, 1}}, true, true},
-      {"large groups", {4, 8, 18, 17}, {8, 2, 3, 3}, {.stride = {2, 1}, .padding = {1, 1}, .groups = 4}, true, true},
+      {"large", {5, 8, 19, 23}, {16, 8, 3, 3}, {{.padding = {1, 1}}}, true, true},
+      {"large groups", {4, 8, 18, 17}, {8, 2, 3, 3}, {{.stride = {2, 1}, .padding = {1, 1}, .groups = 4}}, true, true},
   };
   return all;
 }

@@ -145,8 +145,8 @@ Entropy entropy(const Array& x, const Array& classes, const CrossEntropyAttrs& a
 
 const std::vector<CrossEntropyAttrs>& entropy_attrs() {
   using enum Reduction;
-  static const std::vector<CrossEntropyAttrs> all{{mean, 0, -100}, {mean, 0, 2},   {mean, 0.1, -100},
-                                                  {sum, 0.2, 0},   {none, 0.1, 1}, {mean, 1, -100}};
+  static const std::vector<CrossEntropyAttrs> all{{{mean, 0, -100}}, {{mean, 0, 2}},   {{mean, 0.1, -100}},
+                                                  {{sum, 0.2, 0}},   {{none, 0.1, 1}}, {{mean, 1, -100}}};
   return all;
 }
 std::string label(const CrossEntropyAttrs& a) {

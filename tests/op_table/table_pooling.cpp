@@ -55,17 +55,17 @@ struct PoolShape {
 };
 
 std::vector<PoolShape> pool_shapes() {
-  return {{"2x2", {2, 3, 4, 6}, {.kernel = {2, 2}, .stride = {2, 2}}},
-          {"overlap", {2, 2, 5, 5}, {.kernel = {3, 3}, .stride = {1, 2}, .padding = {1, 1}}},
-          {"rest", {1, 2, 7, 5}, {.kernel = {2, 3}, .stride = {3, 2}, .padding = {1, 0}}},
-          {"whole", {2, 2, 3, 4}, {.kernel = {3, 4}, .stride = {1, 1}}},
-          {"empty", {0, 2, 4, 4}, {.kernel = {2, 2}, .stride = {2, 2}}},
-          {"large", {8, 16, 31, 33}, {.kernel = {3, 3}, .stride = {2, 2}, .padding = {1, 1}}, true}};
+  return {{"2x2", {2, 3, 4, 6}, {{.kernel = {2, 2}, .stride = {2, 2}}}},
+          {"overlap", {2, 2, 5, 5}, {{.kernel = {3, 3}, .stride = {1, 2}, .padding = {1, 1}}}},
+          {"rest", {1, 2, 7, 5}, {{.kernel = {2, 3}, .stride = {3, 2}, .padding = {1, 0}}}},
+          {"whole", {2, 2, 3, 4}, {{.kernel = {3, 4}, .stride = {1, 1}}}},
+          {"empty", {0, 2, 4, 4}, {{.kernel = {2, 2}, .stride = {2, 2}}}},
+          {"large", {8, 16, 31, 33}, {{.kernel = {3, 3}, .stride = {2, 2}, .padding = {1, 1}}}, true}};
 }
 std::vector<PoolShape> adaptive_shapes() {
-  return {{"1x1", {2, 3, 4, 5}, {.size = {1, 1}}},    {"uneven", {2, 2, 5, 7}, {.size = {3, 4}}},
-          {"larger", {1, 2, 3, 2}, {.size = {4, 3}}}, {"empty", {0, 2, 4, 4}, {.size = {2, 2}}},
-          {"same", {2, 2, 3, 4}, {.size = {3, 4}}},   {"large", {8, 16, 31, 33}, {.size = {7, 5}}, true}};
+  return {{"1x1", {2, 3, 4, 5}, {{}, {1, 1}}},    {"uneven", {2, 2, 5, 7}, {{}, {3, 4}}},
+          {"larger", {1, 2, 3, 2}, {{}, {4, 3}}}, {"empty", {0, 2, 4, 4}, {{}, {2, 2}}},
+          {"same", {2, 2, 3, 4}, {{}, {3, 4}}},   {"large", {8, 16, 31, 33}, {{}, {7, 5}}, true}};
 }
 
 // The extreme of each window and where in its plane it lies; the first of equals in row-major order, NaN
@@ -174,7 +174,7 @@ std::vector<Sample> average_samples(Draw& d, bool adaptive, bool backward) {
 
 std::vector<Row> pooling_rows() {
   const std::string four = "[N, C, H, W]";
-  const PoolAttrs two_by_two{.kernel = {2, 2}, .stride = {2, 2}, .size = {4, 4}};
+  const PoolAttrs two_by_two{{.kernel = {2, 2}, .stride = {2, 2}}, {4, 4}};
   const auto f = [](const Shape& s) { return ones(s); };
   const auto index = [](const Shape& s, double v) { return full(s, v, {.dtype = DType::i64}); };
   std::vector<Row> rows;

@@ -40,8 +40,8 @@ inline Outputs flash_attention_backward(const Tensor& dy, const Tensor& q, const
   return call_row(OpId::flash_attention_backward, attrs, dy, q, k, v, y, logsumexp);
 }
 inline Tensor cross_entropy_backward(const Tensor& dy, const Tensor& log_probabilities, const Tensor& classes,
-                                     const CrossEntropyAttrs& attrs) {
-  return call_row(OpId::cross_entropy_backward, attrs, dy, log_probabilities, classes)[0];
+                                     const CrossEntropyOptions& options) {
+  return call_row(OpId::cross_entropy_backward, CrossEntropyAttrs{options}, dy, log_probabilities, classes)[0];
 }
 inline Tensor slice_backward(const Tensor& dy, const SliceAttrs& attrs) {
   return call_row(OpId::slice_backward, attrs, dy)[0];

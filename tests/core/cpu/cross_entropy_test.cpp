@@ -84,7 +84,7 @@ TEST_CASE("cross_entropy: every reduction, smoothing and ignored rows") {
         for (std::size_t i = 0; i < each.size(); ++i) CHECK(std::abs(each[i] - e.losses[i]) <= tolerance * 4);
 
         const Tensor logp = log_softmax(x, 1);
-        const CrossEntropyAttrs attrs{.label_smoothing = smoothing, .ignore_index = ignore};
+        const CrossEntropyAttrs attrs{{.label_smoothing = smoothing, .ignore_index = ignore}};
         const std::vector<double> dx =
             cross_entropy_backward(full({}, 2, {.dtype = dtype}), logp, y, attrs).to_vector<double>();
         for (std::size_t i = 0; i < dx.size(); ++i)
@@ -98,7 +98,7 @@ TEST_CASE("cross_entropy: the gradient of each row where nothing is reduced") {
   const Tensor x = logits(DType::f64);
   const Tensor dy = arange(1, kRows + 1).to(DType::f64);
   const Expected e = expected(x, classes(), 0, -100);
-  const CrossEntropyAttrs attrs{.reduction = Reduction::none};
+  const CrossEntropyAttrs attrs{{.reduction = Reduction::none}};
   const std::vector<double> dx = cross_entropy_backward(dy, log_softmax(x, 1), classes(), attrs).to_vector<double>();
   for (std::size_t i = 0; i < dx.size(); ++i) {
     const std::size_t row = i / kClasses;
@@ -151,7 +151,7 @@ TEST_CASE("cross_entropy: many short rows have the bits of each alone") {
           narrow(narrow(x, 0, rows / 2, 1), 1, n / 2, 1).fill_(NAN);
           const Tensor y = randint(0, n, {rows}, {.dtype = DType::i64}, g),
                        dy = randn({rows}, {.dtype = DType::f64}, g).to(dtype);
-          const CrossEntropyAttrs attrs{.reduction = Reduction::none, .label_smoothing = 0.1, .ignore_index = 1};
+          const CrossEntropyAttrs attrs{{.reduction = Reduction::none, .label_smoothing = 0.1, .ignore_index = 1}};
           const auto run = [&](std::int64_t from, std::int64_t to) {
             const auto part = [&](const Tensor& t) { return narrow(t, 0, from, to - from).contiguous(); };
             const Tensor logp = log_softmax(part(x), 1);

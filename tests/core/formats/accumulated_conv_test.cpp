@@ -71,10 +71,10 @@ double weight_gradient_of(const Accumulator& how, const Conv& c, const Tensor& d
 
 TEST_CASE("convolutions are their im2col products") {
   const Conv cases[] = {
-      {{.padding = 1}, {3, 4, 6, 7}, {5, 4, 3, 3}, {}},
-      {{.stride = {2, 3}, .padding = {2, 0}, .dilation = {2, 1}, .groups = 2}, {2, 4, 9, 8}, {6, 2, 3, 2}, {}},
-      {{.stride = 3, .padding = 2, .groups = 4}, {2, 4, 7, 7}, {4, 1, 2, 2}, {}},
-      {{.padding = 1}, {2, 3, 5, 5}, {4, 3, 1, 1}, {}}};  // padded by more than the kernel reaches
+      {{{.padding = 1}}, {3, 4, 6, 7}, {5, 4, 3, 3}, {}},
+      {{{.stride = {2, 3}, .padding = {2, 0}, .dilation = {2, 1}, .groups = 2}}, {2, 4, 9, 8}, {6, 2, 3, 2}, {}},
+      {{{.stride = 3, .padding = 2, .groups = 4}}, {2, 4, 7, 7}, {4, 1, 2, 2}, {}},
+      {{{.padding = 1}}, {2, 3, 5, 5}, {4, 3, 1, 1}, {}}};  // padded by more than the kernel reaches
   for (Conv c : cases) {
     const Tensor x = numbers(c.x, 11, 2, 11), w = numbers(c.w, 11, 2, 12), bias = numbers({c.w[0]}, 11, 2, 13);
     c.y = conv2d(x, w, {}, c.a).sizes();

@@ -222,8 +222,8 @@ TEST_CASE("a product's rounding is counted on each backend") {
 
 TEST_CASE("oneDNN takes gradients of convolutions in every dtype, written as f32 too") {
   if (skipped()) return;
-  const ConvAttrs attrs{.padding = 1, .size = {14, 14}};
-  const ConvAttrs kernel{.padding = 1, .size = {3, 3}};
+  const ConvAttrs attrs{{.padding = 1}, {14, 14}};
+  const ConvAttrs kernel{{.padding = 1}, {3, 3}};
   for (const DType dtype : {DType::f32, DType::bf16, DType::f16, DType::f8e4m3fn}) {
     CAPTURE(to_string(dtype));
     const Tensor dy = random({8, 32, 14, 14}, dtype, 21), w = random({32, 16, 3, 3}, dtype, 22);
@@ -256,8 +256,8 @@ TEST_CASE("convolutions of batches in parts, the last of them smaller, and of im
   };
   for (const Case& c : {Case{19, 16, 32, 33}, Case{23, 32, 16, 20}, Case{5, 48, 32, 3}}) {
     CAPTURE(c.size);
-    const ConvAttrs attrs{.padding = 1};
-    const ConvAttrs input{.padding = 1, .size = {c.size, c.size}}, kernel{.padding = 1, .size = {3, 3}};
+    const ConvAttrs attrs{{.padding = 1}};
+    const ConvAttrs input{{.padding = 1}, {c.size, c.size}}, kernel{{.padding = 1}, {3, 3}};
     for (const DType dtype : {DType::f32, DType::bf16}) {
       CAPTURE(to_string(dtype));
       const Tensor x = random({c.images, c.in, c.size, c.size}, dtype, 31), w = random({c.out, c.in, 3, 3}, dtype, 32);
