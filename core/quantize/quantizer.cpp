@@ -438,7 +438,7 @@ Tensor absmax_tensor(const Tensor& x) {
   const Rows rows(x, -1);
   if (x.device().is_cpu()) return scalar(amax_of(rows));
   Tensor most = empty({}, {.device = x.device()});
-  device::absmax(x, most);
+  device::amax(x, most);
   return most;
 }
 

@@ -162,7 +162,7 @@ void decode(const QuantizedTensor& q, const Tensor& values);
 // The same times `scale_values`, which may be undefined, and times q's global scale.
 void dequantize(const QuantizedTensor& q, const Tensor& scale_values, const Tensor& values);
 // Writes the largest magnitude of a GPU's tensor to `to`, f32 [] on that GPU.
-void absmax(const Tensor& x, const Tensor& to);
+void amax(const Tensor& x, const Tensor& to);
 // Writes the scale of a tensor with this amax, by spec.kind (tensor or nvfp4), and its inverse to `to`, f32 [2].
 void whole_scale(const Tensor& amax, const detail::ScaleSpec& spec, const Tensor& to);
 // The same from a history. Stages `amax` if it is defined. keep, again: see QuantizeOptions.
