@@ -30,7 +30,6 @@ void register_columns() {
 #ifdef GRADUAL_HAVE_FAST
   fast::register_contractions();
   fast::register_convolutions();
-  fast::register_attention();
 #endif
 #ifdef GRADUAL_HAVE_ONEDNN
   onednn::register_contractions();

@@ -4,8 +4,10 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <limits>
 
 #include "../kernels/contraction_operand.h"
+#include "../kernels/formulas.h"
 #include "../kernels/loops.h"
 #include "../ops/ops.h"
 #include "../support/multiversion.h"
@@ -169,6 +171,37 @@ template <class T, class F> T blocked_sum(std::int64_t n, const F& f) {
   Lanes<T> lanes;
   Lanes<T>::add(n, lanes.of(f));
   return lanes.sum();
+}
+
+inline constexpr int kLanes = 16;  // numbers that are handled together; the last of a row are filled up with -Inf
+
+// f(position, kLanes numbers, how many of them are the row's).
+template <class T, class F> void for_lanes(const T* x, std::int64_t n, const F& f) {
+  std::int64_t i = 0;
+  for (; i + kLanes <= n; i += kLanes) f(i, x + i, kLanes);
+  if (i == n) return;
+  T lanes[kLanes];
+  for (int p = 0; p < kLanes; ++p) lanes[p] = i + p < n ? x[i + p] : -std::numeric_limits<T>::infinity();
+  f(i, static_cast<const T*>(lanes), static_cast<int>(n - i));
+}
+
+// The largest number that is no NaN; -Inf where there is none.
+template <class T> T row_max(const T* x, std::int64_t n) {
+  const auto larger = [](T a, T b) { return b > a ? b : a; };
+  T most[kLanes];
+  std::fill_n(most, kLanes, -std::numeric_limits<T>::infinity());
+  for_lanes(x, n, [&](std::int64_t, const T* lanes, int) {
+    for (int p = 0; p < kLanes; ++p) most[p] = larger(most[p], lanes[p]);
+  });
+  return pairwise(most, larger);
+}
+
+// y = exp(x - the largest) / their sum; y may be x. Returns the log of the sum of all exp(x).
+template <class T> T softmax_row(const T* x, T* y, std::int64_t n) {
+  const T largest = row_max(x, n);
+  const T sum = blocked_sum<T>(n, [=](std::int64_t i) { return y[i] = math::exp(x[i] - largest); }), scale = 1 / sum;
+  for (std::int64_t i = 0; i < n; ++i) y[i] *= scale;
+  return largest + math::log(sum);
 }
 
 }  // namespace gradual::cpu

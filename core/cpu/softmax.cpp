@@ -1,6 +1,5 @@
 // softmax, log_softmax, and cross entropy on class indices (log-softmax and negative log-likelihood in one).
 #include <algorithm>
-#include <limits>
 
 #include "../kernels/formulas.h"
 #include "../ops/dispatch.h"
@@ -13,43 +12,6 @@ namespace {
 
 template <class T> T row_sum(const T* x, std::int64_t n) {
   return blocked_sum<T>(n, [&](std::int64_t i) { return x[i]; });
-}
-
-inline constexpr int kLanes = 16;  // numbers that are handled together; the last of a row are filled up with -Inf
-
-// f(position, kLanes numbers, how many of them are the row's).
-template <class T, class F> void for_lanes(const T* x, std::int64_t n, const F& f) {
-  std::int64_t i = 0;
-  for (; i + kLanes <= n; i += kLanes) f(i, x + i, kLanes);
-  if (i == n) return;
-  T lanes[kLanes];
-  for (int p = 0; p < kLanes; ++p) lanes[p] = i + p < n ? x[i + p] : -std::numeric_limits<T>::infinity();
-  f(i, static_cast<const T*>(lanes), static_cast<int>(n - i));
-}
-
-// The largest number that is no NaN; -Inf where there is none. Of long rows in four chains, which do not wait for each other.
-template <class T> T row_max(const T* x, std::int64_t n) {
-  constexpr int kChains = 4;
-  const auto larger = [](T a, T b) { return b > a ? b : a; };
-  T most[kLanes];
-  std::fill_n(most, kLanes, -std::numeric_limits<T>::infinity());
-  std::int64_t i = 0;
-  if (n >= kChains * kLanes) {
-    T part[kChains][kLanes];
-    for (auto& chain : part) std::fill_n(chain, kLanes, -std::numeric_limits<T>::infinity());
-    for (; i + kChains * kLanes <= n; i += kChains * kLanes)
-      for (int p = 0; p < kLanes; ++p) {
-        part[0][p] = larger(part[0][p], x[i + p]);
-        part[1][p] = larger(part[1][p], x[i + kLanes + p]);
-        part[2][p] = larger(part[2][p], x[i + 2 * kLanes + p]);
-        part[3][p] = larger(part[3][p], x[i + 3 * kLanes + p]);
-      }
-    for (int p = 0; p < kLanes; ++p) most[p] = larger(larger(part[0][p], part[1][p]), larger(part[2][p], part[3][p]));
-  }
-  for_lanes(x + i, n - i, [&](std::int64_t, const T* lanes, int) {
-    for (int p = 0; p < kLanes; ++p) most[p] = larger(most[p], lanes[p]);
-  });
-  return pairwise(most, larger);
 }
 
 // out = x - max - log(sum(exp(x - max))). A row that is -Inf all over gives NaN, as the quotient 0/0 would.
@@ -72,28 +34,9 @@ template <class T> void exp_all(T* x, std::int64_t n) {
   });
 }
 
-// The same bits for kAtOnce rows of kLanes numbers at most, side by side.
-template <class T> void log_softmax_columns(const T* x, T* out, std::int64_t n) {
-  T columns[kLanes][kAtOnce], exps[kLanes][kAtOnce] = {}, largest[kAtOnce], log_sum[kAtOnce];
-  std::fill_n(largest, kAtOnce, -std::numeric_limits<T>::infinity());
-  for (std::int64_t i = 0; i < n; ++i)
-    for (int r = 0; r < kAtOnce; ++r) columns[i][r] = x[r * n + i];
-  for (std::int64_t i = 0; i < n; ++i)
-    for (int r = 0; r < kAtOnce; ++r) largest[r] = columns[i][r] > largest[r] ? columns[i][r] : largest[r];
-  for (std::int64_t i = 0; i < n; ++i)
-    for (int r = 0; r < kAtOnce; ++r) exps[i][r] = math::exp(columns[i][r] - largest[r]);
-  for (int step = kLanes / 2; step > 0; step /= 2)  // as pairwise does
-    for (int i = 0; i < step; ++i)
-      for (int r = 0; r < kAtOnce; ++r) exps[i][r] += exps[i + step][r];
-  for (int r = 0; r < kAtOnce; ++r) log_sum[r] = math::log(exps[0][r]);
-  for (std::int64_t i = 0; i < n; ++i)
-    for (int r = 0; r < kAtOnce; ++r) out[r * n + i] = columns[i][r] - largest[r] - log_sum[r];
-}
-
 // The same bits for several rows.
 template <class T> void log_softmax_rows(const T* x, T* out, std::int64_t rows, std::int64_t n) {
   if (rows == 1) return log_softmax_row(x, out, n);
-  if (rows == kAtOnce && n <= kLanes) return log_softmax_columns(x, out, n);
   T largest[kAtOnce], log_sum[kAtOnce];
   std::fill_n(log_sum, kAtOnce, T{1});
   for (std::int64_t r = 0; r < rows; ++r) {
@@ -126,9 +69,7 @@ void softmax(const OpCall& call, Outputs& out) {
   const std::int64_t rows = call.get<DimAttrs>().causal ? call[0].size(-2) : 0;
   along(call, out, [&]<class T>(std::int64_t row, const T* x, const T*, T* y, std::int64_t n) {
     const std::int64_t seen = rows ? std::min(row % rows + 1, n) : n;
-    const T largest = row_max(x, seen);
-    const T scale = 1 / blocked_sum<T>(seen, [=](std::int64_t i) { return y[i] = math::exp(x[i] - largest); });
-    for (std::int64_t i = 0; i < seen; ++i) y[i] *= scale;
+    softmax_row(x, y, seen);
     std::fill(y + seen, y + n, T{0});
   });
 }

@@ -1,4 +1,4 @@
-// What the fast kernels offer to compute: products, convolutions and attention by instructions of particular processors. An optional
+// What the fast kernels offer to compute: products and convolutions by instructions of particular processors. An optional
 // column (CMake: GRADUAL_FAST): without it the reference kernels of core/cpu and oneDNN compute the same ops.
 #pragma once
 
@@ -10,6 +10,5 @@ inline void set_offer(OpId op, OfferFn fn) { columns().fast[static_cast<int>(op)
 
 void register_contractions();
 void register_convolutions();
-void register_attention();
 
 }  // namespace gradual::fast
