@@ -79,13 +79,6 @@ template <class E> class Images {
     if constexpr (kBuffers)
       for_runs(p, [&](std::int64_t i, std::int64_t n) { dense_.store(part.image(i), at(p, i), n, counts); });
   }
-  // A piece that comes next: processors fetch ahead within a page, and a group's next image lies in another.
-  void fetch(const Piece& p) const {
-    const std::int64_t bytes = p.channels * l_.inner * static_cast<std::int64_t>(size_of(tensor_.dtype()));
-    for (std::int64_t i = 0; i < p.images; ++i)
-      for (std::int64_t line = 0; line < bytes; line += 64)
-        __builtin_prefetch(static_cast<const char*>(dense_.at(at(p, i))) + line, 0, 2);
-  }
 
  private:
   // f(first image, elements) for what lies together.
@@ -237,8 +230,7 @@ void map(const Piece& p, const Part<E>& a, const Part<E>& b, const Part<E>& y, c
 }
 
 // For every piece partial(piece, a, b, sums), which leaves kRows rows of sums for its channels; for every channel
-// finish(channel, chunk -> those sums); for every piece apply(piece, a, b, y). A group of channels is gone through at a time, for
-// its numbers may then be in a cache still; where these are too few for the threads, all pieces. Sums are of Es, and y is
+// finish(channel, chunk -> those sums); for every piece apply(piece, a, b, y). Threads share the pieces. Sums are of Es, and y is
 // made as Ys: an observer that counts y's rounding wants a buffer there, and must not change the order of a sum.
 template <class T, class E, class Y> struct Passes {
   static constexpr std::int64_t kRows = 3;
@@ -266,15 +258,12 @@ template <class T, class E, class Y> struct Passes {
       apply(p, as, bs, to);
       y.store(p, to, counts);
     };
-    const auto finish_group = [&](std::int64_t g) {
-      for (std::int64_t c = g * l.group; c < std::min(l.channels, (g + 1) * l.group); ++c)
-        finish(c, [&](std::int64_t chunk, int which) { return all[(chunk * kRows + which) * l.channels + c]; });
-    };
     const bool direct = last_a.direct() && y.direct() && (!two() || last_b.direct());
     const std::size_t buffered = direct ? 1 : static_cast<std::size_t>(3 * size()) * sizeof(Y);
-    const int threads = num_threads();
-    if (l.groups % threads == 0 || l.groups > 8 * threads) by_groups(buffered, add, finish_group, make);
-    else by_pieces(buffered, add, finish_group, make);
+    if (sums) share(buffered, add);
+    for (std::int64_t c = 0; c < l.channels; ++c)
+      finish(c, [&](std::int64_t chunk, int which) { return all[(chunk * kRows + which) * l.channels + c]; });
+    share(buffered, make);
   }
 
  private:
@@ -284,41 +273,13 @@ template <class T, class E, class Y> struct Passes {
     const std::int64_t image = chunk * l.each, channel = g * l.group;
     return {image, std::min(l.each, l.images - image), channel, std::min(l.group, l.channels - channel), l.inner};
   }
-  void fetch(const Piece& p) const {
-    a.fetch(p);
-    if (two()) b.fetch(p);
-  }
-  // f(i, buffer, counts) for i in [0, n), shared by threads; an i stands for `elements`.
-  template <class F> void share(std::int64_t n, std::int64_t elements, std::size_t buffered, const F& f) const {
-    const std::int64_t grain = std::max<std::int64_t>(1, kGrain / std::max<std::int64_t>(1, elements));
-    parallel_counted(n, grain, dtype_of<T>, stored, [&](std::int64_t i, std::int64_t end, CastCounts* counts) {
+  // f(chunk, group, buffer, counts) for all pieces.
+  template <class F> void share(std::size_t buffered, const F& f) const {
+    const std::int64_t grain = std::max<std::int64_t>(1, kGrain / std::max<std::int64_t>(1, size()));
+    parallel_counted(l.chunks * l.groups, grain, dtype_of<T>, stored, [&](auto i, auto end, CastCounts* counts) {
       const Scratch buffer(buffered);
-      for (; i < end; ++i) f(i, buffer.as<Y>(), counts);
+      for (; i < end; ++i) f(i / l.groups, i % l.groups, buffer.as<Y>(), counts);
     });
-  }
-
-  // A thread goes through all chunks of a group of channels twice: its numbers may be in a cache still.
-  template <class Add, class Finish, class Make>
-  void by_groups(std::size_t buffered, const Add& add, const Finish& finish, const Make& make) const {
-    share(l.groups, l.chunks * size(), buffered, [&](std::int64_t g, Y* buffer, CastCounts* counts) {
-      for (std::int64_t k = 0; sums && k < l.chunks; ++k) {
-        if (k + 1 < l.chunks) fetch(piece(k + 1, g));
-        add(k, g, buffer, nullptr);
-      }
-      finish(g);
-      for (std::int64_t k = 0; k < l.chunks; ++k) make(k, g, buffer, counts);
-    });
-  }
-  // Threads share all pieces of one pass, then of the other.
-  template <class Add, class Finish, class Make>
-  void by_pieces(std::size_t buffered, const Add& add, const Finish& finish, const Make& make) const {
-    const auto each = [&](const auto& f) {
-      share(l.chunks * l.groups, size(), buffered,
-            [&](std::int64_t i, Y* buffer, CastCounts* counts) { f(i / l.groups, i % l.groups, buffer, counts); });
-    };
-    if (sums) each(add);
-    for (std::int64_t g = 0; g < l.groups; ++g) finish(g);
-    each(make);
   }
 };
 

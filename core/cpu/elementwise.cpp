@@ -1,10 +1,8 @@
 // Elementwise kernels: the functions of functors.h on the loops of loops.h; in-place arithmetic and dropout, too.
 #include <cmath>
-#include <limits>
 #include <utility>
 
 #include "../formats/cast_counts.h"
-#include "../formats/float_types.h"
 #include "../kernels/copies.h"
 #include "../kernels/functors.h"
 #include "../kernels/loops.h"
@@ -74,22 +72,6 @@ void run_chunk(const Loop& loop, C scalar, BlockFn<C> fn, const void* functor, s
 template <class C>
 void run_blocks(Tensor& out, const Tensor* const* inputs, int n, C scalar, BlockFn<C> fn, const void* functor) {
   const std::int64_t numel = out.numel();
-  bool direct = out.is_contiguous() && out.dtype() == dtype_of<C>;
-  const C* in[kMaxOperands];
-  for (int i = 0; i < n && direct; ++i) {
-    const Tensor& t = *inputs[i];
-    direct = t.defined() && t.is_contiguous() && t.dtype() == dtype_of<C> && t.numel() == numel;
-    if (direct) in[i] = static_cast<const C*>(t.raw());
-  }
-  if (direct) {
-    auto* const to = static_cast<C*>(out.raw());
-    if (numel > 0 && numel <= kGrain) return fn(functor, to, in, numel);  // without the loop's set-up, for small steps
-    return parallel_for(numel, kGrain, [&](std::int64_t begin, std::int64_t end) {
-      const C* part[kMaxOperands];
-      for (int i = 0; i < n; ++i) part[i] = in[i] + begin;
-      fn(functor, to + begin, part, end - begin);
-    });
-  }
   if (numel == 0) return;
   const Tensor* operands[kMaxOperands] = {&out};
   std::copy_n(inputs, n, operands + 1);
@@ -237,41 +219,6 @@ void dropout_add(const OpCall& c, Outputs& out) {
   else of_types(float{}, float{});
 }
 
-// relu's gradient in f16 and bf16 as bits: y is 0 or below where they are those of 0, or from -0's to those of -Inf, and a NaN of
-// dy becomes quiet as by a conversion. Nothing is converted.
-template <class T> void relu_gradient_bits(const Tensor& dy, const Tensor& y, Tensor& dx) {
-  constexpr auto kInf = T(std::numeric_limits<float>::infinity()).bits;
-  constexpr auto kQuiet = static_cast<std::uint16_t>((kInf & -kInf) >> 1);  // the highest bit below the exponent
-  const auto *const from = static_cast<const std::uint16_t*>(dy.raw()), *const at =
-                                                                            static_cast<std::uint16_t*>(y.raw());
-  auto* const to = static_cast<std::uint16_t*>(dx.raw());
-  parallel_for(dx.numel(), kGrain, [=](std::int64_t begin, std::int64_t end) {
-    vectorized([=] {
-#pragma omp simd
-      for (std::int64_t i = begin; i < end; ++i) {
-        const std::uint16_t bits = from[i], saved = at[i];
-        const auto quiet = static_cast<std::uint16_t>((bits & 0x7fff) > kInf ? bits | kQuiet : bits);
-        const bool below = saved == 0 || (saved >= 0x8000 && saved <= (kInf | 0x8000));
-        to[i] = below ? std::uint16_t{0} : quiet;
-      }
-    });
-  });
-}
-
-void relu_backward(const OpCall& c, Outputs& out) {
-  const DType dtype = out[0].dtype();
-  const Tensor& dx = out[0];
-  const auto alike = [&](const Tensor& t) {  // element by element in memory
-    return t.dtype() == dtype && t.sizes() == dx.sizes() &&
-           (t.strides() == dx.strides() || (t.is_contiguous() && dx.is_contiguous()));
-  };
-  const bool direct =
-      is_half(dtype) && !cast_counts() && is_dense(dx.sizes(), dx.strides()) && alike(c[0]) && alike(c[1]);
-  if (direct && dtype == DType::f16) relu_gradient_bits<Half>(c[0], c[1], out[0]);
-  else if (direct) relu_gradient_bits<BFloat16>(c[0], c[1], out[0]);
-  else floats<2>(functors::ReluBackward{})(c, out);
-}
-
 // --- in place: input 0 is written through its strides ---------------------------------------------------------------
 
 template <class C, class F> void update(const OpCall& c, const F& f, C scalar) {
@@ -316,7 +263,7 @@ void register_elementwise() {
   using namespace functors;
   unary_rows(Cpu{});
   binary_rows(Cpu{});
-  set_kernel(OpId::relu_backward, relu_backward);
+  set_kernel(OpId::relu_backward, floats<2>(ReluBackward{}));
   set_kernel(OpId::clamp, clamp);
   set_kernel(OpId::gelu, gelu_form<1, GeluExact, GeluTanh>);
   set_kernel(OpId::gelu_backward, gelu_form<2, GeluExactBackward, GeluTanhBackward>);

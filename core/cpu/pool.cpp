@@ -183,84 +183,8 @@ void max_pool2d_backward(const OpCall& call, Outputs& out) {
   });
 }
 
-// What the spans of outputs are to an input: the outputs that see it.
-std::vector<Span> seen_by(const std::vector<Span>& spans, std::int64_t inputs) {
-  std::vector<Span> all;
-  std::int64_t begin = 0, end = 0;
-  const auto outputs = static_cast<std::int64_t>(spans.size());
-  for (std::int64_t i = 0; i < inputs; ++i) {
-    while (begin < outputs && spans[static_cast<std::size_t>(begin)].end <= i) ++begin;
-    while (end < outputs && spans[static_cast<std::size_t>(end)].begin <= i) ++end;
-    all.push_back({begin, end, 1});
-  }
-  return all;
-}
-
-// avg_pool2d of channels-last images, or its gradient: sums of pixels, whose channels lie side by side, each in the order in
-// which a plane's are added.
-template <bool backward> void sum_pixels(const OpCall& call, Outputs& out) {
-  const Tensor &large = backward ? out[0] : call[0], &small = backward ? call[0] : out[0];
-  std::vector<Span> windows[2], terms[2];  // terms: of each sum
-  for (int axis = 0; axis < 2; ++axis) {
-    windows[axis] = spans_of(call, axis, large.size(2 + axis), small.size(2 + axis));
-    terms[axis] = backward ? seen_by(windows[axis], large.size(2 + axis)) : windows[axis];
-  }
-  const std::int64_t channels = large.size(1), rows = out[0].size(2), cols = out[0].size(3);
-  const std::int64_t height = call[0].size(2), width = call[0].size(3), length = cols * channels;
-  const auto by_pixels = [](const Tensor& t) { return permute(t, {0, 2, 3, 1}); };
-  const Tensor from = row_major(by_pixels(call[0]));
-  write_row_major(by_pixels(out[0]), [&](Tensor& to) {
-    visit_floating(to.dtype(), [&]<class T>(T) {
-      const Dense<T> read(from), write(to);
-      const Span *const across = terms[1].data(), *const wide = windows[1].data();
-      const auto sum_rows = [&](std::int64_t row, std::int64_t end, CastCounts* counts) {
-        const Scratch scratch(static_cast<std::size_t>(length + width * channels) * sizeof(T));
-        T* const buffer = scratch.as<T>();
-        T* const shares = buffer + length;  // of each output, in backward
-        for (; row < end; ++row) {
-          const Span& down = terms[0][static_cast<std::size_t>(row % rows)];
-          T* const sum = write.target(row * length, buffer);
-          std::fill_n(sum, length, T{0});
-          for (std::int64_t r = down.begin; r < down.end; ++r) {
-            const T* const x = read.load((row / rows * height + r) * width * channels, width * channels, shares);
-            const std::int64_t high = windows[0][static_cast<std::size_t>(backward ? r : 0)].divisor;
-            vectorized([=] {
-              for (std::int64_t p = 0; backward && p < width; ++p) {
-                const auto divisor = static_cast<T>(high * wide[p].divisor);
-#pragma omp simd
-                for (std::int64_t c = 0; c < channels; ++c) shares[p * channels + c] = x[p * channels + c] / divisor;
-              }
-              const T* const pixels = backward ? shares : x;
-              for (std::int64_t i = 0; i < cols; ++i)
-                for (std::int64_t p = across[i].begin; p < across[i].end; ++p) {
-#pragma omp simd
-                  for (std::int64_t c = 0; c < channels; ++c) sum[i * channels + c] += pixels[p * channels + c];
-                }
-            });
-          }
-          if constexpr (!backward) {
-            const std::int64_t high = down.divisor;
-            vectorized([=] {
-              for (std::int64_t i = 0; i < cols; ++i) {
-                const auto divisor = static_cast<T>(high * wide[i].divisor);
-#pragma omp simd
-                for (std::int64_t c = 0; c < channels; ++c) sum[i * channels + c] /= divisor;
-              }
-            });
-          }
-          write.store(sum, row * length, length, counts);
-        }
-      };
-      const std::int64_t all = out[0].size(0) * rows;
-      const auto a_row = std::max<std::int64_t>({1, length, call[0].numel() / std::max<std::int64_t>(1, all)});
-      parallel_counted(all, std::max<std::int64_t>(1, kGrain / a_row), dtype_of<T>, to.dtype(), sum_rows);
-    });
-  });
-}
-
 // The mean over each window; padding counts as zeros.
 void avg_pool2d(const OpCall& call, Outputs& out) {
-  if (is_channels_last(call[0].sizes(), call[0].strides())) return sum_pixels<false>(call, out);
   const Spans spans(call, call[0], out[0]);
   for_planes(call[0], out[0], [&]<class T>(const T* x, T* y, std::int64_t) {
     spans.each([&](std::int64_t o, std::int64_t divisor, const auto& for_inputs) {
@@ -272,7 +196,6 @@ void avg_pool2d(const OpCall& call, Outputs& out) {
 }
 
 void avg_pool2d_backward(const OpCall& call, Outputs& out) {
-  if (is_channels_last(out[0].sizes(), out[0].strides())) return sum_pixels<true>(call, out);
   const Spans spans(call, out[0], call[0]);
   for_planes(call[0], out[0], [&]<class T>(const T* dy, T* dx, std::int64_t) {
     std::fill_n(dx, plane_size(out[0]), T{0});

@@ -150,43 +150,7 @@ void reduce_to(Tensor& out, const Plan& p, const Reducer<C>& r, const std::type_
 
 template <class C> C quotient(C sum, double n) { return sum / static_cast<C>(n); }
 
-using Eight [[gnu::vector_size(32), gnu::aligned(4), gnu::may_alias]] = float;
-
-// Sums of 8 kV columns, in registers.
-template <int kV> void sum_vectors(const float* x, std::int64_t rows, std::int64_t across, float* out) {
-  Eight total[kV] = {};
-  for (std::int64_t i = 0; i < rows;) {
-    Eight part[kV] = {};
-    for (const std::int64_t end = std::min(i + kRows, rows); i < end; ++i) {
-#pragma GCC unroll 4
-      for (int v = 0; v < kV; ++v) part[v] += *reinterpret_cast<const Eight*>(x + i * across + 8 * v);
-    }
-#pragma GCC unroll 4
-    for (int v = 0; v < kV; ++v) total[v] += part[v];
-  }
-#pragma GCC unroll 4
-  for (int v = 0; v < kV; ++v) *reinterpret_cast<Eight*>(out + 8 * v) = total[v];
-}
-
-// The sums of a small matrix's columns, as gradients of biases are: in the order of reduce(), without its plan. False where
-// the call is another.
-bool sum_columns(const Tensor& x, std::uint32_t dims, const Tensor& out) {
-  if (x.dtype() != DType::f32 || x.dim() != 2 || dims != 1 || !x.is_contiguous() || current_accumulator()) return false;
-  const std::int64_t rows = x.sizes()[0], n = x.sizes()[1];
-  if (n < kMinColumns || rows < 2 || rows > kRowSegment || rows * n > kGrain) return false;
-  vectorized([=, from = static_cast<const float*>(x.raw()), to = static_cast<float*>(out.raw())] {
-    std::int64_t j = 0;
-    for (; j + 32 <= n; j += 32) sum_vectors<4>(from + j, rows, n, to + j);
-    for (; j < n; j += 8) {
-      const std::int64_t at = std::min(j, n - 8);  // some columns once more
-      sum_vectors<1>(from + at, rows, n, to + at);
-    }
-  });
-  return true;
-}
-
 template <bool kMean> void sum(const OpCall& c, Outputs& out) {
-  if (!kMean && sum_columns(c[0], c.get<ReduceAttrs>().dims, out[0])) return;
   const Plan p = make_plan(c[0], c.get<ReduceAttrs>().dims);
   const double n = kMean ? static_cast<double>(p.count()) : 1;
   if (sum_accumulated(c[0], c.get<ReduceAttrs>().dims, n, out[0])) return;

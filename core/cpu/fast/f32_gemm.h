@@ -4,29 +4,22 @@
 
 #include <cstdint>
 
-#include "../../ops/op.h"
 #include "../gemm.h"
 
 namespace gradual::cpu {
 
-// c [m, n] (rows `across` apart) = a [m, k] b [k, n] + bias [n], which may be null. With relu, which small ones have, 0 for
-// what is below.
+// c [m, n] (rows `across` apart) = a [m, k] b [k, n] + bias [n], which may be null.
 struct F32Product {
   std::int64_t m, n, k;
   MatrixRef<float> a, b;  // either stride is 1
   const float* bias;
   float* c;
   std::int64_t across;
-  bool relu = false;
 };
 
 // Whether f32_product is the way for a product of these sizes: not for narrow ones, nor without AVX2.
 bool suits_f32_product(std::int64_t m, std::int64_t n, std::int64_t k);
 // On the calling thread. Each sum goes from the bias on in the order of k, by fused multiply-adds, however the product is cut.
 void f32_product(const F32Product& p);
-
-// matmul, or linear with or without relu, of two matrices in f32 whose product is a small one: straight to the kernel, with the
-// same bits. False, and nothing written, where the call is another.
-bool small_f32_product(const OpCall& call, const Tensor& y, bool linear, bool relu);
 
 }  // namespace gradual::cpu

@@ -6,7 +6,6 @@
 #if defined(__x86_64__) && !defined(__clang__)
 #include <immintrin.h>
 
-#include <algorithm>
 #include <cstdint>
 
 #include "../gemm.h"
@@ -21,7 +20,6 @@ inline constexpr std::int64_t kBlockDepth =
 struct Avx2 {
   using Vector = __m256;
   static constexpr int kLanes = 8, kRows = 6;  // of a tile: sums for 12 of 16 registers
-  static constexpr int kWide = 2;              // vectors of a tile that reads b where it lies
   [[gnu::target("avx2,fma")]] static void load(Vector& v, const float* from) { v = _mm256_loadu_ps(from); }
   [[gnu::target("avx2,fma")]] static void store(float* to, const Vector& v) { _mm256_storeu_ps(to, v); }
   [[gnu::target("avx2,fma")]] static void repeat(Vector& v, const float* from) { v = _mm256_broadcast_ss(from); }
@@ -32,7 +30,6 @@ struct Avx2 {
 struct Avx512 {
   using Vector = __m512;
   static constexpr int kLanes = 16, kRows = 8;  // 16 of 32 registers
-  static constexpr int kWide = 4;               // with 6 rows: 24 of 32
   [[gnu::target("avx512f")]] static void load(Vector& v, const float* from) { v = _mm512_loadu_ps(from); }
   [[gnu::target("avx512f")]] static void store(float* to, const Vector& v) { _mm512_storeu_ps(to, v); }
   [[gnu::target("avx512f")]] static void repeat(Vector& v, const float* from) { v = _mm512_set1_ps(*from); }
@@ -43,12 +40,11 @@ struct Avx512 {
 
 using Eight [[gnu::vector_size(32), gnu::aligned(4), gnu::may_alias]] = float;
 
-// to[i * across + j] = from[j * stride + i] for i below 8 and j below kRows: pairs, fours and halves of vectors change
-// places. Writes 8 numbers a row.
-template <int kRows> void transpose(const float* from, std::int64_t stride, float* to, std::int64_t across) {
+// to[i * across + j] = from[j * stride + i] for i and j below 8: pairs, fours and halves of vectors change places.
+inline void transpose(const float* from, std::int64_t stride, float* to, std::int64_t across) {
   Eight rows[8], pairs[8], fours[8];
 #pragma GCC unroll 8
-  for (int j = 0; j < 8; ++j) rows[j] = *reinterpret_cast<const Eight*>(from + std::min(j, kRows - 1) * stride);
+  for (int j = 0; j < 8; ++j) rows[j] = *reinterpret_cast<const Eight*>(from + j * stride);
 #pragma GCC unroll 4
   for (int j = 0; j < 8; j += 2) {
     pairs[j] = __builtin_shufflevector(rows[j], rows[j + 1], 0, 8, 1, 9, 4, 12, 5, 13);
@@ -61,7 +57,7 @@ template <int kRows> void transpose(const float* from, std::int64_t stride, floa
     fours[even + 1] = __builtin_shufflevector(pairs[j], pairs[j + 2], 2, 3, 10, 11, 6, 7, 14, 15);
   }
 #pragma GCC unroll 8
-  for (int j = 0; j < 8; ++j)  // in this order: what is written beyond kRows is written over
+  for (int j = 0; j < 8; ++j)
     *reinterpret_cast<Eight*>(to + j * across) =
         j < 4 ? __builtin_shufflevector(fours[j], fours[j + 4], 0, 1, 2, 3, 8, 9, 10, 11)
               : __builtin_shufflevector(fours[j - 4], fours[j], 4, 5, 6, 7, 12, 13, 14, 15);
@@ -77,7 +73,7 @@ void pack_columns(const MatrixRef<float>& b, std::int64_t k, std::int64_t column
   const std::int64_t squares = row == 1 ? k / 8 * 8 : 0, whole = columns / 8 * 8;
   for (std::int64_t p = 0; p < squares; p += 8)
     for (std::int64_t j = 0; j < whole; j += 8)
-      transpose<8>(from + p + j * stride, stride, to + p * kColumns + j, kColumns);
+      transpose(from + p + j * stride, stride, to + p * kColumns + j, kColumns);
   if (columns == kColumns && stride == 1) {
     for (std::int64_t p = 0; p < k; ++p)
       for (int v = 0; v < kColumns; v += kLanes) {

@@ -54,7 +54,6 @@ bool may_suit(const OpCall& call, bool linear) {
 
 bool product(const OpCall& call, Outputs& out, bool linear, bool relu) {
   static constexpr cpu::Multiplier kKernel{.same_bits = true, .dtype = dtype_for, .suits = suits, .run = run};
-  if (cpu::small_f32_product(call, out[0], linear, relu)) return true;
   return may_suit(call, linear) && cpu::multiply(kKernel, call, out, linear, relu);
 }
 
