@@ -1,6 +1,7 @@
-// Attention that keeps no scores (Dao et al. 2022): a block of queries at a time meets the keys that it sees, by the ordinary
-// products, and backward makes the probabilities again from the rows' logsumexp. Scores, probabilities and sums are in the
-// compute type, and the results are rounded once. A NaN in v, or one that an Inf makes there, reaches all queries of a block.
+// Attention that keeps no scores (Dao et al. 2022): a block of queries at a time meets the keys that it sees, by the
+// ordinary products, and backward makes the probabilities again from the rows' logsumexp. Scores, probabilities and sums
+// are in the compute type, and the results are rounded once. A NaN in v, or one that an Inf makes there, reaches all
+// queries of a block.
 #include <algorithm>
 
 #include "../kernels/contraction_operand.h"
@@ -20,8 +21,8 @@ inline constexpr std::int64_t kScores = 1 << 17;  // of a block, about: they sta
 Tensor turned(const Tensor& t) { return transpose(t, -2, -1); }
 Tensor wide(const Tensor& t) { return t.dtype() == DType::f64 ? t : t.to(DType::f32); }
 
-// Queries [first, first + rows) of images [image, image + images), the entries of the first dim where there is one, and the first
-// `keys` keys, which the last of them sees.
+// Queries [first, first + rows) of images [image, image + images), the entries of the first dim where there is one, and
+// the first `keys` keys, which the last of them sees.
 struct Block {
   std::int64_t image, images, first, rows, keys;
   Tensor queries_of(const Tensor& t) const { return cut(t).narrow(-2, first, rows); }
@@ -90,8 +91,8 @@ template <class T> void attend(const OpCall& call, Outputs& out) {
   });
 }
 
-// With p = exp(score - logsumexp) again: dv = p^T dy, dscore = p (dy v^T - dy y), dq = dscore k, dk = dscore^T q. Where y was
-// rounded to half, dy y is the sum of p dy v^T.
+// With p = exp(score - logsumexp) again: dv = p^T dy, dscore = p (dy v^T - dy y), dq = dscore k, dk = dscore^T q. Where
+// y was rounded to half, dy y is the sum of p dy v^T.
 template <class T> void attend_backward(const OpCall& call, Outputs& out) {
   const Heads h(call, 1);
   const Tensor dy = wide(call[0]), logsumexp = call[5].to(h.q.dtype()).contiguous();
@@ -125,7 +126,8 @@ void flash_attention_backward(const OpCall& call, Outputs& out) {
   visit_floating(out[0].dtype(), [&]<class T>(T) { attend_backward<T>(call, out); });
 }
 
-// Whether this is faster than the ops that attention consists of: causal, for most of what is not seen is left out, and long.
+// Whether this is faster than the ops that attention consists of: causal, for most of what is not seen is left out, and
+// long.
 bool suits(const OpCall& call) {
   constexpr std::int64_t kLong = 128;
   const DType dtype = call[0].dtype();

@@ -78,8 +78,8 @@ class Watch final : public Observer {
   bool counts_;
 };
 
-// Runs body with each dtype and instruction set. Not where the build has the reference's products alone, with which attention is
-// computed by its parts.
+// Runs body with each dtype and instruction set. Not where the build has the reference's products alone, with which
+// attention is computed by its parts.
 template <class F> void for_each_product(const F& body) {
   if (!has_fast() && !has_onednn()) return;
   reference::for_each_isa([&](CpuIsa isa) {
