@@ -8,6 +8,7 @@
 #include <nlohmann/json.hpp>
 
 #include "../core/quantize/what_if.h"
+#include "../core/support/error.h"
 
 namespace gradual::inspect {
 namespace {
@@ -16,6 +17,7 @@ using amp::Recipe, amp::Role;
 
 // Shares, in percent, from which on something is worth a finding.
 constexpr double kMostVanish = 25, kMostUnderflow = 5, kMostZero = 60, kMostClipped = 1;
+constexpr double kMostArrives = 0.75;  // of the intended update
 
 // An edited recipe, and in words what was edited.
 struct Cure {
@@ -51,7 +53,12 @@ Cure with_scales(Recipe r) {
 }
 bool has_unscaled(const Recipe& r) { return r.quantization && with_scales(r).recipe.quantization != r.quantization; }
 
-void set_cure(Finding& f, Cure cure) {
+// Not where the edit changes nothing, or the recipe's mode does not take it.
+void set_cure(Finding& f, const Recipe& from, Cure cure) {
+  try {
+    check_valid(cure.recipe);
+    if (amp::to_json(cure.recipe) == amp::to_json(from)) return;
+  } catch (const Error&) { return; }
   f.cure = std::move(cure.recipe);
   f.remedy = std::move(cure.remedy);
 }
@@ -93,7 +100,7 @@ Finding of_optimizer(const LedgerRow& r, const Evidence& e) {
   } else {
     f.sentence = fmt::format("{} of {} gives numbers beyond {}{}", r.op, r.parameter, to_string(r.from), became);
   }
-  if (is_half(r.from)) set_cure(f, with_masters(*e.recipe));
+  if (is_half(r.from)) set_cure(f, *e.recipe, with_masters(*e.recipe));
   return f;
 }
 
@@ -121,8 +128,8 @@ Finding of_row(const LedgerRow& r, const Evidence& e) {
   f.sentence =
       fmt::format("{} gives numbers beyond {}: {}{}", r.site(), to_string(r.to), lost(r.numbers),
                   r.numbers.largest > 0 ? fmt::format("; the largest finite one is {:.3g}", r.numbers.largest) : "");
-  if (quantised && has_unscaled(*e.recipe)) set_cure(f, with_scales(*e.recipe));
-  else if (r.to == DType::f16) set_cure(f, in_bf16(*e.recipe));
+  if (quantised && has_unscaled(*e.recipe)) set_cure(f, *e.recipe, with_scales(*e.recipe));
+  else if (r.to == DType::f16) set_cure(f, *e.recipe, in_bf16(*e.recipe));
   return f;
 }
 
@@ -149,7 +156,7 @@ std::optional<Finding> of_skips(const Evidence& e) {
   const bool dynamic = e.recipe->scaling && e.recipe->scaling->dynamic;
   f.sentence = fmt::format("{} of {} steps are skipped at the {} loss scale {}{}", e.skipped, e.steps,
                            dynamic ? "dynamic" : "static", scale_text(e.last_scale), where);
-  set_cure(f, dynamic ? in_bf16(*e.recipe) : with_dynamic_scale(*e.recipe));
+  set_cure(f, *e.recipe, dynamic ? in_bf16(*e.recipe) : with_dynamic_scale(*e.recipe));
   return f;
 }
 
@@ -176,9 +183,9 @@ std::vector<Finding> of_casts(const Evidence& e) {
   const std::string format = e.recipe->quantization ? "its format" : std::string(to_string(e.recipe->dtype));
   const auto add = [&](Finding f, bool too_small) {
     const Recipe& r = *e.recipe;
-    if (has_unscaled(r)) set_cure(f, with_scales(r));
+    if (has_unscaled(r)) set_cure(f, r, with_scales(r));
     else if (!r.quantization && r.dtype == DType::f16)
-      set_cure(f, too_small && !(r.scaling && r.scaling->dynamic) ? with_dynamic_scale(r) : in_bf16(r));
+      set_cure(f, r, too_small && !(r.scaling && r.scaling->dynamic) ? with_dynamic_scale(r) : in_bf16(r));
     found.push_back(std::move(f));
   };
   // The layer, counted from the loss, from which on nearly all errors are zero.
@@ -223,18 +230,21 @@ std::optional<Finding> of_updates(const Evidence& e) {
   for (const Update& u : e.updates) sums[u.parameter] += u;
   const Update* worst = nullptr;
   std::int64_t intended = 0, vanished = 0;
+  double wanted = 0, made = 0;
   for (const auto& [name, s] : sums) {
     intended += s.intended, vanished += s.vanished;
+    wanted += s.intended_squares, made += s.product;
     if (!worst || s.vanished_percent() > worst->vanished_percent()) worst = &s;
   }
   if (!worst || intended == 0 || 100.0 * static_cast<double>(vanished) / static_cast<double>(intended) < kMostVanish)
     return {};
+  if (made > kMostArrives * wanted) return {};  // stochastic updates: most stay, and the others make up for it
   Finding f{.cause = "update-vanishes", .phase = "optimizer", .op = worst->op, .site = worst->parameter};
   f.sentence =
       fmt::format("{} of all updates vanish, for they are below half an ulp of the weights in {}; most in {}: {}",
                   percent(100.0 * static_cast<double>(vanished) / static_cast<double>(intended)),
                   to_string(e.recipe->dtype), worst->parameter, percent(worst->vanished_percent()));
-  set_cure(f, with_masters(*e.recipe));
+  set_cure(f, *e.recipe, with_masters(*e.recipe));
   return f;
 }
 

@@ -105,7 +105,8 @@ std::vector<Result> judged(std::vector<Result> results) {
 
 // Runs each recipe's first cure, with its first seed, and puts into the finding what came of it.
 void try_cures(std::vector<Result>& results, const MakeModel& make_model, const LabData& data,
-               const std::vector<amp::Recipe>& recipes, const Options& options) {
+               const std::vector<amp::Recipe>& recipes, Options options) {
+  options.trace.clear(), options.profile.clear();
   for (const amp::Recipe& recipe : recipes) {
     const auto r = std::ranges::find(results, recipe.name, &Result::recipe);
     if (r == results.end() || (options.stop && options.stop())) continue;
@@ -113,7 +114,7 @@ void try_cures(std::vector<Result>& results, const MakeModel& make_model, const 
     if (f == r->findings.end()) continue;
     const amp::Recipe cured = inspect::edited(recipe, f->cure);
     Run run(make_model, data, cured, static_cast<std::uint64_t>(r->seed), options);
-    run.train("", {.recipe = cured, .seed = static_cast<std::uint64_t>(r->seed)});
+    if (!run.train("", {.recipe = cured, .seed = static_cast<std::uint64_t>(r->seed)})) continue;
     std::vector<Result> with = results;
     with.push_back(run.result());
     judge(with);

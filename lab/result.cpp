@@ -277,7 +277,7 @@ struct Row {
   Mean overflow = {}, zero = {}, bytes = {};
   bool as_if = false;        // losses are computed as if cast to f16
   std::string status = {};   // the last one that is not ok
-  std::string verdict = {};  // of all seeds
+  std::string verdict = {};  // those of its seeds, each once
 };
 
 std::string scale_text(double scale) {
@@ -373,7 +373,7 @@ std::string table(const std::vector<Result>& results) {
     row.bytes.add(static_cast<double>(r.peak_total));
     row.as_if =
         row.as_if || std::any_of(r.histograms.begin(), r.histograms.end(), [](const auto& h) { return h.as_if; });
-    row.verdict = r.verdict;
+    if (row.verdict.find(r.verdict) == std::string::npos) row.verdict += (row.verdict.empty() ? "" : "; ") + r.verdict;
     if (r.status != "ok") {
       ++row.bad;
       row.status = r.status;

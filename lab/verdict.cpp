@@ -85,7 +85,7 @@ std::string verdict(const std::vector<Result>& results, const Result& r) {
   const bool both_diverge = r.status == "diverged" && base->status == "diverged";
   const bool neither_learns = own.empty() && base->status != "diverged" && hardly_learned(*base) && hardly_learned(r);
   if (both_diverge || neither_learns) return "not precision: fp32 does the same";
-  if (!own.empty()) return elsewhere ? "not precision: " + own : own;
+  if (!own.empty()) return elsewhere && base->status == "diverged" ? "not precision: " + own : own;
   if (learned_nothing(r, first_loss(*base) - base->train_loss)) return "no learning";
   std::vector<std::pair<const Result*, const Result*>> pairs;
   for (const Result& run : results)

@@ -171,6 +171,14 @@ TEST_CASE("control: NaN in the data is not precision") {
   CHECK(!f.precision);
 }
 
+TEST_CASE("control: updates that vanish in f32 have no cure, and end no comparison") {
+  lab::Options o{.lr = 1e-12};
+  o.epochs = 1;
+  const lab::Result r = result_of({amp::recipe("amp-bf16"), mlp, o});
+  CHECK(r.verdict == "not precision: fp32 does the same");
+  CHECK(r.findings.empty());
+}
+
 TEST_CASE("control: a learning rate that diverges in fp32 too is not precision") {
   lab::Options o{.lr = 1e30};
   o.optimizer = "sgd";
