@@ -105,11 +105,9 @@ Finding of_optimizer(const LedgerRow& r, const Evidence& e) {
 }
 
 bool sums_or_exponentials(const LedgerRow& r) {
-  const OpInfo* known = nullptr;
-  for (const OpInfo& i : kOpInfos)
-    if (i.name == r.op) known = &i;
-  return r.op == "square" || (known && (known->kind == OpKind::Transcendental || known->kind == OpKind::Reduction ||
-                                        known->kind == OpKind::Normalization || known->kind == OpKind::Loss));
+  using enum OpKind;
+  return r.op == "square" || r.kind == Transcendental || r.kind == Reduction || r.kind == Normalization ||
+         r.kind == Loss;
 }
 
 Finding of_row(const LedgerRow& r, const Evidence& e) {

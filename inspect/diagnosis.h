@@ -1,5 +1,5 @@
-// Why a run went wrong: findings from what was observed, each with its site, its evidence and, where an edit of the recipe cures it, that
-// edit. diagnose() looks at evidence and runs nothing.
+// Why a run went wrong: findings from what was observed, each with its site, its evidence and, where an edit of the
+// recipe cures it, that edit. diagnose() looks at evidence and runs nothing.
 #pragma once
 
 #include <cstdint>
@@ -18,7 +18,7 @@ namespace gradual::inspect {
 struct Evidence {
   const amp::Recipe* recipe = nullptr;
   std::int64_t steps = 0, skipped = 0;  // of them the ones that the loss scaler skipped
-  double first_scale = 1, last_scale = 1;
+  double last_scale = 1;
   // The step after which a parameter or the loss is not finite, with its ledger; -1 and null: there is none.
   std::int64_t nonfinite_step = -1;
   const Ledger* nonfinite = nullptr;
@@ -58,8 +58,8 @@ struct Finding {
 // The most likely cause first; empty where nothing in the evidence explains a failure.
 std::vector<Finding> diagnose(const Evidence& evidence);
 
-// What differs, as a JSON merge patch (RFC 7396) that a recipe file with "base" takes: {"masters": "per-tensor"}. Names and
-// descriptions are left out.
+// What differs, as a JSON merge patch (RFC 7396) that a recipe file with "base" takes: {"masters": "per-tensor"}. Names
+// and descriptions are left out.
 std::string edit(const amp::Recipe& from, const amp::Recipe& to);
 // The reverse: the recipe with such an edit, named "cured-NAME". Error where they do not fit.
 amp::Recipe edited(const amp::Recipe& recipe, const std::string& patch);

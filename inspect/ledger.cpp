@@ -7,8 +7,8 @@
 #include <limits>
 #include <nlohmann/json.hpp>
 
-#include "../amp/rewrite.h"
 #include "../core/ops/parameter_inputs.h"
+#include "csv.h"
 
 namespace gradual::inspect {
 namespace {
@@ -38,14 +38,6 @@ bool any_nonfinite(const OpCall& call) {
   for (int i = 0; i < call.inputs.size(); ++i)
     if (!numbers_of(call[i]).finite()) return true;
   return false;
-}
-
-// As RFC 4180 has it.
-std::string csv_field(const std::string& text) {
-  if (text.find_first_of(",\"\r\n") == std::string::npos) return text;
-  std::string quoted = "\"";
-  for (const char c : text) quoted += c == '"' ? std::string(2, c) : std::string(1, c);
-  return quoted + '"';
 }
 
 // The columns of the files, in order; JSON has no NaN and no Inf, null stands for both.
@@ -89,10 +81,6 @@ std::string LedgerRow::site() const {
   return module.empty() ? what : what + " in layer " + module;
 }
 
-Ledger::Ledger(const nn::Module& model) {
-  for (const auto& [name, param] : model.named_parameters()) names_[amp::storage_id(param)] = name;
-}
-
 void Ledger::before(const OpCall& call) {
   nonfinite_parameters_.clear();
   const ParameterInputs parameters = parameter_inputs(call);
@@ -106,6 +94,7 @@ LedgerRow Ledger::row(const OpCall& call, const CallRecord& record) {
   const Context& c = record.context;
   return {.number = static_cast<std::int64_t>(rows_.size()),
           .phase = c.phase,
+          .kind = op_info(call.op).kind,
           .op = std::string(called(call)),
           .backward_of = c.backward_of,
           .module = c.module,
@@ -123,8 +112,7 @@ void Ledger::add_parameters(const OpCall& call, const CallRecord& record) {
     const auto i = static_cast<std::size_t>(k);
     LedgerRow r = row(one, record);
     const Tensor& written = one[parameters.written].defined() ? one[parameters.written] : one[0];
-    const auto name = names_.find(amp::storage_id(one[0]));
-    if (name != names_.end()) r.parameter = name->second;
+    r.parameter = names_.of(one[0]);
     r.results = describe(written);
     r.from = one[0].dtype(), r.to = written.dtype();
     r.counts = i < record.counts_by_parameter.size() ? record.counts_by_parameter[i] : CastCounts{};
@@ -155,8 +143,7 @@ void Ledger::after(const OpCall& call, const Outputs& out, const CallRecord& rec
   // Whether inputs were finite matters where results are not.
   if (!r.numbers.finite()) r.nonfinite_inputs = kind == OpKind::InPlace ? nonfinite_inputs_ : any_nonfinite(call);
   if (call.op == OpId::cast && r.counts.elements) r.sqnr_db = sqnr_db(call[0], out[0]);
-  const auto name = call.inputs.size() > 0 && call[0].defined() ? names_.find(amp::storage_id(call[0])) : names_.end();
-  if (name != names_.end() && kind != OpKind::View) r.parameter = name->second;
+  if (kind != OpKind::View && call.inputs.size() > 0) r.parameter = names_.of(call[0]);
   rows_.push_back(std::move(r));
 }
 

@@ -21,8 +21,8 @@ struct Numbers {
   }
 };
 
-// t: any floating tensor, on any device; elements of an expanded dim count as often as they are seen. Runs no op that an observer,
-// the tape or autocast sees. All zero for an undefined tensor and for integers.
+// t: any floating tensor, on any device; elements of an expanded dim count as often as they are seen. Runs no op that
+// an observer, the tape or autocast sees. All zero for an undefined tensor and for integers.
 Numbers numbers_of(const Tensor& t);
 
 // The values as f64, row-major and on the CPU; empty for an undefined tensor. Unseen as well.

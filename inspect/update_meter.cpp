@@ -5,7 +5,6 @@
 #include <cmath>
 #include <limits>
 
-#include "../amp/rewrite.h"
 #include "../autograd/grad_mode.h"
 #include "../core/ops/parameter_inputs.h"
 #include "numbers.h"
@@ -90,15 +89,6 @@ std::string to_string(const Update& u) {
   return text;
 }
 
-UpdateMeter::UpdateMeter(const nn::Module& model) {
-  for (const auto& [name, param] : model.named_parameters()) names_[amp::storage_id(param)] = name;
-}
-
-std::string UpdateMeter::name_of(const Tensor& parameter) const {
-  const auto found = names_.find(amp::storage_id(parameter));
-  return found == names_.end() ? "" : found->second;
-}
-
 void UpdateMeter::before(const OpCall& call) {
   before_.clear();
   if (call.op == OpId::adam_step_ || call.op == OpId::sgd_step_) {
@@ -106,10 +96,10 @@ void UpdateMeter::before(const OpCall& call) {
     const ParameterInputs parameters = parameter_inputs(call);
     for (int k = 0; k < parameters.count; ++k) {
       const OpCall one = call_of_parameter(call, parameters, k);
-      before_.push_back({name_of(one[kWeight]), weight_of(one), updated(one)});
+      before_.push_back({names_.of(one[kWeight]), weight_of(one), updated(one)});
     }
-  } else if (call.op == OpId::copy_ && context().phase == Phase::optimizer && !name_of(call[0]).empty()) {
-    before_.push_back({name_of(call[0]), f64_of(call[0]), f64_of(call[1])});
+  } else if (call.op == OpId::copy_ && context().phase == Phase::optimizer && !names_.of(call[0]).empty()) {
+    before_.push_back({names_.of(call[0]), f64_of(call[0]), f64_of(call[1])});
   }
 }
 

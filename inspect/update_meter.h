@@ -1,22 +1,22 @@
-// What becomes of the updates that an optimizer intends: how much of each arrives in the numbers that the next step starts from.
+// What becomes of the updates that an optimizer intends: how much of each arrives in the numbers that the next step
+// starts from.
 //
 //   inspect::UpdateMeter meter(model);
 //   { const ObserverScope scope(meter); run.step(..); }
 //   for (const auto& u : meter.updates()) std::puts(inspect::to_string(u).c_str());
 //
-// The intended update is the optimizer's own row in f64 on the numbers that the step starts from: weight, gradient and state as they
-// are, no rounding. What arrives is the difference that the step makes: of the FP32 master where there is one, of the parameter and its
-// Kahan compensation together, else of the parameter. For optimizers that are written with ops the intended update is what they copy into the
-// parameter, in f32.
+// The intended update is the optimizer's own row in f64 on the numbers that the step starts from: weight, gradient and
+// state as they are, no rounding. What arrives is the difference that the step makes: of the FP32 master where there is
+// one, of the parameter and its Kahan compensation together, else of the parameter. For optimizers that are written
+// with ops the intended update is what they copy into the parameter, in f32.
 #pragma once
 
 #include <cstdint>
-#include <map>
 #include <string>
 #include <vector>
 
 #include "../core/observe/observer.h"
-#include "../nn/module.h"
+#include "parameter_names.h"
 
 namespace gradual::inspect {
 
@@ -26,14 +26,14 @@ struct Update {
   std::int64_t elements = 0;
   std::int64_t intended = 0;  // elements that the update would change: it is not zero and finite
   std::int64_t vanished = 0;  // of those, the ones that stay as they were
-  // The sums of squares and products over elements with a finite update: of the weight, of the intended update, of it with the
-  // update that is made.
+  // The sums of squares and products over elements with a finite update: of the weight, of the intended update, of it
+  // with the update that is made.
   double weight_squares = 0, intended_squares = 0, product = 0;
 
   // |intended update| / |weight|; 0 for a weight of zeros.
   double ratio() const;
-  // <made, intended> / |intended|^2: 1 where all arrives (effective descent quality: Collage, arXiv 2405.03637, sec. 4). NaN where
-  // nothing is intended.
+  // <made, intended> / |intended|^2: 1 where all arrives (effective descent quality: Collage, arXiv 2405.03637, sec.
+  // 4). NaN where nothing is intended.
   double arriving() const;
   Update& operator+=(const Update& other);  // of several steps
   double vanished_percent() const {
@@ -45,7 +45,7 @@ std::string to_string(const Update& u);
 
 class UpdateMeter final : public Observer {
  public:
-  explicit UpdateMeter(const nn::Module& model);
+  explicit UpdateMeter(const nn::Module& model) : names_(model) {}
 
   void before(const OpCall& call) override;
   void after(const OpCall& call, const Outputs& out, const CallRecord& record) override;
@@ -60,10 +60,9 @@ class UpdateMeter final : public Observer {
     std::string parameter;
     Tensor weight, intended;  // f64; the weight that would be right afterwards
   };
-  std::string name_of(const Tensor& parameter) const;
 
-  std::map<std::uint64_t, std::string> names_;  // by storage
-  std::vector<Before> before_;                  // of the call that runs
+  ParameterNames names_;
+  std::vector<Before> before_;  // of the call that runs
   std::vector<Update> updates_;
 };
 

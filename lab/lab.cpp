@@ -59,8 +59,8 @@ class Folder {
   std::string checkpoint(const std::string& recipe, std::uint64_t seed) const {
     return path_.empty() ? "" : path_ + "/checkpoints/" + file_name(recipe, seed);
   }
-  // judged: `results` with verdicts. `before`: finished runs of earlier calls, which stay known to --resume though this call does
-  // not list them.
+  // judged: `results` with verdicts. `before`: finished runs of earlier calls, which stay known to --resume though this
+  // call does not list them.
   void write(const std::vector<Result>& judged, const std::vector<Result>& results,
              const std::vector<Result>& before) const {
     if (path_.empty()) return;

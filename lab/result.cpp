@@ -12,6 +12,7 @@
 #include "../core/files/json_text.h"
 #include "../core/support/error.h"
 #include "../core/support/threads.h"
+#include "../inspect/csv.h"
 #include "gradual/version.h"
 
 namespace gradual::embedded {
@@ -293,14 +294,6 @@ std::string cell(double value, int digits, const char* unit = "") {
 // A lost share: "0" only if nothing was lost.
 std::string lost_cell(double percent) { return percent > 0 && percent < 5e-4 ? "<0.001%" : cell(percent, 3, "%"); }
 
-// Quoted as in RFC 4180, because a user's recipe may have any name.
-std::string csv_field(const std::string& text) {
-  if (text.find_first_of(",\"\r\n") == std::string::npos) return text;
-  std::string quoted = "\"";
-  for (char c : text) quoted += c == '"' ? std::string(2, c) : std::string(1, c);
-  return quoted + '"';
-}
-
 std::string megabytes(double bytes) {
   return bytes >= 1 << 20 ? fmt::format("{:.1f} MiB", bytes / (1 << 20)) : fmt::format("{:.0f} KiB", bytes / 1024);
 }
@@ -325,8 +318,8 @@ std::string curves_csv(const std::vector<Result>& results) {
   for (const Result& r : results) {
     for (std::size_t i = 0; i < r.curve.step.size(); ++i) {
       const double underflow = r.curve.underflow_percent[i];
-      text += fmt::format("{},{},{},{},{},{},{}\n", csv_field(r.recipe), r.seed, r.curve.step[i], r.curve.loss[i],
-                          r.curve.scale[i], r.curve.skipped[i] ? 1 : 0,
+      text += fmt::format("{},{},{},{},{},{},{}\n", inspect::csv_field(r.recipe), r.seed, r.curve.step[i],
+                          r.curve.loss[i], r.curve.scale[i], r.curve.skipped[i] ? 1 : 0,
                           std::isnan(underflow) ? std::string() : fmt::format("{}", underflow));
     }
   }

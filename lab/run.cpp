@@ -216,7 +216,8 @@ amp::RunStep Run::sampled_step(const std::function<amp::RunStep()>& step, double
   amp::RunStep outcome;
   {
     const amp::PrecisionObserver watch(casts, recipe_);
-    // Every second time also what becomes of updates. The meter holds copies, so the peaks of memory are those of other steps.
+    // Every second time also what becomes of updates. The meter holds copies, so the peaks of memory are those of other
+    // steps.
     std::optional<inspect::UpdateMeter> meter;
     std::optional<ObserverScope> metering;
     const bool metered = steps_ % (2 * options_.sample_every) == 0;

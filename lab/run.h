@@ -49,7 +49,8 @@ class Run {
 
  private:
   void train_step(const data::Batch& batch);
-  // With what rounding does and what becomes of updates counted. underflow: of its gradients in percent, NaN if none is rounded.
+  // With what rounding does and what becomes of updates counted. underflow: of its gradients in percent, NaN if none is
+  // rounded.
   amp::RunStep sampled_step(const std::function<amp::RunStep()>& step, double scale, double& underflow);
   void end_epoch(Progress& progress);
   void show(Progress& progress, bool finished) const;

@@ -86,6 +86,7 @@ std::string verdict(const std::vector<Result>& results, const Result& r) {
   const bool neither_learns = own.empty() && base->status != "diverged" && hardly_learned(*base) && hardly_learned(r);
   if (both_diverge || neither_learns) return "not precision: fp32 does the same";
   if (!own.empty()) return elsewhere && base->status == "diverged" ? "not precision: " + own : own;
+  if (base->status == "diverged") return "not judged: fp32 diverges";
   if (learned_nothing(r, first_loss(*base) - base->train_loss)) return "no learning";
   std::vector<std::pair<const Result*, const Result*>> pairs;
   for (const Result& run : results)

@@ -1,7 +1,7 @@
 // Attention that keeps no scores (Dao et al. 2022): a block of queries at a time meets the keys that it sees, by the
-// ordinary products, and backward makes the probabilities again from the rows' logsumexp. Scores, probabilities and sums
-// are in the compute type, and the results are rounded once. A NaN in v, or one that an Inf makes there, reaches all
-// queries of a block.
+// ordinary products, and backward makes the probabilities again from the rows' logsumexp. Scores, probabilities and
+// sums are in the compute type, and the results are rounded once. A NaN in v, or one that an Inf makes there, reaches
+// all queries of a block.
 #include <algorithm>
 
 #include "../kernels/contraction_operand.h"

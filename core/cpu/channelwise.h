@@ -1,5 +1,5 @@
-// Passes over tensors channel by channel, of images or of pixels with their channels last: sums of each channel, then a map of
-// each element. Pieces stay in a cache; threads share pieces, which shapes alone cut.
+// Passes over tensors channel by channel, of images or of pixels with their channels last: sums of each channel, then a
+// map of each element. Pieces stay in a cache; threads share pieces, which shapes alone cut.
 #pragma once
 
 #include <algorithm>
@@ -19,8 +19,8 @@ inline Tensor channels_to_back(const Tensor& t) {
   return permute(t, order);
 }
 
-// Tensors of [N, C, ..] as images of `channels` planes of `inner` elements; where the memory has the channels last, each
-// pixel is an image. Kernels take pieces: a group of channels of a chunk of images.
+// Tensors of [N, C, ..] as images of `channels` planes of `inner` elements; where the memory has the channels last,
+// each pixel is an image. Kernels take pieces: a group of channels of a chunk of images.
 struct Channels {
   static constexpr int kSideBySide = 16;  // where the channels are last, at most
   bool last;
@@ -230,8 +230,9 @@ void map(const Piece& p, const Part<E>& a, const Part<E>& b, const Part<E>& y, c
 }
 
 // For every piece partial(piece, a, b, sums), which leaves kRows rows of sums for its channels; for every channel
-// finish(channel, chunk -> those sums); for every piece apply(piece, a, b, y). Threads share the pieces. Sums are of Es, and y is
-// made as Ys: an observer that counts y's rounding wants a buffer there, and must not change the order of a sum.
+// finish(channel, chunk -> those sums); for every piece apply(piece, a, b, y). Threads share the pieces. Sums are of
+// Es, and y is made as Ys: an observer that counts y's rounding wants a buffer there, and must not change the order of
+// a sum.
 template <class T, class E, class Y> struct Passes {
   static constexpr std::int64_t kRows = 3;
   const Channels& l;

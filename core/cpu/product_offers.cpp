@@ -19,7 +19,8 @@ namespace {
 
 inline constexpr std::int64_t kPart = 256;  // rows or columns of a part, at most, in deterministic mode
 inline constexpr std::int64_t kTile = 16;   // parts are multiples of it in others
-// Parts are multiples of this many rows or columns where that changes no bit: as many as tiles of the fast kernels have, or more.
+// Parts are multiples of this many rows or columns where that changes no bit: as many as tiles of the fast kernels
+// have, or more.
 std::int64_t whole_tiles(DType in) { return in == DType::bf16 ? 32 : 48; }
 
 // A tensor's matrices in the dtype they are multiplied in, with one stride of 1: where they lie, or copied.
@@ -58,9 +59,9 @@ struct Operand : MatrixBatch {
   throw_error("internal: a kernel multiplies one part of a product and not another");
 }
 
-// Whether columns are cut instead of rows. Where that changes no bit the longer side is. oneDNN's small products have the
-// bits of one thread where rows are cut, or columns of a product with a transposed operand. Of wide ones the longer side
-// is cut, for each part reads the other operand whole.
+// Whether columns are cut instead of rows. Where that changes no bit the longer side is. oneDNN's small products have
+// the bits of one thread where rows are cut, or columns of a product with a transposed operand. Of wide ones the longer
+// side is cut, for each part reads the other operand whole.
 bool cuts_columns(const Multiplier& kernel, const Product& p, int threads) {
   constexpr std::int64_t kWide = 128;  // rows or columns a thread
   const bool longer = p.n > p.m, columns = p.a_strides[1] != 1;
@@ -110,8 +111,8 @@ bool products(const Multiplier& kernel, Operand& a, const Operand& b, Shape batc
   return true;
 }
 
-// The matrix of narrower numbers whose rows, or columns, a product takes a block of at a time as f32: `side` numbers of them,
-// `step` elements apart, each with k numbers `k_step` apart. One step is 1.
+// The matrix of narrower numbers whose rows, or columns, a product takes a block of at a time as f32: `side` numbers of
+// them, `step` elements apart, each with k numbers `k_step` apart. One step is 1.
 struct LongSide {
   const char* data;
   DType dtype;
@@ -130,8 +131,8 @@ struct LongSide {
   }
 };
 
-// A large product in f32 of two matrices of narrower numbers, cut along its longer side into blocks: memory holds as f32 the
-// operand of the shorter side and, for each thread, a block of the other and of the result.
+// A large product in f32 of two matrices of narrower numbers, cut along its longer side into blocks: memory holds as
+// f32 the operand of the shorter side and, for each thread, a block of the other and of the result.
 struct Blocks {
   std::int64_t m, n, k, size, blocks;  // size: lines of a block, but for the last
   bool by_columns;

@@ -1,5 +1,5 @@
-// matmul, linear and its fusions by a kernel that multiplies one matrix by another in f32 or bf16: what operands are converted to,
-// and how batches, threads and memory cut a product. The fast kernels and oneDNN are such kernels.
+// matmul, linear and its fusions by a kernel that multiplies one matrix by another in f32 or bf16: what operands are
+// converted to, and how batches, threads and memory cut a product. The fast kernels and oneDNN are such kernels.
 #pragma once
 
 #include <cstdint>
@@ -9,7 +9,8 @@
 
 namespace gradual::cpu {
 
-// c [m, n] (rows `across` apart) = a [m, k] b [k, n] + bias [n]. Strides are those of rows and columns, one of them is 1.
+// c [m, n] (rows `across` apart) = a [m, k] b [k, n] + bias [n]. Strides are those of rows and columns, one of them is
+// 1.
 struct Product {
   std::int64_t m, n, k, across;
   Shape a_strides, b_strides;
@@ -19,8 +20,8 @@ struct Product {
   bool relu = false;  // 0 for what is below
 };
 
-// A kernel. `run` computes each product that `suits`, on the calling thread, and returns false, with nothing written, for those it has
-// no way for. With `same_bits` a sum has the same bits however
+// A kernel. `run` computes each product that `suits`, on the calling thread, and returns false, with nothing written,
+// for those it has no way for. With `same_bits` a sum has the same bits however
 // the product is cut, and bf16 products take `relu`; other products are cut by shape alone in deterministic mode.
 struct Multiplier {
   bool same_bits;
@@ -29,8 +30,8 @@ struct Multiplier {
   bool (*run)(const Product& p, const char* a, const char* b, char* c, const float* bias);
 };
 
-// Offers of matmul and linear. Sums whose rounding is counted, or that are rounded to another dtype than bf16, come as f32 first.
-// False, with nothing written, for f64, a set accumulator, empty operands and what does not suit the kernel.
+// Offers of matmul and linear. Sums whose rounding is counted, or that are rounded to another dtype than bf16, come as
+// f32 first. False, with nothing written, for f64, a set accumulator, empty operands and what does not suit the kernel.
 bool multiply(const Multiplier& kernel, const OpCall& call, Outputs& out, bool linear, bool relu);
 
 // Fills a column with matmul and all that consists of it. product(call, out, linear, relu): as multiply() above.

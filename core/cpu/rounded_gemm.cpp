@@ -64,7 +64,8 @@ struct Adders {
   Adder own, promoted, last;
 };
 
-// `packed` has room for kDepth rows of b and then for three tiles of sums: the chains, those of chunks, the promoted ones.
+// `packed` has room for kDepth rows of b and then for three tiles of sums: the chains, those of chunks, the promoted
+// ones.
 void tile(const Accumulator& how, const Adders& add, const Problem& g, double* packed) {
   const std::int64_t all = g.m * g.n;
   double* const chain = packed + kDepth * kCols;

@@ -1,5 +1,5 @@
-// Planted failures: small programs and recipes with one known cause each, which the verdict and the first finding must name, and
-// controls that are healthy or fail for other reasons than precision. Cures are tried.
+// Planted failures: small programs and recipes with one known cause each, which the verdict and the first finding must
+// name, and controls that are healthy or fail for other reasons than precision. Cures are tried.
 #include <doctest/doctest.h>
 #include <gradual/gradual.h>
 #include <gradual/lab/lab.h>
