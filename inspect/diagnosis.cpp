@@ -171,12 +171,12 @@ std::vector<Finding> of_casts(const Evidence& e) {
     double percent = 0;
   };
   std::map<Role, Worst> small, large;
+  const auto keep = [](Worst& worst, const std::string& layer, double percent) {
+    if (percent > worst.percent) worst = {layer, percent};
+  };
   for (const auto& [key, tally] : e.casts) {
-    const auto keep = [&](std::map<Role, Worst>& of, double share) {
-      if (Worst& w = of[key.first]; share > w.percent) w = {key.second, share};
-    };
-    keep(small, tally.underflow_percent());
-    keep(large, tally.overflow_percent());
+    keep(small[key.first], key.second, tally.underflow_percent());
+    keep(large[key.first], key.second, tally.overflow_percent());
   }
   const std::string format = e.recipe->quantization ? "its format" : std::string(to_string(e.recipe->dtype));
   const auto add = [&](Finding f, bool too_small) {

@@ -28,9 +28,9 @@ Tensor weight_of(const OpCall& one) {
 // The weight after the same row in f64.
 Tensor updated(const OpCall& one) {
   const NoGrad no_grad;
-  std::vector<Tensor> wide;
+  std::vector<Tensor> wide(one.inputs.size());
   for (int i = 0; i < one.inputs.size(); ++i)
-    wide.push_back(i == kWeight ? weight_of(one) : i == kMaster || i == kCompensation ? Tensor() : f64_of(one[i]));
+    if (i != kMaster && i != kCompensation) wide[i] = i == kWeight ? weight_of(one) : f64_of(one[i]);
   Attrs attrs = *one.attrs;
   const auto exact = [](UpdateAttrs& how) { how.pure = how.stochastic = false; };
   if (one.op == OpId::adam_step_) {

@@ -75,7 +75,7 @@ const Result* baseline_of(const std::vector<Result>& results, const Result& r) {
 }
 
 std::string verdict(const std::vector<Result>& results, const Result& r) {
-  const std::string own = alone(r);
+  std::string own = alone(r);
   if (own == "interrupted") return own;
   if (is_baseline(r)) return own.empty() ? "baseline" : "baseline, " + own;
   const bool elsewhere = std::ranges::any_of(r.findings, [](const Finding& f) { return !f.precision; });
