@@ -16,6 +16,8 @@
 #include <string>
 #include <vector>
 
+#include "command_line.h"
+#include "commands.h"
 #include "progress.h"
 #include "stack.h"
 #include "terminal.h"
@@ -23,61 +25,6 @@
 namespace {
 
 using namespace gradual;
-
-// The texts between commas, without surrounding spaces.
-std::vector<std::string> split_names(const std::string& text) {
-  std::vector<std::string> names;
-  std::istringstream fields(text);
-  for (std::string name; std::getline(fields, name, ',');) {
-    const std::size_t from = name.find_first_not_of(' ');
-    if (from != std::string::npos) names.push_back(name.substr(from, name.find_last_not_of(' ') - from + 1));
-  }
-  return names;
-}
-
-// A recipe may be requested by another name than its own: O0 is fp32.
-struct Asked {
-  std::string by;
-  amp::Recipe recipe;
-};
-
-amp::Recipe recipe_named(const std::string& name) {
-  try {
-    return amp::recipe(name);
-  } catch (const Error&) {
-    std::error_code none;
-    if (!std::filesystem::is_regular_file(name, none)) throw;
-    throw_error("no recipe '" + name +
-                "'; a file of this name exists, but the name of a recipe file must end in .json");
-  }
-}
-
-void add(std::vector<Asked>& all, const std::string& by, amp::Recipe recipe) {
-  for (const Asked& other : all) {
-    if (other.by == by && other.recipe.name == recipe.name) throw_error("--recipes lists '" + by + "' twice");
-    if (other.recipe.name == recipe.name)
-      throw_error("--recipes lists the recipe " + recipe.name + " twice, as '" + other.by + "' and as '" + by + "'");
-  }
-  all.push_back({by, std::move(recipe)});
-}
-
-std::vector<amp::Recipe> recipes_for(const std::string& text) {
-  std::vector<Asked> asked;
-  const std::vector<std::string> names = split_names(text);
-  for (const std::string& name : text == "all" ? amp::recipe_names() : names) {
-    if (name == "all") throw_error("--recipes is '" + text + "'; use all alone, or names separated by commas");
-    if (name.ends_with(".json")) {
-      for (amp::Recipe& r : amp::load_recipes(name)) add(asked, name, std::move(r));
-    } else {
-      add(asked, name, recipe_named(name));
-    }
-  }
-  if (asked.empty()) throw_error("--recipes is '" + text + "', which names none; see --list-recipes");
-  std::vector<amp::Recipe> recipes;
-  recipes.reserve(asked.size());
-  for (Asked& a : asked) recipes.push_back(std::move(a.recipe));
-  return recipes;
-}
 
 void list_recipes(const std::vector<amp::Recipe>& recipes) {
   for (const amp::Recipe& r : recipes) {
@@ -98,7 +45,7 @@ void list_recipes(const std::vector<amp::Recipe>& recipes) {
 }
 
 void list_all_recipes() {
-  list_recipes(recipes_for("all"));
+  list_recipes(lab::recipes_for("all"));
   lab::say(stdout,
            "eXmY           matmul operands rounded to X exponent and Y mantissa bits, without scales, for example "
            "e4m2\n"
@@ -112,20 +59,8 @@ void list_all_recipes() {
            "precision. Sums are f32 unless a recipe names another accumulator.\n");
 }
 
-std::string unknown(const std::string& argument, const CLI::App& app) {
-  if (!argument.starts_with('-')) return "unknown argument '" + argument + "' (see gradual-lab --help)";
-  const std::string option = argument.substr(0, argument.find('='));
-  std::vector<std::string> names;
-  for (const CLI::Option* o : app.get_options()) names.push_back(o->get_name());
-  return "no option '" + option + "'" + did_you_mean(option, names) + " (see gradual-lab --help)";
-}
-
 template <class T> std::string count(T n, const char* what) {
   return fmt::format("{} {}{}", n, what, n == 1 ? "" : "s");
-}
-
-void at_least_one(const char* option, std::int64_t given) {
-  if (given < 1) throw_error(fmt::format("{} is {}; it must be at least 1", option, given));
 }
 
 struct Arguments {
@@ -164,36 +99,13 @@ void declare_options(CLI::App& app, Arguments& a) {
       ->expected(0, 1);
   app.add_option("--profile", a.options.profile, "write a profile of each run to FILE (without FILE: to stdout)")
       ->expected(0, 1);
-  app.allow_extras();  // unknown() reports the first, with the nearest option
-}
-
-// The exit status, if help or an error in the command line ends the program.
-std::optional<int> parse(CLI::App& app, int argc, char** argv) {
-  try {
-    app.parse(argc, argv);
-  } catch (const CLI::ConversionError& e) {
-    const std::string what = e.what();
-    const auto is_of = [&](const char* option) { return what.find(option) != std::string::npos; };
-    if (is_of("--quiet") || is_of("--resume") || is_of("--list-recipes"))
-      throw_error(what + "; it takes no value (see gradual-lab --help)");
-    throw_error(what + "; " + (is_of("--lr") ? "a number" : "a whole number, not too large,") +
-                " is expected (see gradual-lab --help)");
-  } catch (const CLI::ArgumentMismatch& e) {
-    const std::string what = e.what();
-    const std::size_t twice = what.find(": At Most 1 ");
-    throw_error((twice == std::string::npos ? what : what.substr(0, twice) + " is given more than once") +
-                " (see gradual-lab --help)");
-  } catch (const CLI::ParseError& e) { return app.exit(e) == 0 ? 0 : 2; }
-  if (const std::vector<std::string> extras = app.remaining(); !extras.empty())
-    throw_error(unknown(extras.front(), app));
-  return std::nullopt;
 }
 
 void check(const CLI::App& app, const Arguments& a) {
-  at_least_one("--epochs", a.options.epochs);
-  at_least_one("--batch", a.options.batch);
-  at_least_one("--seeds", a.options.seeds);
-  if (app.count("--context")) at_least_one("--context", a.context);
+  lab::at_least_one("--epochs", a.options.epochs);
+  lab::at_least_one("--batch", a.options.batch);
+  lab::at_least_one("--seeds", a.options.seeds);
+  if (app.count("--context")) lab::at_least_one("--context", a.context);
   if (app.count("--lr") && !(std::isfinite(a.options.lr) && a.options.lr > 0))
     throw_error(fmt::format("--lr is {}; it must be positive and finite", a.options.lr));
   if (a.out.empty()) throw_error("--out is empty; it must name a folder");
@@ -205,7 +117,7 @@ void check(const CLI::App& app, const Arguments& a) {
 int train(Arguments& a) {
   lab::Options& options = a.options;
   options.device = device_from_name(a.device);
-  const std::vector<amp::Recipe> chosen = recipes_for(a.recipes);
+  const std::vector<amp::Recipe> chosen = lab::recipes_for(a.recipes);
   const lab::LabData task = lab::data_for(a.data, a.context);
   const data::Split sample = task.load(0);
   if (a.model.empty()) a.model = sample.train.inputs.dtype() == DType::i64 ? "gpt" : "cnn";
@@ -238,24 +150,31 @@ int train(Arguments& a) {
   return stopped ? 128 + lab::stop_signal() : 0;
 }
 
-int run(int argc, char** argv) {
+// Trains and compares: what the program does without a subcommand.
+int compare_command(int argc, char** argv) {
   Arguments a;
   CLI::App app(
       "Trains the same network on the same data under many precision recipes, and reports what each did to "
       "the numbers: accuracy, loss scale, memory, and which gradients were lost.\n",
       "gradual-lab");
   declare_options(app, a);
-  if (const std::optional<int> status = parse(app, argc, argv)) return *status;
+  if (const std::optional<int> status = lab::parse(app, argc, argv)) return *status;
   if (app.count("--trace") && a.options.trace.empty()) a.options.trace = "-";
   if (app.count("--profile") && a.options.profile.empty()) a.options.profile = "-";
   if (a.list) {
-    if (app.count("--recipes")) list_recipes(recipes_for(a.recipes));
+    if (app.count("--recipes")) list_recipes(lab::recipes_for(a.recipes));
     else list_all_recipes();
     return 0;
   }
   check(app, a);
   if (app.count("--threads")) set_num_threads(a.threads);
   return train(a);
+}
+
+int run(int argc, char** argv) {
+  for (const lab::Command& command : lab::kCommands)
+    if (argc > 1 && argv[1] == command.name) return command.run(argc - 1, argv + 1);
+  return compare_command(argc, argv);
 }
 
 }  // namespace

@@ -1,0 +1,16 @@
+// gradual-lab's subcommands: `gradual-lab NAME [OPTIONS]`. Each is a file of this folder.
+#pragma once
+
+#include <array>
+#include <string_view>
+
+namespace gradual::lab {
+
+// run gets the subcommand's name as argv[0]. It returns the exit status, and throws Error for bad arguments.
+struct Command {
+  std::string_view name, summary;
+  int (*run)(int argc, char** argv);
+};
+inline constexpr std::array<Command, 0> kCommands = {};
+
+}  // namespace gradual::lab
