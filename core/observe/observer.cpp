@@ -30,10 +30,6 @@ Installed& installed() {
   return all;
 }
 
-bool any_counts(const std::vector<Observer*>& observers) {
-  return std::any_of(observers.begin(), observers.end(), [](Observer* o) { return o->wants_counts(); });
-}
-
 class Observe final : public Interceptor {
  public:
   Outputs call(const OpCall& call) override {
@@ -43,7 +39,7 @@ class Observe final : public Interceptor {
     record.context = context();
     // What a user's function runs is observed and counted call by call.
     const bool custom = op_info(call.op).kind == OpKind::Custom;
-    const bool counting = !custom && any_counts(observers);
+    const bool counting = !custom && std::ranges::any_of(observers, &Observer::wants_counts);
     const Clock::time_point began = Clock::now();
     const double outer = std::exchange(all.inside, 0);  // 0 for this call; later its whole time is added to `outer`
     tell(observers, [&](Observer& o) { o.before(call); });
@@ -84,12 +80,14 @@ std::string_view called(const OpCall& call) {
 
 ObserverScope::ObserverScope(Observer& observer) : observer_(&observer) {
   static Observe stage;
-  installed().observers.push_back(&observer);
+  gradual::installed().observers.push_back(&observer);
   chain().observe = &stage;
 }
 
+const std::vector<Observer*>& ObserverScope::installed() { return gradual::installed().observers; }
+
 ObserverScope::~ObserverScope() {
-  auto& observers = installed().observers;
+  auto& observers = gradual::installed().observers;
   const auto last = std::find(observers.rbegin(), observers.rend(), observer_);
   if (last != observers.rend()) observers.erase(std::next(last).base());
   if (observers.empty()) chain().observe = nullptr;

@@ -24,6 +24,8 @@ struct CallRecord {
 // For messages: the op's name; for a custom op the name of the user's function.
 std::string_view called(const OpCall& call);
 
+struct QuantizerCall;
+
 // Receives every op of this thread; a composite op as its parts. Ops that an observer runs are not observed. An
 // exception from an observer propagates through the op.
 class Observer {
@@ -32,6 +34,8 @@ class Observer {
   virtual bool wants_counts() const { return false; }
   virtual void before(const OpCall&) {}
   virtual void after(const OpCall&, const Outputs&, const CallRecord&) {}
+  // Quantisers are no ops: they run inside a rewritten contraction, or between steps. context() says where.
+  virtual void quantized(const QuantizerCall&) {}
 };
 
 // Installs an observer on this thread while the scope lives. Scopes nest: all installed observers receive each op.
@@ -39,6 +43,8 @@ class ObserverScope : Pinned {
  public:
   explicit ObserverScope(Observer& observer);
   ~ObserverScope();
+
+  static const std::vector<Observer*>& installed();  // of this thread
 
  private:
   Observer* observer_;

@@ -7,6 +7,7 @@
 #include "../ops/ops.h"
 #include "../support/parallel.h"
 #include "../tensor/memory.h"
+#include "quantizer_call.h"
 #include "quantizer_kernels.h"
 
 namespace gradual {
@@ -35,6 +36,26 @@ Tensor decoded(const QuantizedTensor& q, const Shape& sizes) {
     decode(q.format, bytes.data(), values.data<float>(), n);
   }
   return values;
+}
+
+// Multiplies the values of codes, in their order, by their scales.
+void unscale(const QuantizedTensor& q, const Tensor& values) {
+  const float global = q.global_scale.defined() ? *q.global_scale.data<float>() : 1;
+  if (!q.scales.defined() && global == 1) return;
+  const std::int64_t k = q.shape.empty() ? 1 : q.shape[q.axis];
+  const Tensor factors = q.scales.defined() ? q.scale_values() : ones({1, 1});
+  auto* value = values.data<float>();
+  const float* factor = factors.data<float>();
+  parallel_for(k ? q.numel() / k : 0, std::max<std::int64_t>(1, 16 * 1024 / std::max<std::int64_t>(1, k)),
+               [&](std::int64_t row, std::int64_t end) {
+                 for (; row < end; ++row) {
+                   const float* of_row = factor + row / q.block_rows * factors.size(1);
+                   for (std::int64_t c = 0; c < k; ++c) {
+                     float& v = value[row * k + c];
+                     v = v * of_row[c / q.block_cols] * global;
+                   }
+                 }
+               });
 }
 
 }  // namespace
@@ -93,7 +114,11 @@ Tensor QuantizedTensor::scale_values() const {
   return decoded(alone, alone.shape);
 }
 
-Tensor QuantizedTensor::decode() const { return in_order(*this, decoded(*this, {numel()})); }
+Tensor QuantizedTensor::decode() const {
+  Tensor values = in_order(*this, decoded(*this, {numel()}));
+  QuantizerCall{QuantizerCall::decode, codes, values, scales, nullptr, axis}.tell_observers();
+  return values;
+}
 
 Tensor QuantizedTensor::unpack() const {
   if (device().is_cuda()) return detail::moved(to(Device::cpu()).unpack(), device());  // rare: it is for looking at
@@ -115,30 +140,12 @@ Tensor QuantizedTensor::unpack() const {
 }
 
 Tensor QuantizedTensor::dequantize() const {
-  if (device().is_cuda()) {
-    const Tensor values = empty({numel()}, {.device = device()});
-    device::dequantize(*this, scale_values(), values);
-    return in_order(*this, values);
-  }
-  const Tensor values = decoded(*this, {numel()});
-  const float global = global_scale.defined() ? *global_scale.data<float>() : 1;
-  if (scales.defined() || global != 1) {
-    const std::int64_t k = shape.empty() ? 1 : shape[axis];
-    const Tensor factors = scales.defined() ? scale_values() : ones({1, 1});
-    auto* value = values.data<float>();
-    const float* factor = factors.data<float>();
-    parallel_for(k ? numel() / k : 0, std::max<std::int64_t>(1, 16 * 1024 / std::max<std::int64_t>(1, k)),
-                 [&](std::int64_t row, std::int64_t end) {
-                   for (; row < end; ++row) {
-                     const float* of_row = factor + row / block_rows * factors.size(1);
-                     for (std::int64_t c = 0; c < k; ++c) {
-                       float& v = value[row * k + c];
-                       v = v * of_row[c / block_cols] * global;
-                     }
-                   }
-                 });
-  }
-  return in_order(*this, values);
+  const Tensor flat = device().is_cuda() ? empty({numel()}, {.device = device()}) : decoded(*this, {numel()});
+  if (device().is_cuda()) device::dequantize(*this, scale_values(), flat);
+  else unscale(*this, flat);
+  Tensor values = in_order(*this, flat);
+  QuantizerCall{QuantizerCall::decode, codes, values, {}, nullptr, axis}.tell_observers();
+  return values;
 }
 
 }  // namespace gradual

@@ -15,6 +15,7 @@
 #include "../support/throwf.h"
 #include "../tensor/device_recording.h"
 #include "../tensor/memory.h"
+#include "quantizer_call.h"
 #include "quantizer_kernels.h"
 
 namespace gradual {
@@ -335,6 +336,12 @@ void check_valid(const Quantizer& q) {
   if (s.square && s.kind != ScalingKind::block && s.kind != ScalingKind::nvfp4) bad("square tiles go with blocks");
 }
 
+void QuantizerCall::tell_observers() const {
+  if (!chain().observe) return;
+  const StageScope mask(chain().observe, nullptr);
+  for (Observer* observer : std::vector(ObserverScope::installed())) observer->quantized(*this);
+}
+
 QuantizedTensor quantize(const Tensor& x, const Quantizer& q, const QuantizeOptions& o) {
   check_plain(q, "quantize");
   const Rows rows(x, o.axis);
@@ -356,26 +363,27 @@ QuantizedTensor quantize(const Tensor& x, const Quantizer& q, const QuantizeOpti
     pass.codes = out.codes;
     if (!g.fixed) pass.scales = out.scales;
     device::round_scaled(pass);
-    return out;
+  } else {
+    auto* codes = out.codes.data<std::uint8_t>();
+    for_scaled(
+        rows, g, q, o,
+        [&](std::int64_t first, std::int64_t n, const auto* values, std::span<const Scale> scales, CastStats stats) {
+          if (bits >= 8) {
+            rounder.encode(values, codes + first * bits / 8, n, first, stats);
+          } else {
+            const Scratch loose(static_cast<std::size_t>(n));
+            rounder.encode(values, loose.data(), n, first, stats);
+            pack_codes(loose.as<std::uint8_t>(), n, bits, codes + first * bits / 8);
+          }
+          if (g.fixed) return;
+          std::vector<float> inverse;
+          for (const Scale& s : scales) inverse.push_back(s.inverse);
+          const std::int64_t at = first / g.k / g.block_rows * cols * code_bytes(out.scale_format);
+          scale_rounder.encode(inverse.data(), static_cast<char*>(out.scales.raw()) + at,
+                               static_cast<std::int64_t>(inverse.size()));
+        });
   }
-  auto* codes = out.codes.data<std::uint8_t>();
-  for_scaled(
-      rows, g, q, o,
-      [&](std::int64_t first, std::int64_t n, const auto* values, std::span<const Scale> scales, CastStats stats) {
-        if (bits >= 8) {
-          rounder.encode(values, codes + first * bits / 8, n, first, stats);
-        } else {
-          const Scratch loose(static_cast<std::size_t>(n));
-          rounder.encode(values, loose.data(), n, first, stats);
-          pack_codes(loose.as<std::uint8_t>(), n, bits, codes + first * bits / 8);
-        }
-        if (g.fixed) return;
-        std::vector<float> inverse;
-        for (const Scale& s : scales) inverse.push_back(s.inverse);
-        const std::int64_t at = first / g.k / g.block_rows * cols * code_bytes(out.scale_format);
-        scale_rounder.encode(inverse.data(), static_cast<char*>(out.scales.raw()) + at,
-                             static_cast<std::int64_t>(inverse.size()));
-      });
+  QuantizerCall{QuantizerCall::encode, x, out.codes, {}, &q, rows.axis}.tell_observers();
   return out;
 }
 
@@ -387,7 +395,9 @@ QuantizedTensor quantize(const Tensor& x, const Format& f, const Rounding& round
 Tensor fake_quantize(const Tensor& x, const Quantizer& q, const QuantizeOptions& o) {
   check_plain(q, "fake_quantize");
   const Rows rows(x, o.axis);
-  return round_values(rows, make_grid(rows, q, o), q, o, true, nullptr);
+  Tensor y = round_values(rows, make_grid(rows, q, o), q, o, true, nullptr);
+  QuantizerCall{QuantizerCall::values, x, y, {}, &q, rows.axis}.tell_observers();
+  return y;
 }
 
 Tensor fake_quantize(const Tensor& x, const Format& f, const Rounding& rounding, Overflow overflow, RandomKey key,
@@ -411,6 +421,7 @@ QuantizedOperand quantize_operand(const Tensor& x, const Quantizer& q, const Qua
   } else if (const float inverse = g.fixed ? g.one.inverse : 1 / g.spec.global; inverse != 1) {
     out.scale = full({}, inverse, {.device = x.device()});
   }
+  QuantizerCall{QuantizerCall::values, x, out.values, out.scale, &q, rows.axis}.tell_observers();
   return out;
 }
 
@@ -420,10 +431,8 @@ Tensor hadamard16(const Tensor& x, std::uint16_t signs) {
     throw_error("hadamard16: " + to_string(x.sizes()) + ": the last dim must be a multiple of 16");
   float values[16 * 16];
   for (unsigned i = 0; i < 16; ++i)
-    for (unsigned j = 0; j < 16; ++j) {
-      const bool negative = (std::popcount(i & j) + (signs >> i & 1)) % 2 != 0;
-      values[i * 16 + j] = negative ? -0.25F : 0.25F;
-    }
+    for (unsigned j = 0; j < 16; ++j)
+      values[i * 16 + j] = (std::popcount(i & j) + (signs >> i & 1)) % 2 != 0 ? -0.25F : 0.25F;
   const Tensor h = empty({16, 16}, {.device = x.device()});
   if (x.device().is_cuda()) device::upload(h.raw(), x.device(), values, sizeof values);
   else std::copy_n(values, 16 * 16, h.data<float>());

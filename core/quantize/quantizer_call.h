@@ -1,0 +1,21 @@
+// A quantiser's call, as observers receive it (core/observe/observer.h).
+#pragma once
+
+#include "../observe/observer.h"
+#include "quantizer.h"
+
+namespace gradual {
+
+struct QuantizerCall {
+  // values: `to` times `scale` is `from` rounded. encode: `to` holds codes of `from`, u8 [bytes].
+  // decode: `to` times `scale` is what the codes `from` stand for.
+  enum Kind : std::uint8_t { values, encode, decode };
+  Kind kind;
+  const Tensor &from, &to, &scale;  // scale: f32 that broadcasts to `to` (values), or the codes' own; undefined: 1
+  const Quantizer* quantizer;       // null: decode
+  int axis;                         // the contracted one
+
+  void tell_observers() const;
+};
+
+}  // namespace gradual
