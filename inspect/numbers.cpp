@@ -7,20 +7,12 @@
 #include <cmath>
 #include <limits>
 
-#include "../autograd/grad_mode.h"
 #include "../core/formats/convert.h"
 #include "../core/formats/format.h"
-#include "../core/ops/dispatch.h"
 #include "../core/ops/ops.h"
 
 namespace gradual::inspect {
 namespace {
-
-// What runs in it is no part of the program.
-struct Unseen {
-  NoGrad no_grad;
-  StageScope amp{chain().amp, nullptr}, observe{chain().observe, nullptr};
-};
 
 // Bits is the unsigned integer of T's width: magnitudes compare as integers.
 template <class T, class Bits>

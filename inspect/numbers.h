@@ -4,9 +4,19 @@
 #include <cstdint>
 #include <string>
 
+#include "../autograd/grad_mode.h"
+#include "../core/formats/cast_counts.h"
+#include "../core/ops/dispatch.h"
 #include "../core/tensor/tensor.h"
 
 namespace gradual::inspect {
+
+// What runs while it lives is no part of the program: nothing records, casts, observes or counts it.
+struct Unseen {
+  NoGrad no_grad;
+  StageScope amp{chain().amp, nullptr}, observe{chain().observe, nullptr};
+  CountScope counts{nullptr};
+};
 
 struct Numbers {
   std::int64_t elements = 0;

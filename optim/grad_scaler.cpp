@@ -109,6 +109,7 @@ void GradScaler::need_scale(const char* what) const {
 Tensor GradScaler::scale(const Tensor& loss, SourceLocation loc) {
   if (!options_.enabled) return loss;
   used_ = true;
+  const CauseScope cause("loss scaling");
   if (loss.device().is_cpu()) return mul({loss, loc}, static_cast<double>(now().scale));
   there_.move_to(loss.device(), sizeof(DeviceLossScale));
   const Tensor scale = as_strided(there_.memory(), {}, {}, 0);  // DeviceLossScale::scale

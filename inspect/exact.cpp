@@ -1,0 +1,80 @@
+#include "exact.h"
+
+#include "../core/formats/accumulator.h"
+#include "../core/ops/dispatch.h"
+#include "../core/ops/ops.h"
+#include "../core/ops/parameter_inputs.h"
+#include "numbers.h"
+
+namespace gradual::inspect {
+namespace {
+
+// A call of an optimizer in f64. The weight starts from the master, or from parameter and Kahan compensation together,
+// and ends in both.
+void run_optimizer(const OpCall& call, const std::vector<Tensor>& inputs) {
+  Attrs attrs = *call.attrs;
+  const auto exact = [&]<class A>(A a) {
+    a.update.pure = a.update.stochastic = false;
+    attrs = a;
+  };
+  if (call.op == OpId::adam_step_) exact(call.get<AdamAttrs>());
+  else exact(call.get<SgdAttrs>());
+  const ParameterInputs p = parameter_inputs(call);
+  for (int k = 0; k < p.count; ++k) {
+    enum { weight, gradient, master, compensation };
+    const auto first = inputs.begin() + p.first + static_cast<std::ptrdiff_t>(k) * p.each;
+    std::vector<Tensor> one(first, first + p.each);
+    const Tensor parameter = one[weight];
+    if (one[master].defined()) one[weight] = one[master];
+    if (one[compensation].defined()) {
+      parameter.add_(one[compensation]);
+      one[compensation].fill_(0);
+    }
+    one[master] = one[compensation] = Tensor();
+    const std::vector<const Tensor*> refs = pointers_to(one);
+    dispatch(call.op, TensorRefs(refs.data(), p.each), attrs, call.where);
+    if (!one[weight].is_same(parameter)) parameter.copy_(one[weight]);
+  }
+}
+
+// found (counts of what is not finite), then pairs of a gradient and where to write it.
+void run_unscale(const OpCall& call, const std::vector<Tensor>& inputs) {
+  for (std::size_t i = 1; i + 1 < inputs.size(); i += 2) {
+    const Tensor& to = inputs[i + 1].defined() ? inputs[i + 1] : inputs[i];
+    if (!to.is_same(inputs[i])) to.copy_(inputs[i]);
+    to.mul_(call.get<UnscaleAttrs>().inverse_scale);
+  }
+}
+
+}  // namespace
+
+Outputs run_exactly(const OpCall& call, const std::vector<Tensor>& inputs) {
+  const Unseen unseen;
+  const AccumulatorScope exact(std::nullopt);
+  Outputs out;
+  switch (call.op) {
+    case OpId::cast:
+      if (is_floating(call.get<DType>())) return out[0] = inputs[0].to(DType::f64).clone(), out;
+      break;
+    case OpId::to_device: return out[0] = inputs[0].clone(), out;
+    case OpId::adam_step_:
+    case OpId::sgd_step_: return run_optimizer(call, inputs), out[0] = inputs[0], out;
+    case OpId::unscale_: return run_unscale(call, inputs), out[0] = inputs[0], out;
+    default: break;
+  }
+  const std::vector<const Tensor*> refs = pointers_to(inputs);
+  Attrs attrs = *call.attrs;
+  if (call.op == OpId::cross_entropy || call.op == OpId::cross_entropy_backward) {
+    auto a = call.get<CrossEntropyAttrs>();
+    a.narrow = DType::f32;
+    attrs = a;
+  }
+  return dispatch(call.op, TensorRefs(refs.data(), call.inputs.size()), attrs, call.where);
+}
+
+Tensor rounded_to(const Tensor& t, DType dtype) {
+  const Unseen unseen;
+  return cast(cast(t, dtype), DType::f64);
+}
+
+}  // namespace gradual::inspect

@@ -1,0 +1,445 @@
+#include "shadow.h"
+
+#include <algorithm>
+#include <bit>
+#include <cmath>
+#include <limits>
+
+#include "../autograd/node.h"
+#include "../core/formats/format.h"
+#include "../core/ops/ops.h"
+#include "../core/ops/parameter_inputs.h"
+#include "../core/quantize/quantizer_call.h"
+#include "../core/support/throwf.h"
+#include "exact.h"
+#include "numbers.h"
+
+namespace gradual::inspect {
+namespace {
+
+// f64, row-major.
+Tensor flat(const Tensor& t) {
+  const Unseen unseen;
+  return contiguous(t.dtype() == DType::f64 ? t : cast(t, DType::f64));
+}
+Tensor minus(const Tensor& a, const Tensor& b) {
+  const Unseen unseen;
+  return sub(flat(a), flat(b));
+}
+double squares(const Tensor& t) {
+  const Tensor rows = flat(t);
+  const auto* p = rows.data<double>();
+  double sum = 0;
+  for (std::int64_t i = 0; i < rows.numel(); ++i) sum += std::isfinite(p[i]) ? p[i] * p[i] : 0;
+  return sum;
+}
+// Over the products that are finite.
+double inner(const Tensor& a, const Tensor& b) {
+  const Tensor left = flat(a), right = flat(b);
+  const auto *p = left.data<double>(), *q = right.data<double>();
+  double sum = 0;
+  for (std::int64_t i = 0; i < left.numel(); ++i)
+    if (const double product = p[i] * q[i]; std::isfinite(product)) sum += product;
+  return sum;
+}
+
+// The spacing of a dtype's numbers at a value.
+class Ulp {
+ public:
+  explicit Ulp(DType dtype) {
+    const Format f = format_of(dtype);
+    mantissa_ = f.mantissa_bits;
+    lowest_ = std::ilogb(f.min_normal());
+  }
+  double at(double value) const {
+    const int exponent = static_cast<int>(std::bit_cast<std::uint64_t>(value) >> 52 & 0x7ff) - 1023;
+    return std::ldexp(1.0, std::max(exponent, lowest_) - mantissa_);
+  }
+
+ private:
+  int mantissa_ = 0, lowest_ = 0;
+};
+
+ErrorSum error_of(const Tensor& given, const Tensor& exact, DType dtype) {
+  const Tensor y = flat(given), x = flat(exact);
+  const auto *p = y.data<double>(), *q = x.data<double>();
+  const Ulp ulp(dtype);
+  ErrorSum sum;
+  for (std::int64_t i = 0; i < y.numel(); ++i) {
+    if (!std::isfinite(q[i])) continue;
+    if (!std::isfinite(p[i])) {
+      ++sum.lost;
+      continue;
+    }
+    const double error = p[i] - q[i];
+    ++sum.elements;
+    sum.exact_squares += q[i] * q[i];
+    if (error == 0) continue;
+    sum.squares += error * error;
+    const double ulps = std::abs(error) / ulp.at(q[i]);
+    sum.max_ulps = std::max(sum.max_ulps, ulps);
+    sum.sum_ulps += ulps;
+  }
+  return sum;
+}
+
+bool is_relu(const OpCall& call) {
+  return call.op == OpId::relu || call.op == OpId::leaky_relu || call.op == OpId::linear_relu ||
+         (call.op == OpId::batch_norm && call.get<NormAttrs>().relu);
+}
+
+// The share of elements for which f64 decides otherwise; -1 for ops that decide nothing.
+double decided_otherwise(const OpCall& call, const Outputs& out, Mirror& shadow) {
+  const Unseen unseen;
+  const auto share = [](const Tensor& differ) { return differ.numel() ? mean(cast(differ, DType::f64)).item() : 0.0; };
+  if (is_relu(call)) return share(ne(gt(widened(out[0]), 0), gt(shadow.of(out[0]), 0)));
+  for (int i = 0; i < kMaxOutputs && out[i].defined(); ++i)
+    if (!out[i].is_floating() && op_info(call.op).kind != OpKind::View)
+      return share(ne(widened(out[i]), shadow.of(out[i])));
+  return -1;
+}
+
+// Ops that move numbers and change none.
+bool only_moves(const OpCall& call) {
+  return op_info(call.op).kind == OpKind::Movement && call.op != OpId::cast && call.op != OpId::scatter_add &&
+         call.op != OpId::index_add;
+}
+
+constexpr std::string_view kRewritten = " rewritten by ";
+
+}  // namespace
+
+double ErrorSum::relative() const { return squares == 0 ? 0 : std::sqrt(squares / exact_squares); }
+double ErrorSum::sqnr_db() const {
+  return squares == 0 ? std::numeric_limits<double>::infinity() : 10 * std::log10(exact_squares / squares);
+}
+ErrorSum& ErrorSum::operator+=(const ErrorSum& o) {
+  squares += o.squares, exact_squares += o.exact_squares, sum_ulps += o.sum_ulps;
+  max_ulps = std::max(max_ulps, o.max_ulps);
+  elements += o.elements, lost += o.lost;
+  return *this;
+}
+
+std::string ShadowRow::site() const {
+  if (!parameter.empty()) return op + " of " + parameter;
+  const std::string what = backward_of.empty() || backward_of == op ? op : op + " (backward of " + backward_of + ")";
+  return module.empty() ? what : what + " in layer " + module;
+}
+
+// A running custom op: its inner ops in f64 from the inputs that it really has. `exact` rounds no operand, `first` only
+// the first operand of its products, `both` both.
+struct Shadow::Frame {
+  Mirror exact, first, both;
+  std::map<std::uint64_t, int> operands;  // by storage: which inputs of the custom op (bits) it depends on
+  std::uint64_t node = 0;                 // of the custom op on the tape; 0: not recorded
+  bool rounded = false;                   // a quantiser has run
+  bool by_weight = false;                 // its second input is a weight
+
+  int operands_of(const Tensor& t) const {
+    const auto found = t.defined() ? operands.find(amp::storage_id(t)) : operands.end();
+    return found == operands.end() ? 0 : found->second;
+  }
+  void each(const std::function<void(Mirror&)>& f) {
+    f(exact);
+    if (rounded) f(first), f(both);
+  }
+};
+
+class Shadow::Gradients final : public autograd::GradientObserver {
+ public:
+  explicit Gradients(Shadow& shadow) : shadow_(shadow) {}
+  void gradient(const autograd::GradientEvent& event) override { shadow_.gradient(event); }
+
+ private:
+  Shadow& shadow_;
+};
+
+Shadow::Shadow(const nn::Module& model, optim::Optimizer* optimizer)
+    : names_(model), gradients_(std::make_unique<Gradients>(*this)) {
+  if (!optimizer) return;
+  const Unseen unseen;
+  for (const auto& [name, parameter] : model.named_parameters()) {
+    if (const Tensor master = optimizer->master(parameter); !master.is_same(parameter))
+      mirror_.set(parameter, widened(master));
+  }
+}
+Shadow::Shadow() : gradients_(std::make_unique<Gradients>(*this)) {}
+Shadow::~Shadow() = default;
+
+// The node of the running call, which the tape makes just before it runs the call; 0: it is not recorded.
+std::uint64_t Shadow::node_of(const OpCall& call) {
+  const std::uint64_t next = next_sequence();
+  bool needs = false;
+  for (int i = 0; i < call.inputs.size(); ++i) needs = needs || needs_grad(call[i]);
+  const bool made = next > std::exchange(sequence_, next);
+  return needs && made && context().phase == Phase::forward ? next - 1 : 0;
+}
+
+void Shadow::before(const OpCall& call) {
+  node_ = node_of(call);
+  if (node_ && root_) {  // another step
+    recorded_.clear(), weights_.clear();
+    unrounded_ = {};
+    root_ = 0;
+  }
+  if (op_info(call.op).kind == OpKind::Custom) {
+    frames_.push_back(std::make_unique<Frame>());
+    frames_.back()->node = node_;
+    frames_.back()->by_weight = call.inputs.size() > 1 && call[1].defined() &&
+                                (amp::is_parameter(call[1]) || weights_.contains(amp::storage_id(call[1])));
+    for (int i = 0; i < call.inputs.size(); ++i)
+      if (call[i].defined()) frames_.back()->operands[amp::storage_id(call[i])] |= i == 0 ? 1 : 2;
+  }
+  if (op_info(call.op).kind != OpKind::InPlace) return;
+  // What the op overwrites, as it is now.
+  const auto all = [&](const auto& of) {
+    std::vector<Tensor> now;
+    for (int i = 0; i < call.inputs.size(); ++i) now.push_back(call[i].defined() ? of(call[i]) : Tensor());
+    return now;
+  };
+  kept_.clear();
+  kept_.push_back(all(widened));
+  kept_.push_back(all([&](const Tensor& t) { return mirror_.of(t); }));
+  for (const auto& frame : frames_)
+    frame->each([&](Mirror& m) { kept_.push_back(all([&](const Tensor& t) { return m.of(t); })); });
+}
+
+// Runs the call in f64 on a mirror's numbers and keeps the results there.
+void Shadow::run_on(Mirror& mirror, const OpCall& call, const Outputs& out, std::size_t kept) {
+  std::vector<Tensor> inputs;
+  const bool in_place = op_info(call.op).kind == OpKind::InPlace;
+  if (in_place) inputs = kept_[kept];
+  else
+    for (int i = 0; i < call.inputs.size(); ++i) inputs.push_back(mirror.of(call[i]));
+  const Outputs results = run_exactly(call, inputs);
+  for (int i = 0; in_place && i < call.inputs.size(); ++i) mirror.written(call[i]);
+  for (int i = 0; !in_place && i < kMaxOutputs; ++i) mirror.set(out[i], results[i]);
+}
+
+void Shadow::after(const OpCall& call, const Outputs& out, const CallRecord& record) {
+  const OpKind kind = op_info(call.op).kind;
+  if (kind == OpKind::Custom) return close_frame(call, out, record);
+  if (kind == OpKind::View) return;
+  std::string why;
+  try {
+    run_on(mirror_, call, out, 1);
+  } catch (const Error& e) { why = e.what(); }
+  for (std::size_t k = 2; const auto& frame : frames_) {
+    int operands = 0;
+    for (int i = 0; i < call.inputs.size(); ++i) operands |= frame->operands_of(call[i]);
+    for (int i = 0; i < kMaxOutputs && out[i].defined(); ++i) frame->operands[amp::storage_id(out[i])] |= operands;
+    frame->each([&](Mirror& m) { run_on(m, call, out, k++); });
+  }
+  if (!frames_.empty()) return;  // a part of the custom op's row
+  if (parameter_inputs(call).count && why.empty()) return add_parameters(call, record);
+  ShadowRow row = row_of(call, out, record);
+  row.not_exact = why;
+  if (!out[0].is_floating()) {
+    row.decided_otherwise = std::max(0.0, why.empty() ? decided_otherwise(call, out, mirror_) : 0.0);
+    rows_.push_back(std::move(row));
+    return;
+  }
+  const Tensor given = widened(out[0]);
+  Tensor exact = given;
+  std::vector<Part> parts;
+  if (!only_moves(call) && why.empty()) {
+    std::vector<Tensor> inputs;
+    const bool in_place = kind == OpKind::InPlace;
+    if (in_place) inputs = kept_[0];
+    for (int i = 0; !in_place && i < call.inputs.size(); ++i)
+      inputs.push_back(call[i].defined() ? widened(call[i]) : Tensor());
+    exact = run_exactly(call, inputs)[0];
+    if (in_place) exact = inputs[0];
+    else if (record.context.phase == Phase::forward) parts = parts_of_inputs(call, out, inputs, exact);
+  }
+  if (why.empty()) row.decided_otherwise = std::max(0.0, decided_otherwise(call, out, mirror_));
+  if (kind == OpKind::Contraction && why.empty()) {
+    const Tensor stored = rounded_to(exact, out[0].dtype());
+    parts.push_back({"accumulation", minus(given, stored)});
+    parts.push_back({"result", minus(stored, exact)});
+  }
+  add_row(std::move(row), out[0], given, exact, parts, node_);
+}
+
+// Ops off the tape, such as casts of data and of weights, have no gradient of their own. Their errors are followed to
+// the first op on the tape, and are parts of it: what its result owes to its first input, and to the others.
+std::vector<Shadow::Part> Shadow::parts_of_inputs(const OpCall& call, const Outputs& out,
+                                                  const std::vector<Tensor>& inputs, const Tensor& exact) {
+  const int n = call.inputs.size();
+  std::vector<Tensor> clean = inputs;
+  bool first = false, others = false;
+  for (int i = 0; i < n; ++i)
+    if (call[i].defined() && unrounded_.knows(call[i])) {
+      clean[static_cast<std::size_t>(i)] = unrounded_.of(call[i]);
+      (i == 0 ? first : others) = true;
+    }
+  if (!node_) {
+    const Outputs results = first || others ? run_exactly(call, clean) : Outputs{};
+    unrounded_.set(out[0], first || others ? results[0] : exact.clone());
+    return {};
+  }
+  std::vector<Part> parts;
+  if (!first && !others) return parts;
+  const Tensor none = run_exactly(call, clean)[0];
+  clean[0] = inputs[0];
+  const Tensor with_first = first && others ? run_exactly(call, clean)[0] : first ? exact : none;
+  if (first) parts.push_back({"x before", minus(with_first, none)});
+  if (others) parts.push_back({"w before", minus(exact, with_first)});
+  return parts;
+}
+
+void Shadow::quantized(const QuantizerCall& call) {
+  const Unseen unseen;
+  const auto unscaled = [&](const Tensor& numbers) {
+    return call.scale.defined() ? div(numbers, widened(call.scale)) : numbers.clone();
+  };
+  Codes& codes = codes_[call.kind == QuantizerCall::decode ? call.from.raw() : call.to.raw()];
+  switch (call.kind) {
+    case QuantizerCall::encode:
+      codes = {.storage = amp::storage_id(call.to),
+               .numbers = mirror_.of(call.from).clone(),
+               .scaled = call.quantizer->scaling.kind != ScalingKind::none,
+               .weight = !frames_.empty() && frames_.back()->by_weight && frames_.back()->operands_of(call.from) == 2};
+      return;
+    case QuantizerCall::decode:
+      // Codes that were scaled when they were made hold what they stand for.
+      if (codes.storage == amp::storage_id(call.from) && !(codes.scaled && call.scale.defined()))
+        mirror_.set(call.to, codes.numbers.clone());
+      if (codes.weight) weights_.insert(amp::storage_id(call.to));
+      return;
+    case QuantizerCall::values: break;
+  }
+  const Tensor exact = mirror_.of(call.from);
+  mirror_.set(call.to, unscaled(exact));
+  const Tensor given = widened(call.to);
+  for (const auto& frame : frames_) {
+    if (!std::exchange(frame->rounded, true)) frame->first = frame->exact.clone(), frame->both = frame->exact.clone();
+    const int operand = frame->operands_of(call.from);
+    frame->operands[amp::storage_id(call.to)] |= operand;
+    frame->exact.set(call.to, unscaled(frame->exact.of(call.from)));
+    frame->first.set(call.to, operand == 1 ? given.clone() : unscaled(frame->first.of(call.from)));
+    frame->both.set(call.to, given.clone());
+  }
+  if (!frames_.empty()) return;
+  ShadowRow row{.number = static_cast<std::int64_t>(rows_.size()),
+                .phase = context().phase,
+                .op = "quantize",
+                .parameter = names_.of(call.from),
+                .module = context().module,
+                .cause = context().cause,
+                .results = describe(call.to),
+                .to = call.to.dtype(),
+                .quantised = true};
+  add_row(std::move(row), call.to, given, unscaled(widened(call.from)), {}, 0);
+}
+
+ShadowRow Shadow::row_of(const OpCall& call, const Outputs& out, const CallRecord& record) const {
+  const Context& c = record.context;
+  ShadowRow row{.number = static_cast<std::int64_t>(rows_.size()),
+                .phase = c.phase,
+                .op = std::string(called(call)),
+                .backward_of = c.backward_of,
+                .module = c.module,
+                .line = file_line(call.where),
+                .cause = c.cause,
+                .results = describe(out[0]),
+                .to = out[0].dtype()};
+  if (call.inputs.size() > 0) row.parameter = names_.of(call[0]);
+  return row;
+}
+
+// y: the output, whose shadow is known; given: its numbers; exact: the op in f64 on the inputs that it had.
+void Shadow::add_row(ShadowRow row, const Tensor& y, const Tensor& given, const Tensor& exact, std::vector<Part> parts,
+                     std::uint64_t node) {
+  const Tensor shadow = mirror_.of(y);
+  row.local = error_of(given, exact, row.to);
+  row.inherited = error_of(exact, shadow, row.to);
+  row.total = error_of(given, shadow, row.to);
+  const double size = std::sqrt(squares(given) * squares(shadow));
+  row.cosine = size > 0 ? inner(given, shadow) / size : 1;
+  for (const Part& part : parts) row.parts.push_back({part.name, squares(part.error), 0});
+  if (tensors) tensors(row, minus(given, exact), minus(exact, shadow), minus(given, shadow));
+  if (node) {
+    Recorded& recorded = recorded_[node];
+    recorded = {.row = rows_.size(), .error = minus(given, exact), .parts = std::move(parts)};
+    if (given.numel() == 1) recorded.loss = given.item(), recorded.exact_loss = shadow.item();
+  }
+  rows_.push_back(std::move(row));
+}
+
+void Shadow::add_parameters(const OpCall& call, const CallRecord& record) {
+  run_exactly(call, kept_[0]);
+  const ParameterInputs parameters = parameter_inputs(call);
+  for (int k = 0; k < parameters.count; ++k) {
+    const OpCall one = call_of_parameter(call, parameters, k);
+    const int at = parameters.first + k * parameters.each + parameters.written;
+    const int written = one[parameters.written].defined() ? at : at - parameters.written;
+    Outputs out;
+    out[0] = call[written];
+    ShadowRow row = row_of(one, out, record);
+    // A master or a compensation holds what the parameter does not.
+    Tensor given = widened(call[written]);
+    if (parameters.written == 0 && one[2].defined()) given = widened(one[2]);
+    else if (parameters.written == 0 && one[3].defined()) given = add(given, widened(one[3]));
+    add_row(std::move(row), call[written], given, kept_[0][static_cast<std::size_t>(written)], {}, 0);
+  }
+}
+
+void Shadow::close_frame(const OpCall& call, const Outputs& out, const CallRecord& record) {
+  const std::unique_ptr<Frame> frame = std::move(frames_.back());
+  frames_.pop_back();
+  if (!out[0].defined() || !frames_.empty()) return;
+  ShadowRow row = row_of(call, out, record);
+  row.quantised = frame->rounded;
+  if (const std::size_t at = row.op.find(kRewritten); at != std::string::npos) row.op.resize(at);
+  const Tensor given = widened(out[0]), exact = frame->exact.of(out[0]);
+  std::vector<Part> parts;
+  if (frame->rounded) {
+    const Tensor first = frame->first.of(out[0]), both = frame->both.of(out[0]);
+    const Tensor stored = rounded_to(both, out[0].dtype());
+    const bool backward = record.context.phase == Phase::backward;
+    parts = {{backward ? "dy" : "x", minus(first, exact)},
+             {backward && !frame->by_weight ? "x" : "w", minus(both, first)},
+             {"accumulation", minus(given, stored)},
+             {"result", minus(stored, both)}};
+    row.product = !backward ? "forward" : frame->by_weight ? "dgrad" : "wgrad";
+  }
+  add_row(std::move(row), out[0], given, exact, std::move(parts), frame->node);
+}
+
+void Shadow::share(Recorded& recorded, const Tensor& exact, const Tensor& given) {
+  ShadowRow& row = rows_[recorded.row];
+  const auto add = [&](const Tensor& error, ErrorPart* part) {
+    const double first = inner(error, exact) / loss_scale_, mean = (first + inner(error, given) / loss_scale_) / 2;
+    if (part) part->share += mean;
+    // An error that was made before the op is not in the op's own.
+    if (!part || std::string_view(part->name).ends_with("before")) row.first_order += first, row.share += mean;
+  };
+  add(recorded.error, nullptr);
+  for (std::size_t i = 0; i < recorded.parts.size(); ++i) add(recorded.parts[i].error, &row.parts[i]);
+}
+
+void Shadow::gradient(const autograd::GradientEvent& event) {
+  if (recorded_.empty()) return;
+  if (!root_) {
+    root_ = event.node.sequence;
+    if (const auto root = recorded_.find(root_); root != recorded_.end()) {
+      const ShadowRow& row = rows_[root->second.row];
+      // GradScaler multiplies a loss that is the output before it.
+      const auto before = root == recorded_.begin() ? recorded_.end() : std::prev(root);
+      const bool scaled = row.cause == "loss scaling" && before != recorded_.end() && before->second.exact_loss != 0;
+      loss_scale_ = scaled ? root->second.exact_loss / before->second.exact_loss : 1;
+      loss_ = root->second.loss / loss_scale_, exact_loss_ = root->second.exact_loss / loss_scale_;
+      const Tensor one = ones({}, {.dtype = DType::f64}).expand(root->second.error.sizes());
+      share(root->second, one, one);
+    }
+  }
+  recorded_.erase(event.node.sequence);  // its own gradient is complete
+  if (event.input < 0) return;
+  const Edge& edge = event.node.input(event.input).edge;
+  const auto made = edge.node && edge.output == 0 ? recorded_.find(edge.node->sequence) : recorded_.end();
+  if (made == recorded_.end() || made->second.error.sizes() != event.grad.sizes()) return;
+  share(made->second, mirror_.of(event.grad), widened(event.grad));
+}
+
+}  // namespace gradual::inspect

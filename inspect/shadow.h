@@ -1,0 +1,157 @@
+// The shadow of a training step: every op once more in f64. It says how much of an error an op makes and how much it
+// inherits.
+//
+//   inspect::Shadow shadow(model, &run.optimizer());
+//   { const ObserverScope scope(shadow); run.step([&] { return cross_entropy(model(x), y); }); }
+//   std::puts(shadow.to_string().c_str());
+//   std::puts(to_string(shadow.attribution()).c_str());      // which op's error moves the loss
+//
+// Of each op with input x, output y, and F the op in f64:
+//   local error      y - F(x)      what this op loses on the inputs that it has
+//   inherited error  F(x) - F(x')  what the errors of its inputs become; x' are the inputs of the shadow
+//   total error      y - F(x')     their sum
+// The shadow starts from the same data, from FP32 masters where the optimizer has them, and makes the same random
+// draws. Batch statistics are its own. A quantised contraction is one row: its quantisers, its products and its scales
+// are the parts of its local error. Observes one step at a time, on this thread; reads numbers and changes none.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "../autograd/autograd.h"
+#include "../core/observe/observer.h"
+#include "../optim/optimizer.h"
+#include "mirror.h"
+#include "parameter_names.h"
+
+namespace gradual::inspect {
+
+// An error, over the elements that are finite in both.
+struct ErrorSum {
+  double squares = 0;                 // of the error
+  double exact_squares = 0;           // of what it is compared with
+  double max_ulps = 0, sum_ulps = 0;  // ulps of the output's dtype at the exact value (its subnormal spacing below)
+  std::int64_t elements = 0;
+  std::int64_t lost = 0;  // elements that are NaN or Inf, but finite in f64
+
+  double relative() const;  // root of squares / exact_squares; 0 where both are 0
+  double sqnr_db() const;   // 10 log10(exact_squares / squares); Inf: no error
+  double mean_ulps() const { return elements ? sum_ulps / static_cast<double>(elements) : 0; }
+  ErrorSum& operator+=(const ErrorSum& other);
+};
+
+// A part of a contraction's local error, with its share of the error in the loss. "x", "w", "dy": rounding of an operand
+// by its quantiser; "accumulation", "result". "x before", "w before": errors that are not in the local error, of ops off
+// the tape that made the first operand or the others (a cast of data, of a weight).
+struct ErrorPart {
+  const char* name = "";
+  double squares = 0;
+  double share = 0;
+};
+
+struct ShadowRow {
+  std::int64_t number = 0;
+  Phase phase = Phase::forward;
+  std::string op = {}, parameter = {}, backward_of = {}, module = {}, line = {}, cause = {};
+  std::string results = {};  // "[32, 512] bf16"
+  DType to = DType::f32;
+  bool quantised = false;    // a quantiser, or a contraction of quantised operands
+  std::string product = {};  // of such a contraction: "forward", "dgrad", "wgrad"
+  ErrorSum local = {}, inherited = {}, total = {};
+  double cosine = 1;             // of the output and its shadow
+  double decided_otherwise = 0;  // share of elements: a relu's other side, a pool's other maximum, another index
+  std::vector<ErrorPart> parts = {};
+  // Of the error in the loss: <local error, gradient of the output>, in the loss's units; the gradient is the mean of
+  // the shadow's and the step's own, which is right to second order. first_order takes the shadow's alone.
+  double share = 0, first_order = 0;
+  std::string not_exact = {};  // why the op has no f64 form: its shadow then starts from its own results
+
+  std::string site() const;  // "linear in layer fc1", "adam_step_ of fc1.weight"
+};
+
+struct Attribution {
+  double loss = 0, exact_loss = 0;          // of the step and of its shadow, without the loss scale
+  double explained = 0;                     // sum of the shares
+  double first_order = 0;                   // sum of the shares by the shadow's gradients alone
+  std::int64_t decisions = 0;               // elements of forward for which f64 decides otherwise
+  std::vector<const ShadowRow*> rows = {};  // by |share|, the largest first; those with a share
+
+  double difference() const { return loss - exact_loss; }
+};
+std::string to_string(const Attribution& attribution, std::size_t rows = 12);
+
+class Shadow final : public Observer {
+ public:
+  // optimizer: its FP32 masters are what the shadow's parameters start from; null: the parameters themselves.
+  explicit Shadow(const nn::Module& model, optim::Optimizer* optimizer = nullptr);
+  Shadow();
+  ~Shadow() override;
+
+  void before(const OpCall& call) override;
+  void after(const OpCall& call, const Outputs& out, const CallRecord& record) override;
+  void quantized(const QuantizerCall& call) override;
+
+  const std::vector<ShadowRow>& rows() const { return rows_; }
+  // The shadow's numbers of a tensor that still has those of the step: a parameter, its gradient, the loss.
+  Tensor exact(const Tensor& t) { return mirror_.of(t); }
+  // Of the step's loss, the output from which backward began. Error before a backward.
+  Attribution attribution() const;
+  // Called with the errors of each row's first output, f64 [sizes]: for tests and drawings.
+  std::function<void(const ShadowRow&, const Tensor& local, const Tensor& inherited, const Tensor& total)> tensors = {};
+
+  std::string to_string() const;  // a table for people
+  std::string to_csv() const;     // RFC 4180, a header line first
+  std::string by_layer() const;   // a table: layer, role, local error, share
+
+ private:
+  struct Frame;
+  class Gradients;
+  struct Part {
+    const char* name;
+    Tensor error;  // f64, of the output's sizes
+  };
+  struct Codes {
+    std::uint64_t storage = 0;
+    Tensor numbers;  // the shadow of what was stored as codes
+    bool scaled = false, weight = false;
+  };
+  // The local errors of an output of forward, until its gradient is known.
+  struct Recorded {
+    std::size_t row = 0;
+    Tensor error;  // f64
+    std::vector<Part> parts = {};
+    double loss = 0, exact_loss = 0;  // the output, where it has one element
+  };
+
+  std::uint64_t node_of(const OpCall& call);
+  void run_on(Mirror& mirror, const OpCall& call, const Outputs& out, std::size_t kept);
+  ShadowRow row_of(const OpCall& call, const Outputs& out, const CallRecord& record) const;
+  void add_row(ShadowRow row, const Tensor& y, const Tensor& given, const Tensor& exact, std::vector<Part> parts,
+               std::uint64_t node);
+  std::vector<Part> parts_of_inputs(const OpCall& call, const Outputs& out, const std::vector<Tensor>& inputs,
+                                    const Tensor& exact);
+  void add_parameters(const OpCall& call, const CallRecord& record);
+  void close_frame(const OpCall& call, const Outputs& out, const CallRecord& record);
+  void gradient(const autograd::GradientEvent& event);
+  void share(Recorded& recorded, const Tensor& exact, const Tensor& given);
+
+  Mirror mirror_, unrounded_;  // the shadow; the step's own numbers without the errors of ops off the tape
+  ParameterNames names_;
+  std::vector<std::vector<Tensor>> kept_;  // inputs that the running call overwrites: actual, shadow, of each frame
+  std::vector<std::unique_ptr<Frame>> frames_;  // custom ops that run
+  std::map<const void*, Codes> codes_;          // by address
+  std::vector<ShadowRow> rows_;
+  std::map<std::uint64_t, Recorded> recorded_;  // by the node that made the output
+  std::uint64_t sequence_ = 0, node_ = 0;       // of the next node; of the running call, 0: it is not recorded
+  std::uint64_t root_ = 0;                      // the node from which backward began; 0: none yet
+  double loss_ = 0, exact_loss_ = 0, loss_scale_ = 1;
+  std::set<std::uint64_t> weights_;  // storages that hold decoded weights
+  std::unique_ptr<Gradients> gradients_;
+};
+
+}  // namespace gradual::inspect

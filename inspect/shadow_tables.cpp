@@ -1,0 +1,129 @@
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+
+#include "../core/support/throwf.h"
+#include "csv.h"
+#include "shadow.h"
+
+namespace gradual::inspect {
+namespace {
+
+std::string decibels(const ErrorSum& e) {
+  return e.squares == 0 ? "exact" : e.exact_squares == 0 ? "-" : fmt::format("{:.1f}", e.sqnr_db());
+}
+
+// What a row's error is made by, for by_layer(): its product and part, or its phase.
+std::string role(const ShadowRow& row) {
+  if (!row.product.empty()) return row.product;
+  if (row.phase == Phase::optimizer) return "update";
+  return std::string(gradual::to_string(row.phase)) + (row.cause.empty() ? "" : ", casts");
+}
+
+}  // namespace
+
+std::string Shadow::to_string() const {
+  std::string text =
+      fmt::format("{:>5}  {:<9}  {:<44}  {:<20}  {:>9}  {:>9}  {:>9}  {:>9}  {:>8}  {:>9}  {}\n", "row", "phase", "op",
+                  "result", "local dB", "ulps max", "inherited", "total dB", "cosine", "share", "line");
+  for (const ShadowRow& r : rows_) {
+    text += fmt::format(
+        "{:>5}  {:<9}  {:<44}  {:<20}  {:>9}  {:>9.3g}  {:>9}  {:>9}  {:>8.5f}  {:>9}  {}{}\n", r.number,
+        gradual::to_string(r.phase), r.site(), r.results, decibels(r.local), r.local.max_ulps, decibels(r.inherited),
+        decibels(r.total), r.cosine, r.share == 0 ? "" : fmt::format("{:+.2e}", r.share), r.line,
+        r.decided_otherwise > 0 ? fmt::format("  ({:.2g}% decided otherwise)", 100 * r.decided_otherwise) : "");
+    for (const ErrorPart& part : r.parts)
+      if (part.squares > 0)
+        text += fmt::format("{:>18}  {:<44}  {:<20}  {:>9.1f}{:>51}\n", "", "  rounding: " + std::string(part.name), "",
+                            10 * std::log10(r.local.exact_squares / part.squares),
+                            part.share == 0 ? "" : fmt::format("{:+.2e}", part.share));
+  }
+  return text;
+}
+
+std::string Shadow::to_csv() const {
+  std::string text =
+      "number,phase,op,parameter,backward_of,module,line,cause,results,product,local_relative,local_max_ulps,"
+      "local_mean_ulps,local_sqnr_db,inherited_relative,total_relative,total_max_ulps,total_sqnr_db,cosine,lost,"
+      "decided_otherwise,share,first_order,parts,not_exact\n";
+  for (const ShadowRow& r : rows_) {
+    std::string parts;
+    for (const ErrorPart& p : r.parts)
+      parts += fmt::format("{}{} {:.6g} {:.6g}", parts.empty() ? "" : "; ", p.name,
+                           r.local.exact_squares > 0 ? std::sqrt(p.squares / r.local.exact_squares) : 0, p.share);
+    for (const std::string& field : {fmt::format("{}", r.number), std::string(gradual::to_string(r.phase)), r.op,
+                                     r.parameter, r.backward_of, r.module, r.line, r.cause, r.results, r.product})
+      text += csv_field(field) + ",";
+    text += fmt::format(
+        "{:.9g},{:.9g},{:.9g},{:.9g},{:.9g},{:.9g},{:.9g},{:.9g},{:.9g},{},{:.9g},{:.9g},{:.9g},{},{}\n",
+        r.local.relative(), r.local.max_ulps, r.local.mean_ulps(), r.local.sqnr_db(), r.inherited.relative(),
+        r.total.relative(), r.total.max_ulps, r.total.sqnr_db(), r.cosine, r.local.lost, r.decided_otherwise, r.share,
+        r.first_order, csv_field(parts), csv_field(r.not_exact));
+  }
+  return text;
+}
+
+std::string Shadow::by_layer() const {
+  struct Line {
+    std::string layer, role;
+    double squares = 0, exact = 0, share = 0;
+  };
+  std::vector<Line> lines;
+  const auto line = [&](const std::string& layer, const std::string& what) -> Line& {
+    const auto found = std::ranges::find_if(lines, [&](const Line& l) { return l.layer == layer && l.role == what; });
+    return found != lines.end() ? *found : lines.emplace_back(Line{layer, what});
+  };
+  for (const ShadowRow& r : rows_) {
+    const std::string layer = r.phase == Phase::optimizer ? r.parameter : r.module;
+    for (const ErrorPart& p : r.parts) {
+      Line& l = line(layer, (r.product.empty() ? role(r) : r.product) + " " + p.name);
+      l.squares += p.squares, l.exact += r.local.exact_squares, l.share += p.share;
+    }
+    if (!r.parts.empty()) continue;
+    Line& l = line(layer, role(r));
+    l.squares += r.local.squares, l.exact += r.local.exact_squares, l.share += r.share;
+  }
+  std::string text = fmt::format("{:<24}  {:<24}  {:>12}  {:>12}\n", "layer", "what", "local error", "loss share");
+  for (const Line& l : lines) {
+    if (l.squares == 0) continue;
+    text += fmt::format("{:<24}  {:<24}  {:>12.3e}  {:>12}\n", l.layer.empty() ? "-" : l.layer, l.role,
+                        l.exact > 0 ? std::sqrt(l.squares / l.exact) : 0.0,
+                        l.share == 0 ? "" : fmt::format("{:+.3e}", l.share));
+  }
+  return text;
+}
+
+Attribution Shadow::attribution() const {
+  if (!root_) throw_error("Shadow::attribution: no backward was observed; run a whole step in the observer's scope");
+  Attribution a{.loss = loss_, .exact_loss = exact_loss_};
+  for (const ShadowRow& r : rows_) {
+    if (r.phase == Phase::forward)
+      a.decisions += std::llround(r.decided_otherwise * static_cast<double>(r.total.elements));
+    if (r.share == 0 && r.first_order == 0) continue;
+    a.explained += r.share, a.first_order += r.first_order;
+    a.rows.push_back(&r);
+  }
+  std::ranges::sort(a.rows, {}, [](const ShadowRow* r) { return -std::abs(r->share); });
+  return a;
+}
+
+std::string to_string(const Attribution& a, std::size_t rows) {
+  std::string text =
+      fmt::format("loss {:.9g}, in f64 {:.9g}: difference {:+.3e}\n", a.loss, a.exact_loss, a.difference());
+  const auto percent = [&](double part) { return a.difference() != 0 ? 100 * part / a.difference() : 0.0; };
+  text += fmt::format("local errors explain {:+.3e} ({:.1f}%); to first order {:+.3e} ({:.1f}%)\n", a.explained,
+                      percent(a.explained), a.first_order, percent(a.first_order));
+  if (a.decisions) text += fmt::format("elements of forward for which f64 decides otherwise: {}\n", a.decisions);
+  for (std::size_t i = 0; i < std::min(rows, a.rows.size()); ++i) {
+    const ShadowRow& r = *a.rows[i];
+    text += fmt::format("  {:+.3e}  {:>7.1f}%  {}{}\n", r.share, percent(r.share), r.site(),
+                        r.cause.empty() ? "" : " (" + r.cause + ")");
+    for (const ErrorPart& p : r.parts)
+      if (p.share != 0) text += fmt::format("  {:>10}  {:>+9.2e}  {}\n", "", p.share, p.name);
+  }
+  if (a.rows.size() > rows) text += fmt::format("  and {} more\n", a.rows.size() - rows);
+  return text;
+}
+
+}  // namespace gradual::inspect
