@@ -1,12 +1,9 @@
 #include "shadow.h"
 
 #include <algorithm>
-#include <bit>
-#include <cmath>
-#include <limits>
+#include <utility>
 
 #include "../autograd/node.h"
-#include "../core/formats/format.h"
 #include "../core/ops/ops.h"
 #include "../core/ops/parameter_inputs.h"
 #include "../core/quantize/quantizer_call.h"
@@ -16,72 +13,6 @@
 
 namespace gradual::inspect {
 namespace {
-
-// f64, row-major.
-Tensor flat(const Tensor& t) {
-  const Unseen unseen;
-  return contiguous(t.dtype() == DType::f64 ? t : cast(t, DType::f64));
-}
-Tensor minus(const Tensor& a, const Tensor& b) {
-  const Unseen unseen;
-  return sub(flat(a), flat(b));
-}
-double squares(const Tensor& t) {
-  const Tensor rows = flat(t);
-  const auto* p = rows.data<double>();
-  double sum = 0;
-  for (std::int64_t i = 0; i < rows.numel(); ++i) sum += std::isfinite(p[i]) ? p[i] * p[i] : 0;
-  return sum;
-}
-// Over the products that are finite.
-double inner(const Tensor& a, const Tensor& b) {
-  const Tensor left = flat(a), right = flat(b);
-  const auto *p = left.data<double>(), *q = right.data<double>();
-  double sum = 0;
-  for (std::int64_t i = 0; i < left.numel(); ++i)
-    if (const double product = p[i] * q[i]; std::isfinite(product)) sum += product;
-  return sum;
-}
-
-// The spacing of a dtype's numbers at a value.
-class Ulp {
- public:
-  explicit Ulp(DType dtype) {
-    const Format f = format_of(dtype);
-    mantissa_ = f.mantissa_bits;
-    lowest_ = std::ilogb(f.min_normal());
-  }
-  double at(double value) const {
-    const int exponent = static_cast<int>(std::bit_cast<std::uint64_t>(value) >> 52 & 0x7ff) - 1023;
-    return std::ldexp(1.0, std::max(exponent, lowest_) - mantissa_);
-  }
-
- private:
-  int mantissa_ = 0, lowest_ = 0;
-};
-
-ErrorSum error_of(const Tensor& given, const Tensor& exact, DType dtype) {
-  const Tensor y = flat(given), x = flat(exact);
-  const auto *p = y.data<double>(), *q = x.data<double>();
-  const Ulp ulp(dtype);
-  ErrorSum sum;
-  for (std::int64_t i = 0; i < y.numel(); ++i) {
-    if (!std::isfinite(q[i])) continue;
-    if (!std::isfinite(p[i])) {
-      ++sum.lost;
-      continue;
-    }
-    const double error = p[i] - q[i];
-    ++sum.elements;
-    sum.exact_squares += q[i] * q[i];
-    if (error == 0) continue;
-    sum.squares += error * error;
-    const double ulps = std::abs(error) / ulp.at(q[i]);
-    sum.max_ulps = std::max(sum.max_ulps, ulps);
-    sum.sum_ulps += ulps;
-  }
-  return sum;
-}
 
 bool is_relu(const OpCall& call) {
   return call.op == OpId::relu || call.op == OpId::leaky_relu || call.op == OpId::linear_relu ||
@@ -108,17 +39,6 @@ bool only_moves(const OpCall& call) {
 constexpr std::string_view kRewritten = " rewritten by ";
 
 }  // namespace
-
-double ErrorSum::relative() const { return squares == 0 ? 0 : std::sqrt(squares / exact_squares); }
-double ErrorSum::sqnr_db() const {
-  return squares == 0 ? std::numeric_limits<double>::infinity() : 10 * std::log10(exact_squares / squares);
-}
-ErrorSum& ErrorSum::operator+=(const ErrorSum& o) {
-  squares += o.squares, exact_squares += o.exact_squares, sum_ulps += o.sum_ulps;
-  max_ulps = std::max(max_ulps, o.max_ulps);
-  elements += o.elements, lost += o.lost;
-  return *this;
-}
 
 std::string ShadowRow::site() const {
   if (!parameter.empty()) return op + " of " + parameter;
@@ -352,11 +272,8 @@ ShadowRow Shadow::row_of(const OpCall& call, const Outputs& out, const CallRecor
 void Shadow::add_row(ShadowRow row, const Tensor& y, const Tensor& given, const Tensor& exact, std::vector<Part> parts,
                      std::uint64_t node) {
   const Tensor shadow = mirror_.of(y);
-  row.local = error_of(given, exact, row.to);
-  row.inherited = error_of(exact, shadow, row.to);
-  row.total = error_of(given, shadow, row.to);
-  const double size = std::sqrt(squares(given) * squares(shadow));
-  row.cosine = size > 0 ? inner(given, shadow) / size : 1;
+  const Comparison c = compare(given, exact, shadow, row.to);
+  row.local = c.local, row.inherited = c.inherited, row.total = c.total, row.cosine = c.cosine;
   for (const Part& part : parts) row.parts.push_back({part.name, squares(part.error), 0});
   if (tensors) tensors(row, minus(given, exact), minus(exact, shadow), minus(given, shadow));
   if (node) {

@@ -26,24 +26,11 @@
 #include "../autograd/autograd.h"
 #include "../core/observe/observer.h"
 #include "../optim/optimizer.h"
+#include "error_sum.h"
 #include "mirror.h"
 #include "parameter_names.h"
 
 namespace gradual::inspect {
-
-// An error, over the elements that are finite in both.
-struct ErrorSum {
-  double squares = 0;                 // of the error
-  double exact_squares = 0;           // of what it is compared with
-  double max_ulps = 0, sum_ulps = 0;  // ulps of the output's dtype at the exact value (its subnormal spacing below)
-  std::int64_t elements = 0;
-  std::int64_t lost = 0;  // elements that are NaN or Inf, but finite in f64
-
-  double relative() const;  // root of squares / exact_squares; 0 where both are 0
-  double sqnr_db() const;   // 10 log10(exact_squares / squares); Inf: no error
-  double mean_ulps() const { return elements ? sum_ulps / static_cast<double>(elements) : 0; }
-  ErrorSum& operator+=(const ErrorSum& other);
-};
 
 // A part of a contraction's local error, with its share of the error in the loss. "x", "w", "dy": rounding of an operand
 // by its quantiser; "accumulation", "result". "x before", "w before": errors that are not in the local error, of ops off

@@ -1,0 +1,91 @@
+#include "error_sum.h"
+
+#include <algorithm>
+#include <bit>
+#include <cmath>
+#include <limits>
+
+#include "../core/formats/format.h"
+#include "../core/ops/ops.h"
+#include "../core/support/multiversion.h"
+#include "numbers.h"
+
+namespace gradual::inspect {
+namespace {
+
+constexpr std::int64_t kBias = 1023, kMantissa = 52;
+
+bool is_finite(double v) { return std::abs(v) < std::numeric_limits<double>::infinity(); }
+
+// Adds y - x for n elements. 2^-(max(exponent of x, lowest) - mantissa) is one over the spacing of the numbers at x.
+void add(ErrorSum& to, const double* y, const double* x, std::int64_t n, std::int64_t mantissa, std::int64_t lowest) {
+  double squares = 0, exact = 0, most = 0, ulps = 0, elements = 0, lost = 0;
+#pragma omp simd reduction(+ : squares, exact, ulps, elements, lost) reduction(max : most)
+  for (std::int64_t i = 0; i < n; ++i) {
+    const bool known = is_finite(x[i]), both = known && is_finite(y[i]);
+    const double value = both ? x[i] : 0, error = both ? y[i] - x[i] : 0;
+    const std::int64_t exponent = (std::bit_cast<std::int64_t>(value) >> kMantissa & 0x7ff) - kBias;
+    const std::int64_t spacing = (exponent > lowest ? exponent : lowest) - mantissa;
+    const double in_ulps = std::abs(error) * std::bit_cast<double>((kBias - spacing) << kMantissa);
+    squares += error * error, exact += value * value;
+    most = in_ulps > most ? in_ulps : most;
+    ulps += in_ulps;
+    elements += both, lost += known && !both;
+  }
+  to.squares += squares, to.exact_squares += exact, to.sum_ulps += ulps;
+  to.max_ulps = std::max(to.max_ulps, most);
+  to.elements += static_cast<std::int64_t>(elements), to.lost += static_cast<std::int64_t>(lost);
+}
+
+double inner(const double* a, const double* b, std::int64_t n) {
+  double sum = 0;
+#pragma omp simd reduction(+ : sum)
+  for (std::int64_t i = 0; i < n; ++i) sum += is_finite(a[i] * b[i]) ? a[i] * b[i] : 0;
+  return sum;
+}
+
+}  // namespace
+
+double ErrorSum::relative() const { return squares == 0 ? 0 : std::sqrt(squares / exact_squares); }
+double ErrorSum::sqnr_db() const {
+  return squares == 0 ? std::numeric_limits<double>::infinity() : 10 * std::log10(exact_squares / squares);
+}
+
+Tensor rows_of(const Tensor& t) {
+  const Unseen unseen;
+  return contiguous(t.dtype() == DType::f64 ? t : cast(t, DType::f64));
+}
+Tensor minus(const Tensor& a, const Tensor& b) {
+  const Unseen unseen;
+  return sub(rows_of(a), rows_of(b));
+}
+double squares(const Tensor& t) { return inner(t, t); }
+double inner(const Tensor& a, const Tensor& b) {
+  const Tensor left = rows_of(a), right = rows_of(b);
+  return vectorized([p = left.data<double>(), q = right.data<double>(), n = left.numel()] { return inner(p, q, n); });
+}
+
+Comparison compare(const Tensor& given, const Tensor& exact, const Tensor& shadow, DType dtype) {
+  const Tensor y = rows_of(given), x = rows_of(exact), s = rows_of(shadow);
+  const Format format = format_of(dtype);
+  const std::int64_t mantissa = format.mantissa_bits, lowest = std::ilogb(format.min_normal());
+  Comparison c;
+  double product = 0, size_y = 0, size_s = 0;
+  const auto *py = y.data<double>(), *px = x.data<double>(), *ps = s.data<double>();
+  // In blocks that stay in the first cache.
+  constexpr std::int64_t kBlock = 1024;
+  vectorized([&, n = y.numel()] {
+    for (std::int64_t i = 0; i < n; i += kBlock) {
+      const std::int64_t count = std::min(kBlock, n - i);
+      add(c.local, py + i, px + i, count, mantissa, lowest);
+      if (px != ps) add(c.inherited, px + i, ps + i, count, mantissa, lowest);
+      add(c.total, py + i, ps + i, count, mantissa, lowest);
+      product += inner(py + i, ps + i, count);
+      size_y += inner(py + i, py + i, count), size_s += inner(ps + i, ps + i, count);
+    }
+  });
+  if (const double size = std::sqrt(size_y * size_s); size > 0) c.cosine = product / size;
+  return c;
+}
+
+}  // namespace gradual::inspect

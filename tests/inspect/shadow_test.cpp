@@ -1,0 +1,165 @@
+// The shadow of whole steps: it changes no bit, its errors add up, its totals are those of a model trained in f64, and
+// its attribution explains the difference of the losses.
+#include <doctest/doctest.h>
+#include <gradual/gradual.h>
+#include <gradual/inspect/shadow.h>
+#include <gradual/lab/models.h>
+#include <gradual/lab/tasks.h>
+
+#include <cmath>
+#include <map>
+
+using namespace gradual;
+
+namespace {
+
+// A model of the lab, a batch of its data, and a run of a recipe.
+struct Setup {
+  data::Split split;
+  std::shared_ptr<nn::Module> model;
+  Tensor x, y;
+  amp::RecipeRun run;
+
+  Setup(const std::string& recipe, const std::string& name)
+      : split(lab::data_for(name == "gpt" ? "addition" : "digits").load(0)),
+        model((default_generator().manual_seed(1), lab::model_for(name, split.train)())),
+        x(split.train.inputs.narrow(0, 0, 32).contiguous()),
+        y(split.train.targets.narrow(0, 0, 32).contiguous()),
+        run(amp::recipe(recipe), *model, optim::AdamWOptions{.lr = 2e-3}) {}
+  Tensor loss() { return lab::classification_loss((*model)(x), y); }
+  void train(int steps) {
+    for (int i = 0; i < steps; ++i) run.step([&] { return loss(); });
+  }
+  std::vector<std::vector<double>> numbers() {
+    std::vector<std::vector<double>> all;
+    for (const auto& [name, p] : model->named_parameters()) all.push_back(p.to_vector<double>());
+    return all;
+  }
+};
+
+double difference(const Tensor& a, const Tensor& b) {
+  const Tensor x = a.to(DType::f64), y = b.to(DType::f64);
+  return norm(x - y).item() / std::max(1e-300, norm(y).item());
+}
+
+}  // namespace
+
+TEST_CASE("shadow: a step has the same bits with and without it, whatever the recipe") {
+  for (const char* model : {"mlp", "cnn", "gpt"})
+    for (const char* recipe :
+         {"fp32", "amp-fp16", "bf16-pure", "fp16-master", "fp8-current", "mxfp4", "e4m3:stochastic"}) {
+      CAPTURE(model);
+      CAPTURE(recipe);
+      Setup alone(recipe, model), seen(recipe, model);
+      alone.train(2);
+      inspect::Shadow shadow(*seen.model, &seen.run.optimizer());
+      {
+        const ObserverScope scope(shadow);
+        seen.train(2);
+      }
+      CHECK(alone.numbers() == seen.numbers());
+      for (const inspect::ShadowRow& row : shadow.rows()) CHECK_MESSAGE(row.not_exact.empty(), row.op, row.not_exact);
+    }
+}
+
+TEST_CASE("shadow: local and inherited errors sum to the total, element by element") {
+  for (const char* recipe : {"amp-bf16", "fp8-current", "fp16-pure"}) {
+    Setup s(recipe, "cnn");
+    inspect::Shadow shadow(*s.model, &s.run.optimizer());
+    int rows = 0;
+    shadow.tensors = [&](const inspect::ShadowRow& row, const Tensor& local, const Tensor& inherited,
+                         const Tensor& total) {
+      if (norm(total).item() == 0 || row.local.lost || row.total.lost) return;
+      ++rows;
+      CAPTURE(row.op);
+      CHECK(difference(local + inherited, total) < 1e-9);
+      // The rows hold the same.
+      CHECK(row.total.squares == doctest::Approx(square(total).sum().item()).epsilon(1e-9));
+    };
+    const ObserverScope scope(shadow);
+    s.train(1);
+    CHECK(rows > 30);
+  }
+}
+
+TEST_CASE("shadow: its totals are those of a model trained in f64") {
+  for (const char* model : {"mlp", "cnn", "gpt"})
+    for (const char* recipe : {"amp-bf16", "fp8-current", "fp16-master"}) {
+      CAPTURE(model);
+      CAPTURE(recipe);
+      Setup s(recipe, model), wide("fp32", model);
+      wide.model->to(DType::f64);
+      const bool floating = s.x.is_floating();
+      const Tensor x = floating ? wide.x.to(DType::f64) : wide.x;
+      inspect::Shadow shadow(*s.model, &s.run.optimizer());
+      std::map<std::string, Tensor> gradients;
+      {
+        const ObserverScope scope(shadow);
+        s.run.backward(s.run.forward([&] { return s.loss(); }));
+      }
+      const double scale = s.run.loss_scale();
+      const Tensor loss = lab::classification_loss((*wide.model)(x), wide.y);
+      loss.backward();
+      const auto ours = s.model->named_parameters(), exact = wide.model->named_parameters();
+      REQUIRE(ours.size() == exact.size());
+      for (std::size_t i = 0; i < ours.size(); ++i) {
+        CAPTURE(ours[i].first);
+        const Tensor shadowed = shadow.exact(ours[i].second.grad()) / scale;
+        CHECK(difference(shadowed, exact[i].second.grad()) < 1e-9);
+        // and the step's own gradient is another one
+        if (ours[i].second.dim() > 1) CHECK(difference(ours[i].second.grad().to(DType::f64) / scale, shadowed) > 1e-6);
+      }
+      CHECK(shadow.attribution().exact_loss == doctest::Approx(loss.item()).epsilon(1e-12));
+    }
+}
+
+TEST_CASE("shadow: shares of local errors explain the loss") {
+  for (const char* model : {"mlp", "cnn", "gpt"})
+    for (const char* recipe : {"fp32", "amp-bf16", "amp-fp16", "fp8-current"}) {
+      CAPTURE(model);
+      CAPTURE(recipe);
+      Setup s(recipe, model);
+      s.train(20);
+      inspect::Shadow shadow(*s.model, &s.run.optimizer());
+      {
+        const ObserverScope scope(shadow);
+        s.train(1);
+      }
+      const inspect::Attribution a = shadow.attribution();
+      MESSAGE(model << " " << recipe << ": difference " << a.difference() << ", explained " << a.explained
+                    << ", to first order " << a.first_order << ", decided otherwise " << a.decisions);
+      REQUIRE(!a.rows.empty());
+      double shares = 0;
+      for (const inspect::ShadowRow* row : a.rows) shares += std::abs(row->share);
+      // What is left is small against what the ops contribute, which may cancel in the sum.
+      CHECK(std::abs(a.explained - a.difference()) < 0.05 * shares + 1e-12);
+    }
+}
+
+TEST_CASE("shadow: the parts of a quantised contraction are its local error") {
+  Setup s("fp8-current", "mlp");
+  inspect::Shadow shadow(*s.model, &s.run.optimizer());
+  {
+    const ObserverScope scope(shadow);
+    s.train(1);
+  }
+  std::map<std::string, int> products;
+  for (const inspect::ShadowRow& row : shadow.rows()) {
+    if (!row.quantised) continue;
+    ++products[row.product];
+    REQUIRE(row.parts.size() == 4);
+    CHECK(std::string(row.parts[0].name) == (row.product == "forward" ? "x" : "dy"));
+    CHECK(std::string(row.parts[1].name) == (row.product == "wgrad" ? "x" : "w"));
+    // e4m3 rounds each operand to a relative 2^-4 at most, and dy to e5m2; f32 sums add little.
+    const double part = std::sqrt(row.parts[0].squares / row.local.exact_squares);
+    CHECK(part > 1e-3);
+    CHECK(part < 0.2);
+    CHECK(std::sqrt(row.parts[2].squares / row.local.exact_squares) < 1e-5);
+  }
+  CHECK(products == std::map<std::string, int>{{"dgrad", 2}, {"forward", 3}, {"wgrad", 3}});
+}
+
+TEST_CASE("shadow: without a backward there is no attribution") {
+  const inspect::Shadow shadow;
+  CHECK_THROWS_WITH_AS(static_cast<void>(shadow.attribution()), doctest::Contains("no backward was observed"), Error);
+}
