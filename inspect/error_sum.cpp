@@ -67,8 +67,9 @@ double inner(const Tensor& a, const Tensor& b) {
 
 Comparison compare(const Tensor& given, const Tensor& exact, const Tensor& shadow, DType dtype) {
   const Tensor y = rows_of(given), x = rows_of(exact), s = rows_of(shadow);
-  const Format format = format_of(dtype);
-  const std::int64_t mantissa = format.mantissa_bits, lowest = std::ilogb(format.min_normal());
+  const bool wide = dtype == DType::f64;
+  const std::int64_t mantissa = wide ? kMantissa : format_of(dtype).mantissa_bits;
+  const std::int64_t lowest = wide ? 1 - kBias : std::ilogb(format_of(dtype).min_normal());
   Comparison c;
   double product = 0, size_y = 0, size_s = 0;
   const auto *py = y.data<double>(), *px = x.data<double>(), *ps = s.data<double>();

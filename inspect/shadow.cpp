@@ -49,11 +49,12 @@ std::string ShadowRow::site() const {
 // A running custom op: its inner ops in f64 from the inputs that it really has. `exact` rounds no operand, `first` only
 // the first operand of its products, `both` both.
 struct Shadow::Frame {
-  Mirror exact, first, both;
+  Mirror exact, first, both, before;
   std::map<std::uint64_t, int> operands;  // by storage: which inputs of the custom op (bits) it depends on
   std::uint64_t node = 0;                 // of the custom op on the tape; 0: not recorded
   bool rounded = false;                   // a quantiser has run
   bool by_weight = false;                 // its second input is a weight
+  bool inherits = false;                  // `before`: its inputs without the errors of ops off the tape
 
   int operands_of(const Tensor& t) const {
     const auto found = t.defined() ? operands.find(amp::storage_id(t)) : operands.end();
@@ -61,6 +62,7 @@ struct Shadow::Frame {
   }
   void each(const std::function<void(Mirror&)>& f) {
     f(exact);
+    if (inherits) f(before);
     if (rounded) f(first), f(both);
   }
 };
@@ -74,16 +76,26 @@ class Shadow::Gradients final : public autograd::GradientObserver {
   Shadow& shadow_;
 };
 
-Shadow::Shadow(const nn::Module& model, optim::Optimizer* optimizer)
-    : names_(model), gradients_(std::make_unique<Gradients>(*this)) {
-  if (!optimizer) return;
+Shadow::Shadow(const ShadowOptions& options) : options_(options) {
+  if (options_.attribution) gradients_ = std::make_unique<Gradients>(*this);
+}
+Shadow::Shadow(const nn::Module& model, optim::Optimizer* optimizer, const ShadowOptions& options) : Shadow(options) {
+  names_ = ParameterNames(model);
   const Unseen unseen;
   for (const auto& [name, parameter] : model.named_parameters()) {
-    if (const Tensor master = optimizer->master(parameter); !master.is_same(parameter))
-      mirror_.set(parameter, widened(master));
+    parameters_.push_back(parameter.detach());
+    const Tensor master = optimizer ? optimizer->master(parameter) : parameter;
+    if (!master.is_same(parameter)) mirror_.set(parameter, widened(master));
   }
+  start_step();
 }
-Shadow::Shadow() : gradients_(std::make_unique<Gradients>(*this)) {}
+
+// The parameters of the step may differ from the shadow's: rounded from masters, or by the errors of earlier steps.
+void Shadow::start_step() {
+  unrounded_ = slope_ = {};
+  for (const Tensor& p : parameters_)
+    if (options_.attribution && mirror_.knows(p)) unrounded_.set(p, mirror_.of(p).clone());
+}
 Shadow::~Shadow() = default;
 
 // The node of the running call, which the tape makes just before it runs the call; 0: it is not recorded.
@@ -98,8 +110,8 @@ std::uint64_t Shadow::node_of(const OpCall& call) {
 void Shadow::before(const OpCall& call) {
   node_ = node_of(call);
   if (node_ && root_) {  // another step
-    recorded_.clear(), weights_.clear();
-    unrounded_ = {};
+    recorded_.clear(), slices_.clear(), weights_.clear();
+    start_step();
     root_ = 0;
   }
   if (op_info(call.op).kind == OpKind::Custom) {
@@ -107,8 +119,13 @@ void Shadow::before(const OpCall& call) {
     frames_.back()->node = node_;
     frames_.back()->by_weight = call.inputs.size() > 1 && call[1].defined() &&
                                 (amp::is_parameter(call[1]) || weights_.contains(amp::storage_id(call[1])));
-    for (int i = 0; i < call.inputs.size(); ++i)
-      if (call[i].defined()) frames_.back()->operands[amp::storage_id(call[i])] |= i == 0 ? 1 : 2;
+    for (int i = 0; i < call.inputs.size(); ++i) {
+      if (!call[i].defined()) continue;
+      frames_.back()->operands[amp::storage_id(call[i])] |= i == 0 ? 1 : 2;
+      if (!options_.attribution || !node_ || !unrounded_.knows(call[i])) continue;
+      frames_.back()->inherits = true;
+      frames_.back()->before.set(call[i], unrounded_.of(call[i]).clone());
+    }
   }
   if (op_info(call.op).kind != OpKind::InPlace) return;
   // What the op overwrites, as it is now.
@@ -120,6 +137,7 @@ void Shadow::before(const OpCall& call) {
   kept_.clear();
   kept_.push_back(all(widened));
   kept_.push_back(all([&](const Tensor& t) { return mirror_.of(t); }));
+  if (follows_slope()) kept_.push_back(all([&](const Tensor& t) { return slope_.of(t); }));
   for (const auto& frame : frames_)
     frame->each([&](Mirror& m) { kept_.push_back(all([&](const Tensor& t) { return m.of(t); })); });
 }
@@ -141,10 +159,12 @@ void Shadow::after(const OpCall& call, const Outputs& out, const CallRecord& rec
   if (kind == OpKind::Custom) return close_frame(call, out, record);
   if (kind == OpKind::View) return;
   std::string why;
+  std::size_t k = 1;
   try {
-    run_on(mirror_, call, out, 1);
+    run_on(mirror_, call, out, k++);
+    if (follows_slope()) run_on(slope_, call, out, k++);
   } catch (const Error& e) { why = e.what(); }
-  for (std::size_t k = 2; const auto& frame : frames_) {
+  for (const auto& frame : frames_) {
     int operands = 0;
     for (int i = 0; i < call.inputs.size(); ++i) operands |= frame->operands_of(call[i]);
     for (int i = 0; i < kMaxOutputs && out[i].defined(); ++i) frame->operands[amp::storage_id(out[i])] |= operands;
@@ -162,15 +182,16 @@ void Shadow::after(const OpCall& call, const Outputs& out, const CallRecord& rec
   const Tensor given = widened(out[0]);
   Tensor exact = given;
   std::vector<Part> parts;
-  if (!only_moves(call) && why.empty()) {
+  if (why.empty()) {
     std::vector<Tensor> inputs;
     const bool in_place = kind == OpKind::InPlace;
     if (in_place) inputs = kept_[0];
     for (int i = 0; !in_place && i < call.inputs.size(); ++i)
       inputs.push_back(call[i].defined() ? widened(call[i]) : Tensor());
-    exact = run_exactly(call, inputs)[0];
+    if (!only_moves(call)) exact = run_exactly(call, inputs)[0];
     if (in_place) exact = inputs[0];
-    else if (record.context.phase == Phase::forward) parts = parts_of_inputs(call, out, inputs, exact);
+    else if (options_.attribution && record.context.phase == Phase::forward)
+      parts = parts_of_inputs(call, out, inputs, exact);
   }
   if (why.empty()) row.decided_otherwise = std::max(0.0, decided_otherwise(call, out, mirror_));
   if (kind == OpKind::Contraction && why.empty()) {
@@ -218,25 +239,29 @@ void Shadow::quantized(const QuantizerCall& call) {
     case QuantizerCall::encode:
       codes = {.storage = amp::storage_id(call.to),
                .numbers = mirror_.of(call.from).clone(),
+               .slope = options_.attribution ? slope_.of(call.from).clone() : Tensor(),
                .scaled = call.quantizer->scaling.kind != ScalingKind::none,
                .weight = !frames_.empty() && frames_.back()->by_weight && frames_.back()->operands_of(call.from) == 2};
       return;
     case QuantizerCall::decode:
       // Codes that were scaled when they were made hold what they stand for.
-      if (codes.storage == amp::storage_id(call.from) && !(codes.scaled && call.scale.defined()))
-        mirror_.set(call.to, codes.numbers.clone());
+      if (codes.storage != amp::storage_id(call.from) || (codes.scaled && call.scale.defined())) return;
+      mirror_.set(call.to, codes.numbers.clone());
+      if (options_.attribution) slope_.set(call.to, codes.slope.clone());
       if (codes.weight) weights_.insert(amp::storage_id(call.to));
       return;
     case QuantizerCall::values: break;
   }
   const Tensor exact = mirror_.of(call.from);
   mirror_.set(call.to, unscaled(exact));
+  if (options_.attribution) slope_.set(call.to, unscaled(slope_.of(call.from)));
   const Tensor given = widened(call.to);
   for (const auto& frame : frames_) {
     if (!std::exchange(frame->rounded, true)) frame->first = frame->exact.clone(), frame->both = frame->exact.clone();
     const int operand = frame->operands_of(call.from);
     frame->operands[amp::storage_id(call.to)] |= operand;
     frame->exact.set(call.to, unscaled(frame->exact.of(call.from)));
+    if (frame->inherits) frame->before.set(call.to, unscaled(frame->before.of(call.from)));
     frame->first.set(call.to, operand == 1 ? given.clone() : unscaled(frame->first.of(call.from)));
     frame->both.set(call.to, given.clone());
   }
@@ -276,7 +301,7 @@ void Shadow::add_row(ShadowRow row, const Tensor& y, const Tensor& given, const 
   row.local = c.local, row.inherited = c.inherited, row.total = c.total, row.cosine = c.cosine;
   for (const Part& part : parts) row.parts.push_back({part.name, squares(part.error), 0});
   if (tensors) tensors(row, minus(given, exact), minus(exact, shadow), minus(given, shadow));
-  if (node) {
+  if (node && options_.attribution) {
     Recorded& recorded = recorded_[node];
     recorded = {.row = rows_.size(), .error = minus(given, exact), .parts = std::move(parts)};
     if (given.numel() == 1) recorded.loss = given.item(), recorded.exact_loss = shadow.item();
@@ -311,23 +336,25 @@ void Shadow::close_frame(const OpCall& call, const Outputs& out, const CallRecor
   if (const std::size_t at = row.op.find(kRewritten); at != std::string::npos) row.op.resize(at);
   const Tensor given = widened(out[0]), exact = frame->exact.of(out[0]);
   std::vector<Part> parts;
+  if (frame->inherits) parts.push_back({"before", minus(exact, frame->before.of(out[0]))});
   if (frame->rounded) {
     const Tensor first = frame->first.of(out[0]), both = frame->both.of(out[0]);
     const Tensor stored = rounded_to(both, out[0].dtype());
     const bool backward = record.context.phase == Phase::backward;
-    parts = {{backward ? "dy" : "x", minus(first, exact)},
-             {backward && !frame->by_weight ? "x" : "w", minus(both, first)},
-             {"accumulation", minus(given, stored)},
-             {"result", minus(stored, both)}};
+    parts.insert(parts.end(), {{backward ? "dy" : "x", minus(first, exact)},
+                               {backward && !frame->by_weight ? "x" : "w", minus(both, first)},
+                               {"accumulation", minus(given, stored)},
+                               {"result", minus(stored, both)}});
     row.product = !backward ? "forward" : frame->by_weight ? "dgrad" : "wgrad";
   }
   add_row(std::move(row), out[0], given, exact, std::move(parts), frame->node);
 }
 
-void Shadow::share(Recorded& recorded, const Tensor& exact, const Tensor& given) {
+void Shadow::share(Recorded& recorded, const Gradient& gradient) {
   ShadowRow& row = rows_[recorded.row];
   const auto add = [&](const Tensor& error, ErrorPart* part) {
-    const double first = inner(error, exact) / loss_scale_, mean = (first + inner(error, given) / loss_scale_) / 2;
+    const double first = inner(error, gradient.exact) / loss_scale_,
+                 mean = (first + inner(error, gradient.slope) / loss_scale_) / 2;
     if (part) part->share += mean;
     // An error that was made before the op is not in the op's own.
     if (!part || std::string_view(part->name).ends_with("before")) row.first_order += first, row.share += mean;
@@ -348,15 +375,27 @@ void Shadow::gradient(const autograd::GradientEvent& event) {
       loss_scale_ = scaled ? root->second.exact_loss / before->second.exact_loss : 1;
       loss_ = root->second.loss / loss_scale_, exact_loss_ = root->second.exact_loss / loss_scale_;
       const Tensor one = ones({}, {.dtype = DType::f64}).expand(root->second.error.sizes());
-      share(root->second, one, one);
+      share(root->second, {one, one});
     }
   }
   recorded_.erase(event.node.sequence);  // its own gradient is complete
   if (event.input < 0) return;
+  Gradient g{mirror_.of(event.grad), slope_.of(event.grad)};
+  // The engine writes gradients of slices into one buffer and shows them as numbers alone.
+  if (const auto sliced = slices_.extract(event.node.sequence)) {
+    const Unseen unseen;
+    for (Tensor Gradient::*which : {&Gradient::exact, &Gradient::slope})
+      g.*which = call_row(OpId::slice_backward, event.node.attrs, sliced.mapped().*which)[0];
+  }
   const Edge& edge = event.node.input(event.input).edge;
-  const auto made = edge.node && edge.output == 0 ? recorded_.find(edge.node->sequence) : recorded_.end();
-  if (made == recorded_.end() || made->second.error.sizes() != event.grad.sizes()) return;
-  share(made->second, mirror_.of(event.grad), widened(event.grad));
+  if (!edge.node || edge.output != 0) return;
+  if (edge.node->op == OpId::slice) {
+    const Unseen unseen;
+    Gradient& sum = slices_[edge.node->sequence];
+    sum = sum.exact.defined() ? Gradient{add(sum.exact, g.exact), add(sum.slope, g.slope)} : g;
+  }
+  const auto made = recorded_.find(edge.node->sequence);
+  if (made != recorded_.end() && made->second.error.sizes() == event.grad.sizes()) share(made->second, g);
 }
 
 }  // namespace gradual::inspect

@@ -1,7 +1,7 @@
 // The shadow of a training step: every op once more in f64. It says how much of an error an op makes and how much it
 // inherits.
 //
-//   inspect::Shadow shadow(model, &run.optimizer());
+//   inspect::Shadow shadow(model, &run.optimizer(), {.attribution = true});
 //   { const ObserverScope scope(shadow); run.step([&] { return cross_entropy(model(x), y); }); }
 //   std::puts(shadow.to_string().c_str());
 //   std::puts(to_string(shadow.attribution()).c_str());      // which op's error moves the loss
@@ -33,8 +33,9 @@
 namespace gradual::inspect {
 
 // A part of a contraction's local error, with its share of the error in the loss. "x", "w", "dy": rounding of an operand
-// by its quantiser; "accumulation", "result". "x before", "w before": errors that are not in the local error, of ops off
-// the tape that made the first operand or the others (a cast of data, of a weight).
+// by its quantiser; "accumulation", "result". "before", "x before", "w before": errors that are not in the local error,
+// of ops off the tape that made the operands (a cast of data, of a weight; a parameter that was rounded from its
+// master).
 struct ErrorPart {
   const char* name = "";
   double squares = 0;
@@ -53,8 +54,9 @@ struct ShadowRow {
   double cosine = 1;             // of the output and its shadow
   double decided_otherwise = 0;  // share of elements: a relu's other side, a pool's other maximum, another index
   std::vector<ErrorPart> parts = {};
-  // Of the error in the loss: <local error, gradient of the output>, in the loss's units; the gradient is the mean of
-  // the shadow's and the step's own, which is right to second order. first_order takes the shadow's alone.
+  // Of the error in the loss: <local error, gradient of the output>, in the loss's units. The gradient is the mean of
+  // the shadow's and of the same ops in f64 at the numbers that the step has: right to second order in the errors.
+  // first_order takes the shadow's alone.
   double share = 0, first_order = 0;
   std::string not_exact = {};  // why the op has no f64 form: its shadow then starts from its own results
 
@@ -72,11 +74,15 @@ struct Attribution {
 };
 std::string to_string(const Attribution& attribution, std::size_t rows = 12);
 
+struct ShadowOptions {
+  bool attribution = false;  // follow gradients for attribution(); about twice the cost
+};
+
 class Shadow final : public Observer {
  public:
   // optimizer: its FP32 masters are what the shadow's parameters start from; null: the parameters themselves.
-  explicit Shadow(const nn::Module& model, optim::Optimizer* optimizer = nullptr);
-  Shadow();
+  explicit Shadow(const nn::Module& model, optim::Optimizer* optimizer = nullptr, const ShadowOptions& options = {});
+  explicit Shadow(const ShadowOptions& options = {});
   ~Shadow() override;
 
   void before(const OpCall& call) override;
@@ -86,7 +92,7 @@ class Shadow final : public Observer {
   const std::vector<ShadowRow>& rows() const { return rows_; }
   // The shadow's numbers of a tensor that still has those of the step: a parameter, its gradient, the loss.
   Tensor exact(const Tensor& t) { return mirror_.of(t); }
-  // Of the step's loss, the output from which backward began. Error before a backward.
+  // Of the step's loss, the output from which backward began. Error before a backward, and without the option.
   Attribution attribution() const;
   // Called with the errors of each row's first output, f64 [sizes]: for tests and drawings.
   std::function<void(const ShadowRow&, const Tensor& local, const Tensor& inherited, const Tensor& total)> tensors = {};
@@ -104,7 +110,7 @@ class Shadow final : public Observer {
   };
   struct Codes {
     std::uint64_t storage = 0;
-    Tensor numbers;  // the shadow of what was stored as codes
+    Tensor numbers, slope;  // the shadow of what was stored as codes; the same for slope_
     bool scaled = false, weight = false;
   };
   // The local errors of an output of forward, until its gradient is known.
@@ -115,6 +121,11 @@ class Shadow final : public Observer {
     double loss = 0, exact_loss = 0;  // the output, where it has one element
   };
 
+  struct Gradient {
+    Tensor exact, slope;  // of the shadow; of the same ops in f64, at the numbers that the step had
+  };
+
+  void start_step();
   std::uint64_t node_of(const OpCall& call);
   void run_on(Mirror& mirror, const OpCall& call, const Outputs& out, std::size_t kept);
   ShadowRow row_of(const OpCall& call, const Outputs& out, const CallRecord& record) const;
@@ -125,15 +136,23 @@ class Shadow final : public Observer {
   void add_parameters(const OpCall& call, const CallRecord& record);
   void close_frame(const OpCall& call, const Outputs& out, const CallRecord& record);
   void gradient(const autograd::GradientEvent& event);
-  void share(Recorded& recorded, const Tensor& exact, const Tensor& given);
+  void share(Recorded& recorded, const Gradient& gradient);
 
-  Mirror mirror_, unrounded_;  // the shadow; the step's own numbers without the errors of ops off the tape
+  // Backward runs in f64 once more, at the numbers that the step has.
+  bool follows_slope() const { return options_.attribution && context().phase == Phase::backward; }
+
+  ShadowOptions options_;
+  Mirror mirror_;     // the shadow
+  Mirror unrounded_;  // the step's own numbers without the errors of ops off the tape
+  Mirror slope_;      // backward in f64, at the numbers that the step has
   ParameterNames names_;
+  std::vector<Tensor> parameters_;
   std::vector<std::vector<Tensor>> kept_;  // inputs that the running call overwrites: actual, shadow, of each frame
   std::vector<std::unique_ptr<Frame>> frames_;  // custom ops that run
   std::map<const void*, Codes> codes_;          // by address
   std::vector<ShadowRow> rows_;
   std::map<std::uint64_t, Recorded> recorded_;  // by the node that made the output
+  std::map<std::uint64_t, Gradient> slices_;    // sums of the gradients of slices, by node
   std::uint64_t sequence_ = 0, node_ = 0;       // of the next node; of the running call, 0: it is not recorded
   std::uint64_t root_ = 0;                      // the node from which backward began; 0: none yet
   double loss_ = 0, exact_loss_ = 0, loss_scale_ = 1;

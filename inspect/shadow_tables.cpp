@@ -95,6 +95,7 @@ std::string Shadow::by_layer() const {
 }
 
 Attribution Shadow::attribution() const {
+  if (!options_.attribution) throw_error("Shadow::attribution: make the Shadow with {.attribution = true}");
   if (!root_) throw_error("Shadow::attribution: no backward was observed; run a whole step in the observer's scope");
   Attribution a{.loss = loss_, .exact_loss = exact_loss_};
   for (const ShadowRow& r : rows_) {

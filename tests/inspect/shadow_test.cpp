@@ -6,6 +6,7 @@
 #include <gradual/lab/models.h>
 #include <gradual/lab/tasks.h>
 
+#include <bit>
 #include <cmath>
 #include <map>
 
@@ -28,11 +29,14 @@ struct Setup {
         run(amp::recipe(recipe), *model, optim::AdamWOptions{.lr = 2e-3}) {}
   Tensor loss() { return lab::classification_loss((*model)(x), y); }
   void train(int steps) {
+    default_generator().manual_seed(2);
     for (int i = 0; i < steps; ++i) run.step([&] { return loss(); });
   }
-  std::vector<std::vector<double>> numbers() {
-    std::vector<std::vector<double>> all;
-    for (const auto& [name, p] : model->named_parameters()) all.push_back(p.to_vector<double>());
+  // The bits of all parameters.
+  std::vector<std::uint64_t> bits() {
+    std::vector<std::uint64_t> all;
+    for (const auto& [name, p] : model->named_parameters())
+      for (const double v : p.to_vector<double>()) all.push_back(std::bit_cast<std::uint64_t>(v));
     return all;
   }
 };
@@ -48,16 +52,16 @@ TEST_CASE("shadow: a step has the same bits with and without it, whatever the re
   for (const char* model : {"mlp", "cnn", "gpt"})
     for (const char* recipe :
          {"fp32", "amp-fp16", "bf16-pure", "fp16-master", "fp8-current", "mxfp4", "e4m3:stochastic"}) {
-      CAPTURE(model);
-      CAPTURE(recipe);
+      CAPTURE(std::string(model));
+      CAPTURE(std::string(recipe));
       Setup alone(recipe, model), seen(recipe, model);
       alone.train(2);
-      inspect::Shadow shadow(*seen.model, &seen.run.optimizer());
+      inspect::Shadow shadow(*seen.model, &seen.run.optimizer(), {.attribution = true});
       {
         const ObserverScope scope(shadow);
         seen.train(2);
       }
-      CHECK(alone.numbers() == seen.numbers());
+      CHECK(alone.bits() == seen.bits());
       for (const inspect::ShadowRow& row : shadow.rows()) CHECK_MESSAGE(row.not_exact.empty(), row.op, row.not_exact);
     }
 }
@@ -65,7 +69,7 @@ TEST_CASE("shadow: a step has the same bits with and without it, whatever the re
 TEST_CASE("shadow: local and inherited errors sum to the total, element by element") {
   for (const char* recipe : {"amp-bf16", "fp8-current", "fp16-pure"}) {
     Setup s(recipe, "cnn");
-    inspect::Shadow shadow(*s.model, &s.run.optimizer());
+    inspect::Shadow shadow(*s.model, &s.run.optimizer(), {.attribution = true});
     int rows = 0;
     shadow.tensors = [&](const inspect::ShadowRow& row, const Tensor& local, const Tensor& inherited,
                          const Tensor& total) {
@@ -78,20 +82,20 @@ TEST_CASE("shadow: local and inherited errors sum to the total, element by eleme
     };
     const ObserverScope scope(shadow);
     s.train(1);
-    CHECK(rows > 30);
+    CHECK(rows > 20);
   }
 }
 
 TEST_CASE("shadow: its totals are those of a model trained in f64") {
   for (const char* model : {"mlp", "cnn", "gpt"})
     for (const char* recipe : {"amp-bf16", "fp8-current", "fp16-master"}) {
-      CAPTURE(model);
-      CAPTURE(recipe);
+      CAPTURE(std::string(model));
+      CAPTURE(std::string(recipe));
       Setup s(recipe, model), wide("fp32", model);
       wide.model->to(DType::f64);
       const bool floating = s.x.is_floating();
       const Tensor x = floating ? wide.x.to(DType::f64) : wide.x;
-      inspect::Shadow shadow(*s.model, &s.run.optimizer());
+      inspect::Shadow shadow(*s.model, &s.run.optimizer(), {.attribution = true});
       std::map<std::string, Tensor> gradients;
       {
         const ObserverScope scope(shadow);
@@ -105,8 +109,10 @@ TEST_CASE("shadow: its totals are those of a model trained in f64") {
       for (std::size_t i = 0; i < ours.size(); ++i) {
         CAPTURE(ours[i].first);
         const Tensor shadowed = shadow.exact(ours[i].second.grad()) / scale;
+        // A bias before batch norm has a gradient of 0, but for rounding.
+        if (norm(exact[i].second.grad()).item() < 1e-12) continue;
         CHECK(difference(shadowed, exact[i].second.grad()) < 1e-9);
-        // and the step's own gradient is another one
+        // The step's own gradient is another one.
         if (ours[i].second.dim() > 1) CHECK(difference(ours[i].second.grad().to(DType::f64) / scale, shadowed) > 1e-6);
       }
       CHECK(shadow.attribution().exact_loss == doctest::Approx(loss.item()).epsilon(1e-12));
@@ -116,18 +122,19 @@ TEST_CASE("shadow: its totals are those of a model trained in f64") {
 TEST_CASE("shadow: shares of local errors explain the loss") {
   for (const char* model : {"mlp", "cnn", "gpt"})
     for (const char* recipe : {"fp32", "amp-bf16", "amp-fp16", "fp8-current"}) {
-      CAPTURE(model);
-      CAPTURE(recipe);
+      CAPTURE(std::string(model));
+      CAPTURE(std::string(recipe));
       Setup s(recipe, model);
       s.train(20);
-      inspect::Shadow shadow(*s.model, &s.run.optimizer());
+      inspect::Shadow shadow(*s.model, &s.run.optimizer(), {.attribution = true});
       {
         const ObserverScope scope(shadow);
         s.train(1);
       }
       const inspect::Attribution a = shadow.attribution();
-      MESSAGE(model << " " << recipe << ": difference " << a.difference() << ", explained " << a.explained
-                    << ", to first order " << a.first_order << ", decided otherwise " << a.decisions);
+      MESSAGE(std::string(model) << " " << std::string(recipe) << ": difference " << a.difference() << ", explained "
+                                 << a.explained << ", to first order " << a.first_order << ", decided otherwise "
+                                 << a.decisions);
       REQUIRE(!a.rows.empty());
       double shares = 0;
       for (const inspect::ShadowRow* row : a.rows) shares += std::abs(row->share);
@@ -138,7 +145,7 @@ TEST_CASE("shadow: shares of local errors explain the loss") {
 
 TEST_CASE("shadow: the parts of a quantised contraction are its local error") {
   Setup s("fp8-current", "mlp");
-  inspect::Shadow shadow(*s.model, &s.run.optimizer());
+  inspect::Shadow shadow(*s.model, &s.run.optimizer(), {.attribution = true});
   {
     const ObserverScope scope(shadow);
     s.train(1);
@@ -160,6 +167,8 @@ TEST_CASE("shadow: the parts of a quantised contraction are its local error") {
 }
 
 TEST_CASE("shadow: without a backward there is no attribution") {
-  const inspect::Shadow shadow;
+  CHECK_THROWS_WITH_AS(static_cast<void>(inspect::Shadow().attribution()), doctest::Contains(".attribution = true"),
+                       Error);
+  const inspect::Shadow shadow({.attribution = true});
   CHECK_THROWS_WITH_AS(static_cast<void>(shadow.attribution()), doctest::Contains("no backward was observed"), Error);
 }

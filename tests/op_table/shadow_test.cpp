@@ -26,7 +26,7 @@ TEST_CASE("the shadow's local error of every row is that of an independent f64 r
       if (dtype != DType::f32 && dtype != DType::bf16 && dtype != DType::f16) continue;
       for (const Sample& sample : samples_of(*row, dtype)) {
         if (sample.large) continue;
-        const Array want = reference_of(sample);
+        Array want = reference_of(sample);
         inspect::Shadow shadow;
         Tensor local, inherited;
         shadow.tensors = [&](const inspect::ShadowRow&, const Tensor& l, const Tensor& i, const Tensor&) {
