@@ -1,4 +1,4 @@
-// Fields of CSV files.
+// CSV files.
 #pragma once
 
 #include <string>
@@ -12,5 +12,9 @@ inline std::string csv_field(const std::string& text) {
   for (const char c : text) quoted += c == '"' ? std::string(2, c) : std::string(1, c);
   return quoted + '"';
 }
+
+// JSON Lines as CSV, for objects with the same keys: the first object gives the header, the others the lines. null is an
+// empty field.
+std::string csv_of(const std::string& jsonl);
 
 }  // namespace gradual::inspect

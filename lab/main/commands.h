@@ -11,6 +11,9 @@ struct Command {
   std::string_view name, summary;
   int (*run)(int argc, char** argv);
 };
-inline constexpr std::array<Command, 0> kCommands = {};
+int xray_command(int argc, char** argv);
+
+inline constexpr std::array<Command, 1> kCommands = {
+    {{"xray", "what scales of blocks clip and lose, and what other rules and sizes would", xray_command}}};
 
 }  // namespace gradual::lab
