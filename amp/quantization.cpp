@@ -178,12 +178,10 @@ Tensor convolution(const Quantization& q, const OpCall& call, Operand a, Operand
                            a.tensor = &ta, b.tensor = &tb;
                            return product(q, a, b, site);
                          });
-  } else if (call.op == OpId::conv2d) {
-    y = conv2d(*a.tensor, *b.tensor, {}, attrs);
-  } else if (call.op == OpId::conv2d_backward_input) {
-    y = conv2d_backward_input(*a.tensor, *b.tensor, attrs);
   } else {
-    y = conv2d_backward_weight(*a.tensor, *b.tensor, attrs);
+    const Tensor none;
+    const Tensor* refs[] = {a.tensor, b.tensor, &none};
+    y = dispatch(call.op, TensorRefs(refs, call.inputs.size()), attrs, call.where)[0];
   }
   y = scaled(scaled(y, done[0].scale), done[1].scale);
   return biased ? y + bias.to(y.dtype()).reshape({-1, 1, 1}) : y;
@@ -295,8 +293,10 @@ std::vector<OperandGroup> describe(const Quantization& q) {
   return groups;
 }
 
-QuantizationState::QuantizationState(Quantization quantization) : quantization_(std::move(quantization)) {
+QuantizationState::QuantizationState(Quantization quantization, std::vector<std::optional<Quantization>> modules)
+    : quantization_(std::move(quantization)), overrides_(std::move(modules)) {
   check_valid(quantization_);
+  if (!overrides_.empty()) return;
   for (const auto& [module, other] : quantization_.modules) overrides_.push_back(recipe(other).quantization);
 }
 

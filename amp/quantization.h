@@ -85,7 +85,9 @@ class QuantizationState : Pinned {
     const Quantization* quantization = nullptr;  // that of its module; null: high precision
   };
 
-  explicit QuantizationState(Quantization quantization);
+  // modules: what the entries of quantization.modules mean, in order (none: high precision), if not the recipes that
+  // they name.
+  explicit QuantizationState(Quantization quantization, std::vector<std::optional<Quantization>> modules = {});
   const Quantization& quantization() const { return quantization_; }
   // The quantisation of a module: that of the last entry of Quantization::modules that names it, else quantization().
   // Null: high precision.

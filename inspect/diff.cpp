@@ -1,0 +1,116 @@
+#include "diff.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <map>
+
+#include "csv.h"
+
+namespace gradual::inspect {
+namespace {
+
+// What rows of two recipes have in common; empty for those that a recipe adds. A fused op stands for its second part.
+std::string key(const ShadowRow& r) {
+  if (r.op == "cast" || r.op == "quantize" || r.cause == "loss scaling" || r.op == "unscale_") return "";
+  const std::string op = r.op.starts_with("linear_") ? r.op.substr(7) : r.op;
+  const std::string shape = r.results.substr(0, r.results.find(']'));
+  return fmt::format("{}|{}|{}|{}|{}", gradual::to_string(r.phase), r.module, r.parameter, op, shape);
+}
+
+// The longest common subsequence of keys.
+std::vector<std::pair<std::size_t, std::size_t>> aligned(const std::vector<std::string>& a,
+                                                         const std::vector<std::string>& b) {
+  const std::size_t n = a.size(), m = b.size();
+  std::vector<std::uint32_t> best((n + 1) * (m + 1), 0);
+  const auto at = [&](std::size_t i, std::size_t j) -> std::uint32_t& { return best[i * (m + 1) + j]; };
+  for (std::size_t i = n; i-- > 0;)
+    for (std::size_t j = m; j-- > 0;)
+      at(i, j) = a[i] == b[j] ? at(i + 1, j + 1) + 1 : std::max(at(i + 1, j), at(i, j + 1));
+  std::vector<std::pair<std::size_t, std::size_t>> pairs;
+  for (std::size_t i = 0, j = 0; i < n && j < m;)
+    if (a[i] == b[j]) pairs.emplace_back(i++, j++);
+    else if (at(i + 1, j) >= at(i, j + 1)) ++i;
+    else ++j;
+  return pairs;
+}
+
+// The rows that have a key, and their keys.
+std::pair<std::vector<const ShadowRow*>, std::vector<std::string>> keyed(const Shadow& shadow) {
+  std::pair<std::vector<const ShadowRow*>, std::vector<std::string>> found;
+  for (const ShadowRow& r : shadow.rows())
+    if (std::string k = key(r); !k.empty()) found.first.push_back(&r), found.second.push_back(std::move(k));
+  return found;
+}
+
+std::string describe(const ShadowRow& r, const std::string& recipe) {
+  return fmt::format("  {:<16} total error {:.2e} of its size: {:.2e} its own, {:.2e} inherited; stored in {}\n",
+                     recipe, r.total.relative(), r.local.relative(), r.inherited.relative(), gradual::to_string(r.to));
+}
+
+}  // namespace
+
+bool ShadowDiff::Pair::departs() const {
+  const double low = std::min(a->total.relative(), b->total.relative());
+  const double high = std::max(a->total.relative(), b->total.relative());
+  return a->total.lost != b->total.lost || (high > 0 && high > kDeparts * low);
+}
+
+ShadowDiff::ShadowDiff(const Shadow& a, const Shadow& b) : a_(a), b_(b) {
+  const auto [rows_a, keys_a] = keyed(a);
+  const auto [rows_b, keys_b] = keyed(b);
+  for (const auto& [i, j] : aligned(keys_a, keys_b)) pairs_.push_back({rows_a[i], rows_b[j]});
+}
+
+const ShadowDiff::Pair* ShadowDiff::first_departure() const {
+  const auto found = std::ranges::find_if(pairs_, &Pair::departs);
+  return found == pairs_.end() ? nullptr : &*found;
+}
+
+std::vector<ShadowDiff::Contribution> ShadowDiff::contributions() const {
+  std::map<std::string, Contribution> of;
+  const auto add = [&](const Shadow& shadow, double Contribution::*which) {
+    for (const ShadowRow& r : shadow.rows()) {
+      if (r.share == 0) continue;
+      Contribution& c = of[r.module];
+      c.layer = r.module;
+      c.*which += r.share;
+    }
+  };
+  add(a_, &Contribution::a), add(b_, &Contribution::b);
+  std::vector<Contribution> all;
+  for (const auto& [layer, c] : of) all.push_back(c);
+  std::ranges::sort(all, {}, [](const Contribution& c) { return -std::abs(c.a - c.b); });
+  return all;
+}
+
+std::string ShadowDiff::to_string(const std::string& name_a, const std::string& name_b) const {
+  const Attribution a = a_.attribution(), b = b_.attribution();
+  std::string text = fmt::format("loss of {} {:.9g}, of {} {:.9g}: difference {:+.3e}\n", name_a, a.loss, name_b,
+                                 b.loss, a.loss - b.loss);
+  if (const Pair* first = first_departure())
+    text += fmt::format("The first op whose error departs: {} {} ({})\n", gradual::to_string(first->a->phase),
+                        first->a->site(), first->a->line) +
+            describe(*first->a, name_a) + describe(*first->b, name_b);
+  else text += fmt::format("No op's error departs by more than a factor of {}.\n", kDeparts);
+  text += fmt::format("What the layers contribute to the difference of the losses ({:+.3e} of it explained):\n",
+                      a.explained - b.explained);
+  text += fmt::format("  {:<28}  {:>11}  {:>16}  {:>16}\n", "layer", "difference", name_a, name_b);
+  for (const Contribution& c : contributions())
+    text += fmt::format("  {:<28}  {:>+11.2e}  {:>+16.2e}  {:>+16.2e}\n", c.layer.empty() ? "-" : c.layer, c.a - c.b,
+                        c.a, c.b);
+  return text;
+}
+
+std::string ShadowDiff::to_csv() const {
+  std::string text = "phase,op,layer,line,local_a,inherited_a,total_a,local_b,inherited_b,total_b,departs\n";
+  for (const Pair& p : pairs_)
+    text += fmt::format("{},{},{},{},{:.6g},{:.6g},{:.6g},{:.6g},{:.6g},{:.6g},{}\n", gradual::to_string(p.a->phase),
+                        csv_field(p.a->op), csv_field(p.a->module), csv_field(p.a->line), p.a->local.relative(),
+                        p.a->inherited.relative(), p.a->total.relative(), p.b->local.relative(),
+                        p.b->inherited.relative(), p.b->total.relative(), p.departs() ? 1 : 0);
+  return text;
+}
+
+}  // namespace gradual::inspect

@@ -1,0 +1,51 @@
+// Two recipes on the same step: which op is the first whose error departs, and what makes the losses differ.
+//
+//   inspect::Shadow a(model_a, nullptr, {.attribution = true}), b(model_b, nullptr, {.attribution = true});
+//   ... one step of each, from the same parameters, with the same batch ...
+//   const inspect::ShadowDiff diff(a, b);
+//   std::puts(diff.to_string("fp8-current", "amp-bf16").c_str());
+//
+// Rows of the two steps belong together where phase, layer, op and shape of the result agree. Recipes run different
+// casts, and split fused ops: rows that only one step has are left out.
+#pragma once
+
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "shadow.h"
+
+namespace gradual::inspect {
+
+class ShadowDiff {
+ public:
+  // A total error has departed where one is more than this many times the other.
+  static constexpr double kDeparts = 2;
+
+  struct Pair {
+    const ShadowRow *a = nullptr, *b = nullptr;
+    bool departs() const;  // the total errors differ by more than kDeparts
+  };
+
+  // The shadows must outlive the diff; each has observed one step, with attribution.
+  ShadowDiff(const Shadow& a, const Shadow& b);
+
+  const std::vector<Pair>& pairs() const { return pairs_; }
+  const Pair* first_departure() const;  // null: none departs
+
+  // What each layer contributes to loss a - loss b: its shares in a minus those in b.
+  struct Contribution {
+    std::string layer = {};
+    double a = 0, b = 0;
+  };
+  std::vector<Contribution> contributions() const;  // by |a - b|, the largest first
+
+  std::string to_string(const std::string& name_a, const std::string& name_b) const;
+  std::string to_csv() const;
+
+ private:
+  const Shadow &a_, &b_;
+  std::vector<Pair> pairs_;
+};
+
+}  // namespace gradual::inspect

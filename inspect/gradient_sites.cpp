@@ -1,0 +1,213 @@
+#include "gradient_sites.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <set>
+
+#include "../amp/quantized_run.h"
+#include "../autograd/autograd.h"
+#include "../core/support/throwf.h"
+#include "csv.h"
+#include "error_sum.h"
+#include "mirror.h"
+
+namespace gradual::inspect {
+namespace {
+
+using amp::Quantization, amp::Recipe;
+using Field = std::optional<Quantizer> Quantization::*;
+
+// The operands of the three products.
+constexpr struct {
+  const char* name;
+  Field field;
+} kRoles[] = {{"forward x", &Quantization::forward_x}, {"forward w", &Quantization::forward_w},
+              {"dgrad dy", &Quantization::dgrad_dy},   {"dgrad w", &Quantization::dgrad_w},
+              {"wgrad x", &Quantization::wgrad_x},     {"wgrad dy", &Quantization::wgrad_dy}};
+
+// Which sites are low.
+struct Choice {
+  bool all = false;        // all but the site below; else the site below alone
+  std::string layer = {};  // empty with `all`: no exception
+  Field role = nullptr;    // of a quantised recipe
+};
+
+// Lets autocast see the ops of the chosen layers alone.
+class LayersOnly final : public Interceptor {
+ public:
+  LayersOnly(Interceptor* autocast, const Choice& choice) : autocast_(autocast), choice_(choice) {}
+  Outputs call(const OpCall& call) override {
+    const bool is_site = context().module == choice_.layer;
+    return is_site != choice_.all ? autocast_->call(call) : next_below_amp(call);
+  }
+
+ private:
+  Interceptor* autocast_;
+  const Choice& choice_;
+};
+
+class Trials {
+ public:
+  Trials(const Recipe& recipe, nn::Module& model, const std::function<Tensor()>& loss,
+         const amp::QuantizationState* histories)
+      : recipe_(recipe), loss_(loss), histories_(histories), key_(default_generator().state()) {
+    if (!recipe.quantization && recipe.mode != amp::Mode::autocast)
+      throwf("gradient_sites: the recipe {} is neither quantised nor autocast; its sites cannot be told apart",
+             recipe.name);
+    for (const auto& [name, p] : model.named_parameters()) parameters_.push_back(p), names_.push_back(name);
+    for (const auto& [name, b] : model.named_buffers()) buffers_.emplace_back(b, b.clone());
+    if (recipe_.quantization) name_layers(*recipe_.quantization, model);
+    device_ = parameters_.empty() ? Device::cpu() : parameters_.front().device();
+  }
+
+  const std::vector<std::string>& names() const { return names_; }
+
+  // The gradients with that choice of sites, f64.
+  std::vector<Tensor> gradients(const Choice& choice) const {
+    const Restored restored(*this);
+    Recipe r = recipe_;
+    std::shared_ptr<amp::QuantizationState> state;
+    if (r.quantization) state = state_for(choice, r);
+    Tensor value;
+    {
+      const amp::RecipeScope scope(r, device_, state);
+      LayersOnly only(chain().amp, choice);
+      const bool part = !r.quantization && !(choice.all && choice.layer.empty());
+      const StageScope amp(chain().amp, part && chain().amp ? &only : chain().amp);
+      value = loss_();
+    }
+    std::vector<Tensor> wide;
+    for (const Tensor& g : autograd::grad({value}, parameters_, {}, {.allow_unused = true}))
+      wide.push_back(g.defined() ? widened(g) : Tensor());
+    return wide;
+  }
+
+ private:
+  // What a step changes besides the tape.
+  struct Restored {
+    const Trials& of;
+    explicit Restored(const Trials& trials) : of(trials) { default_generator().set_state(of.key_); }
+    ~Restored() {
+      const NoGrad off;
+      for (const auto& [buffer, before] : of.buffers_) buffer.copy_(before);
+      default_generator().set_state(of.key_);
+    }
+  };
+
+  std::shared_ptr<amp::QuantizationState> state_for(const Choice& choice, const Recipe& r) const {
+    const amp::QuantizationState whole(*r.quantization);
+    Quantization q = *r.quantization;
+    std::vector<std::optional<Quantization>> of_modules;
+    for (auto& [path, name] : q.modules) {
+      const Quantization* own = whole.of_module(path);
+      of_modules.push_back(choice.all && own ? std::optional(*own) : std::nullopt);
+      name = "fp32";
+    }
+    if (!choice.layer.empty()) {
+      std::optional<Quantization> site;
+      if (const Quantization* own = whole.of_module(choice.layer)) {
+        site = *own;
+        for (const auto& [name, field] : kRoles)
+          if ((field == choice.role) == choice.all) (*site.*field).reset();
+      }
+      q.modules.emplace_back(choice.layer, "fp32");
+      of_modules.push_back(site);
+    }
+    if (!choice.all)
+      for (const auto& [name, field] : kRoles) (q.*field).reset();
+    auto state = std::make_shared<amp::QuantizationState>(q, of_modules);
+    if (histories_) state->load_state_dict(histories_->state_dict());
+    return state;
+  }
+
+  Recipe recipe_;
+  const std::function<Tensor()>& loss_;
+  const amp::QuantizationState* histories_;
+  RandomKey key_;
+  Device device_;
+  std::vector<Tensor> parameters_;
+  std::vector<std::string> names_;
+  std::vector<std::pair<Tensor, Tensor>> buffers_;  // and what they were
+};
+
+// |g - exact| / |exact| by parameter; the last is of all as one vector.
+std::vector<double> errors(const std::vector<Tensor>& g, const std::vector<Tensor>& exact) {
+  std::vector<double> of;
+  double all = 0, size = 0;
+  for (std::size_t i = 0; i < g.size(); ++i) {
+    const bool known = g[i].defined() && exact[i].defined();
+    const double e = known ? squares(minus(g[i], exact[i])) : 0, s = known ? squares(exact[i]) : 0;
+    of.push_back(e > 0 ? std::sqrt(e / s) : 0);
+    all += e, size += s;
+  }
+  of.push_back(all > 0 ? std::sqrt(all / size) : 0);
+  return of;
+}
+
+// The modules with parameters of their own of at least so many dims; weights of products have two.
+std::vector<std::string> layers_of(nn::Module& model, int dims) {
+  std::vector<std::string> layers;
+  for (const auto& [path, module] : model.named_modules())
+    if (std::ranges::any_of(module->named_parameters(false), [](const auto& p) { return p.second.dim() >= dims; }))
+      layers.push_back(path);
+  return layers;
+}
+
+}  // namespace
+
+GradientSites gradient_sites(const amp::Recipe& recipe, nn::Module& model, const std::function<Tensor()>& loss,
+                             const amp::QuantizationState* histories) {
+  const Trials trials(recipe, model, loss, histories);
+  const std::vector<Tensor> exact = trials.gradients({});
+  const std::vector<double> whole = errors(trials.gradients({.all = true}), exact);
+  GradientSites result{
+      .parameters = trials.names(), .error = {whole.begin(), whole.end() - 1}, .error_whole = whole.back()};
+  const auto add = [&](const std::string& layer, const char* role, Field field) {
+    std::vector<double> alone = errors(trials.gradients({.layer = layer, .role = field}), exact);
+    std::vector<double> saved = errors(trials.gradients({.all = true, .layer = layer, .role = field}), exact);
+    for (std::size_t i = 0; i < saved.size(); ++i) saved[i] = whole[i] - saved[i];
+    GradientSite site{.layer = layer, .role = role, .alone_whole = alone.back(), .saved_whole = saved.back()};
+    alone.pop_back(), saved.pop_back();
+    site.alone = std::move(alone), site.saved = std::move(saved);
+    result.sites.push_back(std::move(site));
+  };
+  const std::optional<Quantization>& q = recipe.quantization;
+  for (const std::string& layer : layers_of(model, q ? 2 : 1)) {
+    if (!q) add(layer, "all ops", nullptr);
+    for (const auto& [name, field] : kRoles)
+      if (q && (*q.*field)) add(layer, name, field);
+  }
+  return result;
+}
+
+std::string to_string(const GradientSites& sites, std::size_t rows) {
+  std::string text = fmt::format("error of all gradients: {:.3g} of their size\n{:<28}  {:<10}  {:>9}  {:>9}  {}\n",
+                                 sites.error_whole, "layer", "operand", "alone", "saves", "most in");
+  std::vector<const GradientSite*> order;
+  for (const GradientSite& s : sites.sites) order.push_back(&s);
+  std::ranges::stable_sort(order, {}, [](const GradientSite* s) { return -s->alone_whole; });
+  for (std::size_t i = 0; i < std::min(rows, order.size()); ++i) {
+    const GradientSite& s = *order[i];
+    const auto most = std::ranges::max_element(s.alone);
+    text += fmt::format(
+        "{:<28}  {:<10}  {:>9.3g}  {:>9.3g}  {}\n", s.layer, s.role, s.alone_whole, s.saved_whole,
+        most == s.alone.end() || *most == 0
+            ? "-"
+            : fmt::format("{} {:.3g}", sites.parameters[static_cast<std::size_t>(most - s.alone.begin())], *most));
+  }
+  if (order.size() > rows) text += fmt::format("and {} more\n", order.size() - rows);
+  return text;
+}
+
+std::string to_csv(const GradientSites& sites) {
+  std::string text = "layer,operand,parameter,alone,saved\n";
+  for (const GradientSite& s : sites.sites)
+    for (std::size_t i = 0; i < sites.parameters.size(); ++i)
+      text += fmt::format("{},{},{},{:.6g},{:.6g}\n", csv_field(s.layer), csv_field(s.role),
+                          csv_field(sites.parameters[i]), s.alone[i], s.saved[i]);
+  return text;
+}
+
+}  // namespace gradual::inspect

@@ -1,0 +1,151 @@
+// Sites of a step alone and left out: planted ones are found, and nothing of the caller's changes.
+#include <doctest/doctest.h>
+#include <gradual/gradual.h>
+#include <gradual/inspect/diff.h>
+#include <gradual/inspect/gradient_sites.h>
+#include <gradual/lab/models.h>
+#include <gradual/lab/tasks.h>
+
+#include <algorithm>
+#include <bit>
+#include <cmath>
+
+using namespace gradual;
+
+namespace {
+
+struct Problem {
+  data::Split split;
+  std::shared_ptr<nn::Module> model;
+  Tensor x, y;
+  explicit Problem(const std::string& name)
+      : split(lab::data_for(name == "gpt" ? "addition" : "digits").load(0)),
+        model((default_generator().manual_seed(1), lab::model_for(name, split.train)())),
+        x(split.train.inputs.narrow(0, 0, 32).contiguous()),
+        y(split.train.targets.narrow(0, 0, 32).contiguous()) {}
+  Tensor loss() const { return lab::classification_loss((*model)(x), y); }
+  inspect::GradientSites sites(const amp::Recipe& recipe) const {
+    return inspect::gradient_sites(recipe, *model, [this] { return loss(); });
+  }
+  // The bits of parameters and buffers.
+  std::vector<std::uint64_t> bits() const {
+    std::vector<std::uint64_t> all;
+    const auto add = [&](const auto& named) {
+      for (const auto& [name, t] : named)
+        for (const double v : t.template to_vector<double>()) all.push_back(std::bit_cast<std::uint64_t>(v));
+    };
+    add(model->named_parameters()), add(model->named_buffers());
+    return all;
+  }
+};
+
+amp::Recipe quantised(const amp::Quantization& q) { return {.name = "planted", .quantization = q}; }
+
+const inspect::GradientSite& site(const inspect::GradientSites& all, const std::string& layer,
+                                  const std::string& role) {
+  const auto found = std::ranges::find_if(
+      all.sites, [&](const inspect::GradientSite& s) { return s.layer == layer && s.role == role; });
+  REQUIRE(found != all.sites.end());
+  return *found;
+}
+
+}  // namespace
+
+TEST_CASE("gradient_sites: the one low operand makes the whole error, in the gradients that it reaches") {
+  const Problem p("mlp");
+  const inspect::GradientSites all = p.sites(quantised({.wgrad_dy = Quantizer{.format = format("e4m3fn")}}));
+  REQUIRE(all.sites.size() == 3);  // three layers, one operand
+  const inspect::GradientSite& first = site(all, "1", "wgrad dy");
+  // A product for a weight's gradient reaches that weight alone.
+  for (std::size_t i = 0; i < all.parameters.size(); ++i) {
+    CAPTURE(all.parameters[i]);
+    const bool own = all.parameters[i] == "1.weight";
+    CHECK((first.alone[i] > 1e-3) == own);
+    if (own) CHECK(first.alone[i] == doctest::Approx(all.error[i]));
+    if (own) CHECK(first.saved[i] == doctest::Approx(all.error[i]));
+  }
+}
+
+TEST_CASE("gradient_sites: a layer of coarse format stands out") {
+  const Problem p("cnn");
+  amp::Recipe r = amp::recipe("e4m3");
+  r.name = "one-layer";
+  r.quantization->modules = {{"4", "e3m2"}};
+  const inspect::GradientSites all = p.sites(r);
+  const auto worst = std::ranges::max_element(all.sites, {}, &inspect::GradientSite::alone_whole);
+  CHECK(worst->layer == "4");
+  CHECK(worst->saved_whole > 0.1 * all.error_whole);
+}
+
+TEST_CASE("gradient_sites: parameters, buffers and random numbers are as before; the same twice") {
+  for (const char* recipe : {"fp8-current", "amp-bf16", "mxfp4", "e4m3:stochastic", "fp8-delayed"}) {
+    CAPTURE(std::string(recipe));
+    const Problem p("cnn");
+    const std::vector<std::uint64_t> before = p.bits();
+    const RandomKey key = default_generator().state();
+    const inspect::GradientSites first = p.sites(amp::recipe(recipe));
+    CHECK(p.bits() == before);
+    CHECK(default_generator().state().stream == key.stream);
+    CHECK(inspect::to_csv(first) == inspect::to_csv(p.sites(amp::recipe(recipe))));
+    CHECK(first.sites.size() == (amp::recipe(recipe).quantization ? 18U : 5U));  // 3 layers x 6, or with 2 norms
+    CHECK(first.error_whole > 0);
+  }
+}
+
+TEST_CASE("gradient_sites: an autocast recipe's layers") {
+  const Problem p("mlp");
+  const inspect::GradientSites all = p.sites(amp::recipe("amp-bf16"));
+  REQUIRE(all.sites.size() == 3);
+  for (const inspect::GradientSite& s : all.sites) {
+    CHECK(s.role == "all ops");
+    CHECK(s.alone_whole > 1e-5);
+    CHECK(s.alone_whole < 2 * all.error_whole);
+  }
+  CHECK(inspect::to_string(all).find("error of all gradients") == 0);
+}
+
+TEST_CASE("gradient_sites: a recipe whose sites cannot be told apart is an Error") {
+  const Problem p("mlp");
+  CHECK_THROWS_WITH_AS(static_cast<void>(p.sites(amp::recipe("fp16-pure"))), doctest::Contains("fp16-pure is neither"),
+                       Error);
+}
+
+TEST_CASE("diff: the first op whose error departs, and what makes the losses differ") {
+  const auto shadow_of = [](const amp::Recipe& recipe, const auto& use) {
+    Problem p("cnn");
+    default_generator().manual_seed(2);
+    amp::RecipeRun run(recipe, *p.model, optim::AdamWOptions{.lr = 2e-3});
+    inspect::Shadow shadow(*p.model, &run.optimizer(), {.attribution = true});
+    {
+      const ObserverScope scope(shadow);
+      run.step([&] { return p.loss(); });
+    }
+    use(shadow);
+  };
+  shadow_of(amp::recipe("fp8-current"), [&](const inspect::Shadow& a) {
+    shadow_of(amp::recipe("amp-bf16"), [&](const inspect::Shadow& b) {
+      const inspect::ShadowDiff diff(a, b);
+      REQUIRE(diff.first_departure());
+      CHECK(diff.first_departure()->a->op == "conv2d");
+      CHECK(diff.first_departure()->a->module == "0");
+      CHECK(diff.pairs().size() > 15);
+      double difference = 0;
+      for (const auto& c : diff.contributions()) difference += c.a - c.b;
+      const double losses = a.attribution().loss - b.attribution().loss;
+      CHECK(difference == doctest::Approx(losses).epsilon(0.1));
+      CHECK(diff.to_string("fp8-current", "amp-bf16").find("forward conv2d in layer 0") != std::string::npos);
+    });
+    // A recipe does not depart from itself.
+    shadow_of(amp::recipe("fp8-current"),
+              [&](const inspect::Shadow& b) { CHECK(!inspect::ShadowDiff(a, b).first_departure()); });
+    // The same but for one layer: there it departs, and not before.
+    amp::Recipe other = amp::recipe("fp8-current");
+    other.name = "fp8-but-4";
+    other.quantization->modules = {{"4", "e3m2"}};
+    shadow_of(other, [&](const inspect::Shadow& b) {
+      const inspect::ShadowDiff diff(a, b);
+      REQUIRE(diff.first_departure());
+      CHECK(diff.first_departure()->a->module == "4");
+    });
+  });
+}
