@@ -150,7 +150,7 @@ std::vector<double> errors(const std::vector<Tensor>& g, const std::vector<Tenso
 std::vector<std::string> layers_of(nn::Module& model, int dims) {
   std::vector<std::string> layers;
   for (const auto& [path, module] : model.named_modules())
-    if (std::ranges::any_of(module->named_parameters(false), [](const auto& p) { return p.second.dim() >= dims; }))
+    if (std::ranges::any_of(module->named_parameters(false), [dims](const auto& p) { return p.second.dim() >= dims; }))
       layers.push_back(path);
   return layers;
 }
