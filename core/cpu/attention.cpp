@@ -19,7 +19,17 @@ inline constexpr std::int64_t kQueries = 64;      // of a block
 inline constexpr std::int64_t kScores = 1 << 17;  // of a block, about: they stay in a cache
 
 Tensor turned(const Tensor& t) { return transpose(t, -2, -1); }
-Tensor wide(const Tensor& t) { return t.dtype() == DType::f64 ? t : t.to(DType::f32); }
+DType compute_dtype(const Tensor& t) { return t.dtype() == DType::f64 ? DType::f64 : DType::f32; }
+Tensor wide(const Tensor& t) { return t.to(compute_dtype(t)); }
+
+// a b in the compute type. The products of half operands are exact, so a processor that multiplies bf16 loses nothing.
+Tensor product(const Tensor& a, const Tensor& b) {
+  const Attrs none{};
+  const Tensor* const operands[] = {&a, &b};
+  OutSpec made{compute_dtype(a), a.sizes()};
+  made.sizes[a.dim() - 1] = b.size(-1);
+  return next_below_observe({OpId::matmul, TensorRefs(operands, 2), &none, {}, &made})[0];
+}
 
 // Queries [first, first + rows) of images [image, image + images), the entries of the first dim where there is one, and
 // the first `keys` keys, which the last of them sees.
@@ -32,7 +42,7 @@ struct Block {
   Tensor cut(const Tensor& t) const { return t.dim() > 2 ? t.narrow(0, image, images) : t; }
 };
 
-// q [.., queries, size], k [.., keys, size], v [.., keys, values] in the compute type, from input `first` on.
+// q [.., queries, size], k [.., keys, size], v [.., keys, values], from input `first` on.
 struct Heads {
   Tensor q, k, v;
   std::int64_t queries, keys, images, heads;  // heads of an image
@@ -40,9 +50,9 @@ struct Heads {
   double scale;
 
   Heads(const OpCall& call, int first)
-      : q(wide(call[first])),
-        k(wide(call[first + 1])),
-        v(wide(call[first + 2])),
+      : q(call[first]),
+        k(call[first + 1]),
+        v(call[first + 2]),
         queries(q.size(-2)),
         keys(k.size(-2)),
         images(q.dim() > 2 ? q.size(0) : 1),
@@ -59,7 +69,7 @@ struct Heads {
       b.images = std::clamp<std::int64_t>(most, 1, images - b.image);
       for (b.first = 0; b.first < queries; b.first += b.rows) {
         b.rows = std::min(kQueries, queries - b.first), b.keys = seen(b.first + b.rows - 1);
-        f(b, matmul(b.queries_of(q), turned(b.keys_of(k))));
+        f(b, product(b.queries_of(q), turned(b.keys_of(k))));
       }
     }
   }
@@ -79,6 +89,7 @@ struct Heads {
 
 template <class T> void attend(const OpCall& call, Outputs& out) {
   const Heads h(call, 0);
+  const Tensor v = wide(h.v);
   h.for_blocks([&](const Block& b, const Tensor& scores) {
     T *const all = scores.data<T>(), *const logsumexp = out[1].data<T>(), scale = static_cast<T>(h.scale);
     h.for_rows<T>(b, [=](std::int64_t at, std::int64_t query, std::int64_t seen) {
@@ -87,7 +98,7 @@ template <class T> void attend(const OpCall& call, Outputs& out) {
       logsumexp[query] = softmax_row(p, p, seen);
       std::fill(p + seen, p + b.keys, T{0});
     });
-    b.queries_of(out[0]).copy_(matmul(scores, b.keys_of(h.v)));
+    b.queries_of(out[0]).copy_(matmul(scores, b.keys_of(v)));
   });
 }
 
@@ -95,23 +106,26 @@ template <class T> void attend(const OpCall& call, Outputs& out) {
 // y was rounded to half, dy y is the sum of p dy v^T.
 template <class T> void attend_backward(const OpCall& call, Outputs& out) {
   const Heads h(call, 1);
-  const Tensor dy = wide(call[0]), logsumexp = call[5].to(h.q.dtype()).contiguous();
+  const Tensor q = wide(h.q), k = wide(h.k), dy = wide(call[0]), logsumexp = call[5].to(q.dtype()).contiguous();
   const Tensor dy_y = is_half(call[4].dtype()) ? Tensor() : sum(dy * call[4], {-1});
-  const Tensor dk = zeros(h.k.sizes(), {.dtype = h.k.dtype()}), dv = zeros(h.v.sizes(), {.dtype = h.v.dtype()});
+  const Tensor dk = zeros(k.sizes(), {.dtype = k.dtype()}), dv = zeros(h.v.sizes(), {.dtype = k.dtype()});
   h.for_blocks([&](const Block& b, const Tensor& scores) {
-    const Tensor gradients = matmul(b.queries_of(dy), turned(b.keys_of(h.v)));
+    const Tensor gradients = product(b.queries_of(call[0]), turned(b.keys_of(h.v)));
     T *const all = scores.data<T>(), *const all_ds = gradients.data<T>(), scale = static_cast<T>(h.scale);
     const T *const log = logsumexp.data<T>(), *const given = dy_y.defined() ? dy_y.data<T>() : nullptr;
     h.for_rows<T>(b, [=](std::int64_t at, std::int64_t query, std::int64_t seen) {
       T *const p = all + at, *const ds = all_ds + at;
-      for (std::int64_t i = 0; i < seen; ++i) p[i] = math::exp(p[i] * scale - log[query]);
-      const T along = given ? given[query] : blocked_sum<T>(seen, [=](std::int64_t i) { return p[i] * ds[i]; });
+      const T sum = blocked_sum<T>(seen, [=](std::int64_t i) {
+        p[i] = math::exp(p[i] * scale - log[query]);
+        return p[i] * ds[i];
+      });
+      const T along = given ? given[query] : sum;
       for (std::int64_t i = 0; i < seen; ++i) ds[i] = p[i] * (ds[i] - along) * scale;
       for (T* const x : {p, ds}) std::fill(x + seen, x + b.keys, T{0});
     });
     b.keys_of(dv).add_(matmul(turned(scores), b.queries_of(dy)));
-    b.keys_of(dk).add_(matmul(turned(gradients), b.queries_of(h.q)));
-    b.queries_of(out[0]).copy_(matmul(gradients, b.keys_of(h.k)));
+    b.keys_of(dk).add_(matmul(turned(gradients), b.queries_of(q)));
+    b.queries_of(out[0]).copy_(matmul(gradients, b.keys_of(k)));
   });
   out[1].copy_(dk);
   out[2].copy_(dv);

@@ -244,19 +244,15 @@ void mul_in_place(const OpCall& c, Outputs&) {
 
 }  // namespace
 
-void relu_in_place(Tensor& t) {
-  const CountScope uncounted(nullptr);
-  const Tensor* const input = &t;
-  const Attrs none{};
-  Outputs out{{t}};
-  columns().cpu[static_cast<int>(OpId::relu)]({OpId::relu, TensorRefs(&input, 1), &none, {}}, out);
+void run_kernel(OpId op, const Attrs& attrs, const Tensor& x, const Tensor& y) {
+  const Tensor* const input = &x;
+  Outputs out{{y}};
+  columns().cpu[static_cast<int>(op)]({op, TensorRefs(&input, 1), &attrs, {}}, out);
 }
 
-void gelu_of(const Tensor& x, Gelu form, const Tensor& y) {
-  const Tensor* const input = &x;
-  const Attrs attrs = form;
-  Outputs out{{y}};
-  columns().cpu[static_cast<int>(OpId::gelu)]({OpId::gelu, TensorRefs(&input, 1), &attrs, {}}, out);
+void relu_in_place(const Tensor& t) {
+  const CountScope uncounted(nullptr);
+  run_kernel(OpId::relu, {}, t, t);
 }
 
 void register_elementwise() {

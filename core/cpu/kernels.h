@@ -7,10 +7,10 @@ namespace gradual::cpu {
 
 inline void set_kernel(OpId op, KernelFn fn) { columns().cpu[static_cast<int>(op)] = fn; }
 
-// relu over its operand: the end of a kernel that has it. Nothing is rounded, nor counted, again.
-void relu_in_place(Tensor& t);
-// The same of gelu, which counts: it rounds.
-void gelu_of(const Tensor& x, Gelu form, const Tensor& y);
+// Runs the kernel of an op of one input x and one output y, as a part of another kernel.
+void run_kernel(OpId op, const Attrs& attrs, const Tensor& x, const Tensor& y);
+// relu at the end of a fused kernel. It rounds and counts nothing.
+void relu_in_place(const Tensor& t);
 // A kernel or an offer of matmul, and the gradients of weight and bias by it: dy^T x, and the sums of dy's columns.
 bool linear_gradients(const OpCall& call, Outputs& out, bool (*matmul)(const OpCall& call, Outputs& out));
 

@@ -7,7 +7,7 @@
 #include "../ops/dispatch.h"
 #include "../support/parallel.h"
 #include "gemm.h"
-#include "kernels.h"
+#include "product_offers.h"
 #include "rounded_gemm.h"
 
 namespace gradual::cpu {
@@ -58,51 +58,16 @@ template <class T> void product(Operand<T>& a, const Operand<T>& b, Shape batch,
   c.store();
 }
 
-void matmul(const OpCall& call, Outputs& out) {
-  if (out[0].numel() == 0) return;
+bool product(const OpCall& call, Outputs& out, bool linear, bool relu) {
+  if (out[0].numel() == 0) return true;
   visit_floating(out[0].dtype(), [&]<class T>(T) {
-    Operand<T> a(call[0]);
-    Operand<T> b(call[1]);
-    Shape batch = out[0].sizes();
-    if (call[0].dim() == 1) a.insert_dim(0);
-    else batch.erase(batch.size() - 1);
-    if (call[1].dim() == 1) b.insert_dim(1);
-    else batch.erase(batch.size() - 1);
-    product<T>(a, b, batch, nullptr, out[0]);
+    Operand<T> a(call[0]), b(call[1]);
+    const Loaded<T> bias(linear ? call[2] : Tensor(), Loaded<T>::As::rows);
+    const Shape batch = as_matrices(a, b, linear, out[0].sizes());
+    product<T>(a, b, batch, bias.data(), out[0]);
   });
-}
-
-void linear(const OpCall& call, Outputs& out) {
-  if (out[0].numel() == 0) return;
-  visit_floating(out[0].dtype(), [&]<class T>(T) {
-    Operand<T> x(call[0]);
-    Operand<T> w(call[1]);
-    const Loaded<T> bias(call[2], Loaded<T>::As::rows);
-    if (call[0].dim() == 1) x.insert_dim(0);
-    w.transpose();
-    Shape batch = x.sizes;
-    batch.erase(batch.size() - 1);
-    batch.erase(batch.size() - 1);
-    product<T>(x, w, batch, bias.data(), out[0]);
-  });
-}
-
-void linear_relu(const OpCall& call, Outputs& out) {
-  linear(call, out);
-  relu_in_place(out[0]);
-}
-
-void linear_gelu(const OpCall& call, Outputs& out) {
-  Outputs before{{out[1]}};
-  linear(call, before);
-  gelu_of(out[1], call.get<Gelu>(), out[0]);
-}
-
-void linear_backward_weight(const OpCall& call, Outputs& out) {
-  linear_gradients(call, out, [](const OpCall& product, Outputs& dw) {
-    matmul(product, dw);
-    return true;
-  });
+  if (relu) relu_in_place(out[0]);
+  return true;
 }
 
 }  // namespace
@@ -111,20 +76,13 @@ bool linear_gradients(const OpCall& call, Outputs& out, bool (*matmul)(const OpC
   const Tensor &dy = call[0], &x = call[1];
   const Tensor turned = as_strided(dy, {dy.sizes()[1], dy.sizes()[0]}, {dy.strides()[1], dy.strides()[0]}, dy.offset());
   const Tensor* const operands[] = {&turned, &x};
-  const Tensor* const rows = &dy;
-  const Attrs none{}, first_dim = ReduceAttrs{.dims = 1};
-  Outputs dw{{out[0]}}, db{{out[1]}};
+  const Attrs none{};
+  Outputs dw{{out[0]}};
   if (!matmul({OpId::matmul, TensorRefs(operands, 2), &none, call.where}, dw)) return false;
-  columns().cpu[static_cast<int>(OpId::sum)]({OpId::sum, TensorRefs(&rows, 1), &first_dim, call.where}, db);
+  run_kernel(OpId::sum, ReduceAttrs{.dims = 1}, dy, out[1]);
   return true;
 }
 
-void register_contractions() {
-  set_kernel(OpId::matmul, matmul);
-  set_kernel(OpId::linear, linear);
-  set_kernel(OpId::linear_relu, linear_relu);
-  set_kernel(OpId::linear_gelu, linear_gelu);
-  set_kernel(OpId::linear_backward_weight, linear_backward_weight);
-}
+void register_contractions() { set_products<product>(columns().cpu); }
 
 }  // namespace gradual::cpu

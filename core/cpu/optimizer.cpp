@@ -187,11 +187,7 @@ std::int64_t unscale_part(const Tensor& gradient, const Tensor& target, C invers
     });
     out.store(products, i, n, total ? &counted : nullptr);
     out.load(i, n, buffers[1]);  // as the target has them
-    bad += vectorized([=] {
-      std::int64_t count = 0;
-      for (std::int64_t k = 0; k < n; ++k) count += std::abs(products[k]) < std::numeric_limits<C>::infinity() ? 0 : 1;
-      return count;
-    });
+    bad += vectorized([=] { return count_nonfinite(products, C{1}, n); });
   }
   if (total) merge_counts(total, counted);
   return bad;

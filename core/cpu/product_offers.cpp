@@ -45,9 +45,9 @@ struct Operand : MatrixBatch {
     return static_cast<const char*>(tensor.raw()) + offset * static_cast<std::int64_t>(size_of(tensor.dtype()));
   }
   // Strides of one matrix, in the form that oneDNN reads also where a size is 1.
-  Shape matrix_strides() const {
+  Strides matrix_strides() const {
     const int n = sizes.size();
-    Shape s{strides[n - 2], strides[n - 1]};
+    Strides s{strides[n - 2], strides[n - 1]};
     if (rows() == 1 && cols() == 1) return {1, 1};
     if (rows() == 1 && s[1] == 1) s[0] = cols();
     if (cols() == 1 && (s[0] == 1 || s[1] == 0)) s[1] = s[0] == 1 ? rows() : 1;
@@ -96,7 +96,7 @@ bool products(const Multiplier& kernel, Operand& a, const Operand& b, Shape batc
   if (kernel.same_bits ? !kernel.suits(whole)
                        : cuts && !(kernel.suits(cut(0)) && kernel.suits(cut((parts - 1) * side))))
     return false;
-  if (relu && *relu && kernel.same_bits && in == DType::bf16) whole.relu = true, *relu = false;
+  if (relu && kernel.same_bits) whole.relu = std::exchange(*relu, false);
   if (!cuts) return kernel.run(whole, a.at(0), b.at(0), c, bias);
   parallel_for(count * parts, grain, [&](std::int64_t i, std::int64_t end) {
     for (; i < end; ++i) {
@@ -160,7 +160,7 @@ struct Blocks {
   }
   std::int64_t lines(std::int64_t block) const { return std::min(size, wide.side - block * size); }
   // The product of `count` rows or columns that lie `step` apart, with `whole` strides of the other operand.
-  Product part(std::int64_t count, std::int64_t step, std::int64_t k_step, const Shape& whole, bool direct,
+  Product part(std::int64_t count, std::int64_t step, std::int64_t k_step, const Strides& whole, bool direct,
                bool bias) const {
     Product p{m, n, k, n, whole, whole, DType::f32, DType::f32, bias, m * n * k};
     if (by_columns) p.n = count, p.b_strides = {k_step, step};
@@ -178,7 +178,7 @@ bool product_in_blocks(const Multiplier& kernel, const OpCall& call, Tensor& y, 
   const bool direct = y.dtype() == DType::f32;
   Operand whole(call[b.by_columns ? 0 : 1], DType::f32);
   if (linear && !b.by_columns) whole.transpose();
-  const Shape strides = whole.matrix_strides();
+  const Strides strides = whole.matrix_strides();
   for (const std::int64_t count : {b.lines(0), b.lines(b.blocks - 1)}) {
     const bool rows = b.wide.k_step == 1;
     if (!kernel.suits(b.part(count, rows ? b.k : 1, rows ? 1 : count, strides, direct, bias))) return false;
@@ -205,6 +205,20 @@ bool product_in_blocks(const Multiplier& kernel, const OpCall& call, Tensor& y, 
   return true;
 }
 
+// One product of two matrices that the kernel reads where they lie, on this thread: without the costs of batches and
+// cuts. False, with nothing written, where the call is another.
+bool multiply_in_place(const Multiplier& kernel, const OpCall& call, Tensor& y, DType in, bool linear,
+                       const float* bias, bool relu) {
+  const Tensor &a = call[0], &b = call[1];
+  const auto reads = [in](const Tensor& t) { return t.dim() == 2 && t.dtype() == in && Operand::readable(t); };
+  if (!kernel.same_bits || rounds_to_tf32(in) || !reads(a) || !reads(b)) return false;
+  const std::int64_t m = a.sizes()[0], k = a.sizes()[1], n = b.sizes()[linear ? 0 : 1];
+  const Strides of_a{a.strides()[0], a.strides()[1]}, of_b{b.strides()[linear ? 1 : 0], b.strides()[linear ? 0 : 1]};
+  const Product p{m, n, k, n, of_a, of_b, in, y.dtype(), bias != nullptr, m * n * k, relu};
+  if (p.work >= 2 * kWorthThreads || !kernel.suits(p)) return false;
+  return kernel.run(p, static_cast<char*>(a.raw()), static_cast<char*>(b.raw()), static_cast<char*>(y.raw()), bias);
+}
+
 }  // namespace
 
 bool multiply(const Multiplier& kernel, const OpCall& call, Outputs& out, bool linear, bool relu) {
@@ -212,21 +226,18 @@ bool multiply(const Multiplier& kernel, const OpCall& call, Outputs& out, bool l
   if (y.dtype() == DType::f64 || current_accumulator() || y.numel() == 0 || call[0].numel() == 0) return false;
   const DType in = kernel.dtype(call[0].dtype());
   const Loaded<float> bias(linear ? call[2] : Tensor(), Loaded<float>::As::rows);
+  const bool stores =
+      y.dtype() == DType::f32 || (y.dtype() == in && !counts_for(DType::f32, in));  // else rounded below
+  if (stores && multiply_in_place(kernel, call, y, in, linear, bias.data(), relu)) return true;
   if (in == DType::f32 && call[0].dtype() != DType::f32 && product_in_blocks(kernel, call, y, linear, bias.data())) {
     if (relu) relu_in_place(y);
     return true;
   }
   Operand a(call[0], in);
   Operand b(call[1], in);
-  if (linear) b.transpose();
-  if (call[0].dim() == 1) a.insert_dim(0);
-  if (!linear && call[1].dim() == 1) b.insert_dim(1);
-  Shape batch = y.sizes();
-  if (call[0].dim() > 1) batch.erase(batch.size() - 1);
-  if (linear || call[1].dim() > 1) batch.erase(batch.size() - 1);
-  const bool counted = counts_for(DType::f32, y.dtype()) != nullptr;
+  const Shape batch = as_matrices(a, b, linear, y.sizes());
   bool left = relu;
-  if (y.dtype() == DType::f32 || (y.dtype() == DType::bf16 && in == DType::bf16 && !counted)) {
+  if (stores) {
     if (!products(kernel, a, b, batch, bias.data(), static_cast<char*>(y.raw()), in, y.dtype(), &left)) return false;
   } else {
     const Result<float> sums(y);

@@ -2,18 +2,20 @@
 // converted to, and how batches, threads and memory cut a product. The fast kernels and oneDNN are such kernels.
 #pragma once
 
+#include <array>
 #include <cstdint>
+#include <type_traits>
 
 #include "../ops/dispatch.h"
 #include "kernels.h"
 
 namespace gradual::cpu {
 
-// c [m, n] (rows `across` apart) = a [m, k] b [k, n] + bias [n]. Strides are those of rows and columns, one of them is
-// 1.
+using Strides = std::array<std::int64_t, 2>;  // of rows and of columns; one of them is 1
+// c [m, n] (rows `across` apart) = a [m, k] b [k, n] + bias [n].
 struct Product {
   std::int64_t m, n, k, across;
-  Shape a_strides, b_strides;
+  Strides a_strides, b_strides;
   DType in, out;  // f32 or bf16
   bool bias;
   std::int64_t work;  // multiplications of the product that this is a part of
@@ -21,8 +23,8 @@ struct Product {
 };
 
 // A kernel. `run` computes each product that `suits`, on the calling thread, and returns false, with nothing written,
-// for those it has no way for. With `same_bits` a sum has the same bits however
-// the product is cut, and bf16 products take `relu`; other products are cut by shape alone in deterministic mode.
+// for those it has no way for. With `same_bits` a sum has the same bits however the product is cut, and the kernel takes
+// `relu`; other products are cut by shape alone in deterministic mode.
 struct Multiplier {
   bool same_bits;
   DType (*dtype)(DType operands);  // that operands of a dtype are multiplied in
@@ -34,17 +36,23 @@ struct Multiplier {
 // f32 first. False, with nothing written, for f64, a set accumulator, empty operands and what does not suit the kernel.
 bool multiply(const Multiplier& kernel, const OpCall& call, Outputs& out, bool linear, bool relu);
 
-// Fills a column with matmul and all that consists of it. product(call, out, linear, relu): as multiply() above.
-template <bool (*product)(const OpCall&, Outputs&, bool, bool)> void offer_products(OfferFn* column) {
+// Fills a column of kernels or of offers with matmul and all that consists of it. product(call, out, linear, relu): as
+// multiply() above; a kernel's returns true.
+template <bool (*product)(const OpCall&, Outputs&, bool, bool), class Fn> void set_products(Fn* column) {
   static constexpr OfferFn matmul = [](const OpCall& call, Outputs& out) { return product(call, out, false, false); };
-  const auto set = [column](OpId op, OfferFn fn) { column[static_cast<int>(op)] = fn; };
-  set(OpId::matmul, matmul);
+  const auto set = [column]<class F>(OpId op, F) {
+    using Returned = std::invoke_result_t<Fn, const OpCall&, Outputs&>;  // of kernels: nothing
+    column[static_cast<int>(op)] = [](const OpCall& call, Outputs& out) {
+      return static_cast<Returned>(F{}(call, out));
+    };
+  };
+  set(OpId::matmul, [](const OpCall& call, Outputs& out) { return matmul(call, out); });
   set(OpId::linear, [](const OpCall& call, Outputs& out) { return product(call, out, true, false); });
   set(OpId::linear_relu, [](const OpCall& call, Outputs& out) { return product(call, out, true, true); });
   set(OpId::linear_gelu, [](const OpCall& call, Outputs& out) {
     Outputs before{{out[1]}};
     if (!product(call, before, true, false)) return false;
-    gelu_of(out[1], call.get<Gelu>(), out[0]);
+    run_kernel(OpId::gelu, *call.attrs, out[1], out[0]);
     return true;
   });
   set(OpId::linear_backward_weight,

@@ -6,6 +6,7 @@
 #include <cmath>
 #include <limits>
 #include <optional>
+#include <utility>
 
 #include "../formats/accumulator.h"
 #include "../kernels/contraction_operand.h"
@@ -28,9 +29,9 @@ constexpr std::int64_t kRowSegment = 1024;  // the same where columns are summed
 
 // How one reduction treats elements: map, then combine. Both are compiled in, once for a compute type.
 template <class C> struct Reducer {
-  using Fn = void (*)(C* acc, const C* x, const C* params, std::int64_t n);
+  using Fn = void (*)(C* acc, const C* x, const C* params, std::int64_t n, std::int64_t rows, std::int64_t step);
   C identity;
-  Fn accumulate;  // acc[j] = combine(acc[j], map(x[j])) for n lanes, or map(x[j], params[j])
+  Fn accumulate;  // acc[j] = combine(acc[j], map(x[j])) for n lanes of each row, or map(x[j], params[j])
   Fn join;        // without the map
 };
 
@@ -39,15 +40,24 @@ constexpr auto kAdd = [](auto a, auto b) { return math::add(a, b); };
 constexpr auto kMaximum = [](auto a, auto b) { return math::maximum(a, b); };
 constexpr auto kMinimum = [](auto a, auto b) { return math::minimum(a, b); };
 
-template <class C, class Map, class Combine> void accumulate(C* acc, const C* x, const C* params, std::int64_t n) {
+template <class C, class Map, class Combine>
+void accumulate(C* acc, const C* all, const C* params, std::int64_t n, std::int64_t rows, std::int64_t step) {
   vectorized([=] {
-    if constexpr (std::is_invocable_v<Map, C>) {
+    const auto mapped = [=](C x, std::int64_t j) {
+      if constexpr (std::is_invocable_v<Map, C>) return Map{}(x);
+      else return Map{}(x, params[j]);
+    };
+    const auto add = [=]<int... R>(const C* x, std::integer_sequence<int, R...>) {  // rows, one after another
 #pragma omp simd
-      for (std::int64_t j = 0; j < n; ++j) acc[j] = Combine{}(acc[j], Map{}(x[j]));
-    } else {
-#pragma omp simd
-      for (std::int64_t j = 0; j < n; ++j) acc[j] = Combine{}(acc[j], Map{}(x[j], params[j]));
-    }
+      for (std::int64_t j = 0; j < n; ++j) {
+        C sum = acc[j];
+        ((sum = Combine{}(sum, mapped(x[R * step + j], j))), ...);
+        acc[j] = sum;
+      }
+    };
+    std::int64_t row = 0;
+    for (; row + 8 <= rows; row += 8) add(all + row * step, std::make_integer_sequence<int, 8>());
+    for (; row < rows; ++row) add(all + row * step, std::make_integer_sequence<int, 1>());
   });
 }
 
@@ -77,10 +87,10 @@ void reduce_segment(const Plan& p, const Reducer<C>& r, std::int64_t output, std
   std::fill_n(total, lanes, r.identity);
   std::fill_n(part, lanes, r.identity);
   std::int64_t rows = 0;
-  const auto take = [&](const C* x, std::int64_t n) {
-    r.accumulate(part, x, params, n);
-    if (++rows % kRows != 0) return;
-    r.join(total, part, nullptr, lanes);
+  const auto take = [&](const C* x, std::int64_t n, std::int64_t many, std::int64_t step) {
+    r.accumulate(part, x, params, n, many, step);
+    if ((rows += many) % kRows != 0) return;
+    r.join(total, part, nullptr, lanes, 1, lanes);
     std::fill_n(part, lanes, r.identity);
   };
   const Loop row = p.row_of(output);
@@ -88,22 +98,24 @@ void reduce_segment(const Plan& p, const Reducer<C>& r, std::int64_t output, std
     const std::int64_t step = row.view[0].strides[row.ndim - 1];
     const std::int64_t across = p.kept.view[0].strides[p.kept.ndim - 1];
     const bool in_place = p.dtype == dtype_of<C> && across == 1;
+    const std::int64_t most = in_place ? kRows : across == 1 && step == width ? kBlock / width : 1;  // rows at a time
     for_rows(row, begin, end - begin, [&](const std::int64_t* offset, std::int64_t length) {
-      for (std::int64_t i = 0; i < length; ++i) {
+      for (std::int64_t i = 0, many; i < length; i += many) {
+        many = std::min({length - i, kRows - rows % kRows, most});
         const void* x = row.view[0].data + (*offset + i * step) * static_cast<std::int64_t>(size_of(p.dtype));
-        if (!in_place) fetch_and_cast(p.dtype, x, across, buffer, width);
-        take(in_place ? static_cast<const C*>(x) : buffer, width);
+        if (!in_place) fetch_and_cast(p.dtype, x, across, buffer, many * width);
+        take(in_place ? static_cast<const C*>(x) : buffer, width, many, in_place ? step : width);
       }
     });
   } else {
     for (std::int64_t at = begin, n = 0; at < end; at += n) {
       n = row.block(at, end);
       const C* x = fetch(row, 0, at, n, buffer);
-      for (std::int64_t j = 0; j < n; j += lanes) take(x + j, std::min(lanes, n - j));
+      for (std::int64_t j = 0; j < n; j += lanes) take(x + j, std::min(lanes, n - j), 1, lanes);
     }
   }
-  r.join(total, part, nullptr, lanes);
-  for (std::int64_t w = lanes / 2; w > 0 && !p.columns; w /= 2) r.join(total, total + w, nullptr, w);
+  r.join(total, part, nullptr, lanes, 1, lanes);
+  for (std::int64_t w = lanes / 2; w > 0 && !p.columns; w /= 2) r.join(total, total + w, nullptr, w, 1, w);
   for (std::int64_t j = 0; j < width; ++j) out[j * stride] = total[j];
 }
 
@@ -130,7 +142,7 @@ template <class C> void reduce(const Plan& p, const Reducer<C>& r, const C* para
   for (std::int64_t o = 0; o < p.outputs() && segments > 1; ++o) {
     C* const part = partials + o * segments;
     for (std::int64_t w = 1; w < segments; w *= 2)
-      for (std::int64_t s = 0; s + w < segments; s += 2 * w) r.join(part + s, part + s + w, nullptr, 1);
+      for (std::int64_t s = 0; s + w < segments; s += 2 * w) r.join(part + s, part + s + w, nullptr, 1, 1, 1);
     values[o] = *part;
   }
 }

@@ -69,7 +69,8 @@ void copy_elements(const Tensor& out, const Tensor& x) {
   if (out.numel() <= kGrain && out.is_contiguous() && x.is_contiguous() && x.numel() == out.numel())
     return convert(x.dtype(), x.raw(), out.dtype(), out.raw(), x.numel(), counts_for(x.dtype(), out.dtype()));
   const Tensor* operands[] = {&out, &x};
-  const Loop loop = make_loop(out.sizes(), operands, out.is_contiguous());
+  const bool rows = x.is_contiguous() && out.strides().back() == 1;  // in x's order only the writes are in pieces
+  const Loop loop = make_loop(out.sizes(), operands, rows || out.is_contiguous());
   const auto copy = [](const Loop& part, std::int64_t at, std::int64_t end, CastCounts* counts) {
     for (std::int64_t n = 0; at < end; at += n) copy_block(part, at, n = part.block(at, end), counts);
   };

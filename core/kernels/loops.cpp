@@ -20,7 +20,8 @@ void finish_view(const Loop& loop, View& v) {
   }
 }
 
-// Drops dims of size 1 and merges neighbours; where `order` is set, sorts dims by the strides of the first operand.
+}  // namespace
+
 void simplify(Loop& loop, bool order) {
   const auto move = [&](int to, int from) {
     loop.sizes[to] = loop.sizes[from];
@@ -50,8 +51,6 @@ void simplify(Loop& loop, bool order) {
   loop.ndim = top + 1;
   for (int i = 0; i < loop.operands; ++i) finish_view(loop, loop.view[i]);
 }
-
-}  // namespace
 
 std::int64_t offset_of(const Loop& loop, int operand, std::int64_t position) {
   std::int64_t offset = 0;
@@ -101,11 +100,12 @@ void move_raw(const Loop& loop, int operand, std::int64_t position, std::int64_t
     W* here = static_cast<W*>(dense);
     for_rows(loop, position, n, [&](const std::int64_t* offsets, std::int64_t length) {
       W* there = reinterpret_cast<W*>(view.data) + offsets[operand];
-      if (move == Move::gather) {
+      const bool gathers = move == Move::gather;
+      if (step == 1) std::copy_n(gathers ? there : here, length, gathers ? here : there);
+      else if (gathers)
         for (std::int64_t i = 0; i < length; ++i) here[i] = there[i * step];
-      } else {
+      else
         for (std::int64_t i = 0; i < length; ++i) there[i * step] = here[i];
-      }
       here += length;
     });
   });

@@ -59,6 +59,8 @@ struct Loop {
   std::int64_t block(std::int64_t position, std::int64_t end) const;
 };
 
+// Drops dims of size 1 and merges neighbours. If `order` is set, sorts the dims by the strides of the first operand.
+void simplify(Loop& loop, bool order);
 // A loop over `sizes`, to which the operands are broadcast. An undefined operand has no data and strides of 0. The
 // order is row-major or that of the first operand's memory.
 Loop make_loop(const Shape& sizes, std::span<const Tensor* const> operands, bool row_major);

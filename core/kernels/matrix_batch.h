@@ -34,6 +34,16 @@ struct MatrixBatch {
   }
 };
 
+// Makes matrices of the operands of matmul, or of linear, whose y has the sizes `y`. Returns the sizes of the batch.
+inline Shape as_matrices(MatrixBatch& a, MatrixBatch& b, bool linear, Shape y) {
+  if (linear) b.transpose();
+  if (a.sizes.size() == 1) a.insert_dim(0);
+  else y.erase(y.size() - 1);
+  if (b.sizes.size() == 1) b.insert_dim(1);
+  else y.erase(y.size() - 1);
+  return y;
+}
+
 // Merges the batches of a into one tall matrix if one matrix multiplies all of them and their rows have one stride.
 inline void merge_rows(MatrixBatch& a, const MatrixBatch& b, Shape& batch) {
   Shape lead = a.sizes;

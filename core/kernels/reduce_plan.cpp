@@ -4,23 +4,19 @@ namespace gradual::cpu {
 
 Plan make_plan(std::span<const Tensor* const> operands, std::uint32_t dims) {
   const Tensor& x = *operands[0];
-  const bool none = x.numel() == 0;  // then an address stands in for the elements that there are not
   const auto loop = [&](bool reduced) {
-    Shape sizes;
-    Tensor views[kMaxOperands];
-    const Tensor* pointers[kMaxOperands];
-    for (int d = 0; d < x.dim(); ++d)
-      if ((dims >> d & 1) == static_cast<std::uint32_t>(reduced)) sizes.push_back(x.sizes()[d]);
-    for (std::size_t k = 0; k < operands.size(); ++k) {
-      const Tensor& t = *operands[k];
-      Shape strides;
-      for (int d = 0; d < x.dim(); ++d)
-        if ((dims >> d & 1) == static_cast<std::uint32_t>(reduced)) strides.push_back(none ? 0 : t.strides()[d]);
-      const Tensor elements = none ? empty({}, {.dtype = t.dtype(), .device = t.device()}) : t;
-      views[k] = as_strided(elements, sizes, strides, elements.offset());
-      pointers[k] = &views[k];
+    Loop all;
+    all.operands = static_cast<int>(operands.size());
+    for (int k = 0; k < all.operands; ++k)
+      all.view[k].data = static_cast<char*>(operands[k]->raw()), all.view[k].dtype = operands[k]->dtype();
+    for (int d = 0; d < x.dim(); ++d) {
+      if ((dims >> d & 1) != static_cast<std::uint32_t>(reduced)) continue;
+      for (int k = 0; k < all.operands; ++k) all.view[k].strides[all.ndim] = operands[k]->strides()[d];
+      all.sizes[all.ndim++] = x.sizes()[d];
+      all.numel *= x.sizes()[d];
     }
-    return make_loop(sizes, {pointers, operands.size()}, !reduced);
+    simplify(all, reduced);
+    return all;
   };
   Plan p{loop(false), loop(true), x.dtype()};
   const int last = p.kept.ndim - 1;

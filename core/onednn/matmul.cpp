@@ -17,11 +17,12 @@ using cpu::Product;
 
 Primitive* primitive_of(const Product& p) {
   Key key(static_cast<std::int64_t>(OpId::matmul));
-  key.add(p.m).add(p.n).add(p.k).add(p.across).add(p.a_strides).add(p.b_strides);
+  key.add(p.m).add(p.n).add(p.k).add(p.across);
+  for (const cpu::Strides& s : {p.a_strides, p.b_strides}) key.add(s[0]).add(s[1]);
   key.add(static_cast<int>(p.in)).add(static_cast<int>(p.out)).add(p.bias);
   return find(key, [&]() -> std::unique_ptr<Primitive> {
-    const dnnl::memory::desc a = layout_of({p.m, p.k}, p.a_strides, p.in);
-    const dnnl::memory::desc b = layout_of({p.k, p.n}, p.b_strides, p.in);
+    const dnnl::memory::desc a = layout_of({p.m, p.k}, {p.a_strides[0], p.a_strides[1]}, p.in);
+    const dnnl::memory::desc b = layout_of({p.k, p.n}, {p.b_strides[0], p.b_strides[1]}, p.in);
     const dnnl::memory::desc c = layout_of({p.m, p.n}, {p.across, 1}, p.out);
     const dnnl::memory::desc bias = layout_of({1, p.n}, {p.n, 1}, DType::f32);
     const auto how = p.bias ? describe<dnnl::matmul>(a, b, bias, c) : describe<dnnl::matmul>(a, b, c);
@@ -41,8 +42,8 @@ bool is_sgemm(const Product& p) {
 }
 
 void run_sgemm(const Product& p, const char* a, const char* b, float* c, const float* bias) {
-  const auto across = [](const Shape& strides) { return strides[1] == 1 ? strides[0] : strides[1]; };
-  const auto order = [](const Shape& strides) { return strides[1] == 1 ? 'N' : 'T'; };
+  const auto across = [](const cpu::Strides& strides) { return strides[1] == 1 ? strides[0] : strides[1]; };
+  const auto order = [](const cpu::Strides& strides) { return strides[1] == 1 ? 'N' : 'T'; };
   if (bias)
     parallel_for(p.m, std::max<std::int64_t>(1, cpu::kGrain / p.n), [&](std::int64_t i, std::int64_t end) {
       for (; i < end; ++i) std::copy_n(bias, p.n, c + i * p.across);
@@ -79,7 +80,7 @@ bool product(const OpCall& call, Outputs& out, bool linear, bool relu) {
 }  // namespace
 
 void register_contractions() {
-  cpu::offer_products<product>(columns().onednn);
+  cpu::set_products<product>(columns().onednn);
   columns().onednn_description = description;
 }
 

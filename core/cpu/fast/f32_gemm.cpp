@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "../../kernels/formulas.h"
 #include "../../support/error.h"
 #include "../../support/multiversion.h"
 #include "../../tensor/memory.h"
@@ -19,6 +20,8 @@ inline constexpr std::int64_t kSide = 8;                        // rows and colu
 // Of larger products (Goto and van de Geijn 2008): as much of b as stays in the last cache, and of a in the second. Rows are a
 // multiple of a tile's.
 inline constexpr std::int64_t kBlockRows = 96, kBlockColumns = 2048;
+
+bool is_small(std::int64_t m, std::int64_t n, std::int64_t k) { return k <= kDepth && m * n * k <= kSmall; }
 
 // 16 columns, each of k numbers side by side in memory and `stride` from the next, as rows `across` apart: four rows at a time
 // are read as quarters of vectors and change places inside them. Columns past the last one are read as that one again.
@@ -196,9 +199,14 @@ template <class Isa> struct Kernel {
         }
       }
   }
-};
 
-bool is_small(std::int64_t m, std::int64_t n, std::int64_t k) { return k <= kDepth && m * n * k <= kSmall; }
+  static void run(const F32Product& p, float* room) {
+    if (is_small(p.m, p.n, p.k)) small(p, room);
+    else large(p, room);
+    for (std::int64_t i = 0; p.relu && i < p.m; ++i)
+      for (std::int64_t j = 0; j < p.n; ++j) p.c[i * p.across + j] = math::relu(p.c[i * p.across + j]);
+  }
+};
 
 }  // namespace
 
@@ -209,14 +217,12 @@ bool suits_f32_product(std::int64_t m, std::int64_t n, std::int64_t k) {
 
 void f32_product(const F32Product& p) {
   static_assert(kBlockRows % Kernel<Avx2>::kRows == 0 && kBlockColumns % Kernel<Avx2>::kColumns == 0);
-  const bool small = is_small(p.m, p.n, p.k);
   const std::int64_t room =
-      small ? (p.k + 1 + std::max(p.m, p.n)) * Kernel<Avx512>::kColumns : Kernel<Avx2>::Room(p).all;
+      is_small(p.m, p.n, p.k) ? (p.k + 1 + std::max(p.m, p.n)) * Kernel<Avx512>::kColumns : Kernel<Avx2>::Room(p).all;
   const Scratch scratch(static_cast<std::size_t>(room) * sizeof(float));
   auto* const own = scratch.as<float>();
-  if (!small) detail::run_avx2([=] { Kernel<Avx2>::large(p, own); });
-  else if (cpu_isa() >= CpuIsa::avx512) detail::run_avx512([=] { Kernel<Avx512>::small(p, own); });
-  else detail::run_avx2([=] { Kernel<Avx2>::small(p, own); });
+  if (cpu_isa() >= CpuIsa::avx512) detail::run_avx512([=] { Kernel<Avx512>::run(p, own); });
+  else detail::run_avx2([=] { Kernel<Avx2>::run(p, own); });
 }
 
 }  // namespace gradual::cpu

@@ -8,13 +8,14 @@
 
 namespace gradual::cpu {
 
-// c [m, n] (rows `across` apart) = a [m, k] b [k, n] + bias [n], which may be null.
+// c [m, n] (rows `across` apart) = a [m, k] b [k, n] + bias [n], which may be null; with relu, 0 for what is below.
 struct F32Product {
   std::int64_t m, n, k;
   MatrixRef<float> a, b;  // either stride is 1
   const float* bias;
   float* c;
   std::int64_t across;
+  bool relu = false;
 };
 
 // Whether f32_product is the way for a product of these sizes: not for narrow ones, nor without AVX2.

@@ -28,7 +28,7 @@ bool suits(const Product& p) {
   return (p.in == DType::bf16 || p.out == DType::f32) && suits_sizes(p.in, p.m, p.n, p.k);
 }
 
-template <class T> cpu::MatrixRef<T> matrix(const char* data, const Shape& strides) {
+template <class T> cpu::MatrixRef<T> matrix(const char* data, const cpu::Strides& strides) {
   return {reinterpret_cast<const T*>(data), strides[0], strides[1]};
 }
 template <class Tc> void run_bf16(const Product& p, const char* a, const char* b, char* c, const float* bias) {
@@ -39,7 +39,7 @@ template <class Tc> void run_bf16(const Product& p, const char* a, const char* b
 bool run(const Product& p, const char* a, const char* b, char* c, const float* bias) {
   if (p.in == DType::f32)
     cpu::f32_product({p.m, p.n, p.k, matrix<float>(a, p.a_strides), matrix<float>(b, p.b_strides), bias,
-                      reinterpret_cast<float*>(c), p.across});
+                      reinterpret_cast<float*>(c), p.across, p.relu});
   else if (p.out == DType::bf16) run_bf16<BFloat16>(p, a, b, c, bias);
   else run_bf16<float>(p, a, b, c, bias);
   return true;
@@ -62,6 +62,6 @@ bool product(const OpCall& call, Outputs& out, bool linear, bool relu) {
 
 }  // namespace
 
-void register_contractions() { cpu::offer_products<product>(columns().fast); }
+void register_contractions() { cpu::set_products<product>(columns().fast); }
 
 }  // namespace gradual::fast
