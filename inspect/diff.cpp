@@ -80,6 +80,7 @@ std::vector<ShadowDiff::Contribution> ShadowDiff::contributions() const {
   };
   add(a_, &Contribution::a), add(b_, &Contribution::b);
   std::vector<Contribution> all;
+  all.reserve(of.size());
   for (const auto& [layer, c] : of) all.push_back(c);
   std::ranges::sort(all, {}, [](const Contribution& c) { return -std::abs(c.a - c.b); });
   return all;
@@ -97,9 +98,12 @@ std::string ShadowDiff::to_string(const std::string& name_a, const std::string& 
   text += fmt::format("What the layers contribute to the difference of the losses ({:+.3e} of it explained):\n",
                       a.explained - b.explained);
   text += fmt::format("  {:<28}  {:>11}  {:>16}  {:>16}\n", "layer", "difference", name_a, name_b);
-  for (const Contribution& c : contributions())
+  const std::vector<Contribution> all = contributions();
+  for (const Contribution& c : all) {
+    if (std::abs(c.a - c.b) < 1e-4 * std::abs(all.front().a - all.front().b)) continue;
     text += fmt::format("  {:<28}  {:>+11.2e}  {:>+16.2e}  {:>+16.2e}\n", c.layer.empty() ? "-" : c.layer, c.a - c.b,
                         c.a, c.b);
+  }
   return text;
 }
 

@@ -132,17 +132,26 @@ class Trials {
   std::vector<std::pair<Tensor, Tensor>> buffers_;  // and what they were
 };
 
-// |g - exact| / |exact| by parameter; the last is of all as one vector.
-std::vector<double> errors(const std::vector<Tensor>& g, const std::vector<Tensor>& exact) {
-  std::vector<double> of;
-  double all = 0, size = 0;
-  for (std::size_t i = 0; i < g.size(); ++i) {
-    const bool known = g[i].defined() && exact[i].defined();
-    const double e = known ? squares(minus(g[i], exact[i])) : 0, s = known ? squares(exact[i]) : 0;
-    of.push_back(e > 0 ? std::sqrt(e / s) : 0);
-    all += e, size += s;
+// |g| by parameter; the last is of all as one vector.
+std::vector<double> sizes_of(const std::vector<Tensor>& g) {
+  std::vector<double> sizes;
+  double all = 0;
+  for (const Tensor& t : g) {
+    sizes.push_back(t.defined() ? std::sqrt(squares(t)) : 0);
+    all += sizes.back() * sizes.back();
   }
-  of.push_back(all > 0 ? std::sqrt(all / size) : 0);
+  sizes.push_back(std::sqrt(all));
+  return sizes;
+}
+
+// |g - exact| / size by parameter; the last is of all as one vector.
+std::vector<double> errors(const std::vector<Tensor>& g, const std::vector<Tensor>& exact,
+                           const std::vector<double>& size) {
+  std::vector<Tensor> difference;
+  for (std::size_t i = 0; i < g.size(); ++i)
+    difference.push_back(g[i].defined() && exact[i].defined() ? minus(g[i], exact[i]) : Tensor());
+  std::vector<double> of = sizes_of(difference);
+  for (std::size_t i = 0; i < of.size(); ++i) of[i] = size[i] > 1e-6 * size.back() ? of[i] / size[i] : 0;
   return of;
 }
 
@@ -161,12 +170,15 @@ GradientSites gradient_sites(const amp::Recipe& recipe, nn::Module& model, const
                              const amp::QuantizationState* histories) {
   const Trials trials(recipe, model, loss, histories);
   const std::vector<Tensor> exact = trials.gradients({});
-  const std::vector<double> whole = errors(trials.gradients({.all = true}), exact);
-  GradientSites result{
-      .parameters = trials.names(), .error = {whole.begin(), whole.end() - 1}, .error_whole = whole.back()};
+  const std::vector<double> size = sizes_of(exact);
+  const std::vector<double> whole = errors(trials.gradients({.all = true}), exact, size);
+  GradientSites result{.parameters = trials.names(),
+                       .size = {size.begin(), size.end() - 1},
+                       .error = {whole.begin(), whole.end() - 1},
+                       .error_whole = whole.back()};
   const auto add = [&](const std::string& layer, const char* role, Field field) {
-    std::vector<double> alone = errors(trials.gradients({.layer = layer, .role = field}), exact);
-    std::vector<double> saved = errors(trials.gradients({.all = true, .layer = layer, .role = field}), exact);
+    std::vector<double> alone = errors(trials.gradients({.layer = layer, .role = field}), exact, size);
+    std::vector<double> saved = errors(trials.gradients({.all = true, .layer = layer, .role = field}), exact, size);
     for (std::size_t i = 0; i < saved.size(); ++i) saved[i] = whole[i] - saved[i];
     GradientSite site{.layer = layer, .role = role, .alone_whole = alone.back(), .saved_whole = saved.back()};
     alone.pop_back(), saved.pop_back();
@@ -190,12 +202,11 @@ std::string to_string(const GradientSites& sites, std::size_t rows) {
   std::ranges::stable_sort(order, {}, [](const GradientSite* s) { return -s->alone_whole; });
   for (std::size_t i = 0; i < std::min(rows, order.size()); ++i) {
     const GradientSite& s = *order[i];
-    const auto most = std::ranges::max_element(s.alone);
-    text += fmt::format(
-        "{:<28}  {:<10}  {:>9.3g}  {:>9.3g}  {}\n", s.layer, s.role, s.alone_whole, s.saved_whole,
-        most == s.alone.end() || *most == 0
-            ? "-"
-            : fmt::format("{} {:.3g}", sites.parameters[static_cast<std::size_t>(most - s.alone.begin())], *most));
+    std::size_t most = 0;  // where the error is largest
+    for (std::size_t k = 1; k < s.alone.size(); ++k)
+      if (s.alone[k] * sites.size[k] > s.alone[most] * sites.size[most]) most = k;
+    text += fmt::format("{:<28}  {:<10}  {:>9.3g}  {:>9.3g}  {}\n", s.layer, s.role, s.alone_whole, s.saved_whole,
+                        s.alone_whole == 0 ? "-" : fmt::format("{} {:.3g}", sites.parameters[most], s.alone[most]));
   }
   if (order.size() > rows) text += fmt::format("and {} more\n", order.size() - rows);
   return text;

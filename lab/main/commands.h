@@ -11,9 +11,14 @@ struct Command {
   std::string_view name, summary;
   int (*run)(int argc, char** argv);
 };
+int diff_command(int argc, char** argv);
+int step_command(int argc, char** argv);
 int xray_command(int argc, char** argv);
 
-inline constexpr std::array<Command, 1> kCommands = {
-    {{"xray", "what scales of blocks clip and lose, and what other rules and sizes would", xray_command}}};
+inline constexpr std::array kCommands = {
+    Command{"step", "one step of a training: whose errors move the loss, who loses the bits, the updates",
+            step_command},
+    Command{"diff", "the same step under two recipes: where they part, and why their losses differ", diff_command},
+    Command{"xray", "what scales of blocks clip and lose, and what other rules and sizes would", xray_command}};
 
 }  // namespace gradual::lab

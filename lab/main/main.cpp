@@ -158,6 +158,10 @@ int compare_command(int argc, char** argv) {
       "the numbers: accuracy, loss scale, memory, and which gradients were lost.\n",
       "gradual-lab");
   declare_options(app, a);
+  std::string commands = "Other commands (gradual-lab NAME --help):";
+  for (const lab::Command& command : lab::kCommands)
+    commands += fmt::format("\n  {:<8} {}", command.name, command.summary);
+  app.footer(commands);
   if (const std::optional<int> status = lab::parse(app, argc, argv)) return *status;
   if (app.count("--trace") && a.options.trace.empty()) a.options.trace = "-";
   if (app.count("--profile") && a.options.profile.empty()) a.options.profile = "-";
