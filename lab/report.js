@@ -309,7 +309,70 @@ function whatIf() {
   }
 }
 
-function draw() { loss(); accuracy(); scale(); histograms(); casts(); memory(); }
+// The run of a recipe whose step has a shadow.
+const shadowed = name => runsOf(name).find(r => r.step_errors);
+const measures = {
+  forward: ["Relative error of the layer's last result against f64, of one step after training: what its ops lose and what they inherit.", e => e.toExponential(0), 1e-7, 1],
+  gradient: ["Relative error of the gradient that the layer's last product of backward gives, against f64.", e => e.toExponential(0), 1e-7, 1],
+  angle: ["Angle between that gradient and the one in f64, in degrees: at 90 the step knows nothing of its direction.", e => e < .01 ? "<0.01" : e.toPrecision(2), .01, 90],
+  share: ["What the layer's own errors do to the loss, in the loss's units: + raises it. Shares cancel.", e => (e > 0 ? "+" : "") + e.toExponential(0), 1e-7, 1e-1],
+  zero: ["Elements that are not zero before rounding and zero after, in percent, over the sampled steps.", e => lostText(e).replace(" %", ""), .001, 100]
+};
+// The measure of each layer of a run; undefined: the layer has none.
+function heatOf(run, measure) {
+  const of = {};
+  if (!measures[measure]) {
+    for (const c of run.casts) if (c.role === measure) of[c.layer] = c.underflow_percent;
+    return of;
+  }
+  for (const r of run.step_errors ? run.step_errors.rows : []) {
+    if (measure === "share") of[r.layer] = (of[r.layer] || 0) + r.share;
+    else if (measure === "forward") { if (r.phase === "forward") of[r.layer] = r.total; }
+    else if (r.phase === "backward" && !/^(sum|cast)$/.test(r.op)) of[r.layer] = measure === "angle" ? Math.acos(Math.min(1, r.cosine)) * 180 / Math.PI : r.total;
+  }
+  return of;
+}
+// Layers against recipes.
+function heat() {
+  const names = shown(), measure = document.getElementById("heat-measure").value, [note, text, low, high] = measures[measure] || measures.zero;
+  const columns = names.map(name => heatOf(shadowed(name) || runsOf(name)[0], measure));
+  const order = [...new Set(data.runs.flatMap(r => [...(r.step_errors ? r.step_errors.rows : []), ...r.casts].map(c => c.layer)))];
+  const layers = order.filter(l => columns.some(c => finite(c[l]) && c[l] !== 0));
+  document.getElementById("heat-note").textContent = note + " The darker, the worse; on a log scale.";
+  const cell = v => {
+    if (!finite(v)) return el("td", {}, "–");
+    const depth = v === 0 ? 0 : Math.max(0, Math.min(1, Math.log(Math.abs(v) / low) / Math.log(high / low)));
+    return el("td", { class: "heat", style: `background:color-mix(in srgb, var(${v < 0 ? "--bar" : "--bad"}) ${(85 * depth).toFixed(0)}%, transparent)` }, v === 0 ? "0" : text(v));
+  };
+  document.getElementById("heat").replaceChildren(el("tr", {}, el("th", {}, "layer"), ...names.map(n => el("th", {}, n))),
+    ...layers.map(l => el("tr", {}, el("td", {}, l || "outside of layers"), ...columns.map(c => cell(c[l])))));
+}
+// The ops of a step in order: a bar's lower part is the op's own error, the rest is inherited; in mean ulps, on a log scale.
+function lineage() {
+  const run = shadowed(document.getElementById("lineage-recipe").value);
+  if (!run) return;
+  const e = run.step_errors, rows = e.rows.filter(r => finite(r.total_ulps) && r.total_ulps > 0);
+  document.getElementById("lineage-note").textContent = `Ops of one step after training, from the first of forward to the last of backward. The height is the mean error in units in the last place of the result's format, on a log scale: the dark part is the op's own, the light part it inherits. ` +
+    `Red bars raise the loss, blue ones lower it, grey ones do neither. The loss is ${e.loss.toPrecision(6)}, in f64 ${e.exact_loss.toPrecision(6)}; own errors explain ${(e.explained).toExponential(2)} of the difference of ${(e.loss - e.exact_loss).toExponential(2)}.`;
+  const c = canvas("lineage", 300, { left: 52, right: 12, top: 14, bottom: 34 });
+  const at = v => Math.log10(Math.max(v, 1e-3)), top = Math.max(1, ...rows.map(r => at(r.total_ulps))), y = linear(-3, top, c.bottom, c.top), x = linear(0, rows.length, c.left, c.right);
+  const ticks = [];
+  for (let t = -3; t <= top; t += Math.max(1, Math.ceil(top / 4))) ticks.push(t);
+  yAxis(c, ticks, y, t => t < 0 ? "0." + "0".repeat(-t - 1) + "1" : t > 4 ? "1e" + t : String(10 ** t));
+  const largest = Math.max(...rows.map(r => Math.abs(r.share)), 1e-30);
+  rows.forEach((r, i) => {
+    const own = Math.min(at(r.local_ulps), at(r.total_ulps)), fill = Math.abs(r.share) < 1e-3 * largest ? "var(--muted)" : r.share > 0 ? "var(--bad)" : "var(--bar)";
+    const what = `${r.phase} ${r.op}${r.product ? " (" + r.product + ")" : ""}${r.layer ? " in " + r.layer : ""}\nown ${r.local_ulps.toPrecision(2)} ulps, in all ${r.total_ulps.toPrecision(2)}; relative ${r.local.toExponential(1)}, ${r.total.toExponential(1)}` + (r.share ? `\nmoves the loss by ${r.share.toExponential(2)}` : "");
+    const bar = (from, to, opacity) => c.svg.append(hover(el("rect", { x: x(i) + .5, width: Math.max(1, x(i + 1) - x(i) - 1), y: y(to), height: Math.max(.5, y(from) - y(to)), fill, "fill-opacity": opacity }), what));
+    bar(-3, own, .9);
+    bar(own, at(r.total_ulps), .35);
+  });
+  const back = rows.findIndex(r => r.phase === "backward");
+  c.svg.append(el("text", { x: c.left, y: c.bottom + 18 }, "forward"));
+  if (back > 0) c.svg.append(el("line", { class: "axis", x1: x(back), x2: x(back), y1: c.top, y2: c.bottom + 20 }), el("text", { x: x(back) + 6, y: c.bottom + 18 }, "backward"));
+}
+
+function draw() { heat(); lineage(); loss(); accuracy(); scale(); histograms(); casts(); memory(); }
 
 function start() {
   const first = data.runs[0] || {};
@@ -337,6 +400,12 @@ function start() {
   recipe.replaceChildren(...recipes.map(name => el("option", {}, name)));
   recipe.addEventListener("change", casts);
   document.getElementById("role").addEventListener("change", histograms);
+  document.getElementById("heat-measure").addEventListener("change", heat);
+  const studied = recipes.filter(shadowed), worst = studied.filter(n => n !== "fp32").sort((a, b) => mean(runsOf(a).map(r => r.test_accuracy)) - mean(runsOf(b).map(r => r.test_accuracy)))[0];
+  const strip = document.getElementById("lineage-recipe");
+  strip.replaceChildren(...studied.map(name => el("option", name === worst ? { selected: "" } : {}, name)));
+  strip.addEventListener("change", lineage);
+  if (!studied.length) for (const id of ["heat-section", "lineage-section"]) document.getElementById(id).style.display = "none";
   summary();
   findings();
   whatIf();

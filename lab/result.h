@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "../core/tensor/memory.h"
+#include "step_errors.h"
 
 namespace gradual::lab {
 
@@ -88,6 +89,7 @@ struct Result {
   std::vector<Finding> findings = {};
   Curve curve = {};
   std::vector<Histogram> histograms = {};  // one a role
+  std::optional<StepErrors> errors = {};   // of a step after the last one, of a recipe's first seed
   std::string what_if = {};  // JSON for the report (what_if_section.h), of one run of a comparison; empty: none
 };
 

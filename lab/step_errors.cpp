@@ -1,0 +1,77 @@
+#include "step_errors.h"
+
+#include <cmath>
+#include <limits>
+#include <nlohmann/json.hpp>
+
+namespace gradual::lab {
+namespace {
+
+using Json = nlohmann::ordered_json;
+using Row = StepErrors::Row;
+
+// The numbers of a row by name. JSON has no NaN and no Inf: null stands for both. Four digits are enough.
+constexpr std::pair<const char*, double Row::*> kNumbers[] = {{"local", &Row::local},
+                                                              {"inherited", &Row::inherited},
+                                                              {"total", &Row::total},
+                                                              {"local_ulps", &Row::local_ulps},
+                                                              {"total_ulps", &Row::total_ulps},
+                                                              {"cosine", &Row::cosine},
+                                                              {"share", &Row::share}};
+constexpr std::pair<const char*, std::string Row::*> kTexts[] = {
+    {"phase", &Row::phase}, {"op", &Row::op}, {"layer", &Row::layer}, {"product", &Row::product}};
+
+Json number(double v) { return std::isfinite(v) ? Json(v) : Json(nullptr); }
+double real(const Json& j) { return j.is_null() ? std::numeric_limits<double>::quiet_NaN() : j.get<double>(); }
+
+}  // namespace
+
+StepErrors step_errors(const inspect::Shadow& shadow, std::int64_t step) {
+  const inspect::Attribution a = shadow.attribution();
+  StepErrors errors{.step = step, .loss = a.loss, .exact_loss = a.exact_loss, .explained = a.explained};
+  for (const inspect::ShadowRow& r : shadow.rows()) {
+    if (r.phase == Phase::optimizer || (r.total.squares == 0 && r.local.lost == 0)) continue;
+    errors.rows.push_back({.phase = std::string(to_string(r.phase)),
+                           .op = r.op,
+                           .layer = r.module,
+                           .product = r.product,
+                           .local = r.local.relative(),
+                           .inherited = r.inherited.relative(),
+                           .total = r.total.relative(),
+                           .local_ulps = r.local.mean_ulps(),
+                           .total_ulps = r.total.mean_ulps(),
+                           .cosine = r.cosine,
+                           .share = r.share});
+  }
+  return errors;
+}
+
+Json to_json(const StepErrors& e) {
+  Json rows = Json::array();
+  for (const Row& r : e.rows) {
+    Json row = Json::object();
+    for (const auto& [name, text] : kTexts) row[name] = r.*text;
+    for (const auto& [name, value] : kNumbers) row[name] = number(r.*value);
+    rows.push_back(std::move(row));
+  }
+  return {{"step", e.step},
+          {"loss", number(e.loss)},
+          {"exact_loss", number(e.exact_loss)},
+          {"explained", number(e.explained)},
+          {"rows", std::move(rows)}};
+}
+
+StepErrors step_errors_from(const Json& json) {
+  StepErrors e{.step = json.at("step"),
+               .loss = real(json.at("loss")),
+               .exact_loss = real(json.at("exact_loss")),
+               .explained = real(json.at("explained"))};
+  for (const Json& j : json.at("rows")) {
+    Row& row = e.rows.emplace_back();
+    for (const auto& [name, text] : kTexts) row.*text = j.at(name);
+    for (const auto& [name, value] : kNumbers) row.*value = real(j.at(name));
+  }
+  return e;
+}
+
+}  // namespace gradual::lab

@@ -1,0 +1,32 @@
+// The errors of one step of a run, op by op (inspect/shadow.h), for results.json and the report.
+#pragma once
+
+#include <cstdint>
+#include <nlohmann/json_fwd.hpp>
+#include <string>
+#include <vector>
+
+#include "../inspect/shadow.h"
+
+namespace gradual::lab {
+
+struct StepErrors {
+  struct Row {
+    std::string phase = {}, op = {}, layer = {}, product = {};
+    double local = 0, inherited = 0, total = 0;  // relative
+    double local_ulps = 0, total_ulps = 0;       // means, of the result's dtype
+    double cosine = 1;                           // of the result and the one in f64
+    double share = 0;                            // of the error in the loss
+  };
+  std::int64_t step = 0;
+  double loss = 0, exact_loss = 0, explained = 0;  // in the recipe, in f64; the sum of the shares
+  std::vector<Row> rows = {};                      // forward and backward; ops that change no number are left out
+};
+
+// Of a shadow with attribution that has observed the step.
+StepErrors step_errors(const inspect::Shadow& shadow, std::int64_t step);
+
+nlohmann::ordered_json to_json(const StepErrors& errors);
+StepErrors step_errors_from(const nlohmann::ordered_json& json);
+
+}  // namespace gradual::lab
