@@ -25,10 +25,9 @@ Tensor wide(const Tensor& t) { return t.to(compute_dtype(t)); }
 // a b in the compute type. The products of half operands are exact, so a processor that multiplies bf16 loses nothing.
 Tensor product(const Tensor& a, const Tensor& b) {
   const Attrs none{};
-  const Tensor* const operands[] = {&a, &b};
   OutSpec made{compute_dtype(a), a.sizes()};
   made.sizes[a.dim() - 1] = b.size(-1);
-  return next_below_observe({OpId::matmul, TensorRefs(operands, 2), &none, {}, &made})[0];
+  return next_below_observe({OpId::matmul, {&a, &b}, &none, {}, &made})[0];
 }
 
 // Queries [first, first + rows) of images [image, image + images), the entries of the first dim where there is one, and

@@ -163,34 +163,16 @@ template <class C> struct Drop {
   }
 };
 
+// dropout and dropout_add, whose two parts round where the two ops do, and are counted.
 void dropout(const OpCall& c, Outputs& out) {
-  const Tensor& x = c[0];
-  const Tensor* operands[] = {&out[0], &x};
-  const Loop loop = make_loop(x.sizes(), operands, true);
-  visit_floating(x.dtype(), [&]<class C>(C) {
-    const Drop<C> drop(c.get<DropoutAttrs>());
-    const auto chunk = [&](std::int64_t begin, std::int64_t end, CastCounts* counts) {
-      alignas(64) C in[kBlock];
-      alignas(64) C kept[kBlock];
-      for (std::int64_t at = begin, n = 0; at < end; at += n) {
-        n = loop.block(at, end);
-        drop(fetch(loop, 1, at, n, in), at, n, kept);
-        put(loop, at, n, kept, counts);
-      }
-    };
-    parallel_counted(loop.numel, kGrain, dtype_of<C>, x.dtype(), chunk);
-  });
-}
-
-// What the two ops store is rounded where they do, and counted.
-void dropout_add(const OpCall& c, Outputs& out) {
+  const bool adds = c.op == OpId::dropout_add;
   const Tensor &x = c[0], &y = out[0];
-  const Tensor* operands[] = {&y, &x, &c[1]};
-  const Loop loop = make_loop(x.sizes(), operands, true);
+  const Tensor* operands[] = {&y, &x, adds ? &c[1] : nullptr};
+  const Loop loop = make_loop(x.sizes(), {operands, adds ? 3u : 2u}, true);
   const auto of_types = [&]<class X, class C>(X, C) {
     const Drop<X> drop(c.get<DropoutAttrs>());
-    CastCounts *const narrowing = counts_for(dtype_of<X>, x.dtype()), *const storing =
-                                                                          counts_for(dtype_of<C>, y.dtype());
+    CastCounts* const narrowing = adds ? counts_for(dtype_of<X>, x.dtype()) : nullptr;
+    CastCounts* const storing = counts_for(dtype_of<C>, y.dtype());
     parallel_for(loop.numel, kGrain, [&](std::int64_t begin, std::int64_t end) {
       alignas(64) X in[kBlock], kept[kBlock];
       alignas(64) C wide[kBlock], rest[kBlock];
@@ -199,16 +181,17 @@ void dropout_add(const OpCall& c, Outputs& out) {
       for (std::int64_t at = begin, n = 0; at < end; at += n) {
         n = loop.block(at, end);
         drop(fetch(loop, 1, at, n, in), at, n, kept);
-        if (size_of(x.dtype()) == 2) {
+        if (adds && size_of(x.dtype()) == 2) {
           cast_and_store(x.dtype(), kept, half, 1, n, narrowing ? &counts : nullptr);
           fetch_and_cast(x.dtype(), half, 1, wide, n);
         } else {
           std::copy_n(kept, n, wide);
         }
-        vectorized([=, residual = fetch(loop, 2, at, n, rest), to = &wide[0]] {
+        if (adds)
+          vectorized([=, residual = fetch(loop, 2, at, n, rest), to = &wide[0]] {
 #pragma omp simd
-          for (std::int64_t i = 0; i < n; ++i) to[i] = residual[i] + to[i];
-        });
+            for (std::int64_t i = 0; i < n; ++i) to[i] = residual[i] + to[i];
+          });
         put(loop, at, n, wide, storing ? &counts : nullptr);
       }
       if (narrowing || storing) merge_counts(narrowing ? narrowing : storing, counts);
@@ -265,8 +248,7 @@ void register_elementwise() {
   set_kernel(OpId::gelu_backward, gelu_form<2, GeluExactBackward, GeluTanhBackward>);
   set_kernel(OpId::add_, add_in_place);
   set_kernel(OpId::mul_, mul_in_place);
-  set_kernel(OpId::dropout, dropout);
-  set_kernel(OpId::dropout_add, dropout_add);
+  for (const OpId op : {OpId::dropout, OpId::dropout_add}) set_kernel(op, dropout);
 }
 
 }  // namespace gradual::cpu

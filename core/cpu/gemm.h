@@ -16,6 +16,17 @@ template <class T> struct MatrixRef {
   std::int64_t row_stride, col_stride;
 };
 
+// c [m, n] (rows `across` apart) = a [m, k] b [k, n] + bias [n], which may be null; with relu, 0 for what is below. Sums
+// are f32. A stride of a and one of b is 1.
+template <class In, class Out> struct FastProduct {
+  std::int64_t m, n, k;
+  MatrixRef<In> a, b;
+  const float* bias;
+  Out* c;
+  std::int64_t across;
+  bool relu = false;
+};
+
 // c [m, n] (rows ldc apart) += a [m, k] b [k, n]. Operands are read where they lie if either stride is 1.
 template <class T> struct Gemm {
   std::int64_t m, n, k;

@@ -75,10 +75,9 @@ bool product(const OpCall& call, Outputs& out, bool linear, bool relu) {
 bool linear_gradients(const OpCall& call, Outputs& out, bool (*matmul)(const OpCall& call, Outputs& out)) {
   const Tensor &dy = call[0], &x = call[1];
   const Tensor turned = as_strided(dy, {dy.sizes()[1], dy.sizes()[0]}, {dy.strides()[1], dy.strides()[0]}, dy.offset());
-  const Tensor* const operands[] = {&turned, &x};
   const Attrs none{};
   Outputs dw{{out[0]}};
-  if (!matmul({OpId::matmul, TensorRefs(operands, 2), &none, call.where}, dw)) return false;
+  if (!matmul({OpId::matmul, {&turned, &x}, &none, call.where}, dw)) return false;
   run_kernel(OpId::sum, ReduceAttrs{.dims = 1}, dy, out[1]);
   return true;
 }

@@ -25,14 +25,10 @@ template <class T> void normalize_rows(const OpCall& call, Outputs& out) {
     const T square = blocked_sum<T>(n, [&](std::int64_t i) { return (x[i] - mean) * (x[i] - mean); });
     const T scale = 1 / std::sqrt(square / static_cast<T>(n) + static_cast<T>(a.eps));
     const T *const w = weight.data(), *const b = bias.data();
-    if (w && b)
-      for (std::int64_t i = 0; i < n; ++i) y[i] = (x[i] - mean) * scale * w[i] + b[i];
-    else if (w)
-      for (std::int64_t i = 0; i < n; ++i) y[i] = (x[i] - mean) * scale * w[i];
-    else if (b)
-      for (std::int64_t i = 0; i < n; ++i) y[i] = (x[i] - mean) * scale + b[i];
-    else
-      for (std::int64_t i = 0; i < n; ++i) y[i] = (x[i] - mean) * scale;
+    for (std::int64_t i = 0; i < n; ++i) {
+      const T normal = (x[i] - mean) * scale, scaled = w ? normal * w[i] : normal;
+      y[i] = b ? scaled + b[i] : scaled;
+    }
     if (center) means[row] = mean;
     scales[row] = scale;
   });

@@ -151,8 +151,9 @@ template <class T> void cross_entropy_backward(const OpCall& call, Outputs& out)
   const T on = static_cast<T>(1 - a.label_smoothing);
   map_neighbours<T>(rows.count, rows_at_once(n), call[1], n, {}, 0, out[0], n,
                     [&](std::int64_t row, std::int64_t some, const T* logp, const T*, T* dx) {
-                      if (some > 1) std::copy_n(logp, some * n, dx), exp_all(dx, some * n);
-                      for (const std::int64_t end = row + some; row < end; ++row, logp += n, dx += n) {
+                      std::copy_n(logp, some * n, dx);
+                      exp_all(dx, some * n);
+                      for (const std::int64_t end = row + some; row < end; ++row, dx += n) {
                         const std::int64_t label = classes[row];
                         if (label == a.ignore_index) {
                           std::fill_n(dx, n, T{0});
@@ -160,11 +161,8 @@ template <class T> void cross_entropy_backward(const OpCall& call, Outputs& out)
                         }
                         T g = dy.data()[call[0].numel() > 1 ? row : 0];
                         if (mean) g /= static_cast<T>(classes.counted);
-                        const T at_label = g * ((some > 1 ? dx[label] : math::exp(logp[label])) - off - on);
-                        if (some > 1)
-                          for (std::int64_t i = 0; i < n; ++i) dx[i] = g * (dx[i] - off);
-                        else
-                          for (std::int64_t i = 0; i < n; ++i) dx[i] = g * (math::exp(logp[i]) - off);
+                        const T at_label = g * (dx[label] - off - on);
+                        for (std::int64_t i = 0; i < n; ++i) dx[i] = g * (dx[i] - off);
                         dx[label] = at_label;
                       }
                     });

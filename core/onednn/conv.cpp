@@ -73,19 +73,19 @@ bool is_worth(std::string_view implementation) {
   return is_fast(implementation) && implementation.find("gemm") == std::string_view::npos;
 }
 
-// For a gradient: the forward that oneDNN takes for a hint, all of the operands' dtype.
-dnnl::convolution_forward::primitive_desc forward_of(Convolution c) {
-  if (!c.makes(OpId::conv2d)) c.out = c.in;
+// The primitive that `Kind` makes of the layouts and, of a gradient, the forward that oneDNN takes for a hint.
+template <class Kind, class... Forward> auto describe_as(const Convolution& c, const Forward&... forward) {
   const ConvAttrs& a = c.attrs;
   const dnnl::memory::dims stride{a.stride[0], a.stride[1]}, padding{a.padding[0], a.padding[1]};
   const dnnl::memory::dims dilation{a.dilation[0] - 1, a.dilation[1] - 1};
-  const auto kind = dnnl::prop_kind::forward_training;
   const auto direct = dnnl::algorithm::convolution_direct;
-  using Kind = dnnl::convolution_forward;
-  if (!c.bias)
-    return describe<Kind>(kind, direct, c.wanted_x(), c.wanted_w(), c.wanted_y(), stride, dilation, padding, padding);
-  return describe<Kind>(kind, direct, c.wanted_x(), c.wanted_w(), c.bias_layout(), c.wanted_y(), stride, dilation,
-                        padding, padding);
+  const auto training = dnnl::prop_kind::forward_training;
+  const Desc x = c.wanted_x(), w = c.wanted_w(), y = c.wanted_y();
+  if constexpr (sizeof...(forward) > 0)
+    return describe_gradient<Kind>(forward..., direct, x, w, y, stride, dilation, padding, padding);
+  else if (c.bias)
+    return describe<Kind>(training, direct, x, w, c.bias_layout(), y, stride, dilation, padding, padding);
+  else return describe<Kind>(training, direct, x, w, y, stride, dilation, padding, padding);
 }
 
 template <class Kind, class How>
@@ -98,23 +98,19 @@ std::unique_ptr<Primitive> made(const Convolution& c, const How& how, Argument x
 
 std::unique_ptr<Primitive> make(const Convolution& c) {
   using enum Argument::As;
-  const ConvAttrs& a = c.attrs;
-  const dnnl::memory::dims stride{a.stride[0], a.stride[1]}, padding{a.padding[0], a.padding[1]};
-  const dnnl::memory::dims dilation{a.dilation[0] - 1, a.dilation[1] - 1};
-  const auto direct = dnnl::algorithm::convolution_direct;
-  const auto forward = forward_of(c);
+  Convolution hint = c;  // all of the operands' dtype
+  if (!c.makes(OpId::conv2d)) hint.out = c.in;
+  const auto forward = describe_as<dnnl::convolution_forward>(hint);
   if (c.op == OpId::conv2d_backward_input) {
     using Kind = dnnl::convolution_backward_data;
-    const auto how = describe_gradient<Kind>(forward, direct, c.wanted_x(), c.wanted_w(), c.wanted_y(), stride,
-                                             dilation, padding, padding);
+    const auto how = describe_as<Kind>(c, forward);
     return made<Kind>(c, how, {DNNL_ARG_DIFF_SRC, how.diff_src_desc(), written, c.given_x()},
                       {DNNL_ARG_WEIGHTS, how.weights_desc(), read, c.given_w()},
                       {DNNL_ARG_DIFF_DST, how.diff_dst_desc(), read, c.given_y()});
   }
   if (c.op == OpId::conv2d_backward_weight) {
     using Kind = dnnl::convolution_backward_weights;
-    const auto how = describe_gradient<Kind>(forward, direct, c.wanted_x(), c.wanted_w(), c.wanted_y(), stride,
-                                             dilation, padding, padding);
+    const auto how = describe_as<Kind>(c, forward);
     return made<Kind>(c, how, {DNNL_ARG_SRC, how.src_desc(), read, c.given_x()},
                       {DNNL_ARG_DIFF_WEIGHTS, how.diff_weights_desc(), written, c.given_w()},
                       {DNNL_ARG_DIFF_DST, how.diff_dst_desc(), read, c.given_y()});

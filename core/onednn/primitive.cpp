@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "../support/throwf.h"
+#include "reorder.h"
 
 namespace gradual::onednn {
 namespace {
@@ -92,7 +93,27 @@ namespace {
 
 using Desc = dnnl::memory::desc;
 
+// Desc::dims() until version 2, get_dims() from 3 on.
+template <class D> dnnl::memory::dims sizes_of(const D& layout) {
+  if constexpr (requires { layout.get_dims(); }) return layout.get_dims();
+  else return layout.dims();
+}
+
+bool is_bf16_image(const Desc& layout, dnnl::memory::format_tag tag) {
+  const dnnl::memory::dims s = sizes_of(layout);
+  const bool whole = s.size() == 4 && s[1] % 16 == 0 && s[2] * s[3] >= 16;
+  return whole && layout == Desc(s, dnnl::memory::data_type::bf16, tag);
+}
+
 std::function<void(const void*, void*)> reorder(const Desc& from, const Desc& to) {
+  using Tag = dnnl::memory::format_tag;
+  for (const Tag tag : {Tag::nChw16c, Tag::nhwc})
+    for (const bool pack : {false, true}) {
+      if (!is_bf16_image(from, pack ? Tag::nchw : tag) || !is_bf16_image(to, pack ? tag : Tag::nchw)) continue;
+      const dnnl::memory::dims s = sizes_of(from);
+      const BlockLayout layout{s[0], s[1], s[2] * s[3], tag == Tag::nhwc, pack};
+      return [layout](const void* f, void* t) { move_blocks(f, t, layout); };
+    }
   const dnnl::reorder::primitive_desc how(engine(), from, engine(), to, attributes());
   auto run = std::make_shared<Primitive>(dnnl::reorder(how), how.scratchpad_desc(),
                                          std::vector<Primitive::Argument>{{DNNL_ARG_FROM, from}, {DNNL_ARG_TO, to}});

@@ -9,16 +9,8 @@
 
 namespace gradual::cpu {
 
-// Sizes above 0. c [m, n] (rows `across` apart) = a [m, k] b [k, n] + bias [n], which may be null; with relu, 0 for what is below. Tc: float,
-// or BFloat16, to which each sum is rounded once.
-template <class Tc> struct Bf16Product {
-  std::int64_t m, n, k;
-  MatrixRef<BFloat16> a, b;  // either stride is 1
-  const float* bias;
-  Tc* c;
-  std::int64_t across;
-  bool relu = false;
-};
+// Sizes are above 0. Out: float, or BFloat16, to which each sum is rounded once.
+template <class Out> using Bf16Product = FastProduct<BFloat16, Out>;
 
 // Whether bf16_product can be called: cpu_isa() is amx, or avx512 on a processor with AVX512-BF16.
 bool has_bf16_product();

@@ -21,80 +21,41 @@
 namespace gradual::cpu {
 namespace {
 
-using Vector = Avx2::Vector;
 using Offsets = std::vector<std::int32_t>;
 
-inline constexpr int kLanes = Avx2::kLanes, kRows = Avx2::kRows, kColumns = 2 * kLanes;
+inline constexpr int kLanes = Avx2::kLanes, kColumns = 2 * kLanes;
 inline constexpr std::int64_t kOutputs = 8;        // of a group, at least
 inline constexpr std::int64_t kPixels = 256;       // of a block, about
 inline constexpr std::int64_t kCopied = 1 << 16;   // numbers of a block's copy, about: half of a second cache
 inline constexpr std::int64_t kParts = 16;         // of the batch
 inline constexpr std::int64_t kPartial = 1 << 21;  // numbers of all parts' sums, about
 
-// c [m, kColumns] += a [m, k] b [k, kColumns]; element (i, p) of a is data[taps[i] + pixels[p]].
-struct Strip {
-  std::int64_t m, k;
+// x unfolded, [taps, pixels], as tiles read it: element (i, p) is data[taps[i] + pixels[p]].
+struct Taps {
   const float* data;
   const std::int32_t *taps, *pixels;
-  const float* b;
-  float* c;
+  template <int kR> struct Cursor {
+    const float* at[kR];
+    const std::int32_t* pixel;
+    const float* operator[](int i) const { return at[i] + *pixel; }
+    void next() { ++pixel; }
+  };
+  template <int kR, class F> void rows(std::int64_t first, const F& f) const {
+    Cursor<kR> cursor{{}, pixels};
+#pragma GCC unroll 8
+    for (int i = 0; i < kR; ++i) cursor.at[i] = data + taps[first + i];
+    f(cursor);
+  }
 };
 
-template <int kR, int kV> void tile(const Strip& p, std::int64_t first) {
-  Vector sums[kR][kV];
-  const float* at[kR];
-  float* const c = p.c + first * kColumns;
-#pragma GCC unroll 8
-  for (int i = 0; i < kR; ++i) {
-    at[i] = p.data + p.taps[first + i];
-#pragma GCC unroll 2
-    for (int v = 0; v < kV; ++v) Avx2::load(sums[i][v], c + i * kColumns + v * kLanes);
-  }
-  const float* b = p.b;
-  const std::int32_t *pixel = p.pixels, *const end = pixel + p.k;
-#pragma GCC unroll 4
-  for (; pixel != end; ++pixel, b += kColumns) {
-    const std::int64_t to = *pixel;
-    Vector x, y[kV];
-#pragma GCC unroll 2
-    for (int v = 0; v < kV; ++v) Avx2::load(y[v], b + v * kLanes);
-#pragma GCC unroll 8
-    for (int i = 0; i < kR; ++i) {
-      Avx2::repeat(x, at[i] + to);
-#pragma GCC unroll 2
-      for (int v = 0; v < kV; ++v) Avx2::add_product(sums[i][v], x, y[v]);
-    }
-  }
-#pragma GCC unroll 8
-  for (int i = 0; i < kR; ++i)
-#pragma GCC unroll 2
-    for (int v = 0; v < kV; ++v) Avx2::store(c + i * kColumns + v * kLanes, sums[i][v]);
-}
-
-// Tiles of as even heights as can be: few rows would wait for their sums.
-template <int kV> void tiles(const Strip& p) {
-  const std::int64_t count = (p.m + kRows - 1) / kRows, least = p.m / count, higher = p.m % count;
-  for (std::int64_t i = 0, first = 0; i < count; ++i) {
-    const std::int64_t rows = least + (i < higher ? 1 : 0);
-    switch (rows) {
-      case 1: tile<1, kV>(p, first); break;
-      case 2: tile<2, kV>(p, first); break;
-      case 3: tile<3, kV>(p, first); break;
-      case 4: tile<4, kV>(p, first); break;
-      case 5: tile<5, kV>(p, first); break;
-      default: tile<6, kV>(p, first);
-    }
-    first += rows;
-  }
-}
-
-// Of c's columns the first `columns` are wanted.
-void add_product(const Strip& whole, std::int64_t columns) {
-  for (std::int64_t q = 0; q < whole.k; q += kBlockDepth) {
-    Strip p = whole;
-    p.k = std::min(kBlockDepth, whole.k - q), p.pixels += q, p.b += q * kColumns;
-    if (columns > kLanes) tiles<2>(p);
-    else tiles<1>(p);
+// c [m, kColumns] += x [m, k] b [k, kColumns]. The first `columns` of c are wanted.
+void add_product(std::int64_t m, std::int64_t k, const Taps& x, const float* b, std::int64_t columns, float* c) {
+  for (std::int64_t q = 0; q < k; q += kBlockDepth) {
+    const Taps part{x.data, x.taps, x.pixels + q};
+    const std::int64_t depth = std::min(kBlockDepth, k - q);
+    const Rows from{b + q * kColumns, kColumns}, start{c, kColumns};
+    if (columns > kLanes) strip<Avx2, 2>(m, depth, part, from, start, c, kColumns);
+    else strip<Avx2, 1>(m, depth, part, from, start, c, kColumns);
   }
 }
 
@@ -150,20 +111,22 @@ struct Problem {
   std::int64_t copied_image() const { return block_inputs * copied_height() * copied_width(); }
 
   Offsets tap_offsets() const {
-    Offsets all;
-    for (std::int64_t c = 0; c < block_inputs; ++c)
-      for (std::int64_t i = 0; i < kernel[0]; ++i)
-        for (std::int64_t j = 0; j < kernel[1]; ++j)
-          all.push_back(static_cast<std::int32_t>((c * copied_height() + i * attrs.dilation[0]) * copied_width() +
-                                                  j * attrs.dilation[1]));
-    return all;
+    return offsets({block_inputs, kernel[0], kernel[1]},
+                   {copied_height() * copied_width(), attrs.dilation[0] * copied_width(), attrs.dilation[1]});
   }
   Offsets pixel_offsets() const {
+    return offsets({block_images, block_rows, width()}, {copied_image(), copied_width(), 1});
+  }
+
+ private:
+  // In the copies, of all positions of three dims, row-major.
+  static Offsets offsets(const Shape& sizes, const Shape& steps) {
     Offsets all;
-    for (std::int64_t image = 0; image < block_images; ++image)
-      for (std::int64_t i = 0; i < block_rows; ++i)
-        for (std::int64_t j = 0; j < width(); ++j)
-          all.push_back(static_cast<std::int32_t>(image * copied_image() + i * copied_width() + j));
+    all.reserve(static_cast<std::size_t>(numel(sizes)));
+    for (std::int64_t i = 0; i < sizes[0]; ++i)
+      for (std::int64_t j = 0; j < sizes[1]; ++j)
+        for (std::int64_t k = 0; k < sizes[2]; ++k)
+          all.push_back(static_cast<std::int32_t>(i * steps[0] + j * steps[1] + k * steps[2]));
     return all;
   }
 };
@@ -212,7 +175,7 @@ void weight_gradient(const Problem& p, Tensor& out) {
   const Result<float> dw(out);
   // Sums [parts, groups, strips][depth][kColumns]. A part's are made by one task for each block of input channels.
   const std::int64_t strips = (p.outputs + kColumns - 1) / kColumns, depth = p.inputs * p.taps();
-  const std::int64_t strip = depth * kColumns, groups = p.attrs.groups, numbers = groups * strips * strip;
+  const std::int64_t size = depth * kColumns, groups = p.attrs.groups, numbers = groups * strips * size;
   const std::int64_t most = std::clamp<std::int64_t>(kPartial / numbers, 1, kParts);
   const std::int64_t each = (p.blocks() + most - 1) / most, parts = (p.blocks() + each - 1) / each;
   const std::int64_t chunks = (p.inputs + p.block_inputs - 1) / p.block_inputs;
@@ -229,8 +192,8 @@ void weight_gradient(const Problem& p, Tensor& out) {
     for (; i < end; ++i) {
       const std::int64_t input = i % chunks * p.block_inputs, group = i / chunks % groups, part = i / chunks / groups;
       const std::int64_t inputs = std::min(p.block_inputs, p.inputs - input), m = inputs * p.taps();
-      float* const sums = total + part * numbers + group * strips * strip + input * p.taps() * kColumns;
-      for (std::int64_t j = 0; j < strips; ++j) std::fill_n(sums + j * strip, m * kColumns, 0.0F);
+      float* const sums = total + part * numbers + group * strips * size + input * p.taps() * kColumns;
+      for (std::int64_t j = 0; j < strips; ++j) std::fill_n(sums + j * size, m * kColumns, 0.0F);
       for (std::int64_t n = part * each; n < std::min(p.blocks(), (part + 1) * each); ++n) {
         const Block block(p, n);
         const std::int64_t k = block.images * block.rows * p.width();
@@ -238,10 +201,10 @@ void weight_gradient(const Problem& p, Tensor& out) {
         for (std::int64_t j = 0; j < strips; ++j) {
           const std::int64_t columns = std::min(p.outputs - j * kColumns, std::int64_t{kColumns});
           copy_outputs(p, block, group * p.outputs + j * kColumns, columns, rows);
-          const Strip product{m, k, images, taps.data(), pixels.data(), b, sums + j * strip};
+          const Taps x{images, taps.data(), pixels.data()};
           detail::run_avx2([=] {
             pack_columns<Avx2>({rows, 1, k}, k, columns, b);
-            add_product(product, columns);
+            add_product(m, k, x, b, columns, sums + j * size);
           });
         }
       }
@@ -253,7 +216,7 @@ void weight_gradient(const Problem& p, Tensor& out) {
     });
   for (std::int64_t o = 0; o < groups * p.outputs; ++o) {
     const std::int64_t j = o % p.outputs;
-    const float* const from = total + (o / p.outputs * strips + j / kColumns) * strip + j % kColumns;
+    const float* const from = total + (o / p.outputs * strips + j / kColumns) * size + j % kColumns;
     for (std::int64_t i = 0; i < depth; ++i) dw.data()[o * depth + i] = from[i * kColumns];
   }
   dw.store();

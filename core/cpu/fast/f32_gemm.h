@@ -8,15 +8,7 @@
 
 namespace gradual::cpu {
 
-// c [m, n] (rows `across` apart) = a [m, k] b [k, n] + bias [n], which may be null; with relu, 0 for what is below.
-struct F32Product {
-  std::int64_t m, n, k;
-  MatrixRef<float> a, b;  // either stride is 1
-  const float* bias;
-  float* c;
-  std::int64_t across;
-  bool relu = false;
-};
+using F32Product = FastProduct<float, float>;
 
 // Whether f32_product is the way for a product of these sizes: not for narrow ones, nor without AVX2.
 bool suits_f32_product(std::int64_t m, std::int64_t n, std::int64_t k);

@@ -1,4 +1,5 @@
-// What the fast f32 kernels share: the vectors of an instruction set, and ways into the order that tiles read.
+// What the fast f32 kernels share: the vectors of an instruction set, tiles of sums, and packing into the order that
+// tiles read.
 #pragma once
 
 // Not for clang, which inlines neither functions of other targets nor, by flatten, what a called function calls: its kernels
@@ -7,6 +8,7 @@
 #include <immintrin.h>
 
 #include <cstdint>
+#include <utility>
 
 #include "../gemm.h"
 
@@ -37,6 +39,86 @@ struct Avx512 {
     sum = _mm512_fmadd_ps(x, y, sum);
   }
 };
+
+// Rows that begin `step` numbers apart; 0: one row for all.
+struct Rows {
+  const float* data;
+  std::int64_t step;
+};
+
+// A matrix as tiles read it. rows<kR>(first, f) calls f(cursor) for kR rows: cursor[i] is where row i has its number for
+// the current place of k, and next() moves on to the next place. Here rows that are next to each other have one pointer.
+// Else three have one, with 0, 1 and 2 times the distance of rows, which addresses take as they are: with a number each,
+// most would lie in memory.
+struct Strided : MatrixRef<float> {
+  template <int kR, bool kNext> struct Cursor {
+    static constexpr int kGroup = kNext ? kR : 3, kGroups = (kR + kGroup - 1) / kGroup;
+    std::int64_t row, column;
+    const float* at[kGroups];
+    Cursor(const float* data, const Strided& a) : row(kNext ? 1 : a.row_stride), column(a.col_stride) {
+#pragma GCC unroll 4
+      for (int g = 0; g < kGroups; ++g) at[g] = data + g * kGroup * row;
+    }
+    const float* operator[](int i) const { return at[i / kGroup] + i % kGroup * row; }
+    void next() {
+#pragma GCC unroll 4
+      for (int g = 0; g < kGroups; ++g) at[g] += column;
+    }
+  };
+  template <int kR, class F> void rows(std::int64_t first, const F& f) const {
+    if (row_stride == 1) f(Cursor<kR, true>(data + first, *this));
+    else f(Cursor<kR, false>(data + first * row_stride, *this));
+  }
+};
+
+// kR rows and kV vectors of c = start + a b, over k places.
+template <class Isa, int kR, int kV, class Cursor>
+void tile(std::int64_t k, Cursor a, const Rows& b, const Rows& start, float* c, std::int64_t across) {
+  using Vector = typename Isa::Vector;
+  Vector sums[kR][kV];
+#pragma GCC unroll 8
+  for (int i = 0; i < kR; ++i)
+#pragma GCC unroll 4
+    for (int v = 0; v < kV; ++v) Isa::load(sums[i][v], start.data + i * start.step + v * Isa::kLanes);
+  const float* from_b = b.data;
+#pragma GCC unroll 4
+  for (std::int64_t p = 0; p < k; ++p) {
+    Vector x, y[kV];
+#pragma GCC unroll 4
+    for (int v = 0; v < kV; ++v) Isa::load(y[v], from_b + v * Isa::kLanes);
+#pragma GCC unroll 8
+    for (int i = 0; i < kR; ++i) {
+      Isa::repeat(x, a[i]);
+#pragma GCC unroll 4
+      for (int v = 0; v < kV; ++v) Isa::add_product(sums[i][v], x, y[v]);
+    }
+    a.next();
+    from_b += b.step;
+  }
+#pragma GCC unroll 8
+  for (int i = 0; i < kR; ++i)
+#pragma GCC unroll 4
+    for (int v = 0; v < kV; ++v) Isa::store(c + i * across + v * Isa::kLanes, sums[i][v]);
+}
+
+// All m rows of kV vectors of columns, in tiles that are as even as can be: a narrow one would wait for its sums.
+template <class Isa, int kV, class Matrix>
+void strip(std::int64_t m, std::int64_t k, const Matrix& a, const Rows& b, const Rows& start, float* c,
+           std::int64_t across) {
+  for (std::int64_t i = 0, count = (m + Isa::kRows - 1) / Isa::kRows; count > 0; --count) {
+    const std::int64_t rows = (m - i + count - 1) / count;
+    [&]<int... kR>(std::integer_sequence<int, kR...>) {
+      const auto run = [&]<int kHigh>() {
+        a.template rows<kHigh>(i, [&](const auto& cursor) {
+          tile<Isa, kHigh, kV>(k, cursor, b, {start.data + i * start.step, start.step}, c + i * across, across);
+        });
+        return true;
+      };
+      static_cast<void>(((rows == kR + 1 && run.template operator()<kR + 1>()) || ...));
+    }(std::make_integer_sequence<int, Isa::kRows>());
+    i += rows;
+  }
+}
 
 using Eight [[gnu::vector_size(32), gnu::aligned(4), gnu::may_alias]] = float;
 

@@ -28,20 +28,19 @@ bool suits(const Product& p) {
   return (p.in == DType::bf16 || p.out == DType::f32) && suits_sizes(p.in, p.m, p.n, p.k);
 }
 
-template <class T> cpu::MatrixRef<T> matrix(const char* data, const cpu::Strides& strides) {
-  return {reinterpret_cast<const T*>(data), strides[0], strides[1]};
-}
-template <class Tc> void run_bf16(const Product& p, const char* a, const char* b, char* c, const float* bias) {
-  cpu::bf16_product<Tc>({p.m, p.n, p.k, matrix<BFloat16>(a, p.a_strides), matrix<BFloat16>(b, p.b_strides), bias,
-                         reinterpret_cast<Tc*>(c), p.across, p.relu});
+template <class In, class Out>
+cpu::FastProduct<In, Out> typed(const Product& p, const char* a, const char* b, char* c, const float* bias) {
+  const auto matrix = [](const char* data, const cpu::Strides& strides) {
+    return cpu::MatrixRef<In>{reinterpret_cast<const In*>(data), strides[0], strides[1]};
+  };
+  return {p.m,      p.n,   p.k, matrix(a, p.a_strides), matrix(b, p.b_strides), bias, reinterpret_cast<Out*>(c),
+          p.across, p.relu};
 }
 
 bool run(const Product& p, const char* a, const char* b, char* c, const float* bias) {
-  if (p.in == DType::f32)
-    cpu::f32_product({p.m, p.n, p.k, matrix<float>(a, p.a_strides), matrix<float>(b, p.b_strides), bias,
-                      reinterpret_cast<float*>(c), p.across, p.relu});
-  else if (p.out == DType::bf16) run_bf16<BFloat16>(p, a, b, c, bias);
-  else run_bf16<float>(p, a, b, c, bias);
+  if (p.in == DType::f32) cpu::f32_product(typed<float, float>(p, a, b, c, bias));
+  else if (p.out == DType::bf16) cpu::bf16_product(typed<BFloat16, BFloat16>(p, a, b, c, bias));
+  else cpu::bf16_product(typed<BFloat16, float>(p, a, b, c, bias));
   return true;
 }
 
