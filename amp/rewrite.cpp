@@ -86,7 +86,7 @@ class Rewritten final : public Function {
   Ref<Node> node_;  // the exact op's node, which its rule runs on
   RewriteContext context_;
   Backward* outer_ = nullptr;  // while forward runs
-  std::uint32_t depth_ = 1;    // of our own backward
+  std::uint32_t depth_ = 1;    // of Gradual's own backward
   std::vector<Role> roles_;
   std::vector<std::optional<Tensor>> scales_;
   std::vector<std::optional<QuantizedTensor>> codes_;

@@ -1,4 +1,4 @@
-// Rounding against the machine's memory: bytes read and written a second, all threads, beside a copy of the same run.
+// Rounding against the machine's memory: bytes read and written per second, all threads, compared with a copy.
 #include <benchmark/benchmark.h>
 #include <gradual/autograd/grad_mode.h>
 #include <gradual/core/quantize/quantizer.h>

@@ -1,4 +1,4 @@
-// Whole optimizer steps against the machine's memory: bytes read and written a second, beside a copy of the same run;
+// Whole optimizer steps against the machine's memory: bytes read and written per second, compared with a copy;
 // and what a step costs where there are few bytes.
 #include <benchmark/benchmark.h>
 #include <gradual/core/ops/ops.h>
@@ -105,7 +105,7 @@ void small(benchmark::State& state) {
 }
 BENCHMARK(small)->Name("optim/mlp_small_sgd_momentum");
 
-// Six parameters of eight elements: what a step costs beside its bytes.
+// Six parameters of eight elements: the cost of a step apart from its bytes.
 void tiny(benchmark::State& state, Make make) {
   const auto optimizer = make(parameters(std::vector<Shape>(6, {8}), DType::f32));
   for (auto _ : state) optimizer->step();

@@ -1,4 +1,4 @@
-# cuDNN::cuDNN, the loader library: beside the CUDA toolkit, where the system keeps it, or inside Python's package
+# cuDNN::cuDNN, the loader library: next to the CUDA toolkit, where the system keeps it, or inside Python's package
 # nvidia-cudnn. Gives cuDNN_FOUND and cuDNN_VERSION; cuDNN_ROOT says where to look first.
 
 include(${CMAKE_CURRENT_LIST_DIR}/nvidia_packages.cmake)

@@ -1,4 +1,4 @@
-# Headers live beside their sources and include each other by relative path. Users write <gradual/nn/linear.h>; in the
+# Headers are next to their sources and include each other by relative path. Users write <gradual/nn/linear.h>; in the
 # build tree that is a generated header of one line which includes the real one, and the install puts the real ones
 # there.
 

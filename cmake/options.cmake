@@ -1,4 +1,4 @@
-# Options, compiler flags and the function that applies them to our own targets.
+# Options, compiler flags and the function that applies them to Gradual's targets.
 
 option(GRADUAL_NATIVE "Compile only for the building machine (-march=native), without a choice at run time" OFF)
 option(GRADUAL_BUILD_TESTS "Build the tests" ${PROJECT_IS_TOP_LEVEL})

@@ -30,7 +30,8 @@ struct Net : nn::Module {
 };
 
 constexpr const char* kUsage =
-    "Your own model in the precision lab.\n  your_model [--epochs N] [--recipe NAME, beside fp32] [--out DIR]\n";
+    "Your own model in the precision lab.\n  your_model [--epochs N] [--recipe NAME, in addition to fp32] [--out "
+    "DIR]\n";
 
 void body(example::Arguments& arguments) {
   lab::Options options{.model_name = "residual", .epochs = static_cast<int>(arguments.number("--epochs", 8))};

@@ -265,7 +265,7 @@ void Optimizer::step_scaled(const GradientScale& by, SourceLocation loc) {
     return;
   }
   const bool counts_there = count_on_device(by.found.defined());
-  // A GPU's counts stand side by side, and stochastic rounding numbers its streams through the call.
+  // The counts on a GPU are adjacent, and stochastic rounding numbers its streams through the call.
   const bool in_order = counts_there || options_.update == LowPrecisionUpdate::stochastic;
   const auto same_call = [&](const Live& a, const Live& b) {
     return a.state->group == b.state->group && !a.alone && !b.alone &&

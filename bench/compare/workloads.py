@@ -36,7 +36,7 @@ GPU_MODELS = {
     "gpt2_small": {"kind": "gpt", "input": [1024], "classes": 50304, "width": 768, "heads": 12, "layers": 12, "batch": 8,
                    "optimizer": {"kind": "adamw", "lr": 3e-4, "weight_decay": 0.1}, "goal": {"bf16": 1}},
 }
-# bf16 autocast against our own f32
+# bf16 autocast against Gradual's f32
 PRECISION_GOALS = {"mlp_large": 1.7, "gpt_small": 1.3}
 
 PRECISIONS = ("f32", "tf32", "f16", "bf16")  # f16, bf16: autocast around forward and loss; f16 with a dynamic loss scale
@@ -98,7 +98,7 @@ def _attention(batch, heads, length, size):  # causal, forward and backward: 2 a
 
 
 _G = 256 << 20
-# Ops that a library computes on a GPU and kernels of ours do too: both are timed.
+# Ops that a library and Gradual's own kernels both compute on a GPU: both are timed.
 OWN_KERNELS = ("softmax", "batch_norm", "avg_pool2d", "attention")
 # On a GPU: against PyTorch's alone. "ratio": how many times faster, at least.
 GPU_OPS = {

@@ -1,6 +1,6 @@
-// batch_norm over channels (Ioffe and Szegedy 2015), in f32 (f64 for f64). A chunk that is in the cache is summed up, then what
-// it differs from its mean by, and its square, and chunks are merged (Chan, Golub and LeVeque 1983): memory is read once
-// for mean and variance.
+// batch_norm over channels (Ioffe and Szegedy 2015), in f32 (f64 for f64). A chunk that is in the cache is summed up,
+// then what it differs from its mean by, and its square, and chunks are merged (Chan, Golub and LeVeque 1983): memory
+// is read once for mean and variance.
 #include <algorithm>
 #include <cmath>
 #include <limits>
@@ -177,9 +177,9 @@ void batch_norm_update(const OpCall& call, Outputs&) {
   bump_version(call[2]);
 }
 
-// f(a number of the type to compute in, one of what sums are of, one of what y is made as): bf16 is converted on the way,
-// but through a buffer where its rounding is counted, or a pixel has so few channels that loops over them are not worth it
-// (there sums of either have one order).
+// f(a number of the type to compute in, one of what sums are of, one of what y is made as): bf16 is converted on the
+// way, but through a buffer where its rounding is counted, or a pixel has so few channels that loops over them are not
+// worth it (there sums of either have one order).
 template <class F> void visit_elements(const Tensor& x, const Tensor& y, const Channels& l, const F& f) {
   const bool narrow = x.dtype() == DType::bf16 && y.dtype() == DType::bf16;
   if (y.dtype() == DType::f64) f(double{}, double{}, double{});

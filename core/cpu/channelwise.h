@@ -145,7 +145,7 @@ template <class T, class F> struct ChannelSum {
   F f;
 };
 template <class T, class F> ChannelSum(T*, F) -> ChannelSum<T, F>;
-// f(first, n) for groups of n channels that lie side by side, the last of which may have been in the one before.
+// f(first, n) for groups of n adjacent channels. The last group may overlap the one before.
 template <class F> void for_side_by_side(std::int64_t channels, const F& f) {
   constexpr int kMost = Channels::kSideBySide, kSome = 4;
   const auto groups = [&](auto n) {

@@ -1,7 +1,7 @@
 // Matrix products in f32 and f64, the ground of matmul, linear and convolutions: Eigen's, on the calling thread.
 //
-// The bits of a product depend on its shape and layout. So whoever cuts a product into several does it by shape alone,
-// and threads draw the parts: the number of threads changes nothing.
+// The bits of a product depend on its shape and layout. So code that cuts a product into several does it by shape
+// alone, and threads draw the parts: the number of threads changes nothing.
 #pragma once
 
 #include <cstdint>
@@ -16,8 +16,8 @@ template <class T> struct MatrixRef {
   std::int64_t row_stride, col_stride;
 };
 
-// c [m, n] (rows `across` apart) = a [m, k] b [k, n] + bias [n], which may be null; with relu, 0 for what is below. Sums
-// are f32. A stride of a and one of b is 1.
+// c [m, n] (rows `across` apart) = a [m, k] b [k, n] + bias [n], which may be null; with relu, 0 for what is below.
+// Sums are f32. A stride of a and one of b is 1.
 template <class In, class Out> struct FastProduct {
   std::int64_t m, n, k;
   MatrixRef<In> a, b;

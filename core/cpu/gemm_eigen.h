@@ -1,6 +1,6 @@
 // Eigen's product, compiled for one instruction set: the body of gemm_baseline, gemm_avx2 and gemm_avx512.cpp. Eigen
-// chooses its registers while it is compiled, so the last two are compiled with flags of their own, and each has Eigen's
-// namespace under a name of its own: no inline function in them is another's, or the linker could take one with
+// chooses its registers while it is compiled, so the last two are compiled with flags of their own, and each has
+// Eigen's namespace under a name of its own: no inline function in them is another's, or the linker could take one with
 // instructions that the processor lacks. tests/symbols.cmake sees to it that nothing else is left over.
 #pragma once
 

@@ -1,5 +1,5 @@
-// Kernels that move numbers: casts, copies, indexing (cat and its kin: cat_slice_pad.h). Additions to one element happen in
-// row-major order of the index, whatever the number of threads.
+// Kernels that move numbers: casts, copies, indexing (cat and its kin: cat_slice_pad.h). Additions to one element
+// happen in row-major order of the index, whatever the number of threads.
 #include <algorithm>
 #include <cstdint>
 
@@ -66,8 +66,8 @@ Tensor checked_index(const OpCall& c, const Tensor& given, std::int64_t size, co
   return as_strided(index, sizes, strides, index.offset());
 }
 
-// f(x at the position with the index's value at dim, y at the position) for all positions of y, whose dtypes are W wide,
-// in parallel where `grain` lets it.
+// f(x at the position with the index's value at dim, y at the position) for all positions of y, whose dtypes are W
+// wide, in parallel where `grain` lets it.
 template <class W, class F>
 void for_indexed(const Tensor& x, int dim, const Tensor& index, const Tensor& y, const Shape& sizes, std::int64_t grain,
                  const F& f) {

@@ -19,8 +19,8 @@ namespace {
 
 using rules::kParam, rules::kGradient, rules::kMaster, rules::kCompensation, rules::kMoment;
 
-// f(part, begin, end) over the elements of all parts, part k as many as input first + k * each of the call. Threads take
-// chunks that run through all parts, each of which begins at a cache line of its own.
+// f(part, begin, end) over the elements of all parts, part k as many as input first + k * each of the call. Threads
+// take chunks that run through all parts, each of which begins at a cache line of its own.
 template <class F> void for_parts(const OpCall& c, int first, int each, const F& f) {
   constexpr std::int64_t kLine = 64;  // elements, of any width
   std::vector<std::int64_t> begins = {0};
@@ -108,8 +108,8 @@ template <class F> void step(const OpCall& c, const UpdateAttrs& how, int moment
     if (i % each != kGradient) bump_version(c[i]);
 }
 
-// f(std::true_type or std::false_type for each flag): a loop in f then has no branches, of which g++ 12 would make masked
-// moves through the stack.
+// f(std::true_type or std::false_type for each flag): a loop in f then has no branches, of which g++ 12 would make
+// masked moves through the stack.
 template <class F> void with_flags(const F& f) { f(); }
 template <class F, class... Rest> void with_flags(const F& f, bool flag, Rest... rest) {
   const auto with = [&](auto known) { with_flags([&](auto... others) { f(known, others...); }, rest...); };
@@ -118,8 +118,8 @@ template <class F, class... Rest> void with_flags(const F& f, bool flag, Rest...
 
 void sgd_step(const OpCall& c, Outputs&) {
   const auto& a = c.get<SgdAttrs>();
-  // The momentum of a weight without gradients, as where a unit is never active, decays to a few times the smallest float
-  // and stays there, for 0.9 of that rounds to itself.
+  // The momentum of a weight without gradients, as where a unit is never active, decays to a few times the smallest
+  // float and stays there, for 0.9 of that rounds to itself.
   const auto is_rate = [](double x) { return x >= 0 && static_cast<float>(x) <= 1; };
   const bool careful = subnormals_are_slow() && is_rate(a.momentum) && is_rate(a.lr);
   step(c, a.update, 1,
@@ -164,8 +164,8 @@ template <class C> std::int64_t count_nonfinite(const C* x, C factor, std::int64
   return count;
 }
 
-// Of elements [begin, end) of a gradient, the products that are not finite; with a target they are written. A product is
-// not finite where the gradient is not, and also where a scale below 1 makes it overflow.
+// Of elements [begin, end) of a gradient, the products that are not finite; with a target they are written. A product
+// is not finite where the gradient is not, and also where a scale below 1 makes it overflow.
 template <class C>
 std::int64_t unscale_part(const Tensor& gradient, const Tensor& target, C inverse, std::int64_t begin,
                           std::int64_t end) {

@@ -93,7 +93,7 @@ template <class T> auto exceeds(T x, T most) { return (!(x <= most)) & (most == 
 using Four [[gnu::vector_size(16), gnu::aligned(4), gnu::may_alias]] = float;
 using FourIndices [[gnu::vector_size(16)]] = std::int32_t;
 
-// Windows of two columns side by side, without padding, and four of them at least in a row: four at a time, read without
+// Windows of two columns and stride 2, without padding, at least four in a row: four at a time, read without
 // gathers. The last ones of a row may be done twice.
 struct Pairs {
   std::int64_t rows, cols, width, kernel, stride;  // of y, y, x; of a window's rows

@@ -23,8 +23,8 @@ struct Product {
 };
 
 // A kernel. `run` computes each product that `suits`, on the calling thread, and returns false, with nothing written,
-// for those it has no way for. With `same_bits` a sum has the same bits however the product is cut, and the kernel takes
-// `relu`; other products are cut by shape alone in deterministic mode.
+// for those it has no way for. With `same_bits` a sum has the same bits however the product is cut, and the kernel
+// takes `relu`; other products are cut by shape alone in deterministic mode.
 struct Multiplier {
   bool same_bits;
   DType (*dtype)(DType operands);  // that operands of a dtype are multiplied in

@@ -22,10 +22,10 @@ namespace gradual::cpu {
 
 namespace {
 
-constexpr std::int64_t kLanes = 256;        // numbers summed side by side
+constexpr std::int64_t kLanes = 256;        // independent sums
 constexpr std::int64_t kRows = 32;          // rows of lanes added one after another before they join the segment's sum
 constexpr std::int64_t kSegment = 32768;    // elements of one output that one thread sums at a time
-constexpr std::int64_t kRowSegment = 1024;  // the same where columns are summed side by side
+constexpr std::int64_t kRowSegment = 1024;  // the same if each column has its own sum
 
 // How one reduction treats elements: map, then combine. Both are compiled in, once for a compute type.
 template <class C> struct Reducer {

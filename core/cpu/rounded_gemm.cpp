@@ -11,7 +11,7 @@ namespace {
 
 using Spec = detail::SumSpec;
 
-// Of a tile: chains that run side by side, and how many products of each are packed at a time.
+// Of a tile: independent chains, and how many products of each are packed at a time.
 constexpr std::int64_t kRows = 32, kCols = 64, kDepth = 64;
 
 // sums[j] = round(sums[j] + factor * terms[j]). Factor and terms hold f32 values, so that the product is exact.

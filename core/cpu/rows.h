@@ -28,8 +28,8 @@ struct Rows {
   }
 };
 
-// f(row, rows, a, b, y) for every row of y, in parallel, up to `most` neighbours at once: rows of the inputs (the second may
-// be undefined) and where to write. f is vectorized().
+// f(row, rows, a, b, y) for every row of y, in parallel, up to `most` neighbours at once: rows of the inputs (the
+// second may be undefined) and where to write. f is vectorized().
 template <class T, class F>
 void map_neighbours(std::int64_t count, std::int64_t most, const Tensor& a, std::int64_t length_a, const Tensor& b,
                     std::int64_t length_b, Tensor& y, std::int64_t length, const F& f) {
@@ -128,8 +128,8 @@ template <class T, class F> struct Summand {
   F f;
 };
 
-// A sum in 64 parts, added up pairwise at the end: additions wait for each other in chains, and of chains there shall be
-// some. The order depends on the lengths that are added alone.
+// A sum in 64 parts, added pairwise at the end. Additions of one part wait for each other; several parts run at once.
+// The order depends only on the lengths that are added.
 template <class T> class Lanes {
  public:
   template <class F> Summand<T, F> of(const F& f) { return {*this, f}; }

@@ -24,8 +24,8 @@ template <class N> bool any_subnormal(const float* x, N n) {
   return found != 0;
 }
 
-// rate * x for rates from 0 to 1, with the same bits. A subnormal x is a whole number of 2^-149, and so is its product: a
-// double holds that exactly and rounds it when 2^52 is added, which leaves it in the last bits.
+// rate * x for rates from 0 to 1, with the same bits. A subnormal x is a whole number of 2^-149, and so is its product:
+// a double holds that exactly and rounds it when 2^52 is added, which leaves it in the last bits.
 struct TimesSubnormal {
   float operator()(float rate, float x) const {
     constexpr std::uint32_t kSign = 1U << 31;

@@ -24,7 +24,8 @@ void copy_block(const Loop& loop, std::int64_t at, std::int64_t n, CastCounts* c
   if (!target) move_raw(loop, 0, at, n, in == out ? source : to, Move::scatter);
 }
 
-// copy_elements of row-major tensors beyond the caches: a block is converted in the nearest one and streamed from there.
+// copy_elements of row-major tensors beyond the caches: a block is converted in the nearest one and streamed from
+// there.
 bool copy_streamed(const Tensor& out, const Tensor& x) {
   const auto from = static_cast<std::int64_t>(size_of(x.dtype()));
   const auto to = static_cast<std::int64_t>(size_of(out.dtype()));
@@ -74,8 +75,8 @@ void copy_elements(const Tensor& out, const Tensor& x) {
   const auto copy = [](const Loop& part, std::int64_t at, std::int64_t end, CastCounts* counts) {
     for (std::int64_t n = 0; at < end; at += n) copy_block(part, at, n = part.block(at, end), counts);
   };
-  // Elements of x that lie whole pages apart, as in some transposes, would all fall into the same few sets of the cache:
-  // in narrow strips of the last dim they stay there until their neighbours are read too.
+  // Elements of x that lie whole pages apart, as in some transposes, would all fall into the same few sets of the
+  // cache: in narrow strips of the last dim they stay there until their neighbours are read too.
   constexpr std::int64_t kPage = 4096, kStrip = 16;
   const int last = loop.ndim - 1;
   const std::int64_t jump = loop.view[1].strides[last] * static_cast<std::int64_t>(size_of(x.dtype()));

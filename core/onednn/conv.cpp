@@ -1,5 +1,5 @@
-// conv2d and its two gradients: f32, bf16 where the CPU multiplies it, f8 as exact bf16, all others as f32; sums in f32.
-// oneDNN's fast kernels want channels in blocks: images are reordered to what it chooses, and back.
+// conv2d and its two gradients: f32, bf16 where the CPU multiplies it, f8 as exact bf16, all others as f32; sums in
+// f32. oneDNN's fast kernels want channels in blocks: images are reordered to what it chooses, and back.
 #include <algorithm>
 #include <memory>
 #include <string_view>
@@ -37,8 +37,8 @@ struct Convolution {
   int threads = 1;
 
   bool makes(OpId wanted) const { return op == wanted; }
-  // Channels-last as it is, without reorders. Not where oneDNN 2.6 for AVX2 gathers the pixels that a 1x1 kernel meets: of
-  // channels that fill no register it then adds numbers from behind the images to gradients of weights.
+  // Channels-last as it is, without reorders. Not where oneDNN 2.6 for AVX2 gathers the pixels that a 1x1 kernel meets:
+  // of channels that fill no register it then adds numbers from behind the images to gradients of weights.
   bool stays_last() const {
     const bool gathers = w[2] * w[3] == 1 && attrs.stride[0] * attrs.stride[1] > 1 && x[1] % 8 != 0;
     return x_last && y_last && !gathers;
@@ -68,7 +68,7 @@ struct Convolution {
   }
 };
 
-// oneDNN's own product of unfolded images is slower than ours.
+// oneDNN's products of unfolded images are slower than those of core/cpu.
 bool is_worth(std::string_view implementation) {
   return is_fast(implementation) && implementation.find("gemm") == std::string_view::npos;
 }
@@ -144,8 +144,8 @@ std::int64_t image_bytes(const Shape& sizes, DType dtype) {
   return sizes[1] * sizes[2] * sizes[3] * static_cast<std::int64_t>(size_of(dtype));
 }
 
-// The images of a part: so few that they stay in a cache while they are reordered and convolved, yet enough for a thread to
-// be worth while.
+// The images of a part: so few that they stay in a cache while they are reordered and convolved, yet enough for a
+// thread to be worth while.
 std::int64_t part_of(const Convolution& c) {
   constexpr std::int64_t kCached = 512 << 10;
   const std::int64_t images = c.x[0];
@@ -157,8 +157,8 @@ std::int64_t part_of(const Convolution& c) {
   return cpu::even_part(images, std::max({std::int64_t{1}, worth, std::min(cached, (images + threads - 1) / threads)}));
 }
 
-// The images x or y of a convolution, which takes or gives them as `dtype`: where they lie, or converted a part at a time, so
-// that no copy of them all is made.
+// The images x or y of a convolution, which takes or gives them as `dtype`: where they lie, or converted a part at a
+// time, so that no copy of them all is made.
 struct Images {
   const Tensor& tensor;
   DType dtype;

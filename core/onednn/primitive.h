@@ -37,8 +37,8 @@ class Key {
   int n_ = 0;
 };
 
-// A primitive and the memories it was made for. Runs on the threads that `threads` of its Team says, in scratch memory of
-// ours.
+// A primitive and the memories it was made for. It runs on the threads of the innermost Team, in Gradual's scratch
+// memory.
 class Primitive {
  public:
   struct Argument {
@@ -52,8 +52,8 @@ class Primitive {
   ~Primitive();
   // The data of each argument, in their order. What is only read may be const.
   void run(std::initializer_list<const void*> data);
-  // Once for each of `parts`, whose data lie `steps` bytes apart: 0 where all parts read the same data, which are reordered
-  // once, kAnew where data lie in one place and before(part) makes them or after(part) takes them away.
+  // Once for each of `parts`, whose data lie `steps` bytes apart: 0 where all parts read the same data, which are
+  // reordered once, kAnew where data lie in one place and before(part) makes them or after(part) takes them away.
   using Around = std::function<void(std::int64_t part)>;
   static constexpr std::int64_t kAnew = -1;
   void run(std::span<const void* const> data, std::span<const std::int64_t> steps, std::int64_t parts,
@@ -91,9 +91,9 @@ dnnl::memory::data_type type_of(DType dtype);
 dnnl::memory::desc layout_of(const Shape& sizes, const Shape& strides, DType dtype);
 // What operands of a dtype are multiplied in: bf16 for what is exact in it, where that is fast.
 DType product_dtype(DType dtype);
-// Asked of each implementation: oneDNN's reference ones are slower than ours.
+// Whether an implementation is worth using: oneDNN's reference ones are slower than those of core/cpu.
 bool is_fast(std::string_view implementation);
-// Attributes of all our primitives: scratch memory is ours.
+// Attributes of all primitives here: Gradual allocates the scratch memory.
 dnnl::primitive_attr attributes();
 
 // How oneDNN would do what these arguments describe: until version 2 apart from its engine, from 3 on with it.

@@ -16,8 +16,8 @@ namespace {
 
 constexpr std::int64_t kBlock = 1024;  // elements that stay in the nearest cache through all formats and scales
 
-// One way to round the whole tensor. A power of two times x in a format is x in that format with its bias moved: nothing
-// is multiplied, so nothing else is rounded.
+// One way to round the whole tensor. A power of two times x in a format is x in that format with its bias moved:
+// nothing is multiplied, so nothing else is rounded.
 struct Point {
   Rounder rounder;
   double scale = 1;

@@ -10,7 +10,7 @@ namespace gradual {
 
 void philox_fill(std::uint64_t seed, std::uint64_t stream, std::uint64_t first_element, std::uint32_t* out,
                  std::int64_t n) {
-  constexpr std::uint64_t kLanes = 8;  // blocks computed side by side, which the compiler turns into vectors
+  constexpr std::uint64_t kLanes = 8;  // blocks computed together, which the compiler vectorizes
   vectorized([=] {
     std::uint32_t words[4 * kLanes];
     const std::uint64_t end = first_element + static_cast<std::uint64_t>(n);

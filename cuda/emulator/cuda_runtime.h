@@ -32,7 +32,7 @@
 struct dim3 {
   unsigned x = 1, y = 1, z = 1;
 };
-// Of the running thread.
+// The indices of the running thread.
 extern dim3 threadIdx, blockIdx, blockDim, gridDim;
 
 // --- barriers and exchange -------------------------------------------------------------------------------------------
@@ -44,7 +44,7 @@ namespace gradual::cuda::emulator {
 void launch(unsigned blocks, unsigned threads, bool together, void* stream, std::function<void()> f);
 
 void meet_block();
-std::uint64_t exchange(std::uint64_t value, int mask);  // with the lane whose number differs by mask
+std::uint64_t exchange(std::uint64_t value, int mask);  // with the lane whose index differs by mask
 
 }  // namespace gradual::cuda::emulator
 
@@ -58,7 +58,7 @@ template <class T> T __shfl_xor_sync(unsigned, T value, int mask) {
   return value;
 }
 
-// Atomic for ThreadSanitizer's sake: one thread runs at a time.
+// Atomic only for ThreadSanitizer: one thread runs at a time.
 template <class T> T atomicAdd(T* p, std::type_identity_t<T> value) {
   return std::atomic_ref(*p).fetch_add(value, std::memory_order_relaxed);
 }

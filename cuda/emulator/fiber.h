@@ -1,4 +1,4 @@
-// A fiber: code with its own stack that is switched to and from.
+// A fiber: code on its own stack.
 #pragma once
 
 #include <sys/mman.h>

@@ -23,30 +23,30 @@ struct Thread : Fiber {
   At at = At::end;
 };
 
-// The block that runs, one at a time in a process (streams.cpp).
+// The running block. A process runs one block at a time (streams.cpp).
 struct Run {
   std::vector<std::unique_ptr<Thread>> threads;
-  std::vector<std::uint64_t> values;  // that lanes exchange, by thread
+  std::vector<std::uint64_t> values;  // that lanes exchange, one per thread
   ucontext_t scheduler;
   void* scheduler_fake_stack = nullptr;
   const void* scheduler_stack = nullptr;
   std::size_t scheduler_stack_bytes = 0;
   void* scheduler_thread = nullptr;
-  char begins = 0, ends = 0, barriers[2] = {};  // what ThreadSanitizer orders by: their addresses
-  unsigned barrier = 0;                         // the next of the two, so that no thread is ahead by both
+  char begins = 0, ends = 0, barriers[2] = {};  // ThreadSanitizer orders accesses by these addresses
+  unsigned barrier = 0;                         // the next of the two: a thread may be one barrier ahead
   const std::function<void()>* f = nullptr;
   unsigned current = 0;
   bool together = false;
-  // Of every second launch: its last block and thread come first. What depends on an order that a GPU does not keep, as
-  // where a barrier is missing or one block reads what another writes, then gives other numbers.
+  // Every second launch runs the last block and thread first. Kernels that depend on an order that a GPU does not keep
+  // (a missing barrier, a block that reads what another writes) then give other numbers.
   bool backwards = true;
   std::exception_ptr error;
   unsigned turn(unsigned i, unsigned of) const { return backwards ? of - 1 - i : i; }
 };
-// Of whoever launches (a stream is a thread to ThreadSanitizer), for the threads of one stream know nothing of
-// another's.
+// One per launching thread or stream (a stream is a thread to ThreadSanitizer): threads of one stream are not ordered
+// with those of another.
 std::map<void*, Run>& runs() {
-  static auto& all = *new std::map<void*, Run>;  // never destroyed: a device's own stream is not either
+  static auto& all = *new std::map<void*, Run>;  // never destroyed, as the device's own stream
   return all;
 }
 Run* running = nullptr;
@@ -92,7 +92,7 @@ void resume(unsigned t) {
   arrive_on_stack(r.scheduler_fake_stack, nullptr, nullptr);
 }
 
-// Whether all of threads [begin, end) that have not ended wait at `barrier`, and at least one does.
+// Whether every thread of [begin, end) that has not ended waits at `barrier`, and at least one does.
 bool all_at(unsigned begin, unsigned end, At barrier) {
   bool any = false;
   for (unsigned t = begin; t < end; ++t) {
@@ -107,7 +107,7 @@ void go_on(unsigned begin, unsigned end) {
     if (run().threads[t]->at != At::end) run().threads[t]->at = At::running;
 }
 
-// From barrier to barrier until all threads have ended.
+// Runs from barrier to barrier until all threads have ended.
 void run_block(unsigned threads) {
   Run& r = run();
   while (r.threads.size() < threads) r.threads.push_back(std::make_unique<Thread>());
@@ -143,7 +143,7 @@ void run_block(unsigned threads) {
   }
 }
 
-// What the threads did comes before what follows, also where an error has left them at a barrier.
+// Orders the accesses of the threads before what follows, also if an error has left them at a barrier.
 void join() {
   if (!kFindRaces) return;
   Run& r = run();
@@ -189,11 +189,11 @@ void run_now(unsigned blocks, unsigned threads, bool together, const std::functi
     blockIdx = {r.turn(b, blocks), 0, 0};
     if (together) {
       run_block(threads);
-      join();  // __shared__ variables are the next block's too
+      join();  // the next block uses the same __shared__ variables
     } else if (kFindRaces) {
-      run_block(threads);  // on stacks of their own
+      run_block(threads);  // each on its own stack
       std::rotate(r.threads.begin(), r.threads.begin() + 7 % r.threads.size(),
-                  r.threads.end());  // the next block's are other ones
+                  r.threads.end());  // the next block has other threads
     } else {
       for (unsigned t = 0; t < threads; ++t) {
         threadIdx = {r.turn(t, threads), 0, 0};

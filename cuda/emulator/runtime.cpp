@@ -1,4 +1,4 @@
-// The runtime's functions on the CPU, but for streams (streams.cpp): device memory is the host's.
+// The runtime's functions on the CPU, except for streams (streams.cpp). Device memory is host memory.
 #include <unistd.h>
 
 #include <cstdio>
@@ -44,7 +44,7 @@ cudaError_t cudaRuntimeGetVersion(int* version) {
   return cudaSuccess;
 }
 cudaError_t cudaDriverGetVersion(int* version) { return cudaRuntimeGetVersion(version); }
-// Blocks have their own size, so that a sanitizer sees what reads past them.
+// Allocations have exact sizes, so that a sanitizer reports reads past their ends.
 cudaError_t cudaMalloc(void** block, std::size_t bytes) {
   return bytes <= physical_memory() && posix_memalign(block, 256, bytes) == 0 ? cudaSuccess : cudaErrorMemoryAllocation;
 }

@@ -1,4 +1,4 @@
-// Twin of sort_cub.cu.
+// Counterpart of sort_cub.cu.
 #include "../kernels/sort.h"
 
 #include <algorithm>

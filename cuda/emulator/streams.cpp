@@ -1,9 +1,8 @@
-// Streams, events, graphs, and the memory that is given and taken in a stream's order.
+// Streams, events, graphs, and memory that is allocated and freed in the order of a stream.
 //
-// Work is done when it is enqueued. To ThreadSanitizer each stream is a thread, and what it does comes before what the
-// host or another stream does where one waits for the other, as CUDA has it: who reads a result before the stream is
-// synchronised with, writes to a buffer that is still copied from, or lets another stream go on without an event
-// between, is reported.
+// Work is done when it is enqueued. To ThreadSanitizer each stream is a thread, ordered with the host and with other
+// streams only where one waits for the other, as in CUDA. It reports code that reads a result before it synchronises
+// with the stream, writes to a buffer of an unfinished copy, or uses two streams without an event between them.
 #include <atomic>
 #include <chrono>
 #include <cstdlib>
@@ -29,13 +28,13 @@ using gradual::cuda::emulator::this_thread;
 using Work = std::vector<std::function<void()>>;
 struct CUstream_st {
   bool captured = false;
-  Work work;                    // while it is captured
-  char launched = 0, done = 0;  // what ThreadSanitizer orders by: their addresses
+  Work work;                    // recorded during a capture
+  char launched = 0, done = 0;  // ThreadSanitizer orders accesses by these addresses
   std::unique_ptr<Fiber> fiber = kFindRaces ? std::make_unique<Fiber>() : nullptr;
 };
 struct CUevent_st {
   std::chrono::steady_clock::time_point when;
-  std::unique_ptr<char> recorded = std::make_unique<char>();  // another at each record, which forgets what was before
+  std::unique_ptr<char> recorded = std::make_unique<char>();  // new at each record, which discards the earlier order
 };
 struct CUgraph_st {
   Work work;
@@ -43,14 +42,14 @@ struct CUgraph_st {
 struct CUgraphExec_st {
   struct Steps {
     Work work;
-    char ran = 0;  // launches of one are behind each other, on whatever streams
+    char ran = 0;  // launches of one graph are ordered, on any streams
   };
   std::shared_ptr<Steps> steps;
 };
 
 namespace {
 
-// One that ThreadSanitizer does not see, for taking turns orders nothing.
+// ThreadSanitizer does not see this mutex: taking turns orders no accesses.
 class Lock {
  public:
   void lock() {
@@ -65,9 +64,9 @@ class Lock {
 // One piece of work at a time in a process.
 struct Now {
   Lock mutex;
-  std::list<cudaStream_t> streams;  // all there are
+  std::list<cudaStream_t> streams;  // all existing ones
   int captures = 0;
-  // What runs in a stream's fiber.
+  // The work of a stream's fiber.
   cudaStream_t stream = nullptr;
   std::function<void()> work;
   ucontext_t host;
@@ -76,10 +75,10 @@ struct Now {
 };
 Now& now() {
   static Now& one = *[] {
-    // While a process has had one thread alone, libstdc++ counts a shared_ptr's owners without atomics: a race to
-    // ThreadSanitizer.
+    // libstdc++ counts the owners of a shared_ptr without atomics until a process has started a second thread. To
+    // ThreadSanitizer that is a race.
     if (kFindRaces) std::thread([] {}).join();
-    return new Now;  // never destroyed: a device's own stream is not either
+    return new Now;  // never destroyed, as the device's own stream
   }();
   return one;
 }
@@ -111,7 +110,7 @@ void do_now(cudaStream_t stream, std::function<void()> work) {
   std::rethrow_exception(std::exchange(n.error, nullptr));
 }
 
-// A function called as if by the stream: behind the work it has been given.
+// Calls a function in the order of the stream, after the work enqueued so far.
 template <class F> auto as_stream(cudaStream_t stream, F f) {
   if (!kFindRaces || !stream) return f();
   const std::lock_guard lock(now().mutex);
@@ -130,7 +129,7 @@ template <class F> auto as_stream(cudaStream_t stream, F f) {
   return f();
 }
 
-// Work that waits for the stream's end is no part of a graph.
+// Work that waits for the end of a stream is not part of a graph.
 cudaError_t unless_captured(cudaStream_t stream) {
   return stream && stream->captured ? cudaErrorInvalidValue : cudaSuccess;
 }
@@ -154,7 +153,7 @@ void wait_for_all() {
 
 }  // namespace gradual::cuda::emulator
 
-// A device whose stream is captured is not waited for, by any thread.
+// No thread may wait for a device while one of its streams is captured.
 cudaError_t cudaDeviceSynchronize() {
   if (gradual::cuda::emulator::captures() > 0) return cudaErrorInvalidValue;
   gradual::cuda::emulator::wait_for_all();
@@ -167,7 +166,7 @@ cudaError_t cudaStreamCreateWithFlags(cudaStream_t* stream, unsigned) {
   now().streams.push_back(*stream);
   return cudaSuccess;
 }
-cudaError_t cudaStreamDestroy(cudaStream_t stream) {  // which waits for nothing
+cudaError_t cudaStreamDestroy(cudaStream_t stream) {  // does not wait
   if (kFindRaces) as_stream(stream, [=] { gradual::cuda::emulator::forget_launches(stream->fiber->thread); });
   const std::lock_guard lock(now().mutex);
   now().streams.remove(stream);
@@ -179,7 +178,7 @@ cudaError_t cudaStreamSynchronize(cudaStream_t stream) {
   return unless_captured(stream);
 }
 cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned) {
-  if (stream && stream->captured) return cudaErrorInvalidValue;  // as an edge of the graph it is not emulated
+  if (stream && stream->captured) return cudaErrorInvalidValue;  // edges of a graph are not emulated
   return as_stream(stream, [=] { return acquire(event->recorded.get()), cudaSuccess; });
 }
 cudaError_t cudaEventCreate(cudaEvent_t* event) {

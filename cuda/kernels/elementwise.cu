@@ -37,7 +37,7 @@ template <class C> struct DropElements {
   }
 };
 
-// Elements of one dtype that lie side by side, 16 bytes at a time.
+// Adjacent elements of one dtype, 16 bytes at a time.
 template <class T, class C> struct DropDense {
   std::int64_t n;
   T* out;

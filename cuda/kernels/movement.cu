@@ -37,7 +37,7 @@ template <class W> struct RepeatElements {
 };
 
 // Counts `n` elements of the innermost dim as one: of all operands or, where the source repeats one number, of the
-// result. False where they are not side by side or do not begin where so many can be moved at once.
+// result. False if they are not adjacent or their alignment does not allow it.
 template <int N> bool join(Geometry<N>& g, int n, std::size_t width, bool repeats) {
   const int last = g.ndim - 1;
   if (g.sizes[last] % n != 0) return false;

@@ -1,4 +1,4 @@
-// The values of codes; twin of core/quantize/quantized_tensor.cpp.
+// Decodes codes to values. Counterpart of core/quantize/quantized_tensor.cpp.
 #include "../../core/quantize/quantized_tensor.h"
 
 #include "elements.h"
@@ -15,7 +15,7 @@ struct Codes {
   std::uint32_t mask, sign, max;
   int mantissa_bits, exponent_offset;
   bool has_inf, minus_zero_is_nan, has_zero, subnormals;
-  bool is_wide = false;  // of more than 8 bits, and `dtype`'s: NaN keeps its bits
+  bool is_wide = false;  // more than 8 bits, in `dtype`: NaN keeps its bits
   DType dtype = DType::f32;
 
   explicit Codes(const QuantizedTensor& q)

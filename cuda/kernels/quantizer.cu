@@ -1,4 +1,4 @@
-// Quantizers' passes over tensors: scale, round, count; twin of core/quantize/quantizer.cpp's loops and of
+// Quantizers' passes over tensors: scale, round, count. Counterpart of the loops in core/quantize/quantizer.cpp and
 // core/formats/rounding.cpp. The arithmetic is that of core/formats/rounding_kernels.h and
 // core/quantize/quantizer_kernels.h, so bits and counts are the CPU's.
 #include "../../core/quantize/quantizer_kernels.h"
@@ -18,12 +18,12 @@ namespace {
 using detail::LoopCounts;
 using detail::Scale;
 
-constexpr std::int64_t kBlocks = 2048;  // of a pass, at most: all that 132 multiprocessors hold
+constexpr std::int64_t kBlocks = 2048;  // at most in a pass: as many as 132 multiprocessors hold
 constexpr int kBins = 256, kSums = 6;
 
 __device__ inline std::uint32_t magnitude_of(float x) { return std::bit_cast<std::uint32_t>(x) & 0x7fffffffu; }
 
-// The bin of an ExponentHistogram that a number is counted in, or none (-1).
+// The bin of an ExponentHistogram that counts a number; -1 for none.
 __device__ inline int bin_of(float x) {
   const std::uint32_t size = magnitude_of(x);
   return size == 0 ? -1 : static_cast<int>(size >> 23);
@@ -34,7 +34,7 @@ __device__ inline int bin_of(double x) {
   return size == 0 ? -1 : exponent < 0 ? 0 : exponent > 255 ? 255 : exponent;
 }
 
-// How bits become other bits: by a format with a zero,
+// Rounds bits to a format with a zero.
 template <bool codes, bool count, class U> struct ByFormat {
   using Bits = U;
   detail::RoundingSpec<U> spec;
@@ -45,7 +45,7 @@ template <bool codes, bool count, class U> struct ByFormat {
     return detail::round_by<codes, count>(loop, detail::take_source<count>(bits, spec, counts), word, spec, counts);
   }
 };
-// or by one of powers of two.
+// Rounds bits to a format of powers of two.
 template <bool codes, class U> struct ByPowers {
   using Bits = U;
   detail::PowerSpec<U> spec;
@@ -58,13 +58,13 @@ template <bool codes, class U> struct ByPowers {
   }
 };
 
-// Where a pass counts; null: it does not.
+// Where a pass counts; null: no counts.
 struct Tallies {
   unsigned long long* sums = nullptr;  // LoopCounts' fields in their order
   unsigned long long* bins = nullptr;  // of an ExponentHistogram
 };
 
-// What a thread reads before its first element.
+// Read by each thread before its first element.
 struct Known {
   RandomKey key;
   Scale whole;  // of the tensor
@@ -75,7 +75,7 @@ Geometry<1> geometry_of(const Tensor& x) {
   return make_geometry(x.sizes(), operands, true);
 }
 
-// What happens to one element once its scale is known. By: one of the above.
+// Rounds one element when its scale is known. By: one of the above.
 template <bool kCodes, bool kCount, class By> struct RoundElement {
   using Bits = typename By::Bits;
   using Value = typename detail::SourceBits<Bits>::Value;
@@ -86,7 +86,7 @@ template <bool kCodes, bool kCount, class By> struct RoundElement {
   DeviceKey key;
   const std::int64_t* steps;  // QuantizeOptions
   Scale whole;
-  const float* whole_there;  // not null: `whole` stands there
+  const float* whole_there;  // not null: holds `whole`
   Value* values;
   char* codes;
   int code_bytes;
@@ -145,7 +145,7 @@ template <bool kCodes, bool kCount, class By> struct RoundElement {
     }
   }
 
-  // Where a block counts: its bins, then its sums, all zero.
+  // The counters of a block: bins, then sums, all zero.
   __device__ unsigned* begin(const Block& block) const {
     __shared__ unsigned bins[kBins + kSums];
     if constexpr (kCount) {
@@ -169,7 +169,7 @@ template <bool kCodes, bool kCount, class By> struct RoundElement {
   }
 };
 
-// One scale for all.
+// One scale for the tensor.
 template <class Round> struct RoundAll {
   Round round;
   std::int64_t n, blocks;
@@ -187,7 +187,7 @@ struct LargerBits {
   __device__ std::uint32_t operator()(std::uint32_t a, std::uint32_t b) const { return a > b ? a : b; }
 };
 
-// A scale for each row, block or tile, which a warp looks at twice: for its amax, and to round.
+// One scale for each row, block or tile. A warp reads it twice: for the amax, and to round.
 template <class Round> struct RoundTiles {
   Round round;
   detail::ScaleSpec rule;
@@ -230,12 +230,12 @@ template <class Round> struct RoundTiles {
     if (!coded_scales) return;
     LoopCounts unused;
     coded_scales[t] = static_cast<std::uint8_t>(
-        rule.kind != ScalingKind::nvfp4 ? (bits << 1) >> 24  // e8m0: the exponent; NaN's is ones
+        rule.kind != ScalingKind::nvfp4 ? (bits << 1) >> 24  // e8m0: the exponent; all ones for NaN
                                         : detail::round_bits<0, true, false, false>(bits, 0, scale_codes, unused));
   }
 };
 
-// Codes of 4 or 6 bits, one a byte, to packed ones: as many as fill whole bytes at a time.
+// Packs codes of 4 or 6 bits, given one per byte: as many at a time as fill whole bytes.
 struct PackCodes {
   const std::uint8_t* loose;
   std::uint8_t* packed;
@@ -272,7 +272,7 @@ template <class Round> void start_tiles(const Round& round, const device::Roundi
   for_blocks(pass.blocks, pass);
 }
 
-// Doubles that stay wide and powers of two are never scaled: check_valid(Quantizer) and the caller see to it.
+// Doubles that stay wide and powers of two are never scaled: check_valid(Quantizer) and the caller ensure it.
 template <bool kCodes, bool kCount>
 void start_pass(const device::RoundingPass& p, char* codes, const Tallies& tallies) {
   const std::int64_t n = p.rows * p.k;
@@ -287,7 +287,7 @@ void start_pass(const device::RoundingPass& p, char* codes, const Tallies& talli
   else start_tiles(RoundElement<kCodes, kCount, Floats>(p, codes, tallies), p);
 }
 
-// Adds what a pass counted, for which the device is waited.
+// Waits for the device and adds what a pass counted.
 void add_tallies(const Workspace& memory, std::int64_t n, CastStats stats) {
   unsigned long long read[kSums + kBins];
   device::copy(read, Device::cpu(), memory.as<void>(), Device::cuda(current_device()), sizeof read);

@@ -1,4 +1,4 @@
-// sum, mean, var, max, min, argmax, argmin, logsumexp and norm, twin of core/cpu/reduce.cpp.
+// sum, mean, var, max, min, argmax, argmin, logsumexp and norm. Counterpart of core/cpu/reduce.cpp.
 #include "reduce.h"
 
 #include "../../core/formats/accumulator.h"
@@ -10,7 +10,7 @@
 namespace gradual::cuda {
 namespace {
 
-// --- what is made of elements, and of what they gave -----------------------------------------------------------------
+// --- maps of elements, and the last step of results -----------------------------------------------------------------
 
 struct Same {
   template <class C> GRADUAL_HD C operator()(C x) const { return x; }
@@ -28,7 +28,7 @@ struct Powered {
   double order;
   GRADUAL_HD double operator()(double x) const { return std::pow(std::fabs(x), order); }
 };
-// With a number that belongs to the output.
+// With one number per output.
 struct SquareAbout {
   template <class C> GRADUAL_HD C operator()(C x, C mean) const { return (x - mean) * (x - mean); }
 };
@@ -42,7 +42,7 @@ template <class C> struct Finish {
   Stored<C> to;
   Then then = Then::nothing;
   C number{};                // to divide by; the power
-  const C* shift = nullptr;  // one an output
+  const C* shift = nullptr;  // one per output
   __device__ void operator()(C value, std::int64_t output) const { to(result(value, output), output); }
 
  private:
@@ -65,7 +65,7 @@ template <class C, class Map, class Combine, class N = C> struct Numeric {
   static constexpr int kInputs = 1;
   Map of;
   C start;
-  const C* params;  // for a map of two: one an output
+  const C* params;  // for a map of two arguments: one per output
   Finish<C> last;
 
   __device__ C identity() const { return start; }
@@ -103,7 +103,7 @@ template <class C> std::size_t bytes_of(const ReduceSource<1>& s) {
   return static_cast<std::size_t>(s.outputs()) * sizeof(C);
 }
 
-// Under an accumulator: each output's elements in row-major order, their product with ones, divided by n.
+// Under an accumulator: the product of each output's elements, in row-major order, with ones, divided by n.
 void sum_accumulated(const Tensor& x, std::uint32_t dims, double n, const Tensor& out) {
   if (out.numel() == 0) return;
   const CategoryScope scope(Category::workspace);
@@ -194,7 +194,7 @@ void norm(const OpCall& c, Outputs& out) {
 // The first of equals; NaN counts as the extreme.
 template <class C> struct Best {
   C value;
-  std::int64_t index;  // -1: none yet
+  std::int64_t index;  // -1: none so far
   template <class F> __device__ Best each(const F& f) const { return {f(value), f(index)}; }
 };
 template <class C, bool kMax> struct Arg {

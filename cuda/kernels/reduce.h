@@ -120,7 +120,7 @@ template <class Op> struct ReduceRows {
   }
 };
 
-// A block takes a segment of the ranges of outputs side by side: `across` threads of kRun outputs each, and the rest go
+// A block takes a segment of the ranges of adjacent outputs: `across` threads of kRun outputs each, and the rest go
 // down the ranges.
 template <class Op> struct ReduceColumns {
   using Acc = typename Op::Acc;

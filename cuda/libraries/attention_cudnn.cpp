@@ -1,7 +1,6 @@
-// Attention by cuDNN's fused kernels, as graphs of operations: of the patterns that its documentation names ("Fused
-// flash attention fprop" and "bprop") those without dropout. The single operation for attention (SDPA_FWD) has no
-// causal mask before cuDNN 9.21. In backward the product that makes dq writes dq itself: with an f32 tensor between,
-// its kernels would add atomically.
+// Attention by cuDNN's fused kernels, as graphs of operations in the patterns "Fused flash attention fprop" and "bprop"
+// of its documentation, without dropout. The single operation for attention (SDPA_FWD) has no causal mask before cuDNN
+// 9.21. In backward the last product writes dq directly: with an f32 tensor in between, cuDNN's kernels add atomically.
 #include <algorithm>
 #include <limits>
 #include <optional>
@@ -19,9 +18,9 @@ namespace {
 
 using Id = OperationGraph::Id;
 
-constexpr std::size_t kMostPlans = 256;    // that a thread remembers
-constexpr std::size_t kOldest = 91002;     // two versions before it have known errors, and earlier ones know no -Inf
-constexpr std::size_t kAnyLength = 91600;  // before it, backward wants whole blocks of 128 keys
+constexpr std::size_t kMostPlans = 256;    // per thread
+constexpr std::size_t kOldest = 91002;     // older versions have known errors or do not support -Inf
+constexpr std::size_t kAnyLength = 91600;  // older versions need whole blocks of 128 keys in backward
 constexpr float kMasked = -std::numeric_limits<float>::infinity();
 
 Dims4 dims(const Shape& s) { return {s[0], s[1], s[2], s[3]}; }
@@ -31,7 +30,7 @@ Dims4 turned(Dims4 d) {
 }
 
 bool begins_vector(const Tensor& t) { return reinterpret_cast<std::uintptr_t>(t.raw()) % 16 == 0; }
-// Vector loads take eight numbers at a time.
+// Vector loads read eight numbers at a time.
 bool fits(const Tensor& t) {
   if (!begins_vector(t) || t.strides()[3] != 1) return false;
   for (int d = 0; d < 3; ++d)
@@ -40,7 +39,7 @@ bool fits(const Tensor& t) {
 }
 Tensor fitting(const Tensor& t) { return fits(t) ? t : copied(t, t.dtype()); }
 
-// The graph of a call, and the tensors that a run hands over, in the order of `ids`.
+// The graph of a call, and the tensors of a run, in the order of `ids`.
 class Plan : Pinned {
  public:
   explicit Plan(const Attention& a, const DescribedGpu* gpu = nullptr) : type_(cudnn_type(a.q.dtype())) {
@@ -89,7 +88,7 @@ class Plan : Pinned {
     graph_.matmul(x, y, made);
     return made;
   }
-  // -Inf where a key comes after its query.
+  // -Inf for keys after the query.
   Id masked(Id scores, Id least) {
     const Id rows = graph_.index(scores, 2), columns = graph_.index(scores, 3);
     return graph_.select(scores, least, graph_.compare(CUDNN_POINTWISE_CMP_GE, rows, columns));
@@ -162,7 +161,7 @@ bool has_kernels_for(const Attention& a) {
   return !(queries == 1 && keys == 1) && (keys % 128 == 0 || cudnnGetVersion() >= kAnyLength);
 }
 
-// Of the batch (dim 0) or of the heads (dim 1) `count` from `begin` on.
+// `count` entries of the batch (dim 0) or of the heads (dim 1), from `begin` on.
 Attention part_of(const Attention& a, int dim, std::int64_t begin, std::int64_t count) {
   Attention part = a;
   for (Tensor* t : {&part.q, &part.k, &part.v, &part.y, &part.logsumexp, &part.dy, &part.dq, &part.dk, &part.dv}) {
@@ -176,7 +175,8 @@ Attention part_of(const Attention& a, int dim, std::int64_t begin, std::int64_t 
 
 std::int64_t parts_of(std::int64_t n, std::int64_t each) { return (n + each - 1) / each; }
 
-// Backward's kernels write the gradients of all scores to scratch memory: a call of many goes in even parts.
+// The kernels of backward write the gradients of all scores to scratch memory, so large calls are split into even
+// parts.
 bool start(const Attention& a) {
   Plan& plan = plan_of<Plan>(key_of(a), a, kMostPlans);
   if (plan.scratch() <= a.most_scratch) return plan.run(a);

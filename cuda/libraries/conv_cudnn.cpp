@@ -1,5 +1,5 @@
-// Convolutions by cuDNN, each a graph of one operation. Its engines multiply and add, for the transforms of Winograd
-// and of Fourier are less exact than the bound that sums have here, and give the same bits every time.
+// Convolutions by cuDNN, each a graph of one operation. Only engines with direct products and reproducible sums are
+// used: Winograd and Fourier transforms exceed the error bound of sums here.
 #include <algorithm>
 #include <array>
 #include <optional>
@@ -12,7 +12,7 @@
 namespace gradual::cuda {
 namespace {
 
-constexpr std::size_t kMostPlans = 1024;  // that a thread remembers
+constexpr std::size_t kMostPlans = 1024;  // per thread
 
 bool fits_int(const Convolution& c) { return std::max({numel(c.x), numel(c.w), numel(c.y)}) <= INT32_MAX; }
 
@@ -54,7 +54,7 @@ class Plan : Pinned {
   std::optional<OperationPlan> plan_;
 };
 
-// All that a plan depends on; of the gradients' sizes nothing is left out, for strides make them ambiguous.
+// All that a plan depends on. It includes the sizes of gradients, because strides make them ambiguous.
 using Key = std::array<std::int64_t, 25>;
 Key key_of(const Convolution& c) {
   Key key{current_device(),

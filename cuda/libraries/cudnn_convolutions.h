@@ -1,4 +1,4 @@
-// cuDNN's three operations of a convolution, and what each calls its attributes.
+// cuDNN's three operations of a convolution, and the names of their attributes.
 #pragma once
 
 #include <cudnn.h>

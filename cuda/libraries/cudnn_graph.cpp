@@ -167,14 +167,14 @@ void OperationGraph::convolution(cudnnBackendDescriptorType_t kind, Id x, Id w, 
 
 namespace {
 
-constexpr std::int64_t kMostConfigurations = 64;  // that are looked at
+constexpr std::int64_t kMostConfigurations = 64;  // that are tried
 
-// What cuDNN's header has from 9.8 on.
+// Declared by cuDNN's header from 9.8 on.
 constexpr int kGpuDescriptor = 38, kJsonOfGpu = 2702, kGpuOfHeuristic = 204, kGpuOfPlan = 407, kChar = 24;
 cudnnBackendAttributeName_t attribute(int number) { return static_cast<cudnnBackendAttributeName_t>(number); }
 
-// cuDNN looks for NVIDIA's compiler by its name alone, so it is loaded from where the build found it. If it has gone
-// from there, cuDNN looks for itself.
+// cuDNN searches for NVIDIA's compiler by its file name only, so the library loads it from where the build found it. If
+// it is no longer there, cuDNN's own search decides.
 void load_compiler() {
 #ifdef GRADUAL_NVRTC
   [[maybe_unused]] static void* const loaded = dlopen(GRADUAL_NVRTC, RTLD_LAZY);
@@ -201,7 +201,7 @@ bool is_taken(cudnnBackendNumericalNote_t note, bool tensor_cores) {
   }
 }
 
-// By what its engine notes.
+// By the notes of its engine.
 bool is_taken(const CudnnDescriptor& configuration, bool tensor_cores) {
   const CudnnDescriptor engine(CUDNN_BACKEND_ENGINE_DESCRIPTOR);
   cudnnBackendDescriptor_t into = engine.get();
@@ -237,7 +237,7 @@ OperationPlan::OperationPlan(const OperationGraph& graph, bool tensor_cores, con
   if (!choose(CUDNN_HEUR_MODE_A, tensor_cores, gpu)) choose(CUDNN_HEUR_MODE_FALLBACK, tensor_cores, gpu);
 }
 
-// Takes the first configuration of those that cuDNN proposes of which a plan can be made.
+// Uses the first proposed configuration that gives a plan.
 bool OperationPlan::choose(cudnnBackendHeurMode_t mode, bool tensor_cores, const DescribedGpu* gpu) {
   CudnnDescriptor heuristic(CUDNN_BACKEND_ENGINEHEUR_DESCRIPTOR);
   heuristic.set(CUDNN_ATTR_ENGINEHEUR_OPERATION_GRAPH, graph_);

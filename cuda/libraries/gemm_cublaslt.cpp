@@ -1,6 +1,6 @@
-// Products of matrices by cuBLASLt (cuBLAS documentation, "Using the cuBLASLt API"). Its matrices are column-major, and
-// ours row-major: the same memory is the transposed matrix there, so that it is asked for c^T = b^T a^T, where its A is
-// our b.
+// Products of matrices by cuBLASLt (cuBLAS documentation, "Using the cuBLASLt API"). cuBLASLt's matrices are
+// column-major and Gradual's are row-major: the same memory is the transposed matrix there. The calls ask for c^T = b^T
+// a^T, so cuBLASLt's A is b here.
 #include <cublasLt.h>
 
 #include <algorithm>
@@ -22,13 +22,13 @@
 namespace gradual::cuda {
 namespace {
 
-constexpr std::size_t kMostWorkspace = 32 << 20;  // bytes; what NVIDIA recommends for Hopper
-constexpr int kCandidates = 16;                   // that are asked for, best first
-constexpr std::size_t kMostChoices = 4096;        // that a thread remembers
-constexpr int kMostDoubts = 16;  // looks at gradients that say nothing (a loss scale that overflows, say): each waits
-constexpr std::int64_t kMostBatch = 32768;  // in a call: grids have 65,535 blocks along the dim that counts products
+constexpr std::size_t kMostWorkspace = 32 << 20;  // bytes; NVIDIA's recommendation for Hopper
+constexpr int kCandidates = 16;                   // that the library is asked for, best first
+constexpr std::size_t kMostChoices = 4096;        // per thread
+constexpr int kMostDoubts = 16;  // checks without a result (as with overflowing gradients): each one waits for the GPU
+constexpr std::int64_t kMostBatch = 32768;  // in one call: a grid has at most 65,535 blocks along the dim of the batch
 
-// Of a product that it meets for the first time, the library may want what is forbidden in a capture.
+// At the first call of a product the library may need what a capture forbids.
 constexpr const char* kWarmUp = "; it may be one that only a captured stream meets: run the step once before capture()";
 
 void check(cublasStatus_t status, const char* call) {
@@ -50,7 +50,7 @@ cudaDataType_t type_of(DType dtype) {
 }
 
 cublasLtEpilogue_t epilogue_of(const Gemm& g) {
-  if (g.row_sums) return CUBLASLT_EPILOGUE_BGRADB;  // its B is our a
+  if (g.row_sums) return CUBLASLT_EPILOGUE_BGRADB;  // cuBLASLt's B is a here
   switch (g.activation) {
     case Activation::relu: return g.bias ? CUBLASLT_EPILOGUE_RELU_BIAS : CUBLASLT_EPILOGUE_RELU;
     case Activation::gelu: return g.bias ? CUBLASLT_EPILOGUE_GELU_AUX_BIAS : CUBLASLT_EPILOGUE_GELU_AUX;
@@ -64,7 +64,7 @@ cublasComputeType_t compute_of(const Gemm& g) {
   return g.tf32 ? CUBLAS_COMPUTE_32F_FAST_TF32 : CUBLAS_COMPUTE_32F;
 }
 
-// The power of two that an address is a multiple of, up to 256: more is of no use.
+// The largest power of two, up to 256, that divides an address.
 std::int64_t alignment(const void* p) {
   const auto address = reinterpret_cast<std::uintptr_t>(p);
   return address == 0 ? 256 : std::min<std::int64_t>(256, std::int64_t{1} << std::countr_zero(address));
@@ -78,7 +78,7 @@ cublasLtHandle_t handle() {
   return mine;
 }
 
-// The descriptors of a product: plain values, which nobody has to destroy.
+// The descriptors of a product: plain values that need no destruction.
 class Problem {
  public:
   explicit Problem(const Gemm& g) {
@@ -105,9 +105,9 @@ class Problem {
     lay_out(c_, {.data = g.c, .dtype = g.c_dtype, .ld = g.ldc, .batch_stride = g.c_batch_stride}, g.m, g.n, g.batch);
   }
 
-  // The best algorithm for it that is left after so many were refused, or none. One that cuts k adds up the parts in
-  // the compute type, in a step of its own: one rounding, and the same bits every time. But what it ends with may come
-  // in a further step, which reads c.
+  // The best algorithm that remains after `refused` refusals, or none. Algorithms that split k add the parts in the
+  // compute type in a separate step, with one rounding and reproducible bits. But such an algorithm may run the
+  // epilogue in one more step, which reads c.
   cublasLtMatmulHeuristicResult_t choose(const Gemm& g, int refused_ones = 0) {
     cublasLtMatmulPreferenceOpaque_t preference{};
     check(cublasLtMatmulPreferenceInit(&preference), "cublasLtMatmulPreferenceInit");
@@ -123,7 +123,7 @@ class Problem {
     prefer(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, least(alignment(g.c)));
     const bool reads_c = size_of(g.c_dtype) < size_of(DType::f32) && (g.bias || g.activation == Activation::gelu);
     const auto parts = reads_c ? CUBLASLT_REDUCTION_SCHEME_NONE : CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE;
-    // All first, and then, should none of the best be allowed, only those that are.
+    // First all algorithms; if none of the best is allowed, only the allowed ones.
     for (const std::uint32_t schemes : {CUBLASLT_REDUCTION_SCHEME_MASK, parts}) {
       prefer(CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK, schemes);
       std::array<cublasLtMatmulHeuristicResult_t, kCandidates> best{};
@@ -140,7 +140,7 @@ class Problem {
     return none;
   }
 
-  // `factor` times the product. False where the library refuses it after all: nothing was enqueued.
+  // `factor` times the product. False if the library refuses it after all; then nothing was enqueued.
   bool run(const Gemm& g, const cublasLtMatmulHeuristicResult_t& how, double factor = 1) {
     const Workspace scratch(how.workspaceSize);
     const double zero = 0;
@@ -158,12 +158,12 @@ class Problem {
   }
 
  private:
-  // Of an epilogue, or of scales, that it does not have for these types, the library may say that they are invalid.
+  // The library may report an epilogue or scales that it lacks for these types as invalid.
   static bool refused(const Gemm& g, cublasStatus_t status) {
     const bool more = epilogue_of(g) != CUBLASLT_EPILOGUE_DEFAULT || g.a.scale || g.b.scale;
     return status == CUBLAS_STATUS_NOT_SUPPORTED || (more && status == CUBLAS_STATUS_INVALID_VALUE);
   }
-  // One that does not say how it adds up parts of k is not allowed.
+  // An algorithm that does not report how it adds parts of k is not allowed.
   static bool allowed(const cublasLtMatmulHeuristicResult_t& how, std::uint32_t parts) {
     std::uint32_t scheme = 0;
     std::size_t written = 0;
@@ -176,7 +176,7 @@ class Problem {
   template <class T> void set(cublasLtMatmulDescAttributes_t attribute, T value) {
     check(cublasLtMatmulDescSetAttribute(&product_, attribute, &value, sizeof value), "cublasLtMatmulDescSetAttribute");
   }
-  // A matrix [rows, cols] of ours: as it lies in memory, the transposed one.
+  // A row-major matrix [rows, cols] is a column-major matrix [cols, rows].
   static void lay_out(cublasLtMatrixLayoutOpaque_t& layout, const Matrix& x, std::int64_t rows, std::int64_t cols,
                       std::int64_t batch) {
     if (x.transposed) std::swap(rows, cols);
@@ -196,7 +196,7 @@ class Problem {
   cublasLtMatrixLayoutOpaque_t a_{}, b_{}, c_{};
 };
 
-// All that an algorithm is chosen by.
+// All that the choice of an algorithm depends on.
 struct Key {
   int device;
   std::array<std::int64_t, 10> numbers;
@@ -217,12 +217,12 @@ struct Key {
         activation(g.activation) {}
 };
 
-// An algorithm, or that there is none, and whether it was seen to do what its documentation leaves open.
+// An algorithm, or none, and whether a check has shown what its documentation leaves open.
 struct Choice {
   cublasLtMatmulHeuristicResult_t how;
   bool trusted = false;
-  int doubts = 0;   // how often looking said nothing
-  int refused = 0;  // algorithms that the library chose and did not run
+  int doubts = 0;   // checks without a result
+  int refused = 0;  // algorithms that the library proposed and did not run
   bool usable() const { return how.state == CUBLAS_STATUS_SUCCESS; }
   void reject() { how.state = CUBLAS_STATUS_NOT_SUPPORTED; }
 };
@@ -236,21 +236,21 @@ Choice& choice_of(const Gemm& g, Problem& problem) {
   return at->second;
 }
 
-// Whether relu keeps NaN: every sum is made one, by a factor that is.
+// Whether relu keeps NaN. The check makes every sum NaN by a NaN factor.
 bool relu_keeps_nan(const Gemm& g, Problem& problem, const Choice& choice) {
   return problem.run(g, choice.how, std::numeric_limits<double>::quiet_NaN()) && all_nan(g);
 }
 
-// Whether the library can count it: its documentation has sizes of 32 bits.
+// Whether the sizes fit the 32 bits of the documentation.
 bool countable(const Gemm& g) { return std::max({g.m, g.n, g.k}) <= std::numeric_limits<std::int32_t>::max(); }
 
-// The product by the library; false: not by it, and what was written counts for nothing.
+// The product by the library. False if the library does not compute it; then what was written is not valid.
 bool run_library(const Gemm& g) {
   if (!countable(g)) return false;
   Problem problem(g);
   Choice& choice = choice_of(g, problem);
   if (!choice.usable()) return false;
-  const bool looked_at = g.activation == Activation::relu || g.row_sums;  // what an algorithm does there
+  const bool looked_at = g.activation == Activation::relu || g.row_sums;  // its behaviour is checked
   const bool in_doubt = !choice.trusted && looked_at;
   if (in_doubt && device::capturing()) return false;
   if (in_doubt && g.activation == Activation::relu && !relu_keeps_nan(g, problem, choice)) choice.reject();
@@ -267,7 +267,7 @@ bool run_library(const Gemm& g) {
   return choice.trusted;
 }
 
-// The products of a batch from `begin` on, as many as a call takes. Addresses stay as aligned as they were.
+// The products of a batch from `begin` on, as many as one call takes. Addresses keep their alignment.
 Gemm part_of(const Gemm& g, std::int64_t begin) {
   Gemm part = g;
   part.batch = std::min(kMostBatch, g.batch - begin);

@@ -14,7 +14,7 @@ void sort_pairs(std::int64_t n, int bits, const std::int64_t* keys, std::int64_t
           "cub::DeviceRadixSort::SortPairs");
   };
   std::size_t bytes = 0;
-  sort(nullptr, bytes);  // asks how much it needs
+  sort(nullptr, bytes);  // asks for the size
   const Workspace scratch(bytes + 1);
   sort(scratch.as<void>(), bytes);
 }

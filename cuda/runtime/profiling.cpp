@@ -21,7 +21,7 @@ struct Notes {
   std::vector<Entry> entries;  // names are made when the work is done
 };
 
-// "EachIndex<MapDense<float, float, 2, Add>>": without the namespaces of ours.
+// "EachIndex<MapDense<float, float, 2, Add>>": without Gradual's namespaces.
 static std::string readable_name(const char* mangled) {
   int status = 0;
   char* const text = abi::__cxa_demangle(mangled, nullptr, nullptr, &status);

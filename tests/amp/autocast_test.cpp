@@ -182,7 +182,7 @@ TEST_CASE("unlisted ops, in-place ops and explicit casts keep their dtypes") {
   const Autocast scope({.dtype = DType::bf16});
   CHECK(relu(h).dtype() == DType::f16);
   CHECK(mean(h).dtype() == DType::f16);
-  CHECK(batch_norm(h, stat, stat, stat, stat, true).y.dtype() == DType::f16);  // f32 parameters beside a half input
+  CHECK(batch_norm(h, stat, stat, stat, stat, true).y.dtype() == DType::f16);  // f32 parameters with a half input
   const Tensor x = h.clone();
   x.add_(f);
   CHECK(x.dtype() == DType::f16);
@@ -281,7 +281,7 @@ TEST_CASE("a forward without grad and then one with it in one region: the gradie
   CHECK(same_bits(w.grad(), expected * 2));
 }
 
-TEST_CASE("f64 and integers pass untouched, f64 beside a half is an error in a contraction") {
+TEST_CASE("f64 and integers pass untouched, f64 with a half is an error in a contraction") {
   const Tensor f = random({3, 3}, 1), d = f.to(DType::f64), h = f.to(DType::f16);
   const Tensor i = ones({3, 3}, {.dtype = DType::i64});
   const Autocast scope({.dtype = DType::f16});

@@ -232,7 +232,7 @@ TEST_CASE("memory: an op reuses the memory of a temporary, but not of a shared t
     CHECK(values(std::move(t) * Tensor(other)) == Values{4, 9, 16});
     CHECK(values(other) == Values{2, 3, 4});
   }
-  SUBCASE("a handle without a name of its own is none of ours") {
+  SUBCASE("a temporary handle is not a leaf") {
     CHECK(values(t * 2) == Values{4, 6, 8});
     CHECK(values(t) == Values{2, 3, 4});
   }

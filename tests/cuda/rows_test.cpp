@@ -21,7 +21,7 @@ namespace {
 
 using namespace test;
 
-// `y` is of `dtype`; want was computed in f64. `size` is that of the terms beside the result's own.
+// `y` has `dtype`; `want` was computed in f64. `size` is the magnitude of the terms, in addition to the result's own.
 void check_close(const Tensor& y, const Tensor& want, double size = 0, double roundings = 64) {
   const std::vector<double> a = numbers(y), b = numbers(want);
   REQUIRE(a.size() == b.size());
@@ -228,7 +228,7 @@ TEST_CASE("batch norm of images in both orders of memory") {
           }
 }
 
-TEST_CASE("batch norm goes through small planes in runs of eight where elements lie side by side") {
+TEST_CASE("batch norm reads small planes in runs of eight adjacent elements") {
   if (!have_gpu()) return;
   const auto eval = [](const Tensor& x) {
     const std::int64_t c = x.size(1);

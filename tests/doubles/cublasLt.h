@@ -1,5 +1,5 @@
-// cuBLASLt on the CPU: as much of its interface as cuda/ uses, with the names, numbers and sizes of the library's
-// header, and what its documentation says of them. What the documentation forbids is refused, so that a test sees it.
+// cuBLASLt on the CPU: the part of its interface that cuda/ uses, with the names, numbers and sizes of the library's
+// header and the rules of its documentation. Calls that the documentation forbids are refused, so that a test fails.
 #pragma once
 
 #include "../../cuda/emulator/cuda_runtime.h"
@@ -58,7 +58,7 @@ struct cublasLtMatmulDescOpaque_t {
   std::int32_t trans_a, trans_b;
   std::uint32_t epilogue;
   void* bias;
-  std::int32_t bias_type;  // -1: as the documentation's table says
+  std::int32_t bias_type;  // -1: the default of the documentation's table
   void* aux;
   std::int64_t aux_ld, aux_batch_stride;
   const void *a_scale, *b_scale;
@@ -95,7 +95,7 @@ enum cublasLtMatmulDescAttributes_t {
 };
 enum cublasLtMatmulPreferenceAttributes_t {
   CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES = 1,    // uint64_t
-  CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK = 3,  // uint32_t, and so those below
+  CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK = 3,  // uint32_t, as those below
   CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES = 5,
   CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES = 6,
   CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES = 7,

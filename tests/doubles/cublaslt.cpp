@@ -1,4 +1,4 @@
-// cublasLtMatmul by loops, with the checks of its documentation (cuBLAS, "cublasLtMatmul()": the tables of types,
+// cublasLtMatmul by loops, with the checks of its documentation (cuBLAS, "cublasLtMatmul()": tables of types,
 // "Tensor Core Usage", and the attributes' descriptions). D = epilogue(alpha op(A) op(B) + beta C), column-major.
 #include <cublasLt.h>
 
@@ -27,7 +27,7 @@ namespace {
 
 using cuda::emulator::cublaslt;
 
-constexpr std::int32_t kMostBatch = 65535;  // what a grid's third dim takes; the documentation names no limit
+constexpr std::int32_t kMostBatch = 65535;  // the limit of a grid's third dim; the documentation names none
 constexpr std::size_t kWorkspace = 1024;
 
 DType dtype_of_type(std::int32_t type) {
@@ -48,12 +48,12 @@ double load(std::int32_t type, const void* p, std::int64_t at) {
   visit_dtype(dtype_of_type(type), [&]<class T> { value = cast_element<double>(static_cast<const T*>(p)[at]); });
   return value;
 }
-// From the type that is computed in, rounded once.
+// Rounds once, from the compute type.
 template <class C> void store(std::int32_t type, C value, void* p, std::int64_t at) {
   visit_dtype(dtype_of_type(type), [&]<class T> { static_cast<T*>(p)[at] = cast_element<T>(value); });
 }
 
-// --- what is allowed -------------------------------------------------------------------------------------------------
+// --- checks ---------------------------------------------------------------------------------------------------------
 
 struct Problem {
   cublasLtMatmulDescOpaque_t how;
@@ -145,10 +145,10 @@ bool is_aligned(const void* p, std::uint32_t bytes) { return reinterpret_cast<st
 struct Data {
   const void *a, *b, *c;
   void* d;
-  bool in_parts;  // sums of parts of k are added up in a step of their own
+  bool in_parts;  // sums of parts of k are added in a separate step
 };
 
-// Matrix `index` of a batch as [rows, cols] without gaps, row-major.
+// Matrix `index` of a batch as a dense row-major [rows, cols].
 template <class C>
 std::vector<C> dense(const cublasLtMatrixLayoutOpaque_t& x, const void* data, std::int64_t index, bool transposed,
                      bool tf32) {
@@ -171,7 +171,7 @@ template <class C> C gelu_of(C x) {
   return C{0.5} * x * (C{1} + std::tanh(C{0.79788456} * (x + C{0.044715} * x * x * x)));
 }
 
-// Element (i, j): what becomes of the finished sum.
+// The epilogue of element (i, j).
 template <class C>
 C finished(const Problem& p, C value, std::int64_t index, std::int64_t i, std::int64_t j, bool drops) {
   if (p.has(CUBLASLT_EPILOGUE_BIAS)) value += static_cast<C>(load(p.bias_type(), p.how.bias, i));
@@ -180,7 +180,7 @@ C finished(const Problem& p, C value, std::int64_t index, std::int64_t i, std::i
   return p.has(CUBLASLT_EPILOGUE_RELU) ? relu_of(value, drops) : value;
 }
 
-// The sums of op(B)'s columns.
+// The sums of the columns of op(B).
 template <class C> void sum_columns(const Problem& p, const std::vector<C>& b, bool narrow) {
   for (std::int64_t j = 0; j < p.n(); ++j) {
     C sum = 0;
@@ -211,7 +211,7 @@ void multiply(const Problem& p, const Data& data, C alpha, C beta, const cuda::e
         const std::int64_t at = index * p.d.batch_stride + j * p.d.ld + i;
         C value = alpha * row[static_cast<std::size_t>(j)];
         if (beta != 0) value += beta * static_cast<C>(load(p.c.type, data.c, at));
-        if (data.in_parts) {  // and stored, and what they end with reads them there
+        if (data.in_parts) {  // stored, and read again by the epilogue
           store(p.d.type, value, data.d, at);
           value = static_cast<C>(load(p.d.type, data.d, at));
         }
@@ -222,7 +222,7 @@ void multiply(const Problem& p, const Data& data, C alpha, C beta, const cuda::e
   }
 }
 
-// Copies an attribute where its size is the documented one.
+// Copies an attribute if its size is the documented one.
 template <class T> cublasStatus_t take(T& to, const void* value, std::size_t bytes) {
   if (!value || bytes != sizeof(T)) return CUBLAS_STATUS_INVALID_VALUE;
   std::memcpy(&to, value, sizeof(T));
@@ -338,8 +338,8 @@ cublasStatus_t cublasLtMatmulAlgoConfigGetAttribute(const cublasLtMatmulAlgo_t* 
   return CUBLAS_STATUS_SUCCESS;
 }
 
-// One that rounds parts of a sum to the output's type, which our caller must not take, one that adds them up in the
-// compute type and rounds before it adds a bias, and one that does not cut sums.
+// Three algorithms: one rounds parts of a sum to the output's type (the caller must not take it), one adds them in the
+// compute type and rounds before it adds a bias, and one does not split sums.
 cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t handle, cublasLtMatmulDesc_t product,
                                               cublasLtMatrixLayout_t a, cublasLtMatrixLayout_t b,
                                               cublasLtMatrixLayout_t c, cublasLtMatrixLayout_t d,
@@ -389,7 +389,7 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t handle, cublasLtMatmulDesc_t prod
     return CUBLAS_STATUS_NOT_SUPPORTED;
   if (algo->reduction_scheme == CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE && cublaslt().refuses_best)
     return CUBLAS_STATUS_NOT_SUPPORTED;
-  // Kernels may read 16 bytes of a bias at a time, however the heuristic was asked: a misaligned address on a GPU.
+  // Kernels may read 16 bytes of a bias at a time. On a GPU this bias is a misaligned address.
   if (p.has(CUBLASLT_EPILOGUE_BIAS) && !is_aligned(p.how.bias, 16)) return CUBLAS_STATUS_EXECUTION_FAILED;
   ++cublaslt().products;
   const Data data{a, b, c, d, algo->reduction_scheme != CUBLASLT_REDUCTION_SCHEME_NONE};

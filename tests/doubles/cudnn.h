@@ -1,10 +1,10 @@
-// cuDNN on the CPU: as much of its interface as cuda/ uses, names and values as in NVIDIA's headers (cuDNN 9), so that
-// our calls of it run without a GPU. What its documentation does not support is answered by NOT_SUPPORTED. A call that
-// breaks a rule (a null pointer, sizes that do not fit, a workspace too small) is our mistake: it throws an Error that
-// says which.
+// cuDNN on the CPU: the part of its interface that cuda/ uses, with the names and values of NVIDIA's headers (cuDNN 9),
+// so that cuda/ runs without a GPU. Calls that its documentation does not support return NOT_SUPPORTED. A call that
+// breaks a rule (a null pointer, sizes that do not fit, a workspace too small) is a bug of the caller and throws an
+// Error that names the rule.
 //
-// The environment variable GRADUAL_EMULATED_CUDNN_REFUSES makes calls answer NOT_SUPPORTED: a list, separated by
-// commas, of convolution (whole, or those that are channels_last or narrow: f16 and bf16), batch_norm, pooling,
+// The environment variable GRADUAL_EMULATED_CUDNN_REFUSES makes calls return NOT_SUPPORTED. It is a list, separated
+// by commas, of convolution (whole, or those that are channels_last or narrow: f16 and bf16), batch_norm, pooling,
 // softmax, graph (others).
 #pragma once
 

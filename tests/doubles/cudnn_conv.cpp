@@ -12,7 +12,7 @@ namespace {
 
 using Dims = std::array<std::int64_t, 4>;
 
-// x, w and y of a convolution: two are its operands, one is made.
+// x, w and y of a convolution: two operands and the result.
 struct Problem {
   const GraphOperation& how;
   const GraphTensor &x, &w, &y;
@@ -57,7 +57,7 @@ template <class F> void each_product(const Problem& p, const F& f) {
         }
 }
 
-// One more than where the last element lies.
+// One more than the offset of the last element.
 std::size_t extent(const GraphTensor& t) {
   std::int64_t last = 0;
   for (std::size_t d = 0; d < 4; ++d) last += (t.sizes[d] - 1) * t.strides[d];

@@ -26,7 +26,7 @@ struct Field {
   cudnnBackendAttributeType_t type;
   std::int64_t least, most;
   bool required;
-  int descriptor = -1;  // which kind its values are, where they are descriptors
+  int descriptor = -1;  // the kind of its values, if they are descriptors
 };
 constexpr Field kFields[] = {
     {CUDNN_BACKEND_TENSOR_DESCRIPTOR, CUDNN_ATTR_TENSOR_UNIQUE_ID, CUDNN_TYPE_INT64, 1, 1, true},
@@ -107,7 +107,7 @@ const std::vector<Field>& fields() {
   return all;
 }
 
-// The engines of every graph, by what they note; only the last two may run.
+// The engines of every graph, by their notes. Only the last two may run.
 struct Engine {
   std::int64_t count;
   cudnnBackendNumericalNote_t notes[2];
@@ -192,7 +192,7 @@ cudnnStatus_t cudnnBackendFinalize(cudnnBackendDescriptor_t descriptor) {
     case CUDNN_BACKEND_EXECUTION_PLAN_DESCRIPTOR: {
       const auto& configuration = *d.get<Descriptor>(CUDNN_ATTR_EXECUTION_PLAN_ENGINE_CONFIG);
       d.graph = configuration.graph, d.engine = configuration.engine;
-      d.kernels = std::shared_ptr<const int>(new int(1));  // which is freed with the plan, whoever else knows of it
+      d.kernels = std::shared_ptr<const int>(new int(1));  // freed with the plan
       break;
     }
     case CUDNN_BACKEND_VARIANT_PACK_DESCRIPTOR:
@@ -261,7 +261,7 @@ cudnnStatus_t cudnnBackendExecute(cudnnHandle_t handle, cudnnBackendDescriptor_t
   const bool tensor_cores = kEngines[plan->engine].has(CUDNN_NUMERICAL_NOTE_TENSOR_CORE);
   enqueue(handle->stream, [graph = plan->graph, data, numbers, tensor_cores, kernels = std::weak_ptr(plan->kernels),
                            loaded = plan->kernels.get()] {
-    // Read, so that ThreadSanitizer sees who lets a plan go without waiting for what it computes.
+    // This read lets ThreadSanitizer report a plan that is destroyed before its work is done.
     need(!kernels.expired() && *loaded == 1, kExecute, "the plan is gone, and its kernels with it");
     if (is_convolution(graph->operations[0])) run_convolution(*graph, data, tensor_cores);
     else run_graph(*graph, data, numbers);

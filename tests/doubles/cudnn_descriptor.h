@@ -1,4 +1,4 @@
-// Descriptors of the emulated cuDNN's graph interface, and the graphs that are made of them.
+// Descriptors of the emulated cuDNN's graph interface, and the graphs made of them.
 #pragma once
 
 #include <cstddef>
@@ -19,9 +19,9 @@ struct cudnnBackendDescriptor {
   cudnnBackendDescriptorType_t type;
   bool finalized = false;
   std::map<int, Value> values{};
-  std::shared_ptr<const gradual::cuda::emulator::Graph> graph{};  // of a graph, and of what is made of it
+  std::shared_ptr<const gradual::cuda::emulator::Graph> graph{};  // of a graph, and of descriptors made of it
   std::size_t engine = 0;                                         // of kEngines (cudnn_descriptor.cpp)
-  std::shared_ptr<const int> kernels{};                           // of a plan: they go with it
+  std::shared_ptr<const int> kernels{};                           // of a plan, freed with it
 
   bool has(cudnnBackendAttributeName_t name) const { return values.count(name) != 0; }
   template <class T> std::span<const T> all(cudnnBackendAttributeName_t name) const {
@@ -39,10 +39,10 @@ namespace gradual::cuda::emulator {
 using Descriptor = cudnnBackendDescriptor_t;
 constexpr const char* kFinalize = "cudnnBackendFinalize";
 
-// What must hold when a descriptor is finalized (cudnn_graph.cpp); Error where it does not.
+// Checks a descriptor when it is finalized (cudnn_graph.cpp). Error if a rule is broken.
 void check_tensor(const cudnnBackendDescriptor& d);
 GraphOperation operation_of(const cudnnBackendDescriptor& d);
-// Puts the operations in order; every virtual tensor must be made by one, and no tensor by two.
+// Sorts the operations. Exactly one operation must make each virtual tensor, and at most one any other.
 std::shared_ptr<Graph> graph_of(const cudnnBackendDescriptor& d);
 // A convolution; or fused attention, forward or backward (two products, or five): of f16 or bf16, heads of at most 128
 // numbers in whole vectors of eight.

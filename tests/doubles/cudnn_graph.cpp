@@ -120,7 +120,7 @@ GraphOperation check_reshape(const cudnnBackendDescriptor& d) {
   return op;
 }
 
-// alpha or beta: of the type of the sums.
+// alpha or beta, in the type of the sums.
 double factor(const cudnnBackendDescriptor& d, cudnnBackendAttributeName_t name, cudnnDataType_t sums) {
   const bool f64 = sums == CUDNN_DATA_DOUBLE;
   need(d.values.at(name).type == (f64 ? CUDNN_TYPE_DOUBLE : CUDNN_TYPE_FLOAT), kFinalize,

@@ -1,4 +1,4 @@
-// Graphs of operations of the emulated cuDNN: what a finished graph is (cudnn_graph.cpp checks it), and its run.
+// Graphs of operations of the emulated cuDNN: the finished graph (cudnn_graph.cpp checks it) and its run.
 #pragma once
 
 #include <array>
@@ -25,9 +25,9 @@ struct GraphOperation {
   cudnnPointwiseMode_t mode{};
   cudnnReduceTensorOp_t reduction{};
   std::int64_t axis = -1;
-  std::int64_t x = 0, b = 0, t = 0, y = 0;  // ids; of a product x and b are its operands, y is what is made
+  std::int64_t x = 0, b = 0, t = 0, y = 0;  // ids; x and b are the operands of a product, y the result
   std::array<std::int64_t, 2> stride{}, padding{}, dilation{};  // of a convolution
-  bool adds = false;                                            // what it makes is added to what is there
+  bool adds = false;                                            // the result is added to the old contents
 };
 inline bool is_convolution(const GraphOperation& op) {
   return op.kind == CUDNN_BACKEND_OPERATION_CONVOLUTION_FORWARD_DESCRIPTOR ||
@@ -35,7 +35,7 @@ inline bool is_convolution(const GraphOperation& op) {
          op.kind == CUDNN_BACKEND_OPERATION_CONVOLUTION_BACKWARD_FILTER_DESCRIPTOR;
 }
 
-// Operations in an order in which each finds its operands made.
+// Operations in an order in which all operands are made before use.
 struct Graph {
   std::unordered_map<std::int64_t, GraphTensor> tensors;
   std::vector<GraphOperation> operations;
@@ -45,7 +45,7 @@ using GraphData = std::unordered_map<std::int64_t, void*>;     // of tensors in 
 using GraphNumbers = std::unordered_map<std::int64_t, float>;  // by value
 void run_graph(const Graph& graph, const GraphData& data, const GraphNumbers& numbers);
 
-// Graphs of one convolution (cudnn_conv.cpp). Error where x, w and y do not go together.
+// Graphs of one convolution (cudnn_conv.cpp). Error if the sizes of x, w and y do not fit.
 void check_sizes(const GraphTensor& x, const GraphTensor& w, const GraphTensor& y, const GraphOperation& how);
 bool has_convolution_engine(const Graph& graph);
 void run_convolution(const Graph& graph, const GraphData& data, bool tensor_cores);

@@ -1,5 +1,5 @@
-// The operations of a graph one after the other, all that is made between them kept whole: row-major, in f32, rounded
-// to the type that it is declared to have.
+// Runs the operations of a graph one after the other. Intermediate tensors are kept whole: row-major, in f32, rounded
+// to their declared type.
 #include <algorithm>
 #include <cmath>
 #include <limits>
@@ -66,7 +66,7 @@ struct Machine {
       store_element(dtype, values[static_cast<std::size_t>(at)], to, offset_of(i, t.strides));
     });
   }
-  // Where the element of a tensor lies that broadcasts to `i`.
+  // The offset of the element that broadcasts to position `i`.
   std::size_t broadcast(const GraphTensor& t, Index i) const {
     for (std::size_t d = 0; d < 4; ++d)
       if (t.sizes[d] == 1) i[d] = 0;
@@ -130,7 +130,7 @@ struct Machine {
     write(op.y, std::move(y));
   }
 
-  // The element of the result at an offset is the operand's at the same offset.
+  // Element i of the result, by offset, is element i of the operand.
   void reshape(const GraphOperation& op) {
     const Values x = read(op.x);
     const GraphTensor &in = tensor(op.x), &out = tensor(op.y);

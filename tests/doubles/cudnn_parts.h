@@ -13,11 +13,11 @@ struct cudnnContext {
 
 namespace gradual::cuda::emulator {
 
-// Error where a caller broke a rule of `call`.
+// Error if the caller broke a rule of `call`.
 void need(bool right, std::string_view call, std::string_view rule);
-// Error where a pointer to device memory is null or not at a multiple of 16 bytes.
+// Error if a pointer to device memory is null or not a multiple of 16 bytes.
 void need_data(const void* data, std::string_view call);
-// Whether the environment variable asks for this to be refused.
+// Whether the environment variable tells the library to refuse this.
 bool refuses(std::string_view what);
 
 DType dtype_of_cudnn(cudnnDataType_t type);

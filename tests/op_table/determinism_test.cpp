@@ -72,7 +72,7 @@ TEST_CASE("the same bits with and without observers, and with and without counti
             const ObserverScope watched(onlooker);
             ++compared;
             if (bits(sample, 1) != alone)
-              expect_none(counts ? "counting changed bits" : "looking on changed bits",
+              expect_none(counts ? "counting changed bits" : "an observer changed bits",
                           describe(*row, sample, sample.inputs, std::string(to_string(backend))));
           }
         }

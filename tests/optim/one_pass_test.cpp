@@ -40,7 +40,7 @@ struct Counter : Interceptor {
 
 constexpr DType kDTypes[] = {DType::f32, DType::bf16, DType::f16, DType::f64};
 
-// Empty, of one element, short, longer than a chunk, beside each other in every dtype, one transposed.
+// Empty, of one element, short, longer than a chunk, all in every dtype, one transposed.
 std::vector<Tensor> mixed_parameters() {
   const Shape shapes[] = {{7}, {0}, {33, 5}, {1}, {3, 0, 2}, {129}, {}, {64, 64}, {40001}, {2, 3, 4}};
   std::vector<Tensor> all;

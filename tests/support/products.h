@@ -1,4 +1,4 @@
-// Products of matrices in every layout, for tests of our own kernels.
+// Products of matrices in every layout, for tests of the fast kernels.
 #pragma once
 
 #include <doctest/doctest.h>
@@ -34,7 +34,7 @@ cpu::MatrixRef<T> random_matrix(std::vector<T>& data, std::int64_t rows, std::in
   return transposed ? cpu::MatrixRef<T>{data.data(), 1, across} : cpu::MatrixRef<T>{data.data(), across, 1};
 }
 
-// Runs body with each instruction set whose bf16 products are ours.
+// Runs body with each instruction set that has a fast bf16 kernel.
 template <class F> void for_each_bf16_kernel(const F& body) {
   bool any = false;
   reference::for_each_isa([&](CpuIsa isa) {

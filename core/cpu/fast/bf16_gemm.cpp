@@ -32,8 +32,8 @@ struct Tiles {
   Tiles at(std::int64_t line, std::int64_t tile) const { return {data + line / kSide * next + tile * kTile, next}; }
 };
 
-// c += a b for at most kPair rows, a kernel's columns and k places. `first`: c begins with these numbers in every row, the bias.
-// c's tiles lie one after the other, those of its upper rows first, for as many columns as the kernel has.
+// c += a b for at most kPair rows, a kernel's columns and k places. `first`: c begins with these numbers in every row,
+// the bias. c's tiles lie one after the other, those of its upper rows first, for as many columns as the kernel has.
 struct Sums {
   std::int64_t rows, columns, k;
   const float* first;  // or null
@@ -211,8 +211,8 @@ struct Lines {
   std::int64_t line, place;
 };
 
-// 32 places of 16 lines as a tile, zeros where there are fewer. a's rows hold a line each; b's 16 rows hold two places each
-// of all lines.
+// 32 places of 16 lines as a tile, zeros where there are fewer. a's rows hold a line each; b's 16 rows hold two places
+// each of all lines.
 template <bool kOfB>
 [[gnu::target("avx512f,avx512bw,avx512vl"), gnu::always_inline]] inline void pack_tile(const Lines& from,
                                                                                        std::int64_t lines,
@@ -241,8 +241,8 @@ template <bool kOfB>
   for (int i = 0; i < kSide; ++i) _mm512_store_si512(to + i * kDepth, rows[i]);
 }
 
-// Tiles of 16 lines follow each other along k. Two of them at a time, which share the lines of memory, in the order of memory:
-// line by line or place by place.
+// Tiles of 16 lines follow each other along k. Two of them at a time, which share the lines of memory, in the order of
+// memory: line by line or place by place.
 template <bool kOfB>
 [[gnu::target("avx512f,avx512bw,avx512vl")]] void pack(const Lines& from, std::int64_t lines, std::int64_t k,
                                                        BFloat16* to) {
@@ -257,8 +257,8 @@ template <bool kOfB>
     }
 }
 
-// Sums in tiles, `next` numbers from those of upper rows to those below, to where they belong, rounded as BFloat16(float)
-// does: there are no subnormal numbers, which these instructions would make zeros.
+// Sums in tiles, `next` numbers from those of upper rows to those below, to where they belong, rounded as
+// BFloat16(float) does: there are no subnormal numbers, which these instructions would make zeros.
 template <class Tc>
 [[gnu::target("avx512f,avx512bw,avx512vl,avx512bf16")]] void write(const float* sums, std::int64_t next,
                                                                    std::int64_t rows, std::int64_t columns, Tc* c,

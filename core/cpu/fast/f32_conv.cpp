@@ -1,5 +1,6 @@
-// dw [taps, outputs] = x [taps, pixels] dy [pixels, outputs], where x is not unfolded (an implicit GEMM, Chetlur et al. 2014):
-// in a copy of the images with their padding, what a tap sees of a pixel lies where the tap says plus where the pixel says.
+// dw [taps, outputs] = x [taps, pixels] dy [pixels, outputs], where x is not unfolded (an implicit GEMM, Chetlur et al.
+// 2014): in a copy of the images with their padding, what a tap sees of a pixel lies where the tap says plus where the
+// pixel says.
 #include "f32_conv.h"
 
 #include <algorithm>
@@ -59,7 +60,8 @@ void add_product(std::int64_t m, std::int64_t k, const Taps& x, const float* b, 
   }
 }
 
-// An operand's images as they are read: rows of any dtype and strides, in f32. Made on the calling thread, whose modes count.
+// An operand's images as they are read: rows of any dtype and strides, in f32. Made on the calling thread, whose modes
+// count.
 struct Images {
   const Tensor& t;
   bool tf32 = rounds_to_tf32(t.dtype());
@@ -74,8 +76,8 @@ struct Images {
   }
 };
 
-// How the sums are cut, by shape alone. A block of pixels has some whole images, or some rows of one; its copies have as
-// many input channels as stay in the cache.
+// How the sums are cut, by shape alone. A block of pixels has some whole images, or some rows of one; its copies have
+// as many input channels as stay in the cache.
 struct Problem {
   const ConvAttrs& attrs;
   Images dy, x;

@@ -16,14 +16,14 @@ namespace {
 inline constexpr std::int64_t kSmall = 1 << 19, kDepth = 1024;  // multiplications, and of a sum, at most
 inline constexpr std::int64_t kSide = 8;                        // rows and columns, at least
 
-// Of larger products (Goto and van de Geijn 2008): as much of b as stays in the last cache, and of a in the second. Rows are a
-// multiple of a tile's.
+// Of larger products (Goto and van de Geijn 2008): as much of b as stays in the last cache, and of a in the second.
+// Rows are a multiple of a tile's.
 inline constexpr std::int64_t kBlockRows = 96, kBlockColumns = 2048;
 
 bool is_small(std::int64_t m, std::int64_t n, std::int64_t k) { return k <= kDepth && m * n * k <= kSmall; }
 
-// 16 columns, each of k numbers side by side in memory and `stride` from the next, as rows `across` apart: four rows at a time
-// are read as quarters of vectors and change places inside them. Columns past the last one are read as that one again.
+// Transposes 16 columns of k adjacent numbers each, `stride` apart, to rows that are `across` apart. Four numbers of
+// each column are read as quarters of vectors and change places inside them. Columns past the last one repeat it.
 [[gnu::target("avx512f")]] inline void turn16(const float* from, std::int64_t stride, std::int64_t columns,
                                               std::int64_t k, float* __restrict to, std::int64_t across) {
   const float* column[16];
@@ -88,7 +88,8 @@ template <class Isa> struct Kernel {
     }
   }
 
-  // Numbers that a large product keeps: the bias of a strip, the columns of a block of c that fill no tile, a block of b.
+  // Numbers that a large product keeps: the bias of a strip, the columns of a block of c that fill no tile, a block of
+  // b.
   static std::int64_t room_of(const F32Product& p) {
     const std::int64_t columns = (std::min(p.n, kBlockColumns) + kColumns - 1) / kColumns * kColumns;
     return (1 + kBlockRows) * kColumns + std::min(p.k, kBlockDepth) * columns;

@@ -2,8 +2,8 @@
 // tiles read.
 #pragma once
 
-// Not for clang, which inlines neither functions of other targets nor, by flatten, what a called function calls: its kernels
-// would consist of calls.
+// Not for clang, which inlines neither functions of other targets nor, by flatten, what a called function calls: its
+// kernels would consist of calls.
 #if defined(__x86_64__) && !defined(__clang__)
 #include <immintrin.h>
 
@@ -46,10 +46,10 @@ struct Rows {
   std::int64_t step;
 };
 
-// A matrix as tiles read it. rows<kR>(first, f) calls f(cursor) for kR rows: cursor[i] is where row i has its number for
-// the current place of k, and next() moves on to the next place. Here rows that are next to each other have one pointer.
-// Else three have one, with 0, 1 and 2 times the distance of rows, which addresses take as they are: with a number each,
-// most would lie in memory.
+// A matrix as tiles read it. rows<kR>(first, f) calls f(cursor) for kR rows: cursor[i] is where row i has its number
+// for the current place of k, and next() moves on to the next place. Here rows that are next to each other have one
+// pointer. Else three have one, with 0, 1 and 2 times the distance of rows, which addresses take as they are: with a
+// number each, most would lie in memory.
 struct Strided : MatrixRef<float> {
   template <int kR, bool kNext> struct Cursor {
     static constexpr int kGroup = kNext ? kR : 3, kGroups = (kR + kGroup - 1) / kGroup;

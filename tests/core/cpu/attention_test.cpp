@@ -1,5 +1,5 @@
-// Attention by blocks of queries: when it is taken, that it is its parts but for the order of sums, and that looking on
-// changes nothing.
+// Attention by blocks of queries: when it is used, that it equals its parts except for the order of sums, and that
+// observers change nothing.
 #include <doctest/doctest.h>
 #include <gradual/autograd/tape.h>
 #include <gradual/core/observe/observer.h>
@@ -22,7 +22,8 @@ namespace {
 struct Inputs {
   Tensor q, k, v, dy;
 };
-// Heads side by side, as a projection of all leaves them: [batch, heads, length, size] of [batch, length, heads, size].
+// Adjacent heads, as one projection of all heads gives them: [batch, heads, length, size] of [batch, length, heads,
+// size].
 Inputs draw(std::int64_t queries, std::int64_t keys, std::int64_t size, std::int64_t values, DType dtype) {
   Generator g(7);
   const auto heads = [&](std::int64_t length, std::int64_t each) {
@@ -62,7 +63,7 @@ bool same_bits(const Results& a, const Results& b) {
   return true;
 }
 
-// What the attention rows of a run were told.
+// The counts of the attention ops of a run.
 class Watch final : public Observer {
  public:
   explicit Watch(bool counts) : counts_(counts) {}
@@ -78,8 +79,8 @@ class Watch final : public Observer {
   bool counts_;
 };
 
-// Runs body with each dtype and instruction set. Not where the build has the reference's products alone, with which
-// attention is computed by its parts.
+// Runs body with each dtype and instruction set. Skipped if the build has only the reference's products: these compute
+// attention by its parts.
 template <class F> void for_each_product(const F& body) {
   if (!has_fast() && !has_onednn()) return;
   reference::for_each_isa([&](CpuIsa isa) {
@@ -140,7 +141,7 @@ TEST_CASE("attention by blocks has the same bits on any number of threads") {
   });
 }
 
-TEST_CASE("attention by blocks has the same bits whoever looks on") {
+TEST_CASE("attention by blocks has the same bits with and without observers") {
   for_each_product([](DType dtype) {
     const Inputs in = draw(150, 170, 16, 24, dtype);
     const Results alone = run(in, true);

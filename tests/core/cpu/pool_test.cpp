@@ -141,7 +141,7 @@ TEST_CASE("max_pool2d: NaN, infinities and equals in wide rows, read in pairs or
   }
 }
 
-TEST_CASE("max_pool2d by squares side by side: the same bits by every instruction set, in f32 and bf16") {
+TEST_CASE("max_pool2d of windows in pairs of columns: the same bits by every instruction set, in f32 and bf16") {
   const std::vector<float> kinds{NAN, -INFINITY, INFINITY, 1, 1, -0.0F, 0, 2, 3, -1};
   Generator g(4);
   for (const Shape& sizes : {Shape{3, 2, 28, 28}, Shape{2, 3, 15, 67}, Shape{2, 2, 7, 9}, Shape{1, 1, 2, 2}}) {

@@ -11,7 +11,7 @@
 
 namespace reference {
 
-// Formats of an experimenter's own making, beside gradual::named_formats().
+// Custom formats, in addition to gradual::named_formats().
 inline std::vector<Format> odd_formats() {
   std::vector<Format> all;
   for (const auto& [x, m] : {std::pair(1, 2), {1, 7}, {2, 0}, {3, 7}, {4, 2}, {5, 0}, {8, 0}, {8, 1}, {8, 23}})

@@ -1,4 +1,4 @@
-// oneDNN beside Eigen: that it is asked, how far the two may differ, and how repeatable its bits are.
+// oneDNN against Eigen: that it is asked, how far the two may differ, and how repeatable its bits are.
 #include <doctest/doctest.h>
 #include <gradual/core/formats/cast_counts.h>
 #include <gradual/core/ops/cpu_backend.h>
@@ -283,7 +283,7 @@ TEST_CASE("convolutions of batches in parts, the last of them smaller, and of im
   }
 }
 
-// Sums in the order of k by fused multiply-adds, from the bias on: what small products of ours are, bit for bit.
+// Sums in the order of k by fused multiply-adds, starting from the bias: the bits of the fast small products.
 Tensor fused(const Tensor& x, const Tensor& w, const Tensor& bias) {
   const std::int64_t m = x.size(0), n = w.size(0), k = x.size(1);
   const auto xs = x.to_vector<float>(), ws = w.to_vector<float>(), start = bias.to_vector<float>();

@@ -108,7 +108,7 @@ TEST_CASE("what_if: every scale is what quantize makes of it") {
   const WhatIf w = what_if(x, {.also = {own, Format::ieee(5, 2)}});
   double signal = 0;
   for (const float v : source) signal += static_cast<double>(v) * v;
-  CHECK(w.formats.size() == named_formats().size());  // without e8m0, with one of our own; e5m2 was there
+  CHECK(w.formats.size() == named_formats().size());  // without e8m0, with a custom format; e5m2 was there
   for (const FormatLoss& f : w.formats) {
     CAPTURE(f.name);
     CHECK(f.sweep.size() >= (f.format.exponent_bits == 8 ? 1 : 9));

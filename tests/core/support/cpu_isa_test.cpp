@@ -99,7 +99,7 @@ TEST_CASE("an instruction set that is not there is refused and changes nothing")
   }
 }
 
-// Lengths about those of vectors and blocks, and numbers of all exponents beside special ones: tails and special values
+// Lengths near those of vectors and blocks, numbers of all exponents, and special values: tails and special values
 // take ways of their own in each instruction set.
 TEST_CASE("conversions, elementwise ops and reductions of any length have the same bits by every instruction set") {
   const std::vector<double> special = {0,       -0.0,    0x1p-149, -0x1p-130, 0x1p127, 65520,    448,  464,

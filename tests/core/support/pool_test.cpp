@@ -1,4 +1,4 @@
-// Loops on several threads: each chunk runs once, whoever takes it, and whatever the workers do.
+// Loops on several threads: each chunk runs exactly once, on any thread, whatever the workers do.
 #include <doctest/doctest.h>
 #include <gradual/core/support/error.h>
 #include <gradual/core/support/parallel.h>

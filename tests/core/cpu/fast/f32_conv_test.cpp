@@ -1,4 +1,4 @@
-// Our own gradient of a convolution's weights: exact where numbers are small integers, whatever the shape, dtype and
+// The fast gradient of a convolution's weights: exact where numbers are small integers, whatever the shape, dtype and
 // layout.
 #include <doctest/doctest.h>
 #include <gradual/core/ops/compute_mode.h>

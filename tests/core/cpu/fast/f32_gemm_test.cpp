@@ -1,4 +1,4 @@
-// Our own products in f32: the bits of sums that go from the bias on in the order of k, by each instruction set.
+// The fast products in f32: the bits of sums in the order of k, starting from the bias, by each instruction set.
 #include <doctest/doctest.h>
 #include <gradual/core/formats/accumulator.h>
 #include <gradual/core/ops/compute_mode.h>
