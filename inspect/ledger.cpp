@@ -7,7 +7,12 @@
 #include <limits>
 #include <nlohmann/json.hpp>
 
+#include "../autograd/grad_mode.h"
+#include "../core/formats/accumulator.h"
+#include "../core/ops/dispatch.h"
+#include "../core/ops/ops.h"
 #include "../core/ops/parameter_inputs.h"
+#include "../core/quantize/quantizer_call.h"
 #include "csv.h"
 
 namespace gradual::inspect {
@@ -22,8 +27,7 @@ void add(Numbers& to, const Numbers& n) {
 }
 
 // 10 log10(sum x^2 / sum (x - y)^2) over the elements that are finite in both.
-double sqnr_db(const Tensor& x, const Tensor& y) {
-  const Tensor wide = f64_of(x), narrow = f64_of(y);
+double sqnr_db(const Tensor& wide, const Tensor& narrow) {
   const auto *a = wide.data<double>(), *b = narrow.data<double>();
   double signal = 0, noise = 0;
   for (std::int64_t i = 0; i < wide.numel(); ++i) {
@@ -40,9 +44,73 @@ bool any_nonfinite(const OpCall& call) {
   return false;
 }
 
+// An operand that is a number: 0 where there is none.
+double number_of(const OpCall& call) {
+  if (!call.attrs->is<ScalarAttrs>()) return call.attrs->is<PadAttrs>() ? call.get<PadAttrs>().value : 0;
+  return call.get<ScalarAttrs>().value;
+}
+
+// True if what is not finite in the result of a call may be meant: a mask.
+bool is_mask(const OpCall& call) {
+  return std::isinf(number_of(call)) && (call.op == OpId::where || call.op == OpId::fill_ || call.op == OpId::pad);
+}
+
+// Second moments that are 0 while the first is not.
+std::int64_t lost_moments(const OpCall& one) {
+  if (one.op != OpId::adam_step_ || !one[5].defined()) return 0;
+  const Tensor first = f64_of(one[4]), second = f64_of(one[5]);
+  std::int64_t lost = 0;
+  for (std::int64_t i = 0; i < first.numel(); ++i)
+    lost += first.data<double>()[i] != 0 && second.data<double>()[i] == 0;
+  return lost;
+}
+
+// Of a + b = y: what is added of tensors, the smaller of both where both are tensors, and leaves the other as it is.
+void count_swamped(LedgerRow& r, const OpCall& call, const Tensor& result) {
+  const Tensor y = f64_of(result);
+  Tensor terms[2];
+  for (int k = 0; k < 2; ++k) terms[k] = call[k].defined() ? f64_of(call[k].detach().expand(result.sizes())) : Tensor();
+  const double number = number_of(call);
+  for (std::int64_t i = 0; i < y.numel(); ++i) {
+    const auto term = [&](int k) { return terms[k].defined() ? terms[k].data<double>()[i] : number; };
+    const int small = std::abs(term(0)) < std::abs(term(1)) ? 0 : 1;
+    if (!terms[small].defined() || term(small) == 0) continue;
+    ++r.added;
+    r.swamped += std::abs(y.data<double>()[i]) == std::abs(term(1 - small));
+  }
+}
+
+// Running statistics, before and after: means by the batch's mean, variances by its invstd.
+void count_running(LedgerRow& r, const OpCall& call, const Tensor (&before)[2]) {
+  const auto& a = call.get<RunningAttrs>();
+  const Tensor after[2] = {f64_of(call[0]), f64_of(call[1])}, mean = f64_of(call[3]), invstd = f64_of(call[4]);
+  double squares = 0;
+  for (int k = 0; k < 2; ++k)
+    for (std::int64_t i = 0; i < mean.numel(); ++i) {
+      const double was = before[k].data<double>()[i], s = invstd.data<double>()[i];
+      const double batch = k ? std::max(0.0, 1 / (s * s) - a.eps) : mean.data<double>()[i];
+      if (a.momentum == 0 || batch == was) continue;
+      ++r.added;
+      if (after[k].data<double>()[i] != was) continue;
+      ++r.swamped;
+      squares += std::pow(k ? std::sqrt(batch / was) - 1 : (batch - was) * s, 2);
+    }
+  if (r.swamped) r.stale = std::sqrt(squares / static_cast<double>(r.swamped));
+}
+
+// The SQNR of a product or a sum against the one with f32 sums.
+double accumulation_db(const OpCall& call, const Outputs& out) {
+  const NoGrad no_grad;
+  const StageScope amp(chain().amp, nullptr);
+  const AccumulatorScope exact(std::nullopt);
+  return sqnr_db(f64_of(dispatch(call.op, call.inputs, *call.attrs, call.where)[0]), f64_of(out[0]));
+}
+
 // The columns of the files, in order; JSON has no NaN and no Inf, null stands for both.
 nlohmann::ordered_json json(const LedgerRow& r) {
   const auto number = [](double v) { return std::isfinite(v) ? nlohmann::ordered_json(v) : nlohmann::ordered_json(); };
+  nlohmann::ordered_json state = nlohmann::ordered_json::array();
+  for (const Numbers& n : r.state) state.push_back(to_string(n));
   return {{"number", r.number},
           {"phase", to_string(r.phase)},
           {"op", r.op},
@@ -70,7 +138,17 @@ nlohmann::ordered_json json(const LedgerRow& r) {
           {"least", number(r.numbers.largest > 0 ? r.numbers.least : kNone)},
           {"largest", number(r.numbers.largest > 0 ? r.numbers.largest : kNone)},
           {"nonfinite_inputs", r.nonfinite_inputs},
-          {"sqnr_db", number(r.sqnr_db)}};
+          {"reads", r.reads},
+          {"sqnr_db", number(r.sqnr_db)},
+          {"accumulator", r.accumulator},
+          {"accumulation_db", number(r.accumulation_db)},
+          {"added", r.added},
+          {"swamped", r.swamped},
+          {"state", state},
+          {"state_dtype", r.state.empty() ? "" : to_string(r.state_dtype)},
+          {"eps", number(r.state.size() == 2 ? r.eps : kNone)},
+          {"eps_is_zero", r.eps_is_zero},
+          {"lost_moments", r.lost_moments}};
 }
 
 }  // namespace
@@ -81,16 +159,36 @@ std::string LedgerRow::site() const {
   return module.empty() ? what : what + " in layer " + module;
 }
 
+bool LedgerRow::finite() const { return numbers.finite() && std::ranges::all_of(state, &Numbers::finite); }
+
 void Ledger::before(const OpCall& call) {
-  nonfinite_parameters_.clear();
+  nonfinite_parameters_.clear(), lost_moments_.clear();
   const ParameterInputs parameters = parameter_inputs(call);
-  for (int k = 0; k < parameters.count; ++k)
-    nonfinite_parameters_.push_back(any_nonfinite(call_of_parameter(call, parameters, k)));
+  for (int k = 0; k < parameters.count; ++k) {
+    const OpCall one = call_of_parameter(call, parameters, k);
+    nonfinite_parameters_.push_back(any_nonfinite(one));
+    lost_moments_.push_back(lost_moments(one));
+  }
   // What an op leaves alone can be read afterwards.
   if (!parameters.count && op_info(call.op).kind == OpKind::InPlace) nonfinite_inputs_ = any_nonfinite(call);
+  if (call.op == OpId::batch_norm_update_) running_[0] = f64_of(call[0]), running_[1] = f64_of(call[1]);
 }
 
-LedgerRow Ledger::row(const OpCall& call, const CallRecord& record) {
+std::vector<std::int64_t> Ledger::makers(const OpCall& call) const {
+  std::vector<std::int64_t> rows;
+  for (int i = 0; i < call.inputs.size(); ++i)
+    if (const auto made = call[i].defined() ? made_by_.find(amp::storage_id(call[i])) : made_by_.end();
+        made != made_by_.end())
+      rows.push_back(made->second);
+  return rows;
+}
+
+void Ledger::add(LedgerRow row, const Tensor& result) {
+  if (result.defined()) made_by_[amp::storage_id(result)] = row.number;
+  rows_.push_back(std::move(row));
+}
+
+LedgerRow Ledger::row(const OpCall& call, const CallRecord& record) const {
   const Context& c = record.context;
   return {.number = static_cast<std::int64_t>(rows_.size()),
           .phase = c.phase,
@@ -102,7 +200,10 @@ LedgerRow Ledger::row(const OpCall& call, const CallRecord& record) {
           .cause = c.cause,
           .inputs = describe_inputs(call),
           .counts = record.counts,
-          .sqnr_db = kNone};
+          .reads = makers(call),
+          .nonfinite_number = !std::isfinite(number_of(call)),
+          .sqnr_db = kNone,
+          .accumulation_db = kNone};
 }
 
 void Ledger::add_parameters(const OpCall& call, const CallRecord& record) {
@@ -120,13 +221,14 @@ void Ledger::add_parameters(const OpCall& call, const CallRecord& record) {
     r.nonfinite_inputs = nonfinite_parameters_[i];
     for (int s = 4; parameters.written == 0 && s < one.inputs.size();
          ++s)  // behind parameter, gradient, master, compensation
-      if (one[s].defined()) r.state.push_back(numbers_of(one[s]));
+      if (one[s].defined()) r.state.push_back(numbers_of(one[s])), r.state_dtype = one[s].dtype();
+    r.lost_moments = std::max(lost_moments_[i], lost_moments(one));
     if (call.op == OpId::adam_step_) {
       const auto& adam = call.get<AdamAttrs>();
       r.eps = adam.eps;
       r.eps_is_zero = adam.update.pure && full({1}, adam.eps, r.from).item() == 0;
     }
-    rows_.push_back(std::move(r));
+    add(std::move(r), written);
   }
 }
 
@@ -136,23 +238,75 @@ void Ledger::after(const OpCall& call, const Outputs& out, const CallRecord& rec
   LedgerRow r = row(call, record);
   for (int i = 0; i < kMaxOutputs && out[i].defined(); ++i) {
     r.results += (i ? ", " : "") + describe(out[i]);
-    if (kind != OpKind::View) add(r.numbers, numbers_of(out[i]));
+    if (kind != OpKind::View) inspect::add(r.numbers, numbers_of(out[i]));
   }
   if (call.inputs.size() > 0 && call[0].defined()) r.from = call[0].dtype();
   r.to = out[0].defined() ? out[0].dtype() : r.from;
+  if (call.op == OpId::batch_norm_update_) {
+    inspect::add(r.numbers, numbers_of(call[1]));
+    count_running(r, call, running_);
+  }
   // Whether inputs were finite matters where results are not.
-  if (!r.numbers.finite()) r.nonfinite_inputs = kind == OpKind::InPlace ? nonfinite_inputs_ : any_nonfinite(call);
-  if (call.op == OpId::cast && r.counts.elements) r.sqnr_db = sqnr_db(call[0], out[0]);
+  if (!r.numbers.finite())
+    r.nonfinite_inputs = is_mask(call) || (kind == OpKind::InPlace ? nonfinite_inputs_ : any_nonfinite(call));
+  if (call.op == OpId::cast && r.counts.elements) r.sqnr_db = inspect::sqnr_db(f64_of(call[0]), f64_of(out[0]));
+  if ((call.op == OpId::add || call.op == OpId::sub) && is_half(r.to)) count_swamped(r, call, out[0]);
+  if (const auto& sums = current_accumulator();
+      sums && (kind == OpKind::Contraction || call.op == OpId::sum || call.op == OpId::mean)) {
+    r.accumulator = gradual::to_string(*sums);
+    r.accumulation_db = inspect::accumulation_db(call, out);
+  }
   if (kind != OpKind::View && call.inputs.size() > 0) r.parameter = names_.of(call[0]);
-  rows_.push_back(std::move(r));
+  for (int i = 1; i < kMaxOutputs && out[i].defined(); ++i) made_by_[amp::storage_id(out[i])] = r.number;
+  add(std::move(r), kind == OpKind::View ? Tensor() : out[0]);
+}
+
+void Ledger::quantized(const QuantizerCall& call) {
+  if (call.kind != QuantizerCall::values) return;  // codes are what is kept, or what was rounded before
+  const StageScope amp(chain().amp, nullptr);
+  const NoGrad no_grad;
+  const Context& c = context();
+  LedgerRow r{.number = static_cast<std::int64_t>(rows_.size()),
+              .phase = c.phase,
+              .kind = OpKind::Custom,
+              .op = "quantize",
+              .parameter = names_.of(call.from),
+              .backward_of = c.backward_of,
+              .module = c.module,
+              .line = file_line(c.line),
+              .inputs = describe(call.from),
+              .results = gradual::to_string(call.quantizer->format),
+              .from = call.from.dtype(),
+              .to = call.to.dtype(),
+              .numbers = numbers_of(call.to),
+              .accumulation_db = kNone};
+  if (!r.numbers.finite()) r.nonfinite_inputs = !numbers_of(call.from).finite();
+  if (const auto made = made_by_.find(amp::storage_id(call.from)); made != made_by_.end()) r.reads = {made->second};
+  r.sqnr_db = inspect::sqnr_db(f64_of(call.from), f64_of(call.scale.defined() ? mul(call.to, call.scale) : call.to));
+  add(std::move(r), call.to);
 }
 
 const LedgerRow* Ledger::first_nonfinite() const {
-  const auto found = std::ranges::find_if(rows_, [](const LedgerRow& r) {
-    return !r.nonfinite_inputs &&
-           (!r.numbers.finite() || std::ranges::any_of(r.state, [](const Numbers& n) { return !n.finite(); }));
-  });
+  const auto found = std::ranges::find_if(rows_, [](const LedgerRow& r) { return !r.nonfinite_inputs && !r.finite(); });
   return found == rows_.end() ? nullptr : &*found;
+}
+
+const LedgerRow* Ledger::origin(const LedgerRow& row) const {
+  const LedgerRow* first = nullptr;
+  std::vector<bool> seen(rows_.size());
+  std::vector<std::int64_t> next = {row.number};
+  while (!next.empty()) {
+    const LedgerRow& r = rows_[static_cast<std::size_t>(next.back())];
+    next.pop_back();
+    if (seen[static_cast<std::size_t>(r.number)] || r.finite()) continue;
+    seen[static_cast<std::size_t>(r.number)] = true;
+    const auto bad = [&](std::int64_t i) { return i != r.number && !rows_[static_cast<std::size_t>(i)].finite(); };
+    std::ranges::copy_if(r.reads, std::back_inserter(next), bad);
+    if (r.nonfinite_inputs && std::ranges::any_of(r.reads, bad)) continue;
+    if (!first || std::pair(r.nonfinite_inputs, r.number) < std::pair(first->nonfinite_inputs, first->number))
+      first = &r;
+  }
+  return first;
 }
 
 std::string Ledger::to_string() const {

@@ -6,13 +6,14 @@
 //   std::puts(ledger.to_string().c_str());
 //   ledger.first_nonfinite();     // the row that made the first NaN or Inf, or null
 //
-// A call of an optimizer has a row for each parameter, by name: "adam_step_ of fc2.weight". Quantisers are ops
-// (fake_quantize, quantize within a contraction), and have rows as well. Reading the numbers of every result costs a
-// pass over them: nothing else differs.
+// A call of an optimizer has a row for each parameter, by name: "adam_step_ of fc2.weight". Quantisers have rows as well,
+// within the contraction whose operands they round. Reading the numbers of every result costs a pass over them: nothing
+// else differs.
 #pragma once
 
 #include <cstdint>
 #include <string>
+#include <unordered_map>
 #include <vector>
 
 #include "../core/observe/observer.h"
@@ -32,14 +33,29 @@ struct LedgerRow {
   std::string inputs = {}, results = {};     // "[32, 784] f32 x [512, 784] f32", "[32, 512] f32"
   DType from = DType::f32, to = DType::f32;  // of the first input and of the first result
   CastCounts counts = {};                    // of the op's narrowing stores: elements is 0 where it made none
-  Numbers numbers = {};  // of all floating results; of an optimizer's row: the parameter's new values
-  bool nonfinite_inputs = false;
-  double sqnr_db = 0;  // of a cast: 10 log10(sum x^2 / sum (x - y)^2), Inf: exact; NaN for every other op
-  // Of an optimizer's row: the state tensors, after the update, in the optimizer's order; of Adam's also its eps, and
-  // of a step in the parameter's own dtype (UpdateOptions::pure_arithmetic) whether it is 0 there.
+  Numbers numbers = {};                  // of all floating results; of an optimizer's row: the parameter's new values
+  bool nonfinite_inputs = false;         // known where the results are not finite
+  std::vector<std::int64_t> reads = {};  // the rows that made the inputs, as far as this ledger has them
+  bool nonfinite_number = false;         // an operand that is a number, not a tensor, is NaN or Inf
+  // Of a cast and a quantiser: 10 log10(sum x^2 / sum (x - y)^2), Inf: exact. NaN for every other op.
+  double sqnr_db = 0;
+  // Of a product or a sum in an AccumulatorScope: the accumulator, and the SQNR of the result against f32 sums.
+  std::string accumulator = {};
+  double accumulation_db = 0;  // NaN for every other op
+  // Of an addition that stores f16 or bf16, and of running statistics: elements to which a number other than 0 of a
+  // tensor is added, and those of them that it leaves as they were, for it is below half an ulp.
+  std::int64_t added = 0, swamped = 0;
+  double stale = 0;  // of running statistics: how far those that stay are from the batch's (RMS, standard deviations)
+  // Of an optimizer's row: the state tensors, after the update, in the optimizer's order, and their dtype; of Adam's
+  // also its eps, of a step in the parameter's own dtype (UpdateOptions::pure_arithmetic) whether it is 0 there, and
+  // how many second moments are 0 while the first is not.
   std::vector<Numbers> state = {};
+  DType state_dtype = DType::f32;
   double eps = 0;
   bool eps_is_zero = false;
+  std::int64_t lost_moments = 0;
+
+  bool finite() const;  // the results, and of an optimizer's row the state
 
   // "adam_step_ of fc2.weight", "matmul (backward of linear) in layer fc1".
   std::string site() const;
@@ -55,11 +71,17 @@ class Ledger final : public Observer {
   bool wants_counts() const override { return true; }
   void before(const OpCall& call) override;
   void after(const OpCall& call, const Outputs& out, const CallRecord& record) override;
+  void quantized(const QuantizerCall& call) override;
 
   const std::vector<LedgerRow>& rows() const { return rows_; }
-  void clear() { rows_.clear(); }
-  // The first row whose results hold NaN or Inf while its inputs held none; null where there is none.
+  void clear() { rows_.clear(), made_by_.clear(); }
+  // The first row whose results hold NaN or Inf while its inputs held none; null where there is none. A mask of -Inf is
+  // none: where, fill_ or pad with that number.
   const LedgerRow* first_nonfinite() const;
+  // Where the NaN or Inf of a row came from: the first row on the way to it, through what each op reads, that has them
+  // and reads no row that has. Its nonfinite_inputs are false if it made them, and true if no op did (data,
+  // parameters). A row that made them is preferred. Null for a finite row.
+  const LedgerRow* origin(const LedgerRow& row) const;
 
   std::string to_string() const;  // a table for people
   std::string to_csv() const;     // RFC 4180, a header line first
@@ -67,11 +89,17 @@ class Ledger final : public Observer {
 
  private:
   void add_parameters(const OpCall& call, const CallRecord& record);
-  LedgerRow row(const OpCall& call, const CallRecord& record);
+  LedgerRow row(const OpCall& call, const CallRecord& record) const;
+  std::vector<std::int64_t> makers(const OpCall& call) const;
+  void add(LedgerRow row, const Tensor& result);
 
   ParameterNames names_;
-  bool nonfinite_inputs_ = false;           // of the call that runs; in-place ops overwrite theirs
-  std::vector<bool> nonfinite_parameters_;  // the same of each parameter of an optimizer's call
+  // Of the call that runs, for ops that overwrite their inputs.
+  bool nonfinite_inputs_ = false;
+  Tensor running_[2];                                        // statistics before batch_norm_update_
+  std::vector<bool> nonfinite_parameters_;                   // of each parameter of an optimizer's call
+  std::vector<std::int64_t> lost_moments_;                   // as well
+  std::unordered_map<std::uint64_t, std::int64_t> made_by_;  // the row that wrote a storage last
   std::vector<LedgerRow> rows_;
 };
 

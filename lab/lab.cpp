@@ -5,6 +5,7 @@
 
 #include "../core/files/atomic_file.h"
 #include "../core/files/input_file.h"
+#include "../core/support/error.h"
 #include "../core/support/generator.h"
 #include "run.h"
 #include "verdict.h"
@@ -41,6 +42,8 @@ std::string file_name(const std::string& recipe, std::uint64_t seed) {
   return text + ".safetensors";
 }
 
+using Results = std::vector<Result>;
+
 bool same_run(const Result& a, const Result& b) {
   return a.recipe == b.recipe && a.seed == b.seed && a.model == b.model && a.data == b.data;
 }
@@ -59,18 +62,16 @@ class Folder {
   std::string checkpoint(const std::string& recipe, std::uint64_t seed) const {
     return path_.empty() ? "" : path_ + "/checkpoints/" + file_name(recipe, seed);
   }
-  // judged: `results` with verdicts. `before`: finished runs of earlier calls, which stay known to --resume though this
+  // unlisted: runs of fp32 for the verdicts, and finished runs of earlier calls. They stay known to --resume though this
   // call does not list them.
-  void write(const std::vector<Result>& judged, const std::vector<Result>& results,
-             const std::vector<Result>& before) const {
+  void write(const Results& results, const Results& unlisted) const {
     if (path_.empty()) return;
-    write_file_atomically(path_ + "/results.json", results_json(judged, false));
-    write_file_atomically(path_ + "/curves.csv", curves_csv(judged));
-    write_file_atomically(path_ + "/report.html", report_html(judged));
-    std::vector<Result> known = results;
-    for (const Result& b : before)
-      if (std::none_of(results.begin(), results.end(), [&](const Result& r) { return same_run(r, b); }))
-        known.push_back(b);
+    write_file_atomically(path_ + "/results.json", results_json(results, false));
+    write_file_atomically(path_ + "/curves.csv", curves_csv(results));
+    write_file_atomically(path_ + "/report.html", report_html(results));
+    Results known = results;
+    for (const Result& u : unlisted)
+      if (std::ranges::none_of(known, [&](const Result& r) { return same_run(r, u); })) known.push_back(u);
     write_file_atomically(finished_path(), results_json(known, true));
   }
   std::vector<Result> finished() const {
@@ -98,29 +99,160 @@ const Result* find(const std::vector<Result>& results, const amp::Recipe& recipe
   return nullptr;
 }
 
-std::vector<Result> judged(std::vector<Result> results) {
-  judge(results);
-  return results;
-}
-
-// Runs each recipe's first cure, with its first seed, and puts into the finding what came of it.
-void try_cures(std::vector<Result>& results, const MakeModel& make_model, const LabData& data,
-               const std::vector<amp::Recipe>& recipes, Options options) {
-  options.trace.clear(), options.profile.clear();
-  for (const amp::Recipe& recipe : recipes) {
-    const auto r = std::ranges::find(results, recipe.name, &Result::recipe);
-    if (r == results.end() || (options.stop && options.stop())) continue;
-    const auto f = std::ranges::find_if(r->findings, [](const Finding& x) { return !x.cure.empty(); });
-    if (f == r->findings.end()) continue;
-    const amp::Recipe cured = inspect::edited(recipe, f->cure);
-    Run run(make_model, data, cured, static_cast<std::uint64_t>(r->seed), options);
-    if (!run.train("", {.recipe = cured, .seed = static_cast<std::uint64_t>(r->seed)})) continue;
-    std::vector<Result> with = results;
-    with.push_back(run.result());
-    judge(with);
-    f->tried = Finding::Tried{with.back().test_accuracy, with.back().test_loss, with.back().verdict};
+// A comparison while it runs.
+class Comparison {
+ public:
+  Comparison(const MakeModel& make_model, const LabData& data, const std::vector<amp::Recipe>& recipes,
+             const std::string& out, const Options& options)
+      : make_model_(make_model), data_(data), recipes_(recipes), options_(options), folder_(out) {
+    if (options.resume && !out.empty()) before_ = folder_.finished();
+    for (const std::string& path : {options.trace, options.profile})
+      if (!path.empty() && path != "-") write_file_atomically(path, "");
   }
-}
+
+  Results run() {
+    const auto full = std::ranges::find(recipes_, fp32_.name, &amp::Recipe::name);
+    const bool listed = full != recipes_.end();
+    runs_ = static_cast<int>(recipes_.size() + !listed) * options_.seeds;
+    // one run provides the numbers for the section on formats (what_if): fp32's, if there is one
+    const amp::Recipe& looked_at = listed ? *full : recipes_.front();
+    for (const amp::Recipe& recipe : recipes_) {
+      for (int seed = 0; seed < options_.seeds; ++seed)
+        train(recipe, seed, results_, &recipe == &looked_at && seed == 0);
+      explain_all();
+    }
+    for (int seed = 0; seed < options_.seeds && !listed && !stopped_; ++seed) train(fp32_, seed, references_, false);
+    explain_all();
+    if (options_.cure && !stopped_) try_cures();
+    write();
+    return results_;
+  }
+
+ private:
+  // Of a run that has ended, what its findings are made of; they wait for fp32's run.
+  struct Unexplained {
+    const amp::Recipe* recipe;
+    Results* among;
+    std::size_t index;       // of its result
+    std::string checkpoint;  // kept until then
+    inspect::Evidence evidence;
+  };
+
+  void train(const amp::Recipe& recipe, int seed, Results& into, bool what_if) {
+    const int number = number_++;
+    const auto s = static_cast<std::uint64_t>(seed);
+    const std::string checkpoint = folder_.checkpoint(recipe.name, s);
+    const bool saved = options_.resume && !checkpoint.empty() && fs::exists(checkpoint);
+    const Result* done = find(before_, recipe, s, options_, data_);
+    if (done && !saved) return into.push_back(*done);  // with a checkpoint it is finished, but not explained
+    if (options_.stop && options_.stop()) return;
+    for (const Result& b : before_)
+      if (!done && options_.note && is_finished(b, recipe, s, options_, data_))
+        options_.note("the finished run of " + recipe.name + ", seed " + std::to_string(seed) +
+                      ", had other settings and is done anew: " + differences(b.settings, settings(recipe, options_)));
+    Run run(make_model_, data_, recipe, s, options_);
+    if (what_if) run.want_what_if();
+    if (saved) run.load(checkpoint);
+    const bool ended = run.train(checkpoint, {.recipe = recipe, .run = number, .runs = runs_, .seed = s});
+    stopped_ = stopped_ || !ended;
+    into.push_back(run.result());
+    if (ended) unexplained_.push_back({&recipe, &into, into.size() - 1, checkpoint, run.evidence()});
+    write();
+  }
+
+  // Explains the runs that fail and can be compared with fp32. A stop leaves the rest to --resume.
+  void explain_all() {
+    judge(references_), judge(results_, references_);
+    std::vector<Unexplained> later;
+    for (Unexplained& u : unexplained_) {
+      Result& r = (*u.among)[u.index];
+      if (stopped_ || r.verdict.starts_with("interrupted") || (fails(r) && !explain_one(r, u)))
+        later.push_back(std::move(u));
+      else if (!u.checkpoint.empty()) fs::remove(u.checkpoint);
+    }
+    unexplained_ = std::move(later);
+    write();
+  }
+
+  // False if options.stop ended it.
+  bool explain_one(Result& r, Unexplained& u) {
+    const auto seed = static_cast<std::uint64_t>(r.seed);
+    try {
+      auto found =
+          explain(make_model_, data_, *u.recipe, seed, options_, r, baseline(results_, references_, r), u.evidence);
+      if (found) r.findings = std::move(*found);
+      else stopped_ = true, r.status = "interrupted";
+      return found.has_value();
+    } catch (const Error& e) {
+      r.findings = {{.cause = "unknown", .sentence = std::string("the run could not be explained: ") + e.what()}};
+    }
+    return true;
+  }
+
+  void write() {
+    judge(references_), judge(results_, references_);
+    Results unlisted = references_;
+    unlisted.insert(unlisted.end(), before_.begin(), before_.end());
+    folder_.write(results_, unlisted);
+  }
+
+  // Trains each recipe's first seed with the cures of its first findings, until one brings it back, and puts into the
+  // finding what came of it; that finding comes first then.
+  void try_cures() {
+    Options options = options_;
+    options.trace.clear(), options.profile.clear();
+    for (const amp::Recipe& recipe : recipes_) {
+      const auto r = std::ranges::find(results_, recipe.name, &Result::recipe);
+      if (r == results_.end()) continue;
+      const Result* base = baseline(results_, references_, *r);
+      bool cured = false;
+      for (std::size_t i = 0; i < r->findings.size() && i < kMostTried && !cured; ++i) {
+        for (const Finding::Cure& c : r->findings[i].cures) {
+          if (cured || (options_.stop && options_.stop())) break;
+          cured = try_cure(r->findings[i], c, recipe, *r, base, options);
+        }
+        if (cured)
+          std::rotate(r->findings.begin(), r->findings.begin() + static_cast<std::ptrdiff_t>(i),
+                      r->findings.begin() + static_cast<std::ptrdiff_t>(i) + 1);
+      }
+    }
+  }
+  // True if the edited recipe comes within half a point of fp32. A finding keeps the best of its cures.
+  bool try_cure(Finding& f, const Finding::Cure& c, const amp::Recipe& recipe, const Result& r, const Result* base,
+                const Options& options) const {
+    const amp::Recipe cured = inspect::edited(recipe, c.edit);
+    const auto seed = static_cast<std::uint64_t>(r.seed);
+    Results with = results_;
+    try {
+      Run run(make_model_, data_, cured, seed, options);
+      if (!run.train("", {.recipe = cured, .seed = seed})) return false;
+      with.push_back(run.result());
+    } catch (const Error&) { return false; }  // the edited recipe does not fit the model
+    judge(with, references_);
+    const Result& got = with.back();
+    const bool well = got.status == "ok";
+    if (!f.tried || (well && !(got.test_accuracy <= f.tried->accuracy))) {
+      f.cure = c.edit, f.remedy = c.remedy;
+      f.tried = Finding::Tried{got.test_accuracy, got.test_loss, got.verdict};
+    }
+    return well && base && got.test_accuracy >= base->test_accuracy - 0.005 - 1e-9;
+  }
+
+  static constexpr std::size_t kMostTried = 3;
+
+  const MakeModel& make_model_;
+  const LabData& data_;
+  const std::vector<amp::Recipe>& recipes_;
+  const Options& options_;
+  const Folder folder_;
+  const amp::Recipe fp32_ = amp::recipe("fp32");
+  Results before_;      // finished by earlier calls
+  Results results_;     // in the order of the recipes
+  Results references_;  // of fp32, where the recipes lack it
+  std::vector<Unexplained> unexplained_;
+  int number_ = 0, runs_ = 0;
+  bool stopped_ = false;
+};
 
 }  // namespace
 
@@ -140,46 +272,9 @@ void check(const MakeModel& make_model, const std::vector<amp::Recipe>& recipes,
 std::vector<Result> compare(const MakeModel& make_model, const LabData& data, const std::vector<amp::Recipe>& recipes,
                             const std::string& out, const Options& options) {
   check(make_model, recipes, out, options);
-  const Folder folder(out);
-  const std::vector<Result> before = options.resume && !out.empty() ? folder.finished() : std::vector<Result>{};
-  for (const std::string& path : {options.trace, options.profile})
-    if (!path.empty() && path != "-") write_file_atomically(path, "");
+  Comparison comparison(make_model, data, recipes, out, options);
   if (options.started) options.started();
-  std::vector<Result> results;
-  int number = 0;
-  // one run provides the numbers for the section on formats (what_if): fp32's, if there is one
-  const auto full = std::find_if(recipes.begin(), recipes.end(), [](const auto& r) { return r.name == "fp32"; });
-  const amp::Recipe& looked_at = full == recipes.end() ? recipes.front() : *full;
-  for (const amp::Recipe& recipe : recipes) {
-    for (int seed = 0; seed < options.seeds; ++seed, ++number) {
-      const auto s = static_cast<std::uint64_t>(seed);
-      if (const Result* done = find(before, recipe, s, options, data)) {
-        results.push_back(*done);
-        continue;
-      }
-      if (options.stop && options.stop()) continue;
-      for (const Result& b : before)
-        if (options.note && is_finished(b, recipe, s, options, data))
-          options.note("the finished run of " + recipe.name + ", seed " + std::to_string(seed) +
-                       ", had other settings and is done anew: " + differences(b.settings, settings(recipe, options)));
-      Run run(make_model, data, recipe, s, options);
-      if (&recipe == &looked_at && seed == 0) run.want_what_if();
-      const std::string checkpoint = folder.checkpoint(recipe.name, s);
-      if (options.resume && !checkpoint.empty() && fs::exists(checkpoint)) run.load(checkpoint);
-      Progress progress{
-          .recipe = recipe, .run = number, .runs = static_cast<int>(recipes.size()) * options.seeds, .seed = s};
-      const bool finished = run.train(checkpoint, progress);
-      Result result = run.result();
-      if (finished) result.findings = explain(make_model, data, recipe, s, options, result, run.evidence());
-      results.push_back(std::move(result));
-      folder.write(judged(results), results, before);
-      if (finished && !checkpoint.empty()) fs::remove(checkpoint);
-    }
-  }
-  std::vector<Result> all = judged(results);
-  if (options.cure) try_cures(all, make_model, data, recipes, options);
-  folder.write(all, results, before);
-  return all;
+  return comparison.run();
 }
 
 }  // namespace gradual::lab

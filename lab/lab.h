@@ -37,7 +37,7 @@ struct Options {
   int seeds = 1;                    // seeds 0 to seeds-1
   Device device = Device::cpu();
   int sample_every = 8;      // counts gradients on every n-th step
-  bool cure = false;         // try the cure of each recipe's first finding that has one, with its first seed
+  bool cure = false;         // try the cures of each recipe's first findings, with its first seed, until one helps
   bool resume = false;       // continue an earlier run into the same `out`
   std::string trace = {};    // a file (or "-") for one traced step of each recipe
   std::string profile = {};  // a file (or "-") for a profile of each run
@@ -54,8 +54,8 @@ void check(const MakeModel& make_model, const std::vector<amp::Recipe>& recipes,
            const Options& options);
 
 // Trains make_model() under each recipe and seed. If `out` is not empty, writes results.json, curves.csv, report.html
-// and checkpoints there (atomically, after every run). Divergence of a recipe is a result, not an Error. Errors as in
-// check().
+// and checkpoints there (atomically, after every run). Divergence of a recipe is a result, not an Error. Verdicts compare
+// with fp32: where the recipes lack it, it is trained after them, and left out of the results. Errors as in check().
 std::vector<Result> compare(const MakeModel& make_model, const LabData& data, const std::vector<amp::Recipe>& recipes,
                             const std::string& out = "", const Options& options = {});
 

@@ -113,7 +113,9 @@ Json finding_json(const Finding& f) {
             {"precision", f.precision},
             {"remedy", f.remedy},
             {"cure", f.cure.empty() ? Json(nullptr) : Json::parse(f.cure)},
+            {"cures", Json::array()},
             {"tried", nullptr}};
+  for (const Finding::Cure& c : f.cures) j["cures"].push_back({{"edit", Json::parse(c.edit)}, {"remedy", c.remedy}});
   if (f.tried)
     j["tried"] = {
         {"accuracy", number(f.tried->accuracy)}, {"loss", number(f.tried->loss)}, {"verdict", f.tried->verdict}};
@@ -129,6 +131,8 @@ Finding finding_from(const Json& j) {
             .remedy = j.at("remedy"),
             .precision = j.at("precision")};
   if (const Json& cure = j.at("cure"); !cure.is_null()) f.cure = cure.dump();
+  if (j.contains("cures"))
+    for (const Json& c : j["cures"]) f.cures.push_back({c.at("edit").dump(), c.at("remedy")});
   if (const Json& t = j.at("tried"); !t.is_null())
     f.tried = Finding::Tried{real(t.at("accuracy")), real(t.at("loss")), t.at("verdict")};
   return f;

@@ -49,6 +49,10 @@ struct Finding {
   std::string sentence = {};
   std::string cure = {};    // a JSON merge patch of the recipe; empty: none is known
   std::string remedy = {};  // the same in words
+  struct Cure {
+    std::string edit = {}, remedy = {};
+  };
+  std::vector<Cure> cures = {};  // all that may help, the smallest edit first: `cure` is the first, or the one that did
   struct Tried {
     double accuracy = 0, loss = 0;
     std::string verdict = {};

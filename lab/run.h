@@ -1,7 +1,6 @@
 // One run of the lab: one recipe, one seed. Internal to compare().
 #pragma once
 
-#include <limits>
 #include <map>
 #include <memory>
 #include <optional>
@@ -35,20 +34,23 @@ class Run {
   // The last sampled step is looked at for the report's section on formats.
   void want_what_if() { wants_what_if_ = true; }
 
-  // What was seen of the run, for explain().
-  inspect::Evidence evidence() const;
-  // Trains to `step` and observes that step. Of a run that has just been made.
-  struct Replay {
-    inspect::Ledger ledger;
-    bool nonfinite = false;  // the step was applied, and loss or parameters are not finite
-  };
-  Replay replay(std::int64_t step);
+  // What was seen of the run, for explain(). After its end two more steps are trained and observed, unless it diverged:
+  // the run is of no use then.
+  inspect::Evidence evidence();
+  // Trains a run that has just been made to the bits that it had, observes step `first` and those after it up to
+  // `last`, and ends with the first that leaves a loss or a parameter not finite. One that does so before `first` is
+  // not observed (ledger empty, step told). evaluate: observes the evaluation after `last` as well. None if
+  // options.stop ended it.
+  std::optional<inspect::ObservedStep> replay(std::int64_t first, std::int64_t last, bool evaluate = false);
 
   void save(const std::string& path);
   void load(const std::string& path);
 
  private:
   void train_step(const data::Batch& batch);
+  amp::RunStep observed_step(const std::function<amp::RunStep()>& step, const data::Batch& batch,
+                             inspect::ObservedStep& observed);
+  bool replayed() const;  // the replay has seen what it is for
   // With what rounding does and what becomes of updates counted. underflow: of its gradients in percent, NaN if none is
   // rounded.
   amp::RunStep sampled_step(const std::function<amp::RunStep()>& step, double scale, double& underflow);
@@ -71,13 +73,13 @@ class Run {
   std::optional<data::DataLoader> loader_;
   amp::CastStatsTable casts_;                       // of the sampled steps
   std::map<std::string, inspect::Update> updates_;  // of them as well, summed by parameter
-  inspect::Ledger* ledger_ = nullptr;               // that observes the step replay_step_, the last one
-  std::int64_t replay_step_ = std::numeric_limits<std::int64_t>::max();
+  inspect::ObservedStep* replay_ = nullptr;         // of the steps from replay_first_ to replay_last_
+  std::int64_t replay_first_ = 0, replay_last_ = 0;
   std::vector<double> seconds_;  // of the steps that were not sampled
   double epoch_loss_ = 0;        // sum over this epoch's steps
   std::int64_t epoch_steps_ = 0, steps_ = 0;
   int bad_losses_ = 0;  // non-finite ones in a row
-  bool wants_what_if_ = false;
+  bool wants_what_if_ = false, stop_asked_ = false;
 };
 
 }  // namespace gradual::lab

@@ -23,135 +23,175 @@ struct Difference {
 };
 Difference difference(const std::vector<std::pair<const Result*, const Result*>>& pairs) {
   const auto n = static_cast<double>(pairs.size());
+  constexpr double kPrior = 4;  // degrees of freedom of the variance that one seed has
   Difference d;
-  for (const auto& [run, base] : pairs) d.mean += (run->test_accuracy - base->test_accuracy) / n;
-  if (pairs.size() == 1) {
-    const auto samples = static_cast<double>(std::max<std::int64_t>(1, pairs[0].second->test_samples));
-    const double share =
-        std::clamp((pairs[0].first->test_accuracy + pairs[0].second->test_accuracy) / 2, 1 / samples, 1 - 1 / samples);
-    d.half = 1.96 * std::sqrt(2 * share * (1 - share) / samples);
-    return d;
+  double share = 0, squares = 0;
+  for (const auto& [run, base] : pairs) {
+    d.mean += (run->test_accuracy - base->test_accuracy) / n;
+    share += (run->test_accuracy + base->test_accuracy) / 2 / n;
   }
-  double squares = 0;
   for (const auto& [run, base] : pairs) squares += std::pow(run->test_accuracy - base->test_accuracy - d.mean, 2);
-  d.half = student(pairs.size() - 1) * std::sqrt(squares / (n - 1) / n);
+  const auto samples = static_cast<double>(std::max<std::int64_t>(1, pairs[0].second->test_samples));
+  share = std::clamp(share, 1 / samples, 1 - 1 / samples);
+  const double one = 2 * share * (1 - share) / samples;
+  if (pairs.size() == 1) d.half = 1.96 * std::sqrt(one);
+  else d.half = student(pairs.size() + 3) * std::sqrt((kPrior * one + squares) / (kPrior + n - 1) / n);
   return d;
 }
 
 bool is_baseline(const Result& r) { return r.recipe == "fp32"; }
 
-// The step whose loss is the first that is not finite; -1: none.
+// The step from which on no loss is finite; -1: the last one is.
 std::int64_t bad_step(const Result& r) {
   const auto& loss = r.curve.loss;
-  const auto found = std::ranges::find_if(loss, [](double v) { return !std::isfinite(v); });
-  return found == loss.end() ? -1 : r.curve.step[static_cast<std::size_t>(found - loss.begin())];
+  std::size_t i = loss.size();
+  while (i > 0 && !std::isfinite(loss[i - 1])) --i;
+  return i == loss.size() ? -1 : r.curve.step[i];
 }
 
-double first_loss(const Result& r) { return r.curve.loss.empty() ? std::nan("") : r.curve.loss[0]; }
+// Of the first step whose loss is finite.
+double first_loss(const Result& r) {
+  const auto found = std::ranges::find_if(r.curve.loss, [](double v) { return std::isfinite(v); });
+  return found == r.curve.loss.end() ? std::nan("") : *found;
+}
 
 // What a run alone says; empty: nothing is wrong with it.
 std::string alone(const Result& r) {
   if (r.status == "interrupted") return "interrupted";
   if (r.status == "diverged") {
     const std::int64_t step = bad_step(r);
-    return step < 0 ? "diverged" : fmt::format("diverged at step {}", step);
+    return step < 0 ? "diverged in evaluation" : fmt::format("diverged at step {}", step);
   }
   if (r.steps > 0 && 2 * r.skipped_steps >= r.steps)
     return fmt::format("mostly skipped: {} of {} steps", r.skipped_steps, r.steps);
   return "";
 }
 
-// Whether the training loss fell by less than a tenth of `fall`.
-bool learned_nothing(const Result& r, double fall) { return !(first_loss(r) - r.train_loss >= 0.1 * fall); }
+// The mean training loss of the last epoch, without losses that are not finite: their steps were skipped.
+double last_loss(const Result& r) {
+  if (std::isfinite(r.train_loss)) return r.train_loss;
+  const auto& loss = r.curve.loss;
+  double sum = 0, n = 0;
+  for (std::size_t i = loss.size() - loss.size() / static_cast<std::size_t>(std::max<std::int64_t>(1, r.epochs));
+       i < loss.size(); ++i)
+    if (std::isfinite(loss[i])) sum += loss[i], ++n;
+  return n > 0 ? sum / n : std::nan("");
+}
+double fall(const Result& r) { return first_loss(r) - last_loss(r); }
+
+// Whether the training loss fell by less than a tenth of what fp32's fell.
+bool learned_nothing(const Result& r, const Result& fp32) { return !(fall(r) >= 0.1 * fall(fp32)); }
 
 // Whether the loss hardly fell, in a run that is told by itself.
-bool hardly_learned(const Result& r) { return !(r.train_loss < 0.95 * first_loss(r)); }
+bool hardly_learned(const Result& r) { return !(last_loss(r) < 0.95 * first_loss(r)); }
 
-const Result* baseline_of(const std::vector<Result>& results, const Result& r) {
-  for (const Result& b : results)
-    if (is_baseline(b) && b.seed == r.seed && b.model == r.model && b.data == r.data && b.status != "interrupted")
-      return &b;
-  return nullptr;
+using Results = std::vector<Result>;
+
+// Of a run beside one of fp32 that fails.
+std::string beside_failure(const Result& r, const Result& base, const std::string& own) {
+  const bool same = r.status == base.status;
+  const std::string there = alone(base).empty() ? "learns nothing" : alone(base);
+  if (!own.empty() || hardly_learned(r)) {
+    if (same) return "not precision: fp32 does the same";
+    return fmt::format("not precision: {}, and fp32 {}", own.empty() ? "no learning" : own, there);
+  }
+  return fmt::format("matches: it learns, and fp32 {}", there);
 }
 
-std::string verdict(const std::vector<Result>& results, const Result& r) {
-  std::string own = alone(r);
+std::string verdict(const Results& results, const Results& references, const Result& r) {
+  const std::string own = alone(r);
   if (own == "interrupted") return own;
-  if (is_baseline(r)) return own.empty() ? "baseline" : "baseline, " + own;
-  const bool elsewhere = std::ranges::any_of(r.findings, [](const Finding& f) { return !f.precision; });
-  const Result* base = baseline_of(results, r);
-  if (!base)
-    return !own.empty() ? elsewhere ? "not precision: " + own : own : "not judged: fp32 is not among the recipes";
-  const bool both_diverge = r.status == "diverged" && base->status == "diverged";
-  const bool neither_learns = own.empty() && base->status != "diverged" && hardly_learned(*base) && hardly_learned(r);
-  if (both_diverge || neither_learns) return "not precision: fp32 does the same";
-  if (!own.empty()) return elsewhere && base->status == "diverged" ? "not precision: " + own : own;
-  if (base->status == "diverged") return "not judged: fp32 diverges";
-  if (learned_nothing(r, first_loss(*base) - base->train_loss)) return "no learning";
+  if (is_baseline(r) && own.empty()) return hardly_learned(r) ? "baseline, no learning" : "baseline";
+  if (is_baseline(r)) return "baseline, " + own;
+  const bool elsewhere = !r.findings.empty() && !r.findings[0].precision;
+  const auto failure = [&](const std::string& what) { return elsewhere ? "not precision: " + what : what; };
+  const Result* base = baseline(results, references, r);
+  if (!base) return !own.empty() ? failure(own) : "interrupted: fp32 was not trained";
+  if (base->status == "diverged" || hardly_learned(*base)) return beside_failure(r, *base, own);
+  if (!own.empty()) return failure(own);
+  if (learned_nothing(r, *base)) return failure("no learning");
   std::vector<std::pair<const Result*, const Result*>> pairs;
-  for (const Result& run : results)
-    if (const Result* b = run.recipe == r.recipe && alone(run).empty() ? baseline_of(results, run) : nullptr)
-      if (std::isfinite(run.test_accuracy) && std::isfinite(b->test_accuracy)) pairs.emplace_back(&run, b);
-  if (pairs.empty()) return "no learning";
+  for (const Result& run : results) {
+    const Result* b = run.recipe == r.recipe && alone(run).empty() ? baseline(results, references, run) : nullptr;
+    if (b && alone(*b).empty() && std::isfinite(run.test_accuracy) && std::isfinite(b->test_accuracy))
+      pairs.emplace_back(&run, b);
+  }
+  if (pairs.empty()) return failure("no learning");
   const Difference d = difference(pairs);
-  if (d.mean < -d.half) return fmt::format("worse by {:.1f} points", -100 * d.mean);
+  if (d.mean < -d.half) return failure(fmt::format("worse by {:.1f} points", -100 * d.mean));
   return fmt::format("matches fp32 ({:+.1f} points, within {:.1f})", 100 * d.mean, 100 * d.half);
 }
 
 Finding from(const inspect::Finding& f, const amp::Recipe& recipe) {
-  return {.cause = f.cause,
-          .phase = f.phase,
-          .op = f.op,
-          .site = f.site,
-          .step = f.step,
-          .sentence = f.sentence,
-          .cure = f.cure ? inspect::edit(recipe, *f.cure) : "",
-          .remedy = f.remedy,
-          .precision = f.precision};
+  Finding made{.cause = f.cause,
+               .phase = f.phase,
+               .op = f.op,
+               .site = f.site,
+               .step = f.step,
+               .sentence = f.sentence,
+               .precision = f.precision};
+  for (const inspect::Cure& c : f.cures) made.cures.push_back({inspect::edit(recipe, c.recipe), c.remedy});
+  if (!made.cures.empty()) made.cure = made.cures[0].edit, made.remedy = made.cures[0].remedy;
+  return made;
 }
 
 }  // namespace
 
-void judge(std::vector<Result>& results) {
-  for (Result& r : results) r.verdict = verdict(results, r);
+const Result* baseline(const Results& results, const Results& references, const Result& run) {
+  for (const Results* all : {&results, &references})
+    for (const Result& b : *all)
+      if (is_baseline(b) && b.seed == run.seed && b.model == run.model && b.data == run.data &&
+          b.status != "interrupted")
+        return &b;
+  return nullptr;
+}
+
+void judge(std::vector<Result>& results, const std::vector<Result>& references) {
+  for (Result& r : results) r.verdict = verdict(results, references, r);
   for (Result& r : results)
-    if (r.verdict.starts_with("matches") || r.verdict == "baseline" || r.verdict.starts_with("not judged"))
-      r.findings.clear();
-    else if (r.verdict == "not precision: fp32 does the same")
+    if (!fails(r)) r.findings.clear();
+    else if (r.verdict.starts_with("not precision"))
       std::erase_if(r.findings, [](const Finding& f) { return f.precision; });
 }
 
-std::vector<Finding> explain(const MakeModel& make_model, const LabData& data, const amp::Recipe& recipe,
-                             std::uint64_t seed, const Options& options, const Result& result,
-                             inspect::Evidence evidence) {
+bool fails(const Result& r) {
+  return !r.verdict.starts_with("matches") && !r.verdict.starts_with("interrupted") && r.verdict != "baseline";
+}
+
+std::optional<std::vector<Finding>> explain(const MakeModel& make_model, const LabData& data, const amp::Recipe& recipe,
+                                            std::uint64_t seed, const Options& options, const Result& result,
+                                            const Result* fp32, inspect::Evidence e) {
   Options quiet = options;
   quiet.progress = {}, quiet.trace.clear(), quiet.profile.clear();
-  // Runs again to a step and observes it. Every run of a seed has the same bits.
-  const auto observed = [&](std::int64_t step) { return Run(make_model, data, recipe, seed, quiet).replay(step); };
-  Run::Replay bad, skip;
-  if (const std::int64_t step = bad_step(result); result.status == "diverged" && step >= 0) {
+  bool stopped = false;
+  const auto observed = [&](const amp::Recipe& r, std::int64_t first, std::int64_t last, bool evaluate = false) {
+    auto seen = Run(make_model, data, r, seed, quiet).replay(first, last, evaluate);
+    if (seen && seen->nonfinite && seen->step < first)
+      seen = Run(make_model, data, r, seed, quiet).replay(seen->step, seen->step);
+    stopped = stopped || !seen;
+    return seen;
+  };
+  e.recipe = &recipe;
+  e.last_scale = result.final_scale;
+  e.fp32_fails = fp32 && fp32->verdict != "baseline";
+  e.trains = fp32 && fall(result) > 0.9 * fall(*fp32);
+  const amp::Recipe in_fp32 = amp::recipe("fp32");
+  e.first = observed(recipe, 0, 0);
+  if (!is_baseline(result)) e.first_in_fp32 = observed(in_fp32, 0, 0);
+  if (result.status == "diverged" && !stopped) {
+    const std::int64_t step = bad_step(result), last = step < 0 ? result.steps - 1 : step;
     // The update before it may have made the parameters that give this loss.
-    evidence.nonfinite_step = std::max<std::int64_t>(0, step - 1);
-    bad = observed(evidence.nonfinite_step);
-    if (!bad.nonfinite && evidence.nonfinite_step < step) bad = observed(evidence.nonfinite_step = step);
-    evidence.nonfinite = &bad.ledger;
+    e.bad = observed(recipe, std::max<std::int64_t>(0, last - (step < 0 ? 0 : 1)), last, step < 0);
   }
   const auto first_skip = std::ranges::find(result.curve.skipped, true);
-  if (2 * result.skipped_steps >= result.steps && first_skip != result.curve.skipped.end()) {
-    skip = observed(first_skip - result.curve.skipped.begin());
-    evidence.skipped_step = &skip.ledger;
+  if (first_skip != result.curve.skipped.end() && !stopped && !e.bad) {
+    const auto step = first_skip - result.curve.skipped.begin();
+    e.skip = observed(recipe, step, step);
   }
-  Run::Replay early;
-  if (!evidence.nonfinite && !amp::counted_as_if(recipe) && !recipe.quantization &&
-      total(evidence.casts, {amp::Role::activation}).counts.overflow > 0) {
-    early = observed(0);
-    evidence.overflowing_step = &early.ledger;
-  }
-  evidence.recipe = &recipe;
-  evidence.steps = result.steps, evidence.skipped = result.skipped_steps;
-  evidence.last_scale = result.final_scale;
+  if (stopped) return {};
   std::vector<Finding> findings;
-  for (const inspect::Finding& f : inspect::diagnose(evidence)) findings.push_back(from(f, recipe));
+  for (const inspect::Finding& f : inspect::diagnose(e)) findings.push_back(from(f, recipe));
+  if (findings.empty()) findings = {{.cause = "unknown", .sentence = "nothing that was observed explains it"}};
   return findings;
 }
 

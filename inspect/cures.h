@@ -1,0 +1,38 @@
+// Edits of a recipe that cure a finding.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "../amp/recipe.h"
+#include "../amp/rewrite.h"
+#include "../core/ops/op.h"
+
+namespace gradual::inspect {
+
+struct Cure {
+  amp::Recipe recipe;  // edited
+  std::string remedy;  // the edit in words: "dynamic loss scaling"
+};
+
+namespace cures {
+
+// Without what changes nothing, and what the recipe's mode refuses.
+std::vector<Cure> valid(const amp::Recipe& from, const std::vector<Cure>& all);
+
+Cure masters(amp::Recipe r);        // FP32 masters where parameters are half, state in f32
+Cure bf16(amp::Recipe r);           // for f16; with masters where the optimizer computes in f16
+Cure dynamic_scale(amp::Recipe r);  // with the usual options
+Cure norms_in_f32(amp::Recipe r);   // mode half for pure
+Cure op_in_f32(amp::Recipe r, OpId op);
+Cure f32_sums(amp::Recipe r);
+// Of quantisers of contractions: a scale for those that have none, the tensor's own amax for delayed scales, RCEIL for
+// FLOOR, and both operands of a layer or one role of all layers in high precision.
+Cure scales(amp::Recipe r);
+Cure current_scales(amp::Recipe r);
+Cure rceil(amp::Recipe r);
+Cure layer_in_f32(amp::Recipe r, const std::string& layer);
+Cure role_in_f32(amp::Recipe r, amp::Role role);
+
+}  // namespace cures
+}  // namespace gradual::inspect
