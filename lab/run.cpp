@@ -234,7 +234,8 @@ amp::RunStep Run::sampled_step(const std::function<amp::RunStep()>& step, double
     outcome = step();
     if (metered && all > 1) reset_peak_memory(options_.device);
     if (metered)
-      for (const inspect::Update& u : meter->updates()) updates_[u.parameter] += u;
+      for (const inspect::Update& u : meter->updates())
+        if (std::isfinite(u.weight_squares) && std::isfinite(u.intended_squares)) updates_[u.parameter] += u;
   }
   if (sample) result_.what_if = sample->what_if_json(*model_, scale, steps_);
   add(casts_, casts);

@@ -148,10 +148,13 @@ const Result* baseline(const Results& results, const Results& references, const 
 
 void judge(std::vector<Result>& results, const std::vector<Result>& references) {
   for (Result& r : results) r.verdict = verdict(results, references, r);
-  for (Result& r : results)
-    if (!fails(r)) r.findings.clear();
-    else if (r.verdict.starts_with("not precision"))
-      std::erase_if(r.findings, [](const Finding& f) { return f.precision; });
+  for (Result& r : results) {
+    if (r.verdict.starts_with("matches") || r.verdict == "baseline") r.findings.clear();
+    if (!r.verdict.starts_with("not precision")) continue;
+    std::erase_if(r.findings, [](const Finding& f) { return f.precision; });
+    const Result* base = baseline(results, references, r);
+    if (base && r.findings.empty()) r.findings = base->findings;
+  }
 }
 
 bool fails(const Result& r) {
