@@ -7,7 +7,6 @@
 #include <limits>
 #include <nlohmann/json.hpp>
 
-#include "../autograd/grad_mode.h"
 #include "../core/formats/accumulator.h"
 #include "../core/ops/dispatch.h"
 #include "../core/ops/ops.h"
@@ -100,8 +99,7 @@ void count_running(LedgerRow& r, const OpCall& call, const Tensor (&before)[2]) 
 
 // The SQNR of a product or a sum against the one with f32 sums.
 double accumulation_db(const OpCall& call, const Outputs& out) {
-  const NoGrad no_grad;
-  const StageScope amp(chain().amp, nullptr);
+  const Unseen unseen;
   const AccumulatorScope exact(std::nullopt);
   return sqnr_db(f64_of(dispatch(call.op, call.inputs, *call.attrs, call.where)[0]), f64_of(out[0]));
 }
@@ -263,8 +261,7 @@ void Ledger::after(const OpCall& call, const Outputs& out, const CallRecord& rec
 
 void Ledger::quantized(const QuantizerCall& call) {
   if (call.kind != QuantizerCall::values) return;  // codes are what is kept, or what was rounded before
-  const StageScope amp(chain().amp, nullptr);
-  const NoGrad no_grad;
+  const Unseen unseen;
   const Context& c = context();
   LedgerRow r{.number = static_cast<std::int64_t>(rows_.size()),
               .phase = c.phase,
@@ -334,20 +331,6 @@ std::string Ledger::to_jsonl() const {
   return text;
 }
 
-std::string Ledger::to_csv() const {
-  std::string text;
-  const auto add = [&text](const nlohmann::ordered_json& fields, bool keys) {
-    std::string line;
-    for (const auto& [key, value] : fields.items())
-      line += (line.empty() ? "" : ",") + csv_field(keys                ? key
-                                                    : value.is_null()   ? ""
-                                                    : value.is_string() ? value.get<std::string>()
-                                                                        : value.dump());
-    text += line + "\n";
-  };
-  add(json({}), true);
-  for (const LedgerRow& r : rows_) add(json(r), false);
-  return text;
-}
+std::string Ledger::to_csv() const { return csv_of(json({}).dump() + "\n" + to_jsonl()); }
 
 }  // namespace gradual::inspect

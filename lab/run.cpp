@@ -65,15 +65,6 @@ class Sink {
   std::FILE* file_;
 };
 
-// The name of the first parameter or buffer with NaN or Inf; empty: there is none.
-std::string first_nonfinite(const nn::Module& model) {
-  for (const auto& [name, tensor] : model.named_parameters())
-    if (!inspect::numbers_of(tensor).finite()) return name;
-  for (const auto& [name, tensor] : model.named_buffers())
-    if (!inspect::numbers_of(tensor).finite()) return name;
-  return "";
-}
-
 constexpr std::size_t kCounts = 7, kBins = 256;  // of a tally, in the order of their declaration
 
 // One row of counts per role and layer: "0 fc1" for the activations of fc1.
@@ -285,23 +276,7 @@ void Run::train_step(const data::Batch& batch) {
   c.scale.push_back(scale);
   c.skipped.push_back(skipped);
   c.underflow_percent.push_back(underflow);
-  if (replay_)
-    replay_->step = steps_ - 1, replay_->nonfinite = !std::isfinite(loss) || !first_nonfinite(*model_).empty();
-}
-
-amp::RunStep Run::observed_step(const std::function<amp::RunStep()>& step, const data::Batch& batch,
-                                inspect::ObservedStep& observed) {
-  observed.ledger.clear();
-  observed.finite_batch = inspect::numbers_of(batch.inputs).finite();
-  observed.bad_tensor = first_nonfinite(*model_);
-  const ObserverScope scope(observed.ledger);
-  amp::RunStep outcome = step();
-  observed.skipped = outcome.result.skipped();
-  return outcome;
-}
-
-bool Run::replayed() const {
-  return replay_ && steps_ > 0 && (steps_ > replay_last_ || (replay_->nonfinite && !replay_->skipped));
+  if (replay_) replay_->step = steps_ - 1, replay_->nonfinite = !std::isfinite(loss) || !first_nonfinite().empty();
 }
 
 void Run::end_epoch(Progress& progress) {
@@ -422,44 +397,6 @@ Result Run::result() {
   result_.histograms.clear();
   for (int i = 0; i < amp::kRoles; ++i) result_.histograms.push_back(histogram(static_cast<amp::Role>(i)));
   return result_;
-}
-
-inspect::Evidence Run::evidence() {
-  inspect::Evidence e{.recipe = &recipe_, .steps = steps_, .skipped = result_.skipped_steps};
-  const auto& scale = result_.curve.scale;
-  for (std::size_t i = 1; i < scale.size(); ++i) e.growths += scale[i] > scale[i - 1];
-  if (result_.status != "diverged") {
-    const GeneratorScope scope(generator_);
-    e.late = inspect::ObservedStep{.step = steps_, .ledger = inspect::Ledger(*model_)};
-    const amp::PrecisionObserver watch(casts_, recipe_);
-    data::Batch batch;
-    for (int i = 0; i < 2 && (loader_->next(batch) || loader_->next(batch)); ++i)
-      observed_step(
-          [&] { return run_->step([&] { return classification_loss((*model_)(batch.inputs), batch.targets); }); },
-          batch, *e.late);
-  }
-  e.casts = casts_;
-  for (const auto& [name, update] : updates_) e.updates.push_back(update);
-  for (const auto& [path, module] : model_->named_modules()) e.layers.push_back(path);
-  return e;
-}
-
-std::optional<inspect::ObservedStep> Run::replay(std::int64_t first, std::int64_t last, bool evaluate) {
-  inspect::ObservedStep r{.ledger = inspect::Ledger(*model_)};
-  replay_ = &r;
-  replay_first_ = first, replay_last_ = last;
-  Progress progress{.recipe = recipe_};
-  train("", progress);
-  if (stop_asked_ && !replayed()) return {};
-  if (evaluate && !r.nonfinite) {
-    const GeneratorScope scope(generator_);
-    r.ledger.clear();
-    r.evaluation = true, r.bad_tensor = first_nonfinite(*model_);
-    const ObserverScope observe(r.ledger);
-    end_epoch(progress);
-    r.nonfinite = !std::isfinite(result_.test_loss);
-  }
-  return r;
 }
 
 Histogram Run::histogram(amp::Role role) const {

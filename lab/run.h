@@ -50,7 +50,8 @@ class Run {
   void train_step(const data::Batch& batch);
   amp::RunStep observed_step(const std::function<amp::RunStep()>& step, const data::Batch& batch,
                              inspect::ObservedStep& observed);
-  bool replayed() const;  // the replay has seen what it is for
+  bool replayed() const;                // the replay has seen what it is for
+  std::string first_nonfinite() const;  // the first parameter or buffer with NaN or Inf; empty: there is none
   // With what rounding does and what becomes of updates counted. underflow: of its gradients in percent, NaN if none is
   // rounded.
   amp::RunStep sampled_step(const std::function<amp::RunStep()>& step, double scale, double& underflow);
