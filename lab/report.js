@@ -89,7 +89,7 @@ function summary() {
       num(mean(rs.map(r => r.ms_per_step)), 2), bytes(mean(rs.map(r => r.peak_bytes.total))), finite(scale) && scale !== 1 ? power(+Math.log2(scale).toPrecision(4)) : "–",
       num(mean(rs.map(r => r.skipped_steps)), 1), lostText(mean(rs.map(r => r.underflow_percent))) + star, lostText(mean(rs.map(r => r.overflow_percent))) + star,
       percent(mean(rs.map(r => r.zero_percent)), 1) + star];
-    table.append(el("tr", {}, ...cells.map((c, i) => el("td", i === 1 && !/^(ok|baseline|matches|not judged)/.test(verdict) ? { class: "bad" } : {}, c))));
+    table.append(el("tr", {}, ...cells.map((c, i) => el("td", i === 1 && !/^(ok|baseline$|matches)/.test(verdict) ? { class: "bad" } : {}, c))));
   }
 }
 

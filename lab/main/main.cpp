@@ -145,7 +145,7 @@ int train(Arguments& a) {
            lab::table(results), a.out);
   const bool stopped =  // a signal in the last step of all stops nothing
       results.size() < chosen.size() * static_cast<std::size_t>(options.seeds) ||
-      std::any_of(results.begin(), results.end(), [](const lab::Result& r) { return r.status == "interrupted"; });
+      std::ranges::any_of(results, [](const lab::Result& r) { return r.verdict.starts_with("interrupted"); });
   if (stopped) lab::say(stdout, "interrupted; to continue, run the same command with --resume\n");
   return stopped ? 128 + lab::stop_signal() : 0;
 }

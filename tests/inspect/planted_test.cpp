@@ -275,7 +275,7 @@ TEST_CASE("planted: a delayed scale left behind by a jump of amax") {
 }
 TEST_CASE("planted: FLOOR clips the largest of each block") {
   // Blocks hold 6 and 7.9, which FLOOR makes 6.
-  const auto& floor = amp::recipe("mxfp4").quantization->forward_x;
+  const std::optional<Quantizer> floor = amp::recipe("mxfp4").quantization->forward_x;
   check({{.name = "mx-x", .quantization = amp::Quantization{.forward_x = floor}},
          between([](const Tensor& x) { return where(lt(x, 0), Operand(6), Operand(7.9)); }),
          adam(0.01, 20)},
