@@ -17,14 +17,15 @@ constexpr std::int64_t kBias = 1023, kMantissa = 52;
 
 bool is_finite(double v) { return std::abs(v) < std::numeric_limits<double>::infinity(); }
 
-// Adds y - x for n elements. 2^-(max(exponent of x, lowest) - mantissa) is one over the spacing of the numbers at x.
+// Adds y - x for n elements. 2^-(max(exponent, lowest) - mantissa) is one over the spacing of the numbers there.
 void add(ErrorSum& to, const double* y, const double* x, std::int64_t n, std::int64_t mantissa, std::int64_t lowest) {
   double squares = 0, exact = 0, most = 0, ulps = 0, elements = 0, lost = 0;
 #pragma omp simd reduction(+ : squares, exact, ulps, elements, lost) reduction(max : most)
   for (std::int64_t i = 0; i < n; ++i) {
     const bool known = is_finite(x[i]), both = known && is_finite(y[i]);
     const double value = both ? x[i] : 0, error = both ? y[i] - x[i] : 0;
-    const std::int64_t exponent = (std::bit_cast<std::int64_t>(value) >> kMantissa & 0x7ff) - kBias;
+    const double given = both ? std::abs(y[i]) : 0, magnitude = given > std::abs(value) ? given : std::abs(value);
+    const std::int64_t exponent = (std::bit_cast<std::int64_t>(magnitude) >> kMantissa) - kBias;
     const std::int64_t spacing = (exponent > lowest ? exponent : lowest) - mantissa;
     const double in_ulps = std::abs(error) * std::bit_cast<double>((kBias - spacing) << kMantissa);
     squares += error * error, exact += value * value;

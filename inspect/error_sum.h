@@ -11,7 +11,7 @@ namespace gradual::inspect {
 struct ErrorSum {
   double squares = 0;                 // of the error
   double exact_squares = 0;           // of what it is compared with
-  double max_ulps = 0, sum_ulps = 0;  // spacings of the output's dtype at the exact value
+  double max_ulps = 0, sum_ulps = 0;  // spacings of the dtype at the larger of both numbers
   std::int64_t elements = 0;
   std::int64_t lost = 0;  // elements that are NaN or Inf, but finite in f64
 

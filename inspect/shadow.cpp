@@ -36,7 +36,8 @@ bool only_moves(const OpCall& call) {
          call.op != OpId::index_add;
 }
 
-constexpr std::string_view kRewritten = " rewritten by ";
+// "linear" for "linear rewritten by quantization" (amp/rewrite.h).
+std::string without_rewrite(const std::string& op) { return op.substr(0, op.find(" rewritten by ")); }
 
 }  // namespace
 
@@ -283,7 +284,7 @@ ShadowRow Shadow::row_of(const OpCall& call, const Outputs& out, const CallRecor
   ShadowRow row{.number = static_cast<std::int64_t>(rows_.size()),
                 .phase = c.phase,
                 .op = std::string(called(call)),
-                .backward_of = c.backward_of,
+                .backward_of = without_rewrite(c.backward_of),
                 .module = c.module,
                 .line = file_line(call.where),
                 .cause = c.cause,
@@ -333,7 +334,7 @@ void Shadow::close_frame(const OpCall& call, const Outputs& out, const CallRecor
   if (!out[0].defined() || !frames_.empty()) return;
   ShadowRow row = row_of(call, out, record);
   row.quantised = frame->rounded;
-  if (const std::size_t at = row.op.find(kRewritten); at != std::string::npos) row.op.resize(at);
+  row.op = without_rewrite(row.op);
   const Tensor given = widened(out[0]), exact = frame->exact.of(out[0]);
   std::vector<Part> parts;
   if (frame->inherits) parts.push_back({"before", minus(exact, frame->before.of(out[0]))});

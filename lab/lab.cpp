@@ -157,6 +157,7 @@ class Comparison {
     stopped_ = stopped_ || !ended;
     into.push_back(run.result());
     if (ended) unexplained_.push_back({&recipe, &into, into.size() - 1, checkpoint, run.evidence()});
+    if (ended && seed == 0) into.back().errors = run.errors();
     write();
   }
 

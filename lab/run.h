@@ -37,6 +37,8 @@ class Run {
   // What was seen of the run, for explain(). After its end two more steps are trained and observed, unless it diverged:
   // the run is of no use then.
   inspect::Evidence evidence();
+  // Trains one more step and observes it under a shadow; none if the run diverged.
+  std::optional<StepErrors> errors();
   // Trains a run that has just been made to the bits that it had, observes step `first` and those after it up to
   // `last`, and ends with the first that leaves a loss or a parameter not finite. One that does so before `first` is
   // not observed (ledger empty, step told). evaluate: observes the evaluation after `last` as well. None if

@@ -28,6 +28,18 @@ bool Run::replayed() const {
   return replay_ && steps_ > 0 && (steps_ > replay_last_ || (replay_->nonfinite && !replay_->skipped));
 }
 
+std::optional<StepErrors> Run::errors() {
+  data::Batch batch;
+  if (result_.status == "diverged" || !(loader_->next(batch) || loader_->next(batch))) return {};
+  const GeneratorScope scope(generator_);
+  inspect::Shadow shadow(*model_, &run_->optimizer(), {.attribution = true});
+  {
+    const ObserverScope observe(shadow);
+    run_->step([&] { return classification_loss((*model_)(batch.inputs), batch.targets); });
+  }
+  return step_errors(shadow, steps_);
+}
+
 inspect::Evidence Run::evidence() {
   inspect::Evidence e{.recipe = &recipe_, .steps = steps_, .skipped = result_.skipped_steps};
   const auto& scale = result_.curve.scale;
