@@ -84,8 +84,8 @@ double error_at(const Blocks& blocks, std::int64_t b, const Rounder& rounder, Sc
 // Each block's least error with a power of two as its scale; 0 for blocks that are not measured. A scale at which
 // nothing is clipped is no better than half of it, if that clips nothing either: its values are some of the other's.
 // Smaller ones are tried until clipping the largest element alone costs more than the best.
-std::vector<double> best_errors(const Blocks& blocks, const Quantizer& q) {
-  const Rounder rounder{q.format, q.rounding, q.overflow, {}};
+std::vector<double> best_errors(const Blocks& blocks, const Quantizer& q, RandomKey key) {
+  const Rounder rounder{q.format, q.rounding, q.overflow, key};
   detail::ScaleSpec spec = detail::scale_spec(q);
   spec.rule = ScaleRule::rceil;
   std::vector<double> all(static_cast<std::size_t>(blocks.count()), 0.0);
@@ -274,7 +274,7 @@ BlockXray xray(const Tensor& x, const Quantizer& q, int axis, RandomKey key) {
   BlockXray all{.quantizer = describe(q)};
   for (const int size : std::set<int>{8, 16, 32, 64, 128, q.scaling.block}) {
     const Blocks blocks(matrix, size, q.scaling.square);
-    const std::vector<double> best = best_errors(blocks, q);
+    const std::vector<double> best = best_errors(blocks, q, key);
     const auto add = [&](const std::string& rule, const Rounded& r, bool runs) {
       all.rows.push_back(row_of(blocks, r, q.format.max(), best));
       all.rows.back().rule = rule, all.rows.back().runs = runs;

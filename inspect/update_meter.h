@@ -1,21 +1,24 @@
-// What becomes of the updates that an optimizer intends: how much of each arrives in the numbers that the next step
-// starts from.
+// What becomes of the updates that a step intends: how much of each arrives in the numbers that the next step starts
+// from. Of weights, and apart for the gradient step, weight decay, moments, batch statistics and moving averages.
 //
 //   inspect::UpdateMeter meter(model);
 //   { const ObserverScope scope(meter); run.step(..); }
-//   for (const auto& u : meter.updates()) std::puts(inspect::to_string(u).c_str());
+//   std::puts(meter.to_string().c_str());         // or to_csv(), to_jsonl()
 //
 // The intended update is the optimizer's own row in f64 on the numbers that the step starts from: weight, gradient and
 // state as they are, no rounding. What arrives is the difference that the step makes: of the FP32 master where there is
 // one, of the parameter and its Kahan compensation together, else of the parameter. For optimizers that are written
-// with ops the intended update is what they copy into the parameter, in f32.
+// with ops the intended update is what update() returns, in f32.
 #pragma once
 
 #include <cstdint>
+#include <map>
+#include <set>
 #include <string>
 #include <vector>
 
 #include "../core/observe/observer.h"
+#include "gradient_noise.h"
 #include "parameter_names.h"
 
 namespace gradual::inspect {
@@ -29,6 +32,12 @@ struct Update {
   // The sums of squares and products over elements with a finite update: of the weight, of the intended update, of it
   // with the update that is made.
   double weight_squares = 0, intended_squares = 0, product = 0;
+  std::string part = "update";  // the whole; or of it one of UpdateMeter::parts()
+  std::int64_t step = 0;        // among those observed, from 0; of a sum, the last
+  // Of whole updates: the elements whose rounded weight is not what it was a step before, and of these the ones that
+  // are back at what they were before their last move. The rounded weight is what a quantiser of forward makes of it
+  // (before scales of a tensor or of rows), else the stored parameter; it is read before the update.
+  std::int64_t moved = 0, flipped = 0;
 
   // |intended update| / |weight|; 0 for a weight of zeros.
   double ratio() const;
@@ -36,34 +45,101 @@ struct Update {
   // 4). NaN where nothing is intended.
   double arriving() const;
   Update& operator+=(const Update& other);  // of several steps
-  double vanished_percent() const {
-    return intended ? 100.0 * static_cast<double>(vanished) / static_cast<double>(intended) : 0;
-  }
+  double vanished_percent() const;          // of the intended ones
+  double flipped_percent() const;           // of the elements
 };
 // "fc1.weight: 93% of the updates vanish, 8% arrives, |update| / |weight| 2^-11".
 std::string to_string(const Update& u);
 
+// A rate of an optimizer's row, and what the dtype of its arithmetic holds of it: f32 (f64 for f64 parameters), the
+// parameter's dtype under UpdateOptions::pure_arithmetic. There every product is rounded: a beta of 1 never forgets.
+struct Scalar {
+  std::string op = {}, name = {};  // "adam_step_", "1 - beta2"
+  double value = 0, used = 0;
+  DType dtype = DType::f32;
+  bool lost() const { return used != value && (used == 0 || used == 1); }
+  bool operator==(const Scalar&) const = default;
+};
+std::string to_string(const Scalar& s);  // "beta2 0.999 is 1 in bf16"
+
 class UpdateMeter final : public Observer {
  public:
   explicit UpdateMeter(const nn::Module& model) : names_(model) {}
+  // Measures a moving average too, average = decay * average + (1 - decay) * of, which the program writes in place, by
+  // any ops, once a step after the optimizer. The intended update is this formula in f64.
+  void watch_average(const std::string& name, const Tensor& average, const Tensor& of, double decay);
 
   void before(const OpCall& call) override;
   void after(const OpCall& call, const Outputs& out, const CallRecord& record) override;
+  void quantized(const QuantizerCall& call) override;
 
   // Of all steps observed since clear(), in order.
   const std::vector<Update>& updates() const { return updates_; }
-  void clear() { updates_.clear(); }
+  // "gradient step" and "weight decay", where there is one: what the row makes without decay, and what decay adds.
+  // "first moment" (SGD's momentum) and "second moment": as they are kept between steps. "running mean" and "running
+  // variance" of batch norm, under the module's path. "average": see watch_average().
+  const std::vector<Update>& parts() const { return parts_; }
+  const std::vector<Scalar>& scalars() const { return scalars_; }  // of the fused rows, each once
+  const std::vector<GradientNoise>& gradient_noise() const { return noise_.layers(); }
+  void clear();
+
+  std::string to_string() const;  // a table of sums over the steps, lost scalars, noise of gradients
+  std::string to_csv() const;     // RFC 4180, a header line first; updates, then parts
+  std::string to_jsonl() const;
 
  private:
-  // Of a parameter, before its update.
-  struct Before {
-    std::string parameter;
-    Tensor weight, intended;  // f64; the weight that would be right afterwards
+  // A quantity that a step changes: by now - before, where intended - base was meant (all f64).
+  struct Change {
+    Update row;
+    Tensor target = {}, master = {}, compensation = {};
+    Tensor before = {}, base = {}, intended = {};
+    std::size_t at = 0;  // of its row in updates_ or parts_
+
+    Tensor now() const;
+  };
+  struct Average {
+    std::string name;
+    Tensor average, of;
+    double decay;
+  };
+  // Of rounded weights: the last value of each element, and the one before that.
+  struct History {
+    Tensor last, previous;
   };
 
+  static Change change(const OpCall& call, const std::string& name, const char* part, const Tensor& target,
+                       const Tensor& intended);
+  void fused(const OpCall& one, int k);
+  void written_by_ops(const OpCall& call);
+  void batch_statistics(const OpCall& call);
+  void begin_update(Update& row, const Tensor& parameter);
+  void next_step();
+  void observe(const std::string& name, const std::string& key, const Tensor& rounded);
+  void measure(const Change& change);
+
   ParameterNames names_;
-  std::vector<Before> before_;  // of the call that runs
-  std::vector<Update> updates_;
+  GradientNoiseMeter noise_;
+  std::vector<Average> averages_;
+  std::vector<Update> updates_, parts_;
+  std::vector<Scalar> scalars_;
+
+  std::int64_t step_ = 0;
+  bool updated_ = false;         // in this step
+  std::set<std::string> seen_;   // parameters that this step updated
+  std::vector<Change> pending_;  // of the call that runs
+  std::vector<Change> changes_;  // of this step
+  // Of an optimizer written with ops, of the parameter that it updates: its state, its master (and the storage of what
+  // was written there), a weight that was rounded by chance and what it was before, and the storages of the weight and
+  // of what Kahan's compensation keeps of it.
+  std::vector<Change> states_;
+  Change master_;
+  std::pair<Tensor, Tensor> rounded_;
+  std::uint64_t master_of_ = 0, next_ = 0, compensation_ = 0;
+  std::map<std::uint64_t, std::string> row_major_;  // copies, by storage: the parameters' names
+  std::map<std::string, History> histories_;
+  std::map<std::string, std::pair<std::int64_t, std::int64_t>>
+      moves_;                        // by parameter, not reported yet: moved, flipped
+  std::set<std::string> quantised_;  // parameters that quantisers of forward round
 };
 
 }  // namespace gradual::inspect

@@ -24,12 +24,6 @@ struct Arguments {
   bool ledger = false, shadow = false;
 };
 
-std::string joined(const std::vector<inspect::Update>& updates) {
-  std::string text;
-  for (const inspect::Update& u : updates) text += inspect::to_string(u) + "\n";
-  return text;
-}
-
 void show(const Arguments& a, const amp::Recipe& recipe) {
   Study study(a.study.make_model(), a.study.task(), recipe, a.study.options);
   std::optional<inspect::GradientSites> sites;
@@ -54,7 +48,7 @@ void show(const Arguments& a, const amp::Recipe& recipe) {
       to_string(shadow.attribution()));
   say(stdout, "\nWho loses the bits\n{}", shadow.by_layer());
   if (sites) say(stdout, "\nWhat each site alone does to the gradients\n{}", to_string(*sites));
-  say(stdout, "\nThe updates\n{}", joined(meter.updates()));
+  say(stdout, "\nThe updates\n{}", meter.to_string());
   if (!blocks.sites().empty()) say(stdout, "\nThe scales of blocks\n{}", blocks.to_string());
   if (a.ledger) say(stdout, "\nLedger\n{}", ledger.to_string());
   if (a.shadow) say(stdout, "\nShadow\n{}", shadow.to_string());
@@ -65,7 +59,7 @@ void show(const Arguments& a, const amp::Recipe& recipe) {
     write_file_atomically((folder / file).string(), text);
   };
   write("ledger.csv", ledger.to_csv()), write("ledger.jsonl", ledger.to_jsonl());
-  write("shadow.csv", shadow.to_csv());
+  write("shadow.csv", shadow.to_csv()), write("updates.csv", meter.to_csv());
   if (sites) write("gradients.csv", to_csv(*sites));
   if (!blocks.sites().empty()) write("blocks.csv", blocks.to_csv());
   say(stdout, "\nfiles: {}\n", a.out);

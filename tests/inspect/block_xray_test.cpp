@@ -7,7 +7,6 @@
 #include <cmath>
 #include <nlohmann/json.hpp>
 #include <sstream>
-#include <tuple>
 
 using namespace gradual;
 using inspect::BlockXray, inspect::xray, inspect::XrayRow;
@@ -51,17 +50,21 @@ TEST_CASE("xray: with amaxes spread evenly in the logarithm, floor clips what th
   std::vector<float> values(kBlocks * 32, 0.01F);
   for (int b = 0; b < kBlocks; ++b) values[b * 32 + b % 32] = static_cast<float>(std::exp2(4.0 * b / kBlocks));
   const Tensor x = from_data(values, {kBlocks, 32});
-  for (const auto& [element, significand, clipped] :
-       {std::tuple("e2m1", 1.5, 41.5), {"e4m3fn", 1.75, 19.3}, {"e2m3", 1.875, 9.3}}) {
-    CAPTURE(element);
-    const BlockXray found = xray(x, mx(element));
-    CHECK(std::abs(found.running().clipped_blocks_percent() - 100 * std::log2(2 / significand)) <= 0.04);  // 4 octaves
-    CHECK(std::abs(found.running().clipped_blocks_percent() - clipped) < 0.1);
+  struct Case {
+    const char* element;
+    double significand, clipped;
+  };
+  for (const Case& c : {Case{"e2m1", 1.5, 41.5}, Case{"e4m3fn", 1.75, 19.3}, Case{"e2m3", 1.875, 9.3}}) {
+    CAPTURE(c.element);
+    const BlockXray found = xray(x, mx(c.element));
+    CHECK(std::abs(found.running().clipped_blocks_percent() - 100 * std::log2(2 / c.significand)) <=
+          0.04);  // 4 octaves
+    CHECK(std::abs(found.running().clipped_blocks_percent() - c.clipped) < 0.1);
     CHECK(found.running().clipped == found.running().clipped_blocks);  // the largest element alone
     CHECK(found.of("rceil", 32).clipped_blocks == 0);
     CHECK(found.of("ceil", 32).clipped_blocks == 0);
     // Evenly spread: each of four octaves has a quarter of the scales, 0.01 is below all.
-    const int emax = format(element).max_exponent();
+    const int emax = format(c.element).max_exponent();
     REQUIRE(found.running().scales.size() == 4);
     for (int e = 0; e < 4; ++e) CHECK(found.running().scales.at(e - emax) == kBlocks / 4);
   }
