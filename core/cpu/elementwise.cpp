@@ -73,6 +73,13 @@ template <class C>
 void run_blocks(Tensor& out, const Tensor* const* inputs, int n, C scalar, BlockFn<C> fn, const void* functor) {
   const std::int64_t numel = out.numel();
   if (numel == 0) return;
+  const C* in[kMaxOperands];
+  const auto lies_dense = [numel](const Tensor& t) {
+    return t.defined() && t.is_contiguous() && t.dtype() == dtype_of<C> && t.numel() == numel;
+  };
+  int dense = numel <= kGrain && lies_dense(out) ? 0 : n + 1;  // operands of a small op that needs no loop
+  for (; dense < n && lies_dense(*inputs[dense]); ++dense) in[dense] = static_cast<const C*>(inputs[dense]->raw());
+  if (dense == n) return fn(functor, static_cast<C*>(out.raw()), in, numel);
   const Tensor* operands[kMaxOperands] = {&out};
   std::copy_n(inputs, n, operands + 1);
   const Loop loop = make_loop(out.sizes(), {operands, static_cast<std::size_t>(n) + 1}, out.is_contiguous());
@@ -101,28 +108,26 @@ template <int N, class F> KernelFn floats(F f) { return numbers<N, true>(f); }
 template <template <class> class F> void with_number(const OpCall& c, Outputs& out) {
   visit_floating(c[0].dtype(), [&]<class C>(C) { run<C, 1>(out[0], c.inputs.data(), F<C>{number<C>(c)}); });
 }
-// Integers against a fraction compare as doubles.
-template <class F> KernelFn comparison(F) {
-  return [](const OpCall& c, Outputs& out) {
-    constexpr functors::Flag<F> kFlag;
-    if (compares_fraction(c)) return run<double, 2>(out[0], c.inputs.data(), kFlag, c.get<ScalarAttrs>().value);
-    numbers<2>(kFlag)(c, out);
-  };
-}
-// Operands of any dtypes, each by itself true where not zero. Doubles hold that for every dtype but i64, whose values
-// round, yet never to zero.
-template <int N, class F> KernelFn logical(F) {
-  return [](const OpCall& c, Outputs& out) {
-    run<double, N>(out[0], c.inputs.data(), functors::Truth<F>{}, scalar_of<double, N>(c));
-  };
-}
 
 struct Cpu {
   template <int N, class F> void numbers(OpId op, F f) const { set_kernel(op, cpu::numbers<N>(f)); }
   template <int N, class F> void floats(OpId op, F f) const { set_kernel(op, cpu::floats<N>(f)); }
   template <template <class> class F> void with_number(OpId op) const { set_kernel(op, cpu::with_number<F>); }
-  template <class F> void comparison(OpId op, F f) const { set_kernel(op, cpu::comparison(f)); }
-  template <int N, class F> void logical(OpId op, F f) const { set_kernel(op, cpu::logical<N>(f)); }
+  // Integers against a fraction compare as doubles.
+  template <class F> void comparison(OpId op, F) const {
+    set_kernel(op, [](const OpCall& c, Outputs& out) {
+      constexpr functors::Flag<F> kFlag;
+      if (compares_fraction(c)) return run<double, 2>(out[0], c.inputs.data(), kFlag, c.get<ScalarAttrs>().value);
+      cpu::numbers<2>(kFlag)(c, out);
+    });
+  }
+  // Operands of any dtypes; each is true where it is not zero. Doubles hold that for every dtype but i64, whose values
+  // round, yet never to zero.
+  template <int N, class F> void logical(OpId op, F) const {
+    set_kernel(op, [](const OpCall& c, Outputs& out) {
+      run<double, N>(out[0], c.inputs.data(), functors::Truth<F>{}, scalar_of<double, N>(c));
+    });
+  }
 };
 
 void clamp(const OpCall& c, Outputs& out) {

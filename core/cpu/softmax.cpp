@@ -14,13 +14,6 @@ template <class T> T row_sum(const T* x, std::int64_t n) {
   return blocked_sum<T>(n, [&](std::int64_t i) { return x[i]; });
 }
 
-// out = x - max - log(sum(exp(x - max))). A row that is -Inf all over gives NaN, as the quotient 0/0 would.
-template <class T> void log_softmax_row(const T* x, T* out, std::int64_t n) {
-  const T largest = row_max(x, n);
-  const T log_sum = math::log(blocked_sum<T>(n, [=](std::int64_t i) { return math::exp(x[i] - largest); }));
-  for (std::int64_t i = 0; i < n; ++i) out[i] = x[i] - largest - log_sum;
-}
-
 // Rows that are short are taken some at once: their exponentials and logarithms are one loop then.
 inline constexpr int kAtOnce = 16;
 std::int64_t rows_at_once(std::int64_t n) { return n < 64 ? kAtOnce : 1; }
@@ -34,9 +27,8 @@ template <class T> void exp_all(T* x, std::int64_t n) {
   });
 }
 
-// The same bits for several rows.
+// out = x - max - log(sum(exp(x - max))) of each row. A row that is -Inf all over gives NaN, as the quotient 0/0 would.
 template <class T> void log_softmax_rows(const T* x, T* out, std::int64_t rows, std::int64_t n) {
-  if (rows == 1) return log_softmax_row(x, out, n);
   T largest[kAtOnce], log_sum[kAtOnce];
   std::fill_n(log_sum, kAtOnce, T{1});
   for (std::int64_t r = 0; r < rows; ++r) {
@@ -82,7 +74,8 @@ void softmax_backward(const OpCall& call, Outputs& out) {
 }
 
 void log_softmax(const OpCall& call, Outputs& out) {
-  along(call, out, []<class T>(std::int64_t, const T* x, const T*, T* y, std::int64_t n) { log_softmax_row(x, y, n); });
+  along(call, out,
+        []<class T>(std::int64_t, const T* x, const T*, T* y, std::int64_t n) { log_softmax_rows(x, y, 1, n); });
 }
 
 void log_softmax_backward(const OpCall& call, Outputs& out) {
