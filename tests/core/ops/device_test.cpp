@@ -27,7 +27,7 @@ TEST_CASE("above the backends only code that places memory asks whether a device
       {"amp/quantized_run.cpp", 1},               // where a check for Inf and NaN runs
       {"core/observe/observer.cpp", 2},           // which clock times a call
       {"core/ops/dispatch.cpp", 4},               // selects the device and its backend's column
-      {"core/quantize/quantized_tensor.cpp", 3},  // where codes are packed and read; the same bits
+      {"core/quantize/quantized_tensor.cpp", 4},  // where codes are packed and read; the same bits
       {"core/quantize/quantizer.cpp", 5},         // where amaxes and scales are computed; the same bits
       {"core/tensor/device.h", 1},                // defines it
       {"core/tensor/memory.cpp", 2},
