@@ -21,8 +21,6 @@ namespace {
 
 using detail::Scale;
 
-constexpr const char* kFourOverSix = "4-over-6";
-
 // f32 [rows, k] on the CPU: k is the dim `axis`, rows are the other dims in order.
 Tensor as_matrix(const Tensor& x, int axis) {
   Shape sizes = x.sizes(), strides = x.strides();
@@ -35,45 +33,38 @@ Tensor as_matrix(const Tensor& x, int axis) {
 }
 
 // A matrix in blocks (tiles) of one size, in the order of QuantizedTensor::scales.
-class Blocks {
- public:
-  Blocks(const Tensor& x, int size, bool square)
-      : x_(x.data<float>()), rows_(x.size(0)), k_(x.size(1)), height_(square ? size : 1), width_(size) {}
+struct Blocks {
+  const float* x;
+  std::int64_t rows, k, height, width, columns = (k + width - 1) / width;
 
-  std::int64_t count() const { return (rows_ + height_ - 1) / height_ * columns(); }
-  int width() const { return width_; }
-  const float* values() const { return x_; }
+  Blocks(const Tensor& m, int size, bool square)
+      : x(m.data<float>()), rows(m.size(0)), k(m.size(1)), height(square ? size : 1), width(size) {}
+  std::int64_t count() const { return (rows + height - 1) / height * columns; }
   // f(first, n) for the parts of block b that are contiguous.
   template <class F> void parts(std::int64_t b, const F& f) const {
-    const std::int64_t top = b / columns() * height_, left = b % columns() * width_;
-    for (std::int64_t r = top; r < std::min(top + height_, rows_); ++r)
-      f(r * k_ + left, std::min<std::int64_t>(width_, k_ - left));
+    const std::int64_t top = b / columns * height, left = b % columns * width;
+    for (std::int64_t r = top; r < std::min(top + height, rows); ++r) f(r * k + left, std::min(width, k - left));
   }
   float amax(std::int64_t b) const {
     float most = 0;
     parts(b, [&](std::int64_t first, std::int64_t n) {
-      for (std::int64_t i = first; i < first + n; ++i) most = detail::larger_magnitude(x_[i], most);
+      for (std::int64_t i = first; i < first + n; ++i) most = detail::larger_magnitude(x[i], most);
     });
     return most;
   }
-
- private:
-  std::int64_t columns() const { return (k_ + width_ - 1) / width_; }
-  const float* x_;
-  std::int64_t rows_, k_;
-  int height_, width_;
 };
 
 // The squared error of a block under a scale; its values go to `to`, where that is not null.
 double error_at(const Blocks& blocks, std::int64_t b, const Rounder& rounder, Scale scale, float last, float* to) {
-  std::vector<float> rounded(static_cast<std::size_t>(blocks.width()));
+  std::vector<float> buffer(static_cast<std::size_t>(blocks.width));
+  float* rounded = buffer.data();
   double error = 0;
   blocks.parts(b, [&](std::int64_t first, std::int64_t n) {
-    const float* x = blocks.values() + first;
-    for (std::int64_t i = 0; i < n; ++i) rounded[static_cast<std::size_t>(i)] = x[i] * scale.forward;
-    rounder.round(rounded.data(), rounded.data(), n, first);
+    const float* x = blocks.x + first;
+    for (std::int64_t i = 0; i < n; ++i) rounded[i] = x[i] * scale.forward;
+    rounder.round(rounded, rounded, n, first);
     for (std::int64_t i = 0; i < n; ++i) {
-      const float y = rounded[static_cast<std::size_t>(i)] * scale.inverse * last;
+      const float y = rounded[i] * scale.inverse * last;
       error += (static_cast<double>(x[i]) - y) * (static_cast<double>(x[i]) - y);
       if (to) to[first + i] = y;
     }
@@ -138,8 +129,8 @@ Rounded four_over_six(const Tensor& x, const Blocks& blocks, const Quantizer& q,
 }
 
 XrayRow row_of(const Blocks& blocks, const Rounded& r, double most, const std::vector<double>& best) {
-  XrayRow row{.block = blocks.width()};
-  const float *x = blocks.values(), *y = r.values.data<float>();
+  XrayRow row{.block = static_cast<int>(blocks.width)};
+  const float *x = blocks.x, *y = r.values.data<float>();
   for (std::int64_t b = 0; b < blocks.count(); ++b) {
     const auto at = static_cast<std::size_t>(b);
     const float amax = blocks.amax(b), scale = r.scales[at];
@@ -173,24 +164,18 @@ XrayRow row_of(const Blocks& blocks, const Rounded& r, double most, const std::v
 
 // The rules that a size is tried with, as quantizers.
 std::vector<std::pair<std::string, Quantizer>> rules_of(const Quantizer& q, int size) {
-  const Scaling& own = q.scaling;
-  const bool powers = own.kind == ScalingKind::block && own.scale != ScaleFormat::f32;
+  const bool powers = q.scaling.kind == ScalingKind::block && q.scaling.scale != ScaleFormat::f32;
+  Quantizer own = q, edited = q;
+  own.scaling.block = size;
+  if (!powers) edited.scaling = {.kind = ScalingKind::block, .square = q.scaling.square, .oracle = q.scaling.oracle};
+  edited.scaling.block = size;
   std::vector<std::pair<std::string, Quantizer>> all;
   for (const ScaleRule rule : {ScaleRule::floor, ScaleRule::ceil, ScaleRule::rceil, ScaleRule::even}) {
-    Quantizer edited = q;
-    if (!powers) edited.scaling = {.kind = ScalingKind::block, .square = own.square, .oracle = own.oracle};
-    edited.scaling.rule = rule, edited.scaling.block = size;
+    edited.scaling.rule = rule;
     all.emplace_back(to_string(rule), edited);
   }
-  if (powers) return all;
-  Quantizer edited = q;
-  edited.scaling.block = size;
-  all.emplace_back(own.kind == ScalingKind::nvfp4 ? "nvfp4" : "f32", edited);
+  if (!powers) all.emplace_back(q.scaling.kind == ScalingKind::nvfp4 ? "nvfp4" : "f32", own);
   return all;
-}
-
-double percent(std::int64_t part, std::int64_t whole) {
-  return whole ? 100.0 * static_cast<double>(part) / static_cast<double>(whole) : 0;
 }
 
 // "2^-3 to 2^2, median 2^0".
@@ -203,35 +188,22 @@ std::string range_of(const std::map<int, std::int64_t>& scales, std::int64_t blo
 
 // JSON has no Inf and no NaN: null.
 nlohmann::ordered_json json(const XrayObserver::Site& site, const XrayRow& r) {
-  const auto number = [](double v) { return std::isfinite(v) ? nlohmann::ordered_json(v) : nlohmann::ordered_json(); };
-  nlohmann::ordered_json scales = nlohmann::ordered_json::object();
+  nlohmann::ordered_json j, scales = nlohmann::ordered_json::object();
+  const auto set = [&j](const char* key, double v) { j[key] = std::isfinite(v) ? nlohmann::ordered_json(v) : nullptr; };
   for (const auto& [exponent, n] : r.scales) scales[std::to_string(exponent)] = n;
-  return {{"layer", site.layer},
-          {"operand", site.operand},
-          {"quantizer", site.xray.quantizer},
-          {"rule", r.rule},
-          {"block", r.block},
-          {"runs", r.runs},
-          {"blocks", r.blocks},
-          {"zero_blocks", r.zero_blocks},
-          {"nonfinite_blocks", r.nonfinite_blocks},
-          {"clipped_blocks", r.clipped_blocks},
-          {"elements", r.elements},
-          {"clipped", r.clipped},
-          {"made_zero", r.made_zero},
-          {"sqnr_db", number(r.sqnr_db())},
-          {"regret", number(r.regret())},
-          {"squares", number(r.squares)},
-          {"error", number(r.error)},
-          {"best_error", number(r.best_error)},
-          {"scales", std::move(scales)}};
+  j["layer"] = site.layer, j["operand"] = site.operand, j["quantizer"] = site.xray.quantizer;
+  j["rule"] = r.rule, j["block"] = r.block, j["runs"] = r.runs;
+  j["blocks"] = r.blocks, j["zero_blocks"] = r.zero_blocks, j["nonfinite_blocks"] = r.nonfinite_blocks;
+  j["clipped_blocks"] = r.clipped_blocks, j["elements"] = r.elements;
+  j["clipped"] = r.clipped, j["made_zero"] = r.made_zero;
+  set("sqnr_db", r.sqnr_db()), set("regret", r.regret());
+  set("squares", r.squares), set("error", r.error), set("best_error", r.best_error);
+  j["scales"] = std::move(scales);
+  return j;
 }
 
 }  // namespace
 
-double XrayRow::clipped_blocks_percent() const { return percent(clipped_blocks, blocks); }
-double XrayRow::clipped_percent() const { return percent(clipped, elements); }
-double XrayRow::made_zero_percent() const { return percent(made_zero, elements); }
 double XrayRow::sqnr_db() const {
   return error == 0 ? std::numeric_limits<double>::infinity() : 10 * std::log10(squares / error);
 }
@@ -280,7 +252,7 @@ BlockXray xray(const Tensor& x, const Quantizer& q, int axis, RandomKey key) {
       all.rows.back().rule = rule, all.rows.back().runs = runs;
     };
     for (const auto& [rule, edited] : rules_of(q, size)) add(rule, rounded(matrix, edited, key), edited == q);
-    if (kind == ScalingKind::nvfp4) add(kFourOverSix, four_over_six(matrix, blocks, q, key), false);
+    if (kind == ScalingKind::nvfp4) add("4-over-6", four_over_six(matrix, blocks, q, key), false);
   }
   return all;
 }
@@ -294,11 +266,6 @@ std::string to_string(const BlockXray& x) {
                         r.rule + (r.runs ? " *" : ""), r.block, r.clipped_blocks_percent(), r.clipped_percent(),
                         r.made_zero_percent(), r.sqnr_db(), r.regret(), range_of(r.scales, r.blocks));
   return text + "* what runs. regret: squared error / that of the best power of two of each block\n";
-}
-
-int XrayObserver::Frame::inputs_of(const Tensor& t) const {
-  const auto found = t.defined() ? inputs.find(amp::storage_id(t)) : inputs.end();
-  return found == inputs.end() ? 0 : found->second;
 }
 
 void XrayObserver::before(const OpCall& call) {

@@ -20,6 +20,7 @@
 
 #include "../core/observe/observer.h"
 #include "../core/quantize/quantizer.h"
+#include "numbers.h"
 #include "parameter_names.h"
 
 namespace gradual::inspect {
@@ -38,9 +39,9 @@ struct XrayRow {
   double best_error = 0;                    // the sum of each block's least error with a power of two as its scale
   std::map<int, std::int64_t> scales = {};  // measured blocks by floor(log2) of their own scale, the factor of a code
 
-  double clipped_blocks_percent() const;
-  double clipped_percent() const;
-  double made_zero_percent() const;
+  double clipped_blocks_percent() const { return percent_of(clipped_blocks, blocks); }
+  double clipped_percent() const { return percent_of(clipped, elements); }
+  double made_zero_percent() const { return percent_of(made_zero, elements); }
   double sqnr_db() const;  // 10 log10(squares / error); Inf: nothing is lost
   // error / best_error: 1 where each block has its best power of two, less where finer scales gain. 1 without errors.
   double regret() const;
@@ -93,7 +94,10 @@ class XrayObserver final : public Observer {
     bool rewritten = false;
     std::map<std::uint64_t, int> inputs = {};  // which of the op's inputs (bits) a storage depends on
     int seen = 0;                              // roundings of operands whose origin is unknown
-    int inputs_of(const Tensor& t) const;
+    int inputs_of(const Tensor& t) const {
+      const auto found = t.defined() ? inputs.find(amp::storage_id(t)) : inputs.end();
+      return found == inputs.end() ? 0 : found->second;
+    }
   };
   std::string operand(const Tensor& from);
 

@@ -18,6 +18,11 @@ struct Unseen {
   CountScope counts{nullptr};
 };
 
+// 0 where the whole is 0.
+constexpr double percent_of(std::int64_t part, std::int64_t whole) {
+  return whole ? 100.0 * static_cast<double>(part) / static_cast<double>(whole) : 0;
+}
+
 struct Numbers {
   std::int64_t elements = 0;
   std::int64_t zeros = 0;      // of either sign
@@ -26,9 +31,7 @@ struct Numbers {
   double least = 0, largest = 0;  // magnitudes of the finite elements that are not zero; 0: there are none
 
   bool finite() const { return nan + inf == 0; }
-  double zero_percent() const {
-    return elements ? 100.0 * static_cast<double>(zeros) / static_cast<double>(elements) : 0;
-  }
+  double zero_percent() const { return percent_of(zeros, elements); }
 };
 
 // t: any floating tensor, on any device; elements of an expanded dim count as often as they are seen. Runs no op that

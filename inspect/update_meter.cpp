@@ -23,10 +23,6 @@ namespace {
 enum Input : std::uint8_t { kWeight, kGradient, kMaster, kCompensation, kMoment };
 constexpr const char* kStates[] = {"first moment", "second moment", "third state", "fourth state"};
 
-double percent(std::int64_t part, std::int64_t whole) {
-  return whole ? 100.0 * static_cast<double>(part) / static_cast<double>(whole) : 0;
-}
-
 bool is_of(const Tensor& t, Category category) { return t.unsafe_impl()->storage->category == category; }
 
 bool is_row(const OpCall& call) { return call.op == OpId::adam_step_ || call.op == OpId::sgd_step_; }
@@ -80,47 +76,34 @@ Tensor run_again(const OpCall& one, const Attrs& attrs) {
 
 std::vector<Scalar> scalars_of(const OpCall& one) {
   const DType own = one[kWeight].dtype(), dtype = update_of(one).pure || own == DType::f64 ? own : DType::f32;
-  std::vector<std::pair<const char*, double>> rates;
-  if (one.op == OpId::adam_step_) {
-    const auto& a = one.get<AdamAttrs>();
-    rates = {{"lr", a.lr},
-             {"beta1", a.beta1},
-             {"1 - beta1", 1 - a.beta1},
-             {"beta2", a.beta2},
-             {"1 - beta2", 1 - a.beta2},
-             {"eps", a.eps},
-             {"weight decay", a.weight_decay}};
-    if (a.decoupled) rates.emplace_back("1 - lr * weight decay", 1 - a.lr * a.weight_decay);
-  } else {
-    const auto& a = one.get<SgdAttrs>();
-    rates = {{"lr", a.lr}, {"momentum", a.momentum}, {"weight decay", a.weight_decay}};
-    if (a.momentum != 0) rates.emplace_back("1 - dampening", 1 - a.dampening);
-  }
   const Unseen unseen;
   std::vector<Scalar> all;
-  all.reserve(rates.size());
-  for (const auto& [name, value] : rates)
+  const auto add = [&](const char* name, double value) {
     all.push_back({std::string(to_string(one.op)), name, value, full({1}, value, dtype).item(), dtype});
+  };
+  if (one.op == OpId::adam_step_) {
+    const auto& a = one.get<AdamAttrs>();
+    add("lr", a.lr), add("eps", a.eps), add("weight decay", a.weight_decay);
+    add("beta1", a.beta1), add("1 - beta1", 1 - a.beta1), add("beta2", a.beta2), add("1 - beta2", 1 - a.beta2);
+    if (a.decoupled) add("1 - lr * weight decay", 1 - a.lr * a.weight_decay);
+  } else {
+    const auto& a = one.get<SgdAttrs>();
+    add("lr", a.lr), add("weight decay", a.weight_decay), add("momentum", a.momentum);
+    if (a.momentum != 0) add("1 - dampening", 1 - a.dampening);
+  }
   return all;
 }
 
 // JSON has no NaN: null.
 nlohmann::ordered_json json(const Update& u) {
-  const double arriving = u.arriving();
-  return {{"step", u.step},
-          {"parameter", u.parameter},
-          {"op", u.op},
-          {"part", u.part},
-          {"elements", u.elements},
-          {"intended", u.intended},
-          {"vanished", u.vanished},
-          {"ratio", u.ratio()},
-          {"arriving", std::isfinite(arriving) ? nlohmann::ordered_json(arriving) : nlohmann::ordered_json()},
-          {"moved", u.moved},
-          {"flipped", u.flipped},
-          {"weight_squares", u.weight_squares},
-          {"intended_squares", u.intended_squares},
-          {"product", u.product}};
+  nlohmann::ordered_json j;
+  j["step"] = u.step, j["parameter"] = u.parameter, j["op"] = u.op, j["part"] = u.part;
+  j["elements"] = u.elements, j["intended"] = u.intended, j["vanished"] = u.vanished;
+  j["ratio"] = u.ratio();
+  j["arriving"] = u.intended_squares > 0 ? nlohmann::ordered_json(u.arriving()) : nullptr;
+  j["moved"] = u.moved, j["flipped"] = u.flipped;
+  j["weight_squares"] = u.weight_squares, j["intended_squares"] = u.intended_squares, j["product"] = u.product;
+  return j;
 }
 
 }  // namespace
@@ -129,8 +112,6 @@ double Update::ratio() const { return weight_squares > 0 ? std::sqrt(intended_sq
 double Update::arriving() const {
   return intended_squares > 0 ? product / intended_squares : std::numeric_limits<double>::quiet_NaN();
 }
-double Update::vanished_percent() const { return percent(vanished, intended); }
-double Update::flipped_percent() const { return percent(flipped, elements); }
 Update& Update::operator+=(const Update& o) {
   parameter = o.parameter, op = o.op, part = o.part, step = o.step;
   elements += o.elements, intended += o.intended, vanished += o.vanished, moved += o.moved, flipped += o.flipped;
@@ -151,8 +132,6 @@ std::string to_string(const Update& u) {
 std::string to_string(const Scalar& s) {
   return fmt::format("{} {:.6g} is {:.6g} in {}", s.name, s.value, s.used, to_string(s.dtype));
 }
-
-Tensor UpdateMeter::Change::now() const { return value_of(target, master, compensation); }
 
 UpdateMeter::Change UpdateMeter::change(const OpCall& call, const std::string& name, const char* part,
                                         const Tensor& target, const Tensor& intended) {
@@ -207,7 +186,7 @@ void UpdateMeter::fused(const OpCall& one, int k) {
   Change whole = change(one, name, "update", one[kWeight], exact[kWeight]);
   begin_update(whole.row, one[kWeight]);
   whole.master = one[kMaster], whole.compensation = one[kCompensation];
-  whole.before = whole.base = whole.now();
+  whole.before = whole.base = value_of(one[kWeight], one[kMaster], one[kCompensation]);
   bool decays = false;
   const Attrs plain = edited(one, [&](auto& a) {
     decays = std::exchange(a.weight_decay, 0) != 0;
@@ -225,8 +204,8 @@ void UpdateMeter::fused(const OpCall& one, int k) {
     if (one[i].defined())
       pending_.push_back(change(one, name, kStates[i - kMoment], one[i], exact[static_cast<std::size_t>(i)]));
   pending_.push_back(std::move(whole));
-  for (Scalar& s : scalars_of(one))
-    if (std::ranges::find(scalars_, s) == scalars_.end()) scalars_.push_back(std::move(s));
+  for (const Scalar& s : scalars_of(one))
+    if (std::ranges::find(scalars_, s) == scalars_.end()) scalars_.push_back(s);
 }
 
 // copy_ writes, in this order: state, the master, the parameter, Kahan's compensation.
@@ -269,10 +248,6 @@ void UpdateMeter::batch_statistics(const OpCall& call) {
   run_exactly(call, wide);
   pending_ = {change(call, context().module, "running mean", call[0], wide[0]),
               change(call, context().module, "running variance", call[1], wide[1])};
-}
-
-void UpdateMeter::watch_average(const std::string& name, const Tensor& average, const Tensor& of, double decay) {
-  averages_.push_back({name, average, of, decay});
 }
 
 void UpdateMeter::before(const OpCall& call) {
@@ -342,7 +317,7 @@ void UpdateMeter::quantized(const QuantizerCall& call) {
 
 void UpdateMeter::measure(const Change& c) {
   Update u = c.row;
-  const Tensor after = c.now();
+  const Tensor after = value_of(c.target, c.master, c.compensation);
   const auto *before = c.before.data<double>(), *now = after.data<double>();
   const auto *base = c.base.data<double>(), *want = c.intended.data<double>();
   u.elements = after.numel();
@@ -378,7 +353,7 @@ std::string UpdateMeter::to_string() const {
     text += fmt::format("{:<28} {:<16} {:>8.3g}% {:>8.3g}% {:>18} {:>6.3g}% {:>8.3g}%\n",
                         u.parameter.empty() ? u.op : u.parameter, u.part, u.vanished_percent(), 100 * u.arriving(),
                         u.ratio() > 0 ? fmt::format("2^{:.1f}", std::log2(u.ratio())) : "0",
-                        percent(u.moved, u.elements), u.flipped_percent());
+                        percent_of(u.moved, u.elements), u.flipped_percent());
   for (const Scalar& s : scalars_)
     if (s.lost()) text += s.op + ": " + inspect::to_string(s) + "\n";
   for (const GradientNoise& n : noise_.layers()) text += inspect::to_string(n) + "\n";

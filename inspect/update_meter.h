@@ -19,6 +19,7 @@
 
 #include "../core/observe/observer.h"
 #include "gradient_noise.h"
+#include "numbers.h"
 #include "parameter_names.h"
 
 namespace gradual::inspect {
@@ -45,8 +46,8 @@ struct Update {
   // 4). NaN where nothing is intended.
   double arriving() const;
   Update& operator+=(const Update& other);  // of several steps
-  double vanished_percent() const;          // of the intended ones
-  double flipped_percent() const;           // of the elements
+  double vanished_percent() const { return percent_of(vanished, intended); }
+  double flipped_percent() const { return percent_of(flipped, elements); }
 };
 // "fc1.weight: 93% of the updates vanish, 8% arrives, |update| / |weight| 2^-11".
 std::string to_string(const Update& u);
@@ -67,7 +68,9 @@ class UpdateMeter final : public Observer {
   explicit UpdateMeter(const nn::Module& model) : names_(model) {}
   // Measures a moving average too, average = decay * average + (1 - decay) * of, which the program writes in place, by
   // any ops, once a step after the optimizer. The intended update is this formula in f64.
-  void watch_average(const std::string& name, const Tensor& average, const Tensor& of, double decay);
+  void watch_average(const std::string& name, const Tensor& average, const Tensor& of, double decay) {
+    averages_.push_back({name, average, of, decay});
+  }
 
   void before(const OpCall& call) override;
   void after(const OpCall& call, const Outputs& out, const CallRecord& record) override;
@@ -94,8 +97,6 @@ class UpdateMeter final : public Observer {
     Tensor target = {}, master = {}, compensation = {};
     Tensor before = {}, base = {}, intended = {};
     std::size_t at = 0;  // of its row in updates_ or parts_
-
-    Tensor now() const;
   };
   struct Average {
     std::string name;
