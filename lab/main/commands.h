@@ -12,6 +12,7 @@ struct Command {
   int (*run)(int argc, char** argv);
 };
 int diff_command(int argc, char** argv);
+int probe_command(int argc, char** argv);
 int step_command(int argc, char** argv);
 int xray_command(int argc, char** argv);
 
@@ -19,6 +20,8 @@ inline constexpr std::array kCommands = {
     Command{"step", "one step of a training: whose errors move the loss, who loses the bits, the updates",
             step_command},
     Command{"diff", "the same step under two recipes: where they part, and why their losses differ", diff_command},
-    Command{"xray", "what scales of blocks clip and lose, and what other rules and sizes would", xray_command}};
+    Command{"xray", "what scales of blocks clip and lose, and what other rules and sizes would", xray_command},
+    Command{"probe", "how this machine adds up products: order, bits and rounding, against what is documented",
+            probe_command}};
 
 }  // namespace gradual::lab

@@ -1,0 +1,136 @@
+#include "sum_tree.h"
+
+#include <algorithm>
+#include <span>
+#include <utility>
+
+namespace gradual::inspect {
+namespace {
+
+// What an addition adds at once to what stands before.
+using Part = std::vector<const SumTree*>;
+
+const SumTree& largest_addend(const SumTree& sum) {
+  return *std::ranges::max_element(sum.children, {}, &SumTree::size);
+}
+
+// The parts of a sum from the first to the last. A sum that begins a longer one is a part of its own if what follows is
+// longer than what it adds itself: a chunk.
+std::vector<Part> parts_of(const SumTree& tree) {
+  std::vector<Part> parts;
+  for (const SumTree* node = &tree; node;) {
+    const SumTree &begin = largest_addend(*node), *next = nullptr;
+    Part added;
+    for (const SumTree& t : node->children)
+      if (&t != &begin) added.push_back(&t);
+    if (!begin.children.empty()) {
+      const SumTree& before = largest_addend(begin);
+      const bool at_once = before.children.empty() && begin.children.size() > 2;
+      if (at_once ? added.size() > 1 : node->size - begin.size <= begin.size - before.size) next = &begin;
+    }
+    const bool all = !next && added.size() > 1;
+    if (all) added.insert(added.begin(), &begin);
+    parts.push_back(std::move(added));
+    if (!next && !all) parts.push_back({&begin});
+    node = next;
+  }
+  std::ranges::reverse(parts);
+  return parts;
+}
+
+bool is_shifted(const SumTree& a, const SumTree& b, int by) {
+  const auto same = [by](const SumTree& x, const SumTree& y) { return is_shifted(x, y, by); };
+  return a.size == b.size && b.first - a.first == by && std::ranges::equal(a.children, b.children, same);
+}
+
+// How many parts from `at` on repeat those `period` before them, all shifted by the same distance.
+std::size_t repeats(const std::vector<Part>& parts, std::size_t at, std::size_t period) {
+  std::size_t n = 0;
+  for (; at + n + period < parts.size(); ++n) {
+    const int by = parts[at + period][0]->first - parts[at][0]->first;
+    const auto same = [by](const SumTree* x, const SumTree* y) { return is_shifted(*x, *y, by); };
+    if (!std::ranges::equal(parts[at + n], parts[at + n + period], same)) break;
+  }
+  return n;
+}
+
+// The sum or product in a tree that begins and counts as `part`; null: there is none.
+const SumTree* part_of(const SumTree& tree, const SumTree& part) {
+  if (tree.first == part.first && tree.size == part.size) return &tree;
+  for (const SumTree& child : tree.children)
+    if (const SumTree* const found = child.size < part.size ? nullptr : part_of(child, part)) return found;
+  return nullptr;
+}
+
+}  // namespace
+
+SumTree sum_of(std::vector<SumTree> addends) {
+  SumTree sum{.size = 0};
+  std::ranges::sort(addends, {}, &SumTree::first);
+  for (const SumTree& t : addends) sum.size += t.size;
+  sum.first = addends.front().first;
+  sum.children = std::move(addends);
+  return sum;
+}
+
+SumTree sum_in_turn(std::vector<SumTree> addends) {
+  SumTree sum = std::move(addends.front());
+  for (std::size_t i = 1; i < addends.size(); ++i) {
+    std::vector<SumTree> both(2);
+    both[0] = std::move(sum), both[1] = std::move(addends[i]);
+    sum = sum_of(std::move(both));
+  }
+  return sum;
+}
+
+int ways(const SumTree& tree) {
+  auto most = static_cast<int>(tree.children.size());
+  for (const SumTree& t : tree.children) most = std::max(most, ways(t));
+  return most;
+}
+
+SumTree tree_of(const Accumulator& a, int terms) {
+  const auto sum = [](const auto& self, int from, int to, int length, int inner) -> SumTree {
+    std::vector<SumTree> parts;
+    for (int at = from; at < to; at += length)
+      parts.push_back(length == 1 ? SumTree{.first = at} : self(self, at, std::min(to, at + length), inner, 1));
+    return sum_in_turn(std::move(parts));
+  };
+  const int chunk = std::max(a.chunk, 1);
+  return a.promote ? sum(sum, 0, terms, a.promote, chunk) : sum(sum, 0, terms, chunk, 1);
+}
+
+bool shows(const SumTree& found, const SumTree& truth) {
+  if (found.first != truth.first || found.size != truth.size) return false;
+  const bool exact = found.children.size() > 2 && found.adder.aligned == 0;
+  if (!exact) return std::ranges::equal(found.children, truth.children, shows);
+  return std::ranges::all_of(found.children, [&](const SumTree& part) {
+    const SumTree* const same = part_of(truth, part);
+    return same && shows(part, *same);
+  });
+}
+
+std::string to_string(const SumTree& tree) {
+  if (tree.children.empty()) return std::to_string(tree.first);
+  const std::vector<Part> parts = parts_of(tree);
+  std::string text;
+  const auto write = [&](std::size_t from, std::size_t n) {
+    for (const Part& part : std::span(parts).subspan(from, n)) {
+      text += text.empty() ? "" : "+";
+      for (const SumTree* t : part)
+        text += (t == part.front() ? "" : "&") +
+                (t->children.empty() ? std::to_string(t->first) : '(' + to_string(*t) + ')');
+    }
+  };
+  for (std::size_t at = 0, done = 1; at < parts.size(); at += done) {
+    std::size_t period = 1;
+    while (period <= 4 && repeats(parts, at, period) / period <= 3) period *= 2;
+    const bool folds = period <= 4;
+    done = folds ? (repeats(parts, at, period) / period + 1) * period : 1;
+    write(at, folds ? 2 * period : 1);
+    if (folds) text += "+..", write(at + done - period, period);
+  }
+  return text;
+}
+
+}  // namespace gradual::inspect
