@@ -148,7 +148,6 @@ Ref<Node> make_leaf(TensorImpl* owner) {
 std::uint64_t next_sequence() { return sequences.load(std::memory_order_relaxed); }
 
 std::string op_name(const Node& node) {
-  if (node.is_leaf()) return "leaf";
   return node.function ? node.function->name() : std::string(to_string(node.op));
 }
 

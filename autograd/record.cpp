@@ -18,8 +18,7 @@ Tensor copy_before_write(const Tensor& t, const OpCall& call) {
     const CauseScope cause(intern(fmt::format("kept for the backward of {}", to_string(call.op))));
     copy = clone(t, call.where);
   }
-  if (const GradMeta* m = grad_meta(t); m && m->requires_grad) set_history(copy, m->edge.node, m->edge.output);
-  return copy;
+  return with_history(copy, t);
 }
 
 void check_in_place(const OpCall& call, const Rule& rule) {
@@ -67,6 +66,7 @@ class Autograd final : public Interceptor {
       else node->save_input(i, call[i]);
     }
     if (call.op == OpId::custom) node->function = call.get<CustomAttrs>().function->shared_from_this();
+    if (chain().observe) recorded_sequence = node->sequence;
     Outputs out = next_below_autograd(call);
     node->output_sizes = out[0].sizes();
     node->output_dtype = out[0].dtype();

@@ -11,10 +11,10 @@
 namespace gradual::inspect {
 namespace {
 
-// What rows of two recipes have in common; empty for those that a recipe adds. A fused op stands for its second part.
+// What rows of two recipes have in common; empty for those that a recipe adds. linear_relu stands for its product.
 std::string key(const ShadowRow& r) {
   if (r.op == "cast" || r.op == "quantize" || r.cause == "loss scaling" || r.op == "unscale_") return "";
-  const std::string op = r.op.starts_with("linear_") ? r.op.substr(7) : r.op;
+  const std::string op = r.op == "linear_relu" || r.op == "linear_gelu" ? "linear" : r.op;
   const std::string shape = r.results.substr(0, r.results.find(']'));
   return fmt::format("{}|{}|{}|{}|{}", gradual::to_string(r.phase), r.module, r.parameter, op, shape);
 }

@@ -27,7 +27,8 @@ void add(ErrorSum& to, const double* y, const double* x, std::int64_t n, std::in
     const double given = both ? std::abs(y[i]) : 0, magnitude = given > std::abs(value) ? given : std::abs(value);
     const std::int64_t exponent = (std::bit_cast<std::int64_t>(magnitude) >> kMantissa) - kBias;
     const std::int64_t spacing = (exponent > lowest ? exponent : lowest) - mantissa;
-    const double in_ulps = std::abs(error) * std::bit_cast<double>((kBias - spacing) << kMantissa);
+    // Two factors, for 2^1074 is no f64.
+    const double in_ulps = std::abs(error) * 0x1p60 * std::bit_cast<double>((kBias - 60 - spacing) << kMantissa);
     squares += error * error, exact += value * value;
     most = in_ulps > most ? in_ulps : most;
     ulps += in_ulps;

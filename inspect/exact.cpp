@@ -40,7 +40,8 @@ void run_optimizer(const OpCall& call, const std::vector<Tensor>& inputs) {
 // found (counts of what is not finite), then pairs of a gradient and where to write it.
 void run_unscale(const OpCall& call, const std::vector<Tensor>& inputs) {
   for (std::size_t i = 1; i + 1 < inputs.size(); i += 2) {
-    const Tensor& to = inputs[i + 1].defined() ? inputs[i + 1] : inputs[i];
+    const Tensor& to = inputs[i + 1];
+    if (!to.defined()) continue;  // a check alone; the update divides
     if (!to.is_same(inputs[i])) to.copy_(inputs[i]);
     to.mul_(call.get<UnscaleAttrs>().inverse_scale);
   }

@@ -29,9 +29,9 @@ constexpr struct {
 
 // Which sites are low.
 struct Choice {
-  bool all = false;        // all but the site below; else the site below alone
-  std::string layer = {};  // empty with `all`: no exception
-  Field role = nullptr;    // of a quantised recipe
+  bool all = false;                       // all but the site below; else the site below alone
+  std::optional<std::string> layer = {};  // none: no site
+  Field role = nullptr;                   // of a quantised recipe
 };
 
 // Lets autocast see the ops of the chosen layers alone.
@@ -39,7 +39,7 @@ class LayersOnly final : public Interceptor {
  public:
   LayersOnly(Interceptor* autocast, const Choice& choice) : autocast_(autocast), choice_(choice) {}
   Outputs call(const OpCall& call) override {
-    const bool is_site = context().module == choice_.layer;
+    const bool is_site = choice_.layer && context().module == *choice_.layer;
     return is_site != choice_.all ? autocast_->call(call) : next_below_amp(call);
   }
 
@@ -56,7 +56,8 @@ class Trials {
     if (!recipe.quantization && recipe.mode != amp::Mode::autocast)
       throwf("gradient_sites: the recipe {} is neither quantised nor autocast; its sites cannot be told apart",
              recipe.name);
-    for (const auto& [name, p] : model.named_parameters()) parameters_.push_back(p), names_.push_back(name);
+    for (const auto& [name, p] : model.named_parameters())
+      if (p.requires_grad()) parameters_.push_back(p), names_.push_back(name);
     for (const auto& [name, b] : model.named_buffers()) buffers_.emplace_back(b, b.clone());
     if (recipe_.quantization) name_layers(*recipe_.quantization, model);
     device_ = parameters_.empty() ? Device::cpu() : parameters_.front().device();
@@ -74,7 +75,7 @@ class Trials {
     {
       const amp::RecipeScope scope(r, device_, state);
       LayersOnly only(chain().amp, choice);
-      const bool part = !r.quantization && !(choice.all && choice.layer.empty());
+      const bool part = !r.quantization && !(choice.all && !choice.layer);
       const StageScope amp(chain().amp, part && chain().amp ? &only : chain().amp);
       value = loss_();
     }
@@ -105,14 +106,14 @@ class Trials {
       of_modules.push_back(choice.all && own ? std::optional(*own) : std::nullopt);
       name = "fp32";
     }
-    if (!choice.layer.empty()) {
+    if (choice.layer) {
       std::optional<Quantization> site;
-      if (const Quantization* own = whole.of_module(choice.layer)) {
+      if (const Quantization* own = whole.of_module(*choice.layer)) {
         site = *own;
         for (const auto& [name, field] : kRoles)
           if ((field == choice.role) == choice.all) (*site.*field).reset();
       }
-      q.modules.emplace_back(choice.layer, "fp32");
+      q.modules.emplace_back(*choice.layer, "fp32");
       of_modules.push_back(site);
     }
     if (!choice.all)

@@ -18,16 +18,16 @@ namespace gradual::inspect {
 
 struct GradientSite {
   std::string layer = {}, role = {};
-  // Relative errors |g - g32| / |g32| by parameter (0 where |g32| is below 1e-6 of all, as of a bias before batch norm): of the step with this site alone low; and by how much the error of
+  // Relative errors |g - g32| / |g32| by parameter; 0 where |g32| is below 1e-6 of all, as of a bias before batch norm: of the step with this site alone low; and by how much the error of
   // the whole recipe falls if this site alone is in f32 (negative: it rises, for errors cancel).
   std::vector<double> alone = {}, saved = {};
   double alone_whole = 0, saved_whole = 0;  // of all gradients as one vector
 };
 
 struct GradientSites {
-  std::vector<std::string> parameters = {};
-  std::vector<double> size = {};   // |g32| by parameter
-  std::vector<double> error = {};  // of the whole recipe, by parameter
+  std::vector<std::string> parameters = {};  // those that require a gradient
+  std::vector<double> size = {};             // |g32| by parameter
+  std::vector<double> error = {};            // of the whole recipe, by parameter
   double error_whole = 0;
   std::vector<GradientSite> sites = {};  // in the order of the layers
 };

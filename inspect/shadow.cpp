@@ -14,6 +14,12 @@
 namespace gradual::inspect {
 namespace {
 
+bool holds(const optim::Optimizer& optimizer, const Tensor& parameter) {
+  return std::ranges::any_of(optimizer.param_groups(), [&](const optim::ParamGroup& group) {
+    return std::ranges::any_of(group.params, [&](const Tensor& p) { return p.is_same(parameter); });
+  });
+}
+
 bool is_relu(const OpCall& call) {
   return call.op == OpId::relu || call.op == OpId::leaky_relu || call.op == OpId::linear_relu ||
          (call.op == OpId::batch_norm && call.get<NormAttrs>().relu);
@@ -56,6 +62,7 @@ struct Shadow::Frame {
   bool rounded = false;                   // a quantiser has run
   bool by_weight = false;                 // its second input is a weight
   bool inherits = false;                  // `before`: its inputs without the errors of ops off the tape
+  std::string why_not = {};               // an op of it has no f64 form
 
   int operands_of(const Tensor& t) const {
     const auto found = t.defined() ? operands.find(amp::storage_id(t)) : operands.end();
@@ -84,37 +91,36 @@ Shadow::Shadow(const nn::Module& model, optim::Optimizer* optimizer, const Shado
   names_ = ParameterNames(model);
   const Unseen unseen;
   for (const auto& [name, parameter] : model.named_parameters()) {
-    parameters_.push_back(parameter.detach());
-    const Tensor master = optimizer ? optimizer->master(parameter) : parameter;
-    if (!master.is_same(parameter)) mirror_.set(parameter, widened(master));
+    if (!optimizer || !holds(*optimizer, parameter)) continue;
+    const Tensor master = optimizer->master(parameter);
+    if (master.is_same(parameter)) continue;
+    mirror_.set(parameter, widened(master));
+    parameters_differ_ = true;
   }
-  start_step();
 }
 
-// The parameters of the step may differ from the shadow's: rounded from masters, or by the errors of earlier steps.
-void Shadow::start_step() {
-  unrounded_ = slope_ = {};
-  for (const Tensor& p : parameters_)
-    if (options_.attribution && mirror_.knows(p)) unrounded_.set(p, mirror_.of(p).clone());
-}
 Shadow::~Shadow() = default;
 
-// The node of the running call, which the tape makes just before it runs the call; 0: it is not recorded.
-std::uint64_t Shadow::node_of(const OpCall& call) {
-  const std::uint64_t next = next_sequence();
-  bool needs = false;
-  for (int i = 0; i < call.inputs.size(); ++i) needs = needs || needs_grad(call[i]);
-  const bool made = next > std::exchange(sequence_, next);
-  return needs && made && context().phase == Phase::forward ? next - 1 : 0;
+void Shadow::start_step() {
+  recorded_.clear(), slices_.clear(), weights_.clear();
+  slope_ = {};
+  why_not_.clear();
+  root_ = 0;
+  first_row_ = rows_.size();
+}
+
+// Undefined, or the numbers of `t` without the errors of ops off the tape. Parameters may differ from the shadow's: by
+// rounding from their masters, or by the errors of earlier steps.
+Tensor Shadow::unrounded(const Tensor& t) {
+  if (!options_.attribution || !t.defined()) return {};
+  if (unrounded_.knows(t)) return unrounded_.of(t);
+  return parameters_differ_ && !names_.of(t).empty() && mirror_.knows(t) ? mirror_.of(t) : Tensor();
 }
 
 void Shadow::before(const OpCall& call) {
-  node_ = node_of(call);
-  if (node_ && root_) {  // another step
-    recorded_.clear(), slices_.clear(), weights_.clear();
-    start_step();
-    root_ = 0;
-  }
+  const std::uint64_t recorded = std::exchange(recorded_sequence, 0);
+  node_ = context().phase == Phase::forward ? recorded : 0;
+  if (node_ && root_) start_step();
   if (op_info(call.op).kind == OpKind::Custom) {
     frames_.push_back(std::make_unique<Frame>());
     frames_.back()->node = node_;
@@ -123,9 +129,10 @@ void Shadow::before(const OpCall& call) {
     for (int i = 0; i < call.inputs.size(); ++i) {
       if (!call[i].defined()) continue;
       frames_.back()->operands[amp::storage_id(call[i])] |= i == 0 ? 1 : 2;
-      if (!options_.attribution || !node_ || !unrounded_.knows(call[i])) continue;
+      const Tensor clean = node_ ? unrounded(call[i]) : Tensor();
+      if (!clean.defined()) continue;
       frames_.back()->inherits = true;
-      frames_.back()->before.set(call[i], unrounded_.of(call[i]).clone());
+      frames_.back()->before.set(call[i], clean.clone());
     }
   }
   if (op_info(call.op).kind != OpKind::InPlace) return;
@@ -155,22 +162,27 @@ void Shadow::run_on(Mirror& mirror, const OpCall& call, const Outputs& out, std:
   for (int i = 0; !in_place && i < kMaxOutputs; ++i) mirror.set(out[i], results[i]);
 }
 
-void Shadow::after(const OpCall& call, const Outputs& out, const CallRecord& record) {
-  const OpKind kind = op_info(call.op).kind;
-  if (kind == OpKind::Custom) return close_frame(call, out, record);
-  if (kind == OpKind::View) return;
-  std::string why;
+void Shadow::run_on_all(const OpCall& call, const Outputs& out) {
   std::size_t k = 1;
-  try {
-    run_on(mirror_, call, out, k++);
-    if (follows_slope()) run_on(slope_, call, out, k++);
-  } catch (const Error& e) { why = e.what(); }
+  run_on(mirror_, call, out, k++);
+  if (follows_slope()) run_on(slope_, call, out, k++);
   for (const auto& frame : frames_) {
     int operands = 0;
     for (int i = 0; i < call.inputs.size(); ++i) operands |= frame->operands_of(call[i]);
     for (int i = 0; i < kMaxOutputs && out[i].defined(); ++i) frame->operands[amp::storage_id(out[i])] |= operands;
     frame->each([&](Mirror& m) { run_on(m, call, out, k++); });
   }
+}
+
+void Shadow::after(const OpCall& call, const Outputs& out, const CallRecord& record) {
+  const OpKind kind = op_info(call.op).kind;
+  if (kind == OpKind::Custom) return close_frame(call, out, record);
+  if (kind == OpKind::View) return;
+  std::string why;
+  try {
+    run_on_all(call, out);
+  } catch (const Error& e) { why = e.what(); }
+  if (!frames_.empty()) frames_.back()->why_not += why;
   if (!frames_.empty()) return;  // a part of the custom op's row
   if (parameter_inputs(call).count && why.empty()) return add_parameters(call, record);
   ShadowRow row = row_of(call, out, record);
@@ -211,8 +223,8 @@ std::vector<Shadow::Part> Shadow::parts_of_inputs(const OpCall& call, const Outp
   std::vector<Tensor> clean = inputs;
   bool first = false, others = false;
   for (int i = 0; i < n; ++i)
-    if (call[i].defined() && unrounded_.knows(call[i])) {
-      clean[static_cast<std::size_t>(i)] = unrounded_.of(call[i]);
+    if (const Tensor before = unrounded(call[i]); before.defined()) {
+      clean[static_cast<std::size_t>(i)] = before;
       (i == 0 ? first : others) = true;
     }
   if (!node_) {
@@ -311,6 +323,7 @@ void Shadow::add_row(ShadowRow row, const Tensor& y, const Tensor& given, const 
 }
 
 void Shadow::add_parameters(const OpCall& call, const CallRecord& record) {
+  parameters_differ_ = true;
   run_exactly(call, kept_[0]);
   const ParameterInputs parameters = parameter_inputs(call);
   for (int k = 0; k < parameters.count; ++k) {
@@ -334,6 +347,7 @@ void Shadow::close_frame(const OpCall& call, const Outputs& out, const CallRecor
   if (!out[0].defined() || !frames_.empty()) return;
   ShadowRow row = row_of(call, out, record);
   row.quantised = frame->rounded;
+  row.not_exact = frame->why_not;
   row.op = without_rewrite(row.op);
   const Tensor given = widened(out[0]), exact = frame->exact.of(out[0]);
   std::vector<Part> parts;
@@ -364,21 +378,35 @@ void Shadow::share(Recorded& recorded, const Gradient& gradient) {
   for (std::size_t i = 0; i < recorded.parts.size(); ++i) add(recorded.parts[i].error, &row.parts[i]);
 }
 
+// Backward begins: from the loss, or from views of it, or from its product with the loss scale.
+void Shadow::begin_backward(const Node& root) {
+  root_ = root.sequence;
+  unrounded_ = {};
+  const Node* node = &root;
+  double scaled = 0;  // the loss times its scale, in the shadow
+  for (; node->input_count > 0 && node->input(0).edge.node; node = node->input(0).edge.node.get()) {
+    const bool scales = std::string_view(node->cause) == "loss scaling";
+    if (!scales && op_info(node->op).kind != OpKind::View) break;
+    const auto made = recorded_.find(node->sequence);
+    if (scales && scaled == 0 && made != recorded_.end()) scaled = made->second.exact_loss;
+  }
+  const auto loss = recorded_.find(node->sequence);
+  if (root.of_backward) why_not_ = "it starts from a gradient (create_graph)";
+  else if (loss == recorded_.end() || loss->second.error.numel() != 1)
+    why_not_ = "it does not start from a loss of one element";
+  if (!why_not_.empty()) return;
+  loss_ = loss->second.loss, exact_loss_ = loss->second.exact_loss;
+  loss_scale_ = scaled != 0 && exact_loss_ != 0 ? scaled / exact_loss_ : 1;
+  const Tensor one = ones({}, {.dtype = DType::f64}).expand(loss->second.error.sizes());
+  if (node != &root && loss_scale_ != 1) return;  // the gradient of the loss will be told
+  share(loss->second, {one, one});
+  if (node != &root) recorded_.erase(loss);
+}
+
 void Shadow::gradient(const autograd::GradientEvent& event) {
   if (recorded_.empty()) return;
-  if (!root_) {
-    root_ = event.node.sequence;
-    if (const auto root = recorded_.find(root_); root != recorded_.end()) {
-      const ShadowRow& row = rows_[root->second.row];
-      // GradScaler multiplies a loss that is the output before it.
-      const auto before = root == recorded_.begin() ? recorded_.end() : std::prev(root);
-      const bool scaled = row.cause == "loss scaling" && before != recorded_.end() && before->second.exact_loss != 0;
-      loss_scale_ = scaled ? root->second.exact_loss / before->second.exact_loss : 1;
-      loss_ = root->second.loss / loss_scale_, exact_loss_ = root->second.exact_loss / loss_scale_;
-      const Tensor one = ones({}, {.dtype = DType::f64}).expand(root->second.error.sizes());
-      share(root->second, {one, one});
-    }
-  }
+  if (!root_) begin_backward(event.node);
+  if (!why_not_.empty()) return;
   recorded_.erase(event.node.sequence);  // its own gradient is complete
   if (event.input < 0) return;
   Gradient g{mirror_.of(event.grad), slope_.of(event.grad)};

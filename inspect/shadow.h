@@ -12,7 +12,10 @@
 //   total error      y - F(x')     their sum
 // The shadow starts from the same data, from FP32 masters where the optimizer has them, and makes the same random
 // draws. Batch statistics are its own. A quantised contraction is one row: its quantisers, its products and its scales
-// are the parts of its local error. Observes one step at a time, on this thread; reads numbers and changes none.
+// are the parts of its local error, and so is a user's function. It observes the steps of this thread and goes on from
+// its own parameters; make another one to start again from the program's. It reads numbers and changes none; what it
+// holds counts as workspace, so memory is measured without it. A program that writes numbers past the ops (data<T>())
+// must bump the tensor's version, or the shadow does not see it. After an exception within a step, make another one.
 #pragma once
 
 #include <cstdint>
@@ -92,7 +95,9 @@ class Shadow final : public Observer {
   const std::vector<ShadowRow>& rows() const { return rows_; }
   // The shadow's numbers of a tensor that still has those of the step: a parameter, its gradient, the loss.
   Tensor exact(const Tensor& t) { return mirror_.of(t); }
-  // Of the step's loss, the output from which backward began. Error before a backward, and without the option.
+  // Of the last backward, from the loss that it began with, a tensor of one element whose gradient is 1 (or the loss
+  // scale). Only first outputs have shares. The rows live until the next op is observed. Error before a backward, for
+  // one that began otherwise, and without the option.
   Attribution attribution() const;
   // Called with the errors of each row's first output, f64 [sizes]: for tests and drawings.
   std::function<void(const ShadowRow&, const Tensor& local, const Tensor& inherited, const Tensor& total)> tensors = {};
@@ -126,7 +131,9 @@ class Shadow final : public Observer {
   };
 
   void start_step();
-  std::uint64_t node_of(const OpCall& call);
+  Tensor unrounded(const Tensor& t);
+  void run_on_all(const OpCall& call, const Outputs& out);
+  void begin_backward(const Node& root);
   void run_on(Mirror& mirror, const OpCall& call, const Outputs& out, std::size_t kept);
   ShadowRow row_of(const OpCall& call, const Outputs& out, const CallRecord& record) const;
   void add_row(ShadowRow row, const Tensor& y, const Tensor& given, const Tensor& exact, std::vector<Part> parts,
@@ -146,15 +153,17 @@ class Shadow final : public Observer {
   Mirror unrounded_;  // the step's own numbers without the errors of ops off the tape
   Mirror slope_;      // backward in f64, at the numbers that the step has
   ParameterNames names_;
-  std::vector<Tensor> parameters_;
+  bool parameters_differ_ = false;         // from the shadow's
   std::vector<std::vector<Tensor>> kept_;  // inputs that the running call overwrites: actual, shadow, of each frame
   std::vector<std::unique_ptr<Frame>> frames_;  // custom ops that run
   std::map<const void*, Codes> codes_;          // by address
   std::vector<ShadowRow> rows_;
   std::map<std::uint64_t, Recorded> recorded_;  // by the node that made the output
   std::map<std::uint64_t, Gradient> slices_;    // sums of the gradients of slices, by node
-  std::uint64_t sequence_ = 0, node_ = 0;       // of the next node; of the running call, 0: it is not recorded
+  std::uint64_t node_ = 0;                      // of the running call; 0: it is not recorded
   std::uint64_t root_ = 0;                      // the node from which backward began; 0: none yet
+  std::string why_not_;                         // there is no attribution of this backward
+  std::size_t first_row_ = 0;                   // of the step
   double loss_ = 0, exact_loss_ = 0, loss_scale_ = 1;
   std::set<std::uint64_t> weights_;  // storages that hold decoded weights
   std::unique_ptr<Gradients> gradients_;

@@ -96,9 +96,11 @@ std::string Shadow::by_layer() const {
 
 Attribution Shadow::attribution() const {
   if (!options_.attribution) throw_error("Shadow::attribution: make the Shadow with {.attribution = true}");
+  if (!why_not_.empty()) throw_error("Shadow::attribution: of this backward there is none: " + why_not_);
   if (!root_) throw_error("Shadow::attribution: no backward was observed; run a whole step in the observer's scope");
   Attribution a{.loss = loss_, .exact_loss = exact_loss_};
-  for (const ShadowRow& r : rows_) {
+  for (std::size_t i = first_row_; i < rows_.size(); ++i) {
+    const ShadowRow& r = rows_[i];
     if (r.phase == Phase::forward)
       a.decisions += std::llround(r.decided_otherwise * static_cast<double>(r.total.elements));
     if (r.share == 0 && r.first_order == 0) continue;

@@ -26,6 +26,8 @@ void observe(Side& side, const amp::Recipe& recipe, const MakeModel& make, const
   side.model->load_state_dict(parameters);
   side.run.emplace(recipe, *side.model, optim::AdamWOptions{.lr = a.options.lr},
                    amp::RunOptions{.seed = a.options.seed});
+  // Histories, loss scale and moments, where they are this recipe's own.
+  if (trained.run().recipe().name == recipe.name) side.run->load_state_dict(trained.run().state_dict());
   side.shadow.emplace(*side.model, &side.run->optimizer(), inspect::ShadowOptions{.attribution = true});
   default_generator().manual_seed(a.options.seed);
   const ObserverScope scope(*side.shadow);
@@ -40,7 +42,8 @@ int diff_command(int argc, char** argv) {
   std::string csv, trained_by;
   CLI::App app(
       "Runs the same step (parameters, batch, random numbers) under two recipes, and names the first op whose error\n"
-      "departs and the layers that make the losses differ.\n",
+      "departs and the layers that make the losses differ. The recipe that has not trained starts without histories\n"
+      "of amaxes and with its first loss scale.\n",
       "gradual-lab diff");
   app.add_option("recipes", names, "two recipes, each a name or FILE.json")->expected(-1);
   app.add_option("--trained-by", trained_by, "the recipe that trains up to the step (default: the first)");

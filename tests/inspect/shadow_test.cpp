@@ -143,6 +143,59 @@ TEST_CASE("shadow: shares of local errors explain the loss") {
     }
 }
 
+TEST_CASE("shadow: the loss scale is in no number of the attribution, and SGD's update is that of f64") {
+  Setup s("fp32", "mlp"), wide("fp32", "mlp");
+  amp::RecipeRun run(amp::recipe("amp-fp16"), *s.model, optim::SGDOptions{.lr = 0.1});
+  inspect::Shadow shadow(*s.model, &run.optimizer(), {.attribution = true});
+  wide.model->load_state_dict(run.master_state_dict());
+  wide.model->to(DType::f64);
+  const double before = norm(wide.model->parameters()[0]).item();
+  {
+    const ObserverScope scope(shadow);
+    run.step([&] { return s.loss(); });
+  }
+  optim::SGD sgd(wide.model->parameters(), {.lr = 0.1});
+  const Tensor loss = lab::classification_loss((*wide.model)(wide.x.to(DType::f64)), wide.y);
+  loss.backward();
+  sgd.step();
+  const inspect::Attribution a = shadow.attribution();
+  CHECK(a.exact_loss == doctest::Approx(loss.item()).epsilon(1e-9));
+  CHECK(a.loss == doctest::Approx(loss.item()).epsilon(1e-2));
+  CHECK(norm(wide.model->parameters()[0]).item() != before);
+  const auto ours = s.model->named_parameters(), exact = wide.model->named_parameters();
+  for (std::size_t i = 0; i < ours.size(); ++i) CHECK(difference(shadow.exact(ours[i].second), exact[i].second) < 1e-9);
+}
+
+TEST_CASE("shadow: of several steps the attribution is the last one's") {
+  Setup s("amp-bf16", "mlp");
+  inspect::Shadow shadow(*s.model, &s.run.optimizer(), {.attribution = true});
+  const ObserverScope scope(shadow);
+  s.train(3);
+  const inspect::Attribution a = shadow.attribution();
+  double shares = 0;
+  for (const inspect::ShadowRow* row : a.rows) shares += std::abs(row->share);
+  CHECK(std::abs(a.explained - a.difference()) < 0.05 * shares);
+}
+
+TEST_CASE("shadow: a backward that starts otherwise has no attribution") {
+  const auto message = [](auto backward) {
+    Setup s("amp-bf16", "mlp");
+    inspect::Shadow shadow(*s.model, nullptr, {.attribution = true});
+    {
+      const ObserverScope scope(shadow);
+      backward(s);
+    }
+    try {
+      static_cast<void>(shadow.attribution());
+    } catch (const Error& e) { return std::string(e.what()); }
+    return std::string();
+  };
+  CHECK(message([](Setup& s) {
+          (*s.model)(s.x).backward(ones({32, 10}, {}));
+        }).find("a loss of one element") != std::string::npos);
+  CHECK(message([](Setup& s) { s.loss().reshape({1}).backward(); }).empty());  // a view of the loss is the loss
+}
+
 TEST_CASE("shadow: the parts of a quantised contraction are its local error") {
   Setup s("fp8-current", "mlp");
   inspect::Shadow shadow(*s.model, &s.run.optimizer(), {.attribution = true});
