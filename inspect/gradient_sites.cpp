@@ -198,11 +198,10 @@ GradientSites gradient_sites(const amp::Recipe& recipe, nn::Module& model, const
 std::string to_string(const GradientSites& sites, std::size_t rows) {
   std::string text = fmt::format("error of all gradients: {:.3g} of their size\n{:<28}  {:<10}  {:>9}  {:>9}  {}\n",
                                  sites.error_whole, "layer", "operand", "alone", "saves", "most in");
-  std::vector<const GradientSite*> order;
-  for (const GradientSite& s : sites.sites) order.push_back(&s);
-  std::ranges::stable_sort(order, {}, [](const GradientSite* s) { return -s->alone_whole; });
+  std::vector<GradientSite> order = sites.sites;
+  std::ranges::stable_sort(order, std::greater{}, &GradientSite::alone_whole);
   for (std::size_t i = 0; i < std::min(rows, order.size()); ++i) {
-    const GradientSite& s = *order[i];
+    const GradientSite& s = order[i];
     std::size_t most = 0;  // where the error is largest
     for (std::size_t k = 1; k < s.alone.size(); ++k)
       if (s.alone[k] * sites.size[k] > s.alone[most] * sites.size[most]) most = k;

@@ -14,12 +14,6 @@
 namespace gradual::inspect {
 namespace {
 
-bool holds(const optim::Optimizer& optimizer, const Tensor& parameter) {
-  return std::ranges::any_of(optimizer.param_groups(), [&](const optim::ParamGroup& group) {
-    return std::ranges::any_of(group.params, [&](const Tensor& p) { return p.is_same(parameter); });
-  });
-}
-
 bool is_relu(const OpCall& call) {
   return call.op == OpId::relu || call.op == OpId::leaky_relu || call.op == OpId::linear_relu ||
          (call.op == OpId::batch_norm && call.get<NormAttrs>().relu);
@@ -89,16 +83,16 @@ Shadow::Shadow(const ShadowOptions& options) : options_(options) {
 }
 Shadow::Shadow(const nn::Module& model, optim::Optimizer* optimizer, const ShadowOptions& options) : Shadow(options) {
   names_ = ParameterNames(model);
+  if (!optimizer) return;
   const Unseen unseen;
-  for (const auto& [name, parameter] : model.named_parameters()) {
-    if (!optimizer || !holds(*optimizer, parameter)) continue;
-    const Tensor master = optimizer->master(parameter);
-    if (master.is_same(parameter)) continue;
-    mirror_.set(parameter, widened(master));
-    parameters_differ_ = true;
-  }
+  for (const optim::ParamGroup& group : optimizer->param_groups())
+    for (const Tensor& parameter : group.params) {
+      const Tensor master = optimizer->master(parameter);
+      if (master.is_same(parameter)) continue;
+      mirror_.set(parameter, widened(master));
+      parameters_differ_ = true;
+    }
 }
-
 Shadow::~Shadow() = default;
 
 void Shadow::start_step() {
@@ -138,8 +132,9 @@ void Shadow::before(const OpCall& call) {
   if (op_info(call.op).kind != OpKind::InPlace) return;
   // What the op overwrites, as it is now.
   const auto all = [&](const auto& of) {
-    std::vector<Tensor> now;
-    for (int i = 0; i < call.inputs.size(); ++i) now.push_back(call[i].defined() ? of(call[i]) : Tensor());
+    std::vector<Tensor> now(static_cast<std::size_t>(call.inputs.size()));
+    for (int i = 0; i < call.inputs.size(); ++i)
+      if (call[i].defined()) now[static_cast<std::size_t>(i)] = of(call[i]);
     return now;
   };
   kept_.clear();
