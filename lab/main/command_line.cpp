@@ -10,17 +10,6 @@
 namespace gradual::lab {
 namespace {
 
-// The texts between commas, without surrounding spaces.
-std::vector<std::string> split_names(const std::string& text) {
-  std::vector<std::string> names;
-  std::istringstream fields(text);
-  for (std::string name; std::getline(fields, name, ',');) {
-    const std::size_t from = name.find_first_not_of(' ');
-    if (from != std::string::npos) names.push_back(name.substr(from, name.find_last_not_of(' ') - from + 1));
-  }
-  return names;
-}
-
 // A recipe may be requested by another name than its own: O0 is fp32.
 struct Asked {
   std::string by;
@@ -68,6 +57,16 @@ std::string expected(const std::string& message, const CLI::App& app) {
 }
 
 }  // namespace
+
+std::vector<std::string> split_names(const std::string& text) {
+  std::vector<std::string> names;
+  std::istringstream fields(text);
+  for (std::string name; std::getline(fields, name, ',');) {
+    const std::size_t from = name.find_first_not_of(' ');
+    if (from != std::string::npos) names.push_back(name.substr(from, name.find_last_not_of(' ') - from + 1));
+  }
+  return names;
+}
 
 std::optional<int> parse(CLI::App& app, int argc, char** argv) {
   app.allow_extras();  // unknown() reports the first, with the nearest option

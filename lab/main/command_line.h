@@ -15,6 +15,9 @@ namespace gradual::lab {
 // with the nearest option, and for a value that does not fit its option.
 std::optional<int> parse(CLI::App& app, int argc, char** argv);
 
+// The texts between commas, without surrounding spaces.
+std::vector<std::string> split_names(const std::string& text);
+
 // "fp32, e4m2, FILE.json" or "all": the recipes. Error for an unknown one, for one that is listed twice, and for none.
 std::vector<amp::Recipe> recipes_for(const std::string& names);
 

@@ -13,6 +13,7 @@ struct Command {
 };
 int diff_command(int argc, char** argv);
 int probe_command(int argc, char** argv);
+int search_command(int argc, char** argv);
 int step_command(int argc, char** argv);
 int xray_command(int argc, char** argv);
 
@@ -22,6 +23,7 @@ inline constexpr std::array kCommands = {
     Command{"diff", "the same step under two recipes: where they part, and why their losses differ", diff_command},
     Command{"xray", "what scales of blocks clip and lose, and what other rules and sizes would", xray_command},
     Command{"probe", "how this machine adds up products: order, bits and rounding, against what is documented",
-            probe_command}};
+            probe_command},
+    Command{"search", "the cheapest format of each layer that trains as fp32 does", search_command}};
 
 }  // namespace gradual::lab

@@ -1,0 +1,161 @@
+#include "format_choice.h"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <numeric>
+
+#include "../amp/rewrite.h"
+#include "../autograd/autograd.h"
+#include "../core/support/throwf.h"
+#include "gradient_sites.h"
+#include "shadow.h"
+
+namespace gradual::inspect {
+namespace {
+
+// Notes the products of a forward pass with a weight.
+class Products final : public Interceptor {
+ public:
+  explicit Products(std::vector<FormatSite>& sites) : sites_(sites) {}
+  Outputs call(const OpCall& call) override {
+    Outputs out = next_below_amp(call);
+    constexpr OpId kProducts[] = {OpId::matmul, OpId::linear, OpId::linear_relu, OpId::linear_gelu, OpId::conv2d};
+    if (std::ranges::find(kProducts, call.op) == std::end(kProducts) || !amp::is_parameter(call[1])) return out;
+    const Tensor &x = call[0], &w = call[1];
+    auto site = std::ranges::find(sites_, context().module, &FormatSite::layer);
+    if (site == sites_.end()) site = sites_.insert(site, {.layer = context().module});
+    const std::int64_t summed = call.op == OpId::conv2d ? w.numel() / w.size(0) : x.sizes().back();
+    site->x += static_cast<double>(x.numel()), site->w += static_cast<double>(w.numel());
+    site->y += static_cast<double>(out[0].numel());
+    site->multiplications += static_cast<double>(out[0].numel()) * static_cast<double>(summed);
+    site->dgrad = site->dgrad || x.requires_grad();
+    return out;
+  }
+
+ private:
+  std::vector<FormatSite>& sites_;
+};
+
+// Of an element, with its part of a block's scale. One scale per tensor or row counts as nothing.
+double bits(const std::optional<Quantizer>& q) {
+  if (!q) return 32;
+  const Scaling& s = q->scaling;
+  if (s.kind != ScalingKind::block && s.kind != ScalingKind::nvfp4) return q->format.bits();
+  const int scale = s.kind == ScalingKind::block && s.scale == ScaleFormat::f32 ? 32 : 8;
+  return q->format.bits() + static_cast<double>(scale) / s.block / (s.square ? s.block : 1);
+}
+
+double finite(double harm) { return std::isfinite(harm) ? harm : 1e6; }
+
+// Of a format by site: the squared error of the gradients, and the share of the error in the loss.
+struct Harm {
+  std::vector<double> gradients, loss;
+};
+Harm harm_in(const amp::Recipe& format, nn::Module& model, const std::vector<FormatSite>& sites,
+             const std::function<Tensor()>& loss) {
+  Harm harm{std::vector<double>(sites.size()), std::vector<double>(sites.size())};
+  if (!format.quantization) return harm;
+  const GradientSites alone = gradient_sites(format, model, loss);
+  std::vector<Tensor> parameters;
+  for (const auto& [name, p] : model.named_parameters()) parameters.push_back(p);
+  Shadow shadow(model, nullptr, {.attribution = true});
+  const ObserverScope observing(shadow);
+  const Tensor value = [&] {
+    const amp::RecipeScope scope(format, parameters.empty() ? Device::cpu() : parameters[0].device());
+    return loss();
+  }();
+  static_cast<void>(autograd::grad({value}, parameters, {}, {.allow_unused = true}));
+  for (std::size_t i = 0; i < sites.size(); ++i) {
+    for (const GradientSite& s : alone.sites)
+      if (s.layer == sites[i].layer) harm.gradients[i] += finite(s.alone_whole * s.alone_whole);
+    for (const ShadowRow& row : shadow.rows())
+      if (row.module == sites[i].layer) harm.loss[i] += finite(std::abs(row.share));
+  }
+  return harm;
+}
+
+double sum(const std::vector<double>& v) { return std::accumulate(v.begin(), v.end(), 0.0); }
+
+}  // namespace
+
+Cost cost_from_name(const std::string& name) {
+  if (name == "bits") return Cost::bits;
+  if (name == "kept") return Cost::kept;
+  if (name == "moved") return Cost::moved;
+  throw_error("no cost '" + name + "'; allowed are bits, kept and moved");
+}
+
+double cost_of(const FormatSite& s, const amp::Recipe& format, Cost cost) {
+  const amp::Quantization q = format.quantization.value_or(amp::Quantization());
+  const double x = bits(q.forward_x), w = bits(q.forward_w), wgrad_x = bits(q.wgrad_x), wgrad_dy = bits(q.wgrad_dy);
+  const double dgrad_w = s.dgrad ? bits(q.dgrad_w) : 0, dgrad_dy = s.dgrad ? bits(q.dgrad_dy) : 0;
+  if (cost == Cost::bits) return s.multiplications * (x + w + dgrad_dy + dgrad_w + wgrad_x + wgrad_dy);
+  if (cost == Cost::kept) return (s.x * wgrad_x + s.w * dgrad_w) / 8;
+  return (s.x * (x + wgrad_x) + s.w * (w + dgrad_w) + s.y * (dgrad_dy + wgrad_dy)) / 8;
+}
+
+double cost_of(const std::vector<FormatSite>& sites, const Assignment& a) {
+  double all = 0;
+  for (std::size_t i = 0; i < sites.size(); ++i) all += sites[i].cost[a[i]];
+  return all;
+}
+
+std::vector<FormatSite> format_sites(nn::Module& model, const std::function<Tensor()>& loss,
+                                     std::vector<amp::Recipe>& formats, Cost cost) {
+  std::vector<FormatSite> sites;
+  {
+    Products products(sites);
+    const StageScope amp(chain().amp, &products);
+    static_cast<void>(loss());
+  }
+  if (sites.empty()) throw_error("no layer of the model multiplies by a weight");
+  std::ranges::stable_sort(formats, {}, [&](const amp::Recipe& f) {
+    double all = 0;
+    for (const FormatSite& s : sites) all += cost_of(s, f, cost);
+    return all;
+  });
+  Harm cheapest;
+  for (const amp::Recipe& f : formats) {
+    const Harm harm = harm_in(f, model, sites, loss);
+    if (&f == &formats[0]) cheapest = harm;
+    const double gradients = std::max(1e-300, sum(cheapest.gradients)), share = std::max(1e-300, sum(cheapest.loss));
+    for (std::size_t i = 0; i < sites.size(); ++i) {
+      sites[i].cost.push_back(cost_of(sites[i], f, cost));
+      sites[i].harm.push_back(harm.gradients[i] / gradients + harm.loss[i] / share);
+    }
+  }
+  return sites;
+}
+
+std::vector<Assignment> knapsack(const std::vector<FormatSite>& sites, const std::vector<double>& budgets) {
+  constexpr double kNever = std::numeric_limits<double>::infinity();
+  double most = 0;
+  for (const FormatSite& s : sites) most += std::ranges::max(s.cost);
+  const auto bins = [&](double cost) { return static_cast<std::size_t>(std::ceil(cost / most * 4000 - 1e-9)); };
+  const std::size_t size = 4001 + sites.size();  // each cost may be rounded up
+  std::vector<double> harm(size, 0);             // the least within so many bins of cost, of the sites so far
+  std::vector<std::vector<std::size_t>> choice;  // of each site, within so many bins for it and those before
+  for (const FormatSite& s : sites) {
+    std::vector<double> next(size, kNever);
+    std::vector<std::size_t>& chosen = choice.emplace_back(size, 0);
+    for (std::size_t f = 0; f < s.cost.size(); ++f)
+      for (std::size_t b = bins(s.cost[f]); b < size; ++b)
+        if (const double h = harm[b - bins(s.cost[f])] + s.harm[f]; h < next[b]) next[b] = h, chosen[b] = f;
+    harm = std::move(next);
+  }
+  std::vector<Assignment> all;
+  for (const double budget : budgets) {
+    std::size_t b = std::min(size - 1, static_cast<std::size_t>(std::max(0.0, budget) / most * 4000 + 1e-9));
+    Assignment& a = all.emplace_back(sites.size(), 0);
+    if (!(harm[b] < kNever)) {
+      for (std::size_t i = 0; i < sites.size(); ++i)
+        a[i] = static_cast<std::size_t>(std::ranges::min_element(sites[i].cost) - sites[i].cost.begin());
+      continue;
+    }
+    for (std::size_t i = sites.size(); i-- > 0; b -= bins(sites[i].cost[a[i]])) a[i] = choice[i][b];
+  }
+  return all;
+}
+
+}  // namespace gradual::inspect

@@ -1,0 +1,46 @@
+// Which format for which layer: what the products of a layer cost in a format, the harm that the format does there, and
+// the assignment of least harm within a budget of cost.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "../amp/recipe.h"
+
+namespace gradual::inspect {
+
+// What a step costs, summed over layers and their three products (forward, dgrad, wgrad):
+//   bits   multiplications times the bits of both operands, with their scales
+//   kept   bytes of the operands that backward reads: x and w
+//   moved  bytes of the operands of each product
+enum class Cost : std::uint8_t { bits, kept, moved };
+Cost cost_from_name(const std::string& name);  // Error for another name
+
+// A module that multiplies by a weight.
+struct FormatSite {
+  std::string layer = {};
+  double x = 0, w = 0, y = 0;                // elements
+  double multiplications = 0;                // of forward; each product has as many
+  bool dgrad = false;                        // its input needs a gradient
+  std::vector<double> cost = {}, harm = {};  // by format
+};
+double cost_of(const FormatSite& site, const amp::Recipe& format, Cost cost);
+
+// The sites of a step, in the order of forward. Sorts the formats (fp32 and quantised recipes) by the cost of a model
+// wholly in them. The harm of a format at a site is the sum of two parts: the squared error of all gradients that the
+// site alone causes (inspect/gradient_sites.h), and its share of the error in the loss (inspect/shadow.h); each relative
+// to that of the cheapest format at all sites (SNIP adds the two likewise, arXiv 2602.01410). The model has f32
+// parameters, on any device, and is in training mode. Error if no layer multiplies by a weight.
+std::vector<FormatSite> format_sites(nn::Module& model, const std::function<Tensor()>& loss,
+                                     std::vector<amp::Recipe>& formats, Cost cost);
+
+using Assignment = std::vector<std::size_t>;  // by site, the number of its format
+double cost_of(const std::vector<FormatSite>& sites, const Assignment& assignment);
+
+// For each budget the assignment of least harm, exact but for costs, which are rounded up to 1/4000 of the dearest
+// assignment. The cheapest assignment where the budget allows none.
+std::vector<Assignment> knapsack(const std::vector<FormatSite>& sites, const std::vector<double>& budgets);
+
+}  // namespace gradual::inspect

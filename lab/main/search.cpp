@@ -1,0 +1,99 @@
+// gradual-lab search: the cheapest assignment of formats to layers whose result is within the noise of fp32.
+#include <gradual/core/files/atomic_file.h>
+#include <gradual/core/support/error.h>
+#include <gradual/lab/search.h>
+
+#include <filesystem>
+
+#include "command_line.h"
+#include "commands.h"
+#include "study_command.h"
+#include "terminal.h"
+
+namespace gradual::lab {
+namespace {
+
+struct Arguments {
+  SearchOptions search;
+  StudyArguments study;
+  std::string formats = "mxfp4,mxfp8,bf16,fp32", cost = "bits", out = "gradual-lab-search";
+  bool overwrite = false;
+};
+
+void declare_options(CLI::App& app, Arguments& a) {
+  SearchOptions& s = a.search;
+  app.add_option("--formats", a.formats, "fp32 and quantised recipes; bf16 is e8m7")->capture_default_str();
+  app.add_option("--cost", a.cost, "bits (of operands, times multiplications), kept (bytes for backward) or moved")
+      ->capture_default_str();
+  app.add_option("--within", s.within, "points of accuracy that may be lost")->capture_default_str();
+  app.add_option("--noise", s.noise, "standard deviations of fp32's loss that the loss may rise; 0: any")
+      ->capture_default_str();
+  app.add_option("--trainings", s.trainings, "most trainings of search and proof")->capture_default_str();
+  app.add_option("--seeds", s.run.seeds, "seeds of each trial")->capture_default_str();
+  app.add_option("--unseen", s.unseen, "other seeds, of the proof and the comparison")->capture_default_str();
+  app.add_option("--random", s.random, "random assignments of equal cost to compare with")->capture_default_str();
+  a.study.declare(app);
+  app.get_option("--step")->description("the step of --seed whose errors estimate the harm of formats, from 0");
+  app.add_option("--out", a.out, "folder for recipe.json, trials.csv and front.svg")->capture_default_str();
+  app.add_flag("--overwrite", a.overwrite, "replace these files");
+}
+
+void write(const std::filesystem::path& out, const Search& s) {
+  write_file_atomically(out / "trials.csv", trials_csv(s));
+  write_file_atomically(out / "front.svg", front_svg(s));
+  if (s.found) amp::save_recipes(out / "recipe.json", {s.recipe(*s.found)});
+}
+
+std::filesystem::path folder_for(const Arguments& a) {
+  std::filesystem::path out = a.out;
+  for (const char* file : {"recipe.json", "trials.csv", "front.svg"})
+    if (!a.overwrite && std::filesystem::exists(out / file))
+      throw_error((out / file).string() + " exists; choose another --out, or replace it with --overwrite");
+  std::error_code error;
+  std::filesystem::create_directories(out, error);
+  if (error) throw_error("cannot make the folder " + a.out + ": " + error.message());
+  return out;
+}
+
+}  // namespace
+
+int search_command(int argc, char** argv) {
+  Arguments a;
+  CLI::App app(
+      "Searches for the cheapest format of each layer with which training ends as it does in fp32, and proves the\n"
+      "result on seeds that the search never saw.\n",
+      "gradual-lab search");
+  declare_options(app, a);
+  if (const std::optional<int> status = parse(app, argc, argv)) return *status;
+  at_least_one("--seeds", a.search.run.seeds);
+  a.study.check(app);
+  a.search.cost = inspect::cost_from_name(a.cost);
+  a.search.formats = split_names(a.formats);
+  for (std::string& name : a.search.formats)
+    if (name == "bf16") name = "e8m7";
+  const LabData data = a.study.task();
+  const MakeModel make = a.study.make_model();
+  Options& run = a.search.run;
+  a.search.step = a.study.options;
+  run.epochs = a.study.options.epochs, run.batch = a.study.options.batch, run.lr = a.study.options.lr;
+  const std::filesystem::path out = folder_for(a);
+  stop_on_signals();
+  run.stop = [] { return stop_signal() != 0; };
+  a.search.trial = [&](const Search& s) {
+    write(out, s);
+    const Trial& t = s.trials.back();
+    say(stderr, "[{:>3} trainings] {:<14} {:<6} cost {:5.1f}%  {:+.2f} points, loss {:+.4f} (noise {:.4f})  {}\n",
+        s.trainings, t.why,
+        t.assignment.empty() ? ""
+        : t.passes           ? "passes"
+                             : "fails",
+        100 * t.cost, t.points, t.loss_change, t.loss_noise, s.to_string(t.assignment));
+  };
+  const Search s = search(make, data, a.search);
+  write(out, s);
+  say(stdout, "\n{}\n{}: recipe.json, trials.csv and front.svg\n", to_string(s), a.out);
+  if (s.stopped) say(stdout, "interrupted; these are the trials so far\n");
+  return s.stopped ? 128 + stop_signal() : 0;
+}
+
+}  // namespace gradual::lab

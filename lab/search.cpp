@@ -1,0 +1,287 @@
+#include "search.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <map>
+#include <numeric>
+#include <set>
+
+#include "../core/ops/ops.h"
+#include "../core/support/generator.h"
+#include "../core/support/text.h"
+#include "../core/support/throwf.h"
+#include "run.h"
+#include "verdict.h"
+
+namespace gradual::lab {
+namespace {
+
+using inspect::Assignment;
+
+struct Stopped {};
+
+double mean(const std::vector<double>& v) {
+  return std::accumulate(v.begin(), v.end(), 0.0) / static_cast<double>(v.size());
+}
+
+class Searcher {
+ public:
+  Searcher(const MakeModel& make_model, const LabData& data, const SearchOptions& options, Search& s)
+      : make_model_(make_model), data_(data), options_(options), run_(options.run), s_(s) {
+    run_.sample_every = 1 << 30;  // nothing is counted
+    run_.progress = {}, run_.trace.clear(), run_.profile.clear();
+  }
+
+  void run() {
+    measure("fp32", {}, 0, run_.seeds);
+    from_the_front();
+    s_.complete = s_.found.has_value();
+    for (auto first = static_cast<std::uint64_t>(run_.seeds); s_.found && !s_.proven; first += options_.unseen) {
+      while (lower() || exchange()) {}
+      if (options_.unseen == 0 || s_.trainings + 2 * options_.unseen > options_.trainings) break;
+      prove(first);
+    }
+    if (s_.found && s_.proof_seed != 0) compare();
+  }
+
+ private:
+  // The cheapest passing one of the knapsack's assignments, by bisection.
+  void from_the_front() {
+    constexpr std::size_t kBudgets = 24;
+    double least = 0, most = 0;
+    for (const inspect::FormatSite& s : s_.sites) least += std::ranges::min(s.cost), most += std::ranges::max(s.cost);
+    std::vector<double> budgets(kBudgets, least);
+    for (std::size_t i = 1; i < kBudgets; ++i)
+      budgets[i] = budgets[i - 1] * std::pow(most / least, 1 / (kBudgets - 1.0));
+    std::vector<Assignment> front = inspect::knapsack(s_.sites, budgets);
+    front.emplace_back(s_.sites.size(), s_.formats.size() - 1);
+    if (passes("knapsack", front[0])) return;
+    for (std::size_t fails = 0, good = front.size(); fails + 1 < good;) {
+      const std::size_t middle = (fails + good) / 2;
+      (passes("knapsack", front[middle]) ? good : fails) = middle;
+    }
+  }
+
+  // All layers go to the next cheaper format, or half of them, at last single ones: the first that passes.
+  bool lower() {
+    const std::vector<std::size_t> sites = by_gain();
+    for (std::size_t size = sites.size(); size > 0; size = size == 1 ? 0 : (size + 1) / 2)
+      for (std::size_t at = 0; at < sites.size(); at += size) {
+        Assignment a = *s_.found;
+        const std::size_t count = std::min(size, sites.size() - at);
+        for (std::size_t i = at; i < at + count; ++i) --a[sites[i]];
+        if (passes(fmt::format("lower {}", count), a)) return true;
+      }
+    return false;
+  }
+
+  // Another assignment that costs no more and promises less harm, if its loss is less.
+  bool exchange() {
+    const Assignment before = *s_.found, a = inspect::knapsack(s_.sites, {inspect::cost_of(s_.sites, before)})[0];
+    if (a == before || s_.cost(a) > s_.cost(before) || !passes("exchange", a)) return false;
+    if (trial_of(a).loss_change < trial_of(before).loss_change) s_.found = a;
+    return *s_.found != before;
+  }
+
+  Trial& trial_of(const Assignment& a) const { return *std::ranges::find(s_.trials, a, &Trial::assignment); }
+
+  // The sites that have a cheaper format, by cost saved for the harm added.
+  std::vector<std::size_t> by_gain() const {
+    std::vector<std::size_t> sites;
+    const auto gain = [&](std::size_t i) {
+      const inspect::FormatSite& s = s_.sites[i];
+      const std::size_t f = (*s_.found)[i];
+      return (s.cost[f] - s.cost[f - 1]) / std::max(1e-12, s.harm[f - 1] - s.harm[f]);
+    };
+    for (std::size_t i = 0; i < s_.sites.size(); ++i)
+      if ((*s_.found)[i] > 0) sites.push_back(i);
+    std::ranges::stable_sort(sites, std::greater(), gain);
+    return sites;
+  }
+
+  // With seeds that nothing has seen. One that fails counts as failed from then on; the next in cost takes its place.
+  void prove(std::uint64_t first) {
+    s_.proof_seed = first;
+    measure("fp32", {}, first, options_.unseen);
+    s_.proven = measure("proof", *s_.found, first, options_.unseen).passes;
+    if (s_.proven) return;
+    trial_of(*s_.found).passes = false;
+    s_.found.reset();
+    for (const Trial& t : s_.trials)
+      if (t.passes && !t.assignment.empty() && (!s_.found || s_.cost(t.assignment) < s_.cost(*s_.found)))
+        s_.found = t.assignment;
+  }
+
+  void compare() {
+    const int before = s_.trainings;
+    const auto against = [&](const std::string& why, const Assignment& a) {
+      if (a != *s_.found) measure(why, a, s_.proof_seed, options_.unseen);
+      s_.compared = s_.trainings - before;
+    };
+    const auto bf16 = std::ranges::find(s_.formats, "e8m7");
+    if (bf16 != s_.formats.end())
+      against("uniform bf16", Assignment(s_.sites.size(), static_cast<std::size_t>(bf16 - s_.formats.begin())));
+    against("first and last", rule_of_thumb());
+    for (const Assignment& a : random_ones()) against("random", a);
+    s_.trainings = before;
+  }
+
+  double distance(const Assignment& a) const { return std::abs(s_.cost(a) - s_.cost(*s_.found)); }
+
+  // First and last layer in one format, the others in a cheaper one: of all such the nearest in cost.
+  Assignment rule_of_thumb() const {
+    Assignment best;
+    for (std::size_t low = 0; low < s_.formats.size(); ++low)
+      for (std::size_t high = low + 1; high < s_.formats.size(); ++high) {
+        Assignment a(s_.sites.size(), low);
+        a.front() = a.back() = high;
+        if (best.empty() || distance(a) < distance(best)) best = std::move(a);
+      }
+    return best.empty() ? *s_.found : best;
+  }
+
+  // Of 20,000 drawn ones those whose cost is within 2% of the found one's.
+  std::vector<Assignment> random_ones() const {
+    Generator generator(0);
+    const GeneratorScope scope(generator);
+    const auto n = static_cast<std::int64_t>(s_.sites.size());
+    const std::vector<double> drawn = rand({20000, n}).to_vector<double>();
+    std::vector<Assignment> found;
+    std::set<Assignment> seen{*s_.found, rule_of_thumb()};
+    for (auto at = drawn.begin(); at != drawn.end() && std::ssize(found) < options_.random; at += n) {
+      Assignment a;
+      for (auto x = at; x != at + n; ++x)
+        a.push_back(static_cast<std::size_t>(*x * static_cast<double>(s_.formats.size())));
+      if (distance(a) <= 0.02 * s_.cost(*s_.found) && seen.insert(a).second) found.push_back(a);
+    }
+    return found;
+  }
+
+  // Whether an assignment passes on the search's seeds. One that is nowhere dearer than a failed one fails as well.
+  bool passes(const std::string& why, const Assignment& a) {
+    for (const Trial& t : s_.trials) {
+      if (t.assignment == a) return t.passes;
+      if (!t.assignment.empty() && !t.passes && std::ranges::equal(t.assignment, a, std::greater_equal())) return false;
+    }
+    if (s_.trainings + run_.seeds + 2 * options_.unseen > options_.trainings) return s_.complete = false;
+    return measure(why, a, 0, run_.seeds).passes;
+  }
+
+  const Trial& measure(const std::string& why, const Assignment& a, std::uint64_t first, int seeds) {
+    const amp::Recipe recipe = a.empty() ? amp::recipe("fp32") : s_.recipe(a);
+    Trial t{.why = why, .assignment = a, .cost = a.empty() ? 2 : s_.cost(a), .first_seed = first};
+    std::vector<Result> runs;
+    std::vector<Result>& base = fp32_[first];
+    const bool searching = first == 0 && !a.empty();
+    for (int i = 0; i < seeds; ++i) {
+      Run run(make_model_, data_, recipe, first + static_cast<std::uint64_t>(i), run_);
+      if (!run.train("", {.recipe = recipe, .seed = first + static_cast<std::uint64_t>(i)})) throw Stopped{};
+      ++s_.trainings;
+      runs.push_back(run.result());
+      if (a.empty()) base.push_back(runs.back());
+      if (judge_trial(t, runs, base) && searching) break;  // it needs no other seed
+    }
+    if (searching && t.passes && (!s_.found || t.cost < s_.cost(*s_.found))) s_.found = a;
+    s_.trials.push_back(std::move(t));
+    if (options_.trial) options_.trial(s_);
+    return s_.trials.back();
+  }
+
+  // runs: of this trial; base: of fp32, with all seeds. True if the trial is far off.
+  bool judge_trial(Trial& t, std::vector<Result> runs, const std::vector<Result>& base) const {
+    const Result& last = runs.back();
+    t.accuracy.push_back(last.test_accuracy), t.loss.push_back(last.test_loss);
+    std::vector<double> losses, change, points;
+    for (const Result& b : base) losses.push_back(b.test_loss);
+    for (std::size_t i = 0; i < runs.size(); ++i) {
+      change.push_back(t.loss[i] - losses[i]);
+      points.push_back(100 * (t.accuracy[i] - base[i].test_accuracy));
+    }
+    t.points = mean(points), t.loss_change = mean(change), t.fp32_loss = mean(t.loss) - t.loss_change;
+    double squares = 0;
+    for (const double l : losses) squares += std::pow(l - mean(losses), 2);
+    const bool any_loss = options_.noise == 0 || losses.size() < 2;
+    t.loss_noise = losses.size() < 2 ? 0 : std::sqrt(squares / static_cast<double>(losses.size() - 1));
+    const double limit = options_.noise * t.loss_noise;
+    t.passes = std::ranges::all_of(runs, [](const Result& r) { return r.status == "ok"; }) &&
+               t.points >= -options_.within - 1e-9 && (any_loss || t.loss_change <= limit);
+    if (t.assignment.empty()) return false;
+    runs.insert(runs.end(), base.begin(), base.end());
+    judge(runs);
+    t.verdict = runs.front().verdict;
+    return !t.passes && (!t.verdict.starts_with("matches") || !(any_loss || t.loss_change <= 2 * limit));
+  }
+
+  const MakeModel& make_model_;
+  const LabData& data_;
+  const SearchOptions& options_;
+  Options run_;
+  Search& s_;
+  std::map<std::uint64_t, std::vector<Result>> fp32_;  // by first seed
+};
+
+std::vector<amp::Recipe> recipes_of(const std::vector<std::string>& formats) {
+  std::vector<amp::Recipe> recipes;
+  for (const std::string& name : formats) {
+    amp::Recipe r = amp::recipe(name);
+    if (!r.quantization && r.name != "fp32")
+      throwf("search: '{}' is no format of products; allowed are fp32 and quantised recipes, as mxfp4 or e8m7", name);
+    if (std::ranges::find(recipes, r.name, &amp::Recipe::name) != recipes.end())
+      throw_error("search: the format " + r.name + " is given twice");
+    recipes.push_back(std::move(r));
+  }
+  if (recipes.size() < 2) throw_error("search: at least two formats are needed");
+  return recipes;
+}
+
+void check_options(const SearchOptions& o) {
+  if (!(o.within >= 0 && o.noise >= 0 && o.unseen >= 0 && o.random >= 0))
+    throwf("search: within is {}, noise {}, unseen {} and random {}; they must be at least 0", o.within, o.noise,
+           o.unseen, o.random);
+  if (const int least = 2 * o.run.seeds + 2 * o.unseen; o.trainings < least)
+    throwf("search: {} trainings are too few; fp32, one trial and the proof take {}", o.trainings, least);
+}
+
+}  // namespace
+
+amp::Recipe Search::recipe(const Assignment& a) const {
+  amp::Recipe r{.name = "searched", .description = to_string(a), .quantization = amp::Quantization()};
+  for (std::size_t i = 0; i < sites.size(); ++i) r.quantization->modules.emplace_back(sites[i].layer, formats[a[i]]);
+  return r;
+}
+
+std::string Search::to_string(const Assignment& a) const {
+  if (a.empty()) return "fp32";
+  std::string text;
+  for (std::size_t f = 0; f < formats.size(); ++f) {
+    std::vector<std::string> layers;
+    for (std::size_t i = 0; i < sites.size(); ++i)
+      if (a[i] == f) layers.push_back(sites[i].layer);
+    if (layers.empty()) continue;
+    if (layers.size() == sites.size()) return formats[f] + ": all";
+    text += (text.empty() ? "" : "; ") + formats[f] + ": " + join(layers);
+  }
+  return text;
+}
+
+Search search(const MakeModel& make_model, const LabData& data, const SearchOptions& options) {
+  check_options(options);
+  std::vector<amp::Recipe> formats = recipes_of(options.formats);
+  check(make_model, formats, "", options.run);
+  Search s;
+  {
+    Study study(make_model, data, amp::recipe("fp32"), options.step);
+    s.sites = inspect::format_sites(
+        study.model(), [&] { return study.loss(); }, formats, options.cost);
+  }
+  for (const amp::Recipe& f : formats) s.formats.push_back(f.name);
+  for (const auto& site : s.sites) s.bf16_cost += inspect::cost_of(site, amp::recipe("e8m7"), options.cost);
+  try {
+    Searcher(make_model, data, options, s).run();
+  } catch (const Stopped&) { s.stopped = true, s.complete = false; }
+  return s;
+}
+
+}  // namespace gradual::lab

@@ -1,0 +1,104 @@
+// What a search prints and writes.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+
+#include "../core/support/text.h"
+#include "../inspect/csv.h"
+#include "search.h"
+
+namespace gradual::lab {
+namespace {
+
+double average(const std::vector<double>& v) {
+  double sum = 0;
+  for (const double x : v) sum += x / static_cast<double>(v.size());
+  return sum;
+}
+
+// The loss minus the found assignment's with the same seeds: mean, standard error, and where it is higher.
+std::string beside(const Trial& t, const Trial& found) {
+  const auto n = static_cast<double>(std::min(t.loss.size(), found.loss.size()));
+  double sum = 0, squares = 0;
+  int higher = 0;
+  for (std::size_t i = 0; i < static_cast<std::size_t>(n); ++i) {
+    const double d = t.loss[i] - found.loss[i];
+    sum += d, squares += d * d, higher += d > 0;
+  }
+  const double error = n > 1 ? std::sqrt(std::max(0.0, squares - sum * sum / n) / (n - 1) / n) : 0;
+  return fmt::format("{:+.4f} +- {:.4f}, higher in {} of {}", sum / n, error, higher, n);
+}
+
+}  // namespace
+
+std::string to_string(const Search& s) {
+  if (!s.found) return fmt::format("no assignment passed in {} trainings\n", s.trainings);
+  std::string text =
+      fmt::format("found: {}\ncost: {:.1f}% of uniform bf16\n", s.to_string(*s.found), 100 * s.cost(*s.found));
+  text += s.complete
+              ? "no layer can go to a cheaper format\n"
+              : "cheaper formats are left that were not tried: the search was stopped, or its trainings ran out\n";
+  text += s.proof_seed == 0 ? "not proven on other seeds\n"
+          : s.proven        ? "it holds on seeds that the search never saw\n"
+                            : "it does NOT hold on seeds that the search never saw\n";
+  text += fmt::format("trainings: {} of search and proof, {} of the comparison\n", s.trainings, s.compared);
+  if (s.proof_seed == 0) return text;
+  std::vector<std::vector<std::string>> rows = {
+      {"", "assignment", "cost", "accuracy", "loss", "verdict", "loss beside the found one's"}};
+  const auto proof = std::ranges::find_if(
+      s.trials, [&](const Trial& t) { return t.first_seed == s.proof_seed && t.assignment == *s.found; });
+  for (const Trial& t : s.trials) {
+    if (t.first_seed != s.proof_seed) continue;
+    const bool compared = proof != s.trials.end() && &t != &*proof;
+    rows.push_back({t.why, s.to_string(t.assignment), fmt::format("{:.1f}%", 100 * t.cost),
+                    fmt::format("{:.2f}%", 100 * average(t.accuracy)), fmt::format("{:.4f}", average(t.loss)),
+                    t.verdict, compared ? beside(t, *proof) : ""});
+  }
+  return text + "\n" + table_of(rows);
+}
+
+std::string trials_csv(const Search& s) {
+  std::string text = "trial,why,first_seed,seeds,cost_of_bf16";
+  for (const auto& site : s.sites) text += "," + inspect::csv_field(site.layer);
+  text += ",accuracy,loss,points,loss_change,loss_noise,passes,verdict\n";
+  int number = 0;
+  for (const Trial& t : s.trials) {
+    text += fmt::format("{},{},{},{},{:.4f}", number++, t.why, t.first_seed, t.loss.size(), t.cost);
+    for (std::size_t i = 0; i < s.sites.size(); ++i)
+      text += "," + inspect::csv_field(t.assignment.empty() ? "fp32" : s.formats[t.assignment[i]]);
+    text += fmt::format(",{:.6g},{:.6g},{:.4g},{:.4g},{:.4g},{},{}\n", average(t.accuracy), average(t.loss), t.points,
+                        t.loss_change, t.loss_noise, t.passes, inspect::csv_field(t.verdict));
+  }
+  return text;
+}
+
+std::string front_svg(const Search& s) {
+  // Cost relative to bf16's; loss relative to fp32's, from a half to eight times, in the logarithm.
+  double most = 1;
+  for (const Trial& t : s.trials) most = std::max(most, t.cost);
+  const auto x = [&](double cost) { return 60 + 560 * cost / most; };
+  const auto y = [](double ratio) { return ratio > 0 ? 270 - 78 * std::clamp(std::log2(ratio), -1.0, 3.0) : 36.0; };
+  std::string text =
+      "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 640 400\">\n<style>text{font:12px sans-serif;fill:#333}"
+      "line{stroke:#bbb}rect{stroke:#357;fill:#fff}.passes{fill:#357}.found{stroke:#c30;fill:#c30}</style>\n"
+      "<text x=\"60\" y=\"20\">filled: passes; hollow: fails; red: found; squares: on the seeds of the proof</text>\n"
+      "<text x=\"250\" y=\"390\">cost, of uniform bf16's</text>\n"
+      "<text x=\"14\" y=\"260\" transform=\"rotate(-90 14 260)\">test loss, of fp32's</text>\n";
+  for (const double ratio : {0.5, 1.0, 2.0, 4.0, 8.0})
+    text += fmt::format("<line x1=\"60\" x2=\"620\" y1=\"{0}\" y2=\"{0}\"/><text x=\"30\" y=\"{0}\">{1}</text>\n",
+                        y(ratio), ratio);
+  for (int i = 0; i <= 4; ++i)
+    text += fmt::format("<text x=\"{:.1f}\" y=\"370\">{:.3g}</text>\n", x(most * i / 4), most * i / 4);
+  for (const Trial& t : s.trials) {
+    const char* kind = s.found && t.assignment == *s.found ? "found" : t.passes ? "passes" : "fails";
+    text += fmt::format(
+        "<rect class=\"{}\" x=\"{:.1f}\" y=\"{:.1f}\" width=\"9\" height=\"9\" rx=\"{}\"><title>{}: {}, loss "
+        "{:.4g}, fp32's {:.4g}</title></rect>\n",
+        kind, x(t.cost) - 4.5, y(average(t.loss) / t.fp32_loss) - 4.5, t.first_seed > 0 ? 0 : 4.5, t.why,
+        s.to_string(t.assignment), average(t.loss), t.fp32_loss);
+  }
+  return text + "</svg>\n";
+}
+
+}  // namespace gradual::lab
