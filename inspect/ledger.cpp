@@ -12,29 +12,44 @@
 #include "../core/ops/ops.h"
 #include "../core/ops/parameter_inputs.h"
 #include "../core/quantize/quantizer_call.h"
+#include "../core/support/multiversion.h"
 #include "csv.h"
 
 namespace gradual::inspect {
 namespace {
 
-constexpr double kNone = std::numeric_limits<double>::quiet_NaN();
+constexpr double kNone = std::numeric_limits<double>::quiet_NaN(), kInf = std::numeric_limits<double>::infinity();
 
-void add(Numbers& to, const Numbers& n) {
-  to.elements += n.elements, to.zeros += n.zeros, to.subnormal += n.subnormal, to.nan += n.nan, to.inf += n.inf;
-  if (n.largest > 0) to.least = to.largest > 0 ? std::min(to.least, n.least) : n.least;
-  to.largest = std::max(to.largest, n.largest);
+// f(x, y, n) for the values of two tensors of one shape, as f64 in blocks that stay in the first cache.
+template <class F> void in_blocks(const Tensor& a, const Tensor& b, const F& f) {
+  const Unseen unseen;
+  constexpr std::int64_t kBlock = 1024;
+  double values[2][kBlock];
+  const Tensor rows[2] = {contiguous(a.detach().to(Device::cpu())), contiguous(b.detach().to(Device::cpu()))};
+  for (std::int64_t i = 0; i < a.numel(); i += kBlock) {
+    const std::int64_t n = std::min(kBlock, a.numel() - i);
+    for (int k = 0; k < 2; ++k) {
+      const auto width = static_cast<std::int64_t>(size_of(rows[k].dtype()));
+      fetch_and_cast(rows[k].dtype(), static_cast<const char*>(rows[k].raw()) + i * width, 1, values[k], n);
+    }
+    vectorized([&, n] { f(values[0], values[1], n); });
+  }
 }
 
 // 10 log10(sum x^2 / sum (x - y)^2) over the elements that are finite in both.
 double sqnr_db(const Tensor& wide, const Tensor& narrow) {
-  const auto *a = wide.data<double>(), *b = narrow.data<double>();
   double signal = 0, noise = 0;
-  for (std::int64_t i = 0; i < wide.numel(); ++i) {
-    if (!std::isfinite(a[i]) || !std::isfinite(b[i])) continue;
-    signal += a[i] * a[i];
-    noise += (a[i] - b[i]) * (a[i] - b[i]);
-  }
-  return noise == 0 ? std::numeric_limits<double>::infinity() : 10 * std::log10(signal / noise);
+  in_blocks(wide, narrow, [&](const double* a, const double* b, std::int64_t n) {
+    double squares = 0, errors = 0;
+#pragma omp simd reduction(+ : squares, errors)
+    for (std::int64_t i = 0; i < n; ++i) {
+      const bool finite = std::abs(a[i]) < kInf && std::abs(b[i]) < kInf;
+      const double x = finite ? a[i] : 0, error = finite ? a[i] - b[i] : 0;
+      squares += x * x, errors += error * error;
+    }
+    signal += squares, noise += errors;
+  });
+  return noise == 0 ? kInf : 10 * std::log10(signal / noise);
 }
 
 bool any_nonfinite(const OpCall& call) {
@@ -57,10 +72,12 @@ bool is_mask(const OpCall& call) {
 // Second moments that are 0 while the first is not.
 std::int64_t lost_moments(const OpCall& one) {
   if (one.op != OpId::adam_step_ || !one[5].defined()) return 0;
-  const Tensor first = f64_of(one[4]), second = f64_of(one[5]);
   std::int64_t lost = 0;
-  for (std::int64_t i = 0; i < first.numel(); ++i)
-    lost += first.data<double>()[i] != 0 && second.data<double>()[i] == 0;
+  in_blocks(one[4], one[5], [&](const double* first, const double* second, std::int64_t n) {
+    std::int64_t some = 0;
+    for (std::int64_t i = 0; i < n; ++i) some += first[i] != 0 && second[i] == 0;
+    lost += some;
+  });
   return lost;
 }
 
@@ -101,7 +118,7 @@ void count_running(LedgerRow& r, const OpCall& call, const Tensor (&before)[2]) 
 double accumulation_db(const OpCall& call, const Outputs& out) {
   const Unseen unseen;
   const AccumulatorScope exact(std::nullopt);
-  return sqnr_db(f64_of(dispatch(call.op, call.inputs, *call.attrs, call.where)[0]), f64_of(out[0]));
+  return sqnr_db(dispatch(call.op, call.inputs, *call.attrs, call.where)[0], out[0]);
 }
 
 // The columns of the files, in order; JSON has no NaN and no Inf, null stands for both.
@@ -236,18 +253,18 @@ void Ledger::after(const OpCall& call, const Outputs& out, const CallRecord& rec
   LedgerRow r = row(call, record);
   for (int i = 0; i < kMaxOutputs && out[i].defined(); ++i) {
     r.results += (i ? ", " : "") + describe(out[i]);
-    if (kind != OpKind::View) inspect::add(r.numbers, numbers_of(out[i]));
+    if (kind != OpKind::View) r.numbers += numbers_of(out[i]);
   }
   if (call.inputs.size() > 0 && call[0].defined()) r.from = call[0].dtype();
   r.to = out[0].defined() ? out[0].dtype() : r.from;
   if (call.op == OpId::batch_norm_update_) {
-    inspect::add(r.numbers, numbers_of(call[1]));
+    r.numbers += numbers_of(call[1]);
     count_running(r, call, running_);
   }
   // Whether inputs were finite matters where results are not.
   if (!r.numbers.finite())
     r.nonfinite_inputs = is_mask(call) || (kind == OpKind::InPlace ? nonfinite_inputs_ : any_nonfinite(call));
-  if (call.op == OpId::cast && r.counts.elements) r.sqnr_db = inspect::sqnr_db(f64_of(call[0]), f64_of(out[0]));
+  if (call.op == OpId::cast && r.counts.elements) r.sqnr_db = inspect::sqnr_db(call[0], out[0]);
   if ((call.op == OpId::add || call.op == OpId::sub) && is_half(r.to)) count_swamped(r, call, out[0]);
   if (const auto& sums = current_accumulator();
       sums && (kind == OpKind::Contraction || call.op == OpId::sum || call.op == OpId::mean)) {
@@ -279,7 +296,7 @@ void Ledger::quantized(const QuantizerCall& call) {
               .accumulation_db = kNone};
   if (!r.numbers.finite()) r.nonfinite_inputs = !numbers_of(call.from).finite();
   if (const auto made = made_by_.find(amp::storage_id(call.from)); made != made_by_.end()) r.reads = {made->second};
-  r.sqnr_db = inspect::sqnr_db(f64_of(call.from), f64_of(call.scale.defined() ? mul(call.to, call.scale) : call.to));
+  r.sqnr_db = inspect::sqnr_db(call.from, call.scale.defined() ? mul(call.to, call.scale) : call.to);
   add(std::move(r), call.to);
 }
 

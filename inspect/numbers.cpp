@@ -6,59 +6,74 @@
 #include <bit>
 #include <cmath>
 #include <limits>
+#include <vector>
 
 #include "../core/formats/convert.h"
 #include "../core/formats/format.h"
 #include "../core/ops/ops.h"
+#include "../core/support/multiversion.h"
+#include "../core/support/parallel.h"
 
 namespace gradual::inspect {
 namespace {
 
-// Bits is the unsigned integer of T's width: magnitudes compare as integers.
-template <class T, class Bits>
-void add(Numbers& to, const T* values, std::int64_t n, T normal, Bits& least, Bits& largest) {
-  constexpr Bits kMagnitude = ~Bits{0} >> 1, kInf = std::bit_cast<Bits>(std::numeric_limits<T>::infinity());
-  const Bits smallest_normal = std::bit_cast<Bits>(normal);
-  std::int64_t zeros = 0, subnormal = 0, nan = 0, inf = 0;
-  for (std::int64_t i = 0; i < n; ++i) {
-    const Bits m = std::bit_cast<Bits>(values[i]) & kMagnitude;
-    zeros += m == 0;
-    subnormal += m - 1 < smallest_normal - 1;
-    inf += m == kInf;
-    nan += m > kInf;
-    least = std::min(least, m == 0 ? kInf : m);
-    largest = std::max(largest, m < kInf ? m : Bits{0});
-  }
-  to.zeros += zeros, to.subnormal += subnormal, to.nan += nan, to.inf += inf;
+constexpr std::int64_t kBlock = 1 << 14, kChunk = 8 * kBlock;  // elements; counts of a block fit in 16 bits
+
+// At most kBlock numbers of a dtype by their bits: magnitudes compare as integers. `normal`: the smallest normal number.
+template <class Bits> Numbers count(DType dtype, const void* values, std::int64_t n, Bits normal, int mantissa_bits) {
+  constexpr Bits kMagnitude = std::numeric_limits<Bits>::max() / 2, kOne = 1;
+  const Bits inf = kMagnitude - ((kOne << mantissa_bits) - 1);
+  Bits zeros = 0, below = 0, infs = 0, nan = 0, least = kMagnitude, largest = 0;
+  vectorized([&, n, normal, inf, p = static_cast<const Bits*>(values)] {
+    Bits z = 0, b = 0, i = 0, x = 0, low = kMagnitude, high = 0;
+#pragma omp simd reduction(+ : z, b, i, x) reduction(min : low) reduction(max : high)
+    for (std::int64_t k = 0; k < n; ++k) {
+      const Bits m = p[k] & kMagnitude, less = m - kOne;  // 0 becomes the largest
+      z += m == 0, b += m<normal, i += m == inf, x += m> inf;
+      low = less < low ? less : low;
+      high = m < inf && m > high ? m : high;
+    }
+    zeros = z, below = b, infs = i, nan = x, least = low + kOne, largest = high;
+  });
+  Numbers c;
+  c.elements = n, c.zeros = zeros, c.subnormal = below - zeros, c.nan = nan, c.inf = infs;
+  if (largest) fetch_and_cast(dtype, &least, 1, &c.least, 1), fetch_and_cast(dtype, &largest, 1, &c.largest, 1);
+  return c;
 }
 
-template <class T, class Bits> void count(Numbers& to, const Tensor& t) {
-  const auto* p = static_cast<const char*>(t.raw());
-  const auto width = static_cast<std::int64_t>(size_of(t.dtype()));
-  const auto normal =
-      t.dtype() == DType::f64 ? std::numeric_limits<T>::min() : static_cast<T>(format_of(t.dtype()).min_normal());
-  Bits least = std::bit_cast<Bits>(std::numeric_limits<T>::infinity()), largest = 0;
-  constexpr std::int64_t kBlock = 1024;
-  T block[kBlock];
-  for (std::int64_t i = 0; i < to.elements; i += kBlock) {
-    const std::int64_t n = std::min(kBlock, to.elements - i);
-    fetch_and_cast(t.dtype(), p + i * width, 1, block, n);
-    add<T, Bits>(to, block, n, normal, least, largest);
-  }
-  if (largest) to.least = std::bit_cast<T>(least), to.largest = std::bit_cast<T>(largest);
+Numbers count(DType dtype, const void* values, std::int64_t n) {
+  if (dtype == DType::f64) return count<std::uint64_t>(dtype, values, n, std::uint64_t{1} << 52, 52);
+  const Format format = format_of(dtype);
+  const int m = format.mantissa_bits;
+  if (dtype == DType::f32) return count<std::uint32_t>(dtype, values, n, 1u << m, m);
+  if (is_half(dtype)) return count<std::uint16_t>(dtype, values, n, static_cast<std::uint16_t>(1 << m), m);
+  std::vector<float> wide(static_cast<std::size_t>(n));
+  fetch_and_cast(dtype, values, 1, wide.data(), n);
+  return count(DType::f32, wide.data(), n, std::bit_cast<std::uint32_t>(static_cast<float>(format.min_normal())), 23);
 }
 
 }  // namespace
 
+Numbers& Numbers::operator+=(const Numbers& n) {
+  elements += n.elements, zeros += n.zeros, subnormal += n.subnormal, nan += n.nan, inf += n.inf;
+  if (n.largest > 0) least = largest > 0 ? std::min(least, n.least) : n.least;
+  largest = std::max(largest, n.largest);
+  return *this;
+}
+
 Numbers numbers_of(const Tensor& t) {
-  Numbers n;
-  if (!t.defined() || !t.is_floating()) return n;
+  if (!t.defined() || !t.is_floating()) return {};
   const Unseen unseen;
   const Tensor rows = contiguous(t.detach().to(Device::cpu()));
-  n.elements = rows.numel();
-  if (t.dtype() == DType::f64) count<double, std::uint64_t>(n, rows);
-  else count<float, std::uint32_t>(n, rows);
-  return n;
+  const std::int64_t n = rows.numel(), width = static_cast<std::int64_t>(size_of(t.dtype()));
+  std::vector<Numbers> chunks(static_cast<std::size_t>(n / kChunk + 1));
+  parallel_for(n, kChunk, [&, p = static_cast<const char*>(rows.raw())](std::int64_t begin, std::int64_t end) {
+    for (std::int64_t i = begin; i < end; i += kBlock)
+      chunks[static_cast<std::size_t>(begin / kChunk)] += count(t.dtype(), p + i * width, std::min(kBlock, end - i));
+  });
+  Numbers sum;
+  for (const Numbers& c : chunks) sum += c;
+  return sum;
 }
 
 Tensor f64_of(const Tensor& t) {

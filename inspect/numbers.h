@@ -32,6 +32,7 @@ struct Numbers {
 
   bool finite() const { return nan + inf == 0; }
   double zero_percent() const { return percent_of(zeros, elements); }
+  Numbers& operator+=(const Numbers& other);
 };
 
 // t: any floating tensor, on any device; elements of an expanded dim count as often as they are seen. Runs no op that
