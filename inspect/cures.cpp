@@ -1,7 +1,5 @@
 #include "cures.h"
 
-#include <functional>
-
 #include "../core/support/error.h"
 
 namespace gradual::inspect::cures {
@@ -9,12 +7,12 @@ namespace {
 
 using amp::Recipe;
 
-// Edits each quantiser that there is.
-Recipe each(Recipe r, const std::function<void(Quantizer&)>& change) {
+std::vector<Quantizer*> quantizers(Recipe& r) {
+  std::vector<Quantizer*> all;
   if (r.quantization)
     for (const amp::QuantizerField& field : amp::kQuantizerFields)
-      if (auto& q = *r.quantization.*field.quantizer) change(*q);
-  return r;
+      if (auto& q = *r.quantization.*field.quantizer) all.push_back(&*q);
+  return all;
 }
 
 }  // namespace
@@ -67,29 +65,17 @@ Cure f32_sums(Recipe r) {
 }
 
 Cure scales(Recipe r) {
-  return {each(r,
-               [](Quantizer& q) {
-                 if (q.scaling.kind == ScalingKind::none || q.scaling.kind == ScalingKind::fixed)
-                   q.scaling = {.kind = ScalingKind::tensor}, q.overflow = Overflow::saturate;
-               }),
-          "one scale a tensor, from its own amax"};
-}
-
-Cure current_scales(Recipe r) {
-  return {each(r,
-               [](Quantizer& q) {
-                 if (q.scaling.kind == ScalingKind::delayed) q.scaling = {.kind = ScalingKind::tensor};
-               }),
-          "scales from the tensor's own amax"};
+  for (Quantizer* q : quantizers(r))
+    if (const auto kind = q->scaling.kind;
+        kind == ScalingKind::none || kind == ScalingKind::fixed || kind == ScalingKind::delayed)
+      q->scaling = {.kind = ScalingKind::tensor}, q->overflow = Overflow::saturate;
+  return {r, "one scale a tensor, from its own amax"};
 }
 
 Cure rceil(Recipe r) {
-  return {each(r,
-               [](Quantizer& q) {
-                 const Scaling& s = q.scaling;
-                 if (s.kind == ScalingKind::block && s.scale != ScaleFormat::f32) q.scaling.rule = ScaleRule::rceil;
-               }),
-          "scales rounded up (RCEIL)"};
+  for (Quantizer* q : quantizers(r))
+    if (Scaling& s = q->scaling; s.kind == ScalingKind::block && s.scale != ScaleFormat::f32) s.rule = ScaleRule::rceil;
+  return {r, "scales rounded up (RCEIL)"};
 }
 
 Cure layer_in_f32(Recipe r, const std::string& layer) {

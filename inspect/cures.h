@@ -26,10 +26,9 @@ Cure dynamic_scale(amp::Recipe r);  // with the usual options
 Cure norms_in_f32(amp::Recipe r);   // mode half for pure
 Cure op_in_f32(amp::Recipe r, OpId op);
 Cure f32_sums(amp::Recipe r);
-// Of quantisers of contractions: a scale for those that have none, the tensor's own amax for delayed scales, RCEIL for
+// Of quantisers of contractions: a scale from the tensor's own amax where there is none or a delayed one, RCEIL for
 // FLOOR, and both operands of a layer or one role of all layers in high precision.
 Cure scales(amp::Recipe r);
-Cure current_scales(amp::Recipe r);
 Cure rceil(amp::Recipe r);
 Cure layer_in_f32(amp::Recipe r, const std::string& layer);
 Cure role_in_f32(amp::Recipe r, amp::Role role);

@@ -1,6 +1,8 @@
 // The rules of diagnose(): each gives what it finds in one kind of evidence. Internal to diagnosis.
 #pragma once
 
+#include <functional>
+
 #include "diagnosis.h"
 
 namespace gradual::inspect::rules {
@@ -23,13 +25,23 @@ std::vector<Finding> of_casts(const Evidence& e);
 Found of_updates(const Evidence& e);
 
 // At a row: its phase, op and site.
-Finding at(const LedgerRow& row, std::int64_t step, std::string cause);
+Finding at(const LedgerRow& row, std::int64_t step, std::string cause, std::string sentence,
+           std::vector<Cure> cures = {}, double severity = 0);
 std::string percent(double share);  // 0.125: "12.5%"
-// What becomes 0 of the numbers that were not.
-inline double lost_share(const CastCounts& c) {
-  const auto nonzero = static_cast<double>(c.elements - c.zeros);
-  return nonzero > 0 ? static_cast<double>(c.underflow) / nonzero : 0;
+template <class N> double share(N part, N whole) {
+  return whole > 0 ? static_cast<double>(part) / static_cast<double>(whole) : 0;
 }
+// What becomes 0 of the numbers that were not.
+inline double lost_share(const CastCounts& c) { return share(c.underflow, c.elements - c.zeros); }
+
+// The row with the highest score of those above the first.
+struct Worst {
+  double score = 0;
+  const LedgerRow* row = nullptr;
+  std::int64_t step = -1;
+
+  void take(const std::optional<ObservedStep>& s, const std::function<double(const LedgerRow&)>& score_of);
+};
 
 // Shares from which on something is worth a finding.
 inline constexpr double kManyVanish = 0.25, kManyClipped = 0.01, kManyClippedByFloor = 0.005;

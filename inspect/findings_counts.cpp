@@ -11,8 +11,8 @@ namespace {
 
 using amp::Recipe, amp::Role;
 
-constexpr double kRoomBits =
-    4;  // powers of two between the largest number and the format's, from which on there is room
+// Powers of two between the largest number and the format's, from which on there is room.
+constexpr double kRoomBits = 4;
 constexpr double kSomeClipped = 1e-3;
 constexpr double kMostArrives = 0.75;  // of the intended update
 
@@ -26,8 +26,8 @@ std::vector<const Quantizer*> quantizers_of(const Evidence& e, Role role) {
       if (const auto& q = *e.recipe->quantization.*field) found.push_back(&*q);
   return found;
 }
-bool any_scaling(const std::vector<const Quantizer*>& all, ScalingKind kind) {
-  return std::ranges::any_of(all, [kind](const Quantizer* q) { return q->scaling.kind == kind; });
+bool any_delayed(const std::vector<const Quantizer*>& all) {
+  return std::ranges::any_of(all, [](const Quantizer* q) { return q->scaling.kind == ScalingKind::delayed; });
 }
 bool rounds_scales_down(const std::vector<const Quantizer*>& all) {
   return std::ranges::any_of(all, [](const Quantizer* q) {
@@ -47,7 +47,7 @@ double room(const amp::CastTally& tally, const std::optional<Format>& format) {
   return format->max_exponent() - (static_cast<int>(top) - 127);
 }
 
-double clipped_share(const CastCounts& c) { return static_cast<double>(c.overflow) / static_cast<double>(c.elements); }
+double clipped_share(const CastCounts& c) { return share(c.overflow, c.elements); }
 
 // What a role loses in a layer.
 struct Loss {
@@ -77,62 +77,60 @@ std::vector<Cure> cures_of(const Loss& l, const Evidence& e) {
     if (is_gradient(l.role) && l.small > l.large) return {cures::dynamic_scale(r), cures::bf16(r)};
     return {cures::bf16(r)};
   }
-  const std::vector<const Quantizer*> quantizers = quantizers_of(e, l.role);
-  std::vector<Cure> all;
-  if (any_scaling(quantizers, ScalingKind::delayed)) all.push_back(cures::current_scales(r));
-  if (rounds_scales_down(quantizers)) all.push_back(cures::rceil(r));
-  all.push_back(cures::scales(r));
-  all.push_back(cures::layer_in_f32(r, l.layer));
-  all.push_back(cures::role_in_f32(r, l.role));
+  std::vector<Cure> all = {cures::scales(r), cures::layer_in_f32(r, l.layer), cures::role_in_f32(r, l.role)};
+  if (rounds_scales_down(quantizers_of(e, l.role))) all.insert(all.begin(), cures::rceil(r));
   return all;
 }
 
-// The op that loses most in a layer, and the phase.
-void name_op(Finding& f, const Loss& l, const Evidence& e, double (*share)(const CastCounts&)) {
-  f.phase = is_gradient(l.role) ? "backward" : "forward";
-  for (const auto* s : {&e.first, &e.late}) {
-    const LedgerRow* worst = nullptr;
-    if (*s)
-      for (const LedgerRow& r : (*s)->ledger.rows())
-        if (to_string(r.phase) == f.phase && r.module == l.layer && r.counts.elements &&
-            share(r.counts) > (worst ? share(worst->counts) : 0))
-          worst = &r;
-    if (worst && f.op.empty()) f.op = worst->op;
-  }
+// Of numbers that a layer loses, and of the op that loses most.
+Finding lost_in(const Loss& l, const Evidence& e, std::string cause, std::string sentence,
+                double (*share_of)(const CastCounts&)) {
+  Finding f{.cause = std::move(cause), .phase = is_gradient(l.role) ? "backward" : "forward", .site = l.layer};
+  Worst worst;
+  for (const auto* s : {&e.first, &e.late})
+    if (!worst.row)
+      worst.take(*s, [&](const LedgerRow& r) {
+        return to_string(r.phase) == f.phase && r.module == l.layer ? share_of(r.counts) : 0;
+      });
+  if (worst.row) f.op = worst.row->op;
+  f.sentence = std::move(sentence), f.cures = cures_of(l, e);
+  return f;
 }
+
+constexpr const char* kEarlier = ": their scale comes from earlier amaxes";
 
 Finding of_large(const Loss& l, const Evidence& e, const std::string& format) {
   const auto quantizers = quantizers_of(e, l.role);
-  const bool delayed = any_scaling(quantizers, ScalingKind::delayed), floor = rounds_scales_down(quantizers);
-  Finding f{.cause = delayed ? "delayed-scale" : floor ? "floor-clipping" : "clipping", .site = l.layer};
-  f.sentence = fmt::format("{} of the {}s of {} exceed the largest number of {}{}", percent(l.large), to_string(l.role),
-                           in_layer(l.layer), format,
-                           delayed ? ": their scale comes from earlier amaxes"
-                           : floor ? ": FLOOR rounds the scales of blocks down"
-                                   : "");
+  const bool delayed = any_delayed(quantizers), floor = rounds_scales_down(quantizers);
+  Finding f = lost_in(l, e,
+                      delayed ? "delayed-scale"
+                      : floor ? "floor-clipping"
+                              : "clipping",
+                      fmt::format("{} of the {}s of {} exceed the largest number of {}{}", percent(l.large),
+                                  to_string(l.role), in_layer(l.layer), format,
+                                  delayed ? kEarlier
+                                  : floor ? ": FLOOR rounds the scales of blocks down"
+                                          : ""),
+                      clipped_share);
   f.severity = std::min(1.0, 4 * l.large);  // the largest numbers carry most of the signal
-  f.cures = cures_of(l, e);
-  name_op(f, l, e, clipped_share);
   return f;
 }
 
 Finding of_small(const Loss& l, const Evidence& e, const std::string& format) {
-  const bool delayed =
-      any_scaling(quantizers_of(e, l.role), ScalingKind::delayed) && (l.room > kRoomBits || l.large > kSomeClipped);
-  const bool low_scale = is_gradient(l.role) && e.recipe->scaling && l.room > kRoomBits;
-  Finding f{.cause = delayed                  ? "delayed-scale"
-                     : low_scale              ? "scale-too-low"
-                     : is_gradient(l.role)    ? "gradient-underflow"
-                     : e.recipe->quantization ? "format-range"
-                                              : "activation-underflow",
-            .site = l.layer};
-  f.sentence = fmt::format("{} of the {}s of {} that are not 0 become 0 in {}", percent(l.small), to_string(l.role),
-                           in_layer(l.layer), format);
-  if (delayed) f.sentence += ": their scale comes from earlier amaxes";
-  if (low_scale) f.sentence += fmt::format(": the loss scale leaves 2^{:.0f} unused above the largest of them", l.room);
-  f.severity = l.small * (is_gradient(l.role) ? 0.95 : 1);  // of equals, what comes first in a step
-  f.cures = cures_of(l, e);
-  name_op(f, l, e, lost_share);
+  const bool gradient = is_gradient(l.role), room = l.room > kRoomBits;
+  const bool delayed = any_delayed(quantizers_of(e, l.role)) && (room || l.large > kSomeClipped);
+  const bool low_scale = gradient && e.recipe->scaling && room;
+  std::string sentence = fmt::format("{} of the {}s of {} that are not 0 become 0 in {}", percent(l.small),
+                                     to_string(l.role), in_layer(l.layer), format);
+  if (delayed) sentence += kEarlier;
+  if (low_scale) sentence += fmt::format(": the loss scale leaves 2^{:.0f} unused above the largest of them", l.room);
+  const char* cause = delayed                  ? "delayed-scale"
+                      : low_scale              ? "scale-too-low"
+                      : gradient               ? "gradient-underflow"
+                      : e.recipe->quantization ? "format-range"
+                                               : "activation-underflow";
+  Finding f = lost_in(l, e, cause, std::move(sentence), lost_share);
+  f.severity = l.small * (gradient ? 0.95 : 1);  // of equals, what comes first in a step
   return f;
 }
 
@@ -190,14 +188,14 @@ Found of_updates(const Evidence& e) {
     wanted += s.intended_squares, made += s.product;
     if (!worst || s.vanished_percent() > worst->vanished_percent()) worst = &s;
   }
-  const double share = intended ? static_cast<double>(vanished) / static_cast<double>(intended) : 0;
-  if (!worst || share < kManyVanish) return {};
+  const double part = share(vanished, intended);
+  if (!worst || part < kManyVanish) return {};
   if (made > kMostArrives * wanted) return {};  // stochastic updates: most stay, and the others make up for it
   Finding f{.cause = "update-vanishes", .phase = "optimizer", .op = worst->op, .site = worst->parameter};
   f.sentence = fmt::format(
-      "{} of all updates vanish, for they are below half an ulp of the weights in {}; most in {}: {}", percent(share),
+      "{} of all updates vanish, for they are below half an ulp of the weights in {}; most in {}: {}", percent(part),
       to_string(e.recipe->dtype), worst->parameter, percent(worst->vanished_percent() / 100));
-  f.severity = wanted > 0 ? std::clamp(1 - made / wanted, 0.0, 1.0) : share;
+  f.severity = wanted > 0 ? std::clamp(1 - made / wanted, 0.0, 1.0) : part;
   f.cures = {cures::masters(*e.recipe)};
   return f;
 }

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <functional>
 #include <limits>
 
 #include "../core/quantize/what_if.h"
@@ -11,19 +10,15 @@
 namespace gradual::inspect::rules {
 namespace {
 
-using Rows = std::vector<LedgerRow>;
-
 constexpr double kFaintSums = 20, kManySwamped = 0.5, kStale = 0.25, kManyLost = 0.05, kManySkipped = 0.1;
-constexpr double kSlow = 1e-6, kFast = 0.5;  // updates in units of the weights
+constexpr double kAllLost = 2, kStopped = 1.5;  // severities
+constexpr double kSlow = 1e-6, kFast = 0.5;     // updates in units of the weights
 
 const LedgerRow& row(const ObservedStep& s, std::int64_t number) {
   return s.ledger.rows()[static_cast<std::size_t>(number)];
 }
 
 bool is_zero(const LedgerRow& r) { return r.numbers.elements > 0 && r.numbers.zeros == r.numbers.elements; }
-double share(std::int64_t part, std::int64_t whole) {
-  return whole ? static_cast<double>(part) / static_cast<double>(whole) : 0;
-}
 
 // Whether an op of the table made the row; else a user's function did, a quantiser or a product of quantised operands.
 bool is_op(const std::string& name) {
@@ -88,39 +83,41 @@ std::vector<Cure> cures_of(const LedgerRow& r, const Evidence& e) {
   return all;
 }
 
-Finding not_precision(Finding f, const char* cause, std::string sentence) {
-  f.cause = cause, f.sentence = std::move(sentence), f.precision = false;
+Finding innocent(Finding f) {
+  f.precision = false;
   return f;
 }
 
+std::string overflowed_moment(const LedgerRow& r, std::string_view format) {
+  return fmt::format("{}: its second moment, a square of the gradient, overflows {}: {}", r.site(), format,
+                     lost(r.state[1]));
+}
+
 Finding of_optimizer(const LedgerRow& r, const ObservedStep& s, const Evidence& e) {
-  Finding f = at(r, s.step, "update-overflow");
   const bool adam = r.state.size() == 2;
   const std::string became = r.numbers.finite() ? "" : fmt::format(", and in {} {}", r.parameter, lost(r.numbers));
+  Finding f =
+      at(r, s.step, "update-overflow", fmt::format("{} gives numbers beyond {}{}", r.site(), to_string(r.from), became),
+         {cures::masters(*e.recipe)});
   if (adam && r.eps_is_zero && r.state[1].zeros > 0) {
     f.cause = "adam-eps";
     f.sentence = fmt::format("{}: {} of its second moments and eps {} are 0 in {}{}", r.site(),
                              percent(share(r.state[1].zeros, r.state[1].elements)), r.eps, to_string(r.from), became);
   } else if (adam && !r.state[1].finite()) {
-    f.cause = "second-moment";
-    f.sentence = fmt::format("{}: its second moment, a square of the gradient, overflows {}: {}", r.site(),
-                             to_string(r.state_dtype), lost(r.state[1]));
-  } else {
-    f.sentence = fmt::format("{} gives numbers beyond {}{}", r.site(), to_string(r.from), became);
+    f.cause = "second-moment", f.sentence = overflowed_moment(r, to_string(r.state_dtype));
   }
   if (!is_half(r.from) && !is_half(r.state_dtype)) f.cause = "arithmetic", f.precision = !e.fp32_fails;
-  f.cures = {cures::masters(*e.recipe)};
   return f;
 }
 
 // f32 itself overflows: the learning rate where updates are as large as the weights.
 Finding of_f32(const LedgerRow& r, const ObservedStep& s, const Evidence& e) {
-  Finding f = at(r, s.step, "arithmetic");
-  const bool fast = std::ranges::any_of(e.updates, [](const Update& u) { return u.ratio() > kFast; });
-  f.sentence = fmt::format("{} gives numbers beyond {}: {}", r.site(), to_string(r.to), lost(r.numbers));
-  if (fast && s.step > 0) f.cause = "learning-rate", f.sentence += "; updates are as large as the weights";
+  const bool fast = s.step > 0 && std::ranges::any_of(e.updates, [](const Update& u) { return u.ratio() > kFast; });
+  Finding f = at(r, s.step, fast ? "learning-rate" : "arithmetic",
+                 fmt::format("{} gives numbers beyond {}: {}{}", r.site(), to_string(r.to), lost(r.numbers),
+                             fast ? "; updates are as large as the weights" : ""),
+                 {cures::masters(*e.recipe), cures::role_in_f32(*e.recipe, amp::Role::error)});
   f.precision = !e.fp32_fails;
-  f.cures = {cures::masters(*e.recipe), cures::role_in_f32(*e.recipe, amp::Role::error)};
   return f;
 }
 
@@ -129,9 +126,9 @@ Finding of_maker(const LedgerRow& r, const ObservedStep& s, const Evidence& e) {
   if (r.phase == Phase::optimizer && !r.parameter.empty()) return of_optimizer(r, s, e);
   const std::string function = function_of(r, s);
   if (r.nonfinite_number)
-    return not_precision(
-        at(r, s.step, ""), "bug",
-        fmt::format("{}{} is given a number that is NaN or Inf", function.empty() ? "" : function + ": ", r.site()));
+    return innocent(at(
+        r, s.step, "bug",
+        fmt::format("{}{} is given a number that is NaN or Inf", function.empty() ? "" : function + ": ", r.site())));
   // Within a rewritten product and a user's function the row that began.
   const LedgerRow* inner = nullptr;
   if (r.kind == OpKind::Custom)
@@ -142,147 +139,138 @@ Finding of_maker(const LedgerRow& r, const ObservedStep& s, const Evidence& e) {
         inner = &x;
         break;
       }
-  if (inner && !inner->accumulator.empty() && inner->accumulation_db == inner->accumulation_db) {
-    Finding f = at(*inner, s.step, "accumulator");
-    f.sentence = fmt::format("{}: the sums leave the range of the accumulator {}: {}", inner->site(),
-                             inner->accumulator, lost(inner->numbers));
-    f.cures = {cures::f32_sums(*e.recipe)};
-    return f;
-  }
-  if (is_users(r)) {
-    if (inner) return of_maker(*inner, s, e);
-    return not_precision(at(r, s.step, ""), "bug",
-                         fmt::format("the function {} gives {} of finite inputs", r.site(), lost(r.numbers)));
-  }
+  if (inner && !inner->accumulator.empty() && !std::isnan(inner->accumulation_db))
+    return at(*inner, s.step, "accumulator",
+              fmt::format("{}: the sums leave the range of the accumulator {}: {}", inner->site(), inner->accumulator,
+                          lost(inner->numbers)),
+              {cures::f32_sums(*e.recipe)});
+  if (is_users(r))
+    return inner ? of_maker(*inner, s, e)
+                 : innocent(at(r, s.step, "bug",
+                               fmt::format("the function {} gives {} of finite inputs", r.site(), lost(r.numbers))));
   if (!is_low(r)) return of_f32(r, s, e);
   const bool divides = r.counts.overflow == 0 && !is_quantised(r);
-  if (const LedgerRow* zero = divides ? underflow_before(r, s) : nullptr) {
-    Finding f = at(*zero, s.step,
-                   zero->phase == Phase::backward ? "gradient-underflow"
-                   : sums_or_exponentials(*zero)  ? "reduction-underflow"
-                                                  : "activation-underflow");
-    f.sentence = fmt::format("{}: {} of its results become 0 in {}, and {} makes NaN or Inf of them", zero->site(),
-                             percent(lost_share(zero->counts)), to_string(zero->to), r.site());
-    f.cures = cures_of(*zero, e);
-    return f;
-  }
-  Finding f = at(r, s.step,
-                 r.phase == Phase::backward               ? "gradient-overflow"
-                 : r.op == "cast" && !r.parameter.empty() ? "weight-overflow"
-                 : sums_or_exponentials(r)                ? "reduction-overflow"
-                                                          : "activation-overflow");
-  f.sentence =
+  if (const LedgerRow* zero = divides ? underflow_before(r, s) : nullptr)
+    return at(*zero, s.step,
+              zero->phase == Phase::backward ? "gradient-underflow"
+              : sums_or_exponentials(*zero)  ? "reduction-underflow"
+                                             : "activation-underflow",
+              fmt::format("{}: {} of its results become 0 in {}, and {} makes NaN or Inf of them", zero->site(),
+                          percent(lost_share(zero->counts)), to_string(zero->to), r.site()),
+              cures_of(*zero, e));
+  return at(
+      r, s.step,
+      r.phase == Phase::backward               ? "gradient-overflow"
+      : r.op == "cast" && !r.parameter.empty() ? "weight-overflow"
+      : sums_or_exponentials(r)                ? "reduction-overflow"
+                                               : "activation-overflow",
       fmt::format("{} gives numbers beyond {}: {}{}", r.site(),
                   is_quantised(r) ? "the format of its operands" : to_string(r.to), lost(r.numbers),
-                  r.numbers.largest > 0 ? fmt::format("; the largest finite one is {:.3g}", r.numbers.largest) : "");
-  f.cures = cures_of(r, e);
-  return f;
+                  r.numbers.largest > 0 ? fmt::format("; the largest finite one is {:.3g}", r.numbers.largest) : ""),
+      cures_of(r, e));
 }
 
 // A row that reads NaN or Inf which no op made.
 Finding of_reader(const LedgerRow& r, const ObservedStep& s, const Evidence& e) {
-  Finding f = at(r, s.step, "");
-  if (!s.bad_tensor.empty()) {
-    f.site = s.bad_tensor;
-    if (s.evaluation || s.bad_tensor.find("running_") != std::string::npos) {
-      f.cause = "batch-statistics", f.cures = {cures::norms_in_f32(*e.recipe)};
-      f.sentence = s.bad_tensor + " is not finite, and evaluation divides by it";
-      return f;
-    }
-    const bool born = e.first_in_fp32 && e.first_in_fp32->bad_tensor.empty();
-    if (!born) return not_precision(f, "data", s.bad_tensor + " is not finite before the first step");
-    f.cause = "weight-overflow", f.cures = {cures::bf16(*e.recipe)};
-    f.sentence = fmt::format("{} is beyond {} before the first step", s.bad_tensor, to_string(e.recipe->dtype));
+  const auto finding = [&](const char* cause, std::string sentence, std::vector<Cure> cures = {}) {
+    Finding f = at(r, s.step, cause, std::move(sentence), std::move(cures));
+    if (!s.bad_tensor.empty()) f.site = s.bad_tensor;
     return f;
+  };
+  if (!s.bad_tensor.empty()) {
+    if (s.evaluation || s.bad_tensor.find("running_") != std::string::npos)
+      return finding("batch-statistics", s.bad_tensor + " is not finite, and evaluation divides by it",
+                     {cures::norms_in_f32(*e.recipe)});
+    if (!e.first_in_fp32 || !e.first_in_fp32->bad_tensor.empty())
+      return innocent(finding("data", s.bad_tensor + " is not finite before the first step"));
+    return finding("weight-overflow",
+                   fmt::format("{} is beyond {} before the first step", s.bad_tensor, to_string(e.recipe->dtype)),
+                   {cures::bf16(*e.recipe)});
   }
   if (!s.finite_batch)
-    return not_precision(f, "data",
-                         fmt::format("the batch holds NaN or Inf: {} is the first op that reads it", r.site()));
+    return innocent(
+        finding("data", fmt::format("the batch holds NaN or Inf: {} is the first op that reads it", r.site())));
   if (r.numbers.nan == 0)
-    return not_precision(f, "arithmetic", fmt::format("{}: a mask of Inf reaches the loss", r.site()));
+    return innocent(finding("arithmetic", fmt::format("{}: a mask of Inf reaches the loss", r.site())));
   const std::string function = function_of(r, s);
-  return not_precision(f, "bug",
-                       fmt::format("{} reads NaN or Inf that no op made{}{}: code that writes memory itself", r.site(),
-                                   function.empty() ? "" : ", in ", function));
+  return innocent(finding("bug", fmt::format("{} reads NaN or Inf that no op made{}{}: code that writes memory itself",
+                                             r.site(), function.empty() ? "" : ", in ", function)));
 }
 
-// The rows of a step beside those of the same step in fp32: by phase, layer, op and how often it came before.
-class Beside {
- public:
-  Beside(const ObservedStep& step, const ObservedStep& fp32) {
-    std::map<std::string, std::vector<const LedgerRow*>> here, there;
-    for (const LedgerRow& r : step.ledger.rows()) here[key(r)].push_back(&r);
-    for (const LedgerRow& r : fp32.ledger.rows()) there[key(r)].push_back(&r);
-    for (const auto& [key, rows] : here)
-      if (const auto& same = there[key]; same.size() == rows.size())
-        for (std::size_t i = 0; i < rows.size(); ++i) in_fp32_[rows[i]->number] = same[i];
-  }
-  const LedgerRow* of(const LedgerRow& r) const {  // null: it has none
-    const auto found = in_fp32_.find(r.number);
-    return found == in_fp32_.end() ? nullptr : found->second;
-  }
-
- private:
-  static std::string key(const LedgerRow& r) {
+// The rows of a step by number, each with the same of the step in fp32: by phase, layer, op and how often it came
+// before. Null where fp32 has other rows.
+std::vector<const LedgerRow*> beside(const ObservedStep& step, const ObservedStep& fp32) {
+  const auto key = [](const LedgerRow& r) {
     return fmt::format("{}|{}|{}", to_string(r.phase), r.module, r.op.substr(0, r.op.find(' ')));
-  }
-  std::map<std::int64_t, const LedgerRow*> in_fp32_;
-};
+  };
+  std::map<std::string, std::vector<const LedgerRow*>> here, there;
+  for (const LedgerRow& r : step.ledger.rows()) here[key(r)].push_back(&r);
+  for (const LedgerRow& r : fp32.ledger.rows()) there[key(r)].push_back(&r);
+  std::vector<const LedgerRow*> same(step.ledger.rows().size());
+  for (const auto& [name, rows] : here)
+    for (std::size_t i = 0; rows.size() == there[name].size() && i < rows.size(); ++i)
+      same[static_cast<std::size_t>(rows[i]->number)] = there[name][i];
+  return same;
+}
 
-// Of a tensor that is 0 throughout although what it is made of is not: why, or none where rounding does not.
+// Of a tensor that is 0 throughout although what it is made of is not: why, or none where rounding does that.
 Found of_zero(const LedgerRow& r, const ObservedStep& s) {
   const LedgerRow* from = r.reads.empty() ? nullptr : &row(s, r.reads[0]);
-  Finding f = at(r, s.step, "");
-  f.severity = 2;  // all that follows is lost
-  const double least = r.op == "cast" && is_half(r.to) ? format_of(r.to).min_positive() : 0;
-  const bool rounds = r.op == "cast" || r.op == "quantize";
+  const double least = from && r.op == "cast" && is_half(r.to) ? format_of(r.to).min_positive() : 0;
   const std::string function = is_users(r) ? r.op : function_of(r, s);
-  const bool underflows = r.counts.underflow > 0 || (r.op == "quantize" && !(from && least > 0));
-  if (rounds && function.empty() && from && least > 0 && from->numbers.largest >= 2 * least)
-    return not_precision(
-        f, "bug",
-        fmt::format("{}: all of its results are 0, though its inputs reach {:.3g}", r.site(), from->numbers.largest));
-  if (!function.empty() && !underflows && !underflow_before(r, s))
-    return not_precision(f, "bug",
-                         fmt::format("{}{}: all of its results are 0, and its inputs are not",
-                                     is_users(r) ? "" : function + ": ", r.site()));
-  return {};
+  std::string sentence;
+  if (function.empty() && least > 0 && from->numbers.largest >= 2 * least)
+    sentence =
+        fmt::format("{}: all of its results are 0, though its inputs reach {:.3g}", r.site(), from->numbers.largest);
+  else if (!function.empty() && r.counts.underflow == 0 && r.op != "quantize" && !underflow_before(r, s))
+    sentence = fmt::format("{}{}: all of its results are 0, and its inputs are not", is_users(r) ? "" : function + ": ",
+                           r.site());
+  if (sentence.empty()) return {};
+  return innocent(at(r, s.step, "bug", sentence, {}, kAllLost));
 }
 
 }  // namespace
 
-Finding at(const LedgerRow& r, std::int64_t step, std::string cause) {
+Finding at(const LedgerRow& r, std::int64_t step, std::string cause, std::string sentence, std::vector<Cure> cures,
+           double severity) {
   return {.cause = std::move(cause),
           .phase = std::string(to_string(r.phase)),
           .op = r.op.substr(0, r.op.find(" rewritten by ")),
           .site = !r.parameter.empty() ? r.parameter
                   : !r.module.empty()  ? r.module
                                        : r.line,
-          .step = step};
+          .step = step,
+          .sentence = std::move(sentence),
+          .cures = std::move(cures),
+          .severity = severity};
+}
+
+void Worst::take(const std::optional<ObservedStep>& s, const std::function<double(const LedgerRow&)>& score_of) {
+  if (!s) return;
+  for (const LedgerRow& r : s->ledger.rows())
+    if (const double now = score_of(r); now > score) score = now, row = &r, step = s->step;
 }
 
 std::string percent(double share) { return fmt::format("{:.3g}%", 100 * share); }
 
 Found of_nonfinite(const ObservedStep& s, const Evidence& e) {
-  const LedgerRow* from = nullptr;
+  const LedgerRow *from = nullptr, *first = nullptr, *last = nullptr;
   const auto take = [&](const LedgerRow& target) {
     const LedgerRow* o = s.ledger.origin(target);
     if (o && (!from || std::pair(o->nonfinite_inputs, o->number) < std::pair(from->nonfinite_inputs, from->number)))
       from = o;
   };
-  const LedgerRow* last = nullptr;
   for (const LedgerRow& r : s.ledger.rows()) {
     if (r.finite()) continue;
     last = &r;
+    if (!first) first = &r;
     if (r.phase == Phase::optimizer) take(r);
   }
   if (!from && last) take(*last);
   if (!from) return {};
-  if (!s.bad_tensor.empty())
-    from = &*std::ranges::find_if(s.ledger.rows(), [](const LedgerRow& r) { return !r.finite(); });
-  const bool reads = from->nonfinite_inputs || !s.bad_tensor.empty();
-  Finding f = reads ? of_reader(*from, s, e) : of_maker(*from, s, e);
-  f.severity = 1.5;
+  if (!s.bad_tensor.empty()) from = first;
+  Finding f = from->nonfinite_inputs || !s.bad_tensor.empty() ? of_reader(*from, s, e) : of_maker(*from, s, e);
+  f.severity = kStopped;
   return f;
 }
 
@@ -300,36 +288,35 @@ Found of_skips(const Evidence& e) {
                                  grows ? fmt::format(", which grew {} times", e.growths) : "",
                                  origin->sentence.empty() ? "" : ": " + origin->sentence);
   origin->cures = {cures::dynamic_scale(*e.recipe), cures::bf16(*e.recipe)};
-  origin->severity = 1.5;
+  origin->severity = kStopped;
   return origin;
 }
 
 Found of_zeros(const Evidence& e) {
   if (!e.first) return {};
-  const Beside beside(*e.first, e.first_in_fp32 ? *e.first_in_fp32 : *e.first);
+  const auto same = beside(*e.first, e.first_in_fp32 ? *e.first_in_fp32 : *e.first);
   for (const LedgerRow& r : e.first->ledger.rows()) {
     if (!is_zero(r) || r.phase == Phase::optimizer || r.kind == OpKind::InPlace) continue;
     if (std::ranges::any_of(r.reads, [&](std::int64_t i) { return is_zero(row(*e.first, i)); })) continue;
     if (Found f = of_zero(r, *e.first)) return f;
-    const LedgerRow* there = beside.of(r);
-    if (!e.fp32_fails || !there || !is_zero(*there) || r.reads.empty() || r.phase != Phase::forward) continue;
-    Finding f = at(r, e.first->step, "");
-    f.severity = 2;
-    return not_precision(f, "dead-units",
-                         fmt::format("{} gives 0 for every input: nothing before it learns", r.site()));
+    const LedgerRow* there = same[static_cast<std::size_t>(r.number)];
+    if (e.fp32_fails && there && is_zero(*there) && !r.reads.empty() && r.phase == Phase::forward)
+      return innocent(at(r, e.first->step, "dead-units",
+                         fmt::format("{} gives 0 for every input: nothing before it learns", r.site()), {}, kAllLost));
   }
   return {};
 }
 
 Found of_overflow(const Evidence& e) {
   if (!e.first || !e.first_in_fp32) return {};
-  const Beside beside(*e.first, *e.first_in_fp32);
+  const auto same = beside(*e.first, *e.first_in_fp32);
   const LedgerRow* worst = nullptr;
   double most = kManyLost;
   for (const LedgerRow& reader : e.first->ledger.rows()) {
     // What is 0 here and not in fp32; all that a mask makes 0 is 0 there too.
-    const LedgerRow* there = reader.finite() && reader.phase == Phase::forward ? beside.of(reader) : nullptr;
-    const double gone = there ? share(reader.numbers.zeros - there->numbers.zeros, reader.numbers.elements) : 0;
+    const LedgerRow* there = same[static_cast<std::size_t>(reader.number)];
+    const bool counts = there && reader.finite() && reader.phase == Phase::forward;
+    const double gone = counts ? share(reader.numbers.zeros - there->numbers.zeros, reader.numbers.elements) : 0;
     for (const std::int64_t i : reader.reads)
       if (const LedgerRow* made = gone > most ? e.first->ledger.origin(row(*e.first, i)) : nullptr;
           made && !made->nonfinite_inputs)
@@ -342,114 +329,97 @@ Found of_overflow(const Evidence& e) {
 }
 
 Found of_moments(const Evidence& e) {
-  const LedgerRow* worst = nullptr;
-  const auto lost_of = [](const LedgerRow& r) {
-    return !r.state[1].finite() ? 1 : share(r.lost_moments, r.state[1].elements);
-  };
   const bool coded = e.recipe->quantization && e.recipe->quantization->moment2;
-  std::int64_t step = -1;
-  for (const auto* s : {&e.first, &e.late, &e.bad}) {
-    if (!*s) continue;
-    for (const LedgerRow& r : (*s)->ledger.rows())
-      if (r.state.size() == 2 && !r.eps_is_zero && (is_half(r.state_dtype) || coded) && !r.nonfinite_inputs &&
-          lost_of(r) > kManyLost && (!worst || lost_of(r) > lost_of(*worst)))
-        worst = &r, step = (*s)->step;
-  }
-  if (!worst) return {};
-  Finding f = at(*worst, step, "second-moment");
-  // Huge updates end in an overflow elsewhere, some steps later.
-  f.severity = (e.bad && e.bad->step <= step ? 0 : 1.6) + lost_of(*worst) / 10;
+  Worst worst{.score = kManyLost};
+  for (const auto* s : {&e.first, &e.late, &e.bad})
+    worst.take(*s, [&](const LedgerRow& r) {
+      if (r.state.size() != 2 || r.eps_is_zero || !(is_half(r.state_dtype) || coded) || r.nonfinite_inputs) return 0.0;
+      return r.state[1].finite() ? share(r.lost_moments, r.state[1].elements) : 1;
+    });
+  if (!worst.row) return {};
+  const LedgerRow& r = *worst.row;
   const std::string format =
-      coded ? to_string(e.recipe->quantization->moment2->format) : std::string(to_string(worst->state_dtype));
-  f.sentence = worst->state[1].finite()
-                   ? fmt::format(
-                         "{}: {} of its second moments, squares of gradients, are 0 in {} while the first are "
-                         "not: their updates are divided by eps {} alone",
-                         worst->site(), percent(lost_of(*worst)), format, worst->eps)
-                   : fmt::format("{}: its second moment, a square of the gradient, overflows {}: {}", worst->site(),
-                                 format, lost(worst->state[1]));
-  f.cures = {cures::masters(*e.recipe)};
-  return f;
+      coded ? to_string(e.recipe->quantization->moment2->format) : std::string(to_string(r.state_dtype));
+  // Huge updates end in an overflow elsewhere, some steps later.
+  return at(r, worst.step, "second-moment",
+            r.state[1].finite()
+                ? fmt::format("{}: {} of its second moments, squares of gradients, are 0 in {} while the first are "
+                              "not: their updates are divided by eps {} alone",
+                              r.site(), percent(worst.score), format, r.eps)
+                : overflowed_moment(r, format),
+            {cures::masters(*e.recipe)}, (e.bad && e.bad->step <= worst.step ? 0 : 1.6) + worst.score / 10);
 }
 
 Found of_statistics(const Evidence& e) {
-  const LedgerRow* worst = nullptr;
-  if (e.late)
-    for (const LedgerRow& r : e.late->ledger.rows())
-      if (r.op == "batch_norm_update_" && !r.nonfinite_inputs && is_half(r.to) &&
-          (!r.finite() || (share(r.swamped, r.added) > kManyVanish && r.stale > kStale)) &&
-          (!worst || r.stale > worst->stale))
-        worst = &r;
-  if (!worst) return {};
-  Finding f = at(*worst, -1, "batch-statistics");
-  f.severity = e.trains ? 2 : std::min(1.0, worst->stale);
-  f.sentence =
-      worst->finite()
-          ? fmt::format(
-                "{} of the running statistics of layer {} stand still in {}, {:.2g} standard deviations "
-                "from the batch's: evaluation uses them",
-                percent(share(worst->swamped, worst->added)), worst->module, to_string(worst->to), worst->stale)
-          : fmt::format("the running statistics of layer {} overflow {}: {}", worst->module, to_string(worst->to),
-                        lost(worst->numbers));
-  f.cures = {cures::norms_in_f32(*e.recipe), cures::bf16(cures::norms_in_f32(*e.recipe).recipe)};
-  return f;
+  Worst worst;
+  worst.take(e.late, [](const LedgerRow& r) {
+    if (r.op != "batch_norm_update_" || r.nonfinite_inputs || !is_half(r.to)) return 0.0;
+    if (!r.finite()) return std::numeric_limits<double>::infinity();
+    return share(r.swamped, r.added) > kManyVanish && r.stale > kStale ? r.stale : 0;
+  });
+  if (!worst.row) return {};
+  const LedgerRow& r = *worst.row;
+  const Cure norms = cures::norms_in_f32(*e.recipe);
+  return at(r, -1, "batch-statistics",
+            r.finite() ? fmt::format("{} of the running statistics of layer {} stand still in {}, {:.2g} standard "
+                                     "deviations from the batch's: evaluation uses them",
+                                     percent(share(r.swamped, r.added)), r.module, to_string(r.to), r.stale)
+                       : fmt::format("the running statistics of layer {} overflow {}: {}", r.module, to_string(r.to),
+                                     lost(r.numbers)),
+            {norms, cures::bf16(norms.recipe)}, e.trains ? kAllLost : std::min(1.0, worst.score));
 }
 
 Found of_sums(const Evidence& e) {
-  const LedgerRow* worst = nullptr;
-  double most = 0;
+  Worst worst;
   for (const Phase phase : {Phase::forward, Phase::backward})
-    for (const auto* s : {&e.late, &e.first}) {
-      if (worst || !*s) continue;
-      for (const LedgerRow& r : (*s)->ledger.rows()) {
-        if (r.phase != phase || r.op == "batch_norm_update_") continue;
-        const double noise = r.accumulation_db < kFaintSums ? std::pow(10, -r.accumulation_db / 10) : 0;
-        const double swamped = phase == Phase::forward ? share(r.swamped, r.added) : 0;
-        const double bad = std::max(noise, swamped > kManySwamped ? swamped / 2 : 0);
-        if (bad > most) most = bad, worst = &r;
-      }
-    }
-  if (!worst) return {};
-  Finding f = at(*worst, -1, "accumulator");
-  f.severity = std::min(1.0, most);
-  if (!worst->accumulator.empty()) {
-    f.sentence = fmt::format(
-        "{}: sums in the accumulator {} differ from sums in f32 by {} of their magnitude: terms are "
-        "below half an ulp of the sum",
-        worst->site(), worst->accumulator, percent(std::pow(10, -worst->accumulation_db / 20)));
-    f.cures = {cures::f32_sums(*e.recipe)};
-  } else {
-    f.sentence = fmt::format("{}: {} of what it adds leaves no trace, for it is below half an ulp of the sum in {}",
-                             worst->site(), percent(share(worst->swamped, worst->added)), to_string(worst->to));
-    f.cures = {cures::op_in_f32(*e.recipe, op_from_name(worst->op))};
-  }
-  return f;
+    for (const auto* s : {&e.late, &e.first})
+      if (!worst.row)
+        worst.take(*s, [&](const LedgerRow& r) {
+          if (r.phase != phase || r.op == "batch_norm_update_") return 0.0;
+          const double noise = r.accumulation_db < kFaintSums ? std::pow(10, -r.accumulation_db / 10) : 0;
+          const double swamped = phase == Phase::forward ? share(r.swamped, r.added) : 0;
+          return std::max(noise, swamped > kManySwamped ? swamped / 2 : 0);
+        });
+  if (!worst.row) return {};
+  const LedgerRow& r = *worst.row;
+  const double severity = std::min(1.0, worst.score);
+  if (!r.accumulator.empty())
+    return at(r, -1, "accumulator",
+              fmt::format("{}: sums in the accumulator {} differ from sums in f32 by {} of their magnitude: terms are "
+                          "below half an ulp of the sum",
+                          r.site(), r.accumulator, percent(std::pow(10, -r.accumulation_db / 20))),
+              {cures::f32_sums(*e.recipe)}, severity);
+  return at(r, -1, "accumulator",
+            fmt::format("{}: {} of what it adds leaves no trace, for it is below half an ulp of the sum in {}",
+                        r.site(), percent(share(r.swamped, r.added)), to_string(r.to)),
+            {cures::op_in_f32(*e.recipe, op_from_name(r.op))}, severity);
 }
 
 Found of_rate(const Evidence& e) {
   if (!e.fp32_fails || e.bad || e.updates.empty()) return {};
   const auto fastest = std::ranges::max_element(e.updates, {}, &Update::ratio);
   if (fastest->ratio() > kSlow && fastest->ratio() < kFast) return {};
-  Finding f{.phase = "optimizer", .op = fastest->op, .site = fastest->parameter, .severity = 0.5};
-  return not_precision(
-      f, "learning-rate",
-      fmt::format("updates are at most {:.2g} of the weights, in {}", fastest->ratio(), fastest->parameter));
+  return Finding{
+      .cause = "learning-rate",
+      .phase = "optimizer",
+      .op = fastest->op,
+      .site = fastest->parameter,
+      .sentence = fmt::format("updates are at most {:.2g} of the weights, in {}", fastest->ratio(), fastest->parameter),
+      .precision = false,
+      .severity = 0.5};
 }
 
 Found of_rounding(const Evidence& e) {
-  const LedgerRow* worst = nullptr;
+  Worst worst;
   for (const auto* s : {&e.late, &e.first})
-    if (*s && !worst)
-      for (const LedgerRow& r : (*s)->ledger.rows())
-        if (std::isfinite(r.sqnr_db) && (!worst || r.sqnr_db < worst->sqnr_db)) worst = &r;
-  if (!worst) return {};
-  Finding f = at(*worst, -1, "rounding");
-  f.sentence = fmt::format(
-      "no number overflows, underflows or vanishes to speak of: the rounding itself is too coarse, "
-      "most in {}, with an error of {} of the magnitude",
-      worst->site(), percent(std::pow(10, -worst->sqnr_db / 20)));
-  f.cures = {cures::layer_in_f32(*e.recipe, worst->module), cures::masters(*e.recipe)};
-  return f;
+    if (!worst.row)
+      worst.take(*s, [](const LedgerRow& r) { return std::isnan(r.sqnr_db) ? 0 : std::pow(10, -r.sqnr_db / 20); });
+  if (!worst.row) return {};
+  return at(*worst.row, -1, "rounding",
+            fmt::format("no number overflows, underflows or vanishes to speak of: the rounding itself is too coarse, "
+                        "most in {}, with an error of {} of the magnitude",
+                        worst.row->site(), percent(worst.score)),
+            {cures::layer_in_f32(*e.recipe, worst.row->module), cures::masters(*e.recipe)});
 }
 
 }  // namespace gradual::inspect::rules
