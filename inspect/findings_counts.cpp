@@ -18,20 +18,18 @@ constexpr double kMostArrives = 0.75;  // of the intended update
 
 std::string in_layer(const std::string& path) { return path.empty() ? "ops outside of all layers" : "layer " + path; }
 
-// The quantisers of an operand in its two products.
-std::vector<const Quantizer*> quantizers_of(const Evidence& e, Role role) {
-  std::vector<const Quantizer*> found;
-  if (e.recipe->quantization)
-    for (const auto field : amp::kOperandQuantizers[static_cast<int>(role)])
-      if (const auto& q = *e.recipe->quantization.*field) found.push_back(&*q);
-  return found;
+// Whether a quantiser of an operand, in its two products, scales like this.
+bool any_scaling(const Evidence& e, Role role, bool (*like)(const Scaling&)) {
+  const auto& recipe = e.recipe->quantization;
+  return recipe && std::ranges::any_of(amp::kOperandQuantizers[static_cast<int>(role)], [&](const auto field) {
+           return *recipe.*field && like((*recipe.*field)->scaling);
+         });
 }
-bool any_delayed(const std::vector<const Quantizer*>& all) {
-  return std::ranges::any_of(all, [](const Quantizer* q) { return q->scaling.kind == ScalingKind::delayed; });
+bool delays(const Evidence& e, Role role) {
+  return any_scaling(e, role, [](const Scaling& s) { return s.kind == ScalingKind::delayed; });
 }
-bool rounds_scales_down(const std::vector<const Quantizer*>& all) {
-  return std::ranges::any_of(all, [](const Quantizer* q) {
-    const Scaling& s = q->scaling;
+bool rounds_scales_down(const Evidence& e, Role role) {
+  return any_scaling(e, role, [](const Scaling& s) {
     return s.kind == ScalingKind::block && s.scale != ScaleFormat::f32 && s.rule == ScaleRule::floor;
   });
 }
@@ -78,7 +76,7 @@ std::vector<Cure> cures_of(const Loss& l, const Evidence& e) {
     return {cures::bf16(r)};
   }
   std::vector<Cure> all = {cures::scales(r), cures::layer_in_f32(r, l.layer), cures::role_in_f32(r, l.role)};
-  if (rounds_scales_down(quantizers_of(e, l.role))) all.insert(all.begin(), cures::rceil(r));
+  if (rounds_scales_down(e, l.role)) all.insert(all.begin(), cures::rceil(r));
   return all;
 }
 
@@ -100,8 +98,7 @@ Finding lost_in(const Loss& l, const Evidence& e, std::string cause, std::string
 constexpr const char* kEarlier = ": their scale comes from earlier amaxes";
 
 Finding of_large(const Loss& l, const Evidence& e, const std::string& format) {
-  const auto quantizers = quantizers_of(e, l.role);
-  const bool delayed = any_delayed(quantizers), floor = rounds_scales_down(quantizers);
+  const bool delayed = delays(e, l.role), floor = rounds_scales_down(e, l.role);
   Finding f = lost_in(l, e,
                       delayed ? "delayed-scale"
                       : floor ? "floor-clipping"
@@ -118,7 +115,7 @@ Finding of_large(const Loss& l, const Evidence& e, const std::string& format) {
 
 Finding of_small(const Loss& l, const Evidence& e, const std::string& format) {
   const bool gradient = is_gradient(l.role), room = l.room > kRoomBits;
-  const bool delayed = any_delayed(quantizers_of(e, l.role)) && (room || l.large > kSomeClipped);
+  const bool delayed = delays(e, l.role) && (room || l.large > kSomeClipped);
   const bool low_scale = gradient && e.recipe->scaling && room;
   std::string sentence = fmt::format("{} of the {}s of {} that are not 0 become 0 in {}", percent(l.small),
                                      to_string(l.role), in_layer(l.layer), format);
@@ -163,7 +160,7 @@ std::vector<Finding> of_casts(const Evidence& e) {
     const Loss *small = nullptr, *large = nullptr;
     for (const Loss& l : all) {
       if (l.role != role) continue;
-      const double most = rounds_scales_down(quantizers_of(e, role)) ? kManyClippedByFloor : kManyClipped;
+      const double most = rounds_scales_down(e, role) ? kManyClippedByFloor : kManyClipped;
       if (l.large > std::max(most, large ? large->large : 0)) large = &l;
       const bool nearest = small && is_gradient(role);
       if (!nearest && l.small > std::max(kManyVanish, small ? small->small : 0)) small = &l;

@@ -24,7 +24,8 @@ bool is_zero(const LedgerRow& r) { return r.numbers.elements > 0 && r.numbers.ze
 bool is_op(const std::string& name) {
   return std::ranges::any_of(kOpInfos, [&](const OpInfo& i) { return i.name == name; });
 }
-bool is_quantised(const LedgerRow& r) { return r.op.find("quantiz") != std::string::npos; }
+bool is_quantised(const std::string& op) { return op.find("quantiz") != std::string::npos; }
+bool is_quantised(const LedgerRow& r) { return is_quantised(r.op); }
 bool is_users(const LedgerRow& r) { return r.kind == OpKind::Custom && !is_quantised(r); }
 bool is_low(const LedgerRow& r) { return is_half(r.to) || is_f8(r.to) || is_quantised(r); }
 
@@ -36,10 +37,7 @@ bool sums_or_exponentials(const LedgerRow& r) {
 
 // The user's function that an op belongs to: in backward by its name, in forward by the rows that follow.
 std::string function_of(const LedgerRow& r, const ObservedStep& s) {
-  if (r.phase == Phase::backward)
-    return r.backward_of.empty() || is_op(r.backward_of) || r.backward_of.find("quantiz") != std::string::npos
-               ? ""
-               : r.backward_of;
+  if (r.phase == Phase::backward) return is_op(r.backward_of) || is_quantised(r.backward_of) ? "" : r.backward_of;
   for (const LedgerRow& outer : s.ledger.rows())
     if (outer.number >= r.number && is_users(outer) && outer.module == r.module &&
         std::ranges::all_of(outer.reads, [&](std::int64_t i) { return i < r.number; }))

@@ -177,25 +177,18 @@ std::string LedgerRow::site() const {
 bool LedgerRow::finite() const { return numbers.finite() && std::ranges::all_of(state, &Numbers::finite); }
 
 void Ledger::before(const OpCall& call) {
-  nonfinite_parameters_.clear(), lost_moments_.clear();
+  nonfinite_parameters_.clear();
   const ParameterInputs parameters = parameter_inputs(call);
-  for (int k = 0; k < parameters.count; ++k) {
-    const OpCall one = call_of_parameter(call, parameters, k);
-    nonfinite_parameters_.push_back(any_nonfinite(one));
-    lost_moments_.push_back(lost_moments(one));
-  }
+  for (int k = 0; k < parameters.count; ++k)
+    nonfinite_parameters_.push_back(any_nonfinite(call_of_parameter(call, parameters, k)));
   // What an op leaves alone can be read afterwards.
   if (!parameters.count && op_info(call.op).kind == OpKind::InPlace) nonfinite_inputs_ = any_nonfinite(call);
   if (call.op == OpId::batch_norm_update_) running_[0] = f64_of(call[0]), running_[1] = f64_of(call[1]);
 }
 
-std::vector<std::int64_t> Ledger::makers(const OpCall& call) const {
-  std::vector<std::int64_t> rows;
-  for (int i = 0; i < call.inputs.size(); ++i)
-    if (const auto made = call[i].defined() ? made_by_.find(amp::storage_id(call[i])) : made_by_.end();
-        made != made_by_.end())
-      rows.push_back(made->second);
-  return rows;
+void Ledger::reads(LedgerRow& r, const Tensor& t) const {
+  if (const auto made = t.defined() ? made_by_.find(amp::storage_id(t)) : made_by_.end(); made != made_by_.end())
+    r.reads.push_back(made->second);
 }
 
 void Ledger::add(LedgerRow row, const Tensor& result) {
@@ -203,22 +196,24 @@ void Ledger::add(LedgerRow row, const Tensor& result) {
   rows_.push_back(std::move(row));
 }
 
-LedgerRow Ledger::row(const OpCall& call, const CallRecord& record) const {
-  const Context& c = record.context;
+LedgerRow Ledger::row(const Context& c, std::string_view op, OpKind kind, const SourceLocation& line) const {
   return {.number = static_cast<std::int64_t>(rows_.size()),
           .phase = c.phase,
-          .kind = op_info(call.op).kind,
-          .op = std::string(called(call)),
+          .kind = kind,
+          .op = std::string(op),
           .backward_of = c.backward_of,
           .module = c.module,
-          .line = file_line(call.where),
+          .line = file_line(line),
           .cause = c.cause,
-          .inputs = describe_inputs(call),
-          .counts = record.counts,
-          .reads = makers(call),
-          .nonfinite_number = !std::isfinite(number_of(call)),
           .sqnr_db = kNone,
           .accumulation_db = kNone};
+}
+
+LedgerRow Ledger::row(const OpCall& call, const CallRecord& record) const {
+  LedgerRow r = row(record.context, called(call), op_info(call.op).kind, call.where);
+  r.inputs = describe_inputs(call), r.counts = record.counts, r.nonfinite_number = !std::isfinite(number_of(call));
+  for (int i = 0; i < call.inputs.size(); ++i) reads(r, call[i]);
+  return r;
 }
 
 void Ledger::add_parameters(const OpCall& call, const CallRecord& record) {
@@ -234,10 +229,10 @@ void Ledger::add_parameters(const OpCall& call, const CallRecord& record) {
     r.counts = i < record.counts_by_parameter.size() ? record.counts_by_parameter[i] : CastCounts{};
     r.numbers = numbers_of(written);
     r.nonfinite_inputs = nonfinite_parameters_[i];
-    for (int s = 4; parameters.written == 0 && s < one.inputs.size();
-         ++s)  // behind parameter, gradient, master, compensation
+    // Behind parameter, gradient, master and compensation.
+    for (int s = 4; parameters.written == 0 && s < one.inputs.size(); ++s)
       if (one[s].defined()) r.state.push_back(numbers_of(one[s])), r.state_dtype = one[s].dtype();
-    r.lost_moments = std::max(lost_moments_[i], lost_moments(one));
+    r.lost_moments = lost_moments(one);
     if (call.op == OpId::adam_step_) {
       const auto& adam = call.get<AdamAttrs>();
       r.eps = adam.eps;
@@ -279,23 +274,13 @@ void Ledger::after(const OpCall& call, const Outputs& out, const CallRecord& rec
 void Ledger::quantized(const QuantizerCall& call) {
   if (call.kind != QuantizerCall::values) return;  // codes are what is kept, or what was rounded before
   const Unseen unseen;
-  const Context& c = context();
-  LedgerRow r{.number = static_cast<std::int64_t>(rows_.size()),
-              .phase = c.phase,
-              .kind = OpKind::Custom,
-              .op = "quantize",
-              .parameter = names_.of(call.from),
-              .backward_of = c.backward_of,
-              .module = c.module,
-              .line = file_line(c.line),
-              .inputs = describe(call.from),
-              .results = gradual::to_string(call.quantizer->format),
-              .from = call.from.dtype(),
-              .to = call.to.dtype(),
-              .numbers = numbers_of(call.to),
-              .accumulation_db = kNone};
+  LedgerRow r = row(context(), "quantize", OpKind::Custom, context().line);
+  r.parameter = names_.of(call.from);
+  r.inputs = describe(call.from), r.results = gradual::to_string(call.quantizer->format);
+  r.from = call.from.dtype(), r.to = call.to.dtype();
+  r.numbers = numbers_of(call.to);
   if (!r.numbers.finite()) r.nonfinite_inputs = !numbers_of(call.from).finite();
-  if (const auto made = made_by_.find(amp::storage_id(call.from)); made != made_by_.end()) r.reads = {made->second};
+  reads(r, call.from);
   r.sqnr_db = inspect::sqnr_db(call.from, call.scale.defined() ? mul(call.to, call.scale) : call.to);
   add(std::move(r), call.to);
 }
@@ -324,16 +309,13 @@ const LedgerRow* Ledger::origin(const LedgerRow& row) const {
 }
 
 std::string Ledger::to_string() const {
-  std::string text = fmt::format("{:>5}  {:<9}  {:<36}  {:<11}  {:<40}  {:<24}  {}\n", "row", "phase", "op", "dtypes",
+  std::string text = fmt::format("{:>5}  {:<9}  {:<36}  {:<11}  {:<40}  {:<40}  {}\n", "row", "phase", "op", "dtypes",
                                  "results hold", "rounding lost", "line, cause");
   for (const LedgerRow& r : rows_) {
-    std::string lost;
-    const std::pair<std::uint64_t, const char*> all[] = {
-        {r.counts.underflow, "underflow"}, {r.counts.overflow, "overflow"}, {r.counts.subnormal, "subnormal"}};
-    for (const auto& [n, what] : all)
-      if (n) lost += fmt::format("{}{} {}", lost.empty() ? "" : ", ", n, what);
-    if (lost.empty()) lost = r.counts.elements ? "nothing" : "-";
-    text += fmt::format("{:>5}  {:<9}  {:<36}  {:<11}  {:<40}  {:<24}  {}{}{}\n", r.number, gradual::to_string(r.phase),
+    std::string lost = r.counts.elements ? "nothing" : "-";
+    if (const CastCounts& c = r.counts; c.underflow + c.overflow + c.subnormal)
+      lost = fmt::format("{} underflow, {} overflow, {} subnormal", c.underflow, c.overflow, c.subnormal);
+    text += fmt::format("{:>5}  {:<9}  {:<36}  {:<11}  {:<40}  {:<40}  {}{}{}\n", r.number, gradual::to_string(r.phase),
                         r.site(), fmt::format("{}->{}", gradual::to_string(r.from), gradual::to_string(r.to)),
                         r.numbers.elements ? inspect::to_string(r.numbers) : "-", lost, r.line,
                         r.cause.empty() ? "" : "  # ", r.cause);

@@ -90,7 +90,8 @@ class Ledger final : public Observer {
  private:
   void add_parameters(const OpCall& call, const CallRecord& record);
   LedgerRow row(const OpCall& call, const CallRecord& record) const;
-  std::vector<std::int64_t> makers(const OpCall& call) const;
+  LedgerRow row(const Context& c, std::string_view op, OpKind kind, const SourceLocation& line) const;
+  void reads(LedgerRow& row, const Tensor& t) const;
   void add(LedgerRow row, const Tensor& result);
 
   ParameterNames names_;
@@ -98,7 +99,6 @@ class Ledger final : public Observer {
   bool nonfinite_inputs_ = false;
   Tensor running_[2];                                        // statistics before batch_norm_update_
   std::vector<bool> nonfinite_parameters_;                   // of each parameter of an optimizer's call
-  std::vector<std::int64_t> lost_moments_;                   // as well
   std::unordered_map<std::uint64_t, std::int64_t> made_by_;  // the row that wrote a storage last
   std::vector<LedgerRow> rows_;
 };
