@@ -45,6 +45,17 @@ TEST_CASE("numbers of a tensor: zeros, subnormals of its own dtype, NaN, Inf and
   }
   CHECK(f32.subnormal == 0);
   CHECK(f16.subnormal == 1);
+  for (const DType dtype : {DType::f32, DType::bf16, DType::f16, DType::f8e5m2}) {  // more than a block and a chunk
+    constexpr std::int64_t kTimes = 50001;
+    const Numbers many = inspect::numbers_of(x.to(dtype).expand({kTimes, 8}));
+    CHECK(many.elements == 8 * kTimes);
+    CHECK(many.zeros == 2 * kTimes);
+    CHECK(many.subnormal == (dtype == DType::f16 || dtype == DType::f8e5m2 ? kTimes : 0));
+    CHECK(many.inf == 2 * kTimes);
+    CHECK(many.nan == kTimes);
+    CHECK(many.least == 0x1p-15);
+    CHECK(many.largest == 8);
+  }
   CHECK(inspect::numbers_of(tensor({5e-324, 1.0}, {.dtype = DType::f64})).subnormal == 1);
   CHECK(inspect::numbers_of(zeros({3, 0})).elements == 0);
   CHECK(inspect::numbers_of(Tensor()).elements == 0);
