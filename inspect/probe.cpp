@@ -15,8 +15,7 @@ namespace gradual::inspect {
 namespace {
 
 constexpr int kWidest = 56;  // bits: a larger number absorbs a unit that is as much smaller, in every accumulator
-constexpr int kMostTerms = 4096;
-constexpr int kReplays = 64;  // random dot products
+constexpr int kMostTerms = 4096, kReplays = 64;  // products, and random dot products
 
 double power(int exponent) { return std::ldexp(1.0, exponent); }
 
@@ -42,10 +41,10 @@ class Prober {
     std::vector<int> places(a_.size());
     std::iota(places.begin(), places.end(), 0);
     found_.tree = order_of(places);
-    std::ranges::reverse(places);  // has other pivots
-    found_.consistent = to_string(order_of(places)) == to_string(found_.tree);
-    base_ = std::max(found_.least, std::min(0, top_ - kWidest));
-    examine(found_.tree, nullptr);
+    // Backwards, the pivots are others.
+    found_.consistent = to_string(order_of({places.rbegin(), places.rend()})) == to_string(found_.tree);
+    base_ = std::max(found_.least, std::min(0, found_.largest - kWidest));
+    examine(found_.tree, -1);
     using enum Products;
     found_.products = fitting_ == n_ ? fit : asked_ == 0 ? unseen : exact_ == 0 ? rounded : fused;
     if (found_.outer && found_.promote == 0) std::swap(found_.chunk, found_.promote);
@@ -60,18 +59,14 @@ class Prober {
   // A pair of factors at a place: of a value that is 2^e times a number of few bits. Neither factor is subnormal if 2^e
   // is in the range of products.
   struct Pair {
-    int at;
-    double b, a;
-    Pair(int place, double left, double right) : at(place), b(right), a(left) {}
-    Pair(int place, double value) : at(place), b(power(std::ilogb(value) >> 1)), a(value / b) {}
+    std::size_t at;
+    double a, b;
+    Pair(int place, double left, double right) : at(static_cast<std::size_t>(place)), a(left), b(right) {}
+    Pair(int place, double value) : Pair(place, value, power(std::ilogb(value) >> 1)) { a /= b; }
   };
   double run(std::initializer_list<Pair> pairs) {
-    std::ranges::fill(a_, 0.0);
-    std::ranges::fill(b_, 0.0);
-    for (const Pair& p : pairs) {
-      const auto at = static_cast<std::size_t>(p.at);
-      a_[at] = p.a, b_[at] = p.b;
-    }
+    a_.assign(a_.size(), 0), b_ = a_;
+    for (const Pair& p : pairs) a_[p.at] = p.a, b_[p.at] = p.b;
     return dot_(a_, b_);
   }
 
@@ -84,16 +79,14 @@ class Prober {
     largest = std::min(2 * std::ilogb(operands_.max), 1023);
     while (largest > least && !(cancels(1) && cancels(n_ - 1))) --largest;
     if (!holds() || largest == least)
-      throw_error(
-          "probe: the function does not give the product of two powers of two, or 0 for M - M: it is no dot product");
-    top_ = largest;
+      throw_error("probe: the function is no dot product: a power of two times 1 is another, or M - M is not 0");
     unit_ = std::max(least, std::min(largest - kWidest, std::ilogb(result_.max) - 1));
   }
 
   // Whether the unit at t is not below the lowest common ancestor of i and j. An addition of three or more that loses no
   // unit counts as such an ancestor only for what is below the addends of i and j.
   bool outside(int i, int j, int t) {
-    return run({{i, power(top_)}, {j, -power(top_)}, {t, power(unit_)}}) == power(unit_);
+    return run({{i, power(found_.largest)}, {j, -power(found_.largest)}, {t, power(unit_)}}) == power(unit_);
   }
 
   // The tree of these places alone.
@@ -110,12 +103,11 @@ class Prober {
     }
     SumTree tree{.first = pivot};
     for (const std::vector<int>& group : groups) {
-      std::vector<SumTree> addends{order_of(group)};
-      if (std::vector<SumTree> parts = std::move(addends[0].children); !parts.empty()) {
-        const int i = parts[0].first, j = parts[1].first;
-        const bool at_once = outside(pivot, i, j) || !outside(i, j, pivot);
-        (at_once ? addends : addends[0].children) = std::move(parts);
-      }
+      SumTree other = order_of(group);
+      std::vector<SumTree>& parts = other.children;
+      const bool at_once = !parts.empty() && (outside(pivot, parts[0].first, parts[1].first) ||
+                                              !outside(parts[0].first, parts[1].first, pivot));
+      std::vector<SumTree> addends = at_once ? std::move(parts) : std::vector{std::move(other)};
       addends.push_back(std::move(tree));
       tree = sum_of(std::move(addends));
     }
@@ -130,12 +122,12 @@ class Prober {
   }
   // Into `bits` those that keep 1 in 2^s + 1, and then how a quarter, a half and three quarters of the last are rounded.
   void find_rounding(int& bits, std::optional<RoundingMode>& rounding, int i, int j, int cancel) {
-    const int most = std::min(top_ - base_, kWidest - 1);
+    const int most = std::min(found_.largest - base_, kWidest - 1);
     int s = 0;
     for (int more = 32; more > 0; more /= 2)
       if (s + more <= most && last_bits(power(s + more), 1, i, j, cancel) == 1) s += more;
     bits = s < most ? s + 1 : 0;
-    if (bits < 2 || base_ + bits + 1 > top_) return;
+    if (bits < 2 || base_ + bits + 1 > found_.largest) return;
     const auto each = [](const auto& result) {
       std::vector<double> results;
       for (const double t : {1, 2, 3, -1, -2, -3}) results.push_back(result(t));
@@ -155,10 +147,10 @@ class Prober {
   // Whether a product is added unrounded: (1 + 2^-q)^2 - (1 + 2^(1-q)) is 2^-2q, or 0 if the square is rounded to 2 q
   // bits.
   bool is_exact(int at, int other, int bits) {
-    const int q = (bits + 1) / 2, h = std::max(found_.least + 2 * q, std::min(0, top_ - 1));
+    const int q = (bits + 1) / 2, h = std::max(found_.least + 2 * q, std::min(0, found_.largest - 1));
     const bool fits = q > operands_.mantissa_bits;
     fitting_ += fits;
-    if (bits == 0 || fits || h >= top_) return false;
+    if (bits == 0 || fits || h >= found_.largest) return false;
     const double factor = 1 + power(-q);
     const bool exact = run({{at, std::ldexp(factor, h - h / 2), std::ldexp(factor, h / 2)},
                             {other, -std::ldexp(1 + power(1 - q), h)}}) == power(h - 2 * q);
@@ -166,24 +158,22 @@ class Prober {
     return exact;
   }
 
-  // The adders and products of a sum, from the innermost on.
-  void examine(SumTree& sum, const SumTree* outer) {
+  // The adders and products of a sum, from the innermost on. `cancel` is a place that is added to it; -1: none is.
+  void examine(SumTree& sum, int cancel) {
     std::vector<SumTree>& addends = sum.children;
+    const auto other = [&](const SumTree& t) { return addends[&t == addends.data() ? 1 : 0].first; };
     for (SumTree& addend : addends)
-      if (!addend.children.empty()) examine(addend, &sum);
-    const auto outside_of = [](const SumTree& whole, const SumTree& part) {
-      return whole.children[&part == whole.children.data() ? 1 : 0].first;
-    };
-    const int i = addends[0].first, j = addends[1].first, cancel = outer ? outside_of(*outer, sum) : -1;
+      if (!addend.children.empty()) examine(addend, other(addend));
+    const int i = addends[0].first, j = addends[1].first;
     Adder& adder = sum.adder;
     find_rounding(adder.bits, adder.rounding, i, j, cancel);
     if (addends.size() > 2) find_rounding(adder.aligned, adder.alignment, i, addends[2].first, j);
     // The last sum is seen through the result's dtype: it is taken to have the bits of the sum before.
     const Adder& before = std::ranges::max_element(addends, {}, &SumTree::size)->adder;
-    if (!outer && adder.bits == result_.mantissa_bits + 1 && before.bits > adder.bits)
+    if (cancel < 0 && adder.bits == result_.mantissa_bits + 1 && before.bits > adder.bits)
       adder.bits = before.bits, adder.rounding = before.rounding;
     for (SumTree& addend : addends)
-      if (addend.children.empty()) addend.exact = is_exact(addend.first, outside_of(sum, addend), adder.bits);
+      if (addend.children.empty()) addend.exact = is_exact(addend.first, other(addend), adder.bits);
 
     if (sum.first != 0) return;
     if (!innermost_) innermost_ = &sum, found_.sum = adder;
@@ -195,7 +185,7 @@ class Prober {
   void find_flushes() {
     const double subnormal = operands_.min_normal / 2;
     found_.flushes_operands = run({{0, subnormal, 1 / subnormal}}) != 1;
-    if (top_ > std::ilogb(result_.max) || found_.sum.bits < 2) return;  // the result hides the least sums
+    if (found_.largest > std::ilogb(result_.max) || found_.sum.bits < 2) return;  // the result hides the least sums
     const int i = 0, j = innermost_->children[1].first;
     const double least = power(found_.least);
     const bool gradual = found_.least == -1074 || run({{i, 1.5 * least}}) != 1.5 * least;
@@ -225,23 +215,21 @@ class Prober {
       total = how.bits < 53 ? std::bit_cast<double>(gradual::detail::sum_to_odd(total, x)) : total + x;
     }
     if (how.bits) total = rounded(total, how.bits, how.rounding, least);
-    return std::abs(total) <= power(top_) ? total : std::nan("");
+    return std::abs(total) <= power(found_.largest) ? total : std::nan("");
   }
   void replay() {
     std::mt19937_64 random(1);
-    const auto below = [&](std::int64_t n) {
-      return static_cast<std::int64_t>(random() % static_cast<std::uint64_t>(n));
-    };
-    const std::int64_t one = std::int64_t{1} << operands_.mantissa_bits;
-    const int scale = std::min(0, top_ / 2 - 1) - operands_.mantissa_bits;
+    const auto below = [&](std::uint64_t n) { return static_cast<double>(random() % n); };
+    const int digits = operands_.mantissa_bits + 1, scale = std::min(0, found_.largest / 2 - 1) + 1 - digits;
     for (int i = 0; i < kReplays; ++i) {
-      const std::int64_t share = below(4);  // of numbers that are not zero
+      const double share = below(4);  // of numbers that are not zero
       for (auto* list : {&a_, &b_})
-        for (double& x : *list)
-          x = below(4) > share ? 0 : std::ldexp(below(4 * one) - 2 * one, scale - static_cast<int>(below(3)));
+        for (double& x : *list) {
+          x = std::ldexp(below(std::uint64_t{2} << digits) - power(digits), scale - static_cast<int>(below(3)));
+          if (below(4) > share) x = 0;
+        }
       const double sum = replayed(found_.tree, found_.flushes_sums == false ? found_.least : -1074);
-      if (std::isnan(sum)) continue;
-      ++found_.replayed;
+      found_.replayed += std::isnan(sum) ? 0 : 1;  // NaN equals nothing
       found_.reproduced += dot_(a_, b_) == rounded(sum, result_.mantissa_bits + 1, RoundingMode::nearest_even,
                                                    std::ilogb(result_.min_subnormal));
     }
@@ -251,7 +239,7 @@ class Prober {
   int n_;
   FloatInfo operands_, result_;
   std::vector<double> a_ = std::vector<double>(static_cast<std::size_t>(n_)), b_ = a_;
-  int top_ = 0, unit_ = 0, base_ = 0;        // exponents: of M, of the unit, and of 1 where bits are counted
+  int unit_ = 0, base_ = 0;                  // exponents: of the unit, and of 1 where bits are counted
   const SumTree* innermost_ = nullptr;       // the innermost sum that has product 0
   int fitting_ = 0, asked_ = 0, exact_ = 0;  // products
   ProbeResult found_;

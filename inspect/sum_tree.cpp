@@ -60,12 +60,10 @@ bool has(const SumTree& tree, const SumTree& part) {
 }  // namespace
 
 SumTree sum_of(std::vector<SumTree> addends) {
-  SumTree sum{.size = 0};
   std::ranges::sort(addends, {}, &SumTree::first);
-  for (const SumTree& t : addends) sum.size += t.size;
-  sum.first = addends.front().first;
-  sum.children = std::move(addends);
-  return sum;
+  int size = 0;
+  for (const SumTree& t : addends) size += t.size;
+  return {.first = addends.front().first, .size = size, .children = std::move(addends)};
 }
 
 SumTree sum_in_turn(std::vector<SumTree> addends) {
@@ -113,13 +111,12 @@ std::string to_string(const SumTree& tree) {
                 (t->children.empty() ? std::to_string(t->first) : '(' + to_string(*t) + ')');
     }
   };
-  for (std::size_t at = 0, done = 1; at < parts.size(); at += done) {
-    std::size_t period = 1;
-    while (period <= 4 && repeats(parts, at, period) / period <= 3) period *= 2;
-    const bool folds = period <= 4;
-    done = folds ? (repeats(parts, at, period) / period + 1) * period : 1;
+  for (std::size_t at = 0; at < parts.size();) {
+    const std::size_t period = repeats(parts, at, 1) > 3 ? 1 : 2, more = repeats(parts, at, period) / period * period;
+    const bool folds = more > 3 * period;
     write(at, folds ? 2 * period : 1);
-    if (folds) text += "+..", write(at + done - period, period);
+    if (folds) text += "+..", write(at + more, period);
+    at += folds ? more + period : 1;
   }
   return text;
 }
