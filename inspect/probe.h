@@ -27,12 +27,11 @@ struct ProbeOptions {
   DType operands = DType::f32, result = DType::f32;
 };
 
-// fit: they fit the sum's bits. rounded: each is rounded before it is added. fused: each is added unrounded, but for
-// those that begin a sum. exact: each is added unrounded.
-enum class Products : std::uint8_t { unseen, fit, rounded, fused, exact };
+// fit: they fit the sum's bits. rounded: each is rounded before it is added. fused: each is added unrounded, though those
+// that begin a sum may be rounded.
+enum class Products : std::uint8_t { unseen, fit, rounded, fused };
 
 struct ProbeResult {
-  ProbeOptions options;
   SumTree tree = {};
   bool consistent = true;           // false: experiments contradict each other, and the tree is none
   Adder sum = {};                   // of the products
@@ -44,7 +43,6 @@ struct ProbeResult {
   int least = 0, largest = 0;  // 2^least to 2^largest are the powers of two that a sum and the result hold
   // Dot products of random numbers that were computed by the tree as well, and how many of them had the same bits.
   int replayed = 0, reproduced = 0;
-  int calls = 0;  // of the dot product
 };
 
 // Error for options that are not allowed, and for a function that is no dot product.

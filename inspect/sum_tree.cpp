@@ -14,27 +14,24 @@ const SumTree& largest_addend(const SumTree& sum) {
   return *std::ranges::max_element(sum.children, {}, &SumTree::size);
 }
 
-// The parts of a sum from the first to the last. A sum that begins a longer one is a part of its own if what follows is
-// longer than what it adds itself: a chunk.
-std::vector<Part> parts_of(const SumTree& tree) {
+// How many products each addend but the largest one has on average.
+std::size_t step(const SumTree& sum) {
+  return static_cast<std::size_t>(sum.size - largest_addend(sum).size) / (sum.children.size() - 1);
+}
+
+// The parts of a sum from the first to the last. A sum that begins a longer one is a part of its own, a chunk, if it adds
+// more at once or in shorter steps.
+std::vector<Part> parts_of(const SumTree& sum) {
+  const SumTree& begin = largest_addend(sum);
   std::vector<Part> parts;
-  for (const SumTree* node = &tree; node;) {
-    const SumTree &begin = largest_addend(*node), *next = nullptr;
-    Part added;
-    for (const SumTree& t : node->children)
-      if (&t != &begin) added.push_back(&t);
-    if (!begin.children.empty()) {
-      const SumTree& before = largest_addend(begin);
-      const bool at_once = before.children.empty() && begin.children.size() > 2;
-      if (at_once ? added.size() > 1 : node->size - begin.size <= begin.size - before.size) next = &begin;
-    }
-    const bool all = !next && added.size() > 1;
-    if (all) added.insert(added.begin(), &begin);
-    parts.push_back(std::move(added));
-    if (!next && !all) parts.push_back({&begin});
-    node = next;
-  }
-  std::ranges::reverse(parts);
+  Part added;
+  for (const SumTree& t : sum.children)
+    if (&t != &begin) added.push_back(&t);
+  const std::size_t at_once = begin.children.size();
+  if (at_once > 0 && at_once <= sum.children.size() && step(sum) <= step(begin)) parts = parts_of(begin);
+  else if (added.size() == 1) parts.push_back({&begin});
+  else added.insert(added.begin(), &begin);
+  parts.push_back(std::move(added));
   return parts;
 }
 
@@ -54,23 +51,19 @@ std::size_t repeats(const std::vector<Part>& parts, std::size_t at, std::size_t 
   return n;
 }
 
-// The sum or product in a tree that begins and counts as `part`; null: there is none.
-const SumTree* part_of(const SumTree& tree, const SumTree& part) {
-  if (tree.first == part.first && tree.size == part.size) return &tree;
-  for (const SumTree& child : tree.children)
-    if (const SumTree* const found = child.size < part.size ? nullptr : part_of(child, part)) return found;
-  return nullptr;
+// Whether a tree has a sum or product that shows as `part`.
+bool has(const SumTree& tree, const SumTree& part) {
+  return shows(part, tree) ||
+         std::ranges::any_of(tree.children, [&](const SumTree& t) { return t.size >= part.size && has(t, part); });
 }
 
 }  // namespace
 
 SumTree sum_of(std::vector<SumTree> addends) {
-  SumTree sum{.size = 0};
   std::ranges::sort(addends, {}, &SumTree::first);
-  for (const SumTree& t : addends) sum.size += t.size;
-  sum.first = addends.front().first;
-  sum.children = std::move(addends);
-  return sum;
+  int size = 0;
+  for (const SumTree& t : addends) size += t.size;
+  return {.first = addends.front().first, .size = size, .children = std::move(addends)};
 }
 
 SumTree sum_in_turn(std::vector<SumTree> addends) {
@@ -96,18 +89,14 @@ SumTree tree_of(const Accumulator& a, int terms) {
       parts.push_back(length == 1 ? SumTree{.first = at} : self(self, at, std::min(to, at + length), inner, 1));
     return sum_in_turn(std::move(parts));
   };
-  const int chunk = std::max(a.chunk, 1);
-  return a.promote ? sum(sum, 0, terms, a.promote, chunk) : sum(sum, 0, terms, chunk, 1);
+  return sum(sum, 0, terms, a.promote ? a.promote : terms, std::max(a.chunk, 1));
 }
 
 bool shows(const SumTree& found, const SumTree& truth) {
   if (found.first != truth.first || found.size != truth.size) return false;
   const bool exact = found.children.size() > 2 && found.adder.aligned == 0;
   if (!exact) return std::ranges::equal(found.children, truth.children, shows);
-  return std::ranges::all_of(found.children, [&](const SumTree& part) {
-    const SumTree* const same = part_of(truth, part);
-    return same && shows(part, *same);
-  });
+  return std::ranges::all_of(found.children, [&](const SumTree& part) { return has(truth, part); });
 }
 
 std::string to_string(const SumTree& tree) {
@@ -122,13 +111,12 @@ std::string to_string(const SumTree& tree) {
                 (t->children.empty() ? std::to_string(t->first) : '(' + to_string(*t) + ')');
     }
   };
-  for (std::size_t at = 0, done = 1; at < parts.size(); at += done) {
-    std::size_t period = 1;
-    while (period <= 4 && repeats(parts, at, period) / period <= 3) period *= 2;
-    const bool folds = period <= 4;
-    done = folds ? (repeats(parts, at, period) / period + 1) * period : 1;
+  for (std::size_t at = 0; at < parts.size();) {
+    const std::size_t period = repeats(parts, at, 1) > 3 ? 1 : 2, more = repeats(parts, at, period) / period * period;
+    const bool folds = more > 3 * period;
     write(at, folds ? 2 * period : 1);
-    if (folds) text += "+..", write(at + done - period, period);
+    if (folds) text += "+..", write(at + more, period);
+    at += folds ? more + period : 1;
   }
   return text;
 }

@@ -160,7 +160,7 @@ std::vector<Product> products_of_this_machine(int terms) {
 }
 
 std::vector<Fact> facts_of(const inspect::ProbeResult& r) {
-  constexpr std::string_view kProducts[] = {"not seen", "fit the sum", "rounded", "fused", "exact"};
+  constexpr std::string_view kProducts[] = {"not seen", "fit the sum", "rounded", "fused"};
   const auto mode = [](const std::optional<RoundingMode>& m) { return std::string(m ? to_string(*m) : "not seen"); };
   const auto bits = [](int n) { return n ? std::to_string(n) : std::string("not seen"); };
   const auto flushed = [](std::optional<bool> f) { return std::string(!f ? "not seen" : *f ? "flushed" : "kept"); };
@@ -180,7 +180,6 @@ std::vector<Fact> facts_of(const inspect::ProbeResult& r) {
   add("powers of two", fmt::format("2^{} to 2^{}", r.least, r.largest));
   add("same bits as the tree",
       r.replayed ? fmt::format("{} of {}", r.reproduced, r.replayed) : std::string("not compared"));
-  add("calls", std::to_string(r.calls));
   return facts;
 }
 
