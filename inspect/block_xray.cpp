@@ -95,8 +95,9 @@ struct Blocks {
   // The squared error of block b, whose codes stand for multiples of scale.inverse * last. Adds to the sums over
   // elements of a row.
   double error(std::int64_t b, Scale scale, float last, XrayRow* row = nullptr) {
-    // A scale may be rounded itself: the largest element then exceeds by an ulp or two, which is no clipping.
-    const double limit = q.format.max() * scale.inverse * last * (1 + 0x1p-20);
+    // Where the scale is rounded itself, the largest element may exceed by an ulp or two, which is no clipping.
+    const bool power = last == 1 && scale.inverse == detail::floor_power(scale.inverse);
+    const double limit = q.format.max() * scale.inverse * last * (power ? 1 : 1 + 0x1p-20);
     double sum = 0;
     parts(b, [&](std::int64_t first, std::int64_t n) {
       for (std::int64_t i = 0; i < n; ++i) rounded[static_cast<std::size_t>(i)] = x[first + i] * scale.forward;
