@@ -1,50 +1,89 @@
 #include "block_xray.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <cmath>
 #include <limits>
-#include <nlohmann/json.hpp>
+#include <ranges>
 #include <set>
 
-#include "../amp/quantization.h"
 #include "../core/ops/ops.h"
 #include "../core/quantize/quantizer_call.h"
 #include "../core/quantize/quantizer_kernels.h"
 #include "../core/support/throwf.h"
 #include "csv.h"
-#include "numbers.h"
 
 namespace gradual::inspect {
 namespace {
 
-using detail::Scale;
+using detail::Scale, detail::ScaleSpec;
+
+constexpr double kInf = std::numeric_limits<double>::infinity();
 
 // f32 [rows, k] on the CPU: k is the dim `axis`, rows are the other dims in order.
 Tensor as_matrix(const Tensor& x, int axis) {
-  Shape sizes = x.sizes(), strides = x.strides();
-  axis = wrap_dim(axis, x.dim(), "xray");
-  const std::int64_t k = sizes.empty() ? 1 : sizes[axis], stride = sizes.empty() ? 1 : strides[axis];
-  if (!sizes.empty()) sizes.erase(axis), strides.erase(axis);
-  sizes.push_back(k), strides.push_back(stride);
-  const Tensor last = as_strided(x.detach(), sizes, strides, x.offset()).to(Device::cpu());
-  return contiguous(cast(last, DType::f32)).reshape({k ? x.numel() / k : 0, k});
+  Tensor t = x.detach().to(Device::cpu());
+  if (t.dim() == 0) t = t.reshape({1});
+  for (int d = wrap_dim(axis, t.dim(), "xray"); d + 1 < t.dim(); ++d) t = t.transpose(d, d + 1);
+  const std::int64_t k = t.sizes().back();
+  return contiguous(cast(t, DType::f32)).reshape({k ? t.numel() / k : 0, k});
 }
 
-// A matrix in blocks (tiles) of one size, in the order of QuantizedTensor::scales.
-struct Blocks {
-  const float* x;
-  std::int64_t rows, k, height, width, columns = (k + width - 1) / width;
+// A rule for the scales of one size. Of several specs a block takes the one with the least squared error.
+struct Rule {
+  std::string name;
+  std::vector<ScaleSpec> specs;
+  bool runs = false;
+};
 
-  Blocks(const Tensor& m, int size, bool square)
-      : x(m.data<float>()), rows(m.size(0)), k(m.size(1)), height(square ? size : 1), width(size) {}
+// amax: of the tensor.
+std::vector<Rule> rules_of(const Quantizer& q, int size, float amax) {
+  const bool nvfp4 = q.scaling.kind == ScalingKind::nvfp4;
+  Quantizer edited = q;
+  edited.scaling.block = size;
+  std::vector<Rule> all;
+  const auto add = [&](std::string_view name) {
+    ScaleSpec spec = detail::scale_spec(edited);
+    if (edited.scaling.kind == ScalingKind::nvfp4) spec.global = detail::nvfp4_global(amax, spec).forward;
+    all.push_back({std::string(name), {spec}, edited == q});
+  };
+  if (nvfp4 || q.scaling.scale == ScaleFormat::f32) {
+    add(nvfp4 ? "nvfp4" : "f32");
+    edited.scaling = {
+        .kind = ScalingKind::block, .block = size, .square = q.scaling.square, .oracle = q.scaling.oracle};
+  }
+  for (const ScaleRule rule : {ScaleRule::floor, ScaleRule::ceil, ScaleRule::rceil, ScaleRule::even})
+    edited.scaling.rule = rule, add(to_string(rule));
+  if (!nvfp4) return all;
+  // Relative to 448: scaled to 4, the largest block's scale is 256 * 6 / 4 = 384, which e4m3fn holds.
+  ScaleSpec six = all.front().specs[0];
+  six.global = six.global * 256 / 448;
+  ScaleSpec four = six;
+  four.most *= 2.0 / 3;
+  all.push_back({"4-over-6", {six, four}});
+  return all;
+}
+
+// A matrix in blocks (tiles) of one size, which are rounded one by one.
+struct Blocks {
+  const Tensor& m;
+  const Quantizer& q;
+  std::int64_t size;
+  const float* x = m.data<float>();
+  std::int64_t rows = m.size(0), k = m.size(1), height = q.scaling.square ? size : 1, columns = (k + size - 1) / size;
+  Rounder rounder{q.format, q.rounding, q.overflow};
+  std::vector<float> rounded = std::vector<float>(static_cast<std::size_t>(size));
+
   std::int64_t count() const { return (rows + height - 1) / height * columns; }
+
   // f(first, n) for the parts of block b that are contiguous.
   template <class F> void parts(std::int64_t b, const F& f) const {
-    const std::int64_t top = b / columns * height, left = b % columns * width;
-    for (std::int64_t r = top; r < std::min(top + height, rows); ++r) f(r * k + left, std::min(width, k - left));
+    const std::int64_t top = b / columns * height, left = b % columns * size;
+    for (std::int64_t r = top; r < std::min(top + height, rows); ++r) f(r * k + left, std::min(size, k - left));
   }
+
   float amax(std::int64_t b) const {
     float most = 0;
     parts(b, [&](std::int64_t first, std::int64_t n) {
@@ -52,162 +91,61 @@ struct Blocks {
     });
     return most;
   }
-};
 
-// The squared error of a block under a scale; its values go to `to`, where that is not null.
-double error_at(const Blocks& blocks, std::int64_t b, const Rounder& rounder, Scale scale, float last, float* to) {
-  std::vector<float> buffer(static_cast<std::size_t>(blocks.width));
-  float* rounded = buffer.data();
-  double error = 0;
-  blocks.parts(b, [&](std::int64_t first, std::int64_t n) {
-    const float* x = blocks.x + first;
-    for (std::int64_t i = 0; i < n; ++i) rounded[i] = x[i] * scale.forward;
-    rounder.round(rounded, rounded, n, first);
-    for (std::int64_t i = 0; i < n; ++i) {
-      const float y = rounded[i] * scale.inverse * last;
-      error += (static_cast<double>(x[i]) - y) * (static_cast<double>(x[i]) - y);
-      if (to) to[first + i] = y;
-    }
-  });
-  return std::isnan(error) ? std::numeric_limits<double>::infinity() : error;
-}
-
-// Each block's least error with a power of two as its scale; 0 for blocks that are not measured. A scale at which
-// nothing is clipped is no better than half of it, if that clips nothing either: its values are some of the other's.
-// Smaller ones are tried until clipping the largest element alone costs more than the best.
-std::vector<double> best_errors(const Blocks& blocks, const Quantizer& q, RandomKey key) {
-  const Rounder rounder{q.format, q.rounding, q.overflow, key};
-  detail::ScaleSpec spec = detail::scale_spec(q);
-  spec.rule = ScaleRule::rceil;
-  std::vector<double> all(static_cast<std::size_t>(blocks.count()), 0.0);
-  for (std::int64_t b = 0; b < blocks.count(); ++b) {
-    const float amax = blocks.amax(b);
-    if (amax == 0 || !std::isfinite(amax)) continue;
-    double best = std::numeric_limits<double>::infinity();
-    for (int e = std::clamp(detail::block_exponent(amax, spec) + 1, -127, 127); e >= -127 && best > 0; --e) {
-      const double clipped = std::max(0.0, amax - std::ldexp(spec.most, e));
-      if (clipped * clipped >= best) break;
-      best = std::min(best, error_at(blocks, b, rounder, detail::power_scale(e), 1, nullptr));
-    }
-    all[static_cast<std::size_t>(b)] = best;
-  }
-  return all;
-}
-
-// A matrix after rounding, and the scales of its blocks.
-struct Rounded {
-  Tensor values;  // f32, row-major
-  std::vector<float> scales;
-  float global = 1;
-};
-
-Rounded rounded(const Tensor& x, const Quantizer& q, RandomKey key) {
-  const QuantizedTensor codes = quantize(x, q, {.key = key});
-  return {codes.dequantize(), codes.scale_values().to_vector<float>(),
-          codes.global_scale.defined() ? codes.global_scale.item<float>() : 1};
-}
-
-Rounded four_over_six(const Tensor& x, const Blocks& blocks, const Quantizer& q, RandomKey key) {
-  detail::ScaleSpec to_largest = detail::scale_spec(q);
-  // Relative to 448: scaled to 4, the largest block's scale is 256 * 6 / 4 = 384, which e4m3fn holds.
-  to_largest.global = detail::nvfp4_global(absmax(x), to_largest).forward * 256 / 448;
-  detail::ScaleSpec to_less = to_largest;
-  to_less.most *= 2.0 / 3;
-  Rounded r{empty(x.sizes()), {}, 1 / to_largest.global};
-  r.scales.reserve(static_cast<std::size_t>(blocks.count()));
-  const Rounder rounder{q.format, q.rounding, q.overflow, key};
-  for (std::int64_t b = 0; b < blocks.count(); ++b) {
-    const float amax = blocks.amax(b);
-    Scale scale = detail::nvfp4_scale(amax, to_largest);
-    const Scale other = detail::nvfp4_scale(amax, to_less);
-    const double error = error_at(blocks, b, rounder, scale, r.global, nullptr);
-    if (error_at(blocks, b, rounder, other, r.global, nullptr) < error) scale = other;
-    error_at(blocks, b, rounder, scale, r.global, r.values.data<float>());
-    r.scales.push_back(scale.inverse);
-  }
-  return r;
-}
-
-XrayRow row_of(const Blocks& blocks, const Rounded& r, double most, const std::vector<double>& best) {
-  XrayRow row{.block = static_cast<int>(blocks.width)};
-  const float *x = blocks.x, *y = r.values.data<float>();
-  for (std::int64_t b = 0; b < blocks.count(); ++b) {
-    const auto at = static_cast<std::size_t>(b);
-    const float amax = blocks.amax(b), scale = r.scales[at];
-    if (amax == 0 || !std::isfinite(amax) || !std::isfinite(r.global)) {
-      ++(amax == 0 ? row.zero_blocks : row.nonfinite_blocks);
-      continue;
-    }
-    // Scales that are no powers of two are rounded themselves: the largest element may exceed by an ulp or two.
-    int exponent = 0;
-    const bool power = std::frexp(scale, &exponent) == 0.5F && r.global == 1;
-    const double limit = most * scale * r.global * (power ? 1 : 1 + 0x1p-20);
-    ++row.blocks;
-    ++row.scales[exponent - 1];
-    row.clipped_blocks += amax > limit;
-    row.best_error += best[at];
-    double error = 0;
-    blocks.parts(b, [&](std::int64_t first, std::int64_t n) {
-      for (std::int64_t i = first; i < first + n; ++i) {
-        const double from = x[i];
-        row.elements += from != 0;
-        row.clipped += std::abs(from) > limit;
-        row.made_zero += from != 0 && y[i] == 0;
-        row.squares += from * from;
-        error += (from - y[i]) * (from - y[i]);
+  // The squared error of block b, whose codes stand for multiples of scale.inverse * last. Adds to the sums over
+  // elements of a row.
+  double error(std::int64_t b, Scale scale, float last, XrayRow* row = nullptr) {
+    // Where the scale is rounded itself, the largest element may exceed by an ulp or two, which is no clipping.
+    const bool power = last == 1 && scale.inverse == detail::floor_power(scale.inverse);
+    const double limit = q.format.max() * scale.inverse * last * (power ? 1 : 1 + 0x1p-20);
+    double sum = 0;
+    parts(b, [&](std::int64_t first, std::int64_t n) {
+      for (std::int64_t i = 0; i < n; ++i) rounded[static_cast<std::size_t>(i)] = x[first + i] * scale.forward;
+      rounder.round(rounded.data(), rounded.data(), n, first);
+      for (std::int64_t i = 0; i < n; ++i) {
+        const double from = x[first + i], to = rounded[static_cast<std::size_t>(i)] * scale.inverse * last;
+        sum += (from - to) * (from - to);
+        if (!row) continue;
+        row->elements += from != 0, row->made_zero += from != 0 && to == 0, row->clipped += std::abs(from) > limit;
+        row->squares += from * from;
       }
     });
-    row.error += std::isnan(error) ? std::numeric_limits<double>::infinity() : error;
+    return std::isnan(sum) ? kInf : sum;
   }
-  return row;
-}
 
-// The rules that a size is tried with, as quantizers.
-std::vector<std::pair<std::string, Quantizer>> rules_of(const Quantizer& q, int size) {
-  const bool powers = q.scaling.kind == ScalingKind::block && q.scaling.scale != ScaleFormat::f32;
-  Quantizer own = q, edited = q;
-  own.scaling.block = size;
-  if (!powers) edited.scaling = {.kind = ScalingKind::block, .square = q.scaling.square, .oracle = q.scaling.oracle};
-  edited.scaling.block = size;
-  std::vector<std::pair<std::string, Quantizer>> all;
-  for (const ScaleRule rule : {ScaleRule::floor, ScaleRule::ceil, ScaleRule::rceil, ScaleRule::even}) {
-    edited.scaling.rule = rule;
-    all.emplace_back(to_string(rule), edited);
+  // The least error of a block with a power of two as its scale. The first one clips nothing. Such a scale is no better
+  // than half of it, if that clips nothing either: its values are some of the other's. Smaller ones are tried until
+  // clipping the largest element alone costs more than the best.
+  double best_error(std::int64_t b, float amax) {
+    double best = kInf;
+    for (int e = std::clamp(std::ilogb(amax) - q.format.max_exponent() + 1, -127, 127); e >= -127 && best > 0; --e) {
+      const double clipped = std::max(0.0, amax - std::ldexp(q.format.max(), e));
+      if (clipped * clipped >= best) break;
+      best = std::min(best, error(b, detail::power_scale(e), 1));
+    }
+    return best;
   }
-  if (!powers) all.emplace_back(q.scaling.kind == ScalingKind::nvfp4 ? "nvfp4" : "f32", own);
-  return all;
-}
 
-// "2^-3 to 2^2, median 2^0".
-std::string range_of(const std::map<int, std::int64_t>& scales, std::int64_t blocks) {
-  if (scales.empty()) return "-";
-  auto median = scales.begin();
-  for (std::int64_t below = median->second; 2 * below < blocks; below += (++median)->second) {}
-  return fmt::format("2^{} to 2^{}, median 2^{}", scales.begin()->first, scales.rbegin()->first, median->first);
-}
+  // Block b, of finite numbers that are not all 0.
+  void add_to(XrayRow& row, std::int64_t b, float amax, double best, const Rule& rule) {
+    const float last = 1 / rule.specs[0].global;
+    Scale scale = detail::scale_of(amax, rule.specs[0]);
+    for (const ScaleSpec& spec : rule.specs | std::views::drop(1))
+      if (const Scale other = detail::scale_of(amax, spec); error(b, other, last) < error(b, scale, last))
+        scale = other;
+    const std::int64_t clipped = row.clipped;
+    row.best_error += best, row.error += error(b, scale, last, &row);
+    ++row.blocks, row.clipped_blocks += row.clipped > clipped;
+    if (scale.inverse > 0) ++row.scales[std::ilogb(scale.inverse)];
+  }
+};
 
-// JSON has no Inf and no NaN: null.
-nlohmann::ordered_json json(const XrayObserver::Site& site, const XrayRow& r) {
-  nlohmann::ordered_json j, scales = nlohmann::ordered_json::object();
-  const auto set = [&j](const char* key, double v) { j[key] = std::isfinite(v) ? nlohmann::ordered_json(v) : nullptr; };
-  for (const auto& [exponent, n] : r.scales) scales[std::to_string(exponent)] = n;
-  j["layer"] = site.layer, j["operand"] = site.operand, j["quantizer"] = site.xray.quantizer;
-  j["rule"] = r.rule, j["block"] = r.block, j["runs"] = r.runs;
-  j["blocks"] = r.blocks, j["zero_blocks"] = r.zero_blocks, j["nonfinite_blocks"] = r.nonfinite_blocks;
-  j["clipped_blocks"] = r.clipped_blocks, j["elements"] = r.elements;
-  j["clipped"] = r.clipped, j["made_zero"] = r.made_zero;
-  set("sqnr_db", r.sqnr_db()), set("regret", r.regret());
-  set("squares", r.squares), set("error", r.error), set("best_error", r.best_error);
-  j["scales"] = std::move(scales);
-  return j;
+bool has_blocks(const Quantizer& q) {
+  return q.scaling.kind == ScalingKind::block || q.scaling.kind == ScalingKind::nvfp4;
 }
 
 }  // namespace
 
-double XrayRow::sqnr_db() const {
-  return error == 0 ? std::numeric_limits<double>::infinity() : 10 * std::log10(squares / error);
-}
-double XrayRow::regret() const { return error == best_error ? 1 : error / best_error; }
 XrayRow& XrayRow::operator+=(const XrayRow& o) {
   blocks += o.blocks, zero_blocks += o.zero_blocks, nonfinite_blocks += o.nonfinite_blocks;
   clipped_blocks += o.clipped_blocks, elements += o.elements, clipped += o.clipped, made_zero += o.made_zero;
@@ -229,87 +167,64 @@ const XrayRow& BlockXray::of(std::string_view rule, int block) const {
   throwf("xray: no row for the rule '{}' and blocks of {}; there are {}", rule, block, known);
 }
 
-BlockXray& BlockXray::operator+=(const BlockXray& o) {
-  if (rows.empty()) return *this = o;
-  if (quantizer != o.quantizer) throwf("xray: {} and {} have no sum", quantizer, o.quantizer);
-  for (std::size_t i = 0; i < rows.size(); ++i) rows[i] += o.rows[i];
-  return *this;
-}
-
-BlockXray xray(const Tensor& x, const Quantizer& q, int axis, RandomKey key) {
-  const ScalingKind kind = q.scaling.kind;
-  if (kind != ScalingKind::block && kind != ScalingKind::nvfp4)
-    throwf("xray: the quantizer '{}' has no scales of blocks; allowed are ScalingKind::block and nvfp4", describe(q));
+BlockXray xray(const Tensor& x, const Quantizer& q, int axis) {
+  check_valid(q);
+  if (!has_blocks(q) || q.hadamard)
+    throwf("xray: the quantizer '{}' {}has no scales of blocks; allowed are ScalingKind::block and nvfp4", describe(q),
+           q.hadamard ? "transforms, or " : "");
   if (!x.is_floating()) throwf("xray: takes a floating tensor, not {}", describe(x));
   const Unseen unseen;
   const Tensor matrix = as_matrix(x, axis);
+  const float most = absmax(matrix);
   BlockXray all{.quantizer = describe(q)};
   for (const int size : std::set<int>{8, 16, 32, 64, 128, q.scaling.block}) {
-    const Blocks blocks(matrix, size, q.scaling.square);
-    const std::vector<double> best = best_errors(blocks, q, key);
-    const auto add = [&](const std::string& rule, const Rounded& r, bool runs) {
-      all.rows.push_back(row_of(blocks, r, q.format.max(), best));
-      all.rows.back().rule = rule, all.rows.back().runs = runs;
-    };
-    for (const auto& [rule, edited] : rules_of(q, size)) add(rule, rounded(matrix, edited, key), edited == q);
-    if (kind == ScalingKind::nvfp4) add("4-over-6", four_over_six(matrix, blocks, q, key), false);
+    const std::vector<Rule> rules = rules_of(q, size, most);
+    const std::size_t first = all.rows.size();
+    for (const Rule& rule : rules) all.rows.push_back({.rule = rule.name, .block = size, .runs = rule.runs});
+    Blocks blocks{matrix, q, size};
+    for (std::int64_t b = 0; b < blocks.count(); ++b) {
+      const float amax = blocks.amax(b);
+      const bool measured = amax != 0 && std::isfinite(amax);
+      const double best = measured ? blocks.best_error(b, amax) : 0;
+      for (std::size_t i = 0; i < rules.size(); ++i) {
+        XrayRow& row = all.rows[first + i];
+        if (measured) blocks.add_to(row, b, amax, best, rules[i]);
+        else ++(amax == 0 ? row.zero_blocks : row.nonfinite_blocks);
+      }
+    }
   }
   return all;
 }
 
-std::string to_string(const BlockXray& x) {
-  std::string text = x.quantizer + "\n" +
-                     fmt::format("{:<10} {:>5}  {:>14}  {:>8}  {:>9}  {:>7}  {:>7}  {}\n", "rule", "block",
-                                 "clipped blocks", "clipped", "made zero", "SQNR", "regret", "scales");
-  for (const XrayRow& r : x.rows)
-    text += fmt::format("{:<10} {:>5}  {:>13.3g}%  {:>7.3g}%  {:>8.3g}%  {:>4.1f} dB  {:>7.3g}  {}\n",
-                        r.rule + (r.runs ? " *" : ""), r.block, r.clipped_blocks_percent(), r.clipped_percent(),
-                        r.made_zero_percent(), r.sqnr_db(), r.regret(), range_of(r.scales, r.blocks));
-  return text + "* what runs. regret: squared error / that of the best power of two of each block\n";
-}
-
 void XrayObserver::before(const OpCall& call) {
+  const OpKind kind = op_info(call.op).kind;
+  if (kind == OpKind::Custom) custom_ops_.push_back(is_rewritten(call));
+  if (kind != OpKind::Contraction) return;
+  for (auto& [to, site] : rounded_)
+    for (const int input : {0, 1})
+      if (to.shares_storage(call[input])) site.operand = operand_name(input);
+}
+
+void XrayObserver::after(const OpCall& call, const Outputs&, const CallRecord&) {
   if (op_info(call.op).kind != OpKind::Custom) return;
-  Frame& frame = frames_.emplace_back();
-  frame.rewritten = called(call).find(" rewritten by ") != std::string_view::npos;
-  for (int i = 0; i < std::min(2, call.inputs.size()); ++i)
-    if (call[i].defined()) frame.inputs[amp::storage_id(call[i])] |= 1 << i;
-}
-
-void XrayObserver::after(const OpCall& call, const Outputs& out, const CallRecord&) {
-  if (op_info(call.op).kind == OpKind::Custom) return frames_.pop_back();
-  if (frames_.empty() || !out[0].defined()) return;
-  Frame& frame = frames_.back();
-  for (int i = 0; i < call.inputs.size(); ++i)
-    if (const int from = frame.inputs_of(call[i])) frame.inputs[amp::storage_id(out[0])] |= from;
-}
-
-// Inside a rewrite: the recipe's name of the operand.
-std::string XrayObserver::operand(const Tensor& from) {
-  if (frames_.empty()) return "kept";
-  Frame& frame = frames_.back();
-  if (!frame.rewritten) return "";
-  const int bits = frame.inputs_of(from);
-  const int input = bits == 1 || bits == 2 ? bits - 1 : frame.seen++ % 2;
-  const amp::Role role = amp::operand_role(input), other = amp::operand_role(1 - input);
-  const bool second = role == amp::Role::error ? other != amp::Role::weight : other == amp::Role::error;
-  const auto quantizer = amp::kOperandQuantizers[static_cast<int>(role)][second];
-  for (const amp::QuantizerField& field : amp::kQuantizerFields)
-    if (field.quantizer == quantizer) return field.name;
-  return "";
+  custom_ops_.pop_back();
+  for (auto& [to, site] : std::exchange(rounded_, {})) add(std::move(site));
 }
 
 void XrayObserver::quantized(const QuantizerCall& call) {
-  if (!call.quantizer) return;
-  const ScalingKind kind = call.quantizer->scaling.kind;
-  if (kind != ScalingKind::block && kind != ScalingKind::nvfp4) return;
-  const std::string name = operand(call.from), layer = name == "kept" ? names_.of(call.from) : context().module;
-  BlockXray found = xray(call.from, *call.quantizer, call.axis);
+  if (!call.quantizer || !has_blocks(*call.quantizer)) return;
+  Site site{context().module, "", xray(call.from, *call.quantizer, call.axis)};
+  if (!custom_ops_.empty() && custom_ops_.back()) return void(rounded_.emplace_back(call.to, std::move(site)));
+  if (custom_ops_.empty()) site.layer = names_.of(call.from), site.operand = "kept";
+  add(std::move(site));
+}
+
+void XrayObserver::add(Site site) {
   const auto same = std::ranges::find_if(sites_, [&](const Site& s) {
-    return s.layer == layer && s.operand == name && s.xray.quantizer == found.quantizer;
+    return s.layer == site.layer && s.operand == site.operand && s.xray.quantizer == site.xray.quantizer;
   });
-  if (same == sites_.end()) sites_.push_back({layer, name, std::move(found)});
-  else same->xray += found;
+  if (same == sites_.end()) return sites_.push_back(std::move(site));
+  for (std::size_t i = 0; i < site.xray.rows.size(); ++i) same->xray.rows[i] += site.xray.rows[i];
 }
 
 std::string XrayObserver::to_string() const {
@@ -330,14 +245,18 @@ std::string XrayObserver::to_string() const {
   return text + "clipped: blocks, and elements. regret: squared error / that of the best power of two of each block\n";
 }
 
-std::string XrayObserver::to_jsonl() const {
-  std::string text;
+std::string XrayObserver::to_csv() const {
+  std::string text =
+      "layer,operand,quantizer,rule,block,runs,blocks,zero_blocks,nonfinite_blocks,clipped_blocks,elements,clipped,"
+      "made_zero,sqnr_db,regret,scales\n";
   for (const Site& s : sites_)
-    for (const XrayRow& r : s.xray.rows)
-      text += json(s, r).dump(-1, ' ', false, nlohmann::ordered_json::error_handler_t::replace) + "\n";
+    for (const XrayRow& r : s.xray.rows) {
+      text += fmt::format("{},{},{},{},{},{},{},{},{},{},{},{},{},{:.6g},{:.6g},{}\n", csv_field(s.layer), s.operand,
+                          csv_field(s.xray.quantizer), r.rule, r.block, r.runs, r.blocks, r.zero_blocks,
+                          r.nonfinite_blocks, r.clipped_blocks, r.elements, r.clipped, r.made_zero, r.sqnr_db(),
+                          r.regret(), csv_field(fmt::format("{}", r.scales)));
+    }
   return text;
 }
-
-std::string XrayObserver::to_csv() const { return csv_of(json({}, {}).dump() + "\n" + to_jsonl()); }
 
 }  // namespace gradual::inspect

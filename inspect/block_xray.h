@@ -2,20 +2,21 @@
 // have given on the same numbers.
 //
 //   const inspect::BlockXray x = inspect::xray(weight, amp::recipe("mxfp4").quantization->forward_w.value());
-//   std::puts(to_string(x).c_str());                    // a row for each rule and size
 //   x.of("rceil", 16).sqnr_db();
 //
 //   inspect::XrayObserver xrays;                        // the same of every operand of a step
 //   { const ObserverScope scope(xrays); run.step([&] { return cross_entropy(model(x), y); }); }
-//   std::puts(xrays.to_string().c_str());               // or to_csv(), to_jsonl()
+//   std::puts(xrays.to_string().c_str());               // or to_csv()
 //
-// The library's quantizer rounds for each row, with its rule or size edited.
+// Each row has the numbers that the library's quantizer gives with its rule or size edited.
 #pragma once
 
+#include <cmath>
 #include <cstdint>
 #include <map>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "../core/observe/observer.h"
@@ -37,14 +38,14 @@ struct XrayRow {
   std::int64_t made_zero = 0;               // of them: zero afterwards
   double squares = 0, error = 0;            // sums over measured blocks: of the elements, of what rounding changes
   double best_error = 0;                    // the sum of each block's least error with a power of two as its scale
-  std::map<int, std::int64_t> scales = {};  // measured blocks by floor(log2) of their own scale, the factor of a code
+  std::map<int, std::int64_t> scales = {};  // measured blocks by floor(log2) of their own scale, where it is not 0
 
   double clipped_blocks_percent() const { return percent_of(clipped_blocks, blocks); }
   double clipped_percent() const { return percent_of(clipped, elements); }
   double made_zero_percent() const { return percent_of(made_zero, elements); }
-  double sqnr_db() const;  // 10 log10(squares / error); Inf: nothing is lost
+  double sqnr_db() const { return 10 * std::log10(squares / error); }  // Inf: nothing is lost
   // error / best_error: 1 where each block has its best power of two, less where finer scales gain. 1 without errors.
-  double regret() const;
+  double regret() const { return error == best_error ? 1 : error / best_error; }
   XrayRow& operator+=(const XrayRow& other);  // of the same rule and size
 };
 
@@ -54,19 +55,18 @@ struct BlockXray {
   const XrayRow& running() const;  // the quantizer's own row; std::out_of_range without rows
   // Error that lists the rules and sizes for another one.
   const XrayRow& of(std::string_view rule, int block) const;
-  BlockXray& operator+=(const BlockXray& other);  // of the same quantizer
 };
 
-// x: a floating tensor on any device. Rows: the four ScaleRules (scales e8m0, or the quantizer's own powers of two), and
-// the quantizer's own kind where it is another one, for blocks of 8, 16, 32, 64, 128 and the quantizer's own. With
-// nvfp4 also "4-over-6" (arXiv 2512.02010): a block's amax becomes 6 or 4, whichever gives the smaller squared error
-// (any format: its largest value or 2/3 of it); the tensor's scale is 256 / 448 of nvfp4's, which leaves room for both.
-// axis: the contracted one. key: of stochastic rounding. Error if the quantizer has no scales of blocks, or transforms.
-BlockXray xray(const Tensor& x, const Quantizer& quantizer, int axis = -1, RandomKey key = {});
-std::string to_string(const BlockXray& x);
+// x: a floating tensor on any device. Rows: the quantizer's own kind where its scales are no powers of two, and the
+// four ScaleRules (scales e8m0, or the quantizer's own powers of two), for blocks of 8, 16, 32, 64, 128 and the
+// quantizer's own. With nvfp4 also "4-over-6" (arXiv 2512.02010): a block's amax becomes 6 or 4, whichever gives the
+// smaller squared error (any format: its largest value or 2/3 of it); the tensor's scale is 256 / 448 of nvfp4's, which
+// leaves room for both.
+// axis: the contracted one. Stochastic rounding draws random numbers of its own. Error if the quantizer has no scales
+// of blocks, or transforms.
+BlockXray xray(const Tensor& x, const Quantizer& quantizer, int axis = -1);
 
 // X-rays every operand with scales of blocks that is rounded while it observes, and adds up those of a site.
-// Stochastic rounding draws other random numbers than the run does.
 class XrayObserver final : public Observer {
  public:
   struct Site {
@@ -86,23 +86,13 @@ class XrayObserver final : public Observer {
 
   std::string to_string() const;  // a line a site, with the SQNR of other rules and sizes
   std::string to_csv() const;     // RFC 4180, a header line first; a line for each row of each site
-  std::string to_jsonl() const;
 
  private:
-  // A custom op that runs.
-  struct Frame {
-    bool rewritten = false;
-    std::map<std::uint64_t, int> inputs = {};  // which of the op's inputs (bits) a storage depends on
-    int seen = 0;                              // roundings of operands whose origin is unknown
-    int inputs_of(const Tensor& t) const {
-      const auto found = t.defined() ? inputs.find(amp::storage_id(t)) : inputs.end();
-      return found == inputs.end() ? 0 : found->second;
-    }
-  };
-  std::string operand(const Tensor& from);
+  void add(Site site);
 
   ParameterNames names_;
-  std::vector<Frame> frames_;
+  std::vector<bool> custom_ops_;                  // that run: whether they are rewritten
+  std::vector<std::pair<Tensor, Site>> rounded_;  // of the rewritten op that runs: its product says which operand it is
   std::vector<Site> sites_;
 };
 

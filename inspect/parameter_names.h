@@ -1,11 +1,15 @@
-// The names of a model's parameters, by their storage: observers see tensors alone.
+// Names for observers, who see tensors and calls alone: of a model's parameters, by their storage, and of the operands
+// of rewritten ops (amp/rewrite.h).
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <map>
 #include <string>
 
+#include "../amp/quantization.h"
 #include "../amp/rewrite.h"
+#include "../core/observe/observer.h"
 #include "../nn/module.h"
 
 namespace gradual::inspect {
@@ -14,8 +18,9 @@ class ParameterNames {
  public:
   ParameterNames() = default;
   explicit ParameterNames(const nn::Module& model) {
-    for (const auto& [name, param] : model.named_parameters()) names_[amp::storage_id(param)] = name;
+    for (const auto& [name, param] : model.named_parameters()) add(param, name);
   }
+  void add(const Tensor& t, const std::string& name) { names_[amp::storage_id(t)] = name; }
   // "fc1.weight"; empty for every other tensor, and for an undefined one.
   std::string of(const Tensor& t) const {
     const auto found = t.defined() ? names_.find(amp::storage_id(t)) : names_.end();
@@ -25,5 +30,16 @@ class ParameterNames {
  private:
   std::map<std::uint64_t, std::string> names_;
 };
+
+// Of a custom op: "linear rewritten by quantization", not a user's own function.
+inline bool is_rewritten(const OpCall& call) { return called(call).find(" rewritten by ") != std::string_view::npos; }
+
+// "wgrad_dy": a recipe's name of an operand of the rewritten op that runs, and of the product in it.
+inline std::string operand_name(int input) {
+  const amp::Role role = amp::operand_role(input), other = amp::operand_role(1 - input);
+  const bool second = role == amp::Role::error ? other != amp::Role::weight : other == amp::Role::error;
+  const auto quantizer = amp::kOperandQuantizers[static_cast<int>(role)][second];
+  return std::ranges::find(amp::kQuantizerFields, quantizer, &amp::QuantizerField::quantizer)->name;
+}
 
 }  // namespace gradual::inspect

@@ -3,7 +3,7 @@
 //
 //   inspect::UpdateMeter meter(model);
 //   { const ObserverScope scope(meter); run.step(..); }
-//   std::puts(meter.to_string().c_str());         // or to_csv(), to_jsonl()
+//   std::puts(meter.to_string().c_str());         // or to_csv()
 //
 // The intended update is the optimizer's own row in f64 on the numbers that the step starts from: weight, gradient and
 // state as they are, no rounding. What arrives is the difference that the step makes: of the FP32 master where there is
@@ -11,14 +11,15 @@
 // with ops the intended update is what update() returns, in f32.
 #pragma once
 
+#include <cmath>
 #include <cstdint>
 #include <map>
-#include <set>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "../core/observe/observer.h"
-#include "gradient_noise.h"
+#include "mirror.h"
 #include "numbers.h"
 #include "parameter_names.h"
 
@@ -41,16 +42,14 @@ struct Update {
   std::int64_t moved = 0, flipped = 0;
 
   // |intended update| / |weight|; 0 for a weight of zeros.
-  double ratio() const;
+  double ratio() const { return weight_squares > 0 ? std::sqrt(intended_squares / weight_squares) : 0; }
   // <made, intended> / |intended|^2: 1 where all arrives (effective descent quality: Collage, arXiv 2405.03637, sec.
   // 4). NaN where nothing is intended.
-  double arriving() const;
+  double arriving() const { return product / intended_squares; }
   Update& operator+=(const Update& other);  // of several steps
   double vanished_percent() const { return percent_of(vanished, intended); }
   double flipped_percent() const { return percent_of(flipped, elements); }
 };
-// "fc1.weight: 93% of the updates vanish, 8% arrives, |update| / |weight| 2^-11".
-std::string to_string(const Update& u);
 
 // A rate of an optimizer's row, and what the dtype of its arithmetic holds of it: f32 (f64 for f64 parameters), the
 // parameter's dtype under UpdateOptions::pure_arithmetic. There every product is rounded: a beta of 1 never forgets.
@@ -62,6 +61,18 @@ struct Scalar {
   bool operator==(const Scalar&) const = default;
 };
 std::string to_string(const Scalar& s);  // "beta2 0.999 is 1 in bf16"
+
+// The gradient of one layer's weights against the noise that the quantisers of its operands put into it, over the steps
+// observed. The noise is the product (wgrad) of the rounded operands minus that of the same operands before rounding,
+// both in f64. An operand that forward kept as codes counts as exact.
+struct GradientNoise {
+  std::string layer = {};  // the module's path
+  double gradient_squares = 0, noise_squares = 0;
+
+  double ratio() const { return std::sqrt(gradient_squares / noise_squares); }  // |gradient| / |noise|; Inf: no noise
+  // Training gains little from gradients below sqrt(3) times their noise (arXiv 2505.19115, sec. 5).
+  bool drowns() const { return gradient_squares < 3 * noise_squares; }
+};
 
 class UpdateMeter final : public Observer {
  public:
@@ -83,12 +94,11 @@ class UpdateMeter final : public Observer {
   // variance" of batch norm, under the module's path. "average": see watch_average().
   const std::vector<Update>& parts() const { return parts_; }
   const std::vector<Scalar>& scalars() const { return scalars_; }  // of the fused rows, each once
-  const std::vector<GradientNoise>& gradient_noise() const { return noise_.layers(); }
-  void clear();
+  const std::vector<GradientNoise>& gradient_noise() const { return noise_; }
+  void clear() { updates_.clear(), parts_.clear(), scalars_.clear(), noise_.clear(), changes_.clear(); }
 
   std::string to_string() const;  // a table of sums over the steps, lost scalars, noise of gradients
   std::string to_csv() const;     // RFC 4180, a header line first; updates, then parts
-  std::string to_jsonl() const;
 
  private:
   // A quantity that a step changes: by now - before, where intended - base was meant (all f64).
@@ -103,44 +113,45 @@ class UpdateMeter final : public Observer {
     Tensor average, of;
     double decay;
   };
-  // Of rounded weights: the last value of each element, and the one before that.
-  struct History {
-    Tensor last, previous;
+  // Of rounded weights, for each offset in the parameter: the last value of each element, and the one before that.
+  struct Weight {
+    bool quantised = false;               // by a quantiser of forward
+    std::int64_t moved = 0, flipped = 0;  // not reported yet
+    std::map<std::int64_t, std::pair<std::vector<double>, std::vector<double>>> values = {};
+    void observe(std::int64_t offset, const Tensor& rounded);
   };
 
   static Change change(const OpCall& call, const std::string& name, const char* part, const Tensor& target,
                        const Tensor& intended);
   void fused(const OpCall& one, int k);
+  void add_scalars(const OpCall& one);
   void written_by_ops(const OpCall& call);
-  void batch_statistics(const OpCall& call);
   void begin_update(Update& row, const Tensor& parameter);
-  void next_step();
-  void observe(const std::string& name, const std::string& key, const Tensor& rounded);
+  void next_step() { ++step_, changes_.clear(); }
+  // Whether this step has changed a part; parameter empty: of any.
+  bool has_changed(std::string_view part, std::string_view parameter = "") const;
+  std::vector<Update>& rows_of(const Change& c) { return c.row.part == "update" ? updates_ : parts_; }
   void measure(const Change& change);
+  void add_noise(const OpCall& call);
 
   ParameterNames names_;
-  GradientNoiseMeter noise_;
   std::vector<Average> averages_;
   std::vector<Update> updates_, parts_;
   std::vector<Scalar> scalars_;
+  std::vector<GradientNoise> noise_;
+  std::vector<bool> custom_ops_;  // that run: whether they are rewritten
+  Mirror given_, exact_;          // operands of products after rounding and before it
 
   std::int64_t step_ = 0;
-  bool updated_ = false;         // in this step
-  std::set<std::string> seen_;   // parameters that this step updated
   std::vector<Change> pending_;  // of the call that runs
   std::vector<Change> changes_;  // of this step
-  // Of an optimizer written with ops, of the parameter that it updates: its state, its master (and the storage of what
-  // was written there), a weight that was rounded by chance and what it was before, and the storages of the weight and
-  // of what Kahan's compensation keeps of it.
+  // Of an optimizer written with ops, of the parameter that it updates: its state, its master, a weight that was
+  // rounded by chance and what it was before, and the storages of the weight and of what Kahan's compensation keeps.
   std::vector<Change> states_;
   Change master_;
   std::pair<Tensor, Tensor> rounded_;
-  std::uint64_t master_of_ = 0, next_ = 0, compensation_ = 0;
-  std::map<std::uint64_t, std::string> row_major_;  // copies, by storage: the parameters' names
-  std::map<std::string, History> histories_;
-  std::map<std::string, std::pair<std::int64_t, std::int64_t>>
-      moves_;                        // by parameter, not reported yet: moved, flipped
-  std::set<std::string> quantised_;  // parameters that quantisers of forward round
+  std::uint64_t next_ = 0, compensation_ = 0;
+  std::map<std::string, Weight> weights_;  // by parameter
 };
 
 }  // namespace gradual::inspect

@@ -11,17 +11,14 @@
 namespace gradual::lab {
 int xray_command(int argc, char** argv) {
   StudyArguments a;
-  std::string name = "mxfp4", csv, jsonl;
-  bool all = false;
+  std::string name = "mxfp4", csv;
   CLI::App app(
       "Trains with a recipe that has scales of blocks, and says of one step what the scales clip and lose, and what\n"
       "another rule or size of block would have given on the same numbers.\n",
       "gradual-lab xray");
   app.add_option("--recipe", name, "a name or FILE.json")->capture_default_str();
   a.declare(app);
-  app.add_flag("--all", all, "print each rule and size of each operand");
-  app.add_option("--csv", csv, "write them to this file");
-  app.add_option("--jsonl", jsonl, "write them to this file as JSON Lines");
+  app.add_option("--csv", csv, "write each rule and size of each operand to this file");
   if (const std::optional<int> status = parse(app, argc, argv)) return *status;
   a.check(app);
   const amp::Recipe recipe = one_recipe("--recipe", name);
@@ -35,12 +32,8 @@ int xray_command(int argc, char** argv) {
   if (xrays.sites().empty())
     throw_error("recipe '" + recipe.name +
                 "' has no scales of blocks; mxfp8, mxfp6, mxfp4, nvfp4 and fp8-block128 have");
-  if (all)
-    for (const auto& site : xrays.sites())
-      say(stdout, "{} of layer {}: {}\n", site.operand, site.layer, to_string(site.xray));
   say(stdout, "{}", xrays.to_string());
   if (!csv.empty()) write_file_atomically(csv, xrays.to_csv());
-  if (!jsonl.empty()) write_file_atomically(jsonl, xrays.to_jsonl());
   return 0;
 }
 

@@ -5,7 +5,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <nlohmann/json.hpp>
 #include <sstream>
 
 using namespace gradual;
@@ -211,7 +210,7 @@ TEST_CASE("an X-ray of a step has each operand by layer and name, and changes no
   }
 }
 
-TEST_CASE("an X-ray as CSV and JSON Lines") {
+TEST_CASE("an X-ray as CSV") {
   inspect::XrayObserver xrays;
   {
     const ObserverScope scope(xrays);
@@ -221,21 +220,19 @@ TEST_CASE("an X-ray as CSV and JSON Lines") {
   }
   REQUIRE(xrays.sites().size() == 2);  // the third has no blocks
   CHECK(xrays.sites()[0].operand == "kept");
-  std::istringstream csv(xrays.to_csv()), jsonl(xrays.to_jsonl());
+  std::istringstream csv(xrays.to_csv());
   std::string line;
   std::getline(csv, line);
   CHECK(line.starts_with("layer,operand,quantizer,rule,block,runs,blocks"));
   int rows = 0, running = 0;
-  while (std::getline(csv, line)) ++rows;
+  for (; std::getline(csv, line); ++rows) running += line.find(",true,") != std::string::npos;
   CHECK(rows == 5 * 4 + 5 * 6);
-  for (; std::getline(jsonl, line); --rows) {
-    const auto row = nlohmann::json::parse(line);
-    running += row["runs"].get<bool>();
-    CHECK(row["elements"] == 256);
-    std::int64_t blocks = 0;
-    for (const auto& n : row["scales"]) blocks += n.get<std::int64_t>();
-    CHECK(row["blocks"] == blocks);
-  }
-  CHECK(rows == 0);
   CHECK(running == 2);
+  for (const auto& site : xrays.sites())
+    for (const XrayRow& row : site.xray.rows) {
+      CHECK(row.elements == 256);
+      std::int64_t blocks = 0;
+      for (const auto& [exponent, n] : row.scales) blocks += n;
+      CHECK(row.blocks == blocks);
+    }
 }

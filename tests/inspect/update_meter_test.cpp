@@ -5,7 +5,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <nlohmann/json.hpp>
 #include <sstream>
 
 using namespace gradual;
@@ -336,7 +335,7 @@ TEST_CASE("update meter: codes that flip while the weight hardly moves") {
   }
   CHECK(moved == std::vector<std::int64_t>{0, 31 * 32, 31 * 32, 31 * 32});
   CHECK(flipped == std::vector<std::int64_t>{0, 0, 31 * 32, 31 * 32});
-  CHECK(to_string(meter.updates()[3]).find("of the weights flip back") != std::string::npos);
+  CHECK(meter.updates()[3].flipped_percent() == doctest::Approx(100 * 31.0 / 32));
 }
 
 TEST_CASE("update meter: weights that a recipe rounds after the step") {
@@ -377,7 +376,6 @@ TEST_CASE("update meter: a weight gradient against the noise of its quantisers")
   REQUIRE(meter.gradient_noise().size() == 1);
   const inspect::GradientNoise first = meter.gradient_noise()[0];
   CHECK(first.layer == "0");
-  CHECK(first.elements == 2);
   CHECK(first.gradient_squares == 7 * 7 + 12 * 12);
   CHECK(first.noise_squares == 1);
   CHECK(first.ratio() == doctest::Approx(std::sqrt(193.0)));
@@ -425,24 +423,18 @@ TEST_CASE("update meter: noise of every quantised layer of a CNN, and no bit dif
   }
 }
 
-TEST_CASE("update meter: rows as CSV and JSON Lines") {
+TEST_CASE("update meter: rows as CSV") {
   nn::Linear layer = layer_of(1, DType::f32);
   optim::AdamW adam({optim::named_group(layer.named_parameters())}, {.lr = 1e-3});
   UpdateMeter meter(layer);
   run(adam, layer, meter, 1, 2);
-  std::istringstream csv(meter.to_csv()), jsonl(meter.to_jsonl());
+  std::istringstream csv(meter.to_csv());
   std::string line;
   std::getline(csv, line);
   CHECK(line.starts_with("step,parameter,op,part,elements,intended,vanished,ratio,arriving,moved,flipped"));
   int rows = 0;
-  while (std::getline(csv, line)) ++rows;
+  for (; std::getline(csv, line); ++rows) CHECK(line.find(",weight,adam_step_,") != std::string::npos);
   CHECK(rows == 2 + 2 * 4);
-  for (; std::getline(jsonl, line); --rows) {
-    const auto row = nlohmann::json::parse(line);
-    CHECK(row["elements"] == 64);
-    CHECK(row["parameter"] == "weight");
-  }
-  CHECK(rows == 0);
   meter.clear();
   CHECK(meter.updates().empty());
   CHECK(meter.parts().empty());
