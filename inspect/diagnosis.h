@@ -34,6 +34,7 @@ struct Evidence {
   std::int64_t steps = 0, skipped = 0;  // of them the ones that the loss scaler skipped
   std::int64_t growths = 0;             // how often the loss scale grew
   double last_scale = 1;
+  double rise = 1;                        // the largest finite training loss in units of the first
   std::optional<ObservedStep> bad = {};   // that leaves a loss or a parameter not finite
   std::optional<ObservedStep> skip = {};  // that was skipped
   std::optional<ObservedStep> first = {}, first_in_fp32 = {};
@@ -54,6 +55,7 @@ struct Evidence {
 //   activation-underflow  numbers of forward become 0
 //   reduction-overflow    exp, log, softmax, a square, a sum, a norm or a loss exceeds the dtype
 //   reduction-underflow   what these give becomes 0
+//   cancellation          nearly equal numbers are subtracted, and what is left has the wrong sign for a root or a log
 //   weight-overflow       a parameter exceeds its dtype
 //   gradient-overflow     an op of backward exceeds the dtype, and no smaller loss scale would help
 //   gradient-underflow    gradients become 0; the site is the first such place, counted from the loss
