@@ -42,11 +42,10 @@ std::vector<Finding> diagnose(const Evidence& e) {
   else add(rules::of_skips(e));
   if (all.empty() || !e.bad) {
     add(rules::of_overflow(e));
-    add(rules::of_statistics(e));
     add(rules::of_sums(e));
     add(rules::of_rate(e));
-    add(rules::of_updates(e));
-    for (Finding& f : rules::of_casts(e)) all.push_back(std::move(f));
+    for (const auto& found : {rules::of_updates(e), rules::of_casts(e)})
+      all.insert(all.end(), found.begin(), found.end());
   }
   if (all.empty()) add(rules::of_rounding(e));
   std::ranges::stable_sort(all, std::greater(), &Finding::severity);

@@ -10,19 +10,19 @@ using Found = std::optional<Finding>;
 // findings_steps.cpp: of a step's rows.
 Found of_nonfinite(const ObservedStep& step, const Evidence& e);
 Found of_skips(const Evidence& e);
-Found of_zeros(const Evidence& e);       // a tensor of zeros alone
-Found of_overflow(const Evidence& e);    // Inf that makes 0 of what reads it
-Found of_moments(const Evidence& e);     // Adam's
-Found of_statistics(const Evidence& e);  // running ones
+Found of_zeros(const Evidence& e);     // a tensor of zeros alone
+Found of_overflow(const Evidence& e);  // Inf that makes 0 of what reads it
+Found of_moments(const Evidence& e);   // Adam's
 Found of_sums(const Evidence& e);
 Found of_rounding(const Evidence& e);
 
 // findings_counts.cpp: of counts over the sampled steps.
 std::vector<Finding> of_casts(const Evidence& e);
-Found of_updates(const Evidence& e);
-Found of_rate(const Evidence& e);  // a learning rate
+std::vector<Finding> of_updates(const Evidence& e);  // also of moments and running statistics
+Found of_rate(const Evidence& e);                    // a learning rate
 
-std::string percent(double share);  // 0.125: "12.5%"
+Update all_updates(const Evidence& e);  // their sum, of weights
+std::string percent(double share);      // 0.125: "12.5%"
 // What becomes 0 of the numbers that were not.
 inline double lost_share(const CastCounts& c) {
   const auto nonzero = static_cast<double>(c.elements - c.zeros);

@@ -12,7 +12,7 @@ namespace {
 using amp::Role;
 
 constexpr double kManyClipped = 0.01, kManyClippedByFloor = 0.005, kSomeClipped = 0.001;
-constexpr double kRises = 2;
+constexpr double kRises = 2, kManyLost = 0.1;
 constexpr double kRoomBits = 4;  // powers of two above the largest number, from which on a larger scale has room
 
 std::string in_layer(const std::string& path) { return path.empty() ? "ops outside of all layers" : "layer " + path; }
@@ -119,23 +119,6 @@ Finding of_loss(const Loss& l, const Evidence& e, bool large) {
   return f;
 }
 
-// Weights that are kept in a quantiser's format, with updates below a quarter of an ulp.
-Found of_kept_weights(const Evidence& e, const std::map<std::string, Update>& sums) {
-  if (!e.late || !e.recipe->quantization) return {};
-  const auto& q = e.recipe->quantization->weight ? e.recipe->quantization->weight : e.recipe->quantization->master;
-  if (!q || q->rounding.mode == RoundingMode::stochastic) return {};
-  for (const LedgerRow& r : e.late->ledger.rows()) {
-    const auto sum = r.op == "quantize" ? sums.find(r.parameter) : sums.end();
-    if (sum == sums.end() || sum->second.ratio() > std::exp2(-q->format.mantissa_bits - 2)) continue;
-    Finding f{.cause = "update-vanishes", .phase = "optimizer", .op = r.op, .site = r.parameter, .severity = 1};
-    f.sentence = fmt::format("updates of {} are {} of it, and keeping it in {} rounds them away", r.parameter,
-                             percent(sum->second.ratio()), to_string(q->format));
-    f.cures = {cures::masters(*e.recipe)};
-    return f;
-  }
-  return {};
-}
-
 }  // namespace
 
 std::vector<Finding> of_casts(const Evidence& e) {
@@ -166,37 +149,61 @@ std::vector<Finding> of_casts(const Evidence& e) {
   return found;
 }
 
-Found of_updates(const Evidence& e) {
-  std::map<std::string, Update> sums;
-  for (const Update& u : e.updates) sums[u.parameter] += u;
-  const Update* worst = nullptr;
-  double intended = 0, vanished = 0, most = 0;
-  for (const auto& [name, s] : sums) {
-    intended += static_cast<double>(s.intended), vanished += static_cast<double>(s.vanished);
-    // Of stochastic updates most stay, and the others make up for it.
-    const bool many = s.vanished_percent() > 100 * kManyVanish && !(s.arriving() > kMostArrives);
-    const double lost = many ? (1 - s.arriving()) * static_cast<double>(s.intended) : 0;
-    if (lost > most) most = lost, worst = &s;
+std::vector<Finding> of_updates(const Evidence& e) {
+  std::map<std::string, std::vector<const Update*>> parts;
+  for (const Update& u : e.updates) parts[u.part.starts_with("running") ? "running statistics" : u.part].push_back(&u);
+  std::vector<Finding> found;
+  for (const auto& [part, updates] : parts) {
+    const bool running = part == "running statistics", weights = part == "update";
+    if (!running && !weights && part != "second moment") continue;
+    const Update* worst = nullptr;
+    double lost = 0, all = 0, most = 0;
+    for (const Update* u : updates) {
+      // Of stochastic updates most elements stay, and the others make up for it.
+      const auto intended = static_cast<double>(u->intended);
+      const double here = u->arriving() < kMostArrives ? (1 - std::max(0.0, u->arriving())) * intended : 0;
+      lost += here, all += intended;
+      if (here > most) most = here, worst = u;
+    }
+    if (!worst || lost < kManyLost * all) continue;
+    Finding f{.phase = running ? "forward" : "optimizer", .op = worst->op, .site = worst->parameter};
+    f.cause = weights ? "update-vanishes" : running ? "batch-statistics" : "second-moment";
+    f.sentence = fmt::format(
+        "{}: {} of its updates arrives, for they are below half an ulp; {} of the elements do not move at all",
+        weights ? f.site : f.site + ", " + part, percent(worst->arriving()), percent(worst->vanished_percent() / 100));
+    // Where training is as good as in fp32, what is worse is evaluation, which alone uses the statistics.
+    f.severity = running && e.trains ? 2 : lost / all * (weights ? 1 : 0.3);
+    f.cures = {running ? cures::norms_in_f32(*e.recipe) : cures::masters(*e.recipe)};
+    found.push_back(std::move(f));
   }
-  if (!worst || vanished < kManyVanish * intended) return of_kept_weights(e, sums);
-  Finding f{.cause = "update-vanishes", .phase = "optimizer", .op = worst->op, .site = worst->parameter};
-  f.sentence = fmt::format(
-      "{} of all updates vanish, for they are below half an ulp of the weights in {}; of {} {} arrives",
-      percent(vanished / intended), to_string(e.recipe->dtype), worst->parameter, percent(worst->arriving()));
-  f.severity = std::clamp(1 - worst->arriving(), 0.0, 1.0);
-  f.cures = {cures::masters(*e.recipe)};
-  return f;
+  if (e.late && e.late->bad_tensor.find("running_") != std::string::npos) {
+    Finding f{.cause = "batch-statistics",
+              .phase = "forward",
+              .op = "batch_norm_update_",
+              .site = e.late->bad_tensor,
+              .severity = 2};
+    f.sentence = fmt::format("{} overflows {}: evaluation uses it", f.site, to_string(e.recipe->dtype));
+    f.cures = {cures::norms_in_f32(*e.recipe), cures::bf16(cures::norms_in_f32(*e.recipe).recipe)};
+    found.push_back(std::move(f));
+  }
+  return found;
+}
+
+Update all_updates(const Evidence& e) {
+  Update all;
+  for (const Update& u : e.updates)
+    if (u.part == "update") all += u;
+  return all;
 }
 
 Found of_rate(const Evidence& e) {
-  if (!e.fp32_fails || e.bad || e.updates.empty()) return {};
-  const auto fastest = std::ranges::max_element(e.updates, {}, &Update::ratio);
-  const bool slow = fastest->ratio()<kSlow, fast = fastest->ratio()> kFast || e.rise > kRises;
+  const Update all = all_updates(e);
+  if (!e.fp32_fails || e.bad || all.elements == 0) return {};
+  const bool slow = all.ratio()<kSlow, fast = all.ratio()> kFast || e.rise > kRises;
   if (!slow && !fast) return {};
-  Finding f{.cause = "learning-rate", .phase = "optimizer", .op = fastest->op, .site = fastest->parameter};
-  f.sentence = fmt::format(
-      "updates are at most {:.2g} of the weights, in {}, and the loss rises to {:.2g} times its first value",
-      fastest->ratio(), fastest->parameter, e.rise);
+  Finding f{.cause = "learning-rate", .phase = "optimizer", .op = all.op};
+  f.sentence = fmt::format("updates are {:.2g} of the weights, and the loss rises to {:.2g} times its first value",
+                           all.ratio(), e.rise);
   f.precision = false, f.severity = slow ? 0.5 : 2.5;
   return f;
 }

@@ -12,7 +12,7 @@ namespace {
 
 using Rows = std::vector<const LedgerRow*>;
 
-constexpr double kFaintSums = 20, kManySwamped = 0.5, kStale = 0.25, kManyLost = 0.05, kManySkipped = 0.1;
+constexpr double kFaintSums = 20, kManySwamped = 0.5, kManyLost = 0.05, kManySkipped = 0.1;
 
 double share(std::int64_t part, std::int64_t whole) {
   return whole ? static_cast<double>(part) / static_cast<double>(whole) : 0;
@@ -28,6 +28,11 @@ bool sums_or_exponentials(const LedgerRow& r) {
   using enum OpKind;
   return r.op == "square" || r.kind == Transcendental || r.kind == Reduction || r.kind == Normalization ||
          r.kind == Loss;
+}
+
+// What rows of two recipes' steps are compared by.
+std::string key(const LedgerRow& r) {
+  return fmt::format("{}|{}|{}", to_string(r.phase), r.module, r.op.substr(0, r.op.find(' ')));
 }
 
 std::string lost(const Numbers& n) {
@@ -131,11 +136,11 @@ struct Look {
 
   // f32 itself overflows: the learning rate where updates are as large as the weights.
   Finding of_f32(const LedgerRow& r) const {
-    const bool fast = std::ranges::any_of(e.updates, [](const Update& u) { return u.ratio() > kFast; });
     Finding f = finding(r, "arithmetic",
                         fmt::format("{} gives numbers beyond {}: {}", r.site(), to_string(r.to), lost(r.numbers)),
                         {cures::masters(*e.recipe), cures::role_in_f32(*e.recipe, amp::Role::error)});
-    if (fast && s.step > 0) f.cause = "learning-rate", f.sentence += "; updates are as large as the weights";
+    if (all_updates(e).ratio() > kFast && s.step > 0)
+      f.cause = "learning-rate", f.sentence += "; updates are as large as the weights";
     f.precision = !e.fp32_fails;
     return f;
   }
@@ -237,30 +242,15 @@ struct Look {
   }
 };
 
-// The rows of a step beside those of the same step in fp32: by phase, layer, op and how often it came before.
-class Beside {
- public:
-  Beside() = default;
-  Beside(const ObservedStep& step, const ObservedStep& fp32) {
-    std::map<std::string, Rows> here = by_key(step), there = by_key(fp32);
-    for (const auto& [key, rows] : here)
-      if (const Rows& same = there[key]; same.size() == rows.size())
-        for (std::size_t i = 0; i < rows.size(); ++i) in_fp32_[rows[i]->number] = same[i];
-  }
-  const LedgerRow* of(const LedgerRow& r) const {  // null: it has none
-    const auto found = in_fp32_.find(r.number);
-    return found == in_fp32_.end() ? nullptr : found->second;
-  }
-
- private:
-  static std::map<std::string, Rows> by_key(const ObservedStep& s) {
-    std::map<std::string, Rows> rows;
-    for (const LedgerRow& r : s.ledger.rows())
-      rows[fmt::format("{}|{}|{}", to_string(r.phase), r.module, r.op.substr(0, r.op.find(' ')))].push_back(&r);
-    return rows;
-  }
-  std::map<std::int64_t, const LedgerRow*> in_fp32_;
-};
+// By phase, layer and op: the share of results that are 0.
+std::map<std::string, double> zero_shares(const ObservedStep& s) {
+  std::map<std::string, Numbers> sums;
+  for (const LedgerRow& r : s.ledger.rows())
+    sums[key(r)].elements += r.numbers.elements, sums[key(r)].zeros += r.numbers.zeros;
+  std::map<std::string, double> shares;
+  for (const auto& [key, n] : sums) shares[key] = share(n.zeros, n.elements);
+  return shares;
+}
 
 // The row of the given steps with the largest badness above 0, and its step; a null step: none.
 template <class F>
@@ -313,16 +303,14 @@ Found of_skips(const Evidence& e) {
 }
 
 Found of_zeros(const Evidence& e) {
-  const Beside beside = e.first && e.first_in_fp32 ? Beside(*e.first, *e.first_in_fp32) : Beside();
   for (const auto* s : {&e.first, &e.late}) {
     if (!*s) continue;
     const Look look{**s, e};
     for (const LedgerRow& r : (*s)->ledger.rows()) {
-      if (!is_zero(r) || r.phase == Phase::optimizer || r.kind == OpKind::InPlace) continue;
+      if (!is_zero(r) || r.phase == Phase::optimizer || r.kind == OpKind::InPlace || r.reads.empty()) continue;
       if (std::ranges::any_of(r.reads, [&look](std::int64_t i) { return is_zero(look.row(i)); })) continue;
       Found f = s == &e.first ? look.of_zero(r) : Found();
-      const LedgerRow* there = s == &e.first && e.first_in_fp32 ? beside.of(r) : &r;
-      if (!f && e.fp32_fails && there && is_zero(*there) && !r.reads.empty() && r.phase == Phase::forward)
+      if (!f && e.fp32_fails && r.phase == Phase::forward && r.counts.underflow == 0)
         f = look.innocent(r, "dead-units", r.site() + " gives 0 for every input: nothing before it learns");
       if (f) return f->severity = 2, f;  // all that follows is lost
     }
@@ -332,15 +320,15 @@ Found of_zeros(const Evidence& e) {
 
 Found of_overflow(const Evidence& e) {
   if (!e.first || !e.first_in_fp32) return {};
-  const Beside beside(*e.first, *e.first_in_fp32);
   const Look look{*e.first, e};
   const LedgerRow* worst = nullptr;
   double most = kManyLost;
+  auto here = zero_shares(*e.first), there = zero_shares(*e.first_in_fp32);
   for (const LedgerRow& reader : e.first->ledger.rows()) {
     // What is 0 here and not in fp32; all that a mask makes 0 is 0 there too.
-    const LedgerRow* there = reader.finite() && reader.phase == Phase::forward ? beside.of(reader) : nullptr;
-    const double gone = there ? share(reader.numbers.zeros - there->numbers.zeros, reader.numbers.elements) : 0;
-    if (gone <= most) continue;
+    const double gone =
+        reader.phase == Phase::forward && there.contains(key(reader)) ? here[key(reader)] - there[key(reader)] : 0;
+    if (gone <= most || !reader.finite()) continue;
     for (const std::int64_t i : reader.reads)
       if (const LedgerRow* made = e.first->ledger.origin(look.row(i)); made && !made->nonfinite_inputs)
         most = gone, worst = made;
@@ -375,32 +363,11 @@ Found of_moments(const Evidence& e) {
   return f;
 }
 
-Found of_statistics(const Evidence& e) {
-  double most = 0;
-  const auto [s, worst] = worst_of({&e.late}, most, [](const LedgerRow& r) {
-    if (r.op != "batch_norm_update_" || !is_half(r.to)) return 0.0;
-    return !r.finite() ? 1.0 : share(r.swamped, r.added) > kManyVanish && r.stale > kStale ? r.stale : 0;
-  });
-  if (!s) return {};
-  const std::string still = fmt::format(
-      "{} of the running statistics of layer {} stand still in {}, {:.2g} standard deviations from the batch's: "
-      "evaluation uses them",
-      percent(share(worst->swamped, worst->added)), worst->module, to_string(worst->to), worst->stale);
-  const std::string beyond = fmt::format("the running statistics of layer {} overflow {}: {}", worst->module,
-                                         to_string(worst->to), lost(worst->numbers));
-  const Cure norms = cures::norms_in_f32(*e.recipe);
-  Finding f = Look{*s, e}.finding(*worst, "batch-statistics", worst->finite() ? still : beyond,
-                                  {norms, cures::bf16(norms.recipe)});
-  f.step = -1;
-  f.severity = e.trains || !worst->finite() ? 2 : std::min(1.0, most);
-  return f;
-}
-
 Found of_sums(const Evidence& e) {
   for (const Phase phase : {Phase::forward, Phase::backward}) {
     double most = 0;
     const auto [s, worst] = worst_of({&e.late, &e.first}, most, [phase](const LedgerRow& r) {
-      if (r.phase != phase || r.op == "batch_norm_update_") return 0.0;
+      if (r.phase != phase) return 0.0;
       const double swamped = phase == Phase::forward ? share(r.swamped, r.added) : 0;
       if (swamped > kManySwamped) return swamped / 2;
       return r.accumulation_db < kFaintSums ? std::pow(10, -r.accumulation_db / 10) : 0;
