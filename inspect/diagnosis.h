@@ -47,9 +47,9 @@ struct Evidence {
 
 // The causes, as results.json names them.
 //   adam-eps              eps is 0 in the optimizer's arithmetic, and so are second moments: 0 / 0 or x / 0
-//   second-moment         second moments, squares of gradients, overflow or become 0 in the state's format
+//   second-moment         second moments, squares of gradients, overflow, become 0 or stand still in the state's format
 //   update-overflow       an update itself gives NaN or Inf
-//   update-vanishes       updates are below half an ulp of the weights
+//   update-vanishes       updates are below half an ulp of the weights, and do not arrive
 //   batch-statistics      running statistics stand still, or overflow
 //   activation-overflow   a product, a layer or a cast of forward exceeds the dtype
 //   activation-underflow  numbers of forward become 0
