@@ -7,13 +7,14 @@ namespace {
 
 using amp::Recipe;
 
-std::vector<Quantizer*> quantizers(Recipe& r) {
-  std::vector<Quantizer*> all;
+// Edits each quantiser that there is.
+template <class F> Recipe each(Recipe r, const F& change) {
   if (r.quantization)
     for (const amp::QuantizerField& field : amp::kQuantizerFields)
-      if (auto& q = *r.quantization.*field.quantizer) all.push_back(&*q);
-  return all;
+      if (auto& q = *r.quantization.*field.quantizer) change(*q);
+  return r;
 }
+bool keeps_half(const Recipe& r) { return r.mode == amp::Mode::half || r.mode == amp::Mode::pure; }
 
 }  // namespace
 
@@ -27,12 +28,11 @@ std::vector<Cure> valid(const Recipe& from, const std::vector<Cure>& all) {
 }
 
 Cure masters(Recipe r) {
-  const bool half = r.mode == amp::Mode::half || r.mode == amp::Mode::pure;
+  const bool half = keeps_half(r);
   if (half) r.masters = amp::Masters::per_tensor, r.update = optim::LowPrecisionUpdate::none;
   r.optimizer_state = DType::f32;
-  if (r.quantization)
-    for (auto* kept : {&r.quantization->weight, &r.quantization->moment1, &r.quantization->moment2}) kept->reset();
-  return {r, half ? "FP32 masters, the optimizer's arithmetic and state in f32" : "the optimizer's state in f32"};
+  if (auto& q = r.quantization) q->weight.reset(), q->master.reset(), q->moment1.reset(), q->moment2.reset();
+  return {r, half ? "FP32 masters, the optimizer's arithmetic and state in f32" : "weights and state kept in f32"};
 }
 
 Cure bf16(Recipe r) {
@@ -44,7 +44,7 @@ Cure bf16(Recipe r) {
 }
 
 Cure dynamic_scale(Recipe r) {
-  if (r.mode == amp::Mode::pure || r.mode == amp::Mode::half) r = masters(r).recipe;
+  if (keeps_half(r)) r = masters(r).recipe;
   r.scaling = optim::GradScalerOptions{};
   return {r, "dynamic loss scaling"};
 }
@@ -54,9 +54,20 @@ Cure norms_in_f32(Recipe r) {
   return {r, "norms, their statistics and the loss in f32"};
 }
 
-Cure op_in_f32(Recipe r, OpId op) {
-  r.policy.emplace_back(op, amp::CastPolicy::fp32());
-  return {r, std::string(to_string(op)) + " in f32"};
+Cure autocast(Recipe r) {
+  if (keeps_half(r)) r.mode = amp::Mode::autocast, r.masters = amp::Masters::none, r.optimizer_state = DType::f32;
+  if (r.dtype == DType::f16 && !r.scaling) r.scaling.emplace();
+  r.update = optim::LowPrecisionUpdate::none;
+  return {r, "f32 parameters, ops cast by the policy table"};
+}
+
+Cure ops_in_f32(Recipe r, const std::vector<OpId>& ops) {
+  std::string names;
+  for (const OpId op : ops) {
+    r.policy.emplace_back(op, amp::CastPolicy::fp32());
+    names += (names.empty() ? "" : ", ") + std::string(to_string(op));
+  }
+  return {r, names + " in f32"};
 }
 
 Cure f32_sums(Recipe r) {
@@ -65,17 +76,19 @@ Cure f32_sums(Recipe r) {
 }
 
 Cure scales(Recipe r) {
-  for (Quantizer* q : quantizers(r))
-    if (const auto kind = q->scaling.kind;
-        kind == ScalingKind::none || kind == ScalingKind::fixed || kind == ScalingKind::delayed)
-      q->scaling = {.kind = ScalingKind::tensor}, q->overflow = Overflow::saturate;
-  return {r, "one scale a tensor, from its own amax"};
+  const auto scale = [](Quantizer& q) {
+    using enum ScalingKind;
+    if (q.scaling.kind == none || q.scaling.kind == fixed || q.scaling.kind == delayed)
+      q.scaling = {.kind = tensor}, q.overflow = Overflow::saturate;
+  };
+  return {each(std::move(r), scale), "one scale a tensor, from its own amax"};
 }
 
 Cure rceil(Recipe r) {
-  for (Quantizer* q : quantizers(r))
-    if (Scaling& s = q->scaling; s.kind == ScalingKind::block && s.scale != ScaleFormat::f32) s.rule = ScaleRule::rceil;
-  return {r, "scales rounded up (RCEIL)"};
+  const auto round_up = [](Quantizer& q) {
+    if (q.scaling.kind == ScalingKind::block && q.scaling.scale != ScaleFormat::f32) q.scaling.rule = ScaleRule::rceil;
+  };
+  return {each(std::move(r), round_up), "scales rounded up (RCEIL)"};
 }
 
 Cure layer_in_f32(Recipe r, const std::string& layer) {

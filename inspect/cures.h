@@ -5,8 +5,6 @@
 #include <vector>
 
 #include "../amp/recipe.h"
-#include "../amp/rewrite.h"
-#include "../core/ops/op.h"
 
 namespace gradual::inspect {
 
@@ -20,14 +18,15 @@ namespace cures {
 // Without what changes nothing, and what the recipe's mode refuses.
 std::vector<Cure> valid(const amp::Recipe& from, const std::vector<Cure>& all);
 
-Cure masters(amp::Recipe r);        // FP32 masters where parameters are half, state in f32
+Cure masters(amp::Recipe r);        // FP32 masters where parameters are half; weights and state are kept in f32
 Cure bf16(amp::Recipe r);           // for f16; with masters where the optimizer computes in f16
 Cure dynamic_scale(amp::Recipe r);  // with the usual options
 Cure norms_in_f32(amp::Recipe r);   // mode half for pure
-Cure op_in_f32(amp::Recipe r, OpId op);
+Cure autocast(amp::Recipe r);       // f32 parameters for half and pure
+Cure ops_in_f32(amp::Recipe r, const std::vector<OpId>& ops);
 Cure f32_sums(amp::Recipe r);
-// Of quantisers of contractions: a scale from the tensor's own amax where there is none or a delayed one, RCEIL for
-// FLOOR, and both operands of a layer or one role of all layers in high precision.
+// Of quantisers: a scale from the tensor's own amax for those that have none or a delayed one, RCEIL for FLOOR, and in
+// high precision all operands of a layer or one role of all layers.
 Cure scales(amp::Recipe r);
 Cure rceil(amp::Recipe r);
 Cure layer_in_f32(amp::Recipe r, const std::string& layer);

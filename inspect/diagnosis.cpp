@@ -41,10 +41,11 @@ std::vector<Finding> diagnose(const Evidence& e) {
   if (e.bad) add(rules::of_nonfinite(*e.bad, e));
   else add(rules::of_skips(e));
   if (all.empty() || !e.bad) {
-    for (const auto& rule :
-         {rules::of_overflow, rules::of_statistics, rules::of_sums, rules::of_rate, rules::of_updates})
-      add(rule(e));
-    for (Finding& f : rules::of_casts(e)) all.push_back(std::move(f));
+    add(rules::of_overflow(e));
+    add(rules::of_sums(e));
+    add(rules::of_rate(e));
+    for (const auto& found : {rules::of_updates(e), rules::of_casts(e)})
+      all.insert(all.end(), found.begin(), found.end());
   }
   if (all.empty()) add(rules::of_rounding(e));
   std::ranges::stable_sort(all, std::greater(), &Finding::severity);

@@ -34,6 +34,7 @@ struct Evidence {
   std::int64_t steps = 0, skipped = 0;  // of them the ones that the loss scaler skipped
   std::int64_t growths = 0;             // how often the loss scale grew
   double last_scale = 1;
+  double rise = 1;                        // the largest finite training loss in units of the first
   std::optional<ObservedStep> bad = {};   // that leaves a loss or a parameter not finite
   std::optional<ObservedStep> skip = {};  // that was skipped
   std::optional<ObservedStep> first = {}, first_in_fp32 = {};
@@ -46,14 +47,15 @@ struct Evidence {
 
 // The causes, as results.json names them.
 //   adam-eps              eps is 0 in the optimizer's arithmetic, and so are second moments: 0 / 0 or x / 0
-//   second-moment         second moments, squares of gradients, overflow or become 0 in the state's format
+//   second-moment         second moments, squares of gradients, overflow, become 0 or stand still in the state's format
 //   update-overflow       an update itself gives NaN or Inf
-//   update-vanishes       updates are below half an ulp of the weights
+//   update-vanishes       updates are below half an ulp of the weights, and do not arrive
 //   batch-statistics      running statistics stand still, or overflow
 //   activation-overflow   a product, a layer or a cast of forward exceeds the dtype
 //   activation-underflow  numbers of forward become 0
 //   reduction-overflow    exp, log, softmax, a square, a sum, a norm or a loss exceeds the dtype
 //   reduction-underflow   what these give becomes 0
+//   cancellation          nearly equal numbers are subtracted, and what is left has the wrong sign for a root or a log
 //   weight-overflow       a parameter exceeds its dtype
 //   gradient-overflow     an op of backward exceeds the dtype, and no smaller loss scale would help
 //   gradient-underflow    gradients become 0; the site is the first such place, counted from the loss

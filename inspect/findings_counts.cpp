@@ -9,138 +9,114 @@
 namespace gradual::inspect::rules {
 namespace {
 
-using amp::Recipe, amp::Role;
+using amp::Role;
 
-// Powers of two between the largest number and the format's, from which on there is room.
-constexpr double kRoomBits = 4;
-constexpr double kSomeClipped = 1e-3;
-constexpr double kMostArrives = 0.75;  // of the intended update
+constexpr double kManyClipped = 0.01, kManyClippedByFloor = 0.005, kSomeClipped = 0.001;
+constexpr double kRises = 2, kManyLost = 0.1;
+constexpr double kRoomBits = 4;  // powers of two above the largest number, from which on a larger scale has room
 
 std::string in_layer(const std::string& path) { return path.empty() ? "ops outside of all layers" : "layer " + path; }
+bool is_gradient(Role role) { return role == Role::error || role == Role::weight_gradient; }
+double clipped_share(const CastCounts& c) { return static_cast<double>(c.overflow) / static_cast<double>(c.elements); }
 
-// Whether a quantiser of an operand, in its two products, scales like this.
-bool any_scaling(const Evidence& e, Role role, bool (*like)(const Scaling&)) {
-  const auto& recipe = e.recipe->quantization;
-  return recipe && std::ranges::any_of(amp::kOperandQuantizers[static_cast<int>(role)], [&](const auto field) {
-           return *recipe.*field && like((*recipe.*field)->scaling);
+bool is_delayed(const Quantizer& q) { return q.scaling.kind == ScalingKind::delayed; }
+bool is_floor(const Quantizer& q) {
+  return q.scaling.kind == ScalingKind::block && q.scaling.scale != ScaleFormat::f32 &&
+         q.scaling.rule == ScaleRule::floor;
+}
+// Whether a quantiser of an operand, in one of its two products, is such.
+bool any_quantizer(const Evidence& e, Role role, bool (*is)(const Quantizer&)) {
+  return e.recipe->quantization &&
+         std::ranges::any_of(amp::kOperandQuantizers[static_cast<int>(role)], [&](auto field) {
+           const auto& q = *e.recipe->quantization.*field;
+           return q && is(*q);
          });
-}
-bool delays(const Evidence& e, Role role) {
-  return any_scaling(e, role, [](const Scaling& s) { return s.kind == ScalingKind::delayed; });
-}
-bool rounds_scales_down(const Evidence& e, Role role) {
-  return any_scaling(e, role, [](const Scaling& s) {
-    return s.kind == ScalingKind::block && s.scale != ScaleFormat::f32 && s.rule == ScaleRule::floor;
-  });
 }
 
 // The powers of two between nearly all numbers, as they are rounded, and the largest of their format.
 double room(const amp::CastTally& tally, const std::optional<Format>& format) {
-  if (!format) return 0;
-  std::uint64_t all = 0, above = 0;
   const auto& bins = tally.exponents.bins;
+  std::uint64_t all = 0, above = 0;
   for (std::size_t i = 0; i + 1 < bins.size(); ++i) all += bins[i];
   std::size_t top = bins.size() - 1;
   while (top > 0 && above <= all / 1000) above += bins[--top];
-  return format->max_exponent() - (static_cast<int>(top) - 127);
+  return format ? format->max_exponent() - (static_cast<int>(top) - 127) : 0;
 }
 
-double clipped_share(const CastCounts& c) { return share(c.overflow, c.elements); }
-
-// What a role loses in a layer.
+// What a role loses in a layer: the shares that become 0, and that exceed the format.
 struct Loss {
   Role role;
   std::string layer;
-  double small = 0, large = 0;  // shares that become 0, and that exceed the format
-  double room = 0;
+  double small = 0, large = 0, room = 0;
 };
 
-std::vector<Loss> losses(const Evidence& e) {
-  std::vector<Loss> all;
-  for (const auto& [key, tally] : e.casts) {
-    const CastCounts& c = tally.counts;
-    if (c.elements > 0)
-      all.push_back({key.first, key.second, lost_share(c), clipped_share(c),
-                     room(tally, amp::counted_format(*e.recipe, key.first))});
-  }
-  return all;
-}
-
-bool is_gradient(Role role) { return role == Role::error || role == Role::weight_gradient; }
-
 std::vector<Cure> cures_of(const Loss& l, const Evidence& e) {
-  const Recipe& r = *e.recipe;
-  if (!r.quantization) {
-    if (r.dtype != DType::f16) return {};
-    if (is_gradient(l.role) && l.small > l.large) return {cures::dynamic_scale(r), cures::bf16(r)};
-    return {cures::bf16(r)};
+  const amp::Recipe& r = *e.recipe;
+  std::vector<Cure> all;
+  if (r.quantization) {
+    if (any_quantizer(e, l.role, is_floor)) all.push_back(cures::rceil(r));
+    all.push_back(cures::scales(r));
+    all.push_back(cures::layer_in_f32(r, l.layer));
+    all.push_back(cures::role_in_f32(r, l.role));
+  } else if (r.dtype == DType::f16) {
+    if (is_gradient(l.role) && l.small > l.large) all.push_back(cures::dynamic_scale(r));
+    all.push_back(cures::bf16(r));
   }
-  std::vector<Cure> all = {cures::scales(r), cures::layer_in_f32(r, l.layer), cures::role_in_f32(r, l.role)};
-  if (rounds_scales_down(e, l.role)) all.insert(all.begin(), cures::rceil(r));
   return all;
 }
 
-// Of numbers that a layer loses, and of the op that loses most.
-Finding lost_in(const Loss& l, const Evidence& e, std::string cause, std::string sentence,
-                double (*share_of)(const CastCounts&)) {
-  Finding f{.cause = std::move(cause), .phase = is_gradient(l.role) ? "backward" : "forward", .site = l.layer};
-  Worst worst;
+// The op that loses most in a layer.
+std::string op_of(const Loss& l, const Evidence& e, double (*share)(const CastCounts&)) {
+  std::string op;
+  double most = 0;
   for (const auto* s : {&e.first, &e.late})
-    if (!worst.row)
-      worst.take(*s, [&](const LedgerRow& r) {
-        return to_string(r.phase) == f.phase && r.module == l.layer ? share_of(r.counts) : 0;
-      });
-  if (worst.row) f.op = worst.row->op;
-  f.sentence = std::move(sentence), f.cures = cures_of(l, e);
-  return f;
+    if (*s)
+      for (const LedgerRow& r : (*s)->ledger.rows())
+        if ((r.phase == Phase::backward) == is_gradient(l.role) && r.module == l.layer && r.counts.elements &&
+            share(r.counts) > most)
+          most = share(r.counts), op = r.op;
+  return op;
 }
 
-constexpr const char* kEarlier = ": their scale comes from earlier amaxes";
-
-Finding of_large(const Loss& l, const Evidence& e, const std::string& format) {
-  const bool delayed = delays(e, l.role), floor = rounds_scales_down(e, l.role);
-  Finding f = lost_in(l, e,
-                      delayed ? "delayed-scale"
-                      : floor ? "floor-clipping"
-                              : "clipping",
-                      fmt::format("{} of the {}s of {} exceed the largest number of {}{}", percent(l.large),
-                                  to_string(l.role), in_layer(l.layer), format,
-                                  delayed ? kEarlier
-                                  : floor ? ": FLOOR rounds the scales of blocks down"
-                                          : ""),
-                      clipped_share);
-  f.severity = std::min(1.0, 4 * l.large);  // the largest numbers carry most of the signal
-  return f;
-}
-
-Finding of_small(const Loss& l, const Evidence& e, const std::string& format) {
-  const bool gradient = is_gradient(l.role), room = l.room > kRoomBits;
-  const bool delayed = delays(e, l.role) && (room || l.large > kSomeClipped);
-  const bool low_scale = gradient && e.recipe->scaling && room;
-  std::string sentence = fmt::format("{} of the {}s of {} that are not 0 become 0 in {}", percent(l.small),
-                                     to_string(l.role), in_layer(l.layer), format);
-  if (delayed) sentence += kEarlier;
-  if (low_scale) sentence += fmt::format(": the loss scale leaves 2^{:.0f} unused above the largest of them", l.room);
-  const char* cause = delayed                  ? "delayed-scale"
-                      : low_scale              ? "scale-too-low"
-                      : gradient               ? "gradient-underflow"
-                      : e.recipe->quantization ? "format-range"
-                                               : "activation-underflow";
-  Finding f = lost_in(l, e, cause, std::move(sentence), lost_share);
-  f.severity = l.small * (gradient ? 0.95 : 1);  // of equals, what comes first in a step
-  return f;
-}
-
-// How many layers before this one, counted from the loss, get errors of zeros alone.
-std::string zeros_before(const Evidence& e, const std::string& layer) {
+// Up to which layer the errors are zeros alone.
+std::string zeros_after(const Evidence& e, const std::string& layer) {
   for (const std::string& path : e.layers) {
-    if (path == layer) break;
     const auto tally = e.casts.find({Role::error, path});
-    if (tally == e.casts.end()) continue;
+    if (path == layer || tally == e.casts.end()) continue;
     const CastCounts& c = tally->second.counts;
     if (c.elements && c.zeros + c.underflow >= c.elements) return "; from there on to " + in_layer(path) + " all is 0";
   }
   return "";
+}
+
+Finding of_loss(const Loss& l, const Evidence& e, bool large) {
+  const bool gradient = is_gradient(l.role), quantised = e.recipe->quantization.has_value(), room = l.room > kRoomBits;
+  const bool delayed = any_quantizer(e, l.role, is_delayed) && (large || room || l.large > kSomeClipped);
+  const bool floor = large && any_quantizer(e, l.role, is_floor),
+             scale = !large && gradient && e.recipe->scaling && room;
+  Finding f{.phase = gradient ? "backward" : "forward",
+            .op = op_of(l, e, large ? clipped_share : lost_share),
+            .site = l.layer};
+  f.cause = delayed     ? "delayed-scale"
+            : floor     ? "floor-clipping"
+            : large     ? "clipping"
+            : scale     ? "scale-too-low"
+            : gradient  ? "gradient-underflow"
+            : quantised ? "format-range"
+                        : "activation-underflow";
+  f.sentence =
+      fmt::format("{} of the {}s of {} {} {}{}", percent(large ? l.large : l.small), to_string(l.role),
+                  in_layer(l.layer), large ? "exceed the largest number of" : "that are not 0 become 0 in",
+                  quantised ? "its format" : to_string(e.recipe->dtype),
+                  delayed ? ": their scale comes from earlier amaxes"
+                  : floor ? ": FLOOR rounds the scales of blocks down"
+                  : scale ? fmt::format(": the loss scale leaves 2^{:.0f} unused above the largest of them", l.room)
+                          : "");
+  if (!large && l.role == Role::error) f.sentence += zeros_after(e, l.layer);
+  // The largest numbers carry most of the signal. Of equals, what comes first in a step.
+  f.severity = large ? std::min(1.0, 4 * l.large) : l.small * (gradient ? 0.95 : 1);
+  f.cures = cures_of(l, e);
+  return f;
 }
 
 }  // namespace
@@ -148,52 +124,87 @@ std::string zeros_before(const Evidence& e, const std::string& layer) {
 std::vector<Finding> of_casts(const Evidence& e) {
   std::vector<Finding> found;
   if (amp::counted_as_if(*e.recipe)) return found;
-  const std::string format = e.recipe->quantization ? "its format" : std::string(to_string(e.recipe->dtype));
-  std::vector<Loss> all = losses(e);
+  std::vector<Loss> all;
+  for (const auto& [key, tally] : e.casts)
+    if (tally.counts.elements)
+      all.push_back({key.first, key.second, lost_share(tally.counts), clipped_share(tally.counts),
+                     room(tally, amp::counted_format(*e.recipe, key.first))});
   // Errors from the loss backwards: what comes after the first place is its consequence.
-  const auto place = [&](const Loss& l) {
-    const std::string path = l.layer.substr(0, l.layer.find('#'));
-    return path.empty() ? e.layers.end() : std::ranges::find(e.layers, path);
+  const auto place = [&e](const Loss& l) {
+    return l.layer.empty() ? e.layers.end() : std::ranges::find(e.layers, l.layer.substr(0, l.layer.find('#')));
   };
-  std::ranges::stable_sort(all, [&](const Loss& a, const Loss& b) { return place(a) > place(b); });
+  std::ranges::stable_sort(all, std::greater(), place);
   for (const Role role : {Role::error, Role::weight_gradient, Role::activation, Role::weight}) {
     const Loss *small = nullptr, *large = nullptr;
+    const double most = any_quantizer(e, role, is_floor) ? kManyClippedByFloor : kManyClipped;
     for (const Loss& l : all) {
       if (l.role != role) continue;
-      const double most = rounds_scales_down(e, role) ? kManyClippedByFloor : kManyClipped;
-      if (l.large > std::max(most, large ? large->large : 0)) large = &l;
-      const bool nearest = small && is_gradient(role);
-      if (!nearest && l.small > std::max(kManyVanish, small ? small->small : 0)) small = &l;
+      if (l.large > (large ? large->large : most)) large = &l;
+      if (!(small && is_gradient(role)) && l.small > (small ? small->small : kManyVanish)) small = &l;
     }
-    const bool gradients = std::ranges::any_of(found, [](const Finding& f) { return f.phase == "backward"; });
-    if (large) found.push_back(of_large(*large, e, format));
-    if (!small || (role == Role::weight_gradient && gradients)) continue;
-    found.push_back(of_small(*small, e, format));
-    if (role == Role::error) found.back().sentence += zeros_before(e, small->layer);
+    const bool told = role == Role::weight_gradient && !found.empty();  // as errors
+    if (large) found.push_back(of_loss(*large, e, true));
+    if (small && !told) found.push_back(of_loss(*small, e, false));
   }
   return found;
 }
 
-Found of_updates(const Evidence& e) {
-  std::map<std::string, Update> sums;
-  for (const Update& u : e.updates) sums[u.parameter] += u;
-  const Update* worst = nullptr;
-  std::int64_t intended = 0, vanished = 0;
-  double wanted = 0, made = 0;
-  for (const auto& [name, s] : sums) {
-    intended += s.intended, vanished += s.vanished;
-    wanted += s.intended_squares, made += s.product;
-    if (!worst || s.vanished_percent() > worst->vanished_percent()) worst = &s;
+std::vector<Finding> of_updates(const Evidence& e) {
+  std::map<std::string, std::vector<const Update*>> parts;
+  for (const Update& u : e.updates) parts[u.part.starts_with("running") ? "running statistics" : u.part].push_back(&u);
+  std::vector<Finding> found;
+  for (const auto& [part, updates] : parts) {
+    const bool running = part == "running statistics", weights = part == "update";
+    if (!running && !weights && part != "second moment") continue;
+    const Update* worst = nullptr;
+    double lost = 0, all = 0, most = 0;
+    for (const Update* u : updates) {
+      // Of stochastic updates most elements stay, and the others make up for it.
+      const auto intended = static_cast<double>(u->intended);
+      const double here = u->arriving() < kMostArrives ? (1 - std::max(0.0, u->arriving())) * intended : 0;
+      lost += here, all += intended;
+      if (here > most) most = here, worst = u;
+    }
+    if (!worst || lost < kManyLost * all) continue;
+    Finding f{.phase = running ? "forward" : "optimizer", .op = worst->op, .site = worst->parameter};
+    f.cause = weights ? "update-vanishes" : running ? "batch-statistics" : "second-moment";
+    f.sentence = fmt::format(
+        "{}: {} of its updates arrives, for they are below half an ulp; {} of the elements do not move at all",
+        weights ? f.site : f.site + ", " + part, percent(worst->arriving()), percent(worst->vanished_percent() / 100));
+    // Where training is as good as in fp32, what is worse is evaluation, which alone uses the statistics.
+    f.severity = running && e.trains ? 2 : lost / all * (weights ? 1 : 0.3);
+    f.cures = {running ? cures::norms_in_f32(*e.recipe) : cures::masters(*e.recipe)};
+    found.push_back(std::move(f));
   }
-  const double part = share(vanished, intended);
-  if (!worst || part < kManyVanish) return {};
-  if (made > kMostArrives * wanted) return {};  // stochastic updates: most stay, and the others make up for it
-  Finding f{.cause = "update-vanishes", .phase = "optimizer", .op = worst->op, .site = worst->parameter};
-  f.sentence = fmt::format(
-      "{} of all updates vanish, for they are below half an ulp of the weights in {}; most in {}: {}", percent(part),
-      to_string(e.recipe->dtype), worst->parameter, percent(worst->vanished_percent() / 100));
-  f.severity = wanted > 0 ? std::clamp(1 - made / wanted, 0.0, 1.0) : part;
-  f.cures = {cures::masters(*e.recipe)};
+  if (e.late && e.late->bad_tensor.find("running_") != std::string::npos) {
+    Finding f{.cause = "batch-statistics",
+              .phase = "forward",
+              .op = "batch_norm_update_",
+              .site = e.late->bad_tensor,
+              .severity = 2};
+    f.sentence = fmt::format("{} overflows {}: evaluation uses it", f.site, to_string(e.recipe->dtype));
+    f.cures = {cures::norms_in_f32(*e.recipe), cures::bf16(cures::norms_in_f32(*e.recipe).recipe)};
+    found.push_back(std::move(f));
+  }
+  return found;
+}
+
+Update all_updates(const Evidence& e) {
+  Update all;
+  for (const Update& u : e.updates)
+    if (u.part == "update") all += u;
+  return all;
+}
+
+Found of_rate(const Evidence& e) {
+  const Update all = all_updates(e);
+  if (!e.fp32_fails || e.bad || all.elements == 0) return {};
+  const bool slow = all.ratio()<kSlow, fast = all.ratio()> kFast || e.rise > kRises;
+  if (!slow && !fast) return {};
+  Finding f{.cause = "learning-rate", .phase = "optimizer", .op = all.op};
+  f.sentence = fmt::format("updates are {:.2g} of the weights, and the loss rises to {:.2g} times its first value",
+                           all.ratio(), e.rise);
+  f.precision = false, f.severity = slow ? 0.5 : 2.5;
   return f;
 }
 

@@ -96,24 +96,6 @@ void count_swamped(LedgerRow& r, const OpCall& call, const Tensor& result) {
   }
 }
 
-// Running statistics, before and after: means by the batch's mean, variances by its invstd.
-void count_running(LedgerRow& r, const OpCall& call, const Tensor (&before)[2]) {
-  const auto& a = call.get<RunningAttrs>();
-  const Tensor after[2] = {f64_of(call[0]), f64_of(call[1])}, mean = f64_of(call[3]), invstd = f64_of(call[4]);
-  double squares = 0;
-  for (int k = 0; k < 2; ++k)
-    for (std::int64_t i = 0; i < mean.numel(); ++i) {
-      const double was = before[k].data<double>()[i], s = invstd.data<double>()[i];
-      const double batch = k ? std::max(0.0, 1 / (s * s) - a.eps) : mean.data<double>()[i];
-      if (a.momentum == 0 || batch == was) continue;
-      ++r.added;
-      if (after[k].data<double>()[i] != was) continue;
-      ++r.swamped;
-      squares += std::pow(k ? std::sqrt(batch / was) - 1 : (batch - was) * s, 2);
-    }
-  if (r.swamped) r.stale = std::sqrt(squares / static_cast<double>(r.swamped));
-}
-
 // The SQNR of a product or a sum against the one with f32 sums.
 double accumulation_db(const OpCall& call, const Outputs& out) {
   const Unseen unseen;
@@ -183,7 +165,6 @@ void Ledger::before(const OpCall& call) {
     nonfinite_parameters_.push_back(any_nonfinite(call_of_parameter(call, parameters, k)));
   // What an op leaves alone can be read afterwards.
   if (!parameters.count && op_info(call.op).kind == OpKind::InPlace) nonfinite_inputs_ = any_nonfinite(call);
-  if (call.op == OpId::batch_norm_update_) running_[0] = f64_of(call[0]), running_[1] = f64_of(call[1]);
 }
 
 void Ledger::reads(LedgerRow& r, const Tensor& t) const {
@@ -252,10 +233,6 @@ void Ledger::after(const OpCall& call, const Outputs& out, const CallRecord& rec
   }
   if (call.inputs.size() > 0 && call[0].defined()) r.from = call[0].dtype();
   r.to = out[0].defined() ? out[0].dtype() : r.from;
-  if (call.op == OpId::batch_norm_update_) {
-    r.numbers += numbers_of(call[1]);
-    count_running(r, call, running_);
-  }
   // Whether inputs were finite matters where results are not.
   if (!r.numbers.finite())
     r.nonfinite_inputs = is_mask(call) || (kind == OpKind::InPlace ? nonfinite_inputs_ : any_nonfinite(call));

@@ -42,10 +42,9 @@ struct LedgerRow {
   // Of a product or a sum in an AccumulatorScope: the accumulator, and the SQNR of the result against f32 sums.
   std::string accumulator = {};
   double accumulation_db = 0;  // NaN for every other op
-  // Of an addition that stores f16 or bf16, and of running statistics: elements to which a number other than 0 of a
-  // tensor is added, and those of them that it leaves as they were, for it is below half an ulp.
+  // Of an addition that stores f16 or bf16: elements to which a number other than 0 of a tensor is added, and those of
+  // them that it leaves as they were, for it is below half an ulp.
   std::int64_t added = 0, swamped = 0;
-  double stale = 0;  // of running statistics: how far those that stay are from the batch's (RMS, standard deviations)
   // Of an optimizer's row: the state tensors, after the update, in the optimizer's order, and their dtype; of Adam's
   // also its eps, of a step in the parameter's own dtype (UpdateOptions::pure_arithmetic) whether it is 0 there, and
   // how many second moments are 0 while the first is not.
@@ -97,7 +96,6 @@ class Ledger final : public Observer {
   ParameterNames names_;
   // Of the call that runs, for ops that overwrite their inputs.
   bool nonfinite_inputs_ = false;
-  Tensor running_[2];                                        // statistics before batch_norm_update_
   std::vector<bool> nonfinite_parameters_;                   // of each parameter of an optimizer's call
   std::unordered_map<std::uint64_t, std::int64_t> made_by_;  // the row that wrote a storage last
   std::vector<LedgerRow> rows_;

@@ -171,7 +171,7 @@ Json result_json(const Result& r, bool with_curves) {
             {"optimizer", r.optimizer},
             {"definition", r.definition.empty() ? Json(nullptr) : Json::parse(r.definition)},
             {"casts", list(r.casts, cast_json)},
-            {"step_errors", r.errors ? to_json(*r.errors) : Json(nullptr)}};
+            {"step_errors", r.errors ? Json::parse(to_json(*r.errors)) : Json(nullptr)}};
   if (with_curves) {
     j["settings"] = r.settings;
     j["curve"] = curve_json(r.curve);
@@ -212,7 +212,7 @@ Result result_from(const Json& j, const std::string& file) {
   r.optimizer = j.value("optimizer", "");
   if (j.contains("definition") && !j["definition"].is_null()) r.definition = j["definition"].dump();
   for (const Json& c : j.at("casts")) r.casts.push_back(cast_from(c));
-  if (j.contains("step_errors") && !j["step_errors"].is_null()) r.errors = step_errors_from(j["step_errors"]);
+  if (j.contains("step_errors") && !j["step_errors"].is_null()) r.errors = step_errors_from(j["step_errors"].dump());
   r.settings = j.at("settings");
   const Json& c = j.at("curve");
   r.curve.step = c.at("step").get<std::vector<std::int64_t>>();

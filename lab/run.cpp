@@ -96,7 +96,7 @@ amp::CastStatsTable casts_from(const StateDict& state) {
   return casts;
 }
 
-// A row a parameter.
+// A row for each part and parameter: "update:fc1.weight".
 StateDict updates_state(const std::map<std::string, inspect::Update>& updates) {
   StateDict state;
   for (const auto& [name, u] : updates) {
@@ -111,7 +111,8 @@ std::map<std::string, inspect::Update> updates_from(const StateDict& state) {
   for (const auto& [key, value] : state) {
     const std::size_t dot = key.rfind('.');
     inspect::Update& u = updates[key.substr(0, dot)];
-    u.parameter = key.substr(0, dot);
+    const std::size_t colon = key.find(':');
+    u.part = key.substr(0, colon), u.parameter = key.substr(colon + 1, dot - colon - 1);
     const std::string_view what = std::string_view(key).substr(dot);
     if (what == ".op") {
       u.op = state.text(key);
@@ -214,20 +215,22 @@ amp::RunStep Run::sampled_step(const std::function<amp::RunStep()>& step, double
   if (wants_what_if_ && steps_ + options_.sample_every >= all) sample.emplace();
   amp::CastStatsTable casts;
   amp::RunStep outcome;
+  // Every second time also what becomes of updates. The meter holds copies, so the peaks of memory are those of other
+  // steps.
+  const bool metered = steps_ % (2 * options_.sample_every) == 0;
   {
     const amp::PrecisionObserver watch(casts, recipe_);
-    // Every second time also what becomes of updates. The meter holds copies, so the peaks of memory are those of other
-    // steps.
     std::optional<inspect::UpdateMeter> meter;
     std::optional<ObserverScope> metering;
-    const bool metered = steps_ % (2 * options_.sample_every) == 0;
     if (metered) take_memory(), metering.emplace(meter.emplace(*model_));
     outcome = step();
-    if (metered && all > 1) reset_peak_memory(options_.device);
     if (metered)
-      for (const inspect::Update& u : meter->updates())
-        if (std::isfinite(u.weight_squares) && std::isfinite(u.intended_squares)) updates_[u.parameter] += u;
+      for (const auto* rows : {&meter->updates(), &meter->parts()})
+        for (const inspect::Update& u : *rows)
+          if (std::isfinite(u.weight_squares) && std::isfinite(u.intended_squares))
+            updates_[u.part + ":" + u.parameter] += u;
   }
+  if (metered && all > 1) reset_peak_memory(options_.device);
   if (sample) result_.what_if = sample->what_if_json(*model_, scale, steps_);
   add(casts_, casts);
   const amp::CastTally gradients = total(casts, amp::kGradients);

@@ -75,7 +75,7 @@ class Run {
   std::optional<optim::Scheduler> schedule_;
   std::optional<data::DataLoader> loader_;
   amp::CastStatsTable casts_;                       // of the sampled steps
-  std::map<std::string, inspect::Update> updates_;  // of them as well, summed by parameter
+  std::map<std::string, inspect::Update> updates_;  // of them as well, summed by part and parameter
   inspect::ObservedStep* replay_ = nullptr;         // of the steps from replay_first_ to replay_last_
   std::int64_t replay_first_ = 0, replay_last_ = 0;
   std::vector<double> seconds_;  // of the steps that were not sampled

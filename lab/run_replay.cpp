@@ -1,6 +1,8 @@
 // A run that is observed: again from its start, and after its end.
+#include <algorithm>
 #include <cmath>
 
+#include "../inspect/shadow.h"
 #include "run.h"
 
 namespace gradual::lab {
@@ -44,6 +46,8 @@ inspect::Evidence Run::evidence() {
   inspect::Evidence e{.recipe = &recipe_, .steps = steps_, .skipped = result_.skipped_steps};
   const auto& scale = result_.curve.scale;
   for (std::size_t i = 1; i < scale.size(); ++i) e.growths += scale[i] > scale[i - 1];
+  for (const double loss : result_.curve.loss)
+    if (std::isfinite(loss)) e.rise = std::max(e.rise, loss / result_.curve.loss[0]);
   if (result_.status != "diverged") {
     const GeneratorScope scope(generator_);
     e.late = inspect::ObservedStep{.step = steps_, .ledger = inspect::Ledger(*model_)};
@@ -71,6 +75,7 @@ std::optional<inspect::ObservedStep> Run::replay(std::int64_t first, std::int64_
     const GeneratorScope scope(generator_);
     r.ledger.clear();
     r.evaluation = true, r.bad_tensor = first_nonfinite();
+    r.finite_batch = inspect::numbers_of(data_.test.inputs).finite();
     const ObserverScope observe(r.ledger);
     end_epoch(progress);
     r.nonfinite = !std::isfinite(result_.test_loss);

@@ -4,6 +4,8 @@
 #include <limits>
 #include <nlohmann/json.hpp>
 
+#include "../inspect/shadow.h"
+
 namespace gradual::lab {
 namespace {
 
@@ -46,7 +48,7 @@ StepErrors step_errors(const inspect::Shadow& shadow, std::int64_t step) {
   return errors;
 }
 
-Json to_json(const StepErrors& e) {
+std::string to_json(const StepErrors& e) {
   Json rows = Json::array();
   for (const Row& r : e.rows) {
     Json row = Json::object();
@@ -54,14 +56,16 @@ Json to_json(const StepErrors& e) {
     for (const auto& [name, value] : kNumbers) row[name] = number(r.*value);
     rows.push_back(std::move(row));
   }
-  return {{"step", e.step},
-          {"loss", number(e.loss)},
-          {"exact_loss", number(e.exact_loss)},
-          {"explained", number(e.explained)},
-          {"rows", std::move(rows)}};
+  return Json{{"step", e.step},
+              {"loss", number(e.loss)},
+              {"exact_loss", number(e.exact_loss)},
+              {"explained", number(e.explained)},
+              {"rows", std::move(rows)}}
+      .dump(-1, ' ', false, Json::error_handler_t::replace);
 }
 
-StepErrors step_errors_from(const Json& json) {
+StepErrors step_errors_from(const std::string& text) {
+  const Json json = Json::parse(text);
   StepErrors e{.step = json.at("step"),
                .loss = real(json.at("loss")),
                .exact_loss = real(json.at("exact_loss")),

@@ -2,11 +2,12 @@
 #pragma once
 
 #include <cstdint>
-#include <nlohmann/json_fwd.hpp>
 #include <string>
 #include <vector>
 
-#include "../inspect/shadow.h"
+namespace gradual::inspect {
+class Shadow;
+}
 
 namespace gradual::lab {
 
@@ -26,7 +27,7 @@ struct StepErrors {
 // Of a shadow with attribution that has observed the step.
 StepErrors step_errors(const inspect::Shadow& shadow, std::int64_t step);
 
-nlohmann::ordered_json to_json(const StepErrors& errors);
-StepErrors step_errors_from(const nlohmann::ordered_json& json);
+std::string to_json(const StepErrors& errors);
+StepErrors step_errors_from(const std::string& json);
 
 }  // namespace gradual::lab

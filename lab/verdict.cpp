@@ -89,13 +89,16 @@ using Results = std::vector<Result>;
 
 // Of a run beside one of fp32 that fails.
 std::string beside_failure(const Result& r, const Result& base, const std::string& own) {
-  const bool same = r.status == base.status;
   const std::string there = alone(base).empty() ? "learns nothing" : alone(base);
-  if (!own.empty() || hardly_learned(r)) {
-    if (same) return "not precision: fp32 does the same";
-    return fmt::format("not precision: {}, and fp32 {}", own.empty() ? "no learning" : own, there);
+  const bool better = own.empty() && !hardly_learned(r);
+  // Where both end, the accuracies say whether one learned more.
+  if (better && alone(base).empty()) {
+    const Difference d = difference({{&r, &base}});
+    if (!(d.mean > d.half)) return "not precision: fp32 does the same";
   }
-  return fmt::format("matches: it learns, and fp32 {}", there);
+  if (better) return fmt::format("matches: it learns, and fp32 {}", there);
+  if (r.status == base.status) return "not precision: fp32 does the same";
+  return fmt::format("not precision: {}, and fp32 {}", own.empty() ? "no learning" : own, there);
 }
 
 std::string verdict(const Results& results, const Results& references, const Result& r) {
@@ -194,7 +197,8 @@ std::optional<std::vector<Finding>> explain(const MakeModel& make_model, const L
   if (stopped) return {};
   std::vector<Finding> findings;
   for (const inspect::Finding& f : inspect::diagnose(e)) findings.push_back(from(f, recipe));
-  if (findings.empty()) findings = {{.cause = "unknown", .sentence = "nothing that was observed explains it"}};
+  if (findings.empty())
+    findings = {{.cause = "unknown", .sentence = "nothing that was observed explains it", .precision = !e.fp32_fails}};
   return findings;
 }
 

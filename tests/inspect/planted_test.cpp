@@ -65,6 +65,7 @@ Outcome outcome(const Planted& p) {
 struct Expected {
   std::string verdict = {}, cause = {}, phase = {}, op = {}, site = {};  // empty: any
   bool cured = true;
+  std::int64_t step = -2;  // -2: any
 };
 void check(const Planted& p, const Expected& want) {
   const Outcome o = outcome(p);
@@ -76,6 +77,7 @@ void check(const Planted& p, const Expected& want) {
   if (!want.phase.empty()) CHECK(f.phase == want.phase);
   if (!want.op.empty()) CHECK(f.op == want.op);
   CHECK(f.site.substr(0, want.site.size()) == want.site);
+  if (want.step != -2) CHECK(f.step == want.step);
   CHECK(f.cure.empty() == !want.cured);
   if (!want.cured) return;
   REQUIRE(f.tried);
@@ -281,6 +283,60 @@ TEST_CASE("planted: FLOOR clips the largest of each block") {
          adam(0.01, 20)},
         {.cause = "floor-clipping", .phase = "forward", .site = "out"});
 }
+TEST_CASE("planted: a variance as a difference of two means in bf16") {
+  check({named("bf16-master", "difference"), between([](const Tensor& x) {
+           const Tensor y = x + 20, m = mean(y, 1, true);
+           return relu((y - m) / sqrt(mean(square(y), 1, true) - square(m) + 1e-5));
+         })},
+        {.verdict = "diverged", .cause = "cancellation", .phase = "forward", .op = "sub"});
+}
+TEST_CASE("planted: weights kept in e4m3, where no update arrives") {
+  Quantizer kept{.format = format("e4m3fn")};
+  kept.scaling.kind = ScalingKind::tensor;
+  check({{.name = "kept", .quantization = amp::Quantization{.weight = kept}}, mlp, adam(5e-4)},
+        {.verdict = "no learning", .cause = "update-vanishes", .phase = "optimizer", .op = "adam_step_"});
+}
+TEST_CASE("planted: an activation that overflows in every second step is no loss scale that is too high") {
+  struct Second : Between {
+    std::int64_t calls = 0;
+    Second() : Between(same) {}
+    Tensor forward(const Tensor& x) override {
+      const double large = training() && calls++ % 2 == 1 ? 1e6 : 1;
+      return out(relu(in(x.reshape({x.size(0), 64}))) * large / large);
+    }
+  };
+  check({amp::recipe("amp-fp16"), [] { return std::make_shared<Second>(); }},
+        {.verdict = "mostly skipped", .cause = "activation-overflow", .phase = "forward", .op = "mul"});
+}
+TEST_CASE("planted: a parameter that became Inf long before the loss did") {
+  struct Later : Between {
+    std::int64_t calls = 0;
+    Tensor& gain = register_parameter("gain", ones({64}));
+    Later() : Between(same) {}
+    Tensor forward(const Tensor& x) override {
+      const Tensor h = relu(in(x.reshape({x.size(0), 64})));
+      ++calls;
+      if (calls != 3 && calls < 9) return out(h);
+      const auto steep = std::make_shared<Wrong>(same, [](const Tensor& g) { return g * 1e9; });
+      return out(h + (apply(steep, {gain})[0] - gain.detach()));
+    }
+  };
+  const amp::Recipe pure = named("fp16-pure", "pure", [](auto& r) { r.optimizer_state = DType::f32; });
+  const auto later = [] { return std::make_shared<Later>(); };
+  check({pure, later, sgd(0.05)},
+        {.verdict = "diverged at step 8", .cause = "gradient-overflow", .phase = "backward", .step = 2});
+}
+TEST_CASE("planted: vanishing updates beside a mask that overflows") {
+  const auto masked =
+      between([](const Tensor& x) { return softmax(where(lt(x, 0), Operand(-1e9), x * 8), 1) * x * 10; });
+  check({named("fp16-master", "no-masters",
+               [](auto& r) {
+                 r.masters = amp::Masters::none;
+                 r.scaling.reset();
+               }),
+         masked, sgd(2e-5, 200)},
+        {.cause = "update-vanishes", .phase = "optimizer", .op = "sgd_step_"});
+}
 TEST_CASE("control: healthy recipes match fp32 and have no findings") {
   for (const char* recipe : {"tf32", "amp-fp16", "amp-bf16", "fp16-master", "bf16-master", "fp8-current", "mxfp8"}) {
     const Outcome o = outcome({amp::recipe(recipe)});
@@ -298,13 +354,18 @@ TEST_CASE("control: a mask of -Inf is meant, and one that becomes -Inf in f16 do
 TEST_CASE("control: NaN or Inf in the data is not precision") {
   check_innocent({.recipe = amp::recipe("amp-bf16"), .data = spoiled(200, kNaN)}, "not precision", "data");
   check_innocent({.recipe = amp::recipe("fp16-master"), .data = spoiled(200, kInf)}, "not precision", "data");
+  data::Split split = digits();
+  split.test.inputs = split.test.inputs.clone();
+  split.test.inputs.narrow(0, 0, 3).fill_(kNaN);
+  check_innocent({.recipe = amp::recipe("amp-bf16"), .data = split}, "not precision: fp32 does the same", "data");
 }
 TEST_CASE("control: updates that vanish in f32 have no cure, and end no comparison") {
   check_innocent({amp::recipe("amp-bf16"), mlp, adam(1e-12, 1)}, "not precision: fp32 does the same", "");
 }
 TEST_CASE("control: a learning rate that diverges in fp32 too is not precision") {
-  check_innocent({amp::recipe("amp-bf16"), mlp, sgd(1e30)}, "not precision: fp32 does the same", "");
-  check_innocent({amp::recipe("fp16-master"), mlp, sgd(300)}, "not precision", "");
+  for (const double lr : {3e38, 1e30, 300.0, 2.0})
+    check_innocent({amp::recipe("amp-bf16"), mlp, sgd(lr)}, "not precision: fp32 does the same", "learning-rate");
+  check_innocent({amp::recipe("bf16-pure"), mlp, adam(0.5)}, "not precision: fp32 does the same", "learning-rate");
 }
 TEST_CASE("control: dead units are not precision") {
   check_innocent({amp::recipe("amp-fp16"), between([](const Tensor& x) { return relu(x - 1000); })},

@@ -5,8 +5,6 @@
 #include <gradual/lab/step_errors.h>
 #include <gradual/lab/study.h>
 
-#include <nlohmann/json.hpp>
-
 using namespace gradual;
 
 TEST_CASE("a study has the bits of the lab's run, in the next epoch too") {
@@ -36,7 +34,7 @@ TEST_CASE("results hold the errors of a step after training, which survive a fil
   for (const lab::Result& r : results) {
     REQUIRE(r.errors);
     CHECK(r.errors->rows.size() > 5);
-    CHECK(to_json(step_errors_from(to_json(*r.errors))) == to_json(*r.errors));
+    CHECK(lab::to_json(lab::step_errors_from(lab::to_json(*r.errors))) == lab::to_json(*r.errors));
   }
   const auto total = [](const lab::Result& r) {
     for (const auto& row : r.errors->rows)

@@ -1,0 +1,147 @@
+// Verdicts, and what becomes of findings when a run is stopped, resumed, or cannot be explained.
+#include <doctest/doctest.h>
+#include <gradual/gradual.h>
+#include <gradual/lab/verdict.h>
+
+#include <algorithm>
+#include <cmath>
+#include <filesystem>
+#include <limits>
+
+using namespace gradual;
+namespace fs = std::filesystem;
+
+namespace {
+
+constexpr double kNaN = std::numeric_limits<double>::quiet_NaN();
+
+std::shared_ptr<nn::Module> mlp() { return lab::make_mlp(64, 10); }
+data::Split digits() { return data::split(data::digits(), 1437, 0); }
+
+// A run that learned.
+lab::Result run(const std::string& recipe, int seed, double accuracy) {
+  lab::Result r{.recipe = recipe, .model = "m", .data = "d", .seed = seed, .epochs = 1, .steps = 3};
+  r.train_loss = 0.1, r.test_loss = 0.2, r.test_accuracy = accuracy, r.test_samples = 1000, r.status = "ok";
+  r.curve = {{0, 1, 2}, {2.3, 1, 0.1}, {1, 1, 1}, {false, false, false}, {kNaN, kNaN, kNaN}};
+  return r;
+}
+lab::Result diverged(const std::string& recipe, int seed, const std::vector<double>& loss) {
+  lab::Result r = run(recipe, seed, 0.1);
+  r.status = "diverged", r.curve.loss = loss, r.train_loss = kNaN;
+  return r;
+}
+std::vector<std::string> verdicts(std::vector<lab::Result> results) {
+  lab::judge(results);
+  std::vector<std::string> all;
+  for (const lab::Result& r : results) all.push_back(r.verdict);
+  return all;
+}
+double within(const std::string& verdict) { return std::stod(verdict.substr(verdict.find("within ") + 7)); }
+
+}  // namespace
+
+TEST_CASE("the interval of two seeds is neither empty nor huge") {
+  const auto half = [](double first, double second) {
+    return within(verdicts(
+        {run("fp32", 0, 0.95), run("fp32", 1, 0.95), run("a", 0, 0.95 + first), run("a", 1, 0.95 + second)})[2]);
+  };
+  const double one = 100 * 1.96 * std::sqrt(2 * 0.95 * 0.05 / 1000);
+  const double equal = half(0.001, 0.001), different = half(-0.01, 0.01);
+  CHECK(within(verdicts({run("fp32", 0, 0.95), run("a", 0, 0.95)})[1]) == doctest::Approx(one).epsilon(0.03));
+  CHECK(equal > one / std::sqrt(2.0));  // the seeds' differences happen to be equal
+  CHECK(equal < one);
+  CHECK(different > equal);
+  CHECK(different < 1.5 * one);  // Student's t alone: 12.7 points
+  CHECK(verdicts({run("fp32", 0, 0.95), run("fp32", 1, 0.95), run("a", 0, 0.92), run("a", 1, 0.93)})[2] ==
+        "worse by 2.5 points");
+}
+
+TEST_CASE("a seed whose fp32 diverges is no part of the comparison") {
+  const auto all =
+      verdicts({run("fp32", 0, 0.95), diverged("fp32", 1, {2.3, 2, kNaN}), run("a", 0, 0.95), run("a", 1, 0.95)});
+  CHECK(all[2].starts_with("matches fp32 (+0.0 points"));
+  CHECK(all[3].starts_with("matches: it learns, and fp32 diverged at step 2"));
+}
+
+TEST_CASE("a run diverges at the step from which on no loss is finite") {
+  const auto all =
+      verdicts({run("fp32", 0, 0.95), diverged("a", 0, {kNaN, 2.3, kNaN}), diverged("b", 0, {2.3, kNaN, 1})});
+  CHECK(all[1] == "diverged at step 2");
+  CHECK(all[2] == "diverged in evaluation");
+}
+
+TEST_CASE("the first words of a verdict are those of the documented list") {
+  lab::Result stopped = run("a", 0, kNaN), skipped = run("b", 0, 0.5), flat = run("c", 0, 0.1),
+              blamed = run("d", 0, 0.5);
+  stopped.status = "interrupted", skipped.skipped_steps = 2, flat.train_loss = 2.3;
+  blamed.findings = {{.cause = "bug", .precision = false}};
+  const std::vector<lab::Result> results = {run("fp32", 0, 0.95),
+                                            stopped,
+                                            skipped,
+                                            flat,
+                                            blamed,
+                                            run("e", 0, 0.8),
+                                            run("f", 0, 0.95),
+                                            diverged("g", 0, {2.3, kNaN, kNaN})};
+  const char* const words[] = {"baseline",      "interrupted", "mostly skipped", "no learning",
+                               "not precision", "worse",       "matches",        "diverged"};
+  const auto all = verdicts(results);
+  for (std::size_t i = 0; i < all.size(); ++i) CHECK_MESSAGE(all[i].starts_with(words[i]), all[i]);
+  CHECK(verdicts({run("a", 0, 0.95)})[0] == "interrupted: fp32 was not trained");
+  CHECK(verdicts({diverged("a", 0, {2.3, kNaN, kNaN})})[0] == "diverged at step 1");
+}
+
+TEST_CASE("without fp32 among the recipes it is trained for the verdicts, and left out of the results") {
+  int runs = 0, most = 0;
+  lab::Options o{.epochs = 3,
+                 .progress = [&](const lab::Progress& p) { runs += p.finished, most = std::max(most, p.runs); }};
+  const auto results = lab::compare(mlp, digits(), {amp::recipe("amp-bf16"), amp::recipe("fp16-pure")}, "", o);
+  REQUIRE(results.size() == 2);
+  CHECK(results[0].verdict.starts_with("matches fp32"));
+  CHECK(results[1].verdict == "diverged at step 1");
+  REQUIRE(!results[1].findings.empty());
+  CHECK(results[1].findings[0].cause == "adam-eps");
+  CHECK(runs == 3);
+  CHECK(most == 3);
+}
+
+TEST_CASE("a stop while a run is explained leaves it to --resume") {
+  const std::string folder = (fs::temp_directory_path() / "gradual-verdict-test").string();
+  auto list = std::vector{amp::recipe("fp32"), amp::recipe("fp16-master")};
+  list[1].name = "state", list[1].optimizer_state = DType::f16;  // diverges after some steps
+  const auto compare = [&](const std::string& out, bool resume, int stop_at, int& asked) {
+    lab::Options o{.epochs = 2, .resume = resume};
+    o.stop = [&asked, stop_at] { return ++asked >= stop_at; };
+    return lab::compare(mlp, digits(), list, out, o);
+  };
+  constexpr int kNever = std::numeric_limits<int>::max();
+  int all = 0, asked = 0;
+  const auto whole = compare("", false, kNever, all);
+  REQUIRE(!whole[1].findings.empty());
+  fs::remove_all(folder);
+  const auto stopped = compare(folder, false, all - 1, asked = 0);  // in the last replay
+  CHECK(stopped[1].verdict == "interrupted");
+  CHECK(stopped[1].findings.empty());
+  CHECK(fs::exists(folder + "/checkpoints/state-seed0.safetensors"));
+  const auto resumed = compare(folder, true, kNever, asked = 0);
+  CHECK(resumed[1].verdict == whole[1].verdict);
+  REQUIRE(resumed[1].findings.size() == whole[1].findings.size());
+  CHECK(resumed[1].findings[0].sentence == whole[1].findings[0].sentence);
+  CHECK(resumed[1].curve.loss.size() == whole[1].curve.loss.size());
+  CHECK(!fs::exists(folder + "/checkpoints/state-seed0.safetensors"));
+  fs::remove_all(folder);
+}
+
+TEST_CASE("a run that cannot be explained keeps its result") {
+  int made = 0;
+  const auto once = [&made] {  // for the check of the recipes, and one for each run
+    if (++made > 3) throw Error("no more models");
+    return mlp();
+  };
+  const auto results = lab::compare(once, digits(), {amp::recipe("fp32"), amp::recipe("fp16-pure")}, "", {.epochs = 1});
+  REQUIRE(results.size() == 2);
+  CHECK(results[1].verdict == "diverged at step 1");
+  REQUIRE(results[1].findings.size() == 1);
+  CHECK(results[1].findings[0].cause == "unknown");
+  CHECK(results[1].findings[0].sentence.find("no more models") != std::string::npos);
+}
