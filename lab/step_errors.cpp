@@ -64,8 +64,8 @@ std::string to_json(const StepErrors& e) {
       .dump(-1, ' ', false, Json::error_handler_t::replace);
 }
 
-StepErrors step_errors_from(const std::string& text) {
-  const Json json = Json::parse(text);
+StepErrors step_errors_from(const std::string& written) {
+  const Json json = Json::parse(written);
   StepErrors e{.step = json.at("step"),
                .loss = real(json.at("loss")),
                .exact_loss = real(json.at("exact_loss")),

@@ -20,8 +20,8 @@ struct StudyOptions {
   double lr = 2e-3;
 };
 
-// With AdamW and, for equal options, the bits of the lab's own run. One at a time on a thread: a study holds the thread's
-// default generator.
+// With AdamW and, for equal options, the bits of the lab's own run; of a recipe that draws random numbers in its first
+// epoch only, for the lab's evaluations draw as well. One at a time on a thread: a study holds the default generator.
 class Study : Pinned {
  public:
   Study(const MakeModel& make_model, const LabData& data, const amp::Recipe& recipe, const StudyOptions& options = {});
