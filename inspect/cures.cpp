@@ -7,14 +7,15 @@ namespace {
 
 using amp::Recipe;
 
-// Edits each quantiser that there is.
-template <class F> Recipe each(Recipe r, const F& change) {
-  if (r.quantization)
-    for (const amp::QuantizerField& field : amp::kQuantizerFields)
-      if (auto& q = *r.quantization.*field.quantizer) change(*q);
+bool keeps_half(const Recipe& r) { return r.mode == amp::Mode::half || r.mode == amp::Mode::pure; }
+
+// Edits the scaling of each quantiser that there is.
+template <class F> Recipe rescaled(Recipe r, const F& edit) {
+  for (const amp::QuantizerField& field : amp::kQuantizerFields)
+    if (r.quantization)
+      if (auto& q = *r.quantization.*field.quantizer) edit(q->scaling, *q);
   return r;
 }
-bool keeps_half(const Recipe& r) { return r.mode == amp::Mode::half || r.mode == amp::Mode::pure; }
 
 }  // namespace
 
@@ -36,11 +37,10 @@ Cure masters(Recipe r) {
 }
 
 Cure bf16(Recipe r) {
-  std::string remedy = "bf16, which has the range of f32";
-  if (r.optimizer_state == DType::f16) r = masters(r).recipe, remedy += "; the optimizer in f32";
-  r.dtype = DType::bf16;
-  r.scaling.reset();
-  return {r, remedy};
+  const bool optimizer = r.optimizer_state == DType::f16;
+  if (optimizer) r = masters(r).recipe;
+  r.dtype = DType::bf16, r.scaling.reset();
+  return {r, std::string("bf16, which has the range of f32") + (optimizer ? "; the optimizer in f32" : "")};
 }
 
 Cure dynamic_scale(Recipe r) {
@@ -54,18 +54,11 @@ Cure norms_in_f32(Recipe r) {
   return {r, "norms, their statistics and the loss in f32"};
 }
 
-Cure autocast(Recipe r) {
-  if (keeps_half(r)) r.mode = amp::Mode::autocast, r.masters = amp::Masters::none, r.optimizer_state = DType::f32;
-  if (r.dtype == DType::f16 && !r.scaling) r.scaling.emplace();
-  r.update = optim::LowPrecisionUpdate::none;
-  return {r, "f32 parameters, ops cast by the policy table"};
-}
-
-Cure ops_in_f32(Recipe r, const std::vector<OpId>& ops) {
+Cure ops_in_f32(Recipe r, const std::vector<std::string>& ops) {
   std::string names;
-  for (const OpId op : ops) {
-    r.policy.emplace_back(op, amp::CastPolicy::fp32());
-    names += (names.empty() ? "" : ", ") + std::string(to_string(op));
+  for (const std::string& op : ops) {
+    r.policy.emplace_back(op_from_name(op), amp::CastPolicy::fp32());
+    names += (names.empty() ? "" : ", ") + op;
   }
   return {r, names + " in f32"};
 }
@@ -76,31 +69,27 @@ Cure f32_sums(Recipe r) {
 }
 
 Cure scales(Recipe r) {
-  const auto scale = [](Quantizer& q) {
-    using enum ScalingKind;
-    if (q.scaling.kind == none || q.scaling.kind == fixed || q.scaling.kind == delayed)
-      q.scaling = {.kind = tensor}, q.overflow = Overflow::saturate;
-  };
-  return {each(std::move(r), scale), "one scale a tensor, from its own amax"};
+  using enum ScalingKind;
+  return {rescaled(std::move(r),
+                   [](Scaling& s, Quantizer& q) {
+                     if (s.kind == none || s.kind == fixed || s.kind == delayed)
+                       s = {.kind = tensor}, q.overflow = Overflow::saturate;
+                   }),
+          "one scale a tensor, from its own amax"};
 }
 
 Cure rceil(Recipe r) {
-  const auto round_up = [](Quantizer& q) {
-    if (q.scaling.kind == ScalingKind::block && q.scaling.scale != ScaleFormat::f32) q.scaling.rule = ScaleRule::rceil;
-  };
-  return {each(std::move(r), round_up), "scales rounded up (RCEIL)"};
+  return {rescaled(std::move(r),
+                   [](Scaling& s, Quantizer&) {
+                     if (s.kind == ScalingKind::block && s.scale != ScaleFormat::f32) s.rule = ScaleRule::rceil;
+                   }),
+          "scales rounded up (RCEIL)"};
 }
 
 Cure layer_in_f32(Recipe r, const std::string& layer) {
   const std::string path = layer.substr(0, layer.find('#'));
   if (r.quantization && !path.empty()) r.quantization->modules.emplace_back(path, "fp32");
   return {r, "layer " + path + " in high precision"};
-}
-
-Cure role_in_f32(Recipe r, amp::Role role) {
-  if (r.quantization)
-    for (const auto field : amp::kOperandQuantizers[static_cast<int>(role)]) (*r.quantization.*field).reset();
-  return {r, std::string(to_string(role)) + "s in high precision"};
 }
 
 }  // namespace gradual::inspect::cures

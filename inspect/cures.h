@@ -22,15 +22,13 @@ Cure masters(amp::Recipe r);        // FP32 masters where parameters are half; w
 Cure bf16(amp::Recipe r);           // for f16; with masters where the optimizer computes in f16
 Cure dynamic_scale(amp::Recipe r);  // with the usual options
 Cure norms_in_f32(amp::Recipe r);   // mode half for pure
-Cure autocast(amp::Recipe r);       // f32 parameters for half and pure
-Cure ops_in_f32(amp::Recipe r, const std::vector<OpId>& ops);
+Cure ops_in_f32(amp::Recipe r, const std::vector<std::string>& ops);
 Cure f32_sums(amp::Recipe r);
-// Of quantisers: a scale from the tensor's own amax for those that have none or a delayed one, RCEIL for FLOOR, and in
-// high precision all operands of a layer or one role of all layers.
+// Of quantisers: a scale from the tensor's own amax for those that have none or a delayed one, RCEIL for FLOOR, and all
+// operands of a layer in high precision.
 Cure scales(amp::Recipe r);
 Cure rceil(amp::Recipe r);
 Cure layer_in_f32(amp::Recipe r, const std::string& layer);
-Cure role_in_f32(amp::Recipe r, amp::Role role);
 
 }  // namespace cures
 }  // namespace gradual::inspect

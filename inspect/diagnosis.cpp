@@ -47,7 +47,6 @@ std::vector<Finding> diagnose(const Evidence& e) {
     for (const auto& found : {rules::of_updates(e), rules::of_casts(e)})
       all.insert(all.end(), found.begin(), found.end());
   }
-  if (all.empty()) add(rules::of_rounding(e));
   std::ranges::stable_sort(all, std::greater(), &Finding::severity);
   for (Finding& f : all) f.cures = f.precision ? cures::valid(*e.recipe, f.cures) : std::vector<Cure>{};
   return all;

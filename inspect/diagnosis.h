@@ -67,7 +67,6 @@ struct Evidence {
 //   clipping              numbers exceed the largest of a quantiser's format
 //   format-range          activations or weights lie below the smallest number of a quantiser's format
 //   accumulator           terms are lost in a sum: below half an ulp of it, or beyond the accumulator's range
-//   rounding              nothing of these: the rounding errors themselves; the site has the largest
 // Not precision:
 //   data                  the batch holds NaN or Inf
 //   learning-rate         weights grow by the updates until f32 overflows

@@ -14,7 +14,6 @@ Found of_zeros(const Evidence& e);     // a tensor of zeros alone
 Found of_overflow(const Evidence& e);  // Inf that makes 0 of what reads it
 Found of_moments(const Evidence& e);   // Adam's
 Found of_sums(const Evidence& e);
-Found of_rounding(const Evidence& e);
 
 // findings_counts.cpp: of counts over the sampled steps.
 std::vector<Finding> of_casts(const Evidence& e);
@@ -25,8 +24,7 @@ Update all_updates(const Evidence& e);  // their sum, of weights
 std::string percent(double share);      // 0.125: "12.5%"
 // What becomes 0 of the numbers that were not.
 inline double lost_share(const CastCounts& c) {
-  const auto nonzero = static_cast<double>(c.elements - c.zeros);
-  return nonzero > 0 ? static_cast<double>(c.underflow) / nonzero : 0;
+  return c.elements > c.zeros ? static_cast<double>(c.underflow) / static_cast<double>(c.elements - c.zeros) : 0;
 }
 
 // Shares from which on something is worth a finding; updates in units of the weights.

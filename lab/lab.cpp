@@ -156,8 +156,8 @@ class Comparison {
     const bool ended = run.train(checkpoint, {.recipe = recipe, .run = number, .runs = runs_, .seed = s});
     stopped_ = stopped_ || !ended;
     into.push_back(run.result());
-    if (ended) unexplained_.push_back({&recipe, &into, into.size() - 1, checkpoint, run.evidence()});
     if (ended && seed == 0) into.back().errors = run.errors();
+    if (ended) unexplained_.push_back({&recipe, &into, into.size() - 1, checkpoint, run.evidence()});
     write();
   }
 
@@ -167,7 +167,7 @@ class Comparison {
     std::vector<Unexplained> later;
     for (Unexplained& u : unexplained_) {
       Result& r = (*u.among)[u.index];
-      if (stopped_ || r.verdict.starts_with("interrupted") || (fails(r) && !explain_one(r, u)))
+      if (stopped_ || !baseline(results_, references_, r) || (fails(r) && !explain_one(r, u)))
         later.push_back(std::move(u));
       else if (!u.checkpoint.empty()) fs::remove(u.checkpoint);
     }

@@ -132,6 +132,33 @@ TEST_CASE("a stop while a run is explained leaves it to --resume") {
   fs::remove_all(folder);
 }
 
+TEST_CASE("a stop before fp32 is trained leaves verdicts and findings to --resume") {
+  const std::string folder = (fs::temp_directory_path() / "gradual-verdict-test-2").string();
+  fs::remove_all(folder);
+  const std::vector list = {amp::recipe("amp-bf16"), amp::recipe("fp16-pure")};
+  bool stop = false;
+  lab::Options o{.epochs = 2};
+  o.progress = [&stop](const lab::Progress& p) { stop = stop || p.recipe.name == "fp32"; };
+  o.stop = [&stop] { return stop; };
+  const auto stopped = lab::compare(mlp, digits(), list, folder, o);
+  REQUIRE(stopped.size() == 2);
+  CHECK(stopped[0].verdict == "interrupted: fp32 was not trained");
+  CHECK(stopped[1].verdict == "diverged at step 1");
+  CHECK(stopped[1].findings.empty());
+  o.progress = {}, o.stop = {}, o.resume = true;
+  const auto resumed = lab::compare(mlp, digits(), list, folder, o);
+  CHECK(resumed[0].verdict.starts_with("matches fp32"));
+  CHECK(resumed[0].curve.loss == stopped[0].curve.loss);
+  REQUIRE(!resumed[1].findings.empty());
+  CHECK(resumed[1].findings[0].cause == "adam-eps");
+  // What is known is not trained again, not even fp32.
+  int steps = 0;
+  o.progress = [&steps](const lab::Progress&) { ++steps; };
+  CHECK(lab::compare(mlp, digits(), list, folder, o)[1].findings.size() == resumed[1].findings.size());
+  CHECK(steps == 0);
+  fs::remove_all(folder);
+}
+
 TEST_CASE("a run that cannot be explained keeps its result") {
   int made = 0;
   const auto once = [&made] {  // for the check of the recipes, and one for each run
