@@ -73,6 +73,7 @@ struct Evidence {
 //   arithmetic            an op gives NaN or Inf in f32 too
 //   dead-units            a layer gives 0 for every input
 //   bug                   a user's function or a library's gives NaN, Inf or nothing but 0 where no rounding can
+// (The lab adds "unknown" where there is no finding.)
 struct Finding {
   std::string cause = {}, phase = {}, op = {};
   std::string site = {};   // a layer, a parameter, or a line of the program where an op is outside of all layers

@@ -64,17 +64,16 @@ std::vector<Cure> cures_of(const Loss& l, const Evidence& e) {
   return all;
 }
 
-// The op that loses most in a layer.
-std::string op_of(const Loss& l, const Evidence& e, double (*share)(const CastCounts&)) {
-  std::string op;
-  double most = 0;
+// The op that loses most in a layer; null: only quantisers do.
+const LedgerRow* op_of(const Loss& l, const Evidence& e, double (*share)(const CastCounts&)) {
+  const LedgerRow* worst = nullptr;
   for (const auto* s : {&e.first, &e.late})
     if (*s)
       for (const LedgerRow& r : (*s)->ledger.rows())
         if ((r.phase == Phase::backward) == is_gradient(l.role) && r.module == l.layer && r.counts.elements &&
-            share(r.counts) > most)
-          most = share(r.counts), op = r.op;
-  return op;
+            share(r.counts) > (worst ? share(worst->counts) : 0))
+          worst = &r;
+  return worst;
 }
 
 // Up to which layer the errors are zeros alone.
@@ -93,9 +92,9 @@ Finding of_loss(const Loss& l, const Evidence& e, bool large) {
   const bool delayed = any_quantizer(e, l.role, is_delayed) && (large || room || l.large > kSomeClipped);
   const bool floor = large && any_quantizer(e, l.role, is_floor),
              scale = !large && gradient && e.recipe->scaling && room;
-  Finding f{.phase = gradient ? "backward" : "forward",
-            .op = op_of(l, e, large ? clipped_share : lost_share),
-            .site = l.layer};
+  Finding f{.phase = gradient ? "backward" : "forward", .site = l.layer};
+  if (const LedgerRow* r = op_of(l, e, large ? clipped_share : lost_share))
+    f.op = r->op, f.site = l.layer.empty() ? r->line : l.layer;
   f.cause = delayed     ? "delayed-scale"
             : floor     ? "floor-clipping"
             : large     ? "clipping"
@@ -176,13 +175,9 @@ std::vector<Finding> of_updates(const Evidence& e) {
     found.push_back(std::move(f));
   }
   if (e.late && e.late->bad_tensor.find("running_") != std::string::npos) {
-    Finding f{.cause = "batch-statistics",
-              .phase = "forward",
-              .op = "batch_norm_update_",
-              .site = e.late->bad_tensor,
-              .severity = 2};
+    Finding f{.cause = "batch-statistics", .phase = "forward", .op = "batch_norm_update_", .site = e.late->bad_tensor};
     f.sentence = fmt::format("{} overflows {}: evaluation uses it", f.site, to_string(e.recipe->dtype));
-    f.cures = {cures::norms_in_f32(*e.recipe), cures::bf16(cures::norms_in_f32(*e.recipe).recipe)};
+    f.cures = {cures::norms_in_f32(*e.recipe), cures::bf16(cures::norms_in_f32(*e.recipe).recipe)}, f.severity = 2;
     found.push_back(std::move(f));
   }
   return found;

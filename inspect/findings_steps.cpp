@@ -310,19 +310,18 @@ Found of_moments(const Evidence& e) {
   double most = 0;
   const auto [s, worst] = worst_of({&e.first, &e.late, &e.bad}, most, [&](const LedgerRow& r) {
     if (r.state.size() != 2 || r.eps_is_zero || !(is_half(r.state_dtype) || coded) || r.nonfinite_inputs) return 0.0;
-    if (!r.state[1].finite() && is_half(r.state_dtype)) return 1.0;
-    const double zero = share(r.lost_moments, r.state[1].elements);
-    return zero > kManyLost ? zero : 0;
+    if (!r.state[1].finite() && is_half(r.state_dtype)) return static_cast<double>(r.state[1].elements);
+    return share(r.lost_moments, r.state[1].elements) > kManyLost ? static_cast<double>(r.lost_moments) : 0;
   });
   if (!s) return {};
   Finding f = Look{*s, e}.of_optimizer(*worst);
   f.cause = "second-moment", f.precision = true;
   if (worst->state[1].finite() || coded)
     f.sentence = fmt::format("{}: {} of its second moments are 0 in {} while the first are not: eps {} alone divides",
-                             worst->site(), percent(most),
+                             worst->site(), percent(share(worst->lost_moments, worst->state[1].elements)),
                              coded ? to_string(e.recipe->quantization->moment2->format) : to_string(worst->state_dtype),
                              worst->eps);
-  f.severity = (e.bad && e.bad->step == 0 ? 0 : 1.6) + most / 10;  // huge updates end in an overflow elsewhere, later
+  f.severity = e.bad && e.bad->step == 0 ? 0 : 1.6;  // huge updates end in an overflow elsewhere, later
   return f;
 }
 

@@ -134,7 +134,7 @@ TEST_CASE("planted: Adam's eps is 0 in f16") {
 }
 TEST_CASE("planted: second moments underflow in f16") {
   check({named("fp16-master", "state", [](auto& r) { r.optimizer_state = DType::f16; })},
-        {.cause = "second-moment", .phase = "optimizer", .op = "adam_step_"});
+        {.cause = "second-moment", .phase = "optimizer", .op = "adam_step_", .site = "3.weight"});
 }
 TEST_CASE("planted: a static loss scale that is too high") {
   check({amp::recipe("fp16-static:1048576")},
@@ -142,11 +142,11 @@ TEST_CASE("planted: a static loss scale that is too high") {
 }
 TEST_CASE("planted: a loss scale that is too low") {
   check({amp::recipe("fp16-static:0.000001")},
-        {.verdict = "no learning", .cause = "scale-too-low", .phase = "backward"});
+        {.verdict = "no learning", .cause = "scale-too-low", .phase = "backward", .op = "cast", .site = "tasks.cpp"});
 }
 TEST_CASE("planted: a loss scale that grows into skips") {
   check({named("fp16-master", "grows", [](auto& r) { r.scaling = {.growth_factor = 65536, .growth_interval = 1}; })},
-        {.verdict = "mostly skipped", .cause = "scale-grows", .phase = "backward"});
+        {.verdict = "mostly skipped", .cause = "scale-grows", .phase = "backward", .op = "cast", .site = "tasks.cpp"});
 }
 TEST_CASE("planted: gradients that underflow without a loss scale, and the layer from which on all is 0") {
   struct Faint : Between {
@@ -157,15 +157,18 @@ TEST_CASE("planted: gradients that underflow without a loss scale, and the layer
     }
   };
   check({named("amp-fp16", "unscaled", [](auto& r) { r.scaling.reset(); }), [] { return std::make_shared<Faint>(); }},
-        {.cause = "gradient-underflow", .phase = "backward", .op = "mul"});
+        {.cause = "gradient-underflow", .phase = "backward", .op = "mul", .site = "planted_test.cpp"});
 }
 TEST_CASE("planted: a format without room for the errors") {
   check({amp::recipe("e3m2")},
         {.verdict = "no learning", .cause = "gradient-underflow", .phase = "backward", .site = "5"});
 }
 TEST_CASE("planted: updates that vanish in bf16") {
-  check({amp::recipe("bf16-pure"), mlp, adam(2e-5, 30)},
-        {.verdict = "no learning", .cause = "update-vanishes", .phase = "optimizer", .op = "adam_step_"});
+  check({amp::recipe("bf16-pure"), mlp, adam(2e-5, 30)}, {.verdict = "no learning",
+                                                          .cause = "update-vanishes",
+                                                          .phase = "optimizer",
+                                                          .op = "adam_step_",
+                                                          .site = "3.weight"});
 }
 TEST_CASE("planted: updates of SGD that vanish in f16 parameters") {
   check({named("fp16-master", "no-masters",
@@ -174,41 +177,61 @@ TEST_CASE("planted: updates of SGD that vanish in f16 parameters") {
                  r.scaling.reset();
                }),
          mlp, sgd(2e-4, 200)},
-        {.cause = "update-vanishes", .phase = "optimizer", .op = "sgd_step_"});
+        {.cause = "update-vanishes", .phase = "optimizer", .op = "sgd_step_", .site = "3.weight"});
 }
 TEST_CASE("planted: an activation that overflows") {
   check({amp::recipe("amp-fp16"), between([](const Tensor& x) { return relu(x) * 1e5 * 1e-5; })},
-        {.verdict = "diverged", .cause = "activation-overflow", .phase = "forward", .op = "mul"});
+        {.verdict = "diverged",
+         .cause = "activation-overflow",
+         .phase = "forward",
+         .op = "mul",
+         .site = "planted_test.cpp"});
 }
 TEST_CASE("planted: a layer's result that overflows") {
   check({amp::recipe("amp-fp16"), between([](const Tensor& x) { return relu(x) * 6e4; })},
-        {.verdict = "", .cause = "activation-overflow", .phase = "forward"});
+        {.verdict = "", .cause = "activation-overflow", .phase = "forward", .site = "planted_test.cpp"});
 }
 TEST_CASE("planted: a sum of squares in f16 that overflows") {
   check({named("fp16-master", "squares"), between([](const Tensor& x) {
            const Tensor large = x * 300;
            return relu(large / sqrt(sum(square(large), 1, true) + 1e-3));
          })},
-        {.verdict = "no learning", .cause = "reduction-overflow", .phase = "forward", .op = "square"});
+        {.verdict = "no learning",
+         .cause = "reduction-overflow",
+         .phase = "forward",
+         .op = "square",
+         .site = "planted_test.cpp"});
 }
 TEST_CASE("planted: a sum of squares in f16 that underflows") {
   check({named("fp16-master", "small-squares"), between([](const Tensor& x) {
            const Tensor small = x * 1e-4;
            return relu(small / sqrt(mean(square(small), 1, true)));
          })},
-        {.verdict = "diverged", .cause = "reduction-underflow", .phase = "forward", .op = "square"});
+        {.verdict = "diverged",
+         .cause = "reduction-underflow",
+         .phase = "forward",
+         .op = "square",
+         .site = "planted_test.cpp"});
 }
 TEST_CASE("planted: exp in f16") {
   check({named("fp16-master", "exp"), between([](const Tensor& x) { return log(exp(x * 8) + 1) / 8; })},
-        {.verdict = "diverged", .cause = "reduction-overflow", .phase = "forward", .op = "exp"});
+        {.verdict = "diverged",
+         .cause = "reduction-overflow",
+         .phase = "forward",
+         .op = "exp",
+         .site = "planted_test.cpp"});
 }
 TEST_CASE("planted: log of a softmax in f16") {
   check({named("fp16-master", "softmax"), between([](const Tensor& x) { return log(softmax(x * 6, 1)) / 6; })},
-        {.verdict = "diverged", .cause = "reduction-underflow", .phase = "forward", .op = "softmax"});
+        {.verdict = "diverged",
+         .cause = "reduction-underflow",
+         .phase = "forward",
+         .op = "softmax",
+         .site = "planted_test.cpp"});
 }
 TEST_CASE("planted: an accumulator that swamps") {
   check({amp::Recipe{.name = "sums", .quantization = amp::Quantization{.accumulator = accumulator("e5m2")}}},
-        {.cause = "accumulator", .phase = "forward", .op = "linear"});
+        {.cause = "accumulator", .phase = "forward", .op = "linear", .site = "5"});
 }
 TEST_CASE("planted: an accumulator that overflows") {
   check({amp::Recipe{.name = "sums", .quantization = amp::Quantization{.accumulator = accumulator("e4m7")}},
@@ -217,7 +240,7 @@ TEST_CASE("planted: an accumulator that overflows") {
 }
 TEST_CASE("planted: a sum in bf16 that drops what is added") {
   check({named("bf16-master", "large-sum"), between([](const Tensor& x) { return relu((x + 4096) - 4096); })},
-        {.cause = "accumulator", .phase = "forward", .op = "add"});
+        {.cause = "accumulator", .phase = "forward", .op = "add", .site = "planted_test.cpp"});
 }
 TEST_CASE("planted: an operand's format clips") {
   const amp::Recipe clipped{.name = "clip",
@@ -288,13 +311,17 @@ TEST_CASE("planted: a variance as a difference of two means in bf16") {
            const Tensor y = x + 20, m = mean(y, 1, true);
            return relu((y - m) / sqrt(mean(square(y), 1, true) - square(m) + 1e-5));
          })},
-        {.verdict = "diverged", .cause = "cancellation", .phase = "forward", .op = "sub"});
+        {.verdict = "diverged", .cause = "cancellation", .phase = "forward", .op = "sub", .site = "planted_test.cpp"});
 }
 TEST_CASE("planted: weights kept in e4m3, where no update arrives") {
   Quantizer kept{.format = format("e4m3fn")};
   kept.scaling.kind = ScalingKind::tensor;
   check({{.name = "kept", .quantization = amp::Quantization{.weight = kept}}, mlp, adam(5e-4)},
-        {.verdict = "no learning", .cause = "update-vanishes", .phase = "optimizer", .op = "adam_step_"});
+        {.verdict = "no learning",
+         .cause = "update-vanishes",
+         .phase = "optimizer",
+         .op = "adam_step_",
+         .site = "3.weight"});
 }
 TEST_CASE("planted: an activation that overflows in every second step is no loss scale that is too high") {
   struct Second : Between {
@@ -305,8 +332,11 @@ TEST_CASE("planted: an activation that overflows in every second step is no loss
       return out(relu(in(x.reshape({x.size(0), 64}))) * large / large);
     }
   };
-  check({amp::recipe("amp-fp16"), [] { return std::make_shared<Second>(); }},
-        {.verdict = "mostly skipped", .cause = "activation-overflow", .phase = "forward", .op = "mul"});
+  check({amp::recipe("amp-fp16"), [] { return std::make_shared<Second>(); }}, {.verdict = "mostly skipped",
+                                                                               .cause = "activation-overflow",
+                                                                               .phase = "forward",
+                                                                               .op = "mul",
+                                                                               .site = "planted_test.cpp"});
 }
 TEST_CASE("planted: a parameter that became Inf long before the loss did") {
   struct Later : Between {
@@ -323,8 +353,11 @@ TEST_CASE("planted: a parameter that became Inf long before the loss did") {
   };
   const amp::Recipe pure = named("fp16-pure", "pure", [](auto& r) { r.optimizer_state = DType::f32; });
   const auto later = [] { return std::make_shared<Later>(); };
-  check({pure, later, sgd(0.05)},
-        {.verdict = "diverged at step 8", .cause = "gradient-overflow", .phase = "backward", .step = 2});
+  check({pure, later, sgd(0.05)}, {.verdict = "diverged at step 8",
+                                   .cause = "gradient-overflow",
+                                   .phase = "backward",
+                                   .site = "planted_test.cpp",
+                                   .step = 2});
 }
 TEST_CASE("planted: vanishing updates beside a mask that overflows") {
   const auto masked =
@@ -335,7 +368,7 @@ TEST_CASE("planted: vanishing updates beside a mask that overflows") {
                  r.scaling.reset();
                }),
          masked, sgd(2e-5, 200)},
-        {.cause = "update-vanishes", .phase = "optimizer", .op = "sgd_step_"});
+        {.cause = "update-vanishes", .phase = "optimizer", .op = "sgd_step_", .site = "in.weight"});
 }
 TEST_CASE("control: healthy recipes match fp32 and have no findings") {
   for (const char* recipe : {"tf32", "amp-fp16", "amp-bf16", "fp16-master", "bf16-master", "fp8-current", "mxfp8"}) {
