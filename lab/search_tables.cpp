@@ -46,9 +46,9 @@ std::string to_string(const Search& s) {
   text += s.complete
               ? "no layer can go to a cheaper format\n"
               : "cheaper formats are left that were not tried: the search was stopped, or its trainings ran out\n";
-  text += s.proof_seed == 0 ? "not proven on other seeds\n"
-          : s.proven        ? "it holds on seeds that the search never saw\n"
-                            : "it does NOT hold on seeds that the search never saw\n";
+  text += s.proven            ? "it holds on seeds that the search never saw\n"
+          : s.proof_seed == 0 ? "NOT proven on seeds that the search never saw\n"
+                              : "NOT proven on seeds that the search never saw: cheaper ones failed their proof\n";
   if (const Trial* base = proof_of(s, {}))
     text += fmt::format("fp32's accuracy with the seeds of the proof: {:.2f}% to {:.2f}%\n",
                         100 * std::ranges::min(base->accuracy), 100 * std::ranges::max(base->accuracy));
