@@ -43,7 +43,7 @@ class Searcher {
       if (options_.unseen == 0 || s_.trainings + 2 * options_.unseen > options_.trainings) break;
       prove(first);
     }
-    if (s_.found && s_.proof_seed != 0) compare();
+    if (s_.proven) compare();
   }
 
  private:
@@ -115,17 +115,14 @@ class Searcher {
   }
 
   void compare() {
-    const int before = s_.trainings;
     const auto against = [&](const std::string& why, const Assignment& a) {
       if (a != *s_.found) measure(why, a, s_.proof_seed, options_.unseen);
-      s_.compared = s_.trainings - before;
     };
     const auto bf16 = std::ranges::find(s_.formats, "e8m7");
     if (bf16 != s_.formats.end())
       against("uniform bf16", Assignment(s_.sites.size(), static_cast<std::size_t>(bf16 - s_.formats.begin())));
     against("first and last", rule_of_thumb());
     for (const Assignment& a : random_ones()) against("random", a);
-    s_.trainings = before;
   }
 
   double distance(const Assignment& a) const { return std::abs(s_.cost(a) - s_.cost(*s_.found)); }
@@ -174,14 +171,14 @@ class Searcher {
     Trial t{.why = why, .assignment = a, .cost = a.empty() ? 2 : s_.cost(a), .first_seed = first};
     std::vector<Result> runs;
     std::vector<Result>& base = fp32_[first];
-    const bool searching = first == 0 && !a.empty();
+    const bool searching = first == 0 && !a.empty(), comparing = s_.proven;
     for (int i = 0; i < seeds; ++i) {
       Run run(make_model_, data_, recipe, first + static_cast<std::uint64_t>(i), run_);
       if (!run.train("", {.recipe = recipe, .seed = first + static_cast<std::uint64_t>(i)})) throw Stopped{};
-      ++s_.trainings;
+      ++(s_.proven ? s_.compared : s_.trainings);
       runs.push_back(run.result());
       if (a.empty()) base.push_back(runs.back());
-      if (judge_trial(t, runs, base) && searching) break;  // it needs no other seed
+      if (judge_trial(t, runs, base) && !comparing) break;  // it needs no other seed
     }
     if (searching && t.passes && (!s_.found || t.cost < s_.cost(*s_.found))) s_.found = a;
     s_.trials.push_back(std::move(t));

@@ -30,6 +30,13 @@ std::string beside(const Trial& t, const Trial& found) {
   return fmt::format("{:+.4f} +- {:.4f}, higher in {} of {}", sum / n, error, higher, n);
 }
 
+// The trial with the seeds of the last proof; null: none.
+const Trial* proof_of(const Search& s, const inspect::Assignment& a) {
+  const auto found =
+      std::ranges::find_if(s.trials, [&](const Trial& t) { return t.first_seed == s.proof_seed && t.assignment == a; });
+  return s.proof_seed == 0 || found == s.trials.end() ? nullptr : &*found;
+}
+
 }  // namespace
 
 std::string to_string(const Search& s) {
@@ -39,18 +46,20 @@ std::string to_string(const Search& s) {
   text += s.complete
               ? "no layer can go to a cheaper format\n"
               : "cheaper formats are left that were not tried: the search was stopped, or its trainings ran out\n";
-  text += s.proof_seed == 0 ? "not proven on other seeds\n"
-          : s.proven        ? "it holds on seeds that the search never saw\n"
-                            : "it does NOT hold on seeds that the search never saw\n";
+  text += s.proven            ? "it holds on seeds that the search never saw\n"
+          : s.proof_seed == 0 ? "NOT proven on seeds that the search never saw\n"
+                              : "NOT proven on seeds that the search never saw: cheaper ones failed their proof\n";
+  if (const Trial* base = proof_of(s, {}))
+    text += fmt::format("fp32's accuracy with the seeds of the proof: {:.2f}% to {:.2f}%\n",
+                        100 * std::ranges::min(base->accuracy), 100 * std::ranges::max(base->accuracy));
   text += fmt::format("trainings: {} of search and proof, {} of the comparison\n", s.trainings, s.compared);
   if (s.proof_seed == 0) return text;
   std::vector<std::vector<std::string>> rows = {
       {"", "assignment", "cost", "accuracy", "loss", "verdict", "loss beside the found one's"}};
-  const auto proof = std::ranges::find_if(
-      s.trials, [&](const Trial& t) { return t.first_seed == s.proof_seed && t.assignment == *s.found; });
+  const Trial* proof = proof_of(s, *s.found);
   for (const Trial& t : s.trials) {
     if (t.first_seed != s.proof_seed) continue;
-    const bool compared = proof != s.trials.end() && &t != &*proof;
+    const bool compared = proof && &t != proof;
     rows.push_back({t.why, s.to_string(t.assignment), fmt::format("{:.1f}%", 100 * t.cost),
                     fmt::format("{:.2f}%", 100 * average(t.accuracy)), fmt::format("{:.4f}", average(t.loss)),
                     t.verdict, compared ? beside(t, *proof) : ""});
@@ -74,22 +83,29 @@ std::string trials_csv(const Search& s) {
 }
 
 std::string front_svg(const Search& s) {
-  // Cost relative to bf16's; loss relative to fp32's, from a half to eight times, in the logarithm.
-  double most = 1;
-  for (const Trial& t : s.trials) most = std::max(most, t.cost);
-  const auto x = [&](double cost) { return 60 + 560 * cost / most; };
-  const auto y = [](double ratio) { return ratio > 0 ? 270 - 78 * std::clamp(std::log2(ratio), -1.0, 3.0) : 36.0; };
+  // Cost relative to bf16's, loss to fp32's; both in the logarithm, the loss from a half to eight times at most.
+  double least = 1, most = 1.5;
+  for (const Trial& t : s.trials) {
+    least = std::min(least, t.cost);
+    if (const double ratio = average(t.loss) / t.fp32_loss; ratio > most) most = std::min(ratio, 8.0);
+  }
+  const auto x = [&](double cost) { return 610 - 540 * std::log2(2 / cost) / std::log2(2 / least); };
+  const auto y = [&](double ratio) {
+    return 350 - 310 * std::clamp(ratio > 0 ? std::log2(2 * ratio) / std::log2(2 * most) : 1, 0.0, 1.0);
+  };
   std::string text =
       "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 640 400\">\n<style>text{font:12px sans-serif;fill:#333}"
       "line{stroke:#bbb}rect{stroke:#357;fill:#fff}.passes{fill:#357}.found{stroke:#c30;fill:#c30}</style>\n"
       "<text x=\"60\" y=\"20\">filled: passes; hollow: fails; red: found; squares: on the seeds of the proof</text>\n"
       "<text x=\"250\" y=\"390\">cost, of uniform bf16's</text>\n"
       "<text x=\"14\" y=\"260\" transform=\"rotate(-90 14 260)\">test loss, of fp32's</text>\n";
-  for (const double ratio : {0.5, 1.0, 2.0, 4.0, 8.0})
-    text += fmt::format("<line x1=\"60\" x2=\"620\" y1=\"{0}\" y2=\"{0}\"/><text x=\"30\" y=\"{0}\">{1}</text>\n",
-                        y(ratio), ratio);
-  for (int i = 0; i <= 4; ++i)
-    text += fmt::format("<text x=\"{:.1f}\" y=\"370\">{:.3g}</text>\n", x(most * i / 4), most * i / 4);
+  for (const double ratio : {0.5, 0.7, 1.0, 1.4, 2.0, 4.0, 8.0})
+    if (ratio <= most)
+      text += fmt::format(
+          "<line x1=\"60\" x2=\"620\" y1=\"{0:.1f}\" y2=\"{0:.1f}\"/><text x=\"30\" y=\"{0:.1f}\">{1}</text>\n",
+          y(ratio), ratio);
+  for (const double cost : {0.0625, 0.125, 0.25, 0.5, 1.0, 2.0})
+    if (cost >= least) text += fmt::format("<text x=\"{:.1f}\" y=\"370\">{}</text>\n", x(cost) - 8, cost);
   for (const Trial& t : s.trials) {
     const char* kind = s.found && t.assignment == *s.found ? "found" : t.passes ? "passes" : "fails";
     text += fmt::format(

@@ -70,6 +70,10 @@ TEST_CASE("search: what is found passes, and every cheaper format of a layer fai
   CHECK(proof->assignment == *s.found);
   CHECK(proof->loss.size() == 2);
   CHECK(proof->points >= -5);
+  const std::string text = lab::to_string(s);
+  CHECK(text.find("it holds on seeds that the search never saw") != std::string::npos);
+  CHECK(text.find("fp32's accuracy with the seeds of the proof") != std::string::npos);
+  CHECK(text.find("\nproof ") != std::string::npos);
 }
 
 TEST_CASE("search: a format that trains nothing is found in no layer") {
@@ -135,7 +139,8 @@ TEST_CASE("search: the path of trials and the picture") {
   CHECK(svg.starts_with("<svg xmlns"));
   CHECK(svg.ends_with("</svg>\n"));
   CHECK(svg.find("class=\"found\"") != std::string::npos);
-  CHECK(svg.find("nan\"") == std::string::npos);  // no coordinate
+  CHECK(svg.find("class=\"fails\" x=\"65.5\" y=\"35.5\"") != std::string::npos);  // no loss: at the top
+  CHECK(svg.find("\"nan\"") == std::string::npos);                                // no coordinate
   CHECK(s.to_string({0, 1}) == "mxfp4: a; fp32: b,c");
   CHECK(s.to_string({1, 1}) == "fp32: all");
 }
