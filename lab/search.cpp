@@ -56,7 +56,7 @@ class Searcher {
     for (std::size_t i = 1; i < kBudgets; ++i)
       budgets[i] = budgets[i - 1] * std::pow(most / least, 1 / (kBudgets - 1.0));
     std::vector<Assignment> front = inspect::knapsack(s_.sites, budgets);
-    front.emplace_back(s_.sites.size(), s_.formats.size() - 1);
+    front.push_back(uniform(s_.formats.size() - 1));
     if (passes("knapsack", front[0])) return;
     for (std::size_t fails = 0, good = front.size(); fails + 1 < good;) {
       const std::size_t middle = (fails + good) / 2;
@@ -115,28 +115,27 @@ class Searcher {
   }
 
   void compare() {
-    const auto against = [&](const std::string& why, const Assignment& a) {
+    std::vector<std::pair<std::string, Assignment>> others = {{"first and last", rule_of_thumb()}};
+    if (const auto bf16 = std::ranges::find(s_.formats, "e8m7"); bf16 != s_.formats.end())
+      others.insert(others.begin(), {"uniform bf16", uniform(static_cast<std::size_t>(bf16 - s_.formats.begin()))});
+    for (Assignment& a : random_ones()) others.emplace_back("random", std::move(a));
+    for (const auto& [why, a] : others)
       if (a != *s_.found) measure(why, a, s_.proof_seed, options_.unseen);
-    };
-    const auto bf16 = std::ranges::find(s_.formats, "e8m7");
-    if (bf16 != s_.formats.end())
-      against("uniform bf16", Assignment(s_.sites.size(), static_cast<std::size_t>(bf16 - s_.formats.begin())));
-    against("first and last", rule_of_thumb());
-    for (const Assignment& a : random_ones()) against("random", a);
   }
+  Assignment uniform(std::size_t format) const { return Assignment(s_.sites.size(), format); }
 
   double distance(const Assignment& a) const { return std::abs(s_.cost(a) - s_.cost(*s_.found)); }
 
   // First and last layer in one format, the others in a cheaper one: of all such the nearest in cost.
   Assignment rule_of_thumb() const {
-    Assignment best;
-    for (std::size_t low = 0; low < s_.formats.size(); ++low)
-      for (std::size_t high = low + 1; high < s_.formats.size(); ++high) {
-        Assignment a(s_.sites.size(), low);
+    Assignment best = uniform(0);
+    for (std::size_t high = 1; high < s_.formats.size(); ++high)
+      for (std::size_t low = 0; low < high; ++low) {
+        Assignment a = uniform(low);
         a.front() = a.back() = high;
-        if (best.empty() || distance(a) < distance(best)) best = std::move(a);
+        if (best == uniform(0) || distance(a) < distance(best)) best = std::move(a);
       }
-    return best.empty() ? *s_.found : best;
+    return best;
   }
 
   // Of 20,000 drawn ones those whose cost is within 2% of the found one's.

@@ -90,22 +90,20 @@ std::string front_svg(const Search& s) {
     if (const double ratio = average(t.loss) / t.fp32_loss; ratio > most) most = std::min(ratio, 8.0);
   }
   const auto x = [&](double cost) { return 610 - 540 * std::log2(2 / cost) / std::log2(2 / least); };
-  const auto y = [&](double ratio) {
-    return 350 - 310 * std::clamp(ratio > 0 ? std::log2(2 * ratio) / std::log2(2 * most) : 1, 0.0, 1.0);
+  const auto y = [&](double v) {
+    return 350 - 310 * (v > 0 ? std::clamp(std::log2(2 * v) / std::log2(2 * most), 0.0, 1.0) : 1);
   };
   std::string text =
       "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 640 400\">\n<style>text{font:12px sans-serif;fill:#333}"
-      "line{stroke:#bbb}rect{stroke:#357;fill:#fff}.passes{fill:#357}.found{stroke:#c30;fill:#c30}</style>\n"
+      "path{stroke:#bbb}rect{stroke:#357;fill:#fff}.passes{fill:#357}.found{stroke:#c30;fill:#c30}</style>\n"
       "<text x=\"60\" y=\"20\">filled: passes; hollow: fails; red: found; squares: on the seeds of the proof</text>\n"
       "<text x=\"250\" y=\"390\">cost, of uniform bf16's</text>\n"
       "<text x=\"14\" y=\"260\" transform=\"rotate(-90 14 260)\">test loss, of fp32's</text>\n";
-  for (const double ratio : {0.5, 0.7, 1.0, 1.4, 2.0, 4.0, 8.0})
-    if (ratio <= most)
-      text += fmt::format(
-          "<line x1=\"60\" x2=\"620\" y1=\"{0:.1f}\" y2=\"{0:.1f}\"/><text x=\"30\" y=\"{0:.1f}\">{1}</text>\n",
-          y(ratio), ratio);
-  for (const double cost : {0.0625, 0.125, 0.25, 0.5, 1.0, 2.0})
-    if (cost >= least) text += fmt::format("<text x=\"{:.1f}\" y=\"370\">{}</text>\n", x(cost) - 8, cost);
+  for (const double v : {0.0625, 0.125, 0.25, 0.5, 0.7, 1.0, 1.4, 2.0, 4.0, 8.0}) {
+    if (v >= 0.5 && v <= most)
+      text += fmt::format("<path d=\"M60 {0:.1f}H620\"/><text x=\"30\" y=\"{0:.1f}\">{1}</text>\n", y(v), v);
+    if (v >= least && v <= 2) text += fmt::format("<text x=\"{:.1f}\" y=\"370\">{}</text>\n", x(v) - 8, v);
+  }
   for (const Trial& t : s.trials) {
     const char* kind = s.found && t.assignment == *s.found ? "found" : t.passes ? "passes" : "fails";
     text += fmt::format(

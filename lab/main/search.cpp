@@ -49,9 +49,7 @@ std::filesystem::path folder_for(const Arguments& a) {
   for (const char* file : {"recipe.json", "trials.csv", "front.svg"})
     if (!a.overwrite && std::filesystem::exists(out / file))
       throw_error((out / file).string() + " exists; choose another --out, or replace it with --overwrite");
-  std::error_code error;
-  std::filesystem::create_directories(out, error);
-  if (error) throw_error("cannot make the folder " + a.out + ": " + error.message());
+  std::filesystem::create_directories(out);
   return out;
 }
 
