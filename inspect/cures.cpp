@@ -92,4 +92,11 @@ Cure layer_in_f32(Recipe r, const std::string& layer) {
   return {r, "layer " + path + " in high precision"};
 }
 
+Cure fp8(Recipe r) {
+  const amp::Quantization wide = amp::recipe("fp8-current").quantization.value();
+  for (const auto& field : amp::kQuantizerFields)
+    if (r.quantization && wide.*field.quantizer) *r.quantization.*field.quantizer = wide.*field.quantizer;
+  return {r, "operands in e4m3 and e5m2, one scale a tensor"};
+}
+
 }  // namespace gradual::inspect::cures

@@ -29,6 +29,7 @@ Cure f32_sums(amp::Recipe r);
 Cure scales(amp::Recipe r);
 Cure rceil(amp::Recipe r);
 Cure layer_in_f32(amp::Recipe r, const std::string& layer);
+Cure fp8(amp::Recipe r);  // operands as in fp8-current
 
 }  // namespace cures
 }  // namespace gradual::inspect

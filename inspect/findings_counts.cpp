@@ -57,6 +57,7 @@ std::vector<Cure> cures_of(const Loss& l, const Evidence& e) {
     if (any_quantizer(e, l.role, is_floor)) all.push_back(cures::rceil(r));
     all.push_back(cures::scales(r));
     all.push_back(cures::layer_in_f32(r, l.layer));
+    all.push_back(cures::fp8(r));
   } else if (r.dtype == DType::f16) {
     if (is_gradient(l.role) && l.small > l.large) all.push_back(cures::dynamic_scale(r));
     all.push_back(cures::bf16(r));

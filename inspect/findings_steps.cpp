@@ -87,7 +87,7 @@ struct Look {
   // The row's own op in f32, bf16, all simple ops of the layer on the way in f32.
   std::vector<Cure> cures_of(const LedgerRow& r) const {
     const amp::Recipe& own = *e.recipe;
-    if (is_quantised(r.op)) return {cures::scales(own), cures::layer_in_f32(own, r.module)};
+    if (is_quantised(r.op)) return {cures::scales(own), cures::layer_in_f32(own, r.module), cures::fp8(own)};
     std::vector<Cure> all;
     const bool forward = r.phase == Phase::forward;
     if (!forward && r.to == DType::f16 && !own.scaling) all.push_back(cures::dynamic_scale(own));

@@ -1,5 +1,6 @@
 // The ledger, what it says of tensors, and the update meter.
 #include <doctest/doctest.h>
+#include <gradual/core/formats/accumulator.h>
 #include <gradual/gradual.h>
 #include <gradual/inspect/ledger.h>
 #include <gradual/inspect/update_meter.h>
@@ -189,4 +190,84 @@ TEST_CASE("a ledger and a meter change no bit, Adam with weight decay") {
     return all;
   };
   CHECK(after(false) == after(true));
+}
+
+TEST_CASE(
+    "where a NaN came from: through what each op reads, past a mask that is meant and an Inf that comes to nothing") {
+  const auto origin = [](const Ledger& ledger) {
+    const auto last =
+        std::find_if(ledger.rows().rbegin(), ledger.rows().rend(), [](const auto& r) { return !r.finite(); });
+    REQUIRE(last != ledger.rows().rend());
+    return *ledger.origin(*last);
+  };
+  const Tensor x = tensor({0.5, -1.0, 2.0, -3.0});
+  Ledger masked, read, made;
+  {
+    const ObserverScope scope(masked);
+    static_cast<void>(softmax(where(lt(x, 0), Operand(-kInf), x), 0));
+  }
+  CHECK(masked.first_nonfinite() == nullptr);
+  {
+    const ObserverScope scope(made);
+    const Tensor harmless = 1 / (x.to(DType::f16) * 60000), large = x.to(DType::f16) * 50000;
+    static_cast<void>(harmless + (large - large));
+  }
+  CHECK(made.first_nonfinite()->number < origin(made).number);  // 2 * 60000 comes to nothing
+  CHECK(origin(made).op == "mul");
+  CHECK(!origin(made).nonfinite_inputs);
+  const Tensor bad = tensor({kNaN, 1.0, 1.0, 1.0});
+  {
+    const ObserverScope scope(read);
+    static_cast<void>(exp(x * bad) * 2);
+  }
+  CHECK(origin(read).op == "mul");
+  CHECK(origin(read).number == 0);
+  CHECK(origin(read).nonfinite_inputs);
+}
+
+TEST_CASE("a ledger tells what a sum drops: against f32 sums, and of an addition in half") {
+  Ledger ledger;
+  const Tensor ones64 = ones({1, 64}), wide = full({64, 1}, 1 + 0x1p-4);
+  {
+    const ObserverScope scope(ledger);
+    const AccumulatorScope narrow(accumulator("e5m2"));
+    static_cast<void>(matmul(ones64, wide));
+  }
+  CHECK(ledger.rows()[0].accumulator == "e5m2");
+  CHECK(ledger.rows()[0].accumulation_db < 3);  // the sum stays at 8
+  Ledger sums;
+  {
+    const ObserverScope scope(sums);
+    const Tensor a = tensor({256.0, 256.0, 1.0, 0.0}).to(DType::bf16), b = tensor({0.5, 2.0, 1.0, 1.0}).to(DType::bf16);
+    static_cast<void>(a + b);
+    static_cast<void>(b + 1e-9);  // what an eps is for
+  }
+  const auto& rows = sums.rows();
+  REQUIRE(rows.size() == 4);
+  CHECK(rows[2].added == 3);
+  CHECK(rows[2].swamped == 1);
+  CHECK(rows[3].added == 0);
+}
+
+TEST_CASE("a ledger's files have the optimizer's state") {
+  manual_seed(0);
+  nn::Linear net(8, 4);
+  amp::Recipe r = amp::recipe("fp16-pure");
+  amp::RecipeRun run(r, net, optim::AdamWOptions{.lr = 1e-3});
+  Ledger ledger(net);
+  {
+    const ObserverScope scope(ledger);
+    run.step([&] { return cross_entropy(net(full({5, 8}, 1e-3)), zeros({5}, DType::i64)); });
+  }
+  const LedgerRow* row = row_of(ledger, "adam_step_ of weight");
+  REQUIRE(row);
+  CHECK(row->state_dtype == DType::f16);
+  CHECK(row->eps_is_zero);
+  CHECK(row->lost_moments > 0);
+  const auto j = nlohmann::json::parse(lines(ledger.to_jsonl())[static_cast<std::size_t>(row->number)]);
+  CHECK(j.at("state").size() == 2);
+  CHECK(j.at("state_dtype") == "f16");
+  CHECK(j.at("eps") == 1e-8);
+  CHECK(j.at("eps_is_zero") == true);
+  CHECK(lines(ledger.to_csv())[0].find(",state,state_dtype,eps,eps_is_zero,lost_moments") != std::string::npos);
 }
