@@ -23,7 +23,7 @@
 namespace gradual::lab {
 
 struct SearchOptions {
-  std::vector<std::string> formats = {"mxfp4", "mxfp8", "e8m7", "fp32"};  // fp32 and quantised recipes
+  std::vector<std::string> formats = {"mxfp4", "nvfp4", "mxfp8", "e8m7", "fp32"};  // fp32 and quantised recipes
   inspect::Cost cost = inspect::Cost::bits;
   // A trial passes if its mean accuracy is at most `within` points below fp32's, and its mean test loss at most `noise`
   // standard deviations of fp32's between seeds above fp32's (0, or one seed: the loss may be any).

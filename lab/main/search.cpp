@@ -16,7 +16,7 @@ namespace {
 struct Arguments {
   SearchOptions search;
   StudyArguments study;
-  std::string formats = "mxfp4,mxfp8,bf16,fp32", cost = "bits", out = "gradual-lab-search";
+  std::string formats = "mxfp4,nvfp4,mxfp8,bf16,fp32", cost = "bits", out = "gradual-lab-search";
   bool overwrite = false;
 };
 
