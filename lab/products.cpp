@@ -112,6 +112,8 @@ void add_gpu(std::vector<Product>& all, int terms, Device gpu) {
     const auto name = precision == MatmulPrecision::tf32 ? std::string_view("tf32") : to_string(dtype);
     all.push_back(product(fmt::format("{} {}", to_string(gpu), name),
                           {.dtype = dtype, .precision = precision, .device = gpu}, terms, std::move(claim)));
+    // Their numbers are among those of TF32, which has no dtype.
+    if (precision == MatmulPrecision::tf32) all.back().options.operands = DType::bf16;
   };
   const Claim f32{.source = "cuBLAS documentation, CUBLAS_COMPUTE_32F", .facts = {{"bits", "24"}}};
   add(DType::f64, sums_of(53));

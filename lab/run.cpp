@@ -217,7 +217,7 @@ amp::RunStep Run::sampled_step(const std::function<amp::RunStep()>& step, double
   amp::RunStep outcome;
   // Every second time also what becomes of updates. The meter holds copies, so the peaks of memory are those of other
   // steps.
-  const bool metered = steps_ % (2 * options_.sample_every) == 0;
+  const bool metered = steps_ % (std::int64_t{2} * options_.sample_every) == 0;
   {
     const amp::PrecisionObserver watch(casts, recipe_);
     std::optional<inspect::UpdateMeter> meter;
