@@ -103,7 +103,7 @@ std::string beside_failure(const Result& r, const Result& base, const std::strin
 
 std::string verdict(const Results& results, const Results& references, const Result& r) {
   const std::string own = alone(r);
-  if (own == "interrupted") return own;
+  if (own == "interrupted") return "interrupted";
   if (is_baseline(r) && own.empty()) return hardly_learned(r) ? "baseline, no learning" : "baseline";
   if (is_baseline(r)) return "baseline, " + own;
   const bool elsewhere = !r.findings.empty() && !r.findings[0].precision;
