@@ -39,8 +39,8 @@ std::vector<FormatSite> format_sites(nn::Module& model, const std::function<Tens
 using Assignment = std::vector<std::size_t>;  // by site, the number of its format
 double cost_of(const std::vector<FormatSite>& sites, const Assignment& assignment);
 
-// For each budget the assignment of least harm, exact but for costs, which are rounded up to 1/4000 of the dearest
-// assignment. The cheapest assignment where the budget allows none.
+// For each budget the assignment of least harm. Costs are rounded up to multiples of 1/4000 of the most expensive
+// assignment; else the result is exact. The cheapest assignment where the budget allows none.
 std::vector<Assignment> knapsack(const std::vector<FormatSite>& sites, const std::vector<double>& budgets);
 
 }  // namespace gradual::inspect

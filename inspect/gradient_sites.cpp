@@ -86,7 +86,7 @@ class Trials {
   }
 
  private:
-  // What a step changes besides the tape.
+  // Restores buffers and random numbers, which a step changes.
   struct Restored {
     const Trials& of;
     explicit Restored(const Trials& trials) : of(trials) { default_generator().set_state(of.key_); }

@@ -18,8 +18,9 @@ namespace gradual::inspect {
 
 struct GradientSite {
   std::string layer = {}, role = {};
-  // Relative errors |g - g32| / |g32| by parameter; 0 where |g32| is below 1e-6 of all, as of a bias before batch norm: of the step with this site alone low; and by how much the error of
-  // the whole recipe falls if this site alone is in f32 (negative: it rises, for errors cancel).
+  // Relative errors |g - g32| / |g32| of each parameter's gradient. 0 where |g32| is below 1e-6 of all gradients, as it
+  // is of a bias before batch norm. alone: with this site alone low. saved: how much smaller the whole recipe's error is
+  // with this site in f32; negative where errors cancel.
   std::vector<double> alone = {}, saved = {};
   double alone_whole = 0, saved_whole = 0;  // of all gradients as one vector
 };

@@ -18,7 +18,7 @@ double average(const std::vector<double>& v) {
 }
 
 // The loss minus the found assignment's with the same seeds: mean, standard error, and where it is higher.
-std::string beside(const Trial& t, const Trial& found) {
+std::string difference(const Trial& t, const Trial& found) {
   const auto n = static_cast<double>(std::min(t.loss.size(), found.loss.size()));
   double sum = 0, squares = 0;
   int higher = 0;
@@ -55,14 +55,14 @@ std::string to_string(const Search& s) {
   text += fmt::format("trainings: {} of search and proof, {} of the comparison\n", s.trainings, s.compared);
   if (s.proof_seed == 0) return text;
   std::vector<std::vector<std::string>> rows = {
-      {"", "assignment", "cost", "accuracy", "loss", "verdict", "loss beside the found one's"}};
+      {"", "assignment", "cost", "accuracy", "loss", "verdict", "loss minus the found one's"}};
   const Trial* proof = proof_of(s, *s.found);
   for (const Trial& t : s.trials) {
     if (t.first_seed != s.proof_seed) continue;
     const bool compared = proof && &t != proof;
     rows.push_back({t.why, s.to_string(t.assignment), fmt::format("{:.1f}%", 100 * t.cost),
                     fmt::format("{:.2f}%", 100 * average(t.accuracy)), fmt::format("{:.4f}", average(t.loss)),
-                    t.verdict, compared ? beside(t, *proof) : ""});
+                    t.verdict, compared ? difference(t, *proof) : ""});
   }
   return text + "\n" + table_of(rows);
 }

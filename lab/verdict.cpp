@@ -87,8 +87,8 @@ bool hardly_learned(const Result& r) { return !(last_loss(r) < 0.95 * first_loss
 
 using Results = std::vector<Result>;
 
-// Of a run beside one of fp32 that fails.
-std::string beside_failure(const Result& r, const Result& base, const std::string& own) {
+// The verdict on a run whose fp32 fails.
+std::string where_fp32_fails(const Result& r, const Result& base, const std::string& own) {
   const std::string there = alone(base).empty() ? "learns nothing" : alone(base);
   const bool better = own.empty() && !hardly_learned(r);
   // Where both end, the accuracies say whether one learned more.
@@ -110,7 +110,7 @@ std::string verdict(const Results& results, const Results& references, const Res
   const auto failure = [&](const std::string& what) { return elsewhere ? "not precision: " + what : what; };
   const Result* base = baseline(results, references, r);
   if (!base) return !own.empty() ? failure(own) : "interrupted: fp32 was not trained";
-  if (base->status == "diverged" || hardly_learned(*base)) return beside_failure(r, *base, own);
+  if (base->status == "diverged" || hardly_learned(*base)) return where_fp32_fails(r, *base, own);
   if (!own.empty()) return failure(own);
   if (learned_nothing(r, *base)) return failure("no learning");
   std::vector<std::pair<const Result*, const Result*>> pairs;

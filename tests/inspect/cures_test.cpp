@@ -1,4 +1,4 @@
-// Cures as edits of a recipe: what a file beside "base" makes of them.
+// Cures as edits of a recipe: what a file with "base" makes of them.
 #include <doctest/doctest.h>
 #include <gradual/gradual.h>
 #include <gradual/inspect/diagnosis.h>
@@ -8,7 +8,7 @@
 using namespace gradual;
 using namespace gradual::inspect;
 
-TEST_CASE("the edit of each cure makes the cured recipe, of the recipe itself and in a file beside its base") {
+TEST_CASE("the edit of each cure makes the cured recipe, of the recipe itself and in a file with its base") {
   int edits = 0;
   for (const char* name : {"fp16-pure", "bf16-pure", "fp16-static:1048576", "amp-fp16", "fp16-master", "e3m2", "mxfp4",
                            "nvfp4", "fp8-delayed", "fp8-current", "msamp-o2"}) {

@@ -359,7 +359,7 @@ TEST_CASE("planted: a parameter that became Inf long before the loss did") {
                                    .site = "planted_test.cpp",
                                    .step = 2});
 }
-TEST_CASE("planted: vanishing updates beside a mask that overflows") {
+TEST_CASE("planted: vanishing updates, and a mask that overflows and does no harm") {
   const auto masked =
       between([](const Tensor& x) { return softmax(where(lt(x, 0), Operand(-1e9), x * 8), 1) * x * 10; });
   check({named("fp16-master", "no-masters",
