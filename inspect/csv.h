@@ -13,8 +13,8 @@ inline std::string csv_field(const std::string& text) {
   return quoted + '"';
 }
 
-// JSON Lines as CSV, for objects with the same keys: the first object gives the header, the others the lines. null is an
-// empty field.
+// JSON Lines as CSV, for objects with the same keys: the first object gives the header, the others the lines. null is
+// an empty field.
 std::string csv_of(const std::string& jsonl);
 
 }  // namespace gradual::inspect

@@ -30,9 +30,9 @@ double cost_of(const FormatSite& site, const amp::Recipe& format, Cost cost);
 
 // The sites of a step, in the order of forward. Sorts the formats (fp32 and quantised recipes) by the cost of a model
 // wholly in them. The harm of a format at a site is the sum of two parts: the squared error of all gradients that the
-// site alone causes (inspect/gradient_sites.h), and its share of the error in the loss (inspect/shadow.h); each relative
-// to that of the cheapest format at all sites (SNIP adds the two likewise, arXiv 2602.01410). The model has f32
-// parameters, on any device, and is in training mode. Error if no layer multiplies by a weight.
+// site alone causes (inspect/gradient_sites.h), and its share of the error in the loss (inspect/shadow.h); each
+// relative to that of the cheapest format at all sites (SNIP adds the two likewise, arXiv 2602.01410). The model has
+// f32 parameters, on any device, and is in training mode. Error if no layer multiplies by a weight.
 std::vector<FormatSite> format_sites(nn::Module& model, const std::function<Tensor()>& loss,
                                      std::vector<amp::Recipe>& formats, Cost cost);
 

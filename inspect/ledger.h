@@ -6,9 +6,9 @@
 //   std::puts(ledger.to_string().c_str());
 //   ledger.first_nonfinite();     // the row that made the first NaN or Inf, or null
 //
-// A call of an optimizer has a row for each parameter, by name: "adam_step_ of fc2.weight". Quantisers have rows as well,
-// within the contraction whose operands they round. Reading the numbers of every result costs a pass over them: nothing
-// else differs.
+// A call of an optimizer has a row for each parameter, by name: "adam_step_ of fc2.weight". Quantisers have rows as
+// well, within the contraction whose operands they round. Reading the numbers of every result costs a pass over them:
+// nothing else differs.
 #pragma once
 
 #include <cstdint>

@@ -83,8 +83,8 @@ class Prober {
     unit_ = std::max(least, std::min(largest - kWidest, std::ilogb(result_.max) - 1));
   }
 
-  // Whether the unit at t is not below the lowest common ancestor of i and j. An addition of three or more that loses no
-  // unit counts as such an ancestor only for what is below the addends of i and j.
+  // Whether the unit at t is not below the lowest common ancestor of i and j. An addition of three or more that loses
+  // no unit counts as such an ancestor only for what is below the addends of i and j.
   bool outside(int i, int j, int t) {
     return run({{i, power(found_.largest)}, {j, -power(found_.largest)}, {t, power(unit_)}}) == power(unit_);
   }
@@ -120,7 +120,8 @@ class Prober {
     if (cancel >= 0) return run({{i, m * one}, {j, t * one}, {cancel, -m * one}}) / one;
     return run({{i, m * one}, {j, t * one}}) / one - m;
   }
-  // Into `bits` those that keep 1 in 2^s + 1, and then how a quarter, a half and three quarters of the last are rounded.
+  // Into `bits` those that keep 1 in 2^s + 1, and then how a quarter, a half and three quarters of the last are
+  // rounded.
   void find_rounding(int& bits, std::optional<RoundingMode>& rounding, int i, int j, int cancel) {
     const int most = std::min(found_.largest - base_, kWidest - 1);
     int s = 0;

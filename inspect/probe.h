@@ -4,8 +4,8 @@
 //   const ProbeResult found = inspect::probe(dot, {.terms = 64, .operands = DType::bf16, .result = DType::f32});
 //   to_string(found.tree);   // "0+1+..+63"
 //
-// The order: of M at place i, -M at place j and a small unit at place t, the unit survives exactly if t is not below the
-// lowest common ancestor of i and j (FPRev, Xie et al. 2024, arXiv 2411.00442). Bits, rounding and alignment follow
+// The order: of M at place i, -M at place j and a small unit at place t, the unit survives exactly if t is not below
+// the lowest common ancestor of i and j (FPRev, Xie et al. 2024, arXiv 2411.00442). Bits, rounding and alignment follow
 // Fasi, Higham, Mikaitis and Pranesh 2021, "Numerical behavior of NVIDIA tensor cores".
 #pragma once
 
@@ -27,8 +27,8 @@ struct ProbeOptions {
   DType operands = DType::f32, result = DType::f32;
 };
 
-// fit: they fit the sum's bits. rounded: each is rounded before it is added. fused: each is added unrounded, though those
-// that begin a sum may be rounded.
+// fit: they fit the sum's bits. rounded: each is rounded before it is added. fused: each is added unrounded, though
+// those that begin a sum may be rounded.
 enum class Products : std::uint8_t { unseen, fit, rounded, fused };
 
 struct ProbeResult {

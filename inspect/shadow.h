@@ -35,10 +35,10 @@
 
 namespace gradual::inspect {
 
-// A part of a contraction's local error, with its share of the error in the loss. "x", "w", "dy": rounding of an operand
-// by its quantiser; "accumulation", "result". "before", "x before", "w before": errors that are not in the local error,
-// of ops off the tape that made the operands (a cast of data, of a weight; a parameter that was rounded from its
-// master).
+// A part of a contraction's local error, with its share of the error in the loss. "x", "w", "dy": rounding of an
+// operand by its quantiser; "accumulation", "result". "before", "x before", "w before": errors that are not in the
+// local error, of ops off the tape that made the operands (a cast of data, of a weight; a parameter that was rounded
+// from its master).
 struct ErrorPart {
   const char* name = "";
   double squares = 0;

@@ -19,8 +19,8 @@ std::size_t step(const SumTree& sum) {
   return static_cast<std::size_t>(sum.size - largest_addend(sum).size) / (sum.children.size() - 1);
 }
 
-// The parts of a sum from the first to the last. A sum that begins a longer one is a part of its own, a chunk, if it adds
-// more at once or in shorter steps.
+// The parts of a sum from the first to the last. A sum that begins a longer one is a part of its own, a chunk, if it
+// adds more at once or in shorter steps.
 std::vector<Part> parts_of(const SumTree& sum) {
   const SumTree& begin = largest_addend(sum);
   std::vector<Part> parts;

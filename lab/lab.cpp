@@ -62,8 +62,8 @@ class Folder {
   std::string checkpoint(const std::string& recipe, std::uint64_t seed) const {
     return path_.empty() ? "" : path_ + "/checkpoints/" + file_name(recipe, seed);
   }
-  // unlisted: runs of fp32 for the verdicts, and finished runs of earlier calls. They stay known to --resume though this
-  // call does not list them.
+  // unlisted: runs of fp32 for the verdicts, and finished runs of earlier calls. They stay known to --resume though
+  // this call does not list them.
   void write(const Results& results, const Results& unlisted) const {
     if (path_.empty()) return;
     write_file_atomically(path_ + "/results.json", results_json(results, false));

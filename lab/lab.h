@@ -54,8 +54,9 @@ void check(const MakeModel& make_model, const std::vector<amp::Recipe>& recipes,
            const Options& options);
 
 // Trains make_model() under each recipe and seed. If `out` is not empty, writes results.json, curves.csv, report.html
-// and checkpoints there (atomically, after every run). Divergence of a recipe is a result, not an Error. Verdicts compare
-// with fp32: where the recipes lack it, it is trained after them, and left out of the results. Errors as in check().
+// and checkpoints there (atomically, after every run). Divergence of a recipe is a result, not an Error. Verdicts
+// compare with fp32: where the recipes lack it, it is trained after them, and left out of the results. Errors as in
+// check().
 std::vector<Result> compare(const MakeModel& make_model, const LabData& data, const std::vector<amp::Recipe>& recipes,
                             const std::string& out = "", const Options& options = {});
 

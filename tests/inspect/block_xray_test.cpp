@@ -70,8 +70,8 @@ TEST_CASE("xray: with amaxes spread evenly in the logarithm, floor clips what th
 }
 
 TEST_CASE("xray: errors, zeros and regret of a block by hand") {
-  // 7.5 in e2m1: scale 1 clips it to 6, an error of 2.25; scale 2 makes it 3.75, rounds to 4, an error of 0.25. 0.25 is a
-  // tie between 0 and 0.5 and becomes 0; 0.125 of scale 2 too.
+  // 7.5 in e2m1: scale 1 clips it to 6, an error of 2.25; scale 2 makes it 3.75, rounds to 4, an error of 0.25. 0.25 is
+  // a tie between 0 and 0.5 and becomes 0; 0.125 of scale 2 too.
   std::vector<float> values(8, 0.0F);
   values[3] = 7.5F, values[5] = -0.25F;
   const BlockXray x = xray(from_data(values, {1, 8}), mx("e2m1", ScaleRule::floor, 8));
@@ -149,8 +149,8 @@ TEST_CASE("xray: a block that suits 4 takes 4 over 6") {
   CHECK(adaptive.blocks == 2);
   CHECK(adaptive.error == 0);
   CHECK(adaptive.scales == std::map<int, std::int64_t>{{0, 1}, {8, 1}});
-  // nvfp4: the tensor's scale is 2688 / 1536 = 1.75, the block's 4 * 1.75 / 6 = 1.1667 is 1.125 in e4m3: 4 * 1.75 / 1.125
-  // = 6.2 is clipped to 6, and 6 * 1.125 / 1.75 is 3.857.
+  // nvfp4: the tensor's scale is 2688 / 1536 = 1.75, the block's 4 * 1.75 / 6 = 1.1667 is 1.125 in e4m3: 4 * 1.75 /
+  // 1.125 = 6.2 is clipped to 6, and 6 * 1.125 / 1.75 is 3.857.
   CHECK(x.running().error == doctest::Approx(16 * (4 - 6 * 1.125 / 1.75) * (4 - 6 * 1.125 / 1.75)).epsilon(1e-5));
   CHECK(x.running().clipped == 16);
   CHECK(x.running().clipped_blocks == 1);

@@ -18,9 +18,9 @@ bool has_bf16_product();
 // On the calling thread. Each sum goes from the bias on in the order of k, rounded to nearest even at each step, where
 // subnormal numbers, read or made, count as zeros (Intel 64 and IA-32 Architectures Software Developer's Manual,
 // TDPBF16PS, VDPBF16PS). By AMX 32 products at a time: those of even and of odd places are summed apart by fused
-// multiply-adds; the two sums are added to each other, and the result to the earlier sum. By AVX512-BF16 two at a time, by a fused
-// multiply-add each: the odd place's, then the even one's. Zeros fill up the last 32 or two places. So no cut of m or n
-// changes a bit.
+// multiply-adds; the two sums are added to each other, and the result to the earlier sum. By AVX512-BF16 two at a time,
+// by a fused multiply-add each: the odd place's, then the even one's. Zeros fill up the last 32 or two places. So no
+// cut of m or n changes a bit.
 template <class Tc> void bf16_product(const Bf16Product<Tc>& p);
 
 }  // namespace gradual::cpu
