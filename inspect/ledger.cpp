@@ -150,7 +150,10 @@ nlohmann::ordered_json json(const LedgerRow& r) {
 
 }  // namespace
 
-std::string LedgerRow::site() const {
+std::string LedgerRow::site() const { return site_text(op, parameter, backward_of, module); }
+
+std::string site_text(const std::string& op, const std::string& parameter, const std::string& backward_of,
+                      const std::string& module) {
   if (!parameter.empty()) return op + " of " + parameter;
   const std::string what = backward_of.empty() || backward_of == op ? op : op + " (backward of " + backward_of + ")";
   return module.empty() ? what : what + " in layer " + module;

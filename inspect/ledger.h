@@ -60,6 +60,10 @@ struct LedgerRow {
   std::string site() const;
 };
 
+// Where a row is, for people: LedgerRow::site() of these fields.
+std::string site_text(const std::string& op, const std::string& parameter, const std::string& backward_of,
+                      const std::string& module);
+
 class Ledger final : public Observer {
  public:
   // Names of parameters come from the model, which must have the parameters that the optimizer has. Without one they

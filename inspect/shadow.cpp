@@ -9,6 +9,7 @@
 #include "../core/quantize/quantizer_call.h"
 #include "../core/support/throwf.h"
 #include "exact.h"
+#include "ledger.h"
 #include "numbers.h"
 
 namespace gradual::inspect {
@@ -41,22 +42,19 @@ std::string without_rewrite(const std::string& op) { return op.substr(0, op.find
 
 }  // namespace
 
-std::string ShadowRow::site() const {
-  if (!parameter.empty()) return op + " of " + parameter;
-  const std::string what = backward_of.empty() || backward_of == op ? op : op + " (backward of " + backward_of + ")";
-  return module.empty() ? what : what + " in layer " + module;
-}
+std::string ShadowRow::site() const { return site_text(op, parameter, backward_of, module); }
 
 // A running custom op: its inner ops in f64 from the inputs that it really has. `exact` rounds no operand, `first` only
 // the first operand of its products, `both` both.
 struct Shadow::Frame {
   Mirror exact, first, both, before;
-  std::map<std::uint64_t, int> operands;  // by storage: which inputs of the custom op (bits) it depends on
-  std::uint64_t node = 0;                 // of the custom op on the tape; 0: not recorded
-  bool rounded = false;                   // a quantiser has run
-  bool by_weight = false;                 // its second input is a weight
-  bool inherits = false;                  // `before`: its inputs without the errors of ops off the tape
-  std::string why_not = {};               // an op of it has no f64 form
+  std::map<std::uint64_t, int> operands;              // by storage: which inputs of the custom op (bits) it depends on
+  std::uint64_t node = 0;                             // of the custom op on the tape; 0: not recorded
+  bool rounded = false;                               // a quantiser has run
+  bool rewritten = false;                             // a contraction, not a user's function
+  std::string names[2] = {"forward_x", "forward_w"};  // of its operands, as a recipe names them
+  bool inherits = false;                              // `before`: its inputs without the errors of ops off the tape
+  std::string why_not = {};                           // an op of it has no f64 form
 
   int operands_of(const Tensor& t) const {
     const auto found = t.defined() ? operands.find(amp::storage_id(t)) : operands.end();
@@ -96,7 +94,7 @@ Shadow::Shadow(const nn::Module& model, optim::Optimizer* optimizer, const Shado
 Shadow::~Shadow() = default;
 
 void Shadow::start_step() {
-  recorded_.clear(), slices_.clear(), weights_.clear();
+  recorded_.clear(), slices_.clear();
   slope_ = {};
   why_not_.clear();
   root_ = 0;
@@ -118,8 +116,7 @@ void Shadow::before(const OpCall& call) {
   if (op_info(call.op).kind == OpKind::Custom) {
     frames_.push_back(std::make_unique<Frame>());
     frames_.back()->node = node_;
-    frames_.back()->by_weight = call.inputs.size() > 1 && call[1].defined() &&
-                                (amp::is_parameter(call[1]) || weights_.contains(amp::storage_id(call[1])));
+    frames_.back()->rewritten = is_rewritten(call);
     for (int i = 0; i < call.inputs.size(); ++i) {
       if (!call[i].defined()) continue;
       frames_.back()->operands[amp::storage_id(call[i])] |= i == 0 ? 1 : 2;
@@ -242,22 +239,21 @@ void Shadow::quantized(const QuantizerCall& call) {
   const auto unscaled = [&](const Tensor& numbers) {
     return call.scale.defined() ? div(numbers, widened(call.scale)) : numbers.clone();
   };
-  Codes& codes = codes_[call.kind == QuantizerCall::decode ? call.from.raw() : call.to.raw()];
   switch (call.kind) {
     case QuantizerCall::encode:
-      codes = {.storage = amp::storage_id(call.to),
-               .numbers = mirror_.of(call.from).clone(),
-               .slope = options_.attribution ? slope_.of(call.from).clone() : Tensor(),
-               .scaled = call.quantizer->scaling.kind != ScalingKind::none,
-               .weight = !frames_.empty() && frames_.back()->by_weight && frames_.back()->operands_of(call.from) == 2};
+      codes_[call.to.raw()] = {.storage = amp::storage_id(call.to),
+                               .numbers = mirror_.of(call.from).clone(),
+                               .slope = options_.attribution ? slope_.of(call.from).clone() : Tensor(),
+                               .scaled = call.quantizer->scaling.kind != ScalingKind::none};
       return;
-    case QuantizerCall::decode:
+    case QuantizerCall::decode: {
+      const Codes& codes = codes_[call.from.raw()];
       // Codes that were scaled when they were made hold what they stand for.
       if (codes.storage != amp::storage_id(call.from) || (codes.scaled && call.scale.defined())) return;
       mirror_.set(call.to, codes.numbers.clone());
       if (options_.attribution) slope_.set(call.to, codes.slope.clone());
-      if (codes.weight) weights_.insert(amp::storage_id(call.to));
       return;
+    }
     case QuantizerCall::values: break;
   }
   const Tensor exact = mirror_.of(call.from);
@@ -265,7 +261,10 @@ void Shadow::quantized(const QuantizerCall& call) {
   if (options_.attribution) slope_.set(call.to, unscaled(slope_.of(call.from)));
   const Tensor given = widened(call.to);
   for (const auto& frame : frames_) {
-    if (!std::exchange(frame->rounded, true)) frame->first = frame->exact.clone(), frame->both = frame->exact.clone();
+    if (!std::exchange(frame->rounded, true)) {
+      frame->first = frame->exact.clone(), frame->both = frame->exact.clone();
+      for (int i = 0; i < 2 && frame->rewritten && frame == frames_.back(); ++i) frame->names[i] = operand_name(i);
+    }
     const int operand = frame->operands_of(call.from);
     frame->operands[amp::storage_id(call.to)] |= operand;
     frame->exact.set(call.to, unscaled(frame->exact.of(call.from)));
@@ -350,12 +349,12 @@ void Shadow::close_frame(const OpCall& call, const Outputs& out, const CallRecor
   if (frame->rounded) {
     const Tensor first = frame->first.of(out[0]), both = frame->both.of(out[0]);
     const Tensor stored = rounded_to(both, out[0].dtype());
-    const bool backward = record.context.phase == Phase::backward;
-    parts.insert(parts.end(), {{backward ? "dy" : "x", minus(first, exact)},
-                               {backward && !frame->by_weight ? "x" : "w", minus(both, first)},
+    const auto after = [](const std::string& name) { return name.substr(name.find('_') + 1); };
+    parts.insert(parts.end(), {{after(frame->names[0]), minus(first, exact)},
+                               {after(frame->names[1]), minus(both, first)},
                                {"accumulation", minus(given, stored)},
                                {"result", minus(stored, both)}});
-    row.product = !backward ? "forward" : frame->by_weight ? "dgrad" : "wgrad";
+    row.product = frame->names[0].substr(0, frame->names[0].find('_'));
   }
   add_row(std::move(row), out[0], given, exact, std::move(parts), frame->node);
 }
@@ -367,7 +366,7 @@ void Shadow::share(Recorded& recorded, const Gradient& gradient) {
                  mean = (first + inner(error, gradient.slope) / loss_scale_) / 2;
     if (part) part->share += mean;
     // An error that was made before the op is not in the op's own.
-    if (!part || std::string_view(part->name).ends_with("before")) row.first_order += first, row.share += mean;
+    if (!part || part->name.ends_with("before")) row.first_order += first, row.share += mean;
   };
   add(recorded.error, nullptr);
   for (std::size_t i = 0; i < recorded.parts.size(); ++i) add(recorded.parts[i].error, &row.parts[i]);

@@ -22,7 +22,6 @@
 #include <functional>
 #include <map>
 #include <memory>
-#include <set>
 #include <string>
 #include <vector>
 
@@ -40,7 +39,7 @@ namespace gradual::inspect {
 // local error, of ops off the tape that made the operands (a cast of data, of a weight; a parameter that was rounded
 // from its master).
 struct ErrorPart {
-  const char* name = "";
+  std::string name = {};
   double squares = 0;
   double share = 0;
 };
@@ -110,13 +109,13 @@ class Shadow final : public Observer {
   struct Frame;
   class Gradients;
   struct Part {
-    const char* name;
+    std::string name;
     Tensor error;  // f64, of the output's sizes
   };
   struct Codes {
     std::uint64_t storage = 0;
     Tensor numbers, slope;  // the shadow of what was stored as codes; the same for slope_
-    bool scaled = false, weight = false;
+    bool scaled = false;
   };
   // The local errors of an output of forward, until its gradient is known.
   struct Recorded {
@@ -165,7 +164,6 @@ class Shadow final : public Observer {
   std::string why_not_;                         // there is no attribution of this backward
   std::size_t first_row_ = 0;                   // of the step
   double loss_ = 0, exact_loss_ = 0, loss_scale_ = 1;
-  std::set<std::uint64_t> weights_;  // storages that hold decoded weights
   std::unique_ptr<Gradients> gradients_;
 };
 

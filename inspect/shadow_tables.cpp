@@ -35,7 +35,7 @@ std::string Shadow::to_string() const {
         r.decided_otherwise > 0 ? fmt::format("  ({:.2g}% decided otherwise)", 100 * r.decided_otherwise) : "");
     for (const ErrorPart& part : r.parts)
       if (part.squares > 0)
-        text += fmt::format("{:>18}  {:<44}  {:<20}  {:>9.1f}{:>51}\n", "", "  rounding: " + std::string(part.name), "",
+        text += fmt::format("{:>18}  {:<44}  {:<20}  {:>9.1f}{:>51}\n", "", "  rounding: " + part.name, "",
                             10 * std::log10(r.local.exact_squares / part.squares),
                             part.share == 0 ? "" : fmt::format("{:+.2e}", part.share));
   }

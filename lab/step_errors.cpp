@@ -1,6 +1,5 @@
 #include "step_errors.h"
 
-#include <cmath>
 #include <limits>
 #include <nlohmann/json.hpp>
 
@@ -12,7 +11,7 @@ namespace {
 using Json = nlohmann::ordered_json;
 using Row = StepErrors::Row;
 
-// The numbers of a row by name. JSON has no NaN and no Inf: null stands for both. Four digits are enough.
+// The numbers of a row by name. In the text null stands for NaN and Inf.
 constexpr std::pair<const char*, double Row::*> kNumbers[] = {{"local", &Row::local},
                                                               {"inherited", &Row::inherited},
                                                               {"total", &Row::total},
@@ -23,7 +22,6 @@ constexpr std::pair<const char*, double Row::*> kNumbers[] = {{"local", &Row::lo
 constexpr std::pair<const char*, std::string Row::*> kTexts[] = {
     {"phase", &Row::phase}, {"op", &Row::op}, {"layer", &Row::layer}, {"product", &Row::product}};
 
-Json number(double v) { return std::isfinite(v) ? Json(v) : Json(nullptr); }
 double real(const Json& j) { return j.is_null() ? std::numeric_limits<double>::quiet_NaN() : j.get<double>(); }
 
 }  // namespace
@@ -53,13 +51,13 @@ std::string to_json(const StepErrors& e) {
   for (const Row& r : e.rows) {
     Json row = Json::object();
     for (const auto& [name, text] : kTexts) row[name] = r.*text;
-    for (const auto& [name, value] : kNumbers) row[name] = number(r.*value);
+    for (const auto& [name, value] : kNumbers) row[name] = r.*value;
     rows.push_back(std::move(row));
   }
   return Json{{"step", e.step},
-              {"loss", number(e.loss)},
-              {"exact_loss", number(e.exact_loss)},
-              {"explained", number(e.explained)},
+              {"loss", e.loss},
+              {"exact_loss", e.exact_loss},
+              {"explained", e.explained},
               {"rows", std::move(rows)}}
       .dump(-1, ' ', false, Json::error_handler_t::replace);
 }
