@@ -20,7 +20,7 @@ bool is_relu(const OpCall& call) {
          (call.op == OpId::batch_norm && call.get<NormAttrs>().relu);
 }
 
-// The share of elements for which f64 decides otherwise; -1 for ops that decide nothing.
+// The share of elements for which f64 decides otherwise; 0 for ops that decide nothing.
 double decided_otherwise(const OpCall& call, const Outputs& out, Mirror& shadow) {
   const Unseen unseen;
   const auto share = [](const Tensor& differ) { return differ.numel() ? mean(cast(differ, DType::f64)).item() : 0.0; };
@@ -28,7 +28,7 @@ double decided_otherwise(const OpCall& call, const Outputs& out, Mirror& shadow)
   for (int i = 0; i < kMaxOutputs && out[i].defined(); ++i)
     if (!out[i].is_floating() && op_info(call.op).kind != OpKind::View)
       return share(ne(widened(out[i]), shadow.of(out[i])));
-  return -1;
+  return 0;
 }
 
 // Ops that move numbers and change none.
@@ -174,16 +174,12 @@ void Shadow::after(const OpCall& call, const Outputs& out, const CallRecord& rec
   try {
     run_on_all(call, out);
   } catch (const Error& e) { why = e.what(); }
-  if (!frames_.empty()) frames_.back()->why_not += why;
-  if (!frames_.empty()) return;  // a part of the custom op's row
+  if (!frames_.empty()) return void(frames_.back()->why_not += why);  // a part of the custom op's row
   if (parameter_inputs(call).count && why.empty()) return add_parameters(call, record);
   ShadowRow row = row_of(call, out, record);
   row.not_exact = why;
-  if (!out[0].is_floating()) {
-    row.decided_otherwise = std::max(0.0, why.empty() ? decided_otherwise(call, out, mirror_) : 0.0);
-    rows_.push_back(std::move(row));
-    return;
-  }
+  if (why.empty()) row.decided_otherwise = decided_otherwise(call, out, mirror_);
+  if (!out[0].is_floating()) return rows_.push_back(std::move(row));
   const Tensor given = widened(out[0]);
   Tensor exact = given;
   std::vector<Part> parts;
@@ -198,7 +194,6 @@ void Shadow::after(const OpCall& call, const Outputs& out, const CallRecord& rec
     else if (options_.attribution && record.context.phase == Phase::forward)
       parts = parts_of_inputs(call, out, inputs, exact);
   }
-  if (why.empty()) row.decided_otherwise = std::max(0.0, decided_otherwise(call, out, mirror_));
   if (kind == OpKind::Contraction && why.empty()) {
     const Tensor stored = rounded_to(exact, out[0].dtype());
     parts.push_back({"accumulation", minus(given, stored)});
