@@ -3,7 +3,9 @@
 #include <fmt/format.h>
 #include <gradual/core/support/error.h>
 #include <gradual/core/support/text.h>
+#include <gradual/core/support/threads.h>
 
+#include <cmath>
 #include <filesystem>
 #include <sstream>
 
@@ -103,8 +105,19 @@ std::vector<amp::Recipe> recipes_for(const std::string& text) {
   return recipes;
 }
 
-void at_least_one(const char* option, std::int64_t given) {
-  if (given < 1) throw_error(fmt::format("{} is {}; it must be at least 1", option, given));
+void check_lr(double lr) {
+  if (!(std::isfinite(lr) && lr > 0)) throw_error(fmt::format("--lr is {}; it must be positive and finite", lr));
+}
+
+void use_threads(const CLI::App& app, int threads) {
+  if (!app.count("--threads")) return;
+  if (threads < 1 || threads > kMostThreads)
+    throw_error(fmt::format("--threads is {}; it must be 1 to {}", threads, kMostThreads));
+  set_num_threads(threads);
+}
+
+void at_least(std::int64_t least, const char* option, std::int64_t given) {
+  if (given < least) throw_error(fmt::format("{} is {}; it must be at least {}", option, given, least));
 }
 
 }  // namespace gradual::lab

@@ -21,6 +21,10 @@ std::vector<std::string> split_names(const std::string& text);
 // "fp32, e4m2, FILE.json" or "all": the recipes. Error for an unknown one, for one that is listed twice, and for none.
 std::vector<amp::Recipe> recipes_for(const std::string& names);
 
-void at_least_one(const char* option, std::int64_t given);
+void at_least(std::int64_t least, const char* option, std::int64_t given);
+inline void at_least_one(const char* option, std::int64_t given) { at_least(1, option, given); }
+void check_lr(double lr);
+// Sets the number of threads if --threads is given. Error for a number out of range.
+void use_threads(const CLI::App& app, int threads);
 
 }  // namespace gradual::lab

@@ -19,11 +19,10 @@ struct Side {
   std::optional<inspect::Shadow> shadow;
 };
 
-void observe(Side& side, const amp::Recipe& recipe, const MakeModel& make, const StudyArguments& a, Study& trained,
-             const StateDict& parameters) {
+void observe(Side& side, const amp::Recipe& recipe, const MakeModel& make, const StudyArguments& a, Study& trained) {
   default_generator().manual_seed(a.options.seed);
   side.model = make();
-  side.model->load_state_dict(parameters);
+  side.model->load_state_dict(trained.run().master_state_dict());
   side.run.emplace(recipe, *side.model, optim::AdamWOptions{.lr = a.options.lr},
                    amp::RunOptions{.seed = a.options.seed});
   // Histories, loss scale and moments, where they are this recipe's own.
@@ -56,9 +55,8 @@ int diff_command(int argc, char** argv) {
   const amp::Recipe two[] = {one_recipe("the first recipe", names[0]), one_recipe("the second recipe", names[1])};
   const MakeModel make = a.make_model();
   Study trained(make, a.task(), trained_by.empty() ? two[0] : one_recipe("--trained-by", trained_by), a.options);
-  const StateDict parameters = trained.run().master_state_dict();
   Side sides[2];
-  for (std::size_t i = 0; i < 2; ++i) observe(sides[i], two[i], make, a, trained, parameters);
+  for (std::size_t i = 0; i < 2; ++i) observe(sides[i], two[i], make, a, trained);
   const inspect::ShadowDiff diff(*sides[0].shadow, *sides[1].shadow);
   say(stdout, "step {}\n{}", a.options.step, diff.to_string(two[0].name, two[1].name));
   if (!csv.empty()) write_file_atomically(csv, diff.to_csv());

@@ -3,12 +3,10 @@
 #include <gradual/amp/recipe.h>
 #include <gradual/core/support/error.h>
 #include <gradual/core/support/text.h>
-#include <gradual/core/support/threads.h>
 #include <gradual/lab/lab.h>
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
-#include <cmath>
 #include <cstdio>
 #include <filesystem>
 #include <optional>
@@ -106,11 +104,9 @@ void check(const CLI::App& app, const Arguments& a) {
   lab::at_least_one("--batch", a.options.batch);
   lab::at_least_one("--seeds", a.options.seeds);
   if (app.count("--context")) lab::at_least_one("--context", a.context);
-  if (app.count("--lr") && !(std::isfinite(a.options.lr) && a.options.lr > 0))
-    throw_error(fmt::format("--lr is {}; it must be positive and finite", a.options.lr));
+  if (app.count("--lr")) lab::check_lr(a.options.lr);
   if (a.out.empty()) throw_error("--out is empty; it must name a folder");
-  if (app.count("--threads") && (a.threads < 1 || a.threads > kMostThreads))
-    throw_error(fmt::format("--threads is {}; it must be 1 to {}", a.threads, kMostThreads));
+  lab::use_threads(app, a.threads);
 }
 
 // Trains, writes the folder, prints the table; returns the exit status.
@@ -171,7 +167,6 @@ int compare_command(int argc, char** argv) {
     return 0;
   }
   check(app, a);
-  if (app.count("--threads")) set_num_threads(a.threads);
   return train(a);
 }
 

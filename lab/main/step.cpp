@@ -34,11 +34,10 @@ void show(const Arguments& a, const amp::Recipe& recipe) {
   inspect::Shadow shadow(study.model(), &study.run().optimizer(), {.attribution = true});
   inspect::UpdateMeter meter(study.model());
   inspect::XrayObserver blocks(study.model());
-  double loss = 0;
-  {
+  const double loss = [&] {
     const ObserverScope one(ledger), two(shadow), three(meter), four(blocks);
-    loss = study.step().loss.item();
-  }
+    return study.step().loss.item();
+  }();
   if (!std::isfinite(loss))
     throw_error(
         fmt::format("the loss of {} at step {} is {}; an earlier --step can be studied, and gradual-lab --recipes "
@@ -53,10 +52,9 @@ void show(const Arguments& a, const amp::Recipe& recipe) {
   if (a.ledger) say(stdout, "\nLedger\n{}", ledger.to_string());
   if (a.shadow) say(stdout, "\nShadow\n{}", shadow.to_string());
   if (a.out.empty()) return;
-  const std::filesystem::path folder = a.out;
-  std::filesystem::create_directories(folder);
+  std::filesystem::create_directories(a.out);
   const auto write = [&](const char* file, const std::string& text) {
-    write_file_atomically((folder / file).string(), text);
+    write_file_atomically(a.out + "/" + file, text);
   };
   write("ledger.csv", ledger.to_csv()), write("ledger.jsonl", ledger.to_jsonl());
   write("shadow.csv", shadow.to_csv()), write("updates.csv", meter.to_csv());
@@ -77,7 +75,7 @@ int step_command(int argc, char** argv) {
   a.study.declare(app);
   app.add_flag("--ledger", a.ledger, "print a row for each op: counts and ranges");
   app.add_flag("--shadow", a.shadow, "print a row for each op: local, inherited and total errors");
-  app.add_option("--out", a.out, "folder for ledger.csv, shadow.csv, gradients.csv and blocks.csv");
+  app.add_option("--out", a.out, "folder for ledger, shadow, updates, gradients and blocks as CSV, and ledger.jsonl");
   if (const std::optional<int> status = parse(app, argc, argv)) return *status;
   a.study.check(app);
   show(a, one_recipe("--recipe", a.recipe));

@@ -2,9 +2,6 @@
 
 #include <fmt/format.h>
 #include <gradual/core/support/error.h>
-#include <gradual/core/support/threads.h>
-
-#include <cmath>
 
 #include "command_line.h"
 
@@ -24,15 +21,12 @@ void StudyArguments::declare(CLI::App& app) {
 }
 
 void StudyArguments::check(const CLI::App& app) const {
-  if (options.step < 0) throw_error(fmt::format("--step is {}; it must be at least 0", options.step));
+  at_least(0, "--step", options.step);
   at_least_one("--batch", options.batch);
   at_least_one("--epochs", options.epochs);
   if (app.count("--context")) at_least_one("--context", context);
-  if (!(std::isfinite(options.lr) && options.lr > 0))
-    throw_error(fmt::format("--lr is {}; it must be positive and finite", options.lr));
-  if (app.count("--threads") && (threads < 1 || threads > kMostThreads))
-    throw_error(fmt::format("--threads is {}; it must be 1 to {}", threads, kMostThreads));
-  if (threads) set_num_threads(threads);
+  check_lr(options.lr);
+  use_threads(app, threads);
 }
 
 MakeModel StudyArguments::make_model() const {
