@@ -194,8 +194,8 @@ Update all_updates(const Evidence& e) {
 Found of_rate(const Evidence& e) {
   const Update all = all_updates(e);
   if (!e.fp32_fails || e.bad || all.elements == 0) return {};
-  const bool slow = all.ratio()<kSlow, fast = all.ratio()> kFast || e.rise > kRises;
-  if (!slow && !fast) return {};
+  const bool slow = all.ratio() < kSlow;
+  if (!slow && all.ratio() <= kFast && e.rise <= kRises) return {};
   Finding f{.cause = "learning-rate", .phase = "optimizer", .op = all.op};
   f.sentence = fmt::format("updates are {:.2g} of the weights, and the loss rises to {:.2g} times its first value",
                            all.ratio(), e.rise);

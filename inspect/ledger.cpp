@@ -103,9 +103,8 @@ double accumulation_db(const OpCall& call, const Outputs& out) {
   return sqnr_db(dispatch(call.op, call.inputs, *call.attrs, call.where)[0], out[0]);
 }
 
-// The columns of the files, in order; JSON has no NaN and no Inf, null stands for both.
+// The columns of the files, in order. In the text null stands for NaN and Inf.
 nlohmann::ordered_json json(const LedgerRow& r) {
-  const auto number = [](double v) { return std::isfinite(v) ? nlohmann::ordered_json(v) : nlohmann::ordered_json(); };
   nlohmann::ordered_json state = nlohmann::ordered_json::array();
   for (const Numbers& n : r.state) state.push_back(to_string(n));
   return {{"number", r.number},
@@ -132,18 +131,18 @@ nlohmann::ordered_json json(const LedgerRow& r) {
           {"subnormal", r.numbers.subnormal},
           {"nan", r.numbers.nan},
           {"inf", r.numbers.inf},
-          {"least", number(r.numbers.largest > 0 ? r.numbers.least : kNone)},
-          {"largest", number(r.numbers.largest > 0 ? r.numbers.largest : kNone)},
+          {"least", r.numbers.largest > 0 ? r.numbers.least : kNone},
+          {"largest", r.numbers.largest > 0 ? r.numbers.largest : kNone},
           {"nonfinite_inputs", r.nonfinite_inputs},
           {"reads", r.reads},
-          {"sqnr_db", number(r.sqnr_db)},
+          {"sqnr_db", r.sqnr_db},
           {"accumulator", r.accumulator},
-          {"accumulation_db", number(r.accumulation_db)},
+          {"accumulation_db", r.accumulation_db},
           {"added", r.added},
           {"swamped", r.swamped},
           {"state", state},
           {"state_dtype", r.state.empty() ? "" : to_string(r.state_dtype)},
-          {"eps", number(r.state.size() == 2 ? r.eps : kNone)},
+          {"eps", r.state.size() == 2 ? r.eps : kNone},
           {"eps_is_zero", r.eps_is_zero},
           {"lost_moments", r.lost_moments}};
 }

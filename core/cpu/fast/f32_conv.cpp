@@ -54,7 +54,7 @@ void add_product(std::int64_t m, std::int64_t k, const Taps& x, const float* b, 
   for (std::int64_t q = 0; q < k; q += kBlockDepth) {
     const Taps part{x.data, x.taps, x.pixels + q};
     const std::int64_t depth = std::min(kBlockDepth, k - q);
-    const Rows from{b + q * kColumns, kColumns}, start{c, kColumns};
+    const Panel from{b + q * kColumns, kColumns}, start{c, kColumns};
     if (columns > kLanes) strip<Avx2, 2>(m, depth, part, from, start, c, kColumns);
     else strip<Avx2, 1>(m, depth, part, from, start, c, kColumns);
   }

@@ -59,10 +59,10 @@ template <class Isa> struct Kernel {
   static constexpr int kLanes = Isa::kLanes, kColumns = 2 * kLanes;
 
   // c = start + a b for the first columns of c, at most kColumns, of a strip b. If they are fewer, `edge` holds them.
-  static void columns_of(const F32Product& p, const Rows& b, std::int64_t columns, const Rows& start, float* edge) {
+  static void columns_of(const F32Product& p, const Panel& b, std::int64_t columns, const Panel& start, float* edge) {
     const Strided a{p.a};
     if (columns == kColumns) return strip<Isa, 2>(p.m, p.k, a, b, start, p.c, p.across);
-    const Rows from = start.step == 0 ? start : Rows{edge, kColumns};
+    const Panel from = start.step == 0 ? start : Panel{edge, kColumns};
     for (std::int64_t i = 0; start.step && i < p.m; ++i)
       std::copy_n(start.data + i * start.step, columns, edge + i * kColumns);
     if (columns > kLanes) strip<Isa, 2>(p.m, p.k, a, b, from, edge, kColumns);
@@ -84,7 +84,7 @@ template <class Isa> struct Kernel {
         for (std::int64_t i = 0; i < columns; i += 16)
           turn16(from.data + i * from.col_stride, from.col_stride, columns - i, p.k, panel + i, kColumns);
       else if (packs) pack_columns<Isa>(from, p.k, columns, panel);
-      columns_of(part, packs ? Rows{panel, kColumns} : Rows{from.data, from.row_stride}, columns, {bias, 0}, edge);
+      columns_of(part, packs ? Panel{panel, kColumns} : Panel{from.data, from.row_stride}, columns, {bias, 0}, edge);
     }
   }
 
@@ -101,7 +101,7 @@ template <class Isa> struct Kernel {
       const std::int64_t columns = std::min<std::int64_t>(kColumns, p.n - j);
       if (begins) std::fill_n(bias, kColumns, 0.0F);
       if (begins && p.bias) std::copy_n(p.bias + j, columns, bias);
-      columns_of(p, {b + j * p.k, kColumns}, columns, begins ? Rows{bias, 0} : Rows{p.c, p.across}, edge);
+      columns_of(p, {b + j * p.k, kColumns}, columns, begins ? Panel{bias, 0} : Panel{p.c, p.across}, edge);
     }
   }
 

@@ -40,8 +40,8 @@ struct Avx512 {
   }
 };
 
-// Rows that begin `step` numbers apart; 0: one row for all.
-struct Rows {
+// A panel of a matrix: its rows begin `step` numbers apart; 0: one row for all.
+struct Panel {
   const float* data;
   std::int64_t step;
 };
@@ -73,7 +73,7 @@ struct Strided : MatrixRef<float> {
 
 // kR rows and kV vectors of c = start + a b, over k places.
 template <class Isa, int kR, int kV, class Cursor>
-void tile(std::int64_t k, Cursor a, const Rows& b, const Rows& start, float* c, std::int64_t across) {
+void tile(std::int64_t k, Cursor a, const Panel& b, const Panel& start, float* c, std::int64_t across) {
   using Vector = typename Isa::Vector;
   Vector sums[kR][kV];
 #pragma GCC unroll 8
@@ -103,7 +103,7 @@ void tile(std::int64_t k, Cursor a, const Rows& b, const Rows& start, float* c, 
 
 // All m rows of kV vectors of columns, in tiles that are as even as can be: a narrow one would wait for its sums.
 template <class Isa, int kV, class Matrix>
-void strip(std::int64_t m, std::int64_t k, const Matrix& a, const Rows& b, const Rows& start, float* c,
+void strip(std::int64_t m, std::int64_t k, const Matrix& a, const Panel& b, const Panel& start, float* c,
            std::int64_t across) {
   for (std::int64_t i = 0, count = (m + Isa::kRows - 1) / Isa::kRows; count > 0; --count) {
     const std::int64_t rows = (m - i + count - 1) / count;
