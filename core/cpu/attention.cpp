@@ -1,7 +1,7 @@
-// Attention that keeps no scores (Dao et al. 2022): a block of queries at a time meets the keys that it sees, by the
-// ordinary products, and backward makes the probabilities again from the rows' logsumexp. Scores, probabilities and
-// sums are in the compute type, and the results are rounded once. A NaN in v, or one that an Inf makes there, reaches
-// all queries of a block.
+// Attention that does not store all scores (Dao et al. 2022). Blocks of queries meet the keys that they see by ordinary
+// matrix products. Backward recomputes the probabilities from the logsumexp of each row. Scores, probabilities and sums
+// are in the compute type; results are rounded once. A NaN or Inf in v gives NaN also to queries of the block that do
+// not see its key, since 0 * Inf is NaN.
 #include <algorithm>
 
 #include "../kernels/contraction_operand.h"
@@ -15,14 +15,15 @@
 namespace gradual::cpu {
 namespace {
 
-inline constexpr std::int64_t kQueries = 64;      // of a block
-inline constexpr std::int64_t kScores = 1 << 17;  // of a block, about: they stay in a cache
+inline constexpr std::int64_t kQueries = 64;      // queries of a block
+inline constexpr std::int64_t kScores = 1 << 17;  // scores of a block, about: they stay in a cache
 
 Tensor turned(const Tensor& t) { return transpose(t, -2, -1); }
 DType compute_dtype(const Tensor& t) { return t.dtype() == DType::f64 ? DType::f64 : DType::f32; }
 Tensor wide(const Tensor& t) { return t.to(compute_dtype(t)); }
 
-// a b in the compute type. The products of half operands are exact, so a processor that multiplies bf16 loses nothing.
+// The matrix product a b in the compute type. Products of two half numbers are exact in it, so bf16 instructions lose
+// nothing.
 Tensor product(const Tensor& a, const Tensor& b) {
   const Attrs none{};
   OutSpec made{compute_dtype(a), a.sizes()};
@@ -30,8 +31,8 @@ Tensor product(const Tensor& a, const Tensor& b) {
   return next_below_observe({OpId::matmul, {&a, &b}, &none, {}, &made})[0];
 }
 
-// Queries [first, first + rows) of images [image, image + images), the entries of the first dim where there is one, and
-// the first `keys` keys, which the last of them sees.
+// Queries [first, first + rows) of images [image, image + images), and the first `keys` keys: those that the last of
+// these queries sees. Images are the entries of the first dim; a tensor of two dims is one image.
 struct Block {
   std::int64_t image, images, first, rows, keys;
   Tensor queries_of(const Tensor& t) const { return cut(t).narrow(-2, first, rows); }
@@ -41,7 +42,7 @@ struct Block {
   Tensor cut(const Tensor& t) const { return t.dim() > 2 ? t.narrow(0, image, images) : t; }
 };
 
-// q [.., queries, size], k [.., keys, size], v [.., keys, values], from input `first` on.
+// Inputs `first` to `first` + 2: q [.., queries, size], k [.., keys, size], v [.., keys, values].
 struct Heads {
   Tensor q, k, v;
   std::int64_t queries, keys, images, heads;  // heads of an image
@@ -60,7 +61,7 @@ struct Heads {
         scale(attention_scale(call.get<AttentionAttrs>(), q.size(-1))) {}
   std::int64_t seen(std::int64_t query) const { return causal ? std::min(query + 1, keys) : keys; }
 
-  // f(block, its products q k^T)
+  // Calls f(block, its scores q k^T) for each block.
   template <class F> void for_blocks(const F& f) const {
     const std::int64_t most = kScores / std::max<std::int64_t>(1, heads * kQueries * keys);
     Block b{};
@@ -72,7 +73,8 @@ struct Heads {
       }
     }
   }
-  // f(where the row of a query begins in the block's products, number of the query in all, keys that it sees)
+  // Calls f(offset of a row in the scores, index of its query among all, number of keys that the query sees) for each
+  // row of a block.
   template <class T, class F> void for_rows(const Block& b, const F& f) const {
     const std::int64_t grain = std::max<std::int64_t>(1, kGrain / std::max<std::int64_t>(1, b.keys));
     parallel_for(b.images * heads * b.rows, grain, [&](std::int64_t row, std::int64_t end) {
@@ -101,8 +103,8 @@ template <class T> void attend(const OpCall& call, Outputs& out) {
   });
 }
 
-// With p = exp(score - logsumexp) again: dv = p^T dy, dscore = p (dy v^T - dy y), dq = dscore k, dk = dscore^T q. Where
-// y was rounded to half, dy y is the sum of p dy v^T.
+// With p = exp(score - logsumexp): dv = p^T dy, dscore = p (dy v^T - dy y), dq = dscore k, dk = dscore^T q. If y was
+// rounded to half, the sum of p dy v^T over a row replaces dy y.
 template <class T> void attend_backward(const OpCall& call, Outputs& out) {
   const Heads h(call, 1);
   const Tensor q = wide(h.q), k = wide(h.k), dy = wide(call[0]), logsumexp = call[5].to(q.dtype()).contiguous();
@@ -139,8 +141,8 @@ void flash_attention_backward(const OpCall& call, Outputs& out) {
   visit_floating(out[0].dtype(), [&]<class T>(T) { attend_backward<T>(call, out); });
 }
 
-// Whether this is faster than the ops that attention consists of: causal, for most of what is not seen is left out, and
-// long.
+// True for long causal sequences in f32 or bf16. There, this kernel is faster than the separate ops: it skips most of
+// the keys that a block's queries do not see.
 bool suits(const OpCall& call) {
   constexpr std::int64_t kLong = 128;
   const DType dtype = call[0].dtype();

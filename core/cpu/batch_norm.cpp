@@ -1,6 +1,7 @@
-// batch_norm over channels (Ioffe and Szegedy 2015), in f32 (f64 for f64). A chunk that is in the cache is summed up,
-// then what it differs from its mean by, and its square, and chunks are merged (Chan, Golub and LeVeque 1983): memory
-// is read once for mean and variance.
+// batch_norm over channels (Ioffe and Szegedy 2015), in f32 (f64 for f64). For mean and variance each chunk is read
+// from memory once. While it is in the cache, a first pass computes its mean, and a second one the sums of the
+// deviations from that mean and of their squares. The results of the chunks are merged as in Chan, Golub and LeVeque
+// (1983).
 #include <algorithm>
 #include <cmath>
 #include <limits>
@@ -74,7 +75,7 @@ void batch_norm_of(const OpCall& call, const Channels& l, Tensor& y, Outputs& ou
         vectorized([=, m = mean + p.channel, scale = affine.scales.data() + p.channel,
                     shift = affine.shifts.data() + p.channel] {
           map<T>(p, x, x, to, [=](std::int64_t c) {
-            return [=](T v, T) {  // with copies of a channel's numbers g++ 12 makes branches of it
+            return [=](T v, T) {  // with local copies of m[c] and the others g++ 12 emits branches
               const T value = (v - m[c]) * scale[c] + shift[c];
               return value < cut ? T{0} : value;
             };
@@ -83,9 +84,10 @@ void batch_norm_of(const OpCall& call, const Channels& l, Tensor& y, Outputs& ou
       });
 }
 
-// With M values a channel: dx = weight * invstd * (dy - sum(dy) / M - (x - mean) * invstd^2 * sum(dy (x - mean)) / M);
-// not training, mean and invstd are constants and the first term stands alone. Under relu dy counts unless y is 0;
-// y is computed again, bit for bit, and need not be kept.
+// With M values per channel:
+// dx = weight * invstd * (dy - sum(dy) / M - (x - mean) * invstd^2 * sum(dy (x - mean)) / M).
+// In inference, mean and invstd are constants, and only the term dy remains. With relu, dy is 0 where y is 0; y is
+// recomputed bit for bit and need not be stored.
 template <class T, class E, class Y, bool kRelu>
 void batch_norm_backward_of(const OpCall& call, const Channels& l, Tensor& dx, Outputs& out) {
   const Parameter<T> means(call[3]);
@@ -96,10 +98,10 @@ void batch_norm_backward_of(const OpCall& call, const Channels& l, Tensor& dx, O
   Affine<T> affine(l.channels, call[2], call[5]);
   for (std::int64_t c = 0; c < l.channels; ++c) affine.set(c, invstd[c]);
   std::vector<T> db(channels), dw(channels), shifts(channels), slopes(channels);
-  // A channel's dy unless y is 0.
+  // dy, or 0 where relu made y 0.
   const auto mask = [means = means.data(), scales = affine.scales.data(), biases = affine.shifts.data(),
                      zero](std::int64_t c) {
-    return [=](T dy, T x) {  // of copies of a channel's numbers g++ 12 makes no vectors
+    return [=](T dy, T x) {  // with local copies of means[c] and the others g++ 12 does not vectorise
       return kRelu ? kept(dy, !((x - means[c]) * scales[c] + biases[c] <= zero)) : dy;
     };
   };
@@ -148,7 +150,7 @@ void batch_norm_backward_of(const OpCall& call, const Channels& l, Tensor& dx, O
   store_parameter(out[2], db.data());
 }
 
-// Moves running statistics by `move`, one of the pair in RunningStatistics.
+// Updates running statistics: running = move(running, batch). `move` is mean or var of RunningStatistics.
 template <class C, class S, class F> void move_running(const Tensor& running, const Tensor& batch, const F& move) {
   CastCounts* const counts = counts_for(dtype_of<C>, running.dtype());
   C moved[kBlock];
@@ -177,9 +179,10 @@ void batch_norm_update(const OpCall& call, Outputs&) {
   bump_version(call[2]);
 }
 
-// f(a number of the type to compute in, one of what sums are of, one of what y is made as): bf16 is converted on the
-// way, but through a buffer where its rounding is counted, or a pixel has so few channels that loops over them are not
-// worth it (there sums of either have one order).
+// Calls f with values of three types: T is the compute type, E the type in which the sums read their elements, and Y
+// the type in which the last pass reads and writes. A bf16 tensor is read and written without a buffer (E or Y is
+// BFloat16), with two exceptions: Y is float if the rounding of y is counted, and both are float if pixels have so few
+// channels that loops over them do not pay.
 template <class F> void visit_elements(const Tensor& x, const Tensor& y, const Channels& l, const F& f) {
   const bool narrow = x.dtype() == DType::bf16 && y.dtype() == DType::bf16;
   if (y.dtype() == DType::f64) f(double{}, double{}, double{});

@@ -1,5 +1,5 @@
-// Passes over tensors channel by channel, of images or of pixels with their channels last: sums of each channel, then a
-// map of each element. Pieces stay in a cache; threads share pieces, which shapes alone cut.
+// Passes over tensors by channel, in row-major and in channels-last memory: sums of each channel, then a map of each
+// element. Tensors are cut by shape alone into pieces that stay in a cache; threads share the pieces.
 #pragma once
 
 #include <algorithm>
@@ -19,14 +19,14 @@ inline Tensor channels_to_back(const Tensor& t) {
   return permute(t, order);
 }
 
-// Tensors of [N, C, ..] as images of `channels` planes of `inner` elements; where the memory has the channels last,
-// each pixel is an image. Kernels take pieces: a group of channels of a chunk of images.
+// A tensor [N, C, ..] as images of `channels` planes of `inner` elements each. In channels-last memory each pixel is an
+// image, and `inner` is 1. A piece is a group of channels of a chunk of images.
 struct Channels {
-  static constexpr int kSideBySide = 16;  // where the channels are last, at most
-  bool last;
+  static constexpr int kSideBySide = 16;  // channels that a loop handles together if `inner` is 1, at most
+  bool last;                              // the memory is channels-last
   std::int64_t images, channels, inner = 1;
-  std::int64_t each, chunks;   // images of a chunk
-  std::int64_t group, groups;  // channels of a group
+  std::int64_t each, chunks;   // images per chunk, number of chunks
+  std::int64_t group, groups;  // channels per group, number of groups
   explicit Channels(const Tensor& x)
       : last(!x.is_contiguous() && channels_to_back(x).is_contiguous()), channels(x.size(1)) {
     for (int d = 2; d < x.dim() && !last; ++d) inner *= x.size(d);
@@ -37,28 +37,29 @@ struct Channels {
     chunks = (images + each - 1) / each;
     groups = (channels + group - 1) / group;
   }
-  Tensor view(const Tensor& t) const { return last ? channels_to_back(t) : t; }  // row-major if t lies like x
-  std::int64_t count() const { return images * inner; }                          // of a channel's elements
+  Tensor view(const Tensor& t) const { return last ? channels_to_back(t) : t; }  // row-major if t has x's memory order
+  std::int64_t count() const { return images * inner; }                          // elements per channel
   std::int64_t count(std::int64_t chunk) const { return std::min(each, images - chunk * each) * inner; }
 
  private:
-  static constexpr std::int64_t kChunk = 4096;     // elements of a channel, or, channels last, of all
-  static constexpr std::int64_t kTogether = 1024;  // of an image's group, at least: memory likes them in a row
-  static constexpr std::int64_t kPiece = 65536;    // of a piece, at most, or one image's
+  static constexpr std::int64_t kChunk = 4096;     // elements per chunk: of each channel, or of all if `inner` is 1
+  static constexpr std::int64_t kTogether = 1024;  // adjacent elements of a group in one image, about
+  static constexpr std::int64_t kPiece = 65536;    // elements per piece, at most, unless a group has more in one image
 };
 
 struct Piece {
   std::int64_t image, images, channel, channels, inner;
 };
 
-// Where a piece of a tensor lies: its images are `stride` elements apart.
+// The memory of a piece: images begin `stride` elements apart.
 template <class T> struct Part {
   T* data;
   std::int64_t stride;
   T* image(std::int64_t i) const { return data + i * stride; }
 };
 
-// A tensor's pieces as E: where they lie, or, of an E that is computed in, in a buffer where the dtype is another.
+// The pieces of a tensor as values of E: in place if the dtype is E's, else converted in a buffer. Conversion needs E
+// to be float or double.
 template <class E> class Images {
  public:
   Images(const Tensor& t, const Channels& l) : tensor_(row_major(t)), dense_(tensor_), l_(l) {}
@@ -71,7 +72,7 @@ template <class E> class Images {
       for_runs(p, [&](std::int64_t i, std::int64_t n) { dense_.load(at(p, i), n, part.image(i)); });
     return part;
   }
-  // Not loaded.
+  // The memory for a piece's results; it is not loaded.
   Part<E> target(const Piece& p, E* buffer) const {
     return {dense_.target(at(p, 0), buffer), (direct() ? l_.channels : p.channels) * l_.inner};
   }
@@ -81,7 +82,7 @@ template <class E> class Images {
   }
 
  private:
-  // f(first image, elements) for what lies together.
+  // Calls f(first image, number of elements) for each run of adjacent elements of a piece, if the piece needs a buffer.
   template <class F> void for_runs(const Piece& p, const F& f) const {
     if (direct()) return;
     if (p.channels == l_.channels) return f(0, p.images * l_.channels * l_.inner);
@@ -95,7 +96,8 @@ template <class E> class Images {
   const Channels& l_;
 };
 
-// Of bf16 numbers two neighbours at a time, in 32 bits: a loop's vectors then are as wide as those of its floats.
+// Loads and stores two adjacent bf16 numbers as 32 bits, so that a loop's vectors of bf16 are as wide as those of its
+// floats.
 struct Two {
   static std::uint32_t load(const BFloat16* x, std::int64_t pair) {
     std::uint32_t bits;
@@ -110,7 +112,7 @@ struct Two {
   }
 };
 
-// To each sum f(x[k], y[k]) for k < n, in one pass.
+// Adds f(x[k], y[k]) for k < n to each sum, in one pass.
 template <class T, class E, class... F>
 void add_run(std::int64_t n, const E* x, const E* y, const Summand<T, F>&... s) {
   if constexpr (std::is_same_v<E, BFloat16>) {
@@ -139,13 +141,13 @@ template <class T, class E, class F> void map_run(std::int64_t n, const E* x, co
   }
 }
 
-// To sums[c], the sum of f(c)(a, b) over channel c of a piece.
+// sums[c] becomes the sum of f(c)(a, b) over the elements of channel c of a piece.
 template <class T, class F> struct ChannelSum {
   T* sums;
   F f;
 };
 template <class T, class F> ChannelSum(T*, F) -> ChannelSum<T, F>;
-// f(first, n) for groups of n adjacent channels. The last group may overlap the one before.
+// Calls f(first, n) for groups of n adjacent channels. The last group may overlap the one before.
 template <class F> void for_side_by_side(std::int64_t channels, const F& f) {
   constexpr int kMost = Channels::kSideBySide, kSome = 4;
   const auto groups = [&](auto n) {
@@ -155,7 +157,7 @@ template <class F> void for_side_by_side(std::int64_t channels, const F& f) {
   else if (channels >= kSome) groups(std::integral_constant<int, kSome>{});
   else groups(std::integral_constant<int, 1>{});
 }
-// The sums of N channels from c on, in registers while images pass.
+// Sums N channels, from channel c on, over all images. The sums stay in registers.
 template <class T, class E, class N, class F>
 void add_images(std::int64_t images, const Part<E>& a, const Part<E>& b, std::int64_t c, N n,
                 const ChannelSum<T, F>& s) {
@@ -197,7 +199,7 @@ void sum(const Piece& p, const Part<E>& a, const Part<E>& b, const ChannelSum<T,
   for_side_by_side(p.channels, [&](std::int64_t c, auto n) { (add_images<T>(p.images, a, b, c, n, s), ...); });
 }
 
-// x or 0, without a branch.
+// x if `keep`, else 0, without a branch.
 template <class T> T kept(T x, bool keep) {
   using Bits = std::conditional_t<sizeof(T) == 4, std::uint32_t, std::uint64_t>;
   return std::bit_cast<T>(std::bit_cast<Bits>(x) & -static_cast<Bits>(keep));
@@ -229,10 +231,10 @@ void map(const Piece& p, const Part<E>& a, const Part<E>& b, const Part<E>& y, c
   for_side_by_side(p.channels, side_by_side);
 }
 
-// For every piece partial(piece, a, b, sums), which leaves kRows rows of sums for its channels; for every channel
-// finish(channel, chunk -> those sums); for every piece apply(piece, a, b, y). Threads share the pieces. Sums are of
-// Es, and y is made as Ys: an observer that counts y's rounding wants a buffer there, and must not change the order of
-// a sum.
+// Three steps: partial(piece, a, b, sums) writes up to kRows rows of sums over the channels of each piece;
+// finish(channel, sums(chunk, row)) combines them for each channel; apply(piece, a, b, y) maps each piece. If `sums` is
+// false, the first step is skipped. Threads share the pieces. The first step reads values of E, the last one works on
+// values of Y: counting y's rounding needs a buffer in the last step and must not change the order of a sum.
 template <class T, class E, class Y> struct Passes {
   static constexpr std::int64_t kRows = 3;
   const Channels& l;
@@ -247,7 +249,7 @@ template <class T, class E, class Y> struct Passes {
     const Images<Y> last_a = a.template as<Y>(), last_b = b.template as<Y>();
     const auto add = [&](std::int64_t chunk, std::int64_t g, Y* buffer, CastCounts*) {
       const Piece p = piece(chunk, g);
-      E *of_a = nullptr, *of_b = nullptr;  // E without buffers
+      E *of_a = nullptr, *of_b = nullptr;  // bf16 pieces are read in place
       if constexpr (std::is_same_v<E, Y>) of_a = buffer, of_b = buffer + size();
       const Part<E> as = a.load(p, of_a);
       partial(p, as, two() ? b.load(p, of_b) : as, all + chunk * kRows * l.channels + p.channel);
@@ -269,12 +271,12 @@ template <class T, class E, class Y> struct Passes {
 
  private:
   bool two() const { return b.defined(); }
-  std::int64_t size() const { return l.each * l.group * l.inner; }  // of the largest piece, in elements
+  std::int64_t size() const { return l.each * l.group * l.inner; }  // elements of the largest piece
   Piece piece(std::int64_t chunk, std::int64_t g) const {
     const std::int64_t image = chunk * l.each, channel = g * l.group;
     return {image, std::min(l.each, l.images - image), channel, std::min(l.group, l.channels - channel), l.inner};
   }
-  // f(chunk, group, buffer, counts) for all pieces.
+  // Calls f(chunk, group, buffer, counts) for each piece.
   template <class F> void share(std::size_t buffered, const F& f) const {
     const std::int64_t grain = std::max<std::int64_t>(1, kGrain / std::max<std::int64_t>(1, size()));
     parallel_counted(l.chunks * l.groups, grain, dtype_of<T>, stored, [&](auto i, auto end, CastCounts* counts) {

@@ -1,4 +1,5 @@
-// conv2d and its two gradients: images are unfolded a few at a time (im2col), and each group is a matrix product.
+// conv2d and its two gradients: im2col unfolds the windows of some output rows at a time, and each group is a matrix
+// product.
 
 #include "../kernels/contraction_operand.h"
 #include "../kernels/loops.h"
@@ -14,12 +15,13 @@
 namespace gradual::cpu {
 namespace {
 
-inline constexpr std::int64_t kUnfolded = 1 << 17;         // elements of scratch that one thread unfolds into, about
-inline constexpr std::int64_t kParts = 16;                 // of the batch: what threads draw
-inline constexpr std::int64_t kPixels = 256;               // of a part, at least, where it need not be whole images
-inline constexpr std::int64_t kPartialElements = 1 << 24;  // of partial weight gradients, altogether
+inline constexpr std::int64_t kUnfolded = 1 << 17;         // elements of one thread's scratch memory, about
+inline constexpr std::int64_t kParts = 16;                 // parts of the batch that threads share, at most
+inline constexpr std::int64_t kPixels = 256;               // output pixels of a part, about, if it may cut images
+inline constexpr std::int64_t kPartialElements = 1 << 24;  // elements of all partial weight gradients, about
 
-// y = conv2d(x, w), by group. The output is seen as windows too: of one tap each, so that unfolding gathers it.
+// y = conv2d(x, w), by group. `y` describes the output as windows of one tap each, so that unfolding gathers its
+// pixels.
 struct Problem {
   std::int64_t images, groups, inputs, outputs;  // channels of one group
   Windows x, y;
@@ -32,14 +34,14 @@ struct Problem {
   std::int64_t depth() const { return x.depth(); }
 };
 
-// Some rows of one group's outputs: columns [depth, pixels] of x, tile [outputs, pixels] of y.
+// Some output rows of one group, with columns [depth, pixels] of x and a tile [outputs, pixels] of y.
 template <class T> struct Chunk {
   std::int64_t part, group, first, rows, pixels;
   T *columns, *tile;
 };
 
-// f(chunk) for every group and all rows of all images, which are cut in at most `most` parts of whole `unit`s of rows.
-// The chunks of one group and part come in order, on one thread.
+// Calls f(chunk) for every group and all output rows of all images. The rows are cut into at most `most` parts, each a
+// multiple of `unit` rows. The chunks of one group and part run in order, on one thread.
 template <class T, class F> void for_chunks(const Problem& p, std::int64_t most, std::int64_t unit, const F& f) {
   const std::int64_t height = p.y.size[0];
   const std::int64_t width = p.y.size[1];
@@ -65,7 +67,8 @@ template <class T, class F> void for_chunks(const Problem& p, std::int64_t most,
                });
 }
 
-// Images of any dtype and strides, unfolded as T: widened a row at a time, so that no copy of them all is made.
+// Images of any dtype and strides, unfolded as values of T. They are converted a row at a time, without a copy of all
+// images.
 class Images {
  public:
   explicit Images(const Tensor& t) : tensor_(t), tf32_(rounds_to_tf32(t.dtype())) {}
@@ -91,7 +94,7 @@ class Images {
   bool tf32_;
 };
 
-// c [m, n] += a [m, k] b [k, n], where c has no gaps.
+// c [m, n] += a [m, k] b [k, n]; the rows of c are adjacent.
 template <class T>
 void product(std::int64_t m, std::int64_t n, std::int64_t k, const MatrixRef<T>& a, const MatrixRef<T>& b, T* c) {
   gemm<T>({.m = m, .n = n, .k = k, .a = a, .b = b, .c = c, .ldc = n});
@@ -104,7 +107,7 @@ template <class T> void conv2d_of(const OpCall& call, Tensor& out) {
   const Loaded<T> bias(call[2], Loaded<T>::As::rows);
   auto* y = static_cast<char*>(out.raw());
   CastCounts* const counts = counts_for(dtype_of<T>, out.dtype());
-  // Nothing is added up across rows: one image is work for several threads.
+  // No sum crosses rows, so several threads can share one image.
   const std::int64_t unit = std::max<std::int64_t>(1, kPixels / std::max<std::int64_t>(1, p.y.size[1]));
   for_chunks<T>(p, kParts, unit, [&](const Chunk<T>& c) {
     x.unfold(p.x, c.group * p.inputs, c, c.columns);
@@ -140,7 +143,7 @@ template <class T> void backward_input_of(const OpCall& call, Tensor& out) {
   dx.store();
 }
 
-// Each part of the batch has a sum of its own; these are added up in order.
+// Each part of the batch has its own sum. The sums of the parts are added in order.
 template <class T> void backward_weight_of(const OpCall& call, Tensor& out) {
   const Problem p(call.get<ConvAttrs>(), call[1].sizes(), out.sizes(), call[0].sizes());
   const Images dy(call[0]);

@@ -1,4 +1,4 @@
-// Elementwise kernels: the functions of functors.h on the loops of loops.h; in-place arithmetic and dropout, too.
+// Elementwise kernels: the functors of functors.h in the loops of loops.h. Also in-place arithmetic and dropout.
 #include <cmath>
 #include <utility>
 
@@ -31,7 +31,7 @@ template <class C, int N, class F> void block_of(const void* functor, C* out, co
   }(std::make_index_sequence<N>{});
 }
 
-// Rounds n elements to the loop's first operand. Integers wrap where the dtype is too small, as they do in C.
+// Rounds n values into the loop's first operand. Integers that the dtype cannot hold wrap, as in C.
 template <class C> void put(const Loop& loop, std::int64_t position, std::int64_t n, C* values, CastCounts* counts) {
   alignas(64) std::uint64_t scratch[kBlock];
   const DType dtype = loop.view[0].dtype;
@@ -68,7 +68,7 @@ void run_chunk(const Loop& loop, C scalar, BlockFn<C> fn, const void* functor, s
   }
 }
 
-// Runs fn over out and up to three inputs. An undefined input is the number `scalar`.
+// Runs fn over out and up to three inputs. An undefined input stands for `scalar`.
 template <class C>
 void run_blocks(Tensor& out, const Tensor* const* inputs, int n, C scalar, BlockFn<C> fn, const void* functor) {
   const std::int64_t numel = out.numel();
@@ -77,13 +77,14 @@ void run_blocks(Tensor& out, const Tensor* const* inputs, int n, C scalar, Block
   const auto lies_dense = [numel](const Tensor& t) {
     return t.defined() && t.is_contiguous() && t.dtype() == dtype_of<C> && t.numel() == numel;
   };
-  int dense = numel <= kGrain && lies_dense(out) ? 0 : n + 1;  // operands of a small op that needs no loop
+  // A small op needs no loop if all its operands are contiguous and of type C: then `dense` reaches n.
+  int dense = numel <= kGrain && lies_dense(out) ? 0 : n + 1;
   for (; dense < n && lies_dense(*inputs[dense]); ++dense) in[dense] = static_cast<const C*>(inputs[dense]->raw());
   if (dense == n) return fn(functor, static_cast<C*>(out.raw()), in, numel);
   const Tensor* operands[kMaxOperands] = {&out};
   std::copy_n(inputs, n, operands + 1);
   const Loop loop = make_loop(out.sizes(), {operands, static_cast<std::size_t>(n) + 1}, out.is_contiguous());
-  const DType from = is_floating(out.dtype()) ? dtype_of<C> : out.dtype();  // what integers lose is not counted
+  const DType from = is_floating(out.dtype()) ? dtype_of<C> : out.dtype();  // wrapped integers are not counted
   parallel_counted(numel, kGrain, from, out.dtype(), [&](std::int64_t begin, std::int64_t end, CastCounts* counts) {
     run_chunk(loop, scalar, fn, functor, begin, end, counts);
   });
@@ -96,7 +97,7 @@ void run(Tensor& out, const Tensor* const* inputs, const F& f, std::type_identit
 
 // --- kernels --------------------------------------------------------------------------------------------------------
 
-// A kernel of N operands that computes f in the numbers' own compute type, or in a floating one.
+// A kernel of N operands that computes f in the operands' compute type, or with kFloats in a floating-point one.
 template <int N, bool kFloats = false, class F> KernelFn numbers(F) {
   return [](const OpCall& c, Outputs& out) {
     const auto kernel = [&]<class C>(C) { run<C, N>(out[0], c.inputs.data(), F{}, scalar_of<C, N>(c)); };
@@ -113,7 +114,7 @@ struct Cpu {
   template <int N, class F> void numbers(OpId op, F f) const { set_kernel(op, cpu::numbers<N>(f)); }
   template <int N, class F> void floats(OpId op, F f) const { set_kernel(op, cpu::floats<N>(f)); }
   template <template <class> class F> void with_number(OpId op) const { set_kernel(op, cpu::with_number<F>); }
-  // Integers against a fraction compare as doubles.
+  // Integers are compared with a fraction as doubles.
   template <class F> void comparison(OpId op, F) const {
     set_kernel(op, [](const OpCall& c, Outputs& out) {
       constexpr functors::Flag<F> kFlag;
@@ -121,8 +122,8 @@ struct Cpu {
       cpu::numbers<2>(kFlag)(c, out);
     });
   }
-  // Operands of any dtypes; each is true where it is not zero. Doubles hold that for every dtype but i64, whose values
-  // round, yet never to zero.
+  // Operands of any dtypes; every value but 0 is true. Conversion to double preserves that: large i64 values are
+  // rounded, but never to 0.
   template <int N, class F> void logical(OpId op, F) const {
     set_kernel(op, [](const OpCall& c, Outputs& out) {
       run<double, N>(out[0], c.inputs.data(), functors::Truth<F>{}, scalar_of<double, N>(c));
@@ -138,14 +139,14 @@ void clamp(const OpCall& c, Outputs& out) {
   });
 }
 
-// The kernel for one form of gelu or the other.
+// Runs the kernel of the exact form of gelu or of its tanh form.
 template <int N, class Exact, class Tanh> void gelu_form(const OpCall& c, Outputs& out) {
   (c.get<Gelu>() == Gelu::tanh ? floats<N>(Tanh{}) : floats<N>(Exact{}))(c, out);
 }
 
-// The mask is a function of the key and the element's row-major index, so backward, a recomputation and another device
-// draw the same one. Element i stays where uniform01(word i) >= p, in whole multiples of 2^-24, and is scaled by
-// 1 / (1 - p) so that the mean stays too.
+// The mask is a function of the key and of the element's row-major index, so backward, a recomputation and another
+// device draw the same mask. Element i is kept if uniform01(word i), a multiple of 2^-24, is at least p. It is scaled
+// by 1 / (1 - p), which preserves the mean.
 template <class C> struct Drop {
   RandomKey key;
   std::uint32_t threshold;
@@ -154,7 +155,7 @@ template <class C> struct Drop {
       : key(a.key),
         threshold(static_cast<std::uint32_t>(std::ceil(a.p * 0x1p24))),
         scale(a.p < 1 ? static_cast<C>(1 / (1 - a.p)) : C{0}) {}
-  // n elements, at most kBlock, from number `at` on.
+  // n <= kBlock elements, from row-major index `at` on.
   void operator()(const C* from, std::int64_t at, std::int64_t n, C* to) const {
     std::uint32_t words[kBlock];
     philox_fill(key.seed, key.stream, static_cast<std::uint64_t>(at), words, n);
@@ -168,7 +169,7 @@ template <class C> struct Drop {
   }
 };
 
-// dropout and dropout_add, whose two parts round where the two ops do, and are counted.
+// dropout and dropout_add. dropout_add rounds, and counts what rounding loses, where dropout followed by add does.
 void dropout(const OpCall& c, Outputs& out) {
   const bool adds = c.op == OpId::dropout_add;
   const Tensor &x = c[0], &y = out[0];
@@ -216,7 +217,7 @@ template <class C, class F> void update(const OpCall& c, const F& f, C scalar) {
   run<C, 2>(x, inputs, f, scalar);
 }
 
-// Without y, x + alpha.
+// x += alpha * y; without y, x += alpha.
 void add_in_place(const OpCall& c, Outputs&) {
   visit_compute(in_place_dtype(c), [&]<class C>(C) {
     const C alpha = number<C>(c);

@@ -8,7 +8,7 @@
 namespace gradual::cpu {
 namespace {
 
-// The same matrix with one stride of 1: a copy where it has none.
+// The same matrix with a stride of 1: x itself, or a copy in `memory` if it has no such stride.
 template <class T>
 MatrixRef<T> readable(const MatrixRef<T>& x, std::int64_t rows, std::int64_t cols, std::optional<Scratch>& memory) {
   if (x.row_stride == 1 || x.col_stride == 1) return x;

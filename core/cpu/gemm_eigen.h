@@ -1,12 +1,13 @@
-// Eigen's product, compiled for one instruction set: the body of gemm_baseline, gemm_avx2 and gemm_avx512.cpp. Eigen
-// chooses its registers while it is compiled, so the last two are compiled with flags of their own, and each has
-// Eigen's namespace under a name of its own: no inline function in them is another's, or the linker could take one with
-// instructions that the processor lacks. tests/symbols.cmake sees to it that nothing else is left over.
+// Eigen's product, compiled for one instruction set: the body of gemm_baseline.cpp, gemm_avx2.cpp and gemm_avx512.cpp.
+// Eigen selects its instructions at compile time, so the last two files have their own compiler flags. They also rename
+// Eigen's namespace. Otherwise the linker would merge equal inline functions and could keep one with instructions that
+// the processor lacks. tests/symbols.cmake checks that the objects share no other inline function.
 #pragma once
 
 #include "gemm.h"
 
-// Eigen's other way with small products sums in an order that depends on alignment, and without fma.
+// Small products use Eigen's GEMM, too: its coefficient-based product sums in an order that depends on alignment, and
+// without fma.
 #define EIGEN_GEMM_TO_COEFFBASED_THRESHOLD 1
 #define EIGEN_NO_IO
 #include <Eigen/Core>

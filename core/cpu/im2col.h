@@ -1,4 +1,4 @@
-// Convolutions as matrix products: the windows of images as columns of a matrix, and the way back.
+// Convolutions as matrix products: im2col writes the windows of images as columns of a matrix; col2im is its adjoint.
 #pragma once
 
 #include <algorithm>
@@ -9,7 +9,8 @@
 
 namespace gradual::cpu {
 
-// Windows of kernel[0] x kernel[1] taps over images [channels, size[0], size[1]]; out[0] x out[1] of them in each.
+// Windows of kernel[0] x kernel[1] taps over images [channels, size[0], size[1]], with out[0] x out[1] windows per
+// image.
 struct Windows {
   std::int64_t channels;
   std::int64_t size[2], kernel[2], out[2];
@@ -17,10 +18,10 @@ struct Windows {
   std::int64_t depth() const { return channels * kernel[0] * kernel[1]; }
 };
 
-// Walks the matrix [depth, rows * out[1]] that holds `rows` rows of windows, counted through all images, from row
-// `first`. f(position in the matrix, position in the images, begin, end) for each row and tap: windows [begin, end) of
-// the row see elements of the image, stride[1] * strides[3] apart, the others see padding; both positions are those of
-// window 0. `strides` are of the images as [N, C, H, W].
+// Walks the matrix [depth, rows * out[1]] that holds `rows` rows of windows, from row `first` among the rows of all
+// images. Calls f(position in the matrix, position in the images, begin, end) for each tap and row; both positions are
+// those of window 0. For windows [begin, end) the tap is on elements of the image, stride[1] * strides[3] apart; for
+// the others it is in the padding. `strides` are those of the images [N, C, H, W].
 template <class F>
 void for_taps(const Windows& w, const Shape& strides, std::int64_t first, std::int64_t rows, const F& f) {
   std::int64_t to = 0;
@@ -43,8 +44,8 @@ void for_taps(const Windows& w, const Shape& strides, std::int64_t first, std::i
   }
 }
 
-// columns [depth, rows * out[1]]: each window's elements, zeros for its padding. read(position, step, n, to) gives n
-// elements of the images from a position on, `step` apart.
+// Writes columns [depth, rows * out[1]]: the elements of each window, and zeros for its padding. read(position, step,
+// n, to) copies n elements of the images, `step` apart, from `position` on.
 template <class T, class F>
 void im2col(const Windows& w, const Shape& strides, std::int64_t first, std::int64_t rows, T* columns, const F& read) {
   for_taps(w, strides, first, rows, [&](std::int64_t at, std::int64_t from, std::int64_t begin, std::int64_t end) {
@@ -56,7 +57,7 @@ void im2col(const Windows& w, const Shape& strides, std::int64_t first, std::int
   });
 }
 
-// The adjoint: every column is added to the elements that its window sees.
+// The adjoint of im2col: adds every column to the elements of its window.
 template <class T>
 void col2im(const Windows& w, const T* columns, const Shape& strides, std::int64_t first, std::int64_t rows,
             T* images) {

@@ -1,4 +1,4 @@
-// The CPU kernels, by the file that fills the slots. Called once by register_columns().
+// Registration of the CPU kernels, one function per source file. register_columns() calls each once.
 #pragma once
 
 #include "../ops/dispatch.h"
@@ -7,11 +7,12 @@ namespace gradual::cpu {
 
 inline void set_kernel(OpId op, KernelFn fn) { columns().cpu[static_cast<int>(op)] = fn; }
 
-// Runs the kernel of an op of one input x and one output y, as a part of another kernel.
+// Runs the kernel of an op with one input x and one output y, as part of another kernel.
 void run_kernel(OpId op, const Attrs& attrs, const Tensor& x, const Tensor& y);
-// relu at the end of a fused kernel. It rounds and counts nothing.
+// In-place relu at the end of a fused kernel. It rounds and counts nothing.
 void relu_in_place(const Tensor& t);
-// A kernel or an offer of matmul, and the gradients of weight and bias by it: dy^T x, and the sums of dy's columns.
+// The gradients of weight and bias: dy^T x by `matmul`, a kernel or an offer, and the sums of dy's columns. False, with
+// nothing written, if matmul returns false.
 bool linear_gradients(const OpCall& call, Outputs& out, bool (*matmul)(const OpCall& call, Outputs& out));
 
 void register_attention();

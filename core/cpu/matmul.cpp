@@ -1,4 +1,4 @@
-// matmul, linear and its kin: batches and panels here, the product of a panel in gemm.cpp.
+// matmul, linear and its fusions. This file cuts products into batches and panels; gemm.cpp multiplies a panel.
 #include <algorithm>
 
 #include "../kernels/contraction_operand.h"
@@ -15,7 +15,7 @@ namespace {
 
 inline constexpr std::int64_t kPanelRows = 128;
 inline constexpr std::int64_t kPanelCols = 256;
-inline constexpr std::int64_t kSlow = 64;  // multiplications that take as long as one whose sum is rounded, about
+inline constexpr std::int64_t kSlow = 64;  // cost of a product with a rounded sum, in plain products, about
 
 template <class T> struct Operand : MatrixBatch {
   Loaded<T> values;
@@ -23,7 +23,7 @@ template <class T> struct Operand : MatrixBatch {
   MatrixRef<T> matrix() const { return {values.data(), strides[strides.size() - 2], strides.back()}; }
 };
 
-// out = bias + a b, the bias one row, or null. Panels are cut by shape alone; each batch has the same.
+// out = bias + a b. The bias is one row, or null. Panels are cut by shape alone, alike for all matrices of a batch.
 template <class T> void product(Operand<T>& a, const Operand<T>& b, Shape batch, const T* bias, Tensor& out) {
   merge_rows(a, b, batch);
   const Result<T> c(out);

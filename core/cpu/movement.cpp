@@ -1,5 +1,5 @@
-// Kernels that move numbers: casts, copies, indexing (cat and its kin: cat_slice_pad.h). Additions to one element
-// happen in row-major order of the index, whatever the number of threads.
+// Kernels that move numbers: casts, copies, indexing (cat_slice_pad.h has cat, slices and padding). Additions to one
+// element happen in row-major order of the index, for any number of threads.
 #include <algorithm>
 #include <cstdint>
 
@@ -20,7 +20,7 @@ void cast(const OpCall& c, Outputs& out) { copy_elements(out[0], c[0]); }
 
 void copy_in_place(const OpCall& c, Outputs&) { copy_elements(c[0], readable(c[0], c[1].to(Device::cpu()))); }
 
-// From the CPU to a GPU: all bytes at once, in the order that the result has.
+// From the CPU to a GPU: all bytes in one copy, in the result's memory order.
 void to_device(const OpCall& c, Outputs& out) {
   if (out[0].device().is_cpu()) return copy_elements(out[0], c[0]);
   device::need_no_capture(gradual::describe(c) + " from the CPU to " + to_string(out[0].device()));
@@ -34,7 +34,7 @@ void clear(const Tensor& t) { fill(t, 0); }
 
 void fill_in_place(const OpCall& c, Outputs&) { fill(c[0], c.get<ScalarAttrs>().value); }
 
-// Entries right of the diagonal become zero, the others stay.
+// Entries right of the diagonal become 0; the others are copied.
 void tril(const OpCall& c, Outputs& out) {
   copy_elements(out[0], c[0]);
   const int last = c[0].dim() - 1;
@@ -47,8 +47,8 @@ void tril(const OpCall& c, Outputs& out) {
 
 // --- indexing -------------------------------------------------------------------------------------------------------
 
-// The index for each position of `sizes`, after a check that all its values lie in [0, size): before anything is
-// written. A 1-d index along `dim` repeats along the others.
+// The index, broadcast to `sizes`: a 1-d index lies along `dim` and repeats along the other dims. All its values are
+// checked to be in [0, size) before anything is written.
 Tensor checked_index(const OpCall& c, const Tensor& given, std::int64_t size, const Shape& sizes, int dim) {
   Tensor index = given.is_contiguous() ? given : copied(given, DType::i64);
   const auto* values = index.data<std::int64_t>();
@@ -66,8 +66,8 @@ Tensor checked_index(const OpCall& c, const Tensor& given, std::int64_t size, co
   return as_strided(index, sizes, strides, index.offset());
 }
 
-// f(x at the position with the index's value at dim, y at the position) for all positions of y, whose dtypes are W
-// wide, in parallel where `grain` lets it.
+// Calls f(element of x, element of y) for all positions in `sizes`; x's position takes the index's value at `dim`.
+// Elements are of type W. Threads take `grain` positions at a time.
 template <class W, class F>
 void for_indexed(const Tensor& x, int dim, const Tensor& index, const Tensor& y, const Shape& sizes, std::int64_t grain,
                  const F& f) {
@@ -96,8 +96,7 @@ void for_indexed(const Tensor& x, int dim, const Tensor& index, const Tensor& y,
   });
 }
 
-// out = (x or zeros) with src added at the index, for positions in `sizes`. Sums in the compute type, one after the
-// other, and rounds once.
+// out = x, or zeros, plus src at the positions of the index. Sums in the compute type, in order, and rounds once.
 void sum_at(const Tensor& out, const Tensor& x, int dim, const Tensor& index, const Tensor& src, const Shape& sizes) {
   visit_compute(out.dtype(), [&]<class C>(C) {
     const bool same = out.dtype() == dtype_of<C>;
@@ -105,7 +104,7 @@ void sum_at(const Tensor& out, const Tensor& x, int dim, const Tensor& index, co
     const Tensor sums = same ? out : empty(out.sizes(), {.dtype = dtype_of<C>});
     copy_elements(sums, x.defined() ? x : full({}, 0, {.dtype = dtype_of<C>}));
     const Tensor wide = same ? src : copied(src, dtype_of<C>);
-    int shared = 0;  // threads share out the longest dim that is not indexed
+    int shared = 0;  // threads share the longest dim that is not indexed
     for (int d = 1; d < sizes.size(); ++d)
       if (shared == dim || (d != dim && sizes[d] > sizes[shared])) shared = d;
     const std::int64_t all = numel(sizes), slices = sizes.size() > 1 ? sizes[shared] : 1;

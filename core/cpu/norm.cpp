@@ -1,4 +1,4 @@
-// layer_norm and rms_norm over rows, in f32 (f64 for f64). The variance is taken about the mean in a second pass.
+// layer_norm and rms_norm over rows, in f32 (f64 for f64). A second pass computes the variance about the mean.
 #include <cmath>
 #include <vector>
 

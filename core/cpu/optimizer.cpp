@@ -1,4 +1,4 @@
-// CPU kernels of the optimizer rows: one pass over all parameters of a call and everything that their update reads and
+// CPU kernels of the optimizers' ops: one pass over all parameters of a call and over all that their update reads and
 // writes.
 #include <algorithm>
 #include <atomic>
@@ -19,10 +19,10 @@ namespace {
 
 using rules::kParam, rules::kGradient, rules::kMaster, rules::kCompensation, rules::kMoment;
 
-// f(part, begin, end) over the elements of all parts, part k as many as input first + k * each of the call. Threads
-// take chunks that run through all parts, each of which begins at a cache line of its own.
+// Calls f(part, begin, end) for ranges that cover the elements of all parts. Part k has as many elements as input first
+// + k * each of the call. Threads take chunks of all parts together; each part begins on a cache line of its own.
 template <class F> void for_parts(const OpCall& c, int first, int each, const F& f) {
-  constexpr std::int64_t kLine = 64;  // elements, of any width
+  constexpr std::int64_t kLine = 64;  // elements: at least one cache line, for any dtype
   std::vector<std::int64_t> begins = {0};
   begins.reserve(static_cast<std::size_t>(c.inputs.size() / each) + 1);
   for (int i = first; i < c.inputs.size(); i += each)
@@ -41,10 +41,11 @@ template <class F> void for_parts(const OpCall& c, int first, int each, const F&
   add_cast_counts(counts);
 }
 
-// An update of elements [begin, end) of the parameter that stands at in[0]. formula(round, w, g, m, v, n) changes the
-// weights w and the moments m and v (or null) in place; round goes on each result of an operation where the update is
-// pure. The weights are stored exactly into the master and rounded into the parameter; what that took off goes into the
-// compensation, and comes back first in the next step: the pair is one wide value (Kahan 1965).
+// Updates elements [begin, end) of one parameter, whose tensors begin at in[0]. formula(round, w, g, m, v, n) changes
+// the weights w and the moments m and v (each may be null) in place; a pure update applies `round` to the result of
+// each operation. The weights are stored exactly into the master and rounded into the parameter. The compensation
+// stores the rounding error, and the next step adds it first, so that parameter and compensation form one wide value
+// (Kahan 1965).
 template <class C, class Round, class F>
 void update(const Tensor* const* in, const Tensor& second_moment, const RandomKey* stochastic, std::int64_t begin,
             std::int64_t end, const F& formula, const Round& round) {
@@ -104,12 +105,12 @@ template <class F> void step(const OpCall& c, const UpdateAttrs& how, int moment
     else if (how.pure && dtype == DType::bf16) run(float{}, [](float x) { return static_cast<float>(BFloat16(x)); });
     else run(float{}, [](float x) { return x; });
   });
-  for (int i = 1; i < c.inputs.size(); ++i)  // input 0 is dispatch's
+  for (int i = 1; i < c.inputs.size(); ++i)  // dispatch bumps the version of input 0
     if (i % each != kGradient) bump_version(c[i]);
 }
 
-// f(std::true_type or std::false_type for each flag): a loop in f then has no branches, of which g++ 12 would make
-// masked moves through the stack.
+// Calls f with std::true_type or std::false_type for each flag, so that a loop in f has no branches: g++ 12 would turn
+// them into masked moves through the stack.
 template <class F> void with_flags(const F& f) { f(); }
 template <class F, class... Rest> void with_flags(const F& f, bool flag, Rest... rest) {
   const auto with = [&](auto known) { with_flags([&](auto... others) { f(known, others...); }, rest...); };
@@ -118,8 +119,8 @@ template <class F, class... Rest> void with_flags(const F& f, bool flag, Rest...
 
 void sgd_step(const OpCall& c, Outputs&) {
   const auto& a = c.get<SgdAttrs>();
-  // The momentum of a weight without gradients, as where a unit is never active, decays to a few times the smallest
-  // float and stays there, for 0.9 of that rounds to itself.
+  // If a weight gets no gradient, for example because its unit is never active, its momentum decays to a few times the
+  // smallest subnormal float and stays there: 0.9 times that number rounds to itself.
   const auto is_rate = [](double x) { return x >= 0 && static_cast<float>(x) <= 1; };
   const bool careful = subnormals_are_slow() && is_rate(a.momentum) && is_rate(a.lr);
   step(c, a.update, 1,
@@ -132,7 +133,7 @@ void sgd_step(const OpCall& c, Outputs&) {
            };
            std::int64_t i = 0;
            if constexpr (std::is_same_v<C, float>) {
-             constexpr std::integral_constant<std::int64_t, 64> kRun;  // numbers that are looked at together
+             constexpr std::integral_constant<std::int64_t, 64> kRun;  // numbers of one check for subnormal ones
              for (; has_momentum && careful && i + kRun <= n; i += kRun)
                if (any_subnormal(m + i, kRun)) run(i, kRun, TimesSubnormal());
                else run(i, kRun, rules::Times());
@@ -157,15 +158,16 @@ void adam_step(const OpCall& c, Outputs&) {
        });
 }
 
-// How many products are not finite. 32 bits a count: vectors of them are as wide as those of floats.
+// The number of products x[k] * factor that are not finite. The count has 32 bits, so that its vectors are as wide as
+// those of floats.
 template <class C> std::int64_t count_nonfinite(const C* x, C factor, std::int64_t n) {
   std::int32_t count = 0;
   for (std::int64_t k = 0; k < n; ++k) count += std::abs(x[k] * factor) < std::numeric_limits<C>::infinity() ? 0 : 1;
   return count;
 }
 
-// Of elements [begin, end) of a gradient, the products that are not finite; with a target they are written. A product
-// is not finite where the gradient is not, and also where a scale below 1 makes it overflow.
+// Counts the products gradient * inverse of elements [begin, end) that are not finite, and writes all products to the
+// target if it is defined. A product is not finite if the gradient is not, or if a scale below 1 makes it overflow.
 template <class C>
 std::int64_t unscale_part(const Tensor& gradient, const Tensor& target, C inverse, std::int64_t begin,
                           std::int64_t end) {
@@ -177,7 +179,7 @@ std::int64_t unscale_part(const Tensor& gradient, const Tensor& target, C invers
   for (std::int64_t i = begin; i < end; i += kBlock) {
     const std::int64_t n = std::min(end - i, kBlock);
     const C* from = in.load(i, n, buffers[0]);
-    if (!out) {  // nothing to write: nothing but the gradient is touched
+    if (!out) {  // reads nothing but the gradient
       bad += count_nonfinite(from, inverse, n);
       continue;
     }
@@ -186,7 +188,7 @@ std::int64_t unscale_part(const Tensor& gradient, const Tensor& target, C invers
       for (std::int64_t k = 0; k < n; ++k) products[k] = from[k] * inverse;
     });
     out.store(products, i, n, total ? &counted : nullptr);
-    out.load(i, n, buffers[1]);  // as the target has them
+    out.load(i, n, buffers[1]);  // as the target rounds them
     bad += vectorized([=] { return count_nonfinite(products, C{1}, n); });
   }
   if (total) merge_counts(total, counted);
@@ -195,7 +197,7 @@ std::int64_t unscale_part(const Tensor& gradient, const Tensor& target, C invers
 
 void unscale(const OpCall& c, Outputs&) {
   const auto& a = c.get<UnscaleAttrs>();
-  const auto inverse = static_cast<float>(a.inverse_scale);  // rounded once, for every dtype alike
+  const auto inverse = static_cast<float>(a.inverse_scale);  // rounded to f32 once, for f64 gradients too
   auto* found = c[0].data<std::int64_t>();
   for_parts(c, 1, 2, [&](int part, std::int64_t begin, std::int64_t end) {
     const Tensor &gradient = c[1 + 2 * part], &target = c[2 + 2 * part];

@@ -12,11 +12,11 @@
 namespace gradual::cpu {
 namespace {
 
-inline constexpr std::int64_t kOutputs = 512;  // whose largest inputs stay in the cache
+inline constexpr std::int64_t kOutputs = 512;  // outputs computed together, whose maxima stay in the cache
 
 std::int64_t plane_size(const Tensor& t) { return t.size(2) * t.size(3); }
 
-// f(input plane, output plane, number of the plane), with each plane of `out` row-major.
+// Calls f(input plane, output plane, index of the plane) for each plane; planes are row-major.
 template <class F> void for_planes(const Tensor& in, Tensor& out, const F& f) {
   write_row_major(out, [&](Tensor& to) {
     visit_floating(to.dtype(), [&]<class T>(T) {
@@ -26,7 +26,7 @@ template <class F> void for_planes(const Tensor& in, Tensor& out, const F& f) {
   });
 }
 
-// The inputs that outputs see along one axis: [begin, end), and what their mean divides by.
+// The inputs [begin, end) of an output along one axis, and the factor of its mean's divisor.
 struct Span {
   std::int64_t begin, end, divisor;
 };
@@ -47,7 +47,8 @@ std::vector<Span> spans_of(const OpCall& call, int axis, std::int64_t inputs, st
   return spans;
 }
 
-// f(output, what its mean divides by, visit) for every output; visit(g) calls g(input) for all its inputs.
+// each() calls f(output, divisor of its mean, visit) for every output of a plane; visit(g) calls g(input) for all
+// inputs of that output.
 class Spans {
  public:
   Spans(const OpCall& call, const Tensor& in, const Tensor& out)
@@ -70,8 +71,8 @@ class Spans {
   std::int64_t width_;
 };
 
-// Where in a plane of the input each output's window has its taps: tap by tap, all outputs of a plane. A tap in the
-// padding stands for the nearest one inside, which changes neither a maximum nor which of equals is first.
+// The position in an input plane of each tap of each output's window: for each tap, all outputs of a plane. A tap in
+// the padding takes the nearest position inside, which changes neither a maximum nor which of equal elements is first.
 std::vector<std::int32_t> taps_of(const OpCall& call, const Tensor& in, const Tensor& out) {
   const auto& a = call.get<PoolAttrs>();
   const auto at = [&](int axis, std::int64_t output, std::int64_t tap) {
@@ -87,16 +88,16 @@ std::vector<std::int32_t> taps_of(const OpCall& call, const Tensor& in, const Te
   return taps;
 }
 
-// A NaN is larger than any number, and the first of equals stays. Without branches: numbers are no pattern to predict.
+// A NaN exceeds every number, and the first of equal elements stays. Branches would be mispredicted, so there are none.
 template <class T> auto exceeds(T x, T most) { return (!(x <= most)) & (most == most); }
 
 using Four [[gnu::vector_size(16), gnu::aligned(4), gnu::may_alias]] = float;
 using FourIndices [[gnu::vector_size(16)]] = std::int32_t;
 
-// Windows of two columns and stride 2, without padding, at least four in a row: four at a time, read without
-// gathers. The last ones of a row may be done twice.
+// Windows of two columns, with column stride 2 and no padding, in rows of at least four: four windows at a time, loaded
+// without gathers. The last windows of a row may be computed twice.
 struct Pairs {
-  std::int64_t rows, cols, width, kernel, stride;  // of y, y, x; of a window's rows
+  std::int64_t rows, cols, width, kernel, stride;  // rows and columns of y, width of x; a window's rows, row stride
   static bool suit(const PoolAttrs& a, const Tensor& out) {
     return a.kernel[1] == 2 && a.stride[1] == 2 && a.padding[0] == 0 && a.padding[1] == 0 && out.size(3) >= 4;
   }
@@ -167,7 +168,7 @@ void max_pool2d(const OpCall& call, Outputs& out) {
          static_cast<std::int64_t>(index), plane);
 }
 
-// dx[index] += dy: windows that overlap add up, in the order of the outputs.
+// dx[index] += dy. Overlapping windows add up in the order of the outputs.
 void max_pool2d_backward(const OpCall& call, Outputs& out) {
   const std::int64_t n = plane_size(call[0]);
   const std::int64_t inputs = plane_size(out[0]);

@@ -18,12 +18,11 @@ namespace gradual::cpu {
 namespace {
 
 inline constexpr std::int64_t kPart = 256;  // rows or columns of a part, at most, in deterministic mode
-inline constexpr std::int64_t kTile = 16;   // parts are multiples of it in others
-// Parts are multiples of this many rows or columns where that changes no bit: as many as tiles of the fast kernels
-// have, or more.
+inline constexpr std::int64_t kTile = 16;   // else parts are multiples of this many rows or columns
+// For kernels with `same_bits`, parts are multiples of this many rows or columns: about a tile of the fast kernels.
 std::int64_t whole_tiles(DType in) { return in == DType::bf16 ? 32 : 48; }
 
-// A tensor's matrices in the dtype they are multiplied in, with one stride of 1: where they lie, or copied.
+// The matrices of a tensor in the dtype of the multiplication, with a stride of 1: the tensor itself or a copy.
 struct Operand : MatrixBatch {
   Tensor tensor;
   Operand(const Tensor& t, DType dtype) : tensor(t) {
@@ -33,7 +32,8 @@ struct Operand : MatrixBatch {
     sizes = tensor.sizes();
     strides = tensor.strides();
   }
-  // Rows or columns have no gaps inside; a stride of 0 (expanded) is not read.
+  // True if the elements of each row, or of each column, are adjacent and rows (columns) do not overlap. Expanded
+  // tensors, with a stride of 0, are copied.
   static bool readable(const Tensor& t) {
     const int n = t.dim();
     if (t.is_contiguous() || n < 2) return t.is_contiguous();
@@ -44,7 +44,7 @@ struct Operand : MatrixBatch {
   const char* at(std::int64_t offset) const {
     return static_cast<const char*>(tensor.raw()) + offset * static_cast<std::int64_t>(size_of(tensor.dtype()));
   }
-  // Strides of one matrix, in the form that oneDNN reads also where a size is 1.
+  // Strides of one matrix. Where a size is 1, they are changed to strides that oneDNN accepts.
   Strides matrix_strides() const {
     const int n = sizes.size();
     Strides s{strides[n - 2], strides[n - 1]};
@@ -59,19 +59,21 @@ struct Operand : MatrixBatch {
   throw_error("internal: a kernel multiplies one part of a product and not another");
 }
 
-// Whether columns are cut instead of rows. Where that changes no bit the longer side is. oneDNN's small products have
-// the bits of one thread where rows are cut, or columns of a product with a transposed operand. Of wide ones the longer
-// side is cut, for each part reads the other operand whole.
+// True if columns are cut instead of rows. With `same_bits` the longer side is cut. Otherwise columns are cut if a is
+// transposed, else rows: so cut, small products of oneDNN have the bits of one thread. Outside deterministic mode the
+// longer side is cut if the other is too short for the threads, or if the product is large, since each part reads the
+// other operand whole.
 bool cuts_columns(const Multiplier& kernel, const Product& p, int threads) {
-  constexpr std::int64_t kWide = 128;  // rows or columns a thread
+  constexpr std::int64_t kWide = 128;  // rows or columns per thread
   const bool longer = p.n > p.m, columns = p.a_strides[1] != 1;
   if (kernel.same_bits) return longer;
   if (deterministic() || columns == longer) return columns;
   return (columns ? p.n : p.m) < kTile * threads || std::max(p.m, p.n) >= kWide * threads ? longer : columns;
 }
 
-// All products of a batch, each on one thread. One alone is cut: for the threads there are, or by its shape where bits
-// must not depend on them and the cut may change bits. *relu: whether it is wanted; then whether it is left to do.
+// All products of a batch, each on one thread. A single product is cut into parts: by its shape alone in deterministic
+// mode if a cut may change bits, else by the number of threads. *relu says whether relu is wanted; it becomes false if
+// the kernel applies it. False, with nothing written, if the kernel does not suit.
 bool products(const Multiplier& kernel, Operand& a, const Operand& b, Shape batch, const float* bias, char* c, DType in,
               DType out, bool* relu = nullptr) {
   merge_rows(a, b, batch);
@@ -111,15 +113,15 @@ bool products(const Multiplier& kernel, Operand& a, const Operand& b, Shape batc
   return true;
 }
 
-// The matrix of narrower numbers whose rows, or columns, a product takes a block of at a time as f32: `side` numbers of
-// them, `step` elements apart, each with k numbers `k_step` apart. One step is 1.
+// An operand of a narrower dtype, which is converted to f32 a block of lines at a time. Its `side` lines (rows of a or
+// columns of b) are `step` elements apart; each has k elements, `k_step` apart. One of the steps is 1.
 struct LongSide {
   const char* data;
   DType dtype;
   std::int64_t side, step, k, k_step;
 
   bool readable() const { return k_step == 1 || step == 1; }
-  // A block as it lies: the steps of what was written.
+  // Converts lines [first, first + n) in their memory order. Returns step and k_step of the result.
   std::pair<std::int64_t, std::int64_t> load(std::int64_t first, std::int64_t n, float* to) const {
     const auto at = [&](std::int64_t i) { return data + i * static_cast<std::int64_t>(size_of(dtype)); };
     if (k_step == 1) {
@@ -131,16 +133,17 @@ struct LongSide {
   }
 };
 
-// A large product in f32 of two matrices of narrower numbers, cut along its longer side into blocks: memory holds as
-// f32 the operand of the shorter side and, for each thread, a block of the other and of the result.
+// A large f32 product of two matrices of a narrower dtype, cut along its longer side into blocks. Only the operand of
+// the shorter side is converted to f32 as a whole. Each thread has memory for a block of the other operand and for a
+// block of the result.
 struct Blocks {
-  std::int64_t m, n, k, size, blocks;  // size: lines of a block, but for the last
+  std::int64_t m, n, k, size, blocks;  // size: lines per block; the last may have fewer
   bool by_columns;
   LongSide wide;
 
-  // Nothing where the call is another.
+  // Empty unless the call is one large product of two matrices of the same dtype.
   static std::optional<Blocks> of(const OpCall& call, bool linear) {
-    constexpr std::int64_t kLarge = 1 << 20, kBlock = 512;  // elements that would be f32 at once; rows or columns
+    constexpr std::int64_t kLarge = 1 << 20, kBlock = 512;  // f32 elements, at least; lines per block, about
     if (call[0].dim() < 2 || call[1].dim() != 2 || call[0].dtype() != call[1].dtype()) return {};
     MatrixBatch a{call[0].sizes(), call[0].strides()}, b{call[1].sizes(), call[1].strides()};
     if (linear) b.transpose();
@@ -159,7 +162,7 @@ struct Blocks {
     return Blocks{m, n, k, size, (wide.side + size - 1) / size, by_columns, wide};
   }
   std::int64_t lines(std::int64_t block) const { return std::min(size, wide.side - block * size); }
-  // The product of `count` rows or columns that lie `step` apart, with `whole` strides of the other operand.
+  // The product of a block of `count` lines, `step` apart, with the other operand, whose strides are `whole`.
   Product part(std::int64_t count, std::int64_t step, std::int64_t k_step, const Strides& whole, bool direct,
                bool bias) const {
     Product p{m, n, k, n, whole, whole, DType::f32, DType::f32, bias, m * n * k};
@@ -205,8 +208,8 @@ bool product_in_blocks(const Multiplier& kernel, const OpCall& call, Tensor& y, 
   return true;
 }
 
-// One product of two matrices that the kernel reads where they lie, on this thread: without the costs of batches and
-// cuts. False, with nothing written, where the call is another.
+// One small product of two matrices that the kernel reads in place, on this thread, without the overhead of batches and
+// cuts. False, with nothing written, for other calls.
 bool multiply_in_place(const Multiplier& kernel, const OpCall& call, Tensor& y, DType in, bool linear,
                        const float* bias, bool relu) {
   const Tensor &a = call[0], &b = call[1];
@@ -227,7 +230,7 @@ bool multiply(const Multiplier& kernel, const OpCall& call, Outputs& out, bool l
   const DType in = kernel.dtype(call[0].dtype());
   const Loaded<float> bias(linear ? call[2] : Tensor(), Loaded<float>::As::rows);
   const bool stores =
-      y.dtype() == DType::f32 || (y.dtype() == in && !counts_for(DType::f32, in));  // else rounded below
+      y.dtype() == DType::f32 || (y.dtype() == in && !counts_for(DType::f32, in));  // else sums are rounded below
   if (stores && multiply_in_place(kernel, call, y, in, linear, bias.data(), relu)) return true;
   if (in == DType::f32 && call[0].dtype() != DType::f32 && product_in_blocks(kernel, call, y, linear, bias.data())) {
     if (relu) relu_in_place(y);
@@ -244,7 +247,7 @@ bool multiply(const Multiplier& kernel, const OpCall& call, Outputs& out, bool l
     if (!products(kernel, a, b, batch, bias.data(), reinterpret_cast<char*>(sums.data()), in, DType::f32)) return false;
     sums.store();
   }
-  if (left) relu_in_place(y);  // not by oneDNN's own, which makes 0 of NaN
+  if (left) relu_in_place(y);  // oneDNN's own relu would turn NaN into 0
   return true;
 }
 

@@ -1,7 +1,7 @@
-// Reductions. The order of additions follows from the geometry alone: a segment of a long range is summed in lanes (the
-// columns of a matrix, or parts of one row), kRows at a time; segments and lanes are joined pairwise, so that the error
-// grows as the logarithm of the length (Higham 1993); threads take whole segments. So the bits do not depend on the
-// number of threads.
+// Reductions. The order of additions depends on the geometry alone, so the number of threads changes no bit. A long
+// range is cut into segments, and threads take whole segments. A segment is summed in lanes (the columns of a matrix,
+// or interleaved parts of one row), kRows rows at a time. Segments and lanes are combined pairwise, so that the error
+// grows with the logarithm of the length (Higham 1993).
 #include <bit>
 #include <cmath>
 #include <limits>
@@ -23,16 +23,16 @@ namespace gradual::cpu {
 namespace {
 
 constexpr std::int64_t kLanes = 256;        // independent sums
-constexpr std::int64_t kRows = 32;          // rows of lanes added one after another before they join the segment's sum
+constexpr std::int64_t kRows = 32;          // rows of lanes added in sequence before they join the segment's sum
 constexpr std::int64_t kSegment = 32768;    // elements of one output that one thread sums at a time
 constexpr std::int64_t kRowSegment = 1024;  // the same if each column has its own sum
 
-// How one reduction treats elements: map, then combine. Both are compiled in, once for a compute type.
+// A reduction: maps each element, then combines. Both functions are inlined and compiled once per compute type.
 template <class C> struct Reducer {
   using Fn = void (*)(C* acc, const C* x, const C* params, std::int64_t n, std::int64_t rows, std::int64_t step);
   C identity;
   Fn accumulate;  // acc[j] = combine(acc[j], map(x[j])) for n lanes of each row, or map(x[j], params[j])
-  Fn join;        // without the map
+  Fn join;        // the same without the map
 };
 
 constexpr auto kPlain = [](auto x) { return x; };
@@ -47,7 +47,7 @@ void accumulate(C* acc, const C* all, const C* params, std::int64_t n, std::int6
       if constexpr (std::is_invocable_v<Map, C>) return Map{}(x);
       else return Map{}(x, params[j]);
     };
-    const auto add = [=]<int... R>(const C* x, std::integer_sequence<int, R...>) {  // rows, one after another
+    const auto add = [=]<int... R>(const C* x, std::integer_sequence<int, R...>) {  // adds rows in sequence
 #pragma omp simd
       for (std::int64_t j = 0; j < n; ++j) {
         C sum = acc[j];
@@ -61,7 +61,7 @@ void accumulate(C* acc, const C* all, const C* params, std::int64_t n, std::int6
   });
 }
 
-// The identity combines with anything and leaves it as it is.
+// Combining a value with the identity does not change the value.
 template <class C, class Map, class Combine> Reducer<C> reducer(Map, Combine, C identity) {
   return {identity, accumulate<C, Map, Combine>, accumulate<C, decltype(kPlain), Combine>};
 }
@@ -73,7 +73,7 @@ template <class C> Reducer<C> extreme_of(bool largest) {
   return reducer<C>(kPlain, kMaximum, Limits::has_infinity ? -kTop : Limits::lowest());
 }
 
-// Elements [begin, end) of one output, or of the `width` columns from it on, into out[0], out[stride], ..
+// Reduces elements [begin, end) of one output, or of `width` adjacent columns from it on, into out[0], out[stride], ..
 template <class C>
 void reduce_segment(const Plan& p, const Reducer<C>& r, std::int64_t output, std::int64_t width, const C* params,
                     std::int64_t begin, std::int64_t end, C* out, std::int64_t stride) {
@@ -119,7 +119,7 @@ void reduce_segment(const Plan& p, const Reducer<C>& r, std::int64_t output, std
   for (std::int64_t j = 0; j < width; ++j) out[j * stride] = total[j];
 }
 
-// values[o] for every output. params: one number an output, or null where the map takes none.
+// Computes values[o] for every output. params has one number per output, or is null if the map takes none.
 template <class C> void reduce(const Plan& p, const Reducer<C>& r, const C* params, C* values) {
   if (p.outputs() == 0) return;
   const std::int64_t each = std::clamp<std::int64_t>(p.count(), 1, p.columns ? kRowSegment : kSegment);
@@ -149,7 +149,7 @@ template <class C> void reduce(const Plan& p, const Reducer<C>& r, const C* para
 
 // --- kernels --------------------------------------------------------------------------------------------------------
 
-// finish(reduced value, index) for every output, rounded once into `out`.
+// Writes finish(reduced value, index) for every output, rounded once into `out`.
 constexpr auto kAsItIs = [](auto x, std::int64_t) { return x; };
 template <class C, class Finish = decltype(kAsItIs)>
 void reduce_to(Tensor& out, const Plan& p, const Reducer<C>& r, const std::type_identity_t<C>* params = nullptr,
@@ -176,7 +176,7 @@ template <bool kMax> void extreme(const OpCall& c, Outputs& out) {
   visit_compute(c[0].dtype(), [&]<class C>(C) { reduce_to(out[0], p, extreme_of<C>(kMax)); });
 }
 
-// Two passes: the mean, then the squares about it.
+// Two passes: the mean, then the squared deviations from it.
 void var(const OpCall& c, Outputs& out) {
   const auto& a = c.get<ReduceAttrs>();
   const Plan p = make_plan(c[0], a.dims);
@@ -191,7 +191,7 @@ void var(const OpCall& c, Outputs& out) {
   });
 }
 
-// max + log(sum of exp(x - max)); an infinite maximum shifts nothing, so that Inf - Inf never arises.
+// max + log(sum of exp(x - max)). A maximum that is not finite counts as 0, so that Inf - Inf never arises.
 void logsumexp(const OpCall& c, Outputs& out) {
   const Plan p = make_plan(c[0], c.get<ReduceAttrs>().dims);
   visit_floating(c[0].dtype(), [&]<class C>(C) {
@@ -204,7 +204,7 @@ void logsumexp(const OpCall& c, Outputs& out) {
   });
 }
 
-// In doubles, so that squares of floats neither overflow nor vanish.
+// Computed in double, so that squares of floats neither overflow nor underflow.
 void norm(const OpCall& c, Outputs& out) {
   constexpr double kInf = std::numeric_limits<double>::infinity();
   constexpr auto kMagnitude = [](double x) { return std::fabs(x); };
@@ -223,7 +223,7 @@ void norm(const OpCall& c, Outputs& out) {
             powers.as<double>(), [&](double s, std::int64_t) { return std::pow(s, 1 / order); });
 }
 
-// The first of equals; NaN counts as the extreme.
+// The first of equal elements; NaN counts as the extreme.
 template <bool kMax> void arg(const OpCall& c, Outputs& out) {
   const Plan p = make_plan(c[0], c[0].dim() > 0 ? 1u << c.get<DimAttrs>().dim : 0u);
   const std::int64_t grain = std::max<std::int64_t>(1, kGrain / std::max<std::int64_t>(1, p.count()));

@@ -11,7 +11,7 @@ namespace {
 
 using Spec = detail::SumSpec;
 
-// Of a tile: independent chains, and how many products of each are packed at a time.
+// A tile has kRows x kCols independent sums; kDepth rows of b are packed at a time.
 constexpr std::int64_t kRows = 32, kCols = 64, kDepth = 64;
 
 // sums[j] = round(sums[j] + factor * terms[j]). Factor and terms hold f32 values, so that the product is exact.
@@ -38,7 +38,7 @@ struct Adder {
   void operator()(double factor, const double* terms, double* sums, std::int64_t n) const {
     add(spec, factor, terms, sums, n);
   }
-  // sums += terms, and the terms start again from zero.
+  // sums += terms; then the terms are 0.
   void carry(double* terms, double* sums, std::int64_t n) const {
     add(spec, 1, terms, sums, n);
     std::fill_n(terms, n, 0.0);
@@ -46,13 +46,13 @@ struct Adder {
 };
 
 Adder adder(const Format& format, RoundingMode mode) {
-  // by RoundingMode
+  // indexed by RoundingMode
   static constexpr Add kAdds[] = {
       add_rounded<detail::kAligned>, add_rounded<1>, add_rounded<2>, add_rounded<3>, add_rounded<4>, add_rounded<5>};
   return {detail::sum_spec(format, mode), kAdds[static_cast<int>(mode)]};
 }
 
-// A product whose c has strides too.
+// A product c += a b whose c, too, has any strides.
 struct Problem {
   std::int64_t m, n, k;
   MatrixRef<float> a, b;
@@ -64,8 +64,8 @@ struct Adders {
   Adder own, promoted, last;
 };
 
-// `packed` has room for kDepth rows of b and then for three tiles of sums: the chains, those of chunks, the promoted
-// ones.
+// `packed` has space for kDepth rows of b, then for three tiles of sums: the innermost ones, those of chunks, and the
+// promoted ones.
 void tile(const Accumulator& how, const Adders& add, const Problem& g, double* packed) {
   const std::int64_t all = g.m * g.n;
   double* const chain = packed + kDepth * kCols;
@@ -105,7 +105,7 @@ void accumulate(const Accumulator& how, const Gemm<float>& g, bool narrows) {
   const Adders add{how.f64 ? Adder{{}, add_doubles} : adder(how.format, how.rounding.mode), adder(f32, nearest_even),
                    adder(f32, narrows ? to_odd : nearest_even)};
   Problem p{g.m, g.n, g.k, g.a, g.b, g.c, g.ldc, 1};
-  if (g.n < kCols && g.n < g.m)  // the transposed product has more columns, which are what is vectorised
+  if (g.n < kCols && g.n < g.m)  // loops over columns are vectorised; the transposed product has more
     p = {g.n, g.m, g.k,  {g.b.data, g.b.col_stride, g.b.row_stride}, {g.a.data, g.a.col_stride, g.a.row_stride},
          g.c, 1,   g.ldc};
   const Scratch memory((kDepth * kCols + 3 * kRows * kCols) * sizeof(double));  // too large for a small stack

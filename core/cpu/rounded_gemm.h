@@ -1,4 +1,4 @@
-// Products of matrices whose partial sums are rounded: exact and slow.
+// Matrix products whose partial sums are rounded. They follow the definition to the bit and are slow.
 #pragma once
 
 #include "../formats/accumulator.h"

@@ -15,7 +15,7 @@ namespace gradual::cpu {
 bool sum_accumulated(const Tensor& x, std::uint32_t dims, double n, Tensor& out) {
   if (!current_accumulator() || !is_floating(x.dtype()) || x.dtype() == DType::f64) return false;
   constexpr float kOne = 1;
-  constexpr std::int64_t kSums = 64;  // computed together
+  constexpr std::int64_t kSums = 64;  // sums per product
   const Tensor rows = copied(reduced_last(x, dims), DType::f32);
   const std::int64_t count = x.numel() / std::max<std::int64_t>(1, out.numel());
   const Accumulator& how = *current_accumulator();

@@ -1,5 +1,5 @@
-// Row kernels: softmax, the norms, cross entropy and pooling read and write row-major numbers of the compute type T, a
-// row at a time.
+// Row kernels: softmax, the norms, cross entropy and pooling read and write row-major tensors row by row, as values of
+// the compute type T.
 #pragma once
 
 #include <algorithm>
@@ -17,7 +17,7 @@
 
 namespace gradual::cpu {
 
-// For Dense: the tensor itself, or its numbers in a row-major one.
+// The tensor itself if it is row-major or undefined, else a row-major copy. Dense needs it.
 inline Tensor row_major(const Tensor& t) { return t.defined() ? t.contiguous() : t; }
 
 // A row-major tensor as rows along its last `dims` dims.
@@ -28,8 +28,8 @@ struct Rows {
   }
 };
 
-// f(row, rows, a, b, y) for every row of y, in parallel, up to `most` neighbours at once: rows of the inputs (the
-// second may be undefined) and where to write. f is vectorized().
+// Calls f(row, rows, a, b, y) for all rows, in parallel, with up to `most` adjacent rows per call. a and b are the
+// input rows (b is null if the second input is undefined), y the rows to write. f runs in vectorized().
 template <class T, class F>
 void map_neighbours(std::int64_t count, std::int64_t most, const Tensor& a, std::int64_t length_a, const Tensor& b,
                     std::int64_t length_b, Tensor& y, std::int64_t length, const F& f) {
@@ -50,21 +50,21 @@ void map_neighbours(std::int64_t count, std::int64_t most, const Tensor& a, std:
     }
   });
 }
-// f(row, a, b, y): one at a time.
+// Calls f(row, a, b, y) for each row.
 template <class T, class F>
 void map_rows(std::int64_t count, const Tensor& a, std::int64_t length_a, const Tensor& b, std::int64_t length_b,
               Tensor& y, std::int64_t length, const F& f) {
   map_neighbours<T>(count, 1, a, length_a, b, length_b, y, length,
                     [&f](std::int64_t row, std::int64_t, const T* x, const T* other, T* to) { f(row, x, other, to); });
 }
-// The same where all rows are of one length.
+// The same if input and output rows have one length.
 template <class T, class F>
 void map_rows(std::int64_t count, std::int64_t length, const Tensor& a, const Tensor& b, Tensor& y, const F& f) {
   map_rows<T>(count, a, length, b, length, y, length, f);
 }
 
-// total[0 .. width) = the sums of what f(row, a, b, sums) adds for each row. Rows are cut by shape alone, and the sums
-// of the parts are added up in order.
+// total[0 .. width) = the sums of the values that f(row, a, b, sums) adds to `sums` for each row. Rows are cut into
+// parts by shape alone, and the sums of the parts are added in order.
 template <class T, class F>
 void sum_rows(std::int64_t count, std::int64_t length, const Tensor& a, const Tensor& b, std::int64_t width, T* total,
               const F& f) {
@@ -89,14 +89,14 @@ void sum_rows(std::int64_t count, std::int64_t length, const Tensor& a, const Te
     for (std::int64_t i = 0; i < width; ++i) total[i] += partial.as<T>()[part * width + i];
 }
 
-// A kernel for each compute type, of which that of output 0 is taken: f.operator()<T>(call, out).
+// A kernel that calls f.operator()<T>(call, out) with the compute type T of output 0.
 template <class F> KernelFn floating(F) {
   return [](const OpCall& call, Outputs& out) {
     visit_floating(out[0].dtype(), [&]<class T>(T) { F{}.template operator()<T>(call, out); });
   };
 }
 
-// A weight, bias or statistic as T; false where it is absent.
+// A weight, bias or statistic as values of T. As a bool it is false if the tensor is undefined.
 template <class T> struct Parameter : Loaded<T> {
   explicit Parameter(const Tensor& t) : Loaded<T>(t, Loaded<T>::As::rows) {}
   explicit operator bool() const { return this->data() != nullptr; }
@@ -107,14 +107,14 @@ template <class T> void store_parameter(Tensor& out, const T* values) {
   cast_and_store(out.dtype(), values, out.raw(), 1, out.numel(), counts_for(dtype_of<T>, out.dtype()));
 }
 
-// run(to) on `out` itself where it is row-major, else on a tensor that is, and then copied.
+// Calls run(to) with `out` if that is row-major, else with a row-major tensor, which is then copied to `out`.
 template <class F> void write_row_major(const Tensor& out, const F& run) {
   Tensor to = out.is_contiguous() ? out : empty(out.sizes(), {.dtype = out.dtype()});
   run(to);
   if (!out.is_contiguous()) out.copy_(to);
 }
 
-// f over x[0 .. 16): each with the one 8 on, those 8 each with the one 4 on, and so on.
+// Combines x[0 .. 16) by f as a tree: x[i] with x[i + 8], result i with result i + 4, and so on.
 template <class T, class F> T pairwise(const T* x, const F& f) {
   T eight[8], four[4];
   for (int i = 0; i < 8; ++i) eight[i] = f(x[i], x[i + 8]);
@@ -128,12 +128,12 @@ template <class T, class F> struct Summand {
   F f;
 };
 
-// A sum in 64 parts, added pairwise at the end. Additions of one part wait for each other; several parts run at once.
-// The order depends only on the lengths that are added.
+// 64 independent partial sums hide the latency of additions; they are combined pairwise. The order of additions depends
+// only on the lengths that are added.
 template <class T> class Lanes {
  public:
   template <class F> Summand<T, F> of(const F& f) { return {*this, f}; }
-  // f(0) .. f(n-1) to the sum of each summand, in one pass.
+  // Adds f(0) .. f(n-1) of each summand to its sum, in one pass.
   template <class... F> static void add(std::int64_t n, const Summand<T, F>&... s) {
     std::int64_t i = 0;
     for (; i + 4 * kParts <= n; i += 4 * kParts) {
@@ -173,9 +173,9 @@ template <class T, class F> T blocked_sum(std::int64_t n, const F& f) {
   return lanes.sum();
 }
 
-inline constexpr int kLanes = 16;  // numbers that are handled together; the last of a row are filled up with -Inf
+inline constexpr int kLanes = 16;  // elements handled together; the last group of a row is padded with -Inf
 
-// f(position, kLanes numbers, how many of them are the row's).
+// Calls f(position, kLanes elements, how many of them belong to the row) for each group.
 template <class T, class F> void for_lanes(const T* x, std::int64_t n, const F& f) {
   std::int64_t i = 0;
   for (; i + kLanes <= n; i += kLanes) f(i, x + i, kLanes);
@@ -185,7 +185,7 @@ template <class T, class F> void for_lanes(const T* x, std::int64_t n, const F& 
   f(i, static_cast<const T*>(lanes), static_cast<int>(n - i));
 }
 
-// The largest number that is no NaN; -Inf where there is none.
+// The largest element that is not NaN; -Inf if there is none.
 template <class T> T row_max(const T* x, std::int64_t n) {
   const auto larger = [](T a, T b) { return b > a ? b : a; };
   T most[kLanes];
@@ -196,7 +196,7 @@ template <class T> T row_max(const T* x, std::int64_t n) {
   return pairwise(most, larger);
 }
 
-// y = exp(x - the largest) / their sum; y may be x. Returns the log of the sum of all exp(x).
+// y = exp(x - max) / sum(exp(x - max)); y may be x. Returns log(sum(exp(x))).
 template <class T> T softmax_row(const T* x, T* y, std::int64_t n) {
   const T largest = row_max(x, n);
   const T sum = blocked_sum<T>(n, [=](std::int64_t i) { return y[i] = math::exp(x[i] - largest); }), scale = 1 / sum;

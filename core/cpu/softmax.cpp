@@ -14,7 +14,7 @@ template <class T> T row_sum(const T* x, std::int64_t n) {
   return blocked_sum<T>(n, [&](std::int64_t i) { return x[i]; });
 }
 
-// Rows that are short are taken some at once: their exponentials and logarithms are one loop then.
+// Short rows are handled kAtOnce at a time: one loop computes all their exponentials or logarithms.
 inline constexpr int kAtOnce = 16;
 std::int64_t rows_at_once(std::int64_t n) { return n < 64 ? kAtOnce : 1; }
 
@@ -27,7 +27,7 @@ template <class T> void exp_all(T* x, std::int64_t n) {
   });
 }
 
-// out = x - max - log(sum(exp(x - max))) of each row. A row that is -Inf all over gives NaN, as the quotient 0/0 would.
+// out = x - max - log(sum(exp(x - max))) for each row. A row of -Inf alone gives NaN, as 0/0 does.
 template <class T> void log_softmax_rows(const T* x, T* out, std::int64_t rows, std::int64_t n) {
   T largest[kAtOnce], log_sum[kAtOnce];
   std::fill_n(log_sum, kAtOnce, T{1});
@@ -42,7 +42,7 @@ template <class T> void log_softmax_rows(const T* x, T* out, std::int64_t rows, 
     for (std::int64_t i = r * n; i < (r + 1) * n; ++i) out[i] = x[i] - largest[r] - log_sum[r];
 }
 
-// f(row, in0, in1, out, n) for each row along the call's dim; in1 is null where there is one input.
+// Calls f(row, in0, in1, out, n) for each row along the call's dim; in1 is null if there is one input.
 template <class F> void along(const OpCall& call, Outputs& out, const F& f) {
   if (out[0].numel() == 0) return;
   const int dim = call.get<DimAttrs>().dim;
@@ -85,7 +85,7 @@ void log_softmax_backward(const OpCall& call, Outputs& out) {
   });
 }
 
-// The classes of a call on rows of c logits: checked before a number is written.
+// The class indices of a call on rows of c logits. The constructor checks all of them, before anything is written.
 struct Classes {
   const std::int64_t* data;
   std::int64_t stride, ignore, counted = 0;  // rows that are not ignored
@@ -104,7 +104,7 @@ struct Classes {
   std::int64_t operator[](std::int64_t row) const { return data[row * stride]; }
 };
 
-// -sum(t * log p) for the target t that has 1 - s on the class and s/C more on each.
+// -sum(t * log p) for the target t = (1 - smoothing) * onehot(label) + smoothing / n.
 template <class T> T row_loss(const T* logp, std::int64_t label, double smoothing, std::int64_t n) {
   if (smoothing == 0) return -logp[label];
   return static_cast<T>(1 - smoothing) * -logp[label] +
@@ -128,7 +128,7 @@ template <class T> void cross_entropy(const OpCall& call, Outputs& out) {
   CastCounts* const cast = counts_for(dtype_of<T>, out[0].dtype());
   if (a.reduction == Reduction::none) return cast_and_store(out[0].dtype(), losses, out[0].raw(), 1, rows.count, cast);
   T loss = row_sum(losses, rows.count);
-  if (a.reduction == Reduction::mean) loss /= static_cast<T>(classes.counted);  // 0/0: NaN, as it should
+  if (a.reduction == Reduction::mean) loss /= static_cast<T>(classes.counted);  // NaN (0/0) if all rows are ignored
   cast_and_store(out[0].dtype(), &loss, out[0].raw(), 1, 1, cast);
 }
 

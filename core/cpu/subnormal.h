@@ -1,4 +1,4 @@
-// Products with subnormal numbers for processors that multiply these slowly.
+// Products with subnormal numbers, for processors that multiply them slowly.
 #pragma once
 
 #include <bit>
@@ -6,7 +6,7 @@
 
 namespace gradual::cpu {
 
-// Processors of Intel hand a product with a subnormal operand to microcode.
+// Intel processors multiply subnormal numbers in microcode.
 inline bool subnormals_are_slow() {
 #if defined(__x86_64__)
   return __builtin_cpu_is("intel") != 0;
@@ -17,15 +17,16 @@ inline bool subnormals_are_slow() {
 
 inline bool is_subnormal(std::uint32_t bits) { return (bits << 1) - 1 < 0xffffff; }  // of a float
 
-// For loops: N may be a constant.
+// True if any of n floats is subnormal. N is an integer or a std::integral_constant.
 template <class N> bool any_subnormal(const float* x, N n) {
   std::uint32_t found = 0;
   for (std::int64_t i = 0; i < n; ++i) found |= is_subnormal(std::bit_cast<std::uint32_t>(x[i])) ? 1 : 0;
   return found != 0;
 }
 
-// rate * x for rates from 0 to 1, with the same bits. A subnormal x is a whole number of 2^-149, and so is its product:
-// a double holds that exactly and rounds it when 2^52 is added, which leaves it in the last bits.
+// rate * x for rates from 0 to 1, with the bits of the float product. A subnormal x is an integer multiple of 2^-149. A
+// double holds rate times that integer exactly. Adding 2^52 rounds it to an integer in the last bits of the sum; these
+// are the bits of the result.
 struct TimesSubnormal {
   float operator()(float rate, float x) const {
     constexpr std::uint32_t kSign = 1U << 31;

@@ -1,5 +1,6 @@
-// conv2d and its two gradients: f32, bf16 where the CPU multiplies it, f8 as exact bf16, all others as f32; sums in
-// f32. oneDNN's fast kernels want channels in blocks: images are reordered to what it chooses, and back.
+// conv2d and its two gradients by oneDNN. bf16 and f8 operands are multiplied as bf16 if the processor has bf16
+// products, all others as f32. Sums are f32. oneDNN's fast kernels read blocks of channels: images are reordered to the
+// layout that oneDNN chooses, and back.
 #include <algorithm>
 #include <memory>
 #include <string_view>
@@ -22,7 +23,7 @@ using Desc = dnnl::memory::desc;
 using Tag = dnnl::memory::format_tag;
 using Argument = Primitive::Argument;
 
-inline constexpr std::int64_t kParts = 16;  // of the batch, in deterministic mode
+inline constexpr std::int64_t kParts = 16;  // parts of the batch in deterministic mode, at most
 
 bool is_channels_last(const Tensor& t) { return gradual::is_channels_last(t.sizes(), t.strides()); }
 
@@ -31,14 +32,14 @@ struct Convolution {
   OpId op;
   ConvAttrs attrs;
   Shape x, w, y;
-  DType in, out;  // of both operands, and of the result
+  DType in, out;  // dtype of both operands, and of the result
   bool bias = false;
-  bool x_last = false, y_last = false;  // channels
+  bool x_last = false, y_last = false;  // the images are channels-last
   int threads = 1;
 
   bool makes(OpId wanted) const { return op == wanted; }
-  // Channels-last as it is, without reorders. Not where oneDNN 2.6 for AVX2 gathers the pixels that a 1x1 kernel meets:
-  // of channels that fill no register it then adds numbers from behind the images to gradients of weights.
+  // True if channels-last images are used without reorders. Not if oneDNN 2.6 for AVX2 gathers the pixels of a strided
+  // 1x1 kernel: with channels that do not fill a register, it adds numbers from beyond the images to weight gradients.
   bool stays_last() const {
     const bool gathers = w[2] * w[3] == 1 && attrs.stride[0] * attrs.stride[1] > 1 && x[1] % 8 != 0;
     return x_last && y_last && !gathers;
@@ -68,12 +69,12 @@ struct Convolution {
   }
 };
 
-// oneDNN's products of unfolded images are slower than those of core/cpu.
+// oneDNN's convolutions by im2col and GEMM are slower than those of core/cpu.
 bool is_worth(std::string_view implementation) {
   return is_fast(implementation) && implementation.find("gemm") == std::string_view::npos;
 }
 
-// The primitive that `Kind` makes of the layouts and, of a gradient, the forward that oneDNN takes for a hint.
+// The primitive_desc of `Kind` for these layouts. That of a gradient takes the forward one as a hint.
 template <class Kind, class... Forward> auto describe_as(const Convolution& c, const Forward&... forward) {
   const ConvAttrs& a = c.attrs;
   const dnnl::memory::dims stride{a.stride[0], a.stride[1]}, padding{a.padding[0], a.padding[1]};
@@ -98,7 +99,7 @@ std::unique_ptr<Primitive> made(const Convolution& c, const How& how, Argument x
 
 std::unique_ptr<Primitive> make(const Convolution& c) {
   using enum Argument::As;
-  Convolution hint = c;  // all of the operands' dtype
+  Convolution hint = c;  // the forward convolution has one dtype, that of the operands
   if (!c.makes(OpId::conv2d)) hint.out = c.in;
   const auto forward = describe_as<dnnl::convolution_forward>(hint);
   if (c.op == OpId::conv2d_backward_input) {
@@ -120,7 +121,7 @@ std::unique_ptr<Primitive> make(const Convolution& c) {
                                          {DNNL_ARG_DST, forward.dst_desc(), written, c.given_y()});
 }
 
-// Null where oneDNN has no fast kernel. For the threads of the innermost Team.
+// Null if oneDNN has no fast kernel. The primitive is for the threads of the innermost Team.
 Primitive* primitive_of(const Convolution& c) {
   const ConvAttrs& a = c.attrs;
   Key key(static_cast<std::int64_t>(c.op));
@@ -130,7 +131,8 @@ Primitive* primitive_of(const Convolution& c) {
   return find(key, [&] { return make(c); });
 }
 
-// x, w and y wherever they are operands or the result. False where oneDNN has no fast kernel: nothing is written then.
+// x, w and y are passed in this order, whichever of them is the result. False, with nothing written, if oneDNN has no
+// fast kernel.
 bool run(const Convolution& c, const void* x, const void* w, const void* y, const float* bias) {
   const Team team(c.threads);
   Primitive* const primitive = primitive_of(c);
@@ -144,12 +146,12 @@ std::int64_t image_bytes(const Shape& sizes, DType dtype) {
   return sizes[1] * sizes[2] * sizes[3] * static_cast<std::int64_t>(size_of(dtype));
 }
 
-// The images of a part: so few that they stay in a cache while they are reordered and convolved, yet enough for a
-// thread to be worth while.
+// The number of images per part: few enough to stay in a cache while they are reordered and convolved, yet enough to be
+// worth a thread.
 std::int64_t part_of(const Convolution& c) {
   constexpr std::int64_t kCached = 512 << 10;
   const std::int64_t images = c.x[0];
-  // Images that stay as they are need no such cache.
+  // Images that are not reordered need no such cache.
   const std::int64_t bytes = image_bytes(c.x, c.x_dtype()) + image_bytes(c.y, c.y_dtype());
   const std::int64_t cached = c.stays_last() ? images : kCached / bytes;
   const std::int64_t worth = cpu::kWorthThreads * images / std::max<std::int64_t>(1, c.work());
@@ -157,12 +159,12 @@ std::int64_t part_of(const Convolution& c) {
   return cpu::even_part(images, std::max({std::int64_t{1}, worth, std::min(cached, (images + threads - 1) / threads)}));
 }
 
-// The images x or y of a convolution, which takes or gives them as `dtype`: where they lie, or converted a part at a
-// time, so that no copy of them all is made.
+// The images x or y of a convolution that reads or writes them as `dtype`: in place, or converted a part at a time,
+// without a copy of all images.
 struct Images {
   const Tensor& tensor;
   DType dtype;
-  std::int64_t numbers;  // of a part; the last may have fewer
+  std::int64_t numbers;  // elements per part; the last may have fewer
   bool written;
   bool tf32 = !written && cpu::rounds_to_tf32(tensor.dtype());
   bool converted = tf32 || tensor.dtype() != dtype;
@@ -183,7 +185,7 @@ struct Images {
   }
 };
 
-// The batch in parts of `size`, each on one thread; gradients of weights are added up in the order of the parts.
+// Runs the batch in parts of `size` images, each on one thread. The weight gradients of the parts are added in order.
 bool run_parts(const Convolution& whole, std::int64_t size, const Tensor& x, void* w, const Tensor& y,
                const float* bias) {
   const std::int64_t images = whole.x[0], parts = (images + size - 1) / size;
@@ -217,7 +219,7 @@ bool run_parts(const Convolution& whole, std::int64_t size, const Tensor& x, voi
         [&](std::int64_t part) { xs.load(i + part, x_at), ys.load(i + part, y_at); },
         [&](std::int64_t part) { xs.store(i + part, x_at, counts), ys.store(i + part, y_at, counts); });
   };
-  // Of consecutive parts the weights are reordered once.
+  // A task takes consecutive parts and reorders the weights once.
   const int threads = num_threads();
   const Images& result = xs.written ? xs : ys;
   cpu::parallel_counted(parts, (parts + threads - 1) / threads, result.dtype, result.tensor.dtype(),
@@ -236,7 +238,7 @@ bool run_parts(const Convolution& whole, std::int64_t size, const Tensor& x, voi
   return true;
 }
 
-// An operand's numbers in `dtype`, row-major, or channels-last where they lie so and that is taken.
+// The operand in `dtype`: row-major, or channels-last if it is so already and `last_is_taken`.
 Tensor operand(const Tensor& t, DType dtype, bool last_is_taken) {
   const bool tf32 = cpu::rounds_to_tf32(t.dtype());
   if (t.dtype() == dtype && !tf32 && (t.is_contiguous() || (last_is_taken && is_channels_last(t)))) return t;
@@ -254,7 +256,7 @@ bool convolution(const OpCall& call, Outputs& out) {
       c.out == DType::f32 || (c.out == DType::bf16 && c.in == DType::bf16 && !cpu::counts_for(DType::f32, c.out));
   if (!plain) c.out = DType::f32;
   const bool of_weights = c.makes(OpId::conv2d_backward_weight);
-  // Dense images are converted a part at a time, should it come to parts.
+  // Contiguous images are converted later: a part at a time if the batch is cut.
   const auto prepared = [&](const Tensor& t, bool images) {
     return images && t.is_contiguous() ? t : operand(t, c.in, images);
   };
@@ -267,7 +269,8 @@ bool convolution(const OpCall& call, Outputs& out) {
   c.x = x.sizes(), c.w = w.sizes(), c.y = y.sizes();
   c.x_last = is_channels_last(x), c.y_last = is_channels_last(y);
   const std::int64_t size = part_of(c);
-  // oneDNN's own threads, which wait for each other, long on a busy machine, are for batches of too few images.
+  // oneDNN's own threads wait for each other, which is slow on a busy machine. They serve batches of too few images
+  // only.
   const bool few = 2 * c.x[0] <= num_threads();
   const bool in_parts = deterministic() || (size < c.x[0] && !few);
   if (!in_parts) {

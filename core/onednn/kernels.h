@@ -1,4 +1,4 @@
-// What oneDNN offers to compute, by the file that fills the column. Called once by register_columns().
+// Registration of oneDNN's offers, one function per source file. register_columns() calls each once.
 #pragma once
 
 #include "../ops/dispatch.h"

@@ -1,4 +1,5 @@
-// matmul and linear: f32, bf16 where the CPU multiplies it, f8 as exact bf16, all others as f32; sums in f32.
+// matmul and linear by oneDNN. bf16 and f8 operands are multiplied as bf16 if the processor has bf16 products, all
+// others as f32. Sums are f32.
 #include <algorithm>
 #include <memory>
 

@@ -19,13 +19,13 @@ bool has(dnnl::cpu_isa isa) {
          static_cast<unsigned>(isa);
 }
 
-inline constexpr std::size_t kPrimitives = 1024;  // that a thread keeps; then it starts anew
+inline constexpr std::size_t kPrimitives = 1024;  // primitives that a thread keeps; when full, it drops them all
 
 struct KeyHash {
   std::size_t operator()(const Key& key) const { return key.hash(); }
 };
 
-// Of instruction sets, which are sets of bits: one that holds others comes before them.
+// The name of the widest instruction set. Each is a set of bits; one that contains others comes before them.
 std::string isa_name() {
   using enum dnnl::cpu_isa;
   static constexpr std::pair<dnnl::cpu_isa, const char*> kNames[] = {{avx512_core_amx, "avx512_core_amx"},
@@ -82,7 +82,7 @@ std::size_t Key::hash() const {
   return h;
 }
 
-// Between an argument as the caller has it and scratch memory `offset` bytes on.
+// Reorders between an argument in the caller's layout and scratch memory at byte `offset`.
 struct Primitive::Reorder {
   std::size_t argument, offset;
   bool written;
@@ -93,7 +93,7 @@ namespace {
 
 using Desc = dnnl::memory::desc;
 
-// Desc::dims() until version 2, get_dims() from 3 on.
+// oneDNN 2 has Desc::dims(), oneDNN 3 has get_dims().
 template <class D> dnnl::memory::dims sizes_of(const D& layout) {
   if constexpr (requires { layout.get_dims(); }) return layout.get_dims();
   else return layout.dims();

@@ -22,8 +22,8 @@ using Element = std::uint16_t;
       const auto *const low = from + i * from_step, *const high = low + kHalf * from_step;
       rows[0][i] = _mm256_loadu2_m128i(reinterpret_cast<const __m128i*>(high), reinterpret_cast<const __m128i*>(low));
     }
-    // A lane has 64 elements. Interleaving its halves rotates the bits of a position by one; three times swap row and
-    // column.
+    // A 128-bit lane of all rows has 64 elements. Interleaving its halves rotates the bits of an element's index by
+    // one; three rotations swap row and column.
     for (int step = 0; step < 3; ++step)
       for (int i = 0; i < kHalf / 2; ++i) {
         rows[step + 1][2 * i] = _mm256_unpacklo_epi16(rows[step][i], rows[step][i + kHalf / 2]);
@@ -43,7 +43,7 @@ void move_blocks(const void* from, void* to, const BlockLayout& l) {
       const auto* const read = static_cast<const Element*>(from) + image * size;
       auto* const write = static_cast<Element*>(to) + image * size;
       for (std::int64_t next = 0; next < l.pixels; next += kSide) {
-        const std::int64_t pixel = std::min(next, l.pixels - kSide);  // the last ones again
+        const std::int64_t pixel = std::min(next, l.pixels - kSide);  // the last pixels may be moved twice
         for (std::int64_t group = 0; group < l.channels / kSide; ++group) {
           const std::int64_t plane = group * kSide * l.pixels + pixel, block = group * group_step + pixel * pixel_step;
           if (l.pack) transpose(read + plane, l.pixels, write + block, pixel_step);

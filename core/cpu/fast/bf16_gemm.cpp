@@ -15,32 +15,35 @@
 namespace gradual::cpu {
 namespace {
 
-// Both kernels take tiles in the order of AMX: 16 rows (columns) and 32 places of k.
+// Both kernels read tiles in the layout of AMX: 16 rows of a, or columns of b, by 32 values of k.
 inline constexpr int kSide = 16, kDepth = 32;
-inline constexpr std::int64_t kTile = kSide * kDepth;  // numbers, 1 KiB
-inline constexpr std::int64_t kPair = 2 * kSide;       // rows of c at a time: two tiles of a
-inline constexpr std::int64_t kOf = kSide * kSide;     // numbers of a tile of c
-inline constexpr std::int64_t kBlockRows = 128;        // of c, whose sums stay in the second cache
-inline constexpr std::int64_t kPackedA = 4 << 20;      // bytes of a that are put in order at once, or kBlockRows rows
+inline constexpr std::int64_t kTile = kSide * kDepth;  // elements of a tile of a or b, 1 KiB
+inline constexpr std::int64_t kPair = 2 * kSide;       // rows of c computed together: two tiles of a
+inline constexpr std::int64_t kOf = kSide * kSide;     // elements of a tile of c
+inline constexpr std::int64_t kBlockRows = 128;        // rows of a block of c, whose sums stay in the L2 cache
+inline constexpr std::int64_t kPackedA = 4 << 20;      // bytes of a that are packed at once; at least kBlockRows rows
 
 std::int64_t pieces(std::int64_t n, std::int64_t size) { return (n + size - 1) / size; }
 
-// Tiles of 16 lines follow each other along k; `next` numbers on are those of the next 16 lines.
+// A packed operand. A line is a row of a or a column of b. The tiles of 16 lines are adjacent along k; those of the
+// next 16 lines begin `next` elements later.
 struct Tiles {
   const BFloat16* data;
   std::int64_t next;
   Tiles at(std::int64_t line, std::int64_t tile) const { return {data + line / kSide * next + tile * kTile, next}; }
 };
 
-// c += a b for at most kPair rows, a kernel's columns and k places. `first`: c begins with these numbers in every row,
-// the bias. c's tiles lie one after the other, those of its upper rows first, for as many columns as the kernel has.
+// c += a b for at most kPair rows and a kernel's columns, over k products. If `first` is not null, each row of c starts
+// from it, the bias. c's tiles are adjacent, those of its upper rows first; each row of tiles has space for all of the
+// kernel's columns.
 struct Sums {
   std::int64_t rows, columns, k;
   const float* first;  // or null
   float* c;
 };
 
-// By hand, for compilers differ in their intrinsics, and g++ 12's do not say that they read memory.
+// Inline assembly, because the intrinsics of compilers differ, and those of g++ 12 do not declare that they read
+// memory.
 template <int kT> [[gnu::always_inline]] inline void load(const void* from, std::int64_t stride) {
   asm volatile("tileloadd (%0,%1,1), %%tmm%c2" ::"r"(from), "r"(stride), "i"(kT) : "memory");
 }
@@ -54,7 +57,7 @@ template <int kC, int kA, int kB> [[gnu::always_inline]] inline void add_product
   asm volatile("tdpbf16ps %%tmm%c2, %%tmm%c1, %%tmm%c0" ::"i"(kC), "i"(kA), "i"(kB));
 }
 
-// Eight tile registers of 16 rows of 64 bytes: 0 to 3 hold c, 4 and 5 a, 6 and 7 b.
+// Eight tile registers with 16 rows of 64 bytes. Registers 0 to 3 hold c, 4 and 5 hold a, 6 and 7 hold b.
 struct alignas(64) Configuration {
   std::uint8_t palette = 1, start = 0, reserved[14] = {};
   std::uint16_t bytes[16] = {64, 64, 64, 64, 64, 64, 64, 64};
@@ -63,9 +66,9 @@ struct alignas(64) Configuration {
 
 class Amx : Pinned {
  public:
-  static constexpr std::int64_t kColumns = kPair, kBlockColumns = 256;  // of c: of a multiply, of a block
-  static constexpr std::int64_t kBlockTiles =
-      512 / kDepth;  // of k: two tiles' columns of b fill 2/3 of the first cache
+  static constexpr std::int64_t kColumns = kPair, kBlockColumns = 256;  // columns of c: of a multiply, of a block
+  // Tiles along k: two columns of tiles of b fill 2/3 of the L1 cache.
+  static constexpr std::int64_t kBlockTiles = 512 / kDepth;
   Amx() {
     static constexpr Configuration kConfiguration;
     asm volatile("ldtilecfg %0" ::"m"(kConfiguration));
@@ -82,7 +85,8 @@ class Amx : Pinned {
   }
 
  private:
-  // For kR x kC tiles of c. The rows of a pass by, b's columns are wanted again.
+  // Computes kR x kC tiles of c. The next rows use b's tiles again; a's tiles are loaded with the hint not to cache
+  // them.
   template <int kR, int kC>
   static void multiply(const Tiles& a, const Tiles& b, std::int64_t tiles, const float* first, float* c) {
     constexpr std::int64_t kRow = 64;  // bytes of a tile's row
@@ -114,12 +118,12 @@ class Amx : Pinned {
   }
 };
 
-// VDPBF16PS adds two products to each of 16 sums. Eight rows meet three tiles' columns at a time: 24 vectors of
-// sums keep two instructions a cycle busy, for which 11 loads are enough.
+// VDPBF16PS adds two products to each of 16 sums. Eight rows of a and three columns of tiles of b have 24 vectors of
+// sums: 24 instructions for 11 loads, and enough independent sums for two instructions per cycle.
 struct Dots {
   static constexpr std::int64_t kColumns = 3 * kSide, kBlockColumns = 384;
-  static constexpr std::int64_t kBlockTiles = 256 / kDepth;  // three tiles' columns of b fill half of the first cache
-  // Not 48 and then 16, which have more to load than to add.
+  static constexpr std::int64_t kBlockTiles = 256 / kDepth;  // three columns of tiles of b fill half of the L1 cache
+  // 49 to 64 columns are cut after 32, not after 48: 16 columns need more loads than multiply-adds.
   static std::int64_t columns(std::int64_t rest) {
     return rest > kColumns && rest <= 2 * kPair ? kPair : std::min(rest, kColumns);
   }
@@ -130,7 +134,7 @@ struct Dots {
   }
 
  private:
-  // All rows and kC tiles' columns.
+  // All rows and kC columns of tiles.
   template <int kC> static void strip(const Tiles& a, const Tiles& b, const Sums& s) {
     constexpr int kMost = kC == 1 ? kSide : kSide / 2;
     for (std::int64_t i = 0; i < s.rows; i += kMost)
@@ -139,7 +143,7 @@ struct Dots {
         static_cast<void>(((rows == kMost - kR && (multiply<kMost - kR, kC>(a, b, i, s), true)) || ...));
       }(std::make_integer_sequence<int, kMost>());
   }
-  // For kRows rows of a tile, from `row` on, and kC tiles' columns.
+  // kRows rows of a tile, from `row` on, and kC columns of tiles.
   template <int kRows, int kC>
   [[gnu::target("avx512f")]] static void multiply(const Tiles& a, const Tiles& b, std::int64_t row, const Sums& s) {
     float* const c = s.c + row / kSide * (kColumns / kSide) * kOf + row % kSide * kSide;
@@ -163,7 +167,7 @@ struct Dots {
           const __m512i row_of_a = _mm512_set1_epi32(pair);
 #pragma GCC unroll 3
           for (int j = 0; j < kC; ++j) {
-            __m512 sum = sums[i][j];  // not in place, which g++ 12 takes for a place in memory
+            __m512 sum = sums[i][j];  // a copy: g++ 12 would keep sums[i][j] in memory
             asm("vdpbf16ps %2, %1, %0" : "+v"(sum) : "v"(row_of_a), "v"(columns[j]));  // the intrinsic crashes clang 16
             sums[i][j] = sum;
           }
@@ -177,7 +181,7 @@ struct Dots {
   }
 };
 
-// Rows of 16 numbers of 32 bits change places with columns: pairs, fours, and then the vectors' quarters.
+// Transposes 16 x 16 elements of 32 bits: interleaves pairs, then fours, then the quarters of vectors.
 [[gnu::target("avx512f,avx512bw,avx512vl"), gnu::always_inline]] inline void transpose(__m512i (&rows)[kSide]) {
   __m512i pairs[kSide], fours[kSide];
 #pragma GCC unroll 8
@@ -205,21 +209,21 @@ struct Dots {
   }
 }
 
-// Rows of a or columns of b: number p of line i is data[i * line + p * place].
+// Rows of a or columns of b: element p of line i is data[i * line + p * place].
 struct Lines {
   const BFloat16* data;
   std::int64_t line, place;
 };
 
-// 32 places of 16 lines as a tile, zeros where there are fewer. a's rows hold a line each; b's 16 rows hold two places
-// each of all lines.
+// Packs 32 elements of each of 16 lines as a tile; missing elements become 0. A row of a tile of a holds one line; a
+// row of a tile of b holds two elements of every line.
 template <bool kOfB>
 [[gnu::target("avx512f,avx512bw,avx512vl"), gnu::always_inline]] inline void pack_tile(const Lines& from,
                                                                                        std::int64_t lines,
                                                                                        std::int64_t places,
                                                                                        BFloat16* to) {
   __m512i rows[kSide];
-  const bool along = from.place == 1;  // a line's numbers are next to each other
+  const bool along = from.place == 1;  // the elements of a line are adjacent
   if (along) {
     const auto some = static_cast<__mmask32>((std::uint64_t{1} << std::min<std::int64_t>(places, kDepth)) - 1);
 #pragma GCC unroll 16
@@ -241,8 +245,8 @@ template <bool kOfB>
   for (int i = 0; i < kSide; ++i) _mm512_store_si512(to + i * kDepth, rows[i]);
 }
 
-// Tiles of 16 lines follow each other along k. Two of them at a time, which share the lines of memory, in the order of
-// memory: line by line or place by place.
+// Packs an operand as Tiles, in its memory order: along the lines or across them. Two groups of 16 lines are packed
+// together; if lines are adjacent, the groups share cache lines.
 template <bool kOfB>
 [[gnu::target("avx512f,avx512bw,avx512vl")]] void pack(const Lines& from, std::int64_t lines, std::int64_t k,
                                                        BFloat16* to) {
@@ -257,8 +261,8 @@ template <bool kOfB>
     }
 }
 
-// Sums in tiles, `next` numbers from those of upper rows to those below, to where they belong, rounded as
-// BFloat16(float) does: there are no subnormal numbers, which these instructions would make zeros.
+// Writes sums from tiles to c; the tiles of the next 16 rows begin `next` elements later. Rounding is that of
+// BFloat16(float): the instruction turns subnormal numbers into 0, but sums have none.
 template <class Tc>
 [[gnu::target("avx512f,avx512bw,avx512vl,avx512bf16")]] void write(const float* sums, std::int64_t next,
                                                                    std::int64_t rows, std::int64_t columns, Tc* c,
@@ -271,7 +275,7 @@ template <class Tc>
       Tc* const to = c + i * across + j;
       __m512 low = _mm512_load_ps(row), high = _mm512_maskz_load_ps(right, row + kOf);
       if (relu) {
-        low = _mm512_max_ps(_mm512_setzero_ps(), low);  // of NaN and 0 the second, NaN
+        low = _mm512_max_ps(_mm512_setzero_ps(), low);  // max(0, NaN) is the second operand, NaN
         high = _mm512_max_ps(_mm512_setzero_ps(), high);
       }
       if constexpr (std::is_same_v<Tc, float>) {
@@ -284,12 +288,13 @@ template <class Tc>
   }
 }
 
-// Where a product keeps what it has put in order, and sums.
+// The scratch memory of a product: packed a, packed b, sums, bias.
 template <class Kernel> struct Room {
-  std::int64_t rows, b, sums, bias, all;  // of a at a time; bytes before each, and of all
+  std::int64_t rows, b, sums, bias, all;  // rows of a packed at once; offsets of b, sums and bias; size in bytes
   template <class Tc> explicit Room(const Bf16Product<Tc>& p) {
     const std::int64_t tiles = pieces(p.k, kDepth), line = tiles * kDepth * 2;
-    // All columns at once want a's rows one time alone: then a block of them, which the second cache keeps.
+    // If all columns fit in a block, each row of a is needed once: then only kBlockRows rows are packed at a time,
+    // which stay in the L2 cache.
     rows = p.n <= Kernel::kBlockColumns ? kBlockRows : std::max(kBlockRows, kPackedA / line / kBlockRows * kBlockRows);
     const std::int64_t columns = std::min(Kernel::kBlockColumns, pieces(p.n, kSide) * kSide);
     b = pieces(std::min(rows, p.m), kSide) * kSide * line;
@@ -300,7 +305,7 @@ template <class Kernel> struct Room {
   }
 };
 
-// A block of c: sums stay in `sums` until all of k is added.
+// Computes a block of c. The sums stay in `sums` until all of k is added.
 template <class Kernel, class Tc>
 void block(const Bf16Product<Tc>& p, const Tiles& a, const Tiles& b, const float* bias, float* sums) {
   constexpr std::int64_t kBlock = Kernel::kBlockTiles, kSums = kPair * Kernel::kColumns;

@@ -1,6 +1,6 @@
-// Products of matrices in bf16 by Intel's AMX, whose tiles multiply 16 x 32 by 32 x 16 numbers at once: faster than the
-// libraries' (bench/results/compare_amx.md). Without it by AVX512-BF16, whose vectors add two products to each of 16
-// sums.
+// bf16 matrix products by Intel's AMX, which multiplies tiles of 16 x 32 and 32 x 16 numbers and is faster than the
+// libraries (bench/results/compare_amx.md). Without AMX, by AVX512-BF16, whose instructions add two products to each of
+// 16 sums.
 #pragma once
 
 #include <cstdint>
@@ -10,17 +10,17 @@
 
 namespace gradual::cpu {
 
-// Sizes are above 0. Out: float, or BFloat16, to which each sum is rounded once.
+// Sizes are above 0. Out is float or BFloat16, to which each sum is rounded once.
 template <class Out> using Bf16Product = FastProduct<BFloat16, Out>;
 
-// Whether bf16_product can be called: cpu_isa() is amx, or avx512 on a processor with AVX512-BF16.
+// True if bf16_product can be called: cpu_isa() is amx, or avx512 on a processor with AVX512-BF16.
 bool has_bf16_product();
-// On the calling thread. Each sum goes from the bias on in the order of k, rounded to nearest even at each step, where
-// subnormal numbers, read or made, count as zeros (Intel 64 and IA-32 Architectures Software Developer's Manual,
-// TDPBF16PS, VDPBF16PS). By AMX 32 products at a time: those of even and of odd places are summed apart by fused
-// multiply-adds; the two sums are added to each other, and the result to the earlier sum. By AVX512-BF16 two at a time,
-// by a fused multiply-add each: the odd place's, then the even one's. Zeros fill up the last 32 or two places. So no
-// cut of m or n changes a bit.
+// Runs on the calling thread. Each sum starts from the bias and adds products in the order of k. Each step rounds to
+// nearest even, and subnormal numbers, read or made, count as 0 (Intel 64 and IA-32 Architectures Software Developer's
+// Manual, TDPBF16PS, VDPBF16PS). AMX adds 32 products per step: it sums those of even k and those of odd k separately
+// by fused multiply-adds, adds the two sums, and adds the result to the earlier sum. AVX512-BF16 adds two products per
+// step, each by a fused multiply-add: that of the odd k, then that of the even k. Zeros pad the last step. So no cut of
+// m or n changes a bit.
 template <class Tc> void bf16_product(const Bf16Product<Tc>& p);
 
 }  // namespace gradual::cpu

@@ -1,6 +1,5 @@
-// dw [taps, outputs] = x [taps, pixels] dy [pixels, outputs], where x is not unfolded (an implicit GEMM, Chetlur et al.
-// 2014): in a copy of the images with their padding, what a tap sees of a pixel lies where the tap says plus where the
-// pixel says.
+// dw [taps, outputs] = x [taps, pixels] dy [pixels, outputs]. x is not unfolded (implicit GEMM, Chetlur et al. 2014):
+// in a padded copy of the images, the offset of an element is the offset of its tap plus the offset of its pixel.
 #include "f32_conv.h"
 
 #include <algorithm>
@@ -25,13 +24,13 @@ namespace {
 using Offsets = std::vector<std::int32_t>;
 
 inline constexpr int kLanes = Avx2::kLanes, kColumns = 2 * kLanes;
-inline constexpr std::int64_t kOutputs = 8;        // of a group, at least
-inline constexpr std::int64_t kPixels = 256;       // of a block, about
-inline constexpr std::int64_t kCopied = 1 << 16;   // numbers of a block's copy, about: half of a second cache
-inline constexpr std::int64_t kParts = 16;         // of the batch
-inline constexpr std::int64_t kPartial = 1 << 21;  // numbers of all parts' sums, about
+inline constexpr std::int64_t kOutputs = 8;        // output channels of a group, at least
+inline constexpr std::int64_t kPixels = 256;       // pixels of a block, about
+inline constexpr std::int64_t kCopied = 1 << 16;   // elements of a block's padded copy, about: half of an L2 cache
+inline constexpr std::int64_t kParts = 16;         // parts of the batch, at most
+inline constexpr std::int64_t kPartial = 1 << 21;  // elements of the sums of all parts, about
 
-// x unfolded, [taps, pixels], as tiles read it: element (i, p) is data[taps[i] + pixels[p]].
+// The unfolded x [taps, pixels] as an operand of tile(): element (i, p) is data[taps[i] + pixels[p]].
 struct Taps {
   const float* data;
   const std::int32_t *taps, *pixels;
@@ -49,7 +48,7 @@ struct Taps {
   }
 };
 
-// c [m, kColumns] += x [m, k] b [k, kColumns]. The first `columns` of c are wanted.
+// c [m, kColumns] += x [m, k] b [k, kColumns], for at least the first `columns` columns.
 void add_product(std::int64_t m, std::int64_t k, const Taps& x, const float* b, std::int64_t columns, float* c) {
   for (std::int64_t q = 0; q < k; q += kBlockDepth) {
     const Taps part{x.data, x.taps, x.pixels + q};
@@ -60,8 +59,8 @@ void add_product(std::int64_t m, std::int64_t k, const Taps& x, const float* b, 
   }
 }
 
-// An operand's images as they are read: rows of any dtype and strides, in f32. Made on the calling thread, whose modes
-// count.
+// Reads rows of an operand's images, of any dtype and strides, as f32. Constructed on the calling thread, whose tf32
+// mode applies.
 struct Images {
   const Tensor& t;
   bool tf32 = rounds_to_tf32(t.dtype());
@@ -76,7 +75,7 @@ struct Images {
   }
 };
 
-// How the sums are cut, by shape alone. A block of pixels has some whole images, or some rows of one; its copies have
+// Cuts the sums by shape alone. A block of pixels has some whole images, or some rows of one image. Its padded copy has
 // as many input channels as stay in the cache.
 struct Problem {
   const ConvAttrs& attrs;
@@ -104,10 +103,10 @@ struct Problem {
   std::int64_t height() const { return dy.t.sizes()[2]; }
   std::int64_t width() const { return dy.t.sizes()[3]; }
   std::int64_t taps() const { return kernel[0] * kernel[1]; }
-  std::int64_t bands() const { return (height() + block_rows - 1) / block_rows; }  // of an image
+  std::int64_t bands() const { return (height() + block_rows - 1) / block_rows; }  // blocks per image
   std::int64_t blocks() const { return (images() + block_images - 1) / block_images * bands(); }
   std::int64_t block_pixels() const { return block_images * block_rows * width(); }
-  // Of the copies [block_images, block_inputs, copied_height, copied_width].
+  // Sizes of the padded copy [block_images, block_inputs, copied_height, copied_width].
   std::int64_t copied_height() const { return block_rows + reach[0]; }
   std::int64_t copied_width() const { return width() + reach[1]; }
   std::int64_t copied_image() const { return block_inputs * copied_height() * copied_width(); }
@@ -121,7 +120,7 @@ struct Problem {
   }
 
  private:
-  // In the copies, of all positions of three dims, row-major.
+  // Offsets in the padded copy of all positions of three dims, in row-major order.
   static Offsets offsets(const Shape& sizes, const Shape& steps) {
     Offsets all;
     all.reserve(static_cast<std::size_t>(numel(sizes)));
@@ -142,7 +141,7 @@ struct Block {
         rows(std::min(p.block_rows, p.height() - row)) {}
 };
 
-// `channels` channels of x from `first` on in the block's images, with their padding.
+// Copies channels [first, first + channels) of x, with padding, for the block's images and rows.
 void copy_inputs(const Problem& p, const Block& block, std::int64_t first, std::int64_t channels, float* to) {
   const std::int64_t height = p.x.t.sizes()[2], width = p.x.t.sizes()[3], edge = p.attrs.padding[1];
   for (std::int64_t image = 0; image < block.images; ++image) {
@@ -161,10 +160,10 @@ void copy_inputs(const Problem& p, const Block& block, std::int64_t first, std::
   }
 }
 
-// `channels` channels of dy from `first` on in the block's pixels, [channels, pixels].
+// Copies channels [first, first + channels) of dy at the block's pixels, as [channels, pixels].
 void copy_outputs(const Problem& p, const Block& block, std::int64_t first, std::int64_t channels, float* to) {
   const Shape& strides = p.dy.t.strides();
-  const bool joined = strides[2] == p.width() * strides[3];  // rows without gaps between them
+  const bool joined = strides[2] == p.width() * strides[3];  // no gaps between rows
   const std::int64_t rows = joined ? block.rows : 1;
   for (std::int64_t channel = first; channel < first + channels; ++channel)
     for (std::int64_t image = 0; image < block.images; ++image)
@@ -175,7 +174,8 @@ void copy_outputs(const Problem& p, const Block& block, std::int64_t first, std:
 void weight_gradient(const Problem& p, Tensor& out) {
   const Offsets taps = p.tap_offsets(), pixels = p.pixel_offsets();
   const Result<float> dw(out);
-  // Sums [parts, groups, strips][depth][kColumns]. A part's are made by one task for each block of input channels.
+  // Sums [parts, groups, strips][depth][kColumns]. A task computes those of one part, one group and one block of input
+  // channels.
   const std::int64_t strips = (p.outputs + kColumns - 1) / kColumns, depth = p.inputs * p.taps();
   const std::int64_t size = depth * kColumns, groups = p.attrs.groups, numbers = groups * strips * size;
   const std::int64_t most = std::clamp<std::int64_t>(kPartial / numbers, 1, kParts);

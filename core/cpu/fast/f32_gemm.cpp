@@ -13,17 +13,17 @@
 namespace gradual::cpu {
 namespace {
 
-inline constexpr std::int64_t kSmall = 1 << 19, kDepth = 1024;  // multiplications, and of a sum, at most
+inline constexpr std::int64_t kSmall = 1 << 19, kDepth = 1024;  // a small product: multiplications, k, at most
 inline constexpr std::int64_t kSide = 8;                        // rows and columns, at least
 
-// Of larger products (Goto and van de Geijn 2008): as much of b as stays in the last cache, and of a in the second.
-// Rows are a multiple of a tile's.
+// Block sizes of larger products (Goto and van de Geijn 2008): a block of b stays in the last-level cache, a block of a
+// in the L2 cache. kBlockRows is a multiple of a tile's rows.
 inline constexpr std::int64_t kBlockRows = 96, kBlockColumns = 2048;
 
 bool is_small(std::int64_t m, std::int64_t n, std::int64_t k) { return k <= kDepth && m * n * k <= kSmall; }
 
-// Transposes 16 columns of k adjacent numbers each, `stride` apart, to rows that are `across` apart. Four numbers of
-// each column are read as quarters of vectors and change places inside them. Columns past the last one repeat it.
+// Transposes 16 columns of k adjacent elements each, `stride` apart, to rows that are `across` apart. Four elements of
+// each column are loaded as quarters of vectors and transposed there. Missing columns repeat the last one.
 [[gnu::target("avx512f")]] inline void turn16(const float* from, std::int64_t stride, std::int64_t columns,
                                               std::int64_t k, float* __restrict to, std::int64_t across) {
   const float* column[16];
@@ -58,7 +58,8 @@ bool is_small(std::int64_t m, std::int64_t n, std::int64_t k) { return k <= kDep
 template <class Isa> struct Kernel {
   static constexpr int kLanes = Isa::kLanes, kColumns = 2 * kLanes;
 
-  // c = start + a b for the first columns of c, at most kColumns, of a strip b. If they are fewer, `edge` holds them.
+  // c = start + a b for the first `columns` columns of c, at most kColumns; b is a strip. If there are fewer than
+  // kColumns, they are computed in `edge` and copied.
   static void columns_of(const F32Product& p, const Panel& b, std::int64_t columns, const Panel& start, float* edge) {
     const Strided a{p.a};
     if (columns == kColumns) return strip<Isa, 2>(p.m, p.k, a, b, start, p.c, p.across);
@@ -70,7 +71,7 @@ template <class Isa> struct Kernel {
     for (std::int64_t i = 0; i < p.m; ++i) std::copy_n(edge + i * kColumns, columns, p.c + i * p.across);
   }
 
-  // `room` holds the bias of a strip, the columns of b and those of c.
+  // `room` has space for the bias of a strip, a strip of b and a strip of c.
   static void small(const F32Product& p, float* room) {
     float *const bias = room, *const panel = bias + kColumns, *const edge = panel + p.k * kColumns;
     F32Product part = p;
@@ -88,14 +89,14 @@ template <class Isa> struct Kernel {
     }
   }
 
-  // Numbers that a large product keeps: the bias of a strip, the columns of a block of c that fill no tile, a block of
-  // b.
+  // The scratch memory of a large product, in floats: the bias of a strip, a strip of c with too few columns for a
+  // tile, and a packed block of b.
   static std::int64_t room_of(const F32Product& p) {
     const std::int64_t columns = (std::min(p.n, kBlockColumns) + kColumns - 1) / kColumns * kColumns;
     return (1 + kBlockRows) * kColumns + std::min(p.k, kBlockDepth) * columns;
   }
 
-  // A block of c, at most kBlockRows and kBlockColumns, begun or gone on with: c += a b, or a b + bias.
+  // A block of c, at most kBlockRows x kBlockColumns: c = a b + bias if it `begins`, else c += a b.
   static void block(F32Product p, const float* b, bool begins, float* edge, float* bias) {
     for (std::int64_t j = 0; j < p.n; j += kColumns, p.c += kColumns) {
       const std::int64_t columns = std::min<std::int64_t>(kColumns, p.n - j);
@@ -137,7 +138,7 @@ template <class Isa> struct Kernel {
 }  // namespace
 
 bool suits_f32_product(std::int64_t m, std::int64_t n, std::int64_t k) {
-  const CpuIsa isa = cpu_isa();  // with AVX-512 large ones are oneDNN's: it reaches nine tenths of the peak there
+  const CpuIsa isa = cpu_isa();  // with AVX-512 large ones go to oneDNN: it reaches 90% of the peak
   return m >= kSide && n >= kSide && k > 0 && isa >= CpuIsa::avx2 && (isa == CpuIsa::avx2 || is_small(m, n, k));
 }
 

@@ -1,5 +1,5 @@
-// Products of matrices in f32 where libraries are slower: of small ones, for whose call and preparations
-// weigh as much as the sums, and of all on processors with AVX2 alone.
+// f32 matrix products where libraries are slower: small ones, for which a call and its preparations cost as much as the
+// sums, and all of them on processors with AVX2 but not AVX-512.
 #pragma once
 
 #include <cstdint>
@@ -10,10 +10,10 @@ namespace gradual::cpu {
 
 using F32Product = FastProduct<float, float>;
 
-// Whether f32_product is the way for a product of these sizes: not for narrow ones, nor without AVX2.
+// True if f32_product suits a product of these sizes. It does not for fewer than 8 rows or columns, nor without AVX2.
 bool suits_f32_product(std::int64_t m, std::int64_t n, std::int64_t k);
-// On the calling thread. Each sum goes from the bias on in the order of k, by fused multiply-adds, however the product
-// is cut.
+// Runs on the calling thread. Each sum starts from the bias and adds products in the order of k by fused multiply-adds,
+// however the product is cut.
 void f32_product(const F32Product& p);
 
 }  // namespace gradual::cpu

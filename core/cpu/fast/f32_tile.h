@@ -1,8 +1,7 @@
-// What the fast f32 kernels share: the vectors of an instruction set, tiles of sums, and packing into the order that
-// tiles read.
+// Shared by the fast f32 kernels: the vectors of an instruction set, tiles of sums, and the packing for tiles.
 #pragma once
 
-// Not for clang, which inlines neither functions of other targets nor, by flatten, what a called function calls: its
+// Not for clang: it does not inline functions of other targets, and its flatten does not reach nested calls, so the
 // kernels would consist of calls.
 #if defined(__x86_64__) && !defined(__clang__)
 #include <immintrin.h>
@@ -14,14 +13,14 @@
 
 namespace gradual::cpu {
 
-inline constexpr std::int64_t kBlockDepth =
-    256;  // of sums at a time: a strip of two vectors' columns stays in the first cache
+// Products added to a sum at a time: a strip of b, two vectors wide, stays in the L1 cache.
+inline constexpr std::int64_t kBlockDepth = 256;
 
-// What a kernel knows of an instruction set. By reference: vectors cannot be handed over where the caller has no such
-// registers, which it only has once all is inlined.
+// An instruction set. Vectors are passed by reference: a caller without these registers cannot pass them by value, and
+// callers have them only once everything is inlined.
 struct Avx2 {
   using Vector = __m256;
-  static constexpr int kLanes = 8, kRows = 6;  // of a tile: sums for 12 of 16 registers
+  static constexpr int kLanes = 8, kRows = 6;  // lanes of a vector, rows of a tile; its sums take 12 of 16 registers
   [[gnu::target("avx2,fma")]] static void load(Vector& v, const float* from) { v = _mm256_loadu_ps(from); }
   [[gnu::target("avx2,fma")]] static void store(float* to, const Vector& v) { _mm256_storeu_ps(to, v); }
   [[gnu::target("avx2,fma")]] static void repeat(Vector& v, const float* from) { v = _mm256_broadcast_ss(from); }
@@ -31,7 +30,7 @@ struct Avx2 {
 };
 struct Avx512 {
   using Vector = __m512;
-  static constexpr int kLanes = 16, kRows = 8;  // 16 of 32 registers
+  static constexpr int kLanes = 16, kRows = 8;  // the sums take 16 of 32 registers
   [[gnu::target("avx512f")]] static void load(Vector& v, const float* from) { v = _mm512_loadu_ps(from); }
   [[gnu::target("avx512f")]] static void store(float* to, const Vector& v) { _mm512_storeu_ps(to, v); }
   [[gnu::target("avx512f")]] static void repeat(Vector& v, const float* from) { v = _mm512_set1_ps(*from); }
@@ -40,16 +39,16 @@ struct Avx512 {
   }
 };
 
-// A panel of a matrix: its rows begin `step` numbers apart; 0: one row for all.
+// A panel of a matrix. Its rows begin `step` elements apart; with a step of 0 it has the same row throughout.
 struct Panel {
   const float* data;
   std::int64_t step;
 };
 
-// A matrix as tiles read it. rows<kR>(first, f) calls f(cursor) for kR rows: cursor[i] is where row i has its number
-// for the current place of k, and next() moves on to the next place. Here rows that are next to each other have one
-// pointer. Else three have one, with 0, 1 and 2 times the distance of rows, which addresses take as they are: with a
-// number each, most would lie in memory.
+// A matrix as an operand of tile(). rows<kR>(first, f) calls f(cursor) for kR rows: cursor[i] points to the element of
+// row i at the current k, and next() moves to the next k. Adjacent rows share one pointer. Otherwise three rows share
+// one: addresses of instructions can add 0, 1 or 2 times the row stride. With one pointer per row, most would be in
+// memory.
 struct Strided : MatrixRef<float> {
   template <int kR, bool kNext> struct Cursor {
     static constexpr int kGroup = kNext ? kR : 3, kGroups = (kR + kGroup - 1) / kGroup;
@@ -71,7 +70,7 @@ struct Strided : MatrixRef<float> {
   }
 };
 
-// kR rows and kV vectors of c = start + a b, over k places.
+// c = start + a b for kR rows and kV vectors of c, over k products.
 template <class Isa, int kR, int kV, class Cursor>
 void tile(std::int64_t k, Cursor a, const Panel& b, const Panel& start, float* c, std::int64_t across) {
   using Vector = typename Isa::Vector;
@@ -101,7 +100,7 @@ void tile(std::int64_t k, Cursor a, const Panel& b, const Panel& start, float* c
     for (int v = 0; v < kV; ++v) Isa::store(c + i * across + v * Isa::kLanes, sums[i][v]);
 }
 
-// All m rows of kV vectors of columns, in tiles that are as even as can be: a narrow one would wait for its sums.
+// All m rows of a strip of kV vectors, in tiles of nearly equal height: a tile of few rows would wait for its sums.
 template <class Isa, int kV, class Matrix>
 void strip(std::int64_t m, std::int64_t k, const Matrix& a, const Panel& b, const Panel& start, float* c,
            std::int64_t across) {
@@ -122,7 +121,7 @@ void strip(std::int64_t m, std::int64_t k, const Matrix& a, const Panel& b, cons
 
 using Eight [[gnu::vector_size(32), gnu::aligned(4), gnu::may_alias]] = float;
 
-// to[i * across + j] = from[j * stride + i] for i and j below 8: pairs, fours and halves of vectors change places.
+// to[i * across + j] = from[j * stride + i] for i and j below 8: interleaves pairs, then fours, then halves of vectors.
 inline void transpose(const float* from, std::int64_t stride, float* to, std::int64_t across) {
   Eight rows[8], pairs[8], fours[8];
 #pragma GCC unroll 8
@@ -145,7 +144,7 @@ inline void transpose(const float* from, std::int64_t stride, float* to, std::in
               : __builtin_shufflevector(fours[j - 4], fours[j], 4, 5, 6, 7, 12, 13, 14, 15);
 }
 
-// As many columns of b as two vectors have numbers (they may be fewer, filled up with zeros), as rows without gaps.
+// Packs a strip of b, `columns` columns padded with zeros to the width of two vectors, as rows without gaps.
 template <class Isa>
 void pack_columns(const MatrixRef<float>& b, std::int64_t k, std::int64_t columns, float* __restrict to) {
   using Vector = typename Isa::Vector;

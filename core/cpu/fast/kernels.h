@@ -1,5 +1,5 @@
-// What the fast kernels offer to compute: products and convolutions by instructions of particular processors. An
-// optional column (CMake: GRADUAL_FAST): without it the reference kernels of core/cpu and oneDNN compute the same ops.
+// The offers of the fast kernels: products and convolutions by instructions of particular processors. This column is
+// optional (CMake: GRADUAL_FAST); without it, the reference kernels of core/cpu and oneDNN compute the same ops.
 #pragma once
 
 #include "../../ops/dispatch.h"

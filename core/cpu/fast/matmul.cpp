@@ -1,5 +1,5 @@
-// matmul and linear by the fast products: f32 as it is, bf16 and f8 as bf16 where the processor multiplies it; sums in
-// f32.
+// matmul and linear by the fast kernels. bf16 and f8 operands are multiplied as bf16 if the processor has bf16
+// products, all others as f32. Sums are f32.
 #include "../../ops/cpu_backend.h"
 #include "../product_offers.h"
 #include "bf16_gemm.h"
@@ -11,8 +11,7 @@ namespace {
 
 using cpu::Product;
 
-// With AVX512-BF16 large products of bf16 are left to oneDNN, whose are up to 5% faster
-// (bench/results/compare_zen4.md).
+// With AVX512-BF16, large bf16 products are left to oneDNN, which is up to 5% faster (bench/results/compare_zen4.md).
 bool suits_sizes(DType in, std::int64_t m, std::int64_t n, std::int64_t k) {
   constexpr std::int64_t kSmall = 1 << 19;
   if (in == DType::f32) return cpu::suits_f32_product(m, n, k);
@@ -44,8 +43,8 @@ bool run(const Product& p, const char* a, const char* b, char* c, const float* b
   return true;
 }
 
-// Whether a product of these operands may suit, as one of a batch or with the rows of all: before anything is
-// converted.
+// A check before anything is converted: true if the product may suit, as one matrix of a batch or with the rows of the
+// whole batch.
 bool may_suit(const OpCall& call, bool linear) {
   const Tensor &a = call[0], &b = call[1];
   if (a.dtype() == DType::f64 || a.numel() == 0 || b.numel() == 0) return false;
