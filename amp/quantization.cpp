@@ -100,7 +100,7 @@ std::optional<DType> f8_of(const Operand& o) {
   return dtype && is_f8(*dtype) ? dtype : std::nullopt;
 }
 
-// multiply() of the values, and whether their scales are in it.
+// The result of multiply(), and true if it includes the scales.
 template <class F>
 std::pair<Tensor, bool> multiplied(const Operand& a, const QuantizedOperand& x, const Operand& b,
                                    const QuantizedOperand& w, const F& multiply) {

@@ -93,7 +93,8 @@ constexpr std::uint32_t input_bit(int i) { return 1u << (i < 31 ? i : 31); }
 // A lower bound of the sequence numbers of all nodes recorded later, on any thread.
 std::uint64_t next_sequence();
 
-// Of the node of this thread's last recorded call, if it was observed. For observers, who see the call before it runs.
+// The sequence number of the node of this thread's last recorded call, if that was observed: observers receive a call
+// before its node exists.
 inline thread_local std::uint64_t recorded_sequence = 0;
 
 // Autograd's data of a tensor: its link to the tape and its gradient.

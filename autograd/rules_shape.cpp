@@ -21,7 +21,7 @@ Tensor keep_dims(const C& c, const Tensor& t) {
 }
 Tensor spread(const C& c, const Tensor& t) { return expand(keep_dims(c, t), c.sizes(0)); }
 
-// Empty only for a 0-d input; to every reduction that means all dims.
+// The reduced dims. They are empty only for a 0-d input, and no dims mean all.
 Shape reduced_dims(const C& c) {
   Shape dims;
   for (int i = 0; i < c.sizes(0).size(); ++i)

@@ -10,7 +10,7 @@
 namespace gradual::data {
 namespace {
 
-// What is before the first `end`, without blanks around it; `rest` becomes what is after.
+// The text before the first `end`, without surrounding blanks. `rest` becomes the text after it.
 std::string_view split_off(std::string_view& rest, char end) {
   const std::size_t at = std::min(rest.find(end), rest.size());
   std::string_view part = rest.substr(0, at);

@@ -80,8 +80,8 @@ class GradScaler {
   std::int64_t growth_tracker() const;  // clean iterations in a row
   const GradScalerOptions& options() const { return options_; }
 
-  // Each value of the scale, with the number of update()s before it. Of the changes that a GPU made since the last read
-  // of any of these figures, only the last DeviceLossScale::kKept.
+  // Each value of the scale, with the number of update()s before it. Between two reads of the state, at most the last
+  // DeviceLossScale::kKept changes by a GPU are kept.
   using Change = ScaleChange;
   const std::vector<Change>& history() const;
 
@@ -104,7 +104,7 @@ class GradScaler {
   void remember();
 
   void upload(void* to, Device device) const;
-  void take(const void* bytes) const;  // what the GPU has
+  void take(const void* bytes) const;  // sets the fields from the GPU's state
   const LossScale& now() const {
     there_.read();
     return state_;

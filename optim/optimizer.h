@@ -226,12 +226,12 @@ class Optimizer {
   ParamGroup defaults_;
   UpdateOptions options_;
   std::vector<ParamGroup> groups_;
-  std::vector<Tensor> flat_masters_;  // one a group: the buffer behind its masters
+  std::vector<Tensor> flat_masters_;  // per group: the buffer of its masters
   std::vector<ParamState> states_;
   DeviceMirror device_steps_{[this](void* to, Device device) { upload_steps(to, device); },
                              [this](const void* counts) { take_steps(counts); }};  // i64, of each parameter
   Tensor device_rates_;                // of recorded steps: a Rates of each group
-  std::vector<Rates> uploaded_rates_;  // what stands there
+  std::vector<Rates> uploaded_rates_;  // their values there
 };
 
 }  // namespace gradual::optim

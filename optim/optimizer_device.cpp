@@ -69,7 +69,7 @@ std::vector<Rates> Optimizer::rates() const {
   return all;
 }
 
-// Hands the GPU the rates that it does not know yet.
+// Uploads rates that have changed.
 void Optimizer::upload_rates() {
   if (!device_rates_.defined()) return;
   std::vector<Rates> now = rates();

@@ -1,4 +1,4 @@
-// What an optimizer saves and loads: rates, step counts, masters, compensations and moments.
+// The state dict of an optimizer: rates, step counts, masters, compensations and moments.
 #include <algorithm>
 #include <utility>
 

@@ -22,7 +22,7 @@ inline constexpr Rate kRates[] = {{"lr", &ParamGroup::lr, kInf},
                                   {"beta2", &ParamGroup::beta2, 1},
                                   {"eps", &ParamGroup::eps, kInf}};
 
-// Error for a rate out of range, and where names and parameters differ in number.
+// Error for a rate out of range, or if the numbers of names and parameters differ.
 void check_rates(const ParamGroup& group);
 
 }  // namespace gradual::optim

@@ -1,4 +1,4 @@
-// What the readers of files share.
+// Shared by the readers of files.
 #pragma once
 
 #include <string>

@@ -5,7 +5,7 @@
 
 namespace gradual {
 
-// How deep arrays and objects may nest in a file that the library reads.
+// The deepest nesting of arrays and objects in files that the library reads.
 inline constexpr int kMostJsonLevels = 64;
 
 // Returns the text. Error if brackets nest deeper than kMostJsonLevels: freeing such a value would overflow the stack.

@@ -25,7 +25,7 @@ template <class T> void decode_loop(const void* codes, float* out, std::int64_t 
   });
 }
 
-// f16 has instructions of its own.
+// Kernels of f16, for which processors have instructions, and of bf16.
 #if defined(__x86_64__)
 constexpr int kNearestEven = _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC;
 [[gnu::target("avx2,f16c")]] void encode_f16c(const float* in, Half* codes, std::int64_t n) {
@@ -44,7 +44,7 @@ constexpr int kNearestEven = _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC;
   }
   encode_f16c(in + i, codes + i, n - i);
 }
-// 16 floats as the lower halves of 16 numbers: NarrowFloat's rounding to bf16.
+// Rounds 16 floats to bf16 codes, as NarrowFloat does.
 [[gnu::target("avx512f,avx512bw")]] inline __m256i bf16_of(__m512 value) {
   const __m512i bits = _mm512_castps_si512(value);
   const __m512i odd = _mm512_and_si512(_mm512_srli_epi32(bits, 16), _mm512_set1_epi32(1));
@@ -56,7 +56,7 @@ constexpr int kNearestEven = _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC;
 [[gnu::target("avx512f,avx512bw")]] inline __m512i bf16_line(__m512 a, __m512 b) {
   return _mm512_inserti64x4(_mm512_castsi256_si512(bf16_of(a)), bf16_of(b), 1);
 }
-// By the instruction for it, which takes subnormal numbers for zeros: where there are some it is not used.
+// By the bf16 instruction. It takes subnormal numbers for zeros, so vectors that have some are rounded without it.
 [[gnu::target("avx512f,avx512bw,avx512dq,avx512bf16")]] inline __m512i bf16_line_bf16(__m512 a, __m512 b) {
   constexpr int kSubnormal = 0x20;
   const __mmask16 subnormal = _mm512_fpclass_ps_mask(a, kSubnormal) | _mm512_fpclass_ps_mask(b, kSubnormal);
@@ -94,7 +94,7 @@ template <Line kLine>
     _mm512_stream_si512(reinterpret_cast<__m512i*>(codes + 2 * i), line);
   }
 }
-// The same of 8 floats, in the lower halves of 32 bits; kNaN: some may be NaN.
+// Rounds 8 floats to bf16 codes in the lower halves of 32 bits. kNaN: some may be NaN.
 template <bool kNaN> [[gnu::target("avx2")]] inline __m256i bf16_in_32(__m256 value) {
   const __m256i bits = _mm256_castps_si256(value);
   const __m256i odd = _mm256_and_si256(_mm256_srli_epi32(bits, 16), _mm256_set1_epi32(1));
@@ -104,9 +104,9 @@ template <bool kNaN> [[gnu::target("avx2")]] inline __m256i bf16_in_32(__m256 va
   const __m256i nan = _mm256_castps_si256(_mm256_cmp_ps(value, value, _CMP_UNORD_Q));
   return _mm256_srli_epi32(_mm256_blendv_epi8(rounded, quiet, nan), 16);
 }
-// Of twice 8 floats.
+// Rounds 16 floats to bf16 codes.
 [[gnu::target("avx2")]] inline __m256i bf16_of(__m256 a, __m256 b) {
-  constexpr int kInOrder = 0xd8;  // pack takes 4 of one, 4 of the other, twice
+  constexpr int kInOrder = 0xd8;  // restores the order: pack takes 4 codes of a, 4 of b, and so on
   const bool nan = _mm256_movemask_ps(_mm256_cmp_ps(a, b, _CMP_UNORD_Q)) != 0;
   const __m256i codes = nan ? _mm256_packus_epi32(bf16_in_32<true>(a), bf16_in_32<true>(b))
                             : _mm256_packus_epi32(bf16_in_32<false>(a), bf16_in_32<false>(b));
@@ -120,7 +120,8 @@ template <bool kHalf> [[gnu::target("avx2,f16c")]] inline void stream_line_avx2(
     _mm256_stream_si256(reinterpret_cast<__m256i*>(codes + 2 * i), codes_of_16);
   }
 }
-// From four places at a time: more lines are then on their way from memory than are fetched ahead of one place.
+// Streams four quarters of the array side by side: more cache lines are then in flight than the prefetcher fetches for
+// one.
 template <bool kHalf> [[gnu::target("avx2,f16c")]] void stream_avx2(const float* in, char* codes, std::int64_t n) {
   const std::int64_t quarter = n / 128 * 32;
   for (std::int64_t i = 0; i < quarter; i += 32)
@@ -159,7 +160,7 @@ constexpr auto encode_bfloat16 = encode_loop<BFloat16>;
 constexpr auto decode_half = decode_loop<Half>;
 #endif
 
-// f16, bf16, f8e4m3fn, f8e5m2 are 0 to 3.
+// f16, bf16, f8e4m3fn and f8e5m2 have the indices 0 to 3.
 constexpr std::size_t narrow_index(DType dtype) {
   return static_cast<std::size_t>(dtype) - static_cast<std::size_t>(DType::f16);
 }

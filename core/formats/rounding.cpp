@@ -23,7 +23,7 @@ template <class U> U bits_of(double value) {
   return std::bit_cast<U>(static_cast<typename SourceBits<U>::Value>(value));
 }
 
-// A correction by take_source may make a difference of counts less than zero.
+// A correction by take_source may make a difference of counts negative.
 void add_counts(const LoopCounts& c, std::int64_t n, CastCounts& total) {
   const auto wide = [](std::uint32_t count) {
     return static_cast<std::uint64_t>(std::int64_t{std::bit_cast<std::int32_t>(count)});
@@ -44,7 +44,7 @@ void round_powers(const detail::PowerSpec<U>& spec, const T* in, const std::uint
 }
 
 void add_exponents(const float* in, std::int64_t n, ExponentHistogram& exponents) { exponents.add(in, n); }
-// Floats in the same bins.
+// Replaces the doubles by floats that fall into the same bins.
 void add_exponents(const double* in, std::int64_t n, ExponentHistogram& exponents) {
   float narrow[detail::kExponentBlock];
   for (std::int64_t i = 0; i < n; ++i) {
@@ -56,7 +56,7 @@ void add_exponents(const double* in, std::int64_t n, ExponentHistogram& exponent
   exponents.add(narrow, n);
 }
 
-// To values, or to codes where they are asked for.
+// Rounds to values or, if `codes` is not null, to codes.
 template <class T>
 void round_all(const Rounder& r, const T* in, T* values, void* codes, std::int64_t n, std::int64_t first_element,
                CastStats stats) {
@@ -100,7 +100,7 @@ void round_all(const Rounder& r, const T* in, T* values, void* codes, std::int64
   }
 }
 
-// The plain casts to f16 and bf16 have quicker loops of their own.
+// Plain casts to f16 and bf16 have faster loops.
 std::optional<DType> plain_half(const Rounder& r, CastStats stats) {
   if (r.rounding.mode != RoundingMode::nearest_even || r.overflow != Overflow::ieee || stats.counts) return {};
   const std::optional<DType> dtype = dtype_of_format(r.format);
@@ -178,7 +178,7 @@ template detail::PowerSpec<std::uint64_t> detail::power_spec(const Rounder&);
 int detail::rounding_loop(const Rounder& r, const RoundingSpec<std::uint32_t>& spec) {
   if (r.rounding.mode == RoundingMode::nearest_even) {
     const std::uint32_t aligner = spec.highest + (static_cast<std::uint32_t>(spec.shift) << 23);
-    // Of no mantissa bits the last one kept would be the exponent's.
+    // Without mantissa bits, the last bit that is kept would be the exponent's.
     if (spec.min_exponent == 1 && spec.shift < SourceBits<std::uint32_t>::kMantissa) return kShifted;
     if (spec.shift > 0 && aligner < SourceBits<std::uint32_t>::kInf) return kAligned;
   }

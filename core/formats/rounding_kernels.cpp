@@ -64,11 +64,11 @@ template <int loop, class U, class T>
 
 using Bytes [[gnu::vector_size(64), gnu::may_alias]] = std::uint8_t;
 
-// Few exponents, as numbers of one tensor mostly have: the bytes are compared with each in turn. Many: tables, eight so
-// that increments of one bin do not wait for each other.
+// Few exponents, as in most tensors: compares all bytes with each exponent. Many: counts in eight tables, so that
+// increments of one bin do not wait for each other.
 [[gnu::always_inline]] inline void exponent_loop(const float* __restrict in, std::int64_t n, std::uint64_t* bins) {
   constexpr int kFew = 24, kLanes = 64;
-  static_assert(kExponentBlock / kLanes < 256);  // a lane of 8 bits counts that far
+  static_assert(kExponentBlock / kLanes < 256);  // so that a lane of 8 bits does not overflow
   alignas(64) std::uint8_t exponents[kExponentBlock];
   for (std::int64_t i = 0; i < n; ++i)
     exponents[i] = static_cast<std::uint8_t>(std::bit_cast<std::uint32_t>(in[i]) >> 23);
@@ -105,7 +105,7 @@ template <class U, class T = typename SourceBits<U>::Value>
 using RoundBlock = void (*)(const RoundingSpec<U>&, const T* in, const std::uint32_t* random, T* values, void* codes,
                             int bytes, std::int64_t n, LoopCounts* counts);
 
-// round_block by each loop.
+// round_block of each loop.
 template <class U, int... loops>
 constexpr auto blocks_of(std::integer_sequence<int, loops...>) -> std::array<RoundBlock<U>, sizeof...(loops)> {
   return {[](const auto& s, auto* in, auto* random, auto* values, auto* codes, int bytes, auto n, auto* counts) {

@@ -10,8 +10,8 @@
 namespace gradual::cpu {
 namespace {
 
-// Sizes with broadcast dims counted once, and whether the elements then span no more memory than they need: the span
-// is converted as it lies and the strides stay.
+// Sizes with broadcast dims counted once. If these elements have no gaps in memory (gapless), the whole span is
+// converted and the strides stay.
 Shape distinct_sizes(const Tensor& t) {
   Shape sizes = t.sizes();
   for (int d = 0; d < sizes.size(); ++d)

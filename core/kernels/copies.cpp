@@ -8,7 +8,7 @@
 namespace gradual::cpu {
 namespace {
 
-// One block from any dtype to any other, with the bits kept where the dtypes are equal.
+// Copies one block between any two dtypes; equal dtypes keep the bits.
 void copy_block(const Loop& loop, std::int64_t at, std::int64_t n, CastCounts* counts) {
   alignas(64) std::uint64_t from[kBlock];
   alignas(64) std::uint64_t to[kBlock];
@@ -24,8 +24,7 @@ void copy_block(const Loop& loop, std::int64_t at, std::int64_t n, CastCounts* c
   if (!target) move_raw(loop, 0, at, n, in == out ? source : to, Move::scatter);
 }
 
-// copy_elements of row-major tensors beyond the caches: a block is converted in the nearest one and streamed from
-// there.
+// copy_elements of row-major tensors that exceed the caches: converts a block in the L1 cache and streams it to memory.
 bool copy_streamed(const Tensor& out, const Tensor& x) {
   const auto from = static_cast<std::int64_t>(size_of(x.dtype()));
   const auto to = static_cast<std::int64_t>(size_of(out.dtype()));
@@ -70,13 +69,13 @@ void copy_elements(const Tensor& out, const Tensor& x) {
   if (out.numel() <= kGrain && out.is_contiguous() && x.is_contiguous() && x.numel() == out.numel())
     return convert(x.dtype(), x.raw(), out.dtype(), out.raw(), x.numel(), counts_for(x.dtype(), out.dtype()));
   const Tensor* operands[] = {&out, &x};
-  const bool rows = x.is_contiguous() && out.strides().back() == 1;  // in x's order only the writes are in pieces
+  const bool rows = x.is_contiguous() && out.strides().back() == 1;  // in x's order only the writes are scattered
   const Loop loop = make_loop(out.sizes(), operands, rows || out.is_contiguous());
   const auto copy = [](const Loop& part, std::int64_t at, std::int64_t end, CastCounts* counts) {
     for (std::int64_t n = 0; at < end; at += n) copy_block(part, at, n = part.block(at, end), counts);
   };
-  // Elements of x that lie whole pages apart, as in some transposes, would all fall into the same few sets of the
-  // cache: in narrow strips of the last dim they stay there until their neighbours are read too.
+  // If elements of x are a multiple of a page apart, as in some transposes, they fall into few sets of the cache. In
+  // narrow strips of the last dim they stay in the cache until their neighbours are read.
   constexpr std::int64_t kPage = 4096, kStrip = 16;
   const int last = loop.ndim - 1;
   const std::int64_t jump = loop.view[1].strides[last] * static_cast<std::int64_t>(size_of(x.dtype()));

@@ -13,7 +13,7 @@ Tensor part(const Tensor& t, int dim, std::int64_t start, std::int64_t length, s
 void copy_elements(const Tensor& out, const Tensor& x);
 // A contiguous copy of x as `dtype`, in workspace memory.
 Tensor copied(const Tensor& x, DType dtype);
-// Whether a write to x may change elements of `source` before they are read: both share a storage with different
+// True if a write to x may change elements of `source` before they are read: they share a storage, with different
 // geometry.
 bool overlaps(const Tensor& x, const Tensor& source);
 // The tensor to read while x is written: `source`, or a copy of it if the two overlap.

@@ -68,7 +68,7 @@ template <class C> struct AddScaled {
   GRADUAL_HD C operator()(C x, C y) const { return math::add(x, math::mul(alpha, y)); }
 };
 
-// F of the operands as 1 or 0 of type T. Truth: F of whether the operands are nonzero.
+// F of the operands as 1 or 0 of type T. Truth: F of the operands' truth values (x != 0).
 template <class F> struct Flag {
   template <class T> GRADUAL_HD T operator()(T x, T y) const { return F{}(x, y) ? T{1} : T{0}; }
 };

@@ -7,7 +7,7 @@
 namespace gradual::cpu {
 namespace {
 
-constexpr std::int64_t kShortRow = 128;  // rows below this are put together into blocks
+constexpr std::int64_t kShortRow = 128;  // rows shorter than this are combined into blocks
 
 void finish_view(const Loop& loop, View& v) {
   v.linear = true;

@@ -139,7 +139,7 @@ template <class C> class Dense {
   DType dtype_ = dtype_of<C>;
 };
 
-// Whether two tensors of the same sizes have no gaps and the same order of elements in memory.
+// True if two tensors of the same sizes have no gaps and the same order of elements in memory.
 inline bool same_order(const Tensor& a, const Tensor& b) {
   return (a.is_contiguous() && b.is_contiguous()) || (is_dense(a.sizes(), a.strides()) && a.strides() == b.strides());
 }

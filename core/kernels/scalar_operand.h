@@ -32,7 +32,7 @@ template <int N> DType operand_dtype(const OpCall& c) {
   constexpr int kFirst = N == 3 ? 1 : 0;
   return c[kFirst].defined() ? c[kFirst].dtype() : c[kFirst + 1].dtype();
 }
-// Whether the call compares integers with a fraction. Both are then compared as doubles.
+// True if the call compares integers with a fraction; both are then compared as doubles.
 bool compares_fraction(const OpCall& c);
 
 // A bound of clamp. For integers x, a <= x means ceil(a) <= x.

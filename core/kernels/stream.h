@@ -13,7 +13,7 @@
 
 namespace gradual::cpu {
 
-inline constexpr std::size_t kStreamed = 16 << 20;  // bytes of the smallest result that is written so
+inline constexpr std::size_t kStreamed = 16 << 20;  // bytes of the smallest result that is streamed
 
 #if defined(__x86_64__)
 [[gnu::target("avx512f")]] inline void stream_lines(const char* from, char* to, std::size_t bytes) {

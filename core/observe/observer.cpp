@@ -37,7 +37,7 @@ class Observe final : public Interceptor {
     const std::vector<Observer*> observers = all.observers;  // an observer may be removed during the call
     CallRecord record;
     record.context = context();
-    // What a user's function runs is observed and counted call by call.
+    // The ops inside a user's function are observed and counted one by one.
     const bool custom = op_info(call.op).kind == OpKind::Custom;
     const bool counting = !custom && std::ranges::any_of(observers, &Observer::wants_counts);
     const Clock::time_point began = Clock::now();

@@ -14,7 +14,7 @@ namespace gradual {
 
 struct CallRecord {
   double seconds = 0;  // of the call itself, without the ops inside a user's function; on a GPU by the GPU's clock
-  std::vector<std::string> kernels;  // what ran on a GPU, launch by launch
+  std::vector<std::string> kernels;  // the kernels that ran on a GPU, in launch order
   CastCounts counts;                 // of its narrowing stores; zero unless an installed observer wants_counts()
   // For an optimizer's op: the counts of each parameter (core/ops/parameter_inputs.h). Empty for other ops.
   std::vector<CastCounts> counts_by_parameter = {};
@@ -34,7 +34,7 @@ class Observer {
   virtual bool wants_counts() const { return false; }
   virtual void before(const OpCall&) {}
   virtual void after(const OpCall&, const Outputs&, const CallRecord&) {}
-  // Quantisers are no ops: they run inside a rewritten contraction, or between steps. context() says where.
+  // Quantisers are not ops: they run inside a rewritten contraction, or between steps. context() tells where.
   virtual void quantized(const QuantizerCall&) {}
 };
 

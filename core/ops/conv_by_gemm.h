@@ -17,8 +17,8 @@ using ConvProduct = std::function<Tensor(const Tensor& a, const Tensor& b, std::
 Tensor conv_by_products(OpId op, const Tensor& first, const Tensor& second, const ConvAttrs& attrs, const Shape& out,
                         const ConvProduct& product);
 
-// Computes conv2d or one of its gradients under an accumulator, by matmul and linear, which sum each k in one chain.
-// Returns false and does nothing if no accumulator is set or the output is f64.
+// Computes conv2d or one of its gradients under an accumulator, by matmul and linear, which add the products of each
+// output in order. Returns false and does nothing if no accumulator is set or the output is f64.
 bool convolution_accumulated(const OpCall& call, Tensor& out);
 
 }  // namespace gradual

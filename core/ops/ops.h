@@ -72,7 +72,7 @@ inline Tensor operator<(const Operand& a, const Operand& b) { return lt(a, b); }
 inline Tensor operator<=(const Operand& a, const Operand& b) { return le(a, b); }
 inline Tensor operator>(const Operand& a, const Operand& b) { return gt(a, b); }
 inline Tensor operator>=(const Operand& a, const Operand& b) { return ge(a, b); }
-// Of masks (bool). There is no bitwise op on integers.
+// Logical ops on masks (bool). There is no bitwise op on integers.
 Tensor operator&(const Operand& a, const Operand& b);
 Tensor operator|(const Operand& a, const Operand& b);
 Tensor operator^(const Operand& a, const Operand& b);

@@ -52,12 +52,12 @@ Tensor Tensor::log_softmax(int d, SourceLocation l) const { return gradual::log_
 Tensor Tensor::clamp(double a, double b, SourceLocation l) const { return gradual::clamp(*this, a, b, l); }
 Tensor Tensor::matmul(const Tensor& o, SourceLocation l) const { return gradual::matmul(*this, o, l); }
 
-// What is divided in place.
+// The dividend of /=. Error if it is not floating.
 static const Tensor& dividend(const Tensor& x) {
   if (x.is_floating()) return x;
   throwf("/=: the quotient is floating and cannot be written into {}; write x = x / y", describe(x));
 }
-// The divisor's gradient reads the dividend, which is overwritten here.
+// The divisor's gradient reads the dividend, which the result overwrites: clones it.
 const Tensor& Tensor::operator/=(const Tensor& o) const {
   return copy_(gradual::div(o.defined() && o.requires_grad() ? gradual::clone(dividend(*this)) : dividend(*this), o));
 }

@@ -28,7 +28,7 @@ using detail::Scale;
 constexpr std::int64_t kChunk = 16 * 1024;         // elements that a thread takes at a time, about
 constexpr std::int64_t kWorthThreads = 64 * 1024;  // fewer stay on one thread
 
-// A tensor seen as rows along one axis, wherever its elements lie.
+// A tensor as rows along one axis, with any strides.
 struct Rows {
   Tensor x;
   int axis = 0;
@@ -45,8 +45,8 @@ struct Rows {
     rows = numel(sizes);
   }
 
-  // Elements [first, first + n) in the order [rows, k] as T (float, double): where they lie, if they are T in that
-  // order, or in `scratch`, which is made when it is needed.
+  // Elements [first, first + n) in the order [rows, k] as T (float or double): in place if they are T in that order,
+  // else in `scratch`, which is allocated on demand.
   template <class T> const T* load(std::int64_t first, std::int64_t n, std::optional<Scratch>& scratch) const {
     const auto size = static_cast<std::int64_t>(size_of(x.dtype()));
     const auto* base = static_cast<const char*>(x.raw());
@@ -68,8 +68,8 @@ struct Rows {
     return buffer;
   }
 
-  // f(first, n) for chunks that are whole multiples of `unit` elements (and of 4, which fill bytes whatever the code),
-  // on threads where there are enough.
+  // Calls f(first, n) for chunks that are whole multiples of `unit` elements, and of 4, so that codes of any width fill
+  // whole bytes. Large tensors are shared by threads.
   template <class F> void chunks(std::int64_t unit, const F& f) const {
     const std::int64_t all = rows * k;
     if (all == 0) return;
@@ -85,7 +85,7 @@ struct Rows {
   Tensor shaped_like(const Tensor& matrix) const { return detail::with_axis_last(matrix, x.sizes(), axis); }
 };
 
-// The larger of two magnitudes; NaN wins. As bits, so that loops vectorise.
+// The largest magnitude of `values` and `than`; NaN wins. Compares bits, so that loops vectorise.
 float larger(const float* values, std::int64_t n, float than) {
   auto most = std::bit_cast<std::uint32_t>(than);
   for (std::int64_t i = 0; i < n; ++i) most = std::max(most, std::bit_cast<std::uint32_t>(values[i]) & 0x7fffffffu);
@@ -109,7 +109,7 @@ struct Grid : detail::ScaleGrid {
   std::int64_t k = 1;  // of the rows that the pass sees: x.k, or one block if blocks fill the rows
 };
 
-// ScaleGrid::whole.
+// Computes ScaleGrid::whole.
 Tensor whole_scale(const Rows& x, const detail::ScaleSpec& spec, const Quantizer& q, const QuantizeOptions& o) {
   const Device device = x.x.device();
   Tensor scale = empty({2}, {.device = device});
@@ -177,7 +177,7 @@ void multiply(const float* from, float* to, std::int64_t n, const Grid& g, std::
   });
 }
 
-// Scales of the blocks of n elements, whole rows of the grid.
+// The scales of the blocks of n elements, which are whole rows of the grid.
 std::vector<Scale> find_scales(const float* values, std::int64_t n, const Grid& g) {
   const std::int64_t rows = n / g.k, cols = (g.k + g.block_cols - 1) / g.block_cols;
   const std::int64_t tiles = (rows + g.block_rows - 1) / g.block_rows;
@@ -195,14 +195,14 @@ std::vector<Scale> find_scales(const float* values, std::int64_t n, const Grid& 
   return scales;
 }
 
-// Doubles are rounded from all their bits where nothing is scaled; else from f32.
+// True for f64 without scaling, which is rounded as f64; everything else is rounded as f32.
 bool stays_wide(const Rows& x, const Quantizer& q) {
   return q.scaling.kind == ScalingKind::none && x.x.dtype() == DType::f64;
 }
 
-// The one pass: body(first, n, values, scales, stats) gets a chunk of the source, scaled but yet to be rounded (and
-// counted). Chunks are whole rows of blocks, or anything where the grid is fixed;
-// `scales` has one entry then.
+// One pass over x: calls body(first, n, values, scales, stats) for each chunk. The values are scaled but not yet
+// rounded or counted. Chunks are whole rows of blocks; if the grid is fixed they are any ranges, and `scales` has one
+// entry.
 template <class F>
 void for_scaled(const Rows& x, const Grid& g, const Quantizer& q, const QuantizeOptions& o, const F& body) {
   const auto chunk = [&](std::int64_t first, std::int64_t n, CastStats stats) {
@@ -247,7 +247,8 @@ device::RoundingPass pass_of(const Rows& x, const Grid& g, const Quantizer& q, c
   return pass;
 }
 
-// Values times the scales that `unscale` asks for: those of blocks always, one a tensor or a row with `all`.
+// The rounded values, multiplied by the inverse scales: always by those of blocks, with `all` also by those of the
+// tensor or of rows.
 Tensor round_values(const Rows& x, const Grid& g, const Quantizer& q, const QuantizeOptions& o, bool all,
                     Tensor* row_scales) {
   const bool wide = stays_wide(x, q);
@@ -426,7 +427,7 @@ QuantizedOperand quantize_operand(const Tensor& x, const Quantizer& q, const Qua
 }
 
 Tensor hadamard16(const Tensor& x, std::uint16_t signs) {
-  const AccumulatorScope exact(std::nullopt);  // a recipe's accumulator is not for the transform
+  const AccumulatorScope exact(std::nullopt);  // a recipe's accumulator does not apply to the transform
   if (x.dim() < 1 || x.sizes().back() % 16 != 0)
     throw_error("hadamard16: " + to_string(x.sizes()) + ": the last dim must be a multiple of 16");
   float values[16 * 16];

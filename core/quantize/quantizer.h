@@ -27,7 +27,7 @@ enum class ScalingKind : std::uint8_t {
   block,    // one scale per block along the contracted axis (square: per square tile of a matrix)
   nvfp4     // one e4m3fn scale per block and one f32 scale per tensor
 };
-// Whether a tensor has at most one scale.
+// True if a tensor has at most one scale.
 constexpr bool per_tensor(ScalingKind kind) { return kind <= ScalingKind::delayed; }
 template <>
 inline constexpr std::string_view kEnumNames<ScalingKind>[] = {"none", "fixed", "tensor", "delayed",

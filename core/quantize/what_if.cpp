@@ -14,14 +14,14 @@
 namespace gradual {
 namespace {
 
-constexpr std::int64_t kBlock = 1024;  // elements that stay in the nearest cache through all formats and scales
+constexpr std::int64_t kBlock = 1024;  // elements that stay in the L1 cache for all formats and scales
 
-// One way to round the whole tensor. A power of two times x in a format is x in that format with its bias moved:
-// nothing is multiplied, so nothing else is rounded.
+// One way to round the whole tensor. Rounding x times a power of two to a format equals rounding x to that format with
+// a shifted bias; this needs no multiplication, which could round too.
 struct Point {
   Rounder rounder;
   double scale = 1;
-  bool multiply = false;  // by `scale`, which is no power of two
+  bool multiply = false;  // multiply by `scale`, which is not a power of two
 };
 struct Sums {
   CastCounts counts;
@@ -34,7 +34,7 @@ int fitting_exponent(double max, double amax) {
   return k - (std::ldexp(amax, k) > max ? 1 : 0);
 }
 
-// sum ((x - q * back) * unit)^2. Eight sums, so that the loop vectorises in an order of its own.
+// sum ((x - q * back) * unit)^2. Eight sums let the loop vectorise with a fixed order of additions.
 template <class T> double noise_of(const T* x, const T* q, std::int64_t n, double back, double unit) {
   double sums[8] = {};
   const auto add = [&](std::int64_t i, double& sum) {
@@ -96,7 +96,7 @@ std::vector<Point> points_of(const Format& f, double amax, const WhatIfOptions& 
     points.push_back({.rounder = plain, .scale = std::ldexp(1.0, k)});
     points.back().rounder.format.bias += k;
   }
-  const float scale = std::min(static_cast<float>(f.max()) / static_cast<float>(amax), FLT_MAX);  // as Quantizer has it
+  const float scale = std::min(static_cast<float>(f.max()) / static_cast<float>(amax), FLT_MAX);  // as in Quantizer
   points.push_back({.rounder = plain, .scale = scale, .multiply = true});
   return points;
 }
@@ -127,7 +127,7 @@ void add_sums(const Tensor& x, std::int64_t begin, std::int64_t end, const std::
 template <class T> std::vector<Sums> all_sums(const Tensor& x, const std::vector<Point>& points, double amax) {
   const std::int64_t n = x.numel(), per = chunk_of(n);
   const double unit = amax > 0 ? std::ldexp(1.0, -std::max(std::ilogb(amax), -1000)) : 1;
-  // A chunk's sums stand apart and are added in order: the same bits for any number of threads.
+  // Each chunk has its own sums, which are added in order: the bits are the same for any number of threads.
   std::vector<std::vector<Sums>> parts(static_cast<std::size_t>((n + per - 1) / per));
   parallel_for(n, per, [&](std::int64_t begin, std::int64_t end) {
     auto& mine = parts[static_cast<std::size_t>(begin / per)];
@@ -144,7 +144,7 @@ ScaleLoss loss_of(const Point& point, const Sums& s, double signal, const WhatIf
   const std::int64_t left_out = w.zeros + w.nan + w.inf;
   const auto count = static_cast<double>(std::max<std::int64_t>(1, w.elements - left_out));
   ScaleLoss loss{.scale = point.scale};
-  // what the product with a scale made zero already is lost as well
+  // Elements that the product with the scale made zero are lost too.
   loss.underflow =
       static_cast<double>(s.counts.underflow + s.counts.zeros - static_cast<std::uint64_t>(left_out)) / count;
   loss.subnormal = static_cast<double>(s.counts.subnormal) / count;
@@ -198,7 +198,7 @@ WhatIf what_if(const Tensor& x, const WhatIfOptions& o) {
     if (std::find(formats.begin(), formats.end(), f) == formats.end()) formats.push_back(f);
   }
   if (o.headroom < 0 || o.headroom > 64) throwf("what_if: a headroom is 0 to 64 powers of two, not {}", o.headroom);
-  // what counting runs is no part of the program
+  // The ops that run here are not part of the program.
   const StageScope amp(chain().amp, nullptr), autograd(chain().autograd, nullptr), quiet(chain().observe, nullptr);
   const Tensor values = x.to(Device::cpu()).contiguous();
   const bool wide = x.dtype() == DType::f64;

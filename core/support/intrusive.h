@@ -12,7 +12,7 @@
 
 namespace gradual {
 
-// Whether no other thread has been started; false where the C library cannot tell.
+// True if no other thread has been started; false if the C library cannot tell.
 inline bool only_thread() {
 #if __has_include(<sys/single_threaded.h>)
   return __libc_single_threaded;

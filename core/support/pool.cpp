@@ -35,7 +35,7 @@ void pause() {
 #endif
 }
 
-// Until done() holds; false once `time` has passed.
+// Spins until done() holds, at most for `time`. Returns done().
 template <class Done> bool spin(microseconds time, const Done& done) {
   const Clock::time_point end = Clock::now() + time;
   do {

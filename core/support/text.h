@@ -19,7 +19,7 @@ struct Synonym {
 // there are none, the nearest name.
 std::string did_you_mean(std::string_view text, const std::vector<std::string>& names,
                          std::span<const Synonym> synonyms = {});
-// What an enumerator is called, of the names of all in order.
+// The name of an enumerator, from the names of all in order.
 template <class E> std::string_view enum_name(E e, std::initializer_list<std::string_view> names) {
   return names.begin()[static_cast<int>(e)];
 }

@@ -55,7 +55,7 @@ class OwnStream : Pinned {
   struct State;
   std::unique_ptr<State> state_;
 };
-// What a GPU did for a call.
+// The work of a GPU for one call.
 struct Work {
   double seconds = 0;                // by the GPU's clock
   std::vector<std::string> kernels;  // in launch order; calls of a library or of CUDA by their function's name

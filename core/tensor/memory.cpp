@@ -38,7 +38,7 @@ struct Account {
 };
 constexpr int kTotal = kCategories;
 using Accounts = Account[kCategories + 1];  // the last one is the total
-Accounts accounts;                          // of the CPU
+Accounts accounts;                          // those of the CPU
 Accounts gpu_accounts[device::kMost];  // updated directly: an allocation there costs more than a locked instruction
 Accounts& accounts_of(Device device) { return device.is_cpu() ? accounts : gpu_accounts[device.index]; }
 std::atomic<std::int64_t> limit{0};  // 0: the machine's memory
@@ -77,7 +77,7 @@ inline bool change(HeldBack& h, std::int64_t bytes) {
 }
 
 constexpr int kClasses = 4 * 40;
-// The most that a block of a size class holds.
+// The bytes of a block of a size class.
 std::size_t class_bytes(int c) {
   if (c == 0) return 64;
   const int log = (c - 1) / 4 + 6;

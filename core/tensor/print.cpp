@@ -17,11 +17,11 @@ namespace {
 constexpr std::int64_t kThreshold = 1000;
 constexpr std::int64_t kEdge = 3;
 constexpr std::size_t kLineWidth = 80;
-constexpr std::size_t kIndent = 7;  // of what follows "tensor("
+constexpr std::size_t kIndent = 7;  // width of "tensor("
 
 struct Printer {
   const Tensor& t;
-  const char* format = "{:.0f}.";  // of finite floats
+  const char* format = "{:.0f}.";  // for finite floats
   std::size_t width = 1;
 
   // The printed indices along a dim of n entries; -1 stands for the omitted ones.
