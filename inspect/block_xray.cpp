@@ -22,7 +22,7 @@ using detail::Scale, detail::ScaleSpec;
 
 constexpr double kInf = std::numeric_limits<double>::infinity();
 
-// f32 [rows, k] on the CPU: k is the dim `axis`, rows are the other dims in order.
+// x as f32 [rows, k] on the CPU: k is the dim `axis`, rows are the other dims in order.
 Tensor as_matrix(const Tensor& x, int axis) {
   Tensor t = x.detach().to(Device::cpu());
   if (t.dim() == 0) t = t.reshape({1});
@@ -31,14 +31,15 @@ Tensor as_matrix(const Tensor& x, int axis) {
   return contiguous(cast(t, DType::f32)).reshape({k ? t.numel() / k : 0, k});
 }
 
-// A rule for the scales of one size. Of several specs a block takes the one with the least squared error.
+// A rule for the scales, for one size of blocks. If there are several specs, each block takes the one with the smallest
+// squared error.
 struct Rule {
   std::string name;
   std::vector<ScaleSpec> specs;
   bool runs = false;
 };
 
-// amax: of the tensor.
+// `amax` is that of the tensor.
 std::vector<Rule> rules_of(const Quantizer& q, int size, float amax) {
   const bool nvfp4 = q.scaling.kind == ScalingKind::nvfp4;
   Quantizer edited = q;
@@ -57,7 +58,7 @@ std::vector<Rule> rules_of(const Quantizer& q, int size, float amax) {
   for (const ScaleRule rule : {ScaleRule::floor, ScaleRule::ceil, ScaleRule::rceil, ScaleRule::even})
     edited.scaling.rule = rule, add(to_string(rule));
   if (!nvfp4) return all;
-  // Relative to 448: scaled to 4, the largest block's scale is 256 * 6 / 4 = 384, which e4m3fn holds.
+  // 256 instead of 448: a largest block that is scaled to 4 has the scale 256 * 6 / 4 = 384, which e4m3fn holds.
   ScaleSpec six = all.front().specs[0];
   six.global = six.global * 256 / 448;
   ScaleSpec four = six;
@@ -66,7 +67,7 @@ std::vector<Rule> rules_of(const Quantizer& q, int size, float amax) {
   return all;
 }
 
-// A matrix in blocks (tiles) of one size, which are rounded one by one.
+// A matrix as blocks (or tiles) of one size, which are rounded one by one.
 struct Blocks {
   const Tensor& m;
   const Quantizer& q;
@@ -78,7 +79,7 @@ struct Blocks {
 
   std::int64_t count() const { return (rows + height - 1) / height * columns; }
 
-  // f(first, n) for the parts of block b that are contiguous.
+  // Calls f(first, n) for the contiguous parts of block b.
   template <class F> void parts(std::int64_t b, const F& f) const {
     const std::int64_t top = b / columns * height, left = b % columns * size;
     for (std::int64_t r = top; r < std::min(top + height, rows); ++r) f(r * k + left, std::min(size, k - left));
@@ -92,10 +93,10 @@ struct Blocks {
     return most;
   }
 
-  // The squared error of block b, whose codes stand for multiples of scale.inverse * last. Adds to the sums over
-  // elements of a row.
+  // The squared error of block b, whose codes are multiples of scale.inverse * last. Adds to the elementwise sums of a
+  // row.
   double error(std::int64_t b, Scale scale, float last, XrayRow* row = nullptr) {
-    // Where the scale is rounded itself, the largest element may exceed by an ulp or two, which is no clipping.
+    // A rounded scale may put the largest element an ulp or two above the limit. That is not clipping.
     const bool power = last == 1 && scale.inverse == detail::floor_power(scale.inverse);
     const double limit = q.format.max() * scale.inverse * last * (power ? 1 : 1 + 0x1p-20);
     double sum = 0;
@@ -113,9 +114,9 @@ struct Blocks {
     return std::isnan(sum) ? kInf : sum;
   }
 
-  // The least error of a block with a power of two as its scale. The first one clips nothing. Such a scale is no better
-  // than half of it, if that clips nothing either: its values are some of the other's. Smaller ones are tried until
-  // clipping the largest element alone costs more than the best.
+  // The smallest error of a block with a power of two as its scale. The first scale clips nothing. As long as half of a
+  // scale clips nothing either, the half is no worse: it has all values of the larger scale. Smaller scales are tried
+  // until the error of the clipped largest element alone exceeds the best.
   double best_error(std::int64_t b, float amax) {
     double best = kInf;
     for (int e = std::clamp(std::ilogb(amax) - q.format.max_exponent() + 1, -127, 127); e >= -127 && best > 0; --e) {
@@ -126,7 +127,7 @@ struct Blocks {
     return best;
   }
 
-  // Block b, of finite numbers that are not all 0.
+  // Adds block b, whose elements are finite and not all 0.
   void add_to(XrayRow& row, std::int64_t b, float amax, double best, const Rule& rule) {
     const float last = 1 / rule.specs[0].global;
     Scale scale = detail::scale_of(amax, rule.specs[0]);

@@ -5,7 +5,7 @@
 
 namespace gradual::inspect {
 
-// `text` as a field (RFC 4180): quoted where it holds a comma, a quote or a line's end.
+// `text` as a field (RFC 4180): quoted if it contains a comma, a quote or a line break.
 inline std::string csv_field(const std::string& text) {
   if (text.find_first_of(",\"\r\n") == std::string::npos) return text;
   std::string quoted = "\"";
@@ -13,8 +13,7 @@ inline std::string csv_field(const std::string& text) {
   return quoted + '"';
 }
 
-// JSON Lines as CSV, for objects with the same keys: the first object gives the header, the others the lines. null is
-// an empty field.
+// JSON Lines as CSV. All objects must have the same keys: the first one gives the header. null becomes an empty field.
 std::string csv_of(const std::string& jsonl);
 
 }  // namespace gradual::inspect

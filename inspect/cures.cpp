@@ -9,7 +9,7 @@ using amp::Recipe;
 
 bool keeps_half(const Recipe& r) { return r.mode == amp::Mode::half || r.mode == amp::Mode::pure; }
 
-// Edits the scaling of each quantiser that there is.
+// Edits the scaling of each quantiser of the recipe.
 template <class F> Recipe rescaled(Recipe r, const F& edit) {
   for (const amp::QuantizerField& field : amp::kQuantizerFields)
     if (r.quantization)

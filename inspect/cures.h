@@ -15,17 +15,17 @@ struct Cure {
 
 namespace cures {
 
-// Without what changes nothing, and what the recipe's mode refuses.
+// Without edits that change nothing or that the recipe's mode does not allow.
 std::vector<Cure> valid(const amp::Recipe& from, const std::vector<Cure>& all);
 
-Cure masters(amp::Recipe r);        // FP32 masters where parameters are half; weights and state are kept in f32
-Cure bf16(amp::Recipe r);           // for f16; with masters where the optimizer computes in f16
+Cure masters(amp::Recipe r);        // FP32 masters for half parameters; weights and state are kept in f32
+Cure bf16(amp::Recipe r);           // instead of f16; with masters if the optimizer computes in f16
 Cure dynamic_scale(amp::Recipe r);  // with the usual options
-Cure norms_in_f32(amp::Recipe r);   // mode half for pure
+Cure norms_in_f32(amp::Recipe r);   // mode half instead of pure
 Cure ops_in_f32(amp::Recipe r, const std::vector<std::string>& ops);
 Cure f32_sums(amp::Recipe r);
-// Of quantisers: a scale from the tensor's own amax for those that have none or a delayed one, RCEIL for FLOOR, and all
-// operands of a layer in high precision.
+// For quantisers: a scale from the tensor's own amax instead of none or a delayed one; RCEIL instead of FLOOR; high
+// precision for all operands of a layer.
 Cure scales(amp::Recipe r);
 Cure rceil(amp::Recipe r);
 Cure layer_in_f32(amp::Recipe r, const std::string& layer);

@@ -10,10 +10,10 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-// An object with a kind (a scaling) is taken whole: another kind has other fields.
+// An object with a kind (a scaling) is replaced as a whole, because another kind has other fields.
 bool is_whole(const Json& j) { return !j.is_object() || j.contains("kind"); }
 
-// The fields of `to` that differ, within objects as well.
+// The fields of `to` that differ, including those of nested objects.
 Json patch(const Json& from, const Json& to) {
   if (is_whole(from) || is_whole(to)) return to;
   Json changes = Json::object();
@@ -37,7 +37,7 @@ std::vector<Finding> diagnose(const Evidence& e) {
   };
   add(rules::of_zeros(e));
   add(rules::of_moments(e));
-  // What is not finite or is skipped explains all that follows from it.
+  // Non-finite numbers and skipped steps explain all later findings.
   if (e.bad) add(rules::of_nonfinite(*e.bad, e));
   else add(rules::of_skips(e));
   if (all.empty() || !e.bad) {

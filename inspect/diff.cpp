@@ -11,7 +11,8 @@
 namespace gradual::inspect {
 namespace {
 
-// What rows of two recipes have in common; empty for those that a recipe adds. linear_relu stands for its product.
+// The key by which rows of two recipes are paired; empty for rows that a recipe adds. linear_relu has the key of its
+// product.
 std::string key(const ShadowRow& r) {
   if (r.op == "cast" || r.op == "quantize" || r.cause == "loss scaling" || r.op == "unscale_") return "";
   const std::string op = r.op == "linear_relu" || r.op == "linear_gelu" ? "linear" : r.op;
@@ -36,7 +37,7 @@ std::vector<std::pair<std::size_t, std::size_t>> aligned(const std::vector<std::
   return pairs;
 }
 
-// The rows that have a key, and their keys.
+// The rows with a key, and their keys.
 std::pair<std::vector<const ShadowRow*>, std::vector<std::string>> keyed(const Shadow& shadow) {
   std::pair<std::vector<const ShadowRow*>, std::vector<std::string>> found;
   for (const ShadowRow& r : shadow.rows())

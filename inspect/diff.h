@@ -1,12 +1,12 @@
-// Two recipes on the same step: which op is the first whose error departs, and what makes the losses differ.
+// Compares one step under two recipes: the first op whose errors differ, and what makes the losses differ.
 //
 //   inspect::Shadow a(model_a, nullptr, {.attribution = true}), b(model_b, nullptr, {.attribution = true});
 //   ... one step of each, from the same parameters, with the same batch ...
 //   const inspect::ShadowDiff diff(a, b);
 //   std::puts(diff.to_string("fp8-current", "amp-bf16").c_str());
 //
-// Rows of the two steps belong together where phase, layer, op and shape of the result agree. Recipes run different
-// casts, and split fused ops: rows that only one step has are left out.
+// Rows of the two steps are paired by phase, layer, op and shape of the result. Recipes run different casts and split
+// fused ops, so rows of only one step are left out.
 #pragma once
 
 #include <string>
@@ -19,7 +19,7 @@ namespace gradual::inspect {
 
 class ShadowDiff {
  public:
-  // A total error has departed where one is more than this many times the other.
+  // The total errors of a pair differ if one is more than this many times the other.
   static constexpr double kDeparts = 2;
 
   struct Pair {
@@ -31,9 +31,9 @@ class ShadowDiff {
   ShadowDiff(const Shadow& a, const Shadow& b);
 
   const std::vector<Pair>& pairs() const { return pairs_; }
-  const Pair* first_departure() const;  // null: none departs
+  const Pair* first_departure() const;  // null if no pair departs
 
-  // What each layer contributes to loss a - loss b: its shares in a minus those in b.
+  // The contribution of each layer to loss a - loss b: its shares in a minus its shares in b.
   struct Contribution {
     std::string layer = {};
     double a = 0, b = 0;

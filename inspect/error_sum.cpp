@@ -17,7 +17,7 @@ constexpr std::int64_t kBias = 1023, kMantissa = 52;
 
 bool is_finite(double v) { return std::abs(v) < std::numeric_limits<double>::infinity(); }
 
-// Adds y - x for n elements. 2^-(max(exponent, lowest) - mantissa) is one over the spacing of the numbers there.
+// Adds the error y - x of n elements. 2^-(max(exponent, lowest) - mantissa) is the inverse of the spacing there.
 void add(ErrorSum& to, const double* y, const double* x, std::int64_t n, std::int64_t mantissa, std::int64_t lowest) {
   double squares = 0, exact = 0, most = 0, ulps = 0, elements = 0, lost = 0;
 #pragma omp simd reduction(+ : squares, exact, ulps, elements, lost) reduction(max : most)
@@ -27,7 +27,7 @@ void add(ErrorSum& to, const double* y, const double* x, std::int64_t n, std::in
     const double given = both ? std::abs(y[i]) : 0, magnitude = given > std::abs(value) ? given : std::abs(value);
     const std::int64_t exponent = (std::bit_cast<std::int64_t>(magnitude) >> kMantissa) - kBias;
     const std::int64_t spacing = (exponent > lowest ? exponent : lowest) - mantissa;
-    // Two factors, for 2^1074 is no f64.
+    // Two factors, because 2^1074 is not an f64.
     const double in_ulps = std::abs(error) * 0x1p60 * std::bit_cast<double>((kBias - 60 - spacing) << kMantissa);
     squares += error * error, exact += value * value;
     most = in_ulps > most ? in_ulps : most;
@@ -75,7 +75,7 @@ Comparison compare(const Tensor& given, const Tensor& exact, const Tensor& shado
   Comparison c;
   double product = 0, size_y = 0, size_s = 0;
   const auto *py = y.data<double>(), *px = x.data<double>(), *ps = s.data<double>();
-  // In blocks that stay in the first cache.
+  // Works in blocks that stay in the L1 cache.
   constexpr std::int64_t kBlock = 1024;
   vectorized([&, n = y.numel()] {
     for (std::int64_t i = 0; i < n; i += kBlock) {

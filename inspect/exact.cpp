@@ -9,8 +9,8 @@
 namespace gradual::inspect {
 namespace {
 
-// A call of an optimizer in f64. The weight starts from the master, or from parameter and Kahan compensation together,
-// and ends in both.
+// Runs an optimizer's call in f64. The weight starts from the master, or from the sum of parameter and Kahan
+// compensation; the result is written to parameter and master.
 void run_optimizer(const OpCall& call, const std::vector<Tensor>& inputs) {
   Attrs attrs = *call.attrs;
   const auto exact = [&]<class A>(A a) {
@@ -37,11 +37,11 @@ void run_optimizer(const OpCall& call, const std::vector<Tensor>& inputs) {
   }
 }
 
-// found (counts of what is not finite), then pairs of a gradient and where to write it.
+// Inputs: counts of non-finite elements, then pairs of a gradient and its target.
 void run_unscale(const OpCall& call, const std::vector<Tensor>& inputs) {
   for (std::size_t i = 1; i + 1 < inputs.size(); i += 2) {
     const Tensor& to = inputs[i + 1];
-    if (!to.defined()) continue;  // a check alone; the update divides
+    if (!to.defined()) continue;  // only a check: the update divides
     if (!to.is_same(inputs[i])) to.copy_(inputs[i]);
     to.mul_(call.get<UnscaleAttrs>().inverse_scale);
   }

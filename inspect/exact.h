@@ -7,10 +7,10 @@
 
 namespace gradual::inspect {
 
-// Runs the op of `call` on other inputs, which are f64 where the call's are floating (integers and bool as they are;
-// widened() in mirror.h makes them). The same attributes and random draws; no accumulator, no rounding, no stochastic
-// update, no loss of what a cast to another float loses. In-place ops write their inputs. Not for custom ops. Nothing
-// else sees the run. Error where the op has no f64 form.
+// Runs the op of `call` on other inputs, which are f64 for floating ones (widened() in mirror.h makes them). Attributes
+// and random draws are the same; there is no accumulator, no rounding and no stochastic update, and a cast to another
+// float loses nothing. In-place ops write their inputs. Custom ops are not allowed. Neither observers nor the tape see
+// the run. Error if the op has no f64 form.
 Outputs run_exactly(const OpCall& call, const std::vector<Tensor>& inputs);
 
 // The values of `t` rounded to `dtype`, as f64; t is f64.

@@ -1,4 +1,4 @@
-// The rules of diagnose(): each gives what it finds in one kind of evidence. Internal to diagnosis.
+// The rules of diagnose(). Each returns its findings from one kind of evidence. Internal to diagnosis.
 #pragma once
 
 #include "diagnosis.h"
@@ -7,27 +7,27 @@ namespace gradual::inspect::rules {
 
 using Found = std::optional<Finding>;
 
-// findings_steps.cpp: of a step's rows.
+// findings_steps.cpp: findings from the rows of a step.
 Found of_nonfinite(const ObservedStep& step, const Evidence& e);
 Found of_skips(const Evidence& e);
-Found of_zeros(const Evidence& e);     // a tensor of zeros alone
-Found of_overflow(const Evidence& e);  // Inf that makes 0 of what reads it
-Found of_moments(const Evidence& e);   // Adam's
+Found of_zeros(const Evidence& e);     // a tensor of zeros only
+Found of_overflow(const Evidence& e);  // an Inf that makes later results 0
+Found of_moments(const Evidence& e);   // Adam's moments
 Found of_sums(const Evidence& e);
 
-// findings_counts.cpp: of counts over the sampled steps.
+// findings_counts.cpp: findings from counts over the sampled steps.
 std::vector<Finding> of_casts(const Evidence& e);
-std::vector<Finding> of_updates(const Evidence& e);  // also of moments and running statistics
+std::vector<Finding> of_updates(const Evidence& e);  // also moments and running statistics
 Found of_rate(const Evidence& e);                    // a learning rate
 
-Update all_updates(const Evidence& e);  // their sum, of weights
+Update all_updates(const Evidence& e);  // the sum of all updates of weights
 std::string percent(double share);      // 0.125: "12.5%"
-// What becomes 0 of the numbers that were not.
+// The share of the nonzero elements that become 0.
 inline double lost_share(const CastCounts& c) {
   return c.elements > c.zeros ? static_cast<double>(c.underflow) / static_cast<double>(c.elements - c.zeros) : 0;
 }
 
-// Shares from which on something is worth a finding; updates in units of the weights.
+// Thresholds of findings. kSlow and kFast are updates relative to the weights.
 inline constexpr double kManyVanish = 0.25, kMostArrives = 0.75, kSlow = 1e-6, kFast = 0.5;
 
 }  // namespace gradual::inspect::rules

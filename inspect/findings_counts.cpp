@@ -13,7 +13,7 @@ using amp::Role;
 
 constexpr double kManyClipped = 0.01, kManyClippedByFloor = 0.005, kSomeClipped = 0.001;
 constexpr double kRises = 2, kManyLost = 0.1;
-constexpr double kRoomBits = 4;  // powers of two above the largest number, from which on a larger scale has room
+constexpr double kRoomBits = 4;  // powers of two above the largest number that leave room for a larger scale
 
 std::string in_layer(const std::string& path) { return path.empty() ? "ops outside of all layers" : "layer " + path; }
 bool is_gradient(Role role) { return role == Role::error || role == Role::weight_gradient; }
@@ -24,7 +24,7 @@ bool is_floor(const Quantizer& q) {
   return q.scaling.kind == ScalingKind::block && q.scaling.scale != ScaleFormat::f32 &&
          q.scaling.rule == ScaleRule::floor;
 }
-// Whether a quantiser of an operand, in one of its two products, is such.
+// True if `is` holds for a quantiser of this operand in one of its two products.
 bool any_quantizer(const Evidence& e, Role role, bool (*is)(const Quantizer&)) {
   return e.recipe->quantization &&
          std::ranges::any_of(amp::kOperandQuantizers[static_cast<int>(role)], [&](auto field) {
@@ -33,7 +33,7 @@ bool any_quantizer(const Evidence& e, Role role, bool (*is)(const Quantizer&)) {
          });
 }
 
-// The powers of two between nearly all numbers, as they are rounded, and the largest of their format.
+// The powers of two between nearly all rounded numbers and the largest value of their format.
 double room(const amp::CastTally& tally, const std::optional<Format>& format) {
   const auto& bins = tally.exponents.bins;
   std::uint64_t all = 0, above = 0;
@@ -43,7 +43,7 @@ double room(const amp::CastTally& tally, const std::optional<Format>& format) {
   return format ? format->max_exponent() - (static_cast<int>(top) - 127) : 0;
 }
 
-// What a role loses in a layer: the shares that become 0, and that exceed the format.
+// The loss of a role in a layer: the shares that become 0, and that exceed the format.
 struct Loss {
   Role role;
   std::string layer;
@@ -65,7 +65,7 @@ std::vector<Cure> cures_of(const Loss& l, const Evidence& e) {
   return all;
 }
 
-// The op that loses most in a layer; null: only quantisers do.
+// The op that loses most in a layer; null if only quantisers lose.
 const LedgerRow* op_of(const Loss& l, const Evidence& e, double (*share)(const CastCounts&)) {
   const LedgerRow* worst = nullptr;
   for (const auto* s : {&e.first, &e.late})
@@ -77,7 +77,7 @@ const LedgerRow* op_of(const Loss& l, const Evidence& e, double (*share)(const C
   return worst;
 }
 
-// Up to which layer the errors are zeros alone.
+// Tells up to which layer all errors are zero.
 std::string zeros_after(const Evidence& e, const std::string& layer) {
   for (const std::string& path : e.layers) {
     const auto tally = e.casts.find({Role::error, path});
@@ -112,7 +112,7 @@ Finding of_loss(const Loss& l, const Evidence& e, bool large) {
                   : scale ? fmt::format(": the loss scale leaves 2^{:.0f} unused above the largest of them", l.room)
                           : "");
   if (!large && l.role == Role::error) f.sentence += zeros_after(e, l.layer);
-  // The largest numbers carry most of the signal. Of equals, what comes first in a step.
+  // The largest numbers carry most of the signal. Of equal findings the first in a step counts.
   f.severity = large ? std::min(1.0, 4 * l.large) : l.small * (gradient ? 0.95 : 1);
   f.cures = cures_of(l, e);
   return f;
@@ -128,7 +128,7 @@ std::vector<Finding> of_casts(const Evidence& e) {
     if (tally.counts.elements)
       all.push_back({key.first, key.second, lost_share(tally.counts), clipped_share(tally.counts),
                      room(tally, amp::counted_format(*e.recipe, key.first))});
-  // Errors from the loss backwards: what comes after the first place is its consequence.
+  // Errors in the order from the loss backwards: what follows the first place is its consequence.
   const auto place = [&e](const Loss& l) {
     return l.layer.empty() ? e.layers.end() : std::ranges::find(e.layers, l.layer.substr(0, l.layer.find('#')));
   };
@@ -141,7 +141,7 @@ std::vector<Finding> of_casts(const Evidence& e) {
       if (l.large > (large ? large->large : most)) large = &l;
       if (!(small && is_gradient(role)) && l.small > (small ? small->small : kManyVanish)) small = &l;
     }
-    const bool told = role == Role::weight_gradient && !found.empty();  // as errors
+    const bool told = role == Role::weight_gradient && !found.empty();  // reported as errors already
     if (large) found.push_back(of_loss(*large, e, true));
     if (small && !told) found.push_back(of_loss(*small, e, false));
   }
@@ -158,7 +158,7 @@ std::vector<Finding> of_updates(const Evidence& e) {
     const Update* worst = nullptr;
     double lost = 0, all = 0, most = 0;
     for (const Update* u : updates) {
-      // Of stochastic updates most elements stay, and the others make up for it.
+      // With stochastic updates most elements stay, and the others compensate.
       const auto intended = static_cast<double>(u->intended);
       const double here = u->arriving() < kMostArrives ? (1 - std::max(0.0, u->arriving())) * intended : 0;
       lost += here, all += intended;
@@ -170,7 +170,7 @@ std::vector<Finding> of_updates(const Evidence& e) {
     f.sentence = fmt::format(
         "{}: {} of its updates arrives, for they are below half an ulp; {} of the elements do not move at all",
         weights ? f.site : f.site + ", " + part, percent(worst->arriving()), percent(worst->vanished_percent() / 100));
-    // Where training is as good as in fp32, what is worse is evaluation, which alone uses the statistics.
+    // If training is as good as in fp32, only evaluation is worse, which alone uses the statistics.
     f.severity = running && e.trains ? 2 : lost / all * (weights ? 1 : 0.3);
     f.cures = {running ? cures::norms_in_f32(*e.recipe) : cures::masters(*e.recipe)};
     found.push_back(std::move(f));

@@ -17,13 +17,13 @@ constexpr double kFaintSums = 20, kManySwamped = 0.5, kManyLost = 0.05, kManySki
 double share(std::int64_t part, std::int64_t whole) { return percent_of(part, whole) / 100; }
 bool is_zero(const LedgerRow& r) { return r.numbers.elements > 0 && r.numbers.zeros == r.numbers.elements; }
 
-// Whether an op of the table made the row; else a user's function did, a quantiser or a product of quantised operands.
+// True if an op of the table made the row. Else a user's function did, a quantiser, or a product of quantised operands.
 bool is_op(const std::string& name) { return std::ranges::find(kOpInfos, name, &OpInfo::name) != std::end(kOpInfos); }
 bool is_quantised(const std::string& op) { return op.find("quantiz") != std::string::npos; }
 bool is_users(const LedgerRow& r) { return r.kind == OpKind::Custom && !is_quantised(r.op); }
 bool is_low(const LedgerRow& r) { return is_half(r.to) || is_f8(r.to) || is_quantised(r.op); }
 bool underflows(const LedgerRow* r) { return is_low(*r) && r->counts.underflow > 0; }
-bool reduces(const LedgerRow& r) {  // or takes an exponential, a root, a square
+bool reduces(const LedgerRow& r) {  // also exponentials, roots, squares
   using enum OpKind;
   return r.op == "square" || r.kind == Transcendental || r.kind == Reduction || r.kind == Normalization ||
          r.kind == Loss;
@@ -40,7 +40,7 @@ Finding innocent(Finding f) {
   return f;
 }
 
-// An observed step and what is known of its run.
+// An observed step and the evidence from its run.
 struct Look {
   const ObservedStep& s;
   const Evidence& e;
@@ -58,7 +58,7 @@ struct Look {
     return f;
   }
 
-  // The rows on the way to `r`, in order.
+  // The rows that led to `r`, in order.
   Rows way(const LedgerRow& r) const {
     std::vector<std::int64_t> all = r.reads;
     for (std::size_t i = 0; i < all.size() && i < 64; ++i)
@@ -70,12 +70,12 @@ struct Look {
     return rows;
   }
 
-  // Whether `r` is a part of the custom op `outer`: it comes after all that this reads.
+  // True if `r` is a part of the custom op `outer`: it comes after everything that `outer` reads.
   static bool is_within(const LedgerRow& r, const LedgerRow& outer) {
     return r.number < outer.number && r.module == outer.module && r.phase == outer.phase &&
            std::ranges::all_of(outer.reads, [&r](std::int64_t i) { return i < r.number; });
   }
-  // The user's function that an op belongs to, as "name: "; empty: none. In backward it is told by name.
+  // The user's function that an op belongs to, as "name: "; empty if there is none. In backward it is found by name.
   std::string function_of(const LedgerRow& r) const {
     const std::string& of = r.backward_of;
     if (r.phase == Phase::backward) return of.empty() || is_op(of) || is_quantised(of) ? "" : of + ": ";
@@ -84,7 +84,7 @@ struct Look {
     return "";
   }
 
-  // The row's own op in f32, bf16, all simple ops of the layer on the way in f32.
+  // Cures for a row: its own op in f32, bf16, all simple ops of the layer that led to it in f32.
   std::vector<Cure> cures_of(const LedgerRow& r) const {
     const amp::Recipe& own = *e.recipe;
     if (is_quantised(r.op)) return {cures::scales(own), cures::layer_in_f32(own, r.module), cures::fp8(own)};
@@ -123,7 +123,8 @@ struct Look {
     return f;
   }
 
-  // A row in low precision makes NaN or Inf although nothing exceeds the dtype: of what became 0 or negative before.
+  // A row in low precision that makes NaN or Inf although nothing exceeds the dtype, because an argument became 0 or
+  // negative before.
   Found of_argument(const LedgerRow& r) const {
     const LedgerRow *zero = nullptr, *difference = nullptr;
     for (const LedgerRow* x : way(r)) {
@@ -143,7 +144,7 @@ struct Look {
                    to_string(difference->to), r.site());
   }
 
-  // A row that makes NaN or Inf of finite numbers.
+  // A row that makes NaN or Inf from finite numbers.
   Finding of_maker(const LedgerRow& r) const {
     if (r.phase == Phase::optimizer && !r.parameter.empty()) return of_optimizer(r);
     const std::string function = function_of(r),
@@ -165,7 +166,7 @@ struct Look {
       return inside ? of_maker(*inner)
                     : innocent(finding(r, "bug", {}, "{}: of finite inputs {}", r.site(), lost(r.numbers)));
     if (!is_low(r)) {
-      // f32 itself overflows: a function, or the learning rate where updates are as large as the weights.
+      // f32 itself overflows: in a function, or by the learning rate if updates are as large as the weights.
       if (e.fp32_fails && s.step == 0 && !function.empty())
         return innocent(finding(r, "bug", {}, "{}{}", function, beyond));
       Finding f = finding(r, "arithmetic", {cures::masters(*e.recipe)}, "{}", beyond);
@@ -184,7 +185,7 @@ struct Look {
     return finding(r, (std::string(what) + "-overflow").c_str(), cures_of(r), "{}", beyond);
   }
 
-  // A row that reads NaN or Inf which no op made.
+  // A row that reads a NaN or Inf which no op made.
   Finding of_reader(const LedgerRow& r) const {
     const std::string& bad = s.bad_tensor;
     if (bad.find("running_") != std::string::npos)
@@ -205,7 +206,7 @@ struct Look {
                             function_of(r), r.site()));
   }
 
-  // Of a tensor that is 0 throughout although what it is made of is not: a bug where rounding does not make it so.
+  // A tensor of zeros made from inputs that are not all 0: a bug unless rounding explains it.
   Found of_zero(const LedgerRow& r) const {
     const double least = r.op == "cast" && is_half(r.to) ? format_of(r.to).min_positive() : 0;
     const double largest = row(r.reads[0]).numbers.largest;
@@ -218,7 +219,7 @@ struct Look {
   }
 };
 
-// The row of the given steps with the largest badness above 0, and its step; a null step: none.
+// The row with the largest positive badness in the given steps, and its step; a null step if there is none.
 template <class F>
 std::pair<const ObservedStep*, const LedgerRow*> worst_of(
     std::initializer_list<const std::optional<ObservedStep>*> steps, double& most, const F& badness) {
@@ -275,7 +276,7 @@ Found of_zeros(const Evidence& e) {
       if (!f && e.fp32_fails && r.phase == Phase::forward && r.counts.underflow == 0)
         f = innocent(
             look.finding(r, "dead-units", {}, "{} gives 0 for every input: nothing before it learns", r.site()));
-      if (f) return f->severity = 2, f;  // all that follows is lost
+      if (f) return f->severity = 2, f;  // everything after it is lost
     }
   }
   return {};
@@ -283,7 +284,7 @@ Found of_zeros(const Evidence& e) {
 
 Found of_overflow(const Evidence& e) {
   if (!e.first || !e.first_in_fp32) return {};
-  // Results and zeros by layer and op. What is 0 here and not in fp32: all that a mask makes 0 is 0 there too.
+  // Results and zeros by layer and op. Zeros that fp32 does not have: the zeros of masks are the same in fp32.
   const auto key = [](const LedgerRow& r) { return r.module + "|" + r.op.substr(0, r.op.find(' ')); };
   std::map<std::string, Numbers> here, there;
   for (const LedgerRow& r : e.first->ledger.rows()) here[key(r)] += r.numbers;

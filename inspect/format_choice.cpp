@@ -14,7 +14,7 @@
 namespace gradual::inspect {
 namespace {
 
-// Notes the products of a forward pass with a weight.
+// Records the products of a forward pass with a weight.
 class Products final : public Interceptor {
  public:
   explicit Products(std::vector<FormatSite>& sites) : sites_(sites) {}
@@ -37,7 +37,7 @@ class Products final : public Interceptor {
   std::vector<FormatSite>& sites_;
 };
 
-// Of an element, with its part of a block's scale. One scale per tensor or row counts as nothing.
+// Bits per element, with its part of a block's scale. One scale per tensor or row counts as nothing.
 double bits(const std::optional<Quantizer>& q) {
   if (!q) return 32;
   const Scaling& s = q->scaling;
@@ -48,7 +48,7 @@ double bits(const std::optional<Quantizer>& q) {
 
 double finite(double harm) { return std::isfinite(harm) ? harm : 1e6; }
 
-// Of a format by site: the squared error of the gradients, and the share of the error in the loss.
+// The harm of a format by site: the squared error of the gradients, and the share of the error in the loss.
 struct Harm {
   std::vector<double> gradients, loss;
 };
@@ -134,8 +134,8 @@ std::vector<Assignment> knapsack(const std::vector<FormatSite>& sites, const std
   for (const FormatSite& s : sites) most += std::ranges::max(s.cost);
   const auto bins = [&](double cost) { return static_cast<std::size_t>(std::ceil(cost / most * 4000 - 1e-9)); };
   const std::size_t size = 4001 + sites.size();  // each cost may be rounded up
-  std::vector<double> harm(size, 0);             // the least within so many bins of cost, of the sites so far
-  std::vector<std::vector<std::size_t>> choice;  // of each site, within so many bins for it and those before
+  std::vector<double> harm(size, 0);             // least harm of the sites so far, by bins of cost
+  std::vector<std::vector<std::size_t>> choice;  // by site, and by bins of cost for it and the sites before
   for (const FormatSite& s : sites) {
     std::vector<double> next(size, kNever);
     std::vector<std::size_t>& chosen = choice.emplace_back(size, 0);

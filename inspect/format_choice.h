@@ -1,5 +1,5 @@
-// Which format for which layer: what the products of a layer cost in a format, the harm that the format does there, and
-// the assignment of least harm within a budget of cost.
+// Chooses a format for each layer: the cost of a layer's products in each format, the harm that the format does there,
+// and the assignment of least harm within a budget of cost.
 #pragma once
 
 #include <cstdint>
@@ -11,7 +11,7 @@
 
 namespace gradual::inspect {
 
-// What a step costs, summed over layers and their three products (forward, dgrad, wgrad):
+// The cost of a step, summed over layers and their three products (forward, dgrad, wgrad):
 //   bits   multiplications times the bits of both operands, with their scales
 //   kept   bytes of the operands that backward reads: x and w
 //   moved  bytes of the operands of each product
@@ -22,25 +22,25 @@ Cost cost_from_name(const std::string& name);  // Error for another name
 struct FormatSite {
   std::string layer = {};
   double x = 0, w = 0, y = 0;                // elements
-  double multiplications = 0;                // of forward; each product has as many
+  double multiplications = 0;                // of forward; the other two products have as many
   bool dgrad = false;                        // its input needs a gradient
   std::vector<double> cost = {}, harm = {};  // by format
 };
 double cost_of(const FormatSite& site, const amp::Recipe& format, Cost cost);
 
 // The sites of a step, in the order of forward. Sorts the formats (fp32 and quantised recipes) by the cost of a model
-// wholly in them. The harm of a format at a site is the sum of two parts: the squared error of all gradients that the
-// site alone causes (inspect/gradient_sites.h), and its share of the error in the loss (inspect/shadow.h); each
-// relative to that of the cheapest format at all sites (SNIP adds the two likewise, arXiv 2602.01410). The model has
-// f32 parameters, on any device, and is in training mode. Error if no layer multiplies by a weight.
+// entirely in each. The harm of a format at a site has two parts: the squared error of all gradients that the site
+// alone causes (inspect/gradient_sites.h), and its share of the error in the loss (inspect/shadow.h). Each is relative
+// to that of the cheapest format at all sites; SNIP adds the two in the same way (arXiv 2602.01410). The model has f32
+// parameters, on any device, and is in training mode. Error if no layer multiplies by a weight.
 std::vector<FormatSite> format_sites(nn::Module& model, const std::function<Tensor()>& loss,
                                      std::vector<amp::Recipe>& formats, Cost cost);
 
-using Assignment = std::vector<std::size_t>;  // by site, the number of its format
+using Assignment = std::vector<std::size_t>;  // by site, the index of its format
 double cost_of(const std::vector<FormatSite>& sites, const Assignment& assignment);
 
-// For each budget the assignment of least harm. Costs are rounded up to multiples of 1/4000 of the most expensive
-// assignment; else the result is exact. The cheapest assignment where the budget allows none.
+// For each budget the assignment of least harm; the cheapest assignment if the budget allows none. Costs are rounded up
+// to multiples of 1/4000 of the most expensive assignment; apart from that the result is exact.
 std::vector<Assignment> knapsack(const std::vector<FormatSite>& sites, const std::vector<double>& budgets);
 
 }  // namespace gradual::inspect

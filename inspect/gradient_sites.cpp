@@ -27,14 +27,14 @@ constexpr struct {
               {"dgrad dy", &Quantization::dgrad_dy},   {"dgrad w", &Quantization::dgrad_w},
               {"wgrad x", &Quantization::wgrad_x},     {"wgrad dy", &Quantization::wgrad_dy}};
 
-// Which sites are low.
+// The sites that run in low precision.
 struct Choice {
-  bool all = false;                       // all but the site below; else the site below alone
-  std::optional<std::string> layer = {};  // none: no site
-  Field role = nullptr;                   // of a quantised recipe
+  bool all = false;                       // all sites but the one below; else only that one
+  std::optional<std::string> layer = {};  // unset: no site
+  Field role = nullptr;                   // the operand, in a quantised recipe
 };
 
-// Lets autocast see the ops of the chosen layers alone.
+// Passes only the ops of the chosen layers to autocast.
 class LayersOnly final : public Interceptor {
  public:
   LayersOnly(Interceptor* autocast, const Choice& choice) : autocast_(autocast), choice_(choice) {}
@@ -65,7 +65,7 @@ class Trials {
 
   const std::vector<std::string>& names() const { return names_; }
 
-  // The gradients with that choice of sites, f64.
+  // The gradients with this choice of sites, in f64.
   std::vector<Tensor> gradients(const Choice& choice) const {
     const Restored restored(*this);
     Recipe r = recipe_;
@@ -130,10 +130,10 @@ class Trials {
   Device device_;
   std::vector<Tensor> parameters_;
   std::vector<std::string> names_;
-  std::vector<std::pair<Tensor, Tensor>> buffers_;  // and what they were
+  std::vector<std::pair<Tensor, Tensor>> buffers_;  // with their initial values
 };
 
-// |g| by parameter; the last is of all as one vector.
+// |g| by parameter; the last value is that of all gradients as one vector.
 std::vector<double> sizes_of(const std::vector<Tensor>& g) {
   std::vector<double> sizes;
   double all = 0;
@@ -145,7 +145,7 @@ std::vector<double> sizes_of(const std::vector<Tensor>& g) {
   return sizes;
 }
 
-// |g - exact| / size by parameter; the last is of all as one vector.
+// |g - exact| / size by parameter; the last value is that of all gradients as one vector.
 std::vector<double> errors(const std::vector<Tensor>& g, const std::vector<Tensor>& exact,
                            const std::vector<double>& size) {
   std::vector<Tensor> difference;
@@ -156,7 +156,7 @@ std::vector<double> errors(const std::vector<Tensor>& g, const std::vector<Tenso
   return of;
 }
 
-// The modules with parameters of their own of at least so many dims; weights of products have two.
+// The modules that own parameters of at least `dims` dims; weights of products have two.
 std::vector<std::string> layers_of(nn::Module& model, int dims) {
   std::vector<std::string> layers;
   for (const auto& [path, module] : model.named_modules())
@@ -202,7 +202,7 @@ std::string to_string(const GradientSites& sites, std::size_t rows) {
   std::ranges::stable_sort(order, std::greater{}, &GradientSite::alone_whole);
   for (std::size_t i = 0; i < std::min(rows, order.size()); ++i) {
     const GradientSite& s = order[i];
-    std::size_t most = 0;  // where the error is largest
+    std::size_t most = 0;  // index of the largest error
     for (std::size_t k = 1; k < s.alone.size(); ++k)
       if (s.alone[k] * sites.size[k] > s.alone[most] * sites.size[most]) most = k;
     text += fmt::format("{:<28}  {:<10}  {:>9.3g}  {:>9.3g}  {}\n", s.layer, s.role, s.alone_whole, s.saved_whole,

@@ -1,5 +1,5 @@
-// Which site of a step spoils which gradient, by running the step again and again: with one site alone in low
-// precision, and with all sites but one. Exact, where a shadow's shares are of second order.
+// Measures which site of a step spoils which gradient. It runs the step with one site alone in low precision, and with
+// all sites but one. The result is exact; a shadow's shares are correct to second order.
 //
 //   const auto sites = inspect::gradient_sites(amp::recipe("mxfp4"), model, [&] { return loss_of(model(x), y); });
 //   std::puts(to_string(sites).c_str());
@@ -18,11 +18,11 @@ namespace gradual::inspect {
 
 struct GradientSite {
   std::string layer = {}, role = {};
-  // Relative errors |g - g32| / |g32| of each parameter's gradient. 0 where |g32| is below 1e-6 of all gradients, as it
-  // is of a bias before batch norm. alone: with this site alone low. saved: how much smaller the whole recipe's error
-  // is with this site in f32; negative where errors cancel.
+  // Relative errors |g - g32| / |g32| of each parameter's gradient; 0 if |g32| is below 1e-6 of all gradients, as for a
+  // bias before batch norm. alone: with only this site in low precision. saved: the decrease of the whole recipe's
+  // error with this site in f32; negative if errors cancel.
   std::vector<double> alone = {}, saved = {};
-  double alone_whole = 0, saved_whole = 0;  // of all gradients as one vector
+  double alone_whole = 0, saved_whole = 0;  // for all gradients as one vector
 };
 
 struct GradientSites {
@@ -33,14 +33,14 @@ struct GradientSites {
   std::vector<GradientSite> sites = {};  // in the order of the layers
 };
 
-// Two steps a site, and two more. The model has f32 parameters; parameters, gradients, buffers and the default
-// generator are as before afterwards. histories: the state of delayed scaling to start each step from. Error for a
-// recipe that is neither quantised nor autocast.
+// Runs two steps per site, and two more. The model has f32 parameters. Parameters, gradients, buffers and the default
+// generator are restored. histories: the state of delayed scaling from which each step starts. Error for a recipe that
+// is neither quantised nor autocast.
 GradientSites gradient_sites(const amp::Recipe& recipe, nn::Module& model, const std::function<Tensor()>& loss,
                              const amp::QuantizationState* histories = nullptr);
 
-// The sites by alone_whole, the largest first.
+// The sites by alone_whole, largest first.
 std::string to_string(const GradientSites& sites, std::size_t rows = 20);
-std::string to_csv(const GradientSites& sites);  // RFC 4180: a line a site and parameter
+std::string to_csv(const GradientSites& sites);  // RFC 4180: one line per site and parameter
 
 }  // namespace gradual::inspect

@@ -20,7 +20,7 @@ namespace {
 
 constexpr double kNone = std::numeric_limits<double>::quiet_NaN(), kInf = std::numeric_limits<double>::infinity();
 
-// f(x, y, n) for the values of two tensors of one shape, as f64 in blocks that stay in the first cache.
+// Calls f(x, y, n) for the values of two tensors of one shape, as f64, in blocks that stay in the L1 cache.
 template <class F> void in_blocks(const Tensor& a, const Tensor& b, const F& f) {
   const Unseen unseen;
   constexpr std::int64_t kBlock = 1024;
@@ -58,18 +58,18 @@ bool any_nonfinite(const OpCall& call) {
   return false;
 }
 
-// An operand that is a number: 0 where there is none.
+// The operand that is a number; 0 if there is none.
 double number_of(const OpCall& call) {
   if (!call.attrs->is<ScalarAttrs>()) return call.attrs->is<PadAttrs>() ? call.get<PadAttrs>().value : 0;
   return call.get<ScalarAttrs>().value;
 }
 
-// True if what is not finite in the result of a call may be meant: a mask.
+// True if non-finite results of a call may be intended: a mask.
 bool is_mask(const OpCall& call) {
   return std::isinf(number_of(call)) && (call.op == OpId::where || call.op == OpId::fill_ || call.op == OpId::pad);
 }
 
-// Second moments that are 0 while the first is not.
+// The number of second moments that are 0 while the first is not.
 std::int64_t lost_moments(const OpCall& one) {
   if (one.op != OpId::adam_step_ || !one[5].defined()) return 0;
   std::int64_t lost = 0;
@@ -81,7 +81,8 @@ std::int64_t lost_moments(const OpCall& one) {
   return lost;
 }
 
-// Of a + b = y: what is added of tensors, the smaller of both where both are tensors, and leaves the other as it is.
+// For a + b = y: counts the added nonzero numbers of a tensor (the smaller of both if both are tensors), and those that
+// leave the other operand unchanged.
 void count_swamped(LedgerRow& r, const OpCall& call, const Tensor& result) {
   const Tensor y = f64_of(result);
   Tensor terms[2];
@@ -96,14 +97,14 @@ void count_swamped(LedgerRow& r, const OpCall& call, const Tensor& result) {
   }
 }
 
-// The SQNR of a product or a sum against the one with f32 sums.
+// The SQNR of a product or a sum against the same op with f32 sums.
 double accumulation_db(const OpCall& call, const Outputs& out) {
   const Unseen unseen;
   const AccumulatorScope exact(std::nullopt);
   return sqnr_db(dispatch(call.op, call.inputs, *call.attrs, call.where)[0], out[0]);
 }
 
-// The columns of the files, in order. In the text null stands for NaN and Inf.
+// The columns of the files, in order. null stands for NaN and Inf.
 nlohmann::ordered_json json(const LedgerRow& r) {
   nlohmann::ordered_json state = nlohmann::ordered_json::array();
   for (const Numbers& n : r.state) state.push_back(to_string(n));
@@ -165,7 +166,7 @@ void Ledger::before(const OpCall& call) {
   const ParameterInputs parameters = parameter_inputs(call);
   for (int k = 0; k < parameters.count; ++k)
     nonfinite_parameters_.push_back(any_nonfinite(call_of_parameter(call, parameters, k)));
-  // What an op leaves alone can be read afterwards.
+  // Inputs that an op does not overwrite can be read afterwards.
   if (!parameters.count && op_info(call.op).kind == OpKind::InPlace) nonfinite_inputs_ = any_nonfinite(call);
 }
 
@@ -212,7 +213,7 @@ void Ledger::add_parameters(const OpCall& call, const CallRecord& record) {
     r.counts = i < record.counts_by_parameter.size() ? record.counts_by_parameter[i] : CastCounts{};
     r.numbers = numbers_of(written);
     r.nonfinite_inputs = nonfinite_parameters_[i];
-    // Behind parameter, gradient, master and compensation.
+    // State tensors follow parameter, gradient, master and compensation.
     for (int s = 4; parameters.written == 0 && s < one.inputs.size(); ++s)
       if (one[s].defined()) r.state.push_back(numbers_of(one[s])), r.state_dtype = one[s].dtype();
     r.lost_moments = lost_moments(one);
@@ -235,7 +236,7 @@ void Ledger::after(const OpCall& call, const Outputs& out, const CallRecord& rec
   }
   if (call.inputs.size() > 0 && call[0].defined()) r.from = call[0].dtype();
   r.to = out[0].defined() ? out[0].dtype() : r.from;
-  // Whether inputs were finite matters where results are not.
+  // Non-finite inputs matter only if results are not finite.
   if (!r.numbers.finite())
     r.nonfinite_inputs = is_mask(call) || (kind == OpKind::InPlace ? nonfinite_inputs_ : any_nonfinite(call));
   if (call.op == OpId::cast && r.counts.elements) r.sqnr_db = inspect::sqnr_db(call[0], out[0]);
@@ -251,7 +252,7 @@ void Ledger::after(const OpCall& call, const Outputs& out, const CallRecord& rec
 }
 
 void Ledger::quantized(const QuantizerCall& call) {
-  if (call.kind != QuantizerCall::values) return;  // codes are what is kept, or what was rounded before
+  if (call.kind != QuantizerCall::values) return;  // codes are stored values, or were rounded before
   const Unseen unseen;
   LedgerRow r = row(context(), "quantize", OpKind::Custom, context().line);
   r.parameter = names_.of(call.from);

@@ -10,7 +10,7 @@ std::int64_t elements(const Tensor& t) {
   return static_cast<std::int64_t>(t.unsafe_impl()->storage->bytes / size_of(t.dtype()));
 }
 
-// Elements between the first and the last of `t`, both included.
+// The number of elements from the first of `t` in memory to the last.
 std::int64_t span(const Tensor& t) {
   std::int64_t n = 1;
   for (int d = 0; d < t.dim(); ++d) n += (t.sizes()[d] - 1) * t.strides()[d];
@@ -40,7 +40,7 @@ Mirror::Entry& Mirror::entry_of(const Tensor& t, bool fresh) {
     Entry& entry = found->second;
     if (fresh || entry.version == storage.version.load()) return entry;
   }
-  // Older storages that overlap are gone.
+  // Older storages at overlapping addresses no longer exist.
   const char* end = begin + storage.bytes;
   auto at = storages_.lower_bound(begin);
   if (at != storages_.begin() && std::prev(at)->second.end > begin) --at;

@@ -1,5 +1,5 @@
-// A second set of numbers for the tensors of a program: each storage's elements once more, in f64 (integers and bool as
-// they are). Views share them as they share their storage.
+// A second value for every tensor of a program: the elements of each storage in f64 (integers and bool keep their
+// dtype). Views share them as they share their storage.
 #pragma once
 
 #include <cstdint>
@@ -11,12 +11,12 @@ namespace gradual::inspect {
 
 class Mirror {
  public:
-  // The numbers of `t`, a view with its sizes, on the CPU. A storage that is new, or that something unseen has written,
-  // starts from the numbers that it holds.
+  // The mirrored numbers of `t`: a view with its sizes, on the CPU. For a storage that is new, or that was written
+  // without a call of written(), they start as its own numbers.
   Tensor of(const Tensor& t);
-  // Makes `numbers` those of `t`: t's sizes, any strides.
+  // Sets the mirrored numbers of `t` to `numbers`, which have t's sizes and any strides.
   void set(const Tensor& t, const Tensor& numbers);
-  // An op that was seen has written `t`.
+  // Records that an observed op has written `t`.
   void written(const Tensor& t);
   bool knows(const Tensor& t) const;
   Mirror clone() const;
@@ -30,11 +30,11 @@ class Mirror {
   };
   Entry& entry_of(const Tensor& t, bool fresh);
 
-  // By address: what is allocated anew at an address replaces what was freed there.
+  // By address: a new storage replaces a freed one at the same address.
   std::map<const char*, Entry> storages_;
 };
 
-// `t` in f64 on the CPU, with the strides of `t` where it has no gaps; integers and bool as they are. A copy.
+// A copy of `t` in f64 on the CPU (integers and bool keep their dtype), with the strides of `t` if it has no gaps.
 Tensor widened(const Tensor& t);
 
 }  // namespace gradual::inspect

@@ -19,7 +19,7 @@ namespace {
 
 constexpr std::int64_t kBlock = 1 << 14, kChunk = 8 * kBlock;  // elements; counts of a block fit in 16 bits
 
-// At most kBlock numbers of a dtype by their bits: magnitudes compare as integers. `normal`: the smallest normal
+// Adds at most kBlock elements of a dtype by their bits; magnitudes compare as integers. `normal`: the smallest normal
 // number.
 template <class Bits> Numbers count(DType dtype, const void* values, std::int64_t n, Bits normal, int mantissa_bits) {
   constexpr Bits kMagnitude = std::numeric_limits<Bits>::max() / 2, kOne = 1;

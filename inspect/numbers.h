@@ -1,4 +1,4 @@
-// What stands in a tensor: how many zeros, subnormal numbers, NaN and Inf, and between which magnitudes the others lie.
+// The contents of a tensor: how many elements are zero, subnormal, NaN or Inf, and the range of the other magnitudes.
 #pragma once
 
 #include <cstdint>
@@ -11,14 +11,14 @@
 
 namespace gradual::inspect {
 
-// What runs while it lives is no part of the program: nothing records, casts, observes or counts it.
+// While it lives, ops of this thread are not part of the program: they are not recorded, cast, observed or counted.
 struct Unseen {
   NoGrad no_grad;
   StageScope amp{chain().amp, nullptr}, observe{chain().observe, nullptr};
   CountScope counts{nullptr};
 };
 
-// 0 where the whole is 0.
+// 0 if the whole is 0.
 constexpr double percent_of(std::int64_t part, std::int64_t whole) {
   return whole ? 100.0 * static_cast<double>(part) / static_cast<double>(whole) : 0;
 }
@@ -28,21 +28,21 @@ struct Numbers {
   std::int64_t zeros = 0;      // of either sign
   std::int64_t subnormal = 0;  // below the smallest normal number of the tensor's dtype, and not zero
   std::int64_t nan = 0, inf = 0;
-  double least = 0, largest = 0;  // magnitudes of the finite elements that are not zero; 0: there are none
+  double least = 0, largest = 0;  // magnitudes of the finite nonzero elements; 0 if there are none
 
   bool finite() const { return nan + inf == 0; }
   double zero_percent() const { return percent_of(zeros, elements); }
   Numbers& operator+=(const Numbers& other);
 };
 
-// t: any floating tensor, on any device; elements of an expanded dim count as often as they are seen. Runs no op that
-// an observer, the tape or autocast sees. All zero for an undefined tensor and for integers.
+// t is a floating tensor on any device; elements of an expanded dim count once per position. Runs no op that an
+// observer, the tape or autocast could see. All counts are 0 for an undefined tensor and for integers.
 Numbers numbers_of(const Tensor& t);
 
-// The values as f64, row-major and on the CPU; empty for an undefined tensor. Unseen as well.
+// The values as f64, row-major on the CPU; empty for an undefined tensor. Runs unseen, too.
 Tensor f64_of(const Tensor& t);
 
-// "2^-24 to 2^3.2, 12% zero, 3 NaN": for people.
+// "2^-24 to 2^3.2, 12% zero, 3 NaN".
 std::string to_string(const Numbers& n);
 
 }  // namespace gradual::inspect

@@ -1,5 +1,5 @@
-// Names for observers, who see tensors and calls alone: of a model's parameters, by their storage, and of the operands
-// of rewritten ops (amp/rewrite.h).
+// Names for observers, which receive only tensors and calls: the names of a model's parameters, found by their storage,
+// and of the operands of rewritten ops (amp/rewrite.h).
 #pragma once
 
 #include <algorithm>
@@ -31,10 +31,10 @@ class ParameterNames {
   std::map<std::uint64_t, std::string> names_;
 };
 
-// Of a custom op: "linear rewritten by quantization", not a user's own function.
+// True for a custom op such as "linear rewritten by quantization"; false for a user's function.
 inline bool is_rewritten(const OpCall& call) { return called(call).find(" rewritten by ") != std::string_view::npos; }
 
-// "wgrad_dy": a recipe's name of an operand of the rewritten op that runs, and of the product in it.
+// "wgrad_dy": the name, in recipes, of an operand of the running rewritten op.
 inline std::string operand_name(int input) {
   const amp::Role role = amp::operand_role(input), other = amp::operand_role(1 - input);
   const bool second = role == amp::Role::error ? other != amp::Role::weight : other == amp::Role::error;

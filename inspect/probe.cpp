@@ -14,19 +14,19 @@
 namespace gradual::inspect {
 namespace {
 
-constexpr int kWidest = 56;  // bits: a larger number absorbs a unit that is as much smaller, in every accumulator
+constexpr int kWidest = 56;  // in bits: in every accumulator, a number absorbs a unit that is smaller by this
 constexpr int kMostTerms = 4096, kReplays = 64;  // products, and random dot products
 
 double power(int exponent) { return std::ldexp(1.0, exponent); }
 
-// x to a multiple of 2^last. NaN for a mode that is not known, and for stochastic rounding.
+// x rounded to a multiple of 2^last. NaN for an unknown mode and for stochastic rounding.
 double rounded_at(double x, int last, const std::optional<RoundingMode>& mode) {
   x = std::ldexp(x, -last);
   const double up = std::ceil(x), down = std::floor(x), odd = std::fmod(down, 2) != 0 ? down : up;  // exact: up is down
   const double to[] = {std::nearbyint(x), std::round(x), std::trunc(x), up, down, up == down ? x : odd, std::nan("")};
   return std::ldexp(to[static_cast<int>(mode.value_or(RoundingMode::stochastic))], last);
 }
-// x to so many bits, not below 2^least.
+// x rounded to `bits` bits, and to a multiple of 2^least.
 double rounded(double x, int bits, const std::optional<RoundingMode>& mode, int least) {
   return rounded_at(x, static_cast<int>(std::max<double>(least, std::logb(x) - bits + 1)), mode);
 }
@@ -41,7 +41,7 @@ class Prober {
     std::vector<int> places(a_.size());
     std::iota(places.begin(), places.end(), 0);
     found_.tree = order_of(places);
-    // Backwards, the pivots are others.
+    // The reversed order has other pivots.
     found_.consistent = to_string(order_of({places.rbegin(), places.rend()})) == to_string(found_.tree);
     base_ = std::max(found_.least, std::min(0, found_.largest - kWidest));
     examine(found_.tree, -1);
@@ -56,8 +56,8 @@ class Prober {
   }
 
  private:
-  // A pair of factors at a place: of a value that is 2^e times a number of few bits. Neither factor is subnormal if 2^e
-  // is in the range of products.
+  // Two factors at a place, whose product is 2^e times a number of few bits. Neither factor is subnormal if 2^e is in
+  // the range of products.
   struct Pair {
     std::size_t at;
     double a, b;
@@ -70,7 +70,7 @@ class Prober {
     return dot_(a_, b_);
   }
 
-  // The powers of two, and from them M and the unit.
+  // Finds the range of powers of two, which gives M and the unit.
   void find_range() {
     int &least = found_.least, &largest = found_.largest;
     const auto holds = [&] { return run({{0, power(least)}}) == power(least); };
@@ -83,18 +83,18 @@ class Prober {
     unit_ = std::max(least, std::min(largest - kWidest, std::ilogb(result_.max) - 1));
   }
 
-  // Whether the unit at t is not below the lowest common ancestor of i and j. An addition of three or more that loses
-  // no unit counts as such an ancestor only for what is below the addends of i and j.
+  // True if t is not below the lowest common ancestor of i and j: the unit at t survives. An addition of three or more
+  // that loses no unit counts as such an ancestor only for places below the addends of i and j.
   bool outside(int i, int j, int t) {
     return run({{i, power(found_.largest)}, {j, -power(found_.largest)}, {t, power(unit_)}}) == power(unit_);
   }
 
-  // The tree of these places alone.
+  // The tree of these places only.
   SumTree order_of(const std::vector<int>& places) {
     const int pivot = places[places.size() / 2];
-    // Whether what the pivot and i have in common is below what the pivot and j have.
+    // True if the common ancestor of the pivot and i is below that of the pivot and j.
     const auto below = [&](int i, int j) { return outside(pivot, i, j) && !outside(pivot, j, i); };
-    std::vector<std::vector<int>> groups;  // by the lowest common ancestor with the pivot, from the lowest on
+    std::vector<std::vector<int>> groups;  // by the lowest common ancestor with the pivot, lowest first
     for (const int at : places) {
       if (at == pivot) continue;
       const auto group = std::ranges::partition_point(groups, [&](const auto& g) { return below(g.front(), at); });
@@ -114,14 +114,14 @@ class Prober {
     return tree;
   }
 
-  // M + t - M, or M + t less M where nothing can cancel M before the result, in units of 2^base.
+  // The result of M + t - M in units of 2^base; of (M + t) minus M if no place can cancel M before the result.
   double last_bits(double m, double t, int i, int j, int cancel) {
     const double one = power(base_);
     if (cancel >= 0) return run({{i, m * one}, {j, t * one}, {cancel, -m * one}}) / one;
     return run({{i, m * one}, {j, t * one}}) / one - m;
   }
-  // Into `bits` those that keep 1 in 2^s + 1, and then how a quarter, a half and three quarters of the last are
-  // rounded.
+  // Sets `bits` to the number of bits that keep 1 in 2^s + 1, and `rounding` by how 1/4, 1/2 and 3/4 of the last bit
+  // are rounded.
   void find_rounding(int& bits, std::optional<RoundingMode>& rounding, int i, int j, int cancel) {
     const int most = std::min(found_.largest - base_, kWidest - 1);
     int s = 0;
@@ -139,13 +139,13 @@ class Prober {
     for (int again = 0; again < 3; ++again)
       if (each(ask) != seen) rounding = RoundingMode::stochastic;
     for (int n = 0; !rounding && n < static_cast<int>(RoundingMode::stochastic); ++n) {
-      const auto mode = static_cast<RoundingMode>(n);  // M is an even number of last places, as 8 is
+      const auto mode = static_cast<RoundingMode>(n);  // M is an even multiple of the last place, like 8
       if (seen == each([&](double t) { return rounded_at(std::copysign(8, t) + t, 2, mode) - std::copysign(8, t); }))
         rounding = mode;
     }
   }
 
-  // Whether a product is added unrounded: (1 + 2^-q)^2 - (1 + 2^(1-q)) is 2^-2q, or 0 if the square is rounded to 2 q
+  // True if a product is added unrounded: (1 + 2^-q)^2 - (1 + 2^(1-q)) is 2^-2q, or 0 if the square is rounded to 2 q
   // bits.
   bool is_exact(int at, int other, int bits) {
     const int q = (bits + 1) / 2, h = std::max(found_.least + 2 * q, std::min(0, found_.largest - 1));
@@ -159,7 +159,7 @@ class Prober {
     return exact;
   }
 
-  // The adders and products of a sum, from the innermost on. `cancel` is a place that is added to it; -1: none is.
+  // Finds the adders and products of a sum, innermost first. `cancel` is a place that is added to the sum; -1: none.
   void examine(SumTree& sum, int cancel) {
     std::vector<SumTree>& addends = sum.children;
     const auto other = [&](const SumTree& t) { return addends[&t == addends.data() ? 1 : 0].first; };
@@ -169,7 +169,8 @@ class Prober {
     Adder& adder = sum.adder;
     find_rounding(adder.bits, adder.rounding, i, j, cancel);
     if (addends.size() > 2) find_rounding(adder.aligned, adder.alignment, i, addends[2].first, j);
-    // The last sum is seen through the result's dtype: it is taken to have the bits of the sum before.
+    // The last sum is seen only after it is rounded to the result's dtype: it is assumed to have the bits of the sum
+    // before.
     const Adder& before = std::ranges::max_element(addends, {}, &SumTree::size)->adder;
     if (cancel < 0 && adder.bits == result_.mantissa_bits + 1 && before.bits > adder.bits)
       adder.bits = before.bits, adder.rounding = before.rounding;
@@ -186,7 +187,7 @@ class Prober {
   void find_flushes() {
     const double subnormal = operands_.min_normal / 2;
     found_.flushes_operands = run({{0, subnormal, 1 / subnormal}}) != 1;
-    if (found_.largest > std::ilogb(result_.max) || found_.sum.bits < 2) return;  // the result hides the least sums
+    if (found_.largest > std::ilogb(result_.max) || found_.sum.bits < 2) return;  // the result hides the smallest sums
     const int i = 0, j = innermost_->children[1].first;
     const double least = power(found_.least);
     const bool gradual = found_.least == -1074 || run({{i, 1.5 * least}}) != 1.5 * least;
@@ -194,12 +195,12 @@ class Prober {
     const double normal = gradual ? std::ldexp(least, bits - 1) : least, half = normal / 2;
     found_.flushes_sums = run({{i, normal + half}, {j, -normal}}) != half;
     if (std::ilogb(half) < 2 * std::ilogb(operands_.min_normal)) return;
-    // In one of the two orders a fused product meets the normal number first.
+    // In one of the two orders, a fused product is added after the normal number.
     found_.flushes_products =
         run({{i, normal}, {j, half}}) != normal + half && run({{j, normal}, {i, half}}) != normal + half;
   }
 
-  // The dot product by the tree and its adders. NaN beyond 2^largest, and where an adder is not known.
+  // The dot product by the tree and its adders. NaN beyond 2^largest, and if an adder is unknown.
   double replayed(const SumTree& sum, int least) const {
     const Adder& how = sum.adder;
     if (how.bits == 0 && sum.children.size() == 2) return std::nan("");
@@ -223,7 +224,7 @@ class Prober {
     const auto below = [&](std::uint64_t n) { return static_cast<double>(random() % n); };
     const int digits = operands_.mantissa_bits + 1, scale = std::min(0, found_.largest / 2 - 1) + 1 - digits;
     for (int i = 0; i < kReplays; ++i) {
-      const double share = below(4);  // of numbers that are not zero
+      const double share = below(4);  // share of nonzero numbers, in quarters
       for (auto* list : {&a_, &b_})
         for (double& x : *list) {
           x = std::ldexp(below(std::uint64_t{2} << digits) - power(digits), scale - static_cast<int>(below(3)));
@@ -240,9 +241,9 @@ class Prober {
   int n_;
   FloatInfo operands_, result_;
   std::vector<double> a_ = std::vector<double>(static_cast<std::size_t>(n_)), b_ = a_;
-  int unit_ = 0, base_ = 0;                  // exponents: of the unit, and of 1 where bits are counted
+  int unit_ = 0, base_ = 0;                  // exponents: of the unit, and of 1 in counts of bits
   const SumTree* innermost_ = nullptr;       // the innermost sum that has product 0
-  int fitting_ = 0, asked_ = 0, exact_ = 0;  // products
+  int fitting_ = 0, asked_ = 0, exact_ = 0;  // numbers of products
   ProbeResult found_;
 };
 

@@ -4,7 +4,7 @@
 //   const ProbeResult found = inspect::probe(dot, {.terms = 64, .operands = DType::bf16, .result = DType::f32});
 //   to_string(found.tree);   // "0+1+..+63"
 //
-// The order: of M at place i, -M at place j and a small unit at place t, the unit survives exactly if t is not below
+// The order: put M at place i, -M at place j and a small unit at place t. The unit survives exactly if t is not below
 // the lowest common ancestor of i and j (FPRev, Xie et al. 2024, arXiv 2411.00442). Bits, rounding and alignment follow
 // Fasi, Higham, Mikaitis and Pranesh 2021, "Numerical behavior of NVIDIA tensor cores".
 #pragma once
@@ -19,7 +19,8 @@
 
 namespace gradual::inspect {
 
-// The dot product of a and b, which have options.terms values of the dtype `operands`: a value of the dtype `result`.
+// The dot product of a and b, as a value of the dtype `result`. a and b have options.terms values of the dtype
+// `operands`.
 using DotProduct = std::function<double(std::span<const double> a, std::span<const double> b)>;
 
 struct ProbeOptions {
@@ -27,25 +28,25 @@ struct ProbeOptions {
   DType operands = DType::f32, result = DType::f32;
 };
 
-// fit: they fit the sum's bits. rounded: each is rounded before it is added. fused: each is added unrounded, though
-// those that begin a sum may be rounded.
+// fit: products fit the bits of the sum. rounded: each product is rounded before it is added. fused: products are added
+// unrounded, except perhaps those that begin a sum.
 enum class Products : std::uint8_t { unseen, fit, rounded, fused };
 
 struct ProbeResult {
   SumTree tree = {};
-  bool consistent = true;           // false: experiments contradict each other, and the tree is none
-  Adder sum = {};                   // of the products
-  std::optional<Adder> outer = {};  // of sums of products, if another: a promotion
-  int chunk = 0, promote = 0;       // as in an Accumulator, if its definition gives this tree. 0: none
+  bool consistent = true;           // false: experiments contradict each other, and the tree is meaningless
+  Adder sum = {};                   // the additions of products
+  std::optional<Adder> outer = {};  // the additions of sums of products, if they differ: a promotion
+  int chunk = 0, promote = 0;       // as in an Accumulator whose definition gives this tree; 0: none
   Products products = Products::unseen;
-  // Whether subnormal numbers count as zeros. Nothing: not seen.
+  // True if subnormal numbers count as zeros. Unset: not seen.
   std::optional<bool> flushes_operands = {}, flushes_products = {}, flushes_sums = {};
-  int least = 0, largest = 0;  // 2^least to 2^largest are the powers of two that a sum and the result hold
-  // Dot products of random numbers that were computed by the tree as well, and how many of them had the same bits.
+  int least = 0, largest = 0;  // a sum and the result hold the powers of two 2^least to 2^largest
+  // The number of random dot products that were also computed by the tree, and how many of them had the same bits.
   int replayed = 0, reproduced = 0;
 };
 
-// Error for options that are not allowed, and for a function that is no dot product.
+// Error for invalid options, and for a function that is not a dot product.
 ProbeResult probe(const DotProduct& dot, const ProbeOptions& options = {});
 
 }  // namespace gradual::inspect

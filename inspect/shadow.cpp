@@ -31,7 +31,7 @@ double decided_otherwise(const OpCall& call, const Outputs& out, Mirror& shadow)
   return 0;
 }
 
-// Ops that move numbers and change none.
+// Ops that move numbers without changing them.
 bool only_moves(const OpCall& call) {
   return op_info(call.op).kind == OpKind::Movement && call.op != OpId::cast && call.op != OpId::scatter_add &&
          call.op != OpId::index_add;
@@ -44,17 +44,17 @@ std::string without_rewrite(const std::string& op) { return op.substr(0, op.find
 
 std::string ShadowRow::site() const { return site_text(op, parameter, backward_of, module); }
 
-// A running custom op: its inner ops in f64 from the inputs that it really has. `exact` rounds no operand, `first` only
-// the first operand of its products, `both` both.
+// A running custom op: its inner ops run in f64 from its actual inputs. `exact` rounds no operand, `first` only the
+// first operand of its products, `both` rounds both.
 struct Shadow::Frame {
   Mirror exact, first, both, before;
-  std::map<std::uint64_t, int> operands;              // by storage: which inputs of the custom op (bits) it depends on
-  std::uint64_t node = 0;                             // of the custom op on the tape; 0: not recorded
-  bool rounded = false;                               // a quantiser has run
-  bool rewritten = false;                             // a contraction, not a user's function
-  std::string names[2] = {"forward_x", "forward_w"};  // of its operands, as a recipe names them
-  bool inherits = false;                              // `before`: its inputs without the errors of ops off the tape
-  std::string why_not = {};                           // an op of it has no f64 form
+  std::map<std::uint64_t, int> operands;  // by storage: the inputs of the custom op (bits) that it depends on
+  std::uint64_t node = 0;                 // the custom op on the tape; 0: not recorded
+  bool rounded = false;                   // a quantiser has run
+  bool rewritten = false;                 // a contraction, not a user's function
+  std::string names[2] = {"forward_x", "forward_w"};  // the names of its operands in recipes
+  bool inherits = false;     // `before` holds its inputs without the errors of ops off the tape
+  std::string why_not = {};  // why one of its ops has no f64 form
 
   int operands_of(const Tensor& t) const {
     const auto found = t.defined() ? operands.find(amp::storage_id(t)) : operands.end();
@@ -101,8 +101,8 @@ void Shadow::start_step() {
   first_row_ = rows_.size();
 }
 
-// Undefined, or the numbers of `t` without the errors of ops off the tape. Parameters may differ from the shadow's: by
-// rounding from their masters, or by the errors of earlier steps.
+// The numbers of `t` without the errors of ops off the tape; undefined if there are no such errors. Parameters may
+// differ from the shadow's by rounding from their masters, or by the errors of earlier steps.
 Tensor Shadow::unrounded(const Tensor& t) {
   if (!options_.attribution || !t.defined()) return {};
   if (unrounded_.knows(t)) return unrounded_.of(t);
@@ -127,7 +127,7 @@ void Shadow::before(const OpCall& call) {
     }
   }
   if (op_info(call.op).kind != OpKind::InPlace) return;
-  // What the op overwrites, as it is now.
+  // Copies the inputs before the op overwrites them.
   const auto all = [&](const auto& of) {
     std::vector<Tensor> now(static_cast<std::size_t>(call.inputs.size()));
     for (int i = 0; i < call.inputs.size(); ++i)
@@ -142,7 +142,7 @@ void Shadow::before(const OpCall& call) {
     frame->each([&](Mirror& m) { kept_.push_back(all([&](const Tensor& t) { return m.of(t); })); });
 }
 
-// Runs the call in f64 on a mirror's numbers and keeps the results there.
+// Runs the call in f64 on a mirror's numbers and stores the results in the mirror.
 void Shadow::run_on(Mirror& mirror, const OpCall& call, const Outputs& out, std::size_t kept) {
   std::vector<Tensor> inputs;
   const bool in_place = op_info(call.op).kind == OpKind::InPlace;
@@ -174,7 +174,7 @@ void Shadow::after(const OpCall& call, const Outputs& out, const CallRecord& rec
   try {
     run_on_all(call, out);
   } catch (const Error& e) { why = e.what(); }
-  if (!frames_.empty()) return void(frames_.back()->why_not += why);  // a part of the custom op's row
+  if (!frames_.empty()) return void(frames_.back()->why_not += why);  // it is part of the custom op's row
   if (parameter_inputs(call).count && why.empty()) return add_parameters(call, record);
   ShadowRow row = row_of(call, out, record);
   row.not_exact = why;
@@ -202,8 +202,9 @@ void Shadow::after(const OpCall& call, const Outputs& out, const CallRecord& rec
   add_row(std::move(row), out[0], given, exact, parts, node_);
 }
 
-// Ops off the tape, such as casts of data and of weights, have no gradient of their own. Their errors are followed to
-// the first op on the tape, and are parts of it: what its result owes to its first input, and to the others.
+// Ops off the tape, such as casts of data and of weights, have no gradient of their own. Their errors are propagated to
+// the first op on the tape and become parts of its row: the effects on its result of the errors in its first input, and
+// in its other inputs.
 std::vector<Shadow::Part> Shadow::parts_of_inputs(const OpCall& call, const Outputs& out,
                                                   const std::vector<Tensor>& inputs, const Tensor& exact) {
   const int n = call.inputs.size();
@@ -243,7 +244,7 @@ void Shadow::quantized(const QuantizerCall& call) {
       return;
     case QuantizerCall::decode: {
       const Codes& codes = codes_[call.from.raw()];
-      // Codes that were scaled when they were made hold what they stand for.
+      // Codes that were scaled when they were made represent their unscaled values.
       if (codes.storage != amp::storage_id(call.from) || (codes.scaled && call.scale.defined())) return;
       mirror_.set(call.to, codes.numbers.clone());
       if (options_.attribution) slope_.set(call.to, codes.slope.clone());
@@ -295,7 +296,7 @@ ShadowRow Shadow::row_of(const OpCall& call, const Outputs& out, const CallRecor
   return row;
 }
 
-// y: the output, whose shadow is known; given: its numbers; exact: the op in f64 on the inputs that it had.
+// y is the output, whose shadow is known; `given` are its numbers; `exact` is the op in f64 on its actual inputs.
 void Shadow::add_row(ShadowRow row, const Tensor& y, const Tensor& given, const Tensor& exact, std::vector<Part> parts,
                      std::uint64_t node) {
   const Tensor shadow = mirror_.of(y);
@@ -322,7 +323,7 @@ void Shadow::add_parameters(const OpCall& call, const CallRecord& record) {
     Outputs out;
     out[0] = call[written];
     ShadowRow row = row_of(one, out, record);
-    // A master or a compensation holds what the parameter does not.
+    // A master or a compensation has what the parameter lacks.
     Tensor given = widened(call[written]);
     if (parameters.written == 0 && one[2].defined()) given = widened(one[2]);
     else if (parameters.written == 0 && one[3].defined()) given = add(given, widened(one[3]));
@@ -360,14 +361,14 @@ void Shadow::share(Recorded& recorded, const Gradient& gradient) {
     const double first = inner(error, gradient.exact) / loss_scale_,
                  mean = (first + inner(error, gradient.slope) / loss_scale_) / 2;
     if (part) part->share += mean;
-    // An error that was made before the op is not in the op's own.
+    // Errors from before the op are not in its local error.
     if (!part || part->name.ends_with("before")) row.first_order += first, row.share += mean;
   };
   add(recorded.error, nullptr);
   for (std::size_t i = 0; i < recorded.parts.size(); ++i) add(recorded.parts[i].error, &row.parts[i]);
 }
 
-// Backward begins: from the loss, or from views of it, or from its product with the loss scale.
+// Called when backward begins: from the loss, from views of it, or from its product with the loss scale.
 void Shadow::begin_backward(const Node& root) {
   root_ = root.sequence;
   unrounded_ = {};
@@ -387,7 +388,7 @@ void Shadow::begin_backward(const Node& root) {
   loss_ = loss->second.loss, exact_loss_ = loss->second.exact_loss;
   loss_scale_ = scaled != 0 && exact_loss_ != 0 ? scaled / exact_loss_ : 1;
   const Tensor one = ones({}, {.dtype = DType::f64}).expand(loss->second.error.sizes());
-  if (node != &root && loss_scale_ != 1) return;  // the gradient of the loss will be told
+  if (node != &root && loss_scale_ != 1) return;  // a later event brings the gradient of the loss
   share(loss->second, {one, one});
   if (node != &root) recorded_.erase(loss);
 }
@@ -399,7 +400,7 @@ void Shadow::gradient(const autograd::GradientEvent& event) {
   recorded_.erase(event.node.sequence);  // its own gradient is complete
   if (event.input < 0) return;
   Gradient g{mirror_.of(event.grad), slope_.of(event.grad)};
-  // The engine writes gradients of slices into one buffer and shows them as numbers alone.
+  // The engine writes gradients of slices into one buffer, which observers receive without the slices' ops.
   if (const auto sliced = slices_.extract(event.node.sequence)) {
     const Unseen unseen;
     for (Tensor Gradient::*which : {&Gradient::exact, &Gradient::slope})

@@ -1,21 +1,22 @@
-// The shadow of a training step: every op once more in f64. It says how much of an error an op makes and how much it
-// inherits.
+// The shadow of a training step runs every op once more in f64. It tells how much of an error an op makes and how much
+// it inherits.
 //
 //   inspect::Shadow shadow(model, &run.optimizer(), {.attribution = true});
 //   { const ObserverScope scope(shadow); run.step([&] { return cross_entropy(model(x), y); }); }
 //   std::puts(shadow.to_string().c_str());
 //   std::puts(to_string(shadow.attribution()).c_str());      // which op's error moves the loss
 //
-// Of each op with input x, output y, and F the op in f64:
-//   local error      y - F(x)      what this op loses on the inputs that it has
-//   inherited error  F(x) - F(x')  what the errors of its inputs become; x' are the inputs of the shadow
+// For an op with input x and output y, and F the op in f64:
+//   local error      y - F(x)      what this op loses on its actual inputs
+//   inherited error  F(x) - F(x')  the effect of the errors of its inputs; x' are the inputs of the shadow
 //   total error      y - F(x')     their sum
-// The shadow starts from the same data, from FP32 masters where the optimizer has them, and makes the same random
-// draws. Batch statistics are its own. A quantised contraction is one row: its quantisers, its products and its scales
-// are the parts of its local error, and so is a user's function. It observes the steps of this thread and goes on from
-// its own parameters; make another one to start again from the program's. It reads numbers and changes none; what it
-// holds counts as workspace, so memory is measured without it. A program that writes numbers past the ops (data<T>())
-// must bump the tensor's version, or the shadow does not see it. After an exception within a step, make another one.
+// The shadow starts from the same data and from FP32 masters if the optimizer has them. It makes the same random draws
+// and has its own batch statistics. A quantised contraction is one row, with the errors of its quantisers and products
+// as parts of its local error; a user's function is one row, too. The shadow observes the steps of this thread and
+// continues from its own parameters; make a new one to restart from the program's. It reads numbers and changes none.
+// Its memory counts as workspace, apart from the program's categories. A program that writes numbers without ops
+// (data<T>()) must bump the tensor's version, or the shadow misses the write. After an exception within a step, make a
+// new shadow.
 #pragma once
 
 #include <cstdint>
@@ -34,10 +35,10 @@
 
 namespace gradual::inspect {
 
-// A part of a contraction's local error, with its share of the error in the loss. "x", "w", "dy": rounding of an
-// operand by its quantiser; "accumulation", "result". "before", "x before", "w before": errors that are not in the
-// local error, of ops off the tape that made the operands (a cast of data, of a weight; a parameter that was rounded
-// from its master).
+// A part of a contraction's local error, with its share of the error in the loss. "x", "w", "dy": the rounding of an
+// operand by its quantiser. "accumulation", "result": the rounding of sums and of the result. "before", "x before", "w
+// before": errors outside the local error, from ops off the tape that made the operands (a cast of data or of a weight;
+// a parameter rounded from its master).
 struct ErrorPart {
   std::string name = {};
   double squares = 0;
@@ -51,38 +52,38 @@ struct ShadowRow {
   std::string results = {};  // "[32, 512] bf16"
   DType to = DType::f32;
   bool quantised = false;    // a quantiser, or a contraction of quantised operands
-  std::string product = {};  // of such a contraction: "forward", "dgrad", "wgrad"
+  std::string product = {};  // "forward", "dgrad" or "wgrad" for such a contraction
   ErrorSum local = {}, inherited = {}, total = {};
-  double cosine = 1;             // of the output and its shadow
+  double cosine = 1;             // between the output and its shadow
   double decided_otherwise = 0;  // share of elements: a relu's other side, a pool's other maximum, another index
   std::vector<ErrorPart> parts = {};
-  // Of the error in the loss: <local error, gradient of the output>, in the loss's units. The gradient is the mean of
-  // the shadow's and of the same ops in f64 at the numbers that the step has: right to second order in the errors.
-  // first_order takes the shadow's alone.
+  // The share of the error in the loss: <local error, gradient of the output>, in units of the loss. The gradient is
+  // the mean of the shadow's and of the same ops in f64 on the step's own numbers, which is correct to second order in
+  // the errors. first_order uses only the shadow's gradient.
   double share = 0, first_order = 0;
-  std::string not_exact = {};  // why the op has no f64 form: its shadow then starts from its own results
+  std::string not_exact = {};  // why the op has no f64 form; its shadow then starts from its own results
 
   std::string site() const;  // "linear in layer fc1", "adam_step_ of fc1.weight"
 };
 
 struct Attribution {
-  double loss = 0, exact_loss = 0;          // of the step and of its shadow, without the loss scale
+  double loss = 0, exact_loss = 0;          // the loss of the step and of its shadow, without the loss scale
   double explained = 0;                     // sum of the shares
-  double first_order = 0;                   // sum of the shares by the shadow's gradients alone
-  std::int64_t decisions = 0;               // elements of forward for which f64 decides otherwise
-  std::vector<const ShadowRow*> rows = {};  // by |share|, the largest first; those with a share
+  double first_order = 0;                   // sum of the first_order shares
+  std::int64_t decisions = 0;               // elements of forward that f64 decides otherwise
+  std::vector<const ShadowRow*> rows = {};  // rows with a share, by |share|, largest first
 
   double difference() const { return loss - exact_loss; }
 };
 std::string to_string(const Attribution& attribution, std::size_t rows = 12);
 
 struct ShadowOptions {
-  bool attribution = false;  // follow gradients for attribution(); about twice the cost
+  bool attribution = false;  // follows gradients for attribution(), at about twice the cost
 };
 
 class Shadow final : public Observer {
  public:
-  // optimizer: its FP32 masters are what the shadow's parameters start from; null: the parameters themselves.
+  // optimizer: the shadow's parameters start from its FP32 masters. Null: from the parameters themselves.
   explicit Shadow(const nn::Module& model, optim::Optimizer* optimizer = nullptr, const ShadowOptions& options = {});
   explicit Shadow(const ShadowOptions& options = {});
   ~Shadow() override;
@@ -92,17 +93,17 @@ class Shadow final : public Observer {
   void quantized(const QuantizerCall& call) override;
 
   const std::vector<ShadowRow>& rows() const { return rows_; }
-  // The shadow's numbers of a tensor that still has those of the step: a parameter, its gradient, the loss.
+  // The shadow's numbers of a tensor that still has its numbers of the step: a parameter, its gradient, the loss.
   Tensor exact(const Tensor& t) { return mirror_.of(t); }
-  // Of the last backward, from the loss that it began with, a tensor of one element whose gradient is 1 (or the loss
-  // scale). Only first outputs have shares. The rows live until the next op is observed. Error before a backward, for
-  // one that began otherwise, and without the option.
+  // The attribution of the last backward. That must begin from the loss: a tensor of one element whose gradient is 1 or
+  // the loss scale. Only first outputs have shares. The rows are valid until the next op is observed. Error before any
+  // backward, for a backward that began otherwise, and without the option.
   Attribution attribution() const;
-  // Called with the errors of each row's first output, f64 [sizes]: for tests and drawings.
+  // Called with the errors of each row's first output, f64 in its sizes, for tests and plots.
   std::function<void(const ShadowRow&, const Tensor& local, const Tensor& inherited, const Tensor& total)> tensors = {};
 
-  std::string to_string() const;  // a table for people
-  std::string to_csv() const;     // RFC 4180, a header line first
+  std::string to_string() const;  // a table
+  std::string to_csv() const;     // RFC 4180 with a header line
   std::string by_layer() const;   // a table: layer, role, local error, share
 
  private:
@@ -110,11 +111,11 @@ class Shadow final : public Observer {
   class Gradients;
   struct Part {
     std::string name;
-    Tensor error;  // f64, of the output's sizes
+    Tensor error;  // f64, in the output's sizes
   };
   struct Codes {
     std::uint64_t storage = 0;
-    Tensor numbers, slope;  // the shadow of what was stored as codes; the same for slope_
+    Tensor numbers, slope;  // the mirrored numbers of a tensor stored as codes: of the shadow, of slope_
     bool scaled = false;
   };
   // The local errors of an output of forward, until its gradient is known.
@@ -122,11 +123,11 @@ class Shadow final : public Observer {
     std::size_t row = 0;
     Tensor error;  // f64
     std::vector<Part> parts = {};
-    double loss = 0, exact_loss = 0;  // the output, where it has one element
+    double loss = 0, exact_loss = 0;  // the output, if it has one element
   };
 
   struct Gradient {
-    Tensor exact, slope;  // of the shadow; of the same ops in f64, at the numbers that the step had
+    Tensor exact, slope;  // of the shadow; of the same ops in f64 on the step's own numbers
   };
 
   void start_step();
@@ -144,25 +145,25 @@ class Shadow final : public Observer {
   void gradient(const autograd::GradientEvent& event);
   void share(Recorded& recorded, const Gradient& gradient);
 
-  // Backward runs in f64 once more, at the numbers that the step has.
+  // True while backward also runs in f64 on the step's own numbers.
   bool follows_slope() const { return options_.attribution && context().phase == Phase::backward; }
 
   ShadowOptions options_;
   Mirror mirror_;     // the shadow
   Mirror unrounded_;  // the step's own numbers without the errors of ops off the tape
-  Mirror slope_;      // backward in f64, at the numbers that the step has
+  Mirror slope_;      // backward in f64 on the step's own numbers
   ParameterNames names_;
-  bool parameters_differ_ = false;         // from the shadow's
-  std::vector<std::vector<Tensor>> kept_;  // inputs that the running call overwrites: actual, shadow, of each frame
-  std::vector<std::unique_ptr<Frame>> frames_;  // custom ops that run
+  bool parameters_differ_ = false;              // the program's parameters differ from the shadow's
+  std::vector<std::vector<Tensor>> kept_;       // inputs of the running in-place op: actual, shadow, by frame
+  std::vector<std::unique_ptr<Frame>> frames_;  // running custom ops
   std::map<const void*, Codes> codes_;          // by address
   std::vector<ShadowRow> rows_;
   std::map<std::uint64_t, Recorded> recorded_;  // by the node that made the output
   std::map<std::uint64_t, Gradient> slices_;    // sums of the gradients of slices, by node
-  std::uint64_t node_ = 0;                      // of the running call; 0: it is not recorded
+  std::uint64_t node_ = 0;                      // of the running call; 0: not recorded
   std::uint64_t root_ = 0;                      // the node from which backward began; 0: none yet
-  std::string why_not_;                         // there is no attribution of this backward
-  std::size_t first_row_ = 0;                   // of the step
+  std::string why_not_;                         // why this backward has no attribution; empty: it has one
+  std::size_t first_row_ = 0;                   // of this step
   double loss_ = 0, exact_loss_ = 0, loss_scale_ = 1;
   std::unique_ptr<Gradients> gradients_;
 };

@@ -14,7 +14,7 @@ std::string decibels(const ErrorSum& e) {
   return e.squares == 0 ? "exact" : e.exact_squares == 0 ? "-" : fmt::format("{:.1f}", e.sqnr_db());
 }
 
-// What a row's error is made by, for by_layer(): its product and part, or its phase.
+// The source of a row's error, for by_layer(): its product and part, or its phase.
 std::string role(const ShadowRow& row) {
   if (!row.product.empty()) return row.product;
   if (row.phase == Phase::optimizer) return "update";

@@ -7,20 +7,20 @@
 namespace gradual::inspect {
 namespace {
 
-// What an addition adds at once to what stands before.
+// The addends that are added at once to the sum so far.
 using Part = std::vector<const SumTree*>;
 
 const SumTree& largest_addend(const SumTree& sum) {
   return *std::ranges::max_element(sum.children, {}, &SumTree::size);
 }
 
-// How many products each addend but the largest one has on average.
+// The average number of products of the addends, without the largest one.
 std::size_t step(const SumTree& sum) {
   return static_cast<std::size_t>(sum.size - largest_addend(sum).size) / (sum.children.size() - 1);
 }
 
-// The parts of a sum from the first to the last. A sum that begins a longer one is a part of its own, a chunk, if it
-// adds more at once or in shorter steps.
+// The parts of a sum, first to last. The beginning of a longer sum is a part of its own, a chunk, if it adds more at
+// once or in shorter steps.
 std::vector<Part> parts_of(const SumTree& sum) {
   const SumTree& begin = largest_addend(sum);
   std::vector<Part> parts;
@@ -40,7 +40,7 @@ bool is_shifted(const SumTree& a, const SumTree& b, int by) {
   return a.size == b.size && b.first - a.first == by && std::ranges::equal(a.children, b.children, same);
 }
 
-// How many parts from `at` on repeat those `period` before them, all shifted by the same distance.
+// The number of parts, from `at` on, that repeat those `period` before them, all shifted by the same distance.
 std::size_t repeats(const std::vector<Part>& parts, std::size_t at, std::size_t period) {
   std::size_t n = 0;
   for (; at + n + period < parts.size(); ++n) {
@@ -51,7 +51,7 @@ std::size_t repeats(const std::vector<Part>& parts, std::size_t at, std::size_t 
   return n;
 }
 
-// Whether a tree has a sum or product that shows as `part`.
+// True if a tree has a sum or product that shows as `part`.
 bool has(const SumTree& tree, const SumTree& part) {
   return shows(part, tree) ||
          std::ranges::any_of(tree.children, [&](const SumTree& t) { return t.size >= part.size && has(t, part); });

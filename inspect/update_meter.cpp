@@ -16,7 +16,7 @@
 namespace gradual::inspect {
 namespace {
 
-// The inputs of one parameter in a row of an optimizer.
+// The inputs of an optimizer's op for one parameter.
 enum Input : std::uint8_t { kWeight, kGradient, kMaster, kCompensation, kMoment };
 constexpr const char* kStates[] = {"first moment", "second moment", "other state"};
 
@@ -24,7 +24,7 @@ const UpdateAttrs& update_of(const OpCall& call) {
   return call.op == OpId::adam_step_ ? call.get<AdamAttrs>().update : call.get<SgdAttrs>().update;
 }
 
-// The attributes of an optimizer's row for its k-th parameter without weight decay; none where it does not decay.
+// The attributes of an optimizer's op for its k-th parameter, without weight decay; none if there is no decay.
 std::optional<Attrs> without_decay(const OpCall& call, int k) {
   const auto edited = [k](auto a) -> std::optional<Attrs> {
     a.update.key.stream += static_cast<std::uint64_t>(k);
@@ -34,7 +34,7 @@ std::optional<Attrs> without_decay(const OpCall& call, int k) {
   return call.op == OpId::adam_step_ ? edited(call.get<AdamAttrs>()) : edited(call.get<SgdAttrs>());
 }
 
-// What the next step starts from, in f64: the master, or parameter and compensation together.
+// The value from which the next step starts, in f64: the master, or parameter plus compensation.
 Tensor value_of(const Tensor& parameter, const Tensor& master, const Tensor& compensation) {
   const Unseen unseen;
   if (master.defined()) return f64_of(master);
@@ -42,7 +42,7 @@ Tensor value_of(const Tensor& parameter, const Tensor& master, const Tensor& com
   return compensation.defined() ? add(weight, f64_of(compensation)) : weight;
 }
 
-// The inputs after the call in f64; of an optimizer's row, the weight that the next step starts from is the first.
+// The inputs after the call in f64. For an optimizer's op the first one is the weight from which the next step starts.
 std::vector<Tensor> run_in_f64(const OpCall& call, const Attrs& attrs) {
   std::vector<Tensor> inputs;
   for (int i = 0; i < call.inputs.size(); ++i)
@@ -53,7 +53,7 @@ std::vector<Tensor> run_in_f64(const OpCall& call, const Attrs& attrs) {
   return inputs;
 }
 
-// The weight after the row itself on copies.
+// The weight after the op itself, run on copies.
 Tensor run_again(const OpCall& one, const Attrs& attrs) {
   const Unseen unseen;
   std::vector<Tensor> copies;
@@ -119,7 +119,7 @@ void UpdateMeter::fused(const OpCall& one, int k) {
     Change step = change(one, name, "gradient step", run_again(one, *plain), run_in_f64(one, *plain)[kWeight]);
     Change decay = whole;
     decay.row.part = "weight decay";
-    decay.before = step.before, decay.base = step.intended;  // what decay adds to the step without it
+    decay.before = step.before, decay.base = step.intended;  // the change that decay adds
     step.before = step.base = whole.before;
     pending_.push_back(std::move(step)), pending_.push_back(std::move(decay));
   }
@@ -149,7 +149,7 @@ void UpdateMeter::add_scalars(const OpCall& one) {
   }
 }
 
-// copy_ writes, in this order: state, the master, the parameter, Kahan's compensation.
+// The order of copy_ calls: state, the master, the parameter, Kahan's compensation.
 void UpdateMeter::written_by_ops(const OpCall& call) {
   const Tensor &to = call[0], &from = call[1];
   const std::uint64_t id = amp::storage_id(from);
@@ -157,7 +157,7 @@ void UpdateMeter::written_by_ops(const OpCall& call) {
   const std::string name = names_.of(to);
   if (!name.empty()) {
     const auto same = [&](const Change& c) { return c.target.shares_storage(from); };
-    if (std::ranges::any_of(changes_, same)) return;  // the row-major copy that a fused row has updated
+    if (std::ranges::any_of(changes_, same)) return;  // the row-major copy that a fused op has updated
     const bool by_chance = rounded_.first.defined() && rounded_.first.shares_storage(from);
     const Tensor& next = by_chance ? rounded_.second : from;
     Change whole = change(call, name, "update", to, f64_of(next));
@@ -188,7 +188,7 @@ void UpdateMeter::before(const OpCall& call) {
   const Unseen unseen;
   if (context().phase == Phase::backward && has_changed("update")) next_step();
   if (call.op == OpId::adam_step_ || call.op == OpId::sgd_step_) {
-    // On a GPU the step's number and rates may stand in its memory alone.
+    // On a GPU the step count and the rates may be in its memory only.
     if (const DeviceStep& there = update_of(call).device; there.steps || there.rates) return;
     const ParameterInputs parameters = parameter_inputs(call);
     for (int k = 0; k < parameters.count; ++k) fused(call_of_parameter(call, parameters, k), k);
@@ -223,8 +223,8 @@ void UpdateMeter::after(const OpCall& call, const Outputs& out, const CallRecord
     if (call.op == OpId::sub && amp::storage_id(call[0]) == next_) compensation_ = amp::storage_id(out[0]);
   }
   if (op_info(call.op).kind != OpKind::InPlace) return;
-  // What is written again in the same step: a parameter that a quantiser rounds, an average; in the optimizer itself
-  // only the compensation, for other writes are the next step's.
+  // Measures again if a later write of the same step changes a quantity: a quantiser rounds a parameter, or a program
+  // writes an average. Within the optimizer only the compensation counts; other writes belong to the next step.
   for (const Change& c : changes_)
     for (const Tensor* t : {&c.target, &c.master, &c.compensation})
       if (t->defined() && t->shares_storage(call[0]) && (t == &c.compensation || context().phase != Phase::optimizer))
@@ -245,7 +245,7 @@ void UpdateMeter::quantized(const QuantizerCall& call) {
       weights_[name].observe(call.from.offset(), call.to);
     }
   if (call.kind != QuantizerCall::encode) return;
-  for (Change& c : changes_)  // a moment that is kept as codes; with stochastic rounding, other draws than the run's
+  for (Change& c : changes_)  // a moment kept as codes; stochastic rounding draws other numbers than the run
     if (c.target.shares_storage(call.from)) {
       c.target = fake_quantize(call.from, *call.quantizer, {.axis = call.axis});
       measure(c);
