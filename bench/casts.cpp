@@ -20,7 +20,7 @@ void rate(benchmark::State& state, double bytes) {
       benchmark::Counter(bytes * static_cast<double>(state.iterations()), benchmark::Counter::kIsRate);
 }
 
-// Numbers over many exponents, as gradients have them.
+// Numbers of many exponents, like gradients.
 const Tensor& source() {
   static const Tensor x = [] {
     Generator g(1);

@@ -13,7 +13,7 @@ using namespace gradual;
 
 constexpr std::int64_t kCached = 64 << 10, kStreamed = 16 << 20, kRow = 1024;
 
-// Billions of elements a second.
+// Billions of elements per second.
 void rate(benchmark::State& state, std::int64_t elements) {
   state.counters["Gelem/s"] = benchmark::Counter(
       static_cast<double>(elements) * static_cast<double>(state.iterations()), benchmark::Counter::kIsRate);

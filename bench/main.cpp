@@ -1,4 +1,4 @@
-// gradual-bench: Google Benchmark underneath, one median a name out.
+// gradual-bench: runs Google Benchmark and prints one median per name.
 //   gradual-bench [--filter REGEX] [--json FILE] [--threads N] [--repetitions N]
 #include <benchmark/benchmark.h>
 #include <fmt/format.h>
@@ -25,7 +25,7 @@ class MedianReporter : public benchmark::BenchmarkReporter {
       }
       if (run.run_type != Run::RT_Aggregate || run.aggregate_name != "median") continue;
       const std::string name = run.run_name.function_name;
-      // A benchmark with a rate is reported by its rate; the others by time.
+      // A benchmark with a rate is reported by its rate, others by their time.
       double value = run.GetAdjustedRealTime();
       std::string unit = benchmark::GetTimeUnitString(run.time_unit);
       for (const auto& [counter, v] : run.counters) value = v.value / 1e9, unit = counter;

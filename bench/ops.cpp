@@ -60,7 +60,7 @@ BENCHMARK_CAPTURE(cast_to, f16, DType::f16)->Name("op/cast_f32_f16_16Mi");
 BENCHMARK_CAPTURE(cast_to, bf16, DType::bf16)->Name("op/cast_f32_bf16_16Mi");
 BENCHMARK_CAPTURE(cast_to, e4m3, DType::f8e4m3fn)->Name("op/cast_f32_f8e4m3fn_16Mi");
 
-// A residual and what is dropped of a branch, with its backward: in one op, and in two.
+// A residual plus dropout of a branch, with backward: as one op, and as two.
 void dropped_sum(benchmark::State& state, std::int64_t n, DType dtype, bool fused) {
   const Tensor branch = randn({n}).to(dtype).set_requires_grad(), dy = randn({n});
   const Tensor residual = randn({n}).set_requires_grad();
@@ -78,7 +78,7 @@ BENCHMARK_CAPTURE(dropped_sum, fused_bf16, 128 * 512, DType::bf16, true)->Name("
 BENCHMARK_CAPTURE(dropped_sum, small, 512, DType::f32, false)->Name("op/dropout_and_add_512_f32");
 BENCHMARK_CAPTURE(dropped_sum, small_fused, 512, DType::f32, true)->Name("op/dropout_add_512_f32");
 
-// One scale a tensor from its amax; the call's own cost on few elements.
+// One scale per tensor from its amax; the fixed cost of the call on few elements.
 void fake_quantized(benchmark::State& state, std::int64_t n, ScalingKind kind) {
   const NoGrad off;
   const Tensor x = randn({n});

@@ -1,5 +1,5 @@
-// Whole optimizer steps against the machine's memory: bytes read and written per second, compared with a copy;
-// and what a step costs where there are few bytes.
+// Whole optimizer steps against the machine's memory: bytes read and written per second, compared with a copy; and the
+// cost of a step on few bytes.
 #include <benchmark/benchmark.h>
 #include <gradual/core/ops/ops.h>
 #include <gradual/core/support/threads.h>
@@ -57,7 +57,7 @@ struct Row {
   Make make;
   DType dtype;
   int bytes;    // read and written for each element
-  bool scaled;  // by way of a GradScaler, whose check for Inf and NaN reads the gradients once more
+  bool scaled;  // with a GradScaler, whose check for Inf and NaN reads the gradients once more
 };
 constexpr Row kRows[] = {{"optim/adamw_masters_bf16", adamw_masters, DType::bf16, 28, false},
                          {"optim/adamw_masters_bf16_scaler", adamw_masters, DType::bf16, 30, true},
@@ -77,8 +77,7 @@ void steps(benchmark::State& state, const Row& row, int threads) {
   rate(state, row.bytes * numel_of(params));
 }
 
-// What memory gives: to a copy, as in cast/stream_rw, and to numbers that are written where they were read, as a step
-// does.
+// The rate of memory: for a copy, as in cast/stream_rw, and for numbers that are written in place, as in a step.
 void stream(benchmark::State& state, int threads, bool in_place) {
   constexpr std::int64_t kElements = 64 << 20;
   const Tensor x = ones({kElements}), y = zeros({kElements});
@@ -105,7 +104,7 @@ void small(benchmark::State& state) {
 }
 BENCHMARK(small)->Name("optim/mlp_small_sgd_momentum");
 
-// Six parameters of eight elements: the cost of a step apart from its bytes.
+// Six parameters of eight elements: the fixed cost of a step.
 void tiny(benchmark::State& state, Make make) {
   const auto optimizer = make(parameters(std::vector<Shape>(6, {8}), DType::f32));
   for (auto _ : state) optimizer->step();

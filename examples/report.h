@@ -18,14 +18,14 @@ using gradual::MemoryStats;
 struct Report {
   std::string name;
   std::vector<double> losses = {};
-  double ms = 0, ms_with_copies = 0;  // of the fastest step: slower ones were disturbed
+  double ms = 0, ms_with_copies = 0;  // of the fastest step; slower ones were disturbed
   MemoryStats memory = {};
-  MemoryStats before = {};  // what the data hold
+  MemoryStats before = {};  // the memory of the data
   double mb(Category c) const { return static_cast<double>(memory[c].peak - before[c].current) / 1e6; }
   double total() const { return static_cast<double>(memory.total.peak - before.total.current) / 1e6; }
 };
 
-// Milliseconds of f; on a GPU of its work, by events before and after it.
+// Milliseconds of f; on a GPU those of its work, between events before and after it.
 template <class F> double milliseconds(Device device, const F& f) {
   if (device.is_cuda()) {
     gradual::device::Watch watch(device);
@@ -38,7 +38,7 @@ template <class F> double milliseconds(Device device, const F& f) {
   return std::chrono::duration<double, std::milli>(Clock::now() - start).count();
 }
 
-// A line of the table: `value` of each run.
+// A line of the table: `value` for each run.
 template <class F> void row(const char* name, const std::vector<Report>& runs, const char* format, const F& value) {
   std::printf("%-16s", name);
   for (const Report& r : runs) std::printf(format, value(r));

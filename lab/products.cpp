@@ -20,7 +20,7 @@ namespace {
 
 constexpr std::int64_t kSide = 16;  // rows and columns
 
-// How a product is made.
+// The settings of a product.
 struct How {
   DType dtype = DType::f32;
   CpuBackend backend = CpuBackend::eigen;
@@ -74,7 +74,7 @@ Claim sums_of(int bits, std::string source = "IEEE 754", std::string_view produc
   if (!products.empty()) claim.facts.push_back({"products", std::string(products)});
   return claim;
 }
-// In any order. A product is never there by itself, so that none is flushed.
+// The claims of a bf16 instruction, for any order of the sum. No product is alone in a sum, so none is flushed.
 Claim bf16_instruction(CpuIsa isa) {
   const char* const name = isa == CpuIsa::amx ? "TDPBF16PS" : "VDPBF16PS";
   return sums_of(24, fmt::format("Intel 64 and IA-32 Architectures Software Developer's Manual, {}", name),
@@ -96,7 +96,7 @@ void add_cpu(std::vector<Product>& all, int terms) {
   for (const DType half : {DType::bf16, DType::f16}) add(half, CpuBackend::eigen, best, sums_of(24));
   for (const CpuIsa isa : isas) {
     if (!has_fast() || isa < CpuIsa::avx2) continue;
-    const bool suits = isa == CpuIsa::avx2 || terms <= 1024;  // others are Eigen's
+    const bool suits = isa == CpuIsa::avx2 || terms <= 1024;  // Eigen computes the others
     Claim in_turn = suits ? sums_of(24, "core/cpu/fast/f32_gemm.h", "fused") : sums_of(24);
     if (suits) in_turn.tree = inspect::tree_of({}, terms);
     add(DType::f32, CpuBackend::fast, isa, std::move(in_turn));
@@ -112,7 +112,7 @@ void add_gpu(std::vector<Product>& all, int terms, Device gpu) {
     const auto name = precision == MatmulPrecision::tf32 ? std::string_view("tf32") : to_string(dtype);
     all.push_back(product(fmt::format("{} {}", to_string(gpu), name),
                           {.dtype = dtype, .precision = precision, .device = gpu}, terms, std::move(claim)));
-    // Their numbers are among those of TF32, which has no dtype.
+    // TF32 has no dtype; bf16 numbers are among those of TF32.
     if (precision == MatmulPrecision::tf32) all.back().options.operands = DType::bf16;
   };
   const Claim f32{.source = "cuBLAS documentation, CUBLAS_COMPUTE_32F", .facts = {{"bits", "24"}}};
@@ -127,7 +127,7 @@ void add_gpu(std::vector<Product>& all, int terms, Device gpu) {
 Claim bf16_claim(CpuIsa isa, int terms) {
   Claim claim = bf16_instruction(isa);
   std::vector<SumTree> sums;
-  if (isa == CpuIsa::amx) {  // of 32 places, the sums of the even and of the odd ones
+  if (isa == CpuIsa::amx) {  // for each 32 products: the sum of the even ones plus that of the odd ones
     for (int tile = 0; tile < terms; tile += 32) {
       std::vector<SumTree> sides[2];
       for (int at = tile; at < std::min(terms, tile + 32); ++at) sides[at % 2].push_back({.first = at});
@@ -135,7 +135,7 @@ Claim bf16_claim(CpuIsa isa, int terms) {
       if (!sides[1].empty()) both.push_back(inspect::sum_in_turn(std::move(sides[1])));
       sums.push_back(inspect::sum_in_turn(std::move(both)));
     }
-  } else {  // of two places, the odd one before the even one
+  } else {  // for each two products: the odd one, then the even one
     for (int at = 0; at < terms; ++at) sums.push_back({.first = at % 2 ? at - 1 : std::min(at + 1, terms - 1)});
   }
   claim.tree = inspect::sum_in_turn(std::move(sums));

@@ -1,4 +1,4 @@
-// The ways in which this machine multiplies, for the probe, and what is documented of each.
+// The matrix products of this machine, for the probe, and what is documented about each.
 //
 //   for (const Product& p : lab::products_of_this_machine(256))
 //     for (const CheckedFact& c : lab::check_claim(p.claim, inspect::probe(p.dot, p.options)))
@@ -15,14 +15,14 @@
 
 namespace gradual::lab {
 
-// Something that is found or claimed of a sum: "rounding", "nearest-even".
+// A fact about a sum, found or claimed: "rounding", "nearest-even".
 struct Fact {
   std::string what, text;
 };
-// All that was found, in words and numbers.
+// All findings of a probe as text.
 std::vector<Fact> facts_of(const inspect::ProbeResult& found);
 
-// What is documented of a sum. What is absent is not claimed.
+// The documented properties of a sum. Properties that are absent are not claimed.
 struct Claim {
   std::string source = {};  // empty: nothing is claimed
   std::optional<inspect::SumTree> tree = {};
@@ -36,20 +36,20 @@ struct Product {
   Claim claim;
 };
 
-// matmul by each CPU backend, instruction set and dtype, by emulated accumulators, and on GPUs. The products are those
-// of matrices of 16 rows and columns, on one thread; emulated ones are those of two vectors. Other shapes may be summed
-// in another order. A dot product sets backend and instruction set for the whole process while it runs.
+// matmul by each CPU backend, instruction set and dtype, by emulated accumulators, and on GPUs. The products multiply
+// matrices of 16 rows and columns on one thread; emulated ones multiply two vectors. Other shapes may sum in another
+// order. A dot product sets backend and instruction set for the whole process while it runs.
 std::vector<Product> products_of_this_machine(int terms);
 // matmul of f32 vectors with this accumulator. The claim is its definition.
 Product emulated_product(std::string_view accumulator, int terms);
-// What the manual says of a sum by VDPBF16PS (isa: avx512) or TDPBF16PS (amx) that takes the operands in their order.
+// The manual's claims for a sum by VDPBF16PS (isa: avx512) or TDPBF16PS (amx) that takes the operands in order.
 Claim bf16_claim(CpuIsa isa, int terms);
 
 struct CheckedFact {
   std::string what, claimed, found;
   bool agrees;
 };
-// A line for each thing that is claimed and was seen.
+// One entry for each claim whose fact was seen.
 std::vector<CheckedFact> check_claim(const Claim& claim, const inspect::ProbeResult& found);
 
 }  // namespace gradual::lab

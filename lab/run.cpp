@@ -47,7 +47,7 @@ std::unique_ptr<optim::Optimizer> make_optimizer(const Options& o, std::vector<o
   return std::make_unique<optim::AdamW>(std::move(groups), optim::AdamWOptions{.lr = lr, .precision = precision});
 }
 
-// Writes to a file, or to stdout for "-"; appended, so that all runs of a comparison go into one.
+// Appends to a file, so that all runs of a comparison share it; "-" writes to stdout.
 class Sink {
  public:
   explicit Sink(const std::string& path) : file_(path == "-" ? stdout : std::fopen(path.c_str(), "a")) {
@@ -55,7 +55,7 @@ class Sink {
   }
   ~Sink() {
     if (file_ != stdout) std::fclose(file_);
-    else std::fflush(stdout);  // before more progress on stderr
+    else std::fflush(stdout);  // before the next progress on stderr
   }
   Sink(const Sink&) = delete;
   Sink& operator=(const Sink&) = delete;
@@ -65,7 +65,7 @@ class Sink {
   std::FILE* file_;
 };
 
-constexpr std::size_t kCounts = 7, kBins = 256;  // of a tally, in the order of their declaration
+constexpr std::size_t kCounts = 7, kBins = 256;  // of a tally, in the order of declaration
 
 // One row of counts per role and layer: "0 fc1" for the activations of fc1.
 StateDict casts_state(const amp::CastStatsTable& casts) {
@@ -215,7 +215,7 @@ amp::RunStep Run::sampled_step(const std::function<amp::RunStep()>& step, double
   if (wants_what_if_ && steps_ + options_.sample_every >= all) sample.emplace();
   amp::CastStatsTable casts;
   amp::RunStep outcome;
-  // Every second time also what becomes of updates. The meter holds copies, so the peaks of memory are those of other
+  // Every second sampled step also measures updates. The meter holds copies, so peaks of memory are taken from other
   // steps.
   const bool metered = steps_ % (std::int64_t{2} * options_.sample_every) == 0;
   {
@@ -303,7 +303,7 @@ void Run::end_epoch(Progress& progress) {
   progress.accuracy = result_.test_accuracy;
 }
 
-// The peaks of training alone, without building the model, evaluation and checkpoints.
+// The peaks of training only, without building the model, evaluation and checkpoints.
 void Run::take_memory() {
   const MemoryStats m = memory_stats(options_.device);
   for (std::size_t i = 0; i < result_.peak_bytes.size(); ++i)
@@ -376,7 +376,7 @@ Result Run::result() {
       rounded ? 100 * static_cast<double>(counts.zeros + counts.underflow) / static_cast<double>(counts.elements)
               : kNone;
   result_.casts.clear();
-  std::map<std::string, std::size_t> place;  // of a layer in the model; numbers outside of layers come last
+  std::map<std::string, std::size_t> place;  // position of a layer in the model; entries outside of layers come last
   std::map<std::string, std::string> kinds;
   for (const auto& [path, module] : model_->named_modules()) {
     if (path.empty()) continue;
@@ -409,7 +409,7 @@ Histogram Run::histogram(amp::Role role) const {
   if (const std::optional<Format> f = amp::counted_format(recipe_, role)) {
     h.format = to_string(*f);
     const int least = std::ilogb(f->min_positive());
-    const double below = std::ldexp(1.5, least - 1);  // in the binade under the smallest number
+    const double below = std::ldexp(1.5, least - 1);  // in the binade below the smallest number
     double rounded = 0;
     Rounder{*f, rounding_from_name("nearest-even"), Overflow::saturate}.round(&below, &rounded, 1);
     h.zero_below_exponent = rounded == 0 ? least : least - 1;

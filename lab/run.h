@@ -31,18 +31,17 @@ class Run {
   // on a stop. Reports `progress` after every step.
   bool train(const std::string& checkpoint, Progress progress);
   Result result();
-  // The last sampled step is looked at for the report's section on formats.
+  // Samples gradients in the last sampled step, for the report's section on formats.
   void want_what_if() { wants_what_if_ = true; }
 
-  // What was seen of the run, for explain(). After its end two more steps are trained and observed, unless it diverged:
-  // the run is of no use then.
+  // The evidence from the run, for explain(). Unless the run diverged, trains and observes two more steps after its
+  // end: the run must not be used afterwards.
   inspect::Evidence evidence();
-  // Trains one more step and observes it under a shadow; none if the run diverged.
+  // Trains one more step and observes it with a shadow; none if the run diverged.
   std::optional<StepErrors> errors();
-  // Trains a run that has just been made to the bits that it had, observes step `first` and those after it up to
-  // `last`, and ends with the first that leaves a loss or a parameter not finite. One that does so before `first` is
-  // not observed (ledger empty, step told). evaluate: observes the evaluation after `last` as well. None if
-  // options.stop ended it.
+  // Trains a new run with the same bits again and observes steps `first` to `last`. Ends with the first step that
+  // leaves a loss or a parameter not finite. If that is before `first`, it is not observed: the ledger is empty, only
+  // the step is set. evaluate: also observes the evaluation after `last`. None if options.stop ended it.
   std::optional<inspect::ObservedStep> replay(std::int64_t first, std::int64_t last, bool evaluate = false);
 
   void save(const std::string& path);
@@ -52,9 +51,9 @@ class Run {
   void train_step(const data::Batch& batch);
   amp::RunStep observed_step(const std::function<amp::RunStep()>& step, const data::Batch& batch,
                              inspect::ObservedStep& observed);
-  bool replayed() const;                // the replay has seen what it is for
-  std::string first_nonfinite() const;  // the first parameter or buffer with NaN or Inf; empty: there is none
-  // With what rounding does and what becomes of updates counted. underflow: of its gradients in percent, NaN if none is
+  bool replayed() const;                // the replay has observed what it was started for
+  std::string first_nonfinite() const;  // the first parameter or buffer with NaN or Inf; empty if there is none
+  // Runs a step and counts its roundings and updates. underflow: that of its gradients in percent, NaN if none is
   // rounded.
   amp::RunStep sampled_step(const std::function<amp::RunStep()>& step, double scale, double& underflow);
   void end_epoch(Progress& progress);
@@ -68,15 +67,15 @@ class Run {
   std::uint64_t seed_;
   Result result_;
   Generator generator_;
-  MemoryStats memory_before_;  // what the data and the caller hold
+  MemoryStats memory_before_;  // the memory of the data and of the caller
   data::Split data_;
   std::shared_ptr<nn::Module> model_;
   std::optional<amp::RecipeRun> run_;
   std::optional<optim::Scheduler> schedule_;
   std::optional<data::DataLoader> loader_;
   amp::CastStatsTable casts_;                       // of the sampled steps
-  std::map<std::string, inspect::Update> updates_;  // of them as well, summed by part and parameter
-  inspect::ObservedStep* replay_ = nullptr;         // of the steps from replay_first_ to replay_last_
+  std::map<std::string, inspect::Update> updates_;  // of the sampled steps, summed by part and parameter
+  inspect::ObservedStep* replay_ = nullptr;         // for the steps from replay_first_ to replay_last_
   std::int64_t replay_first_ = 0, replay_last_ = 0;
   std::vector<double> seconds_;  // of the steps that were not sampled
   double epoch_loss_ = 0;        // sum over this epoch's steps

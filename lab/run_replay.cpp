@@ -1,4 +1,4 @@
-// A run that is observed: again from its start, and after its end.
+// Observing a run: a replay from its start, and steps after its end.
 #include <algorithm>
 #include <cmath>
 

@@ -30,7 +30,7 @@ class Searcher {
  public:
   Searcher(const MakeModel& make_model, const LabData& data, const SearchOptions& options, Search& s)
       : make_model_(make_model), data_(data), options_(options), run_(options.run), s_(s) {
-    run_.sample_every = 1 << 30;  // nothing is counted
+    run_.sample_every = 1 << 30;  // counts nothing
     run_.progress = {}, run_.trace.clear(), run_.profile.clear();
   }
 
@@ -47,7 +47,7 @@ class Searcher {
   }
 
  private:
-  // The cheapest passing one of the knapsack's assignments, by bisection.
+  // Finds the cheapest assignment of the knapsack that passes, by bisection.
   void from_the_front() {
     constexpr std::size_t kBudgets = 24;
     double least = 0, most = 0;
@@ -64,7 +64,7 @@ class Searcher {
     }
   }
 
-  // All layers go to the next cheaper format, or half of them, at last single ones: the first that passes.
+  // Moves all layers, then halves of them, finally single ones to the next cheaper format. Takes the first that passes.
   bool lower() {
     const std::vector<std::size_t> sites = by_gain();
     for (std::size_t size = sites.size(); size > 0; size = size == 1 ? 0 : (size + 1) / 2)
@@ -77,7 +77,7 @@ class Searcher {
     return false;
   }
 
-  // Another assignment that costs no more and promises less harm, if its loss is less.
+  // Tries another assignment that costs no more and promises less harm. Takes it if its loss is lower.
   bool exchange() {
     const Assignment before = *s_.found, a = inspect::knapsack(s_.sites, {inspect::cost_of(s_.sites, before)})[0];
     if (a == before || s_.cost(a) > s_.cost(before) || !passes("exchange", a)) return false;
@@ -87,7 +87,7 @@ class Searcher {
 
   Trial& trial_of(const Assignment& a) const { return *std::ranges::find(s_.trials, a, &Trial::assignment); }
 
-  // The sites that have a cheaper format, by cost saved for the harm added.
+  // The sites that have a cheaper format, by saved cost per added harm.
   std::vector<std::size_t> by_gain() const {
     std::vector<std::size_t> sites;
     const auto gain = [&](std::size_t i) {
@@ -101,7 +101,8 @@ class Searcher {
     return sites;
   }
 
-  // With seeds that nothing has seen. One that fails counts as failed from then on; the next in cost takes its place.
+  // Proves the found assignment with unused seeds. If it fails, it counts as failed, and the next cheapest takes its
+  // place.
   void prove(std::uint64_t first) {
     s_.proof_seed = first;
     measure("fp32", {}, first, options_.unseen);
@@ -126,7 +127,7 @@ class Searcher {
 
   double distance(const Assignment& a) const { return std::abs(s_.cost(a) - s_.cost(*s_.found)); }
 
-  // First and last layer in one format, the others in a cheaper one: of all such the nearest in cost.
+  // First and last layer in one format, the others in a cheaper one: the choice nearest in cost.
   Assignment rule_of_thumb() const {
     Assignment best = uniform(0);
     for (std::size_t high = 1; high < s_.formats.size(); ++high)
@@ -138,7 +139,7 @@ class Searcher {
     return best;
   }
 
-  // Of 20,000 drawn ones those whose cost is within 2% of the found one's.
+  // Those of 20,000 random assignments whose cost is within 2% of the found one's.
   std::vector<Assignment> random_ones() const {
     Generator generator(0);
     const GeneratorScope scope(generator);
@@ -155,7 +156,8 @@ class Searcher {
     return found;
   }
 
-  // Whether an assignment passes on the search's seeds. One that is nowhere dearer than a failed one fails as well.
+  // True if an assignment passes on the seeds of the search. It fails if a failed one is at least as expensive in every
+  // layer.
   bool passes(const std::string& why, const Assignment& a) {
     for (const Trial& t : s_.trials) {
       if (t.assignment == a) return t.passes;
@@ -177,7 +179,7 @@ class Searcher {
       ++(s_.proven ? s_.compared : s_.trainings);
       runs.push_back(run.result());
       if (a.empty()) base.push_back(runs.back());
-      if (judge_trial(t, runs, base) && !comparing) break;  // it needs no other seed
+      if (judge_trial(t, runs, base) && !comparing) break;  // no other seed is needed
     }
     if (searching && t.passes && (!s_.found || t.cost < s_.cost(*s_.found))) s_.found = a;
     s_.trials.push_back(std::move(t));
@@ -185,7 +187,7 @@ class Searcher {
     return s_.trials.back();
   }
 
-  // runs: of this trial; base: of fp32, with all seeds. True if the trial is far off.
+  // runs: those of this trial; base: those of fp32, with all seeds. True if the trial is far from passing.
   bool judge_trial(Trial& t, std::vector<Result> runs, const std::vector<Result>& base) const {
     const Result& last = runs.back();
     t.accuracy.push_back(last.test_accuracy), t.loss.push_back(last.test_loss);

@@ -1,13 +1,12 @@
-// The search for the cheapest formats: each layer of a model gets one, so that the result stays within the noise of
-// fp32.
+// Searches the cheapest format for each layer of a model such that the result stays within the noise of fp32.
 //
 //   const lab::Search s = lab::search(make_model, lab::data_for("digits"), {.formats = {"mxfp4", "e8m7", "fp32"}});
 //   if (s.found) amp::save_recipes("found.json", {s.recipe(*s.found)});
 //
 // A knapsack chooses the assignments of least estimated harm for many budgets (inspect/format_choice.h). Trainings find
-// the cheapest of these that passes. From there all layers, then halves of them, at last single ones go to a cheaper
-// format, until none can (delta debugging: Zeller and Hildebrandt 2002). The result is proven on seeds that the search
-// never saw, and compared there with other assignments of equal cost.
+// the cheapest of these that passes. From there all layers, then halves of them, and finally single layers change to a
+// cheaper format until none can (delta debugging: Zeller and Hildebrandt 2002). The result is proven on seeds that the
+// search has not used, and compared on them with other assignments of equal cost.
 #pragma once
 
 #include <cstdint>
@@ -25,13 +24,14 @@ namespace gradual::lab {
 struct SearchOptions {
   std::vector<std::string> formats = {"mxfp4", "nvfp4", "mxfp8", "e8m7", "fp32"};  // fp32 and quantised recipes
   inspect::Cost cost = inspect::Cost::bits;
-  // A trial passes if its mean accuracy is at most `within` points below fp32's, and its mean test loss at most `noise`
-  // standard deviations of fp32's between seeds above fp32's (0, or one seed: the loss may be any).
+  // A trial passes if its mean accuracy is at most `within` points below that of fp32, and its mean test loss exceeds
+  // that of fp32 by at most `noise` standard deviations of fp32's loss between seeds. With noise 0 or one seed, the
+  // loss is not checked.
   double within = 0.3, noise = 1;
-  int trainings = 60;      // of search and proof, at most
+  int trainings = 60;      // of search and proof together, at most
   int unseen = 5;          // seeds of the proof and of the comparison; they follow those of the search
   int random = 3;          // random assignments to compare with
-  StudyOptions step = {};  // where the harm is estimated
+  StudyOptions step = {};  // the step on which the harm is estimated
   Options run = {.seeds = 3};
   std::function<void(const struct Search&)> trial = {};  // called after each trial
 };
@@ -40,37 +40,38 @@ struct SearchOptions {
 struct Trial {
   std::string why = {};  // fp32, knapsack, lower N, exchange, proof, uniform bf16, first and last, random
   inspect::Assignment assignment = {};  // empty: fp32
-  double cost = 0;                      // relative to a model wholly in bf16 (e8m7)
+  double cost = 0;                      // relative to a model entirely in bf16 (e8m7)
   std::uint64_t first_seed = 0;
   std::vector<double> accuracy = {}, loss = {};  // by seed, on the test data
-  // Against fp32 with the same seeds: points of accuracy, loss, the standard deviation of fp32's loss, and that loss.
+  // Compared with fp32 on the same seeds: points of accuracy, change of the loss, standard deviation of fp32's loss,
+  // fp32's loss.
   double points = 0, loss_change = 0, loss_noise = 0, fp32_loss = 0;
   std::string verdict = {};  // lab/verdict.h
   bool passes = false;
 };
 
 struct Search {
-  std::vector<std::string> formats = {};  // by the cost of a model wholly in it
+  std::vector<std::string> formats = {};  // by the cost of a model entirely in each
   std::vector<inspect::FormatSite> sites = {};
   double bf16_cost = 0;
   std::vector<Trial> trials = {};
   std::optional<inspect::Assignment> found = {};  // the cheapest that passed
   bool complete = false;                          // no layer can go to a cheaper format
-  std::uint64_t proof_seed = 0;                   // the first seed of the last proof; 0: none was begun
+  std::uint64_t proof_seed = 0;                   // the first seed of the last proof; 0: no proof was started
   bool proven = false, stopped = false;
-  int trainings = 0, compared = 0;  // of search and proof; of the comparison
+  int trainings = 0, compared = 0;  // of search and proof, of the comparison
 
   double cost(const inspect::Assignment& a) const { return inspect::cost_of(sites, a) / bf16_cost; }
   amp::Recipe recipe(const inspect::Assignment& assignment) const;     // by Quantization::modules
   std::string to_string(const inspect::Assignment& assignment) const;  // "mxfp4: 4; e8m7: 0, 9"
 };
 
-// Error for options out of range, and for a format that is neither fp32 nor quantised. Options::stop ends it; the
-// trials so far are the result.
+// Error for options out of range, and for a format that is neither fp32 nor quantised. Options::stop ends the search;
+// the result then has the trials so far.
 Search search(const MakeModel& make_model, const LabData& data, const SearchOptions& options = {});
 
-std::string to_string(const Search& search);   // what was found, and the comparison
-std::string trials_csv(const Search& search);  // RFC 4180: a line a trial
+std::string to_string(const Search& search);   // the found assignment and the comparison
+std::string trials_csv(const Search& search);  // RFC 4180: one line per trial
 std::string front_svg(const Search& search);   // cost against loss
 
 }  // namespace gradual::lab

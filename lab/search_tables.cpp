@@ -1,4 +1,4 @@
-// What a search prints and writes.
+// The text and the files of a search.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -17,7 +17,8 @@ double average(const std::vector<double>& v) {
   return sum;
 }
 
-// The loss minus the found assignment's with the same seeds: mean, standard error, and where it is higher.
+// The loss minus that of the found assignment with the same seeds: mean, standard error, and on how many seeds it is
+// higher.
 std::string difference(const Trial& t, const Trial& found) {
   const auto n = static_cast<double>(std::min(t.loss.size(), found.loss.size()));
   double sum = 0, squares = 0;
@@ -30,7 +31,7 @@ std::string difference(const Trial& t, const Trial& found) {
   return fmt::format("{:+.4f} +- {:.4f}, higher in {} of {}", sum / n, error, higher, n);
 }
 
-// The trial with the seeds of the last proof; null: none.
+// The trial on the seeds of the last proof; null if there is none.
 const Trial* proof_of(const Search& s, const inspect::Assignment& a) {
   const auto found =
       std::ranges::find_if(s.trials, [&](const Trial& t) { return t.first_seed == s.proof_seed && t.assignment == a; });
@@ -83,7 +84,7 @@ std::string trials_csv(const Search& s) {
 }
 
 std::string front_svg(const Search& s) {
-  // Cost relative to bf16's, loss to fp32's; both in the logarithm, the loss from a half to eight times at most.
+  // Cost relative to bf16, loss relative to fp32. Both axes are logarithmic; the loss is clamped to 1/2 .. 8.
   double least = 1, most = 1.5;
   for (const Trial& t : s.trials) {
     least = std::min(least, t.cost);

@@ -11,7 +11,7 @@ namespace {
 using Json = nlohmann::ordered_json;
 using Row = StepErrors::Row;
 
-// The numbers of a row by name. In the text null stands for NaN and Inf.
+// The numbers of a row by name. null stands for NaN and Inf.
 constexpr std::pair<const char*, double Row::*> kNumbers[] = {{"local", &Row::local},
                                                               {"inherited", &Row::inherited},
                                                               {"total", &Row::total},

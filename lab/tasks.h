@@ -32,7 +32,7 @@ struct Score {
   double loss = 0;  // sum over the counted targets
   std::int64_t correct = 0, counted = 0;
 };
-// Adds one batch's; logits of any float.
+// Adds the score of one batch; logits of any float.
 void add_score(Score& score, const Tensor& logits, const Tensor& targets);
 
 }  // namespace gradual::lab

@@ -14,7 +14,7 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-constexpr std::int64_t kMostElements = 1 << 18;  // of one tensor
+constexpr std::int64_t kMostElements = 1 << 18;  // sampled elements of one tensor, at most
 
 void append(const Tensor& t, std::vector<float>& to) {
   const NoGrad off;
@@ -32,10 +32,10 @@ Json loss_json(const ScaleLoss& l) {
           {"sqnr_db", std::isfinite(l.sqnr_db) ? Json(l.sqnr_db) : Json(nullptr)}};
 }
 
-// Divides the values by the loss scale first, in place.
+// Divides the values in place by the loss scale first.
 Json role_json(const char* role, std::vector<float>& values, double loss_scale) {
   for (float& v : values) v = static_cast<float>(v / loss_scale);
-  // from_blob: memory that the run's peaks do not count
+  // from_blob: the peaks of the run do not count this memory
   const WhatIf w = what_if(from_blob(values.data(), {static_cast<std::int64_t>(values.size())}, DType::f32));
   Json formats = Json::array();
   for (const FormatLoss& f : w.formats)
@@ -55,7 +55,7 @@ void GradientSample::gradient(const autograd::GradientEvent& event) {
   const Tensor& g = event.grad;
   if (!g.defined() || !g.is_floating() || g.dim() == 0) return;  // 0-d: the loss and its scaling
   const bool gathered = event.input < 0;
-  // takes a leaf's gradient once it is accumulated, not its parts
+  // Takes a leaf's gradient once it is accumulated, not its parts.
   if (!gathered && (leaf_of(event) || !seen_.insert(g.unsafe_impl()->storage->id).second)) return;
   append(g, gathered ? weight_gradients_ : errors_);
 }

@@ -19,7 +19,7 @@ class GradientSample final : public autograd::GradientObserver {
 
  private:
   std::vector<float> errors_, weight_gradients_;
-  std::unordered_set<std::uint64_t> seen_;  // storages: the same numbers are handed on as views
+  std::unordered_set<std::uint64_t> seen_;  // storages: backward passes on the same numbers as views
 };
 
 }  // namespace gradual::lab

@@ -23,7 +23,7 @@ using namespace gradual;
 
 namespace {
 
-// Processes that compute without a pause while it lives.
+// Processes that compute without pause while this object lives.
 class BusyLoops {
  public:
   explicit BusyLoops(int n) {
@@ -43,7 +43,7 @@ class BusyLoops {
   std::vector<pid_t> children_;
 };
 
-// Milliseconds a step, over a fifth of a second and 5 steps at least.
+// Milliseconds per step, over at least a fifth of a second and 5 steps.
 double time_steps(const std::function<void()>& step) {
   using Clock = std::chrono::steady_clock;
   step();

@@ -31,7 +31,7 @@ DType dtype_of_spec(const Json& spec) {
 
 Tensor random(const Shape& sizes, DType dtype = DType::f32) { return randn(sizes).to(dtype).to(device()); }
 
-// Runs without a tape; what it gives is dropped.
+// Runs without a tape; drops the result.
 template <class F> Step forward_only(F f) {
   return [f = std::move(f)] {
     const NoGrad off;

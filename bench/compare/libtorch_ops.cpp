@@ -63,7 +63,7 @@ Step layer_norm_step(const Sizes& s, at::ScalarType dtype) {
   return forward_only([x = normal({s[0], s[1]}, dtype), w = normal({s[1]}, at::kFloat), b = normal({s[1]}, at::kFloat),
                        c = s[1]] { torch::layer_norm(x, {c}, w, b); });
 }
-// There are no masters in torch: the step is AdamW's on f32 copies, with the conversions that go around it.
+// torch has no masters: the step is AdamW on f32 copies, with the conversions before and after it.
 Step adamw_step(const Sizes& s, at::ScalarType dtype) {
   std::vector<Tensor> params, gradients, masters;
   for (std::int64_t i = 0; i < s[0]; ++i) {

@@ -11,7 +11,7 @@ namespace {
 
 using namespace compare;
 
-// The file behind the library's matrix products: a reference BLAS here would make a poor peer.
+// The file of the library's BLAS: a reference BLAS would make the comparison unfair.
 std::string blas() {
   std::ifstream maps("/proc/self/maps");
   for (std::string line; std::getline(maps, line);) {

@@ -23,7 +23,7 @@ constexpr std::int64_t kTileIterations = 1 << 16;
 constexpr std::int64_t kElements = 16 << 20;  // 64 MiB of f32
 constexpr int kChains = 16;                   // independent sums: enough to hide the latency of an addition
 
-// One way to reach a peak: what a step does, and how much of it.
+// One way to reach a peak: its step, and the work of a step.
 struct Way {
   std::string how;
   double work = 0;
@@ -32,7 +32,7 @@ struct Way {
 
 volatile float sink;  // so that no sum is dropped
 
-// `flop` returns any of its sums; every thread runs it once a step.
+// `flop` returns any of its sums; every thread runs it once per step.
 Way on_all(std::string how, int threads, double flop, float (*chains)()) {
   return {std::move(how), flop * threads, [=] {
             float sum = 0;
@@ -43,11 +43,11 @@ Way on_all(std::string how, int threads, double flop, float (*chains)()) {
 }
 
 #if defined(__x86_64__)
-// Sums that differ, or the compiler would make one of them all.
+// Different sums; otherwise the compiler would merge them.
 template <class V, int kCount> [[gnu::always_inline]] inline void begin(V (&sums)[kCount]) {
   for (int i = 0; i < kCount; ++i) sums[i] = V{} + static_cast<float>(i);
 }
-// Both are inlined into functions that have the instructions.
+// Both are inlined into functions with the target's instructions.
 template <class V, int kCount> [[gnu::always_inline]] inline float total(V (&sums)[kCount]) {
   for (int i = 1; i < kCount; ++i) sums[0] += sums[i];
   return sums[0][0];
@@ -105,7 +105,7 @@ float tiles_bf16() {
   return sums[0];
 }
 
-// Around the caches; n is a multiple of 64.
+// Writes around the caches; n is a multiple of 64.
 __attribute__((target("avx512f"))) void copy_512(float* to, const float* a, const float*, std::int64_t n) {
   for (std::int64_t i = 0; i < n; i += 16) _mm512_stream_ps(to + i, _mm512_loadu_ps(a + i));
   _mm_sfence();
@@ -136,7 +136,7 @@ void add_plain(float* to, const float* a, const float* b, std::int64_t n) {
 // `move` touches so many arrays, of which it writes one.
 Way streaming(std::string how, int threads, int arrays,
               void (*move)(float*, const float*, const float*, std::int64_t)) {
-  // The library's own memory, so that its share is of arrays in the same kind of pages.
+  // Uses the library's memory, whose arrays have the same kind of pages.
   const auto array = [] { return gradual::zeros({kElements}); };
   return {std::move(how), 4.0 * arrays * kElements, [threads, move, to = array(), a = array(), b = array()] {
             const std::int64_t part = kElements / threads / 64 * 64;

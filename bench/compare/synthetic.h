@@ -35,7 +35,7 @@ inline std::vector<std::int64_t> integers(Stream stream, std::int64_t count, std
   return values;
 }
 
-// So that the driver can see that the data agree.
+// A checksum, by which the driver checks that all workers have the same data.
 template <class T> double checksum(const std::vector<T>& values) {
   double sum = 0;
   for (const T v : values) sum += static_cast<double>(v);

@@ -8,7 +8,7 @@
 namespace compare {
 namespace {
 
-// A line of /proc/self/status in bytes; nothing where there is none.
+// A line of /proc/self/status in bytes; none if it does not exist.
 std::optional<std::int64_t> process_bytes(const std::string& field) {
   std::ifstream status("/proc/self/status");
   for (std::string name; status >> name;) {
@@ -19,12 +19,12 @@ std::optional<std::int64_t> process_bytes(const std::string& field) {
   return {};
 }
 
-// The process's resident bytes: how far they rose above what they were when this was made.
+// The increase of the process's resident bytes since the construction of this object.
 class ResidentPeak {
  public:
   ResidentPeak() {
     std::ofstream reset("/proc/self/clear_refs");
-    reset << 5 << std::flush;  // the high-water mark starts anew
+    reset << 5 << std::flush;  // resets the high-water mark
     if (reset) start_ = process_bytes("VmRSS");
   }
   std::optional<std::int64_t> growth() const {

@@ -1,5 +1,5 @@
-// One framework's worker: a program that builds what it is told and times steps of it. Requests are JSON objects, one a
-// line on the standard input; each has one reply line. The driver, compare.py, has the other end.
+// One framework's worker: a program that builds models or ops on request and times their steps. Requests are JSON
+// objects, one per line on the standard input; each has one reply line. The driver is compare.py.
 //
 //   {"do": "hello"}                          {"framework": .., "version": .., "variants": [..], ..}
 //   {"do": "threads", "count": 2}            {}
@@ -7,9 +7,9 @@
 //   {"do": "model", "kind": "mlp", ..}       {"parameters": .., "data": ..}    models.py has the fields
 //   {"do": "op", "op": "matmul", ..}         {} or {"work": .., "how": ..}
 //   {"do": "run", "steps": 10}               {"seconds": .., "cpu": .., "loss": ..}   of the last step; ops have none
-//   {"do": "memory"}                         {"resident": .., "allocator": ..} peaks since the model was asked for
+//   {"do": "memory"}                         {"resident": .., "allocator": ..} peaks since the request for the model
 //
-// A request that fails is answered {"error": ".."} and the worker goes on.
+// The reply to a request that fails is {"error": ".."}, and the worker continues.
 #pragma once
 
 #include <memory>
@@ -22,7 +22,7 @@ namespace compare {
 
 using Json = nlohmann::json;
 
-// What is timed.
+// A model or op whose steps are timed.
 struct Job {
   virtual ~Job() = default;
   virtual void step() = 0;
@@ -39,14 +39,14 @@ struct Framework {
     if (name != "cpu") throw std::invalid_argument("no device '" + name + "' here; there is cpu");
   }
   virtual void finish() {}  // waits until all steps are done
-  // Both throw where they cannot do what is asked.
+  // Both throw if they cannot serve the request.
   virtual std::unique_ptr<Job> model(const Json& spec) = 0;
   virtual std::unique_ptr<Job> op(const Json& spec) = 0;
   virtual void reset_peak() {}                               // of the framework's own allocator
   virtual std::optional<std::int64_t> peak() { return {}; }  // bytes, as its allocator counts them
 };
 
-// Answers requests until the input ends; the program's exit status.
+// Answers requests until the input ends. Returns the exit status of the program.
 int serve(Framework& framework);
 
 }  // namespace compare

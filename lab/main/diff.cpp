@@ -12,7 +12,7 @@
 namespace gradual::lab {
 namespace {
 
-// The step under a recipe, of a model that another recipe has trained.
+// The step under a recipe, of a model that was trained with another recipe.
 struct Side {
   std::shared_ptr<nn::Module> model;
   std::optional<amp::RecipeRun> run;
@@ -25,7 +25,7 @@ void observe(Side& side, const amp::Recipe& recipe, const MakeModel& make, const
   side.model->load_state_dict(trained.run().master_state_dict());
   side.run.emplace(recipe, *side.model, optim::AdamWOptions{.lr = a.options.lr},
                    amp::RunOptions{.seed = a.options.seed});
-  // Histories, loss scale and moments, where they are this recipe's own.
+  // Takes over histories, loss scale and moments, if they are this recipe's own.
   if (trained.run().recipe().name == recipe.name) side.run->load_state_dict(trained.run().state_dict());
   side.shadow.emplace(*side.model, &side.run->optimizer(), inspect::ShadowOptions{.attribution = true});
   default_generator().manual_seed(a.options.seed);

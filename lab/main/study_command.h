@@ -1,4 +1,4 @@
-// What the subcommands that study one step share.
+// Shared by the subcommands that study one step.
 #pragma once
 
 #include <gradual/lab/study.h>
@@ -17,11 +17,11 @@ struct StudyArguments {
   void declare(CLI::App& app);
   void check(const CLI::App& app) const;
   LabData task() const { return data_for(data, context); }
-  // The model of --model, or the one that fits the data.
+  // The model of --model; by default the one that fits the data.
   MakeModel make_model() const;
 };
 
-// The one recipe that a text names. Error for several.
+// The one recipe that the text names. Error for several.
 amp::Recipe one_recipe(const char* option, const std::string& text);
 
 }  // namespace gradual::lab

@@ -1,4 +1,4 @@
-// gradual-lab xray: trains with one recipe up to a step, and X-rays the scales of blocks of that step.
+// gradual-lab xray: trains with one recipe up to a step, and X-rays the scales of blocks of this step.
 #include <gradual/core/files/atomic_file.h>
 #include <gradual/core/support/error.h>
 #include <gradual/inspect/block_xray.h>
