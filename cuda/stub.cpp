@@ -1,4 +1,4 @@
-// Stands in for the CUDA backend in a build without it: tensors cannot be made there, and the error says why.
+// Replaces the CUDA backend in builds without it: GPU tensors cannot be created, and the error tells why.
 #include "../core/kernels/loss_scale.h"
 #include "../core/quantize/quantizer_kernels.h"
 #include "../core/support/error.h"

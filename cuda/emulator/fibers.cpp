@@ -92,7 +92,7 @@ void resume(unsigned t) {
   arrive_on_stack(r.scheduler_fake_stack, nullptr, nullptr);
 }
 
-// Whether every thread of [begin, end) that has not ended waits at `barrier`, and at least one does.
+// True if every thread of [begin, end) that has not ended waits at `barrier`, and at least one does.
 bool all_at(unsigned begin, unsigned end, At barrier) {
   bool any = false;
   for (unsigned t = begin; t < end; ++t) {

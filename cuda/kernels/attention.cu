@@ -200,7 +200,7 @@ void flash_attention(const OpCall& call, Outputs& out) {
 }
 
 void flash_attention_backward(const OpCall& call, Outputs& out) {
-  if (call[5].numel() == 0 || call[2].size(-2) == 0 || call[0].numel() == 0) {  // nothing met, or nothing came back
+  if (call[5].numel() == 0 || call[2].size(-2) == 0 || call[0].numel() == 0) {  // no scores, or no gradient
     for (int i = 0; i < 3; ++i)
       if (out[i].numel() > 0) fill_elements(out[i], 0);
     return;

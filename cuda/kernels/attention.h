@@ -1,5 +1,5 @@
-// flash_attention and its backward on device memory: by cuDNN (attention_cudnn.cpp); calls that cuDNN does not take run
-// as products and own kernels (attention.cu).
+// flash_attention and its backward on device memory: by cuDNN (attention_cudnn.cpp), or as products and kernels of
+// Gradual (attention.cu) if cuDNN does not take the call.
 #pragma once
 
 #include "../../core/tensor/tensor.h"

@@ -37,8 +37,8 @@ void spread_bias(const Tensor& y, const Tensor& bias, bool channels_last) {
   copy_elements(y, as_strided(bias, y.sizes(), strides, bias.offset()));
 }
 
-// What it is computed in. cuDNN writes what it reads, so that sums which are wanted as f32 are made of f32 operands:
-// f8, f16 and bf16 numbers are exact in TF32, and so tensor cores take them.
+// The dtype of the computation. cuDNN writes the dtype that it reads, so f32 results need f32 operands: f8, f16 and
+// bf16 numbers are exact in TF32, which tensor cores take.
 struct Compute {
   DType dtype;
   bool tf32;
@@ -48,7 +48,7 @@ Compute compute(DType in, DType out) {
   return {DType::f32, in != DType::f32 || cpu::rounds_to_tf32(in)};
 }
 
-// Returns false and does nothing if the library does not take this. `plainly`: by Gradual's own kernel.
+// Returns false and does nothing if the library does not take the call. `plainly`: uses Gradual's own kernel.
 bool made(const OpCall& call, const Tensor& out, const Compute& how, bool channels_last, bool plainly = false) {
   const Tensor first = operand(call[0], how.dtype, channels_last);
   const Tensor second = operand(call[1], how.dtype, channels_last);

@@ -1,5 +1,5 @@
-// Convolutions on device memory: by cuDNN (conv_cudnn.cpp); calls that cuDNN does not take by an own kernel
-// (conv_plain.cu).
+// Convolutions on device memory: by cuDNN (conv_cudnn.cpp), or by a kernel of Gradual (conv_plain.cu) if cuDNN does not
+// take the call.
 #pragma once
 
 #include "../../core/ops/op.h"
@@ -39,7 +39,7 @@ struct ConvolutionData {
 bool convolve(const Convolution& c, const ConvolutionData& data);
 // True if the library takes it on the described GPU.
 bool has_plan(const Convolution& c, const DescribedGpu& gpu);
-// By an own kernel: any sizes; one chain of additions per element.
+// By a kernel of Gradual: any sizes; each element is one sum.
 void plain_convolve(const Convolution& c, const ConvolutionData& data);
 
 }  // namespace gradual::cuda

@@ -1,6 +1,6 @@
-// Library kernels do not count what rounding loses. If counts are wanted, an own kernel that counts runs in addition,
-// into memory that is discarded. The bits do not change. The counts are those of the same formula in Gradual's
-// arithmetic, whose sums may differ from the library's in the last bits.
+// Library kernels do not count what rounding loses. If counts are wanted, a kernel of Gradual that counts runs in
+// addition, into memory that is discarded. The bits do not change. The counts are those of the same formula in
+// Gradual's arithmetic, whose sums may differ from the library's in the last bits.
 #pragma once
 
 #include "../../core/formats/cast_counts.h"
@@ -9,7 +9,7 @@
 
 namespace gradual::cuda {
 
-// If this thread counts, calls count(temporary outputs like `out`).
+// Calls count(temporary outputs like `out`) if this thread counts.
 template <class F> void count_again(const Outputs& out, const F& count) {
   if (!cast_counts()) return;
   const CategoryScope scope(Category::workspace);

@@ -14,7 +14,7 @@ void clamp(const OpCall& c, Outputs& out) {
   });
 }
 
-// The mask is a function of the key and the element's row-major index, as on the CPU: element i stays where the upper
+// The mask is a function of the key and of the element's row-major index, as on the CPU: element i is kept if the upper
 // 24 bits of word i are at least the threshold. A thread takes the four elements of one block of random words.
 template <class C> struct DropElements {
   Geometry<2> g;  // in row-major order
@@ -104,8 +104,8 @@ void dropout(const OpCall& c, Outputs& out) {
   });
 }
 
-// The same, and the residual's element: both stores are rounded, and counted, as those of the two ops. X is what x is
-// computed in, C the sum.
+// The same, plus the residual: both stores round, and count, as those of the two ops. X is the compute type of x, C
+// that of the sum.
 template <class X, class C> struct DropAdd {
   Geometry<3> g;  // in row-major order
   bool linear;
@@ -153,7 +153,7 @@ void dropout_add(const OpCall& c, Outputs& out) {
   else of_types(float{}, float{});
 }
 
-// The kernel for one form of gelu or the other.
+// Runs the kernel of the exact form of gelu or of its tanh form.
 template <int N, class Exact, class Tanh> void gelu_form(const OpCall& c, Outputs& out) {
   (c.get<Gelu>() == Gelu::tanh ? floats_kernel<N, Tanh> : floats_kernel<N, Exact>)(c, out);
 }

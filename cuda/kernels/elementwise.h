@@ -118,7 +118,7 @@ bool map_dense(const Tensor& out, const Tensor* const* inputs, C scalar, const F
 template <class C, int N, class F>
 void map_elements(const Tensor& out, const Tensor* const* inputs, const F& f, std::type_identity_t<C> scalar = {}) {
   if (out.numel() == 0) return;
-  const DType from = is_floating(out.dtype()) ? dtype_of<C> : out.dtype();  // what integers lose is not counted
+  const DType from = is_floating(out.dtype()) ? dtype_of<C> : out.dtype();  // wrapped integers are not counted
   const CountingStores counting(from, out.dtype());
   if (!counting) {
     if constexpr (std::is_same_v<C, float>) {

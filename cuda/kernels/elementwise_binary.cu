@@ -11,7 +11,7 @@ template <class C, class F> void update(const OpCall& c, const F& f, C scalar) {
   map_elements<C, 2>(c[0], inputs, f, scalar);
 }
 
-// Without y, x + alpha.
+// x += alpha * y; without y, x += alpha.
 void add_in_place(const OpCall& c, Outputs&) {
   cpu::visit_compute(in_place_dtype(c), [&]<class C>(C) {
     const C alpha = number<C>(c);

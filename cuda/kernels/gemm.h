@@ -1,5 +1,5 @@
-// Matrix products on device memory, for matmul and linear: by cuBLASLt (gemm_cublaslt.cpp); if it has no algorithm, by
-// an own kernel (gemm_plain.cu).
+// Matrix products on device memory, for matmul and linear: by cuBLASLt (gemm_cublaslt.cpp), or by a kernel of Gradual
+// (gemm_plain.cu) if cuBLASLt has no algorithm.
 #pragma once
 
 #include <cstdint>
@@ -33,8 +33,8 @@ struct Gemm {
   // [n] of bias_dtype(), at a multiple of 16 bytes, the same for the whole batch; null: none
   const void* bias = nullptr;
   Activation activation = Activation::none;
-  void* before = nullptr;    // of gelu: its argument is written too, in c's layout and dtype
-  void* row_sums = nullptr;  // not null: the sums of a's rows are written too, [m] in c's dtype
+  void* before = nullptr;    // for gelu: receives its argument, in c's layout and dtype
+  void* row_sums = nullptr;  // not null: receives the sums of a's rows, [m] in c's dtype
 
   constexpr DType bias_dtype() const { return is_f8(a.dtype) ? DType::bf16 : c_dtype; }
 };
@@ -44,7 +44,7 @@ void gemm(const Gemm& g);
 // The same with an activation or row sums, by the library alone. False if it has no such product, if it fails a check
 // (relu keeps NaN, row sums are f32), or if the check cannot run during stream capture; outputs are then undefined.
 bool fused_gemm(const Gemm& g);
-// By an own kernel: relu or no activation, any sizes, k = 0 too; one chain of additions per element, in the order of k.
+// By a kernel of Gradual: relu or no activation, any sizes, also k = 0. Each element is one sum, in the order of k.
 void plain_gemm(const Gemm& g);
 // True if gemm() multiplies these f8 operands without widening.
 bool multiplies_f8(const Gemm& g);

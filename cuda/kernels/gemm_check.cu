@@ -7,7 +7,7 @@
 namespace gradual::cuda {
 namespace {
 
-// The bitwise or of look(i) over n indices, on the host.
+// The bitwise or of look(i) for n indices, on the host.
 template <class Look> struct Gather {
   Look look;
   int* seen;

@@ -160,8 +160,8 @@ template <class C> struct AddRuns {
   }
 };
 
-// out, which is row-major and holds what is added to, [outer, size, inner]; src [outer, entries, inner]. Sums in the
-// compute type and rounds once.
+// Adds src [outer, entries, inner] to out [outer, size, inner], which is row-major. Sums in the compute type and rounds
+// once.
 void add_runs(const Tensor& out, const Tensor& src, const Slabs& slabs, std::int64_t size, MakeKeys make) {
   const std::int64_t n = make.g.numel;
   if (n == 0 || slabs.numel() == 0) return;

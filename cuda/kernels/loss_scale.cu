@@ -35,7 +35,7 @@ struct AdvanceScale {
   }
 };
 
-constexpr std::size_t kWords = 64;  // that one launch stores
+constexpr std::size_t kWords = 64;  // words that one launch stores
 struct StoreWords {
   std::uint64_t* to;
   std::int64_t bytes;

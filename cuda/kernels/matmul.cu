@@ -19,7 +19,7 @@
 namespace gradual::cuda {
 namespace {
 
-// An operand as a batch of matrices, in place or copied.
+// An operand as a batch of matrices: the tensor itself or a copy.
 struct Operand : cpu::MatrixBatch {
   Tensor values;
   explicit Operand(const Tensor& t) : MatrixBatch{t.sizes(), t.strides()}, values(t) {}
@@ -80,12 +80,13 @@ struct Operand : cpu::MatrixBatch {
   }
 };
 
-// The epilogue of a product. The last two are fused with the product or not done; undefined: not requested.
+// The epilogue of a product; undefined tensors are not requested. gelu and row_sums are fused with the product or not
+// done.
 struct Ending {
   Tensor bias = {};
   bool relu = false;
-  Tensor gelu = {};      // the tanh form of the product, which is written too
-  Tensor row_sums = {};  // of a
+  Tensor gelu = {};      // receives the tanh form of gelu of the product; the product is stored, too
+  Tensor row_sums = {};  // receives the sums of a's rows
   bool fuses() const { return relu || gelu.defined() || row_sums.defined(); }
 };
 
@@ -126,8 +127,8 @@ bool f8_product(const F8Operands& f8, Operand a, Operand b, Shape batch, const T
   return true;
 }
 
-// out, which has no gaps, is the product of a and b, and more; whether gelu or row sums were written. `narrows`: what
-// f32 sums are rounded to is narrower.
+// Computes the product of a and b into out, which has no gaps, with its epilogue. Returns true if gelu or row sums were
+// written. `narrows`: f32 sums are rounded to a narrower dtype.
 bool product(Operand& a, Operand& b, Shape batch, const Ending& end, const Tensor& out, bool narrows) {
   Gemm g;
   const bool accumulates = current_accumulator() && out.dtype() != DType::f64;

@@ -12,7 +12,7 @@
 namespace gradual::cuda {
 namespace {
 
-// Elements without conversion: only their width matters.
+// Moves elements without conversion: only their width matters.
 template <class W> __device__ void move_element(const Geometry<2>& g, std::int64_t i) {
   std::int64_t at[2];
   g.locate(i, at);
@@ -23,7 +23,7 @@ template <class W> struct MoveElements {
   __device__ void operator()(std::int64_t i) const { move_element<W>(g, i); }
 };
 
-// Packs of elements, all of a pack the same one of the source.
+// Writes packs of elements; all elements of a pack repeat one element of the source.
 template <class W> struct RepeatElements {
   Geometry<2> g;  // of the result, in packs
   __device__ void operator()(std::int64_t i) const {
@@ -36,8 +36,8 @@ template <class W> struct RepeatElements {
   }
 };
 
-// Counts `n` elements of the innermost dim as one: of all operands or, where the source repeats one number, of the
-// result. False if they are not adjacent or their alignment does not allow it.
+// Makes `n` elements of the innermost dim one: in all operands, or only in the result if the source repeats one number.
+// False if they are not adjacent or not aligned.
 template <int N> bool join(Geometry<N>& g, int n, std::size_t width, bool repeats) {
   const int last = g.ndim - 1;
   if (g.sizes[last] % n != 0) return false;
@@ -61,7 +61,7 @@ template <int N> bool join(Geometry<N>& g, int n, std::size_t width, bool repeat
   return true;
 }
 
-// Makes elements of `width` bytes units of up to 16 that can be moved at once: their width.
+// Combines elements of `width` bytes into units of up to 16 bytes that can be moved at once. Returns their width.
 std::size_t widen(Geometry<2>& g, std::size_t width) {
   while (width < 16 && join(g, 2, width, false)) width *= 2;
   return width;
@@ -83,14 +83,14 @@ void move_elements(Geometry<2> g, std::size_t width) {
   visit_unit(widen(g, width), [&]<class W> { for_each(g.numel, MoveElements<W>{g}); });
 }
 
-// What moves from a tensor to its place in a larger one. A chunk is a unit.
+// A tensor that moves to its place in a larger one. A chunk is a unit.
 struct Moved {
   Geometry<2> g;
   std::size_t width;  // of a unit
   std::int64_t first_chunk;
   std::int64_t chunks() const { return g.numel; }
 };
-constexpr int kFewMoved = 15, kManyMoved = 120;  // of a table
+constexpr int kFewMoved = 15, kManyMoved = 120;  // parts per table
 
 template <int kMost> struct MoveParts {
   Table<Moved, kMost> parts;
@@ -104,7 +104,7 @@ struct Same {
   template <class C> GRADUAL_HD C operator()(C x) const { return x; }
 };
 
-// Through the type C, which holds every value of the source.
+// Converts through the type C, which holds every value of the source.
 template <class C> struct ConvertElements {
   Geometry<2> g;
   Counter counter;
@@ -116,7 +116,7 @@ template <class C> struct ConvertElements {
   }
 };
 
-// n elements an index. They may be fewer at the last one, where the loop has one dim.
+// n elements per index. The last index may have fewer; then the loop has one dim.
 template <class W, int n> struct FillElements {
   Geometry<1> g;       // in packs of n
   std::int64_t count;  // of elements
@@ -151,14 +151,14 @@ void cast(const OpCall& c, Outputs& out) { copy_elements(out[0], c[0]); }
 // A source on another device is copied to this one first.
 void copy_in_place(const OpCall& c, Outputs&) { copy_elements(c[0], readable(c[0], c[1].to(c[0].device()))); }
 
-// Of a tensor without gaps.
+// Clears a tensor without gaps.
 void clear_elements(const Tensor& t) {
   if (t.numel() > 0) clear(t.raw(), t.nbytes());
 }
 
 void fill_in_place(const OpCall& c, Outputs&) { fill_elements(c[0], c.get<ScalarAttrs>().value); }
 
-// All inputs in one launch, which have the result's dtype. They need not be row-major.
+// Copies all inputs in one launch. They have the result's dtype and any strides.
 void cat(const OpCall& c, Outputs& out) {
   const int dim = c.get<DimAttrs>().dim;
   std::int64_t start = 0;
@@ -178,7 +178,7 @@ void cat(const OpCall& c, Outputs& out) {
   });
 }
 
-// Entries right of the diagonal become zero, the others stay.
+// Entries right of the diagonal become 0; the others are copied.
 template <class W> struct LowerTriangle {
   Geometry<2> g;  // in row-major order
   std::int64_t rows, columns, diagonal;
@@ -199,7 +199,7 @@ void tril(const OpCall& c, Outputs& out) {
   });
 }
 
-// To the CPU or another GPU: all bytes at once, in the order that the result has.
+// To the CPU or another GPU: all bytes in one copy, in the result's memory order.
 void to_device(const OpCall& c, Outputs& out) {
   if (out[0].device().is_cpu())
     device::need_no_capture(gradual::describe(c) + " from " + to_string(c[0].device()) + " to the CPU");
@@ -224,7 +224,7 @@ void copy_elements(const Tensor& out, const Tensor& x) {
 
 void fill_elements(const Tensor& t, double value) {
   if (t.numel() == 0) return;
-  const Tensor one = full({}, value, {.dtype = t.dtype()});  // as the dtype has it
+  const Tensor one = full({}, value, {.dtype = t.dtype()});  // rounded to the dtype
   const Tensor* const operands[] = {&t};
   fill_pattern(make_geometry(t.sizes(), operands, false), one.raw(), size_of(t.dtype()));
 }

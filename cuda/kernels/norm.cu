@@ -1,5 +1,5 @@
-// layer_norm and rms_norm over rows, batch_norm over channels, in f32 (f64 for f64); twin of core/cpu/norm.cpp. The
-// variance is taken about the mean in a second pass.
+// layer_norm and rms_norm over rows, batch_norm over channels, in f32 (f64 for f64); counterpart of core/cpu/norm.cpp
+// and core/cpu/batch_norm.cpp. A second pass computes the variance about the mean.
 #include "../../core/kernels/norm_element.h"
 #include "kernels.h"
 #include "movement.h"
@@ -188,10 +188,10 @@ template <class C> struct AffineOfChannels {
   __device__ void operator()(std::int64_t c) const { affine(c, invstd[c]); }
 };
 
-// out = f(x, p) for elements of N operands and M numbers of their channel.
+// out = f(x, p) for elements x of N operands and M parameters p of their channel.
 template <class C, int N, int M, class F> struct MapChannels {
-  Geometry<N + 2> g;  // the output, the operands, and where the channel is
-  bool wide;          // in runs of eight, of one channel or as many
+  Geometry<N + 2> g;  // the output, the operands, the position of the channel
+  bool wide;          // in runs of eight, of one channel or of eight channels
   const C* parameters[M];
   F f;
   Counter counter;
@@ -231,7 +231,7 @@ template <class C, int N, int M, class F> struct MapChannels {
   }
 };
 
-// The same for row-major operands, in runs that may begin in one plane and end in the next: planes of any size from
+// The same for row-major operands, in runs that may begin in one plane and end in the next. Planes have any size from
 // kRun on.
 template <class C, int N, int M, class F> struct MapPlanes {
   Operand operand[N + 1];  // the output, then the operands
@@ -262,7 +262,7 @@ template <class C, int N, int M, class F> struct MapPlanes {
     return narrow ? static_cast<std::uint32_t>(a) / static_cast<std::uint32_t>(b) : a / b;
   }
 };
-// True where the operands allow it and the kernel was started.
+// True if the operands allow it; then the kernel was started.
 template <class C, int K, int M, class F>
 bool map_planes(const Tensor* const (&operands)[K], const C* const (&parameters)[M], const F& f,
                 const CountingStores& counting) {
@@ -308,7 +308,7 @@ void map_channels(const Tensor& statistic, const Tensor* const (&operands)[K], c
 
 std::uint32_t all_but_channels(const Tensor& x) { return ((1u << x.dim()) - 1) & ~2u; }
 double values_per_channel(const Tensor& x) { return x.numel() == 0 ? 0 : static_cast<double>(x.numel() / x.size(1)); }
-// Rows of memory for `rows` numbers a channel, each aligned.
+// Scratch memory of `rows` rows with one number per channel, each row aligned.
 template <class C> struct ChannelMemory {
   std::int64_t pitch;
   Workspace memory;
@@ -318,7 +318,7 @@ template <class C> struct ChannelMemory {
 };
 
 template <class C> struct NormalizeChannels {
-  C cut;  // what is below becomes 0
+  C cut;  // smaller values become 0
   GRADUAL_HD C operator()(const C (&x)[1], const C (&p)[3]) const {
     const C value = (x[0] - p[0]) * p[1] + p[2];
     return value < cut ? C{0} : value;
@@ -358,7 +358,7 @@ template <class C> struct ReluMask {
     return relu && (x - mean) * scale + shift <= zero ? C{0} : dy;
   }
 };
-// db = sum(dy), dw = sum(dy (x - mean)) * invstd; and what dx needs of them.
+// db = sum(dy), dw = sum(dy (x - mean)) * invstd, and the averages that dx needs.
 template <class C> struct ChannelGradients : SumPairs<C> {
   ReluMask<C> mask;
   const C *mean, *invstd, *scales, *shifts;
@@ -376,8 +376,9 @@ template <class C> struct ChannelGradients : SumPairs<C> {
     dw(sums.b * invstd[c], c);
   }
 };
-// With M values a channel: dx = weight * invstd * (dy - sum(dy) / M - (x - mean) * invstd^2 * sum(dy (x - mean)) / M);
-// not training, mean and invstd are constants and only the first term remains.
+// With M values per channel:
+// dx = weight * invstd * (dy - sum(dy) / M - (x - mean) * invstd^2 * sum(dy (x - mean)) / M).
+// In inference, mean and invstd are constants, and only the term dy remains.
 template <class C> struct ChannelsBackward {
   ReluMask<C> mask;
   bool training;
@@ -418,7 +419,7 @@ template <class C> void batch_norm_backward_of(const OpCall& call, Outputs& out)
   map_channels(mean.values, operands, parameters, ChannelsBackward<C>{mask, a.training});
 }
 
-// One channel a thread; the first thread counts the batch, of no channels too.
+// One channel per thread. The first thread counts the batch, even without channels.
 template <class C, class S> struct MoveStatistics {
   Geometry<4> g;  // running mean and var, the batch's mean and invstd
   RunningStatistics<C, S> to;

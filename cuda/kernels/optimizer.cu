@@ -17,7 +17,7 @@ namespace {
 using rules::kParam, rules::kGradient, rules::kMaster, rules::kCompensation, rules::kMoment;
 constexpr int kSecond = kMoment + 1, kTensors = kSecond + 1;  // the second moment
 
-constexpr int kFewParts = 40, kManyParts = 400;  // of a table
+constexpr int kFewParts = 40, kManyParts = 400;  // parts per table
 
 void check_dtypes(const OpCall& c, int first) {
   for (int i = first; i < c.inputs.size(); ++i)
@@ -26,7 +26,7 @@ void check_dtypes(const OpCall& c, int first) {
                          "; a GPU's optimizer takes f64, f32, f16 and bf16");
 }
 
-// Counts of what stores into f16 and bf16 lose, part by part; f32 and f64 are computed in.
+// Counts, part by part, what stores into f16 and bf16 lose. f32 and f64 lose nothing.
 class HalfCounts : Pinned {
  public:
   explicit HalfCounts(int parts) : f16_(DType::f32, DType::f16, parts), bf16_(DType::f32, DType::bf16, parts) {}
@@ -63,7 +63,7 @@ template <int kMost> struct Unscale {
   }
 
  private:
-  // How many of this thread's products are not finite: as the target has them, where there is one.
+  // The number of non-finite products of this thread; as rounded by the target if there is one.
   template <class C> __device__ int chunk(const Block& block, int at) const {
     const Part<2>& p = parts.part[at];
     const std::int64_t begin = (block.index - p.first_chunk) * kPartChunk;
@@ -124,7 +124,7 @@ template <class C> struct AdamRule : rules::Adam<C> {
   }
 };
 
-// The numbers of one parameter's update, besides its tensors.
+// The terms of one parameter's update, apart from its tensors.
 template <template <class> class Rule> struct Terms {
   Rule<float> narrow;
   Rule<double> wide;
@@ -181,8 +181,8 @@ RoundingSpec<std::uint32_t> by_chance(DType dtype) {
 
 template <template <class> class Rule, int kMost> struct Step {
   Table<Part<kTensors>, kMost> parts;
-  Terms<Rule> all;            // of every part, its stream that of the first,
-  const Terms<Rule>* each;    // unless they stand here
+  Terms<Rule> all;            // the terms of all parts, with the stream of the first
+  const Terms<Rule>* each;    // not null: the terms by part, instead of `all`
   const std::int64_t* found;  // not 0: nothing happens
   bool pure, stochastic;
   std::uint64_t seed;
@@ -293,7 +293,7 @@ template <template <class> class Rule> void step(const OpCall& c, int moments) {
                                  each ? each->as<Terms<Rule>>() + begin : nullptr, d.found, how.pure, how.stochastic,
                                  how.key.seed, by_chance(DType::f16), by_chance(DType::bf16), counts.counters(begin)});
   });
-  for (int i = 1; i < c.inputs.size(); ++i)  // input 0 is dispatch's
+  for (int i = 1; i < c.inputs.size(); ++i)  // dispatch bumps the version of input 0
     if (i % given != kGradient) bump_version(c[i]);
 }
 

@@ -1,5 +1,5 @@
-// Pooling over [N, C, H, W] in the compute type; twin of core/cpu/pool.cpp. A thread makes one element of the result;
-// in backward it collects what the windows that saw it give back, in the order of the outputs.
+// Pooling over [N, C, H, W] in the compute type; counterpart of core/cpu/pool.cpp. A thread computes one element of the
+// result. In backward it adds the gradients of the windows that contain the element, in the order of the outputs.
 #include "../runtime/index_check.h"
 #include "elements.h"
 #include "kernels.h"
@@ -98,7 +98,7 @@ template <class T> __device__ void put(const Image& to, std::int64_t at, T value
   store_counted(to.dtype, value, to.data, at, counter);
 }
 
-// A NaN counts as larger than any number; of equals the first is taken. A tap in the padding reads the nearest input.
+// A NaN exceeds every number; the first of equal elements is taken. A tap in the padding reads the nearest input.
 template <class T> struct MaxPool {
   Positions positions;
   Image x, y, indices;
@@ -196,7 +196,7 @@ void max_pool2d(const OpCall& c, Outputs& out) {
   });
 }
 
-// The indices must be those that max_pool2d gave with the same attributes: each within its window.
+// The indices must be those of max_pool2d with the same attributes: each within its window.
 void max_pool2d_backward(const OpCall& c, Outputs& out) {
   const auto& a = c.get<PoolAttrs>();
   const Tensor &dy = c[0], &dx = out[0];

@@ -58,7 +58,7 @@ template <bool codes, class U> struct ByPowers {
   }
 };
 
-// Where a pass counts; null: no counts.
+// The counters of a pass; null: no counts.
 struct Tallies {
   unsigned long long* sums = nullptr;  // LoopCounts' fields in their order
   unsigned long long* bins = nullptr;  // of an ExponentHistogram
@@ -287,7 +287,7 @@ void start_pass(const device::RoundingPass& p, char* codes, const Tallies& talli
   else start_tiles(RoundElement<kCodes, kCount, Floats>(p, codes, tallies), p);
 }
 
-// Waits for the device and adds what a pass counted.
+// Waits for the device and adds the counts of a pass.
 void add_tallies(const Workspace& memory, std::int64_t n, CastStats stats) {
   unsigned long long read[kSums + kBins];
   device::copy(read, Device::cpu(), memory.as<void>(), Device::cuda(current_device()), sizeof read);

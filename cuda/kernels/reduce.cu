@@ -28,7 +28,7 @@ struct Powered {
   double order;
   GRADUAL_HD double operator()(double x) const { return std::pow(std::fabs(x), order); }
 };
-// With one number per output.
+// The same with one number per output.
 struct SquareAbout {
   template <class C> GRADUAL_HD C operator()(C x, C mean) const { return (x - mean) * (x - mean); }
 };
@@ -41,7 +41,7 @@ enum class Then : std::uint8_t { nothing, divide, root, power, if_finite, log_an
 template <class C> struct Finish {
   Stored<C> to;
   Then then = Then::nothing;
-  C number{};                // to divide by; the power
+  C number{};                // the divisor, or the power
   const C* shift = nullptr;  // one per output
   __device__ void operator()(C value, std::int64_t output) const { to(result(value, output), output); }
 
@@ -145,7 +145,7 @@ template <bool kMax> void extreme(const OpCall& c, Outputs& out) {
   });
 }
 
-// Two passes: the mean, then the squares about it.
+// Two passes: the mean, then the squared deviations from it.
 void var(const OpCall& c, Outputs& out) {
   const ReduceSource<1> s = source(c);
   const auto n = static_cast<double>(s.count());
@@ -158,7 +158,7 @@ void var(const OpCall& c, Outputs& out) {
   });
 }
 
-// max + log(sum of exp(x - max)); an infinite maximum shifts nothing, so that Inf - Inf never arises.
+// max + log(sum of exp(x - max)). A maximum that is not finite counts as 0, so that Inf - Inf never arises.
 void logsumexp(const OpCall& c, Outputs& out) {
   const ReduceSource<1> s = source(c);
   cpu::visit_floating(c[0].dtype(), [&]<class C>(C) {
@@ -170,7 +170,7 @@ void logsumexp(const OpCall& c, Outputs& out) {
   });
 }
 
-// In doubles, so that squares of floats neither overflow nor vanish.
+// Computed in double, so that squares of floats neither overflow nor underflow.
 void norm(const OpCall& c, Outputs& out) {
   constexpr double kInf = std::numeric_limits<double>::infinity();
   const double order = c.get<ReduceAttrs>().value;
@@ -191,7 +191,7 @@ void norm(const OpCall& c, Outputs& out) {
   });
 }
 
-// The first of equals; NaN counts as the extreme.
+// The first of equal elements; NaN counts as the extreme.
 template <class C> struct Best {
   C value;
   std::int64_t index;  // -1: none so far

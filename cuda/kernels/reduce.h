@@ -24,12 +24,12 @@ namespace gradual::cuda {
 template <int N> struct ReduceSource {
   Geometry<N> kept, reduced;
   bool columns = false;  // neighbouring threads take neighbouring outputs, not neighbours of one range
-  bool wide = false;     // in runs of eight: outputs, or what one takes in
+  bool wide = false;     // in runs of eight adjacent outputs, or of eight elements of one output
   bool halves = false;   // rows in runs of four, two at a time
   std::int64_t outputs() const { return kept.numel; }
   std::int64_t count() const { return reduced.numel; }
 };
-// Of operands of one size, reduced in the dims of the bit mask.
+// The source for operands of one size, reduced in the dims of the bit mask.
 template <int N> ReduceSource<N> reduce_source(const Tensor* const (&operands)[N], std::uint32_t dims) {
   const cpu::Plan plan = cpu::make_plan(operands, dims);
   ReduceSource<N> s{geometry_of<N>(plan.kept), geometry_of<N>(plan.reduced)};
@@ -44,7 +44,8 @@ template <class Op> __device__ void join_run(const Op& op, typename Op::Acc (&pa
     for (int j = 0; j < half; ++j) part[j] = op.combine(part[j], part[j + half]);
 }
 
-// Threads [0, lanes) of a group join what they have; the first gets it. lanes: a warp's or the block's.
+// Combines the values of threads [0, lanes) of a group; the first thread gets the result. lanes: those of a warp or of
+// the block.
 template <class Op>
 __device__ typename Op::Acc join_lanes(const Op& op, const Block& block, int lanes, typename Op::Acc value) {
   const auto combine = [&](const auto& a, const auto& b) { return op.combine(a, b); };
@@ -120,8 +121,8 @@ template <class Op> struct ReduceRows {
   }
 };
 
-// A block takes a segment of the ranges of adjacent outputs: `across` threads of kRun outputs each, and the rest go
-// down the ranges.
+// A block takes a segment of the ranges of adjacent outputs: `across` threads take kRun outputs each, the others
+// continue down the ranges.
 template <class Op> struct ReduceColumns {
   using Acc = typename Op::Acc;
   ReduceSource<Op::kInputs> s;
@@ -182,7 +183,7 @@ template <class Op> struct ReduceColumns {
   }
 };
 
-// A warp or a block joins an output's partial results.
+// A warp or a block combines an output's partial results.
 template <class Op> struct JoinSegments {
   using Acc = typename Op::Acc;
   Op op;
@@ -201,10 +202,10 @@ template <class Op> struct JoinSegments {
 };
 
 namespace detail {
-inline constexpr std::int64_t kEnoughBlocks =
-    1056;  // eight for each multiprocessor of the largest GPUs: more are not cut
+inline constexpr std::int64_t kEnoughBlocks = 1056;  // at most: eight per multiprocessor of the largest GPUs
 inline std::int64_t parts(std::int64_t n, std::int64_t each) { return (n + each - 1) / each; }
-// The range of one output is cut into parts of `least` elements, or of so many times two that there are blocks enough.
+// The range of an output is cut into segments of `least` elements. The length doubles while there are more than
+// kEnoughBlocks blocks.
 inline std::int64_t segment_length(std::int64_t count, std::int64_t least, std::int64_t others) {
   while (least < count && others * parts(count, least) > kEnoughBlocks) least *= 2;
   return least;

@@ -11,7 +11,7 @@ using detail::SumSpec;
 
 constexpr int kDoubles = -1;  // sums are doubles, in place of a rounding
 
-// One thread an element: its chain of products, what chunks and promotions hold, and the bias at the end.
+// One thread per element computes its sum of products, the sums of chunks and promotions, and adds the bias at the end.
 template <int own> struct Accumulate {
   Gemm g;
   SumSpec format, f32, last;
@@ -43,7 +43,7 @@ template <int own> struct Accumulate {
   }
 
  private:
-  // Values of f32, whose products are exact.
+  // An f32 operand as a double: products are exact.
   __device__ double operand(const Matrix& x, std::int64_t batch, std::int64_t i, std::int64_t j) const {
     return static_cast<double>(element<float>(x, g.tf32, batch, i, j));
   }
@@ -64,7 +64,7 @@ template <int own> void start_with(const Accumulator& how, const Gemm& g, bool n
 }  // namespace
 
 void accumulate(const Accumulator& how, const Gemm& g, bool narrows) {
-  // by RoundingMode
+  // indexed by RoundingMode
   static constexpr auto kRounded = {
       start_with<detail::kAligned>, start_with<1>, start_with<2>, start_with<3>, start_with<4>, start_with<5>};
   const auto start = how.f64 ? start_with<kDoubles> : kRounded.begin()[static_cast<int>(how.rounding.mode)];

@@ -57,7 +57,7 @@ struct DelayedScale {
   }
 };
 
-// One block.
+// Runs as one block.
 struct AdvanceAmax {
   DeviceAmaxHistory* history;
   int length;

@@ -12,7 +12,8 @@ namespace {
 
 // --- along a dim -----------------------------------------------------------------------------------------------------
 
-// exp(x - max) / sum. `causal`: row i of so many sees elements 0 to i, and the others become 0.
+// exp(x - max) / sum. If `causal` is not 0, it is the number of rows per matrix: row i of them sees elements 0 to i,
+// and the others become 0.
 template <class C> struct Softmax {
   std::int64_t causal = 0;
   template <class R> __device__ void operator()(R& row) const {
@@ -30,7 +31,7 @@ template <class C> struct Softmax {
   }
 };
 
-template <class C, class R> struct LogSum {  // of a row: its largest number, and log(sum of exp(x - largest))
+template <class C, class R> struct LogSum {  // the largest number of a row, and log(sum of exp(x - largest))
   C largest, log_sum;
   __device__ explicit LogSum(const R& row) {
     C sum;
@@ -66,7 +67,7 @@ template <class C> struct LogSoftmaxBackward {
   }
 };
 
-// Body's rows along the call's dim: of N inputs.
+// Runs Body over the rows along the call's dim, with N inputs.
 template <int N, template <class> class Body> void along(const OpCall& c, Outputs& out) {
   if (out[0].numel() == 0) return;
   const auto& a = c.get<DimAttrs>();
@@ -124,10 +125,10 @@ template <class C> struct AddLosses {
   __device__ C combine(C a, C b) const { return a + b; }
   __device__ void finish(C sum, std::int64_t) const {
     to(counted ? sum / *counted : sum, 0);
-  }  // 0/0: NaN, as it should
+  }  // NaN (0/0) if all rows are ignored
 };
 
-// Writes log-probabilities, and -sum(t * log p) for the target t that has 1 - s on the class and s/C more on each.
+// Writes log-probabilities, and -sum(t * log p) for the target t = (1 - s) * onehot(class) + s / C.
 template <class C> struct CrossEntropy {
   Classes classes;
   C smoothing, on, each;
@@ -179,7 +180,7 @@ template <class C> void cross_entropy_of(const OpCall& call, Outputs& out) {
 template <class C> struct CrossEntropyBackward {
   Classes classes;
   C off, on;
-  Operand dy;  // one number, or one a row
+  Operand dy;  // one number, or one per row
   const C* counted;
   template <class R> __device__ void operator()(R& row) const {
     const std::int64_t label = classes[row.index];

@@ -7,7 +7,7 @@ namespace gradual::cuda {
 
 inline constexpr int kRun = 8;
 
-// f(0), .. f(n - 1) with constant arguments, so that arrays indexed by them stay in registers.
+// Calls f(0) .. f(n - 1) with constant arguments, so that arrays indexed by them stay in registers.
 template <int n, class F> __device__ void unrolled(const F& f) {
   [&]<int... i>(std::integer_sequence<int, i...>) {
     (f(std::integral_constant<int, i>{}), ...);

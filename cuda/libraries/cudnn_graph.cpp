@@ -167,7 +167,7 @@ void OperationGraph::convolution(cudnnBackendDescriptorType_t kind, Id x, Id w, 
 
 namespace {
 
-constexpr std::int64_t kMostConfigurations = 64;  // that are tried
+constexpr std::int64_t kMostConfigurations = 64;  // configurations that are tried
 
 // Declared by cuDNN's header from 9.8 on.
 constexpr int kGpuDescriptor = 38, kJsonOfGpu = 2702, kGpuOfHeuristic = 204, kGpuOfPlan = 407, kChar = 24;
@@ -201,7 +201,7 @@ bool is_taken(cudnnBackendNumericalNote_t note, bool tensor_cores) {
   }
 }
 
-// By the notes of its engine.
+// True if the notes of the configuration's engine allow it.
 bool is_taken(const CudnnDescriptor& configuration, bool tensor_cores) {
   const CudnnDescriptor engine(CUDNN_BACKEND_ENGINE_DESCRIPTOR);
   cudnnBackendDescriptor_t into = engine.get();

@@ -32,7 +32,7 @@ class CudnnDescriptor : Pinned {
     set(name, CUDNN_TYPE_BACKEND_DESCRIPTOR, 1, &value.value_);
   }
   void finish();      // Error if it is inconsistent
-  bool try_finish();  // false where cuDNN does not support it
+  bool try_finish();  // false if cuDNN does not support it
 
  private:
   cudnnBackendDescriptor_t value_ = nullptr;

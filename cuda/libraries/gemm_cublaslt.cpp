@@ -23,12 +23,12 @@ namespace gradual::cuda {
 namespace {
 
 constexpr std::size_t kMostWorkspace = 32 << 20;  // bytes; NVIDIA's recommendation for Hopper
-constexpr int kCandidates = 16;                   // that the library is asked for, best first
+constexpr int kCandidates = 16;                   // candidates that the library proposes, best first
 constexpr std::size_t kMostChoices = 4096;        // per thread
 constexpr int kMostDoubts = 16;  // checks without a result (as with overflowing gradients): each one waits for the GPU
 constexpr std::int64_t kMostBatch = 32768;  // in one call: a grid has at most 65,535 blocks along the dim of the batch
 
-// At the first call of a product the library may need what a capture forbids.
+// The library may do work at the first call of a product that a capture forbids.
 constexpr const char* kWarmUp = "; it may be one that only a captured stream meets: run the step once before capture()";
 
 void check(cublasStatus_t status, const char* call) {
@@ -217,7 +217,7 @@ struct Key {
         activation(g.activation) {}
 };
 
-// An algorithm, or none, and whether a check has shown what its documentation leaves open.
+// An algorithm, or none, and whether a check has confirmed the properties that its documentation leaves open.
 struct Choice {
   cublasLtMatmulHeuristicResult_t how;
   bool trusted = false;
@@ -236,21 +236,21 @@ Choice& choice_of(const Gemm& g, Problem& problem) {
   return at->second;
 }
 
-// Whether relu keeps NaN. The check makes every sum NaN by a NaN factor.
+// True if relu keeps NaN. The check makes every sum NaN by a NaN factor.
 bool relu_keeps_nan(const Gemm& g, Problem& problem, const Choice& choice) {
   return problem.run(g, choice.how, std::numeric_limits<double>::quiet_NaN()) && all_nan(g);
 }
 
-// Whether the sizes fit the 32 bits of the documentation.
+// True if the sizes fit the 32 bits of the documentation.
 bool countable(const Gemm& g) { return std::max({g.m, g.n, g.k}) <= std::numeric_limits<std::int32_t>::max(); }
 
-// The product by the library. False if the library does not compute it; then what was written is not valid.
+// Computes the product by the library. False if the library does not compute it; then the output is undefined.
 bool run_library(const Gemm& g) {
   if (!countable(g)) return false;
   Problem problem(g);
   Choice& choice = choice_of(g, problem);
   if (!choice.usable()) return false;
-  const bool looked_at = g.activation == Activation::relu || g.row_sums;  // its behaviour is checked
+  const bool looked_at = g.activation == Activation::relu || g.row_sums;  // its result is checked
   const bool in_doubt = !choice.trusted && looked_at;
   if (in_doubt && device::capturing()) return false;
   if (in_doubt && g.activation == Activation::relu && !relu_keeps_nan(g, problem, choice)) choice.reject();

@@ -30,7 +30,7 @@ CountingStores::CountingStores(DType from, DType to, int tensors)
 }
 
 CountingStores::~CountingStores() noexcept(false) {
-  if (!into_ || std::uncaught_exceptions() > thrown_) return;  // what failed is told, its counts are not wanted
+  if (!into_ || std::uncaught_exceptions() > thrown_) return;  // after an error, counts are not wanted
   std::vector<CastCounts> each(static_cast<std::size_t>(std::max(tensors_, 1)));
   device::copy(each.data(), Device::cpu(), counter_.counts, Device::cuda(current_device()),
                each.size() * sizeof(CastCounts));

@@ -29,13 +29,13 @@ DeviceKey device_key(RandomKey key) {
 struct Graph::State {
   int device = current_device();
   std::shared_ptr<PrivatePool> pool = std::make_shared<PrivatePool>(device);
-  RandomKey* key_shift = nullptr;  // in the pool
-  RandomKey first{};               // where the generator stood
-  std::uint64_t draws = 0;         // of a step
-  bool keyed = false;  // a kernel reads key_shift; what draws from a copy of the generator does without draws
+  RandomKey* key_shift = nullptr;  // in memory of the pool
+  RandomKey first{};               // state of the generator at the recording
+  std::uint64_t draws = 0;         // draws per step
+  bool keyed = false;  // a kernel reads key_shift; draws from a copy of the generator need it without `draws`
   std::vector<std::function<void()>> before_replay{};
-  std::vector<std::shared_ptr<const void>> kept{};  // Recording's
-  std::optional<Event> replayed{};                  // where something is kept
+  std::vector<std::shared_ptr<const void>> kept{};  // those of the Recording
+  std::optional<Event> replayed{};                  // set if something is kept
   cudaGraphExec_t run = nullptr;
 };
 
@@ -43,12 +43,12 @@ Graph::Graph() : state_(std::make_unique<State>()) {}
 
 Graph::~Graph() {
   State& s = *state_;
-  // Kept objects must live until the last replay is done. During a recording nothing can be waited for.
+  // Kept objects must live until the last replay is done. Nothing can be waited for during a recording.
   if (Recording* const r = recording()) r->kept.insert(r->kept.end(), s.kept.begin(), s.kept.end());
   else if (s.replayed) {
     try {
       s.replayed->synchronize();
-    } catch (const Error&) {  // the driver is gone, and its work with it
+    } catch (const Error&) {  // the driver is gone, and so is its work
     }
   }
   if (s.run) cudaGraphExecDestroy(s.run);
@@ -57,8 +57,7 @@ Graph::~Graph() {
 
 namespace {
 
-// Between its construction and end() the thread's stream is recorded. Without end(), as after an error, nothing
-// remains.
+// Records the thread's stream from construction to end(). Without end(), as after an error, nothing remains.
 class Capture : Pinned {
  public:
   explicit Capture(Recording& r) : scope_(stream_.get()), now_(recording(), &r) {
@@ -102,7 +101,8 @@ void Graph::capture(const std::function<void()>& step) {
   if (recording()) throw_error("cuda::Graph: capture within capture");
   if (s.run) throw_error("cuda::Graph: it has captured a step already; make another Graph");
   device::select(Device::cuda(s.device));
-  // An error of what ran before is not the step's, and blocks that it freed can be had by the pool (private_pool.cpp).
+  // Waits first: an error of earlier work is not an error of the step, and the pool can take blocks that earlier work
+  // freed (private_pool.cpp).
   check(cudaStreamSynchronize(current_stream()), "cudaStreamSynchronize");
   raise_index_fault();
   if (!s.key_shift) s.key_shift = static_cast<RandomKey*>(s.pool->allocate(sizeof(RandomKey), true));

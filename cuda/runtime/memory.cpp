@@ -1,5 +1,4 @@
-// Device memory: CUDA's stream-ordered pools, which keep freed blocks. What is in use is counted in
-// core/tensor/memory.cpp.
+// Device memory: CUDA's stream-ordered pools, which keep freed blocks. core/tensor/memory.cpp counts the memory in use.
 #include <cstring>
 #include <mutex>
 
@@ -91,7 +90,7 @@ void* allocate(std::size_t bytes, Device device) {
   void* block = nullptr;
   const cudaStream_t stream = cuda::current_stream();
   cudaError_t status = cudaMallocAsync(&block, bytes, stream);
-  if (status == cudaErrorMemoryAllocation) {  // blocks that the stream will free, and those in pieces, may do
+  if (status == cudaErrorMemoryAllocation) {  // pending frees and fragments may suffice
     cudaGetLastError();
     cuda::empty_cache(device);
     status = cudaMallocAsync(&block, bytes, stream);
@@ -110,7 +109,7 @@ void free(void* block, std::size_t bytes, Device device) noexcept {
     if (cuda::Recording* r = cuda::recording()) return r->freed.push_back({block, bytes});
     select(device);
     cudaFreeAsync(block, cuda::current_stream());
-  } catch (...) {  // the driver is gone: the process ends, and its memory with it
+  } catch (...) {  // the driver is gone: the process ends and releases its memory
   }
 }
 

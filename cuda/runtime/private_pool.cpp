@@ -27,7 +27,7 @@ struct Lent {
 struct Lendings {
   std::mutex mutex;
   std::unordered_map<void*, Lent> blocks;
-  std::atomic<std::int64_t> count{0};  // mostly 0: then nobody asks
+  std::atomic<std::int64_t> count{0};  // mostly 0: then no lookup is needed
 };
 Lendings& lendings() {
   static Lendings* all = new Lendings;  // tensors may outlive static objects
@@ -44,7 +44,7 @@ void* PrivatePool::allocate(std::size_t bytes, bool fresh) {
   if (fresh || free.empty()) {
     void* block = nullptr;
     cudaError_t status = cudaMalloc(&block, size);
-    cudaMemPool_t kept = nullptr;  // what it holds for nobody may do
+    cudaMemPool_t kept = nullptr;  // its unused memory may suffice
     if (status == cudaErrorMemoryAllocation && cudaDeviceGetDefaultMemPool(&kept, device_) == cudaSuccess) {
       cudaGetLastError();
       cudaMemPoolTrimTo(kept, 0);
@@ -73,7 +73,7 @@ PrivatePool::~PrivatePool() {
 bool give_back(void* block) noexcept {
   Lendings& lent = lendings();
   if (lent.count.load(std::memory_order_relaxed) == 0) return false;
-  std::shared_ptr<PrivatePool> pool;  // may go with its last block, outside the lock
+  std::shared_ptr<PrivatePool> pool;  // destroyed with its last block, outside the lock
   const std::lock_guard lock(lent.mutex);
   const auto found = lent.blocks.find(block);
   if (found == lent.blocks.end()) return false;

@@ -17,14 +17,14 @@ namespace cuda {
 namespace {
 
 std::atomic<bool> library_kernels_now{true};
-thread_local int selected = -1;                  // what cudaSetDevice was told last on this thread
+thread_local int selected = -1;                  // the device of the last cudaSetDevice on this thread
 thread_local cudaStream_t own_stream = nullptr;  // of a StreamScope
 
 struct Found {
   int count = 0;
   std::string why;
 };
-// Of cudaGetDeviceCount. The runtime calls a missing driver one that is too old.
+// The reason of an error of cudaGetDeviceCount. The runtime reports a missing driver as one that is too old.
 std::string reason(cudaError_t status) {
   int driver = 0;
   if (status == cudaErrorNoDevice) return "no NVIDIA GPU was found";

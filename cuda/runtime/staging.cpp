@@ -13,10 +13,10 @@
 namespace gradual::cuda {
 namespace {
 
-constexpr std::size_t kPiece = std::size_t{4} << 20;  // bytes: while one is copied by the device, the next is filled
-constexpr std::size_t kBuffers = 4;                   // made before one is used again
+constexpr std::size_t kPiece = std::size_t{4} << 20;  // bytes: the device copies a piece while the host fills the next
+constexpr std::size_t kBuffers = 4;                   // buffers that are created before one is reused
 
-// Pinned memory; `done` was recorded behind the last copy out of it.
+// Pinned memory. `done` is recorded after the last copy out of it.
 struct Buffer : Pinned {
   Buffer() { check(cudaHostAlloc(&data, kPiece, cudaHostAllocDefault), "cudaHostAlloc"); }
   ~Buffer() { cudaFreeHost(data); }
