@@ -22,11 +22,11 @@ sys.path.insert(0, os.path.join(HERE, "compare"))
 
 import machine  # noqa: E402
 
-# Rows whose kernels take threads together, write through indices or have edges of their own: what sanitizers look at.
+# Rows whose kernels use cooperating threads, write through indices or have special edges: sanitizers check these.
 SANITIZED_ROWS = "add,sum,mean,argmax,softmax,log_softmax_backward,layer_norm,layer_norm_backward,batch_norm," \
     "batch_norm_backward,batch_norm_update_,slice_backward,fill_,cross_entropy,cross_entropy_backward,max_pool2d," \
     "max_pool2d_backward,gather,index_add,scatter_add,cat,dropout"
-# Those that NVIDIA's kernels compute, or ours without shared memory.
+# Rows that NVIDIA's kernels compute, or Gradual's kernels without shared memory.
 LIBRARY_ROWS = "matmul,linear,conv2d,flash_attention,flash_attention_backward"
 
 
@@ -35,7 +35,7 @@ def say(text):
 
 
 def outcome(command, seconds, environment):
-    """Status (0, another number, or words) and output of a command. One that takes longer ends with all that it started."""
+    """Status (0, another number, or words) and output of a command. A time-out ends it with all its children."""
     try:
         process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, encoding="utf-8",
                                    errors="replace", start_new_session=True, env=environment)
@@ -47,7 +47,7 @@ def outcome(command, seconds, environment):
     except subprocess.TimeoutExpired:
         os.killpg(process.pid, signal.SIGKILL)
         return "cut off: the time was up", process.communicate()[0] or ""
-    except BaseException:  # Ctrl-C goes to this session alone
+    except BaseException:  # Ctrl-C reaches only this session
         os.killpg(process.pid, signal.SIGKILL)
         raise
 
@@ -63,7 +63,7 @@ class Check:
         return self.end - time.monotonic()
 
     def run(self, name, command, least=10, environment=None):
-        """Runs a command as a stage, and gives its output; None where it failed or there was no time."""
+        """Runs a command as a stage and returns its output; None if it failed or there was no time."""
         if self.left() < least:
             return self.note(name, "not run: the time was up (the next call finds the build done)")
         say(name)
@@ -115,11 +115,11 @@ def sanitize(check, tool):
     program = shutil.which("compute-sanitizer") or "/usr/local/cuda/bin/compute-sanitizer"
     if not os.path.exists(program):
         return check.leave_out(name, "no compute-sanitizer on this machine")
-    # memcheck reads what all kernels are handed; how NVIDIA's synchronise the others cannot follow, and report
+    # memcheck checks all kernels; the other tools cannot follow the synchronisation of NVIDIA's, and report errors
     ours, rows = ["--kernel-name", "kns=gradual"], SANITIZED_ROWS
     if tool == "memcheck":
         ours, rows = [], f"{SANITIZED_ROWS},{LIBRARY_ROWS}"
-    # what calls of CUDA return the program looks at itself, and libraries may try some that fail
+    # the program checks the results of CUDA calls itself, and libraries may try calls that fail
     check.run(name, [program, "--tool", tool, *ours, "--report-api-errors", "no", "--error-exitcode", "9",
                      check.built("tests", "test_op_table"), "-tc=CUDA agrees with the float64 references in every layout"],
               environment={"GRADUAL_TEST_OP": rows, "GRADUAL_TEST_LAYOUTS": "contiguous,strided",
@@ -130,7 +130,7 @@ def sanitize(check, tool):
 
 
 def pytorch(seconds):
-    """This interpreter, where it has PyTorch with CUDA and says so in time; else why not."""
+    """This interpreter if it has PyTorch with CUDA and answers in time; else the reason."""
     python = os.environ.get("GRADUAL_PYTHON", sys.executable)
     probe = "import torch; assert torch.cuda.is_available(), 'torch sees no GPU'"
     status, output = outcome([python, "-c", probe], max(seconds, 0), dict(os.environ))
@@ -143,7 +143,7 @@ def benchmarks(check, quick):
     python, why = pytorch(min(120, check.left()))
     for kind in ("ops", "models"):
         path, table = f"{check.args.out}-{kind}.json", f"{check.args.out}-{kind}.md"
-        for old in (path, table):  # of a run that was cut off
+        for old in (path, table):  # left by an interrupted run
             if os.path.exists(old):
                 os.remove(old)
         command = [sys.executable, os.path.join(HERE, "compare", "compare.py"), "--device", "cuda", f"--{kind}", "all",
@@ -192,7 +192,7 @@ def main():
     report = {"gpu": gpu_facts(), "date": datetime.date.today().isoformat(), "commit": machine.commit(HERE),
               "machine": machine.describe(), "stages": [], "benchmarks": {}}
     check = Check(args, report)
-    on_gpu = {"GRADUAL_TEST_NEEDS_GPU": "1"}  # else tests pass where there is none
+    on_gpu = {"GRADUAL_TEST_NEEDS_GPU": "1"}  # otherwise tests pass without a GPU
     check.run("tests of CUDA", [check.built("tests", "test_cuda")], environment=on_gpu)
     check.run("op table, CUDA against the references", [check.built("tests", "test_op_table"), "-tc=*CUDA*"],
               environment=on_gpu)

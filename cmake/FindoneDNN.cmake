@@ -1,4 +1,4 @@
-# oneDNN::oneDNN, the library and its headers alone: dnnl-config.cmake of Debian asks for OpenCL, which a CPU needs not.
+# oneDNN::oneDNN, only the library and its headers: Debian's dnnl-config.cmake requires OpenCL, which CPUs do not need.
 # Gives oneDNN_FOUND and oneDNN_VERSION; oneDNN_ROOT says where to look first.
 
 find_path(oneDNN_INCLUDE_DIR oneapi/dnnl/dnnl.hpp)
@@ -14,7 +14,7 @@ if(oneDNN_INCLUDE_DIR AND EXISTS ${oneDNN_INCLUDE_DIR}/oneapi/dnnl/dnnl_version.
   list(JOIN oneDNN_VERSION "." oneDNN_VERSION)
 endif()
 
-# Its threads are OpenMP's: core/onednn says by OpenMP how many a primitive takes.
+# It uses OpenMP's threads: core/onednn sets their number for a primitive by OpenMP.
 if(oneDNN_INCLUDE_DIR AND EXISTS ${oneDNN_INCLUDE_DIR}/oneapi/dnnl/dnnl_config.h)
   file(STRINGS ${oneDNN_INCLUDE_DIR}/oneapi/dnnl/dnnl_config.h oneDNN_OPENMP
        REGEX "#define DNNL_CPU_THREADING_RUNTIME DNNL_RUNTIME_OMP")

@@ -12,10 +12,10 @@ if(GRADUAL_CUDA STREQUAL "EMULATED")
   list(APPEND cuda_sources ${kernels})
   set_source_files_properties(${kernels} PROPERTIES LANGUAGE CXX COMPILE_OPTIONS "-xc++")
   set_source_files_properties(${cuda_sources} PROPERTIES INCLUDE_DIRECTORIES "${cuda_dir}/emulator;${doubles}")
-  if(GRADUAL_SANITIZE MATCHES "thread")  # these tell the sanitizer who runs, and take no part
+  if(GRADUAL_SANITIZE MATCHES "thread")  # these tell the sanitizer which fiber runs, and are not instrumented
     set_source_files_properties(${cuda_dir}/emulator/fibers.cpp ${cuda_dir}/emulator/streams.cpp PROPERTIES
       COMPILE_OPTIONS "-fno-sanitize=thread" COMPILE_DEFINITIONS GRADUAL_SANITIZE_THREAD)
-    # It tells some 250 threads apart, those of all streams together.
+    # The sanitizer distinguishes some 250 threads, of all streams together.
     set_property(SOURCE ${cuda_sources} APPEND PROPERTY COMPILE_DEFINITIONS GRADUAL_EMULATED_THREADS=64)
   endif()
   target_sources(gradual PRIVATE ${cuda_sources})

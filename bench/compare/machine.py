@@ -31,7 +31,7 @@ def describe():
 
 
 def commit(folder):
-    """Of the checkout; where it travelled without its .git, what GRADUAL_COMMIT says."""
+    """The commit of the checkout; GRADUAL_COMMIT if the checkout has no .git."""
     def git(*arguments):
         return subprocess.run(["git", "-c", "safe.directory=*", *arguments], cwd=folder, capture_output=True, text=True,
                               check=True).stdout.strip()

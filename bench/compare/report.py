@@ -31,7 +31,7 @@ def verdict(value, goal, form="{:g}"):
 
 
 def table(header, rows):
-    """Columns of equal width, so that it reads as text too."""
+    """Columns of equal width, so that the table is readable as text."""
     cells = [header, ["---"] * len(header)] + rows
     widths = [max(len(r[i]) for r in cells) for i in range(len(header))]
     pad = lambda c, w: c * (w // 3 + 1) if c == "---" else c.ljust(w)
@@ -105,7 +105,7 @@ def _gpu_models(rows):
 
 
 def _memory_ratios(rows):
-    """Of fp32 to each other precision, Gradual's peak bytes."""
+    """Gradual's peak bytes of fp32 relative to each other precision."""
     peaks = {(r["model"], r["precision"]): r["results"][OURS]["memory"]["allocator"] for r in rows
              if OURS in r["results"]}
     body = [[m, p, f"{peaks[m, 'f32'] / peak:.2f}"] for (m, p), peak in peaks.items()

@@ -10,7 +10,7 @@ def _mlp(widths, batch):
             "optimizer": SGD}
 
 
-# "goal": how many times faster than the better peer the step shall be, at least.
+# "goal": the least speed-up over the better peer.
 MODELS = {
     "mlp_small": {**_mlp([64, 128, 128, 10], 32), "goal": {"f32": 4, "bf16": 4}},
     "mlp_medium": {**_mlp([784, 512, 512, 10], 128), "goal": {"f32": 1, "bf16": 1.25}},
@@ -42,7 +42,7 @@ PRECISION_GOALS = {"mlp_large": 1.7, "gpt_small": 1.3}
 PRECISIONS = ("f32", "tf32", "f16", "bf16")  # f16, bf16: autocast around forward and loss; f16 with a dynamic loss scale
 DEFAULT_PRECISIONS = {"cpu": ("f32", "bf16"), "cuda": ("f32", "tf32", "f16", "bf16")}
 
-# Built before the model that is measured, so that what a framework loads at its first use is not the model's memory.
+# Built before the measured model, so that memory for a framework's first use does not count as the model's.
 WARM_UP = {**_mlp([4, 4, 2], 2), "precision": "f32"}
 
 
@@ -70,8 +70,8 @@ def _both(name, spec, goals=(None, None)):
 
 
 _N = 16 << 20
-# "work": FLOP or bytes read and written a step; "peak": which rate of the machine it is held against; "goal": the share
-# of that peak, at least.
+# "work": FLOP, or bytes read and written, per step; "peak": the rate of the machine to compare with; "goal": the least
+# share of that peak.
 OPS = {
     **dict(_both("matmul_1024", _square(1024), (0.90, 0.88))),
     **dict(_both("matmul_512", _square(512))),
@@ -100,7 +100,7 @@ def _attention(batch, heads, length, size):  # causal, forward and backward: 2 a
 _G = 256 << 20
 # Ops that a library and Gradual's own kernels both compute on a GPU: both are timed.
 OWN_KERNELS = ("softmax", "batch_norm", "avg_pool2d", "attention")
-# On a GPU: against PyTorch's alone. "ratio": how many times faster, at least.
+# On a GPU: compared with PyTorch only. "ratio": the least speed-up.
 GPU_OPS = {
     "matmul_8192_bf16": {**_square(8192), "dtype": "bf16", "ratio": 0.98},
     "matmul_8192_f16": {**_square(8192), "dtype": "f16"},
