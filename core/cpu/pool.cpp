@@ -132,7 +132,7 @@ void max_pool2d(const OpCall& call, Outputs& out) {
   if (out[0].numel() == 0) return;
   const std::int64_t n = plane_size(out[0]);
   if (plane_size(call[0]) > std::numeric_limits<std::int32_t>::max())
-    throwf(call, "a plane of {} elements; fewer than 2^31 are right", plane_size(call[0]));
+    throwf(call, "a plane of {} elements; at most 2^31 - 1 are allowed", plane_size(call[0]));
   const bool in_pairs = out[0].dtype() != DType::f64 && Pairs::suit(call.get<PoolAttrs>(), out[0]);
   const Pairs pairs(call.get<PoolAttrs>(), call[0], out[0]);
   const std::vector<std::int32_t> taps = in_pairs ? std::vector<std::int32_t>() : taps_of(call, call[0], out[0]);
