@@ -4,9 +4,9 @@
 #include <filesystem>
 
 #include "../core/files/atomic_file.h"
-#include "../core/files/input_file.h"
 #include "../core/support/error.h"
 #include "../core/support/generator.h"
+#include "folder.h"
 #include "run.h"
 #include "verdict.h"
 
@@ -34,55 +34,11 @@ void check_options(const std::vector<amp::Recipe>& recipes, const Options& o) {
     throw_error("lab: no optimizer '" + o.optimizer + "'; allowed are adamw, adam and sgd");
 }
 
-// A recipe's name as part of a file name: "fp16-static:1024" has a character that some systems refuse.
-std::string file_name(const std::string& recipe, std::uint64_t seed) {
-  std::string text = recipe + "-seed" + std::to_string(seed);
-  for (char& c : text)
-    if (!std::isalnum(static_cast<unsigned char>(c)) && c != '-' && c != '.') c = '_';
-  return text + ".safetensors";
-}
-
 using Results = std::vector<Result>;
 
-bool same_run(const Result& a, const Result& b) {
-  return a.recipe == b.recipe && a.seed == b.seed && a.model == b.model && a.data == b.data;
+Existing existing(const Options& o) {
+  return o.resume ? Existing::resume : o.overwrite ? Existing::overwrite : Existing::refuse;
 }
-
-class Folder {
- public:
-  explicit Folder(std::string path) : path_(std::move(path)) {
-    if (path_.empty()) return;
-    std::error_code error;
-    fs::create_directories(path_ + "/checkpoints", error);
-    if (error) throw_error("cannot make the folder " + path_ + "/checkpoints: " + error.message());
-    for (const std::string& file :
-         {path_ + "/results.json", path_ + "/curves.csv", path_ + "/report.html", finished_path()})
-      static_cast<void>(AtomicFile(file));  // fails now, not after the first run
-  }
-  std::string checkpoint(const std::string& recipe, std::uint64_t seed) const {
-    return path_.empty() ? "" : path_ + "/checkpoints/" + file_name(recipe, seed);
-  }
-  // unlisted: runs of fp32 for the verdicts, and finished runs of earlier calls. They stay known to --resume though
-  // this call does not list them.
-  void write(const Results& results, const Results& unlisted) const {
-    if (path_.empty()) return;
-    write_file_atomically(path_ + "/results.json", results_json(results, false));
-    write_file_atomically(path_ + "/curves.csv", curves_csv(results));
-    write_file_atomically(path_ + "/report.html", report_html(results));
-    Results known = results;
-    for (const Result& u : unlisted)
-      if (std::ranges::none_of(known, [&](const Result& r) { return same_run(r, u); })) known.push_back(u);
-    write_file_atomically(finished_path(), results_json(known, true));
-  }
-  std::vector<Result> finished() const {
-    if (!fs::exists(finished_path())) return {};
-    return results_from_json(read_file(finished_path()), finished_path());
-  }
-
- private:
-  std::string finished_path() const { return path_ + "/checkpoints/finished.json"; }
-  std::string path_;
-};
 
 // True if a run of these was finished, with any settings.
 bool is_finished(const Result& r, const amp::Recipe& recipe, std::uint64_t seed, const Options& o,
@@ -104,8 +60,9 @@ class Comparison {
  public:
   Comparison(const MakeModel& make_model, const LabData& data, const std::vector<amp::Recipe>& recipes,
              const std::string& out, const Options& options)
-      : make_model_(make_model), data_(data), recipes_(recipes), options_(options), folder_(out) {
+      : make_model_(make_model), data_(data), recipes_(recipes), options_(options), folder_(out, existing(options)) {
     if (options.resume && !out.empty()) before_ = folder_.finished();
+    else folder_.clear();
     for (const std::string& path : {options.trace, options.profile})
       if (!path.empty() && path != "-") write_file_atomically(path, "");
   }
@@ -267,7 +224,7 @@ void check(const MakeModel& make_model, const std::vector<amp::Recipe>& recipes,
     const std::shared_ptr<nn::Module> model = make_model();
     for (const amp::Recipe& r : recipes) amp::check_valid(r, *model);
   }
-  const Folder writable(out);
+  const Folder writable(out, existing(options));
 }
 
 std::vector<Result> compare(const MakeModel& make_model, const LabData& data, const std::vector<amp::Recipe>& recipes,

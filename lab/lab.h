@@ -10,6 +10,7 @@
 #include "../core/tensor/device.h"
 #include "models.h"
 #include "result.h"
+#include "table.h"
 #include "tasks.h"
 
 namespace gradual::lab {
@@ -38,7 +39,8 @@ struct Options {
   Device device = Device::cpu();
   int sample_every = 8;      // counts gradients on every n-th step
   bool cure = false;         // try the cures of each recipe's first findings, with its first seed, until one helps
-  bool resume = false;       // continue an earlier run into the same `out`
+  bool resume = false;       // continue an earlier comparison in the same `out`
+  bool overwrite = false;    // replace the results of an earlier comparison in `out`, which is an Error otherwise
   std::string trace = {};    // a file (or "-") for one traced step of each recipe
   std::string profile = {};  // a file (or "-") for a profile of each run
   // With resume: called for each finished run that is repeated because its settings differed.

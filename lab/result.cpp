@@ -144,6 +144,14 @@ template <class T> Json list(const std::vector<T>& values, Json (*json)(const T&
   return out;
 }
 
+Json difference_json(const std::optional<Difference>& d) {
+  return d ? Json{{"mean", number(d->mean)}, {"half_interval", number(d->half)}} : Json(nullptr);
+}
+std::optional<Difference> difference_from(const Json& run, const char* key) {
+  if (!run.contains(key) || run[key].is_null()) return std::nullopt;
+  return Difference{real(run[key].at("mean")), real(run[key].at("half_interval"))};
+}
+
 Json result_json(const Result& r, bool with_curves) {
   Json j = {{"recipe", r.recipe},
             {"model", r.model},
@@ -164,6 +172,8 @@ Json result_json(const Result& r, bool with_curves) {
             {"zero_percent", number(r.zero_percent)},
             {"status", r.status},
             {"verdict", r.verdict},
+            {"difference", difference_json(r.difference)},
+            {"loss_difference", difference_json(r.loss_difference)},
             {"findings", list(r.findings, finding_json)},
             {"device", r.device},
             {"batch", r.batch},
@@ -204,6 +214,8 @@ Result result_from(const Json& j, const std::string& file) {
   r.test_samples = j.value("test_samples", std::int64_t{0});
   r.status = j.at("status");
   r.verdict = j.value("verdict", "");
+  r.difference = difference_from(j, "difference");
+  r.loss_difference = difference_from(j, "loss_difference");
   if (j.contains("findings"))
     for (const Json& f : j["findings"]) r.findings.push_back(finding_from(f));
   r.device = j.value("device", "cpu");
@@ -213,6 +225,7 @@ Result result_from(const Json& j, const std::string& file) {
   if (j.contains("definition") && !j["definition"].is_null()) r.definition = j["definition"].dump();
   for (const Json& c : j.at("casts")) r.casts.push_back(cast_from(c));
   if (j.contains("step_errors") && !j["step_errors"].is_null()) r.errors = step_errors_from(j["step_errors"].dump());
+  if (!j.contains("curve")) return r;  // results.json
   r.settings = j.at("settings");
   const Json& c = j.at("curve");
   r.curve.step = c.at("step").get<std::vector<std::int64_t>>();
@@ -267,43 +280,6 @@ void replace(std::string& text, const std::string& mark, const std::string& by) 
   text.replace(text.find(mark), mark.size(), by);
 }
 
-// The mean of the finite values over runs; NaN if there are none.
-struct Mean {
-  double sum = 0;
-  int count = 0;
-  void add(double v) {
-    if (std::isfinite(v)) sum += v, ++count;
-  }
-  double value() const { return count ? sum / count : std::numeric_limits<double>::quiet_NaN(); }
-};
-
-struct Row {
-  std::string recipe;
-  int runs = 0, bad = 0;
-  Mean accuracy = {}, loss = {}, train_loss = {}, ms = {}, scale = {}, skipped = {}, underflow = {};
-  Mean overflow = {}, zero = {}, bytes = {};
-  bool as_if = false;        // losses are computed as if cast to f16
-  std::string status = {};   // the last one that is not ok
-  std::string verdict = {};  // those of its seeds, each once
-};
-
-std::string scale_text(double scale) {
-  if (scale == 1 || std::isnan(scale)) return "-";
-  return fmt::format("2^{:.4g}", std::log2(scale));
-}
-
-// A number with its unit; "-" for NaN, the mean over no run.
-std::string cell(double value, int digits, const char* unit = "") {
-  return std::isnan(value) ? "-" : fmt::format("{:.{}f}{}", value, digits, unit);
-}
-
-// A lost share: "0" only if nothing was lost.
-std::string lost_cell(double percent) { return percent > 0 && percent < 5e-4 ? "<0.001%" : cell(percent, 3, "%"); }
-
-std::string megabytes(double bytes) {
-  return bytes >= 1 << 20 ? fmt::format("{:.1f} MiB", bytes / (1 << 20)) : fmt::format("{:.0f} KiB", bytes / 1024);
-}
-
 }  // namespace
 
 std::string results_json(const std::vector<Result>& results, bool with_curves) {
@@ -332,6 +308,19 @@ std::string curves_csv(const std::vector<Result>& results) {
   return text;
 }
 
+std::string runs_csv(const std::vector<Result>& results) {
+  const auto line = [](const Result& r) {
+    Json j = result_json(r, false);
+    j["peak_bytes"] = r.peak_total;
+    for (const char* nested : {"findings", "definition", "casts", "step_errors", "difference", "loss_difference"})
+      j.erase(nested);
+    return to_text(j) + "\n";
+  };
+  std::string lines = line({});  // for the header
+  for (const Result& r : results) lines += line(r);
+  return inspect::csv_of(lines);
+}
+
 std::string report_html(const std::vector<Result>& results) {
   const auto text_of = [](const unsigned char* bytes, unsigned long size) {
     return std::string(reinterpret_cast<const char*>(bytes), size);
@@ -344,67 +333,6 @@ std::string report_html(const std::vector<Result>& results) {
   for (std::size_t at = 0; (at = data.find('<', at)) != std::string::npos; at += 6) data.replace(at, 1, "\\u003c");
   replace(html, "@DATA@", data);
   return html;
-}
-
-std::string to_string(const Finding& f) {
-  std::string text = f.step < 0 ? "" : fmt::format("step {}: ", f.step);
-  text += fmt::format("{} [{}]", f.sentence, f.cause);
-  if (!f.cure.empty()) text += ". Cure: " + f.remedy;
-  if (f.tried) text += fmt::format(". Tried: {}, {}", cell(100 * f.tried->accuracy, 2, "%"), f.tried->verdict);
-  return text;
-}
-
-std::string table(const std::vector<Result>& results) {
-  std::vector<Row> rows;
-  for (const Result& r : results) {
-    if (rows.empty() || rows.back().recipe != r.recipe) rows.push_back({.recipe = r.recipe});
-    Row& row = rows.back();
-    ++row.runs;
-    row.accuracy.add(r.test_accuracy);
-    row.loss.add(r.test_loss);
-    row.train_loss.add(r.train_loss);
-    row.ms.add(r.ms_per_step);
-    row.scale.add(r.final_scale);
-    row.skipped.add(static_cast<double>(r.skipped_steps));
-    row.underflow.add(r.underflow_percent);
-    row.overflow.add(r.overflow_percent);
-    row.zero.add(r.zero_percent);
-    row.bytes.add(static_cast<double>(r.peak_total));
-    row.as_if =
-        row.as_if || std::any_of(r.histograms.begin(), r.histograms.end(), [](const auto& h) { return h.as_if; });
-    if (row.verdict.find(r.verdict) == std::string::npos) row.verdict += (row.verdict.empty() ? "" : "; ") + r.verdict;
-    if (r.status != "ok") {
-      ++row.bad;
-      row.status = r.status;
-    }
-  }
-  std::size_t width = 12;
-  for (const Row& row : rows) width = std::max(width, row.recipe.size());
-  std::string text = fmt::format("{:<{}} {:>9} {:>10} {:>10} {:>8} {:>10} {:>7} {:>8} {:>10}  {:>9}  {:>7}   {}\n",
-                                 "recipe", width, "accuracy", "test loss", "train loss", "ms/step", "peak", "scale",
-                                 "skipped", "underflow", "overflow", "zero", "verdict");
-  for (const Row& row : rows) {
-    const std::string status = !row.verdict.empty()  ? row.verdict
-                               : row.bad == 0        ? "ok"
-                               : row.bad == row.runs ? row.status
-                                                     : fmt::format("{} of {} {}", row.bad, row.runs, row.status);
-    const char* mark = row.as_if ? "*" : " ";
-    text += fmt::format("{:<{}} {:>9} {:>10} {:>10} {:>8} {:>10} {:>7} {:>8} {:>10}{} {:>9}{} {:>7}{}  {}\n",
-                        row.recipe, width, cell(100 * row.accuracy.value(), 2, "%"), cell(row.loss.value(), 4),
-                        cell(row.train_loss.value(), 4), cell(row.ms.value(), 2), megabytes(row.bytes.value()),
-                        scale_text(row.scale.value()), cell(row.skipped.value(), 1), lost_cell(row.underflow.value()),
-                        mark, lost_cell(row.overflow.value()), mark, cell(row.zero.value(), 1, "%"), mark, status);
-  }
-  if (std::any_of(rows.begin(), rows.end(), [](const Row& row) { return row.as_if; }))
-    text += "* gradients stay in f32, and nothing is lost: what would be, were they cast to f16\n";
-  std::string said;  // of a recipe's seeds the first that has findings
-  for (const Result& r : results) {
-    if (r.findings.empty() || r.recipe == said) continue;
-    said = r.recipe;
-    text += fmt::format("\n{}: {}\n", r.recipe, r.verdict);
-    for (const Finding& f : r.findings) text += "  " + to_string(f) + "\n";
-  }
-  return text;
 }
 
 }  // namespace gradual::lab

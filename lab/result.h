@@ -61,6 +61,11 @@ struct Finding {
   bool precision = true;  // false: the cause lies in data, learning rate or code
 };
 
+// A mean difference from fp32 over the seeds of a recipe, and half its interval of 95%.
+struct Difference {
+  double mean = 0, half = 0;
+};
+
 struct Result {
   std::string recipe, model, data;
   std::int64_t seed = 0;
@@ -91,6 +96,8 @@ struct Result {
   // How the run compares with fp32 (lab/verdict.h), and why; empty in files of earlier versions.
   std::string verdict = {};
   std::vector<Finding> findings = {};
+  // Of test accuracy (0 to 1) and test loss, over all seeds of the recipe (statistics.h); none for fp32 and without it.
+  std::optional<Difference> difference = {}, loss_difference = {};
   Curve curve = {};
   std::vector<Histogram> histograms = {};  // one a role
   std::optional<StepErrors> errors = {};   // of a step after the last one, of a recipe's first seed
@@ -107,7 +114,7 @@ std::string curves_csv(const std::vector<Result>& results);
 std::string report_html(const std::vector<Result>& results);
 // A line: step, sentence, cause, cure, what it gave.
 std::string to_string(const Finding& finding);
-// The table printed at the end: one line per recipe, means over seeds. A star marks losses computed as if cast to f16.
-std::string table(const std::vector<Result>& results);
+// recipe, seed, .., one line a run, with all that results.json has of it in one number
+std::string runs_csv(const std::vector<Result>& results);
 
 }  // namespace gradual::lab

@@ -6,38 +6,10 @@
 #include <cmath>
 
 #include "run.h"
+#include "statistics.h"
 
 namespace gradual::lab {
 namespace {
-
-// Half the interval of 95% in units of the standard error, for 1, 2, .. degrees of freedom (Student's t).
-double student(std::size_t degrees) {
-  static constexpr double kT[] = {12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228,
-                                  2.201,  2.179, 2.160, 2.145, 2.131, 2.120, 2.110, 2.101, 2.093, 2.086};
-  return degrees <= std::size(kT) ? kT[degrees - 1] : 1.96 + 2.4 / static_cast<double>(degrees);
-}
-
-// A difference of accuracies from fp32, and half its interval.
-struct Difference {
-  double mean = 0, half = 0;
-};
-Difference difference(const std::vector<std::pair<const Result*, const Result*>>& pairs) {
-  const auto n = static_cast<double>(pairs.size());
-  constexpr double kPrior = 4;  // degrees of freedom of the variance that one seed has
-  Difference d;
-  double share = 0, squares = 0;
-  for (const auto& [run, base] : pairs) {
-    d.mean += (run->test_accuracy - base->test_accuracy) / n;
-    share += (run->test_accuracy + base->test_accuracy) / 2 / n;
-  }
-  for (const auto& [run, base] : pairs) squares += std::pow(run->test_accuracy - base->test_accuracy - d.mean, 2);
-  const auto samples = static_cast<double>(std::max<std::int64_t>(1, pairs[0].second->test_samples));
-  share = std::clamp(share, 1 / samples, 1 - 1 / samples);
-  const double one = 2 * share * (1 - share) / samples;
-  if (pairs.size() == 1) d.half = 1.96 * std::sqrt(one);
-  else d.half = student(pairs.size() + 3) * std::sqrt((kPrior * one + squares) / (kPrior + n - 1) / n);
-  return d;
-}
 
 bool is_baseline(const Result& r) { return r.recipe == "fp32"; }
 
@@ -93,7 +65,7 @@ std::string where_fp32_fails(const Result& r, const Result& base, const std::str
   const bool better = own.empty() && !hardly_learned(r);
   // Where both end, the accuracies say whether one learned more.
   if (better && alone(base).empty()) {
-    const Difference d = difference({{&r, &base}});
+    const Difference d = accuracy_difference({{&r, &base}});
     if (!(d.mean > d.half)) return "not precision: fp32 does the same";
   }
   if (better) return fmt::format("matches: it learns, and fp32 {}", there);
@@ -113,14 +85,9 @@ std::string verdict(const Results& results, const Results& references, const Res
   if (base->status == "diverged" || hardly_learned(*base)) return where_fp32_fails(r, *base, own);
   if (!own.empty()) return failure(own);
   if (learned_nothing(r, *base)) return failure("no learning");
-  std::vector<std::pair<const Result*, const Result*>> pairs;
-  for (const Result& run : results) {
-    const Result* b = run.recipe == r.recipe && alone(run).empty() ? baseline(results, references, run) : nullptr;
-    if (b && alone(*b).empty() && std::isfinite(run.test_accuracy) && std::isfinite(b->test_accuracy))
-      pairs.emplace_back(&run, b);
-  }
+  const Pairs pairs = pairs_with_fp32(results, references, r.recipe);
   if (pairs.empty()) return failure("no learning");
-  const Difference d = difference(pairs);
+  const Difference d = accuracy_difference(pairs);
   if (d.mean < -d.half) return failure(fmt::format("worse by {:.1f} points", -100 * d.mean));
   return fmt::format("matches fp32 ({:+.1f} points, within {:.1f})", 100 * d.mean, 100 * d.half);
 }
@@ -150,7 +117,12 @@ const Result* baseline(const Results& results, const Results& references, const 
 }
 
 void judge(std::vector<Result>& results, const std::vector<Result>& references) {
-  for (Result& r : results) r.verdict = verdict(results, references, r);
+  for (Result& r : results) {
+    r.verdict = verdict(results, references, r);
+    const Pairs pairs = pairs_with_fp32(results, references, r.recipe);
+    r.difference = is_baseline(r) || pairs.empty() ? std::nullopt : std::optional(accuracy_difference(pairs));
+    r.loss_difference = is_baseline(r) || pairs.empty() ? std::nullopt : std::optional(loss_difference(pairs));
+  }
   for (Result& r : results) {
     if (r.verdict.starts_with("matches") || r.verdict == "baseline") r.findings.clear();
     if (!r.verdict.starts_with("not precision")) continue;

@@ -18,10 +18,8 @@ namespace gradual::lab {
 //   diverged         its loss or its parameters are not finite; the step is the first from which on they stay so
 //   not precision    it fails, and fp32 fails too, or the data or the code is to blame
 //   interrupted      it was stopped, or before fp32 was trained
-// A run is compared with fp32's of the same seed, in `results` or in `references` (of a comparison without fp32). The
-// interval is that of 95%. One seed: of the difference of two shares of as many test samples (normal approximation).
-// Several: of the mean of the paired differences, whose variance is drawn towards that of one seed with the weight of
-// four seeds (a moderated t: Smyth 2004), for two or three seeds say little of it. Findings stay where a run fails.
+// A run is compared with fp32's of the same seed, in `results` or in `references` (of a comparison without fp32), and the
+// difference is set; the interval is that of accuracy_difference() in statistics.h. Findings stay where a run fails.
 void judge(std::vector<Result>& results, const std::vector<Result>& references = {});
 
 // True if a run of that verdict has something to explain.

@@ -89,9 +89,10 @@ std::optional<int> parse(CLI::App& app, int argc, char** argv) {
 
 std::vector<amp::Recipe> recipes_for(const std::string& text) {
   std::vector<Asked> asked;
-  const std::vector<std::string> names = split_names(text);
+  const std::vector<std::string> names = split_names(text == "story" ? kStory : text == "classic" ? kClassic : text);
   for (const std::string& name : text == "all" ? amp::recipe_names() : names) {
-    if (name == "all") throw_error("--recipes is '" + text + "'; use all alone, or names separated by commas");
+    if (name == "all" || name == "story" || name == "classic")
+      throw_error(fmt::format("--recipes is '{}'; use {} alone, or names separated by commas", text, name));
     if (name.ends_with(".json")) {
       for (amp::Recipe& r : amp::load_recipes(name)) add(asked, name, std::move(r));
     } else {

@@ -11,8 +11,10 @@ struct Command {
   std::string_view name, summary;
   int (*run)(int argc, char** argv);
 };
+int compare_command(int argc, char** argv);
 int diff_command(int argc, char** argv);
 int probe_command(int argc, char** argv);
+int report_command(int argc, char** argv);
 int search_command(int argc, char** argv);
 int step_command(int argc, char** argv);
 int xray_command(int argc, char** argv);
@@ -24,6 +26,8 @@ inline constexpr std::array kCommands = {
     Command{"xray", "what scales of blocks clip and lose, and what other rules and sizes would", xray_command},
     Command{"probe", "how this machine adds up products: order, bits and rounding, against what is documented",
             probe_command},
-    Command{"search", "the cheapest format of each layer that trains as fp32 does", search_command}};
+    Command{"search", "the cheapest format of each layer that trains as fp32 does", search_command},
+    Command{"compare", "the results of several folders in one report", compare_command},
+    Command{"report", "writes the report of a folder of results anew", report_command}};
 
 }  // namespace gradual::lab

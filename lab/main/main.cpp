@@ -4,6 +4,7 @@
 #include <gradual/core/support/error.h>
 #include <gradual/core/support/text.h>
 #include <gradual/lab/lab.h>
+#include <gradual/version.h>
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
@@ -16,6 +17,7 @@
 
 #include "command_line.h"
 #include "commands.h"
+#include "out_folder.h"
 #include "progress.h"
 #include "stack.h"
 #include "terminal.h"
@@ -51,10 +53,13 @@ void list_all_recipes() {
            "fp16-static:S  fp16-master with the static loss scale S, for example fp16-static:1024\n"
            "O0, O1, O2, O3 Apex's names for fp32, amp-fp16, fp16-master and fp16-pure\n"
            "FILE.json      recipes of your own (docs/precision.md, Recipes in files)\n"
+           "story          {}\n"
+           "classic        {}\n"
            "\n"
            "A quantised step has three products per layer: forward x W, dgrad dy W and wgrad x dy. Each rounds\n"
            "its operands anew, along the axis that it contracts. Operands that are not listed stay in high\n"
-           "precision. Sums are f32 unless a recipe names another accumulator.\n");
+           "precision. Sums are f32 unless a recipe names another accumulator.\n",
+           fmt::join(lab::split_names(lab::kStory), ", "), fmt::join(lab::split_names(lab::kClassic), ", "));
 }
 
 template <class T> std::string count(T n, const char* what) {
@@ -65,33 +70,47 @@ struct Arguments {
   lab::Options options;
   std::string model;
   std::string data = "digits";
-  std::string recipes = "fp32,tf32,fp16-pure,bf16-pure,fp16-master,bf16-master,amp-fp16,amp-bf16";
-  std::string out = "gradual-lab-out";
+  std::string recipes = "story";
+  std::string out;
   std::string device = "cpu";
   std::int64_t context = 0;
   int threads = 0;
   bool quiet = false;
+  bool wide = false;
   bool list = false;
+  bool version = false;
 };
+
+// Digits train in seconds: three seeds of a short training say more than one of a long one.
+constexpr int kDigitsEpochs = 4, kDigitsSeeds = 3;
 
 void declare_options(CLI::App& app, Arguments& a) {
   app.add_option("--model", a.model, "mlp, cnn or gpt (default: cnn for images, gpt for text)");
   app.add_option("--data", a.data, "digits, mnist:DIR, text:FILE or addition")->capture_default_str();
   app.add_option("--context", a.context, "characters in a window of text:FILE (default: 64)");
-  app.add_option("--recipes", a.recipes, "names separated by commas, FILE.json, or all (see --list-recipes)")
+  app.add_option("--recipes", a.recipes,
+                 "names separated by commas, FILE.json, story, classic or all (see --list-recipes)")
       ->capture_default_str();
   app.add_flag("--list-recipes", a.list, "explain the recipes (those of --recipes, or all) and exit");
-  app.add_option("--epochs", a.options.epochs, "passes over the training data")->capture_default_str();
+  app.add_option(
+      "--epochs", a.options.epochs,
+      fmt::format("passes over the training data (default: {} for digits, else {})", kDigitsEpochs, a.options.epochs));
   app.add_option("--batch", a.options.batch, "samples per step")->capture_default_str();
   app.add_option("--lr", a.options.lr, "learning rate (default: 2e-3 for adamw and adam, 0.05 for sgd)");
   app.add_option("--optimizer", a.options.optimizer, "adamw, adam or sgd")->capture_default_str();
-  app.add_option("--seeds", a.options.seeds, "number N of seeds; runs seeds 0 to N-1")->capture_default_str();
+  app.add_option("--seeds", a.options.seeds,
+                 fmt::format("number N of seeds; runs seeds 0 to N-1 (default: {} for digits, else 1)", kDigitsSeeds));
   app.add_option("--threads", a.threads, "threads (default: all cores)");
   app.add_option("--device", a.device, "cpu or cuda")->capture_default_str();
-  app.add_option("--out", a.out, "folder for results.json, curves.csv and report.html")->capture_default_str();
+  app.add_option("--out", a.out,
+                 "folder for results.json, runs.csv, curves.csv and report.html (default: a new one under "
+                 "gradual-lab-out, which gradual-lab-out/latest points to)");
   app.add_flag("--cure", a.options.cure, "try the cure of each recipe's first finding, and say what it gives");
-  app.add_flag("--resume", a.options.resume, "continue an interrupted run into the same folder");
+  app.add_flag("--resume", a.options.resume, "continue an interrupted comparison in --out, or in the latest folder");
+  app.add_flag("--overwrite", a.options.overwrite, "replace the results of an earlier comparison in --out");
+  app.add_flag("--wide", a.wide, "all columns and all findings in the table");
   app.add_flag("--quiet", a.quiet, "no progress, only the table");
+  app.add_flag("--version", a.version, "print the version and exit");
   app.add_option("--trace", a.options.trace,
                  "write every op of one step of each recipe to FILE (without FILE: to stdout)")
       ->expected(0, 1);
@@ -105,13 +124,18 @@ void check(const CLI::App& app, const Arguments& a) {
   lab::at_least_one("--seeds", a.options.seeds);
   if (app.count("--context")) lab::at_least_one("--context", a.context);
   if (app.count("--lr")) lab::check_lr(a.options.lr);
-  if (a.out.empty()) throw_error("--out is empty; it must name a folder");
+  if (app.count("--out") && a.out.empty()) throw_error("--out is empty; it must name a folder");
+  if (a.options.resume && a.options.overwrite) throw_error("--resume and --overwrite exclude each other");
   lab::use_threads(app, a.threads);
 }
 
 // Trains, writes the folder, prints the table; returns the exit status.
-int train(Arguments& a) {
+int train(const CLI::App& app, Arguments& a) {
   lab::Options& options = a.options;
+  if (a.data == "digits" && !app.count("--epochs")) options.epochs = kDigitsEpochs;
+  if (a.data == "digits" && !app.count("--seeds")) options.seeds = kDigitsSeeds;
+  const bool own_folder = a.out.empty();
+  if (own_folder) a.out = options.resume ? lab::latest_folder() : lab::new_folder();
   options.device = device_from_name(a.device);
   const std::vector<amp::Recipe> chosen = lab::recipes_for(a.recipes);
   const lab::LabData task = lab::data_for(a.data, a.context);
@@ -132,13 +156,15 @@ int train(Arguments& a) {
     if (!a.quiet) lab::say(stderr, "--resume: {}\n", text);
   };
   options.started = [&] {
+    if (own_folder) lab::set_latest(a.out);
     if (!a.quiet)
       lab::say(stderr, "{} on {}: {}, {}, {} of {} samples\n", a.model, task.name, count(chosen.size(), "recipe"),
                count(options.seeds, "seed"), count(options.epochs, "epoch"), sample.train.size());
   };
   const std::vector<lab::Result> results = lab::compare(make, task, chosen, a.out, options);
-  lab::say(stdout, "\n{}\nreport: {}/report.html, which explains the columns (also results.json and curves.csv)\n",
-           lab::table(results), a.out);
+  lab::say(stdout,
+           "\n{}\nreport: {}/report.html, which explains the columns (also results.json, runs.csv, curves.csv)\n",
+           lab::table(results, lab::table_options(a.wide)), a.out);
   const bool stopped =  // a signal in the last step of all stops nothing
       results.size() < chosen.size() * static_cast<std::size_t>(options.seeds) ||
       std::ranges::any_of(results, [](const lab::Result& r) { return r.verdict.starts_with("interrupted"); });
@@ -147,7 +173,7 @@ int train(Arguments& a) {
 }
 
 // Trains and compares: what the program does without a subcommand.
-int compare_command(int argc, char** argv) {
+int train_command(int argc, char** argv) {
   Arguments a;
   CLI::App app(
       "Trains the same network on the same data under many precision recipes, and reports what each did to "
@@ -161,19 +187,20 @@ int compare_command(int argc, char** argv) {
   if (const std::optional<int> status = lab::parse(app, argc, argv)) return *status;
   if (app.count("--trace") && a.options.trace.empty()) a.options.trace = "-";
   if (app.count("--profile") && a.options.profile.empty()) a.options.profile = "-";
+  if (a.version) return lab::say(stdout, "gradual-lab {}\n", GRADUAL_VERSION), 0;
   if (a.list) {
     if (app.count("--recipes")) list_recipes(lab::recipes_for(a.recipes));
     else list_all_recipes();
     return 0;
   }
   check(app, a);
-  return train(a);
+  return train(app, a);
 }
 
 int run(int argc, char** argv) {
   for (const lab::Command& command : lab::kCommands)
     if (argc > 1 && argv[1] == command.name) return command.run(argc - 1, argv + 1);
-  return compare_command(argc, argv);
+  return train_command(argc, argv);
 }
 
 }  // namespace

@@ -19,9 +19,27 @@ ProgressBar::ProgressBar(bool quiet, const std::vector<amp::Recipe>& recipes)
   for (const amp::Recipe& r : recipes) width_ = std::max(width_, r.name.size());
 }
 
+namespace {
+
+double seconds_since(Clock::time_point start) { return std::chrono::duration<double>(Clock::now() - start).count(); }
+
+std::string duration(double seconds) {
+  const auto s = static_cast<std::int64_t>(std::lround(seconds));
+  if (s < 60) return fmt::format("{} s", s);
+  if (s < 3600) return fmt::format("{} min {} s", s / 60, s % 60);
+  return fmt::format("{} h {} min", s / 3600, s / 60 % 60);
+}
+
+}  // namespace
+
+// Resumed runs count for nothing: the speed is that of the steps that were seen.
+double ProgressBar::seconds_left(const Progress& p) const {
+  const auto left = static_cast<double>((p.runs - p.run) * p.steps - p.step);
+  return seen_ > 0 ? seconds_since(started_) / static_cast<double>(seen_) * left : 0;
+}
+
 std::string ProgressBar::line(const Progress& p) const {
   const double done = p.steps > 0 ? static_cast<double>(p.step) / static_cast<double>(p.steps) : 1;
-  const double seconds = std::chrono::duration<double>(Clock::now() - run_started_).count();
   constexpr int kWidth = 20;
   const int full = static_cast<int>(done * kWidth);
   std::string text = fmt::format("[{:>2}/{}] {:<{}} seed {} ", p.run + 1, p.runs, p.recipe.name, width_, p.seed);
@@ -31,18 +49,27 @@ std::string ProgressBar::line(const Progress& p) const {
   if (p.accuracy >= 0) text += fmt::format(" acc {:5.2f}%", 100 * p.accuracy);
   if (p.scale != 1) text += fmt::format(" scale 2^{:.4g}", std::log2(p.scale));
   if (p.skipped > 0) text += fmt::format(" skipped {}", p.skipped);
-  return text + fmt::format(" {:.0f} s", seconds);
+  text += " " + duration(seconds_since(run_started_));
+  const double left = seconds_left(p);
+  return left < 1 ? text : text + ", " + duration(left) + " left";
 }
 
 void ProgressBar::operator()(const Progress& p) {
   if (quiet_) return;
   const auto now = Clock::now();
   if (p.run != run_) {
+    if (run_ < 0) started_ = now;
     run_ = p.run;
     run_started_ = now;
-    drawn_ = {};
+    drawn_ = terminal_ ? Clock::time_point() : now;
   }
-  if (!p.finished && (!terminal_ || now - drawn_ < std::chrono::milliseconds(80))) return;
+  seen_ += !p.finished;
+  if (!told_ && seconds_since(started_) > 2) {
+    told_ = true;
+    if (const double left = seconds_left(p); left > 60)
+      say(stderr, "{}about {} in all\n", terminal_ ? "\r\033[K" : "", duration(left));
+  }
+  if (!p.finished && now - drawn_ < (terminal_ ? std::chrono::milliseconds(80) : std::chrono::seconds(10))) return;
   drawn_ = now;
   std::string text = line(p);
   if (terminal_) {

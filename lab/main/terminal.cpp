@@ -1,5 +1,7 @@
 #include "terminal.h"
 
+#include <unistd.h>
+
 #include <csignal>
 #include <cstdlib>
 
@@ -14,6 +16,11 @@ void on_signal(int signal) {
 }
 
 }  // namespace
+
+TableOptions table_options(bool wide) {
+  const char* no_colour = std::getenv("NO_COLOR");
+  return {.wide = wide, .colour = isatty(STDOUT_FILENO) == 1 && (!no_colour || !*no_colour)};
+}
 
 void stop_on_signals() {
   for (const int signal : {SIGINT, SIGTERM, SIGHUP, SIGPIPE}) std::signal(signal, on_signal);

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <fmt/format.h>
+#include <gradual/lab/table.h>
 
 #include <cstdio>
 #include <string>
@@ -13,6 +14,9 @@ inline void put(std::FILE* to, const std::string& text) { static_cast<void>(std:
 template <class... A> void say(std::FILE* to, fmt::format_string<A...> text, A&&... arguments) {
   put(to, fmt::format(text, std::forward<A>(arguments)...));
 }
+
+// How tables are printed: in colour on a terminal, unless the environment has NO_COLOR (no-color.org).
+TableOptions table_options(bool wide);
 
 // After this call SIGINT, SIGTERM, SIGHUP and SIGPIPE request a stop: the program writes results and report of the runs
 // so far. A second signal, except SIGPIPE, ends it at once.

@@ -1,0 +1,205 @@
+#include "conclusions.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <optional>
+
+#include "../amp/recipe.h"
+#include "../core/support/error.h"
+#include "statistics.h"
+#include "verdict.h"
+
+namespace gradual::lab {
+namespace {
+
+// A recipe, its first run, and means over its runs.
+struct Summary {
+  const Result* first = nullptr;
+  std::optional<amp::Quantization> quantization = {};
+  double accuracy = 0, loss = 0, zero = 0;  // percent, -, percent
+  bool failed = false;
+};
+
+std::vector<Summary> summaries(const std::vector<Result>& results) {
+  std::vector<Summary> all;
+  for (const Result& r : results) {
+    if (!all.empty() && all.back().first->recipe == r.recipe) continue;
+    Summary s{.first = &r};
+    std::vector<double> accuracy, loss, zero;
+    for (const Result& run : results) {
+      if (run.recipe != r.recipe) continue;
+      accuracy.push_back(100 * run.test_accuracy), loss.push_back(run.test_loss), zero.push_back(run.zero_percent);
+      s.failed = s.failed || fails(run);
+    }
+    s.accuracy = spread(accuracy).mean, s.loss = spread(loss).mean, s.zero = spread(zero).mean;
+    try {
+      if (!r.definition.empty()) s.quantization = amp::recipe_from_json(r.definition).quantization;
+    } catch (const Error&) {}  // of a later version
+    all.push_back(std::move(s));
+  }
+  return all;
+}
+
+using Operand = std::optional<Quantizer> amp::Quantization::*;
+constexpr Operand kOperands[] = {&amp::Quantization::forward_x, &amp::Quantization::forward_w,
+                                 &amp::Quantization::dgrad_dy,  &amp::Quantization::dgrad_w,
+                                 &amp::Quantization::wgrad_x,   &amp::Quantization::wgrad_dy};
+
+// f of the formats of all operands of products is the same in both, and both round all operands.
+template <class F> bool alike(const Summary& a, const Summary& b, F f) {
+  return a.quantization && b.quantization && std::ranges::all_of(kOperands, [&](Operand o) {
+           const auto &qa = (*a.quantization).*o, &qb = (*b.quantization).*o;
+           return qa && qb && f(qa->format) == f(qb->format);
+         });
+}
+int bits(const Format& f) { return 1 + f.exponent_bits + f.mantissa_bits; }
+bool scaled(const Summary& s) {
+  return s.quantization && s.quantization->forward_x && s.quantization->forward_x->scaling.kind != ScalingKind::none;
+}
+// The most bits of an operand; 0: one is not rounded.
+int most_bits(const Summary& s) {
+  int most = 0;
+  for (const Operand o : kOperands) {
+    if (!s.quantization || !((*s.quantization).*o)) return 0;
+    most = std::max(most, bits(((*s.quantization).*o)->format));
+  }
+  return most;
+}
+
+// The accuracy of a is above that of b by more than both intervals.
+bool better(const Summary& a, const Summary& b) {
+  const auto half = [](const Summary& s) { return s.first->difference ? 100 * s.first->difference->half : 0; };
+  return std::isfinite(a.accuracy) && !a.failed && (b.failed || a.accuracy - b.accuracy > std::hypot(half(a), half(b)));
+}
+// The test loss is above fp32's by more than the interval, and by a twentieth.
+bool loses_more(const Summary& s, double fp32) {
+  const std::optional<Difference>& d = s.first->loss_difference;
+  return d && d->mean > 0.05 * fp32 && !(d->mean <= d->half);
+}
+
+// The causes of inspect/diagnosis.h for readers who know what a float is.
+struct Explanation {
+  std::string_view cause, text;
+};
+constexpr Explanation kExplanations[] = {
+    {"adam-eps", "Adam divides by the root of a mean of squared gradients plus a tiny eps; both became 0"},
+    {"second-moment", "Adam keeps a mean of squared gradients, and squares leave the range of the format"},
+    {"update-overflow", "the optimizer's arithmetic left the range of the format"},
+    {"update-vanishes", "updates are smaller than half the gap between two weights, and rounding drops them"},
+    {"batch-statistics", "the running means of the norm layers stand still, for their changes are rounded away"},
+    {"activation-overflow", "the output of a layer exceeds the largest number of the format"},
+    {"activation-underflow", "numbers below the smallest of the format became 0"},
+    {"reduction-overflow", "an exponential, a square or a sum exceeds the largest number of the format"},
+    {"reduction-underflow", "an exponential, a square or a sum is below the smallest number of the format"},
+    {"cancellation", "nearly equal numbers are subtracted, and only their rounding errors remain"},
+    {"weight-overflow", "a weight exceeds the largest number of the format"},
+    {"gradient-overflow", "a gradient exceeds the largest number of the format"},
+    {"gradient-underflow",
+     "gradients are below the smallest number of the format and became 0, so layers stop learning"},
+    {"scale-too-high", "the loss is multiplied by so much that gradients overflow, and the steps are skipped"},
+    {"scale-too-low", "the loss is multiplied by too little, and small gradients became 0"},
+    {"scale-grows", "the factor of the loss grows back after each overflow, so steps are skipped again and again"},
+    {"delayed-scale", "the scale comes from earlier steps, and the numbers have moved away from it"},
+    {"floor-clipping", "the scale of each block is rounded down, and the largest numbers are clipped"},
+    {"clipping", "numbers exceed the largest of the format and are clipped"},
+    {"format-range", "numbers are below the smallest of the format and became 0"},
+    {"accumulator", "a long sum grows until it no longer notices what is added"},
+    {"data", "the data hold NaN or Inf"},
+    {"learning-rate", "the learning rate is wrong, in fp32 too"},
+    {"arithmetic", "an operation gives NaN or Inf, in fp32 too"},
+    {"dead-units", "a layer gives 0 for every input, in fp32 too"},
+    {"bug", "a function gives NaN, Inf or nothing but 0 where rounding cannot"}};
+
+std::string with_stop(std::string sentence) { return sentence.ends_with('.') ? sentence : sentence + "."; }
+
+Conclusion failure(const Summary& s) {
+  const Finding& f = s.first->findings[0];
+  const auto* known = std::ranges::find(kExplanations, f.cause, &Explanation::cause);
+  std::string sentence = fmt::format("{} {}", s.first->recipe, s.first->verdict);
+  if (known != std::end(kExplanations)) sentence += fmt::format(": {}", known->text);
+  sentence += fmt::format(". {}", with_stop(f.sentence));
+  if (!f.remedy.empty()) sentence += " Cure: " + with_stop(f.remedy);
+  return {"failure", sentence,
+          fmt::format("gradual-lab step --recipe {} --step {}", s.first->recipe, std::max<std::int64_t>(0, f.step))};
+}
+
+std::string percents(const Summary& s) {
+  return std::isfinite(s.accuracy) ? fmt::format("{:.1f}%", s.accuracy) : "no result";
+}
+
+Conclusion scale_effect(const Summary& with, const Summary& without) {
+  return {
+      "scale",
+      fmt::format("{} and {} round to the same {} bits. {} has scales and reaches {}; without scales {} reaches {}.",
+                  with.first->recipe, without.first->recipe, most_bits(with), with.first->recipe, percents(with),
+                  without.first->recipe, percents(without)),
+      fmt::format("gradual-lab diff {} {}", without.first->recipe, with.first->recipe)};
+}
+
+Conclusion range_effect(const Summary& wide, const Summary& fine) {
+  const auto exponent = [](const Summary& s) { return s.quantization->forward_x->format.exponent_bits; };
+  return {
+      "range",
+      fmt::format("{} and {} have {} bits each and no scales. With {} bits for the exponent {:.0f}% of the gradients "
+                  "are zero and the accuracy is {}; with {} bits it is {:.0f}% and {}.",
+                  wide.first->recipe, fine.first->recipe, most_bits(wide), exponent(wide), wide.zero, percents(wide),
+                  exponent(fine), fine.zero, percents(fine)),
+      fmt::format("gradual-lab diff {} {}", fine.first->recipe, wide.first->recipe)};
+}
+
+Conclusion loss_effect(const Summary& s, double fp32) {
+  const Difference& d = *s.first->loss_difference;
+  const std::string interval = std::isnan(d.half) ? "" : fmt::format(" ± {:.3f}", d.half);
+  return {"loss",
+          fmt::format("{} matches fp32 in accuracy, but its test loss is {:.3f}, and fp32's {:.3f} (+{:.3f}{}).",
+                      s.first->recipe, s.loss, fp32, d.mean, interval),
+          fmt::format("gradual-lab step --recipe {}", s.first->recipe)};
+}
+
+}  // namespace
+
+std::vector<Conclusion> conclusions(const std::vector<Result>& results) {
+  const std::vector<Summary> all = summaries(results);
+  const auto base = std::ranges::find_if(all, [](const Summary& s) { return s.first->recipe == "fp32"; });
+  const double fp32 = base == all.end() ? std::nan("") : base->loss;
+  std::vector<Conclusion> made;
+  std::vector<const Summary*> told;  // the worse ones of pairs
+  // The first pair, in the order of the recipes, that shows the effect.
+  const auto pair = [&](auto shows, auto effect) {
+    for (const Summary& a : all)
+      for (const Summary& b : all)
+        if (&a != &b && better(a, b) && shows(a, b)) return told.push_back(&b), made.push_back(effect(a, b));
+  };
+  const auto fields = [](const Format& f) { return std::pair(f.exponent_bits, f.mantissa_bits); };
+  const auto more_range = [](const Summary& a, const Summary& b) {
+    return a.quantization->forward_x->format.exponent_bits > b.quantization->forward_x->format.exponent_bits;
+  };
+  pair([&](auto& a, auto& b) { return scaled(a) && !scaled(b) && alike(a, b, fields); }, scale_effect);
+  pair([&](auto& a, auto& b) { return !scaled(a) && !scaled(b) && alike(a, b, bits) && more_range(a, b); },
+       range_effect);
+  std::vector<Conclusion> failures;
+  for (const Summary& s : all)
+    if (s.failed && !s.first->findings.empty() && std::ranges::find(told, &s) == told.end() && failures.size() < 2)
+      failures.push_back(failure(s));
+  made.insert(made.begin(), failures.begin(), failures.end());
+  const Summary *loser = nullptr, *narrowest = nullptr;
+  for (const Summary& s : all) {
+    if (!s.first->verdict.starts_with("matches")) continue;
+    if (loses_more(s, fp32)) {
+      if (!loser || s.loss > loser->loss) loser = &s;
+    } else if (most_bits(s) > 0 && (!narrowest || most_bits(s) < most_bits(*narrowest))) narrowest = &s;
+  }
+  if (loser) made.push_back(loss_effect(*loser, fp32));
+  if (narrowest && std::isfinite(fp32))
+    made.push_back({"narrowest",
+                    fmt::format("{} rounds every operand of a product to {} bits or fewer and ends where fp32 does, in "
+                                "accuracy and loss. No recipe here does so with fewer.",
+                                narrowest->first->recipe, most_bits(*narrowest)),
+                    "gradual-lab search"});
+  if (made.size() > 5) made.resize(5);
+  return made;
+}
+
+}  // namespace gradual::lab

@@ -1,0 +1,22 @@
+// What a comparison teaches, computed from its results: effects, each in one or two sentences, and the command that looks
+// closer.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "result.h"
+
+namespace gradual::lab {
+
+struct Conclusion {
+  // "failure": a recipe fails, and why. "scale": two recipes round to the same bits, and the one with scales does better.
+  // "range": as many bits without scales, parted otherwise between exponent and mantissa. "loss": fp32's accuracy, but not
+  // its loss. "narrowest": the fewest bits whose accuracy and loss are fp32's.
+  std::string effect = {}, sentence = {}, command = {};
+};
+
+// At most five, failures first. A difference is told only if it is larger than its interval of 95%.
+std::vector<Conclusion> conclusions(const std::vector<Result>& results);
+
+}  // namespace gradual::lab

@@ -1,0 +1,90 @@
+#include "folder.h"
+
+#include <algorithm>
+#include <cctype>
+#include <filesystem>
+
+#include "../core/files/atomic_file.h"
+#include "../core/files/input_file.h"
+#include "../core/support/error.h"
+
+namespace gradual::lab {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr const char* kFinished = "/checkpoints/finished.json";
+constexpr const char* kFiles[] = {"/results.json", "/runs.csv", "/curves.csv", "/report.html", kFinished};
+
+// A recipe's name as part of a file name: "fp16-static:1024" has a character that some systems refuse.
+std::string file_name(const std::string& recipe, std::uint64_t seed) {
+  std::string text = recipe + "-seed" + std::to_string(seed);
+  for (char& c : text)
+    if (!std::isalnum(static_cast<unsigned char>(c)) && c != '-' && c != '.') c = '_';
+  return text + ".safetensors";
+}
+
+bool same_run(const Result& a, const Result& b) {
+  return a.recipe == b.recipe && a.seed == b.seed && a.model == b.model && a.data == b.data;
+}
+
+bool contains(const std::vector<Result>& results, const Result& run) {
+  return std::ranges::any_of(results, [&](const Result& r) { return same_run(r, run); });
+}
+
+}  // namespace
+
+Folder::Folder(std::string path, Existing existing) : path_(std::move(path)) {
+  if (path_.empty()) return;
+  if (existing == Existing::refuse)
+    for (const char* file : {"/results.json", kFinished})
+      if (fs::is_regular_file(path_ + file))
+        throw_error("the folder " + path_ +
+                    " holds the results of an earlier comparison; choose another, replace them "
+                    "(overwrite) or continue (resume)");
+  std::error_code error;
+  fs::create_directories(path_ + "/checkpoints", error);
+  if (error) throw_error("cannot make the folder " + path_ + "/checkpoints: " + error.message());
+  for (const char* file : kFiles) static_cast<void>(AtomicFile(path_ + file));  // fails now, not after the first run
+}
+
+void Folder::clear() const {
+  if (path_.empty()) return;
+  for (const char* file : kFiles) fs::remove(path_ + file);
+  for (const auto& entry : fs::directory_iterator(path_ + "/checkpoints"))
+    if (entry.path().extension() == ".safetensors") fs::remove(entry.path());
+}
+
+std::string Folder::checkpoint(const std::string& recipe, std::uint64_t seed) const {
+  return path_.empty() ? "" : path_ + "/checkpoints/" + file_name(recipe, seed);
+}
+
+void Folder::write(const std::vector<Result>& results, const std::vector<Result>& unlisted) const {
+  if (path_.empty()) return;
+  write_file_atomically(path_ + "/results.json", results_json(results, false));
+  write_file_atomically(path_ + "/runs.csv", runs_csv(results));
+  write_file_atomically(path_ + "/curves.csv", curves_csv(results));
+  write_file_atomically(path_ + "/report.html", report_html(results));
+  std::vector<Result> known = results;
+  for (const Result& u : unlisted)
+    if (!contains(known, u)) known.push_back(u);
+  write_file_atomically(path_ + kFinished, results_json(known, true));
+}
+
+std::vector<Result> Folder::finished() const {
+  const std::string file = path_ + kFinished;
+  return fs::exists(file) ? results_from_json(read_file(file), file) : std::vector<Result>();
+}
+
+std::vector<Result> load_results(const std::string& folder) {
+  const std::string file = folder + "/results.json", whole = folder + kFinished;
+  if (!fs::is_regular_file(file)) throw_error("the folder " + folder + " holds no results.json of a comparison");
+  std::vector<Result> results = results_from_json(read_file(file), file);
+  if (!fs::is_regular_file(whole)) return results;
+  for (Result& with_curves : results_from_json(read_file(whole), whole))
+    for (Result& r : results)
+      if (same_run(r, with_curves) && r.status == with_curves.status) r = std::move(with_curves);
+  return results;
+}
+
+}  // namespace gradual::lab

@@ -1,0 +1,35 @@
+// The folder of a comparison: results.json, runs.csv, curves.csv, report.html, and checkpoints/.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "result.h"
+
+namespace gradual::lab {
+
+// What becomes of the results that a folder holds already.
+enum class Existing : std::uint8_t { refuse, resume, overwrite };
+
+class Folder {
+ public:
+  // Makes the folder. Error if it is not writable, or holds results that `existing` refuses. "": no folder.
+  Folder(std::string path, Existing existing);
+  // Removes the files of an earlier comparison.
+  void clear() const;
+  std::string checkpoint(const std::string& recipe, std::uint64_t seed) const;
+  // unlisted: runs of fp32 for the verdicts, and finished runs of earlier calls. They stay known to --resume though
+  // this call does not list them.
+  void write(const std::vector<Result>& results, const std::vector<Result>& unlisted = {}) const;
+  // All runs that have ended, with their curves.
+  std::vector<Result> finished() const;
+
+ private:
+  std::string path_;
+};
+
+// The results in a folder, also those of earlier versions. Curves and histograms come from checkpoints/finished.json;
+// without that file results have none. Error if there is no results.json.
+std::vector<Result> load_results(const std::string& folder);
+
+}  // namespace gradual::lab

@@ -1,0 +1,32 @@
+// Statistics over the seeds of a recipe: seeds are samples.
+#pragma once
+
+#include <utility>
+#include <vector>
+
+#include "result.h"
+
+namespace gradual::lab {
+
+// Of the finite values alone. deviation: the standard deviation of a sample (divided by n - 1); NaN below two values.
+struct Spread {
+  int count = 0;
+  double mean = std::numeric_limits<double>::quiet_NaN(), deviation = std::numeric_limits<double>::quiet_NaN();
+};
+Spread spread(const std::vector<double>& values);
+
+// A run and fp32's run of the same seed: both saw the same batches.
+using Pairs = std::vector<std::pair<const Result*, const Result*>>;
+// The runs of `recipe` that ended well, with fp32's runs in `results` or `references` that did.
+Pairs pairs_with_fp32(const std::vector<Result>& results, const std::vector<Result>& references,
+                      const std::string& recipe);
+
+// The mean difference of test accuracies (0 to 1) and half its interval of 95%. One seed: of the difference of two shares
+// of as many test samples (normal approximation). Several: of the mean of paired differences, whose variance is drawn
+// towards that of one seed with the weight of four seeds (a moderated t: Smyth 2004), for a few seeds say little of it.
+// pairs is not empty.
+Difference accuracy_difference(const Pairs& pairs);
+// Of test losses: the mean of paired differences and half the interval of Student's t; NaN for one pair.
+Difference loss_difference(const Pairs& pairs);
+
+}  // namespace gradual::lab

@@ -1,0 +1,201 @@
+#include "table.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+
+#include "conclusions.h"
+#include "statistics.h"
+
+namespace gradual::lab {
+namespace {
+
+// The runs of a recipe.
+struct Row {
+  std::vector<const Result*> runs = {};
+  Spread of(double Result::*field) const {
+    std::vector<double> values;
+    for (const Result* r : runs) values.push_back(r->*field);
+    return spread(values);
+  }
+  Spread of(std::int64_t Result::*field) const {
+    std::vector<double> values;
+    for (const Result* r : runs) values.push_back(static_cast<double>(r->*field));
+    return spread(values);
+  }
+  const Result& first() const { return *runs[0]; }
+  bool as_if() const {  // losses are computed as if cast to f16
+    return std::ranges::any_of(runs, [](const Result* r) {
+      return std::ranges::any_of(r->histograms, [](const Histogram& h) { return h.as_if; });
+    });
+  }
+  // Those of its seeds, each once; without the numbers behind the words unless `whole`.
+  std::string verdict(bool whole) const {
+    std::string text;
+    for (const Result* r : runs) {
+      std::string one = r->verdict.empty() ? r->status : r->verdict;
+      if (!whole) one = one.substr(0, one.find_first_of(":(,"));
+      if (!whole && one.starts_with("matches")) one = "matches";
+      if (!whole && one.starts_with("worse")) one = "worse";
+      while (one.ends_with(' ')) one.pop_back();
+      if (text.find(one) == std::string::npos) text += (text.empty() ? "" : "; ") + one;
+    }
+    return text;
+  }
+};
+
+std::vector<Row> rows_of(const std::vector<Result>& results) {
+  std::vector<Row> rows;
+  for (const Result& r : results) {
+    if (rows.empty() || rows.back().first().recipe != r.recipe) rows.emplace_back();
+    rows.back().runs.push_back(&r);
+  }
+  return rows;
+}
+
+std::string scale_text(double scale) {
+  if (scale == 1 || std::isnan(scale)) return "-";
+  return fmt::format("2^{:.4g}", std::log2(scale));
+}
+
+// A number with its unit; "-" for NaN, the mean over no run.
+std::string cell(double value, int digits, const char* unit = "") {
+  return std::isnan(value) ? "-" : fmt::format("{:.{}f}{}", value, digits, unit);
+}
+
+// A lost share: "0" only if nothing was lost.
+std::string lost_cell(double percent) { return percent > 0 && percent < 5e-4 ? "<0.001%" : cell(percent, 3, "%"); }
+
+std::string megabytes(double bytes) {
+  return bytes >= 1 << 20 ? fmt::format("{:.1f} MiB", bytes / (1 << 20)) : fmt::format("{:.0f} KiB", bytes / 1024);
+}
+
+// The mean, and with several seeds the deviation between them.
+std::string accuracy_cell(const Row& row) {
+  const Spread s = row.of(&Result::test_accuracy);
+  const std::string mean = cell(100 * s.mean, 2, "%");
+  return s.count > 1 ? fmt::format("{} ± {:.2f}", mean, 100 * s.deviation) : mean;
+}
+
+// At most `width` characters of a text without multi-byte ones.
+std::string cut(const std::string& text, std::size_t width) {
+  return text.size() <= width ? text : text.substr(0, width - 2) + "..";
+}
+
+// The layer in which rounding makes most gradients zero, or too large; "-": none loses a thousandth.
+std::string worst_layer(const Row& row) {
+  double worst = 0.1;
+  std::string layer = "-";
+  for (const Result* r : row.runs)
+    for (const CastRow& c : r->casts) {
+      const double lost = c.underflow_percent + c.overflow_percent;
+      if ((c.role == "error" || c.role == "weight gradient") && lost > worst) worst = lost, layer = c.layer;
+    }
+  return layer.empty() ? "the loss" : layer;
+}
+
+std::string coloured(const std::string& verdict, const std::string& text, bool colour) {
+  if (!colour || verdict.starts_with("baseline") || verdict.starts_with("interrupted")) return text;
+  const int code = verdict.starts_with("matches") ? 32 : verdict.starts_with("worse") ? 33 : 31;
+  return fmt::format("\033[{}m{}\033[0m", code, text);
+}
+
+// `text` in lines of at most 80 columns, those after the first indented.
+std::string wrapped(const std::string& text, std::size_t indent) {
+  std::string out;
+  std::size_t column = 0;
+  for (std::size_t at = 0; at < text.size();) {
+    const std::size_t end = std::min(text.find(' ', at), text.size());
+    const std::size_t length = end - at;
+    if (column > 0 && column + 1 + length > 80) out += "\n" + std::string(indent, ' '), column = indent;
+    else if (column > 0) out += ' ', ++column;
+    out += text.substr(at, length), column += length;
+    at = end + 1;
+  }
+  return out;
+}
+
+constexpr const char* kAsIf = "* gradients stay in f32, and nothing is lost: what would be, were they cast to f16\n";
+
+std::string narrow_table(const std::vector<Row>& rows, bool colour) {
+  std::size_t width = 12;
+  for (const Row& row : rows) width = std::max(width, row.first().recipe.size());
+  width = std::min<std::size_t>(width, 20);
+  const std::size_t left = 80 - width - 55;  // of the last column
+  std::string text = fmt::format("{:<{}} {:<18} {:>8}  {:<13} {:>9}  {}\n", "recipe", width, "verdict", "accuracy",
+                                 "vs fp32", "underflow", cut("worst layer", left));
+  for (const Row& row : rows) {
+    const std::optional<Difference>& d = row.first().difference;
+    const std::string verdict = fmt::format("{:<18}", cut(row.verdict(false), 18));
+    const std::string difference = d ? fmt::format("{:+.2f} ± {:.2f}", 100 * d->mean, 100 * d->half) : "";
+    text += fmt::format("{:<{}} {} {:>8}  {:<13} {:>8}{}  {}\n", cut(row.first().recipe, width), width,
+                        coloured(verdict, verdict, colour), cell(100 * row.of(&Result::test_accuracy).mean, 2, "%"),
+                        difference, lost_cell(row.of(&Result::underflow_percent).mean), row.as_if() ? "*" : " ",
+                        cut(worst_layer(row), left));
+  }
+  const Result& one = rows[0].first();
+  text += "\nvs fp32: points of accuracy ± the 95% interval";
+  if (one.test_samples > 0)
+    text += fmt::format("; one test sample is {:.2g} points", 100 / static_cast<double>(one.test_samples));
+  text += "\nunderflow: gradients that rounding makes zero\n";
+  return text;
+}
+
+std::string wide_table(const std::vector<Row>& rows, bool colour) {
+  std::size_t width = 12, accuracy = 9;
+  for (const Row& row : rows) {
+    width = std::max(width, row.first().recipe.size());
+    accuracy = std::max(accuracy, accuracy_cell(row).size() - (row.runs.size() > 1));  // "±" has two bytes
+  }
+  std::string text = fmt::format("{:<{}} {:>{}} {:>10} {:>10} {:>8} {:>10} {:>7} {:>8} {:>10}  {:>9}  {:>7}   {}\n",
+                                 "recipe", width, "accuracy", accuracy, "test loss", "train loss", "ms/step", "peak",
+                                 "scale", "skipped", "underflow", "overflow", "zero", "verdict");
+  for (const Row& row : rows) {
+    const char* mark = row.as_if() ? "*" : " ";
+    const std::string verdict = row.verdict(true);
+    text +=
+        fmt::format("{:<{}} {:>{}} {:>10} {:>10} {:>8} {:>10} {:>7} {:>8} {:>10}{} {:>9}{} {:>7}{}  {}\n",
+                    row.first().recipe, width, accuracy_cell(row), accuracy, cell(row.of(&Result::test_loss).mean, 4),
+                    cell(row.of(&Result::train_loss).mean, 4), cell(row.of(&Result::ms_per_step).mean, 2),
+                    megabytes(row.of(&Result::peak_total).mean), scale_text(row.of(&Result::final_scale).mean),
+                    cell(row.of(&Result::skipped_steps).mean, 1), lost_cell(row.of(&Result::underflow_percent).mean),
+                    mark, lost_cell(row.of(&Result::overflow_percent).mean), mark,
+                    cell(row.of(&Result::zero_percent).mean, 1, "%"), mark, coloured(verdict, verdict, colour));
+  }
+  return text;
+}
+
+}  // namespace
+
+std::string to_string(const Finding& f) {
+  std::string text = f.step < 0 ? "" : fmt::format("step {}: ", f.step);
+  text += fmt::format("{} [{}]", f.sentence, f.cause);
+  if (!f.cure.empty()) text += ". Cure: " + f.remedy;
+  if (f.tried) text += fmt::format(". Tried: {}, {}", cell(100 * f.tried->accuracy, 2, "%"), f.tried->verdict);
+  return text;
+}
+
+std::string table(const std::vector<Result>& results, const TableOptions& options) {
+  const std::vector<Row> rows = rows_of(results);
+  if (rows.empty()) return "no run has ended\n";
+  std::string text = options.wide ? wide_table(rows, options.colour) : narrow_table(rows, options.colour);
+  if (std::ranges::any_of(rows, &Row::as_if)) text += kAsIf;
+  if (!options.wide)
+    for (const Conclusion& c : conclusions(results))
+      text += "\n" + wrapped("- " + c.sentence, 2) + "\n    " + c.command + "\n";
+  const bool tried = std::ranges::any_of(results, [](const Result& r) {
+    return std::ranges::any_of(r.findings, [](const Finding& f) { return f.tried.has_value(); });
+  });
+  if (!options.wide && !tried) return text;
+  for (const Row& row : rows) {  // of a recipe's seeds the first that has findings
+    const auto said = std::ranges::find_if(row.runs, [](const Result* r) { return !r->findings.empty(); });
+    if (said == row.runs.end()) continue;
+    text += fmt::format("\n{}: {}\n", (*said)->recipe, (*said)->verdict);
+    for (const Finding& f : (*said)->findings)
+      text += "  " + (options.wide ? to_string(f) : wrapped("  " + to_string(f), 4).substr(2)) + "\n";
+  }
+  return text;
+}
+
+}  // namespace gradual::lab
