@@ -5,7 +5,7 @@
 #include <cstdlib>
 
 #include "../autograd/grad_mode.h"
-#include "../core/support/text.h"
+#include "../core/support/message_text.h"
 #include "../core/support/throwf.h"
 #include "../optim/clip.h"
 #include "convert_model.h"
@@ -53,7 +53,7 @@ Recipe static_recipe(const std::string& name) {
   char* end = nullptr;
   const double scale = std::strtod(text.c_str(), &end);
   if (text.empty() || *end || !std::isfinite(scale) || !(scale > 0))
-    throw_error("recipe '" + name + "': after fp16-static: stands a positive number, as in fp16-static:128");
+    throw_error("recipe '" + name + "': fp16-static: must be followed by a positive number, as in fp16-static:128");
   Recipe r = recipe("fp16-master");
   r.name = name;
   r.description = "f16 model with norms and loss in f32, FP32 masters, static loss scale " + text;

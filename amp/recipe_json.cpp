@@ -130,7 +130,7 @@ Json parse(const std::string& text) {
     if (event == Json::parse_event_t::key) {
       const auto key = value.get<std::string>();
       if (std::ranges::find(open.back(), key) != open.back().end())
-        throw_error("recipes: the key \"" + key + "\" stands twice in one object");
+        throw_error("recipes: the key \"" + key + "\" is given twice in one object");
       open.back().push_back(key);
     }
     return true;

@@ -127,7 +127,7 @@ void DataLoader::load_state_dict(const StateDict& state) {
   }
   const std::int64_t epoch = state.integer("epoch"), position = state.integer("position");
   if (epoch < 0 || position < 0 || position > size())
-    throwf("DataLoader: the state stands at batch {} of epoch {}; an epoch has {} batches", position, epoch, size());
+    throwf("DataLoader: the state is at batch {} of epoch {}; an epoch has {} batches", position, epoch, size());
   const std::uint64_t seed = state.natural("seed");
   start_epoch(epoch);
   impl_->position = position;

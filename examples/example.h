@@ -28,7 +28,7 @@ class Arguments {
   std::string text(const std::string& name, const std::string& otherwise) {
     const std::size_t i = find(name);
     if (i >= words_.size()) return otherwise;
-    if (i + 1 >= words_.size()) throw UsageError(name + " wants a value");
+    if (i + 1 >= words_.size()) throw UsageError(name + " needs a value");
     used_[i + 1] = true;
     return words_[i + 1];
   }
@@ -36,7 +36,7 @@ class Arguments {
     const std::string word = text(name, std::to_string(otherwise));
     char* end = nullptr;
     const long value = std::strtol(word.c_str(), &end, 10);
-    if (*end != '\0' || value < 1) throw UsageError(name + " wants a whole number from 1 on, not '" + word + "'");
+    if (*end != '\0' || value < 1) throw UsageError(name + " takes a whole number from 1 on, not '" + word + "'");
     return value;
   }
   // The next word that is not a --name and was not read yet.

@@ -347,7 +347,8 @@ function heat() {
   document.getElementById("heat").replaceChildren(el("tr", {}, el("th", {}, "layer"), ...names.map(n => el("th", {}, n))),
     ...layers.map(l => el("tr", {}, el("td", {}, l || "outside of layers"), ...columns.map(c => cell(c[l])))));
 }
-// The ops of a step in order: a bar's lower part is the op's own error, the rest is inherited; in mean ulps, on a log scale.
+// The ops of a step in order, in mean ulps on a log scale: a bar's lower part is the op's own error, the rest is
+// inherited.
 function lineage() {
   const run = shadowed(document.getElementById("lineage-recipe").value);
   if (!run) return;

@@ -229,9 +229,9 @@ class Optimizer {
   std::vector<Tensor> flat_masters_;  // per group: the buffer of its masters
   std::vector<ParamState> states_;
   DeviceMirror device_steps_{[this](void* to, Device device) { upload_steps(to, device); },
-                             [this](const void* counts) { take_steps(counts); }};  // i64, of each parameter
-  Tensor device_rates_;                // of recorded steps: a Rates of each group
-  std::vector<Rates> uploaded_rates_;  // their values there
+                             [this](const void* counts) { take_steps(counts); }};  // i64, one count per parameter
+  Tensor device_rates_;                // for recorded steps: one Rates per group
+  std::vector<Rates> uploaded_rates_;  // the values that device_rates_ holds
 };
 
 }  // namespace gradual::optim

@@ -1,5 +1,5 @@
-# Fails if an object compiled for wider instructions than the build's default contains an inline function that the linker
-# could use for other code. Its own functions are in separate namespaces.
+# Fails if an object compiled for wider instructions than the build's default contains an inline function that the
+# linker could use for other code. Its own functions are in separate namespaces.
 #   cmake -DNM=... -DOBJECTS=A|B -P symbols.cmake
 
 string(REPLACE "|" ";" objects "${OBJECTS}")

@@ -6,7 +6,7 @@
 #include <utility>
 #include <vector>
 
-#include "../support/text.h"
+#include "../support/message_text.h"
 #include "../support/throwf.h"
 #include "synonyms.h"
 
@@ -58,7 +58,7 @@ void read_count(std::string_view text, Accumulator& a) {
     const auto [stop, error] = std::from_chars(digits.data(), end, n);
     if (error != std::errc() || stop != end || n < 1)
       throwf("{}=N takes a whole number from 1 on, not '{}'", name, text);
-    if (a.*count != 0) throwf("{} stands there twice", name);
+    if (a.*count != 0) throwf("{} is given twice", name);
     a.*count = n;
     return;
   }

@@ -5,8 +5,8 @@
 #include <cmath>
 #include <limits>
 
+#include "../support/message_text.h"
 #include "../support/philox.h"
-#include "../support/text.h"
 #include "../support/throwf.h"
 #include "rounding_kernels.h"
 
@@ -209,7 +209,7 @@ Rounding rounding_from_name(std::string_view text) {
     const auto [end, error] = std::from_chars(digits.data(), digits.data() + digits.size(), bits);
     if (error == std::errc() && end == digits.data() + digits.size() && bits >= 1 && bits <= 32)
       return {.mode = RoundingMode::stochastic, .random_bits = bits};
-    throwf("rounding '{}': after stochastic: stands the number of random bits, 1 to 32", text);
+    throwf("rounding '{}': stochastic: must be followed by the number of random bits, 1 to 32", text);
   }
   names.emplace_back("stochastic:BITS");
   throwf("no rounding '{}'; there are {}{}", text, join(names), did_you_mean(text, names));

@@ -9,9 +9,9 @@
 
 namespace gradual {
 
-// One line an op, for example
-//   forward   matmul          [32, 64] f16 x [64, 10] f16 -> [32, 10] f16   head            model.h:12      8.1 us
-//   forward   cast            [32, 64] f32 -> [32, 64] f16                  head            model.h:12      1.2 us  # amp: matmul is lower
+// One line per op, for example (columns narrowed here)
+//   forward   matmul   [32, 64] f16 x [64, 10] f16 -> [32, 10] f16   head   model.h:12   8.1 us
+//   forward   cast     [32, 64] f32 -> [32, 64] f16                  head   model.h:12   1.2 us  # amp: matmul is lower
 // phase (in backward: the forward op), op, inputs and outputs, module, source line, time, and the cause of an op that
 // the user did not write. With counts, also the effect of rounding on its results. An optimizer's call prints one more
 // line per parameter.

@@ -6,8 +6,8 @@ namespace gradual {
 
 void NestedList::append_to(std::vector<double>& values, const Shape& sizes, int dim) const {
   if (is_list_ != (dim < sizes.size()))
-    throwf("tensor: a {} stands where the first entries have {}", is_list_ ? "list" : "number",
-           is_list_ ? "a number" : "a list");
+    throwf("tensor: a {} in dim {}, where the first entry is a {}", is_list_ ? "list" : "number", dim,
+           is_list_ ? "number" : "list");
   if (!is_list_) return values.push_back(value_);
   const auto length = static_cast<std::int64_t>(list_.size());
   if (length != sizes[dim])

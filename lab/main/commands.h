@@ -23,7 +23,7 @@ inline constexpr std::array kCommands = {
     Command{"step", "one step of a training: whose errors move the loss, who loses the bits, the updates",
             step_command},
     Command{"diff", "the same step under two recipes: where they part, and why their losses differ", diff_command},
-    Command{"xray", "what scales of blocks clip and lose, and what other rules and sizes would", xray_command},
+    Command{"xray", "what scales of blocks clip and lose, next to other rules and sizes", xray_command},
     Command{"probe", "how this machine adds up products: order, bits and rounding, against what is documented",
             probe_command},
     Command{"search", "the cheapest format of each layer that trains as fp32 does", search_command},

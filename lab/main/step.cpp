@@ -69,7 +69,7 @@ int step_command(int argc, char** argv) {
   Arguments a;
   CLI::App app(
       "Trains with one recipe up to a step, and shows that step: which ops' errors move the loss, which layers lose\n"
-      "the bits, what each site does to the gradients, and what becomes of the updates.\n",
+      "the bits, what each site does to the gradients, and how much of each update arrives.\n",
       "gradual-lab step");
   app.add_option("--recipe", a.recipe, "a name or FILE.json")->capture_default_str();
   a.study.declare(app);

@@ -195,7 +195,7 @@ TEST_CASE("malformed recipes are errors that name the key and what is allowed") 
       {"[]", "recipe_from_json: one recipe is expected, given 0"},
       {"{}", "recipe number 1: \"name\" is missing"},
       {R"({"name": ""})", "recipe '': it needs a name"},
-      {R"({"name": "a", "name": "b"})", "recipes: the key \"name\" stands twice in one object"},
+      {R"({"name": "a", "name": "b"})", "recipes: the key \"name\" is given twice in one object"},
       {R"({"name": 3})", "recipe number 1: \"name\" is 3; allowed is a text"},
       {R"({"name": "a", "sacling": "none"})",
        "recipe 'a': unknown key \"sacling\"; allowed are base, name, description, mode, dtype, tf32, "

@@ -307,7 +307,8 @@ TEST_CASE("names, aliases and the registry") {
   CHECK_FALSE(fixed.scaling->dynamic);
   for (const char* bad : {"fp16-static:", "fp16-static:0", "fp16-static:-3", "fp16-static:12x", "fp16-static:inf"})
     CHECK(message_of([&] { amp::recipe(bad); }) ==
-          "recipe '" + std::string(bad) + "': after fp16-static: stands a positive number, as in fp16-static:128");
+          "recipe '" + std::string(bad) +
+              "': fp16-static: must be followed by a positive number, as in fp16-static:128");
   CHECK(message_of([] { amp::recipe("amp-fp61"); }) ==
         "no recipe 'amp-fp61'; there are fp32, tf32, fp16-pure, bf16-pure, fp16-master, bf16-master, amp-fp16, "
         "amp-bf16, fp8-delayed, fp8-current, fp8-rowwise, fp8-block128, mxfp8, mxfp6, mxfp4, nvfp4, msamp-o1, "

@@ -197,7 +197,7 @@ TEST_CASE("what is wrong with a loader's options or state is said") {
   StateDict state = a.state_dict();
   state.set("position", 6);
   CHECK(message_of([&] { a.load_state_dict(state); }) ==
-        "DataLoader: the state stands at batch 6 of epoch 0; an epoch has 5 batches");
+        "DataLoader: the state is at batch 6 of epoch 0; an epoch has 5 batches");
   CHECK(a.position() == 0);
   CHECK(test::contains(message_of([&] { a.start_epoch(-1); }), "they count from 0"));
 }

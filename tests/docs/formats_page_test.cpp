@@ -182,7 +182,7 @@ std::string odd_amaxes() {
   std::string text = head({"scaling", "oracle", "amax 0", "amax Inf", "amax NaN"});
   Scaling fine = kMx;
   fine.scale = ScaleFormat::power_of_two, fine.rule = ScaleRule::rceil;
-  const std::pair<const char*, Scaling> kinds[] = {{"one a tensor, or a row", {.kind = ScalingKind::tensor}},
+  const std::pair<const char*, Scaling> kinds[] = {{"one per tensor or row", {.kind = ScalingKind::tensor}},
                                                    {"blocks, `e8m0`", kMx},
                                                    {"blocks, power of two in f32", fine}};
   for (const auto& [kind, scaling] : kinds)
@@ -193,7 +193,7 @@ std::string odd_amaxes() {
       for (const double amax : {0.0, kInf, kNan}) cells.push_back(number(scale_of(amax, "e4m3fn", s).first));
       text += row(cells);
     }
-  std::vector<std::string> cells{"one a tensor, delayed", "Transformer Engine"};
+  std::vector<std::string> cells{"one per tensor, delayed", "Transformer Engine"};
   for (const float amax : {0.0F, static_cast<float>(kInf), static_cast<float>(kNan)}) {
     AmaxHistory history;
     history.scale = 4;

@@ -235,7 +235,7 @@ std::vector<Row> movement_rows() {
   rows.back().refuses("size", "view", [=] { view(f({3, 4}), {5}); });
   rows.back().refuses("two unknown", "only one size can be -1", [=] { view(f({4}), {-1, -1}); });
   rows.back().refuses("strides", "without a copy; use reshape", [=] { view(f({3, 4}).t(), {12}); });
-  rows.back().refuses("flatten", "lies behind end", [=] { flatten(f({2, 3}), 1, 0); });
+  rows.back().refuses("flatten", "is after end", [=] { flatten(f({2, 3}), 1, 0); });
   rows.push_back({.op = OpId::permute,
                   .policy = "pass",
                   .dtypes = kAll,

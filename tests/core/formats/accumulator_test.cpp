@@ -246,7 +246,7 @@ TEST_CASE("bad accumulators say what is allowed") {
       {"fp16-acc/promote=99999999999", "promote=N takes a whole number from 1 on"},
       {"fp16-acc/chunks=4", "no option 'chunks=4'; there are chunk=N and promote=N; did you mean 'chunk=N'?"},
       {"fp16-acc/", "no option ''"},
-      {"fp16-acc/chunk=2/chunk=3", "chunk stands there twice"},
+      {"fp16-acc/chunk=2/chunk=3", "chunk is given twice"},
       {"f64:toward-zero", "f64 sums are doubles"}};
   for (const auto& one : cases) {
     const std::string text = one.first, message = one.second;

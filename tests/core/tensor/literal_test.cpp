@@ -38,6 +38,6 @@ TEST_CASE("lists that are no tensor are an Error that says why") {
   CHECK(error_of([] {
           tensor({{1, 2}, {3}});
         }) == "tensor: a list of 1 in dim 1, where the first one has 2; all lists of a dim have one length");
-  CHECK(error_of([] { tensor({{1, 2}, 3}); }) == "tensor: a number stands where the first entries have a list");
-  CHECK(error_of([] { tensor({1, {2, 3}}); }) == "tensor: a list stands where the first entries have a number");
+  CHECK(error_of([] { tensor({{1, 2}, 3}); }) == "tensor: a number in dim 1, where the first entry is a list");
+  CHECK(error_of([] { tensor({1, {2, 3}}); }) == "tensor: a list in dim 1, where the first entry is a number");
 }
