@@ -23,7 +23,9 @@ TableOptions table_options(bool wide) {
 }
 
 void stop_on_signals() {
-  for (const int signal : {SIGINT, SIGTERM, SIGHUP, SIGPIPE}) std::signal(signal, on_signal);
+  for (const int signal : {SIGINT, SIGTERM, SIGHUP})
+    if (std::signal(signal, SIG_IGN) != SIG_IGN) std::signal(signal, on_signal);
+  std::signal(SIGPIPE, on_signal);
 }
 
 int stop_signal() { return asked; }

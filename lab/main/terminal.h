@@ -19,7 +19,8 @@ template <class... A> void say(std::FILE* to, fmt::format_string<A...> text, A&&
 TableOptions table_options(bool wide);
 
 // After this call SIGINT, SIGTERM, SIGHUP and SIGPIPE request a stop: the program writes results and report of the runs
-// so far. A second signal, except SIGPIPE, ends it at once.
+// so far. A second signal, except SIGPIPE, ends it at once. The first three stay ignored if the program is started with
+// them ignored, as by nohup.
 void stop_on_signals();
 // The signal that requested the stop; 0: none.
 int stop_signal();

@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# A signal in mid-training stops gradual-lab as Ctrl-C does: results.json and the report of what there is are written, and
-# the status is 128 and the signal's number. signals.sh GRADUAL_LAB FOLDER
+# A signal in mid-training stops gradual-lab as Ctrl-C does: results.json and the report of the runs so far are written,
+# and the status is 128 and the signal's number. A signal that the starter ignores stays ignored.
+# signals.sh GRADUAL_LAB FOLDER
 set -u
 lab=$1 out=$2 status=0
 export OMP_WAIT_POLICY=passive OMP_NUM_THREADS=1
@@ -19,19 +20,35 @@ check() {
   if [[ $bad ]]; then echo "SIG$1: $bad"; status=1; else echo "SIG$1: ok"; fi
 }
 
-for signal in INT:2 TERM:15 HUP:1; do
-  name=${signal%:*}
-  # a shell without job control starts what is in the background with SIGINT ignored; the program sets its own handler
-  "$lab" --model mlp --recipes fp32 --epochs 100000 --out "$out/$name" >"$out/$name.log" 2>&1 &
+# start NAME COMMAND...: trains by COMMAND in the background, and returns once training has begun.
+start() {
+  local name=$1
+  shift
+  "$@" "$lab" --model mlp --recipes fp32 --epochs 100000 --out "$out/$name" >"$out/$name.log" 2>&1 &
   for ((i = 0; i < 300; ++i)); do
     grep -q 'mlp on' "$out/$name.log" && break
     sleep 0.1
   done
   sleep 0.5
+}
+
+for signal in INT:2 TERM:15 HUP:1; do
+  name=${signal%:*}
+  start "$name" env --default-signal=INT  # a shell without job control ignores SIGINT for what it starts with &
   kill -s "$name" $!
   wait $!
   check "$name" $((128 + ${signal#*:})) $?
 done
+
+# Under nohup SIGHUP stops nothing, and under a shell without job control SIGINT does not; SIGTERM does.
+start NOHUP nohup
+kill -s HUP $!
+kill -s INT $!
+sleep 1
+kill -0 $! || { echo "nohup: ended by a signal that was ignored"; status=1; }
+kill -s TERM $!
+wait $!
+check NOHUP 143 $?
 
 # A pipe that is closed after one line.
 "$lab" --model mlp --recipes fp32,tf32,bf16-pure --epochs 1 --out "$out/PIPE" 2>&1 | head -n 1 >"$out/PIPE.log"
