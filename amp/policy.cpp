@@ -5,7 +5,7 @@
 #include <optional>
 
 #include "../autograd/rule.h"
-#include "../core/support/text.h"
+#include "../core/support/message_text.h"
 #include "../core/support/throwf.h"
 
 namespace gradual::amp {

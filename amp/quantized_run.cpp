@@ -6,7 +6,7 @@
 
 #include "../autograd/grad_mode.h"
 #include "../core/ops/ops.h"
-#include "../core/support/text.h"
+#include "../core/support/message_text.h"
 #include "../core/support/throwf.h"
 #include "cast_stats.h"
 
@@ -20,15 +20,19 @@ QuantizeOptions options_for(const Quantizer& q) {
   return o;
 }
 
-// Rounds a gradient in place, unless an element is not finite. On a GPU the check runs on the device, unless an
-// observer counts. Random numbers are drawn in any case.
+// Rounds a gradient in place, unless an element is not finite. On a GPU the check runs on the device, and the host
+// reads its result only to count. Random numbers are drawn in any case.
 void store_finite(const Tensor& gradient, const Quantizer& q, CastTally* tally) {
   QuantizeOptions o = options_for(q);
-  if (gradient.device().is_cuda() && !tally) {
+  const auto count = [&] {
+    if (tally) o.stats = {&tally->counts, &tally->exponents}, o.scaled_exponents = true;
+  };
+  if (gradient.device().is_cuda()) {
     const Tensor finite = lt(absmax_tensor(gradient), std::numeric_limits<double>::infinity());
+    if (tally && finite.item() != 0) count();
     gradient.copy_(where(finite, fake_quantize(gradient, q, o), gradient));
   } else if (std::isfinite(absmax(gradient))) {
-    if (tally) o.stats = {&tally->counts, &tally->exponents}, o.scaled_exponents = true;
+    count();
     gradient.copy_(fake_quantize(gradient, q, o));
   }
 }

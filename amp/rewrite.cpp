@@ -8,7 +8,7 @@
 #include "../autograd/rule.h"
 #include "../core/ops/fusions.h"
 #include "../core/ops/ops.h"
-#include "../core/support/text.h"
+#include "../core/support/message_text.h"
 #include "../core/support/throwf.h"
 
 namespace gradual::amp {

@@ -48,12 +48,6 @@ class RuleContext {
   bool create_graph_, frees_;
 };
 
-// Calls a gradient op (relu_backward, gelu_backward) on the received gradient, whose memory it may reuse, and a saved
-// tensor.
-Tensor slope_row(const RuleContext& c, OpId op, const Attrs& attrs, const Tensor& saved);
-// The received gradient times gelu's slope at x: one op, with the history of the composed form under create_graph.
-Tensor gelu_gradient(const RuleContext& c, const Tensor& x);
-
 using RuleFn = void (*)(const RuleContext&);
 
 // Bits of Rule::saves.

@@ -1,7 +1,7 @@
 // Backward rules of contractions and pooling: each gradient is a contraction again.
 #include "../core/ops/fusions.h"
 #include "../core/ops/ops.h"
-#include "rule.h"
+#include "rules_elementwise.h"
 
 namespace gradual {
 namespace {
@@ -52,7 +52,7 @@ void linear_gradients(const C& c, const Tensor& g) {
 
 void linear_rule(const C& c) { linear_gradients(c, c.grad()); }
 void linear_relu_rule(const C& c) {
-  const Tensor g = slope_row(c, OpId::relu_backward, {}, c.take_output(0));
+  const Tensor g = times_slope(c, OpId::relu_backward, {}, c.take_output(0));
   linear_gradients(c, g);
 }
 

@@ -1,10 +1,11 @@
 // Backward rules of the elementwise ops.
+#include "rules_elementwise.h"
+
 #include <cmath>
 #include <numbers>
 
 #include "../core/ops/dispatch.h"
 #include "../core/ops/ops.h"
-#include "rule.h"
 
 namespace gradual {
 namespace {
@@ -118,9 +119,9 @@ void register_unary() {
   set_rule(OpId::erf, {in(0)},
            [](const C& c) { c.set(0, c.take_grad() * (exp(-square(c.input(0))) * (2 * std::numbers::inv_sqrtpi))); });
   // Selection: multiplying by a 0/1 mask would turn an Inf in the gradient into NaN where the mask is 0.
-  set_rule(OpId::relu, {out(0)}, [](const C& c) { c.set(0, slope_row(c, OpId::relu_backward, {}, c.output(0))); });
+  set_rule(OpId::relu, {out(0)}, [](const C& c) { c.set(0, times_slope(c, OpId::relu_backward, {}, c.output(0))); });
   set_rule(OpId::relu_backward, {in(1), 0}, [](const C& c) {
-    if (c.needs(0)) c.set(0, slope_row(c, OpId::relu_backward, {}, c.input(1)));
+    if (c.needs(0)) c.set(0, times_slope(c, OpId::relu_backward, {}, c.input(1)));
   });
   set_rule(OpId::leaky_relu, {in(0)},
            [](const C& c) { c.set(0, where(c.input(0) > 0, c.grad(), c.grad() * c.scalar())); });
@@ -149,7 +150,7 @@ void register_unary() {
 
 }  // namespace
 
-Tensor slope_row(const C& c, OpId op, const Attrs& attrs, const Tensor& saved) {
+Tensor times_slope(const C& c, OpId op, const Attrs& attrs, const Tensor& saved) {
   Tensor dy = c.take_grad();  // not const: dispatch may reuse it
   const Tensor* const inputs[] = {&dy, &saved};
   return dispatch1(op, TensorRefs(inputs, 2, 1), attrs, SourceLocation::current());
@@ -157,7 +158,7 @@ Tensor slope_row(const C& c, OpId op, const Attrs& attrs, const Tensor& saved) {
 
 Tensor gelu_gradient(const C& c, const Tensor& x) {
   const Gelu form = c.get<Gelu>();
-  if (!c.create_graph()) return slope_row(c, OpId::gelu_backward, form, x);
+  if (!c.create_graph()) return times_slope(c, OpId::gelu_backward, form, x);
   return with_history(call_row(OpId::gelu_backward, form, c.grad(), x)[0],
                       c.grad() * gelu_slope(x, form == Gelu::tanh));
 }

@@ -4,7 +4,7 @@
 #include <iterator>
 #include <unordered_set>
 
-#include "../core/support/text.h"
+#include "../core/support/message_text.h"
 #include "../core/support/throwf.h"
 
 namespace gradual {

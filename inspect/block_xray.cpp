@@ -13,7 +13,7 @@
 #include "../core/quantize/quantizer_call.h"
 #include "../core/quantize/quantizer_kernels.h"
 #include "../core/support/throwf.h"
-#include "csv.h"
+#include "csv_text.h"
 
 namespace gradual::inspect {
 namespace {

@@ -1,4 +1,4 @@
-#include "csv.h"
+#include "csv_text.h"
 
 #include <nlohmann/json.hpp>
 #include <sstream>

@@ -5,17 +5,20 @@
 #include <algorithm>
 #include <cmath>
 #include <map>
+#include <string_view>
 
-#include "csv.h"
+#include "../core/ops/fusions.h"
+#include "csv_text.h"
 
 namespace gradual::inspect {
 namespace {
 
-// The key by which rows of two recipes are paired; empty for rows that a recipe adds. linear_relu has the key of its
-// product.
+// The key by which rows of two recipes are paired; empty for rows that a recipe adds. A fused op has the key of its
+// first op.
 std::string key(const ShadowRow& r) {
   if (r.op == "cast" || r.op == "quantize" || r.cause == "loss scaling" || r.op == "unscale_") return "";
-  const std::string op = r.op == "linear_relu" || r.op == "linear_gelu" ? "linear" : r.op;
+  const auto fusion = std::ranges::find(fusions(), r.op, [](const Fusion& f) { return gradual::to_string(f.whole); });
+  const std::string_view op = fusion != fusions().end() ? gradual::to_string(fusion->first) : r.op;
   const std::string shape = r.results.substr(0, r.results.find(']'));
   return fmt::format("{}|{}|{}|{}|{}", gradual::to_string(r.phase), r.module, r.parameter, op, shape);
 }

@@ -9,7 +9,7 @@
 #include "../amp/quantized_run.h"
 #include "../autograd/autograd.h"
 #include "../core/support/throwf.h"
-#include "csv.h"
+#include "csv_text.h"
 #include "error_sum.h"
 #include "mirror.h"
 

@@ -13,7 +13,7 @@
 #include "../core/ops/parameter_inputs.h"
 #include "../core/quantize/quantizer_call.h"
 #include "../core/support/multiversion.h"
-#include "csv.h"
+#include "csv_text.h"
 
 namespace gradual::inspect {
 namespace {

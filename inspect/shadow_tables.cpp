@@ -4,7 +4,7 @@
 #include <cmath>
 
 #include "../core/support/throwf.h"
-#include "csv.h"
+#include "csv_text.h"
 #include "shadow.h"
 
 namespace gradual::inspect {

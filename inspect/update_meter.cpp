@@ -9,7 +9,7 @@
 #include "../core/ops/ops.h"
 #include "../core/ops/parameter_inputs.h"
 #include "../core/quantize/quantizer_call.h"
-#include "csv.h"
+#include "csv_text.h"
 #include "error_sum.h"
 #include "exact.h"
 

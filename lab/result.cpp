@@ -12,7 +12,7 @@
 #include "../core/files/json_text.h"
 #include "../core/support/error.h"
 #include "../core/support/threads.h"
-#include "../inspect/csv.h"
+#include "../inspect/csv_text.h"
 #include "gradual/version.h"
 
 namespace gradual::embedded {

@@ -10,7 +10,7 @@
 
 #include "../core/ops/ops.h"
 #include "../core/support/generator.h"
-#include "../core/support/text.h"
+#include "../core/support/message_text.h"
 #include "../core/support/throwf.h"
 #include "run.h"
 #include "verdict.h"

@@ -4,8 +4,8 @@
 #include <algorithm>
 #include <cmath>
 
-#include "../core/support/text.h"
-#include "../inspect/csv.h"
+#include "../core/support/message_text.h"
+#include "../inspect/csv_text.h"
 #include "search.h"
 
 namespace gradual::lab {

@@ -7,7 +7,7 @@
 #include <unordered_set>
 
 #include "../autograd/grad_mode.h"
-#include "../core/support/text.h"
+#include "../core/support/message_text.h"
 
 namespace gradual::nn {
 namespace {

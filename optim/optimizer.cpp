@@ -7,7 +7,7 @@
 #include "../core/ops/dispatch.h"
 #include "../core/ops/fusions.h"
 #include "../core/ops/ops.h"
-#include "../core/support/text.h"
+#include "../core/support/message_text.h"
 #include "../core/support/throwf.h"
 #include "../core/tensor/device_recording.h"
 #include "quantized_moments.h"

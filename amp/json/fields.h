@@ -12,7 +12,7 @@
 #include <vector>
 
 #include "../../core/formats/format.h"
-#include "../../core/support/text.h"
+#include "../../core/support/message_text.h"
 #include "../../core/support/throwf.h"
 
 namespace gradual::amp {

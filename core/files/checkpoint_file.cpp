@@ -10,7 +10,7 @@
 
 #include <nlohmann/json.hpp>
 
-#include "../support/text.h"
+#include "../support/message_text.h"
 #include "../support/throwf.h"
 #include "input_file.h"
 #include "json_text.h"

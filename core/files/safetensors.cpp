@@ -8,7 +8,7 @@
 
 #include <nlohmann/json.hpp>
 
-#include "../support/text.h"
+#include "../support/message_text.h"
 #include "../support/throwf.h"
 #include "atomic_file.h"
 #include "input_file.h"

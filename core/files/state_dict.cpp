@@ -3,7 +3,7 @@
 #include <optional>
 #include <utility>
 
-#include "../support/text.h"
+#include "../support/message_text.h"
 #include "../support/throwf.h"
 
 namespace gradual {

@@ -3,7 +3,7 @@
 #include <cmath>
 #include <vector>
 
-#include "../support/text.h"
+#include "../support/message_text.h"
 #include "../support/throwf.h"
 #include "synonyms.h"
 

@@ -5,7 +5,7 @@
 #include <cmath>
 #include <limits>
 
-#include "../support/text.h"
+#include "../support/message_text.h"
 #include "../support/throwf.h"
 #include "synonyms.h"
 

@@ -3,7 +3,7 @@
 
 #include <span>
 
-#include "../support/text.h"
+#include "../support/message_text.h"
 
 namespace gradual {
 

@@ -3,7 +3,7 @@
 #include <algorithm>
 
 #include "../formats/convert_kernels.h"
-#include "stream.h"
+#include "streaming_store.h"
 
 namespace gradual::cpu {
 namespace {

@@ -5,7 +5,7 @@
 #include <unordered_set>
 #include <vector>
 
-#include "../support/text.h"
+#include "../support/message_text.h"
 #include "../support/throwf.h"
 
 namespace gradual {

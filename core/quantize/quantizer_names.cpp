@@ -1,7 +1,7 @@
 // The text of describe(Quantizer).
 #include <fmt/format.h>
 
-#include "../support/text.h"
+#include "../support/message_text.h"
 #include "quantizer.h"
 
 namespace gradual {

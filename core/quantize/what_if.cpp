@@ -7,8 +7,8 @@
 #include <mutex>
 
 #include "../ops/dispatch.h"
+#include "../support/message_text.h"
 #include "../support/parallel.h"
-#include "../support/text.h"
 #include "../support/throwf.h"
 
 namespace gradual {

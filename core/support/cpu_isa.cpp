@@ -4,8 +4,8 @@
 #include <cstdlib>
 #include <string>
 
+#include "message_text.h"
 #include "multiversion.h"
-#include "text.h"
 #include "throwf.h"
 
 #if defined(__x86_64__)

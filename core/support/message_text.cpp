@@ -1,4 +1,4 @@
-#include "text.h"
+#include "message_text.h"
 
 #include <fmt/format.h>
 

@@ -4,7 +4,7 @@
 
 #include <cstdint>
 
-#include "pool.h"
+#include "thread_pool.h"
 #include "threads.h"
 
 namespace gradual {

@@ -4,7 +4,7 @@
 #include <atomic>
 #include <string>
 
-#include "pool.h"
+#include "thread_pool.h"
 #include "throwf.h"
 
 #ifdef _OPENMP

@@ -2,7 +2,7 @@
 
 #include <fmt/format.h>
 #include <gradual/core/support/error.h>
-#include <gradual/core/support/text.h>
+#include <gradual/core/support/message_text.h>
 #include <gradual/core/support/threads.h>
 
 #include <cmath>
