@@ -44,6 +44,12 @@ Tensor along(OpId op, const Tensor& x, int dim, bool keepdim, Loc loc) {
   return unary(op, x, loc, DimAttrs{wrap_dim(dim, x.dim(), to_string(op).data()), keepdim});
 }
 
+Tensor extreme_at(OpId op, const Tensor& x, OptionalDim dim, bool keepdim, Loc loc) {
+  if (dim) return along(op, x, *dim, keepdim, loc);
+  const Tensor place = along(op, flatten(x, 0, -1, loc), 0, false, loc);
+  return keepdim ? reshape(place, Shape::filled(x.dim(), 1), loc) : place;
+}
+
 Tensor indexed(OpId op, TensorRefs inputs, int dim, Loc loc, std::int64_t size = 0) {
   return run(op, inputs, IndexAttrs{wrap_dim(dim, inputs[0].dim(), to_string(op).data()), size}, loc);
 }
@@ -53,13 +59,6 @@ PoolAttrs attrs_of(const Pool2dOptions& o, const Tensor& x, Size2 size = 0) {
   a.channels_last = x.defined() && is_channels_last(x.sizes(), x.strides());
   for (int i = 0; i < 2; ++i) a.stride[i] = a.stride[i] ? a.stride[i] : a.kernel[i];
   return a;
-}
-
-const Tensor& in_place(OpId op, const Tensor& x, const Tensor& other, const Attrs& attrs, Loc loc) {
-  // In-place ops take an undefined operand for a number, so a user's undefined tensor is an Error here.
-  if (&other != &kNone && !other.defined()) throwf("{}: the operand is an undefined tensor", to_string(op));
-  run(op, {&x, &other}, attrs, loc);
-  return x;
 }
 
 const Operand& mask(const Operand& a) {
@@ -101,18 +100,6 @@ Tensor operator|(const Operand& a, const Operand& b) { return logical_or(mask(a)
 Tensor operator^(const Operand& a, const Operand& b) { return logical_xor(mask(a), mask(b)); }
 Tensor operator~(const Operand& a) { return logical_not(*mask(a).tensor, a.where); }
 
-const Tensor& Tensor::add_(const Tensor& y, double alpha, Loc l) const {
-  return in_place(OpId::add_, *this, y, ScalarAttrs{alpha}, l);
-}
-const Tensor& Tensor::add_(double v, Loc l) const { return in_place(OpId::add_, *this, kNone, ScalarAttrs{v}, l); }
-const Tensor& Tensor::mul_(const Tensor& y, Loc l) const { return in_place(OpId::mul_, *this, y, {}, l); }
-const Tensor& Tensor::mul_(double v, Loc l) const { return in_place(OpId::mul_, *this, kNone, ScalarAttrs{v}, l); }
-const Tensor& Tensor::copy_(const Tensor& y, Loc l) const { return in_place(OpId::copy_, *this, y, {}, l); }
-const Tensor& Tensor::fill_(double value, Loc loc) const {
-  run(OpId::fill_, {this}, ScalarAttrs{value}, loc);
-  return *this;
-}
-
 Tensor where(const Tensor& condition, const Operand& a, const Operand& b) {
   if (!condition.defined() || (!a.is_number() && !a.tensor->defined()) || (!b.is_number() && !b.tensor->defined()))
     throw_error("where: an operand is an undefined tensor");
@@ -125,8 +112,8 @@ Tensor where(const Tensor& condition, const Operand& a, const Operand& b) {
 }
 
 Tensor var(const Tensor& x, const Shape& d, bool k, double c, Loc l) { return reduce(OpId::var, x, d, k, l, c); }
-Tensor argmax(const Tensor& x, int dim, bool keepdim, Loc loc) { return along(OpId::argmax, x, dim, keepdim, loc); }
-Tensor argmin(const Tensor& x, int dim, bool keepdim, Loc loc) { return along(OpId::argmin, x, dim, keepdim, loc); }
+Tensor argmax(const Tensor& x, OptionalDim d, bool k, Loc loc) { return extreme_at(OpId::argmax, x, d, k, loc); }
+Tensor argmin(const Tensor& x, OptionalDim d, bool k, Loc loc) { return extreme_at(OpId::argmin, x, d, k, loc); }
 Tensor norm(const Tensor& x, double p, const Shape& d, bool k, Loc l) { return reduce(OpId::norm, x, d, k, l, p); }
 
 Tensor matmul(const Tensor& a, const Tensor& b, Loc loc) { return run(OpId::matmul, {&a, &b}, {}, loc); }
@@ -276,7 +263,7 @@ Tensor flatten(const Tensor& x, int start, int end, Loc loc) {
   if (x.dim() == 0) return reshape(x, {1}, loc);
   const int a = wrap_dim(start, x.dim(), "flatten");
   const int b = wrap_dim(end, x.dim(), "flatten");
-  if (a > b) throwf("flatten: start {} lies behind end {}", start, end);
+  if (a > b) throwf("flatten: start {} is after end {}", start, end);
   Shape sizes;
   std::int64_t run = 1;
   for (int i = 0; i < x.dim(); ++i) {
@@ -323,7 +310,7 @@ std::vector<Tensor> split(const Tensor& x, std::int64_t size, int dim, Loc loc) 
 
 Tensor contiguous(const Tensor& x, Loc loc) { return x.is_contiguous() ? x : clone(x, loc); }
 Tensor channels_last(const Tensor& x, Loc loc) {
-  if (x.dim() != 4) throwf("channels_last: wants images [N, C, H, W], got {}", to_string(x.sizes()));
+  if (x.dim() != 4) throwf("channels_last: takes images [N, C, H, W], given {}", to_string(x.sizes()));
   const Tensor rows = permute(x, {0, 2, 3, 1}, loc);
   return rows.is_contiguous() ? x : permute(clone(rows, loc), {0, 3, 1, 2}, loc);
 }

@@ -79,11 +79,11 @@ Tensor operator^(const Operand& a, const Operand& b);
 Tensor operator~(const Operand& a);
 inline Tensor operator!(const Tensor& a) { return ~a; }
 
-// More reductions. argmax and argmin give i64, the first of equals.
+// More reductions. argmax and argmin give i64, the first of equals; without a dim, its place in row-major order.
 Tensor var(const Tensor& x, const Shape& dims = {}, bool keepdim = false, double correction = 1, Loc = Loc::current());
 Tensor norm(const Tensor& x, double p = 2, const Shape& dims = {}, bool keepdim = false, Loc loc = Loc::current());
-Tensor argmax(const Tensor& x, int dim, bool keepdim = false, Loc loc = Loc::current());
-Tensor argmin(const Tensor& x, int dim, bool keepdim = false, Loc loc = Loc::current());
+Tensor argmax(const Tensor& x, OptionalDim dim = {}, bool keepdim = false, Loc loc = Loc::current());
+Tensor argmin(const Tensor& x, OptionalDim dim = {}, bool keepdim = false, Loc loc = Loc::current());
 
 // Contractions: exact products, f32 accumulation (f64 for f64; an AccumulatorScope changes it), one rounding at the
 // end.

@@ -1,6 +1,7 @@
-// Tensor's methods that are ops: each calls the function of ops.h.
+// Tensor's methods that are ops: each calls the function of ops.h. The ops in place have no function.
 #include "../support/throwf.h"
 #include "../tensor/tensor.h"
+#include "dispatch.h"
 #include "ops.h"
 
 namespace gradual {
@@ -45,12 +46,34 @@ Tensor Tensor::index(std::initializer_list<Index> indices, SourceLocation l) con
   Tensor Tensor::name(const Shape& d, bool k, SourceLocation l) const { return gradual::name(*this, d, k, l); }
 #include "../ops.def"
 Tensor Tensor::amax(const Shape& d, bool k, SourceLocation l) const { return gradual::max(*this, d, k, l); }
-Tensor Tensor::argmax(int d, bool k, SourceLocation l) const { return gradual::argmax(*this, d, k, l); }
-Tensor Tensor::argmin(int d, bool k, SourceLocation l) const { return gradual::argmin(*this, d, k, l); }
+Tensor Tensor::argmax(OptionalDim d, bool k, SourceLocation l) const { return gradual::argmax(*this, d, k, l); }
+Tensor Tensor::argmin(OptionalDim d, bool k, SourceLocation l) const { return gradual::argmin(*this, d, k, l); }
+Tensor Tensor::var(const Shape& d, bool k, double c, Loc l) const { return gradual::var(*this, d, k, c, l); }
+Tensor Tensor::norm(double p, const Shape& d, bool k, Loc l) const { return gradual::norm(*this, p, d, k, l); }
+Tensor Tensor::gelu(Gelu form, SourceLocation l) const { return gradual::gelu(*this, form, l); }
 Tensor Tensor::softmax(int d, SourceLocation l) const { return gradual::softmax(*this, d, l); }
 Tensor Tensor::log_softmax(int d, SourceLocation l) const { return gradual::log_softmax(*this, d, l); }
 Tensor Tensor::clamp(double a, double b, SourceLocation l) const { return gradual::clamp(*this, a, b, l); }
 Tensor Tensor::matmul(const Tensor& o, SourceLocation l) const { return gradual::matmul(*this, o, l); }
+
+// `other`: an operand, or null for the number in `attrs`.
+static const Tensor& in_place(OpId op, const Tensor& x, const Tensor* other, const Attrs& attrs, Loc loc) {
+  if (other && !other->defined()) throwf("{}: the operand is an undefined tensor", to_string(op));
+  const Tensor none;
+  dispatch(op, {&x, other ? other : &none}, attrs, loc);
+  return x;
+}
+const Tensor& Tensor::add_(const Tensor& y, double alpha, Loc l) const {
+  return in_place(OpId::add_, *this, &y, ScalarAttrs{alpha}, l);
+}
+const Tensor& Tensor::add_(double v, Loc l) const { return in_place(OpId::add_, *this, nullptr, ScalarAttrs{v}, l); }
+const Tensor& Tensor::mul_(const Tensor& y, Loc l) const { return in_place(OpId::mul_, *this, &y, {}, l); }
+const Tensor& Tensor::mul_(double v, Loc l) const { return in_place(OpId::mul_, *this, nullptr, ScalarAttrs{v}, l); }
+const Tensor& Tensor::copy_(const Tensor& y, Loc l) const { return in_place(OpId::copy_, *this, &y, {}, l); }
+const Tensor& Tensor::fill_(double value, Loc loc) const {
+  dispatch(OpId::fill_, {this}, ScalarAttrs{value}, loc);
+  return *this;
+}
 
 // The dividend of /=. Error if it is not floating.
 static const Tensor& dividend(const Tensor& x) {

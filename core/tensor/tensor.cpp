@@ -25,7 +25,7 @@ void Tensor::fail_data(DType asked) const {
   throwf("data: the tensor is {}, asked for {}", to_string(dtype()), to_string(asked));
 }
 
-std::int64_t Tensor::size(std::int64_t d) const {
+std::int64_t Tensor::size(int d) const {
   if (dim() == 0) throwf("size: a 0-d tensor has no dim {}", d);
   return sizes()[wrap_dim(d, dim(), "size")];
 }

@@ -23,6 +23,8 @@
 namespace gradual {
 
 using SourceLocation = std::source_location;
+using OptionalDim = std::optional<int>;  // none: all dims, as one
+enum class Gelu;                         // core/ops/attrs.h
 
 // Autograd's data of a tensor. core owns it as an opaque object; autograd/node.h defines it.
 struct GradMetaBase {
@@ -85,7 +87,7 @@ class Tensor {
   Device device() const { return impl().storage->device; }
   const Shape& sizes() const { return impl().sizes; }
   const Shape& strides() const { return impl().strides; }
-  std::int64_t size(std::int64_t dim) const;  // negative dims count from the end
+  std::int64_t size(int dim) const;  // negative dims count from the end
   std::int64_t numel() const { return impl().numel; }
   int dim() const { return impl().sizes.size(); }
   std::int64_t offset() const { return impl().offset; }
@@ -155,8 +157,13 @@ class Tensor {
   Tensor name(const Shape& dims = {}, bool keepdim = false, SourceLocation loc = SourceLocation::current()) const;
 #include "../ops.def"
   Tensor amax(const Shape& dims = {}, bool keepdim = false, SourceLocation loc = SourceLocation::current()) const;
-  Tensor argmax(int dim, bool keepdim = false, SourceLocation loc = SourceLocation::current()) const;
-  Tensor argmin(int dim, bool keepdim = false, SourceLocation loc = SourceLocation::current()) const;
+  Tensor argmax(OptionalDim dim = {}, bool keepdim = false, SourceLocation loc = SourceLocation::current()) const;
+  Tensor argmin(OptionalDim dim = {}, bool keepdim = false, SourceLocation loc = SourceLocation::current()) const;
+  Tensor var(const Shape& dims = {}, bool keepdim = false, double correction = 1,
+             SourceLocation loc = SourceLocation::current()) const;
+  Tensor norm(double p = 2, const Shape& dims = {}, bool keepdim = false,
+              SourceLocation loc = SourceLocation::current()) const;
+  Tensor gelu(Gelu form = {}, SourceLocation loc = SourceLocation::current()) const;  // Gelu::exact
   Tensor softmax(int dim, SourceLocation loc = SourceLocation::current()) const;
   Tensor log_softmax(int dim, SourceLocation loc = SourceLocation::current()) const;
   Tensor clamp(double low, double high, SourceLocation loc = SourceLocation::current()) const;
@@ -210,23 +217,23 @@ concept DTypeOrDevice = std::same_as<T, DType> || std::same_as<T, Device>;
 inline TensorOptions options_of(DType dtype) { return {.dtype = dtype}; }
 inline TensorOptions options_of(Device device) { return {.device = device}; }
 
-// Creation. empty, zeros, ones and full also take a dtype or a device alone: zeros({2}, DType::f16).
+// Creation. empty, zeros, ones, full, rand, randn and tensor also take a dtype or a device alone: zeros(2, DType::f16).
 Tensor empty(const Shape& sizes, TensorOptions options = {});  // uninitialised
 Tensor zeros(const Shape& sizes, TensorOptions options = {});
 Tensor ones(const Shape& sizes, TensorOptions options = {});
 Tensor full(const Shape& sizes, double value, TensorOptions options = {});
-template <DTypeOrDevice T> Tensor empty(const Shape& sizes, T where) { return empty(sizes, options_of(where)); }
-template <DTypeOrDevice T> Tensor zeros(const Shape& sizes, T where) { return zeros(sizes, options_of(where)); }
-template <DTypeOrDevice T> Tensor ones(const Shape& sizes, T where) { return ones(sizes, options_of(where)); }
-template <DTypeOrDevice T> Tensor full(const Shape& sizes, double value, T where) {
-  return full(sizes, value, options_of(where));
-}
+template <DTypeOrDevice T> Tensor empty(const Shape& sizes, T on) { return empty(sizes, options_of(on)); }
+template <DTypeOrDevice T> Tensor zeros(const Shape& sizes, T on) { return zeros(sizes, options_of(on)); }
+template <DTypeOrDevice T> Tensor ones(const Shape& sizes, T on) { return ones(sizes, options_of(on)); }
+template <DTypeOrDevice T> Tensor full(const Shape& s, double value, T on) { return full(s, value, options_of(on)); }
 Tensor scalar(double value, TensorOptions options = {});  // 0-d
 Tensor arange(double start, double stop, double step = 1, TensorOptions options = {.dtype = DType::i64});
 Tensor linspace(double start, double stop, std::int64_t count, TensorOptions options = {});
 Tensor eye(std::int64_t n, TensorOptions options = {});
 Tensor rand(const Shape& sizes, TensorOptions options = {}, Generator& g = default_generator());   // [0, 1)
 Tensor randn(const Shape& sizes, TensorOptions options = {}, Generator& g = default_generator());  // N(0, 1)
+template <DTypeOrDevice T> Tensor rand(const Shape& sizes, T on) { return rand(sizes, options_of(on)); }
+template <DTypeOrDevice T> Tensor randn(const Shape& sizes, T on) { return randn(sizes, options_of(on)); }
 Tensor randint(std::int64_t low, std::int64_t high, const Shape& sizes, TensorOptions options = {.dtype = DType::i64},
                Generator& g = default_generator());
 Tensor randperm(std::int64_t n, Generator& g = default_generator());  // i64
