@@ -80,7 +80,7 @@ Tensor cast_leaf(CastCache& cache, const Tensor& leaf, DType dtype, SourceLocati
   return y;
 }
 
-DType half_of(Device device) { return device.is_cuda() ? DType::f16 : DType::bf16; }
+DType half_of(Device device) { return columns().half[static_cast<int>(device.type)]; }
 
 // Attention's mask, the fourth input, keeps its dtype, because half dtypes would lose large negative numbers.
 int castable_inputs(const OpCall& call) {

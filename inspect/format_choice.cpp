@@ -7,6 +7,7 @@
 
 #include "../amp/rewrite.h"
 #include "../autograd/autograd.h"
+#include "../core/ops/fusions.h"
 #include "../core/support/throwf.h"
 #include "gradient_sites.h"
 #include "shadow.h"
@@ -20,12 +21,14 @@ class Products final : public Interceptor {
   explicit Products(std::vector<FormatSite>& sites) : sites_(sites) {}
   Outputs call(const OpCall& call) override {
     Outputs out = next_below_amp(call);
-    constexpr OpId kProducts[] = {OpId::matmul, OpId::linear, OpId::linear_relu, OpId::linear_gelu, OpId::conv2d};
-    if (std::ranges::find(kProducts, call.op) == std::end(kProducts) || !amp::is_parameter(call[1])) return out;
+    constexpr OpId kProducts[] = {OpId::matmul, OpId::linear, OpId::conv2d};
+    const Fusion* const fusion = fusion_of(call);
+    const OpId op = fusion ? fusion->first : call.op;
+    if (std::ranges::find(kProducts, op) == std::end(kProducts) || !amp::is_parameter(call[1])) return out;
     const Tensor &x = call[0], &w = call[1];
     auto site = std::ranges::find(sites_, context().module, &FormatSite::layer);
     if (site == sites_.end()) site = sites_.insert(site, {.layer = context().module});
-    const std::int64_t summed = call.op == OpId::conv2d ? w.numel() / w.size(0) : x.sizes().back();
+    const std::int64_t summed = op == OpId::conv2d ? w.numel() / w.size(0) : x.sizes().back();
     site->x += static_cast<double>(x.numel()), site->w += static_cast<double>(w.numel());
     site->y += static_cast<double>(out[0].numel());
     site->multiplications += static_cast<double>(out[0].numel()) * static_cast<double>(summed);

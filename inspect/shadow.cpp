@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "../autograd/node.h"
+#include "../core/ops/fusions.h"
 #include "../core/ops/ops.h"
 #include "../core/ops/parameter_inputs.h"
 #include "../core/quantize/quantizer_call.h"
@@ -16,8 +17,9 @@ namespace gradual::inspect {
 namespace {
 
 bool is_relu(const OpCall& call) {
-  return call.op == OpId::relu || call.op == OpId::leaky_relu || call.op == OpId::linear_relu ||
-         (call.op == OpId::batch_norm && call.get<NormAttrs>().relu);
+  const Fusion* const fusion = fusion_of(call);
+  const OpId last = fusion ? fusion->second : call.op;
+  return last == OpId::relu || last == OpId::leaky_relu;
 }
 
 // The share of elements for which f64 decides otherwise; 0 for ops that decide nothing.

@@ -79,19 +79,20 @@ Tensor TransformerBlock::operator()(const Tensor& x, const Tensor& mask, SourceL
 
 namespace {
 
-// gelu(layer(x)): one op, unless a hook must see the tensor between the two or an UnfusedScope is active.
+// gelu(layer(x)), as one op if the two fuse.
 Tensor gelu_after(Linear& layer, const Tensor& x, Gelu form) {
-  if (!fused_rows() || layer.has_hooks()) return gelu(layer(x), form);
+  const Fusion* const fusion = layer.fusion_with(OpId::gelu);
+  if (!fusion) return gelu(layer(x), form);
   const ModuleCall call(layer, SourceLocation::current());
-  return layer.forward_fused(x, *find_fusion(OpId::linear, OpId::gelu), form);
+  return layer.forward_fused(x, *fusion, form, {});
 }
 
-// residual + layer(x): one op if dropout is active, unless a hook must see the tensor between or an UnfusedScope is
-// active.
+// residual + layer(x), as one op if the two fuse.
 Tensor add_dropped(Dropout& layer, Tensor x, const Tensor& residual) {
-  if (!layer.drops() || !fused_rows() || layer.has_hooks()) return residual + layer(x);
+  const Fusion* const fusion = layer.fusion_with(OpId::add);
+  if (!fusion) return residual + layer(x);
   const ModuleCall call(layer, SourceLocation::current());
-  return layer.forward_add(std::move(x), residual);
+  return layer.forward_fused(std::move(x), *fusion, {}, residual);
 }
 
 }  // namespace

@@ -1,6 +1,7 @@
 // Dropout.
 #pragma once
 
+#include "../core/ops/dispatch.h"
 #include "../core/ops/ops.h"
 #include "module.h"
 
@@ -14,10 +15,17 @@ class Dropout : public Layer {
     if (!(p >= 0 && p <= 1)) throw_error("Dropout: p is " + std::to_string(p) + "; allowed are 0 to 1");
   }
   Tensor forward(const Tensor& x) override { return drops() ? dropout(x, p_) : x; }
-  bool drops() const { return training() && p_ > 0; }
-  Tensor forward_add(const Operand& x, const Tensor& residual) { return dropout_add(x, residual, p_); }
+  std::optional<OpId> ends_in() const override { return drops() ? only<Dropout>(OpId::dropout) : std::nullopt; }
+  Tensor forward_fused(const Operand& x, const Fusion& fusion, const Attrs& second, const Tensor& other) override {
+    const Attrs own = DropoutAttrs{p_, default_generator().next()};
+    const Tensor* const inputs[] = {x.tensor, &other};
+    return dispatch1(fusion.whole, TensorRefs(inputs, 2, x.temporary ? 1u : 0u), fusion.whole_attrs(own, second),
+                     x.where);
+  }
 
  private:
+  bool drops() const { return training() && p_ > 0; }
+
   double p_;
 };
 

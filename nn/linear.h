@@ -21,8 +21,8 @@ struct Linear : Layer {
   }
   Tensor forward(const Tensor& x) override { return linear(x, weight, bias); }
   std::optional<OpId> ends_in() const override { return only<Linear>(OpId::linear); }
-  Tensor forward_fused(const Tensor& x, const Fusion& fusion, const Attrs& second) override {
-    return dispatch1(fusion.whole, {&x, &weight, &bias}, fusion.whole_attrs({}, second), Loc::current());
+  Tensor forward_fused(const Operand& x, const Fusion& fusion, const Attrs& second, const Tensor&) override {
+    return dispatch1(fusion.whole, {x.tensor, &weight, &bias}, fusion.whole_attrs({}, second), Loc::current());
   }
 
   Tensor& weight;

@@ -39,7 +39,12 @@ Tensor Module::forward(const Tensor&) {
   throwf("{}: has no forward for one tensor; call its operator(), or override forward(const Tensor&)", kind());
 }
 
-Tensor Module::forward_fused(const Tensor&, const Fusion& fusion, const Attrs&) {
+const Fusion* Module::fusion_with(OpId second) const {
+  const std::optional<OpId> first = fused_rows() && !has_hooks() ? ends_in() : std::nullopt;
+  return first ? find_fusion(*first, second) : nullptr;
+}
+
+Tensor Module::forward_fused(const Operand&, const Fusion& fusion, const Attrs&, const Tensor&) {
   throwf("{}: does not run {}; override forward_fused where ends_in() names an op", kind(), to_string(fusion.whole));
 }
 

@@ -20,6 +20,10 @@
 #include "../core/ops/fusions.h"
 #include "../core/tensor/tensor.h"
 
+namespace gradual {
+class Operand;  // core/ops/ops.h
+}
+
 namespace gradual::nn {
 
 class Module;
@@ -111,14 +115,17 @@ class Module {
   void set_hook(ModuleHook hook) { hook_ = std::move(hook); }  // null: none
   bool has_hooks() const { return hook_ || !forward_hooks_.empty(); }
 
-  // Sequential uses these to run two adjacent layers as one fused op (core/ops/fusions.h). A class derived from a layer
+  // Sequential and TransformerBlock use these to run two adjacent layers as one fused op (core/ops/fusions.h). A class derived from a layer
   // may compute something else, so the library's layers answer only for their exact type (only()). The op of one input
   // that this module computes, with its attributes; none by default.
   virtual std::optional<std::pair<OpId, Attrs>> as_op() const { return std::nullopt; }
   // The last op of forward, if forward_fused can run a fusion in its place; none by default.
   virtual std::optional<OpId> ends_in() const { return std::nullopt; }
-  // second(forward(x)) for a fusion whose first op is ends_in().
-  virtual Tensor forward_fused(const Tensor& x, const Fusion& fusion, const Attrs& second);
+  // The fusion of ends_in() and `second`; null if there is none, a hook must see the tensor between the two, or an
+  // UnfusedScope is active.
+  const Fusion* fusion_with(OpId second) const;
+  // second(forward(x), other) for a fusion whose first op is ends_in(). `other`: the further input of `second`, if any.
+  virtual Tensor forward_fused(const Operand& x, const Fusion& fusion, const Attrs& second, const Tensor& other);
 
  protected:
   struct Child {

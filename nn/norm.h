@@ -1,6 +1,7 @@
 // Normalisation layers. In half models amp keeps layers derived from Norm in f32.
 #pragma once
 
+#include "../core/ops/ops.h"
 #include "module.h"
 
 namespace gradual::nn {
@@ -22,8 +23,8 @@ class BatchNorm : public Norm {
  public:
   Tensor forward(const Tensor& x) override { return run(x, nullptr, {}); }
   std::optional<OpId> ends_in() const override;
-  Tensor forward_fused(const Tensor& x, const Fusion& fusion, const Attrs& second) override {
-    return run(x, &fusion, second);
+  Tensor forward_fused(const Operand& x, const Fusion& fusion, const Attrs& second, const Tensor&) override {
+    return run(*x.tensor, &fusion, second);
   }
 
   Tensor& weight;

@@ -95,6 +95,7 @@ struct Columns {
   KernelFn cuda[kOpCount] = {};
   CompositeFn composite[kOpCount] = {};
   Capability cpu_capability[kOpCount] = {}, cuda_capability[kOpCount] = {};
+  DType half[2] = {DType::bf16, DType::f16};  // by DeviceType: what Autocast casts to by default
   // oneDNN's version and instruction set; null if it is not built.
   std::string_view (*onednn_description)() = nullptr;
 };

@@ -1,5 +1,6 @@
 // The table of fusions. A fused op computes second(first(..)) in one kernel, with the bits of the two ops. Autocast's
-// policy and splitting, costs, inference and the layers of nn read this table; none of them names a fused op.
+// policy and splitting, costs, inference, the layers of nn and inspect read this table. Only the columns (kernels,
+// backward rules), the functions of ops.h and this table name a fused op; a test checks it.
 #pragma once
 
 #include <span>

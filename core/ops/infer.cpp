@@ -61,15 +61,6 @@ void same(const OpCall& c, OutSpec* out) {
   keep_strides(c[0], *out);
 }
 
-void infer_dropout_add(const OpCall& c, OutSpec* out) {
-  const Tensor& x = need(c, 0, "a tensor", Kind::real);
-  const Tensor& residual = need(c, 1, "a residual", Kind::real);
-  need_same_sizes(c, 1, x.sizes(), "the residual");
-  out->dtype = promote(x.dtype(), residual.dtype());
-  out->sizes = x.sizes();
-  keep_strides(is_channels_last(x) ? x : residual, *out);  // as add does
-}
-
 // Inputs: dy and the saved tensor, of the same sizes.
 void infer_activation_backward(const OpCall& c, OutSpec* out) {
   same(c, out);
@@ -337,7 +328,6 @@ void register_inference() {
   }
   set([](const OpCall& c, OutSpec* out) { same(c, out), out->dtype = c.get<DType>(); }, {OpId::cast});
   set(same, {OpId::to_device, OpId::dropout});
-  set(infer_dropout_add, {OpId::dropout_add});
   set(same_contiguous, {OpId::clone});
   set(infer_arg, {OpId::argmax, OpId::argmin});
   set(infer_view, {OpId::view});

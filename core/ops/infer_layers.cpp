@@ -46,7 +46,7 @@ void infer_linear(const OpCall& c, OutSpec* out) {
   out->dtype = contraction_dtype(x.dtype());
 }
 
-// A fusion whose second op is elementwise in the output of the first.
+// A fusion whose second op is elementwise, in the output of the first and in others of its sizes.
 void infer_fusion(const OpCall& c, OutSpec* out) {
   const Fusion& f = *fusion_of(c.op);
   const Attrs attrs = f.first_attrs(*c.attrs);
@@ -54,6 +54,15 @@ void infer_fusion(const OpCall& c, OutSpec* out) {
   first.attrs = &attrs;
   columns().infer[static_cast<int>(f.first)](first, out);
   if (f.middle > 0) out[f.middle] = out[0];
+  for (int i = op_info(f.first).inputs; i < c.inputs.size(); ++i) {
+    need(c, 0, "a tensor", Kind::real);
+    const Tensor& residual = need(c, i, "a residual", Kind::real);
+    need_same_sizes(c, i, out->sizes, "the residual");
+    out->dtype = promote(out->dtype, residual.dtype());
+    if (out->has_strides && is_channels_last(out->sizes, out->strides)) continue;
+    out->has_strides = false;
+    keep_strides(residual, *out);  // as the op of two operands does
+  }
 }
 
 void infer_linear_backward_weight(const OpCall& c, OutSpec* out) {
@@ -300,7 +309,7 @@ void inference::register_layers() {
   set(infer_cross_entropy, {OpId::cross_entropy});
   set(infer_cross_entropy_backward, {OpId::cross_entropy_backward});
   for (const Fusion& f : fusions())
-    if (f.is_row() && f.others() == 0) set(infer_fusion, {f.whole});
+    if (f.is_row()) set(infer_fusion, {f.whole});
 }
 
 }  // namespace gradual

@@ -14,6 +14,7 @@
 #include "../../nn/norm.h"
 #include "../../nn/sequential.h"
 #include "../../optim/adam.h"
+#include "../support/cpu_backends.h"
 #include "../support/gpu.h"
 #include "support.h"
 
@@ -81,8 +82,12 @@ void check_recipes(Device device, double eps) {
 
 }  // namespace
 
-TEST_CASE("steps of every recipe have the same bits with and without observers") {
-  check_recipes(Device::cpu(), 1e-3);
+TEST_CASE("steps of every recipe have the same bits with and without observers, by every CPU backend") {
+  for (const CpuBackend backend : testing::cpu_backends()) {
+    CAPTURE(to_string(backend));
+    const CpuBackendScope scope(backend);
+    check_recipes(Device::cpu(), 1e-3);
+  }
   check_recipes(Device::cpu(), 1e-8);  // 0 in f16: fp16-pure ends in NaN
 }
 

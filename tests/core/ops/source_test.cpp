@@ -1,9 +1,11 @@
-// What asks for a kind of device: above the backends, code that places memory, and nothing that chooses an arithmetic.
+// What the sources above the backends name: where a kind of device is asked for (to place memory, never to choose an
+// arithmetic), and who knows fused ops.
 #include <doctest/doctest.h>
+#include <gradual/core/ops/fusions.h>
 
 #include <filesystem>
 #include <fstream>
-#include <iterator>
+#include <functional>
 #include <map>
 #include <string>
 
@@ -19,32 +21,67 @@ int count(const std::string& text, const std::string& what) {
   return n;
 }
 
+// f(its path, its text without comments) for each source file outside of the backends.
+void for_sources(const std::function<void(const std::string&, const std::string&)>& f) {
+  for (const char* folder : {"core", "autograd", "nn", "optim", "amp", "data", "inspect", "lab"})
+    for (const auto& entry : fs::recursive_directory_iterator(source_dir() + "/" + folder)) {
+      const std::string file = fs::relative(entry.path(), source_dir()).generic_string();
+      if (!file.ends_with(".h") && !file.ends_with(".cpp")) continue;
+      if (file.starts_with("core/cpu/") || file.starts_with("core/onednn/")) continue;
+      std::ifstream in(entry.path());
+      std::string text;
+      for (std::string line; std::getline(in, line);) text += line.substr(0, line.find("//")) + '\n';
+      f(file, text);
+    }
+}
+
 }  // namespace
 
-TEST_CASE("above the backends only code that places memory asks whether a device is a GPU") {
+TEST_CASE("above the backends only code that places memory asks for a kind of device") {
   const std::map<std::string, int> allowed = {
-      {"amp/autocast.cpp", 1},                    // the default dtype of a region: f16 on a GPU, bf16 on the CPU
       {"amp/quantized_run.cpp", 1},               // where a check for Inf and NaN runs
       {"core/observe/observer.cpp", 2},           // which clock times a call
       {"core/ops/dispatch.cpp", 4},               // selects the device and its backend's column
       {"core/quantize/quantized_tensor.cpp", 4},  // where codes are packed and read; the same bits
-      {"core/quantize/quantizer.cpp", 5},         // where amaxes and scales are computed; the same bits
-      {"core/tensor/device.h", 1},                // defines it
-      {"core/tensor/memory.cpp", 2},
-      {"core/tensor/storage.cpp", 1},
-      {"core/tensor/tensor.cpp", 2},
+      {"core/quantize/quantizer.cpp", 6},         // where amaxes and scales are computed; the same bits
+      {"core/tensor/device.cpp", 1},              // its name
+      {"core/tensor/device.h", 2},                // defines them
+      {"core/tensor/memory.cpp", 3},
+      {"core/tensor/print.cpp", 1},   // the device is printed
+      {"core/tensor/random.cpp", 1},  // where numbers are drawn
+      {"core/tensor/storage.cpp", 4},
+      {"core/tensor/tensor.cpp", 3},
+      {"core/tensor/tensor.h", 1},        // data<T>() is on the CPU alone
+      {"data/dataset.cpp", 1},            // datasets stay on the CPU
+      {"lab/lab.cpp", 1},                 // selects the device
+      {"lab/run.cpp", 2},                 // its name in the results
       {"optim/clip.cpp", 1},              // where norms are added up
+      {"optim/grad_scaler.cpp", 1},       // where the loss scale is kept; the same bits
       {"optim/optimizer.cpp", 1},         // where codes of moments stay
       {"optim/optimizer_device.cpp", 1},  // where steps are counted
   };
-  for (const char* folder : {"core", "autograd", "nn", "optim", "amp", "data"})
-    for (const auto& entry : fs::recursive_directory_iterator(source_dir() + "/" + folder)) {
-      const std::string file = fs::relative(entry.path(), source_dir()).generic_string();
-      if (!entry.is_regular_file() || file.starts_with("core/cpu/") || file.starts_with("core/onednn/")) continue;
-      std::ifstream in(entry.path());
-      const std::string text(std::istreambuf_iterator<char>(in), {});
-      const auto found = allowed.find(file);
-      CAPTURE(file);
-      CHECK(count(text, "is_cuda()") == (found == allowed.end() ? 0 : found->second));
+  int files = 0;
+  for_sources([&](const std::string& file, const std::string& text) {
+    const auto found = allowed.find(file);
+    CAPTURE(file);
+    CHECK(count(text, "is_cuda()") + count(text, "is_cpu()") == (found == allowed.end() ? 0 : found->second));
+    ++files;
+  });
+  CHECK(files > 200);
+}
+
+TEST_CASE("only kernels, backward rules, the functions of ops and the table name a fused op") {
+  int named = 0;
+  for_sources([&](const std::string& file, const std::string& text) {
+    const bool may = file == "core/ops/fusions.cpp" || file == "core/ops/ops.h" || file == "core/ops/ops.cpp" ||
+                     file.starts_with("autograd/rules_");
+    CAPTURE(file);
+    for (const gradual::Fusion& f : gradual::fusions()) {
+      if (!f.is_row()) continue;
+      const int n = count(text, std::string(to_string(f.whole)));
+      CHECK((may || n == 0));
+      named += n;
     }
+  });
+  CHECK(named > 10);
 }
