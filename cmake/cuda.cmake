@@ -57,7 +57,7 @@ if(NOT GRADUAL_CUDA STREQUAL "OFF")
 endif()
 
 if(NOT GRADUAL_HAVE_CUDA)
-  target_sources(gradual PRIVATE ${cuda_dir}/stub.cpp)
+  target_sources(gradual PRIVATE ${cuda_dir}/stub/stub.cpp)
   return()
 endif()
 

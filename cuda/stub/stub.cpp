@@ -1,10 +1,10 @@
 // Replaces the CUDA backend in builds without it: GPU tensors cannot be created, and the error tells why.
-#include "../core/kernels/loss_scale.h"
-#include "../core/quantize/quantizer_kernels.h"
-#include "../core/support/error.h"
-#include "../core/tensor/device_recording.h"
-#include "cuda.h"
-#include "runtime/graph.h"
+#include "../../core/kernels/loss_scale.h"
+#include "../../core/quantize/quantizer_kernels.h"
+#include "../../core/support/error.h"
+#include "../../core/tensor/device_recording.h"
+#include "../cuda.h"
+#include "../runtime/graph.h"
 
 namespace gradual {
 

@@ -1,0 +1,45 @@
+# cmake/rooms.cmake must pass on a copy of the sources, and fail on each forbidden include that is planted there.
+#   cmake -DSOURCE=.. -DCOPY=folder -P rooms.cmake
+
+cmake_minimum_required(VERSION 3.25)
+file(REMOVE_RECURSE ${COPY})
+foreach(folder core autograd nn optim data amp cuda inspect dist lab)
+  if(EXISTS ${SOURCE}/${folder})
+    file(COPY ${SOURCE}/${folder} DESTINATION ${COPY} FILES_MATCHING PATTERN *.h PATTERN *.cpp PATTERN *.cu PATTERN *.def)
+  endif()
+endforeach()
+file(COPY ${SOURCE}/gradual.h DESTINATION ${COPY})
+
+function(check expected)  # "": it passes; else it fails, and its output contains this
+  execute_process(COMMAND ${CMAKE_COMMAND} -DSOURCE=${COPY} -P ${SOURCE}/cmake/rooms.cmake RESULT_VARIABLE status
+                  OUTPUT_VARIABLE output ERROR_VARIABLE output)
+  string(REGEX REPLACE "[ \n]+" " " output "${output}")
+  if(expected STREQUAL "" AND NOT status EQUAL 0)
+    message(SEND_ERROR "fails on the sources as they are: ${output}")
+  elseif(NOT expected STREQUAL "" AND (status EQUAL 0 OR NOT output MATCHES "${expected}"))
+    message(SEND_ERROR "status ${status}, and no '${expected}'")
+  endif()
+endfunction()
+
+function(plant file line expected)
+  file(APPEND ${COPY}/${file} "${line}\n")
+  check("${expected}")
+  if(EXISTS ${SOURCE}/${file})
+    configure_file(${SOURCE}/${file} ${COPY}/${file} COPYONLY)
+  else()
+    file(REMOVE ${COPY}/${file})
+  endif()
+endfunction()
+
+check("")
+plant(core/cpu/pool.cpp "#include \"fast/kernels.h\"" "core/cpu/pool.cpp includes core/cpu/fast/kernels.h")
+plant(amp/json/fields.h "#include \"../../lab/lab.h\"" "amp/json/fields.h includes lab/lab.h")
+plant(core/support/error.h "  #  include \"../tensor/tensor.h\"" "core/support/error.h includes core/tensor/tensor.h")
+plant(nn/linear.h "#include <gradual/lab/lab.h>" "nn/linear.h includes lab/lab.h")
+plant(optim/clip.cpp "#include \"amp/recipe.h\"" "optim/clip.cpp includes amp/recipe.h")
+plant(cuda/emulator/fiber.h "#include \"../../core/ops/op.h\"" "cuda/emulator/fiber.h includes core/ops/op.h")
+plant(inspect/ledger.cpp "#include \"../lab/main/terminal.h\"" "inspect/ledger.cpp includes lab/main/terminal.h")
+plant(autograd/engine.cpp "#include \"../gradual.h\"" "autograd/engine.cpp includes gradual.h")
+plant(core/extra/x.h "" "core/extra has no line")
+plant(other/x.cpp "" "other has no line")
+check("")
