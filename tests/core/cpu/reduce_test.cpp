@@ -245,6 +245,12 @@ TEST_CASE("argmax and argmin take the first of equals") {
   CHECK(values(argmax(x, 0)) == std::vector<double>{0, 0, 0});
   CHECK(argmax(x, -1, true).sizes() == Shape{2, 1});
   CHECK(argmax(scalar(4), 0).item() == 0);
+  CHECK(x.argmax().item() == 1);  // without a dim: in row-major order
+  CHECK(x.t().argmax().item() == 2);
+  CHECK(x.argmin({}, true).sizes() == Shape{1, 1});
+  CHECK(values(x.argmin({}, true)) == std::vector<double>{3});
+  CHECK(argmax(scalar(4)).item() == 0);
+  CHECK_THROWS_WITH_AS(zeros({0, 2}).argmax(), doctest::Contains("empty range"), Error);
   const Tensor y = randint(0, 50, {30, 2500});
   for (const Tensor& t : {y, y.t().clone().t(), y.to(DType::u8)}) {
     const Tensor a = argmax(t, 1);

@@ -224,6 +224,20 @@ TEST_CASE("one integer is a shape or a dim; a dtype or a device alone are option
   CHECK(zeros({2}, DType::f16).dtype() == DType::f16);
   CHECK(full(2, 3, Device::cpu()).device().is_cpu());
   CHECK(ones(2).to(Device::cpu(), DType::bf16).dtype() == DType::bf16);
+  CHECK(rand({2}, DType::f16).dtype() == DType::f16);
+  CHECK(randn(2, DType::bf16).dtype() == DType::bf16);
+  CHECK(randn({2, 3}, Device::cpu()).sizes() == Shape{2, 3});
+  CHECK(tensor({{1, 2}, {3, 4}}, DType::f64).dtype() == DType::f64);
+}
+
+TEST_CASE("gelu, var and norm are methods") {
+  const Tensor x = tensor({{1, -5, 3}, {3, 2, -1}}, DType::f64);
+  CHECK(values(x.gelu()) == values(gelu(x)));
+  CHECK(values(x.gelu(Gelu::tanh)) == values(gelu(x, Gelu::tanh)));
+  CHECK(x.norm().item() == 7);
+  CHECK(values(x.norm(1, 1, true)) == std::vector<double>{9, 6});
+  CHECK(values(x.var(0)) == std::vector<double>{2, 24.5, 8});
+  CHECK(values(x.var(0, false, 0)) == std::vector<double>{1, 12.25, 4});
 }
 
 TEST_CASE("amax is a tensor, over any dims") {
