@@ -87,13 +87,6 @@ int castable_inputs(const OpCall& call) {
   return call.op == OpId::scaled_dot_product_attention ? 3 : call.inputs.size();
 }
 
-// The call with attributes that make its kernel widen half inputs itself.
-Outputs run_with(const OpCall& call, const Attrs& attrs) {
-  OpCall wide = call;
-  wide.attrs = &attrs;
-  return next_below_amp(wide);
-}
-
 }  // namespace
 
 class Autocast::Region final : public Interceptor, public std::enable_shared_from_this<Region> {
@@ -163,7 +156,7 @@ Outputs Autocast::Region::call(const OpCall& call) {
       break;
     case PolicyKind::fp32:
       if (const auto widened = capability(call.op, on).widened)
-        if (const std::optional<Attrs> attrs = widened(call)) return run_with(call, *attrs);
+        if (const auto attrs = widened(call)) return next_below_amp({call.op, call.inputs, &*attrs, call.where});
       break;
     default: break;  // cast: the entry's own
   }

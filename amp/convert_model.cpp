@@ -40,11 +40,8 @@ StateDict master_state_dict(const nn::Module& model, optim::Optimizer& optimizer
   for (const auto& [name, value] : model.state_dict()) {
     const Tensor& stored = std::get<Tensor>(value);
     const auto found = masters.find(stored.unsafe_impl()->storage->id);
-    if (found != masters.end() && found->second.sizes() == stored.sizes()) {
-      wide.set(name, found->second);
-    } else {
-      wide.set(name, is_half(stored.dtype()) ? cast(stored, DType::f32) : stored);
-    }
+    const bool has_master = found != masters.end() && found->second.sizes() == stored.sizes();
+    wide.set(name, has_master ? found->second : is_half(stored.dtype()) ? cast(stored, DType::f32) : stored);
   }
   return wide;
 }

@@ -21,20 +21,16 @@ QuantizeOptions options_for(const Quantizer& q) {
 }
 
 // Rounds a gradient in place, unless an element is not finite. On a GPU the check runs on the device, and the host
-// reads its result only to count. Random numbers are drawn in any case.
+// reads one of its own only to count. Random numbers are drawn in any case.
 void store_finite(const Tensor& gradient, const Quantizer& q, CastTally* tally) {
   QuantizeOptions o = options_for(q);
-  const auto count = [&] {
-    if (tally) o.stats = {&tally->counts, &tally->exponents}, o.scaled_exponents = true;
-  };
-  if (gradient.device().is_cuda()) {
-    const Tensor finite = lt(absmax_tensor(gradient), std::numeric_limits<double>::infinity());
-    if (tally && finite.item() != 0) count();
-    gradient.copy_(where(finite, fake_quantize(gradient, q, o), gradient));
-  } else if (std::isfinite(absmax(gradient))) {
-    count();
-    gradient.copy_(fake_quantize(gradient, q, o));
-  }
+  const bool here = gradient.device().is_cpu();
+  const bool finite = (here || tally) && std::isfinite(absmax(gradient));
+  if (here && !finite) return;
+  if (finite && tally) o.stats = {&tally->counts, &tally->exponents}, o.scaled_exponents = true;
+  const Tensor rounded = fake_quantize(gradient, q, o);
+  const double most = std::numeric_limits<double>::infinity();
+  gradient.copy_(here ? rounded : where(lt(absmax_tensor(gradient), most), rounded, gradient));
 }
 
 // Calls f(the module's quantisation, its path, parameter) for parameters of at least two dims.

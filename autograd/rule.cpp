@@ -1,7 +1,9 @@
 #include "rule.h"
 
 #include <algorithm>
+#include <numbers>
 
+#include "../core/ops/ops.h"
 #include "../core/support/throwf.h"
 #include "engine.h"
 #include "function.h"
@@ -10,6 +12,18 @@ namespace gradual {
 namespace {
 
 Rule table[kOpCount];
+
+// exact: Phi(x) + x phi(x). tanh form (Hendrycks and Gimpel 2016): derivative of 0.5 x (1 + tanh u).
+Tensor gelu_slope(const Tensor& x, bool tanh_form) {
+  if (!tanh_form) {
+    const Tensor cdf = erf(x * (1 / std::numbers::sqrt2)) * 0.5 + 0.5;
+    return cdf + x * (exp(square(x) * -0.5) * (std::numbers::inv_sqrtpi / std::numbers::sqrt2));
+  }
+  const double k = std::sqrt(2 / std::numbers::pi);
+  const Tensor t = tanh((x + x * square(x) * 0.044715) * k);
+  const Tensor du = (square(x) * (3 * 0.044715) + 1) * k;
+  return (t + 1) * 0.5 + x * (1 - square(t)) * du * 0.5;
+}
 
 }  // namespace
 
@@ -44,6 +58,19 @@ Tensor RuleContext::take_output(int i) const {
 bool RuleContext::put_slice(const SliceAttrs& attrs, const Tensor& g) const {
   autograd::Engine* const engine = autograd::Engine::current();
   return engine && needs(0) && engine->put_slice(node_, attrs, g);
+}
+
+Tensor times_slope(const RuleContext& c, OpId op, const Attrs& attrs, const Tensor& saved) {
+  Tensor dy = c.take_grad();  // not const: dispatch may reuse it
+  const Tensor* const inputs[] = {&dy, &saved};
+  return dispatch1(op, TensorRefs(inputs, 2, 1), attrs, SourceLocation::current());
+}
+
+Tensor gelu_gradient(const RuleContext& c, const Tensor& x) {
+  const Gelu form = c.get<Gelu>();
+  if (!c.create_graph()) return times_slope(c, OpId::gelu_backward, form, x);
+  return with_history(call_row(OpId::gelu_backward, form, c.grad(), x)[0],
+                      c.grad() * gelu_slope(x, form == Gelu::tanh));
 }
 
 int saves_of(const Rule& rule, std::uint32_t needs) {

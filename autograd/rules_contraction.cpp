@@ -1,7 +1,7 @@
 // Backward rules of contractions and pooling: each gradient is a contraction again.
 #include "../core/ops/fusions.h"
 #include "../core/ops/ops.h"
-#include "rules_elementwise.h"
+#include "rule.h"
 
 namespace gradual {
 namespace {

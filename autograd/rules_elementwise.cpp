@@ -1,11 +1,10 @@
 // Backward rules of the elementwise ops.
-#include "rules_elementwise.h"
-
 #include <cmath>
 #include <numbers>
 
 #include "../core/ops/dispatch.h"
 #include "../core/ops/ops.h"
+#include "rule.h"
 
 namespace gradual {
 namespace {
@@ -55,17 +54,6 @@ template <bool kMax> void extreme(const C& c) {
     const Tensor loses = kMax ? lt(mine, operand(c, other)) : gt(mine, operand(c, other));
     c.set(i, where(loses, 0, where(eq(mine, operand(c, other)), half, g)));
   }
-}
-// exact: Phi(x) + x phi(x). tanh form (Hendrycks and Gimpel 2016): derivative of 0.5 x (1 + tanh u).
-Tensor gelu_slope(const Tensor& x, bool tanh_form) {
-  if (!tanh_form) {
-    const Tensor cdf = erf(x * (1 / std::numbers::sqrt2)) * 0.5 + 0.5;
-    return cdf + x * (exp(square(x) * -0.5) * (std::numbers::inv_sqrtpi / std::numbers::sqrt2));
-  }
-  const double k = std::sqrt(2 / std::numbers::pi);
-  const Tensor t = tanh((x + x * square(x) * 0.044715) * k);
-  const Tensor du = (square(x) * (3 * 0.044715) + 1) * k;
-  return (t + 1) * 0.5 + x * (1 - square(t)) * du * 0.5;
 }
 Tensor silu_slope(const Tensor& x, const Tensor& s) { return s * (x * (1 - s) + 1); }
 
@@ -149,19 +137,6 @@ void register_unary() {
 }
 
 }  // namespace
-
-Tensor times_slope(const C& c, OpId op, const Attrs& attrs, const Tensor& saved) {
-  Tensor dy = c.take_grad();  // not const: dispatch may reuse it
-  const Tensor* const inputs[] = {&dy, &saved};
-  return dispatch1(op, TensorRefs(inputs, 2, 1), attrs, SourceLocation::current());
-}
-
-Tensor gelu_gradient(const C& c, const Tensor& x) {
-  const Gelu form = c.get<Gelu>();
-  if (!c.create_graph()) return times_slope(c, OpId::gelu_backward, form, x);
-  return with_history(call_row(OpId::gelu_backward, form, c.grad(), x)[0],
-                      c.grad() * gelu_slope(x, form == Gelu::tanh));
-}
 
 void register_elementwise_rules() {
   register_binary();

@@ -69,9 +69,7 @@ static TextDataset split_windows(std::string_view text, const TextOptions& o, co
   return {std::move(vocabulary), std::move(train), std::move(test)};
 }
 
-TextDataset make_text_dataset(std::string_view text, TextOptions options) {
-  return split_windows(text, options, "text");
-}
+TextDataset make_text_dataset(std::string_view t, TextOptions o) { return split_windows(t, o, "text"); }
 
 TextDataset read_text(const std::string& path, TextOptions options) {
   return split_windows(gunzip_if_packed(read_file(path), path), options, path);

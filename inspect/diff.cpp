@@ -5,9 +5,7 @@
 #include <algorithm>
 #include <cmath>
 #include <map>
-#include <string_view>
 
-#include "../core/ops/fusions.h"
 #include "csv_text.h"
 
 namespace gradual::inspect {

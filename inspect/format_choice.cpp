@@ -7,7 +7,6 @@
 
 #include "../amp/rewrite.h"
 #include "../autograd/autograd.h"
-#include "../core/ops/fusions.h"
 #include "../core/support/throwf.h"
 #include "gradient_sites.h"
 #include "shadow.h"

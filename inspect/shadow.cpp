@@ -4,7 +4,6 @@
 #include <utility>
 
 #include "../autograd/node.h"
-#include "../core/ops/fusions.h"
 #include "../core/ops/ops.h"
 #include "../core/ops/parameter_inputs.h"
 #include "../core/quantize/quantizer_call.h"

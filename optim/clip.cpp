@@ -1,11 +1,9 @@
 #include "clip.h"
 
-#include <algorithm>
 #include <cmath>
 #include <limits>
 
 #include "../autograd/grad_mode.h"
-#include "../core/ops/dispatch.h"
 #include "../core/ops/ops.h"
 #include "../core/support/throwf.h"
 
@@ -21,25 +19,7 @@ std::vector<Tensor> gradients_of(const std::vector<Tensor>& params) {
 
 // At least FP32.
 Tensor norm_of(const Tensor& gradient, double p) {
-  return norm(gradient.dtype() == DType::f64 ? gradient : cast(gradient, DType::f32), p);
-}
-
-bool on_one_gpu(const std::vector<Tensor>& gradients) {
-  return !gradients.empty() && std::ranges::all_of(gradients, [&](const Tensor& g) {
-    return g.device().is_cuda() && g.device() == gradients[0].device();
-  });
-}
-
-// The factor is a number on the GPU; 1 if no clipping is needed.
-GradNorm clip_there(const std::vector<Tensor>& gradients, double max_norm, double p) {
-  std::vector<Tensor> norms = {zeros({1}, {.dtype = DType::f64, .device = gradients[0].device()})};
-  for (const Tensor& g : gradients) norms.push_back(reshape(cast(norm_of(g, p), DType::f64), {1}));
-  const Tensor total = norm(cat(norms), p);
-  const Tensor factor = max_norm / (total + 1e-6);
-  const Tensor clips = logical_and(lt(total, std::numeric_limits<double>::infinity()), lt(factor, 1.0));
-  const Tensor by = where(clips, factor, 1.0);
-  for (const Tensor& g : gradients) g.mul_(cast(by, g.dtype() == DType::f64 ? DType::f64 : DType::f32));
-  return GradNorm(total);
+  return norm(cast(gradient, promote(gradient.dtype(), DType::f32)), p);
 }
 
 GradNorm clip_norm(const std::vector<Tensor>& gradients, double max_norm, const ClipOptions& options) {
@@ -47,17 +27,18 @@ GradNorm clip_norm(const std::vector<Tensor>& gradients, double max_norm, const 
     throwf("clip_grad_norm_: max_norm must be at least 0 and p above 0, given {} and {}", max_norm, options.p);
   const NoGrad no_grad;
   const PhaseScope phase(Phase::optimizer);
-  if (!options.error_if_nonfinite && on_one_gpu(gradients)) return clip_there(gradients, max_norm, options.p);
-  std::vector<double> norms = {0};
-  for (const Tensor& g : gradients) norms.push_back(norm_of(g, options.p).item());
-  const double total =
-      norm(from_data(norms, {static_cast<std::int64_t>(norms.size())}, {.dtype = DType::f64}), options.p).item();
-  if (!std::isfinite(total) && options.error_if_nonfinite)
-    throwf("clip_grad_norm_: the norm of the gradients is {}, which error_if_nonfinite refuses", total);
-  const double factor = max_norm / (total + 1e-6);
-  if (std::isfinite(total) && factor < 1)
-    for (const Tensor& g : gradients) g.mul_(factor);
-  return total;
+  const Device home = gradients.empty() ? Device::cpu() : gradients[0].device();
+  std::vector<Tensor> norms = {zeros({1}, {.dtype = DType::f64, .device = home})};
+  for (const Tensor& g : gradients) norms.push_back(reshape(cast(norm_of(g, options.p), DType::f64), 1).to(home));
+  const Tensor total = norm(cat(norms), options.p);
+  if (options.error_if_nonfinite && !std::isfinite(total.item()))
+    throwf("clip_grad_norm_: the norm of the gradients is {}, which error_if_nonfinite refuses", total.item());
+  const Tensor factor = max_norm / (total + 1e-6);
+  const Tensor clips = logical_and(lt(total, std::numeric_limits<double>::infinity()), lt(factor, 1.0));
+  if (home.is_cpu() && clips.item() == 0) return GradNorm(total);
+  const Tensor by = where(clips, factor, 1.0);
+  for (const Tensor& g : gradients) g.mul_(cast(by, promote(g.dtype(), DType::f32)).to(g.device()));
+  return GradNorm(total);
 }
 
 void clip_value(const std::vector<Tensor>& gradients, double limit) {

@@ -17,18 +17,16 @@ struct ClipOptions {
 // A norm, read from a GPU on demand.
 class GradNorm {
  public:
-  GradNorm(double value) : value_(value) {}  // NOLINT(google-explicit-constructor)
-  explicit GradNorm(Tensor there) : there_(std::move(there)) {}
-  operator double() const { return there_.defined() ? there_.item() : value_; }  // NOLINT(google-explicit-constructor)
+  explicit GradNorm(Tensor norm) : norm_(std::move(norm)) {}
+  operator double() const { return norm_.item(); }  // NOLINT(google-explicit-constructor)
 
  private:
-  double value_ = 0;
-  Tensor there_;  // f64 []
+  Tensor norm_;  // f64 []
 };
 
 // Multiplies all gradients by max_norm / (norm + 1e-6) if that is below 1. norm is that of all gradients as one vector,
 // computed in f32 (f64 for f64) per tensor and in double across tensors. Returns the norm before clipping. If the norm
-// is not finite, the gradients stay unchanged, or it is an Error (options). Gradients on one GPU are clipped there
+// is not finite, the gradients stay unchanged, or it is an Error (options). Gradients on a GPU are clipped there
 // without waiting, unless the norm is read or must be finite.
 GradNorm clip_grad_norm_(Optimizer& optimizer, double max_norm, ClipOptions options = {});
 GradNorm clip_grad_norm_(const std::vector<Tensor>& params, double max_norm, ClipOptions options = {});

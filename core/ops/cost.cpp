@@ -70,8 +70,8 @@ double flops(const OpCall& c, const Tensor& y) {
 Cost cost(const OpCall& call, const Outputs& out) {
   const OpKind kind = op_info(call.op).kind;
   if (kind == OpKind::View || kind == OpKind::Custom) return {};
-  Cost total{.flops =
-                 flops(call, out[0]) + (fusion_of(call) ? count(out[0]) : 0)};  // a fusion's second op is elementwise
+  // The second op of a fusion is elementwise.
+  Cost total{.flops = flops(call, out[0]) + (fusion_of(call) ? count(out[0]) : 0)};
   const auto add = [&](const Tensor& t) { total.bytes += t.defined() ? static_cast<double>(t.nbytes()) : 0; };
   for (int i = 0; i < call.inputs.size(); ++i) add(call[i]);
   for (const Tensor& t : out.values) add(t);

@@ -11,8 +11,6 @@
 
 namespace gradual {
 
-using Loc = SourceLocation;
-
 // An operand of an operator: a tensor or a number, with the operator's source line.
 class Operand {
  public:

@@ -6,27 +6,25 @@
 
 namespace gradual {
 
-Tensor Tensor::to(DType d, SourceLocation l) const { return cast(*this, d, l); }
-Tensor Tensor::to(Device d, SourceLocation l) const { return to_device(*this, d, l); }
-Tensor Tensor::to(Device d, DType t, SourceLocation l) const { return cast(to_device(*this, d, l), t, l); }
-Tensor Tensor::contiguous(SourceLocation l) const { return gradual::contiguous(*this, l); }
-Tensor Tensor::reshape(const Shape& s, SourceLocation l) const { return gradual::reshape(*this, s, l); }
-Tensor Tensor::view(const Shape& s, SourceLocation l) const { return gradual::view(*this, s, l); }
-Tensor Tensor::flatten(int a, int b, SourceLocation l) const { return gradual::flatten(*this, a, b, l); }
-Tensor Tensor::permute(const Shape& d, SourceLocation l) const { return gradual::permute(*this, d, l); }
-Tensor Tensor::transpose(int a, int b, SourceLocation l) const { return gradual::transpose(*this, a, b, l); }
-Tensor Tensor::t(SourceLocation l) const {
+Tensor Tensor::to(DType d, Loc l) const { return cast(*this, d, l); }
+Tensor Tensor::to(Device d, Loc l) const { return to_device(*this, d, l); }
+Tensor Tensor::to(Device d, DType t, Loc l) const { return cast(to_device(*this, d, l), t, l); }
+Tensor Tensor::contiguous(Loc l) const { return gradual::contiguous(*this, l); }
+Tensor Tensor::reshape(const Shape& s, Loc l) const { return gradual::reshape(*this, s, l); }
+Tensor Tensor::view(const Shape& s, Loc l) const { return gradual::view(*this, s, l); }
+Tensor Tensor::flatten(int a, int b, Loc l) const { return gradual::flatten(*this, a, b, l); }
+Tensor Tensor::permute(const Shape& d, Loc l) const { return gradual::permute(*this, d, l); }
+Tensor Tensor::transpose(int a, int b, Loc l) const { return gradual::transpose(*this, a, b, l); }
+Tensor Tensor::t(Loc l) const {
   if (dim() < 2) throw_error("t: needs at least two dims, the tensor has shape " + to_string(sizes()));
   return gradual::transpose(*this, -2, -1, l);
 }
-Tensor Tensor::expand(const Shape& s, SourceLocation l) const { return gradual::expand(*this, s, l); }
-Tensor Tensor::squeeze(int d, SourceLocation l) const { return gradual::squeeze(*this, d, l); }
-Tensor Tensor::unsqueeze(int d, SourceLocation l) const { return gradual::unsqueeze(*this, d, l); }
-Tensor Tensor::select(int d, std::int64_t i, SourceLocation l) const { return gradual::select(*this, d, i, l); }
-Tensor Tensor::narrow(int d, std::int64_t s, std::int64_t n, SourceLocation l) const {
-  return gradual::narrow(*this, d, s, n, l);
-}
-Tensor Tensor::index(std::initializer_list<Index> indices, SourceLocation l) const {
+Tensor Tensor::expand(const Shape& s, Loc l) const { return gradual::expand(*this, s, l); }
+Tensor Tensor::squeeze(int d, Loc l) const { return gradual::squeeze(*this, d, l); }
+Tensor Tensor::unsqueeze(int d, Loc l) const { return gradual::unsqueeze(*this, d, l); }
+Tensor Tensor::select(int d, std::int64_t i, Loc l) const { return gradual::select(*this, d, i, l); }
+Tensor Tensor::narrow(int d, std::int64_t s, std::int64_t n, Loc l) const { return gradual::narrow(*this, d, s, n, l); }
+Tensor Tensor::index(std::initializer_list<Index> indices, Loc l) const {
   if (static_cast<int>(indices.size()) > dim())
     throwf("index: {} indices for a tensor of shape {}", indices.size(), to_string(sizes()));
   Tensor t = *this;
@@ -36,44 +34,42 @@ Tensor Tensor::index(std::initializer_list<Index> indices, SourceLocation l) con
   return t;
 }
 #define GRADUAL_UNARY_OP(name, ...) \
-  Tensor Tensor::name(SourceLocation l) const { return gradual::name(*this, l); }
+  Tensor Tensor::name(Loc l) const { return gradual::name(*this, l); }
 #define GRADUAL_UNARY_NUMBER_OP(name, kind, rule, option, ...) \
-  Tensor Tensor::name(double option, SourceLocation l) const { return gradual::name(*this, option, l); }
-#define GRADUAL_BINARY_OP(name, ...)                                                                         \
-  Tensor Tensor::name(const Tensor& o, SourceLocation l) const { return gradual::name({*this, l}, {o, l}); } \
-  Tensor Tensor::name(double v, SourceLocation l) const { return gradual::name({*this, l}, {v, l}); }
+  Tensor Tensor::name(double option, Loc l) const { return gradual::name(*this, option, l); }
+#define GRADUAL_BINARY_OP(name, ...)                                                              \
+  Tensor Tensor::name(const Tensor& o, Loc l) const { return gradual::name({*this, l}, {o, l}); } \
+  Tensor Tensor::name(double v, Loc l) const { return gradual::name({*this, l}, {v, l}); }
 #define GRADUAL_REDUCTION_OP(name, ...) \
-  Tensor Tensor::name(const Shape& d, bool k, SourceLocation l) const { return gradual::name(*this, d, k, l); }
+  Tensor Tensor::name(const Shape& d, bool k, Loc l) const { return gradual::name(*this, d, k, l); }
 #include "../ops.def"
-Tensor Tensor::amax(const Shape& d, bool k, SourceLocation l) const { return gradual::max(*this, d, k, l); }
-Tensor Tensor::argmax(OptionalDim d, bool k, SourceLocation l) const { return gradual::argmax(*this, d, k, l); }
-Tensor Tensor::argmin(OptionalDim d, bool k, SourceLocation l) const { return gradual::argmin(*this, d, k, l); }
+Tensor Tensor::amax(const Shape& d, bool k, Loc l) const { return gradual::max(*this, d, k, l); }
+Tensor Tensor::argmax(OptionalDim d, bool k, Loc l) const { return gradual::argmax(*this, d, k, l); }
+Tensor Tensor::argmin(OptionalDim d, bool k, Loc l) const { return gradual::argmin(*this, d, k, l); }
 Tensor Tensor::var(const Shape& d, bool k, double c, Loc l) const { return gradual::var(*this, d, k, c, l); }
 Tensor Tensor::norm(double p, const Shape& d, bool k, Loc l) const { return gradual::norm(*this, p, d, k, l); }
-Tensor Tensor::gelu(Gelu form, SourceLocation l) const { return gradual::gelu(*this, form, l); }
-Tensor Tensor::softmax(int d, SourceLocation l) const { return gradual::softmax(*this, d, l); }
-Tensor Tensor::log_softmax(int d, SourceLocation l) const { return gradual::log_softmax(*this, d, l); }
-Tensor Tensor::clamp(double a, double b, SourceLocation l) const { return gradual::clamp(*this, a, b, l); }
-Tensor Tensor::matmul(const Tensor& o, SourceLocation l) const { return gradual::matmul(*this, o, l); }
+Tensor Tensor::gelu(Gelu form, Loc l) const { return gradual::gelu(*this, form, l); }
+Tensor Tensor::softmax(int d, Loc l) const { return gradual::softmax(*this, d, l); }
+Tensor Tensor::log_softmax(int d, Loc l) const { return gradual::log_softmax(*this, d, l); }
+Tensor Tensor::clamp(double a, double b, Loc l) const { return gradual::clamp(*this, a, b, l); }
+Tensor Tensor::matmul(const Tensor& o, Loc l) const { return gradual::matmul(*this, o, l); }
 
-// `other`: an operand, or null for the number in `attrs`.
-static const Tensor& in_place(OpId op, const Tensor& x, const Tensor* other, const Attrs& attrs, Loc loc) {
-  if (other && !other->defined()) throwf("{}: the operand is an undefined tensor", to_string(op));
-  const Tensor none;
-  dispatch(op, {&x, other ? other : &none}, attrs, loc);
-  return x;
+static const Tensor kNone;  // in place of an operand: the number is in the attributes
+
+static const Tensor& in_place(OpId op, TensorRefs inputs, const Attrs& attrs, Loc loc) {
+  if (inputs.size() > 1 && &inputs[1] != &kNone && !inputs[1].defined())
+    throwf("{}: the operand is an undefined tensor", to_string(op));
+  dispatch(op, inputs, attrs, loc);
+  return inputs[0];
 }
 const Tensor& Tensor::add_(const Tensor& y, double alpha, Loc l) const {
-  return in_place(OpId::add_, *this, &y, ScalarAttrs{alpha}, l);
+  return in_place(OpId::add_, {this, &y}, ScalarAttrs{alpha}, l);
 }
-const Tensor& Tensor::add_(double v, Loc l) const { return in_place(OpId::add_, *this, nullptr, ScalarAttrs{v}, l); }
-const Tensor& Tensor::mul_(const Tensor& y, Loc l) const { return in_place(OpId::mul_, *this, &y, {}, l); }
-const Tensor& Tensor::mul_(double v, Loc l) const { return in_place(OpId::mul_, *this, nullptr, ScalarAttrs{v}, l); }
-const Tensor& Tensor::copy_(const Tensor& y, Loc l) const { return in_place(OpId::copy_, *this, &y, {}, l); }
-const Tensor& Tensor::fill_(double value, Loc loc) const {
-  dispatch(OpId::fill_, {this}, ScalarAttrs{value}, loc);
-  return *this;
-}
+const Tensor& Tensor::add_(double v, Loc l) const { return in_place(OpId::add_, {this, &kNone}, ScalarAttrs{v}, l); }
+const Tensor& Tensor::mul_(const Tensor& y, Loc l) const { return in_place(OpId::mul_, {this, &y}, {}, l); }
+const Tensor& Tensor::mul_(double v, Loc l) const { return in_place(OpId::mul_, {this, &kNone}, ScalarAttrs{v}, l); }
+const Tensor& Tensor::copy_(const Tensor& y, Loc l) const { return in_place(OpId::copy_, {this, &y}, {}, l); }
+const Tensor& Tensor::fill_(double v, Loc l) const { return in_place(OpId::fill_, {this}, ScalarAttrs{v}, l); }
 
 // The dividend of /=. Error if it is not floating.
 static const Tensor& dividend(const Tensor& x) {

@@ -27,8 +27,8 @@ class NestedList {
 // Row-major, rounded to options.dtype (f32 by default; integers beyond 2^53 need from_data). Error if the lists of one
 // dim differ in length, or numbers and lists are mixed.
 Tensor tensor(std::initializer_list<NestedList> list, TensorOptions options = {});
-template <DTypeOrDevice T> Tensor tensor(std::initializer_list<NestedList> list, T on) {
-  return tensor(list, options_of(on));
+template <DTypeOrDevice T> Tensor tensor(std::initializer_list<NestedList> l, T on) {
+  return tensor(l, options_of(on));
 }
 
 }  // namespace gradual

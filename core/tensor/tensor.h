@@ -23,6 +23,7 @@
 namespace gradual {
 
 using SourceLocation = std::source_location;
+using Loc = SourceLocation;
 using OptionalDim = std::optional<int>;  // none: all dims, as one
 enum class Gelu;                         // core/ops/attrs.h
 
@@ -159,11 +160,9 @@ class Tensor {
   Tensor amax(const Shape& dims = {}, bool keepdim = false, SourceLocation loc = SourceLocation::current()) const;
   Tensor argmax(OptionalDim dim = {}, bool keepdim = false, SourceLocation loc = SourceLocation::current()) const;
   Tensor argmin(OptionalDim dim = {}, bool keepdim = false, SourceLocation loc = SourceLocation::current()) const;
-  Tensor var(const Shape& dims = {}, bool keepdim = false, double correction = 1,
-             SourceLocation loc = SourceLocation::current()) const;
-  Tensor norm(double p = 2, const Shape& dims = {}, bool keepdim = false,
-              SourceLocation loc = SourceLocation::current()) const;
-  Tensor gelu(Gelu form = {}, SourceLocation loc = SourceLocation::current()) const;  // Gelu::exact
+  Tensor var(const Shape& dims = {}, bool keepdim = false, double correction = 1, Loc loc = Loc::current()) const;
+  Tensor norm(double p = 2, const Shape& dims = {}, bool keepdim = false, Loc loc = Loc::current()) const;
+  Tensor gelu(Gelu form = {}, Loc loc = Loc::current()) const;  // Gelu::exact
   Tensor softmax(int dim, SourceLocation loc = SourceLocation::current()) const;
   Tensor log_softmax(int dim, SourceLocation loc = SourceLocation::current()) const;
   Tensor clamp(double low, double high, SourceLocation loc = SourceLocation::current()) const;

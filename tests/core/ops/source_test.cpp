@@ -55,7 +55,7 @@ TEST_CASE("above the backends only code that places memory asks for a kind of de
       {"data/dataset.cpp", 1},            // datasets stay on the CPU
       {"lab/lab.cpp", 1},                 // selects the device
       {"lab/run.cpp", 2},                 // its name in the results
-      {"optim/clip.cpp", 1},              // where norms are added up
+      {"optim/clip.cpp", 1},              // whether the host reads the norm; the same bits
       {"optim/grad_scaler.cpp", 1},       // where the loss scale is kept; the same bits
       {"optim/optimizer.cpp", 1},         // where codes of moments stay
       {"optim/optimizer_device.cpp", 1},  // where steps are counted
