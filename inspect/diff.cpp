@@ -54,8 +54,7 @@ std::string describe(const ShadowRow& r, const std::string& recipe) {
 }  // namespace
 
 bool ShadowDiff::Pair::departs() const {
-  const double low = std::min(a->total.relative(), b->total.relative());
-  const double high = std::max(a->total.relative(), b->total.relative());
+  const auto [low, high] = std::minmax({a->total.relative(), b->total.relative()});
   return a->total.lost != b->total.lost || (high > 0 && high > kDeparts * low);
 }
 
@@ -73,17 +72,13 @@ const ShadowDiff::Pair* ShadowDiff::first_departure() const {
 std::vector<ShadowDiff::Contribution> ShadowDiff::contributions() const {
   std::map<std::string, Contribution> of;
   const auto add = [&](const Shadow& shadow, double Contribution::*which) {
-    for (const ShadowRow& r : shadow.rows()) {
-      if (r.share == 0) continue;
-      Contribution& c = of[r.module];
-      c.layer = r.module;
-      c.*which += r.share;
-    }
+    for (const ShadowRow& r : shadow.rows())
+      if (r.share != 0) of[r.module].*which += r.share;
   };
   add(a_, &Contribution::a), add(b_, &Contribution::b);
   std::vector<Contribution> all;
   all.reserve(of.size());
-  for (const auto& [layer, c] : of) all.push_back(c);
+  for (const auto& [layer, c] : of) all.push_back({layer, c.a, c.b});
   std::ranges::sort(all, {}, [](const Contribution& c) { return -std::abs(c.a - c.b); });
   return all;
 }

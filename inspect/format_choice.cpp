@@ -21,8 +21,7 @@ class Products final : public Interceptor {
   Outputs call(const OpCall& call) override {
     Outputs out = next_below_amp(call);
     constexpr OpId kProducts[] = {OpId::matmul, OpId::linear, OpId::conv2d};
-    const Fusion* const fusion = fusion_of(call);
-    const OpId op = fusion ? fusion->first : call.op;
+    const OpId op = fusion_of(call) ? fusion_of(call)->first : call.op;
     if (std::ranges::find(kProducts, op) == std::end(kProducts) || !amp::is_parameter(call[1])) return out;
     const Tensor &x = call[0], &w = call[1];
     auto site = std::ranges::find(sites_, context().module, &FormatSite::layer);

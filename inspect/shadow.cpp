@@ -16,8 +16,7 @@ namespace gradual::inspect {
 namespace {
 
 bool is_relu(const OpCall& call) {
-  const Fusion* const fusion = fusion_of(call);
-  const OpId last = fusion ? fusion->second : call.op;
+  const OpId last = fusion_of(call) ? fusion_of(call)->second : call.op;
   return last == OpId::relu || last == OpId::leaky_relu;
 }
 
