@@ -79,9 +79,10 @@ void check_recipes(Device device, double eps) {
     const Left alone = after_steps(recipe, device, eps, false), observed = after_steps(recipe, device, eps, true);
     for (std::size_t i = 0; i < alone.losses.size(); ++i) CHECK(same_numbers(alone.losses[i], observed.losses[i]));
     std::size_t tensors = 0;
-    for (const auto& [key, value] : alone.state) {
+    for (const auto& entry : alone.state) {
+      const std::string& key = entry.name;
       CAPTURE(key);
-      const auto* t = std::get_if<Tensor>(&value);
+      const auto* t = std::get_if<Tensor>(&entry.value);
       if (!t) continue;
       CHECK(same_numbers(*t, observed.state.tensor(key)));
       ++tensors;
