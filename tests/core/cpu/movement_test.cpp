@@ -55,7 +55,7 @@ TEST_CASE("channels_last lays images out by pixels and changes nothing else") {
   CHECK(max_pool2d(image, {.kernel = 2}).strides()[1] == 1);
   const Tensor one = randn({2, 1, 4, 5});
   CHECK(channels_last(one).is_same(one));
-  CHECK_THROWS_WITH_AS(channels_last(randn({2, 3, 4})), doctest::Contains("[N, C, H, W], got [2, 3, 4]"), Error);
+  CHECK_THROWS_WITH_AS(channels_last(randn({2, 3, 4})), doctest::Contains("[N, C, H, W], given [2, 3, 4]"), Error);
 }
 
 TEST_CASE("a transposed copy moves every element, whatever its width and size") {
