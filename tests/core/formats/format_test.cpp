@@ -81,7 +81,8 @@ TEST_CASE("errors of invalid roundings and overflow policies") {
   CHECK(contains(message_of([] { rounding_from_name("nearest"); }), "no rounding 'nearest'; there are nearest-even,"));
   CHECK(contains(message_of([] { rounding_from_name("to-zero"); }), "did you mean"));
   for (const char* text : {"stochastic:0", "stochastic:33", "stochastic:x", "stochastic:", "stochastic:8 "})
-    CHECK(contains(message_of([&] { rounding_from_name(text); }), "stands the number of random bits, 1 to 32"));
+    CHECK(contains(message_of([&] { rounding_from_name(text); }),
+                   "must be followed by the number of random bits, 1 to 32"));
   CHECK(contains(message_of([] { overflow_from_name("clip"); }),
                  "no overflow policy 'clip'; there are ieee, saturate, saturate-finite"));
   for (const char* text :
