@@ -1,11 +1,13 @@
 #include "convert.h"
 
 #include <algorithm>
+#include <bit>
 #include <cmath>
 #include <concepts>
 #include <cstddef>
 #include <cstring>
 #include <limits>
+#include <tuple>
 
 #include "../support/multiversion.h"
 #include "cast_element.h"
@@ -46,8 +48,7 @@ template <class To> void fetch_and_cast(DType src, const void* p, std::int64_t s
   if (stride == 1) return load_contiguous(src, p, out, n);
   if (stride == 0) {
     load_contiguous(src, p, out, 1);
-    std::fill_n(out + 1, n - 1, *out);
-    return;
+    return void(std::fill_n(out + 1, n - 1, *out));
   }
   visit_dtype(src, [&]<class From> {
     From gathered[kBlock];
@@ -68,8 +69,7 @@ template <class To, class From> void count_wide(const From* in, std::int64_t n, 
     const From value = in[i];
     counts.zeros += value == 0;
     if constexpr (std::floating_point<From>) {
-      counts.nan += std::isnan(value);
-      counts.inf += std::isinf(value);
+      counts.nan += std::isnan(value), counts.inf += std::isinf(value);
       if (!std::isfinite(value)) continue;
       if constexpr (std::same_as<To, double>)
         counts.subnormal += std::fpclassify(static_cast<double>(value)) == FP_SUBNORMAL;
@@ -84,21 +84,34 @@ template <class To, class From> void count_wide(const From* in, std::int64_t n, 
   }
 }
 
-// At most kBlock elements. What a floating dtype does to them is what its format does.
-template <class From> void count_cast(DType dst, const From* in, std::int64_t n, CastCounts& counts) {
-  if (dst == DType::f64 || !is_floating(dst)) {
-    visit_dtype(dst, [&]<class To> {
-      if constexpr (std::integral<To> || std::same_as<To, BoolByte> || std::same_as<To, double>)
-        count_wide<To>(in, n, counts);
-    });
-  } else if constexpr (std::integral<From>) {
-    double values[kBlock];  // rounded, but no limit lies where that matters
-    cast_array(in, values, n);
-    count_cast(dst, values, n, counts);
-  } else {
-    From rounded[kBlock];
-    Rounder{format_of(dst), {}, Overflow::ieee}.round(in, rounded, n, 0, {&counts, nullptr});
-  }
+// To a float of at most 32 bits, by the bits of n numbers and of what was stored of them.
+template <class To, class From> CastCounts count_bits(const From* in, const To* out, std::int64_t n, const Format& f) {
+  using Bits = std::conditional_t<sizeof(From) == 4, std::uint32_t, std::uint64_t>;
+  constexpr auto kInf = static_cast<Bits>(sizeof(From) == 4 ? 0x7f800000 : 0x7ff0000000000000);
+  const std::tuple all(in, out, static_cast<std::uint64_t>(n), f.sign_bit() - 1, 1u << f.mantissa_bits, f.max_code());
+  return vectorized([&all] {  // a closure wider than a register would be copied through memory
+    const auto [from, to, count, magnitudes, normal, most] = all;
+    std::uint32_t zeros = 0, to_zero = 0, below = 0, beyond = 0, not_finite = 0, nan = 0;
+    for (std::uint64_t i = 0; i < count; ++i) {
+      Bits m = from[i] != 0;
+      if constexpr (std::floating_point<From>) m = std::bit_cast<Bits>(from[i]) << 1 >> 1;
+      std::uint32_t stored = magnitudes;
+      if constexpr (Narrow<To>) stored &= to[i].bits;
+      else stored &= std::bit_cast<std::uint32_t>(to[i]);
+      zeros += m == 0, not_finite += m >= kInf, nan += m > kInf;
+      to_zero += stored == 0, beyond += stored > most, below += stored < normal;
+    }
+    return CastCounts{count, zeros, to_zero - zeros, below - to_zero, beyond - not_finite, nan, not_finite - nan};
+  });
+}
+
+// At most kBlock elements, and what was stored of them.
+template <class From> void count_cast(DType dst, const From* in, const void* out, std::int64_t n, CastCounts& counts) {
+  visit_dtype(dst, [&]<class To> {
+    if constexpr (Narrow<To> || std::same_as<To, float>)
+      counts += count_bits(in, static_cast<const To*>(out), n, format_of(dst));
+    else count_wide<To>(in, n, counts);
+  });
 }
 
 template <class From> void store_contiguous(DType dst, const From* in, void* p, std::int64_t n) {
@@ -117,9 +130,10 @@ void cast_and_store(DType dst, const From* in, void* p, std::int64_t stride, std
     To rounded[kBlock];
     for_blocks(n, [&](std::int64_t first, std::int64_t count) {
       To* to = static_cast<To*>(p) + first * stride;
-      store_contiguous(dst, in + first, stride == 1 ? to : rounded, count);
+      To* const stored = stride == 1 ? to : rounded;
+      store_contiguous(dst, in + first, stored, count);
       for (std::int64_t i = 0; stride != 1 && i < count; ++i) to[i * stride] = rounded[i];
-      if (counts != nullptr) count_cast(dst, in + first, count, *counts);
+      if (counts != nullptr) count_cast(dst, in + first, stored, count, *counts);
     });
   });
 }
@@ -135,9 +149,8 @@ void convert_through(DType src, const void* in, DType dst, void* out, std::int64
     const auto* from = static_cast<const std::byte*>(in) + first * static_cast<std::int64_t>(size_of(src));
     auto* to = static_cast<std::byte*>(out) + first * static_cast<std::int64_t>(size_of(dst));
     load_contiguous(src, from, buffer, count);
-    if (src == dst) std::memcpy(to, from, static_cast<std::size_t>(count) * size_of(src));
-    else store_contiguous(dst, buffer, to, count);
-    if (counts != nullptr) count_cast(dst, buffer, count, *counts);
+    cast_and_store(dst, buffer, to, 1, count, counts);
+    if (src == dst) std::memcpy(to, from, static_cast<std::size_t>(count) * size_of(src));  // a NaN keeps its bits
   });
 }
 
@@ -159,17 +172,11 @@ template void cast_and_store(DType, const std::int64_t*, void*, std::int64_t, st
 
 void convert(DType src, const void* in, DType dst, void* out, std::int64_t n, CastCounts* counts) {
   if (n <= 0) return;
-  if (src == dst && counts == nullptr) {
-    std::memcpy(out, in, static_cast<std::size_t>(n) * size_of(src));
-  } else if (dst == DType::f32 && counts == nullptr) {
-    load_contiguous(src, in, static_cast<float*>(out), n);
-  } else if (src == DType::f64) {
-    convert_through<double>(src, in, dst, out, n, counts);
-  } else if (is_floating(src)) {
-    convert_through<float>(src, in, dst, out, n, counts);
-  } else {
-    convert_through<std::int64_t>(src, in, dst, out, n, counts);
-  }
+  if (src == dst && !counts) return void(std::memcpy(out, in, static_cast<std::size_t>(n) * size_of(src)));
+  if (dst == DType::f32 && !counts) return load_contiguous(src, in, static_cast<float*>(out), n);
+  if (src == DType::f64) return convert_through<double>(src, in, dst, out, n, counts);
+  if (is_floating(src)) return convert_through<float>(src, in, dst, out, n, counts);
+  convert_through<std::int64_t>(src, in, dst, out, n, counts);
 }
 
 void store_stochastic(DType dst, const float* in, void* p, std::int64_t n, std::uint64_t seed, std::uint64_t stream,

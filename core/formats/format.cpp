@@ -183,7 +183,8 @@ std::string to_string(const Format& f) {
 Format format_of(DType dtype) {
   if (!is_floating(dtype) || dtype == DType::f64)
     throwf("format_of: {} has no format here; f32, f16, bf16, f8e4m3fn and f8e5m2 have", to_string(dtype));
-  return format(to_string(dtype));
+  static const Format formats[] = {format("f32"), format("f16"), format("bf16"), format("f8e4m3fn"), format("f8e5m2")};
+  return formats[static_cast<int>(dtype) - static_cast<int>(DType::f32)];
 }
 
 std::optional<DType> dtype_of_format(const Format& f) {

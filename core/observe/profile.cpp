@@ -11,11 +11,8 @@ namespace {
 
 void add(Profile::Entry& to, const Profile::Entry& e) {
   if (to.calls == 0) to.name = e.name, to.phase = e.phase;
-  to.calls += e.calls;
-  to.seconds += e.seconds;
-  to.flops += e.flops;
-  to.bytes += e.bytes;
-  to.launches += e.launches;
+  to.calls += e.calls, to.seconds += e.seconds, to.launches += e.launches;
+  to.flops += e.flops, to.bytes += e.bytes;
   if (to.tensor_cores.empty()) to.tensor_cores = e.tensor_cores;
   for (const std::string& kernel : e.kernels)
     if (std::find(to.kernels.begin(), to.kernels.end(), kernel) == to.kernels.end()) to.kernels.push_back(kernel);
@@ -82,8 +79,7 @@ std::vector<Profile::Entry> Profile::by_module() const { return sorted(modules_)
 Profile::Entry Profile::total() const {
   Entry all;
   for (const auto& [key, e] : ops_) add(all, e);
-  all.name = "total";
-  all.phase = "";
+  all.name = "total", all.phase = "";
   return all;
 }
 
