@@ -1,6 +1,7 @@
 #include "cures.h"
 
 #include "../core/support/error.h"
+#include "../core/support/message_text.h"
 
 namespace gradual::inspect::cures {
 namespace {
@@ -55,12 +56,8 @@ Cure norms_in_f32(Recipe r) {
 }
 
 Cure ops_in_f32(Recipe r, const std::vector<std::string>& ops) {
-  std::string names;
-  for (const std::string& op : ops) {
-    r.policy.emplace_back(op_from_name(op), amp::CastPolicy::fp32());
-    names += (names.empty() ? "" : ", ") + op;
-  }
-  return {r, names + " in f32"};
+  for (const std::string& op : ops) r.policy.emplace_back(op_from_name(op), amp::CastPolicy::fp32());
+  return {r, join(ops) + " in f32"};
 }
 
 Cure f32_sums(Recipe r) {

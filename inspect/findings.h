@@ -30,4 +30,17 @@ inline double lost_share(const CastCounts& c) {
 // Thresholds of findings. kSlow and kFast are updates relative to the weights.
 inline constexpr double kManyVanish = 0.25, kMostArrives = 0.75, kSlow = 1e-6, kFast = 0.5;
 
+// The row with the largest positive badness in the given steps, and its step; a null step if there is none.
+template <class F>
+std::pair<const ObservedStep*, const LedgerRow*> worst_of(
+    std::initializer_list<const std::optional<ObservedStep>*> steps, double& most, const F& badness) {
+  std::pair<const ObservedStep*, const LedgerRow*> worst = {};
+  most = 0;
+  for (const auto* s : steps)
+    if (*s)
+      for (const LedgerRow& r : (*s)->ledger.rows())
+        if (const double bad = badness(r); bad > most) most = bad, worst = {&**s, &r};
+  return worst;
+}
+
 }  // namespace gradual::inspect::rules

@@ -67,14 +67,12 @@ std::vector<Cure> cures_of(const Loss& l, const Evidence& e) {
 
 // The op that loses most in a layer; null if only quantisers lose.
 const LedgerRow* op_of(const Loss& l, const Evidence& e, double (*share)(const CastCounts&)) {
-  const LedgerRow* worst = nullptr;
-  for (const auto* s : {&e.first, &e.late})
-    if (*s)
-      for (const LedgerRow& r : (*s)->ledger.rows())
-        if ((r.phase == Phase::backward) == is_gradient(l.role) && r.module == l.layer && r.counts.elements &&
-            share(r.counts) > (worst ? share(worst->counts) : 0))
-          worst = &r;
-  return worst;
+  double most = 0;
+  const auto loss_of = [&](const LedgerRow& r) {
+    const bool here = (r.phase == Phase::backward) == is_gradient(l.role) && r.module == l.layer;
+    return here && r.counts.elements ? share(r.counts) : 0;
+  };
+  return worst_of({&e.first, &e.late}, most, loss_of).second;
 }
 
 // Tells up to which layer all errors are zero.

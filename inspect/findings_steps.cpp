@@ -219,19 +219,6 @@ struct Look {
   }
 };
 
-// The row with the largest positive badness in the given steps, and its step; a null step if there is none.
-template <class F>
-std::pair<const ObservedStep*, const LedgerRow*> worst_of(
-    std::initializer_list<const std::optional<ObservedStep>*> steps, double& most, const F& badness) {
-  std::pair<const ObservedStep*, const LedgerRow*> worst = {};
-  most = 0;
-  for (const auto* s : steps)
-    if (*s)
-      for (const LedgerRow& r : (*s)->ledger.rows())
-        if (const double bad = badness(r); bad > most) most = bad, worst = {&**s, &r};
-  return worst;
-}
-
 }  // namespace
 
 std::string percent(double share) { return fmt::format("{:.3g}%", 100 * share); }

@@ -48,6 +48,11 @@ class LayersOnly final : public Interceptor {
   const Choice& choice_;
 };
 
+struct Trial {
+  double loss = 0;
+  std::vector<Tensor> gradients = {};  // f64
+};
+
 class Trials {
  public:
   Trials(const Recipe& recipe, nn::Module& model, const std::function<Tensor()>& loss,
@@ -65,8 +70,7 @@ class Trials {
 
   const std::vector<std::string>& names() const { return names_; }
 
-  // The gradients with this choice of sites, in f64.
-  std::vector<Tensor> gradients(const Choice& choice) const {
+  Trial run(const Choice& choice) const {
     const Restored restored(*this);
     Recipe r = recipe_;
     std::shared_ptr<amp::QuantizationState> state;
@@ -79,10 +83,10 @@ class Trials {
       const StageScope amp(chain().amp, part && chain().amp ? &only : chain().amp);
       value = loss_();
     }
-    std::vector<Tensor> wide;
+    Trial trial{.loss = value.item()};
     for (const Tensor& g : autograd::grad({value}, parameters_, {}, {.allow_unused = true}))
-      wide.push_back(g.defined() ? widened(g) : Tensor());
-    return wide;
+      trial.gradients.push_back(g.defined() ? widened(g) : Tensor());
+    return trial;
   }
 
  private:
@@ -170,18 +174,21 @@ std::vector<std::string> layers_of(nn::Module& model, int dims) {
 GradientSites gradient_sites(const amp::Recipe& recipe, nn::Module& model, const std::function<Tensor()>& loss,
                              const amp::QuantizationState* histories) {
   const Trials trials(recipe, model, loss, histories);
-  const std::vector<Tensor> exact = trials.gradients({});
-  const std::vector<double> size = sizes_of(exact);
-  const std::vector<double> whole = errors(trials.gradients({.all = true}), exact, size);
+  const Trial exact = trials.run({}), low = trials.run({.all = true});
+  const std::vector<double> size = sizes_of(exact.gradients), whole = errors(low.gradients, exact.gradients, size);
   GradientSites result{.parameters = trials.names(),
                        .size = {size.begin(), size.end() - 1},
                        .error = {whole.begin(), whole.end() - 1},
                        .error_whole = whole.back()};
+  result.loss = low.loss, result.exact_loss = exact.loss;
   const auto add = [&](const std::string& layer, const char* role, Field field) {
-    std::vector<double> alone = errors(trials.gradients({.layer = layer, .role = field}), exact, size);
-    std::vector<double> saved = errors(trials.gradients({.all = true, .layer = layer, .role = field}), exact, size);
+    const Trial only = trials.run({.layer = layer, .role = field});
+    const Trial without = trials.run({.all = true, .layer = layer, .role = field});
+    std::vector<double> alone = errors(only.gradients, exact.gradients, size);
+    std::vector<double> saved = errors(without.gradients, exact.gradients, size);
     for (std::size_t i = 0; i < saved.size(); ++i) saved[i] = whole[i] - saved[i];
     GradientSite site{.layer = layer, .role = role, .alone_whole = alone.back(), .saved_whole = saved.back()};
+    site.loss_saved = low.loss - without.loss;
     alone.pop_back(), saved.pop_back();
     site.alone = std::move(alone), site.saved = std::move(saved);
     result.sites.push_back(std::move(site));
@@ -196,28 +203,33 @@ GradientSites gradient_sites(const amp::Recipe& recipe, nn::Module& model, const
 }
 
 std::string to_string(const GradientSites& sites, std::size_t rows) {
-  std::string text = fmt::format("error of all gradients: {:.3g} of their size\n{:<28}  {:<10}  {:>9}  {:>9}  {}\n",
-                                 sites.error_whole, "layer", "operand", "alone", "saves", "most in");
+  std::string text =
+      fmt::format("error of all gradients: {:.3g} of their size\n{:<28}  {:<10}  {:>9}  {:>9}  {:>10}  {}\n",
+                  sites.error_whole, "layer", "operand", "alone", "saves", "saves loss", "most in");
   std::vector<GradientSite> order = sites.sites;
+  double saved = 0;
+  for (const GradientSite& s : order) saved += s.loss_saved;
   std::ranges::stable_sort(order, std::greater{}, &GradientSite::alone_whole);
   for (std::size_t i = 0; i < std::min(rows, order.size()); ++i) {
     const GradientSite& s = order[i];
     std::size_t most = 0;  // index of the largest error
     for (std::size_t k = 1; k < s.alone.size(); ++k)
       if (s.alone[k] * sites.size[k] > s.alone[most] * sites.size[most]) most = k;
-    text += fmt::format("{:<28}  {:<10}  {:>9.3g}  {:>9.3g}  {}\n", s.layer, s.role, s.alone_whole, s.saved_whole,
+    text += fmt::format("{:<28}  {:<10}  {:>9.3g}  {:>9.3g}  {:>+10.2e}  {}\n", s.layer, s.role, s.alone_whole,
+                        s.saved_whole, s.loss_saved,
                         s.alone_whole == 0 ? "-" : fmt::format("{} {:.3g}", sites.parameters[most], s.alone[most]));
   }
   if (order.size() > rows) text += fmt::format("and {} more\n", order.size() - rows);
-  return text;
+  return text + fmt::format("loss {:.9g}, in f32 {:.9g}: difference {:+.3e}; the sites one by one save {:+.3e}\n",
+                            sites.loss, sites.exact_loss, sites.loss - sites.exact_loss, saved);
 }
 
 std::string to_csv(const GradientSites& sites) {
-  std::string text = "layer,operand,parameter,alone,saved\n";
+  std::string text = "layer,operand,parameter,alone,saved,loss_saved\n";
   for (const GradientSite& s : sites.sites)
     for (std::size_t i = 0; i < sites.parameters.size(); ++i)
-      text += fmt::format("{},{},{},{:.6g},{:.6g}\n", csv_field(s.layer), csv_field(s.role),
-                          csv_field(sites.parameters[i]), s.alone[i], s.saved[i]);
+      text += fmt::format("{},{},{},{:.6g},{:.6g},{:.6g}\n", csv_field(s.layer), csv_field(s.role),
+                          csv_field(sites.parameters[i]), s.alone[i], s.saved[i], s.loss_saved);
   return text;
 }
 

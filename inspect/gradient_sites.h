@@ -23,6 +23,7 @@ struct GradientSite {
   // error with this site in f32; negative if errors cancel.
   std::vector<double> alone = {}, saved = {};
   double alone_whole = 0, saved_whole = 0;  // for all gradients as one vector
+  double loss_saved = 0;  // the whole recipe's loss minus the loss with this site in f32: a replay, not an estimate
 };
 
 struct GradientSites {
@@ -30,6 +31,7 @@ struct GradientSites {
   std::vector<double> size = {};             // |g32| by parameter
   std::vector<double> error = {};            // of the whole recipe, by parameter
   double error_whole = 0;
+  double loss = 0, exact_loss = 0;       // of the whole recipe, and with all sites in f32
   std::vector<GradientSite> sites = {};  // in the order of the layers
 };
 

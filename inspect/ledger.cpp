@@ -6,6 +6,7 @@
 #include <cmath>
 #include <limits>
 #include <nlohmann/json.hpp>
+#include <span>
 
 #include "../core/formats/accumulator.h"
 #include "../core/ops/dispatch.h"
@@ -53,9 +54,8 @@ double sqnr_db(const Tensor& wide, const Tensor& narrow) {
 }
 
 bool any_nonfinite(const OpCall& call) {
-  for (int i = 0; i < call.inputs.size(); ++i)
-    if (!numbers_of(call[i]).finite()) return true;
-  return false;
+  const std::span inputs(call.inputs.data(), static_cast<std::size_t>(call.inputs.size()));
+  return std::ranges::any_of(inputs, [](const Tensor* t) { return !numbers_of(*t).finite(); });
 }
 
 // The operand that is a number; 0 if there is none.
@@ -108,44 +108,22 @@ double accumulation_db(const OpCall& call, const Outputs& out) {
 nlohmann::ordered_json json(const LedgerRow& r) {
   nlohmann::ordered_json state = nlohmann::ordered_json::array();
   for (const Numbers& n : r.state) state.push_back(to_string(n));
-  return {{"number", r.number},
-          {"phase", to_string(r.phase)},
-          {"op", r.op},
-          {"parameter", r.parameter},
-          {"backward_of", r.backward_of},
-          {"module", r.module},
-          {"line", r.line},
-          {"cause", r.cause},
-          {"inputs", r.inputs},
-          {"results", r.results},
-          {"from", to_string(r.from)},
-          {"to", to_string(r.to)},
-          {"rounded", r.counts.elements},
-          {"zero_before", r.counts.zeros},
-          {"underflow", r.counts.underflow},
-          {"to_subnormal", r.counts.subnormal},
-          {"overflow", r.counts.overflow},
-          {"nan_before", r.counts.nan},
-          {"inf_before", r.counts.inf},
-          {"elements", r.numbers.elements},
-          {"zeros", r.numbers.zeros},
-          {"subnormal", r.numbers.subnormal},
-          {"nan", r.numbers.nan},
-          {"inf", r.numbers.inf},
-          {"least", r.numbers.largest > 0 ? r.numbers.least : kNone},
-          {"largest", r.numbers.largest > 0 ? r.numbers.largest : kNone},
-          {"nonfinite_inputs", r.nonfinite_inputs},
-          {"reads", r.reads},
-          {"sqnr_db", r.sqnr_db},
-          {"accumulator", r.accumulator},
-          {"accumulation_db", r.accumulation_db},
-          {"added", r.added},
-          {"swamped", r.swamped},
-          {"state", state},
-          {"state_dtype", r.state.empty() ? "" : to_string(r.state_dtype)},
-          {"eps", r.state.size() == 2 ? r.eps : kNone},
-          {"eps_is_zero", r.eps_is_zero},
-          {"lost_moments", r.lost_moments}};
+  nlohmann::ordered_json j;
+  j["number"] = r.number, j["phase"] = to_string(r.phase), j["op"] = r.op, j["parameter"] = r.parameter;
+  j["backward_of"] = r.backward_of, j["module"] = r.module, j["line"] = r.line, j["cause"] = r.cause;
+  j["inputs"] = r.inputs, j["results"] = r.results, j["from"] = to_string(r.from), j["to"] = to_string(r.to);
+  const CastCounts& c = r.counts;
+  j["rounded"] = c.elements, j["zero_before"] = c.zeros, j["underflow"] = c.underflow, j["to_subnormal"] = c.subnormal;
+  j["overflow"] = c.overflow, j["nan_before"] = c.nan, j["inf_before"] = c.inf;
+  const Numbers& n = r.numbers;
+  j["elements"] = n.elements, j["zeros"] = n.zeros, j["subnormal"] = n.subnormal, j["nan"] = n.nan, j["inf"] = n.inf;
+  j["least"] = n.largest > 0 ? n.least : kNone, j["largest"] = n.largest > 0 ? n.largest : kNone;
+  j["nonfinite_inputs"] = r.nonfinite_inputs, j["reads"] = r.reads, j["sqnr_db"] = r.sqnr_db;
+  j["accumulator"] = r.accumulator, j["accumulation_db"] = r.accumulation_db;
+  j["added"] = r.added, j["swamped"] = r.swamped, j["state"] = state;
+  j["state_dtype"] = r.state.empty() ? "" : to_string(r.state_dtype), j["eps"] = r.state.size() == 2 ? r.eps : kNone;
+  j["eps_is_zero"] = r.eps_is_zero, j["lost_moments"] = r.lost_moments;
+  return j;
 }
 
 }  // namespace

@@ -24,18 +24,25 @@ constexpr std::int64_t kBlock = 1 << 14, kChunk = 8 * kBlock;  // elements; coun
 template <class Bits> Numbers count(DType dtype, const void* values, std::int64_t n, Bits normal, int mantissa_bits) {
   constexpr Bits kMagnitude = std::numeric_limits<Bits>::max() / 2, kOne = 1;
   const Bits inf = kMagnitude - ((kOne << mantissa_bits) - 1);
-  Bits zeros = 0, below = 0, infs = 0, nan = 0, least = kMagnitude, largest = 0;
-  vectorized([&, n, normal, inf, p = static_cast<const Bits*>(values)] {
-    Bits z = 0, b = 0, i = 0, x = 0, low = kMagnitude, high = 0;
-#pragma omp simd reduction(+ : z, b, i, x) reduction(min : low) reduction(max : high)
+  Bits zeros = 0, below = 0, infs = 0, nan = 0, least = 0, largest = 0;
+  const auto* p = static_cast<const Bits*>(values);
+  vectorized([&, p, n, normal] {
+    Bits z = 0, b = 0, low = kMagnitude, high = 0;
+#pragma omp simd reduction(+ : z, b) reduction(min : low) reduction(max : high)
     for (std::int64_t k = 0; k < n; ++k) {
       const Bits m = p[k] & kMagnitude, less = m - kOne;  // 0 becomes the largest
-      z += m == 0, b += m<normal, i += m == inf, x += m> inf;
-      low = less < low ? less : low;
-      high = m < inf && m > high ? m : high;
+      z += m == 0, b += m < normal;
+      low = less < low ? less : low, high = m > high ? m : high;
     }
-    zeros = z, below = b, infs = i, nan = x, least = low + kOne, largest = high;
+    zeros = z, below = b, least = low + kOne, largest = high;
   });
+  if (largest >= inf) {
+    largest = 0;
+    for (std::int64_t k = 0; k < n; ++k) {
+      const Bits m = p[k] & kMagnitude;
+      infs += m == inf, nan += m > inf, largest = m < inf ? std::max(largest, m) : largest;
+    }
+  }
   Numbers c;
   c.elements = n, c.zeros = zeros, c.subnormal = below - zeros, c.nan = nan, c.inf = infs;
   if (largest) fetch_and_cast(dtype, &least, 1, &c.least, 1), fetch_and_cast(dtype, &largest, 1, &c.largest, 1);

@@ -21,10 +21,10 @@ bool is_relu(const OpCall& call) {
 }
 
 // The share of elements for which f64 decides otherwise; 0 for ops that decide nothing.
-double decided_otherwise(const OpCall& call, const Outputs& out, Mirror& shadow) {
+double decided_otherwise(const OpCall& call, const Outputs& out, const Tensor& given, Mirror& shadow) {
   const Unseen unseen;
   const auto share = [](const Tensor& differ) { return differ.numel() ? mean(cast(differ, DType::f64)).item() : 0.0; };
-  if (is_relu(call)) return share(ne(gt(widened(out[0]), 0), gt(shadow.of(out[0]), 0)));
+  if (is_relu(call)) return share(ne(gt(given, 0), gt(shadow.of(out[0]), 0)));
   for (int i = 0; i < kMaxOutputs && out[i].defined(); ++i)
     if (!out[i].is_floating() && op_info(call.op).kind != OpKind::View)
       return share(ne(widened(out[i]), shadow.of(out[i])));
@@ -77,6 +77,7 @@ class Shadow::Gradients final : public autograd::GradientObserver {
 };
 
 Shadow::Shadow(const ShadowOptions& options) : options_(options) {
+  recorded_sequence = 0;  // what another observer saw last
   if (options_.attribution) gradients_ = std::make_unique<Gradients>(*this);
 }
 Shadow::Shadow(const nn::Module& model, optim::Optimizer* optimizer, const ShadowOptions& options) : Shadow(options) {
@@ -94,7 +95,7 @@ Shadow::Shadow(const nn::Module& model, optim::Optimizer* optimizer, const Shado
 Shadow::~Shadow() = default;
 
 void Shadow::start_step() {
-  recorded_.clear(), slices_.clear();
+  recorded_.clear(), slices_.clear(), frames_.clear();
   slope_ = {};
   why_not_.clear();
   root_ = 0;
@@ -112,7 +113,8 @@ Tensor Shadow::unrounded(const Tensor& t) {
 void Shadow::before(const OpCall& call) {
   const std::uint64_t recorded = std::exchange(recorded_sequence, 0);
   node_ = context().phase == Phase::forward ? recorded : 0;
-  if (node_ && root_) start_step();
+  // No op within a custom op is recorded: if one is open here, an exception has left it.
+  if (node_ && (root_ || !frames_.empty())) start_step();
   if (op_info(call.op).kind == OpKind::Custom) {
     frames_.push_back(std::make_unique<Frame>());
     frames_.back()->node = node_;
@@ -178,28 +180,34 @@ void Shadow::after(const OpCall& call, const Outputs& out, const CallRecord& rec
   if (parameter_inputs(call).count && why.empty()) return add_parameters(call, record);
   ShadowRow row = row_of(call, out, record);
   row.not_exact = why;
-  if (why.empty()) row.decided_otherwise = decided_otherwise(call, out, mirror_);
-  if (!out[0].is_floating()) return rows_.push_back(std::move(row));
-  const Tensor given = widened(out[0]);
-  Tensor exact = given;
+  const bool moves = only_moves(call), shares = options_.attribution && record.context.phase == Phase::forward;
+  Tensor exact;
   std::vector<Part> parts;
-  if (why.empty()) {
-    std::vector<Tensor> inputs;
-    const bool in_place = kind == OpKind::InPlace;
-    if (in_place) inputs = kept_[0];
-    for (int i = 0; !in_place && i < call.inputs.size(); ++i)
-      inputs.push_back(call[i].defined() ? widened(call[i]) : Tensor());
-    if (!only_moves(call)) exact = run_exactly(call, inputs)[0];
-    if (in_place) exact = inputs[0];
-    else if (options_.attribution && record.context.phase == Phase::forward)
-      parts = parts_of_inputs(call, out, inputs, exact);
+  if (std::vector<Tensor> inputs; why.empty() && kind == OpKind::InPlace) {
+    run_exactly(call, kept_[0]);
+    exact = kept_[0][0];
+  } else if (why.empty() && out[0].is_floating() && (shares || !moves)) {
+    for (int i = 0; i < call.inputs.size(); ++i) inputs.push_back(call[i].defined() ? widened(call[i]) : Tensor());
+    exact = moves ? widened(out[0]) : run_exactly(call, inputs)[0];
+    if (shares) parts = parts_of_inputs(call, out, inputs, exact);
   }
+  kept_.clear();  // with the inputs in f64, before the result comes in f64: all of them at once are the peak of memory
+  const Tensor given = widened(out[0]);
+  if (why.empty()) row.decided_otherwise = decided_otherwise(call, out, given, mirror_);
+  if (!out[0].is_floating()) return rows_.push_back(std::move(row));
+  if (!exact.defined()) exact = given;
   if (kind == OpKind::Contraction && why.empty()) {
     const Tensor stored = rounded_to(exact, out[0].dtype());
-    parts.push_back({"accumulation", minus(given, stored)});
-    parts.push_back({"result", minus(stored, exact)});
+    parts.push_back(part("accumulation", given, stored, node_));
+    parts.push_back(part("result", stored, exact, node_));
   }
-  add_row(std::move(row), out[0], given, exact, parts, node_);
+  add_row(std::move(row), out[0], given, exact, std::move(parts), node_);
+}
+
+// The error a - b. It gets a share if `node` made the output.
+Shadow::Part Shadow::part(std::string name, const Tensor& a, const Tensor& b, std::uint64_t node) const {
+  const Tensor error = minus(a, b);
+  return {std::move(name), squares(error), options_.attribution && node ? error : Tensor()};
 }
 
 // Ops off the tape, such as casts of data and of weights, have no gradient of their own. Their errors are propagated to
@@ -225,8 +233,8 @@ std::vector<Shadow::Part> Shadow::parts_of_inputs(const OpCall& call, const Outp
   const Tensor none = run_exactly(call, clean)[0];
   clean[0] = inputs[0];
   const Tensor with_first = first && others ? run_exactly(call, clean)[0] : first ? exact : none;
-  if (first) parts.push_back({"x before", minus(with_first, none)});
-  if (others) parts.push_back({"w before", minus(exact, with_first)});
+  if (first) parts.push_back(part("x before", with_first, none, node_));
+  if (others) parts.push_back(part("w before", exact, with_first, node_));
   return parts;
 }
 
@@ -302,7 +310,7 @@ void Shadow::add_row(ShadowRow row, const Tensor& y, const Tensor& given, const 
   const Tensor shadow = mirror_.of(y);
   const Comparison c = compare(given, exact, shadow, row.to);
   row.local = c.local, row.inherited = c.inherited, row.total = c.total, row.cosine = c.cosine;
-  for (const Part& part : parts) row.parts.push_back({part.name, squares(part.error), 0});
+  for (const Part& part : parts) row.parts.push_back({part.name, part.squares, 0});
   if (tensors) tensors(row, minus(given, exact), minus(exact, shadow), minus(given, shadow));
   if (node && options_.attribution) {
     Recorded& recorded = recorded_[node];
@@ -341,15 +349,16 @@ void Shadow::close_frame(const OpCall& call, const Outputs& out, const CallRecor
   row.op = without_rewrite(row.op);
   const Tensor given = widened(out[0]), exact = frame->exact.of(out[0]);
   std::vector<Part> parts;
-  if (frame->inherits) parts.push_back({"before", minus(exact, frame->before.of(out[0]))});
+  if (frame->inherits) parts.push_back(part("before", exact, frame->before.of(out[0]), frame->node));
   if (frame->rounded) {
     const Tensor first = frame->first.of(out[0]), both = frame->both.of(out[0]);
+    frame->each([](Mirror& m) { m = {}; });  // the operands
     const Tensor stored = rounded_to(both, out[0].dtype());
     const auto after = [](const std::string& name) { return name.substr(name.find('_') + 1); };
-    parts.insert(parts.end(), {{after(frame->names[0]), minus(first, exact)},
-                               {after(frame->names[1]), minus(both, first)},
-                               {"accumulation", minus(given, stored)},
-                               {"result", minus(stored, both)}});
+    parts.push_back(part(after(frame->names[0]), first, exact, frame->node));
+    parts.push_back(part(after(frame->names[1]), both, first, frame->node));
+    parts.push_back(part("accumulation", given, stored, frame->node));
+    parts.push_back(part("result", stored, both, frame->node));
     row.product = frame->names[0].substr(0, frame->names[0].find('_'));
   }
   add_row(std::move(row), out[0], given, exact, std::move(parts), frame->node);

@@ -15,8 +15,8 @@
 // as parts of its local error; a user's function is one row, too. The shadow observes the steps of this thread and
 // continues from its own parameters; make a new one to restart from the program's. It reads numbers and changes none.
 // Its memory counts as workspace, apart from the program's categories. A program that writes numbers without ops
-// (data<T>()) must bump the tensor's version, or the shadow misses the write. After an exception within a step, make a
-// new shadow.
+// (data<T>()) must bump the tensor's version, or the shadow misses the write. If an exception leaves a step, its rows
+// remain incomplete; the next step is observed as any other.
 #pragma once
 
 #include <cstdint>
@@ -111,7 +111,8 @@ class Shadow final : public Observer {
   class Gradients;
   struct Part {
     std::string name;
-    Tensor error;  // f64, in the output's sizes
+    double squares;
+    Tensor error;  // f64, in the output's sizes; undefined if the part gets no share
   };
   struct Codes {
     std::uint64_t storage = 0;
@@ -138,6 +139,7 @@ class Shadow final : public Observer {
   ShadowRow row_of(const OpCall& call, const Outputs& out, const CallRecord& record) const;
   void add_row(ShadowRow row, const Tensor& y, const Tensor& given, const Tensor& exact, std::vector<Part> parts,
                std::uint64_t node);
+  Part part(std::string name, const Tensor& a, const Tensor& b, std::uint64_t node) const;
   std::vector<Part> parts_of_inputs(const OpCall& call, const Outputs& out, const std::vector<Tensor>& inputs,
                                     const Tensor& exact);
   void add_parameters(const OpCall& call, const CallRecord& record);

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <nlohmann/json.hpp>
 
 #include "../core/support/throwf.h"
 #include "csv_text.h"
@@ -19,6 +20,25 @@ std::string role(const ShadowRow& row) {
   if (!row.product.empty()) return row.product;
   if (row.phase == Phase::optimizer) return "update";
   return std::string(gradual::to_string(row.phase)) + (row.cause.empty() ? "" : ", casts");
+}
+
+// The columns of the file, in order.
+nlohmann::ordered_json json(const ShadowRow& r) {
+  std::string parts;
+  for (const ErrorPart& p : r.parts)
+    parts += fmt::format("{}{} {:.6g} {:.6g}", parts.empty() ? "" : "; ", p.name,
+                         r.local.exact_squares > 0 ? std::sqrt(p.squares / r.local.exact_squares) : 0, p.share);
+  nlohmann::ordered_json j;
+  j["number"] = r.number, j["phase"] = gradual::to_string(r.phase), j["op"] = r.op, j["parameter"] = r.parameter;
+  j["backward_of"] = r.backward_of, j["module"] = r.module, j["line"] = r.line, j["cause"] = r.cause;
+  j["results"] = r.results, j["product"] = r.product, j["local_relative"] = r.local.relative();
+  j["local_max_ulps"] = r.local.max_ulps, j["local_mean_ulps"] = r.local.mean_ulps();
+  j["local_sqnr_db"] = r.local.sqnr_db(), j["inherited_relative"] = r.inherited.relative();
+  j["total_relative"] = r.total.relative(), j["total_max_ulps"] = r.total.max_ulps;
+  j["total_sqnr_db"] = r.total.sqnr_db(), j["cosine"] = r.cosine, j["lost"] = r.local.lost;
+  j["decided_otherwise"] = r.decided_otherwise, j["share"] = r.share, j["first_order"] = r.first_order;
+  j["parts"] = parts, j["not_exact"] = r.not_exact;
+  return j;
 }
 
 }  // namespace
@@ -43,25 +63,9 @@ std::string Shadow::to_string() const {
 }
 
 std::string Shadow::to_csv() const {
-  std::string text =
-      "number,phase,op,parameter,backward_of,module,line,cause,results,product,local_relative,local_max_ulps,"
-      "local_mean_ulps,local_sqnr_db,inherited_relative,total_relative,total_max_ulps,total_sqnr_db,cosine,lost,"
-      "decided_otherwise,share,first_order,parts,not_exact\n";
-  for (const ShadowRow& r : rows_) {
-    std::string parts;
-    for (const ErrorPart& p : r.parts)
-      parts += fmt::format("{}{} {:.6g} {:.6g}", parts.empty() ? "" : "; ", p.name,
-                           r.local.exact_squares > 0 ? std::sqrt(p.squares / r.local.exact_squares) : 0, p.share);
-    for (const std::string& field : {fmt::format("{}", r.number), std::string(gradual::to_string(r.phase)), r.op,
-                                     r.parameter, r.backward_of, r.module, r.line, r.cause, r.results, r.product})
-      text += csv_field(field) + ",";
-    text += fmt::format(
-        "{:.9g},{:.9g},{:.9g},{:.9g},{:.9g},{:.9g},{:.9g},{:.9g},{:.9g},{},{:.9g},{:.9g},{:.9g},{},{}\n",
-        r.local.relative(), r.local.max_ulps, r.local.mean_ulps(), r.local.sqnr_db(), r.inherited.relative(),
-        r.total.relative(), r.total.max_ulps, r.total.sqnr_db(), r.cosine, r.local.lost, r.decided_otherwise, r.share,
-        r.first_order, csv_field(parts), csv_field(r.not_exact));
-  }
-  return text;
+  std::string text = json({}).dump() + "\n";
+  for (const ShadowRow& r : rows_) text += json(r).dump() + "\n";
+  return csv_of(text);
 }
 
 std::string Shadow::by_layer() const {
@@ -76,13 +80,12 @@ std::string Shadow::by_layer() const {
   };
   for (const ShadowRow& r : rows_) {
     const std::string layer = r.phase == Phase::optimizer ? r.parameter : r.module;
-    for (const ErrorPart& p : r.parts) {
-      Line& l = line(layer, (r.product.empty() ? role(r) : r.product) + " " + p.name);
+    std::vector<ErrorPart> parts = r.parts;
+    if (parts.empty()) parts.push_back({"", r.local.squares, r.share});
+    for (const ErrorPart& p : parts) {
+      Line& l = line(layer, p.name.empty() ? role(r) : role(r) + " " + p.name);
       l.squares += p.squares, l.exact += r.local.exact_squares, l.share += p.share;
     }
-    if (!r.parts.empty()) continue;
-    Line& l = line(layer, role(r));
-    l.squares += r.local.squares, l.exact += r.local.exact_squares, l.share += r.share;
   }
   std::string text = fmt::format("{:<24}  {:<24}  {:>12}  {:>12}\n", "layer", "what", "local error", "loss share");
   for (const Line& l : lines) {

@@ -92,6 +92,23 @@ TEST_CASE("gradient_sites: parameters, buffers and random numbers are as before;
   }
 }
 
+TEST_CASE("gradient_sites: what a site in f32 saves of the loss is the loss without it") {
+  const Problem p("mlp");
+  const auto loss_under = [&p](const amp::Recipe& recipe) {
+    const amp::RecipeScope scope(recipe, Device::cpu());
+    return p.loss().item();
+  };
+  amp::Recipe low = quantised({.forward_x = Quantizer{.format = format("e2m1fn")}});
+  const inspect::GradientSites all = p.sites(low);
+  CHECK(all.loss == loss_under(low));
+  CHECK(all.exact_loss == p.loss().item());
+  CHECK(all.loss != all.exact_loss);
+  for (const char* layer : {"1", "3", "5"}) {
+    low.quantization->modules = {{layer, "fp32"}};
+    CHECK(site(all, layer, "forward x").loss_saved == all.loss - loss_under(low));
+  }
+}
+
 TEST_CASE("gradient_sites: an autocast recipe's layers") {
   const Problem p("mlp");
   const inspect::GradientSites all = p.sites(amp::recipe("amp-bf16"));

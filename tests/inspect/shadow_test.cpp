@@ -6,9 +6,11 @@
 #include <gradual/lab/models.h>
 #include <gradual/lab/tasks.h>
 
+#include <algorithm>
 #include <bit>
 #include <cmath>
 #include <map>
+#include <stdexcept>
 
 using namespace gradual;
 
@@ -217,6 +219,57 @@ TEST_CASE("shadow: the parts of a quantised contraction are its local error") {
     CHECK(std::sqrt(row.parts[2].squares / row.local.exact_squares) < 1e-5);
   }
   CHECK(products == std::map<std::string, int>{{"dgrad", 2}, {"forward", 3}, {"wgrad", 3}});
+}
+
+TEST_CASE("shadow: a step after one that an exception left is observed as any other") {
+  struct Fails final : Function {
+    bool fails = true;
+    std::vector<Tensor> forward(const std::vector<Tensor>& inputs) override {
+      const Tensor y = relu(inputs[0]);
+      if (fails) throw std::runtime_error("planted");
+      return {y};
+    }
+    std::vector<Tensor> backward(const std::vector<Tensor>& grads) override { return {grads[0]}; }
+  };
+  Tensor w = full({4, 4}, 0.3, {.dtype = DType::f32}).set_requires_grad();
+  const auto step = [&w](bool fails) {
+    auto function = std::make_shared<Fails>();
+    function->fails = fails;
+    sum(apply(function, {mul(w, w)})[0]).backward();
+  };
+  const auto table = [&](bool fails) {
+    inspect::Shadow shadow({.attribution = true});
+    const ObserverScope scope(shadow);
+    if (fails) CHECK_THROWS_AS(step(true), std::runtime_error);
+    const std::size_t first = shadow.rows().size();
+    w.zero_grad();
+    step(false);
+    CHECK(shadow.attribution().difference() != 0);
+    std::string rows;
+    for (std::size_t i = first; i < shadow.rows().size(); ++i) {
+      const inspect::ShadowRow& r = shadow.rows()[i];
+      rows += r.op + " " + std::to_string(r.local.squares) + " " + std::to_string(r.share) + "\n";
+    }
+    return rows;
+  };
+  CHECK(table(true) == table(false));
+}
+
+TEST_CASE("shadow: what another observer saw recorded makes no later op a recorded one") {
+  const Tensor w = full({8, 8}, 0.3, {.dtype = DType::bf16}).set_requires_grad(), x = full({8, 8}, 0.7, {});
+  Observer other;
+  {
+    const ObserverScope scope(other);
+    static_cast<void>(mul(w, w));
+  }
+  inspect::Shadow shadow({.attribution = true});
+  {
+    const ObserverScope scope(shadow);
+    sum(matmul(x.to(DType::bf16), w)).backward();
+  }
+  const auto product = std::ranges::find(shadow.rows(), "matmul", &inspect::ShadowRow::op);
+  REQUIRE(product != shadow.rows().end());
+  CHECK(std::ranges::count(product->parts, "x before", &inspect::ErrorPart::name) == 1);
 }
 
 TEST_CASE("shadow: without a backward there is no attribution") {
