@@ -1,0 +1,75 @@
+# Compares a page of the tutorial with its program:
+#
+#   cmake -DPROGRAM=build/release/docs/tutorial/01_floats -DSOURCE=docs/tutorial/01_floats.cpp
+#         -DPAGE=docs/tutorial/01_floats.md -P cmake/page.cmake
+#
+# The ```text blocks of the page, with an empty line between them, are what the program prints. The lines of each ```cpp
+# block occur in the source, one after the other; indentation may differ. A ```json block is mine.json, next to the page.
+# The program has at most 60 lines. With GRADUAL_WRITE_DOCS in the environment, the ```text blocks are replaced by what
+# the program prints.
+
+cmake_minimum_required(VERSION 3.25)
+execute_process(COMMAND ${PROGRAM} OUTPUT_VARIABLE output RESULT_VARIABLE result)
+if(NOT result EQUAL 0)
+  message(FATAL_ERROR "${PROGRAM} ended with ${result}")
+endif()
+file(READ ${PAGE} rest)
+file(READ ${SOURCE} source)
+
+string(REGEX REPLACE "[^\n]" "" lines "${source}")
+string(LENGTH "${lines}" lines)
+if(lines GREATER 60)
+  message(SEND_ERROR "${SOURCE} has ${lines} lines; at most 60 are allowed")
+endif()
+string(REGEX REPLACE "\n +" "\n" source "\n${source}")
+
+set(left "${output}\n")  # output without a page so far
+set(page "")             # the page up to here, with fresh output
+while(TRUE)
+  string(FIND "${rest}" "\n```" begin)
+  if(begin EQUAL -1)
+    break()
+  endif()
+  math(EXPR begin "${begin} + 1")
+  string(SUBSTRING "${rest}" 0 ${begin} before)
+  string(SUBSTRING "${rest}" ${begin} -1 rest)
+  string(FIND "${rest}" "\n" first)
+  math(EXPR first "${first} + 1")
+  string(FIND "${rest}" "\n```" end)
+  math(EXPR end "${end} + 1")
+  math(EXPR size "${end} - ${first}")
+  string(SUBSTRING "${rest}" 0 ${first} mark)
+  string(SUBSTRING "${rest}" ${first} ${size} block)
+  math(EXPR end "${end} + 4")
+  string(SUBSTRING "${rest}" ${end} -1 rest)
+  if(mark STREQUAL "```text\n")
+    string(FIND "${left}" "\n\n" paragraph)
+    math(EXPR paragraph "${paragraph} + 1")
+    string(SUBSTRING "${left}" 0 ${paragraph} printed)
+    math(EXPR paragraph "${paragraph} + 1")
+    string(SUBSTRING "${left}" ${paragraph} -1 left)
+    if(NOT DEFINED ENV{GRADUAL_WRITE_DOCS} AND NOT printed STREQUAL block)
+      message(SEND_ERROR "${PAGE} shows:\n${block}\nThe program prints:\n${printed}")
+    endif()
+    set(block "${printed}")
+  elseif(mark STREQUAL "```cpp\n")
+    string(REGEX REPLACE "\n +" "\n" code "\n${block}")
+    string(FIND "${source}" "${code}" at)
+    if(at EQUAL -1)
+      message(SEND_ERROR "${PAGE} shows these lines, which ${SOURCE} does not have:\n${block}")
+    endif()
+  elseif(mark STREQUAL "```json\n")
+    get_filename_component(folder ${PAGE} DIRECTORY)
+    file(READ ${folder}/mine.json recipe)
+    if(NOT recipe STREQUAL block)
+      message(SEND_ERROR "${PAGE} shows a recipe that is not that of mine.json")
+    endif()
+  endif()
+  string(APPEND page "${before}${mark}${block}```\n")
+endwhile()
+if(NOT left STREQUAL "")
+  message(SEND_ERROR "${PAGE} lacks this output of the program:\n${left}")
+endif()
+if(DEFINED ENV{GRADUAL_WRITE_DOCS})
+  file(WRITE ${PAGE} "${page}${rest}")
+endif()
