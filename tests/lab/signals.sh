@@ -26,7 +26,7 @@ start() {
   shift
   "$@" "$lab" --model mlp --recipes fp32 --epochs 100000 --out "$out/$name" >"$out/$name.log" 2>&1 &
   for ((i = 0; i < 300; ++i)); do
-    grep -q 'mlp on' "$out/$name.log" && break
+    grep -qs 'mlp on' "$out/$name.log" && break
     sleep 0.1
   done
   sleep 0.5
