@@ -78,8 +78,7 @@ void Node::save_output(int i, const Tensor& t) {
 
 void Node::release(Tensor& saved) {
   saved.unsafe_impl()->storage->remove_saved();
-  saved = Tensor();
-  released = true;
+  saved = Tensor(), released = true;
 }
 void Node::release_output(int i) { release(saved_outputs[i]); }
 void Node::release_saved() {
@@ -114,8 +113,7 @@ void set_history(const Tensor& t, Ref<Node> node, std::uint32_t output) {
   // A former leaf that now becomes a result: older nodes must not accumulate gradients in it.
   if (m.edge.node && m.edge.node->is_leaf()) m.edge.node->leaf = nullptr;
   m.edge.node = std::move(node);
-  m.edge.output = output;
-  m.requires_grad = true;
+  m.edge.output = output, m.requires_grad = true;
 }
 
 Tensor with_history(const Tensor& t, const Tensor& other) {

@@ -94,8 +94,9 @@ constexpr std::uint32_t input_bit(int i) { return 1u << (i < 31 ? i : 31); }
 std::uint64_t next_sequence();
 
 // The sequence number of the node of this thread's last recorded call, if that was observed: observers receive a call
-// before its node exists.
+// before its outputs lead to its node. It is kept once something in the process asks for it (keep_recorded_sequence).
 inline thread_local std::uint64_t recorded_sequence = 0;
+inline std::atomic<bool> keep_recorded_sequence = false;
 
 // Autograd's data of a tensor: its link to the tape and its gradient.
 struct GradMeta final : GradMetaBase {

@@ -39,6 +39,13 @@ void check_in_place(const OpCall& call, const Rule& rule) {
   if (!rule.backward) refuse(rule.reason ? rule.reason : "this op has no gradient");
 }
 
+// For an op without a backward rule. Error if nothing says why it has none. An in-place op is refused later.
+bool runs_unrecorded(const OpCall& call, const Rule& rule) {
+  if (op_info(call.op).kind == OpKind::InPlace) return false;
+  if (!rule.reason) throwf("{}: no backward rule; run it under NoGrad or on detach()ed inputs", to_string(call.op));
+  return true;
+}
+
 class Autograd final : public Interceptor {
  public:
   Outputs call(const OpCall& call) override {
@@ -46,8 +53,7 @@ class Autograd final : public Interceptor {
     for (int i = 0; i < call.inputs.size(); ++i)
       if (needs_grad(call[i])) needs |= input_bit(i);
     const Rule& rule = rules()[static_cast<int>(call.op)];
-    if (!needs || (!rule.backward && rule.reason && op_info(call.op).kind != OpKind::InPlace))
-      return next_below_autograd(call);
+    if (!needs || (!rule.backward && runs_unrecorded(call, rule))) return next_below_autograd(call);
     return record(call, rule, needs);
   }
 
@@ -56,7 +62,6 @@ class Autograd final : public Interceptor {
   static Outputs record(const OpCall& call, const Rule& rule, std::uint32_t needs) {
     const bool in_place = op_info(call.op).kind == OpKind::InPlace;
     if (in_place) check_in_place(call, rule);
-    if (!rule.backward) throwf("{}: no backward rule; run it under NoGrad or on detach()ed inputs", to_string(call.op));
     Ref<Node> node = make_node(call);
     const int saves = saves_of(rule, needs);
     for (int left = saves & 255; left != 0; left &= left - 1) {
@@ -66,10 +71,9 @@ class Autograd final : public Interceptor {
       else node->save_input(i, call[i]);
     }
     if (call.op == OpId::custom) node->function = call.get<CustomAttrs>().function->shared_from_this();
-    if (chain().observe) recorded_sequence = node->sequence;
+    if (keep_recorded_sequence.load(std::memory_order_relaxed) && chain().observe) recorded_sequence = node->sequence;
     Outputs out = next_below_autograd(call);
-    node->output_sizes = out[0].sizes();
-    node->output_dtype = out[0].dtype();
+    node->output_sizes = out[0].sizes(), node->output_dtype = out[0].dtype();
     const auto place = [&](int i, Ref<Node> of) {
       if (saves & gradual::out(i)) of->save_output(i, out[i]);
       if ((rule.differentiable >> i & 1) && out[i].defined() && out[i].is_floating())

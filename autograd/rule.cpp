@@ -11,8 +11,6 @@
 namespace gradual {
 namespace {
 
-Rule table[kOpCount];
-
 // exact: Phi(x) + x phi(x). tanh form (Hendrycks and Gimpel 2016): derivative of 0.5 x (1 + tanh u).
 Tensor gelu_slope(const Tensor& x, bool tanh_form) {
   if (!tanh_form) {
@@ -80,17 +78,16 @@ int saves_of(const Rule& rule, std::uint32_t needs) {
   return saves;
 }
 
-Rule* rules() { return table; }
 void set_rule(OpId op, std::initializer_list<int> saves, RuleFn backward) {
-  Rule& r = table[static_cast<int>(op)];
+  Rule& r = rule_table[static_cast<int>(op)];
   r.backward = backward;
   std::ranges::copy(saves, r.saves);
 }
 void set_fused(std::initializer_list<OpId> ops) {
-  for (OpId op : ops) table[static_cast<int>(op)].fused = true;
+  for (OpId op : ops) rule_table[static_cast<int>(op)].fused = true;
 }
 void set_no_rule(std::initializer_list<OpId> ops, const char* reason) {
-  for (OpId op : ops) table[static_cast<int>(op)].reason = reason;
+  for (OpId op : ops) rule_table[static_cast<int>(op)].reason = reason;
 }
 
 void register_rules() {

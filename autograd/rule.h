@@ -69,7 +69,8 @@ struct Rule {
 };
 
 // The column, by OpId. A test fails for an op with neither backward nor reason.
-Rule* rules();
+inline Rule rule_table[kOpCount];
+inline Rule* rules() { return rule_table; }
 void set_rule(OpId op, std::initializer_list<int> saves, RuleFn backward);
 // Marks rules that have a fused op and, under create_graph, a composed form.
 void set_fused(std::initializer_list<OpId> ops);

@@ -77,7 +77,7 @@ class Shadow::Gradients final : public autograd::GradientObserver {
 };
 
 Shadow::Shadow(const ShadowOptions& options) : options_(options) {
-  recorded_sequence = 0;  // what another observer saw last
+  keep_recorded_sequence = true, recorded_sequence = 0;  // 0: not what another observer saw last
   if (options_.attribution) gradients_ = std::make_unique<Gradients>(*this);
 }
 Shadow::Shadow(const nn::Module& model, optim::Optimizer* optimizer, const ShadowOptions& options) : Shadow(options) {

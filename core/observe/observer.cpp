@@ -54,8 +54,7 @@ class Observe final : public Interceptor {
       record.seconds = seconds_since(start) - all.inside;
       if (watch) {
         device::Work work = watch->stop();
-        record.seconds = work.seconds;
-        record.kernels = std::move(work.kernels);
+        record.seconds = work.seconds, record.kernels = std::move(work.kernels);
       }
     }
     if (CastCounts* around = cast_counts(); around && counting) *around += record.counts;
