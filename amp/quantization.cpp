@@ -61,6 +61,7 @@ QuantizedOperand rounded(const Operand& o, const Tensor& t, int axis, Site& site
   if (tally) options.stats = {&tally->counts, &tally->exponents}, options.scaled_exponents = true;
   Quantizer plain = *o.quantizer;
   plain.hadamard = false;
+  plain.overflow = site.quantization->overflow.value_or(plain.overflow);
   return quantize_operand(t, plain, options);
 }
 
@@ -210,7 +211,9 @@ Outputs quantized(QuantizationState& state, const OpCall& call) {
   if (RewriteContext& context = rewrite_context(); context.recorded || in_checkpoint())
     if (by_chance(q.dgrad_dy) || by_chance(q.dgrad_w) || by_chance(q.wgrad_x) || by_chance(q.wgrad_dy))
       context.backward_key = rewrite_key();
-  const AccumulatorScope accumulator(q.accumulator ? q.accumulator : current_accumulator());
+  std::optional<Accumulator> how = q.accumulator ? q.accumulator : current_accumulator();
+  if (q.accumulator && how->rounding.mode == RoundingMode::stochastic) how->key = rewrite_key();
+  const AccumulatorScope accumulator(how);
   Operand a{.tensor = &call[0], .input = 0, .role = operand_role(0), .saved = saved_scale(0)};
   Operand b{.tensor = &call[1], .input = 1, .role = operand_role(1), .saved = saved_scale(1)};
   a.quantizer = quantizer_of(q, a.role, b.role), b.quantizer = quantizer_of(q, b.role, a.role);

@@ -38,6 +38,9 @@ struct Quantization {
   // one. The optimizer's moments are the same for all modules.
   // A RecipeRun accepts "first" and "last" for the model's first and last layers.
   std::vector<std::pair<std::string, std::string>> modules = {};
+  // Replaces the policy of the six operands' quantizers. Recipes of 8 bits and fewer saturate, so that an infinite
+  // gradient becomes the largest value and a loss scale's check does not see it; saturate_finite hands it on.
+  std::optional<Overflow> overflow = {};
   bool save_codes = true;  // save operands with one scale per tensor as codes for backward (no second derivatives)
 
   bool operator==(const Quantization&) const = default;

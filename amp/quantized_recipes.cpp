@@ -1,6 +1,9 @@
 // The named recipes of 8 bits and fewer, and eXmY.
 #include "quantized_recipes.h"
 
+#include <algorithm>
+
+#include "../core/formats/format_table.h"
 #include "../core/support/throwf.h"
 
 namespace gradual::amp {
@@ -36,20 +39,49 @@ Quantization fp8_blocks() {
   return products(x, to_format("e4m3fn", tiles), x);
 }
 
-// The OCP MX specification's blocks of 32 with its FLOOR scales, one element format everywhere.
-Quantization mx(const char* element) {
+// The OCP MX specification's FLOOR scales, one element format everywhere. MSFP (Rouhani et al. 2020) is the same with
+// blocks of 16; shared microexponents (Rouhani et al. 2023) double the scale of pairs.
+Quantization mx(const char* element, int block = 32, int part = 0) {
   const Quantizer q = to_format(element, {.kind = ScalingKind::block,
-                                          .block = 32,
+                                          .block = block,
+                                          .part = part,
                                           .scale = ScaleFormat::e8m0,
                                           .rule = ScaleRule::floor,
                                           .oracle = ScaleOracle::torchao});
   return products(q, q, q);
 }
 
+// HiFloat4: 64 elements of 3 bits and a sign under a scale in ue6m2, whose parts of 8 and 4 double it.
+Quantization hif4() {
+  const Quantizer q = to_format("msfp12", {.kind = ScalingKind::block,
+                                           .block = 64,
+                                           .part = 8,
+                                           .inner_part = 4,
+                                           .scale = ScaleFormat::coded,
+                                           .scale_format = format("ue6m2")});
+  return products(q, q, q);
+}
+
+// Weights and activations quantised in forward and where gradients need them again; errors in high precision.
+Quantization qat(const Quantizer& x, const Quantizer& w) {
+  return {.forward_x = x, .forward_w = w, .dgrad_w = w, .wgrad_x = x};
+}
+// One f32 scale for each tile of a weight: the same values in forward and dgrad.
+Quantizer in_tiles(const char* element, int block) {
+  return to_format(element, {.kind = ScalingKind::block, .block = block, .square = true, .scale = ScaleFormat::f32});
+}
+
+// SwitchBack (Wortsman et al. 2023): rows of x and dy and tensors of W in int8; dW in high precision.
+Quantization switchback() {
+  const Quantizer rows = to_format("int8", {.kind = ScalingKind::row}),
+                  w = to_format("int8", {.kind = ScalingKind::tensor});
+  return {.forward_x = rows, .forward_w = w, .dgrad_dy = rows, .dgrad_w = w};
+}
+
 // "Pretraining Large Language Models with NVFP4" (NVIDIA 2025): weights in 16x16 tiles, stochastic errors, and a random
 // Hadamard transform of wgrad's operands.
-Quantization nvfp4() {
-  const Scaling blocks{.kind = ScalingKind::nvfp4, .block = 16};
+Quantization nvfp4(ScaleRule rule = ScaleRule::floor) {
+  const Scaling blocks{.kind = ScalingKind::nvfp4, .block = 16, .rule = rule};
   Scaling tiles = blocks;
   tiles.square = true;
   const Quantizer x = to_format("e2m1", blocks);
@@ -98,14 +130,46 @@ std::vector<Recipe> quantized_recipes() {
       full("msamp-o1", "matmul operands and weight gradients in FP8, weights in f16; one power-of-two scale per tensor",
            ms_amp(false)),
       full("msamp-o2", "as msamp-o1, with Adam's first moment in e4m3 and its second in f16", ms_amp(true)),
+      full("nvfp4-4over6", "as nvfp4; of each block the amax becomes 6 or 4, whichever errs less (arXiv 2512.02010)",
+           nvfp4(ScaleRule::four_over_six)),
+      full("mxint8", "matmul operands in 8-bit fixed point; blocks of 32 with e8m0 scales (OCP MX)", mx("mxint8")),
+      full("msfp12", "matmul operands with 3 bits under an exponent shared by 16 (MSFP)", mx("msfp12", 16)),
+      full("msfp16", "matmul operands with 7 bits under an exponent shared by 16 (MSFP)", mx("mxint8", 16)),
+      full("mx9", "as msfp16; pairs double their scale (shared microexponents)", mx("mxint8", 16, 2)),
+      full("mx6", "matmul operands with 4 bits under an exponent shared by 16 and doubled by pairs", mx("q1.3", 16, 2)),
+      full("mx4", "matmul operands with 2 bits under an exponent shared by 16 and doubled by pairs", mx("q1.1", 16, 2)),
+      full("hif4", "matmul operands with 3 bits under a scale shared by 64 and doubled by 8 and 4 (HiFloat4)", hif4()),
+      full("int8", "weights and activations in int8, one scale per tensor; errors in f32 (QAT)",
+           qat(to_format("int8", {.kind = ScalingKind::tensor}), to_format("int8", {.kind = ScalingKind::tensor}))),
+      full("int4", "weights in int4, a scale per 16x16; activations in int8, one scale per tensor; errors in f32 (QAT)",
+           qat(to_format("int8", {.kind = ScalingKind::tensor}), in_tiles("int4", 16))),
+      full("nf4", "weights in NormalFloat4, a scale per 8x8; all else in f32",
+           [] {
+             const Quantizer w = in_tiles("nf4", 8);
+             return Quantization{.forward_w = w, .dgrad_w = w};
+           }()),
+      full("int8-rowwise", "matmul operands in int8, one scale per row in all three products",
+           [] {
+             const Quantizer q = to_format("int8", {.kind = ScalingKind::row});
+             return products(q, q, q);
+           }()),
+      full("switchback",
+           "forward and dgrad in int8, rows of x and dy, tensors of W; wgrad in f32 (Wortsman et al. 2023)",
+           switchback()),
   };
 }
 
 std::optional<Recipe> emulated_recipe(const std::string& name) {
   const std::string element = name.substr(0, name.find(':'));
-  if (!element.starts_with('e') || element.find('m') == std::string::npos ||
-      element.find_first_not_of("em0123456789") != std::string::npos)
-    return {};
+  const bool widths = element.starts_with('e') && element.find('m') != std::string::npos &&
+                      element.find_first_not_of("em0123456789") == std::string::npos;
+  const bool fixed = (element.starts_with('q') || element.starts_with("uq")) && element.find('.') != std::string::npos;
+  const auto named = [&] {
+    for (const NamedFormat& n : named_formats())
+      if (n.name == element && element.starts_with("binary8")) return true;
+    return std::ranges::find(table_formats(), element, &NamedFormat::name) != table_formats().end();
+  };
+  if (element == "nf4" || !(widths || fixed || named())) return {};
   const auto colon = name.find(':');
   const Quantizer q{.format = in_context("recipe '" + name + "'", [&] { return format(element); }),
                     .rounding = colon == std::string::npos ? Rounding{} : rounding_from_name(name.substr(colon + 1)),

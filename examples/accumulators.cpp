@@ -16,13 +16,17 @@ namespace {
 
 constexpr const char* kNames[] = {"f64",
                                   "f32",
+                                  "hopper-fp8/promote=128",
+                                  "hopper-fp8",
                                   "hopper-fp8-14bit/promote=128",
                                   "hopper-fp8-14bit",
+                                  "hopper-fp16",
                                   "fp16-acc/chunk=64",
                                   "fp16-acc",
                                   "bf16-acc/chunk=64",
-                                  "bf16-acc"};
-constexpr int kCount = 8;
+                                  "bf16-acc",
+                                  "bf16-acc:stochastic"};
+constexpr int kCount = std::size(kNames);
 
 struct Operands {
   Tensor a, b;
@@ -63,8 +67,11 @@ void body(example::Arguments& arguments) {
     // Sums of e4m3 products are multiples of 2^-18 and below 2^30: exact in f64.
     const Tensor exact = Operands{o.a.to(DType::f64), o.b.to(DType::f64)}.product();
     for (int i = 0; i < kCount; ++i) {
-      const AccumulatorScope scope(accumulator(kNames[i]));
-      errors[positive][i] = error(o.product(), exact);
+      const Accumulator how = accumulator(kNames[i]);
+      const bool cpu_only = how.group != 0 || how.rounding.mode == RoundingMode::stochastic;
+      const Device device = cpu_only ? Device::cpu() : example::device();
+      const AccumulatorScope scope(how);
+      errors[positive][i] = error(Operands{o.a.to(device), o.b.to(device)}.product(), exact.to(device));
     }
   }
   std::printf("relative error of dot products of %ld numbers in %s\n\n", length, to_string(operand_format).c_str());

@@ -5,6 +5,7 @@
 // one's. Exponent code 0 continues down to zero with the gap of the smallest binade (subnormal values). A number
 // between two values is rounded to one of them: the rounding mode decides which. The overflow policy decides about
 // numbers beyond the largest value.
+#include <gradual/core/formats/format_table.h>
 #include <gradual/gradual.h>
 
 #include <algorithm>
@@ -40,17 +41,34 @@ constexpr const char* kUsage =
 
 void list_formats() {
   std::printf("%s\n  FORMAT is one of\n", kUsage);
-  for (const NamedFormat& n : named_formats())
-    std::printf("    %-9s %s\n", std::string(n.name).c_str(), std::string(n.about).c_str());
+  for (const auto* list : {&named_formats(), &table_formats()})
+    for (const NamedFormat& n : *list)
+      std::printf("    %-10s %s\n", std::string(n.name).c_str(), std::string(n.about).c_str());
   std::printf(
+      "    qI.F, uqI.F, intN, uintN   fixed point and integers\n"
       "    eXmY      X exponent bits (1 to 8) and Y mantissa bits (0 to 23), with IEEE's Inf and NaN;\n"
       "              e2m1, e2m3 and e3m2 are OCP's, without Inf and NaN\n");
 }
 
 // The gap from x, at most the largest value, to the next value away from zero, as if the exponent were unbounded.
 double gap(const Format& f, double x) {
+  if (f.table) {
+    const auto& values = f.table->values;
+    const auto above = std::upper_bound(values.begin() + 1, values.end() - 1, static_cast<float>(x));
+    return double{*above} - *(above - 1);
+  }
   const int exponent = f.has_zero ? std::max(std::ilogb(x), std::ilogb(f.min_normal())) : std::ilogb(x);
   return std::ldexp(1.0, exponent - f.mantissa_bits);
+}
+
+void show_table(const ValueTable& t) {
+  std::printf("%s: %d bits, %zu values, %s\n", t.name.c_str(), t.bits, t.values.size(), t.about.c_str());
+  const auto code = [](std::optional<std::uint32_t> c) { return c ? std::to_string(*c) : "none"; };
+  std::printf("  codes of Inf: %s, of NaN: %s\n", code(t.inf).c_str(), code(t.nan).c_str());
+  for (std::size_t i = 0; i < t.values.size(); ++i) {
+    if (t.values.size() > 40 && i == 16) std::printf("  ...\n"), i = t.values.size() - 16;
+    std::printf("  %#6x  %s\n", t.codes[i], with_power(t.values[i]).c_str());
+  }
 }
 
 void show_limits(const Format& f) {
@@ -58,7 +76,7 @@ void show_limits(const Format& f) {
               f.is_signed ? 1 : 0, f.exponent_bits, f.mantissa_bits, f.bias);
   for (const NamedFormat& n : named_formats())
     if (n.format == f) std::printf("  %s\n", std::string(n.about).c_str());
-    else if (n.format.exponent_bits == f.exponent_bits && n.format.mantissa_bits == f.mantissa_bits)
+    else if (n.common && n.format.exponent_bits == f.exponent_bits && n.format.mantissa_bits == f.mantissa_bits)
       std::printf("  (%s has as many bits and reaches %s)\n", std::string(n.name).c_str(),
                   text(n.format.max()).c_str());
   std::printf("  largest value      %s\n", with_power(f.max()).c_str());
@@ -98,10 +116,13 @@ void show_binades(const Format& f) {
 // From 0 to the largest value, a mark for each value; # if several share a column.
 void show_line(const Format& f) {
   std::string line(kColumns + 1, '-');
-  for (std::uint32_t c = 0; c <= f.max_code(); ++c) {
-    char& mark = line[static_cast<std::size_t>(std::lround(f.decode(c) / f.max() * kColumns))];
+  const auto put = [&](double value) {
+    char& mark = line[static_cast<std::size_t>(std::lround(value / f.max() * kColumns))];
     mark = mark == '-' ? '|' : '#';
-  }
+  };
+  for (std::uint32_t c = 0; !f.table && c <= f.max_code(); ++c) put(f.decode(c));
+  for (std::size_t i = 0; f.table && i < f.table->values.size(); ++i)
+    if (f.table->values[i] >= 0) put(f.table->values[i]);
   std::printf("\n  0 %s %s\n", line.c_str(), text(f.max()).c_str());
 }
 
@@ -129,12 +150,13 @@ Neighbours neighbours(const Format& f, double x) {
   Neighbours n{rounded(f, RoundingMode::down, Overflow::saturate, x),
                rounded(f, RoundingMode::up, Overflow::saturate, x)};
   if (x > f.max()) n.high = f.max() + gap(f, f.max());
+  if (f.table && x < f.table->values[0]) n.low = 2 * double{f.table->values[0]} - f.table->values[1];
   n.part = n.low == n.high ? 0 : (x - n.low) / (n.high - n.low);
   return n;
 }
 
 void show_between(const Format& f, double x, const Neighbours& n) {
-  const std::string sign = x < 0 ? "-" : "";
+  const std::string sign = x < 0 && !f.table ? "-" : "";
   if (n.low == n.high) {
     std::printf("\n%s is a value of %s\n", text(x).c_str(), to_string(f).c_str());
     return;
@@ -153,10 +175,10 @@ void show_between(const Format& f, double x, const Neighbours& n) {
 // The value that x rounds to under each rounding and policy.
 void show_rounding(const Format& f, double x) {
   const bool inside = std::isfinite(x) && (f.is_signed || x >= 0) && (f.has_zero || x >= f.min_positive());
-  const Neighbours n = inside ? neighbours(f, std::abs(x)) : Neighbours{};
+  const Neighbours n = inside ? neighbours(f, f.table ? x : std::abs(x)) : Neighbours{};
   if (inside) show_between(f, x, n);
   else std::printf("\n%s\n", text(x).c_str());
-  constexpr Overflow kPolicies[] = {Overflow::ieee, Overflow::saturate, Overflow::saturate_finite};
+  constexpr Overflow kPolicies[] = {Overflow::ieee, Overflow::saturate, Overflow::saturate_finite, Overflow::ml_dtypes};
   std::printf("  %-14s", "rounding");
   for (const Overflow o : kPolicies) std::printf("%-29s ", std::string(to_string(o)).c_str());
   for (int mode = 0; mode < 7; ++mode) {
@@ -178,6 +200,12 @@ void show_rounding(const Format& f, double x) {
 
 bool codes_come_back(const Format& f) {
   const Rounder r{f, {}, Overflow::ieee};
+  for (std::size_t i = 0; f.table && i < f.table->values.size(); ++i) {
+    std::uint32_t again = 0;
+    r.encode(&f.table->values[i], &again, 1);
+    if (again != f.table->codes[i]) return false;
+  }
+  if (f.table) return true;
   const std::uint32_t step = f.bits() > 16 ? 65521 : 1;  // of wide formats every 65521st code, a prime
   for (std::uint32_t code = 0; code <= f.max_code(); code += step) {
     const float value = f.decode(code);
@@ -197,8 +225,8 @@ void body(example::Arguments& arguments) {
   const double x = std::strtod(number.c_str(), &end);
   if (*end != '\0')
     throw std::runtime_error("'" + number + "' is no number; numbers are like 17, -2.5, 0x1p-10, inf, nan");
-  show_limits(f);
-  show_binades(f);
+  if (f.table) show_table(*f.table);
+  else show_limits(f), show_binades(f);
   if (f.bits() <= 8 && f.has_zero) show_line(f);
   else show_reach(f);
   if (!number.empty()) show_rounding(f, x);

@@ -47,7 +47,7 @@ std::vector<Rule> rules_of(const Quantizer& q, int size, float amax) {
   std::vector<Rule> all;
   const auto add = [&](std::string_view name) {
     ScaleSpec spec = detail::scale_spec(edited);
-    if (edited.scaling.kind == ScalingKind::nvfp4) spec.global = detail::nvfp4_global(amax, spec).forward;
+    if (edited.scaling.kind == ScalingKind::nvfp4) set_global(spec, detail::nvfp4_global(amax, spec));
     all.push_back({std::string(name), {spec}, edited == q});
   };
   if (nvfp4 || q.scaling.scale == ScaleFormat::f32) {

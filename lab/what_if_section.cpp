@@ -36,7 +36,8 @@ Json loss_json(const ScaleLoss& l) {
 Json role_json(const char* role, std::vector<float>& values, double loss_scale) {
   for (float& v : values) v = static_cast<float>(v / loss_scale);
   // from_blob: the peaks of the run do not count this memory
-  const WhatIf w = what_if(from_blob(values.data(), {static_cast<std::int64_t>(values.size())}, DType::f32));
+  const WhatIf w =
+      what_if(from_blob(values.data(), {static_cast<std::int64_t>(values.size())}, DType::f32), {.blocks = {}});
   Json formats = Json::array();
   for (const FormatLoss& f : w.formats)
     formats.push_back({{"format", f.name},

@@ -51,7 +51,7 @@ template <class T> void product(Operand<T>& a, const Operand<T>& b, Shape batch,
         else std::fill_n(panel.c + r * g.n, panel.n, T{0});
       }
       if constexpr (sizeof(T) == 4)
-        if (how) accumulate(*how, panel, out.dtype() != DType::f32);
+        if (how) accumulate(*how, panel, out.dtype() != DType::f32, panel.c - c.data(), g.n);
       if (!how) gemm(panel);
     }
   });

@@ -30,7 +30,7 @@ bool sum_accumulated(const Tensor& x, std::uint32_t dims, double n, Tensor& out)
                            .b = {rows.data<float>() + begin * count, 1, count},
                            .c = to,
                            .ldc = end - begin};
-    accumulate(how, ones, n == 1 && out.dtype() != DType::f32);
+    accumulate(how, ones, n == 1 && out.dtype() != DType::f32, begin, out.numel());
     for (std::int64_t i = 0; i < end - begin; ++i) to[i] = to[i] / static_cast<float>(n);
   });
   sums.store();

@@ -12,9 +12,8 @@ namespace gradual::detail {
 
 using SumSpec = RoundingSpec<std::uint64_t>;
 
-inline SumSpec sum_spec(const Format& format, RoundingMode mode) {
-  return rounding_spec<std::uint64_t>({.format = format, .rounding = {.mode = mode}, .overflow = Overflow::ieee},
-                                      false);
+inline SumSpec sum_spec(const Format& format, const Rounding& rounding) {
+  return rounding_spec<std::uint64_t>({.format = format, .rounding = rounding, .overflow = Overflow::ml_dtypes}, false);
 }
 
 // The bits of a + b rounded to odd in f64. A later rounding to at most 51 bits gives the rounding of the exact sum
@@ -30,10 +29,12 @@ GRADUAL_HD inline std::uint64_t sum_to_odd(double a, double b) {
   return (bits - (inexact & too_far)) | inexact;
 }
 
-// sum + term, rounded once. `loop` is the number of a RoundingMode, or kAligned for nearest even.
-template <int loop> GRADUAL_HD double add_rounded(const SumSpec& spec, double sum, double term) {
+// sum + term, rounded once. `loop` is the number of a RoundingMode, or kAligned for nearest even. `random`: of
+// stochastic rounding, its random_bits.
+template <int loop>
+GRADUAL_HD double add_rounded(const SumSpec& spec, double sum, double term, std::uint32_t random = 0) {
   LoopCounts none;
-  return std::bit_cast<double>(round_bits<loop, false, false, false>(sum_to_odd(sum, term), 0, spec, none));
+  return std::bit_cast<double>(round_bits<loop, false, false, false>(sum_to_odd(sum, term), random, spec, none));
 }
 
 }  // namespace gradual::detail

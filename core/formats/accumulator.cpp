@@ -18,37 +18,28 @@ std::optional<Accumulator> checked(const std::optional<Accumulator>& accumulator
   return accumulator;
 }
 
-const std::vector<std::pair<std::string, Accumulator>>& presets() {
-  static const std::vector<std::pair<std::string, Accumulator>> all = {
-      {"f32", {}},
-      {"f64", {.f64 = true}},
-      {"fp16-acc", {.format = Format::ieee(5, 10)}},
-      {"bf16-acc", {.format = Format::ieee(8, 7)}},
-      {"hopper-fp8-14bit", {.format = Format::ieee(8, 13), .rounding = {.mode = RoundingMode::toward_zero}}},
-  };
-  return all;
-}
-
 Accumulator from_base(std::string_view base) {
   std::vector<std::string> names;
-  for (const auto& [name, accumulator] : presets()) {
-    if (name == base) return accumulator;
-    names.push_back(name);
+  for (const NamedAccumulator& known : accumulators()) {
+    if (known.name == base) return known.accumulator;
+    names.push_back(known.name);
   }
   const std::string own = join(names);
   for (const NamedFormat& f : named_formats())
     if (f.format.is_signed) names.emplace_back(f.name);
   const bool widths = base.size() > 1 && base[0] == 'e' && std::isdigit(static_cast<unsigned char>(base[1]));
   if (widths || std::find(names.begin(), names.end(), base) != names.end()) return {.format = format(base)};
-  throwf("there are {}, formats as bf16 and eXmY; then :ROUNDING, /chunk=N, /promote=N{}", own,
+  throwf("there are {}, formats as bf16 and eXmY; then :ROUNDING, /chunk=N, /promote=N, /group=N, /fraction=N{}", own,
          did_you_mean(base, names, format_synonyms()));
 }
 
 constexpr std::pair<std::string_view, int Accumulator::*> kCounts[] = {{"chunk", &Accumulator::chunk},
-                                                                       {"promote", &Accumulator::promote}};
+                                                                       {"promote", &Accumulator::promote},
+                                                                       {"group", &Accumulator::group},
+                                                                       {"fraction", &Accumulator::fraction}};
 
 // "chunk=64"
-void read_count(std::string_view text, Accumulator& a) {
+void read_count(std::string_view text, Accumulator& a, Accumulator& given) {
   const std::size_t equals = std::min(text.find('='), text.size());
   for (const auto& [name, count] : kCounts) {
     if (text.substr(0, equals) != name) continue;
@@ -58,11 +49,12 @@ void read_count(std::string_view text, Accumulator& a) {
     const auto [stop, error] = std::from_chars(digits.data(), end, n);
     if (error != std::errc() || stop != end || n < 1)
       throwf("{}=N takes a whole number from 1 on, not '{}'", name, text);
-    if (a.*count != 0) throwf("{} is given twice", name);
-    a.*count = n;
+    if (given.*count != 0) throwf("{} is given twice", name);
+    a.*count = given.*count = n;
     return;
   }
-  throwf("no option '{}'; there are chunk=N and promote=N{}", text, did_you_mean(text, {"chunk=N", "promote=N"}));
+  const std::vector<std::string> all{"chunk=N", "promote=N", "group=N", "fraction=N"};
+  throwf("no option '{}'; there are {}{}", text, join(all), did_you_mean(text, all));
 }
 
 }  // namespace
@@ -70,9 +62,15 @@ void read_count(std::string_view text, Accumulator& a) {
 void check_valid(const Accumulator& a) {
   check_valid(a.format);
   if (!a.format.is_signed) throwf("accumulator: sums have a sign, the format {} has none", to_string(a.format));
-  if (a.rounding.mode == RoundingMode::stochastic) throw_error("accumulator: its rounding is not stochastic");
+  if (a.format.table)
+    throwf("accumulator: sums have a format of exponent and mantissa, not the table {}", to_string(a.format));
+  check_valid(a.rounding);
   if (a.chunk < 0) throwf("accumulator: a chunk has at least 1 product (0: one chain), not {}", a.chunk);
   if (a.promote < 0) throwf("accumulator: it promotes after at least 1 product (0: never), not {}", a.promote);
+  if ((a.group != 0) != (a.fraction != 0) || a.group < 0 || a.group > 64 || a.fraction < 0 || a.fraction > 40)
+    throwf("accumulator: a group of 1 to 64 products is cut at 1 to 40 fraction bits (both 0: no groups), not {} at {}",
+           a.group, a.fraction);
+  if (a.f64 && a.group != 0) throw_error("accumulator: f64 sums have no groups");
   if (a.f64 && (a.format != Accumulator().format || a.rounding != Rounding()))
     throw_error("accumulator: f64 sums are doubles, to nearest: leave format and rounding as they are");
 }
@@ -81,12 +79,12 @@ Accumulator accumulator(std::string_view text) {
   return in_context("accumulator '" + std::string(text) + "'", [&] {
     const std::string_view head = text.substr(0, text.find('/'));
     const std::string_view base = head.substr(0, head.find(':'));
-    Accumulator a = from_base(base);
+    Accumulator a = from_base(base), given;
     if (base.size() < head.size()) a.rounding = rounding_from_name(head.substr(base.size() + 1));
     for (std::string_view rest = text.substr(head.size()); !rest.empty();) {
       rest.remove_prefix(1);
       const std::string_view option = rest.substr(0, rest.find('/'));
-      read_count(option, a);
+      read_count(option, a, given);
       rest.remove_prefix(option.size());
     }
     check_valid(a);
@@ -94,19 +92,49 @@ Accumulator accumulator(std::string_view text) {
   });
 }
 
+const std::vector<NamedAccumulator>& accumulators() {
+  constexpr Rounding kCut{.mode = RoundingMode::toward_zero};
+  const Format f32 = Format::ieee(8, 23), e8m13 = Format::ieee(8, 13);
+  const auto aligned = [&](int group, int fraction, const Format& f) {
+    return Accumulator{.format = f, .rounding = kCut, .group = group, .fraction = fraction};
+  };
+  static const std::vector<NamedAccumulator> all = {
+      {"f32", {}, "as usual"},
+      {"f64", {.f64 = true}, "doubles"},
+      {"fp16-acc", {.format = Format::ieee(5, 10)}, "f16 sums"},
+      {"bf16-acc", {.format = Format::ieee(8, 7)}, "bf16 sums"},
+      {"hopper-fp8-14bit", {.format = e8m13, .rounding = kCut}, "one product after the other, 14 bits, truncated"},
+      {"volta-fp16", aligned(4, 23, f32), "Volta's tensor cores"},
+      {"ampere-fp16", aligned(8, 24, f32), "Turing's, Ampere's and Ada's tensor cores, f16 and bf16"},
+      {"ampere-tf32", aligned(4, 24, f32), "Ampere's and Ada's tensor cores, tf32"},
+      {"hopper-fp16", aligned(16, 25, f32), "Hopper's and Blackwell's tensor cores, f16 and bf16"},
+      {"hopper-tf32", aligned(8, 25, f32), "Hopper's and Blackwell's tensor cores, tf32"},
+      {"ada-fp8", aligned(16, 13, e8m13), "Ada's tensor cores, f8"},
+      {"hopper-fp8", aligned(32, 13, e8m13), "Hopper's tensor cores (wgmma), f8"},
+      {"blackwell-fp8", aligned(32, 25, f32), "Blackwell's tensor cores (tcgen05), f8"},
+  };
+  return all;
+}
+
 std::string to_string(const Accumulator& a) {
+  // The name that leaves least to say: 1 for the rounding, 1 for each count.
   std::string text;
-  for (const auto& [name, preset] : presets()) {
-    const bool same = preset.format == a.format && preset.f64 == a.f64;
-    if (same && preset.rounding == a.rounding) text = name;
-    else if (same && preset.rounding == Rounding()) text = name + ":" + to_string(a.rounding);
-  }
-  if (text.empty()) {
-    text = to_string(a.format);
-    if (a.rounding != Rounding()) text += ":" + to_string(a.rounding);
-  }
-  for (const auto& [name, count] : kCounts)
-    if (a.*count != 0) text += fmt::format("/{}={}", name, a.*count);
+  std::size_t least = std::string::npos;
+  const auto consider = [&](const std::string& name, const Accumulator& base) {
+    if (base.format != a.format || base.f64 != a.f64) return;
+    std::string said = name;
+    std::size_t more = 0;
+    if (base.rounding != a.rounding && base.rounding != Rounding()) return;
+    if (base.rounding != a.rounding) said += ":" + to_string(a.rounding), ++more;
+    for (const auto& [option, count] : kCounts) {
+      if (a.*count == base.*count) continue;
+      if (a.*count == 0) return;
+      said += fmt::format("/{}={}", option, a.*count), ++more;
+    }
+    if (more < least) text = std::move(said), least = more;
+  };
+  for (const NamedAccumulator& known : accumulators()) consider(known.name, known.accumulator);
+  consider(to_string(a.format), {.format = a.format});
   return text;
 }
 

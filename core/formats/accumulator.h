@@ -7,6 +7,7 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "../support/scoped.h"
 #include "format.h"
@@ -23,25 +24,37 @@ namespace gradual {
 // rounded once to the output's dtype. A mean divides the sum in f32. Ops on f64 tensors ignore the accumulator.
 struct Accumulator {
   Format format = Format::ieee(8, 23);
-  Rounding rounding = {};  // toward_zero truncates; stochastic is not allowed
+  Rounding rounding = {};  // toward_zero truncates; stochastic takes its words from `key`
   // `chunk` products have a sum of their own; these sums are added in the same format (Wang et al. 2018). 0: one sum.
   int chunk = 0;
   // After this many products the sum is added to an f32 sum (to nearest) and restarts at zero, as in DeepSeek-V3. 0:
   // never. A chunk ends there too.
   int promote = 0;
   bool f64 = false;  // sums are doubles; format and rounding must have their defaults
+  // Not 0: `group` products at a time, at most 64, are added to the sum as tensor cores do (Fasi et al. 2021; MMA-Sim,
+  // arXiv 2511.10909). The products and the sum are aligned to the largest exponent, cut off `fraction` bits (1 to 40)
+  // below it, added exactly and rounded once. A product's exponent is the sum of its operands' exponents; a subnormal
+  // operand counts with its own. A chunk or a promotion ends a group. CPU only.
+  int group = 0, fraction = 0;
+  // Of stochastic rounding: two ops with one key round by the same words. A quantisation draws one for each product.
+  RandomKey key = {};
 
   bool operator==(const Accumulator&) const = default;
 };
 // Throws Error that names the wrong field and what is allowed.
 void check_valid(const Accumulator& accumulator);
 
-// The accumulator with this name: "f32", "f64", "fp16-acc" (f16 sums, nearest), "bf16-acc", "hopper-fp8-14bit" (e8m13,
-// truncated, as measured on Hopper's FP8 tensor cores), a name of named_formats() or "eXmY". ":toward-zero" or another
-// rounding, "/chunk=N" and "/promote=N" may follow. Libraries use "hopper-fp8-14bit/promote=128". Error for other
-// texts.
+// The accumulator with this name: one of accumulators(), a name of named_formats() or "eXmY". ":toward-zero" or another
+// rounding, "/chunk=N", "/promote=N", "/group=N" and "/fraction=N" may follow. Libraries use "hopper-fp8/promote=128".
+// Error for other texts.
 Accumulator accumulator(std::string_view name);
-// The inverse of accumulator().
+struct NamedAccumulator {
+  std::string name;
+  Accumulator accumulator;
+  std::string about;
+};
+const std::vector<NamedAccumulator>& accumulators();
+// The inverse of accumulator(), without the key.
 std::string to_string(const Accumulator& accumulator);
 
 // Sets the accumulator of this thread's ops while the scope lives. nullopt: the ops accumulate in f32 as usual.

@@ -7,6 +7,7 @@
 
 #include "../support/message_text.h"
 #include "../support/throwf.h"
+#include "format_table.h"
 #include "synonyms.h"
 
 namespace gradual {
@@ -21,7 +22,12 @@ std::vector<NamedFormat> make_named() {
     f.has_negative_zero = false;
     return f;
   };
-  return {
+  const auto unsigned_fn = [&](int x, int m, int bias) {
+    Format f = fn(x, m, bias, NanEncoding::all_ones);
+    f.is_signed = f.has_negative_zero = false;
+    return f;
+  };
+  std::vector<NamedFormat> all = {
       {"fp32", Format::ieee(8, 23), "IEEE 754 binary32"},
       {"tf32", Format::ieee(8, 10), "NVIDIA Ampere's tensor cores; a mode there, not a storage format"},
       {"bf16", Format::ieee(8, 7), "the upper half of binary32"},
@@ -42,25 +48,58 @@ std::vector<NamedFormat> make_named() {
       {"e2m3fn", fn(2, 3, 1, NanEncoding::none), "OCP MX, 6 bits"},
       {"e3m2fn", fn(3, 2, 3, NanEncoding::none), "OCP MX, 6 bits"},
       {"e2m1fn", fn(2, 1, 1, NanEncoding::none), "OCP MX, 4 bits"},
+      {"ue4m3", unsigned_fn(4, 3, 7), "e4m3fn without its sign: the scale of an NVFP4 block", false},
+      {"ue5m3", unsigned_fn(5, 3, 15), "8 bits without a sign: the scale of a block", false},
+      {"ue6m2", unsigned_fn(6, 2, 48), "8 bits without a sign: the scale of a HiFloat4 block", false},
+      {"int8", Format::fixed_point(7, 0), "integers from -127 to 127: sign and magnitude, without -128", false},
+      {"int4", Format::fixed_point(3, 0), "integers from -7 to 7: sign and magnitude, without -8", false},
+      {"uint8", Format::fixed_point(8, 0, false), "integers from 0 to 255", false},
+      {"uint4", Format::fixed_point(4, 0, false), "integers from 0 to 15", false},
+      {"mxint8", Format::fixed_point(1, 6), "OCP MX INT8; also the element of MSFP16 (Rouhani et al. 2020)", false},
+      {"msfp12", Format::fixed_point(1, 2), "the element of MSFP12: 3 bits under a shared exponent", false},
   };
+  static constexpr std::string_view kP3109[][2] = {{"binary8p1", "binary8p1f"}, {"binary8p2", "binary8p2f"},
+                                                   {"binary8p3", "binary8p3f"}, {"binary8p4", "binary8p4f"},
+                                                   {"binary8p5", "binary8p5f"}, {"binary8p6", "binary8p6f"},
+                                                   {"binary8p7", "binary8p7f"}};
+  for (int p = 1; p <= 7; ++p)
+    for (const bool finite : {false, true}) {
+      Format f = fnuz(8 - p, p - 1);
+      f.bias = 1 << (7 - p), f.has_inf = !finite;
+      all.push_back({kP3109[p - 1][finite], f,
+                     finite ? "IEEE P3109 (interim report), finite: one NaN at 80, no -0, no Inf"
+                            : "IEEE P3109 (interim report), extended: one NaN at 80, no -0, Inf at 7F and FF",
+                     false});
+    }
+  return all;
 }
 
 // Short names in common use.
 constexpr std::pair<std::string_view, std::string_view> kAliases[] = {
-    {"f32", "fp32"},     {"f16", "fp16"},    {"f8e4m3fn", "e4m3fn"}, {"f8e5m2", "e5m2"},
-    {"e8m0", "e8m0fnu"}, {"e2m3", "e2m3fn"}, {"e3m2", "e3m2fn"},     {"e2m1", "e2m1fn"},
+    {"f32", "fp32"},    {"f16", "fp16"},    {"f8e4m3fn", "e4m3fn"}, {"f8e5m2", "e5m2"},   {"e8m0", "e8m0fnu"},
+    {"e2m3", "e2m3fn"}, {"e3m2", "e3m2fn"}, {"e2m1", "e2m1fn"},     {"msfp16", "mxint8"},
 };
 
-// X and Y of "eXmY".
-std::optional<std::pair<int, int>> parse_widths(std::string_view text) {
+// X and Y of "eXmY", for other letters as well.
+std::optional<std::pair<int, int>> parse_widths(std::string_view text, char first = 'e', char second = 'm') {
   int x = 0, y = 0;
   const char* end = text.data() + text.size();
-  if (!text.starts_with('e')) return {};
+  if (!text.starts_with(first)) return {};
   const auto [after_x, bad_x] = std::from_chars(text.data() + 1, end, x);
-  if (bad_x != std::errc() || after_x == end || *after_x != 'm') return {};
+  if (bad_x != std::errc() || after_x == end || *after_x != second) return {};
   const auto [after_y, bad_y] = std::from_chars(after_x + 1, end, y);
   if (bad_y != std::errc() || after_y != end) return {};
   return std::pair(x, y);
+}
+
+// "q1.14", "uq0.8", "int8", "uint4".
+std::optional<Format> parse_fixed_point(std::string_view text) {
+  const bool is_signed = !text.starts_with('u');
+  const std::string rest(text.substr(is_signed ? 0 : 1));
+  const bool integer = rest.starts_with("int");
+  const auto bits = parse_widths(integer ? "q" + rest.substr(3) + ".0" : rest, 'q', '.');
+  if (!bits) return {};
+  return Format::fixed_point(bits->first - (integer && is_signed ? 1 : 0), bits->second, is_signed);
 }
 
 void check_widths(int x, int m) {
@@ -83,6 +122,20 @@ Format Format::ieee(int x, int m) {
   return f;
 }
 
+Format Format::fixed_point(int integer_bits, int fraction_bits, bool is_signed) {
+  const std::int64_t bits = std::int64_t{integer_bits} + fraction_bits;
+  if (integer_bits < 0 || fraction_bits < 0 || bits < 1 || bits > 24)
+    throwf("fixed point with {} integer and {} fraction bits: allowed are 1 to 24 in all, without the sign",
+           integer_bits, fraction_bits);
+  return {.is_signed = is_signed,
+          .exponent_bits = 1,
+          .mantissa_bits = static_cast<int>(bits) - 1,
+          .bias = 2 - integer_bits,
+          .has_negative_zero = false};
+}
+
+int Format::table_bits() const { return table->bits; }
+
 int Format::storage_bits() const {
   for (const int width : {4, 6, 8, 16})
     if (bits() <= width) return width;
@@ -90,14 +143,19 @@ int Format::storage_bits() const {
 }
 
 std::uint32_t Format::max_code() const {
+  if (table) return table->codes.back();
   const std::uint32_t ones = (1u << (exponent_bits + mantissa_bits)) - 1;
   if (nan == NanEncoding::ieee) return ones - (1u << mantissa_bits);
-  return nan == NanEncoding::all_ones ? ones - 1 : ones;
+  return nan == NanEncoding::all_ones || has_inf ? ones - 1 : ones;
 }
 
-std::optional<std::uint32_t> Format::inf_code() const { return has_inf ? std::optional(max_code() + 1) : std::nullopt; }
+std::optional<std::uint32_t> Format::inf_code() const {
+  if (table) return table->inf;
+  return has_inf ? std::optional(max_code() + 1) : std::nullopt;
+}
 
 std::optional<std::uint32_t> Format::nan_code() const {
+  if (table) return table->nan;
   switch (nan) {
     case NanEncoding::none: return {};
     case NanEncoding::ieee: return max_code() + 1 + (1u << (mantissa_bits - 1));
@@ -107,14 +165,23 @@ std::optional<std::uint32_t> Format::nan_code() const {
   return {};
 }
 
-double Format::min_normal() const { return std::ldexp(1.0, (has_zero ? 1 : 0) - bias); }
+double Format::min_normal() const {
+  if (table) return *std::ranges::upper_bound(table->values, 0.0F);
+  return std::ldexp(1.0, (has_zero ? 1 : 0) - bias);
+}
 double Format::min_positive() const {
+  if (table) return min_normal();
   return subnormals && mantissa_bits > 0 ? std::ldexp(1.0, 1 - bias - mantissa_bits) : min_normal();
 }
-double Format::epsilon() const { return std::ldexp(1.0, -mantissa_bits); }
+double Format::epsilon() const {
+  if (!table) return std::ldexp(1.0, -mantissa_bits);
+  const auto above = std::ranges::upper_bound(table->values, 1.0F);
+  return above == table->values.end() ? std::numeric_limits<double>::infinity() : double{*above} - 1;
+}
 int Format::max_exponent() const { return std::ilogb(max()); }
 
 float Format::decode(std::uint32_t code) const {
+  if (table) return table->decoded[code & ((1u << table->bits) - 1)];
   constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
   const bool negative = (code & sign_bit()) != 0;
   const std::uint32_t magnitude = code & ((1u << (exponent_bits + mantissa_bits)) - 1);
@@ -131,10 +198,13 @@ float Format::decode(std::uint32_t code) const {
 }
 
 void check_valid(const Format& f) {
+  if (f.table) return;  // table_format() checks it
   const auto bad = [&](const std::string& why) { throwf("format e{}m{}: {}", f.exponent_bits, f.mantissa_bits, why); };
   check_widths(f.exponent_bits, f.mantissa_bits);
-  if (f.has_inf != (f.nan == NanEncoding::ieee)) bad("Inf goes with the IEEE encoding of NaN, and only with it");
-  if (f.has_inf && f.mantissa_bits == 0) bad("Inf and NaN need a mantissa bit to be told apart");
+  const bool ieee = f.nan == NanEncoding::ieee;
+  if (ieee ? !f.has_inf : f.has_inf && f.nan != NanEncoding::negative_zero)
+    bad("Inf goes with the IEEE encoding of NaN, and only with it or with NaN as the code of -0");
+  if (ieee && f.mantissa_bits == 0) bad("Inf and NaN need a mantissa bit to be told apart");
   if (f.nan == NanEncoding::negative_zero && (f.has_negative_zero || !f.is_signed))
     bad("NaN as the code of -0 needs a sign and leaves no -0");
   if (!f.is_signed && f.has_negative_zero) bad("an unsigned format has no -0");
@@ -157,16 +227,20 @@ Format format(std::string_view text) {
   std::string_view wanted = text;
   for (const auto& [alias, target] : kAliases)
     if (text == alias) wanted = target;
-  for (const NamedFormat& n : named_formats())
-    if (n.name == wanted) return n.format;
+  for (const auto* list : {&named_formats(), &table_formats()})
+    for (const NamedFormat& n : *list)
+      if (n.name == wanted) return n.format;
+  if (const auto fixed = parse_fixed_point(text)) return *fixed;
   if (const auto widths = parse_widths(text)) return Format::ieee(widths->first, widths->second);
   std::vector<std::string> names;
-  for (const NamedFormat& n : named_formats()) names.emplace_back(n.name);
-  throwf("no format '{}'; there are {}, and eXmY with X 1 to 8 and Y 0 to 23{}", text, join(names),
-         did_you_mean(text, names, format_synonyms()));
+  for (const auto* list : {&named_formats(), &table_formats()})
+    for (const NamedFormat& n : *list) names.emplace_back(n.name);
+  throwf("no format '{}'; there are {}, eXmY with X 1 to 8 and Y 0 to 23, qI.F, uqI.F, intN and uintN{}", text,
+         join(names), did_you_mean(text, names, format_synonyms()));
 }
 
 std::string to_string(const Format& f) {
+  if (f.table) return f.table->name;
   for (const NamedFormat& n : named_formats())
     if (n.format == f) return std::string(n.name);
   const std::string widths = fmt::format("e{}m{}", f.exponent_bits, f.mantissa_bits);
@@ -174,6 +248,9 @@ std::string to_string(const Format& f) {
   // "e2m1", "e2m3" and "e3m2" mean the OCP formats.
   const bool taken = std::ranges::any_of(kAliases, [&](const auto& alias) { return alias.first == widths; });
   if (allowed && !taken && f == ieee_form(f.exponent_bits, f.mantissa_bits)) return widths;
+  const int whole = 2 - f.bias, fraction = f.mantissa_bits + 1 - whole;
+  if (whole >= 0 && fraction >= 0 && f == Format::fixed_point(whole, fraction, f.is_signed))
+    return fmt::format("{}q{}.{}", f.is_signed ? "" : "u", whole, fraction);
   static constexpr std::string_view kNan[] = {"no NaN", "IEEE NaN", "NaN all ones", "NaN at -0"};
   return fmt::format("{}{} (bias {}, {}{}{}{})", f.is_signed ? "" : "unsigned ", widths, f.bias,
                      kNan[static_cast<int>(f.nan)], f.has_inf ? ", Inf" : "", f.has_negative_zero ? ", -0" : "",
@@ -188,6 +265,7 @@ Format format_of(DType dtype) {
 }
 
 std::optional<DType> dtype_of_format(const Format& f) {
+  if (f.table) return {};
   for (const DType d : {DType::f32, DType::f16, DType::bf16, DType::f8e4m3fn, DType::f8e5m2})
     if (format_of(d) == f) return d;
   return {};

@@ -9,6 +9,7 @@
 #include "../support/philox.h"
 #include "../support/throwf.h"
 #include "rounding_kernels.h"
+#include "rounding_table.h"
 
 namespace gradual {
 namespace {
@@ -62,8 +63,9 @@ void round_all(const Rounder& r, const T* in, T* values, void* codes, std::int64
                CastStats stats) {
   using U = std::conditional_t<sizeof(T) == 8, std::uint64_t, std::uint32_t>;
   constexpr std::int64_t kExponents = detail::kExponentBlock;
-  const bool powers = !r.format.has_zero;
-  const RoundingSpec<U> spec = powers ? RoundingSpec<U>{} : detail::rounding_spec<U>(r, codes != nullptr);
+  const bool powers = !r.format.has_zero, table = r.format.table != nullptr;
+  if (table) check_valid(r.rounding);
+  const RoundingSpec<U> spec = powers || table ? RoundingSpec<U>{} : detail::rounding_spec<U>(r, codes != nullptr);
   const detail::PowerSpec<U> power = powers ? detail::power_spec<U>(r) : detail::PowerSpec<U>{};
   std::uint32_t words[kBlock];
   T copy[kBlock];
@@ -80,7 +82,7 @@ void round_all(const Rounder& r, const T* in, T* values, void* codes, std::int64
       random = words;
     }
     LoopCounts counts;
-    if (!r.format.is_signed && !powers) {
+    if (!r.format.is_signed && !powers && !table) {
       for (std::int64_t i = 0; i < count; ++i)
         copy[i] = std::bit_cast<T>(detail::take_source<true>(std::bit_cast<U>(from[i]), spec, counts));
       from = copy;
@@ -90,6 +92,7 @@ void round_all(const Rounder& r, const T* in, T* values, void* codes, std::int64
     T* to = values ? values + first : nullptr;
     void* codes_to = codes ? static_cast<std::uint8_t*>(codes) + first * code_bytes(r.format) : nullptr;
     if (powers) round_powers(power, from, random, to, codes_to, count, counts);
+    else if (table) detail::round_to_table(r, from, random, to, codes_to, count, stats.counts ? &counts : nullptr);
     else
       detail::round_block(detail::rounding_loop(r, spec), spec, from, random, to, codes_to, code_bytes(r.format), count,
                           stats.counts ? &counts : nullptr);
@@ -109,8 +112,20 @@ std::optional<DType> plain_half(const Rounder& r, CastStats stats) {
 
 }  // namespace
 
+bool detail::stays_finite(const Rounder& r, bool negative) {
+  if (r.overflow != Overflow::ieee) return r.overflow != Overflow::ml_dtypes;
+  switch (r.rounding.mode) {
+    case RoundingMode::toward_zero: return true;
+    case RoundingMode::up: return negative;
+    case RoundingMode::down: return !negative;
+    case RoundingMode::to_odd: return r.format.max_code() % 2 == 1;
+    default: return false;
+  }
+}
+
 template <class U> RoundingSpec<U> detail::rounding_spec(const Rounder& r, bool codes) {
   check_valid(r.rounding);
+  if (r.format.table) throwf("{} is a table of values: accumulators and GPUs round to none", to_string(r.format));
   using Bits = SourceBits<U>;
   const Format& f = r.format;
   const bool saturates = r.overflow == Overflow::saturate;
@@ -144,9 +159,11 @@ template <class U> RoundingSpec<U> detail::rounding_spec(const Rounder& r, bool 
   s.zero_sign = f.has_negative_zero ? sign : 0;
   s.ordinary = f.subnormals && f.has_negative_zero ? bits_of<U>(f.max()) : 0;
   s.is_signed = f.is_signed;
-  s.below_zero = r.overflow == Overflow::ieee && has_nan ? Bits::kInf | Bits::kQuiet : 0;
+  const bool passes = r.overflow == Overflow::ieee || r.overflow == Overflow::ml_dtypes;
+  s.below_zero = passes && has_nan ? Bits::kInf | Bits::kQuiet : 0;
   const U beyond = f.has_inf ? inf : has_nan ? s.nan : s.max;
-  s.overflow = r.overflow == Overflow::ieee ? beyond : s.max;
+  s.overflow = stays_finite(r, false) ? s.max : beyond;
+  s.overflow_below = stays_finite(r, true) ? s.max : beyond;
   s.inf = saturates ? s.max : beyond;
   if (!has_nan) s.nan_keeps = s.nan_sign = 0, s.nan = saturates ? s.max : s.zero_sign;
   return s;
@@ -163,8 +180,9 @@ template <class U> detail::PowerSpec<U> detail::power_spec(const Rounder& r) {
   s.bias = r.format.bias;
   s.low = static_cast<Value>(r.format.min_normal()), s.high = static_cast<Value>(r.format.max());
   s.nan = has_nan ? std::numeric_limits<Value>::quiet_NaN() : saturates ? s.high : s.low;
-  s.below = r.overflow == Overflow::ieee && has_nan ? s.nan : s.low;
-  s.above = r.overflow == Overflow::ieee && has_nan ? s.nan : s.high;
+  const bool passes = r.overflow == Overflow::ieee || r.overflow == Overflow::ml_dtypes;
+  s.below = passes && has_nan ? s.nan : s.low;
+  s.above = has_nan && !stays_finite(r, false) ? s.nan : s.high;
   s.inf = has_nan && !saturates ? s.nan : s.high;
   s.nan_code = r.format.nan_code().value_or(0);
   return s;
@@ -260,7 +278,7 @@ void Rounder::encode(const double* in, void* codes, std::int64_t n, std::int64_t
 
 void decode(const Format& f, const void* codes, float* out, std::int64_t n) {
   const int bytes = code_bytes(f);
-  if (bytes == 1) {
+  if (bytes == 1 && !f.table) {
     float values[256];
     for (std::uint32_t c = 0; c < (1u << f.bits()); ++c) values[c] = f.decode(c);
     const std::uint32_t mask = (1u << f.bits()) - 1;
@@ -269,8 +287,9 @@ void decode(const Format& f, const void* codes, float* out, std::int64_t n) {
   }
   if (const auto dtype = dtype_of_format(f)) return fetch_and_cast(*dtype, codes, 1, out, n);
   for (std::int64_t i = 0; i < n; ++i)
-    out[i] = f.decode(bytes == 2 ? static_cast<const std::uint16_t*>(codes)[i]
-                                 : static_cast<const std::uint32_t*>(codes)[i]);
+    out[i] = f.decode(bytes == 1   ? static_cast<const std::uint8_t*>(codes)[i]
+                      : bytes == 2 ? static_cast<const std::uint16_t*>(codes)[i]
+                                   : static_cast<const std::uint32_t*>(codes)[i]);
 }
 
 }  // namespace gradual

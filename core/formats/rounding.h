@@ -44,19 +44,24 @@ std::string to_string(const Rounding& rounding);
 Rounding rounding_from_name(std::string_view text);
 
 // What values beyond the largest one, Inf and NaN become; implementations differ. A value overflows if it rounds, with
-// an unlimited exponent, beyond the largest finite value, so truncation alone does not saturate. In formats without Inf
-// and NaN, finite values and Inf always saturate. NaN becomes quiet and keeps its sign and, in formats with IEEE's NaN,
+// an unlimited exponent, beyond the largest finite value. In formats without Inf and NaN, finite values and Inf always
+// saturate. NaN becomes quiet and keeps its sign and, in formats with IEEE's NaN,
 // its upper bits. In an unsigned format a value below zero becomes NaN; it becomes zero if the policy saturates or the
 // format has no NaN. In a format without zero, zero follows the same rule, and the smallest value replaces zero.
 enum class Overflow : std::uint8_t {
-  // Inf, or NaN without Inf. NaN in a format without NaN becomes -0, or 0 without -0. As ml_dtypes casts.
+  // IEEE 754, 7.4: Inf, or NaN without Inf, to nearest and by chance. Directed rounding gives max wherever it points
+  // towards it: toward zero always, up below zero, down above. To odd gives max if its code is odd. Inf stays Inf, or
+  // becomes NaN. NaN in a format without NaN becomes -0, or 0 without -0.
   ieee,
   // +-max, also for Inf. NaN in a format without NaN becomes max; IEEE's NaN becomes all ones. CUDA's __NV_SATFINITE.
   saturate,
   // +-max for finite values; Inf stays Inf, or becomes NaN without Inf. As ml_dtypes casts clamped values.
-  saturate_finite
+  saturate_finite,
+  // As ieee to nearest, under every rounding: truncation alone does not saturate. As ml_dtypes casts.
+  ml_dtypes
 };
-template <> inline constexpr std::string_view kEnumNames<Overflow>[] = {"ieee", "saturate", "saturate-finite"};
+template <>
+inline constexpr std::string_view kEnumNames<Overflow>[] = {"ieee", "saturate", "saturate-finite", "ml-dtypes"};
 Overflow overflow_from_name(std::string_view text);
 
 // How often each exponent occurs among the sources of a cast. bins[i], i from 1 to 254, counts

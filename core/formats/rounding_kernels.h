@@ -35,6 +35,7 @@ template <class U> struct RoundingSpec {
   U min_normal, max;  // magnitudes
   U flush_below;      // a smaller magnitude becomes zero
   U overflow, inf;    // results for finite values beyond max and for Inf: a magnitude, or NaN's bits
+  U overflow_below;   // `overflow` for values below zero; only up and down have another one
   int sign_shift;     // right shift of the source's sign bit
   U zero_sign;        // the shifted sign bit if zero keeps its sign, else 0
   int nan_shift;      // a NaN's bits are shifted right by this,
@@ -49,6 +50,8 @@ template <class U> struct RoundingSpec {
 // The spec for values or codes of a format that has a zero. U: std::uint32_t or std::uint64_t. Error for a wrong
 // number of random bits.
 template <class U> RoundingSpec<U> rounding_spec(const Rounder& rounder, bool codes);
+// Whether a finite number beyond the largest one becomes the largest one.
+bool stays_finite(const Rounder& rounder, bool negative);
 // The number of the loop that rounds the sources: a RoundingMode or, for floats, a faster RoundingLoop.
 int rounding_loop(const Rounder& rounder, const RoundingSpec<std::uint32_t>& spec);
 inline int rounding_loop(const Rounder& rounder, const RoundingSpec<std::uint64_t>&) {
@@ -142,7 +145,8 @@ constexpr U round_bits(U bits, std::uint32_t random, const RoundingSpec<U>& s, L
     counts.not_finite += magnitude >= Bits::kInf;
     counts.nan += magnitude > Bits::kInf;
   }
-  r = choose(beyond, s.overflow, r);
+  constexpr bool by_sign = loop == static_cast<int>(RoundingMode::up) || loop == static_cast<int>(RoundingMode::down);
+  r = choose(beyond, by_sign && sign != 0 ? s.overflow_below : s.overflow, r);
   r = choose(magnitude == Bits::kInf, s.inf, r);
   r |= choose<U>(r == 0, moved & s.zero_sign, moved);
   return choose<U>(magnitude > Bits::kInf, ((magnitude >> s.nan_shift) & s.nan_keeps) | (moved & s.nan_sign) | s.nan,

@@ -6,6 +6,7 @@
 #include "../ops/dispatch.h"
 #include "../ops/ops.h"
 #include "../support/parallel.h"
+#include "../support/throwf.h"
 #include "../tensor/memory.h"
 #include "quantizer_call.h"
 #include "quantizer_kernels.h"
@@ -100,6 +101,7 @@ Tensor detail::with_axis_last(const Tensor& matrix, Shape shape, int axis) {
 }
 
 QuantizedTensor QuantizedTensor::to(Device device) const {
+  if (format.table && device.is_cuda()) throwf("codes of {}, a table of values, stay on the CPU", to_string(format));
   QuantizedTensor moved = *this;
   for (Tensor* part : {&moved.codes, &moved.scales, &moved.global_scale}) *part = detail::moved(*part, device);
   return moved;

@@ -6,6 +6,7 @@
 #include <mutex>
 #include <optional>
 #include <span>
+#include <type_traits>
 
 #include "../formats/accumulator.h"
 #include "../ops/dispatch.h"
@@ -15,13 +16,17 @@
 #include "../support/throwf.h"
 #include "../tensor/device_recording.h"
 #include "../tensor/memory.h"
+#include "block_scales.h"
 #include "quantizer_call.h"
 #include "quantizer_kernels.h"
 
 namespace gradual {
 namespace {
 
+using detail::find_scales;
+using detail::Grid;
 using detail::inverted;
+using detail::larger;
 using detail::moved;
 using detail::Scale;
 
@@ -85,13 +90,6 @@ struct Rows {
   Tensor shaped_like(const Tensor& matrix) const { return detail::with_axis_last(matrix, x.sizes(), axis); }
 };
 
-// The largest magnitude of `values` and `than`; NaN wins. Compares bits, so that loops vectorise.
-float larger(const float* values, std::int64_t n, float than) {
-  auto most = std::bit_cast<std::uint32_t>(than);
-  for (std::int64_t i = 0; i < n; ++i) most = std::max(most, std::bit_cast<std::uint32_t>(values[i]) & 0x7fffffffu);
-  return std::bit_cast<float>(most);
-}
-
 float amax_of(const Rows& x) {
   std::mutex mutex;
   float total = 0;
@@ -105,11 +103,7 @@ float amax_of(const Rows& x) {
   return total;
 }
 
-struct Grid : detail::ScaleGrid {
-  std::int64_t k = 1;  // of the rows that the pass sees: x.k, or one block if blocks fill the rows
-};
-
-// Computes ScaleGrid::whole.
+// ScaleGrid::whole.
 Tensor whole_scale(const Rows& x, const detail::ScaleSpec& spec, const Quantizer& q, const QuantizeOptions& o) {
   const Device device = x.x.device();
   Tensor scale = empty({2}, {.device = device});
@@ -145,17 +139,19 @@ Grid make_grid(const Rows& x, const Quantizer& q, const QuantizeOptions& o) {
   else if (s.kind == ScalingKind::fixed) g.one = inverted(static_cast<float>(s.value));
   else if (s.kind == ScalingKind::tensor) g.one = current_scale(amax_of(x), g.spec);
   else if (s.kind == ScalingKind::delayed) g.one = delayed_scale(x, o);
-  else if (s.kind == ScalingKind::nvfp4) g.spec.global = nvfp4_global(amax_of(x), g.spec).forward;
+  else if (s.kind == ScalingKind::nvfp4) set_global(g.spec, nvfp4_global(amax_of(x), g.spec));
   if (s.kind == ScalingKind::row) g.block_rows = 1;
   if (s.kind == ScalingKind::block || s.kind == ScalingKind::nvfp4) {
-    g.block_rows = s.square ? s.block : 1, g.block_cols = s.block;
+    g.block_rows = s.square ? s.block : 1, g.block_cols = s.inner_part ? s.inner_part : s.part ? s.part : s.block;
     if (!s.square && x.k % s.block == 0) g.k = s.block;
+    g.searched = searches(s.rule) ? &q : nullptr;
+    g.levels = {s.block, s.part, s.inner_part};
   }
   return g;
 }
 
 // to[i] = from[i] * by for n elements. `from` may be `to`.
-void multiply(const float* from, float* to, std::int64_t n, float by) {
+template <class T> void multiply(const T* from, T* to, std::int64_t n, float by) {
   vectorized([=] {
 #pragma omp simd
     for (std::int64_t i = 0; i < n; ++i) to[i] = from[i] * by;
@@ -163,8 +159,8 @@ void multiply(const float* from, float* to, std::int64_t n, float by) {
 }
 
 // Multiplies n elements, whole rows of the grid, by `side` of their blocks' scales. `from` may be `to`.
-void multiply(const float* from, float* to, std::int64_t n, const Grid& g, std::span<const Scale> scales,
-              float Scale::*side) {
+template <class T>
+void multiply(const T* from, T* to, std::int64_t n, const Grid& g, std::span<const Scale> scales, float Scale::*side) {
   const std::int64_t cols = (g.k + g.block_cols - 1) / g.block_cols;
   vectorized([=, &g] {
     for (std::int64_t r = 0; r < n / g.k; ++r)
@@ -177,43 +173,25 @@ void multiply(const float* from, float* to, std::int64_t n, const Grid& g, std::
   });
 }
 
-// The scales of the blocks of n elements, which are whole rows of the grid.
-std::vector<Scale> find_scales(const float* values, std::int64_t n, const Grid& g) {
-  const std::int64_t rows = n / g.k, cols = (g.k + g.block_cols - 1) / g.block_cols;
-  const std::int64_t tiles = (rows + g.block_rows - 1) / g.block_rows;
-  std::vector<float> most(static_cast<std::size_t>(tiles * cols), 0.0F);
-  vectorized([=, &g, to = most.data()] {
-    for (std::int64_t r = 0; r < rows; ++r)
-      for (std::int64_t b = 0; b < cols; ++b) {
-        float& m = to[r / g.block_rows * cols + b];
-        m = larger(values + r * g.k + b * g.block_cols, std::min(g.block_cols, g.k - b * g.block_cols), m);
-      }
-  });
-  std::vector<Scale> scales;
-  scales.reserve(most.size());
-  for (const float m : most) scales.push_back(scale_of(m, g.spec));
-  return scales;
-}
+// Doubles are scaled and rounded as doubles, and stay doubles if nothing is scaled.
+bool is_wide(const Rows& x) { return x.x.dtype() == DType::f64; }
+bool stays_wide(const Rows& x, const Quantizer& q) { return is_wide(x) && q.scaling.kind == ScalingKind::none; }
 
-// True for f64 without scaling, which is rounded as f64; everything else is rounded as f32.
-bool stays_wide(const Rows& x, const Quantizer& q) {
-  return q.scaling.kind == ScalingKind::none && x.x.dtype() == DType::f64;
-}
-
-// One pass over x: calls body(first, n, values, scales, stats) for each chunk. The values are scaled but not yet
-// rounded or counted. Chunks are whole rows of blocks; if the grid is fixed they are any ranges, and `scales` has one
-// entry.
-template <class F>
-void for_scaled(const Rows& x, const Grid& g, const Quantizer& q, const QuantizeOptions& o, const F& body) {
-  const auto chunk = [&](std::int64_t first, std::int64_t n, CastStats stats) {
+// The one pass: body(first, n, values, scales, stats) gets a chunk of the source, scaled but yet to be rounded (and
+// counted). Chunks are whole rows of blocks, or anything where the grid is fixed;
+// `scales` has one entry then.
+template <class F> void for_scaled(const Rows& x, const Grid& g, const QuantizeOptions& o, const F& body) {
+  const auto chunk = [&]<class T>(std::type_identity<T>, std::int64_t first, std::int64_t n, CastStats stats) {
     std::optional<Scratch> scratch;
     const std::span one(&g.one, 1);
-    if (stays_wide(x, q)) return body(first, n, x.load<double>(first, n, scratch), one, stats);
-    const float* source = x.load<float>(first, n, scratch);
+    const T* source = x.load<T>(first, n, scratch);
     if (g.fixed && g.one.forward == 1) return body(first, n, source, one, stats);
-    if (stats.exponents && !o.scaled_exponents) stats.exponents->add(source, n), stats.exponents = nullptr;
-    if (!scratch) scratch.emplace(static_cast<std::size_t>(n) * sizeof(float));
-    auto* values = scratch->as<float>();
+    if (stats.exponents && !o.scaled_exponents) {
+      std::optional<Scratch> narrow;
+      stats.exponents->add(x.load<float>(first, n, narrow), n), stats.exponents = nullptr;
+    }
+    if (!scratch) scratch.emplace(static_cast<std::size_t>(n) * sizeof(T));
+    auto* values = scratch->as<T>();
     if (g.fixed) {
       multiply(source, values, n, g.one.forward);
       return body(first, n, values, one, stats);
@@ -227,7 +205,9 @@ void for_scaled(const Rows& x, const Grid& g, const Quantizer& q, const Quantize
     CastCounts counts;
     std::optional<ExponentHistogram> exponents;
     if (o.stats.exponents) exponents.emplace();
-    chunk(first, n, {o.stats.counts ? &counts : nullptr, exponents ? &*exponents : nullptr});
+    const CastStats mine{o.stats.counts ? &counts : nullptr, exponents ? &*exponents : nullptr};
+    if (is_wide(x)) chunk(std::type_identity<double>(), first, n, mine);
+    else chunk(std::type_identity<float>(), first, n, mine);
     if (!o.stats.counts && !exponents) return;
     const std::lock_guard lock(mutex);
     if (o.stats.counts) *o.stats.counts += counts;
@@ -236,12 +216,21 @@ void for_scaled(const Rows& x, const Grid& g, const Quantizer& q, const Quantize
 }
 
 device::RoundingPass pass_of(const Rows& x, const Grid& g, const Quantizer& q, const QuantizeOptions& o) {
+  const Scaling& scaling = q.scaling;
+  const bool coded = scaling.kind == ScalingKind::block && scaling.scale == ScaleFormat::coded;
+  const bool other = scaling.kind == ScalingKind::nvfp4 && scaling.scale_format != Scaling().scale_format;
+  if (q.format.table || g.searched || scaling.part != 0 || coded || other)
+    throwf(
+        "quantizer to {}: tables of values, coded scales but nvfp4's e4m3fn, parts of blocks and searched scales run "
+        "on "
+        "the CPU only",
+        to_string(q.format));
   device::RoundingPass pass;
   static_cast<detail::ScaleGrid&>(pass) = g;
   Shape sizes = x.sizes, strides = x.strides;
   if (x.x.dim() > 0) sizes.push_back(x.k), strides.push_back(x.stride);
   pass.x = as_strided(x.x, sizes, strides, x.x.offset());
-  pass.rows = x.rows, pass.k = x.k, pass.wide = stays_wide(x, q);
+  pass.rows = x.rows, pass.k = x.k, pass.wide = is_wide(x);
   pass.rounder = {q.format, q.rounding, q.overflow, o.key};
   pass.steps = o.steps, pass.stats = o.stats, pass.scaled_exponents = o.scaled_exponents;
   return pass;
@@ -266,22 +255,27 @@ Tensor round_values(const Rows& x, const Grid& g, const Quantizer& q, const Quan
     device::round_scaled(pass);
     return x.shaped_like(out);
   }
-  for_scaled(x, g, q, o,
+  for_scaled(x, g, o,
              [&]<class T>(std::int64_t first, std::int64_t n, const T* values, std::span<const Scale> scales,
                           CastStats stats) {
-               T* to = out.data<T>() + first;
-               rounder.round(values, to, n, first, stats);
-               if constexpr (sizeof(T) == 4) {
-                 if (apart) {
-                   float* row = row_scales->data<float>() + first / x.k;
-                   for (const Scale& s : scales) *row++ = s.inverse;
-                 } else if (!g.fixed) {
-                   multiply(to, to, n, g, scales, &Scale::inverse);
-                 } else if (all && g.one.inverse != 1) {
-                   multiply(to, to, n, g.one.inverse);
-                 }
-                 if (all && g.spec.global != 1) multiply(to, to, n, 1 / g.spec.global);
+               if (wide) return rounder.round(values, out.data<T>() + first, n, first, stats);
+               float* const to = out.data<float>() + first;
+               if constexpr (sizeof(T) == sizeof(float)) {
+                 rounder.round(values, to, n, first, stats);
+               } else {
+                 const Scratch rounded(static_cast<std::size_t>(n) * sizeof(T));
+                 rounder.round(values, rounded.as<T>(), n, first, stats);
+                 std::copy_n(rounded.as<T>(), n, to);
                }
+               if (apart) {
+                 float* row = row_scales->data<float>() + first / x.k;
+                 for (const Scale& s : scales) *row++ = s.inverse;
+               } else if (!g.fixed) {
+                 multiply(to, to, n, g, scales, &Scale::inverse);
+               } else if (all && g.one.inverse != 1) {
+                 multiply(to, to, n, g.one.inverse);
+               }
+               if (all && g.spec.global != 1) multiply(to, to, n, g.spec.global_inverse);
              });
   return x.shaped_like(out);
 }
@@ -292,13 +286,18 @@ void check_plain(const Quantizer& q, const char* what) {
 }
 
 Tensor make_scales(const Rows& x, const Grid& g, const Quantizer& q, Format& scale_format) {
-  const bool e8m0 = q.scaling.kind == ScalingKind::block && q.scaling.scale == ScaleFormat::e8m0;
-  const bool e4m3 = q.scaling.kind == ScalingKind::nvfp4;
-  scale_format = format(e8m0 ? "e8m0fnu" : e4m3 ? "e4m3fn" : "fp32");
+  const Scaling& s = q.scaling;
+  const bool blocks = s.kind == ScalingKind::block,
+             coded = s.kind == ScalingKind::nvfp4 || (blocks && s.scale == ScaleFormat::coded);
+  scale_format = Format::ieee(8, 23);
+  if (blocks && s.scale == ScaleFormat::e8m0) scale_format = format("e8m0fnu");
+  if (coded && s.part == 0) scale_format = s.scale_format;
   if (q.scaling.kind == ScalingKind::none) return {};
   const Shape sizes{(x.rows + g.block_rows - 1) / g.block_rows, (x.k + g.block_cols - 1) / g.block_cols};
   if (g.fixed && g.whole.defined()) return as_strided(g.whole, sizes, {1, 1}, 1);
-  return empty(sizes, {.dtype = e8m0 || e4m3 ? DType::u8 : DType::f32, .device = x.x.device()});
+  const bool coded_bytes = scale_format.storage_bits() == 8;  // other codes are kept as the f32 that they stand for
+  if (!coded_bytes) scale_format = Format::ieee(8, 23);
+  return empty(sizes, {.dtype = coded_bytes ? DType::u8 : DType::f32, .device = x.x.device()});
 }
 
 }  // namespace
@@ -307,9 +306,16 @@ detail::ScaleSpec detail::scale_spec(const Quantizer& q) {
   const Scaling& s = q.scaling;
   ScaleSpec spec{.kind = s.kind, .scale = s.scale, .rule = s.rule, .oracle = s.oracle, .power_of_two = s.power_of_two};
   spec.margin = static_cast<float>(std::exp2(-s.margin));
+  const bool goes_up = q.rounding.mode != RoundingMode::nearest_even && q.rounding.mode != RoundingMode::nearest_away &&
+                       q.rounding.mode != RoundingMode::toward_zero;
+  spec.fits = goes_up && (q.overflow == Overflow::ieee || q.overflow == Overflow::ml_dtypes);
   spec.most = q.format.max(), spec.emax = q.format.max_exponent(), spec.mantissa_bits = q.format.mantissa_bits;
-  if (s.kind == ScalingKind::nvfp4)
-    spec.e4m3 = rounding_spec<std::uint32_t>({gradual::format("e4m3fn"), {}, Overflow::saturate}, false);
+  const bool coded = s.kind == ScalingKind::block && s.scale == ScaleFormat::coded;
+  if (s.kind != ScalingKind::nvfp4 && !coded) return spec;
+  spec.stored = rounding_spec<std::uint32_t>({s.scale_format, {}, Overflow::saturate}, false);
+  // Scaled to 4, the largest block's scale is 3/2 of what it is for 6: 384 and 256 in e4m3fn.
+  const bool four = s.rule == ScaleRule::four_over_six;
+  spec.largest_scale = static_cast<float>(four ? std::exp2(s.scale_format.max_exponent()) : s.scale_format.max());
   return spec;
 }
 
@@ -327,6 +333,25 @@ void check_valid(const Quantizer& q) {
     bad(fmt::format("the margin is -64 to 64 (powers of two), not {}", s.margin));
   if (s.kind == ScalingKind::nvfp4 && q.format.bits() > 8)
     bad(fmt::format("nvfp4 scales are for elements of at most 8 bits, not {}", q.format.bits()));
+  const bool blocks = s.kind == ScalingKind::block, nvfp4 = s.kind == ScalingKind::nvfp4;
+  const bool coded = nvfp4 || (blocks && s.scale == ScaleFormat::coded);
+  if (coded) {
+    check_valid(s.scale_format);
+    if (s.scale_format.table || !s.scale_format.has_zero)
+      bad(fmt::format("coded scales have a format of exponent and mantissa with a zero, not {}",
+                      to_string(s.scale_format)));
+    if (nvfp4 && s.scale_format.max() > 0x1p64)
+      bad(fmt::format("the tensor's scale takes the largest block's to {}", s.scale_format.max()));
+  }
+  if (s.rule == ScaleRule::four_over_six && !coded) bad("four-over-six goes with nvfp4 and with blocks' coded scales");
+  if (s.rule == ScaleRule::least_squares && !coded && !(blocks && s.scale != ScaleFormat::f32))
+    bad("least-squares goes with nvfp4, coded scales and powers of two");
+  const bool parted = s.part != 0 || s.inner_part != 0;
+  if (parted && (!blocks || s.square || searches(s.rule)))
+    bad("parts go with blocks that are no tiles, without a search");
+  if (parted &&
+      (s.part < 1 || s.block % s.part != 0 || s.inner_part < 0 || (s.inner_part > 0 && s.part % s.inner_part != 0)))
+    bad(fmt::format("blocks of {} have no parts of {} with parts of {}", s.block, s.part, s.inner_part));
   const bool from_amax = s.kind == ScalingKind::tensor || s.kind == ScalingKind::row ||
                          (s.kind == ScalingKind::block && s.scale == ScaleFormat::f32);
   if (s.value != 1 && s.kind != ScalingKind::fixed) bad("a value goes with a fixed scale");
@@ -355,7 +380,7 @@ QuantizedTensor quantize(const Tensor& x, const Quantizer& q, const QuantizeOpti
   out.codes = empty({packed_bytes(x.numel(), bits)}, {.dtype = DType::u8, .device = x.device()});
   out.scales = make_scales(rows, g, q, out.scale_format);
   if (!g.fixed && g.whole.defined()) out.global_scale = as_strided(g.whole, {}, {}, 1);
-  else if (g.spec.global != 1) out.global_scale = scalar(1 / g.spec.global);
+  else if (g.spec.global != 1) out.global_scale = scalar(g.spec.global_inverse);
   const Rounder scale_rounder{out.scale_format, {}, Overflow::ieee};
   const std::int64_t cols = (g.k + g.block_cols - 1) / g.block_cols;
   if (g.fixed && out.scales.defined() && !g.whole.defined()) out.scales.fill_(g.one.inverse);
@@ -367,7 +392,7 @@ QuantizedTensor quantize(const Tensor& x, const Quantizer& q, const QuantizeOpti
   } else {
     auto* codes = out.codes.data<std::uint8_t>();
     for_scaled(
-        rows, g, q, o,
+        rows, g, o,
         [&](std::int64_t first, std::int64_t n, const auto* values, std::span<const Scale> scales, CastStats stats) {
           if (bits >= 8) {
             rounder.encode(values, codes + first * bits / 8, n, first, stats);
@@ -419,7 +444,7 @@ QuantizedOperand quantize_operand(const Tensor& x, const Quantizer& q, const Qua
     out.scale = row_scales.reshape(sizes);
   } else if (g.whole.defined()) {
     out.scale = as_strided(g.whole, {}, {}, 1);
-  } else if (const float inverse = g.fixed ? g.one.inverse : 1 / g.spec.global; inverse != 1) {
+  } else if (const float inverse = g.fixed ? g.one.inverse : g.spec.global_inverse; inverse != 1) {
     out.scale = full({}, inverse, {.device = x.device()});
   }
   QuantizerCall{QuantizerCall::values, x, out.values, out.scale, &q, rows.axis}.tell_observers();

@@ -34,36 +34,60 @@ inline constexpr std::string_view kEnumNames<ScalingKind>[] = {"none", "fixed", 
                                                                "row",  "block", "nvfp4"};
 
 // The storage of a block's scale.
-enum class ScaleFormat : std::uint8_t { f32, power_of_two, e8m0 };
-template <> inline constexpr std::string_view kEnumNames<ScaleFormat>[] = {"f32", "power-of-two", "e8m0"};
+enum class ScaleFormat : std::uint8_t {
+  f32,
+  power_of_two,
+  e8m0,
+  coded  // Scaling::scale_format: amax / max rounded to nearest in it. CPU only
+};
+template <> inline constexpr std::string_view kEnumNames<ScaleFormat>[] = {"f32", "power-of-two", "e8m0", "coded"};
 
 // How a power of two follows from a block's amax (OCP MX; torchao's names). emax is the format's largest exponent.
 enum class ScaleRule : std::uint8_t {
   floor,  // 2^(floor(log2 amax) - emax), as in the specification; the largest elements may saturate
   rceil,  // the smallest power of two at or above amax / max; no element saturates
   ceil,   // 2^(ceil(log2 amax) - emax)
-  even    // as floor, with the amax first rounded to the element's mantissa bits
+  even,   // as floor, with the amax first rounded to the element's mantissa bits
+  // Searches, on the CPU only; the squared errors are those of rounding to nearest.
+  four_over_six,  // coded, nvfp4: the amax becomes max or 2/3 of it (6 or 4), whichever errs less (arXiv 2512.02010)
+  least_squares   // coded, nvfp4: of the amax as 1/2 to 3/2 of max in steps of 1/16. Powers of two: of floor's, the one
+                  // above and two below
 };
-template <> inline constexpr std::string_view kEnumNames<ScaleRule>[] = {"floor", "rceil", "ceil", "even"};
+template <>
+inline constexpr std::string_view kEnumNames<ScaleRule>[] = {"floor", "rceil",         "ceil",
+                                                             "even",  "four-over-six", "least-squares"};
+// Whether the rule tries several scales on the block's elements.
+constexpr bool searches(ScaleRule rule) { return rule >= ScaleRule::four_over_six; }
 
 // The implementation whose scales for an amax of 0, Inf or NaN are used; implementations differ.
 enum class ScaleOracle : std::uint8_t {
   transformer_engine,  // tensor, row: 1. Blocks: 0 gives the smallest scale, Inf the largest (e8m0 FE), NaN gives NaN
-  torchao  // tensor, row: max / max(amax, 1e-12) in f64. Blocks: 0 gives the smallest; Inf, NaN give NaN (FF)
+  // tensor, row: max / max(amax, 1e-12) in f64. Blocks: Inf counts as 2^128, but FE by rceil; NaN gives FF, and the
+  // codes of the others are 0. The source under an e8m0 scale of 2^-127 is multiplied by 2^126 only (rceil: by 1).
+  // nvfp4: a block's scale is at least 2^-6, and its arithmetic is torchao's.
+  torchao
 };
 template <> inline constexpr std::string_view kEnumNames<ScaleOracle>[] = {"transformer-engine", "torchao"};
 
 struct Scaling {
   ScalingKind kind = ScalingKind::none;
-  double value = 1;           // fixed: the factor of the source
-  double margin = 0;          // tensor, row, delayed, block with f32 scales: the scale is 2^margin smaller
+  double value = 1;  // fixed: the factor of the source
+  // tensor, row, delayed, block with f32 scales: the scale is 2^margin smaller. Where rounding may go up and overflow is
+  // not saturated, a scale of tensor, row or block takes the largest element to the largest value at most.
+  double margin = 0;
   bool power_of_two = false;  // tensor, row, block with f32 scales: the scale is rounded down to a power of two
   int history = 1024;         // delayed: the number of amaxes kept, at least 1
   bool most_recent = false;   // delayed: the scale follows from the last amax, not from the largest one kept
   int block = 32;             // block, nvfp4: elements per block, at least 1; zeros pad a smaller last block
   bool square = false;        // block, nvfp4: tiles of block x block elements
+  // block: not 0: parts of a block, at whose elements' magnitude their scale is that of the block or twice it, so that the
+  // block's is half as large (Rouhani et al. 2023, shared microexponents; HiFloat4). Parts of parts double again. Each
+  // size divides the one before it. CPU only; a QuantizedTensor has one scale for each innermost part.
+  int part = 0, inner_part = 0;
   ScaleFormat scale = ScaleFormat::e8m0;  // block
-  ScaleRule rule = ScaleRule::floor;      // block, with scales that are powers of two
+  // nvfp4, and block with coded scales: signed or not, with a zero and at most 2^64 (nvfp4). nvfp4 keeps e4m3fn on GPUs
+  Format scale_format = {.exponent_bits = 4, .mantissa_bits = 3, .bias = 7, .nan = NanEncoding::all_ones};
+  ScaleRule rule = ScaleRule::floor;  // block, with scales that are powers of two; searches: coded scales and nvfp4 too
   ScaleOracle oracle = ScaleOracle::transformer_engine;
 
   bool operator==(const Scaling&) const = default;
@@ -106,7 +130,8 @@ QuantizedTensor quantize(const Tensor& x, const Quantizer& quantizer, const Quan
 // x rounded to codes of a format, without scales.
 QuantizedTensor quantize(const Tensor& x, const Format& format, const Rounding& rounding, Overflow overflow,
                          RandomKey key = {}, CastStats stats = {});
-// The values of quantize(x, ..), as f32 with x's sizes; f64 if x is f64 and the quantizer has no scales.
+// The values of quantize(x, ..), as f32 with x's sizes; f64 if x is f64 and the quantizer has no scales. An f64 is
+// multiplied by its scale in f64 and rounded once.
 Tensor fake_quantize(const Tensor& x, const Quantizer& quantizer, const QuantizeOptions& options = {});
 Tensor fake_quantize(const Tensor& x, const Format& format, const Rounding& rounding, Overflow overflow,
                      RandomKey key = {}, CastStats stats = {});

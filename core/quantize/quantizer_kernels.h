@@ -29,8 +29,10 @@ struct ScaleSpec {
   float margin = 1;  // 2^-margin
   double most = 1;   // the format's largest value; next, its exponent and the format's mantissa bits
   int emax = 0, mantissa_bits = 0;
-  float global = 1;                       // nvfp4: the scale of the tensor
-  RoundingSpec<std::uint32_t> e4m3 = {};  // nvfp4: rounds the scales of blocks
+  bool fits = false;                        // amax times the scale is at most `most`
+  float global = 1, global_inverse = 1;     // nvfp4: the scale of the tensor
+  float largest_scale = 448;                // nvfp4: what the largest block's scale becomes
+  RoundingSpec<std::uint32_t> stored = {};  // nvfp4, coded: rounds the scales of blocks
 };
 ScaleSpec scale_spec(const Quantizer& q);
 
@@ -72,6 +74,8 @@ GRADUAL_HD inline Scale current_scale(float amax, const ScaleSpec& s) {
   scale *= s.margin;
   if (scale > FLT_MAX) scale = FLT_MAX;
   if (s.power_of_two && scale > 0) scale = floor_power(scale);
+  while (s.fits && scale <= FLT_MAX && static_cast<double>(amax) * scale > s.most)
+    scale = std::bit_cast<float>(std::bit_cast<std::uint32_t>(scale) - 1);
   return inverted(scale);
 }
 
@@ -85,14 +89,24 @@ GRADUAL_HD inline float delayed_scale(float amax, float before, const ScaleSpec&
 // NVFP4: the scale of the tensor.
 GRADUAL_HD inline Scale nvfp4_global(float amax, const ScaleSpec& s) {
   if (is_nan(amax)) return {quieted(amax), quieted(amax)};
-  const float encode = static_cast<float>(448 * s.most) / amax;
+  if (s.oracle == ScaleOracle::torchao) {
+    const float inverse = amax / static_cast<float>(s.largest_scale * s.most);
+    return 1 / inverse > FLT_MAX ? Scale{} : Scale{1 / inverse, inverse};
+  }
+  const float encode = static_cast<float>(s.largest_scale * s.most) / amax;
   if (amax == 0 || encode == 0) return {};
   return inverted(encode > FLT_MAX ? FLT_MAX : encode);
+}
+
+GRADUAL_HD inline void set_global(ScaleSpec& s, const Scale& of_tensor) {
+  s.global = of_tensor.forward, s.global_inverse = of_tensor.inverse;
 }
 
 // The exponent of a block's scale. amax is finite and not 0.
 GRADUAL_HD inline int block_exponent(float amax, const ScaleSpec& s) {
   switch (s.rule) {
+    case ScaleRule::four_over_six:
+    case ScaleRule::least_squares:
     case ScaleRule::floor: return std::ilogb(amax) - s.emax;
     case ScaleRule::ceil: return std::ilogb(amax) + (floor_power(amax) < amax ? 1 : 0) - s.emax;
     case ScaleRule::rceil: {
@@ -114,13 +128,17 @@ GRADUAL_HD inline Scale power_scale(int e) {
   return {std::ldexp(1.0F, -e), std::ldexp(1.0F, e)};
 }
 
-// NVFP4 (NVIDIA 2025): the e4m3fn scale of a block, relative to the tensor's scale.
+// NVFP4 (NVIDIA 2025): the coded scale of a block, relative to the tensor's scale.
 GRADUAL_HD inline Scale nvfp4_scale(float amax, const ScaleSpec& s) {
   const float nan = is_nan(amax) ? amax : s.global;
-  const float wanted = is_nan(nan) ? quieted(nan) : amax * s.global / static_cast<float>(s.most);
+  float wanted = is_nan(nan) ? quieted(nan) : amax * s.global / static_cast<float>(s.most);
+  if (s.oracle == ScaleOracle::torchao && !is_nan(nan)) {
+    wanted = amax / static_cast<float>(s.most) / s.global_inverse;
+    wanted = is_nan(wanted) ? std::numeric_limits<float>::quiet_NaN() : wanted < 0x1p-6F ? 0x1p-6F : wanted;
+  }
   LoopCounts unused;
   const auto scale = std::bit_cast<float>(round_bits<static_cast<int>(RoundingMode::nearest_even), false, false, false>(
-      std::bit_cast<std::uint32_t>(wanted), 0, s.e4m3, unused));
+      std::bit_cast<std::uint32_t>(wanted), 0, s.stored, unused));
   if (is_nan(scale)) return {scale, scale};
   const float forward = scale == 0 ? 0 : s.global / scale;
   return {forward > FLT_MAX ? FLT_MAX : forward, scale};
@@ -129,12 +147,16 @@ GRADUAL_HD inline Scale nvfp4_scale(float amax, const ScaleSpec& s) {
 // The scale of a row or a block with the largest magnitude `amax`.
 GRADUAL_HD inline Scale scale_of(float amax, const ScaleSpec& s) {
   constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
-  if (s.kind == ScalingKind::nvfp4) return nvfp4_scale(amax, s);
+  if (s.kind == ScalingKind::nvfp4 || (s.kind == ScalingKind::block && s.scale == ScaleFormat::coded))
+    return nvfp4_scale(amax, s);
   if (s.kind != ScalingKind::block || s.scale == ScaleFormat::f32) return current_scale(amax, s);
-  if (is_nan(amax)) return {kNan, kNan};
-  if (is_inf(amax)) return s.oracle == ScaleOracle::torchao ? Scale{kNan, kNan} : power_scale(127);
-  if (amax == 0) return s.scale == ScaleFormat::e8m0 ? power_scale(-127) : Scale{};
-  return power_scale(block_exponent(amax, s));
+  const bool torchao = s.oracle == ScaleOracle::torchao, up = s.rule == ScaleRule::rceil;
+  if (is_nan(amax)) return {torchao && !up ? 0 : kNan, kNan};
+  if (is_inf(amax)) return power_scale(torchao && !up ? 128 - s.emax : 127);
+  if (amax == 0 && s.scale != ScaleFormat::e8m0) return {};
+  const Scale scale = power_scale(amax == 0 ? -127 : block_exponent(amax, s));
+  const bool least = torchao && s.scale == ScaleFormat::e8m0 && scale.inverse == 0x1p-127F;
+  return least ? Scale{up ? 1 : 0x1p126F, scale.inverse} : scale;
 }
 
 }  // namespace gradual::detail
@@ -145,10 +167,10 @@ namespace gradual::device {
 struct RoundingPass : detail::ScaleGrid {
   Tensor x;  // floating, with the axis last
   std::int64_t rows = 1, k = 1;
-  bool wide = false;  // x is f64 and is rounded without a scale; false: f64 is rounded to f32 first
+  bool wide = false;  // x is f64
   Rounder rounder = {};
   const std::int64_t* steps = nullptr;  // QuantizeOptions::steps
-  Tensor values;                        // the output, f32 (wide: f64) [rows, k], or
+  Tensor values;                        // the output, f32 (wide and without a scale: f64) [rows, k], or
   Tensor codes;                         // the output as packed codes, u8
   bool unscale = false;                 // multiply values by the inverse of their scale
   bool last = false;                    // then multiply them by the inverse of the tensor's scale

@@ -1,12 +1,14 @@
 #include "what_if.h"
 
 #include <algorithm>
+#include <array>
 #include <cfloat>
 #include <cmath>
 #include <limits>
 #include <mutex>
 
 #include "../ops/dispatch.h"
+#include "../ops/ops.h"
 #include "../support/message_text.h"
 #include "../support/parallel.h"
 #include "../support/throwf.h"
@@ -21,11 +23,12 @@ constexpr std::int64_t kBlock = 1024;  // elements that stay in the L1 cache for
 struct Point {
   Rounder rounder;
   double scale = 1;
-  bool multiply = false;  // multiply by `scale`, which is not a power of two
+  bool multiply = false;  // by `scale`, which is no power of two, or for a format without a bias
 };
 struct Sums {
   CastCounts counts;
   double noise = 0;
+  double median_error = 0;
 };
 
 // The largest k with amax * 2^k <= max.
@@ -58,6 +61,9 @@ template <class T> void load(const Tensor& x, std::int64_t first, std::int64_t n
     if (nan || inf) out[i] = 0;
   }
 }
+
+// Squares of doubles times this one's stay within range.
+double unit_of(double amax) { return amax > 0 ? std::ldexp(1.0, -std::max(std::ilogb(amax), -1000)) : 1; }
 
 std::int64_t chunk_of(std::int64_t n) { return std::max<std::int64_t>(32 * kBlock, (n + 63) / 64); }
 
@@ -93,8 +99,8 @@ std::vector<Point> points_of(const Format& f, double amax, const WhatIfOptions& 
   std::vector<Point> points;
   for (int k = std::min(0, fit); k <= std::max(0, fit + o.above); ++k) {
     if (k < f.max_exponent() - 127 || k > 127 - f.bias || (k != 0 && k > fit + o.above)) continue;
-    points.push_back({.rounder = plain, .scale = std::ldexp(1.0, k)});
-    points.back().rounder.format.bias += k;
+    points.push_back({.rounder = plain, .scale = std::ldexp(1.0, k), .multiply = f.table != nullptr});
+    if (!f.table) points.back().rounder.format.bias += k;
   }
   const float scale = std::min(static_cast<float>(f.max()) / static_cast<float>(amax), FLT_MAX);  // as in Quantizer
   points.push_back({.rounder = plain, .scale = scale, .multiply = true});
@@ -105,28 +111,59 @@ std::vector<Point> points_of(const Format& f, double amax, const WhatIfOptions& 
 template <class T>
 void add_sums(const Tensor& x, std::int64_t begin, std::int64_t end, const std::vector<Point>& points, double unit,
               std::vector<Sums>& sums) {
-  T values[kBlock], scaled[kBlock], rounded[kBlock];
+  T values[kBlock], rounded[kBlock];
   constexpr T kZeros[kBlock] = {};
   for (std::int64_t first = begin; first < end; first += kBlock) {
     const std::int64_t n = std::min(kBlock, end - first);
     load(x, first, n, values, nullptr);
     for (std::size_t p = 0; p < points.size(); ++p) {
       const Point& point = points[p];
-      const T* source = values;
-      if (point.multiply) {
-        for (std::int64_t i = 0; i < n; ++i) scaled[i] = values[i] * static_cast<T>(point.scale);
-        source = scaled;
-      }
-      point.rounder.round(source, rounded, n, first, {.counts = &sums[p].counts});
+      round_point(point, values, rounded, n, first, {.counts = &sums[p].counts});
       sums[p].noise += noise_of(values, rounded, n, point.multiply ? 1 / point.scale : 1, unit);
     }
     sums.back().noise += noise_of(values, kZeros, n, 1, unit);
   }
 }
 
+// x * scale, rounded.
+template <class T>
+void round_point(const Point& p, const T* x, T* rounded, std::int64_t n, std::int64_t first, CastStats stats) {
+  if (p.multiply) {
+    for (std::int64_t i = 0; i < n; ++i) rounded[i] = x[i] * static_cast<T>(p.scale);
+    x = rounded;
+  }
+  p.rounder.round(x, rounded, n, first, stats);
+}
+
+constexpr std::int64_t kSample = 4096;
+
+// Elements of x, at most kSample, evenly spaced, where `source` is finite and not zero.
+template <class T> std::vector<T> sample_of(const Tensor& x, const Tensor& source) {
+  std::vector<T> sample;
+  const std::int64_t step = std::max<std::int64_t>(1, (x.numel() + kSample - 1) / kSample);
+  for (std::int64_t i = 0; i < x.numel(); i += step) {
+    T v = 0;
+    load(source, i, 1, &v, nullptr);
+    if (v == 0) continue;
+    load(x, i, 1, &v, nullptr);
+    sample.push_back(v);
+  }
+  return sample;
+}
+
+template <class T> double median_error(const std::vector<T>& x, const std::vector<T>& q, double back) {
+  std::vector<double> errors(x.size());
+  for (std::size_t i = 0; i < x.size(); ++i)
+    errors[i] = std::abs((static_cast<double>(x[i]) - static_cast<double>(q[i]) * back) / static_cast<double>(x[i]));
+  if (errors.empty()) return 0;
+  const auto middle = errors.begin() + static_cast<std::ptrdiff_t>(errors.size() / 2);
+  std::ranges::nth_element(errors, middle);
+  return *middle;
+}
+
 template <class T> std::vector<Sums> all_sums(const Tensor& x, const std::vector<Point>& points, double amax) {
   const std::int64_t n = x.numel(), per = chunk_of(n);
-  const double unit = amax > 0 ? std::ldexp(1.0, -std::max(std::ilogb(amax), -1000)) : 1;
+  const double unit = unit_of(amax);
   // Each chunk has its own sums, which are added in order: the bits are the same for any number of threads.
   std::vector<std::vector<Sums>> parts(static_cast<std::size_t>((n + per - 1) / per));
   parallel_for(n, per, [&](std::int64_t begin, std::int64_t end) {
@@ -137,6 +174,12 @@ template <class T> std::vector<Sums> all_sums(const Tensor& x, const std::vector
   std::vector<Sums> total(points.size() + 1);
   for (const auto& part : parts)
     for (std::size_t p = 0; p < part.size(); ++p) total[p].counts += part[p].counts, total[p].noise += part[p].noise;
+  const std::vector<T> sample = sample_of<T>(x, x);
+  std::vector<T> rounded(sample.size());
+  for (std::size_t p = 0; p < points.size(); ++p) {
+    round_point(points[p], sample.data(), rounded.data(), static_cast<std::int64_t>(sample.size()), 0, {});
+    total[p].median_error = median_error(sample, rounded, points[p].multiply ? 1 / points[p].scale : 1);
+  }
   return total;
 }
 
@@ -149,6 +192,7 @@ ScaleLoss loss_of(const Point& point, const Sums& s, double signal, const WhatIf
       static_cast<double>(s.counts.underflow + s.counts.zeros - static_cast<std::uint64_t>(left_out)) / count;
   loss.subnormal = static_cast<double>(s.counts.subnormal) / count;
   loss.overflow = static_cast<double>(s.counts.overflow) / count;
+  loss.median_error = s.median_error;
   loss.sqnr_db = s.noise == 0 ? std::numeric_limits<double>::infinity() : 10 * std::log10(signal / s.noise);
   return loss;
 }
@@ -157,21 +201,50 @@ FormatLoss format_loss(const Format& f, std::vector<ScaleLoss> losses) {
   FormatLoss out{.name = to_string(f), .format = f};
   out.amax = losses.back();
   losses.pop_back();
-  const auto distance = [](const ScaleLoss& l) { return std::abs(std::log2(l.scale)); };
-  out.best = losses.front();
-  for (const ScaleLoss& l : losses) {
+  for (const ScaleLoss& l : losses)
     if (l.scale == 1) out.unscaled = l;
-    if (l.sqnr_db > out.best.sqnr_db || (l.sqnr_db == out.best.sqnr_db && distance(l) < distance(out.best)))
-      out.best = l;
-  }
   out.sweep = std::move(losses);
+  out.best = out.best_by(Criterion::sqnr);
   return out;
+}
+
+// The quantizer on x with zeros for what is not finite.
+BlockLoss block_loss(const NamedQuantizer& named, const Tensor& x, const WhatIf& w, double unit) {
+  Sums sums;
+  const Tensor wide = x.to(DType::f64);
+  const Tensor finite = where(lt(abs(wide), std::numeric_limits<double>::infinity()), wide, 0.0);
+  const Tensor rounded = fake_quantize(finite, named.quantizer, {.stats = {.counts = &sums.counts}}).to(DType::f64);
+  const auto *from = finite.data<double>(), *to = rounded.data<double>();
+  const std::vector<double> zeros(static_cast<std::size_t>(x.numel()));
+  sums.noise = noise_of(from, to, x.numel(), 1, unit);
+  sums.median_error = median_error(sample_of<double>(finite, finite), sample_of<double>(rounded, finite), 1);
+  return {named.name, named.quantizer, loss_of({}, sums, noise_of(from, zeros.data(), x.numel(), 1, unit), w)};
 }
 
 std::string percent(double share) { return fmt::format("{:.3g}%", 100 * share); }
 std::string decibels(double db) { return std::isinf(db) && db > 0 ? "exact" : fmt::format("{:.1f}", db); }
 
 }  // namespace
+
+std::vector<NamedQuantizer> block_quantizers() {
+  const auto mx = [](const char* element, int block) {
+    return Quantizer{.format = format(element), .scaling = {.kind = ScalingKind::block, .block = block}};
+  };
+  const Quantizer nvfp4{.format = format("e2m1"), .scaling = {.kind = ScalingKind::nvfp4, .block = 16}};
+  return {{"mxfp8", mx("e4m3fn", 32)},  {"mxfp6", mx("e3m2", 32)},    {"mxfp4", mx("e2m1", 32)},
+          {"mxint8", mx("mxint8", 32)}, {"msfp12", mx("msfp12", 16)}, {"nvfp4", nvfp4}};
+}
+
+const ScaleLoss& FormatLoss::best_by(Criterion criterion) const {
+  // Larger is better, in order.
+  const auto rank = [criterion](const ScaleLoss& l) {
+    const double near = -std::abs(std::log2(l.scale));
+    if (criterion == Criterion::sqnr) return std::array{l.sqnr_db, near, 0.0};
+    if (criterion == Criterion::kept) return std::array{l.kept(), -l.median_error, near};
+    return std::array{-l.median_error, near, 0.0};
+  };
+  return *std::ranges::max_element(sweep, {}, rank);
+}
 
 const FormatLoss& WhatIf::of(std::string_view wanted) const {
   std::vector<std::string> names;
@@ -191,7 +264,7 @@ WhatIf what_if(const Tensor& x, const WhatIfOptions& o) {
     throwf("what_if: the sweep goes 0 to 256 powers of two beyond the first overflow, not {}", o.above);
   std::vector<Format> formats;
   for (const NamedFormat& n : named_formats())
-    if (n.format.has_zero) formats.push_back(n.format);
+    if (n.common && n.format.has_zero) formats.push_back(n.format);
   for (const Format& f : o.also) {
     check_valid(f);
     if (!f.has_zero) throwf("what_if: {} has no zero: it holds scales, not values", to_string(f));
@@ -218,6 +291,10 @@ WhatIf what_if(const Tensor& x, const WhatIfOptions& o) {
     for (; p < ends[f]; ++p) losses.push_back(loss_of(points[p], sums[p], sums.back().noise, w));
     w.formats.push_back(format_loss(formats[f], std::move(losses)));
   }
+  for (const NamedQuantizer& q : o.blocks) {
+    check_valid(q.quantizer);
+    w.blocks.push_back(block_loss(q, values, w, unit_of(w.amax)));
+  }
   return w;
 }
 
@@ -242,9 +319,20 @@ std::string to_string(const WhatIf& w) {
                         percent(as_it_is.overflow), decibels(as_it_is.sqnr_db), scale_text(best.scale),
                         percent(best.underflow), percent(best.overflow), decibels(best.sqnr_db), scale_text(amax.scale),
                         decibels(amax.sqnr_db));
+  text +=
+      fmt::format("\n{:<{}} | {:>9} {:>9} {:>6} {:>8}\n", "blocks", width, "to zero", "too large", "SQNR", "median");
+  for (const BlockLoss& b : w.blocks)
+    text += fmt::format("{:<{}} | {:>9} {:>9} {:>6} {:>8}\n", b.name, width, percent(b.loss.underflow),
+                        percent(b.loss.overflow), decibels(b.loss.sqnr_db), percent(b.loss.median_error));
+  for (const FormatLoss& f : w.formats)
+    for (const auto& [criterion, name] : {std::pair(Criterion::kept, "kept"), {Criterion::median, "median"}})
+      if (const ScaleLoss& l = f.best_by(criterion); l.scale != f.best.scale)
+        text += fmt::format("{:<{}} | best by {:<6}: {:>6} {:>6} {:>8}\n", f.name, width, name, scale_text(l.scale),
+                            percent(l.kept()), percent(l.median_error));
   return text +
          fmt::format(
              "SQNR in dB: 10 log10(sum x^2 / sum (x - q(x))^2). Shares are of the finite elements that are not zero.\n"
+             "kept: neither vanishes nor overflows; median: of |x - q(x)| / |x|. Outliers decide SQNR alone.\n"
              "As gradients in f16: loss scale {} = 2^(floor(log2(65504 / {:.4g})) - {})\n",
              scale_text(w.loss_scale), w.amax, w.headroom);
 }

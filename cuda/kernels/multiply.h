@@ -12,4 +12,12 @@ __device__ inline float times(float x, float by) {
   return by != by ? detail::quieted(by) : std::bit_cast<float>(0xffc00000u);
 }
 
+// The same with doubles.
+__device__ inline double times(double x, float by) {
+  const double y = x * by;
+  if (y == y) return y;
+  if (x != x) return std::bit_cast<double>(std::bit_cast<std::uint64_t>(x) | std::uint64_t{1} << 51);
+  return by != by ? static_cast<double>(detail::quieted(by)) : std::bit_cast<double>(std::uint64_t{0xfff8} << 48);
+}
+
 }  // namespace gradual::cuda

@@ -22,6 +22,7 @@ constexpr std::int64_t kBlocks = 2048;  // at most in a pass: as many as 132 mul
 constexpr int kBins = 256, kSums = 6;
 
 __device__ inline std::uint32_t magnitude_of(float x) { return std::bit_cast<std::uint32_t>(x) & 0x7fffffffu; }
+__device__ inline std::uint32_t magnitude_of(double x) { return magnitude_of(static_cast<float>(x)); }
 
 // The bin of an ExponentHistogram that counts a number; -1 for none.
 __device__ inline int bin_of(float x) {
@@ -88,6 +89,7 @@ template <bool kCodes, bool kCount, class By> struct RoundElement {
   Scale whole;
   const float* whole_there;  // not null: holds `whole`
   Value* values;
+  float* narrow;  // not null: the output for values instead
   char* codes;
   int code_bytes;
   Tallies tallies;
@@ -104,6 +106,7 @@ template <bool kCodes, bool kCount, class By> struct RoundElement {
         whole(p.one),
         whole_there(p.whole.defined() ? static_cast<const float*>(p.whole.raw()) : nullptr),
         values(kCodes ? nullptr : static_cast<Value*>(p.values.raw())),
+        narrow(kCodes || p.values.dtype() == DType::f64 ? nullptr : static_cast<float*>(p.values.raw())),
         codes(to),
         code_bytes(gradual::code_bytes(p.rounder.format)),
         tallies(counted) {}
@@ -120,9 +123,7 @@ template <bool kCodes, bool kCount, class By> struct RoundElement {
   }
   __device__ void operator()(std::int64_t i, Value from, const Scale& scale, const Known& known, LoopCounts& counts,
                              unsigned* bins) const {
-    Value scaled = from;
-    if constexpr (sizeof(Value) == sizeof(float))  // doubles have no scale
-      if (scale.forward != 1) scaled = times(from, scale.forward);
+    const Value scaled = scale.forward != 1 ? times(from, scale.forward) : from;
     if (kCount && tallies.bins) {
       const int bin = bin_of(scaled_exponents ? scaled : from);
       if (bin >= 0) atomicAdd(bins + bin, 1u);
@@ -136,12 +137,12 @@ template <bool kCodes, bool kCount, class By> struct RoundElement {
       else if (code_bytes == 2) reinterpret_cast<std::uint16_t*>(codes)[i] = static_cast<std::uint16_t>(rounded);
       else reinterpret_cast<std::uint32_t*>(codes)[i] = static_cast<std::uint32_t>(rounded);
     } else {
-      auto value = std::bit_cast<Value>(rounded);
-      if constexpr (sizeof(Value) == sizeof(float)) {
-        if (unscale && scale.inverse != 1) value = times(value, scale.inverse);
-        if (last && known.whole.inverse != 1) value = times(value, known.whole.inverse);
-      }
-      values[i] = value;
+      const auto value = std::bit_cast<Value>(rounded);
+      if (!narrow) return void(values[i] = value);
+      auto result = static_cast<float>(value);
+      if (unscale && scale.inverse != 1) result = times(result, scale.inverse);
+      if (last && known.whole.inverse != 1) result = times(result, known.whole.inverse);
+      narrow[i] = result;
     }
   }
 
@@ -202,7 +203,7 @@ template <class Round> struct RoundTiles {
     unsigned* const bins = round.begin(block);
     const Known known = round.known();
     detail::ScaleSpec spec = rule;
-    spec.global = known.whole.forward;
+    set_global(spec, known.whole);
     const int lane = block.thread % kLanes, warps = block.threads / kLanes;
     for (std::int64_t t = block.index * warps + block.thread / kLanes; t < tiles; t += blocks * warps) {
       const std::int64_t row = t / across * tile_rows, col = t % across * tile_cols;
@@ -272,7 +273,7 @@ template <class Round> void start_tiles(const Round& round, const device::Roundi
   for_blocks(pass.blocks, pass);
 }
 
-// Doubles that stay wide and powers of two are never scaled: check_valid(Quantizer) and the caller ensure it.
+// Powers of two are never scaled: check_valid(Quantizer) ensures it.
 template <bool kCodes, bool kCount>
 void start_pass(const device::RoundingPass& p, char* codes, const Tallies& tallies) {
   const std::int64_t n = p.rows * p.k;
@@ -280,10 +281,12 @@ void start_pass(const device::RoundingPass& p, char* codes, const Tallies& talli
     start_all(RoundElement<kCodes, kCount, By>(p, codes, tallies), n);
   };
   using Floats = ByFormat<kCodes, kCount, std::uint32_t>;
+  using Doubles = ByFormat<kCodes, kCount, std::uint64_t>;
   if (!p.rounder.format.has_zero && p.wide) all(std::type_identity<ByPowers<kCodes, std::uint64_t>>());
   else if (!p.rounder.format.has_zero) all(std::type_identity<ByPowers<kCodes, std::uint32_t>>());
-  else if (p.wide) all(std::type_identity<ByFormat<kCodes, kCount, std::uint64_t>>());
+  else if (p.wide && p.fixed) all(std::type_identity<Doubles>());
   else if (p.fixed) all(std::type_identity<Floats>());
+  else if (p.wide) start_tiles(RoundElement<kCodes, kCount, Doubles>(p, codes, tallies), p);
   else start_tiles(RoundElement<kCodes, kCount, Floats>(p, codes, tallies), p);
 }
 

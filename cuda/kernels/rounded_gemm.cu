@@ -1,6 +1,7 @@
 #include "rounded_gemm.h"
 
 #include "../../core/formats/accumulate_element.h"
+#include "../../core/support/throwf.h"
 #include "gemm_element.h"
 
 namespace gradual::cuda {
@@ -57,14 +58,16 @@ template <int own> void start_with(const Accumulator& how, const Gemm& g, bool n
   using enum RoundingMode;
   const Format f32 = Format::ieee(8, 23);
   for_each(g.batch * g.m * g.n,
-           Accumulate<own>{g, detail::sum_spec(how.format, how.rounding.mode), detail::sum_spec(f32, nearest_even),
-                           detail::sum_spec(f32, narrows ? to_odd : nearest_even), how.chunk, how.promote, narrows});
+           Accumulate<own>{g, detail::sum_spec(how.format, how.rounding), detail::sum_spec(f32, {nearest_even}),
+                           detail::sum_spec(f32, {narrows ? to_odd : nearest_even}), how.chunk, how.promote, narrows});
 }
 
 }  // namespace
 
 void accumulate(const Accumulator& how, const Gemm& g, bool narrows) {
-  // indexed by RoundingMode
+  if (how.group != 0 || how.rounding.mode == RoundingMode::stochastic)
+    throwf("accumulator {}: sums of groups and stochastic sums run on the CPU only", to_string(how));
+  // by RoundingMode
   static constexpr auto kRounded = {
       start_with<detail::kAligned>, start_with<1>, start_with<2>, start_with<3>, start_with<4>, start_with<5>};
   const auto start = how.f64 ? start_with<kDoubles> : kRounded.begin()[static_cast<int>(how.rounding.mode)];

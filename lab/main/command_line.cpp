@@ -1,6 +1,7 @@
 #include "command_line.h"
 
 #include <fmt/format.h>
+#include <gradual/core/ops/cpu_backend.h>
 #include <gradual/core/support/error.h>
 #include <gradual/core/support/message_text.h>
 #include <gradual/core/support/threads.h>
@@ -110,7 +111,13 @@ void check_lr(double lr) {
   if (!(std::isfinite(lr) && lr > 0)) throw_error(fmt::format("--lr is {}; it must be positive and finite", lr));
 }
 
+void declare_threads(CLI::App& app, int& threads) {
+  app.add_option("--threads", threads, "threads (default: all cores)");
+  app.add_flag("--deterministic")->description("the same bits for any number of threads, with oneDNN too");
+}
+
 void use_threads(const CLI::App& app, int threads) {
+  if (app.count("--deterministic")) set_deterministic(true);
   if (!app.count("--threads")) return;
   if (threads < 1 || threads > kMostThreads)
     throw_error(fmt::format("--threads is {}; it must be 1 to {}", threads, kMostThreads));

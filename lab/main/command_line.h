@@ -28,7 +28,10 @@ std::vector<amp::Recipe> recipes_for(const std::string& names);
 void at_least(std::int64_t least, const char* option, std::int64_t given);
 inline void at_least_one(const char* option, std::int64_t given) { at_least(1, option, given); }
 void check_lr(double lr);
-// Sets the number of threads if --threads is given. Error for a number out of range.
+// --threads and --deterministic.
+void declare_threads(CLI::App& app, int& threads);
+// Sets the number of threads if --threads is given, and deterministic mode if that is asked for. Error for a number out
+// of range.
 void use_threads(const CLI::App& app, int threads);
 
 }  // namespace gradual::lab

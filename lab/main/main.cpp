@@ -100,7 +100,7 @@ void declare_options(CLI::App& app, Arguments& a) {
   app.add_option("--optimizer", a.options.optimizer, "adamw, adam or sgd")->capture_default_str();
   app.add_option("--seeds", a.options.seeds,
                  fmt::format("number N of seeds; runs seeds 0 to N-1 (default: {} for digits, else 1)", kDigitsSeeds));
-  app.add_option("--threads", a.threads, "threads (default: all cores)");
+  lab::declare_threads(app, a.threads);
   app.add_option("--device", a.device, "cpu or cuda")->capture_default_str();
   app.add_option("--out", a.out,
                  "folder for results.json, runs.csv, curves.csv and report.html (default: a new one under "

@@ -17,7 +17,7 @@ void StudyArguments::declare(CLI::App& app) {
   app.add_option("--epochs", options.epochs, "of the whole training, which the learning rate follows")
       ->capture_default_str();
   app.add_option("--seed", options.seed, "of parameters, batches and rounding")->capture_default_str();
-  app.add_option("--threads", threads, "threads (default: all cores)");
+  declare_threads(app, threads);
 }
 
 void StudyArguments::check(const CLI::App& app) const {

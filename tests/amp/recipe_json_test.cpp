@@ -275,7 +275,7 @@ TEST_CASE("malformed recipes are errors that name the key and what is allowed") 
        "delayed, row, block, nvfp4"},
       {R"({"name": "a", "base": "mxfp8", "quantization": {"forward_x": {"scaling": {"history": 4}}}})",
        "recipe 'a', quantization, forward_x, scaling: unknown key \"history\"; allowed are kind, margin, power_of_two, "
-       "block, square, scale, rule, oracle"},
+       "block, square, part, inner_part, scale, scale_format, rule, oracle"},
       {R"({"name": "a", "base": "mxfp8", "quantization": {"forward_x": {"scaling": {"block": 0}}}})",
        "recipe 'a': quantization, forward_x: quantizer to e4m3fn: a block has at least 1 element, not 0"},
       {R"({"name": "a", "base": "fp8-delayed", "quantization": {"forward_x": {"scaling": {"history": -1}}}})",

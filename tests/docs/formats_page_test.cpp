@@ -2,6 +2,7 @@
 #include <doctest/doctest.h>
 #include <fmt/format.h>
 #include <gradual/amp/recipe.h>
+#include <gradual/core/formats/format_table.h>
 #include <gradual/core/quantize/quantizer.h>
 
 #include <cmath>
@@ -98,6 +99,19 @@ std::string formats() {
   return text;
 }
 
+std::string tables() {
+  std::string text = head({"table", "bits", "values", "largest", "smallest above 0", "Inf", "NaN", "from"});
+  for (const NamedFormat& n : table_formats()) {
+    const ValueTable& t = *n.format.table;
+    const auto hex = [&](std::optional<std::uint32_t> c) {
+      return c ? fmt::format("{:0{}X}", *c, (t.bits + 3) / 4) : "none";
+    };
+    text += row({fmt::format("`{}`", n.name), fmt::format("{}", t.bits), fmt::format("{}", t.values.size()),
+                 number(n.format.max()), number(n.format.min_positive()), hex(t.inf), hex(t.nan), t.about});
+  }
+  return text;
+}
+
 // --- rounding --------------------------------------------------------------------------------------------------------
 
 constexpr RoundingMode kModes[] = {RoundingMode::nearest_even, RoundingMode::nearest_away, RoundingMode::toward_zero,
@@ -112,8 +126,8 @@ std::string rounding_modes() {
   for (const double x : {17.0, 19.0, 18.5, -17.0, -18.5, 0x1p-10, 0x1.8p-9, 470.0, 1e6}) {
     std::vector<std::string> cells{number(x)};
     for (const RoundingMode m : kModes) cells.push_back(number(rounded(f, m, Overflow::ieee, x)));
-    const double low = rounded(f, RoundingMode::toward_zero, Overflow::ieee, x);
-    const double high = rounded(f, x < 0 ? RoundingMode::down : RoundingMode::up, Overflow::ieee, x);
+    const double low = rounded(f, RoundingMode::toward_zero, Overflow::ml_dtypes, x);
+    const double high = rounded(f, x < 0 ? RoundingMode::down : RoundingMode::up, Overflow::ml_dtypes, x);
     const double gap = std::isfinite(high) ? std::abs(high - low) : 32;
     const double chance = std::abs(x - low) / gap;
     cells.push_back(std::isnan(low)
@@ -125,7 +139,7 @@ std::string rounding_modes() {
 }
 
 std::string overflow_policies() {
-  constexpr Overflow kPolicies[] = {Overflow::ieee, Overflow::saturate, Overflow::saturate_finite};
+  constexpr Overflow kPolicies[] = {Overflow::ieee, Overflow::saturate, Overflow::saturate_finite, Overflow::ml_dtypes};
   std::vector<std::string> columns{"format", "source"};
   for (const Overflow o : kPolicies) columns.push_back(fmt::format("`{}`", to_string(o)));
   std::string text = head(columns);
@@ -142,6 +156,16 @@ std::string overflow_policies() {
         cells.push_back(fmt::format("{} ({})", number(rounded(f, RoundingMode::nearest_even, o, x)), code(f, o, x)));
       text += row(cells);
     }
+  }
+  for (const auto& [mode, x] : {std::pair(RoundingMode::toward_zero, 1e6),
+                                {RoundingMode::up, 1e6},
+                                {RoundingMode::up, -1e6},
+                                {RoundingMode::down, 1e6},
+                                {RoundingMode::to_odd, 1e6}}) {
+    const Format f = format("fp16");
+    std::vector<std::string> cells{"`fp16`, " + to_string(Rounding{mode}), number(x)};
+    for (const Overflow o : kPolicies) cells.push_back(number(rounded(f, mode, o, x)));
+    text += row(cells);
   }
   return text;
 }
@@ -225,8 +249,10 @@ struct Part {
   const char* name;
   std::function<std::string()> make;
 };
-const Part kParts[] = {{"formats", formats},         {"rounding", rounding_modes}, {"overflow", overflow_policies},
-                       {"scale-rules", scale_rules}, {"odd-amaxes", odd_amaxes},   {"recipes", recipes}};
+const Part kParts[] = {{"formats", formats},         {"tables", tables},
+                       {"rounding", rounding_modes}, {"overflow", overflow_policies},
+                       {"scale-rules", scale_rules}, {"odd-amaxes", odd_amaxes},
+                       {"recipes", recipes}};
 
 }  // namespace
 

@@ -69,6 +69,22 @@ struct Step {
   }
 };
 
+// Products [from, to) and the sum, cut below the largest exponent and added exactly.
+inline double grouped(const Accumulator& how, double sum, const std::vector<double>& a, const std::vector<double>& b,
+                      std::size_t from, std::size_t to) {
+  if (!std::isfinite(sum)) return sum;
+  constexpr int kNone = -10000;
+  int most = sum == 0 ? kNone : std::max(std::ilogb(sum), 1 - how.format.bias);
+  for (std::size_t i = from; i < to; ++i)
+    if (a[i] * b[i] != 0) most = std::max(most, std::ilogb(a[i]) + std::ilogb(b[i]));
+  if (most == kNone) return 0;
+  const int shift = std::max(0, most - how.fraction + kUnit);
+  const auto cut = [shift](Int x) { return x / (Int{1} << shift) * (Int{1} << shift); };
+  Int total = cut(fixed(sum));
+  for (std::size_t i = from; i < to; ++i) total += cut(product(a[i], b[i]));
+  return rounded(total, how.format, how.rounding.mode);
+}
+
 // What the header says, a product at a time.
 inline double dot(const Accumulator& how, const std::vector<double>& a, const std::vector<double>& b) {
   const Step own{how.format, how.rounding.mode}, f32{Format::ieee(8, 23), RoundingMode::nearest_even};
@@ -81,7 +97,11 @@ inline double dot(const Accumulator& how, const std::vector<double>& a, const st
     double sum = 0;
     for (std::size_t from = first; from < last; from += chunk) {
       double chain = 0;
-      for (std::size_t i = from; i < std::min(last, from + chunk); ++i)
+      const std::size_t end = std::min(last, from + chunk);
+      const auto at_once = static_cast<std::size_t>(how.group);
+      for (std::size_t i = from; at_once && i < end; i += at_once)
+        chain = grouped(how, chain, a, b, i, std::min(end, i + at_once));
+      for (std::size_t i = from; !at_once && i < end; ++i)
         chain = how.f64 ? chain + a[i] * b[i] : own(chain, product(a[i], b[i]));
       if (!how.chunk) sum = chain;
       else if (how.f64 || !std::isfinite(chain)) sum += chain;

@@ -1,8 +1,12 @@
+#include <bit>
+#include <fstream>
+#include <sstream>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "accumulation.h"
+#include "support/source_dir.h"
 
 using namespace accumulation;
 
@@ -27,7 +31,14 @@ const char* const kNames[] = {"f32",
                               "fp16-acc/promote=5",
                               "e5m4/chunk=3/promote=10",
                               "bf16-acc:up/chunk=1",
-                              "f32/promote=64"};
+                              "f32/promote=64",
+                              "volta-fp16",
+                              "hopper-fp16",
+                              "hopper-fp8",
+                              "hopper-fp8/promote=128",
+                              "fp16-acc/group=16/fraction=25",
+                              "bf16-acc:down/group=5/fraction=9/chunk=7",
+                              "e5m4:up/group=64/fraction=3"};
 
 }  // namespace
 
@@ -227,24 +238,101 @@ TEST_CASE("names of accumulators and back") {
   CHECK(accumulator("e5m7/promote=3/chunk=2") == accumulator("e5m7/chunk=2/promote=3"));
 }
 
+TEST_CASE("names of accumulators that add groups") {
+  for (const NamedAccumulator& known : accumulators()) CHECK(to_string(accumulator(known.name)) == known.name);
+  CHECK(to_string(accumulator("hopper-fp8/promote=128")) == "hopper-fp8/promote=128");
+  CHECK(to_string(accumulator("e8m23:toward-zero/fraction=24/group=8")) == "ampere-fp16");
+  CHECK(to_string(accumulator("bf16-acc/group=4/fraction=20")) == "bf16-acc/group=4/fraction=20");
+  CHECK(to_string(accumulator("e5m4:stochastic:8")) == "e5m4:stochastic:8");
+  const Accumulator table{.format = format("posit8")};
+  CHECK_THROWS_WITH_AS(check_valid(table), doctest::Contains("not the table posit8"), Error);
+}
+
+TEST_CASE("tensor cores add up as MMA-Sim says") {
+  std::ifstream file(source_dir() + "/tests/golden/mmasim.csv");
+  int lines = 0;
+  for (std::string line; std::getline(file, line); ++lines) {
+    std::vector<std::string> cells;
+    std::istringstream text(line);
+    for (std::string cell; std::getline(text, cell, ',');) cells.push_back(cell);
+    REQUIRE(cells.size() == 7);
+    const int bits = std::stoi(cells[1]), low = std::stoi(cells[2]), high = std::stoi(cells[3]);
+    const std::int64_t length = std::stoi(cells[4]);
+    auto state = static_cast<std::uint64_t>(std::stoi(cells[5]));
+    const auto vector = [&] {  // the generator of make_mmasim.py
+      std::vector<float> v;
+      for (std::int64_t i = 0; i < length; ++i) {
+        state = state * 6364136223846793005 + 1442695040888963407;
+        const auto mantissa = static_cast<double>(state >> 40 & ((1u << bits) - 1));
+        const int exponent = low + static_cast<int>((state >> 33 & 127) % static_cast<unsigned>(high - low + 1));
+        const double size = state >> 59 == 0 ? 0 : std::ldexp(1 + std::ldexp(mantissa, -bits), exponent);
+        v.push_back(static_cast<float>((state >> 58 & 1) != 0 ? -size : size));
+      }
+      return v;
+    };
+    std::istringstream sums(cells[6]);
+    for (std::string sum; sums >> sum;) {
+      const Tensor a = from_data(vector(), {1, length}), b = from_data(vector(), {length, 1});
+      const float got = under(cells[0], [&] { return matmul(a, b); }).item<float>();
+      const auto wanted = static_cast<std::uint32_t>(std::stoul(sum, nullptr, 16));
+      if (cells[0].starts_with("fp16")) CHECK(got == format("fp16").decode(wanted));
+      else CHECK(std::bit_cast<std::uint32_t>(got) == wanted);
+    }
+  }
+  CHECK(lines == 13);
+}
+
+TEST_CASE("stochastic sums: unbiased, the same on any number of threads, with words of their key") {
+  Accumulator how = accumulator("bf16-acc:stochastic");
+  const auto under_key = [&](std::uint64_t seed, const Tensor& a, const Tensor& b) {
+    how.key = {seed, 3};
+    const AccumulatorScope scope(how);
+    return matmul(a, b);
+  };
+  // 4096 ones: a bf16 sum to nearest stays at 256. Each addition errs by less than the spacing, 16 at most.
+  const Tensor ones_a = ones({1, 4096}), ones_b = ones({4096, 64});
+  double mean = 0;
+  for (std::int64_t j = 0; j < 64; ++j) mean += under_key(1, ones_a, ones_b).select(1, j).item() / 64;
+  CHECK(std::abs(mean - 4096) < 4 * 16 * std::sqrt(4096.0) / std::sqrt(64.0));
+  CHECK(under("bf16-acc", [&] { return matmul(ones_a, ones_b); }).select(1, 0).item() == 256);
+  const Tensor a = numbers({70, 150}, 8, 3, 1), b = numbers({150, 130}, 8, 3, 2);
+  const Tensor first = under_key(7, a, b);
+  CHECK(same_bits(first, under_key(7, a, b)));
+  CHECK_FALSE(same_bits(first, under_key(8, a, b)));
+  for_thread_counts([&] { return under_key(7, a, b); }, [&](const Tensor& c) { CHECK(same_bits(c, first)); });
+  // An element's words do not depend on the shape around it, but on its place.
+  const Tensor twice = cat({a, a}, 0);
+  CHECK(same_bits(slice(under_key(7, twice, b), 0, {0, 70}), first));
+  CHECK_FALSE(same_bits(slice(under_key(7, twice, b), 0, {70, 140}), first));
+  // A sum that needs no rounding stays exact.
+  CHECK(same_bits(under_key(5, numbers({5, 9}, 2, 0, 3).to(DType::f32), zeros({9, 4})), zeros({5, 4})));
+}
+
 TEST_CASE("bad accumulators say what is allowed") {
   const std::pair<const char*, const char*> cases[] = {
       {"fp16-ac",
-       "accumulator 'fp16-ac': there are f32, f64, fp16-acc, bf16-acc, hopper-fp8-14bit, formats as bf16 and "
-       "eXmY; then :ROUNDING, /chunk=N, /promote=N; did you mean 'fp16-acc'?"},
+       "accumulator 'fp16-ac': there are f32, f64, fp16-acc, bf16-acc, hopper-fp8-14bit, volta-fp16, "
+       "ampere-fp16, ampere-tf32, hopper-fp16, hopper-tf32, ada-fp8, hopper-fp8, blackwell-fp8, formats as bf16 and "
+       "eXmY; then :ROUNDING, /chunk=N, /promote=N, /group=N, /fraction=N; did you mean 'fp16-acc'?"},
       {"", "there are f32"},
       {"e9m3", "9 exponent bits; allowed are 1 to 8"},
       {"e5m24", "24 mantissa bits; allowed are 0 to 23"},
       {"e8m0fnu", "sums have a sign"},
       {"fp16-acc:towards-zero", "did you mean 'toward-zero'?"},
-      {"fp16-acc:stochastic", "its rounding is not stochastic"},
+      {"fp16-acc:stochastic:40", "the number of random bits, 1 to 32"},
+      {"fp16-acc/group=4",
+       "a group of 1 to 64 products is cut at 1 to 40 fraction bits (both 0: no groups), not 4 at 0"},
+      {"hopper-fp8/group=65", "not 65 at 13"},
+      {"f64/group=4/fraction=9", "f64 sums have no groups"},
+      {"nf4", "there are f32"},
       {"fp16-acc:", "no rounding ''"},
       {"fp16-acc/chunk=0", "chunk=N takes a whole number from 1 on, not 'chunk=0'"},
       {"fp16-acc/chunk=-4", "chunk=N takes a whole number from 1 on"},
       {"fp16-acc/chunk", "chunk=N takes a whole number from 1 on"},
       {"fp16-acc/promote=12x", "promote=N takes a whole number from 1 on"},
       {"fp16-acc/promote=99999999999", "promote=N takes a whole number from 1 on"},
-      {"fp16-acc/chunks=4", "no option 'chunks=4'; there are chunk=N and promote=N; did you mean 'chunk=N'?"},
+      {"fp16-acc/chunks=4",
+       "no option 'chunks=4'; there are chunk=N, promote=N, group=N, fraction=N; did you mean 'chunk=N'?"},
       {"fp16-acc/", "no option ''"},
       {"fp16-acc/chunk=2/chunk=3", "chunk is given twice"},
       {"f64:toward-zero", "f64 sums are doubles"}};

@@ -84,11 +84,12 @@ TEST_CASE("errors of invalid roundings and overflow policies") {
     CHECK(contains(message_of([&] { rounding_from_name(text); }),
                    "must be followed by the number of random bits, 1 to 32"));
   CHECK(contains(message_of([] { overflow_from_name("clip"); }),
-                 "no overflow policy 'clip'; there are ieee, saturate, saturate-finite"));
+                 "no overflow policy 'clip'; there are ieee, saturate, saturate-finite, ml-dtypes"));
   for (const char* text :
        {"nearest-even", "nearest-away", "toward-zero", "up", "down", "to-odd", "stochastic", "stochastic:8"})
     CHECK(to_string(rounding_from_name(text)) == text);
-  for (const char* text : {"ieee", "saturate", "saturate-finite"}) CHECK(to_string(overflow_from_name(text)) == text);
+  for (const char* text : {"ieee", "saturate", "saturate-finite", "ml-dtypes"})
+    CHECK(to_string(overflow_from_name(text)) == text);
   float x = 1;
   const Rounder r{format("bf16"), {RoundingMode::stochastic, 40}, Overflow::ieee};
   CHECK(contains(message_of([&] { r.round(&x, &x, 1); }), "takes 1 to 32 random bits, not 40"));

@@ -39,7 +39,10 @@ inline std::vector<Format> odd_formats() {
 
 inline std::vector<Format> all_formats() {
   std::vector<Format> all = odd_formats();
-  for (const gradual::NamedFormat& n : gradual::named_formats()) all.push_back(n.format);
+  for (const gradual::NamedFormat& n : gradual::named_formats())
+    if (n.common) all.push_back(n.format);
+  for (const char* name : {"int8", "uint8", "msfp12", "ue5m3", "binary8p1", "binary8p3", "binary8p4f", "q1.14"})
+    all.push_back(gradual::format(name));
   return all;
 }
 

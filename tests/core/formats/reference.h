@@ -54,6 +54,7 @@ inline Codes codes_of(const Format& f) {
     c.nan = count - 1;
   } else if (f.nan == NanEncoding::negative_zero) {
     c.nan = c.sign;
+    if (f.has_inf) c.inf = count - 1, c.largest = count - 2;
   }
   return c;
 }
@@ -107,11 +108,21 @@ bool goes_up(std::uint64_t count, std::uint64_t rest, int depth, bool negative, 
   return false;
 }
 
+// IEEE 754, 7.4: what a finite number beyond the largest one becomes, the largest one or not.
+template <RoundingMode mode> bool stays_finite(Overflow overflow, const Codes& c, bool negative) {
+  if (overflow == Overflow::saturate || overflow == Overflow::saturate_finite) return true;
+  if (overflow == Overflow::ml_dtypes) return false;
+  using enum RoundingMode;
+  return mode == toward_zero || (mode == up && negative) || (mode == down && !negative) ||
+         (mode == to_odd && c.largest % 2 == 1);
+}
+inline bool passes_nan(Overflow o) { return o == Overflow::ieee || o == Overflow::ml_dtypes; }
+
 // Where a format has neither sign, zero nor mantissa: powers of two from 2^-bias on (e8m0fnu).
 template <RoundingMode mode> Result round_to_power(const Format& f, Overflow overflow, double x, Chance chance) {
   const Codes c = codes_of(f);
   const bool has_nan = f.nan != NanEncoding::none;
-  const bool ieee = overflow == Overflow::ieee && has_nan;
+  const bool ieee = passes_nan(overflow) && has_nan;
   if (std::isnan(x)) return {has_nan ? c.nan : overflow == Overflow::saturate ? c.largest : 0, Kind::nan};
   if (x == 0) return {ieee ? c.nan : 0, Kind::zero};
   if (std::isinf(x)) {
@@ -125,7 +136,7 @@ template <RoundingMode mode> Result round_to_power(const Format& f, Overflow ove
   const int up = rest != 0 && goes_up<mode>(1, rest, low_bit, false, chance) ? 1 : 0;
   const int code = std::max(low_bit + p.exponent + up + f.bias, 0);
   if (code <= static_cast<int>(c.largest)) return {static_cast<std::uint32_t>(code), Kind::normal};
-  return {ieee ? c.nan : c.largest, Kind::overflow};
+  return {has_nan && !stays_finite<mode>(overflow, c, false) ? c.nan : c.largest, Kind::overflow};
 }
 
 template <RoundingMode mode> Result round(const Format& f, Overflow overflow, double x, Chance chance = {}) {
@@ -144,7 +155,7 @@ template <RoundingMode mode> Result round(const Format& f, Overflow overflow, do
   }
   if (!f.is_signed && x < 0) {
     const Kind kind = std::isinf(x) ? Kind::inf : Kind::overflow;
-    if (overflow == Overflow::ieee && f.nan != NanEncoding::none) return {c.nan, kind};
+    if (passes_nan(overflow) && f.nan != NanEncoding::none) return {c.nan, kind};
     return {0, kind == Kind::inf ? kind : Kind::underflow};
   }
   const std::uint32_t largest = c.largest + sign;
@@ -166,7 +177,7 @@ template <RoundingMode mode> Result round(const Format& f, Overflow overflow, do
   // Codes count the values upwards from zero; each binade has 2^mantissa_bits.
   const std::uint64_t one = std::uint64_t{1} << f.mantissa_bits;
   const std::uint64_t code = count + static_cast<std::uint64_t>(binade - lowest) * one;
-  if (code > c.largest) return {overflow == Overflow::ieee ? beyond : largest, Kind::overflow};
+  if (code > c.largest) return {stays_finite<mode>(overflow, c, negative) ? largest : beyond, Kind::overflow};
   if (code == 0 || (code < one && !f.subnormals)) return {zero, Kind::underflow};
   return {static_cast<std::uint32_t>(code) + sign, code < one ? Kind::subnormal : Kind::normal};
 }

@@ -12,7 +12,7 @@ namespace {
 
 constexpr RoundingMode kModes[] = {RoundingMode::nearest_even, RoundingMode::nearest_away, RoundingMode::toward_zero,
                                    RoundingMode::up,           RoundingMode::down,         RoundingMode::to_odd};
-constexpr Overflow kPolicies[] = {Overflow::ieee, Overflow::saturate, Overflow::saturate_finite};
+constexpr Overflow kPolicies[] = {Overflow::ieee, Overflow::saturate, Overflow::saturate_finite, Overflow::ml_dtypes};
 constexpr RandomKey kKey{.seed = 21, .stream = 3};
 
 // What is expected of an array: codes, the bits of their values, and the counts.

@@ -14,7 +14,8 @@ namespace {
 
 constexpr double kInf = std::numeric_limits<double>::infinity();
 constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
-constexpr auto kIeee = Overflow::ieee, kSaturate = Overflow::saturate, kFinite = Overflow::saturate_finite;
+constexpr auto kIeee = Overflow::ieee, kSaturate = Overflow::saturate, kFinite = Overflow::saturate_finite,
+               kMlDtypes = Overflow::ml_dtypes;
 
 double above(double x) { return std::nextafter(static_cast<float>(x), std::numeric_limits<float>::infinity()); }
 double below(double x) { return std::nextafter(static_cast<float>(x), 0.0F); }
@@ -172,8 +173,17 @@ TEST_CASE("vectors, to nearest even") {
 }
 
 TEST_CASE("vectors, toward zero: what truncation brings below the limit does not overflow, the rest does") {
-  check_vectors("e4m3fn", toward_zero, kIeee, {{below(480), 0x7e}, {480, 0x7f}});
-  check_vectors("e5m2", toward_zero, kIeee, {{61440, 0x7b}, {below(65536), 0x7b}, {65536, 0x7c}});
+  check_vectors("e4m3fn", toward_zero, kMlDtypes, {{below(480), 0x7e}, {480, 0x7f}});
+  check_vectors("e5m2", toward_zero, kMlDtypes, {{61440, 0x7b}, {below(65536), 0x7b}, {65536, 0x7c}});
+  // IEEE 754, 7.4, as CUDA's __float2half_rz and gfloat: directed rounding gives Inf only where it points there
+  check_vectors("fp16", toward_zero, kIeee, {{65536, 0x7bff}, {-65536, 0xfbff}, {1e30, 0x7bff}, {kInf, 0x7c00}});
+  check_vectors("fp16", up, kIeee, {{65505, 0x7c00}, {-65536, 0xfbff}, {-1e30, 0xfbff}, {-kInf, 0xfc00}});
+  check_vectors("fp16", down, kIeee, {{-65505, 0xfc00}, {65536, 0x7bff}, {1e30, 0x7bff}, {kInf, 0x7c00}});
+  check_vectors("fp16", to_odd, kIeee, {{65536, 0x7bff}, {-1e30, 0xfbff}});
+  check_vectors("e4m3fn", toward_zero, kIeee, {{480, 0x7e}, {-1e6, 0xfe}, {kInf, 0x7f}});
+  check_vectors("e4m3fn", up, kIeee, {{449, 0x7f}, {-1e6, 0xfe}});
+  check_vectors("e4m3fn", down, kIeee, {{-449, 0xff}, {1e6, 0x7e}});
+  check_vectors("e4m3fn", to_odd, kIeee, {{480, 0x7f}});  // 7E is even
   check_vectors("e4m3fn", toward_zero, kSaturate, {{480, 0x7e}});
 }
 

@@ -2,6 +2,7 @@
 #include <gradual/core/quantize/quantizer.h>
 #include <gradual/core/quantize/what_if.h>
 
+#include <algorithm>
 #include <cmath>
 #include <limits>
 
@@ -108,7 +109,10 @@ TEST_CASE("what_if: every scale is what quantize makes of it") {
   const WhatIf w = what_if(x, {.also = {own, Format::ieee(5, 2)}});
   double signal = 0;
   for (const float v : source) signal += static_cast<double>(v) * v;
-  CHECK(w.formats.size() == named_formats().size());  // without e8m0, with a custom format; e5m2 was there
+  CHECK(static_cast<std::ptrdiff_t>(w.formats.size()) ==
+        std::ranges::count(
+            named_formats(), true,
+            &NamedFormat::common));  // 1 without a zero, 1 also  // without e8m0, with a custom format; e5m2 was there
   for (const FormatLoss& f : w.formats) {
     CAPTURE(f.name);
     CHECK(f.sweep.size() >= (f.format.exponent_bits == 8 ? 1 : 9));
@@ -251,4 +255,73 @@ TEST_CASE("what_if: bad input says what is allowed") {
                     "what_if: e4m2 was not among the formats; they are fp32, tf32, bf16, fp16, e4m3fn, e5m2, e4m3fnuz, "
                     "e5m2fnuz, e2m3fn, e3m2fn, e2m1fn, and those of WhatIfOptions::also");
   CHECK_THROWS_AS(what_if(ones({2})).of("float9"), Error);
+}
+
+TEST_CASE("what_if: one outlier decides SQNR alone; the other criteria keep the rest") {
+  Generator g(5);
+  std::vector<double> v = randn({1000}, {.dtype = DType::f64}, g).to_vector<double>();
+  v[17] = 3e30;
+  const WhatIf w = what_if(values(v));
+  const FormatLoss& f = w.of("e5m2");
+  CHECK(f.best.kept() < 0.01);  // the outlier fits, and the rest vanishes
+  CHECK(f.best_by(Criterion::sqnr).scale == f.best.scale);
+  for (const Criterion c : {Criterion::kept, Criterion::median}) {
+    const ScaleLoss& l = f.best_by(c);
+    CHECK(l.kept() > 0.99);
+    CHECK(l.median_error < 0.07);  // 2 bits of mantissa
+    for (const ScaleLoss& other : f.sweep)
+      CHECK((c == Criterion::kept ? other.kept() <= l.kept() : other.median_error >= l.median_error));
+  }
+  const std::string text = to_string(w);
+  CHECK(text.find("best by kept") != std::string::npos);
+  CHECK(text.find("best by median") != std::string::npos);
+}
+
+TEST_CASE("what_if: the median error, by hand") {
+  // in e2m1: 1 stays, 1.25 is 1 (0.2), 7 is 6 (1/7), 0.1 vanishes (1), 5 is 4 (0.2)
+  const WhatIf w = what_if(values({1, 1.25, 7, 0.1, 5, 0, kNan}));
+  CHECK(w.of("e2m1").unscaled.median_error == 0.25 / 1.25);
+  CHECK(w.of("e2m1").unscaled.kept() == doctest::Approx(0.6));
+  CHECK(w.of("fp32").unscaled.median_error == 0);
+  CHECK(what_if(values({0, kInf})).of("fp16").unscaled.median_error == 0);
+}
+
+TEST_CASE("what_if: block formats as their quantizers round") {
+  const Tensor x = spread(64 * 48).reshape({64, 48});
+  Tensor with_inf = x.clone();
+  with_inf.data<float>()[5] = INFINITY;
+  const WhatIf w = what_if(with_inf);
+  REQUIRE(w.blocks.size() == block_quantizers().size());
+  with_inf.data<float>()[5] = 0;
+  for (const BlockLoss& b : w.blocks) {
+    const Tensor rounded = fake_quantize(with_inf, b.quantizer);
+    double signal = 0, noise = 0, lost = 0, kept = 0;
+    for (std::int64_t i = 0; i < x.numel(); ++i) {
+      const double from = with_inf.data<float>()[i], to = rounded.contiguous().data<float>()[i];
+      signal += from * from, noise += (from - to) * (from - to);
+      lost += from != 0 && to == 0, kept += from != 0;
+    }
+    CAPTURE(b.name);
+    CHECK(b.loss.sqnr_db == doctest::Approx(db(signal, noise)));
+    CHECK(b.loss.underflow == doctest::Approx(lost / kept));
+    CHECK(b.loss.median_error > 0);
+    CHECK(to_string(w).find("\n" + b.name) != std::string::npos);
+  }
+}
+
+TEST_CASE("what_if: tables are swept like other formats") {
+  const Tensor x = spread(500);
+  const WhatIf w = what_if(x, {.also = {format("nf4"), format("posit8"), format("int8")}, .blocks = {}});
+  for (const char* name : {"nf4", "posit8", "int8"}) {
+    const FormatLoss& f = w.of(name);
+    CHECK(f.sweep.size() > 5);
+    for (const ScaleLoss& l : f.sweep) {
+      const Quantizer q{.format = format(name), .scaling = {.kind = ScalingKind::fixed, .value = l.scale}};
+      CastCounts counts;
+      fake_quantize(x, q, {.stats = {.counts = &counts}});
+      CHECK(l.underflow * static_cast<double>(counts.elements - counts.zeros) ==
+            doctest::Approx(static_cast<double>(counts.underflow)));
+    }
+  }
+  CHECK(w.blocks.empty());
 }

@@ -1,0 +1,242 @@
+#include "format_table.h"
+
+#include <algorithm>
+#include <bit>
+#include <cmath>
+#include <functional>
+#include <limits>
+#include <list>
+
+#include "../support/throwf.h"
+
+namespace gradual {
+namespace {
+
+// f32's normal numbers below infinity.
+bool is_normal_or_zero(double v) { return v == 0 || (std::abs(v) >= 0x1p-126 && std::abs(v) < 0x1p128); }
+
+void check_values(const ValueTable& t) {
+  const auto bad = [&](const std::string& why) { throwf("format '{}': {}", t.name, why); };
+  if (t.name.empty() || t.name.find_first_of(" ,:") != std::string::npos)
+    bad("a name has at least one character, and no space, comma or colon");
+  const std::size_t n = t.values.size();
+  if (n < 2 || n > 65536) bad(fmt::format("a table has 2 to 65536 values, not {}", n));
+  for (const float v : t.values)
+    if (!is_normal_or_zero(v)) bad(fmt::format("{} is neither 0 nor a normal number of f32, 2^-126 to below 2^128", v));
+  if (const auto at = std::ranges::adjacent_find(t.values, std::greater_equal()); at != t.values.end())
+    bad(fmt::format("values ascend; {} comes after {}", at[1], at[0]));
+  if (!(t.values.back() > 0)) bad("it has no value above zero");
+  if (t.codes.size() != n) bad(fmt::format("{} values have {} codes", n, t.codes.size()));
+  if (t.bounds.size() != n - 1) bad(fmt::format("{} values have {} bounds, not {}", n, n - 1, t.bounds.size()));
+  for (std::size_t i = 0; i + 1 < n; ++i)
+    if (!(t.bounds[i] >= t.values[i] && t.bounds[i] <= t.values[i + 1]))
+      bad(fmt::format("the bound {} is not from {} to {}", t.bounds[i], t.values[i], t.values[i + 1]));
+  if (t.bits < 1 || t.bits > 16) bad(fmt::format("codes have 1 to 16 bits, not {}", t.bits));
+  if (!(*t.lowest <= t.values.front() && *t.highest >= t.values.back()))
+    bad("lowest and highest are beyond the values, or the first and the last of them");
+  std::vector<std::uint32_t> all = t.codes;
+  for (const auto& code : {t.nan, t.inf, t.negative_inf})
+    if (code) all.push_back(*code);
+  std::ranges::sort(all);
+  if (all.back() >> t.bits != 0) bad(fmt::format("code {} has more than {} bits", all.back(), t.bits));
+  if (const auto twice = std::ranges::adjacent_find(all); twice != all.end())
+    bad(fmt::format("code {} is there twice", *twice));
+}
+
+void complete(ValueTable& t) {
+  const std::size_t n = t.values.size();
+  if (t.codes.empty())
+    for (std::size_t i = 0; i < n; ++i) t.codes.push_back(static_cast<std::uint32_t>(i));
+  std::uint32_t most = 1;
+  for (const std::uint32_t c : t.codes) most = std::max(most, c);
+  for (const auto& code : {t.nan, t.inf, t.negative_inf}) most = std::max(most, code.value_or(0));
+  if (t.bits == 0) t.bits = static_cast<int>(std::bit_width(most));
+  if (t.bounds.empty())
+    for (std::size_t i = 1; i < n; ++i) t.bounds.push_back((double{t.values[i - 1]} + double{t.values[i]}) / 2);
+  if (n < 2 || t.bits < 1 || t.bits > 16 || t.codes.size() != n) return;  // check_values() says what is wrong
+  constexpr float kInf = std::numeric_limits<float>::infinity();
+  t.decoded.assign(std::size_t{1} << t.bits, std::numeric_limits<float>::quiet_NaN());
+  const auto decodes = [&](std::optional<std::uint32_t> code, float value) {
+    if (code && *code < t.decoded.size()) t.decoded[*code] = value;
+  };
+  for (std::size_t i = 0; i < n; ++i) decodes(t.codes[i], t.values[i]);
+  decodes(t.inf, kInf), decodes(t.negative_inf, -kInf);
+  if (!t.lowest) t.lowest = t.values[0] - (double{t.values[1]} - t.values[0]) / 2;
+  if (!t.highest) t.highest = t.values[n - 1] + (double{t.values[n - 1]} - t.values[n - 2]) / 2;
+}
+
+// --- the built-in tables ---------------------------------------------------------------------------------------------
+
+// Posits (Posit Standard 2022, with `es` exponent bits): sign, a run of equal bits (the regime), exponent, fraction;
+// negative ones are two's complements.
+double posit(std::uint32_t code, int bits, int es) {
+  const std::uint32_t sign = 1u << (bits - 1);
+  if (code == 0) return 0;
+  if ((code & sign) != 0) return -posit((2 * sign - code) & (2 * sign - 1), bits, es);
+  const bool first = (code >> (bits - 2) & 1) != 0;
+  int at = bits - 2, run = 0;
+  for (; at >= 0 && (code >> at & 1) == static_cast<std::uint32_t>(first); --at) ++run;
+  int exponent = 0;
+  for (int e = es - 1; e >= 0; --e)
+    if (--at >= 0) exponent |= static_cast<int>(code >> at & 1) << e;
+  at = std::max(at, 0);
+  const double fraction = std::ldexp(static_cast<double>(code & ((1u << at) - 1)), -at);
+  return std::ldexp(1 + fraction, (first ? run - 1 : -run) * (1 << es) + exponent);
+}
+
+// Linear takums (Hunhold 2024): sign, direction, 3 bits of regime, characteristic, fraction; codes of fewer than 12 bits
+// stand for longer ones that end in zeros.
+double takum(std::uint32_t code, int bits) {
+  const std::uint32_t sign = 1u << (bits - 1);
+  if (code == 0) return 0;
+  if ((code & sign) != 0) return -takum((2 * sign - code) & (2 * sign - 1), bits);
+  const std::uint32_t wide = code << (20 - bits);  // 20 bits: 1, 1, 3, and 15 for characteristic and fraction
+  const bool direct = (wide >> 18 & 1) != 0;
+  const int regime = static_cast<int>(wide >> 15 & 7), r = direct ? regime : 7 - regime;
+  const int rest = 15 - r;
+  const int tail = static_cast<int>(wide >> rest & ((1u << r) - 1));
+  const int c = direct ? (1 << r) - 1 + tail : -(1 << (r + 1)) + 1 + tail;
+  return std::ldexp(1 + std::ldexp(static_cast<double>(wide & ((1u << rest) - 1)), -rest), c);
+}
+
+// A code's value in two's complement, by a code that has one bit more than the format: bounds between two values are
+// the values of the codes between theirs.
+template <class Value> ValueTable tapered(std::string name, std::string about, int bits, Value value) {
+  ValueTable t{.name = std::move(name), .about = std::move(about), .bits = bits};
+  const std::uint32_t count = 1u << bits;
+  t.nan = count / 2;
+  std::vector<double> between;
+  for (std::uint32_t i = 1; i < count; ++i) {
+    const std::uint32_t code = (count / 2 + i) & (count - 1);
+    const double v = value(code, bits);
+    if (!is_normal_or_zero(v)) continue;
+    if (!t.values.empty()) t.bounds.push_back(v == 0 || t.values.back() == 0 ? 0 : value(2 * code - 1, bits + 1));
+    t.values.push_back(static_cast<float>(v)), t.codes.push_back(code);
+  }
+  for (std::size_t i = 0; i + 1 < t.values.size(); ++i)  // where codes beyond f32 are left out
+    t.bounds[i] = std::clamp(t.bounds[i], double{t.values[i]}, double{t.values[i + 1]});
+  t.lowest = -std::numeric_limits<double>::infinity(), t.highest = std::numeric_limits<double>::infinity();
+  return t;
+}
+
+// Sign and magnitude: positive[code] for the codes without sign, which need no order. Zero has code 0.
+ValueTable with_sign(ValueTable t, const std::vector<std::pair<float, std::uint32_t>>& positive,
+                     double (*between)(double, double)) {
+  auto sorted = positive;
+  std::ranges::sort(sorted);
+  const std::uint32_t sign = 1u << (t.bits - 1);
+  for (auto p = sorted.rbegin(); p != sorted.rend(); ++p)
+    t.values.push_back(-p->first), t.codes.push_back(p->second | sign);
+  t.values.push_back(0), t.codes.push_back(0);
+  for (const auto& [v, code] : sorted) t.values.push_back(v), t.codes.push_back(code);
+  for (std::size_t i = 1; between && i < t.values.size(); ++i)
+    t.bounds.push_back(between(t.values[i - 1], t.values[i]));
+  return t;
+}
+// Half way between the logarithms; next to zero half of the value.
+double geometric(double a, double b) { return a == 0 || b == 0 ? (a + b) / 2 : std::copysign(std::sqrt(a * b), a); }
+
+// HiFloat8 (Luo et al. 2024): a prefix of 2 to 4 bits tells how many bits of exponent follow, in sign and magnitude with
+// a hidden leading one; 3 to 1 bits of mantissa.
+ValueTable hif8() {
+  std::vector<std::pair<float, std::uint32_t>> positive;
+  for (std::uint32_t m = 1; m < 8; ++m) positive.emplace_back(std::ldexp(1.0F, static_cast<int>(m) - 23), m);
+  for (std::uint32_t m = 0; m < 8; ++m) positive.emplace_back(1 + static_cast<float>(m) / 8, 8 | m);
+  for (int d = 1; d <= 4; ++d) {
+    const int mantissa = d == 1 ? 3 : 5 - d;
+    const std::uint32_t prefix = (d == 1 ? 1u : static_cast<std::uint32_t>(d) - 1) << (d == 1 ? 4 : 5);
+    for (std::uint32_t e = 0; e < 1u << d; ++e)
+      for (std::uint32_t m = 0; m < 1u << mantissa; ++m) {
+        const int size = static_cast<int>(1u << (d - 1) | (e & ((1u << (d - 1)) - 1)));
+        const int exponent = (e >> (d - 1)) != 0 ? -size : size;
+        const std::uint32_t code = prefix | e << mantissa | m;
+        if (code != 0x6f) positive.emplace_back(std::ldexp(1 + std::ldexp(m, -mantissa), exponent), code);
+      }
+  }
+  ValueTable t{.name = "hif8", .about = "HiFloat8 (Luo et al. 2024): tapered, 2^-22 to 2^15", .bits = 8};
+  t.nan = 0x80, t.inf = 0x6f, t.negative_inf = 0xef;
+  t.lowest = -40960, t.highest = 40960;  // half way to 1.5 * 2^15, whose code is Inf's
+  return with_sign(std::move(t), positive, nullptr);
+}
+
+ValueTable log8() {
+  std::vector<std::pair<float, std::uint32_t>> positive;
+  for (std::uint32_t k = 1; k < 128; ++k)
+    positive.emplace_back(static_cast<float>(std::exp2((static_cast<double>(k) - 64) / 8)), k);
+  return with_sign({.name = "log8", .about = "logarithmic: 0 and +-2^((k - 64) / 8), k from 1 to 127", .bits = 8},
+                   positive, geometric);
+}
+
+std::vector<ValueTable> make_tables() {
+  const auto posits = [](int es) { return [es](std::uint32_t code, int bits) { return posit(code, bits, es); }; };
+  std::vector<ValueTable> all = {
+      {.name = "nf4",
+       .about = "NormalFloat4 (Dettmers et al. 2023, QLoRA): quantiles of a normal distribution, for max / amax scales",
+       .values = {-1, -0.6961928009986877F, -0.5250730514526367F, -0.39491748809814453F, -0.28444138169288635F,
+                  -0.18477343022823334F, -0.09105003625154495F, 0, 0.07958029955625534F, 0.16093020141124725F,
+                  0.24611230194568634F, 0.33791524171829224F, 0.44070982933044434F, 0.5626170039176941F,
+                  0.7229568362236023F, 1}},
+      {.name = "af4",
+       .about = "AbnormalFloat4 for blocks of 64 (Yoshida 2023): least absolute error",
+       .values = {-1, -0.69441008F, -0.51243739F, -0.3736951F, -0.25607552F, -0.14982478F, -0.04934812F, 0, 0.04273164F,
+                  0.12934483F, 0.21961274F, 0.31675666F, 0.42563882F, 0.55496234F, 0.72424863F, 1}},
+      tapered("posit8", "Posit Standard (2022): 2 exponent bits, 2^-24 to 2^24", 8, posits(2)),
+      tapered("posit16", "Posit Standard (2022): 2 exponent bits, 2^-56 to 2^56", 16, posits(2)),
+      tapered("posit8es0", "posits of 2017: no exponent bits, 2^-6 to 2^6", 8, posits(0)),
+      tapered("posit16es1", "posits of 2017: 1 exponent bit, 2^-28 to 2^28", 16, posits(1)),
+      tapered("takum8", "linear takums (Hunhold 2024), those within f32's range", 8, takum),
+      tapered("takum16", "linear takums (Hunhold 2024), those within f32's range", 16, takum),
+      hif8(),
+      log8(),
+  };
+  return all;
+}
+
+// Tables stay where they are: formats point to them.
+struct Known {
+  std::list<ValueTable> tables;
+  std::vector<NamedFormat> formats;
+  std::size_t built_in = 0;
+
+  Format add(ValueTable table) {
+    complete(table);
+    check_values(table);
+    tables.push_back(std::move(table));
+    Format f{.has_negative_zero = false, .subnormals = false};
+    f.table = &tables.back();
+    formats.push_back({f.table->name, f, f.table->about, false});
+    return f;
+  }
+  Known() {
+    for (ValueTable& t : make_tables()) add(std::move(t));
+    built_in = formats.size();
+  }
+};
+Known& known() {
+  static Known all;
+  return all;
+}
+
+}  // namespace
+
+Format table_format(ValueTable table) {
+  complete(table);
+  for (const auto* list : {&named_formats(), &table_formats()}) {
+    const auto at = std::ranges::find(*list, table.name, &NamedFormat::name);
+    if (at == list->end()) continue;
+    ValueTable other = at->format.table ? *at->format.table : ValueTable();
+    table.decoded.clear(), other.decoded.clear();  // follows from the others, and has NaNs
+    if (other == table) return at->format;
+    throwf("format '{}': the name is another format's", table.name);
+  }
+  return known().add(std::move(table));
+}
+
+bool is_built_in(const Format& format) {
+  const auto at = std::ranges::find(known().formats, format, &NamedFormat::format);
+  return at - known().formats.begin() < static_cast<std::ptrdiff_t>(known().built_in);
+}
+
+const std::vector<NamedFormat>& table_formats() { return known().formats; }
+
+}  // namespace gradual

@@ -1,0 +1,138 @@
+#include "block_scales.h"
+
+#include <algorithm>
+#include <bit>
+#include <cmath>
+#include <limits>
+
+#include "../support/multiversion.h"
+
+namespace gradual::detail {
+namespace {
+
+// The scales that a searching rule tries for a block with this amax.
+std::vector<Scale> candidates(float amax, const Grid& g) {
+  std::vector<Scale> all;
+  const ScaleSpec& s = g.spec;
+  const bool power = s.kind == ScalingKind::block && s.scale != ScaleFormat::coded;
+  if (power || !(amax > 0) || is_inf(amax)) {
+    all.push_back(scale_of(amax, s));
+    for (const int more : {1, -1, -2})
+      if (power && amax > 0 && !is_inf(amax)) all.push_back(power_scale(block_exponent(amax, s) + more));
+    return all;
+  }
+  ScaleSpec other = s;
+  const auto take = [&](double part) {
+    other.most = s.most * part;
+    all.push_back(scale_of(amax, other));
+  };
+  take(1);
+  if (s.rule == ScaleRule::four_over_six) take(2.0 / 3);
+  else
+    for (int i = 8; i <= 24; ++i) take(i / 16.0);
+  return all;
+}
+
+// The block (tile) with its first element at `values`: height rows that are g.k apart, of `width` elements.
+template <class T> struct Tile {
+  const T* values;
+  std::int64_t height, width, stride;
+
+  double error(const Quantizer& q, Scale scale, float last, std::vector<T>& rounded) const {
+    const Rounder nearest{q.format, {}, q.overflow};
+    double sum = 0;
+    for (std::int64_t r = 0; r < height; ++r) {
+      const T* const x = values + r * stride;
+      for (std::int64_t i = 0; i < width; ++i) rounded[static_cast<std::size_t>(i)] = x[i] * scale.forward;
+      nearest.round(rounded.data(), rounded.data(), width);
+      for (std::int64_t i = 0; i < width; ++i) {
+        const double d = static_cast<double>(x[i]) -
+                         static_cast<double>(rounded[static_cast<std::size_t>(i)]) * scale.inverse * last;
+        sum += d * d;
+      }
+    }
+    return sum;
+  }
+};
+
+// The first of the candidates with the least error.
+template <class T> Scale search(const Tile<T>& tile, float amax, const Grid& g, std::vector<T>& rounded) {
+  const std::vector<Scale> tried = candidates(amax, g);
+  double least = std::numeric_limits<double>::infinity();
+  Scale best = tried[0];
+  for (const Scale& scale : tried)
+    if (const double error = tile.error(*g.searched, scale, g.spec.global_inverse, rounded); error < least)
+      least = error, best = scale;
+  return best;
+}
+
+// The scales of one row's innermost parts, from their amaxes. The block's scale takes its amax to 2^levels times the
+// largest value; a part doubles it if its amax is beyond what the parts in it can still double.
+void part_scales(const float* most, std::int64_t parts, const Grid& g, std::vector<Scale>& scales) {
+  const int levels = g.levels[2] ? 2 : 1;
+  const auto cells = [&](int level) { return g.levels[static_cast<std::size_t>(level)] / g.block_cols; };
+  const auto largest = [&](std::int64_t from, std::int64_t count) {
+    float m = 0;
+    for (std::int64_t i = from; i < std::min(from + count, parts); ++i) m = larger_magnitude(most[i], m);
+    return m;
+  };
+  ScaleSpec base = g.spec;
+  base.most *= 1 << levels, base.emax += levels;
+  for (std::int64_t i = 0; i < parts; ++i) {
+    const Scale block = scale_of(largest(i / cells(0) * cells(0), cells(0)), base);
+    float times = 1;
+    for (int level = 1; level <= levels; ++level) {
+      const float amax = largest(i / cells(level) * cells(level), cells(level));
+      if (amax * block.forward >= times * static_cast<float>(1 << (levels - level + 1)) * std::ldexp(1.0F, g.spec.emax))
+        times *= 2;
+    }
+    scales.push_back({block.forward / times, block.inverse * times});
+  }
+}
+
+}  // namespace
+
+float larger(const float* values, std::int64_t n, float than) {
+  auto most = std::bit_cast<std::uint32_t>(than);
+  for (std::int64_t i = 0; i < n; ++i) most = std::max(most, std::bit_cast<std::uint32_t>(values[i]) & 0x7fffffffu);
+  return std::bit_cast<float>(most);
+}
+
+float larger(const double* values, std::int64_t n, float than) {
+  for (std::int64_t i = 0; i < n; ++i) than = larger_magnitude(static_cast<float>(values[i]), than);
+  return than;
+}
+
+template <class T> std::vector<Scale> find_scales(const T* values, std::int64_t n, const Grid& g) {
+  const std::int64_t rows = n / g.k, cols = (g.k + g.block_cols - 1) / g.block_cols;
+  const std::int64_t tiles = (rows + g.block_rows - 1) / g.block_rows;
+  std::vector<float> most(static_cast<std::size_t>(tiles * cols), 0.0F);
+  vectorized([=, &g, to = most.data()] {
+    for (std::int64_t r = 0; r < rows; ++r)
+      for (std::int64_t b = 0; b < cols; ++b) {
+        float& m = to[r / g.block_rows * cols + b];
+        m = larger(values + r * g.k + b * g.block_cols, std::min(g.block_cols, g.k - b * g.block_cols), m);
+      }
+  });
+  std::vector<Scale> scales;
+  scales.reserve(most.size());
+  if (g.levels[1]) {
+    for (std::int64_t r = 0; r < rows; ++r) part_scales(most.data() + r * cols, cols, g, scales);
+  } else if (g.searched) {
+    std::vector<T> rounded(static_cast<std::size_t>(g.block_cols));
+    for (std::int64_t i = 0; i < tiles * cols; ++i) {
+      const std::int64_t row = i / cols * g.block_rows, col = i % cols * g.block_cols;
+      const Tile<T> tile{values + row * g.k + col, std::min(g.block_rows, rows - row),
+                         std::min(g.block_cols, g.k - col), g.k};
+      scales.push_back(search(tile, most[static_cast<std::size_t>(i)], g, rounded));
+    }
+  } else {
+    for (const float m : most) scales.push_back(scale_of(m, g.spec));
+  }
+  return scales;
+}
+
+template std::vector<Scale> find_scales(const float*, std::int64_t, const Grid&);
+template std::vector<Scale> find_scales(const double*, std::int64_t, const Grid&);
+
+}  // namespace gradual::detail

@@ -1,0 +1,161 @@
+// Formats from files in recipes, and the recipes of integers, tables and blocks in training.
+#include <doctest/doctest.h>
+
+#include <fstream>
+
+#include "../../amp/quantized_formats.h"
+#include "../../amp/recipe.h"
+#include "../../core/files/npy.h"
+#include "../../data/digits.h"
+#include "../../lab/models.h"
+#include "../../nn/linear.h"
+#include "../../optim/adam.h"
+#include "quantized_run.h"
+#include "support.h"
+#include "support/files.h"
+
+using namespace gradual;
+using test::contains;
+using test::message_of;
+
+namespace {
+
+void write(const std::string& path, const std::string& text) { std::ofstream(path) << text; }
+
+// The accuracy on the digits' test set after `steps` steps of 64 images.
+double accuracy(const amp::Recipe& recipe, bool cnn, int steps) {
+  manual_seed(0);
+  const auto model = cnn ? lab::make_cnn(1, 8, 8, 10) : lab::make_mlp(64, 10);
+  amp::RecipeRun run(recipe, *model, adamw);
+  static const data::Split digits = data::split(data::digits(), 1437);
+  const std::int64_t n = digits.train.size() / 64;
+  for (int s = 0; s < steps; ++s) {
+    const std::int64_t at = s % n * 64;
+    const Tensor x = digits.train.inputs.narrow(0, at, 64), y = digits.train.targets.narrow(0, at, 64);
+    run.step([&] { return cross_entropy((*model)(x), y); });
+  }
+  model->eval();
+  const Tensor out = run.evaluate([&] { return (*model)(digits.test.inputs); });
+  return mean(eq(argmax(out, 1), digits.test.targets).to(DType::f32)).item();
+}
+
+}  // namespace
+
+TEST_CASE("a format from a file of 16 values trains the digits") {
+  const test::TemporaryFolder folder;
+  std::vector<float> values;
+  for (int i = -8; i < 8; ++i) values.push_back(static_cast<float>(i < 0 ? -i * i : i * i) / 64);
+  save_npy(folder / "squares.npy", from_data(values, {16}));
+  write(folder / "mine.json", R"({"name": "mine", "base": "nf4", "quantization": {
+    "forward_w": {"format": ")" + (folder / "squares.npy") +
+                                  R"("}, "dgrad_w": {"format": ")" + (folder / "squares.npy") + R"("}}})");
+  const amp::Recipe r = amp::load_recipes(folder / "mine.json")[0];
+  REQUIRE(r.quantization->forward_w->format.table);
+  CHECK(r.quantization->forward_w->format.table->name == "squares");
+  CHECK(r.quantization->forward_w->format.bits() == 4);
+  CHECK(accuracy(r, false, 150) > 0.9);
+  // A file of recipes holds the values, and reads back as the same format.
+  const std::string text = amp::to_json(r);
+  CHECK(contains(text, "\"squares\""));
+  CHECK(amp::recipe_from_json(text).quantization->forward_w == r.quantization->forward_w);
+  CHECK(contains(amp::to_json(amp::recipe("nf4")), "\"format\": \"nf4\""));
+}
+
+TEST_CASE("format files: fields, and what is wrong") {
+  const test::TemporaryFolder folder;
+  write(folder / "all.json",
+        R"({"name": "all-fields", "about": "a test", "values": [-1, 0, 3], "codes": [3, 0, 1], "bits": 3,
+    "bounds": [-0.25, 1], "nan": 7, "inf": 6, "negative_inf": "none", "lowest": "none", "highest": 4})");
+  const Format f = amp::load_format(folder / "all.json");
+  CHECK(f.table->codes == std::vector<std::uint32_t>{3, 0, 1});
+  CHECK(f.table->bounds == std::vector<double>{-0.25, 1});
+  CHECK(f.table->nan == 7u);
+  CHECK_FALSE(f.table->negative_inf);
+  CHECK(std::isinf(*f.table->lowest));
+  CHECK(f.table->highest == 4);
+  CHECK(format("all-fields") == f);
+  const std::pair<const char*, const char*> wrong[] = {
+      {R"({"name": "x1"})", "\"values\" is missing"},
+      {R"({"values": [0, 1]})", "\"name\" is missing"},
+      {R"({"name": "x2", "values": 3})", "\"values\" is 3; allowed is a list of numbers"},
+      {R"({"name": "x3", "values": [0, "a"]})", "allowed is a list of numbers"},
+      {R"({"name": "x4", "values": [1, 0]})", "values ascend; 0 comes after 1"},
+      {R"({"name": "x5", "values": [0, 1], "nan": "x"})", "\"none\" or a number"},
+      {R"({"name": "x6", "values": [0, 1], "limits": 3})", "unknown key \"limits\""},
+      {"[1]", "allowed is a JSON object with name and values"},
+      {"{", "allowed is a JSON object with name and values"}};
+  for (const auto& [text, message] : wrong) {
+    write(folder / "wrong.json", text);
+    const std::string said = message_of([&] { amp::load_format(folder / "wrong.json"); });
+    CHECK_MESSAGE(contains(said, message), text, " said: ", said);
+    CHECK(contains(said, "wrong.json"));
+  }
+  save_npy(folder / "matrix.npy", zeros({2, 2}));
+  CHECK(contains(message_of([&] { amp::load_format(folder / "matrix.npy"); }),
+                 "allowed is one dim of f32 or f64, not f32 [2, 2]"));
+  CHECK(message_of([&] { amp::load_format(folder / "none.npy"); }) != "");
+}
+
+TEST_CASE("names of formats are recipes; new recipes are valid, and read back from JSON") {
+  for (const char* name :
+       {"posit8", "hif8:nearest-away", "binary8p3", "q2.13:stochastic", "takum8", "log8", "int8", "int4", "nf4",
+        "int8-rowwise", "switchback", "mxint8", "msfp12", "msfp16", "mx9", "mx6", "mx4", "hif4", "nvfp4-4over6"}) {
+    const amp::Recipe r = amp::recipe(name);
+    CAPTURE(name);
+    check_valid(r);
+    amp::Recipe again = amp::recipe_from_json(amp::to_json(r));
+    CHECK(again.quantization == r.quantization);
+  }
+  for (const char* name : {"posit9", "bf16", "q1", "q1.30", "levels.json"})
+    CHECK(message_of([&] { amp::recipe(name); }) != "");
+  const amp::Recipe s = amp::recipe("switchback");
+  CHECK(s.quantization->forward_x->scaling.kind == ScalingKind::row);
+  CHECK(s.quantization->forward_w->scaling.kind == ScalingKind::tensor);
+  CHECK_FALSE(s.quantization->wgrad_dy);
+}
+
+TEST_CASE("recipes of integers, tables and blocks train the digits") {
+  for (const char* name : {"int8", "int4", "switchback", "msfp12", "mxint8", "nf4", "hif4", "nvfp4-4over6"})
+    CHECK_MESSAGE(accuracy(amp::recipe(name), false, 150) > 0.9, name);
+}
+
+TEST_CASE("a stochastic accumulator draws other words in each product, and the same for the same seed") {
+  amp::Recipe r = amp::recipe("fp8-current");
+  r.name = "test";
+  r.quantization->accumulator = accumulator("bf16-acc:stochastic");
+  const Tensor x = random({16, 64}, 1), w = random({64, 8}, 2);
+  const auto run = [&](std::uint64_t seed) {
+    manual_seed(seed);
+    const amp::RecipeScope scope(r);
+    const Tensor first = matmul(x, w);
+    return std::pair(first, matmul(x, w));
+  };
+  const auto [a, b] = run(1);
+  const auto [c, d] = run(1);
+  CHECK(same_bits(a, c));
+  CHECK(same_bits(b, d));
+  CHECK_FALSE(same_bits(a, b));
+}
+
+TEST_CASE("saturated operands hide an infinite gradient from the loss scale; saturate-finite hands it on") {
+  for (const bool hands_on : {false, true}) {
+    amp::Recipe r = amp::recipe("fp8-current");
+    r.name = "test";
+    r.scaling = optim::GradScalerOptions{.init_scale = 1024};
+    if (hands_on) r.quantization->overflow = Overflow::saturate_finite;
+    nn::Linear layer(8, 8, {.bias = false});  // a bias has the sum of the errors, which is Inf in any case
+    amp::RecipeRun run(r, layer, adamw);
+    const Tensor before = layer.weight.detach().clone();
+    run.backward(run.forward([&] { return sum(layer(random({4, 8}, 1)) * 3e38); }));  // times the scale: Inf
+    run.update();
+    CHECK(run.loss_scale() == (hands_on ? 512 : 1024));
+    CHECK(same_bits(layer.weight.detach(), before) == hands_on);
+  }
+  // As a key of a recipe's file.
+  const amp::Recipe read =
+      amp::recipe_from_json(R"({"name": "x", "base": "fp8-current", "quantization": {"overflow": "saturate-finite"}})");
+  CHECK(read.quantization->overflow == Overflow::saturate_finite);
+  CHECK(amp::recipe_from_json(amp::to_json(read)).quantization->overflow == Overflow::saturate_finite);
+  CHECK(contains(message_of([] { amp::recipe_from_json(R"({"name": "x", "quantization": {"overflow": "clip"}})"); }),
+                 "no overflow policy 'clip'"));
+}
