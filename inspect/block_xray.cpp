@@ -251,12 +251,11 @@ std::string XrayObserver::to_csv() const {
       "layer,operand,quantizer,rule,block,runs,blocks,zero_blocks,nonfinite_blocks,clipped_blocks,elements,clipped,"
       "made_zero,sqnr_db,regret,scales\n";
   for (const Site& s : sites_)
-    for (const XrayRow& r : s.xray.rows) {
+    for (const XrayRow& r : s.xray.rows)
       text += fmt::format("{},{},{},{},{},{},{},{},{},{},{},{},{},{:.6g},{:.6g},{}\n", csv_field(s.layer), s.operand,
                           csv_field(s.xray.quantizer), r.rule, r.block, r.runs, r.blocks, r.zero_blocks,
                           r.nonfinite_blocks, r.clipped_blocks, r.elements, r.clipped, r.made_zero, r.sqnr_db(),
                           r.regret(), csv_field(fmt::format("{}", r.scales)));
-    }
   return text;
 }
 

@@ -176,15 +176,12 @@ GradientSites gradient_sites(const amp::Recipe& recipe, nn::Module& model, const
   const Trials trials(recipe, model, loss, histories);
   const Trial exact = trials.run({}), low = trials.run({.all = true});
   const std::vector<double> size = sizes_of(exact.gradients), whole = errors(low.gradients, exact.gradients, size);
-  GradientSites result{.parameters = trials.names(),
-                       .size = {size.begin(), size.end() - 1},
-                       .error = {whole.begin(), whole.end() - 1},
-                       .error_whole = whole.back()};
-  result.loss = low.loss, result.exact_loss = exact.loss;
+  GradientSites result{
+      .parameters = trials.names(), .size = {size.begin(), size.end() - 1}, .error = {whole.begin(), whole.end() - 1}};
+  result.error_whole = whole.back(), result.loss = low.loss, result.exact_loss = exact.loss;
   const auto add = [&](const std::string& layer, const char* role, Field field) {
-    const Trial only = trials.run({.layer = layer, .role = field});
     const Trial without = trials.run({.all = true, .layer = layer, .role = field});
-    std::vector<double> alone = errors(only.gradients, exact.gradients, size);
+    std::vector<double> alone = errors(trials.run({.layer = layer, .role = field}).gradients, exact.gradients, size);
     std::vector<double> saved = errors(without.gradients, exact.gradients, size);
     for (std::size_t i = 0; i < saved.size(); ++i) saved[i] = whole[i] - saved[i];
     GradientSite site{.layer = layer, .role = role, .alone_whole = alone.back(), .saved_whole = saved.back()};

@@ -82,10 +82,9 @@ void Mirror::set(const Tensor& t, const Tensor& numbers) {
 }
 
 void Mirror::written(const Tensor& t) {
-  if (!t.defined() || t.numel() == 0) return;
+  if (!t.defined() || t.numel() == 0 || !knows(t)) return;
   const Storage& storage = *t.unsafe_impl()->storage;
-  const auto found = storages_.find(static_cast<const char*>(storage.data));
-  if (found != storages_.end() && found->second.id == storage.id) found->second.version = storage.version.load();
+  storages_[static_cast<const char*>(storage.data)].version = storage.version.load();
 }
 
 }  // namespace gradual::inspect

@@ -172,26 +172,19 @@ void Shadow::after(const OpCall& call, const Outputs& out, const CallRecord& rec
   const OpKind kind = op_info(call.op).kind;
   if (kind == OpKind::Custom) return close_frame(call, out, record);
   if (kind == OpKind::View) return;
+  const bool parameters = parameter_inputs(call).count > 0;
   std::string why;
+  Tensor exact;
+  std::vector<Part> parts;
   try {
+    if (frames_.empty() && !parameters) exact = run_alone(call, out, parts);
     run_on_all(call, out);
   } catch (const Error& e) { why = e.what(); }
   if (!frames_.empty()) return void(frames_.back()->why_not += why);  // it is part of the custom op's row
-  if (parameter_inputs(call).count && why.empty()) return add_parameters(call, record);
+  if (parameters && why.empty()) return add_parameters(call, record);
+  kept_.clear();
   ShadowRow row = row_of(call, out, record);
   row.not_exact = why;
-  const bool moves = only_moves(call), shares = options_.attribution && record.context.phase == Phase::forward;
-  Tensor exact;
-  std::vector<Part> parts;
-  if (std::vector<Tensor> inputs; why.empty() && kind == OpKind::InPlace) {
-    run_exactly(call, kept_[0]);
-    exact = kept_[0][0];
-  } else if (why.empty() && out[0].is_floating() && (shares || !moves)) {
-    for (int i = 0; i < call.inputs.size(); ++i) inputs.push_back(call[i].defined() ? widened(call[i]) : Tensor());
-    exact = moves ? widened(out[0]) : run_exactly(call, inputs)[0];
-    if (shares) parts = parts_of_inputs(call, out, inputs, exact);
-  }
-  kept_.clear();  // with the inputs in f64, before the result comes in f64: all of them at once are the peak of memory
   const Tensor given = widened(out[0]);
   if (why.empty()) row.decided_otherwise = decided_otherwise(call, out, given, mirror_);
   if (!out[0].is_floating()) return rows_.push_back(std::move(row));
@@ -202,6 +195,19 @@ void Shadow::after(const OpCall& call, const Outputs& out, const CallRecord& rec
     parts.push_back(part("result", stored, exact, node_));
   }
   add_row(std::move(row), out[0], given, exact, std::move(parts), node_);
+}
+
+// The op in f64 on the inputs that it had; undefined for one that only moves them or gives no floats. It runs before
+// the shadow's op, and its inputs in f64 are gone afterwards: both at once would be the peak of memory.
+Tensor Shadow::run_alone(const OpCall& call, const Outputs& out, std::vector<Part>& parts) {
+  if (op_info(call.op).kind == OpKind::InPlace) return run_exactly(call, kept_[0]), kept_[0][0];
+  const bool moves = only_moves(call), shares = options_.attribution && context().phase == Phase::forward;
+  if (!out[0].is_floating() || (moves && !shares)) return {};
+  std::vector<Tensor> inputs;
+  for (int i = 0; i < call.inputs.size(); ++i) inputs.push_back(call[i].defined() ? widened(call[i]) : Tensor());
+  Tensor exact = moves ? widened(out[0]) : run_exactly(call, inputs)[0];
+  if (shares) parts = parts_of_inputs(call, out, inputs, exact);
+  return exact;
 }
 
 // The error a - b. It gets a share if `node` made the output.

@@ -139,6 +139,7 @@ class Shadow final : public Observer {
   ShadowRow row_of(const OpCall& call, const Outputs& out, const CallRecord& record) const;
   void add_row(ShadowRow row, const Tensor& y, const Tensor& given, const Tensor& exact, std::vector<Part> parts,
                std::uint64_t node);
+  Tensor run_alone(const OpCall& call, const Outputs& out, std::vector<Part>& parts);
   Part part(std::string name, const Tensor& a, const Tensor& b, std::uint64_t node) const;
   std::vector<Part> parts_of_inputs(const OpCall& call, const Outputs& out, const std::vector<Tensor>& inputs,
                                     const Tensor& exact);

@@ -9,10 +9,10 @@
 #include <gradual/lab/models.h>
 #include <gradual/lab/study.h>
 #include <gradual/lab/tasks.h>
-#include <time.h>
 
 #include <algorithm>
 #include <cstdlib>
+#include <ctime>
 #include <functional>
 #include <string>
 #include <string_view>
@@ -84,7 +84,7 @@ int main(int argc, char** argv) {
   for (int i = 1; i < argc; ++i)
     if (std::string_view(argv[i]) == "--rounds" && i + 1 < argc) rounds = std::max(1, std::atoi(argv[++i]));
     else only.emplace_back(argv[i]);
-  if (only.size() != 0 && only.size() != 2) {
+  if (!only.empty() && only.size() != 2) {
     fmt::print(stderr, "usage: gradual-inspect-cost [--rounds N] [MODEL RECIPE]\n");
     return 2;
   }
