@@ -124,6 +124,7 @@ void check_valid(const Recipe& r) {
     static_cast<void>(policy_table(r));                               // checks the edits
   });
   if (r.quantization) check_quantized(r);
+  if (r.exchange) in_context("recipe '" + r.name + "'", [&] { check_valid(*r.exchange); });
   for (const auto& [op, policy] : r.policy)
     refuse_if(r.mode == Mode::full && policy.kind == PolicyKind::lower,
               fmt::format("mode full has no lower dtype for {}; name one: f16 or bf16", to_string(op)));

@@ -27,6 +27,7 @@
 #include "../optim/grad_scaler.h"
 #include "../optim/sgd.h"
 #include "autocast.h"
+#include "exchange.h"
 #include "quantization.h"
 
 namespace gradual::amp {
@@ -53,6 +54,7 @@ struct Recipe {
   std::optional<optim::GradScalerOptions> scaling = {};                // .dynamic tells static from dynamic
   std::vector<std::pair<OpId, CastPolicy>> policy = {};                // edits of the mode's table
   std::optional<Quantization> quantization = {};                       // of matmul, linear and conv2d
+  std::optional<Exchange> exchange = {};                               // of gradients between ranks (dist/)
 };
 
 // Error naming the field if the choices contradict each other.

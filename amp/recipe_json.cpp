@@ -2,7 +2,7 @@
 #include "../core/files/atomic_file.h"
 #include "../core/files/input_file.h"
 #include "../core/files/json_text.h"
-#include "json/quantization.h"
+#include "json/exchange.h"
 #include "recipe.h"
 
 namespace gradual::amp {
@@ -85,6 +85,7 @@ template <> struct Fields<Recipe> {
     field("scaling", r.scaling);
     field("policy", r.policy);
     field("quantization", r.quantization);
+    field("exchange", r.exchange);
   }
 };
 
@@ -118,7 +119,9 @@ Recipe recipe_from(const Json& value, std::size_t index) {
 
 Json json_of(const Recipe& r) {
   check_valid(r);
-  return in_context("recipe '" + r.name + "'", [&] { return json_of_fields(r); });
+  Json json = in_context("recipe '" + r.name + "'", [&] { return json_of_fields(r); });
+  if (!r.exchange) json.erase("exchange");  // as in files of earlier versions
+  return json;
 }
 
 Json parse(const std::string& text) {

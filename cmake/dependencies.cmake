@@ -71,6 +71,20 @@ if(GRADUAL_ONEDNN STREQUAL "ON" AND NOT GRADUAL_HAVE_ONEDNN)
                       "OpenMP, or say -DGRADUAL_ONEDNN=OFF.")
 endif()
 
+# Any MPI 3; by default the one that mpicxx belongs to (-DMPI_CXX_COMPILER=mpicxx.mpich names another).
+set(GRADUAL_HAVE_MPI OFF)
+if(NOT GRADUAL_MPI STREQUAL "OFF")
+  set(MPI_CXX_SKIP_MPICXX ON)
+  find_package(MPI 3 QUIET COMPONENTS CXX)
+  if(TARGET MPI::MPI_CXX)
+    set(GRADUAL_HAVE_MPI ON)
+    list(APPEND GRADUAL_EXPORTED_DEPENDENCIES "MPI 3 COMPONENTS CXX")
+  elseif(GRADUAL_MPI STREQUAL "ON")
+    message(FATAL_ERROR "gradual: GRADUAL_MPI is ON, but there is no MPI 3 for C++. Install one (Debian: libopenmpi-dev "
+                        "or libmpich-dev), or say -DGRADUAL_MPI=OFF.")
+  endif()
+endif()
+
 gradual_header_only(eigen Eigen3::Eigen "."
   https://gitlab.com/libeigen/eigen/-/archive/3.4.0/eigen-3.4.0.tar.gz
   8586084f71f9bde545ee7fa6d00288b264a2b7ac3607b974e54d13e7162c1c72

@@ -32,8 +32,9 @@ set(rooms
   "cuda/libraries:core/support core/formats core/tensor core/ops core/kernels cuda cuda/runtime cuda/kernels"
   "cuda/emulator:core/support cuda/runtime cuda/kernels"
   "inspect:core autograd nn optim amp"
-  "lab:core autograd nn optim data amp inspect cuda"
-  "lab/main:core autograd nn optim data amp inspect lab")
+  "dist:core autograd nn optim data amp"
+  "lab:core autograd nn optim data amp inspect dist cuda"
+  "lab/main:core autograd nn optim data amp inspect dist lab")
 # "core" stands for what users see of it: all rooms but the kernels of the CPU.
 set(core core/support core/formats core/tensor core/ops core/observe core/quantize core/kernels core/files)
 set(no_rooms build examples tests bench docs cmake shared)

@@ -22,6 +22,7 @@ struct Dataset {
 struct Batch {
   Tensor inputs;
   Tensor targets;
+  std::int64_t first = 0, whole = 0;  // the samples of a part: first, .. of a batch of `whole`; 0: all of them
   std::int64_t size() const { return inputs.defined() ? inputs.size(0) : 0; }
 };
 

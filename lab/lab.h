@@ -13,6 +13,10 @@
 #include "table.h"
 #include "tasks.h"
 
+namespace gradual::dist {
+class Communicator;
+}
+
 namespace gradual::lab {
 
 // The progress of a run, reported after every step.
@@ -37,10 +41,14 @@ struct Options {
   std::string optimizer = "adamw";  // adamw, adam or sgd
   int seeds = 1;                    // seeds 0 to seeds-1
   Device device = Device::cpu();
-  int sample_every = 8;      // counts gradients on every n-th step
-  bool cure = false;         // try the cures of each recipe's first findings, with its first seed, until one helps
-  bool resume = false;       // continue an earlier comparison in the same `out`
-  bool overwrite = false;    // replace the results of an earlier comparison in `out`, which is an Error otherwise
+  int sample_every = 8;    // counts gradients on every n-th step
+  bool cure = false;       // try the cures of each recipe's first findings, with its first seed, until one helps
+  bool resume = false;     // continue an earlier comparison in the same `out`
+  bool overwrite = false;  // replace the results of an earlier comparison in `out`, which is an Error otherwise
+  // Data-parallel training of each run over these ranks, which all make the same calls (`out` of one alone). A recipe
+  // with an exchange needs `ranks` or `ranks_emulated`: so many ranks in one process.
+  dist::Communicator* ranks = nullptr;
+  int ranks_emulated = 0;
   std::string trace = {};    // a file (or "-") for one traced step of each recipe
   std::string profile = {};  // a file (or "-") for a profile of each run
   // With resume: called for each finished run that is repeated because its settings differed.

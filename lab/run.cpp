@@ -26,9 +26,6 @@
 namespace gradual::lab {
 namespace {
 
-// A run with this many non-finite losses in a row has diverged. It recovers from a few skipped steps, not from NaN
-// weights.
-constexpr int kDiverged = 16;
 constexpr std::int64_t kEvaluationBatch = 256;
 
 double learning_rate(const Options& o) {
@@ -177,8 +174,14 @@ std::string differences(const std::string& there, const std::string& here) {
 
 std::string settings(const amp::Recipe& recipe, const Options& o) {
   const std::string device = o.device.is_cpu() ? "" : ", device " + to_string(o.device);
-  return fmt::format("epochs {}, batch {}, optimizer {}, lr {}{}, recipe {}", o.epochs, o.batch, o.optimizer, o.lr,
-                     device, amp::to_json(recipe));
+  std::string ranks;
+  if (o.ranks || o.ranks_emulated) {
+    const int count = o.ranks_emulated ? o.ranks_emulated : o.ranks->size();
+    ranks = fmt::format(", shards {}", dist::shards_of({.ranks_emulated = o.ranks_emulated}, count));
+    if (recipe.exchange) ranks += fmt::format(", ranks {}", count);
+  }
+  return fmt::format("epochs {}, batch {}, optimizer {}, lr {}{}{}, recipe {}", o.epochs, o.batch, o.optimizer, o.lr,
+                     device, ranks, amp::to_json(recipe));
 }
 
 Run::Run(const MakeModel& make_model, const LabData& data, const amp::Recipe& recipe, std::uint64_t seed,
@@ -192,6 +195,7 @@ Run::Run(const MakeModel& make_model, const LabData& data, const amp::Recipe& re
       recipe, *model_,
       [&](auto groups, const auto& precision) { return make_optimizer(options, std::move(groups), precision); },
       amp::RunOptions{.seed = seed});
+  use_ranks();
   loader_.emplace(data_.train, data::DataLoaderOptions{
                                    .batch = options.batch, .shuffle = true, .seed = seed, .device = options.device});
   schedule_.emplace(run_->optimizer(), optim::cosine(loader_->size() * options.epochs));
@@ -207,6 +211,19 @@ Run::Run(const MakeModel& make_model, const LabData& data, const amp::Recipe& re
   result_.optimizer = options.optimizer;
   result_.definition = amp::to_json(recipe);
   result_.status = "ok";
+}
+
+void Run::use_ranks() {
+  if (!options_.ranks && !options_.ranks_emulated) {
+    if (!recipe_.exchange) return;
+    throwf("recipe '{}' has an exchange between ranks; it needs --parallel data or --ranks-emulated", recipe_.name);
+  }
+  if (!options_.ranks) alone_ = dist::single();
+  const std::string data = fmt::format("{}, {} samples, sum {}", data_.train.name, data_.train.size(),
+                                       data_.train.inputs.to(DType::f64).sum().item());
+  parallel_.emplace(options_.ranks ? *options_.ranks : *alone_, *run_,
+                    dist::DataParallelOptions{
+                        .ranks_emulated = options_.ranks_emulated, .count = true, .facts = {{"the data", data}}});
 }
 
 amp::RunStep Run::sampled_step(const std::function<amp::RunStep()>& step, double scale, double& underflow) {
@@ -241,8 +258,11 @@ amp::RunStep Run::sampled_step(const std::function<amp::RunStep()>& step, double
 void Run::train_step(const data::Batch& batch) {
   using Clock = std::chrono::steady_clock;
   const bool sampled = steps_ % options_.sample_every == 0;
+  const auto loss_of = [&](const data::Batch& part) {
+    return classification_loss((*model_)(part.inputs), part.targets);
+  };
   const auto step = [&] {
-    return run_->step([&] { return classification_loss((*model_)(batch.inputs), batch.targets); });
+    return parallel_ ? parallel_->step(batch, loss_of) : run_->step([&] { return loss_of(batch); });
   };
   const double scale = run_->loss_scale();
   const auto start = Clock::now();
@@ -287,6 +307,7 @@ void Run::end_epoch(Progress& progress) {
   epoch_loss_ = 0;
   epoch_steps_ = 0;
   ++result_.epochs;
+  if (recipe_.exchange) casts_[{amp::Role::weight_gradient, "exchange"}].counts += parallel_->take_lost();
   model_->eval();
   Score score;
   data::DataLoader test(data_.test, {.batch = kEvaluationBatch, .prefetch = false});
@@ -344,6 +365,7 @@ bool Run::train(const std::string& checkpoint, Progress progress) {
     }
     take_memory();
     if (!stopped) end_epoch(progress);
+    if (parallel_) residuals_ = parallel_->state_dict();
     if (!checkpoint.empty()) save(checkpoint);
     reset_peak_memory(options_.device);
   }
@@ -365,7 +387,7 @@ bool Run::train(const std::string& checkpoint, Progress progress) {
 Result Run::result() {
   result_.steps = steps_;
   result_.final_scale = run_->loss_scale();
-  result_.ms_per_step = 1e3 * median(seconds_);
+  if (!seconds_.empty() || !(result_.ms_per_step > 0)) result_.ms_per_step = 1e3 * median(seconds_);
   const amp::CastTally gradients = total(casts_, amp::kGradients);
   const bool rounded = gradients.counts.elements > 0;
   constexpr double kNone = std::numeric_limits<double>::quiet_NaN();
@@ -432,6 +454,7 @@ void Run::save(const std::string& path) {
                          {"schedule", schedule_->state_dict()},
                          {"loader", loader_->state_dict()},
                          {"generator", state_dict(generator_)},
+                         {"residuals", residuals_},
                          {"lab", lab}});
 }
 
@@ -449,6 +472,7 @@ void Run::load(const std::string& path) {
   schedule_->load_state_dict(c.part("schedule"));
   loader_->load_state_dict(c.part("loader"));
   load_state_dict(generator_, c.part("generator"));
+  if (parallel_) parallel_->load_state_dict(c.part("residuals"));
   casts_ = casts_from(lab.sub("casts"));
   updates_ = updates_from(lab.sub("updates"));
   result_ = std::move(saved);

@@ -10,6 +10,7 @@
 #include "../amp/recipe.h"
 #include "../core/support/generator.h"
 #include "../data/data_loader.h"
+#include "../dist/data_parallel.h"
 #include "../inspect/diagnosis.h"
 #include "../optim/schedule.h"
 #include "lab.h"
@@ -30,6 +31,7 @@ class Run {
   // Trains to the end. Returns false if options.stop ended it. Writes `checkpoint`, if not empty, after every epoch and
   // on a stop. Reports `progress` after every step.
   bool train(const std::string& checkpoint, Progress progress);
+  bool ended() const { return result_.epochs >= options_.epochs || bad_losses_ >= kDiverged; }
   Result result();
   // Samples gradients in the last sampled step, for the report's section on formats.
   void want_what_if() { wants_what_if_ = true; }
@@ -48,6 +50,7 @@ class Run {
   void load(const std::string& path);
 
  private:
+  void use_ranks();
   void train_step(const data::Batch& batch);
   amp::RunStep observed_step(const std::function<amp::RunStep()>& step, const data::Batch& batch,
                              inspect::ObservedStep& observed);
@@ -62,6 +65,10 @@ class Run {
   void take_memory();
   Histogram histogram(amp::Role role) const;
 
+  // A run with this many non-finite losses in a row has diverged. It recovers from a few skipped steps, not from NaN
+  // weights.
+  static constexpr int kDiverged = 16;
+
   const amp::Recipe& recipe_;
   const Options& options_;
   std::uint64_t seed_;
@@ -71,6 +78,9 @@ class Run {
   data::Split data_;
   std::shared_ptr<nn::Module> model_;
   std::optional<amp::RecipeRun> run_;
+  std::unique_ptr<dist::Communicator> alone_;  // of emulated ranks
+  std::optional<dist::DataParallel> parallel_;
+  StateDict residuals_;  // of the exchange
   std::optional<optim::Scheduler> schedule_;
   std::optional<data::DataLoader> loader_;
   amp::CastStatsTable casts_;                       // of the sampled steps

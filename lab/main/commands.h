@@ -13,6 +13,7 @@ struct Command {
 };
 int compare_command(int argc, char** argv);
 int diff_command(int argc, char** argv);
+int exchange_command(int argc, char** argv);
 int probe_command(int argc, char** argv);
 int report_command(int argc, char** argv);
 int search_command(int argc, char** argv);
@@ -24,6 +25,8 @@ inline constexpr std::array kCommands = {
             step_command},
     Command{"diff", "the same step under two recipes: where they part, and why their losses differ", diff_command},
     Command{"xray", "what scales of blocks clip and lose, next to other rules and sizes", xray_command},
+    Command{"exchange", "what gradients lose between ranks, by format, algorithm and number of ranks",
+            exchange_command},
     Command{"probe", "how this machine adds up products: order, bits and rounding, against what is documented",
             probe_command},
     Command{"search", "the cheapest format of each layer that trains as fp32 does", search_command},

@@ -19,6 +19,7 @@
 #include "commands.h"
 #include "out_folder.h"
 #include "progress.h"
+#include "ranks.h"
 #include "stack.h"
 #include "terminal.h"
 
@@ -75,6 +76,7 @@ struct Arguments {
   std::string device = "cpu";
   std::int64_t context = 0;
   int threads = 0;
+  lab::RankOptions ranks;
   bool quiet = false;
   bool wide = false;
   bool list = false;
@@ -101,6 +103,13 @@ void declare_options(CLI::App& app, Arguments& a) {
   app.add_option("--seeds", a.options.seeds,
                  fmt::format("number N of seeds; runs seeds 0 to N-1 (default: {} for digits, else 1)", kDigitsSeeds));
   lab::declare_threads(app, a.threads);
+  app.add_option("--jobs", a.ranks.jobs, "processes that share out the runs, each with its share of the threads")
+      ->capture_default_str();
+  app.add_option("--parallel", a.ranks.parallel,
+                 "data: each run over all ranks of mpirun (default: they share out the runs)");
+  app.add_option("--ranks-emulated", a.options.ranks_emulated,
+                 "data-parallel training with so many ranks in one process, for recipes with an exchange");
+  app.add_option("--worker", a.ranks.worker)->group("");
   app.add_option("--device", a.device, "cpu or cuda")->capture_default_str();
   app.add_option("--out", a.out,
                  "folder for results.json, runs.csv, curves.csv and report.html (default: a new one under "
@@ -126,16 +135,23 @@ void check(const CLI::App& app, const Arguments& a) {
   if (app.count("--lr")) lab::check_lr(a.options.lr);
   if (app.count("--out") && a.out.empty()) throw_error("--out is empty; it must name a folder");
   if (a.options.resume && a.options.overwrite) throw_error("--resume and --overwrite exclude each other");
+  lab::at_least_one("--jobs", a.ranks.jobs);
+  if (app.count("--ranks-emulated")) lab::at_least_one("--ranks-emulated", a.options.ranks_emulated);
+  if (!a.ranks.parallel.empty() && a.ranks.parallel != "data")
+    throw_error("--parallel is '" + a.ranks.parallel + "'; the only one is data");
+  if (a.ranks.jobs > 1 && !a.ranks.parallel.empty())
+    throw_error("--jobs shares out runs; --parallel data trains one at a time");
   lab::use_threads(app, a.threads);
 }
 
 // Trains, writes the folder, prints the table; returns the exit status.
-int train(const CLI::App& app, Arguments& a) {
+int train(const CLI::App& app, Arguments& a, dist::Communicator& ranks, char** argv) {
   lab::Options& options = a.options;
   if (a.data == "digits" && !app.count("--epochs")) options.epochs = kDigitsEpochs;
   if (a.data == "digits" && !app.count("--seeds")) options.seeds = kDigitsSeeds;
   const bool own_folder = a.out.empty();
   if (own_folder) a.out = options.resume ? lab::latest_folder() : lab::new_folder();
+  if (ranks.size() > 1) a.out = ranks.all_gather(a.out)[0];
   options.device = device_from_name(a.device);
   const std::vector<amp::Recipe> chosen = lab::recipes_for(a.recipes);
   const lab::LabData task = lab::data_for(a.data, a.context);
@@ -146,7 +162,9 @@ int train(const CLI::App& app, Arguments& a) {
 
   lab::stop_on_signals();
   options.stop = [] { return lab::stop_signal() != 0; };
-  options.progress = lab::ProgressBar(a.quiet, chosen);
+  a.ranks.threads = a.threads;
+  lab::share_threads(ranks, a.ranks);
+  options.progress = lab::ProgressBar(a.quiet, chosen, ranks.size() > 1 || a.ranks.worker);
   const std::filesystem::path saved = std::filesystem::path(a.out) / "checkpoints";
   std::error_code none;  // if the folder does not exist; lab::check() reports other errors
   if (options.resume && !a.quiet &&
@@ -161,7 +179,10 @@ int train(const CLI::App& app, Arguments& a) {
       lab::say(stderr, "{} on {}: {}, {}, {} of {} samples\n", a.model, task.name, count(chosen.size(), "recipe"),
                count(options.seeds, "seed"), count(options.epochs, "epoch"), sample.train.size());
   };
-  const std::vector<lab::Result> results = lab::compare(make, task, chosen, a.out, options);
+  lab::SharedComparison shared{make, task, chosen, a.out, options};
+  if (!lab::prepare(ranks, a.ranks, shared, argv)) return 0;
+  const std::vector<lab::Result> results = lab::compare(make, task, chosen, shared.out, options);
+  if (ranks.rank() > 0) return 0;
   lab::say(stdout,
            "\n{}\nreport: {}/report.html, which explains the columns (also results.json, runs.csv, curves.csv)\n",
            lab::table(results, lab::table_options(a.wide)), a.out);
@@ -194,7 +215,7 @@ int train_command(int argc, char** argv) {
     return 0;
   }
   check(app, a);
-  return train(app, a);
+  return dist::run([&](dist::Communicator& ranks) { return train(app, a, ranks, argv); });
 }
 
 int run(int argc, char** argv) {

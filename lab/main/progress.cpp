@@ -14,8 +14,8 @@ namespace gradual::lab {
 
 using Clock = std::chrono::steady_clock;
 
-ProgressBar::ProgressBar(bool quiet, const std::vector<amp::Recipe>& recipes)
-    : quiet_(quiet), terminal_(isatty(STDERR_FILENO) == 1) {
+ProgressBar::ProgressBar(bool quiet, const std::vector<amp::Recipe>& recipes, bool lines)
+    : quiet_(quiet), terminal_(!lines && isatty(STDERR_FILENO) == 1) {
   for (const amp::Recipe& r : recipes) width_ = std::max(width_, r.name.size());
 }
 

@@ -13,7 +13,8 @@ namespace gradual::lab {
 // Each tells how long the rest takes at the speed so far, and a comparison of more than a minute says so at its start.
 class ProgressBar {
  public:
-  ProgressBar(bool quiet, const std::vector<amp::Recipe>& recipes);
+  // lines: never redrawn in place.
+  ProgressBar(bool quiet, const std::vector<amp::Recipe>& recipes, bool lines = false);
   void operator()(const Progress& p);
 
  private:

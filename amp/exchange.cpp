@@ -1,0 +1,84 @@
+#include "exchange.h"
+
+#include <sstream>
+#include <utility>
+
+#include "../core/support/message_text.h"
+#include "../core/support/throwf.h"
+
+namespace gradual::amp {
+namespace {
+
+Quantizer quantizer_from(const std::string& word) {
+  // equal steps, from -127 to 127: one exponent bit, and all codes are numbers
+  static const Format kInt8{.exponent_bits = 1, .mantissa_bits = 6, .bias = 0};
+  static const std::pair<const char*, Quantizer> kNamed[] = {
+      {"int8", {.format = kInt8, .scaling = {.kind = ScalingKind::tensor}}},
+      {"mxfp8", {.format = format("e4m3fn"), .scaling = {.kind = ScalingKind::block}}},
+      {"mxfp6", {.format = format("e2m3"), .scaling = {.kind = ScalingKind::block}}},
+      {"mxfp4", {.format = format("e2m1"), .scaling = {.kind = ScalingKind::block}}},
+      {"nvfp4", {.format = format("e2m1"), .scaling = {.kind = ScalingKind::nvfp4, .block = 16}}}};
+  for (const auto& [name, quantizer] : kNamed)
+    if (word == name) return quantizer;
+  const Format f = format(word);
+  if (f.bits() > 8) return {.format = f, .overflow = Overflow::ieee};
+  return {.format = f, .scaling = {.kind = ScalingKind::tensor}};
+}
+
+}  // namespace
+
+void check_valid(const Exchange& e) {
+  if (e.sign && e.quantizer) throw_error("exchange: sign and a quantizer exclude each other");
+  if (!e.quantizer) {
+    if (e.error_feedback && !e.sign)
+      throw_error("exchange: error_feedback is for a quantizer or sign; f32 loses nothing to feed back");
+    return;
+  }
+  const Quantizer& q = *e.quantizer;
+  in_context("exchange, quantizer", [&] { check_valid(q); });
+  const ScalingKind kind = q.scaling.kind;
+  if (kind == ScalingKind::delayed || kind == ScalingKind::row)
+    throwf("exchange: a scaling of kind {} is not exchanged; allowed are none, fixed, tensor, block, nvfp4",
+           to_string(kind));
+  if (q.scaling.square)
+    throw_error("exchange: square blocks need a matrix; gradients are exchanged as rows of numbers");
+  if (q.hadamard) throw_error("exchange: hadamard belongs to products");
+  if (!q.format.is_signed) throw_error("exchange: gradients have signs, which the format lacks");
+}
+
+Exchange exchange_from_name(std::string_view text) {
+  Exchange e;
+  std::istringstream words{std::string(text)};
+  std::string word;
+  std::getline(words, word, '/');
+  if (word == "sign") e.sign = true;
+  else if (word != "f32" && word != "fp32")
+    e.quantizer = in_context("exchange '" + std::string(text) + "'", [&] { return quantizer_from(word); });
+  while (std::getline(words, word, '/')) {
+    bool known = true;
+    if (word == "ring") e.algorithm = ExchangeAlgorithm::ring;
+    else if (word == "tree") e.algorithm = ExchangeAlgorithm::tree;
+    else if (word == "gather") e.algorithm = ExchangeAlgorithm::gather;
+    else if (word == "stochastic" && e.quantizer) e.quantizer->rounding.mode = RoundingMode::stochastic;
+    else if (word == "feedback") e.error_feedback = true;
+    else if (word == "after") e.average = Averaging::after;
+    else if (word == "f32-result") e.round_result = false;
+    else known = false;
+    const std::vector<std::string> all = {"ring", "tree", "gather", "stochastic", "feedback", "after", "f32-result"};
+    if (!known)
+      throwf("exchange '{}': '{}' is not allowed there; after what travels may stand {}{}", text, word, join(all),
+             did_you_mean(word, all));
+  }
+  check_valid(e);
+  return e;
+}
+
+std::string describe(const Exchange& e) {
+  std::string text = e.sign ? "sign" : e.quantizer ? describe(*e.quantizer) : "f32";
+  text += fmt::format("; {}, averaged {}", to_string(e.algorithm), to_string(e.average));
+  if (e.error_feedback) text += ", error feedback";
+  if (!e.round_result) text += ", the sum in f32";
+  return text;
+}
+
+}  // namespace gradual::amp

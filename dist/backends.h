@@ -1,0 +1,13 @@
+// The backends that a build may lack. Internal.
+#pragma once
+
+#include "communicator.h"
+
+namespace gradual::dist {
+
+// The processes of MPI_COMM_WORLD; null in a build without MPI.
+std::unique_ptr<Communicator> mpi_world();
+// A rank's message to itself.
+void copy_own(const Message& from, const Message& to);
+
+}  // namespace gradual::dist

@@ -1,0 +1,176 @@
+#include "communicator.h"
+
+#include <zlib.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+
+#include "../core/files/input_file.h"
+#include "../core/support/throwf.h"
+#include "backends.h"
+
+namespace gradual::dist {
+namespace {
+
+std::byte* at(void* data, std::size_t offset) { return static_cast<std::byte*>(data) + offset; }
+std::byte* at(const void* data, std::size_t offset) {  // what is sent is only read
+  return const_cast<std::byte*>(static_cast<const std::byte*>(data)) + offset;
+}
+
+struct Done : Communicator::Transfer {
+  void wait() override {}
+};
+
+class Single : public Communicator {
+ public:
+  int rank() const override { return 0; }
+  int size() const override { return 1; }
+  std::string_view backend() const override { return "single"; }
+  std::unique_ptr<Transfer> start(std::span<const Message> sent, std::span<const Message> received) override {
+    for (std::size_t i = 0; i < sent.size(); ++i) copy_own(sent[i], received[i]);
+    return std::make_unique<Done>();
+  }
+  void abort(int status) override { std::exit(status); }
+};
+
+}  // namespace
+
+void copy_own(const Message& from, const Message& to) {
+  if (from.bytes != to.bytes) throwf("a rank sends itself {} bytes and expects {}", from.bytes, to.bytes);
+  if (from.bytes > 0 && from.data != to.data) std::memmove(to.data, from.data, from.bytes);
+}
+
+std::unique_ptr<Communicator::Transfer> Communicator::start_broadcast(void* data, std::size_t bytes, int root) {
+  std::vector<Message> sent, received;
+  if (rank() != root) received.push_back({root, at(data, 0), bytes});
+  for (int p = 0; p < size() && rank() == root; ++p)
+    if (p != root) sent.push_back({p, at(data, 0), bytes});
+  return start(sent, received);
+}
+
+std::unique_ptr<Communicator::Transfer> Communicator::start_all_gather(const void* own, std::size_t bytes, void* all) {
+  std::vector<Message> sent, received;
+  for (int p = 0; p < size(); ++p) {
+    sent.push_back({p, at(own, 0), bytes});
+    received.push_back({p, at(all, static_cast<std::size_t>(p) * bytes), bytes});
+  }
+  return start(sent, received);
+}
+
+std::unique_ptr<Communicator::Transfer> Communicator::start_all_to_all(const void* from, std::size_t bytes, void* to) {
+  std::vector<Message> sent, received;
+  for (int p = 0; p < size(); ++p) {
+    sent.push_back({p, at(from, static_cast<std::size_t>(p) * bytes), bytes});
+    received.push_back({p, at(to, static_cast<std::size_t>(p) * bytes), bytes});
+  }
+  return start(sent, received);
+}
+
+std::vector<std::string> Communicator::all_gather(const std::string& own) {
+  const auto ranks = static_cast<std::size_t>(size());
+  const std::size_t length = own.size();
+  std::vector<std::size_t> lengths(ranks);
+  all_gather(&length, sizeof length, lengths.data());
+  std::vector<std::string> texts(ranks);
+  std::vector<Message> sent, received;
+  for (std::size_t p = 0; p < ranks; ++p) {
+    texts[p].resize(lengths[p]);
+    sent.push_back({static_cast<int>(p), at(static_cast<const void*>(own.data()), 0), length});
+    received.push_back({static_cast<int>(p), at(static_cast<void*>(texts[p].data()), 0), lengths[p]});
+  }
+  transfer(sent, received);
+  return texts;
+}
+
+std::vector<float> Communicator::reduce_scatter(std::span<const float> values) {
+  const auto ranks = static_cast<std::size_t>(size());
+  if (values.size() % ranks != 0)
+    throwf("reduce_scatter: {} numbers are no equal blocks for {} ranks", values.size(), ranks);
+  const std::size_t n = values.size() / ranks;
+  std::vector<float> blocks(values.size());
+  all_to_all(values.data(), n * sizeof(float), blocks.data());
+  std::vector<float> sum(blocks.begin(), blocks.begin() + static_cast<std::ptrdiff_t>(n));
+  for (std::size_t p = 1; p < ranks; ++p)
+    for (std::size_t i = 0; i < n; ++i) sum[i] += blocks[p * n + i];
+  return sum;
+}
+
+void Communicator::all_reduce(std::span<float> values) {
+  const auto ranks = static_cast<std::size_t>(size());
+  std::vector<float> padded(values.begin(), values.end());
+  padded.resize((values.size() + ranks - 1) / ranks * ranks);
+  const std::vector<float> own = reduce_scatter(padded);
+  all_gather(own.data(), own.size() * sizeof(float), padded.data());
+  std::copy_n(padded.begin(), values.size(), values.begin());
+}
+
+bool Communicator::any(bool own) {
+  std::vector<char> all(static_cast<std::size_t>(size()));
+  const char mine = own ? 1 : 0;
+  all_gather(&mine, 1, all.data());
+  return std::ranges::any_of(all, [](char c) { return c != 0; });
+}
+
+void check_same(Communicator& ranks, const std::vector<std::pair<std::string, std::string>>& facts) {
+  for (const auto& [what, own] : facts) {
+    const std::vector<std::string> all = ranks.all_gather(own);
+    for (std::size_t r = 1; r < all.size(); ++r)
+      if (all[r] != all[0])
+        throwf("the ranks differ in {}: rank {} has '{}', rank 0 has '{}'", what, r, all[r], all[0]);
+  }
+}
+
+std::string program_checksum() {
+  const std::string file = read_file("/proc/self/exe");
+  return fmt::format("{:08x}", crc32_z(0, reinterpret_cast<const Bytef*>(file.data()), file.size()));
+}
+
+double timeout() {
+  const char* text = std::getenv("GRADUAL_RANK_TIMEOUT");
+  if (!text) return 300;
+  char* end = nullptr;
+  const double seconds = std::strtod(text, &end);
+  if (end == text || *end || !(seconds > 0))
+    throwf("GRADUAL_RANK_TIMEOUT is '{}'; it is a number of seconds above 0", text);
+  return seconds;
+}
+
+std::unique_ptr<Communicator> single() { return std::make_unique<Single>(); }
+
+std::unique_ptr<Communicator> world() {
+  // Open MPI, MPICH and others that speak PMI, Slurm's PMIx
+  int ranks = 1;
+  bool launched = false;
+  for (const char* name : {"OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "PMIX_RANK"}) {
+    const char* value = std::getenv(name);
+    if (!value) continue;
+    launched = true;
+    if (name != std::string_view("PMIX_RANK")) ranks = std::max(ranks, std::atoi(value));
+  }
+  if (!launched) return single();
+  std::unique_ptr<Communicator> mpi = mpi_world();
+  const int seen = mpi ? mpi->size() : 1;
+  if (seen < ranks)
+    throwf("the launcher started {} ranks, but {}", ranks,
+           mpi ? "MPI sees 1: mpirun is of another MPI than the one that the program was built with"
+               : "this program was built without MPI (GRADUAL_MPI)");
+  if (!mpi) return single();
+  return mpi;
+}
+
+int run(const std::function<int(Communicator&)>& f) {
+  const std::unique_ptr<Communicator> ranks = world();
+  if (ranks->size() == 1) return f(*ranks);
+  try {
+    return f(*ranks);
+  } catch (const std::exception& e) {
+    std::fflush(stdout);
+    std::fprintf(stderr, "rank %d of %d: %s\n", ranks->rank(), ranks->size(), e.what());
+    std::fflush(stderr);
+    ranks->abort(1);
+  }
+}
+
+}  // namespace gradual::dist

@@ -1,0 +1,102 @@
+// Data-parallel training with the same bits on any number of ranks.
+//
+//   int main() {
+//     return dist::run([](dist::Communicator& ranks) {
+//       amp::RecipeRun run(amp::recipe("amp-bf16"), model, optim::AdamWOptions{});
+//       dist::DataParallel parallel(ranks, run);
+//       for (const data::Batch& batch : loader)
+//         parallel.step(batch, [&](const data::Batch& part) { return cross_entropy(model(part.inputs), part.targets); });
+//       return 0;
+//     });
+//   }
+//
+// The way of a step: every batch is cut into shards, a fixed number, and each rank computes the gradient of its shards,
+// one after the other. Random numbers (dropout, stochastic rounding) are keyed by step and shard. Gradients, the loss
+// and what layers add to their buffers are weighted by samples and summed over a fixed tree of shards (shard_sum.h).
+// Then each rank has the same gradient and makes the same step: clipping sees the global norm, and an overflow on one
+// rank makes all skip. A recipe with an exchange sums the ranks' gradients in low precision instead (rank_sum.h); those
+// bits depend on the number of ranks.
+//
+// Per shard: the statistics of batch norm (its running ones are the weighted mean over shards), and scales of quantizers
+// that follow from the present tensor. Shared: the histories of delayed scaling, which take the largest amax of all
+// shards. Bits do not depend on threads under set_deterministic(true).
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "../amp/recipe.h"
+#include "../data/data_loader.h"
+#include "rank_sum.h"
+
+namespace gradual::dist {
+
+struct DataParallelOptions {
+  int shards = 0;          // of a batch, at most kMostShards; 0: 8, or the number of ranks if that is larger
+  int ranks_emulated = 0;  // of one process, for a recipe's exchange; 0: as many as there are
+  DType sum = DType::f32;  // of the sums over shards; f64 for f64 parameters
+  bool count = false;      // what the exchange's rounding does, for take_lost()
+  // Besides version, program, recipe, parameters and options, what must be the same on all ranks: {"data", ".."}.
+  std::vector<std::pair<std::string, std::string>> facts = {};
+};
+
+// The number of shards that options mean for this many ranks. Error if it is out of range.
+int shards_of(const DataParallelOptions& options, int ranks);
+
+class DataParallel : Pinned {
+ public:
+  using Loss = std::function<Tensor(const data::Batch& part)>;  // the mean over the part's samples
+
+  // Checks that the ranks agree and copies rank 0's state to all. For a loop of your own: `exchange` as in a recipe.
+  DataParallel(Communicator& ranks, amp::RecipeRun& run, DataParallelOptions options = {});
+  DataParallel(Communicator& ranks, nn::Module& model, DataParallelOptions options = {},
+               std::optional<amp::Exchange> exchange = {});
+
+  // One training step of the run on a batch, the same on all ranks (or each rank's part of it, see own_shards()).
+  amp::RunStep step(const data::Batch& batch, const Loss& loss);
+  // The gradient alone, added to the parameters' .grad. Returns the mean loss over the batch, detached.
+  Tensor backward(const data::Batch& batch, const Loss& loss);
+
+  Communicator& ranks() const { return ranks_; }
+  int shards() const { return shards_; }
+  Range own_shards() const { return part_of(shards_, ranks_.size(), ranks_.rank()); }
+  // Of the exchanges since the last call, summed over ranks: what rounding did (options.count). Collective.
+  CastCounts take_lost();
+  std::uint64_t bytes_sent() const { return exchange_ ? exchange_->bytes_sent() : 0; }
+
+  // The residuals of error feedback; else empty. Collective: all ranks get the whole state, one may write it. Loading:
+  // Error for another number of ranks.
+  StateDict state_dict();
+  void load_state_dict(const StateDict& state);
+
+ private:
+  void check_ranks(const std::string& recipe);
+  void copy_state();
+  Tensor run_shard(const data::Batch& batch, Range samples, const Loss& loss);
+  // Of one shard: its loss, whether its gradient is finite, which parameters have one, what buffers gained, gradients.
+  template <class T> std::vector<T> flat(const Tensor& loss, double share, double weight) const;
+  template <class T> Tensor backward_as(const data::Batch& batch, const Loss& loss);
+  template <class T> std::vector<T> exchanged(std::vector<TreeSum<T>> by_rank, TreeSum<T> about, RandomKey key);
+  template <class T> void give_back(const std::vector<T>& sum, const std::vector<Tensor>& earlier);
+  void restore_buffers() const;
+
+  Communicator& ranks_;
+  amp::RecipeRun* run_ = nullptr;
+  nn::Module& model_;
+  DataParallelOptions options_;
+  int shards_, emulated_;
+  std::vector<std::pair<std::string, Tensor>> parameters_, buffers_;
+  std::vector<Tensor> before_;  // the buffers at the step's start
+  std::int64_t about_ = 2;      // numbers before the gradients in a flat vector
+  std::optional<RankSum> exchange_;
+  double factor_ = 1;  // of the sum over ranks
+};
+
+// For DataLoader: makes of each batch this rank's shards alone. Random numbers are keyed by shard.
+data::DataLoader::Fetch own_shards(const Communicator& ranks, int shards, data::DataLoader::Fetch fetch);
+
+}  // namespace gradual::dist

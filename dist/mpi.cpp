@@ -1,0 +1,129 @@
+// MPI moves bytes from rank to rank: only point-to-point calls of MPI 3, so that Open MPI and MPICH serve alike.
+#include "backends.h"
+
+#ifdef GRADUAL_HAVE_MPI
+#include <mpi.h>
+#include <time.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cstdio>
+#include <cstdlib>
+
+#include "../core/support/throwf.h"
+
+namespace gradual::dist {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+constexpr std::size_t kLargest = std::size_t{1} << 30;  // bytes of one call, which counts in int
+
+class Mpi : public Communicator {
+ public:
+  Mpi() {
+    int level = 0;
+    if (MPI_Init_thread(nullptr, nullptr, MPI_THREAD_FUNNELED, &level) != MPI_SUCCESS) throw_error("MPI did not start");
+    MPI_Comm_rank(MPI_COMM_WORLD, &rank_);
+    MPI_Comm_size(MPI_COMM_WORLD, &size_);
+  }
+  ~Mpi() override {
+    // Finalize would wait for ranks that still expect messages.
+    if (std::uncaught_exceptions() > 0) MPI_Abort(MPI_COMM_WORLD, 1);
+    MPI_Finalize();
+  }
+  int rank() const override { return rank_; }
+  int size() const override { return size_; }
+  std::string_view backend() const override { return "mpi"; }
+  std::unique_ptr<Transfer> start(std::span<const Message> sent, std::span<const Message> received) override;
+  void abort(int status) override {
+    MPI_Abort(MPI_COMM_WORLD, status);
+    std::_Exit(status);
+  }
+
+ private:
+  int rank_ = 0, size_ = 1;
+};
+
+class MpiTransfer : public Communicator::Transfer {
+ public:
+  explicit MpiTransfer(int rank) : rank_(rank) {}
+  ~MpiTransfer() override {
+    if (std::uncaught_exceptions() == 0) wait();
+  }
+  // f(pointer, count, peer, request) starts one call.
+  template <class F> void add(const Message& m, F f) {
+    for (std::size_t done = 0; done < m.bytes; done += kLargest) {
+      requests_.push_back(MPI_REQUEST_NULL);
+      peers_.push_back(m.peer);
+      f(m.data + done, static_cast<int>(std::min(kLargest, m.bytes - done)), m.peer, &requests_.back());
+    }
+  }
+  void wait() override {
+    if (requests_.empty()) return;
+    const auto start = Clock::now();
+    const double most = timeout();
+    for (int tries = 0;; ++tries) {
+      int done = 0;
+      if (MPI_Testall(static_cast<int>(requests_.size()), requests_.data(), &done, MPI_STATUSES_IGNORE) != MPI_SUCCESS)
+        throwf("rank {}: a message failed", rank_);
+      if (done) break;
+      if (tries < 200) continue;
+      // the other rank may need this core
+      const timespec pause{0, tries < 2000 ? 1000 : 100000};
+      nanosleep(&pause, nullptr);
+      if (tries % 64 == 0 && std::chrono::duration<double>(Clock::now() - start).count() > most) silent(most);
+    }
+    requests_.clear();
+  }
+
+ private:
+  [[noreturn]] void silent(double seconds) {
+    for (std::size_t i = 0; i < requests_.size(); ++i) {
+      int done = 0;
+      MPI_Test(&requests_[i], &done, MPI_STATUS_IGNORE);
+      if (!done)
+        throwf("rank {} waited {} s (GRADUAL_RANK_TIMEOUT) for rank {}, which is silent or gone", rank_, seconds,
+               peers_[i]);
+    }
+    throwf("rank {} waited {} s (GRADUAL_RANK_TIMEOUT) for a message", rank_, seconds);
+  }
+
+  int rank_;
+  std::vector<MPI_Request> requests_;
+  std::vector<int> peers_;
+};
+
+std::unique_ptr<Communicator::Transfer> Mpi::start(std::span<const Message> sent, std::span<const Message> received) {
+  auto out = std::make_unique<MpiTransfer>(rank_);
+  const auto own = [this](const Message& m) { return m.peer == rank_; };
+  auto from = std::ranges::find_if(sent, own);
+  for (const Message& to : received) {
+    if (own(to)) {
+      if (from == sent.end()) throwf("rank {} expects a message from itself and sends none", rank_);
+      copy_own(*from, to);
+      from = std::find_if(from + 1, sent.end(), own);
+    } else {
+      out->add(to, [](std::byte* data, int n, int peer, MPI_Request* request) {
+        MPI_Irecv(data, n, MPI_BYTE, peer, 0, MPI_COMM_WORLD, request);
+      });
+    }
+  }
+  for (const Message& m : sent)
+    if (!own(m))
+      out->add(m, [](const std::byte* data, int n, int peer, MPI_Request* request) {
+        MPI_Isend(data, n, MPI_BYTE, peer, 0, MPI_COMM_WORLD, request);
+      });
+  return out;
+}
+
+}  // namespace
+
+std::unique_ptr<Communicator> mpi_world() { return std::make_unique<Mpi>(); }
+
+}  // namespace gradual::dist
+
+#else
+namespace gradual::dist {
+std::unique_ptr<Communicator> mpi_world() { return nullptr; }
+}  // namespace gradual::dist
+#endif

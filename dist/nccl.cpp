@@ -1,0 +1,126 @@
+// NCCL moves bytes from GPU to GPU: its sends and receipts alone, none of its sums.
+#include "backends.h"
+
+#ifdef GRADUAL_HAVE_NCCL
+#include <cuda_runtime_api.h>
+#include <nccl.h>
+#include <time.h>
+
+#include <chrono>
+#include <cstdlib>
+
+#include "../core/support/throwf.h"
+
+namespace gradual::dist {
+namespace {
+
+void check(cudaError_t status) {
+  if (status != cudaSuccess) throwf("NCCL: CUDA reports: {}", cudaGetErrorString(status));
+}
+void check(ncclResult_t status) {
+  if (status != ncclSuccess && status != ncclInProgress) throwf("NCCL reports: {}", ncclGetErrorString(status));
+}
+
+class Nccl : public Communicator {
+ public:
+  Nccl(Communicator& over, Device device) : rank_(over.rank()), size_(over.size()) {
+    check(cudaSetDevice(device.index));
+    ncclUniqueId id;
+    if (rank_ == 0) check(ncclGetUniqueId(&id));
+    over.broadcast(&id, sizeof id, 0);
+    check(ncclCommInitRank(&comm_, size_, id, rank_));
+    check(cudaStreamCreate(&stream_));
+  }
+  ~Nccl() override {
+    if (std::uncaught_exceptions() > 0) ncclCommAbort(comm_);
+    else ncclCommDestroy(comm_);
+    cudaStreamDestroy(stream_);
+  }
+  int rank() const override { return rank_; }
+  int size() const override { return size_; }
+  std::string_view backend() const override { return "nccl"; }
+  std::unique_ptr<Transfer> start(std::span<const Message> sent, std::span<const Message> received) override;
+  void abort(int status) override {
+    ncclCommAbort(comm_);
+    std::_Exit(status);
+  }
+  void wait();
+
+ private:
+  int rank_, size_;
+  ncclComm_t comm_ = nullptr;
+  cudaStream_t stream_ = nullptr;
+};
+
+struct NcclTransfer : Communicator::Transfer {
+  explicit NcclTransfer(Nccl& c) : communicator(c) {}
+  ~NcclTransfer() override {
+    if (staged) cudaFree(staged);  // waits
+  }
+  void wait() override { communicator.wait(); }
+  Nccl& communicator;
+  std::byte* staged = nullptr;
+};
+
+std::unique_ptr<Communicator::Transfer> Nccl::start(std::span<const Message> sent, std::span<const Message> received) {
+  auto out = std::make_unique<NcclTransfer>(*this);
+  std::size_t all = 0;
+  for (const auto& messages : {sent, received})
+    for (const Message& m : messages) all += m.bytes;
+  if (all == 0) return out;
+  void* memory = nullptr;
+  check(cudaMalloc(&memory, all));
+  std::byte* at = out->staged = static_cast<std::byte*>(memory);
+  for (const Message& m : sent) {
+    check(cudaMemcpyAsync(at, m.data, m.bytes, cudaMemcpyDefault, stream_));
+    at += m.bytes;
+  }
+  at = out->staged;
+  check(ncclGroupStart());
+  for (const Message& m : sent) {
+    if (m.bytes > 0) check(ncclSend(at, m.bytes, ncclUint8, m.peer, comm_, stream_));
+    at += m.bytes;
+  }
+  std::byte* const first_received = at;
+  for (const Message& m : received) {
+    if (m.bytes > 0) check(ncclRecv(at, m.bytes, ncclUint8, m.peer, comm_, stream_));
+    at += m.bytes;
+  }
+  check(ncclGroupEnd());
+  at = first_received;
+  for (const Message& m : received) {
+    check(cudaMemcpyAsync(m.data, at, m.bytes, cudaMemcpyDefault, stream_));
+    at += m.bytes;
+  }
+  return out;
+}
+
+void Nccl::wait() {
+  const auto start = std::chrono::steady_clock::now();
+  for (const double most = timeout();;) {
+    const cudaError_t state = cudaStreamQuery(stream_);
+    if (state == cudaSuccess) return;
+    if (state != cudaErrorNotReady) check(state);
+    ncclResult_t failure = ncclSuccess;
+    check(ncclCommGetAsyncError(comm_, &failure));
+    check(failure);
+    if (std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count() > most)
+      throwf("rank {} waited {} s (GRADUAL_RANK_TIMEOUT) for NCCL: a rank is silent or gone", rank_, most);
+    const timespec pause{0, 5000};
+    nanosleep(&pause, nullptr);
+  }
+}
+
+}  // namespace
+
+std::unique_ptr<Communicator> nccl(Communicator& over, Device device) { return std::make_unique<Nccl>(over, device); }
+
+}  // namespace gradual::dist
+
+#else
+namespace gradual::dist {
+std::unique_ptr<Communicator> nccl(Communicator&, Device) {
+  throw_error("this program was built without NCCL, which needs CUDA and nccl.h");
+}
+}  // namespace gradual::dist
+#endif

@@ -1,0 +1,25 @@
+// The runs of a comparison shared out over processes: ranks of mpirun, or several on one machine. They share the folder
+// `out` and nothing else. Each process takes runs that nobody trains, until none is left; compare() with resume then
+// finds their checkpoints and writes the results that one process would have written. A process that dies leaves the
+// checkpoint of its last epoch, from which compare() goes on.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "lab.h"
+
+namespace gradual::lab {
+
+// Makes the folder and, without options.resume, removes what earlier comparisons left in it. Error as of compare(). By one process, before the
+// others begin.
+void begin_shared(const std::vector<amp::Recipe>& recipes, const std::string& out, const Options& options);
+// Trains runs until all are trained or taken. Errors as in check(); also for options.trace and options.profile.
+void train_shared(const MakeModel& make_model, const LabData& data, const std::vector<amp::Recipe>& recipes,
+                  const std::string& out, const Options& options);
+// Waits until no other process trains a run.
+void await_shared(const std::vector<amp::Recipe>& recipes, const std::string& out, const Options& options);
+// Removes the files by which the processes agreed, once no other one is at work.
+void remove_locks(const std::vector<amp::Recipe>& recipes, const std::string& out, const Options& options);
+
+}  // namespace gradual::lab

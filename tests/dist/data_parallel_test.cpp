@@ -1,0 +1,227 @@
+#include <doctest/doctest.h>
+#include <gradual/core/ops/cpu_backend.h>
+#include <gradual/data/digits.h>
+#include <gradual/dist/data_parallel.h>
+#include <gradual/gradual.h>
+
+#include <cstring>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "support/files.h"
+
+using namespace gradual;
+using namespace gradual::dist;
+using test::message_of;
+
+namespace {
+
+std::shared_ptr<nn::Module> small_net(std::uint64_t seed) {
+  manual_seed(seed);
+  return std::make_shared<nn::Sequential>(nn::Flatten(), nn::Linear(64, 32), nn::BatchNorm1d(32), nn::ReLU(),
+                                          nn::Dropout(0.3), nn::Linear(32, 10));
+}
+
+struct Setting {
+  std::string recipe = "fp32";
+  std::string exchange = {};
+  int ranks = 1, emulated = 0;
+  int steps = 5;
+  std::int64_t batch = 50;  // shards of 6 and of 7 samples
+  double huge_input = 0;    // of the last sample of step 2
+  bool parts = false;       // each rank loads its shards alone
+  double clip = 0.5;
+};
+
+struct Outcome {
+  StateDict state;
+  std::vector<double> losses;
+  std::int64_t skipped = 0;
+};
+
+data::Batch part_of_batch(const data::Batch& batch, Range r) {
+  return {batch.inputs.narrow(0, r.first, r.size()), batch.targets.narrow(0, r.first, r.size()), r.first, batch.size()};
+}
+
+Outcome train_rank(Communicator& c, const Setting& s) {
+  Outcome out;
+  const auto model = small_net(static_cast<std::uint64_t>(c.rank()) + 7);  // rank 0's parameters count
+  manual_seed(3);
+  amp::Recipe recipe = amp::recipe(s.recipe);
+  if (!s.exchange.empty()) recipe.exchange = amp::exchange_from_name(s.exchange);
+  amp::RecipeRun run(recipe, *model, optim::AdamWOptions{.lr = 1e-2}, {.clip_norm = s.clip});
+  DataParallel parallel(c, run, {.ranks_emulated = s.emulated});
+  data::DataLoader loader(data::digits(), {.batch = s.batch, .shuffle = true, .prefetch = false});
+  for (int k = 0; k < s.steps; ++k) {
+    data::Batch batch;
+    loader.next(batch);
+    if (s.huge_input > 0 && k == 2) batch.inputs.narrow(0, batch.size() - 1, 1).fill_(s.huge_input);
+    if (s.parts) {
+      const Range own = parallel.own_shards();
+      batch = part_of_batch(batch, {part_of(batch.size(), parallel.shards(), own.first).first,
+                                    part_of(batch.size(), parallel.shards(), own.last - 1).last});
+    }
+    const amp::RunStep step = parallel.step(
+        batch, [&](const data::Batch& part) { return cross_entropy((*model)(part.inputs), part.targets); });
+    out.losses.push_back(step.loss.item());
+    out.skipped += step.result.skipped();
+  }
+  out.state = run.state_dict();
+  return out;
+}
+
+Outcome train(const Setting& s) {
+  std::vector<Outcome> all(static_cast<std::size_t>(s.ranks));
+  run_threads(s.ranks, [&](Communicator& c) { all[static_cast<std::size_t>(c.rank())] = train_rank(c, s); });
+  return all.back();
+}
+
+void check_same_bits(const Outcome& a, const Outcome& b) {
+  REQUIRE(a.losses.size() == b.losses.size());
+  CHECK(std::memcmp(a.losses.data(), b.losses.data(), a.losses.size() * sizeof(double)) == 0);  // NaN too
+  CHECK(a.skipped == b.skipped);
+  REQUIRE(a.state.size() == b.state.size());
+  for (const auto& [name, value] : a.state) {
+    CAPTURE(name);
+    if (!std::holds_alternative<Tensor>(value)) {
+      CHECK(describe(value) == describe(b.state.at(name)));
+      continue;
+    }
+    const Tensor x = std::get<Tensor>(value).contiguous(), y = b.state.tensor(name).contiguous();
+    REQUIRE(x.sizes() == y.sizes());
+    CHECK(std::memcmp(x.raw(), y.raw(), x.nbytes()) == 0);
+  }
+}
+
+}  // namespace
+
+TEST_CASE("every number of ranks trains to the same bits, with every kind of recipe") {
+  set_deterministic(true);
+  for (const char* recipe :
+       {"fp32", "amp-fp16", "amp-bf16", "fp16-master", "bf16-pure", "fp8-delayed", "mxfp8", "e4m2:stochastic"}) {
+    CAPTURE(recipe);
+    const Outcome one = train({.recipe = recipe});
+    CHECK(one.losses.back() < one.losses.front());
+    for (const int ranks : {2, 3, 4, 8}) {
+      CAPTURE(ranks);
+      check_same_bits(train({.recipe = recipe, .ranks = ranks}), one);
+    }
+    check_same_bits(train({.recipe = recipe, .ranks = 3, .parts = true}), one);
+  }
+  set_deterministic(false);
+}
+
+TEST_CASE("an overflow on one rank makes all skip") {
+  const std::int64_t without = train({.recipe = "amp-fp16"}).skipped;  // while the first scale falls
+  const Outcome one = train({.recipe = "amp-fp16", .huge_input = 3e5});
+  CHECK(one.skipped == without + 1);
+  check_same_bits(train({.recipe = "amp-fp16", .ranks = 4, .huge_input = 3e5}), one);
+  // also where the exchange has no Inf
+  const Outcome emulated = train({.recipe = "amp-fp16", .exchange = "e4m3fn", .emulated = 4, .huge_input = 3e5});
+  CHECK(emulated.skipped == without + 1);
+  check_same_bits(train({.recipe = "amp-fp16", .exchange = "e4m3fn", .ranks = 4, .huge_input = 3e5}), emulated);
+}
+
+TEST_CASE("an emulation has the bits of real ranks, with every exchange") {
+  for (const char* what : {"f32", "bf16", "f16", "e5m2", "e4m3fn", "int8", "mxfp8", "mxfp4", "nvfp4", "sign"})
+    for (const char* how :
+         {"/gather", "/ring", "/tree", "/ring/stochastic/after", "/gather/feedback/f32-result", "/tree/feedback"}) {
+      const std::string exchange = std::string(what) + how;
+      const bool lossless = exchange.starts_with("f32"), sign = exchange.starts_with("sign");
+      if ((lossless && exchange.find("feedback") != std::string::npos) ||
+          ((lossless || sign) && exchange.find("stochastic") != std::string::npos))
+        continue;
+      CAPTURE(exchange);
+      const Outcome emulated = train({.exchange = exchange, .emulated = 3, .steps = 3});
+      check_same_bits(train({.exchange = exchange, .ranks = 3, .steps = 3}), emulated);
+    }
+}
+
+TEST_CASE("what blocks of codes lose does not depend on pieces, down to one number and to zeros") {
+  const auto communicator = single();
+  for (const char* name : {"mxfp8/gather/f32-result", "mxfp4/gather", "nvfp4/gather/f32-result", "nvfp4/tree"}) {
+    const amp::Exchange exchange = amp::exchange_from_name(name);
+    for (const int ranks : {1, 5, 40}) {
+      CAPTURE(name);
+      CAPTURE(ranks);
+      RankSum sum(*communicator, exchange, ranks, {1, 7, 0, 64, 3});
+      std::vector<float> values(75, 0.0f);
+      for (std::size_t i = 30; i < 75; ++i) values[i] = i % 2 ? 0.5f : -1.0f;
+      const std::vector<float> mean =
+          sum.sum(std::vector(static_cast<std::size_t>(ranks), values), 1.0 / ranks, {.seed = 1});
+      for (std::size_t i = 0; i < 75; ++i) CHECK(mean[i] == doctest::Approx(values[i]).epsilon(0.35));
+    }
+  }
+}
+
+TEST_CASE("a loop of one's own, and what is refused") {
+  const auto gradient = [](int ranks) {
+    Tensor out;
+    run_threads(ranks, [&](Communicator& c) {
+      nn::Linear layer(64, 10), unused(3, 3);
+      DataParallel parallel(c, layer);
+      const data::Dataset digits = data::digits();
+      const data::Batch batch{digits.inputs.narrow(0, 0, 20).reshape({20, 64}), digits.targets.narrow(0, 0, 20)};
+      const auto loss = [&](const data::Batch& part) { return cross_entropy(layer(part.inputs), part.targets); };
+      parallel.backward(batch, loss);
+      parallel.backward(batch, loss);  // adds
+      if (c.rank() == 0) out = layer.weight.grad();
+    });
+    return out;
+  };
+  const Tensor one = gradient(1);
+  CHECK(one.to_vector<float>() == gradient(4).to_vector<float>());
+  CHECK(absmax(one) > 0);
+  CHECK(message_of([] { train({.exchange = "bf16", .ranks = 2, .emulated = 4}); }) ==
+        "data-parallel training: 2 ranks cannot emulate 4; one process can");
+  CHECK(message_of([] { train({.ranks = 3, .emulated = 0, .batch = 0}); }).starts_with("DataLoader: batch 0"));
+  CHECK(message_of([] {
+          run_threads(2, [](Communicator& c) {
+            nn::Linear layer(c.rank() + 2, 3);
+            DataParallel(c, layer);
+          });
+        }) ==
+        "the ranks differ in their parameters: rank 1 has 'weight f32 [3, 3], bias f32 [3]', rank 0 has 'weight f32 "
+        "[3, 2], "
+        "bias f32 [3]'");
+  CHECK(message_of([] { shards_of({.shards = 4}, 8); }) ==
+        "data-parallel training: 4 shards for 8 ranks; allowed are 8 to 1024");
+}
+
+TEST_CASE("residuals of error feedback are saved and resumed") {
+  const auto recipe = [] {
+    amp::Recipe r = amp::recipe("fp32");
+    r.exchange = amp::exchange_from_name("sign/feedback");
+    return r;
+  }();
+  const data::Dataset digits = data::digits();
+  const auto step = [&](DataParallel& parallel, nn::Module& model, std::int64_t k) {
+    const data::Batch batch{digits.inputs.narrow(0, 40 * k, 40), digits.targets.narrow(0, 40 * k, 40)};
+    return parallel
+        .step(batch, [&](const data::Batch& part) { return cross_entropy(model(part.inputs), part.targets); })
+        .loss.item();
+  };
+  run_threads(2, [&](Communicator& c) {
+    const auto model = small_net(1), copy = small_net(2);
+    manual_seed(5);
+    amp::RecipeRun run(recipe, *model, optim::SGDOptions{.lr = 0.1}),
+        resumed(recipe, *copy, optim::SGDOptions{.lr = 0.1});
+    DataParallel parallel(c, run), later(c, resumed);
+    for (std::int64_t k = 0; k < 3; ++k) step(parallel, *model, k);
+    resumed.load_state_dict(run.state_dict());
+    const StateDict residuals = parallel.state_dict();
+    later.load_state_dict(residuals);
+    const Generator generator = default_generator();
+    for (std::int64_t k = 3; k < 5; ++k) step(parallel, *model, k);
+    default_generator() = generator;
+    for (std::int64_t k = 3; k < 5; ++k) step(later, *copy, k);
+    const auto weight = [](nn::Module& m) { return m.named_parameters().front().second.to_vector<float>(); };
+    REQUIRE(weight(*model) == weight(*copy));
+    StateDict other = residuals;
+    other.set("ranks", 4);
+    REQUIRE(message_of([&] {
+              later.load_state_dict(other);
+            }).starts_with("DataParallel: the state is of 4 ranks, here are 2"));
+  });
+}
