@@ -1,6 +1,7 @@
 // gradual-lab: trains one network under many precision recipes and shows what each did to the numbers.
 #include <fmt/format.h>
 #include <gradual/amp/recipe.h>
+#include <gradual/core/formats/format_table.h>
 #include <gradual/core/support/error.h>
 #include <gradual/core/support/message_text.h>
 #include <gradual/lab/lab.h>
@@ -45,22 +46,26 @@ void list_recipes(const std::vector<amp::Recipe>& recipes) {
   }
 }
 
+void list_formats() {
+  for (const auto* list : {&named_formats(), &table_formats()})
+    for (const NamedFormat& n : *list) lab::say(stdout, "{:<10} {}\n", n.name, n.about);
+}
 void list_all_recipes() {
   list_recipes(lab::recipes_for("all"));
-  lab::say(stdout,
-           "eXmY           matmul operands rounded to X exponent and Y mantissa bits, without scales, for example "
-           "e4m2\n"
-           "eXmY:ROUNDING  the same with nearest-away, toward-zero, up, down, to-odd, stochastic or stochastic:BITS\n"
-           "fp16-static:S  fp16-master with the static loss scale S, for example fp16-static:1024\n"
-           "O0, O1, O2, O3 Apex's names for fp32, amp-fp16, fp16-master and fp16-pure\n"
-           "FILE.json      recipes of your own (docs/precision.md, Recipes in files)\n"
-           "story          {}\n"
-           "classic        {}\n"
-           "\n"
-           "A quantised step has three products per layer: forward x W, dgrad dy W and wgrad x dy. Each rounds\n"
-           "its operands anew, along the axis that it contracts. Operands that are not listed stay in high\n"
-           "precision. Sums are f32 unless a recipe names another accumulator.\n",
-           fmt::join(lab::split_names(lab::kStory), ", "), fmt::join(lab::split_names(lab::kClassic), ", "));
+  lab::say(
+      stdout,
+      "eXmY           matmul operands rounded to that format, without scales: e4m2, posit8, q2.13 (--list-formats)\n"
+      "eXmY:ROUNDING  the same with nearest-away, toward-zero, up, down, to-odd, stochastic or stochastic:BITS\n"
+      "fp16-static:S  fp16-master with the static loss scale S, for example fp16-static:1024\n"
+      "O0, O1, O2, O3 Apex's names for fp32, amp-fp16, fp16-master and fp16-pure\n"
+      "FILE.json      recipes of your own (docs/precision.md, Recipes in files)\n"
+      "story          {}\n"
+      "classic        {}\n"
+      "\n"
+      "A quantised step has three products per layer: forward x W, dgrad dy W and wgrad x dy. Each rounds\n"
+      "its operands anew, along the axis that it contracts. Operands that are not listed stay in high\n"
+      "precision. Sums are f32 unless a recipe names another accumulator.\n",
+      fmt::join(lab::split_names(lab::kStory), ", "), fmt::join(lab::split_names(lab::kClassic), ", "));
 }
 
 template <class T> std::string count(T n, const char* what) {
@@ -79,7 +84,7 @@ struct Arguments {
   lab::RankOptions ranks;
   bool quiet = false;
   bool wide = false;
-  bool list = false;
+  bool list = false, formats = false;
   bool version = false;
 };
 
@@ -94,6 +99,7 @@ void declare_options(CLI::App& app, Arguments& a) {
                  "names separated by commas, FILE.json, story, classic or all (see --list-recipes)")
       ->capture_default_str();
   app.add_flag("--list-recipes", a.list, "explain the recipes (those of --recipes, or all) and exit");
+  app.add_flag("--list-formats", a.formats, "list the number formats that have names, and exit");
   app.add_option(
       "--epochs", a.options.epochs,
       fmt::format("passes over the training data (default: {} for digits, else {})", kDigitsEpochs, a.options.epochs));
@@ -209,6 +215,7 @@ int train_command(int argc, char** argv) {
   if (app.count("--trace") && a.options.trace.empty()) a.options.trace = "-";
   if (app.count("--profile") && a.options.profile.empty()) a.options.profile = "-";
   if (a.version) return lab::say(stdout, "gradual-lab {}\n", GRADUAL_VERSION), 0;
+  if (a.formats) return list_formats(), 0;
   if (a.list) {
     if (app.count("--recipes")) list_recipes(lab::recipes_for(a.recipes));
     else list_all_recipes();
