@@ -60,8 +60,7 @@ void list_all_recipes() {
       "O0, O1, O2, O3 Apex's names for fp32, amp-fp16, fp16-master and fp16-pure\n"
       "FILE.json      recipes of your own (docs/precision.md, Recipes in files)\n"
       "story          {}\n"
-      "classic        {}\n"
-      "\n"
+      "classic        {}\n\n"
       "A quantised step has three products per layer: forward x W, dgrad dy W and wgrad x dy. Each rounds\n"
       "its operands anew, along the axis that it contracts. Operands that are not listed stay in high\n"
       "precision. Sums are f32 unless a recipe names another accumulator.\n",
