@@ -240,8 +240,9 @@ std::string XrayObserver::to_string() const {
       if (r.rule == own.rule) sizes += fmt::format("{}{}: {:.1f}", sizes.empty() ? "" : ", ", r.block, r.sqnr_db());
     }
     text += fmt::format("{:<14} {:<10} {:<12} {:>7.3g}% {:>7.3g}% {:>7.3g}% {:>7.3g}  {:<36}  {}\n", s.layer, s.operand,
-                        fmt::format("{} {}", own.rule, own.block), own.clipped_blocks_percent(), own.clipped_percent(),
-                        own.made_zero_percent(), own.regret(), rules, sizes);
+                        fmt::format("{} {}", own.rule, own.block), own.clipped_blocks_percent(),
+                        percent_of(own.clipped, own.elements), percent_of(own.made_zero, own.elements), own.regret(),
+                        rules, sizes);
   }
   return text + "clipped: blocks, and elements. regret: squared error / that of the best power of two of each block\n";
 }

@@ -41,8 +41,6 @@ struct XrayRow {
   std::map<int, std::int64_t> scales = {};  // number of measured blocks by floor(log2(scale)); scales of 0 are left out
 
   double clipped_blocks_percent() const { return percent_of(clipped_blocks, blocks); }
-  double clipped_percent() const { return percent_of(clipped, elements); }
-  double made_zero_percent() const { return percent_of(made_zero, elements); }
   double sqnr_db() const { return 10 * std::log10(squares / error); }  // Inf: nothing is lost
   // error / best_error: 1 if each block has its best power of two, less if finer scales gain. 1 without errors.
   double regret() const { return error == best_error ? 1 : error / best_error; }

@@ -81,19 +81,21 @@ std::string Shadow::by_layer() const {
   for (const ShadowRow& r : rows_) {
     const std::string layer = r.phase == Phase::optimizer ? r.parameter : r.module;
     std::vector<ErrorPart> parts = r.parts;
-    if (parts.empty()) parts.push_back({"", r.local.squares, r.share});
+    double own = r.share;
+    for (const ErrorPart& p : parts) own -= p.share;
+    // The parts of a product sum to its local error; errors from before an op are not in it.
+    if (parts.empty() || parts.back().name.ends_with("before")) parts.push_back({"", r.local.squares, own});
     for (const ErrorPart& p : parts) {
       Line& l = line(layer, p.name.empty() ? role(r) : role(r) + " " + p.name);
       l.squares += p.squares, l.exact += r.local.exact_squares, l.share += p.share;
     }
   }
   std::string text = fmt::format("{:<24}  {:<24}  {:>12}  {:>12}\n", "layer", "what", "local error", "loss share");
-  for (const Line& l : lines) {
-    if (l.squares == 0) continue;
-    text += fmt::format("{:<24}  {:<24}  {:>12.3e}  {:>12}\n", l.layer.empty() ? "-" : l.layer, l.role,
-                        l.exact > 0 ? std::sqrt(l.squares / l.exact) : 0.0,
-                        l.share == 0 ? "" : fmt::format("{:+.3e}", l.share));
-  }
+  for (const Line& l : lines)
+    if (l.squares != 0)
+      text += fmt::format("{:<24}  {:<24}  {:>12.3e}  {:>12}\n", l.layer.empty() ? "-" : l.layer, l.role,
+                          l.exact > 0 ? std::sqrt(l.squares / l.exact) : 0.0,
+                          l.share == 0 ? "" : fmt::format("{:+.3e}", l.share));
   return text;
 }
 

@@ -179,6 +179,16 @@ TEST_CASE("shadow: of several steps the attribution is the last one's") {
   CHECK(std::abs(a.explained - a.difference()) < 0.05 * shares);
 }
 
+TEST_CASE("shadow: the table by layer has an op's own error next to errors from before it") {
+  Setup s("fp16-master", "cnn");
+  inspect::Shadow shadow(*s.model, &s.run.optimizer(), {.attribution = true});
+  const ObserverScope scope(shadow);
+  s.train(2);
+  const std::string table = shadow.by_layer();
+  CHECK(table.find("\n1                         forward w before") != std::string::npos);  // the norm's parameters
+  CHECK(table.find("\n1                         forward  ") != std::string::npos);
+}
+
 TEST_CASE("shadow: a backward that starts otherwise has no attribution") {
   const auto message = [](auto backward) {
     Setup s("amp-bf16", "mlp");
