@@ -52,7 +52,7 @@ std::string unknown(const std::string& argument, const CLI::App& app) {
 // What the option expects that CLI11's message is about.
 std::string expected(const std::string& message, const CLI::App& app) {
   for (const CLI::Option* o : app.get_options())
-    if (!o->get_name().empty() && message.find(o->get_name()) != std::string::npos)
+    if (message.find(o->get_name()) != std::string::npos)
       return o->get_items_expected_max() == 0 ? "it takes no value"
              : o->get_type_name() == "FLOAT"  ? "a number is expected"
                                               : "a whole number, not too large, is expected";

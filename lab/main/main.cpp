@@ -114,7 +114,7 @@ void declare_options(CLI::App& app, Arguments& a) {
                  "data: each run over all ranks of mpirun (default: they share out the runs)");
   app.add_option("--ranks-emulated", a.options.ranks_emulated,
                  "data-parallel training with so many ranks in one process, for recipes with an exchange");
-  app.add_option("--worker", a.ranks.worker)->group("");
+  app.add_option("--worker", a.ranks.worker, "threads of a process that --jobs starts, which passes this itself");
   app.add_option("--device", a.device, "cpu or cuda")->capture_default_str();
   app.add_option("--out", a.out,
                  "folder for results.json, runs.csv, curves.csv and report.html (default: a new one under "

@@ -12,7 +12,6 @@
 #include <algorithm>
 #include <cstdlib>
 #include <filesystem>
-#include <string_view>
 
 #include "terminal.h"
 
@@ -31,7 +30,10 @@ int local_ranks(const dist::Communicator& ranks) {
 pid_t start_worker(char** argv, const std::string& out, int threads) {
   std::vector<std::string> words;
   bool named = false;  // --out
-  for (char** a = argv; *a; ++a) named = named || std::string_view(words.emplace_back(*a)).starts_with("--out");
+  for (char** a = argv; *a; ++a) {
+    words.emplace_back(*a);
+    named = named || words.back().starts_with("--out");
+  }
   if (!named) words.insert(words.end(), {"--out", out});
   words.insert(words.end(), {"--worker", std::to_string(threads)});
   std::vector<char*> pointers;
@@ -57,6 +59,8 @@ void run_jobs(const RankOptions& how, const std::string& out, char** argv) {
     const pid_t ended = waitpid(-1, &status, WNOHANG);
     if (ended > 0) {
       std::erase(workers, ended);
+      if (WIFEXITED(status) && WEXITSTATUS(status) != 0 && !stop_signal())
+        say(stderr, "job {} ended with status {}\n", ended, WEXITSTATUS(status));
       if (WIFSIGNALED(status) && !stop_signal())
         say(stderr, "job {} was ended by signal {}; its run goes on from its last epoch\n", ended, WTERMSIG(status));
       continue;
@@ -89,12 +93,12 @@ void share_threads(const dist::Communicator& ranks, const RankOptions& how) {
 
 bool prepare(dist::Communicator& ranks, const RankOptions& how, SharedComparison& all, char** argv) {
   Options& o = all.options;
+  if (how.parallel == "data" || o.ranks_emulated) set_deterministic(true);  // ranks have other numbers of threads
   if (how.worker) {
     train_shared(all.make, all.data, all.recipes, all.out, o);
     return false;
   }
   if (how.parallel == "data") {
-    set_deterministic(true);
     o.ranks = &ranks;
     if (ranks.size() == 1) return true;
     o.stop = [&ranks] { return ranks.any(stop_signal() != 0); };
