@@ -79,7 +79,7 @@ DataParallel::DataParallel(Communicator& ranks, nn::Module& model, DataParallelO
   about_ += static_cast<std::int64_t>(parameters_.size());
   for (const auto& [name, b] : buffers_) about_ += b.numel();
   if (exchange) {
-    exchange_.emplace(ranks_, *exchange, emulated_, std::move(sizes));
+    exchange_.emplace(ranks_, *exchange, emulated_, sizes);
     exchange_->count(options_.count);
     if (exchange->average == Averaging::after) factor_ = 1.0 / emulated_;
   }
@@ -98,15 +98,15 @@ void DataParallel::copy_state() {
   const NoGrad off;
   const StateDict mine = run_ ? run_->state_dict() : model_.state_dict();
   StateDict state;
-  for (const auto& [name, value] : mine) {
-    if (!std::holds_alternative<Tensor>(value)) {
-      std::visit([&](const auto& v) { state.set(name, v); }, value);
+  for (const StateDict::Entry& entry : mine) {
+    if (!std::holds_alternative<Tensor>(entry.value)) {
+      std::visit([&](const auto& v) { state.set(entry.name, v); }, entry.value);
       continue;
     }
-    const Tensor& own = std::get<Tensor>(value);
+    const Tensor& own = std::get<Tensor>(entry.value);
     const Tensor copy = contiguous(own.to(Device::cpu())).detach().clone();
     ranks_.broadcast(copy.raw(), copy.nbytes(), 0);
-    state.set(name, copy.to(own.device()));
+    state.set(entry.name, copy.to(own.device()));
   }
   if (ranks_.rank() == 0) return;
   if (run_) run_->load_state_dict(state);
@@ -127,7 +127,7 @@ Tensor DataParallel::backward(const data::Batch& batch, const Loss& loss) {
 Tensor DataParallel::run_shard(const data::Batch& batch, Range samples, const Loss& loss) {
   const Range here{samples.first - batch.first, samples.last - batch.first};
   const data::Batch part{rows(batch.inputs, here), rows(batch.targets, here)};
-  const Tensor value = run_ ? run_->forward([&] { return loss(part); }) : loss(part);
+  Tensor value = run_ ? run_->forward([&] { return loss(part); }) : loss(part);
   if (run_) run_->backward(value);
   else value.backward();
   return value;
@@ -169,6 +169,7 @@ template <class T> Tensor DataParallel::backward_as(const data::Batch& batch, co
   if (whole < 1) throw_error("DataParallel: the batch has no samples");
   const RandomKey key = default_generator().next();
   std::vector<Tensor> earlier;  // gradients that are added to
+  earlier.reserve(parameters_.size());
   for (const auto& [name, p] : parameters_) earlier.push_back(p.grad());
   before_.clear();
   for (const auto& [name, b] : buffers_) before_.push_back(b.detach().clone());

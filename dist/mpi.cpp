@@ -3,12 +3,12 @@
 
 #ifdef GRADUAL_HAVE_MPI
 #include <mpi.h>
-#include <time.h>
 
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
 #include <cstdlib>
+#include <ctime>
 
 #include "../core/support/throwf.h"
 

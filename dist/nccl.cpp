@@ -4,10 +4,10 @@
 #ifdef GRADUAL_HAVE_NCCL
 #include <cuda_runtime_api.h>
 #include <nccl.h>
-#include <time.h>
 
 #include <chrono>
 #include <cstdlib>
+#include <ctime>
 
 #include "../core/support/throwf.h"
 

@@ -17,7 +17,8 @@ float absmax_of(const float* values, std::int64_t n) {
 
 }  // namespace
 
-RankSum::RankSum(Communicator& communicator, const amp::Exchange& exchange, int ranks, std::vector<std::int64_t> sizes)
+RankSum::RankSum(Communicator& communicator, const amp::Exchange& exchange, int ranks,
+                 const std::vector<std::int64_t>& sizes)
     : communicator_(communicator), exchange_(exchange), ranks_(ranks), starts_{0} {
   check_valid(exchange);
   if (ranks < 1 || ranks > kMostShards) throwf("exchange: {} ranks; allowed are 1 to {}", ranks, kMostShards);
@@ -368,7 +369,7 @@ RankSum::Values RankSum::sum(std::vector<Values> values, double factor, RandomKe
     for (auto i = static_cast<std::size_t>(own.first); i < static_cast<std::size_t>(own.last); ++i)
       values[k][i] += residuals_[k].sums[i] * by;
   }
-  const Values out = share(values, factor, key, gathers ? lost_sums : lost);
+  Values out = share(values, factor, key, gathers ? lost_sums : lost);
   for (std::size_t k = 0; k < values.size() && feedback; ++k) {
     const Range own = owned(static_cast<int>(held_.first) + static_cast<int>(k));
     Values& of_sums = gathers ? lost_sums[k] : lost[k];

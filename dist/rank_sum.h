@@ -27,7 +27,7 @@ class RankSum {
   using Values = std::vector<float>;
   // ranks: the size of the communicator, or any number where that is 1 (an emulation). sizes: of the parameters, whose
   // gradients follow each other.
-  RankSum(Communicator& communicator, const amp::Exchange& exchange, int ranks, std::vector<std::int64_t> sizes);
+  RankSum(Communicator& communicator, const amp::Exchange& exchange, int ranks, const std::vector<std::int64_t>& sizes);
 
   // The ranks that this process holds.
   Range held() const { return held_; }

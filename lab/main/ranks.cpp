@@ -4,12 +4,12 @@
 #include <gradual/core/support/error.h>
 #include <gradual/core/support/threads.h>
 #include <gradual/lab/share.h>
-#include <signal.h>
 #include <sys/prctl.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <csignal>
 #include <cstdlib>
 #include <filesystem>
 
@@ -37,6 +37,7 @@ pid_t start_worker(char** argv, const std::string& out, int threads) {
   if (!named) words.insert(words.end(), {"--out", out});
   words.insert(words.end(), {"--worker", std::to_string(threads)});
   std::vector<char*> pointers;
+  pointers.reserve(words.size() + 1);
   for (std::string& w : words) pointers.push_back(w.data());
   pointers.push_back(nullptr);
   const pid_t parent = getpid(), pid = fork();
@@ -52,6 +53,7 @@ pid_t start_worker(char** argv, const std::string& out, int threads) {
 
 void run_jobs(const RankOptions& how, const std::string& out, char** argv) {
   std::vector<pid_t> workers;
+  workers.reserve(static_cast<std::size_t>(how.jobs));
   for (int k = 0; k < how.jobs; ++k) workers.push_back(start_worker(argv, out, num_threads()));
   bool told = false;
   while (!workers.empty()) {
