@@ -31,6 +31,7 @@
 #include "core/observe/profile.h"
 #include "core/observe/tracer.h"
 #include "core/ops/cost.h"
+#include "core/ops/derived_ops.h"
 #include "core/ops/dispatch.h"
 #include "core/ops/fusions.h"
 #include "core/ops/op.h"

@@ -16,9 +16,9 @@ using enum OpId;
 // Contractions: exact products and an f32 accumulator, so that only operands and the result are rounded.
 constexpr OpId kLower[] = {matmul, linear, conv2d, scaled_dot_product_attention};
 // Ops that exceed a half format's range, or sum many small terms.
-constexpr OpId kFp32[] = {exp,        log,      log1p,         rsqrt,    reciprocal, pow,
-                          softplus,   sum,      logsumexp,     norm,     softmax,    log_softmax,
-                          layer_norm, rms_norm, cross_entropy, mse_loss, l1_loss,    bce_with_logits_loss};
+constexpr OpId kFp32[] = {exp,         exp2,       expm1,    log2,          log,       log1p,   rsqrt,
+                          reciprocal,  pow,        softplus, sum,           logsumexp, norm,    softmax,
+                          log_softmax, layer_norm, rms_norm, cross_entropy, mse_loss,  l1_loss, bce_with_logits_loss};
 constexpr OpId kPromote[] = {add, sub, mul, div, maximum, minimum, eq, ne, lt, le, gt, ge, where, cat, scatter_add};
 
 constexpr const char* kBceBan =

@@ -91,8 +91,11 @@ void register_binary() {
 void register_unary() {
   set_rule(OpId::neg, {}, [](const C& c) { c.set(0, -c.grad()); });
   set_rule(OpId::abs, {in(0)}, [](const C& c) { c.set(0, c.take_grad() * sign(c.input(0))); });
-  set_rule(OpId::sign, {}, zero);
+  for (const OpId steps : {OpId::sign, OpId::floor, OpId::ceil, OpId::round, OpId::trunc}) set_rule(steps, {}, zero);
   set_rule(OpId::exp, {out(0)}, [](const C& c) { c.set(0, c.take_grad() * c.output(0)); });
+  set_rule(OpId::exp2, {out(0)}, [](const C& c) { c.set(0, c.take_grad() * (c.output(0) * std::numbers::ln2)); });
+  set_rule(OpId::expm1, {out(0)}, [](const C& c) { c.set(0, c.take_grad() * (c.output(0) + 1)); });
+  set_rule(OpId::log2, {in(0)}, [](const C& c) { c.set(0, c.take_grad() / (c.input(0) * std::numbers::ln2)); });
   set_rule(OpId::log, {in(0)}, [](const C& c) { c.set(0, c.take_grad() / c.input(0)); });
   set_rule(OpId::log1p, {in(0)}, [](const C& c) { c.set(0, c.take_grad() / (c.input(0) + 1)); });
   set_rule(OpId::sqrt, {out(0)}, [](const C& c) { c.set(0, c.take_grad() / (c.output(0) * 2)); });

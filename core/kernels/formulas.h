@@ -212,6 +212,11 @@ template <class T> GRADUAL_HD T abs(T x) {
   if constexpr (std::is_floating_point_v<T>) return std::fabs(x);
   else return x < 0 ? neg(x) : x;
 }
+// f(x), and x itself for integers.
+template <class T, class F> GRADUAL_HD T whole(T x, F f) {
+  if constexpr (std::is_integral_v<T>) return x;
+  else return f(x);
+}
 // -1, 0 or 1. NaN gives 0, as in PyTorch.
 template <class T> GRADUAL_HD T sign(T x) { return static_cast<T>(x > 0) - static_cast<T>(x < 0); }
 template <class T> GRADUAL_HD T relu(T x) { return x < 0 ? T{0} : x; }  // NaN stays

@@ -19,6 +19,7 @@ const std::map<std::string, std::string> kListed{
     {"matmul", "lower"},      {"linear", "lower"},    {"linear_relu", "lower"},
     {"linear_gelu", "lower"}, {"conv2d", "lower"},    {"scaled_dot_product_attention", "lower"},
     {"exp", "fp32"},          {"log", "fp32"},        {"log1p", "fp32"},
+    {"exp2", "fp32"},         {"expm1", "fp32"},      {"log2", "fp32"},
     {"rsqrt", "fp32"},        {"reciprocal", "fp32"}, {"pow", "fp32"},
     {"softplus", "fp32"},     {"sum", "fp32"},        {"logsumexp", "fp32"},
     {"norm", "fp32"},         {"softmax", "fp32"},    {"log_softmax", "fp32"},

@@ -146,6 +146,13 @@ std::vector<Row> unary_rows() {
                         nullptr,
                         unchanged,
                         false}));
+  const auto steps = [&](OpId op, const Call& call, double (*reference)(double)) {
+    rows.push_back(exact(op, kNumbers, {call, reference, -3, 3, {-3, -2, -1, 0, 1, 2, 3}, nullptr, unchanged, false}));
+  };
+  steps(OpId::floor, GRADUAL_UNARY(floor), std::floor);
+  steps(OpId::ceil, GRADUAL_UNARY(ceil), std::ceil);
+  steps(OpId::round, GRADUAL_UNARY(round), std::nearbyint);
+  steps(OpId::trunc, GRADUAL_UNARY(trunc), std::trunc);
   rows.push_back(exact(OpId::relu, kNumbers,
                        {GRADUAL_UNARY(relu), [](double x) { return x < 0 ? 0 : x; }, -3, 3, {0}, nullptr, unchanged}));
   rows.push_back(exact(
@@ -156,6 +163,9 @@ std::vector<Row> unary_rows() {
 
   rows.push_back(rounded(OpId::exp, "fp32", 4, {GRADUAL_UNARY(exp), std::exp}));
   rows.push_back(rounded(OpId::log, "fp32", 4, {GRADUAL_UNARY(log), std::log, 0.2, 5}));
+  rows.push_back(rounded(OpId::exp2, "fp32", 4, {GRADUAL_UNARY(exp2), std::exp2}));
+  rows.push_back(rounded(OpId::expm1, "fp32", 4, {GRADUAL_UNARY(expm1), std::expm1}));
+  rows.push_back(rounded(OpId::log2, "fp32", 4, {GRADUAL_UNARY(log2), std::log2, 0.2, 5}));
   rows.push_back(rounded(OpId::log1p, "fp32", 4, {GRADUAL_UNARY(log1p), std::log1p, -0.8, 4}));
   rows.push_back(rounded(OpId::sqrt, "pass", 1, {GRADUAL_UNARY(sqrt), std::sqrt, 0.2, 5}));
   rows.push_back(
