@@ -89,7 +89,8 @@ void reduce_segment(const Plan& p, const Reducer<C>& r, std::int64_t output, std
   std::int64_t rows = 0;
   const auto take = [&](const C* x, std::int64_t n, std::int64_t many, std::int64_t step) {
     r.accumulate(part, x, params, n, many, step);
-    if ((rows += many) % kRows != 0) return;
+    rows += many;
+    if (rows % kRows != 0) return;
     r.join(total, part, nullptr, lanes, 1, lanes);
     std::fill_n(part, lanes, r.identity);
   };

@@ -83,8 +83,9 @@ TEST_CASE("the gradient of a constant gradient is zero") {
       {"matmul", [](const Tensor& x) {
          return matmul(x, ones({3, 2}, {.dtype = DType::f64}));
        }}};
-  for (const auto& [name, f] : functions) {
-    CAPTURE(name);
+  for (const auto& function : functions) {
+    const auto& f = function.second;
+    CAPTURE(function.first);
     const Tensor x = leaf({1, -2, 3, 4, -5, 6}, {2, 3});
     const Tensor g = autograd::grad({f(x).sum()}, {x}, {}, {.create_graph = true})[0];
     const Tensor first = autograd::grad({f(x).sum()}, {x})[0];

@@ -293,7 +293,10 @@ TEST_CASE("-0 counts as a zero, and the exponents have bins") {
   ExponentHistogram exponents;
   const Tensor y = fake_quantize(t, format("e4m3fn"), {}, kSaturate, {}, {&counts, &exponents});
   CHECK(reference::as_vector(counts) == std::vector<std::uint64_t>{11, 2, 2, 1, 2, 1, 1});
-  const auto bin = [&](int exponent) { return exponents.bins[static_cast<std::size_t>(exponent + 127)]; };
+  const auto bin = [&](int exponent) {
+    const int at = exponent + 127;
+    return exponents.bins[static_cast<std::size_t>(at)];
+  };
   CHECK(bin(-11) == 2);
   CHECK(bin(-9) == 1);
   CHECK(bin(0) == 2);

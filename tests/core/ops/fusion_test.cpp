@@ -246,7 +246,8 @@ TEST_CASE("run_parts gives the outputs of each fusion of the table, bit for bit"
     const Outputs whole = run(call);
     int parts = 0;
     const Outputs apart = run_parts(f, call, [&](const OpCall& part) {
-      CHECK(part.op == (parts++ == 0 ? f.first : f.second));
+      CHECK(part.op == (parts == 0 ? f.first : f.second));
+      ++parts;
       CHECK(fusion_of(part) == nullptr);
       return run(part);
     });

@@ -255,7 +255,7 @@ TEST_CASE("amax is a tensor, over any dims") {
 
 TEST_CASE("assignment operators work in place, with gradients") {
   Tensor x = ones({2});
-  const Tensor same = x;
+  const Tensor same = x;  // NOLINT(performance-unnecessary-copy-initialization): x changes in place
   x += 3;
   x -= ones({2});
   x *= 4;
