@@ -63,8 +63,8 @@ SumTree sum_of(std::vector<SumTree> addends) {
   std::ranges::sort(addends, {}, &SumTree::first);
   int size = 0;
   for (const SumTree& t : addends) size += t.size;
-  const int first = addends.front().first;
-  return {.first = first, .size = size, .children = std::move(addends)};
+  // Initialisers run in their order. NOLINTNEXTLINE(bugprone-use-after-move)
+  return {.first = addends.front().first, .size = size, .children = std::move(addends)};
 }
 
 SumTree sum_in_turn(std::vector<SumTree> addends) {
