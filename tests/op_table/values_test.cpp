@@ -97,6 +97,8 @@ std::int64_t check_values(const std::vector<const Row*>& rows, Device device = D
         for (int l = 0; l < static_cast<int>(Layout::count_); ++l) {
           const auto layout = static_cast<Layout>(l);
           if (!chosen("GRADUAL_TEST_LAYOUTS", to_string(layout))) continue;  // sanitizers take long
+          // y and logsumexp are those of q, k and v as they were, not of their first rows repeated
+          if (row->op == OpId::flash_attention_backward && layout == Layout::expanded) continue;
           const auto inputs = lay_out(sample.inputs, layout, written_inputs(*row));
           if (!inputs) continue;
           const std::string where =

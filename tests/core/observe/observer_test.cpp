@@ -162,7 +162,7 @@ TEST_CASE("tracer: phase, op, shapes, dtypes, module, line, cause and time") {
   const Tensor z = y * 2;
   REQUIRE(lines.size() == 4);
   check_message(lines[0], {"forward", "cast", "[2, 2] f32 -> [2, 2] f16", "head", "observer_test.cpp:", "# amp",
-                           "1 underflow", " us"});
+                           "1 underflow", "s  #"});
   check_message(lines[2], {"matmul", "[2, 2] f16 x [2, 2] f16 -> [2, 2] f16", "head"});
   CHECK(!contains(lines[2], "#"));
   check_message(lines[3], {"mul", "[2, 2] f16 x 2 -> [2, 2] f16", " - "});
@@ -186,7 +186,7 @@ TEST_CASE("tracer: a step's call and a line for each of its parameters") {
   dispatch(OpId::sgd_step_, {&half, &rate, &none, &none, &none, &wide, &wide, &none, &none, &none},
            SgdAttrs{.lr = 0x1p-30, .update = {}}, SourceLocation::current());
   REQUIRE(lines.size() == 3);
-  check_message(lines[0], {"sgd_step_", "2 parameters", "observer_test.cpp:", " us", "1 subnormal"});
+  check_message(lines[0], {"sgd_step_", "2 parameters", "observer_test.cpp:", "s  !", "1 subnormal"});
   check_message(lines[1], {"[2] f16 x [2] f16 x none x none x none -> [2] f16", "1 subnormal"});
   check_message(lines[2], {"[3] f32 x [3] f32 x none x none x none -> [3] f32"});
   CHECK_FALSE(contains(lines[2], "subnormal"));

@@ -39,6 +39,7 @@ TEST_CASE("any and all, over all or some dims; NaN is not 0, and of nothing all 
 
 TEST_CASE("stddev is the root of the variance, with its gradient") {
   Tensor x = tensor({1.0, 2.0, 4.0, 8.0}).to(DType::f64);
+  x.set_requires_grad();
   CHECK(stddev(x).item() == doctest::Approx(3.0956959368344519));
   CHECK(stddev(x, {}, false, 0).item() == doctest::Approx(2.6809513236909));
   CHECK(autograd::gradcheck([](const std::vector<Tensor>& in) { return std::vector{stddev(in[0])}; }, {x}).ok);
@@ -83,7 +84,8 @@ TEST_CASE("flip, roll, repeat and chunk") {
   CHECK(chunk(x, 5, 1).size() == 3);
   CHECK_THROWS_WITH_AS(repeat(x, {2}), "repeat: [2] has fewer entries than [2, 3] has dims", Error);
   CHECK_THROWS_WITH_AS(chunk(x, 0), "chunk: count 0 is not allowed; it must be at least 1", Error);
-  const Tensor y = randn({2, 3}, {.dtype = DType::f64});
+  Tensor y = randn({2, 3}, DType::f64);
+  y.set_requires_grad();
   const auto f = [](const std::vector<Tensor>& in) {
     return std::vector{roll(flip(triu(in[0]), 0), 1, 1) * repeat(in[0], {1, 1})};
   };
