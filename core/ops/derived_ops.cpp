@@ -8,10 +8,8 @@
 namespace gradual {
 
 Tensor isnan(const Tensor& x, Loc loc) { return ne({x, loc}, x); }
-Tensor isinf(const Tensor& x, Loc loc) { return logical_or({eq({x, loc}, INFINITY), loc}, eq({x, loc}, -INFINITY)); }
-Tensor isfinite(const Tensor& x, Loc loc) {
-  return logical_and({gt({x, loc}, -INFINITY), loc}, lt({x, loc}, INFINITY));
-}
+Tensor isinf(const Tensor& x, Loc l) { return logical_or({eq({x, l}, INFINITY), l}, eq({x, l}, -INFINITY)); }
+Tensor isfinite(const Tensor& x, Loc l) { return logical_and({gt({x, l}, -INFINITY), l}, lt({x, l}, INFINITY)); }
 
 Tensor any(const Tensor& x, const Shape& dims, bool keepdim, Loc loc) {
   return ne({sum(ne({x, loc}, 0), dims, keepdim, loc), loc}, 0);
