@@ -1,7 +1,7 @@
 #include "rounded_gemm.h"
 
 #include "../../core/formats/accumulate_element.h"
-#include "../../core/support/throwf.h"
+#include "../../core/support/error.h"
 #include "gemm_element.h"
 
 namespace gradual::cuda {
@@ -66,7 +66,7 @@ template <int own> void start_with(const Accumulator& how, const Gemm& g, bool n
 
 void accumulate(const Accumulator& how, const Gemm& g, bool narrows) {
   if (how.group != 0 || how.rounding.mode == RoundingMode::stochastic)
-    throwf("accumulator {}: sums of groups and stochastic sums run on the CPU only", to_string(how));
+    throw_error("accumulator " + to_string(how) + ": sums of groups and stochastic sums run on the CPU only");
   // by RoundingMode
   static constexpr auto kRounded = {
       start_with<detail::kAligned>, start_with<1>, start_with<2>, start_with<3>, start_with<4>, start_with<5>};
