@@ -170,6 +170,7 @@ int run(const std::function<int(Communicator&)>& f) {
     std::fprintf(stderr, "rank %d of %d: %s\n", ranks->rank(), ranks->size(), e.what());
     std::fflush(stderr);
     ranks->abort(1);
+    return 1;  // not reached
   }
 }
 
