@@ -15,6 +15,18 @@ void on_signal(int signal) {
   if (asked == 0) asked = signal;
 }
 
+// The signals that the program was started to ignore (nohup, a shell's &), by bit. They are read before libraries are
+// initialised: UCX, which Open MPI 5 loads, installs a handler of SIGHUP then.
+unsigned long ignored = 0;
+void read_ignored(int, char**, char**) {
+  struct sigaction now {};
+  for (const int signal : {SIGINT, SIGTERM, SIGHUP})
+    if (sigaction(signal, nullptr, &now) == 0 && now.sa_handler == SIG_IGN) ignored |= 1ul << signal;
+}
+#ifdef __ELF__
+[[gnu::section(".preinit_array"), gnu::used]] void (*const read_first)(int, char**, char**) = read_ignored;
+#endif
+
 }  // namespace
 
 TableOptions table_options(bool wide) {
@@ -24,7 +36,7 @@ TableOptions table_options(bool wide) {
 
 void stop_on_signals() {
   for (const int signal : {SIGINT, SIGTERM, SIGHUP})
-    if (std::signal(signal, SIG_IGN) != SIG_IGN) std::signal(signal, on_signal);
+    std::signal(signal, (ignored >> signal & 1) != 0 ? SIG_IGN : on_signal);
   std::signal(SIGPIPE, on_signal);
 }
 
