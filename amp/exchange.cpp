@@ -5,21 +5,14 @@
 
 #include "../core/support/message_text.h"
 #include "../core/support/throwf.h"
+#include "recipe.h"
 
 namespace gradual::amp {
 namespace {
 
 Quantizer quantizer_from(const std::string& word) {
-  // equal steps, from -127 to 127: one exponent bit, and all codes are numbers
-  static const Format kInt8{.exponent_bits = 1, .mantissa_bits = 6, .bias = 0};
-  static const std::pair<const char*, Quantizer> kNamed[] = {
-      {"int8", {.format = kInt8, .scaling = {.kind = ScalingKind::tensor}}},
-      {"mxfp8", {.format = format("e4m3fn"), .scaling = {.kind = ScalingKind::block}}},
-      {"mxfp6", {.format = format("e2m3"), .scaling = {.kind = ScalingKind::block}}},
-      {"mxfp4", {.format = format("e2m1"), .scaling = {.kind = ScalingKind::block}}},
-      {"nvfp4", {.format = format("e2m1"), .scaling = {.kind = ScalingKind::nvfp4, .block = 16}}}};
-  for (const auto& [name, quantizer] : kNamed)
-    if (word == name) return quantizer;
+  for (const char* blocks : {"mxfp8", "mxfp6", "mxfp4", "nvfp4"})
+    if (word == blocks) return *recipe(word).quantization->forward_x;
   const Format f = format(word);
   if (f.bits() > 8) return {.format = f, .overflow = Overflow::ieee};
   return {.format = f, .scaling = {.kind = ScalingKind::tensor}};

@@ -48,8 +48,8 @@ class RuleContext {
   bool create_graph_, frees_;
 };
 
-// Gradients that several rules share. Calls a gradient op (relu_backward, gelu_backward) on the received gradient, whose
-// memory it may reuse, and a saved tensor.
+// Gradients that several rules share. Calls a gradient op (relu_backward, gelu_backward) on the received gradient,
+// whose memory it may reuse, and a saved tensor.
 Tensor times_slope(const RuleContext& c, OpId op, const Attrs& attrs, const Tensor& saved);
 // The received gradient times gelu's slope at x: one op, with the history of the composed form under create_graph.
 Tensor gelu_gradient(const RuleContext& c, const Tensor& x);

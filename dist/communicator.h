@@ -1,6 +1,6 @@
 // Communicators carry bytes between ranks: the processes of mpirun, NCCL's GPUs, threads of one process, or one process
-// alone. They compute nothing: sums are in dist/shard_sum.h and dist/rank_sum.h, in a fixed order, so that every backend
-// gives the same bits.
+// alone. They compute nothing: sums are in dist/shard_sum.h and dist/rank_sum.h, in a fixed order, so that every
+// backend gives the same bits.
 //
 //   int main() {
 //     return dist::run([](dist::Communicator& ranks) {
@@ -47,8 +47,8 @@ class Communicator : Pinned {
     virtual ~Transfer() = default;
     virtual void wait() = 0;  // Error that names a rank that was silent for timeout() seconds
   };
-  // Starts to send and to receive, without waiting. The n-th message from a to b meets b's n-th receipt from a and has
-  // its size. The memory is needed until wait() returns.
+  // Starts to send and to receive, without waiting. The n-th message that a sends to b is the n-th one that b
+  // receives from a; both name the same size. The memory is needed until wait() returns.
   virtual std::unique_ptr<Transfer> start(std::span<const Message> sent, std::span<const Message> received) = 0;
   void transfer(std::span<const Message> sent, std::span<const Message> received) { start(sent, received)->wait(); }
   // Ends all ranks with this status. Does not return.
@@ -90,8 +90,8 @@ std::unique_ptr<Communicator> world();
 // NCCL's ranks, one GPU each, which meet over another communicator (MPI's). It must outlive this one. Error in a build
 // without NCCL.
 std::unique_ptr<Communicator> nccl(Communicator& over, Device device);
-// Calls f(world()) and returns its result. If a rank throws, its message goes to stderr and all ranks end with status 1;
-// an exception of single() leaves this function.
+// Calls f(world()) and returns its result. If a rank throws, its message goes to stderr and all ranks end with status
+// 1; an exception of single() leaves this function.
 int run(const std::function<int(Communicator&)>& f);
 // Calls f on n threads of this process, each a rank. Rethrows the first exception; the other ranks then get an Error.
 void run_threads(int n, const std::function<void(Communicator&)>& f);

@@ -5,7 +5,9 @@
 //       amp::RecipeRun run(amp::recipe("amp-bf16"), model, optim::AdamWOptions{});
 //       dist::DataParallel parallel(ranks, run);
 //       for (const data::Batch& batch : loader)
-//         parallel.step(batch, [&](const data::Batch& part) { return cross_entropy(model(part.inputs), part.targets); });
+//         parallel.step(batch, [&](const data::Batch& part) {
+//           return cross_entropy(model(part.inputs), part.targets);
+//         });
 //       return 0;
 //     });
 //   }
@@ -17,9 +19,9 @@
 // rank makes all skip. A recipe with an exchange sums the ranks' gradients in low precision instead (rank_sum.h); those
 // bits depend on the number of ranks.
 //
-// Per shard: the statistics of batch norm (its running ones are the weighted mean over shards), and scales of quantizers
-// that follow from the present tensor. Shared: the histories of delayed scaling, which take the largest amax of all
-// shards. Bits do not depend on threads under set_deterministic(true).
+// Per shard: the statistics of batch norm (its running ones are the weighted mean over shards), and scales of
+// quantizers that follow from the present tensor. Shared: the histories of delayed scaling, which take the largest amax
+// of all shards. Bits do not depend on threads under set_deterministic(true).
 #pragma once
 
 #include <functional>
@@ -40,7 +42,8 @@ struct DataParallelOptions {
   int ranks_emulated = 0;  // of one process, for a recipe's exchange; 0: as many as there are
   DType sum = DType::f32;  // of the sums over shards; f64 for f64 parameters
   bool count = false;      // what the exchange's rounding does, for take_lost()
-  // Besides version, program, recipe, parameters and options, what must be the same on all ranks: {"data", ".."}.
+  // What else must be equal on all ranks, by name, for example {"data", "digits"}. Version, program, recipe, parameters
+  // and options are compared always.
   std::vector<std::pair<std::string, std::string>> facts = {};
 };
 

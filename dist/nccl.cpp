@@ -1,4 +1,4 @@
-// NCCL moves bytes from GPU to GPU: its sends and receipts alone, none of its sums.
+// NCCL moves bytes from GPU to GPU by sends and receives. Its own sums are not used.
 #include "backends.h"
 
 #ifdef GRADUAL_HAVE_NCCL

@@ -6,8 +6,8 @@
 //            number is rounded size() - 1 times.
 //   tree     rank 1 sends to 0, 3 to 2, ..; then 2 to 0, ..: about log2(size()) roundings of a sum.
 //
-// Then the owner of a sum rounds it (round_result) and sends it to all. With error feedback each rank keeps what its own
-// roundings took, once for each element, and adds it to its next gradient.
+// Then the owner of a sum rounds it (round_result) and sends it to all. With error feedback each rank keeps what its
+// own roundings took, once for each element, and adds it to its next gradient.
 //
 // A process may hold all ranks: then nothing is sent, and the bits are those of as many processes.
 #pragma once
@@ -35,7 +35,8 @@ class RankSum {
   // key: of stochastic rounding, the same on all ranks. unit: residuals are kept divided by it (a loss scale).
   Values sum(std::vector<Values> contributions, double factor, RandomKey key, double unit = 1);
 
-  // What error feedback keeps, for each held rank: of its gradient and (gather) of the sums that it owns. Empty at first.
+  // What error feedback keeps, for each held rank: of its gradient and (gather) of the sums that it owns. Empty at
+  // first.
   struct Residual {
     Values gradient, sums;
   };

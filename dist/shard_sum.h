@@ -50,8 +50,8 @@ template <class T> class TreeSum {
   std::vector<Node> nodes_;
 };
 
-// `own`: the tree of this rank's shards, part_of(shards, size, rank). Returns the sum over all shards on every rank. Each
-// rank sends and receives about 2 n numbers, if the tree's nodes are whole.
+// `own`: the tree of this rank's shards, part_of(shards, size, rank). Returns the sum over all shards on every rank.
+// Each rank sends and receives about 2 n numbers, if the tree's nodes are whole.
 template <class T> std::vector<T> sum_shards(Communicator& ranks, int shards, TreeSum<T> own);
 
 extern template class TreeSum<float>;

@@ -1,5 +1,5 @@
-// Data-parallel training: every process computes a part of each batch, and all end with the same parameters, to the bit,
-// for any number of processes.
+// Data-parallel training: every process computes a part of each batch, and all end with the same parameters, to the
+// bit, for any number of processes.
 //
 //   data_parallel                        one process
 //   mpirun -n 4 data_parallel            four; the last line is the same

@@ -4,7 +4,10 @@
 
 #include <algorithm>
 #include <cmath>
+#include <functional>
 #include <optional>
+#include <span>
+#include <tuple>
 
 #include "../amp/recipe.h"
 #include "../core/support/error.h"
@@ -42,28 +45,24 @@ std::vector<Summary> summaries(const std::vector<Result>& results) {
   return all;
 }
 
-using Operand = std::optional<Quantizer> amp::Quantization::*;
-constexpr Operand kOperands[] = {&amp::Quantization::forward_x, &amp::Quantization::forward_w,
-                                 &amp::Quantization::dgrad_dy,  &amp::Quantization::dgrad_w,
-                                 &amp::Quantization::wgrad_x,   &amp::Quantization::wgrad_dy};
+constexpr auto kOperands = std::span(amp::kQuantizerFields).first<6>();  // of the three products
 
 // f of the formats of all operands of products is the same in both, and both round all operands.
 template <class F> bool alike(const Summary& a, const Summary& b, F f) {
-  return a.quantization && b.quantization && std::ranges::all_of(kOperands, [&](Operand o) {
-           const auto &qa = (*a.quantization).*o, &qb = (*b.quantization).*o;
-           return qa && qb && f(qa->format) == f(qb->format);
+  return a.quantization && b.quantization && std::ranges::all_of(kOperands, [&](const amp::QuantizerField& o) {
+           const auto &qa = (*a.quantization).*o.quantizer, &qb = (*b.quantization).*o.quantizer;
+           return qa && qb && std::invoke(f, qa->format) == std::invoke(f, qb->format);
          });
 }
-int bits(const Format& f) { return 1 + f.exponent_bits + f.mantissa_bits; }
 bool scaled(const Summary& s) {
   return s.quantization && s.quantization->forward_x && s.quantization->forward_x->scaling.kind != ScalingKind::none;
 }
 // The most bits of an operand; 0: one is not rounded.
 int most_bits(const Summary& s) {
   int most = 0;
-  for (const Operand o : kOperands) {
-    if (!s.quantization || !((*s.quantization).*o)) return 0;
-    most = std::max(most, bits(((*s.quantization).*o)->format));
+  for (const amp::QuantizerField& o : kOperands) {
+    if (!s.quantization || !((*s.quantization).*o.quantizer)) return 0;
+    most = std::max(most, ((*s.quantization).*o.quantizer)->format.bits());
   }
   return most;
 }
@@ -172,12 +171,13 @@ std::vector<Conclusion> conclusions(const std::vector<Result>& results) {
       for (const Summary& b : all)
         if (&a != &b && better(a, b) && shows(a, b)) return told.push_back(&b), made.push_back(effect(a, b));
   };
-  const auto fields = [](const Format& f) { return std::pair(f.exponent_bits, f.mantissa_bits); };
+  const auto fields = [](const Format& f) { return std::tuple(f.exponent_bits, f.mantissa_bits, f.table); };
   const auto more_range = [](const Summary& a, const Summary& b) {
-    return a.quantization->forward_x->format.exponent_bits > b.quantization->forward_x->format.exponent_bits;
+    const Format &x = a.quantization->forward_x->format, &y = b.quantization->forward_x->format;
+    return !x.table && !y.table && x.exponent_bits > y.exponent_bits && y.exponent_bits > 1;  // no integers
   };
   pair([&](auto& a, auto& b) { return scaled(a) && !scaled(b) && alike(a, b, fields); }, scale_effect);
-  pair([&](auto& a, auto& b) { return !scaled(a) && !scaled(b) && alike(a, b, bits) && more_range(a, b); },
+  pair([&](auto& a, auto& b) { return !scaled(a) && !scaled(b) && alike(a, b, &Format::bits) && more_range(a, b); },
        range_effect);
   std::vector<Conclusion> failures;
   for (const Summary& s : all)

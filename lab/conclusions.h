@@ -1,5 +1,5 @@
-// What a comparison teaches, computed from its results: effects, each in one or two sentences, and the command that looks
-// closer.
+// What a comparison teaches, computed from its results: effects, each in one or two sentences, and the command that
+// looks closer.
 #pragma once
 
 #include <string>
@@ -10,9 +10,9 @@
 namespace gradual::lab {
 
 struct Conclusion {
-  // "failure": a recipe fails, and why. "scale": two recipes round to the same bits, and the one with scales does better.
-  // "range": as many bits without scales, parted otherwise between exponent and mantissa. "loss": fp32's accuracy, but not
-  // its loss. "narrowest": the fewest bits whose accuracy and loss are fp32's.
+  // "failure": a recipe fails, and why. "scale": two recipes round to the same bits, and the one with scales does
+  // better. "range": as many bits without scales, parted otherwise between exponent and mantissa. "loss": fp32's
+  // accuracy, but not its loss. "narrowest": the fewest bits whose accuracy and loss are fp32's.
   std::string effect = {}, sentence = {}, command = {};
 };
 

@@ -7,6 +7,7 @@
 #include "../core/files/atomic_file.h"
 #include "../core/files/input_file.h"
 #include "../core/support/error.h"
+#include "run.h"
 
 namespace gradual::lab {
 namespace {
@@ -33,6 +34,10 @@ bool contains(const std::vector<Result>& results, const Result& run) {
 }
 
 }  // namespace
+
+Existing existing(const Options& o) {
+  return o.resume ? Existing::resume : o.overwrite ? Existing::overwrite : Existing::refuse;
+}
 
 Folder::Folder(std::string path, Existing existing) : path_(std::move(path)) {
   if (path_.empty()) return;
@@ -74,6 +79,19 @@ void Folder::write(const std::vector<Result>& results, const std::vector<Result>
 std::vector<Result> Folder::finished() const {
   const std::string file = path_ + kFinished;
   return fs::exists(file) ? results_from_json(read_file(file), file) : std::vector<Result>();
+}
+
+bool is_finished(const Result& r, const amp::Recipe& recipe, std::uint64_t seed, const Options& o,
+                 const LabData& data) {
+  return r.recipe == recipe.name && r.seed == static_cast<std::int64_t>(seed) && r.model == o.model_name &&
+         r.data == data.name && r.status != "interrupted";
+}
+
+const Result* finished_run(const std::vector<Result>& results, const amp::Recipe& recipe, std::uint64_t seed,
+                           const Options& o, const LabData& data) {
+  for (const Result& r : results)
+    if (is_finished(r, recipe, seed, o, data) && r.settings == settings(recipe, o)) return &r;
+  return nullptr;
 }
 
 std::vector<Result> load_results(const std::string& folder) {

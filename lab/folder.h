@@ -4,12 +4,14 @@
 #include <string>
 #include <vector>
 
-#include "result.h"
+#include "lab.h"
 
 namespace gradual::lab {
 
 // What becomes of the results that a folder holds already.
 enum class Existing : std::uint8_t { refuse, resume, overwrite };
+
+Existing existing(const Options& options);
 
 class Folder {
  public:
@@ -27,6 +29,13 @@ class Folder {
  private:
   std::string path_;
 };
+
+// True if a run of these has ended, with any settings.
+bool is_finished(const Result& result, const amp::Recipe& recipe, std::uint64_t seed, const Options& options,
+                 const LabData& data);
+// The run of these with the same settings that has ended; null: there is none.
+const Result* finished_run(const std::vector<Result>& results, const amp::Recipe& recipe, std::uint64_t seed,
+                           const Options& options, const LabData& data);
 
 // The results in a folder, also those of earlier versions. Curves and histograms come from checkpoints/finished.json;
 // without that file results have none. Error if there is no results.json.

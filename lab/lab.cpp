@@ -36,25 +36,6 @@ void check_options(const std::vector<amp::Recipe>& recipes, const Options& o) {
 
 using Results = std::vector<Result>;
 
-Existing existing(const Options& o) {
-  return o.resume ? Existing::resume : o.overwrite ? Existing::overwrite : Existing::refuse;
-}
-
-// True if a run of these was finished, with any settings.
-bool is_finished(const Result& r, const amp::Recipe& recipe, std::uint64_t seed, const Options& o,
-                 const LabData& data) {
-  return r.recipe == recipe.name && r.seed == static_cast<std::int64_t>(seed) && r.model == o.model_name &&
-         r.data == data.name && r.status != "interrupted";
-}
-
-// A finished run of the same settings.
-const Result* find(const std::vector<Result>& results, const amp::Recipe& recipe, std::uint64_t seed, const Options& o,
-                   const LabData& data) {
-  for (const Result& r : results)
-    if (is_finished(r, recipe, seed, o, data) && r.settings == settings(recipe, o)) return &r;
-  return nullptr;
-}
-
 // A comparison while it runs.
 class Comparison {
  public:
@@ -100,7 +81,7 @@ class Comparison {
     const auto s = static_cast<std::uint64_t>(seed);
     const std::string checkpoint = folder_.checkpoint(recipe.name, s);
     const bool saved = options_.resume && !checkpoint.empty() && fs::exists(checkpoint);
-    const Result* done = find(before_, recipe, s, options_, data_);
+    const Result* done = finished_run(before_, recipe, s, options_, data_);
     if (done && !saved) return into.push_back(*done);  // with a checkpoint it is finished, but not explained
     if (options_.stop && options_.stop()) return;
     for (const Result& b : before_)

@@ -57,9 +57,7 @@ std::string lock_of(const std::string& checkpoint) { return checkpoint + ".lock"
 
 void begin_shared(const std::vector<amp::Recipe>& recipes, const std::string& out, const Options& options) {
   if (out.empty()) throw_error("shared runs need a folder, --out");
-  const Folder folder(out, options.resume      ? Existing::resume
-                           : options.overwrite ? Existing::overwrite
-                                               : Existing::refuse);
+  const Folder folder(out, existing(options));
   if (!options.resume) folder.clear();
   remove_locks(recipes, out, options);
 }
@@ -79,12 +77,7 @@ void train_shared(const MakeModel& make_model, const LabData& data, const std::v
              const Claim claim(lock_of(checkpoint), false);
              if (!claim.held() || claim.done()) return;
              const bool saved = fs::exists(checkpoint);
-             const auto finished = [&](const Result& r) {
-               return r.recipe == recipe.name && r.seed == static_cast<std::int64_t>(seed) &&
-                      r.settings == settings(recipe, options) && r.model == options.model_name && r.data == data.name &&
-                      r.status != "interrupted";
-             };
-             if (!saved && std::ranges::any_of(before, finished)) return;
+             if (!saved && finished_run(before, recipe, seed, options, data)) return;
              Run run(make_model, data, recipe, seed, options);
              if (recipe.name == first && seed == 0) run.want_what_if();
              if (saved) run.load(checkpoint);

@@ -1,7 +1,7 @@
 // The runs of a comparison shared out over processes: ranks of mpirun, or several on one machine. They share the folder
-// `out` and nothing else. Each process takes runs that nobody trains, until none is left; compare() with resume then
-// finds their checkpoints and writes the results that one process would have written. A process that dies leaves the
-// checkpoint of its last epoch, from which compare() goes on.
+// `out` and nothing else. Each process trains the next run that no other process trains, until none is left. Then
+// compare() with resume finds their checkpoints and writes the results that one process would have written. A process
+// that dies leaves the checkpoint of its last epoch, from which compare() goes on.
 #pragma once
 
 #include <string>
@@ -11,8 +11,8 @@
 
 namespace gradual::lab {
 
-// Makes the folder and, without options.resume, removes what earlier comparisons left in it. Error as of compare(). By one process, before the
-// others begin.
+// Makes the folder and, without options.resume, removes what earlier comparisons left in it. One process calls this
+// before the others begin. Errors as in compare().
 void begin_shared(const std::vector<amp::Recipe>& recipes, const std::string& out, const Options& options);
 // Trains runs until all are trained or taken. Errors as in check(); also for options.trace and options.profile.
 void train_shared(const MakeModel& make_model, const LabData& data, const std::vector<amp::Recipe>& recipes,

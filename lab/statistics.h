@@ -21,10 +21,10 @@ using Pairs = std::vector<std::pair<const Result*, const Result*>>;
 Pairs pairs_with_fp32(const std::vector<Result>& results, const std::vector<Result>& references,
                       const std::string& recipe);
 
-// The mean difference of test accuracies (0 to 1) and half its interval of 95%. One seed: of the difference of two shares
-// of as many test samples (normal approximation). Several: of the mean of paired differences, whose variance is drawn
-// towards that of one seed with the weight of four seeds (a moderated t: Smyth 2004), for a few seeds say little of it.
-// pairs is not empty.
+// The mean difference of test accuracies (0 to 1) and half its interval of 95%. pairs is not empty. With one seed: the
+// difference of two shares of as many test samples (normal approximation). With several: the mean of paired
+// differences. A few seeds estimate its variance badly, so the variance of one seed is added with the weight of four
+// seeds (a moderated t: Smyth 2004).
 Difference accuracy_difference(const Pairs& pairs);
 // Of test losses: the mean of paired differences and half the interval of Student's t; NaN for one pair.
 Difference loss_difference(const Pairs& pairs);

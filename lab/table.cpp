@@ -14,12 +14,7 @@ namespace {
 // The runs of a recipe.
 struct Row {
   std::vector<const Result*> runs = {};
-  Spread of(double Result::*field) const {
-    std::vector<double> values;
-    for (const Result* r : runs) values.push_back(r->*field);
-    return spread(values);
-  }
-  Spread of(std::int64_t Result::*field) const {
+  template <class T> Spread of(T Result::*field) const {
     std::vector<double> values;
     for (const Result* r : runs) values.push_back(static_cast<double>(r->*field));
     return spread(values);

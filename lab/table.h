@@ -9,8 +9,9 @@
 namespace gradual::lab {
 
 struct TableOptions {
-  // All columns and every finding; otherwise at most 80 columns: verdict, accuracy, its difference from fp32, underflow,
-  // the layer that loses most, and what the comparison teaches (conclusions.h). Findings follow if cures were tried.
+  // All columns and every finding; otherwise at most 80 columns: verdict, accuracy, its difference from fp32,
+  // underflow, the layer that loses most, and what the comparison teaches (conclusions.h). Findings follow if cures
+  // were tried.
   bool wide = true;
   bool colour = false;  // ANSI colours for the verdicts
 };

@@ -85,9 +85,8 @@ std::string verdict(const Results& results, const Results& references, const Res
   if (base->status == "diverged" || hardly_learned(*base)) return where_fp32_fails(r, *base, own);
   if (!own.empty()) return failure(own);
   if (learned_nothing(r, *base)) return failure("no learning");
-  const Pairs pairs = pairs_with_fp32(results, references, r.recipe);
-  if (pairs.empty()) return failure("no learning");
-  const Difference d = accuracy_difference(pairs);
+  if (!r.difference) return failure("no learning");
+  const Difference d = *r.difference;
   if (d.mean < -d.half) return failure(fmt::format("worse by {:.1f} points", -100 * d.mean));
   return fmt::format("matches fp32 ({:+.1f} points, within {:.1f})", 100 * d.mean, 100 * d.half);
 }
@@ -118,10 +117,10 @@ const Result* baseline(const Results& results, const Results& references, const 
 
 void judge(std::vector<Result>& results, const std::vector<Result>& references) {
   for (Result& r : results) {
+    const Pairs pairs = is_baseline(r) ? Pairs() : pairs_with_fp32(results, references, r.recipe);
+    r.difference = pairs.empty() ? std::nullopt : std::optional(accuracy_difference(pairs));
+    r.loss_difference = pairs.empty() ? std::nullopt : std::optional(loss_difference(pairs));
     r.verdict = verdict(results, references, r);
-    const Pairs pairs = pairs_with_fp32(results, references, r.recipe);
-    r.difference = is_baseline(r) || pairs.empty() ? std::nullopt : std::optional(accuracy_difference(pairs));
-    r.loss_difference = is_baseline(r) || pairs.empty() ? std::nullopt : std::optional(loss_difference(pairs));
   }
   for (Result& r : results) {
     if (r.verdict.starts_with("matches") || r.verdict == "baseline") r.findings.clear();

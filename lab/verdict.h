@@ -18,8 +18,9 @@ namespace gradual::lab {
 //   diverged         its loss or its parameters are not finite; the step is the first from which on they stay so
 //   not precision    it fails, and fp32 fails too, or the data or the code is to blame
 //   interrupted      it was stopped, or before fp32 was trained
-// A run is compared with fp32's of the same seed, in `results` or in `references` (of a comparison without fp32), and the
-// difference is set; the interval is that of accuracy_difference() in statistics.h. Findings stay where a run fails.
+// A run is compared with fp32's of the same seed, in `results` or in `references` (of a comparison without fp32), and
+// the difference is set; the interval is that of accuracy_difference() in statistics.h. Findings stay where a run
+// fails.
 void judge(std::vector<Result>& results, const std::vector<Result>& references = {});
 
 // True if a run of that verdict has something to explain.

@@ -115,9 +115,9 @@ class Module {
   void set_hook(ModuleHook hook) { hook_ = std::move(hook); }  // null: none
   bool has_hooks() const { return hook_ || !forward_hooks_.empty(); }
 
-  // Sequential and TransformerBlock use these to run two adjacent layers as one fused op (core/ops/fusions.h). A class derived from a layer
-  // may compute something else, so the library's layers answer only for their exact type (only()). The op of one input
-  // that this module computes, with its attributes; none by default.
+  // Sequential and TransformerBlock use these to run two adjacent layers as one fused op (core/ops/fusions.h). A class
+  // derived from a layer may compute something else, so the library's layers answer only for their exact type (only()).
+  // The op of one input that this module computes, with its attributes; none by default.
   virtual std::optional<std::pair<OpId, Attrs>> as_op() const { return std::nullopt; }
   // The last op of forward, if forward_fused can run a fusion in its place; none by default.
   virtual std::optional<OpId> ends_in() const { return std::nullopt; }

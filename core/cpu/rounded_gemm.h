@@ -10,7 +10,8 @@ namespace gradual::cpu {
 // c += a b by the accumulator's definition (core/formats/accumulator.h). Each element's sum starts at zero; the
 // finished sum and the old c are added exactly and rounded once to f32. `narrows`: the caller rounds c to a narrower
 // dtype, so c is rounded to odd, which makes both roundings equal to one (Boldo and Melquiond 2005).
-// Stochastic rounding numbers the elements of c, row by row: g's first one is first_element, and g has a row of `across`.
+// Stochastic rounding numbers the elements of c, row by row: g's first one is first_element, and g has a row of
+// `across`.
 void accumulate(const Accumulator& how, const Gemm<float>& g, bool narrows, std::int64_t first_element = 0,
                 std::int64_t across = 0);
 

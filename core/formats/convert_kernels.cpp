@@ -120,8 +120,8 @@ template <bool kHalf> [[gnu::target("avx2,f16c")]] inline void stream_line_avx2(
     _mm256_stream_si256(reinterpret_cast<__m256i*>(codes + 2 * i), codes_of_16);
   }
 }
-// Streams four quarters of the array side by side: more cache lines are then in flight than the prefetcher fetches for
-// one.
+// Converts the four quarters of the array in turn, a line each: the processor prefetches each quarter apart, so that
+// more cache lines are loaded at the same time.
 template <bool kHalf> [[gnu::target("avx2,f16c")]] void stream_avx2(const float* in, char* codes, std::int64_t n) {
   const std::int64_t quarter = n / 128 * 32;
   for (std::int64_t i = 0; i < quarter; i += 32)

@@ -48,8 +48,8 @@ struct Format {
   bool has_negative_zero = true;
   bool subnormals = true;  // false: a rounded result below min_normal() becomes zero
   bool has_zero = true;    // false: code 0 has the value 2^-bias, as in e8m0fnu
-  // Not null: the format is this list of values (format_table.h), and the fields above say nothing. Its smallest positive
-  // value counts as normal. GPUs and accumulators take no such format.
+  // Not null: the format is this list of values (format_table.h), and the fields above say nothing. Its smallest
+  // positive value counts as normal. GPUs and accumulators take no such format.
   const ValueTable* table = nullptr;
 
   // The IEEE form of eXmY: bias 2^(X-1) - 1, Inf, NaN, -0 and subnormals. A format without mantissa bits has no Inf,
@@ -83,8 +83,8 @@ struct Format {
 void check_valid(const Format& format);
 
 // The format with this name: a name of named_formats() or table_formats(), OCP's "e2m1", "e2m3" or "e3m2", "eXmY" for
-// Format::ieee(X, Y), "qI.F" and "uqI.F" for fixed point with and without a sign, "intN" and "uintN" for integers with N
-// bits in all. Error that lists the names for any other text.
+// Format::ieee(X, Y), "qI.F" and "uqI.F" for fixed point with and without a sign, "intN" and "uintN" for integers with
+// N bits in all. Error that lists the names for any other text.
 Format format(std::string_view name);
 // The format's name: "eXmY" for an IEEE form, "qI.F" for fixed point, a list of the fields for a format without a name.
 std::string to_string(const Format& format);

@@ -84,8 +84,8 @@ double posit(std::uint32_t code, int bits, int es) {
   return std::ldexp(1 + fraction, (first ? run - 1 : -run) * (1 << es) + exponent);
 }
 
-// Linear takums (Hunhold 2024): sign, direction, 3 bits of regime, characteristic, fraction; codes of fewer than 12 bits
-// stand for longer ones that end in zeros.
+// Linear takums (Hunhold 2024): sign, direction, 3 bits of regime, characteristic, fraction; codes of fewer than 12
+// bits stand for longer ones that end in zeros.
 double takum(std::uint32_t code, int bits) {
   const std::uint32_t sign = 1u << (bits - 1);
   if (code == 0) return 0;
@@ -136,8 +136,8 @@ ValueTable with_sign(ValueTable t, const std::vector<std::pair<float, std::uint3
 // Half way between the logarithms; next to zero half of the value.
 double geometric(double a, double b) { return a == 0 || b == 0 ? (a + b) / 2 : std::copysign(std::sqrt(a * b), a); }
 
-// HiFloat8 (Luo et al. 2024): a prefix of 2 to 4 bits tells how many bits of exponent follow, in sign and magnitude with
-// a hidden leading one; 3 to 1 bits of mantissa.
+// HiFloat8 (Luo et al. 2024): a prefix of 2 to 4 bits tells how many bits of exponent follow, in sign and magnitude
+// with a hidden leading one; 3 to 1 bits of mantissa.
 ValueTable hif8() {
   std::vector<std::pair<float, std::uint32_t>> positive;
   for (std::uint32_t m = 1; m < 8; ++m) positive.emplace_back(std::ldexp(1.0F, static_cast<int>(m) - 23), m);

@@ -13,8 +13,8 @@
 
 namespace gradual {
 
-// The fields that are left empty follow from the values. Every value is a number of f32 of at least 2^-126 in magnitude,
-// or zero.
+// The fields that are left empty follow from the values. Every value is a number of f32 of at least 2^-126 in
+// magnitude, or zero.
 struct ValueTable {
   std::string name;
   std::string about = {};

@@ -1,4 +1,5 @@
-// Functions that are made of other ops and have no row: amp and the tape see the parts. Names and meaning are PyTorch's.
+// Functions that are made of other ops and have no row: amp and the tape see the parts. Names and meaning are
+// PyTorch's.
 #pragma once
 
 #include <vector>

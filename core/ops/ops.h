@@ -34,9 +34,9 @@ class Operand {
   static const Tensor& none();
 };
 
-// Elementwise, any shape: neg abs sign floor ceil round (ties to even) trunc exp exp2 expm1 log log2 log1p sqrt rsqrt reciprocal square sin cos tanh sigmoid erf relu silu
-// softplus logical_not clone. Floats compute in f32 (f64 in f64) and round once; integers give f32 if the result must
-// be a float.
+// Elementwise, any shape: neg abs sign floor ceil round (ties to even) trunc exp exp2 expm1 log log2 log1p sqrt rsqrt
+// reciprocal square sin cos tanh sigmoid erf relu silu softplus logical_not clone. Floats compute in f32 (f64 in f64)
+// and round once; integers give f32 if the result must be a float.
 #define GRADUAL_UNARY_OP(name, ...) Tensor name(const Tensor& x, Loc loc = Loc::current());
 // The same with a number: leaky_relu(x, slope).
 #define GRADUAL_UNARY_NUMBER_OP(name, kind, rule, option, standard) \

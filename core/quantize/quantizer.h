@@ -72,17 +72,17 @@ template <> inline constexpr std::string_view kEnumNames<ScaleOracle>[] = {"tran
 struct Scaling {
   ScalingKind kind = ScalingKind::none;
   double value = 1;  // fixed: the factor of the source
-  // tensor, row, delayed, block with f32 scales: the scale is 2^margin smaller. Where rounding may go up and overflow is
-  // not saturated, a scale of tensor, row or block takes the largest element to the largest value at most.
+  // tensor, row, delayed, block with f32 scales: the scale is 2^margin smaller. Where rounding may go up and overflow
+  // is not saturated, a scale of tensor, row or block takes the largest element to the largest value at most.
   double margin = 0;
   bool power_of_two = false;  // tensor, row, block with f32 scales: the scale is rounded down to a power of two
   int history = 1024;         // delayed: the number of amaxes kept, at least 1
   bool most_recent = false;   // delayed: the scale follows from the last amax, not from the largest one kept
   int block = 32;             // block, nvfp4: elements per block, at least 1; zeros pad a smaller last block
   bool square = false;        // block, nvfp4: tiles of block x block elements
-  // block: not 0: parts of a block, at whose elements' magnitude their scale is that of the block or twice it, so that the
-  // block's is half as large (Rouhani et al. 2023, shared microexponents; HiFloat4). Parts of parts double again. Each
-  // size divides the one before it. CPU only; a QuantizedTensor has one scale for each innermost part.
+  // block: not 0: parts of a block, at whose elements' magnitude their scale is that of the block or twice it, so that
+  // the block's is half as large (Rouhani et al. 2023, shared microexponents; HiFloat4). Parts of parts double again.
+  // Each size divides the one before it. CPU only; a QuantizedTensor has one scale for each innermost part.
   int part = 0, inner_part = 0;
   ScaleFormat scale = ScaleFormat::e8m0;  // block
   // nvfp4, and block with coded scales: signed or not, with a zero and at most 2^64 (nvfp4). nvfp4 keeps e4m3fn on GPUs

@@ -86,8 +86,8 @@ struct WhatIf {
 
 // x is a floating tensor of any sizes on any device. A product with a power of two is exact and rounded once. The sweep
 // has only scales at which the format with a shifted bias is a valid Format (see check_valid(Format)); formats with
-// f32's exponents have the scale 1 only. A table (format_table.h) is swept as max / amax is: the product with a scale may
-// round where it leaves the normal numbers.
+// f32's exponents have the scale 1 only. A table (format_table.h) is swept as max / amax is: the product with a scale
+// may round where it leaves the normal numbers.
 WhatIf what_if(const Tensor& x, const WhatIfOptions& options = {});
 // A table with one line per format.
 std::string to_string(const WhatIf& w);

@@ -10,7 +10,7 @@ namespace gradual {
 
 namespace {
 
-// A block holds the Storage and, if there are at most kBeside of them, its bytes, aligned like any block.
+// A block holds the Storage. Its bytes follow in the same block if they are at most kBeside, aligned like a block.
 constexpr std::size_t kHeader = (sizeof(Storage) + 63) & ~std::size_t{63};
 constexpr std::size_t kBeside = 4096;
 

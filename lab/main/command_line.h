@@ -18,11 +18,13 @@ std::optional<int> parse(CLI::App& app, int argc, char** argv);
 // The texts between commas, without surrounding spaces.
 std::vector<std::string> split_names(const std::string& text);
 
-// Sets of recipes by name. story: recipes that differ, each for a reason. classic: those of the texts on mixed precision.
+// Sets of recipes by name. story: recipes that differ, each for a reason. classic: those of the texts on mixed
+// precision.
 inline constexpr const char* kStory = "fp32,amp-fp16,bf16-pure,fp16-pure,fp8-current,e5m2,e4m3,mxfp6,e3m2,mxfp4";
 inline constexpr const char* kClassic = "fp32,tf32,fp16-pure,bf16-pure,fp16-master,bf16-master,amp-fp16,amp-bf16";
 
-// "fp32, e4m2, FILE.json", "story", "classic" or "all": the recipes. Error for an unknown one, for one that is listed twice, and for none.
+// "fp32, e4m2, FILE.json", "story", "classic" or "all": the recipes. Error for an unknown one, for one that is listed
+// twice, and for none.
 std::vector<amp::Recipe> recipes_for(const std::string& names);
 
 void at_least(std::int64_t least, const char* option, std::int64_t given);

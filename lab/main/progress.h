@@ -9,8 +9,9 @@
 
 namespace gradual::lab {
 
-// One line per run on stderr, redrawn in place on a terminal; otherwise one line when a run ends, and every ten seconds.
-// Each tells how long the rest takes at the speed so far, and a comparison of more than a minute says so at its start.
+// One line per run on stderr, redrawn in place on a terminal; otherwise one line when a run ends, and every ten
+// seconds. Each tells how long the rest takes at the speed so far, and a comparison of more than a minute says so at
+// its start.
 class ProgressBar {
  public:
   // lines: never redrawn in place.

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# ranks.sh MPIEXEC RANKS ALONE PROGRAM ARGUMENT...: runs the program as one process, with the arguments ALONE as well, and
-# as RANKS ranks. The last lines of both must be equal.
+# ranks.sh MPIEXEC RANKS ALONE PROGRAM ARGUMENT...: runs the program as one process, with the arguments ALONE as well,
+# and as RANKS ranks. The last lines of both must be equal.
 set -euo pipefail
 
 mpiexec=$1 ranks=$2 alone=$3

@@ -166,7 +166,7 @@ template <class T> void check_table(const ValueTable& t, const Rounder& r, const
 TEST_CASE("the values of named formats are those of gfloat, bitsandbytes and the papers") {
   int checked = 0;
   for (const auto& [name, values] : golden("values")) {
-    const bool twos_complement = name == "mxint8-twos-complement";  // -2, its code 80, is no value of ours
+    const bool twos_complement = name == "mxint8-twos-complement";  // code 80, -2, is left out here
     const Format f = format(twos_complement ? "mxint8" : name);
     for (std::size_t c = 0; c < values.size(); ++c) {
       const auto code = static_cast<std::uint32_t>(c);
