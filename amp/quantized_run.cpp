@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <limits>
 
 #include "../autograd/grad_mode.h"
 #include "../core/ops/ops.h"
@@ -29,8 +28,7 @@ void store_finite(const Tensor& gradient, const Quantizer& q, CastTally* tally) 
   if (here && !finite) return;
   if (finite && tally) o.stats = {&tally->counts, &tally->exponents}, o.scaled_exponents = true;
   const Tensor rounded = fake_quantize(gradient, q, o);
-  const double most = std::numeric_limits<double>::infinity();
-  gradient.copy_(here ? rounded : where(lt(absmax_tensor(gradient), most), rounded, gradient));
+  gradient.copy_(here ? rounded : where(lt(absmax_tensor(gradient), HUGE_VAL), rounded, gradient));
 }
 
 // Calls f(the module's quantisation, its path, parameter) for parameters of at least two dims.

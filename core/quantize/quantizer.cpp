@@ -216,15 +216,9 @@ template <class F> void for_scaled(const Rows& x, const Grid& g, const QuantizeO
 }
 
 device::RoundingPass pass_of(const Rows& x, const Grid& g, const Quantizer& q, const QuantizeOptions& o) {
-  const Scaling& scaling = q.scaling;
-  const bool coded = scaling.kind == ScalingKind::block && scaling.scale == ScaleFormat::coded;
-  const bool other = scaling.kind == ScalingKind::nvfp4 && scaling.scale_format != Scaling().scale_format;
-  if (q.format.table || g.searched || scaling.part != 0 || coded || other)
-    throwf(
-        "quantizer to {}: tables of values, coded scales but nvfp4's e4m3fn, parts of blocks and searched scales run "
-        "on "
-        "the CPU only",
-        to_string(q.format));
+  if (cpu_only(q))
+    throwf("quantizer to {}: tables, parts of blocks, searched and coded scales (but nvfp4's) run on the CPU only",
+           to_string(q.format));
   device::RoundingPass pass;
   static_cast<detail::ScaleGrid&>(pass) = g;
   Shape sizes = x.sizes, strides = x.strides;
@@ -317,6 +311,13 @@ detail::ScaleSpec detail::scale_spec(const Quantizer& q) {
   const bool four = s.rule == ScaleRule::four_over_six;
   spec.largest_scale = static_cast<float>(four ? std::exp2(s.scale_format.max_exponent()) : s.scale_format.max());
   return spec;
+}
+
+bool cpu_only(const Quantizer& q) {
+  const Scaling& s = q.scaling;
+  const bool coded = s.kind == ScalingKind::block && s.scale == ScaleFormat::coded;
+  const bool other = s.kind == ScalingKind::nvfp4 && s.scale_format != Scaling().scale_format;
+  return q.format.table || searches(s.rule) || s.part != 0 || coded || other;
 }
 
 void check_valid(const Quantizer& q) {

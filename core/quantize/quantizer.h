@@ -104,6 +104,8 @@ struct Quantizer {
 };
 // Throws Error that names the wrong field and what is allowed.
 void check_valid(const Quantizer& quantizer);
+// True if GPUs refuse it: tables of values, parts of blocks, searched scales, coded ones but nvfp4's in e4m3fn.
+bool cpu_only(const Quantizer& quantizer);
 // A description: "e4m3fn, one delayed scale a tensor (history 1024, max)".
 std::string describe(const Quantizer& quantizer);
 

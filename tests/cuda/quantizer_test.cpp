@@ -115,12 +115,15 @@ Result run(const Tensor& x, const Quantizer& q, int axis, bool scaled_exponents)
 void check_same(const Tensor& x, const Quantizer& q, int axis, bool scaled_exponents) {
   INFO(describe(q) << " " << to_string(q.overflow) << " of " << to_string(x.sizes()) << " " << to_string(x.dtype())
                    << ", axis " << axis);
+  // Of a NaN times a scale that is NaN the sign is unspecified. torchao's scales of blocks with NaN make such a NaN of Inf.
+  const bool no_sign = q.scaling.kind == ScalingKind::block && q.scaling.oracle == ScaleOracle::torchao;
+  const auto comparable = [&](const Tensor& t) { return no_sign && t.is_floating() ? where(t != t, NAN, t) : t; };
   const Result cpu = run(x, q, axis, scaled_exponents), gpu = run(x.to(Device::cuda()), q, axis, scaled_exponents);
   for (std::size_t i = 0; i < cpu.tensors.size(); ++i) {
     INFO("result " << i);
     if (!cpu.tensors[i].defined() && gpu.tensors[i].defined()) CHECK(gpu.tensors[i].item() == 1);
     else REQUIRE(cpu.tensors[i].defined() == gpu.tensors[i].defined());
-    if (cpu.tensors[i].defined()) CHECK(same_bits(cpu.tensors[i], gpu.tensors[i]));
+    if (cpu.tensors[i].defined()) CHECK(same_bits(comparable(cpu.tensors[i]), comparable(gpu.tensors[i])));
   }
   CHECK(cpu.counts == gpu.counts);
   CHECK(cpu.exponents.bins == gpu.exponents.bins);

@@ -3,6 +3,7 @@
 
 #include <doctest/doctest.h>
 
+#include <gradual/amp/recipe.h>
 #include <gradual/core/tensor/tensor.h>
 #include <gradual/cuda/cuda.h>
 
@@ -25,6 +26,14 @@ inline bool have_gpu() {
   }
   MESSAGE("skipped: " << cuda::why_not());
   return false;
+}
+
+// Whether GPUs take all quantizers of the recipe.
+inline bool runs_on_gpu(const amp::Recipe& recipe) {
+  return !recipe.quantization || std::ranges::none_of(amp::kQuantizerFields, [&](const amp::QuantizerField& f) {
+    const auto& q = (*recipe.quantization).*f.quantizer;
+    return q && cpu_only(*q);
+  });
 }
 
 inline std::vector<double> numbers(const Tensor& t) { return t.to(Device::cpu()).to_vector<double>(); }
