@@ -99,9 +99,11 @@ std::vector<Result> load_results(const std::string& folder) {
   if (!fs::is_regular_file(file)) throw_error("the folder " + folder + " holds no results.json of a comparison");
   std::vector<Result> results = results_from_json(read_file(file), file);
   if (!fs::is_regular_file(whole)) return results;
-  for (Result& with_curves : results_from_json(read_file(whole), whole))
-    for (Result& r : results)
-      if (same_run(r, with_curves) && r.status == with_curves.status) r = std::move(with_curves);
+  for (Result& whole_run : results_from_json(read_file(whole), whole)) {
+    const auto r = std::ranges::find_if(
+        results, [&](const Result& r) { return same_run(r, whole_run) && r.status == whole_run.status; });
+    if (r != results.end()) *r = std::move(whole_run);
+  }
   return results;
 }
 
