@@ -29,8 +29,9 @@ bool same_run(const Result& a, const Result& b) {
   return a.recipe == b.recipe && a.seed == b.seed && a.model == b.model && a.data == b.data;
 }
 
-bool contains(const std::vector<Result>& results, const Result& run) {
-  return std::ranges::any_of(results, [&](const Result& r) { return same_run(r, run); });
+// The run among the results; their end: it is not there.
+auto find_run(std::vector<Result>& results, const Result& run) {
+  return std::ranges::find_if(results, [&](const Result& r) { return same_run(r, run); });
 }
 
 }  // namespace
@@ -72,7 +73,7 @@ void Folder::write(const std::vector<Result>& results, const std::vector<Result>
   write_file_atomically(path_ + "/report.html", report_html(results));
   std::vector<Result> known = results;
   for (const Result& u : unlisted)
-    if (!contains(known, u)) known.push_back(u);
+    if (find_run(known, u) == known.end()) known.push_back(u);
   write_file_atomically(path_ + kFinished, results_json(known, true));
 }
 
@@ -99,11 +100,8 @@ std::vector<Result> load_results(const std::string& folder) {
   if (!fs::is_regular_file(file)) throw_error("the folder " + folder + " holds no results.json of a comparison");
   std::vector<Result> results = results_from_json(read_file(file), file);
   if (!fs::is_regular_file(whole)) return results;
-  for (Result& whole_run : results_from_json(read_file(whole), whole)) {
-    const auto r = std::ranges::find_if(
-        results, [&](const Result& r) { return same_run(r, whole_run) && r.status == whole_run.status; });
-    if (r != results.end()) *r = std::move(whole_run);
-  }
+  for (Result& run : results_from_json(read_file(whole), whole))
+    if (const auto at = find_run(results, run); at != results.end() && at->status == run.status) *at = std::move(run);
   return results;
 }
 
