@@ -35,7 +35,7 @@ template <bool kDecoupled> class AdamOf final : public Optimizer {
                     .weight_decay = *group.weight_decay,
                     .decoupled = kDecoupled,
                     .update = how};
-    rules::count_steps(attrs, steps);
+    update_rules::count_steps(attrs, steps);
     return attrs;
   }
 };

@@ -37,7 +37,7 @@ class SGD final : public Optimizer {
                    .dampening = *group.dampening,
                    .nesterov = nesterov_,
                    .update = how};
-    rules::count_steps(attrs, steps);
+    update_rules::count_steps(attrs, steps);
     return attrs;
   }
 

@@ -17,7 +17,8 @@
 namespace gradual::cpu {
 namespace {
 
-using rules::kParam, rules::kGradient, rules::kMaster, rules::kCompensation, rules::kMoment;
+using update_rules::kParam, update_rules::kGradient, update_rules::kMaster, update_rules::kCompensation,
+    update_rules::kMoment;
 
 // Calls f(part, begin, end) for ranges that cover the elements of all parts. Part k has as many elements as input first
 // + k * each of the call. Threads take chunks of all parts together; each part begins on a cache line of its own.
@@ -125,7 +126,7 @@ void sgd_step(const OpCall& c, Outputs&) {
   const bool careful = subnormals_are_slow() && is_rate(a.momentum) && is_rate(a.lr);
   step(c, a.update, 1,
        [&, careful]<class C>(auto r, C* __restrict w, const C* __restrict g, C* __restrict m, C*, std::int64_t n) {
-         const rules::Sgd<C> rule(a);
+         const update_rules::Sgd<C> rule(a);
          const auto loop = [=](auto decays, auto has_momentum, auto nesterov) {
            const auto run = [=](std::int64_t from, auto count, auto times) {
              for (std::int64_t i = from; i < from + count; ++i)
@@ -136,9 +137,9 @@ void sgd_step(const OpCall& c, Outputs&) {
              constexpr std::integral_constant<std::int64_t, 64> kRun;  // numbers of one check for subnormal ones
              for (; has_momentum && careful && i + kRun <= n; i += kRun)
                if (any_subnormal(m + i, kRun)) run(i, kRun, TimesSubnormal());
-               else run(i, kRun, rules::Times());
+               else run(i, kRun, update_rules::Times());
            }
-           run(i, n - i, rules::Times());
+           run(i, n - i, update_rules::Times());
          };
          with_flags(loop, a.weight_decay != 0, m != nullptr, a.nesterov);
        });
@@ -150,7 +151,7 @@ void adam_step(const OpCall& c, Outputs&) {
     if (!c[i].defined() || !c[i + 1].defined()) throw_error(c, "needs two moments");
   step(c, a.update, 2,
        [&]<class C>(auto r, C* __restrict w, const C* __restrict g, C* __restrict m, C* __restrict v, std::int64_t n) {
-         const rules::Adam<C> rule(a);
+         const update_rules::Adam<C> rule(a);
          const auto loop = [=](auto decays, auto decoupled) {
            for (std::int64_t i = 0; i < n; ++i) rule.update(r, w[i], g[i], m[i], v[i], decays, decoupled);
          };

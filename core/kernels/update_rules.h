@@ -10,7 +10,7 @@
 #include "../ops/attrs.h"
 #include "../support/host_device.h"
 
-namespace gradual::rules {
+namespace gradual::update_rules {
 
 // The inputs of a step for each parameter. adam_step_ has a second moment after them.
 enum Input { kParam, kGradient, kMaster, kCompensation, kMoment };
@@ -97,4 +97,4 @@ template <class C> struct Adam {
   }
 };
 
-}  // namespace gradual::rules
+}  // namespace gradual::update_rules

@@ -14,7 +14,8 @@
 namespace gradual::cuda {
 namespace {
 
-using rules::kParam, rules::kGradient, rules::kMaster, rules::kCompensation, rules::kMoment;
+using update_rules::kParam, update_rules::kGradient, update_rules::kMaster, update_rules::kCompensation,
+    update_rules::kMoment;
 constexpr int kSecond = kMoment + 1, kTensors = kSecond + 1;  // the second moment
 
 constexpr int kFewParts = 40, kManyParts = 400;  // parts per table
@@ -107,17 +108,17 @@ void unscale(const OpCall& c, Outputs&) {
 // --- steps -----------------------------------------------------------------------------------------------------------
 
 // The formulas over four elements, their flags read from the rule.
-template <class C> struct SgdRule : rules::Sgd<C> {
+template <class C> struct SgdRule : update_rules::Sgd<C> {
   using Attrs = SgdAttrs;
-  using rules::Sgd<C>::Sgd;
+  using update_rules::Sgd<C>::Sgd;
   template <class R>
   __device__ void four(R r, bool has_momentum, C (&w)[kFour], const C (&g)[kFour], C (&m)[kFour], C (&)[kFour]) const {
     for (int j = 0; j < kFour; ++j) this->update(r, w[j], g[j], &m[j], this->decay != 0, has_momentum, this->nesterov);
   }
 };
-template <class C> struct AdamRule : rules::Adam<C> {
+template <class C> struct AdamRule : update_rules::Adam<C> {
   using Attrs = AdamAttrs;
-  using rules::Adam<C>::Adam;
+  using update_rules::Adam<C>::Adam;
   template <class R>
   __device__ void four(R r, bool, C (&w)[kFour], const C (&g)[kFour], C (&m)[kFour], C (&v)[kFour]) const {
     for (int j = 0; j < kFour; ++j) this->update(r, w[j], g[j], m[j], v[j], this->decay != 0, this->decoupled);
@@ -158,7 +159,7 @@ template <template <class> class Rule> struct Prepare {
     if (d.inverse_scale) a.update.inverse_scale = *d.inverse_scale;
     if (d.steps) {
       const std::int64_t steps = d.steps[part];
-      rules::count_steps(a, steps);
+      update_rules::count_steps(a, steps);
       stream += static_cast<std::uint64_t>(steps) << 24;
       if (!d.found || *d.found == 0) d.steps[part] = steps + 1;
     }
