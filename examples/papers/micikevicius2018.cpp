@@ -20,7 +20,7 @@ constexpr std::int64_t kSide = 20, kDigit = 8;
 // Each digit at a random place of an empty image; the target is 1 at its centre, 0 elsewhere.
 data::Dataset scenes(const data::Dataset& digits) {
   const std::int64_t n = digits.size();
-  const data::Dataset out{zeros({n, 1, kSide, kSide}), zeros({n, 1, kSide, kSide})};
+  data::Dataset out{zeros({n, 1, kSide, kSide}), zeros({n, 1, kSide, kSide})};
   Generator places(7);
   const Tensor place = (rand({n, 2}, {}, places) * static_cast<double>(kSide - kDigit)).to(DType::i64);
   for (std::int64_t i = 0; i < n; ++i) {
