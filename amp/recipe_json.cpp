@@ -124,25 +124,6 @@ Json json_of(const Recipe& r) {
   return json;
 }
 
-Json parse(const std::string& text) {
-  // The parser would silently take the last of two equal keys.
-  std::vector<Names> open;
-  const auto watch = [&](int, Json::parse_event_t event, Json& value) {
-    if (event == Json::parse_event_t::object_start) open.emplace_back();
-    if (event == Json::parse_event_t::object_end) open.pop_back();
-    if (event == Json::parse_event_t::key) {
-      const auto key = value.get<std::string>();
-      if (std::ranges::find(open.back(), key) != open.back().end())
-        throw_error("recipes: the key \"" + key + "\" is given twice in one object");
-      open.back().push_back(key);
-    }
-    return true;
-  };
-  try {
-    return Json::parse(in_context("recipes", [&] { return bounded_json(text); }), watch);
-  } catch (const Json::exception& e) { throw_error(std::string("recipes: not JSON: ") + e.what()); }
-}
-
 }  // namespace
 
 std::string to_json(const Recipe& r) { return json_of(r).dump(2) + "\n"; }
@@ -154,7 +135,7 @@ std::string to_json(const std::vector<Recipe>& recipes) {
 }
 
 std::vector<Recipe> recipes_from_json(const std::string& text) {
-  const Json value = parse(text);
+  const auto value = in_context("recipes", [&] { return parse_json<Json>(text, [](std::size_t, const auto&) {}); });
   std::vector<Recipe> recipes;
   if (!value.is_array()) return {recipe_from(value, 0)};
   for (std::size_t i = 0; i < value.size(); ++i) {

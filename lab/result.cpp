@@ -36,6 +36,8 @@ Json numbers(const std::vector<double>& values) {
   for (double v : values) list.push_back(number(v));
   return list;
 }
+// A reference, because a copy would convert a number that is not whole, whatever its size.
+std::int64_t whole(const Json& j) { return j.get_ref<const std::int64_t&>(); }
 double real(const Json& j) { return j.is_null() ? std::numeric_limits<double>::quiet_NaN() : j.get<double>(); }
 
 Json peak_bytes(const Result& r) {
@@ -67,8 +69,8 @@ CastRow cast_from(const Json& j) {
   return {.role = j.at("role"),
           .layer = j.at("layer"),
           .kind = j.value("kind", ""),
-          .elements = j.at("elements"),
-          .nan = j.at("nan"),
+          .elements = whole(j.at("elements")),
+          .nan = whole(j.at("nan")),
           .underflow_percent = j.at("underflow_percent"),
           .overflow_percent = j.at("overflow_percent")};
 }
@@ -89,16 +91,17 @@ Json histogram_json(const Histogram& h) {
 Histogram histogram_from(const Json& j) {
   Histogram h;
   h.role = j.at("role");
-  h.first_exponent = j.at("first_exponent");
-  h.counts = j.at("counts").get<std::vector<std::int64_t>>();
+  h.first_exponent = static_cast<int>(whole(j.at("first_exponent")));
+  for (const Json& n : j.at("counts")) h.counts.push_back(whole(n));
   h.as_if = j.at("as_if");
   if (const Json& f = j.at("format"); !f.is_null()) {
     h.format = f.at("name");
     // earlier versions stored the exponent of the smallest subnormal number, half of which is the limit
-    h.zero_below_exponent = f.contains("zero_below_exponent") ? f["zero_below_exponent"].get<int>()
-                                                              : f.at("min_subnormal_exponent").get<int>() - 1;
-    h.min_normal_exponent = f.at("min_normal_exponent");
-    h.max_exponent = f.at("max_exponent");
+    h.zero_below_exponent =
+        static_cast<int>(f.contains("zero_below_exponent") ? whole(f["zero_below_exponent"])
+                                                           : whole(f.at("min_subnormal_exponent")) - 1);
+    h.min_normal_exponent = static_cast<int>(whole(f.at("min_normal_exponent")));
+    h.max_exponent = static_cast<int>(whole(f.at("max_exponent")));
   }
   return h;
 }
@@ -126,7 +129,7 @@ Finding finding_from(const Json& j) {
             .phase = j.at("phase"),
             .op = j.at("op"),
             .site = j.at("site"),
-            .step = j.at("step").is_null() ? -1 : j["step"].get<std::int64_t>(),
+            .step = j.at("step").is_null() ? -1 : whole(j["step"]),
             .sentence = j.at("sentence"),
             .remedy = j.at("remedy"),
             .precision = j.at("precision")};
@@ -196,22 +199,22 @@ Result result_from(const Json& j, const std::string& file) {
   r.recipe = j.at("recipe");
   r.model = j.at("model");
   r.data = j.at("data");
-  r.seed = j.at("seed");
-  r.epochs = j.at("epochs");
-  r.steps = j.at("steps");
-  r.skipped_steps = j.at("skipped_steps");
+  r.seed = whole(j.at("seed"));
+  r.epochs = whole(j.at("epochs"));
+  r.steps = whole(j.at("steps"));
+  r.skipped_steps = whole(j.at("skipped_steps"));
   r.final_scale = real(j.at("final_scale"));
   r.train_loss = real(j.at("train_loss"));
   r.test_loss = real(j.at("test_loss"));
   r.test_accuracy = real(j.at("test_accuracy"));
   r.ms_per_step = real(j.at("ms_per_step"));
   for (int i = 0; i < kCategories; ++i)
-    r.peak_bytes[static_cast<std::size_t>(i)] = j.at("peak_bytes").at(to_string(static_cast<Category>(i)));
-  r.peak_total = j.at("peak_bytes").at("total");
+    r.peak_bytes[static_cast<std::size_t>(i)] = whole(j.at("peak_bytes").at(to_string(static_cast<Category>(i))));
+  r.peak_total = whole(j.at("peak_bytes").at("total"));
   r.underflow_percent = real(j.at("underflow_percent"));
   r.overflow_percent = real(j.at("overflow_percent"));
   r.zero_percent = j.contains("zero_percent") ? real(j["zero_percent"]) : std::numeric_limits<double>::quiet_NaN();
-  r.test_samples = j.value("test_samples", std::int64_t{0});
+  r.test_samples = j.contains("test_samples") ? whole(j["test_samples"]) : 0;
   r.status = j.at("status");
   r.verdict = j.value("verdict", "");
   r.difference = difference_from(j, "difference");
@@ -219,7 +222,7 @@ Result result_from(const Json& j, const std::string& file) {
   if (j.contains("findings"))
     for (const Json& f : j["findings"]) r.findings.push_back(finding_from(f));
   r.device = j.value("device", "cpu");
-  r.batch = j.value("batch", std::int64_t{0});
+  r.batch = j.contains("batch") ? whole(j["batch"]) : 0;
   r.lr = j.contains("lr") ? real(j["lr"]) : 0;
   r.optimizer = j.value("optimizer", "");
   if (j.contains("definition") && !j["definition"].is_null()) r.definition = j["definition"].dump();
@@ -228,7 +231,7 @@ Result result_from(const Json& j, const std::string& file) {
   if (!j.contains("curve")) return r;  // results.json
   r.settings = j.at("settings");
   const Json& c = j.at("curve");
-  r.curve.step = c.at("step").get<std::vector<std::int64_t>>();
+  for (const Json& n : c.at("step")) r.curve.step.push_back(whole(n));
   for (const Json& v : c.at("loss")) r.curve.loss.push_back(real(v));
   for (const Json& v : c.at("scale")) r.curve.scale.push_back(real(v));
   r.curve.skipped = c.at("skipped").get<std::vector<bool>>();

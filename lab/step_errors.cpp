@@ -64,7 +64,7 @@ std::string to_json(const StepErrors& e) {
 
 StepErrors step_errors_from(const std::string& written) {
   const Json json = Json::parse(written);
-  StepErrors e{.step = json.at("step"),
+  StepErrors e{.step = json.at("step").get_ref<const std::int64_t&>(),
                .loss = real(json.at("loss")),
                .exact_loss = real(json.at("exact_loss")),
                .explained = real(json.at("explained"))};

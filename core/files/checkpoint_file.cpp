@@ -41,7 +41,7 @@ Json to_json(const StateValue& value) {
 StateValue from_json(const Json& json) {
   if (json.is_string()) return json.get<std::string>();
   if (json.is_number_float()) return json.get<double>();
-  if (json.is_object()) return std::bit_cast<double>(json.at("f64 bits").get<std::uint64_t>());
+  if (json.is_object()) return std::bit_cast<double>(json.at("f64 bits").get_ref<const std::uint64_t&>());
   if (json.is_number_unsigned() && json.get<std::uint64_t>() > INT64_MAX) return json.get<std::uint64_t>();
   return json.get<std::int64_t>();
 }
@@ -66,7 +66,7 @@ Checkpoint read(const Safetensors& file) {
   Checkpoint out;
   try {
     const std::string written = metadata(kVersionKey);
-    const int version = Json::parse(bounded_json(written)).get<int>();
+    const std::int64_t version = Json::parse(bounded_json(written)).get_ref<const std::int64_t&>();
     if (version < 1 || version > kCheckpointVersion)
       throwf("its format version is {}, this library reads versions 1 to {}{}", version, kCheckpointVersion,
              version > 1 ? "; a newer one wrote it" : "");

@@ -1,7 +1,13 @@
-// Checks of JSON text from outside, before a parser sees it.
+// JSON text from outside, checked before and while it is parsed. Not a public header: users need no JSON library.
 #pragma once
 
+#include <nlohmann/json.hpp>
+#include <set>
+#include <string>
 #include <string_view>
+#include <vector>
+
+#include "../support/error.h"
 
 namespace gradual {
 
@@ -10,5 +16,23 @@ inline constexpr int kMostJsonLevels = 64;
 
 // Returns the text. Error if brackets nest deeper than kMostJsonLevels: freeing such a value would overflow the stack.
 std::string_view bounded_json(std::string_view text);
+
+// Parses strictly: Error for text that is no JSON, and for an object with one key twice, of which the parser alone
+// would silently take the last. on_key(level, key) sees each key; the top object's have level 1.
+template <class Json, class OnKey> Json parse_json(std::string_view text, const OnKey& on_key) {
+  std::vector<std::set<std::string>> open;
+  const auto watch = [&](int, typename Json::parse_event_t event, Json& value) {
+    if (event == Json::parse_event_t::object_start) open.emplace_back();
+    if (event == Json::parse_event_t::object_end) open.pop_back();
+    if (event != Json::parse_event_t::key) return true;
+    const auto& key = value.template get_ref<const std::string&>();
+    if (!open.back().insert(key).second) throw_error("the key \"" + key + "\" is given twice in one object");
+    on_key(open.size(), key);
+    return true;
+  };
+  try {
+    return Json::parse(bounded_json(text), watch);
+  } catch (const typename Json::exception& e) { throw_error(std::string("not JSON: ") + e.what()); }
+}
 
 }  // namespace gradual

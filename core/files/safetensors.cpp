@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <cstring>
 #include <functional>
-#include <set>
 #include <utility>
 
 #include <nlohmann/json.hpp>
@@ -33,27 +32,6 @@ struct Entry {
   Shape sizes{};
   std::size_t begin = 0, end = 0;
 };
-
-// Keys of the top object are added to `order`: the order in which the file has them.
-Json parse_json(std::string_view text, std::vector<std::string>& order) {
-  std::vector<std::set<std::string>> keys(1);
-  const auto check = [&](int depth, Json::parse_event_t event, const Json& value) {
-    const auto level = static_cast<std::size_t>(depth);
-    if (level > 3) throw_error("the header nests deeper than the format does");
-    if (event == Json::parse_event_t::object_start) {
-      keys.resize(level + 1);
-      keys.emplace_back();
-    } else if (event == Json::parse_event_t::key) {
-      const auto& key = value.get_ref<const std::string&>();
-      if (!keys[level].insert(key).second) throw_error("the header has the key \"" + key + "\" twice");
-      if (level == 1) order.push_back(key);
-    }
-    return true;
-  };
-  try {
-    return Json::parse(bounded_json(text), check);
-  } catch (const Json::exception& e) { throw_error(std::string("the header is not valid JSON: ") + e.what()); }
-}
 
 std::string_view split_header(std::string_view bytes) {
   if (bytes.size() < 8) throwf("has {} bytes, less than its header's length takes", bytes.size());
@@ -121,7 +99,9 @@ Safetensors parse(std::string_view bytes) {
   Safetensors out;
   std::vector<Entry> entries;
   std::vector<std::string> names;
-  const Json json = parse_json(header, names);
+  const auto json = parse_json<Json>(header, [&](std::size_t level, const std::string& key) {
+    if (level == 1) names.push_back(key);
+  });
   const auto in_tensor = [](const std::string& name, auto f) { return in_context("tensor \"" + name + "\"", f); };
   for (const std::string& name : names) {
     if (name == kMetadata) out.metadata = parse_metadata(json[name]);

@@ -2,6 +2,7 @@
 #include <gradual/core/files/atomic_file.h>
 #include <gradual/core/files/checkpoint_file.h>
 #include <gradual/core/files/safetensors.h>
+#include <gradual/core/support/philox.h>
 
 #include <bit>
 #include <cstdint>
@@ -75,6 +76,27 @@ TEST_CASE("a checkpoint gives back every bit, kind, name and order") {
   CHECK(load_safetensors(folder / "a").tensors.contains("model.bf16"));
   save_checkpoint(folder / "b", found.parts);
   CHECK(read_file(folder / "a") == read_file(folder / "b"));
+}
+
+TEST_CASE("a checkpoint keeps the bits of every double") {
+  using Limits = std::numeric_limits<double>;
+  std::vector<double> numbers = {Limits::max(), -Limits::max(), Limits::min(),      Limits::denorm_min(),
+                                 0.0,           -0.0,           Limits::infinity(), -Limits::infinity(),
+                                 0.1,           1e22,           9007199254740993.0};
+  for (std::uint64_t i = 0; i < 20000; ++i)
+    numbers.push_back(
+        std::bit_cast<double>(std::uint64_t{philox_word(5, 0, 2 * i)} << 32 | philox_word(5, 0, 2 * i + 1)));
+  StateDict state;
+  for (std::size_t i = 0; i < numbers.size(); ++i) state.set(std::to_string(i), numbers[i]);
+  const test::TemporaryFolder folder;
+  save_checkpoint(folder / "a", {{"a", state}});
+  const StateDict loaded = load_checkpoint(folder / "a").part("a");
+  int changed = 0;
+  for (std::size_t i = 0; i < numbers.size(); ++i) {
+    const double got = std::get<double>(loaded.at(std::to_string(i)));
+    changed += std::bit_cast<std::uint64_t>(got) != std::bit_cast<std::uint64_t>(numbers[i]);
+  }
+  CHECK(changed == 0);
 }
 
 TEST_CASE("a checkpoint with any changed bit is refused or has the same contents") {
