@@ -1,12 +1,16 @@
 #include "atomic_file.h"
 
 #include <fcntl.h>
+#include <sys/file.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <atomic>
 #include <cerrno>
 #include <cstring>
 #include <filesystem>
+#include <mutex>
+#include <set>
 
 #include "../support/throwf.h"
 
@@ -19,6 +23,24 @@ void AtomicFile::fail_with(const std::string& what) const {
   throwf("cannot write \"{}\": {}: {}", path_, what, why);
 }
 
+// Removes the temporary files of killed processes from a folder, at this process's first write there. A process that
+// lives holds a lock on its own.
+static void remove_stale(const std::string& folder) {
+  static std::mutex mutex;
+  static std::set<std::string> seen;
+  const std::lock_guard guard(mutex);
+  if (!seen.insert(folder).second) return;
+  std::error_code ignored;
+  for (const fs::directory_entry& entry : fs::directory_iterator(folder, ignored)) {
+    const std::string path = entry.path(), name = entry.path().filename();
+    if (!name.starts_with(".gradual-") || !name.ends_with(".tmp")) continue;
+    const int file = open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
+    if (file < 0) continue;
+    if (flock(file, LOCK_EX | LOCK_NB) == 0) unlink(path.c_str());
+    close(file);
+  }
+}
+
 AtomicFile::AtomicFile(const std::string& path) : path_(path), target_(path) {
   std::error_code ignored;
   if (const fs::path real = fs::canonical(path, ignored); !real.empty()) target_ = real;
@@ -27,13 +49,17 @@ AtomicFile::AtomicFile(const std::string& path) : path_(path), target_(path) {
     throw_error("cannot write \"" + path_ + "\": it is " + (fs::is_directory(status) ? "a folder" : "no regular file"));
   folder_ = fs::path(target_).parent_path();
   if (folder_.empty()) folder_ = ".";
-  // A short name, because the file's own name may be of maximal length. A file of this name may be left over from a
-  // killed process with the same id.
+  remove_stale(folder_);
+  // A short name, because the file's own name may be of maximal length. A file of this name may be another process's.
+  // One that lost its name before it was locked was taken for stale.
   static std::atomic<unsigned> count{0};
+  struct stat made {};
   do {
+    if (descriptor_ >= 0) close(descriptor_);
     temporary_ = fmt::format("{}/.gradual-{}-{}.tmp", folder_, getpid(), count++);
     descriptor_ = open(temporary_.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
-  } while (descriptor_ < 0 && errno == EEXIST);
+    if (descriptor_ >= 0) flock(descriptor_, LOCK_EX), fstat(descriptor_, &made);
+  } while (descriptor_ < 0 ? errno == EEXIST : made.st_nlink == 0);
   if (descriptor_ < 0) {
     temporary_.clear();
     fail_with("no file can be made in its folder");
@@ -59,10 +85,7 @@ void AtomicFile::write(const void* bytes, std::size_t count) {
 
 void AtomicFile::commit() {
   if (fsync(descriptor_) != 0) fail_with("fsync");
-  const int closed = close(descriptor_);
-  descriptor_ = -1;
-  if (closed != 0) fail_with("close");
-  if (rename(temporary_.c_str(), target_.c_str()) != 0) fail_with("rename");
+  if (rename(temporary_.c_str(), target_.c_str()) != 0) fail_with("rename");  // while the lock is held
   temporary_.clear();
   // The rename must reach the disk too. Not every file system can synchronise a folder; the file is complete in any
   // case.

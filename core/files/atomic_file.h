@@ -1,5 +1,6 @@
 // Atomic file writes. The bytes go to a temporary file in the same folder. When that is complete and on disk, a rename
-// gives it the final name, so no reader ever sees half a file.
+// gives it the final name, so no reader ever sees half a file. What a killed process left is removed by the next one
+// that writes into the folder.
 #pragma once
 
 #include <cstddef>

@@ -2,9 +2,12 @@
 #include <gradual/core/files/atomic_file.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include <csignal>
 #include <filesystem>
+#include <fstream>
 #include <string>
 #include <vector>
 
@@ -33,6 +36,35 @@ TEST_CASE("an atomic file appears whole or not at all") {
     CHECK(read_file(path) == "second");
   }
   CHECK(folder.names() == std::vector<std::string>{"a"});
+}
+
+TEST_CASE("the next write into a folder removes the temporary files of processes that are gone, and no others") {
+  const test::TemporaryFolder folder;
+  const pid_t child = fork();
+  REQUIRE(child >= 0);
+  if (child == 0) {
+    AtomicFile file(folder / "a");
+    file.write("half of");
+    raise(SIGKILL);
+  }
+  int status = 0;
+  REQUIRE(waitpid(child, &status, 0) == child);
+  REQUIRE(WIFSIGNALED(status));
+  REQUIRE(folder.names().size() == 1);  // what the child left
+  const std::string others = folder / "theirs.tmp", left = folder.names()[0];
+  std::ofstream(others) << "not a temporary file of the library";
+
+  const test::TemporaryFolder link;  // by another name, so that this process sees the folder for the first time twice
+  std::filesystem::create_symlink(folder.path(), link / "to");
+  AtomicFile running(folder / "b");  // has a lock
+  CHECK_FALSE(std::filesystem::exists(folder / left));
+  CHECK(folder.names().size() == 2);
+  write_file_atomically(link / "to/c", "c");
+  CHECK(folder.names().size() == 3);
+  running.write("b");
+  running.commit();
+  CHECK(read_file(folder / "b") == "b");
+  CHECK(std::filesystem::exists(others));
 }
 
 TEST_CASE("a write that fails leaves the old file and no temporary one") {
