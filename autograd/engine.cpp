@@ -12,11 +12,8 @@
 namespace gradual {
 
 namespace autograd {
-namespace {
 
-thread_local Engine* current_engine = nullptr;
-
-}  // namespace
+static thread_local Engine* current_engine = nullptr;
 
 Engine* Engine::current() { return current_engine; }
 
@@ -88,9 +85,7 @@ bool Engine::write_slice(const Edge& edge, const Node::Input& sliced, const Slic
   return waiting.slices.write(waiting.grads, static_cast<int>(edge.output), sliced, a, grad);
 }
 
-namespace {
-
-void run_hooks(Node& node, Tensor* grads) {
+static void run_hooks(Node& node, Tensor* grads) {
   if (!node.hooks) return;
   const std::vector<Node::HookEntry> hooks = *node.hooks;  // a hook may remove itself
   for (const Node::HookEntry& h : hooks) {
@@ -103,8 +98,6 @@ void run_hooks(Node& node, Tensor* grads) {
     g = replaced.dtype() == g.dtype() ? std::move(replaced) : cast(replaced, g.dtype());
   }
 }
-
-}  // namespace
 
 bool Engine::capture_gradients(Node& node, const Tensor* grads) {
   bool inner = false;

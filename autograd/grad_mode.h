@@ -5,7 +5,7 @@
 
 namespace gradual {
 
-bool grad_enabled();
+inline bool grad_enabled() { return chain().autograd != nullptr; }
 
 // Nothing is recorded while it lives.
 class NoGrad : StageScope {
@@ -16,7 +16,7 @@ class NoGrad : StageScope {
 // Recording is on while it lives, also inside a NoGrad.
 class EnableGrad : StageScope {
  public:
-  EnableGrad();
+  EnableGrad() : StageScope(chain().autograd, default_autograd()) {}
 };
 
 }  // namespace gradual

@@ -7,12 +7,9 @@
 #include "function.h"
 
 namespace gradual {
-namespace {
 
-std::atomic<std::uint64_t> sequences{1};
+static std::atomic<std::uint64_t> sequences{1};
 constexpr int kInline = 2;
-
-}  // namespace
 
 Node::Input::Input(const Tensor& t) : present(t.defined()) {
   if (!present) return;

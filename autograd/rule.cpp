@@ -97,6 +97,12 @@ void register_rules() {
   register_normalization_rules();
   register_custom();
   set_no_rule({OpId::leaf}, "the engine gathers a leaf's gradient");
+  set_no_rule(
+      {OpId::gelu_backward, OpId::flash_attention_backward, OpId::batch_norm_backward, OpId::layer_norm_backward,
+       OpId::rms_norm_backward, OpId::softmax_backward, OpId::log_softmax_backward, OpId::cross_entropy_backward},
+      "fused backward: under create_graph the composed form gives the graph");
+  for (int i = 0; i < kOpCount; ++i)
+    if (kOpInfos[i].kind == OpKind::Composite) rule_table[i].reason = "composite: its parts have rules";
 }
 
 }  // namespace gradual

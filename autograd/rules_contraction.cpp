@@ -145,8 +145,6 @@ void register_contraction_rules() {
   constexpr int kAttention = in(0) | in(1) | in(2) | out(0) | out(1);
   set_rule(OpId::flash_attention, {kAttention, kAttention, kAttention}, flash_attention_rule);
   set_fused({OpId::flash_attention});
-  set_no_rule({OpId::flash_attention_backward}, "fused backward: under create_graph the composed form gives the graph");
-  set_no_rule({OpId::scaled_dot_product_attention}, "composite: its parts have rules");
 }
 
 }  // namespace gradual

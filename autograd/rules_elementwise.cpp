@@ -117,7 +117,6 @@ void register_unary() {
   set_rule(OpId::leaky_relu, {in(0)},
            [](const C& c) { c.set(0, where(c.input(0) > 0, c.grad(), c.grad() * c.scalar())); });
   set_rule(OpId::gelu, {in(0)}, [](const C& c) { c.set(0, gelu_gradient(c, c.input(0))); });
-  set_no_rule({OpId::gelu_backward}, "fused backward: under create_graph the composed form gives the graph");
   set_rule(OpId::silu, {in(0)},
            [](const C& c) { c.set(0, c.take_grad() * silu_slope(c.input(0), sigmoid(c.input(0)))); });
   set_rule(OpId::softplus, {in(0)}, [](const C& c) { c.set(0, c.take_grad() * sigmoid(c.input(0))); });

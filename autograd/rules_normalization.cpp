@@ -132,12 +132,7 @@ void register_normalization_rules() {
   set_rule(OpId::cross_entropy, {in(0) | in(1) | out(1)}, cross_entropy_rule);
   set_fused(
       {OpId::batch_norm, OpId::layer_norm, OpId::rms_norm, OpId::softmax, OpId::log_softmax, OpId::cross_entropy});
-  set_no_rule({OpId::batch_norm_backward, OpId::layer_norm_backward, OpId::rms_norm_backward, OpId::softmax_backward,
-               OpId::log_softmax_backward, OpId::cross_entropy_backward},
-              "fused backward: under create_graph the composed form gives the graph");
   set_no_rule({OpId::batch_norm_update_}, "running statistics stand outside the graph");
-  set_no_rule({OpId::mse_loss, OpId::l1_loss, OpId::bce_loss, OpId::bce_with_logits_loss},
-              "composite: its parts have rules");
 }
 
 }  // namespace gradual

@@ -138,7 +138,6 @@ void register_shape_rules() {
   register_reductions();
   register_movement();
   set_no_rule({OpId::argmax, OpId::argmin, OpId::one_hot}, "an integer result");
-  set_no_rule({OpId::embedding}, "composite: its parts have rules");
 }
 
 }  // namespace gradual

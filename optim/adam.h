@@ -27,14 +27,8 @@ template <bool kDecoupled> class AdamOf final : public Optimizer {
                   o.precision) {}
 
  private:
-  Attrs attrs(const ParamGroup& group, std::int64_t steps, const UpdateAttrs& how) const override {
-    AdamAttrs attrs{.lr = *group.lr,
-                    .beta1 = *group.beta1,
-                    .beta2 = *group.beta2,
-                    .eps = *group.eps,
-                    .weight_decay = *group.weight_decay,
-                    .decoupled = kDecoupled,
-                    .update = how};
+  Attrs attrs(const Rates& rates, std::int64_t steps, const UpdateAttrs& how) const override {
+    AdamAttrs attrs{rates, kDecoupled, how};
     update_rules::count_steps(attrs, steps);
     return attrs;
   }

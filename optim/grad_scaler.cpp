@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstddef>
+#include <limits>
 
 #include "../core/ops/dispatch.h"
 #include "../core/ops/ops.h"
@@ -28,22 +29,18 @@ std::string StepResult::param() const {
 GradScaler::GradScaler(GradScalerOptions o)
     : options_(o), state_{.scale = static_cast<float>(o.init_scale), .hysteresis_tracker = o.hysteresis} {
   if (!o.enabled) return;
-  const auto need = [](bool ok, const std::string& what) {
-    if (!ok) throw_error("GradScaler: " + what);
+  const auto need = [](bool ok, const char* name, double value, const std::string& allowed) {
+    if (!ok) throwf("GradScaler: {} is {}; it must be {}", name, value, allowed);
   };
-  need(o.growth_factor > 1 && std::isfinite(o.growth_factor),
-       fmt::format("growth_factor is {}; it must be above 1 and finite", o.growth_factor));
-  need(o.backoff_factor > 0 && o.backoff_factor < 1,
-       fmt::format("backoff_factor is {}; it must be between 0 and 1", o.backoff_factor));
-  need(o.growth_interval >= 1, fmt::format("growth_interval is {}; it must be at least 1", o.growth_interval));
-  need(o.hysteresis >= 1, fmt::format("hysteresis is {}; it must be at least 1", o.hysteresis));
-  need(o.min_scale >= 0x1p-126 && o.min_scale <= o.max_scale && o.max_scale <= std::numeric_limits<float>::max(),
-       fmt::format("min_scale is {} and max_scale {}; min_scale must be at least 2^-126 (its inverse is finite), and "
-                   "max_scale finite and not below it",
-                   o.min_scale, o.max_scale));
-  need(o.init_scale >= o.min_scale && o.init_scale <= o.max_scale,
-       fmt::format("init_scale is {}; it must lie between min_scale, {}, and max_scale, {}", o.init_scale, o.min_scale,
-                   o.max_scale));
+  need(o.growth_factor > 1 && std::isfinite(o.growth_factor), "growth_factor", o.growth_factor, "above 1 and finite");
+  need(o.backoff_factor > 0 && o.backoff_factor < 1, "backoff_factor", o.backoff_factor, "between 0 and 1");
+  need(o.growth_interval >= 1, "growth_interval", static_cast<double>(o.growth_interval), "at least 1");
+  need(o.hysteresis >= 1, "hysteresis", o.hysteresis, "at least 1");
+  need(o.min_scale >= 0x1p-126, "min_scale", o.min_scale, "at least 2^-126 (its inverse is finite)");
+  need(o.max_scale >= o.min_scale && o.max_scale <= std::numeric_limits<float>::max(), "max_scale", o.max_scale,
+       "finite and not below min_scale");
+  need(o.init_scale >= o.min_scale && o.init_scale <= o.max_scale, "init_scale", o.init_scale,
+       fmt::format("from min_scale, {}, to max_scale, {}", o.min_scale, o.max_scale));
   remember();
 }
 
@@ -56,11 +53,6 @@ GradScaler& GradScaler::operator=(const GradScaler& o) {
   state_ = state;
   there_.host_changed();
   return *this;
-}
-
-LossScaleRule GradScaler::rule() const {
-  return {options_.growth_factor, options_.backoff_factor, options_.growth_interval, options_.hysteresis,
-          options_.min_scale,     options_.max_scale,      options_.dynamic};
 }
 
 void GradScaler::remember() { history_.push_back({state_.updates, static_cast<double>(state_.scale)}); }
@@ -176,14 +168,14 @@ void GradScaler::update(std::optional<double> new_scale) {
     std::vector<const std::int64_t*> found;
     for (const PerOptimizer& o : ended)
       if (checked(o)) found.push_back(static_cast<const std::int64_t*>(o.found.raw()));
-    device::advance_scale(on_gpu(), there_.memory().device(), rule(), found, new_scale.value_or(0));
+    device::advance_scale(on_gpu(), there_.memory().device(), options_, found, new_scale.value_or(0));
     add_to(there_.memory().unsafe_impl()->storage->version, 1);  // a backward of an older scaled loss is then an Error
     return;
   }
   const bool overflow = std::ranges::any_of(
       ended, [&](const PerOptimizer& o) { return checked(o) && o.found[0].item<std::int64_t>() > 0; });
   const float before = state_.scale;
-  state_.advance(rule(), overflow, new_scale.value_or(0));
+  state_.advance(options_, overflow, new_scale.value_or(0));
   if (state_.scale != before) remember();
 }
 

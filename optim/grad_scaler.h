@@ -10,7 +10,6 @@
 #pragma once
 
 #include <cstdint>
-#include <limits>
 #include <optional>
 #include <string>
 #include <utility>
@@ -22,17 +21,7 @@
 
 namespace gradual::optim {
 
-struct GradScalerOptions {
-  double init_scale = 65536;
-  double growth_factor = 2;             // above 1
-  double backoff_factor = 0.5;          // below 1
-  std::int64_t growth_interval = 2000;  // clean steps in a row before the scale grows
-  int hysteresis = 1;                   // overflows before it shrinks; clean steps restore the count
-  double min_scale = 0x1p-126;          // the smallest normal number; its inverse is finite
-  double max_scale = std::numeric_limits<float>::max();
-  bool dynamic = true;  // false: the scale is fixed; steps with overflow are still skipped
-  bool enabled = true;  // false: everything is the identity
-};
+using GradScalerOptions = LossScaleOptions;
 
 // The result of a step, read from a GPU on demand. For a step that a cuda::Graph recorded: the result of the last
 // replay.
@@ -100,7 +89,6 @@ class GradScaler {
   void check(PerOptimizer& o, Optimizer& optimizer, bool write);
   void need_scale(const char* what) const;
   template <class F> static void for_state(GradScalerOptions& options, LossScale& state, const F& f);
-  LossScaleRule rule() const;
   void remember();
 
   void upload(void* to, Device device) const;

@@ -7,18 +7,15 @@
 #include "optimizer.h"
 
 namespace gradual::optim {
-namespace {
 
 // Separates these streams of stochastic rounding from those of the fused ops.
 constexpr std::uint64_t kRoundingKey = 0x6772616475616c23;
-
-}  // namespace
 
 Tensor Optimizer::update(const Update&) {
   throwf("optimizer: {} has neither a fused row nor an update(); override update(const Update&)", rule_.kind);
 }
 
-Attrs Optimizer::attrs(const ParamGroup&, std::int64_t, const UpdateAttrs&) const {
+Attrs Optimizer::attrs(const Rates&, std::int64_t, const UpdateAttrs&) const {
   throwf("optimizer: {} names a fused row, but does not override attrs()", rule_.kind);
 }
 

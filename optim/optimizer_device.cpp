@@ -60,19 +60,16 @@ void Optimizer::upload_steps(void* to, Device device) const {
   device::upload(to, device, counts.data(), counts.size() * sizeof counts[0]);
 }
 
-std::vector<Rates> Optimizer::rates() const {
-  std::vector<Rates> all;
-  all.reserve(groups_.size());
+Rates Optimizer::rates_of(const ParamGroup& g) {
   const auto of = [](const std::optional<double>& rate) { return rate.value_or(0); };
-  for (const ParamGroup& g : groups_)
-    all.push_back({of(g.lr), of(g.weight_decay), of(g.momentum), of(g.dampening), of(g.beta1), of(g.beta2), of(g.eps)});
-  return all;
+  return {of(g.lr), of(g.weight_decay), of(g.momentum), of(g.dampening), of(g.beta1), of(g.beta2), of(g.eps)};
 }
 
 // Uploads rates that have changed.
 void Optimizer::upload_rates() {
   if (!device_rates_.defined()) return;
-  std::vector<Rates> now = rates();
+  std::vector<Rates> now(groups_.size());
+  std::ranges::transform(groups_, now.begin(), rates_of);
   const std::size_t bytes = now.size() * sizeof(Rates);
   if (uploaded_rates_.size() == now.size() && std::memcmp(uploaded_rates_.data(), now.data(), bytes) == 0) return;
   device::upload(device_rates_.raw(), device_rates_.device(), now.data(), bytes);

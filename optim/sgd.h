@@ -30,13 +30,8 @@ class SGD final : public Optimizer {
 
  private:
   bool has_moments(const ParamGroup& group) const override { return group.momentum.value_or(0) != 0; }
-  Attrs attrs(const ParamGroup& group, std::int64_t steps, const UpdateAttrs& how) const override {
-    SgdAttrs attrs{.lr = *group.lr,
-                   .weight_decay = *group.weight_decay,
-                   .momentum = *group.momentum,
-                   .dampening = *group.dampening,
-                   .nesterov = nesterov_,
-                   .update = how};
+  Attrs attrs(const Rates& rates, std::int64_t steps, const UpdateAttrs& how) const override {
+    SgdAttrs attrs{rates, nesterov_, how};
     update_rules::count_steps(attrs, steps);
     return attrs;
   }

@@ -11,12 +11,16 @@
 
 namespace gradual {
 
-struct LossScaleRule {
-  double growth_factor = 2, backoff_factor = 0.5;
-  std::int64_t growth_interval = 2000;  // clean iterations in a row before the scale grows
-  std::int64_t hysteresis = 1;          // overflows before the scale shrinks; clean iterations restore the number
-  double min_scale = 0x1p-126, max_scale = std::numeric_limits<float>::max();
-  bool dynamic = true;  // false: the scale never changes
+struct LossScaleOptions {
+  double init_scale = 65536;
+  double growth_factor = 2;             // above 1
+  double backoff_factor = 0.5;          // below 1
+  std::int64_t growth_interval = 2000;  // clean steps in a row before the scale grows
+  int hysteresis = 1;                   // overflows before it shrinks; clean steps restore the count
+  double min_scale = 0x1p-126;          // the smallest normal number; its inverse is finite
+  double max_scale = std::numeric_limits<float>::max();
+  bool dynamic = true;  // false: the scale is fixed; steps with overflow are still skipped
+  bool enabled = true;  // false: everything is the identity
 };
 
 struct LossScale {
@@ -28,13 +32,13 @@ struct LossScale {
   // The factor for gradients, rounded once.
   GRADUAL_HD float inverse() const { return static_cast<float>(1 / static_cast<double>(scale)); }
 
-  GRADUAL_HD void set(double value, const LossScaleRule& rule) {
+  GRADUAL_HD void set(double value, const LossScaleOptions& rule) {
     const double low = value < rule.min_scale ? rule.min_scale : value;
     scale = static_cast<float>(low > rule.max_scale ? rule.max_scale : low);
   }
 
   // Ends an iteration. `overflow`: it had one. `given`, unless 0, becomes the scale.
-  GRADUAL_HD void advance(const LossScaleRule& rule, bool overflow, double given) {
+  GRADUAL_HD void advance(const LossScaleOptions& rule, bool overflow, double given) {
     ++updates;
     if (given != 0) return set(given, rule);
     if (!rule.dynamic) return;
@@ -71,7 +75,7 @@ static_assert(sizeof(DeviceLossScale) % 8 == 0);
 
 namespace device {
 // state->now.advance() on the GPU. The iteration has an overflow if any of the counts found[k][0] is not 0.
-void advance_scale(DeviceLossScale* state, Device device, const LossScaleRule& rule,
+void advance_scale(DeviceLossScale* state, Device device, const LossScaleOptions& rule,
                    std::span<const std::int64_t* const> found, double given);
 }  // namespace device
 

@@ -163,17 +163,15 @@ struct UpdateAttrs {
   RandomKey key = {};
   DeviceStep device = {};
 };
-struct SgdAttrs {
-  double lr = 0, weight_decay = 0, momentum = 0, dampening = 0;
+struct SgdAttrs : Rates {
   bool nesterov = false;
   UpdateAttrs update;
 };
-struct AdamAttrs {
-  double lr = 0, beta1 = 0, beta2 = 0, eps = 0, weight_decay = 0;
+struct AdamAttrs : Rates {
+  bool decoupled = false;  // weight decay as in AdamW
+  UpdateAttrs update;
   double correction1 = 1;       // 1 - beta1^t
   double correction2_root = 1;  // sqrt(1 - beta2^t)
-  bool decoupled = false;       // weight decay as in AdamW
-  UpdateAttrs update;
 };
 struct AttentionOptions {
   bool causal = false;

@@ -14,7 +14,10 @@ namespace gradual {
 enum class MatmulPrecision : std::uint8_t { f32, tf32 };
 
 // The mode of contractions called from this thread; f32 unless a scope sets another.
-MatmulPrecision& matmul_precision();
+inline MatmulPrecision& matmul_precision() {
+  thread_local MatmulPrecision current = MatmulPrecision::f32;
+  return current;
+}
 
 struct MatmulPrecisionScope : Scoped<MatmulPrecision> {
   explicit MatmulPrecisionScope(MatmulPrecision precision) : Scoped(matmul_precision(), precision) {}
@@ -29,7 +32,10 @@ GRADUAL_HD inline float round_tf32(float x) {
 
 // True: a GPU multiplies f8 operands by its f8 instructions, whose sums keep fewer bits than f32 (on Hopper about 14).
 // False (the default): operands are widened exactly and sums are f32. The CPU always does the latter.
-bool& fast_f8();
+inline bool& fast_f8() {
+  thread_local bool on = false;
+  return on;
+}
 
 struct FastF8Scope : Scoped<bool> {
   explicit FastF8Scope(bool on) : Scoped(fast_f8(), on) {}

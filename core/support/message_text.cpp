@@ -67,11 +67,9 @@ std::string nearest(std::string_view text, const std::vector<std::string>& names
 std::string did_you_mean(std::string_view text, const std::vector<std::string>& names,
                          std::span<const Synonym> synonyms) {
   const std::string lower = lower_case(text);
-  const std::string_view as_given[] = {text};
-  const std::string_view in_lower_case[] = {lower};
+  const std::string_view given[] = {text, lower};
   const std::span<const std::string_view> meant = meant_by(lower, synonyms);
-  for (const std::span<const std::string_view> words :
-       {std::span<const std::string_view>(as_given), std::span<const std::string_view>(in_lower_case), meant})
+  for (const std::span<const std::string_view> words : {std::span<const std::string_view>(given), meant})
     if (const std::string all = all_with(words, names); !all.empty()) return "; did you mean " + all + "?";
   if (!meant.empty()) return {};  // the synonym stands for a name that is not in this list
   const std::string found = nearest(lower, names);

@@ -14,9 +14,8 @@
 #endif
 
 namespace gradual {
-namespace {
-std::atomic<int> wanted{0};
-}
+
+static std::atomic<int> wanted{0};
 
 void set_num_threads(int n) {
   if (n < 1 || n > kMostThreads) throwf("set_num_threads: {} is not allowed; it must be 1 to {}", n, kMostThreads);

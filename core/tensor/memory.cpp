@@ -281,28 +281,24 @@ void free_class(int c, void* block) noexcept {
   free_for_all(block, c);
 }
 
-void count(Category category, std::int64_t bytes, Device device) noexcept {
+// Changes two accounts.
+static inline void change_both(int a, std::int64_t to_a, int b, std::int64_t to_b, Device device) noexcept {
   if (device.is_cuda()) {
-    for (const int i : {static_cast<int>(category), kTotal}) gpu_accounts[device.index][i].add(bytes, bytes);
+    gpu_accounts[device.index][a].add(to_a, to_a);
+    gpu_accounts[device.index][b].add(to_b, to_b);
     return;
   }
   Mine& m = mine;
-  const bool full = change(m.held[static_cast<int>(category)], bytes) | change(m.held[kTotal], bytes);
+  const bool full = change(m.held[a], to_a) | change(m.held[b], to_b);
   if (full || m.ended) flush_accounts();
 }
 
+void count(Category category, std::int64_t bytes, Device device) noexcept {
+  change_both(static_cast<int>(category), bytes, kTotal, bytes, device);
+}
+
 void move(Category from, Category to, std::int64_t bytes, Device device) noexcept {
-  if (device.is_cuda()) {
-    gpu_accounts[device.index][static_cast<int>(from)].add(-bytes, -bytes);
-    gpu_accounts[device.index][static_cast<int>(to)].add(bytes, bytes);
-    return;
-  }
-  Mine& m = mine;
-  HeldBack &less = m.held[static_cast<int>(from)], &more = m.held[static_cast<int>(to)];
-  less.delta -= bytes;
-  more.delta += bytes;
-  if (more.delta > more.high) more.high = more.delta;
-  if (less.delta < -kHeldBack || more.delta > kHeldBack || m.ended) flush_accounts();
+  change_both(static_cast<int>(from), -bytes, static_cast<int>(to), bytes, device);
 }
 
 }  // namespace memory

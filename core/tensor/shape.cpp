@@ -30,11 +30,9 @@ void Shape::erase(int at) {
   --n_;
 }
 
-namespace {
-[[noreturn, gnu::noinline]] void fail_numel(const Shape& sizes, bool negative) {
+[[noreturn, gnu::noinline]] static void fail_numel(const Shape& sizes, bool negative) {
   throw_error((negative ? "a size cannot be negative: " : "too many elements: ") + to_string(sizes));
 }
-}  // namespace
 
 std::int64_t numel(const Shape& sizes) {
   std::int64_t n = 1;  // of the sizes that are not 0: strides are such products, and must fit too

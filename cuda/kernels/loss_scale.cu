@@ -16,7 +16,7 @@ constexpr std::size_t kMostOptimizers = 64;
 
 struct AdvanceScale {
   DeviceLossScale* state;
-  LossScaleRule rule;
+  LossScaleOptions rule;
   const std::int64_t* found[kMostOptimizers];
   int count;
   double given;
@@ -55,7 +55,7 @@ struct StoreWords {
 
 namespace gradual::device {
 
-void advance_scale(DeviceLossScale* state, Device device, const LossScaleRule& rule,
+void advance_scale(DeviceLossScale* state, Device device, const LossScaleOptions& rule,
                    std::span<const std::int64_t* const> found, double given) {
   if (found.size() > cuda::kMostOptimizers)
     throw_error("GradScaler: " + std::to_string(found.size()) + " optimizers in one iteration; " +

@@ -139,13 +139,6 @@ template <template <class> class Rule, class A> GRADUAL_HD Terms<Rule> terms_of(
   return {Rule<float>(a), Rule<double>(a), stream};
 }
 
-GRADUAL_HD inline void take_rates(SgdAttrs& a, const Rates& r) {
-  a.lr = r.lr, a.weight_decay = r.weight_decay, a.momentum = r.momentum, a.dampening = r.dampening;
-}
-GRADUAL_HD inline void take_rates(AdamAttrs& a, const Rates& r) {
-  a.lr = r.lr, a.weight_decay = r.weight_decay, a.beta1 = r.beta1, a.beta2 = r.beta2, a.eps = r.eps;
-}
-
 // Computes each parameter's terms from rates, step counts and loss scale in GPU memory, and increments the counts.
 template <template <class> class Rule> struct Prepare {
   using A = typename Rule<float>::Attrs;
@@ -155,7 +148,7 @@ template <template <class> class Rule> struct Prepare {
     A a = attrs;
     const DeviceStep& d = attrs.update.device;
     std::uint64_t stream = a.update.key.stream + static_cast<std::uint64_t>(part);
-    if (d.rates) take_rates(a, *d.rates);
+    if (d.rates) static_cast<Rates&>(a) = *d.rates;
     if (d.inverse_scale) a.update.inverse_scale = *d.inverse_scale;
     if (d.steps) {
       const std::int64_t steps = d.steps[part];

@@ -76,7 +76,7 @@ KeptMemory::KeptMemory() : before_(false) {}
 KeptMemory::~KeptMemory() = default;
 void before_replay(std::function<void()>) { throw_error("before_replay: " + cuda::why_not()); }
 void upload(void*, Device device, const void*, std::size_t) { fail_no_cuda(device); }
-void advance_scale(DeviceLossScale*, Device device, const LossScaleRule&, std::span<const std::int64_t* const>,
+void advance_scale(DeviceLossScale*, Device device, const LossScaleOptions&, std::span<const std::int64_t* const>,
                    double) {
   fail_no_cuda(device);
 }

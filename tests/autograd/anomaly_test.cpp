@@ -40,7 +40,7 @@ TEST_CASE("anomaly: a step's parameter and its inputs") {
   const Tensor weights = ones({3}), gradients = from_data(Values{1, INFINITY, 1}, {3}), fine = ones({3}), none;
   AnomalyMode mode(On::record);
   dispatch(OpId::sgd_step_, {&fine, &fine, &none, &none, &none, &weights, &gradients, &none, &none, &none},
-           SgdAttrs{.lr = 0.5, .update = {}}, SourceLocation::current());
+           SgdAttrs{{.lr = 0.5}, false, {}}, SourceLocation::current());
   REQUIRE(mode.first().has_value());
   CHECK(mode.first()->op == "sgd_step_");
   CHECK(mode.first()->parameter == 1);

@@ -184,7 +184,7 @@ TEST_CASE("tracer: a step's call and a line for each of its parameters") {
   const Tensor wide = ones({3}), none;
   const ObserverScope scope(tracer);
   dispatch(OpId::sgd_step_, {&half, &rate, &none, &none, &none, &wide, &wide, &none, &none, &none},
-           SgdAttrs{.lr = 0x1p-30, .update = {}}, SourceLocation::current());
+           SgdAttrs{{.lr = 0x1p-30}, false, {}}, SourceLocation::current());
   REQUIRE(lines.size() == 3);
   check_message(lines[0], {"sgd_step_", "2 parameters", "observer_test.cpp:", "s  !", "1 subnormal"});
   check_message(lines[1], {"[2] f16 x [2] f16 x none x none x none -> [2] f16", "1 subnormal"});
