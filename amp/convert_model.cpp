@@ -9,24 +9,14 @@
 #include "autocast.h"
 
 namespace gradual::amp {
-namespace {
 
-void check_half(DType dtype, const char* function) {
+static void convert(nn::Module& model, DType dtype, const char* who, bool norms) {
   if (!is_half(dtype))
-    throwf("{}: converts to f16 or bf16, not to {}; use Module::to for other dtypes", function, to_string(dtype));
+    throwf("{}: converts to f16 or bf16, not to {}; use Module::to for other dtypes", who, to_string(dtype));
+  model.to(dtype, [norms](const nn::Module& m) { return norms || dynamic_cast<const nn::Norm*>(&m) == nullptr; });
 }
-
-}  // namespace
-
-void to_half(nn::Module& model, DType dtype) {
-  check_half(dtype, "to_half");
-  model.to(dtype, [](const nn::Module& m) { return dynamic_cast<const nn::Norm*>(&m) == nullptr; });
-}
-
-void to_pure(nn::Module& model, DType dtype) {
-  check_half(dtype, "to_pure");
-  model.to(dtype);
-}
+void to_half(nn::Module& model, DType dtype) { convert(model, dtype, "to_half", false); }
+void to_pure(nn::Module& model, DType dtype) { convert(model, dtype, "to_pure", true); }
 
 StateDict master_state_dict(const nn::Module& model, optim::Optimizer& optimizer) {
   const NoGrad off;

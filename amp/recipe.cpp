@@ -5,6 +5,7 @@
 #include <cstdlib>
 
 #include "../autograd/grad_mode.h"
+#include "../core/formats/synonyms.h"
 #include "../core/support/message_text.h"
 #include "../core/support/throwf.h"
 #include "../optim/clip.h"
@@ -58,6 +59,7 @@ Recipe static_recipe(const std::string& name) {
   r.name = name;
   r.description = "f16 model with norms and loss in f32, FP32 masters, static loss scale " + text;
   r.scaling = optim::GradScalerOptions{.init_scale = scale, .dynamic = false};
+  check_valid(r);
   return r;
 }
 
@@ -161,19 +163,7 @@ Recipe recipe(const std::string& name) {
   }
   std::vector<std::string> names = recipe_names();
   names.insert(names.end(), {"eXmY", "eXmY:ROUNDING", "fp16-static:SCALE", "O0", "O1", "O2", "O3"});
-  // Names of recipes in other libraries, or words of the names.
-  static const std::vector<Synonym> kSynonyms = {
-      {{"fp8", "f8", "float8"}, {"fp8"}},
-      {{"fp6", "f6", "float6"}, {"mxfp6"}},
-      {{"fp4", "f4", "float4"}, {"mxfp4", "nvfp4"}},
-      {{"mx", "mxfp"}, {"mxfp8", "mxfp6", "mxfp4"}},
-      {{"half", "float16", "f16"}, {"fp16"}},
-      {{"bfloat16", "bfloat"}, {"bf16"}},
-      {{"float", "single", "full", "float32", "f32"}, {"fp32"}},
-      {{"double", "float64", "fp64"}, {"f64"}},
-      {{"mixed", "mixed-precision", "autocast"}, {"amp"}},
-  };
-  throw_error("no recipe '" + name + "'; there are " + join(names) + did_you_mean(name, names, kSynonyms));
+  throw_error("no recipe '" + name + "'; there are " + join(names) + did_you_mean(name, names, format_synonyms()));
 }
 
 std::vector<std::string> recipe_names() {
@@ -207,15 +197,24 @@ RecipeScope::RecipeScope(const Recipe& r, Device device, std::shared_ptr<Quantiz
 RecipeRun::RecipeRun(const Recipe& recipe, nn::Module& model, const MakeOptimizer& make, const RunOptions& options)
     : recipe_(recipe), model_(model), options_(options) {
   check_valid(recipe_, model);
-  if (!make) throw_error("RecipeRun: it was given no function that makes the optimizer");
+  if (!(options.clip_norm >= 0)) throwf("RecipeRun: clip_norm is {}; it must be at least 0", options.clip_norm);
+  not_null(make, "RecipeRun: the function that makes the optimizer");
+  if (!model.trainer().expired()) throwf("RecipeRun: another run trains the model {}", model.kind());
   const auto parameters = model.named_parameters();
   if (parameters.empty()) throw_error("RecipeRun: the model " + model.kind() + " has no parameters to train");
-  device_ = parameters.front().second.device();
+  for (const auto& [name, p] : parameters)
+    if (is_half(p.dtype()) && (p.dtype() != recipe_.dtype || recipe_.mode == Mode::autocast))
+      throwf("RecipeRun: recipe '{}' takes no {} parameters, such as {}; cast the model with to(DType::f32)",
+             recipe_.name, to_string(p.dtype()), name);
+  first_ = parameters.front().second;
+  device_ = first_.device();
   // The optimizer first: it copies its masters from the FP32 values.
   optimizer_ = make({optim::named_group(parameters)}, update_options(recipe_, options.seed));
   if (!optimizer_) throw_error("RecipeRun: the function that makes the optimizer returned none");
+  model.trainer() = optimizer_;
   if (recipe_.mode == Mode::half) to_half(model_, recipe_.dtype);
   if (recipe_.mode == Mode::pure) to_pure(model_, recipe_.dtype);
+  dtype_ = first_.dtype();
   if (recipe_.scaling) scaler_.emplace(*recipe_.scaling);
   if (recipe_.quantization) {
     name_layers(*recipe_.quantization, model_);
@@ -228,14 +227,22 @@ void RecipeRun::freeze_histories() const {
   if (quantization_) quantization_->freeze(!model_.training());
 }
 
+void RecipeRun::check_model() const {
+  if (model_.trainer().lock() != optimizer_) throw_error("RecipeRun: its model was moved away; make a new run");
+  if (first_.dtype() != dtype_ || first_.device() != device_)
+    throwf("RecipeRun: the model became {} on {}, the run began with {} on {}; make a new run",
+           to_string(first_.dtype()), to_string(first_.device()), to_string(dtype_), to_string(device_));
+}
+
 RecipeScope RecipeRun::scope() const {
+  check_model();
   freeze_histories();
   return RecipeScope(recipe_, device_, quantization_);
 }
 
 Tensor RecipeRun::forward(const std::function<Tensor()>& loss) const {
   const RecipeScope under = scope();
-  return loss();
+  return not_null(loss, "RecipeRun: the function of the loss or output")();
 }
 
 Tensor RecipeRun::evaluate(const std::function<Tensor()>& output) const {

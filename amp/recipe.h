@@ -127,7 +127,7 @@ class MakeOptimizer {
 };
 
 struct RunOptions {
-  double clip_norm = 0;    // clips gradients to this norm; 0: no clipping
+  double clip_norm = 0;    // clips gradients to this norm, at least 0; 0: no clipping
   std::uint64_t seed = 0;  // of stochastic rounding
 };
 
@@ -136,7 +136,9 @@ struct RunStep {
   optim::StepResult result;  // read on demand as well; always applied without a scaler
 };
 
-// Converts `model` and trains it with a recipe. Do not move the model or the run while it lives.
+// Converts `model` and trains it with a recipe. The model stays where it is while the run lives: Error in a step if it
+// was moved, cast or put on another device. Error for a model that another run trains, and for half parameters: modes
+// full and autocast take none, half and pure take those of the recipe's dtype, whose values the masters then begin with.
 class RecipeRun : Pinned {
  public:
   RecipeRun(const Recipe& recipe, nn::Module& model, const MakeOptimizer& make, const RunOptions& options = {});
@@ -167,12 +169,15 @@ class RecipeRun : Pinned {
 
  private:
   void freeze_histories() const;
+  void check_model() const;
 
   Recipe recipe_;
   nn::Module& model_;
   RunOptions options_;
   Device device_;
-  std::unique_ptr<optim::Optimizer> optimizer_;
+  Tensor first_;  // of the model's parameters, and its dtype
+  DType dtype_ = DType::f32;
+  std::shared_ptr<optim::Optimizer> optimizer_;  // the model's trainer()
   std::optional<optim::GradScaler> scaler_;
   std::shared_ptr<QuantizationState> quantization_;
 };

@@ -81,6 +81,7 @@ bool recomputing() { return running; }
 bool in_checkpoint() { return inside; }
 
 std::vector<Tensor> checkpoint(SegmentFn fn, const std::vector<Tensor>& inputs, SourceLocation loc) {
+  not_null(fn, "checkpoint: the function");
   if (!grad_enabled()) return fn(inputs);
   const auto first = std::ranges::find_if(inputs, &Tensor::defined);
   const Device device = first == inputs.end() ? Device::cpu() : first->device();
@@ -90,7 +91,9 @@ std::vector<Tensor> checkpoint(SegmentFn fn, const std::vector<Tensor>& inputs, 
 }
 
 Tensor checkpoint(std::function<Tensor(const Tensor&)> fn, const Tensor& input, SourceLocation loc) {
-  const SegmentFn one = [fn = std::move(fn)](const std::vector<Tensor>& x) { return std::vector<Tensor>{fn(x[0])}; };
+  const SegmentFn one = [fn = not_null(std::move(fn), "checkpoint: the function")](const std::vector<Tensor>& x) {
+    return std::vector<Tensor>{fn(x[0])};
+  };
   return checkpoint(one, std::vector<Tensor>{input}, loc)[0];
 }
 

@@ -38,8 +38,9 @@ Tensor Tensor::grad() const {
 }
 
 void Tensor::set_grad(const Tensor& grad) const {
-  if (grad.defined() && grad.sizes() != sizes())
-    throwf("set_grad: a gradient of shape {} for a tensor of shape {}", to_string(grad.sizes()), to_string(sizes()));
+  if (grad.defined() && (grad.sizes() != sizes() || grad.device() != device() || !grad.is_floating() || !is_floating()))
+    throwf("set_grad: a gradient {} on {} for a tensor {} on {}; both are floating, of one shape and on one device",
+           gradual::describe(grad), to_string(grad.device()), gradual::describe(*this), to_string(device()));
   ensure_grad_meta(*this).grad = grad;
 }
 
@@ -59,7 +60,7 @@ std::uint64_t Tensor::register_hook(Hook hook) const {
   static std::atomic<std::uint64_t> next_id{1};
   Node& node = *m->edge.node;
   if (!node.hooks) node.hooks = std::make_unique<std::vector<Node::HookEntry>>();
-  node.hooks->push_back({m->edge.output, next_id.fetch_add(1), std::move(hook)});
+  node.hooks->push_back({m->edge.output, next_id.fetch_add(1), not_null(std::move(hook), "register_hook: the hook")});
   return node.hooks->back().id;
 }
 
@@ -71,9 +72,7 @@ void Tensor::remove_hook(std::uint64_t id) const {
 
 namespace autograd {
 
-namespace {
-thread_local std::vector<GradientObserver*> observers;
-}
+static thread_local std::vector<GradientObserver*> observers;
 
 const Node* leaf_of(const GradientEvent& event) {
   const Node* node = event.input < 0 ? &event.node : event.node.input(event.input).edge.node.get();

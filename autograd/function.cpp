@@ -8,17 +8,14 @@
 #include "rule.h"
 
 namespace gradual {
-namespace {
 
 // True if `from` broadcasts to `to`, so that a gradient of shape `to` can be summed to `from`.
-bool expands_to(const Shape& from, const Shape& to) {
+static bool expands_to(const Shape& from, const Shape& to) {
   const int lead = to.size() - from.size();
   for (int d = 0; d < from.size(); ++d)
     if (lead < 0 || (from[d] != to[lead + d] && from[d] != 1)) return false;
   return lead >= 0;
 }
-
-}  // namespace
 
 // The kernel and the rule of the op `custom`.
 struct FunctionColumns {
@@ -112,7 +109,7 @@ void Function::release() {
 
 std::vector<Tensor> apply(const std::shared_ptr<Function>& function, const std::vector<Tensor>& inputs,
                           SourceLocation loc) {
-  if (std::exchange(function->applied_, true))
+  if (std::exchange(not_null(function, "apply: the function")->applied_, true))
     throw_error(function->name() + ": the object was applied before; make a new one for each call");
   function->state_ = snapshot();
   const std::vector<const Tensor*> refs = pointers_to(inputs);

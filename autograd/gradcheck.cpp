@@ -97,7 +97,9 @@ GradcheckResult checked(const CheckedFunction& f, const Tensors& given, const Gr
   return {};
 }
 
-void check_inputs(const char* who, const Tensors& inputs) {
+void check_inputs(const char* who, const CheckedFunction& f, const Tensors& inputs, double eps) {
+  not_null(f, "gradcheck: the function");
+  if (!(eps > 0 && std::isfinite(eps))) throwf("{}: eps is {}; it must be positive and finite", who, eps);
   if (std::ranges::none_of(inputs, wanted)) throwf("{}: no input requires a gradient", who);
   for (std::size_t i = 0; i < inputs.size(); ++i)
     if (wanted(inputs[i]) && inputs[i].dtype() != DType::f64)
@@ -107,12 +109,12 @@ void check_inputs(const char* who, const Tensors& inputs) {
 }  // namespace
 
 GradcheckResult gradcheck(const CheckedFunction& f, const std::vector<Tensor>& inputs, GradcheckOptions options) {
-  check_inputs("gradcheck", inputs);
+  check_inputs("gradcheck", f, inputs, options.eps);
   return checked(f, inputs, options);
 }
 
 GradcheckResult gradgradcheck(const CheckedFunction& f, const std::vector<Tensor>& inputs, GradcheckOptions options) {
-  check_inputs("gradgradcheck", inputs);
+  check_inputs("gradgradcheck", f, inputs, options.eps);
   // The gradients of the outputs are inputs too. They are random, because a wrong rule may be right for ones.
   Generator g(0x7f4a7c15);
   Tensors all = inputs;

@@ -12,11 +12,6 @@ namespace {
 constexpr std::uint64_t kOrderStream = std::uint64_t{1} << 62;
 constexpr std::uint64_t kFetchStream = std::uint64_t{1} << 63;
 
-std::int64_t samples_of(const Dataset& dataset) {
-  if (!dataset.inputs.defined()) throw_error("DataLoader: the dataset has no inputs; it was not filled");
-  return dataset.size();
-}
-
 }  // namespace
 
 struct DataLoader::Impl {
@@ -72,13 +67,15 @@ struct DataLoader::Impl {
 DataLoader::DataLoader(std::int64_t samples, Fetch fetch, DataLoaderOptions o) {
   if (samples < 0) throwf("DataLoader: {} samples", samples);
   if (o.batch < 1) throwf("DataLoader: batch {} is not allowed; it must be at least 1", o.batch);
-  if (!fetch) throw_error("DataLoader: the function that makes a batch is empty");
-  impl_ = std::make_unique<Impl>(Impl{.samples = samples, .fetch = std::move(fetch), .options = o});
+  impl_ =
+      std::make_unique<Impl>(Impl{.samples = samples,
+                                  .fetch = not_null(std::move(fetch), "DataLoader: the function that makes a batch"),
+                                  .options = o});
 }
 
 DataLoader::DataLoader(Dataset dataset, DataLoaderOptions options)
     : DataLoader(
-          samples_of(dataset), [dataset](const std::vector<std::int64_t>& indices) { return take(dataset, indices); },
+          dataset.size(), [dataset](const std::vector<std::int64_t>& indices) { return take(dataset, indices); },
           options) {}
 
 DataLoader::~DataLoader() = default;

@@ -5,18 +5,16 @@
 #include "../core/support/throwf.h"
 
 namespace gradual::data {
-namespace {
 
 // Observers do not see this, on the loader's thread or on this one.
-Tensor take_rows(const Tensor& t, const Tensor& indices) {
+static Tensor take_rows(const Tensor& t, const Tensor& indices) {
   const StageScope no_amp(chain().amp, nullptr), no_autograd(chain().autograd, nullptr),
       hidden(chain().observe, nullptr);
   return index_select(t, 0, indices);
 }
 
-}  // namespace
-
 std::int64_t Dataset::size() const {
+  if (!inputs.defined() || !targets.defined()) throw_error("dataset: it has no inputs or targets; it was not filled");
   const Shape& a = inputs.sizes();
   const Shape& b = targets.sizes();
   if (a.empty() || b.empty() || a[0] != b[0])

@@ -49,13 +49,12 @@ Dataset windows(const Tensor& tokens, std::int64_t context, std::int64_t stride)
   return {.inputs = from(0), .targets = from(1)};
 }
 
-// source: the name of the text in errors.
-static TextDataset split_windows(std::string_view text, const TextOptions& o, const std::string& source) {
+TextDataset make_text_dataset(std::string_view text, TextOptions o, const std::string& name) {
   if (!(o.test_fraction > 0 && o.test_fraction < 1))
     throwf("text: test_fraction {} must lie between 0 and 1", o.test_fraction);
   const auto cut = static_cast<std::size_t>(static_cast<double>(text.size()) * (1 - o.test_fraction));
   if (o.context > 0 && std::min(cut, text.size() - cut) <= static_cast<std::size_t>(o.context))
-    throwf("{}: {} characters, {} to train and {} to test; both must be more than the {} of a window", source,
+    throwf("{}: {} characters, {} to train and {} to test; both must be more than the {} of a window", name,
            text.size(), cut, text.size() - cut, o.context);
   Vocabulary vocabulary(text);
   const auto part = [&](std::string_view piece) {
@@ -69,10 +68,8 @@ static TextDataset split_windows(std::string_view text, const TextOptions& o, co
   return {std::move(vocabulary), std::move(train), std::move(test)};
 }
 
-TextDataset make_text_dataset(std::string_view t, TextOptions o) { return split_windows(t, o, "text"); }
-
 TextDataset read_text(const std::string& path, TextOptions options) {
-  return split_windows(gunzip_if_packed(read_file(path), path), options, path);
+  return make_text_dataset(gunzip_if_packed(read_file(path), path), options, path);
 }
 
 // The count of numbers with that many digits.
@@ -85,6 +82,7 @@ std::string Addition::prompt(std::int64_t a, std::int64_t b) const {
 }
 
 std::string Addition::answer(std::int64_t a, std::int64_t b) const {
+  prompt(a, b);  // checks them
   const std::string text = fmt::format("{:0{}}", a + b, digits + 1);
   return {text.rbegin(), text.rend()};
 }

@@ -42,7 +42,8 @@ struct TextDataset {
 // by one character. Error if the text is shorter than one window.
 Dataset windows(const Tensor& tokens, std::int64_t context, std::int64_t stride);
 
-TextDataset make_text_dataset(std::string_view text, TextOptions options = {});
+// `name` stands for the text in messages.
+TextDataset make_text_dataset(std::string_view text, TextOptions options = {}, const std::string& name = "text");
 TextDataset read_text(const std::string& path, TextOptions options = {});  // a plain or gzipped file
 
 // Addition as a language: a very small task that a transformer can learn.

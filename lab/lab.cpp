@@ -4,8 +4,8 @@
 #include <filesystem>
 
 #include "../core/files/atomic_file.h"
-#include "../core/support/error.h"
 #include "../core/support/generator.h"
+#include "../core/support/throwf.h"
 #include "folder.h"
 #include "run.h"
 #include "verdict.h"
@@ -17,9 +17,7 @@ namespace fs = std::filesystem;
 
 void check_options(const std::vector<amp::Recipe>& recipes, const Options& o) {
   const auto at_least = [](const char* what, std::int64_t v, std::int64_t least) {
-    if (!(v >= least))
-      throw_error(std::string("lab: ") + what + " is " + std::to_string(v) + "; it must be at least " +
-                  std::to_string(least));
+    if (!(v >= least)) throwf("lab: {} is {}; it must be at least {}", what, v, least);
   };
   if (recipes.empty()) throw_error("lab: no recipe was given");
   for (std::size_t i = 0; i < recipes.size(); ++i)
@@ -202,7 +200,7 @@ void check(const MakeModel& make_model, const std::vector<amp::Recipe>& recipes,
   {
     Generator generator(0);
     const GeneratorScope scope(generator);
-    const std::shared_ptr<nn::Module> model = make_model();
+    const auto model = not_null(not_null(make_model, "lab: the function that makes the model")(), "lab: the model");
     for (const amp::Recipe& r : recipes) amp::check_valid(r, *model);
   }
   const Folder writable(out, existing(options));

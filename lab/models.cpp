@@ -1,6 +1,7 @@
 #include "models.h"
 
 #include "../core/ops/ops.h"
+#include "../core/support/throwf.h"
 #include "../nn/activation.h"
 #include "../nn/attention.h"
 #include "../nn/conv.h"
@@ -31,9 +32,7 @@ struct Gpt : nn::Module {
   }
   Tensor forward(const Tensor& x) override {
     const std::int64_t length = x.size(1);
-    if (length > options.context)
-      throw_error("gpt: a sequence of " + std::to_string(length) + " tokens, the context is " +
-                  std::to_string(options.context));
+    if (length > options.context) throwf("gpt: a sequence of {} tokens, the context is {}", length, options.context);
     const Tensor at = arange(0, static_cast<double>(length), 1, {.dtype = DType::i64, .device = x.device()});
     return head(norm(blocks(tokens(x) + positions(at))));
   }

@@ -187,6 +187,7 @@ std::string settings(const amp::Recipe& recipe, const Options& o) {
 Run::Run(const MakeModel& make_model, const LabData& data, const amp::Recipe& recipe, std::uint64_t seed,
          const Options& options)
     : recipe_(recipe), options_(options), seed_(seed), generator_(seed), data_(data.load(seed)) {
+  if (data_.test.size() == 0) throwf("lab: the data '{}' have no test samples, which the accuracy is of", data.name);
   memory_before_ = memory_stats(options.device);
   const GeneratorScope scope(generator_);
   model_ = make_model();

@@ -16,7 +16,7 @@ struct LabData {
   std::function<data::Split(std::uint64_t seed)> load;
 
   LabData(std::string named, std::function<data::Split(std::uint64_t seed)> loader)
-      : name(std::move(named)), load(std::move(loader)) {}
+      : name(std::move(named)), load(not_null(std::move(loader), "LabData: the function that loads the data")) {}
   LabData(const data::Split& split)  // NOLINT(google-explicit-constructor): the same split for every seed
       : name(split.train.name), load([split](std::uint64_t) { return split; }) {}
 };

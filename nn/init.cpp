@@ -31,12 +31,10 @@ void constant_(const Tensor& t, double value) {
 }
 
 void uniform_(const Tensor& t, double low, double high, Generator& g) {
-  const NoGrad no_grad;
   if (t.numel()) t.uniform_(low, high, g);
 }
 
 void normal_(const Tensor& t, double mean, double std, Generator& g) {
-  const NoGrad no_grad;
   if (t.numel()) t.normal_(mean, std, g);
 }
 

@@ -67,6 +67,7 @@ void Module::check_name(const std::string& name, const char* what) const {
 Tensor& Module::register_parameter(const std::string& name, const Tensor& value, bool requires_grad) {
   Tensor& slot = add_slot(name, value, Kind::parameter);
   if (!slot.defined()) return slot;
+  if (!slot.is_leaf()) throwf("{}: parameter '{}' is the result of an op; detach() it", kind(), name);
   slot.set_category(Category::parameters);
   if (requires_grad && !slot.requires_grad()) slot.set_requires_grad();
   return slot;
@@ -144,7 +145,7 @@ template <class F> void Module::convert(const F& converted, const std::function<
 }
 
 void Module::to(DType d, const std::function<bool(const Module&)>& which) {
-  if (!is_floating(d)) throwf("{}: cannot convert parameters to {}; a floating dtype is right", kind(), to_string(d));
+  if (!is_floating(d) || is_f8(d)) throwf("{}: parameters are f64, f32, f16 or bf16, not {}", kind(), to_string(d));
   convert([&](const Tensor& t) { return t.is_floating() ? t.to(d) : t; }, which);
 }
 
@@ -198,7 +199,7 @@ LoadResult Module::load_state_dict(const StateDict& state, bool strict) {
 // --- calls ---
 
 std::uint64_t Module::register_forward_hook(ForwardHook hook) {
-  forward_hooks_.emplace_back(next_hook_, std::move(hook));
+  forward_hooks_.emplace_back(next_hook_, not_null(std::move(hook), "register_forward_hook: the hook"));
   return next_hook_++;
 }
 

@@ -52,7 +52,8 @@ class Module {
   Module& operator=(const Module&) = delete;
   Module& operator=(Module&&) = delete;
 
-  // Computes the layer. Modules with several inputs define their own operator() (with a ModuleCall) instead.
+  // Computes the layer. Inputs promote as in ops: f64 with f32 weights gives f64, f16 and integers give f32. (Norms take
+  // floats and give the input's dtype.) Modules with several inputs define their own operator() (with a ModuleCall) instead.
   virtual Tensor forward(const Tensor& x);
   // Calls forward inside this module's scope: ops carry its path, and inside a Layer the line of this call.
   Tensor operator()(const Tensor& x, SourceLocation loc = SourceLocation::current());
@@ -113,6 +114,8 @@ class Module {
   std::uint64_t register_forward_hook(ForwardHook hook);  // an id for remove_forward_hook
   void remove_forward_hook(std::uint64_t id);
   void set_hook(ModuleHook hook) { hook_ = std::move(hook); }  // null: none
+  // What trains the module (amp::RecipeRun); a move of the module takes it along.
+  std::weak_ptr<void>& trainer() { return trainer_; }
   bool has_hooks() const { return hook_ || !forward_hooks_.empty(); }
 
   // Sequential and TransformerBlock use these to run two adjacent layers as one fused op (core/ops/fusions.h). A class
@@ -155,6 +158,7 @@ class Module {
   std::vector<Child> children_;
   std::vector<std::pair<std::uint64_t, ForwardHook>> forward_hooks_;
   ModuleHook hook_;
+  std::weak_ptr<void> trainer_;
   const char* path_ = "";
   std::uint64_t next_hook_ = 1;
   bool training_ = true;

@@ -14,12 +14,9 @@
 #include "rates.h"
 
 namespace gradual::optim {
-namespace {
 
 // Keeps the streams of stochastic rounding apart from those of a Generator with the same seed.
 constexpr std::uint64_t kRoundingKey = 0x6772616475616c21;
-
-}  // namespace
 
 void check_rates(const ParamGroup& group) {
   if (!group.names.empty() && group.names.size() != group.params.size())
@@ -61,6 +58,8 @@ Optimizer::Optimizer(Rule rule, std::vector<ParamGroup> groups, const ParamGroup
   for (ParamGroup& group : groups) add_param_group(std::move(group));
   if (states_.empty())
     throwf("optimizer: it was given no parameters; a model lists what register_module and register_parameter took");
+  if (std::ranges::none_of(states_, [](const ParamState& s) { return s.param.requires_grad(); }))
+    throwf("optimizer: none of its {} parameters requires a gradient; call set_requires_grad() first", states_.size());
 }
 
 namespace {
@@ -170,7 +169,7 @@ void Optimizer::prepare_state(ParamState& s) {
       need_no_capture(s.name);
       t = zeros(p.sizes(), {.dtype = dtype, .device = p.device()});
     }
-    t = t.to(p.device());  // follows the parameter
+    t = t.to(p.device(), dtype);  // follows the parameter
   };
   if (!s.is_low()) s.compensation = Tensor();
   if (s.is_low() && options_.update == LowPrecisionUpdate::kahan) make(s.compensation, p.dtype());
@@ -240,7 +239,7 @@ void Optimizer::step_run(std::span<const Live> run, const GradientScale& by, boo
         .steps = static_cast<std::int64_t*>(device_steps_.raw()) + first.index,
         .rates = device::capturing() ? static_cast<const Rates*>(device_rates_.raw()) + first.group : nullptr};
   dispatch(*rule_.op, TensorRefs(inputs.data(), static_cast<int>(inputs.size())),
-           attrs(groups_[first.group], counts_there ? 1 : steps, how), loc);
+           attrs(rates_of(groups_[first.group]), counts_there ? 1 : steps, how), loc);
   if (copies[0].defined()) first.param.copy_(copies[0], loc);
   for (const Live& l : run) {
     ParamState& s = *l.state;

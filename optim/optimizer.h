@@ -44,7 +44,8 @@ struct UpdateOptions {
 
 // Parameters with their own rates. An optimizer reads the fields that its formula uses and ignores the others.
 struct ParamGroup {
-  std::vector<Tensor> params = {};      // floating leaves; a step skips parameters without a gradient
+  // Floating leaves. A step skips those without a gradient, and so those that require none (frozen ones).
+  std::vector<Tensor> params = {};
   std::vector<std::string> names = {};  // none, or one for each parameter: for messages and exports
   // Unset: the optimizer's value at the time when the group is added.
   std::optional<double> lr = {}, weight_decay = {}, momentum = {}, dampening = {}, beta1 = {}, beta2 = {}, eps = {};
@@ -74,9 +75,11 @@ class Optimizer {
   void step(SourceLocation loc = SourceLocation::current()) { step_scaled({}, loc); }
   void zero_grad();  // drops the gradients, those of frozen groups too
   // Error for a parameter that is not floating, not a leaf, already in a group, or shares elements with one in a group;
-  // and for a rate out of range.
+  // and for a rate out of range: momentum, dampening and betas lie in [0, 1), the others are at least 0 and finite. The
+  // constructors also refuse parameters none of which requires a gradient.
   void add_param_group(ParamGroup group);
-  // Rates may be changed at any time; params may not (add_param_group).
+  // Rates may be changed at any time; params may not (add_param_group). If parameters are cast or moved, the state
+  // follows at the next step.
   std::vector<ParamGroup>& param_groups() { return groups_; }
   const std::vector<ParamGroup>& param_groups() const { return groups_; }
   const UpdateOptions& update_options() const { return options_; }
@@ -142,7 +145,7 @@ class Optimizer {
     std::vector<std::string> moments;
   };
   Optimizer(Rule rule, std::vector<ParamGroup> groups, const ParamGroup& defaults, const UpdateOptions& options);
-  virtual Attrs attrs(const ParamGroup& group, std::int64_t steps, const UpdateAttrs& how) const;
+  virtual Attrs attrs(const Rates& rates, std::int64_t steps, const UpdateAttrs& how) const;
   virtual bool has_moments(const ParamGroup&) const { return true; }
 
   static std::vector<ParamGroup> one_group(const std::vector<Tensor>& params) { return {{.params = params}}; }
@@ -213,7 +216,7 @@ class Optimizer {
   void take_steps(const void* counts);
   void upload_steps(void* to, Device device) const;
   void upload_rates();
-  std::vector<Rates> rates() const;
+  static Rates rates_of(const ParamGroup& group);  // 0 where the formula has none
 
   bool keeps_masters() const { return options_.update == LowPrecisionUpdate::masters; }
   void ensure_master(ParamState& s);

@@ -68,16 +68,16 @@ StateDict Optimizer::state_dict() {
 }
 
 void Optimizer::load_param(ParamState& s, const StateDict& from) const {
-  s.steps = from.integer("steps");
+  s.steps = static_cast<std::int64_t>(from.natural("steps"));
   for (const auto& [key, t] : saved_tensors(s)) {
     const bool is_master = t == &s.master;
     if (is_master && !(keeps_masters() && from.contains(key))) continue;
     *t = Tensor();
     if (!from.contains(key)) continue;
     const Tensor value = from.tensor(key);
-    if (value.sizes() != s.param.sizes())
-      throwf("load_state_dict: {} of {} is {}, the parameter is {}", key, s.name, to_string(value.sizes()),
-             to_string(s.param.sizes()));
+    if (value.sizes() != s.param.sizes() || !value.is_floating())
+      throwf("load_state_dict: {} of {} is {}, the parameter is {}", key, s.name, gradual::describe(value),
+             gradual::describe(s.param));
     const CategoryScope scope(is_master ? Category::masters : Category::optimizer);
     *t = value.device() == s.param.device() ? value.clone() : value.to(s.param.device());
   }

@@ -14,13 +14,11 @@ struct Rate {
   double below;  // valid: 0 <= rate < below
 };
 inline constexpr double kInf = std::numeric_limits<double>::infinity();
-inline constexpr Rate kRates[] = {{"lr", &ParamGroup::lr, kInf},
-                                  {"weight_decay", &ParamGroup::weight_decay, kInf},
-                                  {"momentum", &ParamGroup::momentum, kInf},
-                                  {"dampening", &ParamGroup::dampening, kInf},
-                                  {"beta1", &ParamGroup::beta1, 1},
-                                  {"beta2", &ParamGroup::beta2, 1},
-                                  {"eps", &ParamGroup::eps, kInf}};
+inline constexpr Rate kRates[] = {
+    {"lr", &ParamGroup::lr, kInf},          {"weight_decay", &ParamGroup::weight_decay, kInf},
+    {"momentum", &ParamGroup::momentum, 1}, {"dampening", &ParamGroup::dampening, 1},
+    {"beta1", &ParamGroup::beta1, 1},       {"beta2", &ParamGroup::beta2, 1},
+    {"eps", &ParamGroup::eps, kInf}};
 
 // Error for a rate out of range, or if the numbers of names and parameters differ.
 void check_rates(const ParamGroup& group);

@@ -44,12 +44,15 @@ Schedule linear_warmup(std::int64_t steps, double start_factor) {
 }
 
 Schedule chain(Schedule first, std::int64_t steps, Schedule second) {
-  return [first = std::move(first), steps, second = std::move(second)](std::int64_t step) {
+  if (steps < 0) throwf("chain: {} steps; at least 0 are right", steps);
+  return [first = not_null(std::move(first), "chain: the first schedule"), steps,
+          second = not_null(std::move(second), "chain: the second schedule")](std::int64_t step) {
     return step < steps ? first(step) : second(step - steps);
   };
 }
 
-Scheduler::Scheduler(Optimizer& optimizer, Schedule schedule) : optimizer_(&optimizer), schedule_(std::move(schedule)) {
+Scheduler::Scheduler(Optimizer& optimizer, Schedule schedule)
+    : optimizer_(&optimizer), schedule_(not_null(std::move(schedule), "Scheduler: the schedule")) {
   apply();
 }
 
@@ -82,7 +85,7 @@ void Scheduler::load_state_dict(const StateDict& state) {
     throwf("load_state_dict: the schedule has {} groups, the optimizer {}", initial.size(),
            optimizer_->param_groups().size());
   for (std::size_t g = 0; g < initial.size(); ++g) initial[g] = state.real(fmt::format("initial_lr.{}", g));
-  steps_ = state.integer("steps");
+  steps_ = static_cast<std::int64_t>(state.natural("steps"));
   initial_ = std::move(initial);
   apply();
 }

@@ -2,6 +2,7 @@
 #include <cmath>
 
 #include "../formats/accumulator.h"
+#include "../support/throwf.h"
 #include "dispatch.h"
 #include "ops.h"
 
@@ -30,6 +31,9 @@ template <Tensor (*f)(const Tensor& x, Loc at)> Tensor clamped(const Tensor& x, 
 
 // -(y log p + (1 - y) log(1 - p)). Finite for p = 0 and 1, where only the other logarithm has a gradient.
 Tensor bce(const Tensor& p, const Tensor& y, Loc at) {
+  if (p.device().is_cpu())
+    for (const double v : p.to_vector<double>())
+      if (v < 0 || v > 1) throwf("bce_loss: {} is no probability; bce_with_logits_loss takes logits", v);
   const Tensor log_p = clamped<log>(p, 0, at);
   const Tensor log_q = clamped<log1p>(neg(p, at), -1, at);
   return neg(add({mul({y, at}, log_p), at}, mul({sub({1, at}, y), at}, log_q)), at);
@@ -80,6 +84,9 @@ Outputs attention(const OpCall& c) {
     if (!c[i].defined() || c[i].dim() < 2) throw_error(c, "q, k and v must be [.., length, head size]");
   const auto& a = c.get<AttentionAttrs>();
   if (!(a.dropout >= 0 && a.dropout <= 1)) throw_error(c, "dropout must be 0 to 1");
+  if (!std::isfinite(a.scale)) throwf(c, "the scale must be finite, given {}", a.scale);
+  if (mask.defined() && mask.dtype() != DType::bool_ && !mask.is_floating())
+    throwf(c, "the mask must be bool or floating, given {}", to_string(mask.dtype()));
   if (fused(c)) return {{dispatch1(OpId::flash_attention, {&c[0], &c[1], &c[2]}, a, c.where)}};
   const double scale = attention_scale(a, c[0].size(-1));
   const auto wide = [&](const Tensor& t) { return is_half(t.dtype()) ? attention_cast(t, DType::f32, c.where) : t; };

@@ -242,7 +242,8 @@ void infer_pad(const OpCall& c, OutSpec* out) {
   const auto& a = c.get<PadAttrs>();
   same_contiguous(c, out);
   for (int i = 0; i < out->sizes.size(); ++i) {
-    if (a.before[i] < 0 || a.after[i] < 0) throw_error(c, "padding must not be negative; use narrow to crop");
+    if (std::min(a.before[i], a.after[i]) < 0 || std::max(a.before[i], a.after[i]) > kMostExtent)
+      throwf(c, "padding must not be negative; use narrow to crop (and at most {})", kMostExtent);
     out->sizes[i] += a.before[i] + a.after[i];
   }
 }
@@ -268,18 +269,15 @@ void infer_in_place(const OpCall& c, OutSpec* out) {
     throw_error(c, "the operand is larger than the tensor written");
   if ((c.op == OpId::add_ || c.op == OpId::mul_) && (is_f8(x.dtype()) || x.dtype() == DType::bool_))
     throw_error(c, "takes f64, f32, f16, bf16 and integers");
+  if (c.op == OpId::fill_) check_holds(x.dtype(), c.get<ScalarAttrs>().value, "fill_");
   same_contiguous(c, out);
 }
 
 void infer_batch_norm_update(const OpCall& c, OutSpec* out) {
-  static constexpr const char* kNames[] = {"a running mean", "a running var", "a count of batches", "the mean",
-                                           "invstd"};
-  for (int i = 0; i < 5; ++i) {
-    if (i == 2) {
-      if (need(c, i, kNames[i], Kind::index).numel() != 1)
-        throwf(c, "{} is one number, given {}", kNames[i], describe(c[i]));
-      continue;
-    }
+  static constexpr const char* kNames[] = {"a running mean", "a running var", "", "the mean", "invstd"};
+  if (need(c, 2, "a count of batches", Kind::index).numel() != 1)
+    throwf(c, "a count of batches is one number, given {}", describe(c[2]));
+  for (const int i : {0, 1, 3, 4}) {
     need(c, i, kNames[i], Kind::real, 1);
     need_same_sizes(c, i, c[0].sizes(), kNames[i]);
     const DType wanted = c[i < 2 ? 0 : 3].dtype();
@@ -289,7 +287,9 @@ void infer_batch_norm_update(const OpCall& c, OutSpec* out) {
   if (c[3].dtype() != DType::f32 && c[3].dtype() != DType::f64)
     throwf(c, "a batch's statistics are f32 or f64, given {}", to_string(c[3].dtype()));
   refuse_expanded(c, c[1]);
-  if (c.get<RunningAttrs>().count < 2) throw_error(c, "an unbiased variance needs more than one value per channel");
+  const auto& a = c.get<RunningAttrs>();
+  if (a.count < 2) throw_error(c, "an unbiased variance needs more than one value per channel");
+  if (!(a.momentum >= 0 && a.momentum <= 1)) throwf(c, "the momentum is {}; it must be 0 to 1", a.momentum);
   infer_in_place(c, out);
 }
 

@@ -7,6 +7,9 @@
 
 namespace gradual::inference {
 
+// Of strides, dilations and paddings: more is surely a mistake, and sums of them do not overflow.
+inline constexpr std::int64_t kMostExtent = INT32_MAX;
+
 enum class Kind { any, real, index };  // real: f64, f32, f16 or bf16; index: i64
 // Input i. Error if it is undefined (the op needs `what`) or has the wrong dtype or number of dims.
 const Tensor& need(const OpCall& c, int i, const char* what = "a tensor", Kind kind = Kind::any, int dims = -1);

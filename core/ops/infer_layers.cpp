@@ -1,5 +1,6 @@
 // The inference column of contractions, pooling, normalisation, attention and losses.
 #include <algorithm>
+#include <cmath>
 #include <numeric>
 #include <utility>
 
@@ -98,8 +99,9 @@ void infer_conv2d(const OpCall& c, OutSpec* out) {
   const Tensor& second = need(c, 1, "a weight or an input", Kind::any, 4);
   const auto& a = c.get<ConvAttrs>();
   for (int i = 0; i < 2; ++i)
-    if (a.stride[i] < 1 || a.dilation[i] < 1 || a.padding[i] < 0)
-      throw_error(c, "stride and dilation must be at least 1, padding at least 0");
+    if (a.stride[i] < 1 || a.dilation[i] < 1 || a.padding[i] < 0 ||
+        std::max({a.stride[i], a.dilation[i], a.padding[i]}) > kMostExtent)
+      throwf(c, "stride and dilation must be at least 1, padding at least 0, all at most {}", kMostExtent);
   if (a.groups < 1) throw_error(c, "groups must be at least 1");
   const Shape& s = second.sizes();
   Shape x = first.sizes();
@@ -129,7 +131,7 @@ Shape pooled(const OpCall& c, const Shape& x) {
   const auto& a = c.get<PoolAttrs>();
   for (int i = 0; i < 2; ++i) {
     if (a.kernel[i] < 1 || a.stride[i] < 1) throw_error(c, "kernel and stride must be at least 1");
-    if (a.padding[i] < 0 || 2 * a.padding[i] > a.kernel[i]) throw_error(c, "padding must be 0 to half the kernel");
+    if (a.padding[i] < 0 || a.padding[i] > a.kernel[i] / 2) throw_error(c, "padding must be 0 to half the kernel");
   }
   return windows(c, x, x[1], a.kernel, a.stride, a.padding);
 }
@@ -176,6 +178,8 @@ std::pair<Shape, Shape> norm_shapes(const OpCall& c, const Tensor& x) {
 void infer_norm(const OpCall& c, OutSpec* out) {
   const Tensor& x = need(c, 0, "an input", Kind::real);
   const auto [parameter, statistics] = norm_shapes(c, x);
+  const double eps = c.get<NormAttrs>().eps;
+  if (!(eps >= 0 && std::isfinite(eps))) throwf(c, "eps is {}; it must be at least 0 and finite", eps);
   for (int i = 1; i < c.inputs.size(); ++i) {
     need_same_sizes(c, i, parameter, i < 3 ? "weight and bias" : "mean and var");
     if (i < 3 && c[i].defined() && c[i].dtype() != DType::f32 && c[i].dtype() != x.dtype())

@@ -1,6 +1,7 @@
 #include "ops.h"
 
 #include <algorithm>
+#include <cmath>
 
 #include "../support/throwf.h"
 #include "dispatch.h"
@@ -36,7 +37,9 @@ std::uint32_t dim_mask(const Tensor& x, const Shape& dims, OpId op) {
   return x.dim() == 0 ? 0 : mask;
 }
 
+// value: var's correction, norm's p.
 Tensor reduce(OpId op, const Tensor& x, const Shape& dims, bool keepdim, Loc loc, double value = 0) {
+  if (std::isnan(value)) throwf("{}: {} must not be NaN", to_string(op), op == OpId::var ? "the correction" : "p");
   return unary(op, x, loc, ReduceAttrs{dim_mask(x, dims, op), keepdim, value});
 }
 
@@ -88,6 +91,7 @@ Tensor amax(const Tensor& x, const Shape& d, bool keepdim, Loc loc) { return max
 
 Tensor gelu(const Tensor& x, Gelu form, Loc loc) { return unary(OpId::gelu, x, loc, form); }
 Tensor clamp(const Tensor& x, double low, double high, Loc loc) {
+  if (std::isnan(low) || std::isnan(high)) throwf("clamp: from {} to {}: a bound must not be NaN", low, high);
   return unary(OpId::clamp, x, loc, ScalarAttrs{low, high});
 }
 Tensor cast(const Tensor& x, DType dtype, Loc loc) { return x.dtype() == dtype ? x : unary(OpId::cast, x, loc, dtype); }
@@ -345,6 +349,7 @@ Tensor pad(const Tensor& x, const Shape& before, const Shape& after, double valu
   if (before.size() != x.dim() || after.size() != x.dim())
     throwf("pad: before {} and after {} need one entry for each dim of {}", to_string(before), to_string(after),
            to_string(x.sizes()));
+  check_holds(x.dtype(), value, "pad");
   return unary(OpId::pad, x, loc, PadAttrs{before, after, value});
 }
 Tensor tril(const Tensor& x, std::int64_t diagonal, Loc loc) { return unary(OpId::tril, x, loc, diagonal); }
@@ -352,6 +357,8 @@ Tensor one_hot(const Tensor& c, std::int64_t count, Loc l) { return unary(OpId::
 
 Tensor sum_to(const Tensor& x, const Shape& sizes, Loc loc) {
   if (x.sizes() == sizes) return x;
+  if (broadcast_shapes(sizes, x.sizes(), "sum_to") != x.sizes())
+    throwf("sum_to: {} does not broadcast to {}", to_string(sizes), to_string(x.sizes()));
   const int lead = x.dim() - sizes.size();
   Shape dims;
   for (int i = 0; i < x.dim(); ++i)

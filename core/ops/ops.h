@@ -53,7 +53,7 @@ Tensor amax(const Tensor& x, const Shape& dims = {}, bool keepdim = false, Loc l
 
 // Elementwise with options.
 Tensor gelu(const Tensor& x, Gelu form = Gelu::exact, Loc loc = Loc::current());
-Tensor clamp(const Tensor& x, double low, double high, Loc loc = Loc::current());
+Tensor clamp(const Tensor& x, double low, double high, Loc loc = Loc::current());  // high if low is above it
 // Nearest-even, IEEE overflow; x itself if it has the dtype (the device).
 Tensor cast(const Tensor& x, DType dtype, Loc loc = Loc::current());
 Tensor to_device(const Tensor& x, Device device, Loc loc = Loc::current());
@@ -77,7 +77,9 @@ Tensor operator^(const Operand& a, const Operand& b);
 Tensor operator~(const Operand& a);
 inline Tensor operator!(const Tensor& a) { return ~a; }
 
-// More reductions. argmax and argmin give i64, the first of equals; without a dim, its place in row-major order.
+// More reductions. argmax and argmin give i64, the first of equals; without a dim, its place in row-major order. A mean of
+// nothing is NaN. var divides by max(0, n - correction): with a correction of n or more it is Inf, or NaN for equal
+// numbers. norm: (sum |x|^p)^(1/p); p = 0 counts what is not 0, Inf and -Inf give the largest and smallest magnitude.
 Tensor var(const Tensor& x, const Shape& dims = {}, bool keepdim = false, double correction = 1, Loc = Loc::current());
 Tensor norm(const Tensor& x, double p = 2, const Shape& dims = {}, bool keepdim = false, Loc loc = Loc::current());
 Tensor argmax(const Tensor& x, OptionalDim dim = {}, bool keepdim = false, Loc loc = Loc::current());
@@ -137,7 +139,8 @@ Tensor cross_entropy(const Tensor& logits, const Tensor& classes, CrossEntropyOp
                      Loc loc = Loc::current());
 Tensor mse_loss(const Tensor& x, const Tensor& y, Reduction reduction = Reduction::mean, Loc loc = Loc::current());
 Tensor l1_loss(const Tensor& x, const Tensor& y, Reduction reduction = Reduction::mean, Loc loc = Loc::current());
-// Binary cross entropy: x are probabilities (bce_loss) or logits.
+// Binary cross entropy: x are probabilities (bce_loss) or logits. Error for a probability outside of [0, 1], on a GPU
+// NaN instead, because the host does not wait.
 Tensor bce_loss(const Tensor& x, const Tensor& y, Reduction reduction = Reduction::mean, Loc loc = Loc::current());
 Tensor bce_with_logits_loss(const Tensor& x, const Tensor& y, Reduction = Reduction::mean, Loc loc = Loc::current());
 
@@ -178,7 +181,7 @@ Tensor pad(const Tensor& x, const Shape& before, const Shape& after, double valu
 Tensor tril(const Tensor& x, std::int64_t diagonal = 0, Loc loc = Loc::current());
 Tensor one_hot(const Tensor& classes, std::int64_t count, Loc loc = Loc::current());  // i64 [..] -> i64 [.., count]
 
-// Sums `x` to `sizes`, which undoes a broadcast.
+// Sums `x` to `sizes`, which undoes a broadcast. Error for sizes that do not broadcast to those of x.
 Tensor sum_to(const Tensor& x, const Shape& sizes, Loc loc = Loc::current());
 
 }  // namespace gradual

@@ -4,6 +4,7 @@
 
 #include <stdexcept>
 #include <string>
+#include <utility>
 
 namespace gradual {
 
@@ -13,6 +14,12 @@ class Error : public std::runtime_error {
 };
 
 [[noreturn]] inline void throw_error(const std::string& message) { throw Error(message); }
+
+// Returns a function or pointer; Error if it is null.
+template <class F> F&& not_null(F&& f, const char* what) {
+  if (!f) throw_error(std::string(what) + " is null");
+  return std::forward<F>(f);
+}
 
 // Calls f() and puts `context` in front of the messages of its errors, for example the name of the file being read.
 template <class F> auto in_context(const std::string& context, F f) {

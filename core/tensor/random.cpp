@@ -1,5 +1,6 @@
 // Random numbers as tensors. Element i of a call is word i of its Philox stream (normals: words 2i, 2i+1).
 #include <algorithm>
+#include <cmath>
 #include <vector>
 
 #include "../formats/convert.h"
@@ -17,6 +18,7 @@ __extension__ using Wide = unsigned __int128;  // for the upper half of a 64 x 6
 // Writes value(words of the element) to each element of t, in chunks that do not depend on the number of threads.
 // Numbers for a GPU are drawn on the CPU too, because logarithms and cosines of the two may differ in the last bit.
 template <class F> const Tensor& fill_random(const Tensor& t, int words_each, RandomKey key, F value) {
+  if (!t.is_floating()) throwf("{}: rand, randn, uniform_ and normal_ fill floats; use randint", to_string(t.dtype()));
   constexpr std::int64_t kChunk = 4096;
   const DType dtype = t.dtype();
   const Tensor dense = t.is_contiguous() && t.device().is_cpu() ? t : empty(t.sizes(), {.dtype = dtype});
@@ -45,11 +47,14 @@ std::uint64_t draw_below(std::int64_t range, RandomKey key, std::uint64_t high_w
 }  // namespace
 
 const Tensor& Tensor::uniform_(double low, double high, Generator& g) const {
+  if (!(low <= high && std::isfinite(high - low))) throwf("uniform_: from {} to {} is no finite range", low, high);
   const auto value = [=](const std::uint32_t* w) { return low + (high - low) * static_cast<double>(uniform01(w[0])); };
   return fill_random(*this, 1, g.next(), value);
 }
 
 const Tensor& Tensor::normal_(double mean, double std, Generator& g) const {
+  if (!(std >= 0 && std::isfinite(mean + std)))
+    throwf("normal_: mean {} and deviation {} must be finite, the deviation at least 0", mean, std);
   const auto value = [=](const std::uint32_t* w) {
     return mean + std * static_cast<double>(box_muller(w[0], w[1])[0]);
   };
@@ -66,6 +71,7 @@ Tensor randn(const Shape& s, TensorOptions o, Generator& g) { return empty(s, o)
 
 Tensor randint(std::int64_t low, std::int64_t high, const Shape& sizes, TensorOptions o, Generator& g) {
   if (high <= low) throwf("randint: low {} must lie below high {}", low, high);
+  for (const std::int64_t end : {low, high - 1}) check_holds(o.dtype, static_cast<double>(end), "randint");
   const Tensor t = empty(sizes, {.dtype = o.dtype});
   const Tensor exact = o.dtype == DType::i64 ? t : empty(sizes, {.dtype = DType::i64});
   auto* values = exact.data<std::int64_t>();

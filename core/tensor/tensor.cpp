@@ -56,6 +56,8 @@ Tensor placed(const Tensor& t, const TensorOptions& o) {
 template <class T> Tensor filled_from(const std::vector<T>& values, const Shape& sizes, const TensorOptions& o) {
   if (static_cast<std::int64_t>(values.size()) != numel(sizes))
     throwf("from_data: {} values do not fill {}", values.size(), to_string(sizes));
+  if (o.dtype != dtype_of<T>)
+    for (const T value : values) check_holds(o.dtype, static_cast<double>(value), "from_data");
   const Tensor t = empty(sizes, {.dtype = o.dtype});
   cast_and_store(o.dtype, values.data(), t.raw(), 1, t.numel());
   return placed(t, o);
@@ -63,7 +65,9 @@ template <class T> Tensor filled_from(const std::vector<T>& values, const Shape&
 
 // value(0) .. value(n-1), rounded to the options' dtype, in counted memory: Error if it does not fit. In a recorded
 // step they are part of the recording.
-template <class F> Tensor generated(std::int64_t n, const TensorOptions& o, const F& value) {
+template <class F> Tensor generated(const char* who, std::int64_t n, const TensorOptions& o, const F& value) {
+  for (const std::int64_t i : {std::int64_t{0}, n - 1})
+    if (n > 0) check_holds(o.dtype, value(static_cast<double>(i)), who);
   const Tensor t = empty({n}, {.dtype = o.dtype});
   const Tensor exact = o.dtype == DType::f64 ? t : empty({n}, {.dtype = DType::f64});
   auto* numbers = exact.data<double>();
@@ -87,6 +91,15 @@ Ref<TensorImpl> laid_out(const Shape& sizes, DType dtype) {
   for (int i = sizes.size() - 1; i >= 0; --i)
     impl->strides[i] = std::exchange(step, step * std::max(sizes[i], std::int64_t{1}));
   return impl;
+}
+
+// The bytes of a new tensor.
+std::size_t count_bytes(const TensorImpl& t) {
+  std::size_t bytes = 0;
+  if (__builtin_mul_overflow(static_cast<std::size_t>(t.numel), size_of(t.dtype), &bytes) ||
+      bytes > static_cast<std::size_t>(INT64_MAX))
+    throwf("too many bytes: {} {}", to_string(t.sizes), to_string(t.dtype));
+  return bytes;
 }
 
 }  // namespace
@@ -118,17 +131,23 @@ void Tensor::swap_data(const Tensor& source) const {
 
 Tensor empty(const Shape& sizes, TensorOptions o) {
   auto impl = laid_out(sizes, o.dtype);
-  std::size_t bytes = 0;
-  if (__builtin_mul_overflow(static_cast<std::size_t>(impl->numel), size_of(o.dtype), &bytes) ||
-      bytes > static_cast<std::size_t>(INT64_MAX))
-    throwf("too many bytes: {} {}", to_string(sizes), to_string(o.dtype));
-  impl->storage = Storage::allocate(bytes, o.device);
+  impl->storage = Storage::allocate(count_bytes(*impl), o.device);
   Tensor t(std::move(impl));
   if (o.requires_grad) t.set_requires_grad();
   return t;
 }
 
+void check_holds(DType dtype, double value, const char* who) {
+  if (is_floating(dtype) || dtype == DType::bool_) return;
+  double held = 0;
+  std::int64_t code = 0;
+  cast_and_store(dtype, &value, &code, 1, 1);
+  fetch_and_cast(dtype, &code, 1, &held, 1);
+  if (held != std::trunc(value)) throwf("{}: {} does not fit into {}", who, value, to_string(dtype));
+}
+
 Tensor full(const Shape& sizes, double value, TensorOptions o) {
+  check_holds(o.dtype, value, "full");
   Tensor t = empty(sizes, o);
   if (t.numel() == 0) return t;
   const std::size_t width = size_of(o.dtype);
@@ -157,12 +176,14 @@ Tensor arange(double start, double stop, double step, TensorOptions o) {
     throw_error("arange: start, stop and step must be finite and step not 0");
   const double count = std::ceil((stop - start) / step);
   if (count > 9e15) throw_error("arange: too many elements");
-  return generated(static_cast<std::int64_t>(std::max(0.0, count)), o, [&](double i) { return start + i * step; });
+  if (count < 0) throwf("arange: from {} by steps of {} never arrives at {}", start, step, stop);
+  return generated("arange", static_cast<std::int64_t>(count), o, [&](double i) { return start + i * step; });
 }
 Tensor linspace(double start, double stop, std::int64_t count, TensorOptions o) {
   if (count < 0) throwf("linspace: count {} is not allowed; it must be at least 0", count);
-  return generated(
-      count, o, [&](double i) { return i > 0 ? std::lerp(start, stop, i / static_cast<double>(count - 1)) : start; });
+  return generated("linspace", count, o, [&](double i) {
+    return i > 0 ? std::lerp(start, stop, i / static_cast<double>(count - 1)) : start;
+  });
 }
 Tensor eye(std::int64_t n, TensorOptions o) {
   Tensor t = zeros({n, n}, o);
@@ -179,7 +200,8 @@ Tensor ones_like(const Tensor& t) { return ones(t.sizes(), {.dtype = t.dtype(), 
 
 Tensor from_blob(void* data, const Shape& sizes, DType dtype, std::function<void()> deleter) {
   auto impl = laid_out(sizes, dtype);
-  impl->storage = Storage::wrap(data, static_cast<std::size_t>(impl->numel) * size_of(dtype), std::move(deleter));
+  if (!data && impl->numel > 0) throwf("from_blob: the memory for {} {} is null", to_string(sizes), to_string(dtype));
+  impl->storage = Storage::wrap(data, count_bytes(*impl), std::move(deleter));
   return Tensor(std::move(impl));
 }
 
@@ -192,12 +214,14 @@ Tensor as_strided(const Tensor& t, const Shape& sizes, const Shape& strides, std
   impl->offset = offset;
   impl->contiguous = is_contiguous(sizes, strides);
   impl->storage = t.unsafe_impl()->storage;
-  std::int64_t low = offset;
-  std::int64_t high = offset;
-  for (int i = 0; i < sizes.size(); ++i) (strides[i] < 0 ? low : high) += (sizes[i] - 1) * strides[i];
-  if (impl->numel > 0 && (low < 0 || static_cast<std::size_t>(high + 1) * size_of(t.dtype()) > impl->storage->bytes))
-    throwf("as_strided: sizes {}, strides {} and offset {} leave a storage of {} bytes", to_string(sizes),
-           to_string(strides), offset, impl->storage->bytes);
+  std::int64_t last = offset, run = 0;
+  bool fits = sizes.size() == strides.size() && offset >= 0;
+  for (int i = 0; fits && i < sizes.size(); ++i)
+    fits = strides[i] >= 0 && !__builtin_mul_overflow(sizes[i] - 1, strides[i], &run) &&
+           !__builtin_add_overflow(last, run, &last);
+  if (!fits || (impl->numel > 0 && static_cast<std::size_t>(last) >= impl->storage->bytes / size_of(t.dtype())))
+    throwf("as_strided: sizes {}, strides {} (one for each size, at least 0) and offset {} leave a storage of {} bytes",
+           to_string(sizes), to_string(strides), offset, impl->storage->bytes);
   return Tensor(std::move(impl));
 }
 

@@ -113,9 +113,9 @@ class Tensor {
   bool requires_grad() const;
   Tensor& set_requires_grad(bool value = true);  // leaves of floating dtype only
   bool is_leaf() const;
-  Tensor grad() const;  // undefined until backward has reached this leaf
-  void set_grad(const Tensor& grad) const;
-  void zero_grad() const;  // drops the gradient
+  Tensor grad() const;                      // undefined until backward has reached this leaf
+  void set_grad(const Tensor& grad) const;  // undefined, or floating (any dtype), of this shape and device
+  void zero_grad() const;                   // drops the gradient
   // Runs backward from this tensor. `gradient` defaults to one for a one-element tensor.
   void backward(const Tensor& gradient = {}, bool retain_graph = false, bool create_graph = false) const;
   Tensor detach() const;  // the same numbers, outside the graph
@@ -184,8 +184,8 @@ class Tensor {
   const Tensor& operator/=(const Tensor& other) const;
   const Tensor& operator/=(double value) const;
   const Tensor& zero_(SourceLocation loc = SourceLocation::current()) const { return fill_(0, loc); }
-  // Random fills, outside the graph and the dispatch chain (initialisation).
-  // uniform_: low + (high - low) u with u in [0, 1), rounded once; rounding may give high.
+  // Random fills of floating tensors, outside the graph and the dispatch chain (initialisation).
+  // uniform_: low + (high - low) u with u in [0, 1), rounded once; rounding may give high. Error for low above high.
   const Tensor& uniform_(double low, double high, Generator& g = default_generator()) const;
   const Tensor& normal_(double mean, double std, Generator& g = default_generator()) const;
 
@@ -198,7 +198,6 @@ class Tensor {
   void swap_data(const Tensor& source) const;
   void set_category(Category category) const { impl().storage->set_category(category); }
   TensorImpl* unsafe_impl() const { return impl_.get(); }
-  const Ref<TensorImpl>& impl_ref() const { return impl_; }
 
  private:
   TensorImpl& impl() const {
@@ -217,6 +216,8 @@ inline TensorOptions options_of(DType dtype) { return {.dtype = dtype}; }
 inline TensorOptions options_of(Device device) { return {.device = device}; }
 
 // Creation. empty, zeros, ones, full, rand, randn and tensor also take a dtype or a device alone: zeros(2, DType::f16).
+// Integers take numbers in their range: the fraction is cut off, and NaN and larger numbers are an Error here and in
+// fill_. (A cast of a tensor saturates them, and NaN gives 0.)
 Tensor empty(const Shape& sizes, TensorOptions options = {});  // uninitialised
 Tensor zeros(const Shape& sizes, TensorOptions options = {});
 Tensor ones(const Shape& sizes, TensorOptions options = {});
@@ -226,6 +227,7 @@ template <DTypeOrDevice T> Tensor zeros(const Shape& sizes, T on) { return zeros
 template <DTypeOrDevice T> Tensor ones(const Shape& sizes, T on) { return ones(sizes, options_of(on)); }
 template <DTypeOrDevice T> Tensor full(const Shape& s, double value, T on) { return full(s, value, options_of(on)); }
 Tensor scalar(double value, TensorOptions options = {});  // 0-d
+// start, start + step, .., without stop. Error for a step of 0 or away from stop.
 Tensor arange(double start, double stop, double step = 1, TensorOptions options = {.dtype = DType::i64});
 Tensor linspace(double start, double stop, std::int64_t count, TensorOptions options = {});
 Tensor eye(std::int64_t n, TensorOptions options = {});
@@ -244,10 +246,13 @@ Tensor from_data(const std::vector<double>& values, const Shape& sizes, TensorOp
 Tensor from_data(const std::vector<float>& values, const Shape& sizes, TensorOptions options = {});
 Tensor from_data(const std::vector<std::int64_t>& values, const Shape& sizes,
                  TensorOptions options = {.dtype = DType::i64});
-// Wraps the caller's memory, not copied and not counted; `deleter` runs after the last view is destroyed.
+// Wraps the caller's memory, not copied and not counted; `deleter` runs after the last view is destroyed. Error for
+// null with elements.
 Tensor from_blob(void* data, const Shape& sizes, DType dtype, std::function<void()> deleter = {});
-// A view of t's storage with these sizes, strides and offset; checks only the storage's bounds.
+// A view of t's storage with these sizes, strides (at least 0) and offset; it must lie in the storage.
 Tensor as_strided(const Tensor& t, const Shape& sizes, const Shape& strides, std::int64_t offset);
+// Error naming `who` for a number that an integer dtype does not hold.
+void check_holds(DType dtype, double value, const char* who);
 
 // Numbers as PyTorch prints them, then shape and dtype.
 std::string to_string(const Tensor& t);

@@ -237,7 +237,7 @@ TEST_CASE("malformed recipes are errors that name the key and what is allowed") 
       {R"({"name": "a", "mode": "half"})",
        "recipe 'a': modes autocast, half and pure take the dtype f16 or bf16, not f32"},
       {R"({"name": "a", "mode": "half", "dtype": "f16", "scaling": {"kind": "static", "init_scale": -1}})",
-       "recipe 'a': GradScaler: init_scale is -1; it must lie between min_scale, "},
+       "recipe 'a': GradScaler: init_scale is -1; it must be from min_scale, "},
       {R"({"name": "a", "quantization": 8})",
        "recipe 'a': \"quantization\" is 8; allowed is \"none\" or an object of forward_x, "},
       {R"({"name": "a", "quantization": {"forwardx": "none"}})",

@@ -394,7 +394,7 @@ TEST_CASE("contradictions are errors that name the field") {
   CHECK(message_of([&] { RecipeRun(amp::recipe("fp32"), net, [](auto, auto&) { return nullptr; }); }) ==
         "RecipeRun: the function that makes the optimizer returned none");
   CHECK(message_of([&] { RecipeRun(amp::recipe("fp32"), net, nullptr); }) ==
-        "RecipeRun: it was given no function that makes the optimizer");
+        "RecipeRun: the function that makes the optimizer is null");
   nn::Module nothing;
   CHECK(message_of([&] { RecipeRun(amp::recipe("fp32"), nothing, kAdamW); }) ==
         "RecipeRun: the model Module has no parameters to train");

@@ -188,9 +188,9 @@ TEST_CASE("the thread makes one batch ahead") {
 TEST_CASE("what is wrong with a loader's options or state is said") {
   CHECK(message_of([] { DataLoader(numbers(4), {.batch = 0}); }) ==
         "DataLoader: batch 0 is not allowed; it must be at least 1");
-  CHECK(test::contains(message_of([] { DataLoader(4, nullptr); }), "is empty"));
+  CHECK(test::contains(message_of([] { DataLoader(4, nullptr); }), "is null"));
   CHECK(message_of([] { DataLoader(Dataset(), {.batch = 2}); }) ==
-        "DataLoader: the dataset has no inputs; it was not filled");
+        "dataset: it has no inputs or targets; it was not filled");
   DataLoader a(numbers(10), {.batch = 2});
   DataLoader b(numbers(10), {.batch = 5});
   CHECK(message_of([&] { b.load_state_dict(a.state_dict()); }) == "DataLoader: the state has batch 2, this loader 5");

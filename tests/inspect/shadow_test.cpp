@@ -23,12 +23,13 @@ struct Setup {
   Tensor x, y;
   amp::RecipeRun run;
 
-  Setup(const std::string& recipe, const std::string& name)
+  Setup(const std::string& recipe, const std::string& name,
+        const amp::MakeOptimizer& optimizer = optim::AdamWOptions{.lr = 2e-3})
       : split(lab::data_for(name == "gpt" ? "addition" : "digits").load(0)),
         model((default_generator().manual_seed(1), lab::model_for(name, split.train)())),
         x(split.train.inputs.narrow(0, 0, 32).contiguous()),
         y(split.train.targets.narrow(0, 0, 32).contiguous()),
-        run(amp::recipe(recipe), *model, optim::AdamWOptions{.lr = 2e-3}) {}
+        run(amp::recipe(recipe), *model, optimizer) {}
   Tensor loss() { return lab::classification_loss((*model)(x), y); }
   void train(int steps) {
     default_generator().manual_seed(2);
@@ -146,8 +147,8 @@ TEST_CASE("shadow: shares of local errors explain the loss") {
 }
 
 TEST_CASE("shadow: the loss scale is in no number of the attribution, and SGD's update is that of f64") {
-  Setup s("fp32", "mlp"), wide("fp32", "mlp");
-  amp::RecipeRun run(amp::recipe("amp-fp16"), *s.model, optim::SGDOptions{.lr = 0.1});
+  Setup s("amp-fp16", "mlp", optim::SGDOptions{.lr = 0.1}), wide("fp32", "mlp");
+  amp::RecipeRun& run = s.run;
   inspect::Shadow shadow(*s.model, &run.optimizer(), {.attribution = true});
   wide.model->load_state_dict(run.master_state_dict());
   wide.model->to(DType::f64);

@@ -14,7 +14,7 @@ Tensor as_integer(const Tensor& t, DType dtype) {
   const Array a = to_array(t);
   std::vector<std::int64_t> v;
   for (double x : a.v) v.push_back(static_cast<std::int64_t>(x));
-  return from_data(v, t.sizes(), {.dtype = dtype});
+  return from_data(v, t.sizes(), {.dtype = DType::i64}).to(dtype);  // u8 saturates
 }
 
 const Sample* plain_sample(const std::vector<Sample>& samples, std::size_t floating) {

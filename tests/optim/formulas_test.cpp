@@ -291,7 +291,7 @@ TEST_CASE("errors of groups and rates") {
         }).find("is in a group already") != std::string::npos);
   const Tensor both = zeros({4, 2});
   const auto view = [&](const Shape& sizes, const Shape& strides, std::int64_t offset) {
-    return as_strided(both, sizes, strides, offset);
+    return as_strided(both, sizes, strides, offset).set_requires_grad();
   };
   const Tensor left = view({4}, {2}, 0), right = view({4}, {2}, 1), row = view({2}, {1}, 2);
   CHECK_NOTHROW(SGD({left, right}));  // columns between each other

@@ -118,7 +118,7 @@ TEST_CASE("an optimizer's state that does not fit changes nothing") {
   CHECK(error_of([&] { sgd.load_state_dict(pair.state_dict()); }) ==
         "load_state_dict: a group of the state has 2 parameters, the optimizer's has 1");
   CHECK(error_of([&] { sgd.load_state_dict(wider.state_dict()); }) ==
-        "load_state_dict: momentum of parameter 0 is [3], the parameter is [2]");
+        "load_state_dict: momentum of parameter 0 is [3] f32, the parameter is [2] f32");
   CHECK(sgd.param_groups()[0].lr == 1e-3);
   CHECK(!sgd.state_dict().contains("params.0.momentum"));
 }
