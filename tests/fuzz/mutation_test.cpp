@@ -8,6 +8,8 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <filesystem>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -162,6 +164,46 @@ TEST_CASE("damaged results of the lab") {
   const int accepted = survive(fuzz::results, {lab::results_json({ran, ran}, true)});
   CHECK(accepted > 0);
   CHECK(accepted < kMutations);
+}
+
+TEST_CASE("the fuzzers' corpora: every input is read or refused, and some of each reader's is read") {
+  std::set<std::string> folders;
+  for (const auto& entry : std::filesystem::directory_iterator(source_dir() + "/tests/fuzz/corpus"))
+    folders.insert(entry.path().filename());
+  for (const fuzz::Reader& reader : fuzz::kReaders) {
+    const std::string name = reader.name;
+    CAPTURE(name);
+    REQUIRE(folders.erase(name) == 1);
+    int accepted = 0, all = 0;
+    for (const auto& entry : std::filesystem::directory_iterator(source_dir() + "/tests/fuzz/corpus/" + name)) {
+      const std::string bytes = read_file(entry.path());
+      const std::vector<char> exact(bytes.begin(), bytes.end());
+      accepted += reader.read({exact.data(), exact.size()}) ? 1 : 0;
+      ++all;
+    }
+    CHECK(accepted > 0);
+    CHECK(accepted < all);
+  }
+  CHECK(folders.empty());
+}
+
+TEST_CASE("bits of a finite double in a checkpoint, which the library itself writes as a number, are read") {
+  CHECK(fuzz::checkpoint(R"([["model", [["w", {"f64 bits": 9218868437227405311}]]], ["o", []]])"));
+}
+
+TEST_CASE("a number that is not whole, or too large, is refused where a whole one is expected") {
+  CHECK_FALSE(fuzz::checkpoint(R"([["a", [["x", {"f64 bits": 92238581120237041090561}]]]])"));
+  CHECK_FALSE(fuzz::checkpoint(R"([["a", [["x", {"f64 bits": 0.5}]]]])"));
+  lab::Result ran;
+  ran.recipe = "fp32";
+  std::string text = lab::results_json({ran}, true);
+  CHECK(fuzz::results(text));
+  const std::string seed = R"("seed":0)";
+  for (const char* other : {R"("seed":1e300)", R"("seed":0.5)", R"("seed":92238581120237041090561)"}) {
+    std::string changed = text;
+    changed.replace(changed.find(seed), seed.size(), other);
+    CHECK_FALSE(fuzz::results(changed));
+  }
 }
 
 TEST_CASE("files that nest too deep are refused by every reader of JSON") {
