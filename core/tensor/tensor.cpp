@@ -74,7 +74,7 @@ template <class F> Tensor generated(const char* who, std::int64_t n, const Tenso
   for (std::int64_t i = 0; i < n; ++i) numbers[i] = value(static_cast<double>(i));
   if (!exact.is_same(t)) cast_and_store(o.dtype, numbers, t.raw(), 1, n);
   if (!o.device.is_cuda() || !device::capturing()) return placed(t, o);
-  const Tensor there = empty({n}, o);
+  Tensor there = empty({n}, o);
   device::upload(there.raw(), o.device, t.raw(), t.nbytes());
   return there;
 }

@@ -136,7 +136,7 @@ Misuses amp_misuses() {
        [] {
          Model m(3, 1);
          RecipeRun(recipe("fp32"), m,
-                   [](MakeOptimizer::Groups, const optim::UpdateOptions&) { return MakeOptimizer::Made(); });
+                   [](const MakeOptimizer::Groups&, const optim::UpdateOptions&) { return MakeOptimizer::Made(); });
        },
        "RecipeRun: the function that makes the optimizer returned none"},
       {"a run of a model without parameters",

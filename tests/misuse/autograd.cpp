@@ -19,7 +19,7 @@ struct Says : Function {
 std::vector<Tensor> run(const std::vector<Tensor>& ahead, const std::vector<Tensor>& back) {
   const auto f = std::make_shared<Says>();
   f->ahead = ahead, f->back = back;
-  const std::vector<Tensor> y = apply(f, {leaf()});
+  std::vector<Tensor> y = apply(f, {leaf()});
   if (y[0].requires_grad()) sum(y[0]).backward();
   return y;
 }
@@ -79,7 +79,7 @@ Misuses autograd_misuses() {
        "set_grad: a gradient [3] f32 on cpu for a tensor [2] f32 on cpu; both are floating"},
       {"a gradient of another dtype, which an optimizer reads",
        [] {
-         const Tensor x = leaf();
+         Tensor x = leaf();
          x.set_grad(full({2}, 0.5, DType::f64));
          optim::SGD({x}, {.lr = 1}).step();
          return x;

@@ -22,7 +22,7 @@ Options quick(Options o = {}) {
   return o;
 }
 std::vector<Result> train(const MakeModel& model, const data::Split& split, const Options& options = quick(),
-                          std::vector<amp::Recipe> recipes = {amp::recipe("fp32")}) {
+                          const std::vector<amp::Recipe>& recipes = {amp::recipe("fp32")}) {
   return compare(model, split, recipes, "", options);
 }
 std::vector<Result> train(const Options& options) { return train(kModel, {samples(8), samples(4)}, options); }

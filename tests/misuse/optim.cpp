@@ -19,14 +19,14 @@ Tensor with_gradient(double value = 1, DType dtype = DType::f32) {
 }
 // A step after a change of the only group.
 template <class F> Tensor step_after(F change) {
-  const Tensor w = with_gradient();
+  Tensor w = with_gradient();
   SGD optimizer({w}, {.lr = 0.5, .momentum = 0.5});
   change(optimizer.param_groups()[0]);
   optimizer.step();
   return w;
 }
 template <class F> Tensor adam_after(F change) {
-  const Tensor w = with_gradient();
+  Tensor w = with_gradient();
   Adam optimizer({w});
   change(optimizer.param_groups()[0]);
   optimizer.step();
