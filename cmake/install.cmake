@@ -39,7 +39,37 @@ if(GRADUAL_HAVE_CUDA)
   endforeach()
 endif()
 
+# pkg-config's file. Only CMake finds the libraries of CUDA and MPI.
+if(NOT GRADUAL_HAVE_CUDA AND NOT GRADUAL_HAVE_MPI)
+  set(GRADUAL_PC_REQUIRES "")
+  set(GRADUAL_PC_LIBS -pthread)
+  foreach(name fmt zlib)
+    string(TOUPPER ${name} upper)
+    if(GRADUAL_SYSTEM_${upper})
+      list(APPEND GRADUAL_PC_REQUIRES ${name})
+    endif()
+  endforeach()
+  if(GRADUAL_HAVE_OPENMP)
+    list(APPEND GRADUAL_PC_LIBS ${OpenMP_CXX_FLAGS})
+  endif()
+  if(GRADUAL_HAVE_ONEDNN)
+    list(APPEND GRADUAL_PC_LIBS -ldnnl)
+  endif()
+  list(JOIN GRADUAL_PC_REQUIRES " " GRADUAL_PC_REQUIRES)
+  list(JOIN GRADUAL_PC_LIBS " " GRADUAL_PC_LIBS)
+  file(RELATIVE_PATH GRADUAL_PC_PREFIX /${CMAKE_INSTALL_LIBDIR}/pkgconfig /)
+  configure_file(${PROJECT_SOURCE_DIR}/cmake/packaging/gradual.pc.in ${PROJECT_BINARY_DIR}/gradual.pc @ONLY)
+  install(FILES ${PROJECT_BINARY_DIR}/gradual.pc DESTINATION ${CMAKE_INSTALL_LIBDIR}/pkgconfig COMPONENT gradual)
+endif()
+
+# What debuggers load (docs/debugging.md).
+install(FILES ${PROJECT_SOURCE_DIR}/cmake/debugger/gradual_printers.py ${PROJECT_SOURCE_DIR}/cmake/debugger/skips.gdb
+        DESTINATION share/gdb/auto-load/gradual COMPONENT gradual)
+
 install(FILES LICENSE DESTINATION ${CMAKE_INSTALL_DOCDIR} COMPONENT gradual)
 if(TARGET gradual-lab)
   install(TARGETS gradual-lab RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR} COMPONENT gradual-lab)
 endif()
+install(FILES README.md CHANGELOG.md DESTINATION ${CMAKE_INSTALL_DOCDIR} COMPONENT gradual-doc)
+install(DIRECTORY docs/ DESTINATION ${CMAKE_INSTALL_DOCDIR}/docs COMPONENT gradual-doc
+        FILES_MATCHING REGEX "[.](md|png|svg|dot|json|cpp)$")

@@ -11,8 +11,11 @@ set(GRADUAL_OPENMP AUTO CACHE STRING "OpenMP, which oneDNN needs: AUTO (when fou
 set(GRADUAL_ONEDNN AUTO CACHE STRING "oneDNN as the fast CPU backend: AUTO (when found), ON (required), OFF")
 set(GRADUAL_MPI AUTO CACHE STRING "MPI, for several processes: AUTO (when found), ON (required), OFF")
 set(GRADUAL_CUDA AUTO CACHE STRING "CUDA: AUTO (if found), ON (required), OFF, EMULATED (kernels on the CPU, for tests)")
+set(GRADUAL_GDB_PRINTERS SOURCE CACHE STRING
+    "Where gdb finds the printers: SOURCE (this source tree) or INSTALLED (share/gdb/auto-load of the install prefix)")
 set(GRADUAL_SANITIZE "" CACHE STRING "Sanitizers, comma-separated: \"address,undefined\" or \"thread\"")
 set_property(CACHE GRADUAL_OPENMP GRADUAL_ONEDNN GRADUAL_MPI GRADUAL_CUDA PROPERTY STRINGS AUTO ON OFF)
+set_property(CACHE GRADUAL_GDB_PRINTERS PROPERTY STRINGS SOURCE INSTALLED)
 set_property(CACHE GRADUAL_CUDA APPEND PROPERTY STRINGS EMULATED)
 
 if(PROJECT_IS_TOP_LEVEL AND NOT CMAKE_BUILD_TYPE AND NOT CMAKE_CONFIGURATION_TYPES)
