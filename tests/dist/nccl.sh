@@ -44,7 +44,7 @@ done
 "${CXX:-g++}" -std=c++20 -Wall -Wextra -Werror -DGRADUAL_HAVE_NCCL -I. -isystem build/release/include "${include[@]/#-I/-isystem}" \
   "$folder/main.cpp" dist/{nccl,communicator,mpi}.cpp core/files/input_file.cpp \
   -ffunction-sections -Wl,--gc-sections -lfmt -lz "${link[@]}" -o "$folder/nccl"
-ldd "$folder/nccl" | grep -q libnccl || { echo "the program does not load NCCL"; exit 1; }
+[[ $(ldd "$folder/nccl") == *libnccl* ]] || { echo "the program does not load NCCL"; exit 1; }
 said=$("$folder/nccl")
 echo "$said"
 grep -qE '^(a GPU: nccl|no GPU: NCCL( reports|: CUDA reports))' <<<"$said"
