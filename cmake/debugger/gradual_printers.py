@@ -1,9 +1,8 @@
 """Shows Gradual's types in gdb and lldb: tensors with shape, dtype, device, first values and gradient; formats and
 quantizers by name.
 
-A program that is linked with the library names this file to gdb, which then loads it. In lldb:
-
-    command script import gradual_printers.py
+    source gradual_printers.py                  in gdb
+    command script import gradual_printers.py   in lldb
 
 The file only reads memory. It calls no function of the program, so it also works in a core dump.
 """
