@@ -20,6 +20,7 @@ namespace {
 
 using detail::Scale, detail::ScaleSpec;
 
+constexpr std::int64_t kMostBlocks = 1024;  // that are kept one by one
 constexpr double kInf = std::numeric_limits<double>::infinity();
 
 // x as f32 [rows, k] on the CPU: k is the dim `axis`, rows are the other dims in order.
@@ -128,16 +129,18 @@ struct Blocks {
   }
 
   // Adds block b, whose elements are finite and not all 0.
-  void add_to(XrayRow& row, std::int64_t b, float amax, double best, const Rule& rule) {
+  BlockXray::Block add_to(XrayRow& row, std::int64_t b, float amax, double best, const Rule& rule) {
     const float last = 1 / rule.specs[0].global;
     Scale scale = detail::scale_of(amax, rule.specs[0]);
     for (const ScaleSpec& spec : rule.specs | std::views::drop(1))
       if (const Scale other = detail::scale_of(amax, spec); error(b, other, last) < error(b, scale, last))
         scale = other;
-    const std::int64_t clipped = row.clipped;
-    row.best_error += best, row.error += error(b, scale, last, &row);
+    const std::int64_t clipped = row.clipped, elements = row.elements;
+    const double sum = error(b, scale, last, &row);
+    row.best_error += best, row.error += sum;
     ++row.blocks, row.clipped_blocks += row.clipped > clipped;
     if (scale.inverse > 0) ++row.scales[std::ilogb(scale.inverse)];
+    return {percent_of(row.clipped - clipped, row.elements - elements) / 100, sum, best};
   }
 };
 
@@ -168,7 +171,7 @@ const XrayRow& BlockXray::of(std::string_view rule, int block) const {
   throwf("xray: no row for the rule '{}' and blocks of {}; there are {}", rule, block, known);
 }
 
-BlockXray xray(const Tensor& x, const Quantizer& q, int axis) {
+BlockXray xray(const Tensor& x, const Quantizer& q, int axis, bool others) {
   check_valid(q);
   if (!has_blocks(q) || q.hadamard)
     throwf("xray: the quantizer '{}' {}has no scales of blocks; allowed are ScalingKind::block and nvfp4", describe(q),
@@ -178,19 +181,25 @@ BlockXray xray(const Tensor& x, const Quantizer& q, int axis) {
   const Tensor matrix = as_matrix(x, axis);
   const float most = absmax(matrix);
   BlockXray all{.quantizer = describe(q)};
-  for (const int size : std::set<int>{8, 16, 32, 64, 128, q.scaling.block}) {
-    const std::vector<Rule> rules = rules_of(q, size, most);
+  for (const int size : others ? std::set<int>{8, 16, 32, 64, 128, q.scaling.block} : std::set<int>{q.scaling.block}) {
+    std::vector<Rule> rules = rules_of(q, size, most);
+    if (!others) std::erase_if(rules, [](const Rule& r) { return !r.runs; });
     const std::size_t first = all.rows.size();
     for (const Rule& rule : rules) all.rows.push_back({.rule = rule.name, .block = size, .runs = rule.runs});
     Blocks blocks{matrix, q, size};
+    if (size == q.scaling.block) all.columns = blocks.columns;
+    const std::int64_t every = blocks.count() / kMostBlocks + 1;  // row
     for (std::int64_t b = 0; b < blocks.count(); ++b) {
       const float amax = blocks.amax(b);
       const bool measured = amax != 0 && std::isfinite(amax);
       const double best = measured ? blocks.best_error(b, amax) : 0;
       for (std::size_t i = 0; i < rules.size(); ++i) {
         XrayRow& row = all.rows[first + i];
-        if (measured) blocks.add_to(row, b, amax, best, rules[i]);
+        BlockXray::Block block;
+        if (measured) block = blocks.add_to(row, b, amax, best, rules[i]);
         else ++(amax == 0 ? row.zero_blocks : row.nonfinite_blocks);
+        if (row.runs && b / blocks.columns % every == 0 && std::ssize(all.blocks) < kMostBlocks)
+          all.blocks.push_back(block);
       }
     }
   }
@@ -214,7 +223,7 @@ void XrayObserver::after(const OpCall& call, const Outputs&, const CallRecord&) 
 
 void XrayObserver::quantized(const QuantizerCall& call) {
   if (!call.quantizer || !has_blocks(*call.quantizer)) return;
-  Site site{context().module, "", xray(call.from, *call.quantizer, call.axis)};
+  Site site{context().module, "", xray(call.from, *call.quantizer, call.axis, others_)};
   if (!custom_ops_.empty() && custom_ops_.back()) return void(rounded_.emplace_back(call.to, std::move(site)));
   if (custom_ops_.empty()) site.layer = names_.of(call.from), site.operand = "kept";
   add(std::move(site));

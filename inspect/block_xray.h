@@ -48,8 +48,15 @@ struct XrayRow {
 };
 
 struct BlockXray {
+  // One block as the quantizer itself scales it: the share of its elements that clip, its squared error, and the
+  // smallest one with a power of two as scale. Blocks that are not measured have zeros.
+  struct Block {
+    double clipped = 0, error = 0, best_error = 0;
+  };
   std::string quantizer = {};      // its describe() text
   std::vector<XrayRow> rows = {};  // by size, then by rule
+  std::int64_t columns = 0;        // blocks in a row
+  std::vector<Block> blocks = {};  // at most 1024, of whole rows that are evenly spaced; a sum keeps the first ones
   const XrayRow& running() const;  // the quantizer's own row; std::out_of_range without rows
   // Error that lists the rules and sizes if there is no such row.
   const XrayRow& of(std::string_view rule, int block) const;
@@ -60,8 +67,8 @@ struct BlockXray {
 // the quantizer's own kind if its scales are not powers of two. nvfp4 also has "4-over-6" (arXiv 2512.02010): a block's
 // amax becomes 6 or 4, whichever gives the smaller squared error (other formats: the largest value or 2/3 of it). The
 // tensor's scale is then 256 / 448 of nvfp4's, which leaves room for both. Stochastic rounding draws its own random
-// numbers. Error if the quantizer has no scales of blocks, or has a Hadamard transform.
-BlockXray xray(const Tensor& x, const Quantizer& quantizer, int axis = -1);
+// numbers. others: false leaves only the quantizer's own row. Error if the quantizer has no scales of blocks, or has a Hadamard transform.
+BlockXray xray(const Tensor& x, const Quantizer& quantizer, int axis = -1, bool others = true);
 
 // X-rays every operand with scales of blocks that is rounded while this observes. Sums the results by site.
 class XrayObserver final : public Observer {
@@ -72,7 +79,7 @@ class XrayObserver final : public Observer {
     BlockXray xray;
   };
   XrayObserver() = default;
-  explicit XrayObserver(const nn::Module& model) : names_(model) {}
+  explicit XrayObserver(const nn::Module& model, bool others = true) : names_(model), others_(others) {}
 
   void before(const OpCall& call) override;
   void after(const OpCall& call, const Outputs& out, const CallRecord& record) override;
@@ -88,6 +95,7 @@ class XrayObserver final : public Observer {
   void add(Site site);
 
   ParameterNames names_;
+  bool others_ = true;                            // X-rays other rules and sizes, too
   std::vector<bool> custom_ops_;                  // of the running custom ops: true if rewritten
   std::vector<std::pair<Tensor, Site>> rounded_;  // of the running rewritten op, until its product names the operand
   std::vector<Site> sites_;

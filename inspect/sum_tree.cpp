@@ -100,6 +100,24 @@ bool shows(const SumTree& found, const SumTree& truth) {
   return std::ranges::all_of(found.children, [&](const SumTree& part) { return has(truth, part); });
 }
 
+std::vector<std::array<double, 3>> points_of(const SumTree& tree) {
+  std::vector<std::array<double, 3>> points;
+  const auto add = [&](const auto& self, const SumTree& t, double parent) -> std::array<double, 3> {
+    const std::size_t at = points.size();
+    std::array<double, 3> point{static_cast<double>(t.first), 0, parent};
+    points.push_back(point);
+    double x = 0;
+    for (const SumTree& child : t.children) {
+      const std::array<double, 3> below = self(self, child, static_cast<double>(at));
+      point[1] = std::max(point[1], below[1] + 1), x += below[0];
+    }
+    if (!t.children.empty()) point[0] = x / static_cast<double>(t.children.size());
+    return points[at] = point;
+  };
+  add(add, tree, -1);
+  return points;
+}
+
 std::string to_string(const SumTree& tree) {
   if (tree.children.empty()) return std::to_string(tree.first);
   const std::vector<Part> parts = parts_of(tree);

@@ -1,6 +1,7 @@
 // The order of a sum of products as a tree: its leaves are the products, its nodes the additions.
 #pragma once
 
+#include <array>
 #include <optional>
 #include <string>
 #include <vector>
@@ -38,6 +39,10 @@ SumTree tree_of(const Accumulator& accumulator, int terms);
 // True if experiments on a sum in the order `truth` can show `found`. An addition of three or more that loses nothing
 // shows no order and matches any additions of its addends.
 bool shows(const SumTree& found, const SumTree& truth);
+
+// The tree as points to draw, the root first: {x, height, parent}. x is the middle of the addends, of a product its number; the height of
+// a product is 0, that of a sum 1 more than its highest addend's; parent is an index, -1 for the root.
+std::vector<std::array<double, 3>> points_of(const SumTree& tree);
 
 // Terms in parentheses are added from left to right. "&" joins terms that are added at once. "0+1+..+31" stands for the
 // numbers 0 to 31; shifted repetitions are abbreviated in the same way:

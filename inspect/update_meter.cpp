@@ -18,6 +18,7 @@ namespace {
 
 // The inputs of an optimizer's op for one parameter.
 enum Input : std::uint8_t { kWeight, kGradient, kMaster, kCompensation, kMoment };
+constexpr std::int64_t kSampled = 64;
 constexpr const char* kStates[] = {"first moment", "second moment", "other state"};
 
 const UpdateAttrs& update_of(const OpCall& call) {
@@ -258,8 +259,11 @@ void UpdateMeter::measure(const Change& c) {
   const auto *before = c.before.data<double>(), *now = after.data<double>();
   const auto *base = c.base.data<double>(), *want = c.intended.data<double>();
   u.elements = after.numel();
+  u.dtype = (c.master.defined() ? c.master : c.target).dtype();
+  const std::int64_t every = (u.elements + kSampled - 1) / kSampled;
   for (std::int64_t i = 0; i < u.elements; ++i) {
     const double step = want[i] - base[i], made = now[i] - before[i];
+    if (i % every == 0) u.sample.push_back({before[i], step, made});
     u.weight_squares += before[i] * before[i];
     if (step == 0 || !std::isfinite(step)) continue;
     ++u.intended;

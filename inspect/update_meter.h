@@ -39,6 +39,11 @@ struct Update {
   // return to their value before their last change. The rounded weight is the result of the forward quantiser (before
   // scales of a tensor or of rows), else the stored parameter. It is read before the update.
   std::int64_t moved = 0, flipped = 0;
+  DType dtype = DType::f32;  // of the numbers from which the next step starts
+  struct Element {
+    double weight = 0, intended = 0, made = 0;  // the weight before, its intended and its made update
+  };
+  std::vector<Element> sample = {};  // of a step: evenly spaced elements, at most 64; a sum has none
 
   // |intended update| / |weight|; 0 for a weight of zeros.
   double ratio() const { return weight_squares > 0 ? std::sqrt(intended_squares / weight_squares) : 0; }

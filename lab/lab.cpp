@@ -87,12 +87,12 @@ class Comparison {
         options_.note("the finished run of " + recipe.name + ", seed " + std::to_string(seed) +
                       ", had other settings and is done anew: " + differences(b.settings, settings(recipe, options_)));
     Run run(make_model_, data_, recipe, s, options_);
-    if (what_if) run.want_what_if();
+    if (what_if) run.want_what_if(recipes_);
     if (saved) run.load(checkpoint);
     const bool ended = run.train(checkpoint, {.recipe = recipe, .run = number, .runs = runs_, .seed = s});
     stopped_ = stopped_ || !ended;
     into.push_back(run.result());
-    if (ended && seed == 0) into.back().errors = run.errors();
+    if (ended && seed == 0) run.observe_errors(into.back());
     if (ended) unexplained_.push_back({&recipe, &into, into.size() - 1, checkpoint, run.evidence()});
     write();
   }

@@ -142,6 +142,11 @@ Claim bf16_claim(CpuIsa isa, int terms) {
   return claim;
 }
 
+Product current_product(DType dtype, int terms) {
+  return product(fmt::format("{} by {}, {}", to_string(dtype), to_string(cpu_backend()), to_string(cpu_isa())),
+                 {.dtype = dtype, .backend = cpu_backend()}, terms, {});
+}
+
 Product emulated_product(std::string_view name, int terms) {
   const Accumulator a = accumulator(name);
   Claim claim = sums_of(a.f64 ? 53 : a.format.mantissa_bits + 1, "core/formats/accumulator.h",

@@ -40,6 +40,8 @@ struct Product {
 // matrices of 16 rows and columns on one thread; emulated ones multiply two vectors. Other shapes may sum in another
 // order. A dot product sets backend and instruction set for the whole process while it runs.
 std::vector<Product> products_of_this_machine(int terms);
+// matmul of this dtype as it runs now, by the current backend and instruction set.
+Product current_product(DType dtype, int terms);
 // matmul of f32 vectors with this accumulator. The claim is its definition.
 Product emulated_product(std::string_view accumulator, int terms);
 // The manual's claims for a sum by VDPBF16PS (isa: avx512) or TDPBF16PS (amx) that takes the operands in order.

@@ -1,15 +1,13 @@
-"use strict";
-// Draws the report from the JSON in #data. No library, no network.
-const data = JSON.parse(document.getElementById("data").textContent);
+// Fills the report from the JSON in #data.
+const data = JSON.parse(byId("data").textContent);
 const recipes = [...new Set(data.runs.map(r => r.recipe))];
-const color = name => `var(--c${recipes.indexOf(name) % 10})`;
 // More recipes than colours: the second ten are dashed, the third dotted.
-const dash = name => ["none", "8 4", "2 4"][Math.floor(recipes.indexOf(name) / 10) % 3];
-const dashClass = name => ["", "dashed", "dotted"][Math.floor(recipes.indexOf(name) / 10) % 3];
+const colorOf = i => `var(--c${i % 10})`, dashOf = i => ["none", "8 4", "2 4"][Math.floor(i / 10) % 3];
+const color = name => colorOf(recipes.indexOf(name)), dash = name => dashOf(recipes.indexOf(name));
 const hidden = new Set();
 const shown = () => recipes.filter(r => !hidden.has(r));
 const runsOf = name => data.runs.filter(r => r.recipe === name);
-const finite = x => typeof x === "number" && isFinite(x);
+const chosen = id => byId(id).value;
 const mean = xs => { const f = xs.filter(finite); return f.length ? f.reduce((a, b) => a + b, 0) / f.length : NaN; };
 const bytes = b => b >= 2 ** 20 ? (b / 2 ** 20).toFixed(1) + " MiB" : (b / 1024).toFixed(0) + " KiB";
 const num = (x, d) => finite(x) ? x.toFixed(d) : "–";
@@ -18,84 +16,52 @@ const percent = (x, d) => finite(x) ? num(x, d) + " %" : "–";
 const lostText = x => x === 0 ? "0 %" : x < 5e-4 ? "< 0.001 %" : percent(x, 3);
 // 2 to the power of e; e may be a fraction.
 const power = e => "2" + String(e).replace(/[-.0-9]/g, c => ({ "-": "⁻", ".": "·" })[c] || "⁰¹²³⁴⁵⁶⁷⁸⁹"[c]);
-const categories = ["parameters", "masters", "casts", "gradients", "optimizer", "activations", "workspace"];
+const powerOf = v => power(+Math.log2(v).toPrecision(4));
+const short = v => v === 0 ? "0" : Math.abs(v) >= 1e4 || Math.abs(v) < 1e-3 ? v.toExponential(0) : String(+v.toPrecision(3));
+const signed = v => (v > 0 ? "+" : "") + short(v);
 const castRoles = ["activation", "weight", "error", "weight gradient"];
+const cells = (tag, texts) => texts.map(t => t instanceof Element ? t : el(tag, {}, t));
+const tableOf = (head, rows) => [el("tr", {}, ...cells("th", head)), ...rows.map(r => el("tr", {}, ...cells("td", r)))];
 
-function el(tag, attributes = {}, ...children) {
-  const svg = ["svg", "g", "path", "line", "rect", "text", "circle", "title"].includes(tag);
-  const e = svg ? document.createElementNS("http://www.w3.org/2000/svg", tag) : document.createElement(tag);
-  for (const [k, v] of Object.entries(attributes)) e.setAttribute(k, v);
-  for (const c of children) e.append(c);
-  return e;
-}
-
-const tip = el("div", { id: "tip" });
-document.body.append(tip);
-function hover(e, text) {
-  e.addEventListener("pointermove", p => {
-    tip.textContent = text;
-    tip.style.display = "block";
-    tip.style.left = Math.min(p.clientX + 12, innerWidth - tip.offsetWidth - 8) + "px";
-    tip.style.top = p.clientY + 14 + "px";
-  });
-  e.addEventListener("pointerleave", () => { tip.style.display = "none"; });
-  return e;
+// A click on a column's title sorts by it: by numbers where there are some.
+function sortable(table) {
+  const value = (row, i) => { const t = row.cells[i].textContent, n = parseFloat(t.replace(/^[<‹] ?/, "")); return isNaN(n) ? t : n; };
+  [...table.rows[0].cells].forEach((th, i) => th.addEventListener("click", () => {
+    const down = th.getAttribute("aria-sort") !== "descending";
+    for (const other of table.rows[0].cells) other.removeAttribute("aria-sort");
+    th.setAttribute("aria-sort", down ? "descending" : "ascending");
+    const order = (a, b) => typeof a === typeof b ? (a < b ? -1 : a > b ? 1 : 0) : typeof a === "number" ? 1 : -1;
+    table.append(...[...table.rows].slice(1).sort((a, b) => (down ? -1 : 1) * order(value(a, i), value(b, i))));
+  }));
 }
 
-// About n round numbers from low to high.
-function roundTicks(low, high, n) {
-  const rough = (high - low) / n || 1, tens = 10 ** Math.floor(Math.log10(rough));
-  const every = [1, 2, 5, 10].map(k => k * tens).find(s => s >= rough * .999);
-  const ticks = [];
-  for (let t = Math.ceil(low / every - 1e-9); t * every <= high + 1e-9; t++) ticks.push(+(t * every).toPrecision(12));
-  return ticks;
+// What rounding did to the elements of several rows of "casts" together, in percent.
+function share(rows) {
+  const elements = rows.reduce((a, c) => a + c.elements, 0), sum = key => rows.reduce((a, c) => a + c.elements * c[key], 0) / elements;
+  return { elements, underflow: sum("underflow_percent"), overflow: sum("overflow_percent"), nan: rows.reduce((a, c) => a + c.nan, 0) };
 }
-
-// An SVG as wide as its place, so that text keeps its size on a phone.
-function canvas(id, height, margin) {
-  const place = typeof id === "string" ? document.getElementById(id) : id;
-  const old = place.querySelector("svg");
-  if (old) old.remove();
-  const width = Math.max(260, place.clientWidth - 18);
-  const svg = el("svg", { viewBox: `0 0 ${width} ${height}`, role: "img" });
-  place.append(svg);
-  return { svg, width, height, left: margin.left, right: width - margin.right, top: margin.top, bottom: height - margin.bottom };
+// The layer in which most activations or weights are clipped or overflow.
+function clipped(runs) {
+  const worst = runs.flatMap(r => r.casts).filter(c => c.role === "activation" || c.role === "weight").sort((a, b) => b.overflow_percent - a.overflow_percent)[0];
+  return !worst ? "–" : worst.overflow_percent ? `${lostText(worst.overflow_percent)} (${worst.role} of ${worst.layer || "no layer"})` : "0 %";
 }
-const linear = (a, b, p, q) => x => p + (x - a) / (b - a || 1) * (q - p);
-
-function yAxis(c, ticks, y, format) {
-  for (const t of ticks) {
-    c.svg.append(el("line", { class: "axis", x1: c.left, x2: c.right, y1: y(t), y2: y(t) }));
-    c.svg.append(el("text", { x: c.left - 6, y: y(t) + 4, "text-anchor": "end" }, format(t)));
-  }
-}
-function xAxis(c, max, x, label) {
-  const step = 10 ** Math.floor(Math.log10(max / 2 || 1));
-  const every = [1, 2, 5, 10].map(k => k * step).find(s => max / s <= (c.width < 500 ? 5 : 9)) || max;
-  for (let t = 0; t <= max; t += every) c.svg.append(el("text", { x: x(t), y: c.bottom + 16, "text-anchor": "middle" }, String(t)));
-  c.svg.append(el("text", { x: c.right, y: c.bottom + 32, "text-anchor": "end" }, label));
-}
-const line = (points, name) => el("path", { d: points.map((p, i) => (i ? "L" : "M") + p[0].toFixed(1) + " " + p[1].toFixed(1)).join(""), fill: "none", stroke: color(name), "stroke-dasharray": dash(name), "stroke-width": 2, "stroke-linejoin": "round" });
 
 function summary() {
-  const head = ["recipe", "verdict", "test accuracy", "test loss", "train loss", "ms/step", "peak memory", "scale", "skipped", "underflow", "overflow", "zero"];
-  const table = document.getElementById("summary");
-  table.replaceChildren(el("tr", {}, ...head.map(h => el("th", {}, h))));
-  for (const name of recipes) {
-    const rs = runsOf(name);
-    const verdict = [...new Set(rs.map(r => r.verdict || r.status))].join("; ");
-    const scale = mean(rs.map(r => r.final_scale)), star = rs.some(r => r.histograms.some(h => h.as_if)) ? "*" : "";
-    const cells = [name, verdict, percent(100 * mean(rs.map(r => r.test_accuracy)), 2), num(mean(rs.map(r => r.test_loss)), 4), num(mean(rs.map(r => r.train_loss)), 4),
-      num(mean(rs.map(r => r.ms_per_step)), 2), bytes(mean(rs.map(r => r.peak_bytes.total))), finite(scale) && scale !== 1 ? power(+Math.log2(scale).toPrecision(4)) : "–",
-      num(mean(rs.map(r => r.skipped_steps)), 1), lostText(mean(rs.map(r => r.underflow_percent))) + star, lostText(mean(rs.map(r => r.overflow_percent))) + star,
-      percent(mean(rs.map(r => r.zero_percent)), 1) + star];
-    table.append(el("tr", {}, ...cells.map((c, i) => el("td", i === 1 && !/^(ok|baseline$|matches)/.test(verdict) ? { class: "bad" } : {}, c))));
-  }
+  const head = ["recipe", "verdict", "test accuracy", "test loss", "train loss", "ms/step", "peak memory", "scale", "skipped", "underflow", "overflow", "zero", "clipped"];
+  const rows = recipes.map(name => {
+    const rs = runsOf(name), of = key => mean(rs.map(r => r[key])), star = rs.some(r => r.histograms.some(h => h.as_if)) ? "*" : "";
+    const verdict = [...new Set(rs.map(r => r.verdict || r.status))].join("; "), scale = of("final_scale");
+    return [name, el("td", /^(ok|baseline$|matches)/.test(verdict) ? {} : { class: "bad" }, verdict), percent(100 * of("test_accuracy"), 2), num(of("test_loss"), 4), num(of("train_loss"), 4),
+      num(of("ms_per_step"), 2), bytes(mean(rs.map(r => r.peak_bytes.total))), finite(scale) && scale !== 1 ? powerOf(scale) : "–",
+      num(of("skipped_steps"), 1), lostText(of("underflow_percent")) + star, lostText(of("overflow_percent")) + star, percent(of("zero_percent"), 1) + star, clipped(rs)];
+  });
+  byId("summary").replaceChildren(...tableOf(head, rows));
+  sortable(byId("summary"));
 }
 
 // Why runs went wrong: of a recipe's seeds the first that has findings.
 function findings() {
-  const place = document.getElementById("findings");
+  const place = byId("findings");
   for (const name of recipes) {
     const run = runsOf(name).find(r => (r.findings || []).length);
     if (!run) continue;
@@ -106,97 +72,209 @@ function findings() {
       place.append(el("div", { class: "finding" }, (f.step === null ? "" : `Step ${f.step}: `) + f.sentence + ` [${f.cause}]`, ...cure, ...tried));
     }
   }
-  if (!place.children.length) document.getElementById("findings-section").remove();
+  if (!place.children.length) byId("findings-section").remove();
 }
 
-// Mean over seeds step by step, then a running mean.
-function lossCurve(name) {
-  const rs = runsOf(name).filter(r => r.curve.step.length);
-  if (!rs.length) return [];
-  const n = Math.max(...rs.map(r => r.curve.step.length));
-  const width = Math.max(1, Math.round(n / 60));
-  const points = [];
+// The run of a recipe whose step has a shadow.
+const shadowed = name => runsOf(name).find(r => r.step_errors);
+// The backward products of a layer by role: the last one gives the weight gradient, one before it the layer's error.
+function product(rows, role) {
+  const products = rows.filter(r => r.phase === "backward" && (r.product || /matmul|conv|linear/.test(r.op)));
+  const named = products.find(r => r.product === role || (role === "wgrad" ? /backward_weight/ : /backward_input/).test(r.op));
+  return named || (products.some(r => r.product || /backward_/.test(r.op)) ? undefined : role === "wgrad" ? products[products.length - 1] : products[products.length - 2]);
+}
+const lastForward = rows => rows.filter(r => r.phase === "forward").pop();
+const errorOf = f => rows => { const r = f(rows); return r && r.total; };
+const cosineOf = f => rows => { const r = f(rows); return r && r.cosine; };
+const castOf = role => (_, casts) => { const c = casts.find(c => c.role === role); return c && c.underflow_percent; };
+const lost = "Share of the elements that rounding makes zero, over the sampled steps.", cosine = "1: the direction that f64 gives; 0: no part of it.";
+const error = v => v.toExponential(0), logDepth = (low, high) => v => v === 0 ? 0 : Math.log(Math.abs(v) / low) / Math.log(high / low);
+const zeros = [v => lostText(v).replace(" %", "").replace("< ", "<"), logDepth(.001, 100)], angles = [v => v.toFixed(3), v => logDepth(1e-6, 1)(Math.max(0, 1 - v))];
+// Of a layer: [what it is, how to read it, its number from the rows of the shadow and of "casts", its text, 0 to 1 for its shade].
+const measures = {
+  forward: ["error of the layer's result", "Relative error against f64 of the last op of the layer's forward.", errorOf(lastForward), error, logDepth(1e-7, 1)],
+  wgrad: ["error of the weight gradient", "Relative error against f64 of the product that gives the layer's weight gradient.", errorOf(r => product(r, "wgrad")), error, logDepth(1e-7, 1)],
+  dgrad: ["error of the input's gradient", "Relative error against f64 of the gradient that the layer hands back.", errorOf(r => product(r, "dgrad")), error, logDepth(1e-7, 1)],
+  "cosine of forward": ["cosine: the layer's result", "Cosine of the angle between the layer's result and that in f64. " + cosine, cosineOf(lastForward), ...angles],
+  "cosine of wgrad": ["cosine: weight gradient", "Cosine of the angle between the weight gradient and that in f64. " + cosine, cosineOf(r => product(r, "wgrad")), ...angles],
+  "cosine of dgrad": ["cosine: the input's gradient", "Cosine of the angle between the gradient that the layer hands back and that in f64. " + cosine, cosineOf(r => product(r, "dgrad")), ...angles],
+  share: ["share of the error in the loss", "What the layer's own errors do to the loss, in the loss's units: + (red) raises it, - (blue) lowers it.", rows => rows.reduce((a, r) => a + r.share, 0), v => (v > 0 ? "+" : "") + error(v), logDepth(1e-7, .1)],
+  ...Object.fromEntries(castRoles.map(role => [role, [{ error: "errors", activation: "activations", weight: "weights" }[role] || "weight gradients", lost, castOf(role), ...zeros]].map((v, i) => i ? [v[0] + " that become zero, %", ...v.slice(1)] : v)))
+};
+
+// Layers against recipes.
+function heat() {
+  const names = shown(), [, note, of, text, depth] = measures[chosen("heat-measure")], runs = names.map(n => shadowed(n) || runsOf(n)[0]);
+  const rowsOf = r => r.step_errors ? r.step_errors.rows : [];
+  const order = [...new Set(data.runs.flatMap(r => [...rowsOf(r), ...r.casts].map(c => c.layer)))];
+  const value = (run, layer) => { const rows = rowsOf(run).filter(r => r.layer === layer), casts = run.casts.filter(c => c.layer === layer); return rows.length + casts.length ? of(rows, casts) : undefined; };
+  const layers = order.filter(l => runs.some(r => value(r, l)));
+  byId("heat-note").textContent = note + " The darker a cell, the worse; the scale is logarithmic. A dash: no such number.";
+  const shades = [], texts = [];
+  layers.forEach((l, i) => runs.forEach((run, k) => {
+    const v = value(run, l), deep = finite(v) ? Math.max(0, Math.min(1, depth(v))) : 0;
+    if (deep > 0) shades.push([k, i, k + 1, i + 1, `${names[k]}, layer ${l}: ${v}`, v < 0 && note.includes("blue") ? "var(--bar)" : "var(--bad)", .85 * deep]);
+    texts.push([k + .5, i + .5, , , finite(v) ? (v === 0 ? "0" : text(v)) : "–"]);
+  }));
+  plot(byId("heat"), { x: { names }, y: { names: layers.map(l => l || "outside"), row: 28 }, minWidth: 90 + 58 * names.length, layers: [{ kind: "bars", name: "shade", gap: 1, points: shades }, { kind: "texts", name: "value", strong: true, points: texts }] });
+}
+
+// The ops of a step in order, in mean ulps: a bar's dark part is the op's own error, the light part is inherited.
+function lineage() {
+  const run = shadowed(chosen("lineage-recipe")), log = chosen("lineage-axis") === "logarithmic";
+  if (!run) return;
+  const e = run.step_errors, rows = e.rows.filter(r => finite(r.total_ulps) && r.total_ulps > 0);
+  const inherited = r => r.inherited_ulps || Math.max(0, r.total_ulps - r.local_ulps), whole = r => r.local_ulps + inherited(r);
+  const heights = rows.map(whole).sort((a, b) => a - b), most = heights[heights.length - 1];
+  const high = log ? most : Math.min(most, 2 * heights[Math.floor(.8 * (heights.length - 1))]), largest = Math.max(...rows.map(r => Math.abs(r.share)), 1e-30);
+  byId("lineage-note").textContent = `Each bar is an op of one step after training: dark is the error it makes itself, light the error that its inputs bring, as means in ulps (the distance to the next number of the result's dtype). ` +
+    `Red raises the loss, blue lowers it, grey does neither; an arrow stands on a bar that goes on. The loss is ${e.loss.toPrecision(6)}, in f64 ${e.exact_loss.toPrecision(6)}: a difference of ${signed(e.loss - e.exact_loss)}, of which own errors explain ${signed(e.explained)}.`;
+  const own = [], brought = [], cut = [], low = log ? 1e-3 : 0;
+  rows.forEach((r, i) => {
+    const fill = Math.abs(r.share) < 1e-3 * largest ? "var(--muted)" : r.share > 0 ? "var(--bad)" : "var(--bar)";
+    const what = `${r.phase} ${r.op}${r.product ? " (" + r.product + ")" : ""}${r.layer ? " in " + r.layer : ""}\nown ${short(r.local_ulps)} ulps, inherited ${short(inherited(r))}, in all ${short(r.total_ulps)}\nrelative ${r.local.toExponential(1)} own, ${r.total.toExponential(1)} in all` + (r.share ? `\nmoves the loss by ${signed(r.share)}` : "");
+    const floor = Math.max(low, r.local_ulps);
+    own.push([i, low, i + 1, Math.min(high, floor), what, fill, .9]), brought.push([i, Math.min(high, floor), i + 1, Math.min(high, Math.max(low, whole(r))), what, fill, .35]);
+    if (whole(r) > high * 1.001) cut.push([i + .5, high, , , "▲"]);
+  });
+  const names = rows.map((r, i) => i && rows[i - 1].layer === r.layer ? null : [i, r.layer]).filter(n => n && n[1]);
+  const back = rows.findIndex(r => r.phase === "backward");
+  plot(byId("lineage"), { height: 320, y: { low, high, log: log && 10, label: "ulps", format: short }, x: { low: 0, high: rows.length, label: `layers; forward, then backward from the dashed line`, ticks: names.map(n => n[0] + .5), format: t => rows[t - .5].layer },
+    layers: [{ kind: "bars", name: "own", gap: .5, points: own }, { kind: "bars", name: "inherited", gap: .5, points: brought }, { kind: "texts", name: "cut", points: cut }, { kind: "marks", name: "backward", color: "var(--muted)", points: back > 0 ? [[back, , , , "backward begins"]] : [] }] });
+}
+
+// Each seed's curve, smoothed by a running mean; f gives the value at index i of a run, or nothing.
+function smoothed(run, f) {
+  const width = Math.max(1, Math.round(run.curve.step.length / 60)), points = [];
   let window = [];
-  for (let i = 0; i < n; i++) {
-    const here = rs.map(r => r.curve.loss[i]).filter(x => x !== undefined);
-    if (!here.every(finite)) break;  // diverged: the curve ends here
-    window.push(mean(here));
-    if (window.length > width) window.shift();
-    const longest = rs.find(r => r.curve.step.length === n);
-    points.push([longest.curve.step[i], mean(window)]);
+  for (let i = 0; i < run.curve.step.length; i++) {
+    const v = f(run, i);
+    if (!finite(v)) break;  // diverged: the curve ends here
+    window = [...window, v].slice(-width);
+    points.push([run.curve.step[i], mean(window)]);
   }
   return points;
 }
+// Where a recipe's first seed went wrong: skipped steps, the first loss that is not finite, steps of findings.
+function troubles(name) {
+  const run = runsOf(name)[0], steps = new Map(), add = (step, what) => steps.set(step, [...(steps.get(step) || []), what]);
+  run.curve.skipped.forEach((s, i) => { if (s) add(run.curve.step[i], "skipped"); });
+  const first = run.curve.loss.findIndex(l => !finite(l));
+  if (first >= 0) add(run.curve.step[first], "first loss that is not finite");
+  for (const f of run.findings || []) if (f.step !== null) add(f.step, f.sentence);
+  return { kind: "marks", name: name + " went wrong", color: color(name), points: [...steps].slice(0, 200).map(([step, whats]) => [step, , , , `${name}, step ${step}: ${whats.join("; ")}`.replace(/(.{70}[^ ]*) /g, "$1\n")]) };
+}
 
 function loss() {
-  const curves = shown().map(r => [r, lossCurve(r)]).filter(([, p]) => p.length);
-  const c = canvas("loss", 340, { left: 52, right: 12, top: 10, bottom: 40 });
-  if (!curves.length) return;
-  const all = curves.flatMap(([, p]) => p.map(q => q[1])).filter(v => v > 0);
-  const low = Math.floor(Math.log10(Math.min(...all)) * 2) / 2, high = Math.ceil(Math.log10(Math.max(...all)) * 2) / 2;
-  const maxStep = Math.max(...curves.flatMap(([, p]) => p.map(q => q[0])));
-  const x = linear(0, maxStep, c.left, c.right), y = v => linear(low, high, c.bottom, c.top)(Math.log10(Math.max(v, 1e-12)));
-  const ticks = [];
-  for (let e = Math.ceil(low); e <= high; e++) ticks.push(10 ** e);
-  if (ticks.length < 3) for (let e = Math.floor(low); e <= high; e++) for (const k of [2, 5]) { const t = k * 10 ** e; if (Math.log10(t) >= low && Math.log10(t) <= high) ticks.push(t); }
-  yAxis(c, ticks, y, v => String(+v.toPrecision(2)));
-  xAxis(c, maxStep, x, "step");
-  for (const [name, p] of curves) {
-    c.svg.append(hover(line(p.map(([s, v]) => [x(s), y(v)]), name), name));
-    const end = p[p.length - 1];
-    if (runsOf(name).some(r => r.status === "diverged")) c.svg.append(el("text", { x: x(end[0]), y: y(end[1]) + 5, "text-anchor": "middle", style: `fill:${color(name)};font-size:18px` }, "×"));
+  const view = chosen("loss-view"), difference = view === "difference from fp32", layers = [];
+  const base = run => difference ? data.runs.find(r => r.recipe === "fp32" && r.seed === run.seed) : null;
+  for (const name of shown()) {
+    const runs = runsOf(name).filter(r => r.curve.step.length && (!difference || base(r)));
+    const curves = runs.map(r => smoothed(r, (run, i) => difference && finite(run.curve.loss[i]) ? run.curve.loss[i] - base(run).curve.loss[i] : run.curve.loss[i])), n = Math.min(...curves.map(c => c.length));
+    if (!curves.length || (!n && !difference)) continue;
+    const at = i => curves.map(c => c[i][1]), steps = [...Array(n).keys()];
+    layers.push({ kind: "band", name, color: color(name), points: steps.map(i => [curves[0][i][0], Math.min(...at(i)), curves[0][i][0], Math.max(...at(i))]) });
+    layers.push({ kind: "line", name, color: color(name), dash: dash(name), points: steps.map(i => [curves[0][i][0], mean(at(i))]) });
+    if (n && runs.some(r => r.status === "diverged")) layers.push({ kind: "texts", name, color: color(name), points: [[curves[0][n - 1][0], mean(at(n - 1)), , , "×"]] });
+    layers.push(troubles(name));
   }
+  const zoom = overSteps.zoom || [0, Infinity], values = layers.filter(l => l.kind === "line").flatMap(l => l.points.filter(p => p[0] >= zoom[0] && p[0] <= zoom[1]).map(p => p[1])).sort((a, b) => a - b);
+  if (!values.length) return byId("loss").replaceChildren();
+  const log = view === "logarithmic", least = values.find(v => v > 0) || 1e-3, high = difference ? 1.2 * Math.max(...values.map(Math.abs).sort((a, b) => a - b).slice(0, Math.ceil(.85 * values.length))) || 1 : 1.05 * values[values.length - 1];
+  plotSteps(byId("loss"), { height: 380, y: { low: difference ? -high : log ? least / 1.2 : 0, high, log: log && 10, label: difference ? "loss minus fp32's" : "training loss", format: difference ? signed : short }, layers });
 }
 
 function accuracy() {
-  const names = shown();
-  const c = canvas("accuracy", 30 * names.length + 48, { left: Math.min(150, 12 + 8 * Math.max(...recipes.map(r => r.length))), right: 64, top: 6, bottom: 34 });
-  const good = data.runs.filter(r => finite(r.test_accuracy) && r.status === "ok").map(r => 100 * r.test_accuracy);
-  const low = Math.max(0, Math.floor((good.length ? Math.min(...good) : 0) - 1)), high = 100;
-  const x = linear(low, high, c.left, c.right);
-  for (const t of roundTicks(low, high, c.width < 500 ? 3 : 6)) {
-    c.svg.append(el("line", { class: "axis", x1: x(t), x2: x(t), y1: c.top, y2: c.bottom }));
-    c.svg.append(el("text", { x: x(t), y: c.bottom + 16, "text-anchor": "middle" }, t + " %"));
-  }
+  const names = shown(), good = data.runs.filter(r => finite(r.test_accuracy) && r.status === "ok").map(r => 100 * r.test_accuracy).sort((a, b) => a - b);
+  const low = Math.max(0, Math.floor((good.length ? good[Math.floor(good.length / 5)] : 0) - 2)), at = v => Math.max(low, v), dots = [], bars = [], texts = [];
   names.forEach((name, i) => {
-    const yy = c.top + 30 * i + 16;
-    const values = runsOf(name).map(r => 100 * r.test_accuracy).filter(finite);
-    c.svg.append(el("text", { class: "strong", x: c.left - 8, y: yy + 4, "text-anchor": "end" }, name));
-    const m = mean(values);
-    const at = v => Math.max(c.left, x(v));
-    if (finite(m)) c.svg.append(el("line", { x1: at(m), x2: at(m), y1: yy - 10, y2: yy + 10, stroke: color(name), "stroke-width": 3 }));
-    for (const v of values) c.svg.append(hover(el("circle", { cx: at(v), cy: yy, r: 5, fill: color(name), "fill-opacity": .7 }), `${name}: ${v.toFixed(2)} %`));
-    c.svg.append(el("text", { class: "strong", x: c.right + 8, y: yy + 4 }, finite(m) ? (m < low ? "‹ " : "") + m.toFixed(2) : "–"));
+    const values = runsOf(name).map(r => 100 * r.test_accuracy).filter(finite), m = mean(values);
+    values.forEach(v => dots.push([at(v), i + .5, , , `${name}: ${v.toFixed(2)} %`, color(name)]));
+    if (finite(m)) bars.push([at(m), i + .2, at(m) + .004 * (100 - low), i + .8, `${name}: mean ${m.toFixed(2)} %`, color(name)]);
+    texts.push([100, i + .5, , , (m < low ? "‹ " : "") + num(m, 2), "start"]);
   });
+  const c = plot(byId("accuracy"), { x: { low, high: 100, label: "right answers on the test data", format: t => t + " %", grid: true }, y: { names, right: 70 }, layers: [{ kind: "bars", name: "mean", points: bars }, { kind: "dots", name: "seed", points: dots }, { kind: "texts", name: "mean", strong: true, points: texts }] });
+  c.svg.style.overflow = "visible";
+}
+
+// Bits of an operand of a product, as a mean over the six; scales of blocks count.
+function bitsOf(definition) {
+  const plain = { f64: 64, f32: definition.tf32 ? 19 : 32, f16: 16, bf16: 16 }[definition.dtype], q = definition.quantization;
+  const ofName = name => { const m = /^(?:s?e(\d+)m(\d+)|q(\d+)\.(\d+))/.exec(name), n = /(\d+)/.exec(name); return m ? 1 + +(m[1] || m[3]) + +(m[2] || m[4]) : n ? +n[1] : plain; };
+  const bits = o => o && o.format ? ofName(typeof o.format === "string" ? o.format : "") + (/^(block|nvfp4)$/.test(o.scaling && o.scaling.kind) ? 8 / (o.scaling.block || 16) : 0) : plain;
+  return q && typeof q === "object" ? mean(["forward_x", "forward_w", "dgrad_dy", "dgrad_w", "wgrad_x", "wgrad_dy"].map(k => bits(q[k]))) : plain;
+}
+function pareto() {
+  const all = shown().map(name => ({ name, bits: runsOf(name)[0].definition ? bitsOf(runsOf(name)[0].definition) : NaN, losses: runsOf(name).map(r => r.test_loss).filter(finite) })).filter(p => finite(p.bits) && p.losses.length);
+  byId("pareto-section").style.display = all.length > 1 ? "" : "none";
+  if (all.length < 2) return;
+  for (const p of all) p.loss = mean(p.losses);
+  const front = all.filter(p => !all.some(o => o !== p && o.bits <= p.bits && o.loss <= p.loss && (o.bits < p.bits || o.loss < p.loss))).sort((a, b) => a.bits - b.bits);
+  const losses = all.flatMap(p => p.losses), low = Math.min(...losses) / 1.2, high = Math.max(...losses) * 1.2, taken = [], near = 70 / (byId("pareto").clientWidth - 80) * 3.5;
+  // A name stands right of its dot, or higher if another is there.
+  const texts = [...all].sort((a, b) => a.loss - b.loss).map(p => {
+    let level = Math.log(p.loss / low) / Math.log(high / low) + .03;
+    while (taken.some(([b, l]) => Math.abs(Math.log2(b / p.bits)) < near && Math.abs(l - level) < .055)) level += .01;
+    taken.push([p.bits, level]);
+    return [p.bits, low * (high / low) ** level, , , p.name, "start"];
+  });
+  plot(byId("pareto"), { height: 340, x: { low: .9 * Math.min(...all.map(p => p.bits)), high: 1.6 * Math.max(...all.map(p => p.bits)), log: 2, ticks: [2, 4, 8, 16, 32].filter(t => t >= .9 * Math.min(...all.map(p => p.bits)) && t <= 1.6 * Math.max(...all.map(p => p.bits))), label: "bits of a number that enters a product", grid: true }, y: { low, high, log: 10, label: "test loss", format: short },
+    layers: [{ kind: "line", name: "front", color: "var(--muted)", dash: "4 4", points: front.map(p => [p.bits, p.loss]) }, { kind: "bars", name: "seeds", points: all.map(p => [p.bits * .997, Math.min(...p.losses), p.bits * 1.003, Math.max(...p.losses), , color(p.name), .6]) },
+      { kind: "dots", name: "mean", points: all.map(p => [p.bits, p.loss, , , `${p.name}: ${p.bits.toPrecision(3)} bits, test loss ${p.loss.toPrecision(4)}`, color(p.name)]) }, { kind: "texts", name: "recipe", points: texts }] });
 }
 
 function scale() {
-  const runs = shown().map(n => runsOf(n)[0]).filter(r => r.curve.scale.some(s => s !== 1));
-  document.getElementById("scale-section").style.display = data.runs.some(r => r.curve.scale.some(s => s !== 1)) ? "" : "none";
-  const c = canvas("scale", 260, { left: 52, right: 12, top: 14, bottom: 40 });
-  if (!runs.length) return;
-  const all = runs.flatMap(r => r.curve.scale).filter(s => s > 0);
-  const low = Math.log2(Math.min(...all)) - 1, high = Math.log2(Math.max(...all)) + 1;
-  const maxStep = Math.max(...runs.flatMap(r => r.curve.step));
-  const x = linear(0, maxStep, c.left, c.right), y = s => linear(low, high, c.bottom, c.top)(Math.log2(s));
-  const ticks = [];
-  for (let e = Math.ceil(low); e <= high; e += Math.max(1, Math.round((high - low) / 6))) ticks.push(2 ** e);
-  yAxis(c, ticks, y, s => power(+Math.log2(s).toPrecision(4)));
-  xAxis(c, maxStep, x, "step");
-  for (const r of runs) {
-    const points = [];
-    r.curve.scale.forEach((s, i) => {
-      if (i && s !== r.curve.scale[i - 1]) points.push([x(r.curve.step[i]), y(r.curve.scale[i - 1])]);
-      points.push([x(r.curve.step[i]), y(s)]);
-    });
-    c.svg.append(hover(line(points, r.recipe), r.recipe));
-    r.curve.skipped.forEach((k, i) => { if (k) c.svg.append(hover(el("text", { x: x(r.curve.step[i]), y: y(r.curve.scale[i]) - 6, "text-anchor": "middle", style: `fill:${color(r.recipe)}` }, "×"), `${r.recipe}: step ${r.curve.step[i]} skipped`)); });
+  const runs = shown().map(n => runsOf(n)[0]).filter(r => r.curve.scale.some(s => s !== 1)), all = runs.flatMap(r => r.curve.scale).filter(s => s > 0);
+  byId("scale-section").style.display = data.runs.some(r => r.curve.scale.some(s => s !== 1)) ? "" : "none";
+  if (!all.length) return byId("scale").replaceChildren();
+  const layers = runs.flatMap(r => [{ kind: "line", name: r.recipe, color: color(r.recipe), dash: dash(r.recipe), points: r.curve.scale.flatMap((s, i) => i && s !== r.curve.scale[i - 1] ? [[r.curve.step[i], r.curve.scale[i - 1]], [r.curve.step[i], s]] : [[r.curve.step[i], s]]) }, troubles(r.recipe)]);
+  plotSteps(byId("scale"), { height: 260, y: { low: Math.min(...all) / 2, high: Math.max(...all) * 2, log: 2, label: "loss scale", format: powerOf }, layers });
+}
+
+// The meter's numbers: [the curve, the worst of several, axis, text].
+const meters = {
+  "updates that vanish": ["vanished_percent", Math.max, { low: 0, high: 100, label: "% of the updates" }, v => short(v) + " %"],
+  "part of the update that arrives": ["arriving", Math.min, { low: 0, high: 1.1, label: "<made, intended> / |intended|²" }, short],
+  "size of the update": ["ratio", Math.min, { log: 2, label: "|update| / |weight|" }, v => v > 0 ? power(Math.round(10 * Math.log2(v)) / 10) : "0"]
+};
+const metered = name => runsOf(name).find(r => (r.updates || []).length);
+function meter() {
+  const recipe = chosen("meter-recipe"), [key, worst, axis, format] = meters[chosen("meter-measure")], all = recipe.startsWith("all");
+  const layers = [];
+  for (const name of all ? shown().filter(metered) : [recipe]) {
+    const updates = metered(name).updates, steps = [...new Set(updates.flatMap(u => u.step))].sort((a, b) => a - b);
+    const at = step => updates.map(u => u[key][u.step.indexOf(step)]).filter(finite);
+    if (all) layers.push({ kind: "line", name, color: color(name), dash: dash(name), points: steps.filter(s => at(s).length).map(s => [s, worst(...at(s))]) });
+    else updates.forEach((u, i) => layers.push({ kind: "line", name: u.parameter, color: colorOf(i), dash: dashOf(i), points: u.step.map((s, k) => [s, u[key][k]]).filter(p => finite(p[1])) }));
+    layers.push(troubles(name));
   }
+  for (const l of layers) if (l.kind === "line" && axis.log) l.points = l.points.filter(p => p[1] > 0);
+  const values = layers.filter(l => l.kind === "line").flatMap(l => l.points.map(p => p[1]));
+  if (!values.length) return byId("meter").replaceChildren();
+  const span = axis.log ? { low: Math.min(...values) / 2, high: Math.max(...values) * 2 } : { low: Math.min(axis.low, ...values), high: Math.max(axis.high === 100 ? 1 : axis.high, 1.05 * Math.max(...values)) };
+  plotSteps(byId("meter"), { height: 320, y: { ...axis, ...span, format }, layers });
+}
+
+// Weights and their updates as powers of two. Below half the distance to the next number an update is lost.
+function cloud() {
+  const run = metered(chosen("cloud-recipe"));
+  if (!run) return;
+  const clouds = run.updates.map(u => ({ parameter: u.parameter, ...u.cloud })).filter(c => c.log2_update.length), dtypes = [...new Set(clouds.map(c => c.dtype))];
+  const kinds = { lost: ["var(--bad)", a => a === 0], "in part": ["var(--c6)", a => a !== 0 && Math.abs(a - 1) > .25], whole: ["var(--bar)", a => a !== 0 && Math.abs(a - 1) <= .25] };
+  const points = clouds.flatMap(c => c.log2_weight.map((w, i) => [w, c.log2_update[i], c.arrives[i], c])).filter(p => finite(p[0]) && finite(p[1]));
+  if (!points.length) return byId("cloud").replaceChildren();
+  const range = (k, more) => ({ low: Math.floor(Math.min(...points.map(p => p[k]), ...more)) - 1, high: Math.ceil(Math.max(...points.map(p => p[k]))) + 1 });
+  const x = range(0, []), half = (c, e) => Math.max(e - c.mantissa_bits, c.least_exponent) - 1;
+  const lines = dtypes.map(d => clouds.find(c => c.dtype === d)).filter(c => c.mantissa_bits), y = range(1, lines.map(c => half(c, x.low)));
+  const stairs = c => Array.from({ length: x.high - x.low }, (_, i) => x.low + i).flatMap(e => [[e, half(c, e)], [e + 1, half(c, e)]]);
+  const layers = Object.entries(kinds).map(([name, [fill, is]]) => ({ kind: "dots", name, r: 3, opacity: .55, points: points.filter(p => is(p[2])).map(([w, u, a, c]) => [w, u, , , `${c.parameter}: weight ${power(w)}, update ${power(u)}, of which ${(100 * a).toFixed(0)} % arrive`, fill]) }));
+  const counts = layers.map(l => `${(100 * l.points.length / points.length).toFixed(0)} % ${l.name}`).join(", ");
+  byId("cloud-note").textContent = `A dot is a weight of ${run.recipe} at step ${clouds[0].step}: to the right how large it is, upwards how large its update should be. Below the line, half the distance to the next number in ${dtypes.join(" or ")}, the update is lost (red); yellow ones arrive in part, blue ones wholly: ${counts}.`;
+  plot(byId("cloud"), { height: 380, legend: true, x: { ...x, label: "|weight|", format: power, grid: true, space: 60 }, y: { ...y, label: "|intended update|", format: power }, layers: [...layers, ...lines.map(c => ({ kind: "line", name: `half an ulp of ${c.dtype}`, color: "var(--fg)", width: 1.5, points: stairs(c) }))] });
 }
 
 function histograms() {
-  const place = document.getElementById("histograms"), role = document.getElementById("role").value;
-  const roles = role === "gradients" ? ["error", "weight gradient"] : [role];
+  const place = byId("histograms"), role = chosen("role"), roles = role === "gradients" ? ["error", "weight gradient"] : [role];
   place.replaceChildren();
   for (const name of shown()) {
     const hs = runsOf(name).flatMap(r => r.histograms).filter(h => roles.includes(h.role) && h.counts.some(v => v));
@@ -204,32 +282,19 @@ function histograms() {
     const panel = el("div", { class: "panel" }, el("h3", {}, name));
     place.append(panel);
     if (!hs.length) { panel.append(el("p", {}, nothingIn(lost))); continue; }
-    const h = hs[0];
-    const counts = h.counts.map((_, i) => hs.reduce((a, other) => a + other.counts[i], 0));
-    const one = hs.every(other => (other.format || {}).name === (h.format || {}).name) && h.format;
-    panel.append(el("p", {}, `${h.as_if ? "as if in " : ""}${one ? one.name : "several formats"}: ${lostText(lost.underflow)} underflow, ${lostText(lost.overflow)} overflow`));
-    const f = one || { zero_below_exponent: -999, min_normal_exponent: -999, max_exponent: 999 };  // nothing is shaded
-    const total = counts.reduce((a, b) => a + b, 0);
-    const first = Math.min(...counts.map((v, i) => v ? i + h.first_exponent : 99), f.zero_below_exponent < -60 ? -40 : -34), last = Math.max(...counts.map((v, i) => v ? i + h.first_exponent : -99), 17);
-    const lo = Math.max(first, -60), hi = Math.min(last, 40) + 1;
-    const c = canvas(panel, 170, { left: 8, right: 8, top: 8, bottom: 22 });
-    const x = linear(lo, hi, c.left, c.right), top = Math.max(1, ...counts), y = v => linear(0, Math.sqrt(top), c.bottom, c.top + 14)(Math.sqrt(v));
-    const shade = (a, b, fill) => { if (b > a) c.svg.append(el("rect", { x: x(a), y: c.top, width: x(b) - x(a), height: c.bottom - c.top, fill })); };
-    const zeroBelow = Math.max(lo, Math.min(hi, f.zero_below_exponent)), normal = Math.max(lo, Math.min(hi, f.min_normal_exponent)), above = Math.min(hi, Math.max(lo, f.max_exponent + 1));
-    shade(lo, zeroBelow, "var(--lost)");
-    shade(zeroBelow, normal, "var(--sub)");
-    shade(above, hi, "var(--lost)");
-    counts.forEach((v, i) => {
-      const e = i + h.first_exponent;
-      if (!v || e < lo || e >= hi) return;
-      c.svg.append(hover(el("rect", { x: x(e) + .5, y: y(v), width: Math.max(1, x(e + 1) - x(e) - 1), height: c.bottom - y(v), fill: e < zeroBelow ? "var(--bad)" : e < normal ? "var(--bar2)" : "var(--bar)" }),
-        `${power(e)} to ${power(e + 1)}: ${(100 * v / total).toPrecision(3)} %`));
-    });
-    const label = (a, b, text) => { if (x(b) - x(a) > 7 * text.length) c.svg.append(el("text", { x: (x(a) + x(b)) / 2, y: c.top + 11, "text-anchor": "middle" }, text)); };
-    label(lo, zeroBelow, "to zero");
-    label(zeroBelow, normal, "subnormal");
-    label(above, hi, "too large");
-    for (let e = Math.ceil(lo / 16) * 16; e < hi; e += 16) c.svg.append(el("text", { x: x(e), y: c.bottom + 15, "text-anchor": "middle" }, power(e)));
+    const h = hs[0], counts = h.counts.map((_, i) => hs.reduce((a, other) => a + other.counts[i], 0)), total = counts.reduce((a, b) => a + b, 0);
+    const formats = [...new Map(hs.flatMap(h => h.formats).map(f => [f.name, f])).values()], one = formats.length === 1;
+    panel.append(el("p", {}, `${h.as_if ? "as if in " : ""}${formats.map(f => f.name).join(", ") || "no format"}: ${lostText(lost.underflow)} to zero, ${lostText(lost.overflow)} too large`));
+    const used = counts.map((v, i) => v ? i + h.first_exponent : NaN).filter(finite), zero = Math.min(...formats.map(f => f.zero_below_exponent), 0);
+    const low = Math.max(-60, Math.min(...used, zero < -60 ? -40 : -34)), high = Math.min(40, Math.max(...used, 17)) + 1, top = Math.sqrt(Math.max(1, ...counts));
+    const within = e => Math.max(low, Math.min(high, e)), f = formats[0] || { zero_below_exponent: low, min_normal_exponent: low, max_exponent: high };
+    const zones = [[low, f.zero_below_exponent, "to zero", "var(--lost)"], [f.zero_below_exponent, f.min_normal_exponent, "subnormal", "var(--sub)"], [f.max_exponent + 1, high, "too large", "var(--lost)"]].map(([a, b, ...more]) => [within(a), within(b), ...more]).filter(([a, b]) => b > a && one);
+    const bars = counts.map((v, i) => [i + h.first_exponent, v]).filter(([e, v]) => v && e >= low && e < high);
+    plot(panel, { height: 176, x: { low, high, ticks: Array.from({ length: 9 }, (_, i) => 16 * (i - 4)).filter(t => t >= low && t <= high), format: power }, y: { low: 0, high: 1.16 * top, hidden: true }, layers: [
+      { kind: "bars", name: "zone", points: zones.map(([a, b, , fill]) => [a, 0, b, 1.16 * top, , fill]) },
+      { kind: "bars", name: "elements", gap: .5, points: bars.map(([e, v]) => [e, 0, e + 1, Math.sqrt(v), `${power(e)} to ${power(e + 1)}: ${(100 * v / total).toPrecision(3)} %`, one && e < f.zero_below_exponent ? "var(--bad)" : one && e < f.min_normal_exponent ? "var(--bar2)" : "var(--bar)"]) },
+      { kind: "texts", name: "zone", points: zones.filter(([a, b, text]) => (b - a) / (high - low) * panel.clientWidth > 8.5 * text.length).map(([a, b, text]) => [(a + b) / 2, 1.1 * top, , , text]) },
+      ...(one ? [] : formats.map((f, i) => ({ kind: "marks", name: f.name, color: colorOf(i), points: [[f.zero_below_exponent, "below it zero"], [f.min_normal_exponent, "below it subnormal"], [f.max_exponent + 1, "from here on too large"]].filter(([e]) => e > low && e < high).map(([e, what]) => [e, , , , `${f.name}: ${what}`]) })))] });
   }
 }
 
@@ -240,62 +305,67 @@ function nothingIn(lost) {
   return `all of ${lost.elements} elements are zero, Inf or NaN: ${lostText(lost.overflow)} overflow${lost.nan ? `, ${lost.nan} NaN` : ""}`;
 }
 
-// What rounding did to the elements of several rows of "casts" together, in percent.
-function share(rows) {
-  const sum = key => rows.reduce((a, c) => a + c.elements * c[key], 0) / elements;
-  const elements = rows.reduce((a, c) => a + c.elements, 0);
-  return { elements, underflow: sum("underflow_percent"), overflow: sum("overflow_percent"), nan: rows.reduce((a, c) => a + c.nan, 0) };
-}
-
-function casts() {
-  const runs = runsOf(document.getElementById("cast-recipe").value);
-  const all = runs.flatMap(r => r.casts);
-  const layers = [...new Set(all.map(c => c.layer))];
-  const kinds = Object.fromEntries(all.map(c => [c.layer, c.kind]));
-  const table = document.getElementById("casts");
-  table.replaceChildren(el("tr", {}, el("th", {}, "layer"), ...castRoles.map(role => el("th", {}, role))));
-  for (const layer of layers) {
-    table.append(el("tr", {}, el("td", {}, layer ? `${layer} ${kinds[layer] || ""}` : "(outside of layers)"), ...castRoles.map(role => {
-      const s = share(all.filter(c => c.layer === layer && c.role === role));
-      if (!s.elements) return el("td", {}, "–");
-      return el("td", s.nan ? { class: "bad" } : {}, `${lostText(s.underflow)} / ${lostText(s.overflow)}${s.nan ? ` / ${s.nan} NaN` : ""}`);
-    })));
+// A pixel for each block of an operand.
+const blocksOf = name => (runsOf(name).find(r => (r.blocks || []).length) || { blocks: [] }).blocks;
+function blocks() {
+  const place = byId("blocks"), regret = chosen("blocks-measure") === "regret", all = blocksOf(chosen("blocks-recipe")).filter(b => b.operand === chosen("blocks-operand"));
+  place.replaceChildren();
+  for (const b of all) {
+    const values = regret ? b.regret_percent.map(r => Math.max(0, r / 100 - 1)) : b.clipped_percent.map(c => c / 100), columns = Math.max(b.columns, Math.min(32, values.length)), rows = Math.ceil(values.length / columns);
+    const panel = el("div", { class: "panel" }, el("h3", {}, `${b.operand} of ${b.layer || "no layer"}`), el("p", {}, `${values.length} blocks of ${b.block}, ${b.rule}; ${values.filter(v => v > 0).length} ${regret ? "worse than their best scale" : "clip"}, the worst ${regret ? (1 + Math.max(0, ...values)).toFixed(2) + " times its error" : percent(100 * Math.max(0, ...values), 0)}`));
+    place.append(panel);
+    plot(panel, { height: 20 + Math.max(24, Math.min(220, rows * (panel.clientWidth - 40) / columns)), x: { low: 0, high: columns, hidden: true }, y: { low: rows, high: 0, hidden: true }, layers: [
+      { kind: "bars", name: "all", points: [[0, 0, columns, rows, , "var(--line)", .5]] },
+      { kind: "bars", name: regret ? "regret" : "clipped", points: values.map((v, i) => [i % columns, Math.floor(i / columns), i % columns + 1, Math.floor(i / columns) + 1, `block ${i}: ${b.clipped_percent[i]} % of its elements clip; its error is ${(b.regret_percent[i] / 100).toFixed(2)} times that of its best power of two`, "var(--bad)", Math.min(1, regret ? v : 4 * v)]).filter(p => p[6] > 0) }] });
   }
 }
 
+function casts() {
+  const all = runsOf(chosen("cast-recipe")).flatMap(r => r.casts), kinds = Object.fromEntries(all.map(c => [c.layer, c.kind]));
+  const rows = [...new Set(all.map(c => c.layer))].map(layer => [layer ? `${layer} ${kinds[layer] || ""}` : "(outside of layers)", ...castRoles.map(role => {
+    const s = share(all.filter(c => c.layer === layer && c.role === role));
+    return el("td", s.nan ? { class: "bad" } : {}, s.elements ? `${lostText(s.underflow)} / ${lostText(s.overflow)}${s.nan ? ` / ${s.nan} NaN` : ""}` : "–");
+  })]);
+  byId("casts").replaceChildren(...tableOf(["layer", ...castRoles], rows));
+}
+
 function memory() {
-  const names = shown();
-  const c = canvas("memory", 34 * names.length + 40, { left: Math.min(150, 12 + 8 * Math.max(...recipes.map(r => r.length))), right: 84, top: 4, bottom: 30 });
-  const used = categories.filter(k => data.runs.some(r => r.peak_bytes[k] > 0));
-  const sum = r => categories.reduce((a, k) => a + (r.peak_bytes[k] || 0), 0);
-  const max = Math.max(...data.runs.map(sum), 1);
-  const x = linear(0, max, c.left, c.right);
+  const names = shown(), kinds = ["parameters", "masters", "casts", "gradients", "optimizer", "activations", "workspace"], used = kinds.filter(k => data.runs.some(r => r.peak_bytes[k] > 0));
+  const max = Math.max(1, ...data.runs.map(r => Math.max(r.peak_bytes.total, used.reduce((a, k) => a + (r.peak_bytes[k] || 0), 0))));
+  const bars = [], peaks = [], texts = [];
   names.forEach((name, i) => {
-    const r = runsOf(name)[0], y = c.top + 34 * i + 6;
-    c.svg.append(el("text", { class: "strong", x: c.left - 8, y: y + 15, "text-anchor": "end" }, name));
+    const peak = runsOf(name)[0].peak_bytes;
     let at = 0;
-    for (const k of used) {
-      const b = r.peak_bytes[k] || 0;
-      if (b) c.svg.append(hover(el("rect", { x: x(at), y, width: Math.max(.5, x(at + b) - x(at)), height: 22, fill: `var(--c${categories.indexOf(k)})` }), `${name}, ${k}: ${bytes(b)}`));
-      at += b;
-    }
-    c.svg.append(hover(el("line", { x1: x(r.peak_bytes.total), x2: x(r.peak_bytes.total), y1: y - 4, y2: y + 26, stroke: "var(--fg)", "stroke-width": 2 }), `${name}, peak of the sum: ${bytes(r.peak_bytes.total)}`));
-    c.svg.append(el("text", { class: "strong", x: c.right + 6, y: y + 15 }, bytes(r.peak_bytes.total)));
+    for (const k of used) bars.push([at, i + .18, at += peak[k] || 0, i + .82, `${name}, ${k}: ${bytes(peak[k] || 0)}`, colorOf(kinds.indexOf(k))]);
+    peaks.push([peak.total, i + .08, peak.total + .003 * max, i + .92, `${name}, peak of the sum: ${bytes(peak.total)}`, "var(--fg)"]);
+    texts.push([max, i + .5, , , bytes(peak.total), "start"]);
   });
-  for (let i = 0; i <= 3; i++) c.svg.append(el("text", { x: x(max * i / 3), y: c.bottom + 18, "text-anchor": "middle" }, bytes(max * i / 3)));
-  document.getElementById("memory-legend").replaceChildren(...used.map(k => el("span", {}, el("i", { style: `background:var(--c${categories.indexOf(k)})` }), k)));
+  const unit = max >= 2 ** 20 ? 2 ** 20 : 1024;
+  const c = plot(byId("memory"), { legend: true, x: { low: 0, high: max, ticks: roundTicks(0, max / unit, 4).map(t => t * unit), format: bytes, grid: true }, y: { names, right: 84 }, layers: [...used.map(k => ({ kind: "line", name: k, color: colorOf(kinds.indexOf(k)), points: [] })), { kind: "bars", name: "bytes", points: bars }, { kind: "bars", name: "peak", points: peaks }, { kind: "texts", name: "peak", strong: true, points: texts }] });
+  c.svg.style.overflow = "visible";
+}
+
+// The order of a sum: products at the bottom, each addition above what it adds.
+function sums() {
+  const place = byId("sums");
+  byId("sums-section").style.display = (data.sums || []).length ? "" : "none";
+  place.replaceChildren();
+  for (const s of data.sums || []) {
+    const products = s.points.filter(p => p[1] === 0), height = s.points[0][1], panel = el("div", { class: "panel" }, el("h3", {}, s.name), el("p", {}, `${products.length} products, ${height} additions one after the other`));
+    place.append(panel);
+    const edge = p => [[p[0], p[1]], [p[0], s.points[p[2]][1]], s.points[p[2]].slice(0, 2)];
+    plot(panel, { height: 240, x: { low: -1, high: products.length, format: t => "#" + t, label: "number of the product" }, y: { low: 0, high: height + 1, label: "additions", ticks: roundTicks(0, height, 4) }, layers: [...s.points.slice(1).map((p, i) => ({ kind: "line", name: "", color: "var(--bar)", width: 1.2, points: edge(p) })),
+      { kind: "dots", name: "sum", r: 2.5, color: "var(--fg)", points: s.points.filter(p => p[1]).map(p => [p[0], p[1], , , `adds to height ${p[1]}`]) }] });
+  }
 }
 
 // What each format would lose of one run's numbers (core/quantize/what_if.h).
 function whatIf() {
   const run = data.runs.find(r => r.what_if);
-  if (!run) { document.getElementById("what-if-section").remove(); return; }
-  document.getElementById("what-if-note").textContent =
-    `The numbers of ${run.recipe}, seed ${run.seed}, at step ${run.what_if.step}, rounded to each format: as they are, times the power of two that keeps most of them, and times max / amax, which puts the largest on the format's largest value. ` +
-    "To zero, subnormal and too large are shares of the elements that are not zero; too large ones become the largest value. " +
-    "SQNR is the signal over the quantisation noise in dB, 10 log10(Σx² / Σ(x − q(x))²): one more bit of mantissa is worth 6. One scale serves all tensors of a role here.";
-  const fraction = x => x === 0 ? "0" : +(100 * x).toPrecision(2) + " %", db = x => x === null ? "exact" : x.toFixed(1);
-  const scaleText = s => s.startsWith("2^") ? power(s.slice(2)) : s;
+  if (!run) { byId("what-if-section").remove(); return; }
+  byId("what-if-note").textContent = `The numbers of ${run.recipe}, seed ${run.seed}, at step ${run.what_if.step}, rounded to each format without a scale, with the power of two that keeps most of them, and with max / amax, which puts the largest on the format's largest value. ` +
+    "SQNR is signal over noise of rounding, in dB: one more bit of mantissa is worth 6. One scale serves all tensors of a role here.";
+  const fraction = x => x === 0 ? "0" : +(100 * x).toPrecision(2) + " %", db = x => x === null ? "exact" : x.toFixed(1), scaleText = s => s.startsWith("2^") ? power(s.slice(2)) : s;
   const groups = [["", 1], ["as it is", 4], ["best power of two", 4], ["max / amax", 2]];
   const head = ["format", "to zero", "subnormal", "too large", "SQNR", "scale", "to zero", "too large", "SQNR", "scale", "SQNR"];
   for (const role of run.what_if.roles.filter(r => r.elements)) {
@@ -303,93 +373,32 @@ function whatIf() {
       scaleText(f.best.scale), fraction(f.best.underflow), fraction(f.best.overflow), db(f.best.sqnr_db), scaleText(f.amax.scale), db(f.amax.sqnr_db)]);
     const about = `${role.elements} elements, ${role.zeros ? fraction(role.zeros / role.elements) : "none"} of them zero${role.not_finite ? `, ${role.not_finite} not finite` : ""}; the others from ${role.amin.toPrecision(3)} to ${role.amax.toPrecision(3)}. ` +
       (role.role === "weights" ? "" : `As gradients in f16 they would take the loss scale ${scaleText(role.loss_scale)}: the largest power of two at which none is too large, less ${role.headroom} for headroom.`);
-    document.getElementById("what-if").append(el("h3", {}, role.role), el("p", { class: "note" }, about),
-      el("div", { class: "scroll" }, el("table", {}, el("tr", {}, ...groups.map(([t, n]) => el("th", { colspan: n, class: "group" }, t))),
-        el("tr", {}, ...head.map(h => el("th", {}, h))), ...rows.map(r => el("tr", {}, ...r.map(c => el("td", {}, c)))))));
+    byId("what-if").append(el("h3", {}, role.role), el("p", { class: "note" }, about), el("div", { class: "scroll" }, el("table", {}, el("tr", {}, ...groups.map(([t, n]) => el("th", { colspan: n, class: "group" }, t))), ...tableOf(head, rows))));
   }
 }
 
-// The run of a recipe whose step has a shadow.
-const shadowed = name => runsOf(name).find(r => r.step_errors);
-const measures = {
-  forward: ["Relative error of the layer's last result against f64, of one step after training: what its ops lose and what they inherit.", e => e.toExponential(0), 1e-7, 1],
-  gradient: ["Relative error of the gradient that the layer's last product of backward gives, against f64.", e => e.toExponential(0), 1e-7, 1],
-  angle: ["Angle between that gradient and the one in f64, in degrees: at 90 the step knows nothing of its direction.", e => e < .01 ? "<0.01" : e.toPrecision(2), .01, 90],
-  share: ["What the layer's own errors do to the loss, in the loss's units: + raises it. Shares cancel.", e => (e > 0 ? "+" : "") + e.toExponential(0), 1e-7, 1e-1],
-  zero: ["Elements that are not zero before rounding and zero after, in percent, over the sampled steps.", e => lostText(e).replace(" %", ""), .001, 100]
-};
-// The measure of each layer of a run; undefined: the layer has none.
-function heatOf(run, measure) {
-  const of = {};
-  if (!measures[measure]) {
-    for (const c of run.casts) if (c.role === measure) of[c.layer] = c.underflow_percent;
-    return of;
-  }
-  for (const r of run.step_errors ? run.step_errors.rows : []) {
-    if (measure === "share") of[r.layer] = (of[r.layer] || 0) + r.share;
-    else if (measure === "forward") { if (r.phase === "forward") of[r.layer] = r.total; }
-    else if (r.phase === "backward" && !/^(sum|cast)$/.test(r.op)) of[r.layer] = measure === "angle" ? Math.acos(Math.min(1, r.cosine)) * 180 / Math.PI : r.total;
-  }
-  return of;
-}
-// Layers against recipes.
-function heat() {
-  const names = shown(), measure = document.getElementById("heat-measure").value, [note, text, low, high] = measures[measure] || measures.zero;
-  const columns = names.map(name => heatOf(shadowed(name) || runsOf(name)[0], measure));
-  const order = [...new Set(data.runs.flatMap(r => [...(r.step_errors ? r.step_errors.rows : []), ...r.casts].map(c => c.layer)))];
-  const layers = order.filter(l => columns.some(c => finite(c[l]) && c[l] !== 0));
-  document.getElementById("heat-note").textContent = note + " The darker, the worse; on a log scale.";
-  const cell = v => {
-    if (!finite(v)) return el("td", {}, "–");
-    const depth = v === 0 ? 0 : Math.max(0, Math.min(1, Math.log(Math.abs(v) / low) / Math.log(high / low)));
-    return el("td", { class: "heat", style: `background:color-mix(in srgb, var(${v < 0 ? "--bar" : "--bad"}) ${(85 * depth).toFixed(0)}%, transparent)` }, v === 0 ? "0" : text(v));
-  };
-  document.getElementById("heat").replaceChildren(el("tr", {}, el("th", {}, "layer"), ...names.map(n => el("th", {}, n))),
-    ...layers.map(l => el("tr", {}, el("td", {}, l || "outside of layers"), ...columns.map(c => cell(c[l])))));
-}
-// The ops of a step in order, in mean ulps on a log scale: a bar's lower part is the op's own error, the rest is
-// inherited.
-function lineage() {
-  const run = shadowed(document.getElementById("lineage-recipe").value);
-  if (!run) return;
-  const e = run.step_errors, rows = e.rows.filter(r => finite(r.total_ulps) && r.total_ulps > 0);
-  document.getElementById("lineage-note").textContent = `Ops of one step after training, from the first of forward to the last of backward. The height is the mean error in units in the last place of the result's format, on a log scale: the dark part is the op's own, the light part it inherits. ` +
-    `Red bars raise the loss, blue ones lower it, grey ones do neither. The loss is ${e.loss.toPrecision(6)}, in f64 ${e.exact_loss.toPrecision(6)}; own errors explain ${(e.explained).toExponential(2)} of the difference of ${(e.loss - e.exact_loss).toExponential(2)}.`;
-  const c = canvas("lineage", 300, { left: 52, right: 12, top: 14, bottom: 34 });
-  const at = v => Math.log10(Math.max(v, 1e-3)), top = Math.max(1, ...rows.map(r => at(r.total_ulps))), y = linear(-3, top, c.bottom, c.top), x = linear(0, rows.length, c.left, c.right);
-  const ticks = [];
-  for (let t = -3; t <= top; t += Math.max(1, Math.ceil(top / 4))) ticks.push(t);
-  yAxis(c, ticks, y, t => t < 0 ? "0." + "0".repeat(-t - 1) + "1" : t > 4 ? "1e" + t : String(10 ** t));
-  const largest = Math.max(...rows.map(r => Math.abs(r.share)), 1e-30);
-  rows.forEach((r, i) => {
-    const own = Math.min(at(r.local_ulps), at(r.total_ulps)), fill = Math.abs(r.share) < 1e-3 * largest ? "var(--muted)" : r.share > 0 ? "var(--bad)" : "var(--bar)";
-    const what = `${r.phase} ${r.op}${r.product ? " (" + r.product + ")" : ""}${r.layer ? " in " + r.layer : ""}\nown ${r.local_ulps.toPrecision(2)} ulps, in all ${r.total_ulps.toPrecision(2)}; relative ${r.local.toExponential(1)}, ${r.total.toExponential(1)}` + (r.share ? `\nmoves the loss by ${r.share.toExponential(2)}` : "");
-    const bar = (from, to, opacity) => c.svg.append(hover(el("rect", { x: x(i) + .5, width: Math.max(1, x(i + 1) - x(i) - 1), y: y(to), height: Math.max(.5, y(from) - y(to)), fill, "fill-opacity": opacity }), what));
-    bar(-3, own, .9);
-    bar(own, at(r.total_ulps), .35);
-  });
-  const back = rows.findIndex(r => r.phase === "backward");
-  c.svg.append(el("text", { x: c.left, y: c.bottom + 18 }, "forward"));
-  if (back > 0) c.svg.append(el("line", { class: "axis", x1: x(back), x2: x(back), y1: c.top, y2: c.bottom + 20 }), el("text", { x: x(back) + 6, y: c.bottom + 18 }, "backward"));
-}
+const drawings = { heat, lineage, loss, accuracy, pareto, scale, meter, cloud, histograms, blocks, casts, memory, sums };
+const draw = () => Object.values(drawings).forEach(f => f());
+overSteps.redraw = () => [loss, scale, meter].forEach(f => f());
 
-function draw() { heat(); lineage(); loss(); accuracy(); scale(); histograms(); casts(); memory(); }
+// Fills a menu, and draws anew what it chooses.
+function menu(id, options, redraw, selected) {
+  byId(id).replaceChildren(...options.map(o => typeof o === "string" ? [o, o] : o).map(([value, text]) => el("option", { value, ...(value === selected ? { selected: "" } : {}) }, text)));
+  byId(id).addEventListener("change", redraw);
+}
+const hideUnless = (there, ...ids) => { if (!there) for (const id of ids) byId(id).style.display = "none"; };
 
 function start() {
-  const first = data.runs[0] || {};
-  const seeds = new Set(data.runs.map(r => r.seed)).size;
-  const count = (n, what) => `${n} ${what}${n === 1 ? "" : "s"}`;
-  document.getElementById("subtitle").textContent =
-    `${first.model} on ${first.data}, ${count(recipes.length, "recipe")}, ${count(seeds, "seed")}, ${count(first.epochs, "epoch")}. ` +
-    "The same network, data and order of batches in every run; only the number formats differ.";
+  const first = data.runs[0] || {}, seeds = new Set(data.runs.map(r => r.seed)).size, count = (n, what) => `${n} ${what}${n === 1 ? "" : "s"}`;
+  byId("subtitle").textContent = `${first.model} on ${first.data}, ${count(recipes.length, "recipe")}, ${count(seeds, "seed")}, ${count(first.epochs, "epoch")}. The same network, data and order of batches in every run; only the number formats differ.`;
   document.title += `: ${first.model} on ${first.data}`;
   // a run that an earlier version finished tells nothing of these
-  const settings = first.batch ? `Batches of ${first.batch}, ${first.optimizer}, learning rate ${first.lr}, on ${first.device}` : `On ${first.device}`;
-  document.getElementById("what-ran").textContent = settings + "; the recipes as JSON";
-  document.getElementById("definitions").textContent = JSON.stringify(recipes.map(name => runsOf(name)[0].definition).filter(d => d), null, 2);
-  document.getElementById("footer").textContent = `Gradual ${data.version}. ` + Object.entries(data.machine).map(([k, v]) => `${k}: ${v}`).join(", ");
-  document.getElementById("legend").replaceChildren(...recipes.map(name => {
-    const b = el("button", { type: "button", "aria-pressed": "true" }, el("i", dashClass(name) ? { class: dashClass(name), style: `border-color:${color(name)}` } : { style: `background:${color(name)}` }), name);
+  byId("what-ran").textContent = (first.batch ? `Batches of ${first.batch}, ${first.optimizer}, learning rate ${first.lr}, on ${first.device}` : `On ${first.device}`) + "; the recipes as JSON";
+  byId("definitions").textContent = JSON.stringify(recipes.map(name => runsOf(name)[0].definition).filter(d => d), null, 2);
+  byId("footer").textContent = `Gradual ${data.version}. ` + Object.entries(data.machine).map(([k, v]) => `${k}: ${v}`).join(", ");
+  byId("legend").replaceChildren(...recipes.map((name, i) => {
+    const style = { none: `background:${color(name)}`, "8 4": `border-color:${color(name)}`, "2 4": `border-color:${color(name)};border-style:dotted` }[dash(name)];
+    const b = el("button", { type: "button", "aria-pressed": "true" }, el("i", { class: dash(name) === "none" ? "" : "dashed", style }), name);
     b.addEventListener("click", () => {
       hidden.has(name) ? hidden.delete(name) : hidden.add(name);
       b.setAttribute("aria-pressed", String(!hidden.has(name)));
@@ -397,20 +406,27 @@ function start() {
     });
     return b;
   }));
-  const recipe = document.getElementById("cast-recipe");
-  recipe.replaceChildren(...recipes.map(name => el("option", {}, name)));
-  recipe.addEventListener("change", casts);
-  document.getElementById("role").addEventListener("change", histograms);
-  document.getElementById("heat-measure").addEventListener("change", heat);
-  const studied = recipes.filter(shadowed), worst = studied.filter(n => n !== "fp32").sort((a, b) => mean(runsOf(a).map(r => r.test_accuracy)) - mean(runsOf(b).map(r => r.test_accuracy)))[0];
-  const strip = document.getElementById("lineage-recipe");
-  strip.replaceChildren(...studied.map(name => el("option", name === worst ? { selected: "" } : {}, name)));
-  strip.addEventListener("change", lineage);
-  if (!studied.length) for (const id of ["heat-section", "lineage-section"]) document.getElementById(id).style.display = "none";
-  summary();
-  findings();
-  whatIf();
-  draw();
+  const worstFirst = names => names.filter(n => n !== "fp32").sort((a, b) => mean(runsOf(a).map(r => r.test_accuracy)) - mean(runsOf(b).map(r => r.test_accuracy)));
+  const studied = recipes.filter(shadowed), withUpdates = recipes.filter(metered), withBlocks = recipes.filter(n => blocksOf(n).length);
+  menu("heat-measure", Object.entries(measures).map(([key, m]) => [key, m[0]]), heat);
+  menu("lineage-recipe", studied, lineage, worstFirst(studied)[0]);
+  menu("lineage-axis", ["linear", "logarithmic"], lineage);
+  menu("loss-view", ["logarithmic", "linear", ...(recipes.includes("fp32") ? ["difference from fp32"] : [])], loss);
+  menu("meter-measure", Object.keys(meters), meter);
+  menu("meter-recipe", ["all recipes, the worst parameter of each", ...withUpdates], meter);
+  menu("cloud-recipe", withUpdates, cloud, withUpdates.find(n => /pure/.test(n)) || worstFirst(withUpdates)[0]);
+  menu("role", [["gradients", "errors and weight gradients"], ["error", "errors"], ["weight gradient", "weight gradients"], ["activation", "activations"], ["weight", "weights"]], histograms);
+  menu("blocks-recipe", withBlocks, blocks, worstFirst(withBlocks)[0]);
+  menu("blocks-operand", [...new Set(withBlocks.flatMap(n => blocksOf(n).map(b => b.operand)))], blocks);
+  menu("blocks-measure", ["clipped", "regret"], blocks);
+  menu("cast-recipe", recipes, casts);
+  hideUnless(studied.length, "lineage-section"), hideUnless(withUpdates.length, "meter-section"), hideUnless(withBlocks.length, "blocks-section");
+  summary(), findings(), whatIf(), draw(), addTools();
+  const alone = /^#figure=([a-z]+)$/.exec(location.hash), figure = alone && byId(alone[1]);
+  if (!figure || !figure.offsetWidth) return;
+  const svg = figureSvg(figure), [width, height] = ["width", "height"].map(k => svg.getAttribute(k));
+  document.head.append(el("style", {}, `@page { size: ${width}px ${height}px; margin: 0 } body { margin: 0 } svg { width: ${width}px; }`));
+  document.body.replaceChildren(svg);
 }
 let timer;
 addEventListener("resize", () => { clearTimeout(timer); timer = setTimeout(draw, 120); });

@@ -30,16 +30,20 @@ struct CastRow {
   double underflow_percent = 0, overflow_percent = 0;  // overflow includes saturation
 };
 
+// Where rounding to a format loses bits. Values below 2^zero_below_exponent become zero when rounded to nearest.
+struct Zones {
+  std::string name = {};  // "fp16"
+  int zero_below_exponent = 0, min_normal_exponent = 0, max_exponent = 0;
+};
+
 // Counts of one role's elements by binary exponent (frexp's minus one: 1.0 is in bin 0), after multiplication by the
 // scales that apply before rounding.
 struct Histogram {
   std::string role = {};
   int first_exponent = 0;
   std::vector<std::int64_t> counts = {};
-  std::string format = {};      // "fp16"; empty: none, or several
-  bool as_if = false;           // the recipe is all f32; counted as if cast to `format`
-  int zero_below_exponent = 0;  // values below 2^this become zero when rounded to nearest
-  int min_normal_exponent = 0, max_exponent = 0;
+  std::vector<Zones> formats = {};  // that its products round the role to; several: by product or module
+  bool as_if = false;               // the recipe is all f32; counted as if cast to the format
 };
 
 // Why a run went wrong (inspect/diagnosis.h lists the causes), and what the edited recipe gave where that was tried.
@@ -101,6 +105,8 @@ struct Result {
   Curve curve = {};
   std::vector<Histogram> histograms = {};  // one a role
   std::optional<StepErrors> errors = {};   // of a step after the last one, of a recipe's first seed
+  std::vector<BlockMap> blocks = {};       // of the same step
+  std::vector<UpdateCurve> updates = {};   // of a recipe's first seed
   std::string what_if = {};  // JSON for the report (what_if_section.h), of one run of a comparison; empty: none
 };
 

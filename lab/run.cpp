@@ -21,7 +21,18 @@
 #include "../cuda/cuda.h"
 #include "../optim/adam.h"
 #include "../optim/sgd.h"
+#include "fields.h"
 #include "what_if_section.h"
+
+namespace gradual::inspect {
+
+template <class V> void fields(V& v, Update& u) {
+  v("part", u.part), v("parameter", u.parameter), v("op", u.op), v("elements", u.elements);
+  v("intended", u.intended), v("vanished", u.vanished), v("weight_squares", u.weight_squares);
+  v("intended_squares", u.intended_squares), v("product", u.product);
+}
+
+}  // namespace gradual::inspect
 
 namespace gradual::lab {
 namespace {
@@ -91,39 +102,6 @@ amp::CastStatsTable casts_from(const StateDict& state) {
     for (std::size_t i = 0; i < kBins; ++i) t.exponents.bins[i] = at(kCounts + i);
   }
   return casts;
-}
-
-// A row for each part and parameter: "update:fc1.weight".
-StateDict updates_state(const std::map<std::string, inspect::Update>& updates) {
-  StateDict state;
-  for (const auto& [name, u] : updates) {
-    state.set(name + ".op", u.op);
-    state.set(name + ".counts", from_data(std::vector<std::int64_t>{u.elements, u.intended, u.vanished}, {3}));
-    state.set(name + ".sums", from_data(std::vector<double>{u.weight_squares, u.intended_squares, u.product}, {3}));
-  }
-  return state;
-}
-std::map<std::string, inspect::Update> updates_from(const StateDict& state) {
-  std::map<std::string, inspect::Update> updates;
-  for (const auto& [key, value] : state) {
-    const std::size_t dot = key.rfind('.');
-    inspect::Update& u = updates[key.substr(0, dot)];
-    const std::size_t colon = key.find(':');
-    u.part = key.substr(0, colon), u.parameter = key.substr(colon + 1, dot - colon - 1);
-    const std::string_view what = std::string_view(key).substr(dot);
-    if (what == ".op") {
-      u.op = state.text(key);
-    } else if (state.tensor(key).numel() != 3) {
-      throw_error("a checkpoint's counts of updates are of another version");
-    } else if (what == ".counts") {
-      const auto counts = state.tensor(key).to_vector<std::int64_t>();
-      u.elements = counts[0], u.intended = counts[1], u.vanished = counts[2];
-    } else {
-      const auto sums = state.tensor(key).to_vector<double>();
-      u.weight_squares = sums[0], u.intended_squares = sums[1], u.product = sums[2];
-    }
-  }
-  return updates;
 }
 
 double median(std::vector<double> values) {
@@ -227,10 +205,18 @@ void Run::use_ranks() {
                         .ranks_emulated = options_.ranks_emulated, .count = true, .facts = {{"the data", data}}});
 }
 
+void Run::want_what_if(const std::vector<amp::Recipe>& recipes) {
+  what_if_.emplace();
+  for (const amp::Recipe& r : recipes)
+    for (int role = 0; role < amp::kRoles; ++role)
+      for (const Format& f : formats_of(r, static_cast<amp::Role>(role)))
+        if (f.has_zero && std::ranges::find(*what_if_, f) == what_if_->end()) what_if_->push_back(f);
+}
+
 amp::RunStep Run::sampled_step(const std::function<amp::RunStep()>& step, double scale, double& underflow) {
   const std::int64_t all = loader_->size() * options_.epochs;
   std::optional<GradientSample> sample;
-  if (wants_what_if_ && steps_ + options_.sample_every >= all) sample.emplace();
+  if (what_if_ && steps_ + options_.sample_every >= all) sample.emplace();
   amp::CastStatsTable casts;
   amp::RunStep outcome;
   // Every second sampled step also measures updates. The meter holds copies, so peaks of memory are taken from other
@@ -242,18 +228,22 @@ amp::RunStep Run::sampled_step(const std::function<amp::RunStep()>& step, double
     std::optional<ObserverScope> metering;
     if (metered) take_memory(), metering.emplace(meter.emplace(*model_));
     outcome = step();
-    if (metered)
-      for (const auto* rows : {&meter->updates(), &meter->parts()})
-        for (const inspect::Update& u : *rows)
-          if (std::isfinite(u.weight_squares) && std::isfinite(u.intended_squares))
-            updates_[u.part + ":" + u.parameter] += u;
+    if (metered) add_updates(*meter, 2 * steps_ <= all);
   }
   if (metered && all > 1) reset_peak_memory(options_.device);
-  if (sample) result_.what_if = sample->what_if_json(*model_, scale, steps_);
+  if (sample) result_.what_if = sample->what_if_json(*model_, scale, steps_, *what_if_);
   add(casts_, casts);
   const amp::CastTally gradients = total(casts, amp::kGradients);
   if (gradients.counts.elements > 0) underflow = gradients.underflow_percent();
   return outcome;
+}
+
+void Run::add_updates(const inspect::UpdateMeter& meter, bool early) {
+  for (const auto* rows : {&meter.updates(), &meter.parts()})
+    for (const inspect::Update& u : *rows)
+      if (std::isfinite(u.weight_squares) && std::isfinite(u.intended_squares))
+        updates_[u.part + ":" + u.parameter] += u;
+  if (seed_ == 0) add(result_.updates, meter, steps_, early);
 }
 
 void Run::train_step(const data::Batch& batch) {
@@ -429,15 +419,15 @@ Histogram Run::histogram(amp::Role role) const {
   const amp::CastTally t = total(casts_, {role});
   Histogram h{.role = std::string(to_string(role)), .first_exponent = -127, .as_if = amp::counted_as_if(recipe_)};
   h.counts.assign(t.exponents.bins.begin(), t.exponents.bins.end() - 1);  // the last one is Inf and NaN
-  if (const std::optional<Format> f = amp::counted_format(recipe_, role)) {
-    h.format = to_string(*f);
-    const int least = std::ilogb(f->min_positive());
+  for (const Format& f : formats_of(recipe_, role)) {
+    const int least = std::ilogb(f.min_positive());
     const double below = std::ldexp(1.5, least - 1);  // in the binade below the smallest number
     double rounded = 0;
-    Rounder{*f, rounding_from_name("nearest-even"), Overflow::saturate}.round(&below, &rounded, 1);
-    h.zero_below_exponent = rounded == 0 ? least : least - 1;
-    h.min_normal_exponent = std::ilogb(f->min_normal());
-    h.max_exponent = f->max_exponent();
+    Rounder{f, rounding_from_name("nearest-even"), Overflow::saturate}.round(&below, &rounded, 1);
+    h.formats.push_back({.name = to_string(f),
+                         .zero_below_exponent = rounded == 0 ? least : least - 1,
+                         .min_normal_exponent = std::ilogb(f.min_normal()),
+                         .max_exponent = f.max_exponent()});
   }
   return h;
 }
@@ -450,7 +440,10 @@ void Run::save(const std::string& path) {
   lab.set("epoch_steps", epoch_steps_);
   lab.set("bad_losses", std::int64_t{bad_losses_});
   lab.add("casts", casts_state(casts_));
-  lab.add("updates", updates_state(updates_));
+  std::vector<inspect::Update> updates;
+  updates.reserve(updates_.size());
+  for (const auto& [name, update] : updates_) updates.push_back(update);
+  lab.set("updates", json_of(updates).dump());
   save_checkpoint(path, {{"run", run_->state_dict()},
                          {"schedule", schedule_->state_dict()},
                          {"loader", loader_->state_dict()},
@@ -475,7 +468,11 @@ void Run::load(const std::string& path) {
   load_state_dict(generator_, c.part("generator"));
   if (parallel_) parallel_->load_state_dict(c.part("residuals"));
   casts_ = casts_from(lab.sub("casts"));
-  updates_ = updates_from(lab.sub("updates"));
+  std::vector<inspect::Update> updates;
+  try {
+    read(Json::parse(bounded_json(lab.text("updates"))), updates);
+  } catch (const Json::exception& e) { throw_error(path + ": damaged counts of updates: " + e.what()); }
+  for (inspect::Update& u : updates) updates_[u.part + ":" + u.parameter] = std::move(u);
   result_ = std::move(saved);
   steps_ = lab.integer("steps");
   epoch_loss_ = lab.real("epoch_loss");

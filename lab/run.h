@@ -33,14 +33,14 @@ class Run {
   bool train(const std::string& checkpoint, Progress progress);
   bool ended() const { return result_.epochs >= options_.epochs || bad_losses_ >= kDiverged; }
   Result result();
-  // Samples gradients in the last sampled step, for the report's section on formats.
-  void want_what_if() { wants_what_if_ = true; }
+  // Samples gradients in the last sampled step, for the report's section on formats; with the formats of these recipes.
+  void want_what_if(const std::vector<amp::Recipe>& recipes);
 
   // The evidence from the run, for explain(). Unless the run diverged, trains and observes two more steps after its
   // end: the run must not be used afterwards.
   inspect::Evidence evidence();
-  // Trains one more step and observes it with a shadow; none if the run diverged.
-  std::optional<StepErrors> errors();
+  // Trains one more step, and sets `errors` and `blocks` of the result by a shadow and an X-ray, unless the run diverged.
+  void observe_errors(Result& result);
   // Trains a new run with the same bits again and observes steps `first` to `last`. Ends with the first step that
   // leaves a loss or a parameter not finite. If that is before `first`, it is not observed: the ledger is empty, only
   // the step is set. evaluate: also observes the evaluation after `last`. None if options.stop ended it.
@@ -59,6 +59,8 @@ class Run {
   // Runs a step and counts its roundings and updates. underflow: that of its gradients in percent, NaN if none is
   // rounded.
   amp::RunStep sampled_step(const std::function<amp::RunStep()>& step, double scale, double& underflow);
+  // early: the step's cloud replaces the one before.
+  void add_updates(const inspect::UpdateMeter& meter, bool early);
   void end_epoch(Progress& progress);
   void show(Progress& progress, bool finished) const;
   bool traced_step() const { return !options_.trace.empty() && steps_ == 1; }
@@ -90,8 +92,9 @@ class Run {
   std::vector<double> seconds_;  // of the steps that were not sampled
   double epoch_loss_ = 0;        // sum over this epoch's steps
   std::int64_t epoch_steps_ = 0, steps_ = 0;
-  int bad_losses_ = 0;  // non-finite ones in a row
-  bool wants_what_if_ = false, stop_asked_ = false;
+  int bad_losses_ = 0;                          // non-finite ones in a row
+  std::optional<std::vector<Format>> what_if_;  // formats besides the common ones
+  bool stop_asked_ = false;
 };
 
 }  // namespace gradual::lab

@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "../inspect/block_xray.h"
 #include "../inspect/shadow.h"
 #include "run.h"
 
@@ -30,16 +31,17 @@ bool Run::replayed() const {
   return replay_ && steps_ > 0 && (steps_ > replay_last_ || (replay_->nonfinite && !replay_->skipped));
 }
 
-std::optional<StepErrors> Run::errors() {
+void Run::observe_errors(Result& result) {
   data::Batch batch;
-  if (result_.status == "diverged" || !(loader_->next(batch) || loader_->next(batch))) return {};
+  if (result_.status == "diverged" || !(loader_->next(batch) || loader_->next(batch))) return;
   const GeneratorScope scope(generator_);
   inspect::Shadow shadow(*model_, &run_->optimizer(), {.attribution = true});
+  inspect::XrayObserver blocks(*model_, false);
   {
-    const ObserverScope observe(shadow);
+    const ObserverScope one(shadow), two(blocks);
     run_->step([&] { return classification_loss((*model_)(batch.inputs), batch.targets); });
   }
-  return step_errors(shadow, steps_);
+  result.errors = step_errors(shadow, steps_), result.blocks = block_maps(blocks);
 }
 
 inspect::Evidence Run::evidence() {

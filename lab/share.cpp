@@ -79,7 +79,7 @@ void train_shared(const MakeModel& make_model, const LabData& data, const std::v
              const bool saved = fs::exists(checkpoint);
              if (!saved && finished_run(before, recipe, seed, options, data)) return;
              Run run(make_model, data, recipe, seed, options);
-             if (recipe.name == first && seed == 0) run.want_what_if();
+             if (recipe.name == first && seed == 0) run.want_what_if(all);
              if (saved) run.load(checkpoint);
              if (!run.ended()) run.train(checkpoint, {.recipe = recipe, .run = number, .runs = runs, .seed = seed});
              if (run.ended()) claim.finish();

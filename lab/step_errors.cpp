@@ -1,28 +1,30 @@
 #include "step_errors.h"
 
-#include <limits>
-#include <nlohmann/json.hpp>
+#include <algorithm>
+#include <cmath>
 
+#include "../core/formats/format.h"
+#include "../inspect/block_xray.h"
 #include "../inspect/shadow.h"
+#include "../inspect/update_meter.h"
 
 namespace gradual::lab {
 namespace {
 
-using Json = nlohmann::ordered_json;
-using Row = StepErrors::Row;
-
-// The numbers of a row by name. null stands for NaN and Inf.
-constexpr std::pair<const char*, double Row::*> kNumbers[] = {{"local", &Row::local},
-                                                              {"inherited", &Row::inherited},
-                                                              {"total", &Row::total},
-                                                              {"local_ulps", &Row::local_ulps},
-                                                              {"total_ulps", &Row::total_ulps},
-                                                              {"cosine", &Row::cosine},
-                                                              {"share", &Row::share}};
-constexpr std::pair<const char*, std::string Row::*> kTexts[] = {
-    {"phase", &Row::phase}, {"op", &Row::op}, {"layer", &Row::layer}, {"product", &Row::product}};
-
-double real(const Json& j) { return j.is_null() ? std::numeric_limits<double>::quiet_NaN() : j.get<double>(); }
+UpdateCloud cloud_of(const inspect::Update& u, std::int64_t step) {
+  UpdateCloud c{.step = step, .dtype = std::string(to_string(u.dtype))};
+  if (u.dtype != DType::f64) {  // which loses nothing here
+    const Format f = format_of(u.dtype);
+    c.mantissa_bits = f.mantissa_bits, c.least_exponent = std::ilogb(f.min_positive());
+  }
+  const auto log2 = [](double v) { return v == 0 ? std::nan("") : std::round(100 * std::log2(std::abs(v))) / 100; };
+  for (const inspect::Update::Element& e : u.sample) {
+    if (e.intended == 0 || !std::isfinite(e.intended) || !std::isfinite(e.weight)) continue;
+    c.log2_weight.push_back(log2(e.weight)), c.log2_update.push_back(log2(e.intended));
+    c.arrives.push_back(std::round(100 * e.made / e.intended) / 100);
+  }
+  return c;
+}
 
 }  // namespace
 
@@ -39,6 +41,7 @@ StepErrors step_errors(const inspect::Shadow& shadow, std::int64_t step) {
                            .inherited = r.inherited.relative(),
                            .total = r.total.relative(),
                            .local_ulps = r.local.mean_ulps(),
+                           .inherited_ulps = r.inherited.mean_ulps(),
                            .total_ulps = r.total.mean_ulps(),
                            .cosine = r.cosine,
                            .share = r.share});
@@ -46,34 +49,28 @@ StepErrors step_errors(const inspect::Shadow& shadow, std::int64_t step) {
   return errors;
 }
 
-std::string to_json(const StepErrors& e) {
-  Json rows = Json::array();
-  for (const Row& r : e.rows) {
-    Json row = Json::object();
-    for (const auto& [name, text] : kTexts) row[name] = r.*text;
-    for (const auto& [name, value] : kNumbers) row[name] = r.*value;
-    rows.push_back(std::move(row));
+std::vector<BlockMap> block_maps(const inspect::XrayObserver& xrays) {
+  std::vector<BlockMap> maps;
+  for (const inspect::XrayObserver::Site& site : xrays.sites()) {
+    const inspect::XrayRow& row = site.xray.running();
+    BlockMap& map =
+        maps.emplace_back(BlockMap{site.layer, site.operand, row.rule, row.block, site.xray.columns, {}, {}});
+    for (const inspect::BlockXray::Block& b : site.xray.blocks) {
+      map.clipped_percent.push_back(std::round(100 * b.clipped));
+      map.regret_percent.push_back(std::round(100 * (b.error == b.best_error ? 1 : b.error / b.best_error)));
+    }
   }
-  return Json{{"step", e.step},
-              {"loss", e.loss},
-              {"exact_loss", e.exact_loss},
-              {"explained", e.explained},
-              {"rows", std::move(rows)}}
-      .dump(-1, ' ', false, Json::error_handler_t::replace);
+  return maps;
 }
 
-StepErrors step_errors_from(const std::string& written) {
-  const Json json = Json::parse(written);
-  StepErrors e{.step = json.at("step").get_ref<const std::int64_t&>(),
-               .loss = real(json.at("loss")),
-               .exact_loss = real(json.at("exact_loss")),
-               .explained = real(json.at("explained"))};
-  for (const Json& j : json.at("rows")) {
-    Row& row = e.rows.emplace_back();
-    for (const auto& [name, text] : kTexts) row.*text = j.at(name);
-    for (const auto& [name, value] : kNumbers) row.*value = real(j.at(name));
+void add(std::vector<UpdateCurve>& curves, const inspect::UpdateMeter& meter, std::int64_t step, bool with_clouds) {
+  for (const inspect::Update& u : meter.updates()) {
+    auto curve = std::ranges::find(curves, u.parameter, &UpdateCurve::parameter);
+    if (curve == curves.end()) curve = curves.insert(curve, {.parameter = u.parameter});
+    curve->step.push_back(step), curve->vanished_percent.push_back(u.vanished_percent());
+    curve->ratio.push_back(u.ratio()), curve->arriving.push_back(u.arriving());
+    if (UpdateCloud cloud = cloud_of(u, step); with_clouds && !cloud.arrives.empty()) curve->cloud = std::move(cloud);
   }
-  return e;
 }
 
 }  // namespace gradual::lab

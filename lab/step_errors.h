@@ -1,4 +1,5 @@
-// The errors of one step of a run, op by op (inspect/shadow.h), for results.json and the report.
+// What the tools of inspect/ see of single steps of a run, for results.json and the report: the errors of ops, blocks and
+// updates.
 #pragma once
 
 #include <cstdint>
@@ -7,27 +8,54 @@
 
 namespace gradual::inspect {
 class Shadow;
-}
+class UpdateMeter;
+class XrayObserver;
+}  // namespace gradual::inspect
 
 namespace gradual::lab {
+
+// Blocks of an operand, row by row, as the quantizer scales them.
+struct BlockMap {
+  std::string layer = {}, operand = {}, rule = {};
+  int block = 0;                                                  // elements of a block
+  std::int64_t columns = 0;                                       // blocks in a row
+  std::vector<double> clipped_percent = {}, regret_percent = {};  // of a block's elements; of its error, see xray()
+};
 
 struct StepErrors {
   struct Row {
     std::string phase = {}, op = {}, layer = {}, product = {};
-    double local = 0, inherited = 0, total = 0;  // relative
-    double local_ulps = 0, total_ulps = 0;       // means, in ulps of the result's dtype
-    double cosine = 1;                           // between the result and that in f64
-    double share = 0;                            // share of the error in the loss
+    double local = 0, inherited = 0, total = 0;                 // relative
+    double local_ulps = 0, inherited_ulps = 0, total_ulps = 0;  // means, in ulps of the result's dtype
+    double cosine = 1;                                          // between the result and that in f64
+    double share = 0;                                           // share of the error in the loss
   };
   std::int64_t step = 0;
   double loss = 0, exact_loss = 0, explained = 0;  // loss in the recipe, loss in f64, sum of the shares
   std::vector<Row> rows = {};                      // of forward and backward; ops that change no number are left out
 };
 
-// The errors from a shadow with attribution that has observed the step.
-StepErrors step_errors(const inspect::Shadow& shadow, std::int64_t step);
+// Elements of a parameter, evenly spaced, with their update at one metered step.
+struct UpdateCloud {
+  std::int64_t step = 0;
+  std::string dtype = {};  // of the numbers that the next step starts from: the FP32 master, or the parameter
+  int mantissa_bits = 0, least_exponent = 0;               // of dtype; the exponent of its smallest positive number
+  std::vector<double> log2_weight = {}, log2_update = {};  // of magnitudes; NaN for 0
+  std::vector<double> arrives = {};                        // made / intended update; 0: lost
+};
 
-std::string to_json(const StepErrors& errors);
-StepErrors step_errors_from(const std::string& json);
+// How much of the updates of a parameter arrives (inspect/update_meter.h), at each metered step.
+struct UpdateCurve {
+  std::string parameter = {};
+  std::vector<std::int64_t> step = {};
+  std::vector<double> vanished_percent = {}, ratio = {}, arriving = {};
+  UpdateCloud cloud = {};  // of the last metered step of the first half of training
+};
+
+// The errors from a shadow with attribution, and the blocks from an X-ray, that have observed the step.
+StepErrors step_errors(const inspect::Shadow& shadow, std::int64_t step);
+std::vector<BlockMap> block_maps(const inspect::XrayObserver& xrays);
+// Adds the updates of a step. with_clouds: they replace the clouds of earlier steps.
+void add(std::vector<UpdateCurve>& curves, const inspect::UpdateMeter& meter, std::int64_t step, bool with_clouds);
 
 }  // namespace gradual::lab

@@ -1,8 +1,10 @@
 #include "what_if_section.h"
 
+#include <algorithm>
 #include <cmath>
 #include <nlohmann/json.hpp>
 
+#include "../amp/precision_observer.h"
 #include "../autograd/grad_mode.h"
 #include "../autograd/node.h"
 #include "../core/ops/dispatch.h"
@@ -33,11 +35,11 @@ Json loss_json(const ScaleLoss& l) {
 }
 
 // Divides the values in place by the loss scale first.
-Json role_json(const char* role, std::vector<float>& values, double loss_scale) {
+Json role_json(const char* role, std::vector<float>& values, double loss_scale, const std::vector<Format>& also) {
   for (float& v : values) v = static_cast<float>(v / loss_scale);
   // from_blob: the peaks of the run do not count this memory
-  const WhatIf w =
-      what_if(from_blob(values.data(), {static_cast<std::int64_t>(values.size())}, DType::f32), {.blocks = {}});
+  const WhatIf w = what_if(from_blob(values.data(), {static_cast<std::int64_t>(values.size())}, DType::f32),
+                           {.also = also, .blocks = {}});
   Json formats = Json::array();
   for (const FormatLoss& f : w.formats)
     formats.push_back({{"format", f.name},
@@ -52,6 +54,19 @@ Json role_json(const char* role, std::vector<float>& values, double loss_scale) 
 
 }  // namespace
 
+std::vector<Format> formats_of(const amp::Recipe& recipe, amp::Role role) {
+  if (!recipe.quantization) return {*amp::counted_format(recipe, role)};
+  std::vector<Format> all;
+  const auto add = [&](const Format& f) {
+    if (std::ranges::find(all, f) == all.end()) all.push_back(f);
+  };
+  for (const auto field : amp::kOperandQuantizers[static_cast<int>(role)])
+    if (const auto& operand = (*recipe.quantization).*field) add(operand->format);
+  for (const auto& [module, other] : recipe.quantization->modules)
+    if (const amp::Recipe r = amp::recipe(other); r.quantization) std::ranges::for_each(formats_of(r, role), add);
+  return all;
+}
+
 void GradientSample::gradient(const autograd::GradientEvent& event) {
   const Tensor& g = event.grad;
   if (!g.defined() || !g.is_floating() || g.dim() == 0) return;  // 0-d: the loss and its scaling
@@ -61,13 +76,14 @@ void GradientSample::gradient(const autograd::GradientEvent& event) {
   append(g, gathered ? weight_gradients_ : errors_);
 }
 
-std::string GradientSample::what_if_json(nn::Module& model, double loss_scale, std::int64_t step) {
+std::string GradientSample::what_if_json(nn::Module& model, double loss_scale, std::int64_t step,
+                                         const std::vector<Format>& also) {
   std::vector<float> weights;
   for (const Tensor& p : model.parameters()) append(p, weights);
   Json roles = Json::array();
-  roles.push_back(role_json("weights", weights, 1));
-  roles.push_back(role_json("errors", errors_, loss_scale));
-  roles.push_back(role_json("weight gradients", weight_gradients_, loss_scale));
+  roles.push_back(role_json("weights", weights, 1, also));
+  roles.push_back(role_json("errors", errors_, loss_scale, also));
+  roles.push_back(role_json("weight gradients", weight_gradients_, loss_scale, also));
   return Json{{"step", step}, {"roles", roles}}.dump();
 }
 

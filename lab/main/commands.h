@@ -14,6 +14,7 @@ struct Command {
 int compare_command(int argc, char** argv);
 int diff_command(int argc, char** argv);
 int exchange_command(int argc, char** argv);
+int figure_command(int argc, char** argv);
 int probe_command(int argc, char** argv);
 int report_command(int argc, char** argv);
 int search_command(int argc, char** argv);
@@ -31,6 +32,7 @@ inline constexpr std::array kCommands = {
             probe_command},
     Command{"search", "the cheapest format of each layer that trains as fp32 does", search_command},
     Command{"compare", "the results of several folders in one report", compare_command},
+    Command{"figure", "one figure of a comparison as SVG or PDF", figure_command},
     Command{"report", "writes the report of a folder of results anew", report_command}};
 
 }  // namespace gradual::lab

@@ -1,11 +1,18 @@
 // gradual-lab report: writes a folder's report anew. gradual-lab compare: the results of several folders in one report.
+// gradual-lab figure: one figure of a report.
 #include <gradual/core/files/atomic_file.h>
+#include <gradual/core/files/input_file.h>
 #include <gradual/core/support/error.h>
 #include <gradual/lab/folder.h>
 #include <gradual/lab/table.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include <algorithm>
+#include <cstdio>
+#include <cstdlib>
 #include <filesystem>
+#include <map>
 
 #include "command_line.h"
 #include "commands.h"
@@ -24,7 +31,70 @@ void append(std::vector<Result>& all, std::vector<Result> more, const std::strin
   all.insert(all.end(), std::make_move_iterator(more.begin()), std::make_move_iterator(more.end()));
 }
 
+// What headless Chromium prints for these arguments, which have no quotes. Error if there is none, or it fails.
+std::string chromium(const std::string& arguments) {
+  const std::string command =
+      "b=$(command -v chromium || command -v chromium-browser || command -v google-chrome) || exit 66; \"$b\" "
+      "--headless "
+      "--no-sandbox --disable-gpu --virtual-time-budget=20000 --window-size=1000,1400 --no-pdf-header-footer " +
+      arguments + " 2>/dev/null";
+  std::FILE* const page = popen(command.c_str(), "r");
+  if (!page) throw_error("cannot start a shell for Chromium");
+  std::string text;
+  for (int c = 0; (c = std::fgetc(page)) != EOF;) text += static_cast<char>(c);
+  const int status = pclose(page);
+  if (WIFEXITED(status) && WEXITSTATUS(status) == 66)
+    throw_error(
+        "figure draws with Chromium, and there is no chromium, chromium-browser or google-chrome in PATH; install the "
+        "package chromium, or open report.html, where each figure has buttons that save it");
+  if (status != 0) throw_error("Chromium failed to draw the figure");
+  return text;
+}
+
+struct Temporary : Pinned {
+  std::string path = "/tmp/gradual-lab-figure-XXXXXX";
+  Temporary() {
+    if (!mkdtemp(path.data())) throw_error("cannot make a folder like " + path);
+  }
+  ~Temporary() {
+    std::error_code ignored;
+    std::filesystem::remove_all(path, ignored);
+  }
+};
+
+// One figure of the report of these results, as a whole file.
+std::string figure(const std::vector<Result>& results, const std::string& id, bool pdf) {
+  const Temporary folder;
+  const std::string page = folder.path + "/report.html", file = folder.path + "/figure.pdf";
+  write_file_atomically(page, report_html(results));
+  const std::string dom = chromium(fmt::format("'--user-data-dir={}/profile' {} 'file://{}#figure={}'", folder.path,
+                                               pdf ? "'--print-to-pdf=" + file + "'" : "--dump-dom", page, id));
+  if (pdf) return read_file(file);
+  const std::size_t from = dom.find("<svg xmlns"), to = dom.rfind("</svg>");
+  if (from == std::string::npos || to == std::string::npos) throw_error("these results have no figure of this kind");
+  return dom.substr(from, to - from) + "</svg>\n";
+}
+
 }  // namespace
+
+int figure_command(int argc, char** argv) {
+  const std::map<std::string, std::string> kinds = {
+      {"loss", "loss"}, {"histogram", "histograms"}, {"heatmap", "heat"}, {"pareto", "pareto"}};
+  std::string folder, kind = "loss", format = "svg", out;
+  CLI::App app("Writes one figure of a comparison as a file that opens alone. Draws with headless Chromium.\n",
+               "gradual-lab figure");
+  app.add_option("DIR", folder, "the folder with results.json")->required();
+  app.add_option("--kind", kind, "loss, histogram, heatmap or pareto")
+      ->check(CLI::IsMember(kinds))
+      ->capture_default_str();
+  app.add_option("--format", format, "svg or pdf")->check(CLI::IsMember({"svg", "pdf"}))->capture_default_str();
+  app.add_option("--out", out, "the file (default: DIR/KIND.FORMAT)");
+  if (const std::optional<int> status = parse(app, argc, argv)) return *status;
+  if (out.empty()) out = (std::filesystem::path(folder) / (kind + "." + format)).string();
+  write_file_atomically(out, figure(load_results(folder), kinds.at(kind), format == "pdf"));
+  say(stdout, "figure: {}\n", out);
+  return 0;
+}
 
 int report_command(int argc, char** argv) {
   std::string folder;

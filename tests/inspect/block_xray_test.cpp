@@ -236,3 +236,24 @@ TEST_CASE("an X-ray as CSV") {
       CHECK(row.blocks == blocks);
     }
 }
+
+TEST_CASE("the X-ray keeps blocks one by one, and without other rules the same row") {
+  Generator generator(5);
+  const GeneratorScope scope(generator);
+  const Tensor x = randn({40, 100});  // rows of 4 blocks, the last one shorter
+  const BlockXray all = xray(x, mx("e2m1")), own = xray(x, mx("e2m1"), -1, false);
+  REQUIRE(own.rows.size() == 1);
+  CHECK(own.rows[0].error == all.running().error);
+  CHECK(own.columns == 4);
+  REQUIRE(own.blocks.size() == 160);
+  double error = 0, best = 0;
+  std::int64_t clipped = 0;
+  for (const BlockXray::Block& b : own.blocks) error += b.error, best += b.best_error, clipped += b.clipped > 0;
+  CHECK(error == doctest::Approx(own.rows[0].error));
+  CHECK(best == doctest::Approx(own.rows[0].best_error));
+  CHECK(clipped == own.rows[0].clipped_blocks);
+  // The second row of blocks alone: its blocks are the same.
+  const BlockXray row = xray(narrow(x, 0, 1, 1), mx("e2m1"), -1, false);
+  for (std::size_t i = 0; i < 4; ++i) CHECK(row.blocks.at(i).error == own.blocks[4 + i].error);
+  CHECK(xray(randn({500, 320}), mx("e2m1"), -1, false).blocks.size() <= 1024);
+}

@@ -5,6 +5,7 @@
 #include <gradual/lab/products.h>
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <random>
 
@@ -340,6 +341,9 @@ TEST_CASE("this machine's products agree with what is documented of them") {
 
 TEST_CASE("a tree is drawn with its repeats left out") {
   CHECK(to_string(tree_of({}, 3)) == "0+1+2");
+  // (0 + 1) + 2: the root above the sum of 0 and 1, and above 2
+  const std::vector<std::array<double, 3>> points = {{1.25, 2, -1}, {0.5, 1, 0}, {0, 0, 1}, {1, 0, 1}, {2, 0, 0}};
+  CHECK(points_of(tree_of({}, 3)) == points);
   CHECK(to_string(tree_of({}, 100)) == "0+1+..+99");
   CHECK(to_string(tree_of({.chunk = 32}, 512)) == "(0+1+..+31)+(32+33+..+63)+..+(480+481+..+511)");
   CHECK(to_string(tree_by(kPairs, 64)) == "0+1+3+2+5+4+..+63+62");

@@ -439,3 +439,18 @@ TEST_CASE("update meter: rows as CSV") {
   CHECK(meter.updates().empty());
   CHECK(meter.parts().empty());
 }
+
+TEST_CASE("update meter: a sample of elements with their updates") {
+  nn::Linear layer = layer_of(1, DType::bf16, 16);
+  optim::SGD sgd({optim::named_group(layer.named_parameters())}, {.lr = 1});
+  UpdateMeter meter(layer);
+  run(sgd, layer, meter, 0x1p-11, 1);
+  const Update& u = meter.updates().at(0);
+  CHECK(u.dtype == DType::bf16);
+  REQUIRE(u.sample.size() == 64);  // of 256
+  for (const Update::Element& e : u.sample) {
+    CHECK(e.weight == 1);
+    CHECK(e.intended == -0x1p-11);
+    CHECK(e.made == 0);  // an eighth of bf16's spacing below 1
+  }
+}

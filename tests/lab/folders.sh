@@ -35,6 +35,18 @@ refuse "compare again" "holds the results" "$lab" compare mine "gradual-lab-out/
 rm mine/report.html
 expect "report" "$lab" report mine
 expect "report.html" test -s mine/report.html
+refuse "a figure without Chromium" "install the package chromium" env PATH=/nowhere "$lab" figure mine
+refuse "a figure of an unknown kind" "--kind" "$lab" figure --kind pie mine
+if command -v chromium >/dev/null; then
+  for kind in loss histogram heatmap; do
+    expect "figure $kind" "$lab" figure --kind $kind mine
+    expect "$kind.svg stands alone" grep -q '^<svg xmlns=.*viewBox' mine/$kind.svg
+  done
+  refuse "bits of one recipe" "no figure of this kind" "$lab" figure --kind pareto mine
+  expect "bits of two" "$lab" figure --kind pareto gradual-lab-compare
+  expect "a figure as PDF" "$lab" figure --format pdf --out loss.pdf mine
+  expect "loss.pdf" grep -aq '^%PDF' loss.pdf
+fi
 refuse "report of nothing" "holds no results.json" "$lab" report gradual-lab-out
 [[ $("$lab" --version) =~ ^gradual-lab\ [0-9]+\.[0-9]+ ]] || { echo "FAILED: --version"; bad=1; }
 exit $bad

@@ -248,18 +248,21 @@ TEST_CASE("a path that is no UTF-8 is written all the same") {
 
 TEST_CASE("results of earlier versions are read") {
   lab::Result r{.recipe = "a", .model = "m", .data = "d", .batch = 3};
-  r.histograms = {{.role = "error", .format = "fp16", .zero_below_exponent = -25}};
+  r.histograms = {{.role = "error", .formats = {{.name = "fp16", .zero_below_exponent = -25}}}};
   r.casts = {{.role = "error", .layer = "0", .kind = "Linear"}};
   nlohmann::json old = nlohmann::json::parse(lab::results_json({r}, true));
   nlohmann::json& run = old["runs"][0];
-  for (const char* key : {"batch", "lr", "optimizer", "definition", "device", "what_if"}) run.erase(key);
+  for (const char* key : {"batch", "lr", "optimizer", "definition", "device", "what_if", "updates"}) run.erase(key);
   run["casts"][0].erase("kind");
-  run["histograms"][0]["format"].erase("zero_below_exponent");
-  run["histograms"][0]["format"]["min_subnormal_exponent"] = -24;
+  nlohmann::json& histogram = run["histograms"][0];
+  histogram["format"] = histogram["formats"][0];
+  histogram.erase("formats");
+  histogram["format"].erase("zero_below_exponent");
+  histogram["format"]["min_subnormal_exponent"] = -24;
   const auto back = lab::results_from_json(old.dump(), "file");
   CHECK(back[0].batch == 0);  // which the report leaves out
   CHECK(back[0].casts[0].layer == "0");
-  CHECK(back[0].histograms[0].zero_below_exponent == -25);
+  CHECK(back[0].histograms[0].formats.at(0).zero_below_exponent == -25);
 }
 
 TEST_CASE("names of recipes are quoted in curves.csv where they need it") {
@@ -278,7 +281,7 @@ TEST_CASE("what the report shades as lost is what was lost") {
     for (const lab::CastRow& c : r.casts)
       if (c.role == "error") underflow += c.underflow_percent / 100 * static_cast<double>(c.elements);
     for (std::size_t i = 0; i < errors.counts.size(); ++i) {
-      const int above = static_cast<int>(i) + errors.first_exponent - errors.zero_below_exponent;
+      const int above = static_cast<int>(i) + errors.first_exponent - errors.formats.at(0).zero_below_exponent;
       if (above < 0) shaded += static_cast<double>(errors.counts[i]);
       if (above == 0) next = static_cast<double>(errors.counts[i]);
     }
@@ -324,8 +327,9 @@ TEST_CASE("casts are counted by role and layer: as if in f16, in the stores of h
       all += static_cast<double>(c.elements);
     }
     CHECK(r.underflow_percent == doctest::Approx(lost / all));
-    const std::string formats[4] = {r.histograms[0].format, r.histograms[1].format, r.histograms[2].format,
-                                    r.histograms[3].format};
+    std::string formats[4];
+    for (std::size_t i = 0; i < 4; ++i)
+      for (const lab::Zones& z : r.histograms[i].formats) formats[i] += z.name;
     CHECK(formats[0] == (quantised ? "e4m3fn" : "fp16"));
     CHECK(formats[2] == (r.recipe == "fp8-current" ? "e5m2" : formats[0]));
     CHECK(formats[3] == (quantised ? "" : "fp16"));

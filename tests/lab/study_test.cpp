@@ -2,7 +2,6 @@
 #include <doctest/doctest.h>
 #include <gradual/gradual.h>
 #include <gradual/lab/lab.h>
-#include <gradual/lab/step_errors.h>
 #include <gradual/lab/study.h>
 
 using namespace gradual;
@@ -35,7 +34,19 @@ TEST_CASE("results hold the errors of a step after training, which survive a fil
   for (const lab::Result& r : results) {
     REQUIRE(r.errors);
     CHECK(r.errors->rows.size() > 5);
-    CHECK(lab::to_json(lab::step_errors_from(lab::to_json(*r.errors))) == lab::to_json(*r.errors));
+    CHECK(r.updates.size() == 6);  // weights and biases of three layers
+    for (const lab::UpdateCurve& u : r.updates) {
+      CAPTURE(u.parameter);
+      CHECK(u.step.size() == 2);  // 0 and 16, of 23 steps
+      CHECK(u.arriving[0] == doctest::Approx(1).epsilon(1e-3));
+      CHECK(u.cloud.step == 0);  // the last one of the first half
+      CHECK(u.cloud.dtype == "f32");
+      CHECK(u.cloud.log2_update.size() == u.cloud.arrives.size());
+      CHECK(u.cloud.arrives.size() > 5);
+    }
+    CHECK(r.blocks.empty());
+    CHECK(lab::results_json(lab::results_from_json(lab::results_json({r}, true), "file"), true) ==
+          lab::results_json({r}, true));
   }
   const auto total = [](const lab::Result& r) {
     for (const auto& row : r.errors->rows)
@@ -43,4 +54,29 @@ TEST_CASE("results hold the errors of a step after training, which survive a fil
     return 0.0;
   };
   CHECK(total(results[1]) > 1e3 * total(results[0]));
+}
+
+TEST_CASE("results of a recipe with scales of blocks have a map of each operand") {
+  const lab::Result r = lab::compare([] { return lab::make_mlp(64, 10); }, lab::data_for("digits"),
+                                     {amp::recipe("mxfp4")}, "", {.epochs = 1})[0];
+  REQUIRE(r.blocks.size() >= 15);  // six operands of three layers; the first one's input wants no gradient
+  const lab::BlockMap& x = r.blocks[0];
+  CHECK(x.operand == "forward_x");
+  CHECK(x.block == 32);
+  CHECK(x.columns == 2);  // of 64 inputs
+  CHECK(x.clipped_percent.size() == 128);
+  CHECK(x.regret_percent.size() == 128);
+  const auto back = lab::results_from_json(lab::results_json({r}, true), "file").at(0);
+  CHECK(back.blocks.at(0).clipped_percent == x.clipped_percent);
+}
+
+TEST_CASE("a histogram has the formats of all modules and products, and the what-if table those that are not common") {
+  amp::Recipe mixed = amp::recipe("e4m2");
+  mixed.quantization->modules = {{"1", "mxfp4"}};
+  const lab::Result r = lab::compare([] { return lab::make_mlp(64, 10); }, lab::data_for("digits"), {mixed}, "",
+                                     {.epochs = 1, .sample_every = 1000})[0];
+  REQUIRE(r.histograms[0].formats.size() == 2);
+  CHECK(r.histograms[0].formats[0].name == "e4m2");
+  CHECK(r.histograms[0].formats[1].name == "e2m1fn");
+  CHECK(r.what_if.find("\"e4m2\"") != std::string::npos);
 }
