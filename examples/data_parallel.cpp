@@ -1,8 +1,5 @@
 // Data-parallel training: every process computes a part of each batch, and all end with the same parameters, to the
-// bit, for any number of processes.
-//
-//   data_parallel                        one process
-//   mpirun -n 4 data_parallel            four; the last line is the same
+// bit, for any number of processes. The last line of data_parallel and of mpirun -n 4 data_parallel is the same.
 #include <gradual/core/ops/cpu_backend.h>
 #include <gradual/data/digits.h>
 #include <gradual/dist/data_parallel.h>
@@ -15,10 +12,9 @@ using namespace gradual;
 namespace {
 
 constexpr const char* kUsage =
-    "Data-parallel training of a small network; try mpirun -n 4 data_parallel.\n  data_parallel [--recipe NAME] "
-    "[--epochs "
-    "N] [--exchange NAME, of the gradients: bf16/ring]\n  [--ranks-emulated N, with --exchange] [--checkpoint FILE, "
-    "read if it exists and written after each epoch]\n";
+    "Data-parallel training of a small network; try mpirun -n 4 data_parallel.\n"
+    "  data_parallel [--recipe NAME] [--epochs N] [--exchange NAME, of the gradients: bf16/ring]\n"
+    "  [--ranks-emulated N, with --exchange] [--checkpoint FILE, read if it exists, written after each epoch]\n";
 
 std::uint64_t checksum(const nn::Module& model) {
   std::uint64_t sum = 0xcbf29ce484222325u;  // FNV-1a
@@ -33,14 +29,14 @@ int train(dist::Communicator& ranks, example::Arguments& arguments) {
   if (arguments.has("--exchange")) recipe.exchange = amp::exchange_from_name(arguments.text("--exchange", ""));
   const std::string checkpoint = arguments.text("--checkpoint", "");
   arguments.done();
-  set_deterministic(true);  // the same bits for any number of threads
-  manual_seed(1);
+  set_deterministic(true), manual_seed(1);  // the same bits for any number of threads
   nn::Sequential model{nn::Flatten(), nn::Linear(64, 128), nn::ReLU(), nn::Dropout(0.2), nn::Linear(128, 10)};
   model.to(example::device());
   amp::RecipeRun run(recipe, model, optim::AdamWOptions{.lr = 2e-3}, {.clip_norm = 1});
   const auto [train, test] = data::split(data::digits(), 1437);
   data::DataLoader loader(train, {.batch = 64, .shuffle = true, .device = example::device()});
   dist::DataParallel parallel(ranks, run, {.ranks_emulated = emulated > 1 ? static_cast<int>(emulated) : 0});
+  const auto loss_of = [&](const data::Batch& part) { return cross_entropy(model(part.inputs), part.targets); };
 
   long done = 0;
   if (std::FILE* file = checkpoint.empty() ? nullptr : std::fopen(checkpoint.c_str(), "r")) {
@@ -52,10 +48,7 @@ int train(dist::Communicator& ranks, example::Arguments& arguments) {
   }
   while (done < epochs) {
     double loss = 0;
-    for (const data::Batch& batch : loader)
-      loss +=
-          parallel.step(batch, [&](const data::Batch& part) { return cross_entropy(model(part.inputs), part.targets); })
-              .loss.item();
+    for (const data::Batch& batch : loader) loss += parallel.step(batch, loss_of).loss.item();
     StateDict position;
     position.set("done", ++done);
     const StateDict residuals = parallel.state_dict();  // of all ranks
@@ -76,10 +69,11 @@ int train(dist::Communicator& ranks, example::Arguments& arguments) {
   return 0;
 }
 
-void body(example::Arguments& arguments) {
-  dist::run([&](dist::Communicator& ranks) { return train(ranks, arguments); });
-}
-
 }  // namespace
 
-int main(int argc, char** argv) { return example::run(argc, argv, body, kUsage); }
+int main(int argc, char** argv) {
+  const auto body = [](example::Arguments& a) {
+    dist::run([&](dist::Communicator& ranks) { return train(ranks, a); });
+  };
+  return example::run(argc, argv, body, kUsage);
+}

@@ -31,6 +31,7 @@ struct Setting {
   std::int64_t batch = 50;  // shards of 6 and of 7 samples
   double huge_input = 0;    // of the last sample of step 2
   bool parts = false;       // each rank loads its shards alone
+  double noise = 0;         // on what a rank loads, with parts
   double clip = 0.5;
 };
 
@@ -40,10 +41,6 @@ struct Outcome {
   std::int64_t skipped = 0;
 };
 
-data::Batch part_of_batch(const data::Batch& batch, Range r) {
-  return {batch.inputs.narrow(0, r.first, r.size()), batch.targets.narrow(0, r.first, r.size()), r.first, batch.size()};
-}
-
 Outcome train_rank(Communicator& c, const Setting& s) {
   Outcome out;
   const auto model = small_net(static_cast<std::uint64_t>(c.rank()) + 7);  // rank 0's parameters count
@@ -52,16 +49,19 @@ Outcome train_rank(Communicator& c, const Setting& s) {
   if (!s.exchange.empty()) recipe.exchange = amp::exchange_from_name(s.exchange);
   amp::RecipeRun run(recipe, *model, optim::AdamWOptions{.lr = 1e-2}, {.clip_norm = s.clip});
   DataParallel parallel(c, run, {.ranks_emulated = s.emulated});
-  data::DataLoader loader(data::digits(), {.batch = s.batch, .shuffle = true, .prefetch = false});
+  const data::DataLoaderOptions options{.batch = s.batch, .shuffle = true};
+  const data::Dataset digits = data::digits();
+  const auto fetch = [&](const std::vector<std::int64_t>& indices) {
+    data::Batch batch = data::take(digits, indices);
+    if (s.noise > 0) batch.inputs = add(batch.inputs, mul(randn(batch.inputs.sizes()), s.noise));
+    return batch;
+  };
+  data::DataLoader loader = s.parts ? data::DataLoader(digits.size(), own_shards(c, parallel.shards(), fetch), options)
+                                    : data::DataLoader(digits, options);
   for (int k = 0; k < s.steps; ++k) {
     data::Batch batch;
     loader.next(batch);
     if (s.huge_input > 0 && k == 2) batch.inputs.narrow(0, batch.size() - 1, 1).fill_(s.huge_input);
-    if (s.parts) {
-      const Range own = parallel.own_shards();
-      batch = part_of_batch(batch, {part_of(batch.size(), parallel.shards(), own.first).first,
-                                    part_of(batch.size(), parallel.shards(), own.last - 1).last});
-    }
     const amp::RunStep step = parallel.step(
         batch, [&](const data::Batch& part) { return cross_entropy((*model)(part.inputs), part.targets); });
     out.losses.push_back(step.loss.item());
@@ -110,6 +110,41 @@ TEST_CASE("every number of ranks trains to the same bits, with every kind of rec
     check_same_bits(train({.recipe = recipe, .ranks = 3, .parts = true}), one);
   }
   set_deterministic(false);
+}
+
+TEST_CASE("ranks that load their own shards train to the same bits, with random augmentation too") {
+  set_deterministic(true);
+  for (const std::int64_t batch : {50, 17}) {
+    CAPTURE(batch);
+    const Outcome whole = train({.batch = batch}), noisy = train({.batch = batch, .parts = true, .noise = 0.5});
+    CHECK(whole.losses != noisy.losses);
+    for (const int ranks : {1, 2, 3, 4}) {
+      CAPTURE(ranks);
+      check_same_bits(train({.ranks = ranks, .batch = batch, .parts = true}), whole);
+      check_same_bits(train({.ranks = ranks, .batch = batch, .parts = true, .noise = 0.5}), noisy);
+    }
+  }
+  set_deterministic(false);
+}
+
+TEST_CASE("a batch of fewer samples than shards is dealt out whole") {
+  const std::vector<std::int64_t> indices = {7, 3, 9, 1, 4};
+  for (const int ranks : {1, 3, 8}) {
+    CAPTURE(ranks);
+    std::vector<data::Batch> parts(static_cast<std::size_t>(ranks));
+    run_threads(ranks, [&](Communicator& c) {
+      const auto fetch = [](const std::vector<std::int64_t>& i) { return data::take(data::digits(), i); };
+      parts[static_cast<std::size_t>(c.rank())] = own_shards(c, 8, fetch)(indices);
+    });
+    std::vector<std::int64_t> targets;
+    for (const data::Batch& part : parts) {
+      CHECK(part.whole == 5);
+      if (!part.inputs.defined()) continue;
+      CHECK(part.first == static_cast<std::int64_t>(targets.size()));
+      for (const std::int64_t t : part.targets.to_vector<std::int64_t>()) targets.push_back(t);
+    }
+    CHECK(targets == data::take(data::digits(), indices).targets.to_vector<std::int64_t>());
+  }
 }
 
 TEST_CASE("an overflow on one rank makes all skip") {
