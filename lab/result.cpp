@@ -13,8 +13,8 @@
 #include "../core/support/error.h"
 #include "../core/support/threads.h"
 #include "../inspect/csv_text.h"
-#include "fields.h"
 #include "gradual/version.h"
+#include "json/fields.h"
 #include "products.h"
 
 namespace gradual::embedded {

@@ -21,7 +21,7 @@
 #include "../cuda/cuda.h"
 #include "../optim/adam.h"
 #include "../optim/sgd.h"
-#include "fields.h"
+#include "json/fields.h"
 #include "what_if_section.h"
 
 namespace gradual::inspect {
