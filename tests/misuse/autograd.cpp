@@ -1,4 +1,5 @@
 #include <cmath>
+#include <utility>
 
 #include "misuse.h"
 
@@ -12,7 +13,8 @@ Tensor leaf() { return ones({2}, {.requires_grad = true}); }
 // A user's function that returns what it is told to.
 struct Says : Function {
   std::vector<Tensor> ahead, back;
-  std::vector<Tensor> forward(const std::vector<Tensor>&) override { return ahead; }
+  // Kept, they would hold the graph, which holds the function.
+  std::vector<Tensor> forward(const std::vector<Tensor>&) override { return std::exchange(ahead, {}); }
   std::vector<Tensor> backward(const std::vector<Tensor>&) override { return back; }
   std::string name() const override { return "says"; }
 };
