@@ -104,7 +104,7 @@ std::string wrapped(const std::string& text, std::size_t indent) {
     const std::size_t end = std::min(text.find(' ', at), text.size());
     const std::size_t length = end - at;
     if (column > 0 && column + 1 + length > 80) out += "\n" + std::string(indent, ' '), column = indent;
-    else if (column > 0) out += ' ', ++column;
+    else if (at > 0) out += ' ', ++column;
     out += text.substr(at, length), column += length;
     at = end + 1;
   }

@@ -107,3 +107,9 @@ TEST_CASE("the table has at most 80 columns, whatever the names") {
         std::string::npos);
   CHECK(lab::table({longer}, {.wide = false}).find('\033') == std::string::npos);
 }
+
+TEST_CASE("the narrow table has the findings of a tried cure whole") {
+  lab::Result tried = run("fp16-pure", "diverged at step 1", 0.1, 2.3);
+  tried.findings = {{.cause = "adam-eps", .step = 0, .sentence = "eps is 0 in f16", .tried = lab::Finding::Tried{}}};
+  CHECK(lab::table({tried}, {.wide = false}).find("\n  step 0: eps is 0 in f16 [adam-eps]") != std::string::npos);
+}
