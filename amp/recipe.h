@@ -138,7 +138,7 @@ struct RunStep {
 
 // Converts `model` and trains it with a recipe. The model stays where it is while the run lives: Error in a step if it
 // was moved, cast or put on another device. Error for a model that another run trains, and for half parameters: modes
-// full and autocast take none, half and pure take those of the recipe's dtype, whose values the masters then begin with.
+// full and autocast take none. Modes half and pure take those of the recipe's dtype; masters begin with their values.
 class RecipeRun : Pinned {
  public:
   RecipeRun(const Recipe& recipe, nn::Module& model, const MakeOptimizer& make, const RunOptions& options = {});

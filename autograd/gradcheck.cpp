@@ -98,7 +98,7 @@ GradcheckResult checked(const CheckedFunction& f, const Tensors& given, const Gr
 }
 
 void check_inputs(const char* who, const CheckedFunction& f, const Tensors& inputs, double eps) {
-  not_null(f, "gradcheck: the function");
+  if (!f) throwf("{}: the function is null", who);
   if (!(eps > 0 && std::isfinite(eps))) throwf("{}: eps is {}; it must be positive and finite", who, eps);
   if (std::ranges::none_of(inputs, wanted)) throwf("{}: no input requires a gradient", who);
   for (std::size_t i = 0; i < inputs.size(); ++i)

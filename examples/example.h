@@ -83,22 +83,22 @@ inline void claim(bool holds, const char* what) {
   if (!holds) ++broken_claims();
 }
 
-inline void print_usage(std::FILE* to, const char* usage) {
-  std::fprintf(to, "%s  --device cpu|cuda, where it computes (cpu)\n  --help, this text\n", usage);
+inline void print_usage(std::FILE* to, const char* usage, bool on_gpu) {
+  std::fprintf(to, "%s%s  --help, this text\n", usage, on_gpu ? "  --device cpu|cuda, where it computes (cpu)\n" : "");
 }
 
 // main's body: runs the example and converts errors and failed claims to the exit status. `usage` describes the example
-// and its arguments.
-inline int run(int argc, char** argv, void (*body)(Arguments&), const char* usage) {
+// and its arguments. on_gpu: whether it takes --device.
+inline int run(int argc, char** argv, void (*body)(Arguments&), const char* usage, bool on_gpu = true) {
   std::setvbuf(stdout, nullptr, _IOLBF, BUFSIZ);  // a progress line shows at once, in a pipe too
   try {
     Arguments arguments(argc, argv);
-    if (arguments.flag("--help") || arguments.flag("-h")) return print_usage(stdout, usage), 0;
-    device() = gradual::device_from_name(arguments.text("--device", "cpu"));
+    if (arguments.flag("--help") || arguments.flag("-h")) return print_usage(stdout, usage, on_gpu), 0;
+    if (on_gpu) device() = gradual::device_from_name(arguments.text("--device", "cpu"));
     body(arguments);
   } catch (const UsageError& e) {
     std::fprintf(stderr, "%s\n\n", e.what());
-    print_usage(stderr, usage);
+    print_usage(stderr, usage, on_gpu);
     return 2;
   } catch (const std::exception& e) {
     std::fprintf(stderr, "%s\n", e.what());

@@ -67,7 +67,8 @@ struct BlockXray {
 // the quantizer's own kind if its scales are not powers of two. nvfp4 also has "4-over-6" (arXiv 2512.02010): a block's
 // amax becomes 6 or 4, whichever gives the smaller squared error (other formats: the largest value or 2/3 of it). The
 // tensor's scale is then 256 / 448 of nvfp4's, which leaves room for both. Stochastic rounding draws its own random
-// numbers. others: false leaves only the quantizer's own row. Error if the quantizer has no scales of blocks, or has a Hadamard transform.
+// numbers. others: false leaves only the quantizer's own row. Error if the quantizer has no scales of blocks, or has a
+// Hadamard transform.
 BlockXray xray(const Tensor& x, const Quantizer& quantizer, int axis = -1, bool others = true);
 
 // X-rays every operand with scales of blocks that is rounded while this observes. Sums the results by site.

@@ -40,8 +40,9 @@ SumTree tree_of(const Accumulator& accumulator, int terms);
 // shows no order and matches any additions of its addends.
 bool shows(const SumTree& found, const SumTree& truth);
 
-// The tree as points to draw, the root first: {x, height, parent}. x is the middle of the addends, of a product its number; the height of
-// a product is 0, that of a sum 1 more than its highest addend's; parent is an index, -1 for the root.
+// The tree as points to draw, the root first: {x, height, parent}. The x of a product is its number, that of a sum the
+// mean of its addends' x. The height of a product is 0, that of a sum is 1 more than its highest addend's. parent is an
+// index, -1 for the root.
 std::vector<std::array<double, 3>> points_of(const SumTree& tree);
 
 // Terms in parentheses are added from left to right. "&" joins terms that are added at once. "0+1+..+31" stands for the

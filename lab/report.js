@@ -90,7 +90,8 @@ const castOf = role => (_, casts) => { const c = casts.find(c => c.role === role
 const lost = "Share of the elements that rounding makes zero, over the sampled steps.", cosine = "1: the direction that f64 gives; 0: no part of it.";
 const error = v => v.toExponential(0), logDepth = (low, high) => v => v === 0 ? 0 : Math.log(Math.abs(v) / low) / Math.log(high / low);
 const zeros = [v => lostText(v).replace(" %", "").replace("< ", "<"), logDepth(.001, 100)], angles = [v => v.toFixed(3), v => logDepth(1e-6, 1)(Math.max(0, 1 - v))];
-// Of a layer: [what it is, how to read it, its number from the rows of the shadow and of "casts", its text, 0 to 1 for its shade].
+// Of a layer: [what it is, how to read it, its number from the rows of the shadow and of "casts", its text, 0 to 1 for
+// its shade].
 const measures = {
   forward: ["error of the layer's result", "Relative error against f64 of the last op of the layer's forward.", errorOf(lastForward), error, logDepth(1e-7, 1)],
   wgrad: ["error of the weight gradient", "Relative error against f64 of the product that gives the layer's weight gradient.", errorOf(r => product(r, "wgrad")), error, logDepth(1e-7, 1)],

@@ -39,7 +39,8 @@ class Run {
   // The evidence from the run, for explain(). Unless the run diverged, trains and observes two more steps after its
   // end: the run must not be used afterwards.
   inspect::Evidence evidence();
-  // Trains one more step, and sets `errors` and `blocks` of the result by a shadow and an X-ray, unless the run diverged.
+  // Trains one more step under a shadow and an X-ray, which set `errors` and `blocks` of the result. Does nothing if
+  // the run diverged.
   void observe_errors(Result& result);
   // Trains a new run with the same bits again and observes steps `first` to `last`. Ends with the first step that
   // leaves a loss or a parameter not finite. If that is before `first`, it is not observed: the ledger is empty, only

@@ -1,5 +1,5 @@
-// What the tools of inspect/ see of single steps of a run, for results.json and the report: the errors of ops, blocks and
-// updates.
+// What the tools of inspect/ see of single steps of a run, for results.json and the report: the errors of ops, blocks
+// and updates.
 #pragma once
 
 #include <cstdint>

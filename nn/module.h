@@ -52,8 +52,9 @@ class Module {
   Module& operator=(const Module&) = delete;
   Module& operator=(Module&&) = delete;
 
-  // Computes the layer. Inputs promote as in ops: f64 with f32 weights gives f64, f16 and integers give f32. (Norms take
-  // floats and give the input's dtype.) Modules with several inputs define their own operator() (with a ModuleCall) instead.
+  // Computes the layer. Inputs promote as in ops: f64 with f32 weights gives f64, f16 and integers give f32. Norms take
+  // floats and give the input's dtype. Modules with several inputs define their own operator() (with a ModuleCall)
+  // instead.
   virtual Tensor forward(const Tensor& x);
   // Calls forward inside this module's scope: ops carry its path, and inside a Layer the line of this call.
   Tensor operator()(const Tensor& x, SourceLocation loc = SourceLocation::current());

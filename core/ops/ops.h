@@ -77,8 +77,8 @@ Tensor operator^(const Operand& a, const Operand& b);
 Tensor operator~(const Operand& a);
 inline Tensor operator!(const Tensor& a) { return ~a; }
 
-// More reductions. argmax and argmin give i64, the first of equals; without a dim, its place in row-major order. A mean of
-// nothing is NaN. var divides by max(0, n - correction): with a correction of n or more it is Inf, or NaN for equal
+// More reductions. argmax and argmin give i64, the first of equals; without a dim, its place in row-major order. A mean
+// of nothing is NaN. var divides by max(0, n - correction): with a correction of n or more it is Inf, or NaN for equal
 // numbers. norm: (sum |x|^p)^(1/p); p = 0 counts what is not 0, Inf and -Inf give the largest and smallest magnitude.
 Tensor var(const Tensor& x, const Shape& dims = {}, bool keepdim = false, double correction = 1, Loc = Loc::current());
 Tensor norm(const Tensor& x, double p = 2, const Shape& dims = {}, bool keepdim = false, Loc loc = Loc::current());

@@ -56,7 +56,7 @@ Tensor placed(const Tensor& t, const TensorOptions& o) {
 template <class T> Tensor filled_from(const std::vector<T>& values, const Shape& sizes, const TensorOptions& o) {
   if (static_cast<std::int64_t>(values.size()) != numel(sizes))
     throwf("from_data: {} values do not fill {}", values.size(), to_string(sizes));
-  if (o.dtype != dtype_of<T>)
+  if (o.dtype != dtype_of<T> && !is_floating(o.dtype))
     for (const T value : values) check_holds(o.dtype, static_cast<double>(value), "from_data");
   const Tensor t = empty(sizes, {.dtype = o.dtype});
   cast_and_store(o.dtype, values.data(), t.raw(), 1, t.numel());

@@ -111,4 +111,4 @@ void body(example::Arguments& arguments) {
 
 }  // namespace
 
-int main(int argc, char** argv) { return example::run(argc, argv, body, kUsage); }
+int main(int argc, char** argv) { return example::run(argc, argv, body, kUsage, false); }
