@@ -59,7 +59,7 @@ Exchange exchange_from_name(std::string_view text) {
     else known = false;
     const std::vector<std::string> all = {"ring", "tree", "gather", "stochastic", "feedback", "after", "f32-result"};
     if (!known)
-      throwf("exchange '{}': '{}' is not allowed there; after what travels may stand {}{}", text, word, join(all),
+      throwf("exchange '{}': '{}' is not allowed there; what may follow the format is {}{}", text, word, join(all),
              did_you_mean(word, all));
   }
   check_valid(e);

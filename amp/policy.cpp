@@ -121,7 +121,7 @@ std::string to_string(const CastPolicy& policy) {
 PolicyTable::PolicyTable() : entries_(default_entries()) {}
 
 PolicyTable& PolicyTable::set(OpId op, CastPolicy policy) {
-  if (op >= OpId::count_) throwf("policy table: there is no op number {}", static_cast<int>(op));
+  if (op >= OpId::count_) throwf("policy table: no op has the number {}", static_cast<int>(op));
   const Fusion* fusion = fusion_of(op);
   if (fusion && policy.kind != PolicyKind::pass)
     throwf("policy table: {} takes no policy but pass: it is {} and {}, which have theirs", to_string(op),

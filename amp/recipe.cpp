@@ -181,7 +181,7 @@ bool is_recipe(const std::string& name) {
 
 void register_recipe(const Recipe& r) {
   check_valid(r);
-  if (is_recipe(r.name)) throwf("register_recipe: the name '{}' stands for another recipe already", r.name);
+  if (is_recipe(r.name)) throwf("register_recipe: the name '{}' belongs to another recipe already", r.name);
   all_recipes().push_back(r);
 }
 

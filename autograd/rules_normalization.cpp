@@ -132,7 +132,7 @@ void register_normalization_rules() {
   set_rule(OpId::cross_entropy, {in(0) | in(1) | out(1)}, cross_entropy_rule);
   set_fused(
       {OpId::batch_norm, OpId::layer_norm, OpId::rms_norm, OpId::softmax, OpId::log_softmax, OpId::cross_entropy});
-  set_no_rule({OpId::batch_norm_update_}, "running statistics stand outside the graph");
+  set_no_rule({OpId::batch_norm_update_}, "running statistics are outside the graph");
 }
 
 }  // namespace gradual

@@ -32,7 +32,7 @@ double parse_number(std::string_view field) {
 }  // namespace
 
 Tensor parse_csv(std::string_view bytes, const std::string& name, std::int64_t columns) {
-  if (columns < 0) throwf("csv \"{}\": {} columns; 0 or more are right", name, columns);
+  if (columns < 0) throwf("csv \"{}\": {} columns; allowed are 0 and more", name, columns);
   const std::string unpacked = gunzip_if_packed(bytes, name);
   std::string_view text = unpacked;
   text = text.substr(0, text.find_last_not_of(" \t\r\n") + 1);  // blank lines at the end

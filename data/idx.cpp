@@ -17,7 +17,7 @@ std::uint32_t big_endian(std::string_view bytes) {
 
 Tensor parse(std::string_view bytes) {
   if (bytes.size() < 4) throwf("truncated: {} bytes", bytes.size());
-  if (bytes[0] != 0 || bytes[1] != 0) throw_error("does not start with two zero bytes; it is no IDX file");
+  if (bytes[0] != 0 || bytes[1] != 0) throw_error("does not start with two zero bytes; it is not an IDX file");
   if (bytes[2] != 8) throwf("element type {}; only 8, unsigned bytes, is read", static_cast<unsigned char>(bytes[2]));
   const std::size_t dims = static_cast<unsigned char>(bytes[3]);
   if (dims < 1 || dims > kMaxDims) throwf("{} dimensions; 1 to {} are allowed", dims, kMaxDims);

@@ -87,7 +87,7 @@ std::vector<std::string> Communicator::all_gather(const std::string& own) {
 std::vector<float> Communicator::reduce_scatter(std::span<const float> values) {
   const auto ranks = static_cast<std::size_t>(size());
   if (values.size() % ranks != 0)
-    throwf("reduce_scatter: {} numbers are no equal blocks for {} ranks", values.size(), ranks);
+    throwf("reduce_scatter: {} numbers do not part into equal blocks for {} ranks", values.size(), ranks);
   const std::size_t n = values.size() / ranks;
   std::vector<float> blocks(values.size());
   all_to_all(values.data(), n * sizeof(float), blocks.data());

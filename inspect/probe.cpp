@@ -79,7 +79,7 @@ class Prober {
     largest = std::min(2 * std::ilogb(operands_.max), 1023);
     while (largest > least && !(cancels(1) && cancels(n_ - 1))) --largest;
     if (!holds() || largest == least)
-      throw_error("probe: the function is no dot product: a power of two times 1 is another, or M - M is not 0");
+      throw_error("probe: the function is not a dot product: a power of two times 1 is another, or M - M is not 0");
     unit_ = std::max(least, std::min(largest - kWidest, std::ilogb(result_.max) - 1));
   }
 

@@ -87,7 +87,7 @@ constexpr Explanation kExplanations[] = {
     {"second-moment", "Adam keeps a mean of squared gradients, and squares leave the range of the format"},
     {"update-overflow", "the optimizer's arithmetic left the range of the format"},
     {"update-vanishes", "updates are smaller than half the gap between two weights, and rounding drops them"},
-    {"batch-statistics", "the running means of the norm layers stand still, for their changes are rounded away"},
+    {"batch-statistics", "the running means of the norm layers do not change, because their changes are rounded away"},
     {"activation-overflow", "the output of a layer exceeds the largest number of the format"},
     {"activation-underflow", "numbers below the smallest of the format became 0"},
     {"reduction-overflow", "an exponential, a square or a sum exceeds the largest number of the format"},

@@ -215,7 +215,7 @@ std::vector<Result> results_from_json(const std::string& text, const std::string
     const Json all = Json::parse(bounded_json(text));
     for (const Json& run : all.at("runs")) results.push_back(result_from(run, file));
     return results;
-  } catch (const nlohmann::json::exception& e) { throw_error(file + " is no file of the lab's: " + e.what()); }
+  } catch (const nlohmann::json::exception& e) { throw_error(file + " is not a file of the lab: " + e.what()); }
 }
 
 std::string curves_csv(const std::vector<Result>& results) {

@@ -225,7 +225,7 @@ std::vector<amp::Recipe> recipes_of(const std::vector<std::string>& formats) {
   for (const std::string& name : formats) {
     amp::Recipe r = amp::recipe(name);
     if (!r.quantization && r.name != "fp32")
-      throwf("search: '{}' is no format of products; allowed are fp32 and quantised recipes, as mxfp4 or e8m7", name);
+      throwf("search: '{}' is not a format of products; allowed are fp32 and quantised recipes, as e8m7", name);
     if (std::ranges::find(recipes, r.name, &amp::Recipe::name) != recipes.end())
       throw_error("search: the format " + r.name + " is given twice");
     recipes.push_back(std::move(r));

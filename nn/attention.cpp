@@ -38,7 +38,7 @@ Tensor MultiheadAttention::forward(const Tensor& query, const Tensor& key, const
                                    const AttentionCall& how) {
   for (const Tensor* t : {&query, &key, &value})
     if (t->dim() < 2 || t->size(-1) != embed_dim_)
-      throwf("MultiheadAttention: input {}; [.., length, {}] is right", to_string(t->sizes()), embed_dim_);
+      throwf("MultiheadAttention: input {}; allowed is [.., length, {}]", to_string(t->sizes()), embed_dim_);
   // The rows of the packed projection are those of q, k and v: one product if they have the same input.
   const bool one = query.is_same(key) && key.is_same(value);
   const Tensor packed = one ? linear(query, in_proj_weight, in_proj_bias) : Tensor();

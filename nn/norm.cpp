@@ -35,7 +35,7 @@ std::optional<OpId> BatchNorm::ends_in() const {
 
 Tensor BatchNorm::run(const Tensor& x, const Fusion* fusion, const Attrs& second) {
   if (x.dim() < min_dims_ || x.dim() > max_dims_)
-    throwf("{}: input {}; {} is right", kind(), to_string(x.sizes()),
+    throwf("{}: input {}; allowed is {}", kind(), to_string(x.sizes()),
            min_dims_ == 4 ? "[N, C, H, W]" : "[N, C] or [N, C, L]");
   const bool use_batch = training() || !options_.track_running_stats;
   const Attrs own = NormAttrs{.eps = options_.eps, .training = use_batch};

@@ -73,7 +73,7 @@ void Optimizer::settle_masters() {
 Optimizer::ParamState& Optimizer::state_of(const Tensor& param) {
   for (ParamState& s : states_)
     if (s.param.is_same(param)) return s;
-  throwf("optimizer: the tensor {} is none of its parameters",
+  throwf("optimizer: the tensor {} is not one of its parameters",
          param.defined() ? to_string(param.sizes()) : "(undefined)");
 }
 

@@ -44,7 +44,7 @@ Schedule linear_warmup(std::int64_t steps, double start_factor) {
 }
 
 Schedule chain(Schedule first, std::int64_t steps, Schedule second) {
-  if (steps < 0) throwf("chain: {} steps; at least 0 are right", steps);
+  if (steps < 0) throwf("chain: {} steps; allowed are 0 and more", steps);
   return [first = not_null(std::move(first), "chain: the first schedule"), steps,
           second = not_null(std::move(second), "chain: the second schedule")](std::int64_t step) {
     return step < steps ? first(step) : second(step - steps);

@@ -52,7 +52,7 @@ nlohmann::json parse_dictionary(std::string_view text) {
 
 // Returns the header's text and leaves the rest in `bytes`.
 std::string_view split_header(std::string_view& bytes) {
-  if (!bytes.starts_with(kMagic)) throw_error("does not start with \"\\x93NUMPY\"; it is no .npy file");
+  if (!bytes.starts_with(kMagic)) throw_error("does not start with \"\\x93NUMPY\"; it is not an .npy file");
   if (bytes.size() < 12) throwf("truncated: {} bytes", bytes.size());
   const int major = static_cast<unsigned char>(bytes[6]);
   const int minor = static_cast<unsigned char>(bytes[7]);
@@ -71,15 +71,15 @@ Tensor parse(std::string_view bytes) {
   const std::string_view text = split_header(bytes);
   const nlohmann::json header = parse_dictionary(text);
   const auto refuse = [&](const char* what) { throwf("header {}: {}", text.substr(0, 200), what); };
-  if (!header.is_object()) refuse("it is no dictionary");
+  if (!header.is_object()) refuse("it is not a dictionary");
   for (const char* key : {"descr", "fortran_order", "shape"})
     if (!header.contains(key) || header.size() != 3)
       refuse("it needs the keys descr, fortran_order and shape, no others");
-  if (!header["descr"].is_string()) refuse("descr is no string; structured arrays are not read");
+  if (!header["descr"].is_string()) refuse("descr is not a string; structured arrays are not read");
   if (!header["fortran_order"].is_boolean()) refuse("fortran_order is neither True nor False");
   const auto is_size = [](const nlohmann::json& n) { return n.is_number_integer(); };
   if (!header["shape"].is_array() || !std::ranges::all_of(header["shape"], is_size))
-    refuse("shape is no tuple of sizes");
+    refuse("shape is not a tuple of sizes");
 
   const DType dtype = parse_descr(header["descr"].get<std::string>());
   const Shape sizes = header["shape"].get<std::vector<std::int64_t>>();

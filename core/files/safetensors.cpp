@@ -54,7 +54,7 @@ std::vector<std::int64_t> parse_numbers(const Json& json, const char* key, const
 }
 
 Entry parse_entry(const std::string& name, const Json& json, std::size_t data_size) {
-  if (!json.is_object()) throw_error("its entry is no object");
+  if (!json.is_object()) throw_error("its entry is not an object");
   for (const char* key : {"dtype", "shape", "data_offsets"})
     if (!json.contains(key)) throwf("has no \"{}\"", key);
   if (json.size() != 3) throwf("unknown keys in {}; allowed are dtype, shape, data_offsets", json.dump());
@@ -65,7 +65,7 @@ Entry parse_entry(const std::string& name, const Json& json, std::size_t data_si
   if (places.size() != 2) throwf("data_offsets {} are not two unsigned integers", offsets.dump());
   Entry e{.name = name,
           .dtype = static_cast<DType>(dtype - kNames.begin()),
-          .sizes = parse_numbers(json["shape"], "shape", "is no list of sizes"),
+          .sizes = parse_numbers(json["shape"], "shape", "is not a list of sizes"),
           .begin = static_cast<std::size_t>(places[0]),
           .end = static_cast<std::size_t>(places[1])};
   if (e.begin > e.end || e.end > data_size)
@@ -87,9 +87,9 @@ void check_places(std::vector<Entry> entries, std::size_t data_size) {
 }
 
 std::map<std::string, std::string> parse_metadata(const Json& json) {
-  if (!json.is_object()) throw_error("__metadata__ is no object");
+  if (!json.is_object()) throw_error("__metadata__ is not an object");
   for (const auto& item : json.items())
-    if (!item.value().is_string()) throw_error("__metadata__: \"" + item.key() + "\" is no text");
+    if (!item.value().is_string()) throw_error("__metadata__: \"" + item.key() + "\" is not text");
   return json.get<std::map<std::string, std::string>>();
 }
 

@@ -61,7 +61,7 @@ void read_count(std::string_view text, Accumulator& a, Accumulator& given) {
 
 void check_valid(const Accumulator& a) {
   check_valid(a.format);
-  if (!a.format.is_signed) throwf("accumulator: sums have a sign, the format {} has none", to_string(a.format));
+  if (!a.format.is_signed) throwf("accumulator: sums need a sign, which the format {} lacks", to_string(a.format));
   if (a.format.table)
     throwf("accumulator: sums have a format of exponent and mantissa, not the table {}", to_string(a.format));
   check_valid(a.rounding);

@@ -33,7 +33,7 @@ template <Tensor (*f)(const Tensor& x, Loc at)> Tensor clamped(const Tensor& x, 
 Tensor bce(const Tensor& p, const Tensor& y, Loc at) {
   if (p.device().is_cpu())
     for (const double v : p.to_vector<double>())
-      if (v < 0 || v > 1) throwf("bce_loss: {} is no probability; bce_with_logits_loss takes logits", v);
+      if (v < 0 || v > 1) throwf("bce_loss: {} is not a probability; bce_with_logits_loss takes logits", v);
   const Tensor log_p = clamped<log>(p, 0, at);
   const Tensor log_q = clamped<log1p>(neg(p, at), -1, at);
   return neg(add({mul({y, at}, log_p), at}, mul({sub({1, at}, y), at}, log_q)), at);

@@ -50,7 +50,7 @@ TensorCores tensor_cores(const OpCall& call) {
   std::string why;
   const auto add = [&](const std::string& text) { why += (why.empty() ? "" : ", ") + text; };
   for (const auto& [what, size] : tiled(call))
-    if (size % step != 0) add(fmt::format("{} {} is no multiple of {}", what, size, step));
+    if (size % step != 0) add(fmt::format("{} {} is not a multiple of {}", what, size, step));
   for (int i = 0; i < 2; ++i)
     if (reinterpret_cast<std::uintptr_t>(call[i].raw()) % 16 != 0) add(fmt::format("input {} is not at 16 bytes", i));
   if (why.empty()) return {Use::full, ""};

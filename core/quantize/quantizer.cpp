@@ -324,7 +324,8 @@ void check_valid(const Quantizer& q) {
   check_valid(q.format);
   const Scaling& s = q.scaling;
   const auto bad = [&](const std::string& why) { throwf("quantizer to {}: {}", to_string(q.format), why); };
-  if (!q.format.has_zero && s.kind != ScalingKind::none) bad("a format without zero holds scales and has none itself");
+  if (!q.format.has_zero && s.kind != ScalingKind::none)
+    bad("a format without zero holds scales; it cannot have a scale itself");
   in_context("quantizer to " + to_string(q.format), [&] { check_valid(q.rounding); });
   if (s.block < 1) bad(fmt::format("a block has at least 1 element, not {}", s.block));
   if (s.history < 1) bad(fmt::format("the history keeps at least 1 amax, not {}", s.history));
@@ -349,7 +350,7 @@ void check_valid(const Quantizer& q) {
     bad("least-squares goes with nvfp4, coded scales and powers of two");
   const bool parted = s.part != 0 || s.inner_part != 0;
   if (parted && (!blocks || s.square || searches(s.rule)))
-    bad("parts go with blocks that are no tiles, without a search");
+    bad("parts need blocks that are not tiles, and a rule that does not search");
   if (parted &&
       (s.part < 1 || s.block % s.part != 0 || s.inner_part < 0 || (s.inner_part > 0 && s.part % s.inner_part != 0)))
     bad(fmt::format("blocks of {} have no parts of {} with parts of {}", s.block, s.part, s.inner_part));

@@ -47,7 +47,7 @@ std::uint64_t draw_below(std::int64_t range, RandomKey key, std::uint64_t high_w
 }  // namespace
 
 const Tensor& Tensor::uniform_(double low, double high, Generator& g) const {
-  if (!(low <= high && std::isfinite(high - low))) throwf("uniform_: from {} to {} is no finite range", low, high);
+  if (!(low <= high && std::isfinite(high - low))) throwf("uniform_: from {} to {} is not a finite range", low, high);
   const auto value = [=](const std::uint32_t* w) { return low + (high - low) * static_cast<double>(uniform01(w[0])); };
   return fill_random(*this, 1, g.next(), value);
 }

@@ -340,10 +340,10 @@ TEST_CASE("names, aliases and the registry") {
               "an operand may be {\"format\": \"e4m3fn\"} (docs/precision.md)");
   Recipe mine = amp::recipe("fp16-master");
   CHECK(message_of([&] { amp::register_recipe(mine); }) ==
-        "register_recipe: the name 'fp16-master' stands for another recipe already");
+        "register_recipe: the name 'fp16-master' belongs to another recipe already");
   mine.name = "e5m10";
   CHECK(message_of([&] { amp::register_recipe(mine); }) ==
-        "register_recipe: the name 'e5m10' stands for another recipe already");
+        "register_recipe: the name 'e5m10' belongs to another recipe already");
   mine.name = "fp16-kahan";
   mine.masters = amp::Masters::none;
   mine.update = optim::LowPrecisionUpdate::kahan;

@@ -90,7 +90,7 @@ TEST_CASE("TF32 costs the operands' last bits, and only those of f32") {
 
 TEST_CASE("f8 products are exact, and may be those of f8 instructions") {
   if (!have_gpu()) return;
-  for (const std::int64_t k : {64, 72}) {  // 72 is no multiple of 16
+  for (const std::int64_t k : {64, 72}) {  // 72 is not a multiple of 16
     const Tensor x = drawn({16, k}, 1, DType::f8e4m3fn), w = drawn({32, k}, 2, DType::f8e4m3fn);
     const Tensor bias = drawn({32}, 3, DType::f8e4m3fn);
     const Tensor gx = x.to(kGpu), gw = w.to(kGpu), gb = bias.to(kGpu);

@@ -65,7 +65,7 @@ TEST_CASE("idx: a malformed file gives an error that names what is wrong") {
   const Row rows[] = {
       {"", "idx \"bad\": truncated: 0 bytes"},
       {std::string("\0\0\x08", 3), "idx \"bad\": truncated: 3 bytes"},
-      {"P5 2 2 255", "idx \"bad\": does not start with two zero bytes; it is no IDX file"},
+      {"P5 2 2 255", "idx \"bad\": does not start with two zero bytes; it is not an IDX file"},
       {floats, "idx \"bad\": element type 13; only 8, unsigned bytes, is read"},
       {idx({}, "a"), "idx \"bad\": 0 dimensions; 1 to 8 are allowed"},
       {idx({1, 1, 1, 1, 1, 1, 1, 1, 1}, "a"), "idx \"bad\": 9 dimensions; 1 to 8 are allowed"},

@@ -225,7 +225,7 @@ TEST_CASE("results survive JSON, NaN included") {
   CHECK(back[0].curve.loss[0] == 1.5);
   CHECK(std::isnan(back[0].curve.loss[1]));
   CHECK(back[0].curve.skipped[1]);
-  CHECK(message([] { lab::results_from_json("{}", "x.json"); }).starts_with("x.json is no file of the lab's"));
+  CHECK(message([] { lab::results_from_json("{}", "x.json"); }).starts_with("x.json is not a file of the lab"));
   nlohmann::json longer = nlohmann::json::parse(lab::results_json({r}, true));
   longer["runs"][0]["curve"]["step"].push_back(2);
   CHECK(message([&] { lab::results_from_json(longer.dump(), "x.json"); }) ==

@@ -148,7 +148,7 @@ TEST_CASE("search: the path of trials and the picture") {
 TEST_CASE("search: bad options are named") {
   lab::SearchOptions o = quick();
   o.formats = {"fp32", "amp-fp16"};
-  CHECK(message([&] { searched(o); }).find("search: 'amp-fp16' is no format of products") == 0);
+  CHECK(message([&] { searched(o); }).find("search: 'amp-fp16' is not a format of products") == 0);
   o.formats = {"fp32"};
   CHECK(message([&] { searched(o); }) == "search: at least two formats are needed");
   o.formats = {"mxfp4", "fp32", "mxfp4"};

@@ -92,7 +92,7 @@ Misuses amp_misuses() {
        },
        "recipe 'mxfp8': quantization: the model has no module 'head'; allowed are first, last, '' (the"},
       {"a registered name that is taken", [] { register_recipe(recipe("fp32")); },
-       "register_recipe: the name 'fp32' stands for another recipe already"},
+       "register_recipe: the name 'fp32' belongs to another recipe already"},
       {"recipes that are no JSON", [] { recipes_from_json("fp32"); },
        "recipes: not JSON: [json.exception.parse_error.101] parse error at line 1, column 2: syntax error"},
       {"recipes of nothing", [] { recipes_from_json(""); },

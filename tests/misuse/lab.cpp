@@ -124,11 +124,11 @@ Misuses lab_misuses() {
       {"a cnn for rows", [] { model_for("cnn", samples(4))(); },
        "model cnn reads images [N, C, H, W], the data are [4, 4]"},
       {"results of no JSON", [] { results_from_json("{", "results.json"); },
-       "results.json is no file of the lab's: [json.exception.parse_error.101] parse error at line 1,"},
+       "results.json is not a file of the lab: [json.exception.parse_error.101] parse error at line 1,"},
       {"results of another program", [] { results_from_json("{}", "results.json"); },
-       "results.json is no file of the lab's: [json.exception.out_of_range.403] key 'runs' not found"},
+       "results.json is not a file of the lab: [json.exception.out_of_range.403] key 'runs' not found"},
       {"results of the wrong type", [] { results_from_json(R"({"runs": [7]})", "results.json"); },
-       "results.json is no file of the lab's: [json.exception.type_error.304] cannot use at() with number"},
+       "results.json is not a file of the lab: [json.exception.type_error.304] cannot use at() with number"},
   };
 }
 

@@ -61,7 +61,7 @@ Misuses nn_misuses() {
       {"BatchNorm with a momentum of 2", [] { return BatchNorm1d(3, {.momentum = 2})(rows()); },
        "batch_norm_update_: [3] f32 x [3] f32 x [] i64 x [3] f32 x [3] f32: the momentum is 2; it must be 0"},
       {"BatchNorm2d of a matrix", [] { return BatchNorm2d(3)(rows()); },
-       "BatchNorm2d: input [2, 3]; [N, C, H, W] is right"},
+       "BatchNorm2d: input [2, 3]; allowed is [N, C, H, W]"},
       {"BatchNorm of other channels", [] { return BatchNorm1d(4)(rows()); },
        "batch_norm: [2, 3] f32 x [4] f32 x [4] f32 x [4] f32 x [4] f32: weight and bias must be [3], given"},
       {"BatchNorm of one row",
@@ -106,9 +106,9 @@ Misuses nn_misuses() {
        [] {
          return MultiheadAttention(4, 2)(ones({1, 2, 6}));
        },
-       "MultiheadAttention: input [1, 2, 6]; [.., length, 4] is right"},
+       "MultiheadAttention: input [1, 2, 6]; allowed is [.., length, 4]"},
       {"attention of a vector", [] { return MultiheadAttention(4, 2)(ones({4})); },
-       "MultiheadAttention: input [4]; [.., length, 4] is right"},
+       "MultiheadAttention: input [4]; allowed is [.., length, 4]"},
       {"a transformer block of a negative width", [] { TransformerBlock(4, 2, {.feedforward = -8}); },
        "Linear: out is -8; it must be at least 1"},
       {"a transformer block with a dropout of NaN", [] { TransformerBlock(4, 2, {.dropout = NAN}); },
@@ -199,15 +199,16 @@ Misuses nn_misuses() {
        "= true"},
       {"init of a vector by its fans", [] { init::xavier_uniform_(ones({3})); },
        "init: fan in and fan out need a weight of at least two dims [out, in, ..], given [3]; use uniform_,"},
-      {"init with a reversed range", [] { init::uniform_(rows(), 1, 0); }, "uniform_: from 1 to 0 is no finite range"},
+      {"init with a reversed range", [] { init::uniform_(rows(), 1, 0); },
+       "uniform_: from 1 to 0 is not a finite range"},
       {"init with a negative deviation", [] { init::normal_(rows(), 0, -1); },
        "normal_: mean 0 and deviation -1 must be finite, the deviation at least 0"},
       {"init with a gain of NaN", [] { init::xavier_normal_(rows(), NAN); },
        "normal_: mean 0 and deviation nan must be finite, the deviation at least 0"},
       {"init with a negative gain", [] { init::xavier_uniform_(rows(), -1); },
-       "uniform_: from 1.0954451150103321 to -1.0954451150103321 is no finite range"},
+       "uniform_: from 1.0954451150103321 to -1.0954451150103321 is not a finite range"},
       {"init with a slope of NaN", [] { init::kaiming_uniform_(rows(), {.slope = NAN}); },
-       "uniform_: from -nan to nan is no finite range"},
+       "uniform_: from -nan to nan is not a finite range"},
       {"init of integers",
        [] {
          init::normal_(arange(0, 6).reshape({2, 3}));
@@ -220,7 +221,7 @@ Misuses nn_misuses() {
       {"MSELoss of other shapes", [] { return MSELoss()(rows(), ones({2})); },
        "mse_loss: [2, 3] f32 x [2] f32: input and target must have the same shape"},
       {"BCELoss of logits", [] { return BCELoss()(rows() * 3, rows()); },
-       "bce_loss: 3 is no probability; bce_with_logits_loss takes logits"},
+       "bce_loss: 3 is not a probability; bce_with_logits_loss takes logits"},
   };
 }
 

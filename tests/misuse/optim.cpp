@@ -148,9 +148,9 @@ Misuses optim_misuses() {
       {"a group edited behind the optimizer", [] { return step_after([](ParamGroup& g) { g.params.clear(); }); },
        "optimizer: 1 parameters were added, the groups now have 0; add parameters with add_param_group"},
       {"the master of a foreign tensor", [] { return SGD({weight()}).master(weight()); },
-       "optimizer: the tensor [2] is none of its parameters"},
+       "optimizer: the tensor [2] is not one of its parameters"},
       {"the master of an undefined tensor", [] { return SGD({weight()}).master(Tensor()); },
-       "optimizer: the tensor (undefined) is none of its parameters"},
+       "optimizer: the tensor (undefined) is not one of its parameters"},
       {"a parameter cast to f64 behind SGD",
        [] {
          nn::Linear m(1, 1, {.bias = false});
@@ -354,7 +354,7 @@ Misuses optim_misuses() {
       {"a chain of a null schedule", [] { return chain(nullptr, 1, cosine(2))(0); },
        "chain: the first schedule is null"},
       {"a chain of a negative number of steps", [] { return chain(cosine(2), -1, cosine(2))(0); },
-       "chain: -1 steps; at least 0 are right"},
+       "chain: -1 steps; allowed are 0 and more"},
       {"a scheduler without schedule",
        [] {
          SGD o({weight()});

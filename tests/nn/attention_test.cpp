@@ -58,7 +58,7 @@ TEST_CASE("MultiheadAttention has PyTorch's parameters and initialisation") {
   CHECK(largest > 0.9 * bound);
   CHECK(nn::MultiheadAttention(8, 2, {.bias = false}).parameters().size() == 2);
   CHECK(contains(message_of([] { nn::MultiheadAttention(8, 3); }), "3 heads do not divide an embedding of 8"));
-  CHECK(contains(message_of([&] { m(ones({2, 3, 4})); }), "[.., length, 8] is right"));
+  CHECK(contains(message_of([&] { m(ones({2, 3, 4})); }), "allowed is [.., length, 8]"));
 }
 
 TEST_CASE("self-attention and cross-attention against the reference") {

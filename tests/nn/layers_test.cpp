@@ -181,7 +181,7 @@ TEST_CASE("BatchNorm's options") {
                    nn::BatchNorm2d layer(3);
                    layer(x);
                  }),
-                 "[N, C, H, W] is right"));
+                 "allowed is [N, C, H, W]"));
   CHECK(contains(message_of([&] { mixed(noise({1, 3})); }), "more than one value per channel"));
   CHECK(mixed.num_batches_tracked.item() == 1);  // nothing half-written
 }

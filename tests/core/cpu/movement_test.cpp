@@ -222,7 +222,7 @@ TEST_CASE("one_hot") {
 }
 
 TEST_CASE("a cast beyond the caches gives what the casts of its parts give") {
-  const std::int64_t n = (9 << 20) + 224;  // the last part is no multiple of what is done at a time
+  const std::int64_t n = (9 << 20) + 224;  // the last part is not a multiple of what is done at a time
   const Tensor x = empty({n});             // floats of all kinds: NaN, Inf and subnormal ones, too
   for (std::int64_t i = 0; i < n; ++i)
     x.data<float>()[i] = std::bit_cast<float>(static_cast<std::uint32_t>(i) * 477218589u);

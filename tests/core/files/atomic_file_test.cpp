@@ -96,7 +96,7 @@ TEST_CASE("an atomic file keeps a link and the file's mode, and refuses what is 
   CHECK(read_file(folder / "real") == "new");
   CHECK(std::filesystem::status(folder / "real").permissions() == std::filesystem::perms(0640));
   CHECK(test::contains(message_of([&] { write_file_atomically(folder.path(), "x"); }), "it is a folder"));
-  CHECK(test::contains(message_of([&] { write_file_atomically("/dev/null", "x"); }), "it is no regular file"));
+  CHECK(test::contains(message_of([&] { write_file_atomically("/dev/null", "x"); }), "it is not a regular file"));
   CHECK(test::contains(message_of([&] { write_file_atomically(folder / "none/a", "x"); }), "No such file"));
   // the longest name that a file system allows
   write_file_atomically(folder / std::string(255, 'n'), "x");

@@ -317,7 +317,7 @@ TEST_CASE("bad accumulators say what is allowed") {
       {"", "there are f32"},
       {"e9m3", "9 exponent bits; allowed are 1 to 8"},
       {"e5m24", "24 mantissa bits; allowed are 0 to 23"},
-      {"e8m0fnu", "sums have a sign"},
+      {"e8m0fnu", "sums need a sign"},
       {"fp16-acc:towards-zero", "did you mean 'toward-zero'?"},
       {"fp16-acc:stochastic:40", "the number of random bits, 1 to 32"},
       {"fp16-acc/group=4",
@@ -346,7 +346,7 @@ TEST_CASE("bad accumulators say what is allowed") {
   }
   Accumulator unsigned_sums;
   unsigned_sums.format = format("e8m0fnu");
-  CHECK_THROWS_WITH_AS(check_valid(unsigned_sums), doctest::Contains("sums have a sign"), Error);
+  CHECK_THROWS_WITH_AS(check_valid(unsigned_sums), doctest::Contains("sums need a sign"), Error);
   CHECK_THROWS_WITH_AS(check_valid(Accumulator{.promote = -2}), doctest::Contains("(0: never), not -2"), Error);
 }
 

@@ -33,8 +33,8 @@ TEST_CASE("tensor cores take narrow floats whose dims are multiples of 16 bytes"
   };
   CHECK(product(DType::f16, 32, 64, 8).use == Use::full);
   CHECK(product(DType::bf16, 32, 64, 10).use == Use::partly);
-  CHECK(product(DType::bf16, 32, 64, 10).why == "n 10 is no multiple of 8");
-  CHECK(product(DType::bf16, 7, 12, 8).why == "m 7 is no multiple of 8, k 12 is no multiple of 8");
+  CHECK(product(DType::bf16, 32, 64, 10).why == "n 10 is not a multiple of 8");
+  CHECK(product(DType::bf16, 7, 12, 8).why == "m 7 is not a multiple of 8, k 12 is not a multiple of 8");
   CHECK(product(DType::f64, 2, 4, 6).use == Use::full);
   CHECK(product(DType::f8e4m3fn, 16, 32, 48).use == Use::full);
   CHECK(product(DType::f8e4m3fn, 16, 24, 48).use == Use::none);
@@ -51,11 +51,11 @@ TEST_CASE("tensor cores take f32 where TF32 is allowed") {
 TEST_CASE("of a linear layer all rows are one matrix; of a convolution the channels count") {
   const DType h = DType::f16;
   CHECK(said([&] { linear(zeros_of(h, {2, 4, 16}), zeros_of(h, {24, 16})); }).use == Use::full);
-  CHECK(said([&] { linear(zeros_of(h, {3, 16}), zeros_of(h, {24, 16})); }).why == "m 3 is no multiple of 8");
+  CHECK(said([&] { linear(zeros_of(h, {3, 16}), zeros_of(h, {24, 16})); }).why == "m 3 is not a multiple of 8");
   CHECK(said([&] { conv2d(zeros_of(h, {1, 8, 5, 5}), zeros_of(h, {16, 8, 3, 3})); }).use == Use::full);
   const TensorCores first = said([&] { conv2d(zeros_of(h, {1, 3, 5, 5}), zeros_of(h, {16, 3, 3, 3})); });
   CHECK(first.use == Use::partly);
-  CHECK(first.why == "input channels of a group 3 is no multiple of 8");
+  CHECK(first.why == "input channels of a group 3 is not a multiple of 8");
 }
 
 TEST_CASE("an operand that begins between 16 bytes is named") {
@@ -71,7 +71,7 @@ TEST_CASE("the profile reports tensor cores once per contraction") {
     for (int i = 0; i < 2; ++i) matmul(zeros_of(DType::f16, {8, 8}), zeros_of(DType::f16, {8, 9})).sum();
   }
   const std::string table = profile.table();
-  CHECK(table.find("matmul (forward)                       slower: n 9 is no multiple of 8\n") != std::string::npos);
+  CHECK(table.find("matmul (forward)                       slower: n 9 is not a multiple of 8\n") != std::string::npos);
   CHECK(table.find("sum (forward)") == std::string::npos);
 }
 

@@ -197,9 +197,8 @@ TEST_CASE("errors of block scales") {
   CHECK(contains(of({.kind = block, .block = 16, .part = 3}), "blocks of 16 have no parts of 3 with parts of 0"));
   CHECK(contains(of({.kind = block, .block = 16, .part = 4, .inner_part = 3}), "have no parts of 4 with parts of 3"));
   CHECK(contains(of({.kind = block, .block = 16, .inner_part = 4}), "have no parts of 0"));
-  CHECK(contains(of({.kind = tensor, .part = 2}), "parts go with blocks"));
-  CHECK(
-      contains(of({.kind = block, .block = 16, .square = true, .part = 2}), "parts go with blocks that are no tiles"));
+  CHECK(contains(of({.kind = tensor, .part = 2}), "parts need blocks"));
+  CHECK(contains(of({.kind = block, .block = 16, .square = true, .part = 2}), "parts need blocks that are not tiles"));
   CHECK(
       describe({.format = format("e2m1"), .scaling = {.kind = nvfp4, .block = 16, .rule = ScaleRule::four_over_six}}) ==
       "e2m1fn, blocks of 16 with e4m3fn scales under one of the tensor (four-over-six)");
