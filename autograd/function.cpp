@@ -94,7 +94,7 @@ void Function::save_for_backward(std::vector<Tensor> tensors) {
 }
 
 const std::vector<Tensor>& Function::saved() const {
-  if (released_) throw_error(name() + ": its saved tensors are freed already; pass retain_graph to the first backward");
+  if (released_) throw_error(name() + ": its saved tensors are freed; pass retain_graph to the first backward");
   for (std::size_t i = 0; i < saved_.size(); ++i)
     if (saved_[i].defined() && saved_[i].version() != versions_[i]) fail_changed(name(), saved_[i], versions_[i]);
   return saved_;

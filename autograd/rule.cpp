@@ -28,7 +28,7 @@ Tensor gelu_slope(const Tensor& x, bool tanh_form) {
 void RuleContext::check(const Tensor& t, std::uint32_t version) const {
   if (!t.defined())
     throwf("backward of {}: {}", describe(node_),
-           node_.released ? "its saved tensors are freed already; pass retain_graph to the first backward"
+           node_.released ? "its saved tensors are freed; pass retain_graph to the first backward"
                           : "internal: the rule asks for a tensor it did not save");
   if (t.version() != version) fail_changed("backward of " + describe(node_), t, version);
 }

@@ -46,8 +46,7 @@ AtomicFile::AtomicFile(const std::string& path) : path_(path), target_(path) {
   if (const fs::path real = fs::canonical(path, ignored); !real.empty()) target_ = real;
   const fs::file_status status = fs::status(target_, ignored);
   if (fs::exists(status) && !fs::is_regular_file(status))
-    throw_error("cannot write \"" + path_ + "\": it is " +
-                (fs::is_directory(status) ? "a folder" : "not a regular file"));
+    throwf("cannot write \"{}\": it is {}", path_, fs::is_directory(status) ? "a folder" : "not a regular file");
   folder_ = fs::path(target_).parent_path();
   if (folder_.empty()) folder_ = ".";
   remove_stale(folder_);

@@ -55,7 +55,7 @@ Misuses autograd_misuses() {
          y.backward();
          y.backward();
        },
-       "its saved tensors are freed already; pass retain_graph to the first backward"},
+       "its saved tensors are freed; pass retain_graph to the first backward"},
       {"backward of nothing", [] { autograd::backward({}); }, "= done"},
       {"gradients of an undefined output", [] { return autograd::grad({Tensor()}, {leaf()}).at(0); },
        "an undefined tensor was used; it has no dtype, shape or numbers"},
