@@ -15,8 +15,8 @@ namespace {
 struct Row {
   std::vector<const Result*> runs = {};
   template <class T> Spread of(T Result::*field) const {
-    std::vector<double> values;
-    for (const Result* r : runs) values.push_back(static_cast<double>(r->*field));
+    std::vector<double> values(runs.size());
+    std::ranges::transform(runs, values.begin(), [&](const Result* r) { return static_cast<double>(r->*field); });
     return spread(values);
   }
   const Result& first() const { return *runs[0]; }
