@@ -132,8 +132,8 @@ namespace device {
 int count() { return cuda::found().count; }
 
 void select(Device device) {
-  if (device.index == cuda::selected) return;
-  if (device.index >= count()) {
+  if (device.index == cuda::selected && device.index >= 0) return;  // -1: none is selected yet
+  if (device.index < 0 || device.index >= count()) {
     if (count() == 0) throwf("no device {}: {}", to_string(device), cuda::why_not());
     throwf("no device {}: the GPUs at hand are cuda:0 to cuda:{}", to_string(device), count() - 1);
   }
