@@ -138,7 +138,7 @@ void select(Device device) {
     throwf("no device {}: the GPUs at hand are cuda:0 to cuda:{}", to_string(device), count() - 1);
   }
   cuda::check(cudaSetDevice(device.index), "cudaSetDevice");
-  cuda::selected = device.index;
+  cuda::selected = int{device.index};
 }
 
 struct OwnStream::State {
