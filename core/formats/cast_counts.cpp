@@ -2,16 +2,6 @@
 
 namespace gradual {
 
-CastCounts*& cast_counts() {
-  thread_local CastCounts* current = nullptr;
-  return current;
-}
-
-std::vector<CastCounts>*& cast_counts_by_tensor() {
-  thread_local std::vector<CastCounts>* current = nullptr;
-  return current;
-}
-
 void add_cast_counts(std::span<const CastCounts> each) {
   if (CastCounts* const all = cast_counts())
     for (const CastCounts& counts : each) *all += counts;

@@ -10,15 +10,19 @@
 namespace gradual {
 
 // The counts to which kernels that this thread calls add. Null, the usual case: nothing is counted.
-CastCounts*& cast_counts();
+inline CastCounts*& cast_counts() {
+  thread_local CastCounts* current = nullptr;
+  return current;
+}
 
-struct CountScope : Scoped<CastCounts*> {
-  explicit CountScope(CastCounts* counts) : Scoped(cast_counts(), counts) {}
-};
+using CountScope = ScopeOf<CastCounts*, cast_counts>;
 
 // Counts for each tensor of a call that serves many tensors, such as an optimizer's step. Null: the sum alone is
 // counted.
-std::vector<CastCounts>*& cast_counts_by_tensor();
+inline std::vector<CastCounts>*& cast_counts_by_tensor() {
+  thread_local std::vector<CastCounts>* current = nullptr;
+  return current;
+}
 
 // Adds the counts of such a call, one element per tensor, to both of the above.
 void add_cast_counts(std::span<const CastCounts> each);

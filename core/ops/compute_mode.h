@@ -19,9 +19,7 @@ inline MatmulPrecision& matmul_precision() {
   return current;
 }
 
-struct MatmulPrecisionScope : Scoped<MatmulPrecision> {
-  explicit MatmulPrecisionScope(MatmulPrecision precision) : Scoped(matmul_precision(), precision) {}
-};
+using MatmulPrecisionScope = ScopeOf<MatmulPrecision, matmul_precision>;
 
 // x rounded to TF32; NaN and Inf stay.
 GRADUAL_HD inline float round_tf32(float x) {
@@ -37,8 +35,6 @@ inline bool& fast_f8() {
   return on;
 }
 
-struct FastF8Scope : Scoped<bool> {
-  explicit FastF8Scope(bool on) : Scoped(fast_f8(), on) {}
-};
+using FastF8Scope = ScopeOf<bool, fast_f8>;
 
 }  // namespace gradual

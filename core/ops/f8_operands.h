@@ -17,8 +17,6 @@ inline const F8Operands*& f8_operands() {
   thread_local const F8Operands* current = nullptr;
   return current;
 }
-struct F8OperandsScope : Scoped<const F8Operands*> {
-  explicit F8OperandsScope(const F8Operands* operands) : Scoped(f8_operands(), operands) {}
-};
+using F8OperandsScope = ScopeOf<const F8Operands*, f8_operands>;
 
 }  // namespace gradual

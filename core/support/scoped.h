@@ -24,4 +24,9 @@ template <class T> class Scoped : Pinned {
   T saved_;
 };
 
+// Sets what a function refers to: using CategoryScope = ScopeOf<Category, current_category>.
+template <class T, T& (*place)()> struct ScopeOf : Scoped<T> {
+  explicit ScopeOf(T value) : Scoped<T>(place(), std::move(value)) {}
+};
+
 }  // namespace gradual

@@ -37,9 +37,7 @@ std::string memory_summary(Device device = Device::cpu());
 
 // The category of new storages of this thread.
 Category& current_category();
-struct CategoryScope : Scoped<Category> {
-  explicit CategoryScope(Category category) : Scoped(current_category(), category) {}
-};
+using CategoryScope = ScopeOf<Category, current_category>;
 
 // A request that would take the CPU's bytes in use past the limit throws. Default: the machine's physical memory.
 void set_memory_limit(std::int64_t bytes);
