@@ -41,27 +41,6 @@ template <class To> void load_contiguous(DType src, const void* p, To* out, std:
   visit_dtype(src, [&]<class From> { cast_array(static_cast<const From*>(p), out, n); });
 }
 
-}  // namespace
-
-template <class To> void fetch_and_cast(DType src, const void* p, std::int64_t stride, To* out, std::int64_t n) {
-  if (n <= 0) return;
-  if (stride == 1) return load_contiguous(src, p, out, n);
-  if (stride == 0) {
-    load_contiguous(src, p, out, 1);
-    return void(std::fill_n(out + 1, n - 1, *out));
-  }
-  visit_dtype(src, [&]<class From> {
-    From gathered[kBlock];
-    for_blocks(n, [&](std::int64_t first, std::int64_t count) {
-      const From* from = static_cast<const From*>(p) + first * stride;
-      for (std::int64_t i = 0; i < count; ++i) gathered[i] = from[i * stride];
-      load_contiguous(src, gathered, out + first, count);
-    });
-  });
-}
-
-namespace {
-
 // To an integer, or to bool or f64 (which loses nothing).
 template <class To, class From> void count_wide(const From* in, std::int64_t n, CastCounts& counts) {
   counts.elements += static_cast<std::uint64_t>(n);
@@ -121,25 +100,6 @@ template <class From> void store_contiguous(DType dst, const From* in, void* p, 
   visit_dtype(dst, [&]<class To> { cast_array(in, static_cast<To*>(p), n); });
 }
 
-}  // namespace
-
-template <class From>
-void cast_and_store(DType dst, const From* in, void* p, std::int64_t stride, std::int64_t n, CastCounts* counts) {
-  if (stride == 1 && counts == nullptr) return store_contiguous(dst, in, p, n);
-  visit_dtype(dst, [&]<class To> {
-    To rounded[kBlock];
-    for_blocks(n, [&](std::int64_t first, std::int64_t count) {
-      To* to = static_cast<To*>(p) + first * stride;
-      To* const stored = stride == 1 ? to : rounded;
-      store_contiguous(dst, in + first, stored, count);
-      for (std::int64_t i = 0; stride != 1 && i < count; ++i) to[i * stride] = rounded[i];
-      if (counts != nullptr) count_cast(dst, in + first, stored, count, *counts);
-    });
-  });
-}
-
-namespace {
-
 // Through a buffer of the type From that holds every value of src.
 template <class From>
 void convert_through(DType src, const void* in, DType dst, void* out, std::int64_t n, CastCounts* counts) {
@@ -155,6 +115,38 @@ void convert_through(DType src, const void* in, DType dst, void* out, std::int64
 }
 
 }  // namespace
+
+template <class To> void fetch_and_cast(DType src, const void* p, std::int64_t stride, To* out, std::int64_t n) {
+  if (n <= 0) return;
+  if (stride == 1) return load_contiguous(src, p, out, n);
+  if (stride == 0) {
+    load_contiguous(src, p, out, 1);
+    return void(std::fill_n(out + 1, n - 1, *out));
+  }
+  visit_dtype(src, [&]<class From> {
+    From gathered[kBlock];
+    for_blocks(n, [&](std::int64_t first, std::int64_t count) {
+      const From* from = static_cast<const From*>(p) + first * stride;
+      for (std::int64_t i = 0; i < count; ++i) gathered[i] = from[i * stride];
+      load_contiguous(src, gathered, out + first, count);
+    });
+  });
+}
+
+template <class From>
+void cast_and_store(DType dst, const From* in, void* p, std::int64_t stride, std::int64_t n, CastCounts* counts) {
+  if (stride == 1 && counts == nullptr) return store_contiguous(dst, in, p, n);
+  visit_dtype(dst, [&]<class To> {
+    To rounded[kBlock];
+    for_blocks(n, [&](std::int64_t first, std::int64_t count) {
+      To* to = static_cast<To*>(p) + first * stride;
+      To* const stored = stride == 1 ? to : rounded;
+      store_contiguous(dst, in + first, stored, count);
+      for (std::int64_t i = 0; stride != 1 && i < count; ++i) to[i * stride] = rounded[i];
+      if (counts != nullptr) count_cast(dst, in + first, stored, count, *counts);
+    });
+  });
+}
 
 CastCounts& CastCounts::operator+=(const CastCounts& o) {
   using C = CastCounts;

@@ -1,10 +1,7 @@
 #include "dispatch.h"
 
-#include <fmt/format.h>
-
 #include <algorithm>
 #include <atomic>
-#include <optional>
 #include <utility>
 #include <vector>
 
@@ -51,104 +48,16 @@ Device device_of(const OpCall& call) {
   return Device::cpu();
 }
 
-bool suits(const OpCall& call) {
-  const auto suited = capability(call.op, device_of(call)).suits;
-  return suited && suited(call);
+static bool can(const OpCall& call, bool (*Capability::*what)(const OpCall&)) {
+  const auto asked = capability(call.op, device_of(call)).*what;
+  return asked && asked(call);
 }
-
-bool reads_mixed(const OpCall& call) {
-  const auto mixed = capability(call.op, device_of(call)).reads_mixed;
-  return mixed && mixed(call);
-}
-
-// --- the chain, in the order of a call: amp, promotion, inference, autograd, observe, backend ------------------------
+bool suits(const OpCall& call) { return can(call, &Capability::suits); }
+bool reads_mixed(const OpCall& call) { return can(call, &Capability::reads_mixed); }
 
 namespace {
 
-bool needs_promotion(const OpCall& call, DTypeRule rule, int first);
-Outputs run_promoted(const OpCall& call, DTypeRule rule, int first);
-Outputs run_typed(const OpCall& call);
-Outputs run_observed(const OpCall& call, Chain& c);
-Device common_device(const OpCall& call);
-int allocate(const OpCall& call, Device device, Outputs& out);
-bool offered(const OpCall& call, Outputs& out);
-[[noreturn]] void fail_no_kernel(const OpCall& call, Device device);
-
-}  // namespace
-
-Outputs dispatch(OpId op, TensorRefs inputs, const Attrs& attrs, SourceLocation where) {
-  ensure_registered();
-  const SourceLocation line = context().line;
-  const OpCall call{op, inputs, &attrs, line.line() ? line : where};
-  Chain& c = chain();
-  if (Interceptor* amp = c.amp) {
-    const StageScope mask(c.amp, nullptr);
-    return amp->call(call);
-  }
-  return next_below_amp(call);
-}
-
-// Promotion: casts inputs of different dtypes by the op's dtype rule.
-Outputs next_below_amp(const OpCall& call) {
-  const DTypeRule rule = op_info(call.op).dtype_rule;
-  const int first = call.op == OpId::where ? 1 : 0;
-  return needs_promotion(call, rule, first) ? run_promoted(call, rule, first) : run_typed(call);
-}
-
-namespace {
-
-// Inference: shapes, dtypes and checks. A composite op runs its parts here, each as a call of its own. Then autograd.
-Outputs run_typed(const OpCall& call) {
-  const OpInfo& row = op_info(call.op);
-  if (row.kind == OpKind::Composite) return columns().composite[static_cast<int>(call.op)](call);
-  OutSpec specs[kMaxOutputs];
-  columns().infer[static_cast<int>(call.op)](call, specs);
-  // Field by field: a wide copy of fields that were just written would stall (store forwarding).
-  const OpCall typed{
-      call.op, {call.inputs.data(), call.inputs.size(), call.inputs.temporaries()}, call.attrs, call.where, specs};
-  Chain& c = chain();
-  if (Interceptor* autograd = c.autograd) {
-    const StageScope mask(c.autograd, nullptr);
-    return autograd->call(typed);
-  }
-  return next_below_autograd(typed);
-}
-
-}  // namespace
-
-// Observe.
-Outputs next_below_autograd(const OpCall& call) {
-  Chain& c = chain();
-  return c.observe ? run_observed(call, c) : next_below_observe(call);
-}
-
-// Backend: allocates the outputs and runs the kernel. A view has no kernel.
-Outputs next_below_observe(const OpCall& call) {
-  const OpInfo& row = op_info(call.op);
-  Outputs out;
-  if (row.kind == OpKind::View) {
-    out[0] = as_strided(call[0], call.specs[0].sizes, call.specs[0].strides, call.specs[0].offset);
-    return out;
-  }
-  const Device device = common_device(call);
-  if (device.is_cuda()) device::select(device);
-  const KernelFn kernel = (device.is_cuda() ? columns().cuda : columns().cpu)[static_cast<int>(call.op)];
-  if (!kernel) fail_no_kernel(call, device);
-  const int used_up = allocate(call, device, out);
-  if (device.is_cuda() || !offered(call, out)) kernel(call, out);
-  // Drops the temporary now, so that the next op in this expression can reuse its buffer.
-  if (used_up >= 0) call.inputs.drop(used_up);
-  if (row.kind == OpKind::InPlace) out[0].unsafe_impl()->storage->version.fetch_add(1, std::memory_order_relaxed);
-  return out;
-}
-
-Tensor dispatch1(OpId op, TensorRefs inputs, const Attrs& attrs, SourceLocation where) {
-  return std::move(dispatch(op, inputs, attrs, where)[0]);
-}
-
-// --- promotion -------------------------------------------------------------------------------------------------------
-
-namespace {
+// --- promotion, then inference ---------------------------------------------------------------------------------------
 
 // True if all inputs from i on have one floating dtype, which every rule accepts: most calls.
 bool plain_floats(const OpCall& call, int i) {
@@ -192,6 +101,23 @@ const char* promotion_cause(OpId op) {
   std::atomic<const char*>& cause = causes[static_cast<int>(op)];
   if (!cause) cause = intern(fmt::format("promotion in {}", to_string(op)));
   return cause;
+}
+
+// Inference: shapes, dtypes and checks. A composite op runs its parts here, each as a call of its own. Then autograd.
+Outputs run_typed(const OpCall& call) {
+  const OpInfo& row = op_info(call.op);
+  if (row.kind == OpKind::Composite) return columns().composite[static_cast<int>(call.op)](call);
+  OutSpec specs[kMaxOutputs];
+  columns().infer[static_cast<int>(call.op)](call, specs);
+  // Field by field: a wide copy of fields that were just written would stall (store forwarding).
+  const OpCall typed{
+      call.op, {call.inputs.data(), call.inputs.size(), call.inputs.temporaries()}, call.attrs, call.where, specs};
+  Chain& c = chain();
+  if (Interceptor* autograd = c.autograd) {
+    const StageScope mask(c.autograd, nullptr);
+    return autograd->call(typed);
+  }
+  return next_below_autograd(typed);
 }
 
 // Runs the call with inputs from `first` on cast to their common dtype.
@@ -300,5 +226,56 @@ inline int allocate(const OpCall& call, Device device, Outputs& out) {
 }
 
 }  // namespace
+
+// --- the chain, in the order of a call: amp, promotion, inference, autograd, observe, backend ------------------------
+
+Outputs dispatch(OpId op, TensorRefs inputs, const Attrs& attrs, SourceLocation where) {
+  ensure_registered();
+  const SourceLocation line = context().line;
+  const OpCall call{op, inputs, &attrs, line.line() ? line : where};
+  Chain& c = chain();
+  if (Interceptor* amp = c.amp) {
+    const StageScope mask(c.amp, nullptr);
+    return amp->call(call);
+  }
+  return next_below_amp(call);
+}
+
+// Promotion: casts inputs of different dtypes by the op's dtype rule.
+Outputs next_below_amp(const OpCall& call) {
+  const DTypeRule rule = op_info(call.op).dtype_rule;
+  const int first = call.op == OpId::where ? 1 : 0;
+  return needs_promotion(call, rule, first) ? run_promoted(call, rule, first) : run_typed(call);
+}
+
+// Observe.
+Outputs next_below_autograd(const OpCall& call) {
+  Chain& c = chain();
+  return c.observe ? run_observed(call, c) : next_below_observe(call);
+}
+
+// Backend: allocates the outputs and runs the kernel. A view has no kernel.
+Outputs next_below_observe(const OpCall& call) {
+  const OpInfo& row = op_info(call.op);
+  Outputs out;
+  if (row.kind == OpKind::View) {
+    out[0] = as_strided(call[0], call.specs[0].sizes, call.specs[0].strides, call.specs[0].offset);
+    return out;
+  }
+  const Device device = common_device(call);
+  if (device.is_cuda()) device::select(device);
+  const KernelFn kernel = (device.is_cuda() ? columns().cuda : columns().cpu)[static_cast<int>(call.op)];
+  if (!kernel) fail_no_kernel(call, device);
+  const int used_up = allocate(call, device, out);
+  if (device.is_cuda() || !offered(call, out)) kernel(call, out);
+  // Drops the temporary now, so that the next op in this expression can reuse its buffer.
+  if (used_up >= 0) call.inputs.drop(used_up);
+  if (row.kind == OpKind::InPlace) out[0].unsafe_impl()->storage->version.fetch_add(1, std::memory_order_relaxed);
+  return out;
+}
+
+Tensor dispatch1(OpId op, TensorRefs inputs, const Attrs& attrs, SourceLocation where) {
+  return std::move(dispatch(op, inputs, attrs, where)[0]);
+}
 
 }  // namespace gradual

@@ -1,6 +1,5 @@
 #include "memory.h"
 
-#include <fmt/format.h>
 #include <sys/mman.h>
 #include <unistd.h>
 
@@ -237,10 +236,8 @@ void empty_cache() {
 
 namespace memory {
 
-namespace {
-
 // Allocates a block that the thread's cache does not have.
-[[gnu::noinline]] void* allocate_afresh(std::size_t bytes, int c) {
+[[gnu::noinline]] static void* allocate_afresh(std::size_t bytes, int c) {
   const std::int64_t room = memory_limit() - accounts[kTotal].current.load(std::memory_order_relaxed);
   if (room < 0 || bytes > static_cast<std::size_t>(room) || c >= kClasses) fail_allocation(bytes);
   if (c >= kSmallClasses) {
@@ -260,14 +257,12 @@ namespace {
 }
 
 // Frees a block that the thread's cache has no room for.
-[[gnu::noinline]] void free_for_all(void* block, int c) noexcept {
+[[gnu::noinline]] static void free_for_all(void* block, int c) noexcept {
   if (c < kSmallClasses || !kCache) return to_system(block, c);
   SharedCache& shared = shared_cache();
   const std::lock_guard lock(shared.mutex);
   shared.give(c, block);
 }
-
-}  // namespace
 
 void* allocate_class(int c, std::size_t bytes) {
   if (Cache* cache = c < kSmallClasses ? mine.cache : nullptr)
