@@ -4,13 +4,11 @@
 
 #include <algorithm>
 #include <mutex>
-#include <optional>
 #include <string>
 #include <tuple>
 
 #include "../autograd/function.h"
 #include "../autograd/grad_mode.h"
-#include "../autograd/rule.h"
 #include "../core/ops/ops.h"
 #include "../core/support/throwf.h"
 #include "../core/tensor/memory.h"
@@ -21,8 +19,7 @@ namespace {
 
 // The cache of cast weights. It holds detached values: a cached copy with a history would have no gradient if the first
 // use ran under NoGrad. The key includes storage and version, so an edited weight is cast again.
-class CastCache {
- public:
+struct CastCache {
   Tensor find(const Tensor& t, DType to) {
     const std::lock_guard lock(mutex_);
     const auto found = std::ranges::find(entries_, key_of(t, to), &Entry::first);
@@ -47,7 +44,6 @@ class CastCache {
     closed_ = true;
   }
 
- private:
   // Storage, version, view and dtypes.
   using Key = std::tuple<std::uint64_t, std::uint32_t, std::int64_t, Shape, Shape, DType, DType>;
   using Entry = std::pair<Key, Tensor>;
@@ -89,8 +85,7 @@ int castable_inputs(const OpCall& call) {
 
 }  // namespace
 
-class Autocast::Region final : public Interceptor, public std::enable_shared_from_this<Region> {
- public:
+struct Region final : Interceptor, std::enable_shared_from_this<Region> {
   Region(const AutocastOptions& o, Interceptor* around) : options(o), outer(around ? around->share() : nullptr) {
     if (!options.dtype && options.device) options.dtype = half_of(*options.device);
     if (options.dtype && !is_half(*options.dtype))
@@ -102,7 +97,54 @@ class Autocast::Region final : public Interceptor, public std::enable_shared_fro
   }
 
   std::shared_ptr<Interceptor> share() override { return shared_from_this(); }
-  Outputs call(const OpCall& call) override;
+
+  Outputs call(const OpCall& call) override {
+    Device on = options.device.value_or(Device::cpu());
+    for (int i = 0; i < call.inputs.size(); ++i) {
+      if (!call[i].defined()) continue;
+      on = call[i].device();
+      if (covers(on)) break;
+      return outer ? outer->call(call) : next_below_amp(call);
+    }
+    if (!options.enabled) return next_below_amp(call);
+    const CastPolicy& policy = options.table[call.op];
+    if (const Fusion* fusion = fusion_of(call); fusion && !options.table.runs_whole(*fusion))
+      return run_parts(*fusion, call, [this](const OpCall& part) { return this->call(part); });
+    if (call.op == OpId::custom) {
+      const Function& function = *call.get<CustomAttrs>().function;
+      const std::optional<DType> dtype = function.amp_dtype();
+      return dtype ? call_in(*dtype, fmt::format("{} asks for {}", function.name(), to_string(*dtype)), call)
+                   : next_below_amp(call);
+    }
+    OperandDTypes operands;
+    for (int i = 0; i < castable_inputs(call); ++i)
+      if (call[i].defined()) operands.add(call[i].dtype());
+    if (!operands.any) return next_below_amp(call);
+    DType dtype = policy.dtype;
+    switch (policy.kind) {
+      case PolicyKind::pass: return next_below_amp(call);
+      case PolicyKind::rewrite: return run_rewritten(policy, call);
+      case PolicyKind::banned: throw_error(describe(call) + ": " + policy.text);
+      case PolicyKind::lower:
+        if (operands.f64)
+          throwf(
+              "{}: under autocast to {} an f64 tensor keeps its dtype and cannot meet the others; cast it with "
+              "to(DType::f32), or all to f64",
+              describe(call), to_string(dtype_on(on)));
+        dtype = dtype_on(on);
+        break;
+      case PolicyKind::promote:
+        if (reads_mixed(call)) return next_below_amp(call);
+        dtype = operands.widest;
+        break;
+      case PolicyKind::fp32:
+        if (const auto widened = capability(call.op, on).widened)
+          if (const auto attrs = widened(call)) return next_below_amp({call.op, call.inputs, &*attrs, call.where});
+        break;
+      default: break;  // cast: the entry's own
+    }
+    return call_in(dtype, fmt::format("{} is {}", to_string(call.op), to_string(policy)), call);
+  }
   bool covers(Device device) const { return !options.device || options.device->type == device.type; }
   DType dtype_on(Device device) const { return options.dtype.value_or(half_of(device)); }
 
@@ -111,75 +153,24 @@ class Autocast::Region final : public Interceptor, public std::enable_shared_fro
   std::shared_ptr<CastCache> cache;
   bool outermost;
 
- private:
-  Outputs call_in(DType dtype, const std::string& cause, const OpCall& call) const;
+  Outputs call_in(DType dtype, const std::string& cause, const OpCall& call) const {
+    const auto n = static_cast<std::size_t>(call.inputs.size());
+    std::vector<const Tensor*> refs(call.inputs.data(), call.inputs.data() + n);
+    std::vector<Tensor> casts;
+    casts.reserve(n);  // refs point into it
+    for (int i = 0; i < castable_inputs(call); ++i) {
+      const Tensor& t = call[i];
+      if (!t.defined() || t.dtype() == dtype || !castable(t.dtype())) continue;
+      const CauseScope scope(intern("amp: " + cause));  // a tracer shows it with the cast
+      const bool weight = options.cache && t.requires_grad() && t.is_leaf();
+      casts.push_back(weight ? cast_leaf(*cache, t, dtype, call.where) : gradual::cast(t, dtype, call.where));
+      refs[static_cast<std::size_t>(i)] = &casts.back();
+    }
+    OpCall below = call;
+    below.inputs = TensorRefs(refs.data(), call.inputs.size());
+    return next_below_amp(below);
+  }
 };
-
-Outputs Autocast::Region::call(const OpCall& call) {
-  Device on = options.device.value_or(Device::cpu());
-  for (int i = 0; i < call.inputs.size(); ++i) {
-    if (!call[i].defined()) continue;
-    on = call[i].device();
-    if (covers(on)) break;
-    return outer ? outer->call(call) : next_below_amp(call);
-  }
-  if (!options.enabled) return next_below_amp(call);
-  const CastPolicy& policy = options.table[call.op];
-  if (const Fusion* fusion = fusion_of(call); fusion && !options.table.runs_whole(*fusion))
-    return run_parts(*fusion, call, [this](const OpCall& part) { return this->call(part); });
-  if (call.op == OpId::custom) {
-    const Function& function = *call.get<CustomAttrs>().function;
-    const std::optional<DType> dtype = function.amp_dtype();
-    return dtype ? call_in(*dtype, fmt::format("{} asks for {}", function.name(), to_string(*dtype)), call)
-                 : next_below_amp(call);
-  }
-  OperandDTypes operands;
-  for (int i = 0; i < castable_inputs(call); ++i)
-    if (call[i].defined()) operands.add(call[i].dtype());
-  if (!operands.any) return next_below_amp(call);
-  DType dtype = policy.dtype;
-  switch (policy.kind) {
-    case PolicyKind::pass: return next_below_amp(call);
-    case PolicyKind::rewrite: return run_rewritten(policy, call);
-    case PolicyKind::banned: throw_error(describe(call) + ": " + policy.text);
-    case PolicyKind::lower:
-      if (operands.f64)
-        throwf(
-            "{}: under autocast to {} an f64 tensor keeps its dtype and cannot meet the others; cast it with "
-            "to(DType::f32), or all to f64",
-            describe(call), to_string(dtype_on(on)));
-      dtype = dtype_on(on);
-      break;
-    case PolicyKind::promote:
-      if (reads_mixed(call)) return next_below_amp(call);
-      dtype = operands.widest;
-      break;
-    case PolicyKind::fp32:
-      if (const auto widened = capability(call.op, on).widened)
-        if (const auto attrs = widened(call)) return next_below_amp({call.op, call.inputs, &*attrs, call.where});
-      break;
-    default: break;  // cast: the entry's own
-  }
-  return call_in(dtype, fmt::format("{} is {}", to_string(call.op), to_string(policy)), call);
-}
-
-Outputs Autocast::Region::call_in(DType dtype, const std::string& cause, const OpCall& call) const {
-  const auto n = static_cast<std::size_t>(call.inputs.size());
-  std::vector<const Tensor*> refs(call.inputs.data(), call.inputs.data() + n);
-  std::vector<Tensor> casts;
-  casts.reserve(n);  // refs point into it
-  for (int i = 0; i < castable_inputs(call); ++i) {
-    const Tensor& t = call[i];
-    if (!t.defined() || t.dtype() == dtype || !castable(t.dtype())) continue;
-    const CauseScope scope(intern("amp: " + cause));  // a tracer shows it with the cast
-    const bool weight = options.cache && t.requires_grad() && t.is_leaf();
-    casts.push_back(weight ? cast_leaf(*cache, t, dtype, call.where) : gradual::cast(t, dtype, call.where));
-    refs[static_cast<std::size_t>(i)] = &casts.back();
-  }
-  OpCall below = call;
-  below.inputs = TensorRefs(refs.data(), call.inputs.size());
-  return next_below_amp(below);
-}
 
 Autocast::Autocast(const AutocastOptions& options)
     : region_(std::make_shared<Region>(options, chain().amp)),
@@ -193,13 +184,13 @@ Autocast::~Autocast() {
 }
 
 const AutocastOptions* current_autocast() {
-  const auto* region = dynamic_cast<const Autocast::Region*>(chain().amp);
+  const auto* region = dynamic_cast<const Region*>(chain().amp);
   return region ? &region->options : nullptr;
 }
 
 std::optional<DType> autocast_dtype(Device device) {
-  const auto* region = dynamic_cast<const Autocast::Region*>(chain().amp);
-  while (region && !region->covers(device)) region = dynamic_cast<const Autocast::Region*>(region->outer.get());
+  const auto* region = dynamic_cast<const Region*>(chain().amp);
+  while (region && !region->covers(device)) region = dynamic_cast<const Region*>(region->outer.get());
   return region && region->options.enabled ? std::optional(region->dtype_on(device)) : std::nullopt;
 }
 

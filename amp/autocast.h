@@ -33,10 +33,7 @@ class Autocast : Pinned {
   ~Autocast();
 
  private:
-  class Region;
-  friend const AutocastOptions* current_autocast();
-  friend std::optional<DType> autocast_dtype(Device device);
-  std::shared_ptr<Region> region_;
+  std::shared_ptr<struct Region> region_;
   int exceptions_;  // in flight when the region began
   StageScope stage_;
 };

@@ -32,12 +32,10 @@ namespace gradual::amp {
 class PrecisionObserver : Pinned {
  public:
   PrecisionObserver(CastStatsTable& table, const Recipe& recipe);
-  ~PrecisionObserver();
 
  private:
-  class Watch;
   std::optional<CastStatsScope> quantisers_;
-  std::unique_ptr<Watch> watch_;
+  std::shared_ptr<void> watch_;  // observes while it lives; null if the quantisers count
 };
 
 // True if a recipe's numbers are counted as if they were cast.

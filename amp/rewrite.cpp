@@ -1,6 +1,5 @@
 #include "rewrite.h"
 
-#include <optional>
 #include <utility>
 
 #include "../autograd/function.h"
@@ -47,8 +46,23 @@ std::uint64_t mixed(std::uint64_t z) {
   return z ^ z >> 31;
 }
 
-class Rewritten final : public Function {
- public:
+// An interceptor above a running rule: rewrites its contractions too.
+struct Contractions final : Interceptor {
+  explicit Contractions(const CastPolicy& policy) : policy_(policy) {}
+  Outputs call(const OpCall& call) override {
+    const OpKind kind = op_info(call.op).kind;
+    if (kind == OpKind::Contraction) return run_rewritten(policy_, call);
+    Outputs out = next_below_amp(call);
+    // A copy keeps the role of its source.
+    if (kind == OpKind::Movement && call.inputs.size() == 1)
+      if (const Known* from = current_backward->find(call[0])) current_backward->know(out[0], from->role, from->scale);
+    return out;
+  }
+
+  const CastPolicy& policy_;
+};
+
+struct Rewritten final : Function {
   Rewritten(const CastPolicy& policy, const OpCall& call) : policy_(policy), node_(make_node(call)) {
     const Backward* outer = current_backward;
     context_.gradient = outer != nullptr;
@@ -66,21 +80,78 @@ class Rewritten final : public Function {
     codes_.resize(roles_.size());
   }
 
-  std::vector<Tensor> forward(const std::vector<Tensor>& inputs) override;
-  std::vector<Tensor> backward(const std::vector<Tensor>& grads) override;
+  std::vector<Tensor> forward(const std::vector<Tensor>& inputs) override {
+    const std::vector<const Tensor*> refs = pointers_to(inputs);
+    const OpCall call{node_->op, TensorRefs(refs.data(), node_->input_count), &node_->attrs, node_->where};
+    OutSpec spec[kMaxOutputs];
+    columns().infer[static_cast<int>(call.op)](call, spec);  // its checks, and the expected shape
+    Outputs out;
+    {
+      const Scoped scope(running, this);
+      const Scoped<Backward*> within(outer_, current_backward);
+      const Scoped<Backward*> outside(current_backward, nullptr);
+      out = (*policy_.function)(call);
+    }
+    if (!out[0].defined() || !out[0].is_floating() || out[0].sizes() != spec[0].sizes)
+      throwf("{}: must give a floating tensor of shape {}, gave {}", name(), to_string(spec[0].sizes),
+             describe(out[0]));
+    save(call);
+    return {out[0]};
+  }
+
+  // The op's own rule, under an interceptor that rewrites its contractions.
+  std::vector<Tensor> backward(const std::vector<Tensor>& grads) override {
+    const std::vector<Tensor>& kept = saved();
+    Backward here{.known = {}, .data = context_.data, .key = context_.backward_key, .depth = depth_};
+    if (grads[0].defined()) here.know(grads[0], Role::error, {});
+    for (std::size_t i = 0; i < kept.size(); ++i) {
+      Tensor operand = kept[i];
+      std::optional<Tensor> scale = scales_[i];
+      if (codes_[i]) {
+        if (grad_enabled())
+          throwf("{}: operands saved as codes have no second derivative; quantise with save_codes off", name());
+        QuantizedTensor codes = *codes_[i];
+        codes.codes = kept[i];
+        operand = codes.decode();
+        scale = codes.scales.defined() ? as_strided(codes.scales, {}, {}, codes.scales.offset()) : Tensor();
+      }
+      node_->save_input(static_cast<int>(i), operand);
+      if (operand.defined()) here.know(operand, roles_[i], scale);
+    }
+    Contractions rewriting(policy_);
+    const UnfusedScope parts;  // each product of the gradient is a call of its own
+    const StageScope amp(chain().amp, &rewriting);
+    const Scoped scope(current_backward, &here);
+    std::vector<Tensor> results(kept.size());
+    std::vector<Tensor> dy = grads;
+    rules()[static_cast<int>(node_->op)].backward(RuleContext(*node_, dy.data(), results.data(), grad_enabled()));
+    node_->release_saved();
+    for (int i = 0; i < node_->input_count; ++i)
+      if (Tensor& g = results[static_cast<std::size_t>(i)]; g.defined())
+        g = cast(sum_to(g, node_->input(i).sizes), node_->input(i).dtype);
+    return results;
+  }
   std::string name() const override {
     return fmt::format("{} rewritten by {}", gradual::to_string(node_->op), policy_.text);
   }
 
-  Role role(int input) const { return roles_.at(static_cast<std::size_t>(input)); }
-  const std::optional<Tensor>& scale(int input) const { return scales_.at(static_cast<std::size_t>(input)); }
-  RewriteContext& context() { return context_; }
-  Backward* outer() const { return outer_; }
-  void save_codes(int input, QuantizedTensor codes) { codes_.at(static_cast<std::size_t>(input)) = std::move(codes); }
-  static thread_local Rewritten* running;
+  static inline thread_local Rewritten* running = nullptr;
 
- private:
-  void save(const OpCall& call);
+  // The tensors that the op's rule reads; codes replace operands that were saved as codes.
+  void save(const OpCall& call) {
+    std::uint32_t needs = 0;
+    for (int i = 0; i < node_->input_count; ++i)
+      if (needs_input_grad(i)) needs |= input_bit(i);
+    const int saves = saves_of(rules()[static_cast<int>(call.op)], needs);
+    std::vector<Tensor> kept(codes_.size());
+    for (std::size_t i = 0; i < kept.size(); ++i) {
+      const bool read = i < 8 && (saves & in(static_cast<int>(i)));
+      if (!read) codes_[i].reset();
+      else if (codes_[i]) kept[i] = std::exchange(codes_[i]->codes, Tensor());
+      else kept[i] = call[static_cast<int>(i)];
+    }
+    save_for_backward(std::move(kept));
+  }
 
   CastPolicy policy_;
   Ref<Node> node_;  // the exact op's node, which its rule runs on
@@ -91,93 +162,6 @@ class Rewritten final : public Function {
   std::vector<std::optional<Tensor>> scales_;
   std::vector<std::optional<QuantizedTensor>> codes_;
 };
-
-thread_local Rewritten* Rewritten::running = nullptr;
-
-// An interceptor above a running rule: rewrites its contractions too.
-class Contractions final : public Interceptor {
- public:
-  explicit Contractions(const CastPolicy& policy) : policy_(policy) {}
-  Outputs call(const OpCall& call) override {
-    const OpKind kind = op_info(call.op).kind;
-    if (kind == OpKind::Contraction) return run_rewritten(policy_, call);
-    Outputs out = next_below_amp(call);
-    // A copy keeps the role of its source.
-    if (kind == OpKind::Movement && call.inputs.size() == 1)
-      if (const Known* from = current_backward->find(call[0])) current_backward->know(out[0], from->role, from->scale);
-    return out;
-  }
-
- private:
-  const CastPolicy& policy_;
-};
-
-std::vector<Tensor> Rewritten::forward(const std::vector<Tensor>& inputs) {
-  const std::vector<const Tensor*> refs = pointers_to(inputs);
-  const OpCall call{node_->op, TensorRefs(refs.data(), node_->input_count), &node_->attrs, node_->where};
-  OutSpec spec[kMaxOutputs];
-  columns().infer[static_cast<int>(call.op)](call, spec);  // its checks, and the expected shape
-  Outputs out;
-  {
-    const Scoped scope(running, this);
-    const Scoped<Backward*> within(outer_, current_backward);
-    const Scoped<Backward*> outside(current_backward, nullptr);
-    out = (*policy_.function)(call);
-  }
-  if (!out[0].defined() || !out[0].is_floating() || out[0].sizes() != spec[0].sizes)
-    throwf("{}: must give a floating tensor of shape {}, gave {}", name(), to_string(spec[0].sizes), describe(out[0]));
-  save(call);
-  return {out[0]};
-}
-
-// The tensors that the op's rule reads; codes replace operands that were saved as codes.
-void Rewritten::save(const OpCall& call) {
-  std::uint32_t needs = 0;
-  for (int i = 0; i < node_->input_count; ++i)
-    if (needs_input_grad(i)) needs |= input_bit(i);
-  const int saves = saves_of(rules()[static_cast<int>(call.op)], needs);
-  std::vector<Tensor> kept(codes_.size());
-  for (std::size_t i = 0; i < kept.size(); ++i) {
-    const bool read = i < 8 && (saves & in(static_cast<int>(i)));
-    if (!read) codes_[i].reset();
-    else if (codes_[i]) kept[i] = std::exchange(codes_[i]->codes, Tensor());
-    else kept[i] = call[static_cast<int>(i)];
-  }
-  save_for_backward(std::move(kept));
-}
-
-// The op's own rule, under an interceptor that rewrites its contractions.
-std::vector<Tensor> Rewritten::backward(const std::vector<Tensor>& grads) {
-  const std::vector<Tensor>& kept = saved();
-  Backward here{.known = {}, .data = context_.data, .key = context_.backward_key, .depth = depth_};
-  if (grads[0].defined()) here.know(grads[0], Role::error, {});
-  for (std::size_t i = 0; i < kept.size(); ++i) {
-    Tensor operand = kept[i];
-    std::optional<Tensor> scale = scales_[i];
-    if (codes_[i]) {
-      if (grad_enabled())
-        throwf("{}: operands saved as codes have no second derivative; quantise with save_codes off", name());
-      QuantizedTensor codes = *codes_[i];
-      codes.codes = kept[i];
-      operand = codes.decode();
-      scale = codes.scales.defined() ? as_strided(codes.scales, {}, {}, codes.scales.offset()) : Tensor();
-    }
-    node_->save_input(static_cast<int>(i), operand);
-    if (operand.defined()) here.know(operand, roles_[i], scale);
-  }
-  Contractions rewriting(policy_);
-  const UnfusedScope parts;  // each product of the gradient is a call of its own
-  const StageScope amp(chain().amp, &rewriting);
-  const Scoped scope(current_backward, &here);
-  std::vector<Tensor> results(kept.size());
-  std::vector<Tensor> dy = grads;
-  rules()[static_cast<int>(node_->op)].backward(RuleContext(*node_, dy.data(), results.data(), grad_enabled()));
-  node_->release_saved();
-  for (int i = 0; i < node_->input_count; ++i)
-    if (Tensor& g = results[static_cast<std::size_t>(i)]; g.defined())
-      g = cast(sum_to(g, node_->input(i).sizes), node_->input(i).dtype);
-  return results;
-}
 
 Rewritten& running(const char* who) {
   if (!Rewritten::running) throw_error(std::string(who) + ": no rewrite is running");
@@ -192,17 +176,21 @@ bool is_parameter(const Tensor& t) {
   return t.unsafe_impl()->storage->category == Category::parameters || (t.is_leaf() && t.requires_grad());
 }
 
-Role operand_role(int input) { return running("operand_role").role(input); }
-RewriteContext& rewrite_context() { return running("rewrite_context").context(); }
+Role operand_role(int input) { return running("operand_role").roles_.at(static_cast<std::size_t>(input)); }
+RewriteContext& rewrite_context() { return running("rewrite_context").context_; }
 RandomKey rewrite_key() {
-  Backward* const outer = running("rewrite_key").outer();
+  Backward* const outer = running("rewrite_key").outer_;
   if (!outer || !outer->key) return default_generator().next();
   // The stream does not change: a recorded step advances it (cuda/runtime/random.h).
   const std::uint64_t draw = (std::uint64_t{outer->depth} << 32) + ++outer->drawn;
   return {outer->key->seed ^ mixed(draw * 0x9e3779b97f4a7c15), outer->key->stream};
 }
-void save_as_codes(int input, QuantizedTensor codes) { running("save_as_codes").save_codes(input, std::move(codes)); }
-const std::optional<Tensor>& saved_scale(int input) { return running("saved_scale").scale(input); }
+void save_as_codes(int input, QuantizedTensor codes) {
+  running("save_as_codes").codes_.at(static_cast<std::size_t>(input)) = std::move(codes);
+}
+const std::optional<Tensor>& saved_scale(int input) {
+  return running("saved_scale").scales_.at(static_cast<std::size_t>(input));
+}
 
 Outputs run_rewritten(const CastPolicy& policy, const OpCall& call) {
   std::vector<Tensor> inputs;

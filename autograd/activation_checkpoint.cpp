@@ -7,7 +7,6 @@
 
 #include "../core/formats/accumulator.h"
 #include "../core/ops/compute_mode.h"
-#include "../core/ops/ops.h"
 #include "../core/support/scoped.h"
 #include "../core/support/throwf.h"
 #include "engine.h"
@@ -20,8 +19,7 @@ thread_local bool running = false, inside = false;
 
 // Input 0 is a dummy tensor that requires grad. It makes the call recorded even if no real input requires grad (token
 // indices), so that parameters captured by fn get gradients.
-class Checkpoint final : public Function {
- public:
+struct Checkpoint final : Function {
   explicit Checkpoint(SegmentFn fn) : fn_(std::move(fn)) {}
   std::string name() const override { return "checkpoint"; }
 
@@ -53,7 +51,6 @@ class Checkpoint final : public Function {
     return std::vector<Tensor>(inputs.size());
   }
 
- private:
   std::vector<Tensor> recompute(const std::vector<Tensor>& inputs) {
     const DrawScope draws(draws_, DrawScope::Mode::replay);
     // recompute in forward's modes, not backward's

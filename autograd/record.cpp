@@ -46,8 +46,33 @@ bool runs_unrecorded(const OpCall& call, const Rule& rule) {
   return true;
 }
 
-class Autograd final : public Interceptor {
- public:
+// Separate from Autograd::call(), so that its result is constructed in place.
+Outputs record(const OpCall& call, const Rule& rule, std::uint32_t needs) {
+  const bool in_place = op_info(call.op).kind == OpKind::InPlace;
+  if (in_place) check_in_place(call, rule);
+  Ref<Node> node = make_node(call);
+  const int saves = saves_of(rule, needs);
+  for (int left = saves & 255; left != 0; left &= left - 1) {
+    const int i = std::countr_zero(static_cast<unsigned>(left));
+    if (i >= call.inputs.size() || !call[i].defined()) continue;
+    if (in_place && call[i].shares_storage(call[0])) node->save_input(i, copy_before_write(call[i], call));
+    else node->save_input(i, call[i]);
+  }
+  if (call.op == OpId::custom) node->function = call.get<CustomAttrs>().function->shared_from_this();
+  if (keep_recorded_sequence.load(std::memory_order_relaxed) && chain().observe) recorded_sequence = node->sequence;
+  Outputs out = next_below_autograd(call);
+  node->output_sizes = out[0].sizes(), node->output_dtype = out[0].dtype();
+  const auto place = [&](int i, Ref<Node> of) {
+    if (saves & gradual::out(i)) of->save_output(i, out[i]);
+    if ((rule.differentiable >> i & 1) && out[i].defined() && out[i].is_floating())
+      set_history(out[i], std::move(of), static_cast<std::uint32_t>(i));
+  };
+  for (int i = op_info(call.op).outputs - 1; i > 0; --i) place(i, node);
+  place(0, std::move(node));
+  return out;
+}
+
+struct Autograd final : Interceptor {
   Outputs call(const OpCall& call) override {
     std::uint32_t needs = 0;
     for (int i = 0; i < call.inputs.size(); ++i)
@@ -55,33 +80,6 @@ class Autograd final : public Interceptor {
     const Rule& rule = rules()[static_cast<int>(call.op)];
     if (!needs || (!rule.backward && runs_unrecorded(call, rule))) return next_below_autograd(call);
     return record(call, rule, needs);
-  }
-
- private:
-  // Separate from call(), so that its result is constructed in place.
-  static Outputs record(const OpCall& call, const Rule& rule, std::uint32_t needs) {
-    const bool in_place = op_info(call.op).kind == OpKind::InPlace;
-    if (in_place) check_in_place(call, rule);
-    Ref<Node> node = make_node(call);
-    const int saves = saves_of(rule, needs);
-    for (int left = saves & 255; left != 0; left &= left - 1) {
-      const int i = std::countr_zero(static_cast<unsigned>(left));
-      if (i >= call.inputs.size() || !call[i].defined()) continue;
-      if (in_place && call[i].shares_storage(call[0])) node->save_input(i, copy_before_write(call[i], call));
-      else node->save_input(i, call[i]);
-    }
-    if (call.op == OpId::custom) node->function = call.get<CustomAttrs>().function->shared_from_this();
-    if (keep_recorded_sequence.load(std::memory_order_relaxed) && chain().observe) recorded_sequence = node->sequence;
-    Outputs out = next_below_autograd(call);
-    node->output_sizes = out[0].sizes(), node->output_dtype = out[0].dtype();
-    const auto place = [&](int i, Ref<Node> of) {
-      if (saves & gradual::out(i)) of->save_output(i, out[i]);
-      if ((rule.differentiable >> i & 1) && out[i].defined() && out[i].is_floating())
-        set_history(out[i], std::move(of), static_cast<std::uint32_t>(i));
-    };
-    for (int i = op_info(call.op).outputs - 1; i > 0; --i) place(i, node);
-    place(0, std::move(node));
-    return out;
   }
 };
 

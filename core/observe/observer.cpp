@@ -4,7 +4,6 @@
 #include <chrono>
 #include <optional>
 #include <utility>
-#include <vector>
 
 #include "../formats/cast_counts.h"
 
@@ -30,8 +29,12 @@ Installed& installed() {
   return all;
 }
 
-class Observe final : public Interceptor {
- public:
+template <class F> void tell(const std::vector<Observer*>& observers, const F& f) {
+  const StageScope mask(chain().observe, nullptr);
+  for (Observer* o : observers) f(*o);
+}
+
+struct Observe final : Interceptor {
   Outputs call(const OpCall& call) override {
     Installed& all = installed();
     const std::vector<Observer*> observers = all.observers;  // an observer may be removed during the call
@@ -61,12 +64,6 @@ class Observe final : public Interceptor {
     tell(observers, [&](Observer& o) { o.after(call, out, record); });
     all.inside = outer + seconds_since(began);
     return out;
-  }
-
- private:
-  template <class F> static void tell(const std::vector<Observer*>& observers, const F& f) {
-    const StageScope mask(chain().observe, nullptr);
-    for (Observer* o : observers) f(*o);
   }
 };
 

@@ -47,8 +47,7 @@ template <class Done> bool spin(microseconds time, const Done& done) {
   return false;
 }
 
-class Pool : Pinned {
- public:
+struct Pool : Pinned {
   // Returns false and does nothing if the caller must run the loop alone.
   bool run(std::int64_t chunks, int threads, ChunkCall chunk) {
     const std::unique_lock lock(caller_, std::try_to_lock);
@@ -70,7 +69,6 @@ class Pool : Pinned {
     return true;
   }
 
- private:
   // Bits of state_: the number of workers that may still join, whether the caller waits, the number of active workers.
   static constexpr std::uint32_t kSeat = 1 << 16, kWaited = 1 << 15, kWorking = kWaited - 1;
 
