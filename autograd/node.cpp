@@ -77,7 +77,6 @@ void Node::release(Tensor& saved) {
   saved.unsafe_impl()->storage->remove_saved();
   saved = Tensor(), released = true;
 }
-void Node::release_output(int i) { release(saved_outputs[i]); }
 void Node::release_saved() {
   each_saved([&](Tensor& t) { release(t); });
   if (function) function->release();

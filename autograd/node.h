@@ -50,7 +50,7 @@ struct Node : Pooled<Node>, Pinned {
   void save_output(int i, const Tensor& t);  // stored detached
   // Called after backward, unless the graph is retained. Includes what a user's function saved, as in saved_tensors().
   void release_saved();
-  void release_output(int i);  // a saved one
+  void release(Tensor& saved);  // one of the saved inputs or outputs
   std::vector<Tensor> saved_tensors() const;
 
   std::atomic<std::uint32_t> refs{1};
@@ -74,7 +74,6 @@ struct Node : Pooled<Node>, Pinned {
  private:
   std::size_t input_bytes() const { return sizeof(Input) * static_cast<std::size_t>(input_count); }
   template <class F> void each_saved(F f) const;
-  void release(Tensor& saved);
   Node* next_waiting_ = nullptr;  // during destruction: the next node to destroy
   Input* inputs_;
   alignas(Input) std::byte inline_inputs_[2 * sizeof(Input)];

@@ -9,10 +9,9 @@
 #include "function.h"
 
 namespace gradual {
-namespace {
 
 // exact: Phi(x) + x phi(x). tanh form (Hendrycks and Gimpel 2016): derivative of 0.5 x (1 + tanh u).
-Tensor gelu_slope(const Tensor& x, bool tanh_form) {
+static Tensor gelu_slope(const Tensor& x, bool tanh_form) {
   if (!tanh_form) {
     const Tensor cdf = erf(x * (1 / std::numbers::sqrt2)) * 0.5 + 0.5;
     return cdf + x * (exp(square(x) * -0.5) * (std::numbers::inv_sqrtpi / std::numbers::sqrt2));
@@ -23,24 +22,22 @@ Tensor gelu_slope(const Tensor& x, bool tanh_form) {
   return (t + 1) * 0.5 + x * (1 - square(t)) * du * 0.5;
 }
 
-}  // namespace
-
-void RuleContext::check(const Tensor& t, std::uint32_t version) const {
+static void check(const Node& node, const Tensor& t, std::uint32_t version) {
   if (!t.defined())
-    throwf("backward of {}: {}", describe(node_),
-           node_.released ? "its saved tensors are freed; pass retain_graph to the first backward"
-                          : "internal: the rule asks for a tensor it did not save");
-  if (t.version() != version) fail_changed("backward of " + describe(node_), t, version);
+    throwf("backward of {}: {}", describe(node),
+           node.released ? "its saved tensors are freed; pass retain_graph to the first backward"
+                         : "internal: the rule asks for a tensor it did not save");
+  if (t.version() != version) fail_changed("backward of " + describe(node), t, version);
 }
 
 Tensor RuleContext::input(int i) const {
   const Node::Input& slot = node_.input(i);
-  check(slot.saved, slot.version);
+  check(node_, slot.saved, slot.version);
   return slot.saved;
 }
 
 Tensor RuleContext::output(int i) const {
-  check(node_.saved_outputs[i], node_.output_versions[i]);
+  check(node_, node_.saved_outputs[i], node_.output_versions[i]);
   if (!create_graph_ || !node_.saved_outputs[i].is_floating()) return node_.saved_outputs[i];
   Tensor t = detached(node_.saved_outputs[i]);
   set_history(t, Ref<Node>::share(&node_), static_cast<std::uint32_t>(i));
@@ -49,7 +46,7 @@ Tensor RuleContext::output(int i) const {
 
 Tensor RuleContext::take_output(int i) const {
   Tensor t = output(i);
-  if (frees_) node_.release_output(i);
+  if (frees_) node_.release(node_.saved_outputs[i]);
   return t;
 }
 

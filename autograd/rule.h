@@ -40,8 +40,6 @@ class RuleContext {
   bool put_slice(const SliceAttrs& attrs, const Tensor& g) const;
 
  private:
-  void check(const Tensor& t, std::uint32_t version) const;
-
   Node& node_;
   Tensor* grads_;
   Tensor* results_;

@@ -109,9 +109,6 @@ std::string Tape::to_dot() const {
   return text + "}\n";
 }
 
-Tape::Stepper::Stepper(const Tensor& result, const Tensor& gradient, autograd::GradOptions options)
-    : engine_({&result, 1}, {&gradient, 1}, options) {}
-
 const Tape::Stepper::Step& Tape::Stepper::next() {
   if (done()) throw_error("Tape::Stepper: the backward is done; ask done() first");
   engine_.step(&step_);

@@ -28,26 +28,26 @@ class Tape {
   // Graphviz: values as boxes, ops as ellipses, as micrograd draws them. `dot -Tsvg`.
   std::string to_dot() const;
 
-  class Stepper;
+  // Backward step by step: each next() runs one node, the newest first, and returns the gradients received and passed
+  // on.
+  //   for (Tape::Stepper s(loss); !s.done();) std::puts(to_string(s.next()).c_str());
+  // Gradients are accumulated into the leaves as in backward(). It may be destroyed before it is done.
+  class Stepper {
+   public:
+    using Step = autograd::Engine::Step;
+    explicit Stepper(const Tensor& result, const Tensor& gradient = {}, autograd::GradOptions options = {})
+        : engine_({&result, 1}, {&gradient, 1}, options) {}
+    bool done() const { return engine_.done(); }
+    const Step& next();  // valid until the following next(); Error when done
+
+   private:
+    autograd::Engine engine_;
+    Step step_;
+  };
 
  private:
   std::vector<Ref<Node>> nodes_;
   std::vector<std::pair<const Node*, std::string>> names_;
-};
-
-// Backward step by step: each next() runs one node, the newest first, and returns the gradients received and passed on.
-//   for (Tape::Stepper s(loss); !s.done();) std::puts(to_string(s.next()).c_str());
-// Gradients are accumulated into the leaves as in backward(). It may be destroyed before it is done.
-class Tape::Stepper {
- public:
-  using Step = autograd::Engine::Step;
-  explicit Stepper(const Tensor& result, const Tensor& gradient = {}, autograd::GradOptions options = {});
-  bool done() const { return engine_.done(); }
-  const Step& next();  // valid until the following next(); Error when done
-
- private:
-  autograd::Engine engine_;
-  Step step_;
 };
 
 // "mul at net.cpp:12: grad [2, 3] f32 -> [2, 3] f32, [3] f32", then the gradients themselves if they are small.

@@ -5,17 +5,13 @@
 #include "../autograd/activation_checkpoint.h"
 #include "../autograd/grad_mode.h"
 #include "../core/ops/dispatch.h"
-#include "../core/ops/ops.h"
 #include "../core/support/throwf.h"
 
 namespace gradual::nn {
-namespace {
 
-Tensor full_or_none(bool wanted, const Shape& sizes, double value, DType dtype = DType::f32) {
+static Tensor full_or_none(bool wanted, const Shape& sizes, double value, DType dtype = DType::f32) {
   return wanted ? full(sizes, value, {.dtype = dtype}) : Tensor();
 }
-
-}  // namespace
 
 BatchNorm::BatchNorm(std::int64_t channels, int min_dims, int max_dims, const BatchNormOptions& o)
     : weight(register_parameter("weight", full_or_none(o.affine, {count("BatchNorm", "channels", channels)}, 1))),

@@ -5,7 +5,6 @@
 #include <cstddef>
 #include <limits>
 
-#include "../core/ops/dispatch.h"
 #include "../core/ops/ops.h"
 #include "../core/support/throwf.h"
 #include "../core/tensor/device_recording.h"
@@ -180,7 +179,7 @@ void GradScaler::update(std::optional<double> new_scale) {
 }
 
 // Calls f(name, member) for each entry of the state dict.
-template <class F> void GradScaler::for_state(GradScalerOptions& options, LossScale& state, const F& f) {
+template <class F> static void for_state(GradScalerOptions& options, LossScale& state, const F& f) {
   f("scale", state.scale);
   f("growth_factor", options.growth_factor);
   f("backoff_factor", options.backoff_factor);

@@ -88,7 +88,6 @@ class GradScaler {
   PerOptimizer& of(const Optimizer& optimizer);
   void check(PerOptimizer& o, Optimizer& optimizer, bool write);
   void need_scale(const char* what) const;
-  template <class F> static void for_state(GradScalerOptions& options, LossScale& state, const F& f);
   void remember();
 
   void upload(void* to, Device device) const;

@@ -1,7 +1,7 @@
 #include "optimizer.h"
 
 #include <algorithm>
-#include <utility>
+#include <set>
 
 #include "../autograd/grad_mode.h"
 #include "../core/ops/dispatch.h"
@@ -48,13 +48,11 @@ Optimizer::Optimizer(Rule rule, std::vector<ParamGroup> groups, const ParamGroup
   check_moments(options);
   if (rule_.moments.size() > kMaxState)
     throwf("optimizer: {} names {} state tensors; allowed are at most {}", rule_.kind, rule_.moments.size(), kMaxState);
-  std::vector<std::string> taken = {"", "steps", "master", "compensation"};  // of a state dict
-  for (const std::string& state : rule_.moments) {
-    if (std::ranges::find(taken, state) != taken.end())
+  std::set<std::string> taken = {"", "steps", "master", "compensation"};  // of a state dict
+  for (const std::string& state : rule_.moments)
+    if (!taken.insert(state).second)
       throwf("optimizer: {} names a state tensor '{}'; names differ, and none is '', steps, master or compensation",
              rule_.kind, state);
-    taken.push_back(state);
-  }
   for (ParamGroup& group : groups) add_param_group(std::move(group));
   if (states_.empty())
     throwf("optimizer: it was given no parameters; a model lists what register_module and register_parameter took");
@@ -64,31 +62,35 @@ Optimizer::Optimizer(Rule rule, std::vector<ParamGroup> groups, const ParamGroup
 
 namespace {
 
-// The range from the first element to one past the last, in elements of the storage.
-std::pair<std::int64_t, std::int64_t> extent(const Tensor& t) {
-  std::int64_t begin = t.offset(), end = t.offset() + 1;
-  for (int d = 0; d < t.dim(); ++d) {
-    const std::int64_t last = (t.sizes()[d] - 1) * t.strides()[d];
-    (last < 0 ? begin : end) += last;
-  }
-  return {begin, end};
+// One past the last element, in elements of the storage; strides are not negative.
+std::int64_t end_of(const Tensor& t) {
+  std::int64_t end = t.offset() + 1;
+  for (int d = 0; d < t.dim(); ++d) end += (t.sizes()[d] - 1) * t.strides()[d];
+  return end;
 }
 
 // True if an update of one would change the other. The elements of two views of one storage may interleave; then their
 // elements are marked in a separate buffer.
 bool overlap(const Tensor& a, const Tensor& b) {
   if (!a.shares_storage(b) || a.numel() == 0 || b.numel() == 0) return false;
-  const auto [begin_a, end_a] = extent(a);
-  const auto [begin_b, end_b] = extent(b);
-  if (end_a <= begin_b || end_b <= begin_a) return false;
-  const std::int64_t begin = std::min(begin_a, begin_b);
-  const Tensor marks = zeros({std::max(end_a, end_b) - begin});
+  if (end_of(a) <= b.offset() || end_of(b) <= a.offset()) return false;
+  const std::int64_t begin = std::min(a.offset(), b.offset());
+  const Tensor marks = zeros({std::max(end_of(a), end_of(b)) - begin});
   const auto distinct = [](Shape sizes, const Shape& strides) {  // an expanded dim has one entry
     for (int d = 0; d < sizes.size(); ++d) sizes[d] = strides[d] == 0 ? 1 : sizes[d];
     return sizes;
   };
   as_strided(marks, distinct(a.sizes(), a.strides()), a.strides(), a.offset() - begin).fill_(1);
   return max(as_strided(marks, b.sizes(), b.strides(), b.offset() - begin)).item() > 0;
+}
+
+bool codes_moments(const UpdateOptions& options, const Tensor& param) {
+  return moment_quantizer(options, param, 0) || moment_quantizer(options, param, 1);
+}
+
+// On a GPU codes keep their address, which a recorded step uses; a skipped step leaves them unchanged.
+bool overwritten(const std::optional<QuantizedTensor>& codes, const Tensor& param) {
+  return codes && param.device().is_cuda() && codes->device() == param.device();
 }
 
 }  // namespace
@@ -146,7 +148,8 @@ std::vector<Optimizer::Live> Optimizer::live_gradients() {
     Tensor g = s.param.grad();
     if (!g.defined()) continue;
     // Alone: parameters whose update needs temporary tensors, so that those of only one parameter exist at a time.
-    const bool alone = !fused_rows() || codes_moments(s) || !s.param.is_contiguous() || !g.is_contiguous();
+    const bool alone =
+        !fused_rows() || codes_moments(options_, s.param) || !s.param.is_contiguous() || !g.is_contiguous();
     out.push_back({&s, std::move(g), alone});
   }
   return out;
@@ -181,28 +184,19 @@ void Optimizer::prepare_state(ParamState& s) {
     const CategoryScope here(coded ? Category::workspace : Category::optimizer);
     if (k < std::size(s.codes) && s.codes[k]) {
       s.moments[k] = s.codes[k]->dequantize();
-      if (!overwrites(s, k)) s.codes[k].reset();
+      if (!overwritten(s.codes[k], s.param)) s.codes[k].reset();
     }
     make(s.moments[k], coded ? DType::f32 : dtype);
   }
 }
 
-bool Optimizer::codes_moments(const ParamState& s) const {
-  return moment_quantizer(options_, s.param, 0) || moment_quantizer(options_, s.param, 1);
-}
-
-// On a GPU codes keep their address, which a recorded step uses; a skipped step leaves them unchanged.
-bool Optimizer::overwrites(const ParamState& s, std::size_t k) {
-  return s.codes[k] && s.param.device().is_cuda() && s.codes[k]->device() == s.param.device();
-}
-
 void Optimizer::encode_moments(ParamState& s, const DeviceStep& there) const {
-  if (!codes_moments(s)) return;
+  if (!codes_moments(options_, s.param)) return;
   for (std::size_t k = 0; k < std::min(moments(s).size(), std::size(s.codes)); ++k) {
     const Quantizer* q = moment_quantizer(options_, s.param, k);
     if (!q) continue;
     QuantizedTensor codes = encode_moment(s.moments[k], *q, {options_.seed, s.steps, there.steps, s.index, k});
-    if (overwrites(s, k)) replace_codes(*s.codes[k], codes, there.found);
+    if (overwritten(s.codes[k], s.param)) replace_codes(*s.codes[k], codes, there.found);
     else s.codes[k] = std::move(codes);
     s.moments[k] = Tensor();
   }

@@ -200,8 +200,6 @@ class Optimizer {
   std::vector<Live> live_gradients();
   void check_param(const Tensor& param, const std::vector<ParamState>& others) const;
   ParamState& state_of(const Tensor& param);
-  bool codes_moments(const ParamState& s) const;
-  static bool overwrites(const ParamState& s, std::size_t k);
   void prepare_state(ParamState& s);
   void encode_moments(ParamState& s, const DeviceStep& there) const;
   void step_run(std::span<const Live> run, const GradientScale& by, bool counts_there, SourceLocation loc);

@@ -17,8 +17,7 @@ bool Optimizer::ParamState::wide_stands(const Tensor& gradient) const {
 }
 
 bool Optimizer::needs_wide(const ParamState& s, const Tensor& gradient) const {
-  const bool low = is_half(gradient.dtype());
-  return low && s.is_low() && options_.update != LowPrecisionUpdate::none;
+  return is_half(gradient.dtype()) && s.is_low() && options_.update != LowPrecisionUpdate::none;
 }
 
 Tensor& Optimizer::wide_gradient(ParamState& s) {

@@ -6,15 +6,12 @@
 #include "optimizer.h"
 
 namespace gradual::optim {
-namespace {
 
-Tensor fp32_copy(const Tensor& param) {
+static Tensor fp32_copy(const Tensor& param) {
   const CategoryScope category(Category::masters);
   const Tensor wide = contiguous(cast(param, DType::f32));
   return wide.shares_storage(param) ? clone(wide) : wide;
 }
-
-}  // namespace
 
 // Copies a group's masters into one new buffer.
 void Optimizer::flatten_masters(std::size_t g) {

@@ -18,9 +18,9 @@ namespace gradual {
 
 namespace fs = std::filesystem;
 
-void AtomicFile::fail_with(const std::string& what) const {
+[[noreturn]] static void fail(const std::string& path, const std::string& what) {
   const char* why = std::strerror(errno);
-  throwf("cannot write \"{}\": {}: {}", path_, what, why);
+  throwf("cannot write \"{}\": {}: {}", path, what, why);
 }
 
 // Removes the temporary files of killed processes from a folder, at this process's first write there. A process that
@@ -62,7 +62,7 @@ AtomicFile::AtomicFile(const std::string& path) : path_(path), target_(path) {
   } while (descriptor_ < 0 ? errno == EEXIST : made.st_nlink == 0);
   if (descriptor_ < 0) {
     temporary_.clear();
-    fail_with("no file can be made in its folder");
+    fail(path_, "no file can be made in its folder");
   }
   if (fs::exists(status)) fs::permissions(temporary_, status.permissions(), ignored);  // the old ones, if allowed
 }
@@ -77,15 +77,15 @@ void AtomicFile::write(const void* bytes, std::size_t count) {
   while (count > 0) {
     const ssize_t n = ::write(descriptor_, p, count);
     if (n < 0 && errno == EINTR) continue;
-    if (n < 0) fail_with("write");
+    if (n < 0) fail(path_, "write");
     p += n;
     count -= static_cast<std::size_t>(n);
   }
 }
 
 void AtomicFile::commit() {
-  if (fsync(descriptor_) != 0) fail_with("fsync");
-  if (rename(temporary_.c_str(), target_.c_str()) != 0) fail_with("rename");  // while the lock is held
+  if (fsync(descriptor_) != 0) fail(path_, "fsync");
+  if (rename(temporary_.c_str(), target_.c_str()) != 0) fail(path_, "rename");  // while the lock is held
   temporary_.clear();
   // The rename must reach the disk too. Not every file system can synchronise a folder; the file is complete in any
   // case.

@@ -25,8 +25,6 @@ class AtomicFile : Pinned {
   void commit();
 
  private:
-  [[noreturn]] void fail_with(const std::string& what) const;
-
   std::string path_;       // as the user wrote it
   std::string target_;     // with symbolic links followed
   std::string folder_;     // that of the target
