@@ -70,10 +70,6 @@ const Operand& mask(const Operand& a) {
   return a;
 }
 
-Tensor loss(OpId op, const Tensor& x, const Tensor& y, Reduction reduction, Loc loc) {
-  return run(op, {&x, &y}, reduction, loc);
-}
-
 }  // namespace
 
 const Tensor& Operand::none() { return kNone; }
@@ -86,6 +82,8 @@ const Tensor& Operand::none() { return kNone; }
   Tensor name(const Operand& a, const Operand& b) { return binary(OpId::name, a, b); }
 #define GRADUAL_REDUCTION_OP(name, ...) \
   Tensor name(const Tensor& x, const Shape& d, bool keepdim, Loc loc) { return reduce(OpId::name, x, d, keepdim, loc); }
+#define GRADUAL_LOSS_OP(name) \
+  Tensor name(const Tensor& x, const Tensor& y, Reduction by, Loc loc) { return run(OpId::name, {&x, &y}, by, loc); }
 #include "../ops.def"
 Tensor amax(const Tensor& x, const Shape& d, bool keepdim, Loc loc) { return max(x, d, keepdim, loc); }
 
@@ -189,12 +187,6 @@ Tensor cross_entropy(const Tensor& logits, const Tensor& classes, CrossEntropyOp
   const Tensor flat = reshape(classes, {-1}, loc);
   const Tensor result = run(OpId::cross_entropy, {&rows, &flat}, CrossEntropyAttrs{o}, loc);
   return o.reduction == Reduction::none ? reshape(result, classes.sizes(), loc) : result;
-}
-Tensor mse_loss(const Tensor& x, const Tensor& y, Reduction r, Loc loc) { return loss(OpId::mse_loss, x, y, r, loc); }
-Tensor l1_loss(const Tensor& x, const Tensor& y, Reduction r, Loc loc) { return loss(OpId::l1_loss, x, y, r, loc); }
-Tensor bce_loss(const Tensor& p, const Tensor& y, Reduction r, Loc loc) { return loss(OpId::bce_loss, p, y, r, loc); }
-Tensor bce_with_logits_loss(const Tensor& x, const Tensor& y, Reduction r, Loc loc) {
-  return loss(OpId::bce_with_logits_loss, x, y, r, loc);
 }
 
 Tensor dropout(const Tensor& x, double p, Generator& g, Loc loc) {

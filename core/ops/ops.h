@@ -48,6 +48,10 @@ class Operand {
 // integers) in fixed blocks; sum and mean obey an AccumulatorScope. mean of integers and bool gives f32.
 #define GRADUAL_REDUCTION_OP(name, ...) \
   Tensor name(const Tensor& x, const Shape& dims = {}, bool keepdim = false, Loc loc = Loc::current());
+// mse_loss, l1_loss, bce_loss and bce_with_logits_loss. Binary cross entropy: x are probabilities (bce_loss) or logits.
+// Error for a probability outside of [0, 1], on a GPU NaN instead, because the host does not wait.
+#define GRADUAL_LOSS_OP(name) \
+  Tensor name(const Tensor& x, const Tensor& y, Reduction by = Reduction::mean, Loc loc = Loc::current());
 #include "../ops.def"
 Tensor amax(const Tensor& x, const Shape& dims = {}, bool keepdim = false, Loc loc = Loc::current());  // max
 
@@ -137,12 +141,6 @@ Tensor log_softmax(const Tensor& x, int dim, Loc loc = Loc::current());
 // Losses. cross_entropy: logits [N, C] (or [N, C, d..]) and classes i64 [N] (or [N, d..]).
 Tensor cross_entropy(const Tensor& logits, const Tensor& classes, CrossEntropyOptions options = {},
                      Loc loc = Loc::current());
-Tensor mse_loss(const Tensor& x, const Tensor& y, Reduction reduction = Reduction::mean, Loc loc = Loc::current());
-Tensor l1_loss(const Tensor& x, const Tensor& y, Reduction reduction = Reduction::mean, Loc loc = Loc::current());
-// Binary cross entropy: x are probabilities (bce_loss) or logits. Error for a probability outside of [0, 1], on a GPU
-// NaN instead, because the host does not wait.
-Tensor bce_loss(const Tensor& x, const Tensor& y, Reduction reduction = Reduction::mean, Loc loc = Loc::current());
-Tensor bce_with_logits_loss(const Tensor& x, const Tensor& y, Reduction = Reduction::mean, Loc loc = Loc::current());
 
 // Random and lookup. dropout draws one stream of the generator; its backward redraws the same numbers.
 Tensor dropout(const Tensor& x, double p, Generator& g = default_generator(), Loc loc = Loc::current());
