@@ -1,6 +1,5 @@
 #include "recipe.h"
 
-#include <algorithm>
 #include <cmath>
 #include <cstdlib>
 
@@ -47,6 +46,16 @@ std::vector<Recipe>& all_recipes() {
 constexpr std::pair<const char*, const char*> kAliases[] = {
     {"O0", "fp32"}, {"O1", "amp-fp16"}, {"O2", "fp16-master"}, {"O3", "fp16-pure"}};
 constexpr std::string_view kStatic = "fp16-static:";
+
+// A built-in or registered recipe by its name or alias, or an emulated one.
+std::optional<Recipe> known_recipe(const std::string& name) {
+  std::string wanted = name;
+  for (const auto& [alias, target] : kAliases)
+    if (name == alias) wanted = target;
+  for (const Recipe& r : all_recipes())
+    if (r.name == wanted) return r;
+  return emulated_recipe(name);
+}
 
 // fp16-master with the static scale after the colon.
 Recipe static_recipe(const std::string& name) {
@@ -147,12 +156,7 @@ PolicyTable policy_table(const Recipe& r) {
 
 Recipe recipe(const std::string& name) {
   if (name.starts_with(kStatic)) return static_recipe(name);
-  std::string wanted = name;
-  for (const auto& [alias, target] : kAliases)
-    if (name == alias) wanted = target;
-  for (const Recipe& r : all_recipes())
-    if (r.name == wanted) return r;
-  if (const auto emulated = emulated_recipe(name)) return *emulated;
+  if (const auto known = known_recipe(name)) return *known;
   const std::string element = name.substr(0, name.find(':'));
   for (const NamedFormat& n : named_formats()) {
     if (n.name != element || !element.starts_with('e') || !n.format.is_signed) continue;
@@ -172,12 +176,7 @@ std::vector<std::string> recipe_names() {
   return names;
 }
 
-bool is_recipe(const std::string& name) {
-  const auto is_alias = [&](const auto& alias) { return name == alias.first; };
-  const auto is_name = [&](const Recipe& other) { return name == other.name; };
-  return name.starts_with(kStatic) || emulated_recipe(name) || std::ranges::any_of(kAliases, is_alias) ||
-         std::ranges::any_of(all_recipes(), is_name);
-}
+bool is_recipe(const std::string& name) { return name.starts_with(kStatic) || known_recipe(name); }
 
 void register_recipe(const Recipe& r) {
   check_valid(r);

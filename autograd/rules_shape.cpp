@@ -54,22 +54,6 @@ Tensor norm_slope(const C& c, const Tensor& x, double p) {
   return sign(x) * where(flat, 0, pow(where(flat, 1, abs(x) / safe), p - 1));
 }
 
-void register_reductions() {
-  set_rule(OpId::sum, {}, [](const C& c) { c.set(0, spread(c, c.grad())); });
-  set_rule(OpId::mean, {}, [](const C& c) { c.set(0, spread(c, c.grad() / reduced_count(c))); });
-  set_rule(OpId::var, {in(0)}, [](const C& c) {  // 2 (x - mean) / (n - correction)
-    const Tensor centred = c.input(0) - mean(c.input(0), reduced_dims(c), true);
-    c.set(0, keep_dims(c, c.grad()) * (centred * (2 / std::max(reduced_count(c) - c.get<ReduceAttrs>().value, 0.0))));
-  });
-  set_rule(OpId::max, {in(0) | out(0)}, extreme);
-  set_rule(OpId::min, {in(0) | out(0)}, extreme);
-  set_rule(OpId::logsumexp, {in(0) | out(0)},
-           [](const C& c) { c.set(0, keep_dims(c, c.grad()) * exp(c.input(0) - keep_dims(c, c.output(0)))); });
-  set_rule(OpId::norm, {in(0) | out(0)}, [](const C& c) {
-    c.set(0, keep_dims(c, c.grad()) * norm_slope(c, c.input(0), c.get<ReduceAttrs>().value));
-  });
-}
-
 void permute_rule(const C& c) {
   const Shape& dims = c.get<Shape>();
   Shape inverse = dims;
@@ -107,7 +91,23 @@ void slice_rule(const C& c) {
   if (!c.put_slice(a, c.grad())) c.set(0, call_row(OpId::slice_backward, a, c.grad())[0]);
 }
 
-void register_movement() {
+}  // namespace
+
+void register_shape_rules() {
+  set_rule(OpId::sum, {}, [](const C& c) { c.set(0, spread(c, c.grad())); });
+  set_rule(OpId::mean, {}, [](const C& c) { c.set(0, spread(c, c.grad() / reduced_count(c))); });
+  set_rule(OpId::var, {in(0)}, [](const C& c) {  // 2 (x - mean) / (n - correction)
+    const Tensor centred = c.input(0) - mean(c.input(0), reduced_dims(c), true);
+    c.set(0, keep_dims(c, c.grad()) * (centred * (2 / std::max(reduced_count(c) - c.get<ReduceAttrs>().value, 0.0))));
+  });
+  set_rule(OpId::max, {in(0) | out(0)}, extreme);
+  set_rule(OpId::min, {in(0) | out(0)}, extreme);
+  set_rule(OpId::logsumexp, {in(0) | out(0)},
+           [](const C& c) { c.set(0, keep_dims(c, c.grad()) * exp(c.input(0) - keep_dims(c, c.output(0)))); });
+  set_rule(OpId::norm, {in(0) | out(0)}, [](const C& c) {
+    c.set(0, keep_dims(c, c.grad()) * norm_slope(c, c.input(0), c.get<ReduceAttrs>().value));
+  });
+
   set_rule(OpId::view, {}, [](const C& c) { c.set(0, reshape(c.grad(), c.sizes(0))); });
   set_rule(OpId::permute, {}, permute_rule);
   set_rule(OpId::expand, {}, [](const C& c) { c.set(0, c.grad()); });
@@ -130,13 +130,6 @@ void register_movement() {
            [](const C& c) { c.set(0, index_select(c.grad(), c.get<IndexAttrs>().dim, c.input(1))); });
   set_rule(OpId::pad, {}, pad_rule);
   set_rule(OpId::tril, {}, [](const C& c) { c.set(0, tril(c.grad(), c.get<std::int64_t>())); });
-}
-
-}  // namespace
-
-void register_shape_rules() {
-  register_reductions();
-  register_movement();
   set_no_rule({OpId::argmax, OpId::argmin, OpId::one_hot}, "an integer result");
 }
 

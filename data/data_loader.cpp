@@ -33,8 +33,7 @@ struct DataLoader::Impl {
   Batch make(std::int64_t number) {
     const std::int64_t of_epoch = number / batches();
     if (options.shuffle && of_epoch != epoch_of_order) {
-      Generator g;
-      g.set_state({.seed = options.seed, .stream = kOrderStream + static_cast<std::uint64_t>(of_epoch)});
+      Generator g({.seed = options.seed, .stream = kOrderStream + static_cast<std::uint64_t>(of_epoch)});
       order = randperm(samples, g).to_vector<std::int64_t>();
       epoch_of_order = of_epoch;
     }
@@ -43,8 +42,8 @@ struct DataLoader::Impl {
     for (std::int64_t i = begin; i < std::min(begin + options.batch, samples); ++i)
       indices.push_back(options.shuffle ? order[static_cast<std::size_t>(i)] : i);
 
-    Generator g;  // 2^20 streams for each batch
-    g.set_state({.seed = options.seed, .stream = kFetchStream + (static_cast<std::uint64_t>(number) << 20)});
+    // 2^20 streams for each batch
+    Generator g({.seed = options.seed, .stream = kFetchStream + (static_cast<std::uint64_t>(number) << 20)});
     const GeneratorScope scope(g);
     Batch batch = fetch(indices);
     for (Tensor* t : {&batch.inputs, &batch.targets})

@@ -18,18 +18,15 @@ Dims tiled(const OpCall& c) {
   const auto at = [](const Tensor& t, int from_end) {
     return t.dim() >= from_end ? t.sizes()[t.dim() - from_end] : std::int64_t{1};
   };
+  const auto groups = [&] { return c.get<ConvAttrs>().groups; };
+  const auto channels = [](std::int64_t in, std::int64_t out) {
+    return Dims{{"input channels of a group", in}, {"output channels of a group", out}};
+  };
   switch (c.op) {
     case OpId::matmul: return {{"m", at(c[0], 2)}, {"n", c[1].dim() > 1 ? at(c[1], 1) : 1}, {"k", at(c[0], 1)}};
     case OpId::conv2d:
-    case OpId::conv2d_backward_input: {
-      const std::int64_t groups = c.get<ConvAttrs>().groups;
-      return {{"input channels of a group", c[1].sizes()[1]}, {"output channels of a group", c[1].sizes()[0] / groups}};
-    }
-    case OpId::conv2d_backward_weight: {
-      const std::int64_t groups = c.get<ConvAttrs>().groups;
-      return {{"input channels of a group", c[1].sizes()[1] / groups},
-              {"output channels of a group", c[0].sizes()[1] / groups}};
-    }
+    case OpId::conv2d_backward_input: return channels(c[1].sizes()[1], c[1].sizes()[0] / groups());
+    case OpId::conv2d_backward_weight: return channels(c[1].sizes()[1] / groups(), c[0].sizes()[1] / groups());
     case OpId::flash_attention: return {{"head size", at(c[0], 1)}, {"value size", at(c[2], 1)}};
     case OpId::flash_attention_backward: return {{"head size", at(c[1], 1)}, {"value size", at(c[3], 1)}};
     case OpId::linear_backward_weight: return {{"m", at(c[0], 1)}, {"n", at(c[1], 1)}, {"k", at(c[0], 2)}};

@@ -24,7 +24,7 @@ RandomKey Generator::next() {
   while (source && source->mode_ == DrawScope::Mode::record) source = source->outer_;
   if (source && source->used_ == source->log_.size())
     throwf("random numbers: a recomputation draws more often than the first computation ({} draws)", source->used_);
-  const RandomKey key = source ? source->log_[source->used_++] : RandomKey{seed_, stream_++};
+  const RandomKey key = source ? source->log_[source->used_++] : RandomKey{state_.seed, state_.stream++};
   for (DrawScope* s = draws; s != source; s = s->outer_) s->log_.push_back(key);
   return key;
 }

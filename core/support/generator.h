@@ -20,18 +20,17 @@ struct RandomKey {
 // A seed and the number of the next stream; its state is these two numbers.
 class Generator {
  public:
-  explicit Generator(std::uint64_t seed = 0) : seed_(seed) {}
-  explicit Generator(RandomKey state) : seed_(state.seed), stream_(state.stream) {}
+  explicit Generator(std::uint64_t seed = 0) : state_{seed} {}
+  explicit Generator(RandomKey state) : state_(state) {}
   RandomKey next();  // a fresh stream
-  void manual_seed(std::uint64_t seed) { seed_ = seed, stream_ = 0; }
-  std::uint64_t seed() const { return seed_; }
-  std::uint64_t stream() const { return stream_; }
-  void set_state(RandomKey state) { seed_ = state.seed, stream_ = state.stream; }
-  RandomKey state() const { return {seed_, stream_}; }
+  void manual_seed(std::uint64_t seed) { state_ = {seed}; }
+  std::uint64_t seed() const { return state_.seed; }
+  std::uint64_t stream() const { return state_.stream; }
+  void set_state(RandomKey state) { state_ = state; }
+  RandomKey state() const { return state_; }
 
  private:
-  std::uint64_t seed_;
-  std::uint64_t stream_ = 0;
+  RandomKey state_;
 };
 
 // This thread's default generator (seed 0 until manual_seed is called, or the one a GeneratorScope put in place).
