@@ -6,7 +6,6 @@
 #include <cmath>
 #include <utility>
 
-#include "../core/ops/ops.h"
 #include "../core/ops/parameter_inputs.h"
 #include "grad_mode.h"
 #include "node.h"

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 
-#include "../core/ops/ops.h"
 #include "../core/support/throwf.h"
 #include "engine.h"
 #include "node.h"

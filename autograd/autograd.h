@@ -40,8 +40,7 @@ struct GradientEvent {
 // The leaf that the gradient is for, if only casts and views are between; else null.
 const Node* leaf_of(const GradientEvent& event);
 // Receives every gradient of this thread's backward while it lives.
-class GradientObserver : Pinned {
- public:
+struct GradientObserver : Pinned {
   GradientObserver();
   virtual ~GradientObserver();
   virtual void gradient(const GradientEvent& event) = 0;

@@ -6,7 +6,6 @@
 #include "../core/ops/ops.h"
 #include "../core/support/scoped.h"
 #include "../core/support/throwf.h"
-#include "autograd.h"
 #include "rule.h"
 
 namespace gradual {

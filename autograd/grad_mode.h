@@ -8,14 +8,12 @@ namespace gradual {
 inline bool grad_enabled() { return chain().autograd != nullptr; }
 
 // Nothing is recorded while it lives.
-class NoGrad : StageScope {
- public:
+struct NoGrad : StageScope {
   NoGrad() : StageScope(chain().autograd, nullptr) {}
 };
 
 // Recording is on while it lives, also inside a NoGrad.
-class EnableGrad : StageScope {
- public:
+struct EnableGrad : StageScope {
   EnableGrad() : StageScope(chain().autograd, default_autograd()) {}
 };
 

@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <cstdlib>
 #include <cstring>
-#include <typeinfo>
 #include <unordered_set>
 
 #include "../autograd/grad_mode.h"

@@ -3,7 +3,6 @@
 #include "../core/ops/ops.h"
 #include "../core/quantize/quantizer.h"
 #include "../core/support/throwf.h"
-#include "../core/tensor/memory.h"
 #include "optimizer.h"
 
 namespace gradual::optim {

@@ -28,8 +28,7 @@ struct QuantizerCall;
 
 // Receives every op of this thread; a composite op as its parts. Ops that an observer runs are not observed. An
 // exception from an observer propagates through the op.
-class Observer {
- public:
+struct Observer {
   virtual ~Observer() = default;
   virtual bool wants_counts() const { return false; }
   virtual void before(const OpCall&) {}

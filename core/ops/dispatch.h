@@ -11,8 +11,7 @@
 
 namespace gradual {
 
-class Interceptor {
- public:
+struct Interceptor {
   virtual ~Interceptor() = default;
   virtual Outputs call(const OpCall& call) = 0;
   // Shared ownership, for a stage that may be used after its scope has ended (in backward, on another thread).

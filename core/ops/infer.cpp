@@ -1,9 +1,7 @@
 // The inference column: computes the outputs' dtypes and shapes from inputs and attributes, with every check of a call.
 #include <algorithm>
-#include <utility>
 
 #include "../support/throwf.h"
-#include "dispatch.h"
 #include "infer.h"
 #include "parameter_inputs.h"
 

@@ -3,7 +3,6 @@
 #include <mutex>
 #include <string>
 #include <unordered_set>
-#include <vector>
 
 #include "../support/message_text.h"
 #include "../support/throwf.h"

@@ -3,7 +3,6 @@
 
 #include <cstdint>
 #include <initializer_list>
-#include <source_location>
 #include <string_view>
 #include <vector>
 

@@ -8,8 +8,7 @@
 
 namespace gradual {
 
-class Error : public std::runtime_error {
- public:
+struct Error : std::runtime_error {
   using std::runtime_error::runtime_error;
 };
 

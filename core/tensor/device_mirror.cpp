@@ -1,7 +1,6 @@
 #include "device_mirror.h"
 
 #include <cstdint>
-#include <utility>
 #include <vector>
 
 #include "device_recording.h"

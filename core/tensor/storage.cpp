@@ -1,10 +1,6 @@
 #include "storage.h"
 
-#include <memory>
 #include <new>
-
-#include "../support/error.h"
-#include "device.h"
 
 namespace gradual {
 
