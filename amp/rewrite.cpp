@@ -85,13 +85,10 @@ struct Rewritten final : Function {
     const OpCall call{node_->op, TensorRefs(refs.data(), node_->input_count), &node_->attrs, node_->where};
     OutSpec spec[kMaxOutputs];
     columns().infer[static_cast<int>(call.op)](call, spec);  // its checks, and the expected shape
-    Outputs out;
-    {
-      const Scoped scope(running, this);
-      const Scoped<Backward*> within(outer_, current_backward);
-      const Scoped<Backward*> outside(current_backward, nullptr);
-      out = (*policy_.function)(call);
-    }
+    const Scoped scope(running, this);
+    const Scoped<Backward*> within(outer_, current_backward);
+    const Scoped<Backward*> outside(current_backward, nullptr);
+    const Outputs out = (*policy_.function)(call);
     if (!out[0].defined() || !out[0].is_floating() || out[0].sizes() != spec[0].sizes)
       throwf("{}: must give a floating tensor of shape {}, gave {}", name(), to_string(spec[0].sizes),
              describe(out[0]));

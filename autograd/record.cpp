@@ -12,13 +12,9 @@ namespace {
 
 // A copy of `t` that replaces it on the tape, for a rule that needs a tensor that is about to be overwritten.
 Tensor copy_before_write(const Tensor& t, const OpCall& call) {
-  Tensor copy;
-  {
-    const NoGrad off;
-    const CauseScope cause(intern(fmt::format("kept for the backward of {}", to_string(call.op))));
-    copy = clone(t, call.where);
-  }
-  return with_history(copy, t);
+  const NoGrad off;
+  const CauseScope cause(intern(fmt::format("kept for the backward of {}", to_string(call.op))));
+  return with_history(clone(t, call.where), t);
 }
 
 void check_in_place(const OpCall& call, const Rule& rule) {

@@ -35,8 +35,8 @@ void Optimizer::step_by_ops(const Live& live, const GradientScale& by) {
   Tensor next = update({weight, gradient, state, groups_[s.group], step});
   const auto check = [&](const Tensor& t, std::string_view what) {
     if (!t.defined() || t.sizes() != p.sizes() || t.dtype() != dtype || t.device() != p.device())
-      throwf("optimizer: {}: update() gave {} {} for {}; it must be {} {} on {}", rule_.kind, what,
-             t.defined() ? describe(t) : "none", s.name, to_string(p.sizes()), to_string(dtype), to_string(p.device()));
+      throwf("optimizer: {}: update() gave {} {} for {}; it must be {} {} on {}", rule_.kind, what, describe(t), s.name,
+             to_string(p.sizes()), to_string(dtype), to_string(p.device()));
   };
   check(next, "a weight");
   for (std::size_t k = 0; k < state.size(); ++k) check(state[k], moments(s)[k]);

@@ -54,9 +54,8 @@ void Optimizer::take_steps(const void* counts) {
 }
 
 void Optimizer::upload_steps(void* to, Device device) const {
-  std::vector<std::int64_t> counts;
-  counts.reserve(states_.size());
-  for (const ParamState& s : states_) counts.push_back(s.steps);
+  std::vector<std::int64_t> counts(states_.size());
+  std::ranges::transform(states_, counts.begin(), &ParamState::steps);
   device::upload(to, device, counts.data(), counts.size() * sizeof counts[0]);
 }
 

@@ -50,8 +50,7 @@ Tensor bce_with_logits(const Tensor& x, const Tensor& y, Loc at) {
 // True if flash_attention computes this: no mask, dropout or accumulator, and the backend suits the call.
 bool fused(const OpCall& c) {
   const auto& a = c.get<AttentionAttrs>();
-  if (c[3].defined() || a.dropout > 0) return false;
-  if (current_accumulator()) return false;
+  if (c[3].defined() || a.dropout > 0 || current_accumulator()) return false;
   const int n = c[0].dim();
   const auto alike = [&](const Tensor& t) {
     return t.dtype() == c[0].dtype() && t.dim() == n && t.sizes().first(n - 2) == c[0].sizes().first(n - 2);

@@ -39,13 +39,10 @@ double in_place(const OpCall& c) {
   if (c.op == OpId::copy_ || c.op == OpId::fill_) return 0;
   if (c.op == OpId::add_ || c.op == OpId::mul_) return (c.op == OpId::add_ && c[1].defined() ? 2 : 1) * count(c[0]);
   if (c.op == OpId::batch_norm_update_) return 9 * count(c[0]);
+  const bool unscales = c.op == OpId::unscale_;  // one operation for each gradient
   double elements = 0;
-  if (c.op == OpId::unscale_) {
-    for (int i = 1; i < c.inputs.size(); i += 2) elements += count(c[i]);
-    return elements;
-  }
-  for (int i = 0; i < c.inputs.size(); ++i) elements += count(c[i]);
-  return 3 * elements;  // a rough estimate of an optimizer's step: a few operations per tensor of state
+  for (int i = unscales ? 1 : 0; i < c.inputs.size(); i += unscales ? 2 : 1) elements += count(c[i]);
+  return unscales ? elements : 3 * elements;  // roughly, of a step: a few operations per tensor of state
 }
 
 double flops(const OpCall& c, const Tensor& y) {

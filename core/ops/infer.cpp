@@ -121,21 +121,24 @@ Shape reduced(const Shape& sizes, std::uint32_t dims, bool keepdim) {
   return out;
 }
 
+void need_extreme(const OpCall& c, const OutSpec& out) {
+  if (c[0].numel() == 0 && numel(out.sizes) > 0) throw_error(c, "an empty range has no extreme");
+}
+
 void infer_reduce(const OpCall& c, OutSpec* out) {
   const Tensor& x = need(c, 0);
   const auto& a = c.get<ReduceAttrs>();
   *out = {x.dtype(), reduced(x.sizes(), a.dims, a.keepdim)};
   if (c.op == OpId::sum && !x.is_floating()) out->dtype = DType::i64;
   if (c.op == OpId::sum) refuse_f8(c, x);
-  if ((c.op == OpId::max || c.op == OpId::min) && x.numel() == 0 && numel(out->sizes) > 0)
-    throw_error(c, "an empty range has no extreme");
+  if (c.op == OpId::max || c.op == OpId::min) need_extreme(c, *out);
 }
 
 void infer_arg(const OpCall& c, OutSpec* out) {
   const Tensor& x = need(c, 0);
   const auto& a = c.get<DimAttrs>();
   *out = {DType::i64, reduced(x.sizes(), 1u << a.dim, a.keepdim)};
-  if (x.numel() == 0 && numel(out->sizes) > 0) throw_error(c, "an empty range has no extreme");
+  need_extreme(c, *out);
   if (is_f8(x.dtype()) || x.dtype() == DType::bool_) throw_error(c, "takes numbers");
 }
 
