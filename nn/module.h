@@ -48,9 +48,6 @@ class Module {
   Module() = default;
   virtual ~Module() = default;
   Module(Module&&) = default;
-  Module(const Module&) = delete;
-  Module& operator=(const Module&) = delete;
-  Module& operator=(Module&&) = delete;
 
   // Computes the layer. Inputs promote as in ops: f64 with f32 weights gives f64, f16 and integers give f32. Norms take
   // floats and give the input's dtype. Modules with several inputs define their own operator() (with a ModuleCall)

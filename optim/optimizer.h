@@ -62,11 +62,9 @@ struct GradientScale {
   Tensor found = {};
 };
 
-class Optimizer {
+class Optimizer : Pinned {
  public:
   virtual ~Optimizer() = default;
-  Optimizer(const Optimizer&) = delete;
-  Optimizer& operator=(const Optimizer&) = delete;
 
   // Updates all parameters that have a gradient, outside the graph. One call, with one pass over memory, updates all
   // parameters of a group with the same step count. Under an UnfusedScope each parameter has its own call; the bits are

@@ -33,7 +33,7 @@ struct GradMetaBase {
   static constexpr std::size_t kBytes = 40;  // the space that a tensor reserves
 };
 
-struct TensorImpl : Pooled<TensorImpl> {
+struct TensorImpl : Pooled<TensorImpl>, Pinned {
   std::atomic<std::uint32_t> refs{1};
   DType dtype = DType::f32;
   bool contiguous = true;  // row-major without gaps
@@ -45,9 +45,6 @@ struct TensorImpl : Pooled<TensorImpl> {
   GradMetaBase* grad_meta = nullptr;  // null, or an object in grad_space
   alignas(8) std::byte grad_space[GradMetaBase::kBytes];
 
-  TensorImpl() = default;
-  TensorImpl(const TensorImpl&) = delete;
-  TensorImpl& operator=(const TensorImpl&) = delete;
   ~TensorImpl() {
     if (grad_meta) grad_meta->~GradMetaBase();
   }
