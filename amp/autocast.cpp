@@ -67,9 +67,8 @@ Tensor cast_leaf(CastCache& cache, const Tensor& leaf, DType dtype, SourceLocati
   }
   Tensor y = detached(buffer);
   if (!grad_enabled()) return y;
-  const Tensor* input = &leaf;
   const Attrs attrs = dtype;
-  const Ref<Node> node = make_node({OpId::cast, TensorRefs(&input, 1), &attrs, where});
+  const Ref<Node> node = make_node({OpId::cast, {&leaf}, &attrs, where});
   node->output_sizes = y.sizes();
   node->output_dtype = dtype;
   set_history(y, node, 0);

@@ -193,9 +193,7 @@ Outputs run_rewritten(const CastPolicy& policy, const OpCall& call) {
   std::vector<Tensor> inputs;
   inputs.reserve(static_cast<std::size_t>(call.inputs.size()));
   for (int i = 0; i < call.inputs.size(); ++i) inputs.push_back(call[i]);
-  Outputs out;
-  out[0] = apply(std::make_shared<Rewritten>(policy, call), inputs, call.where)[0];
-  return out;
+  return {{apply(std::make_shared<Rewritten>(policy, call), inputs, call.where)[0]}};
 }
 
 }  // namespace gradual::amp

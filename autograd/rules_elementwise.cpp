@@ -124,9 +124,7 @@ void register_unary() {
     const auto& a = c.get<ScalarAttrs>();
     c.set(0, where(logical_and(c.input(0) >= a.value, c.input(0) <= a.high), c.take_grad(), 0));
   });
-  set_rule(OpId::cast, {}, same);
-  set_rule(OpId::clone, {}, same);
-  set_rule(OpId::to_device, {}, [](const C& c) { c.set(0, c.grad()); });
+  for (const OpId copies : {OpId::cast, OpId::clone, OpId::to_device}) set_rule(copies, {}, same);
   set_rule(OpId::dropout, {},  // its gradient draws the same numbers again
            [](const C& c) { c.set(0, dispatch1(OpId::dropout, {&c.grad()}, c.node().attrs, Loc::current())); });
   set_rule(OpId::dropout_add, {}, [](const C& c) {

@@ -127,8 +127,7 @@ void register_normalization_rules() {
   set_rule(OpId::batch_norm, {kBatch, kBatch, kBatch}, batch_norm_rule);
   set_rule(OpId::layer_norm, {kNorm, kNorm, kNorm}, trailing_norm_rule<true>);
   set_rule(OpId::rms_norm, {kRms, kRms}, trailing_norm_rule<false>);
-  set_rule(OpId::softmax, {out(0)}, softmax_rule);
-  set_rule(OpId::log_softmax, {out(0)}, softmax_rule);
+  for (const OpId op : {OpId::softmax, OpId::log_softmax}) set_rule(op, {out(0)}, softmax_rule);
   set_rule(OpId::cross_entropy, {in(0) | in(1) | out(1)}, cross_entropy_rule);
   set_fused(
       {OpId::batch_norm, OpId::layer_norm, OpId::rms_norm, OpId::softmax, OpId::log_softmax, OpId::cross_entropy});

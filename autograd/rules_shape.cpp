@@ -100,8 +100,7 @@ void register_shape_rules() {
     const Tensor centred = c.input(0) - mean(c.input(0), reduced_dims(c), true);
     c.set(0, keep_dims(c, c.grad()) * (centred * (2 / std::max(reduced_count(c) - c.get<ReduceAttrs>().value, 0.0))));
   });
-  set_rule(OpId::max, {in(0) | out(0)}, extreme);
-  set_rule(OpId::min, {in(0) | out(0)}, extreme);
+  for (const OpId op : {OpId::max, OpId::min}) set_rule(op, {in(0) | out(0)}, extreme);
   set_rule(OpId::logsumexp, {in(0) | out(0)},
            [](const C& c) { c.set(0, keep_dims(c, c.grad()) * exp(c.input(0) - keep_dims(c, c.output(0)))); });
   set_rule(OpId::norm, {in(0) | out(0)}, [](const C& c) {

@@ -19,8 +19,7 @@ namespace gradual {
 namespace fs = std::filesystem;
 
 [[noreturn]] static void fail(const std::string& path, const std::string& what) {
-  const char* why = std::strerror(errno);
-  throwf("cannot write \"{}\": {}: {}", path, what, why);
+  throwf("cannot write \"{}\": {}: {}", path, what, std::strerror(errno));
 }
 
 // Removes the temporary files of killed processes from a folder, at this process's first write there. A process that

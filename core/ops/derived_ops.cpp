@@ -67,11 +67,7 @@ std::vector<Tensor> chunk(const Tensor& x, std::int64_t count, int dim, Loc loc)
   return split(x, std::max<std::int64_t>(1, (x.size(dim) + count - 1) / count), dim, loc);
 }
 
-Tensor full_like(const Tensor& t, double value) {
-  Tensor y = empty_like(t);
-  y.fill_(value);
-  return y;
-}
+Tensor full_like(const Tensor& t, double value) { return empty_like(t).fill_(value); }
 Tensor randn_like(const Tensor& t, Generator& g) {
   return randn(t.sizes(), {.dtype = t.dtype(), .device = t.device()}, g);
 }

@@ -46,11 +46,7 @@ template <class T> std::vector<T> read_all(const Tensor& t) {
 }
 
 // Moves a tensor made on the CPU to the options' device and sets requires_grad.
-Tensor placed(const Tensor& t, const TensorOptions& o) {
-  Tensor there = t.to(o.device);
-  if (o.requires_grad) there.set_requires_grad();
-  return there;
-}
+Tensor placed(const Tensor& t, const TensorOptions& o) { return t.to(o.device).set_requires_grad(o.requires_grad); }
 
 template <class T> Tensor filled_from(const std::vector<T>& values, const Shape& sizes, const TensorOptions& o) {
   if (static_cast<std::int64_t>(values.size()) != numel(sizes))
