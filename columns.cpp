@@ -10,6 +10,10 @@
 #include "core/onednn/kernels.h"
 #endif
 
+// Every program has it, because every program has this file; only debuggers call it (cmake/debugger/dump.cpp).
+extern "C" void gradual_dump(const gradual::Tensor& x);
+[[gnu::used]] void (*const gradual_kept_dump)(const gradual::Tensor& x) = gradual_dump;
+
 namespace gradual {
 
 void register_columns() {

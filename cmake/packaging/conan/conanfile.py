@@ -8,7 +8,7 @@ from conan.tools.files import copy
 
 class Gradual(ConanFile):
     name = "gradual"
-    version = "0.1.0"
+    version = "0.2.0"
     license = "Apache-2.0"
     description = "Autograd deep-learning framework for precision experiments"
     package_type = "static-library"
