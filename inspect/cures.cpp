@@ -1,6 +1,5 @@
 #include "cures.h"
 
-#include "../core/support/error.h"
 #include "../core/support/message_text.h"
 
 namespace gradual::inspect::cures {

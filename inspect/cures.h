@@ -1,9 +1,6 @@
 // Edits of a recipe that cure a finding.
 #pragma once
 
-#include <string>
-#include <vector>
-
 #include "../amp/recipe.h"
 
 namespace gradual::inspect {

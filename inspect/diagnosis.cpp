@@ -1,6 +1,5 @@
 #include "diagnosis.h"
 
-#include <algorithm>
 #include <nlohmann/json.hpp>
 
 #include "findings.h"

@@ -2,13 +2,7 @@
 // of the recipe that cures it. diagnose() reads evidence and runs nothing.
 #pragma once
 
-#include <cstdint>
-#include <optional>
-#include <string>
-#include <vector>
-
 #include "../amp/precision_observer.h"
-#include "../amp/recipe.h"
 #include "cures.h"
 #include "ledger.h"
 #include "update_meter.h"

@@ -2,10 +2,6 @@
 
 #include <fmt/format.h>
 
-#include <algorithm>
-#include <cmath>
-#include <map>
-
 #include "csv_text.h"
 
 namespace gradual::inspect {
@@ -21,29 +17,30 @@ std::string key(const ShadowRow& r) {
   return fmt::format("{}|{}|{}|{}|{}", gradual::to_string(r.phase), r.module, r.parameter, op, shape);
 }
 
+using Keyed = std::vector<std::pair<std::string, const ShadowRow*>>;
+
+// The rows with a key.
+Keyed keyed(const Shadow& shadow) {
+  Keyed found;
+  for (const ShadowRow& r : shadow.rows())
+    if (std::string k = key(r); !k.empty()) found.emplace_back(std::move(k), &r);
+  return found;
+}
+
 // The longest common subsequence of keys.
-std::vector<std::pair<std::size_t, std::size_t>> aligned(const std::vector<std::string>& a,
-                                                         const std::vector<std::string>& b) {
+std::vector<ShadowDiff::Pair> aligned(const Keyed& a, const Keyed& b) {
   const std::size_t n = a.size(), m = b.size();
   std::vector<std::uint32_t> best((n + 1) * (m + 1), 0);
   const auto at = [&](std::size_t i, std::size_t j) -> std::uint32_t& { return best[i * (m + 1) + j]; };
   for (std::size_t i = n; i-- > 0;)
     for (std::size_t j = m; j-- > 0;)
-      at(i, j) = a[i] == b[j] ? at(i + 1, j + 1) + 1 : std::max(at(i + 1, j), at(i, j + 1));
-  std::vector<std::pair<std::size_t, std::size_t>> pairs;
+      at(i, j) = a[i].first == b[j].first ? at(i + 1, j + 1) + 1 : std::max(at(i + 1, j), at(i, j + 1));
+  std::vector<ShadowDiff::Pair> pairs;
   for (std::size_t i = 0, j = 0; i < n && j < m;)
-    if (a[i] == b[j]) pairs.emplace_back(i++, j++);
+    if (a[i].first == b[j].first) pairs.push_back({a[i++].second, b[j++].second});
     else if (at(i + 1, j) >= at(i, j + 1)) ++i;
     else ++j;
   return pairs;
-}
-
-// The rows with a key, and their keys.
-std::pair<std::vector<const ShadowRow*>, std::vector<std::string>> keyed(const Shadow& shadow) {
-  std::pair<std::vector<const ShadowRow*>, std::vector<std::string>> found;
-  for (const ShadowRow& r : shadow.rows())
-    if (std::string k = key(r); !k.empty()) found.first.push_back(&r), found.second.push_back(std::move(k));
-  return found;
 }
 
 std::string describe(const ShadowRow& r, const std::string& recipe) {
@@ -58,11 +55,7 @@ bool ShadowDiff::Pair::departs() const {
   return a->total.lost != b->total.lost || (high > 0 && high > kDeparts * low);
 }
 
-ShadowDiff::ShadowDiff(const Shadow& a, const Shadow& b) : a_(a), b_(b) {
-  const auto [rows_a, keys_a] = keyed(a);
-  const auto [rows_b, keys_b] = keyed(b);
-  for (const auto& [i, j] : aligned(keys_a, keys_b)) pairs_.push_back({rows_a[i], rows_b[j]});
-}
+ShadowDiff::ShadowDiff(const Shadow& a, const Shadow& b) : a_(a), b_(b), pairs_(aligned(keyed(a), keyed(b))) {}
 
 const ShadowDiff::Pair* ShadowDiff::first_departure() const {
   const auto found = std::ranges::find_if(pairs_, &Pair::departs);

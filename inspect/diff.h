@@ -9,9 +9,7 @@
 // fused ops, so rows of only one step are left out.
 #pragma once
 
-#include <string>
 #include <utility>
-#include <vector>
 
 #include "shadow.h"
 

@@ -1,14 +1,6 @@
 #include "error_sum.h"
 
-#include <algorithm>
-#include <bit>
-#include <cmath>
-#include <limits>
-
 #include "../core/formats/format.h"
-#include "../core/ops/ops.h"
-#include "../core/support/multiversion.h"
-#include "numbers.h"
 
 namespace gradual::inspect {
 namespace {
@@ -53,39 +45,36 @@ double ErrorSum::sqnr_db() const {
   return squares == 0 ? std::numeric_limits<double>::infinity() : 10 * std::log10(exact_squares / squares);
 }
 
-Tensor rows_of(const Tensor& t) {
-  const Unseen unseen;
-  return contiguous(t.dtype() == DType::f64 ? t : cast(t, DType::f64));
-}
 Tensor minus(const Tensor& a, const Tensor& b) {
   const Unseen unseen;
-  return sub(rows_of(a), rows_of(b));
+  const Tensor difference = empty(a.sizes(), {.dtype = DType::f64});
+  auto* to = difference.data<double>();
+  in_blocks(std::array{a, b}, [&to](const auto& p, std::int64_t n) {
+    for (std::int64_t i = 0; i < n; ++i) to[i] = p[0][i] - p[1][i];
+    to += n;
+  });
+  return difference;
 }
-double squares(const Tensor& t) { return inner(t, t); }
+double squares(const Tensor& a) { return inner(a, a); }
 double inner(const Tensor& a, const Tensor& b) {
-  const Tensor left = rows_of(a), right = rows_of(b);
-  return vectorized([p = left.data<double>(), q = right.data<double>(), n = left.numel()] { return inner(p, q, n); });
+  double sum = 0;
+  in_blocks(std::array{a, b}, [&sum](const auto& p, std::int64_t n) { sum += inner(p[0], p[1], n); });
+  return sum;
 }
 
 Comparison compare(const Tensor& given, const Tensor& exact, const Tensor& shadow, DType dtype) {
-  const Tensor y = rows_of(given), x = rows_of(exact), s = rows_of(shadow);
   const bool wide = dtype == DType::f64;
   const std::int64_t mantissa = wide ? kMantissa : format_of(dtype).mantissa_bits;
   const std::int64_t lowest = wide ? 1 - kBias : std::ilogb(format_of(dtype).min_normal());
   Comparison c;
   double product = 0, size_y = 0, size_s = 0;
-  const auto *py = y.data<double>(), *px = x.data<double>(), *ps = s.data<double>();
-  // Works in blocks that stay in the L1 cache.
-  constexpr std::int64_t kBlock = 1024;
-  vectorized([&, n = y.numel()] {
-    for (std::int64_t i = 0; i < n; i += kBlock) {
-      const std::int64_t count = std::min(kBlock, n - i);
-      add(c.local, py + i, px + i, count, mantissa, lowest);
-      if (px != ps) add(c.inherited, px + i, ps + i, count, mantissa, lowest);
-      add(c.total, py + i, ps + i, count, mantissa, lowest);
-      product += inner(py + i, ps + i, count);
-      size_y += inner(py + i, py + i, count), size_s += inner(ps + i, ps + i, count);
-    }
+  in_blocks(std::array{given, exact, shadow}, [&, mantissa, lowest](const auto& p, std::int64_t n) {
+    const double *y = p[0], *x = p[1], *s = p[2];
+    add(c.local, y, x, n, mantissa, lowest);
+    if (x != s) add(c.inherited, x, s, n, mantissa, lowest);
+    add(c.total, y, s, n, mantissa, lowest);
+    product += inner(y, s, n);
+    size_y += inner(y, y, n), size_s += inner(s, s, n);
   });
   if (const double size = std::sqrt(size_y * size_s); size > 0) c.cosine = product / size;
   return c;

@@ -1,9 +1,12 @@
 // The error of a tensor, in ulps and relative to its size.
 #pragma once
 
-#include <cstdint>
+#include <algorithm>
+#include <array>
 
-#include "../core/tensor/tensor.h"
+#include "../core/ops/ops.h"
+#include "../core/support/multiversion.h"
+#include "numbers.h"
 
 namespace gradual::inspect {
 
@@ -21,18 +24,36 @@ struct ErrorSum {
 };
 
 // given: the result of an op. exact: the op in f64 on the same inputs. shadow: the op in f64 on the shadow's inputs.
-// All have the same sizes; `dtype` is that of the result.
+// All have the same sizes. Ulps are those of `dtype`.
 struct Comparison {
   ErrorSum local, inherited, total;
   double cosine = 1;  // between given and shadow
 };
 Comparison compare(const Tensor& given, const Tensor& exact, const Tensor& shadow, DType dtype);
 
-// The values in f64, row-major; `t` itself if it is so already.
-Tensor rows_of(const Tensor& t);
-Tensor minus(const Tensor& a, const Tensor& b);
+// Calls f(p, n) for blocks of n elements that stay in the L1 cache: p[k] points to the values of tensor k in f64, in
+// row-major order. The tensors have the same sizes, any dtypes and devices.
+template <std::size_t N, class F> void in_blocks(std::array<Tensor, N> tensors, const F& f) {
+  const Unseen unseen;
+  constexpr std::int64_t kBlock = 1024;
+  double values[N][kBlock];
+  for (Tensor& t : tensors) t = contiguous(t.detach().to(Device::cpu()));
+  for (std::int64_t i = 0; i < tensors[0].numel(); i += kBlock) {
+    const std::int64_t n = std::min(kBlock, tensors[0].numel() - i);
+    std::array<const double*, N> p;
+    for (std::size_t k = 0; k < N; ++k) {
+      const DType dtype = tensors[k].dtype();
+      const char* from = static_cast<const char*>(tensors[k].raw()) + i * static_cast<std::int64_t>(size_of(dtype));
+      p[k] = dtype == DType::f64 ? reinterpret_cast<const double*>(from) : values[k];
+      if (dtype != DType::f64) fetch_and_cast(dtype, from, 1, values[k], n);
+    }
+    vectorized([&f, p, n] { f(p, n); });
+  }
+}
+
+Tensor minus(const Tensor& a, const Tensor& b);  // f64, row-major
 // The sum of squares, and of products; elements or products that are not finite are skipped.
-double squares(const Tensor& t);
+double squares(const Tensor& a);
 double inner(const Tensor& a, const Tensor& b);
 
 }  // namespace gradual::inspect

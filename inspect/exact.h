@@ -1,19 +1,14 @@
 // An op without rounding: the same call in f64.
 #pragma once
 
-#include <vector>
-
 #include "../core/ops/op.h"
 
 namespace gradual::inspect {
 
-// Runs the op of `call` on other inputs, which are f64 for floating ones (widened() in mirror.h makes them). Attributes
+// Runs the op of `call` on other inputs, which are f64 for floating ones (f64_of() in mirror.h makes them). Attributes
 // and random draws are the same; there is no accumulator, no rounding and no stochastic update, and a cast to another
 // float loses nothing. In-place ops write their inputs. Custom ops are not allowed. Neither observers nor the tape see
-// the run. Error if the op has no f64 form.
+// the run. A cast to another float gives its input itself. Error if the op has no f64 form.
 Outputs run_exactly(const OpCall& call, const std::vector<Tensor>& inputs);
-
-// The values of `t` rounded to `dtype`, as f64; t is f64.
-Tensor rounded_to(const Tensor& t, DType dtype);
 
 }  // namespace gradual::inspect

@@ -1,9 +1,5 @@
 #include <fmt/format.h>
 
-#include <algorithm>
-#include <cmath>
-#include <map>
-
 #include "findings.h"
 
 namespace gradual::inspect::rules {

@@ -1,9 +1,5 @@
 #include <fmt/format.h>
 
-#include <algorithm>
-#include <cmath>
-#include <map>
-
 #include "../core/quantize/what_if.h"
 #include "findings.h"
 

@@ -1,12 +1,7 @@
 #include "format_choice.h"
 
-#include <algorithm>
-#include <cmath>
-#include <limits>
 #include <numeric>
 
-#include "../amp/rewrite.h"
-#include "../autograd/autograd.h"
 #include "../core/support/throwf.h"
 #include "gradient_sites.h"
 #include "shadow.h"
@@ -135,6 +130,8 @@ std::vector<Assignment> knapsack(const std::vector<FormatSite>& sites, const std
   for (const FormatSite& s : sites) most += std::ranges::max(s.cost);
   const auto bins = [&](double cost) { return static_cast<std::size_t>(std::ceil(cost / most * 4000 - 1e-9)); };
   const std::size_t size = 4001 + sites.size();  // each cost may be rounded up
+  std::size_t least = 0;                         // bins of the cheapest assignment
+  for (const FormatSite& s : sites) least += bins(std::ranges::min(s.cost));
   std::vector<double> harm(size, 0);             // least harm of the sites so far, by bins of cost
   std::vector<std::vector<std::size_t>> choice;  // by site, and by bins of cost for it and the sites before
   for (const FormatSite& s : sites) {
@@ -147,13 +144,9 @@ std::vector<Assignment> knapsack(const std::vector<FormatSite>& sites, const std
   }
   std::vector<Assignment> all;
   for (const double budget : budgets) {
-    std::size_t b = std::min(size - 1, static_cast<std::size_t>(std::max(0.0, budget) / most * 4000 + 1e-9));
+    const auto allowed = static_cast<std::size_t>(std::max(0.0, budget) / most * 4000 + 1e-9);
+    std::size_t b = std::min(size - 1, std::max(allowed, least));
     Assignment& a = all.emplace_back(sites.size(), 0);
-    if (!(harm[b] < kNever)) {
-      for (std::size_t i = 0; i < sites.size(); ++i)
-        a[i] = static_cast<std::size_t>(std::ranges::min_element(sites[i].cost) - sites[i].cost.begin());
-      continue;
-    }
     for (std::size_t i = sites.size(); i-- > 0; b -= bins(sites[i].cost[a[i]])) a[i] = choice[i][b];
   }
   return all;

@@ -2,11 +2,6 @@
 // and the assignment of least harm within a budget of cost.
 #pragma once
 
-#include <cstdint>
-#include <functional>
-#include <string>
-#include <vector>
-
 #include "../amp/recipe.h"
 
 namespace gradual::inspect {

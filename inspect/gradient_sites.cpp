@@ -2,10 +2,6 @@
 
 #include <fmt/format.h>
 
-#include <algorithm>
-#include <cmath>
-#include <set>
-
 #include "../amp/quantized_run.h"
 #include "../autograd/autograd.h"
 #include "../core/support/throwf.h"
@@ -17,36 +13,73 @@ namespace gradual::inspect {
 namespace {
 
 using amp::Quantization, amp::Recipe;
-using Field = std::optional<Quantizer> Quantization::*;
+using Site = std::pair<std::string, std::string>;  // layer, role
 
-// The operands of the three products.
+// The roles of a quantised recipe.
 constexpr struct {
   const char* name;
-  Field field;
-} kRoles[] = {{"forward x", &Quantization::forward_x}, {"forward w", &Quantization::forward_w},
-              {"dgrad dy", &Quantization::dgrad_dy},   {"dgrad w", &Quantization::dgrad_w},
-              {"wgrad x", &Quantization::wgrad_x},     {"wgrad dy", &Quantization::wgrad_dy}};
+  std::optional<Quantizer> Quantization::*field;
+} kRoles[] = {{"forward x", &Quantization::forward_x},   {"forward w", &Quantization::forward_w},
+              {"dgrad dy", &Quantization::dgrad_dy},     {"dgrad w", &Quantization::dgrad_w},
+              {"wgrad x", &Quantization::wgrad_x},       {"wgrad dy", &Quantization::wgrad_dy},
+              {"update", &Quantization::weight_gradient}};
+// The roles of an autocast recipe: a whole layer, and the two parts of its products.
+constexpr const char *kAllOps = "all ops", *kOperands = "operands", *kOutputs = "stored outputs";
 
-// The sites that run in low precision.
+constexpr double kLargeRest = 0.1;  // of the difference of the losses: more is looked for in pairs of sites
+constexpr std::size_t kPaired = 4;  // the sites that save most
+
+// The sites that run in low precision: these alone, or all but these.
 struct Choice {
-  bool all = false;                       // all sites but the one below; else only that one
-  std::optional<std::string> layer = {};  // unset: no site
-  Field role = nullptr;                   // the operand, in a quantised recipe
+  bool all = false;
+  std::vector<Site> sites = {};
+  bool has(const std::string& layer, const char* role) const {
+    return std::ranges::find(sites, Site(layer, role)) != sites.end();
+  }
+  bool low(const std::string& layer, const char* role) const { return has(layer, role) != all; }
 };
 
-// Passes only the ops of the chosen layers to autocast.
-class LayersOnly final : public Interceptor {
+// Autocast for the chosen sites.
+class SitesOnly final : public Interceptor {
  public:
-  LayersOnly(Interceptor* autocast, const Choice& choice) : autocast_(autocast), choice_(choice) {}
+  SitesOnly(Interceptor* autocast, const Recipe& recipe, const Choice& choice)
+      : autocast_(autocast), policy_(amp::policy_table(recipe)), dtype_(recipe.dtype), choice_(choice) {}
   Outputs call(const OpCall& call) override {
-    const bool is_site = choice_.layer && context().module == *choice_.layer;
-    return is_site != choice_.all ? autocast_->call(call) : next_below_amp(call);
+    const std::string layer = context().module;
+    const bool whole = choice_.has(layer, kAllOps), operands = (whole || choice_.has(layer, kOperands)) != choice_.all,
+               outputs = (whole || choice_.has(layer, kOutputs)) != choice_.all;
+    if (operands == outputs || policy_[call.op].kind != amp::PolicyKind::lower)
+      return (operands == outputs ? operands : choice_.all) ? autocast_->call(call) : next_below_amp(call);
+    // The product in f32, of rounded operands or with a rounded result.
+    const StageScope off(chain().amp, nullptr);
+    std::vector<Tensor> inputs;
+    for (int i = 0; i < call.inputs.size(); ++i) {
+      inputs.push_back(call[i]);
+      if (!call[i].defined() || !amp::castable(call[i].dtype())) continue;
+      inputs.back() = (operands ? call[i].to(dtype_) : call[i]).to(DType::f32);
+    }
+    const std::vector<const Tensor*> refs = pointers_to(inputs);
+    Outputs out = dispatch(call.op, TensorRefs(refs.data(), call.inputs.size()), *call.attrs, call.where);
+    if (outputs) out[0] = out[0].to(dtype_);
+    if (!choice_.all) out[0] = out[0].to(DType::f32);  // what reads it is no site
+    return out;
   }
 
  private:
   Interceptor* autocast_;
+  amp::PolicyTable policy_;
+  DType dtype_;
   const Choice& choice_;
 };
+
+// The modules that own parameters of at least `dims` dims; weights of products have two.
+std::vector<std::string> layers_of(nn::Module& model, int dims) {
+  std::vector<std::string> layers;
+  for (const auto& [path, module] : model.named_modules())
+    if (std::ranges::any_of(module->named_parameters(false), [dims](const auto& p) { return p.second.dim() >= dims; }))
+      layers.push_back(path);
+  return layers;
+}
 
 struct Trial {
   double loss = 0;
@@ -65,27 +98,27 @@ class Trials {
       if (p.requires_grad()) parameters_.push_back(p), names_.push_back(name);
     for (const auto& [name, b] : model.named_buffers()) buffers_.emplace_back(b, b.clone());
     if (recipe_.quantization) name_layers(*recipe_.quantization, model);
-    device_ = parameters_.empty() ? Device::cpu() : parameters_.front().device();
+    layers_ = layers_of(model, 2);
   }
 
   const std::vector<std::string>& names() const { return names_; }
+  const std::vector<std::string>& layers() const { return layers_; }  // with products
 
   Trial run(const Choice& choice) const {
     const Restored restored(*this);
-    Recipe r = recipe_;
-    std::shared_ptr<amp::QuantizationState> state;
-    if (r.quantization) state = state_for(choice, r);
+    const auto state = recipe_.quantization ? state_for(choice) : nullptr;
     Tensor value;
     {
-      const amp::RecipeScope scope(r, device_, state);
-      LayersOnly only(chain().amp, choice);
-      const bool part = !r.quantization && !(choice.all && !choice.layer);
-      const StageScope amp(chain().amp, part && chain().amp ? &only : chain().amp);
+      const amp::RecipeScope scope(recipe_, parameters_.empty() ? Device::cpu() : parameters_[0].device(), state);
+      SitesOnly only(chain().amp, recipe_, choice);
+      const bool part = !state && chain().amp && !(choice.all && choice.sites.empty());
+      const StageScope amp(chain().amp, part ? &only : chain().amp);
       value = loss_();
     }
     Trial trial{.loss = value.item()};
-    for (const Tensor& g : autograd::grad({value}, parameters_, {}, {.allow_unused = true}))
-      trial.gradients.push_back(g.defined() ? widened(g) : Tensor());
+    const std::vector<Tensor> gradients = autograd::grad({value}, parameters_, {}, {.allow_unused = true});
+    for (std::size_t i = 0; i < gradients.size(); ++i)
+      trial.gradients.push_back(f64_of(stored(gradients[i], names_[i], state.get())));
     return trial;
   }
 
@@ -101,27 +134,30 @@ class Trials {
     }
   };
 
-  std::shared_ptr<amp::QuantizationState> state_for(const Choice& choice, const Recipe& r) const {
-    const amp::QuantizationState whole(*r.quantization);
-    Quantization q = *r.quantization;
+  // A parameter's gradient as the optimizer reads it.
+  static Tensor stored(const Tensor& g, const std::string& parameter, const amp::QuantizationState* state) {
+    const Quantization* q = state ? state->of_module(parameter.substr(0, parameter.rfind('.'))) : nullptr;
+    if (!g.defined() || !q || !q->weight_gradient || g.dim() < 2 || !std::isfinite(absmax(g))) return g;
+    return fake_quantize(g, *q->weight_gradient, {.key = default_generator().next()});
+  }
+
+  std::shared_ptr<amp::QuantizationState> state_for(const Choice& choice) const {
+    const amp::QuantizationState whole(*recipe_.quantization);
+    Quantization q = *recipe_.quantization;
     std::vector<std::optional<Quantization>> of_modules;
-    for (auto& [path, name] : q.modules) {
-      const Quantization* own = whole.of_module(path);
-      of_modules.push_back(choice.all && own ? std::optional(*own) : std::nullopt);
-      name = "fp32";
+    const auto own = [&](const std::string& path) {
+      const Quantization* found = whole.of_module(path);
+      return found ? std::optional(*found) : std::nullopt;
+    };
+    for (auto& [path, name] : q.modules) of_modules.push_back(choice.all ? own(path) : std::nullopt), name = "fp32";
+    for (const std::string& layer : layers_) {
+      std::optional<Quantization>& site = of_modules.emplace_back(own(layer));
+      q.modules.emplace_back(layer, "fp32");
+      for (const auto& [name, field] : kRoles)
+        if (site && !choice.low(layer, name)) (*site.*field).reset();
     }
-    if (choice.layer) {
-      std::optional<Quantization> site;
-      if (const Quantization* own = whole.of_module(*choice.layer)) {
-        site = *own;
-        for (const auto& [name, field] : kRoles)
-          if ((field == choice.role) == choice.all) (*site.*field).reset();
-      }
-      q.modules.emplace_back(*choice.layer, "fp32");
-      of_modules.push_back(site);
-    }
-    if (!choice.all)
-      for (const auto& [name, field] : kRoles) (q.*field).reset();
+    for (const auto& [name, field] : kRoles)
+      if (!choice.all) (q.*field).reset();
     auto state = std::make_shared<amp::QuantizationState>(q, of_modules);
     if (histories_) state->load_state_dict(histories_->state_dict());
     return state;
@@ -131,9 +167,8 @@ class Trials {
   const std::function<Tensor()>& loss_;
   const amp::QuantizationState* histories_;
   RandomKey key_;
-  Device device_;
   std::vector<Tensor> parameters_;
-  std::vector<std::string> names_;
+  std::vector<std::string> names_, layers_;
   std::vector<std::pair<Tensor, Tensor>> buffers_;  // with their initial values
 };
 
@@ -160,16 +195,34 @@ std::vector<double> errors(const std::vector<Tensor>& g, const std::vector<Tenso
   return of;
 }
 
-// The modules that own parameters of at least `dims` dims; weights of products have two.
-std::vector<std::string> layers_of(nn::Module& model, int dims) {
-  std::vector<std::string> layers;
-  for (const auto& [path, module] : model.named_modules())
-    if (std::ranges::any_of(module->named_parameters(false), [dims](const auto& p) { return p.second.dim() >= dims; }))
-      layers.push_back(path);
-  return layers;
+bool is_part(const std::string& role) { return role == kOperands || role == kOutputs; }
+
+// Replays pairs of the sites that save most, if the sites one by one leave much of the difference unexplained.
+void add_pairs(GradientSites& result, const Trials& trials) {
+  if (std::abs(result.rest()) <= kLargeRest * std::abs(result.loss - result.exact_loss)) return;
+  std::vector<const GradientSite*> most;
+  for (const GradientSite& s : result.sites)
+    if (!is_part(s.role)) most.push_back(&s);
+  std::ranges::stable_sort(most, {}, [](const GradientSite* s) { return -std::abs(s->loss_saved); });
+  most.resize(std::min(most.size(), kPaired));
+  for (std::size_t i = 0; i < most.size(); ++i)
+    for (std::size_t k = 0; k < i; ++k) {
+      const GradientSite &a = *most[k], &b = *most[i];
+      const Trial without = trials.run({.all = true, .sites = {{a.layer, a.role}, {b.layer, b.role}}});
+      const double saved = result.loss - without.loss;
+      result.pairs.push_back(
+          {a.layer + " " + a.role, b.layer + " " + b.role, saved, saved - a.loss_saved - b.loss_saved});
+    }
+  std::ranges::stable_sort(result.pairs, {}, [](const SitePair& p) { return -std::abs(p.together); });
 }
 
 }  // namespace
+
+double GradientSites::rest() const {
+  double rest = loss - exact_loss;
+  for (const GradientSite& s : sites) rest -= is_part(s.role) ? 0 : s.loss_saved;
+  return rest;
+}
 
 GradientSites gradient_sites(const amp::Recipe& recipe, nn::Module& model, const std::function<Tensor()>& loss,
                              const amp::QuantizationState* histories) {
@@ -179,10 +232,11 @@ GradientSites gradient_sites(const amp::Recipe& recipe, nn::Module& model, const
   GradientSites result{
       .parameters = trials.names(), .size = {size.begin(), size.end() - 1}, .error = {whole.begin(), whole.end() - 1}};
   result.error_whole = whole.back(), result.loss = low.loss, result.exact_loss = exact.loss;
-  const auto add = [&](const std::string& layer, const char* role, Field field) {
-    const Trial without = trials.run({.all = true, .layer = layer, .role = field});
-    std::vector<double> alone = errors(trials.run({.layer = layer, .role = field}).gradients, exact.gradients, size);
-    std::vector<double> saved = errors(without.gradients, exact.gradients, size);
+  const auto add = [&](const std::string& layer, const char* role) {
+    const Trial without = trials.run({.all = true, .sites = {{layer, role}}}),
+                only = trials.run({.sites = {{layer, role}}});
+    std::vector<double> alone = errors(only.gradients, exact.gradients, size),
+                        saved = errors(without.gradients, exact.gradients, size);
     for (std::size_t i = 0; i < saved.size(); ++i) saved[i] = whole[i] - saved[i];
     GradientSite site{.layer = layer, .role = role, .alone_whole = alone.back(), .saved_whole = saved.back()};
     site.loss_saved = low.loss - without.loss;
@@ -190,35 +244,39 @@ GradientSites gradient_sites(const amp::Recipe& recipe, nn::Module& model, const
     site.alone = std::move(alone), site.saved = std::move(saved);
     result.sites.push_back(std::move(site));
   };
-  const std::optional<Quantization>& q = recipe.quantization;
-  for (const std::string& layer : layers_of(model, q ? 2 : 1)) {
-    if (!q) add(layer, "all ops", nullptr);
-    for (const auto& [name, field] : kRoles)
-      if (q && (*q.*field)) add(layer, name, field);
+  if (recipe.quantization) {
+    for (const std::string& layer : trials.layers())
+      for (const auto& [name, field] : kRoles)
+        if (*recipe.quantization.*field) add(layer, name);
+  } else {
+    for (const std::string& layer : layers_of(model, 1)) add(layer, kAllOps);
+    for (const std::string& layer : trials.layers()) add(layer, kOperands), add(layer, kOutputs);
   }
+  add_pairs(result, trials);
   return result;
 }
 
 std::string to_string(const GradientSites& sites, std::size_t rows) {
   std::string text =
-      fmt::format("error of all gradients: {:.3g} of their size\n{:<28}  {:<10}  {:>9}  {:>9}  {:>10}  {}\n",
-                  sites.error_whole, "layer", "operand", "alone", "saves", "saves loss", "most in");
+      fmt::format("error of all gradients: {:.3g} of their size\n{:<28}  {:<14}  {:>9}  {:>9}  {:>10}  {}\n",
+                  sites.error_whole, "layer", "role", "alone", "saves", "saves loss", "most in");
   std::vector<GradientSite> order = sites.sites;
-  double saved = 0;
-  for (const GradientSite& s : order) saved += s.loss_saved;
   std::ranges::stable_sort(order, std::greater{}, &GradientSite::alone_whole);
   for (std::size_t i = 0; i < std::min(rows, order.size()); ++i) {
     const GradientSite& s = order[i];
     std::size_t most = 0;  // index of the largest error
     for (std::size_t k = 1; k < s.alone.size(); ++k)
       if (s.alone[k] * sites.size[k] > s.alone[most] * sites.size[most]) most = k;
-    text += fmt::format("{:<28}  {:<10}  {:>9.3g}  {:>9.3g}  {:>+10.2e}  {}\n", s.layer, s.role, s.alone_whole,
+    text += fmt::format("{:<28}  {:<14}  {:>9.3g}  {:>9.3g}  {:>+10.2e}  {}\n", s.layer, s.role, s.alone_whole,
                         s.saved_whole, s.loss_saved,
                         s.alone_whole == 0 ? "-" : fmt::format("{} {:.3g}", sites.parameters[most], s.alone[most]));
   }
   if (order.size() > rows) text += fmt::format("and {} more\n", order.size() - rows);
-  return text + fmt::format("loss {:.9g}, in f32 {:.9g}: difference {:+.3e}; the sites one by one save {:+.3e}\n",
-                            sites.loss, sites.exact_loss, sites.loss - sites.exact_loss, saved);
+  text += fmt::format("loss {:.9g}, in f32 {:.9g}: difference {:+.3e}; the sites one by one save {:+.3e}\n", sites.loss,
+                      sites.exact_loss, sites.loss - sites.exact_loss, sites.loss - sites.exact_loss - sites.rest());
+  for (const SitePair& p : sites.pairs)
+    text += fmt::format("{} and {} save {:+.3e}: {:+.3e} more than one by one\n", p.a, p.b, p.loss_saved, p.together);
+  return text;
 }
 
 std::string to_csv(const GradientSites& sites) {

@@ -4,13 +4,11 @@
 //   const auto sites = inspect::gradient_sites(amp::recipe("mxfp4"), model, [&] { return loss_of(model(x), y); });
 //   std::puts(to_string(sites).c_str());
 //
-// A site of a quantised recipe is a layer and an operand of one of its three products: "forward x", "forward w",
-// "dgrad dy", "dgrad w", "wgrad x", "wgrad dy". A site of an autocast recipe is a layer with all of its ops.
+// A site is a layer and a role. Roles of a quantised recipe: the operands of the three products "forward x",
+// "forward w", "dgrad dy", "dgrad w", "wgrad x", "wgrad dy"; and "update", the rounding of the gradient that the
+// optimizer reads. Such a recipe stores outputs in f32. Roles of an autocast recipe: "all ops"; and in layers with
+// products their "operands" (also where backward reads them) and "stored outputs" (results and their gradients).
 #pragma once
-
-#include <functional>
-#include <string>
-#include <vector>
 
 #include "../amp/recipe.h"
 
@@ -26,6 +24,12 @@ struct GradientSite {
   double loss_saved = 0;  // the whole recipe's loss minus the loss with this site in f32: a replay, not an estimate
 };
 
+// Two sites in f32. together: what they save beyond the sum of what each saves.
+struct SitePair {
+  std::string a = {}, b = {};  // "fc1 forward x"
+  double loss_saved = 0, together = 0;
+};
+
 struct GradientSites {
   std::vector<std::string> parameters = {};  // those that require a gradient
   std::vector<double> size = {};             // |g32| by parameter
@@ -33,11 +37,15 @@ struct GradientSites {
   double error_whole = 0;
   double loss = 0, exact_loss = 0;       // of the whole recipe, and with all sites in f32
   std::vector<GradientSite> sites = {};  // in the order of the layers
+  // Pairs of the sites that save most, by |together|, if rest() is more than a tenth of the difference of the losses.
+  std::vector<SitePair> pairs = {};
+  // The difference of the losses minus what the sites one by one save (of an autocast recipe: its layers).
+  double rest() const;
 };
 
-// Runs two steps per site, and two more. The model has f32 parameters. Parameters, gradients, buffers and the default
-// generator are restored. histories: the state of delayed scaling from which each step starts. Error for a recipe that
-// is neither quantised nor autocast.
+// Runs two steps per site, two more, and one per pair. The model has f32 parameters. Parameters, gradients, buffers and
+// the default generator are restored. histories: the state of delayed scaling from which each step starts. Error for a
+// recipe that is neither quantised nor autocast.
 GradientSites gradient_sites(const amp::Recipe& recipe, nn::Module& model, const std::function<Tensor()>& loss,
                              const amp::QuantizationState* histories = nullptr);
 

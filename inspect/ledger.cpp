@@ -2,50 +2,27 @@
 
 #include <fmt/format.h>
 
-#include <algorithm>
-#include <cmath>
-#include <limits>
 #include <nlohmann/json.hpp>
-#include <span>
 
-#include "../core/formats/accumulator.h"
-#include "../core/ops/dispatch.h"
-#include "../core/ops/ops.h"
 #include "../core/ops/parameter_inputs.h"
 #include "../core/quantize/quantizer_call.h"
-#include "../core/support/multiversion.h"
 #include "csv_text.h"
+#include "error_sum.h"
 
 namespace gradual::inspect {
 namespace {
 
 constexpr double kNone = std::numeric_limits<double>::quiet_NaN(), kInf = std::numeric_limits<double>::infinity();
 
-// Calls f(x, y, n) for the values of two tensors of one shape, as f64, in blocks that stay in the L1 cache.
-template <class F> void in_blocks(const Tensor& a, const Tensor& b, const F& f) {
-  const Unseen unseen;
-  constexpr std::int64_t kBlock = 1024;
-  double values[2][kBlock];
-  const Tensor rows[2] = {contiguous(a.detach().to(Device::cpu())), contiguous(b.detach().to(Device::cpu()))};
-  for (std::int64_t i = 0; i < a.numel(); i += kBlock) {
-    const std::int64_t n = std::min(kBlock, a.numel() - i);
-    for (int k = 0; k < 2; ++k) {
-      const auto width = static_cast<std::int64_t>(size_of(rows[k].dtype()));
-      fetch_and_cast(rows[k].dtype(), static_cast<const char*>(rows[k].raw()) + i * width, 1, values[k], n);
-    }
-    vectorized([&, n] { f(values[0], values[1], n); });
-  }
-}
-
 // 10 log10(sum x^2 / sum (x - y)^2) over the elements that are finite in both.
 double sqnr_db(const Tensor& wide, const Tensor& narrow) {
   double signal = 0, noise = 0;
-  in_blocks(wide, narrow, [&](const double* a, const double* b, std::int64_t n) {
+  in_blocks(std::array{wide, narrow}, [&](const auto& p, std::int64_t n) {
     double squares = 0, errors = 0;
 #pragma omp simd reduction(+ : squares, errors)
     for (std::int64_t i = 0; i < n; ++i) {
-      const bool finite = std::abs(a[i]) < kInf && std::abs(b[i]) < kInf;
-      const double x = finite ? a[i] : 0, error = finite ? a[i] - b[i] : 0;
+      const bool finite = std::abs(p[0][i]) < kInf && std::abs(p[1][i]) < kInf;
+      const double x = finite ? p[0][i] : 0, error = finite ? p[0][i] - p[1][i] : 0;
       squares += x * x, errors += error * error;
     }
     signal += squares, noise += errors;
@@ -73,9 +50,9 @@ bool is_mask(const OpCall& call) {
 std::int64_t lost_moments(const OpCall& one) {
   if (one.op != OpId::adam_step_ || !one[5].defined()) return 0;
   std::int64_t lost = 0;
-  in_blocks(one[4], one[5], [&](const double* first, const double* second, std::int64_t n) {
+  in_blocks(std::array{one[4], one[5]}, [&](const auto& p, std::int64_t n) {
     std::int64_t some = 0;
-    for (std::int64_t i = 0; i < n; ++i) some += first[i] != 0 && second[i] == 0;
+    for (std::int64_t i = 0; i < n; ++i) some += p[0][i] != 0 && p[1][i] == 0;
     lost += some;
   });
   return lost;
@@ -83,18 +60,17 @@ std::int64_t lost_moments(const OpCall& one) {
 
 // For a + b = y: counts the added nonzero numbers of a tensor (the smaller of both if both are tensors), and those that
 // leave the other operand unchanged.
-void count_swamped(LedgerRow& r, const OpCall& call, const Tensor& result) {
-  const Tensor y = f64_of(result);
-  Tensor terms[2];
-  for (int k = 0; k < 2; ++k) terms[k] = call[k].defined() ? f64_of(call[k].detach().expand(result.sizes())) : Tensor();
-  const double number = number_of(call);
-  for (std::int64_t i = 0; i < y.numel(); ++i) {
-    const auto term = [&](int k) { return terms[k].defined() ? terms[k].data<double>()[i] : number; };
-    const int small = std::abs(term(0)) < std::abs(term(1)) ? 0 : 1;
-    if (!terms[small].defined() || term(small) == 0) continue;
-    ++r.added;
-    r.swamped += std::abs(y.data<double>()[i]) == std::abs(term(1 - small));
-  }
+void count_swamped(LedgerRow& r, const OpCall& call, const Tensor& y) {
+  const Unseen unseen;
+  const Tensor number = full({}, number_of(call), DType::f64);
+  const auto term = [&](int k) { return (call[k].defined() ? call[k].detach() : number).expand(y.sizes()); };
+  in_blocks(std::array{term(0), term(1), y}, [&](const auto& p, std::int64_t n) {
+    for (std::int64_t i = 0; i < n; ++i) {
+      const int small = std::abs(p[0][i]) < std::abs(p[1][i]) ? 0 : 1;
+      if (!call[small].defined() || p[small][i] == 0) continue;
+      ++r.added, r.swamped += std::abs(p[2][i]) == std::abs(p[1 - small][i]);
+    }
+  });
 }
 
 // The SQNR of a product or a sum against the same op with f32 sums.
@@ -128,24 +104,15 @@ nlohmann::ordered_json json(const LedgerRow& r) {
 
 }  // namespace
 
-std::string LedgerRow::site() const { return site_text(op, parameter, backward_of, module); }
-
-std::string site_text(const std::string& op, const std::string& parameter, const std::string& backward_of,
-                      const std::string& module) {
-  if (!parameter.empty()) return op + " of " + parameter;
-  const std::string what = backward_of.empty() || backward_of == op ? op : op + " (backward of " + backward_of + ")";
-  return module.empty() ? what : what + " in layer " + module;
-}
-
 bool LedgerRow::finite() const { return numbers.finite() && std::ranges::all_of(state, &Numbers::finite); }
 
 void Ledger::before(const OpCall& call) {
-  nonfinite_parameters_.clear();
+  nonfinite_.clear();
   const ParameterInputs parameters = parameter_inputs(call);
   for (int k = 0; k < parameters.count; ++k)
-    nonfinite_parameters_.push_back(any_nonfinite(call_of_parameter(call, parameters, k)));
+    nonfinite_.push_back(any_nonfinite(call_of_parameter(call, parameters, k)));
   // Inputs that an op does not overwrite can be read afterwards.
-  if (!parameters.count && op_info(call.op).kind == OpKind::InPlace) nonfinite_inputs_ = any_nonfinite(call);
+  if (!parameters.count && op_info(call.op).kind == OpKind::InPlace) nonfinite_ = {any_nonfinite(call)};
 }
 
 void Ledger::reads(LedgerRow& r, const Tensor& t) const {
@@ -158,21 +125,8 @@ void Ledger::add(LedgerRow row, const Tensor& result) {
   rows_.push_back(std::move(row));
 }
 
-LedgerRow Ledger::row(const Context& c, std::string_view op, OpKind kind, const SourceLocation& line) const {
-  return {.number = static_cast<std::int64_t>(rows_.size()),
-          .phase = c.phase,
-          .kind = kind,
-          .op = std::string(op),
-          .backward_of = c.backward_of,
-          .module = c.module,
-          .line = file_line(line),
-          .cause = c.cause,
-          .sqnr_db = kNone,
-          .accumulation_db = kNone};
-}
-
 LedgerRow Ledger::row(const OpCall& call, const CallRecord& record) const {
-  LedgerRow r = row(record.context, called(call), op_info(call.op).kind, call.where);
+  LedgerRow r{{rows_.size(), record.context, called(call), call.where}, op_info(call.op).kind};
   r.inputs = describe_inputs(call), r.counts = record.counts, r.nonfinite_number = !std::isfinite(number_of(call));
   for (int i = 0; i < call.inputs.size(); ++i) reads(r, call[i]);
   return r;
@@ -190,7 +144,7 @@ void Ledger::add_parameters(const OpCall& call, const CallRecord& record) {
     r.from = one[0].dtype(), r.to = written.dtype();
     r.counts = i < record.counts_by_parameter.size() ? record.counts_by_parameter[i] : CastCounts{};
     r.numbers = numbers_of(written);
-    r.nonfinite_inputs = nonfinite_parameters_[i];
+    r.nonfinite_inputs = nonfinite_[i];
     // State tensors follow parameter, gradient, master and compensation.
     for (int s = 4; parameters.written == 0 && s < one.inputs.size(); ++s)
       if (one[s].defined()) r.state.push_back(numbers_of(one[s])), r.state_dtype = one[s].dtype();
@@ -216,7 +170,7 @@ void Ledger::after(const OpCall& call, const Outputs& out, const CallRecord& rec
   r.to = out[0].defined() ? out[0].dtype() : r.from;
   // Non-finite inputs matter only if results are not finite.
   if (!r.numbers.finite())
-    r.nonfinite_inputs = is_mask(call) || (kind == OpKind::InPlace ? nonfinite_inputs_ : any_nonfinite(call));
+    r.nonfinite_inputs = is_mask(call) || (kind == OpKind::InPlace ? nonfinite_[0] : any_nonfinite(call));
   if (call.op == OpId::cast && r.counts.elements) r.sqnr_db = inspect::sqnr_db(call[0], out[0]);
   if ((call.op == OpId::add || call.op == OpId::sub) && is_half(r.to)) count_swamped(r, call, out[0]);
   if (const auto& sums = current_accumulator();
@@ -232,7 +186,7 @@ void Ledger::after(const OpCall& call, const Outputs& out, const CallRecord& rec
 void Ledger::quantized(const QuantizerCall& call) {
   if (call.kind != QuantizerCall::values) return;  // codes are stored values, or were rounded before
   const Unseen unseen;
-  LedgerRow r = row(context(), "quantize", OpKind::Custom, context().line);
+  LedgerRow r{{rows_.size(), context(), "quantize", context().line}, OpKind::Custom};
   r.parameter = names_.of(call.from);
   r.inputs = describe(call.from), r.results = gradual::to_string(call.quantizer->format);
   r.from = call.from.dtype(), r.to = call.to.dtype();

@@ -11,37 +11,28 @@
 // else changes.
 #pragma once
 
-#include <cstdint>
-#include <string>
 #include <unordered_map>
-#include <vector>
 
-#include "../core/observe/observer.h"
 #include "numbers.h"
+#include "op_row.h"
 #include "parameter_names.h"
 
 namespace gradual::inspect {
 
-struct LedgerRow {
-  std::int64_t number = 0;  // of this row, from 0
-  Phase phase = Phase::forward;
+struct LedgerRow : OpRow {
   OpKind kind = OpKind::Elementwise;
-  std::string op = {};           // "linear", or the name of a user's function
-  std::string parameter = {};    // the parameter that an optimizer updates or the op reads first: "fc2.weight"
-  std::string backward_of = {};  // in backward: the op whose gradient this computes
-  std::string module = {}, line = {}, cause = {};
-  std::string inputs = {}, results = {};     // "[32, 784] f32 x [512, 784] f32", "[32, 512] f32"
-  DType from = DType::f32, to = DType::f32;  // dtypes of the first input and of the first result
-  CastCounts counts = {};                    // the op's narrowing stores; elements is 0 if there are none
-  Numbers numbers = {};                      // of all floating results; for an optimizer the parameter's new values
-  bool nonfinite_inputs = false;             // set only if the results are not finite
-  std::vector<std::int64_t> reads = {};      // the rows of this ledger that made the inputs
-  bool nonfinite_number = false;             // an operand that is a number, not a tensor, is NaN or Inf
+  std::string inputs = {};               // "[32, 784] f32 x [512, 784] f32"
+  DType from = DType::f32;               // of the first input
+  CastCounts counts = {};                // the op's narrowing stores; elements is 0 if there are none
+  Numbers numbers = {};                  // of all floating results; for an optimizer the parameter's new values
+  bool nonfinite_inputs = false;         // set only if the results are not finite
+  std::vector<std::int64_t> reads = {};  // the rows of this ledger that made the inputs
+  bool nonfinite_number = false;         // an operand that is a number, not a tensor, is NaN or Inf
   // For a cast and a quantiser: 10 log10(sum x^2 / sum (x - y)^2), Inf if exact. NaN for every other op.
-  double sqnr_db = 0;
+  double sqnr_db = std::numeric_limits<double>::quiet_NaN();
   // For a product or a sum in an AccumulatorScope: the accumulator, and the SQNR of the result against f32 sums.
   std::string accumulator = {};
-  double accumulation_db = 0;  // NaN for every other op
+  double accumulation_db = std::numeric_limits<double>::quiet_NaN();  // NaN for every other op
   // For an addition that stores f16 or bf16: the number of elements to which a nonzero number of a tensor is added, and
   // of those that do not change because that number is below half an ulp.
   std::int64_t added = 0, swamped = 0;
@@ -55,14 +46,7 @@ struct LedgerRow {
   std::int64_t lost_moments = 0;
 
   bool finite() const;  // the results, and for an optimizer the state
-
-  // "adam_step_ of fc2.weight", "matmul (backward of linear) in layer fc1".
-  std::string site() const;
 };
-
-// The text of LedgerRow::site() for these fields.
-std::string site_text(const std::string& op, const std::string& parameter, const std::string& backward_of,
-                      const std::string& module);
 
 class Ledger final : public Observer {
  public:
@@ -92,14 +76,11 @@ class Ledger final : public Observer {
  private:
   void add_parameters(const OpCall& call, const CallRecord& record);
   LedgerRow row(const OpCall& call, const CallRecord& record) const;
-  LedgerRow row(const Context& c, std::string_view op, OpKind kind, const SourceLocation& line) const;
   void reads(LedgerRow& row, const Tensor& t) const;
   void add(LedgerRow row, const Tensor& result);
 
   ParameterNames names_;
-  // For the running call, if it overwrites its inputs.
-  bool nonfinite_inputs_ = false;
-  std::vector<bool> nonfinite_parameters_;                   // by parameter of an optimizer's call
+  std::vector<bool> nonfinite_;  // inputs of the running call, if it overwrites them; by parameter of an optimizer's
   std::unordered_map<std::uint64_t, std::int64_t> made_by_;  // the row that wrote a storage last
   std::vector<LedgerRow> rows_;
 };

@@ -10,13 +10,6 @@ std::int64_t elements(const Tensor& t) {
   return static_cast<std::int64_t>(t.unsafe_impl()->storage->bytes / size_of(t.dtype()));
 }
 
-// The number of elements from the first of `t` in memory to the last.
-std::int64_t span(const Tensor& t) {
-  std::int64_t n = 1;
-  for (int d = 0; d < t.dim(); ++d) n += (t.sizes()[d] - 1) * t.strides()[d];
-  return n;
-}
-
 Tensor copied(const Tensor& flat) {
   const Tensor here = flat.to(Device::cpu());
   if (here.is_floating() && here.dtype() != DType::f64) return cast(here, DType::f64);
@@ -25,21 +18,15 @@ Tensor copied(const Tensor& flat) {
 
 }  // namespace
 
-Tensor widened(const Tensor& t) {
+Tensor f64_of(const Tensor& t) {
   const Unseen unseen;
-  if (t.numel() > 0 && span(t) == t.numel())
-    return as_strided(copied(as_strided(t, {t.numel()}, {1}, t.offset())), t.sizes(), t.strides(), 0);
-  return copied(contiguous(t.detach()));
+  return t.defined() ? copied(contiguous(t.detach())) : Tensor();
 }
 
 Mirror::Entry& Mirror::entry_of(const Tensor& t, bool fresh) {
   const Storage& storage = *t.unsafe_impl()->storage;
   const auto* begin = static_cast<const char*>(storage.data);
-  const auto found = storages_.find(begin);
-  if (found != storages_.end() && found->second.id == storage.id) {
-    Entry& entry = found->second;
-    if (fresh || entry.version == storage.version.load()) return entry;
-  }
+  if (knows(t) && (fresh || storages_[begin].version == storage.version.load())) return storages_[begin];
   // Older storages at overlapping addresses no longer exist.
   const char* end = begin + storage.bytes;
   auto at = storages_.lower_bound(begin);
@@ -51,11 +38,15 @@ Mirror::Entry& Mirror::entry_of(const Tensor& t, bool fresh) {
   return entry;
 }
 
-Mirror Mirror::clone() const {
+void Mirror::own(const Tensor& t) {
+  if (!t.defined() || t.numel() == 0) return;
   const Unseen unseen;
-  Mirror copy = *this;
-  for (auto& [begin, entry] : copy.storages_) entry.numbers = entry.numbers.clone();
-  return copy;
+  Tensor& numbers = entry_of(t, false).numbers;
+  if (numbers.unsafe_impl()->storage->refs.load() > 1) numbers = numbers.clone();
+}
+
+void Mirror::forget(const Tensor& t) {
+  if (knows(t)) storages_.erase(static_cast<const char*>(t.unsafe_impl()->storage->data));
 }
 
 bool Mirror::knows(const Tensor& t) const {
@@ -75,9 +66,12 @@ void Mirror::set(const Tensor& t, const Tensor& numbers) {
   const Unseen unseen;
   const std::int64_t n = elements(t);
   const bool whole = t.numel() == n && numbers.strides() == t.strides() && elements(numbers) == n;
-  Entry& entry = entry_of(t, whole);
-  if (whole) entry.numbers = as_strided(numbers, {n}, {1}, 0);
-  else as_strided(entry.numbers, t.sizes(), t.strides(), t.offset()).copy_(numbers);
+  if (whole) {
+    entry_of(t, true).numbers = as_strided(numbers, {n}, {1}, 0);
+  } else {
+    own(t);
+    of(t).copy_(numbers);
+  }
   written(t);
 }
 

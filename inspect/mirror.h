@@ -2,7 +2,6 @@
 // dtype). Views share them as they share their storage.
 #pragma once
 
-#include <cstdint>
 #include <map>
 
 #include "../core/tensor/tensor.h"
@@ -11,15 +10,18 @@ namespace gradual::inspect {
 
 class Mirror {
  public:
-  // The mirrored numbers of `t`: a view with its sizes, on the CPU. For a storage that is new, or that was written
-  // without a call of written(), they start as its own numbers.
+  // The mirrored numbers of `t`, to be read: a view with its sizes, on the CPU. For a storage that is new, or that was
+  // written without a call of written(), they start as its own numbers.
   Tensor of(const Tensor& t);
-  // Sets the mirrored numbers of `t` to `numbers`, which have t's sizes and any strides.
+  // Gives the storage of `t` numbers that nothing else shares: then views from of() may be written.
+  void own(const Tensor& t);
+  // Sets the mirrored numbers of `t` to `numbers`, which have t's sizes and any strides. They may stay shared with
+  // `numbers`, with another tensor or with a copy of this mirror: writers call own().
   void set(const Tensor& t, const Tensor& numbers);
   // Records that an observed op has written `t`.
   void written(const Tensor& t);
   bool knows(const Tensor& t) const;
-  Mirror clone() const;
+  void forget(const Tensor& t);  // its numbers start anew
 
  private:
   struct Entry {
@@ -34,7 +36,7 @@ class Mirror {
   std::map<const char*, Entry> storages_;
 };
 
-// A copy of `t` in f64 on the CPU (integers and bool keep their dtype), with the strides of `t` if it has no gaps.
-Tensor widened(const Tensor& t);
+// A row-major copy of `t` in f64 on the CPU (integers and bool keep their dtype); empty for an undefined tensor.
+Tensor f64_of(const Tensor& t);
 
 }  // namespace gradual::inspect

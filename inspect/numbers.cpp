@@ -3,12 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <bit>
-#include <cmath>
-#include <limits>
-#include <vector>
 
-#include "../core/formats/convert.h"
 #include "../core/formats/format.h"
 #include "../core/ops/ops.h"
 #include "../core/support/multiversion.h"
@@ -82,13 +77,6 @@ Numbers numbers_of(const Tensor& t) {
   Numbers sum;
   for (const Numbers& c : chunks) sum += c;
   return sum;
-}
-
-Tensor f64_of(const Tensor& t) {
-  if (!t.defined()) return {};
-  const Unseen unseen;
-  const Tensor rows = contiguous(cast(t.detach().to(Device::cpu()), DType::f64));
-  return rows.shares_storage(t) ? rows.clone() : rows;
 }
 
 std::string to_string(const Numbers& n) {

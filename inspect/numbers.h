@@ -1,13 +1,9 @@
 // The contents of a tensor: how many elements are zero, subnormal, NaN or Inf, and the range of the other magnitudes.
 #pragma once
 
-#include <cstdint>
-#include <string>
-
 #include "../autograd/grad_mode.h"
 #include "../core/formats/cast_counts.h"
 #include "../core/ops/dispatch.h"
-#include "../core/tensor/tensor.h"
 
 namespace gradual::inspect {
 
@@ -38,9 +34,6 @@ struct Numbers {
 // t is a floating tensor on any device; elements of an expanded dim count once per position. Runs no op that an
 // observer, the tape or autocast could see. All counts are 0 for an undefined tensor and for integers.
 Numbers numbers_of(const Tensor& t);
-
-// The values as f64, row-major on the CPU; empty for an undefined tensor. Runs unseen, too.
-Tensor f64_of(const Tensor& t);
 
 // "2^-24 to 2^3.2, 12% zero, 3 NaN".
 std::string to_string(const Numbers& n);

@@ -3,12 +3,9 @@
 #pragma once
 
 #include <algorithm>
-#include <cstdint>
 #include <map>
-#include <string>
 
 #include "../amp/quantization.h"
-#include "../amp/rewrite.h"
 #include "../core/observe/observer.h"
 #include "../nn/module.h"
 

@@ -19,18 +19,11 @@
 // remain incomplete; the next step is observed as any other.
 #pragma once
 
-#include <cstdint>
-#include <functional>
-#include <map>
-#include <memory>
-#include <string>
-#include <vector>
-
 #include "../autograd/autograd.h"
-#include "../core/observe/observer.h"
 #include "../optim/optimizer.h"
 #include "error_sum.h"
 #include "mirror.h"
+#include "op_row.h"
 #include "parameter_names.h"
 
 namespace gradual::inspect {
@@ -45,16 +38,10 @@ struct ErrorPart {
   double share = 0;
 };
 
-struct ShadowRow {
-  std::int64_t number = 0;
-  Phase phase = Phase::forward;
-  std::string op = {}, parameter = {}, backward_of = {}, module = {}, line = {}, cause = {};
-  std::string results = {};  // "[32, 512] bf16"
-  DType to = DType::f32;
-  bool quantised = false;    // a quantiser, or a contraction of quantised operands
-  std::string product = {};  // "forward", "dgrad" or "wgrad" for such a contraction
-  ErrorSum local = {}, inherited = {}, total = {};
-  double cosine = 1;             // between the output and its shadow
+// The errors of the first output (Comparison), and the op (OpRow).
+struct ShadowRow : OpRow, Comparison {
+  bool quantised = false;        // a quantiser, or a contraction of quantised operands
+  std::string product = {};      // "forward", "dgrad" or "wgrad" for such a contraction
   double decided_otherwise = 0;  // share of elements: a relu's other side, a pool's other maximum, another index
   std::vector<ErrorPart> parts = {};
   // The share of the error in the loss: <local error, gradient of the output>, in units of the loss. The gradient is
@@ -62,8 +49,6 @@ struct ShadowRow {
   // the errors. first_order uses only the shadow's gradient.
   double share = 0, first_order = 0;
   std::string not_exact = {};  // why the op has no f64 form; its shadow then starts from its own results
-
-  std::string site() const;  // "linear in layer fc1", "adam_step_ of fc1.weight"
 };
 
 struct Attribution {
@@ -109,21 +94,19 @@ class Shadow final : public Observer {
  private:
   struct Frame;
   class Gradients;
-  struct Part {
-    std::string name;
-    double squares;
-    Tensor error;  // f64, in the output's sizes; undefined if the part gets no share
-  };
   struct Codes {
     std::uint64_t storage = 0;
     Tensor numbers, slope;  // the mirrored numbers of a tensor stored as codes: of the shadow, of slope_
     bool scaled = false;
   };
-  // The local errors of an output of forward, until its gradient is known.
+  struct Part {  // of a local error: a - b
+    std::string name;
+    Tensor a, b;
+  };
+  // The errors of an output of forward, until its gradient is known.
   struct Recorded {
     std::size_t row = 0;
-    Tensor error;  // f64
-    std::vector<Part> parts = {};
+    std::vector<Tensor> errors = {};  // f64: local, and by part
     double loss = 0, exact_loss = 0;  // the output, if it has one element
   };
 
@@ -132,24 +115,21 @@ class Shadow final : public Observer {
   };
 
   void start_step();
-  Tensor unrounded(const Tensor& t);
-  void run_on_all(const OpCall& call, const Outputs& out);
-  void begin_backward(const Node& root);
-  void run_on(Mirror& mirror, const OpCall& call, const Outputs& out, std::size_t kept);
-  ShadowRow row_of(const OpCall& call, const Outputs& out, const CallRecord& record) const;
-  void add_row(ShadowRow row, const Tensor& y, const Tensor& given, const Tensor& exact, std::vector<Part> parts,
-               std::uint64_t node);
-  Tensor run_alone(const OpCall& call, const Outputs& out, std::vector<Part>& parts);
-  Part part(std::string name, const Tensor& a, const Tensor& b, std::uint64_t node) const;
-  std::vector<Part> parts_of_inputs(const OpCall& call, const Outputs& out, const std::vector<Tensor>& inputs,
-                                    const Tensor& exact);
-  void add_parameters(const OpCall& call, const CallRecord& record);
+  void open_frame(const OpCall& call);
   void close_frame(const OpCall& call, const Outputs& out, const CallRecord& record);
+  void each_mirror(const std::function<void(Mirror&)>& f);
+  void run_on_mirrors(const OpCall& call, const Outputs& out);
+  Tensor unrounded(const Tensor& t);
+  Tensor run_alone(const OpCall& call, const Outputs& out, std::vector<Part>& parts);
+  void add_parts_of_inputs(const OpCall& call, const Outputs& out, const std::vector<Tensor>& inputs,
+                           const Tensor& exact, std::vector<Part>& parts);
+  ShadowRow row_of(const OpCall& call, const Outputs& out, const CallRecord& record) const;
+  void add_row(ShadowRow row, const Tensor& y, const Tensor& given, const Tensor& exact, const std::vector<Part>& parts,
+               std::uint64_t node);
+  void add_parameters(const OpCall& call, const CallRecord& record);
+  void begin_backward(const Node& root);
   void gradient(const autograd::GradientEvent& event);
   void share(Recorded& recorded, const Gradient& gradient);
-
-  // True while backward also runs in f64 on the step's own numbers.
-  bool follows_slope() const { return options_.attribution && context().phase == Phase::backward; }
 
   ShadowOptions options_;
   Mirror mirror_;     // the shadow
@@ -157,7 +137,8 @@ class Shadow final : public Observer {
   Mirror slope_;      // backward in f64 on the step's own numbers
   ParameterNames names_;
   bool parameters_differ_ = false;              // the program's parameters differ from the shadow's
-  std::vector<std::vector<Tensor>> kept_;       // inputs of the running in-place op: actual, shadow, by frame
+  std::vector<Tensor> written_;                 // the inputs of the running in-place op, after it, in f64
+  std::string why_not_exact_;                   // of the running op
   std::vector<std::unique_ptr<Frame>> frames_;  // running custom ops
   std::map<const void*, Codes> codes_;          // by address
   std::vector<ShadowRow> rows_;

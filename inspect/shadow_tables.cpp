@@ -1,7 +1,5 @@
 #include <fmt/format.h>
 
-#include <algorithm>
-#include <cmath>
 #include <nlohmann/json.hpp>
 
 #include "../core/support/throwf.h"
@@ -120,9 +118,12 @@ std::string to_string(const Attribution& a, std::size_t rows) {
   std::string text =
       fmt::format("loss {:.9g}, in f64 {:.9g}: difference {:+.3e}\n", a.loss, a.exact_loss, a.difference());
   const auto percent = [&](double part) { return a.difference() != 0 ? 100 * part / a.difference() : 0.0; };
-  text += fmt::format("local errors explain {:+.3e} ({:.1f}%); to first order {:+.3e} ({:.1f}%)\n", a.explained,
-                      percent(a.explained), a.first_order, percent(a.first_order));
+  const double rest = a.difference() - a.explained;
+  text += fmt::format("local errors explain {:+.3e} ({:.1f}%) and leave {:+.3e}; to first order {:+.3e} ({:.1f}%)\n",
+                      a.explained, percent(a.explained), rest, a.first_order, percent(a.first_order));
   if (a.decisions) text += fmt::format("elements of forward for which f64 decides otherwise: {}\n", a.decisions);
+  else if (std::abs(percent(rest)) > 5)
+    text += "f64 decides nothing otherwise: the rest is of third order in the errors\n";
   for (std::size_t i = 0; i < std::min(rows, a.rows.size()); ++i) {
     const ShadowRow& r = *a.rows[i];
     text += fmt::format("  {:+.3e}  {:>7.1f}%  {}{}\n", r.share, percent(r.share), r.site(),

@@ -46,8 +46,7 @@ Tensor value_of(const Tensor& parameter, const Tensor& master, const Tensor& com
 // The inputs after the call in f64. For an optimizer's op the first one is the weight from which the next step starts.
 std::vector<Tensor> run_in_f64(const OpCall& call, const Attrs& attrs) {
   std::vector<Tensor> inputs;
-  for (int i = 0; i < call.inputs.size(); ++i)
-    inputs.push_back(call[i].defined() && !call[i].is_floating() ? widened(call[i]) : f64_of(call[i]));
+  for (int i = 0; i < call.inputs.size(); ++i) inputs.push_back(f64_of(call[i]));
   OpCall one = call;
   one.attrs = &attrs;
   run_exactly(one, inputs);
@@ -236,8 +235,8 @@ void UpdateMeter::quantized(const QuantizerCall& call) {
   const Unseen unseen;
   const Phase phase = context().phase;
   if (call.kind == QuantizerCall::values && !custom_ops_.empty()) {
-    given_.set(call.to, call.scale.defined() ? mul(widened(call.to), widened(call.scale)) : widened(call.to));
-    exact_.set(call.to, widened(call.from));
+    given_.set(call.to, call.scale.defined() ? mul(f64_of(call.to), f64_of(call.scale)) : f64_of(call.to));
+    exact_.set(call.to, f64_of(call.from));
   }
   if (call.kind == QuantizerCall::values && phase == Phase::optimizer) rounded_ = {call.to, call.from};
   if (call.kind == QuantizerCall::values && phase == Phase::forward && *context().module)

@@ -87,7 +87,8 @@ TEST_CASE("gradient_sites: parameters, buffers and random numbers are as before;
     CHECK(p.bits() == before);
     CHECK(default_generator().state().stream == key.stream);
     CHECK(inspect::to_csv(first) == inspect::to_csv(p.sites(amp::recipe(recipe))));
-    CHECK(first.sites.size() == (amp::recipe(recipe).quantization ? 18U : 5U));  // 3 layers x 6, or with 2 norms
+    // 3 layers x 6; or 3 layers and 2 norms, and 3 layers x 2
+    CHECK(first.sites.size() == (amp::recipe(recipe).quantization ? 18U : 11U));
     CHECK(first.error_whole > 0);
   }
 }
@@ -112,13 +113,84 @@ TEST_CASE("gradient_sites: what a site in f32 saves of the loss is the loss with
 TEST_CASE("gradient_sites: an autocast recipe's layers") {
   const Problem p("mlp");
   const inspect::GradientSites all = p.sites(amp::recipe("amp-bf16"));
-  REQUIRE(all.sites.size() == 3);
+  REQUIRE(all.sites.size() == 9);
   for (const inspect::GradientSite& s : all.sites) {
-    CHECK(s.role == "all ops");
+    CHECK((s.role == "all ops" || s.role == "operands" || s.role == "stored outputs"));
     CHECK(s.alone_whole > 1e-5);
     CHECK(s.alone_whole < 2 * all.error_whole);
   }
   CHECK(inspect::to_string(all).find("error of all gradients") == 0);
+}
+
+TEST_CASE("gradient_sites: operands and stored outputs of an autocast recipe are those of a layer written by hand") {
+  default_generator().manual_seed(3);
+  nn::Linear model(24, 16);
+  const Tensor x = randn({16, 24}), y = arange(0, 16, 1, {.dtype = DType::i64});
+  const inspect::GradientSites all =
+      inspect::gradient_sites(amp::recipe("amp-bf16"), model, [&] { return cross_entropy(model(x), y); });
+  const auto low = [](const Tensor& t) { return t.to(DType::bf16).to(DType::f32); };
+  const Tensor exact = cross_entropy(linear(x, model.weight, model.bias), y),
+               outputs = cross_entropy(low(linear(x, model.weight, model.bias)), y),
+               operands = cross_entropy(linear(low(x), low(model.weight), low(model.bias)), y);
+  const Tensor gradient = autograd::grad({exact}, {model.weight})[0];
+  const auto error = [&](const Tensor& loss) {
+    return norm(autograd::grad({loss}, {model.weight})[0] - gradient).item() / norm(gradient).item();
+  };
+  const double of_outputs = error(outputs), of_operands = error(operands);
+  CHECK(all.exact_loss == exact.item());
+  // All but the operands is the stored output alone, and the reverse.
+  CHECK(site(all, "", "operands").loss_saved == all.loss - outputs.item());
+  CHECK(site(all, "", "stored outputs").loss_saved == all.loss - operands.item());
+  CHECK(site(all, "", "operands").alone[0] == doctest::Approx(of_operands).epsilon(1e-5));
+  CHECK(site(all, "", "stored outputs").alone[0] == doctest::Approx(of_outputs).epsilon(1e-5));
+  CHECK(of_operands > 1e-4);
+  CHECK(of_outputs > 1e-4);
+}
+
+TEST_CASE("gradient_sites: the update is the rounding of the gradient that the optimizer reads") {
+  const Problem p("mlp");
+  const Quantizer q{.format = format("e4m3fn"), .scaling = {.kind = ScalingKind::tensor}};
+  const inspect::GradientSites all = p.sites(quantised({.weight_gradient = q}));
+  REQUIRE(all.sites.size() == 3);
+  const auto named = p.model->named_parameters();
+  for (std::size_t i = 0; i < named.size(); ++i) {
+    const auto& [name, parameter] = named[i];
+    CAPTURE(name);
+    const Tensor g = autograd::grad({p.loss()}, {parameter})[0];
+    const double error = norm(fake_quantize(g, q) - g).item() / norm(g).item();
+    for (const inspect::GradientSite& s : all.sites) {
+      CHECK(s.role == "update");
+      const bool own = name == s.layer + ".weight";
+      CHECK(s.alone[i] == doctest::Approx(own ? error : 0).epsilon(1e-5));
+      CHECK(s.saved[i] == doctest::Approx(own ? error : 0).epsilon(1e-5));
+    }
+  }
+}
+
+TEST_CASE("gradient_sites: pairs of sites are replayed where the sites one by one leave much of the loss") {
+  const Problem p("mlp");
+  amp::Recipe low = quantised({.forward_x = Quantizer{.format = format("e2m1fn")}});
+  const inspect::GradientSites all = p.sites(low);
+  const auto saved_without = [&](const std::vector<std::string>& layers) {
+    low.quantization->modules.clear();
+    for (const std::string& layer : layers) low.quantization->modules.emplace_back(layer, "fp32");
+    const amp::RecipeScope scope(low, Device::cpu());
+    return all.loss - p.loss().item();
+  };
+  const double one = saved_without({"1"}), three = saved_without({"3"}), five = saved_without({"5"});
+  CHECK(all.rest() == doctest::Approx(all.loss - all.exact_loss - one - three - five));
+  REQUIRE(std::abs(all.rest()) > 0.1 * std::abs(all.loss - all.exact_loss));
+  REQUIRE(all.pairs.size() == 3);
+  for (const inspect::SitePair& pair : all.pairs) {
+    const std::string a = pair.a.substr(0, 1), b = pair.b.substr(0, 1);
+    CHECK(pair.a == a + " forward x");
+    CHECK(pair.loss_saved == saved_without({a, b}));
+    CHECK(pair.together == doctest::Approx(saved_without({a, b}) - saved_without({a}) - saved_without({b})));
+  }
+  CHECK(std::abs(all.pairs[0].together) >= std::abs(all.pairs[1].together));
+  CHECK(inspect::to_string(all).find(all.pairs[0].a + " and " + all.pairs[0].b + " save") != std::string::npos);
+  // One site alone is the whole difference: there is no pair to look for.
+  CHECK(p.sites(quantised({.wgrad_dy = Quantizer{.format = format("e4m3fn")}})).pairs.empty());
 }
 
 TEST_CASE("gradient_sites: a recipe whose sites cannot be told apart is an Error") {

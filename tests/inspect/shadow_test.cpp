@@ -143,6 +143,11 @@ TEST_CASE("shadow: shares of local errors explain the loss") {
       for (const inspect::ShadowRow* row : a.rows) shares += std::abs(row->share);
       // What is left is small against what the ops contribute, which may cancel in the sum.
       CHECK(std::abs(a.explained - a.difference()) < 0.05 * shares + 1e-12);
+      // It is below 5% of the difference, or the table says why.
+      const bool small = std::abs(a.explained - a.difference()) < 0.05 * std::abs(a.difference());
+      const std::string table = to_string(a);
+      CHECK((small || table.find("decides otherwise: ") != std::string::npos ||
+             table.find("of third order") != std::string::npos));
     }
 }
 
