@@ -7,6 +7,8 @@ namespace gradual::dist {
 
 // The processes of MPI_COMM_WORLD; null in a build without MPI.
 std::unique_ptr<Communicator> mpi_world();
+// Asks done() until it is true. False after timeout() seconds.
+bool poll(const std::function<bool()>& done);
 // A rank's message to itself.
 void copy_own(const Message& from, const Message& to);
 

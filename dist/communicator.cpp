@@ -3,9 +3,11 @@
 #include <zlib.h>
 
 #include <algorithm>
+#include <chrono>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <ctime>
 
 #include "../core/files/input_file.h"
 #include "../core/support/throwf.h"
@@ -19,10 +21,6 @@ std::byte* at(const void* data, std::size_t offset) {  // what is sent is only r
   return const_cast<std::byte*>(static_cast<const std::byte*>(data)) + offset;
 }
 
-struct Done : Communicator::Transfer {
-  void wait() override {}
-};
-
 class Single : public Communicator {
  public:
   int rank() const override { return 0; }
@@ -30,7 +28,7 @@ class Single : public Communicator {
   std::string_view backend() const override { return "single"; }
   std::unique_ptr<Transfer> start(std::span<const Message> sent, std::span<const Message> received) override {
     for (std::size_t i = 0; i < sent.size(); ++i) copy_own(sent[i], received[i]);
-    return std::make_unique<Done>();
+    return std::make_unique<Transfer>();
   }
   void abort(int status) override { std::exit(status); }
 };
@@ -73,14 +71,12 @@ std::vector<std::string> Communicator::all_gather(const std::string& own) {
   const std::size_t length = own.size();
   std::vector<std::size_t> lengths(ranks);
   all_gather(&length, sizeof length, lengths.data());
-  std::vector<std::string> texts(ranks);
-  std::vector<Message> sent, received;
-  for (std::size_t p = 0; p < ranks; ++p) {
-    texts[p].resize(lengths[p]);
-    sent.push_back({static_cast<int>(p), at(static_cast<const void*>(own.data()), 0), length});
-    received.push_back({static_cast<int>(p), at(static_cast<void*>(texts[p].data()), 0), lengths[p]});
-  }
-  transfer(sent, received);
+  const std::size_t longest = std::ranges::max(lengths);
+  std::string padded = own, all(longest * ranks, '\0');
+  padded.resize(longest);
+  all_gather(padded.data(), longest, all.data());
+  std::vector<std::string> texts;
+  for (std::size_t p = 0; p < ranks; ++p) texts.push_back(all.substr(p * longest, lengths[p]));
   return texts;
 }
 
@@ -135,6 +131,18 @@ double timeout() {
   if (end == text || *end || !(seconds > 0))
     throwf("GRADUAL_RANK_TIMEOUT is '{}'; it is a number of seconds above 0", text);
   return seconds;
+}
+
+bool poll(const std::function<bool()>& done) {
+  using Clock = std::chrono::steady_clock;
+  const auto most = Clock::now() + std::chrono::duration<double>(timeout());
+  for (int tries = 0; !done(); ++tries) {
+    if (tries < 200) continue;
+    const timespec pause{0, tries < 2000 ? 1000 : 100000};  // the other rank may need this core
+    nanosleep(&pause, nullptr);
+    if (tries % 64 == 0 && Clock::now() > most) return false;
+  }
+  return true;
 }
 
 std::unique_ptr<Communicator> single() { return std::make_unique<Single>(); }

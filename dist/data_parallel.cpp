@@ -83,11 +83,12 @@ DataParallel::DataParallel(Communicator& ranks, nn::Module& model, DataParallelO
     exchange_->count(options_.count);
     if (exchange->average == Averaging::after) factor_ = 1.0 / emulated_;
   }
-  check_same(ranks_, {{"the number of shards", std::to_string(shards_)},
-                      {"the type of sums", std::string(to_string(options_.sum))},
-                      {"the exchange", exchange ? describe(*exchange) : "none"}});
+  options_.facts.insert(options_.facts.end(), {{"the number of shards", std::to_string(shards_)},
+                                               {"the type of sums", std::string(to_string(options_.sum))},
+                                               {"the exchange", exchange ? describe(*exchange) : "none"},
+                                               {"their parameters", parameter_list(parameters_)},
+                                               {"the version", GRADUAL_VERSION}});
   check_same(ranks_, options_.facts);
-  check_same(ranks_, {{"their parameters", parameter_list(parameters_)}, {"the version", GRADUAL_VERSION}});
   if (ranks_.size() > 1) check_same(ranks_, {{"the program (its checksum)", program_checksum()}});
   if (ranks_.size() > 1) copy_state();
 }
@@ -151,9 +152,8 @@ template <class T> std::vector<T> DataParallel::flat(const Tensor& loss, double 
     } else {
       out.insert(out.end(), static_cast<std::size_t>(p.numel()), 0);
     }
-    const auto w = static_cast<T>(weight);
-    for (auto v = out.begin() + begin; v != out.end() && w != 1; ++v) *v *= w;
-    for (auto v = out.begin() + begin; v != out.end() && exchange_ && finite; ++v) finite = std::isfinite(*v);
+    for (auto v = out.begin() + begin; v != out.end(); ++v)
+      *v *= static_cast<T>(weight), finite = finite && std::isfinite(*v);
   }
   out[1] = finite ? 0 : 1;
   return out;
@@ -269,21 +269,19 @@ StateDict DataParallel::state_dict() {
   StateDict state;
   if (!exchange_) return state;
   state.set("ranks", std::int64_t{emulated_});
-  const auto& held = exchange_->residuals();
-  for (int r = 0; r < emulated_; ++r)
-    for (const char* name : {"gradient", "sums"}) {
-      const bool mine = r >= exchange_->held().first && r < exchange_->held().last;
-      RankSum::Values values;
-      if (mine) {
-        const RankSum::Residual& own = held[static_cast<std::size_t>(r - exchange_->held().first)];
-        values = name == std::string_view("sums") ? own.sums : own.gradient;
+  std::size_t r = 0;  // of emulated ranks this process has all, else one
+  for (const RankSum::Residual& own : exchange_->residuals()) {
+    for (const auto& [name, values] : {std::pair("gradient", &own.gradient), std::pair("sums", &own.sums)}) {
+      std::size_t of = r;
+      const std::string bytes(reinterpret_cast<const char*>(values->data()), values->size() * sizeof(float));
+      for (const std::string& text : ranks_.all_gather(bytes)) {
+        const auto* first = reinterpret_cast<const float*>(text.data());
+        const auto n = static_cast<std::int64_t>(text.size() / sizeof(float));
+        state.set(fmt::format("{}.{}", of++, name), from_data(RankSum::Values(first, first + n), {n}));
       }
-      std::size_t n = values.size();
-      ranks_.broadcast(&n, sizeof n, ranks_.size() > 1 ? r : 0);
-      values.resize(n);
-      ranks_.broadcast(values.data(), n * sizeof(float), ranks_.size() > 1 ? r : 0);
-      state.set(fmt::format("{}.{}", r, name), from_data(values, {static_cast<std::int64_t>(n)}));
     }
+    ++r;
+  }
   return state;
 }
 

@@ -77,7 +77,6 @@ class DataParallel : Pinned {
   void load_state_dict(const StateDict& state);
 
  private:
-  void check_ranks(const std::string& recipe);
   void copy_state();
   Tensor run_shard(const data::Batch& batch, Range samples, const Loss& loss);
   // Of one shard: its loss, whether its gradient is finite, which parameters have one, what buffers gained, gradients.

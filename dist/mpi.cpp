@@ -5,17 +5,13 @@
 #include <mpi.h>
 
 #include <algorithm>
-#include <chrono>
-#include <cstdio>
 #include <cstdlib>
-#include <ctime>
 
 #include "../core/support/throwf.h"
 
 namespace gradual::dist {
 namespace {
 
-using Clock = std::chrono::steady_clock;
 constexpr std::size_t kLargest = std::size_t{1} << 30;  // bytes of one call, which counts in int
 
 class Mpi : public Communicator {
@@ -59,35 +55,24 @@ class MpiTransfer : public Communicator::Transfer {
     }
   }
   void wait() override {
-    if (requests_.empty()) return;
-    const auto start = Clock::now();
-    const double most = timeout();
-    for (int tries = 0;; ++tries) {
-      int done = 0;
-      if (MPI_Testall(static_cast<int>(requests_.size()), requests_.data(), &done, MPI_STATUSES_IGNORE) != MPI_SUCCESS)
+    const auto done = [this] {
+      int all = 0;
+      const int n = static_cast<int>(requests_.size());
+      if (MPI_Testall(n, requests_.data(), &all, MPI_STATUSES_IGNORE) != MPI_SUCCESS)
         throwf("rank {}: a message failed", rank_);
-      if (done) break;
-      if (tries < 200) continue;
-      // the other rank may need this core
-      const timespec pause{0, tries < 2000 ? 1000 : 100000};
-      nanosleep(&pause, nullptr);
-      if (tries % 64 == 0 && std::chrono::duration<double>(Clock::now() - start).count() > most) silent(most);
+      return all != 0;
+    };
+    for (std::size_t i = 0; !poll(done); ++i) {  // names the first that is silent
+      int came = 0;
+      MPI_Test(&requests_[i], &came, MPI_STATUS_IGNORE);
+      if (!came)
+        throwf("rank {} waited {} s (GRADUAL_RANK_TIMEOUT) for rank {}, which is silent or gone", rank_, timeout(),
+               peers_[i]);
     }
     requests_.clear();
   }
 
  private:
-  [[noreturn]] void silent(double seconds) {
-    for (std::size_t i = 0; i < requests_.size(); ++i) {
-      int done = 0;
-      MPI_Test(&requests_[i], &done, MPI_STATUS_IGNORE);
-      if (!done)
-        throwf("rank {} waited {} s (GRADUAL_RANK_TIMEOUT) for rank {}, which is silent or gone", rank_, seconds,
-               peers_[i]);
-    }
-    throwf("rank {} waited {} s (GRADUAL_RANK_TIMEOUT) for a message", rank_, seconds);
-  }
-
   int rank_;
   std::vector<MPI_Request> requests_;
   std::vector<int> peers_;

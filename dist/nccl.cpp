@@ -5,9 +5,7 @@
 #include <cuda_runtime_api.h>
 #include <nccl.h>
 
-#include <chrono>
 #include <cstdlib>
-#include <ctime>
 
 #include "../core/support/throwf.h"
 
@@ -96,19 +94,16 @@ std::unique_ptr<Communicator::Transfer> Nccl::start(std::span<const Message> sen
 }
 
 void Nccl::wait() {
-  const auto start = std::chrono::steady_clock::now();
-  for (const double most = timeout();;) {
+  const auto done = [this] {
     const cudaError_t state = cudaStreamQuery(stream_);
-    if (state == cudaSuccess) return;
-    if (state != cudaErrorNotReady) check(state);
+    if (state != cudaErrorNotReady) return check(state), true;
     ncclResult_t failure = ncclSuccess;
     check(ncclCommGetAsyncError(comm_, &failure));
     check(failure);
-    if (std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count() > most)
-      throwf("rank {} waited {} s (GRADUAL_RANK_TIMEOUT) for NCCL: a rank is silent or gone", rank_, most);
-    const timespec pause{0, 5000};
-    nanosleep(&pause, nullptr);
-  }
+    return false;
+  };
+  if (!poll(done))
+    throwf("rank {} waited {} s (GRADUAL_RANK_TIMEOUT) for NCCL: a rank is silent or gone", rank_, timeout());
 }
 
 }  // namespace

@@ -72,6 +72,12 @@ void RankSum::decode(Range range, const Bytes& bytes, float* values) const {
   }
 }
 
+void RankSum::add_decoded(Range range, const Bytes& bytes, Values& to) const {
+  Values part(static_cast<std::size_t>(range.size()));
+  decode(range, bytes, part.data());
+  for (std::size_t i = 0; i < part.size(); ++i) to[static_cast<std::size_t>(range.first) + i] += part[i];
+}
+
 // Sends what other processes expect and returns what came, in the order of `expected`, whose bytes have their sizes.
 std::vector<RankSum::Parcel> RankSum::deliver(std::vector<Parcel> sent, const std::vector<Parcel>& expected) {
   for (const Parcel& p : sent)
@@ -97,13 +103,10 @@ std::vector<RankSum::Parcel> RankSum::deliver(std::vector<Parcel> sent, const st
 void RankSum::agree_on_scales(const std::vector<Values>& contributions, bool of_sum, double factor) {
   if (!exchange_.quantizer || exchange_.quantizer->scaling.kind != ScalingKind::tensor) return;
   const std::size_t n = starts_.size() - 1;
-  std::vector<float> own, all;
+  std::vector<float> own, all(n * static_cast<std::size_t>(ranks_));
   for (const Values& v : contributions)
     for (std::size_t p = 0; p < n; ++p) own.push_back(absmax_of(v.data() + starts_[p], starts_[p + 1] - starts_[p]));
-  if (communicator_.size() == 1) all = own;
-  else
-    all.resize(n * static_cast<std::size_t>(ranks_)),
-        communicator_.all_gather(own.data(), n * sizeof(float), all.data());
+  communicator_.all_gather(own.data(), own.size() * sizeof(float), all.data());
   const Quantizer& q = *exchange_.quantizer;
   scales_.assign(n, 1);
   for (std::size_t p = 0; p < n; ++p) {
@@ -152,6 +155,13 @@ std::size_t RankSum::code_bytes(std::int64_t n) const {
   return static_cast<std::size_t>(f.bits() <= 8 ? packed_bytes(n, f.storage_bits()) : n * gradual::code_bytes(f));
 }
 
+float RankSum::scale_of(const Piece& piece) const {
+  const Scaling& s = exchange_.quantizer->scaling;
+  return s.kind == ScalingKind::tensor  ? scales_[piece.parameter]
+         : s.kind == ScalingKind::fixed ? static_cast<float>(s.value)
+                                        : 1;
+}
+
 void RankSum::encode_piece(const Piece& piece, const float* values, RandomKey key, std::byte* out) {
   const std::int64_t n = piece.range.size();
   if (exchange_.sign) {
@@ -178,9 +188,7 @@ void RankSum::encode_piece(const Piece& piece, const float* values, RandomKey ke
     return;
   }
   std::vector<float> scaled(values, values + n);
-  const float scale = q.scaling.kind == ScalingKind::tensor  ? scales_[piece.parameter]
-                      : q.scaling.kind == ScalingKind::fixed ? static_cast<float>(q.scaling.value)
-                                                             : 1;
+  const float scale = scale_of(piece);
   if (scale != 1)
     for (float& v : scaled) v *= scale;
   const Rounder rounder{q.format, q.rounding, q.overflow, key};
@@ -223,37 +231,29 @@ void RankSum::decode_piece(const Piece& piece, const std::byte* in, float* value
     unpack_codes(reinterpret_cast<const std::uint8_t*>(in), n, q.format.storage_bits(), codes.data());
     gradual::decode(q.format, codes.data(), values, n);
   }
-  if (q.scaling.kind == ScalingKind::tensor) {
-    const float inverse = 1 / scales_[piece.parameter];  // exact
-    for (std::int64_t i = 0; i < n; ++i) values[i] *= inverse;
-  } else if (q.scaling.kind == ScalingKind::fixed) {
-    for (std::int64_t i = 0; i < n; ++i)
-      values[i] = static_cast<float>(static_cast<double>(values[i]) / q.scaling.value);
-  }
+  const auto scale = static_cast<double>(scale_of(piece));
+  for (std::int64_t i = 0; i < n && scale != 1; ++i)
+    values[i] = static_cast<float>(static_cast<double>(values[i]) / scale);
 }
 
 // --- algorithms ------------------------------------------------------------------------------------------------------
 
 // The elements whose sum a rank has in the end.
 Range RankSum::owned(int rank) const {
-  switch (exchange_.algorithm) {
-    case ExchangeAlgorithm::gather: return segment(rank);
-    case ExchangeAlgorithm::ring: return segment((rank + 1) % ranks_);
-    case ExchangeAlgorithm::tree: break;
-  }
-  return rank == 0 ? Range{0, total_} : Range{};
+  if (exchange_.algorithm == ExchangeAlgorithm::tree) return rank == 0 ? Range{0, total_} : Range{};
+  return segment(exchange_.algorithm == ExchangeAlgorithm::ring ? (rank + 1) % ranks_ : rank);
 }
 
 float* RankSum::lost_at(Held& lost, int rank, Range range) const {
   if (!exchange_.error_feedback) return nullptr;
-  return lost[static_cast<std::size_t>(rank - held_.first)].data() + range.first;
+  return of(lost, rank).data() + range.first;
 }
 
 void RankSum::gather(Held& values, RandomKey key, Held& lost) {
   std::vector<Parcel> sent, expected;
   for (int r = static_cast<int>(held_.first); r < held_.last; ++r)
     for (int j = 0; j < ranks_; ++j) {
-      const float* from = values[static_cast<std::size_t>(r - held_.first)].data() + segment(j).first;
+      const float* from = of(values, r).data() + segment(j).first;
       sent.push_back({r, j, encode(segment(j), from, key, r, lost_at(lost, r, segment(j)))});
       expected.push_back({j, r, Bytes(bytes_of(segment(r)))});
     }
@@ -266,7 +266,7 @@ void RankSum::gather(Held& values, RandomKey key, Held& lost) {
       decode(segment(r), came[k].bytes, part.data());
       tree.add(0, p, std::move(part));
     }
-    std::ranges::copy(tree.total(), values[static_cast<std::size_t>(r - held_.first)].begin() + segment(r).first);
+    std::ranges::copy(tree.total(), of(values, r).begin() + segment(r).first);
   }
 }
 
@@ -275,16 +275,13 @@ void RankSum::ring(Held& values, RandomKey key, Held& lost) {
     std::vector<Parcel> sent, expected;
     for (int r = static_cast<int>(held_.first); r < held_.last; ++r) {
       const Range out = segment((r - hop + ranks_) % ranks_), in = segment((r - 1 - hop + 2 * ranks_) % ranks_);
-      const float* from = values[static_cast<std::size_t>(r - held_.first)].data() + out.first;
+      const float* from = of(values, r).data() + out.first;
       sent.push_back({r, (r + 1) % ranks_, encode(out, from, key, r, lost_at(lost, r, out))});
       expected.push_back({(r - 1 + ranks_) % ranks_, r, Bytes(bytes_of(in))});
     }
     for (const Parcel& p : deliver(std::move(sent), expected)) {
       const Range in = segment((p.from - hop + ranks_) % ranks_);
-      Values part(static_cast<std::size_t>(in.size()));
-      decode(in, p.bytes, part.data());
-      float* to = values[static_cast<std::size_t>(p.to - held_.first)].data() + in.first;
-      for (const float v : part) *to++ += v;
+      add_decoded(in, p.bytes, of(values, p.to));
     }
   }
 }
@@ -294,18 +291,10 @@ void RankSum::tree(Held& values, RandomKey key, Held& lost) {
   for (int step = 1; step < ranks_; step *= 2) {
     std::vector<Parcel> sent, expected;
     for (int r = step; r < ranks_; r += 2 * step) {
-      if (holds(r))
-        sent.push_back(
-            {r, r - step,
-             encode(all, values[static_cast<std::size_t>(r - held_.first)].data(), key, r, lost_at(lost, r, all))});
+      if (holds(r)) sent.push_back({r, r - step, encode(all, of(values, r).data(), key, r, lost_at(lost, r, all))});
       if (holds(r - step)) expected.push_back({r, r - step, Bytes(bytes_of(all))});
     }
-    for (const Parcel& p : deliver(std::move(sent), expected)) {
-      Values part(static_cast<std::size_t>(total_));
-      decode(all, p.bytes, part.data());
-      Values& to = values[static_cast<std::size_t>(p.to - held_.first)];
-      for (std::size_t i = 0; i < part.size(); ++i) to[i] += part[i];
-    }
+    for (const Parcel& p : deliver(std::move(sent), expected)) add_decoded(all, p.bytes, of(values, p.to));
   }
 }
 
@@ -323,7 +312,7 @@ RankSum::Values RankSum::share(Held& values, double factor, RandomKey key, Held&
       received.push_back({r, own.data(), own.size()});
       continue;
     }
-    float* sums = values[static_cast<std::size_t>(r - held_.first)].data() + range.first;
+    float* sums = of(values, r).data() + range.first;
     for (std::int64_t i = 0; i < range.size(); ++i) sums[i] = static_cast<float>(static_cast<double>(sums[i]) * factor);
     if (exchange_.round_result) {
       own = encode(range, sums, key, kMostShards + r, lost_at(lost, r, range));
@@ -357,11 +346,8 @@ RankSum::Values RankSum::sum(std::vector<Values> values, double factor, RandomKe
   const bool of_sum = !gathers;
   agree_on_scales(values, of_sum, 1);
   const Held contributions = gathers ? values : Held{};  // the scales of the sum follow from them
-  switch (exchange_.algorithm) {
-    case ExchangeAlgorithm::gather: gather(values, key, lost); break;
-    case ExchangeAlgorithm::ring: ring(values, key, lost); break;
-    case ExchangeAlgorithm::tree: tree(values, key, lost); break;
-  }
+  constexpr decltype(&RankSum::gather) kAlgorithms[] = {&RankSum::gather, &RankSum::ring, &RankSum::tree};
+  (this->*kAlgorithms[static_cast<int>(exchange_.algorithm)])(values, key, lost);
   if (gathers && exchange_.round_result) agree_on_scales(contributions, true, factor);
   // In a ring and a tree an owner's residual is of the sum, before the factor.
   for (std::size_t k = 0; k < values.size() && feedback && gathers; ++k) {

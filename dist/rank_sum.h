@@ -62,13 +62,16 @@ class RankSum {
   const QuantizedTensor& codes_of(std::int64_t n) const;
   std::size_t bytes_of(Range range) const;
   Bytes encode(Range range, const float* values, RandomKey key, int stream, float* lost);
+  void add_decoded(Range range, const Bytes& bytes, Values& to) const;
   void decode(Range range, const Bytes& bytes, float* values) const;
+  float scale_of(const Piece& piece) const;
   void encode_piece(const Piece& piece, const float* values, RandomKey key, std::byte* out);
   void decode_piece(const Piece& piece, const std::byte* in, float* values) const;
   std::vector<Parcel> deliver(std::vector<Parcel> sent, const std::vector<Parcel>& expected);
   void agree_on_scales(const std::vector<Values>& contributions, bool of_sum, double factor);
 
   using Held = std::vector<Values>;  // of each held rank
+  Values& of(Held& held, int rank) const { return held[static_cast<std::size_t>(rank - held_.first)]; }
   // Each leaves the sums of the segments that a held rank owns at their places in that rank's values.
   void gather(Held& values, RandomKey key, Held& lost);
   void ring(Held& values, RandomKey key, Held& lost);

@@ -59,6 +59,14 @@ void Folder::clear() const {
   for (const char* file : kFiles) fs::remove(path_ + file);
   for (const auto& entry : fs::directory_iterator(path_ + "/checkpoints"))
     if (entry.path().extension() == ".safetensors") fs::remove(entry.path());
+  for (const std::string& file : shared_results()) fs::remove(file);
+}
+
+std::vector<std::string> Folder::shared_results() const {
+  std::vector<std::string> files;
+  for (const auto& entry : fs::directory_iterator(path_ + "/checkpoints"))
+    if (entry.path().extension() == ".result") files.push_back(entry.path().string());
+  return files;
 }
 
 std::string Folder::checkpoint(const std::string& recipe, std::uint64_t seed) const {
@@ -75,11 +83,14 @@ void Folder::write(const std::vector<Result>& results, const std::vector<Result>
   for (const Result& u : unlisted)
     if (find_run(known, u) == known.end()) known.push_back(u);
   write_file_atomically(path_ + kFinished, results_json(known, true));
+  for (const std::string& file : shared_results()) fs::remove(file);  // finished() read them
 }
 
 std::vector<Result> Folder::finished() const {
   const std::string file = path_ + kFinished;
-  return fs::exists(file) ? results_from_json(read_file(file), file) : std::vector<Result>();
+  std::vector<Result> all = fs::exists(file) ? results_from_json(read_file(file), file) : std::vector<Result>();
+  for (const std::string& one : shared_results()) all.push_back(results_from_json(read_file(one), one).at(0));
+  return all;
 }
 
 bool is_finished(const Result& r, const amp::Recipe& recipe, std::uint64_t seed, const Options& o,

@@ -23,10 +23,12 @@ class Folder {
   // unlisted: runs of fp32 for the verdicts, and finished runs of earlier calls. They stay known to --resume though
   // this call does not list them.
   void write(const std::vector<Result>& results, const std::vector<Result>& unlisted = {}) const;
-  // All runs that have ended, with their curves.
+  // All runs that have ended, with their curves: of finished.json, and those that processes sharing the runs have
+  // written one by one (NAME.result), until write() takes them in.
   std::vector<Result> finished() const;
 
  private:
+  std::vector<std::string> shared_results() const;
   std::string path_;
 };
 

@@ -99,6 +99,7 @@ class Comparison {
 
   // Explains the runs that fail and can be compared with fp32. A stop leaves the rest to --resume.
   void explain_all() {
+    if (unexplained_.empty()) return;
     judge(references_), judge(results_, references_);
     std::vector<Unexplained> later;
     for (Unexplained& u : unexplained_) {
@@ -113,17 +114,11 @@ class Comparison {
 
   // False if options.stop ended it.
   bool explain_one(Result& r, Unexplained& u) {
-    const auto seed = static_cast<std::uint64_t>(r.seed);
-    try {
-      auto found =
-          explain(make_model_, data_, *u.recipe, seed, options_, r, baseline(results_, references_, r), u.evidence);
-      if (found) r.findings = std::move(*found);
-      else stopped_ = true, r.status = "interrupted";
-      return found.has_value();
-    } catch (const Error& e) {
-      r.findings = {{.cause = "unknown", .sentence = std::string("the run could not be explained: ") + e.what()}};
-    }
-    return true;
+    auto found = explain(make_model_, data_, *u.recipe, static_cast<std::uint64_t>(r.seed), options_, r,
+                         baseline(results_, references_, r), std::move(u.evidence));
+    if (found) r.findings = std::move(*found);
+    else stopped_ = true, r.status = "interrupted";
+    return found.has_value();
   }
 
   void write() {

@@ -56,22 +56,11 @@ std::unique_ptr<optim::Optimizer> make_optimizer(const Options& o, std::vector<o
 }
 
 // Appends to a file, so that all runs of a comparison share it; "-" writes to stdout.
-class Sink {
- public:
-  explicit Sink(const std::string& path) : file_(path == "-" ? stdout : std::fopen(path.c_str(), "a")) {
-    if (!file_) throw_error("cannot write '" + path + "'");
-  }
-  ~Sink() {
-    if (file_ != stdout) std::fclose(file_);
-    else std::fflush(stdout);  // before the next progress on stderr
-  }
-  Sink(const Sink&) = delete;
-  Sink& operator=(const Sink&) = delete;
-  void line(const std::string& text) const { std::fprintf(file_, "%s\n", text.c_str()); }
-
- private:
-  std::FILE* file_;
-};
+std::shared_ptr<std::FILE> sink(const std::string& path) {
+  std::FILE* const file = path == "-" ? stdout : std::fopen(path.c_str(), "a");
+  if (!file) throw_error("cannot write '" + path + "'");
+  return {file, [](std::FILE* f) { f == stdout ? std::fflush(f) : std::fclose(f); }};  // before progress on stderr
+}
 
 constexpr std::size_t kCounts = 7, kBins = 256;  // of a tally, in the order of declaration
 
@@ -260,12 +249,14 @@ void Run::train_step(const data::Batch& batch) {
   std::optional<amp::RunStep> outcome;
   double underflow = std::numeric_limits<double>::quiet_NaN();
   if (traced_step()) {
-    const Sink sink(options_.trace);
-    sink.line(
-        "# " + recipe_.name + ", seed " + std::to_string(seed_) +
-        ": one training step; a line an op: phase, name, operands -> results, module, line of the call, time,\n"
-        "# after # why it was inserted, after ! elements of the results that were lost or are subnormal, Inf, NaN");
-    Tracer tracer([&](const std::string& line) { sink.line(line); }, true);
+    const auto file = sink(options_.trace);
+    std::fprintf(
+        file.get(),
+        "# %s, seed %llu: one training step; a line an op: phase, name, operands -> results, module, line of the call, "
+        "time,\n# after # why it was inserted, after ! elements of the results that were lost or are subnormal, Inf, "
+        "NaN\n",
+        recipe_.name.c_str(), static_cast<unsigned long long>(seed_));
+    Tracer tracer([&](const std::string& line) { std::fprintf(file.get(), "%s\n", line.c_str()); }, true);
     const ObserverScope scope(tracer);
     outcome = step();
   } else if (replay_ && steps_ >= replay_first_) {
@@ -362,9 +353,8 @@ bool Run::train(const std::string& checkpoint, Progress progress) {
   }
   profiling.reset();
   if (!options_.profile.empty()) {
-    const Sink sink(options_.profile);
-    sink.line("# " + recipe_.name + ", seed " + std::to_string(seed_));
-    sink.line(profile.table());
+    std::fprintf(sink(options_.profile).get(), "# %s, seed %llu\n%s\n", recipe_.name.c_str(),
+                 static_cast<unsigned long long>(seed_), profile.table().c_str());
   }
   stopped = stopped && result_.epochs < options_.epochs;
   if (bad_losses_ >= kDiverged || (result_.epochs > 0 && !std::isfinite(result_.test_loss)))

@@ -7,9 +7,11 @@
 #include <algorithm>
 #include <filesystem>
 
+#include "../core/files/atomic_file.h"
 #include "../core/support/error.h"
 #include "folder.h"
 #include "run.h"
+#include "verdict.h"
 
 namespace gradual::lab {
 namespace {
@@ -34,67 +36,107 @@ class Claim : Pinned {
   bool held_;
 };
 
-// As compare() trains them: with fp32 for the verdicts.
-std::vector<amp::Recipe> with_fp32(std::vector<amp::Recipe> recipes) {
+// A run of the comparison. Its locks are held while a process trains it, and while one explains it.
+struct SharedRun {
+  const amp::Recipe& recipe;
+  std::uint64_t seed;
+  std::string checkpoint;
+};
+
+template <class F> void for_locks(const std::string& out, const F& f) {
+  for (const auto& entry : fs::directory_iterator(out + "/checkpoints"))
+    if (entry.path().extension() == ".lock") f(entry.path().string());
+}
+
+// The recipes that compare() trains: with fp32 for the verdicts. Those that quantise take longest and come first, so
+// that no process waits long for the last one.
+std::vector<amp::Recipe> all_recipes(std::vector<amp::Recipe> recipes) {
   if (std::ranges::find(recipes, "fp32", &amp::Recipe::name) == recipes.end()) recipes.push_back(amp::recipe("fp32"));
+  std::ranges::stable_partition(recipes, [](const amp::Recipe& r) { return r.quantization.has_value(); });
   return recipes;
 }
 
-// Calls f(recipe, seed, checkpoint, number) for each run.
-template <class F>
-void for_runs(const std::vector<amp::Recipe>& recipes, const std::string& out, const Options& options, const F& f) {
-  const Folder folder(out, Existing::resume);
-  int number = 0;
-  for (const amp::Recipe& recipe : recipes)
-    for (int seed = 0; seed < options.seeds; ++seed, ++number)
-      f(recipe, static_cast<std::uint64_t>(seed), folder.checkpoint(recipe.name, static_cast<std::uint64_t>(seed)),
-        number);
+void save_result(const SharedRun& run, const Result& result) {
+  write_file_atomically(run.checkpoint + ".result", results_json({result}, true));
 }
 
-std::string lock_of(const std::string& checkpoint) { return checkpoint + ".lock"; }
+// Explains the runs that no other process explains, from their checkpoints. Those whose fp32 is missing are left.
+void explain_shared(const MakeModel& make_model, const LabData& data, const std::vector<SharedRun>& runs,
+                    const std::vector<Result>& finished, Options options) {
+  options.progress = {};
+  std::vector<Result> results;
+  for (const SharedRun& r : runs)
+    if (const Result* done = finished_run(finished, r.recipe, r.seed, options, data)) results.push_back(*done);
+  judge(results);
+  for (const SharedRun& r : runs) {
+    const Claim claim(r.checkpoint + ".explain.lock", false);
+    const Result* done = finished_run(results, r.recipe, r.seed, options, data);
+    const Result* fp32 = done ? baseline(results, {}, *done) : nullptr;
+    if (!claim.held() || !fp32 || !fs::exists(r.checkpoint)) continue;
+    if (fails(*done)) {
+      Run run(make_model, data, r.recipe, r.seed, options);
+      run.load(r.checkpoint);
+      run.train("", {.recipe = r.recipe});  // it has ended
+      Result explained = *done;
+      if (r.seed == 0) run.observe_errors(explained);  // as in compare(), where the evidence is of later steps
+      auto found = explain(make_model, data, r.recipe, r.seed, options, *done, fp32, run.evidence());
+      if (!found) return;
+      explained.findings = std::move(*found);
+      save_result(r, explained);
+    }
+    fs::remove(r.checkpoint);
+  }
+}
 
 }  // namespace
 
-void begin_shared(const std::vector<amp::Recipe>& recipes, const std::string& out, const Options& options) {
+void begin_shared(const std::string& out, const Options& options) {
   if (out.empty()) throw_error("shared runs need a folder, --out");
   const Folder folder(out, existing(options));
   if (!options.resume) folder.clear();
-  remove_locks(recipes, out, options);
+  remove_locks(out);
 }
 
 void train_shared(const MakeModel& make_model, const LabData& data, const std::vector<amp::Recipe>& recipes,
                   const std::string& out, const Options& options) {
   if (!options.trace.empty() || !options.profile.empty())
     throw_error("--trace and --profile write one file; they are for one process");
-  const std::vector<amp::Recipe> all = with_fp32(recipes);
-  const bool listed = all.size() == recipes.size();
-  const std::string first = listed ? "fp32" : recipes.front().name;
-  const std::vector<Result> before = options.resume ? Folder(out, Existing::resume).finished() : std::vector<Result>();
-  const int runs = static_cast<int>(all.size()) * options.seeds;
-  for_runs(all, out, options,
-           [&](const amp::Recipe& recipe, std::uint64_t seed, const std::string& checkpoint, int number) {
-             if (options.stop && options.stop()) return;
-             const Claim claim(lock_of(checkpoint), false);
-             if (!claim.held() || claim.done()) return;
-             const bool saved = fs::exists(checkpoint);
-             if (!saved && finished_run(before, recipe, seed, options, data)) return;
-             Run run(make_model, data, recipe, seed, options);
-             if (recipe.name == first && seed == 0) run.want_what_if(all);
-             if (saved) run.load(checkpoint);
-             if (!run.ended()) run.train(checkpoint, {.recipe = recipe, .run = number, .runs = runs, .seed = seed});
-             if (run.ended()) claim.finish();
-           });
+  const std::vector<amp::Recipe> all = all_recipes(recipes);
+  const std::string first = all.size() == recipes.size() ? "fp32" : recipes.front().name;
+  const Folder folder(out, Existing::resume);
+  const std::vector<Result> before = options.resume ? folder.finished() : std::vector<Result>();
+  std::vector<SharedRun> runs;
+  for (const amp::Recipe& recipe : all)
+    for (std::uint64_t seed = 0; seed < static_cast<std::uint64_t>(options.seeds); ++seed)
+      runs.push_back({recipe, seed, folder.checkpoint(recipe.name, seed)});
+  for (const bool wait : {false, true})  // at last those too whose process died
+    for (const SharedRun& r : runs) {
+      const Claim claim(r.checkpoint + ".lock", wait);
+      if (options.stop && options.stop()) return;
+      const bool saved = fs::exists(r.checkpoint);
+      if (!claim.held() || claim.done() || (!saved && finished_run(before, r.recipe, r.seed, options, data))) continue;
+      Run run(make_model, data, r.recipe, r.seed, options);
+      if (r.recipe.name == first && r.seed == 0) run.want_what_if(recipes);
+      if (saved) run.load(r.checkpoint);
+      run.train(r.checkpoint, {.recipe = r.recipe,
+                               .run = static_cast<int>(&r - runs.data()),
+                               .runs = static_cast<int>(runs.size()),
+                               .seed = r.seed});
+      if (!run.ended()) return;
+      Result result = run.result();
+      if (r.seed == 0) run.observe_errors(result);
+      save_result(r, result);
+      claim.finish();
+    }
+  explain_shared(make_model, data, runs, folder.finished(), options);
 }
 
-void await_shared(const std::vector<amp::Recipe>& recipes, const std::string& out, const Options& options) {
-  for_runs(with_fp32(recipes), out, options, [](const auto&, auto, const std::string& checkpoint, int) {
-    static_cast<void>(Claim(lock_of(checkpoint), true));
-  });
+void await_shared(const std::string& out) {
+  for_locks(out, [](const std::string& lock) { static_cast<void>(Claim(lock, true)); });
 }
 
-void remove_locks(const std::vector<amp::Recipe>& recipes, const std::string& out, const Options& options) {
-  for_runs(with_fp32(recipes), out, options,
-           [](const auto&, auto, const std::string& checkpoint, int) { fs::remove(lock_of(checkpoint)); });
+void remove_locks(const std::string& out) {
+  for_locks(out, [](const std::string& lock) { fs::remove(lock); });
 }
 
 }  // namespace gradual::lab

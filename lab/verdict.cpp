@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "../core/support/error.h"
 #include "run.h"
 #include "statistics.h"
 
@@ -137,7 +138,7 @@ bool fails(const Result& r) {
 
 std::optional<std::vector<Finding>> explain(const MakeModel& make_model, const LabData& data, const amp::Recipe& recipe,
                                             std::uint64_t seed, const Options& options, const Result& result,
-                                            const Result* fp32, inspect::Evidence e) {
+                                            const Result* fp32, inspect::Evidence e) try {
   Options quiet = options;
   quiet.progress = {}, quiet.trace.clear(), quiet.profile.clear();
   bool stopped = false;
@@ -171,6 +172,8 @@ std::optional<std::vector<Finding>> explain(const MakeModel& make_model, const L
   if (findings.empty())
     findings = {{.cause = "unknown", .sentence = "nothing that was observed explains it", .precision = !e.fp32_fails}};
   return findings;
+} catch (const Error& error) {
+  return {{{.cause = "unknown", .sentence = std::string("the run could not be explained: ") + error.what()}}};
 }
 
 }  // namespace gradual::lab

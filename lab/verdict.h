@@ -30,7 +30,7 @@ bool fails(const Result& judged);
 const Result* baseline(const std::vector<Result>& results, const std::vector<Result>& references, const Result& run);
 
 // What went wrong in a run that has ended and was judged. Runs it again to the steps in question: the first, the one
-// that was not finite, one that was skipped. None if options.stop ended that.
+// that was not finite, one that was skipped. None if options.stop ended that; an Error becomes the finding.
 std::optional<std::vector<Finding>> explain(const MakeModel& make_model, const LabData& data, const amp::Recipe& recipe,
                                             std::uint64_t seed, const Options& options, const Result& result,
                                             const Result* fp32, inspect::Evidence evidence);

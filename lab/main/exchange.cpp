@@ -20,9 +20,8 @@ namespace {
 
 constexpr const char* kExchanges =
     "f32/gather,f32/ring,bf16/gather,bf16/tree,bf16/ring,f16/gather,f16/ring,e5m2/gather,e5m2/ring,e4m3fn/gather,"
-    "e4m3fn/tree,e4m3fn/ring,e4m3fn/ring/stochastic,mxfp8/gather,mxfp8/ring,int8/gather,int8/ring,mxfp4/gather,nvfp4/"
-    "gather,"
-    "sign/gather";
+    "e4m3fn/tree,e4m3fn/ring,e4m3fn/ring/stochastic,mxfp8/gather,mxfp8/ring,int8/gather,int8/ring,mxfp4/gather,"
+    "nvfp4/gather,sign/gather";
 
 struct Gradients {
   std::vector<std::vector<float>> samples;  // each sample's, of all parameters
@@ -53,6 +52,16 @@ Gradients gradients_of(Study& study, const LabData& task, std::uint64_t seed, in
   return out;
 }
 
+// The sum over a range of samples, divided by `parts`.
+std::vector<double> part(const Gradients& g, dist::Range samples, double parts) {
+  std::vector<double> sum(g.samples[0].size());
+  for (std::int64_t k = samples.first; k < samples.last; ++k)
+    for (std::size_t i = 0; i < sum.size(); ++i)
+      sum[i] += static_cast<double>(g.samples[static_cast<std::size_t>(k)][i]);
+  for (double& v : sum) v /= parts;
+  return sum;
+}
+
 // The relative error of the mean gradient in the 2-norm, in percent; the reference is summed in f64.
 double error_percent(const Gradients& g, const std::vector<double>& exact, const amp::Exchange& exchange, int ranks,
                      CastCounts& lost) {
@@ -63,13 +72,8 @@ double error_percent(const Gradients& g, const std::vector<double>& exact, const
       exchange.average == Averaging::before ? static_cast<double>(all) : static_cast<double>(all) / ranks;
   std::vector<std::vector<float>> contributions;
   for (std::int64_t r = 0; r < ranks; ++r) {
-    const dist::Range own = dist::part_of(all, ranks, r);
-    std::vector<double> local(exact.size());
-    for (std::int64_t k = own.first; k < own.last; ++k)
-      for (std::size_t i = 0; i < local.size(); ++i)
-        local[i] += static_cast<double>(g.samples[static_cast<std::size_t>(k)][i]);
-    std::vector<float>& f = contributions.emplace_back();
-    for (const double v : local) f.push_back(static_cast<float>(v / parts));
+    const std::vector<double> own = part(g, dist::part_of(all, ranks, r), parts);
+    contributions.emplace_back(own.begin(), own.end());
   }
   sum.count(true);
   const double factor = exchange.average == Averaging::before ? 1 : 1.0 / ranks;
@@ -110,11 +114,7 @@ int exchange_command(int argc, char** argv) {
   const LabData task = a.task();
   Study study(a.make_model(), task, one_recipe("--recipe", recipe), a.options);
   const Gradients g = gradients_of(study, task, a.options.seed, most);
-  std::vector<double> exact(g.samples[0].size());
-  for (const auto& s : g.samples)
-    for (std::size_t i = 0; i < exact.size(); ++i) exact[i] += static_cast<double>(s[i]);
-  for (double& v : exact) v /= static_cast<double>(g.samples.size());
-
+  const std::vector<double> exact = part(g, {0, most}, most);
   std::vector<std::vector<std::string>> rows = {{"exchange"}};
   std::string lines = "exchange,ranks,error_percent,underflow_percent,overflow_percent\n";
   for (int ranks = 1; ranks <= most; ranks *= 4) rows[0].push_back(fmt::format("{}", ranks));

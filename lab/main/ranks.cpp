@@ -113,17 +113,17 @@ bool prepare(dist::Communicator& ranks, const RankOptions& how, SharedComparison
   if (ranks.size() == 1 && how.jobs == 1) return true;
   if (ranks.rank() == 0) {
     check(all.make, all.recipes, all.out, o);
-    begin_shared(all.recipes, all.out, o);
+    begin_shared(all.out, o);
     if (o.started) o.started();
   }
   if (ranks.size() > 1) {
     ranks.barrier();
     train_shared(all.make, all.data, all.recipes, all.out, o);
     if (ranks.rank() > 0) return false;
-    await_shared(all.recipes, all.out, o);
+    await_shared(all.out);
   } else {
     run_jobs(how, all.out, argv);
-    remove_locks(all.recipes, all.out, o);
+    remove_locks(all.out);
   }
   // Runs that are trained already are not reported again.
   o.progress = [report = o.progress, training = -1](const Progress& p) mutable {
