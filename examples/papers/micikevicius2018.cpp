@@ -17,9 +17,9 @@ constexpr const char* kUsage =
     "  micikevicius2018\n  options: --epochs N  --seeds N\n";
 
 constexpr std::int64_t kSide = 20, kDigit = 8, kBatch = 128;
-// Multiplies the loss, and divides the rate: gradients are as small as those of a mean over 32 times as many pixels, of
-// images of 113x113. The SSD of the paper has 8,732 boxes an image.
-constexpr double kWeight = 1.0 / 32;
+// Multiplies the loss, and divides the rate: gradients are as small as those of a mean over 128 times as many pixels, of
+// images of 226x226.
+constexpr double kWeight = 1.0 / 128;
 
 // Each digit at a random place of an empty image; the target is 1 at its centre, 0 elsewhere.
 data::Dataset scenes(const data::Dataset& digits) {
@@ -111,17 +111,16 @@ void body(example::Arguments& arguments) {
       "The paper: of the activation gradients of its detector, SSD, 67%% are 0, and many others are so small that f16\n"
       "makes them 0. SSD diverges with scale 1 and trains with scale 8 (mAP 77.1; f32: 76.9). fp16-master has a "
       "dynamic\n"
-      "scale. Here: three convolutions on images of 20x20 that hold one digit. Scale 1 does not diverge: the loss "
-      "suffers,\nand the largest output is at the centre as often.\n\n",
+      "scale. Here: three convolutions on images of 20x20 that hold one digit; the numbers are not comparable, the\n"
+      "effect is.\n\n",
       floor, floor / 8);
   const Found &fp32 = found["fp32"], &lost = found["fp16-static:1"];
   example::claim(histogram.lost > 0.9 * histogram.count, "f16 makes 0 of more than 90% of the gradients");
-  example::claim(lost.loss > 1.5 * fp32.loss, "with scale 1, the loss is more than 1.5 times that of f32");
-  example::claim(lost.background > 3 * fp32.background,
-                 "with scale 1, the background's probability is more than 3 times that of f32");
+  example::claim(lost.hits < fp32.hits / 2, "with scale 1, f16 finds less than half of what f32 finds");
+  example::claim(lost.background > 10 * fp32.background,
+                 "with scale 1, the background's probability is more than 10 times that of f32");
   for (const char* name : {"fp16-static:8", "fp16-static:128", "fp16-master"})
-    example::claim(found[name].loss < 1.1 * fp32.loss,
-                   (std::string(name) + ": the loss is at most 1.1 times that of f32").c_str());
+    example::claim(found[name].hits > fp32.hits - 5, (std::string(name) + " comes within 5 points of f32").c_str());
 }
 
 }  // namespace
