@@ -49,6 +49,36 @@ def rows(markdown):
             if line.startswith("|")]
 
 
+class Emulation(unittest.TestCase):
+    def run_it(self, *arguments):
+        run = subprocess.run(
+            [sys.executable, os.path.join(HERE, "emulation.py"), "--gradual", GRADUAL, "--networks", "MLP", "--rounds", "1",
+             "--round-seconds", "0.001", *arguments], capture_output=True, text=True, timeout=400)
+        return run.returncode, run.stdout, run.stderr
+
+    def test_ratios_to_our_own_fp32(self):
+        status, text, errors = self.run_it("--recipes", "mxfp8,fp16-acc")
+        self.assertEqual(status, 0, errors)
+        header, _, *steps = rows(text)
+        self.assertEqual(header, ["network", "recipe", "ms", "ratio", "median", "counting", "peak memory"])
+        self.assertEqual([r[1] for r in steps], ["fp32", "mxfp8", "fp16-acc"])
+        for name, goal, ratio in (("mxfp8", 1.4, steps[1][3]), ("fp16-acc", 20, steps[2][3])):
+            found, said = float(ratio.split()[0]), ratio.split("(")[1]
+            self.assertGreater(found, 1, name)
+            self.assertEqual(said, f"{goal:g}: {'met' if found <= goal else 'missed'})")
+        self.assertIn("pytorch is not compared: not asked for (--peers)", text)
+
+    def test_an_absent_peer_is_named(self):
+        status, text, errors = self.run_it("--recipes", "e4m3", "--torch-python", "no-such-python")
+        self.assertEqual(status, 0, errors)
+        self.assertIn("QPyTorch is not compared: no-such-python does not start", text)
+
+    def test_names(self):
+        status, _, errors = self.run_it("--recipes", "mxfp7")
+        self.assertEqual(status, 2)
+        self.assertIn("no 'mxfp7'; there are fp8-delayed, ", errors)
+
+
 class Driver(unittest.TestCase):
     def test_our_own_steps(self):
         status, text, found = compare("--models", "mlp_small", "--peers", "none")

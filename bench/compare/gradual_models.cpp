@@ -1,5 +1,7 @@
 // The models by this library, as a user would write them.
 #include <gradual/amp/autocast.h>
+#include <gradual/amp/precision_observer.h>
+#include <gradual/amp/recipe.h>
 #include <gradual/core/ops/compute_mode.h>
 #include <gradual/core/ops/ops.h>
 #include <gradual/lab/models.h>
@@ -80,19 +82,20 @@ std::shared_ptr<nn::Module> build(const Json& spec) {
   throw std::invalid_argument("no model of kind '" + kind + "'");
 }
 
-std::unique_ptr<optim::Optimizer> optimizer(const Json& o, const std::vector<Tensor>& params) {
-  if (o.at("kind") == "adamw")
-    return std::make_unique<optim::AdamW>(params,
-                                          optim::AdamWOptions{.lr = o.at("lr"), .weight_decay = o.at("weight_decay")});
-  return std::make_unique<optim::SGD>(
-      params, optim::SGDOptions{.lr = o.at("lr"), .momentum = o.at("momentum"), .weight_decay = o.at("weight_decay")});
+amp::MakeOptimizer optimizer(const Json& o) {
+  if (o.at("kind") == "adamw") return optim::AdamWOptions{.lr = o.at("lr"), .weight_decay = o.at("weight_decay")};
+  return optim::SGDOptions{.lr = o.at("lr"), .momentum = o.at("momentum"), .weight_decay = o.at("weight_decay")};
 }
 
 class Training : public Job {
  public:
   explicit Training(const Json& spec) : model_(build(spec)) {
     model_->to(device());
-    optimizer_ = optimizer(spec.at("optimizer"), model_->parameters());
+    const amp::MakeOptimizer make = optimizer(spec.at("optimizer"));
+    if (const auto recipe = spec.find("recipe"); recipe != spec.end())
+      run_.emplace(recipe->is_string() ? amp::recipe(*recipe) : amp::recipe_from_json(recipe->dump()), *model_, make);
+    else optimizer_ = make({{.params = model_->parameters()}}, {});
+    counts_ = spec.value("count", false);
     const std::string precision = spec.at("precision");
     if (precision == "bf16") dtype_ = DType::bf16;
     if (precision == "f16") dtype_ = DType::f16, scaler_.emplace();
@@ -118,6 +121,12 @@ class Training : public Job {
   }
 
   void step() override {
+    if (run_) {
+      std::optional<amp::PrecisionObserver> watch;
+      if (counts_) watch.emplace(casts_, run_->recipe());
+      loss_ = run_->step([&] { return forward(); }).loss;
+      return;
+    }
     const MatmulPrecisionScope precision(matmul_);
     optimizer_->zero_grad();
     loss_ = forward();
@@ -147,6 +156,9 @@ class Training : public Job {
 
   std::shared_ptr<nn::Module> model_;
   std::unique_ptr<optim::Optimizer> optimizer_;
+  std::optional<amp::RecipeRun> run_;  // in place of the optimizer
+  amp::CastStatsTable casts_;
+  bool counts_ = false;
   std::optional<DType> dtype_;
   std::optional<optim::GradScaler> scaler_;
   MatmulPrecision matmul_ = MatmulPrecision::f32;
