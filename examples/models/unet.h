@@ -88,8 +88,9 @@ struct UNet : nn::Module {
  private:
   // Sines and cosines of the time [N], in kWidth / 2 frequencies from 1 to 1/10000 -> [N, kWidth].
   static Tensor waves(const Tensor& t) {
-    const Tensor i = arange(0, kWidth / 2, 1, {.dtype = t.dtype(), .device = t.device()});
-    const Tensor angle = t.reshape({-1, 1}) * exp(i * (-std::log(10000.0) / (kWidth / 2)));
+    constexpr double kCount = kWidth / 2.0;
+    const Tensor i = arange(0, kCount, 1, {.dtype = t.dtype(), .device = t.device()});
+    const Tensor angle = t.reshape({-1, 1}) * exp(i * (-std::log(10000.0) / kCount));
     return cat({sin(angle), cos(angle)}, 1);
   }
 

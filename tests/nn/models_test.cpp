@@ -32,7 +32,7 @@ std::map<std::string, Tensor> with_numbers(nn::Module& m, DType dtype) {
   std::uint64_t key = 0;
   for (auto& [name, p] : parameters) {
     const Tensor v = numbers(p.sizes(), key++, DType::f64);
-    const auto fan_in = static_cast<double>(p.numel() / p.size(0));
+    const double fan_in = static_cast<double>(p.numel()) / static_cast<double>(p.size(0));
     p.detach().copy_(p.dim() > 1 ? v / std::sqrt(fan_in) : v * 0.2 + (name.ends_with("weight") ? 1 : 0));
   }
   return parameters;
@@ -56,7 +56,9 @@ double largest_difference(const nlohmann::json& golden, nn::Module& m, DType dty
   const Tensor loss = loss_of(data_of(dtype));
   loss.backward();
   double most = std::fabs(loss.item() / golden.at("loss").get<double>() - 1);
-  for (const auto& [name, p] : parameters) {
+  for (const auto& entry : parameters) {
+    const std::string& name = entry.first;
+    const Tensor& p = entry.second;
     INFO(name);
     REQUIRE(p.grad().defined());
     const std::vector<double> g = values(p.grad());
