@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <bit>
 #include <cmath>
+#include <utility>
 
 #include "../formats/accumulate_element.h"
 #include "../support/multiversion.h"
@@ -107,19 +108,15 @@ struct Adder {
   AddGroup group;
 };
 
+template <int... mode>
+Adder adder(const Format& format, const Rounding& rounding, std::integer_sequence<int, mode...>) {
+  static constexpr Add kAdds[] = {add_rounded<(mode ? mode : detail::kAligned)>...};
+  static constexpr AddGroup kGroups[] = {add_group<(mode ? mode : detail::kAligned)>...};
+  const auto by = static_cast<std::size_t>(rounding.mode);
+  return {detail::sum_spec(format, rounding), kAdds[by], kGroups[by]};
+}
 Adder adder(const Format& format, const Rounding& rounding) {
-  // by RoundingMode
-  static constexpr Add kAdds[] = {add_rounded<detail::kAligned>,
-                                  add_rounded<1>,
-                                  add_rounded<2>,
-                                  add_rounded<3>,
-                                  add_rounded<4>,
-                                  add_rounded<5>,
-                                  add_rounded<6>};
-  static constexpr AddGroup kGroups[] = {
-      add_group<detail::kAligned>, add_group<1>, add_group<2>, add_group<3>, add_group<4>, add_group<5>, add_group<6>};
-  const int mode = static_cast<int>(rounding.mode);
-  return {detail::sum_spec(format, rounding), kAdds[mode], kGroups[mode]};
+  return adder(format, rounding, std::make_integer_sequence<int, detail::kAligned>{});
 }
 
 // A product c += a b whose c, too, has any strides.

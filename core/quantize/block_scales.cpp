@@ -1,7 +1,6 @@
 #include "block_scales.h"
 
 #include <algorithm>
-#include <bit>
 #include <cmath>
 #include <limits>
 
@@ -92,17 +91,6 @@ void part_scales(const float* most, std::int64_t parts, const Grid& g, std::vect
 
 }  // namespace
 
-float larger(const float* values, std::int64_t n, float than) {
-  auto most = std::bit_cast<std::uint32_t>(than);
-  for (std::int64_t i = 0; i < n; ++i) most = std::max(most, std::bit_cast<std::uint32_t>(values[i]) & 0x7fffffffu);
-  return std::bit_cast<float>(most);
-}
-
-float larger(const double* values, std::int64_t n, float than) {
-  for (std::int64_t i = 0; i < n; ++i) than = larger_magnitude(static_cast<float>(values[i]), than);
-  return than;
-}
-
 template <class T> std::vector<Scale> find_scales(const T* values, std::int64_t n, const Grid& g) {
   const std::int64_t rows = n / g.k, cols = (g.k + g.block_cols - 1) / g.block_cols;
   const std::int64_t tiles = (rows + g.block_rows - 1) / g.block_rows;
@@ -111,7 +99,7 @@ template <class T> std::vector<Scale> find_scales(const T* values, std::int64_t 
     for (std::int64_t r = 0; r < rows; ++r)
       for (std::int64_t b = 0; b < cols; ++b) {
         float& m = to[r / g.block_rows * cols + b];
-        m = larger(values + r * g.k + b * g.block_cols, std::min(g.block_cols, g.k - b * g.block_cols), m);
+        m = largest(values + r * g.k + b * g.block_cols, std::min(g.block_cols, g.k - b * g.block_cols), m);
       }
   });
   std::vector<Scale> scales;

@@ -24,10 +24,7 @@ Tensor in_order(const QuantizedTensor& q, const Tensor& matrix) {
 Tensor decoded(const QuantizedTensor& q, const Shape& sizes) {
   const std::int64_t n = q.numel();
   Tensor values = empty(sizes, {.device = q.device()});
-  if (q.device().is_cuda()) {
-    device::decode(q, values);
-    return values;
-  }
+  if (q.device().is_cuda()) return device::decode(q, values), values;
   const int bits = q.format.storage_bits();
   if (bits >= 8) {
     decode(q.format, q.codes.raw(), values.data<float>(), n);
@@ -51,10 +48,8 @@ void unscale(const QuantizedTensor& q, const Tensor& values) {
                [&](std::int64_t row, std::int64_t end) {
                  for (; row < end; ++row) {
                    const float* of_row = factor + row / q.block_rows * factors.size(1);
-                   for (std::int64_t c = 0; c < k; ++c) {
-                     float& v = value[row * k + c];
-                     v = v * of_row[c / q.block_cols] * global;
-                   }
+                   float* const v = value + row * k;
+                   for (std::int64_t c = 0; c < k; ++c) v[c] = v[c] * of_row[c / q.block_cols] * global;
                  }
                });
 }
@@ -133,11 +128,8 @@ Tensor QuantizedTensor::unpack() const {
     const Scratch bytes(static_cast<std::size_t>(n) + 1);
     unpack_codes(in, n, bits, bytes.as<std::uint8_t>());
     std::copy_n(bytes.as<std::uint8_t>(), n, out);
-  } else if (bits == 16) {
-    std::copy_n(reinterpret_cast<const std::uint16_t*>(in), n, out);
-  } else {
-    std::copy_n(reinterpret_cast<const std::int32_t*>(in), n, out);
-  }
+  } else if (bits == 16) std::copy_n(reinterpret_cast<const std::uint16_t*>(in), n, out);
+  else std::copy_n(reinterpret_cast<const std::int32_t*>(in), n, out);
   return in_order(*this, wide);
 }
 

@@ -26,19 +26,20 @@ namespace {
 using detail::find_scales;
 using detail::Grid;
 using detail::inverted;
-using detail::larger;
 using detail::moved;
 using detail::Scale;
 
 constexpr std::int64_t kChunk = 16 * 1024;         // elements that a thread takes at a time, about
 constexpr std::int64_t kWorthThreads = 64 * 1024;  // fewer stay on one thread
+constexpr std::int64_t kTogether = 16;             // rows of a transposition: the floats of a cache line
 
 // A tensor as rows along one axis, with any strides.
 struct Rows {
   Tensor x;
   int axis = 0;
   std::int64_t rows = 1, k = 1, stride = 1;
-  Shape sizes, strides;  // of the other dims
+  Shape sizes, strides;  // with the axis last
+  bool in_order = true;  // memory has the order [rows, k], without gaps
 
   Rows(const Tensor& t, int wanted) : x(t) {
     if (!t.is_floating()) throw_error("quantize: takes a floating tensor, not " + std::string(to_string(t.dtype())));
@@ -48,27 +49,34 @@ struct Rows {
     k = sizes[axis], stride = strides[axis];
     sizes.erase(axis), strides.erase(axis);
     rows = numel(sizes);
+    sizes.push_back(k), strides.push_back(stride);
+    in_order = is_contiguous(sizes, strides);
   }
 
   // Elements [first, first + n) in the order [rows, k] as T (float or double): in place if they are T in that order,
   // else in `scratch`, which is allocated on demand.
   template <class T> const T* load(std::int64_t first, std::int64_t n, std::optional<Scratch>& scratch) const {
-    const auto size = static_cast<std::int64_t>(size_of(x.dtype()));
-    const auto* base = static_cast<const char*>(x.raw());
-    const bool in_order = x.is_contiguous() && (stride == 1 || x.numel() == k);
     if (in_order && x.dtype() == dtype_of<T>) return static_cast<const T*>(x.raw()) + first;
     T* buffer = scratch.emplace(static_cast<std::size_t>(n) * sizeof(T)).template as<T>();
     const auto copy = [&](std::int64_t at, std::int64_t step, std::int64_t to, std::int64_t count) {
-      gradual::fetch_and_cast(x.dtype(), base + at * size, step, buffer + to, count);
+      const auto* const from = static_cast<const char*>(x.raw()) + at * static_cast<std::int64_t>(size_of(x.dtype()));
+      gradual::fetch_and_cast(x.dtype(), from, step, buffer + to, count);
     };
     if (in_order) copy(first, 1, 0, n);
+    const std::int64_t adjacent = sizes.size() > 1 && strides.end()[-2] == 1 ? sizes.end()[-2] : 1;
     for (std::int64_t done = 0; done < n && !in_order;) {
-      const std::int64_t column = (first + done) % k;
-      const std::int64_t count = std::min(n - done, k - column);
-      std::int64_t at = column * stride, rest = (first + done) / k;
-      for (int d = sizes.size() - 1; d >= 0; rest /= sizes[d--]) at += rest % sizes[d] * strides[d];
-      copy(at, stride, done, count);
-      done += count;
+      const std::int64_t column = (first + done) % k, row = (first + done) / k, count = std::min(n - done, k - column);
+      std::int64_t at = column * stride, rest = row;
+      for (int d = sizes.size() - 2; d >= 0; rest /= sizes[d--]) at += rest % sizes[d] * strides[d];
+      // Whole rows whose elements are adjacent share cache lines.
+      const std::int64_t whole = count < k ? 1 : std::min({kTogether, (n - done) / k, adjacent - row % adjacent});
+      if (x.dtype() != dtype_of<T>)
+        for (std::int64_t r = 0; r < whole; ++r) copy(at + r, stride, done + r * k, count);
+      else
+        for (std::int64_t j = 0; j < count; ++j)
+          for (std::int64_t r = 0; r < whole; ++r)
+            buffer[done + r * k + j] = static_cast<const T*>(x.raw())[at + j * stride + r];
+      done += whole * count;
     }
     return buffer;
   }
@@ -90,15 +98,22 @@ struct Rows {
   Tensor shaped_like(const Tensor& matrix) const { return detail::with_axis_last(matrix, x.sizes(), axis); }
 };
 
-float amax_of(const Rows& x) {
+// The axis along which elements are adjacent, for results that no axis changes.
+int fastest_axis(const Tensor& x) {
+  const auto* const found = std::find(x.strides().begin(), x.strides().end(), 1);
+  return found == x.strides().end() ? -1 : static_cast<int>(found - x.strides().begin());
+}
+
+float amax_of(const Tensor& of) {
+  const Rows x(of, fastest_axis(of));
   std::mutex mutex;
   float total = 0;
   x.chunks(1, [&](std::int64_t first, std::int64_t n) {
     std::optional<Scratch> scratch;
     const float* values = x.load<float>(first, n, scratch);
-    const float most = vectorized([=] { return larger(values, n, 0); });
+    const float most = vectorized([=] { return detail::largest(values, n, 0); });
     const std::lock_guard lock(mutex);
-    total = larger(&most, 1, total);
+    total = detail::largest(&most, 1, total);
   });
   return total;
 }
@@ -121,7 +136,7 @@ Scale delayed_scale(const Rows& x, const QuantizeOptions& o) {
   o.history->on_host();
   if (o.keep) o.history->used = o.history->scale;
   const Scale scale = inverted(o.again ? o.history->used : o.history->scale);
-  if (o.stage) o.history->stage(amax_of(x));
+  if (o.stage) o.history->stage(amax_of(x.x));
   return scale;
 }
 
@@ -137,9 +152,9 @@ Grid make_grid(const Rows& x, const Quantizer& q, const QuantizeOptions& o) {
   g.fixed = per_tensor(s.kind);
   if (whole && x.x.device().is_cuda()) g.whole = whole_scale(x, g.spec, q, o);
   else if (s.kind == ScalingKind::fixed) g.one = inverted(static_cast<float>(s.value));
-  else if (s.kind == ScalingKind::tensor) g.one = current_scale(amax_of(x), g.spec);
+  else if (s.kind == ScalingKind::tensor) g.one = current_scale(amax_of(x.x), g.spec);
   else if (s.kind == ScalingKind::delayed) g.one = delayed_scale(x, o);
-  else if (s.kind == ScalingKind::nvfp4) set_global(g.spec, nvfp4_global(amax_of(x), g.spec));
+  else if (s.kind == ScalingKind::nvfp4) set_global(g.spec, nvfp4_global(amax_of(x.x), g.spec));
   if (s.kind == ScalingKind::row) g.block_rows = 1;
   if (s.kind == ScalingKind::block || s.kind == ScalingKind::nvfp4) {
     g.block_rows = s.square ? s.block : 1, g.block_cols = s.inner_part ? s.inner_part : s.part ? s.part : s.block;
@@ -168,6 +183,7 @@ void multiply(const T* from, T* to, std::int64_t n, const Grid& g, std::span<con
         const float by = scales[static_cast<std::size_t>(r / g.block_rows * cols + b)].*side;
         const std::int64_t begin = r * g.k + b * g.block_cols;
         const std::int64_t end = std::min(begin + g.block_cols, (r + 1) * g.k);
+#pragma omp simd
         for (std::int64_t i = begin; i < end; ++i) to[i] = from[i] * by;
       }
   });
@@ -192,10 +208,7 @@ template <class F> void for_scaled(const Rows& x, const Grid& g, const QuantizeO
     }
     if (!scratch) scratch.emplace(static_cast<std::size_t>(n) * sizeof(T));
     auto* values = scratch->as<T>();
-    if (g.fixed) {
-      multiply(source, values, n, g.one.forward);
-      return body(first, n, values, one, stats);
-    }
+    if (g.fixed) return multiply(source, values, n, g.one.forward), body(first, n, values, one, stats);
     const std::vector<Scale> scales = find_scales(source, n, g);
     multiply(source, values, n, g, scales, &Scale::forward);
     body(first, n, values, std::span(scales), stats);
@@ -221,9 +234,7 @@ device::RoundingPass pass_of(const Rows& x, const Grid& g, const Quantizer& q, c
            to_string(q.format));
   device::RoundingPass pass;
   static_cast<detail::ScaleGrid&>(pass) = g;
-  Shape sizes = x.sizes, strides = x.strides;
-  if (x.x.dim() > 0) sizes.push_back(x.k), strides.push_back(x.stride);
-  pass.x = as_strided(x.x, sizes, strides, x.x.offset());
+  pass.x = as_strided(x.x, x.sizes, x.strides, x.x.offset());
   pass.rows = x.rows, pass.k = x.k, pass.wide = is_wide(x);
   pass.rounder = {q.format, q.rounding, q.overflow, o.key};
   pass.steps = o.steps, pass.stats = o.stats, pass.scaled_exponents = o.scaled_exponents;
@@ -435,7 +446,9 @@ Tensor fake_quantize(const Tensor& x, const Format& f, const Rounding& rounding,
 
 QuantizedOperand quantize_operand(const Tensor& x, const Quantizer& q, const QuantizeOptions& o) {
   check_plain(q, "quantize_operand");
-  const Rows rows(x, o.axis);
+  const int axis = wrap_dim(o.axis, x.dim(), "quantize");
+  const bool by_chance = q.rounding.mode == RoundingMode::stochastic;  // its random words follow the axis
+  const Rows rows(x, per_tensor(q.scaling.kind) && !by_chance ? fastest_axis(x) : axis);
   const Grid g = make_grid(rows, q, o);
   QuantizedOperand out;
   Tensor row_scales;
@@ -449,7 +462,7 @@ QuantizedOperand quantize_operand(const Tensor& x, const Quantizer& q, const Qua
   } else if (const float inverse = g.fixed ? g.one.inverse : g.spec.global_inverse; inverse != 1) {
     out.scale = full({}, inverse, {.device = x.device()});
   }
-  QuantizerCall{QuantizerCall::values, x, out.values, out.scale, &q, rows.axis}.tell_observers();
+  QuantizerCall{QuantizerCall::values, x, out.values, out.scale, &q, axis}.tell_observers();
   return out;
 }
 
@@ -468,12 +481,12 @@ Tensor hadamard16(const Tensor& x, std::uint16_t signs) {
 }
 
 float absmax(const Tensor& x) {
-  return x.device().is_cuda() ? moved(absmax_tensor(x), Device::cpu()).item<float>() : amax_of(Rows(x, -1));
+  return x.device().is_cuda() ? moved(absmax_tensor(x), Device::cpu()).item<float>() : amax_of(x);
 }
 
 Tensor absmax_tensor(const Tensor& x) {
   const Rows rows(x, -1);
-  if (x.device().is_cpu()) return scalar(amax_of(rows));
+  if (x.device().is_cpu()) return scalar(amax_of(x));
   Tensor most = empty({}, {.device = x.device()});
   device::amax(x, most);
   return most;

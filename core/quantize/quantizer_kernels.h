@@ -45,6 +45,10 @@ struct ScaleGrid {
   Tensor whole;         // on a GPU, for scales from an amax: replaces `one` or spec.global, with its inverse, f32 [2]
 };
 
+// 2^e for -127 <= e <= 127, without a call of the C library.
+GRADUAL_HD inline float power(int e) {
+  return std::bit_cast<float>(e > -127 ? static_cast<std::uint32_t>(e + 127) << 23 : std::uint32_t{1} << 22);
+}
 GRADUAL_HD inline float floor_power(float x) { return std::ldexp(1.0F, std::ilogb(x)); }
 GRADUAL_HD inline bool is_nan(float x) { return x != x; }
 GRADUAL_HD inline bool is_inf(float x) { return x > FLT_MAX || x < -FLT_MAX; }
@@ -125,7 +129,7 @@ GRADUAL_HD inline int block_exponent(float amax, const ScaleSpec& s) {
 
 GRADUAL_HD inline Scale power_scale(int e) {
   e = e < -127 ? -127 : e > 127 ? 127 : e;  // the range of e8m0 and of f32's reciprocals
-  return {std::ldexp(1.0F, -e), std::ldexp(1.0F, e)};
+  return {power(-e), power(e)};
 }
 
 // NVFP4 (NVIDIA 2025): the coded scale of a block, relative to the tensor's scale.
