@@ -92,7 +92,8 @@ Tensor transformed(const Tensor& t, int axis, std::uint16_t signs) {
 // Fixed: the transform is random, but the same in every product and run.
 constexpr std::uint16_t kSigns = 0x9d2b;
 
-Tensor scaled(const Tensor& y, const Tensor& scale) { return scale.defined() ? y * scale : y; }
+// In place: y is a product's own result.
+Tensor scaled(const Tensor& y, const Tensor& scale) { return scale.defined() ? y.mul_(scale) : y; }
 
 // The f8 dtype of an operand that a backend may multiply by f8 instructions: at most one scale per tensor.
 std::optional<DType> f8_of(const Operand& o) {
@@ -147,7 +148,7 @@ Tensor linear_product(const Quantization& q, const Operand& x, const Operand& w,
   if (!a.scale.defined() && !b.scale.defined()) return linear(a.values, b.values, added);
   auto [y, done] = multiplied(x, a, w, b, [&a = a, &b = b] { return linear(a.values, b.values); });
   if (!done) y = scaled(scaled(y, a.scale), b.scale.defined() && b.scale.dim() == 2 ? b.scale.reshape({-1}) : b.scale);
-  return added.defined() ? y + added : y;
+  return added.defined() ? y.add_(added) : y;
 }
 
 // One scale per tensor commutes with the unfolding: such operands are rounded before it, others after it, as matrices
@@ -185,7 +186,7 @@ Tensor convolution(const Quantization& q, const OpCall& call, Operand a, Operand
     y = dispatch(call.op, TensorRefs(refs, call.inputs.size()), attrs, call.where)[0];
   }
   y = scaled(scaled(y, done[0].scale), done[1].scale);
-  return biased ? y + bias.to(y.dtype()).reshape({-1, 1, 1}) : y;
+  return biased ? y.add_(bias.to(y.dtype()).reshape({-1, 1, 1})) : y;
 }
 
 // The product in high precision, for excluded modules and f64.

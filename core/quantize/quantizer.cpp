@@ -447,8 +447,8 @@ Tensor fake_quantize(const Tensor& x, const Format& f, const Rounding& rounding,
 QuantizedOperand quantize_operand(const Tensor& x, const Quantizer& q, const QuantizeOptions& o) {
   check_plain(q, "quantize_operand");
   const int axis = wrap_dim(o.axis, x.dim(), "quantize");
-  const bool by_chance = q.rounding.mode == RoundingMode::stochastic;  // its random words follow the axis
-  const Rows rows(x, per_tensor(q.scaling.kind) && !by_chance ? fastest_axis(x) : axis);
+  const bool any = per_tensor(q.scaling.kind) && q.rounding.mode != RoundingMode::stochastic;  // random words: by axis
+  const Rows rows(x, any && x.device().is_cpu() ? fastest_axis(x) : axis);
   const Grid g = make_grid(rows, q, o);
   QuantizedOperand out;
   Tensor row_scales;
