@@ -332,19 +332,18 @@ QuantizationState::Site& QuantizationState::site(const Tensor& weight) {
   auto& known = seen->second;
   auto at = std::find(known.begin(), known.end(), weight.raw());
   if (at == known.end()) at = known.insert(known.end(), weight.raw());
-  const auto number = at - known.begin() + 1;
-  return find(number == 1 ? module : fmt::format("{}#{}", module, number));
+  return find(at == known.begin() ? module : fmt::format("{}#{}", module, at - known.begin() + 1));
 }
 
 void QuantizationState::end_forward() {
-  training_ = false;
+  training_ = training_ && held_;
   for (const auto& s : sites_)
-    if (s->quantization) advance(s->x, s->quantization->forward_x), advance(s->w, s->quantization->forward_w);
+    if (s->quantization && !held_) advance(s->x, s->quantization->forward_x), advance(s->w, s->quantization->forward_w);
 }
 
 void QuantizationState::end_backward() {
   for (const auto& s : sites_)
-    if (s->quantization) advance(s->dy, s->quantization->dgrad_dy), advance(s->dy, s->quantization->wgrad_dy);
+    if (s->quantization && !held_) advance(s->dy, s->quantization->dgrad_dy), advance(s->dy, s->quantization->wgrad_dy);
 }
 
 StateDict QuantizationState::state_dict() const {

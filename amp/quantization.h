@@ -106,6 +106,8 @@ class QuantizationState : Pinned {
   // true: histories do not change. A RecipeRun sets it while its model is in eval mode.
   void freeze(bool on) { frozen_ = on; }
   bool frozen() const { return frozen_; }
+  // true: histories stage amaxes and do not advance; the caller advances them.
+  void hold(bool on) { held_ = on; }
   void end_forward();
   void end_backward();
 
@@ -114,7 +116,7 @@ class QuantizationState : Pinned {
 
  private:
   Site& find(const std::string& name);
-  bool training_ = false, frozen_ = false;
+  bool training_ = false, frozen_ = false, held_ = false;
   Quantization quantization_;
   std::vector<std::optional<Quantization>> overrides_;  // of quantization_.modules
   std::vector<std::unique_ptr<Site>> sites_;

@@ -188,9 +188,7 @@ template <class T> Tensor DataParallel::backward_as(const data::Batch& batch, co
     if (samples.size() > 0) {
       Generator generator = generator_of(key, k);
       const GeneratorScope scope(generator);
-      histories.begin_shard();
       value = run_shard(batch, samples, loss).detach();
-      histories.end_shard();
     }
     std::vector<T> numbers = flat<T>(value, share, share / factor_);
     if (exchange_) {
@@ -256,12 +254,12 @@ template <class T> void DataParallel::give_back(const std::vector<T>& sum, const
   }
 }
 
-CastCounts DataParallel::take_lost() {
-  const CastCounts own = exchange_ ? exchange_->take_counts() : CastCounts{};
-  std::vector<CastCounts> all(static_cast<std::size_t>(ranks_.size()));
+DataParallel::Exchanged DataParallel::take_exchanged() {
+  const Exchanged own = exchange_ ? Exchanged{exchange_->take_counts(), exchange_->take_bytes()} : Exchanged{};
+  std::vector<Exchanged> all(static_cast<std::size_t>(ranks_.size()));
   ranks_.all_gather(&own, sizeof own, all.data());
-  CastCounts sum;
-  for (const CastCounts& c : all) sum += c;
+  Exchanged sum;
+  for (const Exchanged& e : all) sum.lost += e.lost, sum.bytes += e.bytes;
   return sum;
 }
 

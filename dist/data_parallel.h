@@ -41,7 +41,7 @@ struct DataParallelOptions {
   int shards = 0;          // of a batch, at most kMostShards; 0: 8, or the number of ranks if that is larger
   int ranks_emulated = 0;  // of one process, for a recipe's exchange; 0: as many as there are
   DType sum = DType::f32;  // of the sums over shards; f64 for f64 parameters
-  bool count = false;      // what the exchange's rounding does, for take_lost()
+  bool count = false;      // what the exchange's rounding does, for take_exchanged()
   // What else must be equal on all ranks, by name, for example {"data", "digits"}. Version, program, recipe, parameters
   // and options are compared always.
   std::vector<std::pair<std::string, std::string>> facts = {};
@@ -67,9 +67,13 @@ class DataParallel : Pinned {
   Communicator& ranks() const { return ranks_; }
   int shards() const { return shards_; }
   Range own_shards() const { return part_of(shards_, ranks_.size(), ranks_.rank()); }
-  // Of the exchanges since the last call, summed over ranks: what rounding did (options.count). Collective.
-  CastCounts take_lost();
-  std::uint64_t bytes_sent() const { return exchange_ ? exchange_->bytes_sent() : 0; }
+  // Of a recipe's exchanges since the last call, summed over ranks: what rounding did (options.count), and the bytes
+  // that went to other ranks, with scales. Collective.
+  struct Exchanged {
+    CastCounts lost;
+    std::uint64_t bytes = 0;
+  };
+  Exchanged take_exchanged();
 
   // The residuals of error feedback; else empty. Collective: all ranks get the whole state, one may write it. Loading:
   // Error for another number of ranks.

@@ -3,8 +3,10 @@
 #include <bit>
 #include <cstdint>
 #include <initializer_list>
+#include <map>
 #include <optional>
 #include <sstream>
+#include <vector>
 
 #include "../core/support/throwf.h"
 
@@ -30,55 +32,40 @@ template <class F> void for_delayed(QuantizationState& state, const F& f) {
 
 }  // namespace
 
-// An empty history: its first amax is the shard's.
-void SharedHistories::begin_shard() {
-  if (!state_) return;
-  for_delayed(*state_, [&](const std::string& name, AmaxHistory& h, const Quantizer&) {
-    const AmaxHistory& start = before_.try_emplace(name, h).first->second;
-    h = start;
-    h.amax.clear();
-  });
+SharedHistories::SharedHistories(amp::QuantizationState* state) : state_(state) {
+  if (state_) state_->hold(true);
 }
-
-void SharedHistories::end_shard() {
-  if (!state_) return;
-  for_delayed(*state_, [&](const std::string& name, AmaxHistory& h, const Quantizer&) {
-    before_.try_emplace(name);  // a site that this shard was the first to meet
-    if (h.read().amax.empty()) return;
-    float& most = amax_.try_emplace(name, 0.0f).first->second;
-    const float seen = h.amax.front();
-    if (!(seen <= most)) most = seen;  // NaN stays
-  });
+SharedHistories::~SharedHistories() {
+  if (state_) state_->hold(false);
 }
 
 void SharedHistories::end_step(Communicator& ranks) {
   if (!state_) return;
   std::string own;
-  for (const auto& [name, amax] : amax_) own += fmt::format("{}\t{}\n", name, std::bit_cast<std::uint32_t>(amax));
+  for_delayed(*state_, [&](const std::string& name, AmaxHistory& h, const Quantizer&) {
+    if (h.is_staged) own += fmt::format("{}\t{}\n", name, std::bit_cast<std::uint32_t>(h.read().staged));
+  });
+  std::map<std::string, std::vector<float>> staged;  // by site and operand
   for (const std::string& text : ranks.all_gather(own)) {
     std::istringstream lines(text);
     for (std::string line; std::getline(lines, line);) {
       const std::size_t tab = line.rfind('\t');
-      const auto seen = std::bit_cast<float>(static_cast<std::uint32_t>(std::stoul(line.substr(tab + 1))));
-      float& most = amax_.try_emplace(line.substr(0, tab), 0.0f).first->second;
-      if (!(seen <= most)) most = seen;
+      const auto bits = static_cast<std::uint32_t>(std::stoul(line.substr(tab + 1)));
+      staged[line.substr(0, tab)].push_back(std::bit_cast<float>(bits));
     }
   }
   std::size_t known = 0;
   for_delayed(*state_, [&](const std::string& name, AmaxHistory& h, const Quantizer& q) {
-    const auto start = before_.find(name);
-    if (start != before_.end()) h = start->second;
-    const auto amax = amax_.find(name);
-    if (amax == amax_.end()) return;
+    const auto amaxes = staged.find(name);
+    if (amaxes == staged.end()) return;
     ++known;
-    h.stage(amax->second);
+    for (const float amax : amaxes->second) h.stage(amax);
     h.advance(q.scaling, q.format);
   });
-  if (known != amax_.size())
+  if (known != staged.size())
     throw_error(
         "data-parallel training: another rank ran a product that this rank has not met; a first batch must have "
         "a sample for each rank");
-  before_.clear(), amax_.clear();
 }
 
 }  // namespace gradual::dist

@@ -107,6 +107,7 @@ void RankSum::agree_on_scales(const std::vector<Values>& contributions, bool of_
   for (const Values& v : contributions)
     for (std::size_t p = 0; p < n; ++p) own.push_back(absmax_of(v.data() + starts_[p], starts_[p + 1] - starts_[p]));
   communicator_.all_gather(own.data(), own.size() * sizeof(float), all.data());
+  bytes_sent_ += own.size() * sizeof(float) * static_cast<std::size_t>(ranks_ - 1);
   const Quantizer& q = *exchange_.quantizer;
   scales_.assign(n, 1);
   for (std::size_t p = 0; p < n; ++p) {

@@ -44,7 +44,8 @@ class RankSum {
   void count(bool on) { counts_on_ = on; }
   // Counts of this process's roundings since the last call. sign: elements alone.
   CastCounts take_counts() { return std::exchange(counts_, {}); }
-  std::uint64_t bytes_sent() const { return bytes_sent_; }  // by the held ranks, to other ranks, since the start
+  // Sent by the held ranks to other ranks, with all scales, since the last call.
+  std::uint64_t take_bytes() { return std::exchange(bytes_sent_, 0); }
 
  private:
   struct Parcel {

@@ -109,6 +109,7 @@ template <class V> void fields(V& v, Result& r) {
   v("loss_difference", r.loss_difference, kLater), v("findings", r.findings, kLater), v("device", r.device, kLater);
   v("batch", r.batch, kLater), v("lr", r.lr, kLater), v("optimizer", r.optimizer, kLater);
   v("definition", JsonText{r.definition}, kLater), v("casts", r.casts), v("step_errors", r.errors, kLater);
+  v("bytes_sent", r.bytes_sent, kLater);
 }
 namespace {
 

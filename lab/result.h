@@ -84,6 +84,7 @@ struct Result {
   double ms_per_step = 0;         // median over the steps that were not sampled; NaN: all were
   std::array<std::int64_t, kCategories> peak_bytes{};
   std::int64_t peak_total = 0;
+  std::int64_t bytes_sent = 0;  // by all ranks of a recipe's exchange in all steps, with scales
   // Of errors and weight gradients; NaN: none was rounded. zero_percent counts zeros after rounding, including values
   // that were zero before. It is near 100 if the last layers lose everything; underflow is small then, because earlier
   // layers receive only zeros.

@@ -167,18 +167,12 @@ Run::Run(const MakeModel& make_model, const LabData& data, const amp::Recipe& re
   loader_.emplace(data_.train, data::DataLoaderOptions{
                                    .batch = options.batch, .shuffle = true, .seed = seed, .device = options.device});
   schedule_.emplace(run_->optimizer(), optim::cosine(loader_->size() * options.epochs));
-  result_.recipe = recipe.name;
-  result_.model = options.model_name;
-  result_.data = data.name;
-  result_.seed = static_cast<std::int64_t>(seed);
-  result_.settings = settings(recipe, options);
+  result_.recipe = recipe.name, result_.model = options.model_name, result_.data = data.name;
+  result_.seed = static_cast<std::int64_t>(seed), result_.settings = settings(recipe, options);
   result_.device = to_string(options.device);
   if (options.device.is_cuda()) result_.device += " (" + cuda::device_info(options.device).name + ")";
-  result_.batch = options.batch;
-  result_.lr = learning_rate(options);
-  result_.optimizer = options.optimizer;
-  result_.definition = amp::to_json(recipe);
-  result_.status = "ok";
+  result_.batch = options.batch, result_.lr = learning_rate(options), result_.optimizer = options.optimizer;
+  result_.definition = amp::to_json(recipe), result_.status = "ok";
 }
 
 void Run::use_ranks() {
@@ -286,10 +280,13 @@ void Run::train_step(const data::Batch& batch) {
 
 void Run::end_epoch(Progress& progress) {
   result_.train_loss = epoch_loss_ / static_cast<double>(std::max<std::int64_t>(1, epoch_steps_));
-  epoch_loss_ = 0;
-  epoch_steps_ = 0;
+  epoch_loss_ = 0, epoch_steps_ = 0;
   ++result_.epochs;
-  if (recipe_.exchange) casts_[{amp::Role::weight_gradient, "exchange"}].counts += parallel_->take_lost();
+  if (recipe_.exchange) {
+    const auto [lost, bytes] = parallel_->take_exchanged();
+    casts_[{amp::Role::weight_gradient, "exchange"}].counts += lost;
+    result_.bytes_sent += static_cast<std::int64_t>(bytes);
+  }
   model_->eval();
   Score score;
   data::DataLoader test(data_.test, {.batch = kEvaluationBatch, .prefetch = false});
@@ -317,13 +314,11 @@ void Run::take_memory() {
 
 void Run::show(Progress& p, bool finished) const {
   if (!options_.progress) return;
-  p.step = steps_;
-  p.epoch = result_.epochs;
+  p.step = steps_, p.epoch = result_.epochs;
   p.loss = result_.curve.loss.empty() ? 0 : result_.curve.loss.back();
   if (finished && epoch_steps_ == 0 && result_.epochs > 0) p.loss = result_.train_loss;
   p.scale = run_->loss_scale();
-  p.skipped = result_.skipped_steps;
-  p.finished = finished;
+  p.skipped = result_.skipped_steps, p.finished = finished;
   options_.progress(p);
 }
 

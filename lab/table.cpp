@@ -31,8 +31,8 @@ struct Row {
     for (const Result* r : runs) {
       std::string one = r->verdict.empty() ? r->status : r->verdict;
       if (!whole) one = one.substr(0, one.find_first_of(":(,"));
-      if (!whole && one.starts_with("matches")) one = "matches";
-      if (!whole && one.starts_with("worse")) one = "worse";
+      for (const char* word : {"matches", "worse"})
+        if (!whole && one.starts_with(word)) one = word;
       while (one.ends_with(' ')) one.pop_back();
       if (text.find(one) == std::string::npos) text += (text.empty() ? "" : "; ") + one;
     }
@@ -50,8 +50,7 @@ std::vector<Row> rows_of(const std::vector<Result>& results) {
 }
 
 std::string scale_text(double scale) {
-  if (scale == 1 || std::isnan(scale)) return "-";
-  return fmt::format("2^{:.4g}", std::log2(scale));
+  return scale == 1 || std::isnan(scale) ? "-" : fmt::format("2^{:.4g}", std::log2(scale));
 }
 
 // A number with its unit; "-" for NaN, the mean over no run.
@@ -176,6 +175,10 @@ std::string table(const std::vector<Result>& results, const TableOptions& option
   if (rows.empty()) return "no run has ended\n";
   std::string text = options.wide ? wide_table(rows, options.colour) : narrow_table(rows, options.colour);
   if (std::ranges::any_of(rows, &Row::as_if)) text += kAsIf;
+  for (const Row& row : rows)
+    if (const double sent = row.of(&Result::bytes_sent).mean; sent > 0)
+      text += fmt::format("{}: the exchange sends {} in a step, all ranks together\n", row.first().recipe,
+                          megabytes(sent / row.of(&Result::steps).mean));
   if (!options.wide)
     for (const Conclusion& c : conclusions(results))
       text += "\n" + wrapped("- " + c.sentence, 2) + "\n    " + c.command + "\n";

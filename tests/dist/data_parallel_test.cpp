@@ -39,6 +39,7 @@ struct Outcome {
   StateDict state;
   std::vector<double> losses;
   std::int64_t skipped = 0;
+  std::uint64_t bytes = 0;  // that the exchange sent
 };
 
 Outcome train_rank(Communicator& c, const Setting& s) {
@@ -68,6 +69,7 @@ Outcome train_rank(Communicator& c, const Setting& s) {
     out.skipped += step.result.skipped();
   }
   out.state = run.state_dict();
+  out.bytes = parallel.take_exchanged().bytes;
   return out;
 }
 
@@ -81,6 +83,7 @@ void check_same_bits(const Outcome& a, const Outcome& b) {
   REQUIRE(a.losses.size() == b.losses.size());
   CHECK(std::memcmp(a.losses.data(), b.losses.data(), a.losses.size() * sizeof(double)) == 0);  // NaN too
   CHECK(a.skipped == b.skipped);
+  CHECK(a.bytes == b.bytes);
   REQUIRE(a.state.size() == b.state.size());
   for (const auto& [name, value] : a.state) {
     CAPTURE(name);
@@ -171,6 +174,20 @@ TEST_CASE("an emulation has the bits of real ranks, with every exchange") {
       const Outcome emulated = train({.exchange = exchange, .emulated = 3, .steps = 3});
       check_same_bits(train({.exchange = exchange, .ranks = 3, .steps = 3}), emulated);
     }
+}
+
+TEST_CASE("the bytes of an exchange are those of its codes and scales") {
+  const auto sent = [](const char* exchange) { return train({.exchange = exchange, .ranks = 3, .steps = 2}).bytes; };
+  constexpr std::uint64_t kNumbers = 64 * 32 + 32 + 2 * 32 + 32 * 10 + 10, kParameters = 6, kSteps = 2;
+  CHECK(train({.ranks = 3, .steps = 2}).bytes == 0);  // without an exchange nothing is counted
+  // Each number goes to its owner from two ranks, and its sum goes to two.
+  CHECK(sent("f32/gather") == kSteps * 4 * kNumbers * 4);
+  CHECK(sent("bf16/gather") == kSteps * 4 * kNumbers * 2);
+  CHECK(sent("bf16/gather/f32-result") == kSteps * 2 * kNumbers * (2 + 4));
+  CHECK(sent("bf16/ring") == kSteps * 4 * kNumbers * 2);
+  CHECK(sent("bf16/tree") == kSteps * 4 * kNumbers * 2);
+  // Three ranks send their amaxes to two, before the codes and before the sums.
+  CHECK(sent("e4m3fn/gather") == kSteps * (4 * kNumbers + 2 * 6 * kParameters * sizeof(float)));
 }
 
 TEST_CASE("what blocks of codes lose does not depend on pieces, down to one number and to zeros") {

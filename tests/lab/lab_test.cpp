@@ -58,7 +58,8 @@ TEST_CASE("compare trains under each recipe and seed, and writes its files") {
                           "batch",
                           "lr",
                           "optimizer",
-                          "definition"})
+                          "definition",
+                          "bytes_sent"})
     CHECK_MESSAGE(json["runs"][0].contains(key), key);
   for (const char* key : {"role", "layer", "kind", "elements", "underflow_percent", "overflow_percent", "nan"})
     CHECK_MESSAGE(json["runs"][0]["casts"][0].contains(key), key);
