@@ -47,8 +47,8 @@ Exchange exchange_from_name(std::string_view text) {
   if (word == "sign") e.sign = true;
   else if (word != "f32" && word != "fp32")
     e.quantizer = in_context("exchange '" + std::string(text) + "'", [&] { return quantizer_from(word); });
+  const std::vector<std::string> all = {"ring", "tree", "gather", "stochastic", "feedback", "after", "f32-result"};
   while (std::getline(words, word, '/')) {
-    bool known = true;
     if (word == "ring") e.algorithm = ExchangeAlgorithm::ring;
     else if (word == "tree") e.algorithm = ExchangeAlgorithm::tree;
     else if (word == "gather") e.algorithm = ExchangeAlgorithm::gather;
@@ -56,9 +56,7 @@ Exchange exchange_from_name(std::string_view text) {
     else if (word == "feedback") e.error_feedback = true;
     else if (word == "after") e.average = Averaging::after;
     else if (word == "f32-result") e.round_result = false;
-    else known = false;
-    const std::vector<std::string> all = {"ring", "tree", "gather", "stochastic", "feedback", "after", "f32-result"};
-    if (!known)
+    else
       throwf("exchange '{}': '{}' is not allowed there; what may follow the format is {}{}", text, word, join(all),
              did_you_mean(word, all));
   }

@@ -107,7 +107,7 @@ class QuantizationState : Pinned {
   void freeze(bool on) { frozen_ = on; }
   bool frozen() const { return frozen_; }
   // true: histories stage amaxes and do not advance; the caller advances them.
-  void hold(bool on) { held_ = on; }
+  bool& held() { return held_; }
   void end_forward();
   void end_backward();
 

@@ -71,8 +71,6 @@ void Tensor::remove_hook(std::uint64_t id) const {
 
 namespace autograd {
 
-static thread_local std::vector<GradientObserver*> observers;
-
 const Node* leaf_of(const GradientEvent& event) {
   const Node* node = event.input < 0 ? &event.node : event.node.input(event.input).edge.node.get();
   while (node && !node->is_leaf() && (node->op == OpId::cast || op_info(node->op).kind == OpKind::View))
@@ -80,12 +78,11 @@ const Node* leaf_of(const GradientEvent& event) {
   return node && node->is_leaf() ? node : nullptr;
 }
 
-bool GradientObserver::any() { return !observers.empty(); }
 void GradientObserver::tell(const GradientEvent& event) {
-  for (GradientObserver* o : observers) o->gradient(event);
+  for (GradientObserver* o : installed) o->gradient(event);
 }
-GradientObserver::GradientObserver() { observers.push_back(this); }
-GradientObserver::~GradientObserver() { std::erase(observers, this); }
+GradientObserver::GradientObserver() { installed.push_back(this); }
+GradientObserver::~GradientObserver() { std::erase(installed, this); }
 
 std::vector<Tensor> grad(const std::vector<Tensor>& outputs, const std::vector<Tensor>& inputs,
                          const std::vector<Tensor>& grad_outputs, GradOptions options) {

@@ -45,7 +45,8 @@ struct GradientObserver : Pinned {
   virtual ~GradientObserver();
   virtual void gradient(const GradientEvent& event) = 0;
 
-  static bool any();                             // true if this thread has one
+  static inline thread_local std::vector<GradientObserver*> installed;  // on this thread
+  static bool any() { return !installed.empty(); }
   static void tell(const GradientEvent& event);  // calls all observers of this thread
 };
 

@@ -9,7 +9,5 @@ namespace gradual::dist {
 std::unique_ptr<Communicator> mpi_world();
 // Asks done() until it is true. False after timeout() seconds.
 bool poll(const std::function<bool()>& done);
-// A rank's message to itself.
-void copy_own(const Message& from, const Message& to);
 
 }  // namespace gradual::dist

@@ -16,29 +16,25 @@
 namespace gradual::dist {
 namespace {
 
-std::byte* at(void* data, std::size_t offset) { return static_cast<std::byte*>(data) + offset; }
 std::byte* at(const void* data, std::size_t offset) {  // what is sent is only read
   return const_cast<std::byte*>(static_cast<const std::byte*>(data)) + offset;
 }
 
 class Single : public Communicator {
  public:
-  int rank() const override { return 0; }
-  int size() const override { return 1; }
-  std::string_view backend() const override { return "single"; }
+  Single() : Communicator(0, 1, "single") {}
   std::unique_ptr<Transfer> start(std::span<const Message> sent, std::span<const Message> received) override {
-    for (std::size_t i = 0; i < sent.size(); ++i) copy_own(sent[i], received[i]);
+    for (std::size_t i = 0; i < sent.size(); ++i) {
+      if (sent[i].bytes != received[i].bytes)
+        throwf("a rank sends itself {} bytes and expects {}", sent[i].bytes, received[i].bytes);
+      if (sent[i].bytes > 0) std::memmove(received[i].data, sent[i].data, sent[i].bytes);
+    }
     return std::make_unique<Transfer>();
   }
   void abort(int status) override { std::exit(status); }
 };
 
 }  // namespace
-
-void copy_own(const Message& from, const Message& to) {
-  if (from.bytes != to.bytes) throwf("a rank sends itself {} bytes and expects {}", from.bytes, to.bytes);
-  if (from.bytes > 0 && from.data != to.data) std::memmove(to.data, from.data, from.bytes);
-}
 
 std::unique_ptr<Communicator::Transfer> Communicator::start_broadcast(void* data, std::size_t bytes, int root) {
   std::vector<Message> sent, received;
@@ -48,19 +44,12 @@ std::unique_ptr<Communicator::Transfer> Communicator::start_broadcast(void* data
   return start(sent, received);
 }
 
-std::unique_ptr<Communicator::Transfer> Communicator::start_all_gather(const void* own, std::size_t bytes, void* all) {
+// What goes to rank p begins at p * step; what came from it, at p * bytes.
+std::unique_ptr<Communicator::Transfer> Communicator::start_blocks(const void* from, std::size_t step,
+                                                                   std::size_t bytes, void* to) {
   std::vector<Message> sent, received;
   for (int p = 0; p < size(); ++p) {
-    sent.push_back({p, at(own, 0), bytes});
-    received.push_back({p, at(all, static_cast<std::size_t>(p) * bytes), bytes});
-  }
-  return start(sent, received);
-}
-
-std::unique_ptr<Communicator::Transfer> Communicator::start_all_to_all(const void* from, std::size_t bytes, void* to) {
-  std::vector<Message> sent, received;
-  for (int p = 0; p < size(); ++p) {
-    sent.push_back({p, at(from, static_cast<std::size_t>(p) * bytes), bytes});
+    sent.push_back({p, at(from, static_cast<std::size_t>(p) * step), bytes});
     received.push_back({p, at(to, static_cast<std::size_t>(p) * bytes), bytes});
   }
   return start(sent, received);

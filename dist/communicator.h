@@ -1,6 +1,6 @@
-// Communicators carry bytes between ranks: the processes of mpirun, NCCL's GPUs, threads of one process, or one process
-// alone. They compute nothing: sums are in dist/shard_sum.h and dist/rank_sum.h, in a fixed order, so that every
-// backend gives the same bits.
+// Communicators carry bytes between ranks: the processes of mpirun, NCCL's GPUs, or one process alone. They compute
+// nothing: sums are in dist/shard_sum.h and dist/rank_sum.h, in a fixed order, so that every backend gives the same
+// bits.
 //
 //   int main() {
 //     return dist::run([](dist::Communicator& ranks) {
@@ -37,9 +37,9 @@ struct Message {
 class Communicator : Pinned {
  public:
   virtual ~Communicator() = default;
-  virtual int rank() const = 0;
-  virtual int size() const = 0;
-  virtual std::string_view backend() const = 0;  // "single", "mpi", "threads", "nccl"
+  int rank() const { return rank_; }
+  int size() const { return size_; }
+  std::string_view backend() const { return backend_; }  // "single", "mpi", "nccl"
 
   // Messages that are under way. The destructor waits too, and ends the program where that fails.
   class Transfer : Pinned {
@@ -58,10 +58,14 @@ class Communicator : Pinned {
   std::unique_ptr<Transfer> start_broadcast(void* data, std::size_t bytes, int root);
   void broadcast(void* data, std::size_t bytes, int root) { start_broadcast(data, bytes, root)->wait(); }
   // Rank r's `bytes` come to all + r * bytes on every rank.
-  std::unique_ptr<Transfer> start_all_gather(const void* own, std::size_t bytes, void* all);
+  std::unique_ptr<Transfer> start_all_gather(const void* own, std::size_t bytes, void* all) {
+    return start_blocks(own, 0, bytes, all);
+  }
   void all_gather(const void* own, std::size_t bytes, void* all) { start_all_gather(own, bytes, all)->wait(); }
   // Block p of `sent` goes to rank p; block p of `received` came from rank p. Blocks have `bytes` bytes.
-  std::unique_ptr<Transfer> start_all_to_all(const void* sent, std::size_t bytes, void* received);
+  std::unique_ptr<Transfer> start_all_to_all(const void* sent, std::size_t bytes, void* received) {
+    return start_blocks(sent, bytes, bytes, received);
+  }
   void all_to_all(const void* sent, std::size_t bytes, void* received) {
     start_all_to_all(sent, bytes, received)->wait();
   }
@@ -72,6 +76,14 @@ class Communicator : Pinned {
   std::vector<float> reduce_scatter(std::span<const float> values);
   bool any(bool own);  // true on all if true on one
   void barrier() { static_cast<void>(any(false)); }
+
+ protected:
+  Communicator(int rank, int size, std::string_view backend) : rank_(rank), size_(size), backend_(backend) {}
+  int rank_, size_;
+
+ private:
+  std::unique_ptr<Transfer> start_blocks(const void* from, std::size_t step, std::size_t bytes, void* to);
+  std::string_view backend_;
 };
 
 // Error on every rank that names the first fact in which a rank differs from rank 0: {"recipe", ".."}.
@@ -93,7 +105,5 @@ std::unique_ptr<Communicator> nccl(Communicator& over, Device device);
 // Calls f(world()) and returns its result. If a rank throws, its message goes to stderr and all ranks end with status
 // 1; an exception of single() leaves this function.
 int run(const std::function<int(Communicator&)>& f);
-// Calls f on n threads of this process, each a rank. Rethrows the first exception; the other ranks then get an Error.
-void run_threads(int n, const std::function<void(Communicator&)>& f);
 
 }  // namespace gradual::dist

@@ -6,10 +6,13 @@
 #include <cmath>
 #include <cstring>
 
+#include "../autograd/function.h"
 #include "../autograd/grad_mode.h"
 #include "../core/ops/ops.h"
 #include "../core/support/throwf.h"
+#include "../nn/norm.h"
 #include "histories.h"
+#include "lockstep.h"
 
 namespace gradual::dist {
 namespace {
@@ -25,7 +28,8 @@ Tensor rows(const Tensor& t, Range range) { return t.defined() ? t.narrow(0, ran
 template <class T> Tensor on_host(const Tensor& t) { return contiguous(cast(t.to(Device::cpu()), dtype_of<T>)); }
 
 template <class T> Tensor like(const Tensor& t, const T* values) {
-  return from_data(std::vector<T>(values, values + t.numel()), t.sizes()).to(t.device(), t.dtype());
+  return from_data(std::vector<T>(values, values + t.numel()), t.sizes(), {.dtype = dtype_of<T>})
+      .to(t.device(), t.dtype());
 }
 
 std::string parameter_list(const std::vector<std::pair<std::string, Tensor>>& parameters) {
@@ -55,7 +59,7 @@ DataParallel::DataParallel(Communicator& ranks, amp::RecipeRun& run, DataParalle
                    (options.facts.insert(options.facts.begin(), {"recipe", text_of(run.recipe())}), options),
                    run.recipe().exchange) {
   run_ = &run;
-  copy_state();
+  if (ranks.size() > 1) copy_state();
 }
 
 DataParallel::DataParallel(Communicator& ranks, nn::Module& model, DataParallelOptions options,
@@ -83,19 +87,21 @@ DataParallel::DataParallel(Communicator& ranks, nn::Module& model, DataParallelO
     exchange_->count(options_.count);
     if (exchange->average == Averaging::after) factor_ = 1.0 / emulated_;
   }
-  options_.facts.insert(options_.facts.end(), {{"the number of shards", std::to_string(shards_)},
-                                               {"the type of sums", std::string(to_string(options_.sum))},
-                                               {"the exchange", exchange ? describe(*exchange) : "none"},
-                                               {"their parameters", parameter_list(parameters_)},
-                                               {"the version", GRADUAL_VERSION}});
+  options_.facts.insert(options_.facts.end(),
+                        {{"the number of shards", std::to_string(shards_)},
+                         {"the type of sums", std::string(to_string(options_.sum))},
+                         {"batch norm", options_.synchronized_batch_norm ? "synchronised" : "per shard"},
+                         {"the exchange", exchange ? describe(*exchange) : "none"},
+                         {"their parameters", parameter_list(parameters_)},
+                         {"the version", GRADUAL_VERSION}});
   check_same(ranks_, options_.facts);
-  if (ranks_.size() > 1) check_same(ranks_, {{"the program (its checksum)", program_checksum()}});
-  if (ranks_.size() > 1) copy_state();
+  if (ranks_.size() == 1) return;
+  check_same(ranks_, {{"the program (its checksum)", program_checksum()}});
+  copy_state();
 }
 
 // Rank 0's to all.
 void DataParallel::copy_state() {
-  if (ranks_.size() == 1) return;
   const NoGrad off;
   const StateDict mine = run_ ? run_->state_dict() : model_.state_dict();
   StateDict state;
@@ -159,6 +165,59 @@ template <class T> std::vector<T> DataParallel::flat(const Tensor& loss, double 
   return out;
 }
 
+namespace {
+
+// The sum of numbers over shards. A shard's gradients are of its own loss, whose weight in the batch's is `share`.
+struct SumOfShards final : Function {
+  SumOfShards(const Meet& m, double s) : meet(m), share(s) {}
+  std::vector<Tensor> forward(const std::vector<Tensor>& own) override { return {meet(own[0])}; }
+  std::vector<Tensor> backward(const std::vector<Tensor>& g) override {
+    return {div(apply(std::make_shared<SumOfShards>(meet, share), {mul(g[0], share)})[0], share)};
+  }
+  std::string name() const override { return "sum over shards"; }
+  const Meet& meet;
+  double share;
+};
+
+}  // namespace
+
+// Runs this rank's shards in lockstep. Gradients and buffers are those of the shard that runs.
+void DataParallel::run_together(std::int64_t whole, const std::function<void(std::int64_t)>& shard) {
+  if (whole < shards_)
+    throwf("DataParallel: a batch of {} samples for {} shards; synchronised batch norm needs one each", whole, shards_);
+  const Range own = own_shards();
+  std::vector<Tensor> start(parameters_.size());  // no gradient
+  start.insert(start.end(), before_.begin(), before_.end());
+  std::vector<std::vector<Tensor>> kept(static_cast<std::size_t>(own.size()), start);  // of the shards that wait
+  const auto swap = [&](int i) {
+    const NoGrad off;
+    auto mine = kept[static_cast<std::size_t>(i)].begin();
+    for (const auto& [name, p] : parameters_) {
+      const Tensor now = p.grad();
+      p.set_grad(std::exchange(*mine++, now));
+    }
+    for (const auto& [name, b] : buffers_) {
+      const Tensor now = b.detach().clone();
+      b.copy_(std::exchange(*mine++, now));
+    }
+  };
+  const auto join = [&](const std::vector<Tensor>& brought) {
+    const NoGrad off;
+    TreeSum<double> tree;
+    int k = static_cast<int>(own.first);
+    for (const Tensor& t : brought) tree.add(0, k++, on_host<double>(t).to_vector<double>());
+    return like(brought[0], sum_shards(ranks_, shards_, std::move(tree)).data());
+  };
+  const auto run = [&](int i, const Meet& meet) {
+    const std::int64_t k = own.first + i;
+    const double share = static_cast<double>(part_of(whole, shards_, k).size()) / static_cast<double>(whole);
+    const Meet sum = [&](const Tensor& t) { return apply(std::make_shared<SumOfShards>(meet, share), {t})[0]; };
+    const Scoped scope(nn::sum_over_parts, &sum);
+    shard(k);
+  };
+  in_lockstep(static_cast<int>(own.size()), run, join, swap);
+}
+
 void DataParallel::restore_buffers() const {
   const NoGrad off;
   for (std::size_t i = 0; i < buffers_.size(); ++i) buffers_[i].second.copy_(before_[i]);
@@ -173,13 +232,15 @@ template <class T> Tensor DataParallel::backward_as(const data::Batch& batch, co
   for (const auto& [name, p] : parameters_) earlier.push_back(p.grad());
   before_.clear();
   for (const auto& [name, b] : buffers_) before_.push_back(b.detach().clone());
-  SharedHistories histories(run_ ? run_->quantization() : nullptr);
+  amp::QuantizationState* const quantization = run_ ? run_->quantization() : nullptr;
+  std::optional<Scoped<bool>> held;
+  if (quantization) held.emplace(quantization->held(), true);
 
   std::vector<TreeSum<T>> by_rank(exchange_ ? static_cast<std::size_t>(exchange_->held().size()) : 1);
   TreeSum<T> about;
   const Range own = own_shards();
   std::size_t at = 0;  // the rank, in by_rank
-  for (std::int64_t k = own.first; k < own.last; ++k) {
+  const auto shard = [&](std::int64_t k) {
     const Range samples = part_of(whole, shards_, k);
     const double share = static_cast<double>(samples.size()) / static_cast<double>(whole);
     for (const auto& [name, p] : parameters_) p.zero_grad();
@@ -196,12 +257,14 @@ template <class T> Tensor DataParallel::backward_as(const data::Batch& batch, co
       while (k >= part_of(shards_, emulated_, exchange_->held().first + static_cast<std::int64_t>(at)).last) ++at;
     }
     by_rank[at].add(0, static_cast<int>(k), std::move(numbers));
-  }
-  histories.end_step(ranks_);
+  };
+  if (options_.synchronized_batch_norm) run_together(whole, shard);
+  for (std::int64_t k = own.first; k < own.last && !options_.synchronized_batch_norm; ++k) shard(k);
+  if (quantization) advance_histories(*quantization, ranks_);
   restore_buffers();
   const std::vector<T> sum = exchanged(std::move(by_rank), std::move(about), key);
   give_back(sum, earlier);
-  return scalar(static_cast<double>(sum[0])).to(DType::f32);
+  return full({}, static_cast<double>(sum[0]), {.dtype = options_.sum});
 }
 
 // The sum over all ranks and shards, in low precision if the recipe says so and all numbers are finite. With Inf or NaN
@@ -248,8 +311,7 @@ template <class T> void DataParallel::give_back(const std::vector<T>& sum, const
       gradient = gradient.defined() ? add(gradient, fresh) : fresh;
       gradient.set_category(Category::gradients);
     }
-    if (gradient.defined()) p.set_grad(gradient);
-    else p.zero_grad();
+    p.set_grad(gradient);
     from += p.numel();
   }
 }

@@ -19,8 +19,8 @@
 // rank makes all skip. A recipe with an exchange sums the ranks' gradients in low precision instead (rank_sum.h); those
 // bits depend on the number of ranks.
 //
-// Per shard: the statistics of batch norm (its running ones are the weighted mean over shards), and scales of
-// quantizers that follow from the present tensor. Shared: the histories of delayed scaling, which take the largest amax
+// Per shard: the statistics of batch norm, unless synchronised (the running ones are the weighted mean over shards), and
+// scales of quantizers that follow from the present tensor. Shared: the histories of delayed scaling, which take the largest amax
 // of all shards. Bits do not depend on threads under set_deterministic(true).
 #pragma once
 
@@ -41,7 +41,9 @@ struct DataParallelOptions {
   int shards = 0;          // of a batch, at most kMostShards; 0: 8, or the number of ranks if that is larger
   int ranks_emulated = 0;  // of one process, for a recipe's exchange; 0: as many as there are
   DType sum = DType::f32;  // of the sums over shards; f64 for f64 parameters
-  bool count = false;      // what the exchange's rounding does, for take_exchanged()
+  // Statistics of all shards, of all ranks, instead of each shard's own. Each shard needs a sample.
+  bool synchronized_batch_norm = false;
+  bool count = false;  // what the exchange's rounding does, for take_exchanged()
   // What else must be equal on all ranks, by name, for example {"data", "digits"}. Version, program, recipe, parameters
   // and options are compared always.
   std::vector<std::pair<std::string, std::string>> facts = {};
@@ -61,7 +63,8 @@ class DataParallel : Pinned {
 
   // One training step of the run on a batch, the same on all ranks (or each rank's part of it, see own_shards()).
   amp::RunStep step(const data::Batch& batch, const Loss& loss);
-  // The gradient alone, added to the parameters' .grad. Returns the mean loss over the batch, detached.
+  // The gradient alone, added to the parameters' .grad. Returns the mean loss over the batch, detached, in the type of
+  // the sums.
   Tensor backward(const data::Batch& batch, const Loss& loss);
 
   Communicator& ranks() const { return ranks_; }
@@ -83,6 +86,7 @@ class DataParallel : Pinned {
  private:
   void copy_state();
   Tensor run_shard(const data::Batch& batch, Range samples, const Loss& loss);
+  void run_together(std::int64_t whole, const std::function<void(std::int64_t)>& shard);
   // Of one shard: its loss, whether its gradient is finite, which parameters have one, what buffers gained, gradients.
   template <class T> std::vector<T> flat(const Tensor& loss, double share, double weight) const;
   template <class T> Tensor backward_as(const data::Batch& batch, const Loss& loss);

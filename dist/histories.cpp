@@ -32,17 +32,9 @@ template <class F> void for_delayed(QuantizationState& state, const F& f) {
 
 }  // namespace
 
-SharedHistories::SharedHistories(amp::QuantizationState* state) : state_(state) {
-  if (state_) state_->hold(true);
-}
-SharedHistories::~SharedHistories() {
-  if (state_) state_->hold(false);
-}
-
-void SharedHistories::end_step(Communicator& ranks) {
-  if (!state_) return;
+void advance_histories(QuantizationState& state, Communicator& ranks) {
   std::string own;
-  for_delayed(*state_, [&](const std::string& name, AmaxHistory& h, const Quantizer&) {
+  for_delayed(state, [&](const std::string& name, AmaxHistory& h, const Quantizer&) {
     if (h.is_staged) own += fmt::format("{}\t{}\n", name, std::bit_cast<std::uint32_t>(h.read().staged));
   });
   std::map<std::string, std::vector<float>> staged;  // by site and operand
@@ -55,7 +47,7 @@ void SharedHistories::end_step(Communicator& ranks) {
     }
   }
   std::size_t known = 0;
-  for_delayed(*state_, [&](const std::string& name, AmaxHistory& h, const Quantizer& q) {
+  for_delayed(state, [&](const std::string& name, AmaxHistory& h, const Quantizer& q) {
     const auto amaxes = staged.find(name);
     if (amaxes == staged.end()) return;
     ++known;

@@ -21,7 +21,7 @@ void check(ncclResult_t status) {
 
 class Nccl : public Communicator {
  public:
-  Nccl(Communicator& over, Device device) : rank_(over.rank()), size_(over.size()) {
+  Nccl(Communicator& over, Device device) : Communicator(over.rank(), over.size(), "nccl") {
     check(cudaSetDevice(device.index));
     ncclUniqueId id;
     if (rank_ == 0) check(ncclGetUniqueId(&id));
@@ -34,9 +34,6 @@ class Nccl : public Communicator {
     else ncclCommDestroy(comm_);
     cudaStreamDestroy(stream_);
   }
-  int rank() const override { return rank_; }
-  int size() const override { return size_; }
-  std::string_view backend() const override { return "nccl"; }
   std::unique_ptr<Transfer> start(std::span<const Message> sent, std::span<const Message> received) override;
   void abort(int status) override {
     ncclCommAbort(comm_);
@@ -45,7 +42,6 @@ class Nccl : public Communicator {
   void wait();
 
  private:
-  int rank_, size_;
   ncclComm_t comm_ = nullptr;
   cudaStream_t stream_ = nullptr;
 };

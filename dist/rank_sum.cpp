@@ -7,16 +7,6 @@
 #include "../core/support/throwf.h"
 
 namespace gradual::dist {
-namespace {
-
-float absmax_of(const float* values, std::int64_t n) {
-  float most = 0;
-  for (std::int64_t i = 0; i < n; ++i) most = std::max(most, std::fabs(values[i]));
-  return most;
-}
-
-}  // namespace
-
 RankSum::RankSum(Communicator& communicator, const amp::Exchange& exchange, int ranks,
                  const std::vector<std::int64_t>& sizes)
     : communicator_(communicator), exchange_(exchange), ranks_(ranks), starts_{0} {
@@ -105,7 +95,11 @@ void RankSum::agree_on_scales(const std::vector<Values>& contributions, bool of_
   const std::size_t n = starts_.size() - 1;
   std::vector<float> own, all(n * static_cast<std::size_t>(ranks_));
   for (const Values& v : contributions)
-    for (std::size_t p = 0; p < n; ++p) own.push_back(absmax_of(v.data() + starts_[p], starts_[p + 1] - starts_[p]));
+    for (std::size_t p = 0; p < n; ++p) {
+      float& most = own.emplace_back(0.0f);
+      for (std::int64_t i = starts_[p]; i < starts_[p + 1]; ++i)
+        most = std::max(most, std::fabs(v[static_cast<std::size_t>(i)]));
+    }
   communicator_.all_gather(own.data(), own.size() * sizeof(float), all.data());
   bytes_sent_ += own.size() * sizeof(float) * static_cast<std::size_t>(ranks_ - 1);
   const Quantizer& q = *exchange_.quantizer;
@@ -301,36 +295,28 @@ void RankSum::tree(Held& values, RandomKey key, Held& lost) {
 
 // The owners send their sums to all.
 RankSum::Values RankSum::share(Held& values, double factor, RandomKey key, Held& lost) {
-  Values out(static_cast<std::size_t>(total_));
+  amp::Exchange back = exchange_;
+  if (!exchange_.round_result) back.quantizer.reset(), back.sign = false;
+  const Scoped on_the_way_back(exchange_, std::move(back));
   std::vector<Bytes> codes(static_cast<std::size_t>(ranks_));
   std::vector<Message> sent, received;
   for (int r = 0; r < ranks_; ++r) {
     const Range range = owned(r);
     Bytes& own = codes[static_cast<std::size_t>(r)];
-    const auto raw = static_cast<std::size_t>(range.size()) * sizeof(float);
     if (!holds(r)) {
-      own.resize(exchange_.round_result ? bytes_of(range) : raw);
+      own.resize(bytes_of(range));
       received.push_back({r, own.data(), own.size()});
       continue;
     }
     float* sums = of(values, r).data() + range.first;
     for (std::int64_t i = 0; i < range.size(); ++i) sums[i] = static_cast<float>(static_cast<double>(sums[i]) * factor);
-    if (exchange_.round_result) {
-      own = encode(range, sums, key, kMostShards + r, lost_at(lost, r, range));
-    } else {
-      own.resize(raw);
-      std::memcpy(own.data(), sums, raw);
-    }
+    own = encode(range, sums, key, kMostShards + r, lost_at(lost, r, range));
     for (int p = 0; p < ranks_; ++p)
       if (p != r) bytes_sent_ += own.size(), sent.push_back({p, own.data(), own.size()});
   }
   if (communicator_.size() > 1) communicator_.transfer(sent, received);
-  for (int r = 0; r < ranks_; ++r) {
-    const Range range = owned(r);
-    const Bytes& own = codes[static_cast<std::size_t>(r)];
-    if (exchange_.round_result) decode(range, own, out.data() + range.first);
-    else std::memcpy(out.data() + range.first, own.data(), own.size());
-  }
+  Values out(static_cast<std::size_t>(total_));
+  for (int r = 0; r < ranks_; ++r) decode(owned(r), codes[static_cast<std::size_t>(r)], out.data() + owned(r).first);
   return out;
 }
 

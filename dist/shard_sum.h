@@ -54,9 +54,4 @@ template <class T> class TreeSum {
 // Each rank sends and receives about 2 n numbers, if the tree's nodes are whole.
 template <class T> std::vector<T> sum_shards(Communicator& ranks, int shards, TreeSum<T> own);
 
-extern template class TreeSum<float>;
-extern template class TreeSum<double>;
-extern template std::vector<float> sum_shards(Communicator&, int, TreeSum<float>);
-extern template std::vector<double> sum_shards(Communicator&, int, TreeSum<double>);
-
 }  // namespace gradual::dist

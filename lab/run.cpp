@@ -39,10 +39,7 @@ namespace {
 
 constexpr std::int64_t kEvaluationBatch = 256;
 
-double learning_rate(const Options& o) {
-  if (o.lr) return o.lr;
-  return o.optimizer == "sgd" ? 0.05 : 2e-3;
-}
+double learning_rate(const Options& o) { return o.lr ? o.lr : o.optimizer == "sgd" ? 0.05 : 2e-3; }
 
 std::unique_ptr<optim::Optimizer> make_optimizer(const Options& o, std::vector<optim::ParamGroup> groups,
                                                  const optim::UpdateOptions& precision) {
@@ -146,6 +143,7 @@ std::string settings(const amp::Recipe& recipe, const Options& o) {
     const int count = o.ranks_emulated ? o.ranks_emulated : o.ranks->size();
     ranks = fmt::format(", shards {}", dist::shards_of({.ranks_emulated = o.ranks_emulated}, count));
     if (recipe.exchange) ranks += fmt::format(", ranks {}", count);
+    if (o.synchronized_batch_norm) ranks += ", synchronized batch-norm";
   }
   return fmt::format("epochs {}, batch {}, optimizer {}, lr {}{}{}, recipe {}", o.epochs, o.batch, o.optimizer, o.lr,
                      device, ranks, amp::to_json(recipe));
@@ -184,8 +182,10 @@ void Run::use_ranks() {
   const std::string data = fmt::format("{}, {} samples, sum {}", data_.train.name, data_.train.size(),
                                        data_.train.inputs.to(DType::f64).sum().item());
   parallel_.emplace(options_.ranks ? *options_.ranks : *alone_, *run_,
-                    dist::DataParallelOptions{
-                        .ranks_emulated = options_.ranks_emulated, .count = true, .facts = {{"the data", data}}});
+                    dist::DataParallelOptions{.ranks_emulated = options_.ranks_emulated,
+                                              .synchronized_batch_norm = options_.synchronized_batch_norm,
+                                              .count = true,
+                                              .facts = {{"the data", data}}});
 }
 
 void Run::want_what_if(const std::vector<amp::Recipe>& recipes) {
@@ -270,10 +270,7 @@ void Run::train_step(const data::Batch& batch) {
   ++epoch_steps_;
   result_.skipped_steps += skipped;
   Curve& c = result_.curve;
-  c.step.push_back(steps_++);
-  c.loss.push_back(loss);
-  c.scale.push_back(scale);
-  c.skipped.push_back(skipped);
+  c.step.push_back(steps_++), c.loss.push_back(loss), c.scale.push_back(scale), c.skipped.push_back(skipped);
   c.underflow_percent.push_back(underflow);
   if (replay_) replay_->step = steps_ - 1, replay_->nonfinite = !std::isfinite(loss) || !first_nonfinite().empty();
 }
@@ -314,10 +311,9 @@ void Run::take_memory() {
 
 void Run::show(Progress& p, bool finished) const {
   if (!options_.progress) return;
-  p.step = steps_, p.epoch = result_.epochs;
+  p.step = steps_, p.epoch = result_.epochs, p.scale = run_->loss_scale();
   p.loss = result_.curve.loss.empty() ? 0 : result_.curve.loss.back();
   if (finished && epoch_steps_ == 0 && result_.epochs > 0) p.loss = result_.train_loss;
-  p.scale = run_->loss_scale();
   p.skipped = result_.skipped_steps, p.finished = finished;
   options_.progress(p);
 }
@@ -347,10 +343,9 @@ bool Run::train(const std::string& checkpoint, Progress progress) {
     reset_peak_memory(options_.device);
   }
   profiling.reset();
-  if (!options_.profile.empty()) {
+  if (!options_.profile.empty())
     std::fprintf(sink(options_.profile).get(), "# %s, seed %llu\n%s\n", recipe_.name.c_str(),
                  static_cast<unsigned long long>(seed_), profile.table().c_str());
-  }
   stopped = stopped && result_.epochs < options_.epochs;
   if (bad_losses_ >= kDiverged || (result_.epochs > 0 && !std::isfinite(result_.test_loss)))
     result_.status = "diverged";
@@ -460,8 +455,7 @@ void Run::load(const std::string& path) {
   for (inspect::Update& u : updates) updates_[u.part + ":" + u.parameter] = std::move(u);
   result_ = std::move(saved);
   steps_ = lab.integer("steps");
-  epoch_loss_ = lab.real("epoch_loss");
-  epoch_steps_ = lab.integer("epoch_steps");
+  epoch_loss_ = lab.real("epoch_loss"), epoch_steps_ = lab.integer("epoch_steps");
   bad_losses_ = static_cast<int>(lab.integer("bad_losses"));
 }
 

@@ -29,20 +29,37 @@ std::optional<OpId> BatchNorm::ends_in() const {
   return one ? one : only<BatchNorm2d>(OpId::batch_norm);
 }
 
+// As batch_norm: y, mean, invstd. count: of the values of a channel in this part; then in all parts.
+Outputs BatchNorm::over_parts(const Tensor& x, bool relu, double& count) const {
+  Shape along = x.sizes(), others;
+  for (int d = 0; d < x.dim(); d += d ? 1 : 2) others.push_back(d), along[d] = 1;  // 0, 2, 3, ..
+  const Tensor values = x.dtype() == DType::f64 ? x : x.to(DType::f32);
+  const Tensor own = values.sum(others), first = (*sum_over_parts)(cat({own, mul(ones_like(own), count)}));
+  count = first[x.size(1)].item();
+  const Tensor mean = div(first.narrow(0, 0, x.size(1)), count), rest = sub(values, mean.reshape(along));
+  const Tensor invstd = rsqrt(add(div((*sum_over_parts)(square(rest).sum(others)), count), options_.eps));
+  Tensor y = mul(rest, (weight.defined() ? mul(invstd, weight) : invstd).reshape(along));
+  if (bias.defined()) y = add(y, bias.reshape(along));
+  return {{(relu ? gradual::relu(y) : y).to(x.dtype()), mean.detach(), invstd.detach()}};
+}
+
 Tensor BatchNorm::run(const Tensor& x, const Fusion* fusion, const Attrs& second) {
   if (x.dim() < min_dims_ || x.dim() > max_dims_)
     throwf("{}: input {}; allowed is {}", kind(), to_string(x.sizes()),
            min_dims_ == 4 ? "[N, C, H, W]" : "[N, C] or [N, C, L]");
   const bool use_batch = training() || !options_.track_running_stats;
   const Attrs own = NormAttrs{.eps = options_.eps, .training = use_batch};
+  auto count = static_cast<double>(x.numel()) / static_cast<double>(std::max<std::int64_t>(1, x.size(1)));
   const Outputs out =
-      dispatch(fusion ? fusion->whole : OpId::batch_norm, {&x, &weight, &bias, &running_mean, &running_var},
-               fusion ? fusion->whole_attrs(own, second) : own, Loc::current());
+      use_batch && sum_over_parts
+          ? over_parts(x, fusion != nullptr, count)
+          : dispatch(fusion ? fusion->whole : OpId::batch_norm, {&x, &weight, &bias, &running_mean, &running_var},
+                     fusion ? fusion->whole_attrs(own, second) : own, Loc::current());
   if (training() && options_.track_running_stats && x.numel() > 0 && !recomputing()) {
     const NoGrad no_grad;
     const CauseScope cause("running statistics");
     batch_norm_update_(running_mean, running_var, num_batches_tracked, out[1], out[2],
-                       {options_.momentum, options_.eps, x.numel() / x.size(1)});
+                       {options_.momentum, options_.eps, static_cast<std::int64_t>(count)});
   }
   return out[0];
 }

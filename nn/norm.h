@@ -8,6 +8,11 @@ namespace gradual::nn {
 
 struct Norm : Layer {};
 
+// Sums numbers, such as those of each channel, over all parts of a batch that run through the model apart, and has a
+// gradient. While a thread has one, the statistics of its BatchNorm layers are those of the whole batch, computed with
+// ordinary ops in f32 (f64 for f64). Null, the usual case: each part has its own.
+inline thread_local const std::function<Tensor(const Tensor& own)>* sum_over_parts = nullptr;
+
 struct BatchNormOptions {
   double eps = 1e-5;
   double momentum = 0.1;            // of the new value in the running statistics
@@ -38,6 +43,7 @@ class BatchNorm : public Norm {
 
  private:
   Tensor run(const Tensor& x, const Fusion* fusion, const Attrs& second);
+  Outputs over_parts(const Tensor& x, bool relu, double& count) const;
 
   BatchNormOptions options_;
   int min_dims_, max_dims_;

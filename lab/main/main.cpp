@@ -114,6 +114,8 @@ void declare_options(CLI::App& app, Arguments& a) {
                  "data: each run over all ranks of mpirun (default: they share out the runs)");
   app.add_option("--ranks-emulated", a.options.ranks_emulated,
                  "data-parallel training with so many ranks in one process, for recipes with an exchange");
+  app.add_flag("--sync-batch-norm", a.options.synchronized_batch_norm,
+               "statistics of the whole batch, with --parallel data or --ranks-emulated");
   app.add_option("--worker", a.ranks.worker, "threads of a process that --jobs starts, which passes this itself");
   app.add_option("--device", a.device, "cpu or cuda")->capture_default_str();
   app.add_option("--out", a.out,
@@ -144,6 +146,8 @@ void check(const CLI::App& app, const Arguments& a) {
   if (app.count("--ranks-emulated")) lab::at_least_one("--ranks-emulated", a.options.ranks_emulated);
   if (!a.ranks.parallel.empty() && a.ranks.parallel != "data")
     throw_error("--parallel is '" + a.ranks.parallel + "'; the only one is data");
+  if (a.options.synchronized_batch_norm && a.ranks.parallel.empty() && !a.options.ranks_emulated)
+    throw_error("--sync-batch-norm is for --parallel data or --ranks-emulated; one process has the whole batch");
   if (a.ranks.jobs > 1 && !a.ranks.parallel.empty())
     throw_error("--jobs shares out runs; --parallel data trains one at a time");
   lab::use_threads(app, a.threads);

@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "dist/thread_ranks.h"
 #include "support/files.h"
 
 using namespace gradual;
@@ -33,6 +34,7 @@ struct Setting {
   bool parts = false;       // each rank loads its shards alone
   double noise = 0;         // on what a rank loads, with parts
   double clip = 0.5;
+  bool synchronized = false;  // batch norm
 };
 
 struct Outcome {
@@ -49,7 +51,7 @@ Outcome train_rank(Communicator& c, const Setting& s) {
   amp::Recipe recipe = amp::recipe(s.recipe);
   if (!s.exchange.empty()) recipe.exchange = amp::exchange_from_name(s.exchange);
   amp::RecipeRun run(recipe, *model, optim::AdamWOptions{.lr = 1e-2}, {.clip_norm = s.clip});
-  DataParallel parallel(c, run, {.ranks_emulated = s.emulated});
+  DataParallel parallel(c, run, {.ranks_emulated = s.emulated, .synchronized_batch_norm = s.synchronized});
   const data::DataLoaderOptions options{.batch = s.batch, .shuffle = true};
   const data::Dataset digits = data::digits();
   const auto fetch = [&](const std::vector<std::int64_t>& indices) {
@@ -112,6 +114,20 @@ TEST_CASE("every number of ranks trains to the same bits, with every kind of rec
     }
     check_same_bits(train({.recipe = recipe, .ranks = 3, .parts = true}), one);
   }
+  set_deterministic(false);
+}
+
+TEST_CASE("every number of ranks trains to the same bits with synchronised batch norm, with every kind of recipe") {
+  set_deterministic(true);
+  for (const char* recipe : {"fp32", "amp-fp16", "amp-bf16", "bf16-pure", "fp8-delayed", "mxfp8", "e4m2:stochastic"}) {
+    CAPTURE(recipe);
+    const Outcome one = train({.recipe = recipe, .steps = 3, .synchronized = true});
+    CHECK(one.losses != train({.recipe = recipe, .steps = 3}).losses);
+    for (const int ranks : {2, 3, 4})
+      check_same_bits(train({.recipe = recipe, .ranks = ranks, .steps = 3, .synchronized = true}), one);
+  }
+  const Outcome huge = train({.recipe = "amp-fp16", .huge_input = 3e5, .synchronized = true});
+  check_same_bits(train({.recipe = "amp-fp16", .ranks = 4, .huge_input = 3e5, .synchronized = true}), huge);
   set_deterministic(false);
 }
 

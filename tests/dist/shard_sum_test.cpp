@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "dist/thread_ranks.h"
 #include "support/files.h"
 
 using namespace gradual;

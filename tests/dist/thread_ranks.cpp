@@ -1,13 +1,14 @@
-// Ranks that are threads of one process, for tests and small machines: messages are copied through a mailbox.
+#include "thread_ranks.h"
+
+#include <gradual/core/support/throwf.h>
+
+#include <algorithm>
 #include <chrono>
 #include <condition_variable>
 #include <exception>
 #include <map>
 #include <mutex>
 #include <thread>
-
-#include "../core/support/throwf.h"
-#include "backends.h"
 
 namespace gradual::dist {
 namespace {
@@ -24,17 +25,13 @@ struct Mailbox {
 
 class ThreadRank : public Communicator {
  public:
-  ThreadRank(Mailbox& box, int rank, int size) : box_(box), rank_(rank), size_(size) {}
-  int rank() const override { return rank_; }
-  int size() const override { return size_; }
-  std::string_view backend() const override { return "threads"; }
+  ThreadRank(Mailbox& box, int rank, int size) : Communicator(rank, size, "threads"), box_(box) {}
   std::unique_ptr<Transfer> start(std::span<const Message> sent, std::span<const Message> received) override;
   void abort(int status) override { std::_Exit(status); }
   void receive(const Message& m, std::size_t number);
 
  private:
   Mailbox& box_;
-  int rank_, size_;
 };
 
 struct ThreadTransfer : Communicator::Transfer {
@@ -70,13 +67,14 @@ void ThreadRank::receive(const Message& m, std::size_t number) {
     throwf("rank {} waited {} s (GRADUAL_RANK_TIMEOUT) for rank {}, which is silent", rank_, timeout(), m.peer);
   auto found = box_.messages.extract(key);
   if (found.empty()) throwf("rank {} waits for rank {}, but rank {} failed", rank_, m.peer, box_.failed);
-  copy_own({m.peer, found.mapped().data(), found.mapped().size()}, m);
+  if (found.mapped().size() != m.bytes)
+    throwf("rank {} sent rank {} {} bytes, which expects {}", m.peer, rank_, found.mapped().size(), m.bytes);
+  std::ranges::copy(found.mapped(), m.data);
 }
 
 }  // namespace
 
 void run_threads(int n, const std::function<void(Communicator&)>& f) {
-  if (n < 1) throwf("run_threads: {} ranks; at least 1 is needed", n);
   Mailbox box;
   std::vector<std::thread> threads;
   threads.reserve(static_cast<std::size_t>(n));
