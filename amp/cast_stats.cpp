@@ -3,13 +3,10 @@
 #include <algorithm>
 
 namespace gradual::amp {
-namespace {
 
-double percent(std::uint64_t part, std::uint64_t whole) {
+static double percent(std::uint64_t part, std::uint64_t whole) {
   return whole ? 100.0 * static_cast<double>(part) / static_cast<double>(whole) : 0;
 }
-
-}  // namespace
 
 CastTally& CastTally::operator+=(const CastTally& other) {
   counts += other.counts;

@@ -35,7 +35,7 @@ void check_valid(const Exchange& e) {
            to_string(kind));
   if (q.scaling.square)
     throw_error("exchange: square blocks need a matrix; gradients are exchanged as rows of numbers");
-  if (q.hadamard) throw_error("exchange: hadamard belongs to products");
+  if (q.hadamard || q.scaling.zero_point) throw_error("exchange: hadamard and zero points belong to products");
   if (!q.format.is_signed) throw_error("exchange: gradients have signs, which the format lacks");
 }
 

@@ -9,10 +9,10 @@
 #include "../core/ops/dispatch.h"
 #include "../core/ops/f8_operands.h"
 #include "../core/ops/ops.h"
+#include "../core/quantize/quantizer_kernels.h"
 #include "../core/support/throwf.h"
 #include "cast_stats.h"
 #include "recipe.h"
-#include "rewrite.h"
 
 namespace gradual::amp {
 namespace {
@@ -62,19 +62,24 @@ QuantizedOperand rounded(const Operand& o, const Tensor& t, int axis, Site& site
   Quantizer plain = *o.quantizer;
   plain.hadamard = false;
   plain.overflow = site.quantization->overflow.value_or(plain.overflow);
-  return quantize_operand(t, plain, options);
+  QuantizedOperand result = quantize_operand(t, plain, options);
+  if (!site.quantization->requantize || context.gradient || !context.recorded) return result;
+  options.stage = options.keep = false, options.again = true, options.stats = {};  // the same codes
+  save_as_codes(o.input, quantize(t, plain, options), true);
+  return result;
 }
 
 // Saves forward's operands with one scale per tensor as codes, if backward uses the same quantizer.
 void save_codes(const Quantization& q, const Operand& o, const QuantizedOperand& v) {
   const auto& later = q.*kOperandQuantizers[static_cast<int>(o.role)][1];
   if (!q.save_codes || !o.quantizer || rewrite_context().gradient || !rewrite_context().recorded) return;
+  const Format format = detail::rounded_format(*o.quantizer);
   if (!per_tensor(o.quantizer->scaling.kind) || o.quantizer->hadamard || is_identity(*o.quantizer) ||
-      o.quantizer->format.bits() > 16)
+      format.bits() > 16)
     return;
   if (!later || !(*later == *o.quantizer)) return;
   // The values are the codes' own: encoding them is exact in any mode.
-  QuantizedTensor codes = quantize(v.values, o.quantizer->format, {}, Overflow::ieee);
+  QuantizedTensor codes = quantize(v.values, format, {}, Overflow::ieee);
   if (v.scale.defined()) codes.scales = as_strided(v.scale, {1, 1}, {1, 1}, v.scale.offset());
   codes.scale_format = Format::ieee(8, 23);
   save_as_codes(o.input, std::move(codes));
@@ -160,6 +165,8 @@ Tensor convolution(const Quantization& q, const OpCall& call, Operand a, Operand
   for (Operand* o : {&a, &b}) {
     const bool unfolds =
         !o->saved && o->quantizer && (!per_tensor(o->quantizer->scaling.kind) || o->quantizer->hadamard);
+    if (unfolds && q.requantize && !rewrite_context().gradient)
+      throw_error("requantize: a convolution rounds windows, not x, unless forward has one scale for a tensor");
     whole = whole && !unfolds;
     if (unfolds) continue;
     QuantizedOperand& r = done[o->input] = rounded(*o, *o->tensor, 1, site);
@@ -208,6 +215,7 @@ Outputs quantized(QuantizationState& state, const OpCall& call) {
   if (!site.quantization || call[0].dtype() == DType::f64 || call[1].dtype() == DType::f64)
     return in_high_precision(call);
   const Quantization& q = *site.quantization;
+  const StageScope exact(chain().results, nullptr);  // the rewritten op's own result is rounded
   // Evaluation draws nothing for backward; a checkpointed segment does, although it is not recorded at first.
   if (RewriteContext& context = rewrite_context(); context.recorded || in_checkpoint())
     if (by_chance(q.dgrad_dy) || by_chance(q.dgrad_w) || by_chance(q.wgrad_x) || by_chance(q.wgrad_dy))
@@ -259,6 +267,8 @@ void check_valid(const Quantization& q) {
     if ((a && a->hadamard) != (b && b->hadamard))
       throwf("quantization, {}: the Hadamard transform is of both operands or of none", product);
   };
+  if (q.requantize && ((q.forward_x && q.forward_x->hadamard) || (q.forward_w && q.forward_w->hadamard)))
+    throw_error("quantization: requantize goes with forward operands that are not transformed");
   pair("forward", q.forward_x, q.forward_w), pair("dgrad", q.dgrad_dy, q.dgrad_w), pair("wgrad", q.wgrad_x, q.wgrad_dy);
   // x and W are staged only in forward, and one history serves both products of a tensor.
   using Field = std::optional<Quantizer>;
@@ -272,17 +282,19 @@ void check_valid(const Quantization& q) {
   one_history("wgrad_x", q.wgrad_x, "forward_x", q.forward_x, false);
   one_history("dgrad_w", q.dgrad_w, "forward_w", q.forward_w, false);
   one_history("wgrad_dy", q.wgrad_dy, "dgrad_dy", q.dgrad_dy, true);
-  for (const auto* kept : {&q.weight_gradient, &q.weight, &q.master, &q.moment1, &q.moment2})
+  for (const auto* kept : {&q.weight_gradient, &q.weight, &q.master, &q.moment1, &q.moment2, &q.result})
     if (*kept && ((*kept)->scaling.kind == ScalingKind::delayed || (*kept)->hadamard))
       throw_error(
-          "quantization: gradients, weights, masters and moments are scaled by what they are: no delayed scaling, no "
-          "transform");
+          "quantization: gradients, weights, masters, moments and results are scaled by what they are: no delayed "
+          "scaling, no transform");
   if (q.accumulator) check_valid(*q.accumulator);
   for (const auto& module : q.modules)
     in_context("quantization, modules, " + module.first, [&] {
       const Recipe r = recipe(module.second);  // Error where none is
       if (r.quantization && !r.quantization->modules.empty())
         throw_error("recipe '" + module.second + "' has modules of its own, which only a model's recipe has");
+      if (r.quantization && r.quantization->result)
+        throw_error("recipe '" + module.second + "' rounds all results, which only a model's recipe does");
     });
 }
 

@@ -33,6 +33,9 @@ struct Quantization {
   // Tensors kept between steps, of at least two dims: gradients of parameters before the optimizer reads them,
   // parameters and masters after its step, Adam's moments (stored as codes; SGD's momentum is the first).
   std::optional<Quantizer> weight_gradient = {}, weight = {}, master = {}, moment1 = {}, moment2 = {};
+  // The result of every op of a step, rounded once: activations, gradients, losses, what the optimizer and in-place ops
+  // write. Parameters begin rounded. A rewritten product is one op. Goes for all `modules`.
+  std::optional<Quantizer> result = {};
   std::optional<Accumulator> accumulator = {};  // of the three products; unset: that of the surrounding scope, else f32
   // Modules, by path and including their children, that follow another recipe's quantisation: {"head", "fp32"} excludes
   // one. The optimizer's moments are the same for all modules.
@@ -41,6 +44,9 @@ struct Quantization {
   // Replaces the policy of the six operands' quantizers. Recipes of 8 bits and fewer saturate, so that an infinite
   // gradient becomes the largest value and a loss scale's check does not see it; saturate_finite hands it on.
   std::optional<Overflow> overflow = {};
+  // Backward rounds x and W as forward rounded them, from its codes, instead of their originals: what hardware has that
+  // keeps 8 bits. Not for convolutions whose scales differ along the contracted axis, which have no codes of x.
+  bool requantize = false;
   bool save_codes = true;  // save operands with one scale per tensor as codes for backward (no second derivatives)
 
   bool operator==(const Quantization&) const = default;
@@ -60,7 +66,8 @@ inline constexpr QuantizerField kQuantizerFields[] = {{"forward_x", &Quantizatio
                                                       {"weight", &Quantization::weight},
                                                       {"master", &Quantization::master},
                                                       {"moment1", &Quantization::moment1},
-                                                      {"moment2", &Quantization::moment2}};
+                                                      {"moment2", &Quantization::moment2},
+                                                      {"result", &Quantization::result}};
 // By Role: the quantizers of an operand in its two products, in the order of a training step.
 inline constexpr std::optional<Quantizer> Quantization::*kOperandQuantizers[kRoles][2] = {
     {&Quantization::forward_x, &Quantization::wgrad_x},

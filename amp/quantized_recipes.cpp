@@ -13,80 +13,60 @@ Quantizer to_format(const char* name, const Scaling& scaling, const Rounding& ro
   return {.format = format(name), .rounding = rounding, .overflow = Overflow::saturate, .scaling = scaling};
 }
 
+// The same with tiles for blocks.
+Quantizer squared(Quantizer q) {
+  q.scaling.square = true;
+  return q;
+}
+
 // One quantizer for x, W and dy in all three products.
 Quantization products(const Quantizer& x, const Quantizer& w, const Quantizer& dy) {
   return {.forward_x = x, .forward_w = w, .dgrad_dy = dy, .dgrad_w = w, .wgrad_x = x, .wgrad_dy = dy};
 }
+Quantization products(const Quantizer& all) { return products(all, all, all); }
 
 constexpr Rounding kStochastic{.mode = RoundingMode::stochastic};
 
 // Hybrid: e4m3 forward, e5m2 for errors (Micikevicius et al. 2022).
 Quantization fp8(const Scaling& scaling) {
-  const Quantizer forward = to_format("e4m3fn", scaling);
-  return products(forward, forward, to_format("e5m2", scaling));
+  return products(to_format("e4m3fn", scaling), to_format("e4m3fn", scaling), to_format("e5m2", scaling));
 }
 
 // DeepSeek-V3's granularity with powers of two as scales, as Transformer Engine has it: max / amax rounded down.
 Quantization fp8_blocks() {
-  Scaling rows{.kind = ScalingKind::block,
-               .block = 128,
-               .scale = ScaleFormat::power_of_two,
-               .rule = ScaleRule::rceil,
-               .oracle = ScaleOracle::transformer_engine};
-  Scaling tiles = rows;
-  tiles.square = true;
-  const Quantizer x = to_format("e4m3fn", rows);
-  return products(x, to_format("e4m3fn", tiles), x);
+  const Quantizer x = to_format(
+      "e4m3fn",
+      {.kind = ScalingKind::block, .block = 128, .scale = ScaleFormat::power_of_two, .rule = ScaleRule::rceil});
+  return products(x, squared(x), x);
 }
 
 // The OCP MX specification's FLOOR scales, one element format everywhere. MSFP (Rouhani et al. 2020) is the same with
 // blocks of 16; shared microexponents (Rouhani et al. 2023) double the scale of pairs.
 Quantization mx(const char* element, int block = 32, int part = 0) {
-  const Quantizer q = to_format(element, {.kind = ScalingKind::block,
-                                          .block = block,
-                                          .part = part,
-                                          .scale = ScaleFormat::e8m0,
-                                          .rule = ScaleRule::floor,
-                                          .oracle = ScaleOracle::torchao});
-  return products(q, q, q);
-}
-
-// HiFloat4: 64 elements of 3 bits and a sign under a scale in ue6m2, whose parts of 8 and 4 double it.
-Quantization hif4() {
-  const Quantizer q = to_format("msfp12", {.kind = ScalingKind::block,
-                                           .block = 64,
-                                           .part = 8,
-                                           .inner_part = 4,
-                                           .scale = ScaleFormat::coded,
-                                           .scale_format = format("ue6m2")});
-  return products(q, q, q);
+  return products(
+      to_format(element, {.kind = ScalingKind::block, .block = block, .part = part, .oracle = ScaleOracle::torchao}));
 }
 
 // Weights and activations quantised in forward and where gradients need them again; errors in high precision.
 Quantization qat(const Quantizer& x, const Quantizer& w) {
   return {.forward_x = x, .forward_w = w, .dgrad_w = w, .wgrad_x = x};
 }
-// One f32 scale for each tile of a weight: the same values in forward and dgrad.
-Quantizer in_tiles(const char* element, int block) {
-  return to_format(element, {.kind = ScalingKind::block, .block = block, .square = true, .scale = ScaleFormat::f32});
+// One scale a tensor.
+Quantizer whole(const char* element, bool zero_point = false) {
+  return to_format(element, {.kind = ScalingKind::tensor, .zero_point = zero_point});
 }
-
-// SwitchBack (Wortsman et al. 2023): rows of x and dy and tensors of W in int8; dW in high precision.
-Quantization switchback() {
-  const Quantizer rows = to_format("int8", {.kind = ScalingKind::row}),
-                  w = to_format("int8", {.kind = ScalingKind::tensor});
-  return {.forward_x = rows, .forward_w = w, .dgrad_dy = rows, .dgrad_w = w};
+// One f32 scale for each tile of a weight: the same values in forward and dgrad.
+Quantizer in_tiles(const char* element, int block, bool zero_point = false) {
+  return squared(to_format(
+      element, {.kind = ScalingKind::block, .zero_point = zero_point, .block = block, .scale = ScaleFormat::f32}));
 }
 
 // "Pretraining Large Language Models with NVFP4" (NVIDIA 2025): weights in 16x16 tiles, stochastic errors, and a random
 // Hadamard transform of wgrad's operands.
 Quantization nvfp4(ScaleRule rule = ScaleRule::floor) {
   const Scaling blocks{.kind = ScalingKind::nvfp4, .block = 16, .rule = rule};
-  Scaling tiles = blocks;
-  tiles.square = true;
-  const Quantizer x = to_format("e2m1", blocks);
-  const Quantizer dy = to_format("e2m1", blocks, kStochastic);
-  Quantization q = products(x, to_format("e2m1", tiles), dy);
+  const Quantizer x = to_format("e2m1", blocks), dy = to_format("e2m1", blocks, kStochastic);
+  Quantization q = products(x, squared(x), dy);
   q.wgrad_x->hadamard = q.wgrad_dy->hadamard = true;
   return q;
 }
@@ -108,17 +88,15 @@ Recipe full(const std::string& name, const std::string& description, Quantizatio
 }  // namespace
 
 std::vector<Recipe> quantized_recipes() {
+  const Quantizer rows = to_format("int8", {.kind = ScalingKind::row});
   return {
       full("fp8-delayed", "matmul inputs in e4m3, gradients in e5m2; one scale per tensor, from its last 1024 amaxes",
            fp8({.kind = ScalingKind::delayed})),
       full("fp8-current", "matmul inputs in e4m3, gradients in e5m2; one scale per tensor, from its own amax",
            fp8({.kind = ScalingKind::tensor})),
       full("fp8-rowwise", "matmul operands in e4m3; one power-of-two scale per row",
-           [] {
-             const Quantizer q =
-                 to_format("e4m3fn", {.kind = ScalingKind::row, .power_of_two = true, .oracle = ScaleOracle::torchao});
-             return products(q, q, q);
-           }()),
+           products(
+               to_format("e4m3fn", {.kind = ScalingKind::row, .power_of_two = true, .oracle = ScaleOracle::torchao}))),
       full("fp8-block128", "matmul operands in e4m3; powers of two per block of 128 (weights: 128x128)", fp8_blocks()),
       full("mxfp8", "matmul operands in e4m3; blocks of 32 with e8m0 scales (OCP MX, floor)", mx("e4m3fn")),
       full("mxfp6", "matmul operands in e3m2; blocks of 32 with e8m0 scales (OCP MX, floor)", mx("e3m2")),
@@ -138,45 +116,46 @@ std::vector<Recipe> quantized_recipes() {
       full("mx9", "as msfp16; pairs double their scale (shared microexponents)", mx("mxint8", 16, 2)),
       full("mx6", "matmul operands with 4 bits under an exponent shared by 16 and doubled by pairs", mx("q1.3", 16, 2)),
       full("mx4", "matmul operands with 2 bits under an exponent shared by 16 and doubled by pairs", mx("q1.1", 16, 2)),
-      full("hif4", "matmul operands with 3 bits under a scale shared by 64 and doubled by 8 and 4 (HiFloat4)", hif4()),
+      full("hif4", "matmul operands with 3 bits under a scale shared by 64 and doubled by 8 and 4 (HiFloat4)",
+           products(to_format("msfp12", {.kind = ScalingKind::block,
+                                         .block = 64,
+                                         .part = 8,
+                                         .inner_part = 4,
+                                         .scale = ScaleFormat::coded,
+                                         .scale_format = format("ue6m2")}))),
       full("int8", "weights and activations in int8, one scale per tensor; errors in f32 (QAT)",
-           qat(to_format("int8", {.kind = ScalingKind::tensor}), to_format("int8", {.kind = ScalingKind::tensor}))),
+           qat(whole("int8"), whole("int8"))),
       full("int4", "weights in int4, a scale per 16x16; activations in int8, one scale per tensor; errors in f32 (QAT)",
-           qat(to_format("int8", {.kind = ScalingKind::tensor}), in_tiles("int4", 16))),
+           qat(whole("int8"), in_tiles("int4", 16))),
+      full("int8-asym", "activations in uint8, weights in int8tc, one scale and zero point per tensor; errors in f32",
+           qat(whole("uint8", true), whole("int8tc", true))),
+      full("int4-asym", "weights in int4tc, a scale and a zero point per 16x16; activations as in int8-asym",
+           qat(whole("uint8", true), in_tiles("int4tc", 16, true))),
       full("nf4", "weights in NormalFloat4, a scale per 8x8; all else in f32",
-           [] {
-             const Quantizer w = in_tiles("nf4", 8);
-             return Quantization{.forward_w = w, .dgrad_w = w};
-           }()),
-      full("int8-rowwise", "matmul operands in int8, one scale per row in all three products",
-           [] {
-             const Quantizer q = to_format("int8", {.kind = ScalingKind::row});
-             return products(q, q, q);
-           }()),
+           {.forward_w = in_tiles("nf4", 8), .dgrad_w = in_tiles("nf4", 8)}),
+      full("int8-rowwise", "matmul operands in int8, one scale per row in all three products", products(rows)),
       full("switchback",
            "forward and dgrad in int8, rows of x and dy, tensors of W; wgrad in f32 (Wortsman et al. 2023)",
-           switchback()),
+           {.forward_x = rows, .forward_w = whole("int8"), .dgrad_dy = rows, .dgrad_w = whole("int8")}),
   };
 }
 
 std::optional<Recipe> emulated_recipe(const std::string& name) {
-  const std::string element = name.substr(0, name.find(':'));
+  constexpr std::string_view kPure = "pure:";
+  const bool pure = name.starts_with(kPure);
+  const std::string wanted = name.substr(pure ? kPure.size() : 0), element = wanted.substr(0, wanted.find(':'));
   const bool widths = element.starts_with('e') && element.find('m') != std::string::npos &&
                       element.find_first_not_of("em0123456789") == std::string::npos;
   const bool fixed = (element.starts_with('q') || element.starts_with("uq")) && element.find('.') != std::string::npos;
-  const auto named = [&] {
-    for (const NamedFormat& n : named_formats())
-      if (n.name == element && element.starts_with("binary8")) return true;
-    return std::ranges::find(table_formats(), element, &NamedFormat::name) != table_formats().end();
-  };
-  if (element == "nf4" || !(widths || fixed || named())) return {};
-  const auto colon = name.find(':');
+  const bool named = element.starts_with("binary8") || std::ranges::count(table_formats(), element, &NamedFormat::name);
+  if (!pure && (element == "nf4" || !(widths || fixed || named))) return {};
   const Quantizer q{.format = in_context("recipe '" + name + "'", [&] { return format(element); }),
-                    .rounding = colon == std::string::npos ? Rounding{} : rounding_from_name(name.substr(colon + 1)),
+                    .rounding = element == wanted ? Rounding{} : rounding_from_name(wanted.substr(element.size() + 1)),
                     .overflow = Overflow::ieee};
-  const std::string about =
-      "matmul operands rounded to " + element + " (" + gradual::to_string(q.rounding) + "), no scales";
-  Recipe r = full(name, about, products(q, q, q));
+  const char* const what = pure ? "parameters, the result of every op and matmul operands" : "matmul operands";
+  Recipe r = full(name, fmt::format("{} rounded to {} ({}), no scales", what, element, gradual::to_string(q.rounding)),
+                  products(q));
+  if (pure) r.quantization->result = q;
   check_valid(r);
   return r;
 }

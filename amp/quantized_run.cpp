@@ -8,16 +8,10 @@
 #include "../core/support/message_text.h"
 #include "../core/support/throwf.h"
 #include "cast_stats.h"
+#include "quantized_results.h"
 
 namespace gradual::amp {
 namespace {
-
-// Stochastic rounding draws a key from the default generator.
-QuantizeOptions options_for(const Quantizer& q) {
-  QuantizeOptions o;
-  if (q.rounding.mode == RoundingMode::stochastic) o.key = default_generator().next();
-  return o;
-}
 
 // Rounds a gradient in place, unless an element is not finite. On a GPU the check runs on the device, and the host
 // reads one of its own only to count. Random numbers are drawn in any case.
@@ -31,13 +25,14 @@ void store_finite(const Tensor& gradient, const Quantizer& q, CastTally* tally) 
   gradient.copy_(here ? rounded : where(lt(absmax_tensor(gradient), HUGE_VAL), rounded, gradient));
 }
 
-// Calls f(the module's quantisation, its path, parameter) for parameters of at least two dims.
+// Calls f(the module's quantisation, its path, parameter) for parameters of at least two dims; for all, if results are
+// rounded.
 template <class F> void for_quantised(const QuantizationState& state, const nn::Module& model, const F& f) {
   const NoGrad off;
   for (const auto& [name, param] : model.named_parameters()) {
     const auto dot = name.rfind('.');
     const std::string module = dot == std::string::npos ? "" : name.substr(0, dot);
-    if (const Quantization* q = state.of_module(module); q && param.dim() >= 2) f(*q, module, param);
+    if (const Quantization* q = state.of_module(module); q && (param.dim() >= 2 || q->result)) f(*q, module, param);
   }
 }
 
@@ -74,7 +69,7 @@ void quantize_parameters(const QuantizationState& state, const nn::Module& model
       wide.copy_(fake_quantize(wide, *q.master, options_for(*q.master)));
       param.copy_(wide);
     }
-    if (q.weight) param.copy_(fake_quantize(wide, *q.weight, options_for(*q.weight)));
+    if (const auto& w = q.weight ? q.weight : q.result) param.copy_(fake_quantize(wide, *w, options_for(*w)));
     optimizer.keep_master(param);
   });
 }

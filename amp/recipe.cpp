@@ -166,7 +166,7 @@ Recipe recipe(const std::string& name) {
         name, element, n.format.exponent_bits, n.format.mantissa_bits);
   }
   std::vector<std::string> names = recipe_names();
-  names.insert(names.end(), {"eXmY", "eXmY:ROUNDING", "fp16-static:SCALE", "O0", "O1", "O2", "O3"});
+  names.insert(names.end(), {"eXmY", "eXmY:ROUNDING", "pure:FORMAT", "fp16-static:SCALE", "O0", "O1", "O2", "O3"});
   throw_error("no recipe '" + name + "'; there are " + join(names) + did_you_mean(name, names, format_synonyms()));
 }
 
@@ -185,7 +185,7 @@ void register_recipe(const Recipe& r) {
 }
 
 RecipeScope::RecipeScope(const Recipe& r, Device device, std::shared_ptr<QuantizationState> state)
-    : precision_(r.tf32 ? MatmulPrecision::tf32 : MatmulPrecision::f32) {
+    : precision_(r.tf32 ? MatmulPrecision::tf32 : MatmulPrecision::f32), results_(r.quantization) {
   if (r.mode == Mode::full && r.policy.empty() && !r.quantization) return;
   const std::optional dtype = r.mode == Mode::full ? std::nullopt : std::optional(r.dtype);
   AutocastOptions options{.dtype = dtype, .device = device, .table = policy_table(r)};
@@ -251,12 +251,14 @@ Tensor RecipeRun::evaluate(const std::function<Tensor()>& output) const {
 
 void RecipeRun::backward(const Tensor& loss) {
   const MatmulPrecisionScope precision(recipe_.tf32 ? MatmulPrecision::tf32 : MatmulPrecision::f32);
+  const ResultScope results(recipe_.quantization);
   freeze_histories();  // the model may have been evaluated since forward
   (scaler_ ? scaler_->scale(loss) : loss).backward();
   if (quantization_) quantization_->end_backward();
 }
 
 optim::StepResult RecipeRun::update() {
+  const ResultScope results(recipe_.quantization);
   if (quantization_) quantize_gradients(*quantization_, model_);
   if (options_.clip_norm > 0) {
     if (scaler_) scaler_->unscale_(*optimizer_);

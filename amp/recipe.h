@@ -28,7 +28,7 @@
 #include "../optim/sgd.h"
 #include "autocast.h"
 #include "exchange.h"
-#include "quantization.h"
+#include "quantized_results.h"
 
 namespace gradual::amp {
 
@@ -91,6 +91,7 @@ class RecipeScope {
 
  private:
   MatmulPrecisionScope precision_;
+  ResultScope results_;
   std::optional<Autocast> autocast_;
 };
 // The policy table of a recipe: that of its mode, with the recipe's edits.

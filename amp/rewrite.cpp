@@ -77,7 +77,7 @@ struct Rewritten final : Function {
       roles_.push_back(k ? k->role : outer ? Role::error : i == 0 ? Role::activation : Role::weight);
       scales_.push_back(k ? k->scale : std::nullopt);
     }
-    codes_.resize(roles_.size());
+    codes_.resize(roles_.size()), again_.resize(roles_.size());
   }
 
   std::vector<Tensor> forward(const std::vector<Tensor>& inputs) override {
@@ -109,8 +109,9 @@ struct Rewritten final : Function {
           throwf("{}: operands saved as codes have no second derivative; quantise with save_codes off", name());
         QuantizedTensor codes = *codes_[i];
         codes.codes = kept[i];
-        operand = codes.decode();
-        scale = codes.scales.defined() ? as_strided(codes.scales, {}, {}, codes.scales.offset()) : Tensor();
+        operand = again_[i] ? codes.dequantize() : codes.decode();
+        if (!again_[i])
+          scale = codes.scales.defined() ? as_strided(codes.scales, {}, {}, codes.scales.offset()) : Tensor();
       }
       node_->save_input(static_cast<int>(i), operand);
       if (operand.defined()) here.know(operand, roles_[i], scale);
@@ -158,6 +159,7 @@ struct Rewritten final : Function {
   std::vector<Role> roles_;
   std::vector<std::optional<Tensor>> scales_;
   std::vector<std::optional<QuantizedTensor>> codes_;
+  std::vector<bool> again_;
 };
 
 Rewritten& running(const char* who) {
@@ -182,8 +184,10 @@ RandomKey rewrite_key() {
   const std::uint64_t draw = (std::uint64_t{outer->depth} << 32) + ++outer->drawn;
   return {outer->key->seed ^ mixed(draw * 0x9e3779b97f4a7c15), outer->key->stream};
 }
-void save_as_codes(int input, QuantizedTensor codes) {
-  running("save_as_codes").codes_.at(static_cast<std::size_t>(input)) = std::move(codes);
+void save_as_codes(int input, QuantizedTensor codes, bool again) {
+  Rewritten& r = running("save_as_codes");
+  r.codes_.at(static_cast<std::size_t>(input)) = std::move(codes);
+  r.again_.at(static_cast<std::size_t>(input)) = again;
 }
 const std::optional<Tensor>& saved_scale(int input) {
   return running("saved_scale").scales_.at(static_cast<std::size_t>(input));

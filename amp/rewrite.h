@@ -39,9 +39,9 @@ RewriteContext& rewrite_context();
 RandomKey rewrite_key();
 
 // Inside the rewrite of an op: saves these codes for backward instead of input `input`. Contractions there receive the
-// codes' values as f32, unscaled, and get the scale (one element) from saved_scale. Codes have no second
-// derivative.
-void save_as_codes(int input, QuantizedTensor codes);
+// codes' values as f32, unscaled, and get the scale (one element) from saved_scale; `again`: the scaled values, as any
+// other operand. Codes have no second derivative.
+void save_as_codes(int input, QuantizedTensor codes, bool again = false);
 // Inside a rewrite: the scale of an input that was saved as codes, f32 [] (undefined: 1); none for other inputs.
 const std::optional<Tensor>& saved_scale(int input);
 

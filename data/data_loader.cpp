@@ -6,13 +6,10 @@
 #include "../core/support/throwf.h"
 
 namespace gradual::data {
-namespace {
 
 // Streams of the seed's generator that no other code uses: a model initialised with the same seed counts from 0.
 constexpr std::uint64_t kOrderStream = std::uint64_t{1} << 62;
 constexpr std::uint64_t kFetchStream = std::uint64_t{1} << 63;
-
-}  // namespace
 
 struct DataLoader::Impl {
   std::int64_t samples;

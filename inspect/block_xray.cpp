@@ -145,7 +145,7 @@ struct Blocks {
 };
 
 bool has_blocks(const Quantizer& q) {
-  return q.scaling.kind == ScalingKind::block || q.scaling.kind == ScalingKind::nvfp4;
+  return (q.scaling.kind == ScalingKind::block && !q.scaling.zero_point) || q.scaling.kind == ScalingKind::nvfp4;
 }
 
 }  // namespace

@@ -77,10 +77,8 @@ Tensor TransformerBlock::operator()(const Tensor& x, const Tensor& mask, SourceL
   return call.leave(x, forward(x, mask));
 }
 
-namespace {
-
 // gelu(layer(x)), as one op if the two fuse.
-Tensor gelu_after(Linear& layer, const Tensor& x, Gelu form) {
+static Tensor gelu_after(Linear& layer, const Tensor& x, Gelu form) {
   const Fusion* const fusion = layer.fusion_with(OpId::gelu);
   if (!fusion) return gelu(layer(x), form);
   const ModuleCall call(layer, SourceLocation::current());
@@ -88,14 +86,12 @@ Tensor gelu_after(Linear& layer, const Tensor& x, Gelu form) {
 }
 
 // residual + layer(x), as one op if the two fuse.
-Tensor add_dropped(Dropout& layer, Tensor x, const Tensor& residual) {
+static Tensor add_dropped(Dropout& layer, Tensor x, const Tensor& residual) {
   const Fusion* const fusion = layer.fusion_with(OpId::add);
   if (!fusion) return residual + layer(x);
   const ModuleCall call(layer, SourceLocation::current());
   return layer.forward_fused(std::move(x), *fusion, {}, residual);
 }
-
-}  // namespace
 
 Tensor TransformerBlock::forward(const Tensor& x, const Tensor& mask) {
   const Tensor normed = norm1(x);

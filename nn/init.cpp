@@ -5,25 +5,22 @@
 #include "../autograd/grad_mode.h"
 
 namespace gradual::nn::init {
-namespace {
 
-double kaiming_std(const Tensor& w, const Kaiming& o) {
+static double kaiming_std(const Tensor& w, const Kaiming& o) {
   const auto [in, out] = fans(w);
   return std::sqrt(2 / (1 + o.slope * o.slope)) / std::sqrt(static_cast<double>(o.fan == Fan::in ? in : out));
 }
 
-double xavier_std(const Tensor& w, double gain) {
+static double xavier_std(const Tensor& w, double gain) {
   const auto [in, out] = fans(w);
   return gain * std::sqrt(2.0 / static_cast<double>(in + out));
 }
 
 // A uniform distribution on [-b, b] has the standard deviation b / sqrt(3).
-void uniform_with_std_(const Tensor& t, double std, Generator& g) {
+static void uniform_with_std_(const Tensor& t, double std, Generator& g) {
   const double bound = std::sqrt(3.0) * std;
   uniform_(t, -bound, bound, g);
 }
-
-}  // namespace
 
 void constant_(const Tensor& t, double value) {
   const NoGrad no_grad;

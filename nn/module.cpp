@@ -12,17 +12,14 @@
 #include "../core/support/throwf.h"
 
 namespace gradual::nn {
-namespace {
 
-std::string joined(const std::string& prefix, const std::string& name) {
+static std::string joined(const std::string& prefix, const std::string& name) {
   return prefix.empty() ? name : name.empty() ? prefix : prefix + "." + name;
 }
 
-std::string listed(const char* title, const std::vector<std::string>& keys) {
+static std::string listed(const char* title, const std::vector<std::string>& keys) {
   return keys.empty() ? "" : fmt::format("\n  {}: {}", title, fmt::join(keys, ", "));
 }
-
-}  // namespace
 
 template <class M, class F> void Module::walk(M& root, const F& visit, bool once) {
   std::unordered_set<const Module*> seen;

@@ -4,18 +4,17 @@
 #include "../core/support/throwf.h"
 
 namespace gradual::optim {
-namespace {
 
 constexpr std::uint64_t kMomentKey = 0x6772616475616c22;  // separates its streams from others with the same seed
-
-}  // namespace
 
 void check_moments(const UpdateOptions& options) {
   for (const auto& q : options.moments) {
     if (!q) continue;
     in_context("optimizer, moments", [&] { check_valid(*q); });
-    if (q->scaling.kind == ScalingKind::delayed || q->hadamard || options.pure_arithmetic)
-      throwf("optimizer: moments are kept as codes without delayed scaling, Hadamard transform and pure_arithmetic");
+    if (q->scaling.kind == ScalingKind::delayed || q->scaling.zero_point || q->hadamard || options.pure_arithmetic)
+      throwf(
+          "optimizer: moments are kept as codes without delayed scaling, zero points, Hadamard transform and "
+          "pure_arithmetic");
   }
 }
 

@@ -7,19 +7,16 @@
 #include "../core/support/throwf.h"
 
 namespace gradual::optim {
-namespace {
 
-void need_steps(const char* what, std::int64_t steps) {
+static void need_steps(const char* what, std::int64_t steps) {
   if (steps < 1) throwf("{}: needs at least one step, given {}", what, steps);
 }
 
 // f(share of `steps` that has passed, 0 to 1).
-template <class F> Schedule over(const char* what, std::int64_t steps, F f) {
+template <class F> static Schedule over(const char* what, std::int64_t steps, F f) {
   need_steps(what, steps);
   return [=](std::int64_t step) { return f(static_cast<double>(std::min(step, steps)) / static_cast<double>(steps)); };
 }
-
-}  // namespace
 
 Schedule step_decay(std::int64_t every, double gamma) {
   need_steps("step_decay", every);

@@ -26,11 +26,10 @@ template <class T> struct InFile<std::vector<T>> {
 template <class T>
   requires std::is_arithmetic_v<T>
 struct InFile<std::optional<T>> {
-  static constexpr bool kLimit = std::is_floating_point_v<T>;
   static void read(const JsonReader& r, const char* key, const Json& from, std::optional<T>& value) {
     if (from.is_number()) value = from.get<T>();
     else if (from != "none") r.bad(key, "\"none\" or a number");
-    else if constexpr (kLimit) value = std::string_view(key) == "lowest" ? -HUGE_VAL : HUGE_VAL;
+    else if constexpr (std::is_floating_point_v<T>) value = std::string_view(key) == "lowest" ? -HUGE_VAL : HUGE_VAL;
   }
   static Json of(const std::optional<T>& value) {
     return value && std::isfinite(static_cast<double>(*value)) ? Json(*value) : Json("none");
@@ -119,6 +118,7 @@ template <> struct Fields<Scaling> {
     if (any(fixed)) field("value", s.value);
     if (any(tensor, delayed, row, block)) field("margin", s.margin);
     if (any(tensor, row, block)) field("power_of_two", s.power_of_two);
+    if (any(tensor, row, block)) field("zero_point", s.zero_point);
     if (any(delayed)) field("history", s.history);
     if (any(delayed)) field("most_recent", s.most_recent);
     if (any(block, nvfp4)) field("block", s.block);
@@ -180,6 +180,7 @@ template <> struct Fields<Quantization> {
     field("modules", q.modules);
     field("overflow", q.overflow);
     field("save_codes", q.save_codes);
+    field("requantize", q.requantize);
   }
 };
 

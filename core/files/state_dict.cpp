@@ -7,10 +7,9 @@
 #include "../support/throwf.h"
 
 namespace gradual {
-namespace {
 
 // The value as a T, or null; an integer also as the other kind of integer, if it fits.
-template <class T> std::optional<T> as(const StateValue& value) {
+template <class T> static std::optional<T> as(const StateValue& value) {
   if (const auto* t = std::get_if<T>(&value)) return *t;
   if constexpr (std::integral<T>) {
     if (const auto* i = std::get_if<std::int64_t>(&value); i && std::in_range<T>(*i)) return static_cast<T>(*i);
@@ -24,8 +23,6 @@ template <class T> T get(const StateDict& state, const std::string& name, const 
   if (const auto found = as<T>(value)) return *found;
   throwf("state_dict: \"{}\" is {}; {} was asked for", name, describe(value), asked);
 }
-
-}  // namespace
 
 void StateDict::put(const std::string& name, StateValue value) {
   if (name.empty()) throw_error("state_dict: an entry needs a name; it is empty");

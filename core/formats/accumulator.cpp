@@ -13,11 +13,6 @@
 namespace gradual {
 namespace {
 
-std::optional<Accumulator> checked(const std::optional<Accumulator>& accumulator) {
-  if (accumulator) check_valid(*accumulator);
-  return accumulator;
-}
-
 Accumulator from_base(std::string_view base) {
   std::vector<std::string> names;
   for (const NamedAccumulator& known : accumulators()) {
@@ -37,6 +32,13 @@ constexpr std::pair<std::string_view, int Accumulator::*> kCounts[] = {{"chunk",
                                                                        {"promote", &Accumulator::promote},
                                                                        {"group", &Accumulator::group},
                                                                        {"fraction", &Accumulator::fraction}};
+
+// The name with those of a's counts that `base` lacks.
+std::string with_counts(std::string name, const Accumulator& base, const Accumulator& a) {
+  for (const auto& [option, count] : kCounts)
+    if (a.*count != base.*count) name += fmt::format("/{}={}", option, a.*count);
+  return name;
+}
 
 // "chunk=64"
 void read_count(std::string_view text, Accumulator& a, Accumulator& given) {
@@ -117,25 +119,17 @@ const std::vector<NamedAccumulator>& accumulators() {
 }
 
 std::string to_string(const Accumulator& a) {
-  // The name that leaves least to say: 1 for the rounding, 1 for each count.
-  std::string text;
-  std::size_t least = std::string::npos;
-  const auto consider = [&](const std::string& name, const Accumulator& base) {
-    if (base.format != a.format || base.f64 != a.f64) return;
-    std::string said = name;
-    std::size_t more = 0;
-    if (base.rounding != a.rounding && base.rounding != Rounding()) return;
-    if (base.rounding != a.rounding) said += ":" + to_string(a.rounding), ++more;
-    for (const auto& [option, count] : kCounts) {
-      if (a.*count == base.*count) continue;
-      if (a.*count == 0) return;
-      said += fmt::format("/{}={}", option, a.*count), ++more;
-    }
-    if (more < least) text = std::move(said), least = more;
-  };
-  for (const NamedAccumulator& known : accumulators()) consider(known.name, known.accumulator);
-  consider(to_string(a.format), {.format = a.format});
-  return text;
+  // A name with this rounding and these groups, else one to nearest without groups.
+  std::string text = to_string(a.format);
+  Accumulator base{.format = a.format};
+  for (const auto& [name, known, about] : accumulators()) {
+    if (known.format != a.format || known.f64 != a.f64) continue;
+    if (known.rounding == a.rounding && known.group == a.group && known.fraction == a.fraction)
+      return with_counts(name, known, a);
+    if (known.rounding == Rounding() && known.group == 0) text = name, base = known;
+  }
+  if (base.rounding != a.rounding) text += ":" + to_string(a.rounding);
+  return with_counts(text, base, a);
 }
 
 std::optional<Accumulator>& current_accumulator() {
@@ -144,6 +138,8 @@ std::optional<Accumulator>& current_accumulator() {
 }
 
 AccumulatorScope::AccumulatorScope(const std::optional<Accumulator>& accumulator)
-    : Scoped(current_accumulator(), checked(accumulator)) {}
+    : Scoped(current_accumulator(), accumulator) {
+  if (accumulator) check_valid(*accumulator);
+}
 
 }  // namespace gradual

@@ -4,6 +4,7 @@
 #include <charconv>
 #include <cmath>
 #include <limits>
+#include <list>
 
 #include "../support/message_text.h"
 #include "../support/throwf.h"
@@ -58,15 +59,12 @@ std::vector<NamedFormat> make_named() {
       {"mxint8", Format::fixed_point(1, 6), "OCP MX INT8; also the element of MSFP16 (Rouhani et al. 2020)", false},
       {"msfp12", Format::fixed_point(1, 2), "the element of MSFP12: 3 bits under a shared exponent", false},
   };
-  static constexpr std::string_view kP3109[][2] = {{"binary8p1", "binary8p1f"}, {"binary8p2", "binary8p2f"},
-                                                   {"binary8p3", "binary8p3f"}, {"binary8p4", "binary8p4f"},
-                                                   {"binary8p5", "binary8p5f"}, {"binary8p6", "binary8p6f"},
-                                                   {"binary8p7", "binary8p7f"}};
+  static std::list<std::string> names;  // of P3109's
   for (int p = 1; p <= 7; ++p)
     for (const bool finite : {false, true}) {
       Format f = fnuz(8 - p, p - 1);
       f.bias = 1 << (7 - p), f.has_inf = !finite;
-      all.push_back({kP3109[p - 1][finite], f,
+      all.push_back({names.emplace_back(fmt::format("binary8p{}{}", p, finite ? "f" : "")), f,
                      finite ? "IEEE P3109 (interim report), finite: one NaN at 80, no -0, no Inf"
                             : "IEEE P3109 (interim report), extended: one NaN at 80, no -0, Inf at 7F and FF",
                      false});
@@ -164,6 +162,8 @@ std::optional<std::uint32_t> Format::nan_code() const {
   }
   return {};
 }
+
+double Format::min() const { return table ? table->values.front() : is_signed ? -max() : 0; }
 
 double Format::min_normal() const {
   if (table) return *std::ranges::upper_bound(table->values, 0.0F);

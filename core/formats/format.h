@@ -66,6 +66,7 @@ struct Format {
   std::optional<std::uint32_t> inf_code() const;  // the code of +Inf
   std::optional<std::uint32_t> nan_code() const;  // the quiet NaN without a sign
   double max() const { return decode(max_code()); }
+  double min() const;  // the lowest finite value
   double min_normal() const;
   double min_positive() const;  // the smallest subnormal value, or min_normal() without subnormals
   double epsilon() const;       // the distance from 1 to the next value: 2^-mantissa_bits
@@ -84,7 +85,7 @@ void check_valid(const Format& format);
 
 // The format with this name: a name of named_formats() or table_formats(), OCP's "e2m1", "e2m3" or "e3m2", "eXmY" for
 // Format::ieee(X, Y), "qI.F" and "uqI.F" for fixed point with and without a sign, "intN" and "uintN" for integers with
-// N bits in all. Error that lists the names for any other text.
+// N bits in all (intN: sign and magnitude; the tables int8tc, int4tc and int2tc have two's complement's lowest value). Error that lists the names for any other text.
 Format format(std::string_view name);
 // The format's name: "eXmY" for an IEEE form, "qI.F" for fixed point, a list of the fields for a format without a name.
 std::string to_string(const Format& format);

@@ -12,6 +12,8 @@
 namespace gradual {
 namespace {
 
+constexpr double kInf = std::numeric_limits<double>::infinity(), kNan = std::numeric_limits<double>::quiet_NaN();
+
 // f32's normal numbers below infinity.
 bool is_normal_or_zero(double v) { return v == 0 || (std::abs(v) >= 0x1p-126 && std::abs(v) < 0x1p128); }
 
@@ -54,13 +56,12 @@ void complete(ValueTable& t) {
   if (t.bounds.empty())
     for (std::size_t i = 1; i < n; ++i) t.bounds.push_back((double{t.values[i - 1]} + double{t.values[i]}) / 2);
   if (n < 2 || t.bits < 1 || t.bits > 16 || t.codes.size() != n) return;  // check_values() says what is wrong
-  constexpr float kInf = std::numeric_limits<float>::infinity();
   t.decoded.assign(std::size_t{1} << t.bits, std::numeric_limits<float>::quiet_NaN());
   const auto decodes = [&](std::optional<std::uint32_t> code, float value) {
     if (code && *code < t.decoded.size()) t.decoded[*code] = value;
   };
   for (std::size_t i = 0; i < n; ++i) decodes(t.codes[i], t.values[i]);
-  decodes(t.inf, kInf), decodes(t.negative_inf, -kInf);
+  decodes(t.inf, HUGE_VALF), decodes(t.negative_inf, -HUGE_VALF);
   if (!t.lowest) t.lowest = t.values[0] - (double{t.values[1]} - t.values[0]) / 2;
   if (!t.highest) t.highest = t.values[n - 1] + (double{t.values[n - 1]} - t.values[n - 2]) / 2;
 }
@@ -99,72 +100,64 @@ double takum(std::uint32_t code, int bits) {
   return std::ldexp(1 + std::ldexp(static_cast<double>(wide & ((1u << rest) - 1)), -rest), c);
 }
 
-// A code's value in two's complement, by a code that has one bit more than the format: bounds between two values are
-// the values of the codes between theirs.
-template <class Value> ValueTable tapered(std::string name, std::string about, int bits, Value value) {
-  ValueTable t{.name = std::move(name), .about = std::move(about), .bits = bits};
-  const std::uint32_t count = 1u << bits;
-  t.nan = count / 2;
-  std::vector<double> between;
-  for (std::uint32_t i = 1; i < count; ++i) {
-    const std::uint32_t code = (count / 2 + i) & (count - 1);
-    const double v = value(code, bits);
-    if (!is_normal_or_zero(v)) continue;
-    if (!t.values.empty()) t.bounds.push_back(v == 0 || t.values.back() == 0 ? 0 : value(2 * code - 1, bits + 1));
-    t.values.push_back(static_cast<float>(v)), t.codes.push_back(code);
+// The table of value(code) for all codes. NaN and Inf have codes of their own; codes of other numbers that a table
+// cannot hold have no value. between(a, b): the bound between two values; default: the midpoint.
+template <class Value> ValueTable from_codes(ValueTable t, Value value, double (*between)(double, double) = nullptr) {
+  std::vector<std::pair<float, std::uint32_t>> all;
+  for (std::uint32_t code = 0; code < 1u << t.bits; ++code) {
+    const double v = value(code);
+    if (std::isnan(v)) t.nan = code;
+    else if (std::isinf(v)) (v > 0 ? t.inf : t.negative_inf) = code;
+    else if (is_normal_or_zero(v)) all.emplace_back(static_cast<float>(v), code);
   }
-  for (std::size_t i = 0; i + 1 < t.values.size(); ++i)  // where codes beyond f32 are left out
-    t.bounds[i] = std::clamp(t.bounds[i], double{t.values[i]}, double{t.values[i + 1]});
-  t.lowest = -std::numeric_limits<double>::infinity(), t.highest = std::numeric_limits<double>::infinity();
+  std::ranges::sort(all);
+  for (const auto& [v, code] : all) t.values.push_back(v), t.codes.push_back(code);
+  for (std::size_t i = 1; between && i < all.size(); ++i) t.bounds.push_back(between(all[i - 1].first, all[i].first));
   return t;
 }
 
-// Sign and magnitude: positive[code] for the codes without sign, which need no order. Zero has code 0.
-ValueTable with_sign(ValueTable t, const std::vector<std::pair<float, std::uint32_t>>& positive,
-                     double (*between)(double, double)) {
-  auto sorted = positive;
-  std::ranges::sort(sorted);
-  const std::uint32_t sign = 1u << (t.bits - 1);
-  for (auto p = sorted.rbegin(); p != sorted.rend(); ++p)
-    t.values.push_back(-p->first), t.codes.push_back(p->second | sign);
-  t.values.push_back(0), t.codes.push_back(0);
-  for (const auto& [v, code] : sorted) t.values.push_back(v), t.codes.push_back(code);
-  for (std::size_t i = 1; between && i < t.values.size(); ++i)
-    t.bounds.push_back(between(t.values[i - 1], t.values[i]));
+// Numbers in two's complement. Bounds between two values are the values of the codes between theirs, which have one bit
+// more than the format.
+template <class Value> ValueTable tapered(std::string name, std::string about, int bits, Value value) {
+  const auto of = [=](std::uint32_t code) { return code == 1u << (bits - 1) ? kNan : value(code, bits); };
+  ValueTable t = from_codes({.name = std::move(name), .about = std::move(about), .bits = bits}, of);
+  for (std::size_t i = 1; i < t.values.size(); ++i) {
+    const double low = t.values[i - 1], high = t.values[i];
+    const double bound = low == 0 || high == 0 ? 0 : value(2 * t.codes[i] - 1, bits + 1);
+    t.bounds.push_back(std::clamp(bound, low, high));  // where codes beyond f32 are left out
+  }
+  t.lowest = -kInf, t.highest = kInf;
   return t;
+}
+
+// HiFloat8 (Luo et al. 2024): a prefix of 2 to 4 bits tells how many bits of exponent follow, in sign and magnitude
+// with a hidden leading one; 3 to 1 bits of mantissa.
+double hif8(std::uint32_t code) {
+  if (code == 0x80) return kNan;
+  if (code > 0x80) return -hif8(code - 0x80);
+  if (code == 0x6f) return kInf;
+  if (code < 8) return code == 0 ? 0 : std::ldexp(1.0, static_cast<int>(code) - 23);
+  const int d = code >> 5 ? static_cast<int>(code >> 5) + 1 : static_cast<int>(code >> 4);
+  const int mantissa = d < 2 ? 3 : 5 - d;
+  const std::uint32_t leading = 1u << d >> 1, e = code >> mantissa;  // the exponent's hidden bit; its sign is below
+  const int size = static_cast<int>(leading | (d > 0 ? e & (leading - 1) : 0));
+  const double fraction = std::ldexp(static_cast<double>(code & ((1u << mantissa) - 1)), -mantissa);
+  return std::ldexp(1 + fraction, (e & leading) != 0 ? -size : size);
+}
+
+// 0 has code 0; the code of -0 has no value.
+double log8(std::uint32_t code) {
+  const std::uint32_t k = code & 127;
+  if (k == 0) return code == 0 ? 0 : std::numeric_limits<double>::denorm_min();
+  return std::copysign(std::exp2((static_cast<double>(k) - 64) / 8), code == k ? 1 : -1);
 }
 // Half way between the logarithms; next to zero half of the value.
 double geometric(double a, double b) { return a == 0 || b == 0 ? (a + b) / 2 : std::copysign(std::sqrt(a * b), a); }
 
-// HiFloat8 (Luo et al. 2024): a prefix of 2 to 4 bits tells how many bits of exponent follow, in sign and magnitude
-// with a hidden leading one; 3 to 1 bits of mantissa.
-ValueTable hif8() {
-  std::vector<std::pair<float, std::uint32_t>> positive;
-  for (std::uint32_t m = 1; m < 8; ++m) positive.emplace_back(std::ldexp(1.0F, static_cast<int>(m) - 23), m);
-  for (std::uint32_t m = 0; m < 8; ++m) positive.emplace_back(1 + static_cast<float>(m) / 8, 8 | m);
-  for (int d = 1; d <= 4; ++d) {
-    const int mantissa = d == 1 ? 3 : 5 - d;
-    const std::uint32_t prefix = (d == 1 ? 1u : static_cast<std::uint32_t>(d) - 1) << (d == 1 ? 4 : 5);
-    for (std::uint32_t e = 0; e < 1u << d; ++e)
-      for (std::uint32_t m = 0; m < 1u << mantissa; ++m) {
-        const int size = static_cast<int>(1u << (d - 1) | (e & ((1u << (d - 1)) - 1)));
-        const int exponent = (e >> (d - 1)) != 0 ? -size : size;
-        const std::uint32_t code = prefix | e << mantissa | m;
-        if (code != 0x6f) positive.emplace_back(std::ldexp(1 + std::ldexp(m, -mantissa), exponent), code);
-      }
-  }
-  ValueTable t{.name = "hif8", .about = "HiFloat8 (Luo et al. 2024): tapered, 2^-22 to 2^15", .bits = 8};
-  t.nan = 0x80, t.inf = 0x6f, t.negative_inf = 0xef;
-  t.lowest = -40960, t.highest = 40960;  // half way to 1.5 * 2^15, whose code is Inf's
-  return with_sign(std::move(t), positive, nullptr);
-}
-
-ValueTable log8() {
-  std::vector<std::pair<float, std::uint32_t>> positive;
-  for (std::uint32_t k = 1; k < 128; ++k)
-    positive.emplace_back(static_cast<float>(std::exp2((static_cast<double>(k) - 64) / 8)), k);
-  return with_sign({.name = "log8", .about = "logarithmic: 0 and +-2^((k - 64) / 8), k from 1 to 127", .bits = 8},
-                   positive, geometric);
+ValueTable twos_complement(int bits) {
+  return from_codes(
+      {.name = fmt::format("int{}tc", bits), .about = "two's complement: intN with its lowest value", .bits = bits},
+      [=](std::uint32_t code) { return code - static_cast<double>(code >> (bits - 1) << bits); });
 }
 
 std::vector<ValueTable> make_tables() {
@@ -186,8 +179,17 @@ std::vector<ValueTable> make_tables() {
       tapered("posit16es1", "posits of 2017: 1 exponent bit, 2^-28 to 2^28", 16, posits(1)),
       tapered("takum8", "linear takums (Hunhold 2024), those within f32's range", 8, takum),
       tapered("takum16", "linear takums (Hunhold 2024), those within f32's range", 16, takum),
-      hif8(),
-      log8(),
+      from_codes({.name = "hif8",
+                  .about = "HiFloat8 (Luo et al. 2024): tapered, 2^-22 to 2^15",
+                  .bits = 8,
+                  .lowest = -40960,  // half way to 1.5 * 2^15, whose code is Inf's
+                  .highest = 40960},
+                 hif8),
+      from_codes({.name = "log8", .about = "logarithmic: 0 and +-2^((k - 64) / 8), k from 1 to 127", .bits = 8}, log8,
+                 geometric),
+      twos_complement(8),
+      twos_complement(4),
+      twos_complement(2),
   };
   return all;
 }

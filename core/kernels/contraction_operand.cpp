@@ -8,23 +8,20 @@
 #include "loops.h"
 
 namespace gradual::cpu {
-namespace {
 
 // Sizes with broadcast dims counted once. If these elements have no gaps in memory (gapless), the whole span is
 // converted and the strides stay.
-Shape distinct_sizes(const Tensor& t) {
+static Shape distinct_sizes(const Tensor& t) {
   Shape sizes = t.sizes();
   for (int d = 0; d < sizes.size(); ++d)
     if (t.strides()[d] == 0) sizes[d] = std::min<std::int64_t>(1, sizes[d]);
   return sizes;
 }
-bool gapless(const Tensor& t, const Shape& sizes) {
+static bool gapless(const Tensor& t, const Shape& sizes) {
   std::int64_t last = 0;
   for (int d = 0; d < sizes.size(); ++d) last += (sizes[d] - 1) * t.strides()[d];
   return last + 1 == numel(sizes);
 }
-
-}  // namespace
 
 bool rounds_to_tf32(DType dtype) { return dtype == DType::f32 && matmul_precision() == MatmulPrecision::tf32; }
 

@@ -5,11 +5,10 @@
 #include "../formats/cast_counts.h"
 
 namespace gradual::cpu {
-namespace {
 
 constexpr std::int64_t kShortRow = 128;  // rows shorter than this are combined into blocks
 
-void finish_view(const Loop& loop, View& v) {
+static void finish_view(const Loop& loop, View& v) {
   v.linear = true;
   v.constant = true;
   std::int64_t step = 1;
@@ -19,8 +18,6 @@ void finish_view(const Loop& loop, View& v) {
     step *= loop.sizes[d];
   }
 }
-
-}  // namespace
 
 void simplify(Loop& loop, bool order) {
   const auto move = [&](int to, int from) {

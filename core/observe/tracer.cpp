@@ -5,9 +5,8 @@
 #include "../ops/parameter_inputs.h"
 
 namespace gradual {
-namespace {
 
-std::string losses(const CastCounts& c) {
+static std::string losses(const CastCounts& c) {
   const std::pair<std::uint64_t, const char*> all[] = {
       {c.underflow, "underflow"}, {c.subnormal, "subnormal"}, {c.overflow, "overflow"}, {c.nan, "NaN"}, {c.inf, "Inf"}};
   std::string text;
@@ -17,14 +16,12 @@ std::string losses(const CastCounts& c) {
 }
 
 // "[32, 64] f16 x [64, 10] f16 -> [32, 10] f16"
-std::string signature(const OpCall& call, const Outputs& out) {
+static std::string signature(const OpCall& call, const Outputs& out) {
   if (const int n = parameter_inputs(call).count) return fmt::format("{} parameter{}", n, n == 1 ? "" : "s");
   std::string text = describe_inputs(call);
   for (int i = 0; i < kMaxOutputs && out[i].defined(); ++i) text += (i ? ", " : " -> ") + describe(out[i]);
   return text;
 }
-
-}  // namespace
 
 Tracer::Tracer(std::FILE* file, bool counts)
     : Tracer([file](const std::string& line) { std::fprintf(file, "%s\n", line.c_str()); }, counts) {}

@@ -6,7 +6,6 @@
 #include "dispatch.h"
 
 namespace gradual {
-namespace {
 
 #ifdef GRADUAL_HAVE_ONEDNN
 constexpr bool kOneDnn = true;
@@ -19,10 +18,8 @@ constexpr bool kFast = true;
 constexpr bool kFast = false;
 #endif
 constexpr CpuBackend kDefault = kOneDnn ? CpuBackend::onednn : kFast ? CpuBackend::fast : CpuBackend::eigen;
-std::atomic<CpuBackend> backend_now{kDefault};
-std::atomic<bool> deterministic_now{false};
-
-}  // namespace
+static std::atomic<CpuBackend> backend_now{kDefault};
+static std::atomic<bool> deterministic_now{false};
 
 std::string_view to_string(CpuBackend backend) {
   return backend == CpuBackend::eigen ? "eigen" : backend == CpuBackend::fast ? "fast" : "onednn";

@@ -22,7 +22,7 @@ void ensure_registered() {
 }
 
 Chain& chain() {
-  [[gnu::tls_model("initial-exec")]] thread_local Chain current{nullptr, default_autograd(), nullptr};
+  [[gnu::tls_model("initial-exec")]] thread_local Chain current{nullptr, default_autograd(), nullptr, nullptr};
   return current;
 }
 
@@ -32,7 +32,7 @@ ThreadState snapshot() {
 }
 
 ThreadStateScope::ThreadStateScope(const ThreadState& state)
-    : chain_(chain(), {state.chain.amp, state.chain.autograd, chain().observe}),
+    : chain_(chain(), {state.chain.amp, state.chain.autograd, chain().observe, chain().results}),
       context_(context(), state.context),
       generator_(state.generator),
       generator_scope_(generator_),
@@ -227,7 +227,7 @@ inline int allocate(const OpCall& call, Device device, Outputs& out) {
 
 }  // namespace
 
-// --- the chain, in the order of a call: amp, promotion, inference, autograd, observe, backend ------------------------
+// --- the chain, in the order of a call: amp, promotion, inference, autograd, results, observe, backend---------------------
 
 Outputs dispatch(OpId op, TensorRefs inputs, const Attrs& attrs, SourceLocation where) {
   ensure_registered();
@@ -248,8 +248,17 @@ Outputs next_below_amp(const OpCall& call) {
   return needs_promotion(call, rule, first) ? run_promoted(call, rule, first) : run_typed(call);
 }
 
-// Observe.
+// Results. A function's own ops are rounded too.
 Outputs next_below_autograd(const OpCall& call) {
+  Chain& c = chain();
+  Interceptor* const results = c.results;
+  if (!results) return next_below_results(call);
+  const StageScope mask(c.results, op_info(call.op).kind == OpKind::Custom ? results : nullptr);
+  return results->call(call);
+}
+
+// Observe.
+Outputs next_below_results(const OpCall& call) {
   Chain& c = chain();
   return c.observe ? run_observed(call, c) : next_below_observe(call);
 }

@@ -1,5 +1,6 @@
-// The dispatch chain: Amp -> Autograd -> Observe -> Backend. Each stage is an interceptor or null (skipped). A stage
-// passes a call on with the matching next_*(); calls that it makes there do not reach it again.
+// The dispatch chain: Amp -> Autograd -> Results -> Observe -> Backend. Each stage is an interceptor or null (skipped).
+// A stage passes a call on with the matching next_*(); calls that it makes there do not reach it again. Results rounds
+// what ops give (amp/quantized_results.h); nothing that an observer computes reaches it.
 // Dtype promotion (recorded casts), shape inference and checks run between Amp and Autograd.
 #pragma once
 
@@ -18,11 +19,12 @@ struct Interceptor {
   virtual std::shared_ptr<Interceptor> share() { return {}; }
 };
 
-// One per thread. A new thread starts with amp and observe null and autograd on.
+// One per thread. A new thread starts with autograd on and the others null.
 struct Chain {
   Interceptor* amp;
   Interceptor* autograd;
   Interceptor* observe;
+  Interceptor* results;
 };
 Chain& chain();
 
@@ -33,7 +35,7 @@ Interceptor* default_autograd();
 using StageScope = Scoped<Interceptor*>;
 
 // The state that a worker thread or a later backward needs to continue as this thread. Installing it does not change
-// observe: an observer belongs to the thread and the time in which it was installed.
+// observe and results, which belong to the thread and the time in which they were installed.
 struct ThreadState {
   Chain chain;
   Context context;
@@ -63,10 +65,11 @@ template <class... T> Outputs call_row(OpId op, const Attrs& attrs, const T&... 
   return dispatch(op, {&inputs...}, attrs, SourceLocation::current());
 }
 
-// For the interceptors: continue below amp (promotion, inference, autograd), below autograd (observe) and at the
-// backend.
+// For the interceptors: continue below amp (promotion, inference, autograd), below autograd (results), below results
+// (observe) and at the backend.
 Outputs next_below_amp(const OpCall& call);
 Outputs next_below_autograd(const OpCall& call);
+Outputs next_below_results(const OpCall& call);
 Outputs next_below_observe(const OpCall& call);
 
 // Columns owned by core. Null: not implemented (a test lists the reason for each).

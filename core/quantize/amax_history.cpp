@@ -8,18 +8,11 @@
 
 namespace gradual {
 
-AmaxHistory::AmaxHistory(const AmaxHistory& o) { *this = o; }
-
 AmaxHistory& AmaxHistory::operator=(const AmaxHistory& o) {
   if (this == &o) return *this;
   scale = o.scale, amax = o.amax, staged = o.staged, is_staged = o.is_staged, used = o.used;
   o.there_.read([&](const void* bytes) { take(bytes, o.length_); });
   there_.host_changed();
-  return *this;
-}
-
-AmaxHistory& AmaxHistory::read() {
-  there_.read();
   return *this;
 }
 

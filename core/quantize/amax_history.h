@@ -30,11 +30,12 @@ struct AmaxHistory {
   AmaxHistory() = default;
   // A copy has the values of the GPU's state, in its fields. An assigned value reaches the GPU at the next use there,
   // also at the next replay of a recorded step.
-  AmaxHistory(const AmaxHistory& other);
+  AmaxHistory(const AmaxHistory& other) { *this = other; }
   AmaxHistory& operator=(const AmaxHistory& other);
   ~AmaxHistory() = default;
 
-  AmaxHistory& read();      // copies the GPU's state into the fields, if a GPU has it, and waits for the GPU
+  // Copies the GPU's state into the fields, if a GPU has it, and waits for the GPU.
+  AmaxHistory& read() { return there_.read(), *this; }
   void stage(float value);  // staged = max(staged, |value|)
   // Adds `staged` to the amaxes and sets scale = format.max() * 2^-margin / amax, at most FLT_MAX. An amax of 0, Inf or
   // NaN keeps the scale.

@@ -1,6 +1,5 @@
 #include "block_scales.h"
 
-#include <algorithm>
 #include <cmath>
 #include <limits>
 
@@ -13,7 +12,7 @@ namespace {
 std::vector<Scale> candidates(float amax, const Grid& g) {
   std::vector<Scale> all;
   const ScaleSpec& s = g.spec;
-  const bool power = s.kind == ScalingKind::block && s.scale != ScaleFormat::coded;
+  const bool power = !coded_scales(s.kind, s.scale);
   if (power || !(amax > 0) || is_inf(amax)) {
     all.push_back(scale_of(amax, s));
     for (const int more : {1, -1, -2})
@@ -91,19 +90,33 @@ void part_scales(const float* most, std::int64_t parts, const Grid& g, std::vect
 
 }  // namespace
 
+Scale Range::scale(const ScaleSpec& s) const {
+  const float range = high - low;
+  if (!(range <= FLT_MAX)) return {};
+  const float scale = std::max(range / static_cast<float>(s.most - s.least), FLT_EPSILON);
+  const double zero = std::clamp(s.least - std::nearbyint(low / scale), s.least, s.most);
+  return {1 / scale, scale, static_cast<float>(zero)};
+}
+
 template <class T> std::vector<Scale> find_scales(const T* values, std::int64_t n, const Grid& g) {
   const std::int64_t rows = n / g.k, cols = (g.k + g.block_cols - 1) / g.block_cols;
   const std::int64_t tiles = (rows + g.block_rows - 1) / g.block_rows;
   std::vector<float> most(static_cast<std::size_t>(tiles * cols), 0.0F);
-  vectorized([=, &g, to = most.data()] {
-    for (std::int64_t r = 0; r < rows; ++r)
-      for (std::int64_t b = 0; b < cols; ++b) {
-        float& m = to[r / g.block_rows * cols + b];
-        m = largest(values + r * g.k + b * g.block_cols, std::min(g.block_cols, g.k - b * g.block_cols), m);
-      }
-  });
   std::vector<Scale> scales;
   scales.reserve(most.size());
+  if (g.spec.zero_point) {
+    std::vector<Range> ranges(most.size());
+    for_runs(n, g, [&](std::int64_t block, std::int64_t begin, std::int64_t end) {
+      ranges[static_cast<std::size_t>(block)].add(values + begin, end - begin);
+    });
+    for (const Range& r : ranges) scales.push_back(r.scale(g.spec));
+    return scales;
+  }
+  vectorized([=, &g, to = most.data()] {
+    for_runs(n, g, [&](std::int64_t block, std::int64_t begin, std::int64_t end) {
+      to[block] = largest(values + begin, end - begin, to[block]);
+    });
+  });
   if (g.levels[1]) {
     for (std::int64_t r = 0; r < rows; ++r) part_scales(most.data() + r * cols, cols, g, scales);
   } else if (g.searched) {

@@ -17,17 +17,35 @@ struct Grid : ScaleGrid {
   std::array<std::int64_t, 3> levels{};  // block, part and inner part; 0: none. block_cols is the last
 };
 
+// Calls f(block, begin, end) for the runs of n elements, whole rows of the grid, that have one scale.
+template <class F> [[gnu::always_inline]] inline void for_runs(std::int64_t n, const Grid& g, const F& f) {
+  if (g.fixed) return f(std::int64_t{0}, std::int64_t{0}, n);
+  const std::int64_t cols = (g.k + g.block_cols - 1) / g.block_cols;
+  for (std::int64_t r = 0; r < n / g.k; ++r)
+    for (std::int64_t b = 0; b < cols; ++b)
+      f(r / g.block_rows * cols + b, r * g.k + b * g.block_cols,
+        std::min(r * g.k + (b + 1) * g.block_cols, (r + 1) * g.k));
+}
+
 // The larger of `than` and the magnitudes of n values, as f32; NaN wins. Inlined, for vectorized().
-inline float largest(const float* values, std::int64_t n, float than) {
+template <class T> float largest(const T* values, std::int64_t n, float than) {
   auto most = std::bit_cast<std::uint32_t>(than);
 #pragma omp simd reduction(max : most)
-  for (std::int64_t i = 0; i < n; ++i) most = std::max(most, std::bit_cast<std::uint32_t>(values[i]) & 0x7fffffffu);
+  for (std::int64_t i = 0; i < n; ++i)
+    most = std::max(most, std::bit_cast<std::uint32_t>(static_cast<float>(values[i])) & 0x7fffffffu);
   return std::bit_cast<float>(most);
 }
-inline float largest(const double* values, std::int64_t n, float than) {
-  for (std::int64_t i = 0; i < n; ++i) than = larger_magnitude(static_cast<float>(values[i]), than);
-  return than;
-}
+
+// The elements' range, with 0; NaN does not count.
+struct Range {
+  float low = 0, high = 0;
+
+  template <class T> void add(const T* values, std::int64_t n) {
+    for (std::int64_t i = 0; i < n; ++i)
+      low = std::min(low, static_cast<float>(values[i])), high = std::max(high, static_cast<float>(values[i]));
+  }
+  Scale scale(const ScaleSpec& spec) const;  // with its zero point
+};
 
 // Scales of the blocks of n elements, whole rows of the grid.
 template <class T> std::vector<Scale> find_scales(const T* values, std::int64_t n, const Grid& grid);

@@ -1,6 +1,7 @@
 #include "quantized_tensor.h"
 
 #include <algorithm>
+#include <optional>
 
 #include "../formats/rounding.h"
 #include "../ops/dispatch.h"
@@ -20,19 +21,22 @@ Tensor in_order(const QuantizedTensor& q, const Tensor& matrix) {
   return detail::with_axis_last(matrix, q.shape, q.axis).contiguous();
 }
 
+// The codes, each in whole bytes.
+const std::uint8_t* loose(const QuantizedTensor& q, std::optional<Scratch>& bytes) {
+  const auto* packed = q.codes.data<std::uint8_t>();
+  if (q.format.storage_bits() >= 8) return packed;
+  auto* const codes = bytes.emplace(static_cast<std::size_t>(q.numel())).as<std::uint8_t>();
+  unpack_codes(packed, q.numel(), q.format.storage_bits(), codes);
+  return codes;
+}
+
 // The values of the codes in their order, with these sizes.
 Tensor decoded(const QuantizedTensor& q, const Shape& sizes) {
   const std::int64_t n = q.numel();
   Tensor values = empty(sizes, {.device = q.device()});
   if (q.device().is_cuda()) return device::decode(q, values), values;
-  const int bits = q.format.storage_bits();
-  if (bits >= 8) {
-    decode(q.format, q.codes.raw(), values.data<float>(), n);
-  } else {
-    const Scratch bytes(static_cast<std::size_t>(n));
-    unpack_codes(q.codes.data<std::uint8_t>(), n, bits, bytes.as<std::uint8_t>());
-    decode(q.format, bytes.data(), values.data<float>(), n);
-  }
+  std::optional<Scratch> bytes;
+  decode(q.format, loose(q, bytes), values.data<float>(), n);
   return values;
 }
 
@@ -44,12 +48,15 @@ void unscale(const QuantizedTensor& q, const Tensor& values) {
   const Tensor factors = q.scales.defined() ? q.scale_values() : ones({1, 1});
   auto* value = values.data<float>();
   const float* factor = factors.data<float>();
+  const float* zero = q.zero_points.defined() ? q.zero_points.data<float>() : nullptr;
   parallel_for(k ? q.numel() / k : 0, std::max<std::int64_t>(1, 16 * 1024 / std::max<std::int64_t>(1, k)),
                [&](std::int64_t row, std::int64_t end) {
                  for (; row < end; ++row) {
-                   const float* of_row = factor + row / q.block_rows * factors.size(1);
                    float* const v = value + row * k;
-                   for (std::int64_t c = 0; c < k; ++c) v[c] = v[c] * of_row[c / q.block_cols] * global;
+                   for (std::int64_t c = 0; c < k; ++c) {
+                     const std::int64_t block = row / q.block_rows * factors.size(1) + c / q.block_cols;
+                     v[c] = (zero ? v[c] - zero[block] : v[c]) * factor[block] * global;
+                   }
                  }
                });
 }
@@ -96,7 +103,8 @@ Tensor detail::with_axis_last(const Tensor& matrix, Shape shape, int axis) {
 }
 
 QuantizedTensor QuantizedTensor::to(Device device) const {
-  if (format.table && device.is_cuda()) throwf("codes of {}, a table of values, stay on the CPU", to_string(format));
+  if (device.is_cuda() && (format.table || zero_points.defined()))
+    throwf("codes of {}, a table of values or with zero points, stay on the CPU", to_string(format));
   QuantizedTensor moved = *this;
   for (Tensor* part : {&moved.codes, &moved.scales, &moved.global_scale}) *part = detail::moved(*part, device);
   return moved;
@@ -122,13 +130,10 @@ Tensor QuantizedTensor::unpack() const {
   const std::int64_t n = numel();
   Tensor wide = empty({n}, {.dtype = DType::i32});
   auto* out = wide.data<std::int32_t>();
-  const auto* in = codes.data<std::uint8_t>();
-  const int bits = format.storage_bits();
-  if (bits <= 8) {
-    const Scratch bytes(static_cast<std::size_t>(n) + 1);
-    unpack_codes(in, n, bits, bytes.as<std::uint8_t>());
-    std::copy_n(bytes.as<std::uint8_t>(), n, out);
-  } else if (bits == 16) std::copy_n(reinterpret_cast<const std::uint16_t*>(in), n, out);
+  std::optional<Scratch> bytes;
+  const std::uint8_t* in = loose(*this, bytes);
+  if (const int width = code_bytes(format); width == 1) std::copy_n(in, n, out);
+  else if (width == 2) std::copy_n(reinterpret_cast<const std::uint16_t*>(in), n, out);
   else std::copy_n(reinterpret_cast<const std::int32_t*>(in), n, out);
   return in_order(*this, wide);
 }

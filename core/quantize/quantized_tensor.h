@@ -16,13 +16,14 @@ struct QuantizedTensor {
   std::int64_t block_rows = 0, block_cols = 0;  // elements under one scale; the last blocks may be smaller
   Format scale_format;                          // the format of scales: fp32, e8m0fnu or e4m3fn
   Tensor scales;        // [ceil(rows / block_rows), ceil(K / block_cols)], f32 or u8 codes. Undefined: 1
+  Tensor zero_points;   // f32, sizes of scales: what is subtracted from the codes' values. Undefined: 0
   Tensor global_scale;  // a factor of all values (nvfp4), f32 []. Undefined: 1
 
   std::int64_t numel() const { return gradual::numel(shape); }
   std::size_t nbytes() const;   // bytes of codes and scales
   Tensor scale_values() const;  // f32, sizes of scales: their values without global_scale; undefined if scales is
   Tensor decode() const;        // f32 [shape]: the codes' values without scales
-  Tensor dequantize() const;    // f32 [shape]: the codes' values times their scales
+  Tensor dequantize() const;    // f32 [shape]: the codes' values less zero points, times their scales
   Tensor unpack() const;        // i32 [shape]: the codes
 
   Device device() const { return codes.device(); }

@@ -9,6 +9,7 @@
 #include <type_traits>
 
 #include "../formats/accumulator.h"
+#include "../formats/format_table.h"
 #include "../ops/dispatch.h"
 #include "../ops/ops.h"
 #include "../support/multiversion.h"
@@ -24,9 +25,11 @@ namespace gradual {
 namespace {
 
 using detail::find_scales;
+using detail::for_runs;
 using detail::Grid;
 using detail::inverted;
 using detail::moved;
+using detail::Range;
 using detail::Scale;
 
 constexpr std::int64_t kChunk = 16 * 1024;         // elements that a thread takes at a time, about
@@ -104,18 +107,26 @@ int fastest_axis(const Tensor& x) {
   return found == x.strides().end() ? -1 : static_cast<int>(found - x.strides().begin());
 }
 
-float amax_of(const Tensor& of) {
+// add(total, values, n) of all elements. A T is made of floats, which are added as values to merge the threads' parts.
+template <class T, class F> T total_of(const Tensor& of, const F& add) {
   const Rows x(of, fastest_axis(of));
   std::mutex mutex;
-  float total = 0;
+  T total{};
   x.chunks(1, [&](std::int64_t first, std::int64_t n) {
     std::optional<Scratch> scratch;
     const float* values = x.load<float>(first, n, scratch);
-    const float most = vectorized([=] { return detail::largest(values, n, 0); });
+    T mine{};
+    vectorized([&] { add(mine, values, n); });
     const std::lock_guard lock(mutex);
-    total = detail::largest(&most, 1, total);
+    add(total, reinterpret_cast<const float*>(&mine), static_cast<std::int64_t>(sizeof(T) / sizeof(float)));
   });
   return total;
+}
+float amax_of(const Tensor& x) {
+  return total_of<float>(x, [](float& most, const float* v, std::int64_t n) { most = detail::largest(v, n, most); });
+}
+Range range_of(const Tensor& x) {
+  return total_of<Range>(x, [](Range& range, const float* v, std::int64_t n) { range.add(v, n); });
 }
 
 // ScaleGrid::whole.
@@ -152,7 +163,8 @@ Grid make_grid(const Rows& x, const Quantizer& q, const QuantizeOptions& o) {
   g.fixed = per_tensor(s.kind);
   if (whole && x.x.device().is_cuda()) g.whole = whole_scale(x, g.spec, q, o);
   else if (s.kind == ScalingKind::fixed) g.one = inverted(static_cast<float>(s.value));
-  else if (s.kind == ScalingKind::tensor) g.one = current_scale(amax_of(x.x), g.spec);
+  else if (s.kind == ScalingKind::tensor)
+    g.one = s.zero_point ? range_of(x.x).scale(g.spec) : current_scale(amax_of(x.x), g.spec);
   else if (s.kind == ScalingKind::delayed) g.one = delayed_scale(x, o);
   else if (s.kind == ScalingKind::nvfp4) set_global(g.spec, nvfp4_global(amax_of(x.x), g.spec));
   if (s.kind == ScalingKind::row) g.block_rows = 1;
@@ -165,27 +177,36 @@ Grid make_grid(const Rows& x, const Quantizer& q, const QuantizeOptions& o) {
   return g;
 }
 
-// to[i] = from[i] * by for n elements. `from` may be `to`.
-template <class T> void multiply(const T* from, T* to, std::int64_t n, float by) {
-  vectorized([=] {
+// Multiplies n elements, whole rows of the grid, by `side` of their scales, and then by `last`. `from` may be `to`.
+template <class T>
+void multiply(const T* from, T* to, std::int64_t n, const Grid& g, std::span<const Scale> scales, float Scale::*side,
+              float last = 1) {
+  vectorized([=, &g] {
+    for_runs(n, g, [=](std::int64_t block, std::int64_t begin, std::int64_t end) {
+      const float by = scales[static_cast<std::size_t>(block)].*side;
 #pragma omp simd
-    for (std::int64_t i = 0; i < n; ++i) to[i] = from[i] * by;
+      for (std::int64_t i = begin; i < end; ++i) to[i] = from[i] * by * last;
+    });
   });
 }
 
-// Multiplies n elements, whole rows of the grid, by `side` of their blocks' scales. `from` may be `to`.
+// Rounds n scaled elements: to values; under zero points to integers, with `whole` those of codes, else less the zero
+// points.
 template <class T>
-void multiply(const T* from, T* to, std::int64_t n, const Grid& g, std::span<const Scale> scales, float Scale::*side) {
-  const std::int64_t cols = (g.k + g.block_cols - 1) / g.block_cols;
-  vectorized([=, &g] {
-    for (std::int64_t r = 0; r < n / g.k; ++r)
-      for (std::int64_t b = 0; b < cols; ++b) {
-        const float by = scales[static_cast<std::size_t>(r / g.block_rows * cols + b)].*side;
-        const std::int64_t begin = r * g.k + b * g.block_cols;
-        const std::int64_t end = std::min(begin + g.block_cols, (r + 1) * g.k);
-#pragma omp simd
-        for (std::int64_t i = begin; i < end; ++i) to[i] = from[i] * by;
-      }
+void round_scaled(const Rounder& rounder, const T* from, float* to, std::int64_t n, std::int64_t first, CastStats stats,
+                  const Grid& g, std::span<const Scale> scales, bool whole) {
+  if constexpr (sizeof(T) == sizeof(float)) {
+    rounder.round(from, to, n, first, stats);
+  } else {
+    const Scratch rounded(static_cast<std::size_t>(n) * sizeof(T));
+    rounder.round(from, rounded.as<T>(), n, first, stats);
+    std::copy_n(rounded.as<T>(), n, to);
+  }
+  if (!g.spec.zero_point) return;
+  for_runs(n, g, [&](std::int64_t block, std::int64_t begin, std::int64_t end) {
+    const float zero = scales[static_cast<std::size_t>(block)].zero;
+    const float low = static_cast<float>(g.spec.least) - zero, high = static_cast<float>(g.spec.most) - zero;
+    for (std::int64_t i = begin; i < end; ++i) to[i] = std::clamp(to[i], low, high) + (whole ? zero : 0);
   });
 }
 
@@ -199,17 +220,15 @@ bool stays_wide(const Rows& x, const Quantizer& q) { return is_wide(x) && q.scal
 template <class F> void for_scaled(const Rows& x, const Grid& g, const QuantizeOptions& o, const F& body) {
   const auto chunk = [&]<class T>(std::type_identity<T>, std::int64_t first, std::int64_t n, CastStats stats) {
     std::optional<Scratch> scratch;
-    const std::span one(&g.one, 1);
     const T* source = x.load<T>(first, n, scratch);
-    if (g.fixed && g.one.forward == 1) return body(first, n, source, one, stats);
+    const std::vector<Scale> scales = g.fixed ? std::vector{g.one} : find_scales(source, n, g);
+    if (g.fixed && g.one.forward == 1) return body(first, n, source, std::span(scales), stats);
     if (stats.exponents && !o.scaled_exponents) {
       std::optional<Scratch> narrow;
       stats.exponents->add(x.load<float>(first, n, narrow), n), stats.exponents = nullptr;
     }
     if (!scratch) scratch.emplace(static_cast<std::size_t>(n) * sizeof(T));
     auto* values = scratch->as<T>();
-    if (g.fixed) return multiply(source, values, n, g.one.forward), body(first, n, values, one, stats);
-    const std::vector<Scale> scales = find_scales(source, n, g);
     multiply(source, values, n, g, scales, &Scale::forward);
     body(first, n, values, std::span(scales), stats);
   };
@@ -230,7 +249,7 @@ template <class F> void for_scaled(const Rows& x, const Grid& g, const QuantizeO
 
 device::RoundingPass pass_of(const Rows& x, const Grid& g, const Quantizer& q, const QuantizeOptions& o) {
   if (cpu_only(q))
-    throwf("quantizer to {}: tables, parts of blocks, searched and coded scales (but nvfp4's) run on the CPU only",
+    throwf("quantizer to {}: tables, zero points, parts, searched and coded scales (but nvfp4's) run on the CPU only",
            to_string(q.format));
   device::RoundingPass pass;
   static_cast<detail::ScaleGrid&>(pass) = g;
@@ -248,7 +267,7 @@ Tensor round_values(const Rows& x, const Grid& g, const Quantizer& q, const Quan
   const bool wide = stays_wide(x, q);
   const Device device = x.x.device();
   const Tensor out = empty({x.rows, x.k}, {.dtype = wide ? DType::f64 : DType::f32, .device = device});
-  const Rounder rounder{q.format, q.rounding, q.overflow, o.key};
+  const Rounder rounder{detail::rounded_format(q), q.rounding, q.overflow, o.key};
   const bool apart = q.scaling.kind == ScalingKind::row && !all;
   if (apart) *row_scales = empty({x.rows, 1}, {.device = device});
   if (device.is_cuda()) {
@@ -265,22 +284,13 @@ Tensor round_values(const Rows& x, const Grid& g, const Quantizer& q, const Quan
                           CastStats stats) {
                if (wide) return rounder.round(values, out.data<T>() + first, n, first, stats);
                float* const to = out.data<float>() + first;
-               if constexpr (sizeof(T) == sizeof(float)) {
-                 rounder.round(values, to, n, first, stats);
-               } else {
-                 const Scratch rounded(static_cast<std::size_t>(n) * sizeof(T));
-                 rounder.round(values, rounded.as<T>(), n, first, stats);
-                 std::copy_n(rounded.as<T>(), n, to);
-               }
+               round_scaled(rounder, values, to, n, first, stats, g, scales, false);
                if (apart) {
                  float* row = row_scales->data<float>() + first / x.k;
                  for (const Scale& s : scales) *row++ = s.inverse;
-               } else if (!g.fixed) {
-                 multiply(to, to, n, g, scales, &Scale::inverse);
-               } else if (all && g.one.inverse != 1) {
-                 multiply(to, to, n, g.one.inverse);
+               } else if (!g.fixed || (all && g.one.inverse != 1)) {
+                 multiply(to, to, n, g, scales, &Scale::inverse, all ? g.spec.global_inverse : 1);
                }
-               if (all && g.spec.global != 1) multiply(to, to, n, g.spec.global_inverse);
              });
   return x.shaped_like(out);
 }
@@ -292,11 +302,9 @@ void check_plain(const Quantizer& q, const char* what) {
 
 Tensor make_scales(const Rows& x, const Grid& g, const Quantizer& q, Format& scale_format) {
   const Scaling& s = q.scaling;
-  const bool blocks = s.kind == ScalingKind::block,
-             coded = s.kind == ScalingKind::nvfp4 || (blocks && s.scale == ScaleFormat::coded);
   scale_format = Format::ieee(8, 23);
-  if (blocks && s.scale == ScaleFormat::e8m0) scale_format = format("e8m0fnu");
-  if (coded && s.part == 0) scale_format = s.scale_format;
+  if (s.kind == ScalingKind::block && s.scale == ScaleFormat::e8m0) scale_format = format("e8m0fnu");
+  if (detail::coded_scales(s.kind, s.scale) && s.part == 0) scale_format = s.scale_format;
   if (q.scaling.kind == ScalingKind::none) return {};
   const Shape sizes{(x.rows + g.block_rows - 1) / g.block_rows, (x.k + g.block_cols - 1) / g.block_cols};
   if (g.fixed && g.whole.defined()) return as_strided(g.whole, sizes, {1, 1}, 1);
@@ -315,8 +323,8 @@ detail::ScaleSpec detail::scale_spec(const Quantizer& q) {
                        q.rounding.mode != RoundingMode::toward_zero;
   spec.fits = goes_up && (q.overflow == Overflow::ieee || q.overflow == Overflow::ml_dtypes);
   spec.most = q.format.max(), spec.emax = q.format.max_exponent(), spec.mantissa_bits = q.format.mantissa_bits;
-  const bool coded = s.kind == ScalingKind::block && s.scale == ScaleFormat::coded;
-  if (s.kind != ScalingKind::nvfp4 && !coded) return spec;
+  spec.least = q.format.min(), spec.zero_point = s.zero_point;
+  if (!coded_scales(s.kind, s.scale)) return spec;
   spec.stored = rounding_spec<std::uint32_t>({s.scale_format, {}, Overflow::saturate}, false);
   // Scaled to 4, the largest block's scale is 3/2 of what it is for 6: 384 and 256 in e4m3fn.
   const bool four = s.rule == ScaleRule::four_over_six;
@@ -324,11 +332,23 @@ detail::ScaleSpec detail::scale_spec(const Quantizer& q) {
   return spec;
 }
 
+Format detail::rounded_format(const Quantizer& q) {
+  if (!q.scaling.zero_point) return q.format;
+  return Format::fixed_point(std::bit_width(static_cast<unsigned>(q.format.max() - q.format.min())), 0);
+}
+
 bool cpu_only(const Quantizer& q) {
   const Scaling& s = q.scaling;
-  const bool coded = s.kind == ScalingKind::block && s.scale == ScaleFormat::coded;
-  const bool other = s.kind == ScalingKind::nvfp4 && s.scale_format != Scaling().scale_format;
-  return q.format.table || searches(s.rule) || s.part != 0 || coded || other;
+  const bool coded = detail::coded_scales(s.kind, s.scale) &&
+                     (s.kind != ScalingKind::nvfp4 || s.scale_format != Scaling().scale_format);
+  return q.format.table || s.zero_point || searches(s.rule) || s.part != 0 || coded;
+}
+
+// Whether the values are the integers from min() to max(), with 0.
+static bool is_integer(const Format& f) {
+  if (!f.table) return f.has_zero && f == Format::fixed_point(f.mantissa_bits + 1, 0, f.is_signed);
+  return f.min() <= 0 && f.max() - f.min() == static_cast<double>(f.table->values.size() - 1) &&
+         std::ranges::all_of(f.table->values, [](float v) { return v == std::trunc(v); });
 }
 
 void check_valid(const Quantizer& q) {
@@ -347,7 +367,7 @@ void check_valid(const Quantizer& q) {
   if (s.kind == ScalingKind::nvfp4 && q.format.bits() > 8)
     bad(fmt::format("nvfp4 scales are for elements of at most 8 bits, not {}", q.format.bits()));
   const bool blocks = s.kind == ScalingKind::block, nvfp4 = s.kind == ScalingKind::nvfp4;
-  const bool coded = nvfp4 || (blocks && s.scale == ScaleFormat::coded);
+  const bool coded = detail::coded_scales(s.kind, s.scale);
   if (coded) {
     check_valid(s.scale_format);
     if (s.scale_format.table || !s.scale_format.has_zero)
@@ -367,6 +387,8 @@ void check_valid(const Quantizer& q) {
     bad(fmt::format("blocks of {} have no parts of {} with parts of {}", s.block, s.part, s.inner_part));
   const bool from_amax = s.kind == ScalingKind::tensor || s.kind == ScalingKind::row ||
                          (s.kind == ScalingKind::block && s.scale == ScaleFormat::f32);
+  if (s.zero_point && (!from_amax || s.power_of_two || s.margin != 0 || q.format.bits() > 16 || !is_integer(q.format)))
+    bad("zero points go with f32 scales of a tensor, a row or blocks, without margin, of integers of at most 16 bits");
   if (s.value != 1 && s.kind != ScalingKind::fixed) bad("a value goes with a fixed scale");
   if (s.power_of_two && !from_amax) bad("power_of_two goes with scales of a tensor or a row and with blocks' f32 ones");
   if (s.margin != 0 && !from_amax && s.kind != ScalingKind::delayed)
@@ -377,7 +399,7 @@ void check_valid(const Quantizer& q) {
 
 void QuantizerCall::tell_observers() const {
   if (!chain().observe) return;
-  const StageScope mask(chain().observe, nullptr);
+  const StageScope mask(chain().observe, nullptr), exact(chain().results, nullptr);
   for (Observer* observer : std::vector(ObserverScope::installed())) observer->quantized(*this);
 }
 
@@ -386,7 +408,7 @@ QuantizedTensor quantize(const Tensor& x, const Quantizer& q, const QuantizeOpti
   const Rows rows(x, o.axis);
   const Grid g = make_grid(rows, q, o);
   const int bits = q.format.storage_bits();
-  const Rounder rounder{q.format, q.rounding, q.overflow, o.key};
+  const Rounder rounder{detail::rounded_format(q), q.rounding, q.overflow, o.key};
   QuantizedTensor out;
   out.format = q.format, out.shape = x.sizes(), out.axis = rows.axis;
   out.block_rows = g.block_rows, out.block_cols = g.block_cols;
@@ -396,6 +418,7 @@ QuantizedTensor quantize(const Tensor& x, const Quantizer& q, const QuantizeOpti
   else if (g.spec.global != 1) out.global_scale = scalar(g.spec.global_inverse);
   const Rounder scale_rounder{out.scale_format, {}, Overflow::ieee};
   const std::int64_t cols = (g.k + g.block_cols - 1) / g.block_cols;
+  if (q.scaling.zero_point) out.zero_points = full(out.scales.sizes(), g.one.zero);
   if (g.fixed && out.scales.defined() && !g.whole.defined()) out.scales.fill_(g.one.inverse);
   if (x.device().is_cuda()) {
     device::RoundingPass pass = pass_of(rows, g, q, o);
@@ -404,31 +427,34 @@ QuantizedTensor quantize(const Tensor& x, const Quantizer& q, const QuantizeOpti
     device::round_scaled(pass);
   } else {
     auto* codes = out.codes.data<std::uint8_t>();
+    const auto encode = [&](const Rounder& by, std::int64_t first, std::int64_t n, const auto* values,
+                            CastStats stats) {
+      if (bits >= 8) return by.encode(values, codes + first * bits / 8, n, first, stats);
+      const Scratch loose(static_cast<std::size_t>(n));
+      by.encode(values, loose.data(), n, first, stats);
+      pack_codes(loose.as<std::uint8_t>(), n, bits, codes + first * bits / 8);
+    };
     for_scaled(
         rows, g, o,
         [&](std::int64_t first, std::int64_t n, const auto* values, std::span<const Scale> scales, CastStats stats) {
-          if (bits >= 8) {
-            rounder.encode(values, codes + first * bits / 8, n, first, stats);
+          if (!q.scaling.zero_point) {
+            encode(rounder, first, n, values, stats);
           } else {
-            const Scratch loose(static_cast<std::size_t>(n));
-            rounder.encode(values, loose.data(), n, first, stats);
-            pack_codes(loose.as<std::uint8_t>(), n, bits, codes + first * bits / 8);
+            const Scratch whole(static_cast<std::size_t>(n) * sizeof(float));
+            round_scaled(rounder, values, whole.as<float>(), n, first, stats, g, scales, true);
+            encode(Rounder{q.format, {}, q.overflow}, first, n, whole.as<const float>(), {});
           }
           if (g.fixed) return;
           std::vector<float> inverse;
           for (const Scale& s : scales) inverse.push_back(s.inverse);
-          const std::int64_t at = first / g.k / g.block_rows * cols * code_bytes(out.scale_format);
-          scale_rounder.encode(inverse.data(), static_cast<char*>(out.scales.raw()) + at,
+          const std::int64_t at = first / g.k / g.block_rows * cols;
+          scale_rounder.encode(inverse.data(), static_cast<char*>(out.scales.raw()) + at * code_bytes(out.scale_format),
                                static_cast<std::int64_t>(inverse.size()));
+          if (q.scaling.zero_point) std::ranges::transform(scales, out.zero_points.data<float>() + at, &Scale::zero);
         });
   }
   QuantizerCall{QuantizerCall::encode, x, out.codes, {}, &q, rows.axis}.tell_observers();
   return out;
-}
-
-QuantizedTensor quantize(const Tensor& x, const Format& f, const Rounding& rounding, Overflow overflow, RandomKey key,
-                         CastStats stats) {
-  return quantize(x, {.format = f, .rounding = rounding, .overflow = overflow}, {.key = key, .stats = stats});
 }
 
 Tensor fake_quantize(const Tensor& x, const Quantizer& q, const QuantizeOptions& o) {
@@ -437,11 +463,6 @@ Tensor fake_quantize(const Tensor& x, const Quantizer& q, const QuantizeOptions&
   Tensor y = round_values(rows, make_grid(rows, q, o), q, o, true, nullptr);
   QuantizerCall{QuantizerCall::values, x, y, {}, &q, rows.axis}.tell_observers();
   return y;
-}
-
-Tensor fake_quantize(const Tensor& x, const Format& f, const Rounding& rounding, Overflow overflow, RandomKey key,
-                     CastStats stats) {
-  return fake_quantize(x, {.format = f, .rounding = rounding, .overflow = overflow}, {.key = key, .stats = stats});
 }
 
 QuantizedOperand quantize_operand(const Tensor& x, const Quantizer& q, const QuantizeOptions& o) {

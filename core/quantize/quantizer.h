@@ -78,8 +78,13 @@ struct Scaling {
   bool power_of_two = false;  // tensor, row, block with f32 scales: the scale is rounded down to a power of two
   int history = 1024;         // delayed: the number of amaxes kept, at least 1
   bool most_recent = false;   // delayed: the scale follows from the last amax, not from the largest one kept
-  int block = 32;             // block, nvfp4: elements per block, at least 1; zeros pad a smaller last block
-  bool square = false;        // block, nvfp4: tiles of block x block elements
+  // tensor, row, block with f32 scales, to integers of at most 16 bits: x ~ scale * (q - z) with a zero point z for each
+  // scale. As PyTorch's MinMaxObserver: scale = max(2^-23, (high - low) / (qmax - qmin)), z = qmin - round(low / scale),
+  // with low <= 0 <= high the range of the elements; q = clamp(round(x / scale) + z). A range that is not finite has the
+  // scale 1 and z 0; NaN does not count. CPU only.
+  bool zero_point = false;
+  int block = 32;       // block, nvfp4: elements per block, at least 1; zeros pad a smaller last block
+  bool square = false;  // block, nvfp4: tiles of block x block elements
   // block: not 0: parts of a block, at whose elements' magnitude their scale is that of the block or twice it, so that
   // the block's is half as large (Rouhani et al. 2023, shared microexponents; HiFloat4). Parts of parts double again.
   // Each size divides the one before it. CPU only; a QuantizedTensor has one scale for each innermost part.
@@ -104,7 +109,8 @@ struct Quantizer {
 };
 // Throws Error that names the wrong field and what is allowed.
 void check_valid(const Quantizer& quantizer);
-// True if GPUs refuse it: tables of values, parts of blocks, searched scales, coded ones but nvfp4's in e4m3fn.
+// True if GPUs refuse it: tables of values, zero points, parts of blocks, searched scales, coded ones but nvfp4's in
+// e4m3fn.
 bool cpu_only(const Quantizer& quantizer);
 // A description: "e4m3fn, one delayed scale a tensor (history 1024, max)".
 std::string describe(const Quantizer& quantizer);
@@ -130,13 +136,17 @@ struct QuantizeOptions {
 // device, and the host does not wait. Error if q.hadamard is set: the transform belongs to a product.
 QuantizedTensor quantize(const Tensor& x, const Quantizer& quantizer, const QuantizeOptions& options = {});
 // x rounded to codes of a format, without scales.
-QuantizedTensor quantize(const Tensor& x, const Format& format, const Rounding& rounding, Overflow overflow,
-                         RandomKey key = {}, CastStats stats = {});
+inline QuantizedTensor quantize(const Tensor& x, const Format& format, const Rounding& rounding, Overflow overflow,
+                                RandomKey key = {}, CastStats stats = {}) {
+  return quantize(x, {format, rounding, overflow}, {.key = key, .stats = stats});
+}
 // The values of quantize(x, ..), as f32 with x's sizes; f64 if x is f64 and the quantizer has no scales. An f64 is
 // multiplied by its scale in f64 and rounded once.
 Tensor fake_quantize(const Tensor& x, const Quantizer& quantizer, const QuantizeOptions& options = {});
-Tensor fake_quantize(const Tensor& x, const Format& format, const Rounding& rounding, Overflow overflow,
-                     RandomKey key = {}, CastStats stats = {});
+inline Tensor fake_quantize(const Tensor& x, const Format& format, const Rounding& rounding, Overflow overflow,
+                            RandomKey key = {}, CastStats stats = {}) {
+  return fake_quantize(x, {format, rounding, overflow}, {.key = key, .stats = stats});
+}
 
 // An operand for an exact contraction: fake_quantize(x) is values * scale. `values` includes the scales of blocks. A
 // scale per tensor or row is separate, so that the values have few significant bits.

@@ -13,9 +13,9 @@
 
 namespace gradual::detail {
 
-// The factor of the source before rounding, and the factor of a code's value.
+// The factor of the source before rounding, and the factor of a code's value less the zero point.
 struct Scale {
-  float forward = 1, inverse = 1;
+  float forward = 1, inverse = 1, zero = 0;
 };
 constexpr Scale inverted(float forward) { return {forward, 1 / forward}; }
 
@@ -27,7 +27,9 @@ struct ScaleSpec {
   ScaleOracle oracle = ScaleOracle::transformer_engine;
   bool power_of_two = false;
   float margin = 1;  // 2^-margin
-  double most = 1;   // the format's largest value; next, its exponent and the format's mantissa bits
+  // The format's largest and lowest value, the exponent of the largest one and the format's mantissa bits.
+  double most = 1, least = 0;
+  bool zero_point = false;
   int emax = 0, mantissa_bits = 0;
   bool fits = false;                        // amax times the scale is at most `most`
   float global = 1, global_inverse = 1;     // nvfp4: the scale of the tensor
@@ -35,6 +37,12 @@ struct ScaleSpec {
   RoundingSpec<std::uint32_t> stored = {};  // nvfp4, coded: rounds the scales of blocks
 };
 ScaleSpec scale_spec(const Quantizer& q);
+// What scaled elements are rounded to: the format or, under zero points, the integers that codes may differ by.
+Format rounded_format(const Quantizer& q);
+// Whether scales have a format of their own.
+constexpr bool coded_scales(ScalingKind kind, ScaleFormat scale) {
+  return kind == ScalingKind::nvfp4 || (kind == ScalingKind::block && scale == ScaleFormat::coded);
+}
 
 // The scales of one call: one for the tensor, or one for each block of a grid over [rows, k].
 struct ScaleGrid {
@@ -151,8 +159,7 @@ GRADUAL_HD inline Scale nvfp4_scale(float amax, const ScaleSpec& s) {
 // The scale of a row or a block with the largest magnitude `amax`.
 GRADUAL_HD inline Scale scale_of(float amax, const ScaleSpec& s) {
   constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
-  if (s.kind == ScalingKind::nvfp4 || (s.kind == ScalingKind::block && s.scale == ScaleFormat::coded))
-    return nvfp4_scale(amax, s);
+  if (coded_scales(s.kind, s.scale)) return nvfp4_scale(amax, s);
   if (s.kind != ScalingKind::block || s.scale == ScaleFormat::f32) return current_scale(amax, s);
   const bool torchao = s.oracle == ScaleOracle::torchao, up = s.rule == ScaleRule::rceil;
   if (is_nan(amax)) return {torchao && !up ? 0 : kNan, kNan};

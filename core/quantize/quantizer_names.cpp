@@ -16,12 +16,12 @@ std::string describe(const Quantizer& q) {
   switch (s.kind) {
     case ScalingKind::none: break;
     case ScalingKind::fixed: text += fmt::format(", scale {}", s.value); break;
-    case ScalingKind::tensor: text += fmt::format(", one {} a tensor", one); break;
+    case ScalingKind::tensor:
+    case ScalingKind::row: text += fmt::format(", one {} a {}", one, to_string(s.kind)); break;
     case ScalingKind::delayed:
       text += fmt::format(", one delayed scale a tensor (history {}, {})", s.history,
                           s.most_recent ? "most recent" : "max");
       break;
-    case ScalingKind::row: text += fmt::format(", one {} a row", one); break;
     case ScalingKind::block:
       text += fmt::format(", {} with {} scales", blocks,
                           coded ? to_string(s.scale_format) : std::string(to_string(s.scale)));
@@ -35,6 +35,7 @@ std::string describe(const Quantizer& q) {
       if (searches(s.rule)) text += fmt::format(" ({})", to_string(s.rule));
       break;
   }
+  if (s.zero_point) text += " with a zero point";
   return text + (q.hadamard ? ", Hadamard transform" : "");
 }
 

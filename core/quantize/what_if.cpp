@@ -5,7 +5,7 @@
 #include <cfloat>
 #include <cmath>
 #include <limits>
-#include <mutex>
+#include <numeric>
 
 #include "../ops/dispatch.h"
 #include "../ops/ops.h"
@@ -16,19 +16,20 @@
 namespace gradual {
 namespace {
 
-constexpr std::int64_t kBlock = 1024;  // elements that stay in the L1 cache for all formats and scales
-
 // One way to round the whole tensor. Rounding x times a power of two to a format equals rounding x to that format with
 // a shifted bias; this needs no multiplication, which could round too.
 struct Point {
-  Rounder rounder;
+  Format format;
   double scale = 1;
   bool multiply = false;  // by `scale`, which is no power of two, or for a format without a bias
 };
-struct Sums {
-  CastCounts counts;
-  double noise = 0;
-  double median_error = 0;
+
+// What is rounded: contiguous, f32 or f64, with zeros for what is not finite.
+struct Source {
+  Tensor x;
+  double unit = 1;                        // squares of doubles times this one's stay within range
+  double signal = 0;                      // sum (x * unit)^2
+  std::vector<std::int64_t> sample = {};  // at most 4096 elements that are not zero, evenly spaced
 };
 
 // The largest k with amax * 2^k <= max.
@@ -38,10 +39,13 @@ int fitting_exponent(double max, double amax) {
 }
 
 // sum ((x - q * back) * unit)^2. Eight sums let the loop vectorise with a fixed order of additions.
-template <class T> double noise_of(const T* x, const T* q, std::int64_t n, double back, double unit) {
+template <class T>
+double noise_of(const Source& s, const Tensor& rounded, double back, std::int64_t begin, std::int64_t end) {
+  const T *const x = s.x.data<T>() + begin, *const q = rounded.data<T>() + begin;
+  const std::int64_t n = end - begin;
   double sums[8] = {};
   const auto add = [&](std::int64_t i, double& sum) {
-    const double d = (static_cast<double>(x[i]) - static_cast<double>(q[i]) * back) * unit;
+    const double d = (static_cast<double>(x[i]) - static_cast<double>(q[i]) * back) * s.unit;
     sum += d * d;
   };
   std::int64_t i = 0;
@@ -51,174 +55,75 @@ template <class T> double noise_of(const T* x, const T* q, std::int64_t n, doubl
   return ((sums[0] + sums[1]) + (sums[2] + sums[3])) + ((sums[4] + sums[5]) + (sums[6] + sums[7]));
 }
 
-// Elements [first, first + n) of a contiguous tensor; Inf and NaN become zeros and are counted.
-template <class T> void load(const Tensor& x, std::int64_t first, std::int64_t n, T* out, WhatIf* counts) {
-  const void* from = static_cast<const char*>(x.raw()) + static_cast<std::size_t>(first) * size_of(x.dtype());
-  fetch_and_cast(x.dtype(), from, 1, out, n);
-  for (std::int64_t i = 0; i < n; ++i) {
-    const bool nan = std::isnan(out[i]), inf = std::isinf(out[i]);
-    if (counts) counts->zeros += out[i] == 0, counts->nan += nan, counts->inf += inf;
-    if (nan || inf) out[i] = 0;
-  }
+// The same for all of x, with one sum a chunk, so that the bits are the same for any number of threads.
+double noise_of(const Source& s, const Tensor& q, double back) {
+  const std::int64_t n = s.x.numel(), per = std::max<std::int64_t>(32 * 1024, (n + 63) / 64);
+  std::vector<double> parts(static_cast<std::size_t>((n + per - 1) / per));
+  parallel_for(n, per, [&](std::int64_t begin, std::int64_t end) {
+    parts[static_cast<std::size_t>(begin / per)] =
+        (s.x.dtype() == DType::f64 ? noise_of<double> : noise_of<float>)(s, q, back, begin, end);
+  });
+  return std::accumulate(parts.begin(), parts.end(), 0.0);
 }
 
-// Squares of doubles times this one's stay within range.
-double unit_of(double amax) { return amax > 0 ? std::ldexp(1.0, -std::max(std::ilogb(amax), -1000)) : 1; }
+double at(const Tensor& t, std::int64_t i) {
+  return t.dtype() == DType::f64 ? t.data<double>()[i] : static_cast<double>(t.data<float>()[i]);
+}
 
-std::int64_t chunk_of(std::int64_t n) { return std::max<std::int64_t>(32 * kBlock, (n + 63) / 64); }
+WhatIf survey(const Tensor& x) {
+  WhatIf w{.elements = x.numel()};
+  const Tensor size = abs(x), kept = logical_and(gt(size, 0), lt(size, HUGE_VAL));
+  const auto count = [](const Tensor& t) { return sum(t).item<std::int64_t>(); };
+  w.zeros = count(eq(x, 0)), w.nan = count(ne(x, x)), w.inf = count(eq(size, HUGE_VAL));
+  if (count(kept) == 0) return w;
+  w.amax = max(where(kept, size, 0.0)).item();
+  w.amin = min(where(kept, size, HUGE_VAL)).item();
+  return w;
+}
 
-template <class T> WhatIf survey(const Tensor& x) {
-  WhatIf total{.elements = x.numel(), .amin = std::numeric_limits<double>::infinity()};
-  std::mutex mutex;
-  parallel_for(x.numel(), chunk_of(x.numel()), [&](std::int64_t begin, std::int64_t end) {
-    WhatIf mine;
-    T most = 0, least = std::numeric_limits<T>::infinity(), values[kBlock];
-    for (std::int64_t first = begin; first < end; first += kBlock) {
-      const std::int64_t n = std::min(kBlock, end - first);
-      load(x, first, n, values, &mine);
-      for (std::int64_t i = 0; i < n; ++i) {
-        const T magnitude = std::abs(values[i]);
-        most = std::max(most, magnitude);
-        if (magnitude > 0) least = std::min(least, magnitude);
-      }
-    }
-    const std::lock_guard lock(mutex);
-    total.zeros += mine.zeros, total.nan += mine.nan, total.inf += mine.inf;
-    total.amax = std::max<double>(total.amax, most);
-    total.amin = std::min<double>(total.amin, least);
-  });
-  if (total.amax == 0) total.amin = 0;
-  return total;
+Source source_of(const Tensor& x, const WhatIf& w) {
+  Source s{where(lt(abs(x), HUGE_VAL), x, 0.0).contiguous()};
+  if (w.amax > 0) s.unit = std::ldexp(1.0, -std::max(std::ilogb(w.amax), -1000));
+  s.signal = noise_of(s, zeros_like(s.x), 1);
+  const std::int64_t step = std::max<std::int64_t>(1, (x.numel() + 4095) / 4096);
+  for (std::int64_t i = 0; i < x.numel(); i += step)
+    if (at(s.x, i) != 0) s.sample.push_back(i);
+  return s;
 }
 
 // The scales of a format: the sweep by rising powers of two, then max / amax.
-std::vector<Point> points_of(const Format& f, double amax, const WhatIfOptions& o) {
-  const Rounder plain{f, o.rounding, Overflow::saturate};
-  if (amax == 0) return {{plain}, {plain}};
+std::vector<Point> points_of(const Format& f, double amax, int above) {
+  if (amax == 0) return {{f}, {f}};
   const int fit = fitting_exponent(f.max(), amax);
   std::vector<Point> points;
-  for (int k = std::min(0, fit); k <= std::max(0, fit + o.above); ++k) {
-    if (k < f.max_exponent() - 127 || k > 127 - f.bias || (k != 0 && k > fit + o.above)) continue;
-    points.push_back({.rounder = plain, .scale = std::ldexp(1.0, k), .multiply = f.table != nullptr});
-    if (!f.table) points.back().rounder.format.bias += k;
+  for (int k = std::min(0, fit); k <= std::max(0, fit + above); ++k) {
+    if (k < f.max_exponent() - 127 || k > 127 - f.bias || (k != 0 && k > fit + above)) continue;
+    points.push_back({.format = f, .scale = std::ldexp(1.0, k), .multiply = f.table != nullptr});
+    if (!f.table) points.back().format.bias += k;
   }
   const float scale = std::min(static_cast<float>(f.max()) / static_cast<float>(amax), FLT_MAX);  // as in Quantizer
-  points.push_back({.rounder = plain, .scale = scale, .multiply = true});
+  points.push_back({.format = f, .scale = scale, .multiply = true});
   return points;
 }
 
-// The sums of every point, and of x^2 at the end, over one chunk. `unit` keeps squares of doubles within range.
-template <class T>
-void add_sums(const Tensor& x, std::int64_t begin, std::int64_t end, const std::vector<Point>& points, double unit,
-              std::vector<Sums>& sums) {
-  T values[kBlock], rounded[kBlock];
-  constexpr T kZeros[kBlock] = {};
-  for (std::int64_t first = begin; first < end; first += kBlock) {
-    const std::int64_t n = std::min(kBlock, end - first);
-    load(x, first, n, values, nullptr);
-    for (std::size_t p = 0; p < points.size(); ++p) {
-      const Point& point = points[p];
-      round_point(point, values, rounded, n, first, {.counts = &sums[p].counts});
-      sums[p].noise += noise_of(values, rounded, n, point.multiply ? 1 / point.scale : 1, unit);
-    }
-    sums.back().noise += noise_of(values, kZeros, n, 1, unit);
-  }
-}
-
-// x * scale, rounded.
-template <class T>
-void round_point(const Point& p, const T* x, T* rounded, std::int64_t n, std::int64_t first, CastStats stats) {
-  if (p.multiply) {
-    for (std::int64_t i = 0; i < n; ++i) rounded[i] = x[i] * static_cast<T>(p.scale);
-    x = rounded;
-  }
-  p.rounder.round(x, rounded, n, first, stats);
-}
-
-constexpr std::int64_t kSample = 4096;
-
-// Elements of x, at most kSample, evenly spaced, where `source` is finite and not zero.
-template <class T> std::vector<T> sample_of(const Tensor& x, const Tensor& source) {
-  std::vector<T> sample;
-  const std::int64_t step = std::max<std::int64_t>(1, (x.numel() + kSample - 1) / kSample);
-  for (std::int64_t i = 0; i < x.numel(); i += step) {
-    T v = 0;
-    load(source, i, 1, &v, nullptr);
-    if (v == 0) continue;
-    load(x, i, 1, &v, nullptr);
-    sample.push_back(v);
-  }
-  return sample;
-}
-
-template <class T> double median_error(const std::vector<T>& x, const std::vector<T>& q, double back) {
-  std::vector<double> errors(x.size());
-  for (std::size_t i = 0; i < x.size(); ++i)
-    errors[i] = std::abs((static_cast<double>(x[i]) - static_cast<double>(q[i]) * back) / static_cast<double>(x[i]));
-  if (errors.empty()) return 0;
-  const auto middle = errors.begin() + static_cast<std::ptrdiff_t>(errors.size() / 2);
-  std::ranges::nth_element(errors, middle);
-  return *middle;
-}
-
-template <class T> std::vector<Sums> all_sums(const Tensor& x, const std::vector<Point>& points, double amax) {
-  const std::int64_t n = x.numel(), per = chunk_of(n);
-  const double unit = unit_of(amax);
-  // Each chunk has its own sums, which are added in order: the bits are the same for any number of threads.
-  std::vector<std::vector<Sums>> parts(static_cast<std::size_t>((n + per - 1) / per));
-  parallel_for(n, per, [&](std::int64_t begin, std::int64_t end) {
-    auto& mine = parts[static_cast<std::size_t>(begin / per)];
-    mine.resize(points.size() + 1);
-    add_sums<T>(x, begin, end, points, unit, mine);
-  });
-  std::vector<Sums> total(points.size() + 1);
-  for (const auto& part : parts)
-    for (std::size_t p = 0; p < part.size(); ++p) total[p].counts += part[p].counts, total[p].noise += part[p].noise;
-  const std::vector<T> sample = sample_of<T>(x, x);
-  std::vector<T> rounded(sample.size());
-  for (std::size_t p = 0; p < points.size(); ++p) {
-    round_point(points[p], sample.data(), rounded.data(), static_cast<std::int64_t>(sample.size()), 0, {});
-    total[p].median_error = median_error(sample, rounded, points[p].multiply ? 1 / points[p].scale : 1);
-  }
-  return total;
-}
-
-ScaleLoss loss_of(const Point& point, const Sums& s, double signal, const WhatIf& w) {
+// The loss of the source if it became q * back.
+ScaleLoss loss_of(const Source& s, const Tensor& q, double back, const CastCounts& counts, const WhatIf& w) {
   const std::int64_t left_out = w.zeros + w.nan + w.inf;
   const auto count = static_cast<double>(std::max<std::int64_t>(1, w.elements - left_out));
-  ScaleLoss loss{.scale = point.scale};
+  ScaleLoss loss;
   // Elements that the product with the scale made zero are lost too.
-  loss.underflow =
-      static_cast<double>(s.counts.underflow + s.counts.zeros - static_cast<std::uint64_t>(left_out)) / count;
-  loss.subnormal = static_cast<double>(s.counts.subnormal) / count;
-  loss.overflow = static_cast<double>(s.counts.overflow) / count;
-  loss.median_error = s.median_error;
-  loss.sqnr_db = s.noise == 0 ? std::numeric_limits<double>::infinity() : 10 * std::log10(signal / s.noise);
+  loss.underflow = static_cast<double>(counts.underflow + counts.zeros - static_cast<std::uint64_t>(left_out)) / count;
+  loss.subnormal = static_cast<double>(counts.subnormal) / count;
+  loss.overflow = static_cast<double>(counts.overflow) / count;
+  const double noise = noise_of(s, q, back);
+  loss.sqnr_db = noise == 0 ? std::numeric_limits<double>::infinity() : 10 * std::log10(s.signal / noise);
+  std::vector<double> errors;
+  for (const std::int64_t i : s.sample) errors.push_back(std::abs((at(s.x, i) - at(q, i) * back) / at(s.x, i)));
+  if (errors.empty()) return loss;
+  const auto middle = errors.begin() + static_cast<std::ptrdiff_t>(errors.size() / 2);
+  std::ranges::nth_element(errors, middle);
+  loss.median_error = *middle;
   return loss;
-}
-
-FormatLoss format_loss(const Format& f, std::vector<ScaleLoss> losses) {
-  FormatLoss out{.name = to_string(f), .format = f};
-  out.amax = losses.back();
-  losses.pop_back();
-  for (const ScaleLoss& l : losses)
-    if (l.scale == 1) out.unscaled = l;
-  out.sweep = std::move(losses);
-  out.best = out.best_by(Criterion::sqnr);
-  return out;
-}
-
-// The quantizer on x with zeros for what is not finite.
-BlockLoss block_loss(const NamedQuantizer& named, const Tensor& x, const WhatIf& w, double unit) {
-  Sums sums;
-  const Tensor wide = x.to(DType::f64);
-  const Tensor finite = where(lt(abs(wide), std::numeric_limits<double>::infinity()), wide, 0.0);
-  const Tensor rounded = fake_quantize(finite, named.quantizer, {.stats = {.counts = &sums.counts}}).to(DType::f64);
-  const auto *from = finite.data<double>(), *to = rounded.data<double>();
-  const std::vector<double> zeros(static_cast<std::size_t>(x.numel()));
-  sums.noise = noise_of(from, to, x.numel(), 1, unit);
-  sums.median_error = median_error(sample_of<double>(finite, finite), sample_of<double>(rounded, finite), 1);
-  return {named.name, named.quantizer, loss_of({}, sums, noise_of(from, zeros.data(), x.numel(), 1, unit), w)};
 }
 
 std::string percent(double share) { return fmt::format("{:.3g}%", 100 * share); }
@@ -272,28 +177,32 @@ WhatIf what_if(const Tensor& x, const WhatIfOptions& o) {
   }
   if (o.headroom < 0 || o.headroom > 64) throwf("what_if: a headroom is 0 to 64 powers of two, not {}", o.headroom);
   // The ops that run here are not part of the program.
-  const StageScope amp(chain().amp, nullptr), autograd(chain().autograd, nullptr), quiet(chain().observe, nullptr);
-  const Tensor values = x.to(Device::cpu()).contiguous();
-  const bool wide = x.dtype() == DType::f64;
-  WhatIf w = wide ? survey<double>(values) : survey<float>(values);
+  const StageScope amp(chain().amp, nullptr), autograd(chain().autograd, nullptr), quiet(chain().observe, nullptr),
+      exact(chain().results, nullptr);
+  const Tensor values = x.to(Device::cpu()).to(x.dtype() == DType::f64 ? DType::f64 : DType::f32);
+  WhatIf w = survey(values);
   w.headroom = o.headroom;
   if (w.amax > 0) w.loss_scale = std::ldexp(1.0, fitting_exponent(65504, w.amax) - o.headroom);
-  std::vector<Point> points;
-  std::vector<std::size_t> ends;
+  Source s = source_of(values, w);
   for (const Format& f : formats) {
-    for (Point& p : points_of(f, w.amax, o)) points.push_back(std::move(p));
-    ends.push_back(points.size());
+    FormatLoss& of = w.formats.emplace_back(FormatLoss{.name = to_string(f), .format = f});
+    for (const Point& p : points_of(f, w.amax, o.above)) {
+      CastCounts counts;
+      const Tensor q = fake_quantize(p.multiply ? s.x * p.scale : s.x, p.format, o.rounding, Overflow::saturate, {},
+                                     {.counts = &counts});
+      of.sweep.push_back(loss_of(s, q, p.multiply ? 1 / p.scale : 1, counts, w));
+      of.sweep.back().scale = p.scale;
+    }
+    of.amax = of.sweep.back();
+    of.sweep.pop_back();
+    of.unscaled = *std::ranges::find(of.sweep, 1, &ScaleLoss::scale);
+    of.best = of.best_by(Criterion::sqnr);
   }
-  const std::vector<Sums> sums =
-      wide ? all_sums<double>(values, points, w.amax) : all_sums<float>(values, points, w.amax);
-  for (std::size_t f = 0, p = 0; f < formats.size(); ++f) {
-    std::vector<ScaleLoss> losses;
-    for (; p < ends[f]; ++p) losses.push_back(loss_of(points[p], sums[p], sums.back().noise, w));
-    w.formats.push_back(format_loss(formats[f], std::move(losses)));
-  }
+  s.x = s.x.to(DType::f64);
   for (const NamedQuantizer& q : o.blocks) {
-    check_valid(q.quantizer);
-    w.blocks.push_back(block_loss(q, values, w, unit_of(w.amax)));
+    CastCounts counts;
+    const Tensor rounded = fake_quantize(s.x, q.quantizer, {.stats = {.counts = &counts}}).to(DType::f64);
+    w.blocks.push_back({q.name, q.quantizer, loss_of(s, rounded, 1, counts, w)});
   }
   return w;
 }
@@ -335,16 +244,6 @@ std::string to_string(const WhatIf& w) {
              "kept: neither vanishes nor overflows; median: of |x - q(x)| / |x|. Outliers decide SQNR alone.\n"
              "As gradients in f16: loss scale {} = 2^(floor(log2(65504 / {:.4g})) - {})\n",
              scale_text(w.loss_scale), w.amax, w.headroom);
-}
-
-std::string to_string(const FormatLoss& loss) {
-  static constexpr char kLine[] = "{:>8} {:>9} {:>9} {:>9} {:>7}{}\n";
-  std::string text = loss.name + "\n";
-  text += fmt::format(kLine, "scale", "to zero", "subnormal", "too large", "SQNR", "");
-  for (const ScaleLoss& l : loss.sweep)
-    text += fmt::format(kLine, scale_text(l.scale), percent(l.underflow), percent(l.subnormal), percent(l.overflow),
-                        decibels(l.sqnr_db), l.scale == loss.best.scale ? "  best" : "");
-  return text;
 }
 
 }  // namespace gradual

@@ -91,8 +91,6 @@ struct WhatIf {
 WhatIf what_if(const Tensor& x, const WhatIfOptions& options = {});
 // A table with one line per format.
 std::string to_string(const WhatIf& w);
-// A format's sweep with one line per scale.
-std::string to_string(const FormatLoss& loss);
 // A scale as text: "2^12", "0.3", "1".
 std::string scale_text(double scale);
 

@@ -3,17 +3,14 @@
 #include "throwf.h"
 
 namespace gradual {
-namespace {
 
-thread_local Generator* current = nullptr;
-thread_local DrawScope* draws = nullptr;
+static thread_local Generator* current = nullptr;
+static thread_local DrawScope* draws = nullptr;
 
-Generator& thread_generator() {
+static Generator& thread_generator() {
   thread_local Generator generator;
   return generator;
 }
-
-}  // namespace
 
 DrawScope::DrawScope(std::vector<RandomKey>& log, Mode mode)
     : log_(log), mode_(mode), outer_(draws), current_(draws, this) {}

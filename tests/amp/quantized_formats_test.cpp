@@ -97,9 +97,17 @@ TEST_CASE("format files: fields, and what is wrong") {
 }
 
 TEST_CASE("names of formats are recipes; new recipes are valid, and read back from JSON") {
-  for (const char* name :
-       {"posit8", "hif8:nearest-away", "binary8p3", "q2.13:stochastic", "takum8", "log8", "int8", "int4", "nf4",
-        "int8-rowwise", "switchback", "mxint8", "msfp12", "msfp16", "mx9", "mx6", "mx4", "hif4", "nvfp4-4over6"}) {
+  for (const char* name : {"posit8",       "hif8:nearest-away",
+                           "binary8p3",    "q2.13:stochastic",
+                           "takum8",       "log8",
+                           "int8",         "int4",
+                           "nf4",          "int8-asym",
+                           "int4-asym",    "int8tc",
+                           "int8-rowwise", "switchback",
+                           "mxint8",       "msfp12",
+                           "msfp16",       "mx9",
+                           "mx6",          "mx4",
+                           "hif4",         "nvfp4-4over6"}) {
     const amp::Recipe r = amp::recipe(name);
     CAPTURE(name);
     check_valid(r);
@@ -115,8 +123,17 @@ TEST_CASE("names of formats are recipes; new recipes are valid, and read back fr
 }
 
 TEST_CASE("recipes of integers, tables and blocks train the digits") {
-  for (const char* name : {"int8", "int4", "switchback", "msfp12", "mxint8", "nf4", "hif4", "nvfp4-4over6"})
+  for (const char* name :
+       {"int8", "int4", "int8-asym", "int4-asym", "switchback", "msfp12", "mxint8", "nf4", "hif4", "nvfp4-4over6"})
     CHECK_MESSAGE(accuracy(amp::recipe(name), false, 150) > 0.9, name);
+}
+
+TEST_CASE("with every result in 16 bits the digits train as in f32; with every result in e4m3 they do not") {
+  const double fp32 = accuracy(amp::recipe("fp32"), true, 110), half = accuracy(amp::recipe("pure:e5m10"), true, 110);
+  CHECK(fp32 > 0.93);
+  CHECK(half > fp32 - 0.02);
+  CHECK(accuracy(amp::recipe("e4m3"), true, 110) > 0.5);  // products alone
+  CHECK(accuracy(amp::recipe("pure:e4m3"), true, 110) < 0.3);
 }
 
 TEST_CASE("a stochastic accumulator draws other words in each product, and the same for the same seed") {

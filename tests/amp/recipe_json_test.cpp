@@ -121,6 +121,8 @@ TEST_CASE("every field of a quantizer is in the file") {
   q.forward_w = with({.kind = tensor, .margin = 1.5, .power_of_two = true, .oracle = kTorchao});
   q.dgrad_dy = with({.kind = delayed, .margin = -2, .history = 7, .most_recent = true});
   q.dgrad_w = with({.kind = row, .margin = 3, .power_of_two = true, .oracle = kTorchao});
+  q.result = with({.kind = row, .zero_point = true});
+  q.result->format = format("uint4");
   q.wgrad_x = with({.kind = ScalingKind::block,
                     .margin = 1,
                     .power_of_two = true,
@@ -140,6 +142,7 @@ TEST_CASE("every field of a quantizer is in the file") {
   q.moment2 = q.weight_gradient;
   q.accumulator = accumulator("hopper-fp8-14bit/promote=128");
   q.modules = {{"first", "fp32"}, {"layers.1", "mxfp8"}};
+  q.requantize = true;
   q.save_codes = false;
   Recipe r = amp::recipe("bf16-master");
   r.name = "all";
@@ -275,7 +278,7 @@ TEST_CASE("malformed recipes are errors that name the key and what is allowed") 
        "delayed, row, block, nvfp4"},
       {R"({"name": "a", "base": "mxfp8", "quantization": {"forward_x": {"scaling": {"history": 4}}}})",
        "recipe 'a', quantization, forward_x, scaling: unknown key \"history\"; allowed are kind, margin, power_of_two, "
-       "block, square, part, inner_part, scale, scale_format, rule, oracle"},
+       "zero_point, block, square, part, inner_part, scale, scale_format, rule, oracle"},
       {R"({"name": "a", "base": "mxfp8", "quantization": {"forward_x": {"scaling": {"block": 0}}}})",
        "recipe 'a': quantization, forward_x: quantizer to e4m3fn: a block has at least 1 element, not 0"},
       {R"({"name": "a", "base": "fp8-delayed", "quantization": {"forward_x": {"scaling": {"history": -1}}}})",
