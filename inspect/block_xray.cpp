@@ -1,11 +1,7 @@
 #include "block_xray.h"
 
-#include <fmt/format.h>
 #include <fmt/ranges.h>
 
-#include <algorithm>
-#include <cmath>
-#include <limits>
 #include <ranges>
 #include <set>
 

@@ -11,15 +11,6 @@
 // Each row has the results of the library's quantizer with another rule or size.
 #pragma once
 
-#include <cmath>
-#include <cstdint>
-#include <map>
-#include <string>
-#include <string_view>
-#include <utility>
-#include <vector>
-
-#include "../core/observe/observer.h"
 #include "../core/quantize/quantizer.h"
 #include "numbers.h"
 #include "parameter_names.h"

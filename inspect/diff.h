@@ -9,8 +9,6 @@
 // fused ops, so rows of only one step are left out.
 #pragma once
 
-#include <utility>
-
 #include "shadow.h"
 
 namespace gradual::inspect {

@@ -56,6 +56,15 @@ Tensor minus(const Tensor& a, const Tensor& b) {
   return difference;
 }
 double squares(const Tensor& a) { return inner(a, a); }
+double squares(const Tensor& a, const Tensor& b) {
+  double sum = 0;
+  in_blocks(std::array{a, b}, [&sum](const auto& p, std::int64_t n) {
+    double error[kErrorBlock];
+    for (std::int64_t i = 0; i < n; ++i) error[i] = p[0][i] - p[1][i];
+    sum += inner(error, error, n);
+  });
+  return sum;
+}
 double inner(const Tensor& a, const Tensor& b) {
   double sum = 0;
   in_blocks(std::array{a, b}, [&sum](const auto& p, std::int64_t n) { sum += inner(p[0], p[1], n); });

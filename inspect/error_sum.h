@@ -31,15 +31,15 @@ struct Comparison {
 };
 Comparison compare(const Tensor& given, const Tensor& exact, const Tensor& shadow, DType dtype);
 
+inline constexpr std::int64_t kErrorBlock = 1024;
 // Calls f(p, n) for blocks of n elements that stay in the L1 cache: p[k] points to the values of tensor k in f64, in
 // row-major order. The tensors have the same sizes, any dtypes and devices.
 template <std::size_t N, class F> void in_blocks(std::array<Tensor, N> tensors, const F& f) {
   const Unseen unseen;
-  constexpr std::int64_t kBlock = 1024;
-  double values[N][kBlock];
+  double values[N][kErrorBlock];
   for (Tensor& t : tensors) t = contiguous(t.detach().to(Device::cpu()));
-  for (std::int64_t i = 0; i < tensors[0].numel(); i += kBlock) {
-    const std::int64_t n = std::min(kBlock, tensors[0].numel() - i);
+  for (std::int64_t i = 0; i < tensors[0].numel(); i += kErrorBlock) {
+    const std::int64_t n = std::min(kErrorBlock, tensors[0].numel() - i);
     std::array<const double*, N> p;
     for (std::size_t k = 0; k < N; ++k) {
       const DType dtype = tensors[k].dtype();
@@ -52,8 +52,9 @@ template <std::size_t N, class F> void in_blocks(std::array<Tensor, N> tensors, 
 }
 
 Tensor minus(const Tensor& a, const Tensor& b);  // f64, row-major
-// The sum of squares, and of products; elements or products that are not finite are skipped.
+// The sum of squares, of squared differences, and of products; those that are not finite are skipped.
 double squares(const Tensor& a);
+double squares(const Tensor& a, const Tensor& b);
 double inner(const Tensor& a, const Tensor& b);
 
 }  // namespace gradual::inspect

@@ -61,12 +61,16 @@ Outputs run_exactly(const OpCall& call, const std::vector<Tensor>& inputs) {
     case OpId::sgd_step_: return run_optimizer(call, inputs), out[0] = inputs[0], out;
     case OpId::unscale_: return run_unscale(call, inputs), out[0] = inputs[0], out;
     case OpId::conv2d_backward_weight: {  // a sum over the images; the kernel's memory grows with their number
-      const std::int64_t n = inputs[0].size(0), half = n / 2;
-      if (n <= 8) break;
-      const auto part = [&](std::int64_t from, std::int64_t images) {
-        return run_exactly(call, {inputs[0].narrow(0, from, images), inputs[1].narrow(0, from, images)})[0];
-      };
-      return out[0] = part(0, half).add_(part(half, n - half)), out;
+      constexpr std::int64_t kImages = 4;
+      const std::int64_t n = inputs[0].size(0);
+      for (std::int64_t from = 0; n > kImages && from < n; from += kImages) {
+        const std::int64_t images = std::min(kImages, n - from);
+        const Outputs part = run_exactly(call, {inputs[0].narrow(0, from, images), inputs[1].narrow(0, from, images)});
+        if (from == 0) out = part;
+        else out[0].add_(part[0]);
+      }
+      if (n > kImages) return out;
+      break;
     }
     default: break;
   }

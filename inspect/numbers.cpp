@@ -2,8 +2,6 @@
 
 #include <fmt/format.h>
 
-#include <algorithm>
-
 #include "../core/formats/format.h"
 #include "../core/ops/ops.h"
 #include "../core/support/multiversion.h"

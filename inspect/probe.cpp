@@ -1,12 +1,8 @@
 #include "probe.h"
 
 #include <algorithm>
-#include <bit>
-#include <cmath>
 #include <numeric>
 #include <random>
-#include <utility>
-#include <vector>
 
 #include "../core/formats/accumulate_element.h"
 #include "../core/support/throwf.h"

@@ -9,9 +9,7 @@
 // Fasi, Higham, Mikaitis and Pranesh 2021, "Numerical behavior of NVIDIA tensor cores".
 #pragma once
 
-#include <cstdint>
 #include <functional>
-#include <optional>
 #include <span>
 
 #include "../core/formats/dtype.h"

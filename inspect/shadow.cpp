@@ -6,10 +6,13 @@
 #include "../core/ops/parameter_inputs.h"
 #include "../core/quantize/quantizer_call.h"
 #include "../core/support/throwf.h"
+#include "../core/tensor/free_blocks.h"
 #include "exact.h"
 
 namespace gradual::inspect {
 namespace {
+
+constexpr std::size_t kSmall = 4096;  // bytes; the numbers of smaller storages stay until their address is used again
 
 bool is_relu(const OpCall& call) {
   const OpId last = fusion_of(call) ? fusion_of(call)->second : call.op;
@@ -18,14 +21,19 @@ bool is_relu(const OpCall& call) {
 
 // The share of elements for which f64 decides otherwise; 0 for ops that decide nothing.
 double decided_otherwise(const OpCall& call, const Outputs& out, Mirror& shadow) {
-  const Unseen unseen;
-  const auto share = [](const Tensor& differ) { return differ.numel() ? mean(cast(differ, DType::f64)).item() : 0.0; };
-  const Tensor given = out[0].to(Device::cpu());
-  if (is_relu(call)) return share(ne(gt(given, 0), gt(shadow.of(out[0]), 0)));
-  for (int i = 0; i < kMaxOutputs && out[i].defined(); ++i)
-    if (!out[i].is_floating() && op_info(call.op).kind != OpKind::View)
-      return share(ne(out[i].to(Device::cpu()), shadow.of(out[i])));
-  return 0;
+  const bool relu = is_relu(call);
+  int i = 0;
+  while (!relu && i < kMaxOutputs && out[i].defined() && out[i].is_floating()) ++i;
+  if (i == kMaxOutputs || !out[i].defined() || out[i].numel() == 0) return 0;
+  double otherwise = 0;
+  in_blocks(std::array{out[i], shadow.of(out[i])}, [&otherwise, relu](const auto& p, std::int64_t n) {
+    const double *y = p[0], *s = p[1];
+    double differ = 0;
+#pragma omp simd reduction(+ : differ)
+    for (std::int64_t k = 0; k < n; ++k) differ += relu ? (y[k] > 0) != (s[k] > 0) : y[k] != s[k];
+    otherwise += differ;
+  });
+  return otherwise / static_cast<double>(out[i].numel());
 }
 
 // Ops that move numbers without changing them.
@@ -128,12 +136,20 @@ void Shadow::before(const OpCall& call) {
   // No op within a custom op is recorded: if one is open here, an exception has left it.
   if (node_ && (root_ || !frames_.empty())) start_step();
   const OpKind kind = op_info(call.op).kind;
+  if (kind != OpKind::View) forget_freed();
   if (kind == OpKind::Custom) open_frame(call);
   if (kind != OpKind::InPlace) return;
   // It runs in f64 before its inputs are overwritten.
   written_.clear();
   for (int i = 0; i < call.inputs.size(); ++i) written_.push_back(f64_of(call[i]));
   run_on_mirrors(call, {});
+}
+
+// Frees the numbers of storages that no longer exist, before the shadow itself takes their blocks.
+void Shadow::forget_freed() {
+  const std::vector<const void*> freed = memory::free_blocks(kSmall);
+  for (Mirror* mirror : {&mirror_, &unrounded_, &slope_}) mirror->forget(freed);
+  for (const void* address : freed) codes_.erase(address);
 }
 
 void Shadow::open_frame(const OpCall& call) {
@@ -304,9 +320,8 @@ void Shadow::add_row(ShadowRow row, const Tensor& y, const Tensor& given, const 
   const bool shares = node && options_.attribution;
   if (shares) recorded.errors.push_back(minus(given, exact));
   for (const Part& part : parts) {
-    const Tensor error = minus(part.a, part.b);
-    row.parts.push_back({part.name, squares(error)});
-    if (shares) recorded.errors.push_back(error);
+    row.parts.push_back({part.name, squares(part.a, part.b)});
+    if (shares) recorded.errors.push_back(minus(part.a, part.b));
   }
   if (given.numel() == 1) recorded.loss = given.item(), recorded.exact_loss = shadow.item();
   if (shares) recorded_[node] = std::move(recorded);

@@ -115,6 +115,7 @@ class Shadow final : public Observer {
   };
 
   void start_step();
+  void forget_freed();
   void open_frame(const OpCall& call);
   void close_frame(const OpCall& call, const Outputs& out, const CallRecord& record);
   void each_mirror(const std::function<void(Mirror&)>& f);

@@ -2,8 +2,6 @@
 #pragma once
 
 #include <array>
-#include <optional>
-#include <string>
 #include <vector>
 
 #include "../core/formats/accumulator.h"

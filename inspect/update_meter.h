@@ -10,14 +10,6 @@
 // else of the parameter. For optimizers written with ops, the intended update is the result of update(), in f32.
 #pragma once
 
-#include <cmath>
-#include <cstdint>
-#include <map>
-#include <string>
-#include <utility>
-#include <vector>
-
-#include "../core/observe/observer.h"
 #include "mirror.h"
 #include "numbers.h"
 #include "parameter_names.h"

@@ -1,9 +1,11 @@
 // gradual-inspect-cost: what the ledger and the shadow of a step cost, relative to the step without: CPU time on one
-// thread (the median over the rounds, each of which runs all in turn) and peak memory.
+// thread (the median over the rounds, each of which runs all in turn) and peak memory. And what gradient_sites() costs,
+// in steps per site.
 //   gradual-inspect-cost [--rounds N] [MODEL RECIPE]
 #include <fmt/format.h>
 #include <gradual/core/observe/observer.h>
 #include <gradual/core/support/threads.h>
+#include <gradual/inspect/gradient_sites.h>
 #include <gradual/inspect/ledger.h>
 #include <gradual/inspect/shadow.h>
 #include <gradual/lab/models.h>
@@ -36,6 +38,18 @@ double median(std::vector<double> values) {
 struct Counting final : Observer {
   bool wants_counts() const override { return true; }
 };
+
+// The time of gradient_sites() in steps per site, as text; `step`: milliseconds.
+std::string steps_a_site(lab::Study& study, const amp::Recipe& recipe, double step) {
+  if (!recipe.quantization && recipe.mode != amp::Mode::autocast) return "-";  // it has no sites
+  std::vector<double> times;
+  for (int round = 0; round < 3; ++round) {
+    const double begin = cpu_milliseconds();
+    const auto sites = inspect::gradient_sites(recipe, study.model(), [&] { return study.loss(); }).sites.size();
+    times.push_back((cpu_milliseconds() - begin) / step / static_cast<double>(sites));
+  }
+  return fmt::format("{:.2f}", median(times));
+}
 
 void measure(const std::string& model, const std::string& recipe, int rounds) {
   const lab::LabData task = lab::data_for(model == "gpt" ? "addition" : "digits");
@@ -73,7 +87,8 @@ void measure(const std::string& model, const std::string& recipe, int rounds) {
     }
   fmt::print("| {} | {} | {:.2f} ms, {:.2f} MiB |", model, recipe, median(plain), peak[0] / (1 << 20));
   for (std::size_t i = 1; i < kWays; ++i) fmt::print(" {:.2f} |", median(ratios[i]));
-  fmt::print(" {:.2f} | {:.2f} |\n", peak[3] / peak[0], peak[4] / peak[0]);
+  fmt::print(" {:.2f} | {:.2f} | {} |\n", peak[3] / peak[0], peak[4] / peak[0],
+             steps_a_site(study, amp::recipe(recipe), median(plain)));
 }
 
 }  // namespace
@@ -90,8 +105,8 @@ int main(int argc, char** argv) {
   }
   gradual::set_num_threads(1);
   fmt::print(
-      "| model | recipe | a step | counts | ledger | shadow | with attribution | memory, shadow | with attribution |\n"
-      "|---|---|---|---|---|---|---|---|---|\n");
+      "| model | recipe | a step | counts | ledger | shadow | with attribution | memory, shadow | with attribution | "
+      "sites |\n|---|---|---|---|---|---|---|---|---|---|\n");
   if (!only.empty()) return measure(only[0], only[1], rounds), 0;
   for (const char* model : {"cnn", "mlp", "gpt"})
     for (const char* recipe : {"fp32", "amp-bf16", "amp-fp16", "fp8-current", "mxfp4"}) measure(model, recipe, rounds);

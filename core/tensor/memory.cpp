@@ -11,6 +11,7 @@
 #include <string_view>
 
 #include "../support/throwf.h"
+#include "free_blocks.h"
 
 #ifndef __has_feature  // g++
 #define __has_feature(x) 0
@@ -274,6 +275,19 @@ void free_class(int c, void* block) noexcept {
   if (Cache* cache = cache_of_thread())
     if (cache->room[c] > 0) return cache->give(c, block);
   free_for_all(block, c);
+}
+
+std::vector<const void*> free_blocks(std::size_t bytes) {
+  std::vector<const void*> blocks;
+  const auto add = [&](const Cache& cache) {
+    for (int c = class_of(bytes); c < kClasses; ++c)
+      for (const Cache::Block* block = cache.first[c]; block; block = block->next) blocks.push_back(block);
+  };
+  if (mine.cache) add(*mine.cache);
+  SharedCache& shared = shared_cache();
+  const std::lock_guard lock(shared.mutex);
+  add(shared);
+  return blocks;
 }
 
 // Changes two accounts.
