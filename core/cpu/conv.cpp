@@ -43,10 +43,7 @@ template <class T> struct Chunk {
 // Calls f(chunk) for every group and all output rows of all images. The rows are cut into at most `most` parts, each a
 // multiple of `unit` rows. The chunks of one group and part run in order, on one thread.
 template <class T, class F> void for_chunks(const Problem& p, std::int64_t most, std::int64_t unit, const F& f) {
-  const std::int64_t height = p.y.size[0];
-  const std::int64_t width = p.y.size[1];
-  const std::int64_t each = p.depth() + p.outputs;
-  const std::int64_t all = p.images * height;
+  const std::int64_t width = p.y.size[1], each = p.depth() + p.outputs, all = p.images * p.y.size[0];
   const std::int64_t own = unit ? ((all + unit - 1) / unit + most - 1) / most * unit : 0;  // rows of a part
   const std::int64_t parts = own ? (all + own - 1) / own : 0;
   const std::int64_t rows =
@@ -107,6 +104,7 @@ template <class T> void conv2d_of(const OpCall& call, Tensor& out) {
   const Loaded<T> bias(call[2], Loaded<T>::As::rows);
   auto* y = static_cast<char*>(out.raw());
   CastCounts* const counts = counts_for(dtype_of<T>, out.dtype());
+  const bool copies = out.dtype() == dtype_of<T> && out.strides()[3] == 1 && !counts;
   // No sum crosses rows, so several threads can share one image.
   const std::int64_t unit = std::max<std::int64_t>(1, kPixels / std::max<std::int64_t>(1, p.y.size[1]));
   for_chunks<T>(p, kParts, unit, [&](const Chunk<T>& c) {
@@ -120,7 +118,8 @@ template <class T> void conv2d_of(const OpCall& call, Tensor& out) {
     const Shape& strides = out.strides();
     for_taps(p.y, strides, c.first, c.rows, [&](std::int64_t at, std::int64_t to, std::int64_t, std::int64_t) {
       void* row = y + (o * strides[1] + to) * static_cast<std::int64_t>(size_of(out.dtype()));
-      cast_and_store(out.dtype(), c.tile + at, row, strides[3], p.y.out[1], counts ? &mine : nullptr);
+      if (copies) std::copy_n(c.tile + at, p.y.out[1], static_cast<T*>(row));
+      else cast_and_store(out.dtype(), c.tile + at, row, strides[3], p.y.out[1], counts ? &mine : nullptr);
     });
     if (counts) merge_counts(counts, mine);
   });
@@ -149,8 +148,7 @@ template <class T> void backward_weight_of(const OpCall& call, Tensor& out) {
   const Images dy(call[0]);
   const Images x(call[1]);
   const Result<T> dw(out);
-  const std::int64_t most = std::clamp<std::int64_t>(p.images, 1, kParts);
-  const std::int64_t parts = std::clamp<std::int64_t>(kPartialElements / out.numel(), 1, most);
+  const std::int64_t parts = std::clamp<std::int64_t>(std::min(p.images, kPartialElements / out.numel()), 1, kParts);
   const Scratch sums(static_cast<std::size_t>(parts * out.numel()) * sizeof(T));
   std::fill_n(sums.as<T>(), parts * out.numel(), T{0});
   for_chunks<T>(p, parts, p.y.size[0], [&](const Chunk<T>& c) {

@@ -1,7 +1,6 @@
 // The caching allocator's free blocks, for observers that know storages by their addresses.
 #pragma once
 
-#include <cstddef>
 #include <vector>
 
 namespace gradual::memory {

@@ -279,14 +279,11 @@ void free_class(int c, void* block) noexcept {
 
 std::vector<const void*> free_blocks(std::size_t bytes) {
   std::vector<const void*> blocks;
-  const auto add = [&](const Cache& cache) {
-    for (int c = class_of(bytes); c < kClasses; ++c)
-      for (const Cache::Block* block = cache.first[c]; block; block = block->next) blocks.push_back(block);
-  };
-  if (mine.cache) add(*mine.cache);
   SharedCache& shared = shared_cache();
   const std::lock_guard lock(shared.mutex);
-  add(shared);
+  for (const Cache* cache : {mine.cache, static_cast<Cache*>(&shared)})
+    for (int c = class_of(bytes); cache && c < kClasses; ++c)
+      for (const Cache::Block* block = cache->first[c]; block; block = block->next) blocks.push_back(block);
   return blocks;
 }
 
