@@ -64,10 +64,9 @@ Outputs run_exactly(const OpCall& call, const std::vector<Tensor>& inputs) {
       constexpr std::int64_t kImages = 4;
       const std::int64_t n = inputs[0].size(0);
       for (std::int64_t from = 0; n > kImages && from < n; from += kImages) {
-        const std::int64_t images = std::min(kImages, n - from);
-        const Outputs part = run_exactly(call, {inputs[0].narrow(0, from, images), inputs[1].narrow(0, from, images)});
-        if (from == 0) out = part;
-        else out[0].add_(part[0]);
+        const auto some = [&](const Tensor& t) { return t.narrow(0, from, std::min(kImages, n - from)); };
+        const Tensor part = run_exactly(call, {some(inputs[0]), some(inputs[1])})[0];
+        out[0] = from ? out[0].add_(part) : part;
       }
       if (n > kImages) return out;
       break;

@@ -15,7 +15,8 @@ namespace {
 constexpr double kNone = std::numeric_limits<double>::quiet_NaN(), kInf = std::numeric_limits<double>::infinity();
 
 // 10 log10(sum x^2 / sum (x - y)^2) over the elements that are finite in both.
-double sqnr_db(const Tensor& wide, const Tensor& narrow) {
+double sqnr_db(Tensor wide, Tensor narrow) {
+  if (wide.strides() == narrow.strides()) wide = in_any_order(wide), narrow = in_any_order(narrow);
   double signal = 0, noise = 0;
   in_blocks(std::array{wide, narrow}, [&](const auto& p, std::int64_t n) {
     double squares = 0, errors = 0;

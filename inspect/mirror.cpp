@@ -49,10 +49,6 @@ void Mirror::forget(const Tensor& t) {
   if (knows(t)) storages_.erase(static_cast<const char*>(t.unsafe_impl()->storage->data));
 }
 
-void Mirror::forget(const std::vector<const void*>& freed) {
-  for (const void* address : freed) storages_.erase(static_cast<const char*>(address));
-}
-
 bool Mirror::knows(const Tensor& t) const {
   const auto found = storages_.find(static_cast<const char*>(t.unsafe_impl()->storage->data));
   return found != storages_.end() && found->second.id == t.unsafe_impl()->storage->id;

@@ -21,8 +21,8 @@ class Mirror {
   // Records that an observed op has written `t`.
   void written(const Tensor& t);
   bool knows(const Tensor& t) const;
-  void forget(const Tensor& t);                        // its numbers start anew
-  void forget(const std::vector<const void*>& freed);  // those of storages that were at these addresses
+  void forget(const Tensor& t);                                                                // its numbers start anew
+  void forget_at(const void* address) { storages_.erase(static_cast<const char*>(address)); }  // of a freed storage
 
  private:
   struct Entry {

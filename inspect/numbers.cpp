@@ -62,10 +62,17 @@ Numbers& Numbers::operator+=(const Numbers& n) {
   return *this;
 }
 
+Tensor in_any_order(const Tensor& t) {
+  const Unseen unseen;
+  const Tensor here = t.detach().to(Device::cpu());
+  if (!is_dense(here.sizes(), here.strides())) return contiguous(here);
+  return as_strided(here, {here.numel()}, {1}, here.offset());
+}
+
 Numbers numbers_of(const Tensor& t) {
   if (!t.defined() || !t.is_floating()) return {};
   const Unseen unseen;
-  const Tensor rows = contiguous(t.detach().to(Device::cpu()));
+  const Tensor rows = in_any_order(t);
   const std::int64_t n = rows.numel(), width = static_cast<std::int64_t>(size_of(t.dtype()));
   std::vector<Numbers> chunks(static_cast<std::size_t>(n / kChunk + 1));
   parallel_for(n, kChunk, [&, p = static_cast<const char*>(rows.raw())](std::int64_t begin, std::int64_t end) {

@@ -35,6 +35,10 @@ struct Numbers {
 // observer, the tape or autocast could see. All counts are 0 for an undefined tensor and for integers.
 Numbers numbers_of(const Tensor& t);
 
+// The elements as a row on the CPU: in the order of memory, without a copy, if they have no gaps; else row-major. Two
+// tensors with the same strides have the same order.
+Tensor in_any_order(const Tensor& t);
+
 // "2^-24 to 2^3.2, 12% zero, 3 NaN".
 std::string to_string(const Numbers& n);
 

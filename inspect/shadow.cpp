@@ -12,16 +12,10 @@
 namespace gradual::inspect {
 namespace {
 
-constexpr std::size_t kSmall = 4096;  // bytes; the numbers of smaller storages stay until their address is used again
-
-bool is_relu(const OpCall& call) {
-  const OpId last = fusion_of(call) ? fusion_of(call)->second : call.op;
-  return last == OpId::relu || last == OpId::leaky_relu;
-}
-
 // The share of elements for which f64 decides otherwise; 0 for ops that decide nothing.
 double decided_otherwise(const OpCall& call, const Outputs& out, Mirror& shadow) {
-  const bool relu = is_relu(call);
+  const OpId last = fusion_of(call) ? fusion_of(call)->second : call.op;
+  const bool relu = last == OpId::relu || last == OpId::leaky_relu;
   int i = 0;
   while (!relu && i < kMaxOutputs && out[i].defined() && out[i].is_floating()) ++i;
   if (i == kMaxOutputs || !out[i].defined() || out[i].numel() == 0) return 0;
@@ -145,11 +139,13 @@ void Shadow::before(const OpCall& call) {
   run_on_mirrors(call, {});
 }
 
-// Frees the numbers of storages that no longer exist, before the shadow itself takes their blocks.
+// Frees the numbers of storages that no longer exist, before the shadow itself takes their blocks. Those of at most
+// 4096 bytes have no block of their own; their numbers stay until the address is used again.
 void Shadow::forget_freed() {
-  const std::vector<const void*> freed = memory::free_blocks(kSmall);
-  for (Mirror* mirror : {&mirror_, &unrounded_, &slope_}) mirror->forget(freed);
-  for (const void* address : freed) codes_.erase(address);
+  for (const void* address : memory::free_blocks(4096)) {
+    for (Mirror* mirror : {&mirror_, &unrounded_, &slope_}) mirror->forget_at(address);
+    codes_.erase(address);
+  }
 }
 
 void Shadow::open_frame(const OpCall& call) {
