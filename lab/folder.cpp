@@ -17,14 +17,6 @@ namespace fs = std::filesystem;
 constexpr const char* kFinished = "/checkpoints/finished.json";
 constexpr const char* kFiles[] = {"/results.json", "/runs.csv", "/curves.csv", "/report.html", kFinished};
 
-// A recipe's name as part of a file name: "fp16-static:1024" has a character that some systems refuse.
-std::string file_name(const std::string& recipe, std::uint64_t seed) {
-  std::string text = recipe + "-seed" + std::to_string(seed);
-  for (char& c : text)
-    if (!std::isalnum(static_cast<unsigned char>(c)) && c != '-' && c != '.') c = '_';
-  return text + ".safetensors";
-}
-
 bool same_run(const Result& a, const Result& b) {
   return a.recipe == b.recipe && a.seed == b.seed && a.model == b.model && a.data == b.data;
 }
@@ -35,6 +27,13 @@ auto find_run(std::vector<Result>& results, const Result& run) {
 }
 
 }  // namespace
+
+std::string run_file(const std::string& recipe, std::uint64_t seed) {
+  std::string text = recipe + "-seed" + std::to_string(seed);
+  for (char& c : text)
+    if (!std::isalnum(static_cast<unsigned char>(c)) && c != '-' && c != '.') c = '_';
+  return text + ".safetensors";
+}
 
 Existing existing(const Options& o) {
   return o.resume ? Existing::resume : o.overwrite ? Existing::overwrite : Existing::refuse;
@@ -70,7 +69,7 @@ std::vector<std::string> Folder::shared_results() const {
 }
 
 std::string Folder::checkpoint(const std::string& recipe, std::uint64_t seed) const {
-  return path_.empty() ? "" : path_ + "/checkpoints/" + file_name(recipe, seed);
+  return path_.empty() ? "" : path_ + "/checkpoints/" + run_file(recipe, seed);
 }
 
 void Folder::write(const std::vector<Result>& results, const std::vector<Result>& unlisted) const {

@@ -12,6 +12,8 @@ namespace gradual::lab {
 enum class Existing : std::uint8_t { refuse, resume, overwrite };
 
 Existing existing(const Options& options);
+// RECIPE-seedN.safetensors, for files of one run. Characters that some systems refuse ("fp16-static:1024") become '_'.
+std::string run_file(const std::string& recipe, std::uint64_t seed);
 
 class Folder {
  public:

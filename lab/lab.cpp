@@ -132,7 +132,7 @@ class Comparison {
   // finding what came of it; that finding comes first then.
   void try_cures() {
     Options options = options_;
-    options.trace.clear(), options.profile.clear();
+    options.trace.clear(), options.profile.clear(), options.save.clear();
     for (const amp::Recipe& recipe : recipes_) {
       const auto r = std::ranges::find(results_, recipe.name, &Result::recipe);
       if (r == results_.end()) continue;
@@ -199,6 +199,7 @@ void check(const MakeModel& make_model, const std::vector<amp::Recipe>& recipes,
     for (const amp::Recipe& r : recipes) amp::check_valid(r, *model);
   }
   const Folder writable(out, existing(options));
+  if (!options.save.empty()) fs::create_directories(options.save);
 }
 
 std::vector<Result> compare(const MakeModel& make_model, const LabData& data, const std::vector<amp::Recipe>& recipes,

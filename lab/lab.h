@@ -50,8 +50,9 @@ struct Options {
   dist::Communicator* ranks = nullptr;
   int ranks_emulated = 0;
   bool synchronized_batch_norm = false;  // of data-parallel training (dist::DataParallelOptions)
-  std::string trace = {};                // a file (or "-") for one traced step of each recipe
-  std::string profile = {};              // a file (or "-") for a profile of each run
+  std::string save = {};     // a folder for the final parameters of each run in f32, RECIPE-seedN.safetensors
+  std::string trace = {};    // a file (or "-") for one traced step of each recipe
+  std::string profile = {};  // a file (or "-") for a profile of each run
   // With resume: called for each finished run that is repeated because its settings differed.
   std::function<void(const std::string&)> note = {};
   std::function<void()> started = {};  // called once, after all checks and before the first run

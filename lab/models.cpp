@@ -64,8 +64,6 @@ std::shared_ptr<nn::Module> make_cnn(std::int64_t channels, std::int64_t height,
 
 std::shared_ptr<nn::Module> make_gpt(const GptOptions& options) { return std::make_shared<Gpt>(options); }
 
-std::vector<std::string> model_names() { return {"mlp", "cnn", "gpt"}; }
-
 MakeModel model_for(const std::string& name, const data::Dataset& d) {
   const bool tokens = d.inputs.dtype() == DType::i64;
   if (name == "gpt") {

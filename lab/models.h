@@ -28,7 +28,6 @@ std::shared_ptr<nn::Module> make_cnn(std::int64_t channels, std::int64_t height,
 // [B, T, vocabulary] (Radford et al. 2019).
 std::shared_ptr<nn::Module> make_gpt(const GptOptions& options);
 
-std::vector<std::string> model_names();  // mlp, cnn, gpt
 // The model of that name for this data; Error naming what is allowed, also if data and model do not match.
 MakeModel model_for(const std::string& name, const data::Dataset& data);
 

@@ -3,6 +3,8 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
+#include <bit>
 #include <chrono>
 #include <cmath>
 #include <cstdio>
@@ -14,6 +16,7 @@
 
 #include "../core/files/checkpoint_file.h"
 #include "../core/files/json_text.h"
+#include "../core/files/safetensors.h"
 #include "../core/formats/rounding.h"
 #include "../core/observe/profile.h"
 #include "../core/observe/tracer.h"
@@ -21,6 +24,7 @@
 #include "../cuda/cuda.h"
 #include "../optim/adam.h"
 #include "../optim/sgd.h"
+#include "folder.h"
 #include "json/fields.h"
 #include "what_if_section.h"
 
@@ -41,15 +45,11 @@ constexpr std::int64_t kEvaluationBatch = 256;
 
 double learning_rate(const Options& o) { return o.lr ? o.lr : o.optimizer == "sgd" ? 0.05 : 2e-3; }
 
-std::unique_ptr<optim::Optimizer> make_optimizer(const Options& o, std::vector<optim::ParamGroup> groups,
-                                                 const optim::UpdateOptions& precision) {
+amp::MakeOptimizer optimizer_of(const Options& o) {
   const double lr = learning_rate(o);
-  if (o.optimizer == "sgd")
-    return std::make_unique<optim::SGD>(std::move(groups),
-                                        optim::SGDOptions{.lr = lr, .momentum = 0.9, .precision = precision});
-  if (o.optimizer == "adam")
-    return std::make_unique<optim::Adam>(std::move(groups), optim::AdamOptions{.lr = lr, .precision = precision});
-  return std::make_unique<optim::AdamW>(std::move(groups), optim::AdamWOptions{.lr = lr, .precision = precision});
+  if (o.optimizer == "sgd") return optim::SGDOptions{.lr = lr, .momentum = 0.9};
+  if (o.optimizer == "adam") return optim::AdamOptions{.lr = lr};
+  return optim::AdamWOptions{.lr = lr};
 }
 
 // Appends to a file, so that all runs of a comparison share it; "-" writes to stdout.
@@ -59,19 +59,14 @@ std::shared_ptr<std::FILE> sink(const std::string& path) {
   return {file, [](std::FILE* f) { f == stdout ? std::fflush(f) : std::fclose(f); }};  // before progress on stderr
 }
 
-constexpr std::size_t kCounts = 7, kBins = 256;  // of a tally, in the order of declaration
-
 // One row of counts per role and layer: "0 fc1" for the activations of fc1.
+constexpr std::size_t kCounts = sizeof(amp::CastTally) / sizeof(std::int64_t);
 StateDict casts_state(const amp::CastStatsTable& casts) {
   StateDict state;
   for (const auto& [key, tally] : casts) {
-    const CastCounts& c = tally.counts;
-    std::vector<std::int64_t> values;
-    for (std::uint64_t v : {c.elements, c.zeros, c.underflow, c.subnormal, c.overflow, c.nan, c.inf})
-      values.push_back(static_cast<std::int64_t>(v));
-    for (std::uint64_t v : tally.exponents.bins) values.push_back(static_cast<std::int64_t>(v));
+    const auto values = std::bit_cast<std::array<std::int64_t, kCounts>>(tally);
     state.set(fmt::format("{} {}", static_cast<int>(key.first), key.second),
-              from_data(values, {static_cast<std::int64_t>(values.size())}));
+              from_data(std::vector(values.begin(), values.end()), kCounts));
   }
   return state;
 }
@@ -80,21 +75,19 @@ amp::CastStatsTable casts_from(const StateDict& state) {
   for (const auto& [name, value] : state) {
     const std::vector<std::int64_t> values = state.tensor(name).to_vector<std::int64_t>();
     const int role = name[0] - '0';
-    if (values.size() != kCounts + kBins || role < 0 || role >= amp::kRoles || name.size() < 2)
+    if (values.size() != kCounts || role < 0 || role >= amp::kRoles || name.size() < 2)
       throw_error("a checkpoint's counts of casts are of another version");
-    const auto at = [&](std::size_t i) { return static_cast<std::uint64_t>(values[i]); };
-    amp::CastTally& t = casts[{static_cast<amp::Role>(role), name.substr(2)}];
-    t.counts = {at(0), at(1), at(2), at(3), at(4), at(5), at(6)};
-    for (std::size_t i = 0; i < kBins; ++i) t.exponents.bins[i] = at(kCounts + i);
+    std::array<std::int64_t, kCounts> counts;
+    std::ranges::copy(values, counts.begin());
+    casts[{static_cast<amp::Role>(role), name.substr(2)}] = std::bit_cast<amp::CastTally>(counts);
   }
   return casts;
 }
 
 double median(std::vector<double> values) {
-  if (values.empty()) return std::numeric_limits<double>::quiet_NaN();
-  const auto middle = values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2);
-  std::nth_element(values.begin(), middle, values.end());
-  return *middle;
+  const std::size_t middle = values.size() / 2;
+  std::ranges::nth_element(values, values.begin() + static_cast<std::ptrdiff_t>(middle));
+  return values.empty() ? std::numeric_limits<double>::quiet_NaN() : values[middle];
 }
 
 // The settings by name; those of the recipe by their paths in it.
@@ -108,10 +101,6 @@ std::map<std::string, std::string> by_name(const std::string& settings) {
   if (at == std::string::npos) return values;
   const nlohmann::json recipe =
       nlohmann::json::parse(bounded_json(settings.substr(at + kRecipe.size())), nullptr, false);
-  if (recipe.is_discarded()) {
-    values["recipe"] = settings.substr(at + kRecipe.size());
-    return values;
-  }
   const nlohmann::json flat = recipe.flatten();
   for (const auto& [path, value] : flat.items()) values["recipe" + path] = value.dump();
   return values;
@@ -157,10 +146,7 @@ Run::Run(const MakeModel& make_model, const LabData& data, const amp::Recipe& re
   const GeneratorScope scope(generator_);
   model_ = make_model();
   model_->to(options.device);
-  run_.emplace(
-      recipe, *model_,
-      [&](auto groups, const auto& precision) { return make_optimizer(options, std::move(groups), precision); },
-      amp::RunOptions{.seed = seed});
+  run_.emplace(recipe, *model_, optimizer_of(options), amp::RunOptions{.seed = seed});
   use_ranks();
   loader_.emplace(data_.train, data::DataLoaderOptions{
                                    .batch = options.batch, .shuffle = true, .seed = seed, .device = options.device});
@@ -347,6 +333,8 @@ bool Run::train(const std::string& checkpoint, Progress progress) {
     std::fprintf(sink(options_.profile).get(), "# %s, seed %llu\n%s\n", recipe_.name.c_str(),
                  static_cast<unsigned long long>(seed_), profile.table().c_str());
   stopped = stopped && result_.epochs < options_.epochs;
+  if (!options_.save.empty() && !stopped && !replay_ && !(options_.ranks && options_.ranks->rank() > 0))
+    save_safetensors(options_.save + "/" + run_file(recipe_.name, seed_), run_->master_state_dict());
   if (bad_losses_ >= kDiverged || (result_.epochs > 0 && !std::isfinite(result_.test_loss)))
     result_.status = "diverged";
   else if (stopped) result_.status = "interrupted";
@@ -369,27 +357,24 @@ Result Run::result() {
       rounded ? 100 * static_cast<double>(counts.zeros + counts.underflow) / static_cast<double>(counts.elements)
               : kNone;
   result_.casts.clear();
-  std::map<std::string, std::size_t> place;  // position of a layer in the model; entries outside of layers come last
   std::map<std::string, std::string> kinds;
+  const auto add_rows = [&](auto belongs) {
+    for (const auto& [key, t] : casts_)
+      if (belongs(key.second))
+        result_.casts.push_back({.role = std::string(to_string(key.first)),
+                                 .layer = key.second,
+                                 .kind = kinds[key.second],
+                                 .elements = static_cast<std::int64_t>(t.counts.elements),
+                                 .nan = static_cast<std::int64_t>(t.counts.nan),
+                                 .underflow_percent = t.underflow_percent(),
+                                 .overflow_percent = t.overflow_percent()});
+  };
   for (const auto& [path, module] : model_->named_modules()) {
     if (path.empty()) continue;
-    place.emplace(path, place.size());
-    kinds.emplace(path, module->kind());
+    kinds[path] = module->kind();
+    add_rows([&, &at = path](const std::string& layer) { return layer == at; });
   }
-  const auto place_of = [&](const std::string& layer) {
-    const auto found = place.find(layer);
-    return found == place.end() ? place.size() : found->second;
-  };
-  for (const auto& [key, t] : casts_)
-    result_.casts.push_back({.role = std::string(to_string(key.first)),
-                             .layer = key.second,
-                             .kind = kinds[key.second],
-                             .elements = static_cast<std::int64_t>(t.counts.elements),
-                             .nan = static_cast<std::int64_t>(t.counts.nan),
-                             .underflow_percent = t.underflow_percent(),
-                             .overflow_percent = t.overflow_percent()});
-  std::stable_sort(result_.casts.begin(), result_.casts.end(),
-                   [&](const CastRow& a, const CastRow& b) { return place_of(a.layer) < place_of(b.layer); });
+  add_rows([&](const std::string& layer) { return !kinds.contains(layer); });  // outside of layers
   result_.histograms.clear();
   for (int i = 0; i < amp::kRoles; ++i) result_.histograms.push_back(histogram(static_cast<amp::Role>(i)));
   return result_;

@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <cmath>
 #include <map>
-#include <numeric>
 #include <set>
 
 #include "../core/ops/ops.h"
@@ -13,6 +12,7 @@
 #include "../core/support/message_text.h"
 #include "../core/support/throwf.h"
 #include "run.h"
+#include "statistics.h"
 #include "verdict.h"
 
 namespace gradual::lab {
@@ -21,10 +21,6 @@ namespace {
 using inspect::Assignment;
 
 struct Stopped {};
-
-double mean(const std::vector<double>& v) {
-  return std::accumulate(v.begin(), v.end(), 0.0) / static_cast<double>(v.size());
-}
 
 class Searcher {
  public:
@@ -197,11 +193,10 @@ class Searcher {
       change.push_back(t.loss[i] - losses[i]);
       points.push_back(100 * (t.accuracy[i] - base[i].test_accuracy));
     }
-    t.points = mean(points), t.loss_change = mean(change), t.fp32_loss = mean(t.loss) - t.loss_change;
-    double squares = 0;
-    for (const double l : losses) squares += std::pow(l - mean(losses), 2);
+    t.points = spread(points).mean, t.loss_change = spread(change).mean;
+    t.fp32_loss = spread(t.loss).mean - t.loss_change;
     const bool any_loss = options_.noise == 0 || losses.size() < 2;
-    t.loss_noise = losses.size() < 2 ? 0 : std::sqrt(squares / static_cast<double>(losses.size() - 1));
+    t.loss_noise = losses.size() < 2 ? 0 : spread(losses).deviation;
     const double limit = options_.noise * t.loss_noise;
     t.passes = std::ranges::all_of(runs, [](const Result& r) { return r.status == "ok"; }) &&
                t.points >= -options_.within - 1e-9 && (any_loss || t.loss_change <= limit);

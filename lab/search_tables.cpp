@@ -7,15 +7,10 @@
 #include "../core/support/message_text.h"
 #include "../inspect/csv_text.h"
 #include "search.h"
+#include "statistics.h"
 
 namespace gradual::lab {
 namespace {
-
-double average(const std::vector<double>& v) {
-  double sum = 0;
-  for (const double x : v) sum += x / static_cast<double>(v.size());
-  return sum;
-}
 
 // The loss minus that of the found assignment with the same seeds: mean, standard error, and on how many seeds it is
 // higher.
@@ -62,7 +57,7 @@ std::string to_string(const Search& s) {
     if (t.first_seed != s.proof_seed) continue;
     const bool compared = proof && &t != proof;
     rows.push_back({t.why, s.to_string(t.assignment), fmt::format("{:.1f}%", 100 * t.cost),
-                    fmt::format("{:.2f}%", 100 * average(t.accuracy)), fmt::format("{:.4f}", average(t.loss)),
+                    fmt::format("{:.2f}%", 100 * spread(t.accuracy).mean), fmt::format("{:.4f}", spread(t.loss).mean),
                     t.verdict, compared ? difference(t, *proof) : ""});
   }
   return text + "\n" + table_of(rows);
@@ -77,8 +72,8 @@ std::string trials_csv(const Search& s) {
     text += fmt::format("{},{},{},{},{:.4f}", number++, t.why, t.first_seed, t.loss.size(), t.cost);
     for (std::size_t i = 0; i < s.sites.size(); ++i)
       text += "," + inspect::csv_field(t.assignment.empty() ? "fp32" : s.formats[t.assignment[i]]);
-    text += fmt::format(",{:.6g},{:.6g},{:.4g},{:.4g},{:.4g},{},{}\n", average(t.accuracy), average(t.loss), t.points,
-                        t.loss_change, t.loss_noise, t.passes, inspect::csv_field(t.verdict));
+    text += fmt::format(",{:.6g},{:.6g},{:.4g},{:.4g},{:.4g},{},{}\n", spread(t.accuracy).mean, spread(t.loss).mean,
+                        t.points, t.loss_change, t.loss_noise, t.passes, inspect::csv_field(t.verdict));
   }
   return text;
 }
@@ -88,7 +83,7 @@ std::string front_svg(const Search& s) {
   double least = 1, most = 1.5;
   for (const Trial& t : s.trials) {
     least = std::min(least, t.cost);
-    if (const double ratio = average(t.loss) / t.fp32_loss; ratio > most) most = std::min(ratio, 8.0);
+    if (const double ratio = spread(t.loss).mean / t.fp32_loss; ratio > most) most = std::min(ratio, 8.0);
   }
   const auto x = [&](double cost) { return 610 - 540 * std::log2(2 / cost) / std::log2(2 / least); };
   const auto y = [&](double v) {
@@ -110,8 +105,8 @@ std::string front_svg(const Search& s) {
     text += fmt::format(
         "<rect class=\"{}\" x=\"{:.1f}\" y=\"{:.1f}\" width=\"9\" height=\"9\" rx=\"{}\"><title>{}: {}, loss "
         "{:.4g}, fp32's {:.4g}</title></rect>\n",
-        kind, x(t.cost) - 4.5, y(average(t.loss) / t.fp32_loss) - 4.5, t.first_seed > 0 ? 0 : 4.5, t.why,
-        s.to_string(t.assignment), average(t.loss), t.fp32_loss);
+        kind, x(t.cost) - 4.5, y(spread(t.loss).mean / t.fp32_loss) - 4.5, t.first_seed > 0 ? 0 : 4.5, t.why,
+        s.to_string(t.assignment), spread(t.loss).mean, t.fp32_loss);
   }
   return text + "</svg>\n";
 }

@@ -1,6 +1,9 @@
 #include "tasks.h"
 
+#include "../core/files/npy.h"
+#include "../core/files/safetensors.h"
 #include "../core/ops/ops.h"
+#include "../core/support/throwf.h"
 #include "../data/digits.h"
 #include "../data/idx.h"
 #include "../data/text.h"
@@ -14,6 +17,23 @@ std::pair<Tensor, Tensor> rows(const Tensor& logits, const Tensor& targets) {
   return {reshape(logits, {-1, logits.sizes().back()}), reshape(targets, {-1})};
 }
 
+// Samples of numbers with class numbers.
+data::Dataset labelled(const Tensor& inputs, const Tensor& targets, const std::string& name) {
+  if (inputs.dim() < 2 || targets.dim() != 1 || targets.is_floating() || targets.numel() == 0)
+    throwf("{}: inputs {} and targets {} {}; allowed are inputs [N, ..] and integers [N]", name,
+           to_string(inputs.sizes()), to_string(targets.dtype()), to_string(targets.sizes()));
+  const Tensor y = targets.to(DType::i64);
+  data::Dataset d{inputs.to(DType::f32), y, static_cast<std::int64_t>(max(y).item()) + 1, name};
+  d.size();  // Error if the two differ in N
+  return d;
+}
+
+// `train` of the samples train and the others test, other ones for each seed.
+LabData parted(const std::string& name, const data::Dataset& all, std::int64_t train) {
+  return {name, [all, train](std::uint64_t seed) { return data::split(all, train, seed); }};
+}
+LabData four_fifths(const data::Dataset& all) { return parted(all.name, all, all.size() * 4 / 5); }
+
 }  // namespace
 
 LabData data_for(const std::string& spec, std::int64_t context) {
@@ -23,9 +43,7 @@ LabData data_for(const std::string& spec, std::int64_t context) {
   if (context && kind != "text")
     throw_error("data '" + spec + "' have no context option (" + std::to_string(context) +
                 " was given); text:FILE has");
-  if (kind == "digits" && path.empty()) {
-    return {kind, [all = data::digits()](std::uint64_t seed) { return data::split(all, 1437, seed); }};
-  }
+  if (kind == "digits" && path.empty()) return parted(kind, data::digits(), 1437);
   if (kind == "mnist" && !path.empty()) return {spec, [both = data::mnist(path)](std::uint64_t) { return both; }};
   if (kind == "text" && !path.empty()) {
     const data::TextDataset text = context ? data::read_text(path, {.context = context}) : data::read_text(path);
@@ -34,9 +52,16 @@ LabData data_for(const std::string& spec, std::int64_t context) {
   }
   if (kind == "addition" && path.empty()) {
     const data::Dataset all = data::addition().problems;
-    return {kind, [all](std::uint64_t seed) { return data::split(all, all.size() * 9 / 10, seed); }};
+    return parted(kind, all, all.size() * 9 / 10);
   }
-  throw_error("no data '" + spec + "'; allowed are digits, mnist:DIR, text:FILE and addition");
+  if (const std::size_t comma = path.find(','); kind == "npy" && comma != std::string::npos)
+    return four_fifths(labelled(load_npy(path.substr(0, comma)), load_npy(path.substr(comma + 1)), spec));
+  if (kind == "safetensors" && !path.empty()) {
+    const StateDict file = load_safetensors(path).tensors;
+    return four_fifths(labelled(file.tensor("inputs"), file.tensor("targets"), spec));
+  }
+  throw_error("no data '" + spec +
+              "'; allowed are digits, addition, mnist:DIR, text:FILE, npy:INPUTS,TARGETS and safetensors:FILE");
 }
 
 Tensor classification_loss(const Tensor& logits, const Tensor& targets) {

@@ -21,8 +21,10 @@ struct LabData {
       : name(split.train.name), load([split](std::uint64_t) { return split; }) {}
 };
 
-// "digits", "mnist:DIR", "text:FILE" or "addition"; Error naming these otherwise. context: characters in a window of
-// text (0: 64); Error for other data.
+// "digits", "addition", "mnist:DIR", "text:FILE", "npy:INPUTS,TARGETS" or "safetensors:FILE"; Error naming these
+// otherwise. npy: two arrays of NumPy, inputs [N, ..] (read as f32) and class numbers [N]. safetensors: the same as
+// "inputs" and "targets". A fifth of the samples, by seed, tests.
+// context: characters in a window of text (0: 64); Error for other data.
 LabData data_for(const std::string& spec, std::int64_t context = 0);
 
 // Cross entropy of logits [N, C] with classes [N], or [B, T, C] with [B, T]; class -100 is ignored.

@@ -43,12 +43,8 @@ std::string alone(const Result& r) {
 // The mean training loss of the last epoch, without losses that are not finite: their steps were skipped.
 double last_loss(const Result& r) {
   if (std::isfinite(r.train_loss)) return r.train_loss;
-  const auto& loss = r.curve.loss;
-  double sum = 0, n = 0;
-  for (std::size_t i = loss.size() - loss.size() / static_cast<std::size_t>(std::max<std::int64_t>(1, r.epochs));
-       i < loss.size(); ++i)
-    if (std::isfinite(loss[i])) sum += loss[i], ++n;
-  return n > 0 ? sum / n : std::nan("");
+  const auto steps = std::ssize(r.curve.loss) / std::max<std::int64_t>(1, r.epochs);
+  return spread({r.curve.loss.end() - steps, r.curve.loss.end()}).mean;
 }
 double fall(const Result& r) { return first_loss(r) - last_loss(r); }
 

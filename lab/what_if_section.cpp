@@ -80,10 +80,9 @@ std::string GradientSample::what_if_json(nn::Module& model, double loss_scale, s
                                          const std::vector<Format>& also) {
   std::vector<float> weights;
   for (const Tensor& p : model.parameters()) append(p, weights);
-  Json roles = Json::array();
-  roles.push_back(role_json("weights", weights, 1, also));
-  roles.push_back(role_json("errors", errors_, loss_scale, also));
-  roles.push_back(role_json("weight gradients", weight_gradients_, loss_scale, also));
+  const Json roles =
+      Json::array({role_json("weights", weights, 1, also), role_json("errors", errors_, loss_scale, also),
+                   role_json("weight gradients", weight_gradients_, loss_scale, also)});
   return Json{{"step", step}, {"roles", roles}}.dump();
 }
 

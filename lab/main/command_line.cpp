@@ -1,6 +1,7 @@
 #include "command_line.h"
 
 #include <fmt/format.h>
+#include <gradual/core/files/safetensors.h>
 #include <gradual/core/ops/cpu_backend.h>
 #include <gradual/core/support/error.h>
 #include <gradual/core/support/message_text.h>
@@ -13,12 +14,6 @@
 namespace gradual::lab {
 namespace {
 
-// A recipe may be requested by another name than its own: O0 is fp32.
-struct Asked {
-  std::string by;
-  amp::Recipe recipe;
-};
-
 amp::Recipe recipe_named(const std::string& name) {
   try {
     return amp::recipe(name);
@@ -28,15 +23,6 @@ amp::Recipe recipe_named(const std::string& name) {
     throw_error("no recipe '" + name +
                 "'; a file of this name exists, but the name of a recipe file must end in .json");
   }
-}
-
-void add(std::vector<Asked>& all, const std::string& by, amp::Recipe recipe) {
-  for (const Asked& other : all) {
-    if (other.by == by && other.recipe.name == recipe.name) throw_error("--recipes lists '" + by + "' twice");
-    if (other.recipe.name == recipe.name)
-      throw_error("--recipes lists the recipe " + recipe.name + " twice, as '" + other.by + "' and as '" + by + "'");
-  }
-  all.push_back({by, std::move(recipe)});
 }
 
 std::string see_help(const CLI::App& app) { return " (see " + app.get_name() + " --help)"; }
@@ -89,21 +75,25 @@ std::optional<int> parse(CLI::App& app, int argc, char** argv) {
 }
 
 std::vector<amp::Recipe> recipes_for(const std::string& text) {
-  std::vector<Asked> asked;
+  std::vector<amp::Recipe> recipes;
+  std::vector<std::string> asked;  // by which names: O0 is fp32
+  const auto add = [&](const std::string& by, amp::Recipe recipe) {
+    for (std::size_t i = 0; i < recipes.size(); ++i) {
+      if (recipes[i].name != recipe.name) continue;
+      if (asked[i] == by) throw_error("--recipes lists '" + by + "' twice");
+      throw_error("--recipes lists the recipe " + recipe.name + " twice, as '" + asked[i] + "' and as '" + by + "'");
+    }
+    asked.push_back(by), recipes.push_back(std::move(recipe));
+  };
   const std::vector<std::string> names = split_names(text == "story" ? kStory : text == "classic" ? kClassic : text);
   for (const std::string& name : text == "all" ? amp::recipe_names() : names) {
     if (name == "all" || name == "story" || name == "classic")
       throw_error(fmt::format("--recipes is '{}'; use {} alone, or names separated by commas", text, name));
-    if (name.ends_with(".json")) {
-      for (amp::Recipe& r : amp::load_recipes(name)) add(asked, name, std::move(r));
-    } else {
-      add(asked, name, recipe_named(name));
-    }
+    if (!name.ends_with(".json")) add(name, recipe_named(name));
+    else
+      for (amp::Recipe& r : amp::load_recipes(name)) add(name, std::move(r));
   }
-  if (asked.empty()) throw_error("--recipes is '" + text + "', which names none; see --list-recipes");
-  std::vector<amp::Recipe> recipes;
-  recipes.reserve(asked.size());
-  for (Asked& a : asked) recipes.push_back(std::move(a.recipe));
+  if (recipes.empty()) throw_error("--recipes is '" + text + "', which names none; see --list-recipes");
   return recipes;
 }
 
@@ -122,6 +112,28 @@ void use_threads(const CLI::App& app, int threads) {
   if (threads < 1 || threads > kMostThreads)
     throw_error(fmt::format("--threads is {}; it must be 1 to {}", threads, kMostThreads));
   set_num_threads(threads);
+}
+
+void TaskArguments::declare(CLI::App& app) {
+  app.add_option("--model", model, "mlp, cnn or gpt (default: gpt for text, cnn for images, else mlp)");
+  app.add_option("--data", data, "digits, addition, mnist:DIR, text:FILE, npy:INPUTS,TARGETS or safetensors:FILE")
+      ->capture_default_str();
+  app.add_option("--context", context, "characters in a window of text:FILE (default: 64)");
+  app.add_option("--init", init, "start from the parameters in this .safetensors file, of PyTorch or of --save");
+}
+
+MakeModel TaskArguments::make_model(const data::Dataset& sample) {
+  const bool text = sample.inputs.dtype() == DType::i64;
+  if (model.empty()) model = text ? "gpt" : sample.inputs.dim() == 4 ? "cnn" : "mlp";
+  const MakeModel fresh = model_for(model, sample);
+  if (init.empty()) return fresh;
+  return [fresh, state = load_safetensors(init).tensors, file = init] {
+    const auto made = fresh();
+    try {
+      made->load_state_dict(state);
+    } catch (const Error& e) { throw_error("--init " + file + ": " + e.what()); }
+    return made;
+  };
 }
 
 void at_least(std::int64_t least, const char* option, std::int64_t given) {

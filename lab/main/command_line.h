@@ -2,6 +2,8 @@
 #pragma once
 
 #include <gradual/amp/recipe.h>
+#include <gradual/lab/models.h>
+#include <gradual/lab/tasks.h>
 
 #include <CLI/CLI.hpp>
 #include <cstdint>
@@ -30,6 +32,16 @@ std::vector<amp::Recipe> recipes_for(const std::string& names);
 void at_least(std::int64_t least, const char* option, std::int64_t given);
 inline void at_least_one(const char* option, std::int64_t given) { at_least(1, option, given); }
 void check_lr(double lr);
+// The data and the model that is trained on them.
+struct TaskArguments {
+  std::string model, data = "digits", init;
+  std::int64_t context = 0;
+
+  void declare(CLI::App& app);
+  LabData task() const { return data_for(data, context); }
+  // The model of --model, by default the one that fits these data, with the parameters of --init. Sets `model`.
+  MakeModel make_model(const data::Dataset& sample);
+};
 // --threads and --deterministic.
 void declare_threads(CLI::App& app, int& threads);
 // Sets the number of threads if --threads is given, and deterministic mode if that is asked for. Error for a number out

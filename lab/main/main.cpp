@@ -73,27 +73,18 @@ template <class T> std::string count(T n, const char* what) {
 
 struct Arguments {
   lab::Options options;
-  std::string model;
-  std::string data = "digits";
-  std::string recipes = "story";
-  std::string out;
-  std::string device = "cpu";
-  std::int64_t context = 0;
+  lab::TaskArguments task;
+  std::string recipes = "story", out, device = "cpu";
   int threads = 0;
   lab::RankOptions ranks;
-  bool quiet = false;
-  bool wide = false;
-  bool list = false, formats = false;
-  bool version = false;
+  bool quiet = false, wide = false, list = false, formats = false, version = false;
 };
 
 // Digits train in seconds: three seeds of a short training say more than one of a long one.
 constexpr int kDigitsEpochs = 4, kDigitsSeeds = 3;
 
 void declare_options(CLI::App& app, Arguments& a) {
-  app.add_option("--model", a.model, "mlp, cnn or gpt (default: cnn for images, gpt for text)");
-  app.add_option("--data", a.data, "digits, mnist:DIR, text:FILE or addition")->capture_default_str();
-  app.add_option("--context", a.context, "characters in a window of text:FILE (default: 64)");
+  a.task.declare(app);
   app.add_option("--recipes", a.recipes,
                  "names separated by commas, FILE.json, story, classic or all (see --list-recipes)")
       ->capture_default_str();
@@ -121,6 +112,7 @@ void declare_options(CLI::App& app, Arguments& a) {
   app.add_option("--out", a.out,
                  "folder for results.json, runs.csv, curves.csv and report.html (default: a new one under "
                  "gradual-lab-out, which gradual-lab-out/latest points to)");
+  app.add_option("--save", a.options.save, "folder for the parameters of each run in f32, RECIPE-seedN.safetensors");
   app.add_flag("--cure", a.options.cure, "try the cure of each recipe's first finding, and say what it gives");
   app.add_flag("--resume", a.options.resume, "continue an interrupted comparison in --out, or in the latest folder");
   app.add_flag("--overwrite", a.options.overwrite, "replace the results of an earlier comparison in --out");
@@ -138,7 +130,7 @@ void check(const CLI::App& app, const Arguments& a) {
   lab::at_least_one("--epochs", a.options.epochs);
   lab::at_least_one("--batch", a.options.batch);
   lab::at_least_one("--seeds", a.options.seeds);
-  if (app.count("--context")) lab::at_least_one("--context", a.context);
+  if (app.count("--context")) lab::at_least_one("--context", a.task.context);
   if (app.count("--lr")) lab::check_lr(a.options.lr);
   if (app.count("--out") && a.out.empty()) throw_error("--out is empty; it must name a folder");
   if (a.options.resume && a.options.overwrite) throw_error("--resume and --overwrite exclude each other");
@@ -156,18 +148,17 @@ void check(const CLI::App& app, const Arguments& a) {
 // Trains, writes the folder, prints the table; returns the exit status.
 int train(const CLI::App& app, Arguments& a, dist::Communicator& ranks, char** argv) {
   lab::Options& options = a.options;
-  if (a.data == "digits" && !app.count("--epochs")) options.epochs = kDigitsEpochs;
-  if (a.data == "digits" && !app.count("--seeds")) options.seeds = kDigitsSeeds;
+  if (a.task.data == "digits" && !app.count("--epochs")) options.epochs = kDigitsEpochs;
+  if (a.task.data == "digits" && !app.count("--seeds")) options.seeds = kDigitsSeeds;
   const bool own_folder = a.out.empty();
   if (own_folder) a.out = options.resume ? lab::latest_folder() : lab::new_folder();
   if (ranks.size() > 1) a.out = ranks.all_gather(a.out)[0];
   options.device = device_from_name(a.device);
   const std::vector<amp::Recipe> chosen = lab::recipes_for(a.recipes);
-  const lab::LabData task = lab::data_for(a.data, a.context);
+  const lab::LabData task = a.task.task();
   const data::Split sample = task.load(0);
-  if (a.model.empty()) a.model = sample.train.inputs.dtype() == DType::i64 ? "gpt" : "cnn";
-  options.model_name = a.model;
-  const lab::MakeModel make = lab::model_for(a.model, sample.train);
+  const lab::MakeModel make = a.task.make_model(sample.train);
+  options.model_name = a.task.model + (a.task.init.empty() ? "" : " from " + a.task.init);
 
   lab::stop_on_signals();
   options.stop = [] { return lab::stop_signal() != 0; };
@@ -185,8 +176,9 @@ int train(const CLI::App& app, Arguments& a, dist::Communicator& ranks, char** a
   options.started = [&] {
     if (own_folder) lab::set_latest(a.out);
     if (!a.quiet)
-      lab::say(stderr, "{} on {}: {}, {}, {} of {} samples\n", a.model, task.name, count(chosen.size(), "recipe"),
-               count(options.seeds, "seed"), count(options.epochs, "epoch"), sample.train.size());
+      lab::say(stderr, "{} on {}: {}, {}, {} of {} samples\n", options.model_name, task.name,
+               count(chosen.size(), "recipe"), count(options.seeds, "seed"), count(options.epochs, "epoch"),
+               sample.train.size());
   };
   lab::SharedComparison shared{make, task, chosen, a.out, options};
   if (!lab::prepare(ranks, a.ranks, shared, argv)) return 0;

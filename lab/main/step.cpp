@@ -24,7 +24,7 @@ struct Arguments {
   bool ledger = false, shadow = false;
 };
 
-void show(const Arguments& a, const amp::Recipe& recipe) {
+void show(Arguments& a, const amp::Recipe& recipe) {
   Study study(a.study.make_model(), a.study.task(), recipe, a.study.options);
   std::optional<inspect::GradientSites> sites;
   if (recipe.quantization || recipe.mode == amp::Mode::autocast)

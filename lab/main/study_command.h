@@ -6,19 +6,17 @@
 #include <CLI/CLI.hpp>
 #include <string>
 
+#include "command_line.h"
+
 namespace gradual::lab {
 
-struct StudyArguments {
+struct StudyArguments : TaskArguments {
   StudyOptions options;
-  std::string model, data = "digits";
-  std::int64_t context = 0;
   int threads = 0;
 
   void declare(CLI::App& app);
   void check(const CLI::App& app) const;
-  LabData task() const { return data_for(data, context); }
-  // The model of --model; by default the one that fits the data.
-  MakeModel make_model() const;
+  MakeModel make_model() { return TaskArguments::make_model(task().load(options.seed).train); }
 };
 
 // The one recipe that the text names. Error for several.

@@ -1,0 +1,56 @@
+// Data from files, and models that start from files and are written to them.
+#include <doctest/doctest.h>
+#include <gradual/data/digits.h>
+
+#include "comparison.h"
+
+namespace gradual::test {
+
+TEST_CASE("data come from arrays of NumPy and from safetensors") {
+  const Folder folder("arrays");
+  fs::create_directories(folder.path);
+  const std::string x = (folder.path / "x.npy").string(), y = (folder.path / "y.npy").string(),
+                    both = (folder.path / "both.safetensors").string();
+  const data::Dataset digits = data::digits();
+  save_npy(x, digits.inputs);
+  save_npy(y, digits.targets.to(DType::i32));
+  StateDict state;
+  state.set("inputs", digits.inputs);
+  state.set("targets", digits.targets);
+  save_safetensors(both, state);
+  for (const std::string& spec : {"npy:" + x + "," + y, "safetensors:" + both}) {
+    const lab::LabData data = lab::data_for(spec);
+    const data::Split split = data.load(3), want = data::split(digits, 1437, 3);  // four fifths of 1797
+    CHECK(data.name == spec);
+    CHECK(split.train.classes == 10);
+    CHECK(split.train.size() == 1437);
+    CHECK(split.test.size() == 360);
+    CHECK(split.train.inputs.to_vector<float>() == want.train.inputs.to_vector<float>());
+    CHECK(split.test.targets.to_vector<std::int64_t>() == want.test.targets.to_vector<std::int64_t>());
+    CHECK(data.load(4).test.targets.to_vector<std::int64_t>() != want.test.targets.to_vector<std::int64_t>());
+  }
+  const auto allowed = "; allowed are inputs [N, ..] and integers [N]";
+  CHECK(message([&] { lab::data_for("npy:" + y + "," + y); }) ==
+        "npy:" + y + "," + y + ": inputs [1797] and targets i32 [1797]" + allowed);
+  CHECK(message([&] { lab::data_for("npy:" + x + "," + x); }).ends_with(allowed));
+  CHECK(message([&] { lab::data_for("npy:" + x); }).starts_with("no data 'npy:"));
+  save_npy(y, digits.targets.narrow(0, 0, 5));
+  CHECK(message([&] { lab::data_for("npy:" + x + "," + y); }).find("1797") != std::string::npos);
+}
+
+TEST_CASE("the parameters of every run are saved in f32, and a model that loads them has its accuracy") {
+  const Folder folder("save");
+  const lab::Options options{.epochs = 1, .save = folder.path.string()};
+  const data::Split digits = small_digits();
+  const std::vector<lab::Result> results =
+      lab::compare(mlp, digits, recipes({"fp32", "fp16-master", "fp16-static:1024"}), "", options);
+  CHECK(fs::exists(folder.path / "fp16-static_1024-seed0.safetensors"));
+  const auto model = mlp();
+  const StateDict masters = load_safetensors((folder.path / "fp16-master-seed0.safetensors").string()).tensors;
+  for (const auto& [name, value] : masters) CHECK(std::get<Tensor>(value).dtype() == DType::f32);
+  model->load_state_dict(load_safetensors((folder.path / "fp32-seed0.safetensors").string()).tensors);
+  const Tensor right = eq(argmax((*model)(digits.test.inputs), 1), digits.test.targets).to(DType::f64);
+  CHECK(right.mean().item() == doctest::Approx(results[0].test_accuracy).epsilon(1e-12));
+}
+
+}  // namespace gradual::test
