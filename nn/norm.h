@@ -100,18 +100,4 @@ struct RMSNorm : TrailingNorm {
   Tensor forward(const Tensor& x) override;
 };
 
-// Normalises x [N, C, ..] over each of `groups` groups of channels and all positions (Wu and He 2018), in f32 (f64 for
-// f64), and rounds once. Parameters "weight" [C] (1) and "bias" [C] (0).
-struct GroupNorm : Norm {
-  GroupNorm(std::int64_t groups, std::int64_t channels, LayerNormOptions options = {});
-  Tensor forward(const Tensor& x) override;
-
-  Tensor& weight;
-  Tensor& bias;
-
- private:
-  std::int64_t groups_, channels_;
-  double eps_;
-};
-
 }  // namespace gradual::nn

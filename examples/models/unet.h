@@ -6,6 +6,8 @@
 #include <cmath>
 #include <numbers>
 
+#include "group_norm.h"
+
 namespace models {
 
 using namespace gradual;
@@ -13,10 +15,10 @@ using namespace gradual;
 // x [N, in, H, W] and the time's features [N, time] -> [N, out, H, W].
 struct ResidualBlock : nn::Module {
   ResidualBlock(std::int64_t in, std::int64_t out, std::int64_t time)
-      : norm1(register_module("norm1", nn::GroupNorm(8, in))),
+      : norm1(register_module("norm1", GroupNorm(8, in))),
         conv1(register_module("conv1", nn::Conv2d(in, out, 3, {.padding = 1}))),
         project(register_module("project", nn::Linear(time, out))),
-        norm2(register_module("norm2", nn::GroupNorm(8, out))),
+        norm2(register_module("norm2", GroupNorm(8, out))),
         conv2(register_module("conv2", nn::Conv2d(out, out, 3, {.padding = 1}))),
         shortcut(in == out ? nullptr : &register_module("shortcut", nn::Conv2d(in, out, 1))) {}
 
@@ -30,10 +32,10 @@ struct ResidualBlock : nn::Module {
     return call.leave(x, forward(x, time));
   }
 
-  nn::GroupNorm& norm1;
+  GroupNorm& norm1;
   nn::Conv2d& conv1;
   nn::Linear& project;
-  nn::GroupNorm& norm2;
+  GroupNorm& norm2;
   nn::Conv2d& conv2;
   nn::Conv2d* shortcut;
 };
@@ -58,7 +60,7 @@ struct UNet : nn::Module {
         middle(register_module("middle", ResidualBlock(2 * kWidth, 2 * kWidth, kTime))),
         up(register_module("up", nn::Conv2d(2 * kWidth, kWidth, 3, {.padding = 1}))),
         after(register_module("after", ResidualBlock(2 * kWidth, kWidth, kTime))),
-        norm(register_module("norm", nn::GroupNorm(8, kWidth))),
+        norm(register_module("norm", GroupNorm(8, kWidth))),
         last(register_module("last", nn::Conv2d(kWidth, channels, 3, {.padding = 1}))) {}
 
   Tensor forward(const Tensor& x, const Tensor& t) {
@@ -102,7 +104,7 @@ struct UNet : nn::Module {
   ResidualBlock& middle;
   nn::Conv2d& up;
   ResidualBlock& after;
-  nn::GroupNorm& norm;
+  GroupNorm& norm;
   nn::Conv2d& last;
 };
 
