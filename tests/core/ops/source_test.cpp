@@ -44,7 +44,7 @@ TEST_CASE("above the backends only code that places memory asks for a kind of de
       {"core/ops/composites.cpp", 1},             // whether the host can read what it checks; the same bits
       {"core/ops/dispatch.cpp", 4},               // selects the device and its backend's column
       {"core/quantize/quantized_tensor.cpp", 5},  // where codes are packed and read; the same bits
-      {"core/quantize/quantizer.cpp", 7},         // where amaxes and scales are computed; the same bits
+      {"core/quantize/quantizer.cpp", 7},         // where scales are computed, how rows are walked; the same bits
       {"core/tensor/device.cpp", 1},              // its name
       {"core/tensor/device.h", 2},                // defines them
       {"core/tensor/memory.cpp", 2},
