@@ -302,7 +302,7 @@ Misuses amp_misuses() {
          q.weight = Quantizer{.format = format("e4m3fn"), .scaling = {.kind = ScalingKind::delayed}};
          check_valid(q);
        },
-       "quantization: gradients, weights, masters and moments are scaled by what they are: no delayed"},
+       "quantization: gradients, weights, masters, moments and results are scaled by what they are: no delayed"},
   };
 }
 

@@ -204,7 +204,8 @@ Misuses optim_misuses() {
          precision.moments[0] = Quantizer{.format = format("e4m3fn"), .scaling = {.kind = ScalingKind::delayed}};
          SGD({weight()}, {.momentum = 0.9, .precision = precision});
        },
-       "optimizer: moments are kept as codes without delayed scaling, Hadamard transform and pure_arithmetic"},
+       "optimizer: moments are kept as codes without delayed scaling, zero points, Hadamard transform and "
+       "pure_arithmetic"},
       // state
       {"the state of another optimizer", [] { SGD({weight()}).load_state_dict(Adam({weight()}).state_dict()); },
        "load_state_dict: the state of 'adam' does not fit 'sgd'"},
