@@ -126,7 +126,7 @@ TEST_CASE("fast f8 multiplies codes, their scales in the product, in all three p
     int products = 0, multiplications = 0;
     Outputs call(const OpCall& call) override {
       products += op_info(call.op).kind == OpKind::Contraction;
-      multiplications += call.op == OpId::mul;
+      multiplications += call.op == OpId::mul_;
       return next_below_observe(call);
     }
   };
