@@ -118,6 +118,7 @@ template <class T, class F> T total_of(const Tensor& of, const F& add) {
     T mine{};
     vectorized([&] { add(mine, values, n); });
     const std::lock_guard lock(mutex);
+    // NOLINTNEXTLINE(bugprone-sizeof-expression): 1 for a float
     add(total, reinterpret_cast<const float*>(&mine), static_cast<std::int64_t>(sizeof(T) / sizeof(float)));
   });
   return total;
