@@ -72,7 +72,8 @@ bool Engine::put_slice(Node& node, const SliceAttrs& a, const Tensor& grad) {
   const Node::Input& sliced = node.input(0);
   if (options_.create_graph || !write_slice(sliced.edge, sliced, a, grad)) return false;
   if (!report_ && !GradientObserver::any()) return true;
-  const StageScope unseen(chain().observe, nullptr);  // for the observer alone, not a part of backward
+  // for the observer alone, not a part of backward
+  const StageScope unseen(chain().observe, nullptr), exact(chain().results, nullptr);
   hand_on(node, 0, call_row(OpId::slice_backward, a, grad)[0]);
   return true;
 }

@@ -8,8 +8,7 @@ namespace gradual::data {
 
 // Observers do not see this, on the loader's thread or on this one.
 static Tensor take_rows(const Tensor& t, const Tensor& indices) {
-  const StageScope no_amp(chain().amp, nullptr), no_autograd(chain().autograd, nullptr),
-      hidden(chain().observe, nullptr);
+  const Scoped<Chain> bare(chain(), {});
   return index_select(t, 0, indices);
 }
 

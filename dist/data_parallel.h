@@ -19,9 +19,9 @@
 // rank makes all skip. A recipe with an exchange sums the ranks' gradients in low precision instead (rank_sum.h); those
 // bits depend on the number of ranks.
 //
-// Per shard: the statistics of batch norm, unless synchronised (the running ones are the weighted mean over shards), and
-// scales of quantizers that follow from the present tensor. Shared: the histories of delayed scaling, which take the largest amax
-// of all shards. Bits do not depend on threads under set_deterministic(true).
+// Per shard: the statistics of batch norm, unless they are synchronised (the running ones are the weighted mean over
+// shards), and scales of quantizers that follow from the present tensor. Shared: the histories of delayed scaling, which
+// take the largest amax of all shards. Bits do not depend on threads under set_deterministic(true).
 #pragma once
 
 #include <functional>

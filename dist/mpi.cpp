@@ -54,7 +54,8 @@ class MpiTransfer : public Communicator::Transfer {
       MPI_Testall(n, requests_.data(), &all, MPI_STATUSES_IGNORE);
       return all != 0;
     };
-    for (std::size_t i = 0; !poll(done); ++i) {  // names the first that is silent
+    const bool all = poll(done);
+    for (std::size_t i = 0; i < requests_.size() && !all; ++i) {  // names the first that is silent
       int came = 0;
       MPI_Test(&requests_[i], &came, MPI_STATUS_IGNORE);
       if (!came)

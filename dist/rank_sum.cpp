@@ -226,9 +226,8 @@ void RankSum::decode_piece(const Piece& piece, const std::byte* in, float* value
     unpack_codes(reinterpret_cast<const std::uint8_t*>(in), n, q.format.storage_bits(), codes.data());
     gradual::decode(q.format, codes.data(), values, n);
   }
-  const auto scale = static_cast<double>(scale_of(piece));
-  for (std::int64_t i = 0; i < n && scale != 1; ++i)
-    values[i] = static_cast<float>(static_cast<double>(values[i]) / scale);
+  const float scale = scale_of(piece);
+  for (std::int64_t i = 0; i < n && scale != 1; ++i) values[i] /= scale;
 }
 
 // --- algorithms ------------------------------------------------------------------------------------------------------

@@ -10,7 +10,7 @@ namespace gradual::inspect {
 // While it lives, ops of this thread are not part of the program: they are not recorded, cast, observed or counted.
 struct Unseen {
   NoGrad no_grad;
-  StageScope amp{chain().amp, nullptr}, observe{chain().observe, nullptr};
+  StageScope amp{chain().amp, nullptr}, observe{chain().observe, nullptr}, results{chain().results, nullptr};
   CountScope counts{nullptr};
 };
 

@@ -42,7 +42,7 @@ struct IsaScope : Pinned {
 
 double multiply(const How& how, std::span<const double> a, std::span<const double> b) {
   const NoGrad no_grad;
-  const StageScope amp{chain().amp, nullptr}, observe{chain().observe, nullptr};
+  const StageScope amp{chain().amp, nullptr}, observe{chain().observe, nullptr}, results{chain().results, nullptr};
   const CpuBackendScope backend(how.backend);
   const IsaScope isa(how.isa);
   const AccumulatorScope accumulator(how.accumulator);

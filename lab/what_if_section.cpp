@@ -19,8 +19,7 @@ using Json = nlohmann::ordered_json;
 constexpr std::int64_t kMostElements = 1 << 18;  // sampled elements of one tensor, at most
 
 void append(const Tensor& t, std::vector<float>& to) {
-  const NoGrad off;
-  const StageScope amp(chain().amp, nullptr), quiet(chain().observe, nullptr);  // not a part of training
+  const Scoped<Chain> bare(chain(), {});  // not a part of training
   const std::vector<float> values = t.to_vector<float>();
   const auto step = static_cast<std::size_t>((t.numel() + kMostElements - 1) / kMostElements);
   for (std::size_t i = 0; i < values.size(); i += step) to.push_back(values[i]);

@@ -1,5 +1,5 @@
-// For a debugger: `call gradual_dump(x)` prints a tensor, statistics and its gradient to stderr. Works on any device. The
-// call is neither cast, recorded nor observed. The section names the printers to gdb (docs/debugging.md).
+// For a debugger: `call gradual_dump(x)` prints a tensor, statistics and its gradient to stderr. Works on any device.
+// The call is neither cast, recorded nor observed. The section names the printers to gdb (docs/debugging.md).
 #include <fmt/format.h>
 
 #include <algorithm>

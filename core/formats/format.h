@@ -85,7 +85,8 @@ void check_valid(const Format& format);
 
 // The format with this name: a name of named_formats() or table_formats(), OCP's "e2m1", "e2m3" or "e3m2", "eXmY" for
 // Format::ieee(X, Y), "qI.F" and "uqI.F" for fixed point with and without a sign, "intN" and "uintN" for integers with
-// N bits in all (intN: sign and magnitude; the tables int8tc, int4tc and int2tc have two's complement's lowest value). Error that lists the names for any other text.
+// N bits in all (intN: sign and magnitude; the tables int8tc, int4tc and int2tc have two's complement's lowest value).
+// Error that lists the names for any other text.
 Format format(std::string_view name);
 // The format's name: "eXmY" for an IEEE form, "qI.F" for fixed point, a list of the fields for a format without a name.
 std::string to_string(const Format& format);

@@ -9,7 +9,8 @@
 namespace gradual {
 namespace {
 
-// The windows of x [N, C, H, W] as a matrix [N * oh * ow, C * kh * kw]: a view of its transpose, which is copied faster.
+// The windows of x [N, C, H, W] as a matrix [N * oh * ow, C * kh * kw]. Memory has its transpose, which is copied
+// faster.
 Tensor unfold(const Tensor& x, const std::int64_t* kernel, const ConvAttrs& a, const std::int64_t* out) {
   const Shape around{0, 0, a.padding[0], a.padding[1]};
   const Tensor p = a.padding[0] || a.padding[1] ? pad(x, around, around) : x.contiguous();

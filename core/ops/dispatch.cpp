@@ -55,9 +55,11 @@ static bool can(const OpCall& call, bool (*Capability::*what)(const OpCall&)) {
 bool suits(const OpCall& call) { return can(call, &Capability::suits); }
 bool reads_mixed(const OpCall& call) { return can(call, &Capability::reads_mixed); }
 
+static Outputs run_typed(const OpCall& call);
+
 namespace {
 
-// --- promotion, then inference ---------------------------------------------------------------------------------------
+// --- promotion -------------------------------------------------------------------------------------------------------
 
 // True if all inputs from i on have one floating dtype, which every rule accepts: most calls.
 bool plain_floats(const OpCall& call, int i) {
@@ -101,23 +103,6 @@ const char* promotion_cause(OpId op) {
   std::atomic<const char*>& cause = causes[static_cast<int>(op)];
   if (!cause) cause = intern(fmt::format("promotion in {}", to_string(op)));
   return cause;
-}
-
-// Inference: shapes, dtypes and checks. A composite op runs its parts here, each as a call of its own. Then autograd.
-Outputs run_typed(const OpCall& call) {
-  const OpInfo& row = op_info(call.op);
-  if (row.kind == OpKind::Composite) return columns().composite[static_cast<int>(call.op)](call);
-  OutSpec specs[kMaxOutputs];
-  columns().infer[static_cast<int>(call.op)](call, specs);
-  // Field by field: a wide copy of fields that were just written would stall (store forwarding).
-  const OpCall typed{
-      call.op, {call.inputs.data(), call.inputs.size(), call.inputs.temporaries()}, call.attrs, call.where, specs};
-  Chain& c = chain();
-  if (Interceptor* autograd = c.autograd) {
-    const StageScope mask(c.autograd, nullptr);
-    return autograd->call(typed);
-  }
-  return next_below_autograd(typed);
 }
 
 // Runs the call with inputs from `first` on cast to their common dtype.
@@ -227,7 +212,7 @@ inline int allocate(const OpCall& call, Device device, Outputs& out) {
 
 }  // namespace
 
-// --- the chain, in the order of a call: amp, promotion, inference, autograd, results, observe, backend---------------------
+// --- the chain, in the order of a call: amp, promotion, inference, autograd, results, observe, backend ---------------
 
 Outputs dispatch(OpId op, TensorRefs inputs, const Attrs& attrs, SourceLocation where) {
   ensure_registered();
@@ -248,13 +233,33 @@ Outputs next_below_amp(const OpCall& call) {
   return needs_promotion(call, rule, first) ? run_promoted(call, rule, first) : run_typed(call);
 }
 
-// Results. A function's own ops are rounded too.
-Outputs next_below_autograd(const OpCall& call) {
+// Inference: shapes, dtypes and checks. A composite op runs its parts here, each as a call of its own. Then autograd.
+static Outputs run_typed(const OpCall& call) {
+  const OpInfo& row = op_info(call.op);
+  if (row.kind == OpKind::Composite) return columns().composite[static_cast<int>(call.op)](call);
+  OutSpec specs[kMaxOutputs];
+  columns().infer[static_cast<int>(call.op)](call, specs);
+  // Field by field: a wide copy of fields that were just written would stall (store forwarding).
+  const OpCall typed{
+      call.op, {call.inputs.data(), call.inputs.size(), call.inputs.temporaries()}, call.attrs, call.where, specs};
   Chain& c = chain();
+  if (Interceptor* autograd = c.autograd) {
+    const StageScope mask(c.autograd, nullptr);
+    return autograd->call(typed);
+  }
+  return next_below_autograd(typed);
+}
+
+// Results. A function's own ops are rounded too.
+[[gnu::noinline]] static Outputs run_rounded(const OpCall& call, Chain& c) {
   Interceptor* const results = c.results;
-  if (!results) return next_below_results(call);
   const StageScope mask(c.results, op_info(call.op).kind == OpKind::Custom ? results : nullptr);
   return results->call(call);
+}
+Outputs next_below_autograd(const OpCall& call) {
+  Chain& c = chain();
+  if (c.results) return run_rounded(call, c);
+  return c.observe ? run_observed(call, c) : next_below_observe(call);
 }
 
 // Observe.

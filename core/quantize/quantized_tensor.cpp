@@ -17,7 +17,7 @@ namespace {
 
 // [rows, K] of T in the layout of the codes as a contiguous tensor of `shape`.
 Tensor in_order(const QuantizedTensor& q, const Tensor& matrix) {
-  const StageScope amp(chain().amp, nullptr), autograd(chain().autograd, nullptr);
+  const StageScope amp(chain().amp, nullptr), autograd(chain().autograd, nullptr), exact(chain().results, nullptr);
   return detail::with_axis_last(matrix, q.shape, q.axis).contiguous();
 }
 

@@ -78,10 +78,10 @@ struct Scaling {
   bool power_of_two = false;  // tensor, row, block with f32 scales: the scale is rounded down to a power of two
   int history = 1024;         // delayed: the number of amaxes kept, at least 1
   bool most_recent = false;   // delayed: the scale follows from the last amax, not from the largest one kept
-  // tensor, row, block with f32 scales, to integers of at most 16 bits: x ~ scale * (q - z) with a zero point z for each
-  // scale. As PyTorch's MinMaxObserver: scale = max(2^-23, (high - low) / (qmax - qmin)), z = qmin - round(low / scale),
-  // with low <= 0 <= high the range of the elements; q = clamp(round(x / scale) + z). A range that is not finite has the
-  // scale 1 and z 0; NaN does not count. CPU only.
+  // tensor, row, block with f32 scales, to integers of at most 16 bits: x is about scale * (q - z), and each scale has a
+  // zero point z. As PyTorch's MinMaxObserver: scale = max(2^-23, (high - low) / (qmax - qmin)) and
+  // z = qmin - round(low / scale), where low <= 0 <= high is the range of the elements; q = clamp(round(x / scale) + z).
+  // A range that is not finite has the scale 1 and z 0; NaN does not count. CPU only.
   bool zero_point = false;
   int block = 32;       // block, nvfp4: elements per block, at least 1; zeros pad a smaller last block
   bool square = false;  // block, nvfp4: tiles of block x block elements

@@ -177,8 +177,7 @@ WhatIf what_if(const Tensor& x, const WhatIfOptions& o) {
   }
   if (o.headroom < 0 || o.headroom > 64) throwf("what_if: a headroom is 0 to 64 powers of two, not {}", o.headroom);
   // The ops that run here are not part of the program.
-  const StageScope amp(chain().amp, nullptr), autograd(chain().autograd, nullptr), quiet(chain().observe, nullptr),
-      exact(chain().results, nullptr);
+  const Scoped<Chain> bare(chain(), {});
   const Tensor values = x.to(Device::cpu()).to(x.dtype() == DType::f64 ? DType::f64 : DType::f32);
   WhatIf w = survey(values);
   w.headroom = o.headroom;

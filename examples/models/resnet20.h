@@ -11,8 +11,8 @@ inline nn::Conv2d conv3x3(std::int64_t in, std::int64_t out, std::int64_t stride
   return nn::Conv2d(in, out, 3, {.stride = stride, .padding = 1, .bias = false});
 }
 
-// x [N, in, H, W] -> [N, out, H / stride, W / stride]. Where the sizes differ, the shortcut takes every second pixel and
-// pads the channels with zeros (the paper's option A).
+// x [N, in, H, W] -> [N, out, H / stride, W / stride]. Where the sizes differ, the shortcut takes every second pixel
+// and pads the channels with zeros (the paper's option A).
 struct BasicBlock : nn::Module {
   BasicBlock(std::int64_t in, std::int64_t out, std::int64_t stride)
       : more((out - in) / 2),

@@ -1,9 +1,9 @@
 // Mixed precision training (Micikevicius et al. 2018, arXiv 1710.03740): why losses are scaled.
 //
 // A detector: a digit lies somewhere on an empty image, and each pixel of the output says whether the digit's centre is
-// there. Nearly all pixels are background. The gradient of a background pixel is p / n: its probability by the number of
-// pixels in the mean. In f16 it becomes 0 once p is below n / 2^25: from there on, the pixel no longer lowers its
-// probability. With a loss scale of 8 that happens at an eighth of this probability.
+// there. Nearly all pixels are background. The gradient of a background pixel is p / n: its probability divided by the
+// number of pixels in the mean. In f16 it becomes 0 once p is below n / 2^25: from there on, the pixel no longer lowers
+// its probability. With a loss scale of 8 that happens at an eighth of this probability.
 #include <map>
 
 #include "paper.h"
@@ -17,8 +17,8 @@ constexpr const char* kUsage =
     "  micikevicius2018\n  options: --epochs N  --seeds N\n";
 
 constexpr std::int64_t kSide = 20, kDigit = 8, kBatch = 128;
-// Multiplies the loss, and divides the rate: gradients are as small as those of a mean over 128 times as many pixels, of
-// images of 226x226.
+// Multiplies the loss, and divides the rate. Gradients are as small as those of a mean over 128 times as many pixels:
+// over images of 226x226.
 constexpr double kWeight = 1.0 / 128;
 
 // Each digit at a random place of an empty image; the target is 1 at its centre, 0 elsewhere.

@@ -4,6 +4,7 @@
 #include "../../amp/quantized_results.h"
 #include "../../amp/recipe.h"
 #include "../../autograd/activation_checkpoint.h"
+#include "../../autograd/autograd.h"
 #include "../../core/observe/observer.h"
 #include "../../core/tensor/memory.h"
 #include "../../lab/models.h"
@@ -86,6 +87,36 @@ TEST_CASE("pure:FORMAT: bits do not depend on observers and checkpoints; f32 its
     CHECK(same_bits(e5m7[i], again[i]));
     CHECK_FALSE(same_bits(fp32[i], e5m7[i]));
   }
+}
+
+TEST_CASE("an observer of gradients draws no random number, and codes under rounded results are decoded exactly") {
+  struct Watch : autograd::GradientObserver {
+    void gradient(const autograd::GradientEvent&) override { ++seen; }
+    int seen = 0;
+  };
+  const auto backward = [](bool watched) {
+    default_generator() = Generator(1);
+    std::optional<Watch> watch;
+    if (watched) watch.emplace();
+    const Tensor x = random({4, 8}, 1).set_requires_grad();
+    const amp::ResultScope scope(amp::recipe("pure:e4m3:stochastic").quantization);
+    (square(x.narrow(1, 0, 4)).sum() + square(x.narrow(1, 2, 4)).sum()).backward();
+    CHECK((!watched || watch->seen > 0));
+    return std::pair(x.grad(), default_generator().stream());
+  };
+  const auto [plain, drawn] = backward(false);
+  const auto [watched, drawn_too] = backward(true);
+  CHECK(same_bits(plain, watched));
+  CHECK(drawn == drawn_too);
+
+  const QuantizedTensor codes =
+      quantize(random({8, 6}, 1), {.format = format("e4m3fn"), .scaling = {.kind = ScalingKind::block, .block = 4}},
+               {.axis = 0});
+  const Tensor exact = codes.dequantize();
+  Quantization coarse;
+  coarse.result = Quantizer{.format = format("e2m1"), .overflow = Overflow::saturate};
+  const amp::ResultScope scope(coarse);
+  CHECK(same_bits(codes.dequantize(), exact));
 }
 
 TEST_CASE("a result is rounded once: the op's own, and that of a quantised product after its scales") {

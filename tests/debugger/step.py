@@ -1,5 +1,5 @@
-# In gdb, with skips.gdb: steps from the call of a layer to its kernel and lists the functions on the way. None of them is
-# of the standard library, and the layer, the op, dispatch, autograd and the kernel come in this order.
+# In gdb, with skips.gdb: steps from the call of a layer to its kernel and lists the functions on the way. None of them
+# is of the standard library, and the layer, the op, dispatch, autograd and the kernel come in this order.
 import re
 
 import gdb

@@ -1,5 +1,5 @@
-// Zero points: q = clamp(round(x / scale) + z), as PyTorch's documentation of quantize_per_tensor and MinMaxObserver has
-// it, and two's complement's lowest value.
+// Zero points: q = clamp(round(x / scale) + z), as in PyTorch's documentation of quantize_per_tensor and
+// MinMaxObserver, and two's complement's lowest value.
 #include <doctest/doctest.h>
 
 #include <cmath>
