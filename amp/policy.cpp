@@ -14,7 +14,8 @@ namespace {
 using enum OpId;
 
 // Contractions: exact products and an f32 accumulator, so that only operands and the result are rounded.
-constexpr OpId kLower[] = {matmul, linear, conv2d, scaled_dot_product_attention};
+// conv2d_backward_input is here as conv_transpose2d: backward rules run below amp.
+constexpr OpId kLower[] = {matmul, linear, conv2d, conv2d_backward_input, scaled_dot_product_attention};
 // Ops that exceed a half format's range, or sum many small terms.
 constexpr OpId kFp32[] = {exp,         exp2,       expm1,    log2,          log,       log1p,   rsqrt,
                           reciprocal,  pow,        softplus, sum,           logsumexp, norm,    softmax,

@@ -388,7 +388,7 @@ void QuantizationState::load_state_dict(const StateDict& state) {
 void quantize_contractions(PolicyTable& table, const std::shared_ptr<QuantizationState>& state) {
   const CastPolicy policy = CastPolicy::rewrite(
       "quantization", [s = not_null(state, "quantize_contractions: the state")](auto& c) { return quantized(*s, c); });
-  for (const OpId op : {OpId::matmul, OpId::linear, OpId::conv2d}) table.set(op, policy);
+  for (const OpId op : {OpId::matmul, OpId::linear, OpId::conv2d, OpId::conv2d_backward_input}) table.set(op, policy);
 }
 
 void quantize_region(AutocastOptions& options, const Quantization& quantization,

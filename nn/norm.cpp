@@ -84,6 +84,26 @@ LayerNorm::LayerNorm(const Shape& normalized, LayerNormOptions o)
     : TrailingNorm("LayerNorm", normalized, o.affine, o.eps),
       bias(register_parameter("bias", full_or_none(o.affine && o.bias, normalized, 0))) {}
 
+GroupNorm::GroupNorm(std::int64_t groups, std::int64_t channels, GroupNormOptions o)
+    : weight(register_parameter("weight", full_or_none(o.affine, {count("GroupNorm", "channels", channels)}, 1))),
+      bias(register_parameter("bias", full_or_none(o.affine, {channels}, 0))),
+      groups_(count("GroupNorm", "groups", groups)),
+      channels_(channels),
+      eps_(o.eps) {
+  if (channels % groups != 0) throwf("GroupNorm: {} groups do not divide {} channels", groups, channels);
+}
+
+Tensor GroupNorm::forward(const Tensor& x) {
+  if (x.dim() < 2 || x.size(1) != channels_)
+    throwf("GroupNorm: input {}; allowed is [N, {}, ..]", to_string(x.sizes()), channels_);
+  const Tensor wide = x.dtype() == DType::f64 ? x : x.to(DType::f32);
+  Tensor y = layer_norm(wide.reshape({x.size(0), groups_, -1}), 1, {}, {}, eps_).reshape(x.sizes());
+  Shape along = Shape::filled(x.dim(), 1);
+  along[1] = channels_;
+  if (weight.defined()) y = y * weight.reshape(along) + bias.reshape(along);
+  return y.to(x.dtype());
+}
+
 Tensor LayerNorm::forward(const Tensor& x) { return layer_norm(x, dims(x), weight, bias, eps_); }
 Tensor RMSNorm::forward(const Tensor& x) { return rms_norm(x, dims(x), weight, eps_); }
 

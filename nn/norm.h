@@ -87,6 +87,26 @@ struct LayerNorm : TrailingNorm {
   Tensor& bias;
 };
 
+struct GroupNormOptions {
+  double eps = 1e-5;
+  bool affine = true;  // weight (1) and bias (0), [channels]
+};
+
+// Normalises x [N, channels, ..] over each of `groups` groups of channels and all positions (Wu and He 2018), in f32
+// (f64 for f64), and rounds once. Error if the groups do not divide the channels.
+class GroupNorm : public Norm {
+ public:
+  GroupNorm(std::int64_t groups, std::int64_t channels, GroupNormOptions options = {});
+  Tensor forward(const Tensor& x) override;
+
+  Tensor& weight;
+  Tensor& bias;
+
+ private:
+  std::int64_t groups_, channels_;
+  double eps_;
+};
+
 struct RMSNormOptions {
   double eps = 1e-6;
   bool affine = true;

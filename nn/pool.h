@@ -1,6 +1,7 @@
 // Pooling layers. Each is the op of the same name.
 #pragma once
 
+#include "../core/ops/derived_ops.h"
 #include "op_layer.h"
 
 namespace gradual::nn {
@@ -19,6 +20,11 @@ struct AvgPool2d : Pool2d<avg_pool2d> {  // padding counts as zeros
 struct AdaptiveAvgPool2d : OpLayer<adaptive_avg_pool2d, std::int64_t, std::int64_t> {  // to [N, C, height, width]
   using OpLayer::OpLayer;
   explicit AdaptiveAvgPool2d(std::int64_t size) : OpLayer(size, size) {}
+};
+
+struct AdaptiveMaxPool2d : OpLayer<adaptive_max_pool2d, std::int64_t, std::int64_t> {
+  using OpLayer::OpLayer;
+  explicit AdaptiveMaxPool2d(std::int64_t size) : OpLayer(size, size) {}
 };
 
 }  // namespace gradual::nn

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <numeric>
 
 #include "../support/throwf.h"
 
@@ -65,6 +66,197 @@ Tensor repeat(const Tensor& x, const Shape& times, Loc loc) {
 std::vector<Tensor> chunk(const Tensor& x, std::int64_t count, int dim, Loc loc) {
   if (count < 1) throwf("chunk: count {} is not allowed; it must be at least 1", count);
   return split(x, std::max<std::int64_t>(1, (x.size(dim) + count - 1) / count), dim, loc);
+}
+
+namespace {
+
+// f32 of half numbers; f64 and integers as they are.
+Tensor wide(const Tensor& x, Loc loc) { return is_half(x.dtype()) ? cast(x, DType::f32, loc) : x; }
+
+Tensor places(const std::vector<std::int64_t>& at, const Tensor& like) {
+  return from_data(at, {std::ssize(at)}, {.dtype = DType::i64}).to(like.device());
+}
+
+ValuesAndIndices at_places(const Tensor& x, int dim, const Tensor& index, bool keepdim, Loc loc) {
+  const Tensor values = gather(x, dim, index, loc);
+  if (keepdim) return {values, index};
+  return {squeeze(values, dim, loc), squeeze(index, dim, loc)};
+}
+
+// The places of the first `count` of each row, sorted.
+template <class T> Tensor sorted_places(const Tensor& x, std::int64_t count, bool descending) {
+  const std::vector<T> all = x.to_vector<T>();
+  const std::int64_t n = x.size(-1);
+  std::vector<std::int64_t> places;
+  std::vector<std::int64_t> row(static_cast<std::size_t>(n));
+  for (auto from = all.begin(); from != all.end(); from += n) {
+    const auto less = [&](std::int64_t i, std::int64_t j) {
+      const T a = from[i], b = from[j];
+      return a < b || (b != b && a == a);
+    };
+    std::iota(row.begin(), row.end(), 0);
+    std::ranges::stable_sort(row, [&](auto i, auto j) { return descending ? less(j, i) : less(i, j); });
+    places.insert(places.end(), row.begin(), row.begin() + count);
+  }
+  Shape sizes = x.sizes();
+  sizes[x.dim() - 1] = count;
+  return from_data(places, sizes);
+}
+
+ValuesAndIndices ordered(const char* who, const Tensor& x, std::int64_t count, int dim, bool descending, Loc loc) {
+  const int d = wrap_dim(dim, x.dim(), who);
+  const std::int64_t n = x.dim() == 0 ? 1 : x.size(d);
+  if (count < 0 || count > n) throwf("{}: {} of {} elements", who, count, n);
+  if (x.dim() == 0) return {x, zeros({}, {.dtype = DType::i64, .device = x.device()})};
+  const Tensor rows = transpose(x.detach(), d, -1);
+  const Tensor found = x.is_floating() ? sorted_places<double>(rows, count, descending)
+                                       : sorted_places<std::int64_t>(rows, count, descending);
+  const Tensor index = contiguous(transpose(found, d, -1)).to(x.device());
+  return {gather(x, d, index, loc), index};
+}
+
+Tensor reduced(const Tensor& each, Reduction by, Loc loc) {
+  return by == Reduction::none ? each : by == Reduction::sum ? sum(each, {}, false, loc) : mean(each, {}, false, loc);
+}
+
+}  // namespace
+
+ValuesAndIndices max_with_indices(const Tensor& x, int dim, bool keepdim, Loc loc) {
+  return at_places(x, dim, argmax(x, dim, true, loc), keepdim, loc);
+}
+ValuesAndIndices min_with_indices(const Tensor& x, int dim, bool keepdim, Loc loc) {
+  return at_places(x, dim, argmin(x, dim, true, loc), keepdim, loc);
+}
+ValuesAndIndices sort(const Tensor& x, int dim, bool descending, Loc loc) {
+  return ordered("sort", x, x.dim() == 0 ? 1 : x.size(dim), dim, descending, loc);
+}
+ValuesAndIndices topk(const Tensor& x, std::int64_t count, int dim, bool largest, Loc loc) {
+  return ordered("topk", x, count, dim, largest, loc);
+}
+
+Tensor cumsum(const Tensor& x, int dim, Loc loc) {
+  const int d = wrap_dim(dim, x.dim(), "cumsum");
+  if (x.dim() == 0) return x;
+  Tensor y = wide(x, loc);
+  Shape before = Shape::filled(x.dim(), 0);
+  const Shape after = before;
+  for (std::int64_t step = 1; step < x.size(d); step *= 2) {  // sums of 1, 2, 4, .. elements (Hillis and Steele 1986)
+    before[d] = step;
+    y = add({y, loc}, pad(narrow(y, d, 0, x.size(d) - step, loc), before, after, 0, loc));
+  }
+  return cast(y, x.dtype(), loc);
+}
+Tensor prod(const Tensor& x, int dim, bool keepdim, Loc loc) {
+  const int d = wrap_dim(dim, x.dim(), "prod");
+  if (x.dim() == 0) return x;
+  Tensor y = wide(x, loc);
+  Shape one = Shape::filled(x.dim(), 0);
+  const Shape none = one;
+  one[d] = 1;
+  while (y.size(d) != 1) {  // halves, with a 1 more where their number is odd
+    if (y.size(d) % 2 == 1 || y.size(d) == 0) y = pad(y, none, one, 1, loc);
+    else y = mul({narrow(y, d, 0, y.size(d) / 2, loc), loc}, narrow(y, d, y.size(d) / 2, y.size(d) / 2, loc));
+  }
+  return cast(keepdim ? y : squeeze(y, d, loc), x.dtype(), loc);
+}
+Tensor prod(const Tensor& x, Loc loc) { return prod(reshape(x, -1, loc), 0, false, loc); }
+
+Tensor conv1d(const Tensor& x, const Tensor& weight, const Tensor& bias, Conv1dOptions o, Loc loc) {
+  if (x.dim() != 3 || weight.dim() != 3)
+    throwf("conv1d: x {} and weight {}; allowed are [N, C, L] and [out, C/groups, kernel]", to_string(x.sizes()),
+           to_string(weight.sizes()));
+  const Conv2dOptions two{
+      .stride = {1, o.stride}, .padding = {0, o.padding}, .dilation = {1, o.dilation}, .groups = o.groups};
+  return squeeze(conv2d(unsqueeze(x, 2, loc), unsqueeze(weight, 2, loc), bias, two, loc), 2, loc);
+}
+Tensor conv_transpose2d(const Tensor& x, const Tensor& weight, const Tensor& bias, ConvTranspose2dOptions o, Loc loc) {
+  if (x.dim() != 4 || weight.dim() != 4)
+    throwf("conv_transpose2d: x {} and weight {}; allowed are [N, C, H, W] and [C, out/groups, kh, kw]",
+           to_string(x.sizes()), to_string(weight.sizes()));
+  ConvAttrs attrs{{.stride = o.stride, .padding = o.padding, .dilation = o.dilation, .groups = o.groups}};
+  for (int i = 0; i < 2; ++i) {
+    if (o.output_padding[i] < 0 || o.output_padding[i] >= std::max(o.stride[i], o.dilation[i]))
+      throwf("conv_transpose2d: output_padding {} must be at least 0 and less than stride {} or dilation {}",
+             o.output_padding[i], o.stride[i], o.dilation[i]);
+    attrs.size[i] = (x.size(2 + i) - 1) * o.stride[i] - 2 * o.padding[i] + o.dilation[i] * (weight.size(2 + i) - 1) +
+                    1 + o.output_padding[i];
+  }
+  const Tensor y = conv2d_backward_input(x, weight, attrs, loc);
+  return bias.defined() ? add({y, loc}, reshape(cast(bias, y.dtype(), loc), {-1, 1, 1}, loc)) : y;
+}
+Tensor adaptive_max_pool2d(const Tensor& x, std::int64_t height, std::int64_t width, Loc loc) {
+  if (x.dim() != 4 || height < 1 || width < 1)
+    throwf("adaptive_max_pool2d: {} to {} x {}; allowed are [N, C, H, W] and sizes of at least 1", to_string(x.sizes()),
+           height, width);
+  const auto pooled = [&](const Tensor& t, int dim, std::int64_t parts) {
+    std::vector<Tensor> out;
+    for (std::int64_t i = 0; i < parts; ++i) {
+      const std::int64_t first = i * t.size(dim) / parts, last = ((i + 1) * t.size(dim) + parts - 1) / parts;
+      out.push_back(max(narrow(t, dim, first, last - first, loc), dim, true, loc));
+    }
+    return cat(out, dim, loc);
+  };
+  return pooled(pooled(x, 2, height), 3, width);
+}
+Tensor interpolate(const Tensor& x, std::int64_t height, std::int64_t width, Interpolation by, Loc loc) {
+  if (x.dim() != 4 || x.numel() == 0 || height < 1 || width < 1)
+    throwf("interpolate: {} to {} x {}; allowed are [N, C, H, W] and sizes of at least 1", to_string(x.sizes()), height,
+           width);
+  const auto along = [&](const Tensor& t, int dim, std::int64_t size) {
+    const std::int64_t n = t.size(dim);
+    std::vector<std::int64_t> low, high;
+    std::vector<double> share;  // of the pixel at `high`
+    for (std::int64_t i = 0; i < size; ++i) {
+      const double at =
+          std::max(0.0, (static_cast<double>(i) + 0.5) * static_cast<double>(n) / static_cast<double>(size) - 0.5);
+      low.push_back(by == Interpolation::nearest ? i * n / size : static_cast<std::int64_t>(at));
+      high.push_back(std::min(low.back() + 1, n - 1));
+      share.push_back(at - static_cast<double>(low.back()));
+    }
+    const Tensor first = index_select(t, dim, places(low, t), loc);
+    if (by == Interpolation::nearest || size == n) return first;
+    Shape sizes = Shape::filled(4, 1);
+    sizes[dim] = size;
+    const Tensor part = from_data(share, sizes, {.dtype = t.dtype(), .device = t.device()});
+    return add({first, loc}, mul({sub({index_select(t, dim, places(high, t), loc), loc}, first), loc}, part));
+  };
+  return cast(along(along(by == Interpolation::nearest ? x : wide(x, loc), 2, height), 3, width), x.dtype(), loc);
+}
+
+Tensor huber_loss(const Tensor& x, const Tensor& y, Reduction by, double delta, Loc loc) {
+  if (x.sizes() != y.sizes() || !(delta > 0))
+    throwf("huber_loss: {} and {} with delta {}; allowed are equal shapes and a delta above 0", to_string(x.sizes()),
+           to_string(y.sizes()), delta);
+  const Tensor d = abs(sub({wide(x, loc), loc}, wide(y, loc)), loc);
+  const Tensor far = mul({sub({d, loc}, delta / 2), loc}, delta);
+  return reduced(where(le({d, loc}, delta), mul({square(d, loc), loc}, 0.5), far), by, loc);
+}
+Tensor nll_loss(const Tensor& log_p, const Tensor& classes, Reduction by, Loc loc) {
+  if (log_p.dim() != 2 || classes.dim() != 1)
+    throwf("nll_loss: {} and classes {}; allowed are [N, C] and [N]", to_string(log_p.sizes()),
+           to_string(classes.sizes()));
+  const Tensor chosen = squeeze(gather(wide(log_p, loc), 1, unsqueeze(classes, 1, loc), loc), 1, loc);
+  return reduced(neg(chosen, loc), by, loc);
+}
+Tensor kl_div(const Tensor& log_q, const Tensor& p, Reduction by, Loc loc) {
+  const Tensor q = wide(log_q, loc), w = wide(p, loc), none = eq({w, loc}, 0);
+  const Tensor log_p = log(where(none, {1, loc}, {w, loc}), loc);
+  return reduced(where(none, {0, loc}, mul({w, loc}, sub({log_p, loc}, q))), by, loc);
+}
+
+// The largest of log w + Gumbel noise is a draw with weights w; the `count` largest are draws without replacement
+// (Gumbel-max: Vieira 2014).
+Tensor multinomial(const Tensor& weights, std::int64_t count, bool replacement, Generator& g) {
+  const Tensor w = weights.detach().to(DType::f64);
+  const std::int64_t needed = replacement ? std::min<std::int64_t>(count, 1) : count;
+  if (w.dim() < 1 || count < 1 || !all(w >= 0).item() || !all(sum(w > 0, -1) >= needed).item())
+    throwf("multinomial: {} draws from {}; every row needs weights of at least 0, {} of them above 0", count,
+           to_string(w.sizes()), needed);
+  Shape sizes = w.sizes();
+  if (replacement) sizes.insert(w.dim() - 1, count);
+  const Tensor score = (replacement ? log(w).unsqueeze(-2) : log(w)) -
+                       log(-log(rand(sizes, {.dtype = DType::f64, .device = w.device()}, g)));
+  return replacement ? argmax(score, -1) : topk(score, count).indices;
 }
 
 Tensor full_like(const Tensor& t, double value) { return empty_like(t).fill_(value); }

@@ -2,6 +2,7 @@
 // PyTorch's.
 #pragma once
 
+#include <string>
 #include <vector>
 
 #include "ops.h"
@@ -34,6 +35,63 @@ Tensor repeat(const Tensor& x, const Shape& times, Loc loc = Loc::current());
 // At most `count` parts of equal size along `dim`; the last may be smaller.
 std::vector<Tensor> chunk(const Tensor& x, std::int64_t count, int dim = 0, Loc loc = Loc::current());
 
+// The largest or smallest of each row along `dim`, the first of equals, and its place (i64); only `values` has a
+// gradient.
+struct ValuesAndIndices {
+  Tensor values, indices;
+};
+ValuesAndIndices max_with_indices(const Tensor& x, int dim, bool keepdim = false, Loc loc = Loc::current());
+ValuesAndIndices min_with_indices(const Tensor& x, int dim, bool keepdim = false, Loc loc = Loc::current());
+// Each row along `dim` in order; equals keep theirs, NaN is the largest. topk: the `count` largest (or smallest), in
+// order. The places are found on the host.
+ValuesAndIndices sort(const Tensor& x, int dim = -1, bool descending = false, Loc loc = Loc::current());
+ValuesAndIndices topk(const Tensor& x, std::int64_t count, int dim = -1, bool largest = true, Loc loc = Loc::current());
+// Along `dim`. Half numbers are added and multiplied in f32 and rounded once. The order is that of a binary tree.
+Tensor cumsum(const Tensor& x, int dim, Loc loc = Loc::current());
+Tensor prod(const Tensor& x, int dim, bool keepdim = false, Loc loc = Loc::current());
+Tensor prod(const Tensor& x, Loc loc = Loc::current());  // of all elements
+
+// Einstein's summation of one or two tensors: einsum("bij,bjk->bik", {a, b}). Without "->" the result has the letters
+// that occur once, sorted. Error for a letter twice in one operand, and for sizes that differ. Two operands are one
+// matmul.
+Tensor einsum(const std::string& equation, const std::vector<Tensor>& operands, Loc loc = Loc::current());
+
+// x [N, C, L] -> [N, out, L']; weight [out, C/groups, kernel]. A conv2d of height 1.
+struct Conv1dOptions {
+  std::int64_t stride = 1, padding = 0, dilation = 1, groups = 1;
+};
+Tensor conv1d(const Tensor& x, const Tensor& weight, const Tensor& bias = {}, Conv1dOptions options = {},
+              Loc loc = Loc::current());
+// The gradient of conv2d as a layer: x [N, C, H, W] -> [N, out, H', W'] with H' = (H - 1) stride - 2 padding +
+// dilation (kernel - 1) + 1 + output_padding; weight [C, out/groups, kh, kw]. Policies and recipes treat it as conv2d.
+struct ConvTranspose2dOptions {
+  Size2 stride = 1, padding = 0, output_padding = 0, dilation = 1;  // output_padding: less than stride or dilation
+  std::int64_t groups = 1;
+};
+Tensor conv_transpose2d(const Tensor& x, const Tensor& weight, const Tensor& bias = {},
+                        ConvTranspose2dOptions options = {}, Loc loc = Loc::current());
+// x [N, C, H, W] -> [N, C, height, width], the largest of each window; equals share the gradient.
+Tensor adaptive_max_pool2d(const Tensor& x, std::int64_t height, std::int64_t width, Loc loc = Loc::current());
+// x [N, C, H, W] -> [N, C, height, width]. Bilinear: pixels are squares, as with PyTorch's align_corners = false; half
+// images are computed in f32 and rounded once.
+enum class Interpolation : std::uint8_t { nearest, bilinear };
+Tensor interpolate(const Tensor& x, std::int64_t height, std::int64_t width, Interpolation by = Interpolation::nearest,
+                   Loc loc = Loc::current());
+
+// Losses. They compute in f32 (f64 for f64).
+// Huber 1964: d^2/2 for |d| = |x - y| up to delta, then delta (|d| - delta/2).
+Tensor huber_loss(const Tensor& x, const Tensor& y, Reduction by = Reduction::mean, double delta = 1,
+                  Loc loc = Loc::current());
+// -log_p[n, classes[n]] of log-probabilities [N, C] and classes i64 [N].
+Tensor nll_loss(const Tensor& log_p, const Tensor& classes, Reduction by = Reduction::mean, Loc loc = Loc::current());
+// p (log p - log_q) of log-probabilities log_q and probabilities p; 0 where p is 0. The mean is over elements; PyTorch's
+// "batchmean" is the sum over the batch's size.
+Tensor kl_div(const Tensor& log_q, const Tensor& p, Reduction by = Reduction::mean, Loc loc = Loc::current());
+
+// `count` draws i64 [.., count] from the weights [.., C] of each row (at least 0, not all 0), with or without
+// replacement. Error where a row has too few weights above 0.
+Tensor multinomial(const Tensor& weights, std::int64_t count, bool replacement = false,
+                   Generator& g = default_generator());
 Tensor full_like(const Tensor& t, double value);
 Tensor randn_like(const Tensor& t, Generator& g = default_generator());
 // 1 with probability p, element by element, else 0; in p's dtype.

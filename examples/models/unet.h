@@ -6,8 +6,6 @@
 #include <cmath>
 #include <numbers>
 
-#include "group_norm.h"
-
 namespace models {
 
 using namespace gradual;
@@ -15,10 +13,10 @@ using namespace gradual;
 // x [N, in, H, W] and the time's features [N, time] -> [N, out, H, W].
 struct ResidualBlock : nn::Module {
   ResidualBlock(std::int64_t in, std::int64_t out, std::int64_t time)
-      : norm1(register_module("norm1", GroupNorm(8, in))),
+      : norm1(register_module("norm1", nn::GroupNorm(8, in))),
         conv1(register_module("conv1", nn::Conv2d(in, out, 3, {.padding = 1}))),
         project(register_module("project", nn::Linear(time, out))),
-        norm2(register_module("norm2", GroupNorm(8, out))),
+        norm2(register_module("norm2", nn::GroupNorm(8, out))),
         conv2(register_module("conv2", nn::Conv2d(out, out, 3, {.padding = 1}))),
         shortcut(in == out ? nullptr : &register_module("shortcut", nn::Conv2d(in, out, 1))) {}
 
@@ -32,20 +30,13 @@ struct ResidualBlock : nn::Module {
     return call.leave(x, forward(x, time));
   }
 
-  GroupNorm& norm1;
+  nn::GroupNorm& norm1;
   nn::Conv2d& conv1;
   nn::Linear& project;
-  GroupNorm& norm2;
+  nn::GroupNorm& norm2;
   nn::Conv2d& conv2;
   nn::Conv2d* shortcut;
 };
-
-// Every pixel four times: x [N, C, H, W] -> [N, C, 2H, 2W].
-inline Tensor upsample(const Tensor& x) {
-  const Shape s = x.sizes();
-  const Tensor apart = x.reshape({s[0], s[1], s[2], 1, s[3], 1});
-  return expand(apart, {s[0], s[1], s[2], 2, s[3], 2}).reshape({s[0], s[1], 2 * s[2], 2 * s[3]});
-}
 
 // Noisy images [N, channels, H, W] (H and W even) and times [N] -> the noise.
 struct UNet : nn::Module {
@@ -60,14 +51,15 @@ struct UNet : nn::Module {
         middle(register_module("middle", ResidualBlock(2 * kWidth, 2 * kWidth, kTime))),
         up(register_module("up", nn::Conv2d(2 * kWidth, kWidth, 3, {.padding = 1}))),
         after(register_module("after", ResidualBlock(2 * kWidth, kWidth, kTime))),
-        norm(register_module("norm", GroupNorm(8, kWidth))),
+        norm(register_module("norm", nn::GroupNorm(8, kWidth))),
         last(register_module("last", nn::Conv2d(kWidth, channels, 3, {.padding = 1}))) {}
 
   Tensor forward(const Tensor& x, const Tensor& t) {
     const Tensor time = time2(silu(time1(waves(t))));
     const Tensor wide = before(first(x), time);
     const Tensor narrow = middle(down(wide), time);
-    const Tensor y = after(cat({up(upsample(narrow)), wide}, 1), time);
+    const Tensor large = interpolate(narrow, wide.size(2), wide.size(3));
+    const Tensor y = after(cat({up(large), wide}, 1), time);
     return last(silu(norm(y)));
   }
   Tensor operator()(const Tensor& x, const Tensor& t, Loc loc = Loc::current()) {
@@ -104,7 +96,7 @@ struct UNet : nn::Module {
   ResidualBlock& middle;
   nn::Conv2d& up;
   ResidualBlock& after;
-  GroupNorm& norm;
+  nn::GroupNorm& norm;
   nn::Conv2d& last;
 };
 

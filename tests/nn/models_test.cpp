@@ -5,7 +5,6 @@
 #include <map>
 #include <nlohmann/json.hpp>
 
-#include "../../examples/models/group_norm.h"
 #include "../../examples/models/lstm.h"
 #include "../../examples/models/resnet20.h"
 #include "../../examples/models/unet.h"
@@ -105,7 +104,7 @@ TEST_CASE("models have PyTorch's losses and gradients") {
 
 TEST_CASE("GroupNorm is LayerNorm of each group, rounded once") {
   const Tensor x = numbers({2, 6, 3}, 3, DType::f32);
-  models::GroupNorm norm(3, 6);
+  nn::GroupNorm norm(3, 6);
   norm.weight.detach().copy_(numbers({6}, 4, DType::f32));
   norm.bias.detach().copy_(numbers({6}, 5, DType::f32));
   const Tensor plain = layer_norm(x.reshape({2, 3, 6}), 1).reshape({2, 6, 3});
@@ -114,8 +113,9 @@ TEST_CASE("GroupNorm is LayerNorm of each group, rounded once") {
   const Tensor half = x.to(DType::bf16);
   CHECK(norm(half).dtype() == DType::bf16);
   CHECK(distance(norm(half), norm(half.to(DType::f32)).to(DType::bf16)) == 0);
-  CHECK_THROWS_AS(models::GroupNorm(4, 6), std::invalid_argument);
-  CHECK(message_of([] { models::GroupNorm(0, 6); }) == "GroupNorm: groups is 0; it must be at least 1");
+  CHECK(message_of([] { nn::GroupNorm(4, 6); }) == "GroupNorm: 4 groups do not divide 6 channels");
+  CHECK(message_of([] { nn::GroupNorm(0, 6); }) == "GroupNorm: groups is 0; it must be at least 1");
+  CHECK(message_of([&] { norm(x.narrow(1, 0, 3)); }) == "GroupNorm: input [2, 3, 3]; allowed is [N, 6, ..]");
 }
 
 TEST_CASE("half models keep GroupNorm in f32") {

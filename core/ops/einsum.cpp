@@ -1,0 +1,97 @@
+#include <algorithm>
+#include <map>
+
+#include "../support/throwf.h"
+#include "derived_ops.h"
+
+namespace gradual {
+namespace {
+
+bool has(const std::string& letters, char c) { return letters.find(c) != std::string::npos; }
+
+struct Equation {
+  std::vector<std::string> operands = {""};
+  std::string result;
+  std::map<char, std::int64_t> size;
+
+  Shape sizes(const std::string& letters) const {
+    Shape s;
+    for (const char c : letters) s.push_back(size.at(c));
+    return s;
+  }
+};
+
+Equation parse(std::string text, const std::vector<Tensor>& tensors) {
+  std::erase(text, ' ');
+  const auto need = [&](bool right, const char* what) {
+    if (!right) throwf("einsum: \"{}\": {}", text, what);
+  };
+  const std::size_t arrow = text.find("->");
+  const std::string left = text.substr(0, arrow);
+  Equation e;
+  for (const char c : left)
+    if (c == ',') e.operands.emplace_back();
+    else e.operands.back() += c;
+  need(e.operands.size() == tensors.size() && tensors.size() <= 2, "one or two operands are allowed, each a tensor");
+  for (std::size_t i = 0; i < tensors.size(); ++i) {
+    const std::string& letters = e.operands[i];
+    if (std::ssize(letters) != tensors[i].dim())
+      throwf("einsum: \"{}\": {} letters for {}", text, letters.size(), to_string(tensors[i].sizes()));
+    for (int d = 0; d < tensors[i].dim(); ++d) {
+      const char c = letters[static_cast<std::size_t>(d)];
+      need(std::isalpha(static_cast<unsigned char>(c)), "a dim is a letter");
+      need(std::ranges::count(letters, c) == 1, "a letter is twice in one operand");
+      const std::int64_t n = tensors[i].size(d), known = e.size.try_emplace(c, n).first->second;
+      if (known != n) throwf("einsum: \"{}\": the sizes of {} are {} and {}", text, c, known, n);
+    }
+  }
+  if (arrow != std::string::npos) e.result = text.substr(arrow + 2);
+  else
+    for (const auto& [c, n] : e.size)
+      if (std::ranges::count(left, c) == 1) e.result += c;
+  for (const char c : e.result)
+    need(e.size.contains(c) && std::ranges::count(e.result, c) == 1, "the result has letters of operands, each once");
+  return e;
+}
+
+Tensor permuted(const Tensor& x, const std::string& from, const std::string& to, Loc loc) {
+  Shape dims;
+  for (const char c : to) dims.push_back(static_cast<std::int64_t>(from.find(c)));
+  return permute(x, dims, loc);
+}
+
+// Sums over the letters that are not in `kept`, and drops them from `letters`.
+Tensor reduced(const Tensor& x, std::string& letters, const std::string& kept, Loc loc) {
+  Shape dims;
+  for (std::size_t d = 0; d < letters.size(); ++d)
+    if (!has(kept, letters[d])) dims.push_back(static_cast<std::int64_t>(d));
+  std::erase_if(letters, [&](char c) { return !has(kept, c); });
+  return dims.empty() ? x : sum(x, dims, false, loc);
+}
+
+}  // namespace
+
+Tensor einsum(const std::string& equation, const std::vector<Tensor>& operands, Loc loc) {
+  Equation e = parse(equation, operands);
+  std::string& a = e.operands.front();
+  std::string& b = e.operands.back();
+  Tensor x = reduced(operands[0], a, operands.size() == 1 ? e.result : e.result + b, loc);
+  if (operands.size() == 1) return permuted(x, a, e.result, loc);
+  Tensor y = reduced(operands[1], b, e.result + a, loc);
+  std::string batch, rows, columns, summed;
+  for (const char c : a) (!has(b, c) ? rows : has(e.result, c) ? batch : summed) += c;
+  for (const char c : b)
+    if (!has(a, c)) columns += c;
+  const std::int64_t k = numel(e.sizes(summed));
+  const auto matrices = [&](std::int64_t m, std::int64_t n) {
+    Shape s = e.sizes(batch);
+    s.push_back(m), s.push_back(n);
+    return s;
+  };
+  x = reshape(permuted(x, a, batch + rows + summed, loc), matrices(numel(e.sizes(rows)), k), loc);
+  y = reshape(permuted(y, b, batch + summed + columns, loc), matrices(k, numel(e.sizes(columns))), loc);
+  const std::string order = batch + rows + columns;
+  return permuted(reshape(matmul(x, y, loc), e.sizes(order), loc), order, e.result, loc);
+}
+
+}  // namespace gradual
