@@ -1,6 +1,7 @@
 #include "models.h"
 
 #include "../core/ops/ops.h"
+#include "../core/support/message_text.h"
 #include "../core/support/throwf.h"
 #include "../nn/activation.h"
 #include "../nn/attention.h"
@@ -47,6 +48,24 @@ struct Gpt : nn::Module {
 
 std::string sizes_of(const data::Dataset& d) { return to_string(d.inputs.sizes()); }
 
+MakeModel mlp_for(const data::Dataset& d) {
+  if (d.inputs.dtype() == DType::i64) image_sizes("mlp", d);
+  return [inputs = d.inputs.numel() / d.size(), classes = d.classes] { return make_mlp(inputs, classes); };
+}
+MakeModel cnn_for(const data::Dataset& d) {
+  return [s = image_sizes("cnn", d), classes = d.classes] { return make_cnn(s[1], s[2], s[3], classes); };
+}
+MakeModel gpt_for(const data::Dataset& d) {
+  if (d.inputs.dtype() != DType::i64)
+    throw_error("model gpt reads tokens, the data are " + sizes_of(d) + " numbers; use --data text:FILE or addition");
+  return [o = GptOptions{.vocabulary = d.classes, .context = d.inputs.size(1)}] { return make_gpt(o); };
+}
+
+std::vector<std::pair<std::string, ModelFor>>& models() {
+  static std::vector<std::pair<std::string, ModelFor>> all{{"mlp", mlp_for}, {"cnn", cnn_for}, {"gpt", gpt_for}};
+  return all;
+}
+
 }  // namespace
 
 std::shared_ptr<nn::Module> make_mlp(std::int64_t inputs, std::int64_t classes) {
@@ -64,25 +83,25 @@ std::shared_ptr<nn::Module> make_cnn(std::int64_t channels, std::int64_t height,
 
 std::shared_ptr<nn::Module> make_gpt(const GptOptions& options) { return std::make_shared<Gpt>(options); }
 
+Shape image_sizes(const std::string& model, const data::Dataset& d) {
+  if (d.inputs.dtype() == DType::i64)
+    throw_error("model " + model + " reads images, the data are tokens; use --model gpt");
+  if (d.inputs.dim() != 4) throw_error("model " + model + " reads images [N, C, H, W], the data are " + sizes_of(d));
+  return d.inputs.sizes();
+}
+
+void add_model(const std::string& name, ModelFor model) {
+  std::erase_if(models(), [&](const auto& known) { return known.first == name; });
+  models().emplace_back(name, not_null(std::move(model), "add_model: the function that makes the model"));
+}
+
 MakeModel model_for(const std::string& name, const data::Dataset& d) {
-  const bool tokens = d.inputs.dtype() == DType::i64;
-  if (name == "gpt") {
-    if (!tokens)
-      throw_error("model gpt reads tokens, the data are " + sizes_of(d) + " numbers; use --data text:FILE or addition");
-    const GptOptions o{.vocabulary = d.classes, .context = d.inputs.size(1)};
-    return [o] { return make_gpt(o); };
+  std::vector<std::string> names;
+  for (const auto& [known, model] : models()) {
+    if (known == name) return model(d);
+    names.push_back(known);
   }
-  if (tokens && (name == "mlp" || name == "cnn"))
-    throw_error("model " + name + " reads images, the data are tokens; use --model gpt");
-  if (name == "mlp") {
-    const std::int64_t inputs = d.inputs.numel() / d.size();
-    return [inputs, classes = d.classes] { return make_mlp(inputs, classes); };
-  }
-  if (name == "cnn") {
-    if (d.inputs.dim() != 4) throw_error("model cnn reads images [N, C, H, W], the data are " + sizes_of(d));
-    return [s = d.inputs.sizes(), classes = d.classes] { return make_cnn(s[1], s[2], s[3], classes); };
-  }
-  throw_error("no model '" + name + "'; allowed are mlp, cnn and gpt");
+  throwf("no model '{}'; allowed are {}", name, join(names));
 }
 
 }  // namespace gradual::lab

@@ -148,8 +148,13 @@ Run::Run(const MakeModel& make_model, const LabData& data, const amp::Recipe& re
   model_->to(options.device);
   run_.emplace(recipe, *model_, optimizer_of(options), amp::RunOptions{.seed = seed});
   use_ranks();
-  loader_.emplace(data_.train, data::DataLoaderOptions{
-                                   .batch = options.batch, .shuffle = true, .seed = seed, .device = options.device});
+  const auto batch_of = [train = data_.train, augment = data.augment](const std::vector<std::int64_t>& samples) {
+    const data::Batch batch = data::take(train, samples);
+    return augment ? augment(batch) : batch;
+  };
+  loader_.emplace(
+      data_.train.size(), batch_of,
+      data::DataLoaderOptions{.batch = options.batch, .shuffle = true, .seed = seed, .device = options.device});
   schedule_.emplace(run_->optimizer(), optim::cosine(loader_->size() * options.epochs));
   result_.recipe = recipe.name, result_.model = options.model_name, result_.data = data.name;
   result_.seed = static_cast<std::int64_t>(seed), result_.settings = settings(recipe, options);

@@ -4,6 +4,7 @@
 #include "../core/files/safetensors.h"
 #include "../core/ops/ops.h"
 #include "../core/support/throwf.h"
+#include "../data/cifar10.h"
 #include "../data/digits.h"
 #include "../data/idx.h"
 #include "../data/text.h"
@@ -32,6 +33,9 @@ data::Dataset labelled(const Tensor& inputs, const Tensor& targets, const std::s
 LabData parted(const std::string& name, const data::Dataset& all, std::int64_t train) {
   return {name, [all, train](std::uint64_t seed) { return data::split(all, train, seed); }};
 }
+LabData fixed(const std::string& name, const data::Split& split) {
+  return {name, [split](std::uint64_t) { return split; }};
+}
 LabData four_fifths(const data::Dataset& all) { return parted(all.name, all, all.size() * 4 / 5); }
 
 }  // namespace
@@ -44,11 +48,15 @@ LabData data_for(const std::string& spec, std::int64_t context) {
     throw_error("data '" + spec + "' have no context option (" + std::to_string(context) +
                 " was given); text:FILE has");
   if (kind == "digits" && path.empty()) return parted(kind, data::digits(), 1437);
-  if (kind == "mnist" && !path.empty()) return {spec, [both = data::mnist(path)](std::uint64_t) { return both; }};
+  if (kind == "mnist" && !path.empty()) return fixed(spec, data::mnist(path));
+  if (kind == "cifar10" && !path.empty()) {
+    LabData images = fixed(spec, data::cifar10(path));
+    images.augment = [](const data::Batch& batch) { return data::flip_and_crop(batch); };
+    return images;
+  }
   if (kind == "text" && !path.empty()) {
     const data::TextDataset text = context ? data::read_text(path, {.context = context}) : data::read_text(path);
-    return {context ? spec + ", context " + std::to_string(context) : spec,
-            [split = data::Split{text.train, text.test}](std::uint64_t) { return split; }};
+    return fixed(context ? spec + ", context " + std::to_string(context) : spec, {text.train, text.test});
   }
   if (kind == "addition" && path.empty()) {
     const data::Dataset all = data::addition().problems;
@@ -61,7 +69,8 @@ LabData data_for(const std::string& spec, std::int64_t context) {
     return four_fifths(labelled(file.tensor("inputs"), file.tensor("targets"), spec));
   }
   throw_error("no data '" + spec +
-              "'; allowed are digits, addition, mnist:DIR, text:FILE, npy:INPUTS,TARGETS and safetensors:FILE");
+              "'; allowed are digits, addition, mnist:DIR, cifar10:DIR, text:FILE, npy:INPUTS,TARGETS and "
+              "safetensors:FILE");
 }
 
 Tensor classification_loss(const Tensor& logits, const Tensor& targets) {

@@ -14,6 +14,7 @@ namespace gradual::lab {
 struct LabData {
   std::string name;
   std::function<data::Split(std::uint64_t seed)> load;
+  std::function<data::Batch(const data::Batch&)> augment = {};  // of batches to train on; draws random numbers
 
   LabData(std::string named, std::function<data::Split(std::uint64_t seed)> loader)
       : name(std::move(named)), load(not_null(std::move(loader), "LabData: the function that loads the data")) {}
@@ -21,8 +22,8 @@ struct LabData {
       : name(split.train.name), load([split](std::uint64_t) { return split; }) {}
 };
 
-// "digits", "addition", "mnist:DIR", "text:FILE", "npy:INPUTS,TARGETS" or "safetensors:FILE"; Error naming these
-// otherwise. npy: two arrays of NumPy, inputs [N, ..] (read as f32) and class numbers [N]. safetensors: the same as
+// "digits", "addition", "mnist:DIR", "cifar10:DIR" (augmented by flip_and_crop), "text:FILE", "npy:INPUTS,TARGETS" or
+// "safetensors:FILE"; Error naming these otherwise. npy: two arrays of NumPy, inputs [N, ..] (read as f32) and class numbers [N]. safetensors: the same as
 // "inputs" and "targets". A fifth of the samples, by seed, tests.
 // context: characters in a window of text (0: 64); Error for other data.
 LabData data_for(const std::string& spec, std::int64_t context = 0);

@@ -115,8 +115,10 @@ void use_threads(const CLI::App& app, int threads) {
 }
 
 void TaskArguments::declare(CLI::App& app) {
-  app.add_option("--model", model, "mlp, cnn or gpt (default: gpt for text, cnn for images, else mlp)");
-  app.add_option("--data", data, "digits, addition, mnist:DIR, text:FILE, npy:INPUTS,TARGETS or safetensors:FILE")
+  app.add_option("--model", model,
+                 "mlp, cnn, gpt, resnet20, vit or lstm (default: gpt for text, cnn for images, else mlp)");
+  app.add_option("--data", data,
+                 "digits, addition, mnist:DIR, cifar10:DIR, text:FILE, npy:INPUTS,TARGETS or safetensors:FILE")
       ->capture_default_str();
   app.add_option("--context", context, "characters in a window of text:FILE (default: 64)");
   app.add_option("--init", init, "start from the parameters in this .safetensors file, of PyTorch or of --save");

@@ -232,6 +232,7 @@ int main(int argc, char** argv) {
   int status = 2;
   lab::on_large_stack([&] {
     try {
+      lab::add_example_models();
       status = run(argc, argv);
     } catch (const std::exception& e) {
       std::fflush(stdout);

@@ -376,9 +376,10 @@ TEST_CASE("bad options, data and models are named") {
   CHECK(run({}, {}) == "lab: no recipe was given");
   CHECK(run({}, {"fp32", "fp32"}) == "lab: the recipe fp32 is listed twice");
   CHECK(message([] { lab::data_for("cifar"); }) ==
-        "no data 'cifar'; allowed are digits, addition, mnist:DIR, text:FILE, npy:INPUTS,TARGETS and safetensors:FILE");
+        "no data 'cifar'; allowed are digits, addition, mnist:DIR, cifar10:DIR, text:FILE, npy:INPUTS,TARGETS and "
+        "safetensors:FILE");
   CHECK(message([] { lab::data_for("digits", 32); }) ==
         "data 'digits' have no context option (32 was given); text:FILE has");
-  CHECK(message([] { lab::model_for("vgg", small_digits().train); }) == "no model 'vgg'; allowed are mlp, cnn and gpt");
+  CHECK(message([] { lab::model_for("vgg", small_digits().train); }) == "no model 'vgg'; allowed are mlp, cnn, gpt");
   CHECK(message([] { lab::model_for("gpt", small_digits().train); }).starts_with("model gpt reads tokens"));
 }

@@ -2,6 +2,8 @@
 #include <doctest/doctest.h>
 #include <gradual/data/digits.h>
 
+#include <fstream>
+
 #include "comparison.h"
 
 namespace gradual::test {
@@ -36,6 +38,50 @@ TEST_CASE("data come from arrays of NumPy and from safetensors") {
   CHECK(message([&] { lab::data_for("npy:" + x); }).starts_with("no data 'npy:"));
   save_npy(y, digits.targets.narrow(0, 0, 5));
   CHECK(message([&] { lab::data_for("npy:" + x + "," + y); }).find("1797") != std::string::npos);
+}
+
+TEST_CASE("cifar10 trains on augmented batches, the same ones after a resume and for each recipe") {
+  const Folder folder("cifar10");
+  fs::create_directories(folder.path);
+  for (const char* name : {"data_batch_1.bin", "test_batch.bin"}) {
+    std::string bytes;
+    for (int i = 0; i < 40; ++i) {
+      bytes += static_cast<char>(i % 10);
+      for (int p = 0; p < 3072; ++p) bytes += static_cast<char>((i % 10) * 20 + (p * 7 + i) % 50);
+    }
+    std::ofstream(folder.path / name, std::ios::binary) << bytes;
+  }
+  lab::LabData data = lab::data_for("cifar10:" + folder.path.string());
+  CHECK(data.name == "cifar10:" + folder.path.string());
+  const data::Split split = data.load(0);
+  CHECK(split.train.size() == 40);
+  CHECK(split.test.size() == 40);
+  int augmented = 0;
+  const lab::MakeModel model = [] { return lab::make_mlp(3072, 10); };
+  data.augment = [&augmented, own = data.augment](const data::Batch& b) { return ++augmented, own(b); };
+  const lab::Options options{.epochs = 2, .batch = 10};
+  const auto both = lab::compare(model, data, recipes({"fp32", "amp-bf16"}), "", options);
+  CHECK(augmented >= 16);
+  CHECK(both[0].curve.loss.size() == 8);
+  CHECK(std::abs(both[0].curve.loss[3] - both[1].curve.loss[3]) < 0.05);  // of the same batches
+  CHECK(lab::compare(model, data, recipes({"fp32"}), "", options)[0].curve.loss == both[0].curve.loss);
+  data.augment = {};
+  CHECK(lab::compare(model, data, recipes({"fp32"}), "", options)[0].curve.loss != both[0].curve.loss);
+}
+
+TEST_CASE("a program adds models to those of the lab by name") {
+  lab::add_model("tiny", [](const data::Dataset& d) -> lab::MakeModel {
+    return
+        [s = lab::image_sizes("tiny", d), classes = d.classes] { return lab::make_mlp(s[1] * s[2] * s[3], classes); };
+  });
+  CHECK(lab::model_for("tiny", small_digits().train)()->parameters().size() == 6);
+  CHECK(message([] { lab::model_for("vgg", small_digits().train); }) ==
+        "no model 'vgg'; allowed are mlp, cnn, gpt, tiny");
+  data::Dataset rows = small_digits().train;
+  rows.inputs = rows.inputs.reshape({rows.size(), -1});
+  CHECK(message([&] {
+          lab::model_for("tiny", rows);
+        }).starts_with("model tiny reads images [N, C, H, W], the data are ["));
 }
 
 TEST_CASE("the parameters of every run are saved in f32, and a model that loads them has its accuracy") {

@@ -121,7 +121,7 @@ Misuses lab_misuses() {
       {"a negative context", [] { data_for("text:/no", -8).load(0); },
        "cannot read \"/no\": No such file or directory"},
       {"a model of no name", [] { model_for("resnet", samples(4)); },
-       "no model 'resnet'; allowed are mlp, cnn and gpt"},
+       "no model 'resnet'; allowed are mlp, cnn, gpt"},
       {"a cnn for rows", [] { model_for("cnn", samples(4))(); },
        "model cnn reads images [N, C, H, W], the data are [4, 4]"},
       {"results of no JSON", [] { results_from_json("{", "results.json"); },
