@@ -3,32 +3,28 @@
 #include <filesystem>
 
 #include "../core/files/input_file.h"
-#include "../core/ops/ops.h"
+#include "../core/ops/derived_ops.h"
+#include "../core/ops/dispatch.h"
 #include "../core/support/throwf.h"
+#include "../core/tensor/literal.h"
 
 namespace gradual::data {
 namespace {
 
-constexpr std::size_t kPixels = 3 * 32 * 32;
-
+// Computes in f32.
 Dataset parse(std::string_view bytes) {
-  if (bytes.empty() || bytes.size() % (kPixels + 1) != 0)
-    throwf("{} bytes; a file has records of {}", bytes.size(), kPixels + 1);
-  const auto n = static_cast<std::int64_t>(bytes.size() / (kPixels + 1));
-  Dataset d{
-      .inputs = empty({n, 3, 32, 32}), .targets = empty(n, {.dtype = DType::i64}), .classes = 10, .name = "cifar10"};
-  constexpr double kMean[] = {0.4914, 0.4822, 0.4465}, kDeviation[] = {0.2470, 0.2435, 0.2616};
-  auto* x = d.inputs.data<float>();
-  for (std::int64_t i = 0; i < n; ++i, bytes.remove_prefix(kPixels + 1)) {
-    const auto* record = reinterpret_cast<const unsigned char*>(bytes.data());
-    if (record[0] > 9) throwf("label {} is {}; 0 to 9 are allowed", i, record[0]);
-    d.targets.data<std::int64_t>()[i] = record[0];
-    for (std::size_t p = 0; p < kPixels; ++p) {
-      const std::size_t c = p / 1024;
-      *x++ = static_cast<float>((record[1 + p] / 255.0 - kMean[c]) / kDeviation[c]);
-    }
-  }
-  return d;
+  constexpr std::int64_t kPixels = 3 * 32 * 32, kRecord = 1 + kPixels;
+  const auto size = static_cast<std::int64_t>(bytes.size());
+  if (size == 0 || size % kRecord != 0) throwf("{} bytes; a file has records of {}", size, kRecord);
+  const Tensor records = tensor_of_bytes(DType::u8, {size / kRecord, kRecord}, bytes);
+  const Tensor labels = records.select(1, 0).to(DType::i64), pixels = records.narrow(1, 1, kPixels).to(DType::f32);
+  if (const double most = max(labels).item(); most > 9) throwf("a label is {}; 0 to 9 are allowed", most);
+  const Tensor mean = tensor({0.4914, 0.4822, 0.4465}), deviation = tensor({0.2470, 0.2435, 0.2616});
+  const Tensor images = pixels.reshape({-1, 3, 32, 32}) / 255;
+  return {.inputs = (images - mean.reshape({3, 1, 1})) / deviation.reshape({3, 1, 1}),
+          .targets = labels,
+          .classes = 10,
+          .name = "cifar10"};
 }
 
 Dataset read(const std::string& path) {
@@ -57,24 +53,17 @@ Batch flip_and_crop(const Batch& batch, std::int64_t margin) {
   if (x.dim() != 4 || x.dtype() != DType::f32 || !x.device().is_cpu() || margin < 0)
     throwf("flip_and_crop: {} with a margin of {}; allowed are f32 images [N, C, H, W] on the CPU and at least 0",
            describe(x), margin);
-  const std::int64_t n = x.size(0), channels = x.size(1), height = x.size(2), width = x.size(3);
-  const std::vector<std::int64_t> drawn =
-      randint(0, 2 * (2 * margin + 1) * (2 * margin + 1), n).to_vector<std::int64_t>();
-  const Tensor source = contiguous(x);
-  Batch out = batch;
-  out.inputs = zeros(x.sizes());
-  const auto* from = source.data<float>();
-  auto* to = out.inputs.data<float>();
-  for (std::int64_t i = 0; i < n; ++i) {
-    const std::int64_t draw = drawn[static_cast<std::size_t>(i)], down = draw / 2 / (2 * margin + 1) - margin,
-                       right = draw / 2 % (2 * margin + 1) - margin;
-    for (std::int64_t c = 0; c < channels; ++c)
-      for (std::int64_t h = std::max<std::int64_t>(0, -down); h < std::min(height, height - down); ++h)
-        for (std::int64_t w = std::max<std::int64_t>(0, -right); w < std::min(width, width - right); ++w) {
-          const std::int64_t row = ((i * channels + c) * height + h) * width, column = w + right;
-          to[row + w] = from[row + down * width + (draw % 2 ? width - 1 - column : column)];
-        }
+  const Scoped<Chain> bare(chain(), {});  // observers do not see this, on the loader's thread or on this one
+  const std::int64_t moves = 2 * margin + 1, height = x.size(2), width = x.size(3);
+  const Tensor padded = pad(x, {0, 0, margin, margin}, {0, 0, margin, margin});
+  std::vector<Tensor> images;
+  for (const std::int64_t draw : randint(0, 2 * moves * moves, x.size(0)).to_vector<std::int64_t>()) {
+    const Tensor image = padded[std::ssize(images)];
+    const Tensor part = image.narrow(1, draw / 2 / moves, height).narrow(2, draw / 2 % moves, width);
+    images.push_back(draw % 2 ? flip(part, 2) : part);
   }
+  Batch out = batch;
+  out.inputs = stack(images);
   return out;
 }
 

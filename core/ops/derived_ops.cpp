@@ -73,26 +73,23 @@ namespace {
 // f32 of half numbers; f64 and integers as they are.
 Tensor wide(const Tensor& x, Loc loc) { return is_half(x.dtype()) ? cast(x, DType::f32, loc) : x; }
 
-Tensor places(const std::vector<std::int64_t>& at, const Tensor& like) {
-  return from_data(at, {std::ssize(at)}, {.dtype = DType::i64}).to(like.device());
+Tensor reduced(const Tensor& each, Reduction by, Loc loc) {
+  return by == Reduction::none ? each : by == Reduction::sum ? sum(each, {}, false, loc) : mean(each, {}, false, loc);
 }
 
 ValuesAndIndices at_places(const Tensor& x, int dim, const Tensor& index, bool keepdim, Loc loc) {
   const Tensor values = gather(x, dim, index, loc);
-  if (keepdim) return {values, index};
-  return {squeeze(values, dim, loc), squeeze(index, dim, loc)};
+  return keepdim ? ValuesAndIndices{values, index}
+                 : ValuesAndIndices{squeeze(values, dim, loc), squeeze(index, dim, loc)};
 }
 
-// The places of the first `count` of each row, sorted.
+// The places of the first `count` of each row, in order.
 template <class T> Tensor sorted_places(const Tensor& x, std::int64_t count, bool descending) {
   const std::vector<T> all = x.to_vector<T>();
-  const std::int64_t n = x.size(-1);
-  std::vector<std::int64_t> places;
-  std::vector<std::int64_t> row(static_cast<std::size_t>(n));
-  for (auto from = all.begin(); from != all.end(); from += n) {
+  std::vector<std::int64_t> places, row(static_cast<std::size_t>(x.size(-1)));
+  for (auto from = all.begin(); from != all.end(); from += std::ssize(row)) {
     const auto less = [&](std::int64_t i, std::int64_t j) {
-      const T a = from[i], b = from[j];
-      return a < b || (b != b && a == a);
+      return from[i] < from[j] || (from[j] != from[j] && from[i] == from[i]);
     };
     std::iota(row.begin(), row.end(), 0);
     std::ranges::stable_sort(row, [&](auto i, auto j) { return descending ? less(j, i) : less(i, j); });
@@ -101,22 +98,6 @@ template <class T> Tensor sorted_places(const Tensor& x, std::int64_t count, boo
   Shape sizes = x.sizes();
   sizes[x.dim() - 1] = count;
   return from_data(places, sizes);
-}
-
-ValuesAndIndices ordered(const char* who, const Tensor& x, std::int64_t count, int dim, bool descending, Loc loc) {
-  const int d = wrap_dim(dim, x.dim(), who);
-  const std::int64_t n = x.dim() == 0 ? 1 : x.size(d);
-  if (count < 0 || count > n) throwf("{}: {} of {} elements", who, count, n);
-  if (x.dim() == 0) return {x, zeros({}, {.dtype = DType::i64, .device = x.device()})};
-  const Tensor rows = transpose(x.detach(), d, -1);
-  const Tensor found = x.is_floating() ? sorted_places<double>(rows, count, descending)
-                                       : sorted_places<std::int64_t>(rows, count, descending);
-  const Tensor index = contiguous(transpose(found, d, -1)).to(x.device());
-  return {gather(x, d, index, loc), index};
-}
-
-Tensor reduced(const Tensor& each, Reduction by, Loc loc) {
-  return by == Reduction::none ? each : by == Reduction::sum ? sum(each, {}, false, loc) : mean(each, {}, false, loc);
 }
 
 }  // namespace
@@ -128,34 +109,38 @@ ValuesAndIndices min_with_indices(const Tensor& x, int dim, bool keepdim, Loc lo
   return at_places(x, dim, argmin(x, dim, true, loc), keepdim, loc);
 }
 ValuesAndIndices sort(const Tensor& x, int dim, bool descending, Loc loc) {
-  return ordered("sort", x, x.dim() == 0 ? 1 : x.size(dim), dim, descending, loc);
+  return x.dim() == 0 ? ValuesAndIndices{x, zeros({}, DType::i64).to(x.device())}
+                      : topk(x, x.size(dim), dim, descending, loc);
 }
 ValuesAndIndices topk(const Tensor& x, std::int64_t count, int dim, bool largest, Loc loc) {
-  return ordered("topk", x, count, dim, largest, loc);
+  if (count < 0 || count > x.size(dim)) throwf("topk: {} of {} elements", count, x.size(dim));
+  const Tensor rows = transpose(x.detach(), dim, -1);
+  const Tensor found =
+      x.is_floating() ? sorted_places<double>(rows, count, largest) : sorted_places<std::int64_t>(rows, count, largest);
+  return at_places(x, dim, contiguous(transpose(found, dim, -1)).to(x.device()), true, loc);
 }
 
 Tensor cumsum(const Tensor& x, int dim, Loc loc) {
   const int d = wrap_dim(dim, x.dim(), "cumsum");
-  if (x.dim() == 0) return x;
   Tensor y = wide(x, loc);
-  Shape before = Shape::filled(x.dim(), 0);
-  const Shape after = before;
-  for (std::int64_t step = 1; step < x.size(d); step *= 2) {  // sums of 1, 2, 4, .. elements (Hillis and Steele 1986)
+  const Shape none = Shape::filled(x.dim(), 0);
+  for (std::int64_t step = 1; step < x.numel() && step < x.size(d); step *= 2) {  // Hillis and Steele 1986
+    Shape before = none;
     before[d] = step;
-    y = add({y, loc}, pad(narrow(y, d, 0, x.size(d) - step, loc), before, after, 0, loc));
+    y = add({y, loc}, pad(narrow(y, d, 0, x.size(d) - step, loc), before, none, 0, loc));
   }
   return cast(y, x.dtype(), loc);
 }
 Tensor prod(const Tensor& x, int dim, bool keepdim, Loc loc) {
+  if (x.dim() == 0) return prod(reshape(x, 1, loc), dim, keepdim, loc);
   const int d = wrap_dim(dim, x.dim(), "prod");
-  if (x.dim() == 0) return x;
   Tensor y = wide(x, loc);
-  Shape one = Shape::filled(x.dim(), 0);
-  const Shape none = one;
+  const Shape none = Shape::filled(x.dim(), 0);
+  Shape one = none;
   one[d] = 1;
   while (y.size(d) != 1) {  // halves, with a 1 more where their number is odd
-    if (y.size(d) % 2 == 1 || y.size(d) == 0) y = pad(y, none, one, 1, loc);
-    else y = mul({narrow(y, d, 0, y.size(d) / 2, loc), loc}, narrow(y, d, y.size(d) / 2, y.size(d) / 2, loc));
+    if (const std::int64_t half = y.size(d) / 2; y.size(d) % 2 == 1 || half == 0) y = pad(y, none, one, 1, loc);
+    else y = mul({narrow(y, d, 0, half, loc), loc}, narrow(y, d, half, half, loc));
   }
   return cast(keepdim ? y : squeeze(y, d, loc), x.dtype(), loc);
 }
@@ -165,15 +150,14 @@ Tensor conv1d(const Tensor& x, const Tensor& weight, const Tensor& bias, Conv1dO
   if (x.dim() != 3 || weight.dim() != 3)
     throwf("conv1d: x {} and weight {}; allowed are [N, C, L] and [out, C/groups, kernel]", to_string(x.sizes()),
            to_string(weight.sizes()));
-  const Conv2dOptions two{
-      .stride = {1, o.stride}, .padding = {0, o.padding}, .dilation = {1, o.dilation}, .groups = o.groups};
+  const Conv2dOptions two{{1, o.stride}, {0, o.padding}, {1, o.dilation}, o.groups};
   return squeeze(conv2d(unsqueeze(x, 2, loc), unsqueeze(weight, 2, loc), bias, two, loc), 2, loc);
 }
 Tensor conv_transpose2d(const Tensor& x, const Tensor& weight, const Tensor& bias, ConvTranspose2dOptions o, Loc loc) {
   if (x.dim() != 4 || weight.dim() != 4)
     throwf("conv_transpose2d: x {} and weight {}; allowed are [N, C, H, W] and [C, out/groups, kh, kw]",
            to_string(x.sizes()), to_string(weight.sizes()));
-  ConvAttrs attrs{{.stride = o.stride, .padding = o.padding, .dilation = o.dilation, .groups = o.groups}};
+  ConvAttrs attrs{{o.stride, o.padding, o.dilation, o.groups}};
   for (int i = 0; i < 2; ++i) {
     if (o.output_padding[i] < 0 || o.output_padding[i] >= std::max(o.stride[i], o.dilation[i]))
       throwf("conv_transpose2d: output_padding {} must be at least 0 and less than stride {} or dilation {}",
@@ -184,43 +168,53 @@ Tensor conv_transpose2d(const Tensor& x, const Tensor& weight, const Tensor& bia
   const Tensor y = conv2d_backward_input(x, weight, attrs, loc);
   return bias.defined() ? add({y, loc}, reshape(cast(bias, y.dtype(), loc), {-1, 1, 1}, loc)) : y;
 }
+
+namespace {
+
+// Applies along(image, dim, its size there, the new size) to height and width.
+template <class F> Tensor resized(const char* op, const Tensor& x, const Shape& to, F along) {
+  if (x.dim() != 4 || x.numel() == 0 || to[0] < 1 || to[1] < 1)
+    throwf("{}: {} to {} x {}; allowed are [N, C, H, W] and sizes of at least 1", op, to_string(x.sizes()), to[0],
+           to[1]);
+  return along(along(x, 2, x.size(2), to[0]), 3, x.size(3), to[1]);
+}
+
+}  // namespace
+
 Tensor adaptive_max_pool2d(const Tensor& x, std::int64_t height, std::int64_t width, Loc loc) {
-  if (x.dim() != 4 || height < 1 || width < 1)
-    throwf("adaptive_max_pool2d: {} to {} x {}; allowed are [N, C, H, W] and sizes of at least 1", to_string(x.sizes()),
-           height, width);
-  const auto pooled = [&](const Tensor& t, int dim, std::int64_t parts) {
+  return resized("adaptive_max_pool2d", x, {height, width}, [&](const Tensor& t, int dim, auto n, auto parts) {
     std::vector<Tensor> out;
     for (std::int64_t i = 0; i < parts; ++i) {
-      const std::int64_t first = i * t.size(dim) / parts, last = ((i + 1) * t.size(dim) + parts - 1) / parts;
+      const std::int64_t first = i * n / parts, last = ((i + 1) * n + parts - 1) / parts;
       out.push_back(max(narrow(t, dim, first, last - first, loc), dim, true, loc));
     }
     return cat(out, dim, loc);
-  };
-  return pooled(pooled(x, 2, height), 3, width);
+  });
 }
 Tensor interpolate(const Tensor& x, std::int64_t height, std::int64_t width, Interpolation by, Loc loc) {
-  if (x.dim() != 4 || x.numel() == 0 || height < 1 || width < 1)
-    throwf("interpolate: {} to {} x {}; allowed are [N, C, H, W] and sizes of at least 1", to_string(x.sizes()), height,
-           width);
-  const auto along = [&](const Tensor& t, int dim, std::int64_t size) {
-    const std::int64_t n = t.size(dim);
+  const bool nearest = by == Interpolation::nearest;
+  const Tensor from = nearest ? x : wide(x, loc);
+  const auto along = [&](const Tensor& t, int dim, auto n, auto size) {
     std::vector<std::int64_t> low, high;
     std::vector<double> share;  // of the pixel at `high`
     for (std::int64_t i = 0; i < size; ++i) {
       const double at =
           std::max(0.0, (static_cast<double>(i) + 0.5) * static_cast<double>(n) / static_cast<double>(size) - 0.5);
-      low.push_back(by == Interpolation::nearest ? i * n / size : static_cast<std::int64_t>(at));
+      low.push_back(nearest ? i * n / size : static_cast<std::int64_t>(at));
       high.push_back(std::min(low.back() + 1, n - 1));
       share.push_back(at - static_cast<double>(low.back()));
     }
-    const Tensor first = index_select(t, dim, places(low, t), loc);
-    if (by == Interpolation::nearest || size == n) return first;
+    const auto pixels = [&](const std::vector<std::int64_t>& places) {
+      return index_select(t, dim, from_data(places, size, {.dtype = DType::i64}).to(t.device()), loc);
+    };
+    if (nearest || size == n) return pixels(low);
     Shape sizes = Shape::filled(4, 1);
     sizes[dim] = size;
     const Tensor part = from_data(share, sizes, {.dtype = t.dtype(), .device = t.device()});
-    return add({first, loc}, mul({sub({index_select(t, dim, places(high, t), loc), loc}, first), loc}, part));
+    const Tensor first = pixels(low);
+    return add({first, loc}, mul({sub({pixels(high), loc}, first), loc}, part));
   };
-  return cast(along(along(by == Interpolation::nearest ? x : wide(x, loc), 2, height), 3, width), x.dtype(), loc);
+  return cast(resized("interpolate", from, {height, width}, along), x.dtype(), loc);
 }
 
 Tensor huber_loss(const Tensor& x, const Tensor& y, Reduction by, double delta, Loc loc) {
@@ -239,24 +233,22 @@ Tensor nll_loss(const Tensor& log_p, const Tensor& classes, Reduction by, Loc lo
   return reduced(neg(chosen, loc), by, loc);
 }
 Tensor kl_div(const Tensor& log_q, const Tensor& p, Reduction by, Loc loc) {
-  const Tensor q = wide(log_q, loc), w = wide(p, loc), none = eq({w, loc}, 0);
-  const Tensor log_p = log(where(none, {1, loc}, {w, loc}), loc);
-  return reduced(where(none, {0, loc}, mul({w, loc}, sub({log_p, loc}, q))), by, loc);
+  const Tensor w = wide(p, loc), none = eq({w, loc}, 0), log_p = log(where(none, {1, loc}, {w, loc}), loc);
+  return reduced(where(none, {0, loc}, mul({w, loc}, sub({log_p, loc}, wide(log_q, loc)))), by, loc);
 }
 
 // The largest of log w + Gumbel noise is a draw with weights w; the `count` largest are draws without replacement
 // (Gumbel-max: Vieira 2014).
 Tensor multinomial(const Tensor& weights, std::int64_t count, bool replacement, Generator& g) {
   const Tensor w = weights.detach().to(DType::f64);
-  const std::int64_t needed = replacement ? std::min<std::int64_t>(count, 1) : count;
+  const std::int64_t needed = replacement ? 1 : count;
   if (w.dim() < 1 || count < 1 || !all(w >= 0).item() || !all(sum(w > 0, -1) >= needed).item())
     throwf("multinomial: {} draws from {}; every row needs weights of at least 0, {} of them above 0", count,
            to_string(w.sizes()), needed);
   Shape sizes = w.sizes();
   if (replacement) sizes.insert(w.dim() - 1, count);
-  const Tensor score = (replacement ? log(w).unsqueeze(-2) : log(w)) -
-                       log(-log(rand(sizes, {.dtype = DType::f64, .device = w.device()}, g)));
-  return replacement ? argmax(score, -1) : topk(score, count).indices;
+  const Tensor noise = -log(-log(rand(sizes, {.dtype = DType::f64, .device = w.device()}, g)));
+  return replacement ? argmax(log(w).unsqueeze(-2) + noise, -1) : topk(log(w) + noise, count).indices;
 }
 
 Tensor full_like(const Tensor& t, double value) { return empty_like(t).fill_(value); }
