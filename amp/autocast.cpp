@@ -4,14 +4,12 @@
 
 #include <algorithm>
 #include <mutex>
-#include <string>
 #include <tuple>
 
 #include "../autograd/function.h"
 #include "../autograd/grad_mode.h"
 #include "../core/ops/ops.h"
 #include "../core/support/throwf.h"
-#include "../core/tensor/memory.h"
 #include "rewrite.h"
 
 namespace gradual::amp {

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <map>
-#include <optional>
 
 #include "../autograd/rule.h"
 #include "../core/support/message_text.h"

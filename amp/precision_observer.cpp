@@ -1,10 +1,5 @@
 #include "precision_observer.h"
 
-#include <string>
-#include <unordered_map>
-#include <utility>
-#include <vector>
-
 #include "../autograd/autograd.h"
 #include "../autograd/grad_mode.h"
 #include "../autograd/node.h"

@@ -1,10 +1,8 @@
 #include "engine.h"
 
 #include <algorithm>
-#include <utility>
 
 #include "../core/ops/ops.h"
-#include "../core/support/scoped.h"
 #include "../core/support/throwf.h"
 #include "rule.h"
 

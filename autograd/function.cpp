@@ -1,8 +1,5 @@
 #include "function.h"
 
-#include <utility>
-
-#include "../core/support/scoped.h"
 #include "../core/support/throwf.h"
 #include "autograd.h"
 #include "rule.h"

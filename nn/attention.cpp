@@ -1,11 +1,6 @@
 #include "attention.h"
 
-#include <utility>
-
-#include "../core/ops/fusions.h"
-#include "../core/ops/ops.h"
 #include "../core/support/throwf.h"
-#include "init.h"
 
 namespace gradual::nn {
 

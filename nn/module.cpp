@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <cstdlib>
-#include <cstring>
 #include <unordered_set>
 
 #include "../autograd/grad_mode.h"

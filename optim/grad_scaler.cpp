@@ -1,9 +1,6 @@
 #include "grad_scaler.h"
 
 #include <algorithm>
-#include <cmath>
-#include <cstddef>
-#include <limits>
 
 #include "../core/ops/ops.h"
 #include "../core/support/throwf.h"

@@ -1,7 +1,6 @@
 #include "schedule.h"
 
 #include <algorithm>
-#include <cmath>
 #include <numbers>
 
 #include "../core/support/throwf.h"

@@ -1,8 +1,5 @@
 #include "state_dict.h"
 
-#include <optional>
-#include <utility>
-
 #include "../support/message_text.h"
 #include "../support/throwf.h"
 

@@ -1,9 +1,6 @@
 #include "dispatch.h"
 
 #include <algorithm>
-#include <atomic>
-#include <utility>
-#include <vector>
 
 #include "../support/throwf.h"
 #include "cpu_backend.h"

@@ -1,7 +1,6 @@
 #include "op.h"
 
 #include <mutex>
-#include <string>
 #include <unordered_set>
 
 #include "../support/message_text.h"

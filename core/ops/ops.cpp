@@ -1,7 +1,6 @@
 #include "ops.h"
 
 #include <algorithm>
-#include <cmath>
 
 #include "../support/throwf.h"
 #include "dispatch.h"

@@ -1,10 +1,6 @@
 #include "device_mirror.h"
 
-#include <cstdint>
-#include <vector>
-
 #include "device_recording.h"
-#include "memory.h"
 
 namespace gradual {
 
