@@ -93,8 +93,6 @@ CastPolicy CastPolicy::cast(DType dtype) {
   return {.kind = PolicyKind::cast, .dtype = dtype};
 }
 
-CastPolicy CastPolicy::banned(const std::string& message) { return {.kind = PolicyKind::banned, .text = message}; }
-
 CastPolicy CastPolicy::rewrite(const std::string& name, Rewrite function) {
   if (!function) throw_error("cast policy: the rewrite '" + name + "' has no function");
   return {.kind = PolicyKind::rewrite, .text = name, .function = std::make_shared<const Rewrite>(std::move(function))};
