@@ -52,11 +52,6 @@ Scheduler::Scheduler(Optimizer& optimizer, Schedule schedule)
   apply();
 }
 
-void Scheduler::step() {
-  ++steps_;
-  apply();
-}
-
 void Scheduler::apply() {
   auto& groups = optimizer_->param_groups();
   while (initial_.size() < groups.size()) {
