@@ -19,16 +19,6 @@ MultiheadAttention::MultiheadAttention(std::int64_t embed_dim, std::int64_t head
   if (o.bias) init::constant_(out_proj.bias, 0);
 }
 
-Tensor MultiheadAttention::forward(const Tensor& x) {
-  return forward(x, x, x, {.mask = {}, .causal = options_.causal});
-}
-
-Tensor MultiheadAttention::operator()(const Tensor& query, const Tensor& key, const Tensor& value,
-                                      const AttentionCall& how, SourceLocation loc) {
-  const ModuleCall call(*this, loc);
-  return call.leave(query, forward(query, key, value, how));
-}
-
 Tensor MultiheadAttention::forward(const Tensor& query, const Tensor& key, const Tensor& value,
                                    const AttentionCall& how) {
   for (const Tensor* t : {&query, &key, &value})
@@ -66,11 +56,6 @@ TransformerBlock::TransformerBlock(std::int64_t embed_dim, std::int64_t heads, T
       dropout2(register_module("dropout2", Dropout(o.dropout))),
       causal_(o.causal),
       gelu_(o.gelu) {}
-
-Tensor TransformerBlock::operator()(const Tensor& x, const Tensor& mask, SourceLocation loc) {
-  const ModuleCall call(*this, loc);
-  return call.leave(x, forward(x, mask));
-}
 
 // gelu(layer(x)), as one op if the two fuse.
 static Tensor gelu_after(Linear& layer, const Tensor& x, Gelu form) {

@@ -38,8 +38,6 @@ const StateValue& StateDict::at(const std::string& name) const {
   throwf("state_dict: no entry \"{}\" among {}; the nearest is \"{}\"", name, names.size(), nearest(name, names));
 }
 
-bool StateDict::contains(std::string_view name) const { return places_.contains(std::string(name)); }
-
 Tensor StateDict::tensor(const std::string& name) const { return get<Tensor>(*this, name, "a tensor"); }
 
 std::int64_t StateDict::integer(const std::string& name) const {
